@@ -1,0 +1,48 @@
+// The one allocation seam. All heap memory of Megalith (and of jansson, which is pointed here)
+// comes through these functions, so that a test can make the Nth allocation fail.
+//
+// Small objects come from the C heap; weights, KV pages and activations come from mgl_pages_*,
+// which maps anonymous memory and asks for huge pages. All functions are thread-safe.
+#ifndef MGL_BASE_ALLOC_H
+#define MGL_BASE_ALLOC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+// Each returns NULL when memory is out, when the size overflows, or when a test asked for it.
+// A size of zero gives a valid pointer. Free with mgl_free (NULL is fine).
+void *mgl_alloc(size_t bytes);
+void *mgl_alloc_zeroed(size_t count, size_t bytes_each);
+void *mgl_realloc(void *old, size_t bytes);
+char *mgl_strdup(const char *text);
+char *mgl_strndup(const char *text, size_t bytes);  // copies exactly `bytes` and terminates
+void mgl_free(void *memory);
+
+// Grows *items (elements of bytes_each) so that it holds at least `needed` of them; capacity grows
+// by half at least. Returns MGL_ERR_MEMORY (with a text) and leaves all as it was on failure.
+mgl_status mgl_grow(void **items, size_t *capacity, size_t needed, size_t bytes_each,
+                    mgl_error *err);
+
+// Zeroed pages, 2 MiB aligned when large, with transparent huge pages requested. Never returns
+// memory that the machine does not have: a size above what is available now is refused with
+// both figures in the message. `what` names the memory in that message ("weights").
+mgl_status mgl_pages_map(size_t bytes, const char *what, void **out, mgl_error *err);
+void mgl_pages_unmap(void *memory, size_t bytes);
+
+// Bytes of memory that could be allocated now without swapping (MemAvailable, cgroup limits
+// respected); UINT64_MAX when the system does not tell.
+uint64_t mgl_memory_available(void);
+
+// --- fault injection for tests -------------------------------------------------------------------
+
+// Makes the Nth (1 = next) allocation from now on fail, once; 0 switches it off.
+void mgl_alloc_fail_nth(uint64_t n);
+// Allocations asked for since the last mgl_alloc_fail_nth.
+uint64_t mgl_alloc_count(void);
+// Blocks (heap and pages) that are allocated and not freed at the moment.
+int64_t mgl_alloc_live(void);
+
+#endif

@@ -1,0 +1,61 @@
+#include "base/dtype.h"
+
+#include <assert.h>
+
+size_t mgl_dtype_bytes(mgl_dtype dtype) {
+  switch (dtype) {
+    case MGL_DTYPE_F32:
+    case MGL_DTYPE_I32: return 4;
+    case MGL_DTYPE_F16:
+    case MGL_DTYPE_BF16: return 2;
+    case MGL_DTYPE_COUNT: break;
+  }
+  assert(!"unknown dtype");
+  return 0;
+}
+
+const char *mgl_dtype_name(mgl_dtype dtype) {
+  static const char *const names[MGL_DTYPE_COUNT] = {"f32", "f16", "bf16", "i32"};
+  return names[dtype];
+}
+
+float mgl_f16_to_f32(mgl_f16 value) {
+  uint32_t sign = (uint32_t)(value & 0x8000u) << 16;
+  uint32_t exponent = (value >> 10) & 0x1fu;
+  uint32_t mantissa = value & 0x3ffu;
+  uint32_t bits;
+  float result;
+  if (exponent == 0) {
+    result = (float)mantissa * 0x1p-24f;  // zero and subnormals are exact in f32
+    memcpy(&bits, &result, sizeof bits);
+    bits |= sign;
+  } else if (exponent == 31) {
+    bits = sign | 0x7f800000u | (mantissa << 13);
+  } else {
+    bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
+  }
+  memcpy(&result, &bits, sizeof result);
+  return result;
+}
+
+mgl_f16 mgl_f32_to_f16(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  uint32_t sign = (bits >> 16) & 0x8000u;
+  uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) {
+    return (mgl_f16)(sign | 0x7e00u);
+  }
+  if (magnitude >= 0x477ff000u) {  // 65520 and above round to infinity
+    return (mgl_f16)(sign | 0x7c00u);
+  }
+  if (magnitude < 0x38800000u) {  // below 2^-14: a subnormal half; adding 0.5 aligns its bits
+    float aligned;
+    memcpy(&aligned, &magnitude, sizeof aligned);
+    aligned += 0.5f;
+    memcpy(&magnitude, &aligned, sizeof magnitude);
+    return (mgl_f16)(sign | (magnitude - 0x3f000000u));
+  }
+  uint32_t odd = (magnitude >> 13) & 1u;
+  return (mgl_f16)(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
+}

@@ -1,0 +1,163 @@
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+
+static atomic_uint_fast64_t file_count;
+static atomic_uint_fast64_t file_fail_at;
+
+// True when a test wants this operation to fail; errno then reads as an input error.
+static bool injected_failure(void) {
+  uint64_t n = atomic_fetch_add_explicit(&file_count, 1, memory_order_relaxed) + 1;
+  if (n == atomic_load_explicit(&file_fail_at, memory_order_relaxed)) {
+    errno = EIO;
+    return true;
+  }
+  return false;
+}
+
+void mgl_file_fail_nth(uint64_t n) {
+  atomic_store_explicit(&file_count, 0, memory_order_relaxed);
+  atomic_store_explicit(&file_fail_at, n, memory_order_relaxed);
+}
+
+uint64_t mgl_file_count(void) {
+  return atomic_load_explicit(&file_count, memory_order_relaxed);
+}
+
+// Opens a regular file and tells its size.
+static mgl_status open_regular(const char *path, int *out_fd, size_t *out_bytes, mgl_error *err) {
+  struct stat info;
+  // O_NONBLOCK: opening a FIFO must not hang before fstat can refuse it.
+  int fd = injected_failure() ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    return mgl_error_set(err, MGL_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+  }
+  if (injected_failure() || fstat(fd, &info) != 0) {
+    mgl_status status =
+        mgl_error_set(err, MGL_ERR_IO, "cannot examine %s: %s", path, strerror(errno));
+    (void)close(fd);
+    return status;
+  }
+  if (!S_ISREG(info.st_mode)) {
+    (void)close(fd);
+    return mgl_error_set(err, MGL_ERR_IO, "%s: expected a regular file, found %s", path,
+                         S_ISDIR(info.st_mode) ? "a folder" : "something else");
+  }
+  *out_fd = fd;
+  *out_bytes = (size_t)info.st_size;
+  return MGL_OK;
+}
+
+mgl_status mgl_file_map_open(const char *path, mgl_file_map *out, mgl_error *err) {
+  int fd = -1;
+  size_t bytes = 0;
+  *out = (mgl_file_map){0};
+  MGL_TRY(open_regular(path, &fd, &bytes, err));
+  if (bytes == 0) {
+    (void)close(fd);
+    return MGL_OK;
+  }
+  void *data = injected_failure() ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  int mmap_errno = errno;
+  (void)close(fd);
+  if (data == MAP_FAILED) {
+    return mgl_error_set(err, MGL_ERR_IO, "cannot map %s (%zu bytes): %s", path, bytes,
+                         strerror(mmap_errno));
+  }
+  out->data = data;
+  out->bytes = bytes;
+  return MGL_OK;
+}
+
+void mgl_file_map_close(mgl_file_map *map) {
+  if (map->data != NULL) {
+    (void)munmap((void *)(uintptr_t)map->data, map->bytes);
+  }
+  *map = (mgl_file_map){0};
+}
+
+static mgl_status read_all(int fd, const char *path, char *text, size_t bytes, mgl_error *err) {
+  size_t done = 0;
+  while (done < bytes) {
+    ssize_t n = injected_failure() ? -1 : read(fd, text + done, bytes - done);
+    if (n < 0 && errno == EINTR) {
+      continue;
+    }
+    if (n < 0) {
+      return mgl_error_set(err, MGL_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+    }
+    if (n == 0) {
+      return mgl_error_set(err, MGL_ERR_IO, "%s: expected %zu bytes, the file ended after %zu",
+                           path, bytes, done);
+    }
+    done += (size_t)n;
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_file_read(const char *path, size_t max_bytes, char **out, size_t *out_bytes,
+                         mgl_error *err) {
+  int fd = -1;
+  size_t bytes = 0;
+  *out = NULL;
+  *out_bytes = 0;
+  MGL_TRY(open_regular(path, &fd, &bytes, err));
+  mgl_status status = MGL_OK;
+  char *text = NULL;
+  if (bytes > max_bytes) {
+    status = mgl_error_set(err, MGL_ERR_LIMIT, "%s: %zu bytes, at most %zu are read", path, bytes,
+                           max_bytes);
+    goto fail;
+  }
+  text = mgl_alloc(bytes + 1);
+  if (text == NULL) {
+    status =
+        mgl_error_set(err, MGL_ERR_MEMORY, "out of memory reading %s (%zu bytes)", path, bytes);
+    goto fail;
+  }
+  status = read_all(fd, path, text, bytes, err);
+  if (status != MGL_OK) {
+    goto fail;
+  }
+  text[bytes] = 0;
+  (void)close(fd);
+  *out = text;
+  *out_bytes = bytes;
+  return MGL_OK;
+fail:
+  mgl_free(text);
+  (void)close(fd);
+  return status;
+}
+
+bool mgl_file_exists(const char *path) {
+  struct stat info;
+  return stat(path, &info) == 0;
+}
+
+bool mgl_file_is_folder(const char *path) {
+  struct stat info;
+  return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+mgl_status mgl_path_join(const char *folder, const char *name, char **out, mgl_error *err) {
+  size_t folder_bytes = strlen(folder);
+  size_t name_bytes = strlen(name);
+  char *joined = mgl_alloc(folder_bytes + name_bytes + 2);
+  *out = joined;
+  if (joined == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a path in %s", folder);
+  }
+  memcpy(joined, folder, folder_bytes);
+  joined[folder_bytes] = '/';
+  memcpy(joined + folder_bytes + 1, name, name_bytes + 1);
+  return MGL_OK;
+}

@@ -1,0 +1,37 @@
+// Reading files: whole into memory, or mapped. The one seam for input, so that a test can make the
+// Nth file operation fail.
+#ifndef MGL_BASE_FILE_H
+#define MGL_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+// A read-only mapping of a whole file. data is NULL for an empty file.
+typedef struct mgl_file_map {
+  const unsigned char *data;
+  size_t bytes;
+} mgl_file_map;
+
+// Maps a regular file. Errors name the path and the reason. *out is zeroed on failure.
+mgl_status mgl_file_map_open(const char *path, mgl_file_map *out, mgl_error *err);
+void mgl_file_map_close(mgl_file_map *map);
+
+// Reads a whole regular file of at most max_bytes into fresh memory (mgl_free it), with a
+// terminating NUL behind its last byte.
+mgl_status mgl_file_read(const char *path, size_t max_bytes, char **out, size_t *out_bytes,
+                         mgl_error *err);
+
+bool mgl_file_exists(const char *path);  // anything at that path
+bool mgl_file_is_folder(const char *path);
+
+// "folder/name" in fresh memory (mgl_free it).
+mgl_status mgl_path_join(const char *folder, const char *name, char **out, mgl_error *err);
+
+// --- fault injection for tests: the Nth (1 = next) file operation fails once; 0 = off -----------
+void mgl_file_fail_nth(uint64_t n);
+uint64_t mgl_file_count(void);
+
+#endif

@@ -1,0 +1,188 @@
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+
+static void use_our_allocator(void) {
+  json_set_alloc_funcs(mgl_alloc, mgl_free);
+}
+
+// Scans for nesting beyond the limit, strings skipped, before jansson's recursion sees the text.
+static bool too_deep(const char *text, size_t bytes) {
+  size_t depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < bytes; i++) {
+    char c = text[i];
+    if (in_string) {
+      if (c == '\\') {
+        i++;
+      } else if (c == '"') {
+        in_string = false;
+      }
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > MGL_JSON_DEPTH) {
+        return true;
+      }
+    } else if ((c == ']' || c == '}') && depth > 0) {
+      depth--;
+    }
+  }
+  return false;
+}
+
+mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, json_t **out,
+                          mgl_error *err) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  (void)pthread_once(&once, use_our_allocator);
+  *out = NULL;
+  if (too_deep(text, bytes)) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "%s: JSON nested deeper than %d levels", where,
+                         MGL_JSON_DEPTH);
+  }
+  json_error_t json_err;
+  *out =
+      json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &json_err);
+  if (*out == NULL) {
+    if (json_error_code(&json_err) == json_error_out_of_memory) {
+      return mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory while parsing JSON", where);
+    }
+    return mgl_error_set(err, MGL_ERR_FORMAT, "%s: expected JSON, found at line %d column %d: %s",
+                         where, json_err.line, json_err.column, json_err.text);
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_json_read(const char *path, size_t max_bytes, json_t **out, mgl_error *err) {
+  char *text = NULL;
+  size_t bytes = 0;
+  *out = NULL;
+  MGL_TRY(mgl_file_read(path, max_bytes, &text, &bytes, err));
+  mgl_status status = mgl_json_parse(text, bytes, path, out, err);
+  mgl_free(text);
+  return status;
+}
+
+// The member, with null read as absent.
+static const json_t *member(mgl_json_object o, const char *key) {
+  const json_t *value = json_object_get(o.object, key);
+  return json_is_null(value) ? NULL : value;
+}
+
+static const char *type_name(const json_t *value) {
+  switch (json_typeof(value)) {
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a real number";
+    case JSON_TRUE:
+    case JSON_FALSE: return "a boolean";
+    case JSON_NULL: return "null";
+  }
+  return "an unknown type";
+}
+
+static mgl_status wrong_type(mgl_json_object o, const char *key, const char *expected,
+                             const json_t *found, mgl_error *err) {
+  return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"%s\": expected %s, found %s", o.where, key,
+                       expected, type_name(found));
+}
+
+bool mgl_json_has(mgl_json_object o, const char *key) {
+  return member(o, key) != NULL;
+}
+
+mgl_status mgl_json_u64(mgl_json_object o, const char *key, uint64_t min, uint64_t max,
+                        uint64_t *out, mgl_error *err) {
+  if (member(o, key) == NULL) {
+    return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"%s\" is missing: expected an integer", o.where,
+                         key);
+  }
+  return mgl_json_opt_u64(o, key, min, max, out, err);
+}
+
+mgl_status mgl_json_opt_u64(mgl_json_object o, const char *key, uint64_t min, uint64_t max,
+                            uint64_t *out, mgl_error *err) {
+  const json_t *value = member(o, key);
+  if (value == NULL) {
+    return MGL_OK;
+  }
+  if (!json_is_integer(value)) {
+    return wrong_type(o, key, "an integer", value, err);
+  }
+  json_int_t found = json_integer_value(value);
+  if (found < 0 || (uint64_t)found < min || (uint64_t)found > max) {
+    return mgl_error_set(err, MGL_ERR_FORMAT,
+                         "%s: \"%s\": expected %" PRIu64 " to %" PRIu64
+                         ", found %" JSON_INTEGER_FORMAT,
+                         o.where, key, min, max, found);
+  }
+  *out = (uint64_t)found;
+  return MGL_OK;
+}
+
+mgl_status mgl_json_opt_double(mgl_json_object o, const char *key, double min, double max,
+                               double *out, mgl_error *err) {
+  const json_t *value = member(o, key);
+  if (value == NULL) {
+    return MGL_OK;
+  }
+  if (!json_is_number(value)) {
+    return wrong_type(o, key, "a number", value, err);
+  }
+  double found = json_number_value(value);
+  if (!(found >= min && found <= max)) {
+    return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"%s\": expected %g to %g, found %g", o.where,
+                         key, min, max, found);
+  }
+  *out = found;
+  return MGL_OK;
+}
+
+mgl_status mgl_json_opt_bool(mgl_json_object o, const char *key, bool *out, mgl_error *err) {
+  const json_t *value = member(o, key);
+  if (value == NULL) {
+    return MGL_OK;
+  }
+  if (!json_is_boolean(value)) {
+    return wrong_type(o, key, "true or false", value, err);
+  }
+  *out = json_is_true(value);
+  return MGL_OK;
+}
+
+mgl_status mgl_json_opt_string(mgl_json_object o, const char *key, const char **out,
+                               mgl_error *err) {
+  const json_t *value = member(o, key);
+  if (value == NULL) {
+    return MGL_OK;
+  }
+  if (!json_is_string(value)) {
+    return wrong_type(o, key, "a string", value, err);
+  }
+  const char *text = json_string_value(value);
+  for (size_t i = 0; i < json_string_length(value); i++) {
+    if (text[i] == 0) {
+      return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"%s\": a string with a NUL byte", o.where,
+                           key);
+    }
+  }
+  *out = text;
+  return MGL_OK;
+}
+
+mgl_status mgl_json_opt_object(mgl_json_object o, const char *key, mgl_json_object *out,
+                               mgl_error *err) {
+  const json_t *value = member(o, key);
+  *out = (mgl_json_object){.object = NULL, .where = o.where};
+  if (value != NULL && !json_is_object(value)) {
+    return wrong_type(o, key, "an object", value, err);
+  }
+  out->object = value;
+  return MGL_OK;
+}

@@ -1,0 +1,49 @@
+// JSON access on top of jansson: parse with limits, read typed fields with errors that name the
+// path.
+//
+// jansson's allocator points at base/alloc.h. Every reader below distinguishes "absent" (optional
+// readers leave *out as it was) from "wrong type" (always an error that names the key).
+#ifndef MGL_BASE_JSON_H
+#define MGL_BASE_JSON_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+// Parses `bytes` of text as one JSON value. Nesting deeper than MGL_JSON_DEPTH, duplicate keys,
+// invalid UTF-8 and trailing bytes are refused. Free with json_decref. `where` names the source.
+enum { MGL_JSON_DEPTH = 64 };
+mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, json_t **out,
+                          mgl_error *err);
+
+// Reads and parses a file of at most max_bytes.
+mgl_status mgl_json_read(const char *path, size_t max_bytes, json_t **out, mgl_error *err);
+
+// Typed members of an object. A JSON null counts as absent. `where` goes in front of messages.
+typedef struct mgl_json_object {
+  const json_t *object;
+  const char *where;  // e.g. "config.json"; borrowed
+} mgl_json_object;
+
+bool mgl_json_has(mgl_json_object o, const char *key);
+// Required integer in [min, max].
+mgl_status mgl_json_u64(mgl_json_object o, const char *key, uint64_t min, uint64_t max,
+                        uint64_t *out, mgl_error *err);
+// Optional ones.
+mgl_status mgl_json_opt_u64(mgl_json_object o, const char *key, uint64_t min, uint64_t max,
+                            uint64_t *out, mgl_error *err);
+mgl_status mgl_json_opt_double(mgl_json_object o, const char *key, double min, double max,
+                               double *out, mgl_error *err);
+mgl_status mgl_json_opt_bool(mgl_json_object o, const char *key, bool *out, mgl_error *err);
+// *out is borrowed from the object; it may hold NUL bytes that a C string cannot show, which is
+// refused.
+mgl_status mgl_json_opt_string(mgl_json_object o, const char *key, const char **out,
+                               mgl_error *err);
+// Optional member that must be an object; out->object is NULL when it is absent.
+mgl_status mgl_json_opt_object(mgl_json_object o, const char *key, mgl_json_object *out,
+                               mgl_error *err);
+
+#endif

@@ -1,0 +1,89 @@
+// What config.json and generation_config.json say, checked and in one struct.
+//
+// Everything that later code relies on (ranges, divisibility, supported features) is checked here,
+// once; later code asserts. A feature that Megalith lacks is refused by name, never run wrong.
+#ifndef MGL_MODEL_CONFIG_H
+#define MGL_MODEL_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+// Limits on sizes in config.json. They exist so that hostile values cannot overflow a product.
+enum {
+  MGL_MAX_HIDDEN = 65536,
+  MGL_MAX_INTERMEDIATE = 262144,
+  MGL_MAX_LAYERS = 1024,
+  MGL_MAX_HEADS = 1024,
+  MGL_MAX_HEAD_DIM = 512,
+  MGL_MAX_VOCAB = 1 << 20,
+  MGL_MAX_CONTEXT = 1 << 24,
+  MGL_MAX_EOS_IDS = 16,
+};
+
+typedef enum mgl_family {
+  MGL_FAMILY_QWEN3,    // Qwen3ForCausalLM: per-head RMS norm on Q and K
+  MGL_FAMILY_QWEN2,    // Qwen2ForCausalLM (Qwen2 and 2.5): bias on Q, K and V
+  MGL_FAMILY_LLAMA,    // LlamaForCausalLM (Llama 2 and 3.x)
+  MGL_FAMILY_MISTRAL,  // MistralForCausalLM without a sliding window
+  MGL_FAMILY_COUNT,
+} mgl_family;
+
+typedef enum mgl_rope_kind {
+  MGL_ROPE_PLAIN,
+  MGL_ROPE_LINEAR,  // positions divided by factor
+  MGL_ROPE_LLAMA3,  // frequency-dependent interpolation
+} mgl_rope_kind;
+
+typedef struct mgl_rope {
+  mgl_rope_kind kind;
+  double theta;
+  double factor;            // linear, llama3
+  double low_freq_factor;   // llama3
+  double high_freq_factor;  // llama3
+  double original_context;  // llama3: original_max_position_embeddings
+} mgl_rope;
+
+typedef struct mgl_config {
+  mgl_family family;
+  uint32_t hidden_size;        // D
+  uint32_t intermediate_size;  // F
+  uint32_t layer_count;
+  uint32_t head_count;      // H, a multiple of kv_head_count
+  uint32_t kv_head_count;   // HKV
+  uint32_t head_dim;        // HD, even
+  uint32_t vocab_size;      // V
+  uint32_t context_tokens;  // max_position_embeddings
+  double rms_norm_eps;
+  mgl_rope rope;
+  bool tie_word_embeddings;
+  bool qkv_bias;
+  bool qk_norm;
+  mgl_dtype dtype;  // dtype or torch_dtype; what --load-format dummy draws (bf16 when absent)
+  int32_t bos_id;   // -1 when absent
+} mgl_config;
+
+// Defaults of generation_config.json (config.json's eos_token_id where it is absent).
+typedef struct mgl_generation {
+  int32_t eos_ids[MGL_MAX_EOS_IDS];
+  uint32_t eos_count;
+  bool do_sample;      // false: greedy
+  double temperature;  // 1 when absent
+  uint32_t top_k;      // 0 when absent: off
+  double top_p;        // 1 when absent: off
+} mgl_generation;
+
+const char *mgl_family_name(mgl_family family);  // "qwen3", "qwen2", "llama", "mistral"
+
+// Parses the text of a config.json. `where` names it in messages.
+mgl_status mgl_config_parse(const char *json, size_t bytes, const char *where, mgl_config *out,
+                            mgl_generation *generation, mgl_error *err);
+
+// Parses the text of a generation_config.json on top of what mgl_config_parse put into *inout.
+mgl_status mgl_generation_parse(const char *json, size_t bytes, const char *where,
+                                uint32_t vocab_size, mgl_generation *inout, mgl_error *err);
+
+#endif

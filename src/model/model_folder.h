@@ -1,0 +1,42 @@
+// A Hugging Face model folder, opened: configuration, generation defaults, tokenizer, chat template
+// and checkpoint. Each part is optional for some caller, so the caller says what it needs.
+#ifndef MGL_MODEL_MODEL_FOLDER_H
+#define MGL_MODEL_MODEL_FOLDER_H
+
+#include "base/status.h"
+#include "base/text.h"
+#include "model/chat_template.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+#include "model/tokenizer.h"
+
+typedef enum mgl_folder_need {
+  MGL_NEED_TOKENIZER = 1,      // tokenizer.json (else tokenizer stays NULL)
+  MGL_NEED_WEIGHTS = 2,        // safetensors (else checkpoint stays NULL)
+  MGL_NEED_CHAT_TEMPLATE = 4,  // an error if the folder has none; implies MGL_NEED_TOKENIZER
+} mgl_folder_need;
+
+typedef struct mgl_model_folder {
+  char *path;
+  mgl_config config;
+  mgl_generation generation;
+  mgl_tokenizer *tokenizer;          // NULL unless asked for
+  mgl_chat_template *chat_template;  // NULL unless asked for
+  char *bos_token;  // text of special tokens from tokenizer_config.json; may be NULL
+  char *eos_token;
+  mgl_checkpoint *checkpoint;  // NULL unless asked for
+} mgl_model_folder;
+
+// Opens a folder; `needs` is a set of mgl_folder_need. Zeroes *out first; on failure nothing is
+// held.
+mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_folder *out,
+                                 mgl_error *err);
+void mgl_model_folder_close(mgl_model_folder *folder);
+
+// Renders a chat of an optional system message and one user message (both UTF-8) with the
+// generation prompt, ready for mgl_tokenizer_encode without add_special. Needs
+// MGL_NEED_CHAT_TEMPLATE.
+mgl_status mgl_model_folder_chat(const mgl_model_folder *folder, const char *system,
+                                 const char *user, mgl_text *out, mgl_error *err);
+
+#endif

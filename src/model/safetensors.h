@@ -1,0 +1,56 @@
+// Reading safetensors: one file, or many behind model.safetensors.index.json, mapped read-only.
+//
+// A file is 8 bytes of little-endian header length, a JSON header, and the tensor bytes. The file
+// is hostile until proven otherwise: header length, offsets, overlaps, holes, shapes, sizes,
+// dtypes, names and counts are all checked with overflow-safe arithmetic before a tensor is handed
+// out.
+#ifndef MGL_MODEL_SAFETENSORS_H
+#define MGL_MODEL_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+enum {
+  MGL_TENSOR_MAX_RANK = 8,
+  MGL_TENSOR_MAX_NAME_BYTES = 512,
+  MGL_SAFETENSORS_MAX_HEADER_BYTES = 100 * 1000 * 1000,
+  MGL_SAFETENSORS_MAX_TENSORS = 1 << 20,
+  MGL_SAFETENSORS_MAX_FILES = 4096,
+};
+
+// One tensor of a checkpoint, row-major. Borrowed from its mgl_checkpoint, valid until that closes.
+typedef struct mgl_stored_tensor {
+  const char *name;
+  mgl_dtype dtype;  // F32, F16 or BF16; a tensor of another dtype is an error only when looked up
+  uint32_t rank;
+  uint64_t dims[MGL_TENSOR_MAX_RANK];
+  const void *data;  // aligned only as well as the file has it: 1 byte in the worst case
+  uint64_t bytes;
+} mgl_stored_tensor;
+
+typedef struct mgl_checkpoint mgl_checkpoint;
+
+// Opens model.safetensors.index.json if the folder has it, else model.safetensors, else the only
+// *.safetensors file. A shard named by the index must lie in the folder itself (no separators).
+mgl_status mgl_checkpoint_open(const char *folder, mgl_checkpoint **out, mgl_error *err);
+
+// The same over one file's bytes in memory, which must outlive the checkpoint. For tests and
+// fuzzing.
+mgl_status mgl_checkpoint_parse(const void *data, size_t bytes, const char *where,
+                                mgl_checkpoint **out, mgl_error *err);
+
+void mgl_checkpoint_close(mgl_checkpoint *checkpoint);  // NULL is fine
+
+// Looks a tensor up by name; error if it is missing or of an unsupported dtype.
+mgl_status mgl_checkpoint_find(const mgl_checkpoint *checkpoint, const char *name,
+                               const mgl_stored_tensor **out, mgl_error *err);
+// True if a tensor of that name exists, of whatever dtype.
+int mgl_checkpoint_has(const mgl_checkpoint *checkpoint, const char *name);
+
+size_t mgl_checkpoint_tensor_count(const mgl_checkpoint *checkpoint);
+uint64_t mgl_checkpoint_bytes(const mgl_checkpoint *checkpoint);  // sum over all tensors
+
+#endif

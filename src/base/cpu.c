@@ -1,0 +1,149 @@
+#include "base/cpu.h"
+
+#include <hwloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+struct mgl_topology {
+  hwloc_topology_t hwloc;
+  uint32_t cores;
+  uint32_t threads;
+  uint32_t numa_nodes;
+  const char *cpu_name;
+};
+
+static const char *const simd_names[MGL_SIMD_COUNT] = {"scalar", "avx2", "avx512", "avx512_bf16"};
+
+const char *mgl_simd_name(mgl_simd simd) {
+  return simd_names[simd];
+}
+
+mgl_simd mgl_simd_detected(void) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (avx512) {
+    return __builtin_cpu_supports("avx512bf16") ? MGL_SIMD_AVX512_BF16 : MGL_SIMD_AVX512;
+  }
+  return avx2 ? MGL_SIMD_AVX2 : MGL_SIMD_SCALAR;
+#else
+  return MGL_SIMD_SCALAR;
+#endif
+}
+
+mgl_status mgl_simd_choose(mgl_simd *out, mgl_error *err) {
+  *out = mgl_simd_detected();
+  const char *wanted = getenv("MEGALITH_SIMD");
+  if (wanted == NULL || *wanted == 0) {
+    return MGL_OK;
+  }
+  for (int simd = 0; simd < MGL_SIMD_COUNT; simd++) {
+    if (strcmp(wanted, simd_names[simd]) == 0) {
+      if ((mgl_simd)simd > *out) {
+        return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                             "MEGALITH_SIMD=%s: this processor has %s at most", wanted,
+                             simd_names[*out]);
+      }
+      *out = (mgl_simd)simd;
+      return MGL_OK;
+    }
+  }
+  return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                       "MEGALITH_SIMD: expected scalar, avx2, avx512 or avx512_bf16, found \"%s\"",
+                       wanted);
+}
+
+static uint32_t count_objects(hwloc_topology_t hwloc, hwloc_obj_type_t type) {
+  int count = hwloc_get_nbobjs_by_type(hwloc, type);
+  return count < 1 ? 1 : (uint32_t)count;
+}
+
+mgl_status mgl_topology_create(mgl_topology **out, mgl_error *err) {
+  *out = NULL;
+  mgl_topology *topology = mgl_alloc_zeroed(1, sizeof *topology);
+  if (topology == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the processor topology");
+  }
+  if (hwloc_topology_init(&topology->hwloc) != 0) {
+    mgl_free(topology);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "hwloc could not create a topology");
+  }
+  // Only processors and memory matter here; leaving I/O and caches out halves the start-up time.
+  (void)hwloc_topology_set_all_types_filter(topology->hwloc, HWLOC_TYPE_FILTER_KEEP_NONE);
+  (void)hwloc_topology_set_type_filter(topology->hwloc, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+  if (hwloc_topology_load(topology->hwloc) != 0) {
+    hwloc_topology_destroy(topology->hwloc);
+    mgl_free(topology);
+    return mgl_error_set(err, MGL_ERR_INTERNAL, "hwloc could not read this machine's topology");
+  }
+  // A taskset or cpuset that hwloc did not apply by itself (affinity of this process).
+  hwloc_bitmap_t allowed = hwloc_bitmap_alloc();
+  if (allowed != NULL && hwloc_get_cpubind(topology->hwloc, allowed, HWLOC_CPUBIND_PROCESS) == 0 &&
+      !hwloc_bitmap_iszero(allowed)) {
+    (void)hwloc_topology_restrict(topology->hwloc, allowed, 0);
+  }
+  hwloc_bitmap_free(allowed);
+  topology->cores = count_objects(topology->hwloc, HWLOC_OBJ_CORE);
+  topology->threads = count_objects(topology->hwloc, HWLOC_OBJ_PU);
+  topology->numa_nodes = count_objects(topology->hwloc, HWLOC_OBJ_NUMANODE);
+  const char *name = hwloc_obj_get_info_by_name(hwloc_get_root_obj(topology->hwloc), "CPUModel");
+  topology->cpu_name = name == NULL ? "" : name;
+  *out = topology;
+  return MGL_OK;
+}
+
+void mgl_topology_destroy(mgl_topology *topology) {
+  if (topology != NULL) {
+    hwloc_topology_destroy(topology->hwloc);
+    mgl_free(topology);
+  }
+}
+
+uint32_t mgl_topology_cores(const mgl_topology *topology) {
+  return topology->cores;
+}
+uint32_t mgl_topology_threads(const mgl_topology *topology) {
+  return topology->threads;
+}
+uint32_t mgl_topology_numa_nodes(const mgl_topology *topology) {
+  return topology->numa_nodes;
+}
+const char *mgl_topology_cpu_name(const mgl_topology *topology) {
+  return topology->cpu_name;
+}
+
+bool mgl_topology_pin(const mgl_topology *topology, uint32_t index, uint32_t count) {
+  if (count > topology->threads) {
+    return false;
+  }
+  // hwloc numbers cores node by node, so taking every (cores/count)-th spreads over the nodes.
+  bool by_core = count <= topology->cores;
+  uint32_t available = by_core ? topology->cores : topology->threads;
+  unsigned place = (unsigned)((uint64_t)index * available / count);
+  hwloc_obj_t object =
+      hwloc_get_obj_by_type(topology->hwloc, by_core ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU, place);
+  if (object == NULL) {
+    return false;
+  }
+  hwloc_bitmap_t one = hwloc_bitmap_dup(object->cpuset);
+  if (one == NULL) {
+    return false;
+  }
+  hwloc_bitmap_singlify(one);
+  bool pinned = hwloc_set_cpubind(topology->hwloc, one, HWLOC_CPUBIND_THREAD) == 0;
+  hwloc_bitmap_free(one);
+  return pinned;
+}
+
+void mgl_topology_interleave(const mgl_topology *topology, void *memory, size_t bytes) {
+  if (topology->numa_nodes > 1 && bytes > 0) {
+    hwloc_const_bitmap_t all = hwloc_topology_get_topology_nodeset(topology->hwloc);
+    // A hint: without it the pages land where they are first touched, which is slower, not wrong.
+    (void)hwloc_set_area_membind(topology->hwloc, memory, bytes, all, HWLOC_MEMBIND_INTERLEAVE,
+                                 HWLOC_MEMBIND_BYNODESET);
+  }
+}

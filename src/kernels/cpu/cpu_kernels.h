@@ -1,0 +1,159 @@
+// The CPU kernels: one table of functions per instruction set, chosen at run time.
+//
+// Every kernel computes a range [begin, end) of *units* of one op; units are independent, so that
+// any worker may compute any range. What a unit is stands with each argument struct. The numerics
+// contract (ARCHITECTURE.md): the bits of a unit's result depend on nothing but its own inputs; not
+// on the range it came in, on the number of tokens in the call, or on the other rows. So every dot
+// product has one accumulator order per kernel table, whatever the blocking around it.
+//
+// Dtypes: "act" is the activation dtype of the program: bf16 when all linear weights are bf16, else
+// f32. The residual stream, Q, K, V before the cache, gate, up and logits are f32. All accumulation
+// is f32. Dimension letters: T tokens, D hidden, H heads, HKV KV heads, HD head dim, P page tokens.
+#ifndef MGL_KERNELS_CPU_KERNELS_H
+#define MGL_KERNELS_CPU_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cpu.h"
+#include "base/dtype.h"
+
+// Embedding lookup: out[t][:] = table[tokens[t]][:]. Unit: a token t.
+typedef struct mgl_embed_args {
+  const int32_t *tokens;  // [T], each in [0, V)
+  const void *table;      // [V, D] of table_dtype
+  mgl_dtype table_dtype;  // f32, f16, bf16
+  uint32_t width;         // D
+  float *out;             // [T, D]
+} mgl_embed_args;
+
+// RMS norm of rows: out = x / sqrt(mean(x^2) + eps) * weight. Unit: a row.
+// With x_row_index, row r reads x[x_row_index[r]] (gather of the rows that need logits).
+typedef struct mgl_rmsnorm_args {
+  const float *x;               // [rows, width]
+  const uint32_t *x_row_index;  // [rows] or NULL
+  const float *weight;          // [width]
+  uint32_t width;
+  float eps;
+  void *out;            // [rows, width] of out_dtype
+  mgl_dtype out_dtype;  // bf16 or f32
+} mgl_rmsnorm_args;
+
+// Linear: out[t][n] = sum_k x[t][k] * w[n][k] (+ bias[n]). Unit: an output feature n.
+// Supported (x, w) dtypes: (bf16, bf16), (f32, bf16), (f32, f16), (f32, f32).
+typedef struct mgl_linear_args {
+  const void *x;  // [T, K] of x_dtype, rows contiguous
+  mgl_dtype x_dtype;
+  const void *w;  // [N, K] of w_dtype, row-major, as stored: aligned to its element only
+  mgl_dtype w_dtype;
+  const float *bias;     // [N] or NULL
+  uint32_t token_count;  // T >= 1
+  uint32_t k;            // K, any value >= 1
+  float *out;            // [T, out_stride]
+  uint32_t out_stride;   // >= N
+} mgl_linear_args;
+
+// Rotary angles of one iteration: out[t][i] = (cos, sin)(positions[t] * inv_freq[i]), the product
+// rounded to f32 first, as the Hugging Face reference does. Unit: a token t.
+typedef struct mgl_rope_angles_args {
+  const uint32_t *positions;  // [T]
+  const float *inv_freq;      // [HD/2]
+  uint32_t half_dim;          // HD/2
+  float *out;                 // [T, HD/2, 2]: cos, sin
+} mgl_rope_angles_args;
+
+// Rotary embedding, in place, of the pairs (i, i + HD/2) of every head. Unit: a token t.
+typedef struct mgl_rope_args {
+  float *x;             // [T, heads, HD]
+  const float *angles;  // [T, HD/2, 2]
+  uint32_t head_count;
+  uint32_t head_dim;
+} mgl_rope_args;
+
+// The KV cache of one layer. K is stored with the position fastest inside a page, so that a vector
+// of scores needs no horizontal sum; V with the head dim fastest.
+//   K: [pages, HKV, HD, P]   V: [pages, HKV, P, HD]   both of dtype bf16 or f32
+typedef struct mgl_kv_layer {
+  void *k;
+  void *v;
+  mgl_dtype dtype;
+  uint32_t page_tokens;  // P: a multiple of 16 that divides MGL_ATTENTION_SPLIT
+  uint32_t kv_head_count;
+  uint32_t head_dim;
+} mgl_kv_layer;
+
+// Writes new K and V rows into the cache. Unit: a token t. slot = page * P + offset in the page.
+typedef struct mgl_kv_write_args {
+  const float *k;         // [T, HKV, HD]
+  const float *v;         // [T, HKV, HD]
+  const uint32_t *slots;  // [T]
+  mgl_kv_layer kv;
+} mgl_kv_write_args;
+
+// Softmax runs over splits of this many absolute positions: [0, 256), [256, 512) ... Each split
+// gives (max, sum, weighted V); splits are merged in ascending order. So the bits do not depend on
+// how a prompt was chunked, nor on whether one worker or several compute the splits of one query.
+enum { MGL_ATTENTION_SPLIT = 256, MGL_ATTENTION_QUERY_TILE = 8 };
+
+// One entry of the attention work list: consecutive tokens of one sequence.
+typedef struct mgl_attention_item {
+  uint32_t sequence;     // index into block_tables
+  uint32_t query_begin;  // first token (row of q)
+  uint32_t query_count;  // 1 to MGL_ATTENTION_QUERY_TILE
+} mgl_attention_item;
+
+// Causal attention over paged KV: token t attends to positions 0..positions[t] of its sequence.
+// Unit: item * HKV + kv_head; it computes all H/HKV query heads of that KV head.
+typedef struct mgl_attention_args {
+  const float *q;                   // [T, H, HD]
+  const mgl_attention_item *items;  // [item_count]
+  const uint32_t *positions;        // [T] absolute position of each token
+  const int32_t *block_tables;      // [sequences, block_table_stride] page numbers, -1 = unused
+  uint32_t block_table_stride;
+  mgl_kv_layer kv;
+  uint32_t head_count;  // H
+  float scale;          // 1/sqrt(HD)
+  void *out;            // [T, H, HD] of out_dtype
+  mgl_dtype out_dtype;  // bf16 or f32
+} mgl_attention_args;
+
+// Bytes of 64-byte aligned scratch that one worker needs for attention.
+size_t mgl_attention_scratch_bytes(uint32_t head_count, uint32_t kv_head_count, uint32_t head_dim);
+
+// Gated activation: out = silu(gate) * up, silu(x) = x / (1 + exp(-x)). Unit: one element of [T *
+// F].
+typedef struct mgl_silu_mul_args {
+  const float *gate;  // [T, F]
+  const float *up;    // [T, F]
+  void *out;          // [T, F] of out_dtype
+  mgl_dtype out_dtype;
+} mgl_silu_mul_args;
+
+// x += y. Unit: one element.
+typedef struct mgl_add_args {
+  float *x;
+  const float *y;
+} mgl_add_args;
+
+typedef struct mgl_cpu_kernels {
+  const char *name;  // "scalar", "avx2", "avx512", "avx512_bf16"
+  void (*embed)(const mgl_embed_args *args, size_t begin, size_t end);
+  void (*rmsnorm)(const mgl_rmsnorm_args *args, size_t begin, size_t end);
+  void (*linear)(const mgl_linear_args *args, size_t begin, size_t end);
+  void (*rope_angles)(const mgl_rope_angles_args *args, size_t begin, size_t end);
+  void (*rope)(const mgl_rope_args *args, size_t begin, size_t end);
+  void (*kv_write)(const mgl_kv_write_args *args, size_t begin, size_t end);
+  void (*attention)(const mgl_attention_args *args, void *scratch, size_t begin, size_t end);
+  void (*silu_mul)(const mgl_silu_mul_args *args, size_t begin, size_t end);
+  void (*add)(const mgl_add_args *args, size_t begin, size_t end);
+} mgl_cpu_kernels;
+
+// The table of a SIMD level that this processor has (base/cpu.h); asserts that it was compiled in.
+const mgl_cpu_kernels *mgl_cpu_kernels_for(mgl_simd simd);
+
+// Reads `bytes` bytes of memory as fast as this table's widest loads can and returns a checksum (so
+// that the loads are not removed). The read ceiling of `megalith bench` is the best of several such
+// passes.
+uint64_t mgl_cpu_read_stream(mgl_simd simd, const void *memory, size_t bytes);
+
+#endif

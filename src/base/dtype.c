@@ -10,7 +10,7 @@ size_t mgl_dtype_bytes(mgl_dtype dtype) {
     case MGL_DTYPE_BF16: return 2;
     case MGL_DTYPE_COUNT: break;
   }
-  assert(!"unknown dtype");
+  assert(0 && "unknown dtype");
   return 0;
 }
 

@@ -74,11 +74,16 @@ typedef struct mgl_generation {
   double temperature;  // 1 when absent
   uint32_t top_k;      // 0 when absent: off
   double top_p;        // 1 when absent: off
+  // 1 when absent: off. Read so that a caller that does not apply it can say so.
+  double repetition_penalty;
 } mgl_generation;
 
 const char *mgl_family_name(mgl_family family);  // "qwen3", "qwen2", "llama", "mistral"
 
-// Parses the text of a config.json. `where` names it in messages.
+// Parses the text of a config.json. `where` names it in messages. Fills *generation with the
+// defaults of an absent generation_config.json. On failure both hold no usable value. Absent keys
+// mean what they mean to the family's transformers class, except that hidden_size,
+// intermediate_size, num_hidden_layers, num_attention_heads and vocab_size are required.
 mgl_status mgl_config_parse(const char *json, size_t bytes, const char *where, mgl_config *out,
                             mgl_generation *generation, mgl_error *err);
 

@@ -33,8 +33,10 @@ typedef struct mgl_stored_tensor {
 
 typedef struct mgl_checkpoint mgl_checkpoint;
 
-// Opens model.safetensors.index.json if the folder has it, else model.safetensors, else the only
-// *.safetensors file. A shard named by the index must lie in the folder itself (no separators).
+// Opens model.safetensors if the folder has it, else model.safetensors.index.json with its shards,
+// else the only *.safetensors file (the order of transformers, which leaves a stale index behind
+// when a model is saved again as one file). A shard named by the index must lie in the folder
+// itself (no separators).
 mgl_status mgl_checkpoint_open(const char *folder, mgl_checkpoint **out, mgl_error *err);
 
 // The same over one file's bytes in memory, which must outlive the checkpoint. For tests and

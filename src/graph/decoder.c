@@ -1,0 +1,155 @@
+#include "graph/decoder.h"
+
+#include <math.h>
+#include <stdio.h>
+
+// "model.layers.LAYER.NAME", in a buffer that lasts until the end of the full expression's block.
+typedef struct tensor_name {
+  char text[MGL_GRAPH_MAX_NAME_BYTES];
+} tensor_name;
+
+static tensor_name layer_weight(uint32_t layer, const char *name) {
+  tensor_name result;
+  (void)snprintf(result.text, sizeof result.text, "model.layers.%u.%s", layer, name);
+  return result;
+}
+
+// Activations are named "LAYER.NAME".
+static tensor_name layer_value(uint32_t layer, const char *name) {
+  tensor_name result;
+  (void)snprintf(result.text, sizeof result.text, "%u.%s", layer, name);
+  return result;
+}
+
+// Declares a weight with the dtype that the checkpoint stores. Its shape is the config's; the
+// loader compares it with the file's.
+static uint32_t weight(mgl_decoder *d, const char *name, uint32_t rank, uint32_t rows,
+                       uint32_t columns) {
+  mgl_dtype dtype = d->config->dtype;
+  if (d->checkpoint != NULL && d->graph->error.status == MGL_OK) {
+    const mgl_stored_tensor *stored = NULL;
+    if (mgl_checkpoint_find(d->checkpoint, name, &stored, &d->graph->error) != MGL_OK) {
+      return MGL_NO_TENSOR;
+    }
+    dtype = stored->dtype;
+  }
+  mgl_dim dims[] = {MGL_DIM(rows), MGL_DIM(columns)};
+  return mgl_graph_tensor(d->graph, name, MGL_PLACE_WEIGHT, dtype, rank, dims);
+}
+
+// bf16 activations need bf16 weights in every linear. One that is not ends this build with the
+// graph's sticky error, and mgl_family_build starts again with f32.
+static void check_act(mgl_decoder *d, uint32_t linear_weight) {
+  if (d->graph->error.status == MGL_OK && d->act == MGL_DTYPE_BF16 &&
+      d->graph->tensors[linear_weight].dtype != MGL_DTYPE_BF16) {
+    d->act_fits = false;
+    (void)mgl_error_set(&d->graph->error, MGL_ERR_UNSUPPORTED, "not all weights are bf16");
+  }
+}
+
+// x times the weight NAME.weight [features, columns], with NAME.bias if asked for.
+static uint32_t linear(mgl_decoder *d, uint32_t layer, const char *name, const char *result,
+                       uint32_t x, uint32_t features, uint32_t columns, bool bias, uint32_t heads) {
+  char text[64];
+  (void)snprintf(text, sizeof text, "%s.weight", name);
+  uint32_t w = weight(d, layer_weight(layer, text).text, 2, features, columns);
+  uint32_t b = MGL_NO_TENSOR;
+  if (bias) {
+    (void)snprintf(text, sizeof text, "%s.bias", name);
+    b = weight(d, layer_weight(layer, text).text, 1, features, 0);
+  }
+  check_act(d, w);
+  return mgl_graph_linear(d->graph, layer_value(layer, result).text, x, w, b, heads);
+}
+
+static uint32_t input(mgl_decoder *d, const char *name, mgl_dim dim) {
+  return mgl_graph_tensor(d->graph, name, MGL_PLACE_INPUT, MGL_DTYPE_I32, 1, &dim);
+}
+
+uint32_t mgl_decoder_begin(mgl_decoder *d) {
+  const mgl_config *c = d->config;
+  d->tokens = input(d, "tokens", MGL_DIM_T);
+  d->positions = input(d, "positions", MGL_DIM_T);
+  d->slots = input(d, "slots", MGL_DIM_T);
+  d->block_tables = input(d, "block_tables", MGL_DIM_R);
+  d->logit_rows = input(d, "logit_rows", MGL_DIM_L);
+  uint32_t table = weight(d, "model.embed_tokens.weight", 2, c->vocab_size, c->hidden_size);
+  d->angles = mgl_graph_rope_angles(d->graph, "angles", d->positions, c->head_dim, &c->rope);
+  return mgl_graph_embed(d->graph, "embedded", d->tokens, table);
+}
+
+uint32_t mgl_decoder_norm(mgl_decoder *d, uint32_t layer, const char *name, uint32_t x) {
+  char text[64];
+  (void)snprintf(text, sizeof text, "%s.weight", name);
+  uint32_t w = weight(d, layer_weight(layer, text).text, 1, d->config->hidden_size, 0);
+  return mgl_graph_rmsnorm(d->graph, layer_value(layer, name).text, d->act, x, w, MGL_NO_TENSOR,
+                           d->config->rms_norm_eps);
+}
+
+mgl_qkv mgl_decoder_qkv(mgl_decoder *d, uint32_t layer, uint32_t x) {
+  const mgl_config *c = d->config;
+  uint32_t q_features = c->head_count * c->head_dim;
+  uint32_t kv_features = c->kv_head_count * c->head_dim;
+  return (mgl_qkv){
+      .q = linear(d, layer, "self_attn.q_proj", "q", x, q_features, c->hidden_size, c->qkv_bias,
+                  c->head_count),
+      .k = linear(d, layer, "self_attn.k_proj", "k", x, kv_features, c->hidden_size, c->qkv_bias,
+                  c->kv_head_count),
+      .v = linear(d, layer, "self_attn.v_proj", "v", x, kv_features, c->hidden_size, c->qkv_bias,
+                  c->kv_head_count),
+  };
+}
+
+void mgl_decoder_qk_norm(mgl_decoder *d, uint32_t layer, mgl_qkv *qkv) {
+  const mgl_config *c = d->config;
+  uint32_t wq = weight(d, layer_weight(layer, "self_attn.q_norm.weight").text, 1, c->head_dim, 0);
+  uint32_t wk = weight(d, layer_weight(layer, "self_attn.k_norm.weight").text, 1, c->head_dim, 0);
+  qkv->q = mgl_graph_rmsnorm(d->graph, layer_value(layer, "q_norm").text, MGL_DTYPE_F32, qkv->q, wq,
+                             MGL_NO_TENSOR, c->rms_norm_eps);
+  qkv->k = mgl_graph_rmsnorm(d->graph, layer_value(layer, "k_norm").text, MGL_DTYPE_F32, qkv->k, wk,
+                             MGL_NO_TENSOR, c->rms_norm_eps);
+}
+
+uint32_t mgl_decoder_attention(mgl_decoder *d, uint32_t layer, mgl_qkv qkv) {
+  const mgl_config *c = d->config;
+  mgl_dim kv_dims[] = {MGL_DIM(c->kv_head_count), MGL_DIM(c->head_dim)};
+  char kv_name[32];
+  (void)snprintf(kv_name, sizeof kv_name, "kv.%u", layer);
+  uint32_t kv = mgl_graph_tensor(d->graph, kv_name, MGL_PLACE_KV, d->act, 2, kv_dims);
+  uint32_t q = mgl_graph_rope(d->graph, layer_value(layer, "q_rope").text, qkv.q, d->angles);
+  uint32_t k = mgl_graph_rope(d->graph, layer_value(layer, "k_rope").text, qkv.k, d->angles);
+  mgl_graph_kv_write(d->graph, k, qkv.v, d->slots, kv);
+  uint32_t attended =
+      mgl_graph_attention(d->graph, layer_value(layer, "attention").text, d->act, q, kv,
+                          d->positions, d->block_tables, 1.0 / sqrt((double)c->head_dim));
+  return linear(d, layer, "self_attn.o_proj", "o", attended, c->hidden_size,
+                c->head_count * c->head_dim, false, 0);
+}
+
+uint32_t mgl_decoder_feed_forward(mgl_decoder *d, uint32_t layer, uint32_t x) {
+  const mgl_config *c = d->config;
+  uint32_t gate =
+      linear(d, layer, "mlp.gate_proj", "gate", x, c->intermediate_size, c->hidden_size, false, 0);
+  uint32_t up =
+      linear(d, layer, "mlp.up_proj", "up", x, c->intermediate_size, c->hidden_size, false, 0);
+  uint32_t gated = mgl_graph_silu_mul(d->graph, layer_value(layer, "gated").text, d->act, gate, up);
+  return linear(d, layer, "mlp.down_proj", "down", gated, c->hidden_size, c->intermediate_size,
+                false, 0);
+}
+
+uint32_t mgl_decoder_add(mgl_decoder *d, uint32_t layer, const char *name, uint32_t x, uint32_t y) {
+  return mgl_graph_add(d->graph, layer_value(layer, name).text, x, y);
+}
+
+void mgl_decoder_end(mgl_decoder *d, uint32_t x) {
+  const mgl_config *c = d->config;
+  uint32_t norm = weight(d, "model.norm.weight", 1, c->hidden_size, 0);
+  uint32_t head = c->tie_word_embeddings
+                      ? mgl_graph_find(d->graph, "model.embed_tokens.weight")
+                      : weight(d, "lm_head.weight", 2, c->vocab_size, c->hidden_size);
+  check_act(d, head);
+  uint32_t last =
+      mgl_graph_rmsnorm(d->graph, "final_norm", d->act, x, norm, d->logit_rows, c->rms_norm_eps);
+  uint32_t logits = mgl_graph_linear(d->graph, "logits", last, head, MGL_NO_TENSOR, 0);
+  mgl_graph_mark_output(d->graph, logits);
+}

@@ -1,0 +1,642 @@
+// Graph storage, the op constructors and the checks of shapes. See graph.h for the contract.
+#include "graph/graph.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+static const mgl_op_info op_infos[MGL_OP_COUNT] = {
+#define MGL_ATTR_BIT(attr) (1u << MGL_ATTR_##attr)
+#define MGL_OP(enum_name, name, inputs, optional, outputs, in_place, attributes) \
+  {#name, inputs, optional, outputs, in_place, attributes},
+#include "graph/op.def"
+};
+
+static const char *const attr_names[MGL_ATTR_COUNT] = {
+#define MGL_ATTR(enum_name, name) #name,
+#include "graph/op.def"
+};
+
+const mgl_op_info *mgl_op_info_of(mgl_op_kind kind) {
+  assert(kind < MGL_OP_COUNT);
+  return &op_infos[kind];
+}
+
+const char *mgl_attr_name(mgl_attr attr) {
+  return attr_names[attr];
+}
+
+mgl_status mgl_graph_create(const char *name, mgl_graph **out, mgl_error *err) {
+  *out = NULL;
+  mgl_graph *graph = mgl_alloc_zeroed(1, sizeof *graph);
+  char *copy = mgl_strdup(name);
+  if (graph == NULL || copy == NULL) {
+    mgl_free(graph);
+    mgl_free(copy);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a tensor program");
+  }
+  graph->name = copy;
+  *out = graph;
+  return MGL_OK;
+}
+
+void mgl_graph_destroy(mgl_graph *graph) {
+  if (graph == NULL) {
+    return;
+  }
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    mgl_free(graph->tensors[i].name);
+  }
+  mgl_free(graph->tensors);
+  mgl_free(graph->ops);
+  mgl_free(graph->name_table);
+  mgl_free(graph->name);
+  mgl_free(graph);
+}
+
+// --- names
+// --------------------------------------------------------------------------------------------
+
+static uint64_t hash_name(const char *name) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (; *name != 0; name++) {
+    hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+// The slot of `name` in the table: its own, or the empty one where it belongs. The table has room.
+static size_t name_slot(const mgl_graph *graph, const char *name) {
+  size_t slot = (size_t)hash_name(name) & (graph->name_table_size - 1);
+  while (graph->name_table[slot] != 0 &&
+         strcmp(graph->tensors[graph->name_table[slot] - 1].name, name) != 0) {
+    slot = (slot + 1) & (graph->name_table_size - 1);
+  }
+  return slot;
+}
+
+uint32_t mgl_graph_find(const mgl_graph *graph, const char *name) {
+  if (graph->name_table_size == 0) {
+    return MGL_NO_TENSOR;
+  }
+  uint32_t entry = graph->name_table[name_slot(graph, name)];
+  return entry == 0 ? MGL_NO_TENSOR : entry - 1;
+}
+
+// Keeps the name table at most half full for one more tensor.
+static bool grow_name_table(mgl_graph *graph) {
+  if ((graph->tensor_count + 1) * 2 <= graph->name_table_size) {
+    return true;
+  }
+  size_t size = graph->name_table_size == 0 ? 64 : graph->name_table_size * 2;
+  uint32_t *table = mgl_alloc_zeroed(size, sizeof *table);
+  if (table == NULL) {
+    return false;
+  }
+  mgl_free(graph->name_table);
+  graph->name_table = table;
+  graph->name_table_size = size;
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    table[name_slot(graph, graph->tensors[i].name)] = (uint32_t)i + 1;
+  }
+  return true;
+}
+
+static bool name_is_valid(const char *name) {
+  size_t bytes = strlen(name);
+  return bytes >= 1 && bytes < MGL_GRAPH_MAX_NAME_BYTES &&
+         strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == bytes;
+}
+
+// --- tensors and ops
+// ----------------------------------------------------------------------------------
+
+static bool failed(const mgl_graph *graph) {
+  return graph->error.status != MGL_OK;
+}
+
+uint32_t mgl_graph_tensor(mgl_graph *graph, const char *name, mgl_placement placement,
+                          mgl_dtype dtype, uint32_t rank, const mgl_dim *dims) {
+  if (failed(graph)) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_error *err = &graph->error;
+  if (!name_is_valid(name)) {
+    (void)mgl_error_set(err, MGL_ERR_ARGUMENT,
+                        "tensor name \"%.64s\": expected 1 to %d letters, digits, '_', '.' or '-'",
+                        name, MGL_GRAPH_MAX_NAME_BYTES - 1);
+    return MGL_NO_TENSOR;
+  }
+  if (mgl_graph_find(graph, name) != MGL_NO_TENSOR) {
+    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "tensor \"%s\" is declared twice", name);
+    return MGL_NO_TENSOR;
+  }
+  if (rank < 1 || rank > MGL_GRAPH_MAX_RANK || graph->tensor_count >= MGL_GRAPH_MAX_TENSORS) {
+    (void)mgl_error_set(err, MGL_ERR_LIMIT, "tensor \"%s\": rank %u of 1 to %d, tensor %zu of %d",
+                        name, rank, MGL_GRAPH_MAX_RANK, graph->tensor_count, MGL_GRAPH_MAX_TENSORS);
+    return MGL_NO_TENSOR;
+  }
+  uint64_t elements = 1;
+  for (uint32_t i = 0; i < rank; i++) {
+    elements *= dims[i].symbol == MGL_DIM_NUMBER ? dims[i].number : 1;
+    if (elements == 0 || elements > MGL_GRAPH_MAX_ELEMENTS) {
+      (void)mgl_error_set(err, MGL_ERR_LIMIT, "tensor \"%s\": expected 1 to 2^38 elements", name);
+      return MGL_NO_TENSOR;
+    }
+  }
+  void *tensors = graph->tensors;
+  char *copy = mgl_strdup(name);
+  if (copy == NULL || !grow_name_table(graph) ||
+      mgl_grow(&tensors, &graph->tensor_capacity, graph->tensor_count + 1, sizeof(mgl_tensor),
+               NULL) != MGL_OK) {
+    mgl_free(copy);
+    (void)mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for tensor \"%s\"", name);
+    return MGL_NO_TENSOR;
+  }
+  graph->tensors = tensors;
+  mgl_tensor *tensor = &graph->tensors[graph->tensor_count];
+  *tensor = (mgl_tensor){.name = copy, .placement = placement, .dtype = dtype, .rank = rank};
+  memcpy(tensor->dims, dims, rank * sizeof *dims);
+  graph->name_table[name_slot(graph, name)] = (uint32_t)graph->tensor_count + 1;
+  return (uint32_t)graph->tensor_count++;
+}
+
+void mgl_graph_mark_output(mgl_graph *graph, uint32_t tensor) {
+  if (!failed(graph)) {
+    graph->tensors[tensor].is_output = true;
+  }
+}
+
+uint64_t mgl_dim_value(mgl_dim dim, const mgl_dim_values *values) {
+  switch (dim.symbol) {
+    case MGL_DIM_NUMBER: return dim.number;
+    case MGL_DIM_TOKENS: return values->tokens;
+    case MGL_DIM_LOGIT_ROWS: return values->logit_rows;
+    case MGL_DIM_SEQUENCES: return values->sequences;
+  }
+  assert(0 && "unknown dim symbol");
+  return 0;
+}
+
+uint64_t mgl_tensor_elements(const mgl_tensor *tensor, const mgl_dim_values *values) {
+  return mgl_dim_value(tensor->dims[0], values) * mgl_tensor_row_elements(tensor);
+}
+
+uint64_t mgl_tensor_row_elements(const mgl_tensor *tensor) {
+  uint64_t elements = 1;
+  for (uint32_t i = 1; i < tensor->rank; i++) {
+    elements *= tensor->dims[i].number;
+  }
+  return elements;
+}
+
+// --- checks of one op: what its comment in op.def says
+// ------------------------------------------------
+
+static bool is_f32(const mgl_tensor *t) {
+  return t->dtype == MGL_DTYPE_F32;
+}
+
+static bool is_act(const mgl_tensor *t) {
+  return t->placement == MGL_PLACE_ACTIVATION &&
+         (t->dtype == MGL_DTYPE_F32 || t->dtype == MGL_DTYPE_BF16);
+}
+
+static bool is_float_weight(const mgl_tensor *t) {
+  return t->placement == MGL_PLACE_WEIGHT && t->dtype != MGL_DTYPE_I32;
+}
+
+static bool is_index(const mgl_tensor *t, mgl_dim_symbol symbol) {
+  return t->placement == MGL_PLACE_INPUT && t->dtype == MGL_DTYPE_I32 && t->rank == 1 &&
+         t->dims[0].symbol == symbol;
+}
+
+static bool same_dim(mgl_dim a, mgl_dim b) {
+  return a.symbol == b.symbol && a.number == b.number;
+}
+
+static bool same_shape(const mgl_tensor *a, const mgl_tensor *b) {
+  bool same = a->rank == b->rank;
+  for (uint32_t i = 0; same && i < a->rank; i++) {
+    same = same_dim(a->dims[i], b->dims[i]);
+  }
+  return same;
+}
+
+// f32 activation of shape [T, heads, HD].
+static bool is_heads(const mgl_tensor *t) {
+  return is_act(t) && is_f32(t) && t->rank == 3;
+}
+
+static const char *check_embed(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_index(in[0], MGL_DIM_TOKENS)) {
+    return "tokens must be an input i32[T]";
+  }
+  if (!is_float_weight(in[1]) || in[1]->rank != 2) {
+    return "the table must be a weight [V,D]";
+  }
+  bool fits = is_f32(out) && out->rank == 2 && same_dim(out->dims[0], in[0]->dims[0]) &&
+              same_dim(out->dims[1], in[1]->dims[1]);
+  return fits ? NULL : "the result must be f32[T,D]";
+}
+
+static const char *check_rmsnorm(const mgl_tensor *const *in, uint32_t count,
+                                 const mgl_tensor *out) {
+  uint32_t last = in[0]->rank - 1;
+  if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank < 2) {
+    return "x must be an f32 activation of rank 2 or more";
+  }
+  if (!is_float_weight(in[1]) || in[1]->rank != 1 || !same_dim(in[1]->dims[0], in[0]->dims[last])) {
+    return "the weight must be as long as the last dim of x";
+  }
+  if (count == 3 && (!is_index(in[2], MGL_DIM_LOGIT_ROWS) || in[0]->rank != 2)) {
+    return "rows must be an input i32[L], with x of rank 2";
+  }
+  bool fits = is_act(out) && out->rank == in[0]->rank &&
+              same_dim(out->dims[0], count == 3 ? in[2]->dims[0] : in[0]->dims[0]);
+  for (uint32_t i = 1; fits && i < out->rank; i++) {
+    fits = same_dim(out->dims[i], in[0]->dims[i]);
+  }
+  return fits ? NULL : "the result must have the shape of x (L rows where rows are given)";
+}
+
+static const char *check_linear(const mgl_tensor *const *in, uint32_t count,
+                                const mgl_tensor *out) {
+  if (!is_act(in[0]) || in[0]->rank < 2) {
+    return "x must be an activation of rank 2 or more";
+  }
+  if (!is_float_weight(in[1]) || in[1]->rank != 2) {
+    return "the weight must be [N,K]";
+  }
+  if (mgl_tensor_row_elements(in[0]) != in[1]->dims[1].number) {
+    return "the rows of x must have the K elements of the weight [N,K]";
+  }
+  if (in[0]->dtype == MGL_DTYPE_BF16 && in[1]->dtype != MGL_DTYPE_BF16) {
+    return "bf16 activations need a bf16 weight";
+  }
+  if (count == 3 &&
+      (!is_float_weight(in[2]) || in[2]->rank != 1 || !same_dim(in[2]->dims[0], in[1]->dims[0]))) {
+    return "the bias must be a weight [N]";
+  }
+  bool fits = is_act(out) && is_f32(out) && out->rank >= 2 &&
+              same_dim(out->dims[0], in[0]->dims[0]) &&
+              mgl_tensor_row_elements(out) == in[1]->dims[0].number;
+  return fits ? NULL : "the result must be f32 with the rows of x and N elements a row";
+}
+
+static const char *check_rope_angles(const mgl_op *op, const mgl_tensor *const *in,
+                                     const mgl_tensor *out) {
+  if (!is_index(in[0], MGL_DIM_TOKENS)) {
+    return "positions must be an input i32[T]";
+  }
+  const double *a = op->attrs;
+  double kind = a[MGL_ATTR_ROPE_KIND];
+  if (!(kind == MGL_ROPE_PLAIN || kind == MGL_ROPE_LINEAR || kind == MGL_ROPE_LLAMA3) ||
+      !(a[MGL_ATTR_ROPE_THETA] > 0) || (kind != MGL_ROPE_PLAIN && !(a[MGL_ATTR_ROPE_FACTOR] > 0)) ||
+      (kind == MGL_ROPE_LLAMA3 &&
+       !(a[MGL_ATTR_ROPE_LOW] > 0 && a[MGL_ATTR_ROPE_HIGH] > a[MGL_ATTR_ROPE_LOW] &&
+         a[MGL_ATTR_ROPE_ORIGINAL] > 0))) {
+    return "kind must be 0, 1 or 2, and theta, factor, low < high, original positive where used";
+  }
+  bool fits = is_act(out) && is_f32(out) && out->rank == 3 &&
+              same_dim(out->dims[0], in[0]->dims[0]) && same_dim(out->dims[2], MGL_DIM(2));
+  return fits ? NULL : "the result must be f32[T,HD/2,2]";
+}
+
+static const char *check_rope(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_heads(in[0])) {
+    return "x must be f32[T,heads,HD]";
+  }
+  if (!is_act(in[1]) || !is_f32(in[1]) || in[1]->rank != 3 ||
+      !same_dim(in[1]->dims[0], in[0]->dims[0]) || in[1]->dims[2].number != 2 ||
+      (uint64_t)in[1]->dims[1].number * 2 != in[0]->dims[2].number) {
+    return "angles must be f32[T,HD/2,2]";
+  }
+  return is_heads(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of x";
+}
+
+static const char *check_kv_write(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_heads(in[0]) || !is_heads(in[1]) || !same_shape(in[0], in[1])) {
+    return "k and v must be f32[T,HKV,HD]";
+  }
+  if (!is_index(in[2], MGL_DIM_TOKENS)) {
+    return "slots must be an input i32[T]";
+  }
+  bool fits = out->placement == MGL_PLACE_KV && out->rank == 2 &&
+              same_dim(out->dims[0], in[0]->dims[1]) && same_dim(out->dims[1], in[0]->dims[2]);
+  return fits ? NULL : "the result must be a kv tensor [HKV,HD]";
+}
+
+static const char *check_attention(const mgl_op *op, const mgl_tensor *const *in,
+                                   const mgl_tensor *out) {
+  if (!is_heads(in[0])) {
+    return "q must be f32[T,H,HD]";
+  }
+  if (in[1]->placement != MGL_PLACE_KV || !same_dim(in[1]->dims[1], in[0]->dims[2]) ||
+      in[0]->dims[1].number % in[1]->dims[0].number != 0) {
+    return "kv must be [HKV,HD] with HKV dividing H";
+  }
+  if (!is_index(in[2], MGL_DIM_TOKENS) || !is_index(in[3], MGL_DIM_SEQUENCES)) {
+    return "positions must be an input i32[T], block_tables i32[R]";
+  }
+  if (!(op->attrs[MGL_ATTR_SCALE] > 0)) {
+    return "scale must be positive";
+  }
+  return is_act(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of q";
+}
+
+static const char *check_silu_mul(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_act(in[0]) || !is_f32(in[0]) || !is_act(in[1]) || !is_f32(in[1]) ||
+      !same_shape(in[0], in[1])) {
+    return "gate and up must be f32 of one shape";
+  }
+  return is_act(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of gate";
+}
+
+static const char *check_add(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_act(in[0]) || !is_f32(in[0]) || !is_act(in[1]) || !is_f32(in[1]) ||
+      !same_shape(in[0], in[1])) {
+    return "x and y must be f32 of one shape";
+  }
+  return is_act(out) && is_f32(out) && same_shape(out, in[0])
+             ? NULL
+             : "the result must be f32 with the shape of x";
+}
+
+// NULL, or what is wrong with the op.
+static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out) {
+  switch (op->kind) {
+    case MGL_OP_EMBED: return check_embed(in, out);
+    case MGL_OP_RMSNORM: return check_rmsnorm(in, op->input_count, out);
+    case MGL_OP_LINEAR: return check_linear(in, op->input_count, out);
+    case MGL_OP_ROPE_ANGLES: return check_rope_angles(op, in, out);
+    case MGL_OP_ROPE: return check_rope(in, out);
+    case MGL_OP_KV_WRITE: return check_kv_write(in, out);
+    case MGL_OP_ATTENTION: return check_attention(op, in, out);
+    case MGL_OP_SILU_MUL: return check_silu_mul(in, out);
+    case MGL_OP_ADD: return check_add(in, out);
+    case MGL_OP_COUNT: break;
+  }
+  assert(0 && "unknown op kind");
+  return "unknown op";
+}
+
+void mgl_graph_op(mgl_graph *graph, mgl_op op) {
+  if (failed(graph)) {
+    return;
+  }
+  mgl_error *err = &graph->error;
+  const mgl_op_info *info = mgl_op_info_of(op.kind);
+  if (op.input_count < info->input_count ||
+      op.input_count > info->input_count + info->optional_count) {
+    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected %u to %u inputs, found %u", info->name,
+                        info->input_count, info->input_count + info->optional_count,
+                        op.input_count);
+    return;
+  }
+  const mgl_tensor *inputs[MGL_GRAPH_MAX_INPUTS] = {0};
+  for (uint32_t i = 0; i < op.input_count; i++) {
+    assert(op.inputs[i] < graph->tensor_count);
+    inputs[i] = &graph->tensors[op.inputs[i]];
+  }
+  assert(op.output < graph->tensor_count);
+  const mgl_tensor *output = &graph->tensors[op.output];
+  const char *wrong = check_op(&op, inputs, output);
+  if (wrong != NULL) {
+    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s = %s(%s, ...): %s", output->name, info->name,
+                        inputs[0]->name, wrong);
+    return;
+  }
+  void *ops = graph->ops;
+  if (graph->op_count >= MGL_GRAPH_MAX_OPS ||
+      mgl_grow(&ops, &graph->op_capacity, graph->op_count + 1, sizeof op, err) != MGL_OK) {
+    (void)mgl_error_set(err, MGL_ERR_LIMIT, "no room for op %zu: at most %d, or out of memory",
+                        graph->op_count, MGL_GRAPH_MAX_OPS);
+    return;
+  }
+  graph->ops = ops;
+  graph->ops[graph->op_count++] = op;
+}
+
+// --- the whole program
+// --------------------------------------------------------------------------------
+
+enum tensor_state { UNWRITTEN, WRITTEN, READ, TAKEN_OVER };
+
+static mgl_status check_read(const mgl_graph *graph, const mgl_op *op, uint32_t input,
+                             unsigned char *state, mgl_error *err) {
+  const mgl_tensor *tensor = &graph->tensors[input];
+  const char *op_name = mgl_op_info_of(op->kind)->name;
+  if (tensor->placement != MGL_PLACE_ACTIVATION) {
+    return MGL_OK;
+  }
+  if (state[input] == UNWRITTEN) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s reads \"%s\" before an op writes it", op_name,
+                         tensor->name);
+  }
+  if (state[input] == TAKEN_OVER) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "%s reads \"%s\" after an in-place op took over its storage", op_name,
+                         tensor->name);
+  }
+  state[input] = READ;
+  return MGL_OK;
+}
+
+static mgl_status check_program(const mgl_graph *graph, unsigned char *state, mgl_error *err) {
+  for (size_t i = 0; i < graph->op_count; i++) {
+    const mgl_op *op = &graph->ops[i];
+    const mgl_tensor *output = &graph->tensors[op->output];
+    for (uint32_t j = 0; j < op->input_count; j++) {
+      MGL_TRY(check_read(graph, op, op->inputs[j], state, err));
+    }
+    if (mgl_op_info_of(op->kind)->in_place) {
+      if (graph->tensors[op->inputs[0]].is_output) {
+        return mgl_error_set(err, MGL_ERR_ARGUMENT, "output \"%s\" is taken over by an in-place op",
+                             graph->tensors[op->inputs[0]].name);
+      }
+      state[op->inputs[0]] = TAKEN_OVER;
+    }
+    if (output->placement == MGL_PLACE_ACTIVATION && state[op->output] != UNWRITTEN) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" is written by two ops", output->name);
+    }
+    state[op->output] = WRITTEN;
+  }
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const mgl_tensor *tensor = &graph->tensors[i];
+    if (tensor->placement == MGL_PLACE_ACTIVATION &&
+        (state[i] == UNWRITTEN || (state[i] == WRITTEN && !tensor->is_output))) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" is never %s", tensor->name,
+                           state[i] == UNWRITTEN ? "written" : "read");
+    }
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_graph_finish(mgl_graph *graph, mgl_error *err) {
+  if (failed(graph)) {
+    return mgl_error_set(err, graph->error.status, "%s", graph->error.text);
+  }
+  unsigned char *state = mgl_alloc_zeroed(graph->tensor_count, 1);
+  if (state == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory checking a tensor program");
+  }
+  mgl_status status = check_program(graph, state, err);
+  mgl_free(state);
+  return status;
+}
+
+// --- constructors
+// -------------------------------------------------------------------------------------
+
+// Declares the output and appends the op.
+static uint32_t append(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t rank,
+                       const mgl_dim *dims, mgl_op op) {
+  op.output = mgl_graph_tensor(graph, name, MGL_PLACE_ACTIVATION, dtype, rank, dims);
+  mgl_graph_op(graph, op);
+  return op.output;
+}
+
+uint32_t mgl_graph_embed(mgl_graph *graph, const char *name, uint32_t tokens, uint32_t table) {
+  if (failed(graph)) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_dim dims[] = {MGL_DIM_T, graph->tensors[table].dims[1]};
+  return append(graph, name, MGL_DTYPE_F32, 2, dims,
+                (mgl_op){.kind = MGL_OP_EMBED, .input_count = 2, .inputs = {tokens, table}});
+}
+
+uint32_t mgl_graph_rmsnorm(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,
+                           uint32_t weight, uint32_t rows, double eps) {
+  if (failed(graph)) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {.kind = MGL_OP_RMSNORM, .input_count = 2, .inputs = {x, weight}};
+  op.attrs[MGL_ATTR_EPS] = eps;
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[x].dims, sizeof dims);
+  if (rows != MGL_NO_TENSOR) {
+    op.inputs[op.input_count++] = rows;
+    dims[0] = MGL_DIM_L;
+  }
+  return append(graph, name, dtype, graph->tensors[x].rank, dims, op);
+}
+
+uint32_t mgl_graph_linear(mgl_graph *graph, const char *name, uint32_t x, uint32_t weight,
+                          uint32_t bias, uint32_t heads) {
+  if (failed(graph)) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {.kind = MGL_OP_LINEAR, .input_count = 2, .inputs = {x, weight}};
+  if (bias != MGL_NO_TENSOR) {
+    op.inputs[op.input_count++] = bias;
+  }
+  mgl_dim features = graph->tensors[weight].dims[0];
+  mgl_dim dims[] = {graph->tensors[x].dims[0], features, MGL_DIM(0)};
+  if (heads != 0) {
+    dims[1] = MGL_DIM(heads);
+    dims[2] = MGL_DIM(features.number / heads);
+  }
+  return append(graph, name, MGL_DTYPE_F32, heads != 0 ? 3 : 2, dims, op);
+}
+
+uint32_t mgl_graph_rope_angles(mgl_graph *graph, const char *name, uint32_t positions,
+                               uint32_t head_dim, const mgl_rope *rope) {
+  if (failed(graph)) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {.kind = MGL_OP_ROPE_ANGLES, .input_count = 1, .inputs = {positions}};
+  op.attrs[MGL_ATTR_ROPE_KIND] = rope->kind;
+  op.attrs[MGL_ATTR_ROPE_THETA] = rope->theta;
+  if (rope->kind != MGL_ROPE_PLAIN) {
+    op.attrs[MGL_ATTR_ROPE_FACTOR] = rope->factor;
+  }
+  if (rope->kind == MGL_ROPE_LLAMA3) {
+    op.attrs[MGL_ATTR_ROPE_LOW] = rope->low_freq_factor;
+    op.attrs[MGL_ATTR_ROPE_HIGH] = rope->high_freq_factor;
+    op.attrs[MGL_ATTR_ROPE_ORIGINAL] = rope->original_context;
+  }
+  mgl_dim dims[] = {MGL_DIM_T, MGL_DIM(head_dim / 2), MGL_DIM(2)};
+  return append(graph, name, MGL_DTYPE_F32, 3, dims, op);
+}
+
+uint32_t mgl_graph_rope(mgl_graph *graph, const char *name, uint32_t x, uint32_t angles) {
+  if (failed(graph)) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[x].dims, sizeof dims);
+  return append(graph, name, MGL_DTYPE_F32, graph->tensors[x].rank, dims,
+                (mgl_op){.kind = MGL_OP_ROPE, .input_count = 2, .inputs = {x, angles}});
+}
+
+void mgl_graph_kv_write(mgl_graph *graph, uint32_t k, uint32_t v, uint32_t slots, uint32_t kv) {
+  mgl_graph_op(
+      graph,
+      (mgl_op){.kind = MGL_OP_KV_WRITE, .input_count = 3, .inputs = {k, v, slots}, .output = kv});
+}
+
+uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t q,
+                             uint32_t kv, uint32_t positions, uint32_t block_tables, double scale) {
+  if (failed(graph)) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {
+      .kind = MGL_OP_ATTENTION, .input_count = 4, .inputs = {q, kv, positions, block_tables}};
+  op.attrs[MGL_ATTR_SCALE] = scale;
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[q].dims, sizeof dims);
+  return append(graph, name, dtype, graph->tensors[q].rank, dims, op);
+}
+
+uint32_t mgl_graph_silu_mul(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t gate,
+                            uint32_t up) {
+  if (failed(graph)) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[gate].dims, sizeof dims);
+  return append(graph, name, dtype, graph->tensors[gate].rank, dims,
+                (mgl_op){.kind = MGL_OP_SILU_MUL, .input_count = 2, .inputs = {gate, up}});
+}
+
+uint32_t mgl_graph_add(mgl_graph *graph, const char *name, uint32_t x, uint32_t y) {
+  if (failed(graph)) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[x].dims, sizeof dims);
+  return append(graph, name, MGL_DTYPE_F32, graph->tensors[x].rank, dims,
+                (mgl_op){.kind = MGL_OP_ADD, .input_count = 2, .inputs = {x, y}});
+}
+
+// --- rotary frequencies
+// -------------------------------------------------------------------------------
+
+void mgl_rope_inv_freq(const mgl_op *op, uint32_t half_dim, float *out) {
+  const double *a = op->attrs;
+  const float factor = (float)a[MGL_ATTR_ROPE_FACTOR];
+  for (uint32_t i = 0; i < half_dim; i++) {
+    // The reference works in f32 from here on, so its roundings are part of the model.
+    float exponent = (float)(2 * i) / (float)(2 * half_dim);
+    float freq = 1.0f / powf((float)a[MGL_ATTR_ROPE_THETA], exponent);
+    if (a[MGL_ATTR_ROPE_KIND] == MGL_ROPE_LINEAR) {
+      freq /= factor;
+    } else if (a[MGL_ATTR_ROPE_KIND] == MGL_ROPE_LLAMA3) {
+      const float low = (float)a[MGL_ATTR_ROPE_LOW];
+      const float high = (float)a[MGL_ATTR_ROPE_HIGH];
+      const float original = (float)a[MGL_ATTR_ROPE_ORIGINAL];
+      float wavelength = 2.0f * 3.14159265358979323846f / freq;
+      if (wavelength > original / low) {
+        freq /= factor;
+      } else if (wavelength >= original / high) {
+        float smooth = (original / wavelength - low) / (high - low);
+        freq = (1.0f - smooth) * (freq / factor) + smooth * freq;
+      }
+    }
+    out[i] = freq;
+  }
+}

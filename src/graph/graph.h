@@ -1,0 +1,166 @@
+// The tensor program: what a model computes in one iteration, as a list of ops over named tensors.
+//
+// Model families build it by calling op constructors in the order in which a token meets them; a
+// test, a user or a foreign front end can write it as text (graph_text.h). Ops are kept in
+// execution order, which is topological by construction. A tensor has one producing op, but for KV
+// tensors, which kv_write updates. One graph, one thread.
+//
+// Constructors have a sticky error: after the first failure they do nothing and return
+// MGL_NO_TENSOR, and mgl_graph_finish reports it. So a family file reads like the model, without a
+// check on every line.
+#ifndef MGL_GRAPH_GRAPH_H
+#define MGL_GRAPH_GRAPH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "model/config.h"
+
+enum {
+  MGL_GRAPH_MAX_RANK = 4,
+  MGL_GRAPH_MAX_INPUTS = 4,
+  MGL_GRAPH_MAX_TENSORS = 1 << 18,
+  MGL_GRAPH_MAX_OPS = 1 << 18,
+  MGL_GRAPH_MAX_NAME_BYTES = 256,
+};
+
+#define MGL_NO_TENSOR UINT32_MAX
+#define MGL_GRAPH_MAX_ELEMENTS (UINT64_C(1) << 38)  // of one tensor, symbols counted as 1
+
+typedef enum mgl_attr {
+#define MGL_ATTR(enum_name, name) MGL_ATTR_##enum_name,
+#include "graph/op.def"
+  MGL_ATTR_COUNT
+} mgl_attr;
+
+typedef enum mgl_op_kind {
+#define MGL_OP(enum_name, name, inputs, optional, outputs, in_place, attributes) MGL_OP_##enum_name,
+#include "graph/op.def"
+  MGL_OP_COUNT
+} mgl_op_kind;
+
+// What op.def says of an op.
+typedef struct mgl_op_info {
+  const char *name;
+  uint32_t input_count;     // required
+  uint32_t optional_count;  // may follow
+  uint32_t output_count;
+  bool in_place;
+  uint32_t attributes;  // bit (1 << mgl_attr) for each attribute
+} mgl_op_info;
+
+const mgl_op_info *mgl_op_info_of(mgl_op_kind kind);
+const char *mgl_attr_name(mgl_attr attr);
+
+// A dim is a number, or a symbol whose value the plan of an iteration gives.
+typedef enum mgl_dim_symbol {
+  MGL_DIM_NUMBER,
+  MGL_DIM_TOKENS,      // T
+  MGL_DIM_LOGIT_ROWS,  // L
+  MGL_DIM_SEQUENCES,   // R
+} mgl_dim_symbol;
+
+typedef struct mgl_dim {
+  mgl_dim_symbol symbol;
+  uint32_t number;  // with MGL_DIM_NUMBER: at least 1; else 0
+} mgl_dim;
+
+#define MGL_DIM(n) ((mgl_dim){MGL_DIM_NUMBER, (n)})
+#define MGL_DIM_T ((mgl_dim){MGL_DIM_TOKENS, 0})
+#define MGL_DIM_L ((mgl_dim){MGL_DIM_LOGIT_ROWS, 0})
+#define MGL_DIM_R ((mgl_dim){MGL_DIM_SEQUENCES, 0})
+
+typedef enum mgl_placement {
+  MGL_PLACE_INPUT,       // from the plan: tokens, positions, slots, block tables, logit rows
+  MGL_PLACE_WEIGHT,      // from the checkpoint, by name
+  MGL_PLACE_KV,          // one layer's paged cache: [HKV, HD]; pages are not part of the shape
+  MGL_PLACE_ACTIVATION,  // allocated by the runtime
+} mgl_placement;
+
+typedef struct mgl_tensor {
+  char *name;  // unique in the graph
+  mgl_placement placement;
+  mgl_dtype dtype;
+  uint32_t rank;
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  bool is_output;  // read by the caller after the iteration
+} mgl_tensor;
+
+typedef struct mgl_op {
+  mgl_op_kind kind;
+  uint32_t input_count;
+  uint32_t inputs[MGL_GRAPH_MAX_INPUTS];  // tensor indices
+  uint32_t output;
+  double attrs[MGL_ATTR_COUNT];  // those that the kind carries; 0 otherwise
+} mgl_op;
+
+typedef struct mgl_graph {
+  char *name;
+  mgl_tensor *tensors;
+  size_t tensor_count;
+  size_t tensor_capacity;
+  mgl_op *ops;
+  size_t op_count;
+  size_t op_capacity;
+  uint32_t *name_table;  // open addressing, tensor index + 1, 0 = empty
+  size_t name_table_size;
+  mgl_error error;  // the first failure of a constructor
+} mgl_graph;
+
+mgl_status mgl_graph_create(const char *name, mgl_graph **out, mgl_error *err);
+void mgl_graph_destroy(mgl_graph *graph);  // NULL is fine
+
+// Declares a tensor. Name rules: 1 to MGL_GRAPH_MAX_NAME_BYTES - 1 of [A-Za-z0-9_.-], unique.
+uint32_t mgl_graph_tensor(mgl_graph *graph, const char *name, mgl_placement placement,
+                          mgl_dtype dtype, uint32_t rank, const mgl_dim *dims);
+// Appends an op whose output is an already declared tensor. Checks kinds, shapes and dtypes by
+// op.def.
+void mgl_graph_op(mgl_graph *graph, mgl_op op);
+void mgl_graph_mark_output(mgl_graph *graph, uint32_t tensor);
+// The tensor of that name, or MGL_NO_TENSOR.
+uint32_t mgl_graph_find(const mgl_graph *graph, const char *name);
+
+// Reports the sticky error, or checks what only a whole program can violate: no op reads an
+// activation before it is written or after its storage was taken over; every activation but the
+// outputs is read.
+mgl_status mgl_graph_finish(mgl_graph *graph, mgl_error *err);
+
+// --- op constructors: the result is a fresh activation named `name`
+// -----------------------------------
+uint32_t mgl_graph_embed(mgl_graph *graph, const char *name, uint32_t tokens, uint32_t table);
+// rows may be MGL_NO_TENSOR.
+uint32_t mgl_graph_rmsnorm(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,
+                           uint32_t weight, uint32_t rows, double eps);
+// The output is [T, N], or [T, heads, N / heads] when heads is not 0. bias may be MGL_NO_TENSOR.
+uint32_t mgl_graph_linear(mgl_graph *graph, const char *name, uint32_t x, uint32_t weight,
+                          uint32_t bias, uint32_t heads);
+uint32_t mgl_graph_rope_angles(mgl_graph *graph, const char *name, uint32_t positions,
+                               uint32_t head_dim, const mgl_rope *rope);
+uint32_t mgl_graph_rope(mgl_graph *graph, const char *name, uint32_t x, uint32_t angles);
+void mgl_graph_kv_write(mgl_graph *graph, uint32_t k, uint32_t v, uint32_t slots, uint32_t kv);
+uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t q,
+                             uint32_t kv, uint32_t positions, uint32_t block_tables, double scale);
+uint32_t mgl_graph_silu_mul(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t gate,
+                            uint32_t up);
+uint32_t mgl_graph_add(mgl_graph *graph, const char *name, uint32_t x, uint32_t y);
+
+// Number of elements of a tensor, symbols replaced by these values.
+typedef struct mgl_dim_values {
+  uint32_t tokens;
+  uint32_t logit_rows;
+  uint32_t sequences;
+} mgl_dim_values;
+uint64_t mgl_dim_value(mgl_dim dim, const mgl_dim_values *values);
+uint64_t mgl_tensor_elements(const mgl_tensor *tensor, const mgl_dim_values *values);
+// Elements of all dims but the first.
+uint64_t mgl_tensor_row_elements(const mgl_tensor *tensor);
+
+// Inverse frequencies [head_dim / 2] of a rope_angles op: theta^(-2i/HD), scaled by kind as the
+// Hugging Face reference does (modeling_rope_utils: linear divides by factor; llama3 interpolates
+// by wavelength).
+void mgl_rope_inv_freq(const mgl_op *op, uint32_t half_dim, float *out);
+
+#endif

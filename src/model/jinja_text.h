@@ -1,0 +1,56 @@
+// Unicode text for the template interpreter: strings as slices of UTF-8, seen as Python sees them,
+// by code points.
+//
+// A slice borrows its bytes; none of these functions allocates. All text is valid UTF-8 (the
+// template is checked when it is parsed, jansson checks the context); a stray byte would count as
+// one character and cannot do harm.
+#ifndef MGL_MODEL_JINJA_TEXT_H
+#define MGL_MODEL_JINJA_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct jinja_string {
+  const char *data;
+  size_t bytes;
+} jinja_string;
+
+// A slice of a literal.
+#define JINJA_LITERAL(text) ((jinja_string){(text), sizeof(text) - 1})
+
+enum { JINJA_UTF8_BYTES = 4 };  // of the longest code point
+
+// Decodes the code point at byte `at` (< bytes) and returns its length in bytes.
+size_t jinja_text_decode(jinja_string text, size_t at, int32_t *codepoint);
+// Length of the code point that ends before byte `at` (> 0).
+size_t jinja_text_decode_before(jinja_string text, size_t at, int32_t *codepoint);
+// Writes up to JINJA_UTF8_BYTES bytes, returns how many.
+size_t jinja_text_encode(int32_t codepoint, char *out);
+// Byte offset of the first invalid sequence, `bytes` if there is none.
+size_t jinja_text_invalid_at(jinja_string text);
+
+size_t jinja_text_length(jinja_string text);                       // in code points
+size_t jinja_text_offset(jinja_string text, size_t length);        // bytes of the first `length`
+jinja_string jinja_text_part(jinja_string text, size_t from, size_t to);  // byte offsets
+
+bool jinja_text_equal(jinja_string a, jinja_string b);
+bool jinja_text_is(jinja_string a, const char *literal);
+int jinja_text_compare(jinja_string a, jinja_string b);  // by code points: <0, 0, >0
+// First or last occurrence, as a byte offset; SIZE_MAX if there is none.
+size_t jinja_text_find(jinja_string text, jinja_string part, size_t from);
+size_t jinja_text_find_last(jinja_string text, jinja_string part);
+
+// Python's str.isspace for one character, and the line ends of str.splitlines.
+bool jinja_is_space(int32_t codepoint);
+bool jinja_is_line_end(int32_t codepoint);
+bool jinja_is_printable(int32_t codepoint);  // Python's repr shows it as it is
+bool jinja_is_upper(int32_t codepoint);
+bool jinja_is_lower(int32_t codepoint);
+bool jinja_is_alphabetic(int32_t codepoint);
+bool jinja_is_digit(int32_t codepoint);
+
+// Cuts white space (chars NULL) or any of `chars` off the ends.
+jinja_string jinja_text_strip(jinja_string text, const jinja_string *chars, bool left, bool right);
+
+#endif

@@ -59,3 +59,17 @@ mgl_f16 mgl_f32_to_f16(float value) {
   uint32_t odd = (magnitude >> 13) & 1u;
   return (mgl_f16)(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
 }
+
+void mgl_widen_f32(mgl_dtype dtype, const void *from, size_t count, float *to) {
+  const unsigned char *bytes = from;
+  if (dtype == MGL_DTYPE_F32) {
+    memcpy(to, bytes, count * sizeof *to);
+    return;
+  }
+  assert(dtype == MGL_DTYPE_BF16 || dtype == MGL_DTYPE_F16);
+  for (size_t i = 0; i < count; i++) {
+    uint16_t value;
+    memcpy(&value, bytes + 2 * i, sizeof value);
+    to[i] = dtype == MGL_DTYPE_BF16 ? mgl_bf16_to_f32(value) : mgl_f16_to_f32(value);
+  }
+}

@@ -40,4 +40,7 @@ static inline mgl_bf16 mgl_f32_to_bf16(float value) {
 float mgl_f16_to_f32(mgl_f16 value);
 mgl_f16 mgl_f32_to_f16(float value);  // round to nearest even, overflow to infinity
 
+// Widens `count` elements of f32, f16 or bf16 at any alignment to f32.
+void mgl_widen_f32(mgl_dtype dtype, const void *from, size_t count, float *to);
+
 #endif

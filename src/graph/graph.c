@@ -134,9 +134,10 @@ uint32_t mgl_graph_tensor(mgl_graph *graph, const char *name, mgl_placement plac
     (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "tensor \"%s\" is declared twice", name);
     return MGL_NO_TENSOR;
   }
-  if (rank < 1 || rank > MGL_GRAPH_MAX_RANK || graph->tensor_count >= MGL_GRAPH_MAX_TENSORS) {
-    (void)mgl_error_set(err, MGL_ERR_LIMIT, "tensor \"%s\": rank %u of 1 to %d, tensor %zu of %d",
-                        name, rank, MGL_GRAPH_MAX_RANK, graph->tensor_count, MGL_GRAPH_MAX_TENSORS);
+  uint32_t max_rank = placement == MGL_PLACE_WEIGHT ? 2 : MGL_GRAPH_MAX_RANK;
+  if (rank < 1 || rank > max_rank || graph->tensor_count >= MGL_GRAPH_MAX_TENSORS) {
+    (void)mgl_error_set(err, MGL_ERR_LIMIT, "tensor \"%s\": rank %u of 1 to %u, tensor %zu of %d",
+                        name, rank, max_rank, graph->tensor_count, MGL_GRAPH_MAX_TENSORS);
     return MGL_NO_TENSOR;
   }
   uint64_t elements = 1;
@@ -326,8 +327,9 @@ static const char *check_kv_write(const mgl_tensor *const *in, const mgl_tensor 
     return "slots must be an input i32[T]";
   }
   bool fits = out->placement == MGL_PLACE_KV && out->rank == 2 &&
+              (out->dtype == MGL_DTYPE_BF16 || out->dtype == MGL_DTYPE_F32) &&
               same_dim(out->dims[0], in[0]->dims[1]) && same_dim(out->dims[1], in[0]->dims[2]);
-  return fits ? NULL : "the result must be a kv tensor [HKV,HD]";
+  return fits ? NULL : "the result must be a bf16 or f32 kv tensor [HKV,HD]";
 }
 
 static const char *check_attention(const mgl_op *op, const mgl_tensor *const *in,

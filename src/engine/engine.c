@@ -1,0 +1,303 @@
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "engine/kv_pages.h"
+
+// A request and its sequence.
+typedef struct sequence {
+  struct sequence *next;  // waiting or running list
+  uint32_t request;
+  int32_t *tokens;  // prompt and what was generated, room for max_tokens
+  uint32_t token_count;
+  uint32_t computed_count;  // tokens whose KV is in the cache
+  uint32_t prompt_count;
+  uint32_t max_tokens;
+  int32_t *pages;  // [page_count] taken when the request starts to run
+  uint32_t page_count;
+  mgl_sampling sampling;
+  int32_t stop_ids[MGL_MAX_EOS_IDS];
+  uint32_t stop_count;
+} sequence;
+
+struct mgl_engine {
+  mgl_runner *runner;
+  mgl_engine_options options;
+  mgl_plan *plan;
+  mgl_sampler *sampler;
+  mgl_kv_pages pages;
+  sequence *waiting;  // in order of submission
+  sequence *running;  // in order of admission
+  uint32_t running_count;
+  uint32_t request_count;
+  sequence **planned;  // [limits.sequences] the sequence of each plan entry
+};
+
+mgl_status mgl_engine_create(mgl_runner *runner, const mgl_engine_options *options,
+                             mgl_engine **out, mgl_error *err) {
+  const mgl_plan_limits *limits = mgl_runner_limits(runner);
+  *out = NULL;
+  mgl_status status = MGL_OK;
+  mgl_engine *engine = mgl_alloc_zeroed(1, sizeof *engine);
+  if (engine == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for an engine");
+  }
+  engine->runner = runner;
+  engine->options = *options;
+  engine->planned = mgl_alloc_zeroed(limits->sequences, sizeof *engine->planned);
+  if (engine->planned == NULL) {
+    status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for an engine");
+    goto fail;
+  }
+  if ((status = mgl_plan_create(limits, &engine->plan, err)) != MGL_OK ||
+      (status = mgl_sampler_create(mgl_runner_vocab_size(runner), &engine->sampler, err)) !=
+          MGL_OK ||
+      (status = mgl_kv_pages_init(&engine->pages, mgl_runner_page_count(runner), err)) != MGL_OK) {
+    goto fail;
+  }
+  *out = engine;
+  return MGL_OK;
+fail:
+  mgl_engine_destroy(engine);
+  return status;
+}
+
+static void sequence_destroy(sequence *s) {
+  if (s != NULL) {
+    mgl_free(s->tokens);
+    mgl_free(s->pages);
+    mgl_free(s);
+  }
+}
+
+static void destroy_list(sequence *s) {
+  while (s != NULL) {
+    sequence *next = s->next;
+    sequence_destroy(s);
+    s = next;
+  }
+}
+
+void mgl_engine_destroy(mgl_engine *engine) {
+  if (engine == NULL) {
+    return;
+  }
+  destroy_list(engine->waiting);
+  destroy_list(engine->running);
+  mgl_plan_destroy(engine->plan);
+  mgl_sampler_destroy(engine->sampler);
+  mgl_kv_pages_reset(&engine->pages);
+  mgl_free(engine->planned);
+  mgl_free(engine);
+}
+
+static mgl_status check_request(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
+  const mgl_plan_limits *limits = mgl_runner_limits(engine->runner);
+  uint64_t most = (uint64_t)limits->pages_per_sequence * limits->page_tokens;
+  uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
+  MGL_TRY(mgl_sampling_check(&r->sampling, err));
+  if (r->prompt_count < 1 || r->max_new_tokens < 1) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected at least 1 prompt token and 1 new token, found %zu and %u",
+                         r->prompt_count, r->max_new_tokens);
+  }
+  if (r->prompt_count > most || r->max_new_tokens > most - r->prompt_count) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "a prompt of %zu tokens and %u new ones do not fit into sequences of %llu",
+                         r->prompt_count, r->max_new_tokens, (unsigned long long)most);
+  }
+  if (r->stop_count > MGL_MAX_EOS_IDS) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "stop tokens: expected at most %d, found %u",
+                         MGL_MAX_EOS_IDS, r->stop_count);
+  }
+  for (size_t i = 0; i < r->prompt_count; i++) {
+    if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= vocab_size) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT, "token %zu: expected an id of 0 to %u, found %d",
+                           i, vocab_size - 1, r->prompt[i]);
+    }
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uint32_t *out_request,
+                             mgl_error *err) {
+  MGL_TRY(check_request(engine, request, err));
+  const mgl_plan_limits *limits = mgl_runner_limits(engine->runner);
+  uint32_t prompt_count = (uint32_t)request->prompt_count;
+  uint32_t max_tokens = prompt_count + request->max_new_tokens;
+  // The last token is sampled but never fed back, so it needs no KV slot.
+  uint32_t page_count = (max_tokens - 1 + limits->page_tokens - 1) / limits->page_tokens;
+  if (page_count > engine->pages.page_count) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "a sequence of %u tokens needs %u KV pages, there are %u", max_tokens,
+                         page_count, engine->pages.page_count);
+  }
+  sequence *s = mgl_alloc_zeroed(1, sizeof *s);
+  int32_t *tokens = mgl_alloc_zeroed(max_tokens, sizeof *tokens);
+  int32_t *pages = mgl_alloc_zeroed(page_count, sizeof *pages);
+  if (s == NULL || tokens == NULL || pages == NULL) {
+    mgl_free(s);
+    mgl_free(tokens);
+    mgl_free(pages);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a request of %u tokens",
+                         max_tokens);
+  }
+  memcpy(tokens, request->prompt, prompt_count * sizeof *tokens);
+  *s = (sequence){.request = engine->request_count,
+                  .tokens = tokens,
+                  .token_count = prompt_count,
+                  .prompt_count = prompt_count,
+                  .max_tokens = max_tokens,
+                  .pages = pages,
+                  .page_count = page_count,
+                  .sampling = request->sampling,
+                  .stop_count = request->stop_count};
+  if (request->stop_count > 0) {
+    memcpy(s->stop_ids, request->stop_ids, request->stop_count * sizeof *s->stop_ids);
+  }
+  sequence **tail = &engine->waiting;
+  while (*tail != NULL) {
+    tail = &(*tail)->next;
+  }
+  *tail = s;
+  *out_request = engine->request_count++;
+  return MGL_OK;
+}
+
+bool mgl_engine_has_work(const mgl_engine *engine) {
+  return engine->waiting != NULL || engine->running != NULL;
+}
+
+// Moves waiting requests to the running list while places and pages last.
+static void admit(mgl_engine *engine) {
+  uint32_t places = mgl_runner_limits(engine->runner)->sequences;
+  sequence **tail = &engine->running;
+  while (*tail != NULL) {
+    tail = &(*tail)->next;
+  }
+  while (engine->waiting != NULL && engine->running_count < places &&
+         mgl_kv_pages_take(&engine->pages, engine->waiting->page_count, engine->waiting->pages)) {
+    sequence *s = engine->waiting;
+    engine->waiting = s->next;
+    s->next = NULL;
+    *tail = s;
+    tail = &s->next;
+    engine->running_count++;
+  }
+}
+
+// Adds up to `most` tokens of a sequence that are not in the cache yet.
+static void plan_sequence(mgl_engine *engine, sequence *s, uint32_t most) {
+  uint32_t count = s->token_count - s->computed_count;
+  count = count < most ? count : most;
+  engine->planned[engine->plan->sequence_count] = s;
+  mgl_plan_add(
+      engine->plan,
+      &(mgl_plan_chunk){
+          .tokens = s->tokens + s->computed_count,
+          .token_count = count,
+          .position = s->computed_count,
+          .pages = s->pages,
+          .page_count = s->page_count,
+          .logits = s->computed_count + count == s->token_count ? MGL_LOGITS_LAST : MGL_LOGITS_NONE,
+      });
+}
+
+static bool decodes(const sequence *s) {
+  return s->computed_count >= s->prompt_count;
+}
+
+static void plan_iteration(mgl_engine *engine) {
+  mgl_plan *plan = engine->plan;
+  mgl_plan_clear(plan);
+  for (sequence *s = engine->running; s != NULL; s = s->next) {
+    if (decodes(s)) {
+      plan_sequence(engine, s, 1);
+    }
+  }
+  for (sequence *s = engine->running; s != NULL; s = s->next) {
+    uint32_t left = plan->limits.tokens - plan->token_count;
+    uint32_t chunk = engine->options.chunk_tokens;
+    if (!decodes(s) && left > 0) {
+      plan_sequence(engine, s, chunk > 0 && chunk < left ? chunk : left);
+    }
+  }
+}
+
+static mgl_finish_reason finish_reason(const sequence *s) {
+  for (uint32_t i = 0; i < s->stop_count; i++) {
+    if (s->tokens[s->token_count - 1] == s->stop_ids[i]) {
+      return MGL_FINISH_STOP;
+    }
+  }
+  return s->token_count == s->max_tokens ? MGL_FINISH_LENGTH : MGL_FINISH_NONE;
+}
+
+void mgl_engine_cancel(mgl_engine *engine, uint32_t request) {
+  for (sequence **at = &engine->waiting; *at != NULL; at = &(*at)->next) {
+    if ((*at)->request == request) {
+      sequence *gone = *at;
+      *at = gone->next;
+      sequence_destroy(gone);
+      return;
+    }
+  }
+  for (sequence **at = &engine->running; *at != NULL; at = &(*at)->next) {
+    if ((*at)->request == request) {
+      sequence *gone = *at;
+      *at = gone->next;
+      mgl_kv_pages_give_back(&engine->pages, gone->page_count, gone->pages);
+      engine->running_count--;
+      sequence_destroy(gone);
+      return;
+    }
+  }
+}
+
+// Samples for every sequence whose last known token was computed, and ends those that are done.
+static void commit(mgl_engine *engine, const float *logits, mgl_token_callback *on_token,
+                   void *context, mgl_iteration *stats) {
+  const mgl_plan *plan = engine->plan;
+  uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
+  uint32_t logit_row = 0;
+  for (uint32_t i = 0; i < plan->sequence_count; i++) {
+    sequence *s = engine->planned[i];
+    uint32_t count = plan->query_start[i + 1] - plan->query_start[i];
+    *(decodes(s) ? &stats->decode_tokens : &stats->prompt_tokens) += count;
+    s->computed_count += count;
+    if (s->computed_count < s->token_count) {
+      continue;
+    }
+    const float *row = logits + (size_t)logit_row++ * vocab_size;
+    int32_t token = (int32_t)mgl_sample(engine->sampler, row, &s->sampling, s->token_count);
+    s->tokens[s->token_count++] = token;
+    mgl_finish_reason reason = finish_reason(s);
+    on_token(context, s->request, token, reason);
+    if (reason != MGL_FINISH_NONE) {
+      mgl_engine_cancel(engine, s->request);
+    }
+  }
+  assert(logit_row == plan->logit_row_count);
+}
+
+mgl_status mgl_engine_step(mgl_engine *engine, mgl_token_callback *on_token, void *context,
+                           mgl_iteration *out, mgl_error *err) {
+  uint64_t start_ns = mgl_clock_ns();
+  mgl_iteration stats = {0};
+  const float *logits = NULL;
+  admit(engine);
+  plan_iteration(engine);
+  if (engine->plan->token_count == 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "step: no request is waiting or running");
+  }
+  mgl_runner_run(engine->runner, engine->options.mode, engine->plan, &logits);
+  commit(engine, logits, on_token, context, &stats);
+  stats.ns = mgl_clock_ns() - start_ns;
+  if (out != NULL) {
+    *out = stats;
+  }
+  return MGL_OK;
+}

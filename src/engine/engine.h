@@ -1,0 +1,76 @@
+// The engine: requests in, tokens out. Three verbs: plan a batch, run an iteration, commit its
+// results.
+//
+// Sequences that decode come first in every iteration, then chunks of prompts fill what is left of
+// its tokens. A request waits until a place and all pages of its longest possible sequence are
+// free, in order of submission; so a running request never lacks pages. Results do not depend on
+// what else runs. One engine, one thread.
+#ifndef MGL_ENGINE_ENGINE_H
+#define MGL_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "engine/runner.h"
+#include "engine/sampler.h"
+
+typedef struct mgl_engine mgl_engine;
+
+typedef enum mgl_finish_reason {
+  MGL_FINISH_NONE,    // still running
+  MGL_FINISH_STOP,    // produced a stop token
+  MGL_FINISH_LENGTH,  // reached max_new_tokens
+} mgl_finish_reason;
+
+typedef struct mgl_request {
+  const int32_t *prompt;  // token ids in [0, V); copied
+  size_t prompt_count;    // at least 1
+  uint32_t
+      max_new_tokens;  // at least 1; prompt_count + max_new_tokens <= the runner's sequence_tokens
+  mgl_sampling sampling;
+  const int32_t *stop_ids;  // generation ends with the first of these; copied
+  uint32_t stop_count;      // at most MGL_MAX_EOS_IDS
+} mgl_request;
+
+// Called once per generated token, in order of tokens; reason tells whether it is the request's
+// last.
+typedef void mgl_token_callback(void *context, uint32_t request, int32_t token,
+                                mgl_finish_reason reason);
+
+typedef struct mgl_engine_options {
+  mgl_mode mode;
+  uint32_t
+      chunk_tokens;  // most prompt tokens of one sequence in an iteration; 0: no limit of its own
+} mgl_engine_options;
+
+// What one iteration computed, for statistics.
+typedef struct mgl_iteration {
+  uint32_t prompt_tokens;
+  uint32_t decode_tokens;
+  uint64_t ns;  // planning, running and committing
+} mgl_iteration;
+
+// The runner must outlive the engine.
+mgl_status mgl_engine_create(mgl_runner *runner, const mgl_engine_options *options,
+                             mgl_engine **out, mgl_error *err);
+void mgl_engine_destroy(mgl_engine *engine);  // NULL is fine
+
+// Queues a request; *out_request numbers requests from 0 in order of submission. Checks every
+// limit.
+mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uint32_t *out_request,
+                             mgl_error *err);
+
+// True while some request has not finished.
+bool mgl_engine_has_work(const mgl_engine *engine);
+
+// Plans, runs and commits one iteration. *out may be NULL.
+mgl_status mgl_engine_step(mgl_engine *engine, mgl_token_callback *on_token, void *context,
+                           mgl_iteration *out, mgl_error *err);
+
+// Ends a request now, finished or not; its callback is not called again. Unknown numbers are
+// ignored.
+void mgl_engine_cancel(mgl_engine *engine, uint32_t request);
+
+#endif

@@ -1,0 +1,210 @@
+#include "engine/runner.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "graph/family.h"
+#include "runtime/cpu_eager.h"
+#include "runtime/cpu_program.h"
+#include "runtime/team.h"
+
+struct mgl_runner {
+  mgl_topology *topology;
+  mgl_team *team;
+  mgl_simd simd;
+  mgl_graph *graph;
+  mgl_cpu_weights weights;
+  mgl_cpu_program *program;
+  mgl_plan_limits limits;
+  uint32_t page_count;
+  uint32_t vocab_size;
+};
+
+static const char *const mode_names[MGL_MODE_COUNT] = {[MGL_MODE_EAGER] = "eager"};
+
+const char *mgl_mode_name(mgl_mode mode) {
+  return mode_names[mode];
+}
+
+mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err) {
+  for (int mode = 0; mode < MGL_MODE_COUNT; mode++) {
+    if (strcmp(name, mode_names[mode]) == 0) {
+      *out = (mgl_mode)mode;
+      return MGL_OK;
+    }
+  }
+  return mgl_error_set(err, MGL_ERR_ARGUMENT, "mode: expected eager, found \"%.40s\"", name);
+}
+
+// Checks the options against the model and fills limits and page count.
+static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
+                          const mgl_runner_options *options, mgl_error *err) {
+  uint32_t tokens =
+      options->iteration_tokens == 0 ? MGL_MAX_ITERATION_TOKENS : options->iteration_tokens;
+  if (tokens > MGL_MAX_ITERATION_TOKENS) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "tokens per iteration: expected 1 to %d, found %u",
+                         MGL_MAX_ITERATION_TOKENS, tokens);
+  }
+  if (options->sequences < 1 || options->sequences > tokens) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "sequences: expected 1 to %u at once, found %u",
+                         tokens, options->sequences);
+  }
+  if (options->sequence_tokens < 1 || options->sequence_tokens > config->context_tokens) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "a sequence of %u tokens does not fit: the model's context is %u tokens",
+                         options->sequence_tokens, config->context_tokens);
+  }
+  uint32_t pages = (options->sequence_tokens + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS;
+  uint64_t pool_pages = options->pool_tokens == 0
+                            ? (uint64_t)pages * options->sequences
+                            : (options->pool_tokens + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS;
+  if (pool_pages > INT32_MAX / MGL_PAGE_TOKENS) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "KV cache: %llu pages, at most %d are supported",
+                         (unsigned long long)pool_pages, INT32_MAX / MGL_PAGE_TOKENS);
+  }
+  runner->limits = (mgl_plan_limits){.tokens = tokens,
+                                     .sequences = options->sequences,
+                                     .pages_per_sequence = pages,
+                                     .page_tokens = MGL_PAGE_TOKENS};
+  runner->page_count = (uint32_t)pool_pages;
+  runner->vocab_size = config->vocab_size;
+  return MGL_OK;
+}
+
+mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
+                             mgl_runner **out, mgl_error *err) {
+  *out = NULL;
+  mgl_runner *runner = mgl_alloc_zeroed(1, sizeof *runner);
+  if (runner == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a model runner");
+  }
+  const mgl_checkpoint *checkpoint =
+      options->weights == MGL_WEIGHTS_DUMMY ? NULL : folder->checkpoint;
+  assert(options->weights == MGL_WEIGHTS_DUMMY || checkpoint != NULL);
+  mgl_status status;
+  if ((status = size_up(runner, &folder->config, options, err)) != MGL_OK ||
+      (status = mgl_simd_choose(&runner->simd, err)) != MGL_OK ||
+      (status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err)) != MGL_OK ||
+      (status = mgl_topology_create(&runner->topology, err)) != MGL_OK ||
+      (status = mgl_team_create(runner->topology, options->threads, &runner->team, err)) !=
+          MGL_OK ||
+      (status = mgl_cpu_weights_bind(runner->graph, checkpoint, options->weights, options->seed,
+                                     runner->team, runner->topology, &options->progress,
+                                     &runner->weights, err)) != MGL_OK) {
+    mgl_runner_destroy(runner);
+    return status;
+  }
+  mgl_cpu_program_options program_options = {
+      .limits = runner->limits,
+      .logit_rows = options->logit_rows == 0 ? options->sequences : options->logit_rows,
+      .page_count = runner->page_count,
+      .workers = mgl_team_size(runner->team),
+      .simd = runner->simd,
+  };
+  status = mgl_cpu_program_create(runner->graph, &runner->weights, &program_options,
+                                  runner->topology, &runner->program, err);
+  if (status != MGL_OK) {
+    mgl_runner_destroy(runner);
+    return status;
+  }
+  *out = runner;
+  return MGL_OK;
+}
+
+void mgl_runner_destroy(mgl_runner *runner) {
+  if (runner == NULL) {
+    return;
+  }
+  mgl_cpu_program_destroy(runner->program);
+  mgl_cpu_weights_release(&runner->weights);
+  mgl_team_destroy(runner->team);
+  mgl_topology_destroy(runner->topology);
+  mgl_graph_destroy(runner->graph);
+  mgl_free(runner);
+}
+
+void mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan, const float **logits) {
+  assert(mode == MGL_MODE_EAGER);
+  (void)mode;
+  mgl_cpu_eager_run(runner->program, runner->team, plan);
+  *logits = mgl_cpu_program_find(runner->program, "logits");
+}
+
+const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner) {
+  return &runner->limits;
+}
+uint32_t mgl_runner_page_count(const mgl_runner *runner) {
+  return runner->page_count;
+}
+const mgl_graph *mgl_runner_graph(const mgl_runner *runner) {
+  return runner->graph;
+}
+uint32_t mgl_runner_vocab_size(const mgl_runner *runner) {
+  return runner->vocab_size;
+}
+uint32_t mgl_runner_threads(const mgl_runner *runner) {
+  return mgl_team_size(runner->team);
+}
+mgl_simd mgl_runner_simd(const mgl_runner *runner) {
+  return runner->simd;
+}
+uint64_t mgl_runner_step_bytes(const mgl_runner *runner) {
+  return runner->weights.step_bytes;
+}
+
+uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner) {
+  return mgl_graph_kv_bytes_per_token(runner->graph);
+}
+
+// --- read ceiling
+// -------------------------------------------------------------------------------------
+
+enum { CEILING_MIN_BYTES = 256 << 20 };
+
+typedef struct read_job {
+  const mgl_runner *runner;
+  const unsigned char *memory;
+  size_t bytes;
+  uint64_t checksums[MGL_TEAM_MAX_THREADS];
+} read_job;
+
+static void read_share(void *context, uint32_t index) {
+  read_job *job = context;
+  size_t begin = 0;
+  size_t end = 0;
+  mgl_team_share(index, mgl_team_size(job->runner->team), job->bytes, 4096, &begin, &end);
+  job->checksums[index] = mgl_cpu_read_stream(job->runner->simd, job->memory + begin, end - begin);
+}
+
+mgl_status mgl_runner_read_ceiling(mgl_runner *runner, uint32_t passes, double *out_bytes_per_s,
+                                   mgl_error *err) {
+  void *own = NULL;
+  read_job *job = mgl_alloc_zeroed(1, sizeof *job);
+  if (job == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory measuring the read ceiling");
+  }
+  *job = (read_job){
+      .runner = runner, .memory = runner->weights.pages, .bytes = runner->weights.pages_bytes};
+  if (job->bytes < CEILING_MIN_BYTES) {
+    mgl_status status = mgl_pages_map(CEILING_MIN_BYTES, "read ceiling", &own, err);
+    if (status != MGL_OK) {
+      mgl_free(job);
+      return status;
+    }
+    memset(own, 1, CEILING_MIN_BYTES);  // untouched pages would all be one page of zeros
+    job->memory = own;
+    job->bytes = CEILING_MIN_BYTES;
+  }
+  *out_bytes_per_s = 0;
+  for (uint32_t pass = 0; pass < passes; pass++) {
+    uint64_t start_ns = mgl_clock_ns();
+    mgl_team_run(runner->team, read_share, job);
+    double rate = (double)job->bytes * 1e9 / (double)(mgl_clock_ns() - start_ns);
+    *out_bytes_per_s = rate > *out_bytes_per_s ? rate : *out_bytes_per_s;
+  }
+  mgl_pages_unmap(own, own == NULL ? 0 : CEILING_MIN_BYTES);
+  mgl_free(job);
+  return MGL_OK;
+}

@@ -1,0 +1,72 @@
+// The model runner: a model folder made ready to run iterations of plans.
+//
+// It owns the tensor program, the weights, the KV memory and the team, and knows nothing of
+// requests. One runner, one thread at a time: that which created it.
+#ifndef MGL_ENGINE_RUNNER_H
+#define MGL_ENGINE_RUNNER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/cpu.h"
+#include "base/status.h"
+#include "batch/plan.h"
+#include "graph/graph.h"
+#include "model/model_folder.h"
+#include "runtime/cpu_weights.h"
+
+// How a graph is launched. On the CPU there is one so far.
+typedef enum mgl_mode {
+  MGL_MODE_EAGER,  // op by op, a barrier where one depends on another
+  MGL_MODE_COUNT,
+} mgl_mode;
+
+const char *mgl_mode_name(mgl_mode mode);
+mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err);
+
+enum { MGL_PAGE_TOKENS = 16 };  // tokens of a KV page; see SPEED.md
+
+typedef struct mgl_runner_options {
+  uint64_t threads;  // 0: one per physical core
+  uint32_t
+      iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS; 0: the most
+  uint32_t sequences;    // most sequences of an iteration, at least 1
+  uint32_t sequence_tokens;  // longest sequence in tokens, 1 to the model's context
+  uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence
+  uint64_t pool_tokens;      // KV memory in tokens; 0: sequences * sequence_tokens
+  mgl_weight_source weights;
+  uint64_t seed;  // of dummy weights
+  mgl_weights_progress progress;
+} mgl_runner_options;
+
+typedef struct mgl_runner mgl_runner;
+
+// Builds the program, plans memory, binds weights and starts the team. The folder must outlive the
+// runner, with its checkpoint open unless the weights are dummies. Sizes are checked before memory
+// is taken; errors say how much is needed and how much there is.
+mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
+                             mgl_runner **out, mgl_error *err);
+void mgl_runner_destroy(mgl_runner *runner);  // NULL is fine
+
+// Runs one iteration. *logits is [plan->logit_row_count, V] f32, valid until the next run.
+void mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan, const float **logits);
+
+// What plans must be made for.
+const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner);
+uint32_t mgl_runner_page_count(const mgl_runner *runner);
+const mgl_graph *mgl_runner_graph(const mgl_runner *runner);
+uint32_t mgl_runner_vocab_size(const mgl_runner *runner);
+uint32_t mgl_runner_threads(const mgl_runner *runner);
+mgl_simd mgl_runner_simd(const mgl_runner *runner);
+
+// Bytes of weights that one decode step reads, and of KV that one token of context adds to it.
+uint64_t mgl_runner_step_bytes(const mgl_runner *runner);
+uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner);
+
+// Highest rate, in bytes per second, at which this runner's team read its weights' memory (or,
+// where that is small, a buffer of 256 MiB) in one of `passes` passes of plain loads: the read
+// ceiling.
+mgl_status mgl_runner_read_ceiling(mgl_runner *runner, uint32_t passes, double *out_bytes_per_s,
+                                   mgl_error *err);
+
+#endif

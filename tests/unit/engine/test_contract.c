@@ -1,0 +1,194 @@
+// The numerics contract: the logits of a sequence have the same bits for any number of threads, run
+// after run, alone or in a batch, and however its prompt was chunked; on every SIMD level of this
+// machine.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "base/cpu.h"
+#include "engine/runner.h"
+
+enum { PROMPT = 150, DECODED = 6, TOKENS = PROMPT + DECODED, VOCAB = 211, OTHERS = 7 };
+
+// Odd sizes on purpose: widths that are no multiples of a vector, an odd number of heads.
+static const mgl_config qwen3_config = {.family = MGL_FAMILY_QWEN3,
+                                        .hidden_size = 200,
+                                        .intermediate_size = 328,
+                                        .layer_count = 2,
+                                        .head_count = 6,
+                                        .kv_head_count = 2,
+                                        .head_dim = 80,
+                                        .vocab_size = VOCAB,
+                                        .context_tokens = 512,
+                                        .rms_norm_eps = 1e-6,
+                                        .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
+                                        .tie_word_embeddings = true,
+                                        .qk_norm = true,
+                                        .dtype = MGL_DTYPE_BF16,
+                                        .bos_id = -1};
+static const mgl_config llama_f32_config = {
+    .family = MGL_FAMILY_LLAMA,
+    .hidden_size = 96,
+    .intermediate_size = 200,
+    .layer_count = 2,
+    .head_count = 3,
+    .kv_head_count = 1,
+    .head_dim = 64,
+    .vocab_size = VOCAB,
+    .context_tokens = 512,
+    .rms_norm_eps = 1e-5,
+    .rope = {.kind = MGL_ROPE_LINEAR, .theta = 1e4, .factor = 4},
+    .dtype = MGL_DTYPE_F32,
+    .bos_id = -1};
+
+// How the tokens of the observed sequence reach the model.
+typedef struct way {
+  uint32_t threads;
+  uint32_t chunk;   // prompt tokens an iteration
+  uint32_t others;  // sequences that share the iterations
+} way;
+
+static int32_t token_at(uint32_t sequence, uint32_t position) {
+  return (int32_t)((sequence * 7919u + position * 104729u + 13u) % VOCAB);
+}
+
+typedef struct feeding {
+  mgl_plan *plan;
+  int32_t pages[OTHERS + 1][(TOKENS + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS];
+  int32_t tokens[OTHERS + 1][TOKENS];
+} feeding;
+
+static void add_chunk(feeding *f, uint32_t sequence, uint32_t position, uint32_t count,
+                      mgl_plan_logits logits) {
+  mgl_plan_add(f->plan, &(mgl_plan_chunk){
+                            .tokens = &f->tokens[sequence][position],
+                            .token_count = count,
+                            .position = position,
+                            .pages = f->pages[sequence],
+                            .page_count = f->plan->limits.pages_per_sequence,
+                            .logits = logits,
+                        });
+}
+
+// Runs the observed sequence (and others beside it); stores its logits of every position.
+static void run_way(const mgl_config *config, way w, float *out) {
+  mgl_error err = {0};
+  mgl_model_folder folder = {.config = *config};
+  mgl_runner_options options = {.threads = w.threads,
+                                .sequences = OTHERS + 1,
+                                .sequence_tokens = TOKENS,
+                                .logit_rows = 64,
+                                .weights = MGL_WEIGHTS_DUMMY,
+                                .seed = 5};
+  mgl_runner *runner = NULL;
+  if (mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  feeding *f = calloc(1, sizeof *f);
+  assert_non_null(f);
+  assert_int_equal(mgl_plan_create(mgl_runner_limits(runner), &f->plan, &err), MGL_OK);
+  // Pages in an order that differs between ways, so that physical places do not matter either.
+  uint32_t page_count = f->plan->limits.pages_per_sequence;
+  for (uint32_t s = 0; s <= OTHERS; s++) {
+    for (uint32_t i = 0; i < page_count; i++) {
+      f->pages[s][i] = (int32_t)(((i * 3 + w.chunk) % page_count) * (OTHERS + 1) +
+                                 (s + w.others) % (OTHERS + 1));
+    }
+    for (uint32_t i = 0; i < TOKENS; i++) {
+      f->tokens[s][i] = token_at(s, i);
+    }
+  }
+  uint32_t other_position = 0;
+  for (uint32_t position = 0; position < TOKENS;) {
+    uint32_t left = position < PROMPT ? PROMPT - position : 1;
+    uint32_t room = 64 - w.others;
+    uint32_t count = left < w.chunk ? left : w.chunk;
+    count = count < room ? count : room;
+    mgl_plan_clear(f->plan);
+    // The observed sequence stands between the others.
+    for (uint32_t s = 1; s <= w.others / 2; s++) {
+      add_chunk(f, s, other_position, 1, MGL_LOGITS_LAST);
+    }
+    uint32_t first_row = f->plan->logit_row_count;
+    add_chunk(f, 0, position, count, MGL_LOGITS_ALL);
+    for (uint32_t s = w.others / 2 + 1; s <= w.others; s++) {
+      add_chunk(f, s, other_position, 1, MGL_LOGITS_NONE);
+    }
+    const float *logits = NULL;
+    mgl_runner_run(runner, MGL_MODE_EAGER, f->plan, &logits);
+    memcpy(out + (size_t)position * VOCAB, logits + (size_t)first_row * VOCAB,
+           (size_t)count * VOCAB * sizeof *out);
+    position += count;
+    other_position += other_position + 1 < TOKENS ? 1 : 0;
+  }
+  mgl_plan_destroy(f->plan);
+  free(f);
+  mgl_runner_destroy(runner);
+}
+
+static void check_contract(const mgl_config *config) {
+  static const way ways[] = {{1, 64, 0}, {2, 64, 0}, {7, 64, 0}, {1, 1, 0},  {2, 7, 0},
+                             {1, 64, 7}, {2, 1, 7},  {7, 7, 7},  {2, 64, 3}, {1, 13, 5}};
+  size_t bytes = (size_t)TOKENS * VOCAB * sizeof(float);
+  float *expected = malloc(bytes);
+  float *found = malloc(bytes);
+  assert_non_null(expected);
+  assert_non_null(found);
+  int64_t live = mgl_alloc_live();
+  run_way(config, ways[0], expected);
+  for (size_t i = 0; i < (size_t)TOKENS * VOCAB; i++) {
+    assert_true(expected[i] == expected[i]);  // no NaN: equality below would be of garbage
+  }
+  for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+    int runs = i < 2 ? 10 : 1;
+    for (int run = 0; run < runs; run++) {
+      memset(found, 0xff, bytes);
+      run_way(config, ways[i], found);
+      for (size_t j = 0; j < (size_t)TOKENS * VOCAB; j++) {
+        if (memcmp(&expected[j], &found[j], sizeof *found) != 0) {
+          fail_msg(
+              "threads %u chunk %u others %u run %d: position %zu logit %zu: expected %.9g, "
+              "found %.9g",
+              ways[i].threads, ways[i].chunk, ways[i].others, run, j / VOCAB, j % VOCAB,
+              (double)expected[j], (double)found[j]);
+        }
+      }
+    }
+  }
+  assert_int_equal(mgl_alloc_live(), live);
+  free(expected);
+  free(found);
+}
+
+static void check_on_all_levels(const mgl_config *config) {
+  for (int simd = 0; simd <= (int)mgl_simd_detected(); simd++) {
+    assert_int_equal(setenv("MEGALITH_SIMD", mgl_simd_name((mgl_simd)simd), 1), 0);
+    check_contract(config);
+  }
+  assert_int_equal(unsetenv("MEGALITH_SIMD"), 0);
+}
+
+static void bf16_bits_do_not_depend_on_the_way(void **state) {
+  (void)state;
+  check_on_all_levels(&qwen3_config);
+}
+
+static void f32_bits_do_not_depend_on_the_way(void **state) {
+  (void)state;
+  check_on_all_levels(&llama_f32_config);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(bf16_bits_do_not_depend_on_the_way),
+      cmocka_unit_test(f32_bits_do_not_depend_on_the_way),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -6,8 +6,18 @@
 #include "base/alloc.h"
 #include "base/file.h"
 
+// jansson 2.14 ignores some failed allocations (a string loses a character) and then reports success, so
+// its allocator remembers that one failed, and no value of such a parse is ever used.
+static _Thread_local bool allocation_failed;
+
+static void *json_alloc(size_t bytes) {
+  void *memory = mgl_alloc(bytes);
+  allocation_failed = allocation_failed || memory == NULL;
+  return memory;
+}
+
 static void use_our_allocator(void) {
-  json_set_alloc_funcs(mgl_alloc, mgl_free);
+  json_set_alloc_funcs(json_alloc, mgl_free);
 }
 
 // Scans for nesting beyond the limit, strings skipped, before jansson's recursion sees the text.
@@ -45,12 +55,15 @@ mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, jso
                          MGL_JSON_DEPTH);
   }
   json_error_t json_err;
+  allocation_failed = false;
   *out =
       json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &json_err);
+  if (allocation_failed) {
+    json_decref(*out);
+    *out = NULL;
+    return mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory while parsing JSON", where);
+  }
   if (*out == NULL) {
-    if (json_error_code(&json_err) == json_error_out_of_memory) {
-      return mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory while parsing JSON", where);
-    }
     return mgl_error_set(err, MGL_ERR_FORMAT, "%s: expected JSON, found at line %d column %d: %s",
                          where, json_err.line, json_err.column, json_err.text);
   }

@@ -3,7 +3,8 @@
 // A value depends only on (seed, tensor name, element index), by a counter-based generator, so that
 // any part of a tensor can be made by any thread, and so that tools/reference_weights.py makes the
 // same bits. About 2 ns an element on one core.
-//   s   = fnv1a64(name) + seed * 0x9E3779B97F4A7C15            (mod 2^64)
+//   s   = splitmix64 finaliser of (fnv1a64(name) + seed * 0x9E3779B97F4A7C15), mod 2^64; without
+//         the finaliser the next seed would give the same stream, shifted by one
 //   x_i = splitmix64 finaliser of (s + (i + 1) * 0x9E3779B97F4A7C15)
 //   u_i = (x_i >> 40) * 2^-23 - 1, uniform in [-1, 1), exact in f32
 //   v_i = offset + scale * u_i, in f32 (two roundings), then rounded to the dtype (nearest even)

@@ -1,0 +1,165 @@
+// The family builders: their programs have the ops that each architecture needs, and their weights
+// the names and shapes of the Hugging Face checkpoints.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "graph/family.h"
+
+static mgl_config small_config(mgl_family family) {
+  return (mgl_config){.family = family,
+                      .hidden_size = 96,
+                      .intermediate_size = 128,
+                      .layer_count = 3,
+                      .head_count = 6,
+                      .kv_head_count = 2,
+                      .head_dim = 32,
+                      .vocab_size = 300,
+                      .context_tokens = 128,
+                      .rms_norm_eps = 1e-6,
+                      .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
+                      .qkv_bias = family == MGL_FAMILY_QWEN2,
+                      .qk_norm = family == MGL_FAMILY_QWEN3,
+                      .tie_word_embeddings = family == MGL_FAMILY_QWEN3,
+                      .dtype = MGL_DTYPE_BF16};
+}
+
+static mgl_graph *build(const mgl_config *config) {
+  mgl_graph *graph = NULL;
+  mgl_error err = {0};
+  if (mgl_family_build(config, NULL, &graph, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  return graph;
+}
+
+static size_t count_ops(const mgl_graph *graph, mgl_op_kind kind) {
+  size_t count = 0;
+  for (size_t i = 0; i < graph->op_count; i++) {
+    count += graph->ops[i].kind == kind;
+  }
+  return count;
+}
+
+static void assert_weight(const mgl_graph *graph, const char *name, uint32_t rank, uint32_t rows,
+                          uint32_t columns) {
+  uint32_t tensor = mgl_graph_find(graph, name);
+  if (tensor == MGL_NO_TENSOR) {
+    fail_msg("no weight %s", name);
+  }
+  const mgl_tensor *t = &graph->tensors[tensor];
+  assert_int_equal(t->placement, MGL_PLACE_WEIGHT);
+  assert_int_equal(t->rank, rank);
+  assert_int_equal(t->dims[0].number, rows);
+  if (rank == 2) {
+    assert_int_equal(t->dims[1].number, columns);
+  }
+}
+
+static void every_family_builds(void **state) {
+  (void)state;
+  for (int family = 0; family < MGL_FAMILY_COUNT; family++) {
+    mgl_config config = small_config((mgl_family)family);
+    mgl_graph *graph = build(&config);
+    assert_string_equal(graph->name, mgl_family_name((mgl_family)family));
+    assert_int_equal(count_ops(graph, MGL_OP_LINEAR), 3 * 7 + 1);
+    assert_int_equal(count_ops(graph, MGL_OP_RMSNORM), 3 * (config.qk_norm ? 4 : 2) + 1);
+    assert_int_equal(count_ops(graph, MGL_OP_ATTENTION), 3);
+    assert_int_equal(count_ops(graph, MGL_OP_KV_WRITE), 3);
+    assert_int_equal(count_ops(graph, MGL_OP_ROPE), 6);
+    assert_int_equal(count_ops(graph, MGL_OP_ADD), 6);
+    assert_weight(graph, "model.layers.2.self_attn.q_proj.weight", 2, 192, 96);
+    assert_weight(graph, "model.layers.2.self_attn.k_proj.weight", 2, 64, 96);
+    assert_weight(graph, "model.layers.2.self_attn.o_proj.weight", 2, 96, 192);
+    assert_weight(graph, "model.layers.0.mlp.down_proj.weight", 2, 96, 128);
+    assert_weight(graph, "model.norm.weight", 1, 96, 0);
+    bool biased = mgl_graph_find(graph, "model.layers.0.self_attn.v_proj.bias") != MGL_NO_TENSOR;
+    assert_int_equal(biased, family == MGL_FAMILY_QWEN2);
+    bool own_head = mgl_graph_find(graph, "lm_head.weight") != MGL_NO_TENSOR;
+    assert_int_equal(own_head, !config.tie_word_embeddings);
+    if (config.qk_norm) {
+      assert_weight(graph, "model.layers.1.self_attn.q_norm.weight", 1, 32, 0);
+    }
+    uint32_t logits = mgl_graph_find(graph, "logits");
+    assert_true(logits != MGL_NO_TENSOR && graph->tensors[logits].is_output);
+    assert_int_equal(graph->tensors[logits].dims[0].symbol, MGL_DIM_LOGIT_ROWS);
+    mgl_graph_destroy(graph);
+  }
+}
+
+static void activations_are_f32_unless_all_weights_are_bf16(void **state) {
+  (void)state;
+  static const mgl_dtype dtypes[] = {MGL_DTYPE_BF16, MGL_DTYPE_F16, MGL_DTYPE_F32};
+  for (size_t i = 0; i < 3; i++) {
+    mgl_config config = small_config(MGL_FAMILY_LLAMA);
+    config.dtype = dtypes[i];
+    mgl_graph *graph = build(&config);
+    mgl_dtype act = dtypes[i] == MGL_DTYPE_BF16 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
+    assert_int_equal(graph->tensors[mgl_graph_find(graph, "0.gated")].dtype, act);
+    assert_int_equal(graph->tensors[mgl_graph_find(graph, "kv.0")].dtype, act);
+    assert_int_equal(graph->tensors[mgl_graph_find(graph, "0.q")].dtype, MGL_DTYPE_F32);
+    mgl_graph_destroy(graph);
+  }
+}
+
+// The frequencies that a llama3-scaled rope keeps, blends and divides, against the formula in
+// double.
+static void llama3_frequencies(void **state) {
+  (void)state;
+  mgl_op op = {.kind = MGL_OP_ROPE_ANGLES};
+  op.attrs[MGL_ATTR_ROPE_KIND] = MGL_ROPE_LLAMA3;
+  op.attrs[MGL_ATTR_ROPE_THETA] = 500000;
+  op.attrs[MGL_ATTR_ROPE_FACTOR] = 32;
+  op.attrs[MGL_ATTR_ROPE_LOW] = 1;
+  op.attrs[MGL_ATTR_ROPE_HIGH] = 4;
+  op.attrs[MGL_ATTR_ROPE_ORIGINAL] = 8192;
+  float freq[32];
+  mgl_rope_inv_freq(&op, 32, freq);
+  assert_true(freq[0] == 1.0f);      // short wavelengths stay
+  float divided = freq[31] * 32.0f;  // long ones are divided by the factor
+  assert_true(divided > 3.0e-6f && divided < 3.1e-6f);
+  for (int i = 1; i < 32; i++) {
+    assert_true(freq[i] < freq[i - 1]);
+  }
+}
+
+static void allocation_failures_are_reported(void **state) {
+  (void)state;
+  mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  int64_t live = mgl_alloc_live();
+  uint64_t failures = 0;
+  for (uint64_t n = 1;; n++) {
+    mgl_graph *graph = NULL;
+    mgl_error err = {0};
+    mgl_alloc_fail_nth(n);
+    mgl_status status = mgl_family_build(&config, NULL, &graph, &err);
+    bool reached = mgl_alloc_count() >= n;
+    mgl_alloc_fail_nth(0);
+    if (!reached) {
+      assert_int_equal(status, MGL_OK);
+      mgl_graph_destroy(graph);
+      break;
+    }
+    assert_true(status != MGL_OK && graph == NULL && err.text[0] != 0);
+    assert_int_equal(mgl_alloc_live(), live);
+    failures++;
+  }
+  assert_true(failures > 100);
+  assert_int_equal(mgl_alloc_live(), live);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_family_builds),
+      cmocka_unit_test(activations_are_f32_unless_all_weights_are_bf16),
+      cmocka_unit_test(llama3_frequencies),
+      cmocka_unit_test(allocation_failures_are_reported),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,332 @@
+"""Makes tests/data/reference: what transformers answers on small random models of the four families.
+
+For every model of MODELS two files: NAME.json (config, tensors, prompt, KL divergence and logit error of transformers
+in bf16 against fp32, greedy continuation with margins) and NAME.f32 (fp32 logits of the last `positions` prompt
+tokens, little-endian float32 [positions, V]). Weights are not stored: tools/reference_weights.py and
+src/model/dummy_weights.c draw the same ones.
+
+    python3 -m venv /tmp/venv-ref && /tmp/venv-ref/bin/pip install torch transformers safetensors numpy
+    /tmp/venv-ref/bin/python tools/make_reference.py                  # all, under a minute on one core
+    /tmp/venv-ref/bin/python tools/make_reference.py --only mistral   # names that contain a text
+    /tmp/venv-ref/bin/python tools/make_reference.py --check          # writes nothing, compares with what is there
+    /tmp/venv-ref/bin/python tools/make_reference.py --faults         # what planted mistakes would do to the KL
+
+Method: each model is written to a temporary folder as the hub has it and read by from_pretrained, once in float32 and
+twice (sdpa, eager) in bfloat16; the better of the two is the bar. `model.to(bfloat16)` was rejected: it also rounds the
+rope frequencies, which from_pretrained keeps in float32, and so would lower the bar. A float64 pass written
+independently (tools/reference_forward.py) must agree with fp32.
+"""
+import argparse
+import json
+import os
+import pathlib
+import tempfile
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
+
+import reference_forward  # noqa: E402
+import reference_weights  # noqa: E402
+
+OUTPUT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "reference"
+CONTINUATION = 64
+MAX_FP32_ERROR = 0.02  # of the bf16 logit error: above it, fp32 is no reference
+TORCH_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+CONFIG_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+
+README = """# What transformers answers on small random models
+
+Written by `tools/make_reference.py` (which says how to run it); read by `tests/support/reference_model.c`. Weights
+are not here: they are drawn from the seed by `src/model/dummy_weights.c`. Heads are query/KV x head dim; tokens are
+those of the prompt and, in brackets, how many last positions have logits in NAME.f32. KL is KL(fp32 || bf16) in nats
+over these positions, the logit errors are maxima over them (fp32 against float64). "Decided" counts the steps of the
+greedy continuation whose top two logits differ by more than the bf16 error, "distinct" its different tokens.
+
+{table}
+
+Made with {versions}.
+"""
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 1024}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+
+
+def model(name, seed, family, hidden, heads, head_dim, inner, layers, vocab, **other):
+    """heads: (query heads, KV heads). seed: chosen so that the continuation does not fall into a short loop."""
+    return dict(dict(name=name, seed=seed, family=family, hidden=hidden, heads=heads, head_dim=head_dim, inner=inner,
+                     layers=layers, vocab=vocab, tied=False, dtype="bf16", theta=10000.0, eps=1e-6, scaling=None,
+                     context=2048, prompt=48, positions=48, new_style=False), **other)
+
+
+# Query heads 3 to 16, GQA ratios 1 to 8; tests/data/reference/README.md shows them as a table.
+MODELS = [
+    model("qwen3_tied", 1, "Qwen3", 256, (4, 2), 128, 512, 4, 320, tied=True, theta=1e6),
+    model("qwen3_7_heads", 2, "Qwen3", 240, (7, 1), 64, 400, 3, 199, theta=1e6, new_style=True),
+    model("qwen3_5_heads_mha", 15, "Qwen3", 200, (5, 5), 80, 328, 2, 257, tied=True),
+    model("qwen3_700_tokens", 4, "Qwen3", 256, (8, 1), 128, 384, 3, 256, theta=1e6, context=4096, prompt=700,
+          positions=40),
+    model("qwen2_3_heads", 9, "Qwen2", 240, (3, 1), 80, 488, 3, 401, tied=True, theta=1e6),
+    model("qwen2_untied", 6, "Qwen2", 384, (6, 2), 64, 640, 4, 300, theta=1e6),
+    model("qwen2_f16", 7, "Qwen2", 512, (4, 1), 128, 352, 2, 264, dtype="f16"),
+    model("qwen2_7_heads_mha", 15, "Qwen2", 448, (7, 7), 64, 512, 2, 230, tied=True),
+    model("llama_5_heads", 9, "Llama", 320, (5, 1), 64, 672, 3, 512, eps=1e-5),
+    model("llama_linear", 9, "Llama", 240, (8, 2), 64, 512, 3, 288, tied=True, scaling=LINEAR, prompt=160, eps=1e-5),
+    model("llama_llama3_3200_tokens", 11, "Llama", 240, (6, 2), 64, 448, 2, 256, scaling=LLAMA3, theta=5e5, eps=1e-5,
+          context=8192, prompt=3200, positions=24),
+    model("llama_llama3_f32", 7, "Llama", 216, (3, 3), 128, 416, 2, 272, tied=True, dtype="f32", theta=5e5, eps=1e-5,
+          scaling=dict(LLAMA3, factor=32.0, original_max_position_embeddings=64), context=2048, prompt=128,
+          new_style=True),
+    model("llama_f16_large_eps", 7, "Llama", 200, (8, 1), 80, 328, 3, 211, tied=True, dtype="f16", eps=0.02),
+    model("mistral_80", 14, "Mistral", 240, (8, 2), 80, 560, 3, 300, eps=1e-5, theta=1e6),
+    model("mistral_f32", 15, "Mistral", 200, (6, 1), 128, 360, 2, 260, dtype="f32", eps=1e-5),
+    model("mistral_tied_16_heads", 16, "Mistral", 256, (16, 2), 64, 400, 2, 333, tied=True, eps=1e-5, new_style=True),
+]
+
+
+def config_of(m):
+    """config.json as the hub's models of that family have it; new_style as transformers 5 writes it."""
+    rope = ({"rope_parameters": dict(m["scaling"] or {"rope_type": "default"}, rope_theta=m["theta"])}
+            if m["new_style"] else {"rope_theta": m["theta"], "rope_scaling": m["scaling"]})
+    config = {
+        "architectures": [m["family"] + "ForCausalLM"], "model_type": m["family"].lower(), "hidden_act": "silu",
+        "hidden_size": m["hidden"], "intermediate_size": m["inner"], "num_hidden_layers": m["layers"],
+        "num_attention_heads": m["heads"][0], "num_key_value_heads": m["heads"][1], "head_dim": m["head_dim"],
+        "vocab_size": m["vocab"], "max_position_embeddings": m["context"], "rms_norm_eps": m["eps"],
+        "tie_word_embeddings": m["tied"], "bos_token_id": None, "eos_token_id": None,
+        "dtype" if m["new_style"] else "torch_dtype": CONFIG_DTYPES[m["dtype"]], **rope}
+    if m["family"] == "Qwen2" and m["hidden"] == m["heads"][0] * m["head_dim"]:
+        del config["head_dim"]
+    if m["family"] in ("Qwen2", "Qwen3"):
+        config["use_sliding_window"] = False
+    if m["family"] in ("Qwen3", "Llama"):
+        config["attention_bias"] = False
+    if m["family"] == "Mistral":
+        config["sliding_window"] = None
+    return config
+
+
+def tensors_of(m):
+    """[(name, dims)] in the order of the file."""
+    hidden, inner, head_dim = m["hidden"], m["inner"], m["head_dim"]
+    q, kv = (count * head_dim for count in m["heads"])
+    tensors = [("model.embed_tokens.weight", (m["vocab"], hidden))]
+    for layer in range(m["layers"]):
+        at = f"model.layers.{layer}."
+        tensors += [(at + "input_layernorm.weight", (hidden,)), (at + "post_attention_layernorm.weight", (hidden,))]
+        for name, rows in (("q", q), ("k", kv), ("v", kv)):
+            tensors.append((f"{at}self_attn.{name}_proj.weight", (rows, hidden)))
+            if m["family"] == "Qwen2":
+                tensors.append((f"{at}self_attn.{name}_proj.bias", (rows,)))
+        if m["family"] == "Qwen3":
+            tensors += [(f"{at}self_attn.{name}_norm.weight", (head_dim,)) for name in "qk"]
+        tensors += [(at + "self_attn.o_proj.weight", (hidden, q)), (at + "mlp.gate_proj.weight", (inner, hidden)),
+                    (at + "mlp.up_proj.weight", (inner, hidden)), (at + "mlp.down_proj.weight", (hidden, inner))]
+    tensors.append(("model.norm.weight", (hidden,)))
+    if not m["tied"]:
+        tensors.append(("lm_head.weight", (m["vocab"], hidden)))
+    return tensors
+
+
+def stored_weights(m):
+    """name -> array with the dtype's bits (uint16 for bf16)."""
+    return {name: reference_weights.store(reference_weights.draw(name, m["seed"], dims), m["dtype"]).reshape(dims)
+            for name, dims in tensors_of(m)}
+
+
+def prompt_of(m):
+    bits = reference_weights.random_bits("prompt", m["seed"], 0, m["prompt"])
+    return [int(x) for x in bits % np.uint64(m["vocab"])]
+
+
+def write_folder(m, folder):
+    dtype = TORCH_DTYPES[m["dtype"]]
+    weights = {name: torch.from_numpy(array).view(dtype) for name, array in stored_weights(m).items()}
+    save_file(weights, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config_of(m), file, indent=1)
+
+
+def load(m, folder, dtype, attention):
+    loaded, info = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation=attention, output_loading_info=True)
+    if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
+        raise SystemExit(f"{m['name']}: transformers did not take the tensors as they are: {info}")
+    assert type(loaded).__name__ == m["family"] + "ForCausalLM"
+    assert loaded.model.rotary_emb.inv_freq.dtype == torch.float32
+    return loaded.eval()
+
+
+def log_softmax(logits):
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def kl(reference, other):
+    """KL(reference || other) of each row, in nats."""
+    p, q = log_softmax(reference), log_softmax(other)
+    return (np.exp(p) * (p - q)).sum(axis=-1)
+
+
+@torch.no_grad()
+def logits_of(loaded, ids, last):
+    return loaded(torch.tensor([ids]), logits_to_keep=last, use_cache=False).logits[0].float().numpy()
+
+
+@torch.no_grad()
+def continue_greedily(loaded, ids):
+    """(tokens, margin of each step's top two logits), through the KV cache."""
+    step, cache, tokens, margins = torch.tensor([ids]), None, [], []
+    for _ in range(CONTINUATION):
+        out = loaded(step, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        cache = out.past_key_values
+        top = out.logits[0, -1].double().topk(2)
+        tokens.append(int(top.indices[0]))
+        margins.append(float(top.values[0] - top.values[1]))
+        step = torch.tensor([[tokens[-1]]])
+    return tokens, margins
+
+
+def measure(m):
+    """(JSON object, fp32 logits, figures for the table) of one model."""
+    config, ids = config_of(m), prompt_of(m)
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(m, folder)
+        fp32 = load(m, folder, torch.float32, "eager")
+        logits = logits_of(fp32, ids, m["positions"])
+        tokens, margins = continue_greedily(fp32, ids)
+        everything = ids + tokens[:-1]
+        steps = logits_of(fp32, everything, CONTINUATION)
+        runs = {}
+        for attention in ("sdpa", "eager"):
+            bf16 = load(m, folder, torch.bfloat16, attention)
+            runs[attention] = (logits_of(bf16, ids, m["positions"]), logits_of(bf16, everything, CONTINUATION))
+    best = min(runs, key=lambda attention: kl(logits, runs[attention][0]).mean())
+    bf16_logits, bf16_steps = runs[best]
+    divergence, error = kl(logits, bf16_logits), float(np.abs(logits - bf16_logits).max())
+    exact = forward64(m)
+    fp32_error = float(np.abs(exact - logits).max())
+    if fp32_error > MAX_FP32_ERROR * error:
+        raise SystemExit(f"{m['name']}: fp32 is off float64 by {fp32_error:.3g}, bf16 by {error:.3g}")
+    decided = np.array(margins) > error
+    distribution = log_softmax(logits)
+    result = {
+        "name": m["name"],
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__,
+                     "cpu": torch.backends.cpu.get_cpu_capability()},
+        "config": config, "seed": m["seed"],
+        "tensors": [[name, m["dtype"], list(dims)] for name, dims in tensors_of(m)],
+        "prompt": ids, "positions": m["positions"], "vocab": m["vocab"],
+        "bf16_attention": best, "bf16_mean_kl": float(divergence.mean()), "bf16_max_kl": float(divergence.max()),
+        "bf16_logit_error": error,
+        "fp32_mean_kl": float(kl(exact, logits).mean()), "fp32_logit_error": fp32_error,
+        "continuation": tokens, "margins": [float(f"{margin:.6g}") for margin in margins]}
+    figures = {
+        "kl sdpa": kl(logits, runs["sdpa"][0]).mean(), "kl eager": kl(logits, runs["eager"][0]).mean(),
+        "kl max": divergence.max(), "bf16 err": error, "fp32 err": fp32_error,
+        "step err": np.abs(steps - bf16_steps).max(),
+        "entropy": float(-(np.exp(distribution) * distribution).sum(axis=-1).mean()), "logit sd": logits.std(),
+        "distinct": len(set(tokens)), "decided": decided.mean(), "margin": np.median(margins),
+        "bf16 wrong": int(((bf16_steps.argmax(axis=-1) != tokens) & decided).sum())}
+    assert (steps.argmax(axis=-1) == tokens)[np.array(margins) > fp32_error * 4].all()
+    return result, logits, figures
+
+
+def forward64(m, fault=None):
+    weights = {name: reference_weights.rounded(reference_weights.draw(name, m["seed"], dims), m["dtype"]).reshape(dims)
+               for name, dims in tensors_of(m)}
+    config = dict(config_of(m), rope_theta=m["theta"], rope_scaling=m["scaling"], head_dim=m["head_dim"])
+    return reference_forward.forward(config, weights, prompt_of(m), m["positions"], fault)
+
+
+def write(result, logits):
+    def value_of(key, value):
+        if key == "tensors":
+            return "[\n  " + ",\n  ".join(json.dumps(tensor) for tensor in value) + "\n ]"
+        return json.dumps(value)
+
+    lines = [f" {json.dumps(key)}: {value_of(key, value)}" for key, value in result.items()]
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / (result["name"] + ".json")).write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    (OUTPUT / (result["name"] + ".f32")).write_bytes(logits.astype("<f4").tobytes())
+
+
+def refuse_degenerate(m, figures):
+    """A reference that could hide mistakes, or one that transformers in bf16 would fail itself."""
+    low_high = {"entropy": (1, 4), "distinct": (10, CONTINUATION), "decided": (0.5, 1), "bf16 wrong": (0, 0)}
+    for key, (low, high) in low_high.items():
+        if not low <= figures[key] <= high:
+            raise SystemExit(f"{m['name']}: {key} is {figures[key]:.3g}, expected {low} to {high}; try another seed")
+
+
+def write_readme():
+    columns = ["model", "heads", "hidden", "layers", "vocab", "tied", "stored", "rope, theta", "eps", "tokens",
+               "mean KL", "max KL", "bf16 error", "fp32 error", "decided", "distinct"]
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    for m in MODELS:
+        result = json.loads((OUTPUT / (m["name"] + ".json")).read_text())
+        rope = "plain" if m["scaling"] is None else f"{m['scaling']['rope_type']} x{m['scaling']['factor']:g}"
+        decided = sum(margin > result["bf16_logit_error"] for margin in result["margins"])
+        lines.append(
+            f"| {m['name']} | {m['heads'][0]}/{m['heads'][1]} x {m['head_dim']} | {m['hidden']} | {m['layers']} |"
+            f" {m['vocab']} | {'yes' if m['tied'] else 'no'} | {m['dtype']} | {rope}, {m['theta']:g} | {m['eps']:g} |"
+            f" {m['prompt']} ({m['positions']}) | {result['bf16_mean_kl']:.3g} | {result['bf16_max_kl']:.3g} |"
+            f" {result['bf16_logit_error']:.3g} | {result['fp32_logit_error']:.2g} | {decided}/{CONTINUATION} |"
+            f" {len(set(result['continuation']))} |")
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    (OUTPUT / "README.md").write_text(README.format(table="\n".join(lines), versions=versions))
+
+
+def check(result, logits):
+    """Compares with the committed files; another CPU or version moves figures a little, not tokens or inputs."""
+    old = json.loads((OUTPUT / (result["name"] + ".json")).read_text())
+    old_logits = np.frombuffer((OUTPUT / (result["name"] + ".f32")).read_bytes(), "<f4").reshape(logits.shape)
+    same = ("config", "seed", "tensors", "prompt", "positions", "vocab", "continuation")
+    differing = [key for key in same if old[key] != result[key]]
+    if np.abs(old_logits - logits).max() > 4 * result["fp32_logit_error"]:
+        differing.append("logits")
+    print(f"{result['name']}: " + ("differs in " + ", ".join(differing) if differing else
+          f"same; bf16 KL now / committed = {result['bf16_mean_kl'] / old['bf16_mean_kl']:.3f}"))
+    return not differing
+
+
+def print_faults(m):
+    exact = forward64(m)
+    bar = json.loads((OUTPUT / (m["name"] + ".json")).read_text())["bf16_mean_kl"]
+    found = [(kl(exact, forward64(m, fault)).mean() / bar, fault) for fault in reference_forward.FAULTS]
+    print(f"{m['name']}: " + ", ".join(f"{fault} {ratio:.3g}" for ratio, fault in found if ratio > 0))
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Makes tests/data/reference; see the top of this file.")
+    parser.add_argument("--only", default="", help="models whose names contain this")
+    parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
+    parser.add_argument("--faults", action="store_true", help="KL of planted mistakes, in units of the bf16 KL")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    ok = True
+    for m in MODELS:
+        if options.only not in m["name"]:
+            continue
+        if options.faults:
+            print_faults(m)
+            continue
+        result, logits, figures = measure(m)
+        if options.check:
+            ok = check(result, logits) and ok
+            continue
+        write(result, logits)
+        print(f"{m['name']:25}", " ".join(f"{key} {value:.3g}" for key, value in figures.items()), flush=True)
+        refuse_degenerate(m, figures)
+    if not options.check and not options.faults:
+        write_readme()
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

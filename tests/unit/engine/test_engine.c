@@ -1,0 +1,314 @@
+// The engine: requests in a batch give what each gives alone, whatever the chunks and the number of
+// places; limits are checked; pages come back; allocation failures leak nothing.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "engine/engine.h"
+
+enum { VOCAB = 160, CONTEXT = 128, REQUESTS = 12, MOST_NEW = 30 };
+
+static const mgl_config config = {.family = MGL_FAMILY_QWEN2,
+                                  .hidden_size = 64,
+                                  .intermediate_size = 96,
+                                  .layer_count = 2,
+                                  .head_count = 4,
+                                  .kv_head_count = 2,
+                                  .head_dim = 16,
+                                  .vocab_size = VOCAB,
+                                  .context_tokens = CONTEXT,
+                                  .rms_norm_eps = 1e-6,
+                                  .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
+                                  .qkv_bias = true,
+                                  .dtype = MGL_DTYPE_BF16};
+
+static mgl_runner *make_runner(uint32_t sequences, uint64_t pool_tokens) {
+  mgl_model_folder folder = {.config = config};
+  mgl_runner_options options = {.threads = 2,
+                                .sequences = sequences,
+                                .sequence_tokens = CONTEXT,
+                                .pool_tokens = pool_tokens,
+                                .weights = MGL_WEIGHTS_DUMMY,
+                                .seed = 3};
+  mgl_runner *runner = NULL;
+  mgl_error err = {0};
+  if (mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  return runner;
+}
+
+typedef struct results {
+  int32_t tokens[REQUESTS][MOST_NEW];
+  uint32_t counts[REQUESTS];
+  mgl_finish_reason reasons[REQUESTS];
+} results;
+
+static void collect(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+  results *r = context;
+  assert_true(request < REQUESTS);
+  assert_int_equal(r->reasons[request], MGL_FINISH_NONE);  // nothing comes after the last token
+  assert_true(r->counts[request] < MOST_NEW);
+  r->tokens[request][r->counts[request]++] = token;
+  r->reasons[request] = reason;
+}
+
+// Request i: its own prompt, length, sampling and stop token.
+static void submit(mgl_engine *engine, uint32_t i) {
+  int32_t prompt[90];
+  size_t count = 1 + i * 17 % 90;
+  int32_t stop = (int32_t)(i * 31 % VOCAB);
+  for (size_t j = 0; j < count; j++) {
+    prompt[j] = (int32_t)((i * 101 + j * 37) % VOCAB);
+  }
+  mgl_request request = {
+      .prompt = prompt,
+      .prompt_count = count,
+      .max_new_tokens = 5 + i * 7 % (MOST_NEW - 4),
+      .sampling = {.temperature = i % 2 == 0 ? 0 : 1.2, .top_p = 0.95, .seed = i},
+      .stop_ids = &stop,
+      .stop_count = 1};
+  uint32_t number = 0;
+  mgl_error err = {0};
+  if (mgl_engine_submit(engine, &request, &number, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+}
+
+static void run_all(mgl_engine *engine, results *r) {
+  mgl_error err = {0};
+  uint32_t steps = 0;
+  while (mgl_engine_has_work(engine)) {
+    mgl_iteration stats;
+    if (mgl_engine_step(engine, collect, r, &stats, &err) != MGL_OK) {
+      fail_msg("%s", err.text);
+    }
+    assert_true(stats.prompt_tokens + stats.decode_tokens > 0);
+    assert_true(++steps < 10000);
+  }
+}
+
+static void a_batch_gives_what_each_request_gives_alone(void **state) {
+  (void)state;
+  static results alone;
+  mgl_error err = {0};
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    // A fresh engine numbers its only request 0; keep its results at i.
+    static results one;
+    memset(&one, 0, sizeof one);
+    mgl_runner *runner = make_runner(1, 0);
+    mgl_engine *engine = NULL;
+    assert_int_equal(mgl_engine_create(runner, &(mgl_engine_options){0}, &engine, &err), MGL_OK);
+    submit(engine, i);
+    run_all(engine, &one);
+    memcpy(alone.tokens[i], one.tokens[0], sizeof one.tokens[0]);
+    alone.counts[i] = one.counts[0];
+    alone.reasons[i] = one.reasons[0];
+    mgl_engine_destroy(engine);
+    mgl_runner_destroy(runner);
+  }
+  static const struct {
+    uint32_t sequences, chunk;
+    uint64_t pool;
+  } ways[] = {{8, 0, 0}, {3, 1, 0}, {8, 7, 0}, {12, 64, 256}, {5, 16, 130}};
+  for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+    static results batch;
+    memset(&batch, 0, sizeof batch);
+    mgl_runner *runner = make_runner(ways[w].sequences, ways[w].pool);
+    mgl_engine *engine = NULL;
+    mgl_engine_options options = {.chunk_tokens = ways[w].chunk};
+    assert_int_equal(mgl_engine_create(runner, &options, &engine, &err), MGL_OK);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+      submit(engine, i);
+    }
+    run_all(engine, &batch);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+      assert_int_equal(batch.counts[i], alone.counts[i]);
+      assert_int_equal(batch.reasons[i], alone.reasons[i]);
+      assert_memory_equal(batch.tokens[i], alone.tokens[i], alone.counts[i] * sizeof(int32_t));
+    }
+    mgl_engine_destroy(engine);
+    mgl_runner_destroy(runner);
+  }
+}
+
+static void cancelled_requests_free_their_pages(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_runner *runner = make_runner(2, 2 * CONTEXT);
+  mgl_engine *engine = NULL;
+  static results r;
+  assert_int_equal(mgl_engine_create(runner, &(mgl_engine_options){0}, &engine, &err), MGL_OK);
+  for (int round = 0; round < 100; round++) {
+    int32_t prompt[100] = {1, 2, 3};
+    mgl_request request = {
+        .prompt = prompt, .prompt_count = 100, .max_new_tokens = 28, .sampling = {.top_p = 1}};
+    uint32_t numbers[3];
+    for (int i = 0; i < 3; i++) {
+      assert_int_equal(mgl_engine_submit(engine, &request, &numbers[i], &err), MGL_OK);
+    }
+    memset(&r, 0, sizeof r);
+    // Two are admitted (all pages), one waits; cancel one running and the waiting one, then the
+    // last.
+    assert_int_equal(mgl_engine_step(engine, collect, &r, NULL, &err), MGL_OK);
+    mgl_engine_cancel(engine, numbers[0]);
+    mgl_engine_cancel(engine, numbers[2]);
+    mgl_engine_cancel(engine, 12345678);
+    assert_int_equal(mgl_engine_step(engine, collect, &r, NULL, &err), MGL_OK);
+    mgl_engine_cancel(engine, numbers[1]);
+    assert_false(mgl_engine_has_work(engine));
+    assert_int_equal(r.counts[0] + r.counts[1] + r.counts[2], 0);
+  }
+  mgl_engine_destroy(engine);
+  mgl_runner_destroy(runner);
+}
+
+static void bad_requests_are_refused(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_runner *runner = make_runner(2, 0);
+  mgl_engine *engine = NULL;
+  assert_int_equal(mgl_engine_create(runner, &(mgl_engine_options){0}, &engine, &err), MGL_OK);
+  int32_t prompt[CONTEXT + 1] = {0};
+  int32_t bad_id[] = {5, VOCAB};
+  int32_t negative[] = {-1};
+  static const mgl_sampling greedy = {.top_p = 1};
+  const struct {
+    mgl_request request;
+    const char *message;
+  } bad[] = {
+      {{.prompt = prompt, .prompt_count = 0, .max_new_tokens = 1, .sampling = greedy},
+       "at least 1"},
+      {{.prompt = prompt, .prompt_count = 1, .max_new_tokens = 0, .sampling = greedy},
+       "at least 1"},
+      {{.prompt = prompt, .prompt_count = CONTEXT, .max_new_tokens = 1, .sampling = greedy},
+       "do not fit"},
+      {{.prompt = prompt, .prompt_count = 1, .max_new_tokens = UINT32_MAX, .sampling = greedy},
+       "do not fit"},
+      {{.prompt = bad_id, .prompt_count = 2, .max_new_tokens = 1, .sampling = greedy}, "found 160"},
+      {{.prompt = negative, .prompt_count = 1, .max_new_tokens = 1, .sampling = greedy},
+       "found -1"},
+      {{.prompt = prompt, .prompt_count = 1, .max_new_tokens = 1, .sampling = {.top_p = 2}},
+       "top-p"},
+      {{.prompt = prompt,
+        .prompt_count = 1,
+        .max_new_tokens = 1,
+        .sampling = greedy,
+        .stop_ids = prompt,
+        .stop_count = 99},
+       "at most 16"},
+  };
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    uint32_t number = 0;
+    assert_true(mgl_engine_submit(engine, &bad[i].request, &number, &err) != MGL_OK);
+    if (strstr(err.text, bad[i].message) == NULL) {
+      fail_msg("expected \"...%s...\", found \"%s\"", bad[i].message, err.text);
+    }
+  }
+  assert_false(mgl_engine_has_work(engine));
+  assert_int_equal(mgl_engine_step(engine, collect, NULL, NULL, &err), MGL_ERR_ARGUMENT);
+  mgl_engine_destroy(engine);
+  mgl_runner_destroy(runner);
+}
+
+static void bad_runner_options_are_refused(void **state) {
+  (void)state;
+  const struct {
+    mgl_runner_options options;
+    const char *message;
+  } bad[] = {
+      {{.sequences = 1, .sequence_tokens = CONTEXT + 1}, "context is 128"},
+      {{.sequences = 0, .sequence_tokens = 8}, "found 0"},
+      {{.sequences = 65, .sequence_tokens = 8}, "found 65"},
+      {{.sequences = 1, .sequence_tokens = 0}, "0 tokens"},
+      {{.sequences = 1, .sequence_tokens = 8, .iteration_tokens = 65}, "found 65"},
+      {{.sequences = 1, .sequence_tokens = 8, .threads = 1000000000}, "found 1000000000"},
+      {{.sequences = 1, .sequence_tokens = 8, .pool_tokens = UINT64_MAX / 2}, "pages"},
+      {{.sequences = 1, .sequence_tokens = 8, .pool_tokens = UINT64_C(1) << 30}, "GiB"},
+  };
+  int64_t live = mgl_alloc_live();
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    mgl_model_folder folder = {.config = config};
+    mgl_runner_options options = bad[i].options;
+    mgl_runner *runner = NULL;
+    mgl_error err = {0};
+    options.weights = MGL_WEIGHTS_DUMMY;
+    assert_true(mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK);
+    assert_null(runner);
+    if (strstr(err.text, bad[i].message) == NULL) {
+      fail_msg("expected \"...%s...\", found \"%s\"", bad[i].message, err.text);
+    }
+  }
+  assert_int_equal(mgl_alloc_live(), live);
+}
+
+// A runner, an engine and one request, with every allocation made to fail once.
+static mgl_status run_once(mgl_error *err) {
+  mgl_model_folder folder = {.config = config};
+  mgl_runner_options options = {
+      .threads = 2, .sequences = 2, .sequence_tokens = 32, .weights = MGL_WEIGHTS_DUMMY};
+  mgl_runner *runner = NULL;
+  mgl_engine *engine = NULL;
+  int32_t prompt[] = {1, 2, 3};
+  mgl_request request = {.prompt = prompt,
+                         .prompt_count = 3,
+                         .max_new_tokens = 2,
+                         .sampling = {.temperature = 1, .top_p = 0.9}};
+  uint32_t number = 0;
+  static results r;
+  memset(&r, 0, sizeof r);
+  mgl_status status = mgl_runner_create(&folder, &options, &runner, err);
+  if (status == MGL_OK) {
+    status = mgl_engine_create(runner, &(mgl_engine_options){0}, &engine, err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_engine_submit(engine, &request, &number, err);
+  }
+  while (status == MGL_OK && mgl_engine_has_work(engine)) {
+    status = mgl_engine_step(engine, collect, &r, NULL, err);
+  }
+  mgl_engine_destroy(engine);
+  mgl_runner_destroy(runner);
+  return status;
+}
+
+static void allocation_failures_are_reported(void **state) {
+  (void)state;
+  int64_t live = mgl_alloc_live();
+  uint64_t n = 1;
+  for (;; n++) {
+    mgl_error err = {0};
+    mgl_alloc_fail_nth(n);
+    mgl_status status = run_once(&err);
+    bool reached = mgl_alloc_count() >= n;
+    mgl_alloc_fail_nth(0);
+    assert_int_equal(mgl_alloc_live(), live);
+    if (!reached) {
+      assert_int_equal(status, MGL_OK);
+      break;
+    }
+    if (status == MGL_OK || err.text[0] == 0) {
+      fail_msg("allocation %llu failed, and the status was %s, the message \"%s\"",
+               (unsigned long long)n, mgl_status_name(status), err.text);
+    }
+  }
+  assert_true(n > 50);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_batch_gives_what_each_request_gives_alone),
+      cmocka_unit_test(cancelled_requests_free_their_pages),
+      cmocka_unit_test(bad_requests_are_refused),
+      cmocka_unit_test(bad_runner_options_are_refused),
+      cmocka_unit_test(allocation_failures_are_reported),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

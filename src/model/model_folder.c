@@ -1,0 +1,355 @@
+// Opening a Hugging Face model folder: which files it has, which are needed, what they say.
+//
+// config.json is always read; generation_config.json when it is there; the rest on request, in the
+// order tokenizer, chat template, weights, so that the cheap errors come first. Rejected: opening
+// everything always (a chat template outside the supported subset must not keep a caller from
+// running raw prompts).
+#include "model/model_folder.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/json.h"
+
+enum {
+  MAX_CONFIG_BYTES = 4 * 1024 * 1024,
+  MAX_TOKENIZER_CONFIG_BYTES = 64 * 1024 * 1024,  // has every added token
+};
+
+#define FOLDER_HINT "expected a folder with config.json, tokenizer.json and *.safetensors"
+
+// The path of a file of the folder; *out is NULL (and nothing to free) when it does not exist.
+static mgl_status find_file(const char *folder, const char *name, char **out, mgl_error *err) {
+  MGL_TRY(mgl_path_join(folder, name, out, err));
+  if (!mgl_file_exists(*out)) {
+    mgl_free(*out);
+    *out = NULL;
+  }
+  return MGL_OK;
+}
+
+static mgl_status check_folder(const char *path, mgl_error *err) {
+  if (!mgl_file_exists(path)) {
+    return mgl_error_set(err, MGL_ERR_IO, "%s does not exist: " FOLDER_HINT, path);
+  }
+  if (!mgl_file_is_folder(path)) {
+    return mgl_error_set(err, MGL_ERR_IO, "%s is a file: " FOLDER_HINT, path);
+  }
+  return MGL_OK;
+}
+
+// --- configuration -------------------------------------------------------------------------------
+
+static mgl_status read_config(mgl_model_folder *folder, mgl_error *err) {
+  char *path = NULL;
+  char *text = NULL;
+  size_t bytes = 0;
+  MGL_TRY(find_file(folder->path, "config.json", &path, err));
+  if (path == NULL) {
+    return mgl_error_set(err, MGL_ERR_IO, "%s has no config.json: " FOLDER_HINT, folder->path);
+  }
+  mgl_status status = mgl_file_read(path, MAX_CONFIG_BYTES, &text, &bytes, err);
+  if (status == MGL_OK) {
+    status = mgl_config_parse(text, bytes, path, &folder->config, &folder->generation, err);
+  }
+  mgl_free(text);
+  mgl_free(path);
+  return status;
+}
+
+static mgl_status read_generation_config(mgl_model_folder *folder, mgl_error *err) {
+  char *path = NULL;
+  char *text = NULL;
+  size_t bytes = 0;
+  MGL_TRY(find_file(folder->path, "generation_config.json", &path, err));
+  if (path == NULL) {
+    return MGL_OK;
+  }
+  mgl_status status = mgl_file_read(path, MAX_CONFIG_BYTES, &text, &bytes, err);
+  if (status == MGL_OK) {
+    status = mgl_generation_parse(text, bytes, path, folder->config.vocab_size, &folder->generation,
+                                  err);
+  }
+  mgl_free(text);
+  mgl_free(path);
+  return status;
+}
+
+// --- tokenizer and chat template -----------------------------------------------------------------
+
+static mgl_status open_tokenizer(mgl_model_folder *folder, mgl_error *err) {
+  char *path = NULL;
+  MGL_TRY(find_file(folder->path, "tokenizer.json", &path, err));
+  if (path == NULL) {
+    return mgl_error_set(err, MGL_ERR_IO,
+                         "%s has no tokenizer.json: " FOLDER_HINT
+                         "; a tokenizer.model alone is not supported",
+                         folder->path);
+  }
+  mgl_status status = mgl_tokenizer_open(path, &folder->tokenizer, err);
+  if (status == MGL_OK && mgl_tokenizer_vocab_size(folder->tokenizer) > folder->config.vocab_size) {
+    status = mgl_error_set(
+        err, MGL_ERR_FORMAT,
+        "%s: expected token ids below the vocab_size of config.json (%" PRIu32 "), found %" PRIu32,
+        path, folder->config.vocab_size, mgl_tokenizer_vocab_size(folder->tokenizer) - 1);
+  }
+  mgl_free(path);
+  return status;
+}
+
+// A special token of tokenizer_config.json: a string, or an object with its "content". A copy goes
+// to *out; absent leaves it NULL.
+static mgl_status read_special_token(mgl_json_object o, const char *key, char **out,
+                                     mgl_error *err) {
+  const char *content = NULL;
+  if (json_is_object(json_object_get(o.object, key))) {
+    mgl_json_object token;
+    MGL_TRY(mgl_json_opt_object(o, key, &token, err));
+    MGL_TRY(mgl_json_opt_string(token, "content", &content, err));
+  } else {
+    MGL_TRY(mgl_json_opt_string(o, key, &content, err));
+  }
+  if (content != NULL) {
+    *out = mgl_strdup(content);
+    if (*out == NULL) {
+      return mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory for \"%s\"", o.where, key);
+    }
+  }
+  return MGL_OK;
+}
+
+// "chat_template": the source itself, or a list of {"name", "template"} of which "default" counts.
+// *out (borrowed) stays NULL when there is none.
+static mgl_status find_template_source(mgl_json_object o, const char **out, mgl_error *err) {
+  static const char key[] = "chat_template";
+  const json_t *list = json_object_get(o.object, key);
+  *out = NULL;
+  if (!json_is_array(list)) {
+    return mgl_json_opt_string(o, key, out, err);
+  }
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    mgl_json_object item = {.object = json_array_get(list, i), .where = o.where};
+    const char *name = NULL;
+    const char *source = NULL;
+    if (!json_is_object(item.object)) {
+      return mgl_error_set(err, MGL_ERR_FORMAT,
+                           "%s: \"%s\": expected a list of {\"name\", \"template\"}", o.where, key);
+    }
+    MGL_TRY(mgl_json_opt_string(item, "name", &name, err));
+    MGL_TRY(mgl_json_opt_string(item, "template", &source, err));
+    if (name != NULL && strcmp(name, "default") == 0) {
+      *out = source;
+    }
+  }
+  return MGL_OK;
+}
+
+// Parses chat_template.jinja, which takes precedence. *out_found tells whether there is one.
+static mgl_status open_template_file(mgl_model_folder *folder, bool *out_found, mgl_error *err) {
+  char *path = NULL;
+  char *source = NULL;
+  size_t bytes = 0;
+  *out_found = false;
+  MGL_TRY(find_file(folder->path, "chat_template.jinja", &path, err));
+  if (path == NULL) {
+    return MGL_OK;
+  }
+  *out_found = true;
+  mgl_status status = mgl_file_read(path, MGL_TEMPLATE_MAX_SOURCE_BYTES, &source, &bytes, err);
+  if (status == MGL_OK) {
+    status = mgl_chat_template_parse(source, bytes, path, &folder->chat_template, err);
+  }
+  mgl_free(source);
+  mgl_free(path);
+  return status;
+}
+
+static mgl_status open_template(mgl_model_folder *folder, mgl_json_object tokenizer_config,
+                                mgl_error *err) {
+  bool found = false;
+  const char *source = NULL;
+  MGL_TRY(open_template_file(folder, &found, err));
+  if (found) {
+    return MGL_OK;
+  }
+  MGL_TRY(find_template_source(tokenizer_config, &source, err));
+  if (source == NULL) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "%s has no chat template: expected chat_template.jinja, or a (default) "
+                         "\"chat_template\" in tokenizer_config.json; a base model has none and "
+                         "takes plain prompts only",
+                         folder->path);
+  }
+  return mgl_chat_template_parse(source, strlen(source), tokenizer_config.where,
+                                 &folder->chat_template, err);
+}
+
+// Reads what tokenizer_config.json says, a file that may be absent.
+static mgl_status read_tokenizer_config(mgl_model_folder *folder, bool need_template,
+                                        mgl_error *err) {
+  char *path = NULL;
+  json_t *root = NULL;
+  mgl_status status = MGL_OK;
+  MGL_TRY(find_file(folder->path, "tokenizer_config.json", &path, err));
+  mgl_json_object o = {.object = NULL, .where = path};
+  if (path != NULL) {
+    status = mgl_json_read(path, MAX_TOKENIZER_CONFIG_BYTES, &root, err);
+    if (status == MGL_OK && !json_is_object(root)) {
+      status = mgl_error_set(err, MGL_ERR_FORMAT, "%s: expected a JSON object", path);
+    }
+    o.object = root;
+  }
+  if (status == MGL_OK) {
+    status = read_special_token(o, "bos_token", &folder->bos_token, err);
+  }
+  if (status == MGL_OK) {
+    status = read_special_token(o, "eos_token", &folder->eos_token, err);
+  }
+  if (status == MGL_OK && need_template) {
+    status = open_template(folder, o, err);
+  }
+  json_decref(root);
+  mgl_free(path);
+  return status;
+}
+
+// --- the folder ----------------------------------------------------------------------------------
+
+mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_folder *out,
+                                 mgl_error *err) {
+  *out = (mgl_model_folder){0};
+  MGL_TRY(check_folder(path, err));
+  bool need_template = (needs & MGL_NEED_CHAT_TEMPLATE) != 0;
+  mgl_status status = MGL_OK;
+  out->path = mgl_strdup(path);
+  if (out->path == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory opening %s", path);
+  }
+  status = read_config(out, err);
+  if (status != MGL_OK) {
+    goto fail;
+  }
+  status = read_generation_config(out, err);
+  if (status != MGL_OK) {
+    goto fail;
+  }
+  if (need_template || (needs & MGL_NEED_TOKENIZER) != 0) {
+    status = open_tokenizer(out, err);
+    if (status != MGL_OK) {
+      goto fail;
+    }
+    status = read_tokenizer_config(out, need_template, err);
+    if (status != MGL_OK) {
+      goto fail;
+    }
+  }
+  if ((needs & MGL_NEED_WEIGHTS) != 0) {
+    status = mgl_checkpoint_open(path, &out->checkpoint, err);
+    if (status != MGL_OK) {
+      goto fail;
+    }
+  }
+  return MGL_OK;
+fail:
+  mgl_model_folder_close(out);
+  return status;
+}
+
+void mgl_model_folder_close(mgl_model_folder *folder) {
+  mgl_checkpoint_close(folder->checkpoint);
+  mgl_chat_template_destroy(folder->chat_template);
+  mgl_tokenizer_close(folder->tokenizer);
+  mgl_free(folder->bos_token);
+  mgl_free(folder->eos_token);
+  mgl_free(folder->path);
+  *folder = (mgl_model_folder){0};
+}
+
+// --- chats ---------------------------------------------------------------------------------------
+
+// Sets object[key], taking `value`, which is NULL when memory ran out while it was made.
+static mgl_status set_member(json_t *object, const char *key, json_t *value, mgl_error *err) {
+  if (json_object_set_new(object, key, value) != 0) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the \"%s\" of a chat", key);
+  }
+  return MGL_OK;
+}
+
+static mgl_status check_utf8(const char *role, const char *text, mgl_error *err) {
+  const utf8proc_uint8_t *bytes = (const utf8proc_uint8_t *)text;
+  size_t count = strlen(text);
+  for (size_t i = 0; i < count;) {
+    utf8proc_int32_t character = 0;
+    utf8proc_ssize_t used = utf8proc_iterate(bytes + i, (utf8proc_ssize_t)(count - i), &character);
+    if (used <= 0) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "the %s message: expected UTF-8, found an invalid byte (0x%02x) at "
+                           "offset %zu",
+                           role, bytes[i], i);
+    }
+    i += (size_t)used;
+  }
+  return MGL_OK;
+}
+
+// Appends {"role": role, "content": content}.
+static mgl_status append_message(json_t *messages, const char *role, const char *content,
+                                 mgl_error *err) {
+  MGL_TRY(check_utf8(role, content, err));
+  json_t *message = json_object();
+  mgl_status status = set_member(message, "role", json_string(role), err);
+  if (status == MGL_OK) {
+    status = set_member(message, "content", json_string(content), err);
+  }
+  if (status != MGL_OK) {
+    json_decref(message);
+    return status;
+  }
+  if (json_array_append_new(messages, message) != 0) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a chat message");
+  }
+  return MGL_OK;
+}
+
+// What transformers' apply_chat_template defines: special tokens only where the model has them,
+// "tools" and "documents" as none.
+static mgl_status fill_context(const mgl_model_folder *folder, json_t *context, mgl_error *err) {
+  MGL_TRY(set_member(context, "add_generation_prompt", json_true(), err));
+  MGL_TRY(set_member(context, "tools", json_null(), err));
+  MGL_TRY(set_member(context, "documents", json_null(), err));
+  if (folder->bos_token != NULL) {
+    MGL_TRY(set_member(context, "bos_token", json_string(folder->bos_token), err));
+  }
+  if (folder->eos_token != NULL) {
+    MGL_TRY(set_member(context, "eos_token", json_string(folder->eos_token), err));
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_model_folder_chat(const mgl_model_folder *folder, const char *system,
+                                 const char *user, mgl_text *out, mgl_error *err) {
+  if (folder->chat_template == NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s was opened without its chat template",
+                         folder->path);
+  }
+  json_t *context = json_object();
+  json_t *messages = json_array();
+  mgl_status status = set_member(context, "messages", messages, err);
+  if (status == MGL_OK) {
+    status = fill_context(folder, context, err);
+  }
+  if (status == MGL_OK && system != NULL) {
+    status = append_message(messages, "system", system, err);
+  }
+  if (status == MGL_OK) {
+    status = append_message(messages, "user", user, err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_chat_template_render(folder->chat_template, context, out, err);
+  }
+  json_decref(context);
+  return status;
+}

@@ -1,0 +1,237 @@
+// linear of every level: against a double-precision reference, and the numerics contract.
+//
+// Bound. A dot product is a sum of K exact-to-f32 products, each rounded at most once, through at
+// most K + 16 additions (chains of K / lanes, then a tree of 5 levels; scalar: K in a row). With u
+// = 2^-24 the error is at most (K + 16) u sum|x w| to first order; the bias adds one rounding. The
+// bound tested is that for the scalar level; the vector levels have chains of K / lanes terms (two
+// roundings a step for VDPBF16PS), so theirs is (2 K / 8 + 16) u sum|x w|.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernel_test.h"
+
+typedef struct problem {
+  size_t tokens, rows, k, skew;  // skew: bytes between a 64-byte boundary and w
+  mgl_dtype x_dtype, w_dtype;
+  bool bias;
+  guarded x, w, bias_data;
+} problem;
+
+static const mgl_dtype dtype_pairs[][2] = {
+    {MGL_DTYPE_BF16, MGL_DTYPE_BF16},
+    {MGL_DTYPE_F32, MGL_DTYPE_BF16},
+    {MGL_DTYPE_F32, MGL_DTYPE_F16},
+    {MGL_DTYPE_F32, MGL_DTYPE_F32},
+};
+enum { pair_count = sizeof dtype_pairs / sizeof *dtype_pairs };
+
+static problem problem_create(size_t tokens, size_t rows, size_t k, size_t pair, size_t skew,
+                              bool bias) {
+  problem p = {
+      .tokens = tokens,
+      .rows = rows,
+      .k = k,
+      .skew = skew,
+      .x_dtype = dtype_pairs[pair][0],
+      .w_dtype = dtype_pairs[pair][1],
+      .bias = bias,
+  };
+  p.x = guarded_create(tokens * k * mgl_dtype_bytes(p.x_dtype), 0);
+  p.w = guarded_create(rows * k * mgl_dtype_bytes(p.w_dtype), skew);
+  p.bias_data = guarded_create(rows * sizeof(float), 4);
+  fill_random(p.x.data, p.x_dtype, tokens * k);
+  fill_random(p.w.data, p.w_dtype, rows * k);
+  fill_random(p.bias_data.data, MGL_DTYPE_F32, rows);
+  return p;
+}
+
+static void problem_destroy(problem *p) {
+  guarded_destroy(&p->x);
+  guarded_destroy(&p->w);
+  guarded_destroy(&p->bias_data);
+}
+
+static mgl_linear_args problem_args(const problem *p, const guarded *out, size_t stride) {
+  mgl_linear_args args = {
+      .x = p->x.data,
+      .x_dtype = p->x_dtype,
+      .w = p->w.data,
+      .w_dtype = p->w_dtype,
+      .bias = p->bias ? p->bias_data.data : NULL,
+      .token_count = (uint32_t)p->tokens,
+      .k = (uint32_t)p->k,
+      .out = out->data,
+      .out_stride = (uint32_t)stride,
+  };
+  return args;
+}
+
+static void check_reference(const problem *p, const float *out, size_t stride, bool scalar) {
+  double chain = scalar ? (double)p->k : 2.0 * (double)p->k / 8;
+  for (size_t t = 0; t < p->tokens; t++) {
+    for (size_t n = 0; n < p->rows; n++) {
+      double sum = 0, magnitude = 0;
+      for (size_t i = 0; i < p->k; i++) {
+        double product = (double)element_load(p->x.data, p->x_dtype, t * p->k + i) *
+                         (double)element_load(p->w.data, p->w_dtype, n * p->k + i);
+        sum += product;
+        magnitude += fabs(product);
+      }
+      if (p->bias) {
+        double bias = (double)((float *)p->bias_data.data)[n];
+        sum += bias;
+        magnitude += fabs(bias);
+      }
+      double bound = (chain + 16) * F32_ROUNDOFF * magnitude + (double)p->k * F32_TINY;
+      check_close(out[t * stride + n], sum, bound, MGL_DTYPE_F32);
+    }
+  }
+}
+
+// Columns from `rows` to the stride must stay poisoned.
+static void check_gap(const problem *p, const float *out, size_t stride) {
+  for (size_t t = 0; t < p->tokens; t++) {
+    for (size_t n = p->rows; n < stride; n++) {
+      assert_true(isnan(out[t * stride + n]));
+    }
+  }
+}
+
+static void check_levels(const problem *p) {
+  size_t stride = p->rows + random_below(3);
+  for (size_t l = 0; l < level_count(); l++) {
+    guarded out = guarded_create(p->tokens * stride * sizeof(float), 4 * random_below(16));
+    mgl_linear_args args = problem_args(p, &out, stride);
+    level(l)->linear(&args, 0, p->rows);
+    check_reference(p, out.data, stride, l == MGL_SIMD_SCALAR);
+    check_gap(p, out.data, stride);
+    guarded_destroy(&out);
+  }
+}
+
+static void linear_matches_reference(void **state) {
+  (void)state;
+  static const size_t ks[] = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 80, 240, 1000, 1024};
+  static const size_t tokens[] = {1, 2, 3, 5, 6, 7, 8, 13, 64};
+  for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
+    for (size_t j = 0; j < sizeof tokens / sizeof *tokens; j++) {
+      for (size_t pair = 0; pair < pair_count; pair++) {
+        size_t rows = ks[i] > 200 && tokens[j] > 8 ? 5 : 1 + random_below(23);
+        problem p =
+            problem_create(tokens[j], rows, ks[i], pair, random_below(64), random_below(2) == 0);
+        check_levels(&p);
+        problem_destroy(&p);
+      }
+    }
+  }
+}
+
+static void linear_matches_reference_random(void **state) {
+  (void)state;
+  for (int i = 0; i < 200; i++) {
+    problem p = problem_create(1 + random_below(12), 1 + random_below(40), 1 + random_below(300),
+                               random_below(pair_count), random_below(64), random_below(2) == 0);
+    check_levels(&p);
+    problem_destroy(&p);
+  }
+}
+
+// The same rows token by token, in random ranges, and with other alignments of w: the same bits.
+static void check_bits(size_t l, const problem *p) {
+  size_t out_bytes = p->tokens * p->rows * sizeof(float);
+  guarded whole = guarded_create(out_bytes, 0), parts = guarded_create(out_bytes, 0);
+  mgl_linear_args args = problem_args(p, &whole, p->rows);
+  level(l)->linear(&args, 0, p->rows);
+  guarded copy = guarded_create(p->w.bytes, (p->skew + 1 + random_below(63)) % 64);
+  memcpy(copy.data, p->w.data, p->w.bytes);
+  args.w = copy.data;
+  size_t x_bytes = p->k * mgl_dtype_bytes(p->x_dtype);
+  for (size_t t = 0, count; t < p->tokens; t += count) {
+    count = 1 + random_below((uint32_t)(p->tokens - t < 9 ? p->tokens - t : 9));
+    args.x = (const char *)p->x.data + t * x_bytes;
+    args.token_count = (uint32_t)count;
+    args.out = (float *)parts.data + t * p->rows;
+    for (size_t n = 0, end; n < p->rows; n = end) {
+      end = n + 1 + random_below((uint32_t)(p->rows - n));
+      level(l)->linear(&args, n, end);
+    }
+  }
+  assert_memory_equal(whole.data, parts.data, out_bytes);
+  guarded_destroy(&copy);
+  guarded_destroy(&whole);
+  guarded_destroy(&parts);
+}
+
+static void linear_bits_do_not_depend_on_blocking(void **state) {
+  (void)state;
+  static const size_t ks[] = {1, 33, 80, 240, 1000, 1024};
+  static const size_t tokens[] = {1, 7, 8, 64};
+  for (size_t l = 0; l < level_count(); l++) {
+    for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
+      for (size_t j = 0; j < sizeof tokens / sizeof *tokens; j++) {
+        for (size_t pair = 0; pair < pair_count; pair++) {
+          problem p = problem_create(tokens[j], 1 + random_below(70), ks[i], pair, random_below(64),
+                                     pair % 2 == 0);
+          check_bits(l, &p);
+          problem_destroy(&p);
+        }
+      }
+    }
+  }
+}
+
+// Infinities and NaN of one row or token stay in that row and token.
+static void linear_keeps_rows_apart(void **state) {
+  (void)state;
+  for (size_t l = 0; l < level_count(); l++) {
+    for (size_t pair = 0; pair < pair_count; pair++) {
+      problem p = problem_create(8, 19, 45, pair, 2, false);
+      element_store(p.w.data, p.w_dtype, 7 * p.k + 44, NAN);
+      element_store(p.x.data, p.x_dtype, 3 * p.k + 1, NAN);
+      guarded out = guarded_create(p.tokens * p.rows * sizeof(float), 0);
+      mgl_linear_args args = problem_args(&p, &out, p.rows);
+      level(l)->linear(&args, 0, p.rows);
+      for (size_t t = 0; t < p.tokens; t++) {
+        for (size_t n = 0; n < p.rows; n++) {
+          bool expected = t == 3 || n == 7;
+          assert_true(!!isnan(((float *)out.data)[t * p.rows + n]) == expected);
+        }
+      }
+      guarded_destroy(&out);
+      problem_destroy(&p);
+    }
+  }
+}
+
+// w ends where its page ends, and the next page cannot be read.
+static void linear_reads_nothing_after_the_last_row(void **state) {
+  (void)state;
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  char *pages = mmap(NULL, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_true(pages != MAP_FAILED);
+  assert_int_equal(mprotect(pages + 2 * page, page, PROT_NONE), 0);
+  for (size_t l = 0; l < level_count(); l++) {
+    for (size_t pair = 0; pair < pair_count; pair++) {
+      problem p = problem_create(1 + random_below(8), 5, 37 + random_below(60), pair, 0, false);
+      guarded out = guarded_create(p.tokens * p.rows * sizeof(float), 0);
+      mgl_linear_args args = problem_args(&p, &out, p.rows);
+      args.w = memcpy(pages + 2 * page - p.w.bytes, p.w.data, p.w.bytes);
+      level(l)->linear(&args, 0, p.rows);
+      check_reference(&p, out.data, p.rows, l == MGL_SIMD_SCALAR);
+      guarded_destroy(&out);
+      problem_destroy(&p);
+    }
+  }
+  munmap(pages, 3 * page);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(linear_matches_reference),
+      cmocka_unit_test(linear_matches_reference_random),
+      cmocka_unit_test(linear_bits_do_not_depend_on_blocking),
+      cmocka_unit_test(linear_keeps_rows_apart),
+      cmocka_unit_test(linear_reads_nothing_after_the_last_row),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,631 @@
+// config.json and generation_config.json: the shapes of public models, and everything refused.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "base/json.h"
+#include "model/config.h"
+
+// --- good configurations -------------------------------------------------------------------------
+
+#define QWEN3_0_6B                                                                           \
+  "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_size\":1024," \
+  "\"intermediate_size\":3072,\"num_hidden_layers\":28,\"num_attention_heads\":16,"          \
+  "\"num_key_value_heads\":8,\"head_dim\":128,\"vocab_size\":151936,"                        \
+  "\"max_position_embeddings\":40960,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000,"         \
+  "\"rope_scaling\":null,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","         \
+  "\"attention_bias\":false,\"hidden_act\":\"silu\",\"sliding_window\":null,"                \
+  "\"use_sliding_window\":false,\"max_window_layers\":28,\"bos_token_id\":151643,"           \
+  "\"eos_token_id\":151645}"
+#define QWEN3_1_7B                                                                           \
+  "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_size\":2048," \
+  "\"intermediate_size\":6144,\"num_hidden_layers\":28,\"num_attention_heads\":16,"          \
+  "\"num_key_value_heads\":8,\"head_dim\":128,\"vocab_size\":151936,"                        \
+  "\"max_position_embeddings\":40960,\"rope_theta\":1000000,\"tie_word_embeddings\":true}"
+#define QWEN3_8B                                                                             \
+  "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_size\":4096," \
+  "\"intermediate_size\":12288,\"num_hidden_layers\":36,\"num_attention_heads\":32,"         \
+  "\"num_key_value_heads\":8,\"vocab_size\":151936,\"max_position_embeddings\":40960,"       \
+  "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1000000},"                  \
+  "\"tie_word_embeddings\":false,\"dtype\":\"bfloat16\",\"use_sliding_window\":false,"       \
+  "\"sliding_window\":4096}"
+#define QWEN25_0_5B                                                                         \
+  "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"hidden_size\":896," \
+  "\"intermediate_size\":4864,\"num_hidden_layers\":24,\"num_attention_heads\":14,"         \
+  "\"num_key_value_heads\":2,\"vocab_size\":151936,\"max_position_embeddings\":32768,"      \
+  "\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,\"tie_word_embeddings\":true,"           \
+  "\"use_sliding_window\":false,\"sliding_window\":32768,\"max_window_layers\":21,"         \
+  "\"torch_dtype\":\"bfloat16\",\"bos_token_id\":151643,\"eos_token_id\":151645}"
+#define LLAMA32_1B                                                                           \
+  "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":2048," \
+  "\"intermediate_size\":8192,\"num_hidden_layers\":16,\"num_attention_heads\":32,"          \
+  "\"num_key_value_heads\":8,\"head_dim\":64,\"vocab_size\":128256,"                         \
+  "\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-05,\"rope_theta\":500000.0,"       \
+  "\"rope_scaling\":{\"factor\":32.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"      \
+  "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"},"                     \
+  "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"pretraining_tp\":1,"          \
+  "\"mlp_bias\":false,\"bos_token_id\":128000,\"eos_token_id\":[128001,128008,128009]}"
+#define LLAMA31_8B                                                                           \
+  "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":4096," \
+  "\"intermediate_size\":14336,\"num_hidden_layers\":32,\"num_attention_heads\":32,"         \
+  "\"num_key_value_heads\":8,\"vocab_size\":128256,\"max_position_embeddings\":131072,"      \
+  "\"rms_norm_eps\":1e-05,\"rope_parameters\":{\"rope_theta\":500000.0,\"factor\":8.0,"      \
+  "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"                                        \
+  "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"},"                     \
+  "\"dtype\":\"float16\",\"bos_token_id\":128000,\"eos_token_id\":128001}"
+#define MISTRAL_7B                                                                      \
+  "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\","             \
+  "\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,"          \
+  "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"vocab_size\":32768,"          \
+  "\"max_position_embeddings\":32768,\"rms_norm_eps\":1e-05,\"rope_theta\":1000000.0,"  \
+  "\"sliding_window\":null,\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\"," \
+  "\"bos_token_id\":1,\"eos_token_id\":2}"
+// Least keys of a Llama 2 like model: everything else is a default.
+#define LLAMA_LEAST                                                        \
+  "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96," \
+  "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":100}"
+
+typedef struct good_case {
+  const char *name;
+  const char *json;
+  mgl_config config;
+  uint32_t eos_count;
+  int32_t last_eos;
+} good_case;
+
+static const good_case good_cases[] = {
+    {"Qwen3-0.6B",
+     QWEN3_0_6B,
+     {MGL_FAMILY_QWEN3,
+      1024,
+      3072,
+      28,
+      16,
+      8,
+      128,
+      151936,
+      40960,
+      1e-6,
+      {MGL_ROPE_PLAIN, 1e6, 1, 0, 0, 0},
+      true,
+      false,
+      true,
+      MGL_DTYPE_BF16,
+      151643},
+     1,
+     151645},
+    {"Qwen3-1.7B",
+     QWEN3_1_7B,
+     {MGL_FAMILY_QWEN3,
+      2048,
+      6144,
+      28,
+      16,
+      8,
+      128,
+      151936,
+      40960,
+      1e-6,
+      {MGL_ROPE_PLAIN, 1e6, 1, 0, 0, 0},
+      true,
+      false,
+      true,
+      MGL_DTYPE_BF16,
+      -1},
+     0,
+     0},
+    {"Qwen3-8B",
+     QWEN3_8B,
+     {MGL_FAMILY_QWEN3,
+      4096,
+      12288,
+      36,
+      32,
+      8,
+      128,
+      151936,
+      40960,
+      1e-6,
+      {MGL_ROPE_PLAIN, 1e6, 1, 0, 0, 0},
+      false,
+      false,
+      true,
+      MGL_DTYPE_BF16,
+      -1},
+     0,
+     0},
+    {"Qwen2.5-0.5B",
+     QWEN25_0_5B,
+     {MGL_FAMILY_QWEN2,
+      896,
+      4864,
+      24,
+      14,
+      2,
+      64,
+      151936,
+      32768,
+      1e-6,
+      {MGL_ROPE_PLAIN, 1e6, 1, 0, 0, 0},
+      true,
+      true,
+      false,
+      MGL_DTYPE_BF16,
+      151643},
+     1,
+     151645},
+    {"Llama-3.2-1B",
+     LLAMA32_1B,
+     {MGL_FAMILY_LLAMA,
+      2048,
+      8192,
+      16,
+      32,
+      8,
+      64,
+      128256,
+      131072,
+      1e-5,
+      {MGL_ROPE_LLAMA3, 5e5, 32, 1, 4, 8192},
+      true,
+      false,
+      false,
+      MGL_DTYPE_BF16,
+      128000},
+     3,
+     128009},
+    {"Llama-3.1-8B",
+     LLAMA31_8B,
+     {MGL_FAMILY_LLAMA,
+      4096,
+      14336,
+      32,
+      32,
+      8,
+      128,
+      128256,
+      131072,
+      1e-5,
+      {MGL_ROPE_LLAMA3, 5e5, 8, 1, 4, 8192},
+      false,
+      false,
+      false,
+      MGL_DTYPE_F16,
+      128000},
+     1,
+     128001},
+    {"Mistral-7B-v0.3",
+     MISTRAL_7B,
+     {MGL_FAMILY_MISTRAL,
+      4096,
+      14336,
+      32,
+      32,
+      8,
+      128,
+      32768,
+      32768,
+      1e-5,
+      {MGL_ROPE_PLAIN, 1e6, 1, 0, 0, 0},
+      false,
+      false,
+      false,
+      MGL_DTYPE_BF16,
+      1},
+     1,
+     2},
+    {"least keys",
+     LLAMA_LEAST,
+     {MGL_FAMILY_LLAMA,
+      64,
+      96,
+      2,
+      4,
+      4,
+      16,
+      100,
+      2048,
+      1e-6,
+      {MGL_ROPE_PLAIN, 1e4, 1, 0, 0, 0},
+      false,
+      false,
+      false,
+      MGL_DTYPE_BF16,
+      1},
+     1,
+     2},
+};
+
+static void assert_config_equal(const mgl_config *a, const mgl_config *b) {
+  assert_int_equal(a->family, b->family);
+  assert_int_equal(a->hidden_size, b->hidden_size);
+  assert_int_equal(a->intermediate_size, b->intermediate_size);
+  assert_int_equal(a->layer_count, b->layer_count);
+  assert_int_equal(a->head_count, b->head_count);
+  assert_int_equal(a->kv_head_count, b->kv_head_count);
+  assert_int_equal(a->head_dim, b->head_dim);
+  assert_int_equal(a->vocab_size, b->vocab_size);
+  assert_int_equal(a->context_tokens, b->context_tokens);
+  assert_true(a->rms_norm_eps == b->rms_norm_eps);
+  assert_int_equal(a->rope.kind, b->rope.kind);
+  assert_true(a->rope.theta == b->rope.theta);
+  assert_true(a->rope.factor == b->rope.factor);
+  assert_true(a->rope.low_freq_factor == b->rope.low_freq_factor);
+  assert_true(a->rope.high_freq_factor == b->rope.high_freq_factor);
+  assert_true(a->rope.original_context == b->rope.original_context);
+  assert_int_equal(a->tie_word_embeddings, b->tie_word_embeddings);
+  assert_int_equal(a->qkv_bias, b->qkv_bias);
+  assert_int_equal(a->qk_norm, b->qk_norm);
+  assert_int_equal(a->dtype, b->dtype);
+  assert_int_equal(a->bos_id, b->bos_id);
+}
+
+static void test_public_models(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof good_cases / sizeof good_cases[0]; i++) {
+    const good_case *c = &good_cases[i];
+    mgl_config config;
+    mgl_generation generation;
+    mgl_error err = {0};
+    if (mgl_config_parse(c->json, strlen(c->json), c->name, &config, &generation, &err) != MGL_OK) {
+      fail_msg("%s: %s", c->name, err.text);
+    }
+    assert_config_equal(&config, &c->config);
+    assert_int_equal(generation.eos_count, c->eos_count);
+    if (c->eos_count != 0) {
+      assert_int_equal(generation.eos_ids[c->eos_count - 1], c->last_eos);
+    }
+    assert_false(generation.do_sample);
+    assert_true(generation.temperature == 1 && generation.top_p == 1 && generation.top_k == 0);
+  }
+}
+
+// --- variations of a good configuration ----------------------------------------------------------
+
+// Parses `base` with the members of `patch` put over it; "(absent)" as a value removes a key.
+static mgl_status parse_patched(const char *base, const char *patch, mgl_config *config,
+                                mgl_generation *generation, mgl_error *err) {
+  json_t *root = NULL;
+  json_t *changes = NULL;
+  const char *key;
+  json_t *value;
+  assert_int_equal(mgl_json_parse(base, strlen(base), "base", &root, err), MGL_OK);
+  if (mgl_json_parse(patch, strlen(patch), "patch", &changes, err) != MGL_OK) {
+    fail_msg("bad patch %s: %s", patch, err->text);
+  }
+  json_object_foreach(changes, key, value) {
+    const char *text = json_string_value(value);
+    if (text != NULL && strcmp(text, "(absent)") == 0) {
+      assert_int_equal(json_object_del(root, key), 0);
+    } else {
+      assert_int_equal(json_object_set(root, key, value), 0);
+    }
+  }
+  char *json = json_dumps(root, 0);
+  assert_non_null(json);
+  json_decref(root);
+  json_decref(changes);
+  mgl_status status = mgl_config_parse(json, strlen(json), "config.json", config, generation, err);
+  mgl_free(json);
+  return status;
+}
+
+typedef struct bad_case {
+  const char *base;
+  const char *patch;
+  mgl_status status;
+  const char *in_message;
+} bad_case;
+
+#define FORMAT MGL_ERR_FORMAT
+#define NOT_SUPPORTED MGL_ERR_UNSUPPORTED
+
+static const bad_case bad_cases[] = {
+    // family
+    {LLAMA32_1B, "{\"architectures\":[\"GemmaForCausalLM\"]}", NOT_SUPPORTED, "GemmaForCausalLM"},
+    {LLAMA32_1B, "{\"architectures\":[\"GemmaForCausalLM\"]}", NOT_SUPPORTED,
+     "supported are Qwen3ForCausalLM"},
+    {LLAMA32_1B, "{\"architectures\":[\"LlamaForSequenceClassification\"]}", NOT_SUPPORTED,
+     "LlamaForSequenceClassification"},
+    {LLAMA32_1B, "{\"architectures\":\"LlamaForCausalLM\"}", FORMAT, "list of names"},
+    {LLAMA32_1B, "{\"architectures\":[7]}", FORMAT, "list of names"},
+    {LLAMA32_1B, "{\"model_type\":\"mistral\"}", NOT_SUPPORTED, "mistral"},
+    {LLAMA32_1B, "{\"model_type\":5}", FORMAT, "model_type"},
+    {LLAMA_LEAST, "{\"model_type\":null}", FORMAT, "is this the config.json of a model"},
+    {LLAMA_LEAST, "{\"model_type\":\"qwen3_moe\"}", NOT_SUPPORTED, "qwen3_moe"},
+    // features
+    {QWEN3_0_6B, "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}}", NOT_SUPPORTED,
+     "method gptq"},
+    {QWEN3_0_6B, "{\"quantization\":{\"bits\":4}}", NOT_SUPPORTED, "quantised"},
+    {QWEN3_0_6B, "{\"hidden_act\":\"gelu\"}", NOT_SUPPORTED, "\"gelu\""},
+    {QWEN3_0_6B, "{\"attention_bias\":true}", NOT_SUPPORTED, "attention_bias"},
+    {LLAMA32_1B, "{\"attention_bias\":true}", NOT_SUPPORTED, "attention_bias"},
+    {MISTRAL_7B, "{\"attention_bias\":true}", NOT_SUPPORTED, "attention_bias"},
+    {LLAMA32_1B, "{\"mlp_bias\":true}", NOT_SUPPORTED, "mlp_bias"},
+    {LLAMA32_1B, "{\"mlp_bias\":1}", FORMAT, "mlp_bias"},
+    {LLAMA32_1B, "{\"partial_rotary_factor\":0.5}", NOT_SUPPORTED, "partial_rotary_factor"},
+    {LLAMA32_1B, "{\"logits_scaling\":8.0}", NOT_SUPPORTED, "logits_scaling"},
+    {LLAMA32_1B, "{\"residual_multiplier\":0.22}", NOT_SUPPORTED, "residual_multiplier"},
+    {LLAMA32_1B, "{\"embedding_multiplier\":12}", NOT_SUPPORTED, "embedding_multiplier"},
+    {LLAMA32_1B, "{\"attention_multiplier\":0.015625}", NOT_SUPPORTED, "attention_multiplier"},
+    {LLAMA32_1B, "{\"final_logit_softcapping\":30.0}", NOT_SUPPORTED, "final_logit_softcapping"},
+    {QWEN3_0_6B, "{\"num_experts\":128}", NOT_SUPPORTED, "num_experts"},
+    {QWEN25_0_5B, "{\"is_causal\":false}", NOT_SUPPORTED, "is_causal"},
+    // windows
+    {MISTRAL_7B, "{\"sliding_window\":4096}", NOT_SUPPORTED, "\"sliding_window\" of 4096"},
+    {MISTRAL_7B, "{\"sliding_window\":\"(absent)\"}", NOT_SUPPORTED, "default of the absent key"},
+    {MISTRAL_7B, "{\"sliding_window\":0}", FORMAT, "sliding_window"},
+    {MISTRAL_7B, "{\"sliding_window\":\"wide\"}", FORMAT, "sliding_window"},
+    {QWEN25_0_5B, "{\"use_sliding_window\":true,\"sliding_window\":1024}", NOT_SUPPORTED,
+     "\"sliding_window\" of 1024"},
+    {QWEN3_0_6B, "{\"num_hidden_layers\":30,\"use_sliding_window\":true,\"sliding_window\":512}",
+     NOT_SUPPORTED, "\"sliding_window\" of 512"},
+    {QWEN3_0_6B,
+     "{\"num_hidden_layers\":2,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+     NOT_SUPPORTED, "layer 1"},
+    {QWEN3_0_6B,
+     "{\"num_hidden_layers\":1,\"layer_types\":[\"sliding_attention\"],\"sliding_window\":64,"
+     "\"use_sliding_window\":true}",
+     NOT_SUPPORTED, "sliding_attention"},
+    {QWEN3_0_6B, "{\"layer_types\":[\"full_attention\"]}", FORMAT, "layer_types"},
+    {QWEN3_0_6B, "{\"num_hidden_layers\":1,\"layer_types\":[\"linear_attention\"]}", NOT_SUPPORTED,
+     "linear_attention"},
+    // sizes
+    {LLAMA_LEAST, "{\"hidden_size\":\"(absent)\"}", FORMAT, "\"hidden_size\" is missing"},
+    {LLAMA_LEAST, "{\"intermediate_size\":null}", FORMAT, "\"intermediate_size\" is missing"},
+    {LLAMA_LEAST, "{\"num_hidden_layers\":0}", FORMAT, "expected 1 to 1024, found 0"},
+    {LLAMA_LEAST, "{\"num_hidden_layers\":1000000}", FORMAT, "found 1000000"},
+    {LLAMA_LEAST, "{\"num_attention_heads\":-4}", FORMAT, "found -4"},
+    {LLAMA_LEAST, "{\"vocab_size\":9223372036854775807}", FORMAT, "vocab_size"},
+    {LLAMA_LEAST, "{\"vocab_size\":\"100\"}", FORMAT, "vocab_size"},
+    {LLAMA_LEAST, "{\"hidden_size\":64.5}", FORMAT, "hidden_size"},
+    {LLAMA_LEAST, "{\"hidden_size\":66}", FORMAT, "multiple of num_attention_heads"},
+    {LLAMA_LEAST, "{\"num_key_value_heads\":3}", FORMAT, "multiple of num_key_value_heads (3)"},
+    {LLAMA_LEAST, "{\"num_key_value_heads\":0}", FORMAT, "num_key_value_heads"},
+    {QWEN25_0_5B, "{\"num_key_value_heads\":\"(absent)\"}", FORMAT, "(32, by default)"},
+    {LLAMA_LEAST, "{\"head_dim\":15}", FORMAT, "even"},
+    {LLAMA_LEAST, "{\"hidden_size\":60}", FORMAT, "even"},
+    {LLAMA_LEAST, "{\"hidden_size\":65536}", FORMAT, "head_dim"},
+    {LLAMA_LEAST, "{\"head_dim\":4096}", FORMAT, "head_dim"},
+    {LLAMA_LEAST, "{\"max_position_embeddings\":1000000000}", FORMAT, "max_position_embeddings"},
+    {LLAMA_LEAST, "{\"rms_norm_eps\":0}", FORMAT, "rms_norm_eps"},
+    {LLAMA_LEAST, "{\"rms_norm_eps\":\"small\"}", FORMAT, "rms_norm_eps"},
+    {LLAMA_LEAST, "{\"tie_word_embeddings\":\"yes\"}", FORMAT, "tie_word_embeddings"},
+    {LLAMA_LEAST, "{\"torch_dtype\":\"float8_e4m3fn\"}", NOT_SUPPORTED, "float8_e4m3fn"},
+    {LLAMA_LEAST, "{\"dtype\":16}", FORMAT, "\"dtype\""},
+    // rope
+    {LLAMA32_1B, "{\"rope_theta\":0}", FORMAT, "rope_theta"},
+    {LLAMA32_1B, "{\"rope_theta\":\"big\"}", FORMAT, "rope_theta"},
+    {LLAMA32_1B, "{\"rope_scaling\":8}", FORMAT, "rope_scaling"},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"factor\":2}}", FORMAT, "\"rope_type\" is missing"},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}}", NOT_SUPPORTED,
+     "\"yarn\""},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", NOT_SUPPORTED,
+     "\"dynamic\""},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"type\":\"longrope\"}}", NOT_SUPPORTED, "\"longrope\""},
+    {LLAMA32_1B,
+     "{\"rope_scaling\":{\"type\":\"mrope\",\"rope_type\":\"default\",\"mrope_section\":[1]}}",
+     FORMAT, "contradicts"},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"type\":\"linear\"}}", FORMAT, "\"factor\" is missing"},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", FORMAT, "factor"},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", FORMAT,
+     "\"low_freq_factor\" is missing"},
+    {LLAMA32_1B,
+     "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+     "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}",
+     FORMAT, "high_freq_factor"},
+    {LLAMA32_1B,
+     "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+     "\"high_freq_factor\":4}}",
+     FORMAT, "\"original_max_position_embeddings\" is missing"},
+    {LLAMA32_1B, "{\"original_max_position_embeddings\":4096}", FORMAT, "given twice"},
+    {LLAMA31_8B, "{\"rope_theta\":10000}", FORMAT, "\"rope_theta\" is given twice"},
+    {LLAMA31_8B, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", FORMAT,
+     "contradict each other"},
+    {QWEN3_8B, "{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}",
+     NOT_SUPPORTED, "per layer type"},
+    {QWEN3_8B, "{\"rope_parameters\":{\"rope_theta\":1e6,\"partial_rotary_factor\":0.5}}",
+     NOT_SUPPORTED, "partial_rotary_factor"},
+    // token ids
+    {LLAMA_LEAST, "{\"eos_token_id\":100}", FORMAT, "below vocab_size (100), found 100"},
+    {LLAMA_LEAST, "{\"eos_token_id\":[1,-2]}", FORMAT, "found -2"},
+    {LLAMA_LEAST, "{\"eos_token_id\":\"</s>\"}", FORMAT, "eos_token_id"},
+    {LLAMA_LEAST, "{\"eos_token_id\":[[1]]}", FORMAT, "eos_token_id"},
+    {LLAMA_LEAST, "{\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", MGL_ERR_LIMIT,
+     "at most 16 ids, found 17"},
+    {LLAMA_LEAST, "{\"bos_token_id\":4294967297}", FORMAT, "bos_token_id"},
+};
+
+static void test_refused(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof bad_cases / sizeof bad_cases[0]; i++) {
+    const bad_case *c = &bad_cases[i];
+    mgl_config config;
+    mgl_generation generation;
+    mgl_error err = {0};
+    int64_t live = mgl_alloc_live();
+    mgl_status status = parse_patched(c->base, c->patch, &config, &generation, &err);
+    if (status != c->status || strstr(err.text, c->in_message) == NULL ||
+        strstr(err.text, "config.json: ") != err.text) {
+      fail_msg("%s: status %d, message \"%s\", expected %d and \"%s\"", c->patch, status, err.text,
+               c->status, c->in_message);
+    }
+    assert_int_equal(mgl_alloc_live(), live);
+  }
+}
+
+static void test_broken_json(void **state) {
+  (void)state;
+  static const struct {
+    const char *json;
+    const char *in_message;
+  } cases[] = {
+      {"", "expected JSON"},
+      {"{", "expected JSON"},
+      {"[]", "expected a JSON object"},
+      {"null", "expected a JSON object"},
+      {"{\"vocab_size\":1,\"vocab_size\":2}", "duplicate"},
+      {"{} {}", "expected JSON"},
+      {"{\"a\":\"\xff\"}", "expected JSON"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    mgl_config config;
+    mgl_generation generation;
+    mgl_error err = {0};
+    const char *json = cases[i].json;
+    assert_int_not_equal(
+        mgl_config_parse(json, strlen(json), "config.json", &config, &generation, &err), MGL_OK);
+    if (strstr(err.text, cases[i].in_message) == NULL) {
+      fail_msg("%s: %s", json, err.text);
+    }
+    assert_int_not_equal(mgl_generation_parse(json, strlen(json), "g.json", 10, &generation, &err),
+                         MGL_OK);
+  }
+}
+
+// What looks suspicious and is fine.
+static void test_accepted(void **state) {
+  (void)state;
+  static const struct {
+    const char *base;
+    const char *patch;
+  } cases[] = {
+      {LLAMA32_1B, "{\"pretraining_tp\":4,\"attention_dropout\":0.1,\"unknown\":{}}"},
+      {LLAMA32_1B, "{\"sliding_window\":16}"},  // LlamaConfig has no window
+      {LLAMA32_1B, "{\"logits_scaling\":1.0,\"final_logit_softcapping\":null}"},
+      {LLAMA32_1B, "{\"original_max_position_embeddings\":8192}"},
+      {LLAMA32_1B, "{\"architectures\":null}"},
+      {LLAMA32_1B, "{\"model_type\":null}"},
+      {LLAMA32_1B, "{\"quantization_config\":null,\"rope_parameters\":{}}"},
+      {LLAMA32_1B, "{\"hidden_size\":2056}"},  // head_dim is given
+      {LLAMA31_8B, "{\"rope_theta\":500000}"},
+      {MISTRAL_7B, "{\"sliding_window\":32768}"},
+      {MISTRAL_7B, "{\"sliding_window\":\"(absent)\",\"max_position_embeddings\":4096}"},
+      {QWEN25_0_5B, "{\"attention_bias\":true}"},  // Qwen2 ignores the key
+      {QWEN25_0_5B, "{\"use_sliding_window\":true,\"max_window_layers\":24,\"sliding_window\":8}"},
+      {QWEN25_0_5B, "{\"use_sliding_window\":true,\"sliding_window\":null}"},
+      {QWEN25_0_5B, "{\"num_key_value_heads\":null}"},
+      {QWEN3_0_6B,
+       "{\"num_hidden_layers\":2,\"layer_types\":[\"full_attention\","
+       "\"full_attention\"],\"use_sliding_window\":true,\"sliding_window\":8,\"max_window_layers\":"
+       "0}"},
+      {QWEN3_0_6B,
+       "{\"num_hidden_layers\":1,\"layer_types\":[\"sliding_attention\"],"
+       "\"use_sliding_window\":true,\"sliding_window\":40960}"},
+      {LLAMA_LEAST, "{\"torch_dtype\":\"torch.float32\"}"},
+      {LLAMA_LEAST, "{\"vocab_size\":1}"},  // too small for the default bos and eos ids
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    mgl_config config;
+    mgl_generation generation;
+    mgl_error err = {0};
+    if (parse_patched(cases[i].base, cases[i].patch, &config, &generation, &err) != MGL_OK) {
+      fail_msg("%s: %s", cases[i].patch, err.text);
+    }
+  }
+}
+
+static void test_absent_and_null_differ(void **state) {
+  (void)state;
+  mgl_config config;
+  mgl_generation generation;
+  mgl_error err = {0};
+  assert_int_equal(
+      parse_patched(QWEN25_0_5B, "{\"num_key_value_heads\":null}", &config, &generation, &err),
+      MGL_OK);
+  assert_int_equal(config.kv_head_count, 14);
+  assert_int_equal(parse_patched(MISTRAL_7B, "{\"num_key_value_heads\":\"(absent)\"}", &config,
+                                 &generation, &err),
+                   MGL_OK);
+  assert_int_equal(config.kv_head_count, 8);
+  assert_int_equal(
+      parse_patched(QWEN3_0_6B, "{\"head_dim\":\"(absent)\"}", &config, &generation, &err), MGL_OK);
+  assert_int_equal(config.head_dim, 128);  // not 1024 / 16
+  assert_int_equal(parse_patched(LLAMA_LEAST, "{\"eos_token_id\":null,\"bos_token_id\":null}",
+                                 &config, &generation, &err),
+                   MGL_OK);
+  assert_int_equal(generation.eos_count, 0);
+  assert_int_equal(config.bos_id, -1);
+  assert_int_equal(parse_patched(LLAMA_LEAST, "{\"vocab_size\":2}", &config, &generation, &err),
+                   MGL_OK);
+  assert_int_equal(generation.eos_count, 0);
+  assert_int_equal(config.bos_id, 1);
+  assert_int_equal(parse_patched(LLAMA_LEAST,
+                                 "{\"rope_scaling\":{\"type\":\"linear\","
+                                 "\"factor\":2.5},\"torch_dtype\":\"float32\"}",
+                                 &config, &generation, &err),
+                   MGL_OK);
+  assert_int_equal(config.rope.kind, MGL_ROPE_LINEAR);
+  assert_true(config.rope.factor == 2.5);
+  assert_int_equal(config.dtype, MGL_DTYPE_F32);
+}
+
+// --- generation_config.json ----------------------------------------------------------------------
+
+static mgl_status parse_generation(const char *json, mgl_generation *out, mgl_error *err) {
+  *out = (mgl_generation){.eos_ids = {7}, .eos_count = 1, .temperature = 1, .top_p = 1};
+  return mgl_generation_parse(json, strlen(json), "generation_config.json", 1000, out, err);
+}
+
+static void test_generation(void **state) {
+  (void)state;
+  mgl_generation g;
+  mgl_error err = {0};
+  assert_int_equal(parse_generation("{}", &g, &err), MGL_OK);
+  assert_int_equal(g.eos_count, 1);
+  assert_int_equal(g.eos_ids[0], 7);
+  assert_int_equal(parse_generation("{\"eos_token_id\":[3,999],\"do_sample\":true,"
+                                    "\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,"
+                                    "\"repetition_penalty\":1.1,\"pad_token_id\":5}",
+                                    &g, &err),
+                   MGL_OK);
+  assert_int_equal(g.eos_count, 2);
+  assert_int_equal(g.eos_ids[1], 999);
+  assert_true(g.do_sample && g.temperature == 0.6 && g.top_k == 20 && g.top_p == 0.95);
+  assert_true(g.repetition_penalty == 1.1);
+  assert_int_equal(parse_generation("{\"eos_token_id\":8}", &g, &err), MGL_OK);
+  assert_int_equal(g.eos_count, 1);
+  assert_int_equal(g.eos_ids[0], 8);
+}
+
+static void test_generation_refused(void **state) {
+  (void)state;
+  static const char *const cases[][2] = {
+      {"{\"eos_token_id\":1000}", "below vocab_size (1000)"},
+      {"{\"eos_token_id\":true}", "eos_token_id"},
+      {"{\"do_sample\":1}", "do_sample"},
+      {"{\"temperature\":-0.5}", "temperature"},
+      {"{\"temperature\":\"hot\"}", "temperature"},
+      {"{\"top_k\":-1}", "top_k"},
+      {"{\"top_k\":1.5}", "top_k"},
+      {"{\"top_p\":1.5}", "top_p"},
+      {"{\"repetition_penalty\":0}", "repetition_penalty"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    mgl_generation g;
+    mgl_error err = {0};
+    if (parse_generation(cases[i][0], &g, &err) != MGL_ERR_FORMAT ||
+        strstr(err.text, cases[i][1]) == NULL ||
+        strstr(err.text, "generation_config.json: ") != err.text) {
+      fail_msg("%s: \"%s\"", cases[i][0], err.text);
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_public_models),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_broken_json),
+      cmocka_unit_test(test_accepted),
+      cmocka_unit_test(test_absent_and_null_differ),
+      cmocka_unit_test(test_generation),
+      cmocka_unit_test(test_generation_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -58,7 +58,7 @@ willow wind window wine wing winter wire wise wolf woman wonder wood wool world 
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = "January February March April May June July August September October November December".split()
 
-# (large unit, small unit, factor). A factor that is a power of ten is answered at once, the others with partial products.
+# (large unit, small unit, factor). Powers of ten are answered at once, other factors with partial products.
 UNITS = [("kilometres", "metres", 1000), ("metres", "centimetres", 100), ("centimetres", "millimetres", 10),
          ("kilograms", "grams", 1000), ("litres", "millilitres", 1000), ("tonnes", "kilograms", 1000),
          ("seconds", "milliseconds", 1000), ("dollars", "cents", 100), ("hours", "minutes", 60),
@@ -80,7 +80,7 @@ def word(rng, made_up=0.4):
     syllables = (rng.choice(["", "b", "c", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "qu", "r", "s", "t", "v",
                              "w", "y", "z", "st", "tr", "sh", "ch", "br", "pl", "gr", "th"]) + rng.choice("aeiou") +
                  rng.choice(["", "", "", "n", "r", "l", "t", "s", "m", "ck", "ll", "nd", "x"]) for _ in range(4))
-    return "".join(syllables)[:rng.randint(3, 9)]
+    return "".join(syllables)[:rng.randint(3, 11)]
 
 
 def ask(rng, *phrasings, **values):
@@ -106,7 +106,8 @@ def plural(count, noun):
 def sum_of_two(rng):
     a, b = number(rng), number(rng)
     question = ask(rng, "What is {a} + {b}?", "What is {a} plus {b}?", "Add {a} and {b}.", "{a} + {b}", "{a}+{b}=",
-                   "Calculate {a} + {b}.", "What is the sum of {a} and {b}?", "How much is {a} + {b}?", a=a, b=b)
+                   "Calculate {a} + {b}.", "What is the sum of {a} and {b}?", "How much is {a} + {b}?", "What's {a}+{b}?",
+                   a=a, b=b)
     return Example(f"sum {min(a, b)} {max(a, b)}", question, f"{a} + {b} = {a + b}.")
 
 
@@ -114,8 +115,9 @@ def difference(rng):
     a, b = number(rng), number(rng)
     if a < b and rng.random() < 0.7:  # results below zero stay a minority
         a, b = b, a
-    question = ask(rng, "What is {a} - {b}?", "What is {a} minus {b}?", "Subtract {b} from {a}.", "{a} - {b}", "{a}-{b}=",
-                   "Calculate {a} - {b}.", "How much is {a} - {b}?", "Take {b} away from {a}.", a=a, b=b)
+    question = ask(rng, "What is {a} - {b}?", "What is {a} minus {b}?", "Subtract {b} from {a}.", "{a} - {b}",
+                   "{a}-{b}=", "Calculate {a} - {b}.", "How much is {a} - {b}?", "Take {b} away from {a}.",
+                   "What's {a}-{b}?", a=a, b=b)
     return Example(f"difference {a} {b}", question, f"{a} - {b} = {a - b}.")
 
 
@@ -131,10 +133,9 @@ def product(rng):
     n, factor = rng.randint(2, 99), rng.randint(2, 12)
     a, b = (n, factor) if rng.random() < 0.5 else (factor, n)
     question = ask(rng, "What is {a} * {b}?", "What is {a} times {b}?", "Multiply {a} by {b}.", "{a} * {b}", "{a}*{b}=",
-                   "Calculate {a} * {b}.", "What is the product of {a} and {b}?", a=a, b=b)
-    if n < factor:  # split the larger one, so that a pair always has one way
-        n, factor = factor, n
-    step, shown_sums = partial_products(n, factor) if factor < 13 else ("", ())
+                   "Calculate {a} * {b}.", "What is the product of {a} and {b}?", "How much is {a} * {b}?", a=a, b=b)
+    n, factor = max(a, b), min(a, b)  # the larger one is split, so that a pair always shows the same step
+    step, shown_sums = partial_products(n, factor)
     return Example(f"product {min(a, b)} {max(a, b)}", question, f"{a} * {b} = {step}{a * b}.", shown_sums)
 
 
@@ -233,7 +234,8 @@ def letter_count(rng):
     w = word(rng)
     letter = rng.choice(w) if rng.random() < 0.85 else rng.choice("abcdefghijklmnopqrstuvwxyz")
     question = ask(rng, "How many times does the letter {letter} appear in {w}?", "Count the letter {letter} in {w}.",
-                   "How often does {letter} occur in the word {w}?", "How many {letter}'s are in {w}?", letter=letter, w=w)
+                   "How often does {letter} occur in the word {w}?", "How many {letter}'s are in {w}?",
+                   "How many {letter}'s are there in the word {w}?", "How many {letter} in {w}?", letter=letter, w=w)
     return Example(f"letter_count {letter} {w}", question,
                    f"{hyphens(w)}: {letter} appears {plural(w.count(letter), 'time')}.")
 
@@ -252,7 +254,8 @@ def calendar(rng, noun, names, limit):
     start, steps, later = rng.randrange(len(names)), rng.randint(1, limit), rng.random() < 0.6
     end = names[(start + (steps if later else -steps)) % len(names)]
     direction, span, name = "after" if later else "before", plural(steps, noun), names[start]
-    phrasings = [f"What {noun} is {{span}} {{direction}} {{name}}?", f"Which {noun} is {{span}} {{direction}} {{name}}?",
+    phrasings = [f"What {noun} is {{span}} {{direction}} {{name}}?",
+                 f"Which {noun} is {{span}} {{direction}} {{name}}?",
                  f"What {noun} comes {{span}} {{direction}} {{name}}?"]
     if later:
         phrasings.append(f"If this {noun} is {{name}}, what {noun} is it in {{span}}?")
@@ -275,22 +278,23 @@ def clock(rng):
     end = (hour * 60 + minute + later) % 1440
     start, span = f"{hour}:{minute:02d}", plural(later, "minute")
     question = ask(rng, "What time is it {span} after {start}?", "It is {start}. What time is it in {span}?",
-                   "What time is {span} later than {start}?", "A train leaves at {start} and takes {span}. When does it arrive?",
-                   span=span, start=start)
+                   "What time is {span} later than {start}?",
+                   "A train leaves at {start} and takes {span}. When does it arrive?", span=span, start=start)
     return Example(f"clock {start} {later}", question, f"{span} after {start} is {end // 60}:{end % 60:02d}.")
 
 
 def units(rng):
     large, small, factor = rng.choice(UNITS)
     decimal = factor in (10, 100, 1000)
-    n = rng.randint(1, 999 if decimal and rng.random() < 0.7 else 99)
+    n = rng.randint(2, 999 if decimal and rng.random() < 0.7 else 99)
     key = f"units {large} {small} {n}"
     if decimal and rng.random() < 0.4:  # the way back, kept to whole results
         question = ask(rng, "How many {large} are {have} {small}?", "Convert {have} {small} to {large}.",
                        "What is {have} {small} in {large}?", large=large, small=small, have=n * factor)
         return Example(key, question, f"{n * factor} {small} = {n} {large}.")
     question = ask(rng, "How many {small} are {n} {large}?", "Convert {n} {large} to {small}.",
-                   "How many {small} are in {n} {large}?", "What is {n} {large} in {small}?", large=large, small=small, n=n)
+                   "How many {small} are in {n} {large}?", "What is {n} {large} in {small}?",
+                   large=large, small=small, n=n)
     step, shown_sums = ("", ()) if decimal else partial_products(n, factor)
     return Example(key, question, f"{n} {large} = {step}{n * factor} {small}.", shown_sums)
 
@@ -315,11 +319,12 @@ ABOUT = [
     (["Goodbye", "Bye", "Bye!", "See you later."], "Goodbye!"),
     (["Recite the alphabet.", "Say the alphabet.", "What is the alphabet?", "List all letters."],
      ", ".join("abcdefghijklmnopqrstuvwxyz") + "."),
-    (["Name the days of the week.", "List the days of the week.", "What are the days of the week?"], ", ".join(DAYS) + "."),
+    (["Name the days of the week.", "List the days of the week.", "What are the days of the week?"],
+     ", ".join(DAYS) + "."),
     (["Name the months of the year.", "List the months.", "What are the months of the year?"], ", ".join(MONTHS) + "."),
 ]
-OUTSIDE = ["What is the capital of {a}?", "Tell me a story about a {a}.", "Why is the {a} {b}?", "Who invented the {a}?",
-           "Write a poem about {a}.", "Translate {a} into French.", "What is a {a}?", "Explain {a} to me.",
+OUTSIDE = ["What is the capital of {a}?", "Tell me a story about a {a}.", "Why is the {a} {b}?",
+           "Who invented the {a}?", "Write a poem about {a}.", "Translate {a} into French.", "What is a {a}?", "Explain {a} to me.",
            "Do you like {a}?", "Where can I buy a {a}?", "How do I make {a} and {b}?", "What is the meaning of {a}?",
            "Who is the president of {a}?", "Write a program for {a}.", "What does a {a} eat?", "Tell me a joke."]
 
@@ -356,7 +361,7 @@ SHARES = [SKILLS[name][1] for name in NAMES]
 
 
 def key_is_held_out(key):
-    """`key` starts with its skill's name, except that the two calendar skills are named after their units."""
+    """The first word of a key is the name of its skill."""
     if key in HELD_OUT_BY_NAME:
         return True
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()

@@ -29,8 +29,8 @@ void *mgl_arena_alloc(mgl_arena *arena, size_t bytes);
 void *mgl_arena_alloc_zeroed(mgl_arena *arena, size_t count, size_t bytes_each);
 // The same without alignment, for text.
 char *mgl_arena_alloc_text(mgl_arena *arena, size_t bytes);
-// Enlarges the block data[0, bytes) in place by `extra` bytes; false when it is not the newest block
-// or its chunk is full (nothing changes then). A chain of appends becomes linear with it.
+// Enlarges the block data[0, bytes) in place by `extra` bytes; false when it is not the newest
+// block or its chunk is full (nothing changes then). A chain of appends becomes linear with it.
 bool mgl_arena_extend(mgl_arena *arena, const char *data, size_t bytes, size_t extra);
 
 // Frees everything; the arena is empty and usable again, its limit stays.

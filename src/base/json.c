@@ -2,22 +2,75 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
 
-// jansson 2.14 ignores some failed allocations (a string loses a character) and then reports success, so
-// its allocator remembers that one failed, and no value of such a parse is ever used.
-static _Thread_local bool allocation_failed;
+// --- jansson's allocator
+// ------------------------------------------------------------------------------
+//
+// jansson 2.14 does not check every allocation: after a failed one it can report success with a
+// character missing from a string, or read past its buffer. So during a parse it never sees a
+// failure: a request that fails is served from a reserve taken beforehand, the parse is marked as
+// failed, its input ends (the callback below returns no more), and whatever it made is thrown away.
+
+enum {
+  RESERVE_BASE_BYTES = 256 * 1024,  // what the 1 KiB of input that jansson has buffered can need
+  RESERVE_PER_INPUT_BYTE = 4,       // a string or a table that was just about to double
+};
+
+typedef struct parse_memory {
+  unsigned char *reserve;
+  size_t reserve_bytes;
+  size_t reserve_used;
+  bool failed;  // an allocation failed in this parse
+} parse_memory;
+
+static _Thread_local parse_memory parsing;
 
 static void *json_alloc(size_t bytes) {
   void *memory = mgl_alloc(bytes);
-  allocation_failed = allocation_failed || memory == NULL;
+  if (memory != NULL || parsing.reserve == NULL) {
+    return memory;
+  }
+  parsing.failed = true;
+  size_t padded = (bytes + 15) / 16 * 16;
+  if (padded < bytes || padded > parsing.reserve_bytes - parsing.reserve_used) {
+    return NULL;
+  }
+  memory = parsing.reserve + parsing.reserve_used;
+  parsing.reserve_used += padded;
   return memory;
 }
 
+static void json_free(void *memory) {
+  uintptr_t offset = (uintptr_t)memory - (uintptr_t)parsing.reserve;
+  if (parsing.reserve == NULL || offset >= parsing.reserve_bytes) {
+    mgl_free(memory);
+  }
+}
+
 static void use_our_allocator(void) {
-  json_set_alloc_funcs(json_alloc, mgl_free);
+  json_set_alloc_funcs(json_alloc, json_free);
+}
+
+typedef struct json_input {
+  const char *text;
+  size_t bytes;
+} json_input;
+
+// Hands jansson the next part of the text; none once an allocation has failed.
+static size_t read_input(void *buffer, size_t buffer_bytes, void *context) {
+  json_input *input = context;
+  size_t bytes = input->bytes < buffer_bytes ? input->bytes : buffer_bytes;
+  if (parsing.failed) {
+    return 0;
+  }
+  memcpy(buffer, input->text, bytes);
+  input->text += bytes;
+  input->bytes -= bytes;
+  return bytes;
 }
 
 // Scans for nesting beyond the limit, strings skipped, before jansson's recursion sees the text.
@@ -54,13 +107,26 @@ mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, jso
     return mgl_error_set(err, MGL_ERR_LIMIT, "%s: JSON nested deeper than %d levels", where,
                          MGL_JSON_DEPTH);
   }
+  if (bytes > (SIZE_MAX - RESERVE_BASE_BYTES) / RESERVE_PER_INPUT_BYTE) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "%s: %zu bytes of JSON are too many", where, bytes);
+  }
+  size_t reserve_bytes = RESERVE_BASE_BYTES + bytes * RESERVE_PER_INPUT_BYTE;
+  parsing = (parse_memory){.reserve = mgl_alloc(reserve_bytes), .reserve_bytes = reserve_bytes};
+  if (parsing.reserve == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory for parsing JSON", where);
+  }
   json_error_t json_err;
-  allocation_failed = false;
-  *out =
-      json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &json_err);
-  if (allocation_failed) {
+  json_input input = {text, bytes};
+  *out = json_load_callback(read_input, &input,
+                            JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &json_err);
+  bool failed = parsing.failed;
+  if (failed) {
     json_decref(*out);
     *out = NULL;
+  }
+  mgl_free(parsing.reserve);
+  parsing = (parse_memory){0};
+  if (failed) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory while parsing JSON", where);
   }
   if (*out == NULL) {

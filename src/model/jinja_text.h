@@ -11,46 +11,48 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct jinja_string {
+typedef struct mgl_jinja_string {
   const char *data;
   size_t bytes;
-} jinja_string;
+} mgl_jinja_string;
 
 // A slice of a literal.
-#define JINJA_LITERAL(text) ((jinja_string){(text), sizeof(text) - 1})
+#define MGL_JINJA_LITERAL(text) ((mgl_jinja_string){(text), sizeof(text) - 1})
 
-enum { JINJA_UTF8_BYTES = 4 };  // of the longest code point
+enum { MGL_JINJA_UTF8_BYTES = 4 };  // of the longest code point
 
 // Decodes the code point at byte `at` (< bytes) and returns its length in bytes.
-size_t jinja_text_decode(jinja_string text, size_t at, int32_t *codepoint);
+size_t mgl_jinja_text_decode(mgl_jinja_string text, size_t at, int32_t *codepoint);
 // Length of the code point that ends before byte `at` (> 0).
-size_t jinja_text_decode_before(jinja_string text, size_t at, int32_t *codepoint);
-// Writes up to JINJA_UTF8_BYTES bytes, returns how many.
-size_t jinja_text_encode(int32_t codepoint, char *out);
+size_t mgl_jinja_text_decode_before(mgl_jinja_string text, size_t at, int32_t *codepoint);
+// Writes up to MGL_JINJA_UTF8_BYTES bytes, returns how many.
+size_t mgl_jinja_text_encode(int32_t codepoint, char *out);
 // Byte offset of the first invalid sequence, `bytes` if there is none.
-size_t jinja_text_invalid_at(jinja_string text);
+size_t mgl_jinja_text_invalid_at(mgl_jinja_string text);
 
-size_t jinja_text_length(jinja_string text);                       // in code points
-size_t jinja_text_offset(jinja_string text, size_t length);        // bytes of the first `length`
-jinja_string jinja_text_part(jinja_string text, size_t from, size_t to);  // byte offsets
+size_t mgl_jinja_text_length(mgl_jinja_string text);                 // in code points
+size_t mgl_jinja_text_offset(mgl_jinja_string text, size_t length);  // bytes of the first `length`
+mgl_jinja_string mgl_jinja_text_part(mgl_jinja_string text, size_t from,
+                                     size_t to);  // byte offsets
 
-bool jinja_text_equal(jinja_string a, jinja_string b);
-bool jinja_text_is(jinja_string a, const char *literal);
-int jinja_text_compare(jinja_string a, jinja_string b);  // by code points: <0, 0, >0
+bool mgl_jinja_text_equal(mgl_jinja_string a, mgl_jinja_string b);
+bool mgl_jinja_text_is(mgl_jinja_string a, const char *literal);
+int mgl_jinja_text_compare(mgl_jinja_string a, mgl_jinja_string b);  // by code points: <0, 0, >0
 // First or last occurrence, as a byte offset; SIZE_MAX if there is none.
-size_t jinja_text_find(jinja_string text, jinja_string part, size_t from);
-size_t jinja_text_find_last(jinja_string text, jinja_string part);
+size_t mgl_jinja_text_find(mgl_jinja_string text, mgl_jinja_string part, size_t from);
+size_t mgl_jinja_text_find_last(mgl_jinja_string text, mgl_jinja_string part);
 
 // Python's str.isspace for one character, and the line ends of str.splitlines.
-bool jinja_is_space(int32_t codepoint);
-bool jinja_is_line_end(int32_t codepoint);
-bool jinja_is_printable(int32_t codepoint);  // Python's repr shows it as it is
-bool jinja_is_upper(int32_t codepoint);
-bool jinja_is_lower(int32_t codepoint);
-bool jinja_is_alphabetic(int32_t codepoint);
-bool jinja_is_digit(int32_t codepoint);
+bool mgl_jinja_is_space(int32_t codepoint);
+bool mgl_jinja_is_line_end(int32_t codepoint);
+bool mgl_jinja_is_printable(int32_t codepoint);  // Python's repr shows it as it is
+bool mgl_jinja_is_upper(int32_t codepoint);
+bool mgl_jinja_is_lower(int32_t codepoint);
+bool mgl_jinja_is_alphabetic(int32_t codepoint);
+bool mgl_jinja_is_digit(int32_t codepoint);
 
 // Cuts white space (chars NULL) or any of `chars` off the ends.
-jinja_string jinja_text_strip(jinja_string text, const jinja_string *chars, bool left, bool right);
+mgl_jinja_string mgl_jinja_text_strip(mgl_jinja_string text, const mgl_jinja_string *chars,
+                                      bool left, bool right);
 
 #endif

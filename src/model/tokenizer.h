@@ -3,9 +3,9 @@
 // Supported: BPE models with (a) byte-level alphabet and the GPT-2, Qwen2/3 or Llama 3
 // pre-tokeniser, (b) metaspace with byte fallback (Llama 2, Mistral); normalisers NFC, Prepend,
 // Replace, Sequence; added and special tokens; TemplateProcessing of one sequence (a leading BOS,
-// say). Anything else is refused by name. Encoding takes time linear in the text (n log n within
-// one pre-token), whatever the text. A tokenizer is immutable after opening and may be used by many
-// threads.
+// say). Anything else is refused by name; "truncation" and "padding" are ignored. Encoding takes
+// time linear in the text (n log n within one pre-token), whatever the text. A tokenizer is
+// immutable after opening and may be used by many threads.
 #ifndef MGL_MODEL_TOKENIZER_H
 #define MGL_MODEL_TOKENIZER_H
 
@@ -19,6 +19,7 @@
 enum {
   MGL_TOKENIZER_MAX_FILE_BYTES = 256 * 1024 * 1024,
   MGL_TOKENIZER_MAX_VOCAB = 1 << 20,
+  MGL_TOKENIZER_MAX_TEXT_BYTES = 256 * 1024 * 1024,  // of one encoding
 };
 
 typedef struct mgl_tokenizer mgl_tokenizer;
@@ -52,13 +53,15 @@ typedef struct mgl_encode_options {
 mgl_status mgl_tokenizer_encode(const mgl_tokenizer *tokenizer, const char *text, size_t bytes,
                                 mgl_encode_options options, mgl_token_list *out, mgl_error *err);
 
-// Appends the text of all ids to *out; equals `tokenizers` decode(skip_special_tokens=...).
+// Appends the text of all ids to *out; equals `tokenizers` decode(skip_special_tokens=...). Ids
+// that are no tokens give no text, as there; a negative one is MGL_ERR_ARGUMENT.
 mgl_status mgl_tokenizer_decode(const mgl_tokenizer *tokenizer, const int32_t *ids, size_t count,
                                 bool skip_special, mgl_text *out, mgl_error *err);
 
 // Streaming detokeniser: the texts of successive pushes, concatenated and finished, equal the
 // decode of the whole. Never emits half a character: bytes of an incomplete one wait for the next
-// token.
+// token. With byte fallback a whole run of <0x..> tokens waits for the token that ends it, since
+// the library's decoder judges the run as one. One thread at a time; borrows the tokenizer.
 typedef struct mgl_detokenizer mgl_detokenizer;
 mgl_status mgl_detokenizer_create(const mgl_tokenizer *tokenizer, bool skip_special,
                                   mgl_detokenizer **out, mgl_error *err);

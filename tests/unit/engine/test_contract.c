@@ -15,6 +15,12 @@
 #include "base/cpu.h"
 #include "engine/runner.h"
 
+#ifdef MGL_TEST_SANITIZED
+enum { REPEATS = 2 };
+#else
+enum { REPEATS = 10 };
+#endif
+
 enum { PROMPT = 150, DECODED = 6, TOKENS = PROMPT + DECODED, VOCAB = 211, OTHERS = 7 };
 
 // Odd sizes on purpose: widths that are no multiples of a vector, an odd number of heads.
@@ -147,7 +153,7 @@ static void check_contract(const mgl_config *config) {
     assert_true(expected[i] == expected[i]);  // no NaN: equality below would be of garbage
   }
   for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-    int runs = i < 2 ? 10 : 1;
+    int runs = i < 2 ? REPEATS : 1;
     for (int run = 0; run < runs; run++) {
       memset(found, 0xff, bytes);
       run_way(config, ways[i], found);

@@ -111,8 +111,8 @@ static void check_levels(const problem *p) {
 
 static void linear_matches_reference(void **state) {
   (void)state;
-  static const size_t ks[] = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 80, 240, 1000, 1024};
-  static const size_t tokens[] = {1, 2, 3, 5, 6, 7, 8, 13, 64};
+  static const size_t ks[] = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 80, 240, 1000, 1024, 2500};
+  static const size_t tokens[] = {1, 2, 3, 5, 6, 7, 8, 13, 64, 70};
   for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
     for (size_t j = 0; j < sizeof tokens / sizeof *tokens; j++) {
       for (size_t pair = 0; pair < pair_count; pair++) {
@@ -164,8 +164,8 @@ static void check_bits(size_t l, const problem *p) {
 
 static void linear_bits_do_not_depend_on_blocking(void **state) {
   (void)state;
-  static const size_t ks[] = {1, 33, 80, 240, 1000, 1024};
-  static const size_t tokens[] = {1, 7, 8, 64};
+  static const size_t ks[] = {1, 33, 80, 240, 1000, 1024, 1700, 3072};  // in 1 to 6 chunks
+  static const size_t tokens[] = {1, 7, 8, 64, 70};
   for (size_t l = 0; l < level_count(); l++) {
     for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
       for (size_t j = 0; j < sizeof tokens / sizeof *tokens; j++) {

@@ -1,0 +1,387 @@
+// Paged attention of a vector level. A unit is one item (up to 8 consecutive tokens of a sequence)
+// and one KV head; its *pairs* are (token, query head of the group). For each split of absolute
+// positions: scores of all pairs, softmax weights, weighted V; then the split is merged.
+//
+// K and V are loaded once for up to 8 pairs: register tiles of pairs x position vectors for the
+// scores (K has the position fastest, so that no score needs a horizontal sum) and of pairs x
+// head-dim vectors for V. Every score and every element of the result is one chain of FMAs, over
+// the head dim or over the positions in ascending order, whatever the tile: the bits of a query do
+// not depend on the other queries of its item.
+//
+// Positions after a query's own are masked by selection or not visited: the memory of unused
+// positions may hold anything, NaN too.
+//
+// Included by kernels_vector.inc.h.
+
+enum {
+  split_vectors = MGL_ATTENTION_SPLIT / vec_lanes,
+  tile_pairs = 8,
+  split_pages = MGL_ATTENTION_SPLIT / 16,  // at most, with the smallest page
+};
+
+// What one unit works on. `pair` counts over token * group + head in the group.
+typedef struct attention_unit {
+  const mgl_attention_args *args;
+  const uint32_t *positions;   // of the item's tokens
+  const int32_t *block_table;  // of the item's sequence
+  size_t first_token;          // row of q
+  size_t first_head;           // first query head of the group
+  size_t kv_head;
+  size_t group;  // G
+  size_t pairs;  // item tokens * G
+  attention_layout layout;
+  float *query_columns, *weights, *split_out, *merged_out;
+  float *split_max, *split_sum, *merged_max, *merged_sum;
+} attention_unit;
+
+// One split of a unit: the pairs that reach it and the memory of its pages.
+typedef struct attention_split {
+  size_t begin;                     // absolute position
+  size_t first_pair;                // pairs before it end before the split
+  size_t shared;                    // positions that every pair from first_pair on attends to
+  size_t length;                    // positions that the last pair attends to
+  const char *keys[split_vectors];  // element (d = 0) of each vector of positions
+  const char *values[split_pages];  // row of the first position of each page
+} attention_split;
+
+// Where a register tile stands: its first pair, and its first position vector (scores) or element
+// of the head dim (V, over the positions [begin, end) of the split).
+typedef struct attention_tile {
+  size_t pair, first, begin, end;
+} attention_tile;
+
+INLINE vec load_kv(const char *from, bool bf16) {
+  return bf16 ? vec_load_bf16(from) : vec_load(from);
+}
+
+static size_t kv_element_bytes(const mgl_kv_layer *kv) {
+  return kv->dtype == MGL_DTYPE_BF16 ? 2 : 4;
+}
+
+static size_t smaller(size_t a, size_t b) {
+  return a < b ? a : b;
+}
+
+// The largest power of two up to both count and limit (a power of two).
+static size_t tile_size(size_t count, size_t limit) {
+  size_t size = limit;
+  while (size > count) {
+    size /= 2;
+  }
+  return size;
+}
+
+// Positions of the split that a pair attends to.
+static size_t pair_length(const attention_unit *unit, const attention_split *split, size_t pair) {
+  size_t count = (size_t)unit->positions[pair / unit->group] + 1 - split->begin;
+  return smaller(count, MGL_ATTENTION_SPLIT);
+}
+
+static attention_unit unit_start(const mgl_attention_args *args, float *scratch, size_t index) {
+  size_t kv_heads = args->kv.kv_head_count, group = args->head_count / kv_heads;
+  const mgl_attention_item *item = &args->items[index / kv_heads];
+  attention_layout layout = mgl_attention_layout((uint32_t)group, args->kv.head_dim);
+  attention_unit unit = {
+      .args = args,
+      .positions = args->positions + item->query_begin,
+      .block_table = args->block_tables + (size_t)item->sequence * args->block_table_stride,
+      .first_token = item->query_begin,
+      .first_head = index % kv_heads * group,
+      .kv_head = index % kv_heads,
+      .group = group,
+      .pairs = item->query_count * group,
+      .layout = layout,
+      .query_columns = scratch + layout.query_columns,
+      .weights = scratch + layout.weights,
+      .split_out = scratch + layout.split_out,
+      .merged_out = scratch + layout.merged_out,
+      .split_max = scratch + layout.split_max,
+      .split_sum = scratch + layout.split_sum,
+      .merged_max = scratch + layout.merged_max,
+      .merged_sum = scratch + layout.merged_sum,
+  };
+  return unit;
+}
+
+// Token and head of a pair as a row of q and out.
+static size_t pair_row(const attention_unit *unit, size_t pair) {
+  size_t token = unit->first_token + pair / unit->group;
+  return token * unit->args->head_count + unit->first_head + pair % unit->group;
+}
+
+static void gather_queries(const attention_unit *unit) {
+  size_t head_dim = unit->args->kv.head_dim;
+  for (size_t pair = 0; pair < unit->pairs; pair++) {
+    const float *q = unit->args->q + pair_row(unit, pair) * head_dim;
+    for (size_t i = 0; i < head_dim; i++) {
+      unit->query_columns[i * unit->pairs + pair] = q[i];
+    }
+  }
+}
+
+static attention_split split_start(const attention_unit *unit, size_t begin) {
+  const mgl_kv_layer *kv = &unit->args->kv;
+  attention_split split = {.begin = begin};
+  size_t token = 0;
+  while (unit->positions[token] < begin) {
+    token++;
+  }
+  split.first_pair = token * unit->group;
+  split.shared = pair_length(unit, &split, split.first_pair);
+  split.length = pair_length(unit, &split, unit->pairs - 1);
+  size_t bytes = kv_element_bytes(kv), page_tokens = kv->page_tokens;
+  size_t block_bytes = page_tokens * kv->head_dim * bytes;  // one page of one KV head
+  for (size_t p = 0; p < split.length; p += page_tokens) {
+    size_t page = (size_t)unit->block_table[(begin + p) / page_tokens];
+    size_t block = page * kv->kv_head_count + unit->kv_head;
+    split.values[p / page_tokens] = (const char *)kv->v + block * block_bytes;
+    const char *keys = (const char *)kv->k + block * block_bytes;
+    for (size_t offset = 0; offset < page_tokens; offset += vec_lanes) {
+      split.keys[(p + offset) / vec_lanes] = keys + offset * bytes;
+    }
+  }
+  return split;
+}
+
+// Scores of `pairs` pairs at `vectors` vectors of positions; the last ones of a page may be those
+// of unused positions.
+INLINE void score_tile(const attention_unit *unit, const attention_split *split, attention_tile at,
+                       size_t pairs, size_t vectors, bool bf16) {
+  size_t head_dim = unit->args->kv.head_dim;
+  size_t key_stride = unit->args->kv.page_tokens * (bf16 ? 2 : 4);
+  vec acc[tile_pairs][vec_accumulators];
+  UNROLL for (size_t j = 0; j < pairs; j++) {
+    UNROLL for (size_t v = 0; v < vectors; v++) {
+      acc[j][v] = vec_zero();
+    }
+  }
+  const float *q = unit->query_columns + at.pair;
+  for (size_t i = 0; i < head_dim; i++, q += unit->pairs) {
+    vec keys[vec_accumulators];
+    UNROLL for (size_t v = 0; v < vectors; v++) {
+      keys[v] = load_kv(split->keys[at.first + v] + i * key_stride, bf16);
+    }
+    UNROLL for (size_t j = 0; j < pairs; j++) {
+      vec query = vec_set(q[j]);
+      UNROLL for (size_t v = 0; v < vectors; v++) {
+        acc[j][v] = vec_fma(query, keys[v], acc[j][v]);
+      }
+    }
+  }
+  vec scale = vec_set(unit->args->scale);
+  UNROLL for (size_t j = 0; j < pairs; j++) {
+    float *out = unit->weights + (at.pair + j) * MGL_ATTENTION_SPLIT + at.first * vec_lanes;
+    UNROLL for (size_t v = 0; v < vectors; v++) {
+      vec_store(out + v * vec_lanes, vec_mul(acc[j][v], scale));
+    }
+  }
+}
+
+// Adds weight * V to split_out; with one vector, the last elements may be partial.
+INLINE void value_tile(const attention_unit *unit, const attention_split *split, attention_tile at,
+                       size_t pairs, size_t vectors, bool bf16) {
+  size_t bytes = bf16 ? 2 : 4, head_dim = unit->args->kv.head_dim;
+  size_t page_tokens = unit->args->kv.page_tokens, width = unit->layout.width;
+  size_t row_bytes = head_dim * bytes;
+  mgl_dtype dtype = bf16 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
+  vec acc[tile_pairs][vec_accumulators];
+  float *out = unit->split_out + at.pair * width + at.first;
+  UNROLL for (size_t j = 0; j < pairs; j++) {
+    UNROLL for (size_t v = 0; v < vectors; v++) {
+      acc[j][v] = vec_load(out + j * width + v * vec_lanes);
+    }
+  }
+  const float *weights = unit->weights + at.pair * MGL_ATTENTION_SPLIT;
+  for (size_t p = at.begin; p < at.end;) {
+    const char *row =
+        split->values[p / page_tokens] + p % page_tokens * row_bytes + at.first * bytes;
+    size_t page_end = smaller(at.end, (p / page_tokens + 1) * page_tokens);
+    for (; p < page_end; p++, row += row_bytes) {
+      vec values[vec_accumulators];
+      UNROLL for (size_t v = 0; v < vectors; v++) {
+        values[v] = vectors > 1 ? load_kv(row + v * vec_lanes * bytes, bf16)
+                                : load_up_to(row, dtype, 0, head_dim - at.first);
+      }
+      UNROLL for (size_t j = 0; j < pairs; j++) {
+        vec weight = vec_set(weights[j * MGL_ATTENTION_SPLIT + p]);
+        UNROLL for (size_t v = 0; v < vectors; v++) {
+          acc[j][v] = vec_fma(weight, values[v], acc[j][v]);
+        }
+      }
+    }
+  }
+  UNROLL for (size_t j = 0; j < pairs; j++) {
+    UNROLL for (size_t v = 0; v < vectors; v++) {
+      vec_store(out + j * width + v * vec_lanes, acc[j][v]);
+    }
+  }
+}
+
+// Calls CALL(pairs, vectors, bf16) with constants: pairs * vectors is at most vec_accumulators.
+#define TILE_CASE(pairs, vectors, CALL) \
+  case (pairs)*16 + (vectors):          \
+    if (bf16) {                         \
+      CALL(pairs, vectors, true);       \
+    } else {                            \
+      CALL(pairs, vectors, false);      \
+    }                                   \
+    break
+#if defined(__AVX512F__)
+#define WIDE_TILE_CASES(CALL) \
+  TILE_CASE(8, 2, CALL);      \
+  TILE_CASE(4, 4, CALL);      \
+  TILE_CASE(2, 8, CALL)
+#else
+#define WIDE_TILE_CASES(CALL)
+#endif
+#define TILE_SWITCH(pairs, vectors, CALL)  \
+  switch ((pairs)*16 + (vectors)) {        \
+    WIDE_TILE_CASES(CALL);                 \
+    TILE_CASE(8, 1, CALL);                 \
+    TILE_CASE(4, 2, CALL);                 \
+    TILE_CASE(4, 1, CALL);                 \
+    TILE_CASE(2, 4, CALL);                 \
+    TILE_CASE(2, 2, CALL);                 \
+    TILE_CASE(2, 1, CALL);                 \
+    TILE_CASE(1, 8, CALL);                 \
+    TILE_CASE(1, 4, CALL);                 \
+    TILE_CASE(1, 2, CALL);                 \
+    TILE_CASE(1, 1, CALL);                 \
+    default: assert(false && "tile size"); \
+  }
+
+static void split_scores(const attention_unit *unit, const attention_split *split) {
+  bool bf16 = unit->args->kv.dtype == MGL_DTYPE_BF16;
+  size_t vector_count = (split->length + vec_lanes - 1) / vec_lanes;
+  for (size_t pair = split->first_pair, pairs; pair < unit->pairs; pair += pairs) {
+    pairs = tile_size(unit->pairs - pair, tile_pairs);
+    size_t limit = smaller(8, vec_accumulators / pairs);
+    for (size_t vector = 0, vectors; vector < vector_count; vector += vectors) {
+      vectors = tile_size(vector_count - vector, limit);
+      attention_tile at = {.pair = pair, .first = vector};
+#define SCORE_TILE(pairs_, vectors_, bf16_) score_tile(unit, split, at, pairs_, vectors_, bf16_)
+      TILE_SWITCH(pairs, vectors, SCORE_TILE)
+    }
+  }
+}
+
+// Weighted V of pairs [first, end) over positions [from, to) of the split.
+static void split_values(const attention_unit *unit, const attention_split *split, size_t first,
+                         size_t end, size_t from, size_t to) {
+  bool bf16 = unit->args->kv.dtype == MGL_DTYPE_BF16;
+  size_t head_dim = unit->args->kv.head_dim;
+  for (size_t pair = first, pairs; pair < end; pair += pairs) {
+    pairs = tile_size(end - pair, tile_pairs);
+    size_t limit = smaller(8, vec_accumulators / pairs);
+    for (size_t i = 0, vectors; i < head_dim; i += vectors * vec_lanes) {
+      vectors = tile_size((head_dim - i + vec_lanes - 1) / vec_lanes, limit);
+      if (vectors > 1 && i + vectors * vec_lanes > head_dim) {
+        vectors /= 2;  // the partial vector stands alone
+      }
+      attention_tile at = {pair, i, from, to};
+#define VALUE_TILE(pairs_, vectors_, bf16_) value_tile(unit, split, at, pairs_, vectors_, bf16_)
+      TILE_SWITCH(pairs, vectors, VALUE_TILE)
+    }
+  }
+}
+
+static float max_lane(vec a) {
+  float lanes[vec_lanes];
+  vec_store(lanes, a);
+  float max = lanes[0];
+  for (int i = 1; i < vec_lanes; i++) {
+    max = lanes[i] > max ? lanes[i] : max;
+  }
+  return max;
+}
+
+// Scores of a pair to weights exp(score - max), zero after the pair's own position up to the end of
+// the vector. Returns their sum.
+static float softmax(float *weights, size_t length, float *max_out) {
+  vec minus_infinity = vec_set(-INFINITY), max = minus_infinity, sum = vec_zero();
+  for (size_t p = 0; p < length; p += vec_lanes) {
+    vec score = vec_load(weights + p);
+    if (length - p < vec_lanes) {
+      score = vec_select(length - p, score, minus_infinity);
+      vec_store(weights + p, score);
+    }
+    max = vec_max(max, score);
+  }
+  *max_out = max_lane(max);
+  vec offset = vec_set(*max_out);
+  for (size_t p = 0; p < length; p += vec_lanes) {
+    vec weight = vec_exp(vec_sub(vec_load(weights + p), offset));
+    vec_store(weights + p, weight);
+    sum = vec_add(sum, weight);
+  }
+  return sum_lanes(sum);
+}
+
+static float exp_of(float x) {
+  return _mm_cvtss_f32(
+      vec_sum4(vec_select(1, vec_exp(vec_set(x)), vec_zero()), vec_zero(), vec_zero(), vec_zero()));
+}
+
+// Merges the split's (max, sum, weighted V) of a pair into what came before.
+static void merge(const attention_unit *unit, bool first_split, size_t pair) {
+  float max = unit->split_max[pair], sum = unit->split_sum[pair];
+  size_t width = unit->layout.width;
+  float *merged = unit->merged_out + pair * width, *split_out = unit->split_out + pair * width;
+  if (first_split) {
+    memcpy(merged, split_out, width * sizeof *merged);
+    unit->merged_max[pair] = max;
+    unit->merged_sum[pair] = sum;
+    return;
+  }
+  float old_max = unit->merged_max[pair], new_max = old_max > max ? old_max : max;
+  float old_scale = exp_of(old_max - new_max), split_scale = exp_of(max - new_max);
+  for (size_t i = 0; i < width; i += vec_lanes) {
+    vec old = vec_mul(vec_load(merged + i), vec_set(old_scale));
+    vec_store(merged + i, vec_fma(vec_load(split_out + i), vec_set(split_scale), old));
+  }
+  unit->merged_max[pair] = new_max;
+  unit->merged_sum[pair] = unit->merged_sum[pair] * old_scale + sum * split_scale;
+}
+
+static void attend_split(const attention_unit *unit, const attention_split *split) {
+  size_t first = split->first_pair, width = unit->layout.width;
+  split_scores(unit, split);
+  for (size_t pair = first; pair < unit->pairs; pair++) {
+    unit->split_sum[pair] = softmax(unit->weights + pair * MGL_ATTENTION_SPLIT,
+                                    pair_length(unit, split, pair), &unit->split_max[pair]);
+  }
+  memset(unit->split_out + first * width, 0, (unit->pairs - first) * width * sizeof(float));
+  split_values(unit, split, first, unit->pairs, 0, split->shared);
+  // The few positions that only the later tokens of the item attend to.
+  for (size_t pair = first; pair < unit->pairs; pair += unit->group) {
+    size_t length = pair_length(unit, split, pair);
+    if (length > split->shared) {
+      split_values(unit, split, pair, pair + unit->group, split->shared, length);
+    }
+  }
+  for (size_t pair = first; pair < unit->pairs; pair++) {
+    merge(unit, split->begin == 0, pair);
+  }
+}
+
+static void attention(const mgl_attention_args *args, void *scratch, size_t begin, size_t end) {
+  size_t head_dim = args->kv.head_dim;
+  for (size_t index = begin; index < end; index++) {
+    attention_unit unit = unit_start(args, scratch, index);
+    size_t last = unit.positions[(unit.pairs - 1) / unit.group];
+    gather_queries(&unit);
+    for (size_t position = 0; position <= last; position += MGL_ATTENTION_SPLIT) {
+      attention_split split = split_start(&unit, position);
+      attend_split(&unit, &split);
+    }
+    for (size_t pair = 0; pair < unit.pairs; pair++) {
+      const float *merged = unit.merged_out + pair * unit.layout.width;
+      vec sum = vec_set(unit.merged_sum[pair]);
+      size_t row = pair_row(&unit, pair) * head_dim;
+      for (size_t i = 0; i < head_dim; i += vec_lanes) {
+        store_up_to(args->out, args->out_dtype, row + i, head_dim - i,
+                    vec_div(vec_load(merged + i), sum));
+      }
+    }
+  }
+}

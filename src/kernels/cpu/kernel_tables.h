@@ -1,0 +1,42 @@
+// Internal to src/kernels/cpu: the tables of the instruction sets that the compiler could build.
+#ifndef MGL_KERNELS_KERNEL_TABLES_H
+#define MGL_KERNELS_KERNEL_TABLES_H
+
+#include "kernels/cpu/cpu_kernels.h"
+
+typedef struct kernel_level {
+  mgl_cpu_kernels kernels;
+  uint64_t (*read_stream)(const void *memory, size_t bytes);
+} kernel_level;
+
+extern const kernel_level mgl_level_scalar;
+#if defined(__x86_64__)
+extern const kernel_level mgl_level_avx2;
+extern const kernel_level mgl_level_avx512;
+extern const kernel_level mgl_level_avx512_bf16;
+#endif
+
+// Attention scratch of one worker: where each array lies, in floats; every array is 64-byte
+// aligned. A *pair* is one query token with one query head of the KV head: token * G +
+// head_in_group.
+typedef struct attention_layout {
+  size_t pair_count;     // MGL_ATTENTION_QUERY_TILE * G
+  size_t width;          // HD rounded up to 16
+  size_t query_columns;  // [HD, pairs]: q with the pair fastest
+  size_t weights;        // [pairs, MGL_ATTENTION_SPLIT]: scores, then exp(score - max)
+  size_t split_out;      // [pairs, width]: weighted V of the split at hand
+  size_t merged_out;     // [pairs, width]: weighted V of the splits so far
+  size_t split_max;      // [pairs]
+  size_t split_sum;      // [pairs]
+  size_t merged_max;     // [pairs]
+  size_t merged_sum;     // [pairs]
+  size_t total;
+} attention_layout;
+
+attention_layout mgl_attention_layout(uint32_t group, uint32_t head_dim);
+
+// What the vector levels take over from the scalar one (kernels_scalar.c).
+void mgl_scalar_rope_angles(const mgl_rope_angles_args *args, size_t begin, size_t end);
+uint64_t mgl_scalar_read_stream(const void *memory, size_t bytes);
+
+#endif

@@ -1,0 +1,10 @@
+// The kernels of the level avx512: see kernels_vector.inc.h.
+#if defined(__x86_64__)
+
+#include "kernels/cpu/vector_avx512.h"
+// The body is written against the operations above.
+#include "kernels/cpu/kernels_vector.inc.h"
+
+const kernel_level mgl_level_avx512 = KERNEL_LEVEL("avx512");
+
+#endif

@@ -1,0 +1,235 @@
+// Scalar kernels: the reference that the vector kernels are tested against, and the fallback of
+// processors without AVX2.
+//
+// Written for reading: one loop per formula, f32 accumulation in ascending order, exp/sin/cos of
+// libm. Nothing here is shared with the vector kernels except what has no vector form
+// (rope_angles), so that an error in one shows as a difference from the other.
+#include <assert.h>
+#include <math.h>
+#include <stdbool.h>
+
+#include "kernels/cpu/kernel_tables.h"
+
+static float load(const void *data, mgl_dtype dtype, size_t index) {
+  switch (dtype) {
+    case MGL_DTYPE_F32: {
+      float value;  // weights are aligned to nothing: safetensors data starts anywhere
+      memcpy(&value, (const char *)data + index * sizeof value, sizeof value);
+      return value;
+    }
+    case MGL_DTYPE_F16: {
+      mgl_f16 value;
+      memcpy(&value, (const char *)data + index * sizeof value, sizeof value);
+      return mgl_f16_to_f32(value);
+    }
+    case MGL_DTYPE_BF16: {
+      mgl_bf16 value;
+      memcpy(&value, (const char *)data + index * sizeof value, sizeof value);
+      return mgl_bf16_to_f32(value);
+    }
+    default: assert(false && "dtype of a kernel operand"); return 0;
+  }
+}
+
+static void store(void *data, mgl_dtype dtype, size_t index, float value) {
+  if (dtype == MGL_DTYPE_BF16) {
+    ((mgl_bf16 *)data)[index] = mgl_f32_to_bf16(value);
+  } else {
+    ((float *)data)[index] = value;
+  }
+}
+
+static void embed(const mgl_embed_args *args, size_t begin, size_t end) {
+  for (size_t t = begin; t < end; t++) {
+    size_t row = (size_t)args->tokens[t] * args->width;
+    for (size_t i = 0; i < args->width; i++) {
+      args->out[t * args->width + i] = load(args->table, args->table_dtype, row + i);
+    }
+  }
+}
+
+static void rmsnorm(const mgl_rmsnorm_args *args, size_t begin, size_t end) {
+  for (size_t row = begin; row < end; row++) {
+    size_t source = args->x_row_index != NULL ? args->x_row_index[row] : row;
+    const float *x = args->x + source * args->width;
+    float squares = 0;
+    for (size_t i = 0; i < args->width; i++) {
+      squares += x[i] * x[i];
+    }
+    float inverse = 1.0f / sqrtf(squares / (float)args->width + args->eps);
+    for (size_t i = 0; i < args->width; i++) {
+      store(args->out, args->out_dtype, row * args->width + i, x[i] * inverse * args->weight[i]);
+    }
+  }
+}
+
+static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
+  for (size_t n = begin; n < end; n++) {
+    for (size_t t = 0; t < args->token_count; t++) {
+      float sum = 0;
+      for (size_t i = 0; i < args->k; i++) {
+        sum += load(args->x, args->x_dtype, t * args->k + i) *
+               load(args->w, args->w_dtype, n * args->k + i);
+      }
+      args->out[t * args->out_stride + n] = args->bias != NULL ? sum + args->bias[n] : sum;
+    }
+  }
+}
+
+// libm reduces the argument exactly, so that large positions keep their precision.
+void mgl_scalar_rope_angles(const mgl_rope_angles_args *args, size_t begin, size_t end) {
+  for (size_t t = begin; t < end; t++) {
+    float *out = args->out + t * args->half_dim * 2;
+    for (size_t i = 0; i < args->half_dim; i++) {
+      float angle = (float)args->positions[t] * args->inv_freq[i];
+      out[2 * i] = cosf(angle);
+      out[2 * i + 1] = sinf(angle);
+    }
+  }
+}
+
+static void rope(const mgl_rope_args *args, size_t begin, size_t end) {
+  size_t half = args->head_dim / 2;
+  for (size_t t = begin; t < end; t++) {
+    const float *angles = args->angles + t * half * 2;
+    for (size_t head = 0; head < args->head_count; head++) {
+      float *x = args->x + (t * args->head_count + head) * args->head_dim;
+      for (size_t i = 0; i < half; i++) {
+        float cosine = angles[2 * i], sine = angles[2 * i + 1];
+        float low = x[i], high = x[i + half];
+        x[i] = low * cosine - high * sine;
+        x[i + half] = high * cosine + low * sine;
+      }
+    }
+  }
+}
+
+static size_t key_index(const mgl_kv_layer *kv, size_t page, size_t head, size_t i, size_t offset) {
+  return ((page * kv->kv_head_count + head) * kv->head_dim + i) * kv->page_tokens + offset;
+}
+
+static size_t value_index(const mgl_kv_layer *kv, size_t page, size_t head, size_t offset,
+                          size_t i) {
+  return ((page * kv->kv_head_count + head) * kv->page_tokens + offset) * kv->head_dim + i;
+}
+
+static void kv_write(const mgl_kv_write_args *args, size_t begin, size_t end) {
+  const mgl_kv_layer *kv = &args->kv;
+  for (size_t t = begin; t < end; t++) {
+    size_t page = args->slots[t] / kv->page_tokens, offset = args->slots[t] % kv->page_tokens;
+    for (size_t head = 0; head < kv->kv_head_count; head++) {
+      size_t row = (t * kv->kv_head_count + head) * kv->head_dim;
+      for (size_t i = 0; i < kv->head_dim; i++) {
+        store(kv->k, kv->dtype, key_index(kv, page, head, i, offset), args->k[row + i]);
+        store(kv->v, kv->dtype, value_index(kv, page, head, offset, i), args->v[row + i]);
+      }
+    }
+  }
+}
+
+// One query head of one token: position by position, split by split. `split_out` and `merged_out`
+// are scratch of HD floats, `weights` of MGL_ATTENTION_SPLIT.
+static void attend(const mgl_attention_args *args, const int32_t *block_table, size_t t,
+                   size_t head, float *weights, float *split_out, float *merged_out) {
+  const mgl_kv_layer *kv = &args->kv;
+  size_t head_dim = kv->head_dim, count = (size_t)args->positions[t] + 1;
+  size_t kv_head = head / (args->head_count / kv->kv_head_count);
+  const float *q = args->q + (t * args->head_count + head) * head_dim;
+  float merged_max = -INFINITY, merged_sum = 0;
+  for (size_t begin = 0; begin < count; begin += MGL_ATTENTION_SPLIT) {
+    size_t length = count - begin < MGL_ATTENTION_SPLIT ? count - begin : MGL_ATTENTION_SPLIT;
+    float max = -INFINITY, sum = 0;
+    for (size_t p = 0; p < length; p++) {
+      size_t page = (size_t)block_table[(begin + p) / kv->page_tokens];
+      size_t offset = (begin + p) % kv->page_tokens;
+      float score = 0;
+      for (size_t i = 0; i < head_dim; i++) {
+        score += q[i] * load(kv->k, kv->dtype, key_index(kv, page, kv_head, i, offset));
+      }
+      weights[p] = score * args->scale;
+      max = fmaxf(max, weights[p]);
+    }
+    memset(split_out, 0, head_dim * sizeof(float));
+    for (size_t p = 0; p < length; p++) {
+      size_t page = (size_t)block_table[(begin + p) / kv->page_tokens];
+      size_t offset = (begin + p) % kv->page_tokens;
+      float weight = expf(weights[p] - max);
+      sum += weight;
+      for (size_t i = 0; i < head_dim; i++) {
+        split_out[i] += weight * load(kv->v, kv->dtype, value_index(kv, page, kv_head, offset, i));
+      }
+    }
+    float max_of_both = fmaxf(merged_max, max);
+    float old_scale = begin == 0 ? 0 : expf(merged_max - max_of_both);
+    float new_scale = expf(max - max_of_both);
+    for (size_t i = 0; i < head_dim; i++) {
+      float old = begin == 0 ? 0 : merged_out[i] * old_scale;
+      merged_out[i] = old + split_out[i] * new_scale;
+    }
+    merged_sum = merged_sum * old_scale + sum * new_scale;
+    merged_max = max_of_both;
+  }
+  for (size_t i = 0; i < head_dim; i++) {
+    store(args->out, args->out_dtype, (t * args->head_count + head) * head_dim + i,
+          merged_out[i] / merged_sum);
+  }
+}
+
+static void attention(const mgl_attention_args *args, void *scratch, size_t begin, size_t end) {
+  size_t kv_heads = args->kv.kv_head_count, group = args->head_count / kv_heads;
+  attention_layout layout = mgl_attention_layout((uint32_t)group, args->kv.head_dim);
+  float *base = scratch;
+  for (size_t unit = begin; unit < end; unit++) {
+    const mgl_attention_item *item = &args->items[unit / kv_heads];
+    const int32_t *table = args->block_tables + (size_t)item->sequence * args->block_table_stride;
+    for (size_t pair = 0; pair < item->query_count * group; pair++) {
+      attend(args, table, item->query_begin + pair / group, unit % kv_heads * group + pair % group,
+             base + layout.weights, base + layout.split_out, base + layout.merged_out);
+    }
+  }
+}
+
+// exp(-x) is infinite below -88.7: the quotient is then -0, as it should be.
+static void silu_mul(const mgl_silu_mul_args *args, size_t begin, size_t end) {
+  for (size_t i = begin; i < end; i++) {
+    float gate = args->gate[i];
+    store(args->out, args->out_dtype, i, gate / (1.0f + expf(-gate)) * args->up[i]);
+  }
+}
+
+static void add(const mgl_add_args *args, size_t begin, size_t end) {
+  for (size_t i = begin; i < end; i++) {
+    args->x[i] += args->y[i];
+  }
+}
+
+// The sum of the 8-byte words, the last one filled up with zeros.
+uint64_t mgl_scalar_read_stream(const void *memory, size_t bytes) {
+  const char *data = memory;
+  uint64_t sum = 0;
+  for (; bytes >= 8; bytes -= 8, data += 8) {
+    uint64_t word;
+    memcpy(&word, data, sizeof word);
+    sum += word;
+  }
+  uint64_t rest = 0;
+  memcpy(&rest, data, bytes);
+  return sum + rest;
+}
+
+const kernel_level mgl_level_scalar = {
+    .kernels =
+        {
+            .name = "scalar",
+            .embed = embed,
+            .rmsnorm = rmsnorm,
+            .linear = linear,
+            .rope_angles = mgl_scalar_rope_angles,
+            .rope = rope,
+            .kv_write = kv_write,
+            .attention = attention,
+            .silu_mul = silu_mul,
+            .add = add,
+        },
+    .read_stream = mgl_scalar_read_stream,
+};

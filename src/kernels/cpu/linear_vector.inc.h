@@ -1,0 +1,306 @@
+// Linear layers of a vector level: out[t][n] = x[t] . w[n], in register tiles of tokens x rows.
+//
+// Every dot product has one accumulator vector that takes K in ascending steps, the last step with
+// a partial load; vec_sum4 then adds its lanes. Tiles only decide how many of these independent
+// chains run at once, and chunks of K only park the accumulators in memory meanwhile, so that the
+// bits of out[t][n] are the same in each of them. Weights are used in place, row-major: a packed
+// layout was measured and is not worth it (SPEED.md).
+//
+// Included by kernels_vector.inc.h.
+
+// Tiles of linear_tokens x linear_rows accumulators fill the registers.
+#if defined(__AVX512F__)
+enum { linear_tokens = 6 };
+#else
+enum { linear_tokens = 4 };
+#endif
+enum {
+  linear_rows = 4,
+  linear_chunk_bytes = 2048,  // of a row of weights
+  linear_panel = 8,           // blocks
+  linear_state = 4 * 64,      // accumulators kept between chunks
+  linear_ahead = 2,           // blocks between a prefetch and its use
+};
+
+// How the elements of an operand are held in a register.
+typedef enum operand { operand_f32, operand_f16, operand_bf16, operand_bf16_pairs } operand;
+
+INLINE size_t operand_bytes(operand kind) {
+  return kind == operand_f32 ? 4 : 2;
+}
+
+INLINE vec operand_load(const char *from, operand kind) {
+  switch (kind) {
+    case operand_f16: return vec_load_f16(from);
+    case operand_bf16: return vec_load_bf16(from);
+    case operand_bf16_pairs: return vec_load_pairs(from);
+    default: return vec_load(from);
+  }
+}
+
+INLINE vec operand_load_partial(const char *from, size_t count, operand kind) {
+  switch (kind) {
+    case operand_f16: return vec_load_f16_partial(from, count);
+    case operand_bf16: return vec_load_bf16_partial(from, count);
+    case operand_bf16_pairs: return vec_load_pairs_partial(from, count);
+    default: return vec_load_partial(from, count);
+  }
+}
+
+INLINE vec operand_dot(vec acc, vec x, vec w, operand kind) {
+  return kind == operand_bf16_pairs ? vec_dot_pairs(acc, x, w) : vec_fma(x, w, acc);
+}
+
+typedef struct kinds {
+  operand x, w;
+} kinds;
+
+// Elements of K in one step.
+INLINE size_t step_of(kinds kind) {
+  return kind.x == operand_bf16_pairs ? 2 * vec_lanes : vec_lanes;
+}
+
+// Adds the bias to the sums of rows n to n + 3 and stores those below n_end.
+INLINE void store_sums(const mgl_linear_args *args, size_t t, size_t n, size_t n_end, __m128 sums) {
+  float *out = args->out + t * args->out_stride;
+  if (n + 4 <= n_end) {
+    if (args->bias != NULL) {
+      sums = _mm_add_ps(sums, _mm_loadu_ps(args->bias + n));
+    }
+    _mm_storeu_ps(out + n, sums);
+    return;
+  }
+  float values[4];
+  _mm_storeu_ps(values, sums);
+  for (size_t r = n; r < n_end; r++) {
+    out[r] = args->bias != NULL ? values[r - n] + args->bias[r] : values[r - n];
+  }
+}
+
+// Up to 4 rows, one chunk of K: what a tile of tokens computes on, and what it prefetches.
+typedef struct block {
+  size_t n, n_end;    // rows from n_end on are computed as copies of the last and not stored
+  size_t begin, end;  // elements of K
+  vec *state;         // [T, 4]: accumulators between chunks; unused with a single chunk
+  const char *ahead;  // prefetch `ahead_rows` rows from here on
+  size_t ahead_rows;
+} block;
+
+// Where the rows of a tile begin.
+typedef struct sources {
+  const char *x, *w[linear_rows];
+  size_t x_stride, w_stride;  // bytes of a row
+} sources;
+
+INLINE sources find_sources(const mgl_linear_args *args, size_t t, size_t n, size_t n_end,
+                            kinds kind) {
+  sources from = {
+      .x_stride = args->k * operand_bytes(kind.x),
+      .w_stride = args->k * operand_bytes(kind.w),
+  };
+  from.x = (const char *)args->x + t * from.x_stride;
+  UNROLL for (size_t r = 0; r < linear_rows; r++) {
+    from.w[r] = (const char *)args->w + (n + r < n_end ? n + r : n_end - 1) * from.w_stride;
+  }
+  return from;
+}
+
+// The step at element i of K, or what is left of it (`partial` elements), for all accumulators.
+INLINE void tile_step(vec acc[][linear_rows], const sources *from, size_t i, size_t partial,
+                      size_t tokens, kinds kind) {
+  vec weights[linear_rows];
+  UNROLL for (size_t r = 0; r < linear_rows; r++) {
+    const char *w = from->w[r] + i * operand_bytes(kind.w);
+    weights[r] = partial > 0 ? operand_load_partial(w, partial, kind.w) : operand_load(w, kind.w);
+  }
+  UNROLL for (size_t j = 0; j < tokens; j++) {
+    const char *x = from->x + j * from->x_stride + i * operand_bytes(kind.x);
+    vec value = partial > 0 ? operand_load_partial(x, partial, kind.x) : operand_load(x, kind.x);
+    UNROLL for (size_t r = 0; r < linear_rows; r++) {
+      acc[j][r] = operand_dot(acc[j][r], value, weights[r], kind.x);
+    }
+  }
+}
+
+// Tokens t to t + tokens of a block. `tokens` and `kind` are constants after inlining.
+INLINE void compute_tile(const mgl_linear_args *args, const block *at, size_t t, size_t tokens,
+                         kinds kind) {
+  sources from = find_sources(args, t, at->n, at->n_end, kind);
+  size_t step = step_of(kind), i = at->begin, end = at->end, ahead_rows = at->ahead_rows;
+  vec acc[linear_tokens][linear_rows], *state = at->state + t * linear_rows;
+  UNROLL for (size_t j = 0; j < tokens; j++) {
+    UNROLL for (size_t r = 0; r < linear_rows; r++) {
+      acc[j][r] = i == 0 ? vec_zero() : state[j * linear_rows + r];
+    }
+  }
+  const char *ahead = at->ahead;
+  for (; i + step <= end; i += step, ahead += step * operand_bytes(kind.w)) {
+    for (size_t r = 0; r < ahead_rows; r++) {
+      _mm_prefetch(ahead + r * from.w_stride, _MM_HINT_T0);
+    }
+    tile_step(acc, &from, i, 0, tokens, kind);
+  }
+  if (i < end) {
+    tile_step(acc, &from, i, end - i, tokens, kind);
+  }
+  UNROLL for (size_t j = 0; j < tokens; j++) {
+    if (end < args->k) {
+      UNROLL for (size_t r = 0; r < linear_rows; r++) {
+        state[j * linear_rows + r] = acc[j][r];
+      }
+    } else {
+      store_sums(args, t + j, at->n, at->n_end,
+                 vec_sum4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]));
+    }
+  }
+}
+
+// A block for all tokens, in tiles of about the same size. Each tile prefetches its share of the
+// block at at.ahead; this block is in the L1 cache because an earlier one did the same.
+INLINE void compute_block(const mgl_linear_args *args, block at, kinds kind) {
+  size_t count = args->token_count, tiles = (count + linear_tokens - 1) / linear_tokens;
+  const char *ahead = at.ahead;
+  for (size_t i = 0, t = 0, t_end; i < tiles; i++, t = t_end) {
+    size_t first = i * linear_rows / tiles;
+    t_end = (i + 1) * count / tiles;
+    at.ahead = ahead + first * args->k * operand_bytes(kind.w);
+    at.ahead_rows = (i + 1) * linear_rows / tiles - first;
+    switch (t_end - t) {
+#if defined(__AVX512F__)
+      case 6: compute_tile(args, &at, t, 6, kind); break;
+      case 5: compute_tile(args, &at, t, 5, kind); break;
+#endif
+      case 4: compute_tile(args, &at, t, 4, kind); break;
+      case 3: compute_tile(args, &at, t, 3, kind); break;
+      case 2: compute_tile(args, &at, t, 2, kind); break;
+      default: compute_tile(args, &at, t, 1, kind); break;
+    }
+  }
+}
+
+// How the rows of a call are cut: panels of up to 8 blocks; in a panel, chunk after chunk of K for
+// all its blocks. Then the chunk of x that a panel uses stays in the L1 cache.
+typedef struct plan {
+  size_t begin, end;  // rows
+  size_t k, chunk;    // elements of K
+  size_t chunks;
+  size_t panel_blocks;
+} plan;
+
+static plan plan_linear(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
+  size_t k = args->k, step = step_of(kind);
+  size_t chunks = (k * operand_bytes(kind.w) + linear_chunk_bytes / 2) / linear_chunk_bytes;
+  size_t panel_blocks = linear_state / (linear_rows * (size_t)args->token_count);
+  chunks = chunks < 1 ? 1 : chunks;
+  if (panel_blocks < 1) {
+    chunks = panel_blocks = 1;  // more tokens than the state has room for
+  }
+  size_t chunk = ((k + chunks - 1) / chunks + step - 1) / step * step;
+  plan p = {
+      .begin = begin,
+      .end = end,
+      .k = k,
+      .chunk = chunk,
+      .chunks = (k + chunk - 1) / chunk,
+      .panel_blocks = panel_blocks < linear_panel ? panel_blocks : linear_panel,
+  };
+  return p;
+}
+
+// The i-th block in the order of computation; the caller adds state and prefetch.
+static block plan_block(const plan *p, size_t i) {
+  size_t panel_units = p->panel_blocks * p->chunks, panel = i / panel_units;
+  size_t first = p->begin + panel * p->panel_blocks * linear_rows;
+  size_t blocks = (p->end - first + linear_rows - 1) / linear_rows;
+  blocks = blocks < p->panel_blocks ? blocks : p->panel_blocks;
+  i -= panel * panel_units;
+  size_t chunk = i / blocks, in_panel = i % blocks;
+  block b = {
+      .n = first + in_panel * linear_rows,
+      .n_end = p->end,
+      .begin = chunk * p->chunk,
+      .end = chunk + 1 == p->chunks ? p->k : (chunk + 1) * p->chunk,
+  };
+  return b;
+}
+
+// One token streams through the weights. With VDPBF16PS the processor's own prefetchers follow best
+// (prefetch instructions cost 15%); the other levels spend more instructions per byte, so that
+// prefetches help them (AVX2 by 35%).
+#if defined(__AVX512BF16__)
+enum { linear_single_prefetch = 0 };
+#else
+enum { linear_single_prefetch = 1 };
+#endif
+
+INLINE void compute_single(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
+  size_t k = args->k, step = step_of(kind);
+  for (size_t n = begin; n < end; n += linear_rows) {
+    sources from = find_sources(args, 0, n, end, kind);
+    size_t ahead = linear_ahead * linear_rows * from.w_stride, i = 0;
+    vec acc[1][linear_rows];
+    UNROLL for (size_t r = 0; r < linear_rows; r++) {
+      acc[0][r] = vec_zero();
+    }
+    for (; i + step <= k; i += step) {
+      if (linear_single_prefetch) {
+        UNROLL for (size_t r = 0; r < linear_rows; r++) {
+          _mm_prefetch(from.w[r] + ahead + i * operand_bytes(kind.w), _MM_HINT_T0);
+        }
+      }
+      tile_step(acc, &from, i, 0, 1, kind);
+    }
+    if (i < k) {
+      tile_step(acc, &from, i, k - i, 1, kind);
+    }
+    store_sums(args, 0, n, end, vec_sum4(acc[0][0], acc[0][1], acc[0][2], acc[0][3]));
+  }
+}
+
+INLINE void linear_of(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
+  if (args->token_count == 1) {
+    compute_single(args, begin, end, kind);
+    return;
+  }
+  vec state[linear_state];
+  plan p = plan_linear(args, begin, end, kind);
+  size_t state_stride = (size_t)args->token_count * linear_rows;  // of a block
+  size_t count = (end - begin + linear_rows - 1) / linear_rows * p.chunks;
+  for (size_t i = 0; i < count; i++) {
+    block at = plan_block(&p, i);
+    block later = plan_block(&p, i + linear_ahead < count ? i + linear_ahead : i);
+    at.state = state + (at.n - begin) / linear_rows % p.panel_blocks * state_stride;
+    at.ahead = (const char *)args->w + (later.n * p.k + later.begin) * operand_bytes(kind.w);
+    compute_block(args, at, kind);
+  }
+}
+
+static void linear_bf16_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
+  linear_of(args, begin, end, (kinds){operand_bf16_pairs, operand_bf16_pairs});
+}
+
+static void linear_f32_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
+  linear_of(args, begin, end, (kinds){operand_f32, operand_bf16});
+}
+
+static void linear_f32_f16(const mgl_linear_args *args, size_t begin, size_t end) {
+  linear_of(args, begin, end, (kinds){operand_f32, operand_f16});
+}
+
+static void linear_f32_f32(const mgl_linear_args *args, size_t begin, size_t end) {
+  linear_of(args, begin, end, (kinds){operand_f32, operand_f32});
+}
+
+static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
+  if (args->x_dtype == MGL_DTYPE_BF16) {
+    assert(args->w_dtype == MGL_DTYPE_BF16);
+    linear_bf16_bf16(args, begin, end);
+    return;
+  }
+  assert(args->x_dtype == MGL_DTYPE_F32);
+  switch (args->w_dtype) {
+    case MGL_DTYPE_BF16: linear_f32_bf16(args, begin, end); break;
+    case MGL_DTYPE_F16: linear_f32_f16(args, begin, end); break;
+    default: linear_f32_f32(args, begin, end); break;
+  }
+}

@@ -1,0 +1,197 @@
+// Vector operations of the AVX-512 levels (F, BW, VL, DQ; BF16 where the compiler is told so): 16
+// lanes of f32. The same names as vector_avx2.h; kernels_vector.inc.h and its parts are written
+// against them. "partial" operations touch the first `count` (0 to 16) elements only: lanes beyond
+// are zero after a load and never stored, and memory beyond is never accessed.
+#ifndef MGL_KERNELS_VECTOR_AVX512_H
+#define MGL_KERNELS_VECTOR_AVX512_H
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef __m512 vec;
+
+// vec_accumulators: how many accumulators a register tile of the attention may have.
+enum { vec_lanes = 16, vec_accumulators = 16 };
+
+INLINE __mmask16 vec_mask(size_t count) {
+  return (__mmask16)((1u << count) - 1u);
+}
+
+INLINE vec vec_zero(void) {
+  return _mm512_setzero_ps();
+}
+
+INLINE vec vec_set(float value) {
+  return _mm512_set1_ps(value);
+}
+
+INLINE vec vec_add(vec a, vec b) {
+  return _mm512_add_ps(a, b);
+}
+
+INLINE vec vec_sub(vec a, vec b) {
+  return _mm512_sub_ps(a, b);
+}
+
+INLINE vec vec_mul(vec a, vec b) {
+  return _mm512_mul_ps(a, b);
+}
+
+INLINE vec vec_div(vec a, vec b) {
+  return _mm512_div_ps(a, b);
+}
+
+INLINE vec vec_fma(vec a, vec b, vec c) {  // a * b + c
+  return _mm512_fmadd_ps(a, b, c);
+}
+
+INLINE vec vec_fnma(vec a, vec b, vec c) {  // c - a * b
+  return _mm512_fnmadd_ps(a, b, c);
+}
+
+// NaN in b stays: the instruction returns its second operand when either is NaN.
+INLINE vec vec_max(vec a, vec b) {
+  return _mm512_max_ps(a, b);
+}
+
+INLINE vec vec_min(vec a, vec b) {
+  return _mm512_min_ps(a, b);
+}
+
+INLINE vec vec_round(vec a) {  // to the nearest integer, ties to even
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+INLINE vec vec_scale(vec a, vec n) {  // a * 2^n for integral n, rounded once
+  return _mm512_scalef_ps(a, n);
+}
+
+// The first `count` lanes of a, the rest of b: whatever a holds there, NaN included, has no effect.
+INLINE vec vec_select(size_t count, vec a, vec b) {
+  return _mm512_mask_blend_ps(vec_mask(count), b, a);
+}
+
+INLINE vec vec_load(const void *from) {
+  return _mm512_loadu_ps(from);
+}
+
+INLINE vec vec_load_partial(const void *from, size_t count) {
+  return _mm512_maskz_loadu_ps(vec_mask(count), from);
+}
+
+INLINE void vec_store(float *to, vec a) {
+  _mm512_storeu_ps(to, a);
+}
+
+INLINE void vec_store_partial(float *to, size_t count, vec a) {
+  _mm512_mask_storeu_ps(to, vec_mask(count), a);
+}
+
+INLINE vec vec_from_bf16(__m256i bits) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+INLINE vec vec_load_bf16(const void *from) {
+  return vec_from_bf16(_mm256_loadu_si256(from));
+}
+
+INLINE vec vec_load_bf16_partial(const void *from, size_t count) {
+  return vec_from_bf16(_mm256_maskz_loadu_epi16(vec_mask(count), from));
+}
+
+INLINE vec vec_load_f16(const void *from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(from));
+}
+
+INLINE vec vec_load_f16_partial(const void *from, size_t count) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vec_mask(count), from));
+}
+
+// As mgl_f32_to_bf16. VCVTNEPS2BF16 would flush subnormals and is not there in every level.
+INLINE __m256i vec_to_bf16(vec a) {
+  __m512i bits = _mm512_castps_si512(a);
+  __m512i high = _mm512_srli_epi32(bits, 16);
+  __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+  __m512i biased = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  __m512i rounded = _mm512_srli_epi32(biased, 16);
+  __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+  __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet));
+}
+
+INLINE void vec_store_bf16(mgl_bf16 *to, vec a) {
+  _mm256_storeu_si256((__m256i *)(void *)to, vec_to_bf16(a));
+}
+
+INLINE void vec_store_bf16_partial(mgl_bf16 *to, size_t count, vec a) {
+  _mm256_mask_storeu_epi16(to, vec_mask(count), vec_to_bf16(a));
+}
+
+// Splits 16 (even, odd) pairs, given as two vectors, into their evens and odds.
+INLINE void vec_deinterleave(vec first, vec second, vec *even, vec *odd) {
+  __m512i evens = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  __m512i odds = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  *even = _mm512_permutex2var_ps(first, evens, second);
+  *odd = _mm512_permutex2var_ps(first, odds, second);
+}
+
+// The sums of the lanes of a, b, c and d. Each sum has the same order of additions wherever it
+// stands, so that a row of a tile and a single row get the same bits.
+INLINE __m128 vec_sum4(vec a, vec b, vec c, vec d) {
+  vec ab = vec_add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  vec cd = vec_add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  vec abcd = vec_add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+  __m256 half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+// bf16 operands of a dot product in pairs: lane i holds elements 2i and 2i + 1, as loaded.
+INLINE vec vec_load_pairs(const void *from) {
+  return _mm512_castsi512_ps(_mm512_loadu_si512(from));
+}
+
+INLINE vec vec_load_pairs_partial(const void *from, size_t count) {  // count 0 to 32
+  __mmask32 mask = (__mmask32)((UINT64_C(1) << count) - 1u);
+  return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, from));
+}
+
+// acc + x[2i] * w[2i] + x[2i + 1] * w[2i + 1]. VDPBF16PS treats subnormals as zero.
+INLINE vec vec_dot_pairs(vec acc, vec x, vec w) {
+#if defined(__AVX512BF16__)
+  return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)w);
+#else
+  __m512i high = _mm512_set1_epi32((int)0xffff0000u);
+  __m512i x_bits = _mm512_castps_si512(x), w_bits = _mm512_castps_si512(w);
+  vec x_even = _mm512_castsi512_ps(_mm512_slli_epi32(x_bits, 16));
+  vec w_even = _mm512_castsi512_ps(_mm512_slli_epi32(w_bits, 16));
+  vec x_odd = _mm512_castsi512_ps(_mm512_and_si512(x_bits, high));
+  vec w_odd = _mm512_castsi512_ps(_mm512_and_si512(w_bits, high));
+  return vec_fma(x_odd, w_odd, vec_fma(x_even, w_even, acc));
+#endif
+}
+
+// The sum of the 8-byte words of `blocks` blocks of 512 bytes, in eight independent chains.
+enum { vec_stream_block = 512 };
+
+INLINE uint64_t vec_read_stream(const char *from, size_t blocks) {
+  __m512i sums[8];
+  for (int i = 0; i < 8; i++) {
+    sums[i] = _mm512_setzero_si512();
+  }
+  for (; blocks > 0; blocks--, from += vec_stream_block) {
+    for (size_t i = 0; i < 8; i++) {
+      sums[i] = _mm512_add_epi64(sums[i], _mm512_loadu_si512(from + i * 64));
+    }
+  }
+  for (int i = 1; i < 8; i++) {
+    sums[0] = _mm512_add_epi64(sums[0], sums[i]);
+  }
+  return (uint64_t)_mm512_reduce_add_epi64(sums[0]);
+}
+
+#endif

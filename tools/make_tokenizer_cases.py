@@ -1,0 +1,548 @@
+"""Test tokenizers and their expected results, from the `tokenizers` library (pip install tokenizers).
+
+    make_tokenizer_cases.py write                      tests/data/tokenizer/*.json and *.cases.json
+    make_tokenizer_cases.py compare DUMP [--count N] [--seed S] [--family NAME]
+    make_tokenizer_cases.py classes DUMP               every code point, every Split pattern
+
+`write` trains a small tokenizer of each family on text that this file generates, and a sample of encodings and decodings
+of generated strings. `compare` runs the same generator for N strings a family and asks both the library and our C code
+(DUMP is the built tests/tokenizer_dump). The exit status is 1 if anything differs. Last run with tokenizers 0.23.3.
+
+Left out, because the library's tables are of other Unicode versions than ours (utf8proc 2.8: Unicode 15):
+- in families with NFC, the 108 combining marks after Unicode 9 and U+11938 with its parts: the library's NFC has the
+  tables of Unicode 9 and does not order or compose them (LATE_MARKS);
+- in families with Digits, the 13 numbers of Unicode 17 that Rust's char::is_numeric knows (LATE_DIGITS).
+Letters, numbers and whitespace of the Split patterns agree on every code point (`classes` checks).
+"""
+import argparse
+import json
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+DATA = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "tokenizer"
+SAMPLE_STRINGS = 220
+SAMPLE_ID_LISTS = 40
+SAMPLE_SEED = 20
+
+CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
+WORDS = r"(?i:" + CONTRACTIONS + r")|[^\r\n\p{L}\p{N}]?\p{L}+|"
+REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+PATTERNS = [  # in the order of mgl_split_pattern
+    CONTRACTIONS + r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    WORDS + r"\p{N}" + REST,
+    WORDS + r"\p{N}{1,3}" + REST,
+]
+
+LATE_MARKS = {
+    0x7FD, *range(0x898, 0x8A0), *range(0x8CA, 0x8D4), 0x9FE, 0xC3C, 0xD3B, 0xD3C, 0xEBA, 0x1715, *range(0x1ABF, 0x1ACF),
+    *range(0x1DF6, 0x1DFB), 0xA82C, *range(0x10D24, 0x10D28), 0x10EAB, 0x10EAC, *range(0x10EFD, 0x10F00),
+    *range(0x10F46, 0x10F51), *range(0x10F82, 0x10F86), 0x11070, 0x1133B, 0x1145E, 0x11839, 0x1183A, 0x1193D, 0x1193E,
+    0x11943, 0x119E0, 0x11A34, 0x11A47, 0x11A99, 0x11D42, 0x11D44, 0x11D45, 0x11D97, 0x11F41, 0x11F42, 0x16FF0, 0x16FF1,
+    0x1E08F, *range(0x1E130, 0x1E137), 0x1E2AE, *range(0x1E2EC, 0x1E2F0), *range(0x1E4EC, 0x1E4F0),
+    0x11930, 0x11935, 0x11938,
+}  # fmt: skip
+LATE_DIGITS = {*range(0x11DE0, 0x11DEA), *range(0x16FF4, 0x16FF7)}
+
+# --- generated text ------------------------------------------------------------------------------
+
+SCRIPTS = [  # (first, last) of the letters of each script that the generator draws from
+    (0x61, 0x7A), (0x61, 0x7A), (0x41, 0x5A), (0xC0, 0xFF), (0x100, 0x17F), (0x1E00, 0x1EFF), (0x370, 0x3FF),
+    (0x400, 0x45F), (0x531, 0x587), (0x5D0, 0x5EA), (0x620, 0x64A), (0x710, 0x72F), (0x780, 0x7B1), (0x905, 0x94D),
+    (0x985, 0x9CD), (0xA05, 0xA4D), (0xB85, 0xBCD), (0xC05, 0xC4D), (0xE01, 0xE5B), (0xE81, 0xEDF), (0xF40, 0xFBC),
+    (0x1000, 0x104F), (0x10A0, 0x10FF), (0x1100, 0x11FF), (0x1200, 0x137C), (0x13A0, 0x13FF), (0x1400, 0x167F),
+    (0x1780, 0x17E9), (0x1820, 0x1878), (0x3041, 0x309F), (0x30A0, 0x30FF), (0x3105, 0x312F), (0x3131, 0x318E),
+    (0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0xA000, 0xA48C), (0x10400, 0x1044F), (0x12000, 0x1236E), (0x1D400, 0x1D7FF),
+    (0x20000, 0x2A6DF), (0x1F300, 0x1FAFF), (0xF900, 0xFAFF), (0xFB00, 0xFDFF), (0xFF00, 0xFFEF), (0x2460, 0x24FF),
+]  # fmt: skip
+SPACES = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x20, 0x20, 0x20, 0xA, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029,
+          0x202F, 0x205F, 0x3000, 0x180E, 0x200B, 0x1C, 0x1D, 0x1E, 0x1F, 0xFEFF, 0x2060]  # fmt: skip
+MARKS = [*range(0x300, 0x370), *range(0x591, 0x5BE), *range(0x64B, 0x660), 0x93C, 0x94D, 0x9BC, 0xBBE, 0xE38, 0xE48, 0xF71,
+         0xF72, 0xF74, 0x3099, 0x309A, *range(0x20D0, 0x20F1), 0x1D165, 0x1D16E, 0xFE20, 0x345, 0x338]  # fmt: skip
+DIGITS = [0x30, 0x660, 0x6F0, 0x966, 0xE50, 0xFF10, 0x1D7CE]
+WORD_LIST = ("the of and to in is that it was for on are as with his they at be this have from or one had by word but not "
+             "what all were we when your can said there use an each which she do how their if will up other about out many "
+             "then them these so some her would make like him into time has look two more write go see number no way could "
+             "people my than first water been call who oil its now find long down day did get come made may part over new "
+             "sound take only little work know place year live me back give most very after thing our just name good "
+             "sentence man think say great where help through much before line right too mean old any same tell boy follow "
+             "came want show also around form three small set put end does another well large must big even such because "
+             "turn here why ask went men read need land different home us move try kind hand picture again change off play "
+             "spell air away animal house point page letter mother answer found study still learn should world").split()
+
+
+def any_code_point(r):
+    plane = r.choice([0, 0, 0, 0, 1, 1, 2, 3, 14, 15, 16])
+    while True:
+        code = plane * 0x10000 + r.randrange(0x10000)
+        if not 0xD800 <= code < 0xE000:
+            return chr(code)
+
+
+def script_word(r):
+    first, last = r.choice(SCRIPTS)
+    return "".join(chr(r.randint(first, last)) for _ in range(r.randint(1, 6)))
+
+
+def contraction(r):
+    mark = r.choice(["'", "'", "'", "’", "''"])
+    tail = r.choice(["s", "t", "re", "ve", "m", "ll", "d", "\u017f", "x", "r", "l", "\ufb05", "K", "\u212a", "sé", "lL"])
+    return r.choice(["", "we", " I", "1", "\n", "!"]) + mark + "".join(r.choice([c.lower(), c.upper()]) for c in tail)
+
+
+def combining(r):
+    base = r.choice(["a", "e", "A", "o", "u", "s", "ệ", "ñ", "Å", "가", "\u1100\u1161", "か", "क", " ", "", "ά", "ṩ"])
+    return base + "".join(chr(r.choice(MARKS)) for _ in range(r.choice([1, 1, 2, 3, 5, 40])))
+
+
+def jamo(r):
+    text = ""
+    for _ in range(r.randint(1, 4)):
+        text += chr(r.randint(0x1100, 0x1113)) + chr(r.randint(0x1161, 0x1176))
+        text += chr(r.randint(0x11A7, 0x11C3)) if r.random() < 0.6 else ""
+    return text
+
+
+def special_text(r, specials):
+    text = r.choice(specials)
+    how = r.random()
+    if how < 0.15:
+        return text[: r.randint(1, len(text))]
+    if how < 0.25:
+        return text[r.randint(0, len(text) - 1) :]
+    if how < 0.5:
+        return r.choice(["", " ", "  ", "a", "\n", "\t ", "_", "é"]) + text + r.choice(["", " ", "  ", "b", "\n", " \r\n", "1"])
+    return text
+
+
+def piece(r, specials):
+    kind = r.randrange(16)
+    if kind <= 2:
+        return " ".join(r.choice(WORD_LIST) for _ in range(r.randint(1, 5)))
+    if kind == 3:
+        return script_word(r)
+    if kind == 4:
+        return contraction(r)
+    if kind == 5:
+        return "".join(chr(r.choice(SPACES)) for _ in range(r.randint(1, 7)))
+    if kind == 6:
+        return "".join(any_code_point(r) for _ in range(r.randint(1, 5)))
+    if kind == 7:
+        return "".join(chr(r.choice([r.randrange(0x20), r.randrange(0x7F, 0xA1)])) for _ in range(r.randint(1, 4)))
+    if kind == 8:
+        return combining(r)
+    if kind == 9:
+        return jamo(r)
+    if kind == 10:
+        return special_text(r, specials)
+    if kind == 11:
+        base = r.choice(DIGITS)
+        return "".join(chr(base + r.randrange(10)) for _ in range(r.randint(1, 9))) + r.choice(["", "½", "²", "Ⅷ", ".", "px"])
+    if kind == 12:
+        return "".join(r.choice("!?.,;:-_()[]{}<>/\\|@#$%^&*+=~`\"'") for _ in range(r.randint(1, 6))) + r.choice(["", "\n", "\r\n\n"])
+    if kind == 13:
+        return r.choice([" ", "  ", "\n", "\n\n", "\r\n", "\t", "▁", "▁▁", " ▁", "<0x41>", "<0xE4>", "Ġ", "ĠĠ", "Ċ"])
+    if kind == 14:
+        return r.choice(["👨‍👩‍👧‍👦", "🇩🇪🇫🇷", "👍🏽", "❤️", "🏴‍☠️", "e\u0301", "ﷺ", "ẛ̣", "Å", "가", "ｶﾞ", "\u200d", "\u202e"])
+    return r.choice([" ", "", " "]) + script_word(r) + r.choice(["", " ", "\n"])
+
+
+def make_text(r, family):
+    text = "".join(piece(r, family["specials"]) for _ in range(r.choice([1, 1, 2, 3, 5, 8])))
+    left_out = family["left_out"]
+    return "".join(c for c in text if ord(c) not in left_out) if left_out else text
+
+
+def damage(r, text):
+    """Bytes that are mostly not UTF-8."""
+    data = bytearray(text.encode())
+    for _ in range(r.randint(1, 4)):
+        at = r.randint(0, len(data))
+        if r.random() < 0.5 and data:
+            del data[min(at, len(data) - 1)]
+        else:
+            data[at:at] = bytes(r.choice([0x80, 0xC0, 0xC3, 0xE2, 0xED, 0xA0, 0xF0, 0xF4, 0x90, 0xFF, r.randrange(256)]) for _ in range(r.randint(1, 3)))
+    return bytes(data)
+
+
+def training_text(seed):
+    r = random.Random(seed)
+    common = [script_word(random.Random(i)) for i in range(60)]
+    for _ in range(3000):
+        words = [r.choice(WORD_LIST if r.random() < 0.75 else common) for _ in range(r.randint(3, 12))]
+        line = r.choice([" ", " ", " ", "  ", ", ", "\n", "_"]).join(words)
+        yield line + r.choice([".", "!\n", "?\n\n", " 2024", " 12345", "'s", "'ll go", "    return x;\n", "é", "\r\n"])
+
+
+# --- the families --------------------------------------------------------------------------------
+
+
+def train(tokenizer, vocab_size, byte_level, specials, **options):
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if byte_level else []
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False, **options)
+    tokenizer.train_from_iterator(training_text(7), trainer)
+
+
+def rebuild(tokenizer, added, **model):
+    """The trained tokenizer with other added tokens and model options; added tokens are dicts or contents."""
+    data = json.loads(tokenizer.to_str())
+    data["model"].update(model)
+    vocab = data["model"]["vocab"]
+    data["added_tokens"] = []
+    next_id = len(vocab)
+    for token in added:
+        token = {"content": token} if isinstance(token, str) else token
+        if token["content"] not in vocab:
+            token["id"] = next_id
+            next_id += 1
+        else:
+            token["id"] = vocab[token["content"]]
+        defaults = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        data["added_tokens"].append({**defaults, **token})
+    return data
+
+
+def second_merges(data, count):
+    """Adds merges that make existing tokens from other parts, and repeats some: the order must not matter less."""
+    r = random.Random(3)
+    vocab = data["model"]["vocab"]
+    merges = [tuple(m) for m in data["model"]["merges"]]
+    known = set(merges)
+    extra = []
+    for token in vocab:
+        for cut in range(1, len(token)):
+            pair = (token[:cut], token[cut:])
+            if pair[0] in vocab and pair[1] in vocab and pair not in known:
+                extra.append(pair)
+    for pair in r.sample(extra, min(count, len(extra))) + r.sample(merges, 10):
+        merges.insert(r.randint(0, len(merges)), pair)
+    data["model"]["merges"] = [list(m) for m in merges]
+
+
+def legacy_merges(data):
+    data["model"]["merges"] = [" ".join(m) for m in data["model"]["merges"]]
+
+
+def template(data, before, after=()):
+    vocab = {**data["model"]["vocab"], **{t["content"]: t["id"] for t in data["added_tokens"]}}
+    special = [{"SpecialToken": {"id": t, "type_id": 0}} for t in before]
+    tail = [{"SpecialToken": {"id": t, "type_id": 0}} for t in after]
+    return {
+        "type": "TemplateProcessing",
+        "single": special + [{"Sequence": {"id": "A", "type_id": 0}}] + tail,
+        "pair": special + [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {t: {"id": t, "ids": [vocab[t]], "tokens": [t]} for t in [*before, *after]},
+    }
+
+
+def split_byte_level(pattern):
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+
+
+def make_qwen():
+    t = Tokenizer(models.BPE())
+    t.normalizer = normalizers.NFC()
+    t.pre_tokenizer = split_byte_level(PATTERNS[1])
+    t.post_processor = processors.ByteLevel(trim_offsets=False)
+    t.decoder = decoders.ByteLevel()
+    train(t, 700, True, [])
+    added = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", {"content": "<think>", "special": False}, {"content": "</think>", "special": False}]
+    data = rebuild(t, added)
+    legacy_merges(data)
+    return data
+
+
+def make_llama3():
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = split_byte_level(PATTERNS[2])
+    t.decoder = decoders.ByteLevel()
+    train(t, 800, True, [])
+    data = rebuild(t, ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|reserved_special_token_0|>"], ignore_merges=True)
+    # Tokens that no merge reaches, so that ignore_merges shows.
+    data["model"]["merges"] = [m for i, m in enumerate(data["model"]["merges"]) if i % 9 != 8]
+    bos = template(data, ["<|begin_of_text|>"])
+    data["post_processor"] = {"type": "Sequence", "processors": [json.loads(processors.ByteLevel(trim_offsets=False).__getstate__()), bos]}
+    return data
+
+
+def make_gpt2():
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    t.post_processor = processors.ByteLevel(trim_offsets=True)
+    t.decoder = decoders.ByteLevel()
+    train(t, 700, True, [])
+    data = rebuild(t, ["<|endoftext|>"])
+    second_merges(data, 40)
+    return data
+
+
+BYTES = [f"<0x{b:02X}>" for b in range(256)]
+
+
+def sentencepiece(vocab_size, **options):
+    t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    train(t, vocab_size, False, ["<unk>", "<s>", "</s>", *BYTES], limit_alphabet=110, **options)
+    return t
+
+
+def strip_decoder():
+    return decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+
+
+def make_llama2():
+    t = sentencepiece(800)
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    t.pre_tokenizer = None
+    t.decoder = strip_decoder()
+    data = rebuild(t, ["<unk>", "<s>", "</s>", {"content": "<tool>", "special": False, "normalized": True}])
+    second_merges(data, 30)
+    data["post_processor"] = template(data, ["<s>"])
+    return data
+
+
+def make_mistral():
+    t = sentencepiece(750)
+    t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    t.decoder = strip_decoder()
+    data = rebuild(t, ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"])
+    data["post_processor"] = template(data, ["<s>"], ["</s>"])
+    return data
+
+
+def make_metaspace():
+    t = Tokenizer(models.BPE(unk_token="<unk>"))
+    t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    t.decoder = decoders.Metaspace(prepend_scheme="always")
+    train(t, 600, False, ["<unk>"], limit_alphabet=90)
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), t.pre_tokenizer])
+    return rebuild(t, ["<unk>", "<sep>"])
+
+
+def make_added():
+    """Added tokens with every flag, a prefix space, contiguous digits."""
+    t = Tokenizer(models.BPE())
+    t.normalizer = normalizers.NFC()
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    t.decoder = decoders.ByteLevel()
+    train(t, 500, True, [])
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=False), t.pre_tokenizer])
+    return rebuild(
+        t,
+        [
+            "<s>",
+            "<s>s",
+            "<s><s>",
+            {"content": "<left>", "lstrip": True},
+            {"content": "<right>", "rstrip": True},
+            {"content": "<both>", "lstrip": True, "rstrip": True, "special": False},
+            {"content": "word", "single_word": True, "special": False},
+            {"content": "A\u030angstro\u0308m", "normalized": True, "special": False},
+            {"content": "caf\u00e9", "normalized": True, "special": True},
+            {"content": "cafe\u0301s", "normalized": False, "special": True},
+            {"content": "le\u0301", "normalized": True, "special": True, "single_word": True},
+            {"content": "\u3000", "rstrip": True, "special": False},
+        ],
+    )
+
+
+FAMILIES = {
+    "qwen": make_qwen,
+    "llama3": make_llama3,
+    "gpt2": make_gpt2,
+    "llama2": make_llama2,
+    "mistral": make_mistral,
+    "metaspace": make_metaspace,
+    "added": make_added,
+}
+
+
+def load_family(name):
+    """What the comparison needs to know of a committed tokenizer."""
+    path = DATA / f"{name}.json"
+    data = json.loads(path.read_text())
+    specials = [t["content"] for t in data["added_tokens"]]
+    if name == "added":
+        specials += ["\u00c5ngstr\u00f6m", "cafe\u0301", "l\u00e9", "aword", "word"]
+    left_out = LATE_MARKS if "NFC" in json.dumps(data["normalizer"]) else set()
+    if "Digits" in json.dumps(data["pre_tokenizer"]):
+        left_out = left_out | LATE_DIGITS
+    size = max([*data["model"]["vocab"].values(), *(t["id"] for t in data["added_tokens"])]) + 1
+    return {"name": name, "path": path, "specials": specials, "left_out": left_out, "size": size, "library": Tokenizer.from_file(str(path))}
+
+
+def make_requests(family, r, count):
+    """(text or bytes, add_special, plain_special) for each string."""
+    requests = []
+    for _ in range(count):
+        text = make_text(r, family)
+        data = damage(r, text) if r.random() < 0.08 else text.encode()
+        if family["left_out"]:  # damaging bytes can make other characters
+            clean = "".join(c for c in data.decode(errors="replace") if ord(c) not in family["left_out"])
+            data = data if clean == data.decode(errors="replace") else clean.encode()
+        requests.append((data, r.random() < 0.5, r.random() < 0.15))
+    return requests
+
+
+def library_encode(family, requests):
+    t = family["library"]
+    ids = [None] * len(requests)
+    for add in (False, True):
+        for plain in (False, True):
+            which = [i for i, q in enumerate(requests) if q[1] == add and q[2] == plain]
+            t.encode_special_tokens = plain
+            encoded = t.encode_batch_fast([requests[i][0].decode(errors="replace") for i in which], add_special_tokens=add)
+            for i, e in zip(which, encoded):
+                ids[i] = e.ids
+    t.encode_special_tokens = False
+    return ids
+
+
+def random_ids(family, r):
+    """Ids at random, with runs of tokens that are parts of characters or bytes."""
+    ids = []
+    for _ in range(r.randint(1, 6)):
+        low = r.random() < 0.5
+        ids += [r.randrange(min(260, family["size"]) if low else family["size"] + 3) for _ in range(r.randint(1, 6))]
+    return ids
+
+
+def write():
+    DATA.mkdir(parents=True, exist_ok=True)
+    for name, make in FAMILIES.items():
+        data = json.dumps(make(), ensure_ascii=False, separators=(",", ":"))
+        (DATA / f"{name}.json").write_text(data + "\n")
+        family = load_family(name)
+        r = random.Random(SAMPLE_SEED)
+        requests = make_requests(family, r, SAMPLE_STRINGS)
+        requests = [q for q in requests if len(q[0]) <= 160]
+        decode = family["library"].decode
+        cases = []
+        for (text, add, plain), ids in zip(requests, library_encode(family, requests)):
+            try:
+                shown = text.decode()
+            except UnicodeDecodeError:
+                shown = {"hex": text.hex()}
+            cases.append([shown, add, plain, ids, decode(ids, skip_special_tokens=True), decode(ids, skip_special_tokens=False)])
+        lists = [random_ids(family, r) for _ in range(SAMPLE_ID_LISTS)]
+        decoded = [[ids, decode(ids, skip_special_tokens=True), decode(ids, skip_special_tokens=False)] for ids in lists]
+        lines = ",\n".join(json.dumps(c, ensure_ascii=False, separators=(",", ":")) for c in cases)
+        more = ",\n".join(json.dumps(c, ensure_ascii=False, separators=(",", ":")) for c in decoded)
+        (DATA / f"{name}.cases.json").write_text('{"encode":[\n' + lines + '\n],\n"decode":[\n' + more + "\n]}\n")
+        print(f"{name}: {len(data)} bytes, {family['size']} tokens, {len(cases)} strings, {len(decoded)} id lists")
+
+
+# --- comparing -----------------------------------------------------------------------------------
+
+
+def ask(dump, path, requests):
+    """Runs our code on (operation, number, payload) requests and yields its replies."""
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as result:
+        for operation, number, payload in requests:
+            source.write(struct.pack("<III", ord(operation), number, len(payload)) + payload)
+        source.seek(0)
+        subprocess.run([dump, str(path)], stdin=source, stdout=result, check=True)
+        result.seek(0)
+        for _ in requests:
+            (length,) = struct.unpack("<I", result.read(4))
+            yield result.read(length)
+
+
+def pack_ids(ids):
+    return struct.pack(f"<{len(ids)}i", *ids)
+
+
+def show(family, what, source, ours, theirs):
+    print(f"  {family} {what}: {ascii(source)}\n    ours    {ours}\n    library {theirs}")
+
+
+def compare_family(dump, name, count, seed):
+    family = load_family(name)
+    r = random.Random(seed)
+    requests = make_requests(family, r, count)
+    expected = library_encode(family, requests)
+    replies = ask(dump, family["path"], [("e", add + 2 * plain, text) for text, add, plain in requests])
+    wrong = 0
+    for request, ids, reply in zip(requests, expected, replies):
+        ours = list(struct.unpack(f"<{len(reply) // 4}i", reply))
+        if ours != ids:
+            wrong += 1
+            if wrong <= 5:
+                show(name, "encode", request, ours, ids)
+    lists = [ids for ids in expected if ids] + [random_ids(family, r) for _ in range(count // 2)]
+    wrong_texts = 0
+    for skip in (False, True):
+        texts = family["library"].decode_batch(lists, skip_special_tokens=skip)
+        for ids, text, reply in zip(lists, texts, ask(dump, family["path"], [("d", skip, pack_ids(i)) for i in lists])):
+            if reply != text.encode():
+                wrong_texts += 1
+                if wrong_texts <= 5:
+                    show(name, f"decode skip={skip}", ids, reply, text.encode())
+    print(f"{name}: {len(requests)} strings encoded, {wrong} differ; {2 * len(lists)} decodings, {wrong_texts} differ", flush=True)
+    return wrong + wrong_texts
+
+
+def compare_splits(dump, texts, label):
+    """Pre-token boundaries of each pattern, which ids alone would not always show."""
+    wrong = 0
+    path = DATA / "gpt2.json"
+    for index, pattern in enumerate(PATTERNS):
+        splitter = pre_tokenizers.Split(Regex(pattern), "isolated")
+        count = 0
+        for text, reply in zip(texts, ask(dump, path, [("s", index, t.encode()) for t in texts])):
+            ends, at = [], 0
+            for part, _ in splitter.pre_tokenize_str(text):
+                at += len(part.encode())
+                ends.append(at)
+            ours = list(struct.unpack(f"<{len(reply) // 4}I", reply))
+            if ours != ends:
+                count += 1
+                if count <= 5:
+                    show(f"pattern {index}", "split", text, ours, ends)
+        print(f"pattern {index}, {label}: {len(texts)} texts, {count} differ", flush=True)
+        wrong += count
+    return wrong
+
+
+def classes(dump):
+    """Every code point: between letters, digits, spaces and punctuation, and after an apostrophe."""
+    texts = []
+    for code in range(0x110000):
+        if not 0xD800 <= code < 0xE000:
+            c = chr(code)
+            texts.append(f"a{c}1{c}{c}.{c} {c}'{c}x'r{c}")
+    return sum(compare_splits(dump, texts[i : i + 200000], f"code points from {i:#x}") for i in range(0, len(texts), 200000))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("mode", choices=["write", "compare", "classes"])
+    parser.add_argument("dump", nargs="?", help="the built tests/tokenizer_dump")
+    parser.add_argument("--count", type=int, default=100000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--family", choices=list(FAMILIES), action="append")
+    args = parser.parse_args()
+    if args.mode == "write":
+        write()
+        return 0
+    if args.dump is None:
+        parser.error("the path of tokenizer_dump is missing")
+    if args.mode == "classes":
+        return 1 if classes(args.dump) else 0
+    wrong = sum(compare_family(args.dump, name, args.count, args.seed) for name in args.family or FAMILIES)
+    if not args.family:
+        r = random.Random(args.seed + 1)
+        family = {"specials": ["<|endoftext|>"], "left_out": set()}
+        wrong += compare_splits(args.dump, [t for t in (make_text(r, family) for _ in range(args.count)) if t], "generated")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

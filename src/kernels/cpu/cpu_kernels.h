@@ -47,7 +47,7 @@ typedef struct mgl_linear_args {
   const void *w;  // [N, K] of w_dtype, row-major, as stored: aligned to its element only
   mgl_dtype w_dtype;
   const float *bias;     // [N] or NULL
-  uint32_t token_count;  // T >= 1
+  uint32_t token_count;  // T >= 1; up to 64 in one pass over the weights, more at less speed
   uint32_t k;            // K, any value >= 1
   float *out;            // [T, out_stride]
   uint32_t out_stride;   // >= N
@@ -95,7 +95,7 @@ typedef struct mgl_kv_write_args {
 // how a prompt was chunked, nor on whether one worker or several compute the splits of one query.
 enum { MGL_ATTENTION_SPLIT = 256, MGL_ATTENTION_QUERY_TILE = 8 };
 
-// One entry of the attention work list: consecutive tokens of one sequence.
+// One entry of the attention work list: consecutive tokens of one sequence, positions ascending.
 typedef struct mgl_attention_item {
   uint32_t sequence;     // index into block_tables
   uint32_t query_begin;  // first token (row of q)
@@ -151,9 +151,9 @@ typedef struct mgl_cpu_kernels {
 // The table of a SIMD level that this processor has (base/cpu.h); asserts that it was compiled in.
 const mgl_cpu_kernels *mgl_cpu_kernels_for(mgl_simd simd);
 
-// Reads `bytes` bytes of memory as fast as this table's widest loads can and returns a checksum (so
-// that the loads are not removed). The read ceiling of `megalith bench` is the best of several such
-// passes.
+// Reads `bytes` bytes of memory as fast as this table's widest loads can and returns the sum of its
+// 8-byte words, the last one filled up with zeros (so that the loads are not removed). The read
+// ceiling of `megalith bench` is the best of several such passes.
 uint64_t mgl_cpu_read_stream(mgl_simd simd, const void *memory, size_t bytes);
 
 #endif

@@ -54,9 +54,10 @@ INLINE void store_up_to(void *data, mgl_dtype dtype, size_t index, size_t count,
   }
 }
 
-// exp(x) within 1 ulp (2^-149 absolute where the result is subnormal); exp(-inf) = 0, exp of more
-// than 88.73 is infinite, NaN stays NaN. x = n ln2 + r with |r| <= ln2 / 2; exp(r) = 1 + r + r^2
-// q(r), q a minimax polynomial of degree 4 (relative error 4e-9). ln2 has a high and a low part.
+// exp(x) within 1.01 ulp (2^-149 absolute where the result is subnormal); exp(-inf) = 0, exp of
+// more than 88.73 is infinite, NaN stays NaN. x = n ln2 + r with |r| <= ln2 / 2; exp(r) = 1 + r +
+// r^2 q(r), q a minimax polynomial of degree 4 (relative error 4e-9). ln2 has a high and a low
+// part.
 INLINE vec vec_exp(vec x) {
   x = vec_min(vec_set(89.0f), vec_max(vec_set(-105.0f), x));
   vec n = vec_round(vec_mul(x, vec_set(0x1.715476p+0f)));

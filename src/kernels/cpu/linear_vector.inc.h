@@ -226,7 +226,7 @@ static block plan_block(const plan *p, size_t i) {
 
 // One token streams through the weights. With VDPBF16PS the processor's own prefetchers follow best
 // (prefetch instructions cost 15%); the other levels spend more instructions per byte, so that
-// prefetches help them (AVX2 by 35%).
+// prefetches help them (AVX2 by 35%; SPEED.md).
 #if defined(__AVX512BF16__)
 enum { linear_single_prefetch = 0 };
 #else

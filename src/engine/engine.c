@@ -210,11 +210,21 @@ static bool decodes(const sequence *s) {
   return s->computed_count >= s->prompt_count;
 }
 
+static bool computes_prompts(const mgl_engine *engine) {
+  for (const sequence *s = engine->running; s != NULL; s = s->next) {
+    if (!decodes(s)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 static void plan_iteration(mgl_engine *engine) {
   mgl_plan *plan = engine->plan;
   mgl_plan_clear(plan);
+  bool only_prompts = engine->options.prompts_first && computes_prompts(engine);
   for (sequence *s = engine->running; s != NULL; s = s->next) {
-    if (decodes(s)) {
+    if (decodes(s) && !only_prompts) {
       plan_sequence(engine, s, 1);
     }
   }

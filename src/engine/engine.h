@@ -42,7 +42,9 @@ typedef void mgl_token_callback(void *context, uint32_t request, int32_t token,
 typedef struct mgl_engine_options {
   mgl_mode mode;
   uint32_t
-      chunk_tokens;  // most prompt tokens of one sequence in an iteration; 0: no limit of its own
+      chunk_tokens;    // most prompt tokens of one sequence in an iteration; 0: no limit of its own
+  bool prompts_first;  // sequences decode only while none that runs still computes its prompt, so
+                       // that all decode together (bench); results are the same
 } mgl_engine_options;
 
 // What one iteration computed, for statistics.

@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "graph/family.h"
 #include "runtime/cpu_eager.h"
 #include "runtime/cpu_program.h"
+#include "runtime/read_ceiling.h"
 #include "runtime/team.h"
 
 struct mgl_runner {
@@ -158,53 +158,8 @@ uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner) {
   return mgl_graph_kv_bytes_per_token(runner->graph);
 }
 
-// --- read ceiling
-// -------------------------------------------------------------------------------------
-
-enum { CEILING_MIN_BYTES = 256 << 20 };
-
-typedef struct read_job {
-  const mgl_runner *runner;
-  const unsigned char *memory;
-  size_t bytes;
-  uint64_t checksums[MGL_TEAM_MAX_THREADS];
-} read_job;
-
-static void read_share(void *context, uint32_t index) {
-  read_job *job = context;
-  size_t begin = 0;
-  size_t end = 0;
-  mgl_team_share(index, mgl_team_size(job->runner->team), job->bytes, 4096, &begin, &end);
-  job->checksums[index] = mgl_cpu_read_stream(job->runner->simd, job->memory + begin, end - begin);
-}
-
 mgl_status mgl_runner_read_ceiling(mgl_runner *runner, uint32_t passes, double *out_bytes_per_s,
                                    mgl_error *err) {
-  void *own = NULL;
-  read_job *job = mgl_alloc_zeroed(1, sizeof *job);
-  if (job == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory measuring the read ceiling");
-  }
-  *job = (read_job){
-      .runner = runner, .memory = runner->weights.pages, .bytes = runner->weights.pages_bytes};
-  if (job->bytes < CEILING_MIN_BYTES) {
-    mgl_status status = mgl_pages_map(CEILING_MIN_BYTES, "read ceiling", &own, err);
-    if (status != MGL_OK) {
-      mgl_free(job);
-      return status;
-    }
-    memset(own, 1, CEILING_MIN_BYTES);  // untouched pages would all be one page of zeros
-    job->memory = own;
-    job->bytes = CEILING_MIN_BYTES;
-  }
-  *out_bytes_per_s = 0;
-  for (uint32_t pass = 0; pass < passes; pass++) {
-    uint64_t start_ns = mgl_clock_ns();
-    mgl_team_run(runner->team, read_share, job);
-    double rate = (double)job->bytes * 1e9 / (double)(mgl_clock_ns() - start_ns);
-    *out_bytes_per_s = rate > *out_bytes_per_s ? rate : *out_bytes_per_s;
-  }
-  mgl_pages_unmap(own, own == NULL ? 0 : CEILING_MIN_BYTES);
-  mgl_free(job);
-  return MGL_OK;
+  return mgl_read_ceiling_measure(runner->team, runner->simd, runner->weights.pages,
+                                  runner->weights.pages_bytes, passes, out_bytes_per_s, err);
 }

@@ -63,9 +63,8 @@ mgl_simd mgl_runner_simd(const mgl_runner *runner);
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner);
 uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner);
 
-// Highest rate, in bytes per second, at which this runner's team read its weights' memory (or,
-// where that is small, a buffer of 256 MiB) in one of `passes` passes of plain loads: the read
-// ceiling.
+// The read ceiling (runtime/read_ceiling.h) of this runner's team, over the memory of its weights
+// where that is large and its own, else over a buffer.
 mgl_status mgl_runner_read_ceiling(mgl_runner *runner, uint32_t passes, double *out_bytes_per_s,
                                    mgl_error *err);
 

@@ -1,0 +1,133 @@
+#include "app/app_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "app/progress.h"
+#include "base/alloc.h"
+#include "base/file.h"
+
+enum { MAX_PATH_BYTES = 4096 };
+
+const char *mgl_mode_choice(uint32_t index) {
+  return index < MGL_MODE_COUNT ? mgl_mode_name((mgl_mode)index) : NULL;
+}
+
+const char *mgl_load_format_choice(uint32_t index) {
+  static const char *const names[] = {"auto", "mapped", "copied", "dummy"};
+  return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
+
+static mgl_weight_source weight_source(const char *format) {
+  if (strcmp(format, "dummy") == 0) {
+    return MGL_WEIGHTS_DUMMY;
+  }
+  return strcmp(format, "copied") == 0 ? MGL_WEIGHTS_COPIED : MGL_WEIGHTS_MAPPED;
+}
+
+mgl_mode mgl_app_mode(const mgl_arguments *arguments) {
+  mgl_mode mode = MGL_MODE_EAGER;
+  const char *name = mgl_arguments_text(arguments, "mode", mgl_mode_name(mode));
+  (void)mgl_mode_parse(name, &mode, NULL);  // the parser of the arguments has checked it
+  return mode;
+}
+
+// --- the demo model ------------------------------------------------------------------------------
+
+static bool has_config(const char *folder) {
+  char path[MAX_PATH_BYTES + 16];
+  (void)snprintf(path, sizeof path, "%s/config.json", folder);
+  return mgl_file_exists(path);
+}
+
+static mgl_status find_demo(char out[MAX_PATH_BYTES], mgl_error *err) {
+  static const char *const places[] = {"../demo", "../share/megalith/demo"};
+  const char *named = getenv("MEGALITH_DEMO");
+  if (named != NULL && named[0] != 0) {
+    (void)snprintf(out, MAX_PATH_BYTES, "%s", named);
+    return MGL_OK;
+  }
+  char program[MAX_PATH_BYTES / 2];
+  ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
+  program[bytes < 0 ? 0 : bytes] = 0;
+  char *last_slash = strrchr(program, '/');
+  if (last_slash != NULL) {
+    *last_slash = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+      (void)snprintf(out, MAX_PATH_BYTES, "%s/%s", program, places[i]);
+      if (has_config(out)) {
+        return MGL_OK;
+      }
+    }
+  }
+  (void)snprintf(out, MAX_PATH_BYTES, "%s", MGL_SOURCE_DEMO);
+  if (has_config(out)) {
+    return MGL_OK;
+  }
+  return mgl_error_set(err, MGL_ERR_IO,
+                       "no MODEL given and no demo model found: expected it in %s/../demo; name a "
+                       "model folder or set MEGALITH_DEMO to one",
+                       program);
+}
+
+// -------------------------------------------------------------------------------------------------
+
+// The last part of a path, with links and "." resolved where that is possible.
+static char *name_of(const char *path) {
+  char *resolved = realpath(path, NULL);
+  const char *from = resolved == NULL ? path : resolved;
+  const char *last_slash = strrchr(from, '/');
+  char *name = mgl_strdup(last_slash == NULL || last_slash[1] == 0 ? from : last_slash + 1);
+  free(resolved);  // from the C library, not from base/alloc.h
+  return name;
+}
+
+mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mgl_app_model *out,
+                              mgl_error *err) {
+  char demo[MAX_PATH_BYTES];
+  const char *path = arguments->positional;
+  *out = (mgl_app_model){.source = MGL_WEIGHTS_MAPPED};
+  if ((needs & MGL_NEED_WEIGHTS) != 0) {  // only such commands have the option
+    out->source = weight_source(mgl_arguments_text(arguments, "load-format", "auto"));
+  }
+  if (out->source == MGL_WEIGHTS_DUMMY) {
+    needs &= ~(unsigned)MGL_NEED_WEIGHTS;
+  }
+  if (path == NULL) {
+    MGL_TRY(find_demo(demo, err));
+    path = demo;
+  }
+  MGL_TRY(mgl_model_folder_open(path, needs, &out->folder, err));
+  out->name = name_of(path);
+  if (out->name == NULL) {
+    mgl_app_model_close(out);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a path");
+  }
+  return MGL_OK;
+}
+
+void mgl_app_model_close(mgl_app_model *model) {
+  mgl_model_folder_close(&model->folder);
+  mgl_free(model->name);
+  *model = (mgl_app_model){0};
+}
+
+static void report(void *context, uint64_t done_bytes, uint64_t total_bytes) {
+  mgl_progress_update(context, done_bytes, total_bytes);
+}
+
+mgl_status mgl_app_model_start(const mgl_app_model *model, const mgl_arguments *arguments,
+                               mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
+  mgl_progress progress;
+  bool is_dummy = model->source == MGL_WEIGHTS_DUMMY;
+  mgl_progress_start(&progress, is_dummy ? "making weights" : "loading weights",
+                     MGL_PROGRESS_BYTES);
+  options->threads = mgl_arguments_u64(arguments, "threads", 0);
+  options->weights = model->source;
+  options->progress = (mgl_weights_progress){.report = report, .context = &progress};
+  mgl_status status = mgl_runner_create(&model->folder, options, out, err);
+  mgl_progress_finish(&progress);
+  return status;
+}

@@ -1,0 +1,56 @@
+// The model of a command: the MODEL argument or the demo model, opened, and a runner for it.
+//
+// The options that all commands with a model share stand here too, as rows for their tables.
+#ifndef MGL_APP_APP_MODEL_H
+#define MGL_APP_APP_MODEL_H
+
+#include "app/options.h"
+#include "engine/runner.h"
+#include "model/model_folder.h"
+#include "runtime/team.h"
+
+typedef struct mgl_app_model {
+  mgl_model_folder folder;
+  mgl_weight_source source;
+  char *name;  // last part of the folder's path
+} mgl_app_model;
+
+// Opens MODEL, or else the demo model: the folder that MEGALITH_DEMO names, else demo beside the
+// build folder, else the installed one, else the one of the source tree. `needs` is a set of
+// mgl_folder_need; MGL_NEED_WEIGHTS is dropped where the arguments say `--load-format dummy`.
+// Release with mgl_app_model_close, which is fine after a failure.
+mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mgl_app_model *out,
+                              mgl_error *err);
+void mgl_app_model_close(mgl_app_model *model);
+
+// Creates a runner with the sizes in *options; threads and weights come from the arguments. Shows
+// a progress bar. The model must outlive the runner.
+mgl_status mgl_app_model_start(const mgl_app_model *model, const mgl_arguments *arguments,
+                               mgl_runner_options *options, mgl_runner **out, mgl_error *err);
+
+// The first mode of --mode, MGL_MODE_EAGER when it was not given.
+mgl_mode mgl_app_mode(const mgl_arguments *arguments);
+
+mgl_choice_name mgl_mode_choice;
+mgl_choice_name mgl_load_format_choice;
+
+#define MGL_ROW_THREADS                                                                            \
+  {                                                                                                \
+    .name = "threads", .short_name = 't', .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 1, \
+    .u64_max = MGL_TEAM_MAX_THREADS, .help = "worker threads [one per core]"                       \
+  }
+#define MGL_ROW_MODE                                                                             \
+  {                                                                                              \
+    .name = "mode", .value_name = "MODE", .type = MGL_OPTION_CHOICE, .choices = mgl_mode_choice, \
+    .help = "how the model's ops are launched [eager]"                                           \
+  }
+#define MGL_ROW_LOAD_FORMAT                                                               \
+  {                                                                                       \
+    .name = "load-format", .value_name = "FORMAT", .type = MGL_OPTION_CHOICE,             \
+    .choices = mgl_load_format_choice,                                                    \
+    .help =                                                                               \
+        "where weights lie: auto, mapped (in the file), copied (into huge pages), dummy " \
+        "(made in memory; needs only config.json) [auto: mapped]"                         \
+  }
+
+#endif

@@ -1,0 +1,378 @@
+// megalith bench: time per token against what reading memory costs.
+//
+// Rounds of the modes are interleaved (eager, next mode, eager, ...), and the read ceiling is
+// measured before, between and after them, so that a machine that changes its speed does so for
+// all. A round is one batch through the engine: B random prompts of P tokens, then G tokens for
+// each, never stopped by an end token. The prompts are computed first, so that every decode
+// iteration has exactly B tokens.
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "app/app_model.h"
+#include "app/commands.h"
+#include "app/human.h"
+#include "app/output.h"
+#include "app/progress.h"
+#include "app/statistics.h"
+#include "base/alloc.h"
+#include "engine/engine.h"
+
+enum {
+  DEFAULT_BATCH = 1,
+  DEFAULT_PROMPT = 64,
+  DEFAULT_GENERATE = 64,
+  DEFAULT_RUNS = 3,
+  CEILING_PASSES = 3,  // of each measurement
+};
+
+// What the rounds of one mode gave.
+typedef struct mode_result {
+  mgl_mode mode;
+  mgl_statistics statistics;  // decode iterations of all rounds
+  double *prompt_ms;          // [runs] time of all prompts of a round
+} mode_result;
+
+typedef struct bench {
+  const mgl_arguments *arguments;
+  mgl_app_model model;
+  uint32_t batch;
+  uint32_t prompt;
+  uint32_t generate;
+  uint32_t runs;
+  int32_t *prompts;      // [batch, prompt]
+  mode_result *results;  // [result_count]
+  size_t result_count;
+  mgl_runner *runner;
+  double ceiling;  // best so far, bytes per second
+  mgl_progress progress;
+  uint64_t done_tokens;
+  uint64_t total_tokens;
+} bench;
+
+// What is printed of one mode.
+typedef struct figures {
+  double ms_per_token;
+  double bytes_per_token;
+  double rate;  // bytes per second
+  double share;
+  double tokens_per_s;
+  double prompt_ms;
+  double prompt_tokens_per_s;
+} figures;
+
+// --- preparation ---------------------------------------------------------------------------------
+
+static mgl_status read_sizes(bench *b, mgl_error *err) {
+  const mgl_arguments *arguments = b->arguments;
+  uint64_t context = b->model.folder.config.context_tokens;
+  b->batch = (uint32_t)mgl_arguments_u64(arguments, "batch", DEFAULT_BATCH);
+  b->prompt = (uint32_t)mgl_arguments_u64(arguments, "prompt", DEFAULT_PROMPT);
+  b->generate = (uint32_t)mgl_arguments_u64(arguments, "generate", DEFAULT_GENERATE);
+  b->runs = (uint32_t)mgl_arguments_u64(arguments, "runs", DEFAULT_RUNS);
+  uint64_t tokens = (uint64_t)b->prompt + b->generate;
+  if (tokens > context) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "--prompt and --generate: expected %" PRIu64
+                         " tokens at most together (the model's context), found %" PRIu64,
+                         context, tokens);
+  }
+  return MGL_OK;
+}
+
+// Modes in the order given, each once; all of them by default.
+static mgl_status read_modes(bench *b, mgl_error *err) {
+  const char *list = mgl_arguments_text(b->arguments, "mode", NULL);
+  b->results = mgl_alloc_zeroed(MGL_MODE_COUNT, sizeof *b->results);
+  if (b->results == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the results");
+  }
+  bool taken[MGL_MODE_COUNT] = {false};
+  for (int i = 0; i < MGL_MODE_COUNT && list == NULL; i++) {
+    b->results[b->result_count++].mode = (mgl_mode)i;
+  }
+  for (const char *at = list; at != NULL;) {
+    char name[64];
+    mgl_mode mode = MGL_MODE_EAGER;
+    (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+    MGL_TRY(mgl_mode_parse(name, &mode, err));
+    if (!taken[mode]) {
+      taken[mode] = true;
+      b->results[b->result_count++].mode = mode;
+    }
+    at = strchr(at, ',');
+    at = at == NULL ? NULL : at + 1;
+  }
+  for (size_t i = 0; i < b->result_count; i++) {
+    b->results[i].prompt_ms = mgl_alloc_zeroed(b->runs, sizeof *b->results[i].prompt_ms);
+    if (b->results[i].prompt_ms == NULL) {
+      return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the results");
+    }
+  }
+  return MGL_OK;
+}
+
+static mgl_status make_prompts(bench *b, mgl_error *err) {
+  size_t count = (size_t)b->batch * b->prompt;
+  uint32_t vocab_size = b->model.folder.config.vocab_size;
+  b->prompts = mgl_alloc_zeroed(count, sizeof *b->prompts);
+  if (b->prompts == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu prompt tokens", count);
+  }
+  for (size_t i = 0; i < count; i++) {
+    b->prompts[i] = (int32_t)(mgl_sampling_uniform(0, i) * vocab_size);
+  }
+  return MGL_OK;
+}
+
+// --- rounds --------------------------------------------------------------------------------------
+
+static void ignore_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+  (void)context;
+  (void)request;
+  (void)token;
+  (void)reason;
+}
+
+static mgl_status run_engine(bench *b, mgl_engine *engine, mode_result *result, uint32_t round,
+                             mgl_error *err) {
+  for (uint32_t i = 0; i < b->batch; i++) {
+    mgl_request request = {.prompt = b->prompts + (size_t)i * b->prompt,
+                           .prompt_count = b->prompt,
+                           .max_new_tokens = b->generate,
+                           .sampling = {.top_p = 1}};
+    uint32_t number = 0;
+    MGL_TRY(mgl_engine_submit(engine, &request, &number, err));
+  }
+  uint64_t prompt_ns = result->statistics.prompt_ns;
+  uint64_t steps = 0;  // decode iterations of this round
+  while (mgl_engine_has_work(engine)) {
+    mgl_iteration iteration;
+    MGL_TRY(mgl_engine_step(engine, ignore_token, NULL, &iteration, err));
+    steps += iteration.prompt_tokens == 0;
+    MGL_TRY(mgl_statistics_add(&result->statistics, &iteration,
+                               (uint64_t)b->batch * (b->prompt + steps), err));
+    b->done_tokens += iteration.prompt_tokens + iteration.decode_tokens;
+    mgl_progress_update(&b->progress, b->done_tokens, b->total_tokens);
+  }
+  result->prompt_ms[round] = (double)(result->statistics.prompt_ns - prompt_ns) / 1e6;
+  return MGL_OK;
+}
+
+static mgl_status run_round(bench *b, mode_result *result, uint32_t round, mgl_error *err) {
+  mgl_engine *engine = NULL;
+  mgl_engine_options options = {
+      .mode = result->mode,
+      .chunk_tokens = (uint32_t)mgl_arguments_u64(b->arguments, "chunk", 0),
+      .prompts_first = true};
+  MGL_TRY(mgl_engine_create(b->runner, &options, &engine, err));
+  mgl_status status = run_engine(b, engine, result, round, err);
+  mgl_engine_destroy(engine);
+  return status;
+}
+
+static mgl_status measure_ceiling(bench *b, mgl_error *err) {
+  double rate = 0;
+  MGL_TRY(mgl_runner_read_ceiling(b->runner, CEILING_PASSES, &rate, err));
+  b->ceiling = rate > b->ceiling ? rate : b->ceiling;
+  return MGL_OK;
+}
+
+static mgl_status measure(bench *b, mgl_error *err) {
+  mgl_runner_options options = {.sequences = b->batch, .sequence_tokens = b->prompt + b->generate};
+  MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
+  b->total_tokens = (uint64_t)b->batch * (b->prompt + b->generate - 1) * b->runs * b->result_count;
+  mgl_progress_start(&b->progress, "measuring", MGL_PROGRESS_COUNT);
+  mgl_status status = measure_ceiling(b, err);
+  for (uint32_t round = 0; status == MGL_OK && round < b->runs; round++) {
+    for (size_t i = 0; status == MGL_OK && i < b->result_count; i++) {
+      status = run_round(b, &b->results[i], round, err);
+    }
+    if (status == MGL_OK) {
+      status = measure_ceiling(b, err);
+    }
+  }
+  mgl_progress_finish(&b->progress);
+  return status;
+}
+
+// --- output --------------------------------------------------------------------------------------
+
+static figures figures_of(const bench *b, const mode_result *result) {
+  const mgl_statistics *s = &result->statistics;
+  // One decode iteration reads the weights once and the context of every sequence.
+  double kv_tokens = (double)s->kv_tokens / (double)s->step_count;
+  figures f = {
+      .ms_per_token = mgl_median(s->step_ms, s->step_count),
+      .bytes_per_token = (double)mgl_runner_step_bytes(b->runner) +
+                         (double)mgl_runner_kv_bytes_per_token(b->runner) * kv_tokens,
+      .prompt_ms = mgl_median(result->prompt_ms, b->runs),
+  };
+  f.rate = f.bytes_per_token * 1e3 / f.ms_per_token;
+  f.share = f.rate / b->ceiling;
+  f.tokens_per_s = b->batch * 1e3 / f.ms_per_token;
+  f.prompt_tokens_per_s = (double)b->batch * b->prompt * 1e3 / f.prompt_ms;
+  return f;
+}
+
+static const char *source_name(const bench *b) {
+  switch (b->model.source) {
+    case MGL_WEIGHTS_MAPPED: return "mapped";
+    case MGL_WEIGHTS_COPIED: return "copied";
+    case MGL_WEIGHTS_DUMMY: return "dummy";
+  }
+  return "unknown";
+}
+
+static void append_json(const bench *b, mgl_text *out) {
+  mgl_text_append_string(out, "[");
+  for (size_t i = 0; i < b->result_count; i++) {
+    figures f = figures_of(b, &b->results[i]);
+    mgl_text_format(out, "%s\n  {\"mode\": \"%s\"", i == 0 ? "" : ",",
+                    mgl_mode_name(b->results[i].mode));
+    mgl_text_format(out, ", \"ms_per_token\": %.6g, \"bytes_per_token\": %.0f", f.ms_per_token,
+                    f.bytes_per_token);
+    mgl_text_format(out, ", \"gbps\": %.6g, \"ceiling_gbps\": %.6g, \"share\": %.6g", f.rate / 1e9,
+                    b->ceiling / 1e9, f.share);
+    mgl_text_format(out, ", \"tokens_per_s\": %.6g, \"prompt_ms\": %.6g", f.tokens_per_s,
+                    f.prompt_ms);
+    mgl_text_format(out, ", \"prompt_tokens_per_s\": %.6g, \"batch\": %" PRIu32,
+                    f.prompt_tokens_per_s, b->batch);
+    mgl_text_format(out, ", \"prompt\": %" PRIu32 ", \"generate\": %" PRIu32 ", \"runs\": %" PRIu32,
+                    b->prompt, b->generate, b->runs);
+    mgl_text_format(out, ", \"threads\": %" PRIu32 ", \"simd\": \"%s\", \"load_format\": \"%s\"",
+                    mgl_runner_threads(b->runner), mgl_simd_name(mgl_runner_simd(b->runner)),
+                    source_name(b));
+    mgl_text_append_string(out, ", \"model\": ");
+    mgl_json_append_string(out, b->model.name, strlen(b->model.name));
+    mgl_text_append_string(out, "}");
+  }
+  mgl_text_append_string(out, "\n]\n");
+}
+
+static void append_table(const bench *b, mgl_text *out) {
+  char cells[7][MGL_HUMAN_BYTES];
+  mgl_human_size(mgl_runner_step_bytes(b->runner), cells[0]);
+  mgl_text_format(out, "%s: %s of weights a token, %s, %" PRIu32 " threads, %s\n", b->model.name,
+                  cells[0], source_name(b), mgl_runner_threads(b->runner),
+                  mgl_simd_name(mgl_runner_simd(b->runner)));
+  mgl_text_format(out,
+                  "batch %" PRIu32 ", prompt %" PRIu32 ", generate %" PRIu32 ", %" PRIu32
+                  " runs of each mode, medians\n\n",
+                  b->batch, b->prompt, b->generate, b->runs);
+  mgl_text_append_string(out,
+                         "mode        ms/token   tokens/s  bytes/token      GB/s   ceiling  share"
+                         "   prompt ms  prompt tokens/s\n");
+  for (size_t i = 0; i < b->result_count; i++) {
+    figures f = figures_of(b, &b->results[i]);
+    mgl_human_number(f.ms_per_token, cells[0]);
+    mgl_human_number(f.tokens_per_s, cells[1]);
+    mgl_human_size((uint64_t)f.bytes_per_token, cells[2]);
+    mgl_human_number(f.rate / 1e9, cells[3]);
+    mgl_human_number(b->ceiling / 1e9, cells[4]);
+    mgl_human_number(f.prompt_ms, cells[5]);
+    mgl_human_number(f.prompt_tokens_per_s, cells[6]);
+    mgl_text_format(out, "%-10s %9s %10s %12s %9s %9s %5.0f%% %11s %16s\n",
+                    mgl_mode_name(b->results[i].mode), cells[0], cells[1], cells[2], cells[3],
+                    cells[4], f.share * 100, cells[5], cells[6]);
+  }
+}
+
+static mgl_status print_results(const bench *b, mgl_error *err) {
+  mgl_text out = {0};
+  if (mgl_arguments_has(b->arguments, "json")) {
+    append_json(b, &out);
+  } else {
+    append_table(b, &out);
+  }
+  mgl_status status = mgl_output_text(&out, err);
+  mgl_text_free(&out);
+  return status;
+}
+
+static void release(bench *b) {
+  for (size_t i = 0; i < b->result_count; i++) {
+    mgl_statistics_free(&b->results[i].statistics);
+    mgl_free(b->results[i].prompt_ms);
+  }
+  mgl_free(b->results);
+  mgl_free(b->prompts);
+  mgl_runner_destroy(b->runner);
+  mgl_app_model_close(&b->model);
+}
+
+static mgl_status bench_command(const mgl_arguments *arguments, mgl_error *err) {
+  bench b = {.arguments = arguments};
+  mgl_status status = MGL_OK;
+  if ((status = mgl_app_model_open(arguments, MGL_NEED_WEIGHTS, &b.model, err)) == MGL_OK &&
+      (status = read_sizes(&b, err)) == MGL_OK && (status = read_modes(&b, err)) == MGL_OK &&
+      (status = make_prompts(&b, err)) == MGL_OK && (status = measure(&b, err)) == MGL_OK) {
+    status = print_results(&b, err);
+  }
+  release(&b);
+  return status;
+}
+
+static const mgl_option options[] = {
+    {.name = "batch",
+     .short_name = 'b',
+     .value_name = "B",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MGL_MAX_ITERATION_TOKENS,
+     .help = "sequences that decode together [1]"},
+    {.name = "prompt",
+     .short_name = 'p',
+     .value_name = "P",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MGL_MAX_CONTEXT,
+     .help = "random prompt tokens of each sequence [64]"},
+    {.name = "generate",
+     .short_name = 'g',
+     .value_name = "G",
+     .type = MGL_OPTION_U64,
+     .u64_min = 2,
+     .u64_max = MGL_MAX_CONTEXT,
+     .help = "tokens to generate for each sequence [64]"},
+    {.name = "runs",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = 1000,
+     .help = "rounds of each mode, interleaved [3]"},
+    {.name = "chunk",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MGL_MAX_ITERATION_TOKENS,
+     .help = "prompt tokens of one sequence in an iteration at most [64]"},
+    {.name = "json",
+     .type = MGL_OPTION_FLAG,
+     .help = "print an array with one object for each mode"},
+    {.name = "mode",
+     .value_name = "MODES",
+     .type = MGL_OPTION_LIST,
+     .choices = mgl_mode_choice,
+     .help = "modes to compare, with commas between them [all]"},
+    MGL_ROW_THREADS,
+    MGL_ROW_LOAD_FORMAT,
+};
+
+const mgl_command mgl_command_bench = {
+    .name = "bench",
+    .summary = "time per token, and its share of the read ceiling",
+    .positional = "MODEL",
+    .description =
+        "Measures decoding: median time of an iteration that gives each of B sequences one token,\n"
+        "the bytes it must read (the weights once, and the context of each sequence), the rate\n"
+        "that follows, and its share of the read ceiling, the rate of plain loads by the same\n"
+        "threads in the same run. Weights that fit into the caches can exceed that ceiling.",
+    .examples =
+        "megalith bench\n"
+        "megalith bench path/to/model --batch 8 --prompt 128 --generate 128 --json\n"
+        "megalith bench folder/with/config --load-format dummy",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+    .run = bench_command,
+};

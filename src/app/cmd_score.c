@@ -1,0 +1,253 @@
+// megalith score: what probability a model gives to each token of a text.
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "app/app_model.h"
+#include "app/commands.h"
+#include "app/interrupt.h"
+#include "app/npy.h"
+#include "app/output.h"
+#include "app/progress.h"
+#include "app/token_input.h"
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/score.h"
+
+typedef struct score {
+  const mgl_arguments *arguments;
+  mgl_app_model model;
+  mgl_token_list tokens;
+  double *logprobs;  // [tokens.count]; NAN at 0
+  mgl_npy npy;       // open with --logits
+  mgl_progress progress;
+} score;
+
+static mgl_status read_tokens(score *s, mgl_error *err) {
+  const mgl_model_folder *folder = &s->model.folder;
+  const char *ids = mgl_arguments_text(s->arguments, "tokens", NULL);
+  const char *text = mgl_arguments_text(s->arguments, "text", NULL);
+  if (ids != NULL) {
+    MGL_TRY(
+        mgl_tokens_parse(ids, strlen(ids), "--tokens", folder->config.vocab_size, &s->tokens, err));
+  } else {
+    mgl_encode_options options = {.add_special = true};
+    MGL_TRY(mgl_tokenizer_encode(folder->tokenizer, text, strlen(text), options, &s->tokens, err));
+  }
+  if (s->tokens.count < 1) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected at least 1 token, found none",
+                         ids != NULL ? "--tokens" : "--text");
+  }
+  if (s->tokens.count > folder->config.context_tokens) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "expected at most %" PRIu32 " tokens (the model's context), found %zu",
+                         folder->config.context_tokens, s->tokens.count);
+  }
+  return MGL_OK;
+}
+
+static mgl_status on_logits(void *context, size_t position, const float *logits, mgl_error *err) {
+  score *s = context;
+  mgl_progress_update(&s->progress, position + 1, s->tokens.count);
+  if (mgl_interrupt_seen()) {
+    return mgl_error_set(err, MGL_ERR_IO, "interrupted");
+  }
+  return s->npy.temporary_path == NULL ? MGL_OK : mgl_npy_write_row(&s->npy, logits, err);
+}
+
+static mgl_status compute(score *s, mgl_error *err) {
+  mgl_runner *runner = NULL;
+  const char *logits_path = mgl_arguments_text(s->arguments, "logits", NULL);
+  mgl_runner_options options = mgl_score_runner_options((uint32_t)s->tokens.count);
+  s->logprobs = mgl_alloc_zeroed(s->tokens.count, sizeof *s->logprobs);
+  if (s->logprobs == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu log probabilities",
+                         s->tokens.count);
+  }
+  MGL_TRY(mgl_app_model_start(&s->model, s->arguments, &options, &runner, err));
+  mgl_interrupt_watch();
+  mgl_status status = MGL_OK;
+  if (logits_path != NULL) {
+    status = mgl_npy_create(logits_path, s->tokens.count, s->model.folder.config.vocab_size,
+                            &s->npy, err);
+  }
+  if (status == MGL_OK) {
+    mgl_score_request request = {.mode = mgl_app_mode(s->arguments),
+                                 .tokens = s->tokens.ids,
+                                 .count = s->tokens.count,
+                                 .on_logits = on_logits,
+                                 .context = s};
+    mgl_progress_start(&s->progress, "scoring", MGL_PROGRESS_COUNT);
+    status = mgl_score(runner, &request, s->logprobs, err);
+    mgl_progress_finish(&s->progress);
+  }
+  if (status == MGL_OK && logits_path != NULL) {
+    status = mgl_npy_commit(&s->npy, err);
+  }
+  mgl_runner_destroy(runner);
+  return status;
+}
+
+// --- output --------------------------------------------------------------------------------------
+
+// Mean negative log probability of the tokens behind the first; NAN when there are none.
+static double mean_nll(const score *s) {
+  double sum = 0;
+  for (size_t i = 1; i < s->tokens.count; i++) {
+    sum -= s->logprobs[i];
+  }
+  return s->tokens.count < 2 ? NAN : sum / (double)(s->tokens.count - 1);
+}
+
+static void append_json(const score *s, mgl_text *out) {
+  double nll = mean_nll(s);
+  mgl_text_append_string(out, "{\"tokens\": [");
+  for (size_t i = 0; i < s->tokens.count; i++) {
+    mgl_text_format(out, "%s%" PRId32, i == 0 ? "" : ", ", s->tokens.ids[i]);
+  }
+  mgl_text_append_string(out, "], \"logprobs\": [");
+  for (size_t i = 0; i < s->tokens.count; i++) {
+    mgl_text_append_string(out, i == 0 ? "" : ", ");
+    mgl_json_append_double(out, s->logprobs[i]);
+  }
+  mgl_text_append_string(out, "], \"perplexity\": ");
+  mgl_json_append_double(out, exp(nll));
+  mgl_text_append_string(out, ", \"nll\": ");
+  mgl_json_append_double(out, nll);
+  mgl_text_append_string(out, "}\n");
+}
+
+// The text of one token in quotes, control characters escaped.
+static mgl_status append_token_text(const score *s, int32_t id, mgl_text *out, mgl_error *err) {
+  const mgl_tokenizer *tokenizer = s->model.folder.tokenizer;
+  mgl_text text = {0};
+  if (tokenizer == NULL) {
+    return MGL_OK;
+  }
+  mgl_status status = mgl_tokenizer_decode(tokenizer, &id, 1, false, &text, err);
+  mgl_text_append_string(out, "\"");
+  for (size_t i = 0; i < text.bytes; i++) {
+    unsigned char c = (unsigned char)text.data[i];
+    if (c == '\n' || c == '\t' || c == '\r') {
+      mgl_text_append_string(out, c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r");
+    } else if (c == '"' || c == '\\') {
+      mgl_text_format(out, "\\%c", c);
+    } else if (c < 0x20 || c == 0x7f) {
+      mgl_text_format(out, "\\x%02x", c);
+    } else {
+      mgl_text_append(out, (const char *)&c, 1);
+    }
+  }
+  mgl_text_append_string(out, "\"");
+  mgl_text_free(&text);
+  return status;
+}
+
+static mgl_status append_table(const score *s, mgl_text *out, mgl_error *err) {
+  mgl_text_append_string(out, "position      id      logprob  token\n");
+  for (size_t i = 0; i < s->tokens.count; i++) {
+    mgl_text_format(out, "%8zu %7" PRId32, i, s->tokens.ids[i]);
+    if (i == 0) {
+      mgl_text_format(out, " %12s  ", "-");
+    } else {
+      mgl_text_format(out, " %12.6f  ", s->logprobs[i]);
+    }
+    MGL_TRY(append_token_text(s, s->tokens.ids[i], out, err));
+    mgl_text_append_string(out, "\n");
+  }
+  if (s->tokens.count < 2) {
+    mgl_text_append_string(out, "perplexity: none, since nothing comes before a single token\n");
+  } else {
+    double nll = mean_nll(s);
+    mgl_text_format(out, "perplexity: %.6g over %zu tokens (mean negative log probability %.6f)\n",
+                    exp(nll), s->tokens.count - 1, nll);
+  }
+  return MGL_OK;
+}
+
+static mgl_status print_scores(const score *s, mgl_error *err) {
+  mgl_text out = {0};
+  mgl_status status = MGL_OK;
+  if (mgl_arguments_has(s->arguments, "json")) {
+    append_json(s, &out);
+  } else {
+    status = append_table(s, &out, err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_output_text(&out, err);
+  }
+  mgl_text_free(&out);
+  return status;
+}
+
+// A folder without a tokenizer still scores ids.
+static unsigned needs_of(const mgl_arguments *arguments) {
+  unsigned needs = MGL_NEED_WEIGHTS;
+  char *path = NULL;
+  bool has_tokenizer = true;
+  if (mgl_arguments_has(arguments, "tokens") && arguments->positional != NULL &&
+      mgl_path_join(arguments->positional, "tokenizer.json", &path, NULL) == MGL_OK) {
+    has_tokenizer = mgl_file_exists(path);
+    mgl_free(path);
+  }
+  return has_tokenizer ? needs | MGL_NEED_TOKENIZER : needs;
+}
+
+static mgl_status score_command(const mgl_arguments *arguments, mgl_error *err) {
+  score s = {.arguments = arguments, .npy = {.fd = -1}};
+  bool has_tokens = mgl_arguments_has(arguments, "tokens");
+  bool has_text = mgl_arguments_has(arguments, "text");
+  if (has_tokens == has_text) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected one of --tokens and --text, found %s: see megalith score --help",
+                         has_tokens ? "both" : "neither");
+  }
+  mgl_status status = mgl_app_model_open(arguments, needs_of(arguments), &s.model, err);
+  if (status == MGL_OK) {
+    status = read_tokens(&s, err);
+  }
+  if (status == MGL_OK) {
+    status = compute(&s, err);
+  }
+  if (status == MGL_OK) {
+    status = print_scores(&s, err);
+  }
+  mgl_npy_close(&s.npy);
+  mgl_free(s.logprobs);
+  mgl_token_list_free(&s.tokens);
+  mgl_app_model_close(&s.model);
+  return status;
+}
+
+static const mgl_option options[] = {
+    {.name = "tokens",
+     .value_name = "IDS",
+     .type = MGL_OPTION_TEXT,
+     .help = "token ids to score, with commas between them"},
+    {.name = "text", .value_name = "TEXT", .type = MGL_OPTION_TEXT, .help = "text to score"},
+    {.name = "json",
+     .type = MGL_OPTION_FLAG,
+     .help = "print an object: tokens, logprobs, perplexity, nll (mean negative log probability)"},
+    {.name = "logits",
+     .value_name = "FILE",
+     .type = MGL_OPTION_FILE,
+     .help = "write the logits of every position to a NumPy file, float32 [tokens, vocabulary]"},
+    MGL_ROW_THREADS,
+    MGL_ROW_MODE,
+    MGL_ROW_LOAD_FORMAT,
+};
+
+const mgl_command mgl_command_score = {
+    .name = "score",
+    .summary = "log probability of each token of a text, and perplexity",
+    .positional = "MODEL",
+    .description =
+        "Prints the natural logarithm of the probability of each token behind those\n"
+        "before it; the first token has none. The perplexity is exp(-mean).",
+    .examples =
+        "megalith score --text \"Once upon a time\"\n"
+        "megalith score path/to/model --tokens 1,2,3 --json --logits logits.npy",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+    .run = score_command,
+};

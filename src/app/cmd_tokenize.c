@@ -1,0 +1,93 @@
+// megalith tokenize: text to token ids and back, as a filter.
+#include <string.h>
+
+#include "app/app_model.h"
+#include "app/commands.h"
+#include "app/output.h"
+#include "app/token_input.h"
+#include "base/alloc.h"
+
+// Ids are digits and commas: at most eight bytes for a byte of the longest text.
+enum { MAX_IDS_BYTES = 1 << 30 };
+
+static mgl_status encode(const mgl_arguments *arguments, const mgl_tokenizer *tokenizer,
+                         const mgl_text *input, mgl_text *out, mgl_error *err) {
+  mgl_token_list tokens = {0};
+  mgl_encode_options options = {.add_special = !mgl_arguments_has(arguments, "no-special"),
+                                .plain_special = mgl_arguments_has(arguments, "plain")};
+  const char *text = input->data == NULL ? "" : input->data;
+  mgl_status status = mgl_tokenizer_encode(tokenizer, text, input->bytes, options, &tokens, err);
+  mgl_text_append_string(out, "[");
+  for (size_t i = 0; i < tokens.count; i++) {
+    mgl_text_format(out, "%s%d", i == 0 ? "" : ", ", tokens.ids[i]);
+  }
+  mgl_text_append_string(out, "]\n");
+  mgl_token_list_free(&tokens);
+  return status;
+}
+
+static mgl_status decode(const mgl_arguments *arguments, const mgl_tokenizer *tokenizer,
+                         const mgl_text *input, mgl_text *out, mgl_error *err) {
+  mgl_token_list tokens = {0};
+  const char *text = input->data == NULL ? "" : input->data;
+  mgl_status status = mgl_tokens_parse(text, input->bytes, "standard input",
+                                       mgl_tokenizer_vocab_size(tokenizer), &tokens, err);
+  if (status == MGL_OK) {
+    status = mgl_tokenizer_decode(tokenizer, tokens.ids, tokens.count,
+                                  mgl_arguments_has(arguments, "no-special"), out, err);
+  }
+  mgl_token_list_free(&tokens);
+  return status;
+}
+
+static mgl_status tokenize_command(const mgl_arguments *arguments, mgl_error *err) {
+  mgl_app_model model = {0};
+  mgl_text input = {0};
+  mgl_text output = {0};
+  bool decodes = mgl_arguments_has(arguments, "decode");
+  mgl_status status = MGL_OK;
+  if (decodes && mgl_arguments_has(arguments, "plain")) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--plain is for encoding, found --decode too: see megalith tokenize "
+                         "--help");
+  }
+  if ((status = mgl_app_model_open(arguments, MGL_NEED_TOKENIZER, &model, err)) == MGL_OK &&
+      (status = mgl_input_read(decodes ? MAX_IDS_BYTES : MGL_TOKENIZER_MAX_TEXT_BYTES, &input,
+                               err)) == MGL_OK &&
+      (status = (decodes ? decode : encode)(arguments, model.folder.tokenizer, &input, &output,
+                                            err)) == MGL_OK) {
+    status = mgl_output_text(&output, err);
+  }
+  mgl_text_free(&input);
+  mgl_text_free(&output);
+  mgl_app_model_close(&model);
+  return status;
+}
+
+static const mgl_option options[] = {
+    {.name = "decode",
+     .short_name = 'd',
+     .type = MGL_OPTION_FLAG,
+     .help = "ids to text: a JSON array, or numbers with spaces or commas between them"},
+    {.name = "no-special",
+     .type = MGL_OPTION_FLAG,
+     .help = "add no special tokens (a BOS, say); with --decode, leave special tokens out"},
+    {.name = "plain",
+     .type = MGL_OPTION_FLAG,
+     .help = "special tokens that are written in the text are plain text"},
+};
+
+const mgl_command mgl_command_tokenize = {
+    .name = "tokenize",
+    .summary = "text to token ids and back",
+    .positional = "MODEL",
+    .description =
+        "Reads text on standard input and prints its token ids as a JSON array. With\n"
+        "--decode, reads ids and prints their text, with no newline added.",
+    .examples =
+        "echo -n \"Once upon a time\" | megalith tokenize\n"
+        "echo \"[12, 34]\" | megalith tokenize --decode",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+    .run = tokenize_command,
+};

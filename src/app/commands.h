@@ -1,0 +1,17 @@
+// The commands of `megalith`, one file each.
+#ifndef MGL_APP_COMMANDS_H
+#define MGL_APP_COMMANDS_H
+
+#include "app/options.h"
+
+extern const mgl_command mgl_command_run;         // cmd_run.c
+extern const mgl_command mgl_command_score;       // cmd_score.c
+extern const mgl_command mgl_command_tokenize;    // cmd_tokenize.c
+extern const mgl_command mgl_command_bench;       // cmd_bench.c
+extern const mgl_command mgl_command_info;        // cmd_info.c
+extern const mgl_command mgl_command_completion;  // cmd_completion.c
+
+// All of them, in the order of the help (main.c).
+const mgl_command *const *mgl_commands(size_t *out_count);
+
+#endif

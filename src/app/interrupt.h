@@ -1,0 +1,14 @@
+// Ctrl-C: the first one asks a command to end in order, the second one kills.
+//
+// Commands that have something to finish (statistics, a file half written) call
+// mgl_interrupt_watch, look at mgl_interrupt_seen between iterations and return; main then exits
+// with status 130. Everything else is killed by the signal, as usual.
+#ifndef MGL_APP_INTERRUPT_H
+#define MGL_APP_INTERRUPT_H
+
+#include <stdbool.h>
+
+void mgl_interrupt_watch(void);
+bool mgl_interrupt_seen(void);
+
+#endif

@@ -1,0 +1,101 @@
+// The `megalith` command: finds the subcommand, runs it, and turns its result into an exit status.
+//
+// This is the only place that prints error messages. Exit status: 0 success, 1 any failure, 130
+// ended by Ctrl-C.
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "app/commands.h"
+#include "app/help.h"
+#include "app/interrupt.h"
+#include "app/output.h"
+
+enum { EXIT_FAILED = 1, EXIT_INTERRUPTED = 130 };
+
+static const mgl_command *const commands[] = {
+    &mgl_command_run,   &mgl_command_score, &mgl_command_tokenize,
+    &mgl_command_bench, &mgl_command_info,  &mgl_command_completion,
+};
+
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+const mgl_command *const *mgl_commands(size_t *out_count) {
+  *out_count = COMMAND_COUNT;
+  return commands;
+}
+
+static mgl_status print_help(const mgl_command *command, mgl_error *err) {
+  mgl_text out = {0};
+  if (command == NULL) {
+    mgl_help_append_overview(commands, COMMAND_COUNT, &out);
+  } else {
+    mgl_help_append_command(command, &out);
+  }
+  mgl_status status = mgl_output_text(&out, err);
+  mgl_text_free(&out);
+  return status;
+}
+
+static mgl_status unknown_command(const char *name, mgl_error *err) {
+  const char *names[COMMAND_COUNT];
+  for (size_t i = 0; i < COMMAND_COUNT; i++) {
+    names[i] = commands[i]->name;
+  }
+  const char *closest = mgl_closest_word(name, names, COMMAND_COUNT);
+  return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                       "unknown command \"%.80s\"%s%s%s: see megalith --help", name,
+                       closest == NULL ? "" : " (did you mean ", closest == NULL ? "" : closest,
+                       closest == NULL ? "" : "?)");
+}
+
+static mgl_status run_command(const mgl_command *command, int argc, char *const *argv,
+                              mgl_error *err) {
+  mgl_arguments arguments;
+  mgl_status status = mgl_arguments_parse(command, argc, argv, &arguments, err);
+  if (status != MGL_OK) {
+    char text[MGL_ERROR_TEXT_BYTES];
+    memcpy(text, err->text, sizeof text);
+    (void)mgl_error_set(err, status, "%s: see megalith %s --help", text, command->name);
+  } else {
+    status = arguments.wants_help ? print_help(command, err) : command->run(&arguments, err);
+  }
+  mgl_arguments_free(&arguments);
+  return status;
+}
+
+static mgl_status dispatch(int argc, char *const *argv, mgl_error *err) {
+  static const char version[] = "megalith " MGL_VERSION "\n";
+  if (argc < 2) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected a command (run, score, tokenize, bench, info, completion): see "
+                         "megalith --help");
+  }
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+    return print_help(NULL, err);
+  }
+  if (strcmp(argv[1], "--version") == 0) {
+    return mgl_output_write(version, sizeof version - 1, err);
+  }
+  for (size_t i = 0; i < COMMAND_COUNT; i++) {
+    if (strcmp(argv[1], commands[i]->name) == 0) {
+      return run_command(commands[i], argc - 2, argv + 2, err);
+    }
+  }
+  return unknown_command(argv[1], err);
+}
+
+int main(int argc, char **argv) {
+  mgl_error err = {0};
+  mgl_output_init();
+  (void)signal(SIGPIPE, SIG_IGN);  // a reader that has gone shows as a failed write
+  mgl_status status = dispatch(argc, argv, &err);
+  if (mgl_interrupt_seen()) {
+    return EXIT_INTERRUPTED;
+  }
+  if (status != MGL_OK) {
+    (void)fprintf(stderr, "megalith: %s\n", err.text);
+    return EXIT_FAILED;
+  }
+  return 0;
+}

@@ -1,0 +1,315 @@
+#include "app/options.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+// --- words ---------------------------------------------------------------------------------------
+
+enum { MAX_WORD_BYTES = 32, MAX_MISTAKES = 2 };
+
+// Levenshtein distance; more than MAX_MISTAKES for words too long to compare.
+static size_t edit_distance(const char *a, const char *b) {
+  size_t a_bytes = strlen(a);
+  size_t b_bytes = strlen(b);
+  size_t row[MAX_WORD_BYTES + 1];
+  if (a_bytes > MAX_WORD_BYTES || b_bytes > MAX_WORD_BYTES) {
+    return MAX_MISTAKES + 1;
+  }
+  for (size_t j = 0; j <= b_bytes; j++) {
+    row[j] = j;
+  }
+  for (size_t i = 1; i <= a_bytes; i++) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b_bytes; j++) {
+      size_t above = row[j];
+      size_t best = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      best = above + 1 < best ? above + 1 : best;
+      best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+      row[j] = best;
+      diagonal = above;
+    }
+  }
+  return row[b_bytes];
+}
+
+const char *mgl_closest_word(const char *word, const char *const *candidates, size_t count) {
+  const char *closest = NULL;
+  size_t least = MAX_MISTAKES + 1;
+  for (size_t i = 0; i < count; i++) {
+    size_t distance = edit_distance(word, candidates[i]);
+    if (distance < least && distance < strlen(candidates[i])) {
+      least = distance;
+      closest = candidates[i];
+    }
+  }
+  return closest;
+}
+
+// --- values --------------------------------------------------------------------------------------
+
+static mgl_status parse_u64(const mgl_option *option, const char *text, uint64_t *out,
+                            mgl_error *err) {
+  char *end = NULL;
+  errno = 0;
+  unsigned long long value = strtoull(text, &end, 10);
+  bool is_number = isdigit((unsigned char)text[0]) && *end == 0;
+  if (!is_number || errno == ERANGE || value < option->u64_min || value > option->u64_max) {
+    bool is_negative =
+        text[0] == '-' && text[1] != 0 && text[1 + strspn(text + 1, "0123456789")] == 0;
+    const char *kind = is_number || is_negative ? "" : "a whole number of ";
+    const char *quote = is_number || is_negative ? "" : "\"";
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--%s: expected %s%" PRIu64 " to %" PRIu64 ", found %s%.80s%s",
+                         option->name, kind, option->u64_min, option->u64_max, quote, text, quote);
+  }
+  *out = value;
+  return MGL_OK;
+}
+
+static mgl_status parse_real(const mgl_option *option, const char *text, double *out,
+                             mgl_error *err) {
+  char *end = NULL;
+  double value = strtod(text, &end);
+  bool is_number = text[0] != 0 && !isspace((unsigned char)text[0]) && *end == 0;
+  // Written so that a NaN fails.
+  if (!is_number || !(value >= option->min && value <= option->max)) {
+    const char *quote = is_number ? "" : "\"";
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--%s: expected a number of %g to %g, found %s%.80s%s", option->name,
+                         option->min, option->max, quote, text, quote);
+  }
+  *out = value;
+  return MGL_OK;
+}
+
+static bool is_choice(const mgl_option *option, const char *word, size_t bytes) {
+  const char *choice = NULL;
+  for (uint32_t i = 0; (choice = option->choices(i)) != NULL; i++) {
+    if (strlen(choice) == bytes && memcmp(choice, word, bytes) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static mgl_status check_choice(const mgl_option *option, const char *word, size_t bytes,
+                               mgl_error *err) {
+  if (is_choice(option, word, bytes)) {
+    return MGL_OK;
+  }
+  char expected[256] = "";
+  const char *choice = NULL;
+  for (uint32_t i = 0; (choice = option->choices(i)) != NULL; i++) {
+    const char *separator = i == 0 ? "" : option->choices(i + 1) == NULL ? " or " : ", ";
+    size_t used = strlen(expected);
+    strncat(expected, separator, sizeof expected - 1 - used);
+    used = strlen(expected);
+    strncat(expected, choice, sizeof expected - 1 - used);
+  }
+  return mgl_error_set(err, MGL_ERR_ARGUMENT, "--%s: expected %s, found \"%.*s\"", option->name,
+                       expected, (int)(bytes < 80 ? bytes : 80), word);
+}
+
+static mgl_status parse_value(mgl_argument *argument, mgl_error *err) {
+  const mgl_option *option = argument->option;
+  const char *text = argument->text;
+  switch (option->type) {
+    case MGL_OPTION_FLAG:
+    case MGL_OPTION_TEXT:
+    case MGL_OPTION_FILE: return MGL_OK;
+    case MGL_OPTION_U64: return parse_u64(option, text, &argument->u64, err);
+    case MGL_OPTION_REAL: return parse_real(option, text, &argument->real, err);
+    case MGL_OPTION_CHOICE: return check_choice(option, text, strlen(text), err);
+    case MGL_OPTION_LIST:
+      for (;;) {
+        size_t bytes = strcspn(text, ",");
+        MGL_TRY(check_choice(option, text, bytes, err));
+        if (text[bytes] == 0) {
+          return MGL_OK;
+        }
+        text += bytes + 1;
+      }
+  }
+  return MGL_OK;
+}
+
+// --- the command line ----------------------------------------------------------------------------
+
+static const mgl_option *find_long(const mgl_command *command, const char *name, size_t bytes) {
+  for (size_t i = 0; i < command->option_count; i++) {
+    const char *candidate = command->options[i].name;
+    if (strlen(candidate) == bytes && memcmp(candidate, name, bytes) == 0) {
+      return &command->options[i];
+    }
+  }
+  return NULL;
+}
+
+static const mgl_option *find_short(const mgl_command *command, char name) {
+  for (size_t i = 0; i < command->option_count; i++) {
+    if (command->options[i].short_name == name) {
+      return &command->options[i];
+    }
+  }
+  return NULL;
+}
+
+static mgl_status unknown_option(const mgl_command *command, const char *text, mgl_error *err) {
+  const char *names[64];
+  size_t count = 0;
+  char word[MAX_WORD_BYTES + 1] = "";
+  for (; count < command->option_count && count < sizeof names / sizeof *names; count++) {
+    names[count] = command->options[count].name;
+  }
+  if (strncmp(text, "--", 2) == 0) {
+    size_t bytes = strcspn(text + 2, "=");
+    memcpy(word, text + 2, bytes < MAX_WORD_BYTES ? bytes : MAX_WORD_BYTES);
+  }
+  const char *closest = word[0] == 0 ? NULL : mgl_closest_word(word, names, count);
+  return mgl_error_set(err, MGL_ERR_ARGUMENT, "unknown option %.80s%s%s%s", text,
+                       closest == NULL ? "" : " (did you mean --", closest == NULL ? "" : closest,
+                       closest == NULL ? "" : "?)");
+}
+
+// Splits one argument that starts with a dash into its option and the value attached to it (NULL
+// when there is none).
+static mgl_status match_option(const mgl_command *command, const char *text,
+                               const mgl_option **out_option, const char **out_value,
+                               mgl_error *err) {
+  *out_value = NULL;
+  if (text[1] == '-') {
+    size_t bytes = strcspn(text + 2, "=");
+    *out_option = find_long(command, text + 2, bytes);
+    *out_value = text[2 + bytes] == '=' ? text + 3 + bytes : NULL;
+  } else {
+    *out_option = find_short(command, text[1]);
+    *out_value = text[2] == 0 ? NULL : text + 2;
+  }
+  if (*out_option == NULL) {
+    return unknown_option(command, text, err);
+  }
+  if ((*out_option)->type == MGL_OPTION_FLAG && *out_value != NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "--%s takes no value, found \"%.80s\"",
+                         (*out_option)->name, *out_value);
+  }
+  return MGL_OK;
+}
+
+// Parses the option at argv[*at] and moves *at behind it and its value.
+static mgl_status parse_option(mgl_arguments *out, int argc, char *const *argv, int *at,
+                               mgl_error *err) {
+  mgl_argument argument = {0};
+  MGL_TRY(match_option(out->command, argv[*at], &argument.option, &argument.text, err));
+  (*at)++;
+  if (argument.option->type != MGL_OPTION_FLAG && argument.text == NULL) {
+    if (*at == argc) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT, "--%s: expected a value (%s), found the end",
+                           argument.option->name, argument.option->value_name);
+    }
+    argument.text = argv[(*at)++];
+  }
+  MGL_TRY(parse_value(&argument, err));
+  out->items[out->count++] = argument;
+  return MGL_OK;
+}
+
+static mgl_status parse_positional(mgl_arguments *out, const char *text, mgl_error *err) {
+  const mgl_command *command = out->command;
+  if (command->positional == NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected options only, found \"%.80s\"", text);
+  }
+  if (out->positional != NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected one %s, found \"%.80s\" and \"%.80s\"",
+                         command->positional, out->positional, text);
+  }
+  out->positional = text;
+  return MGL_OK;
+}
+
+// Help wins over every mistake, but not where "--help" is the value of an option before it: so this
+// walks the line as the parser does and ignores what it cannot match.
+static bool wants_help(const mgl_command *command, int argc, char *const *argv) {
+  for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+      return true;
+    }
+    const mgl_option *option = NULL;
+    const char *value = NULL;
+    if (argv[i][0] == '-' && argv[i][1] != 0 &&
+        match_option(command, argv[i], &option, &value, NULL) == MGL_OK &&
+        option->type != MGL_OPTION_FLAG && value == NULL) {
+      i++;
+    }
+  }
+  return false;
+}
+
+mgl_status mgl_arguments_parse(const mgl_command *command, int argc, char *const *argv,
+                               mgl_arguments *out, mgl_error *err) {
+  *out = (mgl_arguments){.command = command, .wants_help = wants_help(command, argc, argv)};
+  if (out->wants_help) {
+    return MGL_OK;
+  }
+  out->items = mgl_alloc_zeroed((size_t)argc + 1, sizeof *out->items);
+  if (out->items == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %d arguments", argc);
+  }
+  bool options_over = false;
+  int i = 0;
+  while (i < argc) {
+    if (!options_over && strcmp(argv[i], "--") == 0) {
+      options_over = true;
+      i++;
+    } else if (!options_over && argv[i][0] == '-' && argv[i][1] != 0) {
+      MGL_TRY(parse_option(out, argc, argv, &i, err));
+    } else {
+      MGL_TRY(parse_positional(out, argv[i++], err));
+    }
+  }
+  return MGL_OK;
+}
+
+void mgl_arguments_free(mgl_arguments *arguments) {
+  mgl_free(arguments->items);
+  *arguments = (mgl_arguments){0};
+}
+
+// --- readers -------------------------------------------------------------------------------------
+
+static const mgl_argument *find_last(const mgl_arguments *arguments, const char *name) {
+  const mgl_option *option = find_long(arguments->command, name, strlen(name));
+  assert(option != NULL);
+  for (size_t i = arguments->count; i > 0; i--) {
+    if (arguments->items[i - 1].option == option) {
+      return &arguments->items[i - 1];
+    }
+  }
+  return NULL;
+}
+
+bool mgl_arguments_has(const mgl_arguments *arguments, const char *name) {
+  return find_last(arguments, name) != NULL;
+}
+
+const char *mgl_arguments_text(const mgl_arguments *arguments, const char *name,
+                               const char *otherwise) {
+  const mgl_argument *found = find_last(arguments, name);
+  return found == NULL ? otherwise : found->text;
+}
+
+uint64_t mgl_arguments_u64(const mgl_arguments *arguments, const char *name, uint64_t otherwise) {
+  const mgl_argument *found = find_last(arguments, name);
+  return found == NULL ? otherwise : found->u64;
+}
+
+double mgl_arguments_real(const mgl_arguments *arguments, const char *name, double otherwise) {
+  const mgl_argument *found = find_last(arguments, name);
+  return found == NULL ? otherwise : found->real;
+}

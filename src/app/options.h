@@ -1,0 +1,91 @@
+// Command lines: one table of options per command, and the parser that reads them.
+//
+// The tables are the only place where an option is written down: the parser, the --help texts
+// (help.h) and the completion scripts (cmd_completion.c) are all made from them. An argument is
+// `--name value`, `--name=value`, `-n value`, `-nvalue` or `--name` for a flag; `--` ends the
+// options; what remains is the positional argument. Types and ranges are checked while parsing, so
+// a command reads only valid values. An option without `repeatable` counts with its last value.
+// Rejected: getopt_long, which knows no types, no help and no completion.
+#ifndef MGL_APP_OPTIONS_H
+#define MGL_APP_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+typedef enum mgl_option_type {
+  MGL_OPTION_FLAG,    // no value
+  MGL_OPTION_TEXT,    // anything
+  MGL_OPTION_FILE,    // a path of a file; differs from text in completion only
+  MGL_OPTION_U64,     // a whole number in [min, max]
+  MGL_OPTION_REAL,    // a number in [min, max]
+  MGL_OPTION_CHOICE,  // one of choices
+  MGL_OPTION_LIST,    // one or more of choices with commas between them
+} mgl_option_type;
+
+// The choice of that index, NULL behind the last one. A function, so that a table can show names
+// that live elsewhere (the modes of engine/runner.h).
+typedef const char *mgl_choice_name(uint32_t index);
+
+typedef struct mgl_option {
+  const char *name;        // without dashes
+  char short_name;         // 0: none
+  const char *value_name;  // in capitals, for the help; NULL for a flag
+  const char *help;        // one line, lower case, with the default in brackets
+  mgl_option_type type;
+  double min, max;           // of MGL_OPTION_REAL
+  uint64_t u64_min;          // of MGL_OPTION_U64
+  uint64_t u64_max;          // of MGL_OPTION_U64
+  mgl_choice_name *choices;  // of MGL_OPTION_CHOICE and MGL_OPTION_LIST
+  bool repeatable;
+} mgl_option;
+
+struct mgl_arguments;
+
+typedef struct mgl_command {
+  const char *name;
+  const char *summary;        // one line, lower case
+  const char *positional;     // name of the one positional argument; NULL: there is none
+  mgl_choice_name *choices;   // what the positional argument may be; NULL: a model folder
+  const char *description;    // for the help: text lines of at most 90 characters
+  const char *examples;       // for the help: one command per line
+  const mgl_option *options;  // [option_count]; --help is not in it, every command has it
+  size_t option_count;
+  mgl_status (*run)(const struct mgl_arguments *arguments, mgl_error *err);
+} mgl_command;
+
+// One option as it was given.
+typedef struct mgl_argument {
+  const mgl_option *option;
+  const char *text;  // the value, borrowed from argv; NULL for a flag
+  uint64_t u64;      // of MGL_OPTION_U64
+  double real;       // of MGL_OPTION_REAL
+} mgl_argument;
+
+typedef struct mgl_arguments {
+  const mgl_command *command;
+  mgl_argument *items;  // [count] in the order of the command line
+  size_t count;
+  const char *positional;  // NULL when absent; borrowed from argv
+  bool wants_help;         // -h or --help was among them; then nothing else is checked
+} mgl_arguments;
+
+// Parses argv[0 .. argc), the arguments behind the command's name. Free with mgl_arguments_free,
+// also after a failure.
+mgl_status mgl_arguments_parse(const mgl_command *command, int argc, char *const *argv,
+                               mgl_arguments *out, mgl_error *err);
+void mgl_arguments_free(mgl_arguments *arguments);
+
+// Readers by name (asserted to be in the table); `otherwise` is for an absent option.
+bool mgl_arguments_has(const mgl_arguments *arguments, const char *name);
+const char *mgl_arguments_text(const mgl_arguments *arguments, const char *name,
+                               const char *otherwise);
+uint64_t mgl_arguments_u64(const mgl_arguments *arguments, const char *name, uint64_t otherwise);
+double mgl_arguments_real(const mgl_arguments *arguments, const char *name, double otherwise);
+
+// The candidate that `word` most likely meant (two typing mistakes at most), NULL if none.
+const char *mgl_closest_word(const char *word, const char *const *candidates, size_t count);
+
+#endif

@@ -1,0 +1,72 @@
+#include "app/statistics.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "app/human.h"
+#include "base/alloc.h"
+
+mgl_status mgl_statistics_add(mgl_statistics *statistics, const mgl_iteration *iteration,
+                              uint64_t kv_tokens, mgl_error *err) {
+  if (iteration->prompt_tokens > 0) {
+    statistics->prompt_tokens += iteration->prompt_tokens;
+    statistics->prompt_ns += iteration->ns;
+    return MGL_OK;
+  }
+  void *items = statistics->step_ms;
+  MGL_TRY(mgl_grow(&items, &statistics->step_capacity, statistics->step_count + 1,
+                   sizeof *statistics->step_ms, err));
+  statistics->step_ms = items;
+  statistics->step_ms[statistics->step_count++] = (double)iteration->ns / 1e6;
+  statistics->decode_tokens += iteration->decode_tokens;
+  statistics->decode_ns += iteration->ns;
+  statistics->kv_tokens += kv_tokens;
+  return MGL_OK;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+  double x = *(const double *)a;
+  double y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double mgl_median(double *values, size_t count) {
+  if (count == 0) {
+    return 0;
+  }
+  qsort(values, count, sizeof *values, compare_doubles);
+  return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+void mgl_statistics_print(const mgl_statistics *statistics, uint64_t generated_tokens,
+                          const mgl_runner *runner, double ceiling) {
+  const mgl_statistics *s = statistics;
+  char number[MGL_HUMAN_BYTES];
+  mgl_human_number(s->prompt_ns == 0 ? 0 : (double)s->prompt_tokens * 1e9 / (double)s->prompt_ns,
+                   number);
+  (void)fprintf(stderr, "prompt: %" PRIu64 " tokens, %s tokens/s; generated: %" PRIu64 " tokens",
+                s->prompt_tokens, number, generated_tokens);
+  if (s->step_count > 0) {
+    double bytes = (double)mgl_runner_step_bytes(runner) * (double)s->step_count +
+                   (double)mgl_runner_kv_bytes_per_token(runner) * (double)s->kv_tokens;
+    double rate = bytes * 1e9 / (double)s->decode_ns;
+    char rate_text[MGL_HUMAN_BYTES];
+    char ceiling_text[MGL_HUMAN_BYTES];
+    char ms_text[MGL_HUMAN_BYTES];
+    mgl_human_number((double)s->decode_tokens * 1e9 / (double)s->decode_ns, number);
+    mgl_human_ms(mgl_median(s->step_ms, s->step_count), ms_text);
+    mgl_human_rate(rate, rate_text);
+    mgl_human_rate(ceiling, ceiling_text);
+    (void)fprintf(stderr,
+                  ", %s per token (median), %s tokens/s; %s of weights and KV, %.0f%% of the read "
+                  "ceiling of %s",
+                  ms_text, number, rate_text, rate * 100 / ceiling, ceiling_text);
+  }
+  (void)fputc('\n', stderr);
+}
+
+void mgl_statistics_free(mgl_statistics *statistics) {
+  mgl_free(statistics->step_ms);
+  *statistics = (mgl_statistics){0};
+}

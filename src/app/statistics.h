@@ -1,0 +1,39 @@
+// Speed of a generation: what `run` tells at its end, from the iterations of an engine.
+//
+// Iterations that compute only prompts' continuations (decode iterations) give the time per token
+// and the rate of reading; iterations with prompt tokens give the prompt's rate.
+#ifndef MGL_APP_STATISTICS_H
+#define MGL_APP_STATISTICS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+// Zero-initialise; free with mgl_statistics_free.
+typedef struct mgl_statistics {
+  uint64_t prompt_tokens;
+  uint64_t prompt_ns;
+  uint64_t decode_tokens;  // of decode iterations
+  uint64_t decode_ns;
+  uint64_t kv_tokens;  // tokens of context that the decode iterations read
+  double *step_ms;     // [step_count] time of each decode iteration
+  size_t step_count;
+  size_t step_capacity;
+} mgl_statistics;
+
+// kv_tokens: sum of the contexts of the sequences that decoded in this iteration.
+mgl_status mgl_statistics_add(mgl_statistics *statistics, const mgl_iteration *iteration,
+                              uint64_t kv_tokens, mgl_error *err);
+
+// One line on standard error. ceiling: bytes per second, used when there were decode iterations.
+void mgl_statistics_print(const mgl_statistics *statistics, uint64_t generated_tokens,
+                          const mgl_runner *runner, double ceiling);
+
+void mgl_statistics_free(mgl_statistics *statistics);
+
+// Median of values[0 .. count), which it reorders; 0 of none.
+double mgl_median(double *values, size_t count);
+
+#endif

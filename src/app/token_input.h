@@ -1,0 +1,16 @@
+// Token ids as text: a JSON array, or numbers with spaces or commas between them.
+#ifndef MGL_APP_TOKEN_INPUT_H
+#define MGL_APP_TOKEN_INPUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "model/tokenizer.h"
+
+// Appends the ids of `text` to *out. Each must be in [0, vocab_size). `where` names the source in
+// messages ("--tokens").
+mgl_status mgl_tokens_parse(const char *text, size_t bytes, const char *where, uint32_t vocab_size,
+                            mgl_token_list *out, mgl_error *err);
+
+#endif

@@ -1,0 +1,33 @@
+// Scoring: the log probability that a model gives to each token of a text.
+//
+// The tokens are fed as one sequence in chunks of an iteration's size, with logits for every token,
+// through mgl_runner_run: the same path that generates, so a score checks what a user gets.
+#ifndef MGL_ENGINE_SCORE_H
+#define MGL_ENGINE_SCORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "engine/runner.h"
+
+typedef struct mgl_score_request {
+  mgl_mode mode;
+  const int32_t *tokens;  // [count] ids in [0, V)
+  size_t count;           // 1 to the runner's sequence_tokens
+  // Called for every position in order with its logits [V], valid during the call; may be NULL. A
+  // failure ends the scoring.
+  mgl_status (*on_logits)(void *context, size_t position, const float *logits, mgl_error *err);
+  void *context;
+} mgl_score_request;
+
+// The options that a runner for scoring `count` tokens needs; the caller adds threads and weights.
+mgl_runner_options mgl_score_runner_options(uint32_t count);
+
+// Fills logprobs[0 .. count): natural logarithm of the probability of tokens[i] behind tokens
+// 0 .. i - 1, softmax in double; NAN at 0, where nothing comes before. Not finite where the logits
+// are not.
+mgl_status mgl_score(mgl_runner *runner, const mgl_score_request *request, double *logprobs,
+                     mgl_error *err);
+
+#endif

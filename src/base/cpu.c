@@ -23,7 +23,8 @@ const char *mgl_simd_name(mgl_simd simd) {
 mgl_simd mgl_simd_detected(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("f16c");
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (avx512) {
@@ -75,6 +76,8 @@ mgl_status mgl_topology_create(mgl_topology **out, mgl_error *err) {
   // Only processors and memory matter here; leaving I/O and caches out halves the start-up time.
   (void)hwloc_topology_set_all_types_filter(topology->hwloc, HWLOC_TYPE_FILTER_KEEP_NONE);
   (void)hwloc_topology_set_type_filter(topology->hwloc, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+  (void)hwloc_topology_set_type_filter(topology->hwloc, HWLOC_OBJ_PACKAGE,
+                                       HWLOC_TYPE_FILTER_KEEP_ALL);
   if (hwloc_topology_load(topology->hwloc) != 0) {
     hwloc_topology_destroy(topology->hwloc);
     mgl_free(topology);
@@ -90,7 +93,8 @@ mgl_status mgl_topology_create(mgl_topology **out, mgl_error *err) {
   topology->cores = count_objects(topology->hwloc, HWLOC_OBJ_CORE);
   topology->threads = count_objects(topology->hwloc, HWLOC_OBJ_PU);
   topology->numa_nodes = count_objects(topology->hwloc, HWLOC_OBJ_NUMANODE);
-  const char *name = hwloc_obj_get_info_by_name(hwloc_get_root_obj(topology->hwloc), "CPUModel");
+  hwloc_obj_t package = hwloc_get_obj_by_type(topology->hwloc, HWLOC_OBJ_PACKAGE, 0);
+  const char *name = package == NULL ? NULL : hwloc_obj_get_info_by_name(package, "CPUModel");
   topology->cpu_name = name == NULL ? "" : name;
   *out = topology;
   return MGL_OK;

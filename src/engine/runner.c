@@ -160,6 +160,9 @@ uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner) {
 
 mgl_status mgl_runner_read_ceiling(mgl_runner *runner, uint32_t passes, double *out_bytes_per_s,
                                    mgl_error *err) {
-  return mgl_read_ceiling_measure(runner->team, runner->simd, runner->weights.pages,
-                                  runner->weights.pages_bytes, passes, out_bytes_per_s, err);
+  const mgl_cpu_weights *weights = &runner->weights;
+  bool use_pages = weights->pages_bytes >= MGL_READ_CEILING_BYTES;
+  return mgl_read_ceiling_measure(runner->team, runner->simd, use_pages ? weights->pages : NULL,
+                                  use_pages ? weights->pages_bytes : weights->step_bytes, passes,
+                                  out_bytes_per_s, err);
 }

@@ -41,15 +41,13 @@ mgl_status mgl_read_ceiling_measure(mgl_team *team, mgl_simd simd, const void *m
                                     uint32_t passes, double *out_bytes_per_s, mgl_error *err) {
   read_job job = {.team = team, .simd = simd, .memory = memory, .bytes = bytes};
   *out_bytes_per_s = 0;
-  if (job.bytes > MGL_READ_CEILING_MAX_BYTES) {
-    job.bytes = MGL_READ_CEILING_MAX_BYTES;
-  }
-  if (job.memory == NULL || job.bytes < MGL_READ_CEILING_MIN_BYTES) {
+  size_t most = memory == NULL ? MGL_READ_CEILING_BYTES : MGL_READ_CEILING_MAX_BYTES;
+  job.bytes = bytes < most ? bytes : most;
+  if (memory == NULL) {
     void *own = NULL;
-    MGL_TRY(mgl_pages_map(MGL_READ_CEILING_MIN_BYTES, "buffer of the read ceiling", &own, err));
+    MGL_TRY(mgl_pages_map(job.bytes, "buffer of the read ceiling", &own, err));
     job.own = own;
     job.memory = own;
-    job.bytes = MGL_READ_CEILING_MIN_BYTES;
   }
   mgl_status status = MGL_OK;
   job.checksums = mgl_alloc_zeroed(mgl_team_size(team), sizeof *job.checksums);
@@ -65,6 +63,6 @@ mgl_status mgl_read_ceiling_measure(mgl_team *team, mgl_simd simd, const void *m
     *out_bytes_per_s = rate > *out_bytes_per_s ? rate : *out_bytes_per_s;
   }
   mgl_free(job.checksums);
-  mgl_pages_unmap(job.own, job.own == NULL ? 0 : MGL_READ_CEILING_MIN_BYTES);
+  mgl_pages_unmap(job.own, job.bytes);
   return status;
 }

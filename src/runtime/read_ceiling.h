@@ -14,13 +14,14 @@
 #include "runtime/team.h"
 
 enum {
-  MGL_READ_CEILING_MIN_BYTES = 256 << 20,  // less would be read from caches
-  MGL_READ_CEILING_MAX_BYTES = 1 << 30,    // of one pass; more takes longer and shows the same
+  MGL_READ_CEILING_BYTES = 256 << 20,    // of a buffer of our own; more than any cache holds
+  MGL_READ_CEILING_MAX_BYTES = 1 << 30,  // of one pass; more takes longer and shows the same
 };
 
-// Highest rate, in bytes per second, of `passes` (at least 1) passes over memory[0 .. bytes).
-// Memory smaller than MGL_READ_CEILING_MIN_BYTES (NULL, say) is replaced by a buffer of that size,
-// filled by the workers that read it. Called by the thread that created the team.
+// Highest rate, in bytes per second, of `passes` (at least 1) passes over memory[0 .. bytes). With
+// memory NULL, over a buffer of at most MGL_READ_CEILING_BYTES, filled by the workers that read it:
+// a model whose weights fit into a cache is compared with that cache. Called by the thread that
+// created the team.
 mgl_status mgl_read_ceiling_measure(mgl_team *team, mgl_simd simd, const void *memory, size_t bytes,
                                     uint32_t passes, double *out_bytes_per_s, mgl_error *err);
 

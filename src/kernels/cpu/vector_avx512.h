@@ -191,7 +191,14 @@ INLINE uint64_t vec_read_stream(const char *from, size_t blocks) {
   for (int i = 1; i < 8; i++) {
     sums[0] = _mm512_add_epi64(sums[0], sums[i]);
   }
-  return (uint64_t)_mm512_reduce_add_epi64(sums[0]);
+  // Not _mm512_reduce_add_epi64: its last additions are signed, and these sums wrap around.
+  uint64_t lanes[8];
+  uint64_t sum = 0;
+  _mm512_storeu_si512(lanes, sums[0]);
+  for (int i = 0; i < 8; i++) {
+    sum += lanes[i];
+  }
+  return sum;
 }
 
 #endif

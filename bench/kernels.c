@@ -372,7 +372,7 @@ int main(int argc, char **argv) {
   fill(x, (size_t)max_tokens * ffn * sizeof(float));
   float *out = (float *)(void *)huge_pages((size_t)max_tokens * 2 * ffn * sizeof(float));
   memset(out, 0, (size_t)max_tokens * 2 * ffn * sizeof(float));
-  for (int level = mgl_simd_detected(); level >= 0; level--) {
+  for (int level = (int)mgl_simd_detected(); level >= 0; level--) {
     mgl_simd simd = (mgl_simd)level;
     if (!level_wanted(mgl_simd_name(simd), argc, argv)) {
       continue;

@@ -225,11 +225,9 @@ static const char *source_name(const bench *b) {
 }
 
 static void append_json(const bench *b, mgl_text *out) {
-  mgl_text_append_string(out, "[");
   for (size_t i = 0; i < b->result_count; i++) {
     figures f = figures_of(b, &b->results[i]);
-    mgl_text_format(out, "%s\n  {\"mode\": \"%s\"", i == 0 ? "" : ",",
-                    mgl_mode_name(b->results[i].mode));
+    mgl_text_format(out, "{\"mode\": \"%s\"", mgl_mode_name(b->results[i].mode));
     mgl_text_format(out, ", \"ms_per_token\": %.6g, \"bytes_per_token\": %.0f", f.ms_per_token,
                     f.bytes_per_token);
     mgl_text_format(out, ", \"gbps\": %.6g, \"ceiling_gbps\": %.6g, \"share\": %.6g", f.rate / 1e9,
@@ -245,9 +243,8 @@ static void append_json(const bench *b, mgl_text *out) {
                     source_name(b));
     mgl_text_append_string(out, ", \"model\": ");
     mgl_json_append_string(out, b->model.name, strlen(b->model.name));
-    mgl_text_append_string(out, "}");
+    mgl_text_append_string(out, "}\n");
   }
-  mgl_text_append_string(out, "\n]\n");
 }
 
 static void append_table(const bench *b, mgl_text *out) {
@@ -349,7 +346,7 @@ static const mgl_option options[] = {
      .help = "prompt tokens of one sequence in an iteration at most [64]"},
     {.name = "json",
      .type = MGL_OPTION_FLAG,
-     .help = "print an array with one object for each mode"},
+     .help = "print one JSON object for each mode, a line each"},
     {.name = "mode",
      .value_name = "MODES",
      .type = MGL_OPTION_LIST,

@@ -113,7 +113,7 @@ mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, jso
   size_t reserve_bytes = RESERVE_BASE_BYTES + bytes * RESERVE_PER_INPUT_BYTE;
   parsing = (parse_memory){.reserve = mgl_alloc(reserve_bytes), .reserve_bytes = reserve_bytes};
   if (parsing.reserve == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory for parsing JSON", where);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory while parsing JSON", where);
   }
   json_error_t json_err;
   json_input input = {text, bytes};

@@ -368,6 +368,108 @@ static const char *check_add(const mgl_tensor *const *in, const mgl_tensor *out)
              : "the result must be f32 with the shape of x";
 }
 
+// --- fused ops
+// ----------------------------------------------------------------------------------------
+
+// x f32[T,D] and norm[D], the first two inputs of all ops that begin with a norm.
+static bool is_normed_input(const mgl_tensor *const *in) {
+  return is_act(in[0]) && is_f32(in[0]) && in[0]->rank == 2 && is_float_weight(in[1]) &&
+         in[1]->rank == 1 && same_dim(in[1]->dims[0], in[0]->dims[1]);
+}
+
+// A weight [N,K] whose K is `columns`.
+static bool is_matrix(const mgl_tensor *t, uint64_t columns) {
+  return is_float_weight(t) && t->rank == 2 && t->dims[1].number == columns;
+}
+
+static const char *check_qkv_proj(const mgl_op *op, const mgl_tensor *const *in,
+                                  const mgl_tensor *out) {
+  if (!is_normed_input(in)) {
+    return "x must be f32[T,D], norm a weight [D]";
+  }
+  uint64_t features = 0;
+  for (uint32_t i = 2; i < 5; i++) {
+    if (!is_matrix(in[i], in[0]->dims[1].number)) {
+      return "wq, wk and wv must be weights [N,D]";
+    }
+    features += in[i]->dims[0].number;
+  }
+  if (op->input_count != 5 && op->input_count != 8) {
+    return "expected no bias or three";
+  }
+  for (uint32_t i = 5; i < op->input_count; i++) {
+    if (!is_float_weight(in[i]) || in[i]->rank != 1 ||
+        !same_dim(in[i]->dims[0], in[i - 3]->dims[0])) {
+      return "a bias must be as long as its weight has rows";
+    }
+  }
+  bool fits = is_heads(out) && same_dim(out->dims[0], in[0]->dims[0]) &&
+              mgl_tensor_row_elements(out) == features &&
+              same_dim(in[3]->dims[0], in[4]->dims[0]) &&
+              in[3]->dims[0].number % out->dims[2].number == 0;
+  return fits ? NULL : "the result must be f32[T,H+2*HKV,HD]";
+}
+
+static const char *check_attend(const mgl_op *op, const mgl_tensor *const *in,
+                                const mgl_tensor *out) {
+  if (!is_heads(in[0]) || in[1]->placement != MGL_PLACE_KV ||
+      !same_dim(in[1]->dims[1], in[0]->dims[2]) ||
+      in[0]->dims[1].number <= 2 * in[1]->dims[0].number ||
+      (in[0]->dims[1].number - 2 * in[1]->dims[0].number) % in[1]->dims[0].number != 0) {
+    return "qkv must be f32[T,H+2*HKV,HD] and kv [HKV,HD], with HKV dividing H";
+  }
+  if (!is_act(in[2]) || !is_f32(in[2]) || in[2]->rank != 3 ||
+      !same_dim(in[2]->dims[0], in[0]->dims[0]) || in[2]->dims[2].number != 2 ||
+      (uint64_t)in[2]->dims[1].number * 2 != in[0]->dims[2].number) {
+    return "angles must be f32[T,HD/2,2]";
+  }
+  if (!is_index(in[3], MGL_DIM_TOKENS) || !is_index(in[4], MGL_DIM_TOKENS) ||
+      !is_index(in[5], MGL_DIM_SEQUENCES)) {
+    return "positions and slots must be inputs i32[T], block_tables i32[R]";
+  }
+  if (op->input_count != 6 && op->input_count != 8) {
+    return "expected no head norm or two";
+  }
+  for (uint32_t i = 6; i < op->input_count; i++) {
+    if (!is_float_weight(in[i]) || in[i]->rank != 1 || !same_dim(in[i]->dims[0], in[0]->dims[2])) {
+      return "q_norm and k_norm must be weights [HD]";
+    }
+  }
+  bool fits = op->attrs[MGL_ATTR_SCALE] > 0 && is_act(out) && out->rank == 3 &&
+              same_dim(out->dims[0], in[0]->dims[0]) && same_dim(out->dims[2], in[0]->dims[2]) &&
+              out->dims[1].number == in[0]->dims[1].number - 2 * in[1]->dims[0].number;
+  return fits ? NULL : "scale must be positive and the result act[T,H,HD]";
+}
+
+static const char *check_linear_add(const mgl_tensor *const *in, const mgl_tensor *out) {
+  const char *wrong = check_linear(in + 1, 2, out);
+  if (wrong != NULL) {
+    return wrong;
+  }
+  return is_act(in[0]) && same_shape(in[0], out) ? NULL
+                                                 : "the residual must have the result's shape";
+}
+
+static const char *check_gate_up(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_normed_input(in) || !is_matrix(in[2], in[0]->dims[1].number) ||
+      !is_matrix(in[3], in[0]->dims[1].number) || !same_shape(in[2], in[3])) {
+    return "x must be f32[T,D], norm [D], w_gate and w_up [F,D]";
+  }
+  bool fits = is_act(out) && out->rank == 2 && same_dim(out->dims[0], in[0]->dims[0]) &&
+              same_dim(out->dims[1], in[2]->dims[0]);
+  return fits ? NULL : "the result must be act[T,F]";
+}
+
+static const char *check_logits(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_normed_input(in) || !is_index(in[2], MGL_DIM_LOGIT_ROWS) ||
+      !is_matrix(in[3], in[0]->dims[1].number)) {
+    return "x must be f32[T,D], norm [D], rows i32[L], w [V,D]";
+  }
+  bool fits = is_act(out) && is_f32(out) && out->rank == 2 &&
+              same_dim(out->dims[0], in[2]->dims[0]) && same_dim(out->dims[1], in[3]->dims[0]);
+  return fits ? NULL : "the result must be f32[L,V]";
+}
+
 // NULL, or what is wrong with the op.
 static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out) {
   switch (op->kind) {
@@ -380,6 +482,11 @@ static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const
     case MGL_OP_ATTENTION: return check_attention(op, in, out);
     case MGL_OP_SILU_MUL: return check_silu_mul(in, out);
     case MGL_OP_ADD: return check_add(in, out);
+    case MGL_OP_QKV_PROJ: return check_qkv_proj(op, in, out);
+    case MGL_OP_ATTEND: return check_attend(op, in, out);
+    case MGL_OP_LINEAR_ADD: return check_linear_add(in, out);
+    case MGL_OP_GATE_UP: return check_gate_up(in, out);
+    case MGL_OP_LOGITS: return check_logits(in, out);
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op kind");

@@ -213,7 +213,7 @@ static mgl_status parse_arguments(parser *p, mgl_op *op) {
                            p->where, p->line, name.text);
     }
     if (op->input_count == MGL_GRAPH_MAX_INPUTS) {
-      return expected(p, "')': at most 4 inputs");
+      return expected(p, "')': at most 8 inputs");
     }
     op->inputs[op->input_count++] = tensor;
   } while (take(p, ','));

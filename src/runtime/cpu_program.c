@@ -202,6 +202,11 @@ size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx) {
       return (size_t)program->plan->attention_item_count * program->kv[op->inputs[1]].kv_head_count;
     case MGL_OP_SILU_MUL:
     case MGL_OP_ADD: return (size_t)elements(program, op->output);
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_ATTEND:
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_GATE_UP:
+    case MGL_OP_LOGITS: break;  // tasks of mode mega only
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op");
@@ -315,6 +320,11 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
     case MGL_OP_ADD:
       p->kernels->add(&(mgl_add_args){.x = p->data[op->output], .y = p->data[in[1]]}, begin, end);
       return;
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_ATTEND:
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_GATE_UP:
+    case MGL_OP_LOGITS: break;  // tasks of mode mega only
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op");

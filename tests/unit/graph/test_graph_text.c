@@ -77,7 +77,7 @@ static const struct {
     {"x = embed(tokens, table) : f32[T,8]", "declared twice"},
     {"y = linear(x, w) : bf16[T,6]", "result must be f32"},
     {"y = linear(x, w) : f32[T,7]", "N elements a row"},
-    {"y = linear(x, table, norm, norm, norm) : f32[T,50]", "at most 4 inputs"},
+    {"y = linear(x, w, x, x, x, x, x, x, x) : f32[T,50]", "at most 8 inputs"},
     {"y = rmsnorm(x, norm) : bf16[T,8]", "all attributes"},
     {"y = rmsnorm(x, norm) eps=abc : bf16[T,8]", "a finite number"},
     {"y = rmsnorm(x, norm) eps=inf : bf16[T,8]", "a finite number"},

@@ -1,0 +1,87 @@
+// The compiler: tensor program to task graph. compile.c is the visible list of passes, one file per
+// pass.
+//
+// Each pass file states what it requires and ensures; its result can be dumped by name; the
+// verifier checks the contracts between passes in debug builds and in tests. A compiled task graph
+// is plain data (task/task.h) for one token count and one number of workers.
+#ifndef MGL_COMPILE_COMPILE_H
+#define MGL_COMPILE_COMPILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/text.h"
+#include "graph/graph.h"
+#include "task/task.h"
+
+typedef enum mgl_launch {
+  MGL_LAUNCH_AUTO,  // the label pass decides
+  MGL_LAUNCH_AOT,
+  MGL_LAUNCH_JIT,
+} mgl_launch;
+
+// Overrides for all ops of one kind ("gate_up") or for one op by its output's name ("3.gate_up").
+typedef struct mgl_compile_override {
+  const char *op;
+  uint32_t grid[3];  // tasks along tile units (x), attention strides (y), 1 (z: reductions are not
+                     // split); all 0: no partition override
+  mgl_launch launch;  // MGL_LAUNCH_AUTO: no launch override
+} mgl_compile_override;
+
+typedef struct mgl_compile_options {
+  uint32_t tokens;  // 1 to MGL_MAX_ITERATION_TOKENS: the graph serves iterations of up to that many
+  uint32_t workers;   // at least 1
+  mgl_launch launch;  // for everything that no override names
+  const mgl_compile_override *overrides;
+  uint32_t override_count;
+  bool coarse;       // one event per pair of ops instead of exact dependencies (an ablation)
+  bool verify;       // run the verifier between passes
+  const char *dump;  // name of a pass whose result goes to dump_text; NULL: none
+  mgl_text *dump_text;
+} mgl_compile_options;
+
+// What each pass did.
+typedef struct mgl_compile_report {
+  uint32_t op_count, stage_count, chain_length;  // chain: longest path of dependent stages
+  uint32_t task_count;                           // of ops, without empty ones
+  uint64_t dependent_pairs;  // events before fusion: one for every pair of tasks that overlap
+  uint32_t fused_events;     // events after fusion
+  uint32_t empty_tasks, added_events;  // by normalisation
+  uint32_t jit_tasks;
+  uint64_t descriptor_bytes;                      // tasks, events and AOT lists
+  uint64_t weight_bytes;                          // read per iteration
+  uint64_t worker_bytes_max, worker_bytes_total;  // placement: bytes of AOT tasks per worker
+  uint64_t activation_bytes;                      // after layout
+  double ms;                                      // compile time
+} mgl_compile_report;
+
+// Compiles an (already op-fused) program. *report may be NULL.
+mgl_status mgl_compile(const mgl_graph *program, const mgl_compile_options *options,
+                       mgl_task_graph **out, mgl_compile_report *report, mgl_error *err);
+
+// Pass 1 on its own: patterns of ops become one (graph/op.def lists the fused ops). The result
+// names its activations after the op that it replaces last; weights, inputs, KV tensors and outputs
+// keep their names.
+mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *err);
+
+// Names of the passes in order, NULL behind the last one; for --dump.
+const char *mgl_pass_name(uint32_t index);
+
+// task_graph.json in the schema of seed 001 (all_tasks, all_events, first_tasks), with additional
+// keys that let it be loaded and run again: "program" (text form), "tokens", "workers", and per
+// task "op", "begin", "end", "flags", "worker". Loading verifies everything that running relies on.
+mgl_status mgl_task_graph_write_json(const mgl_graph *program, const mgl_task_graph *graph,
+                                     mgl_text *out, mgl_error *err);
+mgl_status mgl_task_graph_read_json(const char *text, size_t bytes, const char *where,
+                                    mgl_graph **out_program, mgl_task_graph **out_graph,
+                                    mgl_error *err);
+
+// Checks a task graph against its program: everything that the protocol and the memory layout rely
+// on (at most one dependent and trigger event, consecutive tasks, topological order, counts, AOT
+// lists, liveness bounds of runtime/protocol.h, and that every conflicting pair of accesses is
+// ordered).
+mgl_status mgl_task_graph_verify(const mgl_graph *program, const mgl_task_graph *graph,
+                                 mgl_error *err);
+
+#endif

@@ -7,8 +7,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 
-// --- jansson's allocator
-// ------------------------------------------------------------------------------
+// --- jansson's allocator -------------------------------------------------------------------------
 //
 // jansson 2.14 does not check every allocation: after a failed one it can report success with a
 // character missing from a string, or read past its buffer. So during a parse it never sees a

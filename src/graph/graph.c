@@ -57,8 +57,7 @@ void mgl_graph_destroy(mgl_graph *graph) {
   mgl_free(graph);
 }
 
-// --- names
-// --------------------------------------------------------------------------------------------
+// --- names ---------------------------------------------------------------------------------------
 
 static uint64_t hash_name(const char *name) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
@@ -111,8 +110,7 @@ static bool name_is_valid(const char *name) {
          strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == bytes;
 }
 
-// --- tensors and ops
-// ----------------------------------------------------------------------------------
+// --- tensors and ops -----------------------------------------------------------------------------
 
 static bool failed(const mgl_graph *graph) {
   return graph->error.status != MGL_OK;
@@ -194,8 +192,7 @@ uint64_t mgl_tensor_row_elements(const mgl_tensor *tensor) {
   return elements;
 }
 
-// --- checks of one op: what its comment in op.def says
-// ------------------------------------------------
+// --- checks of one op: what its comment in op.def says -------------------------------------------
 
 static bool is_f32(const mgl_tensor *t) {
   return t->dtype == MGL_DTYPE_F32;
@@ -368,8 +365,7 @@ static const char *check_add(const mgl_tensor *const *in, const mgl_tensor *out)
              : "the result must be f32 with the shape of x";
 }
 
-// --- fused ops
-// ----------------------------------------------------------------------------------------
+// --- fused ops -----------------------------------------------------------------------------------
 
 // x f32[T,D] and norm[D], the first two inputs of all ops that begin with a norm.
 static bool is_normed_input(const mgl_tensor *const *in) {
@@ -530,8 +526,7 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
   graph->ops[graph->op_count++] = op;
 }
 
-// --- the whole program
-// --------------------------------------------------------------------------------
+// --- the whole program ---------------------------------------------------------------------------
 
 enum tensor_state { UNWRITTEN, WRITTEN, READ, TAKEN_OVER };
 
@@ -598,8 +593,7 @@ mgl_status mgl_graph_finish(mgl_graph *graph, mgl_error *err) {
   return status;
 }
 
-// --- constructors
-// -------------------------------------------------------------------------------------
+// --- constructors --------------------------------------------------------------------------------
 
 // Declares the output and appends the op.
 static uint32_t append(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t rank,
@@ -722,8 +716,7 @@ uint32_t mgl_graph_add(mgl_graph *graph, const char *name, uint32_t x, uint32_t 
                 (mgl_op){.kind = MGL_OP_ADD, .input_count = 2, .inputs = {x, y}});
 }
 
-// --- rotary frequencies
-// -------------------------------------------------------------------------------
+// --- rotary frequencies --------------------------------------------------------------------------
 
 void mgl_rope_inv_freq(const mgl_op *op, uint32_t half_dim, float *out) {
   const double *a = op->attrs;

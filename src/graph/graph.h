@@ -128,8 +128,7 @@ uint32_t mgl_graph_find(const mgl_graph *graph, const char *name);
 // outputs is read.
 mgl_status mgl_graph_finish(mgl_graph *graph, mgl_error *err);
 
-// --- op constructors: the result is a fresh activation named `name`
-// -----------------------------------
+// --- op constructors: the result is a fresh activation named `name` ------------------------------
 uint32_t mgl_graph_embed(mgl_graph *graph, const char *name, uint32_t tokens, uint32_t table);
 // rows may be MGL_NO_TENSOR.
 uint32_t mgl_graph_rmsnorm(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,

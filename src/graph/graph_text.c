@@ -20,8 +20,7 @@ static const char *const placement_words[] = {[MGL_PLACE_INPUT] = "input",
                                               [MGL_PLACE_KV] = "kv",
                                               [MGL_PLACE_ACTIVATION] = NULL};
 
-// --- printing
-// -----------------------------------------------------------------------------------------
+// --- printing ------------------------------------------------------------------------------------
 
 static void print_type(const mgl_tensor *tensor, mgl_text *out) {
   mgl_text_append_string(out, mgl_dtype_name(tensor->dtype));
@@ -76,8 +75,7 @@ void mgl_graph_print(const mgl_graph *graph, mgl_text *out) {
   }
 }
 
-// --- parsing
-// ------------------------------------------------------------------------------------------
+// --- parsing -------------------------------------------------------------------------------------
 
 // A cursor over one line, which is a NUL-terminated copy.
 typedef struct parser {

@@ -109,8 +109,7 @@ mgl_status mgl_cpu_layout(const mgl_graph *graph, const mgl_dim_values *values,
   return MGL_OK;
 }
 
-// --- barriers
-// -----------------------------------------------------------------------------------------
+// --- barriers ------------------------------------------------------------------------------------
 
 // One access since the last barrier.
 typedef struct access {

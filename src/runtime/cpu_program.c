@@ -6,8 +6,7 @@
 #include "base/alloc.h"
 #include "runtime/cpu_layout.h"
 
-// --- binding
-// ------------------------------------------------------------------------------------------
+// --- binding -------------------------------------------------------------------------------------
 
 uint64_t mgl_graph_kv_bytes_per_token(const mgl_graph *graph) {
   uint64_t bytes = 0;
@@ -176,8 +175,7 @@ void *mgl_cpu_program_find(const mgl_cpu_program *program, const char *name) {
   return tensor == MGL_NO_TENSOR ? NULL : program->data[tensor];
 }
 
-// --- running
-// ------------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------
 
 static uint64_t elements(const mgl_cpu_program *program, uint32_t tensor) {
   mgl_dim_values values = {.tokens = program->plan->token_count,

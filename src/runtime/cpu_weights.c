@@ -70,8 +70,7 @@ static void fill_vector(const mgl_tensor *tensor, const mgl_stored_tensor *store
   mgl_widen_f32(stored->dtype, stored->data, count, out);
 }
 
-// --- making matrices with the team
-// ----------------------------------------------------------------
+// --- making matrices with the team ---------------------------------------------------------------
 
 typedef struct matrix {
   const mgl_tensor *tensor;

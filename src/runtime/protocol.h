@@ -34,12 +34,10 @@
 enum {
   MGL_ITERATION_SLOTS = 4,
   MGL_MAX_GRAPHS = 16,
-  MGL_MAX_EMPTY_DEPTH =
-      64,  // events activated through empty tasks of one another; the verifier checks
+  MGL_MAX_PENDING = 256,  // triggers by empty tasks that one activation can set off (verified)
 };
 
-// --- queues
-// -------------------------------------------------------------------------------------------
+// --- queues --------------------------------------------------------------------------------------
 //
 // Bounded, many producers and consumers. A slot's sequence number says whose turn it is: position p
 // may be written when it is p, and read when it is p + 1; reading makes it p + size. So a consumer
@@ -129,8 +127,7 @@ MGL_SHARED_FN uint64_t mgl_queue_length(const mgl_queue *queue) {
   return tail > head ? tail - head : 0;
 }
 
-// --- shared state
-// -------------------------------------------------------------------------------------
+// --- shared state --------------------------------------------------------------------------------
 
 // A task graph as the protocol sees it. Read-only while running, but for the counters.
 typedef struct mgl_graph_view {
@@ -202,8 +199,7 @@ typedef struct mgl_protocol {
   mgl_word fault;  // 0, or what mgl_raise_fault stored; everybody stops
 } mgl_protocol;
 
-// --- iterations
-// ---------------------------------------------------------------------------------------
+// --- iterations ----------------------------------------------------------------------------------
 
 typedef struct mgl_iteration_info {
   uint64_t iteration;
@@ -242,8 +238,7 @@ MGL_SHARED_FN void mgl_publish(mgl_protocol *p, uint64_t iteration, uint32_t gra
   mgl_store_release(&p->latest, iteration + 1);
 }
 
-// --- activation
-// ---------------------------------------------------------------------------------------
+// --- activation ----------------------------------------------------------------------------------
 
 // Which part of an event's tasks a scheduler queues.
 MGL_SHARED_FN void mgl_scheduler_share(const mgl_event *event, uint32_t scheduler, uint32_t count,
@@ -400,8 +395,7 @@ MGL_SHARED_FN bool mgl_trigger(mgl_protocol *p, const mgl_iteration_info *info,
   return true;
 }
 
-// --- workers
-// ------------------------------------------------------------------------------------------
+// --- workers -------------------------------------------------------------------------------------
 
 // What a worker knows by itself.
 typedef struct mgl_worker_state {
@@ -524,8 +518,7 @@ MGL_SHARED_FN bool mgl_worker_finish(mgl_protocol *p, uint32_t worker, const mgl
   return event == MGL_NO_EVENT || mgl_trigger(p, &done->info, event);
 }
 
-// --- dedicated schedulers
-// -----------------------------------------------------------------------------
+// --- dedicated schedulers ------------------------------------------------------------------------
 
 // Handles one activated event of scheduler `index`.
 MGL_SHARED_FN mgl_poll_result mgl_scheduler_poll(mgl_protocol *p, uint32_t index) {

@@ -74,6 +74,10 @@ typedef struct mgl_task_graph {
   uint32_t *aot_start;   // [worker_count + 1]: worker w's AOT tasks are aot_tasks[aot_start[w] ...)
   uint32_t *aot_tasks;   // task indices, ascending per worker
   uint32_t ready_count;  // tasks [0, ready_count) wait for nothing (first_tasks of the schema)
+  uint32_t tensor_count;         // of the program
+  uint64_t *activation_offsets;  // [tensor_count] bytes into the activation block; 0 for others
+  uint64_t activation_bytes;     // of the block
+  uint32_t attention_strides;    // tasks per KV head in attention ops
 } mgl_task_graph;
 
 void mgl_task_graph_destroy(mgl_task_graph *graph);  // NULL is fine

@@ -3,6 +3,8 @@
 #   bench/cpu.sh [FOLDER]     FOLDER: where the 1.2 GB model file is written, once [/tmp/megalith-bench]
 set -eu
 cd "$(dirname "$0")/.."
+[ -f build/CMakeCache.txt ] || cmake --preset release >&2
+cmake --build build -j "$(nproc)" --target megalith bench_write_model >&2
 folder=${1:-/tmp/megalith-bench}
 if [ ! -f "$folder/model.safetensors" ]; then
   mkdir -p "$folder"

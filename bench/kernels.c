@@ -289,6 +289,7 @@ static void report_attention(mgl_simd simd, double seconds) {
       }
       mgl_attention_args args = {
           .q = q,
+          .q_stride = (size_t)heads * head_dim,
           .items = items,
           .positions = positions,
           .block_tables = table,
@@ -330,7 +331,13 @@ static void report_small(mgl_simd simd) {
   mgl_rmsnorm_args norm = {x, NULL, y, hidden, 1e-6f, out, MGL_DTYPE_BF16};
   mgl_rope_angles_args rope_angles = {&position, inv_freq, head_dim / 2, angles};
   mgl_rope_args rope = {x, angles, heads, head_dim};
-  mgl_kv_write_args write = {x, y, &slot, {k, v, MGL_DTYPE_BF16, 16, kv_heads, head_dim}};
+  mgl_kv_write_args write = {.k = x,
+                             .v = y,
+                             .k_stride = (size_t)kv_heads * head_dim,
+                             .v_stride = (size_t)kv_heads * head_dim,
+                             .head_end = kv_heads,
+                             .slots = &slot,
+                             .kv = {k, v, MGL_DTYPE_BF16, 16, kv_heads, head_dim}};
   mgl_silu_mul_args silu = {x, y, out, MGL_DTYPE_BF16};
   mgl_add_args add = {y, x};
   double times[7] = {now()};

@@ -5,7 +5,7 @@ set -eu
 
 packages="gcc libc6-dev make cmake pkg-config libjansson-dev libutf8proc-dev libhwloc-dev"
 if [ "${1:-build}" = test ]; then
-  packages="$packages libcmocka-dev clang"
+  packages="$packages libcmocka-dev clang spin"
 fi
 
 missing_of() {
@@ -18,7 +18,7 @@ install() {
   [ $# -gt 0 ] || return 0
   if [ "$(id -u)" -ne 0 ]; then
     echo "Missing packages. Run this, then try again:" >&2
-    echo "  sudo apt-get install -y $*" >&2
+    echo "  sudo apt-get update && sudo apt-get install -y $*" >&2
     exit 1
   fi
   echo "Installing: $*"

@@ -9,7 +9,10 @@
 #include "base/alloc.h"
 #include "base/file.h"
 
-enum { MAX_PATH_BYTES = 4096 };
+enum {
+  MAX_PATH_BYTES = 4096,
+  TRACE_TASKS = 65536,  // tasks of each worker that --trace keeps
+};
 
 const char *mgl_mode_choice(uint32_t index) {
   return index < MGL_MODE_COUNT ? mgl_mode_name((mgl_mode)index) : NULL;
@@ -28,7 +31,7 @@ static mgl_weight_source weight_source(const char *format) {
 }
 
 mgl_mode mgl_app_mode(const mgl_arguments *arguments) {
-  mgl_mode mode = MGL_MODE_EAGER;
+  mgl_mode mode = MGL_MODE_MEGA;
   const char *name = mgl_arguments_text(arguments, "mode", mgl_mode_name(mode));
   (void)mgl_mode_parse(name, &mode, NULL);  // the parser of the arguments has checked it
   return mode;
@@ -39,7 +42,8 @@ mgl_mode mgl_app_mode(const mgl_arguments *arguments) {
 static bool has_config(const char *folder) {
   char path[MAX_PATH_BYTES + 16];
   (void)snprintf(path, sizeof path, "%s/config.json", folder);
-  return mgl_file_exists(path);
+  mgl_file_kind kind = MGL_FILE_ABSENT;
+  return mgl_file_find(path, &kind, NULL) != MGL_OK || kind != MGL_FILE_ABSENT;
 }
 
 static mgl_status find_demo(char out[MAX_PATH_BYTES], mgl_error *err) {
@@ -74,13 +78,16 @@ static mgl_status find_demo(char out[MAX_PATH_BYTES], mgl_error *err) {
 
 // -------------------------------------------------------------------------------------------------
 
-// The last part of a path, with links and "." resolved where that is possible.
+// The last part of a path, with links and "." resolved where that is possible, fit to be shown.
 static char *name_of(const char *path) {
   char *resolved = realpath(path, NULL);
   const char *from = resolved == NULL ? path : resolved;
   const char *last_slash = strrchr(from, '/');
   char *name = mgl_strdup(last_slash == NULL || last_slash[1] == 0 ? from : last_slash + 1);
   free(resolved);  // from the C library, not from base/alloc.h
+  if (name != NULL) {
+    mgl_string_make_printable(name);
+  }
   return name;
 }
 
@@ -126,8 +133,52 @@ mgl_status mgl_app_model_start(const mgl_app_model *model, const mgl_arguments *
                      MGL_PROGRESS_BYTES);
   options->threads = mgl_arguments_u64(arguments, "threads", 0);
   options->weights = model->source;
+  options->trace_tasks = mgl_app_wants_trace(arguments) ? TRACE_TASKS : 0;
   options->progress = (mgl_weights_progress){.report = report, .context = &progress};
   mgl_status status = mgl_runner_create(&model->folder, options, out, err);
   mgl_progress_finish(&progress);
+  return status;
+}
+
+// --- traces --------------------------------------------------------------------------------------
+
+bool mgl_app_wants_trace(const mgl_arguments *arguments) {
+  for (size_t i = 0; i < arguments->count; i++) {
+    if (strcmp(arguments->items[i].option->name, "trace") == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+mgl_status mgl_app_trace_open(const mgl_arguments *arguments, bool uses_mega, mgl_output_file *out,
+                              mgl_error *err) {
+  *out = (mgl_output_file){.fd = -1};
+  if (!mgl_app_wants_trace(arguments)) {
+    return MGL_OK;
+  }
+  if (!uses_mega) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--trace: expected --mode mega, since no other mode has tasks to record");
+  }
+  return mgl_output_file_create(mgl_arguments_text(arguments, "trace", NULL), out, err);
+}
+
+mgl_status mgl_app_trace_write(mgl_output_file *file, const mgl_runner *runner, mgl_error *err) {
+  mgl_text trace = {0};
+  if (file->temporary_path == NULL) {
+    return MGL_OK;
+  }
+  mgl_status status = mgl_runner_trace(runner, &trace, err);
+  if (status == MGL_OK) {
+    status = mgl_text_check(&trace, err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_output_file_write(file, trace.data, trace.bytes, err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_output_file_commit(file, err);
+  }
+  mgl_text_free(&trace);
   return status;
 }

@@ -5,6 +5,7 @@
 #define MGL_APP_APP_MODEL_H
 
 #include "app/options.h"
+#include "app/output_file.h"
 #include "engine/runner.h"
 #include "model/model_folder.h"
 #include "runtime/team.h"
@@ -12,7 +13,7 @@
 typedef struct mgl_app_model {
   mgl_model_folder folder;
   mgl_weight_source source;
-  char *name;  // last part of the folder's path
+  char *name;  // last part of the folder's path, printable
 } mgl_app_model;
 
 // Opens MODEL, or else the demo model: the folder that MEGALITH_DEMO names, else demo beside the
@@ -28,8 +29,18 @@ void mgl_app_model_close(mgl_app_model *model);
 mgl_status mgl_app_model_start(const mgl_app_model *model, const mgl_arguments *arguments,
                                mgl_runner_options *options, mgl_runner **out, mgl_error *err);
 
-// The first mode of --mode, MGL_MODE_EAGER when it was not given.
+// The first mode of --mode, MGL_MODE_MEGA when it was not given.
 mgl_mode mgl_app_mode(const mgl_arguments *arguments);
+
+// --trace FILE of the commands that have MGL_ROW_TRACE: opened before the work, so that a path that
+// cannot be written is told at once; written behind it. Without the option both do nothing.
+// uses_mega: mode mega is among those that will run; no other has a trace. Release the file with
+// mgl_output_file_close.
+bool mgl_app_wants_trace(const mgl_arguments *arguments);
+mgl_status mgl_app_trace_open(const mgl_arguments *arguments, bool uses_mega, mgl_output_file *out,
+                              mgl_error *err);
+// The latest tasks of the latest run of the megakernel, as Chrome trace JSON.
+mgl_status mgl_app_trace_write(mgl_output_file *file, const mgl_runner *runner, mgl_error *err);
 
 mgl_choice_name mgl_mode_choice;
 mgl_choice_name mgl_load_format_choice;
@@ -42,7 +53,12 @@ mgl_choice_name mgl_load_format_choice;
 #define MGL_ROW_MODE                                                                             \
   {                                                                                              \
     .name = "mode", .value_name = "MODE", .type = MGL_OPTION_CHOICE, .choices = mgl_mode_choice, \
-    .help = "how the model's ops are launched [eager]"                                           \
+    .help = "how the model's ops are launched: mega, one megakernel; eager, op by op [mega]"     \
+  }
+#define MGL_ROW_TRACE                                                                         \
+  {                                                                                           \
+    .name = "trace", .value_name = "FILE", .type = MGL_OPTION_FILE,                           \
+    .help = "write when each task ran to a JSON file for chrome://tracing or ui.perfetto.dev" \
   }
 #define MGL_ROW_LOAD_FORMAT                                                               \
   {                                                                                       \

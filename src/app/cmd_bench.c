@@ -44,6 +44,7 @@ typedef struct bench {
   mode_result *results;  // [result_count]
   size_t result_count;
   mgl_runner *runner;
+  mgl_output_file trace;
   double ceiling;  // best so far, bytes per second
   mgl_progress progress;
   uint64_t done_tokens;
@@ -112,6 +113,14 @@ static mgl_status read_modes(bench *b, mgl_error *err) {
   return MGL_OK;
 }
 
+static mgl_status open_trace(bench *b, mgl_error *err) {
+  bool uses_mega = false;
+  for (size_t i = 0; i < b->result_count; i++) {
+    uses_mega = uses_mega || b->results[i].mode == MGL_MODE_MEGA;
+  }
+  return mgl_app_trace_open(b->arguments, uses_mega, &b->trace, err);
+}
+
 static mgl_status make_prompts(bench *b, mgl_error *err) {
   size_t count = (size_t)b->batch * b->prompt;
   uint32_t vocab_size = b->model.folder.config.vocab_size;
@@ -134,6 +143,26 @@ static void ignore_token(void *context, uint32_t request, int32_t token, mgl_fin
   (void)reason;
 }
 
+// One round, as its callbacks see it.
+typedef struct bench_round {
+  bench *b;
+  mode_result *result;
+  uint64_t steps;  // decode iterations so far
+  mgl_status status;
+  mgl_error *err;
+} bench_round;
+
+static bool on_iteration(void *context, const mgl_iteration *iteration) {
+  bench_round *r = context;
+  bench *b = r->b;
+  r->steps += iteration->prompt_tokens == 0;
+  r->status = mgl_statistics_add(&r->result->statistics, iteration,
+                                 (uint64_t)b->batch * (b->prompt + r->steps), r->err);
+  b->done_tokens += iteration->prompt_tokens + iteration->decode_tokens;
+  mgl_progress_update(&b->progress, b->done_tokens, b->total_tokens);
+  return r->status == MGL_OK;
+}
+
 static mgl_status run_engine(bench *b, mgl_engine *engine, mode_result *result, uint32_t round,
                              mgl_error *err) {
   for (uint32_t i = 0; i < b->batch; i++) {
@@ -145,16 +174,9 @@ static mgl_status run_engine(bench *b, mgl_engine *engine, mode_result *result, 
     MGL_TRY(mgl_engine_submit(engine, &request, &number, err));
   }
   uint64_t prompt_ns = result->statistics.prompt_ns;
-  uint64_t steps = 0;  // decode iterations of this round
-  while (mgl_engine_has_work(engine)) {
-    mgl_iteration iteration;
-    MGL_TRY(mgl_engine_step(engine, ignore_token, NULL, &iteration, err));
-    steps += iteration.prompt_tokens == 0;
-    MGL_TRY(mgl_statistics_add(&result->statistics, &iteration,
-                               (uint64_t)b->batch * (b->prompt + steps), err));
-    b->done_tokens += iteration.prompt_tokens + iteration.decode_tokens;
-    mgl_progress_update(&b->progress, b->done_tokens, b->total_tokens);
-  }
+  bench_round r = {.b = b, .result = result, .status = MGL_OK, .err = err};
+  MGL_TRY(mgl_engine_run(engine, ignore_token, on_iteration, &r, err));
+  MGL_TRY(r.status);
   result->prompt_ms[round] = (double)(result->statistics.prompt_ns - prompt_ns) / 1e6;
   return MGL_OK;
 }
@@ -294,16 +316,19 @@ static void release(bench *b) {
   }
   mgl_free(b->results);
   mgl_free(b->prompts);
+  mgl_output_file_close(&b->trace);
   mgl_runner_destroy(b->runner);
   mgl_app_model_close(&b->model);
 }
 
 static mgl_status bench_command(const mgl_arguments *arguments, mgl_error *err) {
-  bench b = {.arguments = arguments};
+  bench b = {.arguments = arguments, .trace = {.fd = -1}};
   mgl_status status = MGL_OK;
   if ((status = mgl_app_model_open(arguments, MGL_NEED_WEIGHTS, &b.model, err)) == MGL_OK &&
       (status = read_sizes(&b, err)) == MGL_OK && (status = read_modes(&b, err)) == MGL_OK &&
-      (status = make_prompts(&b, err)) == MGL_OK && (status = measure(&b, err)) == MGL_OK) {
+      (status = open_trace(&b, err)) == MGL_OK && (status = make_prompts(&b, err)) == MGL_OK &&
+      (status = measure(&b, err)) == MGL_OK &&
+      (status = mgl_app_trace_write(&b.trace, b.runner, err)) == MGL_OK) {
     status = print_results(&b, err);
   }
   release(&b);
@@ -331,7 +356,8 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 2,
      .u64_max = MGL_MAX_CONTEXT,
-     .help = "tokens to generate for each sequence [64]"},
+     .help =
+         "tokens to generate for each sequence, 2 at least: the first comes with the prompt [64]"},
     {.name = "runs",
      .value_name = "N",
      .type = MGL_OPTION_U64,
@@ -354,6 +380,7 @@ static const mgl_option options[] = {
      .help = "modes to compare, with commas between them [all]"},
     MGL_ROW_THREADS,
     MGL_ROW_LOAD_FORMAT,
+    MGL_ROW_TRACE,
 };
 
 const mgl_command mgl_command_bench = {

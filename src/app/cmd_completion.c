@@ -68,7 +68,7 @@ static void append_bash_command(const mgl_command *command, mgl_text *out) {
     append_choices(command->choices, out);
     mgl_text_append_string(out, "'\n");
   } else if (command->positional != NULL) {
-    mgl_text_append_string(out, "      folders=yes\n");
+    mgl_text_format(out, "      %s=yes\n", command->takes_file ? "files" : "folders");
   }
   mgl_text_append_string(out, "      ;;\n");
 }
@@ -79,7 +79,7 @@ static void append_bash(const mgl_command *const *commands, size_t count, mgl_te
       "# bash completion of megalith; load it with: source <(megalith completion bash)\n"
       "_megalith() {\n"
       "  local current=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD - 1]}\"\n"
-      "  local options='--help --version' words='' folders=''\n"
+      "  local options='--help --version' words='' folders='' files=''\n"
       "  COMPREPLY=()\n"
       "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
       "    words='");
@@ -98,6 +98,8 @@ static void append_bash(const mgl_command *const *commands, size_t count, mgl_te
                          "      COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
                          "      if [ -n \"$folders\" ]; then\n"
                          "        mapfile -t COMPREPLY < <(compgen -d -- \"$current\")\n"
+                         "      elif [ -n \"$files\" ]; then\n"
+                         "        mapfile -t COMPREPLY < <(compgen -f -- \"$current\")\n"
                          "      fi\n"
                          "      ;;\n"
                          "  esac\n"
@@ -142,7 +144,8 @@ static void append_zsh_command(const mgl_command *command, mgl_text *out) {
     append_choices(command->choices, out);
     mgl_text_append_string(out, ")'");
   } else if (command->positional != NULL) {
-    mgl_text_format(out, " \\\n        '1:%s:_files -/'", command->positional);
+    mgl_text_format(out, " \\\n        '1:%s:_files%s'", command->positional,
+                    command->takes_file ? "" : " -/");
   }
   mgl_text_append_string(out, "\n      ;;\n");
 }
@@ -220,7 +223,10 @@ static void append_fish(const mgl_command *const *commands, size_t count, mgl_te
     for (size_t j = 0; j < command->option_count; j++) {
       append_fish_option(command, &command->options[j], out);
     }
-    if (command->positional != NULL) {
+    if (command->takes_file) {
+      mgl_text_format(out, "complete -c megalith -n '__fish_seen_subcommand_from %s' -F\n",
+                      command->name);
+    } else if (command->positional != NULL) {
       mgl_text_format(out, "complete -c megalith -n '__fish_seen_subcommand_from %s' -a '",
                       command->name);
       if (command->choices != NULL) {

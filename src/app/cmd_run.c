@@ -44,6 +44,7 @@ typedef struct run {
   size_t current;  // the stream whose text is being written
   mgl_runner *runner;
   mgl_engine *engine;
+  mgl_output_file trace;
   mgl_progress progress;
   bool shows_text;  // standard output is a terminal: text and bar must not mix
   uint64_t done_tokens;
@@ -84,7 +85,9 @@ static mgl_status encode_prompt(const run *r, const char *text, size_t bytes, mg
 // How many tokens a prompt may get; the default is cut to the context, an explicit number is not.
 static mgl_status limit_tokens(const run *r, stream *s, mgl_error *err) {
   uint64_t context = r->model.folder.config.context_tokens;
-  uint64_t wanted = mgl_arguments_u64(r->arguments, "max-tokens", DEFAULT_MAX_TOKENS);
+  uint32_t models = r->model.folder.generation.max_new_tokens;
+  uint64_t wanted =
+      mgl_arguments_u64(r->arguments, "max-tokens", models != 0 ? models : DEFAULT_MAX_TOKENS);
   if (s->prompt.count == 0) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected at least 1 token, found an empty text");
   }
@@ -145,7 +148,7 @@ static mgl_status add_file(run *r, const char *path, mgl_error *err) {
   if (strcmp(path, "-") == 0) {
     return add_input(r, err);
   }
-  MGL_TRY(mgl_file_read(path, MGL_TOKENIZER_MAX_TEXT_BYTES, &text, &bytes, err));
+  MGL_TRY(mgl_file_read_any(path, MGL_TOKENIZER_MAX_TEXT_BYTES, &text, &bytes, err));
   mgl_status status = add_prompt(r, text, bytes, err);
   mgl_free(text);
   return status;
@@ -188,9 +191,9 @@ static mgl_status choose_sampling(run *r, mgl_error *err) {
       .seed = mgl_arguments_u64(arguments, "seed", 0),
   };
   MGL_TRY(mgl_sampling_check(&r->sampling, err));
-  if (generation->repetition_penalty != 1) {
-    (void)fprintf(stderr, "megalith: note: the model's repetition_penalty of %g is not applied\n",
-                  generation->repetition_penalty);
+  if (generation->unapplied[0] != 0) {
+    (void)fprintf(stderr, "megalith: note: not applied of the model's generation_config.json: %s\n",
+                  generation->unapplied);
   }
   return MGL_OK;
 }
@@ -294,41 +297,45 @@ static mgl_status write_rest(run *r, mgl_error *err) {
   return write_ready(r, err);
 }
 
+// After an iteration; false ends the run.
+static bool on_iteration(void *context, const mgl_iteration *iteration) {
+  run *r = context;
+  if (r->status == MGL_OK) {
+    r->status = mgl_statistics_add(&r->statistics, iteration, r->step_kv_tokens, r->err);
+  }
+  r->step_kv_tokens = 0;
+  r->done_tokens += iteration->prompt_tokens;
+  mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
+  return r->status == MGL_OK && !mgl_interrupt_seen();
+}
+
 static mgl_status generate(run *r, mgl_error *err) {
   r->err = err;
   r->shows_text = isatty(STDOUT_FILENO);
   mgl_interrupt_watch();
   mgl_progress_start(&r->progress, "generating", MGL_PROGRESS_COUNT);
-  mgl_status status = MGL_OK;
-  while (status == MGL_OK && mgl_engine_has_work(r->engine) && !mgl_interrupt_seen()) {
-    mgl_iteration iteration = {0};
-    r->step_kv_tokens = 0;
-    status = mgl_engine_step(r->engine, on_token, r, &iteration, err);
-    status = status == MGL_OK ? r->status : status;
-    if (status == MGL_OK) {
-      status = mgl_statistics_add(&r->statistics, &iteration, r->step_kv_tokens, err);
-    }
-    r->done_tokens += iteration.prompt_tokens;
-    mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
-  }
+  mgl_status status = mgl_engine_run(r->engine, on_token, on_iteration, r, err);
+  status = status == MGL_OK ? r->status : status;
   mgl_progress_finish(&r->progress);
   return status == MGL_OK && mgl_interrupt_seen() ? write_rest(r, err) : status;
 }
 
-static mgl_status print_statistics(const run *r, mgl_error *err) {
+// The text is out by now, so a ceiling that cannot be measured is no failure of the run.
+static void print_statistics(const run *r) {
   double ceiling = 0;
+  mgl_error no_ceiling = {0};
   if (r->statistics.step_count > 0) {
-    MGL_TRY(mgl_runner_read_ceiling(r->runner, CEILING_PASSES, &ceiling, err));
+    (void)mgl_runner_read_ceiling(r->runner, CEILING_PASSES, &ceiling, &no_ceiling);
   }
   uint64_t generated = 0;
   for (size_t i = 0; i < r->stream_count; i++) {
     generated += r->streams[i].generated;
   }
-  mgl_statistics_print(&r->statistics, generated, r->runner, ceiling);
-  return MGL_OK;
+  mgl_statistics_print(&r->statistics, generated, r->runner, ceiling, no_ceiling.text);
 }
 
 static void release(run *r) {
+  mgl_output_file_close(&r->trace);
   mgl_engine_destroy(r->engine);
   mgl_runner_destroy(r->runner);
   for (size_t i = 0; i < r->stream_count; i++) {
@@ -342,7 +349,7 @@ static void release(run *r) {
 }
 
 static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
-  run r = {.arguments = arguments};
+  run r = {.arguments = arguments, .trace = {.fd = -1}};
   unsigned needs = MGL_NEED_TOKENIZER | MGL_NEED_WEIGHTS;
   if (mgl_arguments_has(arguments, "chat")) {
     needs |= MGL_NEED_CHAT_TEMPLATE;
@@ -350,6 +357,9 @@ static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "--system needs --chat: see megalith run --help");
   }
   mgl_status status = mgl_app_model_open(arguments, needs, &r.model, err);
+  if (status == MGL_OK) {
+    status = mgl_app_trace_open(arguments, mgl_app_mode(arguments) == MGL_MODE_MEGA, &r.trace, err);
+  }
   if (status == MGL_OK) {
     status = choose_sampling(&r, err);
   }
@@ -363,7 +373,8 @@ static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
     status = generate(&r, err);
   }
   if (status == MGL_OK) {
-    status = print_statistics(&r, err);
+    status = mgl_app_trace_write(&r.trace, r.runner, err);
+    print_statistics(&r);
   }
   release(&r);
   return status;
@@ -381,7 +392,7 @@ static const mgl_option options[] = {
      .value_name = "FILE",
      .type = MGL_OPTION_FILE,
      .repeatable = true,
-     .help = "a prompt that is the whole content of a file; - is standard input"},
+     .help = "a prompt that is the whole content of a file or pipe; - is standard input"},
     {.name = "chat",
      .type = MGL_OPTION_FLAG,
      .help = "a prompt is a user's message, put into the model's chat template"},
@@ -395,7 +406,9 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_MAX_CONTEXT,
-     .help = "tokens to generate for a prompt at most [256, or what the context leaves]"},
+     .help =
+         "tokens to generate for a prompt at most [the model's max_new_tokens, or 256, as far as "
+         "the context allows]"},
     {.name = "temperature",
      .value_name = "X",
      .type = MGL_OPTION_REAL,
@@ -407,7 +420,9 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 0,
      .u64_max = MGL_MAX_VOCAB,
-     .help = "sample from the N likeliest tokens; 0: all [the model's default]"},
+     .help =
+         "sample from the N likeliest tokens; 0: all [the model's default; 50 where a model that "
+         "samples has none]"},
     {.name = "top-p",
      .value_name = "X",
      .type = MGL_OPTION_REAL,
@@ -423,6 +438,7 @@ static const mgl_option options[] = {
     MGL_ROW_THREADS,
     MGL_ROW_MODE,
     MGL_ROW_LOAD_FORMAT,
+    MGL_ROW_TRACE,
 };
 
 const mgl_command mgl_command_run = {

@@ -52,7 +52,7 @@ static mgl_status on_logits(void *context, size_t position, const float *logits,
   if (mgl_interrupt_seen()) {
     return mgl_error_set(err, MGL_ERR_IO, "interrupted");
   }
-  return s->npy.temporary_path == NULL ? MGL_OK : mgl_npy_write_row(&s->npy, logits, err);
+  return s->npy.file.temporary_path == NULL ? MGL_OK : mgl_npy_write_row(&s->npy, logits, err);
 }
 
 static mgl_status compute(score *s, mgl_error *err) {
@@ -187,16 +187,32 @@ static unsigned needs_of(const mgl_arguments *arguments) {
   bool has_tokenizer = true;
   if (mgl_arguments_has(arguments, "tokens") && arguments->positional != NULL &&
       mgl_path_join(arguments->positional, "tokenizer.json", &path, NULL) == MGL_OK) {
-    has_tokenizer = mgl_file_exists(path);
+    mgl_file_kind kind = MGL_FILE_ABSENT;  // what cannot be told is told when it is opened
+    has_tokenizer = mgl_file_find(path, &kind, NULL) != MGL_OK || kind != MGL_FILE_ABSENT;
     mgl_free(path);
   }
   return has_tokenizer ? needs | MGL_NEED_TOKENIZER : needs;
 }
 
+// How often --tokens and --text were given: of two texts, which one is meant?
+static size_t count_inputs(const mgl_arguments *arguments) {
+  size_t count = 0;
+  for (size_t i = 0; i < arguments->count; i++) {
+    const char *name = arguments->items[i].option->name;
+    count += strcmp(name, "tokens") == 0 || strcmp(name, "text") == 0;
+  }
+  return count;
+}
+
 static mgl_status score_command(const mgl_arguments *arguments, mgl_error *err) {
-  score s = {.arguments = arguments, .npy = {.fd = -1}};
+  score s = {.arguments = arguments, .npy = {.file = {.fd = -1}}};
   bool has_tokens = mgl_arguments_has(arguments, "tokens");
   bool has_text = mgl_arguments_has(arguments, "text");
+  if (has_tokens != has_text && count_inputs(arguments) > 1) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--%s: expected it once, found it %zu times: see megalith score --help",
+                         has_tokens ? "tokens" : "text", count_inputs(arguments));
+  }
   if (has_tokens == has_text) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "expected one of --tokens and --text, found %s: see megalith score --help",

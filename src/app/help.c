@@ -66,10 +66,11 @@ void mgl_help_append_command(const mgl_command *command, mgl_text *out) {
   mgl_text_format(out, "Usage: megalith %s%s", command->name,
                   command->option_count > 0 ? " [options]" : "");
   if (command->positional != NULL) {
-    mgl_text_format(out, command->choices == NULL ? " [%s]" : " %s", command->positional);
+    bool is_optional = command->choices == NULL && !command->takes_file;
+    mgl_text_format(out, is_optional ? " [%s]" : " %s", command->positional);
   }
   mgl_text_format(out, "\n\n%s\n", command->description);
-  if (command->positional != NULL && command->choices == NULL) {
+  if (command->positional != NULL && command->choices == NULL && !command->takes_file) {
     mgl_text_format(out,
                     "\n%s is a Hugging Face model folder; without it, the demo model is used.\n",
                     command->positional);

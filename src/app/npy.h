@@ -1,18 +1,16 @@
 // Writing a NumPy file: float32, C order, two dimensions, format version 1.0.
 //
-// Rows are written one by one to a temporary file beside the target, which is renamed over the
-// target at the end; so the target is complete or untouched.
+// Rows are written one by one through output_file.h, so the target is complete or untouched.
 #ifndef MGL_APP_NPY_H
 #define MGL_APP_NPY_H
 
 #include <stddef.h>
 
+#include "app/output_file.h"
 #include "base/status.h"
 
 typedef struct mgl_npy {
-  const char *path;      // borrowed
-  char *temporary_path;  // NULL when nothing is open
-  int fd;
+  mgl_output_file file;
   size_t rows_left;
   size_t columns;
 } mgl_npy;

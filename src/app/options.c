@@ -11,7 +11,7 @@
 
 // --- words ---------------------------------------------------------------------------------------
 
-enum { MAX_WORD_BYTES = 32, MAX_MISTAKES = 2 };
+enum { MAX_WORD_BYTES = 32, MAX_MISTAKES = 2, MAX_PATH_BYTES = 4096 };
 
 // Levenshtein distance; more than MAX_MISTAKES for words too long to compare.
 static size_t edit_distance(const char *a, const char *b) {
@@ -117,13 +117,29 @@ static mgl_status check_choice(const mgl_option *option, const char *word, size_
                        expected, (int)(bytes < 80 ? bytes : 80), word);
 }
 
+// Paths that no system call can mean anything by. prefix: "--" or nothing.
+static mgl_status check_path(const char *prefix, const char *name, const char *path,
+                             mgl_error *err) {
+  size_t bytes = strlen(path);
+  if (bytes == 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s%s: expected a path, found an empty text",
+                         prefix, name);
+  }
+  if (bytes >= MAX_PATH_BYTES) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "%s%s: expected a path of at most %d bytes, found %zu bytes", prefix, name,
+                         MAX_PATH_BYTES - 1, bytes);
+  }
+  return MGL_OK;
+}
+
 static mgl_status parse_value(mgl_argument *argument, mgl_error *err) {
   const mgl_option *option = argument->option;
   const char *text = argument->text;
   switch (option->type) {
     case MGL_OPTION_FLAG:
-    case MGL_OPTION_TEXT:
-    case MGL_OPTION_FILE: return MGL_OK;
+    case MGL_OPTION_TEXT: return MGL_OK;
+    case MGL_OPTION_FILE: return check_path("--", option->name, text, err);
     case MGL_OPTION_U64: return parse_u64(option, text, &argument->u64, err);
     case MGL_OPTION_REAL: return parse_real(option, text, &argument->real, err);
     case MGL_OPTION_CHOICE: return check_choice(option, text, strlen(text), err);
@@ -230,7 +246,7 @@ static mgl_status parse_positional(mgl_arguments *out, const char *text, mgl_err
                          command->positional, out->positional, text);
   }
   out->positional = text;
-  return MGL_OK;
+  return command->choices == NULL ? check_path("", command->positional, text, err) : MGL_OK;
 }
 
 // Help wins over every mistake, but not where "--help" is the value of an option before it: so this

@@ -48,7 +48,8 @@ typedef struct mgl_command {
   const char *name;
   const char *summary;        // one line, lower case
   const char *positional;     // name of the one positional argument; NULL: there is none
-  mgl_choice_name *choices;   // what the positional argument may be; NULL: a model folder
+  mgl_choice_name *choices;   // what the positional argument may be; NULL: a path
+  bool takes_file;            // that path is a file and required; else a model folder
   const char *description;    // for the help: text lines of at most 90 characters
   const char *examples;       // for the help: one command per line
   const mgl_option *options;  // [option_count]; --help is not in it, every command has it

@@ -40,7 +40,7 @@ double mgl_median(double *values, size_t count) {
 }
 
 void mgl_statistics_print(const mgl_statistics *statistics, uint64_t generated_tokens,
-                          const mgl_runner *runner, double ceiling) {
+                          const mgl_runner *runner, double ceiling, const char *no_ceiling) {
   const mgl_statistics *s = statistics;
   char number[MGL_HUMAN_BYTES];
   mgl_human_number(s->prompt_ns == 0 ? 0 : (double)s->prompt_tokens * 1e9 / (double)s->prompt_ns,
@@ -58,10 +58,13 @@ void mgl_statistics_print(const mgl_statistics *statistics, uint64_t generated_t
     mgl_human_ms(mgl_median(s->step_ms, s->step_count), ms_text);
     mgl_human_rate(rate, rate_text);
     mgl_human_rate(ceiling, ceiling_text);
-    (void)fprintf(stderr,
-                  ", %s per token (median), %s tokens/s; %s of weights and KV, %.0f%% of the read "
-                  "ceiling of %s",
-                  ms_text, number, rate_text, rate * 100 / ceiling, ceiling_text);
+    (void)fprintf(stderr, ", %s per token (median), %s tokens/s; %s of weights and KV, ", ms_text,
+                  number, rate_text);
+    if (ceiling > 0) {
+      (void)fprintf(stderr, "%.0f%% of the read ceiling of %s", rate * 100 / ceiling, ceiling_text);
+    } else {
+      (void)fprintf(stderr, "share of the read ceiling unknown (%s)", no_ceiling);
+    }
   }
   (void)fputc('\n', stderr);
 }

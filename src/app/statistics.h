@@ -27,9 +27,10 @@ typedef struct mgl_statistics {
 mgl_status mgl_statistics_add(mgl_statistics *statistics, const mgl_iteration *iteration,
                               uint64_t kv_tokens, mgl_error *err);
 
-// One line on standard error. ceiling: bytes per second, used when there were decode iterations.
+// One line on standard error. ceiling: bytes per second, used when there were decode iterations; 0
+// where it could not be measured, and then no_ceiling says why.
 void mgl_statistics_print(const mgl_statistics *statistics, uint64_t generated_tokens,
-                          const mgl_runner *runner, double ceiling);
+                          const mgl_runner *runner, double ceiling, const char *no_ceiling);
 
 void mgl_statistics_free(mgl_statistics *statistics);
 

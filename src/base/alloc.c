@@ -1,5 +1,6 @@
 #include "base/alloc.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -89,49 +90,178 @@ mgl_status mgl_grow(void **items, size_t *capacity, size_t needed, size_t bytes_
   return MGL_OK;
 }
 
-// The value in bytes of a "Key:   123 kB" line of /proc/meminfo, UINT64_MAX if absent.
-static uint64_t meminfo_bytes(const char *key) {
-  FILE *file = fopen("/proc/meminfo", "re");
+// --- how much memory there is --------------------------------------------------------------------
+
+enum { MAX_PATH_BYTES = 4096 };
+
+// "folder/name" for reading; NULL if it does not exist.
+static FILE *open_in(const char *folder, const char *name) {
+  char path[2 * MAX_PATH_BYTES];
+  int bytes = snprintf(path, sizeof path, "%s/%s", folder, name);
+  return bytes > 0 && (size_t)bytes < sizeof path ? fopen(path, "re") : NULL;
+}
+
+// The number behind `key` in a file of lines "key number" (with a colon in meminfo); UINT64_MAX if
+// there is none.
+static uint64_t keyed_number(const char *folder, const char *name, const char *key) {
+  FILE *file = open_in(folder, name);
   if (file == NULL) {
     return UINT64_MAX;
   }
   char line[256];
-  uint64_t bytes = UINT64_MAX;
+  uint64_t found = UINT64_MAX;
   size_t key_bytes = strlen(key);
-  while (fgets(line, sizeof line, file) != NULL) {
-    uint64_t kib = 0;
-    if (strncmp(line, key, key_bytes) == 0 && sscanf(line + key_bytes, ": %" SCNu64, &kib) == 1) {
-      bytes = kib * 1024;
-      break;
+  while (found == UINT64_MAX && fgets(line, sizeof line, file) != NULL) {
+    uint64_t number = 0;
+    const char *rest = line + key_bytes;
+    if (strncmp(line, key, key_bytes) == 0 && strchr(" :", *rest) != NULL &&
+        sscanf(rest + strspn(rest, " :"), "%" SCNu64, &number) == 1) {
+      found = number;
     }
   }
   (void)fclose(file);
-  return bytes;
+  return found;
 }
 
-// One number from a cgroup file; UINT64_MAX for "max" or a missing file.
-static uint64_t cgroup_bytes(const char *path) {
-  FILE *file = fopen(path, "re");
-  if (file == NULL) {
+// The number that a file consists of; UINT64_MAX for "max" or a missing file.
+static uint64_t lone_number(const char *folder, const char *name) {
+  FILE *file = open_in(folder, name);
+  uint64_t number = UINT64_MAX;
+  if (file != NULL) {
+    if (fscanf(file, "%" SCNu64, &number) != 1) {
+      number = UINT64_MAX;
+    }
+    (void)fclose(file);
+  }
+  return number;
+}
+
+// File names of the two versions of cgroups. The counts include those of the groups inside.
+typedef struct cgroup_files {
+  const char *limit;
+  const char *used;
+  const char *inactive_cache;  // lines of memory.stat
+  const char *active_cache;
+} cgroup_files;
+
+static const cgroup_files cgroup_v1 = {"memory.limit_in_bytes", "memory.usage_in_bytes",
+                                       "total_inactive_file", "total_active_file"};
+static const cgroup_files cgroup_v2 = {"memory.max", "memory.current", "inactive_file",
+                                       "active_file"};
+
+// What the limit of one group leaves; UINT64_MAX if it has none.
+static uint64_t left_in_group(const char *folder, const cgroup_files *files) {
+  uint64_t limit = lone_number(folder, files->limit);
+  uint64_t used = lone_number(folder, files->used);
+  if (limit == UINT64_MAX || used == UINT64_MAX) {
     return UINT64_MAX;
   }
-  uint64_t bytes = UINT64_MAX;
-  if (fscanf(file, "%" SCNu64, &bytes) != 1) {
-    bytes = UINT64_MAX;
+  // The kernel drops cached files before it refuses memory, a model's own mapped file among them.
+  uint64_t inactive = keyed_number(folder, "memory.stat", files->inactive_cache);
+  uint64_t active = keyed_number(folder, "memory.stat", files->active_cache);
+  inactive = inactive == UINT64_MAX ? 0 : inactive;
+  active = active == UINT64_MAX ? 0 : active;
+  used -= inactive < used ? inactive : used;
+  used -= active < used ? active : used;
+  return limit > used ? limit - used : 0;
+}
+
+// The least that is left in the group at mount + path and in the groups around it, up to the mount.
+// In a container the path can be one of the host, of which only the mount itself exists.
+static uint64_t left_in_groups(const char *mount, const char *path, const cgroup_files *files) {
+  char folder[MAX_PATH_BYTES];
+  size_t mount_bytes = strlen(mount);
+  int bytes = snprintf(folder, sizeof folder, "%s%s", mount, path);
+  if (bytes < 0 || (size_t)bytes >= sizeof folder) {
+    folder[mount_bytes < sizeof folder ? mount_bytes : 0] = 0;
   }
-  (void)fclose(file);
-  return bytes;
+  uint64_t least = UINT64_MAX;
+  for (;;) {
+    uint64_t left = left_in_group(folder, files);
+    least = left < least ? left : least;
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL || slash < folder + mount_bytes) {
+      return least;
+    }
+    *slash = 0;
+  }
+}
+
+// Whether a comma-separated list of controllers has "memory".
+static bool has_memory_controller(const char *list, size_t bytes) {
+  while (bytes > 0) {
+    const char *comma = memchr(list, ',', bytes);
+    size_t item = comma == NULL ? bytes : (size_t)(comma - list);
+    if (item == 6 && memcmp(list, "memory", 6) == 0) {
+      return true;
+    }
+    list += comma == NULL ? item : item + 1;
+    bytes -= comma == NULL ? item : item + 1;
+  }
+  return false;
+}
+
+// Follows the lines "NUMBER:CONTROLLERS:PATH" of proc/self/cgroup; version 2 has no controllers.
+static uint64_t left_in_cgroups(const char *proc, const char *cgroup) {
+  char mount_v1[MAX_PATH_BYTES];
+  (void)snprintf(mount_v1, sizeof mount_v1, "%s/memory", cgroup);
+  uint64_t v1 = left_in_groups(mount_v1, "", &cgroup_v1);
+  uint64_t v2 = left_in_groups(cgroup, "", &cgroup_v2);
+  uint64_t least = v1 < v2 ? v1 : v2;
+  FILE *file = open_in(proc, "self/cgroup");
+  char line[MAX_PATH_BYTES];
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    char *controllers = strchr(line, ':');
+    char *path = controllers == NULL ? NULL : strchr(controllers + 1, ':');
+    if (path == NULL) {
+      continue;
+    }
+    controllers++;
+    size_t list_bytes = (size_t)(path - controllers);
+    path[1 + strcspn(path + 1, "\n")] = 0;
+    uint64_t left = UINT64_MAX;
+    if (list_bytes == 0) {
+      left = left_in_groups(cgroup, path + 1, &cgroup_v2);
+    } else if (has_memory_controller(controllers, list_bytes)) {
+      left = left_in_groups(mount_v1, path + 1, &cgroup_v1);
+    }
+    least = left < least ? left : least;
+  }
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  return least;
+}
+
+uint64_t mgl_memory_available_in(const char *proc, const char *cgroup) {
+  uint64_t kib = keyed_number(proc, "meminfo", "MemAvailable");
+  uint64_t available = kib > UINT64_MAX / 1024 ? UINT64_MAX : kib * 1024;
+  uint64_t left = left_in_cgroups(proc, cgroup);
+  return left < available ? left : available;
 }
 
 uint64_t mgl_memory_available(void) {
-  uint64_t available = meminfo_bytes("MemAvailable");
-  uint64_t limit = cgroup_bytes("/sys/fs/cgroup/memory.max");
-  uint64_t used = cgroup_bytes("/sys/fs/cgroup/memory.current");
-  if (limit != UINT64_MAX && used != UINT64_MAX) {
-    uint64_t left = limit > used ? limit - used : 0;
-    available = left < available ? left : available;
+  return mgl_memory_available_in("/proc", "/sys/fs/cgroup");
+}
+
+// --- pages ---------------------------------------------------------------------------------------
+
+// A size with the unit that shows its digits.
+typedef struct size_text {
+  char text[32];
+} size_text;
+
+static size_text size_of(uint64_t bytes) {
+  static const char *const units[] = {"KiB", "MiB", "GiB"};
+  size_text out;
+  double value = (double)bytes / 1024;
+  int unit = 0;
+  while (value >= 999.5 && unit < 2) {
+    value /= 1024;
+    unit++;
   }
-  return available;
+  (void)snprintf(out.text, sizeof out.text, "%.*f %s", value < 99.95 ? 2 : 0, value, units[unit]);
+  return out;
 }
 
 mgl_status mgl_pages_map(size_t bytes, const char *what, void **out, mgl_error *err) {
@@ -139,17 +269,18 @@ mgl_status mgl_pages_map(size_t bytes, const char *what, void **out, mgl_error *
   uint64_t available = mgl_memory_available();
   if ((uint64_t)bytes > available) {
     return mgl_error_set(err, MGL_ERR_MEMORY,
-                         "too little memory for the %s: needs %.2f GiB, %.2f GiB are available",
-                         what, (double)bytes / 0x1p30, (double)available / 0x1p30);
+                         "too little memory for the %s: needs %s, %s are available", what,
+                         size_of(bytes).text, size_of(available).text);
   }
   size_t extra = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
   void *mapped = MAP_FAILED;
+  errno = ENOMEM;  // of the failures that are not mmap's
   if (!injected_failure() && bytes != 0 && bytes <= SIZE_MAX - extra) {
     mapped = mmap(NULL, bytes + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
   if (mapped == MAP_FAILED) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "could not map %.2f GiB for the %s",
-                         (double)bytes / 0x1p30, what);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "could not map %s for the %s: %s",
+                         size_of(bytes).text, what, strerror(errno));
   }
   char *start = mapped;
   if (extra != 0) {

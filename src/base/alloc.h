@@ -32,9 +32,12 @@ mgl_status mgl_grow(void **items, size_t *capacity, size_t needed, size_t bytes_
 mgl_status mgl_pages_map(size_t bytes, const char *what, void **out, mgl_error *err);
 void mgl_pages_unmap(void *memory, size_t bytes);
 
-// Bytes of memory that could be allocated now without swapping (MemAvailable, cgroup limits
-// respected); UINT64_MAX when the system does not tell.
+// Bytes of memory that could be allocated now without swapping: MemAvailable, and what the limits
+// of this process's cgroups (version 1 or 2) and of those around them leave, page cache counted as
+// free. UINT64_MAX when the system does not tell.
 uint64_t mgl_memory_available(void);
+// The same with other folders in the place of /proc and /sys/fs/cgroup, for tests.
+uint64_t mgl_memory_available_in(const char *proc, const char *cgroup);
 
 // --- fault injection for tests -------------------------------------------------------------------
 

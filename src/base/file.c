@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 
 static atomic_uint_fast64_t file_count;
 static atomic_uint_fast64_t file_fail_at;
@@ -138,14 +139,72 @@ fail:
   return status;
 }
 
-bool mgl_file_exists(const char *path) {
-  struct stat info;
-  return stat(path, &info) == 0;
+// Reads what has no size that is known before.
+static mgl_status read_stream(int fd, const char *path, size_t max_bytes, mgl_text *out,
+                              mgl_error *err) {
+  char chunk[16384];
+  for (;;) {
+    ssize_t n = injected_failure() ? -1 : read(fd, chunk, sizeof chunk);
+    if (n < 0 && errno == EINTR) {
+      continue;
+    }
+    if (n < 0) {
+      return mgl_error_set(err, MGL_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+    }
+    if (n == 0) {
+      mgl_text_append(out, "", 0);  // an empty text has data too
+      return mgl_text_check(out, err);
+    }
+    if ((size_t)n > max_bytes - out->bytes) {
+      return mgl_error_set(err, MGL_ERR_LIMIT, "%s: more than %zu bytes, which is the most", path,
+                           max_bytes);
+    }
+    mgl_text_append(out, chunk, (size_t)n);
+    MGL_TRY(mgl_text_check(out, err));
+  }
 }
 
-bool mgl_file_is_folder(const char *path) {
+mgl_status mgl_file_read_any(const char *path, size_t max_bytes, char **out, size_t *out_bytes,
+                             mgl_error *err) {
   struct stat info;
-  return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+  mgl_text text = {0};
+  *out = NULL;
+  *out_bytes = 0;
+  int fd = injected_failure() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    return mgl_error_set(err, MGL_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+  }
+  mgl_status status = MGL_OK;
+  if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
+    status = mgl_error_set(err, MGL_ERR_IO, "%s: expected a file, found a folder", path);
+  } else {
+    status = read_stream(fd, path, max_bytes, &text, err);
+  }
+  (void)close(fd);
+  if (status != MGL_OK) {
+    mgl_text_free(&text);
+    return status;
+  }
+  *out = text.data;
+  *out_bytes = text.bytes;
+  return MGL_OK;
+}
+
+mgl_status mgl_file_find(const char *path, mgl_file_kind *out, mgl_error *err) {
+  struct stat info;
+  *out = MGL_FILE_ABSENT;
+  if (stat(path, &info) == 0) {
+    *out = S_ISDIR(info.st_mode) ? MGL_FILE_FOLDER : MGL_FILE_OTHER;
+    return MGL_OK;
+  }
+  if (errno != ENOENT) {
+    return mgl_error_set(err, MGL_ERR_IO, "cannot examine %s: %s", path, strerror(errno));
+  }
+  if (lstat(path, &info) == 0) {
+    return mgl_error_set(err, MGL_ERR_IO, "%s is a link to nothing: expected its target to exist",
+                         path);
+  }
+  return MGL_OK;
 }
 
 mgl_status mgl_path_join(const char *folder, const char *name, char **out, mgl_error *err) {

@@ -26,14 +26,19 @@ typedef struct mgl_error {
 } mgl_error;
 
 // Fills *err (which may be NULL) from a printf format and returns `status`, so that a caller writes
-// `return mgl_error_set(err, MGL_ERR_FORMAT, "...")`. Too long a text is cut. Control characters
-// (hostile names from files) are replaced by '?', so that a message stays one printable line.
+// `return mgl_error_set(err, MGL_ERR_FORMAT, "...")`. Too long a text loses its middle, where a
+// long path has its least interesting part; the explanation behind it stays. Made printable.
 mgl_status mgl_error_set(mgl_error *err, mgl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 // Puts "prefix: " before the text of an error that is being forwarded ("model.safetensors: ...").
 void mgl_error_prefix(mgl_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+// Replaces by '?' what could steer a terminal or garble a line, in place: control characters (of
+// ASCII and of Unicode's C1) and bytes that are not UTF-8. For names that come from files and
+// users.
+void mgl_string_make_printable(char *text);
 
 // Short English name of a status ("out of memory"), for logs and tests.
 const char *mgl_status_name(mgl_status status);

@@ -15,6 +15,15 @@
 #include "graph/graph.h"
 #include "task/task.h"
 
+enum {
+  MGL_COMPILE_MAX_TOKENS = 64,  // MGL_MAX_ITERATION_TOKENS of batch/plan.h
+  MGL_COMPILE_MAX_WORKERS = 4096,
+  MGL_COMPILE_MAX_STRIDES = 64,              // attention tasks per KV head
+  MGL_COMPILE_MAX_TASKS = 1 << 24,           // of one task graph, empty ones included
+  MGL_COMPILE_MAX_ROW_ELEMENTS = 1 << 25,    // of a tensor: all dims but the first
+  MGL_TASK_GRAPH_JSON_MAX_BYTES = 512 << 20  // an 8B model at 132 workers takes 18 MiB
+};
+
 typedef enum mgl_launch {
   MGL_LAUNCH_AUTO,  // the label pass decides
   MGL_LAUNCH_AOT,
@@ -24,19 +33,24 @@ typedef enum mgl_launch {
 // Overrides for all ops of one kind ("gate_up") or for one op by its output's name ("3.gate_up").
 typedef struct mgl_compile_override {
   const char *op;
-  uint32_t grid[3];  // tasks along tile units (x), attention strides (y), 1 (z: reductions are not
-                     // split); all 0: no partition override
+  // Tasks along tile units (x), attention strides (y; 1 for other ops), 1 (z: reductions are not
+  // split); all 0: no partition override. Where units or strides grow with the token count, x and y
+  // are checked against the largest graph and cut to what this one has, so that one override serves
+  // all graphs of a model.
+  uint32_t grid[3];
   mgl_launch launch;  // MGL_LAUNCH_AUTO: no launch override
 } mgl_compile_override;
 
 typedef struct mgl_compile_options {
-  uint32_t tokens;  // 1 to MGL_MAX_ITERATION_TOKENS: the graph serves iterations of up to that many
-  uint32_t workers;   // at least 1
+  uint32_t tokens;    // 1 to MGL_COMPILE_MAX_TOKENS: the graph serves iterations of up to that many
+  uint32_t workers;   // 1 to MGL_COMPILE_MAX_WORKERS
   mgl_launch launch;  // for everything that no override names
   const mgl_compile_override *overrides;
   uint32_t override_count;
   bool coarse;       // one event per pair of ops instead of exact dependencies (an ablation)
-  bool verify;       // run the verifier between passes
+  bool exact;        // no task waits for more than its regions ask for (see widen.c)
+  bool verify;       // check each pass's contract, and the result with mgl_task_graph_verify
+  float imbalance;   // label: longest over mean context of the sequences of an iteration; 0: 4
   const char *dump;  // name of a pass whose result goes to dump_text; NULL: none
   mgl_text *dump_text;
 } mgl_compile_options;
@@ -47,6 +61,10 @@ typedef struct mgl_compile_report {
   uint32_t task_count;                           // of ops, without empty ones
   uint64_t dependent_pairs;  // events before fusion: one for every pair of tasks that overlap
   uint32_t fused_events;     // events after fusion
+  uint64_t pruned_pairs;   // of these: not implied by others (widened ops count all they wait for)
+  uint32_t pruned_events;  // events after fusion of what pruning left
+  uint32_t widened_ops;    // that wait for all producers of all their tasks
+  uint32_t final_events;   // that normalisation began with
   uint32_t empty_tasks, added_events;  // by normalisation
   uint32_t jit_tasks;
   uint64_t descriptor_bytes;                      // tasks, events and AOT lists

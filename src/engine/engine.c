@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -267,9 +268,21 @@ void mgl_engine_cancel(mgl_engine *engine, uint32_t request) {
   }
 }
 
+// Ends a request whose logits mean nothing: the sequences after it in the plan were not committed,
+// and would be computed again.
+static mgl_status not_finite(mgl_engine *engine, const sequence *s, mgl_error *err) {
+  uint32_t request = s->request;
+  uint32_t position = s->token_count - 1;
+  mgl_engine_cancel(engine, request);
+  return mgl_error_set(err, MGL_ERR_FORMAT,
+                       "the model's logits are not finite (NaN or infinity) at position %u of "
+                       "request %u: damaged weights?",
+                       position, request);
+}
+
 // Samples for every sequence whose last known token was computed, and ends those that are done.
-static void commit(mgl_engine *engine, const float *logits, mgl_token_callback *on_token,
-                   void *context, mgl_iteration *stats) {
+static mgl_status commit(mgl_engine *engine, const float *logits, mgl_token_callback *on_token,
+                         void *context, mgl_iteration *stats, mgl_error *err) {
   const mgl_plan *plan = engine->plan;
   uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
   uint32_t logit_row = 0;
@@ -283,6 +296,9 @@ static void commit(mgl_engine *engine, const float *logits, mgl_token_callback *
     }
     const float *row = logits + (size_t)logit_row++ * vocab_size;
     int32_t token = (int32_t)mgl_sample(engine->sampler, row, &s->sampling, s->token_count);
+    if (!isfinite(row[token])) {
+      return not_finite(engine, s, err);
+    }
     s->tokens[s->token_count++] = token;
     mgl_finish_reason reason = finish_reason(s);
     on_token(context, s->request, token, reason);
@@ -291,23 +307,85 @@ static void commit(mgl_engine *engine, const float *logits, mgl_token_callback *
     }
   }
   assert(logit_row == plan->logit_row_count);
+  return MGL_OK;
+}
+
+// The callbacks of one mgl_engine_run.
+typedef struct engine_run {
+  mgl_engine *engine;
+  mgl_token_callback *on_token;
+  mgl_iteration_callback *on_iteration;
+  void *context;
+  uint64_t start_ns;  // of the present iteration
+  mgl_status status;  // of commit
+  mgl_error *err;
+} engine_run;
+
+// Commits the iteration before and plans the next.
+static const mgl_plan *next_plan(void *context, const float *logits) {
+  engine_run *run = context;
+  mgl_engine *engine = run->engine;
+  if (logits == NULL) {
+    run->start_ns = mgl_clock_ns();  // not earlier: the first use of a mode compiles its graphs
+  } else {
+    mgl_iteration stats = {0};
+    run->status = commit(engine, logits, run->on_token, run->context, &stats, run->err);
+    if (run->status != MGL_OK) {
+      return NULL;
+    }
+    uint64_t now_ns = mgl_clock_ns();
+    stats.ns = now_ns - run->start_ns;
+    run->start_ns = now_ns;
+    if (run->on_iteration != NULL && !run->on_iteration(run->context, &stats)) {
+      return NULL;
+    }
+  }
+  if (!mgl_engine_has_work(engine)) {
+    return NULL;
+  }
+  admit(engine);
+  plan_iteration(engine);
+  return engine->plan;
+}
+
+mgl_status mgl_engine_run(mgl_engine *engine, mgl_token_callback *on_token,
+                          mgl_iteration_callback *on_iteration, void *context, mgl_error *err) {
+  engine_run run = {.engine = engine,
+                    .on_token = on_token,
+                    .on_iteration = on_iteration,
+                    .context = context,
+                    .err = err};
+  MGL_TRY(mgl_runner_loop(engine->runner, engine->options.mode, next_plan, &run, err));
+  return run.status;
+}
+
+// Adapts the callbacks of a single step.
+typedef struct single_step {
+  mgl_token_callback *on_token;
+  void *context;
+  mgl_iteration iteration;
+} single_step;
+
+static void step_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+  const single_step *step = context;
+  step->on_token(step->context, request, token, reason);
+}
+
+static bool stop_after_one(void *context, const mgl_iteration *iteration) {
+  single_step *step = context;
+  step->iteration = *iteration;
+  return false;
 }
 
 mgl_status mgl_engine_step(mgl_engine *engine, mgl_token_callback *on_token, void *context,
                            mgl_iteration *out, mgl_error *err) {
-  uint64_t start_ns = mgl_clock_ns();
-  mgl_iteration stats = {0};
-  const float *logits = NULL;
-  admit(engine);
-  plan_iteration(engine);
-  if (engine->plan->token_count == 0) {
+  single_step step = {.on_token = on_token, .context = context};
+  if (!mgl_engine_has_work(engine)) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "step: no request is waiting or running");
   }
-  mgl_runner_run(engine->runner, engine->options.mode, engine->plan, &logits);
-  commit(engine, logits, on_token, context, &stats);
-  stats.ns = mgl_clock_ns() - start_ns;
+  MGL_TRY(mgl_engine_run(engine, step_token, stop_after_one, &step, err));
   if (out != NULL) {
-    *out = stats;
+    *out = step.iteration;
   }
   return MGL_OK;
 }

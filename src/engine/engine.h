@@ -67,7 +67,17 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
 // True while some request has not finished.
 bool mgl_engine_has_work(const mgl_engine *engine);
 
-// Plans, runs and commits one iteration. *out may be NULL.
+// Called after every iteration, once its tokens were reported; false ends the run.
+typedef bool mgl_iteration_callback(void *context, const mgl_iteration *iteration);
+
+// Plans, runs and commits iterations until no work is left or on_iteration (may be NULL) says stop.
+// In mode mega all of it is one run of the megakernel, and the callbacks are called on any of its
+// threads, one at a time; they must not call the engine or the runner.
+// Logits that are not finite end the run with an error that names the request, which is cancelled.
+mgl_status mgl_engine_run(mgl_engine *engine, mgl_token_callback *on_token,
+                          mgl_iteration_callback *on_iteration, void *context, mgl_error *err);
+
+// The same for one iteration; an error when there is no work. *out may be NULL.
 mgl_status mgl_engine_step(mgl_engine *engine, mgl_token_callback *on_token, void *context,
                            mgl_iteration *out, mgl_error *err);
 

@@ -16,13 +16,17 @@ struct mgl_runner {
   mgl_simd simd;
   mgl_graph *graph;
   mgl_cpu_weights weights;
-  mgl_cpu_program *program;
+  mgl_cpu_memory *memory;
+  mgl_cpu_program *program;  // of mode eager
+  mgl_mega_mode *mega;       // NULL until mode mega is first used
+  mgl_mega_mode_options mega_options;
   mgl_plan_limits limits;
   uint32_t page_count;
   uint32_t vocab_size;
 };
 
-static const char *const mode_names[MGL_MODE_COUNT] = {[MGL_MODE_EAGER] = "eager"};
+static const char *const mode_names[MGL_MODE_COUNT] = {
+    [MGL_MODE_MEGA] = "mega", [MGL_MODE_EAGER] = "eager"};
 
 const char *mgl_mode_name(mgl_mode mode) {
   return mode_names[mode];
@@ -35,7 +39,8 @@ mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err) {
       return MGL_OK;
     }
   }
-  return mgl_error_set(err, MGL_ERR_ARGUMENT, "mode: expected eager, found \"%.40s\"", name);
+  return mgl_error_set(err, MGL_ERR_ARGUMENT, "mode: expected mega or eager, found \"%.40s\"",
+                       name);
 }
 
 // Checks the options against the model and fills limits and page count.
@@ -73,6 +78,25 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
   return MGL_OK;
 }
 
+// A thread for each worker, and for each dedicated scheduler.
+static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *options,
+                              mgl_error *err) {
+  uint64_t workers = options->threads;
+  if (workers == 0) {
+    workers = mgl_topology_cores(runner->topology);
+  }
+  MGL_TRY(mgl_team_create(runner->topology, workers + options->schedulers, &runner->team, err));
+  runner->mega_options = (mgl_mega_mode_options){.workers = (uint32_t)workers,
+                                                 .schedulers = options->schedulers,
+                                                 .tokens = runner->limits.tokens,
+                                                 .simd = runner->simd,
+                                                 .launch = options->launch,
+                                                 .overrides = options->overrides,
+                                                 .override_count = options->override_count,
+                                                 .trace_tasks = options->trace_tasks};
+  return MGL_OK;
+}
+
 mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
                              mgl_runner **out, mgl_error *err) {
   *out = NULL;
@@ -88,23 +112,30 @@ mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_op
       (status = mgl_simd_choose(&runner->simd, err)) != MGL_OK ||
       (status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err)) != MGL_OK ||
       (status = mgl_topology_create(&runner->topology, err)) != MGL_OK ||
-      (status = mgl_team_create(runner->topology, options->threads, &runner->team, err)) !=
-          MGL_OK ||
+      (status = create_team(runner, options, err)) != MGL_OK ||
       (status = mgl_cpu_weights_bind(runner->graph, checkpoint, options->weights, options->seed,
                                      runner->team, runner->topology, &options->progress,
                                      &runner->weights, err)) != MGL_OK) {
     mgl_runner_destroy(runner);
     return status;
   }
-  mgl_cpu_program_options program_options = {
-      .limits = runner->limits,
-      .logit_rows = options->logit_rows == 0 ? options->sequences : options->logit_rows,
+  mgl_cpu_memory_options memory_options = {
+      .page_tokens = runner->limits.page_tokens,
       .page_count = runner->page_count,
       .workers = mgl_team_size(runner->team),
-      .simd = runner->simd,
   };
-  status = mgl_cpu_program_create(runner->graph, &runner->weights, &program_options,
-                                  runner->topology, &runner->program, err);
+  mgl_cpu_program_options program_options = {
+      .simd = runner->simd,
+      .largest = {.tokens = runner->limits.tokens,
+                  .logit_rows = options->logit_rows == 0 ? options->sequences : options->logit_rows,
+                  .sequences = runner->limits.sequences},
+  };
+  status = mgl_cpu_memory_create(&runner->weights, &memory_options, runner->topology,
+                                 &runner->memory, err);
+  if (status == MGL_OK) {
+    status = mgl_cpu_program_create(runner->graph, runner->memory, &program_options,
+                                    &runner->program, err);
+  }
   if (status != MGL_OK) {
     mgl_runner_destroy(runner);
     return status;
@@ -117,7 +148,9 @@ void mgl_runner_destroy(mgl_runner *runner) {
   if (runner == NULL) {
     return;
   }
+  mgl_mega_mode_destroy(runner->mega);
   mgl_cpu_program_destroy(runner->program);
+  mgl_cpu_memory_destroy(runner->memory);
   mgl_cpu_weights_release(&runner->weights);
   mgl_team_destroy(runner->team);
   mgl_topology_destroy(runner->topology);
@@ -125,11 +158,52 @@ void mgl_runner_destroy(mgl_runner *runner) {
   mgl_free(runner);
 }
 
-void mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan, const float **logits) {
+mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_callback *next,
+                           void *context, mgl_error *err) {
+  if (mode == MGL_MODE_MEGA) {
+    if (runner->mega == NULL) {
+      MGL_TRY(mgl_mega_mode_create(runner->graph, runner->memory, runner->team,
+                                   &runner->mega_options, &runner->mega, err));
+    }
+    return mgl_mega_mode_run(runner->mega, next, context, err);
+  }
   assert(mode == MGL_MODE_EAGER);
-  (void)mode;
-  mgl_cpu_eager_run(runner->program, runner->team, plan);
-  *logits = mgl_cpu_program_find(runner->program, "logits");
+  const float *logits = NULL;
+  const mgl_plan *plan;
+  while ((plan = next(context, logits)) != NULL) {
+    mgl_cpu_eager_run(runner->program, runner->team, plan);
+    logits = mgl_cpu_program_find(runner->program, "logits");
+  }
+  return MGL_OK;
+}
+
+// One plan, then the end; keeps its logits.
+typedef struct single_run {
+  const mgl_plan *plan;
+  const float *logits;
+} single_run;
+
+static const mgl_plan *next_of_single(void *context, const float *logits) {
+  single_run *single = context;
+  const mgl_plan *plan = single->plan;
+  single->plan = NULL;
+  single->logits = logits;
+  return plan;
+}
+
+mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan,
+                          const float **logits, mgl_error *err) {
+  single_run single = {.plan = plan};
+  MGL_TRY(mgl_runner_loop(runner, mode, next_of_single, &single, err));
+  *logits = single.logits;
+  return MGL_OK;
+}
+
+mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *err) {
+  if (runner->mega == NULL || runner->mega_options.trace_tasks == 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "there is a trace in mode mega only, if asked for");
+  }
+  return mgl_mega_mode_trace(runner->mega, out, err);
 }
 
 const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner) {
@@ -145,7 +219,7 @@ uint32_t mgl_runner_vocab_size(const mgl_runner *runner) {
   return runner->vocab_size;
 }
 uint32_t mgl_runner_threads(const mgl_runner *runner) {
-  return mgl_team_size(runner->team);
+  return runner->mega_options.workers;
 }
 mgl_simd mgl_runner_simd(const mgl_runner *runner) {
   return runner->simd;

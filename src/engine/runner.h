@@ -11,12 +11,14 @@
 #include "base/cpu.h"
 #include "base/status.h"
 #include "batch/plan.h"
+#include "engine/mega_mode.h"
 #include "graph/graph.h"
 #include "model/model_folder.h"
 #include "runtime/cpu_weights.h"
 
-// How a graph is launched. On the CPU there is one so far.
+// How a graph is launched.
 typedef enum mgl_mode {
+  MGL_MODE_MEGA,   // one run of the megakernel: tasks and events, no barriers (the default)
   MGL_MODE_EAGER,  // op by op, a barrier where one depends on another
   MGL_MODE_COUNT,
 } mgl_mode;
@@ -36,6 +38,12 @@ typedef struct mgl_runner_options {
   uint64_t pool_tokens;      // KV memory in tokens; 0: sequences * sequence_tokens
   mgl_weight_source weights;
   uint64_t seed;  // of dummy weights
+  // Of mode mega (engine/mega_mode.h):
+  uint32_t schedulers;
+  mgl_launch launch;
+  const mgl_compile_override *overrides;  // must outlive the runner
+  uint32_t override_count;
+  uint32_t trace_tasks;
   mgl_weights_progress progress;
 } mgl_runner_options;
 
@@ -48,8 +56,19 @@ mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_op
                              mgl_runner **out, mgl_error *err);
 void mgl_runner_destroy(mgl_runner *runner);  // NULL is fine
 
-// Runs one iteration. *logits is [plan->logit_row_count, V] f32, valid until the next run.
-void mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan, const float **logits);
+// Runs iterations until `next` returns NULL: in mode mega, without leaving the megakernel between
+// them. `next` (engine/mega_mode.h) gets the logits of the iteration before,
+// [plan->logit_row_count, V] f32, valid until the plan that it returns is run; it may be called on
+// another thread than this one, and must not call the runner.
+mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_callback *next,
+                           void *context, mgl_error *err);
+
+// Runs one iteration. *logits is valid until the next run.
+mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan,
+                          const float **logits, mgl_error *err);
+
+// Chrome trace JSON of the latest loop in mode mega; an error unless options.trace_tasks was set.
+mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *err);
 
 // What plans must be made for.
 const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner);

@@ -60,7 +60,10 @@ void mgl_sampler_destroy(mgl_sampler *sampler) {
 uint32_t mgl_argmax(const float *logits, uint32_t count) {
   uint32_t best = 0;
   for (uint32_t i = 1; i < count; i++) {
-    if (logits[i] > logits[best]) {
+    if (!(logits[i] <= logits[best])) {  // larger, or a NaN among the two
+      if (isnan(logits[best])) {
+        break;
+      }
       best = i;
     }
   }
@@ -169,9 +172,7 @@ uint32_t mgl_sample(mgl_sampler *sampler, const float *logits, const mgl_samplin
   candidate *c = sampler->candidates;
   size_t count = 0;
   for (uint32_t i = 0; i < sampler->vocab_size; i++) {
-    if (!isnan(logits[i])) {  // a NaN has no place in an order; it is never chosen
-      c[count++] = (candidate){logits[i], i};
-    }
+    c[count++] = (candidate){logits[i], i};
   }
   if (sampling->top_k > 0 && sampling->top_k < count) {
     select_first(c, count, sampling->top_k);
@@ -202,5 +203,5 @@ uint32_t mgl_sample(mgl_sampler *sampler, const float *logits, const mgl_samplin
       return c[i].id;
     }
   }
-  return count > 0 ? c[count - 1].id : best;
+  return best;  // the sum rounded below `wanted`
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/alloc.h"
+#include "engine/sampler.h"
 
 mgl_runner_options mgl_score_runner_options(uint32_t count) {
   uint32_t chunk = count < MGL_MAX_ITERATION_TOKENS ? count : MGL_MAX_ITERATION_TOKENS;
@@ -11,11 +12,8 @@ mgl_runner_options mgl_score_runner_options(uint32_t count) {
 }
 
 // log softmax(logits)[token], shifted by the largest logit so that exp cannot overflow.
-static double log_probability(const float *logits, uint32_t vocab_size, int32_t token) {
-  double largest = logits[0];
-  for (uint32_t i = 1; i < vocab_size; i++) {
-    largest = logits[i] > largest ? logits[i] : largest;
-  }
+static double log_probability(const float *logits, uint32_t vocab_size, double largest,
+                              int32_t token) {
   double sum = 0;
   for (uint32_t i = 0; i < vocab_size; i++) {
     sum += exp(logits[i] - largest);
@@ -49,12 +47,19 @@ static mgl_status score_chunk(mgl_runner *runner, const mgl_score_request *reque
   const float *logits = NULL;
   mgl_plan_clear(plan);
   mgl_plan_add(plan, chunk);
-  mgl_runner_run(runner, request->mode, plan, &logits);
+  MGL_TRY(mgl_runner_run(runner, request->mode, plan, &logits, err));
   for (uint32_t i = 0; i < chunk->token_count; i++) {
     const float *row = logits + (size_t)i * vocab_size;
     size_t next = (size_t)chunk->position + i + 1;
+    float largest = row[mgl_argmax(row, vocab_size)];
+    if (!isfinite(largest)) {
+      return mgl_error_set(err, MGL_ERR_FORMAT,
+                           "the model's logits are not finite (NaN or infinity) at position %zu: "
+                           "damaged weights?",
+                           next - 1);
+    }
     if (next < request->count) {
-      logprobs[next] = log_probability(row, vocab_size, request->tokens[next]);
+      logprobs[next] = log_probability(row, vocab_size, (double)largest, request->tokens[next]);
     }
     if (request->on_logits != NULL) {
       MGL_TRY(request->on_logits(request->context, next - 1, row, err));

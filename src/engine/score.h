@@ -25,8 +25,8 @@ typedef struct mgl_score_request {
 mgl_runner_options mgl_score_runner_options(uint32_t count);
 
 // Fills logprobs[0 .. count): natural logarithm of the probability of tokens[i] behind tokens
-// 0 .. i - 1, softmax in double; NAN at 0, where nothing comes before. Not finite where the logits
-// are not.
+// 0 .. i - 1, softmax in double; NAN at 0, where nothing comes before. Logits that are not
+// finite are an MGL_ERR_FORMAT.
 mgl_status mgl_score(mgl_runner *runner, const mgl_score_request *request, double *logprobs,
                      mgl_error *err);
 

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 // "model.layers.LAYER.NAME", in a buffer that lasts until the end of the full expression's block.
 typedef struct tensor_name {
@@ -141,10 +142,29 @@ uint32_t mgl_decoder_add(mgl_decoder *d, uint32_t layer, const char *name, uint3
   return mgl_graph_add(d->graph, layer_value(layer, name).text, x, y);
 }
 
+// Whether the output projection is the embedding table. As in transformers 5, a head that the
+// checkpoint stores beside a tied embedding counts where it differs; a copy is read as one.
+static bool head_is_embedding(mgl_decoder *d) {
+  const mgl_stored_tensor *head = NULL;
+  const mgl_stored_tensor *table = NULL;
+  if (!d->config->tie_word_embeddings || d->checkpoint == NULL ||
+      d->graph->error.status != MGL_OK || !mgl_checkpoint_has(d->checkpoint, "lm_head.weight")) {
+    return d->config->tie_word_embeddings;
+  }
+  if (mgl_checkpoint_find(d->checkpoint, "lm_head.weight", &head, &d->graph->error) != MGL_OK ||
+      mgl_checkpoint_find(d->checkpoint, "model.embed_tokens.weight", &table, &d->graph->error) !=
+          MGL_OK) {
+    return false;  // the graph's sticky error ends the build
+  }
+  return head->dtype == table->dtype && head->rank == table->rank &&
+         memcmp(head->dims, table->dims, head->rank * sizeof *head->dims) == 0 &&
+         head->bytes == table->bytes && memcmp(head->data, table->data, head->bytes) == 0;
+}
+
 void mgl_decoder_end(mgl_decoder *d, uint32_t x) {
   const mgl_config *c = d->config;
   uint32_t norm = weight(d, "model.norm.weight", 1, c->hidden_size, 0);
-  uint32_t head = c->tie_word_embeddings
+  uint32_t head = head_is_embedding(d)
                       ? mgl_graph_find(d->graph, "model.embed_tokens.weight")
                       : weight(d, "lm_head.weight", 2, c->vocab_size, c->hidden_size);
   check_act(d, head);

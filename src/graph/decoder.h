@@ -38,8 +38,8 @@ uint32_t mgl_decoder_feed_forward(mgl_decoder *decoder, uint32_t layer, uint32_t
 // x + y; `name` distinguishes the two sums of a layer.
 uint32_t mgl_decoder_add(mgl_decoder *decoder, uint32_t layer, const char *name, uint32_t x,
                          uint32_t y);
-// Final norm of the rows that need logits, and the (tied or own) output projection: output
-// "logits".
+// Final norm of the rows that need logits, and the output projection: output "logits". A tied
+// projection is the embedding, unless the checkpoint stores a "lm_head.weight" that differs.
 void mgl_decoder_end(mgl_decoder *decoder, uint32_t x);
 
 // The family builders, each in its own file.

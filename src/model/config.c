@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -60,7 +61,10 @@ static const family_info families[MGL_FAMILY_COUNT] = {
                             .default_eos_id = 2},
 };
 
-enum { DEFAULT_SLIDING_WINDOW = 4096 };  // of every family that has the key
+enum {
+  DEFAULT_SLIDING_WINDOW = 4096,  // of every family that has the key
+  DEFAULT_TOP_K = 50,             // of transformers' sampling
+};
 
 #define SUPPORTED_FAMILIES \
   "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM and MistralForCausalLM"
@@ -594,7 +598,7 @@ mgl_status mgl_config_parse(const char *json, size_t bytes, const char *where, m
                             mgl_generation *generation, mgl_error *err) {
   json_t *root = NULL;
   *out = (mgl_config){.bos_id = -1};
-  *generation = (mgl_generation){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+  *generation = (mgl_generation){.temperature = 1, .top_p = 1};
   MGL_TRY(mgl_json_parse(json, bytes, where, &root, err));
   mgl_json_object o = {.object = root, .where = where};
   mgl_status status = read_config(o, out, generation, err);
@@ -602,17 +606,84 @@ mgl_status mgl_config_parse(const char *json, size_t bytes, const char *where, m
   return status;
 }
 
+// A number of generation_config.json that changes the output unless it is `neutral`.
+typedef struct generation_number {
+  const char *key;
+  double neutral;
+} generation_number;
+
+static const generation_number unapplied_numbers[] = {
+    {"repetition_penalty", 1},
+    {"min_p", 0},
+    {"typical_p", 1},
+    {"top_h", 0},
+    {"epsilon_cutoff", 0},
+    {"eta_cutoff", 0},
+    {"penalty_alpha", 0},
+    {"guidance_scale", 1},
+    {"no_repeat_ngram_size", 0},
+    {"encoder_repetition_penalty", 1},
+    {"encoder_no_repeat_ngram_size", 0},
+    {"num_beams", 1},
+    {"num_beam_groups", 1},
+    {"diversity_penalty", 0},
+    {"min_length", 0},
+    {"min_new_tokens", 0},
+    {"max_length", 20},  // what transformers writes for "none"
+};
+
+// Keys that change the output unless they are null or empty.
+static const char *const unapplied_others[] = {
+    "suppress_tokens",     "begin_suppress_tokens", "bad_words_ids",
+    "force_words_ids",     "forced_bos_token_id",   "forced_eos_token_id",
+    "sequence_bias",       "stop_strings",          "exponential_decay_length_penalty",
+    "watermarking_config", "dola_layers",           "constraints",
+};
+
+static void add_unapplied(mgl_generation *generation, const char *key) {
+  char *names = generation->unapplied;
+  size_t used = strlen(names);
+  (void)snprintf(names + used, sizeof generation->unapplied - used, "%s%s", used == 0 ? "" : ", ",
+                 key);
+}
+
+static void find_unapplied(mgl_json_object o, mgl_generation *inout) {
+  for (size_t i = 0; i < sizeof unapplied_numbers / sizeof *unapplied_numbers; i++) {
+    const generation_number *number = &unapplied_numbers[i];
+    const json_t *value = json_object_get(o.object, number->key);
+    bool is_neutral = value == NULL || json_is_null(value) ||
+                      (json_is_number(value) && json_number_value(value) == number->neutral);
+    bool is_overruled = strcmp(number->key, "max_length") == 0 && inout->max_new_tokens != 0;
+    if (!is_neutral && !is_overruled) {
+      add_unapplied(inout, number->key);
+    }
+  }
+  for (size_t i = 0; i < sizeof unapplied_others / sizeof *unapplied_others; i++) {
+    const json_t *value = json_object_get(o.object, unapplied_others[i]);
+    bool is_empty = value == NULL || json_is_null(value) ||
+                    (json_is_array(value) && json_array_size(value) == 0) ||
+                    (json_is_object(value) && json_object_size(value) == 0) ||
+                    (json_is_string(value) && json_string_length(value) == 0);
+    if (!is_empty) {
+      add_unapplied(inout, unapplied_others[i]);
+    }
+  }
+}
+
 static mgl_status read_generation(mgl_json_object o, uint32_t vocab_size, mgl_generation *inout,
                                   mgl_error *err) {
-  uint64_t top_k = inout->top_k;
   MGL_TRY(expect_object(o.object, o.where, err));
   MGL_TRY(read_eos(o, vocab_size, inout, err));
   MGL_TRY(mgl_json_opt_bool(o, "do_sample", &inout->do_sample, err));
   MGL_TRY(mgl_json_opt_double(o, "temperature", 0, 1000, &inout->temperature, err));
+  uint64_t top_k = inout->do_sample ? DEFAULT_TOP_K : inout->top_k;
   MGL_TRY(mgl_json_opt_u64(o, "top_k", 0, INT32_MAX, &top_k, err));
-  MGL_TRY(mgl_json_opt_double(o, "top_p", 0, 1, &inout->top_p, err));
-  MGL_TRY(mgl_json_opt_double(o, "repetition_penalty", 1e-3, 1e3, &inout->repetition_penalty, err));
   inout->top_k = (uint32_t)top_k;
+  MGL_TRY(mgl_json_opt_double(o, "top_p", 0, 1, &inout->top_p, err));
+  uint64_t max_new_tokens = inout->max_new_tokens;
+  MGL_TRY(mgl_json_opt_u64(o, "max_new_tokens", 1, UINT32_MAX, &max_new_tokens, err));
+  inout->max_new_tokens = (uint32_t)max_new_tokens;
+  find_unapplied(o, inout);
   return MGL_OK;
 }
 

@@ -22,6 +22,7 @@ enum {
   MGL_MAX_VOCAB = 1 << 20,
   MGL_MAX_CONTEXT = 1 << 24,
   MGL_MAX_EOS_IDS = 16,
+  MGL_UNAPPLIED_BYTES = 768,  // room for all the names
 };
 
 typedef enum mgl_family {
@@ -72,10 +73,12 @@ typedef struct mgl_generation {
   uint32_t eos_count;
   bool do_sample;      // false: greedy
   double temperature;  // 1 when absent
-  uint32_t top_k;      // 0 when absent: off
+  uint32_t top_k;      // 0: off. When absent, 50 where do_sample is true (transformers' default)
   double top_p;        // 1 when absent: off
-  // 1 when absent: off. Read so that a caller that does not apply it can say so.
-  double repetition_penalty;
+  uint32_t max_new_tokens;  // 0 when absent
+  // Names of the keys that would change the output and that Megalith does not apply, with ", "
+  // between them; "" when there are none. For a caller to say so.
+  char unapplied[MGL_UNAPPLIED_BYTES];
 } mgl_generation;
 
 const char *mgl_family_name(mgl_family family);  // "qwen3", "qwen2", "llama", "mistral"

@@ -6,13 +6,12 @@
 // running raw prompts).
 #include "model/model_folder.h"
 
-#include <inttypes.h>
 #include <string.h>
-#include <utf8proc.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "model/unicode.h"
 
 enum {
   MAX_CONFIG_BYTES = 4 * 1024 * 1024,
@@ -23,19 +22,23 @@ enum {
 
 // The path of a file of the folder; *out is NULL (and nothing to free) when it does not exist.
 static mgl_status find_file(const char *folder, const char *name, char **out, mgl_error *err) {
+  mgl_file_kind kind = MGL_FILE_ABSENT;
   MGL_TRY(mgl_path_join(folder, name, out, err));
-  if (!mgl_file_exists(*out)) {
+  mgl_status status = mgl_file_find(*out, &kind, err);
+  if (status != MGL_OK || kind == MGL_FILE_ABSENT) {
     mgl_free(*out);
     *out = NULL;
   }
-  return MGL_OK;
+  return status;
 }
 
 static mgl_status check_folder(const char *path, mgl_error *err) {
-  if (!mgl_file_exists(path)) {
+  mgl_file_kind kind = MGL_FILE_ABSENT;
+  MGL_TRY(mgl_file_find(path, &kind, err));
+  if (kind == MGL_FILE_ABSENT) {
     return mgl_error_set(err, MGL_ERR_IO, "%s does not exist: " FOLDER_HINT, path);
   }
-  if (!mgl_file_is_folder(path)) {
+  if (kind != MGL_FILE_FOLDER) {
     return mgl_error_set(err, MGL_ERR_IO, "%s is a file: " FOLDER_HINT, path);
   }
   return MGL_OK;
@@ -90,12 +93,6 @@ static mgl_status open_tokenizer(mgl_model_folder *folder, mgl_error *err) {
                          folder->path);
   }
   mgl_status status = mgl_tokenizer_open(path, &folder->tokenizer, err);
-  if (status == MGL_OK && mgl_tokenizer_vocab_size(folder->tokenizer) > folder->config.vocab_size) {
-    status = mgl_error_set(
-        err, MGL_ERR_FORMAT,
-        "%s: expected token ids below the vocab_size of config.json (%" PRIu32 "), found %" PRIu32,
-        path, folder->config.vocab_size, mgl_tokenizer_vocab_size(folder->tokenizer) - 1);
-  }
   mgl_free(path);
   return status;
 }
@@ -278,32 +275,21 @@ static mgl_status set_member(json_t *object, const char *key, json_t *value, mgl
   return MGL_OK;
 }
 
-static mgl_status check_utf8(const char *role, const char *text, mgl_error *err) {
-  const utf8proc_uint8_t *bytes = (const utf8proc_uint8_t *)text;
-  size_t count = strlen(text);
-  for (size_t i = 0; i < count;) {
-    utf8proc_int32_t character = 0;
-    utf8proc_ssize_t used = utf8proc_iterate(bytes + i, (utf8proc_ssize_t)(count - i), &character);
-    if (used <= 0) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "the %s message: expected UTF-8, found an invalid byte (0x%02x) at "
-                           "offset %zu",
-                           role, bytes[i], i);
-    }
-    i += (size_t)used;
-  }
-  return MGL_OK;
-}
-
 // Appends {"role": role, "content": content}.
 static mgl_status append_message(json_t *messages, const char *role, const char *content,
                                  mgl_error *err) {
-  MGL_TRY(check_utf8(role, content, err));
+  mgl_text valid = {0};
+  mgl_utf8_append_lossy(&valid, content, strlen(content));
   json_t *message = json_object();
-  mgl_status status = set_member(message, "role", json_string(role), err);
+  mgl_status status = mgl_text_check(&valid, err);
   if (status == MGL_OK) {
-    status = set_member(message, "content", json_string(content), err);
+    status = set_member(message, "role", json_string(role), err);
   }
+  if (status == MGL_OK) {
+    status = set_member(message, "content",
+                        json_stringn(valid.data == NULL ? "" : valid.data, valid.bytes), err);
+  }
+  mgl_text_free(&valid);
   if (status != MGL_OK) {
     json_decref(message);
     return status;

@@ -28,18 +28,19 @@ typedef struct mgl_model_folder {
 } mgl_model_folder;
 
 // Opens a folder; `needs` is a set of mgl_folder_need. config.json is always read,
-// generation_config.json if present. A tokenizer with ids that the model's vocab_size does not
-// cover is refused. Zeroes *out first; on failure nothing is held.
+// generation_config.json if present. A tokenizer may have ids that the model's vocab_size does not
+// cover; the engine refuses a prompt with such an id. Zeroes *out first; on failure nothing is
+// held.
 mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_folder *out,
                                  mgl_error *err);
 void mgl_model_folder_close(mgl_model_folder *folder);
 
 // Renders a chat of an optional system message (NULL: none) and one user message with the
 // generation prompt and appends it to *out, ready for mgl_tokenizer_encode without add_special (the
-// template writes the BOS itself). A message that is not UTF-8 is an MGL_ERR_ARGUMENT. Needs
-// MGL_NEED_CHAT_TEMPLATE. The template sees what transformers' apply_chat_template gives it:
-// messages, add_generation_prompt (true), tools and documents (none), and bos_token and eos_token
-// where the folder has them.
+// template writes the BOS itself). What is not UTF-8 in a message becomes U+FFFD, as in plain
+// prompts. Needs MGL_NEED_CHAT_TEMPLATE. The template sees what transformers' apply_chat_template
+// gives it: messages, add_generation_prompt (true), tools and documents (none), and bos_token and
+// eos_token where the folder has them.
 mgl_status mgl_model_folder_chat(const mgl_model_folder *folder, const char *system,
                                  const char *user, mgl_text *out, mgl_error *err);
 

@@ -73,6 +73,13 @@ struct mgl_checkpoint {
   uint64_t bytes;
 };
 
+struct mgl_shard_index {
+  json_t *root;
+  const json_t *weight_map;  // in root
+  const char **shards;       // [shard_count] in root
+  size_t shard_count;
+};
+
 static mgl_status out_of_memory(const char *where, mgl_error *err) {
   return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory opening %s", where);
 }
@@ -421,33 +428,75 @@ static mgl_status check_shard_name(const char *tensor, const json_t *value, cons
   return MGL_OK;
 }
 
-// The distinct shard names of a weight_map, sorted; *out is to be freed, its strings are borrowed.
-static mgl_status list_shards(const json_t *weight_map, const char *where, const char ***out,
-                              size_t *out_count, mgl_error *err) {
+// The distinct names of its values, sorted, into index->shards.
+static mgl_status list_shards(mgl_shard_index *index, const char *where, mgl_error *err) {
+  const json_t *weight_map = index->weight_map;
   size_t count = 0;
   size_t distinct = 0;
-  *out_count = 0;
-  *out = mgl_alloc(json_object_size(weight_map) * sizeof **out);
-  if (*out == NULL) {
+  const char **shards = mgl_alloc(json_object_size(weight_map) * sizeof *shards);
+  if (shards == NULL) {
     return out_of_memory(where, err);
   }
+  index->shards = shards;
   for (void *i = json_object_iter((json_t *)(uintptr_t)weight_map); i != NULL;
        i = json_object_iter_next((json_t *)(uintptr_t)weight_map, i)) {
     MGL_TRY(check_shard_name(json_object_iter_key(i), json_object_iter_value(i), where, err));
-    (*out)[count++] = json_string_value(json_object_iter_value(i));
+    shards[count++] = json_string_value(json_object_iter_value(i));
   }
-  qsort(*out, count, sizeof **out, compare_strings);
+  qsort(shards, count, sizeof *shards, compare_strings);
   for (size_t i = 0; i < count; i++) {
-    if (i == 0 || strcmp((*out)[distinct - 1], (*out)[i]) != 0) {
-      (*out)[distinct++] = (*out)[i];
+    if (i == 0 || strcmp(shards[distinct - 1], shards[i]) != 0) {
+      shards[distinct++] = shards[i];
     }
   }
   if (distinct > MGL_SAFETENSORS_MAX_FILES) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "%s: expected at most %d files, found %zu", where,
                          MGL_SAFETENSORS_MAX_FILES, distinct);
   }
-  *out_count = distinct;
+  index->shard_count = distinct;
   return MGL_OK;
+}
+
+mgl_status mgl_shard_index_parse(const char *json, size_t bytes, const char *where,
+                                 mgl_shard_index **out, mgl_error *err) {
+  *out = NULL;
+  mgl_shard_index *index = mgl_alloc_zeroed(1, sizeof *index);
+  if (index == NULL) {
+    return out_of_memory(where, err);
+  }
+  mgl_status status = mgl_json_parse(json, bytes, where, &index->root, err);
+  if (status == MGL_OK) {
+    index->weight_map = json_object_get(index->root, "weight_map");
+    if (json_object_size(index->weight_map) == 0) {
+      status =
+          mgl_error_set(err, MGL_ERR_FORMAT,
+                        "%s: \"weight_map\": expected an object from tensor names to files", where);
+    } else {
+      status = list_shards(index, where, err);
+    }
+  }
+  if (status != MGL_OK) {
+    mgl_shard_index_close(index);
+    return status;
+  }
+  *out = index;
+  return MGL_OK;
+}
+
+void mgl_shard_index_close(mgl_shard_index *index) {
+  if (index != NULL) {
+    json_decref(index->root);
+    mgl_free((void *)index->shards);
+    mgl_free(index);
+  }
+}
+
+size_t mgl_shard_index_count(const mgl_shard_index *index) {
+  return index->shard_count;
+}
+
+const char *mgl_shard_index_name(const mgl_shard_index *index, size_t shard) {
+  return index->shards[shard];
 }
 
 // Each tensor of the weight_map must be in the file that the map says.
@@ -469,26 +518,25 @@ static mgl_status check_weight_map(const mgl_checkpoint *checkpoint, const json_
   return MGL_OK;
 }
 
-static mgl_status open_shards(mgl_checkpoint *checkpoint, const char *folder, const json_t *index,
-                              const char *where, mgl_error *err) {
-  const json_t *weight_map = json_object_get(index, "weight_map");
-  const char **shards = NULL;
-  size_t shard_count = 0;
-  if (json_object_size(weight_map) == 0) {
-    return mgl_error_set(err, MGL_ERR_FORMAT,
-                         "%s: \"weight_map\": expected an object from tensor names to files",
-                         where);
+static mgl_status open_shards(mgl_checkpoint *checkpoint, const char *folder,
+                              const char *index_path, mgl_error *err) {
+  mgl_shard_index *index = NULL;
+  char *json = NULL;
+  size_t bytes = 0;
+  MGL_TRY(mgl_file_read(index_path, MAX_INDEX_BYTES, &json, &bytes, err));
+  mgl_status status = mgl_shard_index_parse(json, bytes, index_path, &index, err);
+  mgl_free(json);
+  for (size_t i = 0; status == MGL_OK && i < index->shard_count; i++) {
+    status = add_file(checkpoint, folder, index->shards[i], err);
   }
-  mgl_status status = list_shards(weight_map, where, &shards, &shard_count, err);
-  for (size_t i = 0; status == MGL_OK && i < shard_count; i++) {
-    status = add_file(checkpoint, folder, shards[i], err);
+  if (status == MGL_OK) {
+    status = sort_by_name(checkpoint, err);
   }
-  mgl_free((void *)shards);
-  if (status != MGL_OK) {
-    return status;
+  if (status == MGL_OK) {
+    status = check_weight_map(checkpoint, index->weight_map, index_path, err);
   }
-  MGL_TRY(sort_by_name(checkpoint, err));
-  return check_weight_map(checkpoint, weight_map, where, err);
+  mgl_shard_index_close(index);
+  return status;
 }
 
 // The name of the only *.safetensors file of a folder, in fresh memory.
@@ -538,15 +586,16 @@ fail:
 static mgl_status path_in(const char *folder, const char *name, char **out, bool *out_exists,
                           mgl_error *err) {
   MGL_TRY(mgl_path_join(folder, name, out, err));
-  *out_exists = mgl_file_exists(*out);
-  return MGL_OK;
+  mgl_file_kind kind = MGL_FILE_ABSENT;
+  mgl_status status = mgl_file_find(*out, &kind, err);
+  *out_exists = kind != MGL_FILE_ABSENT;
+  return status;
 }
 
 static mgl_status open_folder(mgl_checkpoint *checkpoint, const char *folder, mgl_error *err) {
   char *single_path = NULL;
   char *index_path = NULL;
   char *only_name = NULL;
-  json_t *index = NULL;
   bool has_single = false;
   bool has_index = false;
   mgl_status status = path_in(folder, "model.safetensors", &single_path, &has_single, err);
@@ -559,10 +608,7 @@ static mgl_status open_folder(mgl_checkpoint *checkpoint, const char *folder, mg
   if (has_single) {
     status = add_file(checkpoint, folder, "model.safetensors", err);
   } else if (has_index) {
-    status = mgl_json_read(index_path, MAX_INDEX_BYTES, &index, err);
-    if (status == MGL_OK) {
-      status = open_shards(checkpoint, folder, index, index_path, err);
-    }
+    status = open_shards(checkpoint, folder, index_path, err);
     goto fail;
   } else {
     status = find_only_file(folder, &only_name, err);
@@ -574,7 +620,6 @@ static mgl_status open_folder(mgl_checkpoint *checkpoint, const char *folder, mg
     status = sort_by_name(checkpoint, err);
   }
 fail:  // also the way out of success: all of this is scratch
-  json_decref(index);
   mgl_free(only_name);
   mgl_free(index_path);
   mgl_free(single_path);

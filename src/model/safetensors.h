@@ -46,6 +46,16 @@ mgl_status mgl_checkpoint_parse(const void *data, size_t bytes, const char *wher
 
 void mgl_checkpoint_close(mgl_checkpoint *checkpoint);  // NULL is fine
 
+// The content of a model.safetensors.index.json: which files the tensors are in. What
+// mgl_checkpoint_open reads first; public for tests and fuzzing.
+typedef struct mgl_shard_index mgl_shard_index;
+mgl_status mgl_shard_index_parse(const char *json, size_t bytes, const char *where,
+                                 mgl_shard_index **out, mgl_error *err);
+void mgl_shard_index_close(mgl_shard_index *index);  // NULL is fine
+// At least one, distinct, sorted; names of files, without separators.
+size_t mgl_shard_index_count(const mgl_shard_index *index);
+const char *mgl_shard_index_name(const mgl_shard_index *index, size_t shard);
+
 // Looks a tensor up by name; error if it is missing or of an unsupported dtype.
 mgl_status mgl_checkpoint_find(const mgl_checkpoint *checkpoint, const char *name,
                                const mgl_stored_tensor **out, mgl_error *err);

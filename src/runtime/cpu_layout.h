@@ -6,7 +6,11 @@
 
 #include "base/status.h"
 #include "graph/graph.h"
-#include "runtime/cpu_program.h"
+
+// A range of the activation block.
+typedef struct mgl_byte_range {
+  size_t begin, end;
+} mgl_byte_range;
 
 // Gives every activation a range, so that ranges of tensors that live at the same time are
 // disjoint. An in-place op's output takes its input's range. `values` are the largest dims.

@@ -4,67 +4,63 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "graph/act_dtype.h"
 #include "runtime/cpu_layout.h"
+#include "runtime/cpu_tasks.h"
 
 // --- binding -------------------------------------------------------------------------------------
 
-uint64_t mgl_graph_kv_bytes_per_token(const mgl_graph *graph) {
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < graph->tensor_count; i++) {
-    const mgl_tensor *tensor = &graph->tensors[i];
-    if (tensor->placement == MGL_PLACE_KV) {
-      bytes += 2 * (uint64_t)tensor->dims[0].number * tensor->dims[1].number *
-               mgl_dtype_bytes(tensor->dtype);
-    }
+// Activations where ops run one after the other: the layout of cpu_layout.c, and its barriers.
+static mgl_status lay_out(mgl_cpu_program *program, size_t *out_bytes, mgl_error *err) {
+  const mgl_graph *graph = program->graph;
+  mgl_byte_range *ranges = mgl_alloc_zeroed(graph->tensor_count, sizeof *ranges);
+  program->barrier = mgl_alloc_zeroed(graph->op_count, 1);
+  if (ranges == NULL || program->barrier == NULL) {
+    mgl_free(ranges);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a layout of %zu tensors",
+                         graph->tensor_count);
   }
-  return bytes;
+  mgl_status status = mgl_cpu_layout(graph, &program->largest, ranges, out_bytes, err);
+  if (status == MGL_OK) {
+    status = mgl_cpu_find_barriers(graph, ranges, program->barrier, err);
+  }
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    program->offsets[i] = ranges[i].begin;
+  }
+  mgl_free(ranges);
+  return status;
 }
 
-static mgl_status bind_kv(mgl_cpu_program *program, const mgl_topology *topology, mgl_error *err) {
+// Activations where the task graph says.
+static void take_layout(mgl_cpu_program *program, const mgl_task_graph *task_graph,
+                        size_t *out_bytes) {
   const mgl_graph *graph = program->graph;
-  uint64_t tokens = (uint64_t)program->options.page_count * program->options.limits.page_tokens;
-  uint64_t bytes = mgl_graph_kv_bytes_per_token(graph) * tokens;
-  if (bytes == 0) {
-    return MGL_OK;
+  assert(task_graph->tensor_count == graph->tensor_count);
+  memcpy(program->offsets, task_graph->activation_offsets,
+         graph->tensor_count * sizeof *program->offsets);
+  for (size_t i = 0; i < graph->op_count; i++) {
+    const mgl_op *op = &graph->ops[i];
+    if (mgl_op_info_of(op->kind)->in_place) {
+      assert(program->offsets[op->output] == program->offsets[op->inputs[0]]);
+    }
   }
-  MGL_TRY(mgl_pages_map((size_t)bytes, "KV cache", &program->kv_pages, err));
-  program->kv_bytes = (size_t)bytes;
-  mgl_topology_interleave(topology, program->kv_pages, program->kv_bytes);
-  unsigned char *at = program->kv_pages;
+  *out_bytes = (size_t)task_graph->activation_bytes;
+}
+
+static mgl_status bind_tensors(mgl_cpu_program *program, mgl_error *err) {
+  const mgl_graph *graph = program->graph;
   for (size_t i = 0; i < graph->tensor_count; i++) {
     const mgl_tensor *tensor = &graph->tensors[i];
-    if (tensor->placement == MGL_PLACE_KV) {
-      size_t half = (size_t)tokens * tensor->dims[0].number * tensor->dims[1].number *
-                    mgl_dtype_bytes(tensor->dtype);
-      program->kv[i] = (mgl_kv_layer){.k = at,
-                                      .v = at + half,
-                                      .dtype = tensor->dtype,
-                                      .page_tokens = program->options.limits.page_tokens,
-                                      .kv_head_count = tensor->dims[0].number,
-                                      .head_dim = tensor->dims[1].number};
-      at += 2 * half;
+    if (tensor->placement == MGL_PLACE_WEIGHT) {
+      MGL_TRY(mgl_cpu_memory_find_weight(program->memory, tensor, &program->data[i], err));
+    } else if (tensor->placement == MGL_PLACE_KV) {
+      MGL_TRY(mgl_cpu_memory_find_kv(program->memory, tensor, &program->kv[i], err));
     }
   }
   return MGL_OK;
 }
 
-static mgl_status bind_activations(mgl_cpu_program *program, mgl_error *err) {
-  const mgl_graph *graph = program->graph;
-  mgl_dim_values largest = {.tokens = program->options.limits.tokens,
-                            .logit_rows = program->options.logit_rows,
-                            .sequences = program->options.limits.sequences};
-  MGL_TRY(mgl_cpu_layout(graph, &largest, program->ranges, &program->activation_bytes, err));
-  MGL_TRY(mgl_pages_map(program->activation_bytes, "activations", &program->activations, err));
-  for (size_t i = 0; i < graph->tensor_count; i++) {
-    if (graph->tensors[i].placement == MGL_PLACE_ACTIVATION) {
-      program->data[i] = (unsigned char *)program->activations + program->ranges[i].begin;
-    }
-  }
-  return MGL_OK;
-}
-
-// Constants of rope ops, and the scratch that the largest attention op needs.
-static mgl_status bind_ops(mgl_cpu_program *program, mgl_error *err) {
+static mgl_status bind_rope(mgl_cpu_program *program, mgl_error *err) {
   const mgl_graph *graph = program->graph;
   for (size_t i = 0; i < graph->op_count; i++) {
     const mgl_op *op = &graph->ops[i];
@@ -75,27 +71,13 @@ static mgl_status bind_ops(mgl_cpu_program *program, mgl_error *err) {
         return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for rope frequencies");
       }
       mgl_rope_inv_freq(op, half_dim, program->inv_freq[i]);
-    } else if (op->kind == MGL_OP_ATTENTION) {
-      const mgl_tensor *q = &graph->tensors[op->inputs[0]];
-      const mgl_tensor *kv = &graph->tensors[op->inputs[1]];
-      size_t bytes =
-          mgl_attention_scratch_bytes(q->dims[1].number, kv->dims[0].number, q->dims[2].number);
-      bytes = (bytes + 4095) / 4096 * 4096;
-      program->scratch_bytes = bytes > program->scratch_bytes ? bytes : program->scratch_bytes;
     }
-  }
-  if (program->scratch_bytes > 0) {
-    void *scratch = NULL;
-    MGL_TRY(mgl_pages_map(program->scratch_bytes * program->options.workers, "attention scratch",
-                          &scratch, err));
-    program->scratch = scratch;
   }
   return MGL_OK;
 }
 
-mgl_status mgl_cpu_program_create(const mgl_graph *graph, const mgl_cpu_weights *weights,
-                                  const mgl_cpu_program_options *options,
-                                  const mgl_topology *topology, mgl_cpu_program **out,
+mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory,
+                                  const mgl_cpu_program_options *options, mgl_cpu_program **out,
                                   mgl_error *err) {
   *out = NULL;
   mgl_status status = MGL_OK;
@@ -103,27 +85,36 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, const mgl_cpu_weights 
   if (program == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program");
   }
+  const mgl_task_graph *tasks = options->task_graph;
   program->graph = graph;
-  program->options = *options;
+  program->memory = memory;
   program->kernels = mgl_cpu_kernels_for(options->simd);
+  program->largest = tasks == NULL ? options->largest
+                                   : (mgl_dim_values){tasks->tokens, tasks->tokens, tasks->tokens};
+  program->strides = tasks == NULL ? 1 : tasks->attention_strides;
+  program->act = mgl_graph_act_dtype(graph);
   program->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->data);
-  program->ranges = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->ranges);
+  program->offsets = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->offsets);
   program->kv = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->kv);
   program->inv_freq = mgl_alloc_zeroed(graph->op_count, sizeof *program->inv_freq);
-  program->barrier = mgl_alloc_zeroed(graph->op_count, 1);
-  if (program->data == NULL || program->ranges == NULL || program->kv == NULL ||
-      program->inv_freq == NULL || program->barrier == NULL) {
+  if (program->data == NULL || program->offsets == NULL || program->kv == NULL ||
+      program->inv_freq == NULL) {
     status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program of %zu ops",
                            graph->op_count);
     goto fail;
   }
-  for (size_t i = 0; i < graph->tensor_count; i++) {
-    program->data[i] = (void *)(uintptr_t)weights->data[i];
+  size_t activation_bytes = 0;
+  if (tasks != NULL) {
+    take_layout(program, tasks, &activation_bytes);
+  } else if ((status = lay_out(program, &activation_bytes, err)) != MGL_OK) {
+    goto fail;
   }
-  if ((status = bind_activations(program, err)) != MGL_OK ||
-      (status = bind_kv(program, topology, err)) != MGL_OK ||
-      (status = bind_ops(program, err)) != MGL_OK ||
-      (status = mgl_cpu_find_barriers(graph, program->ranges, program->barrier, err)) != MGL_OK) {
+  mgl_cpu_scratch_sizes scratch = mgl_cpu_scratch_needed(graph, &program->largest);
+  program->stage_bytes = scratch.stage_bytes;
+  if ((status = bind_tensors(program, err)) != MGL_OK ||
+      (status = bind_rope(program, err)) != MGL_OK ||
+      (status = mgl_cpu_memory_reserve(memory, activation_bytes, scratch.total_bytes, err)) !=
+          MGL_OK) {
     goto fail;
   }
   *out = program;
@@ -140,11 +131,8 @@ void mgl_cpu_program_destroy(mgl_cpu_program *program) {
   for (size_t i = 0; program->inv_freq != NULL && i < program->graph->op_count; i++) {
     mgl_free(program->inv_freq[i]);
   }
-  mgl_pages_unmap(program->scratch, program->scratch_bytes * program->options.workers);
-  mgl_pages_unmap(program->kv_pages, program->kv_bytes);
-  mgl_pages_unmap(program->activations, program->activation_bytes);
   mgl_free(program->data);
-  mgl_free(program->ranges);
+  mgl_free(program->offsets);
   mgl_free(program->kv);
   mgl_free(program->inv_freq);
   mgl_free(program->barrier);
@@ -154,14 +142,18 @@ void mgl_cpu_program_destroy(mgl_cpu_program *program) {
 void mgl_cpu_program_set_plan(mgl_cpu_program *program, const mgl_plan *plan) {
   const struct {
     const char *name;
-    void *data;
+    const void *data;
   } inputs[] = {{"tokens", plan->tokens},
                 {"positions", plan->positions},
                 {"slots", plan->slots},
                 {"block_tables", plan->block_tables},
                 {"logit_rows", plan->logit_rows}};
-  assert(plan->logit_row_count <= program->options.logit_rows);
+  assert(plan->token_count <= program->largest.tokens &&
+         plan->logit_row_count <= program->largest.logit_rows &&
+         plan->sequence_count <= program->largest.sequences);
+  assert(plan->limits.page_tokens == program->memory->options.page_tokens);
   program->plan = plan;
+  program->iteration = ++program->memory->iteration;
   for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
     uint32_t tensor = mgl_graph_find(program->graph, inputs[i].name);
     if (tensor != MGL_NO_TENSOR) {
@@ -170,14 +162,20 @@ void mgl_cpu_program_set_plan(mgl_cpu_program *program, const mgl_plan *plan) {
   }
 }
 
+void *mgl_cpu_program_tensor(const mgl_cpu_program *program, uint32_t tensor) {
+  return program->graph->tensors[tensor].placement == MGL_PLACE_ACTIVATION
+             ? program->memory->activations + program->offsets[tensor]
+             : (void *)(uintptr_t)program->data[tensor];
+}
+
 void *mgl_cpu_program_find(const mgl_cpu_program *program, const char *name) {
   uint32_t tensor = mgl_graph_find(program->graph, name);
-  return tensor == MGL_NO_TENSOR ? NULL : program->data[tensor];
+  return tensor == MGL_NO_TENSOR ? NULL : mgl_cpu_program_tensor(program, tensor);
 }
 
 // --- running -------------------------------------------------------------------------------------
 
-static uint64_t elements(const mgl_cpu_program *program, uint32_t tensor) {
+uint64_t mgl_cpu_program_elements(const mgl_cpu_program *program, uint32_t tensor) {
   mgl_dim_values values = {.tokens = program->plan->token_count,
                            .logit_rows = program->plan->logit_row_count,
                            .sequences = program->plan->sequence_count};
@@ -193,18 +191,21 @@ size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx) {
     case MGL_OP_ROPE:
     case MGL_OP_KV_WRITE: return program->plan->token_count;
     case MGL_OP_RMSNORM:
-      return (size_t)elements(program, op->output) / output->dims[output->rank - 1].number;
+      return (size_t)mgl_cpu_program_elements(program, op->output) /
+             output->dims[output->rank - 1].number;
     case MGL_OP_LINEAR:
-      return elements(program, op->inputs[0]) == 0 ? 0 : mgl_tensor_row_elements(output);
+      return mgl_cpu_program_elements(program, op->inputs[0]) == 0
+                 ? 0
+                 : mgl_tensor_row_elements(output);
     case MGL_OP_ATTENTION:
       return (size_t)program->plan->attention_item_count * program->kv[op->inputs[1]].kv_head_count;
     case MGL_OP_SILU_MUL:
-    case MGL_OP_ADD: return (size_t)elements(program, op->output);
+    case MGL_OP_ADD: return (size_t)mgl_cpu_program_elements(program, op->output);
     case MGL_OP_QKV_PROJ:
     case MGL_OP_ATTEND:
     case MGL_OP_LINEAR_ADD:
     case MGL_OP_GATE_UP:
-    case MGL_OP_LOGITS: break;  // tasks of mode mega only
+    case MGL_OP_LOGITS: break;  // run as tasks only
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op");
@@ -225,14 +226,14 @@ static void run_linear(const mgl_cpu_program *p, const mgl_op *op, size_t begin,
   const mgl_tensor *tensors = p->graph->tensors;
   const mgl_tensor *w = &tensors[op->inputs[1]];
   mgl_linear_args args = {
-      .x = p->data[op->inputs[0]],
+      .x = mgl_cpu_program_tensor(p, op->inputs[0]),
       .x_dtype = tensors[op->inputs[0]].dtype,
-      .w = p->data[op->inputs[1]],
+      .w = mgl_cpu_program_tensor(p, op->inputs[1]),
       .w_dtype = w->dtype,
-      .bias = op->input_count == 3 ? p->data[op->inputs[2]] : NULL,
-      .token_count = (uint32_t)(elements(p, op->inputs[0]) / w->dims[1].number),
+      .bias = op->input_count == 3 ? mgl_cpu_program_tensor(p, op->inputs[2]) : NULL,
+      .token_count = (uint32_t)(mgl_cpu_program_elements(p, op->inputs[0]) / w->dims[1].number),
       .k = w->dims[1].number,
-      .out = p->data[op->output],
+      .out = mgl_cpu_program_tensor(p, op->output),
       .out_stride = w->dims[0].number,
   };
   p->kernels->linear(&args, begin, end);
@@ -240,33 +241,50 @@ static void run_linear(const mgl_cpu_program *p, const mgl_op *op, size_t begin,
 
 static void run_attention(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
                           size_t end) {
+  const mgl_tensor *q = &p->graph->tensors[op->inputs[0]];
   mgl_attention_args args = {
-      .q = p->data[op->inputs[0]],
+      .q = mgl_cpu_program_tensor(p, op->inputs[0]),
+      .q_stride = (size_t)q->dims[1].number * q->dims[2].number,
       .items = p->plan->attention_items,
-      .positions = p->data[op->inputs[2]],
-      .block_tables = p->data[op->inputs[3]],
+      .positions = mgl_cpu_program_tensor(p, op->inputs[2]),
+      .block_tables = mgl_cpu_program_tensor(p, op->inputs[3]),
       .block_table_stride = p->plan->limits.pages_per_sequence,
       .kv = p->kv[op->inputs[1]],
-      .head_count = p->graph->tensors[op->inputs[0]].dims[1].number,
+      .head_count = q->dims[1].number,
       .scale = (float)op->attrs[MGL_ATTR_SCALE],
-      .out = p->data[op->output],
+      .out = mgl_cpu_program_tensor(p, op->output),
       .out_dtype = p->graph->tensors[op->output].dtype,
   };
-  p->kernels->attention(&args, p->scratch + worker * p->scratch_bytes, begin, end);
+  p->kernels->attention(&args, mgl_cpu_work_scratch(p, worker), begin, end);
 }
 
 static void run_rmsnorm(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
   const mgl_tensor *output = &p->graph->tensors[op->output];
   mgl_rmsnorm_args args = {
-      .x = p->data[op->inputs[0]],
-      .x_row_index = op->input_count == 3 ? p->data[op->inputs[2]] : NULL,
-      .weight = p->data[op->inputs[1]],
+      .x = mgl_cpu_program_tensor(p, op->inputs[0]),
+      .x_row_index = op->input_count == 3 ? mgl_cpu_program_tensor(p, op->inputs[2]) : NULL,
+      .weight = mgl_cpu_program_tensor(p, op->inputs[1]),
       .width = output->dims[output->rank - 1].number,
       .eps = (float)op->attrs[MGL_ATTR_EPS],
-      .out = p->data[op->output],
+      .out = mgl_cpu_program_tensor(p, op->output),
       .out_dtype = output->dtype,
   };
   p->kernels->rmsnorm(&args, begin, end);
+}
+
+static void run_kv_write(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  const mgl_kv_layer *kv = &p->kv[op->output];
+  size_t stride = (size_t)kv->kv_head_count * kv->head_dim;
+  mgl_kv_write_args args = {
+      .k = mgl_cpu_program_tensor(p, op->inputs[0]),
+      .v = mgl_cpu_program_tensor(p, op->inputs[1]),
+      .k_stride = stride,
+      .v_stride = stride,
+      .head_end = kv->kv_head_count,
+      .slots = mgl_cpu_program_tensor(p, op->inputs[2]),
+      .kv = *kv,
+  };
+  p->kernels->kv_write(&args, begin, end);
 }
 
 void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, size_t begin,
@@ -277,52 +295,48 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
   const uint32_t *in = op->inputs;
   switch (op->kind) {
     case MGL_OP_EMBED:
-      p->kernels->embed(&(mgl_embed_args){.tokens = p->data[in[0]],
-                                          .table = p->data[in[1]],
+      p->kernels->embed(&(mgl_embed_args){.tokens = mgl_cpu_program_tensor(p, in[0]),
+                                          .table = mgl_cpu_program_tensor(p, in[1]),
                                           .table_dtype = tensors[in[1]].dtype,
                                           .width = out->dims[1].number,
-                                          .out = p->data[op->output]},
+                                          .out = mgl_cpu_program_tensor(p, op->output)},
                         begin, end);
       return;
     case MGL_OP_RMSNORM: run_rmsnorm(p, op, begin, end); return;
     case MGL_OP_LINEAR: run_linear(p, op, begin, end); return;
     case MGL_OP_ROPE_ANGLES:
-      p->kernels->rope_angles(&(mgl_rope_angles_args){.positions = p->data[in[0]],
+      p->kernels->rope_angles(&(mgl_rope_angles_args){.positions = mgl_cpu_program_tensor(p, in[0]),
                                                       .inv_freq = p->inv_freq[op_idx],
                                                       .half_dim = out->dims[1].number,
-                                                      .out = p->data[op->output]},
+                                                      .out = mgl_cpu_program_tensor(p, op->output)},
                               begin, end);
       return;
     case MGL_OP_ROPE:
-      p->kernels->rope(&(mgl_rope_args){.x = p->data[op->output],
-                                        .angles = p->data[in[1]],
+      p->kernels->rope(&(mgl_rope_args){.x = mgl_cpu_program_tensor(p, op->output),
+                                        .angles = mgl_cpu_program_tensor(p, in[1]),
                                         .head_count = out->dims[1].number,
                                         .head_dim = out->dims[2].number},
                        begin, end);
       return;
-    case MGL_OP_KV_WRITE:
-      p->kernels->kv_write(&(mgl_kv_write_args){.k = p->data[in[0]],
-                                                .v = p->data[in[1]],
-                                                .slots = p->data[in[2]],
-                                                .kv = p->kv[op->output]},
-                           begin, end);
-      return;
+    case MGL_OP_KV_WRITE: run_kv_write(p, op, begin, end); return;
     case MGL_OP_ATTENTION: run_attention(p, op, worker, begin, end); return;
     case MGL_OP_SILU_MUL:
-      p->kernels->silu_mul(&(mgl_silu_mul_args){.gate = p->data[in[0]],
-                                                .up = p->data[in[1]],
-                                                .out = p->data[op->output],
+      p->kernels->silu_mul(&(mgl_silu_mul_args){.gate = mgl_cpu_program_tensor(p, in[0]),
+                                                .up = mgl_cpu_program_tensor(p, in[1]),
+                                                .out = mgl_cpu_program_tensor(p, op->output),
                                                 .out_dtype = out->dtype},
                            begin, end);
       return;
     case MGL_OP_ADD:
-      p->kernels->add(&(mgl_add_args){.x = p->data[op->output], .y = p->data[in[1]]}, begin, end);
+      p->kernels->add(&(mgl_add_args){.x = mgl_cpu_program_tensor(p, op->output),
+                                      .y = mgl_cpu_program_tensor(p, in[1])},
+                      begin, end);
       return;
     case MGL_OP_QKV_PROJ:
     case MGL_OP_ATTEND:
     case MGL_OP_LINEAR_ADD:
     case MGL_OP_GATE_UP:
-    case MGL_OP_LOGITS: break;  // tasks of mode mega only
+    case MGL_OP_LOGITS: break;  // run as tasks only
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op");

@@ -2,9 +2,13 @@
 // an op.
 //
 // The binding is the same for every mode; a mode only decides which worker runs which units when.
-// Activations live in one block, with storage reused once its last reader is past; KV tensors in
-// another. A program is bound for the limits of a plan and serves every plan within them. Not
-// thread-safe, but for mgl_cpu_op_run, which any worker may call for disjoint units of an op.
+// Weights, KV cache, activations and scratch are those of an mgl_cpu_memory, which several programs
+// share; a program adds where its activations lie in their block: in a layout of its own for ops
+// one after the other (storage is reused once its last reader is past), or in that of a task graph.
+// A program is bound for the largest dims that it can serve and runs every plan within them.
+//
+// Not thread-safe, but for mgl_cpu_op_run here and mgl_cpu_task_run in cpu_tasks.h, which any
+// worker may call for disjoint units of an op.
 #ifndef MGL_RUNTIME_CPU_PROGRAM_H
 #define MGL_RUNTIME_CPU_PROGRAM_H
 
@@ -16,62 +20,60 @@
 #include "batch/plan.h"
 #include "graph/graph.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "runtime/cpu_weights.h"
+#include "runtime/cpu_memory.h"
+#include "task/task.h"
 
 typedef struct mgl_cpu_program_options {
-  mgl_plan_limits limits;
-  uint32_t logit_rows;  // at most this many rows with logits in an iteration, 1 to limits.tokens
-  uint32_t page_count;  // KV pages of limits.page_tokens tokens
-  uint32_t workers;     // each gets its own scratch
   mgl_simd simd;
+  mgl_dim_values largest;            // of a plan; ignored with a task graph, which has T = L = R
+  const mgl_task_graph *task_graph;  // whose activation offsets and attention strides to use;
+                                     // borrowed while creating. NULL: own layout, one stride
 } mgl_cpu_program_options;
-
-// A range of the activation block, for finding which ops depend on each other.
-typedef struct mgl_byte_range {
-  size_t begin, end;
-} mgl_byte_range;
 
 typedef struct mgl_cpu_program {
   const mgl_graph *graph;
+  mgl_cpu_memory *memory;  // shared with other programs
   const mgl_cpu_kernels *kernels;
-  mgl_cpu_program_options options;
+  mgl_dim_values largest;
+  uint32_t strides;        // tasks per KV head in attention ops
+  mgl_dtype act;           // graph/act_dtype.h
   const mgl_plan *plan;    // of the present iteration
-  void **data;             // [tensor_count] weights and activations; inputs are set by each plan
-  mgl_byte_range *ranges;  // [tensor_count] of activations in the block
+  uint64_t iteration;      // its number among the iterations of all programs of this memory
+  const void **data;       // [tensor_count] weights; inputs, set by each plan
+  uint64_t *offsets;       // [tensor_count] of activations in the block
   mgl_kv_layer *kv;        // [tensor_count], set for KV tensors
   float **inv_freq;        // [op_count], set for rope_angles ops
-  unsigned char
-      *barrier;  // [op_count] 1: the op needs results or storage of ops since the last barrier
-  void *activations;
-  size_t activation_bytes;
-  void *kv_pages;
-  size_t kv_bytes;
-  unsigned char *scratch;  // [workers][scratch_bytes]
-  size_t scratch_bytes;
+  unsigned char *barrier;  // [op_count] 1: the op needs results or storage of ops since the last
+                           // barrier; with a task graph NULL
+  size_t stage_bytes;      // of a worker's scratch: staged rows (cpu_tasks.h); a multiple of 64
 } mgl_cpu_program;
 
-// Binds. The graph and the weights must outlive *out.
-mgl_status mgl_cpu_program_create(const mgl_graph *graph, const mgl_cpu_weights *weights,
-                                  const mgl_cpu_program_options *options,
-                                  const mgl_topology *topology, mgl_cpu_program **out,
+// Binds, and reserves what the program needs of the shared memory. The graph and the memory must
+// outlive *out.
+mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory,
+                                  const mgl_cpu_program_options *options, mgl_cpu_program **out,
                                   mgl_error *err);
 void mgl_cpu_program_destroy(mgl_cpu_program *program);  // NULL is fine
 
-// Sets the plan of the next iteration; it must stay unchanged until that iteration is over.
+// Sets the plan of the next iteration and counts that iteration; call it before each one. The plan
+// must stay unchanged until the iteration is over.
 void mgl_cpu_program_set_plan(mgl_cpu_program *program, const mgl_plan *plan);
 
-// Units of work of an op under the present plan, and how many consecutive ones should stay
-// together.
+// Units of work of a canonical op under the present plan, and how many consecutive ones should stay
+// together. (Fused ops run as tasks only, in the tile units of task/tile.h.)
 size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx);
 size_t mgl_cpu_op_grain(const mgl_cpu_program *program, size_t op_idx);
 // Runs units [begin, end) as worker `worker` (whose scratch it uses).
 void mgl_cpu_op_run(const mgl_cpu_program *program, size_t op_idx, uint32_t worker, size_t begin,
                     size_t end);
 
-// Memory of a tensor by name, NULL if there is none. Outputs are valid until the next iteration.
+// Memory of an input, weight or activation, NULL for a KV tensor. Activations are valid until
+// another op reuses their storage, outputs until the next iteration of any program.
+void *mgl_cpu_program_tensor(const mgl_cpu_program *program, uint32_t tensor);
+// The same by name, NULL if there is none.
 void *mgl_cpu_program_find(const mgl_cpu_program *program, const char *name);
 
-// KV bytes of one token over all layers.
-uint64_t mgl_graph_kv_bytes_per_token(const mgl_graph *graph);
+// Elements of a tensor under the present plan.
+uint64_t mgl_cpu_program_elements(const mgl_cpu_program *program, uint32_t tensor);
 
 #endif

@@ -175,7 +175,7 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
                                 mgl_weight_source source, uint64_t seed, mgl_team *team,
                                 const mgl_topology *topology, const mgl_weights_progress *progress,
                                 mgl_cpu_weights *out, mgl_error *err) {
-  *out = (mgl_cpu_weights){.step_bytes = count_step_bytes(graph)};
+  *out = (mgl_cpu_weights){.graph = graph, .step_bytes = count_step_bytes(graph)};
   binder b = {graph, checkpoint, source, seed, team, progress, out};
   mgl_status status = MGL_OK;
   size_t vector_elements = 0;

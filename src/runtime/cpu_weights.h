@@ -21,6 +21,7 @@ typedef enum mgl_weight_source {
 } mgl_weight_source;
 
 typedef struct mgl_cpu_weights {
+  const mgl_graph *graph;  // the program that they were bound for; borrowed
   const void **data;  // [tensor_count]: matrices in their dtype, vectors as f32; NULL: not a weight
   uint64_t step_bytes;  // read by one decode step of one sequence: every matrix once, embeddings
                         // only as output projection
@@ -34,8 +35,9 @@ typedef struct mgl_weights_progress {
   void *context;
 } mgl_weights_progress;
 
-// Checks every weight's shape against the checkpoint and binds it. The checkpoint must outlive *out
-// when the source is MGL_WEIGHTS_MAPPED. seed is for dummy weights.
+// Checks every weight's shape against the checkpoint and binds it. The graph must outlive *out, and
+// the checkpoint too when the source is MGL_WEIGHTS_MAPPED. seed is for dummy weights. Other
+// programs of the same model find these weights by name (cpu_memory.h).
 mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *checkpoint,
                                 mgl_weight_source source, uint64_t seed, mgl_team *team,
                                 const mgl_topology *topology, const mgl_weights_progress *progress,

@@ -173,6 +173,10 @@ uint32_t mgl_team_size(const mgl_team *team) {
   return team->size;
 }
 
+bool mgl_team_crowded(const mgl_team *team) {
+  return team->spin_limit == 0;
+}
+
 void mgl_team_run(mgl_team *team, void (*work)(void *context, uint32_t index), void *context) {
   team->work = work;
   team->context = context;

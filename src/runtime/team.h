@@ -8,6 +8,7 @@
 #ifndef MGL_RUNTIME_TEAM_H
 #define MGL_RUNTIME_TEAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,6 +26,9 @@ mgl_status mgl_team_create(const mgl_topology *topology, uint64_t threads, mgl_t
 void mgl_team_destroy(mgl_team *team);  // NULL is fine
 
 uint32_t mgl_team_size(const mgl_team *team);
+
+// True if there are more workers than processors, so that spinning takes time from other workers.
+bool mgl_team_crowded(const mgl_team *team);
 
 // Runs work(context, index) once on every worker and returns when all have returned. What the
 // caller wrote before is visible to the workers, and what they wrote is visible to the caller

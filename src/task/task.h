@@ -37,10 +37,10 @@ typedef struct mgl_task {
   uint16_t flags;    // mgl_task_flags
   uint16_t worker;   // AOT: its worker; MGL_NO_WORKER for JIT and empty tasks
   uint32_t op;       // index in the program; MGL_NO_OP for an empty task
-  uint32_t begin;    // tile: units [begin, end) of the op (compile/partition.h says what a unit is)
+  uint32_t begin;    // tile: units [begin, end) of the op (task/tile.h says what a unit is)
   uint32_t end;
   uint32_t dependent_event;  // what it waits for; MGL_NO_EVENT: ready when the iteration starts
-  uint32_t trigger_event;    // what it triggers when done; MGL_NO_EVENT: none
+  uint32_t trigger_event;    // what it triggers when done; every task leads to the end of the graph
   uint32_t cost;             // modelled cost in bytes moved, for placement and reports
 } mgl_task;
 

@@ -3,14 +3,19 @@
 // A task computes *tile units* [begin, end) of its op. Tile units are fixed when a task graph is
 // compiled for T tokens; they cut columns (output features, heads), never the tokens that an
 // iteration brings or not:
-//   linear, qkv_proj, linear_add, gate_up, logits, silu_mul, add   one output column, for all rows
-//   rmsnorm, rope, embed, rope_angles, kv_write                    one row (rmsnorm of heads: token
-//   * heads + head) attention, attend   kv_head * strides + stride: that KV head, for every
-//   strides-th item of the plan's work
-//                       list (attend: every strides-th sequence), beginning with `stride`
+//   linear, qkv_proj, linear_add, gate_up, logits, silu_mul, add
+//       one output column, for all rows
+//   rmsnorm, rope, embed, rope_angles, kv_write
+//       one row (rmsnorm of heads: token * heads + head)
+//   attention, attend
+//       kv_head * strides + stride: that KV head, for every strides-th item of the plan's work list
+//       (attend: every strides-th sequence), beginning with `stride`
+//
 // A region is a rectangle of a tensor seen as a matrix: dim 0 are the rows, all others flattened
-// the columns. A KV tensor is seen as [HKV, 1]. Inputs from the plan and weights are written by no
-// task: no regions.
+// the columns. A KV tensor is seen as [HKV, 1], since block tables are known only at run time:
+// kv_write writes all KV heads of its tokens, attend writes (before it reads) its KV heads' rows of
+// its sequences' new tokens. Tasks of one op never wait for each other: where their regions meet
+// (KV rows, outputs of several strides of one head) the rows that they really touch are disjoint.
 #ifndef MGL_TASK_TILE_H
 #define MGL_TASK_TILE_H
 
@@ -18,7 +23,12 @@
 
 #include "graph/graph.h"
 
-enum { MGL_TILE_MAX_REGIONS = 12 };
+enum {
+  MGL_TILE_MAX_REGIONS = 12,
+  MGL_TILE_MAX_OPERANDS = 16,
+  // The cost model's guess where only a plan knows: cached tokens of a sequence.
+  MGL_TILE_MODEL_CONTEXT = 1024,
+};
 
 typedef struct mgl_region {
   uint32_t tensor;
@@ -26,29 +36,54 @@ typedef struct mgl_region {
   uint32_t column_begin, column_end;
 } mgl_region;
 
-// What a tile reads and writes; in place counts as both. Storage that an in-place op takes over is
-// still two tensors here.
+// What a tile reads and writes of activations and KV; inputs from the plan and weights are written
+// by no task and left out. In place counts as both: the storage that an in-place op takes over is
+// read and written as its input tensor, and written as its output. Rectangles are not empty.
 typedef struct mgl_tile_access {
   uint32_t read_count, write_count;
   mgl_region reads[MGL_TILE_MAX_REGIONS];
   mgl_region writes[MGL_TILE_MAX_REGIONS];
 } mgl_tile_access;
 
+// Everything that a tile touches: regions of activations and KV, its share of each weight, and what
+// may be read of the plan's inputs. A weight [D] is a matrix of D rows and one column; rows chosen
+// by data (embed's table) count as all rows.
+typedef struct mgl_tile_operand {
+  mgl_region region;
+  uint32_t input;  // index in op->inputs; MGL_TILE_OUTPUT for the output
+} mgl_tile_operand;
+
+#define MGL_TILE_OUTPUT UINT32_MAX
+
 // Number of tile units of an op in a graph for `tokens` tokens (T = L = R = tokens), with `strides`
 // tasks per KV head in attention ops (at least 1; ignored by the others).
 uint32_t mgl_tile_units(const mgl_graph *graph, const mgl_op *op, uint32_t tokens,
                         uint32_t strides);
 
-// Units that should stay together: a multiple of 16 columns for linears, so that no two tasks write
-// one cache line and every kernel's row block is whole; 1 elsewhere.
+// Units that should stay together: 16 columns where units are columns, so that no two tasks write
+// one cache line of f32 and every kernel's row block is whole; 1 elsewhere.
 uint32_t mgl_tile_grain(const mgl_op *op);
+
+bool mgl_tile_is_attention(const mgl_op *op);
+// KV heads of an attention op.
+uint32_t mgl_tile_kv_heads(const mgl_graph *graph, const mgl_op *op);
 
 void mgl_tile_regions(const mgl_graph *graph, const mgl_op *op, uint32_t tokens, uint32_t strides,
                       uint32_t begin, uint32_t end, mgl_tile_access *out);
 
-// Bytes that a task moves from memory: its share of weights, and what it reads and writes of
-// activations.
+// Operands in the order of the op's inputs (several for one input where it is no rectangle), then
+// the output's. Returns their number, at most MGL_TILE_MAX_OPERANDS.
+uint32_t mgl_tile_operands(const mgl_graph *graph, const mgl_op *op, uint32_t tokens,
+                           uint32_t strides, uint32_t begin, uint32_t end,
+                           mgl_tile_operand out[MGL_TILE_MAX_OPERANDS]);
+
+// Bytes that a task moves from memory: its share of weights, what it reads and writes of
+// activations, and in attention the KV cache of its heads and sequences, with
+// MGL_TILE_MODEL_CONTEXT tokens in each of `tokens` sequences.
 uint64_t mgl_tile_cost(const mgl_graph *graph, const mgl_op *op, uint32_t tokens, uint32_t strides,
                        uint32_t begin, uint32_t end);
+// The weights' part of it.
+uint64_t mgl_tile_weight_bytes(const mgl_graph *graph, const mgl_op *op, uint32_t tokens,
+                               uint32_t strides, uint32_t begin, uint32_t end);
 
 #endif

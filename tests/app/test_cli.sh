@@ -122,11 +122,11 @@ test_help() {
   local command
   run --help
   check_status "--help" 0
-  for command in run score tokenize bench info completion; do
+  for command in run score tokenize bench compile graph info completion; do
     check_has "--help" "$out" "  $command "
   done
   check_empty "--help: standard error" "$err"
-  for command in run score tokenize bench info completion; do
+  for command in run score tokenize bench compile graph info completion; do
     run "$command" --help
     check_status "$command --help" 0
     check_has "$command --help" "$out" "Usage: megalith $command"
@@ -136,7 +136,7 @@ test_help() {
     check_status "$command -h with a mistake" 0
   done
   run run --help
-  for option in prompt file chat system max-tokens temperature top-k top-p seed threads mode; do
+  for option in prompt file chat system max-tokens temperature top-k top-p seed threads mode trace; do
     check_has "run --help" "$out" "--$option"
   done
   run --version
@@ -168,6 +168,10 @@ test_completion() {
   check_equal "bash: choices" "dummy" "$(complete_words megalith bench --load-format du)"
   check_equal "bash: folders" "$work/folders/model one" \
     "$(complete_words megalith run "$work/folders/mo")"
+  check_equal "bash: passes" "normalise" "$(complete_words megalith compile --dump norm)"
+  touch "$work/folders/graph one.json"
+  check_equal "bash: files" "$work/folders/graph one.json" \
+    "$(complete_words megalith graph "$work/folders/gr")"
   expect_error "completion without a shell" "expected bash, zsh or fish" completion
   expect_error "completion of an unknown shell" "expected bash, zsh or fish" completion tcsh
 }
@@ -200,8 +204,8 @@ test_usage() {
     run -p x --temperature nan
   expect_error "top-p zero" "top-p: expected above 0 and at most 1" run -p x --top-p 0
   expect_error "top-p above 1" "--top-p: expected a number of 0 to 1, found 1.5" run -p x --top-p 1.5
-  expect_error "mode" "--mode: expected eager, found \"fast\"" run -p x --mode fast
-  expect_error "mode list" "found \"\"" bench --mode eager,
+  expect_error "mode" "--mode: expected mega or eager, found \"fast\"" run -p x --mode fast
+  expect_error "mode list" "expected mega or eager, found \"\"" bench --mode eager,
   expect_error "load format" "expected auto, mapped, copied or dummy, found \"lazy\"" \
     bench --load-format lazy
   expect_error "system without chat" "--system needs --chat" run -p x --system y
@@ -209,6 +213,16 @@ test_usage() {
   expect_error "score of both" "found both" score --tokens 1 --text x
   expect_error "generate 1" "--generate: expected 2 to" bench --generate 1
   expect_error "batch 65" "--batch: expected 1 to 64, found 65" bench --batch 65
+  expect_error "an empty MODEL" "MODEL: expected a path, found an empty text" run "" -p x
+  expect_error "an empty file" "--logits: expected a path, found an empty text" \
+    score --tokens 1 --logits ""
+  expect_error "a path that is too long" "MODEL: expected a path of at most 4095 bytes, found 5000" \
+    run "$(printf 'x%.0s' {1..5000})" -p x
+  expect_error "a name that is too long" "File name too long" run "$(printf 'x%.0s' {1..4000})" -p x
+  expect_error "score of two texts" "--text: expected it once, found it 2 times" \
+    score --text a --text b
+  expect_error "score of two lists" "--tokens: expected it once, found it 2 times" \
+    score --tokens 1 --tokens 2
   MEGALITH_SIMD=mmx expect_error "SIMD level" "MEGALITH_SIMD: expected scalar" run -p x
 }
 
@@ -234,6 +248,10 @@ test_run() {
   check_equal "run with text on stdin" "12 + 7 = 19." "$(cat "$out")"
   printf 'What is 12 + 7?' | "$program" run --chat -f - >"$out" 2>"$err"
   check_equal "run -f -" "12 + 7 = 19." "$(cat "$out")"
+  printf 'What is 12 + 7?' | "$program" run --chat -f /dev/stdin >"$out" 2>"$err"
+  check_equal "run -f of a pipe" "12 + 7 = 19." "$(cat "$out")"
+  "$program" run --chat -f <(printf 'What is 12 + 7?') >"$out" 2>"$err"
+  check_equal "run -f of a process" "12 + 7 = 19." "$(cat "$out")"
   run run --chat --system "Be brief." -p "What is 12 + 7?" -- "$demo"
   check_equal "run with MODEL behind --" "12 + 7 = 19." "$(cat "$out")"
 
@@ -272,6 +290,86 @@ test_run() {
   check_has "70 prompts" "$out" "69 + 1 = 70."
 }
 
+# What generation_config.json says is applied, or is told.
+test_generation_config() {
+  local folder
+  folder=$(copy_demo generation_keys generation_config.json)
+  printf '{"min_p": 0.1, "num_beams": 2, "suppress_tokens": [], "max_new_tokens": 7}' \
+    >"$folder/generation_config.json"
+  run run "$folder" -p "Once upon a time"
+  check_status "generation_config.json" 0
+  check_has "generation_config.json" "$err" "generated: 7 tokens"
+  check_has "generation_config.json" "$err" \
+    "megalith: note: not applied of the model's generation_config.json: min_p, num_beams"
+  check_equal "generation_config.json: lines on standard error" 2 "$(wc -l <"$err")"
+  run run "$folder" -p "Once upon a time" -n 9
+  check_has "-n over max_new_tokens" "$err" "generated: 9 tokens"
+  run run --help
+  check_has "run --help: -n" "$out" "max_new_tokens"
+  check_has "run --help: --top-k" "$out" "default; 50"
+}
+
+# A ceiling that cannot be measured is no failure: the text is out by then. The buffer is large, and
+# a limit on the address space that just fits the run does not fit it too.
+test_no_ceiling() {
+  local limit found=no
+  for ((limit = 40; limit < 2000; limit += 4)); do
+    (ulimit -v $((limit * 1024)) && exec timeout 120 "$program" run -p Once -n 3 --threads 1) \
+      >"$out" 2>"$err" </dev/null
+    status=$?
+    if [ "$status" -eq 0 ]; then
+      found=yes
+      break
+    fi
+  done
+  if [ "$found" = no ]; then
+    skip "the program needs more than 2 GB of address space (a sanitizer?): no run without a ceiling"
+    return
+  fi
+  check_has "run without a ceiling" "$err" "generated: 3 tokens"
+  check_has "run without a ceiling" "$err" "share of the read ceiling unknown (could not map"
+}
+
+# Damaged weights: an error in place of token 0, over and over.
+test_not_finite() {
+  local folder mode
+  folder=$(copy_demo not_finite model.safetensors)
+  head -c 2000000 /dev/zero | tr '\0' '\377' |
+    dd of="$folder/model.safetensors" bs=65536 seek=$(($(wc -c <"$folder/model.safetensors") - 2000000)) \
+      oflag=seek_bytes conv=notrunc status=none
+  for mode in mega eager; do
+    expect_error "NaN in the weights, mode $mode" \
+      "logits are not finite (NaN or infinity) at position 2 of request 0: damaged weights?" \
+      run "$folder" -p "Once" --mode "$mode"
+    expect_error "score with NaN in the weights, mode $mode" \
+      "logits are not finite (NaN or infinity) at position 0: damaged weights?" \
+      score "$folder" --tokens 1,2,3 --mode "$mode" --logits "$work/not_finite.npy"
+  done
+  expect_error "NaN and a temperature" "damaged weights?" run "$folder" -p Once --temperature 1
+  check_equal "NaN: no file is left" 0 "$(find "$work" -name 'not_finite.npy*' | wc -l)"
+}
+
+test_trace() {
+  local command
+  for command in "run -p Once -n 4" "bench -p 4 -g 4 --runs 1" "bench -p 4 -g 4 --runs 1 --mode mega"; do
+    rm -f "$work/trace.json"
+    # shellcheck disable=SC2086
+    run $command --trace "$work/trace.json"
+    check_status "$command --trace" 0
+    check_json "$command --trace" "$work/trace.json"
+    check_has "$command --trace" "$work/trace.json" '"traceEvents"'
+    check_has "$command --trace: names of ops" "$work/trace.json" '7.gated'
+    check_has "$command --trace: names of ops" "$work/trace.json" 'logits'
+    # shellcheck disable=SC2086
+    expect_error "$command --trace --mode eager" "--trace: expected --mode mega" \
+      $command --trace "$work/eager.json" --mode eager
+    # shellcheck disable=SC2086
+    expect_error "$command --trace into no folder" "cannot create $work/nowhere/t.json" \
+      $command --trace "$work/nowhere/t.json"
+  done
+  check_equal "--trace: files" "$work/trace.json" "$(find "$work" -name 'trace.json*' -o -name 'eager.json*')"
+}
+
 test_run_errors() {
   local long
   long=$(printf 'word %.0s' {1..800})
@@ -282,12 +380,15 @@ test_run_errors() {
     run -p x -p "$long"
   expect_error "-n beyond the context" "do not fit into the model's context of 512" run -p x -n 600
   expect_error "missing prompt file" "cannot open $work/none" run -f "$work/none"
-  expect_error "folder as prompt file" "expected a regular file" run -f "$work"
+  expect_error "folder as prompt file" "expected a file, found a folder" run -f "$work"
+  expect_error "endless prompt file" "/dev/zero: more than " run -f /dev/zero
   printf 'a\0b' >"$work/nul"
   expect_error "NUL in a chat" "found a NUL byte" run --chat -f "$work/nul"
   printf '\377\376' >"$work/invalid"
   run run -f "$work/invalid" -n 2
   check_status "invalid UTF-8 in a prompt" 0
+  run run --chat -f "$work/invalid" -n 2
+  check_status "invalid UTF-8 in a chat" 0
 }
 
 # --- score ---------------------------------------------------------------------------------------
@@ -409,12 +510,14 @@ test_bench() {
   run bench --prompt 8 --generate 8 --runs 1
   check_status "bench" 0
   check_has "bench" "$out" "ms/token"
-  check_has "bench" "$out" "eager"
+  check_has "bench: all modes" "$out" "mega "
+  check_has "bench: all modes" "$out" "eager "
   run bench --batch 3 --prompt 70 --generate 8 --runs 2 --json --threads 2
+  check_equal "bench --json: a line for each mode" 2 "$(wc -l <"$out")"
   check_status "bench --json" 0
   check_json "bench --json" "$out"
   local field
-  for field in '"mode": "eager"' ms_per_token bytes_per_token gbps ceiling_gbps share batch prompt \
+  for field in '"mode": "mega"' '"mode": "eager"' ms_per_token bytes_per_token gbps ceiling_gbps share batch prompt \
     generate threads simd model tokens_per_s prompt_ms prompt_tokens_per_s load_format; do
     check_has "bench --json" "$out" "$field"
   done
@@ -449,6 +552,218 @@ test_info() {
   check_has "info" "$out" "GB/s"
 }
 
+# --- compile and graph ---------------------------------------------------------------------------
+
+# A folder with nothing but the demo's config.json.
+config_only() {
+  mkdir -p "$work/config_only"
+  cp "$demo/config.json" "$work/config_only"
+  printf '%s' "$work/config_only"
+}
+
+# The number behind a key, in the statistics of the only graph of a `compile --json`.
+statistic() {  # key
+  sed "s/.*\"$1\": \([0-9.]*\).*/\1/" "$out"
+}
+
+test_compile() {
+  local folder pass key
+  folder=$(config_only)
+  run compile "$folder"
+  check_status "compile" 0
+  check_empty "compile: standard error" "$err"
+  for pass in fuse_ops partition depend fuse_events prune normalise label place lay_out emit; do
+    check_has "compile: the table" "$out" "$pass"
+  done
+  run compile "$folder" --tokens all --workers 3
+  check_status "compile --tokens all" 0
+  check_has "compile --tokens all" "$out" "16 tokens  32 tokens  64 tokens"
+  run compile "$folder" --json --workers 4 --tokens 2
+  check_status "compile --json" 0
+  check_json "compile --json" "$out"
+  for key in ops_before_fusion tasks dependent_pairs fused_events empty_tasks jit_tasks weight_bytes \
+    worker_bytes_max activation_bytes descriptor_bytes compile_ms; do
+    check_has "compile --json" "$out" "\"$key\": "
+  done
+  check_equal "compile --json: ops of the model" 148 "$(statistic ops_before_fusion)"
+  check_equal "compile --json: fused ops" 43 "$(statistic ops)"
+  check_has "compile --json without a bandwidth" "$out" '"read_ms": null'
+  run compile "$folder" --no-fuse --json
+  check_equal "compile --no-fuse: ops" 148 "$(statistic ops)"
+  run compile "$folder" --bandwidth 10 --json
+  check_equal "compile --bandwidth" "$(awk "BEGIN { printf \"%.10g\", $(statistic weight_bytes) / 1e7 }")" \
+    "$(statistic read_ms)"
+  run compile "$folder" --launch jit --json
+  check_equal "compile --launch jit: AOT tasks" 0 "$(statistic aot_tasks)"
+  run compile "$folder" --launch aot --launch logits=jit --partition logits=7 --json
+  check_equal "compile --launch logits=jit: JIT tasks" 7 "$(statistic jit_tasks)"
+  run compile "$folder" --launch logits=jit --launch logits=aot --json
+  check_equal "compile: the last --launch counts" 0 "$(statistic jit_tasks)"
+  run compile "$folder" --coarse --verify
+  check_status "compile --coarse" 0
+  run compile "$folder" --measure
+  check_status "compile --measure" 0
+  check_has "compile --measure" "$out" "GB/s"
+  run compile --dump list
+  check_status "compile --dump list" 0
+  check_equal "compile --dump list" "$("$program" compile --dump list | wc -l)" "$(wc -w <"$out")"
+  for pass in $(cat "$out"); do
+    run compile "$folder" --dump "$pass"
+    check_status "compile --dump $pass" 0
+    checks=$((checks + 1))
+    [ -s "$out" ] || fail "compile --dump $pass" "a text" "nothing"
+  done
+}
+
+test_compile_errors() {
+  local folder
+  folder=$(config_only)
+  expect_error "compile of no folder" "does not exist" compile "$work/nowhere"
+  expect_error "0 tokens" "--tokens: expected 1 to 64 or all, found \"0\"" compile --tokens 0
+  expect_error "65 tokens" "--tokens: expected 1 to 64 or all, found \"65\"" compile --tokens 65
+  expect_error "tokens with a tail" "found \"1x\"" compile --tokens 1x
+  expect_error "2^64 + 1 tokens" "found \"18446744073709551617\"" compile --tokens 18446744073709551617
+  expect_error "no workers" "--workers: expected 1 to 4096, found 0" compile --workers 0
+  expect_error "unknown op" "\"foo\": the program has no op of that kind" compile --partition foo=2
+  expect_error "unknown op to launch" "\"9.gated\"" compile --launch 9.gated=jit
+  expect_error "an op that was fused" "\"rope\"" compile --partition rope=2
+  expect_error "grid of nothing" "--partition: expected up to three numbers" compile --partition gate_up=
+  expect_error "grid of 0" "found \"gate_up=0,1,1\"" compile --partition gate_up=0,1,1
+  expect_error "grid of words" "found \"gate_up=a\"" compile --partition gate_up=a
+  expect_error "grid of four" "found \"gate_up=1,1,1,1\"" compile --partition gate_up=1,1,1,1
+  expect_error "grid with a comma" "found \"gate_up=1,\"" compile --partition gate_up=1,
+  expect_error "huge grid" "expected up to three numbers of 1 to" compile --partition gate_up=99999999999
+  expect_error "grid finer than the op" "x is at most 48" compile --partition gate_up=49
+  expect_error "strides of a linear" "gate_up=2,2,1: y" compile --partition gate_up=2,2
+  expect_error "split reduction" "z must be 1" compile --partition gate_up=2,1,2
+  expect_error "grid of no op" "--partition: expected OP=X,Y,Z, found \"=2\"" compile --partition =2
+  expect_error "no grid" "--partition: expected OP=X,Y,Z, found \"gate_up\"" compile --partition gate_up
+  expect_error "unknown launch" "expected aot, jit, OP=aot or OP=jit, found \"now\"" compile --launch now
+  expect_error "unknown launch of an op" "found \"gate_up=now\"" compile --launch gate_up=now
+  expect_error "unknown pass" "--dump: expected list, fuse_ops, partition" compile --dump passes
+  expect_error "a dump of all graphs" "--dump: expected one token count" compile --dump emit -n all
+  expect_error "all graphs in one file" "--output: expected one token count" \
+    compile -o "$work/all.json" -n all
+  expect_error "dump and json" "expected one of them" compile --dump emit --json
+  expect_error "two bandwidths" "expected one of --bandwidth and --measure" \
+    compile --bandwidth 5 --measure
+  expect_error "a bandwidth of 0" "--bandwidth: expected a number of" compile --bandwidth 0
+  expect_error "output to a device" "expected a regular file or none, found something else" \
+    compile "$folder" -o /dev/null
+  expect_error "output to a folder" "found a folder" compile "$folder" -o "$work"
+  expect_error "output into no folder" "cannot create" compile "$folder" -o "$work/nowhere/g.json"
+  check_equal "partial files" 0 "$(find "$work" -name '*.partial-*' | wc -l)"
+}
+
+test_graph() {
+  local folder file tasks bytes
+  folder=$(config_only)
+  file=$work/task_graph.json
+  run compile "$folder" -o "$file" --workers 4 --tokens 8 --launch attend=jit --json
+  check_status "compile -o" 0
+  check_json "compile -o" "$file"
+  check_equal "compile -o: partial files" 0 "$(find "$work" -name '*.partial-*' | wc -l)"
+  tasks=$(statistic tasks)
+  run graph "$file"
+  check_status "graph" 0
+  check_empty "graph: standard error" "$err"
+  check_has "graph" "$out" "8 tokens an iteration, 4 workers"
+  check_has "graph" "$out" "end_of_task_graph"
+  check_has "graph" "$out" "*.gated "
+  check_equal "graph: rows of ops" 8 "$(awk '/^op /{f=1;next} f' "$out" | wc -l)"
+  run graph "$file" --ops
+  check_has "graph --ops" "$out" "7.gated "
+  run graph "$file" --json
+  check_status "graph --json" 0
+  check_json "graph --json" "$out"
+  if command -v jq >/dev/null; then
+    check_equal "graph --json: tasks" "$tasks" "$(jq '.aot + .jit' "$out")"
+    check_equal "graph --json: tasks by kind" "$tasks" "$(jq '[.kinds[].tasks] | add' "$out")"
+    check_equal "graph --json: bytes by op" "$(jq .bytes "$out")" "$(jq '[.ops[].bytes] | add' "$out")"
+    check_equal "graph --json: events" "$(jq '.all_events | length' "$file")" \
+      "$(jq '[.events_by_type[]] | add' "$out")"
+    check_equal "graph --json: JIT" "$(jq '.kinds[] | select(.kind == "attend") | .tasks' "$out")" \
+      "$(jq .jit "$out")"
+  fi
+  run graph "$file" --task 20
+  check_status "graph --task" 0
+  check_has "graph --task" "$out" "waits for   event"
+  check_has "graph --task" "$out" "triggers    event"
+  check_has "graph --task: the chain" "$out" "embedded"
+  run graph "$file" --path --workers
+  check_status "graph --path --workers" 0
+  check_has "graph --path" "$out" "critical path: "
+  check_equal "graph --workers" 4 "$(grep -c '  ####' "$out")"
+  run graph "$file" --path --hop-bytes 0
+  check_has "graph --hop-bytes 0" "$out" "hops of 0 B"
+  run graph "$file" --svg "$work/layer.svg" --layer 3
+  check_status "graph --svg" 0
+  check_has "graph --svg" "$work/layer.svg" "layer 3"
+  check_has "graph --svg" "$work/layer.svg" "</svg>"
+  if command -v xmllint >/dev/null; then
+    checks=$((checks + 1))
+    xmllint --noout "$work/layer.svg" 2>"$err" || fail "graph --svg" "XML" "$(show "$err")"
+  fi
+  check_equal "graph --svg: no task of other layers" 0 "$(grep -c '<title>task [0-9]*: [0124-9]\.' \
+    "$work/layer.svg")"
+  expect_error "graph without a file" "expected a FILE" graph
+  expect_error "graph of no file" "cannot open" graph "$work/nowhere.json"
+  expect_error "graph of a folder" "$work" graph "$work"
+  expect_error "no such task" "--task: expected 0 to " graph "$file" --task 100000
+  expect_error "no such layer" "found no op whose name begins with \"8.\"" \
+    graph "$file" --svg "$work/x.svg" --layer 8
+  expect_error "layer without svg" "--layer chooses what --svg draws" graph "$file" --layer 0
+  expect_error "json and more" "expected no --path with it" graph "$file" --json --path
+  expect_error "svg to a device" "found something else" graph "$file" --svg /dev/null --layer 0
+  run compile "$folder" -o "$file" --workers 64
+  expect_error "too large a picture" "expected at most 400 tasks" graph "$file" --svg "$work/x.svg"
+  check_equal "no picture" 0 "$(find "$work" -name 'x.svg*' | wc -l)"
+}
+
+# Whatever a file holds, graph ends with a message.
+test_broken_graphs() {
+  local folder file broken bytes cut
+  folder=$(config_only)
+  file=$work/small_graph.json
+  broken=$work/broken.json
+  run compile "$folder" -o "$file" --workers 2
+  bytes=$(wc -c <"$file")
+  for cut in 0 1 100 $((bytes / 2)) $((bytes - 3)); do
+    head -c "$cut" "$file" >"$broken"
+    expect_error "graph cut at $cut" "$broken" graph "$broken"
+  done
+  printf '[]' >"$broken"
+  expect_error "an array" "$broken" graph "$broken"
+  printf '{}' >"$broken"
+  expect_error "an empty object" "$broken" graph "$broken"
+  printf '[%.0s' {1..5000} >"$broken"
+  expect_error "deep nesting" "nested deeper than" graph "$broken"
+  if ! command -v jq >/dev/null; then
+    skip "jq is not installed: task graphs with wrong values are not tested"
+    return
+  fi
+  change() {  # jq program
+    jq -c "$1" "$file" >"$broken"
+    expect_error "a task graph after $1" "$broken" graph "$broken"
+  }
+  change 'del(.all_events)'
+  change 'del(.program)'
+  change '.tokens = 0'
+  change '.tokens = 1000000'
+  change '.all_tasks[3].end = 4000000000'
+  change '.all_tasks[3].op = 100000'
+  change '.all_tasks[3].begin = -1'
+  change '.all_tasks[3].dependent_event = 100000'
+  change '.all_tasks[20].dependent_event = null'
+  change '.all_tasks[3].trigger_event = "x"'
+  change '.all_tasks |= reverse'
+  change '.all_tasks |= del(.[10])'
+  change '.all_events[2].num_triggers += 1'
+  change '.all_events[2].first_task_id += 1'
+  change '.all_events[2].event_type = 77'
+  change '.first_tasks = []'
+}
+
 # --- broken models -------------------------------------------------------------------------------
 
 test_bad_models() {
@@ -458,6 +773,34 @@ test_bad_models() {
   mkdir -p "$work/empty"
   expect_error "empty folder" "has no config.json" run "$work/empty" -p x
   MEGALITH_DEMO=$work/none expect_error "no demo" "$work/none does not exist" run -p x
+
+  ln -s loop "$work/loop"
+  expect_error "a link to itself" "Too many levels of symbolic links" run "$work/loop" -p x
+  ln -s nowhere "$work/dangling"
+  expect_error "a link to nothing" "$work/dangling is a link to nothing" run "$work/dangling" -p x
+  mkdir -p "$work/dangling_config"
+  ln -s nowhere "$work/dangling_config/config.json"
+  expect_error "config.json as a link to nothing" "config.json is a link to nothing" \
+    run "$work/dangling_config" -p x
+  if [ "$(id -u)" -ne 0 ]; then
+    mkdir -p "$work/closed"
+    chmod 0 "$work/closed"
+    expect_error "a folder that may not be searched" "Permission denied" run "$work/closed" -p x
+    chmod 700 "$work/closed"
+  else
+    skip "root may search every folder"
+  fi
+  local name=$'esc\e[31m\302\233name'
+  expect_error "control characters in MODEL" "esc?[31m??name does not exist" run "$work/$name" -p x
+  cp -r "$(copy_demo escapes)" "$work/$name"
+  local arguments
+  for arguments in "-p 4 -g 4 --runs 1" "-p 4 -g 4 --runs 1 --json"; do
+    # shellcheck disable=SC2086
+    run bench "$work/$name" $arguments
+    check_status "bench of a folder with control characters" 0
+    check_has "bench of a folder with control characters" "$out" 'esc?[31m??name'
+    check_equal "bench: control characters" 0 "$(LC_ALL=C tr -d '\n' <"$out" | tr -cd '\000-\037\177-\237' | wc -c)"
+  done
 
   folder=$(copy_demo no_weights)
   rm "$folder/model.safetensors"
@@ -504,9 +847,12 @@ test_bad_models() {
   expect_error "vocabulary of the wrong type" "\"vocab_size\": expected an integer, found a string" \
     run "$folder" -p x
   change 's/"vocab_size": 1024/"vocab_size": 1000/; /token_id/d'
-  rm "$folder/generation_config.json"
-  expect_error "tokenizer beyond the vocabulary" "expected token ids below the vocab_size" \
-    run "$folder" -p x
+  rm "$folder/generation_config.json" "$folder/model.safetensors"
+  run run "$folder" --load-format dummy -p "Once" -n 2
+  check_status "a tokenizer beyond the vocabulary" 0
+  expect_error "a token beyond the vocabulary" "expected an id of 0 to 999, found 1023" \
+    run "$folder" --load-format dummy -p "<|im_end|>"
+  ln -s "$demo/model.safetensors" "$folder/model.safetensors"
   change 's/Qwen3ForCausalLM/GPT2LMHeadModel/; s/"qwen3"/"gpt2"/'
   expect_error "unknown architecture" "GPT2LMHeadModel" run "$folder" -p x
   printf '{"a": ' >"$folder/config.json"
@@ -536,6 +882,7 @@ test_bad_models() {
 test_streams() {
   local command
   for command in "run -p x -n 5" "score --tokens 1,2" "info" "--help" "--version" "completion bash" \
+    "compile" "compile --dump emit" "graph $work/task_graph.json" \
     "bench -p 2 -g 2 --runs 1" "run --help"; do
     # shellcheck disable=SC2086
     timeout 120 "$program" $command >/dev/full 2>"$err" </dev/null
@@ -587,6 +934,23 @@ test_interrupt() {
   check_status "Ctrl-C in score" 130
   check_empty "Ctrl-C in score: standard output" "$out"
   check_equal "Ctrl-C in score: files left" 0 "$(find "$work" -name '*interrupted*' | wc -l)"
+  # Signals that kill leave no half file behind either.
+  local signal number
+  for signal in TERM HUP; do
+    number=$((128 + $(kill -l "$signal")))
+    timeout --foreground --preserve-status -s "$signal" 2 "$program" score "$folder" \
+      --logits "$work/killed.npy" --tokens "$(yes 5 | head -n 30000 | paste -sd,)" \
+      >"$out" 2>"$err" </dev/null
+    status=$?
+    check_status "SIG$signal in score" "$number"
+    check_equal "SIG$signal in score: files left" 0 "$(find "$work" -name '*killed*' | wc -l)"
+  done
+  # A limit on the size of files is an error like a full disk.
+  (ulimit -f 8 && exec timeout 120 "$program" score --tokens 1,2,3,4,5,6,7,8,9 \
+    --logits "$work/limited.npy") >"$out" 2>"$err" </dev/null
+  status=$?
+  check_error "a file over its limit" "limited.npy: File too large"
+  check_equal "a file over its limit: files left" 0 "$(find "$work" -name '*limited*' | wc -l)"
 }
 
 test_progress() {
@@ -616,11 +980,19 @@ test_help
 test_completion
 test_usage
 test_run
+test_generation_config
+test_no_ceiling
+test_not_finite
+test_trace
 test_run_errors
 test_score
 test_tokenize
 test_bench
 test_info
+test_compile
+test_compile_errors
+test_graph
+test_broken_graphs
 test_bad_models
 test_streams
 test_interrupt

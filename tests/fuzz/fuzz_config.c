@@ -2,6 +2,7 @@
 // the promises that later code relies on.
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "model/config.h"
@@ -36,7 +37,8 @@ static void check_generation(const mgl_generation *g, uint32_t vocab_size) {
   for (uint32_t i = 0; i < g->eos_count; i++) {
     expect(g->eos_ids[i] >= 0 && g->eos_ids[i] < (int32_t)vocab_size);
   }
-  expect(g->temperature >= 0 && g->top_p >= 0 && g->top_p <= 1 && g->repetition_penalty > 0);
+  expect(g->temperature >= 0 && g->top_p >= 0 && g->top_p <= 1);
+  expect(memchr(g->unapplied, 0, sizeof g->unapplied - 1) != NULL);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
@@ -51,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   } else {
     expect(err.text[0] != 0);
   }
-  generation = (mgl_generation){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+  generation = (mgl_generation){.temperature = 1, .top_p = 1};
   if (mgl_generation_parse(text, bytes, "fuzz", 1000, &generation, &err) == MGL_OK) {
     check_generation(&generation, 1000);
   }

@@ -103,7 +103,7 @@ static attention_unit unit_start(const mgl_attention_args *args, float *scratch,
   return unit;
 }
 
-// Token and head of a pair as a row of q and out.
+// Token and head of a pair as a row of out.
 static size_t pair_row(const attention_unit *unit, size_t pair) {
   size_t token = unit->first_token + pair / unit->group;
   return token * unit->args->head_count + unit->first_head + pair % unit->group;
@@ -111,8 +111,11 @@ static size_t pair_row(const attention_unit *unit, size_t pair) {
 
 static void gather_queries(const attention_unit *unit) {
   size_t head_dim = unit->args->kv.head_dim;
+  size_t first_head = unit->first_head - unit->args->q_head_begin;
   for (size_t pair = 0; pair < unit->pairs; pair++) {
-    const float *q = unit->args->q + pair_row(unit, pair) * head_dim;
+    const float *q = unit->args->q +
+                     (unit->first_token + pair / unit->group) * unit->args->q_stride +
+                     (first_head + pair % unit->group) * head_dim;
     for (size_t i = 0; i < head_dim; i++) {
       unit->query_columns[i * unit->pairs + pair] = q[i];
     }

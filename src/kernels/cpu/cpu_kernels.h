@@ -39,18 +39,20 @@ typedef struct mgl_rmsnorm_args {
   mgl_dtype out_dtype;  // bf16 or f32
 } mgl_rmsnorm_args;
 
-// Linear: out[t][n] = sum_k x[t][k] * w[n][k] (+ bias[n]). Unit: an output feature n.
+// Linear: out[t][n] = sum_k x[t][k] * w[n][k] (+ bias[n]), or residual[t][n] + that sum, rounded in
+// between as a linear and an add would. Unit: an output feature n.
 // Supported (x, w) dtypes: (bf16, bf16), (f32, bf16), (f32, f16), (f32, f32).
 typedef struct mgl_linear_args {
   const void *x;  // [T, K] of x_dtype, rows contiguous
   mgl_dtype x_dtype;
   const void *w;  // [N, K] of w_dtype, row-major, as stored: aligned to its element only
   mgl_dtype w_dtype;
-  const float *bias;     // [N] or NULL
-  uint32_t token_count;  // T >= 1; up to 64 in one pass over the weights, more at less speed
-  uint32_t k;            // K, any value >= 1
-  float *out;            // [T, out_stride]
-  uint32_t out_stride;   // >= N
+  const float *bias;      // [N] or NULL
+  const float *residual;  // [T, out_stride] or NULL; may be out itself
+  uint32_t token_count;   // T >= 1; up to 64 in one pass over the weights, more at less speed
+  uint32_t k;             // K, any value >= 1
+  float *out;             // [T, out_stride]
+  uint32_t out_stride;    // >= N
 } mgl_linear_args;
 
 // Rotary angles of one iteration: out[t][i] = (cos, sin)(positions[t] * inv_freq[i]), the product
@@ -82,10 +84,15 @@ typedef struct mgl_kv_layer {
   uint32_t head_dim;
 } mgl_kv_layer;
 
-// Writes new K and V rows into the cache. Unit: a token t. slot = page * P + offset in the page.
+// Writes new K and V rows of some KV heads into the cache. Unit: a token t. slot = page * P +
+// offset in the page.
 typedef struct mgl_kv_write_args {
-  const float *k;         // [T, HKV, HD]
-  const float *v;         // [T, HKV, HD]
+  const float *k;   // row of head_begin of token t at k + t * k_stride, the next heads behind it
+  const float *v;   // the same with v_stride
+  size_t k_stride;  // floats from a token to the next; HKV * HD where all heads stand together
+  size_t v_stride;
+  uint32_t head_begin;    // heads [head_begin, head_end) are written
+  uint32_t head_end;      // at most HKV
   const uint32_t *slots;  // [T]
   mgl_kv_layer kv;
 } mgl_kv_write_args;
@@ -105,7 +112,9 @@ typedef struct mgl_attention_item {
 // Causal attention over paged KV: token t attends to positions 0..positions[t] of its sequence.
 // Unit: item * HKV + kv_head; it computes all H/HKV query heads of that KV head.
 typedef struct mgl_attention_args {
-  const float *q;                   // [T, H, HD]
+  const float *q;         // row of head h of token t at q + t * q_stride + (h - q_head_begin) * HD
+  size_t q_stride;        // floats from a token to the next; H * HD where all heads are there
+  uint32_t q_head_begin;  // first head that q holds; 0 where all are there
   const mgl_attention_item *items;  // [item_count]
   const uint32_t *positions;        // [T] absolute position of each token
   const int32_t *block_tables;      // [sequences, block_table_stride] page numbers, -1 = unused

@@ -71,7 +71,9 @@ static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
         sum += load(args->x, args->x_dtype, t * args->k + i) *
                load(args->w, args->w_dtype, n * args->k + i);
       }
-      args->out[t * args->out_stride + n] = args->bias != NULL ? sum + args->bias[n] : sum;
+      size_t at = t * args->out_stride + n;
+      sum = args->bias != NULL ? sum + args->bias[n] : sum;
+      args->out[at] = args->residual != NULL ? args->residual[at] + sum : sum;
     }
   }
 }
@@ -117,11 +119,13 @@ static void kv_write(const mgl_kv_write_args *args, size_t begin, size_t end) {
   const mgl_kv_layer *kv = &args->kv;
   for (size_t t = begin; t < end; t++) {
     size_t page = args->slots[t] / kv->page_tokens, offset = args->slots[t] % kv->page_tokens;
-    for (size_t head = 0; head < kv->kv_head_count; head++) {
-      size_t row = (t * kv->kv_head_count + head) * kv->head_dim;
+    for (size_t head = args->head_begin; head < args->head_end; head++) {
+      size_t row = (head - args->head_begin) * kv->head_dim;
+      const float *k = args->k + t * args->k_stride + row;
+      const float *v = args->v + t * args->v_stride + row;
       for (size_t i = 0; i < kv->head_dim; i++) {
-        store(kv->k, kv->dtype, key_index(kv, page, head, i, offset), args->k[row + i]);
-        store(kv->v, kv->dtype, value_index(kv, page, head, offset, i), args->v[row + i]);
+        store(kv->k, kv->dtype, key_index(kv, page, head, i, offset), k[i]);
+        store(kv->v, kv->dtype, value_index(kv, page, head, offset, i), v[i]);
       }
     }
   }
@@ -134,7 +138,7 @@ static void attend(const mgl_attention_args *args, const int32_t *block_table, s
   const mgl_kv_layer *kv = &args->kv;
   size_t head_dim = kv->head_dim, count = (size_t)args->positions[t] + 1;
   size_t kv_head = head / (args->head_count / kv->kv_head_count);
-  const float *q = args->q + (t * args->head_count + head) * head_dim;
+  const float *q = args->q + t * args->q_stride + (head - args->q_head_begin) * head_dim;
   float merged_max = -INFINITY, merged_sum = 0;
   for (size_t begin = 0; begin < count; begin += MGL_ATTENTION_SPLIT) {
     size_t length = count - begin < MGL_ATTENTION_SPLIT ? count - begin : MGL_ATTENTION_SPLIT;

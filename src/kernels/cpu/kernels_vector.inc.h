@@ -168,12 +168,13 @@ static void kv_write(const mgl_kv_write_args *args, size_t begin, size_t end) {
   size_t head_dim = kv->head_dim, page_tokens = kv->page_tokens;
   for (size_t t = begin; t < end; t++) {
     size_t page = args->slots[t] / page_tokens, offset = args->slots[t] % page_tokens;
-    for (size_t head = 0; head < kv->kv_head_count; head++) {
-      size_t source = (t * kv->kv_head_count + head) * head_dim;
+    for (size_t head = args->head_begin; head < args->head_end; head++) {
+      size_t row = (head - args->head_begin) * head_dim;
+      const float *v = args->v + t * args->v_stride + row;
       size_t block = (page * kv->kv_head_count + head) * head_dim * page_tokens;
-      write_key(kv, block + offset, args->k + source);
+      write_key(kv, block + offset, args->k + t * args->k_stride + row);
       for (size_t i = 0; i < head_dim; i += vec_lanes) {
-        vec value = load_up_to(args->v, MGL_DTYPE_F32, source + i, head_dim - i);
+        vec value = load_up_to(v, MGL_DTYPE_F32, i, head_dim - i);
         store_up_to(kv->v, kv->dtype, block + offset * head_dim + i, head_dim - i, value);
       }
     }

@@ -60,12 +60,16 @@ INLINE size_t step_of(kinds kind) {
   return kind.x == operand_bf16_pairs ? 2 * vec_lanes : vec_lanes;
 }
 
-// Adds the bias to the sums of rows n to n + 3 and stores those below n_end.
+// Adds bias and residual to the sums of rows n to n + 3 and stores those below n_end.
 INLINE void store_sums(const mgl_linear_args *args, size_t t, size_t n, size_t n_end, __m128 sums) {
   float *out = args->out + t * args->out_stride;
+  const float *residual = args->residual != NULL ? args->residual + t * args->out_stride : NULL;
   if (n + 4 <= n_end) {
     if (args->bias != NULL) {
       sums = _mm_add_ps(sums, _mm_loadu_ps(args->bias + n));
+    }
+    if (residual != NULL) {
+      sums = _mm_add_ps(_mm_loadu_ps(residual + n), sums);
     }
     _mm_storeu_ps(out + n, sums);
     return;
@@ -73,7 +77,8 @@ INLINE void store_sums(const mgl_linear_args *args, size_t t, size_t n, size_t n
   float values[4];
   _mm_storeu_ps(values, sums);
   for (size_t r = n; r < n_end; r++) {
-    out[r] = args->bias != NULL ? values[r - n] + args->bias[r] : values[r - n];
+    float sum = args->bias != NULL ? values[r - n] + args->bias[r] : values[r - n];
+    out[r] = residual != NULL ? residual[r] + sum : sum;
   }
 }
 

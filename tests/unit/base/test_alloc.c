@@ -6,9 +6,13 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
+#include "support/temp_folder.h"
 
 // Under AddressSanitizer an impossible size must return NULL, as the C library's allocator does.
 const char *__asan_default_options(void);
@@ -147,11 +151,135 @@ static void test_pages_refused(void **state) {
   assert_non_null(strstr(err.text, "weights"));
 }
 
+// Sizes in messages show digits, however small they are, and the system's reason.
+static void test_messages(void **state) {
+  (void)state;
+  void *memory = NULL;
+  mgl_error err = {0};
+  mgl_alloc_fail_nth(1);
+  assert_int_equal(mgl_pages_map(12345, "weights", &memory, &err), MGL_ERR_MEMORY);
+  mgl_alloc_fail_nth(0);
+  assert_string_equal(err.text, "could not map 12.06 KiB for the weights: Cannot allocate memory");
+  assert_int_equal(mgl_pages_map((size_t)1 << 60, "KV pages", &memory, &err), MGL_ERR_MEMORY);
+  assert_non_null(strstr(err.text, "needs 1073741824 GiB, "));
+  assert_non_null(strstr(err.text, "iB are available"));
+}
+
+// --- how much memory there is --------------------------------------------------------------------
+
+// The files of one case: folders p (for /proc) and c (for /sys/fs/cgroup) in a temporary folder.
+typedef struct fake_files {
+  const char *files[12][2];  // path and content
+  uint64_t available;
+} fake_files;
+
+static const uint64_t mib = 1024 * 1024;
+
+static void make_parents(const temp_folder *folder, const char *name) {
+  char path[TEMP_PATH_BYTES];
+  for (const char *slash = strchr(name, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+    int bytes = snprintf(path, sizeof path, "%s/%.*s", folder->path, (int)(slash - name), name);
+    assert_true(bytes > 0 && (size_t)bytes < sizeof path);
+    (void)mkdir(path, 0700);
+  }
+}
+
+static void remove_files(const temp_folder *folder, const fake_files *fake) {
+  char path[TEMP_PATH_BYTES];
+  for (size_t i = 0; i < 12 && fake->files[i][0] != NULL; i++) {
+    temp_folder_path(folder, fake->files[i][0], path);
+    assert_int_equal(unlink(path), 0);
+  }
+  for (size_t i = 12; i > 0; i--) {  // folders that are empty by now, the deepest first
+    if (fake->files[i - 1][0] != NULL) {
+      temp_folder_path(folder, fake->files[i - 1][0], path);
+      for (char *slash = strrchr(path, '/'); slash > path + strlen(folder->path);
+           slash = strrchr(path, '/')) {
+        *slash = 0;
+        (void)rmdir(path);
+      }
+    }
+  }
+}
+
+#define MEMINFO "MemTotal: 9999999 kB\nMemAvailable:    1048576 kB\n"
+
+static void test_memory_available(void **state) {
+  (void)state;
+  static const fake_files cases[] = {
+      {{{NULL}}, UINT64_MAX},
+      {{{"p/meminfo", MEMINFO}}, 1024 * mib},
+      // Version 2: page cache counts as free, and anonymous and shared memory does not.
+      {{{"p/meminfo", MEMINFO},
+        {"p/self/cgroup", "0::/\n"},
+        {"c/memory.max", "536870912\n"},
+        {"c/memory.current", "419430400\n"},
+        {"c/memory.stat",
+         "anon 1\nfile 314572800\ninactive_anon 999999999\ninactive_file 209715200\n"
+         "active_file 104857600\n"}},
+       (512 - 400 + 300) * mib},
+      {{{"p/meminfo", MEMINFO}, {"c/memory.max", "max\n"}, {"c/memory.current", "5\n"}},
+       1024 * mib},
+      // Without memory.stat all that is used is taken; more than the limit leaves nothing.
+      {{{"p/meminfo", MEMINFO},
+        {"c/memory.max", "104857600\n"},
+        {"c/memory.current", "62914560\n"}},
+       40 * mib},
+      {{{"p/meminfo", MEMINFO}, {"c/memory.max", "100\n"}, {"c/memory.current", "200\n"}}, 0},
+      // Nested groups: the tightest counts.
+      {{{"p/meminfo", MEMINFO},
+        {"p/self/cgroup", "0::/a/b\n"},
+        {"c/a/memory.max", "104857600\n"},
+        {"c/a/memory.current", "52428800\n"},
+        {"c/a/memory.stat", "inactive_file 10485760\nactive_file 0\n"},
+        {"c/a/b/memory.max", "max\n"},
+        {"c/a/b/memory.current", "1\n"}},
+       60 * mib},
+      // Version 1, in a container whose path is the host's.
+      {{{"p/meminfo", MEMINFO},
+        {"p/self/cgroup", "5:cpu,memory:/docker/0123\n1:name=systemd:/\n"},
+        {"c/memory/memory.limit_in_bytes", "209715200\n"},
+        {"c/memory/memory.usage_in_bytes", "157286400\n"},
+        {"c/memory/memory.stat",
+         "inactive_file 7\ntotal_inactive_file 52428800\ntotal_active_file 26214400\n"}},
+       125 * mib},
+      // Version 1, nested, the root unlimited.
+      {{{"p/meminfo", MEMINFO},
+        {"p/self/cgroup", "5:memory:/jobs/1\n0::/\n"},
+        {"c/memory/memory.limit_in_bytes", "9223372036854771712\n"},
+        {"c/memory/memory.usage_in_bytes", "157286400\n"},
+        {"c/memory/jobs/1/memory.limit_in_bytes", "20971520\n"},
+        {"c/memory/jobs/1/memory.usage_in_bytes", "10485760\n"}},
+       10 * mib},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    temp_folder folder;
+    char proc[TEMP_PATH_BYTES];
+    char cgroup[TEMP_PATH_BYTES];
+    temp_folder_create(&folder);
+    for (size_t j = 0; j < 12 && cases[i].files[j][0] != NULL; j++) {
+      make_parents(&folder, cases[i].files[j][0]);
+      temp_folder_write_text(&folder, cases[i].files[j][0], cases[i].files[j][1]);
+    }
+    temp_folder_path(&folder, "p", proc);
+    temp_folder_path(&folder, "c", cgroup);
+    uint64_t found = mgl_memory_available_in(proc, cgroup);
+    if (found != cases[i].available) {
+      fail_msg("case %zu: expected %llu bytes, found %llu", i,
+               (unsigned long long)cases[i].available, (unsigned long long)found);
+    }
+    remove_files(&folder, &cases[i]);
+    temp_folder_remove(&folder);
+  }
+  assert_true(mgl_memory_available() > 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_heap),  cmocka_unit_test(test_overflow),
-      cmocka_unit_test(test_grow),  cmocka_unit_test(test_injected_failures),
-      cmocka_unit_test(test_pages), cmocka_unit_test(test_pages_refused),
+      cmocka_unit_test(test_heap),     cmocka_unit_test(test_overflow),
+      cmocka_unit_test(test_grow),     cmocka_unit_test(test_injected_failures),
+      cmocka_unit_test(test_pages),    cmocka_unit_test(test_pages_refused),
+      cmocka_unit_test(test_messages), cmocka_unit_test(test_memory_available),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

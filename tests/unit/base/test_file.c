@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -91,6 +92,78 @@ static void test_refused(void **state) {
   assert_null(text);
 }
 
+// What has no size that is known before is read too, where that is asked for.
+static void test_read_any(void **state) {
+  char path[TEMP_PATH_BYTES];
+  char *text = NULL;
+  size_t bytes = 0;
+  mgl_error err = {0};
+  const temp_folder *folder = *state;
+  temp_folder_path(folder, "data", path);
+  assert_int_equal(mgl_file_read_any(path, 6, &text, &bytes, &err), MGL_OK);
+  assert_int_equal(bytes, 6);
+  assert_memory_equal(text, "ab\0cd\xff", 7);
+  mgl_free(text);
+  assert_int_equal(mgl_file_read_any(path, 5, &text, &bytes, &err), MGL_ERR_LIMIT);
+  assert_null(text);
+  assert_non_null(strstr(err.text, "more than 5 bytes"));
+  assert_int_equal(mgl_file_read_any("/dev/null", 0, &text, &bytes, &err), MGL_OK);
+  assert_int_equal(bytes, 0);
+  assert_string_equal(text, "");
+  mgl_free(text);
+  assert_int_equal(mgl_file_read_any("/dev/zero", 100000, &text, &bytes, &err), MGL_ERR_LIMIT);
+  assert_int_equal(mgl_file_read_any(folder->path, 9, &text, &bytes, &err), MGL_ERR_IO);
+  assert_non_null(strstr(err.text, "expected a file, found a folder"));
+  int ends[2];
+  assert_int_equal(pipe(ends), 0);
+  assert_int_equal(write(ends[1], "piped", 5), 5);
+  assert_int_equal(close(ends[1]), 0);
+  (void)snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+  assert_int_equal(mgl_file_read_any(path, 100, &text, &bytes, &err), MGL_OK);
+  assert_string_equal(text, "piped");
+  mgl_free(text);
+  assert_int_equal(close(ends[0]), 0);
+}
+
+// "No" only where there is nothing; what cannot be told is an error that says why.
+static void test_find_refused(void **state) {
+  char path[TEMP_PATH_BYTES];
+  char inside[TEMP_PATH_BYTES];
+  mgl_file_kind kind;
+  mgl_error err = {0};
+  temp_folder_path(*state, "link", path);
+  assert_int_equal(symlink("/nowhere/at/all", path), 0);
+  assert_int_equal(mgl_file_find(path, &kind, &err), MGL_ERR_IO);
+  assert_non_null(strstr(err.text, "is a link to nothing"));
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(symlink("link", path), 0);
+  assert_int_equal(mgl_file_find(path, &kind, &err), MGL_ERR_IO);
+  assert_non_null(strstr(err.text, "Too many levels of symbolic links"));
+  assert_int_equal(unlink(path), 0);
+  temp_folder_path(*state, "data/x", path);
+  assert_int_equal(mgl_file_find(path, &kind, &err), MGL_ERR_IO);
+  assert_non_null(strstr(err.text, "Not a directory"));
+  if (geteuid() == 0) {
+    print_message("             skipped: root may search every folder\n");
+    return;
+  }
+  temp_folder_path(*state, "closed", path);
+  temp_folder_path(*state, "closed/x", inside);
+  assert_int_equal(mkdir(path, 0), 0);
+  assert_int_equal(mgl_file_find(inside, &kind, &err), MGL_ERR_IO);
+  assert_non_null(strstr(err.text, "Permission denied"));
+  assert_int_equal(rmdir(path), 0);
+}
+
+static mgl_file_kind kind_of(const char *path) {
+  mgl_file_kind kind = MGL_FILE_OTHER;
+  mgl_error err = {0};
+  if (mgl_file_find(path, &kind, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  return kind;
+}
+
 static void test_exists(void **state) {
   const temp_folder *folder = *state;
   char path[TEMP_PATH_BYTES];
@@ -98,13 +171,11 @@ static void test_exists(void **state) {
   temp_folder_path(folder, "data", path);
   assert_int_equal(mgl_path_join(folder->path, "data", &joined, NULL), MGL_OK);
   assert_string_equal(joined, path);
-  assert_true(mgl_file_exists(joined));
-  assert_false(mgl_file_is_folder(joined));
-  assert_true(mgl_file_is_folder(folder->path));
-  assert_true(mgl_file_exists(folder->path));
+  assert_int_equal(kind_of(joined), MGL_FILE_OTHER);
+  assert_int_equal(kind_of(folder->path), MGL_FILE_FOLDER);
   mgl_free(joined);
   assert_int_equal(mgl_path_join(folder->path, "missing", &joined, NULL), MGL_OK);
-  assert_false(mgl_file_exists(joined) || mgl_file_is_folder(joined));
+  assert_int_equal(kind_of(joined), MGL_FILE_ABSENT);
   mgl_free(joined);
 }
 
@@ -159,6 +230,8 @@ int main(void) {
       cmocka_unit_test(test_map),
       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_exists),
+      cmocka_unit_test(test_find_refused),
+      cmocka_unit_test(test_read_any),
       cmocka_unit_test(test_injected_failures),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

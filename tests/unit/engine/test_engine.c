@@ -1,5 +1,6 @@
 // The engine: requests in a batch give what each gives alone, whatever the chunks and the number of
 // places; limits are checked; pages come back; allocation failures leak nothing.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -170,6 +171,44 @@ static void cancelled_requests_free_their_pages(void **state) {
   mgl_runner_destroy(runner);
 }
 
+// A model that computes NaN, in both modes: an error that names the request, and no token.
+static void logits_that_are_not_finite_end_the_run(void **state) {
+  (void)state;
+  mgl_model_folder folder = {.config = config};
+  folder.config.rms_norm_eps = NAN;
+  for (int mode = 0; mode < MGL_MODE_COUNT; mode++) {
+    static results r;
+    memset(&r, 0, sizeof r);
+    mgl_runner_options options = {
+        .threads = 2, .sequences = 4, .sequence_tokens = 32, .weights = MGL_WEIGHTS_DUMMY};
+    mgl_runner *runner = NULL;
+    mgl_engine *engine = NULL;
+    mgl_error err = {0};
+    assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
+    mgl_engine_options engine_options = {.mode = (mgl_mode)mode};
+    assert_int_equal(mgl_engine_create(runner, &engine_options, &engine, &err), MGL_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+      int32_t prompt[] = {1, 2, 3, 4, 5};
+      mgl_request request = {.prompt = prompt,
+                             .prompt_count = 3 + i,
+                             .max_new_tokens = 4,
+                             .sampling = {.temperature = i, .top_p = 0.9}};
+      uint32_t number = 0;
+      assert_int_equal(mgl_engine_submit(engine, &request, &number, &err), MGL_OK);
+    }
+    // The first run ends with request 0, the next with request 1; then nothing is left.
+    assert_int_equal(mgl_engine_run(engine, collect, NULL, &r, &err), MGL_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "not finite (NaN or infinity) at position 2 of request 0"));
+    assert_true(mgl_engine_has_work(engine));
+    assert_int_equal(mgl_engine_run(engine, collect, NULL, &r, &err), MGL_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "at position 3 of request 1"));
+    assert_false(mgl_engine_has_work(engine));
+    assert_int_equal(r.counts[0] + r.counts[1], 0);
+    mgl_engine_destroy(engine);
+    mgl_runner_destroy(runner);
+  }
+}
+
 static void bad_requests_are_refused(void **state) {
   (void)state;
   mgl_error err = {0};
@@ -306,6 +345,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_batch_gives_what_each_request_gives_alone),
       cmocka_unit_test(cancelled_requests_free_their_pages),
+      cmocka_unit_test(logits_that_are_not_finite_end_the_run),
       cmocka_unit_test(bad_requests_are_refused),
       cmocka_unit_test(bad_runner_options_are_refused),
       cmocka_unit_test(allocation_failures_are_reported),

@@ -138,13 +138,17 @@ static void greedy_takes_the_first_of_the_largest(void **state) {
     assert_int_equal(mgl_sample(sampler, logits, &top_1, i), 1);
     assert_int_equal(mgl_sample(sampler, logits, &tiny_p, i), 1);
   }
-  // Logits that are not numbers are never chosen, even when nothing else could be compared with
-  // them.
-  float broken[5] = {NAN, -INFINITY, 1, NAN, 0};
-  mgl_sampling warm = {.temperature = 1, .top_k = 2, .top_p = 1};
-  for (uint64_t i = 0; i < 100; i++) {
-    uint32_t id = mgl_sample(sampler, broken, &warm, i);
-    assert_true(id == 2 || id == 4 || id == 0);
+  // A largest logit that is no number is found wherever it is, however the token is chosen.
+  static const float broken[][5] = {
+      {NAN, -INFINITY, 1, 3, 0}, {1, 2, NAN, 3, 0},
+      {1, 2, 0, 3, NAN},         {NAN, NAN, NAN, NAN, NAN},
+      {1, INFINITY, 0, 3, 2},    {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY}};
+  mgl_sampling warm = {.temperature = 1, .top_k = 2, .top_p = 0.9};
+  for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
+    bool finite = isfinite(broken[i][mgl_argmax(broken[i], 5)]);
+    finite = finite || isfinite(broken[i][mgl_sample(sampler, broken[i], &greedy, i)]);
+    finite = finite || isfinite(broken[i][mgl_sample(sampler, broken[i], &warm, i)]);
+    assert_false(finite);
   }
   mgl_sampler_destroy(sampler);
 }

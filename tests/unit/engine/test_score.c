@@ -44,9 +44,10 @@ static mgl_status keep(void *context, size_t position, const float *logits, mgl_
   return position == s->fail_at ? mgl_error_set(err, MGL_ERR_IO, "stop") : MGL_OK;
 }
 
-static mgl_runner *create_runner(uint32_t chunk) {
+static mgl_runner *create_runner(uint32_t chunk, double rms_norm_eps) {
   mgl_error err = {0};
   mgl_model_folder folder = {.config = config};
+  folder.config.rms_norm_eps = rms_norm_eps;
   mgl_runner_options options = mgl_score_runner_options(TOKENS);
   options.threads = 2;
   options.weights = MGL_WEIGHTS_DUMMY;
@@ -68,7 +69,7 @@ static void fill_tokens(int32_t *tokens) {
 static mgl_status score(uint32_t chunk, const int32_t *tokens, size_t count, seen *s,
                         double *logprobs) {
   mgl_error err = {0};
-  mgl_runner *runner = create_runner(chunk);
+  mgl_runner *runner = create_runner(chunk, config.rms_norm_eps);
   mgl_score_request request = {.mode = MGL_MODE_EAGER,
                                .tokens = tokens,
                                .count = count,
@@ -126,6 +127,23 @@ static void test_failure_of_the_callback(void **state) {
   assert_int_equal(mgl_alloc_live(), 0);
 }
 
+static void test_logits_that_are_not_finite(void **state) {
+  (void)state;
+  static seen s;
+  int32_t tokens[TOKENS];
+  double logprobs[TOKENS];
+  mgl_error err = {0};
+  fill_tokens(tokens);
+  s = (seen){.fail_at = TOKENS};
+  mgl_runner *runner = create_runner(64, NAN);
+  mgl_score_request request = {
+      .mode = MGL_MODE_EAGER, .tokens = tokens, .count = TOKENS, .on_logits = keep, .context = &s};
+  assert_int_equal(mgl_score(runner, &request, logprobs, &err), MGL_ERR_FORMAT);
+  assert_non_null(strstr(err.text, "not finite (NaN or infinity) at position 0: damaged weights?"));
+  assert_int_equal(s.count, 0);
+  mgl_runner_destroy(runner);
+}
+
 static void test_refusals(void **state) {
   (void)state;
   int32_t tokens[512] = {0};
@@ -143,6 +161,7 @@ int main(void) {
       cmocka_unit_test(test_logprobs),
       cmocka_unit_test(test_one_token_without_callback),
       cmocka_unit_test(test_failure_of_the_callback),
+      cmocka_unit_test(test_logits_that_are_not_finite),
       cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,8 @@
 
 #include "base/alloc.h"
 #include "graph/family.h"
+#include "support/temp_folder.h"
+#include "support/write_safetensors.h"
 
 static mgl_config small_config(mgl_family family) {
   return (mgl_config){.family = family,
@@ -129,6 +131,80 @@ static void llama3_frequencies(void **state) {
   }
 }
 
+// Writes a checkpoint with the weights of `graph`, zeros but for the embedding, and a head of its
+// own unless head is NULL.
+static void write_checkpoint(const temp_folder *folder, const mgl_graph *graph,
+                             const uint16_t *table, mgl_dtype head_dtype, const uint16_t *head) {
+  safetensors_writer writer;
+  safetensors_begin(&writer, folder->path, "model.safetensors");
+  uint64_t table_dims[2] = {0};
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const mgl_tensor *t = &graph->tensors[i];
+    if (t->placement != MGL_PLACE_WEIGHT) {
+      continue;
+    }
+    bool is_table = strcmp(t->name, "model.embed_tokens.weight") == 0;
+    uint64_t dims[] = {t->dims[0].number, t->rank == 2 ? t->dims[1].number : 0};
+    if (is_table) {
+      memcpy(table_dims, dims, sizeof dims);
+    }
+    safetensors_add(&writer, t->name, t->dtype, t->rank, dims, is_table ? table : NULL);
+  }
+  if (head != NULL) {
+    safetensors_add(&writer, "lm_head.weight", head_dtype, 2, table_dims, head);
+  }
+  safetensors_finish(&writer);
+}
+
+// A head beside a tied embedding counts where it differs, as in transformers 5; a copy stays tied.
+static void a_stored_head_beside_a_tied_embedding(void **state) {
+  (void)state;
+  enum { ELEMENTS = 300 * 96 };
+  static uint16_t table[ELEMENTS];
+  static uint16_t copy[ELEMENTS];
+  static uint16_t other[ELEMENTS];
+  for (size_t i = 0; i < ELEMENTS; i++) {
+    table[i] = copy[i] = other[i] = (uint16_t)(i % 1000);
+  }
+  other[ELEMENTS - 1] ^= 1;
+  static const struct {
+    bool ties;
+    mgl_dtype dtype;
+    const uint16_t *head;
+    bool own_head;
+  } cases[] = {
+      {true, MGL_DTYPE_BF16, NULL, false}, {true, MGL_DTYPE_BF16, copy, false},
+      {true, MGL_DTYPE_BF16, other, true}, {true, MGL_DTYPE_F16, copy, true},
+      {false, MGL_DTYPE_BF16, copy, true},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    temp_folder folder;
+    mgl_checkpoint *checkpoint = NULL;
+    mgl_graph *graph = NULL;
+    mgl_error err = {0};
+    mgl_config config = small_config(MGL_FAMILY_LLAMA);
+    config.tie_word_embeddings = true;
+    mgl_graph *names = build(&config);
+    config.tie_word_embeddings = cases[i].ties;
+    temp_folder_create(&folder);
+    write_checkpoint(&folder, names, table, cases[i].dtype, cases[i].head);
+    assert_int_equal(mgl_checkpoint_open(folder.path, &checkpoint, &err), MGL_OK);
+    if (mgl_family_build(&config, checkpoint, &graph, &err) != MGL_OK) {
+      fail_msg("case %zu: %s", i, err.text);
+    }
+    uint32_t head = mgl_graph_find(graph, "lm_head.weight");
+    assert_int_equal(head != MGL_NO_TENSOR, cases[i].own_head);
+    if (cases[i].own_head) {
+      assert_weight(graph, "lm_head.weight", 2, 300, 96);
+      assert_int_equal(graph->tensors[head].dtype, cases[i].dtype);
+    }
+    mgl_graph_destroy(graph);
+    mgl_graph_destroy(names);
+    mgl_checkpoint_close(checkpoint);
+    temp_folder_remove(&folder);
+  }
+}
+
 static void allocation_failures_are_reported(void **state) {
   (void)state;
   mgl_config config = small_config(MGL_FAMILY_QWEN3);
@@ -158,6 +234,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_family_builds),
       cmocka_unit_test(activations_are_f32_unless_all_weights_are_bf16),
+      cmocka_unit_test(a_stored_head_beside_a_tied_embedding),
       cmocka_unit_test(llama3_frequencies),
       cmocka_unit_test(allocation_failures_are_reported),
   };

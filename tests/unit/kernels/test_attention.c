@@ -177,9 +177,11 @@ static void batch_destroy(batch *b) {
   free(b->q);
 }
 
-static void run(size_t l, const cache *c, const shape *sh, const batch *b, const guarded *out) {
-  mgl_attention_args args = {
+static mgl_attention_args run_args(const cache *c, const shape *sh, const batch *b,
+                                   const guarded *out) {
+  return (mgl_attention_args){
       .q = b->q,
+      .q_stride = (size_t)sh->kv_heads * sh->group * sh->head_dim,
       .items = b->items,
       .positions = b->positions,
       .block_tables = c->block_tables,
@@ -190,6 +192,10 @@ static void run(size_t l, const cache *c, const shape *sh, const batch *b, const
       .out = out->data,
       .out_dtype = sh->out_dtype,
   };
+}
+
+static void run(size_t l, const cache *c, const shape *sh, const batch *b, const guarded *out) {
+  mgl_attention_args args = run_args(c, sh, b, out);
   size_t bytes = mgl_attention_scratch_bytes(args.head_count, sh->kv_heads, sh->head_dim);
   guarded scratch = guarded_create(bytes, 0);
   size_t units = b->item_count * sh->kv_heads;
@@ -292,6 +298,45 @@ static void attention_bits_do_not_depend_on_the_batch(void **state) {
   }
 }
 
+// Queries of one KV head's group alone, in rows of another width: the same bits.
+static void attention_takes_the_queries_of_one_group(void **state) {
+  (void)state;
+  static const size_t lengths[] = {40, 300}, counts[] = {11, 3};
+  shape sh = {3, 2, 80, 16, MGL_DTYPE_BF16, MGL_DTYPE_F32};
+  size_t group_floats = (size_t)sh.group * sh.head_dim, row = sh.kv_heads * group_floats;
+  size_t stride = group_floats + 5;
+  cache c = cache_create(&sh, lengths, 2);
+  batch b = batch_create(&c, &sh, counts, 5);
+  for (size_t l = 0; l < level_count(); l++) {
+    guarded whole = guarded_create(out_bytes(&sh, &b), 0), parts = guarded_create(whole.bytes, 0);
+    guarded q = guarded_create(b.tokens * stride * sizeof(float), 4);
+    guarded scratch = guarded_create(
+        mgl_attention_scratch_bytes(sh.kv_heads * sh.group, sh.kv_heads, sh.head_dim), 0);
+    run(l, &c, &sh, &b, &whole);
+    for (size_t head = 0; head < sh.kv_heads; head++) {
+      for (size_t t = 0; t < b.tokens; t++) {
+        memcpy((float *)q.data + t * stride, b.q + t * row + head * group_floats,
+               group_floats * sizeof(float));
+      }
+      mgl_attention_args args = run_args(&c, &sh, &b, &parts);
+      args.q = q.data;
+      args.q_stride = stride;
+      args.q_head_begin = (uint32_t)head * sh.group;
+      for (size_t item = 0; item < b.item_count; item++) {
+        size_t unit = item * sh.kv_heads + head;
+        level(l)->attention(&args, scratch.data, unit, unit + 1);
+      }
+    }
+    assert_memory_equal(whole.data, parts.data, whole.bytes);
+    guarded_destroy(&whole);
+    guarded_destroy(&parts);
+    guarded_destroy(&q);
+    guarded_destroy(&scratch);
+  }
+  batch_destroy(&b);
+  cache_destroy(&c);
+}
+
 // What unused slots hold has no influence, nor has what later positions of the sequence hold: NaN
 // (as the cache is created), infinity, and numbers give the same bits.
 static void attention_bits_do_not_depend_on_unused_slots(void **state) {
@@ -355,6 +400,7 @@ int main(void) {
       cmocka_unit_test(attention_matches_reference),
       cmocka_unit_test(attention_matches_reference_at_positions),
       cmocka_unit_test(attention_bits_do_not_depend_on_the_batch),
+      cmocka_unit_test(attention_takes_the_queries_of_one_group),
       cmocka_unit_test(attention_bits_do_not_depend_on_unused_slots),
       cmocka_unit_test(attention_keeps_tokens_of_an_item_apart),
   };

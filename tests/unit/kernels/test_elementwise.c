@@ -132,7 +132,8 @@ static void rope_matches_reference(void **state) {
   }
 }
 
-// Every element of a slot is the rounded input, every other element stays untouched.
+// Every element of a slot is the rounded input, every other element stays untouched: heads that
+// were not asked for, and other slots. The inputs stand alone, or in wider rows.
 static void kv_write_rounds_into_slots(void **state) {
   (void)state;
   enum { tokens = 4, heads = 2, pages = 3 };
@@ -141,7 +142,9 @@ static void kv_write_rounds_into_slots(void **state) {
     mgl_dtype dtype = i % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
     size_t l = i / 10, head_dim = head_dims[i / 2 % 5], page_tokens = i % 3 ? 16 : 32;
     uint32_t slots[tokens] = {(uint32_t)page_tokens, 15, (uint32_t)page_tokens * 3 - 1, 7};
-    size_t count = tokens * heads * head_dim, slot_floats = heads * head_dim;
+    uint32_t head_begin = i % 3 == 1, head_end = i % 3 == 2 ? 1 : heads;
+    size_t slot_floats = heads * head_dim, stride = slot_floats + (i % 4) * 3;
+    size_t count = tokens * stride;
     guarded k = guarded_create(count * sizeof(float), 0), v = guarded_create(k.bytes, 0);
     fill_random(k.data, MGL_DTYPE_F32, count);
     fill_random(v.data, MGL_DTYPE_F32, count);
@@ -151,7 +154,14 @@ static void kv_write_rounds_into_slots(void **state) {
     guarded v_cache = guarded_create(cached * mgl_dtype_bytes(dtype), 0);
     mgl_kv_layer kv = {k_cache.data,          v_cache.data, dtype,
                        (uint32_t)page_tokens, heads,        (uint32_t)head_dim};
-    mgl_kv_write_args args = {k.data, v.data, slots, kv};
+    mgl_kv_write_args args = {.k = (float *)k.data + head_begin * head_dim,
+                              .v = (float *)v.data + head_begin * head_dim,
+                              .k_stride = stride,
+                              .v_stride = stride,
+                              .head_begin = head_begin,
+                              .head_end = head_end,
+                              .slots = slots,
+                              .kv = kv};
     level(l)->kv_write(&args, 0, 1);
     level(l)->kv_write(&args, 1, tokens);
     for (size_t slot = 0; slot < pages * page_tokens; slot++) {
@@ -167,9 +177,9 @@ static void kv_write_rounds_into_slots(void **state) {
         float value =
             element_load(v_cache.data, dtype, (block * page_tokens + offset) * head_dim + d);
         float expected_key = NAN, expected_value = NAN;
-        if (t < tokens) {
-          element_store(&expected_key, dtype, 0, ((float *)k.data)[t * slot_floats + j]);
-          element_store(&expected_value, dtype, 0, ((float *)v.data)[t * slot_floats + j]);
+        if (t < tokens && j / head_dim >= head_begin && j / head_dim < head_end) {
+          element_store(&expected_key, dtype, 0, ((float *)k.data)[t * stride + j]);
+          element_store(&expected_value, dtype, 0, ((float *)v.data)[t * stride + j]);
           expected_key = element_load(&expected_key, dtype, 0);
           expected_value = element_load(&expected_value, dtype, 0);
         }

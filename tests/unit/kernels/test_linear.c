@@ -180,6 +180,55 @@ static void linear_bits_do_not_depend_on_blocking(void **state) {
   }
 }
 
+// With a residual, the bits are those of linear and then residual + result; in place or not, for
+// whole ranges and parts. Columns from `rows` to the stride stay untouched.
+static void check_residual(size_t l, const problem *p) {
+  size_t stride = p->rows + random_below(3), bytes = p->tokens * stride * sizeof(float);
+  guarded plain = guarded_create(bytes, 0), apart = guarded_create(bytes, 4);
+  guarded residual = guarded_create(bytes, 8), in_place = guarded_create(bytes, 12);
+  for (size_t t = 0; t < p->tokens; t++) {
+    fill_random((float *)residual.data + t * stride, MGL_DTYPE_F32, p->rows);
+  }
+  memcpy(in_place.data, residual.data, bytes);
+  mgl_linear_args args = problem_args(p, &plain, stride);
+  level(l)->linear(&args, 0, p->rows);
+  for (size_t n = 0, end; n < p->rows; n = end) {
+    end = n + 1 + random_below((uint32_t)(p->rows - n));
+    args.out = apart.data;
+    args.residual = residual.data;
+    level(l)->linear(&args, n, end);
+    args.out = in_place.data;
+    args.residual = in_place.data;
+    level(l)->linear(&args, n, end);
+  }
+  for (size_t t = 0; t < p->tokens; t++) {
+    for (size_t n = 0; n < p->rows; n++) {
+      size_t at = t * stride + n;
+      volatile float expected = ((float *)residual.data)[at] + ((float *)plain.data)[at];
+      assert_true(((float *)apart.data)[at] == expected);
+    }
+  }
+  check_gap(p, apart.data, stride);
+  assert_memory_equal(apart.data, in_place.data, bytes);
+  guarded_destroy(&plain);
+  guarded_destroy(&apart);
+  guarded_destroy(&residual);
+  guarded_destroy(&in_place);
+}
+
+static void linear_adds_a_residual_as_add_would(void **state) {
+  (void)state;
+  static const size_t tokens[] = {1, 2, 5, 8, 64, 70};
+  for (size_t l = 0; l < level_count(); l++) {
+    for (size_t i = 0; i < 6 * pair_count; i++) {
+      problem p = problem_create(tokens[i / pair_count], 1 + random_below(40),
+                                 1 + random_below(1500), i % pair_count, 0, random_below(2) == 0);
+      check_residual(l, &p);
+      problem_destroy(&p);
+    }
+  }
+}
+
 // Infinities and NaN of one row or token stay in that row and token.
 static void linear_keeps_rows_apart(void **state) {
   (void)state;
@@ -230,6 +279,7 @@ int main(void) {
       cmocka_unit_test(linear_matches_reference),
       cmocka_unit_test(linear_matches_reference_random),
       cmocka_unit_test(linear_bits_do_not_depend_on_blocking),
+      cmocka_unit_test(linear_adds_a_residual_as_add_would),
       cmocka_unit_test(linear_keeps_rows_apart),
       cmocka_unit_test(linear_reads_nothing_after_the_last_row),
   };

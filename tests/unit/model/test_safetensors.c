@@ -451,6 +451,36 @@ static void test_flipped_bytes(void **state) {
   mgl_text_free(&file);
 }
 
+// The index alone, without its files.
+static void test_shard_index(void **state) {
+  (void)state;
+  static const char good[] = "{\"weight_map\":{\"x\":\"b\",\"y\":\"a\",\"z\":\"b\"}}";
+  static const char *const bad[][2] = {
+      {"{", "expected JSON"},
+      {"[]", "\"weight_map\": expected an object"},
+      {"{\"weight_map\":{}}", "\"weight_map\": expected an object"},
+      {"{\"weight_map\":{\"x\":\"../a\"}}", "a file in the same folder, found \"../a\""},
+      {"{\"weight_map\":{\"x\":3}}", "expected the name of a file"},
+  };
+  mgl_shard_index *index = NULL;
+  mgl_error err = {0};
+  int64_t live = mgl_alloc_live();
+  assert_int_equal(mgl_shard_index_parse(good, sizeof good - 1, "i", &index, &err), MGL_OK);
+  assert_int_equal(mgl_shard_index_count(index), 2);
+  assert_string_equal(mgl_shard_index_name(index, 0), "a");
+  assert_string_equal(mgl_shard_index_name(index, 1), "b");
+  mgl_shard_index_close(index);
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    assert_true(mgl_shard_index_parse(bad[i][0], strlen(bad[i][0]), "i", &index, &err) != MGL_OK);
+    assert_null(index);
+    if (strstr(err.text, bad[i][1]) == NULL) {
+      fail_msg("expected \"...%s...\", found \"%s\"", bad[i][1], err.text);
+    }
+  }
+  mgl_shard_index_close(NULL);
+  assert_int_equal(mgl_alloc_live(), live);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_malformed),
@@ -464,6 +494,7 @@ int main(void) {
       cmocka_unit_test(test_shards),
       cmocka_unit_test(test_bad_index),
       cmocka_unit_test(test_flipped_bytes),
+      cmocka_unit_test(test_shard_index),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

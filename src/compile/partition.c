@@ -1,0 +1,263 @@
+// Pass 2, partition: op -> tasks.
+//
+// Requires: a finished program. Ensures: the tasks of an op cut its tile units [0, units) into
+// consecutive, non-empty ranges at multiples of its grain, in ascending order; so they write
+// disjoint parts of its output.
+//
+// Default: as many tasks as workers, where the units allow. Tiles that cut output columns read all
+// of the input, so fewer and larger ones would move fewer activation bytes, but weights dominate:
+// each weight is read once whatever the cut, and one task a worker balances that. Reductions are
+// never split, so bits do not depend on the cut.
+//
+// qkv_proj is cut so that no task crosses the border of what one KV head's attention reads, where
+// the workers suffice for that: a crossing task triggers two events, and normalisation pays for
+// every such task with an event and two empty tasks.
+#include <assert.h>
+#include <string.h>
+
+#include "compile/tgraph.h"
+
+// A run of tile units that is cut by itself.
+typedef struct segment {
+  uint32_t grains;
+  uint32_t tasks;
+} segment;
+
+static uint32_t ceil_div(uint32_t a, uint32_t b) {
+  return (a + b - 1) / b;
+}
+
+static uint32_t at_least_one(uint32_t value) {
+  return value == 0 ? 1 : value;
+}
+
+// --- overrides -----------------------------------------------------------------------------------
+
+static bool has_grid(const mgl_compile_override *o) {
+  return o->grid[0] != 0 || o->grid[1] != 0 || o->grid[2] != 0;
+}
+
+static bool names_op(const mgl_tgraph *tg, const mgl_compile_override *o, const mgl_op *op) {
+  return strcmp(o->op, mgl_op_info_of(op->kind)->name) == 0 ||
+         strcmp(o->op, tg->program->tensors[op->output].name) == 0;
+}
+
+static mgl_status check_grid(const mgl_tgraph *tg, const mgl_compile_override *o, const mgl_op *op,
+                             mgl_error *err) {
+  const char *name = mgl_op_info_of(op->kind)->name;
+  if (o->grid[0] == 0 || o->grid[1] == 0 || o->grid[2] == 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "partition %s=%u,%u,%u: expected three numbers of at least 1", o->op,
+                         o->grid[0], o->grid[1], o->grid[2]);
+  }
+  if (o->grid[2] != 1) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "partition %s=%u,%u,%u: z must be 1, reductions are not split", o->op,
+                         o->grid[0], o->grid[1], o->grid[2]);
+  }
+  uint32_t most_strides = mgl_tile_is_attention(op) ? MGL_COMPILE_MAX_STRIDES : 1;
+  if (o->grid[1] > most_strides) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "partition %s=%u,%u,%u: y (tasks per KV head) is at most %u for %s", o->op,
+                         o->grid[0], o->grid[1], o->grid[2], most_strides, name);
+  }
+  uint32_t units = mgl_tile_units(tg->program, op, MGL_COMPILE_MAX_TOKENS, o->grid[1]);
+  uint32_t most = ceil_div(units, mgl_tile_grain(op));
+  if (o->grid[0] > most) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "partition %s=%u,%u,%u: x is at most %u: %s has %u tile units that are "
+                         "cut at multiples of %u",
+                         o->op, o->grid[0], o->grid[1], o->grid[2], most, name, units,
+                         mgl_tile_grain(op));
+  }
+  return MGL_OK;
+}
+
+static mgl_status check_override(const mgl_tgraph *tg, const mgl_compile_override *o,
+                                 uint32_t *strides, mgl_error *err) {
+  bool found = false;
+  for (size_t i = 0; i < tg->program->op_count; i++) {
+    const mgl_op *op = &tg->program->ops[i];
+    if (!names_op(tg, o, op)) {
+      continue;
+    }
+    found = true;
+    if (!has_grid(o)) {
+      break;
+    }
+    MGL_TRY(check_grid(tg, o, op, err));
+    if (mgl_tile_is_attention(op)) {
+      if (*strides != 0 && *strides != o->grid[1]) {
+        return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                             "partition %s: y is %u, but another override says %u; all attention "
+                             "ops of a graph have the same",
+                             o->op, o->grid[1], *strides);
+      }
+      *strides = o->grid[1];
+    }
+  }
+  return found ? MGL_OK
+               : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                               "override of \"%.64s\": the program has no op of that kind, and no "
+                               "op with that output",
+                               o->op);
+}
+
+static mgl_status check_options(const mgl_tgraph *tg, uint32_t *strides, mgl_error *err) {
+  const mgl_compile_options *options = tg->options;
+  MGL_TRY(mgl_check_program(tg->program, err));
+  if (options->tokens < 1 || options->tokens > MGL_COMPILE_MAX_TOKENS) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "tokens: expected 1 to %d, found %u",
+                         MGL_COMPILE_MAX_TOKENS, options->tokens);
+  }
+  if (options->workers < 1 || options->workers > MGL_COMPILE_MAX_WORKERS) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "workers: expected 1 to %d, found %u",
+                         MGL_COMPILE_MAX_WORKERS, options->workers);
+  }
+  for (uint32_t i = 0; i < options->override_count; i++) {
+    MGL_TRY(check_override(tg, &options->overrides[i], strides, err));
+  }
+  return MGL_OK;
+}
+
+// The last override that names this op, or NULL.
+static const mgl_compile_override *override_of(const mgl_tgraph *tg, const mgl_op *op) {
+  for (uint32_t i = tg->options->override_count; i-- > 0;) {
+    const mgl_compile_override *o = &tg->options->overrides[i];
+    if (has_grid(o) && names_op(tg, o, op)) {
+      return o;
+    }
+  }
+  return NULL;
+}
+
+// --- how many tasks ------------------------------------------------------------------------------
+
+// Strides so that the attention of the fewest KV heads has about a task a worker.
+static uint32_t default_strides(const mgl_tgraph *tg) {
+  uint32_t heads = UINT32_MAX;
+  for (size_t i = 0; i < tg->program->op_count; i++) {
+    const mgl_op *op = &tg->program->ops[i];
+    if (mgl_tile_is_attention(op) && mgl_tile_kv_heads(tg->program, op) < heads) {
+      heads = mgl_tile_kv_heads(tg->program, op);
+    }
+  }
+  uint32_t strides = at_least_one(tg->options->workers / heads);
+  return strides < tg->options->tokens ? strides : tg->options->tokens;
+}
+
+static uint32_t task_count_of(const mgl_tgraph *tg, const mgl_op *op) {
+  uint32_t units = mgl_tile_units(tg->program, op, tg->options->tokens, tg->strides);
+  uint32_t grains = ceil_div(units, mgl_tile_grain(op));
+  const mgl_compile_override *o = override_of(tg, op);
+  uint32_t wanted = o != NULL ? o->grid[0] : tg->options->workers;
+  return wanted < grains ? wanted : grains;
+}
+
+// --- cutting -------------------------------------------------------------------------------------
+
+// Appends `count` tasks over the grains [first, first + grains) of an op.
+static void cut(mgl_tgraph *tg, uint32_t op_idx, uint32_t first, uint32_t grains, uint32_t count) {
+  const mgl_op *op = &tg->program->ops[op_idx];
+  uint32_t units = mgl_tile_units(tg->program, op, tg->options->tokens, tg->strides);
+  uint32_t grain = mgl_tile_grain(op);
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t begin = (first + (uint32_t)((uint64_t)grains * i / count)) * grain;
+    uint32_t end = (first + (uint32_t)((uint64_t)grains * (i + 1) / count)) * grain;
+    end = end < units ? end : units;
+    tg->tasks[tg->task_count++] = (mgl_tg_task){
+        .op = op_idx,
+        .begin = begin,
+        .end = end,
+        .cost = mgl_tile_cost(tg->program, op, tg->options->tokens, tg->strides, begin, end)};
+  }
+}
+
+// The segments of qkv_proj's columns: Q of every KV head's group, then K, then V of every KV head.
+// NULL where they do not lie on multiples of the grain, or when memory is out.
+static segment *qkv_segments(mgl_tgraph *tg, const mgl_op *op, uint32_t *out_count) {
+  const mgl_graph *program = tg->program;
+  uint32_t grain = mgl_tile_grain(op);
+  uint32_t head_dim = program->tensors[op->output].dims[2].number;
+  uint32_t q_columns = program->tensors[op->inputs[2]].dims[0].number;
+  uint32_t kv_heads = program->tensors[op->inputs[3]].dims[0].number / head_dim;
+  if (head_dim % grain != 0 || q_columns % (kv_heads * head_dim) != 0) {
+    return NULL;
+  }
+  segment *segments = mgl_arena_alloc_zeroed(&tg->arena, (size_t)kv_heads * 3, sizeof *segments);
+  *out_count = kv_heads * 3;
+  for (uint32_t i = 0; segments != NULL && i < kv_heads * 3; i++) {
+    segments[i] = (segment){(i < kv_heads ? q_columns / kv_heads : head_dim) / grain, 1};
+  }
+  return segments;
+}
+
+// Cuts qkv_proj within its segments: one task each, then one more where tasks are largest, until
+// `count` are given. False where that is not possible.
+static bool cut_segments(mgl_tgraph *tg, uint32_t op_idx, uint32_t count) {
+  uint32_t segment_count = 0;
+  segment *segments = qkv_segments(tg, &tg->program->ops[op_idx], &segment_count);
+  if (segments == NULL || segment_count > count) {
+    return false;
+  }
+  for (uint32_t given = segment_count; given < count; given++) {
+    uint32_t best = 0;
+    uint32_t best_size = 0;
+    for (uint32_t i = 0; i < segment_count; i++) {
+      uint32_t size = ceil_div(segments[i].grains, segments[i].tasks);
+      if (size > best_size) {
+        best = i;
+        best_size = size;
+      }
+    }
+    if (best_size <= 1) {
+      break;
+    }
+    segments[best].tasks++;
+  }
+  uint32_t first = 0;
+  for (uint32_t i = 0; i < segment_count; i++) {
+    cut(tg, op_idx, first, segments[i].grains, segments[i].tasks);
+    first += segments[i].grains;
+  }
+  return true;
+}
+
+mgl_status mgl_pass_partition(mgl_tgraph *tg, mgl_error *err) {
+  size_t op_count = tg->program->op_count;
+  uint32_t strides = 0;
+  MGL_TRY(check_options(tg, &strides, err));
+  tg->strides = strides == 0 ? default_strides(tg)
+                             : (strides < tg->options->tokens ? strides : tg->options->tokens);
+  uint64_t total = 0;
+  for (size_t i = 0; i < op_count; i++) {
+    total += task_count_of(tg, &tg->program->ops[i]);
+  }
+  if (total > MGL_COMPILE_MAX_TASKS / 2) {
+    return mgl_error_set(
+        err, MGL_ERR_LIMIT, "the program has %llu tasks for %u workers, at most %d are supported",
+        (unsigned long long)total, tg->options->workers, MGL_COMPILE_MAX_TASKS / 2);
+  }
+  tg->tasks = mgl_arena_alloc_zeroed(&tg->arena, (size_t)total, sizeof *tg->tasks);
+  tg->op_first = mgl_arena_alloc_zeroed(&tg->arena, op_count + 1, sizeof *tg->op_first);
+  if (tg->tasks == NULL || tg->op_first == NULL) {
+    return mgl_out_of_memory(err);
+  }
+  for (uint32_t i = 0; i < op_count; i++) {
+    const mgl_op *op = &tg->program->ops[i];
+    uint32_t units = mgl_tile_units(tg->program, op, tg->options->tokens, tg->strides);
+    uint32_t count = task_count_of(tg, op);
+    bool done =
+        op->kind == MGL_OP_QKV_PROJ && override_of(tg, op) == NULL && cut_segments(tg, i, count);
+    if (!done) {
+      cut(tg, i, 0, ceil_div(units, mgl_tile_grain(op)), count);
+    }
+    tg->op_first[i + 1] = tg->task_count;
+    tg->report.weight_bytes +=
+        mgl_tile_weight_bytes(tg->program, op, tg->options->tokens, tg->strides, 0, units);
+  }
+  assert(tg->task_count <= total);
+  tg->report.op_count = (uint32_t)op_count;
+  tg->report.task_count = tg->task_count;
+  return MGL_OK;
+}

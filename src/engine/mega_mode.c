@@ -1,0 +1,131 @@
+#include "engine/mega_mode.h"
+
+#include <assert.h>
+
+#include "base/alloc.h"
+#include "runtime/cpu_mega.h"
+#include "runtime/cpu_program.h"
+#include "runtime/cpu_tasks.h"
+
+enum { MAX_GRAPHS = 7 };  // 1, 2, 4 ... 64 tokens
+_Static_assert(1 << (MAX_GRAPHS - 1) == MGL_MAX_ITERATION_TOKENS, "a graph for every token count");
+
+struct mgl_mega_mode {
+  mgl_graph *program;                  // fused
+  mgl_task_graph *graphs[MAX_GRAPHS];  // graphs[i] is for up to 1 << i tokens
+  mgl_cpu_program *programs[MAX_GRAPHS];
+  uint32_t graph_count;
+  mgl_cpu_mega *mega;
+  // The present run's.
+  mgl_next_plan_callback *next;
+  void *next_context;
+  const mgl_cpu_program *current;  // of the iteration that runs
+};
+
+// The smallest graph that fits.
+static uint32_t graph_for(uint32_t tokens) {
+  uint32_t graph = 0;
+  while ((1u << graph) < tokens) {
+    graph++;
+  }
+  return graph;
+}
+
+static void run_task(void *context, uint32_t worker, const mgl_task_graph *graph,
+                     const mgl_task *task) {
+  const mgl_mega_mode *mode = context;
+  mgl_cpu_task_run(mode->programs[graph_for(graph->tokens)], worker, task->op, task->begin,
+                   task->end);
+}
+
+static int next_plan(void *context, uint64_t iteration) {
+  mgl_mega_mode *mode = context;
+  const float *logits = iteration == 0 ? NULL : mgl_cpu_program_find(mode->current, "logits");
+  const mgl_plan *plan = mode->next(mode->next_context, logits);
+  if (plan == NULL) {
+    return -1;
+  }
+  uint32_t graph = graph_for(plan->token_count);
+  assert(graph < mode->graph_count);
+  mgl_cpu_program_set_plan(mode->programs[graph], plan);
+  mode->current = mode->programs[graph];
+  return (int)graph;
+}
+
+static const char *op_name(void *context, const mgl_task_graph *graph, uint32_t op) {
+  const mgl_mega_mode *mode = context;
+  (void)graph;
+  return mode->program->tensors[mode->program->ops[op].output].name;
+}
+
+static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
+                                 const mgl_mega_mode_options *options, mgl_error *err) {
+  uint32_t count = graph_for(options->tokens) + 1;
+  for (uint32_t i = 0; i < count; i++) {
+    mgl_compile_options compile = {.tokens = 1u << i,
+                                   .workers = options->workers,
+                                   .launch = options->launch,
+                                   .overrides = options->overrides,
+                                   .override_count = options->override_count};
+    MGL_TRY(mgl_compile(mode->program, &compile, &mode->graphs[i], NULL, err));
+    mgl_cpu_program_options program = {.simd = options->simd, .task_graph = mode->graphs[i]};
+    MGL_TRY(mgl_cpu_program_create(mode->program, memory, &program, &mode->programs[i], err));
+    mode->graph_count = i + 1;
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_mega_mode_create(const mgl_graph *program, mgl_cpu_memory *memory, mgl_team *team,
+                                const mgl_mega_mode_options *options, mgl_mega_mode **out,
+                                mgl_error *err) {
+  *out = NULL;
+  mgl_mega_mode *mode = mgl_alloc_zeroed(1, sizeof *mode);
+  if (mode == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for mode mega");
+  }
+  mgl_cpu_mega_options mega = mgl_cpu_mega_defaults();
+  mega.schedulers = options->schedulers;
+  mega.trace_tasks = options->trace_tasks;
+  mega.context = mode;
+  mega.run_task = run_task;
+  mega.next_plan = next_plan;
+  mega.op_name = op_name;
+  mgl_status status = mgl_fuse_ops(program, &mode->program, err);
+  if (status == MGL_OK) {
+    status = compile_graphs(mode, memory, options, err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_cpu_mega_create((const mgl_task_graph *const *)mode->graphs, mode->graph_count,
+                                 team, &mega, &mode->mega, err);
+  }
+  if (status != MGL_OK) {
+    mgl_mega_mode_destroy(mode);
+    return status;
+  }
+  *out = mode;
+  return MGL_OK;
+}
+
+void mgl_mega_mode_destroy(mgl_mega_mode *mode) {
+  if (mode == NULL) {
+    return;
+  }
+  mgl_cpu_mega_destroy(mode->mega);
+  for (uint32_t i = 0; i < MAX_GRAPHS; i++) {
+    mgl_cpu_program_destroy(mode->programs[i]);
+    mgl_task_graph_destroy(mode->graphs[i]);
+  }
+  mgl_graph_destroy(mode->program);
+  mgl_free(mode);
+}
+
+mgl_status mgl_mega_mode_run(mgl_mega_mode *mode, mgl_next_plan_callback *next, void *context,
+                             mgl_error *err) {
+  mode->next = next;
+  mode->next_context = context;
+  return mgl_cpu_mega_run(mode->mega, err);
+}
+
+mgl_status mgl_mega_mode_trace(const mgl_mega_mode *mode, mgl_text *out, mgl_error *err) {
+  return mgl_cpu_mega_trace_json(mode->mega, out, err);
+}

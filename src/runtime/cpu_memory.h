@@ -1,0 +1,66 @@
+// Memory that all programs of one model share on the CPU, whatever their modes: KV cache,
+// activations, scratch.
+//
+// There is one model, but several programs of it: the canonical one for mode eager, and a fused one
+// for each token count that has a task graph. They run one at a time, so one block of activations,
+// as large as the largest program needs, serves them all; the KV cache must be one, since a
+// sequence's tokens go through several programs. Weights and KV tensors are found by name, as the
+// tensor indices of the programs differ.
+//
+// Owned by the creating thread; while an iteration runs, workers read the struct and write to the
+// memory behind it, and nothing may grow.
+#ifndef MGL_RUNTIME_CPU_MEMORY_H
+#define MGL_RUNTIME_CPU_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cpu.h"
+#include "base/status.h"
+#include "graph/graph.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "runtime/cpu_weights.h"
+
+typedef struct mgl_cpu_memory_options {
+  uint32_t page_tokens;  // P of a KV page
+  uint32_t page_count;   // KV pages
+  uint32_t workers;      // at least 1; each gets its own scratch
+} mgl_cpu_memory_options;
+
+typedef struct mgl_cpu_memory {
+  mgl_cpu_memory_options options;
+  const mgl_cpu_weights *weights;  // borrowed, with the program that they were bound for
+  mgl_kv_layer *kv;                // [tensor_count of that program], set for KV tensors
+  void *kv_pages;
+  size_t kv_bytes;
+  unsigned char *activations;  // offsets of each program's activations count from here
+  size_t activation_bytes;
+  unsigned char *scratch;  // [workers][scratch_bytes]
+  size_t scratch_bytes;    // a multiple of 4096
+  uint64_t iteration;      // of any program, counted by mgl_cpu_program_set_plan from 1
+} mgl_cpu_memory;
+
+// Maps the KV cache of the program that `weights` was bound for; weights and that program must
+// outlive *out. Activations and scratch come with the programs.
+mgl_status mgl_cpu_memory_create(const mgl_cpu_weights *weights,
+                                 const mgl_cpu_memory_options *options,
+                                 const mgl_topology *topology, mgl_cpu_memory **out,
+                                 mgl_error *err);
+void mgl_cpu_memory_destroy(mgl_cpu_memory *memory);  // NULL is fine; after all its programs
+
+// Makes activations and each worker's scratch at least this large (mgl_cpu_program_create calls
+// it). Contents are lost. On failure the present sizes stay good.
+mgl_status mgl_cpu_memory_reserve(mgl_cpu_memory *memory, size_t activation_bytes,
+                                  size_t scratch_bytes, mgl_error *err);
+
+// The weight or the KV layer that `tensor` of any program names. An error if there is none, or if
+// it has another shape or dtype.
+mgl_status mgl_cpu_memory_find_weight(const mgl_cpu_memory *memory, const mgl_tensor *tensor,
+                                      const void **out, mgl_error *err);
+mgl_status mgl_cpu_memory_find_kv(const mgl_cpu_memory *memory, const mgl_tensor *tensor,
+                                  mgl_kv_layer *out, mgl_error *err);
+
+// KV bytes of one token over all layers.
+uint64_t mgl_graph_kv_bytes_per_token(const mgl_graph *graph);
+
+#endif

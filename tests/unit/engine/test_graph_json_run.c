@@ -1,0 +1,177 @@
+// A task graph that went out as JSON and came in again runs to the same bits: models of every
+// family, graphs of several sizes and launches, executed by the megakernel.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "compile/compile.h"
+#include "graph/family.h"
+#include "runtime/cpu_mega.h"
+#include "runtime/cpu_tasks.h"
+
+enum { VOCAB = 96, WORKERS = 3, PAGES = 8, PAGE_TOKENS = 16 };
+
+#define MUST(expr)              \
+  do {                          \
+    mgl_error err = {0};        \
+    if ((expr) != MGL_OK) {     \
+      fail_msg("%s", err.text); \
+    }                           \
+  } while (0)
+
+static mgl_config small_config(mgl_family family) {
+  return (mgl_config){.family = family,
+                      .hidden_size = 64,
+                      .intermediate_size = 112,
+                      .layer_count = 2,
+                      .head_count = 6,
+                      .kv_head_count = 3,
+                      .head_dim = 16,
+                      .vocab_size = VOCAB,
+                      .context_tokens = PAGES * PAGE_TOKENS,
+                      .rms_norm_eps = 1e-6,
+                      .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
+                      .qkv_bias = family == MGL_FAMILY_QWEN2,
+                      .qk_norm = family == MGL_FAMILY_QWEN3,
+                      .tie_word_embeddings = true,
+                      .dtype = MGL_DTYPE_BF16,
+                      .bos_id = -1};
+}
+
+// What one run needs; the graph is either the compiler's or the one read from JSON.
+typedef struct fixture {
+  mgl_topology *topology;
+  mgl_team *team;
+  mgl_graph *canonical;
+  mgl_cpu_weights weights;
+  mgl_plan *plan;
+} fixture;
+
+typedef struct one_run {
+  mgl_cpu_program *program;
+  const mgl_plan *plan;
+} one_run;
+
+static void run_task(void *context, uint32_t worker, const mgl_task_graph *graph,
+                     const mgl_task *task) {
+  const one_run *run = context;
+  (void)graph;
+  mgl_cpu_task_run(run->program, worker, task->op, task->begin, task->end);
+}
+
+static int next_plan(void *context, uint64_t iteration) {
+  one_run *run = context;
+  if (iteration > 0) {
+    return -1;
+  }
+  mgl_cpu_program_set_plan(run->program, run->plan);
+  return 0;
+}
+
+// Runs one iteration over fresh KV memory and copies the logits.
+static void run_graph(fixture *f, const mgl_graph *program, const mgl_task_graph *graph,
+                      float *out) {
+  mgl_cpu_memory *memory = NULL;
+  mgl_cpu_mega *mega = NULL;
+  one_run run = {.plan = f->plan};
+  mgl_cpu_memory_options memory_options = {
+      .page_tokens = PAGE_TOKENS, .page_count = PAGES, .workers = WORKERS};
+  mgl_cpu_program_options options = {.simd = mgl_simd_detected(), .task_graph = graph};
+  mgl_cpu_mega_options mega_options = mgl_cpu_mega_defaults();
+  mega_options.context = &run;
+  mega_options.run_task = run_task;
+  mega_options.next_plan = next_plan;
+  MUST(mgl_cpu_memory_create(&f->weights, &memory_options, f->topology, &memory, &err));
+  MUST(mgl_cpu_program_create(program, memory, &options, &run.program, &err));
+  MUST(mgl_cpu_mega_create(&graph, 1, f->team, &mega_options, &mega, &err));
+  MUST(mgl_cpu_mega_run(mega, &err));
+  memcpy(out, mgl_cpu_program_find(run.program, "logits"),
+         (size_t)f->plan->logit_row_count * VOCAB * sizeof *out);
+  mgl_cpu_mega_destroy(mega);
+  mgl_cpu_program_destroy(run.program);
+  mgl_cpu_memory_destroy(memory);
+}
+
+static void check_graph(fixture *f, const mgl_graph *program, uint32_t tokens, mgl_launch launch) {
+  mgl_task_graph *graph = NULL;
+  mgl_task_graph *read_graph = NULL;
+  mgl_graph *read_program = NULL;
+  mgl_text json = {0};
+  mgl_compile_options options = {
+      .tokens = tokens, .workers = WORKERS, .launch = launch, .verify = true};
+  size_t count = (size_t)f->plan->logit_row_count * VOCAB;
+  float *expected = malloc(count * sizeof *expected);
+  float *found = malloc(count * sizeof *found);
+  assert_true(expected != NULL && found != NULL);
+  MUST(mgl_compile(program, &options, &graph, NULL, &err));
+  MUST(mgl_task_graph_write_json(program, graph, &json, &err));
+  MUST(mgl_task_graph_read_json(json.data, json.bytes, "test", &read_program, &read_graph, &err));
+  run_graph(f, program, graph, expected);
+  memset(found, 0xff, count * sizeof *found);
+  run_graph(f, read_program, read_graph, found);
+  for (size_t i = 0; i < count; i++) {
+    assert_true(expected[i] == expected[i]);
+  }
+  assert_memory_equal(expected, found, count * sizeof *found);
+  free(expected);
+  free(found);
+  mgl_text_free(&json);
+  mgl_task_graph_destroy(graph);
+  mgl_task_graph_destroy(read_graph);
+  mgl_graph_destroy(read_program);
+}
+
+static void check_family(mgl_family family) {
+  mgl_config config = small_config(family);
+  fixture f = {0};
+  mgl_graph *fused = NULL;
+  static const int32_t tokens[13] = {5, 1, 77, 30, 2, 95, 0, 41, 13, 8, 60, 21, 3};
+  static const int32_t pages[] = {6, 2};
+  mgl_plan_limits limits = {
+      .tokens = 16, .sequences = 2, .pages_per_sequence = 2, .page_tokens = PAGE_TOKENS};
+  MUST(mgl_topology_create(&f.topology, &err));
+  MUST(mgl_team_create(f.topology, WORKERS, &f.team, &err));
+  MUST(mgl_family_build(&config, NULL, &f.canonical, &err));
+  MUST(mgl_cpu_weights_bind(f.canonical, NULL, MGL_WEIGHTS_DUMMY, 9, f.team, f.topology, NULL,
+                            &f.weights, &err));
+  MUST(mgl_fuse_ops(f.canonical, &fused, &err));
+  MUST(mgl_plan_create(&limits, &f.plan, &err));
+  mgl_plan_clear(f.plan);
+  mgl_plan_add(f.plan, &(mgl_plan_chunk){.tokens = tokens,
+                                         .token_count = 13,
+                                         .position = 0,
+                                         .pages = pages,
+                                         .page_count = 1,
+                                         .logits = MGL_LOGITS_ALL});
+  for (int launch = MGL_LAUNCH_AUTO; launch <= MGL_LAUNCH_JIT; launch++) {
+    check_graph(&f, fused, 16, (mgl_launch)launch);
+    check_graph(&f, f.canonical, 16, (mgl_launch)launch);
+  }
+  mgl_plan_destroy(f.plan);
+  mgl_graph_destroy(fused);
+  mgl_cpu_weights_release(&f.weights);
+  mgl_graph_destroy(f.canonical);
+  mgl_team_destroy(f.team);
+  mgl_topology_destroy(f.topology);
+}
+
+static void graphs_from_json_run_to_the_same_bits(void **state) {
+  (void)state;
+  int64_t live = mgl_alloc_live();
+  for (int family = 0; family < MGL_FAMILY_COUNT; family++) {
+    check_family((mgl_family)family);
+  }
+  assert_int_equal(mgl_alloc_live(), live);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(graphs_from_json_run_to_the_same_bits)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,147 @@
+// The device code compiles for every architecture that Megalith supports, without a GPU, and stays
+// under its ceilings: no spills, and registers that let the block be resident.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "kernels/cuda/device_run.h"
+#include "runtime/cuda_driver.h"
+#include "runtime/cuda_jit.h"
+
+// Opens NVRTC, or says why the test is skipped.
+static bool open_nvrtc(mgl_nvrtc *nvrtc) {
+#if defined(MGL_TEST_SANITIZED)
+  (void)nvrtc;
+  print_message("skipped: the compiler's library is not sanitized; the release build runs this\n");
+  return false;
+#else
+  mgl_error err = {0};
+  if (mgl_nvrtc_open(nvrtc, &err) != MGL_OK) {
+    print_message("skipped: %s\n", err.text);
+    return false;
+  }
+  return true;
+#endif
+}
+
+static void protocol_and_tasks_compile_for_all_architectures(void **state) {
+  (void)state;
+  static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
+  mgl_nvrtc nvrtc;
+  if (!open_nvrtc(&nvrtc)) {
+    skip();
+  }
+  for (size_t i = 0; i < sizeof architectures / sizeof architectures[0]; i++) {
+    mgl_error err = {0};
+    mgl_text log = {0};
+    mgl_cuda_usage usage = {0};
+    void *cubin = NULL;
+    size_t bytes = 0;
+    if (mgl_cuda_compile(&nvrtc, "kernels/cuda/megakernel.cu", architectures[i], &cubin, &bytes,
+                         &log, &err) != MGL_OK) {
+      fail_msg("%s", log.data != NULL ? log.data : err.text);
+    }
+    assert_true(bytes > 0);
+    if (!mgl_cuda_usage_find(log.data, "mgl_megakernel", &usage)) {
+      fail_msg("no resources in the log:\n%s", log.data);
+    }
+    print_message(
+        "%-8s mgl_megakernel: %u registers, %u bytes static shared, %u stack, %u spilled\n",
+        architectures[i], usage.registers, usage.static_smem_bytes, usage.stack_bytes,
+        usage.spill_bytes);
+    assert_int_equal(usage.spill_bytes, 0);
+    assert_true(usage.registers * MGL_CUDA_THREADS <= 65536);
+    mgl_free(cubin);
+    mgl_text_free(&log);
+  }
+}
+
+static void a_broken_request_is_explained(void **state) {
+  (void)state;
+  mgl_nvrtc nvrtc;
+  if (!open_nvrtc(&nvrtc)) {
+    skip();
+  }
+  mgl_error err = {0};
+  mgl_text log = {0};
+  void *cubin = NULL;
+  size_t bytes = 0;
+  assert_int_equal(
+      mgl_cuda_compile(&nvrtc, "kernels/cuda/none.cu", "sm_90a", &cubin, &bytes, &log, &err),
+      MGL_ERR_ARGUMENT);
+  assert_non_null(strstr(err.text, "none.cu"));
+  assert_int_equal(
+      mgl_cuda_compile(&nvrtc, "kernels/cuda/megakernel.cu", "sm_1", &cubin, &bytes, &log, &err),
+      MGL_ERR_INTERNAL);
+  assert_non_null(strstr(err.text, "sm_1"));
+  assert_null(cubin);
+  mgl_text_free(&log);
+}
+
+static void resources_are_read_from_a_log(void **state) {
+  (void)state;
+  static const char log[] =
+      "ptxas info    : 0 bytes gmem\n"
+      "ptxas info    : Compiling entry function 'a' for 'sm_90a'\n"
+      "ptxas info    : Function properties for a\n"
+      "    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
+      "ptxas info    : Used 40 registers, used 4 barriers, 96 bytes smem\n"
+      "ptxas info    : Compiling entry function 'b' for 'sm_90a'\n"
+      "ptxas info    : Function properties for b\n"
+      "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+      "ptxas info    : Used 255 registers, used 1 barriers\n";
+  mgl_cuda_usage usage = {0};
+  assert_true(mgl_cuda_usage_find(log, "a", &usage));
+  assert_int_equal(usage.registers, 40);
+  assert_int_equal(usage.stack_bytes, 8);
+  assert_int_equal(usage.spill_bytes, 16);
+  assert_int_equal(usage.static_smem_bytes, 96);
+  assert_true(mgl_cuda_usage_find(log, "b", &usage));
+  assert_int_equal(usage.registers, 255);
+  assert_int_equal(usage.static_smem_bytes, 0);
+  assert_false(mgl_cuda_usage_find(log, "c", &usage));
+}
+
+static void architectures_have_their_names(void **state) {
+  (void)state;
+  char name[MGL_ARCHITECTURE_BYTES];
+  mgl_cuda_architecture(8, 0, name);
+  assert_string_equal(name, "sm_80");
+  mgl_cuda_architecture(8, 9, name);
+  assert_string_equal(name, "sm_89");
+  mgl_cuda_architecture(9, 0, name);
+  assert_string_equal(name, "sm_90a");
+  mgl_cuda_architecture(10, 0, name);
+  assert_string_equal(name, "sm_100a");
+}
+
+// Without a driver the binary still starts, and says what is missing.
+static void a_missing_driver_is_explained(void **state) {
+  (void)state;
+  mgl_cuda_driver driver;
+  mgl_error err = {0};
+  mgl_status status = mgl_cuda_driver_open(&driver, &err);
+  if (status == MGL_OK) {
+    print_message("skipped: this machine has a driver\n");
+    skip();
+  }
+  assert_int_equal(status, MGL_ERR_UNSUPPORTED);
+  assert_non_null(strstr(err.text, "libcuda.so.1"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(protocol_and_tasks_compile_for_all_architectures),
+      cmocka_unit_test(a_broken_request_is_explained),
+      cmocka_unit_test(resources_are_read_from_a_log),
+      cmocka_unit_test(architectures_have_their_names),
+      cmocka_unit_test(a_missing_driver_is_explained),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -60,9 +60,14 @@ typedef struct way {
   uint32_t chunk;   // prompt tokens an iteration
   uint32_t others;  // sequences that share the iterations
   mgl_mode mode;
-  mgl_launch launch;    // of mode mega
+  mgl_launch launch;    // of mode mega; AUTO here means hybrid: the overrides below and the labels
   uint32_t schedulers;  // of mode mega
 } way;
+
+// The default labels of such small graphs are AOT throughout; these make the others wait for JIT
+// tasks.
+static const mgl_compile_override hybrid[] = {{.op = "attend", .launch = MGL_LAUNCH_JIT},
+                                              {.op = "1.gated", .launch = MGL_LAUNCH_JIT}};
 
 static int32_t token_at(uint32_t sequence, uint32_t position) {
   return (int32_t)((sequence * 7919u + position * 104729u + 13u) % VOCAB);
@@ -97,6 +102,8 @@ static void run_way(const mgl_config *config, way w, float *out) {
                                 .weights = MGL_WEIGHTS_DUMMY,
                                 .seed = 5,
                                 .launch = w.launch,
+                                .overrides = hybrid,
+                                .override_count = w.launch == MGL_LAUNCH_AUTO ? 2 : 0,
                                 .schedulers = w.schedulers};
   mgl_runner *runner = NULL;
   if (mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK) {

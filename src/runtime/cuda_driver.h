@@ -17,6 +17,7 @@ typedef int mgl_cu_result;    // CUresult; 0 is success
 typedef uint64_t mgl_cu_ptr;  // CUdeviceptr: an address on the device
 
 enum {
+  MGL_CU_NO_DEVICE = 100,
   MGL_CU_NOT_READY = 600,
   MGL_CU_ATTRIBUTE_SM_COUNT = 16,
   MGL_CU_ATTRIBUTE_MAJOR = 75,
@@ -36,6 +37,7 @@ enum {
   MGL_CU(device_count, "cuDeviceGetCount", (int *count))                                      \
   MGL_CU(device_get, "cuDeviceGet", (int *device, int ordinal))                               \
   MGL_CU(device_name, "cuDeviceGetName", (char *name, int bytes, int device))                 \
+  MGL_CU(device_memory, "cuDeviceTotalMem_v2", (size_t * bytes, int device))                  \
   MGL_CU(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))   \
   MGL_CU(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))            \
   MGL_CU(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                       \

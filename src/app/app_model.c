@@ -12,6 +12,7 @@
 enum {
   MAX_PATH_BYTES = 4096,
   TRACE_TASKS = 65536,  // tasks of each worker that --trace keeps
+  TRACE_SPANS = 1024,   // on a GPU: spans of each multiprocessor and role
 };
 
 const char *mgl_mode_choice(uint32_t index) {
@@ -118,6 +119,7 @@ mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mg
 void mgl_app_model_close(mgl_app_model *model) {
   mgl_model_folder_close(&model->folder);
   mgl_free(model->name);
+  mgl_cuda_device_close(&model->device);
   *model = (mgl_app_model){0};
 }
 
@@ -125,19 +127,95 @@ static void report(void *context, uint64_t done_bytes, uint64_t total_bytes) {
   mgl_progress_update(context, done_bytes, total_bytes);
 }
 
-mgl_status mgl_app_model_start(const mgl_app_model *model, const mgl_arguments *arguments,
-                               mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
+static mgl_status start(const mgl_app_model *model, const mgl_arguments *arguments,
+                        mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
   mgl_progress progress;
   bool is_dummy = model->source == MGL_WEIGHTS_DUMMY;
+  uint32_t trace = options->cuda != NULL ? TRACE_SPANS : TRACE_TASKS;
   mgl_progress_start(&progress, is_dummy ? "making weights" : "loading weights",
                      MGL_PROGRESS_BYTES);
-  options->threads = mgl_arguments_u64(arguments, "threads", 0);
   options->weights = model->source;
-  options->trace_tasks = mgl_app_wants_trace(arguments) ? TRACE_TASKS : 0;
+  options->trace_tasks = mgl_app_wants_trace(arguments) ? trace : 0;
   options->progress = (mgl_weights_progress){.report = report, .context = &progress};
   mgl_status status = mgl_runner_create(&model->folder, options, out, err);
   mgl_progress_finish(&progress);
   return status;
+}
+
+// The last one of that name; NULL also where the command has no such option.
+static const mgl_argument *find_argument(const mgl_arguments *arguments, const char *name) {
+  const mgl_argument *found = NULL;
+  for (size_t i = 0; i < arguments->count; i++) {
+    if (strcmp(arguments->items[i].option->name, name) == 0) {
+      found = &arguments->items[i];
+    }
+  }
+  return found;
+}
+
+static uint32_t number_of(const mgl_arguments *arguments, const char *name) {
+  const mgl_argument *argument = find_argument(arguments, name);
+  return argument == NULL ? 0 : (uint32_t)argument->u64;
+}
+
+static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *arguments,
+                               uint32_t ordinal, mgl_runner_options *options, mgl_runner **out,
+                               mgl_error *err) {
+  MGL_TRY(mgl_device_check_gpu(arguments, err));
+  MGL_TRY(mgl_cuda_device_open((int)ordinal, &model->device, err));
+  mgl_cuda_options cuda = {
+      .device = &model->device,
+      .launch = {.in_flight = number_of(arguments, "in-flight"),
+                 .in_flight_ahead = number_of(arguments, "in-flight-ahead"),
+                 .no_prefetch = find_argument(arguments, "no-prefetch") != NULL,
+                 .step_batch = number_of(arguments, "step-batch")},
+      .coarse = find_argument(arguments, "coarse") != NULL,
+      .scheduler_warps = find_argument(arguments, "scheduler-warps") != NULL,
+  };
+  options->cuda = &cuda;
+  mgl_status status = start(model, arguments, options, out, err);
+  options->cuda = NULL;
+  if (status != MGL_OK) {
+    mgl_cuda_device_close(&model->device);
+    return status;
+  }
+  if (mgl_runner_note(*out)[0] != 0) {
+    (void)fprintf(stderr, "megalith: note: %s\n", mgl_runner_note(*out));
+  }
+  return MGL_OK;
+}
+
+// Whether another device could do better: a damaged model or a wrong argument stays what it is.
+static bool is_of_device(mgl_status status) {
+  return status == MGL_ERR_UNSUPPORTED || status == MGL_ERR_MEMORY || status == MGL_ERR_IO ||
+         status == MGL_ERR_INTERNAL || status == MGL_ERR_LIMIT;
+}
+
+mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,
+                               mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
+  mgl_device_choice device;
+  mgl_error reason = {0};
+  *out = NULL;
+  MGL_TRY(mgl_device_wanted(arguments, &device, err));
+  if (device.kind == MGL_DEVICE_CUDA) {
+    return start_on_gpu(model, arguments, device.ordinal, options, out, err);
+  }
+  if (device.kind == MGL_DEVICE_AUTO && mgl_device_exists()) {
+    mgl_status status = mgl_device_check_gpu(arguments, &reason);
+    if (status == MGL_OK) {
+      status = start_on_gpu(model, arguments, 0, options, out, &reason);
+      if (status == MGL_OK) {
+        return MGL_OK;
+      }
+      if (!is_of_device(status)) {
+        return mgl_error_set(err, status, "%s", reason.text);
+      }
+    }
+    mgl_device_note_cpu(reason.text);
+  }
+  MGL_TRY(mgl_device_check_cpu(arguments, err));
+  options->threads = mgl_arguments_u64(arguments, "threads", 0);
+  return start(model, arguments, options, out, err);
 }
 
 // --- traces --------------------------------------------------------------------------------------

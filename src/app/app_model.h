@@ -4,6 +4,7 @@
 #ifndef MGL_APP_APP_MODEL_H
 #define MGL_APP_APP_MODEL_H
 
+#include "app/device.h"
 #include "app/options.h"
 #include "app/output_file.h"
 #include "engine/runner.h"
@@ -13,7 +14,8 @@
 typedef struct mgl_app_model {
   mgl_model_folder folder;
   mgl_weight_source source;
-  char *name;  // last part of the folder's path, printable
+  char *name;              // last part of the folder's path, printable
+  mgl_cuda_device device;  // open while the model runs on a GPU
 } mgl_app_model;
 
 // Opens MODEL, or else the demo model: the folder that MEGALITH_DEMO names, else demo beside the
@@ -24,9 +26,10 @@ mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mg
                               mgl_error *err);
 void mgl_app_model_close(mgl_app_model *model);
 
-// Creates a runner with the sizes in *options; threads and weights come from the arguments. Shows
-// a progress bar. The model must outlive the runner.
-mgl_status mgl_app_model_start(const mgl_app_model *model, const mgl_arguments *arguments,
+// Creates a runner with the sizes in *options; device, threads and weights come from the arguments.
+// Shows a progress bar, and says on standard error why a GPU that is there was not taken. The model
+// must outlive the runner.
+mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,
                                mgl_runner_options *options, mgl_runner **out, mgl_error *err);
 
 // The first mode of --mode, MGL_MODE_MEGA when it was not given.

@@ -147,7 +147,6 @@ static void ignore_token(void *context, uint32_t request, int32_t token, mgl_fin
 typedef struct bench_round {
   bench *b;
   mode_result *result;
-  uint64_t steps;  // decode iterations so far
   mgl_status status;
   mgl_error *err;
 } bench_round;
@@ -155,9 +154,7 @@ typedef struct bench_round {
 static bool on_iteration(void *context, const mgl_iteration *iteration) {
   bench_round *r = context;
   bench *b = r->b;
-  r->steps += iteration->prompt_tokens == 0;
-  r->status = mgl_statistics_add(&r->result->statistics, iteration,
-                                 (uint64_t)b->batch * (b->prompt + r->steps), r->err);
+  r->status = mgl_statistics_add(&r->result->statistics, iteration, r->err);
   b->done_tokens += iteration->prompt_tokens + iteration->decode_tokens;
   mgl_progress_update(&b->progress, b->done_tokens, b->total_tokens);
   return r->status == MGL_OK;
@@ -200,9 +197,27 @@ static mgl_status measure_ceiling(bench *b, mgl_error *err) {
   return MGL_OK;
 }
 
+static const char *launch_choice(uint32_t index) {
+  static const char *const names[] = {"auto", "aot", "jit"};
+  return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
+
 static mgl_status measure(bench *b, mgl_error *err) {
-  mgl_runner_options options = {.sequences = b->batch, .sequence_tokens = b->prompt + b->generate};
+  static const mgl_launch launches[] = {MGL_LAUNCH_AUTO, MGL_LAUNCH_AOT, MGL_LAUNCH_JIT};
+  uint32_t launch = 0;
+  const char *name = mgl_arguments_text(b->arguments, "launch", launch_choice(0));
+  while (strcmp(launch_choice(launch), name) != 0) {
+    launch++;
+  }
+  mgl_runner_options options = {
+      .sequences = b->batch,
+      .sequence_tokens = b->prompt + b->generate,
+      .launch = launches[launch],
+      .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
   MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
+  if (mgl_runner_device(b->runner) != NULL) {
+    b->result_count = 1;  // mode mega: no other was asked for
+  }
   b->total_tokens = (uint64_t)b->batch * (b->prompt + b->generate - 1) * b->runs * b->result_count;
   mgl_progress_start(&b->progress, "measuring", MGL_PROGRESS_COUNT);
   mgl_status status = measure_ceiling(b, err);
@@ -247,6 +262,7 @@ static const char *source_name(const bench *b) {
 }
 
 static void append_json(const bench *b, mgl_text *out) {
+  const mgl_cuda_device *device = mgl_runner_device(b->runner);
   for (size_t i = 0; i < b->result_count; i++) {
     figures f = figures_of(b, &b->results[i]);
     mgl_text_format(out, "{\"mode\": \"%s\"", mgl_mode_name(b->results[i].mode));
@@ -260,9 +276,15 @@ static void append_json(const bench *b, mgl_text *out) {
                     f.prompt_tokens_per_s, b->batch);
     mgl_text_format(out, ", \"prompt\": %" PRIu32 ", \"generate\": %" PRIu32 ", \"runs\": %" PRIu32,
                     b->prompt, b->generate, b->runs);
-    mgl_text_format(out, ", \"threads\": %" PRIu32 ", \"simd\": \"%s\", \"load_format\": \"%s\"",
-                    mgl_runner_threads(b->runner), mgl_simd_name(mgl_runner_simd(b->runner)),
-                    source_name(b));
+    if (device != NULL) {
+      mgl_text_append_string(out, ", \"device\": ");
+      mgl_json_append_string(out, device->name, strlen(device->name));
+      mgl_text_format(out, ", \"workers\": %" PRIu32, mgl_runner_threads(b->runner));
+    } else {
+      mgl_text_format(out, ", \"threads\": %" PRIu32 ", \"simd\": \"%s\"",
+                      mgl_runner_threads(b->runner), mgl_simd_name(mgl_runner_simd(b->runner)));
+    }
+    mgl_text_format(out, ", \"load_format\": \"%s\"", source_name(b));
     mgl_text_append_string(out, ", \"model\": ");
     mgl_json_append_string(out, b->model.name, strlen(b->model.name));
     mgl_text_append_string(out, "}\n");
@@ -272,9 +294,11 @@ static void append_json(const bench *b, mgl_text *out) {
 static void append_table(const bench *b, mgl_text *out) {
   char cells[7][MGL_HUMAN_BYTES];
   mgl_human_size(mgl_runner_step_bytes(b->runner), cells[0]);
-  mgl_text_format(out, "%s: %s of weights a token, %s, %" PRIu32 " threads, %s\n", b->model.name,
+  const mgl_cuda_device *device = mgl_runner_device(b->runner);
+  mgl_text_format(out, "%s: %s of weights a token, %s, %" PRIu32 " %s, %s\n", b->model.name,
                   cells[0], source_name(b), mgl_runner_threads(b->runner),
-                  mgl_simd_name(mgl_runner_simd(b->runner)));
+                  device != NULL ? "workers" : "threads",
+                  device != NULL ? device->name : mgl_simd_name(mgl_runner_simd(b->runner)));
   mgl_text_format(out,
                   "batch %" PRIu32 ", prompt %" PRIu32 ", generate %" PRIu32 ", %" PRIu32
                   " runs of each mode, medians\n\n",
@@ -378,9 +402,50 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_LIST,
      .choices = mgl_mode_choice,
      .help = "modes to compare, with commas between them [all]"},
+    MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_LOAD_FORMAT,
     MGL_ROW_TRACE,
+    {.name = "launch",
+     .value_name = "WHEN",
+     .type = MGL_OPTION_CHOICE,
+     .choices = launch_choice,
+     .help = "of mode mega: place all tasks ahead of time (aot), or queue them when they are ready "
+             "(jit); auto: the compiler decides [auto]"},
+    {.name = "schedulers",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 0,
+     .u64_max = 64,
+     .help = "of mode mega: threads, or blocks of a GPU, that only schedule; 0: whoever activates "
+             "an event does [0]"},
+    {.name = "scheduler-warps",
+     .type = MGL_OPTION_FLAG,
+     .help = "GPU: schedulers are warps of worker blocks, not blocks of their own"},
+    {.name = "in-flight",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MGL_CUDA_MAX_PAGES,
+     .help = "GPU: pages of weights on their way for tasks that may run, at most [4]"},
+    {.name = "in-flight-ahead",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MGL_CUDA_MAX_PAGES,
+     .help = "GPU: the same for tasks that still wait for their event [1]"},
+    {.name = "no-prefetch",
+     .type = MGL_OPTION_FLAG,
+     .help = "GPU: load weights only for tasks that may run"},
+    {.name = "step-batch",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = 32,
+     .help = "GPU: task descriptors that are fetched at once [32]"},
+    {.name = "coarse",
+     .type = MGL_OPTION_FLAG,
+     .help = "GPU: one event between two ops instead of exact dependencies"},
 };
 
 const mgl_command mgl_command_bench = {

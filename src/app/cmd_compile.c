@@ -27,6 +27,7 @@ enum {
   PASS_WIDTH = 13,  // columns of the table
   LABEL_WIDTH = 30,
   COLUMN_WIDTH = 11,
+  CUDA_WORKERS = 132,  // multiprocessors of an H100 SXM
 };
 
 typedef struct compilation {
@@ -41,6 +42,7 @@ typedef struct compilation {
   mgl_compile_override *overrides;         // their names are owned
   uint32_t override_count;
   mgl_launch launch;
+  mgl_target target;
   uint32_t workers;
   double bandwidth;  // bytes per second; 0: not known
 } compilation;
@@ -51,6 +53,10 @@ static const char *dump_choice(uint32_t index) {
   static const char *const first[] = {"list", "fuse_ops"};
   const uint32_t count = sizeof first / sizeof *first;
   return index < count ? first[index] : mgl_pass_name(index - count);
+}
+
+static const char *target_choice(uint32_t index) {
+  return index <= MGL_TARGET_CUDA ? mgl_target_name((mgl_target)index) : NULL;
 }
 
 // --- arguments -----------------------------------------------------------------------------------
@@ -152,6 +158,25 @@ static mgl_status parse_overrides(compilation *c, mgl_error *err) {
   return MGL_OK;
 }
 
+// What --target cuda excludes: no GPU is looked at, and its kernels are of fused ops.
+static mgl_status parse_target(compilation *c, mgl_error *err) {
+  (void)mgl_target_parse(mgl_arguments_text(c->arguments, "target", "cpu"), &c->target);
+  if (c->target == MGL_TARGET_CPU) {
+    return MGL_OK;
+  }
+  if (mgl_arguments_has(c->arguments, "no-fuse")) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--no-fuse: expected --target cpu with it, the GPU has kernels for fused "
+                         "ops only");
+  }
+  if (mgl_arguments_has(c->arguments, "measure")) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--measure: expected --target cpu with it, since it measures this "
+                         "machine's cores; give the GPU's rate with --bandwidth");
+  }
+  return MGL_OK;
+}
+
 static mgl_status check_arguments(const compilation *c, mgl_error *err) {
   const char *dump = mgl_arguments_text(c->arguments, "dump", NULL);
   const char *alone = dump != NULL ? "dump" : "output";
@@ -171,14 +196,15 @@ static mgl_status check_arguments(const compilation *c, mgl_error *err) {
   return MGL_OK;
 }
 
-// Workers and bandwidth: from the arguments, or else from the machine.
+// Workers and bandwidth: from the arguments, or else from the machine; or an H100's workers.
 static mgl_status look_at_machine(compilation *c, mgl_error *err) {
   mgl_topology *topology = NULL;
   mgl_team *team = NULL;
   mgl_simd simd = MGL_SIMD_SCALAR;
   bool measures = mgl_arguments_has(c->arguments, "measure");
   c->bandwidth = 1e9 * mgl_arguments_real(c->arguments, "bandwidth", 0);
-  c->workers = (uint32_t)mgl_arguments_u64(c->arguments, "workers", 0);
+  c->workers = (uint32_t)mgl_arguments_u64(c->arguments, "workers",
+                                           c->target == MGL_TARGET_CUDA ? CUDA_WORKERS : 0);
   if (c->workers > 0 && !measures) {
     return MGL_OK;
   }
@@ -204,7 +230,7 @@ static mgl_status build_program(compilation *c, mgl_error *err) {
   MGL_TRY(mgl_family_build(&c->model.folder.config, NULL, &c->canonical, err));
   c->program = c->canonical;
   if (!mgl_arguments_has(c->arguments, "no-fuse")) {
-    MGL_TRY(mgl_fuse_ops(c->canonical, &c->fused, err));
+    MGL_TRY(mgl_fuse_ops_for(c->target, c->canonical, &c->fused, err));
     c->program = c->fused;
   }
   return MGL_OK;
@@ -228,6 +254,7 @@ static mgl_status compile_all(compilation *c, mgl_text *dump, mgl_error *err) {
   for (uint32_t i = 0; i < c->graph_count && status == MGL_OK; i++) {
     mgl_task_graph *graph = NULL;
     mgl_compile_options options = {
+        .target = c->target,
         .tokens = c->tokens[i],
         .workers = c->workers,
         .launch = c->launch,
@@ -375,8 +402,9 @@ static void append_label(const compilation *c, statistic s, mgl_text *out) {
 
 static void append_table(const compilation *c, mgl_text *out) {
   double values[MAX_GRAPHS][STATISTIC_COUNT];
-  mgl_text_format(out, "%s (%s), %" PRIu32 " worker%s%s%s\n", c->model.name, c->program->name,
-                  c->workers, c->workers == 1 ? "" : "s", c->fused == NULL ? ", ops not fused" : "",
+  mgl_text_format(out, "%s (%s)%s, %" PRIu32 " worker%s%s%s\n", c->model.name, c->program->name,
+                  c->target == MGL_TARGET_CUDA ? " for cuda" : "", c->workers,
+                  c->workers == 1 ? "" : "s", c->fused == NULL ? ", ops not fused" : "",
                   mgl_arguments_has(c->arguments, "coarse") ? ", one event per pair of ops" : "");
   mgl_text_format(out, "%-*s%-*s", PASS_WIDTH, "pass", LABEL_WIDTH, "for iterations of up to");
   for (uint32_t i = 0; i < c->graph_count; i++) {
@@ -403,8 +431,9 @@ static void append_json(const compilation *c, mgl_text *out) {
   mgl_text_append_string(out, "{\"model\": ");
   mgl_json_append_string(out, c->model.name, strlen(c->model.name));
   mgl_text_format(out,
-                  ", \"family\": \"%s\", \"workers\": %" PRIu32 ", \"bandwidth_bytes_per_s\": ",
-                  c->program->name, c->workers);
+                  ", \"family\": \"%s\", \"target\": \"%s\", \"workers\": %" PRIu32
+                  ", \"bandwidth_bytes_per_s\": ",
+                  c->program->name, mgl_target_name(c->target), c->workers);
   mgl_json_append_double(out, c->bandwidth > 0 ? c->bandwidth : (double)NAN);
   mgl_text_append_string(out, ", \"graphs\": [");
   for (uint32_t i = 0; i < c->graph_count; i++) {
@@ -443,6 +472,7 @@ static mgl_status print_passes(mgl_error *err) {
 static mgl_status compile_and_print(compilation *c, mgl_error *err) {
   const char *dump = mgl_arguments_text(c->arguments, "dump", NULL);
   mgl_text out = {0};
+  MGL_TRY(parse_target(c, err));
   MGL_TRY(parse_tokens(c, err));
   MGL_TRY(parse_overrides(c, err));
   MGL_TRY(check_arguments(c, err));
@@ -483,13 +513,18 @@ static const mgl_option options[] = {
      .value_name = "N",
      .type = MGL_OPTION_TEXT,
      .help = "compile for iterations of up to N tokens, 1 to 64, or all: 1, 2, 4, ..., 64 [1]"},
+    {.name = "target",
+     .value_name = "TARGET",
+     .type = MGL_OPTION_CHOICE,
+     .choices = target_choice,
+     .help = "what the task graph is for: cpu or cuda; needs no GPU [cpu]"},
     {.name = "workers",
      .short_name = 'w',
      .value_name = "N",
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_COMPILE_MAX_WORKERS,
-     .help = "workers that tasks are made for and placed on [one per core]"},
+     .help = "workers that tasks are made for and placed on [one per core; 132 for cuda]"},
     {.name = "partition",
      .value_name = "OP=X,Y,Z",
      .type = MGL_OPTION_TEXT,
@@ -543,6 +578,7 @@ const mgl_command mgl_command_compile = {
     .examples =
         "megalith compile --tokens all\n"
         "megalith compile path/to/model --workers 8 --bandwidth 200 -o task_graph.json\n"
+        "megalith compile path/to/model --target cuda --dump place\n"
         "megalith compile --partition gate_up=16 --launch attend=jit --json",
     .options = options,
     .option_count = sizeof options / sizeof *options,

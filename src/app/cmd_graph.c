@@ -208,9 +208,9 @@ static mgl_status append_summary(const view *v, mgl_text *out, mgl_error *err) {
   const mgl_task_graph *g = v->graph;
   uint32_t workers = g->worker_count;
   mgl_text_format(
-      out, "program     %s: %zu ops, %" PRIu32 " token%s an iteration, %" PRIu32 " worker%s\n",
+      out, "program     %s: %zu ops, %" PRIu32 " token%s an iteration, %" PRIu32 " worker%s%s\n",
       v->program->name, v->program->op_count, g->tokens, g->tokens == 1 ? "" : "s", workers,
-      workers == 1 ? "" : "s");
+      workers == 1 ? "" : "s", g->target == MGL_TARGET_CUDA ? ", for cuda" : "");
   mgl_text_format(out,
                   "tasks       %" PRIu32 " (%" PRIu32 " AOT, %" PRIu32 " JIT, %" PRIu32
                   " empty), %" PRIu32 " ready at once, longest chain %" PRIu32
@@ -265,14 +265,14 @@ static void append_json(const view *v, mgl_text *out) {
   mgl_json_append_string(out, v->program->name, strlen(v->program->name));
   mgl_text_format(
       out,
-      ", \"tokens\": %" PRIu32 ", \"worker_count\": %" PRIu32 ", \"tasks\": %" PRIu32
-      ", \"aot\": %" PRIu32 ", \"jit\": %" PRIu32 ", \"empty\": %" PRIu32 ", \"ready\": %" PRIu32
-      ", \"chain\": %" PRIu32 ", \"events\": %" PRIu32 ", \"bytes\": %" PRIu64
-      ", \"activation_bytes\": %" PRIu64 ", \"hop_bytes\": %" PRIu64 ", \"path_bytes\": %" PRIu64
-      ", \"path_tasks\": %" PRIu32 ", \"events_by_type\": {",
-      g->tokens, g->worker_count, g->task_count, a->aot_count, a->jit_count, a->empty_count,
-      g->ready_count, a->depth_count, g->event_count, a->cost, g->activation_bytes, a->hop_bytes,
-      path_cost(v), mgl_analysis_chain_length(a, a->last));
+      ", \"target\": \"%s\", \"tokens\": %" PRIu32 ", \"worker_count\": %" PRIu32
+      ", \"tasks\": %" PRIu32 ", \"aot\": %" PRIu32 ", \"jit\": %" PRIu32 ", \"empty\": %" PRIu32
+      ", \"ready\": %" PRIu32 ", \"chain\": %" PRIu32 ", \"events\": %" PRIu32
+      ", \"bytes\": %" PRIu64 ", \"activation_bytes\": %" PRIu64 ", \"hop_bytes\": %" PRIu64
+      ", \"path_bytes\": %" PRIu64 ", \"path_tasks\": %" PRIu32 ", \"events_by_type\": {",
+      mgl_target_name(g->target), g->tokens, g->worker_count, g->task_count, a->aot_count,
+      a->jit_count, a->empty_count, g->ready_count, a->depth_count, g->event_count, a->cost,
+      g->activation_bytes, a->hop_bytes, path_cost(v), mgl_analysis_chain_length(a, a->last));
   for (uint32_t type = 0; type < MGL_EVENT_TYPE_COUNT; type++) {
     mgl_text_format(out, "%s\"%s\": %" PRIu32, type == 0 ? "" : ", ",
                     mgl_event_type_name((mgl_event_type)type), a->events_by_type[type]);

@@ -49,7 +49,6 @@ typedef struct run {
   bool shows_text;  // standard output is a terminal: text and bar must not mix
   uint64_t done_tokens;
   uint64_t total_tokens;
-  uint64_t step_kv_tokens;  // context that the present iteration's decoding sequences read
   mgl_statistics statistics;
   mgl_status status;  // the first failure inside a callback
   mgl_error *err;
@@ -241,9 +240,7 @@ static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_
   stream *s = &r->streams[request];
   s->generated++;
   r->done_tokens += reason == MGL_FINISH_NONE ? 1 : s->max_new_tokens - s->generated + 1;
-  if (s->generated > 1) {  // the first token comes out of the prompt's last iteration
-    r->step_kv_tokens += s->prompt.count + s->generated - 1;
-  }
+  mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
   if (r->status == MGL_OK) {
     r->status = accept_token(r, s, token, reason, r->err);
   }
@@ -268,7 +265,8 @@ static mgl_status start(run *r, mgl_error *err) {
     options.pool_tokens = pool_tokens;  // no more than all of them can use together
   }
   MGL_TRY(mgl_app_model_start(&r->model, r->arguments, &options, &r->runner, err));
-  mgl_engine_options engine_options = {.mode = mgl_app_mode(r->arguments)};
+  mgl_engine_options engine_options = {.mode = mgl_app_mode(r->arguments),
+                                       .should_stop = mgl_interrupt_seen};
   MGL_TRY(mgl_engine_create(r->runner, &engine_options, &r->engine, err));
   for (size_t i = 0; i < r->stream_count; i++) {
     const stream *s = &r->streams[i];
@@ -301,9 +299,8 @@ static mgl_status write_rest(run *r, mgl_error *err) {
 static bool on_iteration(void *context, const mgl_iteration *iteration) {
   run *r = context;
   if (r->status == MGL_OK) {
-    r->status = mgl_statistics_add(&r->statistics, iteration, r->step_kv_tokens, r->err);
+    r->status = mgl_statistics_add(&r->statistics, iteration, r->err);
   }
-  r->step_kv_tokens = 0;
   r->done_tokens += iteration->prompt_tokens;
   mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
   return r->status == MGL_OK && !mgl_interrupt_seen();
@@ -435,6 +432,7 @@ static const mgl_option options[] = {
      .u64_min = 0,
      .u64_max = UINT64_MAX,
      .help = "of the random numbers; prompt i uses N + i, counted from 0 [0]"},
+    MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_MODE,
     MGL_ROW_LOAD_FORMAT,

@@ -10,6 +10,7 @@ extern const mgl_command mgl_command_tokenize;    // cmd_tokenize.c
 extern const mgl_command mgl_command_bench;       // cmd_bench.c
 extern const mgl_command mgl_command_compile;     // cmd_compile.c
 extern const mgl_command mgl_command_graph;       // cmd_graph.c
+extern const mgl_command mgl_command_trace;       // cmd_trace.c
 extern const mgl_command mgl_command_info;        // cmd_info.c
 extern const mgl_command mgl_command_completion;  // cmd_completion.c
 

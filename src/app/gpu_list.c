@@ -1,5 +1,6 @@
 #include "app/gpu_list.h"
 
+#include "app/device.h"
 #include "app/human.h"
 #include "runtime/cuda_driver.h"
 
@@ -55,4 +56,5 @@ void mgl_gpu_list_append(mgl_text *out) {
   } else {
     mgl_text_format(out, "GPUs              none: %s\n", err.text);
   }
+  mgl_device_describe(out);
 }

@@ -98,7 +98,10 @@ void mgl_help_append_overview(const mgl_command *const *commands, size_t count, 
       "  -h, --help     print this text, or that of a command\n"
       "      --version  print the version\n\n"
       "Environment:\n"
-      "  MEGALITH_DEMO  folder of the demo model, used where no MODEL is given\n"
-      "  MEGALITH_SIMD  scalar, avx2, avx512 or avx512_bf16: at most that level\n\n"
+      "  MEGALITH_DEMO    folder of the demo model, used where no MODEL is given\n"
+      "  MEGALITH_DEVICE  auto, cpu, cuda or cuda:N: where models run without --device\n"
+      "  MEGALITH_CACHE   folder of compiled device code [$XDG_CACHE_HOME/megalith,\n"
+      "                   or ~/.cache/megalith]\n"
+      "  MEGALITH_SIMD    scalar, avx2, avx512 or avx512_bf16: at most that level\n\n"
       "Start with: megalith run -p \"Once upon a time\"\n");
 }

@@ -23,6 +23,7 @@ typedef enum mgl_option_type {
   MGL_OPTION_REAL,    // a number in [min, max]
   MGL_OPTION_CHOICE,  // one of choices
   MGL_OPTION_LIST,    // one or more of choices with commas between them
+  MGL_OPTION_DEVICE,  // auto, cpu, cuda or cuda:N
 } mgl_option_type;
 
 // The choice of that index, NULL behind the last one. A function, so that a table can show names
@@ -35,10 +36,11 @@ typedef struct mgl_option {
   const char *value_name;  // in capitals, for the help; NULL for a flag
   const char *help;        // one line, lower case, with the default in brackets
   mgl_option_type type;
-  double min, max;           // of MGL_OPTION_REAL
-  uint64_t u64_min;          // of MGL_OPTION_U64
-  uint64_t u64_max;          // of MGL_OPTION_U64
-  mgl_choice_name *choices;  // of MGL_OPTION_CHOICE and MGL_OPTION_LIST
+  double min, max;   // of MGL_OPTION_REAL
+  uint64_t u64_min;  // of MGL_OPTION_U64
+  uint64_t u64_max;  // of MGL_OPTION_U64
+  mgl_choice_name
+      *choices;  // of MGL_OPTION_CHOICE and MGL_OPTION_LIST, and what to complete of _DEVICE
   bool repeatable;
 } mgl_option;
 
@@ -85,6 +87,21 @@ const char *mgl_arguments_text(const mgl_arguments *arguments, const char *name,
                                const char *otherwise);
 uint64_t mgl_arguments_u64(const mgl_arguments *arguments, const char *name, uint64_t otherwise);
 double mgl_arguments_real(const mgl_arguments *arguments, const char *name, double otherwise);
+
+typedef enum mgl_device_kind {
+  MGL_DEVICE_AUTO,
+  MGL_DEVICE_CPU,
+  MGL_DEVICE_CUDA,
+} mgl_device_kind;
+
+typedef struct mgl_device_choice {
+  mgl_device_kind kind;
+  uint32_t ordinal;  // of MGL_DEVICE_CUDA
+} mgl_device_choice;
+
+// A value of MGL_OPTION_DEVICE. `where` is what the message begins with ("--device").
+mgl_status mgl_device_parse(const char *where, const char *text, mgl_device_choice *out,
+                            mgl_error *err);
 
 // The candidate that `word` most likely meant (two typing mistakes at most), NULL if none.
 const char *mgl_closest_word(const char *word, const char *const *candidates, size_t count);

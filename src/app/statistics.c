@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 
 mgl_status mgl_statistics_add(mgl_statistics *statistics, const mgl_iteration *iteration,
-                              uint64_t kv_tokens, mgl_error *err) {
+                              mgl_error *err) {
   if (iteration->prompt_tokens > 0) {
     statistics->prompt_tokens += iteration->prompt_tokens;
     statistics->prompt_ns += iteration->ns;
@@ -21,7 +21,7 @@ mgl_status mgl_statistics_add(mgl_statistics *statistics, const mgl_iteration *i
   statistics->step_ms[statistics->step_count++] = (double)iteration->ns / 1e6;
   statistics->decode_tokens += iteration->decode_tokens;
   statistics->decode_ns += iteration->ns;
-  statistics->kv_tokens += kv_tokens;
+  statistics->kv_tokens += iteration->kv_tokens;
   return MGL_OK;
 }
 

@@ -23,9 +23,8 @@ typedef struct mgl_statistics {
   size_t step_capacity;
 } mgl_statistics;
 
-// kv_tokens: sum of the contexts of the sequences that decoded in this iteration.
 mgl_status mgl_statistics_add(mgl_statistics *statistics, const mgl_iteration *iteration,
-                              uint64_t kv_tokens, mgl_error *err);
+                              mgl_error *err);
 
 // One line on standard error. ceiling: bytes per second, used when there were decode iterations; 0
 // where it could not be measured, and then no_ceiling says why.

@@ -19,7 +19,7 @@ static const struct {
   const char *name;
   pass_function *run;
 } passes[] = {
-    // 1 fuse ops: mgl_fuse_ops, before and apart, since mode eager runs its result too
+    // 1 fuse ops: mgl_fuse_ops_for, before and apart, since mode eager runs the CPU's result too
     {"partition", mgl_pass_partition},  // 2  op -> tasks
     {"depend", mgl_pass_depend},        // 3  every pair of tasks whose regions overlap
     {"fuse_events", fuse_first},        // 4  as few events as say the same

@@ -42,6 +42,9 @@ typedef struct mgl_compile_override {
 } mgl_compile_override;
 
 typedef struct mgl_compile_options {
+  // CPU (0) or CUDA: grain (mgl_tile_grain), cuts of embed and rope_angles, and
+  // attention strides, which on CUDA are workers / KV heads even for one token. See task/tile.h.
+  mgl_target target;
   uint32_t tokens;    // 1 to MGL_COMPILE_MAX_TOKENS: the graph serves iterations of up to that many
   uint32_t workers;   // 1 to MGL_COMPILE_MAX_WORKERS
   mgl_launch launch;  // for everything that no override names
@@ -82,6 +85,28 @@ mgl_status mgl_compile(const mgl_graph *program, const mgl_compile_options *opti
 // names its activations after the op that it replaces last; weights, inputs, KV tensors and outputs
 // keep their names.
 mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *err);
+
+// The same for the GPU: the ops of mgl_fuse_ops, before them next_plan (it waits for nothing and is
+// the program's first op; result "next_plan" i32[1]), behind them sample (inputs: logits,
+// next_plan; result "sampled" i32[L], an output; logits stays an output if it was one). Inputs of
+// all ops as in graph/op.def, in that order.
+//
+// Refuses with MGL_ERR_UNSUPPORTED what the GPU's kernels do not have: any op besides embed,
+// rope_angles, qkv_proj, attend, linear_add, gate_up, with one embed and one logits; a matrix, KV
+// cache or activation between linears that is not bf16; a head dim that is not a multiple of 32 or
+// above MGL_FUSE_CUDA_MAX_HEAD_DIM; more than MGL_FUSE_CUDA_MAX_GROUP query heads per KV head;
+// features (N) or reduced features (K) of a linear that are not multiples of 8.
+enum {
+  MGL_FUSE_CUDA_HEAD_DIM_STEP = 32,
+  MGL_FUSE_CUDA_MAX_HEAD_DIM = 128,
+  MGL_FUSE_CUDA_MAX_GROUP = 8,
+  MGL_FUSE_CUDA_FEATURE_STEP = 8,
+};
+mgl_status mgl_fuse_ops_cuda(const mgl_graph *program, mgl_graph **out, mgl_error *err);
+
+// mgl_fuse_ops or mgl_fuse_ops_cuda.
+mgl_status mgl_fuse_ops_for(mgl_target target, const mgl_graph *program, mgl_graph **out,
+                            mgl_error *err);
 
 // Names of the passes in order, NULL behind the last one; for --dump.
 const char *mgl_pass_name(uint32_t index);

@@ -51,7 +51,7 @@ static void dump_partition(const mgl_tgraph *tg, mgl_text *out) {
     mgl_text_format(
         out, " %u units at multiples of %u, %" PRIu64 " to %" PRIu64 " bytes\n",
         mgl_tile_units(tg->program, &tg->program->ops[op], tg->options->tokens, tg->strides),
-        mgl_tile_grain(&tg->program->ops[op]), least, most);
+        mgl_tile_grain(&tg->program->ops[op], tg->options->target), least, most);
   }
 }
 

@@ -89,6 +89,7 @@ mgl_status mgl_pass_emit(mgl_tgraph *tg, mgl_task_graph **out, mgl_error *err) {
   for (uint32_t i = 0; i < tg->graph_event_count; i++) {
     final_event[tg->event_order[i]] = i;
   }
+  graph->target = tg->options->target;
   graph->tokens = tg->options->tokens;
   graph->worker_count = tg->options->workers;
   graph->task_count = tg->task_count + tg->empty_count;

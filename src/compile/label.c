@@ -28,8 +28,9 @@ static const double default_imbalance = 4;  // longest over mean context of a ba
 static double modelled_gain_ns(const mgl_tgraph *tg, uint32_t op_idx) {
   uint32_t first = tg->op_first[op_idx];
   uint32_t tasks = tg->op_first[op_idx + 1] - first;
-  if (tasks <= tg->options->workers || tg->strides == 1) {
-    return 0;  // one task a worker; or every task has all sequences, so that all take as long
+  if (tasks <= tg->options->workers || tg->strides == 1 || tg->options->target == MGL_TARGET_CUDA) {
+    return 0;  // one task a worker; or all take as long: every one has all sequences, or (CUDA)
+               // chunks of all of them
   }
   double total = 0;
   for (uint32_t i = 0; i < tasks; i++) {

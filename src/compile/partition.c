@@ -11,17 +11,14 @@
 //
 // qkv_proj is cut so that no task crosses the border of what one KV head's attention reads, where
 // the workers suffice for that: a crossing task triggers two events, and normalisation pays for
-// every such task with an event and two empty tasks.
+// every such task with an event and two empty tasks. On the GPU, where a stage is as slow as its
+// largest task, only as far as that makes no task larger; else widen gives attention one event.
+//
+// For CUDA, embed has a task a row and rope_angles one task.
 #include <assert.h>
 #include <string.h>
 
 #include "compile/tgraph.h"
-
-// A run of tile units that is cut by itself.
-typedef struct segment {
-  uint32_t grains;
-  uint32_t tasks;
-} segment;
 
 static uint32_t ceil_div(uint32_t a, uint32_t b) {
   return (a + b - 1) / b;
@@ -62,13 +59,13 @@ static mgl_status check_grid(const mgl_tgraph *tg, const mgl_compile_override *o
                          o->grid[0], o->grid[1], o->grid[2], most_strides, name);
   }
   uint32_t units = mgl_tile_units(tg->program, op, MGL_COMPILE_MAX_TOKENS, o->grid[1]);
-  uint32_t most = ceil_div(units, mgl_tile_grain(op));
+  uint32_t grain = mgl_tile_grain(op, tg->options->target);
+  uint32_t most = ceil_div(units, grain);
   if (o->grid[0] > most) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "partition %s=%u,%u,%u: x is at most %u: %s has %u tile units that are "
                          "cut at multiples of %u",
-                         o->op, o->grid[0], o->grid[1], o->grid[2], most, name, units,
-                         mgl_tile_grain(op));
+                         o->op, o->grid[0], o->grid[1], o->grid[2], most, name, units, grain);
   }
   return MGL_OK;
 }
@@ -133,6 +130,14 @@ static const mgl_compile_override *override_of(const mgl_tgraph *tg, const mgl_o
 
 // --- how many tasks ------------------------------------------------------------------------------
 
+// On the CPU a stride has whole items of the plan's work list, at least a token each; on the GPU a
+// single sequence has many.
+static uint32_t limit_strides(const mgl_tgraph *tg, uint32_t strides) {
+  uint32_t most =
+      tg->options->target == MGL_TARGET_CUDA ? MGL_COMPILE_MAX_STRIDES : tg->options->tokens;
+  return strides < most ? strides : most;
+}
+
 // Strides so that the attention of the fewest KV heads has about a task a worker.
 static uint32_t default_strides(const mgl_tgraph *tg) {
   uint32_t heads = UINT32_MAX;
@@ -142,15 +147,24 @@ static uint32_t default_strides(const mgl_tgraph *tg) {
       heads = mgl_tile_kv_heads(tg->program, op);
     }
   }
-  uint32_t strides = at_least_one(tg->options->workers / heads);
-  return strides < tg->options->tokens ? strides : tg->options->tokens;
+  return at_least_one(tg->options->workers / heads);
+}
+
+static uint32_t default_task_count(const mgl_tgraph *tg, const mgl_op *op, uint32_t grains) {
+  if (tg->options->target == MGL_TARGET_CUDA && op->kind == MGL_OP_EMBED) {
+    return grains;  // begins the chain: the fewer rows a task, the sooner
+  }
+  if (tg->options->target == MGL_TARGET_CUDA && op->kind == MGL_OP_ROPE_ANGLES) {
+    return 1;  // off the critical path, and attention waits for all rows
+  }
+  return tg->options->workers;
 }
 
 static uint32_t task_count_of(const mgl_tgraph *tg, const mgl_op *op) {
   uint32_t units = mgl_tile_units(tg->program, op, tg->options->tokens, tg->strides);
-  uint32_t grains = ceil_div(units, mgl_tile_grain(op));
+  uint32_t grains = ceil_div(units, mgl_tile_grain(op, tg->options->target));
   const mgl_compile_override *o = override_of(tg, op);
-  uint32_t wanted = o != NULL ? o->grid[0] : tg->options->workers;
+  uint32_t wanted = o != NULL ? o->grid[0] : default_task_count(tg, op, grains);
   return wanted < grains ? wanted : grains;
 }
 
@@ -160,7 +174,7 @@ static uint32_t task_count_of(const mgl_tgraph *tg, const mgl_op *op) {
 static void cut(mgl_tgraph *tg, uint32_t op_idx, uint32_t first, uint32_t grains, uint32_t count) {
   const mgl_op *op = &tg->program->ops[op_idx];
   uint32_t units = mgl_tile_units(tg->program, op, tg->options->tokens, tg->strides);
-  uint32_t grain = mgl_tile_grain(op);
+  uint32_t grain = mgl_tile_grain(op, tg->options->target);
   for (uint32_t i = 0; i < count; i++) {
     uint32_t begin = (first + (uint32_t)((uint64_t)grains * i / count)) * grain;
     uint32_t end = (first + (uint32_t)((uint64_t)grains * (i + 1) / count)) * grain;
@@ -173,52 +187,56 @@ static void cut(mgl_tgraph *tg, uint32_t op_idx, uint32_t first, uint32_t grains
   }
 }
 
-// The segments of qkv_proj's columns: Q of every KV head's group, then K, then V of every KV head.
-// NULL where they do not lie on multiples of the grain, or when memory is out.
-static segment *qkv_segments(mgl_tgraph *tg, const mgl_op *op, uint32_t *out_count) {
+// Runs of qkv_proj's columns that are cut by themselves, in grains: Q of every KV head's group,
+// then K, then V of every KV head. NULL where they do not lie on multiples of the grain, or when
+// memory is out.
+static uint32_t *qkv_segments(mgl_tgraph *tg, const mgl_op *op, uint32_t *out_count) {
   const mgl_graph *program = tg->program;
-  uint32_t grain = mgl_tile_grain(op);
+  uint32_t grain = mgl_tile_grain(op, tg->options->target);
   uint32_t head_dim = program->tensors[op->output].dims[2].number;
   uint32_t q_columns = program->tensors[op->inputs[2]].dims[0].number;
   uint32_t kv_heads = program->tensors[op->inputs[3]].dims[0].number / head_dim;
   if (head_dim % grain != 0 || q_columns % (kv_heads * head_dim) != 0) {
     return NULL;
   }
-  segment *segments = mgl_arena_alloc_zeroed(&tg->arena, (size_t)kv_heads * 3, sizeof *segments);
+  uint32_t *segments = mgl_arena_alloc_zeroed(&tg->arena, (size_t)kv_heads * 3, sizeof *segments);
   *out_count = kv_heads * 3;
   for (uint32_t i = 0; segments != NULL && i < kv_heads * 3; i++) {
-    segments[i] = (segment){(i < kv_heads ? q_columns / kv_heads : head_dim) / grain, 1};
+    segments[i] = (i < kv_heads ? q_columns / kv_heads : head_dim) / grain;
   }
   return segments;
 }
 
-// Cuts qkv_proj within its segments: one task each, then one more where tasks are largest, until
-// `count` are given. False where that is not possible.
-static bool cut_segments(mgl_tgraph *tg, uint32_t op_idx, uint32_t count) {
+// Tasks of all segments if none has more than `most` grains.
+static uint32_t segment_tasks(const uint32_t *segments, uint32_t count, uint32_t most) {
+  uint32_t tasks = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    tasks += ceil_div(segments[i], most);
+  }
+  return tasks;
+}
+
+// Cuts qkv_proj within its segments into at most `count` tasks: the largest as small as it can be,
+// and no more tasks than that takes, since the stage would not end sooner. False where there are
+// more segments than tasks; and for CUDA, where widen makes crossing tasks free, where a cut across
+// segments has smaller ones.
+static bool cut_segments(mgl_tgraph *tg, uint32_t op_idx, uint32_t grains, uint32_t count) {
   uint32_t segment_count = 0;
-  segment *segments = qkv_segments(tg, &tg->program->ops[op_idx], &segment_count);
+  const uint32_t *segments = qkv_segments(tg, &tg->program->ops[op_idx], &segment_count);
   if (segments == NULL || segment_count > count) {
     return false;
   }
-  for (uint32_t given = segment_count; given < count; given++) {
-    uint32_t best = 0;
-    uint32_t best_size = 0;
-    for (uint32_t i = 0; i < segment_count; i++) {
-      uint32_t size = ceil_div(segments[i].grains, segments[i].tasks);
-      if (size > best_size) {
-        best = i;
-        best_size = size;
-      }
-    }
-    if (best_size <= 1) {
-      break;
-    }
-    segments[best].tasks++;
+  uint32_t most = 1;
+  while (segment_tasks(segments, segment_count, most) > count) {
+    most++;
+  }
+  if (tg->options->target == MGL_TARGET_CUDA && most > ceil_div(grains, count)) {
+    return false;
   }
   uint32_t first = 0;
   for (uint32_t i = 0; i < segment_count; i++) {
-    cut(tg, op_idx, first, segments[i].grains, segments[i].tasks);
-    first += segments[i].grains;
+    cut(tg, op_idx, first, segments[i], ceil_div(segments[i], most));
+    first += segments[i];
   }
   return true;
 }
@@ -227,8 +245,7 @@ mgl_status mgl_pass_partition(mgl_tgraph *tg, mgl_error *err) {
   size_t op_count = tg->program->op_count;
   uint32_t strides = 0;
   MGL_TRY(check_options(tg, &strides, err));
-  tg->strides = strides == 0 ? default_strides(tg)
-                             : (strides < tg->options->tokens ? strides : tg->options->tokens);
+  tg->strides = limit_strides(tg, strides == 0 ? default_strides(tg) : strides);
   uint64_t total = 0;
   for (size_t i = 0; i < op_count; i++) {
     total += task_count_of(tg, &tg->program->ops[i]);
@@ -247,10 +264,11 @@ mgl_status mgl_pass_partition(mgl_tgraph *tg, mgl_error *err) {
     const mgl_op *op = &tg->program->ops[i];
     uint32_t units = mgl_tile_units(tg->program, op, tg->options->tokens, tg->strides);
     uint32_t count = task_count_of(tg, op);
-    bool done =
-        op->kind == MGL_OP_QKV_PROJ && override_of(tg, op) == NULL && cut_segments(tg, i, count);
+    uint32_t grains = ceil_div(units, mgl_tile_grain(op, tg->options->target));
+    bool done = op->kind == MGL_OP_QKV_PROJ && override_of(tg, op) == NULL &&
+                cut_segments(tg, i, grains, count);
     if (!done) {
-      cut(tg, i, 0, ceil_div(units, mgl_tile_grain(op)), count);
+      cut(tg, i, 0, grains, count);
     }
     tg->op_first[i + 1] = tg->task_count;
     tg->report.weight_bytes +=

@@ -14,9 +14,10 @@
 //                  through the plan's work list, the others do not use them
 //   first_tasks    the tasks that wait for nothing
 // Added keys let it be loaded and run again: of the graph "format", "program" (text form),
-// "tokens", "workers", "attention_strides", "activation_bytes", "activation_offsets" (by name); of
-// tasks "op", "begin", "end", "flags", "worker", "cost"; of events "flags". AOT lists follow from
-// workers and order. What was loaded passes the verifier, or is refused.
+// "target" ("cpu" if absent), "tokens", "workers", "attention_strides", "activation_bytes",
+// "activation_offsets" (by name); of tasks "op", "begin", "end", "flags", "worker", "cost"; of
+// events "flags". AOT lists follow from workers and order. What was loaded passes the verifier, or
+// is refused.
 #include <inttypes.h>
 #include <string.h>
 
@@ -130,10 +131,10 @@ mgl_status mgl_task_graph_write_json(const mgl_graph *program, const mgl_task_gr
   write_string(text.data == NULL ? "" : text.data, out);
   mgl_text_free(&text);
   mgl_text_format(out,
-                  ",\n\"tokens\":%u,\"workers\":%u,\"attention_strides\":%u,"
+                  ",\n\"target\":\"%s\",\"tokens\":%u,\"workers\":%u,\"attention_strides\":%u,"
                   "\"activation_bytes\":%" PRIu64 ",\n\"activation_offsets\":{",
-                  graph->tokens, graph->worker_count, graph->attention_strides,
-                  graph->activation_bytes);
+                  mgl_target_name(graph->target), graph->tokens, graph->worker_count,
+                  graph->attention_strides, graph->activation_bytes);
   write_offsets(program, graph, out);
   mgl_text_append_string(out, "},\n\"all_tasks\":[");
   for (uint32_t i = 0; i < graph->task_count; i++) {
@@ -306,6 +307,18 @@ static mgl_status read_offsets(const json_t *root, const char *where, const mgl_
                              where, json_object_size(offsets), count);
 }
 
+// Graphs written before there were targets are the CPU's.
+static mgl_status read_target(mgl_json_object o, mgl_target *out, mgl_error *err) {
+  const char *name = NULL;
+  *out = MGL_TARGET_CPU;
+  MGL_TRY(mgl_json_opt_string(o, "target", &name, err));
+  if (name != NULL && !mgl_target_parse(name, out)) {
+    return mgl_error_set(err, MGL_ERR_FORMAT, "%s: expected \"cpu\" or \"cuda\" as target",
+                         o.where);
+  }
+  return MGL_OK;
+}
+
 static mgl_status read_header(const json_t *root, const char *where, mgl_graph **program,
                               mgl_task_graph *graph, mgl_error *err) {
   mgl_json_object o = {root, where};
@@ -320,6 +333,7 @@ static mgl_status read_header(const json_t *root, const char *where, mgl_graph *
     return mgl_error_set(err, MGL_ERR_FORMAT, "%s: expected \"format\": \"%s\" and a \"program\"",
                          where, format_name);
   }
+  MGL_TRY(read_target(o, &graph->target, err));
   MGL_TRY(read_int(root, where, "tokens", 1, MGL_COMPILE_MAX_TOKENS, 0, &graph->tokens, err));
   MGL_TRY(
       read_int(root, where, "workers", 1, MGL_COMPILE_MAX_WORKERS, 0, &graph->worker_count, err));

@@ -60,6 +60,9 @@ static mgl_status check_shape(const verifier *v, mgl_error *err) {
   if (g->worker_count < 1 || g->worker_count > MGL_COMPILE_MAX_WORKERS) {
     return wrong(err, "workers must be 1 to 4096", 0, g->worker_count);
   }
+  if (g->target != MGL_TARGET_CPU && g->target != MGL_TARGET_CUDA) {
+    return wrong(err, "the target must be one of cpu and cuda", 0, (uint64_t)g->target);
+  }
   if (g->attention_strides < 1 || g->attention_strides > MGL_COMPILE_MAX_STRIDES) {
     return wrong(err, "attention strides must be 1 to 64", 0, g->attention_strides);
   }
@@ -135,7 +138,7 @@ static mgl_status check_tile(const verifier *v, uint32_t index, mgl_error *err) 
   const mgl_task *task = &v->graph->tasks[index];
   const mgl_op *op = &v->program->ops[task->op];
   uint32_t units = mgl_tile_units(v->program, op, v->graph->tokens, v->graph->attention_strides);
-  uint32_t grain = mgl_tile_grain(op);
+  uint32_t grain = mgl_tile_grain(op, v->graph->target);
   if (task->begin >= task->end || task->end > units) {
     return wrong(err, "a task's tile must not be empty or end behind its op's units", index,
                  task->end);
@@ -518,7 +521,8 @@ static mgl_status run_checks(verifier *v, mgl_error *err) {
 
 mgl_status mgl_task_graph_verify(const mgl_graph *program, const mgl_task_graph *graph,
                                  mgl_error *err) {
-  mgl_compile_options options = {.tokens = graph->tokens, .workers = graph->worker_count};
+  mgl_compile_options options = {
+      .target = graph->target, .tokens = graph->tokens, .workers = graph->worker_count};
   verifier v = {.program = program, .graph = graph};
   v.tg.program = program;
   v.tg.options = &options;

@@ -9,7 +9,8 @@
 // share nothing evenly, and forks are then two thirds of all tasks. The producers of one stage are
 // balanced and end together, so a common event delays little. So an op whose own events would need
 // more than 1/FORK_SHARE of the tasks that take part waits, in all its tasks, for all of their
-// producers.
+// producers. For CUDA that is every op that would need a fork at all: there it would stand on the
+// critical path, a chain of two more atomic operations, where one event costs nothing.
 #include "compile/tgraph.h"
 
 enum { FORK_SHARE = 4 };
@@ -82,7 +83,8 @@ static bool widen_op(widener *w, uint32_t op) {
   uint32_t producers = 0;
   uint64_t forks = count_forks(w, all, &producers);
   uint64_t tasks = (uint64_t)producers + tg->op_first[op + 1] - tg->op_first[op];
-  if (forks * FORK_SHARE > tasks) {
+  bool is_cuda = tg->options->target == MGL_TARGET_CUDA;
+  if (is_cuda ? forks > 0 : forks * FORK_SHARE > tasks) {
     for (uint32_t task = tg->op_first[op]; task < tg->op_first[op + 1]; task++) {
       tg->producers[task] = all;
     }

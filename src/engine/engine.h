@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "engine/iteration.h"
 #include "engine/runner.h"
 #include "engine/sampler.h"
 
@@ -45,14 +46,8 @@ typedef struct mgl_engine_options {
       chunk_tokens;    // most prompt tokens of one sequence in an iteration; 0: no limit of its own
   bool prompts_first;  // sequences decode only while none that runs still computes its prompt, so
                        // that all decode together (bench); results are the same
+  bool (*should_stop)(void);  // asked while a launch runs on a GPU; true ends it; may be NULL
 } mgl_engine_options;
-
-// What one iteration computed, for statistics.
-typedef struct mgl_iteration {
-  uint32_t prompt_tokens;
-  uint32_t decode_tokens;
-  uint64_t ns;  // planning, running and committing
-} mgl_iteration;
 
 // The runner must outlive the engine.
 mgl_status mgl_engine_create(mgl_runner *runner, const mgl_engine_options *options,
@@ -67,12 +62,12 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
 // True while some request has not finished.
 bool mgl_engine_has_work(const mgl_engine *engine);
 
-// Called after every iteration, once its tokens were reported; false ends the run.
-typedef bool mgl_iteration_callback(void *context, const mgl_iteration *iteration);
-
 // Plans, runs and commits iterations until no work is left or on_iteration (may be NULL) says stop.
 // In mode mega all of it is one run of the megakernel, and the callbacks are called on any of its
 // threads, one at a time; they must not call the engine or the runner.
+// On a GPU, a launch runs as many requests to their ends as have places and pages, and the next one
+// those that wait; on_iteration is called for each iteration when its launch has ended. What a
+// launch that was stopped leaves unfinished is taken up again by the next run.
 // Logits that are not finite end the run with an error that names the request, which is cancelled.
 mgl_status mgl_engine_run(mgl_engine *engine, mgl_token_callback *on_token,
                           mgl_iteration_callback *on_iteration, void *context, mgl_error *err);

@@ -20,6 +20,8 @@ struct mgl_runner {
   mgl_cpu_program *program;  // of mode eager
   mgl_mega_mode *mega;       // NULL until mode mega is first used
   mgl_mega_mode_options mega_options;
+  mgl_cuda_mode *cuda;  // on a GPU; then the parts above are not there, but for the graph
+  const mgl_cuda_device *device;
   mgl_plan_limits limits;
   uint32_t page_count;
   uint32_t vocab_size;
@@ -97,6 +99,56 @@ static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *opti
   return MGL_OK;
 }
 
+_Static_assert((int)MGL_PAGE_TOKENS == (int)MGL_CUDA_KV_PAGE_TOKENS, "one size of KV pages");
+
+static uint32_t logit_rows_of(const mgl_runner_options *options) {
+  return options->logit_rows == 0 ? options->sequences : options->logit_rows;
+}
+
+static mgl_status create_on_gpu(mgl_runner *runner, const mgl_checkpoint *checkpoint,
+                                const mgl_runner_options *options, mgl_error *err) {
+  mgl_cuda_mode_options cuda = {.cuda = *options->cuda,
+                                .program = runner->graph,
+                                .checkpoint = checkpoint,
+                                .seed = options->seed,
+                                .limits = runner->limits,
+                                .page_count = runner->page_count,
+                                .logit_rows = logit_rows_of(options),
+                                .schedulers = options->schedulers,
+                                .launch = options->launch,
+                                .overrides = options->overrides,
+                                .override_count = options->override_count,
+                                .trace_spans = options->trace_tasks,
+                                .progress = &options->progress};
+  runner->device = options->cuda->device;
+  return mgl_cuda_mode_create(&cuda, &runner->cuda, err);
+}
+
+static mgl_status create_on_cpu(mgl_runner *runner, const mgl_checkpoint *checkpoint,
+                                const mgl_runner_options *options, mgl_error *err) {
+  MGL_TRY(mgl_simd_choose(&runner->simd, err));
+  MGL_TRY(mgl_topology_create(&runner->topology, err));
+  MGL_TRY(create_team(runner, options, err));
+  MGL_TRY(mgl_cpu_weights_bind(runner->graph, checkpoint, options->weights, options->seed,
+                               runner->team, runner->topology, &options->progress, &runner->weights,
+                               err));
+  mgl_cpu_memory_options memory_options = {
+      .page_tokens = runner->limits.page_tokens,
+      .page_count = runner->page_count,
+      .workers = mgl_team_size(runner->team),
+  };
+  mgl_cpu_program_options program_options = {
+      .simd = runner->simd,
+      .largest = {.tokens = runner->limits.tokens,
+                  .logit_rows = logit_rows_of(options),
+                  .sequences = runner->limits.sequences},
+  };
+  MGL_TRY(mgl_cpu_memory_create(&runner->weights, &memory_options, runner->topology,
+                                &runner->memory, err));
+  return mgl_cpu_program_create(runner->graph, runner->memory, &program_options, &runner->program,
+                                err);
+}
+
 mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
                              mgl_runner **out, mgl_error *err) {
   *out = NULL;
@@ -107,34 +159,13 @@ mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_op
   const mgl_checkpoint *checkpoint =
       options->weights == MGL_WEIGHTS_DUMMY ? NULL : folder->checkpoint;
   assert(options->weights == MGL_WEIGHTS_DUMMY || checkpoint != NULL);
-  mgl_status status;
-  if ((status = size_up(runner, &folder->config, options, err)) != MGL_OK ||
-      (status = mgl_simd_choose(&runner->simd, err)) != MGL_OK ||
-      (status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err)) != MGL_OK ||
-      (status = mgl_topology_create(&runner->topology, err)) != MGL_OK ||
-      (status = create_team(runner, options, err)) != MGL_OK ||
-      (status = mgl_cpu_weights_bind(runner->graph, checkpoint, options->weights, options->seed,
-                                     runner->team, runner->topology, &options->progress,
-                                     &runner->weights, err)) != MGL_OK) {
-    mgl_runner_destroy(runner);
-    return status;
-  }
-  mgl_cpu_memory_options memory_options = {
-      .page_tokens = runner->limits.page_tokens,
-      .page_count = runner->page_count,
-      .workers = mgl_team_size(runner->team),
-  };
-  mgl_cpu_program_options program_options = {
-      .simd = runner->simd,
-      .largest = {.tokens = runner->limits.tokens,
-                  .logit_rows = options->logit_rows == 0 ? options->sequences : options->logit_rows,
-                  .sequences = runner->limits.sequences},
-  };
-  status = mgl_cpu_memory_create(&runner->weights, &memory_options, runner->topology,
-                                 &runner->memory, err);
+  mgl_status status = size_up(runner, &folder->config, options, err);
   if (status == MGL_OK) {
-    status = mgl_cpu_program_create(runner->graph, runner->memory, &program_options,
-                                    &runner->program, err);
+    status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
+  }
+  if (status == MGL_OK) {
+    status = options->cuda != NULL ? create_on_gpu(runner, checkpoint, options, err)
+                                   : create_on_cpu(runner, checkpoint, options, err);
   }
   if (status != MGL_OK) {
     mgl_runner_destroy(runner);
@@ -148,6 +179,7 @@ void mgl_runner_destroy(mgl_runner *runner) {
   if (runner == NULL) {
     return;
   }
+  mgl_cuda_mode_destroy(runner->cuda);
   mgl_mega_mode_destroy(runner->mega);
   mgl_cpu_program_destroy(runner->program);
   mgl_cpu_memory_destroy(runner->memory);
@@ -160,6 +192,13 @@ void mgl_runner_destroy(mgl_runner *runner) {
 
 mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_callback *next,
                            void *context, mgl_error *err) {
+  if (runner->cuda != NULL) {
+    return mode == MGL_MODE_MEGA
+               ? mgl_cuda_mode_run(runner->cuda, next, context, err)
+               : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                               "mode %s: expected mega, the only mode on a GPU; try --device cpu",
+                               mgl_mode_name(mode));
+  }
   if (mode == MGL_MODE_MEGA) {
     if (runner->mega == NULL) {
       MGL_TRY(mgl_mega_mode_create(runner->graph, runner->memory, runner->team,
@@ -199,7 +238,16 @@ mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *pla
   return MGL_OK;
 }
 
+mgl_status mgl_runner_generate(mgl_runner *runner, const mgl_cuda_job *job,
+                               mgl_cuda_job_result *result, mgl_error *err) {
+  assert(runner->cuda != NULL);
+  return mgl_cuda_mode_generate(runner->cuda, job, result, err);
+}
+
 mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *err) {
+  if (runner->cuda != NULL) {
+    return mgl_cuda_program_trace_json(mgl_cuda_mode_program(runner->cuda), out, err);
+  }
   if (runner->mega == NULL || runner->mega_options.trace_tasks == 0) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "there is a trace in mode mega only, if asked for");
   }
@@ -218,22 +266,37 @@ const mgl_graph *mgl_runner_graph(const mgl_runner *runner) {
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner) {
   return runner->vocab_size;
 }
+static mgl_cuda_program_info gpu_info(const mgl_runner *runner) {
+  return mgl_cuda_program_describe(mgl_cuda_mode_program(runner->cuda));
+}
+
 uint32_t mgl_runner_threads(const mgl_runner *runner) {
-  return runner->mega_options.workers;
+  return runner->cuda != NULL ? gpu_info(runner).workers : runner->mega_options.workers;
+}
+const mgl_cuda_device *mgl_runner_device(const mgl_runner *runner) {
+  return runner->device;
+}
+const char *mgl_runner_note(const mgl_runner *runner) {
+  return runner->cuda != NULL ? mgl_cuda_program_note(mgl_cuda_mode_program(runner->cuda)) : "";
 }
 mgl_simd mgl_runner_simd(const mgl_runner *runner) {
   return runner->simd;
 }
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner) {
-  return runner->weights.step_bytes;
+  return runner->cuda != NULL ? gpu_info(runner).step_bytes : runner->weights.step_bytes;
 }
 
 uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner) {
-  return mgl_graph_kv_bytes_per_token(runner->graph);
+  return runner->cuda != NULL ? gpu_info(runner).kv_bytes_per_token
+                              : mgl_graph_kv_bytes_per_token(runner->graph);
 }
 
 mgl_status mgl_runner_read_ceiling(mgl_runner *runner, uint32_t passes, double *out_bytes_per_s,
                                    mgl_error *err) {
+  if (runner->cuda != NULL) {
+    return mgl_cuda_program_read_ceiling(mgl_cuda_mode_program(runner->cuda), passes,
+                                         out_bytes_per_s, err);
+  }
   const mgl_cpu_weights *weights = &runner->weights;
   bool use_pages = weights->pages_bytes >= MGL_READ_CEILING_BYTES;
   return mgl_read_ceiling_measure(runner->team, runner->simd, use_pages ? weights->pages : NULL,

@@ -1,7 +1,8 @@
 // The model runner: a model folder made ready to run iterations of plans.
 //
 // It owns the tensor program, the weights, the KV memory and the team, and knows nothing of
-// requests. One runner, one thread at a time: that which created it.
+// requests. On a GPU it owns a GPU program in the place of memory and team. One runner, one thread
+// at a time: that which created it.
 #ifndef MGL_ENGINE_RUNNER_H
 #define MGL_ENGINE_RUNNER_H
 
@@ -11,6 +12,7 @@
 #include "base/cpu.h"
 #include "base/status.h"
 #include "batch/plan.h"
+#include "engine/cuda_mode.h"
 #include "engine/mega_mode.h"
 #include "graph/graph.h"
 #include "model/model_folder.h"
@@ -43,13 +45,16 @@ typedef struct mgl_runner_options {
   mgl_launch launch;
   const mgl_compile_override *overrides;  // must outlive the runner
   uint32_t override_count;
-  uint32_t trace_tasks;
+  uint32_t trace_tasks;  // tasks (on a GPU: spans) that the trace keeps of each worker; 0: no trace
   mgl_weights_progress progress;
+  const mgl_cuda_options *cuda;  // NULL: on the CPU; borrowed while creating. There is mode mega
+                                 // only, and threads mean nothing
 } mgl_runner_options;
 
 typedef struct mgl_runner mgl_runner;
 
-// Builds the program, plans memory, binds weights and starts the team. The folder must outlive the
+// Builds the program, plans memory, binds weights and starts the team; on a GPU, compiles and fills
+// it. The folder must outlive the
 // runner, with its checkpoint open unless the weights are dummies. Sizes are checked before memory
 // is taken; errors say how much is needed and how much there is.
 mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
@@ -67,7 +72,12 @@ mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_call
 mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan,
                           const float **logits, mgl_error *err);
 
-// Chrome trace JSON of the latest loop in mode mega; an error unless options.trace_tasks was set.
+// Whole requests in one launch, on a GPU only.
+mgl_status mgl_runner_generate(mgl_runner *runner, const mgl_cuda_job *job,
+                               mgl_cuda_job_result *result, mgl_error *err);
+
+// Chrome trace JSON of the latest loop or job in mode mega; an error unless options.trace_tasks was
+// set.
 mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *err);
 
 // What plans must be made for.
@@ -75,15 +85,20 @@ const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner);
 uint32_t mgl_runner_page_count(const mgl_runner *runner);
 const mgl_graph *mgl_runner_graph(const mgl_runner *runner);
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner);
-uint32_t mgl_runner_threads(const mgl_runner *runner);
-mgl_simd mgl_runner_simd(const mgl_runner *runner);
+uint32_t mgl_runner_threads(const mgl_runner *runner);  // that compute; on a GPU, its workers
+mgl_simd mgl_runner_simd(const mgl_runner *runner);     // of the CPU only
+
+// The GPU, NULL on the CPU; and what the user should know of it ("": nothing;
+// runtime/cuda_program.h).
+const mgl_cuda_device *mgl_runner_device(const mgl_runner *runner);
+const char *mgl_runner_note(const mgl_runner *runner);
 
 // Bytes of weights that one decode step reads, and of KV that one token of context adds to it.
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner);
 uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner);
 
 // The read ceiling (runtime/read_ceiling.h) of this runner's team, over the memory of its weights
-// where that is large and its own, else over a buffer.
+// where that is large and its own, else over a buffer; on a GPU, over the packed weights.
 mgl_status mgl_runner_read_ceiling(mgl_runner *runner, uint32_t passes, double *out_bytes_per_s,
                                    mgl_error *err);
 

@@ -466,6 +466,32 @@ static const char *check_logits(const mgl_tensor *const *in, const mgl_tensor *o
   return fits ? NULL : "the result must be f32[L,V]";
 }
 
+// --- device ops ----------------------------------------------------------------------------------
+
+// i32 activation of rank 1 and that length.
+static bool is_int_vector(const mgl_tensor *t, mgl_dim dim) {
+  return t->placement == MGL_PLACE_ACTIVATION && t->dtype == MGL_DTYPE_I32 && t->rank == 1 &&
+         same_dim(t->dims[0], dim);
+}
+
+static const char *check_next_plan(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_index(in[0], MGL_DIM_TOKENS)) {
+    return "tokens must be an input i32[T]";
+  }
+  return is_int_vector(out, MGL_DIM(1)) ? NULL : "the result must be i32[1]";
+}
+
+static const char *check_sample(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
+      !same_dim(in[0]->dims[0], MGL_DIM_L)) {
+    return "logits must be f32[L,V]";
+  }
+  if (!is_int_vector(in[1], MGL_DIM(1))) {
+    return "next_plan must be an activation i32[1]";
+  }
+  return is_int_vector(out, MGL_DIM_L) ? NULL : "the result must be i32[L]";
+}
+
 // NULL, or what is wrong with the op.
 static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out) {
   switch (op->kind) {
@@ -483,6 +509,8 @@ static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const
     case MGL_OP_LINEAR_ADD: return check_linear_add(in, out);
     case MGL_OP_GATE_UP: return check_gate_up(in, out);
     case MGL_OP_LOGITS: return check_logits(in, out);
+    case MGL_OP_NEXT_PLAN: return check_next_plan(in, out);
+    case MGL_OP_SAMPLE: return check_sample(in, out);
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op kind");

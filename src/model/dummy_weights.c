@@ -16,12 +16,6 @@ enum { BLOCK_ELEMENTS = 1024 };
 
 static const uint64_t GOLDEN = 0x9E3779B97F4A7C15u;
 
-// v = offset + scale * u
-typedef struct affine {
-  float offset;
-  float scale;
-} affine;
-
 static uint64_t fnv1a64(const char *text) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (; *text != 0; text++) {
@@ -61,27 +55,37 @@ static double matrix_gain(const char *name) {
   return gains[i].gain;
 }
 
-static affine affine_of(const char *name, uint32_t rank, const uint64_t *dims) {
+// Sets offset and scale.
+static void set_map(mgl_dummy_stream *stream, const char *name, uint32_t rank,
+                    const uint64_t *dims) {
+  stream->offset = 0.0f;
+  stream->scale = 0.5f;
   if (rank == 2) {
-    return (affine){.offset = 0.0f,
-                    .scale = (float)(matrix_gain(name) * sqrt(3.0 / (double)dims[1]))};
+    stream->scale = (float)(matrix_gain(name) * sqrt(3.0 / (double)dims[1]));
+  } else if (ends_with(name, "q_norm.weight") || ends_with(name, "k_norm.weight")) {
+    stream->offset = 1.5f;
+    stream->scale = 0.375f;
+  } else if (ends_with(name, "norm.weight")) {
+    stream->offset = 1.0f;
+    stream->scale = 0.25f;
   }
-  if (ends_with(name, "q_norm.weight") || ends_with(name, "k_norm.weight")) {
-    return (affine){.offset = 1.5f, .scale = 0.375f};
-  }
-  if (ends_with(name, "norm.weight")) {
-    return (affine){.offset = 1.0f, .scale = 0.25f};
-  }
-  return (affine){.offset = 0.0f, .scale = 0.5f};
 }
 
-// out[i] = value of element first + i, in f32.
-static void draw(uint64_t stream, affine map, size_t first, size_t count, float *out) {
-  uint64_t counter = stream + ((uint64_t)first + 1) * GOLDEN;
+mgl_dummy_stream mgl_dummy_weights_stream(const char *name, uint64_t seed, uint32_t rank,
+                                          const uint64_t *dims, uint64_t first) {
+  assert(rank == 1 || rank == 2);
+  mgl_dummy_stream stream = {.start = splitmix64(fnv1a64(name) + seed * GOLDEN) + first * GOLDEN};
+  set_map(&stream, name, rank, dims);
+  return stream;
+}
+
+// out[i] = value first + i of the stream, in f32.
+static void draw(mgl_dummy_stream stream, size_t first, size_t count, float *out) {
+  uint64_t counter = stream.start + ((uint64_t)first + 1) * GOLDEN;
   for (size_t i = 0; i < count; i++) {
     uint64_t x = splitmix64(counter + (uint64_t)i * GOLDEN);
     float unit = (float)(int32_t)(x >> 40) * 0x1p-23f - 1.0f;  // 24 bits: exact
-    out[i] = map.offset + map.scale * unit;
+    out[i] = stream.offset + stream.scale * unit;
   }
 }
 
@@ -101,16 +105,14 @@ static void store_f16(const float *values, size_t count, mgl_f16 *out) {
 
 void mgl_dummy_weights_fill(const char *name, uint64_t seed, mgl_dtype dtype, uint32_t rank,
                             const uint64_t *dims, size_t begin, size_t end, void *out) {
-  assert(rank == 1 || rank == 2);
   assert(dtype == MGL_DTYPE_F32 || dtype == MGL_DTYPE_F16 || dtype == MGL_DTYPE_BF16);
   assert(begin <= end);
-  uint64_t stream = splitmix64(fnv1a64(name) + seed * GOLDEN);
-  affine map = affine_of(name, rank, dims);
+  mgl_dummy_stream stream = mgl_dummy_weights_stream(name, seed, rank, dims, begin);
   float block[BLOCK_ELEMENTS];
-  for (size_t first = begin; first < end; first += BLOCK_ELEMENTS) {
-    size_t count = end - first < BLOCK_ELEMENTS ? end - first : BLOCK_ELEMENTS;
-    size_t done = first - begin;
-    draw(stream, map, first, count, block);
+  for (size_t done = 0; done < end - begin; done += BLOCK_ELEMENTS) {
+    size_t left = end - begin - done;
+    size_t count = left < BLOCK_ELEMENTS ? left : BLOCK_ELEMENTS;
+    draw(stream, done, count, block);
     if (dtype == MGL_DTYPE_BF16) {
       store_bf16(block, count, (mgl_bf16 *)out + done);
     } else if (dtype == MGL_DTYPE_F16) {

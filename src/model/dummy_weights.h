@@ -24,6 +24,19 @@
 
 #include "base/dtype.h"
 
+// What the formula needs of a tensor. Value i is offset + scale * u_i, with u_i as above from
+// x_i = splitmix64 finaliser of (start + (i + 1) * 0x9E3779B97F4A7C15).
+typedef struct mgl_dummy_stream {
+  uint64_t start;
+  float offset;
+  float scale;
+} mgl_dummy_stream;
+
+// The stream whose value 0 is element `first` of the tensor, for targets that draw the values
+// themselves (kernels/cuda/packing.h). dims has `rank` (1 or 2) entries.
+mgl_dummy_stream mgl_dummy_weights_stream(const char *name, uint64_t seed, uint32_t rank,
+                                          const uint64_t *dims, uint64_t first);
+
 // Writes elements [begin, end) of the tensor to out[0 ..), which is aligned for the dtype. dims has
 // `rank` (1 or 2) entries. dtype: F32, F16 or BF16. Thread-safe, cannot fail.
 void mgl_dummy_weights_fill(const char *name, uint64_t seed, mgl_dtype dtype, uint32_t rank,

@@ -76,10 +76,31 @@ static mgl_status bind_rope(mgl_cpu_program *program, mgl_error *err) {
   return MGL_OK;
 }
 
+// What is made for the GPU does not run here.
+static mgl_status check_target(const mgl_graph *graph, const mgl_task_graph *tasks,
+                               mgl_error *err) {
+  for (size_t i = 0; i < graph->op_count; i++) {
+    mgl_op_kind kind = graph->ops[i].kind;
+    if (kind == MGL_OP_NEXT_PLAN || kind == MGL_OP_SAMPLE) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "expected a program for the CPU, found the op %s, which runs on a GPU "
+                           "only: fuse the model's ops with target cpu",
+                           mgl_op_info_of(kind)->name);
+    }
+  }
+  if (tasks != NULL && tasks->target != MGL_TARGET_CPU) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "expected a task graph for the CPU, found one for cuda, whose tiles and "
+                         "attention strides are the GPU's: compile it with target cpu");
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory,
                                   const mgl_cpu_program_options *options, mgl_cpu_program **out,
                                   mgl_error *err) {
   *out = NULL;
+  MGL_TRY(check_target(graph, options->task_graph, err));
   mgl_status status = MGL_OK;
   mgl_cpu_program *program = mgl_alloc_zeroed(1, sizeof *program);
   if (program == NULL) {
@@ -206,6 +227,8 @@ size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx) {
     case MGL_OP_LINEAR_ADD:
     case MGL_OP_GATE_UP:
     case MGL_OP_LOGITS: break;  // run as tasks only
+    case MGL_OP_NEXT_PLAN:
+    case MGL_OP_SAMPLE: break;  // refused at creation
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op");
@@ -337,6 +360,8 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
     case MGL_OP_LINEAR_ADD:
     case MGL_OP_GATE_UP:
     case MGL_OP_LOGITS: break;  // run as tasks only
+    case MGL_OP_NEXT_PLAN:
+    case MGL_OP_SAMPLE: break;  // refused at creation
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op");

@@ -49,7 +49,8 @@ typedef struct mgl_cpu_program {
 } mgl_cpu_program;
 
 // Binds, and reserves what the program needs of the shared memory. The graph and the memory must
-// outlive *out.
+// outlive *out. Refuses with MGL_ERR_UNSUPPORTED what was made for the GPU: programs with next_plan
+// or sample, and task graphs of another target than the CPU.
 mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory,
                                   const mgl_cpu_program_options *options, mgl_cpu_program **out,
                                   mgl_error *err);

@@ -408,6 +408,8 @@ void mgl_cpu_task_run(const mgl_cpu_program *p, uint32_t worker, uint32_t op_idx
     case MGL_OP_LINEAR_ADD: run_linear_add(p, op, begin, end); return;
     case MGL_OP_GATE_UP: run_gate_up(p, op, worker, begin, end); return;
     case MGL_OP_LOGITS: run_logits(p, op, worker, begin, end); return;
+    case MGL_OP_NEXT_PLAN:
+    case MGL_OP_SAMPLE: break;  // refused when the program was made
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op");

@@ -80,13 +80,28 @@ static mgl_status open_device(int ordinal, mgl_cuda_device *out, mgl_error *err)
   MGL_TRY(mgl_cuda_driver_open(&out->driver, err));
   const mgl_cuda_driver *driver = &out->driver;
   int count = 0;
-  MGL_CUDA_TRY(driver, init, err, 0);
+  MGL_CUDA_TRY(driver, driver_version, err, &out->driver_version);
+  if (out->driver_version < MGL_CUDA_LEAST_DRIVER) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "the NVIDIA driver is for CUDA %d.%d, expected %d.%d or later: update the "
+                         "driver, or run on the CPU",
+                         out->driver_version / 1000, out->driver_version % 1000 / 10,
+                         MGL_CUDA_LEAST_DRIVER / 1000, MGL_CUDA_LEAST_DRIVER % 1000 / 10);
+  }
+  int code = driver->init(0);
+  if (code == MGL_CU_NO_DEVICE || code == MGL_CU_STUB_LIBRARY) {
+    return mgl_error_set(
+        err, MGL_ERR_UNSUPPORTED,
+        "the NVIDIA driver finds no GPU; is it visible here (CUDA_VISIBLE_DEVICES, "
+        "container)?");
+  }
+  MGL_TRY(mgl_cuda_check(driver, code, "init", err));
   MGL_CUDA_TRY(driver, device_count, err, &count);
   if (ordinal < 0 || ordinal >= count) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "GPU %d was asked for, the driver finds %d",
-                         ordinal, count);
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "GPU %d was asked for, the driver finds %d, counted from 0", ordinal,
+                         count);
   }
-  MGL_CUDA_TRY(driver, driver_version, err, &out->driver_version);
   MGL_CUDA_TRY(driver, device_get, err, &out->device, ordinal);
   MGL_CUDA_TRY(driver, device_name, err, out->name, (int)sizeof out->name - 1, out->device);
   MGL_TRY(read_attributes(out, err));

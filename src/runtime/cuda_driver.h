@@ -17,8 +17,10 @@ typedef int mgl_cu_result;    // CUresult; 0 is success
 typedef uint64_t mgl_cu_ptr;  // CUdeviceptr: an address on the device
 
 enum {
+  MGL_CU_STUB_LIBRARY = 34,  // the toolkit's stand-in for a driver
   MGL_CU_NO_DEVICE = 100,
   MGL_CU_NOT_READY = 600,
+  MGL_CUDA_LEAST_DRIVER = 12000,  // CUDA 12.0
   MGL_CU_ATTRIBUTE_SM_COUNT = 16,
   MGL_CU_ATTRIBUTE_MAJOR = 75,
   MGL_CU_ATTRIBUTE_MINOR = 76,
@@ -26,44 +28,62 @@ enum {
   MGL_CU_ATTRIBUTE_SMEM_PER_BLOCK = 97,  // with opt-in
   MGL_CU_FUNC_MAX_DYNAMIC_SMEM = 8,
   MGL_CU_STREAM_NON_BLOCKING = 1,
+  MGL_CU_HOST_ALLOC_PORTABLE = 1,
+  MGL_CU_HOST_ALLOC_MAPPED = 2,
 };
 
 // MGL_CU(member, symbol, parameters)
-#define MGL_CU_TABLE(MGL_CU)                                                                  \
-  MGL_CU(init, "cuInit", (unsigned flags))                                                    \
-  MGL_CU(driver_version, "cuDriverGetVersion", (int *version))                                \
-  MGL_CU(error_name, "cuGetErrorName", (mgl_cu_result code, const char **name))               \
-  MGL_CU(error_string, "cuGetErrorString", (mgl_cu_result code, const char **text))           \
-  MGL_CU(device_count, "cuDeviceGetCount", (int *count))                                      \
-  MGL_CU(device_get, "cuDeviceGet", (int *device, int ordinal))                               \
-  MGL_CU(device_name, "cuDeviceGetName", (char *name, int bytes, int device))                 \
-  MGL_CU(device_memory, "cuDeviceTotalMem_v2", (size_t * bytes, int device))                  \
-  MGL_CU(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))   \
-  MGL_CU(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))            \
-  MGL_CU(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                       \
-  MGL_CU(context_set, "cuCtxSetCurrent", (void *context))                                     \
-  MGL_CU(context_synchronize, "cuCtxSynchronize", (void))                                     \
-  MGL_CU(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total_bytes))         \
-  MGL_CU(memory_alloc, "cuMemAlloc_v2", (mgl_cu_ptr * out, size_t bytes))                     \
-  MGL_CU(memory_free, "cuMemFree_v2", (mgl_cu_ptr memory))                                    \
-  MGL_CU(memory_set, "cuMemsetD8_v2", (mgl_cu_ptr memory, unsigned char value, size_t bytes)) \
-  MGL_CU(copy_to_device, "cuMemcpyHtoD_v2", (mgl_cu_ptr to, const void *from, size_t bytes))  \
-  MGL_CU(copy_to_host, "cuMemcpyDtoH_v2", (void *to, mgl_cu_ptr from, size_t bytes))          \
-  MGL_CU(copy_to_device_async, "cuMemcpyHtoDAsync_v2",                                        \
-         (mgl_cu_ptr to, const void *from, size_t bytes, void *stream))                       \
-  MGL_CU(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                    \
-  MGL_CU(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                \
-  MGL_CU(stream_query, "cuStreamQuery", (void *stream))                                       \
-  MGL_CU(module_load, "cuModuleLoadData", (void **module, const void *image))                 \
-  MGL_CU(module_unload, "cuModuleUnload", (void *module))                                     \
-  MGL_CU(module_function, "cuModuleGetFunction",                                              \
-         (void **function, void *module, const char *name))                                   \
-  MGL_CU(function_set, "cuFuncSetAttribute", (void *function, int attribute, int value))      \
-  MGL_CU(blocks_per_sm, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                        \
-         (int *blocks, void *function, int threads, size_t dynamic_smem_bytes))               \
-  MGL_CU(                                                                                     \
-      launch_cooperative, "cuLaunchCooperativeKernel",                                        \
-      (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,   \
+#define MGL_CU_TABLE(MGL_CU)                                                                   \
+  MGL_CU(init, "cuInit", (unsigned flags))                                                     \
+  MGL_CU(driver_version, "cuDriverGetVersion", (int *version))                                 \
+  MGL_CU(error_name, "cuGetErrorName", (mgl_cu_result code, const char **name))                \
+  MGL_CU(error_string, "cuGetErrorString", (mgl_cu_result code, const char **text))            \
+  MGL_CU(device_count, "cuDeviceGetCount", (int *count))                                       \
+  MGL_CU(device_get, "cuDeviceGet", (int *device, int ordinal))                                \
+  MGL_CU(device_name, "cuDeviceGetName", (char *name, int bytes, int device))                  \
+  MGL_CU(device_memory, "cuDeviceTotalMem_v2", (size_t * bytes, int device))                   \
+  MGL_CU(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))    \
+  MGL_CU(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))             \
+  MGL_CU(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                        \
+  MGL_CU(context_set, "cuCtxSetCurrent", (void *context))                                      \
+  MGL_CU(context_synchronize, "cuCtxSynchronize", (void))                                      \
+  MGL_CU(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total_bytes))          \
+  MGL_CU(memory_alloc, "cuMemAlloc_v2", (mgl_cu_ptr * out, size_t bytes))                      \
+  MGL_CU(memory_free, "cuMemFree_v2", (mgl_cu_ptr memory))                                     \
+  MGL_CU(memory_set, "cuMemsetD8_v2", (mgl_cu_ptr memory, unsigned char value, size_t bytes))  \
+  MGL_CU(copy_to_device, "cuMemcpyHtoD_v2", (mgl_cu_ptr to, const void *from, size_t bytes))   \
+  MGL_CU(copy_to_host, "cuMemcpyDtoH_v2", (void *to, mgl_cu_ptr from, size_t bytes))           \
+  MGL_CU(copy_to_device_async, "cuMemcpyHtoDAsync_v2",                                         \
+         (mgl_cu_ptr to, const void *from, size_t bytes, void *stream))                        \
+  MGL_CU(copy_to_host_async, "cuMemcpyDtoHAsync_v2",                                           \
+         (void *to, mgl_cu_ptr from, size_t bytes, void *stream))                              \
+  MGL_CU(host_alloc, "cuMemHostAlloc", (void **out, size_t bytes, unsigned flags))             \
+  MGL_CU(host_free, "cuMemFreeHost", (void *memory))                                           \
+  MGL_CU(host_address, "cuMemHostGetDevicePointer_v2",                                         \
+         (mgl_cu_ptr * out, void *memory, unsigned flags))                                     \
+  MGL_CU(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                     \
+  MGL_CU(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                 \
+  MGL_CU(stream_query, "cuStreamQuery", (void *stream))                                        \
+  MGL_CU(stream_synchronize, "cuStreamSynchronize", (void *stream))                            \
+  MGL_CU(event_create, "cuEventCreate", (void **event, unsigned flags))                        \
+  MGL_CU(event_destroy, "cuEventDestroy_v2", (void *event))                                    \
+  MGL_CU(event_record, "cuEventRecord", (void *event, void *stream))                           \
+  MGL_CU(event_synchronize, "cuEventSynchronize", (void *event))                               \
+  MGL_CU(event_elapsed, "cuEventElapsedTime", (float *ms, void *begin, void *end))             \
+  MGL_CU(module_load, "cuModuleLoadData", (void **module, const void *image))                  \
+  MGL_CU(module_unload, "cuModuleUnload", (void *module))                                      \
+  MGL_CU(module_function, "cuModuleGetFunction",                                               \
+         (void **function, void *module, const char *name))                                    \
+  MGL_CU(function_set, "cuFuncSetAttribute", (void *function, int attribute, int value))       \
+  MGL_CU(blocks_per_sm, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                         \
+         (int *blocks, void *function, int threads, size_t dynamic_smem_bytes))                \
+  MGL_CU(launch, "cuLaunchKernel",                                                             \
+         (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
+          unsigned block_y, unsigned block_z, unsigned smem_bytes, void *stream,               \
+          void **parameters, void **extra))                                                    \
+  MGL_CU(                                                                                      \
+      launch_cooperative, "cuLaunchCooperativeKernel",                                         \
+      (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,    \
        unsigned block_y, unsigned block_z, unsigned smem_bytes, void *stream, void **parameters))
 
 typedef struct mgl_cuda_driver {
@@ -73,7 +93,8 @@ typedef struct mgl_cuda_driver {
 #undef MGL_CU
 } mgl_cuda_driver;
 
-// Opens the library and fills the table. MGL_ERR_UNSUPPORTED where there is no driver. The library
+// Opens the library and fills the table. MGL_ERR_UNSUPPORTED where there is no driver (out->library
+// is NULL) or an old one. The library
 // stays loaded until the process ends: drivers do not survive dlclose everywhere.
 mgl_status mgl_cuda_driver_open(mgl_cuda_driver *out, mgl_error *err);
 

@@ -79,8 +79,8 @@ static mgl_status fetch_cubin(const mgl_nvrtc *nvrtc, void *program, void **out,
 }
 
 // The fixed options, then the host's sizes and offsets for the static asserts of the device code.
-static int make_options(const mgl_nvrtc *nvrtc, const char *architecture,
-                        char text[MAX_OPTIONS][OPTION_BYTES], const char **options) {
+static int make_options(const char *architecture, const mgl_cuda_shape *shape,
+                        char text[MAX_OPTIONS][OPTION_BYTES]) {
   static const struct {
     const char *name;
     size_t bytes;
@@ -89,7 +89,11 @@ static int make_options(const mgl_nvrtc *nvrtc, const char *architecture,
                  {"PROTOCOL_INFO", offsetof(mgl_protocol, info)},
                  {"PROTOCOL_FAULT", offsetof(mgl_protocol, fault)},
                  {"WORKER_CURRENT", offsetof(mgl_worker_shared, current)},
-                 {"RUN_BEST", offsetof(mgl_cuda_run, best)},
+                 {"RUN_STALL", offsetof(mgl_cuda_run, stall)},
+                 {"PLAN_ITEMS", offsetof(mgl_cuda_plan, items)},
+                 {"STEP", sizeof(mgl_cuda_step)},
+                 {"PLAN", sizeof(mgl_cuda_plan)},
+                 {"SEQUENCE", sizeof(mgl_cuda_sequence)},
                  {"TASK", sizeof(mgl_task)},
                  {"EVENT", sizeof(mgl_event)},
                  {"QUEUE_SLOT", sizeof(mgl_queue_slot)},
@@ -99,11 +103,6 @@ static int make_options(const mgl_nvrtc *nvrtc, const char *architecture,
                  {"OP", sizeof(mgl_cuda_op)},
                  {"RUN", sizeof(mgl_cuda_run)}};
   int count = 0;
-  int major = 0;
-  int minor = 0;
-  if (nvrtc->version(&major, &minor) == 0 && major * 100 + minor >= 1209) {
-    (void)snprintf(text[count++], OPTION_BYTES, "--no-cache");  // a cached cubin comes without log
-  }
   (void)snprintf(text[count++], OPTION_BYTES, "--gpu-architecture=%s", architecture);
   (void)snprintf(text[count++], OPTION_BYTES, "--std=c++17");
   (void)snprintf(text[count++], OPTION_BYTES, "--fmad=false");  // the source fixes every rounding
@@ -113,18 +112,48 @@ static int make_options(const mgl_nvrtc *nvrtc, const char *architecture,
     (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HOST_BYTES_%s=%zu", layouts[i].name,
                    layouts[i].bytes);
   }
-  for (int i = 0; i < count; i++) {
-    options[i] = text[i];
-  }
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HEAD_DIM=%u", shape->head_dim);
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_GROUP=%u", shape->group);
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_TRACE=%d", shape->trace ? 1 : 0);
   return count;
 }
 
+mgl_status mgl_cuda_source_hash(const char *name, const char *architecture,
+                                const mgl_cuda_shape *shape, mgl_hash *out, mgl_error *err) {
+  mgl_text all = {0};
+  char options[MAX_OPTIONS][OPTION_BYTES];
+  int count = make_options(architecture, shape, options);
+  // Each part ends with its NUL, so that no two lists have the same bytes.
+  mgl_text_append(&all, name, strlen(name) + 1);
+  for (int i = 0; i < count; i++) {
+    mgl_text_append(&all, options[i], strlen(options[i]) + 1);
+  }
+  for (const mgl_cuda_source *at = mgl_cuda_sources; at->name != NULL; at++) {
+    mgl_text_append(&all, at->name, strlen(at->name) + 1);
+    mgl_text_append(&all, at->text, strlen(at->text) + 1);
+  }
+  mgl_status status = mgl_text_check(&all, err);
+  if (status == MGL_OK) {
+    *out = mgl_hash_bytes(all.data, all.bytes);
+  }
+  mgl_text_free(&all);
+  return status;
+}
+
 static mgl_status compile(const mgl_nvrtc *nvrtc, void *program, const char *name,
-                          const char *architecture, void **out_cubin, size_t *out_bytes,
-                          mgl_text *log, mgl_error *err) {
+                          const char *architecture, const mgl_cuda_shape *shape, void **out_cubin,
+                          size_t *out_bytes, mgl_text *log, mgl_error *err) {
   char text[MAX_OPTIONS][OPTION_BYTES];
-  const char *options[MAX_OPTIONS];
-  int count = make_options(nvrtc, architecture, text, options);
+  const char *options[MAX_OPTIONS + 1];
+  int count = make_options(architecture, shape, text);
+  int major = 0;
+  int minor = 0;
+  for (int i = 0; i < count; i++) {
+    options[i] = text[i];
+  }
+  if (nvrtc->version(&major, &minor) == 0 && major * 100 + minor >= 1209) {
+    options[count++] = "--no-cache";  // NVRTC's own: a cached cubin comes without log
+  }
   int code = nvrtc->compile(program, count, options);
   MGL_TRY(fetch_log(nvrtc, program, log, err));
   if (code != 0) {
@@ -135,7 +164,8 @@ static mgl_status compile(const mgl_nvrtc *nvrtc, void *program, const char *nam
 }
 
 mgl_status mgl_cuda_compile(const mgl_nvrtc *nvrtc, const char *name, const char *architecture,
-                            void **out_cubin, size_t *out_bytes, mgl_text *log, mgl_error *err) {
+                            const mgl_cuda_shape *shape, void **out_cubin, size_t *out_bytes,
+                            mgl_text *log, mgl_error *err) {
   const char *texts[MAX_HEADERS];
   const char *names[MAX_HEADERS];
   const char *source = NULL;
@@ -156,7 +186,8 @@ mgl_status mgl_cuda_compile(const mgl_nvrtc *nvrtc, const char *name, const char
   }
   void *program = NULL;
   MGL_TRY(check(nvrtc, nvrtc->create(&program, source, name, count, texts, names), "create", err));
-  mgl_status status = compile(nvrtc, program, name, architecture, out_cubin, out_bytes, log, err);
+  mgl_status status =
+      compile(nvrtc, program, name, architecture, shape, out_cubin, out_bytes, log, err);
   (void)nvrtc->destroy(&program);
   return status;
 }

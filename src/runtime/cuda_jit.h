@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "base/text.h"
 
@@ -37,11 +38,23 @@ typedef struct mgl_nvrtc {
 // MGL_ERR_UNSUPPORTED where libnvrtc is missing. Stays loaded until the process ends.
 mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err);
 
+// What the device code is specialised for.
+typedef struct mgl_cuda_shape {
+  uint32_t head_dim;  // a multiple of 32, at most 128
+  uint32_t group;     // query heads of a KV head, 1 to 8
+  bool trace;
+} mgl_cuda_shape;
+
 // Compiles the embedded source `name` for `architecture` ("sm_90a"). The cubin is freed with
 // mgl_free. *log gets the compiler's words, which contain each kernel's resources; on failure the
 // error has their beginning.
 mgl_status mgl_cuda_compile(const mgl_nvrtc *nvrtc, const char *name, const char *architecture,
-                            void **out_cubin, size_t *out_bytes, mgl_text *log, mgl_error *err);
+                            const mgl_cuda_shape *shape, void **out_cubin, size_t *out_bytes,
+                            mgl_text *log, mgl_error *err);
+
+// Of everything that mgl_cuda_compile gives to the compiler.
+mgl_status mgl_cuda_source_hash(const char *name, const char *architecture,
+                                const mgl_cuda_shape *shape, mgl_hash *out, mgl_error *err);
 
 // The architecture to compile for: "sm_90a" for 9.0, "sm_100a" for 10.0, else "sm_XY".
 enum { MGL_ARCHITECTURE_BYTES = 16 };

@@ -378,12 +378,20 @@ MGL_SHARED_FN void mgl_event_share(const mgl_protocol *p, uint64_t iteration, ui
   }
 }
 
+#ifdef __CUDACC__
+static __device__ int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration);  // role_controller.cuh
+#else
+MGL_SHARED_FN int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration) {
+  return p->next_plan(p->next_plan_context, iteration);
+}
+#endif
+
 // Asks for the next plan (unless stopping without asking) and publishes iteration `iteration`. What
 // is ready at its start is left in the list, for the caller to queue.
 MGL_SHARED_FN void mgl_begin_iteration(mgl_protocol *p, uint64_t iteration, bool terminate,
                                        mgl_launch_list *out) {
   mgl_store_relaxed(&p->planning, 1);
-  int next = terminate ? -1 : p->next_plan(p->next_plan_context, iteration);
+  int next = terminate ? -1 : mgl_ask_next_plan(p, iteration);
   bool stop = next < 0;
   uint32_t graph = stop ? 0 : (uint32_t)next;
   out->iteration = iteration;

@@ -9,11 +9,18 @@
 #ifndef MGL_TASK_TASK_H
 #define MGL_TASK_TASK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define MGL_NO_EVENT UINT32_MAX
 #define MGL_NO_WORKER UINT16_MAX
 #define MGL_NO_OP UINT32_MAX
+
+// What a task graph is compiled for. Grains, cuts and attention strides differ (task/tile.h).
+typedef enum mgl_target {
+  MGL_TARGET_CPU,
+  MGL_TARGET_CUDA,
+} mgl_target;
 
 // Numbers of seed 001's schema.
 typedef enum mgl_event_type {
@@ -78,7 +85,12 @@ typedef struct mgl_task_graph {
   uint64_t *activation_offsets;  // [tensor_count] bytes into the activation block; 0 for others
   uint64_t activation_bytes;     // of the block
   uint32_t attention_strides;    // tasks per KV head in attention ops
+  mgl_target target;             // what runs it: tiles lie at multiples of that target's grain
 } mgl_task_graph;
+
+const char *mgl_target_name(mgl_target target);  // "cpu", "cuda"
+// False: no target has that name.
+bool mgl_target_parse(const char *name, mgl_target *out);
 
 void mgl_task_graph_destroy(mgl_task_graph *graph);  // NULL is fine
 

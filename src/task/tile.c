@@ -192,6 +192,11 @@ uint32_t mgl_tile_operands(const mgl_graph *graph, const mgl_op *op, uint32_t to
       add_rows(&list, 3, begin, end);
       add_columns(&list, MGL_TILE_OUTPUT, begin, end);
       break;
+    case MGL_OP_NEXT_PLAN:
+      add_whole(&list, 0);
+      add_whole(&list, MGL_TILE_OUTPUT);
+      break;
+    case MGL_OP_SAMPLE: list_rows(&list, 1, begin, end); break;
     case MGL_OP_COUNT: assert(0 && "unknown op"); break;
   }
   return list.count;
@@ -214,7 +219,9 @@ uint32_t mgl_tile_units(const mgl_graph *graph, const mgl_op *op, uint32_t token
   switch (op->kind) {
     case MGL_OP_EMBED:
     case MGL_OP_ROPE_ANGLES:
-    case MGL_OP_ROPE: return (uint32_t)mgl_dim_value(output->dims[0], &dims);
+    case MGL_OP_ROPE:
+    case MGL_OP_SAMPLE: return (uint32_t)mgl_dim_value(output->dims[0], &dims);
+    case MGL_OP_NEXT_PLAN: return 1;
     case MGL_OP_KV_WRITE:
       return (uint32_t)mgl_dim_value(graph->tensors[op->inputs[0]].dims[0], &dims);
     case MGL_OP_RMSNORM:
@@ -234,22 +241,24 @@ uint32_t mgl_tile_units(const mgl_graph *graph, const mgl_op *op, uint32_t token
   return 0;
 }
 
-uint32_t mgl_tile_grain(const mgl_op *op) {
+uint32_t mgl_tile_grain(const mgl_op *op, mgl_target target) {
   switch (op->kind) {
     case MGL_OP_LINEAR:
     case MGL_OP_SILU_MUL:
     case MGL_OP_ADD:
     case MGL_OP_QKV_PROJ:
     case MGL_OP_LINEAR_ADD:
-    case MGL_OP_GATE_UP:
     case MGL_OP_LOGITS: return 16;
+    case MGL_OP_GATE_UP: return target == MGL_TARGET_CUDA ? 8 : 16;
     case MGL_OP_EMBED:
     case MGL_OP_RMSNORM:
     case MGL_OP_ROPE_ANGLES:
     case MGL_OP_ROPE:
     case MGL_OP_KV_WRITE:
     case MGL_OP_ATTENTION:
-    case MGL_OP_ATTEND: return 1;
+    case MGL_OP_ATTEND:
+    case MGL_OP_NEXT_PLAN:
+    case MGL_OP_SAMPLE: return 1;
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op");
@@ -321,9 +330,14 @@ uint64_t mgl_tile_cost(const mgl_graph *graph, const mgl_op *op, uint32_t tokens
   }
   if (mgl_tile_is_attention(op)) {
     const mgl_tensor *kv = &graph->tensors[op->inputs[1]];
-    uint64_t sequences = (tokens + strides - 1) / strides;  // of one unit
-    bytes += (uint64_t)(end - begin) * sequences * MGL_TILE_MODEL_CONTEXT * 2 * kv->dims[1].number *
-             mgl_dtype_bytes(kv->dtype);
+    uint64_t sequence =
+        (uint64_t)MGL_TILE_MODEL_CONTEXT * 2 * kv->dims[1].number * mgl_dtype_bytes(kv->dtype);
+    uint64_t unit = strides <= tokens ? (tokens + strides - 1) / strides * sequence
+                                      : sequence * tokens / strides;  // chunks of a sequence
+    bytes += (end - begin) * unit;
+  }
+  if (op->kind == MGL_OP_NEXT_PLAN) {
+    bytes += MGL_TILE_NEXT_PLAN_BYTES;
   }
   return bytes;
 }

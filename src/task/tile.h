@@ -7,27 +7,43 @@
 //       one output column, for all rows
 //   rmsnorm, rope, embed, rope_angles, kv_write
 //       one row (rmsnorm of heads: token * heads + head)
+//   sample
+//       one row of logits
+//   next_plan
+//       all of it: there is one unit
 //   attention, attend
-//       kv_head * strides + stride: that KV head, for every strides-th item of the plan's work list
-//       (attend: every strides-th sequence), beginning with `stride`
+//       kv_head * strides + stride: that KV head, for every strides-th item of a work list of the
+//       plan, beginning with `stride`. What an item is, the target says:
+//         CPU   attention: up to 8 consecutive tokens of a sequence; attend: a whole sequence. So
+//               there are never more strides than tokens.
+//         CUDA  (query tile, chunk of cached positions): a long sequence has many items, so strides
+//               are not limited by the tokens, and a unit may write any token's row of its KV
+//               head's columns of the result, and read any row of Q, K and V of that head.
 //
 // A region is a rectangle of a tensor seen as a matrix: dim 0 are the rows, all others flattened
 // the columns. A KV tensor is seen as [HKV, 1], since block tables are known only at run time:
 // kv_write writes all KV heads of its tokens, attend writes (before it reads) its KV heads' rows of
 // its sequences' new tokens. Tasks of one op never wait for each other: where their regions meet
 // (KV rows, outputs of several strides of one head) the rows that they really touch are disjoint.
+// On CUDA that asks of attend's kernel: one unit writes a new token's K and V into the cache, no
+// unit reads these slots from the cache in the same iteration (new keys and values come from qkv),
+// and a row of the result that several chunks contribute to is written by whoever finishes last.
 #ifndef MGL_TASK_TILE_H
 #define MGL_TASK_TILE_H
 
 #include <stdint.h>
 
 #include "graph/graph.h"
+#include "task/task.h"
 
 enum {
   MGL_TILE_MAX_REGIONS = 12,
   MGL_TILE_MAX_OPERANDS = 16,
   // The cost model's guess where only a plan knows: cached tokens of a sequence.
   MGL_TILE_MODEL_CONTEXT = 1024,
+  // What next_plan costs beyond its operands: the bytes that a worker could move meanwhile (some
+  // microseconds at an SM's 25 GB/s), so that placement gives its worker less of the weights.
+  MGL_TILE_NEXT_PLAN_BYTES = 64 << 10,
 };
 
 typedef struct mgl_region {
@@ -60,9 +76,11 @@ typedef struct mgl_tile_operand {
 uint32_t mgl_tile_units(const mgl_graph *graph, const mgl_op *op, uint32_t tokens,
                         uint32_t strides);
 
-// Units that should stay together: 16 columns where units are columns, so that no two tasks write
-// one cache line of f32 and every kernel's row block is whole; 1 elsewhere.
-uint32_t mgl_tile_grain(const mgl_op *op);
+// Units that stay together: every task begins at a multiple, and ends at one or with the op. Where
+// units are columns, 16 on the CPU, so that no two tasks write one cache line of f32 and every
+// kernel's row block is whole; for CUDA the columns of a row block of the packed weights: 16, and 8 of
+// gate_up, whose row blocks hold as many features of gate and of up. 1 elsewhere.
+uint32_t mgl_tile_grain(const mgl_op *op, mgl_target target);
 
 bool mgl_tile_is_attention(const mgl_op *op);
 // KV heads of an attention op.

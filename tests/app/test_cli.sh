@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The `megalith` command from outside: what each command prints, and the exit status and message of
-# every kind of bad input. Usage: test_cli.sh PROGRAM DEMO_FOLDER
+# every kind of bad input. Usage: test_cli.sh PROGRAM DEMO_FOLDER [FAKE_DRIVER_FOLDER]
 #
 # Needs bash, coreutils, sed, grep and awk only; what else would help (jq, zsh, fish, script) is used
 # where it is installed, and a check that is left out says so. Each failed check prints what it
@@ -8,6 +8,7 @@
 set -u
 program=$(realpath "$1")
 demo=$(realpath "$2")
+driver=${3:+$(realpath "$3")}
 checks=0
 failures=0
 work=$(mktemp -d)
@@ -15,6 +16,7 @@ trap 'rm -rf "$work"' EXIT
 export LC_ALL=C
 unset NO_COLOR
 export MEGALITH_DEMO="$demo"
+export MEGALITH_DEVICE=cpu  # but where devices are tested
 
 # --- helpers -------------------------------------------------------------------------------------
 
@@ -122,11 +124,11 @@ test_help() {
   local command
   run --help
   check_status "--help" 0
-  for command in run score tokenize bench compile graph info completion; do
+  for command in run score tokenize bench compile graph info trace completion; do
     check_has "--help" "$out" "  $command "
   done
   check_empty "--help: standard error" "$err"
-  for command in run score tokenize bench compile graph info completion; do
+  for command in run score tokenize bench compile graph trace info completion; do
     run "$command" --help
     check_status "$command --help" 0
     check_has "$command --help" "$out" "Usage: megalith $command"
@@ -136,7 +138,7 @@ test_help() {
     check_status "$command -h with a mistake" 0
   done
   run run --help
-  for option in prompt file chat system max-tokens temperature top-k top-p seed threads mode trace; do
+  for option in prompt file chat system max-tokens temperature top-k top-p seed device threads mode trace; do
     check_has "run --help" "$out" "--$option"
   done
   run --version
@@ -166,8 +168,10 @@ test_completion() {
   check_equal "bash: commands" "tokenize" "$(complete_words megalith to)"
   check_equal "bash: options" "--temperature" "$(complete_words megalith run --te)"
   check_equal "bash: choices" "dummy" "$(complete_words megalith bench --load-format du)"
+  check_equal "bash: devices" "cuda" "$(complete_words megalith run --device cu)"
   check_equal "bash: folders" "$work/folders/model one" \
     "$(complete_words megalith run "$work/folders/mo")"
+  check_equal "bash: targets" "cpu cuda" "$(complete_words megalith compile --target c)"
   check_equal "bash: passes" "normalise" "$(complete_words megalith compile --dump norm)"
   touch "$work/folders/graph one.json"
   check_equal "bash: files" "$work/folders/graph one.json" \
@@ -206,6 +210,16 @@ test_usage() {
   expect_error "top-p above 1" "--top-p: expected a number of 0 to 1, found 1.5" run -p x --top-p 1.5
   expect_error "mode" "--mode: expected mega or eager, found \"fast\"" run -p x --mode fast
   expect_error "mode list" "expected mega or eager, found \"\"" bench --mode eager,
+  for command in "run -p x" bench "score --tokens 1"; do
+    for device in cuda:x cuda: cuda:-1 cuda:99999 gpu "" auto,cpu; do
+      expect_error "$command --device $device" \
+        "--device: expected auto, cpu, cuda or cuda:N, found \"$device\"" $command "--device=$device"
+    done
+    MEGALITH_DEVICE=gpu expect_error "$command: MEGALITH_DEVICE" \
+      "MEGALITH_DEVICE: expected auto, cpu, cuda or cuda:N, found \"gpu\"" $command
+  done
+  expect_error "in-flight" "--in-flight: expected 1 to 12, found 0" bench --in-flight 0
+  expect_error "launch" "--launch: expected auto, aot or jit, found \"now\"" bench --launch now
   expect_error "load format" "expected auto, mapped, copied or dummy, found \"lazy\"" \
     bench --load-format lazy
   expect_error "system without chat" "--system needs --chat" run -p x --system y
@@ -542,14 +556,187 @@ test_bench() {
     bench "$work/dummy" --load-format dummy
 }
 
+# Commands of which each computes something small.
+device_commands=("run -p Once -n 3" "score --tokens 1,2" "bench -p 4 -g 4 --runs 1 --mode mega")
+
+test_device() {
+  local command with
+  for command in "${device_commands[@]}"; do
+    expect_error "$command: options of another device" "--threads is for the CPU; try --device cpu" \
+      $command --device cuda --threads 2
+    # Without a driver: auto says nothing, cuda says what is missing.
+    if env -u LD_LIBRARY_PATH "$program" info | grep -q 'no NVIDIA driver'; then
+      MEGALITH_DEVICE=auto run $command
+      check_status "$command: auto without a driver" 0
+      checks=$((checks + 1))
+      grep -q "note: running" "$err" && fail "$command: auto without a driver" "no note" "$(show "$err")"
+      expect_error "$command --device cuda" "there is no NVIDIA driver" $command --device cuda
+      expect_error "$command: cuda:3" "there is no NVIDIA driver" $command --device=cuda:3
+      MEGALITH_DEVICE=cuda expect_error "$command: MEGALITH_DEVICE" "there is no NVIDIA driver" $command
+      MEGALITH_DEVICE=cuda run $command --device cpu
+      check_status "$command: --device wins over MEGALITH_DEVICE" 0
+    else
+      skip "this machine has an NVIDIA driver: messages without one are not tested"
+    fi
+  done
+  expect_error "eager" "--mode eager is for the CPU, a GPU has mega only; try --device cpu" \
+    bench --device cuda --mode mega,eager
+  for with in "--in-flight 2" "--in-flight-ahead 2" --no-prefetch "--step-batch 4" --coarse --scheduler-warps; do
+    expect_error "$with on the CPU" "${with%% *} is for a GPU, and the model runs on the CPU" \
+      bench -p 4 -g 4 --runs 1 $with
+  done
+  run bench -p 4 -g 4 --runs 1 --mode mega --launch jit --schedulers 1
+  check_status "bench --launch jit --schedulers 1" 0
+  test_unusable_gpus
+}
+
+# Each way in which a GPU cannot be used: an error when it was asked for, a note with auto.
+test_unusable_gpus() {
+  if [ -z "$driver" ]; then
+    skip "no fake driver was given: unusable GPUs are not tested"
+    return
+  fi
+  config_only >/dev/null
+  unusable() {  # what, text, assignments...
+    local what=$1 text=$2 model="$work/config_only --load-format dummy -p 4 -g 4 --runs 1 --mode mega"
+    shift 2
+    run_with() {
+      LD_LIBRARY_PATH=$driver timeout 120 env "$@" >"$out" 2>"$err" </dev/null
+      status=$?
+    }
+    run_with "$@" "$program" bench $model --device cuda
+    check_error "$what" "$text"
+    run_with "$@" MEGALITH_DEVICE=auto "$program" bench $model
+    check_status "$what: auto" 0
+    check_has "$what: auto" "$out" "mega "
+    if [ "$quiet" = 1 ]; then
+      check_empty "$what: auto" "$err"
+    else
+      check_has "$what: auto" "$err" "megalith: note: running on the CPU, not on the GPU: "
+      check_has "$what: auto" "$err" "$text"
+      check_equal "$what: auto, lines" 1 "$(wc -l <"$err")"
+    fi
+  }
+  local quiet=0
+  unusable "an old driver" "the NVIDIA driver is for CUDA 11.4, expected 12.0 or later: update the driver" \
+    FAKE_CUDA_DRIVER=11040
+  unusable "an old GPU" "Fake GPU has compute capability 7.0; a GPU of 8.0 or later" FAKE_CUDA_MAJOR=7
+  unusable "a driver that fails" "CUDA init: a fake failure (802)" FAKE_CUDA_INIT=802
+  unusable "too little memory" "GiB are free on the GPU" FAKE_CUDA_FREE=1000
+  if LD_LIBRARY_PATH=$driver "$program" info | grep -q "device compiler   none"; then
+    unusable "no compiler" "there is no libnvrtc" FAKE_CUDA_FREE=9000000000 MEGALITH_CACHE="$work/none"
+  else
+    skip "NVRTC is installed: a GPU without a compiler is not tested"
+  fi
+  quiet=1
+  unusable "no GPU" "the NVIDIA driver finds no GPU" FAKE_CUDA_DEVICES=0
+  LD_LIBRARY_PATH=$driver run bench --device cuda:1
+  check_error "too large a number" "GPU 1 was asked for, the driver finds 1, counted from 0"
+  LD_LIBRARY_PATH=$driver MEGALITH_CACHE=/tmp/none run info
+  check_has "info: auto" "$out" "--device auto     cuda:0, for models that fit and that it can run"
+  check_has "info: cache" "$out" "cached in /tmp/none"
+  LD_LIBRARY_PATH=$driver FAKE_CUDA_MAJOR=7 run info
+  check_has "info: an old GPU" "$out" "--device auto     cpu: Fake GPU has compute capability 7.0"
+}
+
 test_info() {
   run info
   check_status "info" 0
+  check_has "info" "$out" "--device auto"
   local word
   for word in processor "SIMD level" cores NUMA "memory bandwidth" GPU megalith jansson; do
     check_has "info" "$out" "$word"
   done
   check_has "info" "$out" "GB/s"
+}
+
+# --- trace ---------------------------------------------------------------------------------------
+
+# Two SMs, three iterations: of the first only the end is left, the others are alike, 60 us apart.
+small_trace() {
+  local first=1 sm role at
+  event() {  # name tid begin duration iteration
+    printf ',\n{"name":"%s [0,8)","ph":"X","pid":1,"tid":%s,"ts":%s,"dur":%s,"args":{"graph":0,"iteration":%s}}' "$@"
+  }
+  printf '{"displayTimeUnit":"ns","other":[1,{"a":"\\"]"}],"traceEvents":[\n'
+  printf '{"name":"process_name","ph":"M","pid":1,"args":{"name":"megalith"}}'
+  for sm in 0 1; do
+    for role in wait compute load trigger; do
+      printf ',\n{"name":"thread_name","ph":"M","pid":1,"tid":%s,"args":{"name":"SM %s %s"}}' \
+        "$((sm * 4 + first - 1))" "$sm" "$role"
+      first=$((first % 4 + 1))
+    done
+  done
+  event embedded 1 90 5 0
+  for at in 0 60; do
+    event embedded 1 $((100 + at)) 10 $((1 + at / 60))
+    event next_plan 5 $((100 + at)) 45 $((1 + at / 60))
+    event 0.gated 0 $((110 + at)) 4 $((1 + at / 60))
+    event 0.gated 1 $((114 + at)) 20 $((1 + at / 60))
+    event 0.gated 2 $((105 + at)) 15 $((1 + at / 60))
+    event logits 0 $((134 + at)) 6 $((1 + at / 60))
+    event logits 1 $((140 + at)) 10 $((1 + at / 60))
+    event logits 5 $((145 + at)) 7 $((1 + at / 60))
+  done
+  printf '\n]}\n'
+}
+
+test_trace_summary() {
+  local trace=$work/small_trace.json length
+  small_trace >"$trace"
+  run trace --summary "$trace" --iteration 1
+  check_status "trace" 0
+  check_empty "trace: standard error" "$err"
+  cat >"$work/expected" <<'EOF'
+2 workers, 3 iterations, 2 of them whole
+iteration 1: 60.00 us, graph for up to 1 tokens
+
+a worker's time (mean of 2)        us  share   with loads, us
+  computing                        46.00  76.7%            5.50
+  waiting                           5.00   8.3%            2.00
+  idle                              9.00  15.0%            0.00
+busy roles, side by side
+  compute                          46.00  76.7%
+  wait                              5.00   8.3%
+  load                              7.50  12.5%
+  trigger                           0.00   0.0%
+
+chain of ops             count   tasks   hop, us stage, us  total, us  share exposed, us
+  embedded                   1     1.0      0.00     10.00      10.00  16.7%        0.00
+  gated                      1     1.0      4.00     20.00      24.00  40.0%        4.00
+  logits                     1     2.0      6.00     12.00      18.00  30.0%        6.00
+  all                        3     1.3      3.33     14.00      52.00  86.7%       10.00
+  beside it: next_plan, 1 task, 45.00 us from 0.00 us on
+EOF
+  check_equal "trace: summary" "$(cat "$work/expected")" "$(cat "$out")"
+  run trace "$trace"
+  check_has "trace: the median" "$out" "iteration 2 (median): 52.00 us"
+  run trace "$trace" --iteration 0
+  check_has "trace: not whole" "$out" "NOT WHOLE"
+  expect_error "trace: no such iteration" "--iteration: expected one of the trace's, 0 to 2, found 3" \
+    trace "$trace" --iteration 3
+  expect_error "trace without a file" "expected a FILE that --trace wrote" trace
+  expect_error "trace of nothing" "cannot open" trace "$work/no_such_trace.json"
+  printf '{"traceEvents":[]}' >"$work/empty_trace.json"
+  expect_error "trace without tasks" "expected tasks, found none" trace "$work/empty_trace.json"
+  printf '{"a":1}' >"$work/empty_trace.json"
+  expect_error "trace without events" "expected a member \"traceEvents\"" trace "$work/empty_trace.json"
+  printf '{"traceEvents":[{"ph":"X","name":"a","tid":1,"ts":1,"dur":1}]}' >"$work/empty_trace.json"
+  expect_error "trace: no task" "event 0: expected a name, ts, dur and args" trace "$work/empty_trace.json"
+  : >"$work/empty_trace.json"
+  expect_error "trace: an empty file" "byte 0: expected {" trace "$work/empty_trace.json"
+  for length in 1 20 60 100 400 900 "$(($(wc -c <"$trace") - 3))"; do
+    head -c "$length" "$trace" >"$work/cut_trace.json"
+    run trace "$work/cut_trace.json"
+    check_error "trace: cut at $length" "expected"
+  done
+  # What --trace writes is what this reads.
+  run bench -p 4 -g 6 --runs 1 --mode mega --trace "$work/bench_trace.json"
+  check_status "bench --trace" 0
+  run trace --summary "$work/bench_trace.json"
+  check_status "trace of a bench" 0
+  check_has "trace of a bench" "$out" "(median)"
+  check_has "trace of a bench" "$out" "  logits "
 }
 
 # --- compile and graph ---------------------------------------------------------------------------
@@ -559,6 +746,13 @@ config_only() {
   mkdir -p "$work/config_only"
   cp "$demo/config.json" "$work/config_only"
   printf '%s' "$work/config_only"
+}
+
+# The same in f32.
+f32_config() {
+  mkdir -p "$work/f32_config"
+  sed 's/bfloat16/float32/' "$demo/config.json" >"$work/f32_config/config.json"
+  printf '%s' "$work/f32_config"
 }
 
 # The number behind a key, in the statistics of the only graph of a `compile --json`.
@@ -604,6 +798,16 @@ test_compile() {
   run compile "$folder" --measure
   check_status "compile --measure" 0
   check_has "compile --measure" "$out" "GB/s"
+  run compile "$folder" --target cuda --tokens all --verify
+  check_status "compile --target cuda" 0
+  check_has "compile --target cuda: workers of an H100" "$out" " for cuda, 132 workers"
+  run compile "$folder" --target cuda --json --workers 20
+  check_json "compile --target cuda --json" "$out"
+  check_has "compile --target cuda --json" "$out" '"target": "cuda", "workers": 20,'
+  check_equal "compile --target cuda: next_plan and sample more" 45 "$(statistic ops)"
+  run compile "$folder" --target cuda --dump fuse_ops
+  check_has "compile --target cuda: the first op" "$out" "next_plan = next_plan(tokens) : i32[1]"
+  check_has "compile --target cuda: the last op" "$out" "sampled = sample(logits, next_plan) : i32[L]"
   run compile --dump list
   check_status "compile --dump list" 0
   check_equal "compile --dump list" "$("$program" compile --dump list | wc -l)" "$(wc -w <"$out")"
@@ -647,6 +851,13 @@ test_compile_errors() {
   expect_error "dump and json" "expected one of them" compile --dump emit --json
   expect_error "two bandwidths" "expected one of --bandwidth and --measure" \
     compile --bandwidth 5 --measure
+  expect_error "unknown target" "--target: expected cpu or cuda" compile --target tpu
+  expect_error "cuda without fusion" "--no-fuse: expected --target cpu with it" \
+    compile --target cuda --no-fuse
+  expect_error "cuda measured on cores" "--measure: expected --target cpu with it" \
+    compile --target cuda --measure
+  expect_error "cuda in f32" "cuda: expected matrices in bf16, found \"model.embed_tokens.weight\"" \
+    compile "$(f32_config)" --target cuda
   expect_error "a bandwidth of 0" "--bandwidth: expected a number of" compile --bandwidth 0
   expect_error "output to a device" "expected a regular file or none, found something else" \
     compile "$folder" -o /dev/null
@@ -671,6 +882,13 @@ test_graph() {
   check_has "graph" "$out" "end_of_task_graph"
   check_has "graph" "$out" "*.gated "
   check_equal "graph: rows of ops" 8 "$(awk '/^op /{f=1;next} f' "$out" | wc -l)"
+  run compile "$folder" -o "$work/cuda_graph.json" --target cuda
+  run graph "$work/cuda_graph.json"
+  check_has "graph of cuda" "$out" "1 token an iteration, 132 workers, for cuda"
+  check_has "graph of cuda" "$out" "next_plan "
+  run graph "$work/cuda_graph.json" --json
+  check_json "graph of cuda --json" "$out"
+  check_has "graph of cuda --json" "$out" '"target": "cuda"'
   run graph "$file" --ops
   check_has "graph --ops" "$out" "7.gated "
   run graph "$file" --json
@@ -988,7 +1206,9 @@ test_run_errors
 test_score
 test_tokenize
 test_bench
+test_device
 test_info
+test_trace_summary
 test_compile
 test_compile_errors
 test_graph

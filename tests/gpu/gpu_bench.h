@@ -1,20 +1,20 @@
-// What the parts of the GPU test program share: device, kernel, programs, results.
+// What the parts of the GPU test program share: device, models, the CPU's side, results.
 #ifndef MGL_TESTS_GPU_GPU_BENCH_H
 #define MGL_TESTS_GPU_GPU_BENCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/text.h"
+#include "batch/plan.h"
 #include "graph/graph.h"
+#include "model/config.h"
 #include "runtime/cuda_driver.h"
-#include "runtime/cuda_skeleton.h"
-#include "task/task.h"
+#include "runtime/cuda_program.h"
 
-// The report and whether all checks passed.
+enum { GPU_SEED = 7, GPU_PAGE_TOKENS = MGL_CUDA_KV_PAGE_TOKENS };
+
 typedef struct gpu_bench {
   mgl_cuda_device device;
-  void *cubin;
   int failures;
 } gpu_bench;
 
@@ -24,54 +24,44 @@ void gpu_check(gpu_bench *bench, bool ok, const char *format, ...)
 // Ends the program with the error's text.
 void gpu_must(mgl_status status, const mgl_error *err);
 void *gpu_must_alloc(size_t count, size_t bytes_each);
-uint64_t gpu_median(uint64_t *values, size_t count);  // sorts them
 
-// --- hand-made task graphs (hand_graph.c) --------------------------------------------------------
+// --- models (gpu_model.c) ------------------------------------------------------------------------
 
-// All tasks of a stage wait for all tasks of the stage before. Their tiles are empty: a task's
-// whole cost is that of the protocol.
-typedef struct hand_stages {
-  uint32_t count;
-  uint32_t width;  // tasks of a stage
-  uint32_t workers;
-  bool jit;
-  bool massive;  // every scheduler queues its share
-} hand_stages;
+// Small models of a size that the CPU computes at once, all with dummy weights:
+//   tiny   4 layers, 8 heads of 64, groups of 4, norms of heads
+//   wide   2 layers, 4 heads of 128, groups of 2, dot products of 1096 and 2200 elements
+//   bias   3 layers, 8 heads of 32, groups of 8, biases of Q, K and V
+// Any other name is a folder with a config.json.
+typedef struct gpu_model {
+  const char *name;
+  mgl_config config;
+  mgl_graph *program;  // canonical
+} gpu_model;
 
-mgl_task_graph *hand_graph_create(const hand_stages *stages);
+void gpu_model_open(const char *name, gpu_model *out);
+void gpu_model_close(gpu_model *model);
+// Token i of a fixed random text.
+int32_t gpu_model_token(const gpu_model *model, uint32_t i);
 
-// --- the reference (reference.c) -----------------------------------------------------------------
+// Ends the program if it cannot be made.
+mgl_cuda_program *gpu_program(gpu_bench *bench, const gpu_model *model,
+                              mgl_cuda_program_options options);
 
-typedef struct reference reference;
+// --- numbers -------------------------------------------------------------------------------------
 
-reference *reference_create(const mgl_graph *program, const void *const *weights);
-void reference_destroy(reference *r);
-// Runs one token through the (canonical) program; returns its logits [V].
-const double *reference_run(reference *r, int32_t token, size_t *vocab);
+// |gpu - cpu| / |cpu| over all elements (Euclidean); infinite where the GPU's are not finite.
+double gpu_error(const float *gpu, const float *cpu, size_t count);
+uint32_t gpu_argmax(const float *values, uint32_t count);
 
-// --- the CPU (cpu_side.c) ------------------------------------------------------------------------
+// --- parts: arguments are what follows the part's name -------------------------------------------
 
-typedef struct cpu_side cpu_side;
-
-cpu_side *cpu_side_create(const mgl_graph *program, const void **weights);
-void cpu_side_destroy(cpu_side *c);
-const float *cpu_side_run(cpu_side *c, int32_t token);  // logits [V]
-
-// --- parts ---------------------------------------------------------------------------------------
-
-void gpu_tokens_run(gpu_bench *bench, const char *folder, uint32_t launches);
-void gpu_smoke_run(gpu_bench *bench, const char *folder);  // short, for a sanitizer
-void gpu_launches_run(gpu_bench *bench, const char *folder, uint32_t launches);
-void gpu_faults_run(gpu_bench *bench, const char *folder);
-void gpu_hops_run(gpu_bench *bench, bool quick);
-
-// A program with drawn weights (tokens.c).
-typedef struct gpu_program {
-  mgl_graph *canonical, *fused;
-  void **canonical_weights, **fused_weights;  // [tensor_count] by tensor index; the same memory
-} gpu_program;
-
-void gpu_program_load(const char *folder, const char *name, gpu_program *out);
-void gpu_program_free(gpu_program *program);
+void gpu_smoke_run(gpu_bench *bench, int count, char **arguments);
+void gpu_ops_run(gpu_bench *bench, int count, char **arguments);
+void gpu_speed_run(gpu_bench *bench, int count, char **arguments);
+void gpu_faults_run(gpu_bench *bench, int count, char **arguments);
+void gpu_reference_run(gpu_bench *bench, int count, char **arguments);
+void gpu_contract_run(gpu_bench *bench, int count, char **arguments);
+void gpu_soak_run(gpu_bench *bench, int count, char **arguments);
+void gpu_memcheck_run(gpu_bench *bench, int count, char **arguments);
 
 #endif

@@ -1,21 +1,128 @@
 #!/bin/sh
-# Everything that needs the GPU: builds the test program (unless one is given) and runs it under a
-# deadline. Prints Markdown; bench/results/gpu_skeleton_h100.md is its last output.
-#   run.sh [PROGRAM [PART...]]      parts: tokens launches faults hops quick smoke; none:
-#   all but the last two
+# Everything that needs the GPU: builds the test program (unless one is given) and runs its parts,
+# each under a deadline. Prints Markdown.
+#   run.sh [PROGRAM]                        smoke, ops and faults of the small models, and the speed
+#                                           of the models in bench/configs
+#   run.sh [PROGRAM] PART [ARGUMENT...]     one part of the program
+#   run.sh [PROGRAM] correctness            the evidence for correctness, all of the following:
+#   run.sh [PROGRAM] references [MODEL...]  KL against transformers: tests/gpu/reference.py and part
+#       reference for each MODEL, a folder with a config.json (default: demo and bench/configs).
+#       Needs python3 with torch and transformers.
+#   run.sh [PROGRAM] contracts              part contract of small models and of qwen3-0.6b
+#   run.sh [PROGRAM] soaks                  part soak; of a debug build too
+#   run.sh [PROGRAM] memchecks              part memcheck of small models under compute-sanitizer
+# A PROGRAM's path has a slash. Environment:
+#   MGL_GPU_WORK   folder for models and reference data (default /tmp/megalith-gpu; the models of
+#                  bench/configs need 24 GiB there; it is emptied as models are done)
+#   MGL_GPU_DEBUG  gpu_tests of a debug build, for the random delays once more; built if no PROGRAM
+#                  is given
+#   MGL_PYTHON     python3
 set -eu
 cd "$(dirname "$0")/../.."
-program=${1:-}
-[ $# -eq 0 ] || shift
+program=
+case ${1:-} in
+*/*)
+  program=$1
+  shift
+  ;;
+esac
+debug=${MGL_GPU_DEBUG:-}
 if [ -z "$program" ]; then
   cmake --preset release >/dev/null
-  cmake --build build --target gpu_skeleton >&2
-  program=build/tests/gpu_skeleton
+  cmake --build build --target gpu_tests >&2
+  program=build/tests/gpu_tests
+  case ${1:-},$debug in
+  correctness, | soaks,)
+    cmake --preset debug >/dev/null
+    cmake --build build-debug --target gpu_tests >&2
+    debug=build-debug/tests/gpu_tests
+    ;;
+  esac
 fi
-driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null || echo unknown)
 code=0
-timeout -k 5 240 "$program" tests/data/programs "$@" || code=$?
+# step SECONDS COMMAND...: one step under a deadline. The first failure is the result; a skipped step
+# is none.
+step() {
+  seconds=$1
+  shift
+  now=0
+  timeout -k 5 "$seconds" "$@" || now=$?
+  case $now in
+  124 | 137) printf '\n- FAILED: not done after %s s: %s\n' "$seconds" "$*" ;;
+  esac
+  case $now,$code in
+  0,* | 77,[!0]*) ;;
+  *,0 | *,77) code=$now ;;
+  esac
+}
+part() {
+  step 240 "$program" "$@"
+}
+
+references() {
+  work=${MGL_GPU_WORK:-/tmp/megalith-gpu}
+  mkdir -p "$work"
+  [ $# -gt 0 ] || set -- demo bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b \
+    bench/configs/qwen3-1.7b bench/configs/qwen3-8b
+  step 360 "${MGL_PYTHON:-python3}" tests/gpu/reference.py "$work" "$@"
+  for model; do
+    data=$work/$(basename "$model")
+    [ ! -f "$data/reference.json" ] || step 150 "$program" reference "$data"
+    rm -rf "$data"
+  done
+}
+
+contracts() {
+  step 240 "$program" contract
+  step 240 "$program" contract bench/configs/qwen3-0.6b
+}
+
+soaks() {
+  step 300 "$program" soak
+  [ -z "$debug" ] || {
+    printf '\nA debug build:\n\n'
+    step 200 "$debug" soak iterations=0 delays=10000
+  }
+}
+
+memchecks() {
+  sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+  if [ ! -x "$sanitizer" ]; then
+    printf '\n## Memcheck\n\nskipped: there is no compute-sanitizer here\n'
+    return
+  fi
+  for model in tiny wide bias; do
+    step 150 "$sanitizer" --tool memcheck --error-exitcode 9 "$program" memcheck $model
+  done
+}
+
+case ${1:-} in
+'')
+  part smoke tiny wide bias
+  part ops tiny wide bias
+  part faults
+  part speed bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
+    bench/configs/qwen3-8b
+  ;;
+correctness)
+  references
+  contracts
+  soaks
+  memchecks
+  ;;
+references)
+  shift
+  references "$@"
+  ;;
+contracts) contracts ;;
+soaks) soaks ;;
+memchecks) memchecks ;;
+*)
+  part "$@"
+  ;;
+esac
 echo
-echo "Driver $driver."
+echo "Driver $(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null ||
+  echo unknown)."
 [ $code -ne 77 ] || code=0 # no GPU: skipped, and said so
 exit $code

@@ -18,6 +18,8 @@ typedef enum shape {
   GATED,     // act[T,F]
   LAST,      // act[L,D]
   LOGITS,    // f32[L,V]
+  PLANNED,   // i32[1]
+  SAMPLED,   // i32[L]
   SHAPES,
 } shape;
 
@@ -88,6 +90,12 @@ static uint32_t result(generator *s, shape kind) {
     case LOGITS:
       dims[0] = MGL_DIM_L;
       dims[1] = MGL_DIM(s->v);
+      break;
+    case PLANNED:
+    case SAMPLED:
+      dtype = MGL_DTYPE_I32;
+      rank = 1;
+      dims[0] = kind == PLANNED ? MGL_DIM(1) : MGL_DIM_L;
       break;
     case ANGLES:
       rank = 3;
@@ -338,6 +346,20 @@ static void add_source(generator *s, bool angles) {
   }
 }
 
+static void add_next_plan(generator *s) {
+  (void)append(s, (mgl_op){.kind = MGL_OP_NEXT_PLAN, .input_count = 1, .inputs = {s->tokens}},
+               PLANNED);
+}
+
+static void add_sample(generator *s) {
+  if (s->live_count[LOGITS] == 0) {
+    add_normed_projection(s, true);
+  }
+  mgl_op op = {
+      .kind = MGL_OP_SAMPLE, .input_count = 2, .inputs = {pick(s, LOGITS), pick(s, PLANNED)}};
+  (void)append(s, op, SAMPLED);
+}
+
 static void add_op(generator *s) {
   switch (below(s, 24)) {
     case 0: add_source(s, below(s, 2) == 0); break;
@@ -394,15 +416,21 @@ static void begin(generator *s) {
   add_source(s, false);
 }
 
-mgl_graph *random_program(uint64_t seed, uint32_t op_count) {
+static mgl_graph *make_program(uint64_t seed, uint32_t op_count, bool is_cuda) {
   generator *s = calloc(1, sizeof *s);
   if (s == NULL) {
     abort();
   }
   s->random.state = seed * 0x9e3779b97f4a7c15u + 12345;
   begin(s);
+  if (is_cuda) {
+    add_next_plan(s);
+  }
   for (uint32_t i = 0; s->g->op_count < op_count && i < op_count * 10; i++) {
     add_op(s);
+  }
+  for (uint32_t i = is_cuda ? 1 + below(s, 2) : 0; i > 0; i--) {
+    add_sample(s);
   }
   for (uint32_t kind = 0; kind < SHAPES; kind++) {
     for (uint32_t i = 0; i < s->live_count[kind]; i++) {
@@ -419,4 +447,12 @@ mgl_graph *random_program(uint64_t seed, uint32_t op_count) {
   mgl_graph *g = s->g;
   free(s);
   return g;
+}
+
+mgl_graph *random_program(uint64_t seed, uint32_t op_count) {
+  return make_program(seed, op_count, false);
+}
+
+mgl_graph *random_cuda_program(uint64_t seed, uint32_t op_count) {
+  return make_program(seed, op_count, true);
 }

@@ -16,5 +16,7 @@ uint32_t random_below(random_source *source, uint32_t limit);
 // A finished program of about op_count ops; the same seed gives the same one. Failures abort.
 // Destroy with mgl_graph_destroy.
 mgl_graph *random_program(uint64_t seed, uint32_t op_count);
+// The same with next_plan and one or two sample ops, which the CPU does not run.
+mgl_graph *random_cuda_program(uint64_t seed, uint32_t op_count);
 
 #endif

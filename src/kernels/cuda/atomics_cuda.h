@@ -50,6 +50,12 @@ MGL_SHARED_FN uint64_t mgl_add_acq_rel(mgl_word *word, uint64_t amount) {
   return before;
 }
 
+// Adds, where nobody needs the value before: no answer has to come back.
+MGL_SHARED_FN void mgl_add_release(mgl_word *word, uint64_t amount) {
+  asm volatile("red.release.gpu.add.u64 [%0], %1;" ::"l"(word), "l"((unsigned long long)amount)
+               : "memory");
+}
+
 MGL_SHARED_FN bool mgl_cas_acq_rel(mgl_word *word, uint64_t expected, uint64_t desired) {
   unsigned long long before;
   asm volatile("atom.acq_rel.gpu.cas.b64 %0, [%1], %2, %3;"

@@ -1,9 +1,13 @@
-// What host and megakernel share besides descriptors and protocol: bound ops, and the state of one
-// launch. Read by both compilers; the host builds the bytes, the device uses them as they are.
+// What host and megakernel share besides descriptors and protocol: bound ops, steps, plans,
+// sequences, and the state of one launch. Read by both compilers; the host builds the bytes, the
+// device uses them as they are.
 //
 // The host passes the sizes and some offsets that its compiler gives these structs as
 // MGL_HOST_BYTES_* macros, and a device compiler that lays them out otherwise refuses the source
 // (megakernel.cu).
+//
+// Letters: T tokens of an iteration, R sequences, L rows that need logits, HD head dim, P tokens of
+// a KV page.
 #ifndef MGL_KERNELS_CUDA_DEVICE_RUN_H
 #define MGL_KERNELS_CUDA_DEVICE_RUN_H
 
@@ -21,30 +25,156 @@ typedef enum mgl_op_kind {  // as in graph/graph.h
 #endif
 
 enum {
-  MGL_CUDA_MAX_INPUTS = 8,
-  MGL_CUDA_WARPS = 11,  // controller, scheduler, loader, consumers
+  // A worker's warps: consumers first, so that they form whole warpgroups.
   MGL_CUDA_CONSUMER_WARPS = 8,
   MGL_CUDA_CONSUMERS = MGL_CUDA_CONSUMER_WARPS * 32,
+  MGL_CUDA_WARPS = MGL_CUDA_CONSUMER_WARPS + 4,  // controller, loader, storer, scheduler
   MGL_CUDA_THREADS = MGL_CUDA_WARPS * 32,
-  MGL_CUDA_STREAM_PAGE_BYTES = 16384,  // an smem page of the loader
-  MGL_CUDA_MAX_STREAM_PAGES = 12,
-  MGL_CUDA_MAX_WIDTH = 8192,  // elements of a row that is staged in shared memory as f32
+
+  // Shared memory of a block: mgl_block, then the scratch of the running task, then the pages.
+  MGL_CUDA_BLOCK_BYTES = 1024,
+  MGL_CUDA_SCRATCH_BYTES = 34816,
+  MGL_CUDA_PAGE_BYTES = 16384,  // an smem page
+  MGL_CUDA_MAX_PAGES = 12,
+
+  // Packed weights (see mgl_cuda_op.weights).
+  MGL_CUDA_BLOCK_ROWS = 16,  // output features of a row block
+  MGL_CUDA_HALF_ROWS = 8,    // of half of one
+  MGL_CUDA_PAGE_K = 512,     // elements of a dot product that a page holds of each of its rows
+  MGL_CUDA_K_ALIGN = 64,     // rows are padded with zeros to a multiple of so many elements
+
+  MGL_CUDA_MAX_TOKENS = 64,  // MGL_MAX_ITERATION_TOKENS of batch/plan.h
+  MGL_CUDA_MAX_SEQUENCES = 64,
+  MGL_CUDA_MAX_STOP_IDS = 16,
+  MGL_CUDA_KV_PAGE_TOKENS = 16,  // P
+
+  // Attention: softmax runs over chunks of absolute positions. A query at position p has
+  // chunks of MGL_CUDA_MIN_CHUNK positions, doubled until MGL_CUDA_MAX_CHUNKS of them hold p + 1.
+  MGL_CUDA_MIN_CHUNK = 256,
+  MGL_CUDA_MAX_CHUNKS = 16,
+  MGL_CUDA_QUERY_COLUMNS = 8,  // query tokens of an item times heads of a KV group, at most
+  MGL_CUDA_MAX_ITEMS = MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS,
 };
 
-// An op bound to device memory. Matrices are bf16, vectors f32, and rows of activations f32 or
-// bf16.
+typedef enum mgl_cuda_op_flags {
+  MGL_CUDA_X_NORMED = 1,  // x is f32 and goes through an RMS norm; else x is bf16
+} mgl_cuda_op_flags;
+
+// An op bound to device memory, for one task graph. 16-byte pieces are copied to shared memory.
+//
+// Packed weights of the linears: row block b holds 16 output features, which are [16 b, 16 b + 16)
+// (of qkv_proj: of Q, K and V one after the other), or for gate_up [8 b, 8 b + 8) of gate, then of
+// up. Rows are padded with zeros to k_padded elements. A row block is ceil(k_padded / 512) pages
+// one after the other; page c holds elements [512 c, 512 c + kr) of its rows, kr = min(512,
+// k_padded - 512 c), in 32 kr bytes: for every 16 elements 512 bytes, 16 for each lane of a warp,
+// which are the lane's operand of the tensor cores (mgl_mma). Elements 32 j + 8 t + 4 s + 2 h + i
+// of row g + 8 u (t: 0 to 3; g: 0 to 7; s, h, i, u: 0 or 1) lie at 1024 j + 512 s + 16 (4 g + t) +
+// 4 (2 h + u) + 2 i: the elements of a k-step are not neighbours, but the activations' are the same
+// ones.
 typedef struct mgl_cuda_op {
-  uint32_t kind;       // mgl_op_kind
-  uint32_t width;      // elements that a dot product or a norm runs over
-  uint32_t columns;    // elements of an output row
-  uint32_t rows;       // of the output, in this launch
-  uint32_t x_bf16;     // input 0 (silu_mul: never) is bf16, else f32
-  uint32_t out_bf16;   // the output is bf16, else f32
-  uint32_t is_argmax;  // its largest element is the next token
+  uint32_t kind;   // mgl_op_kind
+  uint32_t flags;  // mgl_cuda_op_flags
+  uint32_t k;      // elements that a dot product or a norm runs over
+  uint32_t k_padded;
+  uint32_t n;          // elements of an output row
+  uint32_t row_tiles;  // tiles of 8 tokens that one pass over the weights computes: 1, 2 or 4
+  uint32_t passes;     // over the weights, each for the next row_tiles
   float eps;
-  const void *inputs[MGL_CUDA_MAX_INPUTS];
-  void *output;
+  float scale;             // attend: factor of the scores
+  uint32_t x_stride;       // elements from a row of x to the next
+  const uint8_t *weights;  // packed (above); embed: the table, bf16 row by row
+  const void *x;           // input rows; attend: qkv f32 [T, H + 2 HKV, HD]
+  const float *norm;       // [k] of the RMS norm
+  const float *bias;       // [n] or NULL
+  const float *residual;   // [T, n]
+  void *out;               // embed, linear, qkv_proj, linear_add, logits: f32; else bf16
+  const float *angles;     // attend: [T, HD / 2, 2] cos and sin; rope_angles: [HD / 2] frequencies
+  const float *q_norm;     // attend: [HD] or NULL
+  const float *k_norm;
+  uint16_t *k_cache;  // attend: bf16 [pages, HKV, P, HD]
+  uint16_t *v_cache;  // attend: bf16 [pages, HKV, HD, P]
 } mgl_cuda_op;
+
+// An AOT task as its worker's warps see it. Linears: begin and end are row blocks.
+typedef struct mgl_cuda_step {
+  uint32_t task;  // index in the task graph
+  uint32_t op;
+  uint32_t begin, end;
+  uint32_t wait_event;  // MGL_NO_EVENT: none
+  uint32_t wait_count;  // triggers that activate it, each run
+  uint32_t trigger_event;
+  uint32_t trigger_kind;  // event type << 16 | event flags
+} mgl_cuda_step;
+
+typedef struct mgl_cuda_graph {
+  const mgl_cuda_step *steps;  // every worker's list, one after the other
+  const uint32_t *step_start;  // [workers + 1]
+  const mgl_cuda_op *ops;      // [op_count]
+  uint32_t tokens;             // most tokens of an iteration
+  uint32_t attention_strides;
+} mgl_cuda_graph;
+
+// One entry of the attention work list: consecutive tokens of one sequence and a chunk of the
+// positions that they see. Every KV head computes it. Query tokens times heads of a KV group are at
+// most MGL_CUDA_QUERY_COLUMNS, and all its tokens have chunks of one size.
+typedef struct mgl_cuda_item {
+  uint32_t slot;       // row of the block tables
+  uint32_t row;        // of the first token, in this iteration
+  uint32_t count;      // tokens
+  uint32_t position;   // of the first token
+  uint32_t fresh_row;  // row of the sequence's first token of this iteration
+  uint32_t fresh;      // and its position: rows of K and V from there on are not in the cache yet
+  uint32_t kv_begin;   // positions [kv_begin, kv_end), a chunk or what the last token sees of it
+  uint32_t kv_end;
+  uint32_t chunk;    // number of the chunk
+  uint32_t chunks;   // that the last token sees: with 1 nothing is merged
+  uint32_t partial;  // where this item's partial result lies: partials[partial + chunk]
+  uint32_t merge;    // counter of the chunks done: run->merges[merge * HKV + kv_head]
+} mgl_cuda_item;
+
+// The plan of an iteration. Tokens are filled in by sampling, all else before.
+typedef struct mgl_cuda_plan {
+  uint32_t graph;  // the task graph to run; UINT32_MAX: none, the launch ends
+  uint32_t token_count;
+  uint32_t sequence_count;
+  uint32_t logit_row_count;
+  uint32_t item_count;
+  uint32_t padding[3];
+  int32_t tokens[MGL_CUDA_MAX_TOKENS];
+  uint32_t positions[MGL_CUDA_MAX_TOKENS];
+  uint32_t slots[MGL_CUDA_MAX_TOKENS];       // sequence slot of each token
+  uint32_t logit_rows[MGL_CUDA_MAX_TOKENS];  // [L] rows whose logits are wanted
+  uint32_t
+      logit_slots[MGL_CUDA_MAX_TOKENS];  // [L] sequence slots to sample for; UINT32_MAX: do not
+  uint32_t next_rows[MGL_CUDA_MAX_SEQUENCES];  // by slot: its first row here, UINT32_MAX: none
+  mgl_cuda_item items[MGL_CUDA_MAX_ITEMS];
+} mgl_cuda_plan;
+
+typedef enum mgl_cuda_sequence_state {
+  MGL_CUDA_SEQUENCE_NONE,
+  MGL_CUDA_SEQUENCE_RUNNING,
+  MGL_CUDA_SEQUENCE_STOPPED,     // produced a stop token
+  MGL_CUDA_SEQUENCE_LENGTH,      // reached max_tokens
+  MGL_CUDA_SEQUENCE_NOT_FINITE,  // its logits are NaN or infinite
+} mgl_cuda_sequence_state;
+
+// A sequence slot. Its pages are reserved before the launch.
+typedef struct mgl_cuda_sequence {
+  uint32_t state;           // mgl_cuda_sequence_state
+  uint32_t token_count;     // prompt and what was sampled
+  uint32_t computed_count;  // tokens whose K and V are in the cache once the planned iterations ran
+  uint32_t prompt_count;
+  uint32_t max_tokens;
+  uint32_t top_k;     // 0: off
+  float temperature;  // 0: greedy
+  float top_p;        // 1: off
+  uint64_t seed;
+  int32_t *tokens;       // [max_tokens] in device memory
+  int32_t *host_tokens;  // the same in pinned host memory, -1 where nothing was sampled; or NULL
+  uint32_t stop_count;
+  int32_t stop_ids[MGL_CUDA_MAX_STOP_IDS];
+  uint32_t padding;
+} mgl_cuda_sequence;
 
 // How a task of the launch is made to fail, to test the fault path.
 typedef enum mgl_cuda_injection {
@@ -62,30 +192,64 @@ typedef enum mgl_cuda_stall {
   MGL_CUDA_STALL_IDLE,     // nothing runs and the finder has nothing to wait for
 } mgl_cuda_stall;
 
+// Who recorded a span of the trace.
+typedef enum mgl_cuda_trace_role {
+  MGL_CUDA_TRACE_WAIT,     // controller: from the task before to the activation of its event
+  MGL_CUDA_TRACE_COMPUTE,  // consumers: from the activation to the last output
+  MGL_CUDA_TRACE_LOAD,     // loader: from the first page asked for to the last one asked for
+  MGL_CUDA_TRACE_TRIGGER,  // storer: from the last output to the trigger
+  MGL_CUDA_TRACE_ROLES,
+} mgl_cuda_trace_role;
+
+typedef struct mgl_cuda_span {
+  uint64_t begin_ns, end_ns;
+  uint32_t iteration, task;
+} mgl_cuda_span;
+
 typedef struct mgl_cuda_run {
   mgl_protocol protocol;
 
   // Read-only while running.
-  const mgl_cuda_op *ops[MGL_MAX_GRAPHS];  // of each graph
-  uint32_t iterations;                     // the launch ends after so many
-  uint32_t scheduler_warps;  // 1: scheduler s is a warp of block s; 0: it is block workers + s
-  uint64_t stall_ns;         // no progress for so long is a fault
-  uint32_t injection;        // mgl_cuda_injection
+  mgl_cuda_graph graphs[MGL_MAX_GRAPHS];
+  uint32_t kv_heads;
+  uint32_t page_count;        // smem pages of each worker
+  uint32_t in_flight;         // pages on their way, at most, for tasks that may run
+  uint32_t in_flight_ahead;   // the same for tasks whose event is still open
+  uint32_t prefetch;          // 1: the loader runs ahead of events; 0: it waits for them
+  uint32_t step_batch;        // descriptors fetched at once, 1 to 32
+  uint32_t has_jit;           // 1: some task of some graph is JIT
+  uint32_t scheduler_warps;   // 1: scheduler s is a warp of block s; 0: it is block workers + s
+  uint32_t most_iterations;   // the launch ends after so many
+  uint32_t chunk_tokens;      // most prompt tokens of one sequence in an iteration
+  uint32_t iteration_tokens;  // most tokens of an iteration
+  uint32_t sequence_slots;    // entries of `sequences`
+  uint32_t prompts_first;     // sequences decode only while none computes its prompt
+  uint64_t stall_ns;          // no progress for so long is a fault
+  uint32_t injection;         // mgl_cuda_injection
   uint32_t injection_task;
   uint64_t injection_iteration;
-  const uint8_t *stream;  // what loader warps stream through shared memory; stream_pages 0: nothing
-  uint64_t stream_bytes;
-  uint32_t stream_pages;   // in flight per block
-  int32_t *tokens_out;     // [iterations] written by whoever ends the iteration
-  uint64_t *iteration_ns;  // [iterations + 1] the global timer at each start, and at the end
+  uint32_t delay;  // random delays of up to so many ns before tasks and triggers; 0: none
+  uint32_t group;  // query heads of a KV head
+  const int32_t *block_tables;  // [sequence_slots, block_table_stride] page numbers
+  uint32_t block_table_stride;
+  uint32_t vocab;
+  mgl_cuda_sequence *sequences;
+  mgl_cuda_plan *plans;    // [2]: iteration i runs plans[i & 1], its plan task makes the other
+  float *partials;         // [items, HKV, columns, HD + 2]: sum of values, maximum, sum of weights
+  uint32_t *merges;        // [items, HKV] chunks done; 0 between iterations
+  uint64_t *iteration_ns;  // [most_iterations + 1] global timer when each began; NULL: none
+  mgl_cuda_span *spans;    // [workers, MGL_CUDA_TRACE_ROLES, span_count]; NULL: no trace
+  uint32_t span_count;
+  uint32_t first_graph;  // of plans[0]
 
-  // Written by whoever ends an iteration.
-  int32_t token;       // input of the present one
-  uint32_t logit_row;  // 0
-  // Written by tasks with is_argmax: ordered f32 << 32 | ~index, the largest; 0 between iterations.
-  mgl_word best;
-  // Written at the end.
-  mgl_word streamed_pages;
+  // Written by tasks. best: ordered f32 << 32 | ~index, the largest of each logit row; 0 between
+  // iterations.
+  uint64_t best[MGL_CUDA_MAX_TOKENS];
+  uint32_t *
+      span_counts;  // [workers, MGL_CUDA_TRACE_ROLES] spans recorded, also those that no longer fit
+  // announced[i & 1]: (i + 1) << 8 | graph of iteration i once its plan is made; graph 255: none
+  // follows. Loaders begin with its weights while the iteration before still runs.
+  mgl_word announced[2];
   mgl_word stall;  // mgl_cuda_stall << 48 | worker << 32 | graph << 28 | task; the first one stays
 } mgl_cuda_run;
 

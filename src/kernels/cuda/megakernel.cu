@@ -2,12 +2,15 @@
 //
 // Blocks [0, workers) are workers; with dedicated schedulers further blocks are those. The warps of
 // a worker block have roles, one file per role; what they run is the protocol that the CPU runs.
-// Compiled at run time for the present GPU (runtime/cuda_jit.h).
+// Compiled at run time for the present GPU and model (runtime/cuda_jit.h).
 #include "kernels/cuda/device_run.h"
 #include "kernels/cuda/role_controller.cuh"
 #include "kernels/cuda/role_loader.cuh"
 #include "kernels/cuda/role_scheduler.cuh"
-#include "kernels/cuda/tasks_dense.cuh"
+#include "kernels/cuda/role_storer.cuh"
+#include "kernels/cuda/tasks_attend.cuh"
+#include "kernels/cuda/tasks_iteration.cuh"
+#include "kernels/cuda/tasks_linear.cuh"
 #include "kernels/cuda/worker.cuh"
 
 static_assert(offsetof(mgl_task, cost) == MGL_HOST_BYTES_TASK_COST, "the host's layout");
@@ -16,7 +19,8 @@ static_assert(offsetof(mgl_protocol, info) == MGL_HOST_BYTES_PROTOCOL_INFO, "the
 static_assert(offsetof(mgl_protocol, fault) == MGL_HOST_BYTES_PROTOCOL_FAULT, "the host's layout");
 static_assert(offsetof(mgl_worker_shared, current) == MGL_HOST_BYTES_WORKER_CURRENT,
               "the host's layout");
-static_assert(offsetof(mgl_cuda_run, best) == MGL_HOST_BYTES_RUN_BEST, "the host's layout");
+static_assert(offsetof(mgl_cuda_run, stall) == MGL_HOST_BYTES_RUN_STALL, "the host's layout");
+static_assert(offsetof(mgl_cuda_plan, items) == MGL_HOST_BYTES_PLAN_ITEMS, "the host's layout");
 static_assert(sizeof(mgl_task) == MGL_HOST_BYTES_TASK, "the host's layout");
 static_assert(sizeof(mgl_event) == MGL_HOST_BYTES_EVENT, "the host's layout");
 static_assert(sizeof(mgl_queue_slot) == MGL_HOST_BYTES_QUEUE_SLOT, "the host's layout");
@@ -24,25 +28,148 @@ static_assert(sizeof(mgl_queue) == MGL_HOST_BYTES_QUEUE, "the host's layout");
 static_assert(sizeof(mgl_worker_shared) == MGL_HOST_BYTES_WORKER_SHARED, "the host's layout");
 static_assert(sizeof(mgl_protocol) == MGL_HOST_BYTES_PROTOCOL, "the host's layout");
 static_assert(sizeof(mgl_cuda_op) == MGL_HOST_BYTES_OP, "the host's layout");
+static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout");
+static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
+static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
 static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
 
-// The consumer warps of a worker: until the controller hands over no task.
-static __device__ void mgl_consumers(mgl_cuda_run *run, mgl_block *block, float *staged) {
-  uint32_t thread = threadIdx.x - (MGL_CUDA_WARPS - MGL_CUDA_CONSUMER_WARPS) * 32;
+// A task's code as a function of its own, so that its registers do not spill for others. What a
+// consumer keeps between tasks goes in and out as numbers: a structure behind a pointer would live
+// in memory.
+template <void (*task)(mgl_worker *)>
+static __device__ __noinline__ uint32_t mgl_call(mgl_cuda_run *run, mgl_block *block,
+                                                 uint32_t state) {
+  mgl_worker w;
+  w.run = run;
+  w.block = block;
+  w.scratch = (uint8_t *)block + MGL_CUDA_BLOCK_BYTES;
+  w.pages = w.scratch + MGL_CUDA_SCRATCH_BYTES;
+  w.thread = threadIdx.x;
+  w.warp = threadIdx.x / 32;
+  w.lane = threadIdx.x % 32;
+  w.slot = state & 1;
+  w.slot_parity = state >> 1 & 1;
+  w.page = state >> 8;
+  w.page_parity = state >> 2 & 1;
+  w.page_count = block->page_count;
+  task(&w);
+#if MGL_TRACE
+  if (w.thread == 0) {
+    mgl_trace_record(run, block, w.began_ns, MGL_CUDA_TRACE_COMPUTE, mgl_task_slot(&w)->iteration,
+                     mgl_task_slot(&w)->task);
+  }
+#endif
+  return w.page << 8 | w.page_parity << 2 | w.slot_parity << 1 | w.slot;
+}
+
+static_assert(MGL_CUDA_SLOTS == 2, "a slot is one bit of the state");
+
+// A linear in the shape of its rows. Only one token to eight are worth a shape for whole pages.
+static __device__ __forceinline__ uint32_t mgl_run_linear(mgl_cuda_run *run, mgl_block *block,
+                                                          uint32_t state, const mgl_slot *slot) {
+  bool paged = slot->paged != 0;
+  switch (slot->op.row_tiles) {
+    case 1:
+      return !paged ? mgl_call<mgl_task_linear<1, false, false>>(run, block, state)
+             : slot->op.k % MGL_CUDA_PAGE_K == 0
+                 ? mgl_call<mgl_task_linear<1, true, true>>(run, block, state)
+                 : mgl_call<mgl_task_linear<1, true, false>>(run, block, state);
+    case 2:
+      return paged ? mgl_call<mgl_task_linear<2, true, false>>(run, block, state)
+                   : mgl_call<mgl_task_linear<2, false, false>>(run, block, state);
+    default:
+      return paged ? mgl_call<mgl_task_linear<4, true, false>>(run, block, state)
+                   : mgl_call<mgl_task_linear<4, false, false>>(run, block, state);
+  }
+}
+
+static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_block *block,
+                                                        uint32_t state) {
+  const mgl_slot *slot = &block->slots[state & 1];
+  switch (slot->op.kind) {
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_GATE_UP:
+    case MGL_OP_LOGITS: return mgl_run_linear(run, block, state, slot);
+    case MGL_OP_ATTEND: return mgl_call<mgl_task_attend>(run, block, state);
+    case MGL_OP_EMBED: return mgl_call<mgl_task_embed>(run, block, state);
+    case MGL_OP_ROPE_ANGLES: return mgl_call<mgl_task_rope_angles>(run, block, state);
+    case MGL_OP_NEXT_PLAN: return mgl_call<mgl_task_next_plan>(run, block, state);
+    case MGL_OP_SAMPLE: return mgl_call<mgl_task_sample>(run, block, state);
+    default: return state;  // the host refuses programs with other ops
+  }
+}
+
+// The consumer warps: the block's tasks in the order of its slots.
+static __device__ void mgl_consumers_run(mgl_cuda_run *run, mgl_block *block) {
+  uint32_t state = 0;
   for (;;) {
-    mgl_sync_task();
-    if (block->op == nullptr) {
+    uint32_t slot = state & 1;
+    uint32_t parity = state >> 1 & 1;
+    if (!mgl_mbarrier_wait_or_stop(block, &block->announced[slot], parity)) {
       return;
     }
-    mgl_run_task(run, block, staged, thread);
-    mgl_sync_done();
+    mgl_sync_consumers();  // all have read what the task before left in scratch
+    state = mgl_run_task(run, block, state);
+    if (!mgl_mbarrier_test(&block->go[slot], parity)) {
+      return;  // it was never let go
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      mgl_mbarrier_arrive(&block->done[slot]);
+    }
+    state ^= slot == 0 ? 1 : 3;  // slots 0 and 1 in turn, then their other phase
   }
+}
+
+static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block) {
+  const uint32_t pages = run->page_count;
+  for (uint32_t i = 0; i < MGL_CUDA_SLOTS; i++) {
+    mgl_mbarrier_init(&block->announced[i], 1);
+    mgl_mbarrier_init(&block->go[i], 1);
+    mgl_mbarrier_init(&block->done[i], MGL_CUDA_CONSUMER_WARPS);
+    mgl_mbarrier_init(&block->stored[i], 1);
+  }
+  for (uint32_t i = 0; i < pages; i++) {
+    mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
+    mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
+  }
+  for (uint32_t i = 0; i < MGL_CUDA_TRACE_ROLES; i++) {
+    block->spans[i] =
+        run->spans != nullptr ? run->span_counts[blockIdx.x * MGL_CUDA_TRACE_ROLES + i] : 0;
+  }
+  block->page_count = pages;
+  block->debug = run->delay != 0 || run->injection != MGL_INJECT_NONE ? 1 : 0;
+  block->activated = 0;
+  block->stop = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
+#endif
+}
+
+enum {
+  // Of 168 a thread at the start: 256 threads * 208 + 128 * 88 are as many.
+  MGL_CONSUMER_REGISTERS = 208,
+  MGL_ROLE_REGISTERS = 88,
+};
+
+// Moves registers between warpgroups, where the hardware can: consumers need more than the other
+// roles. Whole warpgroups call it.
+template <int registers, bool more>
+static __device__ __forceinline__ void mgl_set_registers() {
+#if __CUDA_ARCH__ >= 900
+  if (more) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+  }
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
     mgl_megakernel(mgl_cuda_run *run) {
-  extern __shared__ __align__(128) uint8_t memory[];  // pages of the loader, then the staged row
-  __shared__ mgl_block block;
+  extern __shared__ __align__(128) uint8_t memory[];
+  mgl_block *block = (mgl_block *)memory;
   uint32_t warp = threadIdx.x / 32;
   uint32_t workers = run->protocol.worker_count;
   if (blockIdx.x >= workers) {
@@ -52,20 +179,24 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
     return;
   }
   if (threadIdx.x == 0) {
-    block.stop = 0;
+    mgl_block_init(run, block);
   }
   __syncthreads();
-  if (warp == 0) {
-    mgl_controller(run, &block);
-  } else if (warp == 1) {
-    if (run->scheduler_warps != 0 && blockIdx.x < run->protocol.scheduler_count) {
+  if (warp < MGL_CUDA_CONSUMER_WARPS) {
+    mgl_set_registers<MGL_CONSUMER_REGISTERS, true>();
+    mgl_consumers_run(run, block);
+  } else {
+    mgl_set_registers<MGL_ROLE_REGISTERS, false>();
+    if (warp == MGL_CUDA_CONSUMER_WARPS) {
+      mgl_controller_run(run, block);
+    } else if (warp == MGL_CUDA_CONSUMER_WARPS + 1) {
+      mgl_loader_run(run, block, memory + MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES);
+    } else if (warp == MGL_CUDA_CONSUMER_WARPS + 2) {
+      if (threadIdx.x % 32 == 0) {
+        mgl_storer_run(run, block);
+      }
+    } else if (run->scheduler_warps != 0 && blockIdx.x < run->protocol.scheduler_count) {
       mgl_scheduler(run, blockIdx.x);
     }
-  } else if (warp == 2) {
-    if (run->stream_pages > 0 && threadIdx.x % 32 == 0) {
-      mgl_loader(run, &block, memory);
-    }
-  } else {
-    mgl_consumers(run, &block, (float *)(memory + run->stream_pages * MGL_CUDA_STREAM_PAGE_BYTES));
   }
 }

@@ -1,17 +1,24 @@
-// The controller warp: polls the protocol, hands tasks to the consumers, triggers events, and
-// watches for a run that does not get on. One lane does it all; the others wait at the barriers.
+// The controller warp: polls the protocol, hands tasks to the consumers, lets them go when their
+// event is activated, and watches for a run that does not get on.
+//
+// Without JIT tasks the order of a worker's tasks is its AOT list, so a task is handed over before
+// its event is activated, and the consumers prepare what does not depend on others. With JIT tasks
+// a task is handed over when it may run, since a JIT task must be able to overtake.
 //
 // The fault condition is that no worker anywhere finished a task for stall_ns while the run is not
 // over. Every controller that waits watches, by summing all workers' progress a few times per
 // stall_ns, so that the fault is found whichever worker is stuck; the first to find it says which
-// task and raises the protocol's fault, and everybody leaves at the next poll.
+// task and raises the protocol's fault, and everybody leaves.
 #ifndef MGL_KERNELS_CUDA_ROLE_CONTROLLER_CUH
 #define MGL_KERNELS_CUDA_ROLE_CONTROLLER_CUH
 
+#include "kernels/cuda/page_stream.cuh"
+#include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/worker.cuh"
 
 enum {
-  MGL_POLLS_PER_LOOK = 256,  // empty polls between two looks at the clock
+  MGL_POLLS_PER_FAULT = 32,   // empty polls between two looks at the fault word
+  MGL_POLLS_PER_LOOK = 1024,  // and at the clock
   MGL_LOOKS_PER_STALL = 8,
 };
 
@@ -22,15 +29,35 @@ struct mgl_watch {
   uint64_t progress;
 };
 
-static __device__ void mgl_raise_stall(mgl_cuda_run *run, mgl_cuda_stall what, uint32_t worker,
-                                       uint64_t task_id) {
+struct mgl_controller {
+  mgl_cuda_run *run;
+  mgl_block *block;
+  mgl_iteration_info info;  // of the iteration that it is in
+  uint64_t iteration;       // that one, or the least that it enters next
+  bool entered;
+  uint32_t at, end;   // steps of this worker's list in that iteration
+  uint32_t batch_at;  // lane i holds step batch_at + i
+  uint32_t batch_end;
+  mgl_cuda_step mine;     // this lane's
+  uint32_t slot, parity;  // the next slot to fill, and the phase of its mbarriers
+  uint32_t activated;     // AOT tasks let go
+  mgl_word *current;      // this worker's, in the protocol
+  mgl_watch watch;
+};
+
+// --- watching ------------------------------------------------------------------------------------
+
+static __device__ __forceinline__ void mgl_raise_stall(mgl_cuda_run *run, mgl_cuda_stall what,
+                                                       uint32_t worker, uint64_t task_id) {
   uint64_t stall = (uint64_t)what << 48 | (uint64_t)worker << 32 | (uint32_t)task_id;
   (void)mgl_cas_acq_rel(&run->stall, MGL_CUDA_STALL_NONE, stall);
   mgl_raise_fault(&run->protocol, MGL_FAULT_STUCK);
 }
 
-// Says who is stuck: a worker that runs a task, else the task at the head of this worker's list.
-static __device__ void mgl_report_stall(mgl_cuda_run *run, const mgl_worker_state *worker) {
+// Says who is stuck: a worker that runs a task, else the task that this worker waits for (or
+// MGL_NO_EVENT).
+static __device__ __noinline__ void mgl_report_stall(mgl_cuda_run *run, uint32_t graph,
+                                                     uint32_t waits_for) {
   const mgl_protocol *p = &run->protocol;
   for (uint32_t i = 0; i < p->worker_count; i++) {
     uint64_t current = mgl_load_relaxed(&p->workers[i].current);
@@ -39,125 +66,301 @@ static __device__ void mgl_report_stall(mgl_cuda_run *run, const mgl_worker_stat
       return;
     }
   }
-  uint32_t task = mgl_worker_waits_for(p, worker);
-  if (task != MGL_NO_EVENT) {
-    mgl_raise_stall(run, MGL_CUDA_STALL_WAITING, worker->index,
-                    mgl_make_id(0, worker->info.graph, task));
+  if (waits_for != MGL_NO_EVENT) {
+    mgl_raise_stall(run, MGL_CUDA_STALL_WAITING, blockIdx.x, mgl_make_id(0, graph, waits_for));
   } else {
-    mgl_raise_stall(run, MGL_CUDA_STALL_IDLE, worker->index, 0);
+    mgl_raise_stall(run, MGL_CUDA_STALL_IDLE, blockIdx.x, 0);
   }
 }
 
-static __device__ void mgl_watch_progress(mgl_cuda_run *run, const mgl_worker_state *worker,
-                                          mgl_watch *watch) {
-  if (++watch->polls % MGL_POLLS_PER_LOOK != 0) {
-    return;
+// After an empty poll. False: the run has failed.
+static __device__ __forceinline__ bool mgl_watch_progress(mgl_controller *c, uint32_t waits_for) {
+  mgl_watch *watch = &c->watch;
+  watch->polls++;
+  if (watch->polls % MGL_POLLS_PER_FAULT == 0 &&
+      mgl_load_relaxed(&c->run->protocol.fault) != MGL_FAULT_NONE) {
+    return false;
+  }
+  if (watch->polls % MGL_POLLS_PER_LOOK != 0) {
+    return true;
   }
   uint64_t now = mgl_global_ns();
   if (now < watch->next_ns) {
-    return;
+    return true;
   }
-  watch->next_ns = now + run->stall_ns / MGL_LOOKS_PER_STALL;
+  watch->next_ns = now + c->run->stall_ns / MGL_LOOKS_PER_STALL;
   uint64_t progress = 0;
-  for (uint32_t i = 0; i < run->protocol.worker_count; i++) {
-    progress += mgl_load_relaxed(&run->protocol.workers[i].progress);
+  for (uint32_t i = 0; i < c->run->protocol.worker_count; i++) {
+    progress += mgl_load_relaxed(&c->run->protocol.workers[i].progress);
   }
   if (watch->since_ns == 0 || progress != watch->progress) {
     watch->progress = progress;
     watch->since_ns = now;
-  } else if (now - watch->since_ns > run->stall_ns) {
-    mgl_report_stall(run, worker);
-  }
-}
-
-// True if the task was to fail and has: its event is not triggered.
-static __device__ bool mgl_inject(mgl_cuda_run *run, const mgl_worker_state *worker,
-                                  const mgl_ready_task *ready, mgl_watch *watch) {
-  if (run->injection == MGL_INJECT_NONE || ready->task != run->injection_task ||
-      ready->info.iteration != run->injection_iteration) {
+  } else if (now - watch->since_ns > c->run->stall_ns) {
+    mgl_report_stall(c->run, c->info.graph, waits_for);
     return false;
-  }
-  while (run->injection == MGL_INJECT_HANG && mgl_load_relaxed(&run->protocol.fault) == 0) {
-    mgl_watch_progress(run, worker, watch);
   }
   return true;
 }
 
-// The next plan, on the device: the argmax of the iteration that ended is the token of the next.
-static __device__ int mgl_device_next_plan(void *context, uint64_t iteration) {
-  mgl_cuda_run *run = (mgl_cuda_run *)context;
-  run->iteration_ns[iteration] = mgl_global_ns();
-  if (iteration > 0) {
-    uint64_t best = mgl_load_relaxed(&run->best);
-    if (best != 0) {
-      run->token = (int32_t) ~(uint32_t)best;
-      mgl_store_relaxed(&run->best, 0);
+// A random pause in debug runs.
+static __device__ __forceinline__ void mgl_delay(const mgl_cuda_run *run, uint64_t iteration,
+                                                 uint32_t task, uint32_t salt) {
+  uint32_t hash = ((uint32_t)iteration * 0x9e3779b9u ^ task * 0x85ebca6bu ^ salt) * 0xc2b2ae35u;
+  __nanosleep((hash >> 8) % (run->delay + 1));
+}
+
+// --- the list ------------------------------------------------------------------------------------
+
+// Lane 0: enters the live iteration once it is one that this worker has not been in.
+static __device__ __forceinline__ mgl_poll_result mgl_poll_iteration(mgl_controller *c) {
+  const mgl_protocol *p = &c->run->protocol;
+  if (!mgl_read_iteration(p, &c->info) || c->info.iteration < c->iteration) {
+    return MGL_POLL_NONE;
+  }
+  c->iteration = c->info.iteration;
+  return c->info.stop ? MGL_POLL_STOP : MGL_POLL_TASK;
+}
+
+// All lanes: the next iteration's list.
+static __device__ __forceinline__ void mgl_begin_list(mgl_controller *c) {
+  c->iteration = __shfl_sync(0xffffffffu, (unsigned long long)c->iteration, 0);
+  c->info.run = __shfl_sync(0xffffffffu, (unsigned long long)c->info.run, 0);
+  c->info.graph = __shfl_sync(0xffffffffu, c->info.graph, 0);
+  c->info.iteration = c->iteration;
+  const mgl_cuda_graph *graph = &c->run->graphs[c->info.graph];
+  c->entered = true;
+  c->at = graph->step_start[blockIdx.x];
+  c->end = graph->step_start[blockIdx.x + 1];
+  c->batch_at = c->at;
+  c->batch_end = c->at;
+}
+
+// All lanes: the head of the list.
+static __device__ __forceinline__ mgl_cuda_step mgl_head_step(mgl_controller *c) {
+  if (c->at >= c->batch_end) {
+    uint32_t left = c->end - c->at;
+    uint32_t count = left < c->run->step_batch ? left : c->run->step_batch;
+    c->batch_at = c->at;
+    c->batch_end = c->at + count;
+    uint32_t lane = threadIdx.x % 32;
+    if (lane < count) {
+      c->mine = c->run->graphs[c->info.graph].steps[c->at + lane];
     }
-    run->tokens_out[iteration - 1] = run->token;
   }
-  return iteration < run->iterations ? (int)(iteration % run->protocol.graph_count) : -1;
+  uint32_t lane = c->at - c->batch_at;
+  mgl_cuda_step step;
+  step.task = __shfl_sync(0xffffffffu, c->mine.task, lane);
+  step.op = __shfl_sync(0xffffffffu, c->mine.op, lane);
+  step.begin = __shfl_sync(0xffffffffu, c->mine.begin, lane);
+  step.end = __shfl_sync(0xffffffffu, c->mine.end, lane);
+  step.wait_event = __shfl_sync(0xffffffffu, c->mine.wait_event, lane);
+  step.wait_count = __shfl_sync(0xffffffffu, c->mine.wait_count, lane);
+  step.trigger_event = __shfl_sync(0xffffffffu, c->mine.trigger_event, lane);
+  step.trigger_kind = __shfl_sync(0xffffffffu, c->mine.trigger_kind, lane);
+  return step;
 }
 
-// Lane 0: the next task into *block, or NULL when the run is over.
-static __device__ void mgl_next_task(mgl_cuda_run *run, mgl_block *block, mgl_worker_state *worker,
-                                     mgl_watch *watch, mgl_ready_task *ready) {
-  mgl_protocol *p = &run->protocol;
-  mgl_poll_result found = mgl_worker_poll(p, worker, ready);
-  while (found == MGL_POLL_NONE) {
-    mgl_watch_progress(run, worker, watch);
-    found = mgl_worker_poll(p, worker, ready);
-  }
-  if (found == MGL_POLL_STOP) {
-    block->op = nullptr;
-    block->stop = 1;
-    return;
-  }
-  const mgl_task *task = &p->graphs[ready->info.graph].tasks[ready->task];
-  block->op = &run->ops[ready->info.graph][task->op];
-  block->begin = task->begin;
-  block->end = task->end;
+// Lane 0: whether the step's event is activated.
+static __device__ __forceinline__ bool mgl_step_ready(const mgl_controller *c,
+                                                      const mgl_word *counter, uint64_t target) {
+  (void)c;
+  // Acquire, paired with the releases of the triggers: what the tasks before wrote is visible.
+  return counter == nullptr || mgl_load_acquire(counter) >= target;
 }
 
-// Lane 0: after the consumers are done.
-static __device__ void mgl_end_task(mgl_cuda_run *run, const mgl_worker_state *worker,
-                                    mgl_watch *watch, const mgl_ready_task *ready) {
-  mgl_protocol *p = &run->protocol;
-  watch->since_ns = 0;
-  if (!mgl_inject(run, worker, ready, watch)) {
-    (void)mgl_worker_finish(p, worker->index, ready);  // a failure shows at the next poll
-    return;
+// --- handing over --------------------------------------------------------------------------------
+
+static __device__ __forceinline__ void mgl_next_slot(mgl_controller *c) {
+  if (++c->slot == MGL_CUDA_SLOTS) {
+    c->slot = 0;
+    c->parity ^= 1;
   }
-  mgl_store_relaxed(&p->workers[worker->index].current, 0);
 }
 
-// The plan of every iteration is made here: set by whoever begins the first one.
-static __device__ void mgl_set_next_plan(mgl_cuda_run *run) {
-  run->protocol.next_plan = mgl_device_next_plan;
-  run->protocol.next_plan_context = run;
+// All lanes: fills the slot and announces it. False: the run stopped.
+static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
+                                                    const mgl_iteration_info *info,
+                                                    const mgl_cuda_step *step, bool paged) {
+  mgl_block *block = c->block;
+  mgl_slot *slot = &block->slots[c->slot];
+  uint32_t lane = threadIdx.x % 32;
+  mgl_mbarrier_wait(&block->stored[c->slot], c->parity ^ 1);  // storers always come to an end
+  const mgl_cuda_op *op = &c->run->graphs[info->graph].ops[step->op];
+  static_assert(sizeof(mgl_cuda_op) % 16 == 0 && sizeof(mgl_cuda_op) <= 512, "a copy by one warp");
+  if (lane < sizeof(mgl_cuda_op) / 16) {
+    ((uint4 *)&slot->op)[lane] = __ldg((const uint4 *)op + lane);
+  }
+  if (lane == 31) {
+    slot->begin = step->begin;
+    slot->end = step->end;
+    slot->task = step->task;
+    slot->trigger_event = step->trigger_event;
+    // Nobody needs the count where only workers poll it.
+    bool polled =
+        step->trigger_kind == (uint32_t)(MGL_EVENT_LAUNCH_TASKS << 16 | MGL_EVENT_HAS_AOT);
+    slot->trigger =
+        polled ? &c->run->protocol.graphs[info->graph].counters[step->trigger_event] : nullptr;
+    slot->graph = info->graph;
+    slot->paged = paged ? 1 : 0;
+    slot->iteration = info->iteration;
+    slot->run = info->run;
+    slot->plan = &c->run->plans[info->iteration & 1];
+  }
+  __syncwarp();
+  if (lane == 0) {
+    mgl_mbarrier_arrive(&block->announced[c->slot]);
+  }
+  return true;
 }
 
-static __device__ void mgl_controller(mgl_cuda_run *run, mgl_block *block) {
-  mgl_worker_state worker;
+// Lane 0: the task in the slot may run. What others wait for comes first.
+static __device__ __forceinline__ void mgl_let_go(mgl_controller *c, const mgl_iteration_info *info,
+                                                  const mgl_cuda_step *step, bool paged) {
+  if (c->block->debug != 0) {
+    mgl_delay(c->run, info->iteration, step->task, 1);
+  }
+  mgl_mbarrier_arrive(&c->block->go[c->slot]);
+  if (paged) {
+    c->activated++;
+    c->block->activated = c->activated;
+  }
+  mgl_store_relaxed(c->current, mgl_make_id(info->iteration, info->graph, step->task) + 1);
+  c->watch.since_ns = 0;
+}
+
+// All lanes: a JIT task of this worker, if there is one, is handed over and let go.
+static __device__ __forceinline__ mgl_poll_result mgl_serve_jit(mgl_controller *c) {
   mgl_ready_task ready;
-  mgl_watch watch = {0, 0, 0, 0};
-  mgl_worker_init(&run->protocol, &worker, blockIdx.x);
-  bool leads = threadIdx.x % 32 == 0;
-  if (leads && worker.begins) {
-    mgl_set_next_plan(run);
+  uint32_t found = 0;
+  if (threadIdx.x % 32 == 0) {
+    found = mgl_poll_jit(&c->run->protocol, blockIdx.x, &ready) ? 1 : 0;
   }
-  for (;;) {
-    if (leads) {
-      mgl_next_task(run, block, &worker, &watch, &ready);
+  if (__shfl_sync(0xffffffffu, found, 0) == 0) {
+    return MGL_POLL_NONE;
+  }
+  ready.info.iteration = __shfl_sync(0xffffffffu, (unsigned long long)ready.info.iteration, 0);
+  ready.info.run = __shfl_sync(0xffffffffu, (unsigned long long)ready.info.run, 0);
+  ready.info.graph = __shfl_sync(0xffffffffu, ready.info.graph, 0);
+  ready.task = __shfl_sync(0xffffffffu, ready.task, 0);
+  const mgl_graph_view *view = &c->run->protocol.graphs[ready.info.graph];
+  const mgl_task *task = &view->tasks[ready.task];
+  uint32_t kind = task->type;
+  uint32_t unit = mgl_is_linear(kind) ? mgl_block_columns(kind) : 1;
+  const mgl_event *trigger = &view->events[task->trigger_event];
+  mgl_cuda_step step;
+  step.task = ready.task;
+  step.op = task->op;
+  step.begin = task->begin / unit;
+  step.end = (task->end + unit - 1) / unit;
+  step.wait_event = MGL_NO_EVENT;
+  step.wait_count = 0;
+  step.trigger_event = task->trigger_event;
+  step.trigger_kind = (uint32_t)trigger->type << 16 | trigger->flags;
+  mgl_announce(c, &ready.info, &step, false);
+  if (threadIdx.x % 32 == 0) {
+    mgl_let_go(c, &ready.info, &step, false);
+  }
+  mgl_next_slot(c);
+  return MGL_POLL_TASK;
+}
+
+// All lanes: runs the head of the list. False: the run has failed.
+static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
+  mgl_cuda_step step = mgl_head_step(c);
+  bool jit = c->run->has_jit != 0;
+  const mgl_word *counter = nullptr;
+  if (step.wait_event != MGL_NO_EVENT) {
+    counter = &c->run->protocol.graphs[c->info.graph].counters[step.wait_event];
+  }
+  uint64_t target = step.wait_count * c->info.run;
+  if (!jit) {
+    mgl_announce(c, &c->info, &step, true);
+  }
+  MGL_TRACE_BEGIN(span);
+  uint32_t state = 0;  // 1: ready, 2: failed
+  while (state == 0) {
+    if (jit && mgl_serve_jit(c) == MGL_POLL_TASK) {
+      continue;
     }
-    __syncwarp();
-    mgl_sync_task();
-    if (block->op == nullptr) {
-      return;
+    if (threadIdx.x % 32 == 0) {
+      do {
+        state = mgl_step_ready(c, counter, target) ? 1 : mgl_watch_progress(c, step.task) ? 0 : 2;
+      } while (!jit && state == 0);
     }
-    mgl_sync_done();
-    if (leads) {
-      mgl_end_task(run, &worker, &watch, &ready);
+    state = __shfl_sync(0xffffffffu, state, 0);
+  }
+  if (state == 2) {
+    return false;
+  }
+  if (jit) {
+    mgl_announce(c, &c->info, &step, true);
+  }
+  if (threadIdx.x % 32 == 0) {
+    MGL_TRACE_END(c->run, c->block, span, MGL_CUDA_TRACE_WAIT, c->info.iteration, step.task);
+    mgl_let_go(c, &c->info, &step, true);
+  }
+  mgl_next_slot(c);
+  c->at++;
+  return true;
+}
+
+// All lanes: until this worker is in an iteration of which it has tasks left. False: the run ends.
+static __device__ __forceinline__ bool mgl_find_work(mgl_controller *c) {
+  while (!c->entered || c->at >= c->end) {
+    if (c->entered) {
+      c->entered = false;
+      c->iteration++;
     }
+    if (c->run->has_jit != 0 && mgl_serve_jit(c) == MGL_POLL_TASK) {
+      continue;
+    }
+    uint32_t found = MGL_POLL_NONE;
+    if (threadIdx.x % 32 == 0) {
+      do {
+        found = mgl_poll_iteration(c);
+        if (found == MGL_POLL_NONE && !mgl_watch_progress(c, MGL_NO_EVENT)) {
+          found = MGL_POLL_STOP;
+        }
+      } while (c->run->has_jit == 0 && found == MGL_POLL_NONE);
+    }
+    found = __shfl_sync(0xffffffffu, found, 0);
+    if (found == MGL_POLL_STOP) {
+      return false;
+    }
+    if (found == MGL_POLL_TASK) {
+      mgl_begin_list(c);
+    }
+  }
+  return true;
+}
+
+// The protocol's question for the next plan, which was made while the iteration before ran; here it
+// only takes effect. (A call, not a pointer as on the host: an unknown callee costs registers.)
+static __device__ int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration) {
+  mgl_cuda_run *run = (mgl_cuda_run *)p;  // its first member
+  if (run->iteration_ns != nullptr) {
+    run->iteration_ns[iteration] = mgl_global_ns();
+  }
+  uint32_t graph = __ldcg(&run->plans[iteration & 1].graph);
+  return iteration < run->most_iterations && graph < p->graph_count ? (int)graph : -1;
+}
+
+static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl_block *block) {
+  mgl_controller c = {};
+  c.run = run;
+  c.block = block;
+  c.current = &run->protocol.workers[blockIdx.x].current;
+  if (threadIdx.x % 32 == 0 && blockIdx.x == 0 && run->protocol.scheduler_count == 0) {
+    mgl_launch_list list;
+    mgl_begin_iteration(&run->protocol, 0, false, &list);
+    (void)mgl_launch_all(&run->protocol, &list);
+  }
+  __syncwarp();
+  while (mgl_find_work(&c) && mgl_run_step(&c)) {
+  }
+  if (threadIdx.x % 32 == 0) {
+    block->stop = 1;
   }
 }
 

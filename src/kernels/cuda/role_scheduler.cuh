@@ -12,9 +12,6 @@ static __device__ void mgl_scheduler(mgl_cuda_run *run, uint32_t index) {
   }
   mgl_scheduler_state scheduler;
   mgl_scheduler_init(&scheduler, index);
-  if (scheduler.begins) {
-    mgl_set_next_plan(run);
-  }
   while (mgl_scheduler_poll(&run->protocol, &scheduler) != MGL_POLL_STOP) {
   }
 }

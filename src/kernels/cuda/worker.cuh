@@ -1,60 +1,184 @@
-// A worker block as its warps see it: shared memory, named barriers, and small warp tools.
+// The inside of a worker block: its shared memory, named barriers, and small warp tools.
 //
-// Warp 0 is the controller, 1 a scheduler (or idle), 2 the loader, the rest consumers. The
-// controller and the consumers meet at two barriers per task; consumers have one among themselves.
-// Barrier 0 is left to __syncthreads, which only the start uses.
+// Warps 0 to 7 are consumers, then come the controller, the loader, the storer and a scheduler. The
+// controller fills slots with tasks in the order in which they will run; consumers take them one
+// after the other, may prepare what does not depend on other tasks, wait until the task may run,
+// and compute; the storer triggers its event. Barrier 0 is left to __syncthreads, which only the
+// start uses.
+//
+// Structures of the roles and tasks are meant to live in registers: every function that gets a
+// pointer to one is inlined by force. A structure in local memory costs a trip to the L2 for each
+// access, since the acquires of the controller's polls drop the L1 (SPEED.md).
 #ifndef MGL_KERNELS_CUDA_WORKER_CUH
 #define MGL_KERNELS_CUDA_WORKER_CUH
 
 #include "kernels/cuda/device_run.h"
 
 enum {
-  MGL_BARRIER_TASK = 1,       // the controller has a task
-  MGL_BARRIER_DONE = 2,       // the consumers have done it
-  MGL_BARRIER_CONSUMERS = 3,  // among consumers
+  MGL_BARRIER_CONSUMERS = 1,  // among consumers
+  MGL_CUDA_SLOTS = 2,         // tasks that the controller has handed over and that are not stored
+  MGL_MBARRIER_TRIES = 1 << 24,  // many seconds
 };
 
-// One per block, in static shared memory.
-struct mgl_block {
-  const mgl_cuda_op *op;  // the present task's; NULL: leave
-  uint32_t begin, end;    // its tile
-  float sums[MGL_CUDA_CONSUMER_WARPS];
-  uint64_t best[MGL_CUDA_CONSUMER_WARPS];
-  volatile uint32_t stop;                         // the loader ends
-  uint64_t page_full[MGL_CUDA_MAX_STREAM_PAGES];  // mbarriers
+// A task between controller, consumers and storer.
+struct __align__(16) mgl_slot {
+  mgl_cuda_op op;       // copied, so that consumers need no memory access to begin
+  uint32_t begin, end;  // tile; in row blocks for linears
+  uint32_t task;
+  uint32_t trigger_event;
+  mgl_word *trigger;  // its counter, where only workers that poll it wait; NULL: more is to be done
+  uint32_t graph;
+  uint32_t paged;  // 1: its weights come through smem pages; 0: they are read from memory
+  uint64_t iteration, run;
+  const mgl_cuda_plan *plan;  // of the iteration
 };
+
+// At the start of a block's shared memory.
+struct mgl_block {
+  mgl_slot slots[MGL_CUDA_SLOTS];
+  // mbarriers; phase n of a slot's belongs to the n-th task in it.
+  uint64_t announced[MGL_CUDA_SLOTS];  // by the controller: the slot is filled
+  uint64_t go[MGL_CUDA_SLOTS];         // by the controller: the task may run
+  uint64_t done[MGL_CUDA_SLOTS];       // by every consumer warp: its outputs are written
+  uint64_t stored[MGL_CUDA_SLOTS];     // by the storer: the slot may be filled again
+  uint64_t page_full[MGL_CUDA_MAX_PAGES];
+  uint64_t page_free[MGL_CUDA_MAX_PAGES];
+  volatile uint32_t activated;  // tasks of this block that were let go: the loader's bound reads it
+  uint32_t page_count;
+  uint32_t debug;  // 1: delays or an injected fault; so that others need not look into memory
+  uint32_t spans[MGL_CUDA_TRACE_ROLES];  // recorded so far, each by its role
+  volatile uint32_t stop;                // the run is over or has failed: whoever waits gives up
+};
+
+static_assert(sizeof(mgl_block) <= MGL_CUDA_BLOCK_BYTES, "scratch begins behind it");
 
 template <int barrier, int threads>
-static __device__ inline void mgl_block_sync() {
+static __device__ __forceinline__ void mgl_block_sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(barrier), "n"(threads) : "memory");
 }
 
-static __device__ inline void mgl_sync_task() {
-  mgl_block_sync<MGL_BARRIER_TASK, MGL_CUDA_CONSUMERS + 32>();
-}
-
-static __device__ inline void mgl_sync_done() {
-  mgl_block_sync<MGL_BARRIER_DONE, MGL_CUDA_CONSUMERS + 32>();
-}
-
-static __device__ inline void mgl_sync_consumers() {
+static __device__ __forceinline__ void mgl_sync_consumers() {
   mgl_block_sync<MGL_BARRIER_CONSUMERS, MGL_CUDA_CONSUMERS>();
 }
 
-static __device__ inline uint64_t mgl_global_ns() {
+static __device__ __forceinline__ uint64_t mgl_global_ns() {
   unsigned long long now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   return now;
 }
 
-static __device__ inline float mgl_warp_sum(float value) {
+static __device__ __forceinline__ uint32_t mgl_shared_address(const void *pointer) {
+  return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+// --- mbarriers -----------------------------------------------------------------------------------
+
+static __device__ __forceinline__ void mgl_mbarrier_init(uint64_t *barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(mgl_shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+
+static __device__ __forceinline__ void mgl_mbarrier_arrive(uint64_t *barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(mgl_shared_address(barrier))
+               : "memory");
+}
+
+// True if the phase of that parity has ended.
+static __device__ __forceinline__ bool mgl_mbarrier_test(uint64_t *barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(mgl_shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// The same; the hardware suspends the thread for a while first.
+static __device__ __forceinline__ bool mgl_mbarrier_try(uint64_t *barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(mgl_shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+#else
+  return mgl_mbarrier_test(barrier, parity);
+#endif
+}
+
+// Waits for the end of the phase of that parity; only where it is sure to come.
+// Where that is a mistake, the launch ends with an error instead of a hang.
+static __device__ __forceinline__ void mgl_mbarrier_wait(uint64_t *barrier, uint32_t parity) {
+  for (uint32_t tries = 0; !mgl_mbarrier_try(barrier, parity); tries++) {
+    if (tries == MGL_MBARRIER_TRIES) {
+      __trap();
+    }
+  }
+}
+
+// The same, or until the run stops. All threads that wait for one phase get the same answer: `stop`
+// is set by the thread that would complete the phase, after it has completed its last one.
+static __device__ __forceinline__ bool mgl_mbarrier_wait_or_stop(mgl_block *block,
+                                                                 uint64_t *barrier,
+                                                                 uint32_t parity) {
+  while (!mgl_mbarrier_try(barrier, parity)) {
+    if (block->stop != 0) {
+      return mgl_mbarrier_test(barrier, parity);
+    }
+  }
+  return true;
+}
+
+// --- what a task function gets -------------------------------------------------------------------
+
+// A consumer thread's view of its block and of the task that it runs.
+struct mgl_worker {
+  mgl_cuda_run *run;
+  mgl_block *block;
+  uint8_t *scratch;  // MGL_CUDA_SCRATCH_BYTES of shared memory, 128-byte aligned; the task's own
+  uint8_t *pages;
+  uint32_t thread;       // 0 to MGL_CUDA_CONSUMERS - 1
+  uint32_t warp, lane;   // of the consumers
+  uint32_t slot;         // index of the task's slot
+  uint32_t slot_parity;  // phase of the slot's mbarriers
+  uint32_t page;         // of the ring: the next one to consume
+  uint32_t page_parity;  // phase of its page_full
+  uint32_t page_count;
+  uint64_t began_ns;  // with MGL_TRACE: when the task was let go
+};
+
+static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker *w) {
+  return &w->block->slots[w->slot];
+}
+
+// Until the task may run: what the tasks before it wrote may be read afterwards. Every consumer
+// thread calls it once per task. False: the run has failed; the task returns at once.
+static __device__ __forceinline__ bool mgl_task_wait(mgl_worker *w) {
+  bool goes = mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity);
+#if MGL_TRACE
+  w->began_ns = mgl_global_ns();
+#endif
+  return goes;
+}
+
+// --- warps and numbers ---------------------------------------------------------------------------
+
+static __device__ __forceinline__ float mgl_warp_sum(float value) {
   for (int offset = 16; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, offset);
   }
   return value;
 }
 
-static __device__ inline uint64_t mgl_warp_max(uint64_t value) {
+static __device__ __forceinline__ uint64_t mgl_warp_max(uint64_t value) {
   for (int offset = 16; offset > 0; offset /= 2) {
     uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)value, offset);
     value = other > value ? other : value;
@@ -63,16 +187,98 @@ static __device__ inline uint64_t mgl_warp_max(uint64_t value) {
 }
 
 // bf16 as the host has it: round to nearest even, a NaN stays one.
-static __device__ inline float mgl_widen_bf16(uint32_t bits) {
+static __device__ __forceinline__ float mgl_widen_bf16(uint32_t bits) {
   return __uint_as_float(bits << 16);
 }
 
-static __device__ inline uint16_t mgl_round_bf16(float value) {
+static __device__ __forceinline__ uint16_t mgl_round_bf16(float value) {
   uint32_t bits = __float_as_uint(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
     return (uint16_t)(bits >> 16 | 0x40u);
   }
   return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+// Two at once, as the tensor cores want them: `low` in the low half.
+static __device__ __forceinline__ uint32_t mgl_pack_bf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// d += a b, a 16 x 16 (rows x k), b 16 x 8 (k x columns), bf16 with f32 sums. Lane 4 g + t holds of
+// a: rows g and g + 8, k pairs (2t, 2t + 1) and (2t + 8, 2t + 9), in the order (g, low), (g + 8,
+// low), (g, high), (g + 8, high); of b: column g, the same k pairs; of d: rows g (0, 1) and g + 8
+// (2, 3), columns 2t and 2t + 1. (PTX ISA, mma.m16n8k16.)
+static __device__ __forceinline__ void mgl_mma(float d[4], const uint32_t a[4], uint32_t b0,
+                                               uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 16 bytes that another SM may have written in this launch: through the L2, never the L1.
+static __device__ __forceinline__ uint4 mgl_load_l2(const void *address) {
+  uint4 v;
+  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(address)
+               : "memory");
+  return v;
+}
+
+// The same, zeros where `there` is false: predicated, not branched around, so that many of them are
+// on their way at once.
+static __device__ __forceinline__ uint4 mgl_load_l2_if(const void *address, bool there) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.u32 p, %5, 0;\n"
+      "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+      "@p ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(address), "r"((uint32_t)there)
+      : "memory");
+  return v;
+}
+
+// The same for what nobody writes while the kernel runs.
+static __device__ __forceinline__ uint4 mgl_load_constant_if(const void *address, bool there) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.u32 p, %5, 0;\n"
+      "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+      "@p ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(address), "r"((uint32_t)there)
+      : "memory");
+  return v;
+}
+
+static __device__ __forceinline__ uint4 mgl_load_shared(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+// The same for shared memory, zeros where `there` is false.
+static __device__ __forceinline__ uint4 mgl_load_shared_if(uint32_t address, bool there) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.u32 p, %5, 0;\n"
+      "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+      "@p ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "r"(address), "r"((uint32_t)there)
+      : "memory");
+  return v;
 }
 
 #endif

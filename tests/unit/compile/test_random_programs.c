@@ -393,6 +393,8 @@ static void check_json(const mgl_graph *program, const mgl_task_graph *g) {
   assert_int_equal(g2->event_count, g->event_count);
   assert_int_equal(g2->ready_count, g->ready_count);
   assert_int_equal(g2->activation_bytes, g->activation_bytes);
+  assert_int_equal(g2->target, g->target);
+  assert_int_equal(g2->attention_strides, g->attention_strides);
   assert_memory_equal(g2->tasks, g->tasks, g->task_count * sizeof *g->tasks);
   assert_memory_equal(g2->events, g->events, g->event_count * sizeof *g->events);
   assert_memory_equal(g2->aot_start, g->aot_start, (g->worker_count + 1) * sizeof *g->aot_start);
@@ -424,6 +426,16 @@ static void must(mgl_status status, const mgl_error *err) {
   }
 }
 
+// Columns are cut at multiples of 16 for the CPU and of 8 for CUDA, rows anywhere.
+static void check_grain(const mgl_graph *program, const mgl_task_graph *g) {
+  for (uint32_t i = 0; i < g->task_count; i++) {
+    if (g->tasks[i].op != MGL_NO_OP &&
+        mgl_tile_grain(&program->ops[g->tasks[i].op], MGL_TARGET_CPU) == 16) {
+      assert_int_equal(g->tasks[i].begin % (g->target == MGL_TARGET_CUDA ? 8 : 16), 0);
+    }
+  }
+}
+
 static void check_case(const mgl_graph *program, const mgl_compile_options *options,
                        random_source *random, totals *sum) {
   mgl_error err = {0};
@@ -451,6 +463,7 @@ static void check_case(const mgl_graph *program, const mgl_compile_options *opti
   mgl_compile_report report;
   must(mgl_compile(program, options, &g, &report, &err), &err);
   check_graph_shape(g);
+  check_grain(program, g);
   bit_matrix order = order_by_number(&tg, g);
   bool exact = report.widened_ops == 0 && !options->coarse;
   assert_true(exact || !options->exact || options->coarse);
@@ -479,7 +492,9 @@ static void random_programs_compile_correctly(void **state) {
   totals sum = {0};
   for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
     random_source random = {seed * 31 + 7};
-    mgl_graph *program = random_program(seed, 6 + random_below(&random, 30));
+    uint32_t op_count = 6 + random_below(&random, 30);
+    mgl_graph *program =
+        seed % 2 == 0 ? random_program(seed, op_count) : random_cuda_program(seed, op_count);
     for (size_t i = 0; i < program->op_count; i++) {
       sum.ops_seen[program->ops[i].kind]++;
     }
@@ -490,6 +505,7 @@ static void random_programs_compile_correctly(void **state) {
         has_linear |= program->ops[op].kind == MGL_OP_LINEAR;
       }
       mgl_compile_options options = {
+          .target = random_below(&random, 2) == 0 ? MGL_TARGET_CPU : MGL_TARGET_CUDA,
           .tokens = tokens[random_below(&random, 4)],
           .workers = workers[random_below(&random, 5)],
           .launch = (mgl_launch)random_below(&random, 3),

@@ -441,6 +441,40 @@ static void foreign_tensors_are_refused(void **state) {
   model_destroy(&m);
 }
 
+// What was fused or compiled for the GPU has ops that no CPU kernel computes, or tiles that are cut
+// within the kernels' row blocks.
+static void what_is_for_the_gpu_is_refused(void **state) {
+  (void)state;
+  static const char *const texts[] = {
+      "program p\ninput tokens i32[T]\nn = next_plan(tokens) : i32[1]\noutput n\n",
+      "program p\ninput tokens i32[T]\ninput rows i32[L]\n"
+      "weight model.embed_tokens.weight bf16[83,104]\nweight model.norm.weight bf16[104]\n"
+      "x = embed(tokens, model.embed_tokens.weight) : f32[T,104]\n"
+      "l = logits(x, model.norm.weight, rows, model.embed_tokens.weight) eps=1 : f32[L,83]\n"
+      "output l\n"};
+  static const char *const messages[] = {"found the op next_plan, which runs on a GPU only",
+                                         "found one for cuda"};
+  model m;
+  model_create(&m, build(MGL_FAMILY_QWEN3, MGL_DTYPE_BF16), MGL_SIMD_SCALAR);
+  for (size_t i = 0; i < 2; i++) {
+    mgl_error err = {0};
+    mgl_graph *graph = NULL;
+    mgl_task_graph *tasks = NULL;
+    mgl_cpu_program *program = NULL;
+    mgl_compile_options compile = {.target = MGL_TARGET_CUDA, .tokens = 1, .workers = 2};
+    check(mgl_graph_parse(texts[i], strlen(texts[i]), "test", &graph, &err), &err);
+    check(mgl_compile(graph, &compile, &tasks, NULL, &err), &err);
+    mgl_cpu_program_options options = {.simd = MGL_SIMD_SCALAR, .task_graph = tasks};
+    assert_int_equal(mgl_cpu_program_create(graph, m.memory, &options, &program, &err),
+                     MGL_ERR_UNSUPPORTED);
+    assert_null(program);
+    assert_non_null(strstr(err.text, messages[i]));
+    mgl_task_graph_destroy(tasks);
+    mgl_graph_destroy(graph);
+  }
+  model_destroy(&m);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(fused_tiles_have_the_bits_of_eager),
@@ -449,6 +483,7 @@ int main(void) {
       cmocka_unit_test(a_worker_norms_rows_once),
       cmocka_unit_test(every_failed_allocation_is_reported),
       cmocka_unit_test(foreign_tensors_are_refused),
+      cmocka_unit_test(what_is_for_the_gpu_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

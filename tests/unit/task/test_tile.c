@@ -139,7 +139,7 @@ static void tiles_touch_the_regions_of_their_op(void **state) {
     const mgl_op *op = find_op(g, cases[i].output);
     mgl_tile_access access;
     assert_int_equal(mgl_tile_units(g, op, 4, cases[i].strides), cases[i].units);
-    assert_int_equal(mgl_tile_grain(op), cases[i].grain);
+    assert_int_equal(mgl_tile_grain(op, MGL_TARGET_CPU), cases[i].grain);
     mgl_tile_regions(g, op, 4, cases[i].strides, cases[i].begin, cases[i].end, &access);
     print_regions(g, access.reads, access.read_count, &text);
     assert_string_equal(text.data, cases[i].reads);

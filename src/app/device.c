@@ -1,0 +1,116 @@
+#include "app/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cuda_cache.h"
+#include "runtime/cuda_jit.h"
+
+const char *mgl_device_choice_name(uint32_t index) {
+  static const char *const names[] = {"auto", "cpu", "cuda"};
+  return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
+
+mgl_status mgl_device_wanted(const mgl_arguments *arguments, mgl_device_choice *out,
+                             mgl_error *err) {
+  const char *named = mgl_arguments_text(arguments, "device", NULL);
+  const char *usual = getenv("MEGALITH_DEVICE");
+  *out = (mgl_device_choice){.kind = MGL_DEVICE_AUTO};
+  if (named != NULL) {
+    return mgl_device_parse("--device", named, out, err);
+  }
+  return usual != NULL && usual[0] != 0 ? mgl_device_parse("MEGALITH_DEVICE", usual, out, err)
+                                        : MGL_OK;
+}
+
+bool mgl_device_exists(void) {
+  mgl_cuda_driver driver;
+  mgl_error err = {0};
+  int count = 0;
+  if (mgl_cuda_driver_open(&driver, &err) != MGL_OK) {
+    return driver.library != NULL;  // a driver that is too old
+  }
+  int code = driver.init(0);
+  if (code != 0) {
+    return code != MGL_CU_NO_DEVICE && code != MGL_CU_STUB_LIBRARY;
+  }
+  return driver.device_count(&count) != 0 || count > 0;
+}
+
+// --- options of one kind of device ---------------------------------------------------------------
+
+static bool is_one_of(const char *name, const char *const *names) {
+  while (*names != NULL && strcmp(name, *names) != 0) {
+    names++;
+  }
+  return *names != NULL;
+}
+
+mgl_status mgl_device_check_cpu(const mgl_arguments *arguments, mgl_error *err) {
+  static const char *const of_gpu[] = {"in-flight", "in-flight-ahead", "no-prefetch", "step-batch",
+                                       "coarse",    "scheduler-warps", NULL};
+  for (size_t i = 0; i < arguments->count; i++) {
+    const char *name = arguments->items[i].option->name;
+    if (is_one_of(name, of_gpu)) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "--%s is for a GPU, and the model runs on the CPU", name);
+    }
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_device_check_gpu(const mgl_arguments *arguments, mgl_error *err) {
+  for (size_t i = 0; i < arguments->count; i++) {
+    const mgl_argument *argument = &arguments->items[i];
+    if (strcmp(argument->option->name, "threads") == 0) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT, "--threads is for the CPU; try --device cpu");
+    }
+    if (strcmp(argument->option->name, "mode") == 0 && strstr(argument->text, "eager") != NULL) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "--mode eager is for the CPU, a GPU has mega only; try --device cpu");
+    }
+  }
+  return MGL_OK;
+}
+
+// --- words ---------------------------------------------------------------------------------------
+
+void mgl_device_note_cpu(const char *reason) {
+  static const char hint[] = "; try --device cpu";  // which is what happens
+  size_t bytes = strlen(reason);
+  if (bytes > sizeof hint - 1 && strcmp(reason + bytes - (sizeof hint - 1), hint) == 0) {
+    bytes -= sizeof hint - 1;
+  }
+  (void)fprintf(stderr, "megalith: note: running on the CPU, not on the GPU: %.*s\n", (int)bytes,
+                reason);
+}
+
+void mgl_device_describe(mgl_text *out) {
+  char folder[MGL_CUDA_CACHE_PATH_BYTES];
+  mgl_cuda_device device = {0};
+  mgl_nvrtc nvrtc;
+  mgl_error err = {0};
+  if (!mgl_device_exists()) {
+    mgl_text_append_string(out, "--device auto     cpu: there is no GPU\n");
+    return;
+  }
+  if (mgl_cuda_device_open(0, &device, &err) != MGL_OK) {
+    mgl_text_format(out, "--device auto     cpu: %s\n", err.text);
+    return;
+  }
+  bool compiles = mgl_nvrtc_open(&nvrtc, &err) == MGL_OK;
+  mgl_text_append_string(out,
+                         "--device auto     cuda:0, for models that fit and that it can run\n");
+  if (compiles) {
+    int major = 0;
+    int minor = 0;
+    (void)nvrtc.version(&major, &minor);
+    mgl_text_format(out, "device compiler   NVRTC %d.%d\n", major, minor);
+  } else {
+    mgl_text_format(out, "device compiler   none, cached code only: %s\n", err.text);
+  }
+  mgl_text_format(out, "device code       cached in %s\n",
+                  mgl_cuda_cache_folder(folder) ? folder : "no folder: HOME is not set");
+  mgl_cuda_device_close(&device);
+}

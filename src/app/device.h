@@ -1,0 +1,44 @@
+// --device: where a model runs, and the GPU that was opened for it.
+//
+// `auto` takes the first GPU where one works for the model and says why not where there is one that
+// does not; without any GPU or driver it takes the CPU and says nothing.
+#ifndef MGL_APP_DEVICE_H
+#define MGL_APP_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "app/options.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "runtime/cuda_driver.h"
+
+// What the command line says, or else MEGALITH_DEVICE, or else auto.
+mgl_status mgl_device_wanted(const mgl_arguments *arguments, mgl_device_choice *out,
+                             mgl_error *err);
+
+// Whether a driver finds any GPU, usable or not.
+bool mgl_device_exists(void);
+
+// Options that only one kind of device has: MGL_ERR_ARGUMENT names the first of them.
+mgl_status mgl_device_check_cpu(const mgl_arguments *arguments, mgl_error *err);
+mgl_status mgl_device_check_gpu(const mgl_arguments *arguments, mgl_error *err);
+
+// A line on standard error: the CPU runs it, and why the GPU does not.
+void mgl_device_note_cpu(const char *reason);
+
+// Appends the lines of `info`: what auto takes, and where device code is cached.
+void mgl_device_describe(mgl_text *out);
+
+mgl_choice_name mgl_device_choice_name;
+
+#define MGL_ROW_DEVICE                                                                      \
+  {                                                                                         \
+    .name = "device", .value_name = "DEVICE", .type = MGL_OPTION_DEVICE,                    \
+    .choices = mgl_device_choice_name,                                                      \
+    .help =                                                                                 \
+        "where the model runs: cpu; cuda or cuda:N, GPU N; auto, the first GPU if it can, " \
+        "else the CPU [MEGALITH_DEVICE, or auto]"                                           \
+  }
+
+#endif

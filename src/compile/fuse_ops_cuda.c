@@ -1,0 +1,192 @@
+// Pass 1 for the GPU: the fused ops of fuse_ops.c, next_plan before them, sample behind them.
+//
+// Requires a finished program; ensures a finished one that the GPU's kernels can run, or says what
+// they lack. next_plan and sample make an iteration end where the next one begins: next_plan waits
+// for nothing and works while the layers run, sample waits for it and for the logits. They are ops
+// and not part of the runtime, so that tasks, events, the verifier and traces show them like all
+// others. Rejected: a sampler in the epilogue of logits, which needs all of a row.
+#include <string.h>
+
+#include "compile/compile.h"
+
+// --- what the kernels have -----------------------------------------------------------------------
+
+// Every refusal ends alike; `op` names what it is about.
+#define HINT "; try --device cpu"
+
+static const char *output_name(const mgl_graph *program, const mgl_op *op) {
+  return program->tensors[op->output].name;
+}
+
+static bool has_kernel(mgl_op_kind kind) {
+  switch (kind) {
+    case MGL_OP_EMBED:
+    case MGL_OP_ROPE_ANGLES:
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_ATTEND:
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_GATE_UP:
+    case MGL_OP_LOGITS: return true;
+    default: return false;
+  }
+}
+
+// The inputs [*first, *first + *count) of an op that are matrices.
+static void find_matrices(mgl_op_kind kind, uint32_t *first, uint32_t *count) {
+  *count = 1;
+  switch (kind) {
+    case MGL_OP_EMBED: *first = 1; return;
+    case MGL_OP_QKV_PROJ: *first = 2, *count = 3; return;
+    case MGL_OP_LINEAR_ADD: *first = 2; return;
+    case MGL_OP_GATE_UP: *first = 2, *count = 2; return;
+    case MGL_OP_LOGITS: *first = 3; return;
+    default: *first = 0, *count = 0; return;
+  }
+}
+
+static mgl_status check_bf16(const mgl_tensor *tensor, const char *what, mgl_error *err) {
+  return tensor->dtype == MGL_DTYPE_BF16
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                             "cuda: expected %s in bf16, found \"%s\" in %s" HINT, what,
+                             tensor->name, mgl_dtype_name(tensor->dtype));
+}
+
+static mgl_status check_matrices(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
+  static const char *const names[] = {"rows (output features)", "columns (input features)"};
+  uint32_t first = 0;
+  uint32_t count = 0;
+  find_matrices(op->kind, &first, &count);
+  for (uint32_t i = first; i < first + count; i++) {
+    const mgl_tensor *w = &program->tensors[op->inputs[i]];
+    MGL_TRY(check_bf16(w, "matrices", err));
+    for (uint32_t d = op->kind == MGL_OP_EMBED; d < 2; d++) {  // a table's rows are only looked up
+      if (w->dims[d].number % MGL_FUSE_CUDA_FEATURE_STEP != 0) {
+        return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                             "cuda: expected a multiple of %d as the %s of \"%s\", found %u" HINT,
+                             MGL_FUSE_CUDA_FEATURE_STEP, names[d], w->name, w->dims[d].number);
+      }
+    }
+  }
+  return MGL_OK;
+}
+
+static mgl_status check_attend(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
+  const mgl_tensor *kv = &program->tensors[op->inputs[1]];
+  const mgl_tensor *out = &program->tensors[op->output];
+  uint32_t head_dim = kv->dims[1].number;
+  uint32_t group = out->dims[1].number / kv->dims[0].number;
+  if (head_dim % MGL_FUSE_CUDA_HEAD_DIM_STEP != 0 || head_dim > MGL_FUSE_CUDA_MAX_HEAD_DIM) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "cuda: expected a head dim that is a multiple of %d and at most %d, found "
+                         "%u in \"%s\"" HINT,
+                         MGL_FUSE_CUDA_HEAD_DIM_STEP, MGL_FUSE_CUDA_MAX_HEAD_DIM, head_dim,
+                         out->name);
+  }
+  if (group > MGL_FUSE_CUDA_MAX_GROUP) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "cuda: expected at most %d query heads per KV head, found %u (%u / %u) in "
+                         "\"%s\"" HINT,
+                         MGL_FUSE_CUDA_MAX_GROUP, group, out->dims[1].number, kv->dims[0].number,
+                         out->name);
+  }
+  return check_bf16(kv, "the KV cache", err);
+}
+
+static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
+  if (!has_kernel(op->kind)) {
+    return mgl_error_set(
+        err, MGL_ERR_UNSUPPORTED,
+        "cuda: expected only ops that the GPU has kernels for (embed, rope_angles, "
+        "qkv_proj, attend, linear_add, gate_up, logits), found %s in \"%s\"" HINT,
+        mgl_op_info_of(op->kind)->name, output_name(program, op));
+  }
+  MGL_TRY(check_matrices(program, op, err));
+  return op->kind == MGL_OP_ATTEND ? check_attend(program, op, err) : MGL_OK;
+}
+
+// What linears and attention hand on must be what the next linear's kernel reads.
+static mgl_status check_activations(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
+  return op->kind == MGL_OP_ATTEND || op->kind == MGL_OP_GATE_UP
+             ? check_bf16(&program->tensors[op->output], "activations that feed linears", err)
+             : MGL_OK;
+}
+
+// The only op of that kind.
+static mgl_status find_only(const mgl_graph *program, mgl_op_kind kind, uint32_t *out,
+                            mgl_error *err) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < program->op_count; i++) {
+    if (program->ops[i].kind == kind) {
+      *out = i;
+      count++;
+    }
+  }
+  return count == 1 ? MGL_OK
+                    : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                                    "cuda: expected one %s, found %u in \"%s\"" HINT,
+                                    mgl_op_info_of(kind)->name, count, program->name);
+}
+
+static mgl_status check_program(const mgl_graph *program, uint32_t *embed, uint32_t *logits,
+                                mgl_error *err) {
+  for (size_t i = 0; i < program->op_count; i++) {
+    MGL_TRY(check_op(program, &program->ops[i], err));
+    MGL_TRY(check_activations(program, &program->ops[i], err));
+  }
+  MGL_TRY(find_only(program, MGL_OP_EMBED, embed, err));
+  return find_only(program, MGL_OP_LOGITS, logits, err);
+}
+
+// --- the two ops ---------------------------------------------------------------------------------
+
+static mgl_status add_device_ops(mgl_graph *program, uint32_t embed, uint32_t logits,
+                                 mgl_error *err) {
+  const mgl_dim one = MGL_DIM(1);
+  const mgl_dim rows = MGL_DIM_L;
+  uint32_t tokens = program->ops[embed].inputs[0];
+  uint32_t scores = program->ops[logits].output;
+  uint32_t next_plan =
+      mgl_graph_tensor(program, "next_plan", MGL_PLACE_ACTIVATION, MGL_DTYPE_I32, 1, &one);
+  uint32_t sampled =
+      mgl_graph_tensor(program, "sampled", MGL_PLACE_ACTIVATION, MGL_DTYPE_I32, 1, &rows);
+  mgl_graph_mark_output(program, sampled);
+  mgl_graph_op(program, (mgl_op){.kind = MGL_OP_SAMPLE,
+                                 .input_count = 2,
+                                 .inputs = {scores, next_plan},
+                                 .output = sampled});
+  mgl_graph_op(
+      program,
+      (mgl_op){
+          .kind = MGL_OP_NEXT_PLAN, .input_count = 1, .inputs = {tokens}, .output = next_plan});
+  if (program->error.status == MGL_OK) {  // next_plan to the front: it reads an input only
+    mgl_op op = program->ops[program->op_count - 1];
+    memmove(program->ops + 1, program->ops, (program->op_count - 1) * sizeof op);
+    program->ops[0] = op;
+  }
+  return mgl_graph_finish(program, err);
+}
+
+mgl_status mgl_fuse_ops_cuda(const mgl_graph *program, mgl_graph **out, mgl_error *err) {
+  mgl_graph *fused = NULL;
+  uint32_t embed = 0;
+  uint32_t logits = 0;
+  *out = NULL;
+  MGL_TRY(mgl_fuse_ops(program, &fused, err));
+  mgl_status status = check_program(fused, &embed, &logits, err);
+  if (status == MGL_OK) {
+    status = add_device_ops(fused, embed, logits, err);
+  }
+  if (status != MGL_OK) {
+    mgl_graph_destroy(fused);
+    return status;
+  }
+  *out = fused;
+  return MGL_OK;
+}
+
+mgl_status mgl_fuse_ops_for(mgl_target target, const mgl_graph *program, mgl_graph **out,
+                            mgl_error *err) {
+  return target == MGL_TARGET_CUDA ? mgl_fuse_ops_cuda(program, out, err)
+                                   : mgl_fuse_ops(program, out, err);
+}

@@ -1,0 +1,76 @@
+// Mode mega on a GPU: the model as a GPU program, and two ways to run it.
+//
+// A job is one launch for whole requests: the device plans and samples by itself, and the host only
+// hands its tokens on. What a job cannot do (logits for scoring, a single iteration) runs plan by
+// plan, a launch for each. The runner owns the mode.
+#ifndef MGL_ENGINE_CUDA_MODE_H
+#define MGL_ENGINE_CUDA_MODE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "batch/plan.h"
+#include "engine/iteration.h"
+#include "engine/mega_mode.h"
+#include "runtime/cpu_weights.h"
+#include "runtime/cuda_program.h"
+
+// What a runner on a GPU takes besides what all take. Zeros are the defaults, but for the device.
+typedef struct mgl_cuda_options {
+  const mgl_cuda_device *device;  // opened by the thread that creates the runner; outlives it
+  mgl_cuda_launch_options launch;
+  bool coarse;                       // one event between two ops (compile/compile.h)
+  bool scheduler_warps;              // schedulers are warps of worker blocks
+  mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
+} mgl_cuda_options;
+
+typedef struct mgl_cuda_mode mgl_cuda_mode;
+
+typedef struct mgl_cuda_mode_options {
+  mgl_cuda_options cuda;
+  const mgl_graph *program;          // canonical; borrowed while creating, as all pointers here
+  const mgl_checkpoint *checkpoint;  // NULL: dummy weights
+  uint64_t seed;
+  mgl_plan_limits limits;  // with KV pages of MGL_CUDA_KV_PAGE_TOKENS tokens
+  uint32_t page_count;
+  uint32_t logit_rows;
+  uint32_t schedulers;  // dedicated; 0: whoever activates an event schedules its tasks
+  mgl_launch launch;
+  const mgl_compile_override *overrides;
+  uint32_t override_count;
+  uint32_t trace_spans;  // that each multiprocessor and role keeps; 0: no trace
+  const mgl_weights_progress *progress;
+} mgl_cuda_mode_options;
+
+mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_mode **out,
+                                mgl_error *err);
+void mgl_cuda_mode_destroy(mgl_cuda_mode *mode);  // NULL is fine
+
+// Runs iterations until `next` returns NULL, each in a launch of its own.
+mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, mgl_next_plan_callback *next, void *context,
+                             mgl_error *err);
+
+typedef struct mgl_cuda_job {
+  const mgl_cuda_request *requests;
+  uint32_t request_count;  // 1 to limits.sequences, with pages for all of them together
+  uint32_t chunk_tokens;   // most prompt tokens of one sequence in an iteration; 0: no limit
+  bool prompts_first;
+  mgl_cuda_token_callback *on_token;     // while the GPU computes
+  mgl_iteration_callback *on_iteration;  // for every iteration, after the launch; may be NULL
+  bool (*should_stop)(void);             // may be NULL
+  void *context;
+} mgl_cuda_job;
+
+typedef struct mgl_cuda_job_result {
+  bool stopped;             // should_stop or on_iteration said so
+  uint32_t failed_request;  // with MGL_ERR_FORMAT: the one whose logits are not finite
+} mgl_cuda_job_result;
+
+// One launch. Requests that need more iterations than a launch has have not ended by then.
+mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, const mgl_cuda_job *job,
+                                  mgl_cuda_job_result *result, mgl_error *err);
+
+mgl_cuda_program *mgl_cuda_mode_program(mgl_cuda_mode *mode);
+
+#endif

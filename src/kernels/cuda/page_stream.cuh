@@ -1,0 +1,46 @@
+// The order in which a linear task's weight pages are streamed: loader and consumers walk it alike.
+//
+//   for each pass over the weights (tokens beyond 8 * row_tiles need another)
+//     for each batch of row blocks (as many as the partial sums have room for)
+//       for each group of pages along k (as many as the activations' registers hold)
+//         for each row block of the batch, for each page of the group along k: one page
+//
+// The order of pages does not change a bit: each sum takes its pages by ascending k.
+#ifndef MGL_KERNELS_CUDA_PAGE_STREAM_CUH
+#define MGL_KERNELS_CUDA_PAGE_STREAM_CUH
+
+#include "kernels/cuda/device_run.h"
+
+// Row blocks of a batch, for a number of row tiles.
+static __device__ constexpr uint32_t mgl_batch_blocks(uint32_t row_tiles) {
+  return row_tiles == 4 ? 2 : 4;
+}
+
+enum { MGL_GROUP_PAGES = 2 };  // pages along k of a group
+
+// Columns of the output that a row block makes.
+static __device__ __forceinline__ uint32_t mgl_block_columns(uint32_t kind) {
+  return kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+}
+
+// Bytes of page `page` along k.
+static __device__ __forceinline__ uint32_t mgl_page_bytes(uint32_t k_padded, uint32_t page) {
+  uint32_t left = k_padded - page * MGL_CUDA_PAGE_K;
+  return (left < MGL_CUDA_PAGE_K ? left : MGL_CUDA_PAGE_K) * (MGL_CUDA_BLOCK_ROWS * 2);
+}
+
+static __device__ __forceinline__ uint32_t mgl_pages_of_block(uint32_t k_padded) {
+  return (k_padded + MGL_CUDA_PAGE_K - 1) / MGL_CUDA_PAGE_K;
+}
+
+// Bytes of a row block.
+static __device__ __forceinline__ uint64_t mgl_block_bytes(uint32_t k_padded) {
+  return (uint64_t)k_padded * (MGL_CUDA_BLOCK_ROWS * 2);
+}
+
+static __device__ __forceinline__ bool mgl_is_linear(uint32_t kind) {
+  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
+         kind == MGL_OP_LOGITS;
+}
+
+#endif

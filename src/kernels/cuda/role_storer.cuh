@@ -1,0 +1,73 @@
+// The storer warp: when the consumers have written a task's outputs, triggers its event, so that
+// the consumers can go on with the next task meanwhile.
+//
+// Memory order: each consumer warp arrives at `done` after its stores (release), the storer waits
+// for the phase (acquire), and its trigger is a release at gpu scope, which by causality order
+// covers what it has seen: nobody needs a fence of his own.
+#ifndef MGL_KERNELS_CUDA_ROLE_STORER_CUH
+#define MGL_KERNELS_CUDA_ROLE_STORER_CUH
+
+#include "kernels/cuda/role_controller.cuh"
+#include "kernels/cuda/trace.cuh"
+#include "kernels/cuda/worker.cuh"
+
+// True if the task was to fail and has: its event is not triggered.
+static __device__ __forceinline__ bool mgl_inject(mgl_cuda_run *run, const mgl_slot *slot) {
+  if (run->injection == MGL_INJECT_NONE || slot->task != run->injection_task ||
+      slot->iteration != run->injection_iteration) {
+    return false;
+  }
+  while (run->injection == MGL_INJECT_HANG && mgl_load_relaxed(&run->protocol.fault) == 0) {
+    __nanosleep(1000);
+  }
+  return true;
+}
+
+// Triggers that may activate an event here, with all that follows. A function of its own: it is
+// rare, and keeps an array in memory.
+static __device__ __noinline__ void mgl_trigger_all(mgl_protocol *p, uint64_t iteration,
+                                                    uint64_t run, uint32_t graph, uint32_t event) {
+  mgl_iteration_info info;
+  info.iteration = iteration;
+  info.run = run;
+  info.graph = graph;
+  info.stop = false;
+  (void)mgl_trigger(p, &info, event);  // a failure shows at the next poll
+}
+
+static __device__ __forceinline__ void mgl_store_task(mgl_cuda_run *run, mgl_block *block,
+                                                      const mgl_slot *slot) {
+  MGL_TRACE_BEGIN(span);
+  bool lost = false;
+  if (block->debug != 0) {
+    mgl_delay(run, slot->iteration, slot->task, 2);
+    lost = mgl_inject(run, slot);
+  }
+  if (slot->trigger != nullptr && !lost) {
+    mgl_add_release(slot->trigger, 1);
+  } else if (!lost) {
+    mgl_trigger_all(&run->protocol, slot->iteration, slot->run, slot->graph, slot->trigger_event);
+  }
+  MGL_TRACE_END(run, block, span, MGL_CUDA_TRACE_TRIGGER, slot->iteration, slot->task);
+}
+
+// One thread.
+static __device__ __forceinline__ void mgl_storer_run(mgl_cuda_run *run, mgl_block *block) {
+  mgl_worker_shared *shared = &run->protocol.workers[blockIdx.x];
+  uint64_t progress = mgl_load_relaxed(&shared->progress);
+  uint32_t at = 0;
+  uint32_t parity = 0;
+  while (mgl_mbarrier_wait_or_stop(block, &block->go[at], parity)) {
+    mgl_mbarrier_wait(&block->done[at], parity);
+    mgl_store_task(run, block, &block->slots[at]);
+    mgl_store_relaxed(&shared->current, 0);
+    mgl_store_relaxed(&shared->progress, ++progress);
+    mgl_mbarrier_arrive(&block->stored[at]);
+    if (++at == MGL_CUDA_SLOTS) {
+      at = 0;
+      parity ^= 1;
+    }
+  }
+}
+
+#endif

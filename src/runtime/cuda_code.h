@@ -1,0 +1,31 @@
+// Device code for a GPU: from the cache on disk, else from the compiler. The one place that decides
+// which.
+#ifndef MGL_RUNTIME_CUDA_CODE_H
+#define MGL_RUNTIME_CUDA_CODE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+#include "runtime/cuda_driver.h"
+#include "runtime/cuda_jit.h"
+
+enum { MGL_CUDA_NOTE_BYTES = 512 };
+
+typedef struct mgl_cuda_code {
+  void *cubin;  // freed with mgl_free
+  size_t bytes;
+  mgl_cuda_usage usage;            // of the kernel that was asked for; zeros where it is not known
+  bool cached;                     // it was on disk
+  char note[MGL_CUDA_NOTE_BYTES];  // why it could not be put on disk; "": it could, or was there
+} mgl_cuda_code;
+
+// The cubin of the embedded source `name` for this GPU and shape. Without a compiler, cached code
+// of any toolkit will do; MGL_ERR_UNSUPPORTED where there is none. *out is zeroed on failure.
+typedef mgl_status mgl_cuda_code_function(const mgl_cuda_device *device, const char *name,
+                                          const mgl_cuda_shape *shape, const char *kernel,
+                                          mgl_cuda_code *out, mgl_error *err);
+
+mgl_cuda_code_function mgl_cuda_code_get;
+
+#endif

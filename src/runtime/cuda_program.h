@@ -1,0 +1,172 @@
+// A model on the GPU: its task graphs, weights and KV cache in device memory, and launches of the
+// megakernel over them.
+//
+// Everything is made once: ops are fused, one task graph is compiled for every power-of-two token
+// count, device code is compiled for the model's shape, all memory is planned, checked against what
+// is free, allocated and filled. Then there are two ways to run. An offline job (generate) is one
+// launch for many iterations: the device plans, computes and samples by itself, and the host only
+// watches tokens arrive in pinned memory. A single plan (run_plan) is one launch of one iteration
+// that the host planned and whose logits come back.
+//
+// A launch that finds a fault ends with MGL_ERR_INTERNAL and a message that names the task, the
+// worker and the event; the next launch starts afresh.
+//
+// One program, one thread; that thread has the device's context (mgl_cuda_device_open sets it).
+#ifndef MGL_RUNTIME_CUDA_PROGRAM_H
+#define MGL_RUNTIME_CUDA_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/text.h"
+#include "batch/plan.h"
+#include "compile/compile.h"
+#include "graph/graph.h"
+#include "kernels/cuda/device_run.h"
+#include "model/safetensors.h"
+#include "runtime/cuda_code.h"
+#include "runtime/cuda_driver.h"
+#include "runtime/cuda_jit.h"
+#include "runtime/cuda_layout.h"
+
+typedef struct mgl_cuda_program mgl_cuda_program;
+
+typedef struct mgl_cuda_program_options {
+  const mgl_graph *program;          // canonical; used only while creating
+  const mgl_checkpoint *checkpoint;  // NULL: dummy weights; used only while creating
+  uint64_t seed;                     // of dummy weights
+  uint32_t iteration_tokens;         // most tokens of an iteration, 1 to MGL_CUDA_MAX_TOKENS
+  uint32_t sequences;                // slots, 1 to MGL_CUDA_MAX_SEQUENCES
+  uint32_t pages_per_sequence;       // of MGL_CUDA_KV_PAGE_TOKENS tokens, at least 1
+  uint32_t page_count;               // KV pages; 0: for all sequences at their longest
+  uint32_t logit_rows;  // most rows with logits, 1 to iteration_tokens; 0: one per sequence
+  // Of the task graphs (compile/compile.h):
+  mgl_launch launch;  // MGL_LAUNCH_AUTO is the default
+  const mgl_compile_override *overrides;
+  uint32_t override_count;
+  bool coarse;
+  uint32_t workers;      // 0: a worker on every multiprocessor that no scheduler block takes
+  uint32_t schedulers;   // dedicated; 0: whoever activates an event schedules its tasks
+  bool scheduler_warps;  // they are warps of worker blocks, else blocks of their own
+  mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
+  // For debugging:
+  uint32_t trace_spans;   // the latest spans that each worker and role keeps; 0: no trace
+  bool poison;            // KV cache, activations and partial results begin as NaN
+  bool keep_activations;  // every activation keeps its value until the next iteration
+  void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes);  // of the weights
+  void *progress_context;
+} mgl_cuda_program_options;
+
+// The device must outlive *out. MGL_ERR_UNSUPPORTED: a model that the kernels cannot run, no
+// compiler. MGL_ERR_MEMORY: the GPU has too little, said part by part before anything is taken.
+mgl_status mgl_cuda_program_create(const mgl_cuda_device *device,
+                                   const mgl_cuda_program_options *options, mgl_cuda_program **out,
+                                   mgl_error *err);
+void mgl_cuda_program_destroy(mgl_cuda_program *program);  // NULL is fine
+
+// --- launches ------------------------------------------------------------------------------------
+
+// How a launch runs. Zeros are the defaults.
+typedef struct mgl_cuda_launch_options {
+  uint64_t stall_ns;     // no progress for so long is a fault; 0: 1 s
+  uint64_t deadline_ns;  // the host ends the launch after so long; 0: 10 s and 0.1 s an iteration
+  uint32_t in_flight;    // smem pages on their way, at most, for tasks that may run; 0: 4
+  uint32_t in_flight_ahead;  // the same for tasks whose event is still open; 0: 1
+  bool no_prefetch;          // loaders wait for events
+  uint32_t step_batch;       // descriptors fetched at once, 1 to 32; 0: 32
+  uint32_t delay_ns;         // random delays before tasks and triggers, at most
+  mgl_cuda_injection injection;
+  uint32_t injection_task;  // of the graph that runs in that iteration
+  uint64_t injection_iteration;
+} mgl_cuda_launch_options;
+
+typedef struct mgl_cuda_request {
+  const int32_t *prompt;    // [prompt_count] ids in [0, V)
+  uint32_t prompt_count;    // at least 1
+  uint32_t max_new_tokens;  // at least 1
+  float temperature;        // 0: greedy
+  uint32_t top_k;           // 0: off
+  float top_p;              // 1 (and 0): off
+  uint64_t seed;
+  const int32_t *stop_ids;
+  uint32_t stop_count;  // at most MGL_CUDA_MAX_STOP_IDS
+} mgl_cuda_request;
+
+// Called on the thread that runs the job, while the GPU computes: once per generated token, in
+// order for each request. state: RUNNING, or STOPPED or LENGTH with the request's last one.
+typedef void mgl_cuda_token_callback(void *context, uint32_t request, int32_t token,
+                                     mgl_cuda_sequence_state state);
+
+// What a job left behind. Filled in as far as it got also when it failed.
+typedef struct mgl_cuda_outcome {
+  uint32_t iterations;
+  uint64_t *iteration_ns;  // [iteration_capacity] the device's clock when each began, and at the
+  uint32_t iteration_capacity;  // end of the last one; the caller's; NULL and 0: not wanted
+  uint64_t host_ns;             // of the launch
+  bool stopped;                 // should_stop ended it: some requests may not have finished
+  uint32_t failed_request;      // with MGL_ERR_FORMAT: the one whose logits are not finite
+} mgl_cuda_outcome;
+
+typedef struct mgl_cuda_generate {
+  const mgl_cuda_request *requests;
+  uint32_t request_count;             // 1 to options.sequences; request i takes slot i
+  mgl_cuda_token_callback *on_token;  // may be NULL
+  bool (*should_stop)(void);          // asked all the time; true ends the launch; may be NULL
+  void *context;                      // of on_token
+  uint32_t chunk_tokens;     // most prompt tokens of one sequence in an iteration; 0: no limit
+  bool prompts_first;        // sequences decode only while none computes its prompt
+  uint32_t most_iterations;  // 0: as many as it takes
+  mgl_cuda_launch_options launch;
+  mgl_cuda_outcome *outcome;  // may be NULL
+} mgl_cuda_generate;
+
+// Runs all requests to their ends in one launch. Their pages come from the whole pool: what earlier
+// launches cached is lost. A launch that should_stop ends is a success.
+mgl_status mgl_cuda_program_generate(mgl_cuda_program *program, const mgl_cuda_generate *job,
+                                     mgl_error *err);
+
+// Runs one iteration. The plan's pages are those of its own block tables; its sequence i takes slot
+// i. logits: [logit_row_count, V], the caller's; NULL: not wanted. launch: NULL for the defaults.
+mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *program, const mgl_plan *plan,
+                                     const mgl_cuda_launch_options *launch, float *logits,
+                                     mgl_error *err);
+
+// --- looking in ----------------------------------------------------------------------------------
+
+// The fused program and the task graph for up to 1 << graph tokens; NULL: there is none. Borrowed.
+const mgl_graph *mgl_cuda_program_fused(const mgl_cuda_program *program);
+const mgl_task_graph *mgl_cuda_program_graph(const mgl_cuda_program *program, uint32_t graph);
+
+// The first `count` elements of an activation of a graph, bf16 widened, as the latest launch left
+// them.
+mgl_status mgl_cuda_program_read(mgl_cuda_program *program, uint32_t graph, const char *name,
+                                 float *out, size_t count, mgl_error *err);
+
+// Something that the user should know and that is no error, "" if there is nothing: device code
+// that could not be cached. Borrowed.
+const char *mgl_cuda_program_note(const mgl_cuda_program *program);
+
+// Best of `passes` readings of the packed weights by all multiprocessors, in bytes per second.
+mgl_status mgl_cuda_program_read_ceiling(mgl_cuda_program *program, uint32_t passes,
+                                         double *out_bytes_per_s, mgl_error *err);
+
+// The latest launch in Chrome's trace format: a track per multiprocessor and role.
+mgl_status mgl_cuda_program_trace_json(mgl_cuda_program *program, mgl_text *out, mgl_error *err);
+
+typedef struct mgl_cuda_program_info {
+  uint64_t memory[MGL_CUDA_MEMORY_COUNT];  // bytes on the GPU
+  uint64_t step_bytes;                     // of weights, read by one iteration
+  uint64_t kv_bytes_per_token;             // over all layers
+  mgl_cuda_model model;
+  mgl_cuda_usage usage;  // of the megakernel
+  uint32_t workers, smem_pages, graph_count, layer_count;
+  uint32_t task_count, event_count;  // of the graph for one token
+  uint32_t max_tokens;               // of a sequence
+  bool compiled;                     // device code was compiled; false: it was all cached
+} mgl_cuda_program_info;
+
+mgl_cuda_program_info mgl_cuda_program_describe(const mgl_cuda_program *program);
+
+#endif

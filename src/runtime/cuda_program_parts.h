@@ -1,0 +1,79 @@
+// Inside of a GPU program: shared by cuda_program.c, cuda_upload.c, cuda_launch.c, cuda_state.c,
+// cuda_fault.c and cuda_trace.c only.
+#ifndef MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
+#define MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
+
+#include "runtime/cuda_plan.h"
+#include "runtime/cuda_program.h"
+#include "runtime/cuda_steps.h"
+
+enum { MGL_CUDA_MAX_PROGRAM_GRAPHS = 7 };  // 1, 2, 4 ... 64 tokens
+
+struct mgl_cuda_program {
+  const mgl_cuda_device *device;
+  mgl_cuda_program_options options;  // without what is used only while creating
+  mgl_graph *program;                // fused
+  mgl_task_graph *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS];
+  uint32_t graph_count;
+  uint32_t workers;
+  mgl_cuda_model model;
+  mgl_cuda_layout layout;
+  mgl_cu_ptr memory[MGL_CUDA_MEMORY_COUNT];
+  mgl_cuda_usage usage;
+  void *module;
+  void *kernel;
+  void *weights_module;
+  void *stream;        // the launches'
+  void *abort_stream;  // for telling a running launch to stop
+  uint32_t smem_pages;
+  bool has_jit;
+  unsigned char *image;       // [state.image_bytes] the state block on the host
+  int32_t *host_tokens;       // pinned: [sequences, tokens_per_sequence]
+  mgl_cu_ptr host_tokens_at;  // as the device sees it
+  uint64_t *fault_word;       // pinned
+  int32_t *staged;            // [sequences, tokens_per_sequence] prompts on their way
+  bool compiled;              // some device code was not in the cache
+  char code_note[MGL_CUDA_NOTE_BYTES];
+  bool lost;  // a launch did not end: its memory must stay
+};
+
+static inline mgl_cuda_run *mgl_cuda_image_run(const mgl_cuda_program *p) {
+  return (mgl_cuda_run *)(void *)(p->image + p->layout.state.run);
+}
+
+static inline mgl_cuda_plan *mgl_cuda_image_plan(const mgl_cuda_program *p) {
+  return (mgl_cuda_plan *)(void *)(p->image + p->layout.state.plans);
+}
+
+static inline mgl_cuda_sequence *mgl_cuda_image_sequences(const mgl_cuda_program *p) {
+  return (mgl_cuda_sequence *)(void *)(p->image + p->layout.state.sequences);
+}
+
+static inline int32_t *mgl_cuda_image_tables(const mgl_cuda_program *p) {
+  return (int32_t *)(void *)(p->image + p->layout.state.block_tables);
+}
+
+static inline mgl_cu_ptr mgl_cuda_state_at(const mgl_cuda_program *p, uint64_t offset) {
+  return p->memory[MGL_CUDA_MEMORY_STATE] + offset;
+}
+
+// Fills the weights, in device memory that is already there (cuda_upload.c).
+mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *checkpoint,
+                                   mgl_error *err);
+
+// The state block on the host as before the first iteration, without sequences and plan
+// (cuda_state.c).
+typedef struct mgl_cuda_start {
+  const mgl_cuda_launch_options *launch;  // with defaults filled in
+  uint32_t most_iterations;
+  uint32_t chunk_tokens;
+  bool prompts_first;
+} mgl_cuda_start;
+
+void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start);
+
+// MGL_OK, or what the state that was read back says went wrong (cuda_fault.c).
+mgl_status mgl_cuda_describe_fault(const mgl_cuda_program *p, const mgl_cuda_launch_options *launch,
+                                   mgl_error *err);
+
+#endif

@@ -1,0 +1,106 @@
+// The state block of a launch, built on the host with the device's pointers: all that a launch
+// starts afresh, so that nothing of the one before matters.
+#include <string.h>
+
+#include "runtime/cuda_program_parts.h"
+
+// An empty queue in the image, its slots at *slot_at of the slots part.
+static void make_queue(mgl_cuda_program *p, mgl_queue *queue, uint64_t size, uint64_t *slot_at) {
+  uint64_t offset = p->layout.state.slots + *slot_at * sizeof(mgl_queue_slot);
+  mgl_queue_init(queue, (mgl_queue_slot *)(void *)(p->image + offset), size);
+  queue->slots = mgl_cuda_pointer(mgl_cuda_state_at(p, offset));
+  *slot_at += size;
+}
+
+static void make_queues(mgl_cuda_program *p) {
+  const mgl_cuda_state_layout *state = &p->layout.state;
+  mgl_worker_shared *workers = (mgl_worker_shared *)(void *)(p->image + state->workers);
+  mgl_queue *queues = (mgl_queue *)(void *)(p->image + state->scheduler_queues);
+  uint64_t slot = 0;
+  for (uint32_t i = 0; i < p->workers; i++) {
+    make_queue(p, &workers[i].jit, state->jit_size, &slot);
+  }
+  for (uint32_t i = 0; i < p->options.schedulers; i++) {
+    make_queue(p, &queues[i], state->scheduler_size, &slot);
+  }
+}
+
+static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
+  const mgl_cuda_graph_layout *at = &p->layout.graphs[graph];
+  const mgl_cuda_state_layout *state = &p->layout.state;
+  mgl_cu_ptr base = p->memory[MGL_CUDA_MEMORY_DESCRIPTORS];
+  mgl_graph_view view = mgl_cuda_graph_view(p->graphs[graph]);
+  view.tasks = mgl_cuda_pointer(base + at->tasks);
+  view.events = mgl_cuda_pointer(base + at->events);
+  view.aot_start = mgl_cuda_pointer(base + at->aot_start);
+  view.aot_tasks = mgl_cuda_pointer(base + at->aot_tasks);
+  view.counters = mgl_cuda_pointer(
+      mgl_cuda_state_at(p, state->counters + state->counter_start[graph] * sizeof(mgl_word)));
+  run->protocol.graphs[graph] = view;
+  run->graphs[graph] = (mgl_cuda_graph){.steps = mgl_cuda_pointer(base + at->steps),
+                                        .step_start = mgl_cuda_pointer(base + at->step_start),
+                                        .ops = mgl_cuda_pointer(base + at->ops),
+                                        .tokens = p->graphs[graph]->tokens,
+                                        .attention_strides = p->graphs[graph]->attention_strides};
+}
+
+static void set_launch(const mgl_cuda_launch_options *launch, mgl_cuda_run *run) {
+  run->in_flight = launch->in_flight;
+  run->in_flight_ahead = launch->in_flight_ahead;
+  run->prefetch = launch->no_prefetch ? 0 : 1;
+  run->step_batch = launch->step_batch;
+  run->stall_ns = launch->stall_ns;
+  run->delay = launch->delay_ns;
+  run->injection = (uint32_t)launch->injection;
+  run->injection_task = launch->injection_task;
+  run->injection_iteration = launch->injection_iteration;
+}
+
+static void set_memory(const mgl_cuda_program *p, mgl_cuda_run *run) {
+  const mgl_cuda_state_layout *state = &p->layout.state;
+  run->block_tables = mgl_cuda_pointer(mgl_cuda_state_at(p, state->block_tables));
+  run->block_table_stride = p->options.pages_per_sequence;
+  run->sequences = mgl_cuda_pointer(mgl_cuda_state_at(p, state->sequences));
+  run->plans = mgl_cuda_pointer(mgl_cuda_state_at(p, state->plans));
+  run->partials = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_PARTIALS]);
+  run->merges = mgl_cuda_pointer(mgl_cuda_state_at(p, state->merges));
+  run->iteration_ns = mgl_cuda_pointer(mgl_cuda_state_at(p, state->iteration_ns));
+  run->span_counts = mgl_cuda_pointer(mgl_cuda_state_at(p, state->span_counts));
+  run->span_count = p->options.trace_spans;
+  if (p->options.trace_spans > 0) {
+    run->spans = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TRACE]);
+  }
+}
+
+void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
+  memset(p->image, 0, (size_t)p->layout.state.image_bytes);
+  mgl_cuda_run *run = mgl_cuda_image_run(p);
+  run->protocol.worker_count = p->workers;
+  run->protocol.scheduler_count = p->options.schedulers;
+  run->protocol.graph_count = p->graph_count;
+  run->protocol.workers = mgl_cuda_pointer(mgl_cuda_state_at(p, p->layout.state.workers));
+  run->protocol.scheduler_queues =
+      mgl_cuda_pointer(mgl_cuda_state_at(p, p->layout.state.scheduler_queues));
+  for (uint32_t i = 0; i < p->graph_count; i++) {
+    make_graph(p, i, run);
+  }
+  make_queues(p);
+  set_memory(p, run);
+  set_launch(start->launch, run);
+  run->kv_heads = p->model.kv_heads;
+  run->group = p->model.group;
+  run->vocab = p->model.vocab;
+  run->page_count = p->smem_pages;
+  run->has_jit = p->has_jit ? 1 : 0;
+  run->scheduler_warps = p->options.scheduler_warps ? 1 : 0;
+  run->most_iterations = start->most_iterations;
+  run->chunk_tokens = start->chunk_tokens;
+  run->prompts_first = start->prompts_first ? 1 : 0;
+  run->iteration_tokens = p->options.iteration_tokens;
+  run->sequence_slots = p->options.sequences;
+  // The plan after the first one does not exist yet.
+  mgl_cuda_plan_clear(mgl_cuda_image_plan(p));
+  mgl_cuda_plan *second = mgl_cuda_image_plan(p) + 1;  // of which the image has the head
+  memset(second->next_rows, 0xff, sizeof second->next_rows);
+  second->graph = UINT32_MAX;
+}

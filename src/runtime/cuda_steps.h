@@ -1,0 +1,39 @@
+// From task graphs to what the megakernel reads: bound ops, and each worker's steps. Pure:
+// addresses in, bytes out.
+#ifndef MGL_RUNTIME_CUDA_STEPS_H
+#define MGL_RUNTIME_CUDA_STEPS_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+#include "graph/graph.h"
+#include "kernels/cuda/device_run.h"
+#include "runtime/cuda_driver.h"
+#include "runtime/cuda_layout.h"
+#include "task/task.h"
+
+// A program in device memory.
+typedef struct mgl_cuda_addresses {
+  const mgl_graph *program;  // fused for the GPU
+  const mgl_cuda_layout *layout;
+  const mgl_cu_ptr *base;  // [MGL_CUDA_MEMORY_COUNT]
+  uint32_t logit_rows;     // most rows with logits
+} mgl_cuda_addresses;
+
+// The address as the device's structs hold it.
+static inline void *mgl_cuda_pointer(mgl_cu_ptr address) {
+  return (void *)(uintptr_t)address;
+}
+
+// Where an activation of a graph lies.
+mgl_cu_ptr mgl_cuda_activation(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tensor);
+
+// Binds op `op` for graph `graph`, which is for up to `tokens` tokens.
+mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
+                             uint32_t op);
+
+// Every worker's AOT list as steps: steps[aot_start[workers]] and step_start[workers + 1], both the
+// caller's.
+void mgl_cuda_make_steps(const mgl_task_graph *graph, mgl_cuda_step *steps, uint32_t *step_start);
+
+#endif

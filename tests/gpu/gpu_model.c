@@ -1,0 +1,74 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "gpu/gpu_bench.h"
+#include "graph/family.h"
+#include "model/model_folder.h"
+
+static const struct {
+  const char *name;
+  const char *json;
+} small_models[] = {
+    {"tiny",
+     "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":1000,"
+     "\"hidden_size\":256,\"intermediate_size\":640,\"num_hidden_layers\":4,"
+     "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":64,"
+     "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
+     "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"},
+    {"wide",
+     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"vocab_size\":4104,"
+     "\"hidden_size\":1096,\"intermediate_size\":2200,\"num_hidden_layers\":2,"
+     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":128,"
+     "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-5,\"rope_theta\":500000,"
+     "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"},
+    {"bias",
+     "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
+     "\"hidden_size\":256,\"intermediate_size\":512,\"num_hidden_layers\":3,"
+     "\"num_attention_heads\":8,\"num_key_value_heads\":1,"
+     "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
+     "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"},
+};
+
+void gpu_model_open(const char *name, gpu_model *out) {
+  mgl_error err = {0};
+  *out = (gpu_model){.name = name};
+  const char *json = NULL;
+  for (size_t i = 0; i < sizeof small_models / sizeof small_models[0]; i++) {
+    json = strcmp(name, small_models[i].name) == 0 ? small_models[i].json : json;
+  }
+  if (json != NULL) {
+    mgl_generation generation;
+    gpu_must(mgl_config_parse(json, strlen(json), name, &out->config, &generation, &err), &err);
+  } else {
+    mgl_model_folder folder;
+    gpu_must(mgl_model_folder_open(name, 0, &folder, &err), &err);
+    out->config = folder.config;
+    mgl_model_folder_close(&folder);
+    const char *slash = strrchr(name, '/');
+    out->name = slash != NULL && slash[1] != '\0' ? slash + 1 : name;
+  }
+  gpu_must(mgl_family_build(&out->config, NULL, &out->program, &err), &err);
+}
+
+void gpu_model_close(gpu_model *model) {
+  mgl_graph_destroy(model->program);
+  *model = (gpu_model){0};
+}
+
+int32_t gpu_model_token(const gpu_model *model, uint32_t i) {
+  uint64_t x = (i + UINT64_C(1)) * UINT64_C(0x9E3779B97F4A7C15);
+  x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  x ^= x >> 31;
+  return (int32_t)(x % model->config.vocab_size);
+}
+
+mgl_cuda_program *gpu_program(gpu_bench *bench, const gpu_model *model,
+                              mgl_cuda_program_options options) {
+  mgl_error err = {0};
+  mgl_cuda_program *program = NULL;
+  options.program = model->program;
+  options.seed = GPU_SEED;
+  gpu_must(mgl_cuda_program_create(&bench->device, &options, &program, &err), &err);
+  return program;
+}

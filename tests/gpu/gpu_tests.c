@@ -1,0 +1,111 @@
+// The GPU test program. Prints its report as Markdown. Exit codes: 0 passed, 1 a check failed, 77
+// no GPU here (skipped).
+//   gpu_tests smoke [MODEL...]    tokens and logits against the CPU (default: tiny)
+//   gpu_tests ops [MODEL...]      every op's result against the CPU (default: tiny)
+//   gpu_tests faults [MODEL]      hanging tasks and lost triggers are found and named
+//   gpu_tests reference DIR...    KL against transformers; tests/gpu/reference.py makes DIR
+//   gpu_tests contract [MODEL...] the same bits in every way to run (default: tiny, wide, bias)
+//   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
+//                                 very many iterations, then with random delays, then faults
+//   gpu_tests memcheck [MODEL...] a short run of everything, for compute-sanitizer (default: tiny)
+//   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
+//                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [trace=FILE]
+// MODEL: tiny, wide, bias, or a folder with a config.json.
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "gpu/gpu_bench.h"
+
+enum { SKIPPED = 77 };
+
+void gpu_check(gpu_bench *bench, bool ok, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  printf("- %s: ", ok ? "ok" : "FAILED");
+  (void)vprintf(format, arguments);
+  printf("\n");
+  (void)fflush(stdout);
+  va_end(arguments);
+  bench->failures += ok ? 0 : 1;
+}
+
+void gpu_must(mgl_status status, const mgl_error *err) {
+  if (status != MGL_OK) {
+    printf("\nFAILED: %s\n", err->text);
+    (void)fflush(stdout);
+    _Exit(1);  // without destructors: a kernel that hangs would keep them waiting
+  }
+}
+
+void *gpu_must_alloc(size_t count, size_t bytes_each) {
+  void *memory = mgl_alloc_zeroed(count > 0 ? count : 1, bytes_each);
+  mgl_error err = {0};
+  if (memory == NULL) {
+    gpu_must(mgl_error_set(&err, MGL_ERR_MEMORY, "out of memory"), &err);
+  }
+  return memory;
+}
+
+double gpu_error(const float *gpu, const float *cpu, size_t count) {
+  double error = 0;
+  double norm = 0;
+  for (size_t i = 0; i < count; i++) {
+    double difference = (double)gpu[i] - (double)cpu[i];
+    error += difference * difference;
+    norm += (double)cpu[i] * (double)cpu[i];
+  }
+  return isfinite(error) && norm > 0 ? sqrt(error / norm) : error == 0 ? 0 : (double)INFINITY;
+}
+
+uint32_t gpu_argmax(const float *values, uint32_t count) {
+  uint32_t best = 0;
+  for (uint32_t i = 1; i < count; i++) {
+    best = values[i] > values[best] ? i : best;
+  }
+  return best;
+}
+
+static void open_device(gpu_bench *bench) {
+  mgl_error err = {0};
+  if (mgl_cuda_device_open(0, &bench->device, &err) != MGL_OK) {
+    printf("skipped: %s\n", err.text);
+    exit(SKIPPED);
+  }
+  char date[32];
+  time_t now = time(NULL);
+  (void)strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
+  printf("%s, %u multiprocessors, compute capability %u.%u, driver for CUDA %d.%d, %s.\n",
+         bench->device.name, bench->device.sm_count, bench->device.major, bench->device.minor,
+         bench->device.driver_version / 1000, bench->device.driver_version % 1000 / 10, date);
+  (void)fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+  static const struct {
+    const char *name;
+    void (*run)(gpu_bench *bench, int count, char **arguments);
+  } parts[] = {{"smoke", gpu_smoke_run},       {"ops", gpu_ops_run},
+               {"faults", gpu_faults_run},     {"reference", gpu_reference_run},
+               {"contract", gpu_contract_run}, {"soak", gpu_soak_run},
+               {"memcheck", gpu_memcheck_run}, {"speed", gpu_speed_run}};
+  gpu_bench bench = {0};
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {
+      open_device(&bench);
+      parts[i].run(&bench, argc - 2, argv + 2);
+      printf("\n%s\n", bench.failures == 0 ? "All checks passed." : "CHECKS FAILED.");
+      (void)fflush(stdout);
+      mgl_cuda_device_close(&bench.device);
+      return bench.failures == 0 ? 0 : 1;
+    }
+  }
+  printf(
+      "usage: gpu_tests smoke|ops|faults|contract|soak|memcheck [MODEL...] | gpu_tests reference "
+      "DIR... | gpu_tests speed FOLDER... [KEY=VALUE...]\n");
+  return 1;
+}

@@ -1,0 +1,422 @@
+#include "support/fake_cuda.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "graph/graph.h"
+#include "kernels/cuda/packing.h"
+#include "model/dummy_weights.h"
+#include "runtime/cuda_plan.h"
+
+// --- the driver ----------------------------------------------------------------------------------
+
+fake_cuda fake;
+
+enum { MAX_LIVE = 256 };
+
+static void *live[MAX_LIVE];  // blocks that were handed out
+
+static void *track(void *memory) {
+  for (size_t i = 0; i < MAX_LIVE; i++) {
+    if (live[i] == NULL) {
+      live[i] = memory;
+      fake.live++;
+      return memory;
+    }
+  }
+  fail_msg("more than %d live blocks", MAX_LIVE);
+  return NULL;
+}
+
+static void release(void *memory) {
+  for (size_t i = 0; i < MAX_LIVE; i++) {
+    if (live[i] == memory) {
+      live[i] = NULL;
+      fake.live--;
+      free(memory);
+      return;
+    }
+  }
+  fail_msg("a block is freed that is not live");
+}
+
+void fake_cuda_reclaim(void) {
+  for (size_t i = 0; i < MAX_LIVE; i++) {
+    if (live[i] != NULL) {
+      release(live[i]);
+    }
+  }
+}
+static mgl_cu_result fake_ok(void) {
+  return 0;
+}
+
+static mgl_cu_result fake_context_set(void *context) {
+  (void)context;
+  return 0;
+}
+
+static mgl_cu_result fake_error_string(mgl_cu_result code, const char **text) {
+  (void)code;
+  *text = "a fake error";
+  return 0;
+}
+
+static mgl_cu_result fake_memory_info(size_t *free_bytes, size_t *total_bytes) {
+  *free_bytes = fake.free_bytes;
+  *total_bytes = fake.free_bytes;
+  return 0;
+}
+
+static mgl_cu_result fake_memory_alloc(mgl_cu_ptr *out, size_t bytes) {
+  void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+  memset(memory, 0x5a, (bytes + 255) / 256 * 256);
+  *out = (mgl_cu_ptr)(uintptr_t)track(memory);
+  return 0;
+}
+
+static mgl_cu_result fake_memory_free(mgl_cu_ptr memory) {
+  release((void *)(uintptr_t)memory);
+  return 0;
+}
+
+static mgl_cu_result fake_memory_set(mgl_cu_ptr memory, unsigned char value, size_t bytes) {
+  memset((void *)(uintptr_t)memory, value, bytes);
+  return 0;
+}
+
+static mgl_cu_result fake_copy_to_device(mgl_cu_ptr to, const void *from, size_t bytes) {
+  memcpy((void *)(uintptr_t)to, from, bytes);
+  return 0;
+}
+
+static mgl_cu_result fake_copy_to_host(void *to, mgl_cu_ptr from, size_t bytes) {
+  memcpy(to, (const void *)(uintptr_t)from, bytes);
+  return 0;
+}
+
+static mgl_cu_result fake_copy_to_device_async(mgl_cu_ptr to, const void *from, size_t bytes,
+                                               void *stream) {
+  (void)stream;
+  if (!fake.ignore_deadline) {
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    fake.hung = false;
+  }
+  return 0;
+}
+
+static mgl_cu_result fake_host_alloc(void **out, size_t bytes, unsigned flags) {
+  (void)flags;
+  *out = track(malloc(bytes));
+  return 0;
+}
+
+static mgl_cu_result fake_host_free(void *memory) {
+  release(memory);
+  return 0;
+}
+
+static mgl_cu_result fake_host_address(mgl_cu_ptr *out, void *memory, unsigned flags) {
+  (void)flags;
+  *out = (mgl_cu_ptr)(uintptr_t)memory;
+  return 0;
+}
+
+static mgl_cu_result fake_stream_create(void **stream, unsigned flags) {
+  (void)flags;
+  *stream = &fake;
+  return 0;
+}
+
+static mgl_cu_result fake_destroy(void *object) {
+  (void)object;
+  return 0;
+}
+
+static mgl_cu_result fake_stream_query(void *stream) {
+  (void)stream;
+  return fake.hung || fake.polls_left-- > 0 ? MGL_CU_NOT_READY : fake.launch_result;
+}
+
+static mgl_cu_result fake_event_create(void **event, unsigned flags) {
+  (void)flags;
+  *event = &fake;
+  return 0;
+}
+
+static mgl_cu_result fake_event_record(void *event, void *stream) {
+  (void)event;
+  (void)stream;
+  return 0;
+}
+
+static mgl_cu_result fake_event_elapsed(float *ms, void *begin, void *end) {
+  (void)begin;
+  (void)end;
+  *ms = 2;
+  return 0;
+}
+
+static mgl_cu_result fake_module_load(void **module, const void *image) {
+  (void)image;
+  *module = &fake;
+  return 0;
+}
+
+static mgl_cu_result fake_module_function(void **function, void *module, const char *name) {
+  (void)module;
+  memcpy(function, &name, sizeof name);  // a function is its name
+  return 0;
+}
+
+static mgl_cu_result fake_function_set(void *function, int attribute, int value) {
+  (void)function;
+  (void)attribute;
+  (void)value;
+  return 0;
+}
+
+static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
+  (void)function;
+  assert_int_equal(threads, MGL_CUDA_THREADS);
+  assert_int_equal(smem, MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES);
+  *blocks = 1;
+  return 0;
+}
+
+// Kernels of weights.cu: one thread does all.
+static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                 unsigned block_x, unsigned block_y, unsigned block_z,
+                                 unsigned smem, void *stream, void **p, void **extra) {
+  static const mgl_place alone = {0, 1, 0, 1};
+  const char *name = function;
+  (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)smem, (void)stream, (void)extra;
+  assert_true(grid_x >= 1);
+  if (strcmp(name, "mgl_pack_weights") == 0) {
+    assert_int_equal(block_x, MGL_PACK_THREADS);
+    mgl_pack_share(alone, *(const uint16_t **)p[0], *(uint32_t *)p[1], *(uint32_t *)p[2],
+                   *(uint32_t *)p[3], *(uint32_t *)p[4], *(uint8_t **)p[5]);
+  } else if (strcmp(name, "mgl_dummy_packed") == 0) {
+    assert_int_equal(block_x, MGL_PACK_THREADS);
+    mgl_dummy_packed_share(alone, *(mgl_dummy_stream *)p[0], *(uint32_t *)p[1], *(uint32_t *)p[2],
+                           *(uint32_t *)p[3], *(uint32_t *)p[4], *(uint8_t **)p[5]);
+  } else if (strcmp(name, "mgl_dummy_rows") == 0) {
+    mgl_dummy_rows_share(alone, *(mgl_dummy_stream *)p[0], *(uint64_t *)p[1], *(uint16_t **)p[2]);
+  } else {
+    assert_string_equal(name, "mgl_read_ceiling");
+    assert_int_equal(block_x, MGL_READ_THREADS);
+  }
+  return 0;
+}
+
+// --- the megakernel ------------------------------------------------------------------------------
+
+int32_t fake_cuda_token(uint32_t slot, uint32_t position) {
+  return (int32_t)((slot * 31 + position * 7) % 500);
+}
+
+static int device_next_plan(void *context, uint64_t iteration) {
+  const mgl_cuda_run *run = context;
+  run->iteration_ns[iteration] = 1000 * (iteration + 1);
+  uint32_t graph = run->plans[iteration & 1].graph;
+  return iteration < run->most_iterations && graph < run->protocol.graph_count ? (int)graph : -1;
+}
+
+// As tasks_iteration.cuh, after sampling and therefore by the host's rule.
+static void device_plan(mgl_cuda_run *run, uint64_t iteration) {
+  const int32_t *tokens[MGL_CUDA_MAX_SEQUENCES];
+  for (uint32_t i = 0; i < run->sequence_slots; i++) {
+    tokens[i] = run->sequences[i].tokens;
+  }
+  mgl_cuda_plan_rules rules = {
+      .iteration_tokens = run->iteration_tokens,
+      .chunk_tokens = run->chunk_tokens > 0 ? run->chunk_tokens : run->iteration_tokens,
+      .prompts_first = run->prompts_first != 0,
+      .group = run->group};
+  (void)mgl_cuda_plan_next(&rules, run->sequences, run->sequence_slots, tokens,
+                           &run->plans[(iteration + 1) & 1]);
+}
+
+static void device_sample(mgl_cuda_run *run, uint64_t iteration) {
+  const mgl_cuda_plan *plan = &run->plans[iteration & 1];
+  for (uint32_t i = 0; i < plan->logit_row_count; i++) {
+    if (plan->logit_slots[i] == UINT32_MAX) {
+      continue;
+    }
+    uint32_t slot = plan->logit_slots[i];
+    mgl_cuda_sequence *s = &run->sequences[slot];
+    assert_int_equal(plan->slots[plan->logit_rows[i]], slot);
+    assert_int_equal(plan->positions[plan->logit_rows[i]], s->token_count - 1);
+    if ((int)iteration == fake.not_finite_at) {
+      s->state = MGL_CUDA_SEQUENCE_NOT_FINITE;
+      continue;
+    }
+    int32_t token = fake_cuda_token(slot, s->token_count);
+    s->tokens[s->token_count] = token;
+    s->host_tokens[s->token_count++] = token;
+    for (uint32_t j = 0; j < s->stop_count; j++) {
+      s->state = s->stop_ids[j] == token ? MGL_CUDA_SEQUENCE_STOPPED : s->state;
+    }
+    if (s->state == MGL_CUDA_SEQUENCE_RUNNING && s->token_count == s->max_tokens) {
+      s->state = MGL_CUDA_SEQUENCE_LENGTH;
+    }
+  }
+}
+
+static void check_pages(const mgl_cuda_run *run, uint64_t iteration) {
+  const mgl_cuda_plan *plan = &run->plans[iteration & 1];
+  for (uint32_t i = 0; i < plan->token_count; i++) {
+    uint32_t page = plan->positions[i] / MGL_CUDA_KV_PAGE_TOKENS;
+    assert_true(page < run->block_table_stride);
+    assert_true(run->block_tables[plan->slots[i] * run->block_table_stride + page] >= 0);
+  }
+}
+
+// The step that stands for an AOT task says the same as the task.
+static void check_step(const mgl_cuda_run *run, uint32_t worker, const mgl_worker_state *state,
+                       const mgl_ready_task *ready) {
+  const mgl_cuda_graph *graph = &run->graphs[ready->info.graph];
+  const mgl_graph_view *view = &run->protocol.graphs[ready->info.graph];
+  const mgl_task *task = &view->tasks[ready->task];
+  const mgl_cuda_step *step = &graph->steps[state->aot_at - 1];
+  const mgl_cuda_op *op = &graph->ops[step->op];
+  assert_int_equal(graph->step_start[worker], view->aot_start[worker]);
+  assert_int_equal(step->task, ready->task);
+  assert_int_equal(step->op, task->op);
+  assert_int_equal(op->kind, task->type);
+  assert_int_equal(step->trigger_event, task->trigger_event);
+  assert_int_equal(step->wait_event, task->dependent_event);
+  if (step->wait_event != MGL_NO_EVENT) {
+    assert_int_equal(step->wait_count, view->events[step->wait_event].trigger_count);
+    assert_true(mgl_load_relaxed(&view->counters[step->wait_event]) >=
+                step->wait_count * ready->info.run);
+  }
+  assert_int_equal(step->trigger_kind >> 16, view->events[task->trigger_event].type);
+}
+
+static void device_task(mgl_cuda_run *run, const mgl_ready_task *ready) {
+  const mgl_task *task = &run->protocol.graphs[ready->info.graph].tasks[ready->task];
+  if (task->type == MGL_OP_EMBED) {
+    check_pages(run, ready->info.iteration);
+  } else if (task->type == MGL_OP_SAMPLE && task->begin == 0) {
+    device_sample(run, ready->info.iteration);
+    device_plan(run, ready->info.iteration);
+  }
+}
+
+static void device_hang(mgl_cuda_run *run, uint32_t worker, const mgl_ready_task *ready) {
+  uint64_t id = mgl_make_id(0, ready->info.graph, ready->task);
+  if (fake.ignore_deadline || run->stall_ns > 1000000) {
+    fake.hung = true;  // until the host loses patience
+    return;
+  }
+  mgl_store_relaxed(&run->stall,
+                    (uint64_t)MGL_CUDA_STALL_RUNNING << 48 | (uint64_t)worker << 32 | id);
+  mgl_raise_fault(&run->protocol, MGL_FAULT_STUCK);
+}
+
+static void run_megakernel(mgl_cuda_run *run) {
+  mgl_protocol *p = &run->protocol;
+  mgl_worker_state workers[FAKE_CUDA_WORKERS];
+  uint32_t ended = 0;
+  p->next_plan = device_next_plan;
+  p->next_plan_context = run;
+  assert_int_equal(p->worker_count, FAKE_CUDA_WORKERS);
+  assert_int_equal(run->first_graph, run->plans[0].graph);
+  assert_int_equal(mgl_load_relaxed(&run->announced[0]), 1u << 8 | run->first_graph);
+  for (uint32_t i = 0; i < FAKE_CUDA_WORKERS; i++) {
+    mgl_worker_init(p, &workers[i], i);
+  }
+  while (ended < FAKE_CUDA_WORKERS) {
+    ended = 0;
+    for (uint32_t i = 0; i < FAKE_CUDA_WORKERS; i++) {
+      mgl_ready_task ready;
+      mgl_poll_result result = mgl_worker_poll(p, &workers[i], &ready);
+      ended += result == MGL_POLL_STOP ? 1 : 0;
+      if (result != MGL_POLL_TASK) {
+        continue;
+      }
+      if ((int)ready.info.iteration == fake.hang_at && ready.task > 20) {
+        device_hang(run, i, &ready);
+        return;
+      }
+      if (run->has_jit == 0) {
+        check_step(run, i, &workers[i], &ready);
+      }
+      device_task(run, &ready);
+      assert_true(mgl_worker_finish(p, i, &ready));
+    }
+  }
+  assert_int_equal(mgl_load_relaxed(&p->fault), MGL_FAULT_NONE);
+}
+
+static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, unsigned grid_y,
+                                             unsigned grid_z, unsigned block_x, unsigned block_y,
+                                             unsigned block_z, unsigned smem, void *stream,
+                                             void **parameters) {
+  (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)smem, (void)stream;
+  assert_string_equal((const char *)function, "mgl_megakernel");
+  assert_int_equal(grid_x, FAKE_CUDA_WORKERS);
+  assert_int_equal(block_x, MGL_CUDA_THREADS);
+  fake.run = (mgl_cuda_run *)(uintptr_t) * (mgl_cu_ptr *)parameters[0];
+  fake.runs++;
+  fake.polls_left = 2;
+  run_megakernel(fake.run);
+  return 0;
+}
+
+mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,
+                          const mgl_cuda_shape *shape, const char *kernel, mgl_cuda_code *out,
+                          mgl_error *err) {
+  (void)device, (void)name, (void)shape, (void)kernel, (void)err;
+  *out = (mgl_cuda_code){.cubin = mgl_alloc(1), .bytes = 1, .usage = {.registers = 168}};
+  return MGL_OK;
+}
+
+mgl_cuda_device fake_cuda_device(void) {
+  mgl_cuda_device device = {.name = "Fake", .sm_count = FAKE_CUDA_WORKERS, .major = 9};
+  device.smem_per_block_bytes = 232448;
+  mgl_cuda_driver *d = &device.driver;
+  d->error_string = fake_error_string;
+  d->context_set = fake_context_set;
+  d->context_synchronize = fake_ok;
+  d->memory_info = fake_memory_info;
+  d->memory_alloc = fake_memory_alloc;
+  d->memory_free = fake_memory_free;
+  d->memory_set = fake_memory_set;
+  d->copy_to_device = fake_copy_to_device;
+  d->copy_to_host = fake_copy_to_host;
+  d->copy_to_device_async = fake_copy_to_device_async;
+  d->host_alloc = fake_host_alloc;
+  d->host_free = fake_host_free;
+  d->host_address = fake_host_address;
+  d->stream_create = fake_stream_create;
+  d->stream_destroy = fake_destroy;
+  d->stream_query = fake_stream_query;
+  d->event_create = fake_event_create;
+  d->event_destroy = fake_destroy;
+  d->event_record = fake_event_record;
+  d->event_synchronize = fake_destroy;
+  d->event_elapsed = fake_event_elapsed;
+  d->module_load = fake_module_load;
+  d->module_unload = fake_destroy;
+  d->module_function = fake_module_function;
+  d->function_set = fake_function_set;
+  d->blocks_per_sm = fake_blocks_per_sm;
+  d->launch = fake_launch;
+  d->launch_cooperative = fake_launch_cooperative;
+  fake.free_bytes = (size_t)1 << 32;
+  fake.hang_at = FAKE_CUDA_NEVER;
+  fake.not_finite_at = FAKE_CUDA_NEVER;
+  fake.ignore_deadline = false;
+  fake.launch_result = 0;
+  fake.hung = false;
+  return device;
+}

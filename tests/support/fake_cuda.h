@@ -1,0 +1,42 @@
+// A GPU without a GPU: a driver whose device memory is the host's, and a megakernel that is the
+// host's protocol over the very state that the device would get. It computes no numbers (every byte
+// of fresh memory is 0x5a); plans, task order, events, tokens, faults and memory are all there.
+#ifndef MGL_TESTS_SUPPORT_FAKE_CUDA_H
+#define MGL_TESTS_SUPPORT_FAKE_CUDA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cuda/device_run.h"
+#include "runtime/cuda_code.h"
+#include "runtime/cuda_driver.h"
+
+enum { FAKE_CUDA_WORKERS = 6, FAKE_CUDA_NEVER = -1 };
+
+typedef struct fake_cuda {
+  size_t free_bytes;
+  int live;              // device allocations
+  int polls_left;        // until a launch has ended
+  uint32_t runs;         // of the megakernel
+  int hang_at;           // iteration in which a task hangs, or NOTHING
+  int not_finite_at;     // iteration whose logits are not finite, or NOTHING
+  bool ignore_deadline;  // what the host writes into a running launch is lost
+  bool hung;
+  mgl_cu_result launch_result;  // what a launch ends with
+  mgl_cuda_run *run;
+} fake_cuda;
+
+extern fake_cuda fake;  // reset by fake_cuda_device, but for counts
+
+// A device on which all works.
+mgl_cuda_device fake_cuda_device(void);
+mgl_cuda_code_function fake_cuda_code;
+
+// Frees what a program left that was lost: the host must not free it, as a kernel may still run.
+void fake_cuda_reclaim(void);
+
+// What the megakernel samples for that place of a sequence.
+int32_t fake_cuda_token(uint32_t slot, uint32_t position);
+
+#endif

@@ -1,0 +1,324 @@
+// The engine on a GPU, over the fake driver: requests go through launches in order of submission
+// and end for the right reasons, iterations are counted as the CPU counts them, and what a stopped
+// or failed launch leaves is taken up again.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/engine.h"
+#include "engine/score.h"
+#include "support/fake_cuda.h"
+
+enum { VOCAB = 512, CONTEXT = 128, PLACES = 4, MAX_REQUESTS = 16, MAX_TOKENS = 64 };
+
+static const mgl_config config = {.family = MGL_FAMILY_QWEN2,
+                                  .hidden_size = 256,
+                                  .intermediate_size = 200,
+                                  .layer_count = 2,
+                                  .head_count = 8,
+                                  .kv_head_count = 2,
+                                  .head_dim = 32,
+                                  .vocab_size = VOCAB,
+                                  .context_tokens = CONTEXT,
+                                  .rms_norm_eps = 1e-6,
+                                  .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
+                                  .qkv_bias = true,
+                                  .dtype = MGL_DTYPE_BF16};
+
+typedef struct bed {
+  mgl_cuda_device device;
+  mgl_runner *runner;
+  mgl_engine *engine;
+  uint32_t places;
+  int32_t tokens[MAX_REQUESTS][MAX_TOKENS];
+  uint32_t counts[MAX_REQUESTS];
+  mgl_finish_reason reasons[MAX_REQUESTS];
+  mgl_iteration sum;
+  uint32_t iterations;
+  uint32_t most_iterations;  // on_iteration stops behind so many; 0: never
+} bed;
+
+static void open_bed(bed *b, mgl_engine_options options) {
+  mgl_error err = {0};
+  mgl_model_folder folder = {.config = config};
+  *b = (bed){.device = fake_cuda_device()};
+  mgl_cuda_options cuda = {.device = &b->device, .get_code = fake_cuda_code};
+  mgl_runner_options runner = {
+      .sequences = PLACES, .sequence_tokens = CONTEXT, .weights = MGL_WEIGHTS_DUMMY, .cuda = &cuda};
+  fake.runs = 0;
+  if (mgl_runner_create(&folder, &runner, &b->runner, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  assert_ptr_equal(mgl_runner_device(b->runner), &b->device);
+  assert_string_equal(mgl_runner_note(b->runner), "");
+  assert_int_equal(mgl_engine_create(b->runner, &options, &b->engine, &err), MGL_OK);
+}
+
+static void close_bed(bed *b) {
+  mgl_engine_destroy(b->engine);
+  mgl_runner_destroy(b->runner);
+  assert_int_equal(fake.live, 0);
+}
+
+static uint32_t submit(bed *b, uint32_t prompt_count, uint32_t max_new_tokens, int32_t stop) {
+  int32_t prompt[CONTEXT];
+  uint32_t number = 0;
+  mgl_error err = {0};
+  for (uint32_t i = 0; i < prompt_count; i++) {
+    prompt[i] = (int32_t)(i * 37 % VOCAB);
+  }
+  mgl_request request = {.prompt = prompt,
+                         .prompt_count = prompt_count,
+                         .max_new_tokens = max_new_tokens,
+                         .sampling = {.top_p = 1},
+                         .stop_ids = &stop,
+                         .stop_count = stop < 0 ? 0 : 1};
+  if (mgl_engine_submit(b->engine, &request, &number, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  return number;
+}
+
+static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+  bed *b = context;
+  assert_int_equal(b->reasons[request], MGL_FINISH_NONE);
+  assert_true(b->counts[request] < MAX_TOKENS);
+  b->tokens[request][b->counts[request]++] = token;
+  b->reasons[request] = reason;
+}
+
+static bool on_iteration(void *context, const mgl_iteration *iteration) {
+  bed *b = context;
+  assert_true(iteration->prompt_tokens + iteration->decode_tokens > 0);
+  b->sum.prompt_tokens += iteration->prompt_tokens;
+  b->sum.decode_tokens += iteration->decode_tokens;
+  b->sum.kv_tokens += iteration->kv_tokens;
+  b->sum.ns += iteration->ns;
+  b->iterations++;
+  return b->most_iterations == 0 || b->iterations < b->most_iterations;
+}
+
+static void run(bed *b) {
+  mgl_error err = {0};
+  if (mgl_engine_run(b->engine, on_token, on_iteration, b, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+}
+
+static void check_tokens(const bed *b, uint32_t request, uint32_t slot, uint32_t prompt_count,
+                         uint32_t count, mgl_finish_reason reason) {
+  assert_int_equal(b->counts[request], count);
+  assert_int_equal(b->reasons[request], reason);
+  for (uint32_t i = 0; i < count; i++) {
+    assert_int_equal(b->tokens[request][i], fake_cuda_token(slot, prompt_count + i));
+  }
+}
+
+// Six requests for four places: two launches. Counts of iterations are those of the CPU.
+static void requests_go_through_launches(void **state) {
+  (void)state;
+  static bed b;
+  for (int prompts_first = 0; prompts_first < 2; prompts_first++) {
+    for (uint32_t chunk = 0; chunk < 20; chunk += 7) {
+      open_bed(&b,
+               (mgl_engine_options){.prompts_first = prompts_first != 0, .chunk_tokens = chunk});
+      uint64_t kv_tokens = 0;
+      for (uint32_t i = 0; i < 6; i++) {
+        (void)submit(&b, 5 + 11 * i, 3 + i, -1);
+        for (uint32_t j = 1; j < 3 + i; j++) {
+          kv_tokens += 5 + 11 * i + j;
+        }
+      }
+      run(&b);
+      assert_false(mgl_engine_has_work(b.engine));
+      assert_int_equal(fake.runs, 2);
+      for (uint32_t i = 0; i < 6; i++) {
+        check_tokens(&b, i, i % PLACES, 5 + 11 * i, 3 + i, MGL_FINISH_LENGTH);
+      }
+      assert_int_equal(b.sum.prompt_tokens, 6 * 5 + 11 * 15);
+      assert_int_equal(b.sum.decode_tokens, 2 * 6 + 15);
+      assert_int_equal(b.sum.kv_tokens, kv_tokens);
+      assert_int_equal(b.sum.ns, 1000 * b.iterations);
+      close_bed(&b);
+    }
+  }
+}
+
+static void stop_tokens_end_requests(void **state) {
+  (void)state;
+  static bed b;
+  open_bed(&b, (mgl_engine_options){0});
+  (void)submit(&b, 4, 20, fake_cuda_token(0, 4 + 6));
+  (void)submit(&b, 9, 1, -1);
+  (void)submit(&b, 9, 2, fake_cuda_token(2, 9));
+  run(&b);
+  check_tokens(&b, 0, 0, 4, 7, MGL_FINISH_STOP);
+  check_tokens(&b, 1, 1, 9, 1, MGL_FINISH_LENGTH);
+  check_tokens(&b, 2, 2, 9, 1, MGL_FINISH_STOP);
+  assert_int_equal(b.sum.prompt_tokens, 22);
+  assert_int_equal(b.sum.decode_tokens, 6);
+  assert_int_equal(b.iterations, 7);
+  close_bed(&b);
+}
+
+// Single steps are planned by the host; a run behind them begins the request anew and goes on.
+static void steps_and_runs_mix(void **state) {
+  (void)state;
+  static bed b;
+  mgl_error err = {0};
+  mgl_iteration stats = {0};
+  open_bed(&b, (mgl_engine_options){0});
+  (void)submit(&b, 6, 8, -1);
+  (void)submit(&b, 3, 4, -1);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(mgl_engine_step(b.engine, on_token, &b, &stats, &err), MGL_OK);
+    assert_int_equal(i == 0 ? stats.prompt_tokens : stats.decode_tokens, i == 0 ? 9 : 2);
+  }
+  assert_int_equal(fake.runs, 3);
+  assert_int_equal(b.counts[0], 3);
+  run(&b);
+  assert_int_equal(fake.runs, 4);
+  assert_int_equal(b.counts[0], 8);
+  assert_int_equal(b.counts[1], 4);
+  for (uint32_t i = 3; i < 8; i++) {
+    assert_int_equal(b.tokens[0][i], fake_cuda_token(0, 6 + i));
+  }
+  (void)submit(&b, 3, 2, -1);  // and the other way
+  assert_int_equal(mgl_engine_step(b.engine, on_token, &b, &stats, &err), MGL_OK);
+  assert_int_equal(mgl_engine_step(b.engine, on_token, &b, &stats, &err), MGL_OK);
+  assert_int_equal(b.counts[2], 2);
+  assert_false(mgl_engine_has_work(b.engine));
+  close_bed(&b);
+}
+
+static bool always(void) {
+  return true;
+}
+
+static void a_stopped_run_leaves_the_rest_waiting(void **state) {
+  (void)state;
+  static bed b;
+  open_bed(&b, (mgl_engine_options){.should_stop = always});
+  for (uint32_t i = 0; i < 6; i++) {
+    (void)submit(&b, 5, 3, -1);
+  }
+  run(&b);
+  assert_int_equal(fake.runs, 1);
+  assert_true(mgl_engine_has_work(b.engine));
+  run(&b);
+  assert_int_equal(fake.runs, 2);
+  assert_false(mgl_engine_has_work(b.engine));
+  close_bed(&b);
+
+  open_bed(&b, (mgl_engine_options){0});
+  for (uint32_t i = 0; i < 6; i++) {
+    (void)submit(&b, 5, 3, -1);
+  }
+  b.most_iterations = 2;
+  run(&b);
+  assert_int_equal(b.iterations, 2);
+  assert_int_equal(fake.runs, 1);
+  mgl_engine_cancel(b.engine, 4);  // between launches
+  b.most_iterations = 0;
+  run(&b);
+  assert_int_equal(b.counts[4], 0);
+  assert_int_equal(b.counts[5], 3);
+  close_bed(&b);
+}
+
+static void failures_are_those_of_the_cpu(void **state) {
+  (void)state;
+  static bed b;
+  mgl_error err = {0};
+  open_bed(&b, (mgl_engine_options){0});
+  for (uint32_t i = 0; i < 6; i++) {
+    (void)submit(&b, 5, i == 0 ? 2 : 9, -1);
+  }
+  // In iteration 3 the logits of all that still run are bad; the first is named and cancelled.
+  fake.not_finite_at = 3;
+  assert_int_equal(mgl_engine_run(b.engine, on_token, on_iteration, &b, &err), MGL_ERR_FORMAT);
+  assert_non_null(strstr(err.text, "not finite (NaN or infinity) at position 7 of request 1"));
+  assert_int_equal(b.reasons[0], MGL_FINISH_LENGTH);
+  fake.not_finite_at = FAKE_CUDA_NEVER;
+  run(&b);
+  assert_int_equal(b.counts[0], 2);
+  assert_int_equal(b.counts[1], 3);
+  for (uint32_t i = 2; i < 6; i++) {
+    assert_int_equal(b.counts[i], 9);
+    assert_int_equal(b.reasons[i], MGL_FINISH_LENGTH);
+  }
+  // A mode that the GPU does not have.
+  mgl_engine *eager = NULL;
+  assert_int_equal(
+      mgl_engine_create(b.runner, &(mgl_engine_options){.mode = MGL_MODE_EAGER}, &eager, &err),
+      MGL_OK);
+  mgl_engine *mega = b.engine;
+  b.engine = eager;
+  (void)submit(&b, 5, 3, -1);
+  assert_int_equal(mgl_engine_run(eager, on_token, NULL, &b, &err), MGL_ERR_UNSUPPORTED);
+  assert_non_null(strstr(err.text, "mode eager: expected mega"));
+  mgl_engine_destroy(eager);
+  b.engine = mega;
+  // A GPU that is lost. Its memory stays, since nothing could free it.
+  (void)submit(&b, 5, 3, -1);
+  fake.launch_result = 719;
+  assert_int_equal(mgl_engine_run(mega, on_token, NULL, &b, &err), MGL_ERR_IO);
+  assert_non_null(strstr(err.text, "the GPU was lost"));
+  (void)submit(&b, 5, 3, -1);
+  assert_int_equal(mgl_engine_run(mega, on_token, NULL, &b, &err), MGL_ERR_INTERNAL);
+  mgl_engine_destroy(b.engine);
+  mgl_runner_destroy(b.runner);
+  fake_cuda_reclaim();
+}
+
+static void texts_are_scored(void **state) {
+  (void)state;
+  enum { COUNT = 100 };
+  mgl_error err = {0};
+  mgl_model_folder folder = {.config = config};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
+  mgl_runner_options options = mgl_score_runner_options(COUNT);
+  mgl_runner *runner = NULL;
+  int32_t tokens[COUNT];
+  double logprobs[COUNT];
+  options.weights = MGL_WEIGHTS_DUMMY;
+  options.cuda = &cuda;
+  fake.runs = 0;
+  assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
+  for (int32_t i = 0; i < COUNT; i++) {
+    tokens[i] = i;
+  }
+  mgl_score_request request = {.tokens = tokens, .count = COUNT};
+  if (mgl_score(runner, &request, logprobs, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  assert_int_equal(fake.runs, 2);
+  for (int32_t i = 1; i < COUNT; i++) {  // all logits are alike
+    assert_true(fabs(logprobs[i] + log(VOCAB)) < 1e-9);
+  }
+  mgl_runner_destroy(runner);
+
+  fake.free_bytes = 1 << 20;
+  assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_ERR_MEMORY);
+  assert_non_null(strstr(err.text, "are free on the GPU"));
+  assert_int_equal(fake.live, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(requests_go_through_launches),
+      cmocka_unit_test(stop_tokens_end_requests),
+      cmocka_unit_test(steps_and_runs_mix),
+      cmocka_unit_test(a_stopped_run_leaves_the_rest_waiting),
+      cmocka_unit_test(failures_are_those_of_the_cpu),
+      cmocka_unit_test(texts_are_scored),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

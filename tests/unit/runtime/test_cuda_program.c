@@ -1,0 +1,377 @@
+// The host side of the GPU without a GPU, over the fake driver of support/fake_cuda.h.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "graph/family.h"
+#include "model/dummy_weights.h"
+#include "runtime/cuda_pack.h"
+#include "runtime/cuda_plan.h"
+#include "runtime/cuda_program.h"
+#include "support/fake_cuda.h"
+#include "support/write_safetensors.h"
+
+enum { SEED = 5, WORKERS = FAKE_CUDA_WORKERS, NOTHING = FAKE_CUDA_NEVER };
+
+// --- the model -----------------------------------------------------------------------------------
+
+static const char config_json[] =
+    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
+    "\"hidden_size\":256,\"intermediate_size\":200,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"max_position_embeddings\":16384,"
+    "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
+    "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
+
+static mgl_graph *make_program(const mgl_checkpoint *checkpoint) {
+  mgl_error err = {0};
+  mgl_config config;
+  mgl_generation generation;
+  mgl_graph *program = NULL;
+  assert_int_equal(
+      mgl_config_parse(config_json, strlen(config_json), "test", &config, &generation, &err),
+      MGL_OK);
+  assert_int_equal(mgl_family_build(&config, checkpoint, &program, &err), MGL_OK);
+  return program;
+}
+
+static mgl_cuda_program *make(const mgl_cuda_device *device, mgl_cuda_program_options options) {
+  mgl_error err = {0};
+  mgl_cuda_program *program = NULL;
+  mgl_graph *graph = make_program(options.checkpoint);
+  options.program = graph;
+  options.seed = SEED;
+  options.get_code = fake_cuda_code;
+  if (mgl_cuda_program_create(device, &options, &program, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  mgl_graph_destroy(graph);
+  return program;
+}
+
+static const mgl_cuda_program_options usual = {
+    .iteration_tokens = 16, .sequences = 4, .pages_per_sequence = 8};
+
+typedef struct heard {
+  int32_t tokens[4][128];
+  uint32_t counts[4];
+  mgl_cuda_sequence_state states[4];
+} heard;
+
+static void hear(void *context, uint32_t request, int32_t token, mgl_cuda_sequence_state state) {
+  heard *h = context;
+  assert_int_equal(h->states[request] == 0 || h->states[request] == MGL_CUDA_SEQUENCE_RUNNING, 1);
+  h->tokens[request][h->counts[request]++] = token;
+  h->states[request] = state;
+}
+
+// --- tests ---------------------------------------------------------------------------------------
+
+static void jobs_run_to_their_ends(void **state) {
+  (void)state;
+  static const mgl_launch launches[] = {MGL_LAUNCH_AOT, MGL_LAUNCH_JIT, MGL_LAUNCH_AUTO};
+  mgl_cuda_device device = fake_cuda_device();
+  for (size_t i = 0; i < sizeof launches / sizeof launches[0]; i++) {
+    mgl_error err = {0};
+    heard h = {0};
+    mgl_cuda_program_options options = usual;
+    options.launch = launches[i];
+    mgl_cuda_program *program = make(&device, options);
+    int32_t prompt[40];
+    for (int32_t j = 0; j < 40; j++) {
+      prompt[j] = j;
+    }
+    int32_t stop = fake_cuda_token(1, 9);
+    uint64_t times[64];
+    mgl_cuda_request requests[] = {{.prompt = prompt, .prompt_count = 40, .max_new_tokens = 5},
+                                   {.prompt = prompt,
+                                    .prompt_count = 6,
+                                    .max_new_tokens = 50,
+                                    .stop_ids = &stop,
+                                    .stop_count = 1},
+                                   {.prompt = prompt, .prompt_count = 1, .max_new_tokens = 1}};
+    mgl_cuda_outcome outcome = {.iteration_ns = times, .iteration_capacity = 64};
+    mgl_cuda_generate job = {.requests = requests,
+                             .request_count = 3,
+                             .on_token = hear,
+                             .context = &h,
+                             .outcome = &outcome};
+    for (int again = 0; again < 2; again++) {
+      h = (heard){0};
+      if (mgl_cuda_program_generate(program, &job, &err) != MGL_OK) {
+        fail_msg("%s", err.text);
+      }
+      assert_int_equal(h.counts[0], 5);
+      assert_int_equal(h.states[0], MGL_CUDA_SEQUENCE_LENGTH);
+      assert_int_equal(h.counts[1], 4);
+      assert_int_equal(h.states[1], MGL_CUDA_SEQUENCE_STOPPED);
+      assert_int_equal(h.counts[2], 1);
+      assert_int_equal(h.states[2], MGL_CUDA_SEQUENCE_LENGTH);
+      assert_int_equal(h.tokens[0][4], fake_cuda_token(0, 44));
+      assert_true(outcome.iterations >= 7 && outcome.iterations < 16);
+      assert_int_equal(times[outcome.iterations], 1000 * (outcome.iterations + 1));
+    }
+    mgl_cuda_program_destroy(program);
+    assert_int_equal(fake.live, 0);
+  }
+}
+
+static void a_plan_runs_once(void **state) {
+  (void)state;
+  static const mgl_plan_limits limits = {
+      .tokens = 16, .sequences = 4, .pages_per_sequence = 8, .page_tokens = 16};
+  static const int32_t tokens[] = {3, 4, 5};
+  static const int32_t pages[] = {7, 2};
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make(&device, usual);
+  mgl_plan *plan = NULL;
+  float *logits = mgl_alloc_zeroed(512, sizeof *logits);
+  assert_int_equal(mgl_plan_create(&limits, &plan, &err), MGL_OK);
+  mgl_plan_add(plan, &(mgl_plan_chunk){.tokens = tokens,
+                                       .token_count = 3,
+                                       .position = 15,
+                                       .pages = pages,
+                                       .page_count = 2,
+                                       .logits = MGL_LOGITS_LAST});
+  assert_int_equal(mgl_cuda_program_run_plan(program, plan, NULL, logits, &err), MGL_OK);
+  assert_int_equal(fake.run->block_tables[0], 7);
+  assert_int_equal(fake.run->block_tables[1], 2);
+  assert_int_equal(fake.run->block_tables[2], 32);  // the spare page
+  assert_int_equal(fake.run->plans[0].logit_rows[0], 2);
+  assert_int_equal(fake.run->plans[0].positions[2], 17);
+  assert_int_equal(mgl_load_relaxed(&fake.run->announced[1]), 2u << 8 | 255);
+  plan->tokens[1] = 512;
+  assert_int_equal(mgl_cuda_program_run_plan(program, plan, NULL, logits, &err), MGL_ERR_ARGUMENT);
+  plan->tokens[1] = 4;
+  plan->block_tables[1] = 32;
+  assert_int_equal(mgl_cuda_program_run_plan(program, plan, NULL, logits, &err), MGL_ERR_ARGUMENT);
+  double rate = 0;
+  assert_int_equal(mgl_cuda_program_read_ceiling(program, 2, &rate, &err), MGL_OK);
+  assert_true(rate > 0);
+  mgl_plan_destroy(plan);
+  mgl_free(logits);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static mgl_status run_short(mgl_cuda_program *program, mgl_cuda_launch_options launch,
+                            mgl_error *err) {
+  static const int32_t prompt[] = {1, 2, 3};
+  mgl_cuda_request request = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = 6};
+  mgl_cuda_generate job = {.requests = &request, .request_count = 1, .launch = launch};
+  return mgl_cuda_program_generate(program, &job, err);
+}
+
+static void faults_are_named(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make(&device, usual);
+  mgl_cuda_launch_options quick = {.stall_ns = 1000000};
+  fake.hang_at = 2;
+  assert_int_equal(run_short(program, quick, &err), MGL_ERR_INTERNAL);
+  assert_non_null(strstr(err.text, "GPU fault in iteration 2: no progress for 0.00 s: task "));
+  assert_non_null(strstr(err.text, "runs on worker"));
+  fake.hang_at = NOTHING;
+  assert_int_equal(run_short(program, quick, &err), MGL_OK);
+  // A launch that the device does not end itself.
+  fake.hang_at = 2;
+  mgl_cuda_launch_options patient = {.stall_ns = 1000000000, .deadline_ns = 2000000};
+  assert_int_equal(run_short(program, patient, &err), MGL_ERR_INTERNAL);
+  assert_non_null(strstr(err.text, "the host ended the launch"));
+  fake.hang_at = NOTHING;
+  assert_int_equal(run_short(program, quick, &err), MGL_OK);
+  fake.not_finite_at = 3;
+  assert_int_equal(run_short(program, quick, &err), MGL_ERR_FORMAT);
+  assert_non_null(strstr(err.text, "not finite (NaN or infinity) at position 5 of request 0"));
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static void what_does_not_fit_is_refused(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_graph *graph = make_program(NULL);
+  mgl_cuda_program *program = NULL;
+  mgl_cuda_program_options options = usual;
+  options.program = graph;
+  options.get_code = fake_cuda_code;
+  fake.free_bytes = 1 << 20;
+  assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_MEMORY);
+  assert_non_null(strstr(err.text, "GiB are free on the GPU"));
+  assert_non_null(strstr(err.text, "KV cache"));
+  fake.free_bytes = (size_t)1 << 32;
+  options.sequences = 65;
+  assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_LIMIT);
+  options.sequences = 4;
+  options.workers = WORKERS + 1;
+  assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_LIMIT);
+  mgl_graph_destroy(graph);
+  assert_int_equal(fake.live, 0);
+
+  static const int32_t prompt[] = {1, 2, 600};
+  program = make(&device, usual);
+  mgl_cuda_request r = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = 5};
+  mgl_cuda_generate job = {.requests = &r, .request_count = 1};
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_ARGUMENT);
+  r.prompt_count = 2;
+  r.max_new_tokens = 128;
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_LIMIT);
+  r.max_new_tokens = 127;
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_OK);
+  mgl_cuda_program_destroy(program);
+}
+
+// --- weights -------------------------------------------------------------------------------------
+
+static void write_checkpoint(const char *folder) {
+  mgl_graph *graph = make_program(NULL);
+  safetensors_writer writer;
+  safetensors_begin(&writer, folder, "model.safetensors");
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const mgl_tensor *t = &graph->tensors[i];
+    if (t->placement != MGL_PLACE_WEIGHT) {
+      continue;
+    }
+    uint64_t dims[2] = {t->dims[0].number, t->rank == 2 ? t->dims[1].number : 1};
+    size_t count = (size_t)(dims[0] * dims[1]);
+    void *data = mgl_alloc(count * 2);
+    mgl_dummy_weights_fill(t->name, SEED, MGL_DTYPE_BF16, t->rank, dims, 0, count, data);
+    safetensors_add(&writer, t->name, MGL_DTYPE_BF16, t->rank, dims, data);
+    mgl_free(data);
+  }
+  safetensors_finish(&writer);
+  mgl_graph_destroy(graph);
+}
+
+// A row of the packed weights of a linear op as the kernels would read it.
+static void check_packed(const mgl_cuda_op *op, uint32_t first_block, uint32_t stride,
+                         const char *name, uint32_t rows) {
+  uint64_t dims[] = {rows, op->k};
+  uint16_t *wanted = mgl_alloc((size_t)rows * op->k * 2);
+  uint16_t *found = mgl_alloc((size_t)rows * op->k * 2);
+  mgl_dummy_weights_fill(name, SEED, MGL_DTYPE_BF16, 2, dims, 0, (size_t)rows * op->k, wanted);
+  mgl_cuda_unpack_rows(op->weights, rows, op->k, first_block, stride, found);
+  assert_memory_equal(found, wanted, (size_t)rows * op->k * 2);
+  mgl_free(wanted);
+  mgl_free(found);
+}
+
+static void check_vector(const float *found, const char *name, uint32_t count) {
+  uint64_t dims[] = {count};
+  for (uint32_t i = 0; i < count; i++) {
+    mgl_bf16 stored;
+    mgl_dummy_weights_fill(name, SEED, MGL_DTYPE_BF16, 1, dims, i, i + 1, &stored);
+    assert_true(found[i] == mgl_bf16_to_f32(stored));
+  }
+}
+
+static void check_layer_0(const mgl_cuda_run *run, uint32_t graph) {
+  for (uint32_t i = 0, seen = 0; seen < 5; i++) {
+    const mgl_cuda_op *op = &run->graphs[graph].ops[i];
+    switch (op->kind) {
+      case MGL_OP_QKV_PROJ:
+        assert_int_equal(op->n, (8 + 2 + 2) * 32);
+        assert_int_equal(op->flags, MGL_CUDA_X_NORMED);
+        check_packed(op, 0, 1, "model.layers.0.self_attn.q_proj.weight", 256);
+        check_packed(op, 32, 1, "model.layers.0.self_attn.k_proj.weight", 64);
+        check_packed(op, 40, 1, "model.layers.0.self_attn.v_proj.weight", 64);
+        check_vector(op->norm, "model.layers.0.input_layernorm.weight", 256);
+        check_vector(op->bias, "model.layers.0.self_attn.q_proj.bias", 256);
+        check_vector(op->bias + 256, "model.layers.0.self_attn.k_proj.bias", 64);
+        check_vector(op->bias + 320, "model.layers.0.self_attn.v_proj.bias", 64);
+        break;
+      case MGL_OP_GATE_UP:
+        assert_int_equal(op->k, 256);
+        assert_int_equal(op->n, 200);
+        check_packed(op, 0, 2, "model.layers.0.mlp.gate_proj.weight", 200);
+        check_packed(op, 1, 2, "model.layers.0.mlp.up_proj.weight", 200);
+        break;
+      case MGL_OP_ATTEND:
+        assert_true(op->v_cache > op->k_cache);
+        assert_null(op->q_norm);
+        assert_int_equal(op->x_stride, 384);
+        break;
+      case MGL_OP_LINEAR_ADD:
+        assert_int_equal(op->k, seen < 3 ? 256 : 200);
+        assert_int_equal(op->k_padded, 256);
+        assert_ptr_equal(op->residual, op->out);
+        check_packed(op, 0, 1,
+                     seen < 3 ? "model.layers.0.self_attn.o_proj.weight"
+                              : "model.layers.0.mlp.down_proj.weight",
+                     256);
+        break;
+      default: continue;
+    }
+    seen++;
+  }
+}
+
+static void check_ends(const mgl_cuda_run *run, uint32_t graph, uint32_t op_count) {
+  for (uint32_t i = 0; i < op_count; i++) {
+    const mgl_cuda_op *op = &run->graphs[graph].ops[i];
+    if (op->kind == MGL_OP_LOGITS) {
+      check_packed(op, 0, 1, "model.embed_tokens.weight", 512);
+      check_vector(op->norm, "model.norm.weight", 256);
+      assert_int_equal(op->n, 512);
+    } else if (op->kind == MGL_OP_EMBED) {
+      uint64_t dims[] = {512, 256};
+      uint16_t *wanted = mgl_alloc(512 * 256 * 2);
+      mgl_dummy_weights_fill("model.embed_tokens.weight", SEED, MGL_DTYPE_BF16, 2, dims, 0,
+                             512 * 256, wanted);
+      assert_memory_equal(op->weights, wanted, 512 * 256 * 2);
+      mgl_free(wanted);
+    } else if (op->kind == MGL_OP_ROPE_ANGLES) {
+      assert_true(op->angles[0] == 1.0f && op->angles[15] < 1e-3f);
+    } else if (op->kind == MGL_OP_SAMPLE) {
+      assert_int_equal(op->n, 512);
+      assert_non_null(op->x);
+    }
+  }
+}
+
+static void weights_lie_where_ops_read_them(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  temp_folder folder;
+  mgl_checkpoint *checkpoint = NULL;
+  temp_folder_create(&folder);
+  write_checkpoint(folder.path);
+  assert_int_equal(mgl_checkpoint_open(folder.path, &checkpoint, &err), MGL_OK);
+  mgl_cuda_device device = fake_cuda_device();
+  for (int stored = 0; stored < 2; stored++) {
+    mgl_cuda_program_options options = usual;
+    options.checkpoint = stored != 0 ? checkpoint : NULL;
+    mgl_cuda_program *program = make(&device, options);
+    assert_int_equal(run_short(program, (mgl_cuda_launch_options){0}, &err), MGL_OK);
+    uint32_t ops = (uint32_t)mgl_cuda_program_fused(program)->op_count;
+    for (uint32_t graph = 0; graph < 5; graph++) {
+      check_layer_0(fake.run, graph);
+      check_ends(fake.run, graph, ops);
+      assert_int_equal(fake.run->graphs[graph].tokens, 1u << graph);
+    }
+    mgl_cuda_program_destroy(program);
+    assert_int_equal(fake.live, 0);
+  }
+  mgl_checkpoint_close(checkpoint);
+  temp_folder_remove(&folder);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(jobs_run_to_their_ends),
+      cmocka_unit_test(a_plan_runs_once),
+      cmocka_unit_test(faults_are_named),
+      cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(weights_lie_where_ops_read_them),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

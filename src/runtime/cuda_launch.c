@@ -15,6 +15,8 @@ enum {
   ABORT_NS = 2 * 1000 * 1000 * 1000,  // a launch that was told to stop must end within this
   DEFAULT_IN_FLIGHT = 4,
   DEFAULT_IN_FLIGHT_AHEAD = 1,
+  LARGE_IN_FLIGHT_AHEAD = 2,
+  LARGE_STAGE_BYTES = 12 << 20,  // of weights, mean: between Qwen3-0.6B and Qwen3-1.7B
   MOST_STEP_BATCH = 32,
 };
 
@@ -42,7 +44,11 @@ static mgl_status set_defaults(const mgl_cuda_program *p, const mgl_cuda_launch_
     out->deadline_ns = UINT64_C(10000000000) + most_iterations * UINT64_C(100000000);
   }
   out->in_flight = out->in_flight == 0 ? DEFAULT_IN_FLIGHT : out->in_flight;
-  out->in_flight_ahead = out->in_flight_ahead == 0 ? DEFAULT_IN_FLIGHT_AHEAD : out->in_flight_ahead;
+  if (out->in_flight_ahead == 0) {
+    uint64_t stage_bytes = p->layout.step_bytes / p->program->op_count;
+    out->in_flight_ahead =
+        stage_bytes >= LARGE_STAGE_BYTES ? LARGE_IN_FLIGHT_AHEAD : DEFAULT_IN_FLIGHT_AHEAD;
+  }
   out->step_batch = out->step_batch == 0 ? MOST_STEP_BATCH : out->step_batch;
   if (out->in_flight > p->smem_pages) {
     out->in_flight = p->smem_pages;

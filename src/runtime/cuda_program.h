@@ -73,10 +73,12 @@ typedef struct mgl_cuda_launch_options {
   uint64_t stall_ns;     // no progress for so long is a fault; 0: 1 s
   uint64_t deadline_ns;  // the host ends the launch after so long; 0: 10 s and 0.1 s an iteration
   uint32_t in_flight;    // smem pages on their way, at most, for tasks that may run; 0: 4
-  uint32_t in_flight_ahead;  // the same for tasks whose event is still open; 0: 1
-  bool no_prefetch;          // loaders wait for events
-  uint32_t step_batch;       // descriptors fetched at once, 1 to 32; 0: 32
-  uint32_t delay_ns;         // random delays before tasks and triggers, at most
+  // The same for tasks whose event is still open; 0: 1, or 2 where stages are long enough to keep
+  // the memory busy (SPEED.md).
+  uint32_t in_flight_ahead;
+  bool no_prefetch;     // loaders wait for events
+  uint32_t step_batch;  // descriptors fetched at once, 1 to 32; 0: 32
+  uint32_t delay_ns;    // random delays before tasks and triggers, at most
   mgl_cuda_injection injection;
   uint32_t injection_task;  // of the graph that runs in that iteration
   uint64_t injection_iteration;

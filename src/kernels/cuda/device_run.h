@@ -50,7 +50,7 @@ enum {
 
   // Attention: softmax runs over chunks of absolute positions. A query at position p has
   // chunks of MGL_CUDA_MIN_CHUNK positions, doubled until MGL_CUDA_MAX_CHUNKS of them hold p + 1.
-  MGL_CUDA_MIN_CHUNK = 256,
+  MGL_CUDA_MIN_CHUNK = 128,
   MGL_CUDA_MAX_CHUNKS = 16,
   MGL_CUDA_QUERY_COLUMNS = 8,  // query tokens of an item times heads of a KV group, at most
   MGL_CUDA_MAX_ITEMS = MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS,

@@ -273,7 +273,7 @@ static __device__ void mgl_divide_rows(const mgl_worker *w, const mgl_plan_limit
 //
 // Bits do not depend on the cut. The chunks of a token are pieces of absolute positions, whose size
 // follows from the token's own position p: MGL_CUDA_MIN_CHUNK doubled until MGL_CUDA_MAX_CHUNKS of
-// them hold p + 1. It grows at p = 4096, 8192, 16384, and so on, all multiples of
+// them hold p + 1. It grows at p = 2048, 4096, 8192, and so on, all multiples of
 // MGL_CHUNKED_POSITIONS, which no tile crosses, so all tokens of a tile have the size that the last
 // one has. Chunks that only later tokens of the tile see add nothing to an earlier one.
 //

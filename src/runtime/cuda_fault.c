@@ -31,6 +31,19 @@ static bool is_complete(const mgl_cuda_program *p, uint32_t graph, uint32_t even
          counter_of(p, graph, event) >= p->graphs[graph]->events[event].trigger_count * run;
 }
 
+// True if more triggers of an event are missing than its tasks that cannot run yet account for:
+// some task that could run did not trigger it.
+static bool lacks_a_trigger(const mgl_cuda_program *p, uint32_t graph_idx, uint32_t event,
+                            uint64_t missing, uint64_t k) {
+  const mgl_task_graph *graph = p->graphs[graph_idx];
+  uint64_t held_up = 0;
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    held_up += graph->tasks[i].trigger_event == event &&
+               !is_complete(p, graph_idx, graph->tasks[i].dependent_event, k);
+  }
+  return missing > held_up;
+}
+
 // Nothing runs and something waits: a task that could run has not triggered its event. The first in
 // linear order is named, with what its event has got.
 static void describe_lost_trigger(const mgl_cuda_program *p, uint32_t graph_idx, mgl_text *text) {
@@ -47,6 +60,9 @@ static void describe_lost_trigger(const mgl_cuda_program *p, uint32_t graph_idx,
     }
     const mgl_event *event = &graph->events[task->trigger_event];
     uint64_t missing = event->trigger_count * k - counter_of(p, graph_idx, task->trigger_event);
+    if (!lacks_a_trigger(p, graph_idx, task->trigger_event, missing, k)) {
+      continue;
+    }
     mgl_text_append_string(text, "; ");
     describe_task(p, graph_idx, i, text);
     mgl_text_format(text,

@@ -199,8 +199,8 @@ void gpu_speed_run(gpu_bench *bench, int count, char **arguments) {
                      .batch = 1,
                      .tokens = 64,
                      .runs = 2,
-                     .in_flight = 4,
-                     .ahead = 1};
+                     .in_flight = 0,  // the runtime's own choice
+                     .ahead = 0};
   for (int i = 0; i < count; i++) {
     (void)set_option(&o, arguments[i]);
   }

@@ -41,7 +41,6 @@ struct mgl_controller {
   mgl_cuda_step mine;     // this lane's
   uint32_t slot, parity;  // the next slot to fill, and the phase of its mbarriers
   uint32_t activated;     // AOT tasks let go
-  mgl_word *current;      // this worker's, in the protocol
   mgl_watch watch;
 };
 
@@ -224,7 +223,6 @@ static __device__ __forceinline__ void mgl_let_go(mgl_controller *c, const mgl_i
     c->activated++;
     c->block->activated = c->activated;
   }
-  mgl_store_relaxed(c->current, mgl_make_id(info->iteration, info->graph, step->task) + 1);
   c->watch.since_ns = 0;
 }
 
@@ -349,7 +347,6 @@ static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl
   mgl_controller c = {};
   c.run = run;
   c.block = block;
-  c.current = &run->protocol.workers[blockIdx.x].current;
   if (threadIdx.x % 32 == 0 && blockIdx.x == 0 && run->protocol.scheduler_count == 0) {
     mgl_launch_list list;
     mgl_begin_iteration(&run->protocol, 0, false, &list);

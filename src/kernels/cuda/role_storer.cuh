@@ -58,8 +58,10 @@ static __device__ __forceinline__ void mgl_storer_run(mgl_cuda_run *run, mgl_blo
   uint32_t at = 0;
   uint32_t parity = 0;
   while (mgl_mbarrier_wait_or_stop(block, &block->go[at], parity)) {
+    const mgl_slot *slot = &block->slots[at];
+    mgl_store_relaxed(&shared->current, mgl_make_id(slot->iteration, slot->graph, slot->task) + 1);
     mgl_mbarrier_wait(&block->done[at], parity);
-    mgl_store_task(run, block, &block->slots[at]);
+    mgl_store_task(run, block, slot);
     mgl_store_relaxed(&shared->current, 0);
     mgl_store_relaxed(&shared->progress, ++progress);
     mgl_mbarrier_arrive(&block->stored[at]);

@@ -40,6 +40,9 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
   }
   MGL_TRY(check_range("rows with logits", o->logit_rows, 1, o->iteration_tokens, err));
   MGL_TRY(check_range("spans of the trace", o->trace_spans, 0, 1 << 20, err));
+  if (o->trace_spans > 0) {
+    o->trace_spans = (uint32_t)mgl_power_of_two_at_least(o->trace_spans);
+  }
   uint32_t blocks = o->scheduler_warps ? 0 : o->schedulers;
   uint32_t sms = p->device->sm_count;
   MGL_TRY(check_range("scheduler blocks", blocks, 0, sms - 1, err));

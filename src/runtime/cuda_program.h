@@ -52,7 +52,8 @@ typedef struct mgl_cuda_program_options {
   bool scheduler_warps;  // they are warps of worker blocks, else blocks of their own
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
   // For debugging:
-  uint32_t trace_spans;   // the latest spans that each worker and role keeps; 0: no trace
+  uint32_t trace_spans;   // the latest spans that each worker and role keeps, rounded up to a power
+                          // of two; 0: no trace
   bool poison;            // KV cache, activations and partial results begin as NaN
   bool keep_activations;  // every activation keeps its value until the next iteration
   void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes);  // of the weights

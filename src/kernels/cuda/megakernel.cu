@@ -31,6 +31,7 @@ static_assert(sizeof(mgl_cuda_op) == MGL_HOST_BYTES_OP, "the host's layout");
 static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout");
 static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
 static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
+static_assert(sizeof(mgl_cuda_trace) == MGL_HOST_BYTES_TRACE, "the host's layout");
 static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
 
 // A task's code as a function of its own, so that its registers do not spill for others. What a
@@ -53,16 +54,15 @@ static __device__ __noinline__ uint32_t mgl_call(mgl_cuda_run *run, mgl_block *b
   w.page_parity = state >> 2 & 1;
   w.page_count = block->page_count;
   task(&w);
-#if MGL_TRACE
-  if (w.thread == 0) {
-    mgl_trace_record(run, block, w.began_ns, MGL_CUDA_TRACE_COMPUTE, mgl_task_slot(&w)->iteration,
-                     mgl_task_slot(&w)->task);
-  }
-#endif
   return w.page << 8 | w.page_parity << 2 | w.slot_parity << 1 | w.slot;
 }
 
 static_assert(MGL_CUDA_SLOTS == 2, "a slot is one bit of the state");
+
+// Of an op that mgl_cuda_program_choose left out.
+static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
+  (void)mgl_task_wait(w);
+}
 
 // A linear in the shape of its rows. Only one token to eight are worth a shape for whole pages.
 static __device__ __forceinline__ uint32_t mgl_run_linear(mgl_cuda_run *run, mgl_block *block,
@@ -96,7 +96,7 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
     case MGL_OP_ROPE_ANGLES: return mgl_call<mgl_task_rope_angles>(run, block, state);
     case MGL_OP_NEXT_PLAN: return mgl_call<mgl_task_next_plan>(run, block, state);
     case MGL_OP_SAMPLE: return mgl_call<mgl_task_sample>(run, block, state);
-    default: return state;  // the host refuses programs with other ops
+    default: return mgl_call<mgl_task_nothing>(run, block, state);
   }
 }
 
@@ -133,10 +133,6 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
   for (uint32_t i = 0; i < pages; i++) {
     mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
     mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
-  }
-  for (uint32_t i = 0; i < MGL_CUDA_TRACE_ROLES; i++) {
-    block->spans[i] =
-        run->spans != nullptr ? run->span_counts[blockIdx.x * MGL_CUDA_TRACE_ROLES + i] : 0;
   }
   block->page_count = pages;
   block->debug = run->delay != 0 || run->injection != MGL_INJECT_NONE ? 1 : 0;

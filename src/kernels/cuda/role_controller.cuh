@@ -42,6 +42,7 @@ struct mgl_controller {
   uint32_t slot, parity;  // the next slot to fill, and the phase of its mbarriers
   uint32_t activated;     // AOT tasks let go
   mgl_watch watch;
+  mgl_tracer waits;  // lane 0's
 };
 
 // --- watching ------------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
   if (!jit) {
     mgl_announce(c, &c->info, &step, true);
   }
-  MGL_TRACE_BEGIN(span);
+  uint32_t began = mgl_trace_clock();
   uint32_t state = 0;  // 1: ready, 2: failed
   while (state == 0) {
     if (jit && mgl_serve_jit(c) == MGL_POLL_TASK) {
@@ -294,8 +295,9 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
     mgl_announce(c, &c->info, &step, true);
   }
   if (threadIdx.x % 32 == 0) {
-    MGL_TRACE_END(c->run, c->block, span, MGL_CUDA_TRACE_WAIT, c->info.iteration, step.task);
+    uint32_t ended = mgl_trace_clock();
     mgl_let_go(c, &c->info, &step, true);
+    mgl_trace_add(&c->waits, began, ended, (uint32_t)c->info.iteration, c->info.graph, step.task);
   }
   mgl_next_slot(c);
   c->at++;
@@ -347,6 +349,10 @@ static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl
   mgl_controller c = {};
   c.run = run;
   c.block = block;
+  mgl_trace_open(run, MGL_CUDA_TRACE_WAIT, &c.waits);
+  if (threadIdx.x % 32 == 0) {
+    mgl_trace_mark(run, 0);
+  }
   if (threadIdx.x % 32 == 0 && blockIdx.x == 0 && run->protocol.scheduler_count == 0) {
     mgl_launch_list list;
     mgl_begin_iteration(&run->protocol, 0, false, &list);
@@ -357,6 +363,8 @@ static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl
   }
   if (threadIdx.x % 32 == 0) {
     block->stop = 1;
+    mgl_trace_close(run, MGL_CUDA_TRACE_WAIT, &c.waits);
+    mgl_trace_mark(run, 1);
   }
 }
 

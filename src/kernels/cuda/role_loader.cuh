@@ -35,6 +35,8 @@ struct mgl_loader {
   uint32_t in_flight;
   uint32_t ordinal;  // of the task among this worker's AOT tasks, all iterations
   uint64_t iteration;
+  uint32_t graph;     // of that iteration
+  mgl_tracer traced;  // lane 0's
 };
 
 // Both 0 and 1 are phases that a page may be in; a page that was never filled is free.
@@ -156,7 +158,7 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
       return false;
     }
   }
-  MGL_TRACE_BEGIN(span);
+  uint32_t began = mgl_trace_clock();
   uint32_t most = mgl_batch_blocks(load->row_tiles);
   for (uint32_t pass = 0; pass < load->passes; pass++) {
     for (uint32_t block = load->begin; block < load->end; block += most) {
@@ -166,7 +168,10 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
       }
     }
   }
-  MGL_TRACE_END(l->run, l->block, span, MGL_CUDA_TRACE_LOAD, l->iteration, load->task);
+  if (threadIdx.x % 32 == 0) {
+    mgl_trace_add(&l->traced, began, mgl_trace_clock(), (uint32_t)l->iteration, l->graph,
+                  load->task);
+  }
   return true;
 }
 
@@ -250,6 +255,7 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
   l.page_count = run->page_count;
   l.most = run->in_flight;
   l.most_ahead = run->in_flight_ahead;
+  mgl_trace_open(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   for (;; l.iteration++) {
     bool missed = false;
     uint32_t graph = 255;
@@ -258,6 +264,7 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
     }
     graph = __shfl_sync(0xffffffffu, graph, 0);
     missed = __shfl_sync(0xffffffffu, missed, 0);
+    l.graph = graph;
     if (!missed && (graph == 255 || !mgl_load_list(&l, &run->graphs[graph]))) {
       break;
     }
@@ -266,6 +273,9 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
     while (l.in_flight > 0) {
       mgl_loader_look(&l);
     }
+  }
+  if (threadIdx.x % 32 == 0) {
+    mgl_trace_close(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   }
 }
 

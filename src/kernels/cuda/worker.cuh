@@ -46,8 +46,11 @@ struct mgl_block {
   volatile uint32_t activated;  // tasks of this block that were let go: the loader's bound reads it
   uint32_t page_count;
   uint32_t debug;  // 1: delays or an injected fault; so that others need not look into memory
-  uint32_t spans[MGL_CUDA_TRACE_ROLES];  // recorded so far, each by its role
-  volatile uint32_t stop;                // the run is over or has failed: whoever waits gives up
+  volatile uint32_t stop;  // the run is over or has failed: whoever waits gives up
+  // With MGL_TRACE, of the task in a slot, by the first consumer: the clock when it saw the go, and
+  // for how long it has waited for weights.
+  uint32_t began[MGL_CUDA_SLOTS];
+  uint32_t starved[MGL_CUDA_SLOTS];
 };
 
 static_assert(sizeof(mgl_block) <= MGL_CUDA_BLOCK_BYTES, "scratch begins behind it");
@@ -64,6 +67,15 @@ static __device__ __forceinline__ void mgl_sync_consumers() {
 static __device__ __forceinline__ uint64_t mgl_global_ns() {
   unsigned long long now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+// For the trace: the low half of the multiprocessor's clock, or nothing at all without MGL_TRACE.
+static __device__ __forceinline__ uint32_t mgl_trace_clock() {
+  uint32_t now = 0;
+  if (MGL_TRACE) {
+    asm volatile("mov.u32 %0, %clock;" : "=r"(now));
+  }
   return now;
 }
 
@@ -152,7 +164,6 @@ struct mgl_worker {
   uint32_t page;         // of the ring: the next one to consume
   uint32_t page_parity;  // phase of its page_full
   uint32_t page_count;
-  uint64_t began_ns;  // with MGL_TRACE: when the task was let go
 };
 
 static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker *w) {
@@ -163,10 +174,28 @@ static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker
 // thread calls it once per task. False: the run has failed; the task returns at once.
 static __device__ __forceinline__ bool mgl_task_wait(mgl_worker *w) {
   bool goes = mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity);
-#if MGL_TRACE
-  w->began_ns = mgl_global_ns();
-#endif
+  if (MGL_TRACE && w->thread == 0) {
+    w->block->began[w->slot] = mgl_trace_clock();
+    w->block->starved[w->slot] = 0;
+  }
   return goes;
+}
+
+// Until the ring's next page is there.
+static __device__ __forceinline__ void mgl_page_wait(const mgl_worker *w) {
+  uint64_t *full = &w->block->page_full[w->page];
+  if (MGL_TRACE) {
+    if (mgl_mbarrier_test(full, w->page_parity)) {
+      return;
+    }
+    uint32_t from = mgl_trace_clock();
+    mgl_mbarrier_wait(full, w->page_parity);
+    if (w->thread == 0) {
+      w->block->starved[w->slot] += mgl_trace_clock() - from;
+    }
+    return;
+  }
+  mgl_mbarrier_wait(full, w->page_parity);
 }
 
 // --- warps and numbers ---------------------------------------------------------------------------

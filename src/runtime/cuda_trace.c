@@ -90,9 +90,8 @@ static const mgl_cuda_span *track_of(const tracks *t, uint32_t worker, uint32_t 
 static span complete(const tracks *t, uint32_t worker, uint32_t role, uint32_t at) {
   const mgl_cuda_trace *w = &t->workers[worker];
   const mgl_cuda_span *from = &track_of(t, worker, role)[at];
-  span out = {.iteration = from->note,
-              .graph = mgl_id_graph(from->id),
-              .task = mgl_id_index(from->id)};
+  span out = {
+      .iteration = from->note, .graph = mgl_id_graph(from->id), .task = mgl_id_index(from->id)};
   if (role == MGL_CUDA_TRACE_TRIGGER) {
     out.iteration = track_of(t, worker, MGL_CUDA_TRACE_COMPUTE)[at].note;
   } else if (role == MGL_CUDA_TRACE_COMPUTE) {

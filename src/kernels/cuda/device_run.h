@@ -252,7 +252,7 @@ typedef struct mgl_cuda_run {
   uint64_t *iteration_ns;  // [most_iterations + 1] global timer when each began; NULL: none
   mgl_cuda_span *spans;    // [workers, MGL_CUDA_TRACE_ROLES, span_count]; NULL: no trace
   uint32_t span_count;     // a power of two: the latest ones stay
-  uint32_t first_graph;  // of plans[0]
+  uint32_t first_graph;    // of plans[0]
 
   // Written by tasks. best: ordered f32 << 32 | ~index, the largest of each logit row; 0 between
   // iterations.

@@ -151,12 +151,24 @@ static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_l
   return true;
 }
 
-// All pages of a task. False: give up.
-static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
-  while (l->run->prefetch == 0 && l->ordinal >= l->block->activated) {
+// Without prefetch: until the task may run, and the ones before it have consumed all their pages.
+// False: give up.
+static __device__ __forceinline__ bool mgl_loader_turn(mgl_loader *l) {
+  uint32_t last = l->page == 0 ? l->page_count - 1 : l->page - 1;
+  uint32_t parity = l->page == 0 ? l->parity ^ 1 : l->parity;
+  while (l->ordinal >= l->block->activated ||
+         !mgl_mbarrier_test(&l->block->page_free[last], parity)) {
     if (mgl_loader_gives_up(l)) {
       return false;
     }
+  }
+  return true;
+}
+
+// All pages of a task. False: give up.
+static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
+  if (l->run->prefetch == 0 && !mgl_loader_turn(l)) {
+    return false;
   }
   uint32_t began = mgl_trace_clock();
   uint32_t most = mgl_batch_blocks(load->row_tiles);

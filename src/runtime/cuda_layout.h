@@ -88,6 +88,8 @@ typedef struct mgl_cuda_state_layout {
   uint64_t image_bytes;   // that a launch uploads
   uint64_t iteration_ns;  // [most_iterations + 1]
   uint64_t traces;        // [workers]
+  uint64_t
+      trace_marks;  // [workers, MGL_CUDA_TRACE_MARKS] in MGL_CUDA_MEMORY_TRACE, behind the spans
   uint64_t jit_size, scheduler_size;  // slots of a queue
   uint64_t counter_start[MGL_MAX_GRAPHS];
 } mgl_cuda_state_layout;

@@ -60,37 +60,74 @@ mgl_status mgl_cuda_program_write(mgl_cuda_program *p, uint32_t graph, const cha
   return status == MGL_OK ? synchronise(p, err) : status;
 }
 
-mgl_status mgl_cuda_program_read_kv(mgl_cuda_program *p, const char *name, uint32_t page, float *k,
-                                    float *v, mgl_error *err) {
-  const mgl_cuda_driver *driver = &p->device->driver;
+// --- KV ------------------------------------------------------------------------------------------
+
+// A page of a layer in device memory: K, and V behind it.
+typedef struct kv_page {
+  mgl_cu_ptr k, v;
+  size_t head_dim;
+  size_t head;       // elements of a KV head in a page
+  size_t count;      // elements of a page
+  mgl_bf16 *stored;  // [2, count] K [HKV, P, HD] and V [HKV, HD, P], as in device memory
+} kv_page;
+
+static mgl_status find_page(const mgl_cuda_program *p, const char *name, uint32_t number,
+                            kv_page *out, mgl_error *err) {
   uint32_t idx = mgl_graph_find(p->program, name);
   if (idx == MGL_NO_TENSOR || p->program->tensors[idx].placement != MGL_PLACE_KV ||
-      page >= p->options.page_count) {
+      number >= p->options.page_count) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" is no KV tensor with a page %u", name,
-                         page);
+                         number);
   }
-  size_t head_dim = p->model.head_dim;
-  size_t head = head_dim * MGL_CUDA_KV_PAGE_TOKENS;
-  size_t count = p->model.kv_heads * head;
-  mgl_bf16 *stored = mgl_alloc_zeroed(2 * count, sizeof *stored);
-  if (stored == NULL) {
+  *out = (kv_page){.head_dim = p->model.head_dim};
+  out->head = out->head_dim * MGL_CUDA_KV_PAGE_TOKENS;
+  out->count = p->model.kv_heads * out->head;
+  out->k =
+      p->memory[MGL_CUDA_MEMORY_KV] + p->layout.kv[idx] + number * out->count * sizeof *out->stored;
+  out->v = out->k + p->layout.kv_half_bytes;
+  out->stored = mgl_alloc_zeroed(2 * out->count, sizeof *out->stored);
+  if (out->stored == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a KV page");
   }
-  mgl_cu_ptr at = p->memory[MGL_CUDA_MEMORY_KV] + p->layout.kv[idx] + page * count * sizeof *stored;
-  mgl_status status = mgl_cuda_check(
-      driver, driver->copy_to_host(stored, at, count * sizeof *stored), "copy_to_host", err);
-  if (status == MGL_OK) {
-    status = mgl_cuda_check(
-        driver,
-        driver->copy_to_host(stored + count, at + p->layout.kv_half_bytes, count * sizeof *stored),
-        "copy_to_host", err);
+  return MGL_OK;
+}
+
+// Where V has element i of [HKV, P, HD].
+static size_t place_in_v(const kv_page *page, size_t i) {
+  size_t token = i % page->head / page->head_dim;
+  return i / page->head * page->head + i % page->head_dim * MGL_CUDA_KV_PAGE_TOKENS + token;
+}
+
+mgl_status mgl_cuda_program_read_kv(mgl_cuda_program *p, const char *name, uint32_t number,
+                                    float *k, float *v, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  kv_page page;
+  MGL_TRY(find_page(p, name, number, &page, err));
+  size_t bytes = page.count * sizeof *page.stored;
+  mgl_cu_result code = driver->copy_to_host(page.stored, page.k, bytes);
+  code = code != 0 ? code : driver->copy_to_host(page.stored + page.count, page.v, bytes);
+  mgl_status status = mgl_cuda_check(driver, code, "copy_to_host", err);
+  for (size_t i = 0; status == MGL_OK && i < page.count; i++) {
+    k[i] = mgl_bf16_to_f32(page.stored[i]);
+    v[i] = mgl_bf16_to_f32(page.stored[page.count + place_in_v(&page, i)]);
   }
-  for (size_t i = 0; status == MGL_OK && i < count; i++) {
-    size_t token = i % head / head_dim;
-    size_t dim = i % head_dim;
-    k[i] = mgl_bf16_to_f32(stored[i]);
-    v[i] = mgl_bf16_to_f32(stored[count + i / head * head + dim * MGL_CUDA_KV_PAGE_TOKENS + token]);
-  }
-  mgl_free(stored);
+  mgl_free(page.stored);
   return status;
+}
+
+mgl_status mgl_cuda_program_write_kv(mgl_cuda_program *p, const char *name, uint32_t number,
+                                     const float *k, const float *v, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  kv_page page;
+  MGL_TRY(find_page(p, name, number, &page, err));
+  size_t bytes = page.count * sizeof *page.stored;
+  for (size_t i = 0; i < page.count; i++) {
+    page.stored[i] = mgl_f32_to_bf16(k[i]);
+    page.stored[page.count + place_in_v(&page, i)] = mgl_f32_to_bf16(v[i]);
+  }
+  mgl_cu_result code = driver->copy_to_device(page.k, page.stored, bytes);
+  code = code != 0 ? code : driver->copy_to_device(page.v, page.stored + page.count, bytes);
+  mgl_status status = mgl_cuda_check(driver, code, "copy_to_device", err);
+  mgl_free(page.stored);
+  return status == MGL_OK ? synchronise(p, err) : status;
 }

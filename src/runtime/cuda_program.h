@@ -159,6 +159,8 @@ mgl_status mgl_cuda_program_write(mgl_cuda_program *program, uint32_t graph, con
 // A page of a layer's KV cache. k, v: [HKV, P, HD].
 mgl_status mgl_cuda_program_read_kv(mgl_cuda_program *program, const char *name, uint32_t page,
                                     float *k, float *v, mgl_error *err);
+mgl_status mgl_cuda_program_write_kv(mgl_cuda_program *program, const char *name, uint32_t page,
+                                     const float *k, const float *v, mgl_error *err);
 
 // Something that the user should know and that is no error, "" if there is nothing: device code
 // that could not be cached. Borrowed.

@@ -69,6 +69,7 @@ static void set_memory(const mgl_cuda_program *p, mgl_cuda_run *run) {
   run->span_count = p->options.trace_spans;
   if (p->options.trace_spans > 0) {
     run->spans = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TRACE]);
+    run->marks = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TRACE] + state->trace_marks);
   }
 }
 

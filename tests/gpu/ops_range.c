@@ -1,7 +1,8 @@
 // Some ops of a model through the whole pipeline, the others left out: the model's own task graphs,
 // places, events and launch; tasks of the ops that are left out wait, do nothing and trigger. The
-// range gets its inputs from the CPU's run of the ops before it, or random ones; everything else is
-// poisoned; every result, and the K and V that attention writes, is compared with the CPU's.
+// range gets its inputs from the CPU's run of the ops before it, or random ones, and the K and V of
+// earlier tokens from the CPU's cache; everything else is poisoned; every result, and the K and V
+// that attention writes, is compared with the CPU's.
 //
 //   gpu_tests ops model=MODEL [from=OP] [to=OP] [tokens=N] [context=N] [alone=1] [inputs=random]
 //                 [seed=N]
@@ -102,13 +103,11 @@ static void close_range(range *r) {
   gpu_model_close(&r->model);
 }
 
-// K and V of the tokens before, on both sides, by all ops.
+// K and V of the tokens before, by the CPU.
 static void make_context(range *r) {
-  mgl_error err = {0};
   for (uint32_t at = 0; at < r->options->context; at += TOKENS) {
     uint32_t left = r->options->context - at;
     make_plan(r, at, left < TOKENS ? left : TOKENS);
-    gpu_must(mgl_cuda_program_run_plan(r->gpu, r->plan, NULL, NULL, &err), &err);
     gpu_twin_run(&r->cpu, r->plan, 0, UINT32_MAX);
   }
 }
@@ -163,6 +162,49 @@ static void randomise(range *r, uint32_t first, uint32_t last) {
   gpu_twin_run(c, r->plan, first, last);
 }
 
+// K and V of a position as the CPU has them: [HKV, HD].
+static void read_cpu_kv(const range *r, const mgl_kv_layer *layer, uint32_t position, float *k,
+                        float *v) {
+  size_t dims = layer->head_dim;
+  size_t at = position % GPU_PAGE_TOKENS;
+  for (size_t i = 0; i < layer->kv_head_count * dims; i++) {
+    size_t page = (size_t)r->pages[position / GPU_PAGE_TOKENS] * layer->kv_head_count + i / dims;
+    k[i] = mgl_bf16_to_f32(((mgl_bf16 *)layer->k)[(page * dims + i % dims) * GPU_PAGE_TOKENS + at]);
+    v[i] = mgl_bf16_to_f32(((mgl_bf16 *)layer->v)[(page * GPU_PAGE_TOKENS + at) * dims + i % dims]);
+  }
+}
+
+// On the GPU: what the CPU has cached of an attention's earlier tokens, and poison behind them.
+static void write_context(range *r, uint32_t op) {
+  mgl_error err = {0};
+  uint32_t tensor = r->cpu.fused->ops[op].inputs[1];
+  const mgl_kv_layer *layer = &r->cpu.program->kv[tensor];
+  size_t heads = layer->kv_head_count;
+  size_t dims = layer->head_dim;
+  size_t count = heads * dims * GPU_PAGE_TOKENS;
+  float *page = gpu_must_alloc(2 * count, sizeof *page);
+  float *token = gpu_must_alloc(2 * heads * dims, sizeof *token);
+  for (uint32_t first = 0; first < r->options->context + r->options->tokens;
+       first += GPU_PAGE_TOKENS) {
+    for (size_t i = 0; i < 2 * count; i++) {
+      page[i] = NAN;
+    }
+    for (uint32_t i = 0; i < GPU_PAGE_TOKENS && first + i < r->options->context; i++) {
+      read_cpu_kv(r, layer, first + i, token, token + heads * dims);
+      for (size_t head = 0; head < 2 * heads; head++) {  // K's, then V's
+        memcpy(page + (head * GPU_PAGE_TOKENS + i) * dims, token + head * dims,
+               dims * sizeof *page);
+      }
+    }
+    gpu_must(mgl_cuda_program_write_kv(r->gpu, r->cpu.fused->tensors[tensor].name,
+                                       (uint32_t)r->pages[first / GPU_PAGE_TOKENS], page,
+                                       page + count, &err),
+             &err);
+  }
+  mgl_free(page);
+  mgl_free(token);
+}
+
 // On the GPU: the inputs, and poison for every other result.
 static void write_buffers(range *r) {
   mgl_error err = {0};
@@ -215,22 +257,6 @@ static double compare_result(range *r, uint32_t op, double most) {
   return d.relative;
 }
 
-// K (or V) of this iteration's tokens as the CPU has them: [tokens, HKV, HD].
-static void read_cpu_kv(const mgl_kv_layer *layer, const range *r, bool is_v, float *out) {
-  const mgl_bf16 *from = is_v ? layer->v : layer->k;
-  size_t heads = layer->kv_head_count;
-  size_t dims = layer->head_dim;
-  for (size_t i = 0; i < r->options->tokens * heads * dims; i++) {
-    size_t position = r->options->context + i / (heads * dims);
-    size_t head = i / dims % heads;
-    size_t dim = i % dims;
-    size_t at = position % GPU_PAGE_TOKENS;
-    size_t page = (size_t)r->pages[position / GPU_PAGE_TOKENS] * heads + head;
-    out[i] = mgl_bf16_to_f32(is_v ? from[(page * GPU_PAGE_TOKENS + at) * dims + dim]
-                                  : from[(page * dims + dim) * GPU_PAGE_TOKENS + at]);
-  }
-}
-
 static void read_gpu_kv(range *r, const mgl_kv_layer *layer, const char *name, float *k, float *v) {
   mgl_error err = {0};
   size_t heads = layer->kv_head_count;
@@ -258,8 +284,10 @@ static double compare_kv(range *r, uint32_t op, double most) {
   size_t count = (size_t)r->options->tokens * layer->kv_head_count * layer->head_dim;
   float *cpu = gpu_must_alloc(2 * count, sizeof *cpu);
   float *gpu = gpu_must_alloc(2 * count, sizeof *gpu);
-  read_cpu_kv(layer, r, false, cpu);
-  read_cpu_kv(layer, r, true, cpu + count);
+  size_t row = (size_t)layer->kv_head_count * layer->head_dim;
+  for (uint32_t i = 0; i < r->options->tokens; i++) {
+    read_cpu_kv(r, layer, r->options->context + i, cpu + i * row, cpu + count + i * row);
+  }
   read_gpu_kv(r, layer, r->cpu.fused->tensors[attend->inputs[1]].name, gpu, gpu + count);
   distance k = distance_of(gpu, cpu, count);
   distance v = distance_of(gpu + count, cpu + count, count);
@@ -320,6 +348,11 @@ static bool run_range(range *r, uint32_t first, uint32_t last) {
     randomise(r, first, last);
   }
   write_buffers(r);
+  for (uint32_t op = first; op <= last; op++) {
+    if (r->cpu.fused->ops[op].kind == MGL_OP_ATTEND) {
+      write_context(r, op);
+    }
+  }
   gpu_must(mgl_cuda_program_choose(r->gpu, gpu_op(r, first), gpu_op(r, last), &err), &err);
   gpu_must(mgl_cuda_program_run_plan(r->gpu, r->plan, NULL, NULL, &err), &err);
   for (uint32_t op = first; op <= last; op++) {

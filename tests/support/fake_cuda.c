@@ -222,9 +222,28 @@ int32_t fake_cuda_token(uint32_t slot, uint32_t position) {
   return (int32_t)((slot * 31 + position * 7) % 500);
 }
 
+// What a worker's clock shows: it begins somewhere, and gets faster and faster.
+static uint64_t clock_at(uint32_t worker, uint64_t ns) {
+  double seconds = (double)ns / 1e9;
+  return (worker * UINT64_C(7) << 33) + ns * FAKE_CUDA_CLOCKS +
+         (uint64_t)(seconds * seconds * 20 * worker);
+}
+
+static void mark(mgl_cuda_run *run, uint64_t ns) {
+  for (uint32_t i = 0; run->marks != NULL && i < FAKE_CUDA_WORKERS; i++) {
+    uint32_t at = run->traces[i].mark_count++ % MGL_CUDA_TRACE_MARKS;
+    run->marks[(size_t)i * MGL_CUDA_TRACE_MARKS + at] =
+        (mgl_cuda_mark){.ns = ns + i, .clock = clock_at(i, ns + i)};
+  }
+}
+
 static int device_next_plan(void *context, uint64_t iteration) {
-  const mgl_cuda_run *run = context;
+  enum { MARKS = 280 };  // in an iteration
+  mgl_cuda_run *run = context;
   run->iteration_ns[iteration] = fake.iteration_step_ns * (iteration + 1);
+  for (uint32_t i = 0; i < MARKS; i++) {
+    mark(run, run->iteration_ns[iteration] + i * fake.iteration_step_ns / MARKS);
+  }
   uint32_t graph = run->plans[iteration & 1].graph;
   return iteration < run->most_iterations && graph < run->protocol.graph_count ? (int)graph : -1;
 }
@@ -324,26 +343,15 @@ static void device_hang(mgl_cuda_run *run, uint32_t worker, const mgl_ready_task
 
 // --- its trace
 
-static uint64_t clock_at(uint32_t worker, uint64_t ns) {
-  return (worker * UINT64_C(7) << 33) + ns * FAKE_CUDA_CLOCKS;
-}
-
 static void record(mgl_cuda_run *run, uint32_t worker, mgl_cuda_trace_role role, uint64_t begin_ns,
                    uint64_t end_ns, uint32_t note, uint32_t id) {
-  uint32_t at = run->traces[worker].counts[role]++ & (run->span_count - 1);
+  uint32_t at = run->traces[worker].span_counts[role]++ & (run->span_count - 1);
   uint32_t track = worker * MGL_CUDA_TRACE_ROLES + role;
   run->spans[(size_t)track * run->span_count + at] =
       (mgl_cuda_span){.begin = (uint32_t)clock_at(worker, begin_ns),
                       .end = (uint32_t)clock_at(worker, end_ns),
                       .note = note,
                       .id = id};
-}
-
-static void mark(mgl_cuda_run *run, uint32_t which, uint64_t ns) {
-  for (uint32_t i = 0; run->traces != NULL && i < FAKE_CUDA_WORKERS; i++) {
-    run->traces[i].ns[which] = ns + i;
-    run->traces[i].clock[which] = clock_at(i, ns + i);
-  }
 }
 
 // number: of the task among the worker's in its iteration.
@@ -374,7 +382,7 @@ static void run_megakernel(mgl_cuda_run *run) {
   assert_int_equal(p->worker_count, FAKE_CUDA_WORKERS);
   assert_int_equal(run->first_graph, run->plans[0].graph);
   assert_int_equal(mgl_load_relaxed(&run->announced[0]), 1u << 8 | run->first_graph);
-  mark(run, 0, 500);
+  mark(run, 500);
   for (uint32_t i = 0; i < FAKE_CUDA_WORKERS; i++) {
     mgl_worker_init(p, &workers[i], i);
   }
@@ -401,7 +409,6 @@ static void run_megakernel(mgl_cuda_run *run) {
       assert_true(mgl_worker_finish(p, i, &ready));
     }
   }
-  mark(run, 1, fake.iteration_step_ns * (run->most_iterations + UINT64_C(2)));
   assert_int_equal(mgl_load_relaxed(&p->fault), MGL_FAULT_NONE);
 }
 

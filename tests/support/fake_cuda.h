@@ -15,7 +15,7 @@
 // Of its trace, on the device's timer: a worker's n-th task of iteration i is let go at
 // iteration_ns[i] + n * FAKE_CUDA_TASK_NS, for which it has waited since a quarter of that before,
 // while its weights were loaded; half of it is computing, half of that waiting for weights, and a
-// tenth triggering. Clocks differ between workers and count FAKE_CUDA_CLOCKS a nanosecond.
+// tenth triggering. Clocks differ between workers, drift, and count FAKE_CUDA_CLOCKS a nanosecond.
 enum {
   FAKE_CUDA_WORKERS = 6,
   FAKE_CUDA_NEVER = -1,

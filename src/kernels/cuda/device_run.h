@@ -212,10 +212,19 @@ typedef struct mgl_cuda_span {
   uint32_t id;  // graph << MGL_ID_INDEX_BITS | task
 } mgl_cuda_span;
 
-// Of one worker, written when it begins and when it ends.
+// The global timer and a multiprocessor's clock at the same time. Each worker takes such pairs all
+// the time, since clocks of different parts of the GPU drift against each other by microseconds in
+// some milliseconds (SPEED.md).
+typedef struct mgl_cuda_mark {
+  uint64_t ns, clock;
+} mgl_cuda_mark;
+
+enum { MGL_CUDA_TRACE_MARKS = 2048 };  // that stay of each worker: some 80 ms
+
+// Of one worker, written when it ends: what it has recorded, also what was overwritten.
 typedef struct mgl_cuda_trace {
-  uint64_t ns[2], clock[2];  // the global timer and the multiprocessor's clock at the same time
-  uint32_t counts[MGL_CUDA_TRACE_ROLES];  // spans recorded, also those that were overwritten
+  uint32_t span_counts[MGL_CUDA_TRACE_ROLES];
+  uint32_t mark_count;
 } mgl_cuda_trace;
 
 typedef struct mgl_cuda_run {
@@ -251,6 +260,7 @@ typedef struct mgl_cuda_run {
   uint32_t *merges;        // [items, HKV] chunks done; 0 between iterations
   uint64_t *iteration_ns;  // [most_iterations + 1] global timer when each began; NULL: none
   mgl_cuda_span *spans;    // [workers, MGL_CUDA_TRACE_ROLES, span_count]; NULL: no trace
+  mgl_cuda_mark *marks;    // [workers, MGL_CUDA_TRACE_MARKS]
   uint32_t span_count;     // a power of two: the latest ones stay
   uint32_t first_graph;    // of plans[0]
 

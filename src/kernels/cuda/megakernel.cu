@@ -11,6 +11,7 @@
 #include "kernels/cuda/tasks_attend.cuh"
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
+#include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/worker.cuh"
 
 static_assert(offsetof(mgl_task, cost) == MGL_HOST_BYTES_TASK_COST, "the host's layout");
@@ -192,7 +193,11 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
         mgl_storer_run(run, block);
       }
     } else if (run->scheduler_warps != 0 && blockIdx.x < run->protocol.scheduler_count) {
+      mgl_trace_end(run, 0);
       mgl_scheduler(run, blockIdx.x);
+      mgl_trace_end(run, 1);
+    } else {
+      mgl_trace_clocks(run, block);
     }
   }
 }

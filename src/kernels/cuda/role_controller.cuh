@@ -350,9 +350,6 @@ static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl
   c.run = run;
   c.block = block;
   mgl_trace_open(run, MGL_CUDA_TRACE_WAIT, &c.waits);
-  if (threadIdx.x % 32 == 0) {
-    mgl_trace_mark(run, 0);
-  }
   if (threadIdx.x % 32 == 0 && blockIdx.x == 0 && run->protocol.scheduler_count == 0) {
     mgl_launch_list list;
     mgl_begin_iteration(&run->protocol, 0, false, &list);
@@ -364,7 +361,6 @@ static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl
   if (threadIdx.x % 32 == 0) {
     block->stop = 1;
     mgl_trace_close(run, MGL_CUDA_TRACE_WAIT, &c.waits);
-    mgl_trace_mark(run, 1);
   }
 }
 

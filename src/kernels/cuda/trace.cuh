@@ -41,13 +41,12 @@ static __device__ __forceinline__ void mgl_trace_close(const mgl_cuda_run *run,
                                                        mgl_cuda_trace_role role,
                                                        const mgl_tracer *t) {
   if (MGL_TRACE) {
-    run->traces[blockIdx.x].counts[role] = t->count;
+    run->traces[blockIdx.x].span_counts[role] = t->count;
   }
 }
 
-// Both clocks at a tick of the global timer, which may be a microsecond long.
-// which: 0 at the start of the launch, 1 at its end.
-static __device__ __forceinline__ void mgl_trace_mark(const mgl_cuda_run *run, uint32_t which) {
+// Both clocks at a tick of the global timer, which may be a microsecond long; the number-th pair.
+static __device__ __forceinline__ void mgl_trace_mark(const mgl_cuda_run *run, uint32_t number) {
   if (MGL_TRACE) {
     uint64_t before = mgl_global_ns();
     uint64_t now = before;
@@ -56,8 +55,32 @@ static __device__ __forceinline__ void mgl_trace_mark(const mgl_cuda_run *run, u
       now = mgl_global_ns();
       asm volatile("mov.u64 %0, %clock64;" : "=l"(clock));
     }
-    run->traces[blockIdx.x].ns[which] = now;
-    run->traces[blockIdx.x].clock[which] = clock;
+    uint32_t at = blockIdx.x * MGL_CUDA_TRACE_MARKS + number % MGL_CUDA_TRACE_MARKS;
+    run->marks[at].ns = now;
+    run->marks[at].clock = clock;
+    run->traces[blockIdx.x].mark_count = number + 1;
+  }
+}
+
+// Where nobody is left to take pairs in between: number 0 at the start and 1 at the end.
+static __device__ __forceinline__ void mgl_trace_end(const mgl_cuda_run *run, uint32_t number) {
+  if (MGL_TRACE && threadIdx.x % 32 == 0) {
+    mgl_trace_mark(run, number);
+  }
+}
+
+enum { MGL_MARK_NS = 40000 };  // between two pairs: often enough that clocks drift by little
+
+// For a warp that has nothing else to do: pairs of clocks until the run is over.
+static __device__ __forceinline__ void mgl_trace_clocks(const mgl_cuda_run *run,
+                                                        const mgl_block *block) {
+  if (MGL_TRACE && threadIdx.x % 32 == 0) {
+    uint32_t number = 0;
+    while (block->stop == 0) {
+      mgl_trace_mark(run, number++);
+      __nanosleep(MGL_MARK_NS);
+    }
+    mgl_trace_mark(run, number);
   }
 }
 

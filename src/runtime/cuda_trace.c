@@ -3,11 +3,10 @@
 // Spans have the low halves of their multiprocessor's clock. The halves are completed by where the
 // iteration of the span began, which the device records in nanoseconds: right as long as a task
 // begins within a second of that. Nanoseconds follow from the pairs of both clocks that each
-// multiprocessor took all the time; a line is laid through some pairs around each one, since the
-// global timer is not read at the very same time as the clock. (Two pairs, at the start and at the
-// end, were not enough: frequencies differ between multiprocessors and change with the load.)
+// multiprocessor takes every few microseconds, on a line from one to the next. Two pairs, at the
+// start and at the end, are not enough: each part of the GPU has a clock of its own, whose
+// frequency follows the load by a percent and more (SPEED.md).
 #include <inttypes.h>
-#include <math.h>
 
 #include "base/alloc.h"
 #include "runtime/cuda_program_parts.h"
@@ -19,12 +18,10 @@ static const char *const role_names[MGL_CUDA_TRACE_ROLES] = {
     [MGL_CUDA_TRACE_TRIGGER] = "trigger",
 };
 
-enum { NEIGHBOURS = 8 };  // pairs on each side that a line goes through
-
 typedef struct tracks {
   mgl_cuda_trace *workers;  // [workers]
   mgl_cuda_span *spans;     // [workers, roles, capacity]
-  mgl_cuda_mark *marks;     // [workers, MGL_CUDA_TRACE_MARKS] once read: ascending, and smoothed
+  mgl_cuda_mark *marks;     // [workers, MGL_CUDA_TRACE_MARKS], rings
   uint64_t *iteration_ns;   // [iteration_count] when each began; 0: it did not
   size_t iteration_count;
   uint32_t worker_count, capacity;
@@ -37,10 +34,13 @@ typedef struct span {
   uint32_t iteration, graph, task;
 } span;
 
-static mgl_status copy_tracks(mgl_cuda_program *p, tracks *t, mgl_error *err) {
+static mgl_status read_tracks(mgl_cuda_program *p, tracks *t, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cuda_state_layout *state = &p->layout.state;
   mgl_cu_ptr memory = p->memory[MGL_CUDA_MEMORY_TRACE];
+  t->capacity = p->options.trace_spans;
+  t->worker_count = p->workers;
+  t->iteration_count = p->layout.most_iterations + (size_t)1;
   size_t kept = (size_t)t->worker_count * t->capacity;
   size_t marks = (size_t)t->worker_count * MGL_CUDA_TRACE_MARKS;
   t->workers = mgl_alloc_zeroed(t->worker_count, sizeof *t->workers);
@@ -65,110 +65,55 @@ static mgl_status copy_tracks(mgl_cuda_program *p, tracks *t, mgl_error *err) {
 
 // --- times ---------------------------------------------------------------------------------------
 
-static mgl_cuda_mark *marks_of(const tracks *t, uint32_t worker) {
-  return t->marks + (size_t)worker * MGL_CUDA_TRACE_MARKS;
-}
-
 static uint32_t mark_count(const tracks *t, uint32_t worker) {
   uint32_t count = t->workers[worker].mark_count;
   return count < MGL_CUDA_TRACE_MARKS ? count : MGL_CUDA_TRACE_MARKS;
 }
 
-// The pair at `at`, with the nanoseconds of the line through its neighbours (least squares).
-static mgl_cuda_mark smooth(const mgl_cuda_mark *marks, uint32_t count, uint32_t at) {
-  uint32_t first = at > NEIGHBOURS ? at - NEIGHBOURS : 0;
-  uint32_t last = count - at > NEIGHBOURS ? at + NEIGHBOURS : count - 1;
-  double n = last - first + 1;
-  double x_sum = 0;
-  double y_sum = 0;
-  double xx_sum = 0;
-  double xy_sum = 0;
-  for (uint32_t i = first; i <= last; i++) {
-    double x = (double)(int64_t)(marks[i].clock - marks[at].clock);
-    double y = (double)(int64_t)(marks[i].ns - marks[at].ns);
-    x_sum += x;
-    y_sum += y;
-    xx_sum += x * x;
-    xy_sum += x * y;
-  }
-  double spread = n * xx_sum - x_sum * x_sum;
-  double offset = spread > 0 ? (y_sum * xx_sum - x_sum * xy_sum) / spread : 0;
-  return (mgl_cuda_mark){.ns = marks[at].ns + (uint64_t)(int64_t)llround(offset),
-                         .clock = marks[at].clock};
+// The i-th pair that is kept, ascending.
+static const mgl_cuda_mark *mark_of(const tracks *t, uint32_t worker, uint32_t i) {
+  uint32_t first = t->workers[worker].mark_count - mark_count(t, worker);
+  return &t->marks[(size_t)worker * MGL_CUDA_TRACE_MARKS + (first + i) % MGL_CUDA_TRACE_MARKS];
 }
 
-// A worker's ring in order, and smoothed.
-static mgl_status arrange_marks(tracks *t, uint32_t worker, mgl_error *err) {
-  mgl_cuda_mark *marks = marks_of(t, worker);
-  uint32_t count = mark_count(t, worker);
-  uint32_t first = t->workers[worker].mark_count - count;
-  mgl_cuda_mark *in_order = mgl_alloc_zeroed(MGL_CUDA_TRACE_MARKS, sizeof *in_order);
-  if (in_order == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the clocks of a trace");
-  }
-  for (uint32_t i = 0; i < count; i++) {
-    in_order[i] = marks[(first + i) % MGL_CUDA_TRACE_MARKS];
-  }
-  for (uint32_t i = 0; i < count; i++) {
-    marks[i] = smooth(in_order, count, i);
-  }
-  mgl_free(in_order);
-  return MGL_OK;
-}
-
-static mgl_status read_tracks(mgl_cuda_program *p, tracks *t, mgl_error *err) {
-  t->capacity = p->options.trace_spans;
-  t->worker_count = p->workers;
-  t->iteration_count = p->layout.most_iterations + (size_t)1;
-  MGL_TRY(copy_tracks(p, t, err));
-  for (uint32_t i = 0; i < t->worker_count; i++) {
-    MGL_TRY(arrange_marks(t, i, err));
-  }
-  return MGL_OK;
-}
-
-// Of two pairs.
 static double clocks_per_ns(const mgl_cuda_mark *a, const mgl_cuda_mark *b) {
   return (double)(b->clock - a->clock) / (double)(b->ns - a->ns);
 }
 
 // The clock of which the low half is known, near the begin of an iteration.
 static uint64_t clock_of(const tracks *t, uint32_t worker, uint32_t iteration, uint32_t low) {
-  const mgl_cuda_mark *marks = marks_of(t, worker);
-  const mgl_cuda_mark *last = &marks[mark_count(t, worker) - 1];
+  const mgl_cuda_mark *last = mark_of(t, worker, mark_count(t, worker) - 1);
   uint64_t near_ns = iteration < t->iteration_count ? t->iteration_ns[iteration] : 0;
   near_ns = near_ns == 0 ? last->ns : near_ns;
-  double clocks = (double)(int64_t)(near_ns - last->ns) * clocks_per_ns(marks, last);
+  double clocks =
+      (double)(int64_t)(near_ns - last->ns) * clocks_per_ns(mark_of(t, worker, 0), last);
   uint64_t expected = last->clock + (uint64_t)(int64_t)clocks;
   return expected + (uint64_t)(int64_t)(int32_t)(low - (uint32_t)expected);
 }
 
-// Nanoseconds since the first iteration began: on the line through the two pairs around it, or the
-// nearest two.
-static double time_of(const tracks *t, uint32_t worker, uint64_t clock) {
-  const mgl_cuda_mark *marks = marks_of(t, worker);
-  uint32_t low = 0;  // marks[low] is the last one before it, or the first of all
+// The number of the last pair before a clock that has one behind it; the first or the last but one
+// where the clock lies outside.
+static uint32_t find_mark(const tracks *t, uint32_t worker, uint64_t clock) {
+  uint32_t low = 0;
   uint32_t high = mark_count(t, worker) - 1;
   while (high - low > 1) {
     uint32_t middle = low + (high - low) / 2;
-    if ((int64_t)(clock - marks[middle].clock) >= 0) {
+    if ((int64_t)(clock - mark_of(t, worker, middle)->clock) >= 0) {
       low = middle;
     } else {
       high = middle;
     }
   }
-  return (double)(int64_t)(marks[low].ns - t->iteration_ns[0]) +
-         (double)(int64_t)(clock - marks[low].clock) / clocks_per_ns(&marks[low], &marks[high]);
+  return low;
 }
 
-static bool is_timed(const tracks *t, uint32_t worker) {
-  const mgl_cuda_mark *marks = marks_of(t, worker);
-  uint32_t count = mark_count(t, worker);
-  bool ascends = count >= 2;
-  for (uint32_t i = 1; i < count; i++) {
-    ascends = ascends && marks[i].ns > marks[i - 1].ns && marks[i].clock > marks[i - 1].clock;
-  }
-  return ascends;
+// Nanoseconds since the first iteration began.
+static double time_of(const tracks *t, uint32_t worker, uint64_t clock) {
+  uint32_t at = find_mark(t, worker, clock);
+  const mgl_cuda_mark *before = mark_of(t, worker, at);
+  return (double)(int64_t)(before->ns - t->iteration_ns[0]) +
+         (double)(int64_t)(clock - before->clock) /
+             clocks_per_ns(before, mark_of(t, worker, at + 1));
 }
 
 static const mgl_cuda_span *track_of(const tracks *t, uint32_t worker, uint32_t role) {
@@ -178,8 +123,7 @@ static const mgl_cuda_span *track_of(const tracks *t, uint32_t worker, uint32_t 
 // The spans at place `at` of the rings.
 static span complete(const tracks *t, uint32_t worker, uint32_t role, uint32_t at) {
   const mgl_cuda_span *from = &track_of(t, worker, role)[at];
-  const mgl_cuda_mark *marks = marks_of(t, worker);
-  double rate = clocks_per_ns(marks, &marks[mark_count(t, worker) - 1]);
+  double rate = clocks_per_ns(mark_of(t, worker, 0), mark_of(t, worker, mark_count(t, worker) - 1));
   span out = {
       .iteration = from->note, .graph = mgl_id_graph(from->id), .task = mgl_id_index(from->id)};
   if (role == MGL_CUDA_TRACE_TRIGGER) {
@@ -227,7 +171,7 @@ static void append_track(const mgl_cuda_program *p, const tracks *t, uint32_t wo
                   ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":%" PRIu32
                   ",\"args\":{\"name\":\"SM %" PRIu32 " %s\"}}",
                   track, worker, role_names[role]);
-  if (!is_timed(t, worker)) {
+  if (mark_count(t, worker) < 2) {
     return;  // it did not come to its end
   }
   // A ring: the oldest stands behind the latest.

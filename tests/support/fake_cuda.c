@@ -238,7 +238,7 @@ static void mark(mgl_cuda_run *run, uint64_t ns) {
 }
 
 static int device_next_plan(void *context, uint64_t iteration) {
-  enum { MARKS = 280 };  // in an iteration
+  enum { MARKS = 700 };  // in an iteration
   mgl_cuda_run *run = context;
   run->iteration_ns[iteration] = fake.iteration_step_ns * (iteration + 1);
   for (uint32_t i = 0; i < MARKS; i++) {

@@ -212,14 +212,14 @@ typedef struct mgl_cuda_span {
   uint32_t id;  // graph << MGL_ID_INDEX_BITS | task
 } mgl_cuda_span;
 
-// The global timer and a multiprocessor's clock at the same time. Each worker takes such pairs all
-// the time, since clocks of different parts of the GPU drift against each other by microseconds in
-// some milliseconds (SPEED.md).
+// The global timer and a multiprocessor's clock at the same time. Each worker takes such a pair
+// every few microseconds: each part of the GPU has a clock of its own, whose frequency follows the
+// load (SPEED.md).
 typedef struct mgl_cuda_mark {
   uint64_t ns, clock;
 } mgl_cuda_mark;
 
-enum { MGL_CUDA_TRACE_MARKS = 2048 };  // that stay of each worker: some 80 ms
+enum { MGL_CUDA_TRACE_MARKS = 8192 };  // that stay of each worker: some 65 ms
 
 // Of one worker, written when it ends: what it has recorded, also what was overwritten.
 typedef struct mgl_cuda_trace {

@@ -13,7 +13,7 @@
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
 //                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [trace=FILE]
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
-//                                 [trace=DIR] [only=TEXT]  what each mechanism is worth
+//                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 // MODEL: tiny, wide, bias, or a folder with a config.json.
 #include <math.h>
 #include <stdarg.h>

@@ -193,9 +193,7 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
         mgl_storer_run(run, block);
       }
     } else if (run->scheduler_warps != 0 && blockIdx.x < run->protocol.scheduler_count) {
-      mgl_trace_end(run, 0);
       mgl_scheduler(run, blockIdx.x);
-      mgl_trace_end(run, 1);
     } else {
       mgl_trace_clocks(run, block);
     }

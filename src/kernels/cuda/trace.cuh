@@ -62,26 +62,33 @@ static __device__ __forceinline__ void mgl_trace_mark(const mgl_cuda_run *run, u
   }
 }
 
-// Where nobody is left to take pairs in between: number 0 at the start and 1 at the end.
-static __device__ __forceinline__ void mgl_trace_end(const mgl_cuda_run *run, uint32_t number) {
-  if (MGL_TRACE && threadIdx.x % 32 == 0) {
-    mgl_trace_mark(run, number);
+// A warp that takes pairs beside what else it does.
+struct mgl_marker {
+  uint32_t number;  // of the next pair
+  uint32_t clock;   // of the one before, its low half
+};
+
+enum { MGL_MARK_CLOCKS = 14000 };  // between two pairs: in 65 us clocks part by 0.1 us and more
+
+// One thread.
+static __device__ __forceinline__ void mgl_trace_mark_if_due(const mgl_cuda_run *run,
+                                                             mgl_marker *m) {
+  if (MGL_TRACE && (m->number == 0 || mgl_trace_clock() - m->clock > MGL_MARK_CLOCKS)) {
+    mgl_trace_mark(run, m->number++);
+    m->clock = mgl_trace_clock();
   }
 }
 
-// Between two pairs. In 65 us the clocks of two parts of the GPU part by 0.1 us and more.
-enum { MGL_MARK_NS = 6000 };
-
-// For a warp that has nothing else to do: pairs of clocks until the run is over.
+// For a warp that has nothing else to do: pairs until the run is over.
 static __device__ __forceinline__ void mgl_trace_clocks(const mgl_cuda_run *run,
                                                         const mgl_block *block) {
   if (MGL_TRACE && threadIdx.x % 32 == 0) {
-    uint32_t number = 0;
+    mgl_marker marker = {};
     while (block->stop == 0) {
-      mgl_trace_mark(run, number++);
-      __nanosleep(MGL_MARK_NS);
+      mgl_trace_mark_if_due(run, &marker);
+      __nanosleep(1000);
     }
-    mgl_trace_mark(run, number);
+    mgl_trace_mark(run, marker.number);
   }
 }
 

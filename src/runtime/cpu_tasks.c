@@ -243,6 +243,67 @@ static void run_linear_add(const mgl_cpu_program *p, const mgl_op *op, uint32_t 
   p->kernels->linear(&args, begin, end);
 }
 
+// --- weights -------------------------------------------------------------------------------------
+
+// Rows [first, first + count) of weight tensor `w`.
+typedef struct weight_rows {
+  uint32_t w, first, count;
+} weight_rows;
+
+// Piece `index` of what a tile of a linear op reads; its rows may be none. False: there are no
+// more.
+static bool find_rows(const mgl_cpu_program *p, const mgl_op *op, uint32_t begin, uint32_t end,
+                      uint32_t index, weight_rows *out) {
+  uint32_t first = begin, last = end, w = op->inputs[2], columns;
+  switch (op->kind) {
+    case MGL_OP_LINEAR: w = op->inputs[1]; break;
+    case MGL_OP_LINEAR_ADD: break;
+    case MGL_OP_LOGITS: w = op->inputs[3]; break;
+    case MGL_OP_QKV_PROJ: {
+      uint32_t offset = 0;
+      for (uint32_t i = 0; i < index && i < 3; i++) {
+        offset += p->graph->tensors[op->inputs[2 + i]].dims[0].number;
+      }
+      if (index >= 3) {
+        return false;
+      }
+      w = op->inputs[2 + index];
+      first = begin > offset ? begin - offset : 0;
+      last = end > offset ? smaller(end - offset, p->graph->tensors[w].dims[0].number) : 0;
+      *out = (weight_rows){w, first, first < last ? last - first : 0};
+      return true;
+    }
+    case MGL_OP_GATE_UP:
+      columns = gate_up_columns(p->largest.tokens);
+      first = begin + index / 2 * columns;
+      if (first >= end) {
+        return false;
+      }
+      *out = (weight_rows){op->inputs[2 + index % 2], first, smaller(end - first, columns)};
+      return true;
+    default: return false;
+  }
+  *out = (weight_rows){w, first, last - first};
+  return index == 0 && first < last;
+}
+
+size_t mgl_cpu_task_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_t begin, uint32_t end,
+                            size_t from, const void **out) {
+  weight_rows rows;
+  for (uint32_t i = 0; find_rows(p, &p->graph->ops[op_idx], begin, end, i, &rows); i++) {
+    const mgl_tensor *weight = &p->graph->tensors[rows.w];
+    size_t row_bytes = weight->dims[1].number * mgl_dtype_bytes(weight->dtype);
+    size_t bytes = rows.count * row_bytes;
+    if (from < bytes) {
+      *out =
+          (const unsigned char *)mgl_cpu_program_tensor(p, rows.w) + rows.first * row_bytes + from;
+      return bytes - from;
+    }
+    from -= bytes;
+  }
+  return 0;
+}
+
 // --- attention -----------------------------------------------------------------------------------
 
 // One attend op and the KV head that a tile unit computes of it.

@@ -178,7 +178,8 @@ typedef struct mgl_planner {
   uint64_t entries_at;    // mgl_plan_entry [min(iteration_tokens, sequences)]
   uint64_t order_at;      // uint32_t [slots]
   uint64_t rows_at;       // uint32_t [slots] scratch, by index in order[]
-  uint64_t leaving_at;    // uint32_t [max(slots, pages_per_sequence)] scratch
+  uint64_t leaving_at;    // uint32_t [slots] scratch
+  uint64_t idle_at;       // uint32_t [pages_per_sequence] scratch
   uint64_t tables_at;     // int32_t [slots, table_stride] pages of each slot
   uint64_t pages_at;      // mgl_planner_page [page_count]
   uint64_t free_at;       // uint32_t [page_count] stack of free pages

@@ -37,7 +37,7 @@ typedef struct world_request {
   bool stopped, cancelled, paused;
   bool admitted;         // had a row
   uint32_t rows_behind;  // rows planned behind its stop token
-  uint32_t idle_turns;   // turns since its last row
+  uint32_t idle_turns;   // turns without a row while it is the first that runs
 } world_request;
 
 // What a turn does to a planner, for a second planner that does the same.
@@ -53,11 +53,13 @@ typedef struct world {
   mgl_planner_limits limits;
   mgl_planner *planner;
   uint64_t random;
-  uint32_t arrive_percent, cancel_percent, pause_percent, stop_percent;  // of turns, of requests
-  uint32_t families;        // of prompts with the same beginning
-  world_request *requests;  // [slots]; tokens NULL: none
-  uint64_t *cells;          // [page_count * P]
-  mgl_plan_entry *flying;   // the iteration that was planned and has not run
+  uint32_t arrive_percent;                   // that another request comes, in a turn
+  uint32_t cancel_permille, pause_permille;  // of each request, in a turn
+  uint32_t stop_percent;                     // of requests
+  uint32_t families;                         // of prompts with the same beginning
+  world_request *requests;                   // [slots]; tokens NULL: none
+  uint64_t *cells;                           // [page_count * P]
+  mgl_plan_entry *flying;                    // the iteration that was planned and has not run
   uint32_t flying_count;
   uint32_t submitted, ended;
   uint32_t resumed;
@@ -188,10 +190,10 @@ static inline void world_wishes(world *w) {
     if (r->sampled >= r->stop_at) {
       r->stopped = true;
       world_wish(w, i, 0);
-    } else if (world_random(w, 1000) < w->cancel_percent) {
+    } else if (world_random(w, 1000) < w->cancel_permille) {
       r->cancelled = true;
       world_wish(w, i, 0);
-    } else if (!r->paused && world_random(w, 1000) < w->pause_percent) {
+    } else if (!r->paused && world_random(w, 1000) < w->pause_permille) {
       r->paused = true;
       r->planned = 0;
       world_wish(w, i, 1);
@@ -288,7 +290,6 @@ static inline void world_take_plan(world *w) {
     r->planned = end;
     r->token_count += (e->flags & MGL_ENTRY_SAMPLES) != 0 ? 1 : 0;
     r->admitted = true;
-    r->idle_turns = 0;
     tokens += e->count;
     samples += (e->flags & MGL_ENTRY_SAMPLES) != 0 ? 1 : 0;
     w->flying[i] = *e;

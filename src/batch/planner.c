@@ -5,8 +5,12 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "batch/planner_plan.h"
 #include "batch/planner_requests.h"
+
+// As kernels/cuda/planner.cu expects them.
+_Static_assert(sizeof(mgl_planner_slot) == 48 && sizeof(mgl_planner_page) == 64 &&
+                   sizeof(mgl_planner_command) == 32 && sizeof(mgl_planner_limits) == 40,
+               "one layout for host and device");
 
 static const mgl_lanes one_lane = {.lane = 0, .count = 1};
 

@@ -193,6 +193,23 @@ typedef struct mgl_planner_request {
   const mgl_page_key *keys;
 } mgl_planner_request;
 
+// A call of the planner as data, for whoever makes it elsewhere: mgl_planner_obey of
+// batch/planner_requests.h.
+typedef enum mgl_planner_call {
+  MGL_CALL_SUBMIT,
+  MGL_CALL_END,
+  MGL_CALL_PAUSE,
+  MGL_CALL_RESUME,
+  MGL_CALL_SETTLE,
+  MGL_CALL_PLAN,
+} mgl_planner_call;
+
+typedef struct mgl_planner_command {
+  uint32_t call;  // mgl_planner_call
+  uint32_t slot;
+  mgl_planner_request request;  // of MGL_CALL_SUBMIT
+} mgl_planner_command;
+
 #ifndef __CUDACC__
 
 #include "base/status.h"

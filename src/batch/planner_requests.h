@@ -1,9 +1,9 @@
-// Requests enter the planner, and what is wished of them. One source for host and device; one lane
-// calls.
+// Requests enter the planner, and what is wished of them; and all calls as data. One source for
+// host and device; but for mgl_planner_obey, one lane calls.
 #ifndef MGL_BATCH_PLANNER_REQUESTS_H
 #define MGL_BATCH_PLANNER_REQUESTS_H
 
-#include "batch/planner_pages.h"
+#include "batch/planner_plan.h"
 
 MGL_PLANNER_FN bool mgl_planner_is_free_on(const mgl_planner *p, uint32_t slot) {
   const mgl_planner_slot *s = &mgl_planner_slots(p)[slot];
@@ -40,6 +40,26 @@ MGL_PLANNER_FN void mgl_planner_resume_on(mgl_planner *p, uint32_t slot) {
     s->wishes &= ~(uint32_t)MGL_WISH_PAUSE;
     p->changes++;
   }
+}
+
+// All lanes: does what the command says.
+MGL_PLANNER_FN void mgl_planner_obey(mgl_lanes lanes, mgl_planner *p,
+                                     const mgl_planner_command *command) {
+  if (command->call == MGL_CALL_SETTLE) {
+    mgl_planner_settle_on(lanes, p);
+  } else if (command->call == MGL_CALL_PLAN) {
+    (void)mgl_planner_plan_on(lanes, p);
+  } else if (lanes.lane == 0) {
+    if (command->call == MGL_CALL_SUBMIT) {
+      mgl_planner_submit_on(p, command->slot, &command->request);
+    } else if (command->call == MGL_CALL_RESUME) {
+      mgl_planner_resume_on(p, command->slot);
+    } else {
+      mgl_planner_wish_on(p, command->slot,
+                          command->call == MGL_CALL_END ? MGL_WISH_END : MGL_WISH_PAUSE);
+    }
+  }
+  mgl_lanes_sync(lanes);
 }
 
 #endif

@@ -60,6 +60,17 @@ static void lanes_model_round(void) {
   }
 }
 
+static void lanes_model_begin(uint32_t lane) {
+  ucontext_t *context = &lanes_model.lanes[lane];
+  if (getcontext(context) != 0) {
+    abort();
+  }
+  context->uc_stack.ss_sp = lanes_model.stacks + (size_t)lane * LANES_MODEL_STACK;
+  context->uc_stack.ss_size = LANES_MODEL_STACK;
+  context->uc_link = &lanes_model.main;
+  makecontext(context, lanes_model_enter, 0);
+}
+
 // Runs `run` on all lanes to its end. Aborts when lanes do not make the same calls.
 static void lanes_model_run(uint32_t count, void (*run)(mgl_lanes lanes, void *context),
                             void *context) {
@@ -73,13 +84,7 @@ static void lanes_model_run(uint32_t count, void (*run)(mgl_lanes lanes, void *c
   lanes_model.run = run;
   lanes_model.context = context;
   for (uint32_t i = 0; i < count; i++) {
-    if (getcontext(&lanes_model.lanes[i]) != 0) {
-      abort();
-    }
-    lanes_model.lanes[i].uc_stack.ss_sp = lanes_model.stacks + (size_t)i * LANES_MODEL_STACK;
-    lanes_model.lanes[i].uc_stack.ss_size = LANES_MODEL_STACK;
-    lanes_model.lanes[i].uc_link = &lanes_model.main;
-    makecontext(&lanes_model.lanes[i], lanes_model_enter, 0);
+    lanes_model_begin(i);
   }
   for (;;) {
     lanes_model_round();

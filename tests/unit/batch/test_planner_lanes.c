@@ -4,55 +4,45 @@
 #define MGL_PLANNER_LANES_MODEL
 #include "planner_world.h"
 
-#include "batch/planner_plan.h"
 #include "batch/planner_requests.h"
 
 typedef struct many_lanes {
   mgl_planner *planner;
   const mgl_planner *other;  // of one lane
   uint32_t lanes;
+  const mgl_planner_command *command;
   uint64_t calls;
 } many_lanes;
 
-static void settle_lane(mgl_lanes lanes, void *context) {
-  mgl_planner_settle_on(lanes, ((many_lanes *)context)->planner);
+static void obey_lane(mgl_lanes lanes, void *context) {
+  const many_lanes *m = context;
+  mgl_planner_obey(lanes, m->planner, m->command);
 }
 
-static void plan_lane(mgl_lanes lanes, void *context) {
-  many_lanes *m = context;
-  assert_int_equal(mgl_planner_plan_on(lanes, m->planner), m->other->token_count);
-}
-
-static void compare(many_lanes *m) {
+static void obey(many_lanes *m, const mgl_planner_command *command) {
+  m->command = command;
   m->calls++;
+  lanes_model_run(m->lanes, obey_lane, m);
   assert_memory_equal(m->planner, m->other, m->other->bytes);
 }
 
 static void mirror_submit(void *context, uint32_t slot, const mgl_planner_request *request) {
   many_lanes *m = context;
   assert_true(mgl_planner_is_free_on(m->planner, slot));
-  mgl_planner_submit_on(m->planner, slot, request);
-  compare(m);
+  obey(m, &(mgl_planner_command){.call = MGL_CALL_SUBMIT, .slot = slot, .request = *request});
 }
 
 static void mirror_wish(void *context, uint32_t slot, int wish) {
-  many_lanes *m = context;
-  if (wish == 2) {
-    mgl_planner_resume_on(m->planner, slot);
-  } else {
-    mgl_planner_wish_on(m->planner, slot, wish == 0 ? MGL_WISH_END : MGL_WISH_PAUSE);
-  }
-  compare(m);
+  static const mgl_planner_call calls[] = {MGL_CALL_END, MGL_CALL_PAUSE, MGL_CALL_RESUME};
+  obey(context, &(mgl_planner_command){.call = calls[wish], .slot = slot});
 }
 
 static void mirror_settle(void *context) {
-  lanes_model_run(((many_lanes *)context)->lanes, settle_lane, context);
-  compare(context);
+  obey(context, &(mgl_planner_command){.call = MGL_CALL_SETTLE});
 }
 
 static void mirror_plan(void *context) {
-  lanes_model_run(((many_lanes *)context)->lanes, plan_lane, context);
-  compare(context);
+  obey(context, &(mgl_planner_command){.call = MGL_CALL_PLAN});
 }
 
 static void run_world(const mgl_planner_limits *limits, uint64_t seed, uint32_t lanes,

@@ -282,7 +282,7 @@ static mgl_status not_finite(mgl_engine *engine, const sequence *s, mgl_error *e
 }
 
 // Samples for every sequence whose last known token was computed, and ends those that are done.
-static mgl_status commit(mgl_engine *engine, const float *logits, mgl_token_callback *on_token,
+static mgl_status commit(mgl_engine *engine, const mgl_logits *logits, mgl_token_callback *on_token,
                          void *context, mgl_iteration *stats, mgl_error *err) {
   const mgl_plan *plan = engine->plan;
   uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
@@ -297,8 +297,9 @@ static mgl_status commit(mgl_engine *engine, const float *logits, mgl_token_call
     if (s->computed_count < s->token_count) {
       continue;
     }
-    const float *row = logits + (size_t)logit_row++ * vocab_size;
-    int32_t token = (int32_t)mgl_sample(engine->sampler, row, &s->sampling, s->token_count);
+    const float *row = logits->rows + (size_t)logit_row * vocab_size;
+    uint32_t best = logits->best[logit_row++];
+    int32_t token = (int32_t)mgl_sample(engine->sampler, row, best, &s->sampling, s->token_count);
     if (!isfinite(row[token])) {
       return not_finite(engine, s, err);
     }
@@ -325,7 +326,7 @@ typedef struct engine_run {
 } engine_run;
 
 // Commits the iteration before and plans the next.
-static const mgl_plan *next_plan(void *context, const float *logits) {
+static const mgl_plan *next_plan(void *context, const mgl_logits *logits) {
   engine_run *run = context;
   mgl_engine *engine = run->engine;
   if (logits == NULL) {

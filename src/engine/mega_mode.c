@@ -3,8 +3,8 @@
 #include <assert.h>
 
 #include "base/alloc.h"
+#include "runtime/cpu_argmax.h"
 #include "runtime/cpu_mega.h"
-#include "runtime/cpu_program.h"
 #include "runtime/cpu_tasks.h"
 
 enum { MAX_GRAPHS = 7 };  // 1, 2, 4 ... 64 tokens
@@ -38,10 +38,18 @@ static void run_task(void *context, uint32_t worker, const mgl_task_graph *graph
                    task->end);
 }
 
+mgl_logits mgl_logits_of(const mgl_cpu_program *program) {
+  return (mgl_logits){.rows = mgl_cpu_program_tensor(program, program->logits),
+                      .best = mgl_cpu_program_best_logits(program)};
+}
+
 static int next_plan(void *context, uint64_t iteration) {
   mgl_mega_mode *mode = context;
-  const float *logits = iteration == 0 ? NULL : mgl_cpu_program_find(mode->current, "logits");
-  const mgl_plan *plan = mode->next(mode->next_context, logits);
+  mgl_logits logits = {0};
+  if (iteration > 0) {
+    logits = mgl_logits_of(mode->current);
+  }
+  const mgl_plan *plan = mode->next(mode->next_context, iteration > 0 ? &logits : NULL);
   if (plan == NULL) {
     return -1;
   }

@@ -207,11 +207,12 @@ mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_call
     return mgl_mega_mode_run(runner->mega, next, context, err);
   }
   assert(mode == MGL_MODE_EAGER);
-  const float *logits = NULL;
-  const mgl_plan *plan;
-  while ((plan = next(context, logits)) != NULL) {
+  mgl_logits logits = {0};
+  const mgl_plan *plan = next(context, NULL);
+  while (plan != NULL) {
     mgl_cpu_eager_run(runner->program, runner->team, plan);
-    logits = mgl_cpu_program_find(runner->program, "logits");
+    logits = mgl_logits_of(runner->program);
+    plan = next(context, &logits);
   }
   return MGL_OK;
 }
@@ -219,22 +220,24 @@ mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_call
 // One plan, then the end; keeps its logits.
 typedef struct single_run {
   const mgl_plan *plan;
-  const float *logits;
+  mgl_logits logits;
 } single_run;
 
-static const mgl_plan *next_of_single(void *context, const float *logits) {
+static const mgl_plan *next_of_single(void *context, const mgl_logits *logits) {
   single_run *single = context;
   const mgl_plan *plan = single->plan;
   single->plan = NULL;
-  single->logits = logits;
+  if (logits != NULL) {
+    single->logits = *logits;
+  }
   return plan;
 }
 
-mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan,
-                          const float **logits, mgl_error *err) {
+mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan, mgl_logits *out,
+                          mgl_error *err) {
   single_run single = {.plan = plan};
   MGL_TRY(mgl_runner_loop(runner, mode, next_of_single, &single, err));
-  *logits = single.logits;
+  *out = single.logits;
   return MGL_OK;
 }
 

@@ -62,15 +62,15 @@ mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_op
 void mgl_runner_destroy(mgl_runner *runner);  // NULL is fine
 
 // Runs iterations until `next` returns NULL: in mode mega, without leaving the megakernel between
-// them. `next` (engine/mega_mode.h) gets the logits of the iteration before,
-// [plan->logit_row_count, V] f32, valid until the plan that it returns is run; it may be called on
-// another thread than this one, and must not call the runner.
+// them. `next` (engine/mega_mode.h) gets the logits of the iteration before, valid until the plan
+// that it returns is run; it may be called on another thread than this one, and must not call the
+// runner.
 mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_callback *next,
                            void *context, mgl_error *err);
 
-// Runs one iteration. *logits is valid until the next run.
-mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan,
-                          const float **logits, mgl_error *err);
+// Runs one iteration. *out is valid until the next run.
+mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan, mgl_logits *out,
+                          mgl_error *err);
 
 // Whole requests in one launch, on a GPU only.
 mgl_status mgl_runner_generate(mgl_runner *runner, const mgl_cuda_job *job,

@@ -246,6 +246,11 @@ static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_
   }
 }
 
+static bool interrupted(void *context) {
+  (void)context;
+  return mgl_interrupt_seen();
+}
+
 static mgl_status start(run *r, mgl_error *err) {
   const mgl_generation *generation = &r->model.folder.generation;
   uint32_t longest = 0;
@@ -266,7 +271,7 @@ static mgl_status start(run *r, mgl_error *err) {
   }
   MGL_TRY(mgl_app_model_start(&r->model, r->arguments, &options, &r->runner, err));
   mgl_engine_options engine_options = {.mode = mgl_app_mode(r->arguments),
-                                       .should_stop = mgl_interrupt_seen};
+                                       .should_stop = interrupted};
   MGL_TRY(mgl_engine_create(r->runner, &engine_options, &r->engine, err));
   for (size_t i = 0; i < r->stream_count; i++) {
     const stream *s = &r->streams[i];

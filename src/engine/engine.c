@@ -33,9 +33,11 @@ struct mgl_engine {
   mgl_kv_pages pages;
   sequence *waiting;  // in order of submission
   sequence *running;  // in order of admission
+  sequence *paused;
   uint32_t running_count;
   uint32_t request_count;
-  sequence **planned;  // [limits.sequences] the sequence of each plan entry
+  sequence **planned;                // [limits.sequences] the sequence of each plan entry
+  mgl_engine_statistics statistics;  // what counts up
 };
 
 mgl_status mgl_engine_create(mgl_runner *runner, const mgl_engine_options *options,
@@ -75,6 +77,14 @@ static void sequence_destroy(sequence *s) {
   }
 }
 
+static void append_sequence(sequence **list, sequence *s) {
+  while (*list != NULL) {
+    list = &(*list)->next;
+  }
+  s->next = NULL;
+  *list = s;
+}
+
 static void destroy_list(sequence *s) {
   while (s != NULL) {
     sequence *next = s->next;
@@ -89,6 +99,7 @@ void mgl_engine_destroy(mgl_engine *engine) {
   }
   destroy_list(engine->waiting);
   destroy_list(engine->running);
+  destroy_list(engine->paused);
   mgl_plan_destroy(engine->plan);
   mgl_sampler_destroy(engine->sampler);
   mgl_kv_pages_reset(&engine->pages);
@@ -96,7 +107,13 @@ void mgl_engine_destroy(mgl_engine *engine) {
   mgl_free(engine);
 }
 
-static mgl_status check_request(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
+// The last token is sampled but never fed back, so it needs no KV slot.
+static uint32_t pages_for(const mgl_engine *engine, uint32_t max_tokens) {
+  uint32_t page_tokens = mgl_runner_limits(engine->runner)->page_tokens;
+  return (max_tokens - 1 + page_tokens - 1) / page_tokens;
+}
+
+mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
   const mgl_plan_limits *limits = mgl_runner_limits(engine->runner);
   uint64_t most = (uint64_t)limits->pages_per_sequence * limits->page_tokens;
   uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
@@ -121,22 +138,21 @@ static mgl_status check_request(const mgl_engine *engine, const mgl_request *r, 
                            i, vocab_size - 1, r->prompt[i]);
     }
   }
+  uint32_t max_tokens = (uint32_t)r->prompt_count + r->max_new_tokens;
+  if (pages_for(engine, max_tokens) > engine->pages.page_count) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "a sequence of %u tokens needs %u KV pages, there are %u", max_tokens,
+                         pages_for(engine, max_tokens), engine->pages.page_count);
+  }
   return MGL_OK;
 }
 
 mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uint32_t *out_request,
                              mgl_error *err) {
-  MGL_TRY(check_request(engine, request, err));
-  const mgl_plan_limits *limits = mgl_runner_limits(engine->runner);
+  MGL_TRY(mgl_engine_check(engine, request, err));
   uint32_t prompt_count = (uint32_t)request->prompt_count;
   uint32_t max_tokens = prompt_count + request->max_new_tokens;
-  // The last token is sampled but never fed back, so it needs no KV slot.
-  uint32_t page_count = (max_tokens - 1 + limits->page_tokens - 1) / limits->page_tokens;
-  if (page_count > engine->pages.page_count) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "a sequence of %u tokens needs %u KV pages, there are %u", max_tokens,
-                         page_count, engine->pages.page_count);
-  }
+  uint32_t page_count = pages_for(engine, max_tokens);
   sequence *s = mgl_alloc_zeroed(1, sizeof *s);
   int32_t *tokens = mgl_alloc_zeroed(max_tokens, sizeof *tokens);
   int32_t *pages = mgl_alloc_zeroed(page_count, sizeof *pages);
@@ -160,11 +176,7 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
   if (request->stop_count > 0) {
     memcpy(s->stop_ids, request->stop_ids, request->stop_count * sizeof *s->stop_ids);
   }
-  sequence **tail = &engine->waiting;
-  while (*tail != NULL) {
-    tail = &(*tail)->next;
-  }
-  *tail = s;
+  append_sequence(&engine->waiting, s);
   *out_request = engine->request_count++;
   return MGL_OK;
 }
@@ -248,24 +260,79 @@ static mgl_finish_reason finish_reason(const sequence *s) {
   return s->token_count == s->max_tokens ? MGL_FINISH_LENGTH : MGL_FINISH_NONE;
 }
 
+// Takes a request out of a list; NULL if it is not there.
+static sequence *take_out(sequence **list, uint32_t request) {
+  while (*list != NULL && (*list)->request != request) {
+    list = &(*list)->next;
+  }
+  sequence *found = *list;
+  if (found != NULL) {
+    *list = found->next;
+  }
+  return found;
+}
+
+// The same of the running list; its pages become free.
+static sequence *take_running(mgl_engine *engine, uint32_t request) {
+  sequence *found = take_out(&engine->running, request);
+  if (found != NULL) {
+    mgl_kv_pages_give_back(&engine->pages, found->page_count, found->pages);
+    engine->running_count--;
+  }
+  return found;
+}
+
 void mgl_engine_cancel(mgl_engine *engine, uint32_t request) {
-  for (sequence **at = &engine->waiting; *at != NULL; at = &(*at)->next) {
-    if ((*at)->request == request) {
-      sequence *gone = *at;
-      *at = gone->next;
-      sequence_destroy(gone);
-      return;
+  sequence *gone = take_running(engine, request);
+  gone = gone != NULL ? gone : take_out(&engine->waiting, request);
+  sequence_destroy(gone != NULL ? gone : take_out(&engine->paused, request));
+}
+
+void mgl_engine_pause(mgl_engine *engine, uint32_t request) {
+  sequence *s = take_running(engine, request);
+  s = s != NULL ? s : take_out(&engine->waiting, request);
+  if (s != NULL) {
+    s->computed_count = 0;
+    append_sequence(&engine->paused, s);
+  }
+}
+
+void mgl_engine_resume(mgl_engine *engine, uint32_t request) {
+  sequence *s = take_out(&engine->paused, request);
+  if (s != NULL) {
+    append_sequence(&engine->waiting, s);
+  }
+}
+
+bool mgl_engine_knows(const mgl_engine *engine, uint32_t request) {
+  const sequence *lists[] = {engine->running, engine->waiting, engine->paused};
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+    for (const sequence *s = lists[i]; s != NULL; s = s->next) {
+      if (s->request == request) {
+        return true;
+      }
     }
   }
-  for (sequence **at = &engine->running; *at != NULL; at = &(*at)->next) {
-    if ((*at)->request == request) {
-      sequence *gone = *at;
-      *at = gone->next;
-      mgl_kv_pages_give_back(&engine->pages, gone->page_count, gone->pages);
-      engine->running_count--;
-      sequence_destroy(gone);
-      return;
-    }
+  return false;
+}
+
+// --- statistics ----------------------------------------------------------------------------------
+
+static void count_iteration(mgl_engine *engine, const mgl_iteration *iteration) {
+  mgl_engine_statistics *s = &engine->statistics;
+  s->iterations++;
+  s->prompt_tokens += iteration->prompt_tokens;
+  s->decode_tokens += iteration->decode_tokens;
+  s->total_ns += iteration->ns;
+}
+
+void mgl_engine_get_statistics(const mgl_engine *engine, mgl_engine_statistics *out) {
+  *out = engine->statistics;
+  out->pages = engine->pages.page_count;
+  out->pages_used = engine->pages.page_count - engine->pages.free_count;
+  out->running = engine->running_count;
+  for (const sequence *s = engine->waiting; s != NULL; s = s->next) {
+    out->waiting++;
   }
 }
 
@@ -340,15 +407,24 @@ static const mgl_plan *next_plan(void *context, const mgl_logits *logits) {
     uint64_t now_ns = mgl_clock_ns();
     stats.ns = now_ns - run->start_ns;
     run->start_ns = now_ns;
+    count_iteration(engine, &stats);
     if (run->on_iteration != NULL && !run->on_iteration(run->context, &stats)) {
       return NULL;
     }
   }
+  if (engine->options.before_plan != NULL) {
+    engine->options.before_plan(engine->options.context);
+  }
   if (!mgl_engine_has_work(engine)) {
     return NULL;
   }
+  uint64_t planning_ns = mgl_clock_ns();
   admit(engine);
   plan_iteration(engine);
+  uint32_t used = engine->pages.page_count - engine->pages.free_count;
+  mgl_engine_statistics *s = &engine->statistics;
+  s->pages_used_most = used > s->pages_used_most ? used : s->pages_used_most;
+  s->planning_ns += mgl_clock_ns() - planning_ns;
   return engine->plan;
 }
 
@@ -366,6 +442,7 @@ static mgl_status run_planned(mgl_engine *engine, mgl_token_callback *on_token,
 // --- on a GPU: a launch for whole requests -------------------------------------------------------
 
 typedef struct device_run {
+  mgl_engine *engine;
   sequence *sequences[MGL_CUDA_MAX_SEQUENCES];  // of the present launch; they are in `waiting`
   mgl_cuda_request requests[MGL_CUDA_MAX_SEQUENCES];
   uint32_t count;
@@ -423,7 +500,13 @@ static void device_token(void *context, uint32_t request, int32_t token,
 
 static bool device_iteration(void *context, const mgl_iteration *iteration) {
   device_run *run = context;
-  return run->on_iteration(run->context, iteration);
+  count_iteration(run->engine, iteration);
+  return run->on_iteration == NULL || run->on_iteration(run->context, iteration);
+}
+
+static bool device_should_stop(void *context) {
+  const mgl_engine_options *options = &((device_run *)context)->engine->options;
+  return options->should_stop != NULL && options->should_stop(options->context);
 }
 
 static mgl_status run_launch(mgl_engine *engine, device_run *run, bool *stopped, mgl_error *err) {
@@ -433,8 +516,8 @@ static mgl_status run_launch(mgl_engine *engine, device_run *run, bool *stopped,
                       .chunk_tokens = engine->options.chunk_tokens,
                       .prompts_first = engine->options.prompts_first,
                       .on_token = device_token,
-                      .on_iteration = run->on_iteration != NULL ? device_iteration : NULL,
-                      .should_stop = engine->options.should_stop,
+                      .on_iteration = device_iteration,
+                      .should_stop = device_should_stop,
                       .context = run};
   run->token_count = 0;
   mgl_status status = mgl_runner_generate(engine->runner, &job, &result, err);
@@ -456,7 +539,13 @@ static mgl_status run_launch(mgl_engine *engine, device_run *run, bool *stopped,
 static mgl_status run_on_device(mgl_engine *engine, device_run *run, mgl_error *err) {
   bool stopped = false;
   rewind_running(engine);
-  while (engine->waiting != NULL && !stopped) {
+  while (!stopped) {
+    if (engine->options.before_plan != NULL) {
+      engine->options.before_plan(engine->options.context);
+    }
+    if (engine->waiting == NULL) {
+      return MGL_OK;
+    }
     choose_requests(engine, run);
     MGL_TRY(run_launch(engine, run, &stopped, err));
   }
@@ -468,7 +557,8 @@ mgl_status mgl_engine_run(mgl_engine *engine, mgl_token_callback *on_token,
   if (mgl_runner_device(engine->runner) == NULL || engine->options.mode != MGL_MODE_MEGA) {
     return run_planned(engine, on_token, on_iteration, context, err);
   }
-  device_run run = {.on_token = on_token, .on_iteration = on_iteration, .context = context};
+  device_run run = {
+      .engine = engine, .on_token = on_token, .on_iteration = on_iteration, .context = context};
   return run_on_device(engine, &run, err);
 }
 

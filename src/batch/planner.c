@@ -197,6 +197,11 @@ const mgl_plan_entry *mgl_planner_entries(const mgl_planner *planner) {
   return mgl_planner_at(planner, planner->entries_at);
 }
 
+uint32_t mgl_planner_order(const mgl_planner *planner, uint32_t index) {
+  assert(index < planner->count);
+  return mgl_planner_array(planner, planner->order_at)[index];
+}
+
 const mgl_planner_slot *mgl_planner_slot_of(const mgl_planner *planner, uint32_t slot) {
   assert(slot < planner->limits.slots);
   return &mgl_planner_slots(planner)[slot];

@@ -32,9 +32,9 @@
 // few rows to decode, sequences take turns.
 //
 // Admission. The first that waits is admitted when a place is free and the pages that are free or
-// can be evicted suffice for: the rest of all prompts that run, the pages of its own tokens that
-// no cached page holds, and as a margin one page for each sequence that runs. So a plan that admits
-// never preempts. With nothing running it is admitted always.
+// can be evicted suffice for: the pages of its tokens that no cached page holds, the rest of all
+// prompts that run, and as a margin one page for each sequence that runs and may need more. So a
+// plan that admits never preempts. With nothing running it is admitted always.
 //
 // Pages are taken as sequences grow. When they run out, the sequence admitted last gives all of its
 // pages back and waits in front; its tokens are computed again later. One sequence alone always has
@@ -253,6 +253,7 @@ void mgl_planner_rewind(mgl_planner *planner);
 
 // Views of the state; valid as long as it.
 const mgl_plan_entry *mgl_planner_entries(const mgl_planner *planner);
+uint32_t mgl_planner_order(const mgl_planner *planner, uint32_t index);  // slot; index < count
 const mgl_planner_slot *mgl_planner_slot_of(const mgl_planner *planner, uint32_t slot);
 const int32_t *mgl_planner_pages_of(const mgl_planner *planner, uint32_t slot);
 uint32_t mgl_planner_pages_used(const mgl_planner *planner);  // held by sequences

@@ -15,22 +15,41 @@ MGL_PLANNER_FN uint32_t mgl_planner_least(uint32_t a, uint32_t b) {
 
 // --- admission -----------------------------------------------------------------------------------
 
-// Pages that the prompts that run have still to take.
+// Pages that a sequence will still take: the rest of its prompt's, and as a margin one more if its
+// answer may need it. prefill: where its prompt ends. No iteration takes more.
+MGL_PLANNER_FN uint32_t mgl_planner_promise(const mgl_planner *p, const mgl_planner_slot *s,
+                                            uint32_t prefill, uint32_t page_count) {
+  uint32_t pages = mgl_planner_pages_for(p, prefill > s->computed ? prefill : s->computed);
+  uint32_t most = mgl_planner_pages_for(p, s->max_tokens - 1);
+  return pages - page_count + (pages < most ? 1 : 0);
+}
+
+// The same of all that run.
 MGL_PLANNER_FN uint32_t mgl_planner_promised(mgl_lanes lanes, const mgl_planner *p) {
   const mgl_planner_slot *slots = mgl_planner_slots(p);
   const uint32_t *order = mgl_planner_array(p, p->order_at);
   uint32_t pages = 0;
   for (uint32_t i = lanes.lane; i < p->running; i += lanes.count) {
     const mgl_planner_slot *s = &slots[order[i]];
-    if (s->computed < s->prefill) {
-      pages += mgl_planner_pages_for(p, s->prefill) - s->page_count;
-    }
+    pages += mgl_planner_promise(p, s, s->prefill, s->page_count);
   }
   return mgl_lanes_sum(lanes, pages);
 }
 
+// Admits the first that waits, with the cached pages in its block table.
+MGL_PLANNER_FN void mgl_planner_start(mgl_planner *p, uint32_t slot, uint32_t hits) {
+  mgl_planner_slot *s = &mgl_planner_slots(p)[slot];
+  mgl_planner_hold(p, slot, hits);
+  s->state = MGL_SLOT_RUNNING;
+  s->prefill = s->token_count;
+  s->page_count = hits;
+  s->computed = hits * p->limits.page_tokens;
+  p->running++;
+  p->counts.prefix_lookup_tokens += p->limits.prefix_cache != 0 ? s->prefill : 0;
+  p->counts.prefix_hit_tokens += s->computed;
+}
+
 MGL_PLANNER_FN void mgl_planner_admit(mgl_lanes lanes, mgl_planner *p) {
-  mgl_planner_slot *slots = mgl_planner_slots(p);
   const uint32_t *order = mgl_planner_array(p, p->order_at);
   uint32_t most = mgl_planner_least(p->limits.sequences, p->count);
   if (p->running >= most) {
@@ -39,25 +58,17 @@ MGL_PLANNER_FN void mgl_planner_admit(mgl_lanes lanes, mgl_planner *p) {
   uint32_t promised = mgl_planner_promised(lanes, p);
   while (p->running < most) {
     uint32_t slot = order[p->running];
-    mgl_planner_slot *s = &slots[slot];
+    const mgl_planner_slot *s = &mgl_planner_slots(p)[slot];
     uint32_t idle = 0;
     uint32_t hits = mgl_planner_look_up(lanes, p, slot, &idle);
     uint32_t fresh = mgl_planner_pages_for(p, s->token_count) - hits;
-    uint32_t available = p->free_count + p->idle_count;
-    if (p->running > 0 && available < promised + fresh + idle + p->running) {
+    if (p->running > 0 && p->free_count + p->idle_count < promised + fresh + idle) {
       break;
     }
-    promised += fresh;
+    promised += mgl_planner_promise(p, s, s->token_count, hits);
     mgl_lanes_sync(lanes);
     if (lanes.lane == 0) {
-      mgl_planner_hold(p, slot, hits);
-      s->state = MGL_SLOT_RUNNING;
-      s->prefill = s->token_count;
-      s->page_count = hits;
-      s->computed = hits * p->limits.page_tokens;
-      p->running++;
-      p->counts.prefix_lookup_tokens += p->limits.prefix_cache != 0 ? s->prefill : 0;
-      p->counts.prefix_hit_tokens += s->computed;
+      mgl_planner_start(p, slot, hits);
     }
     mgl_lanes_sync(lanes);
   }

@@ -280,7 +280,6 @@ static void fill_plan(mgl_engine *engine) {
   }
 #ifdef MGL_CHECK_PLANS
   mgl_error err = {0};
-  assert(mgl_planner_check(engine->planner, &err) == MGL_OK);
   assert(mgl_plan_check(engine->plan, engine->planner->limits.page_count, &err) == MGL_OK);
 #endif
 }

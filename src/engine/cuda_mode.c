@@ -113,6 +113,11 @@ static void count_token(void *context, uint32_t request, int32_t token,
   r->job->on_token(r->job->context, request, token, state);
 }
 
+static bool should_stop(void *context) {
+  const replay *r = context;
+  return r->job->should_stop(r->job->context);
+}
+
 // The plan of an iteration is made during the one before: of a stop token it knows if it is older.
 static bool has_rows(const replayed *s, uint64_t iteration) {
   bool known_to_stop =
@@ -206,7 +211,7 @@ mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, const mgl_cuda_job *job,
   mgl_cuda_generate generate = {.requests = job->requests,
                                 .request_count = job->request_count,
                                 .on_token = count_token,
-                                .should_stop = job->should_stop,
+                                .should_stop = job->should_stop != NULL ? should_stop : NULL,
                                 .context = &r,
                                 .chunk_tokens = job->chunk_tokens,
                                 .prompts_first = job->prompts_first,

@@ -59,7 +59,7 @@ typedef struct mgl_cuda_job {
   bool prompts_first;
   mgl_cuda_token_callback *on_token;     // while the GPU computes
   mgl_iteration_callback *on_iteration;  // for every iteration, after the launch; may be NULL
-  bool (*should_stop)(void);             // may be NULL
+  bool (*should_stop)(void *context);    // may be NULL
   void *context;
 } mgl_cuda_job;
 

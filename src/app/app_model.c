@@ -185,12 +185,6 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
   return MGL_OK;
 }
 
-// Whether another device could do better: a damaged model or a wrong argument stays what it is.
-static bool is_of_device(mgl_status status) {
-  return status == MGL_ERR_UNSUPPORTED || status == MGL_ERR_MEMORY || status == MGL_ERR_IO ||
-         status == MGL_ERR_INTERNAL || status == MGL_ERR_LIMIT;
-}
-
 mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,
                                mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
   mgl_device_choice device;
@@ -207,7 +201,7 @@ mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *argume
       if (status == MGL_OK) {
         return MGL_OK;
       }
-      if (!is_of_device(status)) {
+      if (!mgl_device_may_fall_back(status)) {
         return mgl_error_set(err, status, "%s", reason.text);
       }
     }

@@ -80,6 +80,55 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
   return MGL_OK;
 }
 
+static uint64_t weight_bytes(const mgl_graph *graph) {
+  static const mgl_dim_values none = {0};
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const mgl_tensor *tensor = &graph->tensors[i];
+    if (tensor->placement == MGL_PLACE_WEIGHT) {
+      bytes += mgl_tensor_elements(tensor, &none) * mgl_dtype_bytes(tensor->dtype);
+    }
+  }
+  return bytes;
+}
+
+static mgl_status free_memory(const mgl_runner_options *options, uint64_t *out, mgl_error *err) {
+  if (options->cuda == NULL) {
+    *out = mgl_memory_available();
+    return MGL_OK;
+  }
+  const mgl_cuda_device *device = options->cuda->device;
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  MGL_CUDA_TRY(&device->driver, memory_info, err, &free_bytes, &total_bytes);
+  *out = free_bytes;
+  return MGL_OK;
+}
+
+// Cuts the KV pages to the share of the memory.
+static mgl_status share_memory(mgl_runner *runner, const mgl_runner_options *options,
+                               mgl_error *err) {
+  uint64_t free_bytes = 0;
+  if (options->memory_share == 0) {
+    return MGL_OK;
+  }
+  MGL_TRY(free_memory(options, &free_bytes, err));
+  double left = (double)free_bytes * options->memory_share;
+  left -= options->weights == MGL_WEIGHTS_MAPPED && options->cuda == NULL
+              ? 0
+              : (double)weight_bytes(runner->graph);
+  double page_bytes =
+      (double)mgl_graph_kv_bytes_per_token(runner->graph) * runner->limits.page_tokens;
+  double pages = left / page_bytes;
+  if (pages < 1) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "no memory is left for the KV cache");
+  }
+  if (pages < runner->page_count) {
+    runner->page_count = (uint32_t)pages;
+  }
+  return MGL_OK;
+}
+
 // A thread for each worker, and for each dedicated scheduler.
 static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *options,
                               mgl_error *err) {
@@ -162,6 +211,9 @@ mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_op
   mgl_status status = size_up(runner, &folder->config, options, err);
   if (status == MGL_OK) {
     status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
+  }
+  if (status == MGL_OK) {
+    status = share_memory(runner, options, err);
   }
   if (status == MGL_OK) {
     status = options->cuda != NULL ? create_on_gpu(runner, checkpoint, options, err)

@@ -38,6 +38,10 @@ typedef struct mgl_runner_options {
   uint32_t sequence_tokens;  // longest sequence in tokens, 1 to the model's context
   uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence
   uint64_t pool_tokens;      // KV memory in tokens; 0: sequences * sequence_tokens
+  // Unless 0, pool_tokens is 0 and this share of the memory that is free, above 0 to 1, bounds all
+  // that the runner takes: the KV memory is what weights and activations leave of it, and no more
+  // than sequences * sequence_tokens.
+  double memory_share;
   mgl_weight_source weights;
   uint64_t seed;  // of dummy weights
   // Of mode mega (engine/mega_mode.h):

@@ -125,6 +125,7 @@ static mgl_status start(megalith_engine *engine, const megalith_engine_options *
                                        .before_plan = mgl_api_before_plan,
                                        .should_stop = mgl_api_should_stop,
                                        .context = engine};
+  MGL_TRY(mgl_runner_prepare(engine->runner, MGL_MODE_MEGA, err));
   MGL_TRY(mgl_engine_create(engine->runner, &engine_options, &engine->engine, err));
   mgl_api_before_plan(engine);  // for the statistics
   return MGL_OK;

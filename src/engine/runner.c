@@ -242,6 +242,14 @@ void mgl_runner_destroy(mgl_runner *runner) {
   mgl_free(runner);
 }
 
+mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err) {
+  if (runner->cuda != NULL || runner->mega != NULL || mode != MGL_MODE_MEGA) {
+    return MGL_OK;
+  }
+  return mgl_mega_mode_create(runner->graph, runner->memory, runner->team, &runner->mega_options,
+                              &runner->mega, err);
+}
+
 mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_callback *next,
                            void *context, mgl_error *err) {
   if (runner->cuda != NULL) {
@@ -252,10 +260,7 @@ mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_call
                                mgl_mode_name(mode));
   }
   if (mode == MGL_MODE_MEGA) {
-    if (runner->mega == NULL) {
-      MGL_TRY(mgl_mega_mode_create(runner->graph, runner->memory, runner->team,
-                                   &runner->mega_options, &runner->mega, err));
-    }
+    MGL_TRY(mgl_runner_prepare(runner, mode, err));
     return mgl_mega_mode_run(runner->mega, next, context, err);
   }
   assert(mode == MGL_MODE_EAGER);

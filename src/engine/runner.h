@@ -65,6 +65,10 @@ mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_op
                              mgl_runner **out, mgl_error *err);
 void mgl_runner_destroy(mgl_runner *runner);  // NULL is fine
 
+// Makes what a mode needs before its first run, task graphs and their memory, which that run would
+// make otherwise.
+mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err);
+
 // Runs iterations until `next` returns NULL: in mode mega, without leaving the megakernel between
 // them. `next` (engine/mega_mode.h) gets the logits of the iteration before,
 // [plan->logit_row_count, V] f32, valid until the plan that it returns is run; it may be called on

@@ -65,7 +65,7 @@ static void the_stop_text_that_is_complete_first_counts(void **state) {
   } cases[] = {
       {"one two three", {"two"}, "one ", true},
       {"one two three", {"tow"}, "one two three", false},
-      {"one two three", {"three four", "e t"}, "one two three", false},
+      {"one two three", {"three four", "e f"}, "one two three", false},
       {"aaab", {"aab"}, "a", true},
       {"abcabd", {"abd"}, "abc", true},
       {"xabc", {"abc", "b"}, "xa", true},       // "b" is complete before "abc"

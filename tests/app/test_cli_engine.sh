@@ -121,8 +121,107 @@ test_run_jsonl() {
   check_has "jsonl without a tokenizer" "$out" 'text needs a tokenizer.json'
 }
 
+# --- bench throughput ----------------------------------------------------------------------------
+
+json_number() {  # key, file
+  sed -n "s/.*\"$1\": \([0-9.e+-]*\)[,}].*/\1/p" "$2"
+}
+
+test_throughput() {
+  run --help
+  check_has "--help" "$out" "  bench throughput "
+  run bench throughput --help
+  check_status "bench throughput --help" 0
+  check_has "bench throughput --help" "$out" "Usage: megalith bench throughput [options] [MODEL]"
+  check_equal "bench throughput --help: lines over 100 columns" 0 "$(grep -c '.\{101\}' "$out")"
+  for option in requests input output common-prefix seed arrival-rate sequences iteration-tokens chunk temperature json; do
+    check_has "bench throughput --help" "$out" "--$option"
+  done
+  local sizes="--requests 30 --input 20:60 --output 10:90 --sequences 12 --threads 2"
+  # shellcheck disable=SC2086
+  run bench throughput $sizes
+  check_status "bench throughput" 0
+  for line in "tokens/s " "time to first token" "inter-token latency" "KV memory" "prefix hits" "preemptions" "planning"; do
+    check_has "bench throughput" "$out" "$line"
+  done
+  check_empty "bench throughput: standard error" "$err"
+  # shellcheck disable=SC2086
+  run bench throughput $sizes --json
+  check_status "bench throughput --json" 0
+  check_json "bench throughput --json" "$out"
+  check_equal "bench throughput --json: lines" 1 "$(wc -l <"$out")"
+  check_equal "bench throughput: requests" 30 "$(json_number requests "$out")"
+  check_equal "bench throughput: sequences" 12 "$(json_number sequences "$out")"
+  cp "$out" "$work/first"
+  # The work is that of the seed, on any number of threads.
+  # shellcheck disable=SC2086
+  run bench throughput $sizes --json --threads 1 --chunk 7 --mode eager --arrival-rate 1000
+  for key in input_tokens output_tokens; do
+    check_equal "bench throughput: $key of a seed" "$(json_number $key "$work/first")" "$(json_number $key "$out")"
+  done
+  # shellcheck disable=SC2086
+  run bench throughput $sizes --json --seed 1
+  checks=$((checks + 1))
+  [ "$(json_number input_tokens "$work/first")" != "$(json_number input_tokens "$out")" ] ||
+    fail "bench throughput: another seed" "other lengths" "the same"
+  # Figures that follow from each other.
+  checks=$((checks + 1))
+  awk -v o="$(json_number output_tokens "$out")" -v i="$(json_number input_tokens "$out")" \
+    -v s="$(json_number seconds "$out")" -v r="$(json_number output_tokens_per_s "$out")" \
+    -v t="$(json_number total_tokens_per_s "$out")" -v n="$(json_number iterations "$out")" \
+    -v k="$(json_number kv_use "$out")" -v p="$(json_number planning_share "$out")" \
+    'BEGIN { exit !(i >= 30 * 20 && i <= 30 * 60 && o >= 30 * 10 && o <= 30 * 90 && o / s / r > 0.999 &&
+             o / s / r < 1.001 && (o + i) / s / t > 0.999 && (o + i) / s / t < 1.001 && n > o / 12 &&
+             k > 0 && k <= 1 && p > 0 && p < 1) }' || fail "bench throughput: figures" "that agree" "$(show "$out")"
+  # Requests that arrive late do not wait for it: the run lasts as long as the arrivals.
+  run bench throughput --requests 6 --input 4 --output 4 --arrival-rate 20 --json
+  checks=$((checks + 1))
+  awk -v s="$(json_number seconds "$out")" -v f="$(sed 's/.*"first_token_ms": {"median": \([0-9.]*\).*/\1/' "$out")" \
+    'BEGIN { exit !(s > 0.02 && f < 1000 * s / 2) }' || fail "arrivals" "time to first token from the arrival" "$(show "$out")"
+  expect_error "a range" '--input: expected MIN:MAX, tokens of 1 to 16777216, found "5:4"' bench throughput --input 5:4
+  for range in 0:4 x 4:x 4: :4 4:5:6 -1:4 99999999999:4 ""; do
+    expect_error "range $range" "--output: expected MIN:MAX" bench throughput "--output=$range"
+  done
+  expect_error "a range above the context" "expected 512 tokens at most together (the model's context), found 2048" bench throughput
+  expect_error "a common prefix" "--common-prefix: expected at most the least of --input, 5, found 6" \
+    bench throughput --input 5:9 --output 5 --common-prefix 6
+  expect_error "an unknown option of a subcommand" "see megalith bench throughput --help" bench throughput --batch 4
+  expect_error "a folder of that name" "./throughput does not exist" bench ./throughput
+  expect_error "the subcommand of another command" "throughput does not exist" score throughput --tokens 1
+}
+
+complete_words() {
+  bash -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _megalith
+           echo "${COMPREPLY[*]}"' - "$work/completion.bash" "$@"
+}
+
+test_completion_of_subcommands() {
+  run completion bash
+  cp "$out" "$work/completion.bash"
+  check_equal "bash: commands are single words" "bench" "$(complete_words megalith benc)"
+  check_equal "bash: a subcommand" "throughput" "$(cd "$work" && complete_words megalith bench thr)"
+  check_equal "bash: its options" "--arrival-rate" "$(complete_words megalith bench throughput --arr)"
+  check_equal "bash: not its options" "" "$(complete_words megalith bench --arr)"
+  check_equal "bash: choices of its options" "dummy" "$(complete_words megalith bench throughput --load-format du)"
+  run completion fish
+  check_has "fish: its options" "$out" "from bench; and __fish_seen_subcommand_from throughput' -l arrival-rate"
+}
+
+test_throughput_bar() {
+  if ! command -v script >/dev/null; then
+    skip "script is not installed: the progress bar of bench throughput is not tested"
+    return
+  fi
+  script -qec "'$program' bench throughput '$demo' --requests 500 --input 20:60 --output 100:400 --threads 1" \
+    "$work/terminal" >/dev/null </dev/null
+  check_has "bench throughput: progress bar" "$work/terminal" "generating ["
+}
+
 # -------------------------------------------------------------------------------------------------
 
 test_run_files
 test_run_jsonl
+test_throughput
+test_completion_of_subcommands
+test_throughput_bar
 finish

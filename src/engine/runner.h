@@ -14,6 +14,7 @@
 #include "batch/plan.h"
 #include "engine/cuda_mode.h"
 #include "engine/mega_mode.h"
+#include "engine/memory_plan.h"
 #include "graph/graph.h"
 #include "model/model_folder.h"
 #include "runtime/cpu_weights.h"
@@ -38,9 +39,9 @@ typedef struct mgl_runner_options {
   uint32_t sequence_tokens;  // longest sequence in tokens, 1 to the model's context
   uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence
   uint64_t pool_tokens;      // KV memory in tokens; 0: sequences * sequence_tokens
-  // Unless 0, pool_tokens is 0 and this share of the memory that is free, above 0 to 1, bounds all
-  // that the runner takes: the KV memory is what weights and activations leave of it, and no more
-  // than sequences * sequence_tokens.
+  // Unless 0, all that the runner takes is at most this share of the memory that is free, above 0
+  // to 1: there are as many KV pages as weights and activations leave room for, and no more than
+  // pool_tokens says.
   double memory_share;
   mgl_weight_source weights;
   uint64_t seed;  // of dummy weights
@@ -64,6 +65,11 @@ typedef struct mgl_runner mgl_runner;
 mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
                              mgl_runner **out, mgl_error *err);
 void mgl_runner_destroy(mgl_runner *runner);  // NULL is fine
+
+// What mgl_runner_create with these options takes, without taking it. Needs no checkpoint: without
+// one, weights have the dtype that config.json names.
+mgl_status mgl_runner_plan_memory(const mgl_model_folder *folder, const mgl_runner_options *options,
+                                  mgl_memory_plan *out, mgl_error *err);
 
 // Makes what a mode needs before its first run, task graphs and their memory, which that run would
 // make otherwise.

@@ -12,9 +12,6 @@ _Static_assert((int)MEGALITH_MAX_THREADS == (int)MGL_TEAM_MAX_THREADS, "one limi
 
 enum { DEFAULT_NEW_TOKENS = 256 };
 
-static const double default_gpu_share = 0.9;
-static const double default_host_share = 0.5;
-
 // --- the runner ----------------------------------------------------------------------------------
 
 static mgl_status check_options(const megalith_engine_options *options, mgl_error *err) {
@@ -53,7 +50,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .cuda = on_gpu ? &cuda : NULL,
   };
   if (runner.pool_tokens == 0 && runner.memory_share == 0) {
-    runner.memory_share = on_gpu ? default_gpu_share : default_host_share;
+    runner.memory_share = MGL_USUAL_SHARE;
   }
   MGL_TRY(mgl_runner_create(&model->folder, &runner, &engine->runner, err));
   const mgl_plan_limits *limits = mgl_runner_limits(engine->runner);

@@ -494,6 +494,7 @@ static const mgl_option options[] = {
      .u64_min = 0,
      .u64_max = UINT64_MAX,
      .help = "of the random numbers; prompt i uses N + i, counted from 0 [0]"},
+    MGL_ROWS_MEMORY("as much as all prompts can use together"),
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_MODE,

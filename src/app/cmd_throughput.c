@@ -259,7 +259,8 @@ static mgl_status start(throughput *t, mgl_error *err) {
   mgl_runner_options options = {
       .iteration_tokens = (uint32_t)mgl_arguments_u64(t->arguments, "iteration-tokens", 0),
       .sequences = places < t->request_count ? places : t->request_count,
-      .sequence_tokens = longest};
+      .sequence_tokens = longest,
+      .memory_share = MGL_USUAL_SHARE};
   MGL_TRY(mgl_app_model_start(&t->model, t->arguments, &options, &t->runner, err));
   mgl_engine_options engine = {
       .mode = mgl_app_mode(t->arguments),
@@ -457,6 +458,7 @@ static const mgl_option options[] = {
      .max = 100,
      .help = "of sampling; 0: greedy [0]"},
     {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
+    MGL_ROWS_MEMORY("0.9 of a GPU's, 0.5 of the host's"),
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_MODE,

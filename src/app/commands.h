@@ -11,6 +11,7 @@ extern const mgl_command mgl_command_score;       // cmd_score.c
 extern const mgl_command mgl_command_tokenize;    // cmd_tokenize.c
 extern const mgl_command mgl_command_bench;       // cmd_bench.c
 extern const mgl_command mgl_command_throughput;  // cmd_throughput.c
+extern const mgl_command mgl_command_plan;        // cmd_plan.c
 extern const mgl_command mgl_command_compile;     // cmd_compile.c
 extern const mgl_command mgl_command_graph;       // cmd_graph.c
 extern const mgl_command mgl_command_trace;       // cmd_trace.c

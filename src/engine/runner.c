@@ -142,8 +142,11 @@ static mgl_status plan_memory(const mgl_runner *runner, const mgl_checkpoint *ch
                                    .override_count = options->override_count};
     MGL_TRY(mgl_memory_plan_cpu(runner->graph, &cpu, out, err));
   }
-  return options->memory_share == 0 ? MGL_OK
-                                    : mgl_memory_plan_share(out, options->memory_share, err);
+  double share = options->memory_share;
+  if (share == MGL_USUAL_SHARE) {
+    share = options->cuda != NULL ? MGL_USUAL_GPU_SHARE : MGL_USUAL_HOST_SHARE;
+  }
+  return share == 0 ? MGL_OK : mgl_memory_plan_share(out, share, err);
 }
 
 static mgl_status create_on_gpu(mgl_runner *runner, const mgl_checkpoint *checkpoint,

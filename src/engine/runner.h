@@ -31,6 +31,10 @@ mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err);
 
 enum { MGL_PAGE_TOKENS = 16 };  // tokens of a KV page; see SPEED.md
 
+#define MGL_USUAL_SHARE (-1.0)  // the next two, by device
+#define MGL_USUAL_HOST_SHARE 0.5
+#define MGL_USUAL_GPU_SHARE 0.9
+
 typedef struct mgl_runner_options {
   uint64_t threads;  // 0: one per physical core
   uint32_t
@@ -40,8 +44,8 @@ typedef struct mgl_runner_options {
   uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence
   uint64_t pool_tokens;      // KV memory in tokens; 0: sequences * sequence_tokens
   // Unless 0, all that the runner takes is at most this share of the memory that is free, above 0
-  // to 1: there are as many KV pages as weights and activations leave room for, and no more than
-  // pool_tokens says.
+  // to 1, or MGL_USUAL_SHARE: there are as many KV pages as weights and activations leave room for,
+  // and no more than pool_tokens says.
   double memory_share;
   mgl_weight_source weights;
   uint64_t seed;  // of dummy weights

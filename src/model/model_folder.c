@@ -236,6 +236,18 @@ static mgl_status read_tokenizer_config(mgl_model_folder *folder, unsigned needs
 
 // --- the folder ----------------------------------------------------------------------------------
 
+static mgl_status has_weights(const char *folder, bool *out, mgl_error *err) {
+  static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+  *out = false;
+  for (size_t i = 0; i < sizeof names / sizeof *names && !*out; i++) {
+    char *path = NULL;
+    MGL_TRY(find_file(folder, names[i], &path, err));
+    *out = path != NULL;
+    mgl_free(path);
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_folder *out,
                                  mgl_error *err) {
   *out = (mgl_model_folder){0};
@@ -266,7 +278,14 @@ mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_fol
       goto fail;
     }
   }
-  if ((needs & MGL_NEED_WEIGHTS) != 0) {
+  bool opens_weights = (needs & MGL_NEED_WEIGHTS) != 0;
+  if (!opens_weights && (needs & MGL_WANT_WEIGHTS) != 0) {
+    status = has_weights(path, &opens_weights, err);
+    if (status != MGL_OK) {
+      goto fail;
+    }
+  }
+  if (opens_weights) {
     status = mgl_checkpoint_open(path, &out->checkpoint, err);
     if (status != MGL_OK) {
       goto fail;

@@ -17,6 +17,7 @@ typedef enum mgl_folder_need {
   // The same where the folder has them: without a tokenizer.json, tokenizer stays NULL; without a
   // chat template that can be parsed, chat_template does, and no_chat_template says why.
   MGL_WANT_TEXT = 8,
+  MGL_WANT_WEIGHTS = 16,  // safetensors, where the folder has a model.safetensors or its index
 } mgl_folder_need;
 
 typedef struct mgl_model_folder {

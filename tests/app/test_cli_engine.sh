@@ -190,6 +190,76 @@ test_throughput() {
   expect_error "the subcommand of another command" "throughput does not exist" score throughput --tokens 1
 }
 
+# --- plan and memory -----------------------------------------------------------------------------
+
+test_plan() {
+  run plan --help
+  check_status "plan --help" 0
+  check_equal "plan --help: lines over 100 columns" 0 "$(grep -c '.\{101\}' "$out")"
+  for option in sequences context memory-share kv-tokens json device threads load-format; do
+    check_has "plan --help" "$out" "--$option"
+  done
+  run plan
+  check_status "plan" 0
+  for line in "weights " "activations " "KV memory " "4.00 KiB a token" "in all " "requests that run at once" "64 sequences of 512"; do
+    check_has "plan" "$out" "$line"
+  done
+  check_empty "plan: standard error" "$err"
+  # No weights on disk, no tokenizer: the config says all.
+  mkdir -p "$work/config"
+  sed 's/"max_position_embeddings": [0-9]*/"max_position_embeddings": 4096/' "$demo/config.json" >"$work/config/config.json"
+  run plan "$work/config" --kv-tokens 10000 --sequences 20 --context 1000 --json
+  check_status "plan of a config" 0
+  check_json "plan of a config" "$out"
+  check_equal "plan: tokens in whole pages" 10000 "$(json_number kv_tokens "$out")"
+  check_equal "plan: bytes of a token" 4096 "$(json_number kv_bytes_per_token "$out")"
+  check_equal "plan: bytes of all tokens" 40960000 "$(json_number kv_bytes "$out")"
+  check_equal "plan: sequences of the context" 9 "$(json_number sequences_of_context "$out")"  # of 63 pages
+  check_equal "plan: tokens of all sequences" 496 "$(json_number tokens_of_sequences "$out")"  # of 31 pages
+  local weights
+  weights=$(json_number weight_bytes "$out")
+  checks=$((checks + 1))
+  [ "$weights" -gt 12500000 ] && [ "$weights" -lt 13600000 ] || fail "plan: weights" "about 13 MB" "$weights"
+  checks=$((checks + 1))
+  awk -v t="$(json_number total_bytes "$out")" -v w="$weights" -v k="$(json_number kv_bytes "$out")" \
+    -v a="$(json_number activation_bytes "$out")" -v o="$(json_number other_bytes "$out")" \
+    'BEGIN { exit t != w + k + a + o }' || fail "plan: the sum" "of all parts" "$(show "$out")"
+  run plan "$work/config" --load-format dummy --json
+  check_equal "plan: dummy weights are in memory" 0 "$(json_number mapped_weight_bytes "$out")"
+  # A share: of what is free, all together.
+  run plan "$work/config" --memory-share 0.01 --json
+  checks=$((checks + 1))
+  awk -v t="$(json_number total_bytes "$out")" -v f="$(json_number free_bytes "$out")" \
+    'BEGIN { exit !(t <= 0.01 * f && t > 0.0099 * f) }' || fail "plan: a share" "1 % of the free memory" "$(show "$out")"
+  expect_error "plan: both" "expected one of --memory-share and --kv-tokens, found both" plan --memory-share 0.5 --kv-tokens 5
+  expect_error "plan: no share" "--memory-share: expected a number of 1e-06 to 1, found 0" plan --memory-share 0
+  expect_error "plan: a share above 1" "found 1.5" plan --memory-share 1.5
+  expect_error "plan: too little" "no memory for a KV page: weights take 13 MiB" plan --memory-share 0.0001
+  expect_error "plan: a context above the model's" "the model's context is 512 tokens" plan --context 513
+  expect_error "plan: no such folder" "does not exist" plan "$work/no-such-folder"
+  expect_error "plan: threads" "threads: expected 1 to 1024" plan --threads 1025
+}
+
+test_memory_of_engines() {
+  # Too few pages for all at once: they take turns and say the same.
+  run run --chat -f "$work/many"
+  cp "$out" "$work/expected"
+  run run --chat -f "$work/many" --kv-tokens 512
+  check_status "run --kv-tokens" 0
+  check_equal "run --kv-tokens" "$(cksum <"$work/expected")" "$(cksum <"$out")"
+  run run --chat -f "$work/many" --memory-share 0.3
+  check_equal "run --memory-share" "$(cksum <"$work/expected")" "$(cksum <"$out")"
+  printf 'Once\nOnce upon a time there was a long prompt that needs more pages than there are\n' >"$work/uneven"
+  run run -f "$work/uneven" --kv-tokens 16 -n 8
+  check_status "run: a prompt without pages" 1
+  check_has "run: a prompt without pages" "$err" "$work/uneven line 2: "
+  check_has "run: a prompt without pages" "$err" "1 of 2 prompts could not run"
+  expect_error "run: no memory" "no memory for a KV page" run -p x --memory-share 0.0001
+  run bench throughput --requests 12 --input 20:60 --output 10:90 --kv-tokens 160 --json
+  check_status "bench throughput --kv-tokens" 0
+  check_equal "bench throughput --kv-tokens" 160 "$(json_number kv_tokens "$out")"
+}
+
 complete_words() {
   bash -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _megalith
            echo "${COMPREPLY[*]}"' - "$work/completion.bash" "$@"
@@ -222,6 +292,8 @@ test_throughput_bar() {
 test_run_files
 test_run_jsonl
 test_throughput
+test_plan
+test_memory_of_engines
 test_completion_of_subcommands
 test_throughput_bar
 finish

@@ -65,6 +65,17 @@ typedef struct mgl_cuda_program_options {
 mgl_status mgl_cuda_program_create(const mgl_cuda_device *device,
                                    const mgl_cuda_program_options *options, mgl_cuda_program **out,
                                    mgl_error *err);
+typedef struct mgl_cuda_program_memory {
+  uint64_t bytes[MGL_CUDA_MEMORY_COUNT];
+  uint64_t free_bytes;  // on the GPU at the moment
+  uint32_t page_count, workers;
+} mgl_cuda_program_memory;
+
+// What a program with these options would take. Needs the device, but takes nothing of it and
+// compiles no device code; whether it fits is not checked.
+mgl_status mgl_cuda_program_measure(const mgl_cuda_device *device,
+                                    const mgl_cuda_program_options *options,
+                                    mgl_cuda_program_memory *out, mgl_error *err);
 void mgl_cuda_program_destroy(mgl_cuda_program *program);  // NULL is fine
 
 // --- launches ------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ typedef struct mgl_cuda_program_options {
   const mgl_compile_override *overrides;
   uint32_t override_count;
   bool coarse;
+  bool events_only;      // tasks wait for counters of events, never for words of activations
   uint32_t workers;      // 0: a worker on every multiprocessor that no scheduler block takes
   uint32_t schedulers;   // dedicated; 0: whoever activates an event schedules its tasks
   bool scheduler_warps;  // they are warps of worker blocks, else blocks of their own
@@ -65,6 +66,17 @@ typedef struct mgl_cuda_program_options {
 mgl_status mgl_cuda_program_create(const mgl_cuda_device *device,
                                    const mgl_cuda_program_options *options, mgl_cuda_program **out,
                                    mgl_error *err);
+typedef struct mgl_cuda_program_memory {
+  uint64_t bytes[MGL_CUDA_MEMORY_COUNT];
+  uint64_t free_bytes;  // on the GPU at the moment
+  uint32_t page_count, workers;
+} mgl_cuda_program_memory;
+
+// What a program with these options would take. Needs the device, but takes nothing of it and
+// compiles no device code; whether it fits is not checked.
+mgl_status mgl_cuda_program_measure(const mgl_cuda_device *device,
+                                    const mgl_cuda_program_options *options,
+                                    mgl_cuda_program_memory *out, mgl_error *err);
 void mgl_cuda_program_destroy(mgl_cuda_program *program);  // NULL is fine
 
 // --- launches ------------------------------------------------------------------------------------
@@ -114,10 +126,10 @@ typedef struct mgl_cuda_outcome {
 
 typedef struct mgl_cuda_generate {
   const mgl_cuda_request *requests;
-  uint32_t request_count;             // 1 to options.sequences; request i takes slot i
-  mgl_cuda_token_callback *on_token;  // may be NULL
-  bool (*should_stop)(void);          // asked all the time; true ends the launch; may be NULL
-  void *context;                      // of on_token
+  uint32_t request_count;              // 1 to options.sequences; request i takes slot i
+  mgl_cuda_token_callback *on_token;   // may be NULL
+  bool (*should_stop)(void *context);  // asked all the time; true ends the launch; may be NULL
+  void *context;                       // of these two
   uint32_t chunk_tokens;     // most prompt tokens of one sequence in an iteration; 0: no limit
   bool prompts_first;        // sequences decode only while none computes its prompt
   uint32_t most_iterations;  // 0: as many as it takes
@@ -148,12 +160,13 @@ mgl_status mgl_cuda_program_read(mgl_cuda_program *program, uint32_t graph, cons
                                  float *out, size_t count, mgl_error *err);
 
 // From now on launches compute only ops [first, last] of the fused program; tasks of the others
-// wait and trigger, and do nothing. first 0 and last UINT32_MAX: all again. A launch for which
-// next_plan or sample is left out is one of a single plan.
+// wait and trigger, and do nothing. All activations become NaN and are not touched before a launch,
+// so that mgl_cuda_program_write can give the ops their inputs; the program must have been made
+// with keep_activations. first 0 and last UINT32_MAX: all again. Where next_plan or sample is left
+// out only run_plan makes sense.
 mgl_status mgl_cuda_program_choose(mgl_cuda_program *program, uint32_t first, uint32_t last,
                                    mgl_error *err);
-// Sets the first `count` elements of an activation of a graph, rounded to its dtype. Only with
-// keep_activations does the next launch not use the memory for something else before.
+// Sets the first `count` elements of an activation of a graph, rounded to its dtype.
 mgl_status mgl_cuda_program_write(mgl_cuda_program *program, uint32_t graph, const char *name,
                                   const float *values, size_t count, mgl_error *err);
 // A page of a layer's KV cache. k, v: [HKV, P, HD].

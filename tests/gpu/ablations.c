@@ -19,6 +19,7 @@ typedef struct shape {
   mgl_launch launch;     // of all ops
   bool jit_attention;    // of attention alone: hybrid
   bool coarse;           // one event between two ops
+  bool events_only;      // tasks wait for events, not for words of activations
   uint32_t schedulers;   // 0: whoever activates an event schedules
   bool scheduler_warps;  // they are warps of worker blocks
   uint32_t logit_tasks;  // of lm_head for each worker; 0: one
@@ -40,6 +41,8 @@ static const variant variants[] = {
     {.name = "in-flight-8-4", .launch = {.in_flight = 8, .in_flight_ahead = 4}},
     {.name = "in-flight-no-bound", .launch = {.in_flight = 12, .in_flight_ahead = 12}},
     {.name = "no-descriptor-prefetch", .launch = {.step_batch = 1}},
+    {.name = "events", .shape = {.events_only = true}},
+    {.name = "events-no-prefetch", .shape = {.events_only = true}, .launch = {.no_prefetch = true}},
     {.name = "coarse", .shape = {.coarse = true}},
     {.name = "coarse-no-prefetch-no-bound-no-descriptor-prefetch",
      .shape = {.coarse = true},
@@ -92,7 +95,7 @@ static bool is_wanted(const study *s, const variant *v) {
 static bool same_shape(const shape *a, const shape *b) {
   return a->launch == b->launch && a->jit_attention == b->jit_attention && a->coarse == b->coarse &&
          a->schedulers == b->schedulers && a->scheduler_warps == b->scheduler_warps &&
-         a->logit_tasks == b->logit_tasks;
+         a->logit_tasks == b->logit_tasks && a->events_only == b->events_only;
 }
 
 static mgl_cuda_program *make(const study *s, const shape *wanted) {
@@ -118,6 +121,7 @@ static mgl_cuda_program *make(const study *s, const shape *wanted) {
                          .overrides = overrides,
                          .override_count = count,
                          .coarse = wanted->coarse,
+                         .events_only = wanted->events_only,
                          .schedulers = wanted->schedulers,
                          .scheduler_warps = wanted->scheduler_warps,
                          .trace_spans = s->options->trace != NULL ? TRACE_SPANS : 0});

@@ -10,6 +10,7 @@
 #       Needs python3 with torch and transformers.
 #   run.sh [PROGRAM] contracts              part contract of small models and of qwen3-0.6b
 #   run.sh [PROGRAM] soaks                  part soak; of a debug build too
+#   run.sh [PROGRAM] hops                   what a dependency hop costs (part hops)
 #   run.sh [PROGRAM] memchecks              part memcheck of small models under compute-sanitizer
 #   run.sh [PROGRAM] ablations [MODEL...]   what each mechanism is worth: part ablations for each
 #       MODEL (default: bench/configs), its traces, and cuBLAS beside the last linear. The figures
@@ -126,6 +127,7 @@ case ${1:-} in
 '')
   part smoke tiny wide bias
   part ops tiny wide bias
+  part planner
   part faults
   part speed bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
     bench/configs/qwen3-8b
@@ -143,6 +145,11 @@ references)
 contracts) contracts ;;
 soaks) soaks ;;
 memchecks) memchecks ;;
+hops)
+  shift
+  [ $# -gt 0 ] || set -- bench/configs/llama-3.2-1b bench/configs/qwen3-8b
+  part hops "$@"
+  ;;
 ablations)
   shift
   ablations "$@"

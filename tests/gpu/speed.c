@@ -13,7 +13,7 @@ typedef struct speed_options {
   gpu_load load;
   uint32_t tokens, workers, runs;
   uint32_t in_flight, ahead;
-  bool no_prefetch, sweep;
+  bool no_prefetch, sweep, events_only;
   const char *trace;
 } speed_options;
 
@@ -38,6 +38,7 @@ static bool set_option(speed_options *o, const char *argument) {
   }
   o->no_prefetch = o->no_prefetch || strcmp(argument, "prefetch=0") == 0;
   o->sweep = o->sweep || strcmp(argument, "sweep=1") == 0;
+  o->events_only = o->events_only || strcmp(argument, "events=1") == 0;
   return strchr(argument, '=') != NULL;
 }
 
@@ -77,6 +78,7 @@ static mgl_cuda_program *make(gpu_bench *bench, const gpu_model *model, const sp
                          .sequences = o->load.batch,
                          .pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS,
                          .workers = o->workers,
+                         .events_only = o->events_only,
                          .trace_spans = trace_spans});
 }
 

@@ -13,11 +13,13 @@
 
 // True if the task was to fail and has: its event is not triggered.
 static __device__ __forceinline__ bool mgl_inject(mgl_cuda_run *run, const mgl_slot *slot) {
-  if (run->injection == MGL_INJECT_NONE || slot->task != run->injection_task ||
-      slot->iteration != run->injection_iteration) {
+  if (slot->mute != 0) {
+    return true;
+  }
+  if (!mgl_is_injected(run, MGL_INJECT_HANG, slot->iteration, slot->task)) {
     return false;
   }
-  while (run->injection == MGL_INJECT_HANG && mgl_load_relaxed(&run->protocol.fault) == 0) {
+  while (mgl_load_relaxed(&run->protocol.fault) == 0) {
     __nanosleep(1000);
   }
   return true;
@@ -42,16 +44,17 @@ static __device__ __forceinline__ void mgl_store_task(mgl_cuda_run *run, mgl_blo
     mgl_delay(run, slot->iteration, slot->task, 2);
     lost = mgl_inject(run, slot);
   }
+  lost = lost || block->stop != 0;  // what it computed may come from inputs that were given up
   if (slot->trigger != nullptr && !lost) {
     mgl_add_release(slot->trigger, 1);
-  } else if (!lost) {
+  } else if (!lost && slot->trigger_event != MGL_NO_EVENT) {
     mgl_trigger_all(&run->protocol, slot->iteration, slot->run, slot->graph, slot->trigger_event);
   }
 }
 
 // What the storer records.
 struct mgl_storer_trace {
-  mgl_tracer computed, triggered;
+  mgl_tracer waited, computed, triggered;
 };
 
 // The task in slot `at` had its outputs at the clock `done` and has been triggered.
@@ -61,8 +64,12 @@ static __device__ __forceinline__ void mgl_trace_stored(mgl_storer_trace *trace,
   if (MGL_TRACE) {
     uint32_t end = mgl_trace_clock();
     const mgl_slot *slot = &block->slots[at];
-    mgl_trace_add(&trace->computed, block->began[at], done, (uint32_t)slot->iteration, slot->graph,
-                  slot->task);
+    if (slot->paged != 0) {  // JIT tasks do not wait
+      mgl_trace_add(&trace->waited, block->handed_clock[at], block->began_clock[at],
+                    (uint32_t)slot->iteration, slot->graph, slot->task);
+    }
+    mgl_trace_add(&trace->computed, block->began_clock[at], done, (uint32_t)slot->iteration,
+                  slot->graph, slot->task);
     mgl_trace_add(&trace->triggered, done, end, block->starved[at], slot->graph, slot->task);
   }
 }
@@ -74,10 +81,12 @@ static __device__ __forceinline__ void mgl_storer_run(mgl_cuda_run *run, mgl_blo
   uint32_t at = 0;
   uint32_t parity = 0;
   mgl_storer_trace trace;
+  mgl_trace_open(run, MGL_CUDA_TRACE_WAIT, &trace.waited);
   mgl_trace_open(run, MGL_CUDA_TRACE_COMPUTE, &trace.computed);
   mgl_trace_open(run, MGL_CUDA_TRACE_TRIGGER, &trace.triggered);
   while (mgl_mbarrier_wait_or_stop(block, &block->go[at], parity)) {
     const mgl_slot *slot = &block->slots[at];
+    mgl_mbarrier_wait_or_stop(block, &block->began[at], parity);
     mgl_store_relaxed(&shared->current, mgl_make_id(slot->iteration, slot->graph, slot->task) + 1);
     mgl_mbarrier_wait(&block->done[at], parity);
     uint32_t done = mgl_trace_clock();
@@ -91,6 +100,7 @@ static __device__ __forceinline__ void mgl_storer_run(mgl_cuda_run *run, mgl_blo
       parity ^= 1;
     }
   }
+  mgl_trace_close(run, MGL_CUDA_TRACE_WAIT, &trace.waited);
   mgl_trace_close(run, MGL_CUDA_TRACE_COMPUTE, &trace.computed);
   mgl_trace_close(run, MGL_CUDA_TRACE_TRIGGER, &trace.triggered);
 }

@@ -217,6 +217,7 @@ static mgl_status measure(bench *b, mgl_error *err) {
   mgl_runner_options options = {
       .sequences = b->batch,
       .sequence_tokens = b->prompt + b->generate,
+      .page_tokens = (uint32_t)mgl_arguments_u64(b->arguments, "page-tokens", 0),
       .launch = launches[launch],
       .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
   MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
@@ -429,6 +430,12 @@ static const mgl_option options[] = {
      .u64_max = 64,
      .help = "of mode mega: threads, or blocks of a GPU, that only schedule; 0: whoever activates "
              "an event does [0]"},
+    {.name = "page-tokens",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 16,
+     .u64_max = 256,
+     .help = "tokens of a KV page on the CPU: 16, 32, 64, 128 or 256 [16]"},
     {.name = "scheduler-warps",
      .type = MGL_OPTION_FLAG,
      .help = "GPU: schedulers are warps of worker blocks, not blocks of their own"},
@@ -456,6 +463,9 @@ static const mgl_option options[] = {
     {.name = "coarse",
      .type = MGL_OPTION_FLAG,
      .help = "GPU: one event between two ops instead of exact dependencies"},
+    {.name = "events",
+     .type = MGL_OPTION_FLAG,
+     .help = "GPU: tasks wait for events, not for the words that they read"},
 };
 
 const mgl_command mgl_command_bench = {

@@ -246,6 +246,11 @@ static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_
   }
 }
 
+static bool interrupted(void *context) {
+  (void)context;
+  return mgl_interrupt_seen();
+}
+
 static mgl_status start(run *r, mgl_error *err) {
   const mgl_generation *generation = &r->model.folder.generation;
   uint32_t longest = 0;
@@ -265,8 +270,8 @@ static mgl_status start(run *r, mgl_error *err) {
     options.pool_tokens = pool_tokens;  // no more than all of them can use together
   }
   MGL_TRY(mgl_app_model_start(&r->model, r->arguments, &options, &r->runner, err));
-  mgl_engine_options engine_options = {.mode = mgl_app_mode(r->arguments),
-                                       .should_stop = mgl_interrupt_seen};
+  mgl_engine_options engine_options = {
+      .mode = mgl_app_mode(r->arguments), .prefix_cache = true, .should_stop = interrupted};
   MGL_TRY(mgl_engine_create(r->runner, &engine_options, &r->engine, err));
   for (size_t i = 0; i < r->stream_count; i++) {
     const stream *s = &r->streams[i];

@@ -34,6 +34,7 @@ mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_m
       .overrides = options->overrides,
       .override_count = options->override_count,
       .coarse = options->cuda.coarse,
+      .events_only = options->cuda.events_only,
       .schedulers = options->schedulers,
       .scheduler_warps = options->cuda.scheduler_warps,
       .get_code = options->cuda.get_code,
@@ -110,6 +111,11 @@ static void count_token(void *context, uint32_t request, int32_t token,
   r->requests[request].generated++;
   r->requests[request].stopped = state == MGL_CUDA_SEQUENCE_STOPPED;
   r->job->on_token(r->job->context, request, token, state);
+}
+
+static bool should_stop(void *context) {
+  const replay *r = context;
+  return r->job->should_stop(r->job->context);
 }
 
 // The plan of an iteration is made during the one before: of a stop token it knows if it is older.
@@ -205,7 +211,7 @@ mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, const mgl_cuda_job *job,
   mgl_cuda_generate generate = {.requests = job->requests,
                                 .request_count = job->request_count,
                                 .on_token = count_token,
-                                .should_stop = job->should_stop,
+                                .should_stop = job->should_stop != NULL ? should_stop : NULL,
                                 .context = &r,
                                 .chunk_tokens = job->chunk_tokens,
                                 .prompts_first = job->prompts_first,

@@ -21,6 +21,7 @@ typedef struct mgl_cuda_options {
   const mgl_cuda_device *device;  // opened by the thread that creates the runner; outlives it
   mgl_cuda_launch_options launch;
   bool coarse;                       // one event between two ops (compile/compile.h)
+  bool events_only;                  // no activation carries its readiness (kernels/cuda/device_run.h)
   bool scheduler_warps;              // schedulers are warps of worker blocks
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
 } mgl_cuda_options;
@@ -58,7 +59,7 @@ typedef struct mgl_cuda_job {
   bool prompts_first;
   mgl_cuda_token_callback *on_token;     // while the GPU computes
   mgl_iteration_callback *on_iteration;  // for every iteration, after the launch; may be NULL
-  bool (*should_stop)(void);             // may be NULL
+  bool (*should_stop)(void *context);    // may be NULL
   void *context;
 } mgl_cuda_job;
 

@@ -28,15 +28,20 @@ typedef enum mgl_mode {
 const char *mgl_mode_name(mgl_mode mode);
 mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err);
 
-enum { MGL_PAGE_TOKENS = 16 };  // tokens of a KV page; see SPEED.md
+enum {
+  MGL_PAGE_TOKENS = 16,      // tokens of a KV page, by default; on a GPU always. See SPEED.md
+  MGL_MAX_SEQUENCES = 1024,  // that run at once
+};
 
 typedef struct mgl_runner_options {
   uint64_t threads;  // 0: one per physical core
   uint32_t
       iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS; 0: the most
-  uint32_t sequences;    // most sequences of an iteration, at least 1
+  uint32_t sequences;  // most sequences that run at once, 1 to MGL_MAX_SEQUENCES; with fewer tokens
+                       // of an iteration they take turns
   uint32_t sequence_tokens;  // longest sequence in tokens, 1 to the model's context
-  uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence
+  uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence of it
+  uint32_t page_tokens;      // tokens of a KV page: 16, 32, 64, 128 or 256; 0: MGL_PAGE_TOKENS
   uint64_t pool_tokens;      // KV memory in tokens; 0: sequences * sequence_tokens
   mgl_weight_source weights;
   uint64_t seed;  // of dummy weights
@@ -82,6 +87,7 @@ mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *
 
 // What plans must be made for.
 const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner);
+uint32_t mgl_runner_sequences(const mgl_runner *runner);  // that may run at once
 uint32_t mgl_runner_page_count(const mgl_runner *runner);
 const mgl_graph *mgl_runner_graph(const mgl_runner *runner);
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner);

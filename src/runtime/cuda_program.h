@@ -47,6 +47,7 @@ typedef struct mgl_cuda_program_options {
   const mgl_compile_override *overrides;
   uint32_t override_count;
   bool coarse;
+  bool events_only;      // tasks wait for counters of events, never for words of activations
   uint32_t workers;      // 0: a worker on every multiprocessor that no scheduler block takes
   uint32_t schedulers;   // dedicated; 0: whoever activates an event schedules its tasks
   bool scheduler_warps;  // they are warps of worker blocks, else blocks of their own
@@ -113,10 +114,10 @@ typedef struct mgl_cuda_outcome {
 
 typedef struct mgl_cuda_generate {
   const mgl_cuda_request *requests;
-  uint32_t request_count;             // 1 to options.sequences; request i takes slot i
-  mgl_cuda_token_callback *on_token;  // may be NULL
-  bool (*should_stop)(void);          // asked all the time; true ends the launch; may be NULL
-  void *context;                      // of on_token
+  uint32_t request_count;              // 1 to options.sequences; request i takes slot i
+  mgl_cuda_token_callback *on_token;   // may be NULL
+  bool (*should_stop)(void *context);  // asked all the time; true ends the launch; may be NULL
+  void *context;                       // of these two
   uint32_t chunk_tokens;     // most prompt tokens of one sequence in an iteration; 0: no limit
   bool prompts_first;        // sequences decode only while none computes its prompt
   uint32_t most_iterations;  // 0: as many as it takes

@@ -68,7 +68,7 @@ static_assert(MGL_CUDA_SLOTS == 2, "a slot is one bit of the state");
 // A task without work: it waits, and takes the pages that the loader streams for it.
 static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
-  if (!mgl_task_wait(w) || slot->op.kind != MGL_CUDA_OP_STREAMED || slot->paged == 0) {
+  if (!mgl_task_begin(w) || slot->op.kind != MGL_CUDA_OP_STREAMED || slot->paged == 0) {
     return;
   }
   uint32_t pages = (slot->end - slot->begin) * mgl_pages_of_block(slot->op.k_padded);

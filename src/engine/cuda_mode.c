@@ -12,16 +12,8 @@ struct mgl_cuda_mode {
   uint32_t best[MGL_MAX_ITERATION_TOKENS];
 };
 
-mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_mode **out,
-                                mgl_error *err) {
-  *out = NULL;
-  mgl_cuda_mode *mode = mgl_alloc_zeroed(1, sizeof *mode);
-  if (mode == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
-  }
-  mode->launch = options->cuda.launch;
-  mode->iteration_tokens = options->limits.tokens;
-  mgl_cuda_program_options program = {
+static mgl_cuda_program_options program_options(const mgl_cuda_mode_options *options) {
+  return (mgl_cuda_program_options){
       .program = options->program,
       .checkpoint = options->checkpoint,
       .seed = options->seed,
@@ -42,6 +34,24 @@ mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_m
       .progress = options->progress->report,
       .progress_context = options->progress->context,
   };
+}
+
+mgl_status mgl_cuda_mode_plan_memory(const mgl_cuda_mode_options *options, mgl_memory_plan *out,
+                                     mgl_error *err) {
+  mgl_cuda_program_options program = program_options(options);
+  return mgl_memory_plan_gpu(options->cuda.device, &program, options->limits.page_tokens, out, err);
+}
+
+mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_mode **out,
+                                mgl_error *err) {
+  *out = NULL;
+  mgl_cuda_mode *mode = mgl_alloc_zeroed(1, sizeof *mode);
+  if (mode == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
+  }
+  mode->launch = options->cuda.launch;
+  mode->iteration_tokens = options->limits.tokens;
+  mgl_cuda_program_options program = program_options(options);
   mgl_status status = mgl_cuda_program_create(options->cuda.device, &program, &mode->program, err);
   if (status == MGL_OK) {
     mode->vocab = mgl_cuda_program_describe(mode->program).model.vocab;

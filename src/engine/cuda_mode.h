@@ -13,6 +13,7 @@
 #include "batch/plan.h"
 #include "engine/iteration.h"
 #include "engine/mega_mode.h"
+#include "engine/memory_plan.h"
 #include "runtime/cpu_weights.h"
 #include "runtime/cuda_program.h"
 
@@ -43,6 +44,10 @@ typedef struct mgl_cuda_mode_options {
   uint32_t trace_spans;  // that each multiprocessor and role keeps; 0: no trace
   const mgl_weights_progress *progress;
 } mgl_cuda_mode_options;
+
+// What mgl_cuda_mode_create would take.
+mgl_status mgl_cuda_mode_plan_memory(const mgl_cuda_mode_options *options, mgl_memory_plan *out,
+                                     mgl_error *err);
 
 mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_mode **out,
                                 mgl_error *err);

@@ -105,13 +105,14 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
   return MGL_OK;
 }
 
+static uint64_t worker_count(const mgl_runner *runner, const mgl_runner_options *options) {
+  return options->threads != 0 ? options->threads : mgl_topology_cores(runner->topology);
+}
+
 // A thread for each worker, and for each dedicated scheduler.
 static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *options,
                               mgl_error *err) {
-  uint64_t workers = options->threads;
-  if (workers == 0) {
-    workers = mgl_topology_cores(runner->topology);
-  }
+  uint64_t workers = worker_count(runner, options);
   MGL_TRY(mgl_team_create(runner->topology, workers + options->schedulers, &runner->team, err));
   runner->mega_options = (mgl_mega_mode_options){.workers = (uint32_t)workers,
                                                  .schedulers = options->schedulers,
@@ -131,21 +132,52 @@ static uint32_t logit_rows_of(const mgl_runner *runner, const mgl_runner_options
   return options->logit_rows == 0 ? runner->limits.sequences : options->logit_rows;
 }
 
+static mgl_cuda_mode_options gpu_options(const mgl_runner *runner, const mgl_checkpoint *checkpoint,
+                                         const mgl_runner_options *options) {
+  return (mgl_cuda_mode_options){.cuda = *options->cuda,
+                                 .program = runner->graph,
+                                 .checkpoint = checkpoint,
+                                 .seed = options->seed,
+                                 .limits = runner->limits,
+                                 .page_count = runner->page_count,
+                                 .logit_rows = logit_rows_of(runner, options),
+                                 .schedulers = options->schedulers,
+                                 .launch = options->launch,
+                                 .overrides = options->overrides,
+                                 .override_count = options->override_count,
+                                 .trace_spans = options->trace_tasks,
+                                 .progress = &options->progress};
+}
+
+static mgl_status plan_memory(const mgl_runner *runner, const mgl_checkpoint *checkpoint,
+                              const mgl_runner_options *options, mgl_memory_plan *out,
+                              mgl_error *err) {
+  if (options->cuda != NULL) {
+    mgl_cuda_mode_options cuda = gpu_options(runner, checkpoint, options);
+    MGL_TRY(mgl_cuda_mode_plan_memory(&cuda, out, err));
+  } else {
+    MGL_TRY(mgl_team_check(runner->topology, options->threads, err));
+    mgl_memory_plan_options cpu = {.limits = runner->limits,
+                                   .logit_rows = logit_rows_of(runner, options),
+                                   .page_count = runner->page_count,
+                                   .weights = options->weights,
+                                   .workers = (uint32_t)worker_count(runner, options),
+                                   .schedulers = options->schedulers,
+                                   .launch = options->launch,
+                                   .overrides = options->overrides,
+                                   .override_count = options->override_count};
+    MGL_TRY(mgl_memory_plan_cpu(runner->graph, &cpu, out, err));
+  }
+  double share = options->memory_share;
+  if (share == MGL_USUAL_SHARE) {
+    share = options->cuda != NULL ? MGL_USUAL_GPU_SHARE : MGL_USUAL_HOST_SHARE;
+  }
+  return share == 0 ? MGL_OK : mgl_memory_plan_share(out, share, err);
+}
+
 static mgl_status create_on_gpu(mgl_runner *runner, const mgl_checkpoint *checkpoint,
                                 const mgl_runner_options *options, mgl_error *err) {
-  mgl_cuda_mode_options cuda = {.cuda = *options->cuda,
-                                .program = runner->graph,
-                                .checkpoint = checkpoint,
-                                .seed = options->seed,
-                                .limits = runner->limits,
-                                .page_count = runner->page_count,
-                                .logit_rows = logit_rows_of(runner, options),
-                                .schedulers = options->schedulers,
-                                .launch = options->launch,
-                                .overrides = options->overrides,
-                                .override_count = options->override_count,
-                                .trace_spans = options->trace_tasks,
-                                .progress = &options->progress};
+  mgl_cuda_mode_options cuda = gpu_options(runner, checkpoint, options);
   runner->device = options->cuda->device;
   return mgl_cuda_mode_create(&cuda, &runner->cuda, err);
 }
@@ -153,7 +185,6 @@ static mgl_status create_on_gpu(mgl_runner *runner, const mgl_checkpoint *checkp
 static mgl_status create_on_cpu(mgl_runner *runner, const mgl_checkpoint *checkpoint,
                                 const mgl_runner_options *options, mgl_error *err) {
   MGL_TRY(mgl_simd_choose(&runner->simd, err));
-  MGL_TRY(mgl_topology_create(&runner->topology, err));
   MGL_TRY(create_team(runner, options, err));
   MGL_TRY(mgl_cpu_weights_bind(runner->graph, checkpoint, options->weights, options->seed,
                                runner->team, runner->topology, &options->progress, &runner->weights,
@@ -175,20 +206,58 @@ static mgl_status create_on_cpu(mgl_runner *runner, const mgl_checkpoint *checkp
                                 err);
 }
 
-mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
-                             mgl_runner **out, mgl_error *err) {
+// What comes before any large memory: sizes, the program, the machine's topology on the CPU.
+static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *checkpoint,
+                        const mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
   *out = NULL;
   mgl_runner *runner = mgl_alloc_zeroed(1, sizeof *runner);
   if (runner == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a model runner");
   }
-  const mgl_checkpoint *checkpoint =
-      options->weights == MGL_WEIGHTS_DUMMY ? NULL : folder->checkpoint;
-  assert(options->weights == MGL_WEIGHTS_DUMMY || checkpoint != NULL);
   mgl_status status = size_up(runner, &folder->config, options, err);
   if (status == MGL_OK) {
     status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
   }
+  if (status == MGL_OK && options->cuda == NULL) {
+    status = mgl_topology_create(&runner->topology, err);
+  }
+  if (status != MGL_OK) {
+    mgl_runner_destroy(runner);
+    return status;
+  }
+  *out = runner;
+  return MGL_OK;
+}
+
+mgl_status mgl_runner_plan_memory(const mgl_model_folder *folder, const mgl_runner_options *options,
+                                  mgl_memory_plan *out, mgl_error *err) {
+  mgl_runner *runner = NULL;
+  MGL_TRY(begin(folder, folder->checkpoint, options, &runner, err));
+  mgl_status status = plan_memory(runner, folder->checkpoint, options, out, err);
+  mgl_runner_destroy(runner);
+  return status;
+}
+
+static mgl_status share_memory(mgl_runner *runner, const mgl_checkpoint *checkpoint,
+                               const mgl_runner_options *options, mgl_error *err) {
+  mgl_memory_plan plan;
+  if (options->memory_share == 0) {
+    return MGL_OK;
+  }
+  MGL_TRY(plan_memory(runner, checkpoint, options, &plan, err));
+  runner->page_count = plan.page_count;
+  return MGL_OK;
+}
+
+mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
+                             mgl_runner **out, mgl_error *err) {
+  const mgl_checkpoint *checkpoint =
+      options->weights == MGL_WEIGHTS_DUMMY ? NULL : folder->checkpoint;
+  mgl_runner *runner = NULL;
+  *out = NULL;
+  assert(options->weights == MGL_WEIGHTS_DUMMY || checkpoint != NULL);
+  MGL_TRY(begin(folder, checkpoint, options, &runner, err));
+  mgl_status status = share_memory(runner, checkpoint, options, err);
   if (status == MGL_OK) {
     status = options->cuda != NULL ? create_on_gpu(runner, checkpoint, options, err)
                                    : create_on_cpu(runner, checkpoint, options, err);
@@ -216,6 +285,14 @@ void mgl_runner_destroy(mgl_runner *runner) {
   mgl_free(runner);
 }
 
+mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err) {
+  if (runner->cuda != NULL || runner->mega != NULL || mode != MGL_MODE_MEGA) {
+    return MGL_OK;
+  }
+  return mgl_mega_mode_create(runner->graph, runner->memory, runner->team, &runner->mega_options,
+                              &runner->mega, err);
+}
+
 mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_callback *next,
                            void *context, mgl_error *err) {
   if (runner->cuda != NULL) {
@@ -226,10 +303,7 @@ mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_call
                                mgl_mode_name(mode));
   }
   if (mode == MGL_MODE_MEGA) {
-    if (runner->mega == NULL) {
-      MGL_TRY(mgl_mega_mode_create(runner->graph, runner->memory, runner->team,
-                                   &runner->mega_options, &runner->mega, err));
-    }
+    MGL_TRY(mgl_runner_prepare(runner, mode, err));
     return mgl_mega_mode_run(runner->mega, next, context, err);
   }
   assert(mode == MGL_MODE_EAGER);

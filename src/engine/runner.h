@@ -14,6 +14,7 @@
 #include "batch/plan.h"
 #include "engine/cuda_mode.h"
 #include "engine/mega_mode.h"
+#include "engine/memory_plan.h"
 #include "graph/graph.h"
 #include "model/model_folder.h"
 #include "runtime/cpu_weights.h"
@@ -33,6 +34,10 @@ enum {
   MGL_MAX_SEQUENCES = 1024,  // that run at once
 };
 
+#define MGL_USUAL_SHARE (-1.0)  // the next two, by device
+#define MGL_USUAL_HOST_SHARE 0.5
+#define MGL_USUAL_GPU_SHARE 0.9
+
 typedef struct mgl_runner_options {
   uint64_t threads;  // 0: one per physical core
   uint32_t
@@ -43,6 +48,10 @@ typedef struct mgl_runner_options {
   uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence of it
   uint32_t page_tokens;      // tokens of a KV page: 16, 32, 64, 128 or 256; 0: MGL_PAGE_TOKENS
   uint64_t pool_tokens;      // KV memory in tokens; 0: sequences * sequence_tokens
+  // Unless 0, all that the runner takes is at most this share of the memory that is free, above 0
+  // to 1, or MGL_USUAL_SHARE: there are as many KV pages as weights and activations leave room for,
+  // and no more than pool_tokens says.
+  double memory_share;
   mgl_weight_source weights;
   uint64_t seed;  // of dummy weights
   // Of mode mega (engine/mega_mode.h):
@@ -65,6 +74,15 @@ typedef struct mgl_runner mgl_runner;
 mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
                              mgl_runner **out, mgl_error *err);
 void mgl_runner_destroy(mgl_runner *runner);  // NULL is fine
+
+// What mgl_runner_create with these options takes, without taking it. Needs no checkpoint: without
+// one, weights have the dtype that config.json names.
+mgl_status mgl_runner_plan_memory(const mgl_model_folder *folder, const mgl_runner_options *options,
+                                  mgl_memory_plan *out, mgl_error *err);
+
+// Makes what a mode needs before its first run, task graphs and their memory, which that run would
+// make otherwise.
+mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err);
 
 // Runs iterations until `next` returns NULL: in mode mega, without leaving the megakernel between
 // them. `next` (engine/mega_mode.h) gets the logits of the iteration before, valid until the plan

@@ -4,10 +4,6 @@
 
 #include "base/alloc.h"
 
-enum {
-  SCRATCH_ALIGNMENT = 4096
-};  // workers' scratches share no page, so each lies near its worker
-
 uint64_t mgl_graph_kv_bytes_per_token(const mgl_graph *graph) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < graph->tensor_count; i++) {
@@ -94,7 +90,8 @@ void mgl_cpu_memory_destroy(mgl_cpu_memory *memory) {
 
 mgl_status mgl_cpu_memory_reserve(mgl_cpu_memory *memory, size_t activation_bytes,
                                   size_t scratch_bytes, mgl_error *err) {
-  scratch_bytes = (scratch_bytes + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
+  scratch_bytes = (scratch_bytes + MGL_CPU_SCRATCH_ALIGNMENT - 1) / MGL_CPU_SCRATCH_ALIGNMENT *
+                  MGL_CPU_SCRATCH_ALIGNMENT;
   if (activation_bytes > memory->activation_bytes) {
     void *block = NULL;
     MGL_TRY(mgl_pages_map(activation_bytes, "activations", &block, err));

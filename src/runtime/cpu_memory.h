@@ -50,6 +50,11 @@ typedef struct mgl_cpu_memory {
   uint64_t iteration;           // of any program, counted by mgl_cpu_program_set_plan from 1
 } mgl_cpu_memory;
 
+enum {
+  MGL_CPU_SCRATCH_ALIGNMENT = 4096
+};  // workers' scratches share no page, so each lies near
+    // its worker
+
 // Maps the KV cache of the program that `weights` was bound for; weights and that program must
 // outlive *out. Activations and scratch come with the programs.
 mgl_status mgl_cpu_memory_create(const mgl_cpu_weights *weights,

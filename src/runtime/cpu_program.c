@@ -97,6 +97,33 @@ static mgl_status check_target(const mgl_graph *graph, const mgl_task_graph *tas
   return MGL_OK;
 }
 
+static mgl_dim_values largest_of(const mgl_cpu_program_options *options) {
+  const mgl_task_graph *tasks = options->task_graph;
+  return tasks == NULL ? options->largest
+                       : (mgl_dim_values){tasks->tokens, tasks->tokens, tasks->tokens};
+}
+
+mgl_status mgl_cpu_program_measure(const mgl_graph *graph, const mgl_cpu_program_options *options,
+                                   mgl_cpu_program_sizes *out, mgl_error *err) {
+  mgl_dim_values largest = largest_of(options);
+  size_t scratch_bytes = mgl_cpu_scratch_needed(graph, &largest).total_bytes;
+  *out = (mgl_cpu_program_sizes){.scratch_bytes = (scratch_bytes + MGL_CPU_SCRATCH_ALIGNMENT - 1) /
+                                                  MGL_CPU_SCRATCH_ALIGNMENT *
+                                                  MGL_CPU_SCRATCH_ALIGNMENT};
+  if (options->task_graph != NULL) {
+    out->activation_bytes = (size_t)options->task_graph->activation_bytes;
+    return MGL_OK;
+  }
+  mgl_byte_range *ranges = mgl_alloc_zeroed(graph->tensor_count, sizeof *ranges);
+  if (ranges == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a layout of %zu tensors",
+                         graph->tensor_count);
+  }
+  mgl_status status = mgl_cpu_layout(graph, &largest, ranges, &out->activation_bytes, err);
+  mgl_free(ranges);
+  return status;
+}
+
 mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory,
                                   const mgl_cpu_program_options *options, mgl_cpu_program **out,
                                   mgl_error *err) {
@@ -111,8 +138,7 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   program->graph = graph;
   program->memory = memory;
   program->kernels = mgl_cpu_kernels_for(options->simd);
-  program->largest = tasks == NULL ? options->largest
-                                   : (mgl_dim_values){tasks->tokens, tasks->tokens, tasks->tokens};
+  program->largest = largest_of(options);
   program->strides = tasks == NULL ? 1 : tasks->attention_strides;
   program->logits = mgl_graph_find(graph, "logits");
   program->act = mgl_graph_act_dtype(graph);

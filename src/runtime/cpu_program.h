@@ -55,6 +55,14 @@ typedef struct mgl_cpu_program {
 mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory,
                                   const mgl_cpu_program_options *options, mgl_cpu_program **out,
                                   mgl_error *err);
+typedef struct mgl_cpu_program_sizes {
+  size_t activation_bytes;
+  size_t scratch_bytes;  // of a worker, a multiple of MGL_CPU_SCRATCH_ALIGNMENT
+} mgl_cpu_program_sizes;
+
+// What a program that is created with these options reserves.
+mgl_status mgl_cpu_program_measure(const mgl_graph *graph, const mgl_cpu_program_options *options,
+                                   mgl_cpu_program_sizes *out, mgl_error *err);
 void mgl_cpu_program_destroy(mgl_cpu_program *program);  // NULL is fine
 
 // Sets the plan of the next iteration and counts that iteration; call it before each one. The plan

@@ -1,12 +1,15 @@
 #include "engine/cuda_mode.h"
 
 #include "base/alloc.h"
+#include "engine/sampler.h"
 
 struct mgl_cuda_mode {
   mgl_cuda_program *program;
   mgl_cuda_launch_options launch;
   uint32_t iteration_tokens;
+  uint32_t vocab;
   float *logits;  // [logit_rows, V]
+  uint32_t best[MGL_MAX_ITERATION_TOKENS];
 };
 
 static mgl_cuda_program_options program_options(const mgl_cuda_mode_options *options) {
@@ -23,6 +26,7 @@ static mgl_cuda_program_options program_options(const mgl_cuda_mode_options *opt
       .overrides = options->overrides,
       .override_count = options->override_count,
       .coarse = options->cuda.coarse,
+      .events_only = options->cuda.events_only,
       .schedulers = options->schedulers,
       .scheduler_warps = options->cuda.scheduler_warps,
       .get_code = options->cuda.get_code,
@@ -50,8 +54,9 @@ mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_m
   mgl_cuda_program_options program = program_options(options);
   mgl_status status = mgl_cuda_program_create(options->cuda.device, &program, &mode->program, err);
   if (status == MGL_OK) {
-    uint32_t vocab = mgl_cuda_program_describe(mode->program).model.vocab;
-    mode->logits = mgl_alloc_zeroed((size_t)options->logit_rows * vocab, sizeof *mode->logits);
+    mode->vocab = mgl_cuda_program_describe(mode->program).model.vocab;
+    mode->logits =
+        mgl_alloc_zeroed((size_t)options->logit_rows * mode->vocab, sizeof *mode->logits);
     if (mode->logits == NULL) {
       status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u rows of logits",
                              options->logit_rows);
@@ -79,11 +84,14 @@ mgl_cuda_program *mgl_cuda_mode_program(mgl_cuda_mode *mode) {
 
 mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, mgl_next_plan_callback *next, void *context,
                              mgl_error *err) {
-  const float *logits = NULL;
-  const mgl_plan *plan = NULL;
-  while ((plan = next(context, logits)) != NULL) {
+  const mgl_logits logits = {.rows = mode->logits, .best = mode->best};
+  const mgl_plan *plan = next(context, NULL);
+  while (plan != NULL) {
     MGL_TRY(mgl_cuda_program_run_plan(mode->program, plan, &mode->launch, mode->logits, err));
-    logits = mode->logits;
+    for (uint32_t row = 0; row < plan->logit_row_count; row++) {
+      mode->best[row] = mgl_argmax(mode->logits + (size_t)row * mode->vocab, mode->vocab);
+    }
+    plan = next(context, &logits);
   }
   return MGL_OK;
 }

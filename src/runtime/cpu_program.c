@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "graph/act_dtype.h"
+#include "runtime/cpu_argmax.h"
 #include "runtime/cpu_layout.h"
 #include "runtime/cpu_tasks.h"
 
@@ -139,6 +140,7 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   program->kernels = mgl_cpu_kernels_for(options->simd);
   program->largest = largest_of(options);
   program->strides = tasks == NULL ? 1 : tasks->attention_strides;
+  program->logits = mgl_graph_find(graph, "logits");
   program->act = mgl_graph_act_dtype(graph);
   program->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->data);
   program->offsets = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->offsets);
@@ -271,7 +273,8 @@ size_t mgl_cpu_op_grain(const mgl_cpu_program *program, size_t op_idx) {
   }
 }
 
-static void run_linear(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+static void run_linear(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
+                       size_t end) {
   const mgl_tensor *tensors = p->graph->tensors;
   const mgl_tensor *w = &tensors[op->inputs[1]];
   mgl_linear_args args = {
@@ -286,6 +289,7 @@ static void run_linear(const mgl_cpu_program *p, const mgl_op *op, size_t begin,
       .out_stride = w->dims[0].number,
   };
   p->kernels->linear(&args, begin, end);
+  mgl_cpu_program_note_logits(p, op->output, worker, begin, end);
 }
 
 static void run_attention(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
@@ -352,7 +356,7 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
                         begin, end);
       return;
     case MGL_OP_RMSNORM: run_rmsnorm(p, op, begin, end); return;
-    case MGL_OP_LINEAR: run_linear(p, op, begin, end); return;
+    case MGL_OP_LINEAR: run_linear(p, op, worker, begin, end); return;
     case MGL_OP_ROPE_ANGLES:
       p->kernels->rope_angles(&(mgl_rope_angles_args){.positions = mgl_cpu_program_tensor(p, in[0]),
                                                       .inv_freq = p->inv_freq[op_idx],

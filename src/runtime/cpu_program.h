@@ -36,6 +36,7 @@ typedef struct mgl_cpu_program {
   const mgl_cpu_kernels *kernels;
   mgl_dim_values largest;
   uint32_t strides;        // tasks per KV head in attention ops
+  uint32_t logits;         // the tensor "logits", MGL_NO_TENSOR if there is none
   mgl_dtype act;           // graph/act_dtype.h
   const mgl_plan *plan;    // of the present iteration
   uint64_t iteration;      // its number among the iterations of all programs of this memory

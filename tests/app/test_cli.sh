@@ -421,7 +421,7 @@ test_bench() {
   check_json "bench --json" "$out"
   local field
   for field in '"mode": "mega"' '"mode": "eager"' ms_per_token bytes_per_token gbps ceiling_gbps share batch prompt \
-    generate threads simd model tokens_per_s prompt_ms prompt_tokens_per_s load_format; do
+    generate threads simd model tokens_per_s prompt_ms prompt_tokens_per_s load_format round_ms; do
     check_has "bench --json" "$out" "$field"
   done
   # Weights once, and 3 sequences of 70 + 8 / 2 tokens of context with 8 layers * K, V * 2 heads * 64

@@ -10,6 +10,7 @@
 #       Needs python3 with torch and transformers.
 #   run.sh [PROGRAM] contracts              part contract of small models and of qwen3-0.6b
 #   run.sh [PROGRAM] soaks                  part soak; of a debug build too
+#   run.sh [PROGRAM] hops                   what a dependency hop costs (part hops)
 #   run.sh [PROGRAM] memchecks              part memcheck of small models under compute-sanitizer
 # A PROGRAM's path has a slash. Environment:
 #   MGL_GPU_WORK   folder for models and reference data (default /tmp/megalith-gpu; the models of
@@ -100,6 +101,7 @@ case ${1:-} in
 '')
   part smoke tiny wide bias
   part ops tiny wide bias
+  part planner
   part faults
   part speed bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
     bench/configs/qwen3-8b
@@ -117,6 +119,11 @@ references)
 contracts) contracts ;;
 soaks) soaks ;;
 memchecks) memchecks ;;
+hops)
+  shift
+  [ $# -gt 0 ] || set -- bench/configs/llama-3.2-1b bench/configs/qwen3-8b
+  part hops "$@"
+  ;;
 *)
   part "$@"
   ;;

@@ -163,8 +163,8 @@ static mgl_status upload_state(launch *l, mgl_error *err) {
   MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->iteration_ns), 0,
                (l->most_iterations + (size_t)1) * sizeof(uint64_t));
   if (p->options.trace_spans > 0) {
-    MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->span_counts), 0,
-                 (size_t)p->workers * MGL_CUDA_TRACE_ROLES * sizeof(uint32_t));
+    MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->traces), 0,
+                 p->workers * sizeof(mgl_cuda_trace));
   }
   return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);
 }

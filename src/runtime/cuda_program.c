@@ -40,6 +40,9 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
   }
   MGL_TRY(check_range("rows with logits", o->logit_rows, 1, o->iteration_tokens, err));
   MGL_TRY(check_range("spans of the trace", o->trace_spans, 0, 1 << 20, err));
+  if (o->trace_spans > 0) {
+    o->trace_spans = (uint32_t)mgl_power_of_two_at_least(o->trace_spans);
+  }
   uint32_t blocks = o->scheduler_warps ? 0 : o->schedulers;
   uint32_t sms = p->device->sm_count;
   MGL_TRY(check_range("scheduler blocks", blocks, 0, sms - 1, err));
@@ -418,8 +421,9 @@ static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t 
   return runs % 2 != 0 ? 0 : p->layout.copy_bytes[graph];
 }
 
-mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char *name, float *out,
-                                 size_t count, mgl_error *err) {
+mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, const char *name,
+                                    size_t count, mgl_cu_ptr *at, mgl_dtype *dtype,
+                                    mgl_error *err) {
   uint32_t idx = mgl_graph_find(p->program, name);
   const mgl_tensor *tensor = idx == MGL_NO_TENSOR ? NULL : &p->program->tensors[idx];
   if (tensor == NULL || graph >= p->graph_count || tensor->placement != MGL_PLACE_ACTIVATION ||
@@ -429,21 +433,30 @@ mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char
   }
   mgl_cuda_memory_kind kind = mgl_cuda_activation_memory(&p->layout, graph);
   uint64_t offset = p->layout.activations[graph][idx] + latest_copy(p, graph, idx);
-  size_t bytes = count * mgl_dtype_bytes(tensor->dtype);
-  if (bytes > p->layout.bytes[kind] - offset) {
+  if (count > (p->layout.bytes[kind] - offset) / mgl_dtype_bytes(tensor->dtype)) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" has no %zu elements", name, count);
   }
-  if (tensor->dtype == MGL_DTYPE_F32) {
-    MGL_CUDA_TRY(&p->device->driver, copy_to_host, err, out, p->memory[kind] + offset, bytes);
-    return MGL_OK;
+  *at = p->memory[kind] + offset;
+  *dtype = tensor->dtype;
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char *name, float *out,
+                                 size_t count, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cu_ptr at = 0;
+  mgl_dtype dtype = MGL_DTYPE_F32;
+  MGL_TRY(mgl_cuda_find_activation(p, graph, name, count, &at, &dtype, err));
+  size_t bytes = count * mgl_dtype_bytes(dtype);
+  if (dtype == MGL_DTYPE_F32) {
+    return mgl_cuda_check(driver, driver->copy_to_host(out, at, bytes), "copy_to_host", err);
   }
   mgl_bf16 *stored = mgl_alloc(bytes);
   if (stored == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
   }
-  mgl_status status = mgl_cuda_check(
-      &p->device->driver, p->device->driver.copy_to_host(stored, p->memory[kind] + offset, bytes),
-      "copy_to_host", err);
+  mgl_status status =
+      mgl_cuda_check(driver, driver->copy_to_host(stored, at, bytes), "copy_to_host", err);
   if (status == MGL_OK) {
     mgl_widen_f32(MGL_DTYPE_BF16, stored, count, out);
   }

@@ -53,7 +53,8 @@ typedef struct mgl_cuda_program_options {
   bool scheduler_warps;  // they are warps of worker blocks, else blocks of their own
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
   // For debugging:
-  uint32_t trace_spans;   // the latest spans that each worker and role keeps; 0: no trace
+  uint32_t trace_spans;   // the latest spans that each worker and role keeps, rounded up to a power
+                          // of two; 0: no trace
   bool poison;            // KV cache, activations and partial results begin as NaN
   bool keep_activations;  // every activation keeps its value until the next iteration
   void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes);  // of the weights
@@ -157,6 +158,21 @@ const mgl_task_graph *mgl_cuda_program_graph(const mgl_cuda_program *program, ui
 // them.
 mgl_status mgl_cuda_program_read(mgl_cuda_program *program, uint32_t graph, const char *name,
                                  float *out, size_t count, mgl_error *err);
+
+// From now on launches compute only ops [first, last] of the fused program; tasks of the others
+// wait and trigger, and do nothing. first 0 and last UINT32_MAX: all again. A launch for which
+// next_plan or sample is left out is one of a single plan.
+mgl_status mgl_cuda_program_choose(mgl_cuda_program *program, uint32_t first, uint32_t last,
+                                   mgl_error *err);
+// Sets the first `count` elements of an activation of a graph, rounded to its dtype. Only with
+// keep_activations does the next launch not use the memory for something else before.
+mgl_status mgl_cuda_program_write(mgl_cuda_program *program, uint32_t graph, const char *name,
+                                  const float *values, size_t count, mgl_error *err);
+// A page of a layer's KV cache. k, v: [HKV, P, HD].
+mgl_status mgl_cuda_program_read_kv(mgl_cuda_program *program, const char *name, uint32_t page,
+                                    float *k, float *v, mgl_error *err);
+mgl_status mgl_cuda_program_write_kv(mgl_cuda_program *program, const char *name, uint32_t page,
+                                     const float *k, const float *v, mgl_error *err);
 
 // Something that the user should know and that is no error, "" if there is nothing: device code
 // that could not be cached. Borrowed.

@@ -99,7 +99,8 @@ static mgl_cuda_program *make_program(gpu_bench *bench, const way *by, const cut
   gpu_model model;
   open_model(layers, &model);
   mgl_cuda_program *program = gpu_program(bench, &model,
-                                          (mgl_cuda_program_options){.iteration_tokens = 1,
+                                          (mgl_cuda_program_options){.events_only = true,
+                                                                     .iteration_tokens = 1,
                                                                      .sequences = 1,
                                                                      .pages_per_sequence = PAGES,
                                                                      .launch = MGL_LAUNCH_AOT,
@@ -303,7 +304,8 @@ static void real(gpu_bench *bench, const char *folder) {
                                      .launch = ways[i].jit ? MGL_LAUNCH_JIT : MGL_LAUNCH_AOT};
     mgl_cuda_program *program =
         gpu_program(bench, &model,
-                    (mgl_cuda_program_options){.iteration_tokens = 1,
+                    (mgl_cuda_program_options){.events_only = true,
+                                               .iteration_tokens = 1,
                                                .sequences = 1,
                                                .pages_per_sequence = PAGES,
                                                .launch = MGL_LAUNCH_AOT,

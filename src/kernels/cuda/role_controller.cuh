@@ -326,7 +326,9 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
   if (!jit && !mgl_announce(c, &c->info, &step, true)) {
     return false;
   }
-  MGL_TRACE_BEGIN(span);
+  if (MGL_TRACE && threadIdx.x % 32 == 0) {
+    c->block->handed_clock[c->slot] = mgl_trace_clock();
+  }
   uint32_t state = 0;  // 1: ready, 2: failed
   while (state == 0) {
     mgl_poll_result served = jit ? mgl_serve_jit(c) : MGL_POLL_NONE;
@@ -350,7 +352,6 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
     return false;
   }
   if (threadIdx.x % 32 == 0) {
-    MGL_TRACE_END(c->run, c->block, span, MGL_CUDA_TRACE_WAIT, c->info.iteration, step.task);
     mgl_let_go(c, &c->info, &step, true);
   }
   mgl_next_slot(c);

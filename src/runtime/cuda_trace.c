@@ -25,6 +25,7 @@ typedef struct tracks {
   uint64_t *iteration_ns;   // [iteration_count] when each began; 0: it did not
   size_t iteration_count;
   uint32_t worker_count, capacity;
+  uint64_t origin_ns;  // when the first iteration began
 } tracks;
 
 // A span with everything completed.
@@ -60,6 +61,8 @@ static mgl_status read_tracks(mgl_cuda_program *p, tracks *t, mgl_error *err) {
   MGL_CUDA_TRY(driver, copy_to_host, err, t->iteration_ns,
                mgl_cuda_state_at(p, state->iteration_ns),
                t->iteration_count * sizeof *t->iteration_ns);
+  // Where no iteration began, any time that is near will do.
+  t->origin_ns = t->iteration_ns[0] != 0 ? t->iteration_ns[0] : t->marks[0].ns;
   return MGL_OK;
 }
 
@@ -111,7 +114,7 @@ static uint32_t find_mark(const tracks *t, uint32_t worker, uint64_t clock) {
 static double time_of(const tracks *t, uint32_t worker, uint64_t clock) {
   uint32_t at = find_mark(t, worker, clock);
   const mgl_cuda_mark *before = mark_of(t, worker, at);
-  return (double)(int64_t)(before->ns - t->iteration_ns[0]) +
+  return (double)(int64_t)(before->ns - t->origin_ns) +
          (double)(int64_t)(clock - before->clock) /
              clocks_per_ns(before, mark_of(t, worker, at + 1));
 }

@@ -13,6 +13,7 @@
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
+#include "app/sampling_options.h"
 #include "app/statistics.h"
 #include "base/alloc.h"
 #include "base/file.h"
@@ -31,14 +32,16 @@ typedef struct stream {
   uint32_t generated;
   bool finished;
   mgl_detokenizer *detokenizer;
-  mgl_text text;  // not written yet
+  mgl_stop_matcher *stops;  // NULL: no stop strings
+  mgl_text text;            // not written yet
 } stream;
 
 typedef struct run {
   const mgl_arguments *arguments;
   mgl_app_model model;
-  mgl_sampling sampling;  // seed of prompt 0
-  stream *streams;        // [stream_count]
+  mgl_app_sampling sampling;  // seed of prompt 0
+  mgl_text piece;             // the text of a token, while it is handed out
+  stream *streams;            // [stream_count]
   size_t stream_count;
   size_t stream_capacity;
   size_t current;  // the stream whose text is being written
@@ -125,6 +128,9 @@ static mgl_status add_prompt(run *r, const char *text, size_t bytes, mgl_error *
   if (status == MGL_OK) {
     status = mgl_detokenizer_create(r->model.folder.tokenizer, true, &s->detokenizer, err);
   }
+  if (status == MGL_OK && r->sampling.stop_count > 0) {
+    status = mgl_stop_matcher_create(r->sampling.stops, r->sampling.stop_count, &s->stops, err);
+  }
   if (status != MGL_OK) {
     mgl_error_prefix(err, "prompt %zu", r->stream_count);
   }
@@ -173,30 +179,6 @@ static mgl_status collect_prompts(run *r, mgl_error *err) {
   return add_input(r, err);
 }
 
-// --- sampling ------------------------------------------------------------------------------------
-
-// What generation_config.json says, with the given options in its place. An option of sampling
-// without --temperature turns sampling on.
-static mgl_status choose_sampling(run *r, mgl_error *err) {
-  const mgl_generation *generation = &r->model.folder.generation;
-  const mgl_arguments *arguments = r->arguments;
-  bool samples = generation->do_sample || mgl_arguments_has(arguments, "top-k") ||
-                 mgl_arguments_has(arguments, "top-p");
-  r->sampling = (mgl_sampling){
-      .temperature =
-          mgl_arguments_real(arguments, "temperature", samples ? generation->temperature : 0),
-      .top_k = (uint32_t)mgl_arguments_u64(arguments, "top-k", generation->top_k),
-      .top_p = mgl_arguments_real(arguments, "top-p", generation->top_p),
-      .seed = mgl_arguments_u64(arguments, "seed", 0),
-  };
-  MGL_TRY(mgl_sampling_check(&r->sampling, err));
-  if (generation->unapplied[0] != 0) {
-    (void)fprintf(stderr, "megalith: note: not applied of the model's generation_config.json: %s\n",
-                  generation->unapplied);
-  }
-  return MGL_OK;
-}
-
 // --- generation ----------------------------------------------------------------------------------
 
 // Writes what the current stream has, and moves on while streams are finished.
@@ -223,27 +205,66 @@ static mgl_status write_ready(run *r, mgl_error *err) {
   return MGL_OK;
 }
 
-static mgl_status accept_token(run *r, stream *s, int32_t token, mgl_finish_reason reason,
-                               mgl_error *err) {
-  if (reason != MGL_FINISH_STOP) {
-    MGL_TRY(mgl_detokenizer_push(s->detokenizer, token, &s->text, err));
+// What r->piece brings to a stream's text; true if that completes a stop string. last: the text
+// ends here anyway.
+static bool add_piece(run *r, stream *s, bool last) {
+  if (s->stops == NULL) {
+    mgl_text_append(&s->text, r->piece.data, r->piece.bytes);
+    return false;
   }
-  if (reason != MGL_FINISH_NONE) {
-    MGL_TRY(mgl_detokenizer_finish(s->detokenizer, &s->text, err));
-    s->finished = true;
+  bool stopped = mgl_stop_matcher_push(s->stops, r->piece.data, r->piece.bytes, &s->text);
+  if (last && !stopped) {
+    mgl_stop_matcher_finish(s->stops, &s->text);
+  }
+  return stopped;
+}
+
+// A token's log probability, id and text, then those of the likeliest, with tabs between them.
+static mgl_status add_line(run *r, stream *s, const mgl_generated_token *token, mgl_error *err) {
+  mgl_token_logprob own = {token->token, token->logprob};
+  for (uint32_t i = 0; i <= token->top_count; i++) {
+    const mgl_token_logprob *shown = i == 0 ? &own : &token->top[i - 1];
+    mgl_text_clear(&r->piece);
+    MGL_TRY(
+        mgl_tokenizer_decode(r->model.folder.tokenizer, &shown->token, 1, false, &r->piece, err));
+    mgl_text_format(&s->text, "%s%.4f\t%d\t", i == 0 ? "" : "\t", shown->logprob, shown->token);
+    mgl_json_append_string(&s->text, r->piece.data == NULL ? "" : r->piece.data, r->piece.bytes);
+  }
+  mgl_text_append_string(&s->text, "\n");
+  return MGL_OK;
+}
+
+static mgl_status accept_token(run *r, stream *s, const mgl_generated_token *token,
+                               mgl_error *err) {
+  bool last = token->finish != MGL_FINISH_NONE;
+  size_t before = s->text.bytes;
+  mgl_text_clear(&r->piece);
+  if (token->finish != MGL_FINISH_STOP) {
+    MGL_TRY(mgl_detokenizer_push(s->detokenizer, token->token, &r->piece, err));
+  }
+  if (last) {
+    MGL_TRY(mgl_detokenizer_finish(s->detokenizer, &r->piece, err));
+  }
+  MGL_TRY(mgl_text_check(&r->piece, err));
+  s->finished = add_piece(r, s, last) || last;
+  if (r->sampling.sampling.logprobs) {  // lines instead of text
+    MGL_TRY(mgl_text_check(&s->text, err));
+    s->text.bytes = before;
+    MGL_TRY(add_line(r, s, token, err));
   }
   return s == &r->streams[r->current] ? write_ready(r, err) : MGL_OK;
 }
 
-static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool on_token(void *context, const mgl_generated_token *token) {
   run *r = context;
-  stream *s = &r->streams[request];
+  stream *s = &r->streams[token->request];
   s->generated++;
-  r->done_tokens += reason == MGL_FINISH_NONE ? 1 : s->max_new_tokens - s->generated + 1;
-  mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
   if (r->status == MGL_OK) {
-    r->status = accept_token(r, s, token, reason, r->err);
+    r->status = accept_token(r, s, token, r->err);
   }
+  r->done_tokens += s->finished ? s->max_new_tokens - s->generated + 1 : 1;
+  mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
+  return !s->finished;
 }
 
 static mgl_status start(run *r, mgl_error *err) {
@@ -273,10 +294,11 @@ static mgl_status start(run *r, mgl_error *err) {
     mgl_request request = {.prompt = s->prompt.ids,
                            .prompt_count = s->prompt.count,
                            .max_new_tokens = s->max_new_tokens,
-                           .sampling = r->sampling,
+                           .sampling = r->sampling.sampling,
                            .stop_ids = generation->eos_ids,
                            .stop_count = generation->eos_count};
     request.sampling.seed += i;
+    request.sampling.min_tokens = mgl_app_min_tokens(r->arguments, generation, s->max_new_tokens);
     uint32_t number = 0;
     MGL_TRY(mgl_engine_submit(r->engine, &request, &number, err));
   }
@@ -288,7 +310,12 @@ static mgl_status write_rest(run *r, mgl_error *err) {
   for (size_t i = r->current; i < r->stream_count; i++) {
     stream *s = &r->streams[i];
     if (!s->finished) {
-      MGL_TRY(mgl_detokenizer_finish(s->detokenizer, &s->text, err));
+      mgl_text_clear(&r->piece);
+      MGL_TRY(mgl_detokenizer_finish(s->detokenizer, &r->piece, err));
+      MGL_TRY(mgl_text_check(&r->piece, err));
+      if (!r->sampling.sampling.logprobs) {
+        (void)add_piece(r, s, true);
+      }
       s->finished = true;
     }
   }
@@ -338,9 +365,11 @@ static void release(run *r) {
   for (size_t i = 0; i < r->stream_count; i++) {
     mgl_token_list_free(&r->streams[i].prompt);
     mgl_detokenizer_destroy(r->streams[i].detokenizer);
+    mgl_stop_matcher_destroy(r->streams[i].stops);
     mgl_text_free(&r->streams[i].text);
   }
   mgl_free(r->streams);
+  mgl_text_free(&r->piece);
   mgl_statistics_free(&r->statistics);
   mgl_app_model_close(&r->model);
 }
@@ -358,7 +387,11 @@ static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
     status = mgl_app_trace_open(arguments, mgl_app_mode(arguments) == MGL_MODE_MEGA, &r.trace, err);
   }
   if (status == MGL_OK) {
-    status = choose_sampling(&r, err);
+    status = mgl_app_sampling_choose(arguments, &r.model.folder.generation, &r.sampling, err);
+  }
+  if (status == MGL_OK && r.model.folder.generation.unapplied[0] != 0) {
+    (void)fprintf(stderr, "megalith: note: not applied of the model's generation_config.json: %s\n",
+                  r.model.folder.generation.unapplied);
   }
   if (status == MGL_OK) {
     status = collect_prompts(&r, err);
@@ -406,32 +439,14 @@ static const mgl_option options[] = {
      .help =
          "tokens to generate for a prompt at most [the model's max_new_tokens, or 256, as far as "
          "the context allows]"},
-    {.name = "temperature",
-     .value_name = "X",
-     .type = MGL_OPTION_REAL,
-     .min = 0,
-     .max = 100,
-     .help = "0 takes the likeliest token; higher is more random [the model's default]"},
-    {.name = "top-k",
+    MGL_ROWS_SAMPLING,
+    {.name = "logprobs",
      .value_name = "N",
      .type = MGL_OPTION_U64,
      .u64_min = 0,
-     .u64_max = MGL_MAX_VOCAB,
-     .help =
-         "sample from the N likeliest tokens; 0: all [the model's default; 50 where a model that "
-         "samples has none]"},
-    {.name = "top-p",
-     .value_name = "X",
-     .type = MGL_OPTION_REAL,
-     .min = 0,
-     .max = 1,
-     .help = "sample from the likeliest tokens that together reach X [the model's default]"},
-    {.name = "seed",
-     .value_name = "N",
-     .type = MGL_OPTION_U64,
-     .u64_min = 0,
-     .u64_max = UINT64_MAX,
-     .help = "of the random numbers; prompt i uses N + i, counted from 0 [0]"},
+     .u64_max = MGL_MAX_TOP_LOGPROBS,
+     .help = "a line per token instead of text: its log probability, id and text, and those of the "
+             "N likeliest"},
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_MODE,
@@ -446,7 +461,8 @@ const mgl_command mgl_command_run = {
     .description =
         "Continues each prompt and streams the text to standard output, statistics to standard\n"
         "error. Without a prompt, text on standard input is the prompt. Several outputs appear in\n"
-        "the order of the prompts with an empty line between them.",
+        "the order of the prompts with an empty line between them. Penalties, biases and cuts are\n"
+        "applied as vLLM applies them; log probabilities are those before all of them.",
     .examples =
         "megalith run -p \"Once upon a time\"\n"
         "megalith run -p \"Once\" -p \"Then\" -n 50 --temperature 0.8 --seed 7\n"

@@ -1,7 +1,6 @@
 #include "engine/engine.h"
 
 #include <assert.h>
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -20,7 +19,7 @@ typedef struct sequence {
   uint32_t max_tokens;
   int32_t *pages;  // [page_count] taken when the request starts to run
   uint32_t page_count;
-  mgl_sampling sampling;
+  mgl_sampling_state sampling;
   int32_t stop_ids[MGL_MAX_EOS_IDS];
   uint32_t stop_count;
 } sequence;
@@ -69,6 +68,7 @@ fail:
 
 static void sequence_destroy(sequence *s) {
   if (s != NULL) {
+    mgl_sampling_state_reset(&s->sampling);
     mgl_free(s->tokens);
     mgl_free(s->pages);
     mgl_free(s);
@@ -100,7 +100,6 @@ static mgl_status check_request(const mgl_engine *engine, const mgl_request *r, 
   const mgl_plan_limits *limits = mgl_runner_limits(engine->runner);
   uint64_t most = (uint64_t)limits->pages_per_sequence * limits->page_tokens;
   uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
-  MGL_TRY(mgl_sampling_check(&r->sampling, err));
   if (r->prompt_count < 1 || r->max_new_tokens < 1) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "expected at least 1 prompt token and 1 new token, found %zu and %u",
@@ -122,6 +121,33 @@ static mgl_status check_request(const mgl_engine *engine, const mgl_request *r, 
     }
   }
   return MGL_OK;
+}
+
+// What the GPU's sampling does not do yet.
+static mgl_status check_device(const mgl_engine *engine, const mgl_sampling_rule *rule,
+                               mgl_error *err) {
+  if (mgl_runner_device(engine->runner) == NULL || engine->options.mode != MGL_MODE_MEGA ||
+      ((rule->flags & ~(uint32_t)MGL_SAMPLING_DRAWS) == 0 &&
+       rule->least == -(float)MGL_WEIGHT_REACH)) {
+    return MGL_OK;
+  }
+  return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                       "on a GPU: expected no min-p, penalties, biases, min tokens and log "
+                       "probabilities");
+}
+
+// Of a sequence that has its prompt and its stop tokens.
+static mgl_status init_sampling(const mgl_engine *engine, sequence *s, const mgl_sampling *sampling,
+                                mgl_error *err) {
+  mgl_sampling_request request = {.sampling = sampling,
+                                  .prompt = s->tokens,
+                                  .prompt_count = s->prompt_count,
+                                  .max_new_tokens = s->max_tokens - s->prompt_count,
+                                  .stop_ids = s->stop_ids,
+                                  .stop_count = s->stop_count,
+                                  .vocab_size = mgl_runner_vocab_size(engine->runner)};
+  MGL_TRY(mgl_sampling_state_init(&s->sampling, &request, err));
+  return check_device(engine, &s->sampling.rule, err);
 }
 
 mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uint32_t *out_request,
@@ -155,10 +181,14 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
                   .max_tokens = max_tokens,
                   .pages = pages,
                   .page_count = page_count,
-                  .sampling = request->sampling,
                   .stop_count = request->stop_count};
   if (request->stop_count > 0) {
     memcpy(s->stop_ids, request->stop_ids, request->stop_count * sizeof *s->stop_ids);
+  }
+  mgl_status status = init_sampling(engine, s, &request->sampling, err);
+  if (status != MGL_OK) {
+    sequence_destroy(s);
+    return status;
   }
   sequence **tail = &engine->waiting;
   while (*tail != NULL) {
@@ -281,6 +311,25 @@ static mgl_status not_finite(mgl_engine *engine, const sequence *s, mgl_error *e
                        position, request);
 }
 
+// Gives a sequence its next token. top: where token->top points to.
+static void choose_token(mgl_engine *engine, sequence *s, const float *logits, uint32_t best,
+                         mgl_token_logprob *top, mgl_generated_token *token) {
+  const mgl_sampling_rule *rule = &s->sampling.rule;
+  mgl_sampling_state_count(&s->sampling, s->tokens, s->token_count);
+  mgl_sample_row row = {
+      .logits = logits, .best = best, .position = s->token_count, .state = &s->sampling};
+  uint32_t id = mgl_sample(engine->sampler, &row);
+  s->tokens[s->token_count++] = (int32_t)id;
+  token->request = s->request;
+  token->token = (int32_t)id;
+  token->finish = finish_reason(s);
+  token->logprob = NAN;
+  if ((rule->flags & MGL_SAMPLING_LOGPROBS) != 0) {
+    token->top_count = mgl_sample_logprobs(engine->sampler, logits, best, id, rule->top_logprobs,
+                                           top, &token->logprob);
+  }
+}
+
 // Samples for every sequence whose last known token was computed, and ends those that are done.
 static mgl_status commit(mgl_engine *engine, const float *logits, mgl_token_callback *on_token,
                          void *context, mgl_iteration *stats, mgl_error *err) {
@@ -298,14 +347,14 @@ static mgl_status commit(mgl_engine *engine, const float *logits, mgl_token_call
       continue;
     }
     const float *row = logits + (size_t)logit_row++ * vocab_size;
-    int32_t token = (int32_t)mgl_sample(engine->sampler, row, &s->sampling, s->token_count);
-    if (!isfinite(row[token])) {
+    uint32_t best = mgl_argmax(row, vocab_size);
+    if (!isfinite(row[best])) {
       return not_finite(engine, s, err);
     }
-    s->tokens[s->token_count++] = token;
-    mgl_finish_reason reason = finish_reason(s);
-    on_token(context, s->request, token, reason);
-    if (reason != MGL_FINISH_NONE) {
+    mgl_token_logprob top[MGL_MAX_TOP_LOGPROBS];
+    mgl_generated_token token = {.top = top};
+    choose_token(engine, s, row, best, top, &token);
+    if (!on_token(context, &token) || token.finish != MGL_FINISH_NONE) {
       mgl_engine_cancel(engine, s->request);
     }
   }
@@ -368,7 +417,8 @@ typedef struct device_run {
   sequence *sequences[MGL_CUDA_MAX_SEQUENCES];  // of the present launch; they are in `waiting`
   mgl_cuda_request requests[MGL_CUDA_MAX_SEQUENCES];
   uint32_t count;
-  uint64_t token_count;  // generated by the present launch
+  bool ended[MGL_CUDA_MAX_SEQUENCES];  // the callback wants no more of the request
+  uint64_t token_count;                // generated by the present launch
   mgl_token_callback *on_token;
   mgl_iteration_callback *on_iteration;
   void *context;
@@ -397,14 +447,15 @@ static void choose_requests(const mgl_engine *engine, device_run *run) {
        s = s->next) {
     pages += s->page_count;
     run->sequences[run->count] = s;
+    const mgl_sampling_rule *rule = &s->sampling.rule;
     run->requests[run->count++] =
         (mgl_cuda_request){.prompt = s->tokens,
                            .prompt_count = s->token_count,
                            .max_new_tokens = s->max_tokens - s->token_count,
-                           .temperature = (float)s->sampling.temperature,
-                           .top_k = s->sampling.top_k,
-                           .top_p = fmaxf((float)s->sampling.top_p, FLT_MIN),  // 0 would be off
-                           .seed = s->sampling.seed,
+                           .temperature = rule->flags & MGL_SAMPLING_DRAWS ? 1 / rule->inverse : 0,
+                           .top_k = rule->top_k,
+                           .top_p = rule->top_p,
+                           .seed = rule->seed,
                            .stop_ids = s->stop_ids,
                            .stop_count = s->stop_count};
   }
@@ -417,7 +468,11 @@ static void device_token(void *context, uint32_t request, int32_t token,
   s->tokens[s->token_count++] = token;
   run->token_count++;
   (void)state;  // says the same
-  run->on_token(run->context, s->request, token, finish_reason(s));
+  if (!run->ended[request]) {
+    mgl_generated_token generated = {
+        .request = s->request, .token = token, .finish = finish_reason(s), .logprob = NAN};
+    run->ended[request] = !run->on_token(run->context, &generated);
+  }
 }
 
 static bool device_iteration(void *context, const mgl_iteration *iteration) {
@@ -436,13 +491,15 @@ static mgl_status run_launch(mgl_engine *engine, device_run *run, bool *stopped,
                       .should_stop = engine->options.should_stop,
                       .context = run};
   run->token_count = 0;
+  memset(run->ended, 0, sizeof run->ended);
   mgl_status status = mgl_runner_generate(engine->runner, &job, &result, err);
   *stopped = result.stopped;
   for (uint32_t i = 0; i < run->count; i++) {
     sequence *s = run->sequences[i];
     if (status == MGL_ERR_FORMAT && i == result.failed_request) {
       (void)not_finite(engine, s, err);
-    } else if (s->token_count > s->prompt_count && finish_reason(s) != MGL_FINISH_NONE) {
+    } else if (run->ended[i] ||
+               (s->token_count > s->prompt_count && finish_reason(s) != MGL_FINISH_NONE)) {
       mgl_engine_cancel(engine, s->request);
     }
   }
@@ -478,9 +535,9 @@ typedef struct single_step {
   mgl_iteration iteration;
 } single_step;
 
-static void step_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool step_token(void *context, const mgl_generated_token *token) {
   const single_step *step = context;
-  step->on_token(step->context, request, token, reason);
+  return step->on_token(step->context, token);
 }
 
 static bool stop_after_one(void *context, const mgl_iteration *iteration) {

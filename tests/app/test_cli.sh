@@ -138,7 +138,8 @@ test_help() {
     check_status "$command -h with a mistake" 0
   done
   run run --help
-  for option in prompt file chat system max-tokens temperature top-k top-p seed device threads mode trace; do
+  for option in prompt file chat system max-tokens min-tokens stop temperature top-k top-p min-p repetition-penalty presence-penalty \
+    frequency-penalty logit-bias logprobs seed device threads mode trace; do
     check_has "run --help" "$out" "--$option"
   done
   run --version
@@ -293,6 +294,7 @@ test_run() {
   tail -c "$(wc -c <"$work/sampled")" "$out" | cmp -s - "$work/sampled" ||
     fail "prompt 1 uses seed + 1" "$(show "$work/sampled")" "$(show "$out")"
 
+  test_sampling_options
   # More prompts than run together.
   local arguments=() i
   for ((i = 0; i < 70; i++)); do
@@ -304,18 +306,74 @@ test_run() {
   check_has "70 prompts" "$out" "69 + 1 = 70."
 }
 
+# Penalties, biases, stop strings and log probabilities; $work/greedy has 20 tokens.
+test_sampling_options() {
+  run run -p "Once upon a time" -n 20 --repetition-penalty 1 --presence-penalty 0 --min-p 0 --temperature 0
+  checks=$((checks + 1))
+  cmp -s "$out" "$work/greedy" || fail "neutral penalties" "$(show "$work/greedy")" "$(show "$out")"
+  local option
+  for option in "--repetition-penalty 2" "--presence-penalty 2" "--frequency-penalty 2" "--logit-bias 300=50"; do
+    # shellcheck disable=SC2086
+    run run -p "Once upon a time" -n 20 $option
+    check_status "$option" 0
+    checks=$((checks + 1))
+    ! cmp -s "$out" "$work/greedy" || fail "$option" "another text" "$(show "$out")"
+  done
+  run run -p "Once" -n 30 --min-p 0.05 --seed 7
+  cp "$out" "$work/min_p"
+  run run -p "Once" -n 30 --min-p 0.05 --temperature 1 --seed 7
+  checks=$((checks + 1))
+  cmp -s "$out" "$work/min_p" || fail "--min-p samples" "$(show "$work/min_p")" "$(show "$out")"
+
+  run run --chat -p "What is 12 + 7?" --stop "= 1"
+  check_equal "--stop" "12 + 7 " "$(cat "$out")"
+  run run --chat -p "What is 12 + 7?" --stop nothing --stop "7 = 19.."
+  check_equal "--stop: half of it" "12 + 7 = 19." "$(cat "$out")"
+  run run --chat -p "What is 12 + 7?" --stop "12"
+  check_equal "--stop: at the beginning" "" "$(cat "$out")"
+  run run --chat -p "What is 12 + 7?" -p "What is 12 + 7?" --stop " ="
+  check_equal "--stop: two prompts" "12 + 7||12 + 7|" "$(tr '\n' '|' <"$out")"
+  run run --chat -p "What is 12 + 7?" --min-tokens 15 -n 15
+  check_has "--min-tokens" "$err" "generated: 15 tokens"
+
+  run run --chat -p "What is 12 + 7?" --logprobs 2 -n 3
+  check_equal "--logprobs: lines" 4 "$(wc -l <"$out")"
+  check_equal "--logprobs: columns" 9 "$(head -n 1 "$out" | awk -F '\t' '{ print NF }')"
+  check_equal "--logprobs: the likeliest is the chosen one" yes \
+    "$(head -n 1 "$out" | awk -F '\t' '{ print $1 == $4 && $2 == $5 && $1 <= 0 && $7 < $4 ? "yes" : $0 }')"
+  run run --chat -p "What is 12 + 7?" --logprobs 0 -n 3
+  check_equal "--logprobs 0: columns" 3 "$(head -n 1 "$out" | awk -F '\t' '{ print NF }')"
+
+  expect_error "logit bias" "--logit-bias: expected ID=X" run -p x --logit-bias 5
+  expect_error "logit bias: value" "found \"5=1e3\"" run -p x --logit-bias 5=1e3
+  expect_error "logit bias: id" "logit bias: expected a token of 0 to" run -p x --logit-bias 9999999=1
+  expect_error "stop" "--stop: expected 1 to 1024 bytes, found 0" run -p x --stop ""
+  expect_error "min tokens" "min tokens: expected at most" run -p x -n 3 --min-tokens 4
+  expect_error "repetition penalty" "--repetition-penalty: expected a number of 0.01 to 100, found 0" \
+    run -p x --repetition-penalty 0
+}
+
 # What generation_config.json says is applied, or is told.
 test_generation_config() {
   local folder
   folder=$(copy_demo generation_keys generation_config.json)
-  printf '{"min_p": 0.1, "num_beams": 2, "suppress_tokens": [], "max_new_tokens": 7}' \
+  printf '{"typical_p": 0.1, "num_beams": 2, "suppress_tokens": [], "max_new_tokens": 7}' \
     >"$folder/generation_config.json"
   run run "$folder" -p "Once upon a time"
   check_status "generation_config.json" 0
   check_has "generation_config.json" "$err" "generated: 7 tokens"
   check_has "generation_config.json" "$err" \
-    "megalith: note: not applied of the model's generation_config.json: min_p, num_beams"
+    "megalith: note: not applied of the model's generation_config.json: typical_p, num_beams"
   check_equal "generation_config.json: lines on standard error" 2 "$(wc -l <"$err")"
+  printf '{"min_new_tokens": 20, "max_new_tokens": 30, "repetition_penalty": 1.3}' \
+    >"$folder/generation_config.json"
+  run run "$folder" -p "Once upon a time" -n 20
+  cp "$out" "$work/penalised"
+  check_equal "generation_config.json: no note" 1 "$(wc -l <"$err")"
+  run run -p "Once upon a time" -n 20 --repetition-penalty 1.3 --min-tokens 20
+  checks=$((checks + 1))
+  cmp -s "$out" "$work/penalised" || fail "repetition_penalty" "$(show "$work/penalised")" "$(show "$out")"
+  printf '{"max_new_tokens": 7, "min_new_tokens": 12}' >"$folder/generation_config.json"
   run run "$folder" -p "Once upon a time" -n 9
   check_has "-n over max_new_tokens" "$err" "generated: 9 tokens"
   run run --help

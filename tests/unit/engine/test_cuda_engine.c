@@ -85,12 +85,14 @@ static uint32_t submit(bed *b, uint32_t prompt_count, uint32_t max_new_tokens, i
   return number;
 }
 
-static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool on_token(void *context, const mgl_generated_token *token) {
   bed *b = context;
+  uint32_t request = token->request;
   assert_int_equal(b->reasons[request], MGL_FINISH_NONE);
   assert_true(b->counts[request] < MAX_TOKENS);
-  b->tokens[request][b->counts[request]++] = token;
-  b->reasons[request] = reason;
+  b->tokens[request][b->counts[request]++] = token->token;
+  b->reasons[request] = token->finish;
+  return true;
 }
 
 static bool on_iteration(void *context, const mgl_iteration *iteration) {

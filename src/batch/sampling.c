@@ -102,7 +102,7 @@ static uint32_t merge_edits(mgl_logit_edit *edits, uint32_t count) {
   for (uint32_t i = 0; i < count; i++) {
     if (kept > 0 && edits[kept - 1].token == edits[i].token) {
       edits[kept - 1].bias += edits[i].bias;
-      edits[kept - 1].flags |= edits[i].flags;
+      edits[kept - 1].marks |= edits[i].marks;
     } else {
       edits[kept++] = edits[i];
     }
@@ -151,14 +151,14 @@ static uint32_t list_edits(const mgl_sampling_request *r, mgl_logit_edit *edits)
   const mgl_sampling *s = r->sampling;
   uint32_t count = 0;
   for (uint32_t i = 0; i < r->prompt_count && repeats(s); i++) {
-    edits[count++] = (mgl_logit_edit){.token = r->prompt[i], .flags = MGL_EDIT_IN_PROMPT};
+    edits[count++] = (mgl_logit_edit){.token = r->prompt[i], .marks = MGL_EDIT_IN_PROMPT};
   }
   for (uint32_t i = 0; i < s->bias_count; i++) {
     edits[count++] = (mgl_logit_edit){.token = s->biases[i].token, .bias = s->biases[i].value};
   }
   for (uint32_t i = 0; i < r->stop_count && s->min_tokens > 0; i++) {
     if (r->stop_ids[i] >= 0 && (uint32_t)r->stop_ids[i] < r->vocab_size) {
-      edits[count++] = (mgl_logit_edit){.token = r->stop_ids[i], .flags = MGL_EDIT_STOPS};
+      edits[count++] = (mgl_logit_edit){.token = r->stop_ids[i], .marks = MGL_EDIT_STOPS};
     }
   }
   return count;
@@ -210,7 +210,7 @@ void mgl_sampling_state_count(mgl_sampling_state *state, const int32_t *tokens,
     if (i == state->edit_count) {
       state->edits[state->edit_count++] = (mgl_logit_edit){.token = token};
     }
-    state->edits[i].count++;
+    state->edits[i].marks += MGL_EDIT_GENERATED;
   }
 }
 

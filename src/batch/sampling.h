@@ -35,8 +35,8 @@ typedef struct mgl_sampling {
   uint32_t top_k;      // 0: off; else only the k largest logits
   double top_p;        // 1: off; else the smallest set of largest probabilities that reaches top_p
   double min_p;        // 0 to 1; only tokens with at least so much of the largest probability
-  double repetition_penalty;  // 1 (and 0): off; 0.01 to 100: logits of tokens that the prompt or
-                              // the answer has are divided by it where positive, else multiplied
+  double repetition_penalty;     // 1 (and 0): off; 0.01 to 100: logits of tokens that the prompt or
+                                 // the answer has are divided by it where positive, else multiplied
   double presence_penalty;       // -2 to 2, subtracted from logits of tokens that were generated
   double frequency_penalty;      // -2 to 2, subtracted as often as the token was generated
   const mgl_logit_bias *biases;  // [bias_count], added to logits; copied

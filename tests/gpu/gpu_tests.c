@@ -2,6 +2,8 @@
 // no GPU here (skipped).
 //   gpu_tests smoke [MODEL...]    tokens and logits against the CPU (default: tiny)
 //   gpu_tests ops [MODEL...]      every op's result against the CPU (default: tiny)
+//   gpu_tests sampling [MODEL...] every token and log probability against the host's sampler
+//                                 (default: tiny, wide, bias), and what sampling costs
 //   gpu_tests faults [MODEL]      hanging tasks and lost triggers are found and named
 //   gpu_tests reference DIR...    KL against transformers; tests/gpu/reference.py makes DIR
 //   gpu_tests contract [MODEL...] the same bits in every way to run (default: tiny, wide, bias)
@@ -89,10 +91,11 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*run)(gpu_bench *bench, int count, char **arguments);
-  } parts[] = {{"smoke", gpu_smoke_run},       {"ops", gpu_ops_run},
-               {"faults", gpu_faults_run},     {"reference", gpu_reference_run},
-               {"contract", gpu_contract_run}, {"soak", gpu_soak_run},
-               {"memcheck", gpu_memcheck_run}, {"speed", gpu_speed_run}};
+  } parts[] = {{"smoke", gpu_smoke_run},         {"ops", gpu_ops_run},
+               {"sampling", gpu_sampling_run},   {"faults", gpu_faults_run},
+               {"reference", gpu_reference_run}, {"contract", gpu_contract_run},
+               {"soak", gpu_soak_run},           {"memcheck", gpu_memcheck_run},
+               {"speed", gpu_speed_run}};
   gpu_bench bench = {0};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {
@@ -105,7 +108,7 @@ int main(int argc, char **argv) {
     }
   }
   printf(
-      "usage: gpu_tests smoke|ops|faults|contract|soak|memcheck [MODEL...] | gpu_tests reference "
-      "DIR... | gpu_tests speed FOLDER... [KEY=VALUE...]\n");
+      "usage: gpu_tests smoke|ops|sampling|faults|contract|soak|memcheck [MODEL...] | gpu_tests "
+      "reference DIR... | gpu_tests speed FOLDER... [KEY=VALUE...]\n");
   return 1;
 }

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Everything that needs the GPU: builds the test program (unless one is given) and runs its parts,
 # each under a deadline. Prints Markdown.
-#   run.sh [PROGRAM]                        smoke, ops and faults of the small models, and the speed
-#                                           of the models in bench/configs
+#   run.sh [PROGRAM]                        smoke, ops, sampling and faults of the small models, and
+#                                           the speed of the models in bench/configs
 #   run.sh [PROGRAM] PART [ARGUMENT...]     one part of the program
 #   run.sh [PROGRAM] correctness            the evidence for correctness, all of the following:
 #   run.sh [PROGRAM] references [MODEL...]  KL against transformers: tests/gpu/reference.py and part
@@ -100,6 +100,7 @@ case ${1:-} in
 '')
   part smoke tiny wide bias
   part ops tiny wide bias
+  part sampling tiny wide bias bench/configs/qwen3-0.6b
   part faults
   part speed bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
     bench/configs/qwen3-8b

@@ -11,6 +11,7 @@
 #include "kernels/cuda/tasks_attend.cuh"
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
+#include "kernels/cuda/tasks_sample.cuh"
 #include "kernels/cuda/worker.cuh"
 
 static_assert(offsetof(mgl_task, cost) == MGL_HOST_BYTES_TASK_COST, "the host's layout");
@@ -31,6 +32,7 @@ static_assert(sizeof(mgl_cuda_op) == MGL_HOST_BYTES_OP, "the host's layout");
 static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout");
 static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
 static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
+static_assert(sizeof(mgl_cuda_logprobs) == MGL_HOST_BYTES_LOGPROBS, "the host's layout");
 static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
 
 // A task's code as a function of its own, so that its registers do not spill for others. What a

@@ -60,11 +60,13 @@ struct mgl_sampling_scratch {
   uint64_t keys[MGL_LIST_KEYS];
   uint64_t sums[MGL_LIST_KEYS];  // of the weights of keys up to this one
   uint64_t partial[2][MGL_CUDA_CONSUMER_WARPS];
+  mgl_cuda_logprobs logprobs;
   uint32_t counts[MGL_CUDA_CONSUMER_WARPS];
   uint32_t listed;  // keys that were to be in the list
   uint32_t joined;  // not 0: the latest token had an edit
-  mgl_cuda_logprobs logprobs;
 };
+
+static_assert(offsetof(mgl_sampling_scratch, logprobs) % 16 == 0, "sent 16 bytes at once");
 
 static_assert(sizeof(mgl_sampling_scratch) <= MGL_CUDA_SCRATCH_BYTES, "scratch");
 

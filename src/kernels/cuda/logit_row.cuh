@@ -48,22 +48,43 @@ static __device__ inline uint32_t mgl_key_index(uint64_t key) {
 // question: with which key does a running sum over descending keys, of ones or of weights, reach a
 // target? A list of sorted keys with running sums answers it. It is first made of the keys within a
 // few temperatures of the largest logit, where the answer nearly always is. If it is not, or if
-// those are too many, passes over the row narrow down an interval of keys that contains the answer,
-// until what is in it fits into a list.
+// those are too many, passes over the row divide an interval of keys that contains the answer into
+// 1024 parts, until what is in the part with the answer fits into a list.
+//   Rejected: halving the interval, 20 passes where a large vocabulary has flat logits (SPEED.md).
 
 enum {
   MGL_LIST_KEYS = 2048,
+  MGL_PARTS = 1024,     // of an interval
   MGL_LOGIT_QUADS = 4,  // 16-byte loads of a thread at once
 };
 
+// An interval of keys [low, high), how many with weight are in it and above it, and the same of
+// their weights.
+struct mgl_interval {
+  uint64_t low, high;
+  uint64_t count, above_count;
+  uint64_t mass, above_mass;
+  bool listed;  // the list in scratch is it
+};
+
 struct mgl_sampling_scratch {
-  uint64_t keys[MGL_LIST_KEYS];
-  uint64_t sums[MGL_LIST_KEYS];  // of the weights of keys up to this one
+  union {
+    struct {
+      uint64_t keys[MGL_LIST_KEYS];
+      uint64_t sums[MGL_LIST_KEYS];  // of the weights of keys up to this one
+    };
+    struct {
+      uint64_t part_mass[MGL_PARTS];
+      uint32_t part_count[MGL_PARTS];
+    };
+  };
   uint64_t partial[2][MGL_CUDA_CONSUMER_WARPS];
   mgl_cuda_logprobs logprobs;
   uint32_t counts[MGL_CUDA_CONSUMER_WARPS];
-  uint32_t listed;  // keys that were to be in the list
-  uint32_t joined;  // not 0: the latest token had an edit
+  uint32_t listed;      // keys that were to be in the list
+  uint32_t part;        // that has what was looked for,
+  mgl_interval within;  // and its sums
+  uint32_t joined;      // not 0: the latest token had an edit
 };
 
 static_assert(offsetof(mgl_sampling_scratch, logprobs) % 16 == 0, "sent 16 bytes at once");
@@ -240,15 +261,6 @@ static __device__ void mgl_finish_list(const mgl_logit_row *row, uint32_t count)
   mgl_sync_consumers();
 }
 
-// An interval of keys [low, high), how many are in it and above it, and the same of their weights.
-// `mass` is that of the keys in it, or unknown where the interval is not a list.
-struct mgl_interval {
-  uint64_t low, high;
-  uint64_t count, above_count;
-  uint64_t mass, above_mass;
-  bool listed;  // the list in scratch is it
-};
-
 // What is counted up to a target.
 enum mgl_measure { MGL_BY_COUNT, MGL_BY_MASS };
 
@@ -280,15 +292,6 @@ static __device__ mgl_boundary mgl_look_up(const mgl_logit_row *row, const mgl_i
   return boundary;
 }
 
-// A key to divide [low, high) at, itself the least of the upper part: of the value in the middle,
-// or the middle key where the ends have one value.
-static __device__ inline uint64_t mgl_middle_key(uint64_t low, uint64_t high) {
-  float smallest = mgl_key_logit(low);
-  float middle = smallest + (mgl_key_logit(high - 1) - smallest) * 0.5f;
-  uint64_t key = (uint64_t)mgl_order_float(middle) << 32;
-  return key > low && key < high ? key : low + (high - low) / 2;
-}
-
 static __device__ inline bool mgl_reaches(const mgl_interval *interval, mgl_measure measure,
                                           uint64_t target) {
   return measure == MGL_BY_COUNT ? interval->above_count + interval->count >= target
@@ -310,40 +313,167 @@ static __device__ mgl_survey mgl_survey_upper(const mgl_logit_row *row, const mg
   return survey;
 }
 
+// --- dividing an interval ------------------------------------------------------------------------
+
+// How [low, high) is divided: evenly by value, or where it has one value or nearly so, by keys,
+// which are ids then. Part 0 has the largest keys.
+struct mgl_division {
+  uint64_t low, high;
+  float largest, scale;
+  uint32_t shift;
+  bool by_value;
+};
+
+static __device__ inline mgl_division mgl_division_of(const mgl_interval *in) {
+  mgl_division d;
+  d.low = in->low;
+  d.high = in->high;
+  d.largest = mgl_key_logit(in->high - 1);
+  float range = d.largest - mgl_key_logit(in->low);
+  d.by_value = range > 1e-30f;  // else the scale might not be finite
+  d.scale = d.by_value ? (float)MGL_PARTS / range : 0;
+  d.shift = 0;
+  while ((in->high - 1 - in->low) >> d.shift >= MGL_PARTS) {
+    d.shift++;
+  }
+  return d;
+}
+
+// Monotone: each rounding is.
+static __device__ inline uint32_t mgl_part_of(const mgl_division *d, uint64_t key) {
+  if (!d->by_value) {
+    return (uint32_t)((d->high - 1 - key) >> d->shift);
+  }
+  float part = (d->largest - mgl_key_logit(key)) * d->scale;
+  return part < (float)MGL_PARTS ? (uint32_t)part : MGL_PARTS - 1;
+}
+
+// The least key of the interval in parts [0, part].
+static __device__ inline uint64_t mgl_part_low(const mgl_division *d, uint32_t part) {
+  if (!d->by_value) {
+    uint64_t keys = (uint64_t)(part + 1) << d->shift;
+    return keys < d->high - d->low ? d->high - keys : d->low;
+  }
+  uint32_t low = (uint32_t)(d->low >> 32);
+  uint32_t high = (uint32_t)((d->high - 1) >> 32);
+  while (low < high) {
+    uint32_t middle = low + (high - low) / 2;
+    if (mgl_part_of(d, (uint64_t)middle << 32) <= part) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  uint64_t key = (uint64_t)low << 32;
+  return key > d->low ? key : d->low;
+}
+
+// All threads: counts and sums the keys of each part. Begins and ends with barriers.
+static __device__ void mgl_fill_parts(const mgl_logit_row *row, const mgl_division *d) {
+  mgl_sampling_scratch *scratch = row->scratch;
+  uint32_t thread = row->w->thread;
+  mgl_sync_consumers();  // the list before has been used
+  for (uint32_t i = thread; i < MGL_PARTS; i += MGL_CUDA_CONSUMERS) {
+    scratch->part_mass[i] = 0;
+    scratch->part_count[i] = 0;
+  }
+  mgl_sync_consumers();
+  uint32_t quad_count = mgl_quad_count(row);
+  for (uint32_t first = thread; first < quad_count; first += MGL_LOGIT_QUADS * MGL_CUDA_CONSUMERS) {
+    float4 quads[MGL_LOGIT_QUADS];
+    mgl_load_quads(row, first, MGL_CUDA_CONSUMERS, quads);
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_LOGIT_QUADS * 4; i++) {
+      uint32_t id = mgl_logit_id(row, first + i / 4 * MGL_CUDA_CONSUMERS, i % 4);
+      float logit = mgl_quad_part(&quads[i / 4], i % 4);
+      uint64_t key = mgl_ordered_best(logit, id);
+      uint64_t weight =
+          id < row->count && key >= d->low && key < d->high ? mgl_weight(row, logit) : 0;
+      if (weight != 0) {
+        uint32_t part = mgl_part_of(d, key);
+        atomicAdd((unsigned long long *)&scratch->part_mass[part], (unsigned long long)weight);
+        atomicAdd(&scratch->part_count[part], 1u);
+      }
+    }
+  }
+  mgl_sync_consumers();
+}
+
+// All threads: narrows the interval, which has the boundary, down to the part that has it.
+static __device__ void mgl_narrow(const mgl_logit_row *row, mgl_measure measure, uint64_t target,
+                                  mgl_interval *in) {
+  enum { EACH = MGL_PARTS / MGL_CUDA_CONSUMERS };
+  mgl_sampling_scratch *scratch = row->scratch;
+  const mgl_worker *w = row->w;
+  mgl_division d = mgl_division_of(in);
+  mgl_fill_parts(row, &d);
+  uint64_t mass = 0;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < EACH; i++) {
+    mass += scratch->part_mass[w->thread * EACH + i];
+    count += scratch->part_count[w->thread * EACH + i];
+  }
+  unsigned long long mass_total;
+  uint32_t count_total;
+  mgl_interval at = {};
+  at.above_mass = in->above_mass + mgl_warp_prefix((unsigned long long)mass, w->lane, &mass_total);
+  at.above_count = in->above_count + mgl_warp_prefix(count, w->lane, &count_total);
+  if (w->lane == 0) {
+    scratch->partial[0][w->warp] = mass_total;
+    scratch->counts[w->warp] = count_total;
+  }
+  mgl_sync_consumers();
+  for (uint32_t i = 0; i < w->warp; i++) {
+    at.above_mass += scratch->partial[0][i];
+    at.above_count += scratch->counts[i];
+  }
+  for (uint32_t i = 0; i < EACH; i++) {
+    at.mass = scratch->part_mass[w->thread * EACH + i];
+    at.count = scratch->part_count[w->thread * EACH + i];
+    uint64_t above = measure == MGL_BY_COUNT ? at.above_count : at.above_mass;
+    if (above < target && mgl_reaches(&at, measure, target)) {  // of one part only
+      scratch->part = w->thread * EACH + i;
+      scratch->within = at;
+    }
+    at.above_mass += at.mass;
+    at.above_count += at.count;
+  }
+  mgl_sync_consumers();
+  uint32_t part = scratch->part;
+  *in = scratch->within;
+  in->low = mgl_part_low(&d, part);
+  in->high = part == 0 ? d.high : mgl_part_low(&d, part - 1);
+}
+
 // All threads: the key with which the sum reaches the target, which all keys of `all` together
 // reach. *list is the present list, or an interval that was too large for one; it changes if the
 // boundary is not in a list yet.
 static __device__ mgl_boundary mgl_find_boundary(const mgl_logit_row *row, const mgl_interval *all,
                                                  mgl_interval *list, mgl_measure measure,
                                                  uint64_t target) {
-  mgl_interval left = *all;
+  mgl_interval left = *list;
   uint64_t above = measure == MGL_BY_COUNT ? list->above_count : list->above_mass;
-  if (target > above && mgl_reaches(list, measure, target)) {
-    if (list->listed) {
-      return mgl_look_up(row, list, measure, target);
-    }
-    left = *list;
+  if (target <= above) {
+    left.low = list->high;
+    left.high = all->high;
+    left.count = list->above_count;
+    left.mass = list->above_mass;
+    left.above_count = left.above_mass = 0;
+  } else if (!mgl_reaches(list, measure, target)) {
+    left.low = all->low;
+    left.high = list->low;
+    left.above_count += list->count;
+    left.above_mass += list->mass;
+    left.count = all->count - left.above_count;
+    left.mass = all->mass - left.above_mass;
+  } else if (list->listed) {
+    return mgl_look_up(row, list, measure, target);
   }
-  while (left.low < left.high) {
-    bool fits = left.count <= MGL_LIST_KEYS;
-    uint64_t middle = fits ? left.low : mgl_middle_key(left.low, left.high);
-    mgl_interval upper;
-    (void)mgl_survey_upper(row, &left, middle, &upper);
-    if (mgl_reaches(&upper, measure, target)) {
-      *list = upper;
-      if (upper.listed) {
-        return mgl_look_up(row, list, measure, target);
-      }
-      left = upper;
-    } else {
-      left.above_count += upper.count;
-      left.above_mass += upper.mass;
-      left.count -= upper.count;
-      left.high = middle;
-    }
+  while (left.count > MGL_LIST_KEYS) {
+    mgl_narrow(row, measure, target, &left);
   }
-  mgl_boundary none = {0, 0};  // never: the target was reached by all
-  return none;
+  (void)mgl_survey_upper(row, &left, left.low, list);
+  return mgl_look_up(row, list, measure, target);
 }
 
 // All threads: the largest key of the row below `limit`.

@@ -72,6 +72,8 @@ static __device__ uint32_t mgl_choose_by_id(const mgl_logit_row *row, double uni
   return begin;
 }
 
+enum { MGL_STEP_TOP_K, MGL_STEP_TOP_P, MGL_STEP_CHOICE };
+
 // All threads: the choice among what top-k and top-p leave, in descending order.
 static __device__ uint32_t mgl_choose_by_rank(const mgl_logit_row *row,
                                               const mgl_sampling_rule *rule, uint64_t best,
@@ -89,16 +91,23 @@ static __device__ uint32_t mgl_choose_by_rank(const mgl_logit_row *row,
   mgl_survey survey = mgl_survey_upper(row, &all, middle, &list);
   all.count = survey.all_count;
   all.mass = survey.all_mass;
-  uint64_t kept = all.mass;
-  if (rule->top_k > 0 && rule->top_k < all.count) {  // else all that has weight is kept
-    kept = mgl_find_boundary(row, &all, &list, MGL_BY_COUNT, rule->top_k).mass;
+  // Each step cuts what the one before left. In a loop, so that there is one search in the code.
+  mgl_boundary boundary = {best, all.mass};
+#pragma unroll 1
+  for (uint32_t step = MGL_STEP_TOP_K; step <= MGL_STEP_CHOICE; step++) {
+    uint64_t target = rule->top_k;
+    if (step == MGL_STEP_TOP_K ? target == 0 || target >= all.count
+                               : step == MGL_STEP_TOP_P && !(rule->top_p < 1)) {
+      continue;  // nothing is cut
+    }
+    if (step != MGL_STEP_TOP_K) {
+      target = step == MGL_STEP_TOP_P ? mgl_top_p_sum(rule->top_p, boundary.mass)
+                                      : mgl_chosen_sum(uniform, boundary.mass);
+    }
+    mgl_measure measure = step == MGL_STEP_TOP_K ? MGL_BY_COUNT : MGL_BY_MASS;
+    boundary = mgl_find_boundary(row, &all, &list, measure, target);
   }
-  if (rule->top_p < 1) {
-    uint64_t target = mgl_top_p_sum(rule->top_p, kept);
-    kept = mgl_find_boundary(row, &all, &list, MGL_BY_MASS, target).mass;
-  }
-  uint64_t target = mgl_chosen_sum(uniform, kept);
-  return mgl_key_index(mgl_find_boundary(row, &all, &list, MGL_BY_MASS, target).key);
+  return mgl_key_index(boundary.key);
 }
 
 // --- edits ---------------------------------------------------------------------------------------

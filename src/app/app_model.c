@@ -170,6 +170,7 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
                  .no_prefetch = find_argument(arguments, "no-prefetch") != NULL,
                  .step_batch = number_of(arguments, "step-batch")},
       .coarse = find_argument(arguments, "coarse") != NULL,
+      .events_only = find_argument(arguments, "events") != NULL,
       .scheduler_warps = find_argument(arguments, "scheduler-warps") != NULL,
   };
   options->cuda = &cuda;

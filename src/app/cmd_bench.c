@@ -445,6 +445,9 @@ static const mgl_option options[] = {
     {.name = "coarse",
      .type = MGL_OPTION_FLAG,
      .help = "GPU: one event between two ops instead of exact dependencies"},
+    {.name = "events",
+     .type = MGL_OPTION_FLAG,
+     .help = "GPU: tasks wait for events, not for the words that they read"},
 };
 
 const mgl_command mgl_command_bench = {

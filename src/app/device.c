@@ -49,7 +49,7 @@ static bool is_one_of(const char *name, const char *const *names) {
 
 mgl_status mgl_device_check_cpu(const mgl_arguments *arguments, mgl_error *err) {
   static const char *const of_gpu[] = {"in-flight", "in-flight-ahead", "no-prefetch", "step-batch",
-                                       "coarse",    "scheduler-warps", NULL};
+                                       "coarse",    "events",          "scheduler-warps", NULL};
   for (size_t i = 0; i < arguments->count; i++) {
     const char *name = arguments->items[i].option->name;
     if (is_one_of(name, of_gpu)) {

@@ -31,6 +31,7 @@ mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_m
       .overrides = options->overrides,
       .override_count = options->override_count,
       .coarse = options->cuda.coarse,
+      .events_only = options->cuda.events_only,
       .schedulers = options->schedulers,
       .scheduler_warps = options->cuda.scheduler_warps,
       .get_code = options->cuda.get_code,

@@ -177,6 +177,7 @@ static mgl_status plan_memory(mgl_cuda_program *p, mgl_error *err) {
                           .page_count = o->page_count,
                           .trace_spans = o->trace_spans,
                           .keep_activations = o->keep_activations,
+                          .events_only = o->events_only || o->coarse,
                           .staging = o->checkpoint != NULL};
   size_t free_bytes = 0;
   size_t total_bytes = 0;
@@ -244,7 +245,7 @@ static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *o
   for (uint32_t i = 0; i < p->program->op_count; i++) {
     ops[i] = mgl_cuda_bind_op(&addresses, idx, graph->tokens, i);
   }
-  mgl_cuda_make_steps(graph, steps, step_start);
+  mgl_cuda_make_steps(graph, p->layout.copy_bytes[idx] != 0, steps, step_start);
   size_t count = graph->aot_start[graph->worker_count];
   size_t starts = graph->worker_count + (size_t)1;
   MGL_TRY(copy_descriptors(p, at->ops, ops, p->program->op_count * sizeof *ops, err));
@@ -378,9 +379,19 @@ const mgl_task_graph *mgl_cuda_program_graph(const mgl_cuda_program *p, uint32_t
   return graph < p->graph_count ? p->graphs[graph] : NULL;
 }
 
+// Where the latest run of a graph left an activation, from its first copy on. Logits have one.
+static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t tensor) {
+  uint64_t runs = mgl_cuda_image_run(p)->protocol.graph_runs[graph];
+  for (size_t i = 0; i < p->program->op_count; i++) {
+    if (p->program->ops[i].output == tensor && p->program->ops[i].kind == MGL_OP_LOGITS) {
+      return 0;
+    }
+  }
+  return runs % 2 != 0 ? 0 : p->layout.copy_bytes[graph];
+}
+
 mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char *name, float *out,
                                  size_t count, mgl_error *err) {
-  static const mgl_cuda_memory_kind kind = MGL_CUDA_MEMORY_ACTIVATIONS;
   uint32_t idx = mgl_graph_find(p->program, name);
   const mgl_tensor *tensor = idx == MGL_NO_TENSOR ? NULL : &p->program->tensors[idx];
   if (tensor == NULL || graph >= p->graph_count || tensor->placement != MGL_PLACE_ACTIVATION ||
@@ -388,7 +399,8 @@ mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" is no f32 or bf16 activation of graph %u",
                          name, graph);
   }
-  uint64_t offset = p->layout.activations[graph][idx];
+  mgl_cuda_memory_kind kind = mgl_cuda_activation_memory(&p->layout, graph);
+  uint64_t offset = p->layout.activations[graph][idx] + latest_copy(p, graph, idx);
   size_t bytes = count * mgl_dtype_bytes(tensor->dtype);
   if (bytes > p->layout.bytes[kind] - offset) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" has no %zu elements", name, count);

@@ -48,6 +48,7 @@ typedef struct mgl_cuda_program_options {
   const mgl_compile_override *overrides;
   uint32_t override_count;
   bool coarse;
+  bool events_only;      // tasks wait for counters of events, never for words of activations
   uint32_t workers;      // 0: a worker on every multiprocessor that no scheduler block takes
   uint32_t schedulers;   // dedicated; 0: whoever activates an event schedules its tasks
   bool scheduler_warps;  // they are warps of worker blocks, else blocks of their own

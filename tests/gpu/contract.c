@@ -38,6 +38,7 @@ typedef struct machine {
   bool scheduler_warps;
   bool hybrid;  // attention and one linear of the second layer JIT, all else as labelled
   bool coarse;
+  bool events_only;  // no activation carries its readiness
 } machine;
 
 static const machine machines[] = {
@@ -56,6 +57,7 @@ static const machine machines[] = {
     {.name = "7 workers", .workers = 7},
     {.name = "7 workers, all JIT", .launch = MGL_LAUNCH_JIT, .workers = 7},
     {.name = "coarse events", .coarse = true},
+    {.name = "events only", .events_only = true},
 };
 
 enum { MACHINES = sizeof machines / sizeof machines[0] };
@@ -146,6 +148,7 @@ static bool open_machine(contract *c, const machine *m) {
                                       .overrides = m->hybrid ? hybrid_overrides : NULL,
                                       .override_count = m->hybrid ? 2 : 0,
                                       .coarse = m->coarse,
+                                      .events_only = m->events_only,
                                       .workers = m->workers,
                                       .schedulers = m->schedulers,
                                       .scheduler_warps = m->scheduler_warps,

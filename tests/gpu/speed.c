@@ -12,7 +12,7 @@ enum { CEILING_PASSES = 10 };
 typedef struct speed_options {
   uint32_t prompt, generate, batch, tokens, workers, runs;
   uint32_t in_flight, ahead;
-  bool no_prefetch, sweep;
+  bool no_prefetch, sweep, events_only;
   const char *trace;
 } speed_options;
 
@@ -36,6 +36,7 @@ static bool set_option(speed_options *o, const char *argument) {
   }
   o->no_prefetch = o->no_prefetch || strcmp(argument, "prefetch=0") == 0;
   o->sweep = o->sweep || strcmp(argument, "sweep=1") == 0;
+  o->events_only = o->events_only || strcmp(argument, "events=1") == 0;
   return strchr(argument, '=') != NULL;
 }
 
@@ -157,6 +158,7 @@ static void speed(gpu_bench *bench, const char *folder, const speed_options *o) 
                       .sequences = o->batch,
                       .pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS,
                       .workers = o->workers,
+                      .events_only = o->events_only,
                       .trace_spans = o->trace != NULL ? 4096 : 0});
   mgl_cuda_program_info info = mgl_cuda_program_describe(program);
   printf("\n## Speed: %s\n", model.name);

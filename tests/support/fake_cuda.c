@@ -304,31 +304,57 @@ static void check_pages(const mgl_cuda_run *run, uint64_t iteration) {
   }
 }
 
-// The step that stands for an AOT task says the same as the task.
+static bool reads_words(const mgl_task *task) {
+  return task->type == MGL_OP_QKV_PROJ || task->type == MGL_OP_ATTEND ||
+         task->type == MGL_OP_LINEAR_ADD || task->type == MGL_OP_GATE_UP ||
+         task->type == MGL_OP_LOGITS;
+}
+
+// The step that stands for an AOT task says the same as the task; or, in a carrying graph, leaves
+// out what words of activations stand for: waits of tasks that read such words, and triggers for
+// which only such tasks wait.
 static void check_step(const mgl_cuda_run *run, uint32_t worker, const mgl_worker_state *state,
                        const mgl_ready_task *ready) {
   const mgl_cuda_graph *graph = &run->graphs[ready->info.graph];
   const mgl_graph_view *view = &run->protocol.graphs[ready->info.graph];
   const mgl_task *task = &view->tasks[ready->task];
+  const mgl_event *trigger = &view->events[task->trigger_event];
   const mgl_cuda_step *step = &graph->steps[state->aot_at - 1];
   const mgl_cuda_op *op = &graph->ops[step->op];
+  bool carrying = op->copy_bytes != 0;
+  bool only_words = trigger->type == MGL_EVENT_LAUNCH_TASKS;
+  for (uint32_t i = trigger->first_task; i < trigger->last_task; i++) {
+    only_words = only_words && reads_words(&view->tasks[i]);
+  }
   assert_int_equal(graph->step_start[worker], view->aot_start[worker]);
   assert_int_equal(step->task, ready->task);
   assert_int_equal(step->op, task->op);
   assert_int_equal(op->kind, task->type);
-  assert_int_equal(step->trigger_event, task->trigger_event);
-  assert_int_equal(step->wait_event, task->dependent_event);
+  assert_int_equal(op->zero, 0);
+  assert_int_equal((op->flags & MGL_CUDA_CARRIED) != 0, carrying && reads_words(task));
+  assert_int_equal(step->trigger_event,
+                   carrying && only_words ? MGL_NO_EVENT : task->trigger_event);
+  assert_int_equal(step->wait_event,
+                   carrying && reads_words(task) ? MGL_NO_EVENT : task->dependent_event);
   if (step->wait_event != MGL_NO_EVENT) {
     assert_int_equal(step->wait_count, view->events[step->wait_event].trigger_count);
     assert_true(mgl_load_relaxed(&view->counters[step->wait_event]) >=
                 step->wait_count * ready->info.run);
   }
-  assert_int_equal(step->trigger_kind >> 16, view->events[task->trigger_event].type);
+  assert_int_equal(step->trigger_kind >> 16, trigger->type);
 }
 
 static void device_task(mgl_cuda_run *run, const mgl_ready_task *ready) {
   const mgl_task *task = &run->protocol.graphs[ready->info.graph].tasks[ready->task];
-  if (task->type == MGL_OP_EMBED) {
+  if (task->type == MGL_OP_LOGITS) {
+    const mgl_cuda_op *op = &run->graphs[ready->info.graph].ops[task->op];
+    uint32_t rows = run->plans[ready->info.iteration & 1].logit_row_count;
+    uint32_t end = task->end < op->n ? task->end : op->n;
+    for (uint32_t row = 0; row < rows; row++) {
+      memset((float *)op->out + (size_t)row * op->n + task->begin, 0,
+             (end - task->begin) * sizeof(float));
+    }
+  } else if (task->type == MGL_OP_EMBED) {
     check_pages(run, ready->info.iteration);
   } else if (task->type == MGL_OP_SAMPLE && task->begin == 0) {
     device_sample(run, ready->info.iteration);

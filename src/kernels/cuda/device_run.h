@@ -59,7 +59,19 @@ enum {
 
 typedef enum mgl_cuda_op_flags {
   MGL_CUDA_X_NORMED = 1,  // x is f32 and goes through an RMS norm; else x is bf16
+  MGL_CUDA_CARRIED = 2,   // the op's graph is a carrying one, and x is an activation
 } mgl_cuda_op_flags;
+
+// Carrying graphs. In the graphs for few tokens, an activation carries its own readiness: a 32-bit
+// word that is not written yet is MGL_CUDA_OPEN, a NaN that no computation makes, and who needs it
+// asks until it is not. So between two ops stands one store and one load, and no fence, counter or
+// poll of a counter. Each activation has two copies, which the runs of its graph take in turn;
+// who writes a word of one makes that of the other open again, for the run after. That is ordered
+// before its use by the events between two iterations, of which every worker triggers one behind
+// all that it has written (mgl_cuda_carries, runtime/cuda_steps.h). What the logits are read from
+// is carried, logits are not.
+#define MGL_CUDA_OPEN 0xffffffffu
+enum { MGL_CUDA_CARRIED_TOKENS = 16 };  // graphs for at most so many tokens may be carrying ones
 
 // An op bound to device memory, for one task graph. 16-byte pieces are copied to shared memory.
 //
@@ -83,6 +95,9 @@ typedef struct mgl_cuda_op {
   float eps;
   float scale;             // attend: factor of the scores
   uint32_t x_stride;       // elements from a row of x to the next
+  uint32_t tokens;         // most tokens of the graph
+  uint32_t zero;           // 0, which the device's compiler does not know (mgl_loads_arrived)
+  uint64_t copy_bytes;     // from an activation's first copy to its second; 0: there is one
   const uint8_t *weights;  // packed (above); embed: the table, bf16 row by row
   const void *x;           // input rows; attend: qkv f32 [T, H + 2 HKV, HD]
   const float *norm;       // [k] of the RMS norm
@@ -101,10 +116,10 @@ typedef struct mgl_cuda_step {
   uint32_t task;  // index in the task graph
   uint32_t op;
   uint32_t begin, end;
-  uint32_t wait_event;  // MGL_NO_EVENT: none
-  uint32_t wait_count;  // triggers that activate it, each run
-  uint32_t trigger_event;
-  uint32_t trigger_kind;  // event type << 16 | event flags
+  uint32_t wait_event;     // MGL_NO_EVENT: none
+  uint32_t wait_count;     // triggers that activate it, each run
+  uint32_t trigger_event;  // MGL_NO_EVENT: its outputs are their own sign
+  uint32_t trigger_kind;   // event type << 16 | event flags
 } mgl_cuda_step;
 
 typedef struct mgl_cuda_graph {

@@ -11,6 +11,7 @@
 #include "kernels/cuda/tasks_attend.cuh"
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
+#include "kernels/cuda/tasks_linear_one.cuh"
 #include "kernels/cuda/tasks_sample.cuh"
 #include "kernels/cuda/worker.cuh"
 
@@ -70,6 +71,11 @@ static_assert(MGL_CUDA_SLOTS == 2, "a slot is one bit of the state");
 static __device__ __forceinline__ uint32_t mgl_run_linear(mgl_cuda_run *run, mgl_block *block,
                                                           uint32_t state, const mgl_slot *slot) {
   bool paged = slot->paged != 0;
+  if (paged && mgl_is_linear_of_one(&slot->op)) {
+    return (slot->op.flags & MGL_CUDA_X_NORMED) != 0
+               ? mgl_call<mgl_task_linear_one<true>>(run, block, state)
+               : mgl_call<mgl_task_linear_one<false>>(run, block, state);
+  }
   switch (slot->op.row_tiles) {
     case 1:
       return !paged ? mgl_call<mgl_task_linear<1, false, false>>(run, block, state)
@@ -129,6 +135,7 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
   for (uint32_t i = 0; i < MGL_CUDA_SLOTS; i++) {
     mgl_mbarrier_init(&block->announced[i], 1);
     mgl_mbarrier_init(&block->go[i], 1);
+    mgl_mbarrier_init(&block->began[i], 1);
     mgl_mbarrier_init(&block->done[i], MGL_CUDA_CONSUMER_WARPS);
     mgl_mbarrier_init(&block->stored[i], 1);
   }
@@ -143,6 +150,7 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
   block->page_count = pages;
   block->debug = run->delay != 0 || run->injection != MGL_INJECT_NONE ? 1 : 0;
   block->activated = 0;
+  block->arrived = 0;
   block->stop = 0;
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them

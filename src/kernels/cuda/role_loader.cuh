@@ -3,8 +3,8 @@
 //
 // Pages form a ring. What bounds it is not only the room in the ring: with all of a GPU's blocks
 // asking for a dozen pages each, every flag and activation waits behind 26 MB of requests. So few
-// pages are on their way at a time: run->in_flight for a task that may run, and in_flight_ahead for
-// one whose event is still open (findings: worth 8 to 13% of a step).
+// pages are on their way at a time: run->in_flight for a task that has inputs, and in_flight_ahead
+// for one that waits for them (findings: worth 8 to 13% of a step).
 //
 // It goes on into the next iteration as soon as that is announced. When the run stops it still
 // delivers the pages of all tasks that were let go, and leaves with no copy outstanding.
@@ -23,6 +23,7 @@ struct mgl_load {
   uint32_t k_padded;
   uint32_t row_tiles;
   uint32_t passes;
+  uint32_t group_pages;
 };
 
 struct mgl_loader {
@@ -100,7 +101,7 @@ static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_
 // Waits until the next page of the ring is free and few enough are on their way. False: give up.
 static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
   for (;;) {
-    bool may_run = l->ordinal < l->block->activated;
+    bool may_run = l->ordinal < l->block->arrived;
     uint32_t most = may_run ? l->most : l->most_ahead;
     mgl_loader_look(l);
     if (l->in_flight < most) {
@@ -134,8 +135,8 @@ static __device__ __forceinline__ bool mgl_load_page(mgl_loader *l, const uint8_
 static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_load *load,
                                                       uint32_t block, uint32_t blocks) {
   uint32_t pages = mgl_pages_of_block(load->k_padded);
-  for (uint32_t first = 0; first < pages; first += MGL_GROUP_PAGES) {
-    uint32_t last = pages - first < MGL_GROUP_PAGES ? pages : first + MGL_GROUP_PAGES;
+  for (uint32_t first = 0; first < pages; first += load->group_pages) {
+    uint32_t last = pages - first < load->group_pages ? pages : first + load->group_pages;
     for (uint32_t i = block; i < block + blocks; i++) {
       const uint8_t *from = load->weights + i * mgl_block_bytes(load->k_padded);
       for (uint32_t page = first; page < last; page++) {
@@ -151,7 +152,7 @@ static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_l
 
 // All pages of a task. False: give up.
 static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
-  while (l->run->prefetch == 0 && l->ordinal >= l->block->activated) {
+  while (l->run->prefetch == 0 && l->ordinal >= l->block->arrived) {
     if (mgl_loader_gives_up(l)) {
       return false;
     }
@@ -183,6 +184,7 @@ static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *
   load.k_padded = op->k_padded;
   load.row_tiles = op->row_tiles;
   load.passes = op->passes;
+  load.group_pages = mgl_group_pages(op);
   return load;
 }
 
@@ -196,6 +198,7 @@ static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine
   load.k_padded = __shfl_sync(0xffffffffu, mine->k_padded, lane);
   load.row_tiles = __shfl_sync(0xffffffffu, mine->row_tiles, lane);
   load.passes = __shfl_sync(0xffffffffu, mine->passes, lane);
+  load.group_pages = __shfl_sync(0xffffffffu, mine->group_pages, lane);
   return load;
 }
 

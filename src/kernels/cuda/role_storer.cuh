@@ -13,11 +13,13 @@
 
 // True if the task was to fail and has: its event is not triggered.
 static __device__ __forceinline__ bool mgl_inject(mgl_cuda_run *run, const mgl_slot *slot) {
-  if (run->injection == MGL_INJECT_NONE || slot->task != run->injection_task ||
-      slot->iteration != run->injection_iteration) {
+  if (slot->mute != 0) {
+    return true;
+  }
+  if (!mgl_is_injected(run, MGL_INJECT_HANG, slot->iteration, slot->task)) {
     return false;
   }
-  while (run->injection == MGL_INJECT_HANG && mgl_load_relaxed(&run->protocol.fault) == 0) {
+  while (mgl_load_relaxed(&run->protocol.fault) == 0) {
     __nanosleep(1000);
   }
   return true;
@@ -43,9 +45,10 @@ static __device__ __forceinline__ void mgl_store_task(mgl_cuda_run *run, mgl_blo
     mgl_delay(run, slot->iteration, slot->task, 2);
     lost = mgl_inject(run, slot);
   }
+  lost = lost || block->stop != 0;  // what it computed may come from inputs that were given up
   if (slot->trigger != nullptr && !lost) {
     mgl_add_release(slot->trigger, 1);
-  } else if (!lost) {
+  } else if (!lost && slot->trigger_event != MGL_NO_EVENT) {
     mgl_trigger_all(&run->protocol, slot->iteration, slot->run, slot->graph, slot->trigger_event);
   }
   MGL_TRACE_END(run, block, span, MGL_CUDA_TRACE_TRIGGER, slot->iteration, slot->task);
@@ -59,6 +62,7 @@ static __device__ __forceinline__ void mgl_storer_run(mgl_cuda_run *run, mgl_blo
   uint32_t parity = 0;
   while (mgl_mbarrier_wait_or_stop(block, &block->go[at], parity)) {
     const mgl_slot *slot = &block->slots[at];
+    mgl_mbarrier_wait_or_stop(block, &block->began[at], parity);
     mgl_store_relaxed(&shared->current, mgl_make_id(slot->iteration, slot->graph, slot->task) + 1);
     mgl_mbarrier_wait(&block->done[at], parity);
     mgl_store_task(run, block, slot);

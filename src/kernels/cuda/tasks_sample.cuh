@@ -489,7 +489,7 @@ static __device__ inline void mgl_task_sample(mgl_worker *w) {
       mgl_read_sequence(run, sequence_slot, next, &sampled);
     }
   }
-  if (!mgl_task_wait(w)) {
+  if (!mgl_task_begin(w)) {
     return;
   }
   if (row < end && (rows >> w->thread & 1) == 0) {

@@ -281,7 +281,7 @@ static void check_layer_0(const mgl_cuda_run *run, uint32_t graph) {
     switch (op->kind) {
       case MGL_OP_QKV_PROJ:
         assert_int_equal(op->n, (8 + 2 + 2) * 32);
-        assert_int_equal(op->flags, MGL_CUDA_X_NORMED);
+        assert_int_equal(op->flags, MGL_CUDA_X_NORMED | MGL_CUDA_CARRIED);
         check_packed(op, 0, 1, "model.layers.0.self_attn.q_proj.weight", 256);
         check_packed(op, 32, 1, "model.layers.0.self_attn.k_proj.weight", 64);
         check_packed(op, 40, 1, "model.layers.0.self_attn.v_proj.weight", 64);
@@ -304,7 +304,7 @@ static void check_layer_0(const mgl_cuda_run *run, uint32_t graph) {
       case MGL_OP_LINEAR_ADD:
         assert_int_equal(op->k, seen < 3 ? 256 : 200);
         assert_int_equal(op->k_padded, 256);
-        assert_ptr_equal(op->residual, op->out);
+        assert_ptr_not_equal(op->residual, op->out);  // a carrying graph: nothing in place
         check_packed(op, 0, 1,
                      seen < 3 ? "model.layers.0.self_attn.o_proj.weight"
                               : "model.layers.0.mlp.down_proj.weight",

@@ -162,12 +162,12 @@ static __device__ void mgl_edit_row(const mgl_sampling_job *job) {
        first += MGL_EDIT_BATCH * MGL_CUDA_CONSUMERS) {
     mgl_logit_edit edits[MGL_EDIT_BATCH];
 #pragma unroll
-    for (uint32_t i = 0; i < MGL_EDIT_BATCH; i++) {
-      uint32_t idx = first + i * MGL_CUDA_CONSUMERS;
-      edits[i] = mgl_edit_of(mgl_load_l2_if(&job->edits[idx], idx < job->edit_count));
+    for (uint32_t i = 0; i < MGL_EDIT_BATCH; i++) {  // behind the end, the last one again
+      uint32_t idx = mgl_min(first + i * MGL_CUDA_CONSUMERS, job->edit_count - 1);
+      edits[i] = mgl_edit_of(mgl_load_l2(&job->edits[idx]));
     }
 #pragma unroll
-    for (uint32_t i = 0; i < MGL_EDIT_BATCH; i++) {  // of some token behind the end
+    for (uint32_t i = 0; i < MGL_EDIT_BATCH; i++) {
       edits[i].logit = mgl_read_logit(job->row.logits + edits[i].token);
     }
 #pragma unroll
@@ -199,11 +199,10 @@ static __device__ void mgl_edit_row(const mgl_sampling_job *job) {
 // All threads: the model's logit of a token of a row that was edited, into scratch.
 static __device__ void mgl_find_unedited(const mgl_sampling_job *job, uint32_t token) {
   mgl_sampling_scratch *scratch = job->row.scratch;
-  // One more than there were: the latest token may have been added.
-  for (uint32_t i = job->row.w->thread; i < job->edit_count + 1; i += MGL_CUDA_CONSUMERS) {
-    bool there = i < job->edit_count || (job->latest >= 0 && scratch->joined == 0);
-    mgl_logit_edit edit = mgl_edit_of(mgl_load_l2_if(&job->edits[i], there));
-    if (there && edit.token == (int32_t)token) {
+  uint32_t added = job->latest >= 0 && scratch->joined == 0 ? 1 : 0;
+  for (uint32_t i = job->row.w->thread; i < job->edit_count + added; i += MGL_CUDA_CONSUMERS) {
+    mgl_logit_edit edit = mgl_edit_of(mgl_load_l2(&job->edits[i]));
+    if (edit.token == (int32_t)token) {
       scratch->logprobs.logit = edit.logit;
     }
   }

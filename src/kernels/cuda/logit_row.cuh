@@ -54,7 +54,10 @@ static __device__ inline uint32_t mgl_key_index(uint64_t key) {
 
 enum {
   MGL_LIST_KEYS = 2048,
-  MGL_PARTS = 1024,     // of an interval
+  MGL_PARTS = 1024,  // of an interval
+  // Shared memory adds 32 bits at once, and 64 only by trying. 2^20 pieces fit into 32 bits.
+  MGL_MASS_PIECES = 4,
+  MGL_PIECE_BITS = MGL_WEIGHT_BITS / MGL_MASS_PIECES,
   MGL_LOGIT_QUADS = 4,  // 16-byte loads of a thread at once
 };
 
@@ -74,8 +77,8 @@ struct mgl_sampling_scratch {
       uint64_t sums[MGL_LIST_KEYS];  // of the weights of keys up to this one
     };
     struct {
-      uint64_t part_mass[MGL_PARTS];
       uint32_t part_count[MGL_PARTS];
+      uint32_t part_mass[MGL_MASS_PIECES][MGL_PARTS];  // sums of each 10 bits of the weights
     };
   };
   uint64_t partial[2][MGL_CUDA_CONSUMER_WARPS];
@@ -368,14 +371,38 @@ static __device__ inline uint64_t mgl_part_low(const mgl_division *d, uint32_t p
   return key > d->low ? key : d->low;
 }
 
+static __device__ inline void mgl_add_to_part(mgl_sampling_scratch *scratch, uint32_t part,
+                                              uint64_t weight) {
+  atomicAdd(&scratch->part_count[part], 1u);
+#pragma unroll
+  for (uint32_t piece = 0; piece < MGL_MASS_PIECES; piece++) {
+    uint32_t bits = (uint32_t)(weight >> piece * MGL_PIECE_BITS);
+    bits = piece + 1 < MGL_MASS_PIECES ? bits & ((1u << MGL_PIECE_BITS) - 1) : bits;
+    if (bits != 0) {
+      atomicAdd(&scratch->part_mass[piece][part], bits);
+    }
+  }
+}
+
+static __device__ inline uint64_t mgl_part_mass(const mgl_sampling_scratch *scratch,
+                                                uint32_t part) {
+  uint64_t mass = 0;
+  for (uint32_t piece = 0; piece < MGL_MASS_PIECES; piece++) {
+    mass += (uint64_t)scratch->part_mass[piece][part] << piece * MGL_PIECE_BITS;
+  }
+  return mass;
+}
+
 // All threads: counts and sums the keys of each part. Begins and ends with barriers.
 static __device__ void mgl_fill_parts(const mgl_logit_row *row, const mgl_division *d) {
   mgl_sampling_scratch *scratch = row->scratch;
   uint32_t thread = row->w->thread;
   mgl_sync_consumers();  // the list before has been used
   for (uint32_t i = thread; i < MGL_PARTS; i += MGL_CUDA_CONSUMERS) {
-    scratch->part_mass[i] = 0;
     scratch->part_count[i] = 0;
+    for (uint32_t piece = 0; piece < MGL_MASS_PIECES; piece++) {
+      scratch->part_mass[piece][i] = 0;
+    }
   }
   mgl_sync_consumers();
   uint32_t quad_count = mgl_quad_count(row);
@@ -390,9 +417,7 @@ static __device__ void mgl_fill_parts(const mgl_logit_row *row, const mgl_divisi
       uint64_t weight =
           id < row->count && key >= d->low && key < d->high ? mgl_weight(row, logit) : 0;
       if (weight != 0) {
-        uint32_t part = mgl_part_of(d, key);
-        atomicAdd((unsigned long long *)&scratch->part_mass[part], (unsigned long long)weight);
-        atomicAdd(&scratch->part_count[part], 1u);
+        mgl_add_to_part(scratch, mgl_part_of(d, key), weight);
       }
     }
   }
@@ -410,7 +435,7 @@ static __device__ void mgl_narrow(const mgl_logit_row *row, mgl_measure measure,
   uint64_t mass = 0;
   uint32_t count = 0;
   for (uint32_t i = 0; i < EACH; i++) {
-    mass += scratch->part_mass[w->thread * EACH + i];
+    mass += mgl_part_mass(scratch, w->thread * EACH + i);
     count += scratch->part_count[w->thread * EACH + i];
   }
   unsigned long long mass_total;
@@ -428,7 +453,7 @@ static __device__ void mgl_narrow(const mgl_logit_row *row, mgl_measure measure,
     at.above_count += scratch->counts[i];
   }
   for (uint32_t i = 0; i < EACH; i++) {
-    at.mass = scratch->part_mass[w->thread * EACH + i];
+    at.mass = mgl_part_mass(scratch, w->thread * EACH + i);
     at.count = scratch->part_count[w->thread * EACH + i];
     uint64_t above = measure == MGL_BY_COUNT ? at.above_count : at.above_mass;
     if (above < target && mgl_reaches(&at, measure, target)) {  // of one part only

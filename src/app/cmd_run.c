@@ -1,50 +1,51 @@
 // megalith run: text in, text out, as it is generated.
 //
-// All prompts are submitted to one engine, which runs up to 64 of them together. Their outputs
-// appear in the order of the prompts: that of the first prompt that is not finished streams, those
-// of later ones wait in memory for their turn. Statistics go to standard error.
+// All prompts (run_prompts.h) are submitted to one engine, which runs up to 64 of them together.
+// Their outputs appear in the order of the prompts: that of the first prompt that is not finished
+// streams, those of later ones wait in memory for their turn; with --jsonl, each is one JSON object
+// once it is finished. Statistics go to standard error.
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "api/text_output.h"
 #include "app/app_model.h"
 #include "app/commands.h"
 #include "app/human.h"
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
+#include "app/run_prompts.h"
 #include "app/sampling_options.h"
 #include "app/statistics.h"
 #include "base/alloc.h"
-#include "base/file.h"
 #include "engine/engine.h"
 
-enum {
-  DEFAULT_MAX_TOKENS = 256,
-  MAX_PROMPTS = 65536,
-  CEILING_PASSES = 3,
-};
+enum { CEILING_PASSES = 3 };
 
-// A prompt and what has come of it.
+// What has come of a prompt.
 typedef struct stream {
-  mgl_token_list prompt;
-  uint32_t max_new_tokens;
+  mgl_text_output *output;
+  mgl_text text;      // not written yet; with --jsonl, all of it
+  mgl_text logprobs;  // with --jsonl: the items of a list
+  int32_t *tokens;    // [generated] with --jsonl, room for max_new_tokens; else NULL
   uint32_t generated;
   bool finished;
-  mgl_detokenizer *detokenizer;
-  mgl_stop_matcher *stops;  // NULL: no stop strings
-  mgl_text text;            // not written yet
+  const char *finish;  // why: "stop", "length", "interrupted"; "error": it could not run
 } stream;
 
 typedef struct run {
   const mgl_arguments *arguments;
   mgl_app_model model;
-  mgl_app_sampling sampling;  // seed of prompt 0
-  mgl_text piece;             // the text of a token, while it is handed out
-  stream *streams;            // [stream_count]
-  size_t stream_count;
-  size_t stream_capacity;
-  size_t current;  // the stream whose text is being written
+  mgl_app_sampling sampling;  // of the command line; its seed is that of prompt 0
+  mgl_text piece;             // the text of a token, while it is written down
+  mgl_prompt_list prompts;
+  stream *streams;      // [prompts.count]
+  size_t *by_request;   // [prompts.count] the prompt of each of the engine's requests
+  size_t failed_count;  // prompts that could not run
+  size_t current;       // the stream whose text is being written
+  bool is_json;
   mgl_runner *runner;
   mgl_engine *engine;
   mgl_output_file trace;
@@ -57,266 +58,282 @@ typedef struct run {
   mgl_error *err;
 } run;
 
-// --- prompts -------------------------------------------------------------------------------------
+// --- output --------------------------------------------------------------------------------------
 
-static mgl_status encode_prompt(const run *r, const char *text, size_t bytes, mgl_token_list *out,
-                                mgl_error *err) {
-  const mgl_model_folder *folder = &r->model.folder;
-  if (!mgl_arguments_has(r->arguments, "chat")) {
-    mgl_encode_options options = {.add_special = true};
-    return mgl_tokenizer_encode(folder->tokenizer, text, bytes, options, out, err);
+// One object for a prompt, in the place of its text.
+static void append_json(const run *r, size_t i, mgl_text *out) {
+  const stream *s = &r->streams[i];
+  const mgl_prompt *prompt = &r->prompts.items[i];
+  mgl_text_format(out, "{\"index\": %zu", i);
+  if (prompt->file != NULL) {
+    mgl_text_format(out, ", \"line\": %zu", prompt->line);
   }
-  if (memchr(text, 0, bytes) != NULL) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "expected text, found a NUL byte, which a chat template cannot take");
+  if (prompt->id != NULL) {
+    mgl_text_format(out, ", \"id\": %s", prompt->id);
   }
-  mgl_text chat = {0};
-  const char *system = mgl_arguments_text(r->arguments, "system", NULL);
-  mgl_status status = mgl_model_folder_chat(folder, system, text, &chat, err);
-  if (status == MGL_OK) {
-    status = mgl_text_check(&chat, err);
+  if (prompt->error != NULL) {
+    mgl_text_append_string(out, ", \"finish_reason\": \"error\", \"error\": ");
+    mgl_json_append_string(out, prompt->error, strlen(prompt->error));
+    mgl_text_append_string(out, "}\n");
+    return;
   }
-  if (status == MGL_OK) {
-    status = mgl_tokenizer_encode(folder->tokenizer, chat.data == NULL ? "" : chat.data, chat.bytes,
-                                  (mgl_encode_options){0}, out, err);
+  mgl_text_append_string(out, ", \"text\": ");
+  mgl_json_append_string(out, s->text.data == NULL ? "" : s->text.data, s->text.bytes);
+  mgl_text_append_string(out, ", \"tokens\": [");
+  for (uint32_t t = 0; t < s->generated; t++) {
+    mgl_text_format(out, t == 0 ? "%d" : ", %d", s->tokens[t]);
   }
-  mgl_text_free(&chat);
-  return status;
+  if (prompt->sampling.logprobs) {
+    mgl_text_append_string(out, "], \"logprobs\": [");
+    mgl_text_append(out, s->logprobs.data == NULL ? "" : s->logprobs.data, s->logprobs.bytes);
+    out->failed = out->failed || s->logprobs.failed;
+  }
+  mgl_text_format(out,
+                  "], \"finish_reason\": \"%s\", \"prompt_tokens\": %zu, "
+                  "\"generated_tokens\": %u}\n",
+                  s->finish, prompt->tokens.count, s->generated);
 }
 
-// How many tokens a prompt may get; the default is cut to the context, an explicit number is not.
-static mgl_status limit_tokens(const run *r, stream *s, mgl_error *err) {
-  uint64_t context = r->model.folder.config.context_tokens;
-  uint32_t models = r->model.folder.generation.max_new_tokens;
-  uint64_t wanted =
-      mgl_arguments_u64(r->arguments, "max-tokens", models != 0 ? models : DEFAULT_MAX_TOKENS);
-  if (s->prompt.count == 0) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected at least 1 token, found an empty text");
+// Appends what can be written of the current stream, and empties it.
+static void take_ready(run *r, stream *s, mgl_text *out) {
+  if (r->is_json && !s->finished) {
+    return;
   }
-  if (s->prompt.count >= context) {
-    return mgl_error_set(
-        err, MGL_ERR_LIMIT, "expected at most %llu tokens (the model's context is %llu), found %zu",
-        (unsigned long long)(context - 1), (unsigned long long)context, s->prompt.count);
-  }
-  uint64_t left = context - s->prompt.count;
-  if (wanted > left && mgl_arguments_has(r->arguments, "max-tokens")) {
-    return mgl_error_set(
-        err, MGL_ERR_LIMIT,
-        "%zu tokens and %llu new ones do not fit into the model's context of %llu: "
-        "expected --max-tokens %llu at most",
-        s->prompt.count, (unsigned long long)wanted, (unsigned long long)context,
-        (unsigned long long)left);
-  }
-  s->max_new_tokens = (uint32_t)(wanted < left ? wanted : left);
-  return MGL_OK;
-}
-
-static mgl_status add_prompt(run *r, const char *text, size_t bytes, mgl_error *err) {
-  void *items = r->streams;
-  if (r->stream_count == MAX_PROMPTS) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "expected at most %d prompts, found more",
-                         MAX_PROMPTS);
-  }
-  MGL_TRY(mgl_grow(&items, &r->stream_capacity, r->stream_count + 1, sizeof *r->streams, err));
-  r->streams = items;
-  stream *s = &r->streams[r->stream_count++];
-  *s = (stream){0};
-  mgl_status status = encode_prompt(r, text, bytes, &s->prompt, err);
-  if (status == MGL_OK) {
-    status = limit_tokens(r, s, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_detokenizer_create(r->model.folder.tokenizer, true, &s->detokenizer, err);
-  }
-  if (status == MGL_OK && r->sampling.stop_count > 0) {
-    status = mgl_stop_matcher_create(r->sampling.stops, r->sampling.stop_count, &s->stops, err);
-  }
-  if (status != MGL_OK) {
-    mgl_error_prefix(err, "prompt %zu", r->stream_count);
-  }
-  return status;
-}
-
-static mgl_status add_input(run *r, mgl_error *err) {
-  mgl_text text = {0};
-  mgl_status status = mgl_input_read(MGL_TOKENIZER_MAX_TEXT_BYTES, &text, err);
-  if (status == MGL_OK) {
-    status = add_prompt(r, text.data == NULL ? "" : text.data, text.bytes, err);
-  }
-  mgl_text_free(&text);
-  return status;
-}
-
-static mgl_status add_file(run *r, const char *path, mgl_error *err) {
-  char *text = NULL;
-  size_t bytes = 0;
-  if (strcmp(path, "-") == 0) {
-    return add_input(r, err);
-  }
-  MGL_TRY(mgl_file_read_any(path, MGL_TOKENIZER_MAX_TEXT_BYTES, &text, &bytes, err));
-  mgl_status status = add_prompt(r, text, bytes, err);
-  mgl_free(text);
-  return status;
-}
-
-static mgl_status collect_prompts(run *r, mgl_error *err) {
-  for (size_t i = 0; i < r->arguments->count; i++) {
-    const mgl_argument *argument = &r->arguments->items[i];
-    if (strcmp(argument->option->name, "prompt") == 0) {
-      MGL_TRY(add_prompt(r, argument->text, strlen(argument->text), err));
-    } else if (strcmp(argument->option->name, "file") == 0) {
-      MGL_TRY(add_file(r, argument->text, err));
+  if (r->is_json) {
+    append_json(r, r->current, out);
+  } else {
+    mgl_text_append(out, s->text.data == NULL ? "" : s->text.data, s->text.bytes);
+    if (s->finished) {
+      mgl_text_append_string(out, r->current + 1 < r->prompts.count ? "\n\n" : "\n");
     }
   }
-  if (r->stream_count > 0) {
-    return MGL_OK;
+  out->failed = out->failed || s->text.failed;
+  mgl_text_clear(&s->text);
+}
+
+// Writes what the current stream has, and moves on while streams are finished.
+static mgl_status write_ready(run *r, mgl_error *err) {
+  mgl_text out = {0};
+  bool moves = true;
+  while (moves && r->current < r->prompts.count) {
+    stream *s = &r->streams[r->current];
+    take_ready(r, s, &out);
+    moves = s->finished;
+    if (moves) {
+      mgl_text_free(&s->text);
+      mgl_text_free(&s->logprobs);
+      mgl_free(s->tokens);
+      s->tokens = NULL;
+      r->current++;
+    }
   }
-  if (isatty(STDIN_FILENO)) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "no prompt: expected -p TEXT, -f FILE or text on standard input: see "
-                         "megalith run --help");
+  mgl_status status = mgl_text_check(&out, err);
+  if (status == MGL_OK && out.bytes > 0) {
+    if (r->shows_text) {
+      mgl_progress_finish(&r->progress);
+    }
+    status = mgl_output_write(out.data, out.bytes, err);
   }
-  return add_input(r, err);
+  mgl_text_free(&out);
+  return status;
 }
 
 // --- generation ----------------------------------------------------------------------------------
 
-// Writes what the current stream has, and moves on while streams are finished.
-static mgl_status write_ready(run *r, mgl_error *err) {
-  while (r->current < r->stream_count) {
-    stream *s = &r->streams[r->current];
-    if (s->finished) {
-      mgl_text_append_string(&s->text, r->current + 1 < r->stream_count ? "\n\n" : "\n");
-    }
-    MGL_TRY(mgl_text_check(&s->text, err));
-    if (s->text.bytes > 0) {
-      if (r->shows_text) {
-        mgl_progress_finish(&r->progress);
-      }
-      MGL_TRY(mgl_output_write(s->text.data, s->text.bytes, err));
-    }
-    if (!s->finished) {
-      mgl_text_clear(&s->text);
-      return MGL_OK;
-    }
-    mgl_text_free(&s->text);
-    r->current++;
-  }
+// Appends a token's text as JSON.
+static mgl_status append_token_text(run *r, int32_t token, mgl_text *out, mgl_error *err) {
+  mgl_text_clear(&r->piece);
+  MGL_TRY(mgl_tokenizer_decode(r->model.folder.tokenizer, &token, 1, false, &r->piece, err));
+  mgl_json_append_string(out, r->piece.data == NULL ? "" : r->piece.data, r->piece.bytes);
   return MGL_OK;
 }
 
-// What r->piece brings to a stream's text; true if that completes a stop string. last: the text
-// ends here anyway.
-static bool add_piece(run *r, stream *s, bool last) {
-  if (s->stops == NULL) {
-    mgl_text_append(&s->text, r->piece.data, r->piece.bytes);
-    return false;
+// A line: a token's log probability, id and text, then those of the likeliest, with tabs between
+// them.
+static mgl_status append_logprobs_line(run *r, const mgl_generated_token *token, mgl_text *out,
+                                       mgl_error *err) {
+  mgl_text_format(out, "%.4f\t%d\t", token->logprob, token->token);
+  MGL_TRY(append_token_text(r, token->token, out, err));
+  for (uint32_t i = 0; i < token->top_count; i++) {
+    mgl_text_format(out, "\t%.4f\t%d\t", token->top[i].logprob, token->top[i].token);
+    MGL_TRY(append_token_text(r, token->top[i].token, out, err));
   }
-  bool stopped = mgl_stop_matcher_push(s->stops, r->piece.data, r->piece.bytes, &s->text);
-  if (last && !stopped) {
-    mgl_stop_matcher_finish(s->stops, &s->text);
-  }
-  return stopped;
+  mgl_text_append_string(out, "\n");
+  return MGL_OK;
 }
 
-// A token's log probability, id and text, then those of the likeliest, with tabs between them.
-static mgl_status add_line(run *r, stream *s, const mgl_generated_token *token, mgl_error *err) {
-  mgl_token_logprob own = {token->token, token->logprob};
-  for (uint32_t i = 0; i <= token->top_count; i++) {
-    const mgl_token_logprob *shown = i == 0 ? &own : &token->top[i - 1];
-    mgl_text_clear(&r->piece);
-    MGL_TRY(
-        mgl_tokenizer_decode(r->model.folder.tokenizer, &shown->token, 1, false, &r->piece, err));
-    mgl_text_format(&s->text, "%s%.4f\t%d\t", i == 0 ? "" : "\t", shown->logprob, shown->token);
-    mgl_json_append_string(&s->text, r->piece.data == NULL ? "" : r->piece.data, r->piece.bytes);
+// The same as an item of a list.
+static void append_logprobs_item(const mgl_generated_token *token, mgl_text *out) {
+  mgl_text_append_string(out, out->bytes > 0 ? ", " : "");
+  mgl_text_format(out, "{\"token\": %d, \"logprob\": ", token->token);
+  mgl_json_append_double(out, token->logprob);
+  mgl_text_append_string(out, ", \"top\": [");
+  for (uint32_t i = 0; i < token->top_count; i++) {
+    mgl_text_format(out, "%s{\"token\": %d, \"logprob\": ", i == 0 ? "" : ", ",
+                    token->top[i].token);
+    mgl_json_append_double(out, token->top[i].logprob);
+    mgl_text_append_string(out, "}");
   }
-  mgl_text_append_string(&s->text, "\n");
-  return MGL_OK;
+  mgl_text_append_string(out, "]}");
+}
+
+// Adds what a token brings to a stream. *stopped: it completes a stop text.
+static mgl_status add_token(run *r, stream *s, const mgl_generated_token *token, bool *stopped,
+                            mgl_error *err) {
+  size_t before = s->text.bytes;
+  if (s->tokens != NULL) {
+    s->tokens[s->generated] = token->token;
+  }
+  s->generated++;
+  if (token->finish != MGL_FINISH_STOP) {
+    MGL_TRY(mgl_text_output_push(s->output, token->token, &s->text, stopped, err));
+  }
+  if (token->finish != MGL_FINISH_NONE && !*stopped) {
+    MGL_TRY(mgl_text_output_finish(s->output, &s->text, stopped, err));
+  }
+  if (isnan(token->logprob)) {
+    return MGL_OK;
+  }
+  if (r->is_json) {
+    append_logprobs_item(token, &s->logprobs);
+    return MGL_OK;
+  }
+  s->text.bytes = before;  // lines take the place of the text
+  return append_logprobs_line(r, token, &s->text, err);
 }
 
 static mgl_status accept_token(run *r, stream *s, const mgl_generated_token *token,
                                mgl_error *err) {
-  bool last = token->finish != MGL_FINISH_NONE;
-  size_t before = s->text.bytes;
-  mgl_text_clear(&r->piece);
-  if (token->finish != MGL_FINISH_STOP) {
-    MGL_TRY(mgl_detokenizer_push(s->detokenizer, token->token, &r->piece, err));
-  }
-  if (last) {
-    MGL_TRY(mgl_detokenizer_finish(s->detokenizer, &r->piece, err));
-  }
-  MGL_TRY(mgl_text_check(&r->piece, err));
-  s->finished = add_piece(r, s, last) || last;
-  if (r->sampling.sampling.logprobs) {  // lines instead of text
-    MGL_TRY(mgl_text_check(&s->text, err));
-    s->text.bytes = before;
-    MGL_TRY(add_line(r, s, token, err));
-  }
+  bool stopped = false;
+  MGL_TRY(add_token(r, s, token, &stopped, err));
+  s->finished = token->finish != MGL_FINISH_NONE || stopped;
+  s->finish = stopped || token->finish == MGL_FINISH_STOP ? "stop" : "length";
   return s == &r->streams[r->current] ? write_ready(r, err) : MGL_OK;
 }
 
 static bool on_token(void *context, const mgl_generated_token *token) {
   run *r = context;
-  stream *s = &r->streams[token->request];
-  s->generated++;
+  size_t i = r->by_request[token->request];
+  stream *s = &r->streams[i];
   if (r->status == MGL_OK) {
     r->status = accept_token(r, s, token, r->err);
   }
-  r->done_tokens += s->finished ? s->max_new_tokens - s->generated + 1 : 1;
+  r->done_tokens += s->finished ? r->prompts.items[i].max_new_tokens - s->generated + 1 : 1;
   mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
   return !s->finished;
 }
 
-static mgl_status start(run *r, mgl_error *err) {
-  const mgl_generation *generation = &r->model.folder.generation;
-  uint32_t longest = 0;
-  uint64_t pool_tokens = 0;
-  for (size_t i = 0; i < r->stream_count; i++) {
-    const stream *s = &r->streams[i];
-    uint32_t tokens = (uint32_t)s->prompt.count + s->max_new_tokens;
-    longest = tokens > longest ? tokens : longest;
-    pool_tokens += (tokens + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS * MGL_PAGE_TOKENS;
-    r->total_tokens += tokens;
-  }
-  mgl_runner_options options = {.sequences = (uint32_t)(r->stream_count < MGL_MAX_ITERATION_TOKENS
-                                                            ? r->stream_count
-                                                            : MGL_MAX_ITERATION_TOKENS),
-                                .sequence_tokens = longest};
-  if (r->stream_count <= options.sequences) {
-    options.pool_tokens = pool_tokens;  // no more than all of them can use together
-  }
-  MGL_TRY(mgl_app_model_start(&r->model, r->arguments, &options, &r->runner, err));
-  mgl_engine_options engine_options = {.mode = mgl_app_mode(r->arguments),
-                                       .should_stop = mgl_interrupt_seen};
-  MGL_TRY(mgl_engine_create(r->runner, &engine_options, &r->engine, err));
-  for (size_t i = 0; i < r->stream_count; i++) {
-    const stream *s = &r->streams[i];
-    mgl_request request = {.prompt = s->prompt.ids,
-                           .prompt_count = s->prompt.count,
-                           .max_new_tokens = s->max_new_tokens,
-                           .sampling = r->sampling.sampling,
-                           .stop_ids = generation->eos_ids,
-                           .stop_count = generation->eos_count};
-    request.sampling.seed += i;
-    request.sampling.min_tokens = mgl_app_min_tokens(r->arguments, generation, s->max_new_tokens);
+static bool interrupted(void *context) {
+  (void)context;
+  return mgl_interrupt_seen();
+}
+
+// Marks a prompt that cannot run, and says so.
+static void give_up(run *r, size_t i) {
+  const mgl_prompt *prompt = &r->prompts.items[i];
+  stream *s = &r->streams[i];
+  s->finished = true;
+  s->finish = "error";
+  r->failed_count++;
+  (void)fprintf(stderr, "megalith: %s line %zu: %s\n", prompt->file, prompt->line, prompt->error);
+}
+
+static mgl_status submit(run *r, size_t i, mgl_error *err) {
+  mgl_prompt *prompt = &r->prompts.items[i];
+  stream *s = &r->streams[i];
+  mgl_error reason = {0};
+  if (prompt->error == NULL) {
+    mgl_request request = {.prompt = prompt->tokens.ids,
+                           .prompt_count = prompt->tokens.count,
+                           .max_new_tokens = prompt->max_new_tokens,
+                           .sampling = prompt->sampling,
+                           .stop_ids = prompt->stop_ids,
+                           .stop_count = prompt->stop_id_count};
     uint32_t number = 0;
-    MGL_TRY(mgl_engine_submit(r->engine, &request, &number, err));
+    mgl_status status = mgl_engine_submit(r->engine, &request, &number, &reason);
+    if (status == MGL_OK) {
+      r->by_request[number] = i;
+      MGL_TRY(mgl_text_output_create(r->model.folder.tokenizer, (const char *const *)prompt->stops,
+                                     prompt->stop_count, &s->output, err));
+    } else {
+      MGL_TRY(mgl_prompt_fail(prompt, status, &reason, err));
+    }
+  }
+  if (prompt->error != NULL) {
+    give_up(r, i);
+    return MGL_OK;
+  }
+  if (r->is_json) {
+    s->tokens = mgl_alloc_zeroed(prompt->max_new_tokens, sizeof *s->tokens);
+  }
+  return r->is_json && s->tokens == NULL
+             ? mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the tokens of a prompt")
+             : MGL_OK;
+}
+
+// Sizes for all prompts that can run: no more memory than they can use together.
+static void choose_sizes(run *r, mgl_runner_options *options) {
+  uint64_t pool_tokens = 0;
+  size_t count = 0;
+  options->sequence_tokens = 1;
+  for (size_t i = 0; i < r->prompts.count; i++) {
+    const mgl_prompt *prompt = &r->prompts.items[i];
+    uint32_t tokens = (uint32_t)prompt->tokens.count + prompt->max_new_tokens;
+    if (prompt->error == NULL) {
+      count++;
+      options->sequence_tokens =
+          tokens > options->sequence_tokens ? tokens : options->sequence_tokens;
+      pool_tokens += (tokens + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS * MGL_PAGE_TOKENS;
+      r->total_tokens += tokens;
+    }
+  }
+  options->sequences = MGL_MAX_ITERATION_TOKENS;
+  if (count <= options->sequences) {
+    options->sequences = count == 0 ? 1 : (uint32_t)count;
+    options->pool_tokens = pool_tokens;
+  }
+}
+
+// Where no prompt can run, no weights are loaded; plain output is then nothing at all.
+static mgl_status report_failures(run *r, mgl_error *err) {
+  for (size_t i = 0; i < r->prompts.count; i++) {
+    give_up(r, i);
+  }
+  return r->is_json ? write_ready(r, err) : MGL_OK;
+}
+
+static mgl_status allocate(run *r, mgl_error *err) {
+  size_t count = r->prompts.count;
+  r->streams = mgl_alloc_zeroed(count, sizeof *r->streams);
+  r->by_request = mgl_alloc_zeroed(count, sizeof *r->by_request);
+  if (r->streams == NULL || r->by_request == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu prompts", count);
+  }
+  return MGL_OK;
+}
+
+static mgl_status start(run *r, mgl_error *err) {
+  mgl_runner_options options = {0};
+  choose_sizes(r, &options);
+  MGL_TRY(mgl_app_model_start(&r->model, r->arguments, &options, &r->runner, err));
+  mgl_engine_options engine_options = {
+      .mode = mgl_app_mode(r->arguments), .should_stop = interrupted, .context = r};
+  MGL_TRY(mgl_engine_create(r->runner, &engine_options, &r->engine, err));
+  for (size_t i = 0; i < r->prompts.count; i++) {
+    MGL_TRY(submit(r, i, err));
   }
   return MGL_OK;
 }
 
 // After an interrupt: what exists of every output, in order.
 static mgl_status write_rest(run *r, mgl_error *err) {
-  for (size_t i = r->current; i < r->stream_count; i++) {
+  for (size_t i = r->current; i < r->prompts.count; i++) {
     stream *s = &r->streams[i];
     if (!s->finished) {
-      mgl_text_clear(&r->piece);
-      MGL_TRY(mgl_detokenizer_finish(s->detokenizer, &r->piece, err));
-      MGL_TRY(mgl_text_check(&r->piece, err));
-      if (!r->sampling.sampling.logprobs) {
-        (void)add_piece(r, s, true);
-      }
+      bool stopped = false;
+      MGL_TRY(mgl_text_output_finish(s->output, &s->text, &stopped, err));
       s->finished = true;
+      s->finish = "interrupted";
     }
   }
   return write_ready(r, err);
@@ -338,7 +355,10 @@ static mgl_status generate(run *r, mgl_error *err) {
   r->shows_text = isatty(STDOUT_FILENO);
   mgl_interrupt_watch();
   mgl_progress_start(&r->progress, "generating", MGL_PROGRESS_COUNT);
-  mgl_status status = mgl_engine_run(r->engine, on_token, on_iteration, r, err);
+  mgl_status status = write_ready(r, err);  // of prompts that could not run
+  if (status == MGL_OK) {
+    status = mgl_engine_run(r->engine, on_token, on_iteration, r, err);
+  }
   status = status == MGL_OK ? r->status : status;
   mgl_progress_finish(&r->progress);
   return status == MGL_OK && mgl_interrupt_seen() ? write_rest(r, err) : status;
@@ -352,7 +372,7 @@ static void print_statistics(const run *r) {
     (void)mgl_runner_read_ceiling(r->runner, CEILING_PASSES, &ceiling, &no_ceiling);
   }
   uint64_t generated = 0;
-  for (size_t i = 0; i < r->stream_count; i++) {
+  for (size_t i = 0; i < r->prompts.count; i++) {
     generated += r->streams[i].generated;
   }
   mgl_statistics_print(&r->statistics, generated, r->runner, ceiling, no_ceiling.text);
@@ -362,49 +382,78 @@ static void release(run *r) {
   mgl_output_file_close(&r->trace);
   mgl_engine_destroy(r->engine);
   mgl_runner_destroy(r->runner);
-  for (size_t i = 0; i < r->stream_count; i++) {
-    mgl_token_list_free(&r->streams[i].prompt);
-    mgl_detokenizer_destroy(r->streams[i].detokenizer);
-    mgl_stop_matcher_destroy(r->streams[i].stops);
+  for (size_t i = 0; r->streams != NULL && i < r->prompts.count; i++) {
+    mgl_text_output_destroy(r->streams[i].output);
     mgl_text_free(&r->streams[i].text);
+    mgl_text_free(&r->streams[i].logprobs);
+    mgl_free(r->streams[i].tokens);
   }
   mgl_free(r->streams);
+  mgl_free(r->by_request);
   mgl_text_free(&r->piece);
+  mgl_prompts_free(&r->prompts);
   mgl_statistics_free(&r->statistics);
   mgl_app_model_close(&r->model);
 }
 
-static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
-  run r = {.arguments = arguments, .trace = {.fd = -1}};
-  unsigned needs = MGL_NEED_TOKENIZER | MGL_NEED_WEIGHTS;
-  if (mgl_arguments_has(arguments, "chat")) {
-    needs |= MGL_NEED_CHAT_TEMPLATE;
-  } else if (mgl_arguments_has(arguments, "system")) {
+// What the folder must have. With --jsonl a line may have messages, or token ids only.
+static mgl_status choose_needs(run *r, unsigned *needs, mgl_error *err) {
+  bool is_chat = mgl_arguments_has(r->arguments, "chat");
+  if (!is_chat && mgl_arguments_has(r->arguments, "system")) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "--system needs --chat: see megalith run --help");
   }
-  mgl_status status = mgl_app_model_open(arguments, needs, &r.model, err);
-  if (status == MGL_OK) {
-    status = mgl_app_trace_open(arguments, mgl_app_mode(arguments) == MGL_MODE_MEGA, &r.trace, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_app_sampling_choose(arguments, &r.model.folder.generation, &r.sampling, err);
-  }
-  if (status == MGL_OK && r.model.folder.generation.unapplied[0] != 0) {
+  *needs = MGL_NEED_WEIGHTS;
+  *needs |= r->is_json ? MGL_WANT_TEXT : MGL_NEED_TOKENIZER;
+  *needs |= is_chat ? MGL_NEED_CHAT_TEMPLATE : 0;
+  return MGL_OK;
+}
+
+static mgl_status choose_sampling(run *r, mgl_error *err) {
+  const mgl_generation *generation = &r->model.folder.generation;
+  MGL_TRY(mgl_app_sampling_choose(r->arguments, generation, &r->sampling, err));
+  if (generation->unapplied[0] != 0) {
     (void)fprintf(stderr, "megalith: note: not applied of the model's generation_config.json: %s\n",
-                  r.model.folder.generation.unapplied);
+                  generation->unapplied);
   }
-  if (status == MGL_OK) {
-    status = collect_prompts(&r, err);
+  return MGL_OK;
+}
+
+static bool can_run(const run *r) {
+  for (size_t i = 0; i < r->prompts.count; i++) {
+    if (r->prompts.items[i].error == NULL) {
+      return true;
+    }
   }
-  if (status == MGL_OK) {
-    status = start(&r, err);
+  return false;
+}
+
+static mgl_status run_prompts(run *r, mgl_error *err) {
+  MGL_TRY(start(r, err));
+  MGL_TRY(generate(r, err));
+  mgl_status status = mgl_app_trace_write(&r->trace, r->runner, err);
+  print_statistics(r);
+  return status;
+}
+
+static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
+  run r = {.arguments = arguments,
+           .trace = {.fd = -1},
+           .is_json = mgl_arguments_has(arguments, "jsonl")};
+  unsigned needs = 0;
+  mgl_status status = MGL_OK;
+  if ((status = choose_needs(&r, &needs, err)) == MGL_OK &&
+      (status = mgl_app_model_open(arguments, needs, &r.model, err)) == MGL_OK &&
+      (status = mgl_app_trace_open(arguments, mgl_app_mode(arguments) == MGL_MODE_MEGA, &r.trace,
+                                   err)) == MGL_OK &&
+      (status = choose_sampling(&r, err)) == MGL_OK &&
+      (status = mgl_prompts_collect(arguments, &r.model.folder, &r.sampling.sampling, &r.prompts,
+                                    err)) == MGL_OK &&
+      (status = allocate(&r, err)) == MGL_OK) {
+    status = can_run(&r) ? run_prompts(&r, err) : report_failures(&r, err);
   }
-  if (status == MGL_OK) {
-    status = generate(&r, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_app_trace_write(&r.trace, r.runner, err);
-    print_statistics(&r);
+  if (status == MGL_OK && r.failed_count > 0) {
+    status = mgl_error_set(err, MGL_ERR_ARGUMENT, "%zu of %zu prompts could not run",
+                           r.failed_count, r.prompts.count);
   }
   release(&r);
   return status;
@@ -422,7 +471,13 @@ static const mgl_option options[] = {
      .value_name = "FILE",
      .type = MGL_OPTION_FILE,
      .repeatable = true,
-     .help = "a prompt that is the whole content of a file or pipe; - is standard input"},
+     .help = "prompts from a file or pipe, one a line; - is standard input"},
+    {.name = "jsonl",
+     .type = MGL_OPTION_FLAG,
+     .help =
+         "files, or standard input without any, have a JSON object a line, with prompt, "
+         "messages or tokens, and id, max_tokens, stop, ignore_eos and what samples, named as the "
+         "options with _ for -; so has the output"},
     {.name = "chat",
      .type = MGL_OPTION_FLAG,
      .help = "a prompt is a user's message, put into the model's chat template"},
@@ -439,14 +494,14 @@ static const mgl_option options[] = {
      .help =
          "tokens to generate for a prompt at most [the model's max_new_tokens, or 256, as far as "
          "the context allows]"},
+    {.name = "stop",
+     .value_name = "TEXT",
+     .type = MGL_OPTION_TEXT,
+     .repeatable = true,
+     .help = "end before this text; up to 16 of them [none]"},
+    {.name = "ignore-eos", .type = MGL_OPTION_FLAG, .help = "go on behind the model's stop tokens"},
     MGL_ROWS_SAMPLING,
-    {.name = "logprobs",
-     .value_name = "N",
-     .type = MGL_OPTION_U64,
-     .u64_min = 0,
-     .u64_max = MGL_MAX_TOP_LOGPROBS,
-     .help = "a line per token instead of text: its log probability, id and text, and those of the "
-             "N likeliest"},
+    MGL_ROWS_MEMORY("as much as all prompts can use together"),
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_MODE,
@@ -461,11 +516,13 @@ const mgl_command mgl_command_run = {
     .description =
         "Continues each prompt and streams the text to standard output, statistics to standard\n"
         "error. Without a prompt, text on standard input is the prompt. Several outputs appear in\n"
-        "the order of the prompts with an empty line between them. Penalties, biases and cuts are\n"
-        "applied as vLLM applies them; log probabilities are those before all of them.",
+        "the order of the prompts with an empty line between them. A line of a file that cannot "
+        "be\n"
+        "run is reported with its number; the others run all the same.",
     .examples =
         "megalith run -p \"Once upon a time\"\n"
         "megalith run -p \"Once\" -p \"Then\" -n 50 --temperature 0.8 --seed 7\n"
+        "megalith run --jsonl -f questions.jsonl > answers.jsonl\n"
         "megalith run path/to/Qwen3-0.6B --chat -p \"Why is the sky blue?\"",
     .options = options,
     .option_count = sizeof options / sizeof *options,

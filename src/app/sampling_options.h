@@ -5,16 +5,14 @@
 #include <stdbool.h>
 
 #include "app/options.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "batch/sampling.h"
-#include "engine/stop_strings.h"
 #include "model/config.h"
 
 typedef struct mgl_app_sampling {
-  mgl_sampling sampling;  // min_tokens: of mgl_app_min_tokens
+  mgl_sampling sampling;
   mgl_logit_bias biases[MGL_MAX_LOGIT_BIASES];
-  const char *stops[MGL_MAX_STOP_STRINGS];  // [stop_count] borrowed from the arguments
-  uint32_t stop_count;
 } mgl_app_sampling;
 
 // What generation_config.json says, with the given options in its place. An option that cuts what
@@ -23,10 +21,15 @@ typedef struct mgl_app_sampling {
 mgl_status mgl_app_sampling_choose(const mgl_arguments *arguments, const mgl_generation *generation,
                                    mgl_app_sampling *out, mgl_error *err);
 
-// The least tokens of a request: --min-tokens, else the model's default as far as max_new_tokens
-// allows.
-uint32_t mgl_app_min_tokens(const mgl_arguments *arguments, const mgl_generation *generation,
-                            uint32_t max_new_tokens);
+// The same of an object of JSON, on top of *inout: the keys of MGL_APP_SAMPLING_KEYS, of which
+// logit_bias is an object of ids and numbers. *biases (NULL before) is then where inout->biases
+// points to, the caller's.
+mgl_status mgl_app_sampling_read(mgl_json_object o, mgl_sampling *inout, mgl_logit_bias **biases,
+                                 mgl_error *err);
+
+#define MGL_APP_SAMPLING_KEYS                                                         \
+  "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", \
+      "frequency_penalty", "logit_bias", "min_tokens", "logprobs", "seed"
 
 #define MGL_ROWS_SAMPLING                                                                       \
   {.name = "min-tokens",                                                                        \
@@ -35,11 +38,6 @@ uint32_t mgl_app_min_tokens(const mgl_arguments *arguments, const mgl_generation
    .u64_min = 0,                                                                                \
    .u64_max = MGL_MAX_CONTEXT,                                                                  \
    .help = "no token that ends the text before so many [the model's min_new_tokens, or 0]"},    \
-      {.name = "stop",                                                                          \
-       .value_name = "TEXT",                                                                    \
-       .type = MGL_OPTION_TEXT,                                                                 \
-       .repeatable = true,                                                                      \
-       .help = "end before this text (not shown); may be given several times"},                 \
       {.name = "temperature",                                                                   \
        .value_name = "X",                                                                       \
        .type = MGL_OPTION_REAL,                                                                 \
@@ -93,6 +91,14 @@ uint32_t mgl_app_min_tokens(const mgl_arguments *arguments, const mgl_generation
        .type = MGL_OPTION_TEXT,                                                                 \
        .repeatable = true,                                                                      \
        .help = "add X (-100 to 100) to the logit of a token; may be given several times"},      \
+      {.name = "logprobs",                                                                      \
+       .value_name = "N",                                                                       \
+       .type = MGL_OPTION_U64,                                                                  \
+       .u64_min = 0,                                                                            \
+       .u64_max = MGL_MAX_TOP_LOGPROBS,                                                         \
+       .help =                                                                                  \
+           "a line per token instead of text: its log probability, id and text, and those "     \
+           "of the N likeliest"},                                                               \
   {                                                                                             \
     .name = "seed", .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 0,                    \
     .u64_max = UINT64_MAX,                                                                      \

@@ -129,7 +129,7 @@ static mgl_status check_biases(const mgl_sampling_request *r, mgl_error *err) {
   return MGL_OK;
 }
 
-static mgl_status check_request(const mgl_sampling_request *r, mgl_error *err) {
+mgl_status mgl_sampling_check_request(const mgl_sampling_request *r, mgl_error *err) {
   MGL_TRY(mgl_sampling_check(r->sampling, err));
   MGL_TRY(check_biases(r, err));
   if (r->sampling->min_tokens > r->max_new_tokens) {
@@ -168,7 +168,7 @@ mgl_status mgl_sampling_state_init(mgl_sampling_state *state, const mgl_sampling
                                    mgl_error *err) {
   const mgl_sampling *s = r->sampling;
   *state = (mgl_sampling_state){0};
-  MGL_TRY(check_request(r, err));
+  MGL_TRY(mgl_sampling_check_request(r, err));
   state->rule = mgl_sampling_rule_of(s, r->prompt_count);
   state->counted = r->prompt_count;
   if ((state->rule.flags & (MGL_SAMPLING_EDITS | MGL_SAMPLING_HOLDS)) == 0) {

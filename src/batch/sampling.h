@@ -72,7 +72,10 @@ typedef struct mgl_sampling_request {
   uint32_t vocab_size;
 } mgl_sampling_request;
 
-// Checks the parameters against the request, and makes the edits with room for all that will be
+// Checks the parameters, alone and against the request.
+mgl_status mgl_sampling_check_request(const mgl_sampling_request *request, mgl_error *err);
+
+// Checks them too, and makes the edits with room for all that will be
 // generated. O(prompt log prompt), and nothing where no parameter asks for it.
 mgl_status mgl_sampling_state_init(mgl_sampling_state *state, const mgl_sampling_request *request,
                                    mgl_error *err);

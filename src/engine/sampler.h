@@ -32,7 +32,8 @@ mgl_status mgl_sampler_create(uint32_t vocab_size, mgl_sampler **out, mgl_error 
 void mgl_sampler_destroy(mgl_sampler *sampler);  // NULL is fine
 
 // Index of the largest logit; the smallest index among equals. The first NaN counts as the largest,
-// so that one look at the result tells whether a row is sound.
+// so that one look at the result tells whether a row is sound. (CPU workers find it on the way:
+// runtime/cpu_argmax.h.)
 uint32_t mgl_argmax(const float *logits, uint32_t count);
 
 // A row of logits and what is to be chosen from it.

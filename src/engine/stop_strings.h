@@ -17,8 +17,8 @@
 #include "base/text.h"
 
 enum {
-  MGL_MAX_STOP_STRINGS = 64,
-  MGL_MAX_STOP_BYTES = 1024,  // of each
+  MGL_MAX_STOP_STRINGS = 16,
+  MGL_MAX_STOP_BYTES = 256,  // of each
 };
 
 typedef struct mgl_stop_matcher mgl_stop_matcher;

@@ -122,8 +122,8 @@ static mgl_status wait_until(launch *l, uint64_t end_ns, bool may_stop, bool *en
       }
       return status;
     }
-    l->stopped =
-        l->stopped || (l->job != NULL && l->job->should_stop != NULL && l->job->should_stop());
+    l->stopped = l->stopped || (l->job != NULL && l->job->should_stop != NULL &&
+                                l->job->should_stop(l->job->context));
     if (mgl_clock_ns() > end_ns || (l->stopped && may_stop)) {
       *ended = false;
       return MGL_OK;

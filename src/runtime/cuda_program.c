@@ -165,7 +165,7 @@ static mgl_status load_code(mgl_cuda_program *p, mgl_error *err) {
 
 // --- memory --------------------------------------------------------------------------------------
 
-static mgl_status plan_memory(mgl_cuda_program *p, mgl_error *err) {
+static mgl_status plan_memory(mgl_cuda_program *p, uint64_t *out_free_bytes, mgl_error *err) {
   const mgl_cuda_program_options *o = &p->options;
   mgl_cuda_sizes sizes = {.graphs = (const mgl_task_graph *const *)p->graphs,
                           .graph_count = p->graph_count,
@@ -183,7 +183,8 @@ static mgl_status plan_memory(mgl_cuda_program *p, mgl_error *err) {
   size_t total_bytes = 0;
   MGL_TRY(mgl_cuda_layout_make(p->program, &p->model, &sizes, &p->layout, err));
   MGL_CUDA_TRY(&p->device->driver, memory_info, err, &free_bytes, &total_bytes);
-  return mgl_cuda_layout_check(&p->layout, free_bytes, err);
+  *out_free_bytes = free_bytes;
+  return MGL_OK;
 }
 
 static mgl_status allocate(mgl_cuda_program *p, mgl_error *err) {
@@ -278,13 +279,41 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, mgl_error *err
 
 // --- create and destroy --------------------------------------------------------------------------
 
+// All that takes nothing on the GPU.
+static mgl_status prepare(mgl_cuda_program *p, const mgl_cuda_program_options *options,
+                          uint64_t *out_free_bytes, mgl_error *err) {
+  MGL_TRY(set_options(p, options, err));
+  MGL_TRY(compile_graphs(p, err));
+  MGL_CUDA_TRY(&p->device->driver, context_set, err, p->device->context);
+  return plan_memory(p, out_free_bytes, err);
+}
+
+mgl_status mgl_cuda_program_measure(const mgl_cuda_device *device,
+                                    const mgl_cuda_program_options *options,
+                                    mgl_cuda_program_memory *out, mgl_error *err) {
+  *out = (mgl_cuda_program_memory){0};
+  mgl_cuda_program *p = mgl_alloc_zeroed(1, sizeof *p);
+  if (p == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
+  }
+  p->device = device;
+  mgl_status status = prepare(p, options, &out->free_bytes, err);
+  if (status == MGL_OK) {
+    memcpy(out->bytes, p->layout.bytes, sizeof out->bytes);
+    out->page_count = p->options.page_count;
+    out->workers = p->workers;
+  }
+  mgl_cuda_program_destroy(p);
+  return status;
+}
+
 static mgl_status create(mgl_cuda_program *p, const mgl_cuda_program_options *options,
                          mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  MGL_TRY(set_options(p, options, err));
-  MGL_TRY(compile_graphs(p, err));
-  MGL_CUDA_TRY(driver, context_set, err, p->device->context);
-  MGL_TRY(plan_memory(p, err));  // before the code, which may take the compiler a minute
+  uint64_t free_bytes = 0;
+  MGL_TRY(prepare(p, options, &free_bytes, err));
+  // Before the code, which may take the compiler a minute.
+  MGL_TRY(mgl_cuda_layout_check(&p->layout, free_bytes, err));
   MGL_TRY(load_code(p, err));
   MGL_TRY(allocate(p, err));
   MGL_TRY(clear(p, err));

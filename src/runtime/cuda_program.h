@@ -66,6 +66,17 @@ typedef struct mgl_cuda_program_options {
 mgl_status mgl_cuda_program_create(const mgl_cuda_device *device,
                                    const mgl_cuda_program_options *options, mgl_cuda_program **out,
                                    mgl_error *err);
+typedef struct mgl_cuda_program_memory {
+  uint64_t bytes[MGL_CUDA_MEMORY_COUNT];
+  uint64_t free_bytes;  // on the GPU at the moment
+  uint32_t page_count, workers;
+} mgl_cuda_program_memory;
+
+// What a program with these options would take. Needs the device, but takes nothing of it and
+// compiles no device code; whether it fits is not checked.
+mgl_status mgl_cuda_program_measure(const mgl_cuda_device *device,
+                                    const mgl_cuda_program_options *options,
+                                    mgl_cuda_program_memory *out, mgl_error *err);
 void mgl_cuda_program_destroy(mgl_cuda_program *program);  // NULL is fine
 
 // --- launches ------------------------------------------------------------------------------------
@@ -120,10 +131,10 @@ typedef struct mgl_cuda_outcome {
 
 typedef struct mgl_cuda_generate {
   const mgl_cuda_request *requests;
-  uint32_t request_count;             // 1 to options.sequences; request i takes slot i
-  mgl_cuda_token_callback *on_token;  // may be NULL
-  bool (*should_stop)(void);          // asked all the time; true ends the launch; may be NULL
-  void *context;                      // of on_token
+  uint32_t request_count;              // 1 to options.sequences; request i takes slot i
+  mgl_cuda_token_callback *on_token;   // may be NULL
+  bool (*should_stop)(void *context);  // asked all the time; true ends the launch; may be NULL
+  void *context;                       // of these two
   uint32_t chunk_tokens;     // most prompt tokens of one sequence in an iteration; 0: no limit
   bool prompts_first;        // sequences decode only while none computes its prompt
   uint32_t most_iterations;  // 0: as many as it takes

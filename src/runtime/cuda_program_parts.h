@@ -1,5 +1,5 @@
 // Inside of a GPU program: shared by cuda_program.c, cuda_upload.c, cuda_launch.c, cuda_state.c,
-// cuda_sampling.c, cuda_fault.c and cuda_trace.c only.
+// cuda_sampling.c, cuda_fault.c and cuda_trace.c only, and tests/gpu/hops.c, which empties ops.
 #ifndef MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 #define MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 

@@ -58,11 +58,13 @@ uint32_t gpu_argmax(const float *values, uint32_t count);
 void gpu_smoke_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_run(gpu_bench *bench, int count, char **arguments);
 void gpu_sampling_run(gpu_bench *bench, int count, char **arguments);
+void gpu_planner_run(gpu_bench *bench, int count, char **arguments);
 void gpu_speed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_faults_run(gpu_bench *bench, int count, char **arguments);
 void gpu_reference_run(gpu_bench *bench, int count, char **arguments);
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments);
 void gpu_soak_run(gpu_bench *bench, int count, char **arguments);
+void gpu_hops_run(gpu_bench *bench, int count, char **arguments);
 void gpu_memcheck_run(gpu_bench *bench, int count, char **arguments);
 
 #endif

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Everything that needs the GPU: builds the test program (unless one is given) and runs its parts,
 # each under a deadline. Prints Markdown.
-#   run.sh [PROGRAM]                        smoke, ops, sampling and faults of the small models, and
-#                                           the speed of the models in bench/configs
+#   run.sh [PROGRAM]                        smoke, ops and faults of the small models, and the speed
+#                                           of the models in bench/configs
 #   run.sh [PROGRAM] PART [ARGUMENT...]     one part of the program
 #   run.sh [PROGRAM] correctness            the evidence for correctness, all of the following:
 #   run.sh [PROGRAM] references [MODEL...]  KL against transformers: tests/gpu/reference.py and part
@@ -10,6 +10,7 @@
 #       Needs python3 with torch and transformers.
 #   run.sh [PROGRAM] contracts              part contract of small models and of qwen3-0.6b
 #   run.sh [PROGRAM] soaks                  part soak; of a debug build too
+#   run.sh [PROGRAM] hops                   what a dependency hop costs (part hops)
 #   run.sh [PROGRAM] memchecks              part memcheck of small models under compute-sanitizer
 # A PROGRAM's path has a slash. Environment:
 #   MGL_GPU_WORK   folder for models and reference data (default /tmp/megalith-gpu; the models of
@@ -101,6 +102,7 @@ case ${1:-} in
   part smoke tiny wide bias
   part ops tiny wide bias
   part sampling tiny wide bias bench/configs/qwen3-0.6b
+  part planner
   part faults
   part speed bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
     bench/configs/qwen3-8b
@@ -118,6 +120,11 @@ references)
 contracts) contracts ;;
 soaks) soaks ;;
 memchecks) memchecks ;;
+hops)
+  shift
+  [ $# -gt 0 ] || set -- bench/configs/llama-3.2-1b bench/configs/qwen3-8b
+  part hops "$@"
+  ;;
 *)
   part "$@"
   ;;

@@ -57,6 +57,13 @@ enum {
   MGL_CUDA_MAX_ITEMS = MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS,
 };
 
+// Kinds besides mgl_op_kind, with which tests/gpu/hops.c measures what is left without the work:
+// tasks wait and trigger, and do nothing between.
+enum {
+  MGL_CUDA_OP_EMPTY = 1000,
+  MGL_CUDA_OP_STREAMED,  // its weights still go through the pages
+};
+
 typedef enum mgl_cuda_op_flags {
   MGL_CUDA_X_NORMED = 1,  // x is f32 and goes through an RMS norm; else x is bf16
   MGL_CUDA_CARRIED = 2,   // the op's graph is a carrying one, and x is an activation

@@ -67,6 +67,27 @@ static __device__ __noinline__ uint32_t mgl_call(mgl_cuda_run *run, mgl_block *b
 
 static_assert(MGL_CUDA_SLOTS == 2, "a slot is one bit of the state");
 
+// A task without work: it waits, and takes the pages that the loader streams for it.
+static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  if (!mgl_task_wait(w) || slot->op.kind != MGL_CUDA_OP_STREAMED || slot->paged == 0) {
+    return;
+  }
+  uint32_t pages = (slot->end - slot->begin) * mgl_pages_of_block(slot->op.k_padded);
+  for (uint32_t i = 0; i < pages * slot->op.passes; i++) {
+    mgl_mbarrier_wait(&w->block->page_full[w->page], w->page_parity);
+    __syncwarp();
+    if (w->lane == 0) {
+      mgl_mbarrier_arrive(&w->block->page_free[w->page]);
+    }
+    w->page++;
+    if (w->page == w->page_count) {
+      w->page = 0;
+      w->page_parity ^= 1;
+    }
+  }
+}
+
 // A linear in the shape of its rows. Only one token to eight are worth a shape for whole pages.
 static __device__ __forceinline__ uint32_t mgl_run_linear(mgl_cuda_run *run, mgl_block *block,
                                                           uint32_t state, const mgl_slot *slot) {
@@ -104,7 +125,7 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
     case MGL_OP_ROPE_ANGLES: return mgl_call<mgl_task_rope_angles>(run, block, state);
     case MGL_OP_NEXT_PLAN: return mgl_call<mgl_task_next_plan>(run, block, state);
     case MGL_OP_SAMPLE: return mgl_call<mgl_task_sample>(run, block, state);
-    default: return state;  // the host refuses programs with other ops
+    default: return mgl_call<mgl_task_nothing>(run, block, state);
   }
 }
 

@@ -57,7 +57,7 @@ static __device__ __forceinline__ uint32_t mgl_group_pages(const mgl_cuda_op *op
 
 static __device__ __forceinline__ bool mgl_is_linear(uint32_t kind) {
   return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
-         kind == MGL_OP_LOGITS;
+         kind == MGL_OP_LOGITS || kind == MGL_CUDA_OP_STREAMED;
 }
 
 #endif

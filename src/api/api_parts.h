@@ -44,6 +44,7 @@ struct megalith_request {
   // Set by the submitting thread before anyone else sees the request:
   mgl_token_list prompt;
   int32_t stop_ids[MEGALITH_MAX_STOP_TOKENS];
+  unsigned char salt[MEGALITH_MAX_SALT_BYTES];
   mgl_logit_bias *biases;  // [asked.sampling.bias_count]
   mgl_request asked;       // its pointers point at those above
   uint32_t top_count;      // alternatives of each token

@@ -102,6 +102,7 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
                  {"WORKER_SHARED", sizeof(mgl_worker_shared)},
                  {"PROTOCOL", sizeof(mgl_protocol)},
                  {"OP", sizeof(mgl_cuda_op)},
+                 {"TRACE", sizeof(mgl_cuda_trace)},
                  {"RUN", sizeof(mgl_cuda_run)}};
   int count = 0;
   (void)snprintf(text[count++], OPTION_BYTES, "--gpu-architecture=%s", architecture);

@@ -163,15 +163,15 @@ static mgl_status upload_state(launch *l, mgl_error *err) {
   const mgl_cuda_state_layout *state = &p->layout.state;
   MGL_CUDA_TRY(driver, copy_to_device, err, mgl_cuda_state_at(p, 0), p->image,
                (size_t)state->image_bytes);
-  if (p->layout.bytes[MGL_CUDA_MEMORY_CARRIED] > 0) {  // MGL_CUDA_OPEN everywhere
+  if (p->layout.bytes[MGL_CUDA_MEMORY_CARRIED] > 0 && !p->chosen) {  // MGL_CUDA_OPEN everywhere
     MGL_CUDA_TRY(driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_CARRIED], 0xff,
                  (size_t)p->layout.bytes[MGL_CUDA_MEMORY_CARRIED]);
   }
   MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->iteration_ns), 0,
                (l->most_iterations + (size_t)1) * sizeof(uint64_t));
   if (p->options.trace_spans > 0) {
-    MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->span_counts), 0,
-                 (size_t)p->workers * MGL_CUDA_TRACE_ROLES * sizeof(uint32_t));
+    MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->traces), 0,
+                 p->workers * sizeof(mgl_cuda_trace));
   }
   return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);
 }

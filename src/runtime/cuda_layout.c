@@ -258,14 +258,18 @@ static void lay_out_state(const mgl_cuda_model *model, const mgl_cuda_sizes *siz
   state->image_bytes = state->plans + sizeof(mgl_cuda_plan) + offsetof(mgl_cuda_plan, items);
   state->iteration_ns =
       take(layout, kind, (layout->most_iterations + UINT64_C(1)) * sizeof(uint64_t));
-  state->span_counts =
-      take(layout, kind, (uint64_t)sizes->workers * MGL_CUDA_TRACE_ROLES * sizeof(uint32_t));
+  state->traces = take(layout, kind, sizes->workers * sizeof(mgl_cuda_trace));
   take(layout, MGL_CUDA_MEMORY_PARTIALS,
        items * model->kv_heads * MGL_CUDA_QUERY_COLUMNS * (model->head_dim + UINT64_C(2)) *
            sizeof(float));
-  take(
-      layout, MGL_CUDA_MEMORY_TRACE,
-      (uint64_t)sizes->workers * MGL_CUDA_TRACE_ROLES * sizes->trace_spans * sizeof(mgl_cuda_span));
+  if (sizes->trace_spans > 0) {
+    take(layout, MGL_CUDA_MEMORY_TRACE,
+         (uint64_t)sizes->workers * MGL_CUDA_TRACE_ROLES * sizes->trace_spans *
+             sizeof(mgl_cuda_span));
+    state->trace_marks =
+        take(layout, MGL_CUDA_MEMORY_TRACE,
+             (uint64_t)sizes->workers * MGL_CUDA_TRACE_MARKS * sizeof(mgl_cuda_mark));
+  }
 }
 
 static void lay_out_tokens(const mgl_cuda_sizes *sizes, mgl_cuda_layout *layout) {

@@ -72,7 +72,7 @@ typedef struct mgl_cuda_sizes {
   uint32_t sequences;           // slots
   uint32_t pages_per_sequence;  // of the block tables
   uint32_t page_count;          // KV pages; one more is made, for entries that nobody uses
-  uint32_t trace_spans;         // of each worker and role
+  uint32_t trace_spans;         // of each worker and role, a power of two; 0: no trace
   bool keep_activations;        // every activation has storage of its own
   bool events_only;             // no graph is a carrying one
   bool staging;                 // weights come from a checkpoint
@@ -89,7 +89,9 @@ typedef struct mgl_cuda_state_layout {
   uint64_t run, workers, scheduler_queues, slots, counters, sequences, block_tables, merges, plans;
   uint64_t image_bytes;   // that a launch uploads
   uint64_t iteration_ns;  // [most_iterations + 1]
-  uint64_t span_counts;
+  uint64_t traces;        // [workers]
+  uint64_t
+      trace_marks;  // [workers, MGL_CUDA_TRACE_MARKS] in MGL_CUDA_MEMORY_TRACE, behind the spans
   uint64_t jit_size, scheduler_size;  // slots of a queue
   uint64_t counter_start[MGL_MAX_GRAPHS];
 } mgl_cuda_state_layout;

@@ -40,6 +40,9 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
   }
   MGL_TRY(check_range("rows with logits", o->logit_rows, 1, o->iteration_tokens, err));
   MGL_TRY(check_range("spans of the trace", o->trace_spans, 0, 1 << 20, err));
+  if (o->trace_spans > 0) {
+    o->trace_spans = (uint32_t)mgl_power_of_two_at_least(o->trace_spans);
+  }
   uint32_t blocks = o->scheduler_warps ? 0 : o->schedulers;
   uint32_t sms = p->device->sm_count;
   MGL_TRY(check_range("scheduler blocks", blocks, 0, sms - 1, err));
@@ -205,7 +208,7 @@ static mgl_status allocate(mgl_cuda_program *p, mgl_error *err) {
   MGL_CUDA_TRY(driver, host_address, err, &p->host_tokens_at, pinned, 0);
   MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *p->fault_word, flags);
   p->fault_word = pinned;
-  p->image = mgl_alloc((size_t)p->layout.state.image_bytes);
+  p->image = mgl_alloc_zeroed(1, (size_t)p->layout.state.image_bytes);
   p->staged = mgl_alloc_zeroed(tokens, sizeof *p->staged);
   if (p->image == NULL || p->staged == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the state of a launch");
@@ -408,19 +411,8 @@ const mgl_task_graph *mgl_cuda_program_graph(const mgl_cuda_program *p, uint32_t
   return graph < p->graph_count ? p->graphs[graph] : NULL;
 }
 
-// Where the latest run of a graph left an activation, from its first copy on. Logits have one.
-static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t tensor) {
-  uint64_t runs = mgl_cuda_image_run(p)->protocol.graph_runs[graph];
-  for (size_t i = 0; i < p->program->op_count; i++) {
-    if (p->program->ops[i].output == tensor && p->program->ops[i].kind == MGL_OP_LOGITS) {
-      return 0;
-    }
-  }
-  return runs % 2 != 0 ? 0 : p->layout.copy_bytes[graph];
-}
-
-mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char *name, float *out,
-                                 size_t count, mgl_error *err) {
+mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, const char *name,
+                                    size_t count, mgl_cuda_place *out, mgl_error *err) {
   uint32_t idx = mgl_graph_find(p->program, name);
   const mgl_tensor *tensor = idx == MGL_NO_TENSOR ? NULL : &p->program->tensors[idx];
   if (tensor == NULL || graph >= p->graph_count || tensor->placement != MGL_PLACE_ACTIVATION ||
@@ -429,22 +421,42 @@ mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char
                          name, graph);
   }
   mgl_cuda_memory_kind kind = mgl_cuda_activation_memory(&p->layout, graph);
-  uint64_t offset = p->layout.activations[graph][idx] + latest_copy(p, graph, idx);
-  size_t bytes = count * mgl_dtype_bytes(tensor->dtype);
-  if (bytes > p->layout.bytes[kind] - offset) {
+  uint64_t offset = p->layout.activations[graph][idx];
+  if (count > (p->layout.bytes[kind] - offset) / mgl_dtype_bytes(tensor->dtype)) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" has no %zu elements", name, count);
   }
-  if (tensor->dtype == MGL_DTYPE_F32) {
-    MGL_CUDA_TRY(&p->device->driver, copy_to_host, err, out, p->memory[kind] + offset, bytes);
-    return MGL_OK;
+  *out = (mgl_cuda_place){.at = p->memory[kind] + offset, .tensor = idx, .dtype = tensor->dtype};
+  return MGL_OK;
+}
+
+// Where the latest run of a graph left an activation, or the first one finds it, from its first
+// copy on. Logits have one.
+static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t tensor) {
+  uint64_t runs = mgl_cuda_image_run(p)->protocol.graph_runs[graph];
+  for (size_t i = 0; i < p->program->op_count; i++) {
+    if (p->program->ops[i].output == tensor && p->program->ops[i].kind == MGL_OP_LOGITS) {
+      return 0;
+    }
+  }
+  return runs == 0 || runs % 2 != 0 ? 0 : p->layout.copy_bytes[graph];
+}
+
+mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char *name, float *out,
+                                 size_t count, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_place place;
+  MGL_TRY(mgl_cuda_find_activation(p, graph, name, count, &place, err));
+  mgl_cu_ptr at = place.at + latest_copy(p, graph, place.tensor);
+  size_t bytes = count * mgl_dtype_bytes(place.dtype);
+  if (place.dtype == MGL_DTYPE_F32) {
+    return mgl_cuda_check(driver, driver->copy_to_host(out, at, bytes), "copy_to_host", err);
   }
   mgl_bf16 *stored = mgl_alloc(bytes);
   if (stored == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
   }
-  mgl_status status = mgl_cuda_check(
-      &p->device->driver, p->device->driver.copy_to_host(stored, p->memory[kind] + offset, bytes),
-      "copy_to_host", err);
+  mgl_status status =
+      mgl_cuda_check(driver, driver->copy_to_host(stored, at, bytes), "copy_to_host", err);
   if (status == MGL_OK) {
     mgl_widen_f32(MGL_DTYPE_BF16, stored, count, out);
   }

@@ -54,7 +54,8 @@ typedef struct mgl_cuda_program_options {
   bool scheduler_warps;  // they are warps of worker blocks, else blocks of their own
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
   // For debugging:
-  uint32_t trace_spans;   // the latest spans that each worker and role keeps; 0: no trace
+  uint32_t trace_spans;   // the latest spans that each worker and role keeps, rounded up to a power
+                          // of two; 0: no trace
   bool poison;            // KV cache, activations and partial results begin as NaN
   bool keep_activations;  // every activation keeps its value until the next iteration
   void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes);  // of the weights
@@ -163,6 +164,22 @@ const mgl_task_graph *mgl_cuda_program_graph(const mgl_cuda_program *program, ui
 // them.
 mgl_status mgl_cuda_program_read(mgl_cuda_program *program, uint32_t graph, const char *name,
                                  float *out, size_t count, mgl_error *err);
+
+// From now on launches compute only ops [first, last] of the fused program; tasks of the others
+// wait and trigger, and do nothing. All activations become NaN and are not touched before a launch,
+// so that mgl_cuda_program_write can give the ops their inputs; the program must have been made
+// with keep_activations. first 0 and last UINT32_MAX: all again. Where next_plan or sample is left
+// out only run_plan makes sense.
+mgl_status mgl_cuda_program_choose(mgl_cuda_program *program, uint32_t first, uint32_t last,
+                                   mgl_error *err);
+// Sets the first `count` elements of an activation of a graph, rounded to its dtype.
+mgl_status mgl_cuda_program_write(mgl_cuda_program *program, uint32_t graph, const char *name,
+                                  const float *values, size_t count, mgl_error *err);
+// A page of a layer's KV cache. k, v: [HKV, P, HD].
+mgl_status mgl_cuda_program_read_kv(mgl_cuda_program *program, const char *name, uint32_t page,
+                                    float *k, float *v, mgl_error *err);
+mgl_status mgl_cuda_program_write_kv(mgl_cuda_program *program, const char *name, uint32_t page,
+                                     const float *k, const float *v, mgl_error *err);
 
 // Something that the user should know and that is no error, "" if there is nothing: device code
 // that could not be cached. Borrowed.

@@ -1,5 +1,6 @@
 // Inside of a GPU program: shared by cuda_program.c, cuda_upload.c, cuda_launch.c, cuda_state.c,
-// cuda_sampling.c, cuda_fault.c and cuda_trace.c only, and tests/gpu/hops.c, which empties ops.
+// cuda_sampling.c, cuda_fault.c, cuda_trace.c and cuda_look.c only, and tests/gpu/hops.c, which
+// empties ops.
 #ifndef MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 #define MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 
@@ -40,7 +41,8 @@ struct mgl_cuda_program {
   int32_t *staged;  // [sequences, tokens_per_sequence] prompts on their way
   bool compiled;    // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];
-  bool lost;  // a launch did not end: its memory must stay
+  bool chosen;  // some ops are left out: launches take activations as they are
+  bool lost;    // a launch did not end: its memory must stay
 };
 
 static inline mgl_cuda_run *mgl_cuda_image_run(const mgl_cuda_program *p) {
@@ -83,6 +85,16 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start);
 mgl_status mgl_cuda_sampling_prepare(mgl_cuda_program *p, const mgl_cuda_generate *job,
                                      mgl_error *err);
 void mgl_cuda_sampling_release(mgl_cuda_program *p);
+
+// An activation of a graph with room for `count` elements (cuda_program.c).
+typedef struct mgl_cuda_place {
+  mgl_cu_ptr at;  // of its first copy
+  uint32_t tensor;
+  mgl_dtype dtype;  // f32 or bf16
+} mgl_cuda_place;
+
+mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, const char *name,
+                                    size_t count, mgl_cuda_place *out, mgl_error *err);
 
 // MGL_OK, or what the state that was read back says went wrong (cuda_fault.c).
 mgl_status mgl_cuda_describe_fault(const mgl_cuda_program *p, const mgl_cuda_launch_options *launch,

@@ -544,8 +544,9 @@ test_info() {
 # Two SMs, three iterations: of the first only the end is left, the others are alike, 60 us apart.
 small_trace() {
   local first=1 sm role at
-  event() {  # name tid begin duration iteration
-    printf ',\n{"name":"%s [0,8)","ph":"X","pid":1,"tid":%s,"ts":%s,"dur":%s,"args":{"graph":0,"iteration":%s}}' "$@"
+  event() {  # name tid begin duration iteration [more arguments of the task]
+    printf ',\n{"name":"%s [0,8)","ph":"X","pid":1,"tid":%s,"ts":%s,"dur":%s,"args":{"graph":0,"iteration":%s%s}}' \
+      "$1" "$2" "$3" "$4" "$5" "${6:-}"
   }
   printf '{"displayTimeUnit":"ns","other":[1,{"a":"\\"]"}],"traceEvents":[\n'
   printf '{"name":"process_name","ph":"M","pid":1,"args":{"name":"megalith"}}'
@@ -561,7 +562,7 @@ small_trace() {
     event embedded 1 $((100 + at)) 10 $((1 + at / 60))
     event next_plan 5 $((100 + at)) 45 $((1 + at / 60))
     event 0.gated 0 $((110 + at)) 4 $((1 + at / 60))
-    event 0.gated 1 $((114 + at)) 20 $((1 + at / 60))
+    event 0.gated 1 $((114 + at)) 20 $((1 + at / 60)) ',"stream_us":5.0'
     event 0.gated 2 $((105 + at)) 15 $((1 + at / 60))
     event logits 0 $((134 + at)) 6 $((1 + at / 60))
     event logits 1 $((140 + at)) 10 $((1 + at / 60))
@@ -581,8 +582,9 @@ test_trace_summary() {
 iteration 1: 60.00 us, graph for up to 1 tokens
 
 a worker's time (mean of 2)        us  share   with loads, us
-  computing                        46.00  76.7%            5.50
-  waiting                           5.00   8.3%            2.00
+  streaming: it needs weights       2.50   4.2%            2.50
+  computing                        43.50  72.5%            3.00
+  waiting for an event              5.00   8.3%            2.00
   idle                              9.00  15.0%            0.00
 busy roles, side by side
   compute                          46.00  76.7%

@@ -57,8 +57,8 @@ enum {
   MGL_CUDA_MAX_ITEMS = MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS,
 };
 
-// Kinds besides mgl_op_kind, with which tests/gpu/hops.c measures what is left without the work:
-// tasks wait and trigger, and do nothing between.
+// Kinds besides mgl_op_kind: tasks wait and trigger, and do nothing between. For ops that are left
+// out (mgl_cuda_program_choose); and tests/gpu/hops.c measures what is left without the work.
 enum {
   MGL_CUDA_OP_EMPTY = 1000,
   MGL_CUDA_OP_STREAMED,  // its weights still go through the pages
@@ -229,19 +229,40 @@ typedef enum mgl_cuda_stall {
   MGL_CUDA_STALL_IDLE,     // nothing runs and the finder has nothing to wait for
 } mgl_cuda_stall;
 
-// Who recorded a span of the trace.
+// The trace: tracks of spans, one for each worker and role.
 typedef enum mgl_cuda_trace_role {
   MGL_CUDA_TRACE_WAIT,     // controller: from the task before to the activation of its event
-  MGL_CUDA_TRACE_COMPUTE,  // consumers: from the activation to the last output
+  MGL_CUDA_TRACE_COMPUTE,  // storer: from the consumers' seeing the activation to the last output
   MGL_CUDA_TRACE_LOAD,     // loader: from the first page asked for to the last one asked for
   MGL_CUDA_TRACE_TRIGGER,  // storer: from the last output to the trigger
   MGL_CUDA_TRACE_ROLES,
 } mgl_cuda_trace_role;
 
+// What one store writes. Times are the low halves of the multiprocessor's clock, which takes a few
+// cycles to read where the global timer takes 0.25 to 0.5 us; cuda_trace.c makes nanoseconds of
+// them.
 typedef struct mgl_cuda_span {
-  uint64_t begin_ns, end_ns;
-  uint32_t iteration, task;
+  uint32_t begin, end;
+  // The iteration's low half. Of TRIGGER, whose n-th span is of the same task as the n-th of
+  // COMPUTE: clocks of that one in which the consumers waited for weights.
+  uint32_t note;
+  uint32_t id;  // graph << MGL_ID_INDEX_BITS | task
 } mgl_cuda_span;
+
+// The global timer and a multiprocessor's clock at the same time. Each worker takes such a pair
+// every few microseconds: each part of the GPU has a clock of its own, whose frequency follows the
+// load (SPEED.md).
+typedef struct mgl_cuda_mark {
+  uint64_t ns, clock;
+} mgl_cuda_mark;
+
+enum { MGL_CUDA_TRACE_MARKS = 8192 };  // that stay of each worker: some 65 ms
+
+// Of one worker, written when it ends: what it has recorded, also what was overwritten.
+typedef struct mgl_cuda_trace {
+  uint32_t span_counts[MGL_CUDA_TRACE_ROLES];
+  uint32_t mark_count;
+} mgl_cuda_trace;
 
 typedef struct mgl_cuda_run {
   mgl_protocol protocol;
@@ -276,14 +297,14 @@ typedef struct mgl_cuda_run {
   uint32_t *merges;        // [items, HKV] chunks done; 0 between iterations
   uint64_t *iteration_ns;  // [most_iterations + 1] global timer when each began; NULL: none
   mgl_cuda_span *spans;    // [workers, MGL_CUDA_TRACE_ROLES, span_count]; NULL: no trace
-  uint32_t span_count;
-  uint32_t first_graph;  // of plans[0]
+  mgl_cuda_mark *marks;    // [workers, MGL_CUDA_TRACE_MARKS]
+  uint32_t span_count;     // a power of two: the latest ones stay
+  uint32_t first_graph;    // of plans[0]
 
   // Written by tasks. best: ordered f32 << 32 | ~index, the largest of each logit row; 0 between
   // iterations.
   uint64_t best[MGL_CUDA_MAX_TOKENS];
-  uint32_t *
-      span_counts;  // [workers, MGL_CUDA_TRACE_ROLES] spans recorded, also those that no longer fit
+  mgl_cuda_trace *traces;  // [workers]
   // announced[i & 1]: (i + 1) << 8 | graph of iteration i once its plan is made; graph 255: none
   // follows. Loaders begin with its weights while the iteration before still runs.
   mgl_word announced[2];

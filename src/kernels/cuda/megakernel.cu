@@ -13,6 +13,7 @@
 #include "kernels/cuda/tasks_linear.cuh"
 #include "kernels/cuda/tasks_linear_one.cuh"
 #include "kernels/cuda/tasks_sample.cuh"
+#include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/worker.cuh"
 
 static_assert(offsetof(mgl_task, cost) == MGL_HOST_BYTES_TASK_COST, "the host's layout");
@@ -34,6 +35,7 @@ static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout")
 static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
 static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
 static_assert(sizeof(mgl_cuda_logprobs) == MGL_HOST_BYTES_LOGPROBS, "the host's layout");
+static_assert(sizeof(mgl_cuda_trace) == MGL_HOST_BYTES_TRACE, "the host's layout");
 static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
 
 // A task's code as a function of its own, so that its registers do not spill for others. What a
@@ -56,21 +58,16 @@ static __device__ __noinline__ uint32_t mgl_call(mgl_cuda_run *run, mgl_block *b
   w.page_parity = state >> 2 & 1;
   w.page_count = block->page_count;
   task(&w);
-#if MGL_TRACE
-  if (w.thread == 0) {
-    mgl_trace_record(run, block, w.began_ns, MGL_CUDA_TRACE_COMPUTE, mgl_task_slot(&w)->iteration,
-                     mgl_task_slot(&w)->task);
-  }
-#endif
   return w.page << 8 | w.page_parity << 2 | w.slot_parity << 1 | w.slot;
 }
 
 static_assert(MGL_CUDA_SLOTS == 2, "a slot is one bit of the state");
 
-// A task without work: it waits, and takes the pages that the loader streams for it.
+// A task without work (mgl_cuda_program_choose, or a measurement): it waits, and takes the pages
+// that the loader streams for it.
 static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
-  if (!mgl_task_wait(w) || slot->op.kind != MGL_CUDA_OP_STREAMED || slot->paged == 0) {
+  if (!mgl_task_begin(w) || slot->op.kind != MGL_CUDA_OP_STREAMED || slot->paged == 0) {
     return;
   }
   uint32_t pages = (slot->end - slot->begin) * mgl_pages_of_block(slot->op.k_padded);
@@ -164,10 +161,6 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
     mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
     mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
   }
-  for (uint32_t i = 0; i < MGL_CUDA_TRACE_ROLES; i++) {
-    block->spans[i] =
-        run->spans != nullptr ? run->span_counts[blockIdx.x * MGL_CUDA_TRACE_ROLES + i] : 0;
-  }
   block->page_count = pages;
   block->debug = run->delay != 0 || run->injection != MGL_INJECT_NONE ? 1 : 0;
   block->activated = 0;
@@ -228,6 +221,8 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
       }
     } else if (run->scheduler_warps != 0 && blockIdx.x < run->protocol.scheduler_count) {
       mgl_scheduler(run, blockIdx.x);
+    } else {
+      mgl_trace_clocks(run, block);
     }
   }
 }

@@ -54,17 +54,24 @@ static __device__ __forceinline__ void mgl_raise_stall(mgl_cuda_run *run, mgl_cu
   mgl_raise_fault(&run->protocol, MGL_FAULT_STUCK);
 }
 
-// Says who is stuck: a worker that runs a task, else the task that this worker waits for (or
-// MGL_NO_EVENT).
+// Says who is stuck: the worker that runs the earliest task, else the task that this worker waits for
+// (or MGL_NO_EVENT). The earliest, since a task may have begun when some of its warps had what they
+// read, and others still wait for a task before it.
 static __device__ __noinline__ void mgl_report_stall(mgl_cuda_run *run, uint32_t graph,
                                                      uint32_t waits_for) {
   const mgl_protocol *p = &run->protocol;
+  uint64_t earliest = UINT64_MAX;
+  uint32_t worker = 0;
   for (uint32_t i = 0; i < p->worker_count; i++) {
     uint64_t current = mgl_load_relaxed(&p->workers[i].current);
-    if (current != 0) {
-      mgl_raise_stall(run, MGL_CUDA_STALL_RUNNING, i, current - 1);
-      return;
+    if (current != 0 && current < earliest) {
+      earliest = current;
+      worker = i;
     }
+  }
+  if (earliest != UINT64_MAX) {
+    mgl_raise_stall(run, MGL_CUDA_STALL_RUNNING, worker, earliest - 1);
+    return;
   }
   if (waits_for != MGL_NO_EVENT) {
     mgl_raise_stall(run, MGL_CUDA_STALL_WAITING, blockIdx.x, mgl_make_id(0, graph, waits_for));
@@ -326,7 +333,9 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
   if (!jit && !mgl_announce(c, &c->info, &step, true)) {
     return false;
   }
-  MGL_TRACE_BEGIN(span);
+  if (MGL_TRACE && threadIdx.x % 32 == 0) {
+    c->block->handed_clock[c->slot] = mgl_trace_clock();
+  }
   uint32_t state = 0;  // 1: ready, 2: failed
   while (state == 0) {
     mgl_poll_result served = jit ? mgl_serve_jit(c) : MGL_POLL_NONE;
@@ -350,7 +359,6 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
     return false;
   }
   if (threadIdx.x % 32 == 0) {
-    MGL_TRACE_END(c->run, c->block, span, MGL_CUDA_TRACE_WAIT, c->info.iteration, step.task);
     mgl_let_go(c, &c->info, &step, true);
   }
   mgl_next_slot(c);

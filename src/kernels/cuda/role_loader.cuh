@@ -36,6 +36,8 @@ struct mgl_loader {
   uint32_t in_flight;
   uint32_t ordinal;  // of the task among this worker's AOT tasks, all iterations
   uint64_t iteration;
+  uint32_t graph;     // of that iteration
+  mgl_tracer traced;  // lane 0's
 };
 
 // Both 0 and 1 are phases that a page may be in; a page that was never filled is free.
@@ -150,14 +152,26 @@ static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_l
   return true;
 }
 
-// All pages of a task. False: give up.
-static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
-  while (l->run->prefetch == 0 && l->ordinal >= l->block->arrived) {
+// Without prefetch: until the task may run, and the ones before it have consumed all their pages.
+// False: give up.
+static __device__ __forceinline__ bool mgl_loader_turn(mgl_loader *l) {
+  uint32_t last = l->page == 0 ? l->page_count - 1 : l->page - 1;
+  uint32_t parity = l->page == 0 ? l->parity ^ 1 : l->parity;
+  while (l->ordinal >= l->block->arrived ||
+         !mgl_mbarrier_test(&l->block->page_free[last], parity)) {
     if (mgl_loader_gives_up(l)) {
       return false;
     }
   }
-  MGL_TRACE_BEGIN(span);
+  return true;
+}
+
+// All pages of a task. False: give up.
+static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
+  if (l->run->prefetch == 0 && !mgl_loader_turn(l)) {
+    return false;
+  }
+  uint32_t began = mgl_trace_clock();
   uint32_t most = mgl_batch_blocks(load->row_tiles);
   for (uint32_t pass = 0; pass < load->passes; pass++) {
     for (uint32_t block = load->begin; block < load->end; block += most) {
@@ -167,7 +181,10 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
       }
     }
   }
-  MGL_TRACE_END(l->run, l->block, span, MGL_CUDA_TRACE_LOAD, l->iteration, load->task);
+  if (threadIdx.x % 32 == 0) {
+    mgl_trace_add(&l->traced, began, mgl_trace_clock(), (uint32_t)l->iteration, l->graph,
+                  load->task);
+  }
   return true;
 }
 
@@ -253,6 +270,7 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
   l.page_count = run->page_count;
   l.most = run->in_flight;
   l.most_ahead = run->in_flight_ahead;
+  mgl_trace_open(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   for (;; l.iteration++) {
     bool missed = false;
     uint32_t graph = 255;
@@ -261,6 +279,7 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
     }
     graph = __shfl_sync(0xffffffffu, graph, 0);
     missed = __shfl_sync(0xffffffffu, missed, 0);
+    l.graph = graph;
     if (!missed && (graph == 255 || !mgl_load_list(&l, &run->graphs[graph]))) {
       break;
     }
@@ -269,6 +288,9 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
     while (l.in_flight > 0) {
       mgl_loader_look(&l);
     }
+  }
+  if (threadIdx.x % 32 == 0) {
+    mgl_trace_close(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   }
 }
 

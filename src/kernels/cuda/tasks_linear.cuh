@@ -301,7 +301,7 @@ static __device__ __forceinline__ void mgl_linear_weights(mgl_worker *w, const m
                                                           uint32_t page_bytes,
                                                           uint4 weights[MGL_LINEAR_STEPS]) {
   uint32_t at = l->page_at + w->page * MGL_CUDA_PAGE_BYTES;
-  mgl_mbarrier_wait(&w->block->page_full[w->page], w->page_parity);
+  mgl_page_wait(w);
 #pragma unroll
   for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
     if (FULL) {

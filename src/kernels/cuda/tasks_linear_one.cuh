@@ -238,7 +238,7 @@ static __device__ __forceinline__ void mgl_one_load(const mgl_worker *w, const m
                                                     mgl_one_ring *ring,
                                                     uint4 weights[MGL_LINEAR_STEPS]) {
   if (ring->ready == 0) {
-    mgl_mbarrier_wait_at(mgl_one_barrier(w, ring->page, 0), ring->parity);
+    mgl_page_wait_at(w, mgl_one_barrier(w, ring->page, 0), ring->parity);
     ring->ready = 1;
   }
 #pragma unroll

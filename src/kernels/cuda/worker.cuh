@@ -54,8 +54,12 @@ struct mgl_block {
   volatile uint32_t arrived;  // and that have inputs: the loader's bound reads it
   uint32_t page_count;
   uint32_t debug;  // 1: delays or an injected fault; so that others need not look into memory
-  uint32_t spans[MGL_CUDA_TRACE_ROLES];  // recorded so far, each by its role
-  volatile uint32_t stop;                // the run is over or has failed: whoever waits gives up
+  volatile uint32_t stop;  // the run is over or has failed: whoever waits gives up
+  // With MGL_TRACE, of the task in a slot, by the first consumer: the clock when it had inputs, and
+  // for how long it has waited for weights.
+  uint32_t began_clock[MGL_CUDA_SLOTS];
+  uint32_t handed_clock[MGL_CUDA_SLOTS];  // by the controller: when it began to wait
+  uint32_t starved[MGL_CUDA_SLOTS];
 };
 
 static_assert(sizeof(mgl_block) <= MGL_CUDA_BLOCK_BYTES, "scratch begins behind it");
@@ -72,6 +76,15 @@ static __device__ __forceinline__ void mgl_sync_consumers() {
 static __device__ __forceinline__ uint64_t mgl_global_ns() {
   unsigned long long now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+// For the trace: the low half of the multiprocessor's clock, or nothing at all without MGL_TRACE.
+static __device__ __forceinline__ uint32_t mgl_trace_clock() {
+  uint32_t now = 0;
+  if (MGL_TRACE) {
+    asm volatile("mov.u32 %0, %clock;" : "=r"(now));
+  }
   return now;
 }
 
@@ -176,7 +189,6 @@ struct mgl_worker {
   uint32_t page;         // of the ring: the next one to consume
   uint32_t page_parity;  // phase of its page_full
   uint32_t page_count;
-  uint64_t began_ns;  // with MGL_TRACE: when the task was let go
 };
 
 static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker *w) {
@@ -191,11 +203,12 @@ static __device__ __forceinline__ bool mgl_task_wait(mgl_worker *w) {
 
 // The task has (some of) its inputs. Every consumer thread calls it once per task that may run.
 static __device__ __forceinline__ void mgl_task_began(mgl_worker *w) {
-#if MGL_TRACE
-  w->began_ns = mgl_global_ns();
-#endif
   if (w->thread == 0) {
     const mgl_slot *slot = mgl_task_slot(w);
+    if (MGL_TRACE) {
+      w->block->began_clock[w->slot] = mgl_trace_clock();
+      w->block->starved[w->slot] = 0;
+    }
     if (slot->paged != 0) {
       w->block->arrived = slot->ordinal;
     }
@@ -250,6 +263,27 @@ static __device__ __forceinline__ void mgl_write_word(uint8_t *at, uint32_t word
 // The same for a word that has no value in this run: only the other copy's.
 static __device__ __forceinline__ void mgl_open_word(uint8_t *at, const mgl_slot *slot) {
   mgl_store_l2_word(at + slot->open_at, MGL_CUDA_OPEN);
+}
+
+// Until a page of the ring is there; full: the address of its mbarrier.
+static __device__ __forceinline__ void mgl_page_wait_at(const mgl_worker *w, uint32_t full,
+                                                        uint32_t parity) {
+  if (MGL_TRACE) {
+    if (mgl_mbarrier_test_at(full, parity)) {
+      return;
+    }
+    uint32_t from = mgl_trace_clock();
+    mgl_mbarrier_wait_at(full, parity);
+    if (w->thread == 0) {
+      w->block->starved[w->slot] += mgl_trace_clock() - from;
+    }
+    return;
+  }
+  mgl_mbarrier_wait_at(full, parity);
+}
+
+static __device__ __forceinline__ void mgl_page_wait(const mgl_worker *w) {
+  mgl_page_wait_at(w, mgl_shared_address(&w->block->page_full[w->page]), w->page_parity);
 }
 
 // --- warps and numbers ---------------------------------------------------------------------------

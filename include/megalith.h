@@ -71,6 +71,8 @@ enum {
   MEGALITH_MAX_STOP_TEXTS = 16,        // of a request
   MEGALITH_MAX_STOP_TEXT_BYTES = 256,  // of each
   MEGALITH_MAX_SALT_BYTES = 256,       // of a request's cache_salt
+  MEGALITH_MAX_LOGIT_BIASES = 1024,    // of a request
+  MEGALITH_MAX_TOP_LOGPROBS = 20,
   MEGALITH_ERROR_TEXT_BYTES = 1024,
 };
 
@@ -228,12 +230,29 @@ MEGALITH_API megalith_status megalith_engine_get_statistics(const megalith_engin
 
 // --- requests ------------------------------------------------------------------------------------
 
+typedef struct megalith_logit_bias {
+  int32_t token;  // at most once in a list
+  float value;    // -100 to 100
+} megalith_logit_bias;
+
+// How tokens are chosen. The steps and their order are vLLM's: stop tokens wait for min_new_tokens,
+// biases, penalties (repetition, frequency, presence), temperature, min_p, top_k, top_p.
 typedef struct megalith_sampling {
   size_t size;         // sizeof(megalith_sampling)
   double temperature;  // 0: always the likeliest token; to 100
   uint32_t top_k;      // only the k likeliest tokens; 0: all
   double top_p;        // only the likeliest tokens that together reach this probability; 0: all
-  uint64_t seed;       // the same seed, prompt and parameters give the same text
+  double min_p;        // only tokens at least this times as likely as the likeliest; 0: all
+  double repetition_penalty;  // 0.01 to 100; above 1, tokens that prompt or answer have come again
+                              // less often; 0 (and 1): off
+  double presence_penalty;    // -2 to 2, subtracted from logits of tokens that were generated
+  double frequency_penalty;   // -2 to 2, subtracted as often as the token was generated
+  const megalith_logit_bias *biases;  // [bias_count] added to logits
+  uint32_t bias_count;                // to MEGALITH_MAX_LOGIT_BIASES
+  uint32_t min_new_tokens;            // no stop token before so many; at most max_new_tokens
+  bool logprobs;                      // outputs tell how likely the model finds each token,
+  uint32_t top_logprobs;              // and so many of the likeliest; to MEGALITH_MAX_TOP_LOGPROBS
+  uint64_t seed;                      // the same seed, prompt and parameters give the same text
 } megalith_sampling;
 
 typedef struct megalith_message {
@@ -249,6 +268,13 @@ typedef enum megalith_finish {
   MEGALITH_FINISH_FAILED = 4,     // megalith_result.error says why
 } megalith_finish;
 
+// A token and the natural logarithm of the probability that the model gives it, before biases,
+// penalties and temperature.
+typedef struct megalith_logprob {
+  int32_t token;
+  double logprob;
+} megalith_logprob;
+
 // What one token brings.
 typedef struct megalith_output {
   int32_t token;           // -1: none (the request ended for another reason than a token)
@@ -257,6 +283,9 @@ typedef struct megalith_output {
                            // character may take several tokens, and what may be the beginning of a
                            // stop text waits. Neither stop tokens nor stop texts appear in it
   size_t text_bytes;
+  double logprob;               // of the token; NaN unless asked for
+  const megalith_logprob *top;  // [top_count] the likeliest tokens, most likely first
+  uint32_t top_count;
 } megalith_output;
 
 typedef void megalith_output_callback(void *context, megalith_request *request,
@@ -320,6 +349,9 @@ typedef struct megalith_result {
   size_t text_bytes;
   const char *error;  // why it failed; else ""
   megalith_status status;
+  const double *logprobs;       // [token_count]; NULL unless asked for
+  const megalith_logprob *top;  // [token_count, top_count]
+  uint32_t top_count;
 } megalith_result;
 
 // All of a request that has finished, NULL before. Valid until it is released.

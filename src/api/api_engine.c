@@ -152,21 +152,22 @@ bool mgl_api_should_stop(void *context) {
   return has_mail(engine->hub) || shall_stop(engine->hub);
 }
 
-static void on_token(void *context, uint32_t number, int32_t token, mgl_finish_reason reason) {
+static bool on_token(void *context, const mgl_generated_token *token) {
   megalith_engine *engine = context;
-  active_request *entry = find_active(engine, number);
+  active_request *entry = find_active(engine, token->request);
   if (entry == NULL) {
-    return;
+    return true;
   }
   megalith_request *request = entry->request;
-  if (mgl_api_accept_token(request, token, reason)) {
+  if (mgl_api_accept_token(request, token)) {
     (void)pthread_mutex_lock(&engine->hub->lock);
     mgl_api_append_inbox(request);  // which takes it out of the engine below
     (void)pthread_mutex_unlock(&engine->hub->lock);
   }
-  if (reason != MGL_FINISH_NONE) {
+  if (token->finish != MGL_FINISH_NONE) {
     leave(engine, entry);
   }
+  return true;
 }
 
 static bool on_iteration(void *context, const mgl_iteration *iteration) {

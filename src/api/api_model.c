@@ -18,6 +18,8 @@ _Static_assert((int)MEGALITH_MAX_STOP_TOKENS == (int)MGL_MAX_EOS_IDS, "one limit
 _Static_assert((int)MEGALITH_MAX_SALT_BYTES == (int)MGL_MAX_SALT_BYTES, "one limit");
 _Static_assert((int)MEGALITH_MAX_STOP_TEXTS == (int)MGL_MAX_STOP_TEXTS, "one limit");
 _Static_assert((int)MEGALITH_MAX_STOP_TEXT_BYTES == (int)MGL_MAX_STOP_TEXT_BYTES, "one limit");
+_Static_assert((int)MEGALITH_MAX_LOGIT_BIASES == (int)MGL_MAX_LOGIT_BIASES, "one limit");
+_Static_assert((int)MEGALITH_MAX_TOP_LOGPROBS == (int)MGL_MAX_TOP_LOGPROBS, "one limit");
 _Static_assert(MEGALITH_VERSION_MAJOR == MGL_VERSION_MAJOR &&
                    MEGALITH_VERSION_MINOR == MGL_VERSION_MINOR &&
                    MEGALITH_VERSION_PATCH == MGL_VERSION_PATCH,

@@ -45,7 +45,9 @@ struct megalith_request {
   mgl_token_list prompt;
   int32_t stop_ids[MEGALITH_MAX_STOP_TOKENS];
   unsigned char salt[MEGALITH_MAX_SALT_BYTES];
-  mgl_request asked;  // its pointers point at the three above
+  mgl_logit_bias *biases;  // [asked.sampling.bias_count]
+  mgl_request asked;       // its pointers point at those above
+  uint32_t top_count;      // alternatives of each token
   megalith_output_callback *on_output;
   void *context;
   // Used by the engine's thread only:
@@ -63,8 +65,10 @@ struct megalith_request {
   megalith_finish finish;
   int32_t *tokens;  // [token_count], room for asked.max_new_tokens
   size_t token_count;
-  mgl_text text;      // of all outputs
-  size_t *text_ends;  // [output_count] in `text`, room for one more than tokens
+  double *logprobs;       // [token_count], like tokens; NULL: not asked for
+  megalith_logprob *top;  // [token_count, top_count]
+  mgl_text text;          // of all outputs
+  size_t *text_ends;      // [output_count] in `text`, room for one more than tokens
   size_t output_count;
   megalith_error error;
   // Of the thread that reads outputs:
@@ -112,14 +116,16 @@ void mgl_api_keep_model(megalith_model *model);  // megalith_model_close is its 
 
 // --- api_request.c -------------------------------------------------------------------------------
 
+// Frees a request that nobody has.
+void mgl_api_destroy_request(megalith_request *request);
 // Forgets the engine's reference; under no lock.
 void mgl_api_drop_request(megalith_request *request);
 void mgl_api_drop_hub(hub *h);
 void mgl_api_append_inbox(megalith_request *request);  // under the lock; once is enough
 
-// By the engine's thread. A token, with the reason that the engine gives it; does nothing once the
+// By the engine's thread. A token as the engine hands it out; does nothing once the
 // request has finished. True: a stop text ended it, so the engine below must still let it go.
-bool mgl_api_accept_token(megalith_request *request, int32_t token, mgl_finish_reason reason);
+bool mgl_api_accept_token(megalith_request *request, const mgl_generated_token *token);
 // Ends a request without a token: cancelled, or failed with *err. Does nothing to a finished one.
 void mgl_api_end_request(megalith_request *request, megalith_finish finish, const mgl_error *err);
 

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -6,11 +7,14 @@
 
 // --- lives ---------------------------------------------------------------------------------------
 
-static void destroy_request(megalith_request *request) {
+void mgl_api_destroy_request(megalith_request *request) {
   mgl_token_list_free(&request->prompt);
   mgl_text_output_destroy(request->output);
   (void)pthread_cond_destroy(&request->changed);
+  mgl_free(request->biases);
   mgl_free(request->tokens);
+  mgl_free(request->logprobs);
+  mgl_free(request->top);
   mgl_free(request->text_ends);
   mgl_text_free(&request->text);
   mgl_text_free(&request->read_text);
@@ -34,7 +38,7 @@ void mgl_api_drop_request(megalith_request *request) {
   bool is_last = --request->references == 0;
   (void)pthread_mutex_unlock(&h->lock);
   if (is_last) {
-    destroy_request(request);
+    mgl_api_destroy_request(request);
     mgl_api_drop_hub(h);
   }
 }
@@ -61,24 +65,52 @@ static megalith_finish finish_of(mgl_finish_reason reason) {
   return MEGALITH_FINISH_NONE;
 }
 
+// Keeps a token and what is asked about it.
+static void keep_token(megalith_request *request, const mgl_generated_token *token) {
+  size_t i = request->token_count++;
+  request->tokens[i] = token->token;
+  if (request->logprobs != NULL) {
+    request->logprobs[i] = token->logprob;
+    for (uint32_t j = 0; j < request->top_count; j++) {
+      request->top[i * request->top_count + j] =
+          (megalith_logprob){token->top[j].token, token->top[j].logprob};
+    }
+  }
+}
+
+// Output i without its text. Under the lock, or on the engine's thread.
+static megalith_output output_of(const megalith_request *request, size_t i) {
+  megalith_output output = {.token = -1, .text = "", .logprob = NAN};
+  if (i < request->token_count) {
+    output.token = request->tokens[i];
+    if (request->logprobs != NULL) {
+      output.logprob = request->logprobs[i];
+      output.top = request->top + i * request->top_count;
+      output.top_count = request->top_count;
+    }
+  }
+  return output;
+}
+
 // Makes what was appended to request->text since the last output an output, and tells everyone.
-// Under the lock; gives it back for the callback.
-static void publish(megalith_request *request, int32_t token, megalith_finish finish) {
+// token: NULL, none. Under the lock; gives it back for the callback.
+static void publish(megalith_request *request, const mgl_generated_token *token,
+                    megalith_finish finish) {
   hub *h = request->hub;
   size_t begin = request->output_count == 0 ? 0 : request->text_ends[request->output_count - 1];
   request->text_ends[request->output_count++] = request->text.bytes;
-  if (token >= 0) {
-    request->tokens[request->token_count++] = token;
+  if (token != NULL) {
+    keep_token(request, token);
   }
   if (finish != MEGALITH_FINISH_NONE) {
     request->finish = finish;
     h->outstanding--;
     h->held -= request->shall_pause ? 1 : 0;
   }
-  megalith_output output = {.token = token,
-                            .finish = finish,
-                            .text = request->text.bytes > begin ? request->text.data + begin : "",
-                            .text_bytes = request->text.bytes - begin};
+  megalith_output output = output_of(request, request->output_count - 1);
+  output.finish = finish;
+  output.text = request->text.bytes > begin ? request->text.data + begin : "";
+  output.text_bytes = request->text.bytes - begin;
   (void)pthread_cond_broadcast(&request->changed);
   (void)pthread_mutex_unlock(&h->lock);
   if (request->on_output != NULL) {
@@ -86,7 +118,8 @@ static void publish(megalith_request *request, int32_t token, megalith_finish fi
   }
 }
 
-bool mgl_api_accept_token(megalith_request *request, int32_t token, mgl_finish_reason reason) {
+bool mgl_api_accept_token(megalith_request *request, const mgl_generated_token *token) {
+  mgl_finish_reason reason = token->finish;
   mgl_error err = {0};
   bool stopped = false;
   mgl_status status = MGL_OK;
@@ -96,7 +129,7 @@ bool mgl_api_accept_token(megalith_request *request, int32_t token, mgl_finish_r
   }
   (void)pthread_mutex_lock(&request->hub->lock);  // the text may move in memory
   if (reason != MGL_FINISH_STOP) {
-    status = mgl_text_output_push(request->output, token, &request->text, &stopped, &err);
+    status = mgl_text_output_push(request->output, token->token, &request->text, &stopped, &err);
   }
   if (status == MGL_OK && reason != MGL_FINISH_NONE && !stopped) {
     status = mgl_text_output_finish(request->output, &request->text, &stopped, &err);
@@ -122,7 +155,7 @@ void mgl_api_end_request(megalith_request *request, megalith_finish finish, cons
   }
   // What waits for more is worth as much as the rest; without memory for it, it is lost.
   (void)mgl_text_output_finish(request->output, &request->text, &stopped, NULL);
-  publish(request, -1, finish);
+  publish(request, NULL, finish);
 }
 
 // --- wishes, by any thread -----------------------------------------------------------------------
@@ -200,12 +233,10 @@ static bool read_output(megalith_request *request) {
   if (mgl_text_check(&request->read_text, NULL) != MGL_OK) {
     return false;
   }
-  request->read = (megalith_output){
-      .token = i < request->token_count ? request->tokens[i] : -1,
-      .finish = is_last ? request->finish : MEGALITH_FINISH_NONE,
-      .text = bytes > 0 ? request->read_text.data : "",
-      .text_bytes = bytes,
-  };
+  request->read = output_of(request, i);
+  request->read.finish = is_last ? request->finish : MEGALITH_FINISH_NONE;
+  request->read.text = bytes > 0 ? request->read_text.data : "";
+  request->read.text_bytes = bytes;
   request->read_count++;
   return true;
 }
@@ -237,7 +268,10 @@ const megalith_result *megalith_request_result(megalith_request *request) {
                                         .text = request->text.bytes > 0 ? request->text.data : "",
                                         .text_bytes = request->text.bytes,
                                         .error = request->error.text,
-                                        .status = request->error.status};
+                                        .status = request->error.status,
+                                        .logprobs = request->logprobs,
+                                        .top = request->top,
+                                        .top_count = request->top_count};
   }
   (void)pthread_mutex_unlock(&request->hub->lock);
   return finished ? &request->result : NULL;

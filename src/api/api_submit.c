@@ -83,20 +83,75 @@ static mgl_status encode_prompt(const mgl_model_folder *folder,
 
 // --- what else is asked --------------------------------------------------------------------------
 
+static mgl_status copy_biases(const megalith_sampling *s, megalith_request *request,
+                              mgl_error *err) {
+  if (s->bias_count == 0 || s->bias_count > MGL_MAX_LOGIT_BIASES) {
+    return MGL_OK;  // too many: refused by the check of the request
+  }
+  if (s->biases == NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "logit biases: expected %u, found NULL",
+                         s->bias_count);
+  }
+  request->biases = mgl_alloc_zeroed(s->bias_count, sizeof *request->biases);
+  if (request->biases == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u logit biases", s->bias_count);
+  }
+  for (uint32_t i = 0; i < s->bias_count; i++) {
+    request->biases[i] = (mgl_logit_bias){s->biases[i].token, s->biases[i].value};
+  }
+  return MGL_OK;
+}
+
 static mgl_status read_sampling(const mgl_generation *generation, const megalith_sampling *given,
-                                mgl_sampling *out, mgl_error *err) {
+                                megalith_request *request, mgl_error *err) {
   megalith_sampling s;
+  uint32_t most = request->asked.max_new_tokens;
   MGL_TRY(mgl_api_read_options(given, sizeof s, "megalith_sampling", &s, err));
   if (given == NULL) {
     s.temperature = generation->do_sample ? generation->temperature : 0;
     s.top_k = generation->top_k;
     s.top_p = generation->top_p;
+    s.min_p = generation->min_p;
+    s.repetition_penalty = generation->repetition_penalty;
+    s.min_new_tokens = generation->min_new_tokens < most ? generation->min_new_tokens : most;
   }
-  *out = (mgl_sampling){.temperature = s.temperature,
-                        .top_k = s.top_k,
-                        .top_p = s.top_p == 0 ? 1 : s.top_p,
-                        .seed = s.seed};
+  MGL_TRY(copy_biases(&s, request, err));
+  request->asked.sampling = (mgl_sampling){.temperature = s.temperature,
+                                           .top_k = s.top_k,
+                                           .top_p = s.top_p == 0 ? 1 : s.top_p,
+                                           .min_p = s.min_p,
+                                           .repetition_penalty = s.repetition_penalty,
+                                           .presence_penalty = s.presence_penalty,
+                                           .frequency_penalty = s.frequency_penalty,
+                                           .biases = request->biases,
+                                           .bias_count = s.bias_count,
+                                           .min_tokens = s.min_new_tokens,
+                                           .logprobs = s.logprobs,
+                                           .top_logprobs = s.logprobs ? s.top_logprobs : 0,
+                                           .seed = s.seed};
   return MGL_OK;
+}
+
+// Memory for all that a request will give.
+static mgl_status allocate_outputs(const megalith_engine *engine, megalith_request *request,
+                                   mgl_error *err) {
+  const mgl_request *asked = &request->asked;
+  size_t most = asked->max_new_tokens;
+  uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
+  bool logprobs = asked->sampling.logprobs;
+  request->top_count =
+      asked->sampling.top_logprobs < vocab_size ? asked->sampling.top_logprobs : vocab_size;
+  request->tokens = mgl_alloc_zeroed(most, sizeof *request->tokens);
+  request->text_ends = mgl_alloc_zeroed(most + 1, sizeof *request->text_ends);
+  if (logprobs) {
+    request->logprobs = mgl_alloc_zeroed(most, sizeof *request->logprobs);
+    request->top = mgl_alloc_zeroed(most * request->top_count + 1, sizeof *request->top);
+  }
+  bool got_all = request->tokens != NULL && request->text_ends != NULL &&
+                 (!logprobs || (request->logprobs != NULL && request->top != NULL));
+  return got_all ? MGL_OK
+                 : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a request of %u tokens",
+                                 asked->max_new_tokens);
 }
 
 static mgl_status read_salt(const megalith_request_options *options, megalith_request *request,
@@ -154,19 +209,13 @@ static mgl_status fill_request(const megalith_engine *engine,
   asked->prompt = request->prompt.ids;
   asked->prompt_count = request->prompt.count;
   asked->max_new_tokens = choose_new_tokens(engine, options->max_new_tokens, request->prompt.count);
-  MGL_TRY(read_sampling(&folder->generation, options->sampling, &asked->sampling, err));
+  MGL_TRY(read_sampling(&folder->generation, options->sampling, request, err));
   MGL_TRY(read_stops(&folder->generation, options, request, err));
   MGL_TRY(read_salt(options, request, err));
   MGL_TRY(mgl_engine_check(engine->engine, asked, err));
   MGL_TRY(mgl_text_output_create(folder->tokenizer, options->stop_texts, options->stop_text_count,
                                  &request->output, err));
-  request->tokens = mgl_alloc_zeroed(asked->max_new_tokens, sizeof *request->tokens);
-  request->text_ends =
-      mgl_alloc_zeroed(asked->max_new_tokens + (size_t)1, sizeof *request->text_ends);
-  if (request->tokens == NULL || request->text_ends == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a request of %u tokens",
-                         asked->max_new_tokens);
-  }
+  MGL_TRY(allocate_outputs(engine, request, err));
   request->on_output = options->on_output;
   request->context = options->context;
   return MGL_OK;
@@ -207,15 +256,6 @@ static mgl_status enter_inbox(hub *h, megalith_request *request, uint32_t refere
   return status;
 }
 
-static void discard(megalith_request *request) {
-  mgl_token_list_free(&request->prompt);
-  mgl_text_output_destroy(request->output);
-  (void)pthread_cond_destroy(&request->changed);
-  mgl_free(request->tokens);
-  mgl_free(request->text_ends);
-  mgl_free(request);
-}
-
 static mgl_status submit(megalith_engine *engine, const megalith_request_options *given,
                          megalith_request **out, mgl_error *err) {
   megalith_request_options options;
@@ -230,7 +270,7 @@ static mgl_status submit(megalith_engine *engine, const megalith_request_options
     status = enter_inbox(engine->hub, request, out != NULL ? 2 : 1, err);
   }
   if (status != MGL_OK) {
-    discard(request);
+    mgl_api_destroy_request(request);
     return status;
   }
   if (out != NULL) {

@@ -4,30 +4,20 @@
 
 #include "base/alloc.h"
 
-typedef struct stop_text {
-  char *bytes;
-  size_t count;
-} stop_text;
-
 struct mgl_text_output {
   mgl_detokenizer *detokenizer;  // NULL: no text
-  stop_text stops[MGL_MAX_STOP_TEXTS];
-  uint32_t stop_count;
-  mgl_text held;  // decoded, but perhaps the beginning of a stop text
+  mgl_stop_matcher *stops;       // NULL: no stop texts
+  mgl_text piece;                // of one token, while it is looked at
 };
 
-static mgl_status copy_stop(mgl_text_output *output, const char *stop, mgl_error *err) {
-  size_t bytes = stop == NULL ? 0 : strlen(stop);
-  if (bytes < 1 || bytes > MGL_MAX_STOP_TEXT_BYTES) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "stop text %u: expected 1 to %d bytes, found %zu",
-                         output->stop_count, MGL_MAX_STOP_TEXT_BYTES, bytes);
+static mgl_status check_stops(const char *const *stops, uint32_t count, mgl_error *err) {
+  for (uint32_t i = 0; i < count; i++) {
+    size_t bytes = stops[i] == NULL ? 0 : strlen(stops[i]);
+    if (bytes < 1 || bytes > MGL_MAX_STOP_TEXT_BYTES) {
+      return mgl_error_set(err, MGL_ERR_LIMIT, "stop text %u: expected 1 to %d bytes, found %zu", i,
+                           MGL_MAX_STOP_TEXT_BYTES, bytes);
+    }
   }
-  stop_text *copy = &output->stops[output->stop_count];
-  *copy = (stop_text){.bytes = mgl_strndup(stop, bytes), .count = bytes};
-  if (copy->bytes == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a stop text");
-  }
-  output->stop_count++;
   return MGL_OK;
 }
 
@@ -42,6 +32,7 @@ mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer, const char *co
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "stop texts need a tokenizer.json in the model's folder");
   }
+  MGL_TRY(check_stops(stops, count, err));
   mgl_text_output *output = mgl_alloc_zeroed(1, sizeof *output);
   if (output == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the text of a request");
@@ -50,8 +41,8 @@ mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer, const char *co
   if (tokenizer != NULL) {
     status = mgl_detokenizer_create(tokenizer, true, &output->detokenizer, err);
   }
-  for (uint32_t i = 0; status == MGL_OK && i < count; i++) {
-    status = copy_stop(output, stops[i], err);
+  if (status == MGL_OK && count > 0) {
+    status = mgl_stop_matcher_create(stops, count, &output->stops, err);
   }
   if (status != MGL_OK) {
     mgl_text_output_destroy(output);
@@ -66,62 +57,25 @@ void mgl_text_output_destroy(mgl_text_output *output) {
     return;
   }
   mgl_detokenizer_destroy(output->detokenizer);
-  for (uint32_t i = 0; i < output->stop_count; i++) {
-    mgl_free(output->stops[i].bytes);
-  }
-  mgl_text_free(&output->held);
+  mgl_stop_matcher_destroy(output->stops);
+  mgl_text_free(&output->piece);
   mgl_free(output);
 }
 
-// The first byte of the longest stop text that ends at held[end), or `end` if none does.
-static size_t start_of_stop(const mgl_text_output *output, size_t end) {
-  size_t start = end;
-  for (uint32_t i = 0; i < output->stop_count; i++) {
-    const stop_text *stop = &output->stops[i];
-    if (stop->count <= end && end - stop->count < start &&
-        memcmp(output->held.data + end - stop->count, stop->bytes, stop->count) == 0) {
-      start = end - stop->count;
+// Moves what is certain of the piece to *text.
+static mgl_status release_piece(mgl_text_output *output, bool at_end, mgl_text *text, bool *stopped,
+                                mgl_error *err) {
+  mgl_text *piece = &output->piece;
+  MGL_TRY(mgl_text_check(piece, err));
+  if (output->stops == NULL) {
+    mgl_text_append(text, piece->data, piece->bytes);
+  } else {
+    *stopped = mgl_stop_matcher_push(output->stops, piece->data, piece->bytes, text);
+    if (at_end && !*stopped) {
+      mgl_stop_matcher_finish(output->stops, text);
     }
   }
-  return start;
-}
-
-// The first byte of held[] from which on everything is the beginning of some stop text.
-static size_t start_of_beginning(const mgl_text_output *output) {
-  size_t bytes = output->held.bytes;
-  size_t first = bytes > MGL_MAX_STOP_TEXT_BYTES ? bytes - MGL_MAX_STOP_TEXT_BYTES : 0;
-  for (size_t at = first; at < bytes; at++) {
-    for (uint32_t i = 0; i < output->stop_count; i++) {
-      const stop_text *stop = &output->stops[i];
-      if (bytes - at < stop->count &&
-          memcmp(output->held.data + at, stop->bytes, bytes - at) == 0) {
-        return at;
-      }
-    }
-  }
-  return bytes;
-}
-
-// Moves what is certain of the held text to *text. Before the latest addition, which begins at
-// `added`, no stop text was complete.
-static mgl_status release_held(mgl_text_output *output, size_t added, bool at_end, mgl_text *text,
-                               bool *stopped, mgl_error *err) {
-  mgl_text *held = &output->held;
-  MGL_TRY(mgl_text_check(held, err));
-  size_t certain = 0;
-  for (size_t end = added + 1; !*stopped && end <= held->bytes; end++) {
-    certain = start_of_stop(output, end);
-    *stopped = certain < end;
-  }
-  if (!*stopped) {
-    certain = at_end ? held->bytes : start_of_beginning(output);
-  }
-  if (certain > 0) {
-    mgl_text_append(text, held->data, certain);
-    memmove(held->data, held->data + certain, held->bytes - certain);
-    held->bytes -= certain;
-    held->data[held->bytes] = 0;
-  }
+  mgl_text_clear(piece);
   return mgl_text_check(text, err);
 }
 
@@ -131,9 +85,8 @@ mgl_status mgl_text_output_push(mgl_text_output *output, int32_t token, mgl_text
   if (output->detokenizer == NULL) {
     return MGL_OK;
   }
-  size_t added = output->held.bytes;
-  MGL_TRY(mgl_detokenizer_push(output->detokenizer, token, &output->held, err));
-  return release_held(output, added, false, text, stopped, err);
+  MGL_TRY(mgl_detokenizer_push(output->detokenizer, token, &output->piece, err));
+  return release_piece(output, false, text, stopped, err);
 }
 
 mgl_status mgl_text_output_finish(mgl_text_output *output, mgl_text *text, bool *stopped,
@@ -142,7 +95,6 @@ mgl_status mgl_text_output_finish(mgl_text_output *output, mgl_text *text, bool 
   if (output->detokenizer == NULL) {
     return MGL_OK;
   }
-  size_t added = output->held.bytes;
-  MGL_TRY(mgl_detokenizer_finish(output->detokenizer, &output->held, err));
-  return release_held(output, added, true, text, stopped, err);
+  MGL_TRY(mgl_detokenizer_finish(output->detokenizer, &output->piece, err));
+  return release_piece(output, true, text, stopped, err);
 }

@@ -1,9 +1,8 @@
 // A request's generated tokens as text, piece by piece, until a stop text.
 //
 // Text goes out as soon as it is certain: whole characters only (model/tokenizer.h), and no byte
-// that may turn out to be the beginning of a stop text. The result does not depend on how the text
-// was cut into tokens: of several stop texts, the one counts that is complete first, and of those
-// that end at the same byte, the longest. One thread at a time.
+// that may turn out to be the beginning of a stop text (engine/stop_strings.h). One thread at a
+// time.
 #ifndef MGL_API_TEXT_OUTPUT_H
 #define MGL_API_TEXT_OUTPUT_H
 
@@ -12,11 +11,12 @@
 
 #include "base/status.h"
 #include "base/text.h"
+#include "engine/stop_strings.h"
 #include "model/tokenizer.h"
 
 enum {
-  MGL_MAX_STOP_TEXTS = 16,
-  MGL_MAX_STOP_TEXT_BYTES = 256,  // of each
+  MGL_MAX_STOP_TEXTS = MGL_MAX_STOP_STRINGS,
+  MGL_MAX_STOP_TEXT_BYTES = MGL_MAX_STOP_BYTES,  // of each
 };
 
 typedef struct mgl_text_output mgl_text_output;

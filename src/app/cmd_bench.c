@@ -138,11 +138,10 @@ static mgl_status make_prompts(bench *b, mgl_error *err) {
 
 // --- rounds --------------------------------------------------------------------------------------
 
-static void ignore_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool ignore_token(void *context, const mgl_generated_token *token) {
   (void)context;
-  (void)request;
   (void)token;
-  (void)reason;
+  return true;
 }
 
 // One round, as its callbacks see it.

@@ -4,6 +4,7 @@
 // Their outputs appear in the order of the prompts: that of the first prompt that is not finished
 // streams, those of later ones wait in memory for their turn; with --jsonl, each is one JSON object
 // once it is finished. Statistics go to standard error.
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/run_prompts.h"
+#include "app/sampling_options.h"
 #include "app/statistics.h"
 #include "base/alloc.h"
 #include "engine/engine.h"
@@ -25,8 +27,9 @@ enum { CEILING_PASSES = 3 };
 // What has come of a prompt.
 typedef struct stream {
   mgl_text_output *output;
-  mgl_text text;    // not written yet; with --jsonl, all of it
-  int32_t *tokens;  // [generated] with --jsonl, room for max_new_tokens; else NULL
+  mgl_text text;      // not written yet; with --jsonl, all of it
+  mgl_text logprobs;  // with --jsonl: the items of a list
+  int32_t *tokens;    // [generated] with --jsonl, room for max_new_tokens; else NULL
   uint32_t generated;
   bool finished;
   const char *finish;  // why: "stop", "length", "interrupted"; "error": it could not run
@@ -35,12 +38,11 @@ typedef struct stream {
 typedef struct run {
   const mgl_arguments *arguments;
   mgl_app_model model;
-  mgl_sampling sampling;  // of the command line; its seed is that of prompt 0
+  mgl_app_sampling sampling;  // of the command line; its seed is that of prompt 0
+  mgl_text piece;             // the text of a token, while it is written down
   mgl_prompt_list prompts;
-  stream *streams;     // [prompts.count]
-  size_t *by_request;  // [prompts.count] the prompt of each of the engine's requests
-  size_t *leaving;     // [leaving_count] requests that a stop text has ended
-  size_t leaving_count;
+  stream *streams;      // [prompts.count]
+  size_t *by_request;   // [prompts.count] the prompt of each of the engine's requests
   size_t failed_count;  // prompts that could not run
   size_t current;       // the stream whose text is being written
   bool is_json;
@@ -55,30 +57,6 @@ typedef struct run {
   mgl_status status;  // the first failure inside a callback
   mgl_error *err;
 } run;
-
-// --- sampling ------------------------------------------------------------------------------------
-
-// What generation_config.json says, with the given options in its place. An option of sampling
-// without --temperature turns sampling on.
-static mgl_status choose_sampling(run *r, mgl_error *err) {
-  const mgl_generation *generation = &r->model.folder.generation;
-  const mgl_arguments *arguments = r->arguments;
-  bool samples = generation->do_sample || mgl_arguments_has(arguments, "top-k") ||
-                 mgl_arguments_has(arguments, "top-p");
-  r->sampling = (mgl_sampling){
-      .temperature =
-          mgl_arguments_real(arguments, "temperature", samples ? generation->temperature : 0),
-      .top_k = (uint32_t)mgl_arguments_u64(arguments, "top-k", generation->top_k),
-      .top_p = mgl_arguments_real(arguments, "top-p", generation->top_p),
-      .seed = mgl_arguments_u64(arguments, "seed", 0),
-  };
-  MGL_TRY(mgl_sampling_check(&r->sampling, err));
-  if (generation->unapplied[0] != 0) {
-    (void)fprintf(stderr, "megalith: note: not applied of the model's generation_config.json: %s\n",
-                  generation->unapplied);
-  }
-  return MGL_OK;
-}
 
 // --- output --------------------------------------------------------------------------------------
 
@@ -104,6 +82,11 @@ static void append_json(const run *r, size_t i, mgl_text *out) {
   mgl_text_append_string(out, ", \"tokens\": [");
   for (uint32_t t = 0; t < s->generated; t++) {
     mgl_text_format(out, t == 0 ? "%d" : ", %d", s->tokens[t]);
+  }
+  if (prompt->sampling.logprobs) {
+    mgl_text_append_string(out, "], \"logprobs\": [");
+    mgl_text_append(out, s->logprobs.data == NULL ? "" : s->logprobs.data, s->logprobs.bytes);
+    out->failed = out->failed || s->logprobs.failed;
   }
   mgl_text_format(out,
                   "], \"finish_reason\": \"%s\", \"prompt_tokens\": %zu, "
@@ -138,6 +121,7 @@ static mgl_status write_ready(run *r, mgl_error *err) {
     moves = s->finished;
     if (moves) {
       mgl_text_free(&s->text);
+      mgl_text_free(&s->logprobs);
       mgl_free(s->tokens);
       s->tokens = NULL;
       r->current++;
@@ -156,48 +140,87 @@ static mgl_status write_ready(run *r, mgl_error *err) {
 
 // --- generation ----------------------------------------------------------------------------------
 
-static mgl_status accept_token(run *r, uint32_t request, int32_t token, mgl_finish_reason reason,
-                               mgl_error *err) {
-  stream *s = &r->streams[r->by_request[request]];
-  bool stopped = false;
+// Appends a token's text as JSON.
+static mgl_status append_token_text(run *r, int32_t token, mgl_text *out, mgl_error *err) {
+  mgl_text_clear(&r->piece);
+  MGL_TRY(mgl_tokenizer_decode(r->model.folder.tokenizer, &token, 1, false, &r->piece, err));
+  mgl_json_append_string(out, r->piece.data == NULL ? "" : r->piece.data, r->piece.bytes);
+  return MGL_OK;
+}
+
+// A line: a token's log probability, id and text, then those of the likeliest, with tabs between
+// them.
+static mgl_status append_logprobs_line(run *r, const mgl_generated_token *token, mgl_text *out,
+                                       mgl_error *err) {
+  mgl_text_format(out, "%.4f\t%d\t", token->logprob, token->token);
+  MGL_TRY(append_token_text(r, token->token, out, err));
+  for (uint32_t i = 0; i < token->top_count; i++) {
+    mgl_text_format(out, "\t%.4f\t%d\t", token->top[i].logprob, token->top[i].token);
+    MGL_TRY(append_token_text(r, token->top[i].token, out, err));
+  }
+  mgl_text_append_string(out, "\n");
+  return MGL_OK;
+}
+
+// The same as an item of a list.
+static void append_logprobs_item(const mgl_generated_token *token, mgl_text *out) {
+  mgl_text_append_string(out, out->bytes > 0 ? ", " : "");
+  mgl_text_format(out, "{\"token\": %d, \"logprob\": ", token->token);
+  mgl_json_append_double(out, token->logprob);
+  mgl_text_append_string(out, ", \"top\": [");
+  for (uint32_t i = 0; i < token->top_count; i++) {
+    mgl_text_format(out, "%s{\"token\": %d, \"logprob\": ", i == 0 ? "" : ", ",
+                    token->top[i].token);
+    mgl_json_append_double(out, token->top[i].logprob);
+    mgl_text_append_string(out, "}");
+  }
+  mgl_text_append_string(out, "]}");
+}
+
+// Adds what a token brings to a stream. *stopped: it completes a stop text.
+static mgl_status add_token(run *r, stream *s, const mgl_generated_token *token, bool *stopped,
+                            mgl_error *err) {
+  size_t before = s->text.bytes;
   if (s->tokens != NULL) {
-    s->tokens[s->generated] = token;
+    s->tokens[s->generated] = token->token;
   }
   s->generated++;
-  if (reason != MGL_FINISH_STOP) {
-    MGL_TRY(mgl_text_output_push(s->output, token, &s->text, &stopped, err));
+  if (token->finish != MGL_FINISH_STOP) {
+    MGL_TRY(mgl_text_output_push(s->output, token->token, &s->text, stopped, err));
   }
-  if (reason != MGL_FINISH_NONE && !stopped) {
-    MGL_TRY(mgl_text_output_finish(s->output, &s->text, &stopped, err));
+  if (token->finish != MGL_FINISH_NONE && !*stopped) {
+    MGL_TRY(mgl_text_output_finish(s->output, &s->text, stopped, err));
   }
-  if (reason == MGL_FINISH_NONE && stopped) {
-    r->leaving[r->leaving_count++] = request;
+  if (isnan(token->logprob)) {
+    return MGL_OK;
   }
-  s->finished = reason != MGL_FINISH_NONE || stopped;
-  s->finish = stopped || reason == MGL_FINISH_STOP ? "stop" : "length";
+  if (r->is_json) {
+    append_logprobs_item(token, &s->logprobs);
+    return MGL_OK;
+  }
+  s->text.bytes = before;  // lines take the place of the text
+  return append_logprobs_line(r, token, &s->text, err);
+}
+
+static mgl_status accept_token(run *r, stream *s, const mgl_generated_token *token,
+                               mgl_error *err) {
+  bool stopped = false;
+  MGL_TRY(add_token(r, s, token, &stopped, err));
+  s->finished = token->finish != MGL_FINISH_NONE || stopped;
+  s->finish = stopped || token->finish == MGL_FINISH_STOP ? "stop" : "length";
   return s == &r->streams[r->current] ? write_ready(r, err) : MGL_OK;
 }
 
-static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool on_token(void *context, const mgl_generated_token *token) {
   run *r = context;
-  const stream *s = &r->streams[r->by_request[request]];
-  if (s->finished) {
-    return;  // by a stop text; the engine does not know yet
-  }
+  size_t i = r->by_request[token->request];
+  stream *s = &r->streams[i];
   if (r->status == MGL_OK) {
-    r->status = accept_token(r, request, token, reason, r->err);
+    r->status = accept_token(r, s, token, r->err);
   }
-  uint32_t most = r->prompts.items[r->by_request[request]].max_new_tokens;
-  r->done_tokens += s->finished ? most - s->generated + 1 : 1;
+  r->done_tokens += s->finished ? r->prompts.items[i].max_new_tokens - s->generated + 1 : 1;
   mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
-}
-
-// Before an iteration is planned.
-static void let_go(void *context) {
-  run *r = context;
-  while (r->leaving_count > 0) {
-    mgl_engine_cancel(r->engine, (uint32_t)r->leaving[--r->leaving_count]);
-  }
+  return !s->finished;
 }
 
 static bool interrupted(void *context) {
@@ -284,8 +307,7 @@ static mgl_status allocate(run *r, mgl_error *err) {
   size_t count = r->prompts.count;
   r->streams = mgl_alloc_zeroed(count, sizeof *r->streams);
   r->by_request = mgl_alloc_zeroed(count, sizeof *r->by_request);
-  r->leaving = mgl_alloc_zeroed(count, sizeof *r->leaving);
-  if (r->streams == NULL || r->by_request == NULL || r->leaving == NULL) {
+  if (r->streams == NULL || r->by_request == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu prompts", count);
   }
   return MGL_OK;
@@ -297,7 +319,6 @@ static mgl_status start(run *r, mgl_error *err) {
   MGL_TRY(mgl_app_model_start(&r->model, r->arguments, &options, &r->runner, err));
   mgl_engine_options engine_options = {.mode = mgl_app_mode(r->arguments),
                                        .prefix_cache = true,
-                                       .before_plan = let_go,
                                        .should_stop = interrupted,
                                        .context = r};
   MGL_TRY(mgl_engine_create(r->runner, &engine_options, &r->engine, err));
@@ -367,11 +388,12 @@ static void release(run *r) {
   for (size_t i = 0; r->streams != NULL && i < r->prompts.count; i++) {
     mgl_text_output_destroy(r->streams[i].output);
     mgl_text_free(&r->streams[i].text);
+    mgl_text_free(&r->streams[i].logprobs);
     mgl_free(r->streams[i].tokens);
   }
   mgl_free(r->streams);
   mgl_free(r->by_request);
-  mgl_free(r->leaving);
+  mgl_text_free(&r->piece);
   mgl_prompts_free(&r->prompts);
   mgl_statistics_free(&r->statistics);
   mgl_app_model_close(&r->model);
@@ -386,6 +408,16 @@ static mgl_status choose_needs(run *r, unsigned *needs, mgl_error *err) {
   *needs = MGL_NEED_WEIGHTS;
   *needs |= r->is_json ? MGL_WANT_TEXT : MGL_NEED_TOKENIZER;
   *needs |= is_chat ? MGL_NEED_CHAT_TEMPLATE : 0;
+  return MGL_OK;
+}
+
+static mgl_status choose_sampling(run *r, mgl_error *err) {
+  const mgl_generation *generation = &r->model.folder.generation;
+  MGL_TRY(mgl_app_sampling_choose(r->arguments, generation, &r->sampling, err));
+  if (generation->unapplied[0] != 0) {
+    (void)fprintf(stderr, "megalith: note: not applied of the model's generation_config.json: %s\n",
+                  generation->unapplied);
+  }
   return MGL_OK;
 }
 
@@ -417,8 +449,8 @@ static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
       (status = mgl_app_trace_open(arguments, mgl_app_mode(arguments) == MGL_MODE_MEGA, &r.trace,
                                    err)) == MGL_OK &&
       (status = choose_sampling(&r, err)) == MGL_OK &&
-      (status = mgl_prompts_collect(arguments, &r.model.folder, &r.sampling, &r.prompts, err)) ==
-          MGL_OK &&
+      (status = mgl_prompts_collect(arguments, &r.model.folder, &r.sampling.sampling, &r.prompts,
+                                    err)) == MGL_OK &&
       (status = allocate(&r, err)) == MGL_OK) {
     status = can_run(&r) ? run_prompts(&r, err) : report_failures(&r, err);
   }
@@ -445,9 +477,10 @@ static const mgl_option options[] = {
      .help = "prompts from a file or pipe, one a line; - is standard input"},
     {.name = "jsonl",
      .type = MGL_OPTION_FLAG,
-     .help = "files, or standard input without any, have a JSON object a line, with prompt, "
-             "messages or tokens, and id, max_tokens, temperature, top_k, top_p, seed, stop, "
-             "ignore_eos; so has the output"},
+     .help =
+         "files, or standard input without any, have a JSON object a line, with prompt, "
+         "messages or tokens, and id, max_tokens, stop, ignore_eos and what samples, named as the "
+         "options with _ for -; so has the output"},
     {.name = "chat",
      .type = MGL_OPTION_FLAG,
      .help = "a prompt is a user's message, put into the model's chat template"},
@@ -470,32 +503,7 @@ static const mgl_option options[] = {
      .repeatable = true,
      .help = "end before this text; up to 16 of them [none]"},
     {.name = "ignore-eos", .type = MGL_OPTION_FLAG, .help = "go on behind the model's stop tokens"},
-    {.name = "temperature",
-     .value_name = "X",
-     .type = MGL_OPTION_REAL,
-     .min = 0,
-     .max = 100,
-     .help = "0 takes the likeliest token; higher is more random [the model's default]"},
-    {.name = "top-k",
-     .value_name = "N",
-     .type = MGL_OPTION_U64,
-     .u64_min = 0,
-     .u64_max = MGL_MAX_VOCAB,
-     .help =
-         "sample from the N likeliest tokens; 0: all [the model's default; 50 where a model that "
-         "samples has none]"},
-    {.name = "top-p",
-     .value_name = "X",
-     .type = MGL_OPTION_REAL,
-     .min = 0,
-     .max = 1,
-     .help = "sample from the likeliest tokens that together reach X [the model's default]"},
-    {.name = "seed",
-     .value_name = "N",
-     .type = MGL_OPTION_U64,
-     .u64_min = 0,
-     .u64_max = UINT64_MAX,
-     .help = "of the random numbers; prompt i uses N + i, counted from 0 [0]"},
+    MGL_ROWS_SAMPLING,
     MGL_ROWS_MEMORY("as much as all prompts can use together"),
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,

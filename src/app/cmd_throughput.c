@@ -203,12 +203,10 @@ static bool interrupted(void *context) {
   return mgl_interrupt_seen();
 }
 
-static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool on_token(void *context, const mgl_generated_token *token) {
   throughput *t = context;
-  work *w = &t->requests[request];
+  work *w = &t->requests[token->request];
   uint64_t now_ns = mgl_clock_ns() - t->start_ns;
-  (void)token;
-  (void)reason;
   if (w->generated++ == 0) {
     w->first_ns = now_ns;
   } else {
@@ -216,6 +214,7 @@ static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_
   }
   w->last_ns = now_ns;
   t->end_ns = now_ns;
+  return true;
 }
 
 static bool on_iteration(void *context, const mgl_iteration *iteration) {

@@ -6,6 +6,7 @@
 
 #include "api/text_output.h"
 #include "app/output.h"
+#include "app/sampling_options.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -113,6 +114,15 @@ static mgl_status limit_tokens(const collector *c, uint64_t asked, mgl_prompt *p
   return MGL_OK;
 }
 
+// The model's default of the least tokens is cut to what a prompt may get; an explicit number is
+// not.
+static void limit_least(const collector *c, bool is_explicit, mgl_prompt *prompt) {
+  is_explicit = is_explicit || mgl_arguments_has(c->arguments, "min-tokens");
+  if (!is_explicit && prompt->sampling.min_tokens > prompt->max_new_tokens) {
+    prompt->sampling.min_tokens = prompt->max_new_tokens;
+  }
+}
+
 // --- the list ------------------------------------------------------------------------------------
 
 static mgl_status add_stop(mgl_prompt *prompt, const char *text, mgl_error *err) {
@@ -188,6 +198,7 @@ static void free_prompt(mgl_prompt *prompt) {
     mgl_free(prompt->stops[i]);
   }
   mgl_free(prompt->stops);
+  mgl_free(prompt->biases);
 }
 
 void mgl_prompts_free(mgl_prompt_list *list) {
@@ -201,9 +212,9 @@ void mgl_prompts_free(mgl_prompt_list *list) {
 // --- JSON lines ----------------------------------------------------------------------------------
 
 static mgl_status check_keys(mgl_json_object o, mgl_error *err) {
-  static const char *const known[] = {"id",          "prompt", "messages",   "tokens",
-                                      "max_tokens",  "top_k",  "top_p",      "seed",
-                                      "temperature", "stop",   "ignore_eos", NULL};
+  static const char *const known[] = {"id",         "prompt", "messages",   "tokens",
+                                      "max_tokens", "stop",   "ignore_eos", MGL_APP_SAMPLING_KEYS,
+                                      NULL};
   const char *key = NULL;
   json_t *value = NULL;
   json_object_foreach((json_t *)o.object, key, value) {
@@ -241,18 +252,11 @@ static mgl_status read_id(mgl_json_object o, mgl_prompt *prompt, mgl_error *err)
 
 static mgl_status read_parameters(mgl_json_object o, mgl_prompt *prompt, uint64_t *max_tokens,
                                   mgl_error *err) {
-  mgl_sampling *sampling = &prompt->sampling;
-  uint64_t top_k = sampling->top_k;
   bool ignore_eos = false;
   MGL_TRY(mgl_json_opt_u64(o, "max_tokens", 1, MGL_MAX_CONTEXT, max_tokens, err));
-  MGL_TRY(mgl_json_opt_u64(o, "top_k", 0, MGL_MAX_VOCAB, &top_k, err));
-  MGL_TRY(mgl_json_opt_u64(o, "seed", 0, INT64_MAX, &sampling->seed, err));
-  MGL_TRY(mgl_json_opt_double(o, "temperature", 0, 100, &sampling->temperature, err));
-  MGL_TRY(mgl_json_opt_double(o, "top_p", 0, 1, &sampling->top_p, err));
   MGL_TRY(mgl_json_opt_bool(o, "ignore_eos", &ignore_eos, err));
-  sampling->top_k = (uint32_t)top_k;
   prompt->stop_id_count = ignore_eos ? 0 : prompt->stop_id_count;
-  return mgl_sampling_check(sampling, err);
+  return mgl_app_sampling_read(o, &prompt->sampling, &prompt->biases, err);
 }
 
 static mgl_status read_stop_texts(mgl_json_object o, mgl_prompt *prompt, mgl_error *err) {
@@ -367,7 +371,9 @@ static mgl_status read_object(const collector *c, const json_t *root, mgl_prompt
   MGL_TRY(read_parameters(o, prompt, &max_tokens, err));
   MGL_TRY(read_stop_texts(o, prompt, err));
   MGL_TRY(read_prompt(c, o, prompt, err));
-  return limit_tokens(c, max_tokens, prompt, err);
+  MGL_TRY(limit_tokens(c, max_tokens, prompt, err));
+  limit_least(c, mgl_json_has(o, "min_tokens"), prompt);
+  return MGL_OK;
 }
 
 static mgl_status read_json_line(const collector *c, const char *text, size_t bytes,
@@ -385,7 +391,9 @@ static mgl_status read_text(const collector *c, const char *text, size_t bytes, 
                             mgl_error *err) {
   written_prompt written = {.text = text, .bytes = bytes};
   MGL_TRY(encode(c, &written, &prompt->tokens, err));
-  return limit_tokens(c, 0, prompt, err);
+  MGL_TRY(limit_tokens(c, 0, prompt, err));
+  limit_least(c, false, prompt);
+  return MGL_OK;
 }
 
 // A prompt that is no line of a file.

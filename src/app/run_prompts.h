@@ -25,6 +25,7 @@ typedef struct mgl_prompt {
   mgl_token_list tokens;
   uint32_t max_new_tokens;
   mgl_sampling sampling;
+  mgl_logit_bias *biases;  // of a JSON line, what sampling.biases is then; NULL: none
   int32_t stop_ids[MGL_MAX_EOS_IDS];
   uint32_t stop_id_count;
   char **stops;  // [stop_count] stop texts

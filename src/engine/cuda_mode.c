@@ -115,12 +115,11 @@ typedef struct replay {
   replayed requests[MGL_CUDA_MAX_SEQUENCES];
 } replay;
 
-static void count_token(void *context, uint32_t request, int32_t token,
-                        mgl_cuda_sequence_state state) {
+static void count_token(void *context, const mgl_cuda_token *token) {
   replay *r = context;
-  r->requests[request].generated++;
-  r->requests[request].stopped = state == MGL_CUDA_SEQUENCE_STOPPED;
-  r->job->on_token(r->job->context, request, token, state);
+  r->requests[token->request].generated++;
+  r->requests[token->request].stopped = token->state == MGL_CUDA_SEQUENCE_STOPPED;
+  r->job->on_token(r->job->context, token);
 }
 
 static bool should_stop(void *context) {

@@ -21,9 +21,9 @@
 typedef struct mgl_cuda_options {
   const mgl_cuda_device *device;  // opened by the thread that creates the runner; outlives it
   mgl_cuda_launch_options launch;
-  bool coarse;                       // one event between two ops (compile/compile.h)
-  bool events_only;                  // no activation carries its readiness (kernels/cuda/device_run.h)
-  bool scheduler_warps;              // schedulers are warps of worker blocks
+  bool coarse;           // one event between two ops (compile/compile.h)
+  bool events_only;      // no activation carries its readiness (kernels/cuda/device_run.h)
+  bool scheduler_warps;  // schedulers are warps of worker blocks
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
 } mgl_cuda_options;
 

@@ -67,9 +67,20 @@ void mgl_engine_destroy(mgl_engine *engine) {
 
 // --- requests ------------------------------------------------------------------------------------
 
+static mgl_sampling_request sampling_request(const mgl_engine *engine, const mgl_request *r) {
+  return (mgl_sampling_request){.sampling = &r->sampling,
+                                .prompt = r->prompt,
+                                .prompt_count = (uint32_t)r->prompt_count,
+                                .max_new_tokens = r->max_new_tokens,
+                                .stop_ids = r->stop_ids,
+                                .stop_count = r->stop_count,
+                                .vocab_size = mgl_runner_vocab_size(engine->runner)};
+}
+
 mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
-  uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
-  MGL_TRY(mgl_sampling_check(&r->sampling, err));
+  const mgl_sampling_request sampling = sampling_request(engine, r);
+  uint32_t vocab_size = sampling.vocab_size;
+  MGL_TRY(mgl_sampling_check_request(&sampling, err));
   MGL_TRY(
       mgl_planner_check_request(&engine->planner->limits, r->prompt_count, r->max_new_tokens, err));
   if (r->stop_count > MGL_MAX_EOS_IDS) {
@@ -117,7 +128,6 @@ static mgl_sequence *create_sequence(const mgl_engine *engine, const mgl_request
                       .max_tokens = max_tokens,
                       .keys = keys,
                       .key_count = key_count,
-                      .sampling = request->sampling,
                       .stop_count = request->stop_count};
   if (request->stop_count > 0) {
     memcpy(s->stop_ids, request->stop_ids, request->stop_count * sizeof *s->stop_ids);
@@ -134,7 +144,11 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
                          request->prompt_count + request->max_new_tokens);
   }
   s->request = engine->request_count;
-  mgl_status status = mgl_requests_add(&engine->requests, s, err);
+  const mgl_sampling_request sampling = sampling_request(engine, request);
+  mgl_status status = mgl_sampling_state_init(&s->sampling, &sampling, err);
+  if (status == MGL_OK) {
+    status = mgl_requests_add(&engine->requests, s, err);
+  }
   if (status != MGL_OK) {
     mgl_sequence_destroy(s);
     return status;
@@ -294,22 +308,40 @@ mgl_status mgl_engine_not_finite(mgl_engine *engine, const mgl_sequence *s, mgl_
                        position, request);
 }
 
-// Gives a sequence its next token, from its row of the logits.
+// Gives a sequence its next token, from its row of the logits. top: where token->top points to.
+static void choose_token(const mgl_engine *engine, mgl_sequence *s, const float *logits,
+                         uint32_t best, mgl_token_logprob *top, mgl_generated_token *token) {
+  const mgl_sampling_rule *rule = &s->sampling.rule;
+  mgl_sampling_state_count(&s->sampling, s->tokens, s->token_count);
+  mgl_sample_row row = {
+      .logits = logits, .best = best, .position = s->token_count, .state = &s->sampling};
+  uint32_t id = mgl_sample(engine->sampler, &row);
+  s->tokens[s->token_count++] = (int32_t)id;
+  *token = (mgl_generated_token){.request = s->request,
+                                 .token = (int32_t)id,
+                                 .finish = mgl_sequence_finish_reason(s),
+                                 .logprob = NAN,
+                                 .top = top};
+  if ((rule->flags & MGL_SAMPLING_LOGPROBS) != 0) {
+    token->top_count = mgl_sample_logprobs(engine->sampler, logits, best, id, rule->top_logprobs,
+                                           top, &token->logprob);
+  }
+}
+
 static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *logits,
                          uint32_t logit_row, const mgl_engine_run_context *callbacks,
                          mgl_error *err) {
   const float *row = logits->rows + (size_t)logit_row * mgl_runner_vocab_size(engine->runner);
   uint32_t best = logits->best[logit_row];
-  int32_t token = (int32_t)mgl_sample(engine->sampler, row, best, &s->sampling, s->token_count);
-  if (!isfinite(row[token])) {
+  if (!isfinite(row[best])) {
     return mgl_engine_not_finite(engine, s, err);
   }
-  s->tokens[s->token_count++] = token;
-  engine->plan->output_tokens[logit_row] = token;
-  mgl_finish_reason reason = mgl_sequence_finish_reason(s);
-  callbacks->on_token(callbacks->context, s->request, token, reason);
-  if (reason != MGL_FINISH_NONE) {
-    mgl_engine_cancel(engine, s->request);
+  mgl_token_logprob top[MGL_MAX_TOP_LOGPROBS];
+  mgl_generated_token token;
+  choose_token(engine, s, row, best, top, &token);
+  engine->plan->output_tokens[logit_row] = token.token;
+  if (!callbacks->on_token(callbacks->context, &token) || token.finish != MGL_FINISH_NONE) {
+    mgl_engine_cancel(engine, token.request);
   }
   return MGL_OK;
 }
@@ -415,9 +447,9 @@ typedef struct single_step {
   mgl_iteration iteration;
 } single_step;
 
-static void step_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool step_token(void *context, const mgl_generated_token *token) {
   const single_step *step = context;
-  step->on_token(step->context, request, token, reason);
+  return step->on_token(step->context, token);
 }
 
 static bool stop_after_one(void *context, const mgl_iteration *iteration) {

@@ -32,7 +32,7 @@ typedef struct mgl_request {
   size_t prompt_count;    // at least 1
   uint32_t
       max_new_tokens;  // at least 1; prompt_count + max_new_tokens <= the runner's sequence_tokens
-  mgl_sampling sampling;
+  mgl_sampling sampling;    // copied, with its biases
   const int32_t *stop_ids;  // generation ends with the first of these; copied
   uint32_t stop_count;      // at most MGL_MAX_EOS_IDS
   const void *salt;         // requests share pages of their prompts only under the same salt; NULL
@@ -41,10 +41,19 @@ typedef struct mgl_request {
 
 enum { MGL_MAX_SALT_BYTES = 256 };
 
-// Called once per generated token, in order of tokens; reason tells whether it is the request's
-// last.
-typedef void mgl_token_callback(void *context, uint32_t request, int32_t token,
-                                mgl_finish_reason reason);
+// A token as it is handed out.
+typedef struct mgl_generated_token {
+  uint32_t request;
+  int32_t token;
+  mgl_finish_reason finish;      // other than NONE: it is the request's last
+  double logprob;                // of the token (engine/sampler.h, step 1); NaN unless asked for
+  const mgl_token_logprob *top;  // [top_count] the likeliest, most likely first; until the callback
+  uint32_t top_count;            // returns
+} mgl_generated_token;
+
+// Called once per generated token, in order of tokens. False ends the request (a stop text): it is
+// cancelled, and nothing more is heard of it.
+typedef bool mgl_token_callback(void *context, const mgl_generated_token *token);
 
 typedef struct mgl_engine_options {
   mgl_mode mode;

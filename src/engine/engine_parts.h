@@ -21,7 +21,7 @@ typedef struct mgl_sequence {
   uint32_t max_tokens;
   mgl_page_key *keys;  // [key_count] of the prompt's full pages
   uint32_t key_count;
-  mgl_sampling sampling;
+  mgl_sampling_state sampling;
   int32_t stop_ids[MGL_MAX_EOS_IDS];
   uint32_t stop_count;
 } mgl_sequence;

@@ -1,7 +1,9 @@
-// Method: candidates are cut down before they are sorted. top-k selects with a heap-free
-// quickselect; top-p needs the largest probabilities in order, found by sorting only the candidates
-// above a threshold that a histogram of the logits gives. Rejected: sorting the whole vocabulary
-// (10 ms for 150k entries).
+// Method: one pass sorts the logits' weights into buckets of 1/32 temperature, and sums and counts
+// them. With which key does a sum over descending keys, of ones or of weights, reach a target? The
+// buckets say in which one, and only that is sorted. Keys descend by logit, equal ones by ascending
+// id. Without a cut by rank, ids in ascending order take the place of keys, and blocks of them that
+// of buckets.
+//   Rejected: sorting the whole vocabulary (10 ms for 150k entries).
 #include "engine/sampler.h"
 
 #include <math.h>
@@ -11,7 +13,11 @@
 
 #include "base/alloc.h"
 
-enum { BUCKETS = 1024 };
+enum {
+  BUCKETS_PER_TEMPERATURE = 32,
+  BUCKETS = MGL_WEIGHT_REACH * BUCKETS_PER_TEMPERATURE + 1,
+  BLOCK_IDS = 1024,
+};
 
 typedef struct candidate {
   float logit;
@@ -20,32 +26,29 @@ typedef struct candidate {
 
 struct mgl_sampler {
   uint32_t vocab_size;
-  candidate *candidates;  // [vocab_size]
+  candidate *candidates;  // [vocab_size] of a bucket
+  float *edited;          // [vocab_size] a row with its edits
+  uint64_t *block_mass;   // [ceil(vocab_size / BLOCK_IDS)] sums of weights
+  uint64_t mass[BUCKETS];
+  uint32_t count[BUCKETS];
 };
-
-mgl_status mgl_sampling_check(const mgl_sampling *s, mgl_error *err) {
-  if (!(s->temperature >= 0 && s->temperature <= 100)) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "temperature: expected 0 to 100, found %g",
-                         s->temperature);
-  }
-  if (!(s->top_p > 0 && s->top_p <= 1)) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "top-p: expected above 0 and at most 1, found %g",
-                         s->top_p);
-  }
-  return MGL_OK;
-}
 
 mgl_status mgl_sampler_create(uint32_t vocab_size, mgl_sampler **out, mgl_error *err) {
   *out = NULL;
   mgl_sampler *sampler = mgl_alloc_zeroed(1, sizeof *sampler);
-  candidate *candidates = mgl_alloc_zeroed(vocab_size, sizeof *candidates);
-  if (sampler == NULL || candidates == NULL) {
-    mgl_free(sampler);
-    mgl_free(candidates);
+  if (sampler != NULL) {
+    sampler->vocab_size = vocab_size;
+    sampler->candidates = mgl_alloc_zeroed(vocab_size, sizeof *sampler->candidates);
+    sampler->edited = mgl_alloc_zeroed(vocab_size, sizeof *sampler->edited);
+    sampler->block_mass =
+        mgl_alloc_zeroed((vocab_size + BLOCK_IDS - 1) / BLOCK_IDS, sizeof *sampler->block_mass);
+  }
+  if (sampler == NULL || sampler->candidates == NULL || sampler->edited == NULL ||
+      sampler->block_mass == NULL) {
+    mgl_sampler_destroy(sampler);
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a sampler of %u tokens",
                          vocab_size);
   }
-  *sampler = (mgl_sampler){vocab_size, candidates};
   *out = sampler;
   return MGL_OK;
 }
@@ -53,6 +56,8 @@ mgl_status mgl_sampler_create(uint32_t vocab_size, mgl_sampler **out, mgl_error 
 void mgl_sampler_destroy(mgl_sampler *sampler) {
   if (sampler != NULL) {
     mgl_free(sampler->candidates);
+    mgl_free(sampler->edited);
+    mgl_free(sampler->block_mass);
     mgl_free(sampler);
   }
 }
@@ -70,137 +75,214 @@ uint32_t mgl_argmax(const float *logits, uint32_t count) {
   return best;
 }
 
-double mgl_sampling_uniform(uint64_t seed, uint64_t position) {
-  // splitmix64's output function over a counter; two rounds decorrelate nearby seeds and positions.
-  uint64_t x = seed;
-  for (int round = 0; round < 2; round++) {
-    x += (position + 1) * 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    x ^= x >> 31;
+// --- edits ---------------------------------------------------------------------------------------
+
+// The row with its edits, in the sampler's scratch.
+static const float *edit_row(mgl_sampler *sampler, const mgl_sample_row *row) {
+  const mgl_sampling_state *state = row->state;
+  float *edited = sampler->edited;
+  memcpy(edited, row->logits, sampler->vocab_size * sizeof *edited);
+  for (uint32_t i = 0; i < state->edit_count; i++) {
+    const mgl_logit_edit *edit = &state->edits[i];
+    edited[edit->token] =
+        mgl_edited_logit(&state->rule, edit, row->position, row->logits[edit->token]);
   }
-  return (double)(x >> 11) * 0x1p-53;
+  return edited;
 }
 
-// Larger logits first, smaller ids first among equals.
-static bool goes_before(const candidate *a, const candidate *b) {
-  return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
+// --- drawing -------------------------------------------------------------------------------------
+
+// A row to draw from.
+typedef struct drawing {
+  mgl_sampler *sampler;
+  const mgl_sampling_rule *rule;
+  const float *logits;
+  float largest;
+  uint32_t bucket;  // whose candidates the sampler holds, sorted; BUCKETS: none
+  uint32_t held;
+} drawing;
+
+// What is behind min-p has no weight.
+static uint64_t weight_of(const drawing *d, float logit) {
+  float below = mgl_logit_below(logit, d->largest, d->rule->inverse);
+  return below >= d->rule->least ? mgl_logit_weight(below) : 0;
 }
 
-static int compare(const void *a, const void *b) {
-  return goes_before(a, b) ? -1 : goes_before(b, a) ? 1 : 0;
-}
-
-static void swap(candidate *a, candidate *b) {
-  candidate t = *a;
-  *a = *b;
-  *b = t;
-}
-
-// Moves the k that go before all others to the front, in no order (Hoare's selection, middle
-// pivot).
-static void select_first(candidate *c, size_t count, size_t k) {
-  size_t begin = 0;
-  size_t end = count;
-  while (end - begin > 1) {
-    candidate pivot = c[begin + (end - begin) / 2];
-    size_t i = begin;
-    size_t j = end - 1;
-    for (;;) {
-      while (goes_before(&c[i], &pivot)) {
-        i++;
-      }
-      while (goes_before(&pivot, &c[j])) {
-        j--;
-      }
-      if (i >= j) {
-        break;
-      }
-      swap(&c[i++], &c[j--]);
+// The choice among all that has weight, in ascending order of ids.
+static uint32_t draw_by_id(const drawing *d, double uniform) {
+  uint32_t vocab_size = d->sampler->vocab_size;
+  uint64_t *masses = d->sampler->block_mass;
+  uint64_t whole = 0;
+  for (uint32_t first = 0; first < vocab_size; first += BLOCK_IDS) {
+    uint32_t end = vocab_size - first < BLOCK_IDS ? vocab_size : first + BLOCK_IDS;
+    uint64_t mass = 0;
+    for (uint32_t i = first; i < end; i++) {
+      mass += weight_of(d, d->logits[i]);
     }
-    // [begin, i) go before or equal the pivot, the rest after or equal; ids make all distinct.
-    size_t cut = i > begin ? i : begin + 1;
-    if (k <= cut) {
-      end = cut;
-    } else {
-      begin = cut;
-    }
-    if (k == begin || k == end) {
-      return;
-    }
+    masses[first / BLOCK_IDS] = mass;
+    whole += mass;
   }
+  uint64_t target = mgl_chosen_sum(uniform, whole);
+  uint32_t block = 0;
+  while (masses[block] < target) {
+    target -= masses[block++];
+  }
+  uint32_t id = block * BLOCK_IDS;
+  for (uint64_t weight = 0; (weight = weight_of(d, d->logits[id])) < target; id++) {
+    target -= weight;
+  }
+  return id;
 }
 
-// Keeps the candidates that can be in the top-p set: a histogram over logits tells below which
-// logit the mass above already reaches top_p. Returns how many are kept; weights are relative to
-// the largest logit.
-static size_t prune_for_top_p(candidate *c, size_t count, float largest, double temperature,
-                              double top_p, double total) {
-  double mass[BUCKETS] = {0};
-  // Buckets of 1/32 of a scaled logit; the last holds all that is below exp(-32) of the largest.
-  const double per_bucket = 1.0 / 32;
-  for (size_t i = 0; i < count; i++) {
-    double below = ((double)largest - (double)c[i].logit) / temperature;
-    size_t bucket = below < (BUCKETS - 1) * per_bucket ? (size_t)(below / per_bucket) : BUCKETS - 1;
-    mass[bucket] += exp(-below);
-  }
-  size_t last = 0;
-  double reached = mass[0];
-  while (last < BUCKETS - 1 && reached < top_p * total) {
-    reached += mass[++last];
-  }
-  if (last == BUCKETS - 1) {
-    return count;
-  }
-  // One bucket more than needed: the sums here and there round differently.
-  double limit = (double)(last + 2) * per_bucket;
-  size_t kept = 0;
-  for (size_t i = 0; i < count; i++) {
-    if (((double)largest - (double)c[i].logit) / temperature < limit) {
-      c[kept++] = c[i];
+static uint32_t bucket_of(float below) {
+  return (uint32_t)(-below * (float)BUCKETS_PER_TEMPERATURE);
+}
+
+// Fills the buckets; returns the sum of all weights.
+static uint64_t fill_buckets(const drawing *d, uint64_t *out_count) {
+  mgl_sampler *sampler = d->sampler;
+  uint64_t whole = 0;
+  uint64_t count = 0;
+  memset(sampler->mass, 0, sizeof sampler->mass);
+  memset(sampler->count, 0, sizeof sampler->count);
+  for (uint32_t i = 0; i < sampler->vocab_size; i++) {
+    float below = mgl_logit_below(d->logits[i], d->largest, d->rule->inverse);
+    if (below >= d->rule->least) {
+      uint64_t weight = mgl_logit_weight(below);
+      uint32_t bucket = bucket_of(below);
+      sampler->mass[bucket] += weight;
+      sampler->count[bucket]++;
+      whole += weight;
+      count++;
     }
   }
-  return kept;
+  *out_count = count;
+  return whole;
 }
 
-uint32_t mgl_sample(mgl_sampler *sampler, const float *logits, uint32_t best,
-                    const mgl_sampling *sampling, uint64_t position) {
-  if (sampling->temperature == 0 || sampling->top_k == 1 || !isfinite(logits[best])) {
+static int by_key(const void *a, const void *b) {
+  const candidate *x = a;
+  const candidate *y = b;
+  return x->logit != y->logit ? (x->logit > y->logit ? -1 : 1) : x->id < y->id ? -1 : 1;
+}
+
+// Makes the sampler hold a bucket's candidates in descending order.
+static void hold_bucket(drawing *d, uint32_t bucket) {
+  candidate *candidates = d->sampler->candidates;
+  if (d->bucket == bucket) {
+    return;
+  }
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < d->sampler->vocab_size; i++) {
+    float below = mgl_logit_below(d->logits[i], d->largest, d->rule->inverse);
+    if (below >= d->rule->least && bucket_of(below) == bucket) {
+      candidates[count++] = (candidate){d->logits[i], i};
+    }
+  }
+  qsort(candidates, count, sizeof *candidates, by_key);
+  d->bucket = bucket;
+  d->held = count;
+}
+
+// Where a sum over descending keys reaches a target.
+typedef struct boundary {
+  uint32_t id;
+  uint64_t mass;  // of all keys down to this one
+} boundary;
+
+// `wanted` keys, no more than have weight.
+static boundary boundary_by_count(drawing *d, uint64_t wanted) {
+  uint64_t mass = 0;
+  uint32_t bucket = 0;
+  for (; d->sampler->count[bucket] < wanted; bucket++) {
+    wanted -= d->sampler->count[bucket];
+    mass += d->sampler->mass[bucket];
+  }
+  hold_bucket(d, bucket);
+  for (uint64_t i = 0; i < wanted; i++) {
+    mass += weight_of(d, d->sampler->candidates[i].logit);
+  }
+  return (boundary){d->sampler->candidates[wanted - 1].id, mass};
+}
+
+// A sum of weights, 1 to that of all.
+static boundary boundary_by_mass(drawing *d, uint64_t target) {
+  uint64_t mass = 0;
+  uint32_t bucket = 0;
+  for (; mass + d->sampler->mass[bucket] < target; bucket++) {
+    mass += d->sampler->mass[bucket];
+  }
+  hold_bucket(d, bucket);
+  uint32_t i = 0;
+  mass += weight_of(d, d->sampler->candidates[0].logit);
+  while (mass < target) {
+    mass += weight_of(d, d->sampler->candidates[++i].logit);
+  }
+  return (boundary){d->sampler->candidates[i].id, mass};
+}
+
+// The choice among what top-k and top-p leave, in descending order.
+static uint32_t draw_by_rank(drawing *d, double uniform) {
+  const mgl_sampling_rule *rule = d->rule;
+  uint64_t count = 0;
+  uint64_t kept = fill_buckets(d, &count);
+  if (rule->top_k > 0 && rule->top_k < count) {
+    kept = boundary_by_count(d, rule->top_k).mass;
+  }
+  if (rule->top_p < 1) {
+    kept = boundary_by_mass(d, mgl_top_p_sum(rule->top_p, kept)).mass;
+  }
+  return boundary_by_mass(d, mgl_chosen_sum(uniform, kept)).id;
+}
+
+uint32_t mgl_sample(mgl_sampler *sampler, const mgl_sample_row *row) {
+  const mgl_sampling_rule *rule = &row->state->rule;
+  const float *logits = row->logits;
+  uint32_t best = row->best;
+  if (!isfinite(logits[best])) {
     return best;
   }
-  candidate *c = sampler->candidates;
-  size_t count = 0;
+  if (mgl_edits_apply(rule, row->position)) {
+    logits = edit_row(sampler, row);
+    best = mgl_argmax(logits, sampler->vocab_size);
+  }
+  if ((rule->flags & MGL_SAMPLING_DRAWS) == 0 || !isfinite(logits[best])) {
+    return best;
+  }
+  drawing d = {.sampler = sampler,
+               .rule = rule,
+               .logits = logits,
+               .largest = logits[best],
+               .bucket = BUCKETS};
+  double uniform = mgl_sampling_uniform(rule->seed, row->position);
+  return mgl_sampling_ranks(rule, sampler->vocab_size) ? draw_by_rank(&d, uniform)
+                                                       : draw_by_id(&d, uniform);
+}
+
+// --- log probabilities ---------------------------------------------------------------------------
+
+uint32_t mgl_sample_logprobs(const mgl_sampler *sampler, const float *logits, uint32_t best,
+                             uint32_t token, uint32_t top_count, mgl_token_logprob *top,
+                             double *logprob) {
+  candidate first[MGL_MAX_TOP_LOGPROBS + 1];  // descending; room for one too many
+  uint32_t kept = 0;
+  float largest = logits[best];
+  uint64_t mass = 0;
   for (uint32_t i = 0; i < sampler->vocab_size; i++) {
-    c[count++] = (candidate){logits[i], i};
-  }
-  if (sampling->top_k > 0 && sampling->top_k < count) {
-    select_first(c, count, sampling->top_k);
-    count = sampling->top_k;
-  }
-  const double largest = (double)logits[best];
-  double total = 0;
-  for (size_t i = 0; i < count; i++) {
-    total += exp(((double)c[i].logit - largest) / sampling->temperature);
-  }
-  double wanted = total;
-  if (sampling->top_p < 1) {
-    count = prune_for_top_p(c, count, logits[best], sampling->temperature, sampling->top_p, total);
-    qsort(c, count, sizeof *c, compare);
-    double reached = 0;
-    size_t kept = 0;
-    while (kept < count && reached < sampling->top_p * total) {
-      reached += exp(((double)c[kept++].logit - largest) / sampling->temperature);
+    mass += mgl_logit_weight(logits[i] - largest);
+    if (top_count == 0 || (kept == top_count && !(logits[i] > first[kept - 1].logit))) {
+      continue;
     }
-    count = kept;
-    wanted = reached;
-  }
-  wanted *= mgl_sampling_uniform(sampling->seed, position);
-  double reached = 0;
-  for (size_t i = 0; i < count; i++) {
-    reached += exp(((double)c[i].logit - largest) / sampling->temperature);
-    if (reached > wanted) {
-      return c[i].id;
+    uint32_t at = kept;
+    for (; at > 0 && logits[i] > first[at - 1].logit; at--) {
+      first[at] = first[at - 1];
     }
+    first[at] = (candidate){logits[i], i};
+    kept += kept < top_count ? 1 : 0;
   }
-  return best;  // the sum rounded below `wanted`
+  for (uint32_t i = 0; i < kept; i++) {
+    top[i] = (mgl_token_logprob){(int32_t)first[i].id, mgl_logprob(first[i].logit, largest, mass)};
+  }
+  *logprob = mgl_logprob(logits[token], largest, mass);
+  return kept;
 }

@@ -66,6 +66,10 @@ enum {
   DEFAULT_TOP_K = 50,             // of transformers' sampling
 };
 
+// Of generation_config.json: as batch/sampling.h, which stands below this folder.
+#define MIN_REPETITION_PENALTY 0.01
+#define MAX_REPETITION_PENALTY 100
+
 #define SUPPORTED_FAMILIES \
   "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM and MistralForCausalLM"
 
@@ -598,7 +602,7 @@ mgl_status mgl_config_parse(const char *json, size_t bytes, const char *where, m
                             mgl_generation *generation, mgl_error *err) {
   json_t *root = NULL;
   *out = (mgl_config){.bos_id = -1};
-  *generation = (mgl_generation){.temperature = 1, .top_p = 1};
+  *generation = (mgl_generation){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
   MGL_TRY(mgl_json_parse(json, bytes, where, &root, err));
   mgl_json_object o = {.object = root, .where = where};
   mgl_status status = read_config(o, out, generation, err);
@@ -613,8 +617,6 @@ typedef struct generation_number {
 } generation_number;
 
 static const generation_number unapplied_numbers[] = {
-    {"repetition_penalty", 1},
-    {"min_p", 0},
     {"typical_p", 1},
     {"top_h", 0},
     {"epsilon_cutoff", 0},
@@ -628,7 +630,6 @@ static const generation_number unapplied_numbers[] = {
     {"num_beam_groups", 1},
     {"diversity_penalty", 0},
     {"min_length", 0},
-    {"min_new_tokens", 0},
     {"max_length", 20},  // what transformers writes for "none"
 };
 
@@ -680,6 +681,12 @@ static mgl_status read_generation(mgl_json_object o, uint32_t vocab_size, mgl_ge
   MGL_TRY(mgl_json_opt_u64(o, "top_k", 0, INT32_MAX, &top_k, err));
   inout->top_k = (uint32_t)top_k;
   MGL_TRY(mgl_json_opt_double(o, "top_p", 0, 1, &inout->top_p, err));
+  MGL_TRY(mgl_json_opt_double(o, "min_p", 0, 1, &inout->min_p, err));
+  MGL_TRY(mgl_json_opt_double(o, "repetition_penalty", MIN_REPETITION_PENALTY,
+                              MAX_REPETITION_PENALTY, &inout->repetition_penalty, err));
+  uint64_t min_new_tokens = inout->min_new_tokens;
+  MGL_TRY(mgl_json_opt_u64(o, "min_new_tokens", 0, UINT32_MAX, &min_new_tokens, err));
+  inout->min_new_tokens = (uint32_t)min_new_tokens;
   uint64_t max_new_tokens = inout->max_new_tokens;
   MGL_TRY(mgl_json_opt_u64(o, "max_new_tokens", 1, UINT32_MAX, &max_new_tokens, err));
   inout->max_new_tokens = (uint32_t)max_new_tokens;

@@ -75,7 +75,10 @@ typedef struct mgl_generation {
   double temperature;  // 1 when absent
   uint32_t top_k;      // 0: off. When absent, 50 where do_sample is true (transformers' default)
   double top_p;        // 1 when absent: off
-  uint32_t max_new_tokens;  // 0 when absent
+  double min_p;        // 0 when absent: off
+  double repetition_penalty;  // 1 when absent: off
+  uint32_t min_new_tokens;    // 0 when absent
+  uint32_t max_new_tokens;    // 0 when absent
   // Names of the keys that would change the output and that Megalith does not apply, with ", "
   // between them; "" when there are none. For a caller to say so.
   char unapplied[MGL_UNAPPLIED_BYTES];

@@ -3,6 +3,7 @@
 // While the kernel runs the host only polls: the stream for its end, and pinned memory for tokens,
 // which the device stores there one by one. Past the deadline it sets the fault word from outside,
 // on a second stream; every role of the kernel looks at that word.
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
@@ -81,14 +82,20 @@ static void report_tokens(launch *l) {
       if (token < 0) {
         break;
       }
+      // Of the token's log probabilities, which the device wrote before it.
+      atomic_thread_fence(memory_order_acquire);
+      mgl_cuda_token heard = {.request = i, .token = token, .state = MGL_CUDA_SEQUENCE_RUNNING};
+      if ((request->rule.flags & MGL_SAMPLING_LOGPROBS) != 0) {
+        heard.logprobs =
+            &l->p->logprobs[l->p->first_logprobs[i] + l->seen[i] - request->prompt_count];
+      }
       l->seen[i]++;
-      mgl_cuda_sequence_state state =
-          l->seen[i] == most ? MGL_CUDA_SEQUENCE_LENGTH : MGL_CUDA_SEQUENCE_RUNNING;
+      heard.state = l->seen[i] == most ? MGL_CUDA_SEQUENCE_LENGTH : MGL_CUDA_SEQUENCE_RUNNING;
       for (uint32_t j = 0; j < request->stop_count; j++) {
-        state = request->stop_ids[j] == token ? MGL_CUDA_SEQUENCE_STOPPED : state;
+        heard.state = request->stop_ids[j] == token ? MGL_CUDA_SEQUENCE_STOPPED : heard.state;
       }
       if (job->on_token != NULL) {
-        job->on_token(job->context, i, token, state);
+        job->on_token(job->context, &heard);
       }
     }
   }
@@ -262,11 +269,17 @@ static mgl_status check_request(const mgl_cuda_program *p, uint32_t index,
                          "request %u: expected at most %d stop tokens, found %u", index,
                          MGL_CUDA_MAX_STOP_IDS, r->stop_count);
   }
-  if (!(r->temperature >= 0) || !(r->top_p >= 0 && r->top_p <= 1)) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "request %u: expected a temperature of 0 or more and top-p of 0 to 1, "
-                         "found %g and %g",
-                         index, (double)r->temperature, (double)r->top_p);
+  for (uint32_t i = 0; i < r->edit_count; i++) {
+    if (r->edits[i].token < 0 || (uint32_t)r->edits[i].token >= p->model.vocab) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "request %u: expected edits of tokens of 0 to %u, found %d", index,
+                           p->model.vocab - 1, r->edits[i].token);
+    }
+  }
+  if (r->rule.top_logprobs > MGL_MAX_TOP_LOGPROBS) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "request %u: expected log probabilities of at most %d, found %u", index,
+                         MGL_MAX_TOP_LOGPROBS, r->rule.top_logprobs);
   }
   for (uint32_t i = 0; i < r->prompt_count; i++) {
     if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= p->model.vocab) {
@@ -317,10 +330,6 @@ static void set_sequence(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_requ
       .token_count = r->prompt_count,
       .prompt_count = r->prompt_count,
       .max_tokens = max_tokens(r),
-      .top_k = r->top_k,
-      .temperature = r->temperature,
-      .top_p = r->top_p > 0 ? r->top_p : 1,
-      .seed = r->seed,
       .tokens = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TOKENS] + at * sizeof(int32_t)),
       .host_tokens = mgl_cuda_pointer(p->host_tokens_at + at * sizeof(int32_t)),
       .stop_count = r->stop_count};
@@ -356,6 +365,7 @@ static mgl_status set_job(launch *l, mgl_error *err) {
           (int32_t)(j < pages ? page++ : o->page_count);  // the spare one
     }
   }
+  MGL_TRY(mgl_cuda_sampling_prepare(p, l->job, err));
   mgl_cuda_plan_rules rules = {
       .iteration_tokens = o->iteration_tokens,
       .chunk_tokens = l->job->chunk_tokens > 0 ? l->job->chunk_tokens : o->iteration_tokens,

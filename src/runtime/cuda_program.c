@@ -368,6 +368,7 @@ static void free_device_side(mgl_cuda_program *p) {
   if (p->fault_word != NULL) {
     (void)driver->host_free(p->fault_word);
   }
+  mgl_cuda_sampling_release(p);
   if (p->stream != NULL) {
     (void)driver->stream_destroy(p->stream);
   }

@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "batch/plan.h"
+#include "batch/sampling_rule.h"
 #include "compile/compile.h"
 #include "graph/graph.h"
 #include "kernels/cuda/device_run.h"
@@ -98,21 +99,26 @@ typedef struct mgl_cuda_launch_options {
 } mgl_cuda_launch_options;
 
 typedef struct mgl_cuda_request {
-  const int32_t *prompt;    // [prompt_count] ids in [0, V)
-  uint32_t prompt_count;    // at least 1
-  uint32_t max_new_tokens;  // at least 1
-  float temperature;        // 0: greedy
-  uint32_t top_k;           // 0: off
-  float top_p;              // 1 (and 0): off
-  uint64_t seed;
+  const int32_t *prompt;        // [prompt_count] ids in [0, V)
+  uint32_t prompt_count;        // at least 1
+  uint32_t max_new_tokens;      // at least 1
+  mgl_sampling_rule rule;       // all zero: greedy
+  const mgl_logit_edit *edits;  // [edit_count] before the first token; copied
+  uint32_t edit_count;
   const int32_t *stop_ids;
   uint32_t stop_count;  // at most MGL_CUDA_MAX_STOP_IDS
 } mgl_cuda_request;
 
+typedef struct mgl_cuda_token {
+  uint32_t request;
+  int32_t token;
+  mgl_cuda_sequence_state state;      // RUNNING, or STOPPED or LENGTH with the request's last one
+  const mgl_cuda_logprobs *logprobs;  // NULL unless asked for; until the callback returns
+} mgl_cuda_token;
+
 // Called on the thread that runs the job, while the GPU computes: once per generated token, in
-// order for each request. state: RUNNING, or STOPPED or LENGTH with the request's last one.
-typedef void mgl_cuda_token_callback(void *context, uint32_t request, int32_t token,
-                                     mgl_cuda_sequence_state state);
+// order for each request.
+typedef void mgl_cuda_token_callback(void *context, const mgl_cuda_token *token);
 
 // What a job left behind. Filled in as far as it got also when it failed.
 typedef struct mgl_cuda_outcome {

@@ -1,5 +1,6 @@
 // Inside of a GPU program: shared by cuda_program.c, cuda_upload.c, cuda_launch.c, cuda_state.c,
-// cuda_fault.c, cuda_trace.c and cuda_look.c only, and tests/gpu/hops.c, which empties ops.
+// cuda_sampling.c, cuda_fault.c, cuda_trace.c and cuda_look.c only, and tests/gpu/hops.c, which
+// empties ops.
 #ifndef MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 #define MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 
@@ -31,8 +32,14 @@ struct mgl_cuda_program {
   int32_t *host_tokens;       // pinned: [sequences, tokens_per_sequence]
   mgl_cu_ptr host_tokens_at;  // as the device sees it
   uint64_t *fault_word;       // pinned
-  int32_t *staged;            // [sequences, tokens_per_sequence] prompts on their way
-  bool compiled;              // some device code was not in the cache
+  mgl_cu_ptr edits;           // [edit_capacity] of the requests of a job, one after the other
+  size_t edit_capacity;
+  mgl_cuda_logprobs *logprobs;  // pinned: [logprob_capacity] the same
+  mgl_cu_ptr logprobs_at;       // as the device sees it
+  size_t logprob_capacity;
+  size_t first_logprobs[MGL_CUDA_MAX_SEQUENCES];  // of each request of the job
+  int32_t *staged;  // [sequences, tokens_per_sequence] prompts on their way
+  bool compiled;    // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];
   bool chosen;  // some ops are left out: launches take activations as they are
   bool lost;    // a launch did not end: its memory must stay
@@ -72,6 +79,12 @@ typedef struct mgl_cuda_start {
 } mgl_cuda_start;
 
 void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start);
+
+// Gives the slots of a job in the image their rules, and memory for what these ask for
+// (cuda_sampling.c).
+mgl_status mgl_cuda_sampling_prepare(mgl_cuda_program *p, const mgl_cuda_generate *job,
+                                     mgl_error *err);
+void mgl_cuda_sampling_release(mgl_cuda_program *p);
 
 // An activation of a graph with room for `count` elements (cuda_program.c).
 typedef struct mgl_cuda_place {

@@ -193,13 +193,13 @@ test_run() {
 test_generation_config() {
   local folder
   folder=$(copy_demo generation_keys generation_config.json)
-  printf '{"min_p": 0.1, "num_beams": 2, "suppress_tokens": [], "max_new_tokens": 7}' \
+  printf '{"typical_p": 0.1, "num_beams": 2, "suppress_tokens": [], "max_new_tokens": 7}' \
     >"$folder/generation_config.json"
   run run "$folder" -p "Once upon a time"
   check_status "generation_config.json" 0
   check_has "generation_config.json" "$err" "generated: 7 tokens"
   check_has "generation_config.json" "$err" \
-    "megalith: note: not applied of the model's generation_config.json: min_p, num_beams"
+    "megalith: note: not applied of the model's generation_config.json: typical_p, num_beams"
   check_equal "generation_config.json: lines on standard error" 2 "$(wc -l <"$err")"
   run run "$folder" -p "Once upon a time" -n 9
   check_has "-n over max_new_tokens" "$err" "generated: 9 tokens"

@@ -38,6 +38,7 @@ static void check_generation(const mgl_generation *g, uint32_t vocab_size) {
     expect(g->eos_ids[i] >= 0 && g->eos_ids[i] < (int32_t)vocab_size);
   }
   expect(g->temperature >= 0 && g->top_p >= 0 && g->top_p <= 1);
+  expect(g->min_p >= 0 && g->min_p <= 1 && g->repetition_penalty > 0);
   expect(memchr(g->unapplied, 0, sizeof g->unapplied - 1) != NULL);
 }
 
@@ -53,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   } else {
     expect(err.text[0] != 0);
   }
-  generation = (mgl_generation){.temperature = 1, .top_p = 1};
+  generation = (mgl_generation){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
   if (mgl_generation_parse(text, bytes, "fuzz", 1000, &generation, &err) == MGL_OK) {
     check_generation(&generation, 1000);
   }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "batch/sampling.h"
 #include "gpu/gpu_bench.h"
 
 enum {
@@ -357,12 +358,10 @@ static void check_border(contract *c, uint32_t border) {
 
 // --- whole jobs ----------------------------------------------------------------------------------
 
-static void on_token(void *context, uint32_t request, int32_t token,
-                     mgl_cuda_sequence_state state) {
-  answer *a = &((job_answers *)context)->of[request];
-  (void)state;
+static void on_token(void *context, const mgl_cuda_token *token) {
+  answer *a = &((job_answers *)context)->of[token->request];
   if (a->count < MOST_NEW) {
-    a->tokens[a->count] = token;
+    a->tokens[a->count] = token->token;
   }
   a->count++;
 }
@@ -374,10 +373,12 @@ static mgl_cuda_request request_of(const contract *c, uint32_t i) {
                               .prompt_count = i == 0 ? PROMPT : OTHER_FIRST + OTHER_STEP * (i - 1),
                               .max_new_tokens = MOST_NEW - i};
   if (i % 2 == 1) {
-    request.temperature = 0.8f;
-    request.top_k = i % 4 == 1 ? 40 : 0;
-    request.top_p = i % 3 == 0 ? 0.9f : 1;
-    request.seed = 1000 + i;
+    mgl_sampling sampling = {.temperature = 0.8,
+                             .top_k = i % 4 == 1 ? 40 : 0,
+                             .top_p = i % 3 == 0 ? 0.9 : 1,
+                             .presence_penalty = i % 5 == 0 ? 0.5 : 0,
+                             .seed = 1000 + i};
+    request.rule = mgl_sampling_rule_of(&sampling, request.prompt_count);
   }
   return request;
 }

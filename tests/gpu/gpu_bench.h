@@ -79,6 +79,7 @@ void gpu_write_trace(mgl_cuda_program *program, const char *path);
 
 void gpu_smoke_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_run(gpu_bench *bench, int count, char **arguments);
+void gpu_sampling_run(gpu_bench *bench, int count, char **arguments);
 void gpu_planner_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_range(gpu_bench *bench, int count, char **arguments);  // of ops, with KEY=VALUEs
 void gpu_speed_run(gpu_bench *bench, int count, char **arguments);

@@ -5,12 +5,10 @@
 #include "base/alloc.h"
 #include "gpu/gpu_bench.h"
 
-static void on_token(void *context, uint32_t request, int32_t token,
-                     mgl_cuda_sequence_state state) {
+static void on_token(void *context, const mgl_cuda_token *token) {
   gpu_measured *m = context;
-  (void)state;
-  m->hash ^=
-      ((uint64_t)(uint32_t)token + request * UINT64_C(1000003) + 1) * UINT64_C(0x9E3779B97F4A7C15);
+  m->hash ^= ((uint64_t)(uint32_t)token->token + token->request * UINT64_C(1000003) + 1) *
+             UINT64_C(0x9E3779B97F4A7C15);
   m->hash = m->hash << 1 | m->hash >> 63;
 }
 

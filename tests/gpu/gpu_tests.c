@@ -2,6 +2,8 @@
 // no GPU here (skipped).
 //   gpu_tests smoke [MODEL...]    tokens and logits against the CPU (default: tiny)
 //   gpu_tests ops [MODEL...]      every op's result against the CPU (default: tiny)
+//   gpu_tests sampling [MODEL...] every token and log probability against the host's sampler
+//                                 (default: tiny, wide, bias), and what sampling costs
 //   gpu_tests planner             the planner decides as on the host; what a plan takes
 //   gpu_tests ops model=MODEL [from=OP] [to=OP] [tokens=N] [context=N] [alone=1] [inputs=random]
 //                 [seed=N]        some ops through the whole pipeline, the others left out
@@ -95,17 +97,12 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*run)(gpu_bench *bench, int count, char **arguments);
-  } parts[] = {{"smoke", gpu_smoke_run},
-               {"ops", gpu_ops_run},
-               {"planner", gpu_planner_run},
-               {"faults", gpu_faults_run},
-               {"reference", gpu_reference_run},
-               {"contract", gpu_contract_run},
-               {"soak", gpu_soak_run},
-               {"memcheck", gpu_memcheck_run},
-               {"speed", gpu_speed_run},
-               {"ablations", gpu_ablations_run},
-               {"hops", gpu_hops_run}};
+  } parts[] = {{"smoke", gpu_smoke_run},         {"ops", gpu_ops_run},
+               {"sampling", gpu_sampling_run},   {"planner", gpu_planner_run},
+               {"faults", gpu_faults_run},       {"reference", gpu_reference_run},
+               {"contract", gpu_contract_run},   {"soak", gpu_soak_run},
+               {"memcheck", gpu_memcheck_run},   {"speed", gpu_speed_run},
+               {"ablations", gpu_ablations_run}, {"hops", gpu_hops_run}};
   gpu_bench bench = {0};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {

@@ -93,14 +93,12 @@ typedef struct generated {
   mgl_cuda_sequence_state state;
 } generated;
 
-static void on_token(void *context, uint32_t request, int32_t token,
-                     mgl_cuda_sequence_state state) {
+static void on_token(void *context, const mgl_cuda_token *token) {
   generated *g = context;
-  (void)request;
   if (g->count < GENERATE) {
-    g->tokens[g->count++] = token;
+    g->tokens[g->count++] = token->token;
   }
-  g->state = state;
+  g->state = token->state;
 }
 
 static void generate(sides *s, generated *out) {

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "batch/sampling.h"
 #include "gpu/gpu_bench.h"
 
 enum {
@@ -74,11 +75,9 @@ typedef struct token_hash {
   uint64_t of[SEQUENCES];
 } token_hash;
 
-static void on_token(void *context, uint32_t request, int32_t token,
-                     mgl_cuda_sequence_state state) {
-  uint64_t *hash = &((token_hash *)context)->of[request];
-  (void)state;
-  *hash = (*hash ^ (uint32_t)token) * UINT64_C(0x100000001b3) + 1;
+static void on_token(void *context, const mgl_cuda_token *token) {
+  uint64_t *hash = &((token_hash *)context)->of[token->request];
+  *hash = (*hash ^ (uint32_t)token->token) * UINT64_C(0x100000001b3) + 1;
 }
 
 // The hash of all tokens in *hash, iterations in *iterations.
@@ -94,13 +93,16 @@ static mgl_status launch(soak *s, const workload *w, const mgl_cuda_launch_optio
       prompts[i][j] = gpu_model_token(s->model, i * 1000 + j);
     }
     bool sampled = w->sampled && i % 2 == 0;
-    requests[i] = (mgl_cuda_request){.prompt = prompts[i],
-                                     .prompt_count = count,
-                                     .max_new_tokens = w->generate,
-                                     .temperature = sampled ? 0.9f : 0,
-                                     .top_k = sampled && i % 4 == 0 ? 50 : 0,
-                                     .top_p = sampled ? 0.95f : 1,
-                                     .seed = i};
+    mgl_sampling sampling = {.temperature = 0.9,
+                             .top_k = i % 4 == 0 ? 50 : 0,
+                             .top_p = 0.95,
+                             .frequency_penalty = i % 8 == 0 ? 0.1 : 0,
+                             .seed = i};
+    requests[i] = (mgl_cuda_request){
+        .prompt = prompts[i], .prompt_count = count, .max_new_tokens = w->generate};
+    if (sampled) {
+      requests[i].rule = mgl_sampling_rule_of(&sampling, count);
+    }
   }
   mgl_cuda_generate job = {.requests = requests,
                            .request_count = w->requests,

@@ -263,6 +263,30 @@ static void device_plan(mgl_cuda_run *run, uint64_t iteration) {
                            &run->plans[(iteration + 1) & 1]);
 }
 
+// The token before this one joins the edits, and the host hears what it asked for.
+static void device_sampling(mgl_cuda_sequence *s, int32_t token) {
+  assert_int_equal(s->takes_row, s->rule.flags);
+  if ((s->rule.flags & MGL_SAMPLING_COUNTS) != 0 && s->token_count > s->prompt_count) {
+    uint32_t i = 0;
+    while (i < s->edit_count && s->edits[i].token != s->tokens[s->token_count - 1]) {
+      i++;
+    }
+    if (i == s->edit_count) {
+      s->edits[s->edit_count++] = (mgl_logit_edit){.token = s->tokens[s->token_count - 1]};
+    }
+    s->edits[i].marks += MGL_EDIT_GENERATED;
+  }
+  if ((s->rule.flags & MGL_SAMPLING_LOGPROBS) != 0) {
+    mgl_cuda_logprobs *to = &s->host_logprobs[s->token_count - s->prompt_count];
+    *to = (mgl_cuda_logprobs){
+        .mass = UINT64_C(2) << MGL_WEIGHT_BITS, .largest = 1, .logit = -(float)token};
+    for (uint32_t i = 0; i < s->rule.top_logprobs; i++) {
+      to->top[i].token = token + (int32_t)i;
+      to->top[i].logit = -(float)i;
+    }
+  }
+}
+
 static void device_sample(mgl_cuda_run *run, uint64_t iteration) {
   const mgl_cuda_plan *plan = &run->plans[iteration & 1];
   for (uint32_t i = 0; i < plan->logit_row_count; i++) {
@@ -278,6 +302,7 @@ static void device_sample(mgl_cuda_run *run, uint64_t iteration) {
       continue;
     }
     int32_t token = fake_cuda_token(slot, s->token_count);
+    device_sampling(s, token);
     s->tokens[s->token_count] = token;
     s->host_tokens[s->token_count++] = token;
     for (uint32_t j = 0; j < s->stop_count; j++) {

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "batch/sampling_rule.h"
 #include "runtime/protocol.h"
 
 #ifdef __CUDACC__
@@ -180,6 +181,18 @@ typedef enum mgl_cuda_sequence_state {
   MGL_CUDA_SEQUENCE_NOT_FINITE,  // its logits are NaN or infinite
 } mgl_cuda_sequence_state;
 
+// How likely the model finds a token and its alternatives, in pinned host memory: logits, and the
+// sum of all weights at temperature 1 (mgl_logprob).
+typedef struct mgl_cuda_logprobs {
+  uint64_t mass;
+  float largest;  // of all logits
+  float logit;    // of the token
+  struct {
+    int32_t token;
+    float logit;
+  } top[MGL_MAX_TOP_LOGPROBS];  // the likeliest, most likely first; as many as the rule asks for
+} mgl_cuda_logprobs;
+
 // A sequence slot. Its pages are reserved before the launch.
 typedef struct mgl_cuda_sequence {
   uint32_t state;           // mgl_cuda_sequence_state
@@ -187,15 +200,17 @@ typedef struct mgl_cuda_sequence {
   uint32_t computed_count;  // tokens whose K and V are in the cache once the planned iterations ran
   uint32_t prompt_count;
   uint32_t max_tokens;
-  uint32_t top_k;     // 0: off
-  float temperature;  // 0: greedy
-  float top_p;        // 1: off
-  uint64_t seed;
-  int32_t *tokens;       // [max_tokens] in device memory
-  int32_t *host_tokens;  // the same in pinned host memory, -1 where nothing was sampled; or NULL
+  uint32_t takes_row;   // not 0: its token is not just the largest logit, or is wanted with more
+  uint32_t edit_count;  // tokens that were generated in this launch join, but for the latest one
   uint32_t stop_count;
+  int32_t *host_tokens;  // `tokens` in pinned host memory, -1 where nothing was sampled; or NULL
+  int32_t *tokens;       // [max_tokens] in device memory
+  mgl_sampling_rule rule;
+  mgl_logit_edit *edits;  // [edit_count], with room for all that may join; or NULL
+  mgl_cuda_logprobs
+      *host_logprobs;  // [max_tokens - prompt_count] of generated tokens, in pinned
+                       // host memory, each complete before its token is there; or NULL
   int32_t stop_ids[MGL_CUDA_MAX_STOP_IDS];
-  uint32_t padding;
 } mgl_cuda_sequence;
 
 // How a task of the launch is made to fail, to test the fault path.

@@ -12,6 +12,7 @@
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
 #include "kernels/cuda/tasks_linear_one.cuh"
+#include "kernels/cuda/tasks_sample.cuh"
 #include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/worker.cuh"
 
@@ -33,6 +34,7 @@ static_assert(sizeof(mgl_cuda_op) == MGL_HOST_BYTES_OP, "the host's layout");
 static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout");
 static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
 static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
+static_assert(sizeof(mgl_cuda_logprobs) == MGL_HOST_BYTES_LOGPROBS, "the host's layout");
 static_assert(sizeof(mgl_cuda_trace) == MGL_HOST_BYTES_TRACE, "the host's layout");
 static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
 

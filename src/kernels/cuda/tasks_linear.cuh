@@ -14,6 +14,7 @@
 #ifndef MGL_KERNELS_CUDA_TASKS_LINEAR_CUH
 #define MGL_KERNELS_CUDA_TASKS_LINEAR_CUH
 
+#include "kernels/cuda/logit_row.cuh"
 #include "kernels/cuda/page_stream.cuh"
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/worker.cuh"

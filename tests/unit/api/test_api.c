@@ -492,6 +492,92 @@ static void sampling_is_of_the_request_alone(void **state) {
   megalith_engine_destroy(engine);
 }
 
+typedef struct told {
+  double logprobs[8];
+  double best[8];
+  uint32_t count;
+} told;
+
+static void note_logprobs(void *context, megalith_request *request, const megalith_output *output) {
+  told *t = context;
+  (void)request;
+  assert_true(output->token >= 0 && t->count < 8);
+  assert_int_equal(output->top_count, 3);
+  t->logprobs[t->count] = output->logprob;
+  t->best[t->count++] = output->top[0].logprob;
+}
+
+// Log probabilities come with outputs and results; biases, penalties and least tokens do what they
+// say.
+static void what_sampling_asks_for_is_done(void **state) {
+  megalith_engine *engine = create((megalith_engine_options){0});
+  const megalith_logit_bias bias = {.token = 300, .value = 100};
+  const megalith_sampling biased = {.size = sizeof biased, .biases = &bias, .bias_count = 1};
+  const megalith_sampling never_twice = {
+      .size = sizeof never_twice, .repetition_penalty = 100, .presence_penalty = 2};
+  const megalith_sampling wordy = {.size = sizeof wordy, .logprobs = true, .top_logprobs = 3};
+  megalith_sampling patient = {.size = sizeof patient};
+  told t = {0};
+  (void)state;
+  megalith_request *requests[] = {
+      submit(engine,
+             (megalith_request_options){.text = "Once", .sampling = &biased, .max_new_tokens = 4}),
+      submit(engine,
+             (megalith_request_options){
+                 .text = "Once", .sampling = &never_twice, .max_new_tokens = 30}),
+      submit(engine, (megalith_request_options){.text = "Once",
+                                                .sampling = &wordy,
+                                                .max_new_tokens = 8,
+                                                .ignore_model_stops = true,
+                                                .on_output = note_logprobs,
+                                                .context = &t}),
+  };
+  run(engine);
+  const megalith_result *result = megalith_request_result(requests[0]);
+  assert_int_equal(result->token_count, 4);
+  assert_null(result->logprobs);
+  for (size_t i = 0; i < 4; i++) {
+    assert_int_equal(result->tokens[i], 300);
+  }
+  result = megalith_request_result(requests[1]);
+  for (size_t i = 0; i < result->token_count; i++) {
+    for (size_t j = 0; j < i; j++) {
+      assert_int_not_equal(result->tokens[i], result->tokens[j]);
+    }
+  }
+  result = megalith_request_result(requests[2]);
+  assert_int_equal(t.count, 8);
+  assert_int_equal(result->top_count, 3);
+  for (size_t i = 0; i < 8; i++) {
+    const megalith_output *output = megalith_request_next(requests[2], 0);
+    assert_true(output->logprob == t.logprobs[i] && result->logprobs[i] == t.logprobs[i]);
+    assert_true(t.logprobs[i] == t.best[i] && t.best[i] <= 0);  // greedy
+    assert_int_equal(output->top[0].token, output->token);
+    assert_int_equal(result->top[i * 3].token, result->tokens[i]);
+    assert_true(result->top[i * 3 + 2].logprob <= result->top[i * 3 + 1].logprob);
+  }
+  // A stop token waits.
+  const int32_t stop = result->tokens[0];
+  megalith_request_options ask = {.text = "Once",
+                                  .sampling = &patient,
+                                  .max_new_tokens = 8,
+                                  .ignore_model_stops = true,
+                                  .stop_tokens = &stop,
+                                  .stop_token_count = 1};
+  for (uint32_t least = 0; least < 6; least += 5) {
+    patient.min_new_tokens = least;
+    megalith_request *request = submit(engine, ask);
+    run(engine);
+    assert_true(megalith_request_result(request)->token_count > least);
+    assert_true(least > 0 || megalith_request_result(request)->token_count == 1);
+    megalith_request_release(request);
+  }
+  for (size_t i = 0; i < 3; i++) {
+    megalith_request_release(requests[i]);
+  }
+  megalith_engine_destroy(engine);
+}
+
 static void a_paused_request_gives_its_pages_away(void **state) {
   // Pages for one long request at a time.
   megalith_engine *engine = create((megalith_engine_options){.kv_tokens = 96});
@@ -640,6 +726,8 @@ static void hostile_requests_are_refused(void **state) {
   const megalith_message half = {.role = "user"};
   const megalith_sampling cold = {.size = sizeof cold, .temperature = -1};
   const megalith_sampling unsized = {.temperature = 1};
+  const megalith_sampling no_list = {.size = sizeof no_list, .bias_count = 2};
+  const megalith_sampling many = {.size = sizeof many, .logprobs = true, .top_logprobs = 21};
   (void)state;
   megalith_request_options two = {.text = "x", .tokens = good, .token_count = 2};
   refuse(engine, two, MEGALITH_ERROR_ARGUMENT,
@@ -668,6 +756,10 @@ static void hostile_requests_are_refused(void **state) {
          MEGALITH_ERROR_LIMIT, "messages: expected at most 65536, found 70000");
   refuse(engine, (megalith_request_options){.text = "x", .sampling = &cold},
          MEGALITH_ERROR_ARGUMENT, "temperature");
+  refuse(engine, (megalith_request_options){.text = "x", .sampling = &no_list},
+         MEGALITH_ERROR_ARGUMENT, "logit biases: expected 2, found NULL");
+  refuse(engine, (megalith_request_options){.text = "x", .sampling = &many}, MEGALITH_ERROR_LIMIT,
+         "log probabilities: expected at most 20, found 21");
   refuse(engine, (megalith_request_options){.text = "x", .sampling = &unsized},
          MEGALITH_ERROR_ARGUMENT, "expected size to be sizeof(megalith_sampling), found 0");
   refuse(engine, (megalith_request_options){.size = 4, .text = "x"}, MEGALITH_ERROR_ARGUMENT,
@@ -905,6 +997,7 @@ int main(void) {
       cmocka_unit_test(a_run_that_is_stopped_loses_nothing),
       cmocka_unit_test(requests_end_where_they_are_told_to),
       cmocka_unit_test(sampling_is_of_the_request_alone),
+      cmocka_unit_test(what_sampling_asks_for_is_done),
       cmocka_unit_test(a_paused_request_gives_its_pages_away),
       cmocka_unit_test(prompts_that_begin_alike_share_memory),
       cmocka_unit_test(requests_outlive_their_engine),

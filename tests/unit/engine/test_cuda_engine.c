@@ -85,12 +85,14 @@ static uint32_t submit(bed *b, uint32_t prompt_count, uint32_t max_new_tokens, i
   return number;
 }
 
-static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool on_token(void *context, const mgl_generated_token *token) {
   bed *b = context;
+  uint32_t request = token->request;
   assert_int_equal(b->reasons[request], MGL_FINISH_NONE);
   assert_true(b->counts[request] < MAX_TOKENS);
-  b->tokens[request][b->counts[request]++] = token;
-  b->reasons[request] = reason;
+  b->tokens[request][b->counts[request]++] = token->token;
+  b->reasons[request] = token->finish;
+  return true;
 }
 
 static bool on_iteration(void *context, const mgl_iteration *iteration) {
@@ -312,6 +314,110 @@ static void texts_are_scored(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
+// --- what is asked of sampling -------------------------------------------------------------------
+
+typedef struct asked {
+  uint32_t logprobs;  // tokens that had some
+  uint32_t tokens;
+  uint32_t most;  // of request 1, after which the callback ends it
+} asked;
+
+// The fake device's log probabilities: half of what exp(logit - 1) says.
+static bool check_logprobs(void *context, const mgl_generated_token *token) {
+  asked *a = context;
+  a->tokens++;
+  if (token->request % 2 == 0) {
+    assert_true(isnan(token->logprob) && token->top_count == 0);
+    return true;
+  }
+  a->logprobs++;
+  assert_true(fabs(token->logprob - (-token->token - 1 - log(2))) < 1e-9);
+  assert_int_equal(token->top_count, 3);
+  for (uint32_t i = 0; i < 3; i++) {
+    assert_int_equal(token->top[i].token, token->token + (int32_t)i);
+    assert_true(fabs(token->top[i].logprob - (-(double)i - 1 - log(2))) < 1e-9);
+  }
+  assert_true(a->most == 0 || a->logprobs <= a->most);
+  return a->most == 0 || a->logprobs < a->most;
+}
+
+static void submit_sampling(mgl_engine *engine, const mgl_sampling *sampling) {
+  static const int32_t prompt[] = {5, 7, 5, 9};
+  mgl_error err = {0};
+  uint32_t number = 0;
+  mgl_request request = {
+      .prompt = prompt, .prompt_count = 4, .max_new_tokens = 6, .sampling = *sampling};
+  if (mgl_engine_submit(engine, &request, &number, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+}
+
+// Tokens of a slot's edits: those of the prompt, the bias, and what was generated but the last one.
+static void check_device_edits(uint32_t slot, uint32_t generated) {
+  const mgl_cuda_sequence *s = &fake.run->sequences[slot];
+  assert_int_equal(s->edit_count, 4 + generated - 1);
+  for (uint32_t i = 0; i < s->edit_count; i++) {
+    const mgl_logit_edit *e = &s->edits[i];
+    bool in_prompt = e->token == 5 || e->token == 7 || e->token == 9;
+    bool biased = e->token == 400;
+    assert_int_equal((e->marks & MGL_EDIT_IN_PROMPT) != 0, in_prompt);
+    assert_true(e->bias == (biased ? 2.5f : 0));
+    assert_int_equal(e->marks / MGL_EDIT_GENERATED, in_prompt || biased ? 0 : 1);
+  }
+}
+
+static void sampling_reaches_the_device(void **state) {
+  (void)state;
+  static bed b;
+  static const mgl_logit_bias bias = {.token = 400, .value = 2.5f};
+  static const mgl_sampling penalised = {.temperature = 0.5,
+                                         .top_p = 0.9,
+                                         .repetition_penalty = 1.5,
+                                         .biases = &bias,
+                                         .bias_count = 1};
+  static const mgl_sampling wordy = {.top_p = 1, .logprobs = true, .top_logprobs = 3};
+  mgl_error err = {0};
+  open_bed(&b, (mgl_engine_options){0});
+  for (int round = 0; round < 2; round++) {  // the second time with more of both
+    asked a = {0};
+    for (int i = 0; i < 1 + round; i++) {
+      submit_sampling(b.engine, &penalised);
+      submit_sampling(b.engine, &wordy);
+    }
+    assert_int_equal(mgl_engine_run(b.engine, check_logprobs, NULL, &a, &err), MGL_OK);
+    assert_int_equal(a.tokens, 12 * (1 + round));
+    assert_int_equal(a.logprobs, 6 * (1 + round));
+    const mgl_cuda_sequence *s = fake.run->sequences;
+    assert_true(s[0].rule.inverse == 2 && s[0].rule.repetition_penalty == 1.5f);
+    assert_true(s[0].takes_row != 0 && s[1].takes_row != 0);
+    assert_true(s[1].edits == NULL && s[0].host_logprobs == NULL);
+    for (uint32_t i = 0; i < 1u + (uint32_t)round; i++) {
+      check_device_edits(2 * i, 6);
+    }
+  }
+  // A callback that wants no more: what the device goes on to generate is not heard of.
+  asked a = {.most = 2};
+  submit_sampling(b.engine, &penalised);
+  submit_sampling(b.engine, &wordy);
+  assert_int_equal(mgl_engine_run(b.engine, check_logprobs, NULL, &a, &err), MGL_OK);
+  assert_int_equal(a.logprobs, 2);
+  assert_false(mgl_engine_has_work(b.engine));
+  // Single steps, whose tokens the host samples, and then a launch that goes on with their counts.
+  submit_sampling(b.engine, &penalised);
+  a = (asked){0};
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(mgl_engine_step(b.engine, check_logprobs, &a, NULL, &err), MGL_OK);
+  }
+  assert_int_equal(mgl_engine_run(b.engine, check_logprobs, NULL, &a, &err), MGL_OK);
+  assert_int_equal(a.tokens, 6);
+  uint32_t counted = 0;
+  for (uint32_t i = 0; i < fake.run->sequences[0].edit_count; i++) {
+    counted += fake.run->sequences[0].edits[i].marks / MGL_EDIT_GENERATED;
+  }
+  assert_int_equal(counted, 5);
+  close_bed(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(requests_go_through_launches),
@@ -320,6 +426,7 @@ int main(void) {
       cmocka_unit_test(a_stopped_run_leaves_the_rest_waiting),
       cmocka_unit_test(failures_are_those_of_the_cpu),
       cmocka_unit_test(texts_are_scored),
+      cmocka_unit_test(sampling_reaches_the_device),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

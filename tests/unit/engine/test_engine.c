@@ -52,13 +52,15 @@ typedef struct results {
   mgl_finish_reason reasons[REQUESTS];
 } results;
 
-static void collect(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool collect(void *context, const mgl_generated_token *token) {
   results *r = context;
+  uint32_t request = token->request;
   assert_true(request < REQUESTS);
   assert_int_equal(r->reasons[request], MGL_FINISH_NONE);  // nothing comes after the last token
   assert_true(r->counts[request] < MOST_NEW);
-  r->tokens[request][r->counts[request]++] = token;
-  r->reasons[request] = reason;
+  r->tokens[request][r->counts[request]++] = token->token;
+  r->reasons[request] = token->finish;
+  return true;
 }
 
 // Request i: its own prompt, length, sampling and stop token.
@@ -171,11 +173,10 @@ static void cancelled_requests_free_their_pages(void **state) {
   mgl_runner_destroy(runner);
 }
 
-static void ignore(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool ignore(void *context, const mgl_generated_token *token) {
   (void)context;
-  (void)request;
   (void)token;
-  (void)reason;
+  return true;
 }
 
 static mgl_engine *make_engine(mgl_runner *runner, bool prefix_cache) {
@@ -497,8 +498,142 @@ static void allocation_failures_are_reported(void **state) {
   assert_true(n > 50);
 }
 
+// --- what is asked of sampling -------------------------------------------------------------------
+
+typedef struct heard {
+  uint32_t request;
+  uint32_t count;
+  int32_t tokens[MOST_NEW];
+  double logprobs[MOST_NEW];
+  uint32_t top_counts[MOST_NEW];
+  mgl_token_logprob top[MOST_NEW][MGL_MAX_TOP_LOGPROBS];
+  mgl_finish_reason finish;
+  uint32_t most;  // the callback wants no more tokens than these
+} heard;
+
+static bool hear(void *context, const mgl_generated_token *token) {
+  heard *h = context;
+  assert_int_equal(token->request, h->request);
+  assert_int_equal(h->finish, MGL_FINISH_NONE);
+  assert_true(h->count < h->most);
+  h->tokens[h->count] = token->token;
+  h->logprobs[h->count] = token->logprob;
+  h->top_counts[h->count] = token->top_count;
+  memcpy(h->top[h->count++], token->top, token->top_count * sizeof *token->top);
+  h->finish = token->finish;
+  return h->count < h->most;
+}
+
+static void generate(mgl_engine *engine, const mgl_request *like, heard *h) {
+  static const int32_t prompt[] = {3, 14, 15, 92, 65, 35};
+  mgl_request request = *like;
+  mgl_error err = {0};
+  uint32_t most = h->most;
+  memset(h, 0, sizeof *h);
+  h->most = most;
+  request.prompt = prompt;
+  request.prompt_count = 6;
+  if (mgl_engine_submit(engine, &request, &h->request, &err) != MGL_OK ||
+      mgl_engine_run(engine, hear, NULL, h, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  assert_false(mgl_engine_has_work(engine));
+}
+
+// Log probabilities come with each token, the chosen one's is among the likeliest, and asking for
+// them changes no token.
+static void log_probabilities_come_with_tokens(mgl_engine *engine) {
+  static heard plain, asked;
+  mgl_request request = {.max_new_tokens = 20, .sampling = {.temperature = 0.8, .top_p = 1}};
+  plain.most = asked.most = MOST_NEW;
+  generate(engine, &request, &plain);
+  request.sampling.logprobs = true;
+  request.sampling.top_logprobs = 20;
+  generate(engine, &request, &asked);
+  assert_memory_equal(plain.tokens, asked.tokens, sizeof plain.tokens);
+  for (uint32_t i = 0; i < 20; i++) {
+    double mass = 0;
+    assert_true(isnan(plain.logprobs[i]) && plain.top_counts[i] == 0);
+    assert_int_equal(asked.top_counts[i], 20);
+    for (uint32_t j = 0; j < 20; j++) {
+      mass += exp(asked.top[i][j].logprob);
+      assert_true(j == 0 || asked.top[i][j].logprob <= asked.top[i][j - 1].logprob);
+      if (asked.top[i][j].token == asked.tokens[i]) {
+        assert_true(asked.top[i][j].logprob == asked.logprobs[i]);
+      }
+    }
+    assert_true(mass <= 1 + 1e-6 && asked.logprobs[i] <= asked.top[i][0].logprob);
+  }
+}
+
+static void penalties_change_what_is_generated(mgl_engine *engine) {
+  static heard h;
+  h.most = MOST_NEW;
+  // As strong as it gets: nothing comes twice.
+  mgl_request request = {
+      .max_new_tokens = MOST_NEW,
+      .sampling = {.top_p = 1, .presence_penalty = 2, .repetition_penalty = 100}};
+  generate(engine, &request, &h);
+  for (uint32_t i = 0; i < h.count; i++) {
+    for (uint32_t j = 0; j < i; j++) {
+      assert_int_not_equal(h.tokens[i], h.tokens[j]);
+    }
+  }
+  // A bias decides alone.
+  mgl_logit_bias bias = {.token = 77, .value = 100};
+  request.sampling = (mgl_sampling){.temperature = 1, .top_p = 1, .biases = &bias, .bias_count = 1};
+  generate(engine, &request, &h);
+  for (uint32_t i = 0; i < h.count; i++) {
+    assert_int_equal(h.tokens[i], 77);
+  }
+}
+
+static void requests_end_when_they_should(mgl_engine *engine) {
+  static heard h;
+  h.most = MOST_NEW;
+  mgl_request request = {.max_new_tokens = 20, .sampling = {.top_p = 1}};
+  generate(engine, &request, &h);
+  assert_true(h.count == 20 && h.finish == MGL_FINISH_LENGTH);
+  int32_t stop = h.tokens[0];
+  request.stop_ids = &stop;
+  request.stop_count = 1;
+  generate(engine, &request, &h);
+  assert_true(h.count == 1 && h.finish == MGL_FINISH_STOP);
+  request.sampling.min_tokens = 5;
+  generate(engine, &request, &h);
+  assert_true(h.count > 5);
+  for (uint32_t i = 0; i < 5; i++) {
+    assert_int_not_equal(h.tokens[i], stop);
+  }
+  request.stop_count = 0;
+  h.most = 7;  // and when the callback says so
+  generate(engine, &request, &h);
+  assert_true(h.count == 7 && h.finish == MGL_FINISH_NONE);
+  request.sampling.min_tokens = 21;
+  mgl_error err = {0};
+  static const int32_t prompt = 1;
+  request.prompt = &prompt;
+  request.prompt_count = 1;
+  assert_int_equal(mgl_engine_submit(engine, &request, &h.request, &err), MGL_ERR_ARGUMENT);
+  assert_non_null(strstr(err.text, "min tokens"));
+}
+
+static void sampling_does_what_is_asked(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_runner *runner = make_runner(1, 0);
+  mgl_engine *engine = NULL;
+  assert_int_equal(mgl_engine_create(runner, &(mgl_engine_options){0}, &engine, &err), MGL_OK);
+  log_probabilities_come_with_tokens(engine);
+  penalties_change_what_is_generated(engine);
+  requests_end_when_they_should(engine);
+  mgl_engine_destroy(engine);
+  mgl_runner_destroy(runner);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(sampling_does_what_is_asked),
       cmocka_unit_test(a_batch_gives_what_each_request_gives_alone),
       cmocka_unit_test(cancelled_requests_free_their_pages),
       cmocka_unit_test(a_million_cancelled_requests_leave_nothing),

@@ -44,11 +44,12 @@ static void before_plan(void *context) {
   }
 }
 
-static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool on_token(void *context, const mgl_generated_token *token) {
   bed *b = context;
-  (void)reason;
+  uint32_t request = token->request;
   assert_true(request < MOST && b->counts[request] < NEW);
-  b->tokens[request][b->counts[request]++] = token;
+  b->tokens[request][b->counts[request]++] = token->token;
+  return true;
 }
 
 static void open_bed(bed *b, uint32_t sequences, uint64_t pool_tokens, mgl_mode mode) {

@@ -98,15 +98,16 @@ static uint32_t submit(mgl_engine *engine, uint32_t i) {
   return number;
 }
 
-static void collect(void *context, uint32_t number, int32_t token, mgl_finish_reason reason) {
+static bool collect(void *context, const mgl_generated_token *token) {
   (void)context;
-  uint32_t request = w.requests[number];
+  uint32_t request = w.requests[token->request];
   answer *a = &w.answers[request];
   assert_int_equal(a->reason, MGL_FINISH_NONE);
   assert_false(w.cancelled[request] || w.paused[request]);
   assert_true(a->count < MOST_NEW);
-  a->tokens[a->count++] = token;
-  a->reason = reason;
+  a->tokens[a->count++] = token->token;
+  a->reason = token->finish;
+  return true;
 }
 
 static void come(void) {

@@ -23,13 +23,12 @@ typedef struct output {
   mgl_error *err;
 } output;
 
-static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool on_token(void *context, const mgl_generated_token *token) {
   output *out = context;
-  (void)request;
-  (void)reason;
   if (out->status == MGL_OK) {
-    out->status = mgl_detokenizer_push(out->detokenizer, token, &out->text, out->err);
+    out->status = mgl_detokenizer_push(out->detokenizer, token->token, &out->text, out->err);
   }
+  return true;
 }
 
 static mgl_status generate(mgl_engine *engine, const mgl_token_list *prompt, output *out,

@@ -37,11 +37,10 @@ static uint64_t heap_bytes(void) {
   return info.uordblks + info.hblkhd;
 }
 
-static void ignore_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool ignore_token(void *context, const mgl_generated_token *token) {
   (void)context;
-  (void)request;
   (void)token;
-  (void)reason;
+  return true;
 }
 
 // Generates a few tokens, so that everything that is made at first use is made.

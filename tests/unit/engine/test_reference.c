@@ -237,15 +237,14 @@ typedef struct generated {
   size_t first_difference;  // continuation_count if none
 } generated;
 
-static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+static bool on_token(void *context, const mgl_generated_token *token) {
   generated *g = context;
-  (void)request;
-  (void)reason;
   assert_true(g->count < g->reference->continuation_count);
-  if (token != g->reference->continuation[g->count] && g->count < g->first_difference) {
+  if (token->token != g->reference->continuation[g->count] && g->count < g->first_difference) {
     g->first_difference = g->count;
   }
   g->count++;
+  return true;
 }
 
 // The whole engine, fed its own tokens: equal up to the first step that bf16 could turn.

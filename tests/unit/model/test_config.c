@@ -568,7 +568,8 @@ static void test_absent_and_null_differ(void **state) {
 // --- generation_config.json ----------------------------------------------------------------------
 
 static mgl_status parse_generation(const char *json, mgl_generation *out, mgl_error *err) {
-  *out = (mgl_generation){.eos_ids = {7}, .eos_count = 1, .temperature = 1, .top_p = 1};
+  *out = (mgl_generation){
+      .eos_ids = {7}, .eos_count = 1, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
   return mgl_generation_parse(json, strlen(json), "generation_config.json", 1000, out, err);
 }
 
@@ -581,13 +582,15 @@ static void test_generation(void **state) {
   assert_int_equal(g.eos_ids[0], 7);
   assert_int_equal(parse_generation("{\"eos_token_id\":[3,999],\"do_sample\":true,"
                                     "\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,"
-                                    "\"repetition_penalty\":1.1,\"pad_token_id\":5}",
+                                    "\"repetition_penalty\":1.1,\"pad_token_id\":5,"
+                                    "\"min_p\":0.05,\"min_new_tokens\":3}",
                                     &g, &err),
                    MGL_OK);
   assert_int_equal(g.eos_count, 2);
   assert_int_equal(g.eos_ids[1], 999);
   assert_true(g.do_sample && g.temperature == 0.6 && g.top_k == 20 && g.top_p == 0.95);
-  assert_string_equal(g.unapplied, "repetition_penalty");
+  assert_true(g.repetition_penalty == 1.1 && g.min_p == 0.05 && g.min_new_tokens == 3);
+  assert_string_equal(g.unapplied, "");
   assert_int_equal(parse_generation("{\"eos_token_id\":8}", &g, &err), MGL_OK);
   assert_int_equal(g.eos_count, 1);
   assert_int_equal(g.eos_ids[0], 8);
@@ -605,6 +608,7 @@ static void test_generation_defaults(void **state) {
   assert_int_equal(parse_generation("{\"do_sample\":false}", &g, &err), MGL_OK);
   assert_int_equal(g.top_k, 0);
   assert_int_equal(g.max_new_tokens, 0);
+  assert_true(g.repetition_penalty == 1 && g.min_p == 0 && g.min_new_tokens == 0);
   assert_int_equal(parse_generation("{\"max_new_tokens\":77}", &g, &err), MGL_OK);
   assert_int_equal(g.max_new_tokens, 77);
 }
@@ -613,7 +617,7 @@ static void test_generation_defaults(void **state) {
 static void test_generation_unapplied(void **state) {
   (void)state;
   static const char *const cases[][2] = {
-      {"{\"min_p\":0.05,\"typical_p\":0.9,\"num_beams\":4}", "min_p, typical_p, num_beams"},
+      {"{\"min_length\":5,\"typical_p\":0.9,\"num_beams\":4}", "typical_p, num_beams, min_length"},
       {"{\"suppress_tokens\":[1],\"bad_words_ids\":[[2]],\"stop_strings\":\"x\"}",
        "suppress_tokens, bad_words_ids, stop_strings"},
       {"{\"penalty_alpha\":0.6,\"eta_cutoff\":1e-3,\"encoder_repetition_penalty\":2}",
@@ -646,6 +650,9 @@ static void test_generation_refused(void **state) {
       {"{\"top_k\":1.5}", "top_k"},
       {"{\"top_p\":1.5}", "top_p"},
       {"{\"max_new_tokens\":0}", "max_new_tokens"},
+      {"{\"min_new_tokens\":-1}", "min_new_tokens"},
+      {"{\"min_p\":1.5}", "min_p"},
+      {"{\"repetition_penalty\":0}", "repetition_penalty"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     mgl_generation g;

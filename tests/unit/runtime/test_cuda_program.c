@@ -65,11 +65,12 @@ typedef struct heard {
   mgl_cuda_sequence_state states[4];
 } heard;
 
-static void hear(void *context, uint32_t request, int32_t token, mgl_cuda_sequence_state state) {
+static void hear(void *context, const mgl_cuda_token *token) {
   heard *h = context;
+  uint32_t request = token->request;
   assert_int_equal(h->states[request] == 0 || h->states[request] == MGL_CUDA_SEQUENCE_RUNNING, 1);
-  h->tokens[request][h->counts[request]++] = token;
-  h->states[request] = state;
+  h->tokens[request][h->counts[request]++] = token->token;
+  h->states[request] = token->state;
 }
 
 // --- tests ---------------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+#include "app/sampling_options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+// An id that ends with the character `end`; true if it is one.
+static bool parse_token(const char *text, char end, int32_t *out) {
+  char *found_end = NULL;
+  errno = 0;
+  unsigned long token = strtoul(text, &found_end, 10);
+  *out = (int32_t)token;
+  return isdigit((unsigned char)text[0]) && *found_end == end && errno == 0 && token <= INT32_MAX;
+}
+
+// "ID=VALUE".
+static mgl_status parse_bias(const char *text, mgl_logit_bias *out, mgl_error *err) {
+  bool valid = parse_token(text, '=', &out->token);
+  if (valid) {
+    const char *value = strchr(text, '=') + 1;
+    char *end = NULL;
+    out->value = strtof(value, &end);
+    // Written so that a NaN fails.
+    valid = *value != 0 && !isspace((unsigned char)*value) && *end == 0 &&
+            out->value >= -MGL_MAX_LOGIT_BIAS && out->value <= MGL_MAX_LOGIT_BIAS;
+  }
+  return valid ? MGL_OK
+               : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                               "--logit-bias: expected ID=X, a token's id and a number of %d to "
+                               "%d, found \"%.80s\"",
+                               -MGL_MAX_LOGIT_BIAS, MGL_MAX_LOGIT_BIAS, text);
+}
+
+static mgl_status collect(const mgl_arguments *arguments, mgl_app_sampling *out, mgl_error *err) {
+  for (size_t i = 0; i < arguments->count; i++) {
+    const mgl_argument *argument = &arguments->items[i];
+    if (strcmp(argument->option->name, "logit-bias") == 0) {
+      if (out->sampling.bias_count == MGL_MAX_LOGIT_BIASES) {
+        return mgl_error_set(err, MGL_ERR_ARGUMENT, "--logit-bias: expected at most %d, found more",
+                             MGL_MAX_LOGIT_BIASES);
+      }
+      MGL_TRY(parse_bias(argument->text, &out->biases[out->sampling.bias_count++], err));
+    }
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_app_sampling_choose(const mgl_arguments *arguments, const mgl_generation *generation,
+                                   mgl_app_sampling *out, mgl_error *err) {
+  bool samples = generation->do_sample || mgl_arguments_has(arguments, "top-k") ||
+                 mgl_arguments_has(arguments, "top-p") || mgl_arguments_has(arguments, "min-p");
+  *out = (mgl_app_sampling){
+      .sampling = {
+          .temperature =
+              mgl_arguments_real(arguments, "temperature", samples ? generation->temperature : 0),
+          .top_k = (uint32_t)mgl_arguments_u64(arguments, "top-k", generation->top_k),
+          .top_p = mgl_arguments_real(arguments, "top-p", generation->top_p),
+          .min_p = mgl_arguments_real(arguments, "min-p", generation->min_p),
+          .repetition_penalty =
+              mgl_arguments_real(arguments, "repetition-penalty", generation->repetition_penalty),
+          .presence_penalty = mgl_arguments_real(arguments, "presence-penalty", 0),
+          .frequency_penalty = mgl_arguments_real(arguments, "frequency-penalty", 0),
+          .min_tokens =
+              (uint32_t)mgl_arguments_u64(arguments, "min-tokens", generation->min_new_tokens),
+          .logprobs = mgl_arguments_has(arguments, "logprobs"),
+          .top_logprobs = (uint32_t)mgl_arguments_u64(arguments, "logprobs", 0),
+          .seed = mgl_arguments_u64(arguments, "seed", 0),
+      }};
+  out->sampling.biases = out->biases;
+  MGL_TRY(collect(arguments, out, err));
+  return mgl_sampling_check(&out->sampling, err);
+}
+
+// --- JSON ----------------------------------------------------------------------------------------
+
+static mgl_status read_biases(mgl_json_object o, mgl_sampling *inout, mgl_logit_bias **biases,
+                              mgl_error *err) {
+  mgl_json_object list;
+  MGL_TRY(mgl_json_opt_object(o, "logit_bias", &list, err));
+  size_t count = json_object_size(list.object);
+  if (list.object == NULL) {
+    return MGL_OK;
+  }
+  if (count > MGL_MAX_LOGIT_BIASES) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "\"logit_bias\": expected at most %d, found %zu",
+                         MGL_MAX_LOGIT_BIASES, count);
+  }
+  *biases = mgl_alloc_zeroed(count + 1, sizeof **biases);
+  if (*biases == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu logit biases", count);
+  }
+  inout->biases = *biases;
+  inout->bias_count = 0;
+  const char *key = NULL;
+  json_t *value = NULL;
+  json_object_foreach((json_t *)list.object, key, value) {
+    mgl_logit_bias *bias = &(*biases)[inout->bias_count++];
+    bias->value = (float)json_number_value(value);
+    if (!parse_token(key, '\0', &bias->token) || !json_is_number(value)) {
+      return mgl_error_set(err, MGL_ERR_FORMAT,
+                           "\"logit_bias\": expected ids of tokens with numbers, found \"%.80s\"",
+                           key);
+    }
+  }
+  return MGL_OK;
+}
+
+static mgl_status read_u32(mgl_json_object o, const char *key, uint64_t most, uint32_t *inout,
+                           mgl_error *err) {
+  uint64_t value = *inout;
+  MGL_TRY(mgl_json_opt_u64(o, key, 0, most, &value, err));
+  *inout = (uint32_t)value;
+  return MGL_OK;
+}
+
+mgl_status mgl_app_sampling_read(mgl_json_object o, mgl_sampling *inout, mgl_logit_bias **biases,
+                                 mgl_error *err) {
+  static const double most = MGL_MAX_PENALTY;
+  MGL_TRY(mgl_json_opt_u64(o, "seed", 0, INT64_MAX, &inout->seed, err));
+  MGL_TRY(read_u32(o, "top_k", MGL_MAX_VOCAB, &inout->top_k, err));
+  MGL_TRY(read_u32(o, "min_tokens", MGL_MAX_CONTEXT, &inout->min_tokens, err));
+  MGL_TRY(read_u32(o, "logprobs", MGL_MAX_TOP_LOGPROBS, &inout->top_logprobs, err));
+  inout->logprobs = inout->logprobs || mgl_json_has(o, "logprobs");
+  MGL_TRY(mgl_json_opt_double(o, "temperature", 0, 100, &inout->temperature, err));
+  MGL_TRY(mgl_json_opt_double(o, "top_p", 0, 1, &inout->top_p, err));
+  MGL_TRY(mgl_json_opt_double(o, "min_p", 0, 1, &inout->min_p, err));
+  MGL_TRY(mgl_json_opt_double(o, "repetition_penalty", MGL_MIN_REPETITION_PENALTY,
+                              MGL_MAX_REPETITION_PENALTY, &inout->repetition_penalty, err));
+  MGL_TRY(mgl_json_opt_double(o, "presence_penalty", -most, most, &inout->presence_penalty, err));
+  MGL_TRY(mgl_json_opt_double(o, "frequency_penalty", -most, most, &inout->frequency_penalty, err));
+  MGL_TRY(read_biases(o, inout, biases, err));
+  return mgl_sampling_check(inout, err);
+}

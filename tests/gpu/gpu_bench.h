@@ -47,6 +47,24 @@ int32_t gpu_model_token(const gpu_model *model, uint32_t i);
 mgl_cuda_program *gpu_program(gpu_bench *bench, const gpu_model *model,
                               mgl_cuda_program_options options);
 
+// --- times (measure.c) ---------------------------------------------------------------------------
+
+typedef struct gpu_load {
+  uint32_t batch, prompt, generate;  // requests, tokens of each
+  uint32_t cached;                   // of each prompt (mgl_cuda_generate.cached_tokens)
+} gpu_load;
+
+typedef struct gpu_measured {
+  double median_ms, least_ms;  // of an iteration that only decodes
+  double prompt_ms;
+  uint32_t iterations;
+  uint64_t hash;  // of all tokens, to see that a change of speed changed no result
+} gpu_measured;
+
+// One launch. Ends the program if it fails.
+gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, const gpu_load *load,
+                         const mgl_cuda_launch_options *launch);
+
 // --- numbers -------------------------------------------------------------------------------------
 
 // |gpu - cpu| / |cpu| over all elements (Euclidean); infinite where the GPU's are not finite.
@@ -62,6 +80,7 @@ void gpu_faults_run(gpu_bench *bench, int count, char **arguments);
 void gpu_reference_run(gpu_bench *bench, int count, char **arguments);
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments);
 void gpu_soak_run(gpu_bench *bench, int count, char **arguments);
+void gpu_modes_run(gpu_bench *bench, int count, char **arguments);
 void gpu_memcheck_run(gpu_bench *bench, int count, char **arguments);
 
 #endif

@@ -9,7 +9,9 @@
 //                                 very many iterations, then with random delays, then faults
 //   gpu_tests memcheck [MODEL...] a short run of everything, for compute-sanitizer (default: tiny)
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
-//                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [trace=FILE]
+//                             [prefetch=0] [workers=N] [runs=N] [full=1] [sweep=1] [trace=FILE]
+//   gpu_tests modes FOLDER... [batches=N,N...] [contexts=N,N...] [generate=N] [rounds=N] [csv=FILE]
+//                             mega against full, interleaved
 // MODEL: tiny, wide, bias, or a folder with a config.json.
 #include <math.h>
 #include <stdarg.h>
@@ -92,7 +94,8 @@ int main(int argc, char **argv) {
   } parts[] = {{"smoke", gpu_smoke_run},       {"ops", gpu_ops_run},
                {"faults", gpu_faults_run},     {"reference", gpu_reference_run},
                {"contract", gpu_contract_run}, {"soak", gpu_soak_run},
-               {"memcheck", gpu_memcheck_run}, {"speed", gpu_speed_run}};
+               {"memcheck", gpu_memcheck_run}, {"speed", gpu_speed_run},
+               {"modes", gpu_modes_run}};
   gpu_bench bench = {0};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {
@@ -106,6 +109,6 @@ int main(int argc, char **argv) {
   }
   printf(
       "usage: gpu_tests smoke|ops|faults|contract|soak|memcheck [MODEL...] | gpu_tests reference "
-      "DIR... | gpu_tests speed FOLDER... [KEY=VALUE...]\n");
+      "DIR... | gpu_tests speed|modes FOLDER... [KEY=VALUE...]\n");
   return 1;
 }

@@ -12,7 +12,7 @@ enum { CEILING_PASSES = 10 };
 typedef struct speed_options {
   uint32_t prompt, generate, batch, tokens, workers, runs;
   uint32_t in_flight, ahead;
-  bool no_prefetch, sweep;
+  bool no_prefetch, sweep, full;
   const char *trace;
 } speed_options;
 
@@ -35,78 +35,13 @@ static bool set_option(speed_options *o, const char *argument) {
     return true;
   }
   o->no_prefetch = o->no_prefetch || strcmp(argument, "prefetch=0") == 0;
+  o->full = o->full || strcmp(argument, "full=1") == 0;
   o->sweep = o->sweep || strcmp(argument, "sweep=1") == 0;
   return strchr(argument, '=') != NULL;
 }
 
-typedef struct measured {
-  double median_ms, least_ms, prompt_ms;
-  uint32_t iterations;
-  uint64_t hash;  // of all tokens, to see that a change of speed changed no result
-} measured;
-
-static void on_token(void *context, uint32_t request, int32_t token,
-                     mgl_cuda_sequence_state state) {
-  measured *m = context;
-  (void)state;
-  m->hash ^=
-      ((uint64_t)(uint32_t)token + request * UINT64_C(1000003) + 1) * UINT64_C(0x9E3779B97F4A7C15);
-  m->hash = m->hash << 1 | m->hash >> 63;
-}
-
-static int compare(const void *a, const void *b) {
-  uint64_t x = *(const uint64_t *)a;
-  uint64_t y = *(const uint64_t *)b;
-  return x < y ? -1 : x > y ? 1 : 0;
-}
-
-// One launch. Iterations that only decode count: those behind the prompts.
-static measured measure(mgl_cuda_program *program, const gpu_model *model, const speed_options *o,
-                        const mgl_cuda_launch_options *launch) {
-  mgl_error err = {0};
-  measured m = {0};
-  uint32_t capacity = o->generate + o->batch * o->prompt + 2;
-  uint64_t *times = gpu_must_alloc(capacity, sizeof *times);
-  int32_t *prompts = gpu_must_alloc((size_t)o->batch * o->prompt, sizeof *prompts);
-  mgl_cuda_request *requests = gpu_must_alloc(o->batch, sizeof *requests);
-  for (uint32_t i = 0; i < o->batch * o->prompt; i++) {
-    prompts[i] = gpu_model_token(model, i);
-  }
-  for (uint32_t i = 0; i < o->batch; i++) {
-    requests[i] = (mgl_cuda_request){.prompt = prompts + (size_t)i * o->prompt,
-                                     .prompt_count = o->prompt,
-                                     .max_new_tokens = o->generate};
-  }
-  mgl_cuda_outcome outcome = {.iteration_ns = times, .iteration_capacity = capacity};
-  mgl_cuda_generate job = {.requests = requests,
-                           .request_count = o->batch,
-                           .on_token = on_token,
-                           .context = &m,
-                           .prompts_first = true,
-                           .launch = *launch,
-                           .outcome = &outcome};
-  gpu_must(mgl_cuda_program_generate(program, &job, &err), &err);
-  m.iterations = outcome.iterations;
-  // The last token of each prompt is sampled by the last prompt iteration.
-  uint32_t decode = o->generate - 1 < m.iterations ? o->generate - 1 : 0;
-  uint32_t first = m.iterations - decode;
-  if (decode > 0) {
-    m.prompt_ms = (double)(times[first] - times[0]) / 1e6;
-    for (uint32_t i = 0; i < decode; i++) {
-      times[i] = times[first + i + 1] - times[first + i];
-    }
-    qsort(times, decode, sizeof *times, compare);
-    m.median_ms = (double)times[decode / 2] / 1e6;
-    m.least_ms = (double)times[0] / 1e6;
-  }
-  mgl_free(times);
-  mgl_free(prompts);
-  mgl_free(requests);
-  return m;
-}
-
 static void print_row(const char *name, const speed_options *o, const mgl_cuda_program_info *info,
-                      const mgl_cuda_launch_options *launch, const measured *m, double ceiling) {
+                      const mgl_cuda_launch_options *launch, const gpu_measured *m, double ceiling) {
   double rate = m->median_ms > 0 ? (double)info->step_bytes / (m->median_ms / 1e3) : 0;
   printf("| %s | %u | %u + %u | %u, %u%s | %.3f | %.3f | %.0f | %.1f%% | %.1f | %016llx |\n", name,
          o->batch, o->prompt, o->generate, launch->in_flight, launch->in_flight_ahead,
@@ -163,6 +98,7 @@ static void speed(gpu_bench *bench, const char *folder, const speed_options *o) 
   mgl_cuda_program_info info = mgl_cuda_program_describe(program);
   printf("\n## Speed: %s\n", model.name);
   print_memory(&info, (double)(mgl_clock_ns() - start) / 1e9);
+  gpu_load load = {.batch = o->batch, .prompt = o->prompt, .generate = o->generate};
   double ceiling = 0;
   gpu_must(mgl_cuda_program_read_ceiling(program, CEILING_PASSES, &ceiling, &err), &err);
   printf("Read ceiling %.0f GB/s: %.3f ms for the weights of an iteration.\n\n", ceiling / 1e9,
@@ -175,15 +111,16 @@ static void speed(gpu_bench *bench, const char *folder, const speed_options *o) 
   mgl_cuda_launch_options launch = {.in_flight = o->in_flight,
                                     .in_flight_ahead = o->ahead,
                                     .no_prefetch = o->no_prefetch,
+                                    .full = o->full,
                                     .deadline_ns = UINT64_C(30000000000)};
   for (uint32_t i = 0; i < o->runs; i++) {
-    measured m = measure(program, &model, o, &launch);
+    gpu_measured m = gpu_measure(program, &model, &load, &launch);
     print_row(model.name, o, &info, &launch, &m, ceiling);
   }
   for (size_t i = 0; o->sweep && i < sizeof swept / sizeof swept[0]; i++) {
     launch.in_flight = swept[i][0];
     launch.in_flight_ahead = swept[i][1];
-    measured m = measure(program, &model, o, &launch);
+    gpu_measured m = gpu_measure(program, &model, &load, &launch);
     print_row(model.name, o, &info, &launch, &m, ceiling);
   }
   if (o->trace != NULL) {

@@ -159,10 +159,24 @@ static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker
   return &w->block->slots[w->slot];
 }
 
+// With a kernel for every op (op_kernels.cu): until the kernels before have ended, and what they
+// wrote may be read.
+static __device__ __forceinline__ void mgl_await_kernels_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Until the task may run: what the tasks before it wrote may be read afterwards. Every consumer
 // thread calls it once per task. False: the run has failed; the task returns at once.
 static __device__ __forceinline__ bool mgl_task_wait(mgl_worker *w) {
+#if MGL_KERNEL_PER_OP
+  mgl_await_kernels_before();
+  w->block->activated = 1;
+  bool goes = true;
+#else
   bool goes = mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity);
+#endif
 #if MGL_TRACE
   w->began_ns = mgl_global_ns();
 #endif

@@ -1,0 +1,65 @@
+// Times of a job's iterations that only decode.
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "gpu/gpu_bench.h"
+
+static void on_token(void *context, uint32_t request, int32_t token,
+                     mgl_cuda_sequence_state state) {
+  gpu_measured *m = context;
+  (void)state;
+  m->hash ^=
+      ((uint64_t)(uint32_t)token + request * UINT64_C(1000003) + 1) * UINT64_C(0x9E3779B97F4A7C15);
+  m->hash = m->hash << 1 | m->hash >> 63;
+}
+
+static int compare(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a;
+  uint64_t y = *(const uint64_t *)b;
+  return x < y ? -1 : x > y ? 1 : 0;
+}
+
+gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, const gpu_load *load,
+                         const mgl_cuda_launch_options *launch) {
+  mgl_error err = {0};
+  gpu_measured m = {0};
+  uint32_t capacity = load->generate + load->batch * load->prompt + 2;
+  uint64_t *times = gpu_must_alloc(capacity, sizeof *times);
+  int32_t *prompts = gpu_must_alloc((size_t)load->batch * load->prompt, sizeof *prompts);
+  mgl_cuda_request *requests = gpu_must_alloc(load->batch, sizeof *requests);
+  for (uint32_t i = 0; i < load->batch * load->prompt; i++) {
+    prompts[i] = gpu_model_token(model, i);
+  }
+  for (uint32_t i = 0; i < load->batch; i++) {
+    requests[i] = (mgl_cuda_request){.prompt = prompts + (size_t)i * load->prompt,
+                                     .prompt_count = load->prompt,
+                                     .max_new_tokens = load->generate};
+  }
+  mgl_cuda_outcome outcome = {.iteration_ns = times, .iteration_capacity = capacity};
+  mgl_cuda_generate job = {.requests = requests,
+                           .request_count = load->batch,
+                           .on_token = on_token,
+                           .context = &m,
+                           .prompts_first = true,
+                           .cached_tokens = load->cached,
+                           .launch = *launch,
+                           .outcome = &outcome};
+  gpu_must(mgl_cuda_program_generate(program, &job, &err), &err);
+  m.iterations = outcome.iterations;
+  // The last token of each prompt is sampled by the last prompt iteration.
+  uint32_t decode = load->generate - 1 < m.iterations ? load->generate - 1 : 0;
+  uint32_t first = m.iterations - decode;
+  if (decode > 0) {
+    m.prompt_ms = (double)(times[first] - times[0]) / 1e6;
+    for (uint32_t i = 0; i < decode; i++) {
+      times[i] = times[first + i + 1] - times[first + i];
+    }
+    qsort(times, decode, sizeof *times, compare);
+    m.median_ms = (double)times[decode / 2] / 1e6;
+    m.least_ms = (double)times[0] / 1e6;
+  }
+  mgl_free(times);
+  mgl_free(prompts);
+  mgl_free(requests);
+  return m;
+}

@@ -229,15 +229,16 @@ bool mgl_app_wants_trace(const mgl_arguments *arguments) {
   return false;
 }
 
-mgl_status mgl_app_trace_open(const mgl_arguments *arguments, bool uses_mega, mgl_output_file *out,
+mgl_status mgl_app_trace_open(const mgl_arguments *arguments, bool has_trace, mgl_output_file *out,
                               mgl_error *err) {
   *out = (mgl_output_file){.fd = -1};
   if (!mgl_app_wants_trace(arguments)) {
     return MGL_OK;
   }
-  if (!uses_mega) {
+  if (!has_trace) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "--trace: expected --mode mega, since no other mode has tasks to record");
+                         "--trace: expected --mode mega, or full on a GPU, since mode eager has no "
+                         "tasks to record");
   }
   return mgl_output_file_create(mgl_arguments_text(arguments, "trace", NULL), out, err);
 }

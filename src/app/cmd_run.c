@@ -355,7 +355,7 @@ static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
   }
   mgl_status status = mgl_app_model_open(arguments, needs, &r.model, err);
   if (status == MGL_OK) {
-    status = mgl_app_trace_open(arguments, mgl_app_mode(arguments) == MGL_MODE_MEGA, &r.trace, err);
+    status = mgl_app_trace_open(arguments, mgl_app_mode(arguments) != MGL_MODE_EAGER, &r.trace, err);
   }
   if (status == MGL_OK) {
     status = choose_sampling(&r, err);

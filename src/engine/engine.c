@@ -436,7 +436,7 @@ static mgl_status run_launch(mgl_engine *engine, device_run *run, bool *stopped,
                       .should_stop = engine->options.should_stop,
                       .context = run};
   run->token_count = 0;
-  mgl_status status = mgl_runner_generate(engine->runner, &job, &result, err);
+  mgl_status status = mgl_runner_generate(engine->runner, engine->options.mode, &job, &result, err);
   *stopped = result.stopped;
   for (uint32_t i = 0; i < run->count; i++) {
     sequence *s = run->sequences[i];
@@ -464,7 +464,7 @@ static mgl_status run_on_device(mgl_engine *engine, device_run *run, mgl_error *
 
 mgl_status mgl_engine_run(mgl_engine *engine, mgl_token_callback *on_token,
                           mgl_iteration_callback *on_iteration, void *context, mgl_error *err) {
-  if (mgl_runner_device(engine->runner) == NULL || engine->options.mode != MGL_MODE_MEGA) {
+  if (mgl_runner_device(engine->runner) == NULL || !mgl_mode_is_for(engine->options.mode, true)) {
     return run_planned(engine, on_token, on_iteration, context, err);
   }
   device_run run = {.on_token = on_token, .on_iteration = on_iteration, .context = context};

@@ -17,7 +17,7 @@ typedef struct value_list {
 
 typedef struct modes_options {
   value_list batches, contexts;
-  uint32_t generate, rounds;
+  uint32_t generate, rounds, spans;
   const char *csv, *sweep, *trace;
 } modes_options;
 
@@ -52,6 +52,8 @@ static bool set_option(modes_options *o, const char *argument) {
     o->generate = (uint32_t)strtoul(value, NULL, 10);
   } else if (strncmp(argument, "rounds", length) == 0) {
     o->rounds = (uint32_t)strtoul(value, NULL, 10);
+  } else if (strncmp(argument, "spans", length) == 0) {
+    o->spans = (uint32_t)strtoul(value, NULL, 10);
   } else if (strncmp(argument, "csv", length) == 0) {
     o->csv = value;
   } else if (strncmp(argument, "sweep", length) == 0) {
@@ -166,7 +168,7 @@ static void compare_modes(gpu_bench *bench, const char *folder, const modes_opti
                       .iteration_tokens = batch,
                       .sequences = batch,
                       .pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS,
-                      .trace_spans = o->trace != NULL ? 512 : 0});
+                      .trace_spans = o->trace != NULL ? o->spans : 0});
   double ceiling = 0;
   gpu_must(mgl_cuda_program_read_ceiling(program, CEILING_PASSES, &ceiling, &err), &err);
   mgl_cuda_program_info info = mgl_cuda_program_describe(program);
@@ -201,7 +203,8 @@ void gpu_modes_run(gpu_bench *bench, int count, char **arguments) {
   modes_options o = {.batches = {{1, 2, 4, 8, 16}, 5},
                      .contexts = {{64, 1024, 8192}, 3},
                      .generate = 64,
-                     .rounds = 3};
+                     .rounds = 3,
+                     .spans = 256};
   for (int i = 0; i < count; i++) {
     (void)set_option(&o, arguments[i]);
   }

@@ -76,6 +76,7 @@ static __device__ __forceinline__ void mgl_fill_slot(const mgl_cuda_op_launch &l
     slot->end = end;
     slot->task = mgl_make_id(0, launch.graph, launch.first_task[first ? 0 : 1] + blockIdx.x);
     slot->graph = launch.graph;
+    slot->iteration = launch.parity;  // but for next_plan nobody needs more of it
     slot->paged = 1;
     slot->plan = launch.plan;
     block->page_count = launch.page_count;

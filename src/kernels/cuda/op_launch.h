@@ -19,6 +19,7 @@ typedef struct mgl_cuda_op_launch {
   mgl_cuda_plan *next_plan;   // of the one after it
   uint64_t *host_plan;        // pinned, written with next_plan (mgl_host_plan); NULL: nobody asks
   uint32_t graph;
+  uint32_t parity;                // of the iteration's number
   uint32_t ordinal, op_launches;  // number of the launch in its iteration, and how many there are
   uint32_t first_task[2];         // of each op in the task graph: names for traces
   uint32_t units, blocks;

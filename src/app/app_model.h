@@ -37,12 +37,12 @@ mgl_mode mgl_app_mode(const mgl_arguments *arguments);
 
 // --trace FILE of the commands that have MGL_ROW_TRACE: opened before the work, so that a path that
 // cannot be written is told at once; written behind it. Without the option both do nothing.
-// uses_mega: mode mega is among those that will run; no other has a trace. Release the file with
-// mgl_output_file_close.
+// has_trace: mode mega or full is among those that will run; no other has one. Release the file
+// with mgl_output_file_close.
 bool mgl_app_wants_trace(const mgl_arguments *arguments);
-mgl_status mgl_app_trace_open(const mgl_arguments *arguments, bool uses_mega, mgl_output_file *out,
+mgl_status mgl_app_trace_open(const mgl_arguments *arguments, bool has_trace, mgl_output_file *out,
                               mgl_error *err);
-// The latest tasks of the latest run of the megakernel, as Chrome trace JSON.
+// The latest tasks of the latest run of such a mode, as Chrome trace JSON.
 mgl_status mgl_app_trace_write(mgl_output_file *file, const mgl_runner *runner, mgl_error *err);
 
 mgl_choice_name mgl_mode_choice;

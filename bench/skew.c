@@ -31,7 +31,7 @@ static _Noreturn void die(const char *message) {
 }
 
 // The same decode step again and again.
-static const mgl_plan *next_step(void *context, const float *logits) {
+static const mgl_plan *next_step(void *context, const mgl_logits *logits) {
   feed *f = context;
   uint64_t now_ns = mgl_clock_ns();
   if (logits != NULL) {

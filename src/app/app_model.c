@@ -97,11 +97,12 @@ mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mg
   char demo[MAX_PATH_BYTES];
   const char *path = arguments->positional;
   *out = (mgl_app_model){.source = MGL_WEIGHTS_MAPPED};
-  if ((needs & MGL_NEED_WEIGHTS) != 0) {  // only such commands have the option
+  const unsigned weights = MGL_NEED_WEIGHTS | MGL_WANT_WEIGHTS;
+  if ((needs & weights) != 0) {  // only such commands have the option
     out->source = weight_source(mgl_arguments_text(arguments, "load-format", "auto"));
   }
   if (out->source == MGL_WEIGHTS_DUMMY) {
-    needs &= ~(unsigned)MGL_NEED_WEIGHTS;
+    needs &= ~weights;
   }
   if (path == NULL) {
     MGL_TRY(find_demo(demo, err));
@@ -127,17 +128,28 @@ static void report(void *context, uint64_t done_bytes, uint64_t total_bytes) {
   mgl_progress_update(context, done_bytes, total_bytes);
 }
 
+// What is made of the options, once the device is known: a runner, or its plan.
+typedef struct outcome {
+  mgl_runner **runner;  // NULL: only the plan is wanted
+  mgl_memory_plan *plan;
+  const char **device;
+} outcome;
+
 static mgl_status start(const mgl_app_model *model, const mgl_arguments *arguments,
-                        mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
+                        mgl_runner_options *options, const outcome *out, mgl_error *err) {
   mgl_progress progress;
+  options->weights = model->source;
+  if (out->runner == NULL) {
+    *out->device = options->cuda != NULL ? model->device.name : "CPU";
+    return mgl_runner_plan_memory(&model->folder, options, out->plan, err);
+  }
   bool is_dummy = model->source == MGL_WEIGHTS_DUMMY;
   uint32_t trace = options->cuda != NULL ? TRACE_SPANS : TRACE_TASKS;
   mgl_progress_start(&progress, is_dummy ? "making weights" : "loading weights",
                      MGL_PROGRESS_BYTES);
-  options->weights = model->source;
   options->trace_tasks = mgl_app_wants_trace(arguments) ? trace : 0;
   options->progress = (mgl_weights_progress){.report = report, .context = &progress};
-  mgl_status status = mgl_runner_create(&model->folder, options, out, err);
+  mgl_status status = mgl_runner_create(&model->folder, options, out->runner, err);
   mgl_progress_finish(&progress);
   return status;
 }
@@ -159,7 +171,7 @@ static uint32_t number_of(const mgl_arguments *arguments, const char *name) {
 }
 
 static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *arguments,
-                               uint32_t ordinal, mgl_runner_options *options, mgl_runner **out,
+                               uint32_t ordinal, mgl_runner_options *options, const outcome *out,
                                mgl_error *err) {
   MGL_TRY(mgl_device_check_gpu(arguments, err));
   MGL_TRY(mgl_cuda_device_open((int)ordinal, &model->device, err));
@@ -170,6 +182,7 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
                  .no_prefetch = find_argument(arguments, "no-prefetch") != NULL,
                  .step_batch = number_of(arguments, "step-batch")},
       .coarse = find_argument(arguments, "coarse") != NULL,
+      .events_only = find_argument(arguments, "events") != NULL,
       .scheduler_warps = find_argument(arguments, "scheduler-warps") != NULL,
   };
   options->cuda = &cuda;
@@ -179,23 +192,35 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
     mgl_cuda_device_close(&model->device);
     return status;
   }
-  if (mgl_runner_note(*out)[0] != 0) {
-    (void)fprintf(stderr, "megalith: note: %s\n", mgl_runner_note(*out));
+  if (out->runner != NULL && mgl_runner_note(*out->runner)[0] != 0) {
+    (void)fprintf(stderr, "megalith: note: %s\n", mgl_runner_note(*out->runner));
   }
   return MGL_OK;
 }
 
-// Whether another device could do better: a damaged model or a wrong argument stays what it is.
-static bool is_of_device(mgl_status status) {
-  return status == MGL_ERR_UNSUPPORTED || status == MGL_ERR_MEMORY || status == MGL_ERR_IO ||
-         status == MGL_ERR_INTERNAL || status == MGL_ERR_LIMIT;
+// --memory-share and --kv-tokens, where the command has them.
+static mgl_status choose_memory(const mgl_arguments *arguments, mgl_runner_options *options,
+                                mgl_error *err) {
+  const mgl_argument *share = find_argument(arguments, "memory-share");
+  const mgl_argument *tokens = find_argument(arguments, "kv-tokens");
+  if (share != NULL && tokens != NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected one of --memory-share and --kv-tokens, found both");
+  }
+  if (tokens != NULL) {
+    options->pool_tokens = tokens->u64;
+    options->memory_share = 0;
+  } else if (share != NULL) {
+    options->memory_share = share->real;
+  }
+  return MGL_OK;
 }
 
-mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,
-                               mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
+static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments,
+                            mgl_runner_options *options, const outcome *out, mgl_error *err) {
   mgl_device_choice device;
   mgl_error reason = {0};
-  *out = NULL;
+  MGL_TRY(choose_memory(arguments, options, err));
   MGL_TRY(mgl_device_wanted(arguments, &device, err));
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(model, arguments, device.ordinal, options, out, err);
@@ -207,7 +232,7 @@ mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *argume
       if (status == MGL_OK) {
         return MGL_OK;
       }
-      if (!is_of_device(status)) {
+      if (!mgl_device_may_fall_back(status)) {
         return mgl_error_set(err, status, "%s", reason.text);
       }
     }
@@ -216,6 +241,18 @@ mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *argume
   MGL_TRY(mgl_device_check_cpu(arguments, err));
   options->threads = mgl_arguments_u64(arguments, "threads", 0);
   return start(model, arguments, options, out, err);
+}
+
+mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,
+                               mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
+  *out = NULL;
+  return on_device(model, arguments, options, &(outcome){.runner = out}, err);
+}
+
+mgl_status mgl_app_model_plan(mgl_app_model *model, const mgl_arguments *arguments,
+                              mgl_runner_options *options, mgl_memory_plan *out,
+                              const char **device, mgl_error *err) {
+  return on_device(model, arguments, options, &(outcome){.plan = out, .device = device}, err);
 }
 
 // --- traces --------------------------------------------------------------------------------------
@@ -229,16 +266,15 @@ bool mgl_app_wants_trace(const mgl_arguments *arguments) {
   return false;
 }
 
-mgl_status mgl_app_trace_open(const mgl_arguments *arguments, bool has_trace, mgl_output_file *out,
+mgl_status mgl_app_trace_open(const mgl_arguments *arguments, bool uses_mega, mgl_output_file *out,
                               mgl_error *err) {
   *out = (mgl_output_file){.fd = -1};
   if (!mgl_app_wants_trace(arguments)) {
     return MGL_OK;
   }
-  if (!has_trace) {
+  if (!uses_mega) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "--trace: expected --mode mega, or full on a GPU, since mode eager has no "
-                         "tasks to record");
+                         "--trace: expected --mode mega, since no other mode has tasks to record");
   }
   return mgl_output_file_create(mgl_arguments_text(arguments, "trace", NULL), out, err);
 }

@@ -20,29 +20,36 @@ typedef struct mgl_app_model {
 
 // Opens MODEL, or else the demo model: the folder that MEGALITH_DEMO names, else demo beside the
 // build folder, else the installed one, else the one of the source tree. `needs` is a set of
-// mgl_folder_need; MGL_NEED_WEIGHTS is dropped where the arguments say `--load-format dummy`.
-// Release with mgl_app_model_close, which is fine after a failure.
+// mgl_folder_need; MGL_NEED_WEIGHTS and _WANT_WEIGHTS are dropped where the arguments say
+// `--load-format dummy`. Release with mgl_app_model_close, which is fine after a failure.
 mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mgl_app_model *out,
                               mgl_error *err);
 void mgl_app_model_close(mgl_app_model *model);
 
-// Creates a runner with the sizes in *options; device, threads and weights come from the arguments.
+// Creates a runner with the sizes in *options; device, threads and weights come from the arguments,
+// and the KV memory too, where they say something of it (MGL_ROWS_MEMORY).
 // Shows a progress bar, and says on standard error why a GPU that is there was not taken. The model
 // must outlive the runner.
 mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,
                                mgl_runner_options *options, mgl_runner **out, mgl_error *err);
+
+// What such a runner would take of the memory of the device that it would run on, of which *device
+// says the name, borrowed until the model is closed.
+mgl_status mgl_app_model_plan(mgl_app_model *model, const mgl_arguments *arguments,
+                              mgl_runner_options *options, mgl_memory_plan *out,
+                              const char **device, mgl_error *err);
 
 // The first mode of --mode, MGL_MODE_MEGA when it was not given.
 mgl_mode mgl_app_mode(const mgl_arguments *arguments);
 
 // --trace FILE of the commands that have MGL_ROW_TRACE: opened before the work, so that a path that
 // cannot be written is told at once; written behind it. Without the option both do nothing.
-// has_trace: mode mega or full is among those that will run; no other has one. Release the file
-// with mgl_output_file_close.
+// uses_mega: mode mega is among those that will run; no other has a trace. Release the file with
+// mgl_output_file_close.
 bool mgl_app_wants_trace(const mgl_arguments *arguments);
-mgl_status mgl_app_trace_open(const mgl_arguments *arguments, bool has_trace, mgl_output_file *out,
+mgl_status mgl_app_trace_open(const mgl_arguments *arguments, bool uses_mega, mgl_output_file *out,
                               mgl_error *err);
-// The latest tasks of the latest run of such a mode, as Chrome trace JSON.
+// The latest tasks of the latest run of the megakernel, as Chrome trace JSON.
 mgl_status mgl_app_trace_write(mgl_output_file *file, const mgl_runner *runner, mgl_error *err);
 
 mgl_choice_name mgl_mode_choice;
@@ -52,6 +59,20 @@ mgl_choice_name mgl_load_format_choice;
   {                                                                                                \
     .name = "threads", .short_name = 't', .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 1, \
     .u64_max = MGL_TEAM_MAX_THREADS, .help = "worker threads [one per core]"                       \
+  }
+// For commands with an engine.
+#define MGL_ROWS_MEMORY(usual)                                                            \
+  {.name = "memory-share",                                                                \
+   .value_name = "X",                                                                     \
+   .type = MGL_OPTION_REAL,                                                               \
+   .min = 1e-6,                                                                           \
+   .max = 1,                                                                              \
+   .help =                                                                                \
+       "of the memory that is free, what weights, activations and KV memory may take "    \
+       "together, above 0 to 1 [" usual "]"},                                             \
+  {                                                                                       \
+    .name = "kv-tokens", .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 1,         \
+    .u64_max = INT32_MAX, .help = "tokens that the KV memory holds [by the memory share]" \
   }
 #define MGL_ROW_MODE                                                                             \
   {                                                                                              \

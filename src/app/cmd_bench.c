@@ -31,6 +31,7 @@ typedef struct mode_result {
   mgl_mode mode;
   mgl_statistics statistics;  // decode iterations of all rounds
   double *prompt_ms;          // [runs] time of all prompts of a round
+  double *round_ms;           // [runs] median decode iteration of a round
 } mode_result;
 
 typedef struct bench {
@@ -106,7 +107,8 @@ static mgl_status read_modes(bench *b, mgl_error *err) {
   }
   for (size_t i = 0; i < b->result_count; i++) {
     b->results[i].prompt_ms = mgl_alloc_zeroed(b->runs, sizeof *b->results[i].prompt_ms);
-    if (b->results[i].prompt_ms == NULL) {
+    b->results[i].round_ms = mgl_alloc_zeroed(b->runs, sizeof *b->results[i].round_ms);
+    if (b->results[i].prompt_ms == NULL || b->results[i].round_ms == NULL) {
       return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the results");
     }
   }
@@ -114,11 +116,11 @@ static mgl_status read_modes(bench *b, mgl_error *err) {
 }
 
 static mgl_status open_trace(bench *b, mgl_error *err) {
-  bool has_trace = false;
+  bool uses_mega = false;
   for (size_t i = 0; i < b->result_count; i++) {
-    has_trace = has_trace || b->results[i].mode != MGL_MODE_EAGER;
+    uses_mega = uses_mega || b->results[i].mode == MGL_MODE_MEGA;
   }
-  return mgl_app_trace_open(b->arguments, has_trace, &b->trace, err);
+  return mgl_app_trace_open(b->arguments, uses_mega, &b->trace, err);
 }
 
 static mgl_status make_prompts(bench *b, mgl_error *err) {
@@ -170,11 +172,14 @@ static mgl_status run_engine(bench *b, mgl_engine *engine, mode_result *result, 
     uint32_t number = 0;
     MGL_TRY(mgl_engine_submit(engine, &request, &number, err));
   }
-  uint64_t prompt_ns = result->statistics.prompt_ns;
+  mgl_statistics *s = &result->statistics;
+  uint64_t prompt_ns = s->prompt_ns;
+  size_t steps = s->step_count;
   bench_round r = {.b = b, .result = result, .status = MGL_OK, .err = err};
   MGL_TRY(mgl_engine_run(engine, ignore_token, on_iteration, &r, err));
   MGL_TRY(r.status);
-  result->prompt_ms[round] = (double)(result->statistics.prompt_ns - prompt_ns) / 1e6;
+  result->prompt_ms[round] = (double)(s->prompt_ns - prompt_ns) / 1e6;
+  result->round_ms[round] = mgl_median(s->step_ms + steps, s->step_count - steps);
   return MGL_OK;
 }
 
@@ -225,6 +230,7 @@ static mgl_status measure(bench *b, mgl_error *err) {
   mgl_runner_options options = {
       .sequences = b->batch,
       .sequence_tokens = b->prompt + b->generate,
+      .page_tokens = (uint32_t)mgl_arguments_u64(b->arguments, "page-tokens", 0),
       .launch = launches[launch],
       .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
   MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
@@ -298,7 +304,11 @@ static void append_json(const bench *b, mgl_text *out) {
     mgl_text_format(out, ", \"load_format\": \"%s\"", source_name(b));
     mgl_text_append_string(out, ", \"model\": ");
     mgl_json_append_string(out, b->model.name, strlen(b->model.name));
-    mgl_text_append_string(out, "}\n");
+    for (uint32_t round = 0; round < b->runs; round++) {
+      mgl_text_append_string(out, round == 0 ? ", \"round_ms\": [" : ", ");
+      mgl_json_append_double(out, b->results[i].round_ms[round]);
+    }
+    mgl_text_append_string(out, "]}\n");
   }
 }
 
@@ -348,6 +358,7 @@ static void release(bench *b) {
   for (size_t i = 0; i < MGL_MODE_COUNT && b->results != NULL; i++) {
     mgl_statistics_free(&b->results[i].statistics);
     mgl_free(b->results[i].prompt_ms);
+    mgl_free(b->results[i].round_ms);
   }
   mgl_free(b->results);
   mgl_free(b->prompts);
@@ -430,6 +441,12 @@ static const mgl_option options[] = {
      .u64_max = 64,
      .help = "of mode mega: threads, or blocks of a GPU, that only schedule; 0: whoever activates "
              "an event does [0]"},
+    {.name = "page-tokens",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 16,
+     .u64_max = 256,
+     .help = "tokens of a KV page on the CPU: 16, 32, 64, 128 or 256 [16]"},
     {.name = "scheduler-warps",
      .type = MGL_OPTION_FLAG,
      .help = "GPU: schedulers are warps of worker blocks, not blocks of their own"},
@@ -457,6 +474,9 @@ static const mgl_option options[] = {
     {.name = "coarse",
      .type = MGL_OPTION_FLAG,
      .help = "GPU: one event between two ops instead of exact dependencies"},
+    {.name = "events",
+     .type = MGL_OPTION_FLAG,
+     .help = "GPU: tasks wait for events, not for the words that they read"},
 };
 
 const mgl_command mgl_command_bench = {

@@ -32,6 +32,28 @@ static void append_quoted(const char *text, const char *escaped, mgl_text *out) 
   }
 }
 
+// The second word of a subcommand's name ("throughput"), NULL for a command.
+static const char *second_word(const mgl_command *command) {
+  const char *space = strchr(command->name, ' ');
+  return space == NULL ? NULL : space + 1;
+}
+
+// Whether `inner` is a subcommand of `outer`.
+static bool is_inside(const mgl_command *inner, const mgl_command *outer) {
+  size_t bytes = strlen(outer->name);
+  return strncmp(inner->name, outer->name, bytes) == 0 && inner->name[bytes] == ' ';
+}
+
+// Appends the names of a command's subcommands.
+static void append_inner(const mgl_command *const *commands, size_t count, const mgl_command *outer,
+                         mgl_text *out) {
+  for (size_t i = 0; i < count; i++) {
+    if (is_inside(commands[i], outer)) {
+      mgl_text_format(out, " %s", second_word(commands[i]));
+    }
+  }
+}
+
 // --- bash ----------------------------------------------------------------------------------------
 
 static void append_bash_option(const mgl_option *option, mgl_text *out) {
@@ -53,8 +75,9 @@ static void append_bash_option(const mgl_option *option, mgl_text *out) {
   mgl_text_append_string(out, "return ;;\n");
 }
 
-static void append_bash_command(const mgl_command *command, mgl_text *out) {
-  mgl_text_format(out, "    %s)\n      case \"$previous\" in\n", command->name);
+static void append_bash_command(const mgl_command *const *commands, size_t count,
+                                const mgl_command *command, mgl_text *out) {
+  mgl_text_format(out, "    '%s')\n      case \"$previous\" in\n", command->name);
   for (size_t i = 0; i < command->option_count; i++) {
     append_bash_option(&command->options[i], out);
   }
@@ -70,6 +93,13 @@ static void append_bash_command(const mgl_command *command, mgl_text *out) {
   } else if (command->positional != NULL) {
     mgl_text_format(out, "      %s=yes\n", command->takes_file ? "files" : "folders");
   }
+  mgl_text inner = {0};
+  append_inner(commands, count, command, &inner);
+  if (inner.bytes > 0) {
+    mgl_text_format(out, "      [ \"$COMP_CWORD\" -eq 2 ] && words='%s'\n", inner.data + 1);
+  }
+  out->failed = out->failed || inner.failed;
+  mgl_text_free(&inner);
   mgl_text_append_string(out, "      ;;\n");
 }
 
@@ -83,21 +113,35 @@ static void append_bash(const mgl_command *const *commands, size_t count, mgl_te
       "  COMPREPLY=()\n"
       "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
       "    words='");
+  const char *blank = "";
   for (size_t i = 0; i < count; i++) {
-    mgl_text_format(out, "%s%s", i == 0 ? "" : " ", commands[i]->name);
+    if (second_word(commands[i]) == NULL) {
+      mgl_text_format(out, "%s%s", blank, commands[i]->name);
+      blank = " ";
+    }
   }
-  mgl_text_append_string(out, "'\n  else case \"${COMP_WORDS[1]}\" in\n");
+  mgl_text_append_string(out, "'\n  else\n    local command=\"${COMP_WORDS[1]}\"\n");
   for (size_t i = 0; i < count; i++) {
-    append_bash_command(commands[i], out);
+    if (second_word(commands[i]) != NULL) {
+      mgl_text_format(out,
+                      "    [ \"$COMP_CWORD\" -gt 2 ] && [ \"$command ${COMP_WORDS[2]}\" = '%s' ] "
+                      "&& command='%s'\n",
+                      commands[i]->name, commands[i]->name);
+    }
+  }
+  mgl_text_append_string(out, "    case \"$command\" in\n");
+  for (size_t i = 0; i < count; i++) {
+    append_bash_command(commands, count, commands[i], out);
   }
   mgl_text_append_string(out,
-                         "  esac; fi\n"
+                         "    esac\n  fi\n"
                          "  case \"$current\" in\n"
                          "    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$current\")) ;;\n"
                          "    *)\n"
                          "      COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
                          "      if [ -n \"$folders\" ]; then\n"
-                         "        mapfile -t COMPREPLY < <(compgen -d -- \"$current\")\n"
+                         "        mapfile -t -O \"${#COMPREPLY[@]}\" COMPREPLY < <(compgen -d -- "
+                         "\"$current\")\n"
                          "      elif [ -n \"$files\" ]; then\n"
                          "        mapfile -t COMPREPLY < <(compgen -f -- \"$current\")\n"
                          "      fi\n"
@@ -132,9 +176,12 @@ static void append_zsh_option(const mgl_option *option, mgl_text *out) {
   mgl_text_append_string(out, "'");
 }
 
-static void append_zsh_command(const mgl_command *command, mgl_text *out) {
+static void append_zsh_command(const mgl_command *const *commands, size_t count,
+                               const mgl_command *command, mgl_text *out) {
+  mgl_text inner = {0};
+  append_inner(commands, count, command, &inner);
   static const mgl_option help = {.name = "help", .short_name = 'h', .help = "print help"};
-  mgl_text_format(out, "    %s)\n      _arguments -s", command->name);
+  mgl_text_format(out, "    '%s')\n      _arguments -s", command->name);
   for (size_t i = 0; i < command->option_count; i++) {
     append_zsh_option(&command->options[i], out);
   }
@@ -143,11 +190,16 @@ static void append_zsh_command(const mgl_command *command, mgl_text *out) {
     mgl_text_format(out, " \\\n        '1:%s:(", command->positional);
     append_choices(command->choices, out);
     mgl_text_append_string(out, ")'");
+  } else if (command->positional != NULL && inner.bytes > 0) {
+    mgl_text_format(out, " \\\n        '1:%s:{ compadd --%s; _files -/ }'", command->positional,
+                    inner.data);
   } else if (command->positional != NULL) {
     mgl_text_format(out, " \\\n        '1:%s:_files%s'", command->positional,
                     command->takes_file ? "" : " -/");
   }
   mgl_text_append_string(out, "\n      ;;\n");
+  out->failed = out->failed || inner.failed;
+  mgl_text_free(&inner);
 }
 
 static void append_zsh(const mgl_command *const *commands, size_t count, mgl_text *out) {
@@ -159,9 +211,11 @@ static void append_zsh(const mgl_command *const *commands, size_t count, mgl_tex
                          "  local -a commands\n"
                          "  commands=(\n");
   for (size_t i = 0; i < count; i++) {
-    mgl_text_format(out, "    '%s:", commands[i]->name);
-    append_quoted(commands[i]->summary, "\\:", out);
-    mgl_text_append_string(out, "'\n");
+    if (second_word(commands[i]) == NULL) {
+      mgl_text_format(out, "    '%s:", commands[i]->name);
+      append_quoted(commands[i]->summary, "\\:", out);
+      mgl_text_append_string(out, "'\n");
+    }
   }
   mgl_text_append_string(out,
                          "  )\n"
@@ -172,9 +226,19 @@ static void append_zsh(const mgl_command *const *commands, size_t count, mgl_tex
                          "  fi\n"
                          "  shift words\n"
                          "  (( CURRENT-- ))\n"
-                         "  case \"$words[1]\" in\n");
+                         "  local command=\"$words[1]\"\n");
   for (size_t i = 0; i < count; i++) {
-    append_zsh_command(commands[i], out);
+    if (second_word(commands[i]) != NULL) {
+      mgl_text_format(out,
+                      "  if (( CURRENT > 2 )) && [[ \"$command $words[2]\" == '%s' ]]; then\n"
+                      "    command='%s'; shift words; (( CURRENT-- ))\n"
+                      "  fi\n",
+                      commands[i]->name, commands[i]->name);
+    }
+  }
+  mgl_text_append_string(out, "  case \"$command\" in\n");
+  for (size_t i = 0; i < count; i++) {
+    append_zsh_command(commands, count, commands[i], out);
   }
   mgl_text_append_string(out,
                          "  esac\n"
@@ -188,9 +252,26 @@ static void append_zsh(const mgl_command *const *commands, size_t count, mgl_tex
 
 // --- fish ----------------------------------------------------------------------------------------
 
-static void append_fish_option(const mgl_command *command, const mgl_option *option,
-                               mgl_text *out) {
-  mgl_text_format(out, "complete -c megalith -n '__fish_seen_subcommand_from %s'", command->name);
+// "complete -c megalith -n CONDITION", which holds behind this command and none inside it.
+static void append_fish_condition(const mgl_command *const *commands, size_t count,
+                                  const mgl_command *command, mgl_text *out) {
+  const char *second = second_word(command);
+  mgl_text inner = {0};
+  append_inner(commands, count, command, &inner);
+  mgl_text_format(out, "complete -c megalith -n '__fish_seen_subcommand_from %.*s",
+                  (int)strcspn(command->name, " "), command->name);
+  if (second != NULL) {
+    mgl_text_format(out, "; and __fish_seen_subcommand_from %s", second);
+  }
+  if (inner.bytes > 0) {
+    mgl_text_format(out, "; and not __fish_seen_subcommand_from%s", inner.data);
+  }
+  mgl_text_append_string(out, "'");
+  out->failed = out->failed || inner.failed;
+  mgl_text_free(&inner);
+}
+
+static void append_fish_option(const mgl_option *option, mgl_text *out) {
   if (option->short_name != 0) {
     mgl_text_format(out, " -s %c", option->short_name);
   }
@@ -207,6 +288,43 @@ static void append_fish_option(const mgl_command *command, const mgl_option *opt
   mgl_text_append_string(out, "'\n");
 }
 
+static void append_fish_positional(const mgl_command *command, mgl_text *out) {
+  if (command->takes_file) {
+    mgl_text_append_string(out, " -F\n");
+    return;
+  }
+  mgl_text_append_string(out, " -a '");
+  if (command->choices != NULL) {
+    append_choices(command->choices, out);
+  } else {
+    mgl_text_append_string(out, "(__fish_complete_directories)");
+  }
+  mgl_text_append_string(out, "'\n");
+}
+
+static void append_fish_command(const mgl_command *const *commands, size_t count,
+                                const mgl_command *command, mgl_text *out) {
+  const char *second = second_word(command);
+  if (second == NULL) {
+    mgl_text_format(out, "complete -c megalith -n __fish_use_subcommand -a %s -d '", command->name);
+  } else {
+    mgl_text_format(out,
+                    "complete -c megalith -n '__fish_seen_subcommand_from %.*s; and not "
+                    "__fish_seen_subcommand_from %s' -a %s -d '",
+                    (int)strcspn(command->name, " "), command->name, second, second);
+  }
+  append_quoted(command->summary, "", out);
+  mgl_text_append_string(out, "'\n");
+  for (size_t i = 0; i < command->option_count; i++) {
+    append_fish_condition(commands, count, command, out);
+    append_fish_option(&command->options[i], out);
+  }
+  if (command->positional != NULL) {
+    append_fish_condition(commands, count, command, out);
+    append_fish_positional(command, out);
+  }
+}
+
 static void append_fish(const mgl_command *const *commands, size_t count, mgl_text *out) {
   mgl_text_append_string(out,
                          "# fish completion of megalith; load it with: megalith completion fish | "
@@ -216,26 +334,7 @@ static void append_fish(const mgl_command *const *commands, size_t count, mgl_te
                          "complete -c megalith -n __fish_use_subcommand -l version -d 'print the "
                          "version'\n");
   for (size_t i = 0; i < count; i++) {
-    const mgl_command *command = commands[i];
-    mgl_text_format(out, "complete -c megalith -n __fish_use_subcommand -a %s -d '", command->name);
-    append_quoted(command->summary, "", out);
-    mgl_text_append_string(out, "'\n");
-    for (size_t j = 0; j < command->option_count; j++) {
-      append_fish_option(command, &command->options[j], out);
-    }
-    if (command->takes_file) {
-      mgl_text_format(out, "complete -c megalith -n '__fish_seen_subcommand_from %s' -F\n",
-                      command->name);
-    } else if (command->positional != NULL) {
-      mgl_text_format(out, "complete -c megalith -n '__fish_seen_subcommand_from %s' -a '",
-                      command->name);
-      if (command->choices != NULL) {
-        append_choices(command->choices, out);
-      } else {
-        mgl_text_append_string(out, "(__fish_complete_directories)");
-      }
-      mgl_text_append_string(out, "'\n");
-    }
+    append_fish_command(commands, count, commands[i], out);
   }
 }
 

@@ -1,47 +1,49 @@
 // megalith run: text in, text out, as it is generated.
 //
-// All prompts are submitted to one engine, which runs up to 64 of them together. Their outputs
-// appear in the order of the prompts: that of the first prompt that is not finished streams, those
-// of later ones wait in memory for their turn. Statistics go to standard error.
+// All prompts (run_prompts.h) are submitted to one engine, which runs up to 64 of them together.
+// Their outputs appear in the order of the prompts: that of the first prompt that is not finished
+// streams, those of later ones wait in memory for their turn; with --jsonl, each is one JSON object
+// once it is finished. Statistics go to standard error.
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "api/text_output.h"
 #include "app/app_model.h"
 #include "app/commands.h"
 #include "app/human.h"
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
+#include "app/run_prompts.h"
 #include "app/statistics.h"
 #include "base/alloc.h"
-#include "base/file.h"
 #include "engine/engine.h"
 
-enum {
-  DEFAULT_MAX_TOKENS = 256,
-  MAX_PROMPTS = 65536,
-  CEILING_PASSES = 3,
-};
+enum { CEILING_PASSES = 3 };
 
-// A prompt and what has come of it.
+// What has come of a prompt.
 typedef struct stream {
-  mgl_token_list prompt;
-  uint32_t max_new_tokens;
+  mgl_text_output *output;
+  mgl_text text;    // not written yet; with --jsonl, all of it
+  int32_t *tokens;  // [generated] with --jsonl, room for max_new_tokens; else NULL
   uint32_t generated;
   bool finished;
-  mgl_detokenizer *detokenizer;
-  mgl_text text;  // not written yet
+  const char *finish;  // why: "stop", "length", "interrupted"; "error": it could not run
 } stream;
 
 typedef struct run {
   const mgl_arguments *arguments;
   mgl_app_model model;
-  mgl_sampling sampling;  // seed of prompt 0
-  stream *streams;        // [stream_count]
-  size_t stream_count;
-  size_t stream_capacity;
-  size_t current;  // the stream whose text is being written
+  mgl_sampling sampling;  // of the command line; its seed is that of prompt 0
+  mgl_prompt_list prompts;
+  stream *streams;     // [prompts.count]
+  size_t *by_request;  // [prompts.count] the prompt of each of the engine's requests
+  size_t *leaving;     // [leaving_count] requests that a stop text has ended
+  size_t leaving_count;
+  size_t failed_count;  // prompts that could not run
+  size_t current;       // the stream whose text is being written
+  bool is_json;
   mgl_runner *runner;
   mgl_engine *engine;
   mgl_output_file trace;
@@ -53,125 +55,6 @@ typedef struct run {
   mgl_status status;  // the first failure inside a callback
   mgl_error *err;
 } run;
-
-// --- prompts -------------------------------------------------------------------------------------
-
-static mgl_status encode_prompt(const run *r, const char *text, size_t bytes, mgl_token_list *out,
-                                mgl_error *err) {
-  const mgl_model_folder *folder = &r->model.folder;
-  if (!mgl_arguments_has(r->arguments, "chat")) {
-    mgl_encode_options options = {.add_special = true};
-    return mgl_tokenizer_encode(folder->tokenizer, text, bytes, options, out, err);
-  }
-  if (memchr(text, 0, bytes) != NULL) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "expected text, found a NUL byte, which a chat template cannot take");
-  }
-  mgl_text chat = {0};
-  const char *system = mgl_arguments_text(r->arguments, "system", NULL);
-  mgl_status status = mgl_model_folder_chat(folder, system, text, &chat, err);
-  if (status == MGL_OK) {
-    status = mgl_text_check(&chat, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_tokenizer_encode(folder->tokenizer, chat.data == NULL ? "" : chat.data, chat.bytes,
-                                  (mgl_encode_options){0}, out, err);
-  }
-  mgl_text_free(&chat);
-  return status;
-}
-
-// How many tokens a prompt may get; the default is cut to the context, an explicit number is not.
-static mgl_status limit_tokens(const run *r, stream *s, mgl_error *err) {
-  uint64_t context = r->model.folder.config.context_tokens;
-  uint32_t models = r->model.folder.generation.max_new_tokens;
-  uint64_t wanted =
-      mgl_arguments_u64(r->arguments, "max-tokens", models != 0 ? models : DEFAULT_MAX_TOKENS);
-  if (s->prompt.count == 0) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected at least 1 token, found an empty text");
-  }
-  if (s->prompt.count >= context) {
-    return mgl_error_set(
-        err, MGL_ERR_LIMIT, "expected at most %llu tokens (the model's context is %llu), found %zu",
-        (unsigned long long)(context - 1), (unsigned long long)context, s->prompt.count);
-  }
-  uint64_t left = context - s->prompt.count;
-  if (wanted > left && mgl_arguments_has(r->arguments, "max-tokens")) {
-    return mgl_error_set(
-        err, MGL_ERR_LIMIT,
-        "%zu tokens and %llu new ones do not fit into the model's context of %llu: "
-        "expected --max-tokens %llu at most",
-        s->prompt.count, (unsigned long long)wanted, (unsigned long long)context,
-        (unsigned long long)left);
-  }
-  s->max_new_tokens = (uint32_t)(wanted < left ? wanted : left);
-  return MGL_OK;
-}
-
-static mgl_status add_prompt(run *r, const char *text, size_t bytes, mgl_error *err) {
-  void *items = r->streams;
-  if (r->stream_count == MAX_PROMPTS) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "expected at most %d prompts, found more",
-                         MAX_PROMPTS);
-  }
-  MGL_TRY(mgl_grow(&items, &r->stream_capacity, r->stream_count + 1, sizeof *r->streams, err));
-  r->streams = items;
-  stream *s = &r->streams[r->stream_count++];
-  *s = (stream){0};
-  mgl_status status = encode_prompt(r, text, bytes, &s->prompt, err);
-  if (status == MGL_OK) {
-    status = limit_tokens(r, s, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_detokenizer_create(r->model.folder.tokenizer, true, &s->detokenizer, err);
-  }
-  if (status != MGL_OK) {
-    mgl_error_prefix(err, "prompt %zu", r->stream_count);
-  }
-  return status;
-}
-
-static mgl_status add_input(run *r, mgl_error *err) {
-  mgl_text text = {0};
-  mgl_status status = mgl_input_read(MGL_TOKENIZER_MAX_TEXT_BYTES, &text, err);
-  if (status == MGL_OK) {
-    status = add_prompt(r, text.data == NULL ? "" : text.data, text.bytes, err);
-  }
-  mgl_text_free(&text);
-  return status;
-}
-
-static mgl_status add_file(run *r, const char *path, mgl_error *err) {
-  char *text = NULL;
-  size_t bytes = 0;
-  if (strcmp(path, "-") == 0) {
-    return add_input(r, err);
-  }
-  MGL_TRY(mgl_file_read_any(path, MGL_TOKENIZER_MAX_TEXT_BYTES, &text, &bytes, err));
-  mgl_status status = add_prompt(r, text, bytes, err);
-  mgl_free(text);
-  return status;
-}
-
-static mgl_status collect_prompts(run *r, mgl_error *err) {
-  for (size_t i = 0; i < r->arguments->count; i++) {
-    const mgl_argument *argument = &r->arguments->items[i];
-    if (strcmp(argument->option->name, "prompt") == 0) {
-      MGL_TRY(add_prompt(r, argument->text, strlen(argument->text), err));
-    } else if (strcmp(argument->option->name, "file") == 0) {
-      MGL_TRY(add_file(r, argument->text, err));
-    }
-  }
-  if (r->stream_count > 0) {
-    return MGL_OK;
-  }
-  if (isatty(STDIN_FILENO)) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "no prompt: expected -p TEXT, -f FILE or text on standard input: see "
-                         "megalith run --help");
-  }
-  return add_input(r, err);
-}
 
 // --- sampling ------------------------------------------------------------------------------------
 
@@ -197,99 +80,240 @@ static mgl_status choose_sampling(run *r, mgl_error *err) {
   return MGL_OK;
 }
 
-// --- generation ----------------------------------------------------------------------------------
+// --- output --------------------------------------------------------------------------------------
+
+// One object for a prompt, in the place of its text.
+static void append_json(const run *r, size_t i, mgl_text *out) {
+  const stream *s = &r->streams[i];
+  const mgl_prompt *prompt = &r->prompts.items[i];
+  mgl_text_format(out, "{\"index\": %zu", i);
+  if (prompt->file != NULL) {
+    mgl_text_format(out, ", \"line\": %zu", prompt->line);
+  }
+  if (prompt->id != NULL) {
+    mgl_text_format(out, ", \"id\": %s", prompt->id);
+  }
+  if (prompt->error != NULL) {
+    mgl_text_append_string(out, ", \"finish_reason\": \"error\", \"error\": ");
+    mgl_json_append_string(out, prompt->error, strlen(prompt->error));
+    mgl_text_append_string(out, "}\n");
+    return;
+  }
+  mgl_text_append_string(out, ", \"text\": ");
+  mgl_json_append_string(out, s->text.data == NULL ? "" : s->text.data, s->text.bytes);
+  mgl_text_append_string(out, ", \"tokens\": [");
+  for (uint32_t t = 0; t < s->generated; t++) {
+    mgl_text_format(out, t == 0 ? "%d" : ", %d", s->tokens[t]);
+  }
+  mgl_text_format(out,
+                  "], \"finish_reason\": \"%s\", \"prompt_tokens\": %zu, "
+                  "\"generated_tokens\": %u}\n",
+                  s->finish, prompt->tokens.count, s->generated);
+}
+
+// Appends what can be written of the current stream, and empties it.
+static void take_ready(run *r, stream *s, mgl_text *out) {
+  if (r->is_json && !s->finished) {
+    return;
+  }
+  if (r->is_json) {
+    append_json(r, r->current, out);
+  } else {
+    mgl_text_append(out, s->text.data == NULL ? "" : s->text.data, s->text.bytes);
+    if (s->finished) {
+      mgl_text_append_string(out, r->current + 1 < r->prompts.count ? "\n\n" : "\n");
+    }
+  }
+  out->failed = out->failed || s->text.failed;
+  mgl_text_clear(&s->text);
+}
 
 // Writes what the current stream has, and moves on while streams are finished.
 static mgl_status write_ready(run *r, mgl_error *err) {
-  while (r->current < r->stream_count) {
+  mgl_text out = {0};
+  bool moves = true;
+  while (moves && r->current < r->prompts.count) {
     stream *s = &r->streams[r->current];
-    if (s->finished) {
-      mgl_text_append_string(&s->text, r->current + 1 < r->stream_count ? "\n\n" : "\n");
+    take_ready(r, s, &out);
+    moves = s->finished;
+    if (moves) {
+      mgl_text_free(&s->text);
+      mgl_free(s->tokens);
+      s->tokens = NULL;
+      r->current++;
     }
-    MGL_TRY(mgl_text_check(&s->text, err));
-    if (s->text.bytes > 0) {
-      if (r->shows_text) {
-        mgl_progress_finish(&r->progress);
-      }
-      MGL_TRY(mgl_output_write(s->text.data, s->text.bytes, err));
-    }
-    if (!s->finished) {
-      mgl_text_clear(&s->text);
-      return MGL_OK;
-    }
-    mgl_text_free(&s->text);
-    r->current++;
   }
-  return MGL_OK;
+  mgl_status status = mgl_text_check(&out, err);
+  if (status == MGL_OK && out.bytes > 0) {
+    if (r->shows_text) {
+      mgl_progress_finish(&r->progress);
+    }
+    status = mgl_output_write(out.data, out.bytes, err);
+  }
+  mgl_text_free(&out);
+  return status;
 }
 
-static mgl_status accept_token(run *r, stream *s, int32_t token, mgl_finish_reason reason,
+// --- generation ----------------------------------------------------------------------------------
+
+static mgl_status accept_token(run *r, uint32_t request, int32_t token, mgl_finish_reason reason,
                                mgl_error *err) {
+  stream *s = &r->streams[r->by_request[request]];
+  bool stopped = false;
+  if (s->tokens != NULL) {
+    s->tokens[s->generated] = token;
+  }
+  s->generated++;
   if (reason != MGL_FINISH_STOP) {
-    MGL_TRY(mgl_detokenizer_push(s->detokenizer, token, &s->text, err));
+    MGL_TRY(mgl_text_output_push(s->output, token, &s->text, &stopped, err));
   }
-  if (reason != MGL_FINISH_NONE) {
-    MGL_TRY(mgl_detokenizer_finish(s->detokenizer, &s->text, err));
-    s->finished = true;
+  if (reason != MGL_FINISH_NONE && !stopped) {
+    MGL_TRY(mgl_text_output_finish(s->output, &s->text, &stopped, err));
   }
+  if (reason == MGL_FINISH_NONE && stopped) {
+    r->leaving[r->leaving_count++] = request;
+  }
+  s->finished = reason != MGL_FINISH_NONE || stopped;
+  s->finish = stopped || reason == MGL_FINISH_STOP ? "stop" : "length";
   return s == &r->streams[r->current] ? write_ready(r, err) : MGL_OK;
 }
 
 static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
   run *r = context;
-  stream *s = &r->streams[request];
-  s->generated++;
-  r->done_tokens += reason == MGL_FINISH_NONE ? 1 : s->max_new_tokens - s->generated + 1;
-  mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
+  const stream *s = &r->streams[r->by_request[request]];
+  if (s->finished) {
+    return;  // by a stop text; the engine does not know yet
+  }
   if (r->status == MGL_OK) {
-    r->status = accept_token(r, s, token, reason, r->err);
+    r->status = accept_token(r, request, token, reason, r->err);
+  }
+  uint32_t most = r->prompts.items[r->by_request[request]].max_new_tokens;
+  r->done_tokens += s->finished ? most - s->generated + 1 : 1;
+  mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
+}
+
+// Before an iteration is planned.
+static void let_go(void *context) {
+  run *r = context;
+  while (r->leaving_count > 0) {
+    mgl_engine_cancel(r->engine, (uint32_t)r->leaving[--r->leaving_count]);
   }
 }
 
-static mgl_status start(run *r, mgl_error *err) {
-  const mgl_generation *generation = &r->model.folder.generation;
-  uint32_t longest = 0;
+static bool interrupted(void *context) {
+  (void)context;
+  return mgl_interrupt_seen();
+}
+
+// Marks a prompt that cannot run, and says so.
+static void give_up(run *r, size_t i) {
+  const mgl_prompt *prompt = &r->prompts.items[i];
+  stream *s = &r->streams[i];
+  s->finished = true;
+  s->finish = "error";
+  r->failed_count++;
+  (void)fprintf(stderr, "megalith: %s line %zu: %s\n", prompt->file, prompt->line, prompt->error);
+}
+
+static mgl_status submit(run *r, size_t i, mgl_error *err) {
+  mgl_prompt *prompt = &r->prompts.items[i];
+  stream *s = &r->streams[i];
+  mgl_error reason = {0};
+  if (prompt->error == NULL) {
+    mgl_request request = {.prompt = prompt->tokens.ids,
+                           .prompt_count = prompt->tokens.count,
+                           .max_new_tokens = prompt->max_new_tokens,
+                           .sampling = prompt->sampling,
+                           .stop_ids = prompt->stop_ids,
+                           .stop_count = prompt->stop_id_count};
+    uint32_t number = 0;
+    mgl_status status = mgl_engine_submit(r->engine, &request, &number, &reason);
+    if (status == MGL_OK) {
+      r->by_request[number] = i;
+      MGL_TRY(mgl_text_output_create(r->model.folder.tokenizer, (const char *const *)prompt->stops,
+                                     prompt->stop_count, &s->output, err));
+    } else {
+      MGL_TRY(mgl_prompt_fail(prompt, status, &reason, err));
+    }
+  }
+  if (prompt->error != NULL) {
+    give_up(r, i);
+    return MGL_OK;
+  }
+  if (r->is_json) {
+    s->tokens = mgl_alloc_zeroed(prompt->max_new_tokens, sizeof *s->tokens);
+  }
+  return r->is_json && s->tokens == NULL
+             ? mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the tokens of a prompt")
+             : MGL_OK;
+}
+
+// Sizes for all prompts that can run: no more memory than they can use together.
+static void choose_sizes(run *r, mgl_runner_options *options) {
   uint64_t pool_tokens = 0;
-  for (size_t i = 0; i < r->stream_count; i++) {
-    const stream *s = &r->streams[i];
-    uint32_t tokens = (uint32_t)s->prompt.count + s->max_new_tokens;
-    longest = tokens > longest ? tokens : longest;
-    pool_tokens += (tokens + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS * MGL_PAGE_TOKENS;
-    r->total_tokens += tokens;
+  size_t count = 0;
+  options->sequence_tokens = 1;
+  for (size_t i = 0; i < r->prompts.count; i++) {
+    const mgl_prompt *prompt = &r->prompts.items[i];
+    uint32_t tokens = (uint32_t)prompt->tokens.count + prompt->max_new_tokens;
+    if (prompt->error == NULL) {
+      count++;
+      options->sequence_tokens =
+          tokens > options->sequence_tokens ? tokens : options->sequence_tokens;
+      pool_tokens += (tokens + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS * MGL_PAGE_TOKENS;
+      r->total_tokens += tokens;
+    }
   }
-  mgl_runner_options options = {.sequences = (uint32_t)(r->stream_count < MGL_MAX_ITERATION_TOKENS
-                                                            ? r->stream_count
-                                                            : MGL_MAX_ITERATION_TOKENS),
-                                .sequence_tokens = longest};
-  if (r->stream_count <= options.sequences) {
-    options.pool_tokens = pool_tokens;  // no more than all of them can use together
+  options->sequences = MGL_MAX_ITERATION_TOKENS;
+  if (count <= options->sequences) {
+    options->sequences = count == 0 ? 1 : (uint32_t)count;
+    options->pool_tokens = pool_tokens;
   }
+}
+
+// Where no prompt can run, no weights are loaded; plain output is then nothing at all.
+static mgl_status report_failures(run *r, mgl_error *err) {
+  for (size_t i = 0; i < r->prompts.count; i++) {
+    give_up(r, i);
+  }
+  return r->is_json ? write_ready(r, err) : MGL_OK;
+}
+
+static mgl_status allocate(run *r, mgl_error *err) {
+  size_t count = r->prompts.count;
+  r->streams = mgl_alloc_zeroed(count, sizeof *r->streams);
+  r->by_request = mgl_alloc_zeroed(count, sizeof *r->by_request);
+  r->leaving = mgl_alloc_zeroed(count, sizeof *r->leaving);
+  if (r->streams == NULL || r->by_request == NULL || r->leaving == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu prompts", count);
+  }
+  return MGL_OK;
+}
+
+static mgl_status start(run *r, mgl_error *err) {
+  mgl_runner_options options = {0};
+  choose_sizes(r, &options);
   MGL_TRY(mgl_app_model_start(&r->model, r->arguments, &options, &r->runner, err));
   mgl_engine_options engine_options = {.mode = mgl_app_mode(r->arguments),
-                                       .should_stop = mgl_interrupt_seen};
+                                       .before_plan = let_go,
+                                       .should_stop = interrupted,
+                                       .context = r};
   MGL_TRY(mgl_engine_create(r->runner, &engine_options, &r->engine, err));
-  for (size_t i = 0; i < r->stream_count; i++) {
-    const stream *s = &r->streams[i];
-    mgl_request request = {.prompt = s->prompt.ids,
-                           .prompt_count = s->prompt.count,
-                           .max_new_tokens = s->max_new_tokens,
-                           .sampling = r->sampling,
-                           .stop_ids = generation->eos_ids,
-                           .stop_count = generation->eos_count};
-    request.sampling.seed += i;
-    uint32_t number = 0;
-    MGL_TRY(mgl_engine_submit(r->engine, &request, &number, err));
+  for (size_t i = 0; i < r->prompts.count; i++) {
+    MGL_TRY(submit(r, i, err));
   }
   return MGL_OK;
 }
 
 // After an interrupt: what exists of every output, in order.
 static mgl_status write_rest(run *r, mgl_error *err) {
-  for (size_t i = r->current; i < r->stream_count; i++) {
+  for (size_t i = r->current; i < r->prompts.count; i++) {
     stream *s = &r->streams[i];
     if (!s->finished) {
-      MGL_TRY(mgl_detokenizer_finish(s->detokenizer, &s->text, err));
+      bool stopped = false;
+      MGL_TRY(mgl_text_output_finish(s->output, &s->text, &stopped, err));
       s->finished = true;
+      s->finish = "interrupted";
     }
   }
   return write_ready(r, err);
@@ -311,7 +335,10 @@ static mgl_status generate(run *r, mgl_error *err) {
   r->shows_text = isatty(STDOUT_FILENO);
   mgl_interrupt_watch();
   mgl_progress_start(&r->progress, "generating", MGL_PROGRESS_COUNT);
-  mgl_status status = mgl_engine_run(r->engine, on_token, on_iteration, r, err);
+  mgl_status status = write_ready(r, err);  // of prompts that could not run
+  if (status == MGL_OK) {
+    status = mgl_engine_run(r->engine, on_token, on_iteration, r, err);
+  }
   status = status == MGL_OK ? r->status : status;
   mgl_progress_finish(&r->progress);
   return status == MGL_OK && mgl_interrupt_seen() ? write_rest(r, err) : status;
@@ -325,7 +352,7 @@ static void print_statistics(const run *r) {
     (void)mgl_runner_read_ceiling(r->runner, CEILING_PASSES, &ceiling, &no_ceiling);
   }
   uint64_t generated = 0;
-  for (size_t i = 0; i < r->stream_count; i++) {
+  for (size_t i = 0; i < r->prompts.count; i++) {
     generated += r->streams[i].generated;
   }
   mgl_statistics_print(&r->statistics, generated, r->runner, ceiling, no_ceiling.text);
@@ -335,43 +362,67 @@ static void release(run *r) {
   mgl_output_file_close(&r->trace);
   mgl_engine_destroy(r->engine);
   mgl_runner_destroy(r->runner);
-  for (size_t i = 0; i < r->stream_count; i++) {
-    mgl_token_list_free(&r->streams[i].prompt);
-    mgl_detokenizer_destroy(r->streams[i].detokenizer);
+  for (size_t i = 0; r->streams != NULL && i < r->prompts.count; i++) {
+    mgl_text_output_destroy(r->streams[i].output);
     mgl_text_free(&r->streams[i].text);
+    mgl_free(r->streams[i].tokens);
   }
   mgl_free(r->streams);
+  mgl_free(r->by_request);
+  mgl_free(r->leaving);
+  mgl_prompts_free(&r->prompts);
   mgl_statistics_free(&r->statistics);
   mgl_app_model_close(&r->model);
 }
 
-static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
-  run r = {.arguments = arguments, .trace = {.fd = -1}};
-  unsigned needs = MGL_NEED_TOKENIZER | MGL_NEED_WEIGHTS;
-  if (mgl_arguments_has(arguments, "chat")) {
-    needs |= MGL_NEED_CHAT_TEMPLATE;
-  } else if (mgl_arguments_has(arguments, "system")) {
+// What the folder must have. With --jsonl a line may have messages, or token ids only.
+static mgl_status choose_needs(run *r, unsigned *needs, mgl_error *err) {
+  bool is_chat = mgl_arguments_has(r->arguments, "chat");
+  if (!is_chat && mgl_arguments_has(r->arguments, "system")) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "--system needs --chat: see megalith run --help");
   }
-  mgl_status status = mgl_app_model_open(arguments, needs, &r.model, err);
-  if (status == MGL_OK) {
-    status = mgl_app_trace_open(arguments, mgl_app_mode(arguments) != MGL_MODE_EAGER, &r.trace, err);
+  *needs = MGL_NEED_WEIGHTS;
+  *needs |= r->is_json ? MGL_WANT_TEXT : MGL_NEED_TOKENIZER;
+  *needs |= is_chat ? MGL_NEED_CHAT_TEMPLATE : 0;
+  return MGL_OK;
+}
+
+static bool can_run(const run *r) {
+  for (size_t i = 0; i < r->prompts.count; i++) {
+    if (r->prompts.items[i].error == NULL) {
+      return true;
+    }
   }
-  if (status == MGL_OK) {
-    status = choose_sampling(&r, err);
+  return false;
+}
+
+static mgl_status run_prompts(run *r, mgl_error *err) {
+  MGL_TRY(start(r, err));
+  MGL_TRY(generate(r, err));
+  mgl_status status = mgl_app_trace_write(&r->trace, r->runner, err);
+  print_statistics(r);
+  return status;
+}
+
+static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
+  run r = {.arguments = arguments,
+           .trace = {.fd = -1},
+           .is_json = mgl_arguments_has(arguments, "jsonl")};
+  unsigned needs = 0;
+  mgl_status status = MGL_OK;
+  if ((status = choose_needs(&r, &needs, err)) == MGL_OK &&
+      (status = mgl_app_model_open(arguments, needs, &r.model, err)) == MGL_OK &&
+      (status = mgl_app_trace_open(arguments, mgl_app_mode(arguments) == MGL_MODE_MEGA, &r.trace,
+                                   err)) == MGL_OK &&
+      (status = choose_sampling(&r, err)) == MGL_OK &&
+      (status = mgl_prompts_collect(arguments, &r.model.folder, &r.sampling, &r.prompts, err)) ==
+          MGL_OK &&
+      (status = allocate(&r, err)) == MGL_OK) {
+    status = can_run(&r) ? run_prompts(&r, err) : report_failures(&r, err);
   }
-  if (status == MGL_OK) {
-    status = collect_prompts(&r, err);
-  }
-  if (status == MGL_OK) {
-    status = start(&r, err);
-  }
-  if (status == MGL_OK) {
-    status = generate(&r, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_app_trace_write(&r.trace, r.runner, err);
-    print_statistics(&r);
+  if (status == MGL_OK && r.failed_count > 0) {
+    status = mgl_error_set(err, MGL_ERR_ARGUMENT, "%zu of %zu prompts could not run",
+                           r.failed_count, r.prompts.count);
   }
   release(&r);
   return status;
@@ -389,7 +440,12 @@ static const mgl_option options[] = {
      .value_name = "FILE",
      .type = MGL_OPTION_FILE,
      .repeatable = true,
-     .help = "a prompt that is the whole content of a file or pipe; - is standard input"},
+     .help = "prompts from a file or pipe, one a line; - is standard input"},
+    {.name = "jsonl",
+     .type = MGL_OPTION_FLAG,
+     .help = "files, or standard input without any, have a JSON object a line, with prompt, "
+             "messages or tokens, and id, max_tokens, temperature, top_k, top_p, seed, stop, "
+             "ignore_eos; so has the output"},
     {.name = "chat",
      .type = MGL_OPTION_FLAG,
      .help = "a prompt is a user's message, put into the model's chat template"},
@@ -406,6 +462,12 @@ static const mgl_option options[] = {
      .help =
          "tokens to generate for a prompt at most [the model's max_new_tokens, or 256, as far as "
          "the context allows]"},
+    {.name = "stop",
+     .value_name = "TEXT",
+     .type = MGL_OPTION_TEXT,
+     .repeatable = true,
+     .help = "end before this text; up to 16 of them [none]"},
+    {.name = "ignore-eos", .type = MGL_OPTION_FLAG, .help = "go on behind the model's stop tokens"},
     {.name = "temperature",
      .value_name = "X",
      .type = MGL_OPTION_REAL,
@@ -432,6 +494,7 @@ static const mgl_option options[] = {
      .u64_min = 0,
      .u64_max = UINT64_MAX,
      .help = "of the random numbers; prompt i uses N + i, counted from 0 [0]"},
+    MGL_ROWS_MEMORY("as much as all prompts can use together"),
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_MODE,
@@ -446,10 +509,13 @@ const mgl_command mgl_command_run = {
     .description =
         "Continues each prompt and streams the text to standard output, statistics to standard\n"
         "error. Without a prompt, text on standard input is the prompt. Several outputs appear in\n"
-        "the order of the prompts with an empty line between them.",
+        "the order of the prompts with an empty line between them. A line of a file that cannot "
+        "be\n"
+        "run is reported with its number; the others run all the same.",
     .examples =
         "megalith run -p \"Once upon a time\"\n"
         "megalith run -p \"Once\" -p \"Then\" -n 50 --temperature 0.8 --seed 7\n"
+        "megalith run --jsonl -f questions.jsonl > answers.jsonl\n"
         "megalith run path/to/Qwen3-0.6B --chat -p \"Why is the sky blue?\"",
     .options = options,
     .option_count = sizeof options / sizeof *options,

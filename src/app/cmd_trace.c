@@ -1,9 +1,10 @@
 // megalith trace: where the time of an iteration went, from a file that --trace wrote.
 //
-// Two views of one iteration. Workers: how long one computes, waits for events, or has nothing to
-// do, averaged over all. Chain: the ops in the order in which they start, each a hop (from the last
-// end of the op before to the first start of this one) and a stage (from there to its last end);
-// hops and stages add up to the iteration. What a hop leaves exposed is what no overlap hides.
+// Two views of one iteration. Workers: how long one waits for weights, computes, waits for events,
+// or has nothing to do, averaged over all. Chain: the ops in the order in which they start, each a
+// hop (from the last end of the op before to the first start of this one) and a stage (from there
+// to its last end); hops and stages add up to the iteration. What a hop leaves exposed is what no
+// overlap hides.
 #include <inttypes.h>
 #include <string.h>
 
@@ -31,12 +32,17 @@ static void append_workers(const mgl_trace *trace, const mgl_trace_summary *s, m
   const struct {
     const char *name;
     double us;
-  } states[] = {{"computing", s->computing_us}, {"waiting", s->waiting_us}, {"idle", s->idle_us}};
+    double loading_us;
+  } states[] = {{"streaming: it needs weights", s->streaming_us, s->streaming_us},
+                {"computing", s->computing_us, s->loading_us[0] - s->streaming_us},
+                {"waiting for an event", s->waiting_us, s->loading_us[1]},
+                {"idle", s->idle_us, s->loading_us[2]}};
   mgl_text_format(out, "\na worker's time (mean of %zu)        us  share   with loads, us\n",
                   trace->worker_count);
   for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
     mgl_text_format(out, "  %-28s %9.2f %5.1f%% %15.2f\n", states[i].name, states[i].us,
-                    states[i].us * 100 / s->total_us, s->loading_us[i]);
+                    states[i].us * 100 / s->total_us,
+                    states[i].loading_us > 0 ? states[i].loading_us : 0.0);
   }
   mgl_text_append_string(out, "busy roles, side by side\n");
   for (size_t i = 0; i < MGL_TRACE_ROLES; i++) {
@@ -160,10 +166,11 @@ const mgl_command mgl_command_trace = {
     .positional = "FILE",
     .takes_file = true,
     .description =
-        "Prints how long a worker computes, waits for events or has nothing to do, averaged over\n"
-        "all, and how much of it is with weights under way; then the chain of ops, by kind: the\n"
-        "hop from the last end of the op before to the first start, the stage from there to the\n"
-        "last end, their sum in the iteration, and what of the hops nothing hides.",
+        "Prints how long a worker's tasks wait for weights (streaming), compute, wait for events,\n"
+        "or how long it has nothing to do, averaged over all, and how much of it is with weights\n"
+        "under way; then the chain of ops, by kind: the hop from the last end of the op before to\n"
+        "the first start, the stage from there to the last end, their sum in the iteration, and\n"
+        "what of the hops nothing hides.",
     .examples =
         "megalith bench --mode mega --trace trace.json && megalith trace --summary trace.json\n"
         "megalith trace trace.json --iteration 12",

@@ -1,4 +1,6 @@
-// The commands of `megalith`, one file each.
+// The commands of `megalith`, one file each. A name of two words is that of a subcommand, which
+// stands behind the command of its first word: `megalith bench throughput`; a model folder of that
+// name is ./throughput.
 #ifndef MGL_APP_COMMANDS_H
 #define MGL_APP_COMMANDS_H
 
@@ -8,6 +10,8 @@ extern const mgl_command mgl_command_run;         // cmd_run.c
 extern const mgl_command mgl_command_score;       // cmd_score.c
 extern const mgl_command mgl_command_tokenize;    // cmd_tokenize.c
 extern const mgl_command mgl_command_bench;       // cmd_bench.c
+extern const mgl_command mgl_command_throughput;  // cmd_throughput.c
+extern const mgl_command mgl_command_plan;        // cmd_plan.c
 extern const mgl_command mgl_command_compile;     // cmd_compile.c
 extern const mgl_command mgl_command_graph;       // cmd_graph.c
 extern const mgl_command mgl_command_trace;       // cmd_trace.c

@@ -1,7 +1,6 @@
 #include "app/device.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/cuda_cache.h"
@@ -15,27 +14,7 @@ const char *mgl_device_choice_name(uint32_t index) {
 mgl_status mgl_device_wanted(const mgl_arguments *arguments, mgl_device_choice *out,
                              mgl_error *err) {
   const char *named = mgl_arguments_text(arguments, "device", NULL);
-  const char *usual = getenv("MEGALITH_DEVICE");
-  *out = (mgl_device_choice){.kind = MGL_DEVICE_AUTO};
-  if (named != NULL) {
-    return mgl_device_parse("--device", named, out, err);
-  }
-  return usual != NULL && usual[0] != 0 ? mgl_device_parse("MEGALITH_DEVICE", usual, out, err)
-                                        : MGL_OK;
-}
-
-bool mgl_device_exists(void) {
-  mgl_cuda_driver driver;
-  mgl_error err = {0};
-  int count = 0;
-  if (mgl_cuda_driver_open(&driver, &err) != MGL_OK) {
-    return driver.library != NULL;  // a driver that is too old
-  }
-  int code = driver.init(0);
-  if (code != 0) {
-    return code != MGL_CU_NO_DEVICE && code != MGL_CU_STUB_LIBRARY;
-  }
-  return driver.device_count(&count) != 0 || count > 0;
+  return named != NULL ? mgl_device_parse("--device", named, out, err) : mgl_device_usual(out, err);
 }
 
 // --- options of one kind of device ---------------------------------------------------------------
@@ -49,7 +28,7 @@ static bool is_one_of(const char *name, const char *const *names) {
 
 mgl_status mgl_device_check_cpu(const mgl_arguments *arguments, mgl_error *err) {
   static const char *const of_gpu[] = {"in-flight", "in-flight-ahead", "no-prefetch", "step-batch",
-                                       "coarse",    "scheduler-warps", NULL};
+                                       "coarse",    "events",          "scheduler-warps", NULL};
   for (size_t i = 0; i < arguments->count; i++) {
     const char *name = arguments->items[i].option->name;
     if (is_one_of(name, of_gpu)) {

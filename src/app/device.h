@@ -17,9 +17,6 @@
 mgl_status mgl_device_wanted(const mgl_arguments *arguments, mgl_device_choice *out,
                              mgl_error *err);
 
-// Whether a driver finds any GPU, usable or not.
-bool mgl_device_exists(void);
-
 // Options that only one kind of device has: MGL_ERR_ARGUMENT names the first of them.
 mgl_status mgl_device_check_cpu(const mgl_arguments *arguments, mgl_error *err);
 mgl_status mgl_device_check_gpu(const mgl_arguments *arguments, mgl_error *err);

@@ -90,7 +90,7 @@ void mgl_help_append_overview(const mgl_command *const *commands, size_t count, 
                               "Usage: megalith COMMAND [options] [MODEL]\n\n"
                               "Commands:\n");
   for (size_t i = 0; i < count; i++) {
-    mgl_text_format(out, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
+    mgl_text_format(out, "  %-17s %s\n", commands[i]->name, commands[i]->summary);
   }
   mgl_text_append_string(
       out,

@@ -14,9 +14,9 @@
 enum { EXIT_FAILED = 1, EXIT_INTERRUPTED = 130 };
 
 static const mgl_command *const commands[] = {
-    &mgl_command_run,   &mgl_command_score,   &mgl_command_tokenize,
-    &mgl_command_bench, &mgl_command_compile, &mgl_command_graph,
-    &mgl_command_trace, &mgl_command_info,    &mgl_command_completion,
+    &mgl_command_run,        &mgl_command_score, &mgl_command_tokenize,   &mgl_command_bench,
+    &mgl_command_throughput, &mgl_command_plan,  &mgl_command_compile,    &mgl_command_graph,
+    &mgl_command_trace,      &mgl_command_info,  &mgl_command_completion,
 };
 
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
@@ -65,12 +65,25 @@ static mgl_status run_command(const mgl_command *command, int argc, char *const 
   return status;
 }
 
+// How many of the arguments name this command: 0, 1 or 2.
+static int words_of(const mgl_command *command, int argc, char *const *argv) {
+  const char *second = strchr(command->name, ' ');
+  size_t bytes = second == NULL ? strlen(command->name) : (size_t)(second - command->name);
+  if (strlen(argv[1]) != bytes || strncmp(argv[1], command->name, bytes) != 0) {
+    return 0;
+  }
+  if (second == NULL) {
+    return 1;
+  }
+  return argc > 2 && strcmp(argv[2], second + 1) == 0 ? 2 : 0;
+}
+
 static mgl_status dispatch(int argc, char *const *argv, mgl_error *err) {
   static const char version[] = "megalith " MGL_VERSION "\n";
   if (argc < 2) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "expected a command (run, score, tokenize, bench, compile, graph, trace, "
-                         "info, completion): see megalith --help");
+                         "expected a command (run, score, tokenize, bench, plan, compile, graph, "
+                         "trace, info, completion): see megalith --help");
   }
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
     return print_help(NULL, err);
@@ -78,10 +91,17 @@ static mgl_status dispatch(int argc, char *const *argv, mgl_error *err) {
   if (strcmp(argv[1], "--version") == 0) {
     return mgl_output_write(version, sizeof version - 1, err);
   }
+  const mgl_command *found = NULL;
+  int found_words = 0;
   for (size_t i = 0; i < COMMAND_COUNT; i++) {
-    if (strcmp(argv[1], commands[i]->name) == 0) {
-      return run_command(commands[i], argc - 2, argv + 2, err);
+    int words = words_of(commands[i], argc, argv);
+    if (words > found_words) {
+      found = commands[i];
+      found_words = words;
     }
+  }
+  if (found != NULL) {
+    return run_command(found, argc - 1 - found_words, argv + 1 + found_words, err);
   }
   return unknown_command(argv[1], err);
 }

@@ -11,7 +11,7 @@
 
 // --- words ---------------------------------------------------------------------------------------
 
-enum { MAX_WORD_BYTES = 32, MAX_MISTAKES = 2, MAX_PATH_BYTES = 4096, MAX_ORDINAL_DIGITS = 4 };
+enum { MAX_WORD_BYTES = 32, MAX_MISTAKES = 2, MAX_PATH_BYTES = 4096 };
 
 // Levenshtein distance; more than MAX_MISTAKES for words too long to compare.
 static size_t edit_distance(const char *a, const char *b) {
@@ -87,27 +87,6 @@ static mgl_status parse_real(const mgl_option *option, const char *text, double 
   }
   *out = value;
   return MGL_OK;
-}
-
-mgl_status mgl_device_parse(const char *where, const char *text, mgl_device_choice *out,
-                            mgl_error *err) {
-  *out = (mgl_device_choice){.kind = MGL_DEVICE_AUTO};
-  if (strcmp(text, "auto") == 0) {
-    return MGL_OK;
-  }
-  if (strcmp(text, "cpu") == 0) {
-    out->kind = MGL_DEVICE_CPU;
-    return MGL_OK;
-  }
-  size_t digits = strncmp(text, "cuda:", 5) == 0 ? strspn(text + 5, "0123456789") : 0;
-  if (strcmp(text, "cuda") == 0 ||
-      (digits > 0 && digits <= MAX_ORDINAL_DIGITS && text[5 + digits] == 0)) {
-    out->kind = MGL_DEVICE_CUDA;
-    out->ordinal = digits > 0 ? (uint32_t)strtoul(text + 5, NULL, 10) : 0;
-    return MGL_OK;
-  }
-  return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                       "%s: expected auto, cpu, cuda or cuda:N, found \"%.80s\"", where, text);
 }
 
 static mgl_status check_device(const char *text, mgl_error *err) {

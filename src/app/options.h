@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "engine/device_choice.h"
 
 typedef enum mgl_option_type {
   MGL_OPTION_FLAG,    // no value
@@ -87,21 +88,6 @@ const char *mgl_arguments_text(const mgl_arguments *arguments, const char *name,
                                const char *otherwise);
 uint64_t mgl_arguments_u64(const mgl_arguments *arguments, const char *name, uint64_t otherwise);
 double mgl_arguments_real(const mgl_arguments *arguments, const char *name, double otherwise);
-
-typedef enum mgl_device_kind {
-  MGL_DEVICE_AUTO,
-  MGL_DEVICE_CPU,
-  MGL_DEVICE_CUDA,
-} mgl_device_kind;
-
-typedef struct mgl_device_choice {
-  mgl_device_kind kind;
-  uint32_t ordinal;  // of MGL_DEVICE_CUDA
-} mgl_device_choice;
-
-// A value of MGL_OPTION_DEVICE. `where` is what the message begins with ("--device").
-mgl_status mgl_device_parse(const char *where, const char *text, mgl_device_choice *out,
-                            mgl_error *err);
 
 // The candidate that `word` most likely meant (two typing mistakes at most), NULL if none.
 const char *mgl_closest_word(const char *word, const char *const *candidates, size_t count);

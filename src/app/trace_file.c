@@ -192,6 +192,7 @@ static mgl_status add_task(reader *r, mgl_json_object o, const char *name, mgl_e
   double begin = 0;
   double duration = 0;
   double wait = 0;
+  double stream = 0;
   mgl_json_object args;
   MGL_TRY(mgl_json_u64(o, "tid", 0, UINT32_MAX, &tid, err));
   MGL_TRY(mgl_json_opt_double(o, "ts", -1e15, 1e15, &begin, err));
@@ -203,6 +204,7 @@ static mgl_status add_task(reader *r, mgl_json_object o, const char *name, mgl_e
   MGL_TRY(mgl_json_u64(args, "iteration", 0, UINT32_MAX, &iteration, err));
   MGL_TRY(mgl_json_opt_u64(args, "graph", 0, UINT32_MAX, &graph, err));
   MGL_TRY(mgl_json_opt_double(args, "wait_us", 0, 1e15, &wait, err));
+  MGL_TRY(mgl_json_opt_double(args, "stream_us", 0, 1e15, &stream, err));
   MGL_TRY(find_track(r, tid, &track, err));
   if (track->role == MGL_TRACE_ROLES) {
     return MGL_OK;
@@ -215,6 +217,7 @@ static mgl_status add_task(reader *r, mgl_json_object o, const char *name, mgl_e
       intern(&t->ops, &t->op_count, &t->op_capacity, name, strcspn(name, " "), &r->op_hint, err));
   mgl_trace_span span = {.begin_us = begin,
                          .end_us = begin + duration,
+                         .stream_us = stream < duration ? stream : duration,
                          .iteration = (uint32_t)iteration,
                          .graph = (uint32_t)graph,
                          .op = r->op_hint,
@@ -224,6 +227,7 @@ static mgl_status add_task(reader *r, mgl_json_object o, const char *name, mgl_e
   if (wait > 0) {  // the CPU tells its waiting with the task
     span.begin_us = begin - wait;
     span.end_us = begin;
+    span.stream_us = 0;
     span.role = MGL_TRACE_WAIT;
     return add_span(r, &span, err);
   }

@@ -1,7 +1,7 @@
 // Reading a trace: the Chrome trace JSON that `--trace` writes, of the CPU and of a GPU.
 //
 // The file is mapped and its events are parsed one by one, so that memory grows with the number of
-// spans (40 bytes each) and not with the text. Anything that is valid JSON and not a span of a task
+// spans (48 bytes each) and not with the text. Anything that is valid JSON and not a span of a task
 // is skipped.
 #ifndef MGL_APP_TRACE_FILE_H
 #define MGL_APP_TRACE_FILE_H
@@ -21,6 +21,7 @@ typedef enum mgl_trace_role {
 
 typedef struct mgl_trace_span {
   double begin_us, end_us;
+  double stream_us;  // of a task that runs: in which it waited for its weights
   uint32_t iteration;
   uint32_t graph;
   uint32_t op;      // index in ops

@@ -254,6 +254,20 @@ static void add_time(const int *open, double length, mgl_trace_summary *out) {
   }
 }
 
+// What tasks waited for their weights between begin and end; of a span that is cut, its share.
+static double sum_streaming(const mgl_trace *t, double begin, double end) {
+  double sum = 0;
+  for (size_t i = 0; i < t->span_count; i++) {
+    const mgl_trace_span *s = &t->spans[i];
+    double from = s->begin_us > begin ? s->begin_us : begin;
+    double to = s->end_us < end ? s->end_us : end;
+    if (to > from && s->role == MGL_TRACE_COMPUTE) {
+      sum += s->stream_us * (to - from) / (s->end_us - s->begin_us);
+    }
+  }
+  return sum;
+}
+
 static mgl_status divide_time(const mgl_trace *t, mgl_trace_summary *out, mgl_error *err) {
   static const int none[MGL_TRACE_ROLES] = {0};
   double end = out->begin_us + out->total_us;
@@ -276,10 +290,12 @@ static mgl_status divide_time(const mgl_trace *t, mgl_trace_summary *out, mgl_er
     add_time(none, end - from, out);
   }
   mgl_free(edges);
-  double *const sums[] = {&out->computing_us,  &out->waiting_us,    &out->idle_us,
-                          &out->loading_us[0], &out->loading_us[1], &out->loading_us[2],
-                          &out->role_us[0],    &out->role_us[1],    &out->role_us[2],
-                          &out->role_us[3]};
+  out->streaming_us = sum_streaming(t, out->begin_us, end);
+  out->computing_us -= out->streaming_us;
+  double *const sums[] = {&out->streaming_us,  &out->computing_us,  &out->waiting_us,
+                          &out->idle_us,       &out->loading_us[0], &out->loading_us[1],
+                          &out->loading_us[2], &out->role_us[0],    &out->role_us[1],
+                          &out->role_us[2],    &out->role_us[3]};
   for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++) {
     *sums[i] /= (double)t->worker_count;
   }

@@ -28,10 +28,13 @@ typedef struct mgl_trace_summary {
   bool is_whole;
   double begin_us, total_us;  // to the begin of the next iteration, or to its own end
   // Averages over workers, of the time between begin and end.
-  double role_us[MGL_TRACE_ROLES];           // in which the role had something to do
-  double computing_us, waiting_us, idle_us;  // add up to total_us: the first that applies
-  double loading_us[3];  // of computing, waiting and idle time: with loads under way
-  mgl_trace_op *ops;     // [op_count] in the order of their first starts
+  double role_us[MGL_TRACE_ROLES];  // in which the role had something to do
+  // Add up to total_us. Streaming: a task runs and waits for its weights. Computing: it runs.
+  // Waiting: none runs and one waits for its event. Idle: neither.
+  double streaming_us, computing_us, waiting_us, idle_us;
+  double
+      loading_us[3];  // of time in which a task runs, waiting and idle time: with loads under way
+  mgl_trace_op *ops;  // [op_count] in the order of their first starts
   size_t op_count;
 } mgl_trace_summary;
 

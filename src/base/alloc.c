@@ -14,6 +14,7 @@ enum { HUGE_PAGE_BYTES = 2 * 1024 * 1024 };
 static atomic_uint_fast64_t alloc_count;
 static atomic_uint_fast64_t alloc_fail_at;
 static atomic_int_fast64_t alloc_live;
+static atomic_uint_fast64_t pages_live_bytes;
 
 // True when a test wants this allocation to fail.
 static bool injected_failure(void) {
@@ -296,6 +297,7 @@ mgl_status mgl_pages_map(size_t bytes, const char *what, void **out, mgl_error *
     }
     (void)madvise(start, bytes, MADV_HUGEPAGE);  // a hint: small pages are slower, not wrong
   }
+  atomic_fetch_add_explicit(&pages_live_bytes, bytes, memory_order_relaxed);
   *out = count_live(start);
   return MGL_OK;
 }
@@ -303,6 +305,7 @@ mgl_status mgl_pages_map(size_t bytes, const char *what, void **out, mgl_error *
 void mgl_pages_unmap(void *memory, size_t bytes) {
   if (memory != NULL) {
     atomic_fetch_sub_explicit(&alloc_live, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&pages_live_bytes, bytes, memory_order_relaxed);
     (void)munmap(memory, bytes);
   }
 }
@@ -314,6 +317,10 @@ void mgl_alloc_fail_nth(uint64_t n) {
 
 uint64_t mgl_alloc_count(void) {
   return atomic_load_explicit(&alloc_count, memory_order_relaxed);
+}
+
+uint64_t mgl_pages_live_bytes(void) {
+  return atomic_load_explicit(&pages_live_bytes, memory_order_relaxed);
 }
 
 int64_t mgl_alloc_live(void) {

@@ -47,5 +47,7 @@ void mgl_alloc_fail_nth(uint64_t n);
 uint64_t mgl_alloc_count(void);
 // Blocks (heap and pages) that are allocated and not freed at the moment.
 int64_t mgl_alloc_live(void);
+// Bytes that mgl_pages_map gave and that were not unmapped.
+uint64_t mgl_pages_live_bytes(void);
 
 #endif

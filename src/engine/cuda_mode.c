@@ -1,24 +1,19 @@
 #include "engine/cuda_mode.h"
 
 #include "base/alloc.h"
+#include "engine/sampler.h"
 
 struct mgl_cuda_mode {
   mgl_cuda_program *program;
   mgl_cuda_launch_options launch;
   uint32_t iteration_tokens;
+  uint32_t vocab;
   float *logits;  // [logit_rows, V]
+  uint32_t best[MGL_MAX_ITERATION_TOKENS];
 };
 
-mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_mode **out,
-                                mgl_error *err) {
-  *out = NULL;
-  mgl_cuda_mode *mode = mgl_alloc_zeroed(1, sizeof *mode);
-  if (mode == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
-  }
-  mode->launch = options->cuda.launch;
-  mode->iteration_tokens = options->limits.tokens;
-  mgl_cuda_program_options program = {
+static mgl_cuda_program_options program_options(const mgl_cuda_mode_options *options) {
+  return (mgl_cuda_program_options){
       .program = options->program,
       .checkpoint = options->checkpoint,
       .seed = options->seed,
@@ -31,6 +26,7 @@ mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_m
       .overrides = options->overrides,
       .override_count = options->override_count,
       .coarse = options->cuda.coarse,
+      .events_only = options->cuda.events_only,
       .schedulers = options->schedulers,
       .scheduler_warps = options->cuda.scheduler_warps,
       .get_code = options->cuda.get_code,
@@ -38,10 +34,29 @@ mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_m
       .progress = options->progress->report,
       .progress_context = options->progress->context,
   };
+}
+
+mgl_status mgl_cuda_mode_plan_memory(const mgl_cuda_mode_options *options, mgl_memory_plan *out,
+                                     mgl_error *err) {
+  mgl_cuda_program_options program = program_options(options);
+  return mgl_memory_plan_gpu(options->cuda.device, &program, options->limits.page_tokens, out, err);
+}
+
+mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_mode **out,
+                                mgl_error *err) {
+  *out = NULL;
+  mgl_cuda_mode *mode = mgl_alloc_zeroed(1, sizeof *mode);
+  if (mode == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
+  }
+  mode->launch = options->cuda.launch;
+  mode->iteration_tokens = options->limits.tokens;
+  mgl_cuda_program_options program = program_options(options);
   mgl_status status = mgl_cuda_program_create(options->cuda.device, &program, &mode->program, err);
   if (status == MGL_OK) {
-    uint32_t vocab = mgl_cuda_program_describe(mode->program).model.vocab;
-    mode->logits = mgl_alloc_zeroed((size_t)options->logit_rows * vocab, sizeof *mode->logits);
+    mode->vocab = mgl_cuda_program_describe(mode->program).model.vocab;
+    mode->logits =
+        mgl_alloc_zeroed((size_t)options->logit_rows * mode->vocab, sizeof *mode->logits);
     if (mode->logits == NULL) {
       status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u rows of logits",
                              options->logit_rows);
@@ -76,11 +91,14 @@ static mgl_cuda_launch_options launch_options(const mgl_cuda_mode *mode, bool fu
 mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, bool full, mgl_next_plan_callback *next,
                              void *context, mgl_error *err) {
   mgl_cuda_launch_options launch = launch_options(mode, full);
-  const float *logits = NULL;
-  const mgl_plan *plan = NULL;
-  while ((plan = next(context, logits)) != NULL) {
+  const mgl_logits logits = {.rows = mode->logits, .best = mode->best};
+  const mgl_plan *plan = next(context, NULL);
+  while (plan != NULL) {
     MGL_TRY(mgl_cuda_program_run_plan(mode->program, plan, &launch, mode->logits, err));
-    logits = mode->logits;
+    for (uint32_t row = 0; row < plan->logit_row_count; row++) {
+      mode->best[row] = mgl_argmax(mode->logits + (size_t)row * mode->vocab, mode->vocab);
+    }
+    plan = next(context, &logits);
   }
   return MGL_OK;
 }
@@ -110,6 +128,11 @@ static void count_token(void *context, uint32_t request, int32_t token,
   r->requests[request].generated++;
   r->requests[request].stopped = state == MGL_CUDA_SEQUENCE_STOPPED;
   r->job->on_token(r->job->context, request, token, state);
+}
+
+static bool should_stop(void *context) {
+  const replay *r = context;
+  return r->job->should_stop(r->job->context);
 }
 
 // The plan of an iteration is made during the one before: of a stop token it knows if it is older.
@@ -205,7 +228,7 @@ mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, bool full, const mgl_cuda
   mgl_cuda_generate generate = {.requests = job->requests,
                                 .request_count = job->request_count,
                                 .on_token = count_token,
-                                .should_stop = job->should_stop,
+                                .should_stop = job->should_stop != NULL ? should_stop : NULL,
                                 .context = &r,
                                 .chunk_tokens = job->chunk_tokens,
                                 .prompts_first = job->prompts_first,

@@ -13,6 +13,7 @@
 #include "batch/plan.h"
 #include "engine/iteration.h"
 #include "engine/mega_mode.h"
+#include "engine/memory_plan.h"
 #include "runtime/cpu_weights.h"
 #include "runtime/cuda_program.h"
 
@@ -21,6 +22,7 @@ typedef struct mgl_cuda_options {
   const mgl_cuda_device *device;  // opened by the thread that creates the runner; outlives it
   mgl_cuda_launch_options launch;
   bool coarse;                       // one event between two ops (compile/compile.h)
+  bool events_only;                  // no activation carries its readiness (kernels/cuda/device_run.h)
   bool scheduler_warps;              // schedulers are warps of worker blocks
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
 } mgl_cuda_options;
@@ -43,6 +45,10 @@ typedef struct mgl_cuda_mode_options {
   const mgl_weights_progress *progress;
 } mgl_cuda_mode_options;
 
+// What mgl_cuda_mode_create would take.
+mgl_status mgl_cuda_mode_plan_memory(const mgl_cuda_mode_options *options, mgl_memory_plan *out,
+                                     mgl_error *err);
+
 mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_mode **out,
                                 mgl_error *err);
 void mgl_cuda_mode_destroy(mgl_cuda_mode *mode);  // NULL is fine
@@ -58,7 +64,7 @@ typedef struct mgl_cuda_job {
   bool prompts_first;
   mgl_cuda_token_callback *on_token;     // while the GPU computes
   mgl_iteration_callback *on_iteration;  // for every iteration, after the launch; may be NULL
-  bool (*should_stop)(void);             // may be NULL
+  bool (*should_stop)(void *context);    // may be NULL
   void *context;
 } mgl_cuda_job;
 

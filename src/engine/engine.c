@@ -1,46 +1,31 @@
 #include "engine/engine.h"
 
 #include <assert.h>
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "engine/kv_pages.h"
+#include "batch/page_key.h"
+#include "engine/engine_parts.h"
 
-// A request and its sequence.
-typedef struct sequence {
-  struct sequence *next;  // waiting or running list
-  uint32_t request;
-  int32_t *tokens;  // prompt and what was generated, room for max_tokens
-  uint32_t token_count;
-  uint32_t computed_count;  // tokens whose KV is in the cache
-  uint32_t prompt_count;
-  uint32_t max_tokens;
-  int32_t *pages;  // [page_count] taken when the request starts to run
-  uint32_t page_count;
-  mgl_sampling sampling;
-  int32_t stop_ids[MGL_MAX_EOS_IDS];
-  uint32_t stop_count;
-} sequence;
-
-struct mgl_engine {
-  mgl_runner *runner;
-  mgl_engine_options options;
-  mgl_plan *plan;
-  mgl_sampler *sampler;
-  mgl_kv_pages pages;
-  sequence *waiting;  // in order of submission
-  sequence *running;  // in order of admission
-  uint32_t running_count;
-  uint32_t request_count;
-  sequence **planned;  // [limits.sequences] the sequence of each plan entry
-};
+static mgl_planner_limits planner_limits(const mgl_runner *runner,
+                                         const mgl_engine_options *options) {
+  const mgl_plan_limits *limits = mgl_runner_limits(runner);
+  return (mgl_planner_limits){.slots = mgl_runner_sequences(runner),
+                              .sequences = mgl_runner_sequences(runner),
+                              .iteration_tokens = limits->tokens,
+                              .chunk_tokens = options->chunk_tokens,
+                              .page_tokens = limits->page_tokens,
+                              .page_count = mgl_runner_page_count(runner),
+                              .pages_per_sequence = limits->pages_per_sequence,
+                              .prompts_first = options->prompts_first,
+                              .prefix_cache = options->prefix_cache};
+}
 
 mgl_status mgl_engine_create(mgl_runner *runner, const mgl_engine_options *options,
                              mgl_engine **out, mgl_error *err) {
-  const mgl_plan_limits *limits = mgl_runner_limits(runner);
+  const mgl_planner_limits limits = planner_limits(runner, options);
   *out = NULL;
   mgl_status status = MGL_OK;
   mgl_engine *engine = mgl_alloc_zeroed(1, sizeof *engine);
@@ -49,15 +34,16 @@ mgl_status mgl_engine_create(mgl_runner *runner, const mgl_engine_options *optio
   }
   engine->runner = runner;
   engine->options = *options;
-  engine->planned = mgl_alloc_zeroed(limits->sequences, sizeof *engine->planned);
-  if (engine->planned == NULL) {
+  engine->slots = mgl_alloc_zeroed(limits.slots, sizeof *engine->slots);
+  if (engine->slots == NULL) {
     status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for an engine");
     goto fail;
   }
-  if ((status = mgl_plan_create(limits, &engine->plan, err)) != MGL_OK ||
+  if ((status = mgl_plan_create(mgl_runner_limits(runner), &engine->plan, err)) != MGL_OK ||
       (status = mgl_sampler_create(mgl_runner_vocab_size(runner), &engine->sampler, err)) !=
           MGL_OK ||
-      (status = mgl_kv_pages_init(&engine->pages, mgl_runner_page_count(runner), err)) != MGL_OK) {
+      (status = mgl_requests_init(&engine->requests, err)) != MGL_OK ||
+      (status = mgl_planner_create(&limits, &engine->planner, err)) != MGL_OK) {
     goto fail;
   }
   *out = engine;
@@ -67,53 +53,32 @@ fail:
   return status;
 }
 
-static void sequence_destroy(sequence *s) {
-  if (s != NULL) {
-    mgl_free(s->tokens);
-    mgl_free(s->pages);
-    mgl_free(s);
-  }
-}
-
-static void destroy_list(sequence *s) {
-  while (s != NULL) {
-    sequence *next = s->next;
-    sequence_destroy(s);
-    s = next;
-  }
-}
-
 void mgl_engine_destroy(mgl_engine *engine) {
   if (engine == NULL) {
     return;
   }
-  destroy_list(engine->waiting);
-  destroy_list(engine->running);
+  mgl_requests_reset(&engine->requests);
   mgl_plan_destroy(engine->plan);
   mgl_sampler_destroy(engine->sampler);
-  mgl_kv_pages_reset(&engine->pages);
-  mgl_free(engine->planned);
+  mgl_planner_destroy(engine->planner);
+  mgl_free(engine->slots);
   mgl_free(engine);
 }
 
-static mgl_status check_request(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
-  const mgl_plan_limits *limits = mgl_runner_limits(engine->runner);
-  uint64_t most = (uint64_t)limits->pages_per_sequence * limits->page_tokens;
+// --- requests ------------------------------------------------------------------------------------
+
+mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
   uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
   MGL_TRY(mgl_sampling_check(&r->sampling, err));
-  if (r->prompt_count < 1 || r->max_new_tokens < 1) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "expected at least 1 prompt token and 1 new token, found %zu and %u",
-                         r->prompt_count, r->max_new_tokens);
-  }
-  if (r->prompt_count > most || r->max_new_tokens > most - r->prompt_count) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "a prompt of %zu tokens and %u new ones do not fit into sequences of %llu",
-                         r->prompt_count, r->max_new_tokens, (unsigned long long)most);
-  }
+  MGL_TRY(
+      mgl_planner_check_request(&engine->planner->limits, r->prompt_count, r->max_new_tokens, err));
   if (r->stop_count > MGL_MAX_EOS_IDS) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "stop tokens: expected at most %d, found %u",
                          MGL_MAX_EOS_IDS, r->stop_count);
+  }
+  if (r->salt_bytes > MGL_MAX_SALT_BYTES) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "salt: expected at most %d bytes, found %zu",
+                         MGL_MAX_SALT_BYTES, r->salt_bytes);
   }
   for (size_t i = 0; i < r->prompt_count; i++) {
     if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= vocab_size) {
@@ -124,122 +89,117 @@ static mgl_status check_request(const mgl_engine *engine, const mgl_request *r, 
   return MGL_OK;
 }
 
-mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uint32_t *out_request,
-                             mgl_error *err) {
-  MGL_TRY(check_request(engine, request, err));
-  const mgl_plan_limits *limits = mgl_runner_limits(engine->runner);
+// A sequence of its own memory; NULL when that is out.
+static mgl_sequence *create_sequence(const mgl_engine *engine, const mgl_request *request) {
   uint32_t prompt_count = (uint32_t)request->prompt_count;
   uint32_t max_tokens = prompt_count + request->max_new_tokens;
-  // The last token is sampled but never fed back, so it needs no KV slot.
-  uint32_t page_count = (max_tokens - 1 + limits->page_tokens - 1) / limits->page_tokens;
-  if (page_count > engine->pages.page_count) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "a sequence of %u tokens needs %u KV pages, there are %u", max_tokens,
-                         page_count, engine->pages.page_count);
-  }
-  sequence *s = mgl_alloc_zeroed(1, sizeof *s);
+  uint32_t page_tokens = engine->planner->limits.page_tokens;
+  bool has_keys = engine->options.prefix_cache && !mgl_engine_on_device(engine);
+  uint32_t key_count = has_keys ? prompt_count / page_tokens : 0;
+  mgl_sequence *s = mgl_alloc_zeroed(1, sizeof *s);
   int32_t *tokens = mgl_alloc_zeroed(max_tokens, sizeof *tokens);
-  int32_t *pages = mgl_alloc_zeroed(page_count, sizeof *pages);
-  if (s == NULL || tokens == NULL || pages == NULL) {
+  mgl_page_key *keys = mgl_alloc_zeroed(key_count, sizeof *keys);
+  if (s == NULL || tokens == NULL || keys == NULL) {
     mgl_free(s);
     mgl_free(tokens);
-    mgl_free(pages);
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a request of %u tokens",
-                         max_tokens);
+    mgl_free(keys);
+    return NULL;
   }
   memcpy(tokens, request->prompt, prompt_count * sizeof *tokens);
-  *s = (sequence){.request = engine->request_count,
-                  .tokens = tokens,
-                  .token_count = prompt_count,
-                  .prompt_count = prompt_count,
-                  .max_tokens = max_tokens,
-                  .pages = pages,
-                  .page_count = page_count,
-                  .sampling = request->sampling,
-                  .stop_count = request->stop_count};
+  if (has_keys) {
+    mgl_page_keys_compute(tokens, prompt_count, page_tokens, request->salt, request->salt_bytes,
+                          keys);
+  }
+  *s = (mgl_sequence){.slot = MGL_NO_SLOT,
+                      .tokens = tokens,
+                      .token_count = prompt_count,
+                      .prompt_count = prompt_count,
+                      .max_tokens = max_tokens,
+                      .keys = keys,
+                      .key_count = key_count,
+                      .sampling = request->sampling,
+                      .stop_count = request->stop_count};
   if (request->stop_count > 0) {
     memcpy(s->stop_ids, request->stop_ids, request->stop_count * sizeof *s->stop_ids);
   }
-  sequence **tail = &engine->waiting;
-  while (*tail != NULL) {
-    tail = &(*tail)->next;
+  return s;
+}
+
+mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uint32_t *out_request,
+                             mgl_error *err) {
+  MGL_TRY(mgl_engine_check(engine, request, err));
+  mgl_sequence *s = create_sequence(engine, request);
+  if (s == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a request of %zu tokens",
+                         request->prompt_count + request->max_new_tokens);
   }
-  *tail = s;
+  s->request = engine->request_count;
+  mgl_status status = mgl_requests_add(&engine->requests, s, err);
+  if (status != MGL_OK) {
+    mgl_sequence_destroy(s);
+    return status;
+  }
+  mgl_requests_append(&engine->requests, s);
   *out_request = engine->request_count++;
   return MGL_OK;
 }
 
 bool mgl_engine_has_work(const mgl_engine *engine) {
-  return engine->waiting != NULL || engine->running != NULL;
+  return engine->requests.queued + engine->active > 0;
 }
 
-// Moves waiting requests to the running list while places and pages last.
-static void admit(mgl_engine *engine) {
-  uint32_t places = mgl_runner_limits(engine->runner)->sequences;
-  sequence **tail = &engine->running;
-  while (*tail != NULL) {
-    tail = &(*tail)->next;
-  }
-  while (engine->waiting != NULL && engine->running_count < places &&
-         mgl_kv_pages_take(&engine->pages, engine->waiting->page_count, engine->waiting->pages)) {
-    sequence *s = engine->waiting;
-    engine->waiting = s->next;
-    s->next = NULL;
-    *tail = s;
-    tail = &s->next;
-    engine->running_count++;
+bool mgl_engine_knows(const mgl_engine *engine, uint32_t request) {
+  return mgl_requests_find(&engine->requests, request) != NULL;
+}
+
+// Takes a sequence from its slot or from the queue; the slot is freed before the next plan.
+static void withdraw(mgl_engine *engine, mgl_sequence *s) {
+  mgl_requests_take(&engine->requests, s);
+  if (s->slot != MGL_NO_SLOT) {
+    mgl_planner_end(engine->planner, s->slot);
+    engine->slots[s->slot] = NULL;
+    engine->active--;
+    s->slot = MGL_NO_SLOT;
   }
 }
 
-// Adds up to `most` tokens of a sequence that are not in the cache yet.
-static void plan_sequence(mgl_engine *engine, sequence *s, uint32_t most) {
-  uint32_t count = s->token_count - s->computed_count;
-  count = count < most ? count : most;
-  engine->planned[engine->plan->sequence_count] = s;
-  mgl_plan_add(
-      engine->plan,
-      &(mgl_plan_chunk){
-          .tokens = s->tokens + s->computed_count,
-          .token_count = count,
-          .position = s->computed_count,
-          .pages = s->pages,
-          .page_count = s->page_count,
-          .logits = s->computed_count + count == s->token_count ? MGL_LOGITS_LAST : MGL_LOGITS_NONE,
-      });
+void mgl_engine_cancel(mgl_engine *engine, uint32_t request) {
+  mgl_sequence *s = mgl_requests_find(&engine->requests, request);
+  if (s != NULL) {
+    withdraw(engine, s);
+    mgl_requests_remove(&engine->requests, s);
+  }
 }
 
-static bool decodes(const sequence *s) {
-  return s->computed_count >= s->prompt_count;
+void mgl_engine_pause(mgl_engine *engine, uint32_t request) {
+  mgl_sequence *s = mgl_requests_find(&engine->requests, request);
+  if (s != NULL) {
+    withdraw(engine, s);
+  }
 }
 
-static bool computes_prompts(const mgl_engine *engine) {
-  for (const sequence *s = engine->running; s != NULL; s = s->next) {
-    if (!decodes(s)) {
-      return true;
+void mgl_engine_resume(mgl_engine *engine, uint32_t request) {
+  mgl_sequence *s = mgl_requests_find(&engine->requests, request);
+  if (s != NULL && s->slot == MGL_NO_SLOT && !s->queued) {
+    mgl_requests_prepend(&engine->requests, s);
+  }
+}
+
+void mgl_engine_withdraw_all(mgl_engine *engine, bool forget) {
+  for (uint32_t i = engine->planner->count; i > 0; i--) {
+    mgl_sequence *s = engine->slots[mgl_planner_order(engine->planner, i - 1)];
+    if (s != NULL) {
+      withdraw(engine, s);
+      mgl_requests_prepend(&engine->requests, s);
     }
   }
-  return false;
+  if (forget) {
+    mgl_planner_rewind(engine->planner);
+  }
+  mgl_planner_settle(engine->planner);
 }
 
-static void plan_iteration(mgl_engine *engine) {
-  mgl_plan *plan = engine->plan;
-  mgl_plan_clear(plan);
-  bool only_prompts = engine->options.prompts_first && computes_prompts(engine);
-  for (sequence *s = engine->running; s != NULL; s = s->next) {
-    if (decodes(s) && !only_prompts) {
-      plan_sequence(engine, s, 1);
-    }
-  }
-  for (sequence *s = engine->running; s != NULL; s = s->next) {
-    uint32_t left = plan->limits.tokens - plan->token_count;
-    uint32_t chunk = engine->options.chunk_tokens;
-    if (!decodes(s) && left > 0) {
-      plan_sequence(engine, s, chunk > 0 && chunk < left ? chunk : left);
-    }
-  }
-}
-
-static mgl_finish_reason finish_reason(const sequence *s) {
+mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s) {
   for (uint32_t i = 0; i < s->stop_count; i++) {
     if (s->tokens[s->token_count - 1] == s->stop_ids[i]) {
       return MGL_FINISH_STOP;
@@ -248,30 +208,83 @@ static mgl_finish_reason finish_reason(const sequence *s) {
   return s->token_count == s->max_tokens ? MGL_FINISH_LENGTH : MGL_FINISH_NONE;
 }
 
-void mgl_engine_cancel(mgl_engine *engine, uint32_t request) {
-  for (sequence **at = &engine->waiting; *at != NULL; at = &(*at)->next) {
-    if ((*at)->request == request) {
-      sequence *gone = *at;
-      *at = gone->next;
-      sequence_destroy(gone);
-      return;
-    }
-  }
-  for (sequence **at = &engine->running; *at != NULL; at = &(*at)->next) {
-    if ((*at)->request == request) {
-      sequence *gone = *at;
-      *at = gone->next;
-      mgl_kv_pages_give_back(&engine->pages, gone->page_count, gone->pages);
-      engine->running_count--;
-      sequence_destroy(gone);
-      return;
+// --- statistics ----------------------------------------------------------------------------------
+
+void mgl_engine_count_iteration(mgl_engine *engine, const mgl_iteration *iteration) {
+  mgl_engine_statistics *s = &engine->statistics;
+  s->iterations++;
+  s->prompt_tokens += iteration->prompt_tokens;
+  s->decode_tokens += iteration->decode_tokens;
+  s->total_ns += iteration->ns;
+}
+
+void mgl_engine_get_statistics(const mgl_engine *engine, mgl_engine_statistics *out) {
+  const mgl_planner *planner = engine->planner;
+  *out = engine->statistics;
+  out->prefix_hit_tokens = planner->counts.prefix_hit_tokens;
+  out->prefix_lookup_tokens = planner->counts.prefix_lookup_tokens;
+  out->preemptions = planner->counts.preemptions;
+  out->pages = planner->limits.page_count;
+  out->pages_used = mgl_planner_pages_used(planner);
+  out->pages_used_most = planner->pages_used_most;
+  out->waiting = engine->requests.queued;
+  for (uint32_t i = 0; i < planner->limits.slots; i++) {
+    if (engine->slots[i] != NULL) {
+      bool waits = mgl_planner_slot_of(planner, i)->state == MGL_SLOT_WAITING;
+      *(waits ? &out->waiting : &out->running) += 1;
     }
   }
 }
 
-// Ends a request whose logits mean nothing: the sequences after it in the plan were not committed,
-// and would be computed again.
-static mgl_status not_finite(mgl_engine *engine, const sequence *s, mgl_error *err) {
+// --- iterations ----------------------------------------------------------------------------------
+
+// Hands requests to the planner, in the order of the queue, while it has free slots.
+static void hand_over(mgl_engine *engine) {
+  uint32_t slots = engine->planner->limits.slots;
+  for (uint32_t i = 0; i < slots && engine->requests.first != NULL; i++) {
+    if (!mgl_planner_is_free(engine->planner, i)) {
+      continue;
+    }
+    mgl_sequence *s = engine->requests.first;
+    mgl_requests_take(&engine->requests, s);
+    s->slot = i;
+    engine->slots[i] = s;
+    engine->active++;
+    // What was generated before a pause is computed again like a prompt.
+    mgl_planner_submit(engine->planner, i,
+                       &(mgl_planner_request){.prompt_count = s->token_count,
+                                              .max_tokens = s->max_tokens,
+                                              .key_count = s->key_count,
+                                              .keys = s->keys});
+  }
+}
+
+// Expands what the planner decided.
+static void fill_plan(mgl_engine *engine) {
+  const mgl_plan_entry *entries = mgl_planner_entries(engine->planner);
+  mgl_plan_clear(engine->plan);
+  for (uint32_t i = 0; i < engine->planner->entry_count; i++) {
+    const mgl_plan_entry *e = &entries[i];
+    const mgl_sequence *s = engine->slots[e->slot];
+    mgl_plan_add(
+        engine->plan,
+        &(mgl_plan_chunk){
+            .tokens = s->tokens + e->position,
+            .token_count = e->count,
+            .position = e->position,
+            .prompt_count = s->prompt_count,
+            .pages = mgl_planner_pages_of(engine->planner, e->slot),
+            .page_count = mgl_planner_slot_of(engine->planner, e->slot)->page_count,
+            .logits = (e->flags & MGL_ENTRY_SAMPLES) != 0 ? MGL_LOGITS_LAST : MGL_LOGITS_NONE,
+        });
+  }
+#ifdef MGL_CHECK_PLANS
+  mgl_error err = {0};
+  assert(mgl_plan_check(engine->plan, engine->planner->limits.page_count, &err) == MGL_OK);
+#endif
+}
+
+mgl_status mgl_engine_not_finite(mgl_engine *engine, const mgl_sequence *s, mgl_error *err) {
   uint32_t request = s->request;
   uint32_t position = s->token_count - 1;
   mgl_engine_cancel(engine, request);
@@ -281,194 +294,118 @@ static mgl_status not_finite(mgl_engine *engine, const sequence *s, mgl_error *e
                        position, request);
 }
 
-// Samples for every sequence whose last known token was computed, and ends those that are done.
-static mgl_status commit(mgl_engine *engine, const float *logits, mgl_token_callback *on_token,
-                         void *context, mgl_iteration *stats, mgl_error *err) {
-  const mgl_plan *plan = engine->plan;
-  uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
-  uint32_t logit_row = 0;
-  for (uint32_t i = 0; i < plan->sequence_count; i++) {
-    sequence *s = engine->planned[i];
-    uint32_t count = plan->query_start[i + 1] - plan->query_start[i];
-    bool decoded = decodes(s);
-    *(decoded ? &stats->decode_tokens : &stats->prompt_tokens) += count;
-    s->computed_count += count;
-    stats->kv_tokens += decoded ? s->computed_count : 0;
-    if (s->computed_count < s->token_count) {
-      continue;
-    }
-    const float *row = logits + (size_t)logit_row++ * vocab_size;
-    int32_t token = (int32_t)mgl_sample(engine->sampler, row, &s->sampling, s->token_count);
-    if (!isfinite(row[token])) {
-      return not_finite(engine, s, err);
-    }
-    s->tokens[s->token_count++] = token;
-    mgl_finish_reason reason = finish_reason(s);
-    on_token(context, s->request, token, reason);
-    if (reason != MGL_FINISH_NONE) {
-      mgl_engine_cancel(engine, s->request);
-    }
+// Gives a sequence its next token, from its row of the logits.
+static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *logits,
+                         uint32_t logit_row, const mgl_engine_run_context *callbacks,
+                         mgl_error *err) {
+  const float *row = logits->rows + (size_t)logit_row * mgl_runner_vocab_size(engine->runner);
+  uint32_t best = logits->best[logit_row];
+  int32_t token = (int32_t)mgl_sample(engine->sampler, row, best, &s->sampling, s->token_count);
+  if (!isfinite(row[token])) {
+    return mgl_engine_not_finite(engine, s, err);
   }
-  assert(logit_row == plan->logit_row_count);
+  s->tokens[s->token_count++] = token;
+  engine->plan->output_tokens[logit_row] = token;
+  mgl_finish_reason reason = mgl_sequence_finish_reason(s);
+  callbacks->on_token(callbacks->context, s->request, token, reason);
+  if (reason != MGL_FINISH_NONE) {
+    mgl_engine_cancel(engine, s->request);
+  }
   return MGL_OK;
 }
 
-// The callbacks of one mgl_engine_run.
-typedef struct engine_run {
+// Samples for every sequence whose last known token was computed, and ends those that are done. If
+// one of them fails, the others begin anew from the tokens that they have.
+static mgl_status commit(mgl_engine *engine, const mgl_logits *logits,
+                         const mgl_engine_run_context *callbacks, mgl_iteration *stats,
+                         mgl_error *err) {
+  const mgl_plan_entry *entries = mgl_planner_entries(engine->planner);
+  uint32_t logit_row = 0;
+  for (uint32_t i = 0; i < engine->planner->entry_count; i++) {
+    const mgl_plan_entry *e = &entries[i];
+    bool decodes = (e->flags & MGL_ENTRY_DECODES) != 0;
+    *(decodes ? &stats->decode_tokens : &stats->prompt_tokens) += e->count;
+    stats->kv_tokens += decodes ? e->position + e->count : 0;
+    if ((e->flags & MGL_ENTRY_SAMPLES) == 0) {
+      continue;
+    }
+    mgl_sequence *s = engine->slots[e->slot];
+    mgl_status status = sample(engine, s, logits, logit_row++, callbacks, err);
+    if (status != MGL_OK) {
+      mgl_engine_withdraw_all(engine, false);
+      return status;
+    }
+  }
+  assert(logit_row == engine->plan->logit_row_count);
+  return MGL_OK;
+}
+
+typedef struct planned_run {
   mgl_engine *engine;
-  mgl_token_callback *on_token;
-  mgl_iteration_callback *on_iteration;
-  void *context;
+  const mgl_engine_run_context *callbacks;
   uint64_t start_ns;  // of the present iteration
   mgl_status status;  // of commit
   mgl_error *err;
-} engine_run;
+} planned_run;
+
+// Commits the iteration before; false: the run ends.
+static bool commit_iteration(planned_run *run, const mgl_logits *logits) {
+  mgl_engine *engine = run->engine;
+  const mgl_engine_run_context *callbacks = run->callbacks;
+  mgl_iteration stats = {0};
+  run->status = commit(engine, logits, callbacks, &stats, run->err);
+  if (run->status != MGL_OK) {
+    return false;
+  }
+  uint64_t now_ns = mgl_clock_ns();
+  stats.ns = now_ns - run->start_ns;
+  run->start_ns = now_ns;
+  mgl_engine_count_iteration(engine, &stats);
+  return callbacks->on_iteration == NULL || callbacks->on_iteration(callbacks->context, &stats);
+}
 
 // Commits the iteration before and plans the next.
-static const mgl_plan *next_plan(void *context, const float *logits) {
-  engine_run *run = context;
+static const mgl_plan *next_plan(void *context, const mgl_logits *logits) {
+  planned_run *run = context;
   mgl_engine *engine = run->engine;
   if (logits == NULL) {
     run->start_ns = mgl_clock_ns();  // not earlier: the first use of a mode compiles its graphs
-  } else {
-    mgl_iteration stats = {0};
-    run->status = commit(engine, logits, run->on_token, run->context, &stats, run->err);
-    if (run->status != MGL_OK) {
-      return NULL;
-    }
-    uint64_t now_ns = mgl_clock_ns();
-    stats.ns = now_ns - run->start_ns;
-    run->start_ns = now_ns;
-    if (run->on_iteration != NULL && !run->on_iteration(run->context, &stats)) {
-      return NULL;
-    }
-  }
-  if (!mgl_engine_has_work(engine)) {
+  } else if (!commit_iteration(run, logits)) {
     return NULL;
   }
-  admit(engine);
-  plan_iteration(engine);
+  if (engine->options.before_plan != NULL) {
+    engine->options.before_plan(engine->options.context);
+  }
+  uint64_t planning_ns = mgl_clock_ns();
+  mgl_planner_settle(engine->planner);
+  hand_over(engine);
+  uint32_t tokens = mgl_planner_plan(engine->planner);
+  if (tokens == 0) {
+    assert(!mgl_engine_has_work(engine));
+    return NULL;
+  }
+  fill_plan(engine);
+  engine->statistics.planning_ns += mgl_clock_ns() - planning_ns;
   return engine->plan;
 }
 
-static mgl_status run_planned(mgl_engine *engine, mgl_token_callback *on_token,
-                              mgl_iteration_callback *on_iteration, void *context, mgl_error *err) {
-  engine_run run = {.engine = engine,
-                    .on_token = on_token,
-                    .on_iteration = on_iteration,
-                    .context = context,
-                    .err = err};
-  MGL_TRY(mgl_runner_loop(engine->runner, engine->options.mode, next_plan, &run, err));
+static mgl_status run_planned(mgl_engine *engine, const mgl_engine_run_context *callbacks,
+                              mgl_error *err) {
+  planned_run run = {.engine = engine, .callbacks = callbacks, .err = err};
+  mgl_status status = mgl_runner_loop(engine->runner, engine->options.mode, next_plan, &run, err);
+  if (status != MGL_OK) {
+    mgl_engine_withdraw_all(engine, true);  // what the last iteration computed is not known
+    return status;
+  }
   return run.status;
-}
-
-// --- on a GPU: a launch for whole requests -------------------------------------------------------
-
-typedef struct device_run {
-  sequence *sequences[MGL_CUDA_MAX_SEQUENCES];  // of the present launch; they are in `waiting`
-  mgl_cuda_request requests[MGL_CUDA_MAX_SEQUENCES];
-  uint32_t count;
-  uint64_t token_count;  // generated by the present launch
-  mgl_token_callback *on_token;
-  mgl_iteration_callback *on_iteration;
-  void *context;
-} device_run;
-
-// The device gives out pages itself and keeps no KV between launches: all begin anew with the
-// tokens that they have.
-static void rewind_running(mgl_engine *engine) {
-  sequence **tail = &engine->running;
-  for (; *tail != NULL; tail = &(*tail)->next) {
-    mgl_kv_pages_give_back(&engine->pages, (*tail)->page_count, (*tail)->pages);
-    (*tail)->computed_count = 0;
-  }
-  *tail = engine->waiting;
-  engine->waiting = engine->running;
-  engine->running = NULL;
-  engine->running_count = 0;
-}
-
-static void choose_requests(const mgl_engine *engine, device_run *run) {
-  uint32_t pages = 0;
-  run->count = 0;
-  for (sequence *s = engine->waiting;
-       s != NULL && run->count < mgl_runner_limits(engine->runner)->sequences &&
-       s->page_count <= engine->pages.page_count - pages;
-       s = s->next) {
-    pages += s->page_count;
-    run->sequences[run->count] = s;
-    run->requests[run->count++] =
-        (mgl_cuda_request){.prompt = s->tokens,
-                           .prompt_count = s->token_count,
-                           .max_new_tokens = s->max_tokens - s->token_count,
-                           .temperature = (float)s->sampling.temperature,
-                           .top_k = s->sampling.top_k,
-                           .top_p = fmaxf((float)s->sampling.top_p, FLT_MIN),  // 0 would be off
-                           .seed = s->sampling.seed,
-                           .stop_ids = s->stop_ids,
-                           .stop_count = s->stop_count};
-  }
-}
-
-static void device_token(void *context, uint32_t request, int32_t token,
-                         mgl_cuda_sequence_state state) {
-  device_run *run = context;
-  sequence *s = run->sequences[request];
-  s->tokens[s->token_count++] = token;
-  run->token_count++;
-  (void)state;  // says the same
-  run->on_token(run->context, s->request, token, finish_reason(s));
-}
-
-static bool device_iteration(void *context, const mgl_iteration *iteration) {
-  device_run *run = context;
-  return run->on_iteration(run->context, iteration);
-}
-
-static mgl_status run_launch(mgl_engine *engine, device_run *run, bool *stopped, mgl_error *err) {
-  mgl_cuda_job_result result = {0};
-  mgl_cuda_job job = {.requests = run->requests,
-                      .request_count = run->count,
-                      .chunk_tokens = engine->options.chunk_tokens,
-                      .prompts_first = engine->options.prompts_first,
-                      .on_token = device_token,
-                      .on_iteration = run->on_iteration != NULL ? device_iteration : NULL,
-                      .should_stop = engine->options.should_stop,
-                      .context = run};
-  run->token_count = 0;
-  mgl_status status = mgl_runner_generate(engine->runner, engine->options.mode, &job, &result, err);
-  *stopped = result.stopped;
-  for (uint32_t i = 0; i < run->count; i++) {
-    sequence *s = run->sequences[i];
-    if (status == MGL_ERR_FORMAT && i == result.failed_request) {
-      (void)not_finite(engine, s, err);
-    } else if (s->token_count > s->prompt_count && finish_reason(s) != MGL_FINISH_NONE) {
-      mgl_engine_cancel(engine, s->request);
-    }
-  }
-  if (status == MGL_OK && run->token_count == 0 && !result.stopped) {
-    return mgl_error_set(err, MGL_ERR_INTERNAL, "a launch on the GPU generated no token");
-  }
-  return status;
-}
-
-static mgl_status run_on_device(mgl_engine *engine, device_run *run, mgl_error *err) {
-  bool stopped = false;
-  rewind_running(engine);
-  while (engine->waiting != NULL && !stopped) {
-    choose_requests(engine, run);
-    MGL_TRY(run_launch(engine, run, &stopped, err));
-  }
-  return MGL_OK;
 }
 
 mgl_status mgl_engine_run(mgl_engine *engine, mgl_token_callback *on_token,
                           mgl_iteration_callback *on_iteration, void *context, mgl_error *err) {
-  if (mgl_runner_device(engine->runner) == NULL || !mgl_mode_is_for(engine->options.mode, true)) {
-    return run_planned(engine, on_token, on_iteration, context, err);
-  }
-  device_run run = {.on_token = on_token, .on_iteration = on_iteration, .context = context};
-  return run_on_device(engine, &run, err);
+  const mgl_engine_run_context callbacks = {
+      .on_token = on_token, .on_iteration = on_iteration, .context = context};
+  return mgl_engine_on_device(engine) ? mgl_engine_run_on_device(engine, &callbacks, err)
+                                      : run_planned(engine, &callbacks, err);
 }
 
 // Adapts the callbacks of a single step.
@@ -492,10 +429,12 @@ static bool stop_after_one(void *context, const mgl_iteration *iteration) {
 mgl_status mgl_engine_step(mgl_engine *engine, mgl_token_callback *on_token, void *context,
                            mgl_iteration *out, mgl_error *err) {
   single_step step = {.on_token = on_token, .context = context};
+  const mgl_engine_run_context callbacks = {
+      .on_token = step_token, .on_iteration = stop_after_one, .context = &step};
   if (!mgl_engine_has_work(engine)) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "step: no request is waiting or running");
   }
-  MGL_TRY(run_planned(engine, step_token, stop_after_one, &step, err));
+  MGL_TRY(run_planned(engine, &callbacks, err));
   if (out != NULL) {
     *out = step.iteration;
   }

@@ -1,10 +1,12 @@
 // The engine: requests in, tokens out. Three verbs: plan a batch, run an iteration, commit its
 // results.
 //
-// Sequences that decode come first in every iteration, then chunks of prompts fill what is left of
-// its tokens. A request waits until a place and all pages of its longest possible sequence are
-// free, in order of submission; so a running request never lacks pages. Results do not depend on
-// what else runs. One engine, one thread.
+// What an iteration computes is decided by the planner (batch/planner.h): sequences that decode,
+// then chunks of prompts; requests are admitted in order of submission as KV pages allow, take
+// pages as they grow, and the last one gives its pages back and is computed again later when they
+// run out. Prompts that begin alike share pages. None of it changes a result: a request gets the
+// same tokens as alone (up to MGL_MAX_ITERATION_TOKENS tokens an iteration, to the bit). One
+// engine, one thread.
 #ifndef MGL_ENGINE_ENGINE_H
 #define MGL_ENGINE_ENGINE_H
 
@@ -33,7 +35,11 @@ typedef struct mgl_request {
   mgl_sampling sampling;
   const int32_t *stop_ids;  // generation ends with the first of these; copied
   uint32_t stop_count;      // at most MGL_MAX_EOS_IDS
+  const void *salt;         // requests share pages of their prompts only under the same salt; NULL
+  size_t salt_bytes;        // with 0 bytes is one too; at most MGL_MAX_SALT_BYTES
 } mgl_request;
+
+enum { MGL_MAX_SALT_BYTES = 256 };
 
 // Called once per generated token, in order of tokens; reason tells whether it is the request's
 // last.
@@ -46,8 +52,28 @@ typedef struct mgl_engine_options {
       chunk_tokens;    // most prompt tokens of one sequence in an iteration; 0: no limit of its own
   bool prompts_first;  // sequences decode only while none that runs still computes its prompt, so
                        // that all decode together (bench); results are the same
-  bool (*should_stop)(void);  // asked while a launch runs on a GPU; true ends it; may be NULL
+  bool prefix_cache;   // pages of prompts are kept and shared
+  // Called between iterations, on the thread that plans (on a GPU: between launches). It may
+  // submit, cancel, pause and resume requests, which the next iteration respects. May be NULL.
+  void (*before_plan)(void *context);
+  // Asked while a launch runs on a GPU; true ends it, and the run with it. May be NULL.
+  bool (*should_stop)(void *context);
+  void *context;  // of these two
 } mgl_engine_options;
+
+// Since the engine was created. On a GPU, launches for whole requests count iterations, tokens and
+// total_ns only.
+typedef struct mgl_engine_statistics {
+  uint64_t iterations;
+  uint64_t prompt_tokens, decode_tokens;  // computed; recomputed ones are prompt tokens
+  uint64_t prefix_hit_tokens;             // found in cached pages, of
+  uint64_t prefix_lookup_tokens;          // those of all requests when they were admitted
+  uint64_t preemptions;
+  uint64_t planning_ns;                         // part of total_ns
+  uint64_t total_ns;                            // of iterations
+  uint32_t pages, pages_used, pages_used_most;  // of KV; used: held by requests, not only cached
+  uint32_t running, waiting;                    // requests; of paused ones neither
+} mgl_engine_statistics;
 
 // The runner must outlive the engine.
 mgl_status mgl_engine_create(mgl_runner *runner, const mgl_engine_options *options,
@@ -59,12 +85,15 @@ void mgl_engine_destroy(mgl_engine *engine);  // NULL is fine
 mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uint32_t *out_request,
                              mgl_error *err);
 
-// True while some request has not finished.
+// The checks of mgl_engine_submit alone. Reads only what never changes: any thread may call it.
+mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *request, mgl_error *err);
+
+// True while some request has neither finished nor is paused.
 bool mgl_engine_has_work(const mgl_engine *engine);
 
 // Plans, runs and commits iterations until no work is left or on_iteration (may be NULL) says stop.
 // In mode mega all of it is one run of the megakernel, and the callbacks are called on any of its
-// threads, one at a time; they must not call the engine or the runner.
+// threads, one at a time; they must not call the engine or the runner (before_plan may).
 // On a GPU, a launch runs as many requests to their ends as have places and pages, and the next one
 // those that wait; on_iteration is called for each iteration when its launch has ended. What a
 // launch that was stopped leaves unfinished is taken up again by the next run.
@@ -79,5 +108,16 @@ mgl_status mgl_engine_step(mgl_engine *engine, mgl_token_callback *on_token, voi
 // Ends a request now, finished or not; its callback is not called again. Unknown numbers are
 // ignored.
 void mgl_engine_cancel(mgl_engine *engine, uint32_t request);
+
+// A paused request keeps its tokens and gives its pages and its place away before the next
+// iteration; resumed, it waits in front of the others and is computed again. Unknown numbers are
+// ignored.
+void mgl_engine_pause(mgl_engine *engine, uint32_t request);
+void mgl_engine_resume(mgl_engine *engine, uint32_t request);
+
+// True until the request has finished or was cancelled.
+bool mgl_engine_knows(const mgl_engine *engine, uint32_t request);
+
+void mgl_engine_get_statistics(const mgl_engine *engine, mgl_engine_statistics *out);
 
 #endif

@@ -8,6 +8,7 @@
 #include "batch/plan.h"
 #include "compile/compile.h"
 #include "runtime/cpu_memory.h"
+#include "runtime/cpu_program.h"
 #include "runtime/team.h"
 
 typedef struct mgl_mega_mode mgl_mega_mode;
@@ -23,9 +24,20 @@ typedef struct mgl_mega_mode_options {
   uint32_t trace_tasks;  // tasks per worker that the trace keeps; 0: no trace
 } mgl_mega_mode_options;
 
+// What an iteration gives; valid until the next one runs.
+typedef struct mgl_logits {
+  const float *rows;     // [plan->logit_row_count, V]
+  const uint32_t *best;  // [plan->logit_row_count] index of each row's largest logit, the smallest
+                         // of equal ones; a NaN counts as the largest, so that one look at that
+                         // logit tells whether the row is sound
+} mgl_logits;
+
 // The plan of the next iteration, NULL to stop. logits: of the iteration before; NULL at first.
 // Called on any thread of the team, one at a time, after everything of the iteration before.
-typedef const mgl_plan *mgl_next_plan_callback(void *context, const float *logits);
+typedef const mgl_plan *mgl_next_plan_callback(void *context, const mgl_logits *logits);
+
+// The logits of the iteration that a program has just run.
+mgl_logits mgl_logits_of(const mgl_cpu_program *program);
 
 // Fuses, compiles and binds. `program` (canonical), memory and team must outlive *out.
 mgl_status mgl_mega_mode_create(const mgl_graph *program, mgl_cpu_memory *memory, mgl_team *team,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "batch/planner.h"
 #include "graph/family.h"
 #include "runtime/cpu_eager.h"
 #include "runtime/cpu_program.h"
@@ -23,6 +24,7 @@ struct mgl_runner {
   mgl_cuda_mode *cuda;  // on a GPU; then the parts above are not there, but for the graph
   const mgl_cuda_device *device;
   mgl_plan_limits limits;
+  uint32_t sequences;  // that run at once
   uint32_t page_count;
   uint32_t vocab_size;
 };
@@ -57,6 +59,21 @@ static mgl_status check_mode(mgl_mode mode, bool gpu, mgl_error *err) {
                              gpu ? "on a GPU; try --device cpu" : "on a CPU; try --device cuda");
 }
 
+// The kernels' demand: whole vectors of positions, and whole pages in a split of attention.
+static mgl_status check_page_tokens(uint32_t page_tokens, bool on_gpu, mgl_error *err) {
+  if (on_gpu && page_tokens != MGL_CUDA_KV_PAGE_TOKENS) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "tokens of a KV page: on a GPU %d, found %u",
+                         MGL_CUDA_KV_PAGE_TOKENS, page_tokens);
+  }
+  if (page_tokens < 16 || page_tokens > MGL_ATTENTION_SPLIT ||
+      (page_tokens & (page_tokens - 1)) != 0) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "tokens of a KV page: expected 16, 32, 64, 128 or 256, found %u",
+                         page_tokens);
+  }
+  return MGL_OK;
+}
+
 // Checks the options against the model and fills limits and page count.
 static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
                           const mgl_runner_options *options, mgl_error *err) {
@@ -66,39 +83,48 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
     return mgl_error_set(err, MGL_ERR_LIMIT, "tokens per iteration: expected 1 to %d, found %u",
                          MGL_MAX_ITERATION_TOKENS, tokens);
   }
-  if (options->sequences < 1 || options->sequences > tokens) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "sequences: expected 1 to %u at once, found %u",
-                         tokens, options->sequences);
+  uint32_t most = options->cuda != NULL ? MGL_CUDA_MAX_SEQUENCES : MGL_MAX_SEQUENCES;
+  if (options->sequences < 1 || options->sequences > most) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "sequences: expected 1 to %u at once, found %u", most,
+                         options->sequences);
   }
   if (options->sequence_tokens < 1 || options->sequence_tokens > config->context_tokens) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
                          "a sequence of %u tokens does not fit: the model's context is %u tokens",
                          options->sequence_tokens, config->context_tokens);
   }
-  uint32_t pages = (options->sequence_tokens + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS;
-  uint64_t pool_pages = options->pool_tokens == 0
-                            ? (uint64_t)pages * options->sequences
-                            : (options->pool_tokens + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS;
-  if (pool_pages > INT32_MAX / MGL_PAGE_TOKENS) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "KV cache: %llu pages, at most %d are supported",
-                         (unsigned long long)pool_pages, INT32_MAX / MGL_PAGE_TOKENS);
+  uint32_t page_tokens = options->page_tokens == 0 ? MGL_PAGE_TOKENS : options->page_tokens;
+  MGL_TRY(check_page_tokens(page_tokens, options->cuda != NULL, err));
+  uint32_t pages = (options->sequence_tokens + page_tokens - 1) / page_tokens;
+  uint64_t pool_pages = (uint64_t)pages * options->sequences;
+  if (options->pool_tokens != 0) {
+    pool_pages = (options->pool_tokens - 1) / page_tokens + 1;
   }
-  runner->limits = (mgl_plan_limits){.tokens = tokens,
-                                     .sequences = options->sequences,
-                                     .pages_per_sequence = pages,
-                                     .page_tokens = MGL_PAGE_TOKENS};
+  uint32_t most_pages = INT32_MAX / page_tokens;
+  most_pages = most_pages < MGL_PLANNER_MAX_PAGES ? most_pages : MGL_PLANNER_MAX_PAGES;
+  if (pool_pages > most_pages) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "KV cache: %llu pages, at most %u are supported",
+                         (unsigned long long)pool_pages, most_pages);
+  }
+  runner->limits =
+      (mgl_plan_limits){.tokens = tokens,
+                        .sequences = options->sequences < tokens ? options->sequences : tokens,
+                        .pages_per_sequence = pages,
+                        .page_tokens = page_tokens};
+  runner->sequences = options->cuda != NULL ? runner->limits.sequences : options->sequences;
   runner->page_count = (uint32_t)pool_pages;
   runner->vocab_size = config->vocab_size;
   return MGL_OK;
 }
 
+static uint64_t worker_count(const mgl_runner *runner, const mgl_runner_options *options) {
+  return options->threads != 0 ? options->threads : mgl_topology_cores(runner->topology);
+}
+
 // A thread for each worker, and for each dedicated scheduler.
 static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *options,
                               mgl_error *err) {
-  uint64_t workers = options->threads;
-  if (workers == 0) {
-    workers = mgl_topology_cores(runner->topology);
-  }
+  uint64_t workers = worker_count(runner, options);
   MGL_TRY(mgl_team_create(runner->topology, workers + options->schedulers, &runner->team, err));
   runner->mega_options = (mgl_mega_mode_options){.workers = (uint32_t)workers,
                                                  .schedulers = options->schedulers,
@@ -111,27 +137,59 @@ static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *opti
   return MGL_OK;
 }
 
+_Static_assert((int)MGL_MAX_SEQUENCES == (int)MGL_PLANNER_MAX_SLOTS, "as the planner's");
 _Static_assert((int)MGL_PAGE_TOKENS == (int)MGL_CUDA_KV_PAGE_TOKENS, "one size of KV pages");
 
-static uint32_t logit_rows_of(const mgl_runner_options *options) {
-  return options->logit_rows == 0 ? options->sequences : options->logit_rows;
+static uint32_t logit_rows_of(const mgl_runner *runner, const mgl_runner_options *options) {
+  return options->logit_rows == 0 ? runner->limits.sequences : options->logit_rows;
+}
+
+static mgl_cuda_mode_options gpu_options(const mgl_runner *runner, const mgl_checkpoint *checkpoint,
+                                         const mgl_runner_options *options) {
+  return (mgl_cuda_mode_options){.cuda = *options->cuda,
+                                 .program = runner->graph,
+                                 .checkpoint = checkpoint,
+                                 .seed = options->seed,
+                                 .limits = runner->limits,
+                                 .page_count = runner->page_count,
+                                 .logit_rows = logit_rows_of(runner, options),
+                                 .schedulers = options->schedulers,
+                                 .launch = options->launch,
+                                 .overrides = options->overrides,
+                                 .override_count = options->override_count,
+                                 .trace_spans = options->trace_tasks,
+                                 .progress = &options->progress};
+}
+
+static mgl_status plan_memory(const mgl_runner *runner, const mgl_checkpoint *checkpoint,
+                              const mgl_runner_options *options, mgl_memory_plan *out,
+                              mgl_error *err) {
+  if (options->cuda != NULL) {
+    mgl_cuda_mode_options cuda = gpu_options(runner, checkpoint, options);
+    MGL_TRY(mgl_cuda_mode_plan_memory(&cuda, out, err));
+  } else {
+    MGL_TRY(mgl_team_check(runner->topology, options->threads, err));
+    mgl_memory_plan_options cpu = {.limits = runner->limits,
+                                   .logit_rows = logit_rows_of(runner, options),
+                                   .page_count = runner->page_count,
+                                   .weights = options->weights,
+                                   .workers = (uint32_t)worker_count(runner, options),
+                                   .schedulers = options->schedulers,
+                                   .launch = options->launch,
+                                   .overrides = options->overrides,
+                                   .override_count = options->override_count};
+    MGL_TRY(mgl_memory_plan_cpu(runner->graph, &cpu, out, err));
+  }
+  double share = options->memory_share;
+  if (share == MGL_USUAL_SHARE) {
+    share = options->cuda != NULL ? MGL_USUAL_GPU_SHARE : MGL_USUAL_HOST_SHARE;
+  }
+  return share == 0 ? MGL_OK : mgl_memory_plan_share(out, share, err);
 }
 
 static mgl_status create_on_gpu(mgl_runner *runner, const mgl_checkpoint *checkpoint,
                                 const mgl_runner_options *options, mgl_error *err) {
-  mgl_cuda_mode_options cuda = {.cuda = *options->cuda,
-                                .program = runner->graph,
-                                .checkpoint = checkpoint,
-                                .seed = options->seed,
-                                .limits = runner->limits,
-                                .page_count = runner->page_count,
-                                .logit_rows = logit_rows_of(options),
-                                .schedulers = options->schedulers,
-                                .launch = options->launch,
-                                .overrides = options->overrides,
-                                .override_count = options->override_count,
-                                .trace_spans = options->trace_tasks,
-                                .progress = &options->progress};
+  mgl_cuda_mode_options cuda = gpu_options(runner, checkpoint, options);
   runner->device = options->cuda->device;
   return mgl_cuda_mode_create(&cuda, &runner->cuda, err);
 }
@@ -139,7 +197,6 @@ static mgl_status create_on_gpu(mgl_runner *runner, const mgl_checkpoint *checkp
 static mgl_status create_on_cpu(mgl_runner *runner, const mgl_checkpoint *checkpoint,
                                 const mgl_runner_options *options, mgl_error *err) {
   MGL_TRY(mgl_simd_choose(&runner->simd, err));
-  MGL_TRY(mgl_topology_create(&runner->topology, err));
   MGL_TRY(create_team(runner, options, err));
   MGL_TRY(mgl_cpu_weights_bind(runner->graph, checkpoint, options->weights, options->seed,
                                runner->team, runner->topology, &options->progress, &runner->weights,
@@ -152,7 +209,7 @@ static mgl_status create_on_cpu(mgl_runner *runner, const mgl_checkpoint *checkp
   mgl_cpu_program_options program_options = {
       .simd = runner->simd,
       .largest = {.tokens = runner->limits.tokens,
-                  .logit_rows = logit_rows_of(options),
+                  .logit_rows = logit_rows_of(runner, options),
                   .sequences = runner->limits.sequences},
   };
   MGL_TRY(mgl_cpu_memory_create(&runner->weights, &memory_options, runner->topology,
@@ -161,20 +218,58 @@ static mgl_status create_on_cpu(mgl_runner *runner, const mgl_checkpoint *checkp
                                 err);
 }
 
-mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
-                             mgl_runner **out, mgl_error *err) {
+// What comes before any large memory: sizes, the program, the machine's topology on the CPU.
+static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *checkpoint,
+                        const mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
   *out = NULL;
   mgl_runner *runner = mgl_alloc_zeroed(1, sizeof *runner);
   if (runner == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a model runner");
   }
-  const mgl_checkpoint *checkpoint =
-      options->weights == MGL_WEIGHTS_DUMMY ? NULL : folder->checkpoint;
-  assert(options->weights == MGL_WEIGHTS_DUMMY || checkpoint != NULL);
   mgl_status status = size_up(runner, &folder->config, options, err);
   if (status == MGL_OK) {
     status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
   }
+  if (status == MGL_OK && options->cuda == NULL) {
+    status = mgl_topology_create(&runner->topology, err);
+  }
+  if (status != MGL_OK) {
+    mgl_runner_destroy(runner);
+    return status;
+  }
+  *out = runner;
+  return MGL_OK;
+}
+
+mgl_status mgl_runner_plan_memory(const mgl_model_folder *folder, const mgl_runner_options *options,
+                                  mgl_memory_plan *out, mgl_error *err) {
+  mgl_runner *runner = NULL;
+  MGL_TRY(begin(folder, folder->checkpoint, options, &runner, err));
+  mgl_status status = plan_memory(runner, folder->checkpoint, options, out, err);
+  mgl_runner_destroy(runner);
+  return status;
+}
+
+static mgl_status share_memory(mgl_runner *runner, const mgl_checkpoint *checkpoint,
+                               const mgl_runner_options *options, mgl_error *err) {
+  mgl_memory_plan plan;
+  if (options->memory_share == 0) {
+    return MGL_OK;
+  }
+  MGL_TRY(plan_memory(runner, checkpoint, options, &plan, err));
+  runner->page_count = plan.page_count;
+  return MGL_OK;
+}
+
+mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
+                             mgl_runner **out, mgl_error *err) {
+  const mgl_checkpoint *checkpoint =
+      options->weights == MGL_WEIGHTS_DUMMY ? NULL : folder->checkpoint;
+  mgl_runner *runner = NULL;
+  *out = NULL;
+  assert(options->weights == MGL_WEIGHTS_DUMMY || checkpoint != NULL);
+  MGL_TRY(begin(folder, checkpoint, options, &runner, err));
+  mgl_status status = share_memory(runner, checkpoint, options, err);
   if (status == MGL_OK) {
     status = options->cuda != NULL ? create_on_gpu(runner, checkpoint, options, err)
                                    : create_on_cpu(runner, checkpoint, options, err);
@@ -202,6 +297,14 @@ void mgl_runner_destroy(mgl_runner *runner) {
   mgl_free(runner);
 }
 
+mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err) {
+  if (runner->cuda != NULL || runner->mega != NULL || mode != MGL_MODE_MEGA) {
+    return MGL_OK;
+  }
+  return mgl_mega_mode_create(runner->graph, runner->memory, runner->team, &runner->mega_options,
+                              &runner->mega, err);
+}
+
 mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_callback *next,
                            void *context, mgl_error *err) {
   MGL_TRY(check_mode(mode, runner->cuda != NULL, err));
@@ -209,18 +312,16 @@ mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_call
     return mgl_cuda_mode_run(runner->cuda, mode == MGL_MODE_FULL, next, context, err);
   }
   if (mode == MGL_MODE_MEGA) {
-    if (runner->mega == NULL) {
-      MGL_TRY(mgl_mega_mode_create(runner->graph, runner->memory, runner->team,
-                                   &runner->mega_options, &runner->mega, err));
-    }
+    MGL_TRY(mgl_runner_prepare(runner, mode, err));
     return mgl_mega_mode_run(runner->mega, next, context, err);
   }
   assert(mode == MGL_MODE_EAGER);
-  const float *logits = NULL;
-  const mgl_plan *plan;
-  while ((plan = next(context, logits)) != NULL) {
+  mgl_logits logits = {0};
+  const mgl_plan *plan = next(context, NULL);
+  while (plan != NULL) {
     mgl_cpu_eager_run(runner->program, runner->team, plan);
-    logits = mgl_cpu_program_find(runner->program, "logits");
+    logits = mgl_logits_of(runner->program);
+    plan = next(context, &logits);
   }
   return MGL_OK;
 }
@@ -228,22 +329,24 @@ mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_call
 // One plan, then the end; keeps its logits.
 typedef struct single_run {
   const mgl_plan *plan;
-  const float *logits;
+  mgl_logits logits;
 } single_run;
 
-static const mgl_plan *next_of_single(void *context, const float *logits) {
+static const mgl_plan *next_of_single(void *context, const mgl_logits *logits) {
   single_run *single = context;
   const mgl_plan *plan = single->plan;
   single->plan = NULL;
-  single->logits = logits;
+  if (logits != NULL) {
+    single->logits = *logits;
+  }
   return plan;
 }
 
-mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan,
-                          const float **logits, mgl_error *err) {
+mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan, mgl_logits *out,
+                          mgl_error *err) {
   single_run single = {.plan = plan};
   MGL_TRY(mgl_runner_loop(runner, mode, next_of_single, &single, err));
-  *logits = single.logits;
+  *out = single.logits;
   return MGL_OK;
 }
 
@@ -266,6 +369,9 @@ mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *
 
 const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner) {
   return &runner->limits;
+}
+uint32_t mgl_runner_sequences(const mgl_runner *runner) {
+  return runner->sequences;
 }
 uint32_t mgl_runner_page_count(const mgl_runner *runner) {
   return runner->page_count;

@@ -14,6 +14,7 @@
 #include "batch/plan.h"
 #include "engine/cuda_mode.h"
 #include "engine/mega_mode.h"
+#include "engine/memory_plan.h"
 #include "graph/graph.h"
 #include "model/model_folder.h"
 #include "runtime/cpu_weights.h"
@@ -29,16 +30,29 @@ typedef enum mgl_mode {
 const char *mgl_mode_name(mgl_mode mode);
 mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err);
 
-enum { MGL_PAGE_TOKENS = 16 };  // tokens of a KV page; see SPEED.md
+enum {
+  MGL_PAGE_TOKENS = 16,      // tokens of a KV page, by default; on a GPU always. See SPEED.md
+  MGL_MAX_SEQUENCES = 1024,  // that run at once
+};
+
+#define MGL_USUAL_SHARE (-1.0)  // the next two, by device
+#define MGL_USUAL_HOST_SHARE 0.5
+#define MGL_USUAL_GPU_SHARE 0.9
 
 typedef struct mgl_runner_options {
   uint64_t threads;  // 0: one per physical core
   uint32_t
       iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS; 0: the most
-  uint32_t sequences;    // most sequences of an iteration, at least 1
+  uint32_t sequences;  // most sequences that run at once, 1 to MGL_MAX_SEQUENCES; with fewer tokens
+                       // of an iteration they take turns
   uint32_t sequence_tokens;  // longest sequence in tokens, 1 to the model's context
-  uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence
+  uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence of it
+  uint32_t page_tokens;      // tokens of a KV page: 16, 32, 64, 128 or 256; 0: MGL_PAGE_TOKENS
   uint64_t pool_tokens;      // KV memory in tokens; 0: sequences * sequence_tokens
+  // Unless 0, all that the runner takes is at most this share of the memory that is free, above 0
+  // to 1, or MGL_USUAL_SHARE: there are as many KV pages as weights and activations leave room for,
+  // and no more than pool_tokens says.
+  double memory_share;
   mgl_weight_source weights;
   uint64_t seed;  // of dummy weights
   // Of mode mega (engine/mega_mode.h):
@@ -62,16 +76,25 @@ mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_op
                              mgl_runner **out, mgl_error *err);
 void mgl_runner_destroy(mgl_runner *runner);  // NULL is fine
 
+// What mgl_runner_create with these options takes, without taking it. Needs no checkpoint: without
+// one, weights have the dtype that config.json names.
+mgl_status mgl_runner_plan_memory(const mgl_model_folder *folder, const mgl_runner_options *options,
+                                  mgl_memory_plan *out, mgl_error *err);
+
+// Makes what a mode needs before its first run, task graphs and their memory, which that run would
+// make otherwise.
+mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err);
+
 // Runs iterations until `next` returns NULL: in mode mega, without leaving the megakernel between
-// them. `next` (engine/mega_mode.h) gets the logits of the iteration before,
-// [plan->logit_row_count, V] f32, valid until the plan that it returns is run; it may be called on
-// another thread than this one, and must not call the runner.
+// them. `next` (engine/mega_mode.h) gets the logits of the iteration before, valid until the plan
+// that it returns is run; it may be called on another thread than this one, and must not call the
+// runner.
 mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_callback *next,
                            void *context, mgl_error *err);
 
-// Runs one iteration. *logits is valid until the next run.
-mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan,
-                          const float **logits, mgl_error *err);
+// Runs one iteration. *out is valid until the next run.
+mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan, mgl_logits *out,
+                          mgl_error *err);
 
 // Whether the mode runs there. (An error where it does not is MGL_ERR_UNSUPPORTED.)
 bool mgl_mode_is_for(mgl_mode mode, bool gpu);
@@ -86,6 +109,7 @@ mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *
 
 // What plans must be made for.
 const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner);
+uint32_t mgl_runner_sequences(const mgl_runner *runner);  // that may run at once
 uint32_t mgl_runner_page_count(const mgl_runner *runner);
 const mgl_graph *mgl_runner_graph(const mgl_runner *runner);
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner);

@@ -163,9 +163,8 @@ static size_t prune_for_top_p(candidate *c, size_t count, float largest, double 
   return kept;
 }
 
-uint32_t mgl_sample(mgl_sampler *sampler, const float *logits, const mgl_sampling *sampling,
-                    uint64_t position) {
-  uint32_t best = mgl_argmax(logits, sampler->vocab_size);
+uint32_t mgl_sample(mgl_sampler *sampler, const float *logits, uint32_t best,
+                    const mgl_sampling *sampling, uint64_t position) {
   if (sampling->temperature == 0 || sampling->top_k == 1 || !isfinite(logits[best])) {
     return best;
   }

@@ -25,15 +25,17 @@ mgl_status mgl_sampler_create(uint32_t vocab_size, mgl_sampler **out, mgl_error 
 void mgl_sampler_destroy(mgl_sampler *sampler);  // NULL is fine
 
 // Index of the largest logit; the smallest index among equals. The first NaN counts as the largest,
-// so that one look at the result tells whether a row is sound.
+// so that one look at the result tells whether a row is sound. (CPU workers find it on the way:
+// runtime/cpu_argmax.h.)
 uint32_t mgl_argmax(const float *logits, uint32_t count);
 
-// The token for `position`. Order of operations as in the field: temperature, then top-k, then
-// top-p. Ties at the edge of top-k or top-p are cut in favour of smaller ids.
+// The token for `position`. best: the index of the largest logit, as mgl_argmax finds it. Order
+// of operations as in the field: temperature, then top-k, then top-p. Ties at the edge of top-k or
+// top-p are cut in favour of smaller ids.
 // Where the largest logit is not finite (a NaN, an infinity, or all -infinity), it is the token:
 // the caller must check for that, since then no choice has a meaning.
-uint32_t mgl_sample(mgl_sampler *sampler, const float *logits, const mgl_sampling *sampling,
-                    uint64_t position);
+uint32_t mgl_sample(mgl_sampler *sampler, const float *logits, uint32_t best,
+                    const mgl_sampling *sampling, uint64_t position);
 
 // The generator: uniform in [0, 1), 53 bits, of (seed, position).
 double mgl_sampling_uniform(uint64_t seed, uint64_t position);

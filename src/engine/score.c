@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "base/alloc.h"
-#include "engine/sampler.h"
 
 mgl_runner_options mgl_score_runner_options(uint32_t count) {
   uint32_t chunk = count < MGL_MAX_ITERATION_TOKENS ? count : MGL_MAX_ITERATION_TOKENS;
@@ -44,14 +43,14 @@ static mgl_status check_request(const mgl_runner *runner, const mgl_score_reques
 static mgl_status score_chunk(mgl_runner *runner, const mgl_score_request *request, mgl_plan *plan,
                               const mgl_plan_chunk *chunk, double *logprobs, mgl_error *err) {
   uint32_t vocab_size = mgl_runner_vocab_size(runner);
-  const float *logits = NULL;
+  mgl_logits logits;
   mgl_plan_clear(plan);
   mgl_plan_add(plan, chunk);
   MGL_TRY(mgl_runner_run(runner, request->mode, plan, &logits, err));
   for (uint32_t i = 0; i < chunk->token_count; i++) {
-    const float *row = logits + (size_t)i * vocab_size;
+    const float *row = logits.rows + (size_t)i * vocab_size;
     size_t next = (size_t)chunk->position + i + 1;
-    float largest = row[mgl_argmax(row, vocab_size)];
+    float largest = row[logits.best[i]];
     if (!isfinite(largest)) {
       return mgl_error_set(err, MGL_ERR_FORMAT,
                            "the model's logits are not finite (NaN or infinity) at position %zu: "

@@ -83,9 +83,13 @@ static mgl_status read_generation_config(mgl_model_folder *folder, mgl_error *er
 
 // --- tokenizer and chat template -----------------------------------------------------------------
 
-static mgl_status open_tokenizer(mgl_model_folder *folder, mgl_error *err) {
+// Leaves folder->tokenizer NULL where there is none and the caller only wants it.
+static mgl_status open_tokenizer(mgl_model_folder *folder, unsigned needs, mgl_error *err) {
   char *path = NULL;
   MGL_TRY(find_file(folder->path, "tokenizer.json", &path, err));
+  if (path == NULL && (needs & (MGL_NEED_TOKENIZER | MGL_NEED_CHAT_TEMPLATE)) == 0) {
+    return MGL_OK;
+  }
   if (path == NULL) {
     return mgl_error_set(err, MGL_ERR_IO,
                          "%s has no tokenizer.json: " FOLDER_HINT
@@ -184,9 +188,24 @@ static mgl_status open_template(mgl_model_folder *folder, mgl_json_object tokeni
                                  &folder->chat_template, err);
 }
 
+// What opening the template gave, for a caller that needs it or only wants it.
+static mgl_status may_lack_template(mgl_model_folder *folder, unsigned needs, mgl_status status,
+                                    const mgl_error *reason, mgl_error *err) {
+  if (status == MGL_OK) {
+    return MGL_OK;
+  }
+  bool is_absent = status == MGL_ERR_UNSUPPORTED || status == MGL_ERR_FORMAT;
+  if ((needs & MGL_NEED_CHAT_TEMPLATE) != 0 || !is_absent) {
+    return mgl_error_set(err, status, "%s", reason->text);
+  }
+  folder->no_chat_template = mgl_strdup(reason->text);
+  return folder->no_chat_template != NULL
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory opening %s", folder->path);
+}
+
 // Reads what tokenizer_config.json says, a file that may be absent.
-static mgl_status read_tokenizer_config(mgl_model_folder *folder, bool need_template,
-                                        mgl_error *err) {
+static mgl_status read_tokenizer_config(mgl_model_folder *folder, unsigned needs, mgl_error *err) {
   char *path = NULL;
   json_t *root = NULL;
   mgl_status status = MGL_OK;
@@ -205,8 +224,10 @@ static mgl_status read_tokenizer_config(mgl_model_folder *folder, bool need_temp
   if (status == MGL_OK) {
     status = read_special_token(o, "eos_token", &folder->eos_token, err);
   }
-  if (status == MGL_OK && need_template) {
-    status = open_template(folder, o, err);
+  if (status == MGL_OK && (needs & (MGL_NEED_CHAT_TEMPLATE | MGL_WANT_TEXT)) != 0) {
+    mgl_error reason = {0};
+    status = open_template(folder, o, &reason);
+    status = may_lack_template(folder, needs, status, &reason, err);
   }
   json_decref(root);
   mgl_free(path);
@@ -215,11 +236,23 @@ static mgl_status read_tokenizer_config(mgl_model_folder *folder, bool need_temp
 
 // --- the folder ----------------------------------------------------------------------------------
 
+static mgl_status has_weights(const char *folder, bool *out, mgl_error *err) {
+  static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+  *out = false;
+  for (size_t i = 0; i < sizeof names / sizeof *names && !*out; i++) {
+    char *path = NULL;
+    MGL_TRY(find_file(folder, names[i], &path, err));
+    *out = path != NULL;
+    mgl_free(path);
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_folder *out,
                                  mgl_error *err) {
   *out = (mgl_model_folder){0};
   MGL_TRY(check_folder(path, err));
-  bool need_template = (needs & MGL_NEED_CHAT_TEMPLATE) != 0;
+  const unsigned text_needs = MGL_NEED_TOKENIZER | MGL_NEED_CHAT_TEMPLATE | MGL_WANT_TEXT;
   mgl_status status = MGL_OK;
   out->path = mgl_strdup(path);
   if (out->path == NULL) {
@@ -233,17 +266,26 @@ mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_fol
   if (status != MGL_OK) {
     goto fail;
   }
-  if (need_template || (needs & MGL_NEED_TOKENIZER) != 0) {
-    status = open_tokenizer(out, err);
-    if (status != MGL_OK) {
-      goto fail;
-    }
-    status = read_tokenizer_config(out, need_template, err);
+  if ((needs & text_needs) != 0) {
+    status = open_tokenizer(out, needs, err);
     if (status != MGL_OK) {
       goto fail;
     }
   }
-  if ((needs & MGL_NEED_WEIGHTS) != 0) {
+  if (out->tokenizer != NULL) {
+    status = read_tokenizer_config(out, needs, err);
+    if (status != MGL_OK) {
+      goto fail;
+    }
+  }
+  bool opens_weights = (needs & MGL_NEED_WEIGHTS) != 0;
+  if (!opens_weights && (needs & MGL_WANT_WEIGHTS) != 0) {
+    status = has_weights(path, &opens_weights, err);
+    if (status != MGL_OK) {
+      goto fail;
+    }
+  }
+  if (opens_weights) {
     status = mgl_checkpoint_open(path, &out->checkpoint, err);
     if (status != MGL_OK) {
       goto fail;
@@ -259,6 +301,7 @@ void mgl_model_folder_close(mgl_model_folder *folder) {
   mgl_checkpoint_close(folder->checkpoint);
   mgl_chat_template_destroy(folder->chat_template);
   mgl_tokenizer_close(folder->tokenizer);
+  mgl_free(folder->no_chat_template);
   mgl_free(folder->bos_token);
   mgl_free(folder->eos_token);
   mgl_free(folder->path);
@@ -275,21 +318,27 @@ static mgl_status set_member(json_t *object, const char *key, json_t *value, mgl
   return MGL_OK;
 }
 
-// Appends {"role": role, "content": content}.
-static mgl_status append_message(json_t *messages, const char *role, const char *content,
-                                 mgl_error *err) {
+// The same of a text; what is not UTF-8 becomes U+FFFD.
+static mgl_status set_text(json_t *object, const char *key, const char *text, mgl_error *err) {
   mgl_text valid = {0};
-  mgl_utf8_append_lossy(&valid, content, strlen(content));
-  json_t *message = json_object();
+  mgl_utf8_append_lossy(&valid, text, strlen(text));
   mgl_status status = mgl_text_check(&valid, err);
   if (status == MGL_OK) {
-    status = set_member(message, "role", json_string(role), err);
-  }
-  if (status == MGL_OK) {
-    status = set_member(message, "content",
+    status = set_member(object, key,
                         json_stringn(valid.data == NULL ? "" : valid.data, valid.bytes), err);
   }
   mgl_text_free(&valid);
+  return status;
+}
+
+// Appends {"role": role, "content": content}.
+static mgl_status append_message(json_t *messages, const char *role, const char *content,
+                                 mgl_error *err) {
+  json_t *message = json_object();
+  mgl_status status = set_text(message, "role", role, err);
+  if (status == MGL_OK) {
+    status = set_text(message, "content", content, err);
+  }
   if (status != MGL_OK) {
     json_decref(message);
     return status;
@@ -315,27 +364,48 @@ static mgl_status fill_context(const mgl_model_folder *folder, json_t *context, 
   return MGL_OK;
 }
 
-mgl_status mgl_model_folder_chat(const mgl_model_folder *folder, const char *system,
-                                 const char *user, mgl_text *out, mgl_error *err) {
+static mgl_status append_messages(json_t *list, const mgl_chat_message *messages, size_t count,
+                                  mgl_error *err) {
+  for (size_t i = 0; i < count; i++) {
+    MGL_TRY(append_message(list, messages[i].role, messages[i].content, err));
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_model_folder_chat_messages(const mgl_model_folder *folder,
+                                          const mgl_chat_message *messages, size_t count,
+                                          mgl_text *out, mgl_error *err) {
+  if (folder->chat_template == NULL && folder->no_chat_template != NULL) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "%s", folder->no_chat_template);
+  }
   if (folder->chat_template == NULL) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s was opened without its chat template",
                          folder->path);
   }
+  if (count < 1 || count > MGL_MAX_CHAT_MESSAGES) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "chat: expected 1 to %d messages, found %zu",
+                         MGL_MAX_CHAT_MESSAGES, count);
+  }
   json_t *context = json_object();
-  json_t *messages = json_array();
-  mgl_status status = set_member(context, "messages", messages, err);
+  json_t *list = json_array();
+  mgl_status status = set_member(context, "messages", list, err);
   if (status == MGL_OK) {
     status = fill_context(folder, context, err);
   }
-  if (status == MGL_OK && system != NULL) {
-    status = append_message(messages, "system", system, err);
-  }
   if (status == MGL_OK) {
-    status = append_message(messages, "user", user, err);
+    status = append_messages(list, messages, count, err);
   }
   if (status == MGL_OK) {
     status = mgl_chat_template_render(folder->chat_template, context, out, err);
   }
   json_decref(context);
   return status;
+}
+
+mgl_status mgl_model_folder_chat(const mgl_model_folder *folder, const char *system,
+                                 const char *user, mgl_text *out, mgl_error *err) {
+  mgl_chat_message messages[2] = {{.role = "system", .content = system},
+                                  {.role = "user", .content = user}};
+  size_t first = system == NULL ? 1 : 0;
+  return mgl_model_folder_chat_messages(folder, messages + first, 2 - first, out, err);
 }

@@ -14,6 +14,10 @@ typedef enum mgl_folder_need {
   MGL_NEED_TOKENIZER = 1,      // tokenizer.json and bos_token, eos_token (else they stay NULL)
   MGL_NEED_WEIGHTS = 2,        // safetensors (else checkpoint stays NULL)
   MGL_NEED_CHAT_TEMPLATE = 4,  // an error if the folder has none; implies MGL_NEED_TOKENIZER
+  // The same where the folder has them: without a tokenizer.json, tokenizer stays NULL; without a
+  // chat template that can be parsed, chat_template does, and no_chat_template says why.
+  MGL_WANT_TEXT = 8,
+  MGL_WANT_WEIGHTS = 16,  // safetensors, where the folder has a model.safetensors or its index
 } mgl_folder_need;
 
 typedef struct mgl_model_folder {
@@ -22,6 +26,7 @@ typedef struct mgl_model_folder {
   mgl_generation generation;
   mgl_tokenizer *tokenizer;          // NULL unless asked for
   mgl_chat_template *chat_template;  // NULL unless asked for
+  char *no_chat_template;            // with MGL_WANT_TEXT: why it is NULL; else NULL
   char *bos_token;  // text of special tokens from tokenizer_config.json; may be NULL
   char *eos_token;
   mgl_checkpoint *checkpoint;  // NULL unless asked for
@@ -35,6 +40,12 @@ mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_fol
                                  mgl_error *err);
 void mgl_model_folder_close(mgl_model_folder *folder);
 
+typedef struct mgl_chat_message {
+  const char *role, *content;
+} mgl_chat_message;
+
+enum { MGL_MAX_CHAT_MESSAGES = 65536 };
+
 // Renders a chat of an optional system message (NULL: none) and one user message with the
 // generation prompt and appends it to *out, ready for mgl_tokenizer_encode without add_special (the
 // template writes the BOS itself). What is not UTF-8 in a message becomes U+FFFD, as in plain
@@ -43,5 +54,9 @@ void mgl_model_folder_close(mgl_model_folder *folder);
 // eos_token where the folder has them.
 mgl_status mgl_model_folder_chat(const mgl_model_folder *folder, const char *system,
                                  const char *user, mgl_text *out, mgl_error *err);
+// The same of 1 to MGL_MAX_CHAT_MESSAGES messages.
+mgl_status mgl_model_folder_chat_messages(const mgl_model_folder *folder,
+                                          const mgl_chat_message *messages, size_t count,
+                                          mgl_text *out, mgl_error *err);
 
 #endif

@@ -180,7 +180,9 @@ void mgl_cpu_mega_destroy(mgl_cpu_mega *mega) {
 // A worker or a scheduler: what to poll.
 typedef struct actor {
   mgl_protocol *protocol;
+  const mgl_cpu_mega_options *options;
   mgl_worker_state worker;
+  mgl_lookahead lookahead;
   mgl_scheduler_state scheduler;
   bool schedules;
   bool crowded;
@@ -202,9 +204,26 @@ static void note_waiting(actor *a, bool sleeps) {
                     task == MGL_NO_EVENT ? 0 : mgl_make_id(info->iteration, info->graph, task) + 1);
 }
 
+// Fetches a little of what the worker will need. False if there is nothing to fetch.
+static bool look_ahead(actor *a) {
+  const mgl_cpu_mega_options *o = a->options;
+  const unsigned char *at = NULL;
+  if (o->weights == NULL || a->schedules || a->crowded) {
+    return false;
+  }
+  size_t bytes = mgl_lookahead_next(&a->lookahead, a->worker.index, o->weights, o->context, &at);
+  for (size_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(at + i, 0, 2);  // to be read, into the second level
+  }
+  return bytes > 0;
+}
+
 // Polls until there is something to do.
 static mgl_poll_result poll_and_wait(actor *a, mgl_ready_task *ready) {
   mgl_poll_result result = poll_once(a, ready);
+  while (result == MGL_POLL_NONE && look_ahead(a)) {
+    result = poll_once(a, ready);
+  }
   if (result != MGL_POLL_NONE) {
     return result;
   }
@@ -234,6 +253,9 @@ static void run_worker(mgl_cpu_mega *mega, actor *a) {
   mgl_ready_task ready;
   while (poll_and_wait(a, &ready) == MGL_POLL_TASK) {
     const mgl_task_graph *graph = mega->graphs[ready.info.graph];
+    if ((graph->tasks[ready.task].flags & MGL_TASK_JIT) == 0) {
+      mgl_lookahead_start(&a->lookahead, graph, a->worker.aot_at - 1);
+    }
     uint64_t start = trace != NULL ? mgl_clock_ns() : 0;
     o->run_task(o->context, a->worker.index, graph, &graph->tasks[ready.task]);
     if (trace != NULL) {
@@ -253,7 +275,10 @@ static void run_worker(mgl_cpu_mega *mega, actor *a) {
 static void run_thread(void *context, uint32_t index) {
   mgl_cpu_mega *mega = context;
   mgl_protocol *p = &mega->protocol;
-  actor a = {.protocol = p, .schedules = index >= p->worker_count, .crowded = mega->crowded};
+  actor a = {.protocol = p,
+             .options = &mega->options,
+             .schedules = index >= p->worker_count,
+             .crowded = mega->crowded};
   if (!a.schedules) {
     mgl_worker_init(p, &a.worker, index);
     run_worker(mega, &a);

@@ -18,6 +18,7 @@
 
 #include "base/status.h"
 #include "base/text.h"
+#include "runtime/cpu_lookahead.h"
 #include "runtime/team.h"
 #include "task/task.h"
 
@@ -48,6 +49,9 @@ typedef struct mgl_cpu_mega_options {
   // run. Called on one thread at a time, any of them, after all tasks of the iteration before. It
   // may block; the others then sleep, and the watchdog does not count the time.
   int (*next_plan)(void *context, uint64_t iteration);
+
+  // What a worker may fetch into its cache while it waits for an AOT task's event. NULL: nothing.
+  mgl_task_weights *weights;
 
   // The name of an op, for messages and the trace. Any thread. NULL: "op N".
   const char *(*op_name)(void *context, const mgl_task_graph *graph, uint32_t op);

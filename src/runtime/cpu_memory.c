@@ -4,10 +4,6 @@
 
 #include "base/alloc.h"
 
-enum {
-  SCRATCH_ALIGNMENT = 4096
-};  // workers' scratches share no page, so each lies near its worker
-
 uint64_t mgl_graph_kv_bytes_per_token(const mgl_graph *graph) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < graph->tensor_count; i++) {
@@ -55,13 +51,21 @@ mgl_status mgl_cpu_memory_create(const mgl_cpu_weights *weights,
   assert(options->workers >= 1);
   *out = NULL;
   mgl_cpu_memory *memory = mgl_alloc_zeroed(1, sizeof *memory);
-  mgl_kv_layer *kv = mgl_alloc_zeroed(weights->graph->tensor_count, sizeof *kv);
-  if (memory == NULL || kv == NULL) {
-    mgl_free(memory);
-    mgl_free(kv);
+  if (memory == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the memory of a program");
   }
-  *memory = (mgl_cpu_memory){.options = *options, .weights = weights, .kv = kv};
+  *memory = (mgl_cpu_memory){
+      .options = *options,
+      .weights = weights,
+      .kv = mgl_alloc_zeroed(weights->graph->tensor_count, sizeof *memory->kv),
+      .logit_notes = mgl_alloc_zeroed(options->workers,
+                                      MGL_MAX_ITERATION_TOKENS * sizeof *memory->logit_notes),
+      .best_logits = mgl_alloc_zeroed(MGL_MAX_ITERATION_TOKENS, sizeof *memory->best_logits),
+  };
+  if (memory->kv == NULL || memory->logit_notes == NULL || memory->best_logits == NULL) {
+    mgl_cpu_memory_destroy(memory);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the memory of a program");
+  }
   mgl_status status = map_kv(memory, topology, err);
   if (status != MGL_OK) {
     mgl_cpu_memory_destroy(memory);
@@ -78,13 +82,16 @@ void mgl_cpu_memory_destroy(mgl_cpu_memory *memory) {
   mgl_pages_unmap(memory->kv_pages, memory->kv_bytes);
   mgl_pages_unmap(memory->activations, memory->activation_bytes);
   mgl_pages_unmap(memory->scratch, memory->scratch_bytes * memory->options.workers);
+  mgl_free(memory->best_logits);
+  mgl_free(memory->logit_notes);
   mgl_free(memory->kv);
   mgl_free(memory);
 }
 
 mgl_status mgl_cpu_memory_reserve(mgl_cpu_memory *memory, size_t activation_bytes,
                                   size_t scratch_bytes, mgl_error *err) {
-  scratch_bytes = (scratch_bytes + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
+  scratch_bytes = (scratch_bytes + MGL_CPU_SCRATCH_ALIGNMENT - 1) / MGL_CPU_SCRATCH_ALIGNMENT *
+                  MGL_CPU_SCRATCH_ALIGNMENT;
   if (activation_bytes > memory->activation_bytes) {
     void *block = NULL;
     MGL_TRY(mgl_pages_map(activation_bytes, "activations", &block, err));

@@ -17,6 +17,7 @@
 
 #include "base/cpu.h"
 #include "base/status.h"
+#include "batch/plan.h"
 #include "graph/graph.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/cpu_weights.h"
@@ -27,6 +28,13 @@ typedef struct mgl_cpu_memory_options {
   uint32_t workers;      // at least 1; each gets its own scratch
 } mgl_cpu_memory_options;
 
+// What one worker knows of one row of logits: the largest of its columns (cpu_argmax.h).
+typedef struct mgl_logit_note {
+  uint64_t iteration;  // that the rest is of; of another one, nothing is known yet
+  float logit;
+  uint32_t index;
+} mgl_logit_note;
+
 typedef struct mgl_cpu_memory {
   mgl_cpu_memory_options options;
   const mgl_cpu_weights *weights;  // borrowed, with the program that they were bound for
@@ -35,10 +43,17 @@ typedef struct mgl_cpu_memory {
   size_t kv_bytes;
   unsigned char *activations;  // offsets of each program's activations count from here
   size_t activation_bytes;
-  unsigned char *scratch;  // [workers][scratch_bytes]
-  size_t scratch_bytes;    // a multiple of 4096
-  uint64_t iteration;      // of any program, counted by mgl_cpu_program_set_plan from 1
+  unsigned char *scratch;       // [workers][scratch_bytes]
+  size_t scratch_bytes;         // a multiple of 4096
+  mgl_logit_note *logit_notes;  // [workers][MGL_MAX_ITERATION_TOKENS], each worker writes its own
+  uint32_t *best_logits;        // [MGL_MAX_ITERATION_TOKENS] combined from them
+  uint64_t iteration;           // of any program, counted by mgl_cpu_program_set_plan from 1
 } mgl_cpu_memory;
+
+enum {
+  MGL_CPU_SCRATCH_ALIGNMENT = 4096
+};  // workers' scratches share no page, so each lies near
+    // its worker
 
 // Maps the KV cache of the program that `weights` was bound for; weights and that program must
 // outlive *out. Activations and scratch come with the programs.

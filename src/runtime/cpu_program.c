@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "graph/act_dtype.h"
+#include "runtime/cpu_argmax.h"
 #include "runtime/cpu_layout.h"
 #include "runtime/cpu_tasks.h"
 
@@ -96,6 +97,33 @@ static mgl_status check_target(const mgl_graph *graph, const mgl_task_graph *tas
   return MGL_OK;
 }
 
+static mgl_dim_values largest_of(const mgl_cpu_program_options *options) {
+  const mgl_task_graph *tasks = options->task_graph;
+  return tasks == NULL ? options->largest
+                       : (mgl_dim_values){tasks->tokens, tasks->tokens, tasks->tokens};
+}
+
+mgl_status mgl_cpu_program_measure(const mgl_graph *graph, const mgl_cpu_program_options *options,
+                                   mgl_cpu_program_sizes *out, mgl_error *err) {
+  mgl_dim_values largest = largest_of(options);
+  size_t scratch_bytes = mgl_cpu_scratch_needed(graph, &largest).total_bytes;
+  *out = (mgl_cpu_program_sizes){.scratch_bytes = (scratch_bytes + MGL_CPU_SCRATCH_ALIGNMENT - 1) /
+                                                  MGL_CPU_SCRATCH_ALIGNMENT *
+                                                  MGL_CPU_SCRATCH_ALIGNMENT};
+  if (options->task_graph != NULL) {
+    out->activation_bytes = (size_t)options->task_graph->activation_bytes;
+    return MGL_OK;
+  }
+  mgl_byte_range *ranges = mgl_alloc_zeroed(graph->tensor_count, sizeof *ranges);
+  if (ranges == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a layout of %zu tensors",
+                         graph->tensor_count);
+  }
+  mgl_status status = mgl_cpu_layout(graph, &largest, ranges, &out->activation_bytes, err);
+  mgl_free(ranges);
+  return status;
+}
+
 mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory,
                                   const mgl_cpu_program_options *options, mgl_cpu_program **out,
                                   mgl_error *err) {
@@ -110,9 +138,9 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   program->graph = graph;
   program->memory = memory;
   program->kernels = mgl_cpu_kernels_for(options->simd);
-  program->largest = tasks == NULL ? options->largest
-                                   : (mgl_dim_values){tasks->tokens, tasks->tokens, tasks->tokens};
+  program->largest = largest_of(options);
   program->strides = tasks == NULL ? 1 : tasks->attention_strides;
+  program->logits = mgl_graph_find(graph, "logits");
   program->act = mgl_graph_act_dtype(graph);
   program->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->data);
   program->offsets = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->offsets);
@@ -245,7 +273,8 @@ size_t mgl_cpu_op_grain(const mgl_cpu_program *program, size_t op_idx) {
   }
 }
 
-static void run_linear(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+static void run_linear(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
+                       size_t end) {
   const mgl_tensor *tensors = p->graph->tensors;
   const mgl_tensor *w = &tensors[op->inputs[1]];
   mgl_linear_args args = {
@@ -260,6 +289,7 @@ static void run_linear(const mgl_cpu_program *p, const mgl_op *op, size_t begin,
       .out_stride = w->dims[0].number,
   };
   p->kernels->linear(&args, begin, end);
+  mgl_cpu_program_note_logits(p, op->output, worker, begin, end);
 }
 
 static void run_attention(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
@@ -326,7 +356,7 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
                         begin, end);
       return;
     case MGL_OP_RMSNORM: run_rmsnorm(p, op, begin, end); return;
-    case MGL_OP_LINEAR: run_linear(p, op, begin, end); return;
+    case MGL_OP_LINEAR: run_linear(p, op, worker, begin, end); return;
     case MGL_OP_ROPE_ANGLES:
       p->kernels->rope_angles(&(mgl_rope_angles_args){.positions = mgl_cpu_program_tensor(p, in[0]),
                                                       .inv_freq = p->inv_freq[op_idx],

@@ -36,6 +36,7 @@ typedef struct mgl_cpu_program {
   const mgl_cpu_kernels *kernels;
   mgl_dim_values largest;
   uint32_t strides;        // tasks per KV head in attention ops
+  uint32_t logits;         // the tensor "logits", MGL_NO_TENSOR if there is none
   mgl_dtype act;           // graph/act_dtype.h
   const mgl_plan *plan;    // of the present iteration
   uint64_t iteration;      // its number among the iterations of all programs of this memory
@@ -54,6 +55,14 @@ typedef struct mgl_cpu_program {
 mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory,
                                   const mgl_cpu_program_options *options, mgl_cpu_program **out,
                                   mgl_error *err);
+typedef struct mgl_cpu_program_sizes {
+  size_t activation_bytes;
+  size_t scratch_bytes;  // of a worker, a multiple of MGL_CPU_SCRATCH_ALIGNMENT
+} mgl_cpu_program_sizes;
+
+// What a program that is created with these options reserves.
+mgl_status mgl_cpu_program_measure(const mgl_graph *graph, const mgl_cpu_program_options *options,
+                                   mgl_cpu_program_sizes *out, mgl_error *err);
 void mgl_cpu_program_destroy(mgl_cpu_program *program);  // NULL is fine
 
 // Sets the plan of the next iteration and counts that iteration; call it before each one. The plan

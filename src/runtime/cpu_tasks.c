@@ -1,15 +1,18 @@
 // See cpu_tasks.h. All functions here run on any worker and write to nothing but their tile's
-// output, the KV cache, and the worker's scratch.
+// output, the KV cache, and the worker's scratch and notes.
 #include "runtime/cpu_tasks.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include "graph/act_dtype.h"
+#include "runtime/cpu_argmax.h"
 
-// Columns of gate and up that lie in scratch at a time: 64 KiB for 64 tokens, so that they stay in
-// the L2 cache until silu_mul reads them, and enough rows of weights for a kernel call to be free.
-enum { GATE_UP_COLUMNS = 128 };
+// Elements of gate, and of up, that lie in scratch at a time: 64 KiB, so that they stay in the L2
+// cache until silu_mul reads them. With 64 tokens that is 128 columns, enough rows of weights for a
+// kernel call to be free; with one, mostly the whole tile: each call begins its stream of weights
+// anew (SPEED.md, "Mega against eager").
+enum { GATE_UP_ELEMENTS = 8192, GATE_UP_LEAST_COLUMNS = 128 };
 
 static size_t align64(size_t bytes) {
   return (bytes + 63) / 64 * 64;
@@ -17,6 +20,11 @@ static size_t align64(size_t bytes) {
 
 static uint32_t smaller(uint32_t a, uint32_t b) {
   return a < b ? a : b;
+}
+
+static uint32_t gate_up_columns(uint32_t tokens) {
+  uint32_t columns = GATE_UP_ELEMENTS / tokens / 16 * 16;
+  return columns > GATE_UP_LEAST_COLUMNS ? columns : GATE_UP_LEAST_COLUMNS;
 }
 
 // --- scratch -------------------------------------------------------------------------------------
@@ -66,12 +74,15 @@ static attend_layout lay_out_attend(const heads *h) {
 
 static size_t work_bytes(const mgl_graph *graph, const mgl_op *op, const mgl_dim_values *largest) {
   heads h;
+  size_t elements;
   switch (op->kind) {
     case MGL_OP_ATTENTION:
       h = heads_of(graph, op);
       return align64(mgl_attention_scratch_bytes(h.head_count, h.kv_head_count, h.head_dim));
     case MGL_OP_ATTEND: h = heads_of(graph, op); return lay_out_attend(&h).bytes;
-    case MGL_OP_GATE_UP: return 2 * sizeof(float) * GATE_UP_COLUMNS * largest->tokens;
+    case MGL_OP_GATE_UP:
+      elements = (size_t)GATE_UP_LEAST_COLUMNS * largest->tokens;
+      return 2 * sizeof(float) * (elements > GATE_UP_ELEMENTS ? elements : GATE_UP_ELEMENTS);
     default: return 0;
   }
 }
@@ -184,21 +195,22 @@ static void run_gate_up(const mgl_cpu_program *p, const mgl_op *op, uint32_t wor
   const mgl_tensor *out = &p->graph->tensors[op->output];
   const void *x = stage_rows(p, op, worker);
   float *gate = mgl_cpu_work_scratch(p, worker);
-  float *up = gate + (size_t)GATE_UP_COLUMNS * p->plan->token_count;
+  const uint32_t columns = gate_up_columns(p->plan->token_count);
+  float *up = gate + (size_t)columns * p->plan->token_count;
   for (uint32_t first = begin, count; first < end; first += count) {
-    count = smaller(end - first, GATE_UP_COLUMNS);
+    count = smaller(end - first, columns);
     for (uint32_t i = 0; i < 2; i++) {
       mgl_linear_args args = linear_from(p, op->inputs[2 + i], first);
       args.x = x;
       args.out = i == 0 ? gate : up;
-      args.out_stride = GATE_UP_COLUMNS;
+      args.out_stride = columns;
       p->kernels->linear(&args, 0, count);
     }
     for (uint32_t t = 0; t < p->plan->token_count; t++) {
       size_t at = (size_t)t * out->dims[1].number + first;
       mgl_silu_mul_args args = {
-          .gate = gate + (size_t)t * GATE_UP_COLUMNS,
-          .up = up + (size_t)t * GATE_UP_COLUMNS,
+          .gate = gate + (size_t)t * columns,
+          .up = up + (size_t)t * columns,
           .out = (unsigned char *)mgl_cpu_program_tensor(p, op->output) +
                  at * mgl_dtype_bytes(out->dtype),
           .out_dtype = out->dtype,
@@ -216,6 +228,7 @@ static void run_logits(const mgl_cpu_program *p, const mgl_op *op, uint32_t work
   args.out = mgl_cpu_program_tensor(p, op->output);
   args.out_stride = p->graph->tensors[op->output].dims[1].number;
   p->kernels->linear(&args, begin, end);
+  mgl_cpu_program_note_logits(p, op->output, worker, begin, end);
 }
 
 static void run_linear_add(const mgl_cpu_program *p, const mgl_op *op, uint32_t begin,
@@ -228,6 +241,67 @@ static void run_linear_add(const mgl_cpu_program *p, const mgl_op *op, uint32_t 
   args.out = mgl_cpu_program_tensor(p, op->output);
   args.out_stride = (uint32_t)mgl_tensor_row_elements(&p->graph->tensors[op->output]);
   p->kernels->linear(&args, begin, end);
+}
+
+// --- weights -------------------------------------------------------------------------------------
+
+// Rows [first, first + count) of weight tensor `w`.
+typedef struct weight_rows {
+  uint32_t w, first, count;
+} weight_rows;
+
+// Piece `index` of what a tile of a linear op reads; its rows may be none. False: there are no
+// more.
+static bool find_rows(const mgl_cpu_program *p, const mgl_op *op, uint32_t begin, uint32_t end,
+                      uint32_t index, weight_rows *out) {
+  uint32_t first = begin, last = end, w = op->inputs[2], columns;
+  switch (op->kind) {
+    case MGL_OP_LINEAR: w = op->inputs[1]; break;
+    case MGL_OP_LINEAR_ADD: break;
+    case MGL_OP_LOGITS: w = op->inputs[3]; break;
+    case MGL_OP_QKV_PROJ: {
+      uint32_t offset = 0;
+      for (uint32_t i = 0; i < index && i < 3; i++) {
+        offset += p->graph->tensors[op->inputs[2 + i]].dims[0].number;
+      }
+      if (index >= 3) {
+        return false;
+      }
+      w = op->inputs[2 + index];
+      first = begin > offset ? begin - offset : 0;
+      last = end > offset ? smaller(end - offset, p->graph->tensors[w].dims[0].number) : 0;
+      *out = (weight_rows){w, first, first < last ? last - first : 0};
+      return true;
+    }
+    case MGL_OP_GATE_UP:
+      columns = gate_up_columns(p->largest.tokens);
+      first = begin + index / 2 * columns;
+      if (first >= end) {
+        return false;
+      }
+      *out = (weight_rows){op->inputs[2 + index % 2], first, smaller(end - first, columns)};
+      return true;
+    default: return false;
+  }
+  *out = (weight_rows){w, first, last - first};
+  return index == 0 && first < last;
+}
+
+size_t mgl_cpu_task_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_t begin, uint32_t end,
+                            size_t from, const void **out) {
+  weight_rows rows;
+  for (uint32_t i = 0; find_rows(p, &p->graph->ops[op_idx], begin, end, i, &rows); i++) {
+    const mgl_tensor *weight = &p->graph->tensors[rows.w];
+    size_t row_bytes = weight->dims[1].number * mgl_dtype_bytes(weight->dtype);
+    size_t bytes = rows.count * row_bytes;
+    if (from < bytes) {
+      *out =
+          (const unsigned char *)mgl_cpu_program_tensor(p, rows.w) + rows.first * row_bytes + from;
+      return bytes - from;
+    }
+    from -= bytes;
+  }
+  return 0;
 }
 
 // --- attention -----------------------------------------------------------------------------------

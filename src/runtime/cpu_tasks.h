@@ -23,6 +23,12 @@
 void mgl_cpu_task_run(const mgl_cpu_program *program, uint32_t worker, uint32_t op, uint32_t begin,
                       uint32_t end);
 
+// The weights that such a tile reads, in the order in which it reads them: those from byte `from`
+// on, as far as they lie in one piece. Returns their bytes, and where they are; 0: there are no
+// more. Reads nothing that a plan changes, so it may be called at any time.
+size_t mgl_cpu_task_weights(const mgl_cpu_program *program, uint32_t op, uint32_t begin,
+                            uint32_t end, size_t from, const void **out);
+
 typedef struct mgl_cpu_scratch_sizes {
   size_t stage_bytes;  // both multiples of 64
   size_t total_bytes;

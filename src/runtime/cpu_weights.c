@@ -171,6 +171,19 @@ static mgl_status bind_one(const binder *b, size_t tensor_idx, unsigned char **m
   return MGL_OK;
 }
 
+mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph) {
+  mgl_cpu_weight_sizes sizes = {0};
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const mgl_tensor *tensor = &graph->tensors[i];
+    if (is_weight(tensor) && tensor->rank == 1) {
+      sizes.vector_bytes += elements_of(tensor) * sizeof(float);
+    } else if (is_weight(tensor)) {
+      sizes.matrix_bytes += padded_bytes(tensor);
+    }
+  }
+  return sizes;
+}
+
 mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *checkpoint,
                                 mgl_weight_source source, uint64_t seed, mgl_team *team,
                                 const mgl_topology *topology, const mgl_weights_progress *progress,
@@ -178,15 +191,9 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
   *out = (mgl_cpu_weights){.graph = graph, .step_bytes = count_step_bytes(graph)};
   binder b = {graph, checkpoint, source, seed, team, progress, out};
   mgl_status status = MGL_OK;
-  size_t vector_elements = 0;
-  size_t matrix_bytes = 0;
-  for (size_t i = 0; i < graph->tensor_count; i++) {
-    const mgl_tensor *tensor = &graph->tensors[i];
-    if (is_weight(tensor)) {
-      vector_elements += tensor->rank == 1 ? elements_of(tensor) : 0;
-      matrix_bytes += tensor->rank == 1 ? 0 : padded_bytes(tensor);
-    }
-  }
+  mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
+  size_t vector_elements = sizes.vector_bytes / sizeof *out->vectors;
+  size_t matrix_bytes = sizes.matrix_bytes;
   out->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *out->data);
   out->vectors = mgl_alloc_zeroed(vector_elements, sizeof *out->vectors);
   if (out->data == NULL || out->vectors == NULL) {

@@ -42,6 +42,14 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
                                 mgl_weight_source source, uint64_t seed, mgl_team *team,
                                 const mgl_topology *topology, const mgl_weights_progress *progress,
                                 mgl_cpu_weights *out, mgl_error *err);
+typedef struct mgl_cpu_weight_sizes {
+  size_t matrix_bytes;  // of all matrices, each padded to whole pages
+  size_t vector_bytes;  // as f32
+} mgl_cpu_weight_sizes;
+
+// What binding takes: vectors always, matrices unless they are mapped.
+mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph);
+
 void mgl_cpu_weights_release(mgl_cpu_weights *weights);
 
 #endif

@@ -1,5 +1,7 @@
 // What a failed launch says: one message that names the task, the worker and the event.
+#include "base/alloc.h"
 #include "runtime/cuda_program_parts.h"
+#include "runtime/cuda_steps.h"
 
 // Appends what a task is: "task 12 (linear_add "3.down", units 16 to 32)".
 static void describe_task(const mgl_cuda_program *p, uint32_t graph_idx, uint32_t task_idx,
@@ -19,6 +21,88 @@ static void describe_task(const mgl_cuda_program *p, uint32_t graph_idx, uint32_
                   task->end, p->graphs[graph_idx]->tokens);
 }
 
+// --- words that were never written ---------------------------------------------------------------
+
+// An activation of a carrying graph as the failed launch left it.
+typedef struct words {
+  uint32_t op;  // whose output it is; MGL_NO_OP: none
+  uint16_t *halves;
+  size_t row_halves;
+} words;
+
+static bool read_words(const mgl_cuda_program *p, uint32_t graph, uint32_t op, uint32_t rows,
+                       words *out) {
+  const mgl_tensor *tensor = &p->program->tensors[p->program->ops[op].output];
+  size_t row_bytes = (size_t)mgl_tensor_row_elements(tensor) * mgl_dtype_bytes(tensor->dtype);
+  uint64_t runs = mgl_cuda_image_run(p)->protocol.graph_runs[graph];
+  uint64_t offset = p->layout.activations[graph][p->program->ops[op].output] +
+                    (runs % 2 != 0 ? 0 : p->layout.copy_bytes[graph]);
+  mgl_free(out->halves);
+  out->op = op;
+  out->row_halves = row_bytes / sizeof *out->halves;
+  out->halves = mgl_alloc(rows * row_bytes);
+  return out->halves != NULL &&
+         p->device->driver.copy_to_host(out->halves, p->memory[MGL_CUDA_MEMORY_CARRIED] + offset,
+                                        rows * row_bytes) == 0;
+}
+
+// True if a task's part of it has elements that were not written. Of attention: its KV heads' part,
+// which tasks of other strides may share.
+static bool is_open(const mgl_cuda_program *p, uint32_t graph, const mgl_task *task, uint32_t rows,
+                    const words *w) {
+  uint32_t strides = p->graphs[graph]->attention_strides;
+  uint32_t head = p->model.group * p->model.head_dim;
+  uint32_t scale = task->type == MGL_OP_ATTEND || task->type == MGL_OP_GATE_UP ? 1 : 2;
+  bool by_rows = task->type == MGL_OP_EMBED || task->type == MGL_OP_ROPE_ANGLES;
+  size_t begin = by_rows ? 0 : task->begin * scale;
+  size_t end = by_rows ? w->row_halves : task->end * scale;
+  if (task->type == MGL_OP_ATTEND) {
+    begin = (size_t)(task->begin / strides) * head;
+    end = (size_t)((task->end - 1) / strides + 1) * head;
+  }
+  end = end < w->row_halves ? end : w->row_halves;
+  for (uint32_t row = by_rows ? task->begin : 0; row < (by_rows ? task->end : rows); row++) {
+    for (size_t i = begin; row < rows && i < end; i++) {
+      if (w->halves[row * w->row_halves + i] == 0xffff &&
+          w->halves[row * w->row_halves + (i ^ 1)] == 0xffff) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// The first task in linear order that has not written all of its output: what it reads is there.
+static bool find_open_task(const mgl_cuda_program *p, uint32_t graph_idx, uint32_t *task_idx) {
+  const mgl_task_graph *graph = p->graphs[graph_idx];
+  uint64_t published = mgl_load_relaxed(&mgl_cuda_image_run(p)->protocol.published);
+  const mgl_cuda_plan *plan = &mgl_cuda_image_plan(p)[(published - 1) & 1];
+  uint32_t rows = plan->token_count < graph->tokens ? plan->token_count : graph->tokens;
+  words w = {.op = MGL_NO_OP};
+  bool found = false;
+  for (uint32_t i = 0; i < graph->task_count && rows > 0 && published > 0 && !found; i++) {
+    const mgl_task *task = &graph->tasks[i];
+    if (!mgl_cuda_writes_words(task)) {
+      continue;
+    }
+    if (task->op != w.op && !read_words(p, graph_idx, task->op, rows, &w)) {
+      break;
+    }
+    if (is_open(p, graph_idx, task, rows, &w)) {
+      *task_idx = i;
+      found = true;
+    }
+  }
+  mgl_free(w.halves);
+  return found;
+}
+
+static bool is_carrying(const mgl_cuda_program *p, uint32_t graph) {
+  return p->layout.copy_bytes[graph] != 0;
+}
+
+// --- events --------------------------------------------------------------------------------------
+
 static uint64_t counter_of(const mgl_cuda_program *p, uint32_t graph, uint32_t event) {
   const mgl_cuda_state_layout *state = &p->layout.state;
   const mgl_word *counters = (const mgl_word *)(const void *)(p->image + state->counters);
@@ -28,6 +112,7 @@ static uint64_t counter_of(const mgl_cuda_program *p, uint32_t graph, uint32_t e
 static bool is_complete(const mgl_cuda_program *p, uint32_t graph, uint32_t event, uint64_t run) {
   return event == MGL_NO_EVENT ||
          p->graphs[graph]->events[event].type == MGL_EVENT_LAUNCH_DEPENDENT_TASKS ||
+         (is_carrying(p, graph) && mgl_cuda_is_carried_event(p->graphs[graph], event)) ||
          counter_of(p, graph, event) >= p->graphs[graph]->events[event].trigger_count * run;
 }
 
@@ -48,6 +133,13 @@ static bool lacks_a_trigger(const mgl_cuda_program *p, uint32_t graph_idx, uint3
 // linear order is named, with what its event has got.
 static void describe_lost_trigger(const mgl_cuda_program *p, uint32_t graph_idx, mgl_text *text) {
   if (graph_idx >= p->graph_count) {
+    return;
+  }
+  uint32_t open = 0;
+  if (is_carrying(p, graph_idx) && find_open_task(p, graph_idx, &open)) {
+    mgl_text_append_string(text, "; ");
+    describe_task(p, graph_idx, open, text);
+    mgl_text_append_string(text, " could run and did not write all of its output");
     return;
   }
   const mgl_task_graph *graph = p->graphs[graph_idx];
@@ -95,8 +187,12 @@ static void describe_stall(const mgl_cuda_program *p, uint64_t stall, mgl_text *
       break;
     case MGL_CUDA_STALL_WAITING:
       describe_task(p, graph, task, text);
-      mgl_text_format(text, " waits on worker %u for event %u", worker,
-                      event_of(p, graph, task, true));
+      mgl_text_format(text, " waits on worker %u for ", worker);
+      if (graph < p->graph_count && is_carrying(p, graph)) {
+        mgl_text_append_string(text, "what it reads");
+      } else {
+        mgl_text_format(text, "event %u", event_of(p, graph, task, true));
+      }
       describe_lost_trigger(p, graph, text);
       break;
     default:

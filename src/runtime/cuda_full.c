@@ -10,24 +10,55 @@ _Static_assert(MGL_CUDA_FULL_LONG % 2 == 0, "it begins and ends with the same pl
 
 typedef enum op_kernel {
   KERNEL_EMBED,
-  KERNEL_LINEAR_8_WHOLE,  // up to 8 rows, whole pages
+  KERNEL_LINEAR_1_NORMED,  // rows at most; with a norm, else without
+  KERNEL_LINEAR_1,
+  KERNEL_LINEAR_2_NORMED,
+  KERNEL_LINEAR_2,
+  KERNEL_LINEAR_8_NORMED,
   KERNEL_LINEAR_8,
+  KERNEL_LINEAR_8_ANY,  // k that is not a whole number of pages
+  KERNEL_LINEAR_16_NORMED,
   KERNEL_LINEAR_16,
-  KERNEL_LINEAR_32,
+  KERNEL_LINEAR_16_ANY,
+  KERNEL_LINEAR_32_ANY,
   KERNEL_ATTEND,
   KERNEL_SAMPLE,
   KERNEL_COUNT,
 } op_kernel;
 
 static const char *const kernel_names[KERNEL_COUNT] = {
-    [KERNEL_EMBED] = "mgl_op_embed",         [KERNEL_LINEAR_8_WHOLE] = "mgl_op_linear_8_whole",
-    [KERNEL_LINEAR_8] = "mgl_op_linear_8",   [KERNEL_LINEAR_16] = "mgl_op_linear_16",
-    [KERNEL_LINEAR_32] = "mgl_op_linear_32", [KERNEL_ATTEND] = "mgl_op_attend",
+    [KERNEL_EMBED] = "mgl_op_embed",
+    [KERNEL_LINEAR_1_NORMED] = "mgl_op_linear_1_normed",
+    [KERNEL_LINEAR_1] = "mgl_op_linear_1",
+    [KERNEL_LINEAR_2_NORMED] = "mgl_op_linear_2_normed",
+    [KERNEL_LINEAR_2] = "mgl_op_linear_2",
+    [KERNEL_LINEAR_8_NORMED] = "mgl_op_linear_8_normed",
+    [KERNEL_LINEAR_8] = "mgl_op_linear_8",
+    [KERNEL_LINEAR_8_ANY] = "mgl_op_linear_8_any",
+    [KERNEL_LINEAR_16_NORMED] = "mgl_op_linear_16_normed",
+    [KERNEL_LINEAR_16] = "mgl_op_linear_16",
+    [KERNEL_LINEAR_16_ANY] = "mgl_op_linear_16_any",
+    [KERNEL_LINEAR_32_ANY] = "mgl_op_linear_32_any",
+    [KERNEL_ATTEND] = "mgl_op_attend",
     [KERNEL_SAMPLE] = "mgl_op_sample"};
+
+// Pages behind the ring that wait in the L2, where the memory has nothing else to do while an op
+// waits: during attention, and during an op that is shorter than a trip to the memory.
+enum { L2_PAGES_GATE_UP = 12, L2_PAGES_QKV_PROJ = 4 };
+
+// Clocks between two of them: about what the memory takes for a page of every multiprocessor.
+enum { L2_CLOCKS = 1200 };
+
+// Pages on their way, where the launch's options do not say it. The more rows of x come from the
+// L2, the more it matters that they do not queue behind pages; with a long ring and few rows, that
+// there are enough of them (SPEED.md).
+enum { IN_FLIGHT_SHARED = 3, IN_FLIGHT_8 = 6, IN_FLIGHT_16 = 2, IN_FLIGHT_32 = 4 };
+
+enum { LEAST_PAGES = 2 };  // of a ring
 
 // What is baked into the graphs.
 typedef struct settings {
-  uint32_t in_flight, in_flight_ahead, l2_pages, late;
+  uint32_t in_flight, in_flight_ahead;
   bool prefetch;
 } settings;
 
@@ -36,7 +67,7 @@ typedef enum graph_kind { GRAPH_EVEN, GRAPH_ODD, GRAPH_LONG, GRAPH_KINDS } graph
 struct mgl_cuda_full {
   void *module;
   void *kernels[KERNEL_COUNT];
-  uint32_t pages[KERNEL_COUNT];  // smem pages of a block
+  uint32_t half_bytes;           // of shared memory, for one of two blocks of a multiprocessor
   void *capture_stream;
   uint64_t *host_plan;  // pinned: what the device planned last (kernels/cuda/op_launch.h)
   mgl_cu_ptr host_plan_at;
@@ -52,8 +83,8 @@ struct mgl_cuda_full {
 
 // --- kernels -------------------------------------------------------------------------------------
 
-static uint32_t block_bytes(uint32_t pages) {
-  return MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + pages * MGL_CUDA_PAGE_BYTES;
+static uint32_t block_bytes(uint32_t scratch_bytes, uint32_t pages) {
+  return MGL_CUDA_BLOCK_BYTES + scratch_bytes + pages * MGL_CUDA_PAGE_BYTES;
 }
 
 static unsigned threads_of(op_kernel kernel) {
@@ -61,30 +92,22 @@ static unsigned threads_of(op_kernel kernel) {
                                                            : MGL_OP_LINEAR_THREADS;
 }
 
-// Pages so that two blocks fit on a multiprocessor: one computes while the next op's gets ready.
-// With more than 16 rows registers are too few for that, and one block gets all.
-static mgl_status set_pages(mgl_cuda_program *p, mgl_error *err) {
+static mgl_status read_sizes(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  mgl_cuda_full *full = p->full;
   int all = 0;
   int reserved = 0;
   MGL_CUDA_TRY(driver, device_attribute, err, &all, MGL_CU_ATTRIBUTE_SMEM_PER_SM,
                p->device->device);
   MGL_CUDA_TRY(driver, device_attribute, err, &reserved, MGL_CU_ATTRIBUTE_SMEM_RESERVED,
                p->device->device);
-  uint32_t half = (uint32_t)(all / 2 - reserved);
-  uint32_t pages = half > block_bytes(0) ? (half - block_bytes(0)) / MGL_CUDA_PAGE_BYTES : 0;
-  pages = pages < 2 ? 2 : pages < MGL_CUDA_MAX_PAGES ? pages : MGL_CUDA_MAX_PAGES;
-  for (uint32_t i = KERNEL_LINEAR_8_WHOLE; i <= KERNEL_LINEAR_32; i++) {
-    full->pages[i] = i == KERNEL_LINEAR_32 ? p->smem_pages : pages;
-  }
+  p->full->half_bytes = all / 2 > reserved ? (uint32_t)(all / 2 - reserved) : 0;
   return MGL_OK;
 }
 
 static mgl_status set_kernel(mgl_cuda_program *p, op_kernel kernel, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   mgl_cuda_full *full = p->full;
-  uint32_t bytes = block_bytes(full->pages[kernel]);
+  uint32_t bytes = block_bytes(MGL_CUDA_SCRATCH_BYTES, p->smem_pages);
   int blocks = 0;
   MGL_CUDA_TRY(driver, module_function, err, &full->kernels[kernel], full->module,
                kernel_names[kernel]);
@@ -135,9 +158,9 @@ static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
   void *pinned = NULL;
   unsigned flags = MGL_CU_HOST_ALLOC_PORTABLE | MGL_CU_HOST_ALLOC_MAPPED;
   MGL_TRY(find_ops(p, err));
-  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/op_kernels.cu", kernel_names[KERNEL_LINEAR_8_WHOLE],
+  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/op_kernels.cu", kernel_names[KERNEL_LINEAR_1],
                                &full->module, NULL, err));
-  MGL_TRY(set_pages(p, err));
+  MGL_TRY(read_sizes(p, err));
   for (uint32_t i = 0; i < KERNEL_COUNT; i++) {
     MGL_TRY(set_kernel(p, (op_kernel)i, err));
   }
@@ -187,17 +210,62 @@ static bool is_linear(mgl_op_kind kind) {
 }
 
 static op_kernel kernel_of(const mgl_cuda_op *op) {
+  bool normed = (op->flags & MGL_CUDA_X_NORMED) != 0;
+  bool whole = op->k % MGL_CUDA_PAGE_K == 0;
   switch (op->kind) {
     case MGL_OP_EMBED: return KERNEL_EMBED;
     case MGL_OP_ATTEND: return KERNEL_ATTEND;
     case MGL_OP_SAMPLE: return KERNEL_SAMPLE;
     default: break;
   }
-  switch (op->row_tiles) {
-    case 1: return op->k % MGL_CUDA_PAGE_K == 0 ? KERNEL_LINEAR_8_WHOLE : KERNEL_LINEAR_8;
-    case 2: return KERNEL_LINEAR_16;
-    default: return KERNEL_LINEAR_32;
+  if (op->tokens == 1 && op->k % (2 * MGL_CUDA_PAGE_K) == 0 &&
+      op->k <= (normed ? MGL_ONE_NORMED_MAX_K : MGL_ONE_MAX_K)) {
+    return normed ? KERNEL_LINEAR_1_NORMED : KERNEL_LINEAR_1;
   }
+  if (op->tokens <= 2 && whole) {
+    return normed ? KERNEL_LINEAR_2_NORMED : KERNEL_LINEAR_2;
+  }
+  switch (op->row_tiles) {
+    case 1: return !whole ? KERNEL_LINEAR_8_ANY : normed ? KERNEL_LINEAR_8_NORMED : KERNEL_LINEAR_8;
+    case 2:
+      return !whole ? KERNEL_LINEAR_16_ANY : normed ? KERNEL_LINEAR_16_NORMED : KERNEL_LINEAR_16;
+    default: return KERNEL_LINEAR_32_ANY;
+  }
+}
+
+// Scratch of a block, and pages: as many as fit; of the kernels of which two blocks share a
+// multiprocessor, as many as fit into half of its memory.
+static void set_memory(const mgl_cuda_program *p, op_kernel kernel, mgl_cuda_op_launch *out) {
+  const mgl_cuda_op *op = &out->ops[0];
+  bool copies_norm = (op->flags & MGL_CUDA_X_NORMED) != 0 && op->k <= MGL_OP_SCRATCH_MAX_NORM;
+  out->scratch_bytes = MGL_CUDA_SCRATCH_BYTES;
+  out->page_count = 0;
+  if (!is_linear((mgl_op_kind)op->kind)) {
+    return;
+  }
+  out->page_count = p->smem_pages;
+  if (out->in_flight == 0) {
+    out->in_flight = kernel <= KERNEL_LINEAR_2        ? IN_FLIGHT_SHARED
+                     : kernel <= KERNEL_LINEAR_8_ANY  ? IN_FLIGHT_8
+                     : kernel <= KERNEL_LINEAR_16_ANY ? IN_FLIGHT_16
+                                                      : IN_FLIGHT_32;
+  }
+  if (kernel > KERNEL_LINEAR_2) {
+    return;
+  }
+  out->scratch_bytes =
+      kernel == KERNEL_LINEAR_1_NORMED || kernel == KERNEL_LINEAR_1
+          ? MGL_OP_SCRATCH_ONE + op->k * (uint32_t)sizeof(mgl_bf16)
+          : MGL_OP_SCRATCH_EIGHT + (copies_norm ? op->k * (uint32_t)sizeof(float) : 0);
+  uint32_t fixed = block_bytes(out->scratch_bytes, 0);
+  uint32_t half = p->full->half_bytes;
+  uint32_t pages = half > fixed ? (half - fixed) / MGL_CUDA_PAGE_BYTES : 0;
+  pages = pages < LEAST_PAGES ? LEAST_PAGES : pages;
+  out->page_count = pages < p->smem_pages ? pages : p->smem_pages;
+  out->l2_pages = op->kind == MGL_OP_GATE_UP    ? L2_PAGES_GATE_UP
+                  : op->kind == MGL_OP_QKV_PROJ ? L2_PAGES_QKV_PROJ
+                                                : 0;
+  out->l2_clocks = L2_CLOCKS;
 }
 
 static uint32_t units_of(const mgl_cuda_program *p, uint32_t graph, uint32_t op_idx) {
@@ -209,20 +277,12 @@ static uint32_t units_of(const mgl_cuda_program *p, uint32_t graph, uint32_t op_
                                    : p->graphs[graph]->tokens;
 }
 
-// Any task of the op, as a name.
-static uint32_t first_task_of(const mgl_task_graph *graph, uint32_t op_idx) {
-  uint32_t i = 0;
-  while (i < graph->task_count && graph->tasks[i].op != op_idx) {
-    i++;
-  }
-  return i;
-}
-
 static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, uint32_t op_idx,
                     mgl_cuda_op_launch *out) {
   mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
   out->ops[place] = mgl_cuda_bind_op(&addresses, graph, p->graphs[graph]->tokens, op_idx);
-  out->first_task[place] = first_task_of(p->graphs[graph], op_idx);
+  out->ops[place].flags &= ~(uint32_t)MGL_CUDA_CARRIED;  // kernels follow each other
+  out->ops[place].copy_bytes = 0;
 }
 
 // The launch of op `op_idx`, number `ordinal` of its iteration, which reads plan `parity`.
@@ -243,12 +303,10 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, uint32_t graph,
       .strides = p->graphs[graph]->attention_strides,
       .in_flight = full->settings.in_flight,
       .in_flight_ahead = full->settings.in_flight_ahead,
-      .prefetch = full->settings.prefetch ? 1 : 0,
-      .l2_pages = full->settings.l2_pages,
-      .late = full->settings.late};
+      .prefetch = full->settings.prefetch ? 1 : 0};
   bind_op(p, graph, 0, op_idx, &out);
   out.blocks = out.units < p->workers ? out.units : p->workers;
-  out.page_count = full->pages[kernel_of(&out.ops[0])];
+  set_memory(p, kernel_of(&out.ops[0]), &out);
   out.ops[1].kind = MGL_OP_COUNT;
   return out;
 }
@@ -264,7 +322,7 @@ static mgl_status launch_op(const mgl_cuda_program *p, const mgl_cuda_op_launch 
       .block_x = threads_of(kernel),
       .block_y = 1,
       .block_z = 1,
-      .smem_bytes = block_bytes(launch->page_count),
+      .smem_bytes = block_bytes(launch->scratch_bytes, launch->page_count),
       .stream = p->full->capture_stream,
       .attributes = &dependent,
       .attribute_count = p->device->major >= 9 ? 1 : 0};
@@ -360,8 +418,6 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
                                uint32_t most_iterations, bool single, mgl_error *err) {
   settings now = {.in_flight = options->in_flight,
                   .in_flight_ahead = options->in_flight_ahead,
-                  .l2_pages = options->l2_pages,
-                  .late = options->late,
                   .prefetch = !options->no_prefetch};
   if (p->full == NULL) {
     p->full = mgl_alloc_zeroed(1, sizeof *p->full);
@@ -378,6 +434,9 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
   if (memcmp(&now, &full->settings, sizeof now) != 0) {
     release_graphs(p);
     full->settings = now;
+  }
+  for (uint32_t i = 0; i < p->graph_count; i++) {
+    mgl_cuda_image_run(p)->protocol.graph_runs[i] = 1;  // activations have their first copies
   }
   full->queued = 0;
   full->most_iterations = most_iterations;

@@ -102,6 +102,7 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
                  {"PROTOCOL", sizeof(mgl_protocol)},
                  {"OP", sizeof(mgl_cuda_op)},
                  {"OP_LAUNCH", sizeof(mgl_cuda_op_launch)},
+                 {"TRACE", sizeof(mgl_cuda_trace)},
                  {"RUN", sizeof(mgl_cuda_run)}};
   int count = 0;
   (void)snprintf(text[count++], OPTION_BYTES, "--gpu-architecture=%s", architecture);

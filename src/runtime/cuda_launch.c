@@ -43,7 +43,9 @@ static mgl_status set_defaults(const mgl_cuda_program *p, const mgl_cuda_launch_
   if (out->deadline_ns == 0) {
     out->deadline_ns = UINT64_C(10000000000) + most_iterations * UINT64_C(100000000);
   }
-  out->in_flight = out->in_flight == 0 ? DEFAULT_IN_FLIGHT : out->in_flight;
+  if (out->in_flight == 0 && !out->full) {
+    out->in_flight = DEFAULT_IN_FLIGHT;
+  }
   if (out->in_flight_ahead == 0) {
     uint64_t stage_bytes = p->layout.step_bytes / p->program->op_count;
     out->in_flight_ahead =
@@ -124,8 +126,8 @@ static mgl_status wait_until(launch *l, uint64_t end_ns, bool may_stop, bool *en
       }
       return status;
     }
-    l->stopped =
-        l->stopped || (l->job != NULL && l->job->should_stop != NULL && l->job->should_stop());
+    l->stopped = l->stopped || (l->job != NULL && l->job->should_stop != NULL &&
+                                l->job->should_stop(l->job->context));
     if (mgl_clock_ns() > end_ns || (l->stopped && may_stop)) {
       *ended = false;
       return MGL_OK;
@@ -167,11 +169,15 @@ static mgl_status upload_state(launch *l, mgl_error *err) {
   const mgl_cuda_state_layout *state = &p->layout.state;
   MGL_CUDA_TRY(driver, copy_to_device, err, mgl_cuda_state_at(p, 0), p->image,
                (size_t)state->image_bytes);
+  if (p->layout.bytes[MGL_CUDA_MEMORY_CARRIED] > 0) {  // MGL_CUDA_OPEN everywhere
+    MGL_CUDA_TRY(driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_CARRIED], 0xff,
+                 (size_t)p->layout.bytes[MGL_CUDA_MEMORY_CARRIED]);
+  }
   MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->iteration_ns), 0,
                (l->most_iterations + (size_t)1) * sizeof(uint64_t));
-  if (p->options.trace_spans > 0) {
-    MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->span_counts), 0,
-                 (size_t)p->workers * MGL_CUDA_TRACE_ROLES * sizeof(uint32_t));
+  if (p->options.trace_spans > 0 && !l->options.full) {  // of the latest launch that has one
+    MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->traces), 0,
+                 p->workers * sizeof(mgl_cuda_trace));
   }
   return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);
 }
@@ -214,10 +220,10 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
   if (l->most_iterations == 1) {  // nothing follows, whatever its plan says
     mgl_store_relaxed(&run->announced[1], UINT64_C(2) << 8 | 255);
   }
-  MGL_TRY(upload_state(l, err));
   if (l->options.full) {  // queues its kernels while it waits
     MGL_TRY(mgl_cuda_full_begin(p, &l->options, l->most_iterations, l->job == NULL, err));
   }
+  MGL_TRY(upload_state(l, err));
   uint64_t start = mgl_clock_ns();
   if (!l->options.full) {
     MGL_TRY(launch_megakernel(p, err));

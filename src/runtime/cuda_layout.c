@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "runtime/cuda_steps.h"
 
 enum { MOST_ITERATIONS = 1 << 22 };  // that are timed: 32 MiB
 
@@ -14,6 +15,7 @@ static const char *const memory_names[MGL_CUDA_MEMORY_COUNT] = {
     [MGL_CUDA_MEMORY_VECTORS] = "norms and biases",
     [MGL_CUDA_MEMORY_KV] = "KV cache",
     [MGL_CUDA_MEMORY_ACTIVATIONS] = "activations",
+    [MGL_CUDA_MEMORY_CARRIED] = "carried activations",
     [MGL_CUDA_MEMORY_DESCRIPTORS] = "task graphs",
     [MGL_CUDA_MEMORY_STATE] = "state",
     [MGL_CUDA_MEMORY_TOKENS] = "tokens",
@@ -154,14 +156,18 @@ static mgl_status lay_out_activations(const mgl_graph *program, const mgl_cuda_s
   const mgl_task_graph *g = sizes->graphs[graph];
   const mgl_dim_values largest = {g->tokens, g->tokens, g->tokens};
   uint64_t *offsets = mgl_alloc_zeroed(program->tensor_count, sizeof *offsets);
+  bool carrying = !sizes->events_only && mgl_cuda_carries(g);
+  bool own_storage = sizes->keep_activations || carrying;
+  mgl_cuda_memory_kind kind = carrying ? MGL_CUDA_MEMORY_CARRIED : MGL_CUDA_MEMORY_ACTIVATIONS;
+  uint64_t start = carrying ? layout->bytes[kind] : 0;
   uint64_t bytes = g->activation_bytes;
   layout->activations[graph] = offsets;
   if (offsets == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu tensors",
                          program->tensor_count);
   }
-  if (sizes->keep_activations) {
-    bytes = 0;
+  if (own_storage) {
+    bytes = start;
   } else if (program->tensor_count > 0) {
     memcpy(offsets, g->activation_offsets, program->tensor_count * sizeof *offsets);
   }
@@ -170,7 +176,7 @@ static mgl_status lay_out_activations(const mgl_graph *program, const mgl_cuda_s
     if (tensor->placement != MGL_PLACE_ACTIVATION) {
       continue;
     }
-    if (sizes->keep_activations) {
+    if (own_storage) {
       uint64_t own = mgl_tensor_elements(tensor, &largest) * mgl_dtype_bytes(tensor->dtype);
       offsets[i] = bytes;
       bytes += (own + MGL_CUDA_ALIGNMENT - 1) / MGL_CUDA_ALIGNMENT * MGL_CUDA_ALIGNMENT;
@@ -182,9 +188,11 @@ static mgl_status lay_out_activations(const mgl_graph *program, const mgl_cuda_s
                            tensor->name, (unsigned long long)offsets[i]);
     }
   }
-  if (bytes > layout->bytes[MGL_CUDA_MEMORY_ACTIVATIONS]) {
-    layout->bytes[MGL_CUDA_MEMORY_ACTIVATIONS] = bytes;
+  if (carrying) {
+    layout->copy_bytes[graph] = bytes - start;
+    bytes += bytes - start;
   }
+  layout->bytes[kind] = bytes > layout->bytes[kind] ? bytes : layout->bytes[kind];
   return MGL_OK;
 }
 
@@ -250,14 +258,18 @@ static void lay_out_state(const mgl_cuda_model *model, const mgl_cuda_sizes *siz
   state->image_bytes = state->plans + sizeof(mgl_cuda_plan) + offsetof(mgl_cuda_plan, items);
   state->iteration_ns =
       take(layout, kind, (layout->most_iterations + UINT64_C(1)) * sizeof(uint64_t));
-  state->span_counts =
-      take(layout, kind, (uint64_t)sizes->workers * MGL_CUDA_TRACE_ROLES * sizeof(uint32_t));
+  state->traces = take(layout, kind, sizes->workers * sizeof(mgl_cuda_trace));
   take(layout, MGL_CUDA_MEMORY_PARTIALS,
        items * model->kv_heads * MGL_CUDA_QUERY_COLUMNS * (model->head_dim + UINT64_C(2)) *
            sizeof(float));
-  take(
-      layout, MGL_CUDA_MEMORY_TRACE,
-      (uint64_t)sizes->workers * MGL_CUDA_TRACE_ROLES * sizes->trace_spans * sizeof(mgl_cuda_span));
+  if (sizes->trace_spans > 0) {
+    take(layout, MGL_CUDA_MEMORY_TRACE,
+         (uint64_t)sizes->workers * MGL_CUDA_TRACE_ROLES * sizes->trace_spans *
+             sizeof(mgl_cuda_span));
+    state->trace_marks =
+        take(layout, MGL_CUDA_MEMORY_TRACE,
+             (uint64_t)sizes->workers * MGL_CUDA_TRACE_MARKS * sizeof(mgl_cuda_mark));
+  }
 }
 
 static void lay_out_tokens(const mgl_cuda_sizes *sizes, mgl_cuda_layout *layout) {

@@ -21,6 +21,7 @@ typedef enum mgl_cuda_memory_kind {
   MGL_CUDA_MEMORY_VECTORS,      // norms, biases and rotary frequencies, f32
   MGL_CUDA_MEMORY_KV,           // K and V pages of all layers
   MGL_CUDA_MEMORY_ACTIVATIONS,  // one block, as large as the largest task graph needs
+  MGL_CUDA_MEMORY_CARRIED,      // of carrying graphs: every activation of each, twice
   MGL_CUDA_MEMORY_DESCRIPTORS,  // tasks, events, lists, steps and bound ops of all task graphs
   MGL_CUDA_MEMORY_STATE,        // of a launch: mgl_cuda_run and what it points to
   MGL_CUDA_MEMORY_TOKENS,       // of all sequences
@@ -71,8 +72,9 @@ typedef struct mgl_cuda_sizes {
   uint32_t sequences;           // slots
   uint32_t pages_per_sequence;  // of the block tables
   uint32_t page_count;          // KV pages; one more is made, for entries that nobody uses
-  uint32_t trace_spans;         // of each worker and role
+  uint32_t trace_spans;         // of each worker and role, a power of two; 0: no trace
   bool keep_activations;        // every activation has storage of its own
+  bool events_only;             // no graph is a carrying one
   bool staging;                 // weights come from a checkpoint
 } mgl_cuda_sizes;
 
@@ -87,7 +89,9 @@ typedef struct mgl_cuda_state_layout {
   uint64_t run, workers, scheduler_queues, slots, counters, sequences, block_tables, merges, plans;
   uint64_t image_bytes;   // that a launch uploads
   uint64_t iteration_ns;  // [most_iterations + 1]
-  uint64_t span_counts;
+  uint64_t traces;        // [workers]
+  uint64_t
+      trace_marks;  // [workers, MGL_CUDA_TRACE_MARKS] in MGL_CUDA_MEMORY_TRACE, behind the spans
   uint64_t jit_size, scheduler_size;  // slots of a queue
   uint64_t counter_start[MGL_MAX_GRAPHS];
 } mgl_cuda_state_layout;
@@ -99,7 +103,8 @@ typedef struct mgl_cuda_layout {
   uint64_t *vectors;   // [tensor_count] in VECTORS
   uint64_t *kv;        // [tensor_count] K of the layer; V lies kv_half_bytes behind it
   uint64_t kv_half_bytes;
-  uint64_t *activations[MGL_MAX_GRAPHS];  // [tensor_count] of each graph
+  uint64_t *activations[MGL_MAX_GRAPHS];  // [tensor_count] of each graph, in its kind of memory
+  uint64_t copy_bytes[MGL_MAX_GRAPHS];  // from a first copy to the second; 0: not a carrying graph
   mgl_cuda_graph_layout graphs[MGL_MAX_GRAPHS];
   mgl_cuda_state_layout state;
   uint32_t tokens_per_sequence;  // room for tokens
@@ -110,6 +115,12 @@ typedef struct mgl_cuda_layout {
 mgl_status mgl_cuda_layout_make(const mgl_graph *program, const mgl_cuda_model *model,
                                 const mgl_cuda_sizes *sizes, mgl_cuda_layout *out, mgl_error *err);
 void mgl_cuda_layout_free(mgl_cuda_layout *layout);  // of a zeroed one is fine
+
+// Where a graph's activations are.
+static inline mgl_cuda_memory_kind mgl_cuda_activation_memory(const mgl_cuda_layout *layout,
+                                                              uint32_t graph) {
+  return layout->copy_bytes[graph] != 0 ? MGL_CUDA_MEMORY_CARRIED : MGL_CUDA_MEMORY_ACTIVATIONS;
+}
 
 // MGL_ERR_MEMORY with the bytes of every part if they are more than `free_bytes`.
 mgl_status mgl_cuda_layout_check(const mgl_cuda_layout *layout, uint64_t free_bytes,

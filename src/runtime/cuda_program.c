@@ -40,6 +40,9 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
   }
   MGL_TRY(check_range("rows with logits", o->logit_rows, 1, o->iteration_tokens, err));
   MGL_TRY(check_range("spans of the trace", o->trace_spans, 0, 1 << 20, err));
+  if (o->trace_spans > 0) {
+    o->trace_spans = (uint32_t)mgl_power_of_two_at_least(o->trace_spans);
+  }
   uint32_t blocks = o->scheduler_warps ? 0 : o->schedulers;
   uint32_t sms = p->device->sm_count;
   MGL_TRY(check_range("scheduler blocks", blocks, 0, sms - 1, err));
@@ -165,7 +168,7 @@ static mgl_status load_code(mgl_cuda_program *p, mgl_error *err) {
 
 // --- memory --------------------------------------------------------------------------------------
 
-static mgl_status plan_memory(mgl_cuda_program *p, mgl_error *err) {
+static mgl_status plan_memory(mgl_cuda_program *p, uint64_t *out_free_bytes, mgl_error *err) {
   const mgl_cuda_program_options *o = &p->options;
   mgl_cuda_sizes sizes = {.graphs = (const mgl_task_graph *const *)p->graphs,
                           .graph_count = p->graph_count,
@@ -177,12 +180,14 @@ static mgl_status plan_memory(mgl_cuda_program *p, mgl_error *err) {
                           .page_count = o->page_count,
                           .trace_spans = o->trace_spans,
                           .keep_activations = o->keep_activations,
+                          .events_only = o->events_only || o->coarse,
                           .staging = o->checkpoint != NULL};
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   MGL_TRY(mgl_cuda_layout_make(p->program, &p->model, &sizes, &p->layout, err));
   MGL_CUDA_TRY(&p->device->driver, memory_info, err, &free_bytes, &total_bytes);
-  return mgl_cuda_layout_check(&p->layout, free_bytes, err);
+  *out_free_bytes = free_bytes;
+  return MGL_OK;
 }
 
 static mgl_status allocate(mgl_cuda_program *p, mgl_error *err) {
@@ -244,7 +249,7 @@ static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *o
   for (uint32_t i = 0; i < p->program->op_count; i++) {
     ops[i] = mgl_cuda_bind_op(&addresses, idx, graph->tokens, i);
   }
-  mgl_cuda_make_steps(graph, steps, step_start);
+  mgl_cuda_make_steps(graph, p->layout.copy_bytes[idx] != 0, steps, step_start);
   size_t count = graph->aot_start[graph->worker_count];
   size_t starts = graph->worker_count + (size_t)1;
   MGL_TRY(copy_descriptors(p, at->ops, ops, p->program->op_count * sizeof *ops, err));
@@ -277,13 +282,41 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, mgl_error *err
 
 // --- create and destroy --------------------------------------------------------------------------
 
+// All that takes nothing on the GPU.
+static mgl_status prepare(mgl_cuda_program *p, const mgl_cuda_program_options *options,
+                          uint64_t *out_free_bytes, mgl_error *err) {
+  MGL_TRY(set_options(p, options, err));
+  MGL_TRY(compile_graphs(p, err));
+  MGL_CUDA_TRY(&p->device->driver, context_set, err, p->device->context);
+  return plan_memory(p, out_free_bytes, err);
+}
+
+mgl_status mgl_cuda_program_measure(const mgl_cuda_device *device,
+                                    const mgl_cuda_program_options *options,
+                                    mgl_cuda_program_memory *out, mgl_error *err) {
+  *out = (mgl_cuda_program_memory){0};
+  mgl_cuda_program *p = mgl_alloc_zeroed(1, sizeof *p);
+  if (p == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
+  }
+  p->device = device;
+  mgl_status status = prepare(p, options, &out->free_bytes, err);
+  if (status == MGL_OK) {
+    memcpy(out->bytes, p->layout.bytes, sizeof out->bytes);
+    out->page_count = p->options.page_count;
+    out->workers = p->workers;
+  }
+  mgl_cuda_program_destroy(p);
+  return status;
+}
+
 static mgl_status create(mgl_cuda_program *p, const mgl_cuda_program_options *options,
                          mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  MGL_TRY(set_options(p, options, err));
-  MGL_TRY(compile_graphs(p, err));
-  MGL_CUDA_TRY(driver, context_set, err, p->device->context);
-  MGL_TRY(plan_memory(p, err));  // before the code, which may take the compiler a minute
+  uint64_t free_bytes = 0;
+  MGL_TRY(prepare(p, options, &free_bytes, err));
+  // Before the code, which may take the compiler a minute.
+  MGL_TRY(mgl_cuda_layout_check(&p->layout, free_bytes, err));
   MGL_TRY(load_code(p, err));
   MGL_TRY(allocate(p, err));
   MGL_TRY(clear(p, err));
@@ -378,9 +411,20 @@ const mgl_task_graph *mgl_cuda_program_graph(const mgl_cuda_program *p, uint32_t
   return graph < p->graph_count ? p->graphs[graph] : NULL;
 }
 
-mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char *name, float *out,
-                                 size_t count, mgl_error *err) {
-  static const mgl_cuda_memory_kind kind = MGL_CUDA_MEMORY_ACTIVATIONS;
+// Where the latest run of a graph left an activation, from its first copy on. Logits have one.
+static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t tensor) {
+  uint64_t runs = mgl_cuda_image_run(p)->protocol.graph_runs[graph];
+  for (size_t i = 0; i < p->program->op_count; i++) {
+    if (p->program->ops[i].output == tensor && p->program->ops[i].kind == MGL_OP_LOGITS) {
+      return 0;
+    }
+  }
+  return runs % 2 != 0 ? 0 : p->layout.copy_bytes[graph];
+}
+
+mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, const char *name,
+                                    size_t count, mgl_cu_ptr *at, mgl_dtype *dtype,
+                                    mgl_error *err) {
   uint32_t idx = mgl_graph_find(p->program, name);
   const mgl_tensor *tensor = idx == MGL_NO_TENSOR ? NULL : &p->program->tensors[idx];
   if (tensor == NULL || graph >= p->graph_count || tensor->placement != MGL_PLACE_ACTIVATION ||
@@ -388,22 +432,32 @@ mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" is no f32 or bf16 activation of graph %u",
                          name, graph);
   }
-  uint64_t offset = p->layout.activations[graph][idx];
-  size_t bytes = count * mgl_dtype_bytes(tensor->dtype);
-  if (bytes > p->layout.bytes[kind] - offset) {
+  mgl_cuda_memory_kind kind = mgl_cuda_activation_memory(&p->layout, graph);
+  uint64_t offset = p->layout.activations[graph][idx] + latest_copy(p, graph, idx);
+  if (count > (p->layout.bytes[kind] - offset) / mgl_dtype_bytes(tensor->dtype)) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" has no %zu elements", name, count);
   }
-  if (tensor->dtype == MGL_DTYPE_F32) {
-    MGL_CUDA_TRY(&p->device->driver, copy_to_host, err, out, p->memory[kind] + offset, bytes);
-    return MGL_OK;
+  *at = p->memory[kind] + offset;
+  *dtype = tensor->dtype;
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char *name, float *out,
+                                 size_t count, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cu_ptr at = 0;
+  mgl_dtype dtype = MGL_DTYPE_F32;
+  MGL_TRY(mgl_cuda_find_activation(p, graph, name, count, &at, &dtype, err));
+  size_t bytes = count * mgl_dtype_bytes(dtype);
+  if (dtype == MGL_DTYPE_F32) {
+    return mgl_cuda_check(driver, driver->copy_to_host(out, at, bytes), "copy_to_host", err);
   }
   mgl_bf16 *stored = mgl_alloc(bytes);
   if (stored == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
   }
-  mgl_status status = mgl_cuda_check(
-      &p->device->driver, p->device->driver.copy_to_host(stored, p->memory[kind] + offset, bytes),
-      "copy_to_host", err);
+  mgl_status status =
+      mgl_cuda_check(driver, driver->copy_to_host(stored, at, bytes), "copy_to_host", err);
   if (status == MGL_OK) {
     mgl_widen_f32(MGL_DTYPE_BF16, stored, count, out);
   }

@@ -47,12 +47,14 @@ typedef struct mgl_cuda_program_options {
   const mgl_compile_override *overrides;
   uint32_t override_count;
   bool coarse;
+  bool events_only;      // tasks wait for counters of events, never for words of activations
   uint32_t workers;      // 0: a worker on every multiprocessor that no scheduler block takes
   uint32_t schedulers;   // dedicated; 0: whoever activates an event schedules its tasks
   bool scheduler_warps;  // they are warps of worker blocks, else blocks of their own
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
   // For debugging:
-  uint32_t trace_spans;   // the latest spans that each worker and role keeps; 0: no trace
+  uint32_t trace_spans;   // the latest spans that each worker and role keeps, rounded up to a power
+                          // of two; 0: no trace
   bool poison;            // KV cache, activations and partial results begin as NaN
   bool keep_activations;  // every activation keeps its value until the next iteration
   void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes);  // of the weights
@@ -64,6 +66,17 @@ typedef struct mgl_cuda_program_options {
 mgl_status mgl_cuda_program_create(const mgl_cuda_device *device,
                                    const mgl_cuda_program_options *options, mgl_cuda_program **out,
                                    mgl_error *err);
+typedef struct mgl_cuda_program_memory {
+  uint64_t bytes[MGL_CUDA_MEMORY_COUNT];
+  uint64_t free_bytes;  // on the GPU at the moment
+  uint32_t page_count, workers;
+} mgl_cuda_program_memory;
+
+// What a program with these options would take. Needs the device, but takes nothing of it and
+// compiles no device code; whether it fits is not checked.
+mgl_status mgl_cuda_program_measure(const mgl_cuda_device *device,
+                                    const mgl_cuda_program_options *options,
+                                    mgl_cuda_program_memory *out, mgl_error *err);
 void mgl_cuda_program_destroy(mgl_cuda_program *program);  // NULL is fine
 
 // --- launches ------------------------------------------------------------------------------------
@@ -78,10 +91,9 @@ typedef struct mgl_cuda_launch_options {
   uint32_t in_flight_ahead;
   bool no_prefetch;     // loaders wait for events
   // Mode full: a kernel for every op, in CUDA graphs, instead of the megakernel (runtime/
-  // cuda_full.h). What is about tasks, events and descriptors has no meaning there.
+  // cuda_full.h). What is about tasks, events and descriptors has no meaning there, and in_flight
+  // has other defaults.
   bool full;
-  uint32_t l2_pages;
-  uint32_t late;
   uint32_t step_batch;  // descriptors fetched at once, 1 to 32; 0: 32
   uint32_t delay_ns;    // random delays before tasks and triggers, at most
   mgl_cuda_injection injection;
@@ -118,10 +130,10 @@ typedef struct mgl_cuda_outcome {
 
 typedef struct mgl_cuda_generate {
   const mgl_cuda_request *requests;
-  uint32_t request_count;             // 1 to options.sequences; request i takes slot i
-  mgl_cuda_token_callback *on_token;  // may be NULL
-  bool (*should_stop)(void);          // asked all the time; true ends the launch; may be NULL
-  void *context;                      // of on_token
+  uint32_t request_count;              // 1 to options.sequences; request i takes slot i
+  mgl_cuda_token_callback *on_token;   // may be NULL
+  bool (*should_stop)(void *context);  // asked all the time; true ends the launch; may be NULL
+  void *context;                       // of these two
   uint32_t chunk_tokens;     // most prompt tokens of one sequence in an iteration; 0: no limit
   bool prompts_first;        // sequences decode only while none computes its prompt
   uint32_t most_iterations;  // 0: as many as it takes
@@ -153,6 +165,21 @@ const mgl_task_graph *mgl_cuda_program_graph(const mgl_cuda_program *program, ui
 // them.
 mgl_status mgl_cuda_program_read(mgl_cuda_program *program, uint32_t graph, const char *name,
                                  float *out, size_t count, mgl_error *err);
+
+// From now on launches compute only ops [first, last] of the fused program; tasks of the others
+// wait and trigger, and do nothing. first 0 and last UINT32_MAX: all again. A launch for which
+// next_plan or sample is left out is one of a single plan.
+mgl_status mgl_cuda_program_choose(mgl_cuda_program *program, uint32_t first, uint32_t last,
+                                   mgl_error *err);
+// Sets the first `count` elements of an activation of a graph, rounded to its dtype. Only with
+// keep_activations does the next launch not use the memory for something else before.
+mgl_status mgl_cuda_program_write(mgl_cuda_program *program, uint32_t graph, const char *name,
+                                  const float *values, size_t count, mgl_error *err);
+// A page of a layer's KV cache. k, v: [HKV, P, HD].
+mgl_status mgl_cuda_program_read_kv(mgl_cuda_program *program, const char *name, uint32_t page,
+                                    float *k, float *v, mgl_error *err);
+mgl_status mgl_cuda_program_write_kv(mgl_cuda_program *program, const char *name, uint32_t page,
+                                     const float *k, const float *v, mgl_error *err);
 
 // Something that the user should know and that is no error, "" if there is nothing: device code
 // that could not be cached. Borrowed.

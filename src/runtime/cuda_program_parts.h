@@ -1,5 +1,5 @@
 // Inside of a GPU program: shared by cuda_program.c, cuda_upload.c, cuda_launch.c, cuda_state.c,
-// cuda_fault.c and cuda_trace.c only.
+// cuda_fault.c, cuda_trace.c and cuda_look.c only, and tests/gpu/hops.c, which empties ops.
 #ifndef MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 #define MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 
@@ -78,6 +78,11 @@ typedef struct mgl_cuda_start {
 } mgl_cuda_start;
 
 void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start);
+
+// Where `count` elements of an activation of a graph lie, and their dtype: f32 or bf16
+// (cuda_program.c).
+mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, const char *name,
+                                    size_t count, mgl_cu_ptr *at, mgl_dtype *dtype, mgl_error *err);
 
 // MGL_OK, or what the state that was read back says went wrong (cuda_fault.c).
 mgl_status mgl_cuda_describe_fault(const mgl_cuda_program *p, const mgl_cuda_launch_options *launch,

@@ -65,10 +65,11 @@ static void set_memory(const mgl_cuda_program *p, mgl_cuda_run *run) {
   run->partials = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_PARTIALS]);
   run->merges = mgl_cuda_pointer(mgl_cuda_state_at(p, state->merges));
   run->iteration_ns = mgl_cuda_pointer(mgl_cuda_state_at(p, state->iteration_ns));
-  run->span_counts = mgl_cuda_pointer(mgl_cuda_state_at(p, state->span_counts));
+  run->traces = mgl_cuda_pointer(mgl_cuda_state_at(p, state->traces));
   run->span_count = p->options.trace_spans;
   if (p->options.trace_spans > 0) {
     run->spans = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TRACE]);
+    run->marks = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TRACE] + state->trace_marks);
   }
 }
 

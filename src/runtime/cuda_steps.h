@@ -3,6 +3,7 @@
 #ifndef MGL_RUNTIME_CUDA_STEPS_H
 #define MGL_RUNTIME_CUDA_STEPS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -25,7 +26,17 @@ static inline void *mgl_cuda_pointer(mgl_cu_ptr address) {
   return (void *)(uintptr_t)address;
 }
 
-// Where an activation of a graph lies.
+// True if a graph may be a carrying one (kernels/cuda/device_run.h): it is for few tokens, has no
+// JIT task, and behind all that a worker writes there is an event between two iterations that it
+// triggers.
+bool mgl_cuda_carries(const mgl_task_graph *graph);
+
+// Of a carrying graph: true if nobody needs the event's count, since all that wait for it wait for
+// words; and true for a task that writes such words.
+bool mgl_cuda_is_carried_event(const mgl_task_graph *graph, uint32_t event);
+bool mgl_cuda_writes_words(const mgl_task *task);
+
+// Where an activation of a graph lies; of one with copies, the first.
 mgl_cu_ptr mgl_cuda_activation(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tensor);
 
 // Binds op `op` for graph `graph`, which is for up to `tokens` tokens.
@@ -33,7 +44,9 @@ mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32
                              uint32_t op);
 
 // Every worker's AOT list as steps: steps[aot_start[workers]] and step_start[workers + 1], both the
-// caller's.
-void mgl_cuda_make_steps(const mgl_task_graph *graph, mgl_cuda_step *steps, uint32_t *step_start);
+// caller's. Of a carrying graph, without the waits and triggers that words of activations stand
+// for.
+void mgl_cuda_make_steps(const mgl_task_graph *graph, bool carrying, mgl_cuda_step *steps,
+                         uint32_t *step_start);
 
 #endif

@@ -130,14 +130,19 @@ void mgl_team_destroy(mgl_team *team) {
   mgl_free(team);
 }
 
-mgl_status mgl_team_create(const mgl_topology *topology, uint64_t threads, mgl_team **out,
-                           mgl_error *err) {
-  *out = NULL;
+mgl_status mgl_team_check(const mgl_topology *topology, uint64_t threads, mgl_error *err) {
   if (threads > MGL_TEAM_MAX_THREADS) {
     return mgl_error_set(
         err, MGL_ERR_LIMIT, "threads: expected 1 to %d, found %llu; this machine has %u",
         MGL_TEAM_MAX_THREADS, (unsigned long long)threads, mgl_topology_threads(topology));
   }
+  return MGL_OK;
+}
+
+mgl_status mgl_team_create(const mgl_topology *topology, uint64_t threads, mgl_team **out,
+                           mgl_error *err) {
+  *out = NULL;
+  MGL_TRY(mgl_team_check(topology, threads, err));
   uint32_t size = threads == 0 ? mgl_topology_cores(topology) : (uint32_t)threads;
   mgl_team *team = mgl_alloc_zeroed(1, sizeof *team);
   team_thread *entries = mgl_alloc_zeroed(size, sizeof *entries);

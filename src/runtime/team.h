@@ -19,6 +19,9 @@ enum { MGL_TEAM_MAX_THREADS = 1024 };
 
 typedef struct mgl_team mgl_team;
 
+// Whether a team of so many workers is refused.
+mgl_status mgl_team_check(const mgl_topology *topology, uint64_t threads, mgl_error *err);
+
 // Starts `threads` workers (0: one per physical core). Refuses more than MGL_TEAM_MAX_THREADS.
 // The calling thread is pinned as worker 0 until the team is destroyed.
 mgl_status mgl_team_create(const mgl_topology *topology, uint64_t threads, mgl_team **out,

@@ -1,122 +1,7 @@
 #!/usr/bin/env bash
 # The `megalith` command from outside: what each command prints, and the exit status and message of
 # every kind of bad input. Usage: test_cli.sh PROGRAM DEMO_FOLDER [FAKE_DRIVER_FOLDER]
-#
-# Needs bash, coreutils, sed, grep and awk only; what else would help (jq, zsh, fish, script) is used
-# where it is installed, and a check that is left out says so. Each failed check prints what it
-# expected and found; the status is 1 if any failed.
-set -u
-program=$(realpath "$1")
-demo=$(realpath "$2")
-driver=${3:+$(realpath "$3")}
-checks=0
-failures=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export LC_ALL=C
-unset NO_COLOR
-export MEGALITH_DEMO="$demo"
-export MEGALITH_DEVICE=cpu  # but where devices are tested
-
-# --- helpers -------------------------------------------------------------------------------------
-
-fail() {  # what, expected, found
-  failures=$((failures + 1))
-  printf 'FAILED %s\n  expected: %s\n  found:    %s\n' "$1" "$2" "$3"
-}
-
-# Runs the program with the given arguments; leaves $out, $err (files) and $status.
-out=$work/stdout
-err=$work/stderr
-run() {
-  timeout 120 "$program" "$@" >"$out" 2>"$err" </dev/null
-  status=$?
-}
-
-show() {  # first lines of a file, in one line
-  head -c 600 "$1" | tr '\n' '|'
-}
-
-check_status() {  # what, expected status
-  checks=$((checks + 1))
-  if [ "$status" -ne "$2" ]; then
-    fail "$1" "exit status $2" "$status; stderr: $(show "$err")"
-  fi
-}
-
-check_has() {  # what, file, fixed string
-  checks=$((checks + 1))
-  if ! grep -qF -e "$3" "$2"; then
-    fail "$1" "text with: $3" "$(show "$2")"
-  fi
-}
-
-check_equal() {  # what, expected, found
-  checks=$((checks + 1))
-  if [ "$2" != "$3" ]; then
-    fail "$1" "$2" "$3"
-  fi
-}
-
-check_empty() {  # what, file
-  checks=$((checks + 1))
-  if [ -s "$2" ]; then
-    fail "$1" "nothing" "$(show "$2")"
-  fi
-}
-
-# Runs and expects status 1, one line "megalith: ..." that contains the text, nothing on stdout.
-expect_error() {  # what, text, arguments...
-  local what=$1 text=$2
-  shift 2
-  run "$@"
-  check_error "$what" "$text"
-}
-
-check_error() {  # what, text
-  check_status "$1" 1
-  check_has "$1" "$err" "$2"
-  check_has "$1" "$err" "megalith: "
-  check_equal "$1: lines of the message" 1 "$(wc -l <"$err")"
-  check_empty "$1: standard output" "$out"
-}
-
-skip() {
-  printf 'skipped: %s\n' "$1"
-}
-
-# A copy of the demo folder whose files can be changed; links to all but the named files.
-copy_demo() {  # name, files to copy...
-  local folder=$work/$1
-  shift
-  rm -rf "$folder"
-  mkdir -p "$folder"
-  ln -s "$demo"/* "$folder"/
-  local file
-  for file in "$@"; do
-    rm -f "$folder/$file"
-    cp "$demo/$file" "$folder/$file"
-    chmod u+w "$folder/$file"
-  done
-  printf '%s' "$folder"
-}
-
-little_endian_64() {  # number, at most 32 bits
-  printf '%b' "$(printf '\\x%02x\\x%02x\\x%02x\\x%02x\\x00\\x00\\x00\\x00' \
-    $(($1 & 255)) $(($1 >> 8 & 255)) $(($1 >> 16 & 255)) $(($1 >> 24 & 255)))"
-}
-
-# A safetensors file with this JSON header and no data.
-write_header() {  # file, json
-  { little_endian_64 ${#2}; printf '%s' "$2"; } >"$1"
-}
-
-check_json() {  # what, file
-  if command -v jq >/dev/null; then
-    checks=$((checks + 1))
-    jq -e . "$2" >/dev/null 2>&1 || fail "$1" "JSON" "$(show "$2")"
-  fi
-}
+. "$(dirname "$0")/cli.sh" "$@"
 
 # --- help, version, completion -------------------------------------------------------------------
 
@@ -124,11 +9,11 @@ test_help() {
   local command
   run --help
   check_status "--help" 0
-  for command in run score tokenize bench compile graph info trace completion; do
+  for command in run score tokenize bench plan compile graph info trace completion; do
     check_has "--help" "$out" "  $command "
   done
   check_empty "--help: standard error" "$err"
-  for command in run score tokenize bench compile graph trace info completion; do
+  for command in run score tokenize bench plan compile graph trace info completion; do
     run "$command" --help
     check_status "$command --help" 0
     check_has "$command --help" "$out" "Usage: megalith $command"
@@ -138,7 +23,7 @@ test_help() {
     check_status "$command -h with a mistake" 0
   done
   run run --help
-  for option in prompt file chat system max-tokens temperature top-k top-p seed device threads mode trace; do
+  for option in prompt file jsonl stop ignore-eos chat system max-tokens temperature top-k top-p seed device threads mode trace; do
     check_has "run --help" "$out" "--$option"
   done
   run --version
@@ -397,7 +282,11 @@ test_run_errors() {
   expect_error "folder as prompt file" "expected a file, found a folder" run -f "$work"
   expect_error "endless prompt file" "/dev/zero: more than " run -f /dev/zero
   printf 'a\0b' >"$work/nul"
-  expect_error "NUL in a chat" "found a NUL byte" run --chat -f "$work/nul"
+  run run --chat -f "$work/nul"
+  check_status "NUL in a chat" 1
+  check_has "NUL in a chat" "$err" "$work/nul line 1: expected text, found a NUL byte"
+  check_has "NUL in a chat" "$err" "megalith: 1 of 1 prompts could not run"
+  check_empty "NUL in a chat: standard output" "$out"
   printf '\377\376' >"$work/invalid"
   run run -f "$work/invalid" -n 2
   check_status "invalid UTF-8 in a prompt" 0
@@ -532,7 +421,7 @@ test_bench() {
   check_json "bench --json" "$out"
   local field
   for field in '"mode": "mega"' '"mode": "eager"' ms_per_token bytes_per_token gbps ceiling_gbps share batch prompt \
-    generate threads simd model tokens_per_s prompt_ms prompt_tokens_per_s load_format; do
+    generate threads simd model tokens_per_s prompt_ms prompt_tokens_per_s load_format round_ms; do
     check_has "bench --json" "$out" "$field"
   done
   # Weights once, and 3 sequences of 70 + 8 / 2 tokens of context with 8 layers * K, V * 2 heads * 64
@@ -655,8 +544,9 @@ test_info() {
 # Two SMs, three iterations: of the first only the end is left, the others are alike, 60 us apart.
 small_trace() {
   local first=1 sm role at
-  event() {  # name tid begin duration iteration
-    printf ',\n{"name":"%s [0,8)","ph":"X","pid":1,"tid":%s,"ts":%s,"dur":%s,"args":{"graph":0,"iteration":%s}}' "$@"
+  event() {  # name tid begin duration iteration [more arguments of the task]
+    printf ',\n{"name":"%s [0,8)","ph":"X","pid":1,"tid":%s,"ts":%s,"dur":%s,"args":{"graph":0,"iteration":%s%s}}' \
+      "$1" "$2" "$3" "$4" "$5" "${6:-}"
   }
   printf '{"displayTimeUnit":"ns","other":[1,{"a":"\\"]"}],"traceEvents":[\n'
   printf '{"name":"process_name","ph":"M","pid":1,"args":{"name":"megalith"}}'
@@ -672,7 +562,7 @@ small_trace() {
     event embedded 1 $((100 + at)) 10 $((1 + at / 60))
     event next_plan 5 $((100 + at)) 45 $((1 + at / 60))
     event 0.gated 0 $((110 + at)) 4 $((1 + at / 60))
-    event 0.gated 1 $((114 + at)) 20 $((1 + at / 60))
+    event 0.gated 1 $((114 + at)) 20 $((1 + at / 60)) ',"stream_us":5.0'
     event 0.gated 2 $((105 + at)) 15 $((1 + at / 60))
     event logits 0 $((134 + at)) 6 $((1 + at / 60))
     event logits 1 $((140 + at)) 10 $((1 + at / 60))
@@ -692,8 +582,9 @@ test_trace_summary() {
 iteration 1: 60.00 us, graph for up to 1 tokens
 
 a worker's time (mean of 2)        us  share   with loads, us
-  computing                        46.00  76.7%            5.50
-  waiting                           5.00   8.3%            2.00
+  streaming: it needs weights       2.50   4.2%            2.50
+  computing                        43.50  72.5%            3.00
+  waiting for an event              5.00   8.3%            2.00
   idle                              9.00  15.0%            0.00
 busy roles, side by side
   compute                          46.00  76.7%
@@ -1217,5 +1108,4 @@ test_bad_models
 test_streams
 test_interrupt
 test_progress
-echo "$checks checks, $failures failed"
-[ "$failures" -eq 0 ]
+finish

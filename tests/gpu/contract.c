@@ -38,7 +38,8 @@ typedef struct machine {
   bool scheduler_warps;
   bool hybrid;  // attention and one linear of the second layer JIT, all else as labelled
   bool coarse;
-  bool full;  // its launches are of mode full
+  bool events_only;  // no activation carries its readiness
+  bool full;         // its launches are of mode full
 } machine;
 
 static const machine machines[] = {
@@ -57,6 +58,7 @@ static const machine machines[] = {
     {.name = "7 workers", .workers = 7},
     {.name = "7 workers, all JIT", .launch = MGL_LAUNCH_JIT, .workers = 7},
     {.name = "coarse events", .coarse = true},
+    {.name = "events only", .events_only = true},
     {.name = "mode full", .full = true},
     {.name = "mode full, 7 workers", .workers = 7, .full = true},
 };
@@ -150,6 +152,7 @@ static bool open_machine(contract *c, const machine *m) {
                                       .overrides = m->hybrid ? hybrid_overrides : NULL,
                                       .override_count = m->hybrid ? 2 : 0,
                                       .coarse = m->coarse,
+                                      .events_only = m->events_only,
                                       .workers = m->workers,
                                       .schedulers = m->schedulers,
                                       .scheduler_warps = m->scheduler_warps,

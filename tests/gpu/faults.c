@@ -5,7 +5,7 @@
 
 #include "gpu/gpu_bench.h"
 
-enum { PROMPT = 5, GENERATE = 24, PAGES = 4, ITERATION = 6 };
+enum { PROMPT = 5, GENERATE = 24, PAGES = 4, ITERATION = 6, FEW_WORKERS = 20 };
 
 #define STALL_NS UINT64_C(500000000)
 #define DEADLINE_NS UINT64_C(5000000000)
@@ -81,16 +81,25 @@ void gpu_faults_run(gpu_bench *bench, int count, char **arguments) {
   gpu_model model;
   uint64_t host_ns = 0;
   gpu_model_open(count > 0 ? arguments[0] : "tiny", &model);
-  mgl_cuda_program *program =
-      gpu_program(bench, &model,
-                  (mgl_cuda_program_options){
-                      .iteration_tokens = 8, .sequences = 1, .pages_per_sequence = PAGES});
-  printf("\n## Faults: %s (stall after %.1f s)\n\n", model.name, (double)STALL_NS / 1e9);
-  gpu_must(run(program, &model, (mgl_cuda_launch_options){0}, &host_ns, &err), &err);
-  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-    inject(bench, program, &model, kinds[i], MGL_INJECT_HANG);
-    inject(bench, program, &model, kinds[i], MGL_INJECT_LOSE);
+  // With few workers every one has a task of the logits, and activations carry their readiness;
+  // with all of them the small models' tasks wait for events.
+  for (uint32_t workers = FEW_WORKERS;; workers = 0) {
+    mgl_cuda_program *program = gpu_program(bench, &model,
+                                            (mgl_cuda_program_options){.iteration_tokens = 8,
+                                                                       .sequences = 1,
+                                                                       .pages_per_sequence = PAGES,
+                                                                       .workers = workers});
+    printf("\n## Faults: %s, %u workers (stall after %.1f s)\n\n", model.name,
+           mgl_cuda_program_describe(program).workers, (double)STALL_NS / 1e9);
+    gpu_must(run(program, &model, (mgl_cuda_launch_options){0}, &host_ns, &err), &err);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+      inject(bench, program, &model, kinds[i], MGL_INJECT_HANG);
+      inject(bench, program, &model, kinds[i], MGL_INJECT_LOSE);
+    }
+    mgl_cuda_program_destroy(program);
+    if (workers == 0) {
+      break;
+    }
   }
-  mgl_cuda_program_destroy(program);
   gpu_model_close(&model);
 }

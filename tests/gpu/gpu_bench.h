@@ -47,40 +47,49 @@ int32_t gpu_model_token(const gpu_model *model, uint32_t i);
 mgl_cuda_program *gpu_program(gpu_bench *bench, const gpu_model *model,
                               mgl_cuda_program_options options);
 
-// --- times (measure.c) ---------------------------------------------------------------------------
-
-typedef struct gpu_load {
-  uint32_t batch, prompt, generate;  // requests, tokens of each
-  uint32_t cached;                   // of each prompt (mgl_cuda_generate.cached_tokens)
-} gpu_load;
-
-typedef struct gpu_measured {
-  double median_ms, least_ms;  // of an iteration that only decodes
-  double prompt_ms;
-  uint32_t iterations;
-  uint64_t hash;  // of all tokens, to see that a change of speed changed no result
-} gpu_measured;
-
-// One launch. Ends the program if it fails.
-gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, const gpu_load *load,
-                         const mgl_cuda_launch_options *launch);
-
 // --- numbers -------------------------------------------------------------------------------------
 
 // |gpu - cpu| / |cpu| over all elements (Euclidean); infinite where the GPU's are not finite.
 double gpu_error(const float *gpu, const float *cpu, size_t count);
 uint32_t gpu_argmax(const float *values, uint32_t count);
 
+// --- times (gpu_measure.c) -----------------------------------------------------------------------
+
+// A job: `batch` requests of `prompt` random tokens, each to get `generate` more.
+typedef struct gpu_load {
+  uint32_t prompt, generate, batch;
+  uint32_t cached;  // tokens of each prompt that are not computed (mgl_cuda_generate.cached_tokens)
+} gpu_load;
+
+typedef struct gpu_measured {
+  double median_ms, least_ms;  // of the iterations that only decode: those behind the prompts
+  double prompt_ms;
+  uint32_t iterations;
+  uint64_t hash;  // of all tokens, to see that a change of speed changed no result
+} gpu_measured;
+
+// One launch.
+gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, const gpu_load *load,
+                         const mgl_cuda_launch_options *launch);
+// Sorts them.
+double gpu_median(double *values, uint32_t count);
+// The latest launch's.
+void gpu_write_trace(mgl_cuda_program *program, const char *path);
+
 // --- parts: arguments are what follows the part's name -------------------------------------------
 
 void gpu_smoke_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_run(gpu_bench *bench, int count, char **arguments);
+void gpu_planner_run(gpu_bench *bench, int count, char **arguments);
+void gpu_ops_range(gpu_bench *bench, int count, char **arguments);  // of ops, with KEY=VALUEs
 void gpu_speed_run(gpu_bench *bench, int count, char **arguments);
+void gpu_ablations_run(gpu_bench *bench, int count, char **arguments);
+void gpu_modes_run(gpu_bench *bench, int count, char **arguments);
 void gpu_faults_run(gpu_bench *bench, int count, char **arguments);
 void gpu_reference_run(gpu_bench *bench, int count, char **arguments);
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments);
 void gpu_soak_run(gpu_bench *bench, int count, char **arguments);
-void gpu_modes_run(gpu_bench *bench, int count, char **arguments);
+void gpu_hops_run(gpu_bench *bench, int count, char **arguments);
 void gpu_memcheck_run(gpu_bench *bench, int count, char **arguments);
 
 #endif

@@ -5,13 +5,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "compile/compile.h"
 #include "gpu/gpu_bench.h"
-#include "runtime/cpu_program.h"
-#include "runtime/cpu_tasks.h"
-#include "task/tile.h"
+#include "gpu/gpu_twin.h"
 
-enum { TOKENS = 64, SEQUENCES = 20, PAGES = 32, MAX_NAMES = 512 };
+enum { TOKENS = 64, SEQUENCES = 20, PAGES = 32 };
 
 #define MOST_ERROR 3e-2
 
@@ -27,84 +24,19 @@ static const ops_case cases[] = {{1, 1, 0, 0},    {3, 1, 0, 0},    {16, 1, 0, 0}
 
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-typedef struct cpu_half {
-  mgl_topology *topology;
-  mgl_team *team;
-  mgl_cpu_weights weights;
-  mgl_cpu_memory *memory;
-  mgl_graph *fused;
-  mgl_task_graph *graph;
-  mgl_cpu_program *program;
-  float **results;  // [op_count] of the fused program, each widened
-} cpu_half;
-
 typedef struct both {
   gpu_bench *bench;
   gpu_model model;
-  cpu_half cpu;
+  gpu_twin cpu;
   mgl_cuda_program *gpu;
   mgl_plan *plan;
   int32_t pages[SEQUENCES][PAGES];
 } both;
 
-static void open_cpu(both *b) {
-  mgl_error err = {0};
-  cpu_half *c = &b->cpu;
-  mgl_simd simd = MGL_SIMD_SCALAR;
-  gpu_must(mgl_simd_choose(&simd, &err), &err);
-  gpu_must(mgl_topology_create(&c->topology, &err), &err);
-  gpu_must(mgl_team_create(c->topology, 0, &c->team, &err), &err);
-  gpu_must(mgl_cpu_weights_bind(b->model.program, NULL, MGL_WEIGHTS_DUMMY, GPU_SEED, c->team,
-                                c->topology, NULL, &c->weights, &err),
-           &err);
-  mgl_cpu_memory_options memory = {
-      .page_tokens = GPU_PAGE_TOKENS, .page_count = SEQUENCES * PAGES, .workers = 1};
-  gpu_must(mgl_cpu_memory_create(&c->weights, &memory, c->topology, &c->memory, &err), &err);
-  gpu_must(mgl_fuse_ops(b->model.program, &c->fused, &err), &err);
-  mgl_compile_options compile = {.tokens = TOKENS, .workers = 1};
-  gpu_must(mgl_compile(c->fused, &compile, &c->graph, NULL, &err), &err);
-  mgl_cpu_program_options program = {.simd = simd, .task_graph = c->graph};
-  gpu_must(mgl_cpu_program_create(c->fused, c->memory, &program, &c->program, &err), &err);
-  c->results = gpu_must_alloc(c->fused->op_count, sizeof *c->results);
-  const mgl_dim_values largest = {TOKENS, TOKENS, TOKENS};
-  for (size_t i = 0; i < c->fused->op_count; i++) {
-    const mgl_tensor *result = &c->fused->tensors[c->fused->ops[i].output];
-    c->results[i] = gpu_must_alloc((size_t)mgl_tensor_elements(result, &largest), sizeof(float));
-  }
-}
-
-static void close_cpu(cpu_half *c) {
-  for (size_t i = 0; i < c->fused->op_count; i++) {
-    mgl_free(c->results[i]);
-  }
-  mgl_free(c->results);
-  mgl_cpu_program_destroy(c->program);
-  mgl_task_graph_destroy(c->graph);
-  mgl_graph_destroy(c->fused);
-  mgl_cpu_memory_destroy(c->memory);
-  mgl_cpu_weights_release(&c->weights);
-  mgl_team_destroy(c->team);
-  mgl_topology_destroy(c->topology);
-}
-
-// Op after op, on this thread; keeps every result.
-static void run_cpu(both *b) {
-  cpu_half *c = &b->cpu;
-  mgl_cpu_program_set_plan(c->program, b->plan);
-  for (uint32_t i = 0; i < c->fused->op_count; i++) {
-    const mgl_op *op = &c->fused->ops[i];
-    const mgl_tensor *result = &c->fused->tensors[op->output];
-    mgl_cpu_task_run(c->program, 0, i, 0,
-                     mgl_tile_units(c->fused, op, TOKENS, c->graph->attention_strides));
-    mgl_widen_f32(result->dtype, mgl_cpu_program_tensor(c->program, op->output),
-                  (size_t)mgl_cpu_program_elements(c->program, op->output), c->results[i]);
-  }
-}
-
 static void run_both(both *b) {
   mgl_error err = {0};
   gpu_must(mgl_cuda_program_run_plan(b->gpu, b->plan, NULL, NULL, &err), &err);
-  run_cpu(b);
+  gpu_twin_run(&b->cpu, b->plan, 0, UINT32_MAX);
 }
 
 static void add(both *b, uint32_t sequence, uint32_t position, uint32_t count,
@@ -144,10 +76,10 @@ static void run_case(both *b, const ops_case *c) {
 // Error of one op's result; negative where the GPU's program has no such tensor.
 static double compare_op(both *b, uint32_t op) {
   mgl_error err = {0};
-  const cpu_half *c = &b->cpu;
+  const gpu_twin *c = &b->cpu;
   const mgl_tensor *result = &c->fused->tensors[c->fused->ops[op].output];
   const mgl_graph *gpu = mgl_cuda_program_fused(b->gpu);
-  size_t count = (size_t)mgl_cpu_program_elements(c->program, c->fused->ops[op].output);
+  size_t count = gpu_twin_elements(c, op);
   uint32_t graph = 0;
   while ((1u << graph) < b->plan->token_count) {
     graph++;
@@ -211,7 +143,7 @@ static void compare(gpu_bench *bench, const char *name) {
   printf("\n## Ops: %s\n", name);
   (void)fflush(stdout);
   gpu_model_open(name, &b.model);
-  open_cpu(&b);
+  gpu_twin_open(&b.model, TOKENS, SEQUENCES * PAGES, &b.cpu);
   b.gpu = gpu_program(bench, &b.model,
                       (mgl_cuda_program_options){.iteration_tokens = TOKENS,
                                                  .sequences = SEQUENCES,
@@ -240,13 +172,16 @@ static void compare(gpu_bench *bench, const char *name) {
   mgl_free(errors);
   mgl_plan_destroy(b.plan);
   mgl_cuda_program_destroy(b.gpu);
-  close_cpu(&b.cpu);
+  gpu_twin_close(&b.cpu);
   gpu_model_close(&b.model);
 }
 
 void gpu_ops_run(gpu_bench *bench, int count, char **arguments) {
   if (count == 0) {
     compare(bench, "tiny");
+  } else if (strchr(arguments[0], '=') != NULL) {
+    gpu_ops_range(bench, count, arguments);
+    return;
   }
   for (int i = 0; i < count; i++) {
     compare(bench, arguments[i]);

@@ -10,12 +10,19 @@
 #       Needs python3 with torch and transformers.
 #   run.sh [PROGRAM] contracts              part contract of small models and of qwen3-0.6b
 #   run.sh [PROGRAM] soaks                  part soak; of a debug build too
+#   run.sh [PROGRAM] hops                   what a dependency hop costs (part hops)
 #   run.sh [PROGRAM] memchecks              part memcheck of small models under compute-sanitizer
+#   run.sh [PROGRAM] modes [MODEL...]       mega against full, batches and contexts; the table goes
+#       to $MGL_GPU_WORK/gpu_modes.csv too
+#   run.sh [PROGRAM] ablations [MODEL...]   what each mechanism is worth: part ablations for each
+#       MODEL (default: bench/configs), its traces, and cuBLAS beside the last linear. The figures
+#       go to $MGL_GPU_WORK/gpu_ablations.csv, summaries of the traces beside it.
 # A PROGRAM's path has a slash. Environment:
 #   MGL_GPU_WORK   folder for models and reference data (default /tmp/megalith-gpu; the models of
 #                  bench/configs need 24 GiB there; it is emptied as models are done)
 #   MGL_GPU_DEBUG  gpu_tests of a debug build, for the random delays once more; built if no PROGRAM
 #                  is given
+#   MGL_MEGALITH   the command that sums up traces (default build/megalith)
 #   MGL_PYTHON     python3
 set -eu
 cd "$(dirname "$0")/../.."
@@ -96,10 +103,33 @@ memchecks() {
   done
 }
 
+ablations() {
+  work=${MGL_GPU_WORK:-/tmp/megalith-gpu}
+  mkdir -p "$work"
+  [ $# -gt 0 ] || set -- bench/configs/llama-3.2-1b bench/configs/qwen3-0.6b \
+    bench/configs/qwen3-1.7b bench/configs/qwen3-8b
+  rm -f "$work/gpu_ablations.csv"
+  for model; do
+    step 240 "$program" ablations "$model" "csv=$work/gpu_ablations.csv"
+  done
+  step 240 "$program" ablations "$1" batch=8 "csv=$work/gpu_ablations.csv"
+  for model; do
+    step 240 "$program" ablations "$model" generate=32 "trace=$work" >/dev/null
+  done
+  for trace in "$work"/*.json; do
+    "${MGL_MEGALITH:-build/megalith}" trace --summary "$trace" >"${trace%.json}.txt"
+    rm "$trace"
+  done
+  printf '\nLast linear, from the traces:\n'
+  grep '^  logits ' "$work"/*.txt
+  step 120 "${MGL_PYTHON:-python3}" tests/gpu/last_linear.py "$@"
+}
+
 case ${1:-} in
 '')
   part smoke tiny wide bias
   part ops tiny wide bias
+  part planner
   part faults
   part speed bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
     bench/configs/qwen3-8b
@@ -117,6 +147,22 @@ references)
 contracts) contracts ;;
 soaks) soaks ;;
 memchecks) memchecks ;;
+hops)
+  shift
+  [ $# -gt 0 ] || set -- bench/configs/llama-3.2-1b bench/configs/qwen3-8b
+  part hops "$@"
+  ;;
+ablations)
+  shift
+  ablations "$@"
+  ;;
+modes)
+  shift
+  [ $# -gt 0 ] || set -- bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b \
+    bench/configs/qwen3-1.7b bench/configs/qwen3-8b
+  mkdir -p "${MGL_GPU_WORK:-/tmp/megalith-gpu}"
+  part modes "$@" "csv=${MGL_GPU_WORK:-/tmp/megalith-gpu}/gpu_modes.csv"
+  ;;
 *)
   part "$@"
   ;;

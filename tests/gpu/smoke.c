@@ -63,7 +63,7 @@ static double compare_steps(sides *s) {
   printf("\n| step | tokens | relative error | token, CPU | token, GPU | gap |\n");
   printf("|---|---|---|---|---|---|\n");
   for (uint32_t step = 0; step < GENERATE; step++) {
-    const float *wanted = NULL;
+    mgl_logits cpu = {0};
     mgl_plan_clear(s->plan);
     mgl_plan_add(s->plan, &(mgl_plan_chunk){.tokens = step == 0 ? tokens : &s->tokens[step - 1],
                                             .token_count = step == 0 ? PROMPT : 1,
@@ -71,7 +71,8 @@ static double compare_steps(sides *s) {
                                             .pages = pages,
                                             .page_count = PAGES,
                                             .logits = MGL_LOGITS_LAST});
-    gpu_must(mgl_runner_run(s->cpu, MGL_MODE_MEGA, s->plan, &wanted, &err), &err);
+    gpu_must(mgl_runner_run(s->cpu, MGL_MODE_MEGA, s->plan, &cpu, &err), &err);
+    const float *wanted = cpu.rows;
     gpu_must(mgl_cuda_program_run_plan(s->gpu, s->plan, NULL, s->logits, &err), &err);
     uint32_t best = gpu_argmax(wanted, vocab);
     uint32_t chosen = gpu_argmax(s->logits, vocab);

@@ -7,12 +7,13 @@
 #include "base/clock.h"
 #include "gpu/gpu_bench.h"
 
-enum { CEILING_PASSES = 10 };
+enum { CEILING_PASSES = 10, TRACE_SPANS = 1024 };
 
 typedef struct speed_options {
-  uint32_t prompt, generate, batch, tokens, workers, runs;
+  gpu_load load;
+  uint32_t tokens, workers, runs;
   uint32_t in_flight, ahead;
-  bool no_prefetch, sweep, full;
+  bool no_prefetch, sweep, events_only;
   const char *trace;
 } speed_options;
 
@@ -20,8 +21,9 @@ static bool set_option(speed_options *o, const char *argument) {
   const struct {
     const char *key;
     uint32_t *value;
-  } numbers[] = {{"prompt=", &o->prompt},       {"generate=", &o->generate}, {"batch=", &o->batch},
-                 {"tokens=", &o->tokens},       {"workers=", &o->workers},   {"runs=", &o->runs},
+  } numbers[] = {{"prompt=", &o->load.prompt},  {"generate=", &o->load.generate},
+                 {"batch=", &o->load.batch},    {"tokens=", &o->tokens},
+                 {"workers=", &o->workers},     {"runs=", &o->runs},
                  {"in_flight=", &o->in_flight}, {"ahead=", &o->ahead}};
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
     size_t length = strlen(numbers[i].key);
@@ -35,33 +37,21 @@ static bool set_option(speed_options *o, const char *argument) {
     return true;
   }
   o->no_prefetch = o->no_prefetch || strcmp(argument, "prefetch=0") == 0;
-  o->full = o->full || strcmp(argument, "full=1") == 0;
   o->sweep = o->sweep || strcmp(argument, "sweep=1") == 0;
+  o->events_only = o->events_only || strcmp(argument, "events=1") == 0;
   return strchr(argument, '=') != NULL;
 }
 
 static void print_row(const char *name, const speed_options *o, const mgl_cuda_program_info *info,
-                      const mgl_cuda_launch_options *launch, const gpu_measured *m, double ceiling) {
+                      const mgl_cuda_launch_options *launch, const gpu_measured *m,
+                      double ceiling) {
   double rate = m->median_ms > 0 ? (double)info->step_bytes / (m->median_ms / 1e3) : 0;
   printf("| %s | %u | %u + %u | %u, %u%s | %.3f | %.3f | %.0f | %.1f%% | %.1f | %016llx |\n", name,
-         o->batch, o->prompt, o->generate, launch->in_flight, launch->in_flight_ahead,
-         launch->no_prefetch ? ", no prefetch" : "", m->median_ms, m->least_ms, rate / 1e9,
-         ceiling > 0 ? 100 * rate / ceiling : 0, m->prompt_ms, (unsigned long long)m->hash);
+         o->load.batch, o->load.prompt, o->load.generate, launch->in_flight,
+         launch->in_flight_ahead, launch->no_prefetch ? ", no prefetch" : "", m->median_ms,
+         m->least_ms, rate / 1e9, ceiling > 0 ? 100 * rate / ceiling : 0, m->prompt_ms,
+         (unsigned long long)m->hash);
   (void)fflush(stdout);
-}
-
-static void write_trace(mgl_cuda_program *program, const char *path) {
-  mgl_error err = {0};
-  mgl_text text = {0};
-  gpu_must(mgl_cuda_program_trace_json(program, &text, &err), &err);
-  FILE *file = fopen(path, "wb");
-  if (file == NULL || fwrite(text.data, 1, text.bytes, file) != text.bytes) {
-    printf("the trace cannot be written to %s\n", path);
-  }
-  if (file != NULL) {
-    (void)fclose(file);
-  }
-  mgl_text_free(&text);
 }
 
 static void print_memory(const mgl_cuda_program_info *info, double seconds) {
@@ -79,6 +69,39 @@ static void print_memory(const mgl_cuda_program_info *info, double seconds) {
   printf(" weights read by an iteration %.1f.\n", (double)info->step_bytes / (1 << 20));
 }
 
+static mgl_cuda_program *make(gpu_bench *bench, const gpu_model *model, const speed_options *o,
+                              uint32_t trace_spans) {
+  uint32_t longest = o->load.prompt + o->load.generate;
+  return gpu_program(bench, model,
+                     (mgl_cuda_program_options){
+                         .iteration_tokens = o->tokens,
+                         .sequences = o->load.batch,
+                         .pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS,
+                         .workers = o->workers,
+                         .events_only = o->events_only,
+                         .trace_spans = trace_spans});
+}
+
+// What a trace costs: launches of a program with it beside those of the one without, in turn;
+// medians of each launch's medians.
+static void compare_traced(mgl_cuda_program *plain, mgl_cuda_program *traced,
+                           const gpu_model *model, const speed_options *o,
+                           const mgl_cuda_launch_options *launch, double ceiling) {
+  mgl_cuda_program_info infos[] = {mgl_cuda_program_describe(plain),
+                                   mgl_cuda_program_describe(traced)};
+  double *ms = gpu_must_alloc((size_t)2 * o->runs, sizeof *ms);  // [2, runs]
+  for (uint32_t i = 0; i < 2 * o->runs; i++) {
+    gpu_measured m = gpu_measure(i % 2 == 0 ? plain : traced, model, &o->load, launch);
+    print_row(i % 2 == 0 ? model->name : "with its trace", o, &infos[i % 2], launch, &m, ceiling);
+    ms[i % 2 * o->runs + i / 2] = m.median_ms;
+  }
+  double off = gpu_median(ms, o->runs);
+  double on = gpu_median(ms + o->runs, o->runs);
+  printf("\nThe trace: %.4f ms without, %.4f ms with it: %+.1f%%.\n", off, on,
+         100 * (on / off - 1));
+  mgl_free(ms);
+}
+
 static void speed(gpu_bench *bench, const char *folder, const speed_options *o) {
   static const uint32_t swept[][2] = {{12, 12}, {8, 8}, {6, 2}, {6, 1}, {4, 4},
                                       {4, 2},   {4, 1}, {3, 2}, {3, 1}, {2, 2}};
@@ -86,19 +109,10 @@ static void speed(gpu_bench *bench, const char *folder, const speed_options *o) 
   gpu_model model;
   gpu_model_open(folder, &model);
   uint64_t start = mgl_clock_ns();
-  uint32_t longest = o->prompt + o->generate;
-  mgl_cuda_program *program =
-      gpu_program(bench, &model,
-                  (mgl_cuda_program_options){
-                      .iteration_tokens = o->tokens,
-                      .sequences = o->batch,
-                      .pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS,
-                      .workers = o->workers,
-                      .trace_spans = o->trace != NULL ? 4096 : 0});
+  mgl_cuda_program *program = make(bench, &model, o, 0);
   mgl_cuda_program_info info = mgl_cuda_program_describe(program);
   printf("\n## Speed: %s\n", model.name);
   print_memory(&info, (double)(mgl_clock_ns() - start) / 1e9);
-  gpu_load load = {.batch = o->batch, .prompt = o->prompt, .generate = o->generate};
   double ceiling = 0;
   gpu_must(mgl_cuda_program_read_ceiling(program, CEILING_PASSES, &ceiling, &err), &err);
   printf("Read ceiling %.0f GB/s: %.3f ms for the weights of an iteration.\n\n", ceiling / 1e9,
@@ -111,29 +125,30 @@ static void speed(gpu_bench *bench, const char *folder, const speed_options *o) 
   mgl_cuda_launch_options launch = {.in_flight = o->in_flight,
                                     .in_flight_ahead = o->ahead,
                                     .no_prefetch = o->no_prefetch,
-                                    .full = o->full,
                                     .deadline_ns = UINT64_C(30000000000)};
-  for (uint32_t i = 0; i < o->runs; i++) {
-    gpu_measured m = gpu_measure(program, &model, &load, &launch);
-    print_row(model.name, o, &info, &launch, &m, ceiling);
+  if (o->trace != NULL) {
+    mgl_cuda_program *traced = make(bench, &model, o, TRACE_SPANS);
+    compare_traced(program, traced, &model, o, &launch, ceiling);
+    gpu_write_trace(traced, o->trace);
+    mgl_cuda_program_destroy(traced);
+  } else {
+    for (uint32_t i = 0; i < o->runs; i++) {
+      gpu_measured m = gpu_measure(program, &model, &o->load, &launch);
+      print_row(model.name, o, &info, &launch, &m, ceiling);
+    }
   }
   for (size_t i = 0; o->sweep && i < sizeof swept / sizeof swept[0]; i++) {
     launch.in_flight = swept[i][0];
     launch.in_flight_ahead = swept[i][1];
-    gpu_measured m = gpu_measure(program, &model, &load, &launch);
+    gpu_measured m = gpu_measure(program, &model, &o->load, &launch);
     print_row(model.name, o, &info, &launch, &m, ceiling);
-  }
-  if (o->trace != NULL) {
-    write_trace(program, o->trace);
   }
   mgl_cuda_program_destroy(program);
   gpu_model_close(&model);
 }
 
 void gpu_speed_run(gpu_bench *bench, int count, char **arguments) {
-  speed_options o = {.prompt = 64,
-                     .generate = 128,
-                     .batch = 1,
+  speed_options o = {.load = {.prompt = 64, .generate = 128, .batch = 1},
                      .tokens = 64,
                      .runs = 2,
                      .in_flight = 0,  // the runtime's own choice

@@ -236,9 +236,28 @@ int32_t fake_cuda_token(uint32_t slot, uint32_t position) {
   return (int32_t)((slot * 31 + position * 7) % 500);
 }
 
+// What a worker's clock shows: it begins somewhere, and gets faster and faster.
+static uint64_t clock_at(uint32_t worker, uint64_t ns) {
+  double seconds = (double)ns / 1e9;
+  return (worker * UINT64_C(7) << 33) + ns * FAKE_CUDA_CLOCKS +
+         (uint64_t)(seconds * seconds * 20 * worker);
+}
+
+static void mark(mgl_cuda_run *run, uint64_t ns) {
+  for (uint32_t i = 0; run->marks != NULL && i < FAKE_CUDA_WORKERS; i++) {
+    uint32_t at = run->traces[i].mark_count++ % MGL_CUDA_TRACE_MARKS;
+    run->marks[(size_t)i * MGL_CUDA_TRACE_MARKS + at] =
+        (mgl_cuda_mark){.ns = ns + i, .clock = clock_at(i, ns + i)};
+  }
+}
+
 static int device_next_plan(void *context, uint64_t iteration) {
-  const mgl_cuda_run *run = context;
-  run->iteration_ns[iteration] = 1000 * (iteration + 1);
+  enum { MARKS = 700 };  // in an iteration
+  mgl_cuda_run *run = context;
+  run->iteration_ns[iteration] = fake.iteration_step_ns * (iteration + 1);
+  for (uint32_t i = 0; i < MARKS; i++) {
+    mark(run, run->iteration_ns[iteration] + i * fake.iteration_step_ns / MARKS);
+  }
   uint32_t graph = run->plans[iteration & 1].graph;
   return iteration < run->most_iterations && graph < run->protocol.graph_count ? (int)graph : -1;
 }
@@ -293,31 +312,57 @@ static void check_pages(const mgl_cuda_run *run, uint64_t iteration) {
   }
 }
 
-// The step that stands for an AOT task says the same as the task.
+static bool reads_words(const mgl_task *task) {
+  return task->type == MGL_OP_QKV_PROJ || task->type == MGL_OP_ATTEND ||
+         task->type == MGL_OP_LINEAR_ADD || task->type == MGL_OP_GATE_UP ||
+         task->type == MGL_OP_LOGITS;
+}
+
+// The step that stands for an AOT task says the same as the task; or, in a carrying graph, leaves
+// out what words of activations stand for: waits of tasks that read such words, and triggers for
+// which only such tasks wait.
 static void check_step(const mgl_cuda_run *run, uint32_t worker, const mgl_worker_state *state,
                        const mgl_ready_task *ready) {
   const mgl_cuda_graph *graph = &run->graphs[ready->info.graph];
   const mgl_graph_view *view = &run->protocol.graphs[ready->info.graph];
   const mgl_task *task = &view->tasks[ready->task];
+  const mgl_event *trigger = &view->events[task->trigger_event];
   const mgl_cuda_step *step = &graph->steps[state->aot_at - 1];
   const mgl_cuda_op *op = &graph->ops[step->op];
+  bool carrying = op->copy_bytes != 0;
+  bool only_words = trigger->type == MGL_EVENT_LAUNCH_TASKS;
+  for (uint32_t i = trigger->first_task; i < trigger->last_task; i++) {
+    only_words = only_words && reads_words(&view->tasks[i]);
+  }
   assert_int_equal(graph->step_start[worker], view->aot_start[worker]);
   assert_int_equal(step->task, ready->task);
   assert_int_equal(step->op, task->op);
-  assert_int_equal(op->kind, task->type);
-  assert_int_equal(step->trigger_event, task->trigger_event);
-  assert_int_equal(step->wait_event, task->dependent_event);
+  assert_true(op->kind == task->type || op->kind == MGL_OP_COUNT);
+  assert_int_equal(op->zero, 0);
+  assert_int_equal((op->flags & MGL_CUDA_CARRIED) != 0, carrying && reads_words(task));
+  assert_int_equal(step->trigger_event,
+                   carrying && only_words ? MGL_NO_EVENT : task->trigger_event);
+  assert_int_equal(step->wait_event,
+                   carrying && reads_words(task) ? MGL_NO_EVENT : task->dependent_event);
   if (step->wait_event != MGL_NO_EVENT) {
     assert_int_equal(step->wait_count, view->events[step->wait_event].trigger_count);
     assert_true(mgl_load_relaxed(&view->counters[step->wait_event]) >=
                 step->wait_count * ready->info.run);
   }
-  assert_int_equal(step->trigger_kind >> 16, view->events[task->trigger_event].type);
+  assert_int_equal(step->trigger_kind >> 16, trigger->type);
 }
 
 static void device_task(mgl_cuda_run *run, const mgl_ready_task *ready) {
   const mgl_task *task = &run->protocol.graphs[ready->info.graph].tasks[ready->task];
-  if (task->type == MGL_OP_EMBED) {
+  if (task->type == MGL_OP_LOGITS) {
+    const mgl_cuda_op *op = &run->graphs[ready->info.graph].ops[task->op];
+    uint32_t rows = run->plans[ready->info.iteration & 1].logit_row_count;
+    uint32_t end = task->end < op->n ? task->end : op->n;
+    for (uint32_t row = 0; row < rows; row++) {
+      memset((float *)op->out + (size_t)row * op->n + task->begin, 0,
+             (end - task->begin) * sizeof(float));
+    }
+  } else if (task->type == MGL_OP_EMBED) {
     check_pages(run, ready->info.iteration);
   } else if (task->type == MGL_OP_SAMPLE && task->begin == 0) {
     device_sample(run, ready->info.iteration);
@@ -336,8 +381,40 @@ static void device_hang(mgl_cuda_run *run, uint32_t worker, const mgl_ready_task
   mgl_raise_fault(&run->protocol, MGL_FAULT_STUCK);
 }
 
+// --- its trace
+
+static void record(mgl_cuda_run *run, uint32_t worker, mgl_cuda_trace_role role, uint64_t begin_ns,
+                   uint64_t end_ns, uint32_t note, uint32_t id) {
+  uint32_t at = run->traces[worker].span_counts[role]++ & (run->span_count - 1);
+  uint32_t track = worker * MGL_CUDA_TRACE_ROLES + role;
+  run->spans[(size_t)track * run->span_count + at] =
+      (mgl_cuda_span){.begin = (uint32_t)clock_at(worker, begin_ns),
+                      .end = (uint32_t)clock_at(worker, end_ns),
+                      .note = note,
+                      .id = id};
+}
+
+// number: of the task among the worker's in its iteration.
+static void trace_task(mgl_cuda_run *run, uint32_t worker, uint32_t number,
+                       const mgl_ready_task *ready) {
+  const uint64_t all = FAKE_CUDA_TASK_NS;
+  uint32_t iteration = (uint32_t)ready->info.iteration;
+  uint32_t id = (uint32_t)mgl_make_id(0, ready->info.graph, ready->task);
+  uint64_t go = run->iteration_ns[iteration] + number * all;
+  if (run->spans == NULL) {
+    return;
+  }
+  record(run, worker, MGL_CUDA_TRACE_WAIT, go - all / 4, go, iteration, id);
+  record(run, worker, MGL_CUDA_TRACE_LOAD, go - all / 4, go, iteration, id);
+  record(run, worker, MGL_CUDA_TRACE_COMPUTE, go, go + all / 2, iteration, id);
+  record(run, worker, MGL_CUDA_TRACE_TRIGGER, go + all / 2, go + all / 2 + all / 10,
+         FAKE_CUDA_TASK_NS * FAKE_CUDA_CLOCKS / 4, id);
+}
+
 static void run_megakernel(mgl_cuda_run *run) {
   mgl_protocol *p = &run->protocol;
+  uint64_t iteration_of[FAKE_CUDA_WORKERS] = {0};
+  uint32_t number[FAKE_CUDA_WORKERS] = {0};  // tasks of that iteration
   mgl_worker_state workers[FAKE_CUDA_WORKERS];
   uint32_t ended = 0;
   p->next_plan = device_next_plan;
@@ -345,6 +422,7 @@ static void run_megakernel(mgl_cuda_run *run) {
   assert_int_equal(p->worker_count, FAKE_CUDA_WORKERS);
   assert_int_equal(run->first_graph, run->plans[0].graph);
   assert_int_equal(mgl_load_relaxed(&run->announced[0]), 1u << 8 | run->first_graph);
+  mark(run, 500);
   for (uint32_t i = 0; i < FAKE_CUDA_WORKERS; i++) {
     mgl_worker_init(p, &workers[i], i);
   }
@@ -364,6 +442,9 @@ static void run_megakernel(mgl_cuda_run *run) {
       if (run->has_jit == 0) {
         check_step(run, i, &workers[i], &ready);
       }
+      number[i] = ready.info.iteration == iteration_of[i] ? number[i] + 1 : 1;
+      iteration_of[i] = ready.info.iteration;
+      trace_task(run, i, number[i], &ready);
       device_task(run, &ready);
       assert_true(mgl_worker_finish(p, i, &ready));
     }
@@ -587,6 +668,7 @@ mgl_cuda_device fake_cuda_device(void) {
   fake.free_bytes = (size_t)1 << 32;
   fake.hang_at = FAKE_CUDA_NEVER;
   fake.not_finite_at = FAKE_CUDA_NEVER;
+  fake.iteration_step_ns = 1000;
   fake.ignore_deadline = false;
   fake.launch_result = 0;
   fake.hung = false;

@@ -13,16 +13,26 @@
 #include "runtime/cuda_code.h"
 #include "runtime/cuda_driver.h"
 
-enum { FAKE_CUDA_WORKERS = 6, FAKE_CUDA_NEVER = -1 };
+// Of its trace, on the device's timer: a worker's n-th task of iteration i is let go at
+// iteration_ns[i] + n * FAKE_CUDA_TASK_NS, for which it has waited since a quarter of that before,
+// while its weights were loaded; half of it is computing, half of that waiting for weights, and a
+// tenth triggering. Clocks differ between workers, drift, and count FAKE_CUDA_CLOCKS a nanosecond.
+enum {
+  FAKE_CUDA_WORKERS = 6,
+  FAKE_CUDA_NEVER = -1,
+  FAKE_CUDA_TASK_NS = 1000,
+  FAKE_CUDA_CLOCKS = 2,
+};
 
 typedef struct fake_cuda {
   size_t free_bytes;
-  int live;              // device allocations
-  int polls_left;        // until a launch has ended
-  uint32_t runs;         // of the megakernel
-  int hang_at;           // iteration in which a task hangs, or NOTHING
-  int not_finite_at;     // iteration whose logits are not finite, or NOTHING
-  bool ignore_deadline;  // what the host writes into a running launch is lost
+  int live;                    // device allocations
+  int polls_left;              // until a launch has ended
+  uint32_t runs;               // of the megakernel
+  int hang_at;                 // iteration in which a task hangs, or NOTHING
+  int not_finite_at;           // iteration whose logits are not finite, or NOTHING
+  uint64_t iteration_step_ns;  // from one iteration's begin to the next one's
+  bool ignore_deadline;        // what the host writes into a running launch is lost
   bool hung;
   mgl_cu_result launch_result;  // what a launch ends with
   mgl_cuda_run *run;

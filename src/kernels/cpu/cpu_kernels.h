@@ -155,6 +155,8 @@ typedef struct mgl_cpu_kernels {
   void (*attention)(const mgl_attention_args *args, void *scratch, size_t begin, size_t end);
   void (*silu_mul)(const mgl_silu_mul_args *args, size_t begin, size_t end);
   void (*add)(const mgl_add_args *args, size_t begin, size_t end);
+  // The largest of count >= 1 elements, of equal ones (0 and -0) any; a NaN if one of them is.
+  float (*largest)(const float *x, size_t count);
 } mgl_cpu_kernels;
 
 // The table of a SIMD level that this processor has (base/cpu.h); asserts that it was compiled in.

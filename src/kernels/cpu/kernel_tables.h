@@ -37,6 +37,7 @@ attention_layout mgl_attention_layout(uint32_t group, uint32_t head_dim);
 
 // What the vector levels take over from the scalar one (kernels_scalar.c).
 void mgl_scalar_rope_angles(const mgl_rope_angles_args *args, size_t begin, size_t end);
+float mgl_scalar_largest(const float *x, size_t count);
 uint64_t mgl_scalar_read_stream(const void *memory, size_t bytes);
 
 #endif

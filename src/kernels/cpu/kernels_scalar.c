@@ -207,6 +207,16 @@ static void add(const mgl_add_args *args, size_t begin, size_t end) {
   }
 }
 
+float mgl_scalar_largest(const float *x, size_t count) {
+  float largest = x[0];
+  for (size_t i = 1; i < count && !isnan(largest); i++) {
+    if (!(x[i] <= largest)) {
+      largest = x[i];
+    }
+  }
+  return largest;
+}
+
 // The sum of the 8-byte words, the last one filled up with zeros.
 uint64_t mgl_scalar_read_stream(const void *memory, size_t bytes) {
   const char *data = memory;
@@ -234,6 +244,7 @@ const kernel_level mgl_level_scalar = {
             .attention = attention,
             .silu_mul = silu_mul,
             .add = add,
+            .largest = mgl_scalar_largest,
         },
     .read_stream = mgl_scalar_read_stream,
 };

@@ -199,6 +199,34 @@ static void add(const mgl_add_args *args, size_t begin, size_t end) {
   }
 }
 
+// Vector comparisons lose a NaN, so four chains also add up x - x: 0, or a NaN of a NaN or an
+// infinity, and then the scalar loop decides.
+static float largest(const float *x, size_t count) {
+  enum { chains = 4 };
+  if (count < chains * vec_lanes) {
+    return mgl_scalar_largest(x, count);
+  }
+  vec most[chains], zero[chains];
+  UNROLL for (size_t j = 0; j < chains; j++) {
+    most[j] = vec_load(x + j * vec_lanes);
+    zero[j] = vec_sub(most[j], most[j]);
+  }
+  // The last step overlaps the one before it: an element may count twice.
+  for (size_t i = chains * vec_lanes; i < count; i += chains * vec_lanes) {
+    const float *from = x + (i < count - chains * vec_lanes ? i : count - chains * vec_lanes);
+    UNROLL for (size_t j = 0; j < chains; j++) {
+      vec value = vec_load(from + j * vec_lanes);
+      most[j] = vec_max(most[j], value);
+      zero[j] = vec_add(zero[j], vec_sub(value, value));
+    }
+  }
+  float lanes[vec_lanes];
+  vec_store(lanes, vec_max(vec_max(most[0], most[1]), vec_max(most[2], most[3])));
+  vec zeros = vec_add(vec_add(zero[0], zero[1]), vec_add(zero[2], zero[3]));
+  return isnan(sum_lanes(zeros)) ? mgl_scalar_largest(x, count)
+                                 : mgl_scalar_largest(lanes, vec_lanes);
+}
+
 static uint64_t read_stream(const void *memory, size_t bytes) {
   const char *from = memory;
   size_t blocks = bytes / vec_stream_block;
@@ -223,6 +251,7 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
             .attention = attention,                \
             .silu_mul = silu_mul,                  \
             .add = add,                            \
+            .largest = largest,                    \
         },                                         \
     .read_stream = read_stream,                    \
   }

@@ -43,6 +43,10 @@ enum {
   MGL_CUDA_PAGE_K = 512,     // elements of a dot product that a page holds of each of its rows
   MGL_CUDA_K_ALIGN = 64,     // rows are padded with zeros to a multiple of so many elements
 
+  // Of linears of one token that have functions of their own (page_stream.cuh).
+  MGL_ONE_MAX_K = 12288,
+  MGL_ONE_NORMED_MAX_K = 8192,
+
   MGL_CUDA_MAX_TOKENS = 64,  // MGL_MAX_ITERATION_TOKENS of batch/plan.h
   MGL_CUDA_MAX_SEQUENCES = 64,
   MGL_CUDA_MAX_STOP_IDS = 16,
@@ -56,9 +60,28 @@ enum {
   MGL_CUDA_MAX_ITEMS = MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS,
 };
 
+// Kinds besides mgl_op_kind, with which tests/gpu/hops.c measures what is left without the work:
+// tasks wait and trigger, and do nothing between.
+enum {
+  MGL_CUDA_OP_EMPTY = 1000,
+  MGL_CUDA_OP_STREAMED,  // its weights still go through the pages
+};
+
 typedef enum mgl_cuda_op_flags {
   MGL_CUDA_X_NORMED = 1,  // x is f32 and goes through an RMS norm; else x is bf16
+  MGL_CUDA_CARRIED = 2,   // the op's graph is a carrying one, and x is an activation
 } mgl_cuda_op_flags;
+
+// Carrying graphs. In the graphs for few tokens, an activation carries its own readiness: a 32-bit
+// word that is not written yet is MGL_CUDA_OPEN, a NaN that no computation makes, and who needs it
+// asks until it is not. So between two ops stands one store and one load, and no fence, counter or
+// poll of a counter. Each activation has two copies, which the runs of its graph take in turn;
+// who writes a word of one makes that of the other open again, for the run after. That is ordered
+// before its use by the events between two iterations, of which every worker triggers one behind
+// all that it has written (mgl_cuda_carries, runtime/cuda_steps.h). What the logits are read from
+// is carried, logits are not.
+#define MGL_CUDA_OPEN 0xffffffffu
+enum { MGL_CUDA_CARRIED_TOKENS = 16 };  // graphs for at most so many tokens may be carrying ones
 
 // An op bound to device memory, for one task graph. 16-byte pieces are copied to shared memory.
 //
@@ -82,6 +105,9 @@ typedef struct mgl_cuda_op {
   float eps;
   float scale;             // attend: factor of the scores
   uint32_t x_stride;       // elements from a row of x to the next
+  uint32_t tokens;         // most tokens of the graph
+  uint32_t zero;           // 0, which the device's compiler does not know (mgl_loads_arrived)
+  uint64_t copy_bytes;     // from an activation's first copy to its second; 0: there is one
   const uint8_t *weights;  // packed (above); embed: the table, bf16 row by row
   const void *x;           // input rows; attend: qkv f32 [T, H + 2 HKV, HD]
   const float *norm;       // [k] of the RMS norm
@@ -100,10 +126,10 @@ typedef struct mgl_cuda_step {
   uint32_t task;  // index in the task graph
   uint32_t op;
   uint32_t begin, end;
-  uint32_t wait_event;  // MGL_NO_EVENT: none
-  uint32_t wait_count;  // triggers that activate it, each run
-  uint32_t trigger_event;
-  uint32_t trigger_kind;  // event type << 16 | event flags
+  uint32_t wait_event;     // MGL_NO_EVENT: none
+  uint32_t wait_count;     // triggers that activate it, each run
+  uint32_t trigger_event;  // MGL_NO_EVENT: its outputs are their own sign
+  uint32_t trigger_kind;   // event type << 16 | event flags
 } mgl_cuda_step;
 
 typedef struct mgl_cuda_graph {
@@ -192,19 +218,40 @@ typedef enum mgl_cuda_stall {
   MGL_CUDA_STALL_IDLE,     // nothing runs and the finder has nothing to wait for
 } mgl_cuda_stall;
 
-// Who recorded a span of the trace.
+// The trace: tracks of spans, one for each worker and role.
 typedef enum mgl_cuda_trace_role {
   MGL_CUDA_TRACE_WAIT,     // controller: from the task before to the activation of its event
-  MGL_CUDA_TRACE_COMPUTE,  // consumers: from the activation to the last output
+  MGL_CUDA_TRACE_COMPUTE,  // storer: from the consumers' seeing the activation to the last output
   MGL_CUDA_TRACE_LOAD,     // loader: from the first page asked for to the last one asked for
   MGL_CUDA_TRACE_TRIGGER,  // storer: from the last output to the trigger
   MGL_CUDA_TRACE_ROLES,
 } mgl_cuda_trace_role;
 
+// What one store writes. Times are the low halves of the multiprocessor's clock, which takes a few
+// cycles to read where the global timer takes 0.25 to 0.5 us; cuda_trace.c makes nanoseconds of
+// them.
 typedef struct mgl_cuda_span {
-  uint64_t begin_ns, end_ns;
-  uint32_t iteration, task;
+  uint32_t begin, end;
+  // The iteration's low half. Of TRIGGER, whose n-th span is of the same task as the n-th of
+  // COMPUTE: clocks of that one in which the consumers waited for weights.
+  uint32_t note;
+  uint32_t id;  // graph << MGL_ID_INDEX_BITS | task
 } mgl_cuda_span;
+
+// The global timer and a multiprocessor's clock at the same time. Each worker takes such a pair
+// every few microseconds: each part of the GPU has a clock of its own, whose frequency follows the
+// load (SPEED.md).
+typedef struct mgl_cuda_mark {
+  uint64_t ns, clock;
+} mgl_cuda_mark;
+
+enum { MGL_CUDA_TRACE_MARKS = 8192 };  // that stay of each worker: some 65 ms
+
+// Of one worker, written when it ends: what it has recorded, also what was overwritten.
+typedef struct mgl_cuda_trace {
+  uint32_t span_counts[MGL_CUDA_TRACE_ROLES];
+  uint32_t mark_count;
+} mgl_cuda_trace;
 
 typedef struct mgl_cuda_run {
   mgl_protocol protocol;
@@ -239,14 +286,14 @@ typedef struct mgl_cuda_run {
   uint32_t *merges;        // [items, HKV] chunks done; 0 between iterations
   uint64_t *iteration_ns;  // [most_iterations + 1] global timer when each began; NULL: none
   mgl_cuda_span *spans;    // [workers, MGL_CUDA_TRACE_ROLES, span_count]; NULL: no trace
-  uint32_t span_count;
-  uint32_t first_graph;  // of plans[0]
+  mgl_cuda_mark *marks;    // [workers, MGL_CUDA_TRACE_MARKS]
+  uint32_t span_count;     // a power of two: the latest ones stay
+  uint32_t first_graph;    // of plans[0]
 
   // Written by tasks. best: ordered f32 << 32 | ~index, the largest of each logit row; 0 between
   // iterations.
   uint64_t best[MGL_CUDA_MAX_TOKENS];
-  uint32_t *
-      span_counts;  // [workers, MGL_CUDA_TRACE_ROLES] spans recorded, also those that no longer fit
+  mgl_cuda_trace *traces;  // [workers]
   // announced[i & 1]: (i + 1) << 8 | graph of iteration i once its plan is made; graph 255: none
   // follows. Loaders begin with its weights while the iteration before still runs.
   mgl_word announced[2];

@@ -11,6 +11,8 @@
 #include "kernels/cuda/tasks_attend.cuh"
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
+#include "kernels/cuda/tasks_linear_one.cuh"
+#include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/worker.cuh"
 
 static_assert(offsetof(mgl_task, cost) == MGL_HOST_BYTES_TASK_COST, "the host's layout");
@@ -31,6 +33,7 @@ static_assert(sizeof(mgl_cuda_op) == MGL_HOST_BYTES_OP, "the host's layout");
 static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout");
 static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
 static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
+static_assert(sizeof(mgl_cuda_trace) == MGL_HOST_BYTES_TRACE, "the host's layout");
 static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
 
 // A task's code as a function of its own, so that its registers do not spill for others. What a
@@ -53,21 +56,42 @@ static __device__ __noinline__ uint32_t mgl_call(mgl_cuda_run *run, mgl_block *b
   w.page_parity = state >> 2 & 1;
   w.page_count = block->page_count;
   task(&w);
-#if MGL_TRACE
-  if (w.thread == 0) {
-    mgl_trace_record(run, block, w.began_ns, MGL_CUDA_TRACE_COMPUTE, mgl_task_slot(&w)->iteration,
-                     mgl_task_slot(&w)->task);
-  }
-#endif
   return w.page << 8 | w.page_parity << 2 | w.slot_parity << 1 | w.slot;
 }
 
 static_assert(MGL_CUDA_SLOTS == 2, "a slot is one bit of the state");
 
+// A task without work (mgl_cuda_program_choose, or a measurement): it waits, and takes the pages
+// that the loader streams for it.
+static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  if (!mgl_task_begin(w) || slot->op.kind != MGL_CUDA_OP_STREAMED || slot->paged == 0) {
+    return;
+  }
+  uint32_t pages = (slot->end - slot->begin) * mgl_pages_of_block(slot->op.k_padded);
+  for (uint32_t i = 0; i < pages * slot->op.passes; i++) {
+    mgl_mbarrier_wait(&w->block->page_full[w->page], w->page_parity);
+    __syncwarp();
+    if (w->lane == 0) {
+      mgl_mbarrier_arrive(&w->block->page_free[w->page]);
+    }
+    w->page++;
+    if (w->page == w->page_count) {
+      w->page = 0;
+      w->page_parity ^= 1;
+    }
+  }
+}
+
 // A linear in the shape of its rows. Only one token to eight are worth a shape for whole pages.
 static __device__ __forceinline__ uint32_t mgl_run_linear(mgl_cuda_run *run, mgl_block *block,
                                                           uint32_t state, const mgl_slot *slot) {
   bool paged = slot->paged != 0;
+  if (paged && mgl_is_linear_of_one(&slot->op)) {
+    return (slot->op.flags & MGL_CUDA_X_NORMED) != 0
+               ? mgl_call<mgl_task_linear_one<true>>(run, block, state)
+               : mgl_call<mgl_task_linear_one<false>>(run, block, state);
+  }
   switch (slot->op.row_tiles) {
     case 1:
       return !paged ? mgl_call<mgl_task_linear<1, false, false>>(run, block, state)
@@ -96,7 +120,7 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
     case MGL_OP_ROPE_ANGLES: return mgl_call<mgl_task_rope_angles>(run, block, state);
     case MGL_OP_NEXT_PLAN: return mgl_call<mgl_task_next_plan>(run, block, state);
     case MGL_OP_SAMPLE: return mgl_call<mgl_task_sample>(run, block, state);
-    default: return state;  // the host refuses programs with other ops
+    default: return mgl_call<mgl_task_nothing>(run, block, state);
   }
 }
 
@@ -127,6 +151,7 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
   for (uint32_t i = 0; i < MGL_CUDA_SLOTS; i++) {
     mgl_mbarrier_init(&block->announced[i], 1);
     mgl_mbarrier_init(&block->go[i], 1);
+    mgl_mbarrier_init(&block->began[i], 1);
     mgl_mbarrier_init(&block->done[i], MGL_CUDA_CONSUMER_WARPS);
     mgl_mbarrier_init(&block->stored[i], 1);
   }
@@ -134,13 +159,10 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
     mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
     mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
   }
-  for (uint32_t i = 0; i < MGL_CUDA_TRACE_ROLES; i++) {
-    block->spans[i] =
-        run->spans != nullptr ? run->span_counts[blockIdx.x * MGL_CUDA_TRACE_ROLES + i] : 0;
-  }
   block->page_count = pages;
   block->debug = run->delay != 0 || run->injection != MGL_INJECT_NONE ? 1 : 0;
   block->activated = 0;
+  block->arrived = 0;
   block->stop = 0;
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
@@ -197,6 +219,8 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
       }
     } else if (run->scheduler_warps != 0 && blockIdx.x < run->protocol.scheduler_count) {
       mgl_scheduler(run, blockIdx.x);
+    } else {
+      mgl_trace_clocks(run, block);
     }
   }
 }

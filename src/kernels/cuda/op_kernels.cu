@@ -23,13 +23,17 @@
 #include "kernels/cuda/tasks_attend.cuh"
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
-#include "kernels/cuda/trace.cuh"
+#include "kernels/cuda/tasks_linear_one.cuh"
 #include "kernels/cuda/worker.cuh"
 
 static_assert(sizeof(mgl_cuda_op_launch) == MGL_HOST_BYTES_OP_LAUNCH, "the host's layout");
 static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
 static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
 static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
+
+static_assert(MGL_OP_SCRATCH_ONE == MGL_ONE_X_AT && MGL_OP_SCRATCH_EIGHT == MGL_LINEAR_NORM_AT &&
+                  MGL_OP_SCRATCH_MAX_NORM == MGL_LINEAR_NORM_MAX,
+              "the host's numbers");
 
 extern __shared__ __align__(128) uint8_t mgl_memory[];
 
@@ -69,20 +73,25 @@ static __device__ __forceinline__ void mgl_fill_slot(const mgl_cuda_op_launch &l
   uint32_t begin, end;
   bool first = mgl_block_units(launch, &begin, &end);
   const uint32_t *op = (const uint32_t *)&launch.ops[first ? 0 : 1];
-  static_assert(sizeof(mgl_cuda_op) == 128, "a word a lane");
-  ((uint32_t *)&slot->op)[lane] = op[lane];
+  for (uint32_t i = lane; i < sizeof(mgl_cuda_op) / sizeof(uint32_t); i += 32) {
+    ((uint32_t *)&slot->op)[i] = op[i];
+  }
   if (lane == 0) {
     slot->begin = begin;
     slot->end = end;
-    slot->task = mgl_make_id(0, launch.graph, launch.first_task[first ? 0 : 1] + blockIdx.x);
     slot->graph = launch.graph;
     slot->iteration = launch.parity;  // but for next_plan nobody needs more of it
     slot->paged = 1;
+    slot->ordinal = 1;
+    slot->mute = 0;
+    slot->copy_at = 0;
     slot->plan = launch.plan;
     block->page_count = launch.page_count;
     block->activated = 0;
+    block->arrived = 0;
     block->debug = 0;
     block->stop = 0;
+    mgl_mbarrier_init(&block->began[0], 1);
   }
 }
 
@@ -91,7 +100,7 @@ static __device__ __forceinline__ mgl_worker mgl_make_worker(const mgl_cuda_op_l
   w.run = launch.run;
   w.block = (mgl_block *)mgl_memory;
   w.scratch = mgl_memory + MGL_CUDA_BLOCK_BYTES;
-  w.pages = w.scratch + MGL_CUDA_SCRATCH_BYTES;
+  w.pages = w.scratch + launch.scratch_bytes;
   w.thread = threadIdx.x;
   w.warp = threadIdx.x / 32;
   w.lane = threadIdx.x % 32;
@@ -108,60 +117,42 @@ static __device__ __forceinline__ uint64_t mgl_published(const mgl_cuda_run *run
   return mgl_load_relaxed(&run->protocol.published);
 }
 
-#if MGL_TRACE
-// One thread, at the block's end: a span of this block.
-static __device__ __forceinline__ void mgl_trace_block(const mgl_cuda_op_launch &launch,
-                                                       mgl_cuda_trace_role role,
-                                                       uint64_t begin_ns) {
-  mgl_block *block = (mgl_block *)mgl_memory;
-  mgl_await_kernels_before();
-  if (blockIdx.x < launch.run->protocol.worker_count) {
-    uint64_t iteration = mgl_published(launch.run) - 1;
-    block->spans[role] = (uint32_t)iteration * launch.op_launches + launch.ordinal;
-    mgl_trace_record(launch.run, block, begin_ns, role, iteration, block->slots[0].task);
-  }
-}
-#define MGL_TRACE_BLOCK(launch, role, begin_ns) mgl_trace_block((launch), (role), (begin_ns))
-#else
-#define MGL_TRACE_BLOCK(launch, role, begin_ns)
-#endif
-
 // --- linears -------------------------------------------------------------------------------------
 
-// Page number `index` of the block's stream (page_stream.cuh) into the L2; of one pass.
-static __device__ __forceinline__ void mgl_page_to_l2(const mgl_load *load, uint32_t index) {
-#if __CUDA_ARCH__ >= 900
+// Where page number `index` of the block's stream (page_stream.cuh) lies, and its bytes; of one pass.
+static __device__ __forceinline__ const uint8_t *mgl_page_of(const mgl_load *load, uint32_t index,
+                                                             uint32_t *bytes) {
   uint32_t pages = mgl_pages_of_block(load->k_padded);
   uint32_t most = mgl_batch_blocks(load->row_tiles);
   uint32_t block = load->begin + index / (most * pages) * most;
-  if (block >= load->end) {
-    return;
-  }
   uint32_t blocks = load->end - block < most ? load->end - block : most;
   index %= most * pages;
-  if (index >= blocks * pages) {
-    return;
-  }
-  uint32_t page = index / (blocks * MGL_GROUP_PAGES) * MGL_GROUP_PAGES;
-  uint32_t group = pages - page < MGL_GROUP_PAGES ? pages - page : MGL_GROUP_PAGES;
-  index %= blocks * MGL_GROUP_PAGES;
+  uint32_t page = index / (blocks * load->group_pages) * load->group_pages;
+  uint32_t group = pages - page < load->group_pages ? pages - page : load->group_pages;
+  index %= blocks * load->group_pages;
   block += index / group;
   page += index % group;
-  const uint8_t *from = load->weights + block * mgl_block_bytes(load->k_padded) +
-                        (size_t)page * MGL_CUDA_PAGE_BYTES;
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from),
-               "r"(mgl_page_bytes(load->k_padded, page))
-               : "memory");
+  *bytes = mgl_page_bytes(load->k_padded, page);
+  return load->weights + block * mgl_block_bytes(load->k_padded) +
+         (size_t)page * MGL_CUDA_PAGE_BYTES;
+}
+
+// Into the L2, with nobody waiting for it.
+static __device__ __forceinline__ void mgl_page_to_l2(const mgl_load *load, uint32_t index) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t bytes;
+  const uint8_t *from = mgl_page_of(load, index, &bytes);
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
 }
 
 static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_cuda_op_launch &launch) {
   mgl_load load;
   load.weights = launch.ops[0].weights;
-  load.task = 0;
   load.k_padded = launch.ops[0].k_padded;
   load.row_tiles = launch.ops[0].row_tiles;
   load.passes = launch.ops[0].passes;
+  load.group_pages = mgl_group_pages(&launch.ops[0]);
   (void)mgl_block_units(launch, &load.begin, &load.end);
   return load;
 }
@@ -176,53 +167,74 @@ static __device__ __forceinline__ void mgl_init_pages(mgl_block *block, uint32_t
 #endif
 }
 
+// Waits until the next page may be loaded. Meanwhile, while the kernels before still compute, brings
+// pages behind the ring into the L2, a page at a time: what those kernels wait for must not queue
+// behind them. False: there is nothing to compute.
+static __device__ __forceinline__ bool mgl_await_room(const mgl_cuda_op_launch &launch,
+                                                      const mgl_load *load, uint32_t l2_end,
+                                                      uint32_t *l2_at, long long *l2_clock,
+                                                      mgl_loader *l) {
+  for (;;) {
+    bool waits = l->block->arrived == 0;
+    mgl_loader_look(l);
+    if (l->in_flight < (waits ? l->most_ahead : l->most) &&
+        mgl_mbarrier_test(&l->block->page_free[l->page], l->parity ^ 1)) {
+      return true;
+    }
+    if (l->block->stop != 0) {
+      return false;
+    }
+    if (waits && *l2_at < l2_end && l->in_flight == 0 &&
+        clock64() - *l2_clock >= (long long)launch.l2_clocks) {
+      *l2_clock = clock64();
+      mgl_page_to_l2(load, (*l2_at)++);
+    }
+  }
+}
+
 // The loader warp: all pages of the block's task.
 static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &launch,
                                                    const mgl_load *load) {
   mgl_loader l = {};
-  l.run = launch.run;
   l.block = (mgl_block *)mgl_memory;
-  l.pages = mgl_memory + MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES;
+  l.pages = mgl_memory + MGL_CUDA_BLOCK_BYTES + launch.scratch_bytes;
   l.page_count = launch.page_count;
   l.most = launch.in_flight;
   l.most_ahead = launch.in_flight_ahead;
-  MGL_TRACE_BEGIN(begin_ns);
   if (launch.prefetch == 0) {
     mgl_await_kernels_before();
   }
   if (threadIdx.x % 32 < MGL_LOADER_LANES) {
-    uint32_t most = mgl_batch_blocks(load->row_tiles);
-    bool goes_on = true;
-    for (uint32_t pass = 0; pass < load->passes && goes_on; pass++) {
-      for (uint32_t block = load->begin; block < load->end && goes_on; block += most) {
-        uint32_t blocks = load->end - block < most ? load->end - block : most;
-        goes_on = mgl_load_batch(&l, load, block, blocks);
+    uint32_t count = (load->end - load->begin) * mgl_pages_of_block(load->k_padded);
+    uint32_t l2_at = launch.page_count;
+    uint32_t l2_end = mgl_min(l2_at + launch.l2_pages, count);
+    long long l2_clock = 0;
+    for (uint32_t i = 0; i < count * load->passes; i++) {
+      uint32_t bytes;
+      const uint8_t *from = mgl_page_of(load, i % count, &bytes);
+      if (!mgl_await_room(launch, load, l2_end, &l2_at, &l2_clock, &l)) {
+        break;
       }
-    }
-    if (launch.late != 0) {
-      mgl_let_next_come();
+      mgl_page_load(l.pages + l.page * MGL_CUDA_PAGE_BYTES, from, bytes,
+                    &l.block->page_full[l.page]);
+      mgl_ring_next(&l, &l.page, &l.parity);
+      l.in_flight++;
     }
     while (l.in_flight > 0) {  // no block ends with copies on their way
       mgl_loader_look(&l);
     }
   }
-  if (threadIdx.x % 32 == 0) {
-    MGL_TRACE_BLOCK(launch, MGL_CUDA_TRACE_LOAD, begin_ns);
-  }
 }
 
-template <int TILES, bool FULL>
+template <void (*task)(mgl_worker *)>
 static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &launch) {
   mgl_block *block = (mgl_block *)mgl_memory;
-  MGL_TRACE_BEGIN(begin_ns);
   uint32_t warp = threadIdx.x / 32;
   if (warp == 0) {
     mgl_fill_slot(launch, block);
   } else if (threadIdx.x == MGL_CUDA_CONSUMERS) {
     mgl_init_pages(block, launch.page_count);
-    if (launch.late == 0) {
-      mgl_let_next_come();
-    }
+    mgl_let_next_come();
   }
   __syncthreads();
   const mgl_load load = mgl_load_of(launch);
@@ -230,33 +242,35 @@ static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &l
     mgl_load_op(launch, &load);
     return;
   }
-  if (threadIdx.x < launch.l2_pages) {
-    mgl_page_to_l2(&load, launch.page_count + threadIdx.x);
-  }
   if (mgl_linear_rows(&block->slots[0]) == 0) {
     block->stop = 1;
     mgl_await_kernels_before();
     return;
   }
   mgl_worker w = mgl_make_worker(launch);
-  mgl_task_linear<TILES, true, FULL>(&w);
-  if (threadIdx.x == 0) {
-    MGL_TRACE_BLOCK(launch, MGL_CUDA_TRACE_WAIT, begin_ns);
-    MGL_TRACE_BLOCK(launch, MGL_CUDA_TRACE_COMPUTE, w.began_ns);
-  }
+  task(&w);
 }
 
-// Two blocks on a multiprocessor: one computes, the next op's one gets ready.
-#define MGL_LINEAR_KERNEL(name, tiles, full, blocks)                      \
+#define MGL_LINEAR_KERNEL(name, blocks, ...)                                  \
   extern "C" __global__ void __launch_bounds__(MGL_OP_LINEAR_THREADS, blocks) \
-      name(const __grid_constant__ mgl_cuda_op_launch launch) {           \
-    mgl_op_linear<tiles, full>(launch);                                   \
+      name(const __grid_constant__ mgl_cuda_op_launch launch) {               \
+    mgl_op_linear<__VA_ARGS__>(launch);                                       \
   }
 
-MGL_LINEAR_KERNEL(mgl_op_linear_8_whole, 1, true, 2)
-MGL_LINEAR_KERNEL(mgl_op_linear_8, 1, false, 2)
-MGL_LINEAR_KERNEL(mgl_op_linear_16, 2, false, 2)
-MGL_LINEAR_KERNEL(mgl_op_linear_32, 4, false, 1)
+// Two blocks on a multiprocessor: one computes, the next op's one gets ready.
+MGL_LINEAR_KERNEL(mgl_op_linear_1_normed, 2, mgl_task_linear_one<true>)
+MGL_LINEAR_KERNEL(mgl_op_linear_1, 2, mgl_task_linear_one<false>)
+MGL_LINEAR_KERNEL(mgl_op_linear_2_normed, 2, mgl_task_linear<1, true, true, 1>)
+MGL_LINEAR_KERNEL(mgl_op_linear_2, 2, mgl_task_linear<1, true, true, 0>)
+// More rows, and more of x to come from the L2 between pages, need a longer ring and more registers
+// than half a multiprocessor has: a block begins when the one before it ends.
+MGL_LINEAR_KERNEL(mgl_op_linear_8_normed, 1, mgl_task_linear<1, true, true, 1>)
+MGL_LINEAR_KERNEL(mgl_op_linear_8, 1, mgl_task_linear<1, true, true, 0>)
+MGL_LINEAR_KERNEL(mgl_op_linear_8_any, 1, mgl_task_linear<1, true, false>)
+MGL_LINEAR_KERNEL(mgl_op_linear_16_normed, 1, mgl_task_linear<2, true, true, 1>)
+MGL_LINEAR_KERNEL(mgl_op_linear_16, 1, mgl_task_linear<2, true, true, 0>)
+MGL_LINEAR_KERNEL(mgl_op_linear_16_any, 1, mgl_task_linear<2, true, false>)
+MGL_LINEAR_KERNEL(mgl_op_linear_32_any, 1, mgl_task_linear<4, true, false>)
 
 // --- attention -----------------------------------------------------------------------------------
 
@@ -339,7 +353,6 @@ static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_cuda_op_laun
 // The second op is next_plan.
 extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
     mgl_op_attend(const __grid_constant__ mgl_cuda_op_launch launch) {
-  MGL_TRACE_BEGIN(begin_ns);
   if (threadIdx.x == 0) {
     mgl_let_next_come();
   }
@@ -356,10 +369,6 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
   }
   mgl_worker w = mgl_make_worker(launch);
   mgl_task_attend(&w);
-  if (threadIdx.x == 0) {
-    MGL_TRACE_BLOCK(launch, MGL_CUDA_TRACE_WAIT, begin_ns);
-    MGL_TRACE_BLOCK(launch, MGL_CUDA_TRACE_COMPUTE, w.began_ns);
-  }
 }
 
 // --- the ends of an iteration --------------------------------------------------------------------
@@ -367,7 +376,6 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
 // embed, and rope_angles in a block of its own. Counts the iteration.
 extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
     mgl_op_embed(const __grid_constant__ mgl_cuda_op_launch launch) {
-  MGL_TRACE_BEGIN(begin_ns);
   if (threadIdx.x == 0) {
     mgl_let_next_come();
   }
@@ -392,7 +400,6 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
 // Its last warp keeps the kernels behind it waiting until those before it have ended.
 extern "C" __global__ void __launch_bounds__(MGL_OP_LINEAR_THREADS, 1)
     mgl_op_sample(const __grid_constant__ mgl_cuda_op_launch launch) {
-  MGL_TRACE_BEGIN(begin_ns);
   if (threadIdx.x < 32) {
     mgl_fill_slot(launch, (mgl_block *)mgl_memory);
   }
@@ -404,11 +411,7 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_LINEAR_THREADS, 1)
   }
   mgl_worker w = mgl_make_worker(launch);
   mgl_task_sample(&w);
-  if (threadIdx.x == 0) {
-    if (blockIdx.x == 0 && mgl_read_word(&launch.plan->token_count) != 0) {
-      launch.run->iteration_ns[mgl_published(launch.run)] = mgl_global_ns();
-    }
-    MGL_TRACE_BLOCK(launch, MGL_CUDA_TRACE_WAIT, begin_ns);
-    MGL_TRACE_BLOCK(launch, MGL_CUDA_TRACE_COMPUTE, w.began_ns);
+  if (threadIdx.x == 0 && blockIdx.x == 0 && mgl_read_word(&launch.plan->token_count) != 0) {
+    launch.run->iteration_ns[mgl_published(launch.run)] = mgl_global_ns();
   }
 }

@@ -8,6 +8,10 @@
 enum {
   MGL_OP_LINEAR_THREADS = MGL_CUDA_CONSUMERS + 32,  // consumers and a loader
   MGL_OP_OTHER_THREADS = MGL_CUDA_CONSUMERS,
+  // Scratch of linears, which leaves room for pages (tasks_linear.cuh, tasks_linear_one.cuh).
+  MGL_OP_SCRATCH_ONE = 5120,  // of one token, before x
+  MGL_OP_SCRATCH_EIGHT = 17408,  // of up to 8 tokens, before the norm's weights
+  MGL_OP_SCRATCH_MAX_NORM = 4096,
 };
 
 // Blocks [0, blocks) share units [0, units) of the first op evenly; blocks behind them are the
@@ -21,7 +25,6 @@ typedef struct mgl_cuda_op_launch {
   uint32_t graph;
   uint32_t parity;                // of the iteration's number
   uint32_t ordinal, op_launches;  // number of the launch in its iteration, and how many there are
-  uint32_t first_task[2];         // of each op in the task graph: names for traces
   uint32_t units, blocks;
   uint32_t second_units;
   uint32_t strides;     // attend: of a KV head
@@ -29,8 +32,9 @@ typedef struct mgl_cuda_op_launch {
   uint32_t in_flight;   // as in mgl_cuda_run
   uint32_t in_flight_ahead;
   uint32_t prefetch;  // 1: weights are loaded before the kernels before have ended
-  uint32_t l2_pages;  // further pages that are brought into the L2 meanwhile, at most 8
-  uint32_t late;
+  uint32_t l2_pages;  // pages behind those that are brought into the L2 meanwhile
+  uint32_t l2_clocks;  // at least, from one to the next
+  uint32_t scratch_bytes;
 } mgl_cuda_op_launch;
 
 // What the host learns of a plan, in one word: the iteration, how many iterations can follow it at

@@ -40,7 +40,8 @@ struct mgl_controller {
   uint32_t batch_end;
   mgl_cuda_step mine;     // this lane's
   uint32_t slot, parity;  // the next slot to fill, and the phase of its mbarriers
-  uint32_t activated;     // AOT tasks let go
+  uint32_t announced;     // AOT tasks handed over
+  uint32_t activated;     // and let go; lane 0's
   mgl_watch watch;
 };
 
@@ -107,6 +108,13 @@ static __device__ __forceinline__ void mgl_delay(const mgl_cuda_run *run, uint64
                                                  uint32_t task, uint32_t salt) {
   uint32_t hash = ((uint32_t)iteration * 0x9e3779b9u ^ task * 0x85ebca6bu ^ salt) * 0xc2b2ae35u;
   __nanosleep((hash >> 8) % (run->delay + 1));
+}
+
+static __device__ __forceinline__ bool mgl_is_injected(const mgl_cuda_run *run,
+                                                       mgl_cuda_injection what, uint64_t iteration,
+                                                       uint32_t task) {
+  return run->injection == (uint32_t)what && task == run->injection_task &&
+         iteration == run->injection_iteration;
 }
 
 // --- the list ------------------------------------------------------------------------------------
@@ -176,14 +184,45 @@ static __device__ __forceinline__ void mgl_next_slot(mgl_controller *c) {
   }
 }
 
-// All lanes: fills the slot and announces it. False: the run stopped.
+// A task of this block that was handed over and has not ended, MGL_NO_EVENT if there is none.
+static __device__ __forceinline__ uint32_t mgl_held_task(const mgl_controller *c) {
+  static_assert(MGL_CUDA_SLOTS == 2, "the other slot was filled before");
+  mgl_block *block = c->block;
+  uint32_t other = c->slot ^ 1;
+  if (!mgl_mbarrier_test(&block->stored[c->slot], c->parity ^ 1)) {
+    return block->slots[c->slot].task;
+  }
+  if (!mgl_mbarrier_test(&block->stored[other], c->slot == 0 ? c->parity ^ 1 : c->parity)) {
+    return block->slots[other].task;
+  }
+  return MGL_NO_EVENT;
+}
+
+// All lanes: until the next slot may be filled. Where tasks wait for words of activations, this is
+// where a run that does not get on is noticed. False: the run has failed.
+static __device__ __forceinline__ bool mgl_await_slot(mgl_controller *c) {
+  while (!mgl_mbarrier_test(&c->block->stored[c->slot], c->parity ^ 1)) {
+    uint32_t failed = 0;
+    if (threadIdx.x % 32 == 0) {
+      failed = mgl_watch_progress(c, c->block->slots[c->slot].task) ? 0 : 1;
+    }
+    if (__shfl_sync(0xffffffffu, failed, 0) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// All lanes: fills the slot and announces it. False: the run has failed.
 static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
                                                     const mgl_iteration_info *info,
                                                     const mgl_cuda_step *step, bool paged) {
   mgl_block *block = c->block;
   mgl_slot *slot = &block->slots[c->slot];
   uint32_t lane = threadIdx.x % 32;
-  mgl_mbarrier_wait(&block->stored[c->slot], c->parity ^ 1);  // storers always come to an end
+  if (!mgl_await_slot(c)) {
+    return false;
+  }
   const mgl_cuda_op *op = &c->run->graphs[info->graph].ops[step->op];
   static_assert(sizeof(mgl_cuda_op) % 16 == 0 && sizeof(mgl_cuda_op) <= 512, "a copy by one warp");
   if (lane < sizeof(mgl_cuda_op) / 16) {
@@ -196,15 +235,25 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     slot->trigger_event = step->trigger_event;
     // Nobody needs the count where only workers poll it.
     bool polled =
-        step->trigger_kind == (uint32_t)(MGL_EVENT_LAUNCH_TASKS << 16 | MGL_EVENT_HAS_AOT);
+        step->trigger_kind == (uint32_t)(MGL_EVENT_LAUNCH_TASKS << 16 | MGL_EVENT_HAS_AOT) &&
+        step->trigger_event != MGL_NO_EVENT;
     slot->trigger =
         polled ? &c->run->protocol.graphs[info->graph].counters[step->trigger_event] : nullptr;
     slot->graph = info->graph;
     slot->paged = paged ? 1 : 0;
+    slot->ordinal = c->announced + 1;
+    slot->mute = 0;
+    if (block->debug != 0) {
+      slot->mute = mgl_is_injected(c->run, MGL_INJECT_LOSE, info->iteration, step->task) ? 1 : 0;
+    }
+    uint64_t copy_bytes = __ldg((const unsigned long long *)&op->copy_bytes);
+    slot->copy_at = info->run % 2 != 0 ? 0 : copy_bytes;
+    slot->open_at = copy_bytes - slot->copy_at;
     slot->iteration = info->iteration;
     slot->run = info->run;
     slot->plan = &c->run->plans[info->iteration & 1];
   }
+  c->announced += paged ? 1 : 0;
   __syncwarp();
   if (lane == 0) {
     mgl_mbarrier_arrive(&block->announced[c->slot]);
@@ -213,6 +262,7 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
 }
 
 // Lane 0: the task in the slot may run. What others wait for comes first.
+// (Where it waits for words of activations, its consumers go on asking for them.)
 static __device__ __forceinline__ void mgl_let_go(mgl_controller *c, const mgl_iteration_info *info,
                                                   const mgl_cuda_step *step, bool paged) {
   if (c->block->debug != 0) {
@@ -254,7 +304,9 @@ static __device__ __forceinline__ mgl_poll_result mgl_serve_jit(mgl_controller *
   step.wait_count = 0;
   step.trigger_event = task->trigger_event;
   step.trigger_kind = (uint32_t)trigger->type << 16 | trigger->flags;
-  mgl_announce(c, &ready.info, &step, false);
+  if (!mgl_announce(c, &ready.info, &step, false)) {
+    return MGL_POLL_STOP;
+  }
   if (threadIdx.x % 32 == 0) {
     mgl_let_go(c, &ready.info, &step, false);
   }
@@ -271,14 +323,20 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
     counter = &c->run->protocol.graphs[c->info.graph].counters[step.wait_event];
   }
   uint64_t target = step.wait_count * c->info.run;
-  if (!jit) {
-    mgl_announce(c, &c->info, &step, true);
+  if (!jit && !mgl_announce(c, &c->info, &step, true)) {
+    return false;
   }
-  MGL_TRACE_BEGIN(span);
+  if (MGL_TRACE && threadIdx.x % 32 == 0) {
+    c->block->handed_clock[c->slot] = mgl_trace_clock();
+  }
   uint32_t state = 0;  // 1: ready, 2: failed
   while (state == 0) {
-    if (jit && mgl_serve_jit(c) == MGL_POLL_TASK) {
+    mgl_poll_result served = jit ? mgl_serve_jit(c) : MGL_POLL_NONE;
+    if (served == MGL_POLL_TASK) {
       continue;
+    }
+    if (served == MGL_POLL_STOP) {
+      return false;
     }
     if (threadIdx.x % 32 == 0) {
       do {
@@ -290,11 +348,10 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
   if (state == 2) {
     return false;
   }
-  if (jit) {
-    mgl_announce(c, &c->info, &step, true);
+  if (jit && !mgl_announce(c, &c->info, &step, true)) {
+    return false;
   }
   if (threadIdx.x % 32 == 0) {
-    MGL_TRACE_END(c->run, c->block, span, MGL_CUDA_TRACE_WAIT, c->info.iteration, step.task);
     mgl_let_go(c, &c->info, &step, true);
   }
   mgl_next_slot(c);
@@ -309,14 +366,14 @@ static __device__ __forceinline__ bool mgl_find_work(mgl_controller *c) {
       c->entered = false;
       c->iteration++;
     }
-    if (c->run->has_jit != 0 && mgl_serve_jit(c) == MGL_POLL_TASK) {
+    uint32_t found = c->run->has_jit != 0 ? mgl_serve_jit(c) : MGL_POLL_NONE;
+    if (found == MGL_POLL_TASK) {
       continue;
     }
-    uint32_t found = MGL_POLL_NONE;
-    if (threadIdx.x % 32 == 0) {
+    if (threadIdx.x % 32 == 0 && found == MGL_POLL_NONE) {
       do {
         found = mgl_poll_iteration(c);
-        if (found == MGL_POLL_NONE && !mgl_watch_progress(c, MGL_NO_EVENT)) {
+        if (found == MGL_POLL_NONE && !mgl_watch_progress(c, mgl_held_task(c))) {
           found = MGL_POLL_STOP;
         }
       } while (c->run->has_jit == 0 && found == MGL_POLL_NONE);

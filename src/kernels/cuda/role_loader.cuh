@@ -3,8 +3,8 @@
 //
 // Pages form a ring. What bounds it is not only the room in the ring: with all of a GPU's blocks
 // asking for a dozen pages each, every flag and activation waits behind 26 MB of requests. So few
-// pages are on their way at a time: run->in_flight for a task that may run, and in_flight_ahead for
-// one whose event is still open (findings: worth 8 to 13% of a step).
+// pages are on their way at a time: run->in_flight for a task that has inputs, and in_flight_ahead
+// for one that waits for them (findings: worth 8 to 13% of a step).
 //
 // It goes on into the next iteration as soon as that is announced. When the run stops it still
 // delivers the pages of all tasks that were let go, and leaves with no copy outstanding.
@@ -23,6 +23,7 @@ struct mgl_load {
   uint32_t k_padded;
   uint32_t row_tiles;
   uint32_t passes;
+  uint32_t group_pages;
 };
 
 struct mgl_loader {
@@ -35,6 +36,8 @@ struct mgl_loader {
   uint32_t in_flight;
   uint32_t ordinal;  // of the task among this worker's AOT tasks, all iterations
   uint64_t iteration;
+  uint32_t graph;     // of that iteration
+  mgl_tracer traced;  // lane 0's
 };
 
 // Both 0 and 1 are phases that a page may be in; a page that was never filled is free.
@@ -100,7 +103,7 @@ static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_
 // Waits until the next page of the ring is free and few enough are on their way. False: give up.
 static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
   for (;;) {
-    bool may_run = l->ordinal < l->block->activated;
+    bool may_run = l->ordinal < l->block->arrived;
     uint32_t most = may_run ? l->most : l->most_ahead;
     mgl_loader_look(l);
     if (l->in_flight < most) {
@@ -134,8 +137,8 @@ static __device__ __forceinline__ bool mgl_load_page(mgl_loader *l, const uint8_
 static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_load *load,
                                                       uint32_t block, uint32_t blocks) {
   uint32_t pages = mgl_pages_of_block(load->k_padded);
-  for (uint32_t first = 0; first < pages; first += MGL_GROUP_PAGES) {
-    uint32_t last = pages - first < MGL_GROUP_PAGES ? pages : first + MGL_GROUP_PAGES;
+  for (uint32_t first = 0; first < pages; first += load->group_pages) {
+    uint32_t last = pages - first < load->group_pages ? pages : first + load->group_pages;
     for (uint32_t i = block; i < block + blocks; i++) {
       const uint8_t *from = load->weights + i * mgl_block_bytes(load->k_padded);
       for (uint32_t page = first; page < last; page++) {
@@ -149,14 +152,26 @@ static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_l
   return true;
 }
 
-// All pages of a task. False: give up.
-static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
-  while (l->run->prefetch == 0 && l->ordinal >= l->block->activated) {
+// Without prefetch: until the task may run, and the ones before it have consumed all their pages.
+// False: give up.
+static __device__ __forceinline__ bool mgl_loader_turn(mgl_loader *l) {
+  uint32_t last = l->page == 0 ? l->page_count - 1 : l->page - 1;
+  uint32_t parity = l->page == 0 ? l->parity ^ 1 : l->parity;
+  while (l->ordinal >= l->block->arrived ||
+         !mgl_mbarrier_test(&l->block->page_free[last], parity)) {
     if (mgl_loader_gives_up(l)) {
       return false;
     }
   }
-  MGL_TRACE_BEGIN(span);
+  return true;
+}
+
+// All pages of a task. False: give up.
+static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
+  if (l->run->prefetch == 0 && !mgl_loader_turn(l)) {
+    return false;
+  }
+  uint32_t began = mgl_trace_clock();
   uint32_t most = mgl_batch_blocks(load->row_tiles);
   for (uint32_t pass = 0; pass < load->passes; pass++) {
     for (uint32_t block = load->begin; block < load->end; block += most) {
@@ -166,7 +181,10 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
       }
     }
   }
-  MGL_TRACE_END(l->run, l->block, span, MGL_CUDA_TRACE_LOAD, l->iteration, load->task);
+  if (threadIdx.x % 32 == 0) {
+    mgl_trace_add(&l->traced, began, mgl_trace_clock(), (uint32_t)l->iteration, l->graph,
+                  load->task);
+  }
   return true;
 }
 
@@ -183,6 +201,7 @@ static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *
   load.k_padded = op->k_padded;
   load.row_tiles = op->row_tiles;
   load.passes = op->passes;
+  load.group_pages = mgl_group_pages(op);
   return load;
 }
 
@@ -196,6 +215,7 @@ static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine
   load.k_padded = __shfl_sync(0xffffffffu, mine->k_padded, lane);
   load.row_tiles = __shfl_sync(0xffffffffu, mine->row_tiles, lane);
   load.passes = __shfl_sync(0xffffffffu, mine->passes, lane);
+  load.group_pages = __shfl_sync(0xffffffffu, mine->group_pages, lane);
   return load;
 }
 
@@ -250,6 +270,7 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
   l.page_count = run->page_count;
   l.most = run->in_flight;
   l.most_ahead = run->in_flight_ahead;
+  mgl_trace_open(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   for (;; l.iteration++) {
     bool missed = false;
     uint32_t graph = 255;
@@ -258,6 +279,7 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
     }
     graph = __shfl_sync(0xffffffffu, graph, 0);
     missed = __shfl_sync(0xffffffffu, missed, 0);
+    l.graph = graph;
     if (!missed && (graph == 255 || !mgl_load_list(&l, &run->graphs[graph]))) {
       break;
     }
@@ -266,6 +288,9 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
     while (l.in_flight > 0) {
       mgl_loader_look(&l);
     }
+  }
+  if (threadIdx.x % 32 == 0) {
+    mgl_trace_close(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   }
 }
 

@@ -5,15 +5,23 @@
 #define MGL_KERNELS_CUDA_ROLE_SCHEDULER_CUH
 
 #include "kernels/cuda/role_controller.cuh"
+#include "kernels/cuda/trace.cuh"
 
 static __device__ void mgl_scheduler(mgl_cuda_run *run, uint32_t index) {
   if (threadIdx.x % 32 != 0) {
     return;
   }
   mgl_scheduler_state scheduler;
+  mgl_marker marker = {};
+  bool marks = blockIdx.x < run->protocol.worker_count;  // no other warp of this block can
+  mgl_poll_result result;
   mgl_scheduler_init(&scheduler, index);
-  while (mgl_scheduler_poll(&run->protocol, &scheduler) != MGL_POLL_STOP) {
-  }
+  do {
+    result = mgl_scheduler_poll(&run->protocol, &scheduler);
+    if (MGL_TRACE && marks && result != MGL_POLL_TASK) {
+      mgl_trace_mark_if_due(run, &marker);
+    }
+  } while (result != MGL_POLL_STOP);
 }
 
 #endif

@@ -26,7 +26,7 @@ enum {
   MGL_ATTEND_PIECES = MGL_HEAD_DIM / 32,  // 16-byte pieces that a lane loads of a row of Q or K
   MGL_ATTEND_ROWS = MGL_HEAD_DIM / 16,    // tiles of 16 rows of V transposed
   MGL_ATTEND_PAIRS = (MGL_HEAD_DIM / 2 + 31) / 32,  // rotated pairs that a lane has of a row
-  MGL_ATTEND_BATCH = 4,                             // rows that a warp loads at once
+  MGL_ATTEND_BATCH = 2,                             // rows that a warp loads at once
   MGL_ATTEND_PARTIAL = MGL_HEAD_DIM + 2,            // floats of a column's partial result
 
   // Scratch, in bytes. First K and V of this iteration by position modulo 64, bf16 [64][HD] and
@@ -52,22 +52,6 @@ static_assert(sizeof(mgl_cuda_item) == 48 && offsetof(mgl_cuda_plan, items) % 16
 
 // --- instructions --------------------------------------------------------------------------------
 
-// 8 and 4 bytes that another SM may have written in this launch; see mgl_load_l2.
-static __device__ __forceinline__ uint2 mgl_load_l2_pair(const void *address) {
-  uint2 v;
-  asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];"
-               : "=r"(v.x), "=r"(v.y)
-               : "l"(address)
-               : "memory");
-  return v;
-}
-
-static __device__ __forceinline__ uint32_t mgl_load_l2_word(const void *address) {
-  uint32_t v;
-  asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
-  return v;
-}
-
 static __device__ __forceinline__ void mgl_prefetch_l2(const void *address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
@@ -80,13 +64,13 @@ static __device__ __forceinline__ uint32_t mgl_transpose8(uint32_t row) {
   return column;
 }
 
-// Adds 1 and returns the value before; releases what this thread's block wrote before the last
-// barrier, and acquires what was released by the additions before.
-static __device__ __forceinline__ uint32_t mgl_count_acq_rel(uint32_t *counter) {
+// Adds 1, or goes back to 0 from `most`, and returns the value before; releases what this thread's
+// block wrote before the last barrier, and acquires what was released by the additions before.
+static __device__ __forceinline__ uint32_t mgl_count_acq_rel(uint32_t *counter, uint32_t most) {
   uint32_t before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
                : "=r"(before)
-               : "l"(counter)
+               : "l"(counter), "r"(most)
                : "memory");
   return before;
 }
@@ -172,21 +156,37 @@ static __device__ __forceinline__ bool mgl_attend_seek(mgl_attend *a) {
   return true;
 }
 
-static __device__ __forceinline__ void mgl_attend_read_item(mgl_attend *a) {
-  uint32_t index = a->index < MGL_CUDA_MAX_ITEMS ? a->index : 0;  // as a guess it may be past them
-  const uint8_t *from = (const uint8_t *)&a->slot->plan->items[index];
-  uint4 v[3] = {mgl_load_l2(from), mgl_load_l2(from + 16), mgl_load_l2(from + 32)};
+static __device__ __forceinline__ void mgl_attend_set_item(mgl_attend *a, const uint4 v[3]) {
   a->item = {v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y,
              v[1].z, v[1].w, v[2].x, v[2].y, v[2].z, v[2].w};
   a->columns = a->item.count * MGL_GROUP;
   a->cached_end = a->item.fresh < a->item.kv_end ? a->item.fresh : a->item.kv_end;
 }
 
+static __device__ __forceinline__ void mgl_attend_read_item(mgl_attend *a) {
+  uint32_t index = a->index < MGL_CUDA_MAX_ITEMS ? a->index : 0;  // as a guess it may be past them
+  const uint8_t *from = (const uint8_t *)&a->slot->plan->items[index];
+  uint4 v[3] = {mgl_load_l2(from), mgl_load_l2(from + 16), mgl_load_l2(from + 32)};
+  mgl_attend_set_item(a, v);
+}
+
+// Leaves the item in shared memory, for mgl_attend_read_again; a barrier comes between them.
+static __device__ __forceinline__ void mgl_attend_note_item(const mgl_attend *a) {
+  static_assert(sizeof(mgl_cuda_item) + sizeof(uint32_t) <= sizeof(((mgl_block *)0)->notes),
+                "room");
+  if (a->w->thread == 0) {
+    *(mgl_cuda_item *)a->w->block->notes = a->item;
+    a->w->block->notes[sizeof(mgl_cuda_item) / sizeof(uint32_t)] = a->item_count;
+  }
+}
+
 // Before the output: what the tiles did not need registers for.
 static __device__ __forceinline__ void mgl_attend_read_again(mgl_attend *a) {
-  mgl_attend_read_item(a);
+  uint32_t notes = mgl_shared_address(a->w->block->notes);
+  uint4 v[3] = {mgl_load_shared(notes), mgl_load_shared(notes + 16), mgl_load_shared(notes + 32)};
+  mgl_attend_set_item(a, v);
   a->strides = a->w->run->graphs[a->slot->graph].attention_strides;
-  a->item_count = mgl_load_l2_word(&a->slot->plan->item_count);
+  a->item_count = a->w->block->notes[sizeof(mgl_cuda_item) / sizeof(uint32_t)];
   a->partials = a->w->run->partials;
   a->merges = a->w->run->merges;
 }
@@ -320,9 +320,10 @@ static __device__ __forceinline__ void mgl_attend_load_row(const mgl_attend *a,
                                                            const mgl_attend_job *job,
                                                            mgl_attend_row *row) {
   const mgl_cuda_op *op = &a->slot->op;
-  const float *x =
-      (const float *)op->x + (size_t)job->token * op->x_stride + job->head * MGL_HEAD_DIM;
-  const float *angles = op->angles + (size_t)job->token * MGL_HEAD_DIM;
+  const float *x = (const float *)((const uint8_t *)op->x + a->slot->copy_at) +
+                   (size_t)job->token * op->x_stride + job->head * MGL_HEAD_DIM;
+  const float *angles = (const float *)((const uint8_t *)op->angles + a->slot->copy_at) +
+                        (size_t)job->token * MGL_HEAD_DIM;
   bool is_v = job->kind == MGL_ATTEND_IS_V;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
@@ -339,6 +340,30 @@ static __device__ __forceinline__ void mgl_attend_load_row(const mgl_attend *a,
   }
 }
 
+static __device__ __forceinline__ bool mgl_attend_is_open(const mgl_attend_row *row) {
+  bool open = false;
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
+    open = open || mgl_is_open(__float_as_uint(row->low[i])) ||
+           mgl_is_open(__float_as_uint(row->high[i])) ||
+           mgl_is_open(__float_as_uint(row->cosine[i])) ||
+           mgl_is_open(__float_as_uint(row->sine[i]));
+  }
+  return open;
+}
+
+// Asks again until all of a row is there. When the run stops it gives up, and the task is mute.
+static __device__ __forceinline__ void mgl_attend_await_row(const mgl_attend *a,
+                                                            const mgl_attend_job *job,
+                                                            mgl_attend_row *row) {
+  if (!MGL_CARRIES || (a->slot->op.flags & MGL_CUDA_CARRIED) == 0) {
+    return;
+  }
+  while (__any_sync(0xffffffffu, mgl_attend_is_open(row)) && a->w->block->stop == 0) {
+    mgl_attend_load_row(a, job, row);
+  }
+}
+
 // x / sqrt(mean(x^2) + eps) * norm where there is a norm, then (low, high) rotated by the angle.
 static __device__ __forceinline__ void mgl_attend_norm_rotate(const mgl_attend *a, bool is_q,
                                                               const mgl_attend_norms *norms,
@@ -350,7 +375,8 @@ static __device__ __forceinline__ void mgl_attend_norm_rotate(const mgl_attend *
     for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
       squares += row->low[i] * row->low[i] + row->high[i] * row->high[i];
     }
-    float inverse = 1.0f / sqrtf(mgl_warp_sum(squares) / (float)MGL_HEAD_DIM + op->eps);
+    // Within 2 units in the last place.
+    float inverse = rsqrtf(__fmaf_rn(mgl_warp_sum(squares), 1.0f / MGL_HEAD_DIM, op->eps));
 #pragma unroll
     for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
       row->low[i] = row->low[i] * inverse * (is_q ? norms->low[0][i] : norms->low[1][i]);
@@ -436,6 +462,7 @@ static __device__ __forceinline__ void mgl_attend_prepare(const mgl_attend *a,
     for (uint32_t i = 0; i < MGL_ATTEND_BATCH; i++) {
       if (first + i * MGL_CUDA_CONSUMER_WARPS < count) {
         mgl_attend_job job = mgl_attend_find_job(a, first + i * MGL_CUDA_CONSUMER_WARPS);
+        mgl_attend_await_row(a, &job, &rows[i]);
         mgl_attend_finish_row(a, &job, norms, &rows[i]);
       }
     }
@@ -735,17 +762,23 @@ static __device__ __forceinline__ void mgl_attend_publish(const mgl_attend *a,
 
 // The parts of a whole, added up in ascending order (FlashDecoding): weights become relative to the
 // largest maximum. A part in which nothing is seen has -infinity, 0, 0 and adds exactly nothing.
-template <int count>
+template <int most>
 static __device__ __forceinline__ mgl_attend_part
-mgl_attend_merge(const mgl_attend_part (&parts)[count]) {
+mgl_attend_merge(const mgl_attend_part (&parts)[most], uint32_t count) {
   mgl_attend_part whole = {0, mgl_attend_unseen(), 0};
 #pragma unroll
-  for (uint32_t i = 0; i < count; i++) {
+  for (uint32_t i = 0; i < most; i++) {
+    if (i >= count) {
+      break;
+    }
     whole.max = fmaxf(whole.max, parts[i].max);
   }
   float base = mgl_attend_base(whole.max);
 #pragma unroll
-  for (uint32_t i = 0; i < count; i++) {
+  for (uint32_t i = 0; i < most; i++) {
+    if (i >= count) {
+      break;
+    }
     float factor = exp2f(parts[i].max - base);
     whole.value += parts[i].value * factor;
     whole.sum += parts[i].sum * factor;
@@ -764,7 +797,7 @@ static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_warps(const m
     float2 max_sum = softmax[i * MGL_CUDA_QUERY_COLUMNS + column];
     parts[i] = {values[mgl_attend_value_index(i, column, row)], max_sum.x, max_sum.y};
   }
-  return mgl_attend_merge(parts);
+  return mgl_attend_merge(parts, MGL_CUDA_CONSUMER_WARPS);
 }
 
 // A column's partial result of one chunk: HD sums of values, maximum, sum of weights.
@@ -790,16 +823,42 @@ static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_chunks(const 
     }
     partial += stride;
   }
-  return mgl_attend_merge(parts);
+  return mgl_attend_merge(parts, a->item.chunks);
 }
 
+// All lanes of a warp, for consecutive rows; two of them are a word.
 static __device__ __forceinline__ void mgl_attend_write(const mgl_attend *a, uint32_t column,
                                                         uint32_t row, const mgl_attend_part *part) {
   uint32_t token = a->item.row + column / MGL_GROUP;
   uint32_t head = a->kv_head * MGL_GROUP + column % MGL_GROUP;
-  uint16_t *out = (uint16_t *)a->slot->op.out;
-  out += ((size_t)token * a->kv_heads * MGL_GROUP + head) * MGL_HEAD_DIM;
-  out[row] = mgl_round_bf16(part->value / part->sum);
+  size_t at = ((size_t)token * a->kv_heads * MGL_GROUP + head) * MGL_HEAD_DIM + row;
+  uint32_t bits = mgl_round_bf16(part->value / part->sum);
+  uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
+  if (row % 2 == 0 && !mgl_task_is_mute(a->w)) {
+    mgl_write_word((uint8_t *)a->slot->op.out + at * sizeof(uint16_t), bits | next << 16, a->slot,
+                   mgl_has_copies(&a->slot->op));
+  }
+}
+
+// Rows that the graph has and this iteration has not: their words of the other copy become open. A
+// KV head's heads are opened by the task of its first stride.
+static __device__ __forceinline__ void mgl_attend_open_rest(const mgl_worker *w) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  const uint32_t strides = w->run->graphs[slot->graph].attention_strides;
+  const uint32_t words = MGL_GROUP * MGL_HEAD_DIM / 2;  // of a KV head in a row
+  if (!mgl_has_copies(&slot->op) || slot->op.tokens == 1) {
+    return;
+  }
+  uint32_t row_words = w->run->kv_heads * words;
+  for (uint32_t row = mgl_load_l2_word(&slot->plan->token_count); row < slot->op.tokens; row++) {
+    for (uint32_t unit = (slot->begin + strides - 1) / strides; unit * strides < slot->end;
+         unit++) {
+      uint32_t *out = (uint32_t *)slot->op.out + (size_t)row * row_words + unit * words;
+      for (uint32_t i = w->thread; i < words; i += MGL_CUDA_CONSUMERS) {
+        mgl_open_word((uint8_t *)(out + i), slot);
+      }
+    }
+  }
 }
 
 // Counts this chunk as done. True for the task that ends last: it has seen all the others' partial
@@ -809,11 +868,8 @@ static __device__ __forceinline__ bool mgl_attend_is_last(const mgl_attend *a) {
   mgl_sync_consumers();  // all wrote their part of the partial result, and read scratch
   if (a->w->thread == 0) {
     uint32_t *counter = a->merges + (size_t)a->item.merge * a->kv_heads + a->kv_head;
-    uint32_t before = mgl_count_acq_rel(counter);
-    *answer = before + 1 == a->item.chunks ? 1 : 0;
-    if (before + 1 == a->item.chunks) {
-      *counter = 0;  // the next to count does so after this task's trigger
-    }
+    // The last one leaves the counter at 0, for the next layer.
+    *answer = mgl_count_acq_rel(counter, a->item.chunks - 1) + 1 == a->item.chunks ? 1 : 0;
   }
   mgl_sync_consumers();
   return *answer != 0;
@@ -859,7 +915,9 @@ static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
   mgl_attend_cursor cursor;
   mgl_attend_norms norms;
   if (!mgl_attend_begin(&a, w)) {
-    (void)mgl_task_wait(w);
+    if (mgl_task_begin(w)) {
+      mgl_attend_open_rest(w);
+    }
     return;
   }
   mgl_attend_start(&a, &tile, &cursor);
@@ -867,9 +925,13 @@ static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
   if (!mgl_task_wait(w)) {
     return;
   }
-  for (;;) {
-    mgl_attend_prepare(&a, &norms);
+  for (bool began = false;; began = true) {
     mgl_attend_start_v(&a, cursor.page, &tile);
+    mgl_attend_note_item(&a);
+    mgl_attend_prepare(&a, &norms);
+    if (!began) {
+      mgl_task_began(w);
+    }
     mgl_sync_consumers();  // scratch has the rows of this iteration
     mgl_attend_state state;
     mgl_attend_tiles(&a, &tile, &cursor, &state);
@@ -879,6 +941,7 @@ static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
     mgl_sync_consumers();  // scratch has what the warps made
     mgl_attend_output(&a);
     if (!mgl_attend_next(&a)) {
+      mgl_attend_open_rest(w);
       return;
     }
     mgl_attend_start(&a, &tile, &cursor);

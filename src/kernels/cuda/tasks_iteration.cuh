@@ -25,6 +25,10 @@ static __device__ inline uint32_t mgl_min(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
+static __device__ inline uint32_t mgl_max(uint32_t a, uint32_t b) {
+  return a < b ? b : a;
+}
+
 // Sum of the lanes before; *total of all.
 template <typename number>
 static __device__ inline number mgl_warp_prefix(number value, uint32_t lane, number *total) {
@@ -37,9 +41,35 @@ static __device__ inline number mgl_warp_prefix(number value, uint32_t lane, num
   return sum - value;
 }
 
+// --- outputs that carry their readiness ----------------------------------------------------------
+
+static __device__ inline void mgl_store_quad(float *to, float4 v) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y),
+               "f"(v.z), "f"(v.w)
+               : "memory");
+}
+
+static __device__ inline void mgl_store_pair(float2 *to, float2 v) {
+  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(v.x), "f"(v.y)
+               : "memory");
+}
+
+static __device__ inline void mgl_open_quad(float *at) {
+  float open = __uint_as_float(MGL_CUDA_OPEN);
+  mgl_store_quad(at, make_float4(open, open, open, open));
+}
+
+// Floats [begin, end), both multiples of 4, by all consumers.
+static __device__ inline void mgl_open_floats(const mgl_worker *w, float *at, uint32_t begin,
+                                              uint32_t end) {
+  for (uint32_t i = begin + w->thread * 4; i < end; i += MGL_CUDA_CONSUMERS * 4) {
+    mgl_open_quad(at + i);
+  }
+}
+
 // --- embed ---------------------------------------------------------------------------------------
 
-static __device__ inline void mgl_write_embedding(float *to, uint4 v) {
+static __device__ inline void mgl_write_embedding(float *to, float *open, uint4 v) {
   float4 low, high;
   low.x = mgl_widen_bf16(v.x);
   low.y = __uint_as_float(v.x & 0xffff0000u);
@@ -49,11 +79,16 @@ static __device__ inline void mgl_write_embedding(float *to, uint4 v) {
   high.y = __uint_as_float(v.z & 0xffff0000u);
   high.z = mgl_widen_bf16(v.w);
   high.w = __uint_as_float(v.w & 0xffff0000u);
-  ((float4 *)to)[0] = low;
-  ((float4 *)to)[1] = high;
+  mgl_store_quad(to, low);
+  mgl_store_quad(to + 4, high);
+  if (open != nullptr) {
+    mgl_open_quad(open);
+    mgl_open_quad(open + 4);
+  }
 }
 
-// Rows [begin, end) of the iteration, 8 elements a thread at a time.
+// Rows [begin, end) of the iteration, 8 elements a thread at a time. (Elements are never
+// MGL_CUDA_OPEN: their low halves are zeros.)
 static __device__ inline void mgl_task_embed(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   const mgl_cuda_plan *plan = slot->plan;
@@ -61,7 +96,10 @@ static __device__ inline void mgl_task_embed(mgl_worker *w) {
   uint32_t pieces = slot->op.n / 8;
   uint32_t begin = slot->begin;
   uint32_t end = mgl_min(slot->end, mgl_read_word(&plan->token_count));
-  if (!mgl_task_wait(w)) {
+  float *to = (float *)((uint8_t *)slot->op.out + slot->copy_at);
+  float *open = (float *)((uint8_t *)slot->op.out + slot->open_at);
+  bool copies = mgl_has_copies(&slot->op);
+  if (!mgl_task_begin(w) || mgl_task_is_mute(w)) {
     return;
   }
   for (uint32_t first = begin; first < end; first += 32) {
@@ -71,12 +109,16 @@ static __device__ inline void mgl_task_embed(mgl_worker *w) {
     uint32_t count = mgl_min(end - first, 32);
     for (uint32_t i = 0; i < count; i++) {
       const uint4 *from = table + (size_t)__shfl_sync(0xffffffffu, token, (int)i) * pieces;
-      float *out = (float *)slot->op.out + (size_t)(first + i) * slot->op.n;
+      size_t at = (size_t)(first + i) * slot->op.n;
 #pragma unroll 2
       for (uint32_t piece = w->thread; piece < pieces; piece += MGL_CUDA_CONSUMERS) {
-        mgl_write_embedding(out + piece * 8, __ldg(from + piece));
+        mgl_write_embedding(to + at + piece * 8, copies ? open + at + piece * 8 : nullptr,
+                            __ldg(from + piece));
       }
     }
+  }
+  if (copies) {
+    mgl_open_floats(w, open, mgl_max(begin, end) * slot->op.n, slot->end * slot->op.n);
   }
 }
 
@@ -94,7 +136,8 @@ static __device__ inline float2 mgl_angle(const mgl_slot *slot, uint32_t i) {
 
 static __device__ inline void mgl_task_rope_angles(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
-  float2 *out = (float2 *)slot->op.out;
+  float2 *out = (float2 *)((uint8_t *)slot->op.out + slot->copy_at);
+  float *open = (float *)((uint8_t *)slot->op.out + slot->open_at);
   uint32_t end = mgl_min(slot->end, mgl_read_word(&slot->plan->token_count));
   uint32_t i = slot->begin * (MGL_HEAD_DIM / 2) + w->thread;
   end *= MGL_HEAD_DIM / 2;
@@ -102,15 +145,18 @@ static __device__ inline void mgl_task_rope_angles(mgl_worker *w) {
   if (i < end) {
     angle = mgl_angle(slot, i);
   }
-  if (!mgl_task_wait(w)) {  // the iteration before may still read `out`
+  if (!mgl_task_begin(w) || mgl_task_is_mute(w)) {  // (the iteration before may read `out`)
     return;
   }
   while (i < end) {
-    out[i] = angle;
+    mgl_store_pair(out + i, angle);
     i += MGL_CUDA_CONSUMERS;
     if (i < end) {
       angle = mgl_angle(slot, i);
     }
+  }
+  if (mgl_has_copies(&slot->op)) {
+    mgl_open_floats(w, open, slot->begin * MGL_HEAD_DIM, slot->end * MGL_HEAD_DIM);
   }
 }
 
@@ -396,7 +442,7 @@ static __device__ inline void mgl_task_next_plan(mgl_worker *w) {
   mgl_cuda_plan *plan = &run->plans[next & 1];
   mgl_planning *planning = (mgl_planning *)w->scratch;
   mgl_plan_limits limits = mgl_read_plan_limits(w);
-  if (!mgl_task_wait(w)) {
+  if (!mgl_task_begin(w)) {
     return;
   }
   mgl_sync_consumers();  // no warp is in the task before: scratch is free
@@ -1035,7 +1081,7 @@ static __device__ inline void mgl_task_sample(mgl_worker *w) {
       mgl_read_sequence(run, sequence_slot, next, &sampled);
     }
   }
-  if (!mgl_task_wait(w)) {
+  if (!mgl_task_begin(w)) {
     return;
   }
   if (row < end) {

@@ -22,9 +22,10 @@ enum {
   MGL_LINEAR_CHUNKS = 2,       // pieces of 32 elements along k that a warp has of a page
   MGL_LINEAR_STEPS = 4,        // k-steps, of 16 elements
   MGL_LINEAR_WARP_K = 64,      // elements
-  MGL_LINEAR_NORM_AT = 16384,  // in scratch, for one row tile: the norm's weights
-  MGL_LINEAR_NORM_MAX = 4096,  // elements of them
-  MGL_LINEAR_SUMS_AT = 32768,  // in scratch, behind the partial sums: sums of squares
+  MGL_LINEAR_SUMS_BYTES = MGL_CUDA_CONSUMER_WARPS * 32 * sizeof(float),  // sums of squares
+  MGL_LINEAR_NORM_AT = 16384 + MGL_LINEAR_SUMS_BYTES,  // in scratch, for one row tile: the norm's
+  MGL_LINEAR_NORM_MAX = 4096,                          // weights, of so many elements
+  MGL_LINEAR_POLL_ROWS = 2,    // of so many rows, all is polled that a warp begins with
 };
 
 static_assert(MGL_LINEAR_WARP_K * MGL_CUDA_CONSUMER_WARPS == MGL_CUDA_PAGE_K, "warps share a page");
@@ -41,8 +42,10 @@ struct mgl_linear_shape {
   static constexpr int WARP_FLOATS = BLOCKS * BLOCK_FLOATS;
   static constexpr int TOKEN_OUTPUTS = BLOCKS * MGL_CUDA_BLOCK_ROWS;
   static constexpr int OUTPUTS = TOKENS * TOKEN_OUTPUTS / MGL_CUDA_CONSUMERS;  // of a thread
-  static_assert(WARP_FLOATS * 4 * MGL_CUDA_CONSUMER_WARPS <=
-                    (TILES == 1 ? MGL_LINEAR_NORM_AT : MGL_LINEAR_SUMS_AT),
+  static constexpr int SUMS_AT =  // in scratch, behind the partial sums: sums of squares
+      WARP_FLOATS * 4 * MGL_CUDA_CONSUMER_WARPS;
+  static_assert(SUMS_AT + MGL_LINEAR_SUMS_BYTES <=
+                    (TILES == 1 ? (int)MGL_LINEAR_NORM_AT : (int)MGL_CUDA_SCRATCH_BYTES),
                 "partial sums of a batch");
   static_assert(TOKEN_OUTPUTS % 32 == 0, "a warp finishes outputs of one token at a time");
 };
@@ -57,10 +60,14 @@ struct mgl_linear {
   uint32_t norm_at;   // or a copy in scratch: address in shared memory; 0: none
   uint32_t kind;
   uint32_t k;
+  float inverse_k;
   uint32_t pages;  // along k
   uint32_t k_padded;
   uint32_t x_stride;
+  uint32_t zero;  // mgl_cuda_op.zero
   bool normed;
+  bool carried;         // x and the residual carry their readiness
+  uint64_t copy_at;     // of the residual
   uint32_t rows;        // tokens that the iteration brings
   uint32_t first_row;   // of this pass
   uint32_t block;       // first row block of the batch
@@ -196,6 +203,45 @@ static __device__ __forceinline__ void mgl_linear_ask(const mgl_worker *w, const
   }
 }
 
+// True if some word of that is not written yet.
+template <int PAGES>
+static __device__ __forceinline__ bool mgl_linear_is_open(const mgl_linear *l,
+                                                          const mgl_linear_raw<PAGES> *raw) {
+  bool open = false;
+#pragma unroll
+  for (int i = 0; i < PAGES * MGL_LINEAR_CHUNKS; i++) {
+    open = open || mgl_has_open(raw->v[i][0]) || (l->normed && mgl_has_open(raw->v[i][1]));
+  }
+  return open;
+}
+
+// Asks again until all of it is there. When the run stops it gives up, and the task is mute.
+template <int PAGES, bool FULL>
+static __device__ __forceinline__ void mgl_linear_await(const mgl_worker *w, const mgl_linear *l,
+                                                        uint32_t row, uint32_t first_page,
+                                                        mgl_linear_raw<PAGES> *raw) {
+  if (!l->carried) {
+    return;
+  }
+  while (__any_sync(0xffffffffu, mgl_linear_is_open<PAGES>(l, raw)) && w->block->stop == 0) {
+    mgl_linear_ask<PAGES, FULL>(w, l, row, first_page, raw);
+  }
+}
+
+// With many rows, asking for all of them again and again would fill the L2's queues: until the
+// first piece of each lane's row is there, only that is asked for.
+static __device__ __forceinline__ void mgl_linear_await_first(const mgl_worker *w,
+                                                              const mgl_linear *l, uint32_t row) {
+  if (!l->carried || l->rows <= MGL_LINEAR_POLL_ROWS) {
+    return;
+  }
+  uint32_t first = mgl_linear_first(w, 0);
+  bool there = row < l->rows && first < l->k;
+  const uint8_t *x = mgl_linear_x(l, there ? row : 0, there ? first : 0);
+  while (__any_sync(0xffffffffu, there && mgl_has_open(mgl_load_l2(x))) && w->block->stop == 0) {
+  }
+}
+
 template <int PAGES, bool FULL>
 static __device__ __forceinline__ void mgl_linear_convert(const mgl_worker *w, const mgl_linear *l,
                                                           uint32_t first_page,
@@ -231,22 +277,22 @@ static __device__ __forceinline__ void mgl_linear_load(const mgl_worker *w, cons
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
     mgl_linear_raw<PAGES> raw;
-    mgl_linear_ask<PAGES, FULL>(w, l, l->first_row + w->lane / 4 + tile * 8, first_page, &raw);
+    uint32_t row = l->first_row + w->lane / 4 + tile * 8;
+    mgl_linear_ask<PAGES, FULL>(w, l, row, first_page, &raw);
+    mgl_linear_await<PAGES, FULL>(w, l, row, first_page, &raw);
     mgl_linear_convert<PAGES, FULL>(w, l, first_page, &raw, x->x[tile], &squares[tile]);
   }
 }
 
 // --- products ------------------------------------------------------------------------------------
 
-// Until loads have arrived in registers. An arrival at an mbarrier can overtake loads from shared
+// 0 once loads have arrived in registers. An arrival at an mbarrier can overtake loads from shared
 // memory that were issued before it, and then the loader's copy, which is another proxy's write,
-// the loads (seen as wrong bits in a few launches of thousands). A test of the values makes the
-// warp wait; what it then does, once in 2^32, is nothing that matters.
-static __device__ __forceinline__ void mgl_await_loads(const uint4 loaded[MGL_LINEAR_STEPS]) {
-  uint32_t mixed = loaded[0].x ^ loaded[1].x ^ loaded[2].x ^ loaded[3].x;
-  if (mixed == 0x9e3779b9u) {
-    asm volatile("nanosleep.u32 1;" ::: "memory");
-  }
+// the loads (seen as wrong bits in a few launches of thousands). An address that depends on what
+// was loaded makes the arrival wait.
+static __device__ __forceinline__ uint32_t mgl_loads_arrived(const uint4 loaded[MGL_LINEAR_STEPS],
+                                                             uint32_t zero) {
+  return (loaded[0].x ^ loaded[1].x ^ loaded[2].x ^ loaded[3].x) & zero;
 }
 
 // This warp's weights of the next page of the ring, a k-step's operand each. Once they are in
@@ -256,7 +302,7 @@ static __device__ __forceinline__ void mgl_linear_weights(mgl_worker *w, const m
                                                           uint32_t page_bytes,
                                                           uint4 weights[MGL_LINEAR_STEPS]) {
   uint32_t at = l->page_at + w->page * MGL_CUDA_PAGE_BYTES;
-  mgl_mbarrier_wait(&w->block->page_full[w->page], w->page_parity);
+  mgl_page_wait(w);
 #pragma unroll
   for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
     if (FULL) {
@@ -266,10 +312,11 @@ static __device__ __forceinline__ void mgl_linear_weights(mgl_worker *w, const m
       weights[step] = mgl_load_shared_if(at + step * 512, in_page < page_bytes);
     }
   }
-  mgl_await_loads(weights);
+  uint32_t released = mgl_shared_address(&w->block->page_free[w->page]);
+  released += mgl_loads_arrived(weights, l->zero);
   __syncwarp();
   if (w->lane == 0) {
-    mgl_mbarrier_arrive(&w->block->page_free[w->page]);
+    mgl_mbarrier_arrive_at(released);
   }
   w->page++;
   if (w->page == w->page_count) {
@@ -327,6 +374,7 @@ static __device__ __forceinline__ uint32_t mgl_linear_feature(const mgl_worker *
 // An output that a thread finishes in a batch.
 struct mgl_linear_output {
   bool there;
+  bool opens;  // a place without a value in this run, of which the other copy becomes open
   uint32_t column;
   uint32_t place;  // in each warp's partial sums
   size_t at;       // in the op's output
@@ -339,7 +387,8 @@ static __device__ __forceinline__ void mgl_linear_outputs(
     const mgl_worker *w, const mgl_linear *l, mgl_linear_output outputs[shape::OUTPUTS]) {
   const uint32_t n = l->op->n;
   const uint32_t columns = mgl_block_columns(l->kind);
-  const float *addends = l->kind == MGL_OP_LINEAR_ADD ? l->op->residual : nullptr;
+  const uint8_t *addends =
+      l->kind == MGL_OP_LINEAR_ADD ? (const uint8_t *)l->op->residual + l->copy_at : nullptr;
 #pragma unroll
   for (int i = 0; i < shape::OUTPUTS; i++) {
     mgl_linear_output *o = &outputs[i];
@@ -350,11 +399,12 @@ static __device__ __forceinline__ void mgl_linear_outputs(
     o->column = (l->block + block) * columns + in_block;
     o->place = block * shape::BLOCK_FLOATS + token * MGL_CUDA_BLOCK_ROWS + in_block;
     o->at = (size_t)(l->first_row + token) * n + o->column;
-    o->there =
-        l->first_row + token < l->rows && block < l->blocks && in_block < columns && o->column < n;
+    bool place = block < l->blocks && in_block < columns && o->column < n;
+    o->there = place && l->first_row + token < l->rows;
+    o->opens = place && !o->there && l->first_row + token < l->op->tokens;
     o->addend = 0;
     if (o->there && addends != nullptr) {
-      o->addend = __ldcg(addends + o->at);
+      o->addend = mgl_load_l2_float(addends + o->at * sizeof(float));
     } else if (o->there && l->op->bias != nullptr) {
       o->addend = __ldg(l->op->bias + o->column);
     }
@@ -373,20 +423,32 @@ static __device__ __forceinline__ float mgl_linear_total(const mgl_worker *w, ui
   return total;
 }
 
-// 1 / sqrt(mean(x^2) + eps) of a token, or 1.
+// 1 / sqrt(mean(x^2) + eps) of a token, or 1. sums_at: where the shape has its sums of squares.
+template <int sums_at>
 static __device__ __forceinline__ float mgl_linear_factor(const mgl_worker *w, const mgl_linear *l,
                                                           uint32_t token) {
   if (!l->normed) {
     return 1;
   }
-  const float *squares = (const float *)(w->scratch + MGL_LINEAR_SUMS_AT) + token;
+  const float *squares = (const float *)(w->scratch + sums_at) + token;
   float sum = 0;
 #pragma unroll
   for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
     sum += squares[warp * 32];
   }
-  return rsqrtf(
-      __fmaf_rn(sum, 1.0f / (float)l->k, l->op->eps));  // within 2 units in the last place
+  return rsqrtf(__fmaf_rn(sum, l->inverse_k, l->op->eps));  // within 2 units in the last place
+}
+
+// A residual, or another addend; a residual that was not there when it was first asked for.
+static __device__ __forceinline__ float mgl_linear_addend(const mgl_worker *w, const mgl_linear *l,
+                                                          size_t element, float addend) {
+  if (l->carried && l->kind == MGL_OP_LINEAR_ADD) {
+    const uint8_t *at = (const uint8_t *)l->op->residual + l->copy_at + element * sizeof(float);
+    while (mgl_is_open(__float_as_uint(addend)) && w->block->stop == 0) {
+      addend = mgl_load_l2_float(at);
+    }
+  }
+  return addend;
 }
 
 // gate / (1 + exp(-gate)) * up, within a few units in the last place: it is rounded to bf16.
@@ -394,26 +456,61 @@ static __device__ __forceinline__ float mgl_silu_mul(float gate, float up) {
   return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
+// Of gate_up: two neighbouring columns are a word of the output. All lanes of a warp.
+template <typename shape>
+static __device__ __forceinline__ void mgl_linear_write_gated(const mgl_worker *w,
+                                                              const mgl_linear *l,
+                                                              const mgl_linear_output *o, int i,
+                                                              bool mute) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  uint32_t bits = 0;
+  if (o->there) {
+    float factor = mgl_linear_factor<shape::SUMS_AT>(w, l, mgl_linear_token<shape>(w, i));
+    float gate = mgl_linear_total<shape>(w, o->place) * factor;
+    float up = mgl_linear_total<shape>(w, o->place + MGL_CUDA_HALF_ROWS) * factor;
+    bits = mgl_round_bf16(mgl_silu_mul(gate, up));
+  }
+  uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
+  uint8_t *at = (uint8_t *)l->op->out + o->at * sizeof(uint16_t);
+  bool copies = mgl_has_copies(l->op);
+  if (o->column % 2 != 0) {
+    return;
+  }
+  if (o->there && !mute) {
+    mgl_write_word(at, bits | next << 16, slot, copies);
+  } else if (o->opens && copies) {
+    mgl_open_word(at, slot);
+  }
+}
+
 // Finishes and writes the outputs of a batch. best: of each of the thread's outputs, for logits.
 template <typename shape>
 static __device__ __forceinline__ void mgl_linear_finish(
     const mgl_worker *w, const mgl_linear *l, const mgl_linear_output outputs[shape::OUTPUTS],
     uint64_t best[shape::OUTPUTS]) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  uint8_t *out = (uint8_t *)l->op->out;
+  bool mute = mgl_task_is_mute(w);
+  bool copies = mgl_has_copies(l->op) && l->kind != MGL_OP_LOGITS;
 #pragma unroll
   for (int i = 0; i < shape::OUTPUTS; i++) {
     const mgl_linear_output *o = &outputs[i];
+    if (l->kind == MGL_OP_GATE_UP) {
+      mgl_linear_write_gated<shape>(w, l, o, i, mute);
+      continue;
+    }
+    if (o->opens && copies) {
+      mgl_open_word(out + o->at * sizeof(float), slot);
+    }
     if (!o->there) {
       continue;
     }
-    float factor = mgl_linear_factor(w, l, mgl_linear_token<shape>(w, i));
+    float factor = mgl_linear_factor<shape::SUMS_AT>(w, l, mgl_linear_token<shape>(w, i));
     float value = mgl_linear_total<shape>(w, o->place) * factor;
-    if (l->kind == MGL_OP_GATE_UP) {
-      float up = mgl_linear_total<shape>(w, o->place + MGL_CUDA_HALF_ROWS) * factor;
-      ((uint16_t *)l->op->out)[o->at] = mgl_round_bf16(mgl_silu_mul(value, up));
-      continue;
+    value += mgl_linear_addend(w, l, o->at, o->addend);
+    if (!mute) {
+      mgl_write_word(out + o->at * sizeof(float), __float_as_uint(value), slot, copies);
     }
-    value += o->addend;
-    ((float *)l->op->out)[o->at] = value;
     if (l->kind == MGL_OP_LOGITS) {
       uint64_t candidate = mgl_ordered_best(value, o->column);
       best[i] = candidate > best[i] ? candidate : best[i];
@@ -469,7 +566,7 @@ static __device__ __forceinline__ void mgl_linear_block(mgl_worker *w, const mgl
 template <int TILES>
 static __device__ __forceinline__ void mgl_linear_share_squares(const mgl_worker *w,
                                                                 const float squares[TILES]) {
-  float *to = (float *)(w->scratch + MGL_LINEAR_SUMS_AT) + w->warp * 32 + w->lane / 4;
+  float *to = (float *)(w->scratch + mgl_linear_shape<TILES>::SUMS_AT) + w->warp * 32 + w->lane / 4;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
     float sum = squares[tile];
@@ -481,29 +578,47 @@ static __device__ __forceinline__ void mgl_linear_share_squares(const mgl_worker
   }
 }
 
-// One batch of row blocks.
+// For one tile, x of a group is asked for while the group before is computed. Whether that goes on
+// from one batch to the next: a ring of few pages does not last for a trip to the L2, and where
+// pages are many its registers cost more.
+enum { MGL_LINEAR_ASKS_ON = MGL_KERNEL_PER_OP };
+
+// One batch of row blocks. begins, ends: the task's first and last one. raw: for one tile, the group
+// that was asked for.
 template <int TILES, bool PAGED, bool FULL>
 static __device__ __forceinline__ void mgl_linear_batch(
-    mgl_worker *w, const mgl_linear *l, uint64_t best[mgl_linear_shape<TILES>::OUTPUTS]) {
+    mgl_worker *w, const mgl_linear *l, bool begins, bool ends,
+    mgl_linear_raw<mgl_linear_shape<TILES>::PAGES> *raw,
+    uint64_t best[mgl_linear_shape<TILES>::OUTPUTS]) {
   using shape = mgl_linear_shape<TILES>;
   float squares[TILES] = {};
   mgl_linear_output outputs[shape::OUTPUTS];
   mgl_linear_group<TILES> x;
-  mgl_linear_raw<shape::PAGES> raw;  // of the next group: for one tile asked for ahead
-  if (TILES == 1) {
-    mgl_linear_ask<shape::PAGES, FULL>(w, l, l->first_row + w->lane / 4, 0, &raw);
+  uint32_t row = l->first_row + w->lane / 4;
+  if (begins) {
+    mgl_linear_await_first(w, l, row);
+  }
+  if (TILES == 1 && (begins || !MGL_LINEAR_ASKS_ON)) {
+    mgl_linear_ask<shape::PAGES, FULL>(w, l, row, 0, raw);
   }
   mgl_linear_outputs<shape>(w, l, outputs);
 #pragma unroll 1
   for (uint32_t first = 0; first < l->pages; first += shape::PAGES) {
     if (TILES == 1) {
-      mgl_linear_convert<shape::PAGES, FULL>(w, l, first, &raw, x.x[0], squares);
-      if (first + shape::PAGES < l->pages) {
-        mgl_linear_ask<shape::PAGES, FULL>(w, l, l->first_row + w->lane / 4, first + shape::PAGES,
-                                           &raw);
+      mgl_linear_await<shape::PAGES, FULL>(w, l, row, first, raw);
+      if (begins && first == 0) {
+        mgl_task_began(w);
+      }
+      mgl_linear_convert<shape::PAGES, FULL>(w, l, first, raw, x.x[0], squares);
+      bool more = first + shape::PAGES < l->pages;
+      if (more || (MGL_LINEAR_ASKS_ON && !ends)) {
+        mgl_linear_ask<shape::PAGES, FULL>(w, l, row, more ? first + shape::PAGES : 0, raw);
       }
     } else {
       mgl_linear_load<TILES, FULL>(w, l, first, &x, squares);
+      if (begins && first == 0) {
+        mgl_task_began(w);
+      }
     }
 #pragma unroll 1
     for (uint32_t block = 0; block < l->blocks; block++) {
@@ -538,14 +653,17 @@ static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear 
 #pragma unroll 1
   for (uint32_t pass = 0; pass < l->op->passes; pass++) {
     uint64_t best[shape::OUTPUTS] = {};
+    mgl_linear_raw<shape::PAGES> raw;
     l->first_row = pass * shape::TOKENS;
 #pragma unroll 1
     for (l->block = begin; l->block < end; l->block += shape::BLOCKS) {
       l->blocks = end - l->block < shape::BLOCKS ? end - l->block : shape::BLOCKS;
-      if (l->block > begin || pass > 0) {
+      bool begins = l->block == begin && pass == 0;
+      if (!begins) {
         mgl_sync_consumers();  // the batch before has been read
       }
-      mgl_linear_batch<TILES, PAGED, FULL>(w, l, best);
+      bool ends = l->block + l->blocks == end;
+      mgl_linear_batch<TILES, PAGED, FULL>(w, l, begins, ends, &raw, best);
     }
     if (l->kind == MGL_OP_LOGITS) {
       mgl_linear_best<shape>(w, l, best);
@@ -559,28 +677,42 @@ static __device__ __forceinline__ uint32_t mgl_linear_rows(const mgl_slot *slot)
                                                : &slot->plan->token_count);
 }
 
+// What all shapes begin with. may_carry: the shape can wait for words of x.
+static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, const mgl_slot *slot,
+                                                       bool may_carry, mgl_linear *l) {
+  l->op = &slot->op;
+  l->plan = slot->plan;
+  l->weights = slot->op.weights;
+  l->carried = MGL_CARRIES && may_carry && (slot->op.flags & MGL_CUDA_CARRIED) != 0;
+  l->copy_at = slot->copy_at;
+  l->x = (const uint8_t *)slot->op.x + slot->copy_at;
+  l->kind = slot->op.kind;
+  l->k = slot->op.k;
+  l->inverse_k = __fdividef(1.0f, (float)slot->op.k);  // no call, which would cost registers
+  l->norm = slot->op.norm;
+  l->norm_at = 0;
+  l->pages = mgl_pages_of_block(slot->op.k_padded);
+  l->page_at = mgl_shared_address(w->pages) + w->warp * (MGL_LINEAR_STEPS * 512) + w->lane * 16;
+  l->partial_at = 0;
+  l->k_padded = slot->op.k_padded;
+  l->x_stride = slot->op.x_stride;
+  l->zero = slot->op.zero;
+  l->normed = (slot->op.flags & MGL_CUDA_X_NORMED) != 0;
+  l->rows = mgl_linear_rows(slot);
+  l->first_row = 0;
+}
+
 // Row blocks [begin, end) of the slot, for all rows of the iteration, in one of the shapes. PAGED:
 // the weights come through smem pages; else the loader did not see the task (it is JIT). FULL: k is
-// a whole number of pages.
-template <int TILES, bool PAGED, bool FULL>
+// a whole number of pages. NORMED: whether x goes through a norm; -1: the op says it.
+template <int TILES, bool PAGED, bool FULL, int NORMED = -1>
 static __device__ __forceinline__ void mgl_task_linear(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
-  l.op = &slot->op;
-  l.plan = slot->plan;
-  l.weights = slot->op.weights;
-  l.x = (const uint8_t *)slot->op.x;
-  l.kind = slot->op.kind;
-  l.k = slot->op.k;
-  l.norm = slot->op.norm;
-  l.pages = mgl_pages_of_block(slot->op.k_padded);
-  l.page_at = mgl_shared_address(w->pages) + w->warp * (MGL_LINEAR_STEPS * 512) + w->lane * 16;
+  mgl_linear_init(w, slot, TILES <= MGL_CUDA_CARRIED_TOKENS / 8, &l);
+  l.normed = NORMED < 0 ? l.normed : NORMED != 0;
   l.partial_at = w->warp * mgl_linear_shape<TILES>::WARP_FLOATS +
                  w->lane % 4 * 2 * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
-  l.k_padded = slot->op.k_padded;
-  l.x_stride = slot->op.x_stride;
-  l.normed = (slot->op.flags & MGL_CUDA_X_NORMED) != 0;
-  l.rows = mgl_linear_rows(slot);
   mgl_linear_fetch_norm(w, &l);
   if (mgl_task_wait(w)) {
     mgl_linear_run<TILES, PAGED, FULL>(w, &l, slot->begin, slot->end);

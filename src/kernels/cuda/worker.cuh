@@ -14,7 +14,12 @@
 
 #include "kernels/cuda/device_run.h"
 
+#ifndef MGL_KERNEL_PER_OP
+#define MGL_KERNEL_PER_OP 0  // 1: not the megakernel, but a kernel for every op (op_kernels.cu)
+#endif
+
 enum {
+  MGL_CARRIES = !MGL_KERNEL_PER_OP,  // activations may carry their readiness
   MGL_BARRIER_CONSUMERS = 1,  // among consumers
   MGL_CUDA_SLOTS = 2,         // tasks that the controller has handed over and that are not stored
   MGL_MBARRIER_TRIES = 1 << 24,  // many seconds
@@ -28,7 +33,11 @@ struct __align__(16) mgl_slot {
   uint32_t trigger_event;
   mgl_word *trigger;  // its counter, where only workers that poll it wait; NULL: more is to be done
   uint32_t graph;
-  uint32_t paged;  // 1: its weights come through smem pages; 0: they are read from memory
+  uint32_t paged;    // 1: its weights come through smem pages; 0: they are read from memory
+  uint32_t ordinal;  // where paged: tasks of this block's list that were let go, with this one
+  uint32_t mute;     // 1: an injected fault: what it computes is not written
+  uint64_t copy_at;  // of this run's copy of activations, in bytes from the first
+  uint64_t open_at;  // of the other copy
   uint64_t iteration, run;
   const mgl_cuda_plan *plan;  // of the iteration
 };
@@ -38,16 +47,24 @@ struct mgl_block {
   mgl_slot slots[MGL_CUDA_SLOTS];
   // mbarriers; phase n of a slot's belongs to the n-th task in it.
   uint64_t announced[MGL_CUDA_SLOTS];  // by the controller: the slot is filled
-  uint64_t go[MGL_CUDA_SLOTS];         // by the controller: the task may run
+  uint64_t go[MGL_CUDA_SLOTS];         // by the controller: the task may run, or ask for its inputs
+  uint64_t began[MGL_CUDA_SLOTS];      // by a consumer: it has inputs
   uint64_t done[MGL_CUDA_SLOTS];       // by every consumer warp: its outputs are written
   uint64_t stored[MGL_CUDA_SLOTS];     // by the storer: the slot may be filled again
   uint64_t page_full[MGL_CUDA_MAX_PAGES];
   uint64_t page_free[MGL_CUDA_MAX_PAGES];
-  volatile uint32_t activated;  // tasks of this block that were let go: the loader's bound reads it
+  uint32_t __align__(16) notes[16];  // the running task's own, as scratch is
+  volatile uint32_t
+      activated;              // tasks of this block's list that were let go: they take their pages
+  volatile uint32_t arrived;  // and that have inputs: the loader's bound reads it
   uint32_t page_count;
   uint32_t debug;  // 1: delays or an injected fault; so that others need not look into memory
-  uint32_t spans[MGL_CUDA_TRACE_ROLES];  // recorded so far, each by its role
-  volatile uint32_t stop;                // the run is over or has failed: whoever waits gives up
+  volatile uint32_t stop;  // the run is over or has failed: whoever waits gives up
+  // With MGL_TRACE, of the task in a slot, by the first consumer: the clock when it had inputs, and
+  // for how long it has waited for weights.
+  uint32_t began_clock[MGL_CUDA_SLOTS];
+  uint32_t handed_clock[MGL_CUDA_SLOTS];  // by the controller: when it began to wait
+  uint32_t starved[MGL_CUDA_SLOTS];
 };
 
 static_assert(sizeof(mgl_block) <= MGL_CUDA_BLOCK_BYTES, "scratch begins behind it");
@@ -67,6 +84,15 @@ static __device__ __forceinline__ uint64_t mgl_global_ns() {
   return now;
 }
 
+// For the trace: the low half of the multiprocessor's clock, or nothing at all without MGL_TRACE.
+static __device__ __forceinline__ uint32_t mgl_trace_clock() {
+  uint32_t now = 0;
+  if (MGL_TRACE) {
+    asm volatile("mov.u32 %0, %clock;" : "=r"(now));
+  }
+  return now;
+}
+
 static __device__ __forceinline__ uint32_t mgl_shared_address(const void *pointer) {
   return (uint32_t)__cvta_generic_to_shared(pointer);
 }
@@ -79,26 +105,34 @@ static __device__ __forceinline__ void mgl_mbarrier_init(uint64_t *barrier, uint
                : "memory");
 }
 
+// (Functions that end in _at take addresses in shared memory, which fit into one register.)
+static __device__ __forceinline__ void mgl_mbarrier_arrive_at(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 static __device__ __forceinline__ void mgl_mbarrier_arrive(uint64_t *barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(mgl_shared_address(barrier))
-               : "memory");
+  mgl_mbarrier_arrive_at(mgl_shared_address(barrier));
 }
 
 // True if the phase of that parity has ended.
-static __device__ __forceinline__ bool mgl_mbarrier_test(uint64_t *barrier, uint32_t parity) {
+static __device__ __forceinline__ bool mgl_mbarrier_test_at(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
       "{\n.reg .pred p;\n"
       "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
       "selp.u32 %0, 1, 0, p;\n}"
       : "=r"(done)
-      : "r"(mgl_shared_address(barrier)), "r"(parity)
+      : "r"(barrier), "r"(parity)
       : "memory");
   return done != 0;
 }
 
+static __device__ __forceinline__ bool mgl_mbarrier_test(uint64_t *barrier, uint32_t parity) {
+  return mgl_mbarrier_test_at(mgl_shared_address(barrier), parity);
+}
+
 // The same; the hardware suspends the thread for a while first.
-static __device__ __forceinline__ bool mgl_mbarrier_try(uint64_t *barrier, uint32_t parity) {
+static __device__ __forceinline__ bool mgl_mbarrier_try_at(uint32_t barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
   uint32_t done;
   asm volatile(
@@ -106,22 +140,30 @@ static __device__ __forceinline__ bool mgl_mbarrier_try(uint64_t *barrier, uint3
       "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
       "selp.u32 %0, 1, 0, p;\n}"
       : "=r"(done)
-      : "r"(mgl_shared_address(barrier)), "r"(parity)
+      : "r"(barrier), "r"(parity)
       : "memory");
   return done != 0;
 #else
-  return mgl_mbarrier_test(barrier, parity);
+  return mgl_mbarrier_test_at(barrier, parity);
 #endif
+}
+
+static __device__ __forceinline__ bool mgl_mbarrier_try(uint64_t *barrier, uint32_t parity) {
+  return mgl_mbarrier_try_at(mgl_shared_address(barrier), parity);
 }
 
 // Waits for the end of the phase of that parity; only where it is sure to come.
 // Where that is a mistake, the launch ends with an error instead of a hang.
-static __device__ __forceinline__ void mgl_mbarrier_wait(uint64_t *barrier, uint32_t parity) {
-  for (uint32_t tries = 0; !mgl_mbarrier_try(barrier, parity); tries++) {
+static __device__ __forceinline__ void mgl_mbarrier_wait_at(uint32_t barrier, uint32_t parity) {
+  for (uint32_t tries = 0; !mgl_mbarrier_try_at(barrier, parity); tries++) {
     if (tries == MGL_MBARRIER_TRIES) {
       __trap();
     }
   }
+}
+
+static __device__ __forceinline__ void mgl_mbarrier_wait(uint64_t *barrier, uint32_t parity) {
+  mgl_mbarrier_wait_at(mgl_shared_address(barrier), parity);
 }
 
 // The same, or until the run stops. All threads that wait for one phase get the same answer: `stop`
@@ -152,15 +194,13 @@ struct mgl_worker {
   uint32_t page;         // of the ring: the next one to consume
   uint32_t page_parity;  // phase of its page_full
   uint32_t page_count;
-  uint64_t began_ns;  // with MGL_TRACE: when the task was let go
 };
 
 static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker *w) {
   return &w->block->slots[w->slot];
 }
 
-// With a kernel for every op (op_kernels.cu): until the kernels before have ended, and what they
-// wrote may be read.
+// With a kernel for every op: until the kernels before have ended, and what they wrote may be read.
 static __device__ __forceinline__ void mgl_await_kernels_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -170,17 +210,101 @@ static __device__ __forceinline__ void mgl_await_kernels_before() {
 // Until the task may run: what the tasks before it wrote may be read afterwards. Every consumer
 // thread calls it once per task. False: the run has failed; the task returns at once.
 static __device__ __forceinline__ bool mgl_task_wait(mgl_worker *w) {
-#if MGL_KERNEL_PER_OP
-  mgl_await_kernels_before();
-  w->block->activated = 1;
-  bool goes = true;
-#else
-  bool goes = mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity);
-#endif
-#if MGL_TRACE
-  w->began_ns = mgl_global_ns();
-#endif
-  return goes;
+  if (MGL_KERNEL_PER_OP) {
+    mgl_await_kernels_before();
+    return true;
+  }
+  return mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity);
+}
+
+// The task has (some of) its inputs. Every consumer thread calls it once per task that may run.
+static __device__ __forceinline__ void mgl_task_began(mgl_worker *w) {
+  if (w->thread == 0) {
+    const mgl_slot *slot = mgl_task_slot(w);
+    if (MGL_TRACE) {
+      w->block->began_clock[w->slot] = mgl_trace_clock();
+      w->block->starved[w->slot] = 0;
+    }
+    if (slot->paged != 0) {
+      w->block->arrived = slot->ordinal;
+    }
+    mgl_mbarrier_arrive(&w->block->began[w->slot]);
+  }
+}
+
+// For a task that waits for its event only.
+static __device__ __forceinline__ bool mgl_task_begin(mgl_worker *w) {
+  if (!mgl_task_wait(w)) {
+    return false;
+  }
+  mgl_task_began(w);
+  return true;
+}
+
+// True if what the task has computed must not be seen: some of it may come from inputs that were
+// given up, or it is a fault to be. (Who gives up has seen `stop`, and so does who meets it at a
+// barrier afterwards.)
+static __device__ __forceinline__ bool mgl_task_is_mute(const mgl_worker *w) {
+  return w->block->stop != 0 || mgl_task_slot(w)->mute != 0;
+}
+
+// --- activations that carry their readiness ------------------------------------------------------
+
+// Whether an op's output has two copies.
+static __device__ __forceinline__ bool mgl_has_copies(const mgl_cuda_op *op) {
+  return MGL_CARRIES && op->copy_bytes != 0;
+}
+
+static __device__ __forceinline__ bool mgl_is_open(uint32_t word) {
+  return word == MGL_CUDA_OPEN;
+}
+
+static __device__ __forceinline__ bool mgl_has_open(uint4 v) {
+  return max(max(v.x, v.y), max(v.z, v.w)) == MGL_CUDA_OPEN;
+}
+
+// A word for other SMs to see as soon as it can be seen.
+static __device__ __forceinline__ void mgl_store_l2_word(uint8_t *at, uint32_t word) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
+}
+
+// A word of an output; where outputs have copies, also the same word of the other copy, which
+// becomes open.
+static __device__ __forceinline__ void mgl_write_word(uint8_t *at, uint32_t word,
+                                                      const mgl_slot *slot, bool copies) {
+  if (!copies) {
+    *(uint32_t *)at = word;
+    return;
+  }
+  word = mgl_is_open(word) ? 0x7fffffffu : word;  // a NaN, but not that one
+  mgl_store_l2_word(at + slot->copy_at, word);
+  mgl_store_l2_word(at + slot->open_at, MGL_CUDA_OPEN);
+}
+
+// The same for a word that has no value in this run: only the other copy's.
+static __device__ __forceinline__ void mgl_open_word(uint8_t *at, const mgl_slot *slot) {
+  mgl_store_l2_word(at + slot->open_at, MGL_CUDA_OPEN);
+}
+
+// Until a page of the ring is there; full: the address of its mbarrier.
+static __device__ __forceinline__ void mgl_page_wait_at(const mgl_worker *w, uint32_t full,
+                                                        uint32_t parity) {
+  if (MGL_TRACE) {
+    if (mgl_mbarrier_test_at(full, parity)) {
+      return;
+    }
+    uint32_t from = mgl_trace_clock();
+    mgl_mbarrier_wait_at(full, parity);
+    if (w->thread == 0) {
+      w->block->starved[w->slot] += mgl_trace_clock() - from;
+    }
+    return;
+  }
+  mgl_mbarrier_wait_at(full, parity);
+}
+
+static __device__ __forceinline__ void mgl_page_wait(const mgl_worker *w) {
+  mgl_page_wait_at(w, mgl_shared_address(&w->block->page_full[w->page]), w->page_parity);
 }
 
 // --- warps and numbers ---------------------------------------------------------------------------
@@ -233,32 +357,39 @@ static __device__ __forceinline__ void mgl_mma(float d[4], const uint32_t a[4], 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// 16 bytes that another SM may have written in this launch: through the L2, never the L1.
+// 16 bytes that another SM may have written in this launch, or writes now: through the L2, never
+// the L1.
 static __device__ __forceinline__ uint4 mgl_load_l2(const void *address) {
   uint4 v;
-  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(address)
                : "memory");
   return v;
 }
 
-// The same, zeros where `there` is false: predicated, not branched around, so that many of them are
-// on their way at once.
-static __device__ __forceinline__ uint4 mgl_load_l2_if(const void *address, bool there) {
-  uint4 v;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "setp.ne.u32 p, %5, 0;\n"
-      "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
-      "@p ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(address), "r"((uint32_t)there)
-      : "memory");
+// 8 and 4 bytes of the same.
+static __device__ __forceinline__ uint2 mgl_load_l2_pair(const void *address) {
+  uint2 v;
+  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(address)
+               : "memory");
   return v;
 }
 
-// The same for what nobody writes while the kernel runs.
+static __device__ __forceinline__ uint32_t mgl_load_l2_word(const void *address) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
+  return v;
+}
+
+static __device__ __forceinline__ float mgl_load_l2_float(const void *address) {
+  return __uint_as_float(mgl_load_l2_word(address));
+}
+
+// 16 bytes that nobody writes while the kernel runs, zeros where `there` is false: predicated, not
+// branched around, so that many of them are on their way at once.
 static __device__ __forceinline__ uint4 mgl_load_constant_if(const void *address, bool there) {
   uint4 v;
   asm volatile(

@@ -91,6 +91,14 @@ static void add_chunk(feeding *f, uint32_t sequence, uint32_t position, uint32_t
                         });
 }
 
+static uint32_t first_largest(const float *row) {
+  uint32_t best = 0;
+  for (uint32_t i = 1; i < VOCAB; i++) {
+    best = row[i] > row[best] ? i : best;
+  }
+  return best;
+}
+
 // Runs the observed sequence (and others beside it); stores its logits of every position.
 static void run_way(const mgl_config *config, way w, float *out) {
   mgl_error err = {0};
@@ -139,10 +147,13 @@ static void run_way(const mgl_config *config, way w, float *out) {
     for (uint32_t s = w.others / 2 + 1; s <= w.others; s++) {
       add_chunk(f, s, other_position, 1, MGL_LOGITS_NONE);
     }
-    const float *logits = NULL;
+    mgl_logits logits = {0};
     assert_int_equal(mgl_runner_run(runner, w.mode, f->plan, &logits, &err), MGL_OK);
-    memcpy(out + (size_t)position * VOCAB, logits + (size_t)first_row * VOCAB,
+    memcpy(out + (size_t)position * VOCAB, logits.rows + (size_t)first_row * VOCAB,
            (size_t)count * VOCAB * sizeof *out);
+    for (uint32_t row = 0; row < f->plan->logit_row_count; row++) {
+      assert_int_equal(logits.best[row], first_largest(logits.rows + (size_t)row * VOCAB));
+    }
     position += count;
     other_position += other_position + 1 < TOKENS ? 1 : 0;
   }

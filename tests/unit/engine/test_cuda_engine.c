@@ -208,7 +208,8 @@ static void steps_and_runs_mix(void **state) {
   close_bed(&b);
 }
 
-static bool always(void) {
+static bool always(void *context) {
+  (void)context;
   return true;
 }
 

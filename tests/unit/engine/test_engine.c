@@ -171,6 +171,159 @@ static void cancelled_requests_free_their_pages(void **state) {
   mgl_runner_destroy(runner);
 }
 
+static void ignore(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+  (void)context;
+  (void)request;
+  (void)token;
+  (void)reason;
+}
+
+static mgl_engine *make_engine(mgl_runner *runner, bool prefix_cache) {
+  mgl_engine *engine = NULL;
+  mgl_error err = {0};
+  mgl_engine_options options = {.prefix_cache = prefix_cache};
+  assert_int_equal(mgl_engine_create(runner, &options, &engine, &err), MGL_OK);
+  return engine;
+}
+
+// A greedy request that nothing stops.
+static uint32_t submit_prompt(mgl_engine *engine, const int32_t *prompt, size_t count,
+                              uint32_t new_tokens, const char *salt) {
+  mgl_request request = {.prompt = prompt,
+                         .prompt_count = count,
+                         .max_new_tokens = new_tokens,
+                         .sampling = {.top_p = 1},
+                         .salt = salt,
+                         .salt_bytes = salt == NULL ? 0 : strlen(salt)};
+  uint32_t number = 0;
+  mgl_error err = {0};
+  if (mgl_engine_submit(engine, &request, &number, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  return number;
+}
+
+// A million requests come and go, among some that stay and run: what is allocated follows those
+// that are there, and neither submission nor cancellation looks through the others.
+static void a_million_cancelled_requests_leave_nothing(void **state) {
+  (void)state;
+  mgl_error err = {0};
+#if defined(MGL_TEST_SANITIZED)
+  const uint32_t rounds = 100, each = 100;
+#else
+  const uint32_t rounds = 100, each = 10000;
+#endif
+  mgl_runner *runner = make_runner(4, 0);
+  mgl_engine *engine = make_engine(runner, true);
+  const int32_t prompt[20] = {1, 2, 3};
+  uint32_t *numbers = mgl_alloc(each * sizeof *numbers);
+  int64_t live = 0;
+  assert_non_null(numbers);
+  for (uint32_t round = 0; round < rounds; round++) {
+    uint32_t stays = submit_prompt(engine, prompt, 20, 3, NULL);
+    for (uint32_t i = 0; i < each; i++) {
+      numbers[i] = submit_prompt(engine, prompt, 1 + i % 20, 1 + i % 7, NULL);
+    }
+    assert_int_equal(mgl_engine_step(engine, ignore, NULL, NULL, &err), MGL_OK);
+    for (uint32_t i = 0; i < each; i++) {
+      mgl_engine_cancel(engine, numbers[i * 7919ull % each]);  // in no order
+    }
+    assert_true(mgl_engine_knows(engine, stays));
+    assert_int_equal(mgl_engine_run(engine, ignore, NULL, NULL, &err), MGL_OK);
+    assert_false(mgl_engine_knows(engine, stays));
+    mgl_engine_statistics s;
+    mgl_engine_get_statistics(engine, &s);
+    assert_int_equal(s.running + s.waiting + s.pages_used, 0);
+    live = round == 0 ? mgl_alloc_live() : live;
+    assert_int_equal(mgl_alloc_live(), live);
+  }
+  mgl_free(numbers);
+  mgl_engine_destroy(engine);
+  mgl_runner_destroy(runner);
+}
+
+static void paused_requests_go_on_where_they_were(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  static results alone, r;
+  const int32_t prompt[20] = {5, 6, 7};
+  mgl_runner *runner = make_runner(2, 0);
+  for (int round = 0; round < 2; round++) {
+    mgl_engine *engine = make_engine(runner, round == 1);
+    results *to = round == 0 ? &alone : &r;
+    memset(to, 0, sizeof *to);
+    for (int i = 0; i < 3; i++) {
+      submit_prompt(engine, prompt, 20 - (size_t)i, 10, NULL);
+    }
+    for (int step = 0; mgl_engine_has_work(engine); step++) {
+      if (round == 1 && step == 4) {  // one that runs, and one that waits
+        mgl_engine_pause(engine, 0);
+        mgl_engine_pause(engine, 2);
+        mgl_engine_pause(engine, 77);
+      }
+      assert_int_equal(mgl_engine_step(engine, collect, to, NULL, &err), MGL_OK);
+      if (round == 1 && step == 4) {  // pages and place are free at once
+        mgl_engine_statistics s;
+        mgl_engine_get_statistics(engine, &s);
+        assert_int_equal(s.running, 1);
+        assert_int_equal(s.waiting, 0);
+        assert_int_equal(s.pages_used, 2);
+      }
+    }
+    if (round == 1) {
+      assert_int_equal(r.counts[0], 4);
+      assert_int_equal(r.counts[2], 0);
+      mgl_engine_resume(engine, 2);
+      mgl_engine_resume(engine, 0);
+      mgl_engine_resume(engine, 0);
+      mgl_engine_resume(engine, 1);  // has ended
+      run_all(engine, to);
+    }
+    mgl_engine_destroy(engine);
+  }
+  assert_memory_equal(&alone, &r, sizeof r);
+  mgl_runner_destroy(runner);
+}
+
+// Full pages of a prompt are computed once, under one salt.
+static void prompts_share_pages_under_one_salt(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  static const struct {
+    const char *salt;
+    uint64_t hits;
+  } cases[] = {{NULL, 0}, {NULL, 48}, {"a", 0}, {"b", 0}, {"a", 48}, {NULL, 48}};
+  int32_t prompt[64];
+  mgl_runner *runner = make_runner(2, 0);
+  mgl_engine *engine = make_engine(runner, true);
+  mgl_engine_statistics s = {0};
+  for (int i = 0; i < 64; i++) {
+    prompt[i] = i;
+  }
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    uint64_t hits = s.prefix_hit_tokens, computed = s.prompt_tokens;
+    submit_prompt(engine, prompt, 64, 2, cases[i].salt);
+    assert_int_equal(mgl_engine_run(engine, ignore, NULL, NULL, &err), MGL_OK);
+    mgl_engine_get_statistics(engine, &s);
+    assert_int_equal(s.prefix_hit_tokens - hits, cases[i].hits);  // the last page is computed
+    assert_int_equal(s.prompt_tokens - computed, 64 - cases[i].hits);
+  }
+  assert_int_equal(s.prefix_lookup_tokens, 6 * 64);
+  assert_int_equal(s.decode_tokens, 6);
+  char salt[MGL_MAX_SALT_BYTES + 1] = {0};
+  mgl_request request = {.prompt = prompt,
+                         .prompt_count = 1,
+                         .max_new_tokens = 1,
+                         .sampling = {.top_p = 1},
+                         .salt = salt,
+                         .salt_bytes = sizeof salt};
+  uint32_t number = 0;
+  assert_int_equal(mgl_engine_submit(engine, &request, &number, &err), MGL_ERR_LIMIT);
+  assert_non_null(strstr(err.text, "at most 256 bytes, found 257"));
+  mgl_engine_destroy(engine);
+  mgl_runner_destroy(runner);
+}
+
 // A model that computes NaN, in both modes: an error that names the request, and no token.
 static void logits_that_are_not_finite_end_the_run(void **state) {
   (void)state;
@@ -265,7 +418,10 @@ static void bad_runner_options_are_refused(void **state) {
   } bad[] = {
       {{.sequences = 1, .sequence_tokens = CONTEXT + 1}, "context is 128"},
       {{.sequences = 0, .sequence_tokens = 8}, "found 0"},
-      {{.sequences = 65, .sequence_tokens = 8}, "found 65"},
+      {{.sequences = 1025, .sequence_tokens = 8}, "1 to 1024 at once, found 1025"},
+      {{.sequences = 1, .sequence_tokens = 8, .page_tokens = 24}, "128 or 256, found 24"},
+      {{.sequences = 1, .sequence_tokens = 8, .page_tokens = 8}, "found 8"},
+      {{.sequences = 1, .sequence_tokens = 8, .page_tokens = 512}, "found 512"},
       {{.sequences = 1, .sequence_tokens = 0}, "0 tokens"},
       {{.sequences = 1, .sequence_tokens = 8, .iteration_tokens = 65}, "found 65"},
       {{.sequences = 1, .sequence_tokens = 8, .threads = 1000000000}, "found 1000000000"},
@@ -345,6 +501,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_batch_gives_what_each_request_gives_alone),
       cmocka_unit_test(cancelled_requests_free_their_pages),
+      cmocka_unit_test(a_million_cancelled_requests_leave_nothing),
+      cmocka_unit_test(paused_requests_go_on_where_they_were),
+      cmocka_unit_test(prompts_share_pages_under_one_salt),
       cmocka_unit_test(logits_that_are_not_finite_end_the_run),
       cmocka_unit_test(bad_requests_are_refused),
       cmocka_unit_test(bad_runner_options_are_refused),

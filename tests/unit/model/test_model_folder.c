@@ -327,6 +327,46 @@ static mgl_status open_and_chat(const char *path, mgl_error *err) {
   return status;
 }
 
+static void test_wanted_text(void **state) {
+  (void)state;
+  temp_folder folder;
+  mgl_model_folder opened;
+  mgl_text out = {0};
+  mgl_error err = {0};
+  const mgl_chat_message messages[] = {
+      {"user", "one"}, {"assistant", "two\xff"}, {"user", "three"}};
+  create_full_folder(&folder);
+  temp_folder_write_text(&folder, "chat_template.jinja",
+                         "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}");
+  open_folder(&folder, MGL_WANT_TEXT, &opened);
+  assert_non_null(opened.tokenizer);
+  assert_null(opened.no_chat_template);
+  assert_null(opened.checkpoint);
+  assert_int_equal(mgl_model_folder_chat_messages(&opened, messages, 3, &out, &err), MGL_OK);
+  assert_string_equal(out.data, "user:one;assistant:two\xef\xbf\xbd;user:three;");
+  mgl_text_free(&out);
+  assert_int_equal(mgl_model_folder_chat_messages(&opened, messages, 0, &out, &err), MGL_ERR_LIMIT);
+  mgl_model_folder_close(&opened);
+  // A template that cannot be parsed is told when it is used.
+  temp_folder_write_text(&folder, "chat_template.jinja", "{% nonsense %}");
+  open_folder(&folder, MGL_WANT_TEXT, &opened);
+  assert_non_null(opened.tokenizer);
+  assert_null(opened.chat_template);
+  assert_int_equal(mgl_model_folder_chat_messages(&opened, messages, 3, &out, &err),
+                   MGL_ERR_UNSUPPORTED);
+  assert_non_null(strstr(err.text, "nonsense"));
+  mgl_model_folder_close(&opened);
+  // Without a tokenizer there is no text; a damaged one is an error.
+  remove_file(&folder, "tokenizer.json");
+  open_folder(&folder, MGL_WANT_TEXT, &opened);
+  assert_null(opened.tokenizer);
+  assert_null(opened.chat_template);
+  mgl_model_folder_close(&opened);
+  temp_folder_write_text(&folder, "tokenizer.json", "{");
+  assert_open_fails(folder.path, MGL_WANT_TEXT, "tokenizer.json");
+  temp_folder_remove(&folder);
+}
+
 // Makes the Nth operation of one kind fail, for N = 1, 2, ... until there is no Nth operation.
 static uint64_t fail_each(const char *path, void (*fail_nth)(uint64_t n), uint64_t (*count)(void)) {
   int64_t live = mgl_alloc_live();
@@ -378,6 +418,7 @@ int main(void) {
       cmocka_unit_test(test_bad_files),
       cmocka_unit_test(test_vocabulary_too_large),
       cmocka_unit_test(test_where_the_template_is),
+      cmocka_unit_test(test_wanted_text),
       cmocka_unit_test(test_injected_failures),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,6 +33,7 @@ typedef struct job {
   uint64_t iteration;
   atomic_uint faults;
   atomic_uint tasks;
+  atomic_uint asked;                 // for weights
   char heard[MGL_ERROR_TEXT_BYTES];  // by on_fault
 } job;
 
@@ -63,6 +64,18 @@ static int next_plan(void *context, uint64_t iteration) {
     nap(j->plan_ns);
   }
   return iteration < j->iterations ? j->graph : -1;
+}
+
+// 6000 bytes for every task.
+static size_t weights(void *context, const mgl_task_graph *graph, const mgl_task *task, size_t from,
+                      const void **out) {
+  static const unsigned char bytes[6000];
+  job *j = context;
+  (void)graph;
+  (void)task;
+  j->asked++;
+  *out = bytes + from;
+  return sizeof bytes - from;
 }
 
 static const char *op_name(void *context, const mgl_task_graph *graph, uint32_t op) {
@@ -221,7 +234,8 @@ static void idle_threads_use_no_processor(void **state) {
   close_rig(&r);
 }
 
-// Workers wait for one long task: those that have nothing to do sleep.
+// Workers wait for one long task: those that have nothing to do sleep, once they have fetched what
+// they will need.
 static void waiting_workers_sleep(void **state) {
   (void)state;
   static const small_task wait[] = {{'a', R, 0, 0}, {'a', 0, END, 1}, {0}};
@@ -229,12 +243,15 @@ static void waiting_workers_sleep(void **state) {
   rig r;
   mgl_error err = {0};
   mgl_cpu_mega_options options = mgl_cpu_mega_defaults();
+  options.weights = weights;
   small_graph_init(&r.graph, 2, wait, 2, one);
   open_rig(&r, &j, 2, &options);
   uint64_t cpu = process_cpu_ns();
   assert_int_equal(mgl_cpu_mega_run(r.mega, &err), MGL_OK);
   cpu = process_cpu_ns() - cpu;
   assert_true(cpu < 1250000000);  // four tasks of 0.3 s at most, not twice that
+  // Each wait asks a few times until 512 KiB have been fetched; with a processor for each worker.
+  assert_true(mgl_team_crowded(r.team) ? j.asked == 0 : j.asked >= 100);
   close_rig(&r);
 }
 

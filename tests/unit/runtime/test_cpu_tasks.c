@@ -365,6 +365,102 @@ static void a_worker_norms_rows_once(void **state) {
   model_destroy(&m);
 }
 
+// --- weights -------------------------------------------------------------------------------------
+
+// Rows of a weight that a tile reads, and how many of their bytes have been told.
+typedef struct told_rows {
+  const unsigned char *start;
+  size_t bytes, told;
+} told_rows;
+
+static void expect_rows(const mgl_cpu_program *p, uint32_t weight, uint32_t begin, uint32_t end,
+                        told_rows *rows) {
+  const mgl_tensor *w = &p->graph->tensors[weight];
+  size_t row = w->dims[1].number * mgl_dtype_bytes(w->dtype);
+  rows->start = (const unsigned char *)mgl_cpu_program_tensor(p, weight) + begin * row;
+  rows->bytes = (end - begin) * row;
+}
+
+// By definition: the rows of the tile's columns, of each weight.
+static uint32_t expect_tile(const mgl_cpu_program *p, const mgl_op *op, uint32_t begin,
+                            uint32_t end, told_rows rows[3]) {
+  uint32_t offset = 0;
+  switch (op->kind) {
+    case MGL_OP_LINEAR: expect_rows(p, op->inputs[1], begin, end, rows); return 1;
+    case MGL_OP_LINEAR_ADD: expect_rows(p, op->inputs[2], begin, end, rows); return 1;
+    case MGL_OP_LOGITS: expect_rows(p, op->inputs[3], begin, end, rows); return 1;
+    case MGL_OP_GATE_UP:
+      expect_rows(p, op->inputs[2], begin, end, rows);
+      expect_rows(p, op->inputs[3], begin, end, rows + 1);
+      return 2;
+    case MGL_OP_QKV_PROJ:
+      for (uint32_t i = 0; i < 3; i++) {
+        uint32_t features = p->graph->tensors[op->inputs[2 + i]].dims[0].number;
+        uint32_t first = begin > offset ? begin : offset;
+        uint32_t last = end < offset + features ? end : offset + features;
+        if (first < last) {
+          expect_rows(p, op->inputs[2 + i], first - offset, last - offset, rows + i);
+        }
+        offset += features;
+      }
+      return 3;
+    default: return 0;
+  }
+}
+
+// Asks as the runtime does, a few bytes at a time.
+static void check_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_t begin, uint32_t end) {
+  told_rows rows[3] = {0};
+  uint32_t count = expect_tile(p, &p->graph->ops[op_idx], begin, end, rows);
+  uint32_t at = 0;
+  size_t from = 0;
+  const void *piece = NULL;
+  for (size_t bytes; (bytes = mgl_cpu_task_weights(p, op_idx, begin, end, from, &piece)) > 0;) {
+    size_t taken = 1 + random_below(bytes < 4000 ? (uint32_t)bytes : 4000);
+    for (uint32_t i = 0; i < count && piece != rows[at].start + rows[at].told; i++) {
+      at = (at + 1) % count;
+    }
+    assert_true(at < count && piece == rows[at].start + rows[at].told);
+    assert_true(bytes <= rows[at].bytes - rows[at].told);
+    rows[at].told += taken;
+    from += taken;
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    assert_int_equal(rows[i].told, rows[i].bytes);
+  }
+}
+
+static void the_weights_of_a_tile_are_told_once(void **state) {
+  (void)state;
+  static const uint32_t tokens[] = {1, 64};
+  mgl_error err = {0};
+  uint32_t with_weights = 0;
+  for (int family = 0; family < MGL_FAMILY_COUNT; family++) {
+    model m;
+    model_create(&m, build((mgl_family)family, MGL_DTYPE_BF16), mgl_simd_detected());
+    for (uint32_t i = 0; i < 4; i++) {
+      const mgl_graph *graph = i < 2 ? m.fused : m.canonical;
+      mgl_task_graph tasks = make_task_graph(graph, tokens[i % 2]);
+      mgl_cpu_program *p = NULL;
+      mgl_cpu_program_options options = {.simd = mgl_simd_detected(), .task_graph = &tasks};
+      check(mgl_cpu_program_create(graph, m.memory, &options, &p, &err), &err);
+      for (uint32_t op = 0; op < graph->op_count; op++) {
+        uint32_t units = mgl_tile_units(graph, &graph->ops[op], tokens[i % 2], p->strides);
+        uint32_t begin = random_below(units);
+        const void *piece = NULL;
+        check_weights(p, op, 0, units);
+        check_weights(p, op, begin, begin + 1 + random_below(units - begin));
+        assert_int_equal(mgl_cpu_task_weights(p, op, begin, begin, 0, &piece), 0);
+        with_weights += mgl_cpu_task_weights(p, op, 0, units, 0, &piece) > 0 ? 1 : 0;
+      }
+      mgl_cpu_program_destroy(p);
+      free(tasks.activation_offsets);
+    }
+    model_destroy(&m);
+  }
+  assert_true(with_weights > 0);
+}
+
 // --- memory --------------------------------------------------------------------------------------
 
 static void every_failed_allocation_is_reported(void **state) {
@@ -481,6 +577,7 @@ int main(void) {
       cmocka_unit_test(canonical_tiles_have_the_bits_of_eager),
       cmocka_unit_test(tiles_of_mixed_weights_have_the_bits_of_eager),
       cmocka_unit_test(a_worker_norms_rows_once),
+      cmocka_unit_test(the_weights_of_a_tile_are_told_once),
       cmocka_unit_test(every_failed_allocation_is_reported),
       cmocka_unit_test(foreign_tensors_are_refused),
       cmocka_unit_test(what_is_for_the_gpu_is_refused),

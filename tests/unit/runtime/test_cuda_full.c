@@ -153,7 +153,8 @@ static void nothing_is_queued_in_vain(void **state) {
 
 static uint32_t asked;
 
-static bool stop_soon(void) {
+static bool stop_soon(void *context) {
+  (void)context;
   return ++asked > 3;
 }
 

@@ -1,19 +1,25 @@
-// Times of a job's iterations that only decode.
+// Launches that are timed: what speed and ablations share.
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
 #include "gpu/gpu_bench.h"
 
+// Of each request's tokens in their order; requests may be reported in any.
+typedef struct hashes {
+  uint64_t of[MGL_CUDA_MAX_SEQUENCES];
+} hashes;
+
 static void on_token(void *context, uint32_t request, int32_t token,
                      mgl_cuda_sequence_state state) {
-  gpu_measured *m = context;
+  uint64_t *hash = &((hashes *)context)->of[request];
   (void)state;
-  m->hash ^=
+  *hash ^=
       ((uint64_t)(uint32_t)token + request * UINT64_C(1000003) + 1) * UINT64_C(0x9E3779B97F4A7C15);
-  m->hash = m->hash << 1 | m->hash >> 63;
+  *hash = *hash << 1 | *hash >> 63;
 }
 
-static int compare(const void *a, const void *b) {
+static int compare_times(const void *a, const void *b) {
   uint64_t x = *(const uint64_t *)a;
   uint64_t y = *(const uint64_t *)b;
   return x < y ? -1 : x > y ? 1 : 0;
@@ -23,6 +29,7 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
                          const mgl_cuda_launch_options *launch) {
   mgl_error err = {0};
   gpu_measured m = {0};
+  hashes hash = {{0}};
   uint32_t capacity = load->generate + load->batch * load->prompt + 2;
   uint64_t *times = gpu_must_alloc(capacity, sizeof *times);
   int32_t *prompts = gpu_must_alloc((size_t)load->batch * load->prompt, sizeof *prompts);
@@ -39,13 +46,16 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
   mgl_cuda_generate job = {.requests = requests,
                            .request_count = load->batch,
                            .on_token = on_token,
-                           .context = &m,
+                           .context = &hash,
                            .prompts_first = true,
                            .cached_tokens = load->cached,
                            .launch = *launch,
                            .outcome = &outcome};
   gpu_must(mgl_cuda_program_generate(program, &job, &err), &err);
   m.iterations = outcome.iterations;
+  for (uint32_t i = 0; i < load->batch; i++) {  // as one request's, where there is one
+    m.hash = m.hash * UINT64_C(0x9E3779B97F4A7C15) ^ hash.of[i];
+  }
   // The last token of each prompt is sampled by the last prompt iteration.
   uint32_t decode = load->generate - 1 < m.iterations ? load->generate - 1 : 0;
   uint32_t first = m.iterations - decode;
@@ -54,7 +64,7 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
     for (uint32_t i = 0; i < decode; i++) {
       times[i] = times[first + i + 1] - times[first + i];
     }
-    qsort(times, decode, sizeof *times, compare);
+    qsort(times, decode, sizeof *times, compare_times);
     m.median_ms = (double)times[decode / 2] / 1e6;
     m.least_ms = (double)times[0] / 1e6;
   }
@@ -62,4 +72,29 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
   mgl_free(prompts);
   mgl_free(requests);
   return m;
+}
+
+void gpu_write_trace(mgl_cuda_program *program, const char *path) {
+  mgl_error err = {0};
+  mgl_text text = {0};
+  gpu_must(mgl_cuda_program_trace_json(program, &text, &err), &err);
+  FILE *file = fopen(path, "wb");
+  if (file == NULL || fwrite(text.data, 1, text.bytes, file) != text.bytes) {
+    printf("the trace cannot be written to %s\n", path);
+  }
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  mgl_text_free(&text);
+}
+
+static int compare_ms(const void *a, const void *b) {
+  double x = *(const double *)a;
+  double y = *(const double *)b;
+  return x < y ? -1 : x > y ? 1 : 0;
+}
+
+double gpu_median(double *values, uint32_t count) {
+  qsort(values, count, sizeof *values, compare_ms);
+  return values[count / 2];
 }

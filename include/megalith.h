@@ -1,0 +1,330 @@
+// megalith.h: run open-weight language models from C or C++.
+//
+// A *model* is an opened Hugging Face folder. An *engine* is a model made ready on one device:
+// weights, KV memory and the threads or the GPU that compute. A *request* is one prompt and what is
+// generated for it. An engine computes many requests at once, in one persistent kernel; what a
+// request gives does not depend on what else runs.
+//
+// The shortest program (examples/generate.c has it with its errors checked):
+//
+//   megalith_model_open(path, NULL, &model, &error);
+//   megalith_engine_create(model, NULL, &engine, &error);
+//   megalith_request_options ask = {.size = sizeof ask, .text = "Once upon a time"};
+//   megalith_engine_submit(engine, &ask, &request, &error);
+//   megalith_engine_run(engine, &error);
+//   puts(megalith_request_result(request)->text);
+//
+// STRUCTS. Structs that the caller fills begin with `size`, which must be sizeof the struct: so a
+// library that is newer than the header that a program was compiled with knows which fields the
+// program has. Set everything else to zero: a zero always means the default that its comment names,
+// and a NULL pointer to options means all defaults. Structs that the library hands out are its own
+// memory; they may grow at their end. Strings and arrays that a caller passes in are copied.
+//
+// ERRORS. Functions that can fail return a megalith_status and fill a megalith_error (which may be
+// NULL) with one message: what was expected, what was found, where. A failed function has no
+// effect and leaves its output NULL. A failure of one request ends that request only. Nothing is
+// printed, and no signal handler is installed. A NULL handle where one is needed is a bug of the
+// caller, except in the functions that release something.
+//
+// THREADS. An engine computes either on a thread of its own (`background`), from its creation to
+// its destruction, or on the thread that created it, whenever that calls megalith_engine_step or
+// _run; then that thread also destroys it, and is pinned to a core in between. Everything else may
+// be called from any thread at any time: submitting, cancelling, pausing, reading outputs and
+// statistics, releasing. New requests and cancellations take effect at the next iteration. Two
+// threads may not read the outputs of one request at the same time. A model may be used by many
+// threads and engines at once.
+//
+// CALLBACKS run on one of the engine's computing threads, one at a time, and the engine waits for
+// them. They may submit, cancel, pause, resume and release, but not step, run or destroy.
+//
+// MEMORY. All memory of an engine is planned and checked before any is taken. After that, only a
+// request's own arrays are allocated. Limits stand beside what they limit, as MEGALITH_MAX_...;
+// what exceeds one is refused with MEGALITH_ERROR_LIMIT, which names the limit and the value.
+//
+// Linux on x86-64 or aarch64. Link with `pkg-config --cflags --libs megalith`.
+#ifndef MEGALITH_H
+#define MEGALITH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MEGALITH_API __attribute__((visibility("default")))
+
+// Of this header; megalith_version() is that of the library. Before 1.0, a new minor version may
+// change the interface; the shared library's name changes with it.
+#define MEGALITH_VERSION_MAJOR 0
+#define MEGALITH_VERSION_MINOR 1
+#define MEGALITH_VERSION_PATCH 0
+
+enum {
+  MEGALITH_MAX_PROMPT_BYTES = 256 * 1024 * 1024,  // of one text prompt
+  MEGALITH_MAX_MESSAGES = 65536,                  // of one chat
+  MEGALITH_MAX_REQUESTS = 65536,       // of one engine that have not finished, all together
+  MEGALITH_MAX_SEQUENCES = 64,         // that one iteration computes
+  MEGALITH_MAX_THREADS = 1024,         // of an engine on the CPU
+  MEGALITH_MAX_STOP_TOKENS = 16,       // of a request, the model's own among them
+  MEGALITH_MAX_STOP_TEXTS = 16,        // of a request
+  MEGALITH_MAX_STOP_TEXT_BYTES = 256,  // of each
+  MEGALITH_ERROR_TEXT_BYTES = 1024,
+};
+
+typedef enum megalith_status {
+  MEGALITH_OK = 0,
+  MEGALITH_ERROR_ARGUMENT = 1,     // a value is out of its stated range
+  MEGALITH_ERROR_FORMAT = 2,       // a file's content contradicts its format
+  MEGALITH_ERROR_UNSUPPORTED = 3,  // well-formed, but nothing that Megalith can do
+  MEGALITH_ERROR_IO = 4,           // the system refused to open, read or map
+  MEGALITH_ERROR_MEMORY = 5,       // it would not fit, or an allocation failed
+  MEGALITH_ERROR_LIMIT = 6,        // a limit was exceeded
+  MEGALITH_ERROR_INTERNAL = 7,     // a fault of Megalith; the engine can only be destroyed
+} megalith_status;
+
+typedef struct megalith_error {
+  megalith_status status;
+  char text[MEGALITH_ERROR_TEXT_BYTES];  // one line, UTF-8, printable, always terminated
+} megalith_error;
+
+typedef struct megalith_model megalith_model;
+typedef struct megalith_engine megalith_engine;
+typedef struct megalith_request megalith_request;
+
+// "0.1.0", of the library that runs.
+MEGALITH_API const char *megalith_version(void);
+
+// --- models --------------------------------------------------------------------------------------
+
+typedef enum megalith_weights {
+  MEGALITH_WEIGHTS_MAPPED = 0,  // used in place in the safetensors files
+  MEGALITH_WEIGHTS_COPIED = 1,  // copied into huge pages; the files may go away afterwards
+  MEGALITH_WEIGHTS_DUMMY = 2,   // drawn from dummy_seed; needs no weights on disk (benchmarks)
+} megalith_weights;
+
+typedef struct megalith_model_options {
+  size_t size;               // sizeof(megalith_model_options)
+  megalith_weights weights;  // on a GPU, mapped and copied are the same
+  uint64_t dummy_seed;
+} megalith_model_options;
+
+// Opens a folder with config.json, safetensors files and, for prompts and outputs that are text,
+// tokenizer.json; reads the chat template if there is one. Weights go to a device when an engine is
+// created. A file that changes while it is in use is the caller's risk, as with any mapped file.
+MEGALITH_API megalith_status megalith_model_open(const char *path,
+                                                 const megalith_model_options *options,
+                                                 megalith_model **out, megalith_error *error);
+// Engines that still use the model keep it. NULL is fine.
+MEGALITH_API void megalith_model_close(megalith_model *model);
+
+typedef struct megalith_model_info {
+  const char *family;       // "qwen3", "llama", ...
+  uint32_t vocab_size;      // token ids are below this
+  uint32_t context_tokens;  // most tokens of a sequence, prompt and generated together
+  bool has_tokenizer;       // text in and out is possible
+  bool has_chat_template;   // messages are possible
+  // Parts of the model's generation_config.json that Megalith does not apply, with commas between
+  // them; "" if there are none.
+  const char *unapplied;
+} megalith_model_info;
+
+// Valid until the model is closed.
+MEGALITH_API const megalith_model_info *megalith_model_describe(const megalith_model *model);
+
+// The ids of a text of `bytes` bytes, as a text prompt would have them (with what the model wants
+// in front, such as a BOS). *count becomes their number, also when that exceeds `capacity`: then
+// only the first `capacity` are written. ids may be NULL if capacity is 0. Bytes that are not UTF-8
+// count as U+FFFD.
+MEGALITH_API megalith_status megalith_model_tokenize(const megalith_model *model, const char *text,
+                                                     size_t bytes, int32_t *ids, size_t capacity,
+                                                     size_t *count, megalith_error *error);
+// The text of ids, without special tokens, in the same way: *bytes becomes its size without the
+// terminating NUL, and as much as fits is written to text[0 .. capacity), always terminated if
+// capacity is not 0.
+MEGALITH_API megalith_status megalith_model_detokenize(const megalith_model *model,
+                                                       const int32_t *ids, size_t count, char *text,
+                                                       size_t capacity, size_t *bytes,
+                                                       megalith_error *error);
+
+// --- engines -------------------------------------------------------------------------------------
+
+typedef struct megalith_engine_options {
+  size_t size;         // sizeof(megalith_engine_options)
+  const char *device;  // "cpu"; "cuda" or "cuda:N"; "auto": the first GPU if it can run the model,
+                       // else the CPU. NULL: what MEGALITH_DEVICE says in the environment, or auto
+  uint32_t threads;    // on the CPU, to MEGALITH_MAX_THREADS; 0: one per core
+  uint32_t sequences;  // most requests that run together, to MEGALITH_MAX_SEQUENCES; 0: the most.
+                       // More than that may be submitted; they wait their turn
+  uint32_t context_tokens;  // most tokens of one request, prompt and generated together; 0: the
+                            // model's context, or as much of it as the KV memory holds
+  uint64_t kv_tokens;       // tokens that the KV memory of all requests holds; 0: by memory_share
+  double memory_share;  // of the memory that is free when the engine is created: as much of it as
+                        // weights, activations and KV memory may take together, above 0 to 1; never
+                        // more than `sequences` times `context_tokens` can use. 0: 0.9 of a GPU's,
+                        // 0.5 of the host's memory
+  uint32_t page_tokens;       // tokens of a KV page; 0: the measured default (16, the only one now)
+  uint32_t iteration_tokens;  // most tokens of one iteration, to 64; 0: the most
+  uint32_t chunk_tokens;  // most prompt tokens of one request in an iteration; 0: no limit of its
+                          // own. Smaller chunks make others wait less behind long prompts
+  bool background;        // compute on a thread of the engine's own (see THREADS)
+} megalith_engine_options;
+
+MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,
+                                                    const megalith_engine_options *options,
+                                                    megalith_engine **out, megalith_error *error);
+// Ends what runs at the present iteration. Requests that have not finished end as cancelled, and
+// all stay readable until they are released. NULL is fine.
+MEGALITH_API void megalith_engine_destroy(megalith_engine *engine);
+
+typedef struct megalith_engine_info {
+  const char *device;  // "cpu", or the GPU's name
+  uint32_t workers;    // threads, or multiprocessors, that compute
+  uint32_t sequences;
+  uint32_t context_tokens;
+  uint64_t kv_tokens;
+  uint32_t page_tokens;
+  const char *note;  // what a user should know, such as why a GPU that is there is not used; or ""
+} megalith_engine_info;
+
+// What the options came to. Valid until the engine is destroyed.
+MEGALITH_API const megalith_engine_info *megalith_engine_describe(const megalith_engine *engine);
+
+// Computes one iteration if there is anything to compute. Only without `background`, and only on
+// the thread that created the engine; so too the next one. An error means that the engine can only
+// be destroyed; all its requests have failed with that error.
+MEGALITH_API megalith_status megalith_engine_step(megalith_engine *engine, megalith_error *error);
+// Computes until every request has finished or is paused, those included that other threads and
+// callbacks submit meanwhile, or until megalith_engine_stop. Without leaving the kernel in between.
+MEGALITH_API megalith_status megalith_engine_run(megalith_engine *engine, megalith_error *error);
+// Makes the megalith_engine_run that is going on return after its iteration; without one, the next
+// one returns at once. Nothing is lost. Does nothing with `background`.
+MEGALITH_API void megalith_engine_stop(megalith_engine *engine);
+// Whether some request is neither finished nor paused.
+MEGALITH_API bool megalith_engine_has_work(const megalith_engine *engine);
+
+typedef struct megalith_statistics {
+  size_t size;  // sizeof(megalith_statistics), set by the caller
+  uint64_t iterations;
+  uint64_t prompt_tokens;         // computed
+  uint64_t generated_tokens;      // computed beyond the first of each request
+  uint64_t prefix_hit_tokens;     // of prompts, found in KV memory instead of computed
+  uint64_t prefix_lookup_tokens;  // of prompts that were looked up
+  uint64_t preemptions;  // times that a request gave its pages to older ones and began anew
+  uint64_t planning_ns;  // spent choosing what to compute; part of total_ns
+  uint64_t total_ns;     // spent in iterations
+  uint32_t pages, pages_used, pages_used_most;  // of KV memory
+  uint32_t running, waiting, paused;            // requests
+} megalith_statistics;
+
+// As of the latest iteration.
+MEGALITH_API megalith_status megalith_engine_get_statistics(const megalith_engine *engine,
+                                                            megalith_statistics *out,
+                                                            megalith_error *error);
+
+// --- requests ------------------------------------------------------------------------------------
+
+typedef struct megalith_sampling {
+  size_t size;         // sizeof(megalith_sampling)
+  double temperature;  // 0: always the likeliest token; to 100
+  uint32_t top_k;      // only the k likeliest tokens; 0: all
+  double top_p;        // only the likeliest tokens that together reach this probability; 0: all
+  uint64_t seed;       // the same seed, prompt and parameters give the same text
+} megalith_sampling;
+
+typedef struct megalith_message {
+  const char *role;     // "system", "user", "assistant", or what else the model's template knows
+  const char *content;  // UTF-8
+} megalith_message;
+
+typedef enum megalith_finish {
+  MEGALITH_FINISH_NONE = 0,       // more will come
+  MEGALITH_FINISH_STOP = 1,       // a stop token or a stop text
+  MEGALITH_FINISH_LENGTH = 2,     // max_new_tokens
+  MEGALITH_FINISH_CANCELLED = 3,  // by megalith_request_cancel, or the engine's end
+  MEGALITH_FINISH_FAILED = 4,     // megalith_result.error says why
+} megalith_finish;
+
+// What one token brings.
+typedef struct megalith_output {
+  int32_t token;           // -1: none (the request ended for another reason than a token)
+  megalith_finish finish;  // not NONE: this is the request's last output
+  const char *text;        // that became certain with this token, terminated; often "", since a
+                           // character may take several tokens, and what may be the beginning of a
+                           // stop text waits. Neither stop tokens nor stop texts appear in it
+  size_t text_bytes;
+} megalith_output;
+
+typedef void megalith_output_callback(void *context, megalith_request *request,
+                                      const megalith_output *output);
+
+typedef struct megalith_request_options {
+  size_t size;  // sizeof(megalith_request_options)
+  // The prompt, exactly one of three:
+  const char *text;       // UTF-8; what is not becomes U+FFFD
+  size_t text_bytes;      // 0: to its NUL
+  const int32_t *tokens;  // [token_count] ids
+  size_t token_count;
+  const megalith_message *messages;  // [message_count] put into the model's chat template
+  size_t message_count;
+  bool plain_special;  // special tokens that are written in `text` are text (untrusted input)
+
+  uint32_t max_new_tokens;  // 0: the model's default, else 256; as far as the context allows
+  const megalith_sampling *sampling;  // NULL: as the model's generation_config.json has it
+  const int32_t *stop_tokens;         // [stop_token_count] besides the model's own
+  uint32_t stop_token_count;
+  bool ignore_model_stops;        // the model's own stop tokens do not end this request
+  const char *const *stop_texts;  // [stop_text_count] that end the request where they are completed
+  uint32_t stop_text_count;
+
+  megalith_output_callback *on_output;  // called for every output in order; NULL: none
+  void *context;                        // of on_output
+} megalith_request_options;
+
+// Hands a request to the engine. Everything is checked here; the first tokens come with the next
+// iterations. out may be NULL: the request then releases itself when it has finished, and only
+// on_output sees it.
+MEGALITH_API megalith_status megalith_engine_submit(megalith_engine *engine,
+                                                    const megalith_request_options *options,
+                                                    megalith_request **out, megalith_error *error);
+
+// Ends a request with MEGALITH_FINISH_CANCELLED, unless it ends otherwise within the present
+// iteration. Its KV memory is free by the next one.
+MEGALITH_API void megalith_request_cancel(megalith_request *request);
+// A paused request keeps its tokens and gives its KV memory and its place to others; resumed, it
+// goes on with the same result as if it had never been paused.
+MEGALITH_API void megalith_request_pause(megalith_request *request);
+MEGALITH_API void megalith_request_resume(megalith_request *request);
+
+// The next output in order, NULL if there is none within timeout_ms (0: do not wait; negative: wait
+// for ever), or none any more. Valid until the next call for this request. Whoever computes on the
+// same thread must not wait. Outputs can be read this way with and without a callback.
+MEGALITH_API const megalith_output *megalith_request_next(megalith_request *request,
+                                                          int timeout_ms);
+// Waits until the request has finished; whether it has. The timeout is that of the function above.
+MEGALITH_API bool megalith_request_wait(megalith_request *request, int timeout_ms);
+
+typedef struct megalith_result {
+  megalith_finish finish;
+  const int32_t *tokens;  // [token_count] generated, with the stop token if one ended it
+  size_t token_count;
+  size_t prompt_token_count;
+  const char *text;  // all of it, terminated; "" without a tokenizer
+  size_t text_bytes;
+  const char *error;  // why it failed; else ""
+  megalith_status status;
+} megalith_result;
+
+// All of a request that has finished, NULL before. Valid until it is released.
+MEGALITH_API const megalith_result *megalith_request_result(megalith_request *request);
+
+// The request's handle is not used any more; if it has not finished, it is cancelled. Before or
+// after the engine is destroyed. NULL is fine.
+MEGALITH_API void megalith_request_release(megalith_request *request);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

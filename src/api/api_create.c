@@ -1,0 +1,290 @@
+// An engine's beginning and end, on the caller's thread or on one of its own.
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/api_parts.h"
+#include "base/alloc.h"
+#include "engine/device_choice.h"
+
+_Static_assert((int)MEGALITH_MAX_SEQUENCES == (int)MGL_MAX_ITERATION_TOKENS, "one limit");
+_Static_assert((int)MEGALITH_MAX_THREADS == (int)MGL_TEAM_MAX_THREADS, "one limit");
+
+enum { DEFAULT_NEW_TOKENS = 256 };
+
+// --- the runner ----------------------------------------------------------------------------------
+
+static mgl_status check_options(const megalith_engine_options *options, mgl_error *err) {
+  // Written so that a NaN fails.
+  if (!(options->memory_share >= 0 && options->memory_share <= 1)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "memory_share: expected 0 to 1, found %g",
+                         options->memory_share);
+  }
+  if (options->memory_share > 0 && options->kv_tokens > 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected one of memory_share and kv_tokens, found both");
+  }
+  if (options->page_tokens != 0 && options->page_tokens != MGL_PAGE_TOKENS) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "page_tokens: expected %d, found %u",
+                         MGL_PAGE_TOKENS, options->page_tokens);
+  }
+  return MGL_OK;
+}
+
+static mgl_status start_runner(megalith_engine *engine, const megalith_engine_options *options,
+                               bool on_gpu, mgl_error *err) {
+  const megalith_model *model = engine->model;
+  uint32_t tokens =
+      options->iteration_tokens == 0 ? MGL_MAX_ITERATION_TOKENS : options->iteration_tokens;
+  uint32_t context = model->folder.config.context_tokens;
+  mgl_cuda_options cuda = {.device = &engine->device};
+  mgl_runner_options runner = {
+      .threads = on_gpu ? 0 : options->threads,
+      .iteration_tokens = options->iteration_tokens,
+      .sequences = options->sequences == 0 ? tokens : options->sequences,
+      .sequence_tokens = options->context_tokens == 0 ? context : options->context_tokens,
+      .pool_tokens = options->kv_tokens,
+      .memory_share = options->memory_share,
+      .weights = model->source,
+      .seed = model->dummy_seed,
+      .cuda = on_gpu ? &cuda : NULL,
+  };
+  if (runner.pool_tokens == 0 && runner.memory_share == 0) {
+    runner.memory_share = MGL_USUAL_SHARE;
+  }
+  MGL_TRY(mgl_runner_create(&model->folder, &runner, &engine->runner, err));
+  const mgl_plan_limits *limits = mgl_runner_limits(engine->runner);
+  uint64_t kv_tokens = (uint64_t)mgl_runner_page_count(engine->runner) * limits->page_tokens;
+  if (options->context_tokens > kv_tokens) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "context_tokens: expected at most the %llu tokens of the KV memory, "
+                         "found %u",
+                         (unsigned long long)kv_tokens, options->context_tokens);
+  }
+  engine->info = (megalith_engine_info){
+      .device = on_gpu ? engine->device.name : "cpu",
+      .workers = mgl_runner_threads(engine->runner),
+      .sequences = limits->sequences,
+      .context_tokens =
+          runner.sequence_tokens < kv_tokens ? runner.sequence_tokens : (uint32_t)kv_tokens,
+      .kv_tokens = kv_tokens,
+      .page_tokens = limits->page_tokens,
+      .note = engine->note,
+  };
+  return MGL_OK;
+}
+
+static mgl_status start_on_gpu(megalith_engine *engine, const megalith_engine_options *options,
+                               uint32_t ordinal, mgl_error *err) {
+  MGL_TRY(mgl_cuda_device_open((int)ordinal, &engine->device, err));
+  mgl_status status = start_runner(engine, options, true, err);
+  if (status != MGL_OK) {
+    mgl_runner_destroy(engine->runner);
+    engine->runner = NULL;
+    mgl_cuda_device_close(&engine->device);
+    return status;
+  }
+  (void)snprintf(engine->note, sizeof engine->note, "%s", mgl_runner_note(engine->runner));
+  return MGL_OK;
+}
+
+static mgl_status start_on_device(megalith_engine *engine, const megalith_engine_options *options,
+                                  mgl_error *err) {
+  mgl_device_choice device;
+  mgl_error reason = {0};
+  MGL_TRY(options->device != NULL ? mgl_device_parse("device", options->device, &device, err)
+                                  : mgl_device_usual(&device, err));
+  if (device.kind == MGL_DEVICE_CUDA) {
+    return start_on_gpu(engine, options, device.ordinal, err);
+  }
+  if (device.kind == MGL_DEVICE_AUTO && mgl_device_exists()) {
+    mgl_status status = start_on_gpu(engine, options, 0, &reason);
+    if (status == MGL_OK) {
+      return MGL_OK;
+    }
+    if (!mgl_device_may_fall_back(status)) {
+      return mgl_error_set(err, status, "%s", reason.text);
+    }
+    (void)snprintf(engine->note, sizeof engine->note, "running on the CPU, not on the GPU: %s",
+                   reason.text);
+  }
+  return start_runner(engine, options, false, err);
+}
+
+// On the thread that will compute.
+static mgl_status start(megalith_engine *engine, const megalith_engine_options *options,
+                        mgl_error *err) {
+  uint32_t models = engine->model->folder.generation.max_new_tokens;
+  engine->default_new_tokens = models != 0 ? models : DEFAULT_NEW_TOKENS;
+  MGL_TRY(start_on_device(engine, options, err));
+  mgl_engine_options engine_options = {.mode = MGL_MODE_MEGA,
+                                       .chunk_tokens = options->chunk_tokens,
+                                       .before_plan = mgl_api_before_plan,
+                                       .should_stop = mgl_api_should_stop,
+                                       .context = engine};
+  MGL_TRY(mgl_runner_prepare(engine->runner, MGL_MODE_MEGA, err));
+  MGL_TRY(mgl_engine_create(engine->runner, &engine_options, &engine->engine, err));
+  mgl_api_before_plan(engine);  // for the statistics
+  return MGL_OK;
+}
+
+// On the same thread: ends all requests, and what start made.
+static void finish(megalith_engine *engine) {
+  if (engine->engine != NULL) {
+    mgl_api_end_all(engine, MEGALITH_FINISH_CANCELLED, NULL);
+  }
+  mgl_engine_destroy(engine->engine);
+  mgl_runner_destroy(engine->runner);
+  mgl_cuda_device_close(&engine->device);
+}
+
+// --- a thread of its own -------------------------------------------------------------------------
+
+// What creator and thread exchange until the engine is there.
+typedef struct birth {
+  megalith_engine *engine;
+  const megalith_engine_options *options;
+  bool done;  // under the hub's lock, with the condition below
+  pthread_cond_t changed;
+  mgl_status status;
+  mgl_error *err;
+} birth;
+
+static bool wait_for_work(megalith_engine *engine) {
+  hub *h = engine->hub;
+  (void)pthread_mutex_lock(&h->lock);
+  while (h->inbox == NULL && !h->quit) {
+    (void)pthread_cond_wait(&h->wake, &h->lock);
+  }
+  bool go_on = !h->quit;
+  (void)pthread_mutex_unlock(&h->lock);
+  return go_on;
+}
+
+static void *compute(void *argument) {
+  birth *b = argument;
+  megalith_engine *engine = b->engine;
+  hub *h = engine->hub;
+  mgl_status status = start(engine, b->options, b->err);
+  (void)pthread_mutex_lock(&h->lock);
+  b->status = status;
+  b->done = true;
+  (void)pthread_cond_signal(&b->changed);
+  (void)pthread_mutex_unlock(&h->lock);  // `b` is gone from here on
+  while (status == MGL_OK && wait_for_work(engine)) {
+    mgl_error ignored;  // every request has it, and so has every later submission
+    (void)mgl_api_drive(engine, &ignored);
+  }
+  finish(engine);
+  return NULL;
+}
+
+static mgl_status start_thread(megalith_engine *engine, const megalith_engine_options *options,
+                               mgl_error *err) {
+  hub *h = engine->hub;
+  birth b = {.engine = engine, .options = options, .status = MGL_OK, .err = err};
+  sigset_t all;
+  sigset_t before;
+  (void)pthread_cond_init(&b.changed, NULL);
+  // Signals are the business of the caller's threads.
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+  int code = pthread_create(&engine->thread, NULL, compute, &b);
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (code != 0) {
+    (void)pthread_cond_destroy(&b.changed);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "could not start the engine's thread: %s",
+                         strerror(code));
+  }
+  (void)pthread_mutex_lock(&h->lock);
+  while (!b.done) {
+    (void)pthread_cond_wait(&b.changed, &h->lock);
+  }
+  (void)pthread_mutex_unlock(&h->lock);
+  (void)pthread_cond_destroy(&b.changed);
+  if (b.status != MGL_OK) {
+    (void)pthread_join(engine->thread, NULL);
+    return b.status;
+  }
+  engine->background = true;
+  return MGL_OK;
+}
+
+// -------------------------------------------------------------------------------------------------
+
+static hub *create_hub(void) {
+  hub *h = mgl_alloc_zeroed(1, sizeof *h);
+  if (h != NULL) {
+    (void)pthread_mutex_init(&h->lock, NULL);
+    (void)pthread_cond_init(&h->wake, NULL);
+    h->references = 1;
+    h->inbox_end = &h->inbox;
+  }
+  return h;
+}
+
+static void release(megalith_engine *engine) {
+  mgl_free(engine->active);
+  megalith_model_close(engine->model);
+  mgl_api_drop_hub(engine->hub);
+  mgl_free(engine);
+}
+
+static mgl_status create(megalith_model *model, const megalith_engine_options *given,
+                         megalith_engine **out, mgl_error *err) {
+  megalith_engine_options options;
+  MGL_TRY(mgl_api_read_options(given, sizeof options, "megalith_engine_options", &options, err));
+  MGL_TRY(check_options(&options, err));
+  megalith_engine *engine = mgl_alloc_zeroed(1, sizeof *engine);
+  hub *h = create_hub();
+  if (engine == NULL || h == NULL) {
+    mgl_free(engine);
+    if (h != NULL) {
+      mgl_api_drop_hub(h);
+    }
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for an engine");
+  }
+  engine->model = model;
+  engine->hub = h;
+  mgl_api_keep_model(model);
+  mgl_status status = MGL_OK;
+  if (options.background) {
+    status = start_thread(engine, &options, err);
+  } else if ((status = start(engine, &options, err)) != MGL_OK) {
+    finish(engine);
+  }
+  if (status != MGL_OK) {
+    release(engine);
+    return status;
+  }
+  *out = engine;
+  return MGL_OK;
+}
+
+megalith_status megalith_engine_create(megalith_model *model,
+                                       const megalith_engine_options *options,
+                                       megalith_engine **out, megalith_error *error) {
+  mgl_error err = {0};
+  *out = NULL;
+  return mgl_api_report(create(model, options, out, &err), &err, error);
+}
+
+void megalith_engine_destroy(megalith_engine *engine) {
+  if (engine == NULL) {
+    return;
+  }
+  (void)pthread_mutex_lock(&engine->hub->lock);
+  engine->hub->quit = true;
+  (void)pthread_cond_signal(&engine->hub->wake);
+  (void)pthread_mutex_unlock(&engine->hub->lock);
+  if (engine->background) {
+    (void)pthread_join(engine->thread, NULL);
+  } else {
+    finish(engine);
+  }
+  release(engine);
+}
+
+const megalith_engine_info *megalith_engine_describe(const megalith_engine *engine) {
+  return &engine->info;
+}

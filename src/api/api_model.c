@@ -1,0 +1,194 @@
+#include <string.h>
+
+#include "api/api_parts.h"
+#include "base/alloc.h"
+
+_Static_assert((int)MEGALITH_OK == (int)MGL_OK, "one numbering");
+_Static_assert((int)MEGALITH_ERROR_ARGUMENT == (int)MGL_ERR_ARGUMENT, "one numbering");
+_Static_assert((int)MEGALITH_ERROR_FORMAT == (int)MGL_ERR_FORMAT, "one numbering");
+_Static_assert((int)MEGALITH_ERROR_UNSUPPORTED == (int)MGL_ERR_UNSUPPORTED, "one numbering");
+_Static_assert((int)MEGALITH_ERROR_IO == (int)MGL_ERR_IO, "one numbering");
+_Static_assert((int)MEGALITH_ERROR_MEMORY == (int)MGL_ERR_MEMORY, "one numbering");
+_Static_assert((int)MEGALITH_ERROR_LIMIT == (int)MGL_ERR_LIMIT, "one numbering");
+_Static_assert((int)MEGALITH_ERROR_INTERNAL == (int)MGL_ERR_INTERNAL, "one numbering");
+_Static_assert((int)MEGALITH_ERROR_TEXT_BYTES == (int)MGL_ERROR_TEXT_BYTES, "one size of texts");
+_Static_assert((int)MEGALITH_MAX_PROMPT_BYTES == (int)MGL_TOKENIZER_MAX_TEXT_BYTES, "one limit");
+_Static_assert((int)MEGALITH_MAX_MESSAGES == (int)MGL_MAX_CHAT_MESSAGES, "one limit");
+_Static_assert((int)MEGALITH_MAX_STOP_TOKENS == (int)MGL_MAX_EOS_IDS, "one limit");
+_Static_assert((int)MEGALITH_MAX_STOP_TEXTS == (int)MGL_MAX_STOP_TEXTS, "one limit");
+_Static_assert((int)MEGALITH_MAX_STOP_TEXT_BYTES == (int)MGL_MAX_STOP_TEXT_BYTES, "one limit");
+_Static_assert(MEGALITH_VERSION_MAJOR == MGL_VERSION_MAJOR &&
+                   MEGALITH_VERSION_MINOR == MGL_VERSION_MINOR &&
+                   MEGALITH_VERSION_PATCH == MGL_VERSION_PATCH,
+               "the public header has the version of CMakeLists.txt");
+
+// --- structs and errors of callers ---------------------------------------------------------------
+
+mgl_status mgl_api_read_options(const void *given, size_t known_bytes, const char *what, void *out,
+                                mgl_error *err) {
+  size_t bytes = 0;
+  memset(out, 0, known_bytes);
+  if (given == NULL) {
+    return MGL_OK;
+  }
+  memcpy(&bytes, given, sizeof bytes);
+  if (bytes < sizeof bytes || bytes > 16 * known_bytes) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected size to be sizeof(%s), found %zu",
+                         what, what, bytes);
+  }
+  for (size_t i = known_bytes; i < bytes; i++) {
+    if (((const unsigned char *)given)[i] != 0) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "%s: byte %zu is set, which libmegalith %s does not know; it knows %zu",
+                           what, i, MGL_VERSION, known_bytes);
+    }
+  }
+  memcpy(out, given, bytes < known_bytes ? bytes : known_bytes);
+  return MGL_OK;
+}
+
+megalith_status mgl_api_report(mgl_status status, const mgl_error *err, megalith_error *out) {
+  if (out != NULL) {
+    *out = (megalith_error){.status = (megalith_status)status};
+    if (status != MGL_OK && err != NULL) {
+      memcpy(out->text, err->text, sizeof out->text);
+    }
+  }
+  return (megalith_status)status;
+}
+
+const char *megalith_version(void) {
+  return MGL_VERSION;
+}
+
+// --- models --------------------------------------------------------------------------------------
+
+static void describe(megalith_model *model) {
+  const mgl_model_folder *folder = &model->folder;
+  model->info = (megalith_model_info){.family = mgl_family_name(folder->config.family),
+                                      .vocab_size = folder->config.vocab_size,
+                                      .context_tokens = folder->config.context_tokens,
+                                      .has_tokenizer = folder->tokenizer != NULL,
+                                      .has_chat_template = folder->chat_template != NULL,
+                                      .unapplied = folder->generation.unapplied};
+}
+
+static mgl_status open_model(const char *path, const megalith_model_options *given,
+                             megalith_model **out, mgl_error *err) {
+  static const mgl_weight_source sources[] = {
+      [MEGALITH_WEIGHTS_MAPPED] = MGL_WEIGHTS_MAPPED,
+      [MEGALITH_WEIGHTS_COPIED] = MGL_WEIGHTS_COPIED,
+      [MEGALITH_WEIGHTS_DUMMY] = MGL_WEIGHTS_DUMMY,
+  };
+  megalith_model_options options;
+  MGL_TRY(mgl_api_read_options(given, sizeof options, "megalith_model_options", &options, err));
+  if (path == NULL || path[0] == 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "model: expected a path, found none");
+  }
+  if ((size_t)options.weights >= sizeof sources / sizeof *sources) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "weights: expected 0 to 2, found %d",
+                         (int)options.weights);
+  }
+  megalith_model *model = mgl_alloc_zeroed(1, sizeof *model);
+  if (model == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a model");
+  }
+  atomic_init(&model->references, 1);
+  model->source = sources[options.weights];
+  model->dummy_seed = options.dummy_seed;
+  unsigned needs = MGL_WANT_TEXT;
+  needs |= model->source == MGL_WEIGHTS_DUMMY ? 0u : (unsigned)MGL_NEED_WEIGHTS;
+  mgl_status status = mgl_model_folder_open(path, needs, &model->folder, err);
+  if (status != MGL_OK) {
+    mgl_free(model);
+    return status;
+  }
+  describe(model);
+  *out = model;
+  return MGL_OK;
+}
+
+megalith_status megalith_model_open(const char *path, const megalith_model_options *options,
+                                    megalith_model **out, megalith_error *error) {
+  mgl_error err = {0};
+  *out = NULL;
+  return mgl_api_report(open_model(path, options, out, &err), &err, error);
+}
+
+void mgl_api_keep_model(megalith_model *model) {
+  // Relaxed: whoever keeps it holds a reference already.
+  atomic_fetch_add_explicit(&model->references, 1, memory_order_relaxed);
+}
+
+void megalith_model_close(megalith_model *model) {
+  // acq_rel: the last one sees all that others did with the model before they let go.
+  if (model != NULL &&
+      atomic_fetch_sub_explicit(&model->references, 1, memory_order_acq_rel) == 1) {
+    mgl_model_folder_close(&model->folder);
+    mgl_free(model);
+  }
+}
+
+const megalith_model_info *megalith_model_describe(const megalith_model *model) {
+  return &model->info;
+}
+
+// --- text and tokens -----------------------------------------------------------------------------
+
+static mgl_status need_tokenizer(const megalith_model *model, mgl_error *err) {
+  if (model->folder.tokenizer == NULL) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "text needs a tokenizer.json, and %s has none: use token ids",
+                         model->folder.path);
+  }
+  return MGL_OK;
+}
+
+megalith_status megalith_model_tokenize(const megalith_model *model, const char *text, size_t bytes,
+                                        int32_t *ids, size_t capacity, size_t *count,
+                                        megalith_error *error) {
+  mgl_error err = {0};
+  mgl_token_list list = {0};
+  *count = 0;
+  mgl_status status = need_tokenizer(model, &err);
+  if (status == MGL_OK) {
+    status = mgl_tokenizer_encode(model->folder.tokenizer, text, bytes,
+                                  (mgl_encode_options){.add_special = true}, &list, &err);
+  }
+  if (status == MGL_OK) {
+    *count = list.count;
+    size_t copied = list.count < capacity ? list.count : capacity;
+    if (copied > 0) {
+      memcpy(ids, list.ids, copied * sizeof *ids);
+    }
+  }
+  mgl_token_list_free(&list);
+  return mgl_api_report(status, &err, error);
+}
+
+megalith_status megalith_model_detokenize(const megalith_model *model, const int32_t *ids,
+                                          size_t count, char *text, size_t capacity, size_t *bytes,
+                                          megalith_error *error) {
+  mgl_error err = {0};
+  mgl_text all = {0};
+  *bytes = 0;
+  mgl_status status = need_tokenizer(model, &err);
+  if (status == MGL_OK) {
+    status = mgl_tokenizer_decode(model->folder.tokenizer, ids, count, true, &all, &err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_text_check(&all, &err);
+  }
+  if (status == MGL_OK) {
+    *bytes = all.bytes;
+  }
+  if (status == MGL_OK && capacity > 0) {
+    size_t copied = all.bytes < capacity - 1 ? all.bytes : capacity - 1;
+    if (copied > 0) {
+      memcpy(text, all.data, copied);
+    }
+    text[copied] = 0;
+  }
+  mgl_text_free(&all);
+  return mgl_api_report(status, &err, error);
+}

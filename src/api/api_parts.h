@@ -1,0 +1,136 @@
+// What the files of the public API share: the objects behind the handles of megalith.h.
+//
+// An engine and its requests share a hub, which lives until the last of them is gone: so a request
+// stays readable after its engine, and neither must ask whether the other is there. The hub's mutex
+// guards everything that more than one thread touches, and is never held while the engine computes
+// or a callback runs. A request's wishes (enter, leave, pause) reach the thread that computes
+// through the hub's inbox, a list of requests that takes no memory; it is emptied before each plan.
+#ifndef MGL_API_API_PARTS_H
+#define MGL_API_API_PARTS_H
+
+#include <megalith.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "api/text_output.h"
+#include "engine/engine.h"
+#include "model/model_folder.h"
+
+struct megalith_model {
+  atomic_uint references;  // the caller's, and one of each engine
+  mgl_model_folder folder;
+  mgl_weight_source source;
+  uint64_t dummy_seed;
+  megalith_model_info info;
+};
+
+typedef struct hub {
+  pthread_mutex_t lock;
+  // All of this under the lock:
+  pthread_cond_t wake;   // of the engine's thread: the inbox is not empty, or quit
+  uint32_t references;   // the engine's, and one of each request that exists
+  bool quit;             // the engine is being destroyed
+  bool stop_run;         // megalith_engine_stop
+  uint32_t outstanding;  // requests that have not finished
+  uint32_t held;         // of these, those that shall be paused
+  megalith_request *inbox;
+  megalith_request **inbox_end;
+  mgl_engine_statistics statistics;
+  megalith_error broken;  // status not OK: the engine can only be destroyed
+} hub;
+
+struct megalith_request {
+  hub *hub;
+  // Set by the submitting thread before anyone else sees the request:
+  mgl_token_list prompt;
+  int32_t stop_ids[MEGALITH_MAX_STOP_TOKENS];
+  mgl_request asked;  // its pointers point at the two above
+  megalith_output_callback *on_output;
+  void *context;
+  // Used by the engine's thread only:
+  mgl_text_output *output;
+  bool entered;    // the engine below knows it by `number`
+  bool is_paused;  // in that engine
+  uint32_t number;
+  // Under the hub's lock:
+  uint32_t references;  // the handle's, and the engine's until it has finished and left
+  bool in_inbox;
+  bool cancelled;
+  bool shall_pause;
+  megalith_request *next_in_inbox;
+  pthread_cond_t changed;  // there are more outputs
+  megalith_finish finish;
+  int32_t *tokens;  // [token_count], room for asked.max_new_tokens
+  size_t token_count;
+  mgl_text text;      // of all outputs
+  size_t *text_ends;  // [output_count] in `text`, room for one more than tokens
+  size_t output_count;
+  megalith_error error;
+  // Of the thread that reads outputs:
+  size_t read_count;
+  mgl_text read_text;
+  megalith_output read;
+  megalith_result result;  // once finished
+};
+
+// A request that the engine has, by the engine's number.
+typedef struct active_request {
+  uint32_t number;
+  megalith_request *request;  // NULL: it has left
+} active_request;
+
+struct megalith_engine {
+  megalith_model *model;
+  hub *hub;
+  megalith_engine_info info;
+  char note[MGL_ERROR_TEXT_BYTES + 64];
+  uint32_t default_new_tokens;
+  // Used by the thread that computes only:
+  mgl_cuda_device device;
+  mgl_runner *runner;
+  mgl_engine *engine;
+  active_request *active;  // ascending numbers
+  size_t active_count, active_capacity;
+  size_t gone_count;  // entries of requests that have left
+  // Background:
+  bool background;
+  pthread_t thread;
+};
+
+// --- api_model.c ---------------------------------------------------------------------------------
+
+// Copies an options struct of an older or newer caller over zeros of what this library knows. NULL
+// gives all zeros. Refused: no size, or something set that this library does not know.
+mgl_status mgl_api_read_options(const void *given, size_t known_bytes, const char *what, void *out,
+                                mgl_error *err);
+
+// The public form of a status and its error, which may be NULL both.
+megalith_status mgl_api_report(mgl_status status, const mgl_error *err, megalith_error *out);
+
+void mgl_api_keep_model(megalith_model *model);  // megalith_model_close is its opposite
+
+// --- api_request.c -------------------------------------------------------------------------------
+
+// Forgets the engine's reference; under no lock.
+void mgl_api_drop_request(megalith_request *request);
+void mgl_api_drop_hub(hub *h);
+void mgl_api_append_inbox(megalith_request *request);  // under the lock; once is enough
+
+// By the engine's thread. A token, with the reason that the engine gives it; does nothing once the
+// request has finished. True: a stop text ended it, so the engine below must still let it go.
+bool mgl_api_accept_token(megalith_request *request, int32_t token, mgl_finish_reason reason);
+// Ends a request without a token: cancelled, or failed with *err. Does nothing to a finished one.
+void mgl_api_end_request(megalith_request *request, megalith_finish finish, const mgl_error *err);
+
+// --- api_engine.c: by the thread that computes ---------------------------------------------------
+
+// Between iterations: takes in what the inbox has.
+void mgl_api_before_plan(void *engine);
+// Asked while a launch runs on a GPU: it ends early to take in what is new.
+bool mgl_api_should_stop(void *engine);
+// Computes until there is nothing to do or it shall stop.
+mgl_status mgl_api_drive(megalith_engine *engine, mgl_error *err);
+// Ends every request that the engine has or that waits to enter. No more may be submitted by then.
+void mgl_api_end_all(megalith_engine *engine, megalith_finish finish, const mgl_error *err);
+
+#endif

@@ -1,0 +1,235 @@
+// Submission: from the caller's struct to a request in the inbox, everything checked on the way.
+#include <string.h>
+
+#include "api/api_parts.h"
+#include "base/alloc.h"
+
+// --- the prompt ----------------------------------------------------------------------------------
+
+static mgl_status copy_tokens(const megalith_request_options *options, mgl_token_list *out,
+                              mgl_error *err) {
+  void *items = out->ids;
+  MGL_TRY(mgl_grow(&items, &out->capacity, options->token_count, sizeof *out->ids, err));
+  out->ids = items;
+  if (options->token_count > 0) {
+    memcpy(out->ids, options->tokens, options->token_count * sizeof *out->ids);
+  }
+  out->count = options->token_count;
+  return MGL_OK;
+}
+
+static mgl_status encode_chat(const mgl_model_folder *folder,
+                              const megalith_request_options *options, mgl_token_list *out,
+                              mgl_error *err) {
+  mgl_text text = {0};
+  mgl_chat_message *messages = options->message_count <= MGL_MAX_CHAT_MESSAGES
+                                   ? mgl_alloc_zeroed(options->message_count, sizeof *messages)
+                                   : NULL;
+  mgl_status status = MGL_OK;
+  if (options->message_count > MGL_MAX_CHAT_MESSAGES) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "messages: expected at most %d, found %zu",
+                         MGL_MAX_CHAT_MESSAGES, options->message_count);
+  }
+  if (messages == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu messages",
+                         options->message_count);
+  }
+  for (size_t i = 0; status == MGL_OK && i < options->message_count; i++) {
+    const megalith_message *m = &options->messages[i];
+    messages[i] = (mgl_chat_message){.role = m->role, .content = m->content};
+    if (m->role == NULL || m->content == NULL) {
+      status =
+          mgl_error_set(err, MGL_ERR_ARGUMENT, "message %zu: expected a role and a content", i);
+    }
+  }
+  if (status == MGL_OK) {
+    status = mgl_model_folder_chat_messages(folder, messages, options->message_count, &text, err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_text_check(&text, err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_tokenizer_encode(folder->tokenizer, text.data == NULL ? "" : text.data, text.bytes,
+                                  (mgl_encode_options){0}, out, err);
+  }
+  mgl_text_free(&text);
+  mgl_free(messages);
+  return status;
+}
+
+static mgl_status encode_prompt(const mgl_model_folder *folder,
+                                const megalith_request_options *options, mgl_token_list *out,
+                                mgl_error *err) {
+  int given = (options->text != NULL) + (options->tokens != NULL) + (options->messages != NULL);
+  if (given != 1) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "prompt: expected one of text, tokens and messages, found %d", given);
+  }
+  if (options->tokens != NULL) {
+    return copy_tokens(options, out, err);
+  }
+  if (folder->tokenizer == NULL) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "a text prompt needs a tokenizer.json, and %s has none: use token ids",
+                         folder->path);
+  }
+  if (options->messages != NULL) {
+    return encode_chat(folder, options, out, err);
+  }
+  size_t bytes = options->text_bytes != 0 ? options->text_bytes : strlen(options->text);
+  mgl_encode_options how = {.add_special = true, .plain_special = options->plain_special};
+  return mgl_tokenizer_encode(folder->tokenizer, options->text, bytes, how, out, err);
+}
+
+// --- what else is asked --------------------------------------------------------------------------
+
+static mgl_status read_sampling(const mgl_generation *generation, const megalith_sampling *given,
+                                mgl_sampling *out, mgl_error *err) {
+  megalith_sampling s;
+  MGL_TRY(mgl_api_read_options(given, sizeof s, "megalith_sampling", &s, err));
+  if (given == NULL) {
+    s.temperature = generation->do_sample ? generation->temperature : 0;
+    s.top_k = generation->top_k;
+    s.top_p = generation->top_p;
+  }
+  *out = (mgl_sampling){.temperature = s.temperature,
+                        .top_k = s.top_k,
+                        .top_p = s.top_p == 0 ? 1 : s.top_p,
+                        .seed = s.seed};
+  return MGL_OK;
+}
+
+static mgl_status read_stops(const mgl_generation *generation,
+                             const megalith_request_options *options, megalith_request *request,
+                             mgl_error *err) {
+  uint32_t models = options->ignore_model_stops ? 0 : generation->eos_count;
+  if (options->stop_token_count > MGL_MAX_EOS_IDS - models) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "stop tokens: expected at most %u besides the model's %u, found %u",
+                         MGL_MAX_EOS_IDS - models, models, options->stop_token_count);
+  }
+  if (models > 0) {
+    memcpy(request->stop_ids, generation->eos_ids, models * sizeof *request->stop_ids);
+  }
+  if (options->stop_token_count > 0) {
+    memcpy(request->stop_ids + models, options->stop_tokens,
+           options->stop_token_count * sizeof *request->stop_ids);
+  }
+  request->asked.stop_ids = request->stop_ids;
+  request->asked.stop_count = models + options->stop_token_count;
+  return MGL_OK;
+}
+
+// The default is cut to what the context leaves; an explicit number is not.
+static uint32_t choose_new_tokens(const megalith_engine *engine, uint32_t wanted,
+                                  size_t prompt_count) {
+  uint64_t most = engine->info.context_tokens;
+  if (wanted != 0 || prompt_count >= most) {
+    return wanted != 0 ? wanted : 1;  // refused by the check of the request
+  }
+  uint64_t left = most - prompt_count;
+  return (uint32_t)(engine->default_new_tokens < left ? engine->default_new_tokens : left);
+}
+
+static mgl_status fill_request(const megalith_engine *engine,
+                               const megalith_request_options *options, megalith_request *request,
+                               mgl_error *err) {
+  const mgl_model_folder *folder = &engine->model->folder;
+  MGL_TRY(encode_prompt(folder, options, &request->prompt, err));
+  mgl_request *asked = &request->asked;
+  asked->prompt = request->prompt.ids;
+  asked->prompt_count = request->prompt.count;
+  asked->max_new_tokens = choose_new_tokens(engine, options->max_new_tokens, request->prompt.count);
+  MGL_TRY(read_sampling(&folder->generation, options->sampling, &asked->sampling, err));
+  MGL_TRY(read_stops(&folder->generation, options, request, err));
+  MGL_TRY(mgl_engine_check(engine->engine, asked, err));
+  MGL_TRY(mgl_text_output_create(folder->tokenizer, options->stop_texts, options->stop_text_count,
+                                 &request->output, err));
+  request->tokens = mgl_alloc_zeroed(asked->max_new_tokens, sizeof *request->tokens);
+  request->text_ends =
+      mgl_alloc_zeroed(asked->max_new_tokens + (size_t)1, sizeof *request->text_ends);
+  if (request->tokens == NULL || request->text_ends == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a request of %u tokens",
+                         asked->max_new_tokens);
+  }
+  request->on_output = options->on_output;
+  request->context = options->context;
+  return MGL_OK;
+}
+
+// -------------------------------------------------------------------------------------------------
+
+static void init_changed(megalith_request *request) {
+  pthread_condattr_t attributes;
+  (void)pthread_condattr_init(&attributes);
+  (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  (void)pthread_cond_init(&request->changed, &attributes);
+  (void)pthread_condattr_destroy(&attributes);
+}
+
+// Puts a complete request into the inbox; from here on the engine's thread may have it.
+static mgl_status enter_inbox(hub *h, megalith_request *request, uint32_t references,
+                              mgl_error *err) {
+  mgl_status status = MGL_OK;
+  (void)pthread_mutex_lock(&h->lock);
+  if (h->quit) {
+    status = mgl_error_set(err, MGL_ERR_ARGUMENT, "the engine is being destroyed");
+  } else if (h->broken.status != MEGALITH_OK) {
+    status = mgl_error_set(err, (mgl_status)h->broken.status, "the engine has failed: %s",
+                           h->broken.text);
+  } else if (h->outstanding == MEGALITH_MAX_REQUESTS) {
+    status = mgl_error_set(err, MGL_ERR_LIMIT,
+                           "expected at most %d requests that have not finished, found more",
+                           MEGALITH_MAX_REQUESTS);
+  } else {
+    h->references++;
+    h->outstanding++;
+    request->hub = h;
+    request->references = references;
+    mgl_api_append_inbox(request);
+  }
+  (void)pthread_mutex_unlock(&h->lock);
+  return status;
+}
+
+static void discard(megalith_request *request) {
+  mgl_token_list_free(&request->prompt);
+  mgl_text_output_destroy(request->output);
+  (void)pthread_cond_destroy(&request->changed);
+  mgl_free(request->tokens);
+  mgl_free(request->text_ends);
+  mgl_free(request);
+}
+
+static mgl_status submit(megalith_engine *engine, const megalith_request_options *given,
+                         megalith_request **out, mgl_error *err) {
+  megalith_request_options options;
+  MGL_TRY(mgl_api_read_options(given, sizeof options, "megalith_request_options", &options, err));
+  megalith_request *request = mgl_alloc_zeroed(1, sizeof *request);
+  if (request == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a request");
+  }
+  init_changed(request);
+  mgl_status status = fill_request(engine, &options, request, err);
+  if (status == MGL_OK) {
+    status = enter_inbox(engine->hub, request, out != NULL ? 2 : 1, err);
+  }
+  if (status != MGL_OK) {
+    discard(request);
+    return status;
+  }
+  if (out != NULL) {
+    *out = request;
+  }
+  return MGL_OK;
+}
+
+megalith_status megalith_engine_submit(megalith_engine *engine,
+                                       const megalith_request_options *options,
+                                       megalith_request **out, megalith_error *error) {
+  mgl_error err = {0};
+  if (out != NULL) {
+    *out = NULL;
+  }
+  return mgl_api_report(submit(engine, options, out, &err), &err, error);
+}

@@ -1,0 +1,38 @@
+// A request's generated tokens as text, piece by piece, until a stop text.
+//
+// Text goes out as soon as it is certain: whole characters only (model/tokenizer.h), and no byte
+// that may turn out to be the beginning of a stop text. The result does not depend on how the text
+// was cut into tokens: of several stop texts, the one counts that is complete first, and of those
+// that end at the same byte, the longest. One thread at a time.
+#ifndef MGL_API_TEXT_OUTPUT_H
+#define MGL_API_TEXT_OUTPUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/text.h"
+#include "model/tokenizer.h"
+
+enum {
+  MGL_MAX_STOP_TEXTS = 16,
+  MGL_MAX_STOP_TEXT_BYTES = 256,  // of each
+};
+
+typedef struct mgl_text_output mgl_text_output;
+
+// tokenizer: borrowed; NULL gives no text ever, and then there must be no stop texts. stops:
+// [count] of 1 to MGL_MAX_STOP_TEXT_BYTES bytes, copied.
+mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer, const char *const *stops,
+                                  uint32_t count, mgl_text_output **out, mgl_error *err);
+void mgl_text_output_destroy(mgl_text_output *output);  // NULL is fine
+
+// Appends what this token makes certain to *text. *stopped: a stop text is complete; all before it
+// is in *text, and nothing may be pushed any more.
+mgl_status mgl_text_output_push(mgl_text_output *output, int32_t token, mgl_text *text,
+                                bool *stopped, mgl_error *err);
+// No more tokens: appends what still waits. *stopped as above.
+mgl_status mgl_text_output_finish(mgl_text_output *output, mgl_text *text, bool *stopped,
+                                  mgl_error *err);
+
+#endif

@@ -1,0 +1,187 @@
+// megalith plan: what a model takes of a device's memory, and what fits into the rest.
+//
+// The figures are those by which a runner allocates (engine/memory_plan.h). Weights need not be on
+// disk: config.json is enough.
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "app/app_model.h"
+#include "app/commands.h"
+#include "app/human.h"
+#include "app/output.h"
+#include "engine/engine.h"
+
+typedef struct planning {
+  const mgl_arguments *arguments;
+  mgl_app_model model;
+  mgl_runner_options options;
+  mgl_memory_plan plan;
+  const char *device;
+} planning;
+
+static uint64_t kv_tokens(const planning *p) {
+  return (uint64_t)p->plan.page_count * p->plan.page_tokens;
+}
+
+// Sequences of so many tokens that fit, each in pages of its own.
+static uint64_t sequences_of(const planning *p, uint64_t tokens) {
+  return p->plan.page_count / ((tokens + p->plan.page_tokens - 1) / p->plan.page_tokens);
+}
+
+// The longest of so many sequences that fit.
+static uint64_t longest_of(const planning *p, uint64_t sequences) {
+  uint64_t tokens = p->plan.page_count / sequences * p->plan.page_tokens;
+  return tokens < p->options.sequence_tokens ? tokens : p->options.sequence_tokens;
+}
+
+// --- output --------------------------------------------------------------------------------------
+
+static void append_part(mgl_text *out, const char *name, uint64_t bytes, const char *note) {
+  char size[MGL_HUMAN_BYTES];
+  mgl_human_size(bytes, size);
+  mgl_text_format(out, "%-24s %12s%s%s\n", name, size, note[0] != 0 ? "   " : "", note);
+}
+
+static const char *weights_note(const planning *p) {
+  if (p->options.cuda != NULL || p->plan.mapped_bytes == 0) {
+    return "";
+  }
+  return p->model.folder.checkpoint != NULL ? "in their files (--load-format copied: in memory)"
+                                            : "in their files, which are not in the folder";
+}
+
+// "so many sequences of so many tokens" for lengths that halve, until all places are taken.
+static void append_fits(const planning *p, mgl_text *out) {
+  uint64_t tokens = p->options.sequence_tokens;
+  uint64_t least = p->plan.page_tokens;
+  mgl_text_append_string(out, "\nrequests that run at once, by their length:\n");
+  bool more = true;
+  while (more && tokens >= least) {
+    uint64_t fit = sequences_of(p, tokens);
+    uint64_t shown = fit < p->options.sequences ? fit : p->options.sequences;
+    mgl_text_format(out, "%10" PRIu64 " tokens %8" PRIu64 "%s\n", tokens, shown,
+                    fit > p->options.sequences ? " (--sequences)" : "");
+    more = fit < p->options.sequences;
+    tokens /= 2;
+  }
+}
+
+static void append_text(const planning *p, mgl_text *out) {
+  const mgl_memory_plan *plan = &p->plan;
+  char size[MGL_HUMAN_BYTES];
+  char note[64];
+  mgl_human_size(plan->free_bytes, size);
+  mgl_text_format(out, "%s (%s) on %s, %" PRIu32 " workers; %s are free\n\n", p->model.name,
+                  mgl_family_name(p->model.folder.config.family), p->device, plan->workers, size);
+  append_part(out, "weights", plan->weight_bytes + plan->mapped_bytes, weights_note(p));
+  append_part(out, "activations", plan->activation_bytes, "");
+  append_part(out, "other", plan->other_bytes, "");
+  mgl_human_size(plan->kv_bytes_per_token, size);
+  (void)snprintf(note, sizeof note, "%s a token", size);
+  append_part(out, "KV memory", mgl_memory_plan_kv_bytes(plan), note);
+  (void)snprintf(note, sizeof note, "%.1f%% of what is free",
+                 100 * (double)mgl_memory_plan_total(plan) / (double)plan->free_bytes);
+  append_part(out, "in all", mgl_memory_plan_total(plan), note);
+  if (plan->loading_bytes > 0) {
+    append_part(out, "while loading", plan->loading_bytes, "more");
+  }
+  mgl_text_format(out,
+                  "\nKV memory holds %" PRIu64 " tokens in %" PRIu32 " pages of %" PRIu32
+                  ": %" PRIu32 " sequences of %" PRIu64 "\n",
+                  kv_tokens(p), plan->page_count, plan->page_tokens, p->options.sequences,
+                  longest_of(p, p->options.sequences));
+  append_fits(p, out);
+}
+
+static void append_json(const planning *p, mgl_text *out) {
+  const mgl_memory_plan *plan = &p->plan;
+  mgl_text_append_string(out, "{\"model\": ");
+  mgl_json_append_string(out, p->model.name, strlen(p->model.name));
+  mgl_text_append_string(out, ", \"device\": ");
+  mgl_json_append_string(out, p->device, strlen(p->device));
+  mgl_text_format(out, ", \"workers\": %" PRIu32 ", \"free_bytes\": %" PRIu64, plan->workers,
+                  plan->free_bytes);
+  mgl_text_format(out, ", \"weight_bytes\": %" PRIu64 ", \"mapped_weight_bytes\": %" PRIu64,
+                  plan->weight_bytes + plan->mapped_bytes, plan->mapped_bytes);
+  mgl_text_format(out, ", \"activation_bytes\": %" PRIu64 ", \"other_bytes\": %" PRIu64,
+                  plan->activation_bytes, plan->other_bytes);
+  mgl_text_format(out, ", \"kv_bytes\": %" PRIu64 ", \"kv_bytes_per_token\": %" PRIu64,
+                  mgl_memory_plan_kv_bytes(plan), plan->kv_bytes_per_token);
+  mgl_text_format(out, ", \"total_bytes\": %" PRIu64 ", \"loading_bytes\": %" PRIu64,
+                  mgl_memory_plan_total(plan), plan->loading_bytes);
+  mgl_text_format(out, ", \"kv_tokens\": %" PRIu64 ", \"page_tokens\": %" PRIu32, kv_tokens(p),
+                  plan->page_tokens);
+  mgl_text_format(out, ", \"sequences\": %" PRIu32 ", \"context\": %" PRIu32, p->options.sequences,
+                  p->options.sequence_tokens);
+  mgl_text_format(
+      out, ", \"sequences_of_context\": %" PRIu64 ", \"tokens_of_sequences\": %" PRIu64 "}\n",
+      sequences_of(p, p->options.sequence_tokens), longest_of(p, p->options.sequences));
+}
+
+// -------------------------------------------------------------------------------------------------
+
+static mgl_status print(const planning *p, mgl_error *err) {
+  mgl_text out = {0};
+  if (mgl_arguments_has(p->arguments, "json")) {
+    append_json(p, &out);
+  } else {
+    append_text(p, &out);
+  }
+  mgl_status status = mgl_output_text(&out, err);
+  mgl_text_free(&out);
+  return status;
+}
+
+static mgl_status plan_command(const mgl_arguments *arguments, mgl_error *err) {
+  planning p = {.arguments = arguments};
+  MGL_TRY(mgl_app_model_open(arguments, MGL_WANT_WEIGHTS, &p.model, err));
+  uint32_t context = p.model.folder.config.context_tokens;
+  p.options = (mgl_runner_options){
+      .sequences = (uint32_t)mgl_arguments_u64(arguments, "sequences", MGL_MAX_ITERATION_TOKENS),
+      .sequence_tokens = (uint32_t)mgl_arguments_u64(arguments, "context", context),
+      .memory_share = MGL_USUAL_SHARE};
+  mgl_status status = mgl_app_model_plan(&p.model, arguments, &p.options, &p.plan, &p.device, err);
+  if (status == MGL_OK) {
+    status = print(&p, err);
+  }
+  mgl_app_model_close(&p.model);
+  return status;
+}
+
+static const mgl_option options[] = {
+    {.name = "sequences",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MGL_MAX_ITERATION_TOKENS,
+     .help = "requests that run at once, at most [64]"},
+    {.name = "context",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MGL_MAX_CONTEXT,
+     .help = "tokens of the longest request [the model's context]"},
+    MGL_ROWS_MEMORY("0.9 of a GPU's, 0.5 of the host's"),
+    {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
+    MGL_ROW_DEVICE,
+    MGL_ROW_THREADS,
+    MGL_ROW_LOAD_FORMAT,
+};
+
+const mgl_command mgl_command_plan = {
+    .name = "plan",
+    .summary = "memory that a model takes, and how many tokens of how many requests fit",
+    .positional = "MODEL",
+    .description =
+        "Says what weights, activations and KV memory take of a device, by the sizes by which the\n"
+        "engine allocates, and how many requests of which length fit. Nothing is loaded:\n"
+        "config.json is enough. KV memory is never larger than --sequences times --context.",
+    .examples =
+        "megalith plan path/to/model\n"
+        "megalith plan path/to/model --device cuda --memory-share 0.95 --context 8192\n"
+        "megalith plan folder/with/config --kv-tokens 100000 --json",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+    .run = plan_command,
+};

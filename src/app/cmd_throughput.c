@@ -1,0 +1,483 @@
+// megalith bench throughput: many requests of random lengths through one engine.
+//
+// Lengths and token ids come from a seed, so that two programs can be compared on the same work.
+// Nothing stops a request before its length. With an arrival rate, requests come one by one with
+// random gaps (a Poisson process), and the time to the first token counts from the arrival; without
+// one, all are there at the start, as in the benchmarks of other engines.
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "app/app_model.h"
+#include "app/commands.h"
+#include "app/human.h"
+#include "app/interrupt.h"
+#include "app/output.h"
+#include "app/progress.h"
+#include "app/statistics.h"
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "engine/engine.h"
+
+enum {
+  DEFAULT_REQUESTS = 256,
+  MAX_REQUESTS = 65536,
+  DEFAULT_LEAST = 100,
+  DEFAULT_MOST = 1024,
+};
+
+// Streams of random numbers of one seed.
+enum { DRAW_INPUT = 1, DRAW_OUTPUT, DRAW_GAP, DRAW_TOKEN };
+
+typedef struct range {
+  uint32_t least, most;
+} range;
+
+// One request of the work, and when its tokens came.
+typedef struct work {
+  uint32_t input, output;
+  uint32_t generated;
+  uint64_t arrival_ns;  // from the start
+  uint64_t first_ns, last_ns;
+} work;
+
+typedef struct throughput {
+  const mgl_arguments *arguments;
+  mgl_app_model model;
+  uint64_t seed;
+  uint32_t request_count;
+  uint32_t common;  // tokens that all prompts begin with
+  work *requests;   // [request_count], numbered as the engine numbers them
+  int32_t *prompt;  // [longest input] of the request that is being submitted
+  double *gaps_ms;  // [gap_count] between tokens of a request
+  size_t gap_count;
+  uint64_t input_tokens, output_tokens;
+  mgl_runner *runner;
+  mgl_engine *engine;
+  mgl_progress progress;
+  uint64_t done_tokens;
+  uint64_t start_ns;
+  uint64_t end_ns;  // of the last token
+  uint32_t submitted;
+  mgl_status status;  // the first failure inside a callback
+  mgl_error *err;
+} throughput;
+
+// What is reported.
+typedef struct figures {
+  double seconds;
+  double first_ms[2], gap_ms[2];  // median, 99th percentile
+  mgl_engine_statistics engine;
+} figures;
+
+// --- the work ------------------------------------------------------------------------------------
+
+static double draw(const throughput *t, int stream, uint64_t index) {
+  return mgl_sampling_uniform(t->seed ^ (uint64_t)stream << 56, index);
+}
+
+static uint32_t draw_length(const throughput *t, int stream, uint64_t index, range r) {
+  return r.least + (uint32_t)(draw(t, stream, index) * (r.most - r.least + 1));
+}
+
+// "MIN:MAX", or one number for both.
+static mgl_status read_range(const mgl_arguments *arguments, const char *name, range *out,
+                             mgl_error *err) {
+  const char *text = mgl_arguments_text(arguments, name, NULL);
+  *out = (range){DEFAULT_LEAST, DEFAULT_MOST};
+  if (text == NULL) {
+    return MGL_OK;
+  }
+  unsigned long numbers[2] = {0, 0};
+  const char *at = text;
+  bool valid = true;
+  for (int i = 0; i < 2 && valid; i++) {
+    size_t digits = strspn(at, "0123456789");
+    valid = digits > 0 && digits < 10;
+    numbers[i] = strtoul(at, NULL, 10);
+    at += digits;
+    if (i == 0 && *at == 0) {
+      numbers[1] = numbers[0];
+      break;
+    }
+    valid = valid && *at == (i == 0 ? ':' : 0);
+    at += i == 0 && valid ? 1 : 0;
+  }
+  if (!valid || numbers[0] < 1 || numbers[1] < numbers[0] || numbers[1] > MGL_MAX_CONTEXT) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--%s: expected MIN:MAX, tokens of 1 to %d, found \"%.40s\"", name,
+                         MGL_MAX_CONTEXT, text);
+  }
+  *out = (range){(uint32_t)numbers[0], (uint32_t)numbers[1]};
+  return MGL_OK;
+}
+
+static mgl_status check_context(const throughput *t, range input, range output, mgl_error *err) {
+  uint64_t context = t->model.folder.config.context_tokens;
+  if ((uint64_t)input.most + output.most > context) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "--input and --output: expected %" PRIu64
+                         " tokens at most together (the model's context), found %" PRIu64,
+                         context, (uint64_t)input.most + output.most);
+  }
+  if (t->common > input.least) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--common-prefix: expected at most the least of --input, %" PRIu32
+                         ", found %" PRIu32,
+                         input.least, t->common);
+  }
+  return MGL_OK;
+}
+
+static mgl_status make_work(throughput *t, mgl_error *err) {
+  range input;
+  range output;
+  double rate = mgl_arguments_real(t->arguments, "arrival-rate", 0);
+  double arrival_s = 0;
+  uint32_t longest = 1;
+  MGL_TRY(read_range(t->arguments, "input", &input, err));
+  MGL_TRY(read_range(t->arguments, "output", &output, err));
+  t->seed = mgl_arguments_u64(t->arguments, "seed", 0);
+  t->request_count = (uint32_t)mgl_arguments_u64(t->arguments, "requests", DEFAULT_REQUESTS);
+  t->common = (uint32_t)mgl_arguments_u64(t->arguments, "common-prefix", 0);
+  MGL_TRY(check_context(t, input, output, err));
+  t->requests = mgl_alloc_zeroed(t->request_count, sizeof *t->requests);
+  if (t->requests == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %" PRIu32 " requests",
+                         t->request_count);
+  }
+  for (uint32_t i = 0; i < t->request_count; i++) {
+    work *w = &t->requests[i];
+    w->input = draw_length(t, DRAW_INPUT, i, input);
+    w->output = draw_length(t, DRAW_OUTPUT, i, output);
+    w->arrival_ns = (uint64_t)(arrival_s * 1e9);
+    arrival_s += rate > 0 ? -log1p(-draw(t, DRAW_GAP, i)) / rate : 0;
+    t->input_tokens += w->input;
+    t->output_tokens += w->output;
+    longest = w->input > longest ? w->input : longest;
+  }
+  t->prompt = mgl_alloc_zeroed(longest, sizeof *t->prompt);
+  t->gaps_ms = mgl_alloc_zeroed((size_t)t->output_tokens, sizeof *t->gaps_ms);
+  if (t->prompt == NULL || t->gaps_ms == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the times of %" PRIu64 " tokens",
+                         t->output_tokens);
+  }
+  return MGL_OK;
+}
+
+// --- the run -------------------------------------------------------------------------------------
+
+static mgl_status submit(throughput *t, uint32_t index, mgl_error *err) {
+  const work *w = &t->requests[index];
+  uint32_t vocab_size = mgl_runner_vocab_size(t->runner);
+  uint32_t number = 0;
+  for (uint32_t i = 0; i < w->input; i++) {
+    uint64_t of_request = i < t->common ? 0 : index + UINT64_C(1);
+    t->prompt[i] = (int32_t)(draw(t, DRAW_TOKEN, of_request << 24 | i) * vocab_size);
+  }
+  mgl_request request = {
+      .prompt = t->prompt,
+      .prompt_count = w->input,
+      .max_new_tokens = w->output,
+      .sampling = {.temperature = mgl_arguments_real(t->arguments, "temperature", 0),
+                   .top_p = 1,
+                   .seed = index}};
+  return mgl_engine_submit(t->engine, &request, &number, err);
+}
+
+// Submits what has arrived.
+static void before_plan(void *context) {
+  throughput *t = context;
+  uint64_t now_ns = mgl_clock_ns() - t->start_ns;
+  while (t->status == MGL_OK && t->submitted < t->request_count &&
+         t->requests[t->submitted].arrival_ns <= now_ns) {
+    t->status = submit(t, t->submitted++, t->err);
+  }
+}
+
+static bool interrupted(void *context) {
+  (void)context;
+  return mgl_interrupt_seen();
+}
+
+static void on_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+  throughput *t = context;
+  work *w = &t->requests[request];
+  uint64_t now_ns = mgl_clock_ns() - t->start_ns;
+  (void)token;
+  (void)reason;
+  if (w->generated++ == 0) {
+    w->first_ns = now_ns;
+  } else {
+    t->gaps_ms[t->gap_count++] = (double)(now_ns - w->last_ns) / 1e6;
+  }
+  w->last_ns = now_ns;
+  t->end_ns = now_ns;
+}
+
+static bool on_iteration(void *context, const mgl_iteration *iteration) {
+  throughput *t = context;
+  t->done_tokens += iteration->prompt_tokens + iteration->decode_tokens;
+  mgl_progress_update(&t->progress, t->done_tokens, t->input_tokens + t->output_tokens);
+  return t->status == MGL_OK && !mgl_interrupt_seen();
+}
+
+static void wait_until(uint64_t ns) {
+  struct timespec until = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+  (void)clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);  // a signal ends it
+}
+
+static mgl_status generate(throughput *t, mgl_error *err) {
+  t->err = err;
+  mgl_interrupt_watch();
+  mgl_progress_start(&t->progress, "generating", MGL_PROGRESS_COUNT);
+  mgl_status status = MGL_OK;
+  t->start_ns = mgl_clock_ns();
+  while (status == MGL_OK && !mgl_interrupt_seen() &&
+         (t->submitted < t->request_count || mgl_engine_has_work(t->engine))) {
+    if (!mgl_engine_has_work(t->engine)) {
+      wait_until(t->start_ns + t->requests[t->submitted].arrival_ns);
+    }
+    status = mgl_engine_run(t->engine, on_token, on_iteration, t, err);
+    status = status == MGL_OK ? t->status : status;
+  }
+  mgl_progress_finish(&t->progress);
+  return status;
+}
+
+static mgl_status start(throughput *t, mgl_error *err) {
+  uint32_t longest = 1;
+  for (uint32_t i = 0; i < t->request_count; i++) {
+    uint32_t tokens = t->requests[i].input + t->requests[i].output;
+    longest = tokens > longest ? tokens : longest;
+  }
+  uint32_t places =
+      (uint32_t)mgl_arguments_u64(t->arguments, "sequences", MGL_MAX_ITERATION_TOKENS);
+  mgl_runner_options options = {
+      .iteration_tokens = (uint32_t)mgl_arguments_u64(t->arguments, "iteration-tokens", 0),
+      .sequences = places < t->request_count ? places : t->request_count,
+      .sequence_tokens = longest,
+      .memory_share = MGL_USUAL_SHARE};
+  MGL_TRY(mgl_app_model_start(&t->model, t->arguments, &options, &t->runner, err));
+  mgl_engine_options engine = {
+      .mode = mgl_app_mode(t->arguments),
+      .chunk_tokens = (uint32_t)mgl_arguments_u64(t->arguments, "chunk", 0),
+      .before_plan = before_plan,
+      .should_stop = interrupted,
+      .context = t};
+  MGL_TRY(mgl_runner_prepare(t->runner, engine.mode, err));
+  return mgl_engine_create(t->runner, &engine, &t->engine, err);
+}
+
+// --- results -------------------------------------------------------------------------------------
+
+// Median and 99th percentile (the nearest rank) of values, which it sorts.
+static void median_and_p99(double *values, size_t count, double out[2]) {
+  out[0] = mgl_median(values, count);
+  out[1] = count == 0 ? 0 : values[(count * 99 + 99) / 100 - 1];
+}
+
+static mgl_status add_up(throughput *t, figures *out, mgl_error *err) {
+  double *first_ms = mgl_alloc_zeroed(t->request_count, sizeof *first_ms);
+  if (first_ms == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the results");
+  }
+  for (uint32_t i = 0; i < t->request_count; i++) {
+    const work *w = &t->requests[i];
+    first_ms[i] = (double)(w->first_ns - w->arrival_ns) / 1e6;
+  }
+  *out = (figures){.seconds = (double)t->end_ns / 1e9};
+  median_and_p99(first_ms, t->request_count, out->first_ms);
+  median_and_p99(t->gaps_ms, t->gap_count, out->gap_ms);
+  mgl_engine_get_statistics(t->engine, &out->engine);
+  mgl_free(first_ms);
+  return MGL_OK;
+}
+
+static double share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0 : (double)part / (double)whole;
+}
+
+static void append_json(const throughput *t, const figures *f, mgl_text *out) {
+  const mgl_engine_statistics *s = &f->engine;
+  const mgl_cuda_device *device = mgl_runner_device(t->runner);
+  mgl_text_format(out, "{\"requests\": %" PRIu32 ", \"input_tokens\": %" PRIu64, t->request_count,
+                  t->input_tokens);
+  mgl_text_format(out, ", \"output_tokens\": %" PRIu64 ", \"seconds\": %.6g", t->output_tokens,
+                  f->seconds);
+  mgl_text_format(out, ", \"output_tokens_per_s\": %.6g, \"total_tokens_per_s\": %.6g",
+                  (double)t->output_tokens / f->seconds,
+                  (double)(t->input_tokens + t->output_tokens) / f->seconds);
+  mgl_text_format(out, ", \"first_token_ms\": {\"median\": %.6g, \"p99\": %.6g}", f->first_ms[0],
+                  f->first_ms[1]);
+  mgl_text_format(out, ", \"inter_token_ms\": {\"median\": %.6g, \"p99\": %.6g}", f->gap_ms[0],
+                  f->gap_ms[1]);
+  mgl_text_format(out, ", \"kv_tokens\": %" PRIu64 ", \"kv_use\": %.6g",
+                  (uint64_t)s->pages * mgl_runner_limits(t->runner)->page_tokens,
+                  share(s->pages_used_most, s->pages));
+  mgl_text_format(out, ", \"prefix_hits\": %.6g, \"preemptions\": %" PRIu64,
+                  share(s->prefix_hit_tokens, s->prefix_lookup_tokens), s->preemptions);
+  mgl_text_format(out, ", \"iterations\": %" PRIu64 ", \"planning_share\": %.6g", s->iterations,
+                  share(s->planning_ns, s->total_ns));
+  mgl_text_format(out, ", \"sequences\": %" PRIu32 ", \"seed\": %" PRIu64 ", \"mode\": \"%s\"",
+                  mgl_runner_limits(t->runner)->sequences, t->seed,
+                  mgl_mode_name(mgl_app_mode(t->arguments)));
+  mgl_text_append_string(out, ", \"device\": ");
+  const char *name = device != NULL ? device->name : mgl_simd_name(mgl_runner_simd(t->runner));
+  mgl_json_append_string(out, name, strlen(name));
+  mgl_text_format(out, ", \"workers\": %" PRIu32 ", \"model\": ", mgl_runner_threads(t->runner));
+  mgl_json_append_string(out, t->model.name, strlen(t->model.name));
+  mgl_text_append_string(out, "}\n");
+}
+
+static void append_times(mgl_text *out, const char *label, const double ms[2]) {
+  char cells[2][MGL_HUMAN_BYTES];
+  mgl_human_ms(ms[0], cells[0]);
+  mgl_human_ms(ms[1], cells[1]);
+  mgl_text_format(out, "%-22s %s median, %s p99\n", label, cells[0], cells[1]);
+}
+
+static void append_table(const throughput *t, const figures *f, mgl_text *out) {
+  const mgl_engine_statistics *s = &f->engine;
+  const mgl_cuda_device *device = mgl_runner_device(t->runner);
+  char cells[2][MGL_HUMAN_BYTES];
+  mgl_text_format(out,
+                  "%s: %" PRIu32 " requests, %" PRIu64 " tokens in, %" PRIu64 " out, up to %" PRIu32
+                  " at once, %" PRIu32 " %s, %s\n\n",
+                  t->model.name, t->request_count, t->input_tokens, t->output_tokens,
+                  mgl_runner_limits(t->runner)->sequences, mgl_runner_threads(t->runner),
+                  device != NULL ? "workers" : "threads",
+                  device != NULL ? device->name : mgl_simd_name(mgl_runner_simd(t->runner)));
+  mgl_human_number((double)t->output_tokens / f->seconds, cells[0]);
+  mgl_human_number((double)(t->input_tokens + t->output_tokens) / f->seconds, cells[1]);
+  mgl_text_format(out, "%-22s %s output, %s total\n", "tokens/s", cells[0], cells[1]);
+  mgl_human_ms(f->seconds * 1e3, cells[0]);
+  mgl_text_format(out, "%-22s %s, %" PRIu64 " iterations\n", "time", cells[0], s->iterations);
+  append_times(out, "time to first token", f->first_ms);
+  append_times(out, "inter-token latency", f->gap_ms);
+  mgl_text_format(out, "%-22s %" PRIu64 " tokens, %.1f%% used at most\n", "KV memory",
+                  (uint64_t)s->pages * mgl_runner_limits(t->runner)->page_tokens,
+                  100 * share(s->pages_used_most, s->pages));
+  mgl_text_format(out, "%-22s %.1f%% of the tokens looked up\n", "prefix hits",
+                  100 * share(s->prefix_hit_tokens, s->prefix_lookup_tokens));
+  mgl_text_format(out, "%-22s %" PRIu64 "\n", "preemptions", s->preemptions);
+  mgl_text_format(out, "%-22s %.2f%% of the iterations' time\n", "planning",
+                  100 * share(s->planning_ns, s->total_ns));
+}
+
+static mgl_status report(throughput *t, mgl_error *err) {
+  figures f;
+  mgl_text out = {0};
+  MGL_TRY(add_up(t, &f, err));
+  if (mgl_arguments_has(t->arguments, "json")) {
+    append_json(t, &f, &out);
+  } else {
+    append_table(t, &f, &out);
+  }
+  mgl_status status = mgl_output_text(&out, err);
+  mgl_text_free(&out);
+  return status;
+}
+
+static mgl_status throughput_command(const mgl_arguments *arguments, mgl_error *err) {
+  throughput t = {.arguments = arguments, .status = MGL_OK};
+  mgl_status status = mgl_app_model_open(arguments, MGL_NEED_WEIGHTS, &t.model, err);
+  if (status == MGL_OK && (status = make_work(&t, err)) == MGL_OK &&
+      (status = start(&t, err)) == MGL_OK && (status = generate(&t, err)) == MGL_OK &&
+      !mgl_interrupt_seen()) {
+    status = report(&t, err);
+  }
+  mgl_engine_destroy(t.engine);
+  mgl_runner_destroy(t.runner);
+  mgl_free(t.requests);
+  mgl_free(t.prompt);
+  mgl_free(t.gaps_ms);
+  mgl_app_model_close(&t.model);
+  return status;
+}
+
+static const mgl_option options[] = {
+    {.name = "requests",
+     .short_name = 'n',
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MAX_REQUESTS,
+     .help = "requests in all [256]"},
+    {.name = "input",
+     .value_name = "MIN:MAX",
+     .type = MGL_OPTION_TEXT,
+     .help = "tokens of a prompt, at random in this range [100:1024]"},
+    {.name = "output",
+     .value_name = "MIN:MAX",
+     .type = MGL_OPTION_TEXT,
+     .help = "tokens to generate for a prompt, at random in this range [100:1024]"},
+    {.name = "common-prefix",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 0,
+     .u64_max = MGL_MAX_CONTEXT,
+     .help = "tokens that all prompts begin with [0]"},
+    {.name = "seed",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 0,
+     .u64_max = UINT64_MAX,
+     .help = "of lengths, tokens and arrivals [0]"},
+    {.name = "arrival-rate",
+     .value_name = "X",
+     .type = MGL_OPTION_REAL,
+     .min = 1e-6,
+     .max = 1e6,
+     .help = "requests that arrive in a second, with random gaps [all at the start]"},
+    {.name = "sequences",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MGL_MAX_ITERATION_TOKENS,
+     .help = "requests that run at once, at most [64]"},
+    {.name = "iteration-tokens",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MGL_MAX_ITERATION_TOKENS,
+     .help = "tokens of an iteration at most [64]"},
+    {.name = "chunk",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MGL_MAX_ITERATION_TOKENS,
+     .help = "prompt tokens of one request in an iteration at most [64]"},
+    {.name = "temperature",
+     .value_name = "X",
+     .type = MGL_OPTION_REAL,
+     .min = 0,
+     .max = 100,
+     .help = "of sampling; 0: greedy [0]"},
+    {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
+    MGL_ROWS_MEMORY("0.9 of a GPU's, 0.5 of the host's"),
+    MGL_ROW_DEVICE,
+    MGL_ROW_THREADS,
+    MGL_ROW_MODE,
+    MGL_ROW_LOAD_FORMAT,
+};
+
+const mgl_command mgl_command_throughput = {
+    .name = "bench throughput",
+    .summary = "tokens per second and latencies of many requests",
+    .positional = "MODEL",
+    .description =
+        "Runs many requests of random tokens and lengths through one engine and reports output\n"
+        "and total tokens per second, the time to the first token and between tokens, and what\n"
+        "the engine did. Stop tokens are ignored: every request gets its length.",
+    .examples =
+        "megalith bench throughput path/to/model\n"
+        "megalith bench throughput --requests 16 --input 64 --output 128 --json\n"
+        "megalith bench throughput path/to/model --arrival-rate 4 --seed 7",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+    .run = throughput_command,
+};

@@ -1,0 +1,90 @@
+// What the engine's files share: engine.c (requests, iterations), engine_requests.c (which requests
+// there are), engine_device.c (launches for whole requests on a GPU).
+#ifndef MGL_ENGINE_ENGINE_PARTS_H
+#define MGL_ENGINE_ENGINE_PARTS_H
+
+#include "batch/planner.h"
+#include "engine/engine.h"
+
+enum { MGL_NO_SLOT = UINT32_MAX };
+
+// A request and its sequence. It is queued, in a slot of the planner, or paused.
+typedef struct mgl_sequence {
+  struct mgl_sequence *next_in_bucket;
+  struct mgl_sequence *before, *after;  // in the queue
+  bool queued;
+  uint32_t slot;  // of the planner, or MGL_NO_SLOT
+  uint32_t request;
+  int32_t *tokens;  // prompt and what was generated, room for max_tokens
+  uint32_t token_count;
+  uint32_t prompt_count;
+  uint32_t max_tokens;
+  mgl_page_key *keys;  // [key_count] of the prompt's full pages
+  uint32_t key_count;
+  mgl_sampling sampling;
+  int32_t stop_ids[MGL_MAX_EOS_IDS];
+  uint32_t stop_count;
+} mgl_sequence;
+
+// All requests that have not ended: found by number, and those that wait for a slot of the planner
+// in order. Every operation takes constant time; memory follows the largest number of requests at
+// once.
+typedef struct mgl_requests {
+  mgl_sequence **buckets;  // [bucket_count] chains, by the low bits of the request's number
+  uint32_t bucket_count;   // a power of two
+  uint32_t count;
+  uint32_t queued;
+  mgl_sequence *first, *last;  // of the queue
+} mgl_requests;
+
+mgl_status mgl_requests_init(mgl_requests *requests, mgl_error *err);
+void mgl_requests_reset(mgl_requests *requests);  // destroys all
+
+// Takes over the sequence, which has a number. Fails only for lack of memory.
+mgl_status mgl_requests_add(mgl_requests *requests, mgl_sequence *s, mgl_error *err);
+mgl_sequence *mgl_requests_find(const mgl_requests *requests, uint32_t request);  // NULL: none
+void mgl_requests_remove(mgl_requests *requests, mgl_sequence *s);                // destroys it
+
+void mgl_requests_append(mgl_requests *requests, mgl_sequence *s);   // behind the queue
+void mgl_requests_prepend(mgl_requests *requests, mgl_sequence *s);  // in front of it
+void mgl_requests_take(mgl_requests *requests, mgl_sequence *s);     // out of it, if it is there
+
+void mgl_sequence_destroy(mgl_sequence *s);  // NULL is fine
+
+struct mgl_engine {
+  mgl_runner *runner;
+  mgl_engine_options options;
+  mgl_plan *plan;
+  mgl_sampler *sampler;
+  mgl_planner *planner;
+  mgl_sequence **slots;  // [planner's slots] who is in each; NULL: nobody any more
+  uint32_t active;       // that are not NULL
+  mgl_requests requests;
+  uint32_t request_count;            // the next one's number
+  mgl_engine_statistics statistics;  // what counts up
+};
+
+// The callbacks of one mgl_engine_run.
+typedef struct mgl_engine_run_context {
+  mgl_token_callback *on_token;
+  mgl_iteration_callback *on_iteration;
+  void *context;
+} mgl_engine_run_context;
+
+mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s);
+
+// Ends a request whose logits mean nothing, and says so.
+mgl_status mgl_engine_not_finite(mgl_engine *engine, const mgl_sequence *s, mgl_error *err);
+
+// All that have slots go back to the front of the queue, in their order, with the tokens that they
+// have; nothing is cached any more if forget.
+void mgl_engine_withdraw_all(mgl_engine *engine, bool forget);
+
+void mgl_engine_count_iteration(mgl_engine *engine, const mgl_iteration *iteration);
+
+// True where launches for whole requests serve the engine.
+bool mgl_engine_on_device(const mgl_engine *engine);
+mgl_status mgl_engine_run_on_device(mgl_engine *engine, const mgl_engine_run_context *callbacks,
+                                    mgl_error *err);
+
+#endif

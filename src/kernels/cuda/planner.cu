@@ -1,0 +1,15 @@
+// The planner alone, as a kernel of one warp: the same calls give the same bytes here and on the
+// host. The megakernel includes the planner's headers itself.
+#include "batch/planner_requests.h"
+
+static_assert(sizeof(mgl_planner_slot) == 48 && sizeof(mgl_planner_page) == 64 &&
+                  sizeof(mgl_planner_command) == 32 && sizeof(mgl_planner_limits) == 40,
+              "as the host lays them out");
+
+extern "C" __global__ void __launch_bounds__(32)
+    mgl_planner_run(mgl_planner *planner, const mgl_planner_command *commands, uint32_t count) {
+  mgl_lanes lanes = {threadIdx.x, 32};
+  for (uint32_t i = 0; i < count; i++) {
+    mgl_planner_obey(lanes, planner, &commands[i]);
+  }
+}

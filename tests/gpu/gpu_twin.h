@@ -1,0 +1,31 @@
+// The CPU's twin of a GPU program: the same fused ops with the same dummy weights, run one after
+// the other on the calling thread, every result kept.
+#ifndef MGL_TESTS_GPU_GPU_TWIN_H
+#define MGL_TESTS_GPU_GPU_TWIN_H
+
+#include "gpu/gpu_bench.h"
+#include "runtime/cpu_program.h"
+
+typedef struct gpu_twin {
+  mgl_topology *topology;
+  mgl_team *team;
+  mgl_cpu_weights weights;
+  mgl_cpu_memory *memory;
+  mgl_graph *fused;
+  mgl_task_graph *graph;
+  mgl_cpu_program *program;
+  float **results;  // [op_count] of the fused program, each widened
+} gpu_twin;
+
+// For plans of up to `tokens` tokens, with KV pages of GPU_PAGE_TOKENS. Ends the program on
+// failure.
+void gpu_twin_open(const gpu_model *model, uint32_t tokens, uint32_t page_count, gpu_twin *out);
+void gpu_twin_close(gpu_twin *twin);
+// Begins an iteration and runs ops [first, last], as many as there are.
+void gpu_twin_run(gpu_twin *twin, const mgl_plan *plan, uint32_t first, uint32_t last);
+// Elements of an op's result under the present plan.
+size_t gpu_twin_elements(const gpu_twin *twin, uint32_t op);
+// The op whose result the tensor is, UINT32_MAX: none's.
+uint32_t gpu_twin_producer(const gpu_twin *twin, uint32_t tensor);
+
+#endif

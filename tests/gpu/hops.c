@@ -1,0 +1,341 @@
+// What a dependency hop costs in the megakernel: chains of stages whose tasks do nothing.
+//
+// A model with many layers runs as always (plan, embedding, logits, sampling, next iteration), but
+// the ops of its layers are emptied: their tasks wait for their event and trigger the next one.
+// With MGL_CUDA_OP_STREAMED the loaders still stream some pages of weights for each task, which
+// consumers take and let go. The time of a stage is the difference of two depths, over the stages
+// by which they differ, so that nothing of the rest of an iteration counts.
+//
+// Graphs are coarse (one event between two ops), so that a stage of n tasks means n triggers of one
+// event and n tasks that wait for it. At last, real models with attention AOT and JIT.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "gpu/gpu_bench.h"
+#include "graph/family.h"
+#include "runtime/cuda_program_parts.h"
+
+enum {
+  SHALLOW = 2,
+  DEEP = 18,
+  STAGES = 5,    // of a layer
+  LAUNCHES = 3,  // of a measurement, behind one that says how long they should be
+  MOST = 160,    // iterations of a launch
+  LEAST = 12,
+  PAGES = (MOST + GPU_PAGE_TOKENS) / GPU_PAGE_TOKENS + 1,
+  ALL_PAGES = 99,  // of every row block
+};
+
+#define LAUNCH_MS 60.0
+
+// Who schedules JIT tasks.
+typedef struct way {
+  const char *name;
+  bool jit;
+  uint32_t schedulers;
+  bool warps;
+} way;
+
+static const way ways[] = {
+    {"AOT", false, 0, false},         {"JIT, embedded", true, 0, false},
+    {"JIT, 1 warp", true, 1, true},   {"JIT, 4 warps", true, 4, true},
+    {"JIT, 1 block", true, 1, false}, {"JIT, 4 blocks", true, 4, false},
+};
+enum { WAYS = sizeof ways / sizeof ways[0] };
+
+// Which ops are cut to one task, and which are JIT where the way is.
+typedef struct cut {
+  bool one_linear, one_attend;
+  bool jit_linears;
+} cut;
+
+static double median_of(double *values, uint32_t count) {
+  for (uint32_t i = 1; i < count; i++) {  // few
+    for (uint32_t j = i; j > 0 && values[j] < values[j - 1]; j--) {
+      double value = values[j];
+      values[j] = values[j - 1];
+      values[j - 1] = value;
+    }
+  }
+  return values[count / 2];
+}
+
+// --- programs ------------------------------------------------------------------------------------
+
+// 132 row blocks in every linear and 11 KV heads, whose attention has workers / 11 strides.
+static void open_model(uint32_t layers, gpu_model *out) {
+  char json[1024];
+  mgl_generation generation;
+  mgl_error err = {0};
+  (void)snprintf(json, sizeof json,
+                 "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
+                 "\"vocab_size\":1024,\"hidden_size\":2112,\"intermediate_size\":1056,"
+                 "\"num_hidden_layers\":%u,\"num_attention_heads\":44,\"num_key_value_heads\":11,"
+                 "\"head_dim\":32,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-5,"
+                 "\"rope_theta\":500000,\"tie_word_embeddings\":true,"
+                 "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}",
+                 layers);
+  *out = (gpu_model){.name = "hops"};
+  gpu_must(mgl_config_parse(json, strlen(json), out->name, &out->config, &generation, &err), &err);
+  gpu_must(mgl_family_build(&out->config, NULL, &out->program, &err), &err);
+}
+
+static mgl_cuda_program *make_program(gpu_bench *bench, const way *by, const cut *c,
+                                      uint32_t layers) {
+  static const char *const linears[] = {"qkv_proj", "linear_add", "gate_up"};
+  mgl_compile_override overrides[4] = {{.op = "attend"}};
+  overrides[0].launch = by->jit ? MGL_LAUNCH_JIT : MGL_LAUNCH_AOT;
+  for (uint32_t i = 0; i < 3; i++) {
+    overrides[i + 1].op = linears[i];
+    overrides[i + 1].launch = by->jit && c->jit_linears ? MGL_LAUNCH_JIT : MGL_LAUNCH_AOT;
+  }
+  for (uint32_t i = 0; i < 4; i++) {
+    if (i == 0 ? c->one_attend : c->one_linear) {
+      memcpy(overrides[i].grid, (uint32_t[3]){1, 1, 1}, sizeof overrides[i].grid);
+    }
+  }
+  gpu_model model;
+  open_model(layers, &model);
+  mgl_cuda_program *program = gpu_program(bench, &model,
+                                          (mgl_cuda_program_options){.events_only = true,
+                                                                     .iteration_tokens = 1,
+                                                                     .sequences = 1,
+                                                                     .pages_per_sequence = PAGES,
+                                                                     .launch = MGL_LAUNCH_AOT,
+                                                                     .overrides = overrides,
+                                                                     .override_count = 4,
+                                                                     .coarse = true,
+                                                                     .schedulers = by->schedulers,
+                                                                     .scheduler_warps = by->warps});
+  gpu_model_close(&model);
+  return program;
+}
+
+static bool is_linear(uint32_t kind) {
+  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP;
+}
+
+// Empties the ops of the layers; `pages` of every row block of their linears are still streamed, as
+// far as it has so many. Returns the bytes that a layer streams (of ops that are AOT).
+static double empty_layers(mgl_cuda_program *p, uint32_t pages) {
+  size_t count = p->program->op_count;
+  mgl_cuda_op *ops = gpu_must_alloc(count, sizeof *ops);
+  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
+  const mgl_task_graph *graph = p->graphs[0];
+  mgl_error err = {0};
+  double bytes = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    ops[i] = mgl_cuda_bind_op(&addresses, 0, graph->tokens, i);
+    if (is_linear(ops[i].kind) || ops[i].kind == MGL_OP_ATTEND) {
+      bool streams = pages > 0 && is_linear(ops[i].kind);
+      ops[i].kind = streams ? MGL_CUDA_OP_STREAMED : MGL_CUDA_OP_EMPTY;
+      uint32_t most = pages * MGL_CUDA_PAGE_K;
+      ops[i].k_padded = ops[i].k_padded < most ? ops[i].k_padded : most;
+    }
+  }
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    const mgl_task *task = &graph->tasks[i];
+    if ((task->flags & (MGL_TASK_JIT | MGL_TASK_EMPTY)) == 0 &&
+        ops[task->op].kind == MGL_CUDA_OP_STREAMED) {
+      uint32_t columns = task->type == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+      bytes += (double)((task->end - task->begin + columns - 1) / columns) *
+               ops[task->op].k_padded * MGL_CUDA_BLOCK_ROWS * 2;
+    }
+  }
+  const mgl_cuda_driver *driver = &p->device->driver;
+  gpu_must(mgl_cuda_check(driver,
+                          driver->copy_to_device(
+                              p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + p->layout.graphs[0].ops, ops,
+                              count * sizeof *ops),
+                          "copy_to_device", &err),
+           &err);
+  gpu_must(mgl_cuda_check(driver, driver->context_synchronize(), "emptying ops", &err), &err);
+  mgl_free(ops);
+  return bytes / mgl_cuda_program_describe(p).layer_count;
+}
+
+// Tasks of a stage in the graph for one token: the mean over all ops of that kind, or of the layers
+// for MGL_OP_COUNT.
+static uint32_t tasks_of(const mgl_cuda_program *p, mgl_op_kind kind) {
+  uint32_t tasks = 0;
+  uint32_t ops = 0;
+  for (size_t i = 0; i < p->program->op_count; i++) {
+    mgl_op_kind found = p->program->ops[i].kind;
+    bool counts = kind == MGL_OP_COUNT ? is_linear(found) || found == MGL_OP_ATTEND : found == kind;
+    for (uint32_t j = 0; counts && j < p->graphs[0]->task_count; j++) {
+      const mgl_task *task = &p->graphs[0]->tasks[j];
+      tasks += (task->flags & MGL_TASK_EMPTY) == 0 && task->op == i ? 1 : 0;
+    }
+    ops += counts ? 1 : 0;
+  }
+  return ops > 0 ? tasks / ops : 0;
+}
+
+// --- times ---------------------------------------------------------------------------------------
+
+// Median time of an iteration of one launch, in us.
+static double launch_us(mgl_cuda_program *program, const mgl_cuda_launch_options *launch,
+                        uint32_t generate) {
+  uint64_t times[MOST + 2] = {0};
+  double us[MOST + 1];
+  int32_t prompt[1] = {1};
+  mgl_error err = {0};
+  mgl_cuda_request request = {.prompt = prompt, .prompt_count = 1, .max_new_tokens = generate};
+  mgl_cuda_outcome outcome = {.iteration_ns = times, .iteration_capacity = MOST + 2};
+  mgl_cuda_generate job = {
+      .requests = &request, .request_count = 1, .launch = *launch, .outcome = &outcome};
+  job.launch.deadline_ns = UINT64_C(20000000000);
+  gpu_must(mgl_cuda_program_generate(program, &job, &err), &err);
+  if (outcome.iterations < generate) {
+    gpu_must(mgl_error_set(&err, MGL_ERR_INTERNAL, "expected %u iterations, found %u", generate,
+                           outcome.iterations),
+             &err);
+  }
+  uint32_t first = 2;  // the first ones begin with cold caches
+  for (uint32_t i = first; i < generate; i++) {
+    us[i - first] = (double)(times[i + 1] - times[i]) / 1e3;
+  }
+  return median_of(us, generate - first);
+}
+
+static double iteration_us(mgl_cuda_program *program, const mgl_cuda_launch_options *launch) {
+  double us[LAUNCHES];
+  double wanted = LAUNCH_MS * 1e3 / launch_us(program, launch, LEAST);
+  uint32_t generate = wanted < LEAST ? LEAST : wanted > MOST ? MOST : (uint32_t)wanted;
+  for (uint32_t i = 0; i < LAUNCHES; i++) {
+    us[i] = launch_us(program, launch, generate);
+  }
+  return median_of(us, LAUNCHES);
+}
+
+// The two depths of one way.
+typedef struct pair {
+  mgl_cuda_program *shallow, *deep;
+} pair;
+
+static pair make_pair(gpu_bench *bench, const way *by, const cut *c) {
+  return (pair){make_program(bench, by, c, SHALLOW), make_program(bench, by, c, DEEP)};
+}
+
+static void destroy_pair(pair *p) {
+  mgl_cuda_program_destroy(p->shallow);
+  mgl_cuda_program_destroy(p->deep);
+}
+
+// us of a layer.
+static double layer_us(const pair *p, uint32_t pages, const mgl_cuda_launch_options *launch,
+                       double *out_bytes) {
+  (void)empty_layers(p->shallow, pages);
+  *out_bytes = empty_layers(p->deep, pages);
+  return (iteration_us(p->deep, launch) - iteration_us(p->shallow, launch)) / (DEEP - SHALLOW);
+}
+
+// --- tables --------------------------------------------------------------------------------------
+
+static void alone(gpu_bench *bench) {
+  static const cut cuts[] = {{true, true, true}, {false, false, true}};
+  bool sound = true;
+  printf(
+      "\n## A hop alone\n\nus a stage: the difference of %d and %d layers of %d stages; no weights "
+      "stream. All ops of the layers AOT or all JIT.\n\n"
+      "| launch | workers | 1 task a stage | tasks of a stage | us |\n|---|---|---|---|---|\n",
+      SHALLOW, DEEP, STAGES);
+  for (uint32_t i = 0; i < WAYS; i++) {
+    double us[2];
+    uint32_t tasks[2];
+    uint32_t workers = 0;
+    for (uint32_t j = 0; j < 2; j++) {
+      double bytes = 0;
+      pair p = make_pair(bench, &ways[i], &cuts[j]);
+      us[j] = layer_us(&p, 0, &(mgl_cuda_launch_options){0}, &bytes) / STAGES;
+      tasks[j] = tasks_of(p.deep, MGL_OP_COUNT);
+      workers = mgl_cuda_program_describe(p.deep).workers;
+      destroy_pair(&p);
+    }
+    printf("| %s | %u | %.2f | %u | %.2f |\n", ways[i].name, workers, us[0], tasks[1], us[1]);
+    (void)fflush(stdout);
+    sound = sound && tasks[0] == 1 && tasks[1] > 100 && us[0] > 0 && us[1] > 0;
+  }
+  printf("\n");
+  gpu_check(bench, sound, "chains of one task a stage and of a hundred or more, and times above 0");
+}
+
+typedef struct streaming {
+  uint32_t pages, in_flight, ahead;
+} streaming;
+
+static void while_weights_stream(gpu_bench *bench) {
+  static const streaming columns[] = {{0, 4, 1}, {1, 4, 1},         {2, 4, 1},
+                                      {2, 4, 2}, {ALL_PAGES, 4, 1}, {ALL_PAGES, 12, 12}};
+  printf(
+      "\n## While weights stream\n\nus a layer of %d stages, in brackets the GB/s that are "
+      "streamed. Linears are AOT with a task for every worker; the loaders stream pages of 16 KB "
+      "for each of their tasks. Attention (no weights) as the row says.\n\n"
+      "| attention | its tasks | no pages | 1 page, 4 + 1 in flight | 2 pages, 4 + 1 | 2 pages, "
+      "4 + 2 | all pages (3 to 5), 4 + 1 | all, 12 + 12 |\n|---|---|---|---|---|---|---|---|\n",
+      STAGES);
+  for (uint32_t one = 0; one < 2; one++) {
+    for (uint32_t i = 0; i < WAYS; i++) {
+      cut c = {.one_attend = one != 0};
+      pair p = make_pair(bench, &ways[i], &c);
+      printf("| %s | %u |", ways[i].name, tasks_of(p.deep, MGL_OP_ATTEND));
+      for (size_t j = 0; j < sizeof columns / sizeof columns[0]; j++) {
+        mgl_cuda_launch_options launch = {.in_flight = columns[j].in_flight,
+                                          .in_flight_ahead = columns[j].ahead};
+        double bytes = 0;
+        double us = layer_us(&p, columns[j].pages, &launch, &bytes);
+        printf(" %.2f (%.0f) |", us, bytes / us / 1e3);
+        (void)fflush(stdout);
+      }
+      printf("\n");
+      destroy_pair(&p);
+    }
+  }
+}
+
+// A real model, nothing emptied: attention of a batch of one.
+static void real(gpu_bench *bench, const char *folder) {
+  gpu_model model;
+  gpu_model_open(folder, &model);
+  for (uint32_t i = 0; i < WAYS; i++) {
+    mgl_compile_override override = {.op = "attend",
+                                     .launch = ways[i].jit ? MGL_LAUNCH_JIT : MGL_LAUNCH_AOT};
+    mgl_cuda_program *program =
+        gpu_program(bench, &model,
+                    (mgl_cuda_program_options){.events_only = true,
+                                               .iteration_tokens = 1,
+                                               .sequences = 1,
+                                               .pages_per_sequence = PAGES,
+                                               .launch = MGL_LAUNCH_AOT,
+                                               .overrides = &override,
+                                               .override_count = 1,
+                                               .schedulers = ways[i].schedulers,
+                                               .scheduler_warps = ways[i].warps});
+    double us = iteration_us(program, &(mgl_cuda_launch_options){0});
+    mgl_cuda_program_info info = mgl_cuda_program_describe(program);
+    printf("| %s | %s | %u | %.1f | %.2f | %.0f |\n", model.name, ways[i].name,
+           tasks_of(program, MGL_OP_ATTEND), us, us / info.layer_count,
+           (double)info.step_bytes / us / 1e3);
+    (void)fflush(stdout);
+    mgl_cuda_program_destroy(program);
+  }
+  gpu_model_close(&model);
+}
+
+void gpu_hops_run(gpu_bench *bench, int count, char **arguments) {
+  alone(bench);
+  while_weights_stream(bench);
+  if (count > 0) {
+    printf(
+        "\n## Real models\n\nBatch 1, up to %d tokens of context, dummy weights; all but attention "
+        "is AOT. us a layer: the iteration over its layers.\n\n"
+        "| model | attention | its tasks | us an iteration | us a layer | GB/s |\n"
+        "|---|---|---|---|---|---|\n",
+        MOST);
+  }
+  for (int i = 0; i < count; i++) {
+    real(bench, arguments[i]);
+  }
+}

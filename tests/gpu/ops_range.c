@@ -1,0 +1,459 @@
+// Some ops of a model through the whole pipeline, the others left out: the model's own task graphs,
+// places, events and launch; tasks of the ops that are left out wait, do nothing and trigger. The
+// range gets its inputs from the CPU's run of the ops before it, or random ones, and the K and V of
+// earlier tokens from the CPU's cache; everything else is poisoned; every result, and the K and V
+// that attention writes, is compared with the CPU's.
+//
+//   gpu_tests ops model=MODEL [from=OP] [to=OP] [tokens=N] [context=N] [alone=1] [inputs=random]
+//                 [seed=N]
+// OP: an op's number in the fused program of the CPU or the name of its result ("3.gated"); without
+// `to`, the op `from` alone; without both, all. tokens: 1 to 64 of one sequence, behind `context`
+// tokens. alone=1: each op of the range by itself, so that each one's error is its own.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "gpu/gpu_bench.h"
+#include "gpu/gpu_twin.h"
+
+enum { TOKENS = 64, PAGES = 64, CONTEXT = PAGES * GPU_PAGE_TOKENS - TOKENS, LOOK = 4096 };
+
+// Relative, of a range of several ops and of one op that has the CPU's very inputs: activations are
+// rounded to bf16 at other places (norms are factored out of dot products), 2^-9 each.
+#define MOST_ERROR 3e-2
+#define MOST_ERROR_ALONE 1e-2
+
+typedef struct range_options {
+  const char *model, *from, *to;
+  uint32_t tokens, context, seed;
+  bool alone, random;
+} range_options;
+
+typedef struct range {
+  gpu_bench *bench;
+  const range_options *options;
+  gpu_model model;
+  gpu_twin cpu;
+  mgl_cuda_program *gpu;
+  uint32_t graph;  // of the GPU, for that many tokens
+  mgl_plan *plan;
+  int32_t pages[PAGES];
+  bool *is_input;  // [op_count] the range that runs reads it and does not make it
+} range;
+
+// How far a buffer is from the CPU's.
+typedef struct distance {
+  double relative, largest;
+  size_t at, count;
+} distance;
+
+static const mgl_tensor *result_of(const range *r, uint32_t op) {
+  return &r->cpu.fused->tensors[r->cpu.fused->ops[op].output];
+}
+
+// --- preparation ---------------------------------------------------------------------------------
+
+static void make_plan(range *r, uint32_t position, uint32_t count) {
+  int32_t tokens[TOKENS];
+  for (uint32_t i = 0; i < count; i++) {
+    tokens[i] = gpu_model_token(&r->model, position + i);
+  }
+  mgl_plan_clear(r->plan);
+  mgl_plan_add(r->plan, &(mgl_plan_chunk){.tokens = tokens,
+                                          .token_count = count,
+                                          .position = position,
+                                          .pages = r->pages,
+                                          .page_count = PAGES,
+                                          .logits = MGL_LOGITS_ALL});
+}
+
+static void open_range(range *r) {
+  static const mgl_plan_limits limits = {.tokens = TOKENS,
+                                         .sequences = 1,
+                                         .pages_per_sequence = PAGES,
+                                         .page_tokens = GPU_PAGE_TOKENS};
+  mgl_error err = {0};
+  gpu_model_open(r->options->model, &r->model);
+  gpu_twin_open(&r->model, TOKENS, PAGES, &r->cpu);
+  r->gpu = gpu_program(r->bench, &r->model,
+                       (mgl_cuda_program_options){.events_only = true,
+                                                  .iteration_tokens = TOKENS,
+                                                  .sequences = 1,
+                                                  .pages_per_sequence = PAGES,
+                                                  .logit_rows = TOKENS,
+                                                  .poison = true,
+                                                  .keep_activations = true});
+  gpu_must(mgl_plan_create(&limits, &r->plan, &err), &err);
+  for (uint32_t i = 0; i < PAGES; i++) {
+    r->pages[i] = (int32_t)(i * 29 % PAGES);  // not neighbours
+  }
+  r->is_input = gpu_must_alloc(r->cpu.fused->op_count, sizeof *r->is_input);
+  while ((1u << r->graph) < r->options->tokens) {
+    r->graph++;
+  }
+}
+
+static void close_range(range *r) {
+  mgl_free(r->is_input);
+  mgl_plan_destroy(r->plan);
+  mgl_cuda_program_destroy(r->gpu);
+  gpu_twin_close(&r->cpu);
+  gpu_model_close(&r->model);
+}
+
+// K and V of the tokens before, by the CPU.
+static void make_context(range *r) {
+  for (uint32_t at = 0; at < r->options->context; at += TOKENS) {
+    uint32_t left = r->options->context - at;
+    make_plan(r, at, left < TOKENS ? left : TOKENS);
+    gpu_twin_run(&r->cpu, r->plan, 0, UINT32_MAX);
+  }
+}
+
+// --- inputs --------------------------------------------------------------------------------------
+
+// What ops [first, last] read of the ops before them.
+static void find_inputs(range *r, uint32_t first, uint32_t last) {
+  const mgl_graph *fused = r->cpu.fused;
+  memset(r->is_input, 0, fused->op_count * sizeof *r->is_input);
+  for (uint32_t i = first; i <= last; i++) {
+    for (uint32_t j = 0; j < fused->ops[i].input_count; j++) {
+      uint32_t producer = gpu_twin_producer(&r->cpu, fused->ops[i].inputs[j]);
+      if (producer < first) {
+        r->is_input[producer] = true;
+      }
+    }
+  }
+}
+
+// About normal: the sum of twelve numbers of [0, 1), less six.
+static float random_value(uint64_t *state) {
+  float sum = -6;
+  for (int i = 0; i < 12; i++) {
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    sum += (float)(*state >> 40) / (1 << 24);
+  }
+  return sum;
+}
+
+// The CPU computes ops [first, last] from random inputs instead. (Angles stay what they are.)
+static void randomise(range *r, uint32_t first, uint32_t last) {
+  gpu_twin *c = &r->cpu;
+  for (uint32_t op = 0; op < first; op++) {
+    if (!r->is_input[op] || c->fused->ops[op].kind == MGL_OP_ROPE_ANGLES) {
+      continue;
+    }
+    bool halves = result_of(r, op)->dtype == MGL_DTYPE_BF16;
+    void *at = mgl_cpu_program_tensor(c->program, c->fused->ops[op].output);
+    uint64_t state = r->options->seed * UINT64_C(1000003) + op;
+    for (size_t i = 0; i < gpu_twin_elements(c, op); i++) {
+      float value = random_value(&state);
+      if (halves) {
+        ((mgl_bf16 *)at)[i] = mgl_f32_to_bf16(value);
+        value = mgl_bf16_to_f32(((mgl_bf16 *)at)[i]);
+      } else {
+        ((float *)at)[i] = value;
+      }
+      c->results[op][i] = value;
+    }
+  }
+  gpu_twin_run(c, r->plan, first, last);
+}
+
+// K and V of a position as the CPU has them: [HKV, HD].
+static void read_cpu_kv(const range *r, const mgl_kv_layer *layer, uint32_t position, float *k,
+                        float *v) {
+  size_t dims = layer->head_dim;
+  size_t at = position % GPU_PAGE_TOKENS;
+  for (size_t i = 0; i < layer->kv_head_count * dims; i++) {
+    size_t page = (size_t)r->pages[position / GPU_PAGE_TOKENS] * layer->kv_head_count + i / dims;
+    k[i] = mgl_bf16_to_f32(((mgl_bf16 *)layer->k)[(page * dims + i % dims) * GPU_PAGE_TOKENS + at]);
+    v[i] = mgl_bf16_to_f32(((mgl_bf16 *)layer->v)[(page * GPU_PAGE_TOKENS + at) * dims + i % dims]);
+  }
+}
+
+// On the GPU: what the CPU has cached of an attention's earlier tokens, and poison behind them.
+static void write_context(range *r, uint32_t op) {
+  mgl_error err = {0};
+  uint32_t tensor = r->cpu.fused->ops[op].inputs[1];
+  const mgl_kv_layer *layer = &r->cpu.program->kv[tensor];
+  size_t heads = layer->kv_head_count;
+  size_t dims = layer->head_dim;
+  size_t count = heads * dims * GPU_PAGE_TOKENS;
+  float *page = gpu_must_alloc(2 * count, sizeof *page);
+  float *token = gpu_must_alloc(2 * heads * dims, sizeof *token);
+  for (uint32_t first = 0; first < r->options->context + r->options->tokens;
+       first += GPU_PAGE_TOKENS) {
+    for (size_t i = 0; i < 2 * count; i++) {
+      page[i] = NAN;
+    }
+    for (uint32_t i = 0; i < GPU_PAGE_TOKENS && first + i < r->options->context; i++) {
+      read_cpu_kv(r, layer, first + i, token, token + heads * dims);
+      for (size_t head = 0; head < 2 * heads; head++) {  // K's, then V's
+        memcpy(page + (head * GPU_PAGE_TOKENS + i) * dims, token + head * dims,
+               dims * sizeof *page);
+      }
+    }
+    gpu_must(mgl_cuda_program_write_kv(r->gpu, r->cpu.fused->tensors[tensor].name,
+                                       (uint32_t)r->pages[first / GPU_PAGE_TOKENS], page,
+                                       page + count, &err),
+             &err);
+  }
+  mgl_free(page);
+  mgl_free(token);
+}
+
+// On the GPU: the inputs, and poison for every other result.
+static void write_buffers(range *r) {
+  mgl_error err = {0};
+  for (uint32_t op = 0; op < r->cpu.fused->op_count; op++) {
+    size_t count = gpu_twin_elements(&r->cpu, op);
+    float *values = gpu_must_alloc(count, sizeof *values);
+    for (size_t i = 0; i < count; i++) {
+      values[i] = r->is_input[op] ? r->cpu.results[op][i] : NAN;
+    }
+    gpu_must(mgl_cuda_program_write(r->gpu, r->graph, result_of(r, op)->name, values, count, &err),
+             &err);
+    mgl_free(values);
+  }
+}
+
+// --- results -------------------------------------------------------------------------------------
+
+static distance distance_of(const float *gpu, const float *cpu, size_t count) {
+  distance d = {.relative = gpu_error(gpu, cpu, count), .count = count};
+  for (size_t i = 0; i < count; i++) {
+    double difference = fabs((double)gpu[i] - (double)cpu[i]);
+    if (!(difference <= d.largest)) {  // a NaN stays
+      d.largest = difference;
+      d.at = i;
+      if (isnan(difference)) {
+        break;
+      }
+    }
+  }
+  return d;
+}
+
+static void print_distance(range *r, uint32_t op, const char *what, const distance *d,
+                           double most) {
+  const char *mark = d->relative < most ? "" : "**";
+  printf("| %u | %s | %s%s | %zu | %s%.2e%s | %.2e at %zu |\n", op,
+         mgl_op_info_of(r->cpu.fused->ops[op].kind)->name, result_of(r, op)->name, what, d->count,
+         mark, d->relative, mark, d->largest, d->at);
+}
+
+static double compare_result(range *r, uint32_t op, double most) {
+  mgl_error err = {0};
+  size_t count = gpu_twin_elements(&r->cpu, op);
+  float *values = gpu_must_alloc(count, sizeof *values);
+  gpu_must(mgl_cuda_program_read(r->gpu, r->graph, result_of(r, op)->name, values, count, &err),
+           &err);
+  distance d = distance_of(values, r->cpu.results[op], count);
+  mgl_free(values);
+  print_distance(r, op, "", &d, most);
+  return d.relative;
+}
+
+static void read_gpu_kv(range *r, const mgl_kv_layer *layer, const char *name, float *k, float *v) {
+  mgl_error err = {0};
+  size_t heads = layer->kv_head_count;
+  size_t dims = layer->head_dim;
+  size_t count = heads * dims * GPU_PAGE_TOKENS;
+  float *page = gpu_must_alloc(2 * count, sizeof *page);
+  for (uint32_t i = 0; i < r->options->tokens; i++) {
+    uint32_t position = r->options->context + i;
+    uint32_t number = (uint32_t)r->pages[position / GPU_PAGE_TOKENS];
+    if (i == 0 || position % GPU_PAGE_TOKENS == 0) {
+      gpu_must(mgl_cuda_program_read_kv(r->gpu, name, number, page, page + count, &err), &err);
+    }
+    for (size_t head = 0; head < heads; head++) {
+      size_t from = (head * GPU_PAGE_TOKENS + position % GPU_PAGE_TOKENS) * dims;
+      memcpy(k + (i * heads + head) * dims, page + from, dims * sizeof *k);
+      memcpy(v + (i * heads + head) * dims, page + count + from, dims * sizeof *v);
+    }
+  }
+  mgl_free(page);
+}
+
+static double compare_kv(range *r, uint32_t op, double most) {
+  const mgl_op *attend = &r->cpu.fused->ops[op];
+  const mgl_kv_layer *layer = &r->cpu.program->kv[attend->inputs[1]];
+  size_t count = (size_t)r->options->tokens * layer->kv_head_count * layer->head_dim;
+  float *cpu = gpu_must_alloc(2 * count, sizeof *cpu);
+  float *gpu = gpu_must_alloc(2 * count, sizeof *gpu);
+  size_t row = (size_t)layer->kv_head_count * layer->head_dim;
+  for (uint32_t i = 0; i < r->options->tokens; i++) {
+    read_cpu_kv(r, layer, r->options->context + i, cpu + i * row, cpu + count + i * row);
+  }
+  read_gpu_kv(r, layer, r->cpu.fused->tensors[attend->inputs[1]].name, gpu, gpu + count);
+  distance k = distance_of(gpu, cpu, count);
+  distance v = distance_of(gpu + count, cpu + count, count);
+  print_distance(r, op, ", its K", &k, most);
+  print_distance(r, op, ", its V", &v, most);
+  mgl_free(cpu);
+  mgl_free(gpu);
+  return k.relative > v.relative ? k.relative : v.relative;
+}
+
+// Results outside of the range are what they were: poison, or the inputs. Returns how many are not.
+static uint32_t count_touched(range *r, uint32_t first, uint32_t last) {
+  mgl_error err = {0};
+  uint32_t touched = 0;
+  for (uint32_t op = 0; op < r->cpu.fused->op_count; op++) {
+    size_t count = gpu_twin_elements(&r->cpu, op);
+    count = count < LOOK ? count : LOOK;
+    if (op >= first && op <= last) {
+      continue;
+    }
+    float values[LOOK];
+    gpu_must(mgl_cuda_program_read(r->gpu, r->graph, result_of(r, op)->name, values, count, &err),
+             &err);
+    bool same = true;
+    for (size_t i = 0; i < count; i++) {
+      same = same && (r->is_input[op] ? values[i] == r->cpu.results[op][i] : isnan(values[i]));
+    }
+    touched += same ? 0 : 1;
+  }
+  return touched;
+}
+
+// --- the run -------------------------------------------------------------------------------------
+
+// In the GPU's fused program, which has more ops.
+static uint32_t gpu_op(const range *r, uint32_t op) {
+  const mgl_graph *fused = mgl_cuda_program_fused(r->gpu);
+  uint32_t tensor = mgl_graph_find(fused, result_of(r, op)->name);
+  for (uint32_t i = 0; i < fused->op_count; i++) {
+    if (fused->ops[i].output == tensor) {
+      return i;
+    }
+  }
+  mgl_error err = {0};
+  gpu_must(mgl_error_set(&err, MGL_ERR_INTERNAL, "the GPU's program has no \"%s\"",
+                         result_of(r, op)->name),
+           &err);
+  return UINT32_MAX;
+}
+
+// True if ops [first, last] of the GPU are the CPU's.
+static bool run_range(range *r, uint32_t first, uint32_t last) {
+  mgl_error err = {0};
+  double most = first == last ? MOST_ERROR_ALONE : MOST_ERROR;
+  double worst = 0;
+  find_inputs(r, first, last);
+  if (r->options->random) {
+    randomise(r, first, last);
+  }
+  write_buffers(r);
+  for (uint32_t op = first; op <= last; op++) {
+    if (r->cpu.fused->ops[op].kind == MGL_OP_ATTEND) {
+      write_context(r, op);
+    }
+  }
+  gpu_must(mgl_cuda_program_choose(r->gpu, gpu_op(r, first), gpu_op(r, last), &err), &err);
+  gpu_must(mgl_cuda_program_run_plan(r->gpu, r->plan, NULL, NULL, &err), &err);
+  for (uint32_t op = first; op <= last; op++) {
+    worst = fmax(worst, compare_result(r, op, most));
+    if (r->cpu.fused->ops[op].kind == MGL_OP_ATTEND) {
+      worst = fmax(worst, compare_kv(r, op, most));
+    }
+  }
+  uint32_t touched = count_touched(r, first, last);
+  if (touched > 0) {
+    gpu_check(r->bench, false, "ops %u to %u: %u results of other ops have changed", first, last,
+              touched);
+  }
+  return worst < most && touched == 0;
+}
+
+// An op by number or name.
+static uint32_t find_op(const range *r, const char *text) {
+  uint32_t count = (uint32_t)r->cpu.fused->op_count;
+  char *end = NULL;
+  unsigned long number = strtoul(text, &end, 10);
+  uint32_t found = *end == 0 && end != text && number < count ? (uint32_t)number : count;
+  for (uint32_t i = 0; i < count && found == count; i++) {
+    found = strcmp(result_of(r, i)->name, text) == 0 ? i : count;
+  }
+  if (found == count) {
+    mgl_error err = {0};
+    gpu_must(mgl_error_set(&err, MGL_ERR_ARGUMENT,
+                           "expected an op of 0 to %u or the name of its result, found \"%s\"",
+                           count - 1, text),
+             &err);
+  }
+  return found;
+}
+
+static void compare_range(gpu_bench *bench, const range_options *o) {
+  range r = {.bench = bench, .options = o};
+  open_range(&r);
+  uint32_t first = o->from != NULL ? find_op(&r, o->from) : 0;
+  uint32_t last = o->to != NULL     ? find_op(&r, o->to)
+                  : o->from != NULL ? first
+                                    : (uint32_t)r.cpu.fused->op_count - 1;
+  printf("\n## Ops %u to %u of %s%s: %u tokens behind %u, %s inputs\n\n", first, last, r.model.name,
+         o->alone ? ", each alone" : "", o->tokens, o->context, o->random ? "random" : "the CPU's");
+  printf("| op | kind | result | elements | relative error | largest difference |\n");
+  printf("|---|---|---|---|---|---|\n");
+  (void)fflush(stdout);
+  make_context(&r);
+  make_plan(&r, o->context, o->tokens);
+  gpu_twin_run(&r.cpu, r.plan, 0, UINT32_MAX);
+  bool ok = true;
+  for (uint32_t op = first; op <= last && o->alone; op++) {
+    ok = run_range(&r, op, op) && ok;
+  }
+  if (!o->alone) {
+    ok = run_range(&r, first, last);
+  }
+  printf("\n");
+  gpu_check(bench, ok && first <= last, "ops %u to %u of %s, %u tokens behind %u", first, last,
+            r.model.name, o->tokens, o->context);
+  close_range(&r);
+}
+
+void gpu_ops_range(gpu_bench *bench, int count, char **arguments) {
+  range_options o = {.model = "tiny", .tokens = 1, .seed = 1};
+  const char *inputs = "cpu";
+  uint32_t alone = 0;
+  const struct {
+    const char *key;
+    const char **text;
+    uint32_t *number;
+  } keys[] = {{"model=", &o.model, NULL},   {"from=", &o.from, NULL},
+              {"to=", &o.to, NULL},         {"inputs=", &inputs, NULL},
+              {"tokens=", NULL, &o.tokens}, {"context=", NULL, &o.context},
+              {"seed=", NULL, &o.seed},     {"alone=", NULL, &alone}};
+  mgl_error err = {0};
+  for (int i = 0; i < count; i++) {
+    bool known = false;
+    for (size_t j = 0; j < sizeof keys / sizeof keys[0]; j++) {
+      size_t length = strlen(keys[j].key);
+      if (strncmp(arguments[i], keys[j].key, length) == 0) {
+        known = true;
+        if (keys[j].text != NULL) {
+          *keys[j].text = arguments[i] + length;
+        } else {
+          *keys[j].number = (uint32_t)strtoul(arguments[i] + length, NULL, 10);
+        }
+      }
+    }
+    if (!known) {
+      gpu_must(mgl_error_set(&err, MGL_ERR_ARGUMENT, "unknown argument %s", arguments[i]), &err);
+    }
+  }
+  o.alone = alone != 0;
+  o.random = strcmp(inputs, "random") == 0;
+  if (o.tokens < 1 || o.tokens > TOKENS || o.context > CONTEXT) {
+    gpu_must(mgl_error_set(&err, MGL_ERR_ARGUMENT,
+                           "expected 1 to %d tokens behind 0 to %d, found %u behind %u", TOKENS,
+                           CONTEXT, o.tokens, o.context),
+             &err);
+  }
+  compare_range(bench, &o);
+}

@@ -1,0 +1,211 @@
+// The memory plan against what is then taken: on the CPU, pages by the counter of base/alloc.h and
+// the heap by malloc's own figures, with an engine that runs; on a GPU, what the (fake) driver
+// gives out. And the share of the memory that bounds it.
+#include <malloc.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "engine/engine.h"
+#include "engine/memory_plan.h"
+#include "support/fake_cuda.h"
+
+static mgl_config config_of(uint32_t hidden, uint32_t layers, uint32_t vocab) {
+  return (mgl_config){.family = MGL_FAMILY_QWEN2,
+                      .hidden_size = hidden,
+                      .intermediate_size = 2 * hidden,
+                      .layer_count = layers,
+                      .head_count = hidden / 32,
+                      .kv_head_count = 2,
+                      .head_dim = 32,
+                      .vocab_size = vocab,
+                      .context_tokens = 4096,
+                      .rms_norm_eps = 1e-6,
+                      .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
+                      .qkv_bias = true,
+                      .dtype = MGL_DTYPE_BF16};
+}
+
+static uint64_t heap_bytes(void) {
+  struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+static void ignore_token(void *context, uint32_t request, int32_t token, mgl_finish_reason reason) {
+  (void)context;
+  (void)request;
+  (void)token;
+  (void)reason;
+}
+
+// Generates a few tokens, so that everything that is made at first use is made.
+static void use(mgl_runner *runner, mgl_mode mode) {
+  mgl_error err = {0};
+  mgl_engine *engine = NULL;
+  mgl_engine_options options = {.mode = mode};
+  const int32_t prompt[] = {1, 2, 3};
+  mgl_request request = {
+      .prompt = prompt, .prompt_count = 3, .max_new_tokens = 3, .sampling = {.top_p = 1}};
+  uint32_t number = 0;
+  assert_int_equal(mgl_engine_create(runner, &options, &engine, &err), MGL_OK);
+  assert_int_equal(mgl_engine_submit(engine, &request, &number, &err), MGL_OK);
+  assert_int_equal(mgl_engine_run(engine, ignore_token, NULL, NULL, &err), MGL_OK);
+  mgl_engine_destroy(engine);
+}
+
+static void within_3_percent(uint64_t planned, uint64_t found) {
+  double ratio = (double)planned / (double)found;
+  if (!(ratio > 0.97 && ratio < 1.03)) {
+    fail_msg("planned %llu bytes, found %llu", (unsigned long long)planned,
+             (unsigned long long)found);
+  }
+}
+
+static void the_cpu_takes_what_was_planned(void **state) {
+  static const struct {
+    uint32_t hidden, layers, vocab, sequences, context;
+    uint64_t pool_tokens;
+  } cases[] = {
+      {256, 4, 4000, 4, 1024, 0},     // KV memory and weights
+      {512, 6, 30000, 32, 64, 0},     // activations: logits of many rows
+      {64, 2, 512, 2, 4096, 100000},  // nearly nothing but KV memory
+      {1024, 3, 2000, 1, 64, 0},      // nearly nothing but weights
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (uint32_t threads = 1; threads <= 2; threads++) {
+      mgl_model_folder folder = {.config =
+                                     config_of(cases[i].hidden, cases[i].layers, cases[i].vocab)};
+      mgl_runner_options options = {.threads = threads,
+                                    .sequences = cases[i].sequences,
+                                    .sequence_tokens = cases[i].context,
+                                    .pool_tokens = cases[i].pool_tokens,
+                                    .weights = MGL_WEIGHTS_DUMMY};
+      mgl_memory_plan plan;
+      mgl_runner *runner = NULL;
+      mgl_error err = {0};
+      uint64_t pages = mgl_pages_live_bytes();
+      uint64_t heap = heap_bytes();
+      assert_int_equal(mgl_runner_plan_memory(&folder, &options, &plan, &err), MGL_OK);
+      assert_int_equal(mgl_pages_live_bytes(), pages);  // planning takes nothing
+      assert_int_equal(plan.workers, threads);
+      assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
+      assert_int_equal(plan.page_count, mgl_runner_page_count(runner));
+      use(runner, MGL_MODE_EAGER);
+      use(runner, MGL_MODE_MEGA);
+      within_3_percent(mgl_memory_plan_total(&plan),
+                       mgl_pages_live_bytes() - pages + heap_bytes() - heap);
+      mgl_runner_destroy(runner);
+      assert_int_equal(mgl_pages_live_bytes(), pages);
+    }
+  }
+}
+
+static void mapped_weights_are_in_their_files(void **state) {
+  mgl_model_folder folder = {.config = config_of(256, 4, 4000)};
+  mgl_runner_options options = {
+      .threads = 1, .sequences = 4, .sequence_tokens = 64, .weights = MGL_WEIGHTS_DUMMY};
+  mgl_memory_plan dummy;
+  mgl_memory_plan mapped;
+  mgl_error err = {0};
+  (void)state;
+  assert_int_equal(mgl_runner_plan_memory(&folder, &options, &dummy, &err), MGL_OK);
+  options.weights = MGL_WEIGHTS_MAPPED;  // without a checkpoint: the config is enough
+  assert_int_equal(mgl_runner_plan_memory(&folder, &options, &mapped, &err), MGL_OK);
+  assert_int_equal(dummy.mapped_bytes, 0);
+  assert_int_equal(mapped.weight_bytes + mapped.mapped_bytes, dummy.weight_bytes);
+  assert_true(mapped.mapped_bytes > 100 * mapped.weight_bytes);
+  assert_int_equal(mgl_memory_plan_total(&mapped), mgl_memory_plan_total(&dummy));
+}
+
+static void a_share_bounds_everything(void **state) {
+  mgl_model_folder folder = {.config = config_of(256, 4, 4000)};
+  mgl_runner_options options = {.threads = 1,
+                                .sequences = 16,
+                                .sequence_tokens = 4096,
+                                .weights = MGL_WEIGHTS_DUMMY,
+                                .memory_share = 0.5};
+  mgl_memory_plan plan;
+  mgl_error err = {0};
+  (void)state;
+  assert_int_equal(mgl_runner_plan_memory(&folder, &options, &plan, &err), MGL_OK);
+  assert_int_equal(plan.page_count, 16 * 4096 / MGL_PAGE_TOKENS);  // no more than can be used
+  // A share that leaves room for about 100 pages.
+  uint64_t page_bytes = plan.kv_bytes_per_token * plan.page_tokens;
+  uint64_t others = mgl_memory_plan_total(&plan) - mgl_memory_plan_kv_bytes(&plan);
+  mgl_memory_plan small = plan;
+  double share = (double)(others + 100 * page_bytes + page_bytes / 2) / (double)plan.free_bytes;
+  assert_int_equal(mgl_memory_plan_share(&small, share, &err), MGL_OK);
+  assert_int_equal(small.page_count, 100);
+  assert_true((double)mgl_memory_plan_total(&small) <= share * (double)plan.free_bytes);
+  // What loading takes for a while must fit too, but is no part of the share.
+  small = plan;
+  small.loading_bytes = plan.free_bytes - others - 7 * page_bytes;
+  assert_int_equal(mgl_memory_plan_share(&small, 1, &err), MGL_OK);
+  assert_int_equal(small.page_count, 7);
+  // None is left.
+  small = plan;
+  share = (double)(others + page_bytes / 2) / (double)plan.free_bytes;
+  assert_int_equal(mgl_memory_plan_share(&small, share, &err), MGL_ERR_MEMORY);
+  assert_non_null(strstr(err.text, "no memory for a KV page: weights take "));
+  // A runner gets what was planned.
+  mgl_runner *runner = NULL;
+  options.memory_share = (double)(others + 50 * page_bytes) / (double)mgl_memory_available();
+  assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
+  assert_in_range(mgl_runner_page_count(runner), 25, 75);  // what is available changes
+  use(runner, MGL_MODE_MEGA);
+  mgl_runner_destroy(runner);
+  options.memory_share = 1e-9;
+  assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_ERR_MEMORY);
+  assert_null(runner);
+}
+
+static void a_gpu_takes_what_was_planned(void **state) {
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
+  mgl_model_folder folder = {.config = config_of(256, 2, 512)};
+  mgl_runner_options options = {.sequences = 4,
+                                .sequence_tokens = 512,
+                                .weights = MGL_WEIGHTS_DUMMY,
+                                .memory_share = 0.9,
+                                .cuda = &cuda};
+  mgl_memory_plan plan;
+  mgl_error err = {0};
+  (void)state;
+  size_t free_bytes = fake.free_bytes;
+  int live = fake.live;
+  assert_int_equal(mgl_runner_plan_memory(&folder, &options, &plan, &err), MGL_OK);
+  assert_int_equal(fake.live, live);
+  assert_int_equal(plan.free_bytes, free_bytes);
+  assert_int_equal(plan.page_count, 4 * 512 / MGL_PAGE_TOKENS);
+  assert_int_equal(plan.mapped_bytes, 0);
+  mgl_runner *runner = NULL;
+  assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
+  assert_int_equal(mgl_runner_page_count(runner), plan.page_count);
+  mgl_runner_destroy(runner);
+  // Half of the KV memory fits.
+  uint64_t kv = mgl_memory_plan_kv_bytes(&plan);
+  fake.free_bytes = (size_t)(mgl_memory_plan_total(&plan) - kv / 2);
+  options.memory_share = 1;
+  assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
+  assert_int_equal(mgl_runner_page_count(runner), plan.page_count / 2);
+  mgl_runner_destroy(runner);
+  fake.free_bytes = free_bytes;
+  assert_int_equal(fake.live, live);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_cpu_takes_what_was_planned),
+      cmocka_unit_test(mapped_weights_are_in_their_files),
+      cmocka_unit_test(a_share_bounds_everything),
+      cmocka_unit_test(a_gpu_takes_what_was_planned),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -65,11 +65,12 @@ enum {
   MEGALITH_MAX_PROMPT_BYTES = 256 * 1024 * 1024,  // of one text prompt
   MEGALITH_MAX_MESSAGES = 65536,                  // of one chat
   MEGALITH_MAX_REQUESTS = 65536,       // of one engine that have not finished, all together
-  MEGALITH_MAX_SEQUENCES = 64,         // that one iteration computes
+  MEGALITH_MAX_SEQUENCES = 1024,       // requests that run at once; on a GPU 64
   MEGALITH_MAX_THREADS = 1024,         // of an engine on the CPU
   MEGALITH_MAX_STOP_TOKENS = 16,       // of a request, the model's own among them
   MEGALITH_MAX_STOP_TEXTS = 16,        // of a request
   MEGALITH_MAX_STOP_TEXT_BYTES = 256,  // of each
+  MEGALITH_MAX_SALT_BYTES = 256,       // of a request's cache_salt
   MEGALITH_ERROR_TEXT_BYTES = 1024,
 };
 
@@ -155,8 +156,9 @@ typedef struct megalith_engine_options {
   const char *device;  // "cpu"; "cuda" or "cuda:N"; "auto": the first GPU if it can run the model,
                        // else the CPU. NULL: what MEGALITH_DEVICE says in the environment, or auto
   uint32_t threads;    // on the CPU, to MEGALITH_MAX_THREADS; 0: one per core
-  uint32_t sequences;  // most requests that run together, to MEGALITH_MAX_SEQUENCES; 0: the most.
-                       // More than that may be submitted; they wait their turn
+  uint32_t sequences;  // most requests that run together, to MEGALITH_MAX_SEQUENCES; 0: as many as
+                       // an iteration has tokens. More of them take turns; those beyond `sequences`
+                       // wait
   uint32_t context_tokens;  // most tokens of one request, prompt and generated together; 0: the
                             // model's context, or as much of it as the KV memory holds
   uint64_t kv_tokens;       // tokens that the KV memory of all requests holds; 0: by memory_share
@@ -164,10 +166,11 @@ typedef struct megalith_engine_options {
                         // weights, activations and KV memory may take together, above 0 to 1; never
                         // more than `sequences` times `context_tokens` can use. 0: 0.9 of a GPU's,
                         // 0.5 of the host's memory
-  uint32_t page_tokens;       // tokens of a KV page; 0: the measured default (16, the only one now)
+  uint32_t page_tokens;       // tokens of a KV page: 16, 32, 64, 128 or 256, on a GPU 16; 0: 16
   uint32_t iteration_tokens;  // most tokens of one iteration, to 64; 0: the most
   uint32_t chunk_tokens;  // most prompt tokens of one request in an iteration; 0: no limit of its
                           // own. Smaller chunks make others wait less behind long prompts
+  bool no_prefix_cache;   // prompts that begin alike do not share KV memory. Results are the same
   bool background;        // compute on a thread of the engine's own (see THREADS)
 } megalith_engine_options;
 
@@ -211,7 +214,7 @@ typedef struct megalith_statistics {
   uint64_t generated_tokens;      // computed beyond the first of each request
   uint64_t prefix_hit_tokens;     // of prompts, found in KV memory instead of computed
   uint64_t prefix_lookup_tokens;  // of prompts that were looked up
-  uint64_t preemptions;  // times that a request gave its pages to older ones and began anew
+  uint64_t preemptions;  // times that a request gave its pages to older ones and was computed again
   uint64_t planning_ns;  // spent choosing what to compute; part of total_ns
   uint64_t total_ns;     // spent in iterations
   uint32_t pages, pages_used, pages_used_most;  // of KV memory
@@ -268,7 +271,10 @@ typedef struct megalith_request_options {
   size_t token_count;
   const megalith_message *messages;  // [message_count] put into the model's chat template
   size_t message_count;
-  bool plain_special;  // special tokens that are written in `text` are text (untrusted input)
+  const void
+      *cache_salt;  // [cache_salt_bytes] prompts share KV memory only under the same salt, so
+  size_t cache_salt_bytes;  // that no tenant can tell by the time what another one asked; may be 0
+  bool plain_special;       // special tokens that are written in `text` are text (untrusted input)
 
   uint32_t max_new_tokens;  // 0: the model's default, else 256; as far as the context allows
   const megalith_sampling *sampling;  // NULL: as the model's generation_config.json has it

@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "engine/device_choice.h"
 
-_Static_assert((int)MEGALITH_MAX_SEQUENCES == (int)MGL_MAX_ITERATION_TOKENS, "one limit");
+_Static_assert((int)MEGALITH_MAX_SEQUENCES == (int)MGL_MAX_SEQUENCES, "one limit");
 _Static_assert((int)MEGALITH_MAX_THREADS == (int)MGL_TEAM_MAX_THREADS, "one limit");
 
 enum { DEFAULT_NEW_TOKENS = 256 };
@@ -24,10 +24,6 @@ static mgl_status check_options(const megalith_engine_options *options, mgl_erro
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "expected one of memory_share and kv_tokens, found both");
   }
-  if (options->page_tokens != 0 && options->page_tokens != MGL_PAGE_TOKENS) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "page_tokens: expected %d, found %u",
-                         MGL_PAGE_TOKENS, options->page_tokens);
-  }
   return MGL_OK;
 }
 
@@ -43,6 +39,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .iteration_tokens = options->iteration_tokens,
       .sequences = options->sequences == 0 ? tokens : options->sequences,
       .sequence_tokens = options->context_tokens == 0 ? context : options->context_tokens,
+      .page_tokens = options->page_tokens,
       .pool_tokens = options->kv_tokens,
       .memory_share = options->memory_share,
       .weights = model->source,
@@ -64,7 +61,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
   engine->info = (megalith_engine_info){
       .device = on_gpu ? engine->device.name : "cpu",
       .workers = mgl_runner_threads(engine->runner),
-      .sequences = limits->sequences,
+      .sequences = mgl_runner_sequences(engine->runner),
       .context_tokens =
           runner.sequence_tokens < kv_tokens ? runner.sequence_tokens : (uint32_t)kv_tokens,
       .kv_tokens = kv_tokens,
@@ -119,6 +116,7 @@ static mgl_status start(megalith_engine *engine, const megalith_engine_options *
   MGL_TRY(start_on_device(engine, options, err));
   mgl_engine_options engine_options = {.mode = MGL_MODE_MEGA,
                                        .chunk_tokens = options->chunk_tokens,
+                                       .prefix_cache = !options->no_prefix_cache,
                                        .before_plan = mgl_api_before_plan,
                                        .should_stop = mgl_api_should_stop,
                                        .context = engine};

@@ -15,6 +15,7 @@ _Static_assert((int)MEGALITH_ERROR_TEXT_BYTES == (int)MGL_ERROR_TEXT_BYTES, "one
 _Static_assert((int)MEGALITH_MAX_PROMPT_BYTES == (int)MGL_TOKENIZER_MAX_TEXT_BYTES, "one limit");
 _Static_assert((int)MEGALITH_MAX_MESSAGES == (int)MGL_MAX_CHAT_MESSAGES, "one limit");
 _Static_assert((int)MEGALITH_MAX_STOP_TOKENS == (int)MGL_MAX_EOS_IDS, "one limit");
+_Static_assert((int)MEGALITH_MAX_SALT_BYTES == (int)MGL_MAX_SALT_BYTES, "one limit");
 _Static_assert((int)MEGALITH_MAX_STOP_TEXTS == (int)MGL_MAX_STOP_TEXTS, "one limit");
 _Static_assert((int)MEGALITH_MAX_STOP_TEXT_BYTES == (int)MGL_MAX_STOP_TEXT_BYTES, "one limit");
 _Static_assert(MEGALITH_VERSION_MAJOR == MGL_VERSION_MAJOR &&

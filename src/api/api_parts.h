@@ -44,7 +44,8 @@ struct megalith_request {
   // Set by the submitting thread before anyone else sees the request:
   mgl_token_list prompt;
   int32_t stop_ids[MEGALITH_MAX_STOP_TOKENS];
-  mgl_request asked;  // its pointers point at the two above
+  unsigned char salt[MEGALITH_MAX_SALT_BYTES];
+  mgl_request asked;  // its pointers point at the three above
   megalith_output_callback *on_output;
   void *context;
   // Used by the engine's thread only:

@@ -99,6 +99,20 @@ static mgl_status read_sampling(const mgl_generation *generation, const megalith
   return MGL_OK;
 }
 
+static mgl_status read_salt(const megalith_request_options *options, megalith_request *request,
+                            mgl_error *err) {
+  if (options->cache_salt_bytes > MGL_MAX_SALT_BYTES) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "cache_salt: expected at most %d bytes, found %zu",
+                         MGL_MAX_SALT_BYTES, options->cache_salt_bytes);
+  }
+  if (options->cache_salt_bytes > 0) {
+    memcpy(request->salt, options->cache_salt, options->cache_salt_bytes);
+  }
+  request->asked.salt = request->salt;
+  request->asked.salt_bytes = options->cache_salt_bytes;
+  return MGL_OK;
+}
+
 static mgl_status read_stops(const mgl_generation *generation,
                              const megalith_request_options *options, megalith_request *request,
                              mgl_error *err) {
@@ -142,6 +156,7 @@ static mgl_status fill_request(const megalith_engine *engine,
   asked->max_new_tokens = choose_new_tokens(engine, options->max_new_tokens, request->prompt.count);
   MGL_TRY(read_sampling(&folder->generation, options->sampling, &asked->sampling, err));
   MGL_TRY(read_stops(&folder->generation, options, request, err));
+  MGL_TRY(read_salt(options, request, err));
   MGL_TRY(mgl_engine_check(engine->engine, asked, err));
   MGL_TRY(mgl_text_output_create(folder->tokenizer, options->stop_texts, options->stop_text_count,
                                  &request->output, err));

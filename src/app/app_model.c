@@ -207,6 +207,7 @@ static mgl_status choose_memory(const mgl_arguments *arguments, mgl_runner_optio
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "expected one of --memory-share and --kv-tokens, found both");
   }
+  options->page_tokens = number_of(arguments, "page-tokens");
   if (tokens != NULL) {
     options->pool_tokens = tokens->u64;
     options->memory_share = 0;

@@ -60,7 +60,7 @@ mgl_choice_name mgl_load_format_choice;
     .name = "threads", .short_name = 't', .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 1, \
     .u64_max = MGL_TEAM_MAX_THREADS, .help = "worker threads [one per core]"                       \
   }
-// For commands with an engine.
+// For commands with an engine; `usual`: what the memory share is without --memory-share.
 #define MGL_ROWS_MEMORY(usual)                                                            \
   {.name = "memory-share",                                                                \
    .value_name = "X",                                                                     \
@@ -70,9 +70,15 @@ mgl_choice_name mgl_load_format_choice;
    .help =                                                                                \
        "of the memory that is free, what weights, activations and KV memory may take "    \
        "together, above 0 to 1 [" usual "]"},                                             \
+      {.name = "kv-tokens",                                                               \
+       .value_name = "N",                                                                 \
+       .type = MGL_OPTION_U64,                                                            \
+       .u64_min = 1,                                                                      \
+       .u64_max = INT32_MAX,                                                              \
+       .help = "tokens that the KV memory holds [by the memory share]"},                  \
   {                                                                                       \
-    .name = "kv-tokens", .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 1,         \
-    .u64_max = INT32_MAX, .help = "tokens that the KV memory holds [by the memory share]" \
+    .name = "page-tokens", .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 16,      \
+    .u64_max = 256, .help = "tokens of a KV page on the CPU: 16, 32, 64, 128 or 256 [16]" \
   }
 #define MGL_ROW_MODE                                                                             \
   {                                                                                              \

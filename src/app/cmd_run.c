@@ -250,6 +250,7 @@ static mgl_status submit(run *r, size_t i, mgl_error *err) {
 
 // Sizes for all prompts that can run: no more memory than they can use together.
 static void choose_sizes(run *r, mgl_runner_options *options) {
+  uint64_t page = mgl_arguments_u64(r->arguments, "page-tokens", MGL_PAGE_TOKENS);
   uint64_t pool_tokens = 0;
   size_t count = 0;
   options->sequence_tokens = 1;
@@ -260,7 +261,7 @@ static void choose_sizes(run *r, mgl_runner_options *options) {
       count++;
       options->sequence_tokens =
           tokens > options->sequence_tokens ? tokens : options->sequence_tokens;
-      pool_tokens += (tokens + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS * MGL_PAGE_TOKENS;
+      pool_tokens += (tokens + page - 1) / page * page;
       r->total_tokens += tokens;
     }
   }
@@ -295,6 +296,7 @@ static mgl_status start(run *r, mgl_error *err) {
   choose_sizes(r, &options);
   MGL_TRY(mgl_app_model_start(&r->model, r->arguments, &options, &r->runner, err));
   mgl_engine_options engine_options = {.mode = mgl_app_mode(r->arguments),
+                                       .prefix_cache = true,
                                        .before_plan = let_go,
                                        .should_stop = interrupted,
                                        .context = r};

@@ -265,6 +265,7 @@ static mgl_status start(throughput *t, mgl_error *err) {
   mgl_engine_options engine = {
       .mode = mgl_app_mode(t->arguments),
       .chunk_tokens = (uint32_t)mgl_arguments_u64(t->arguments, "chunk", 0),
+      .prefix_cache = !mgl_arguments_has(t->arguments, "no-prefix-cache"),
       .before_plan = before_plan,
       .should_stop = interrupted,
       .context = t};
@@ -323,7 +324,7 @@ static void append_json(const throughput *t, const figures *f, mgl_text *out) {
   mgl_text_format(out, ", \"iterations\": %" PRIu64 ", \"planning_share\": %.6g", s->iterations,
                   share(s->planning_ns, s->total_ns));
   mgl_text_format(out, ", \"sequences\": %" PRIu32 ", \"seed\": %" PRIu64 ", \"mode\": \"%s\"",
-                  mgl_runner_limits(t->runner)->sequences, t->seed,
+                  mgl_runner_sequences(t->runner), t->seed,
                   mgl_mode_name(mgl_app_mode(t->arguments)));
   mgl_text_append_string(out, ", \"device\": ");
   const char *name = device != NULL ? device->name : mgl_simd_name(mgl_runner_simd(t->runner));
@@ -348,7 +349,7 @@ static void append_table(const throughput *t, const figures *f, mgl_text *out) {
                   "%s: %" PRIu32 " requests, %" PRIu64 " tokens in, %" PRIu64 " out, up to %" PRIu32
                   " at once, %" PRIu32 " %s, %s\n\n",
                   t->model.name, t->request_count, t->input_tokens, t->output_tokens,
-                  mgl_runner_limits(t->runner)->sequences, mgl_runner_threads(t->runner),
+                  mgl_runner_sequences(t->runner), mgl_runner_threads(t->runner),
                   device != NULL ? "workers" : "threads",
                   device != NULL ? device->name : mgl_simd_name(mgl_runner_simd(t->runner)));
   mgl_human_number((double)t->output_tokens / f->seconds, cells[0]);
@@ -437,8 +438,8 @@ static const mgl_option options[] = {
      .value_name = "N",
      .type = MGL_OPTION_U64,
      .u64_min = 1,
-     .u64_max = MGL_MAX_ITERATION_TOKENS,
-     .help = "requests that run at once, at most [64]"},
+     .u64_max = MGL_MAX_SEQUENCES,
+     .help = "requests that run at once, at most; on a GPU to 64 [64]"},
     {.name = "iteration-tokens",
      .value_name = "N",
      .type = MGL_OPTION_U64,
@@ -451,6 +452,9 @@ static const mgl_option options[] = {
      .u64_min = 1,
      .u64_max = MGL_MAX_ITERATION_TOKENS,
      .help = "prompt tokens of one request in an iteration at most [64]"},
+    {.name = "no-prefix-cache",
+     .type = MGL_OPTION_FLAG,
+     .help = "prompts that begin alike do not share KV memory"},
     {.name = "temperature",
      .value_name = "X",
      .type = MGL_OPTION_REAL,

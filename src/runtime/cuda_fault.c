@@ -157,6 +157,13 @@ static void describe_lost_trigger(const mgl_cuda_program *p, uint32_t graph_idx,
     }
     mgl_text_append_string(text, "; ");
     describe_task(p, graph_idx, i, text);
+    for (uint32_t j = i + 1; j < graph->task_count; j++) {  // another op triggers the same event
+      if (graph->tasks[j].trigger_event == task->trigger_event &&
+          graph->tasks[j].op != graph->tasks[j - 1].op) {
+        mgl_text_append_string(text, ", or ");
+        describe_task(p, graph_idx, j, text);
+      }
+    }
     mgl_text_format(text,
                     "%s could run and did not trigger event %u, which lacks %llu of %u triggers",
                     event->trigger_count > 1 ? " or one beside it" : "", task->trigger_event,

@@ -419,6 +419,10 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
   settings now = {.in_flight = options->in_flight,
                   .in_flight_ahead = options->in_flight_ahead,
                   .prefetch = !options->no_prefetch};
+  if (p->chosen) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "mode full: the program leaves out ops, which only mode mega can");
+  }
   if (p->full == NULL) {
     p->full = mgl_alloc_zeroed(1, sizeof *p->full);
     if (p->full == NULL) {

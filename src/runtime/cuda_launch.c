@@ -169,7 +169,7 @@ static mgl_status upload_state(launch *l, mgl_error *err) {
   const mgl_cuda_state_layout *state = &p->layout.state;
   MGL_CUDA_TRY(driver, copy_to_device, err, mgl_cuda_state_at(p, 0), p->image,
                (size_t)state->image_bytes);
-  if (p->layout.bytes[MGL_CUDA_MEMORY_CARRIED] > 0) {  // MGL_CUDA_OPEN everywhere
+  if (p->layout.bytes[MGL_CUDA_MEMORY_CARRIED] > 0 && !p->chosen) {  // MGL_CUDA_OPEN everywhere
     MGL_CUDA_TRY(driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_CARRIED], 0xff,
                  (size_t)p->layout.bytes[MGL_CUDA_MEMORY_CARRIED]);
   }

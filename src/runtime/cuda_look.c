@@ -8,52 +8,54 @@ static mgl_status synchronise(mgl_cuda_program *p, mgl_error *err) {
   return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);
 }
 
-// Words of activations cannot be left out, and launches of carrying graphs open them all.
-static mgl_status check_events(const mgl_cuda_program *p, mgl_error *err) {
-  return p->layout.bytes[MGL_CUDA_MEMORY_CARRIED] == 0
-             ? MGL_OK
-             : mgl_error_set(err, MGL_ERR_ARGUMENT,
-                             "expected a GPU program made with events_only: parts of it cannot run "
-                             "where activations carry their readiness");
+static mgl_status clear_activations(mgl_cuda_program *p, mgl_error *err) {
+  static const mgl_cuda_memory_kind kinds[] = {MGL_CUDA_MEMORY_ACTIVATIONS,
+                                               MGL_CUDA_MEMORY_CARRIED};
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    size_t bytes = (size_t)p->layout.bytes[kinds[i]];
+    if (bytes > 0) {
+      MGL_CUDA_TRY(&p->device->driver, memory_set, err, p->memory[kinds[i]], 0xff, bytes);
+    }
+  }
+  return MGL_OK;
 }
 
-// A task of an op that is left out waits for its event, does nothing and triggers: loaders stream
-// for linears only, and consumers know no such kind.
+static mgl_status upload_ops(mgl_cuda_program *p, uint32_t graph, const mgl_cuda_op *ops,
+                             mgl_error *err) {
+  MGL_CUDA_TRY(&p->device->driver, copy_to_device, err,
+               p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + p->layout.graphs[graph].ops, ops,
+               p->program->op_count * sizeof *ops);
+  return MGL_OK;
+}
+
 mgl_status mgl_cuda_program_choose(mgl_cuda_program *p, uint32_t first, uint32_t last,
                                    mgl_error *err) {
-  MGL_TRY(check_events(p, err));
   size_t count = p->program->op_count;
+  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
   mgl_cuda_op *ops = mgl_alloc_zeroed(count, sizeof *ops);
-  mgl_status status = MGL_OK;
   if (ops == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu ops", count);
   }
-  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
+  mgl_status status = clear_activations(p, err);
   for (uint32_t graph = 0; status == MGL_OK && graph < p->graph_count; graph++) {
     for (uint32_t i = 0; i < count; i++) {
       ops[i] = mgl_cuda_bind_op(&addresses, graph, p->graphs[graph]->tokens, i);
-      ops[i].kind = i >= first && i <= last ? ops[i].kind : (uint32_t)MGL_OP_COUNT;
+      ops[i].kind = i >= first && i <= last ? ops[i].kind : (uint32_t)MGL_CUDA_OP_EMPTY;
     }
-    status =
-        mgl_cuda_check(&p->device->driver,
-                       p->device->driver.copy_to_device(
-                           p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + p->layout.graphs[graph].ops,
-                           ops, count * sizeof *ops),
-                       "copy_to_device", err);
+    status = upload_ops(p, graph, ops, err);
   }
   mgl_free(ops);
+  p->chosen = first > 0 || last < count - 1;
   return status == MGL_OK ? synchronise(p, err) : status;
 }
 
 mgl_status mgl_cuda_program_write(mgl_cuda_program *p, uint32_t graph, const char *name,
                                   const float *values, size_t count, mgl_error *err) {
-  MGL_TRY(check_events(p, err));
-  mgl_cu_ptr at = 0;
-  mgl_dtype dtype = MGL_DTYPE_F32;
-  MGL_TRY(mgl_cuda_find_activation(p, graph, name, count, &at, &dtype, err));
+  mgl_cuda_place place;
+  MGL_TRY(mgl_cuda_find_activation(p, graph, name, count, &place, err));
   const void *from = values;
   mgl_bf16 *rounded = NULL;
-  if (dtype == MGL_DTYPE_BF16) {
+  if (place.dtype == MGL_DTYPE_BF16) {
     rounded = mgl_alloc_zeroed(count, sizeof *rounded);
     if (rounded == NULL) {
       return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
@@ -64,9 +66,8 @@ mgl_status mgl_cuda_program_write(mgl_cuda_program *p, uint32_t graph, const cha
     from = rounded;
   }
   const mgl_cuda_driver *driver = &p->device->driver;
-  mgl_status status =
-      mgl_cuda_check(driver, driver->copy_to_device(at, from, count * mgl_dtype_bytes(dtype)),
-                     "copy_to_device", err);
+  mgl_cu_result code = driver->copy_to_device(place.at, from, count * mgl_dtype_bytes(place.dtype));
+  mgl_status status = mgl_cuda_check(driver, code, "copy_to_device", err);
   mgl_free(rounded);
   return status == MGL_OK ? synchronise(p, err) : status;
 }

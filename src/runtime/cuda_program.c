@@ -208,7 +208,7 @@ static mgl_status allocate(mgl_cuda_program *p, mgl_error *err) {
   MGL_CUDA_TRY(driver, host_address, err, &p->host_tokens_at, pinned, 0);
   MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *p->fault_word, flags);
   p->fault_word = pinned;
-  p->image = mgl_alloc((size_t)p->layout.state.image_bytes);
+  p->image = mgl_alloc_zeroed(1, (size_t)p->layout.state.image_bytes);
   p->staged = mgl_alloc_zeroed(tokens, sizeof *p->staged);
   if (p->image == NULL || p->staged == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the state of a launch");
@@ -411,20 +411,8 @@ const mgl_task_graph *mgl_cuda_program_graph(const mgl_cuda_program *p, uint32_t
   return graph < p->graph_count ? p->graphs[graph] : NULL;
 }
 
-// Where the latest run of a graph left an activation, from its first copy on. Logits have one.
-static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t tensor) {
-  uint64_t runs = mgl_cuda_image_run(p)->protocol.graph_runs[graph];
-  for (size_t i = 0; i < p->program->op_count; i++) {
-    if (p->program->ops[i].output == tensor && p->program->ops[i].kind == MGL_OP_LOGITS) {
-      return 0;
-    }
-  }
-  return runs % 2 != 0 ? 0 : p->layout.copy_bytes[graph];
-}
-
 mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, const char *name,
-                                    size_t count, mgl_cu_ptr *at, mgl_dtype *dtype,
-                                    mgl_error *err) {
+                                    size_t count, mgl_cuda_place *out, mgl_error *err) {
   uint32_t idx = mgl_graph_find(p->program, name);
   const mgl_tensor *tensor = idx == MGL_NO_TENSOR ? NULL : &p->program->tensors[idx];
   if (tensor == NULL || graph >= p->graph_count || tensor->placement != MGL_PLACE_ACTIVATION ||
@@ -433,23 +421,34 @@ mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, c
                          name, graph);
   }
   mgl_cuda_memory_kind kind = mgl_cuda_activation_memory(&p->layout, graph);
-  uint64_t offset = p->layout.activations[graph][idx] + latest_copy(p, graph, idx);
+  uint64_t offset = p->layout.activations[graph][idx];
   if (count > (p->layout.bytes[kind] - offset) / mgl_dtype_bytes(tensor->dtype)) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" has no %zu elements", name, count);
   }
-  *at = p->memory[kind] + offset;
-  *dtype = tensor->dtype;
+  *out = (mgl_cuda_place){.at = p->memory[kind] + offset, .tensor = idx, .dtype = tensor->dtype};
   return MGL_OK;
+}
+
+// Where the latest run of a graph left an activation, or the first one finds it, from its first
+// copy on. Logits have one.
+static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t tensor) {
+  uint64_t runs = mgl_cuda_image_run(p)->protocol.graph_runs[graph];
+  for (size_t i = 0; i < p->program->op_count; i++) {
+    if (p->program->ops[i].output == tensor && p->program->ops[i].kind == MGL_OP_LOGITS) {
+      return 0;
+    }
+  }
+  return runs == 0 || runs % 2 != 0 ? 0 : p->layout.copy_bytes[graph];
 }
 
 mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char *name, float *out,
                                  size_t count, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  mgl_cu_ptr at = 0;
-  mgl_dtype dtype = MGL_DTYPE_F32;
-  MGL_TRY(mgl_cuda_find_activation(p, graph, name, count, &at, &dtype, err));
-  size_t bytes = count * mgl_dtype_bytes(dtype);
-  if (dtype == MGL_DTYPE_F32) {
+  mgl_cuda_place place;
+  MGL_TRY(mgl_cuda_find_activation(p, graph, name, count, &place, err));
+  mgl_cu_ptr at = place.at + latest_copy(p, graph, place.tensor);
+  size_t bytes = count * mgl_dtype_bytes(place.dtype);
+  if (place.dtype == MGL_DTYPE_F32) {
     return mgl_cuda_check(driver, driver->copy_to_host(out, at, bytes), "copy_to_host", err);
   }
   mgl_bf16 *stored = mgl_alloc(bytes);

@@ -167,12 +167,13 @@ mgl_status mgl_cuda_program_read(mgl_cuda_program *program, uint32_t graph, cons
                                  float *out, size_t count, mgl_error *err);
 
 // From now on launches compute only ops [first, last] of the fused program; tasks of the others
-// wait and trigger, and do nothing. first 0 and last UINT32_MAX: all again. A launch for which
-// next_plan or sample is left out is one of a single plan.
+// wait and trigger, and do nothing. All activations become NaN and are not touched before a launch,
+// so that mgl_cuda_program_write can give the ops their inputs; the program must have been made
+// with keep_activations. first 0 and last UINT32_MAX: all again. Where next_plan or sample is left
+// out only run_plan makes sense.
 mgl_status mgl_cuda_program_choose(mgl_cuda_program *program, uint32_t first, uint32_t last,
                                    mgl_error *err);
-// Sets the first `count` elements of an activation of a graph, rounded to its dtype. Only with
-// keep_activations does the next launch not use the memory for something else before.
+// Sets the first `count` elements of an activation of a graph, rounded to its dtype.
 mgl_status mgl_cuda_program_write(mgl_cuda_program *program, uint32_t graph, const char *name,
                                   const float *values, size_t count, mgl_error *err);
 // A page of a layer's KV cache. k, v: [HKV, P, HD].

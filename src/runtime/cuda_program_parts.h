@@ -36,7 +36,8 @@ struct mgl_cuda_program {
   bool compiled;              // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];
   mgl_cuda_full *full;  // NULL until mode full is first used
-  bool lost;  // a launch did not end: its memory must stay
+  bool chosen;  // some ops are left out: launches take activations as they are
+  bool lost;    // a launch did not end: its memory must stay
 };
 
 static inline mgl_cuda_run *mgl_cuda_image_run(const mgl_cuda_program *p) {
@@ -79,10 +80,15 @@ typedef struct mgl_cuda_start {
 
 void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start);
 
-// Where `count` elements of an activation of a graph lie, and their dtype: f32 or bf16
-// (cuda_program.c).
+// An activation of a graph with room for `count` elements (cuda_program.c).
+typedef struct mgl_cuda_place {
+  mgl_cu_ptr at;  // of its first copy
+  uint32_t tensor;
+  mgl_dtype dtype;  // f32 or bf16
+} mgl_cuda_place;
+
 mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, const char *name,
-                                    size_t count, mgl_cu_ptr *at, mgl_dtype *dtype, mgl_error *err);
+                                    size_t count, mgl_cuda_place *out, mgl_error *err);
 
 // MGL_OK, or what the state that was read back says went wrong (cuda_fault.c).
 mgl_status mgl_cuda_describe_fault(const mgl_cuda_program *p, const mgl_cuda_launch_options *launch,

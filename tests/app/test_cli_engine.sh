@@ -134,7 +134,7 @@ test_throughput() {
   check_status "bench throughput --help" 0
   check_has "bench throughput --help" "$out" "Usage: megalith bench throughput [options] [MODEL]"
   check_equal "bench throughput --help: lines over 100 columns" 0 "$(grep -c '.\{101\}' "$out")"
-  for option in requests input output common-prefix seed arrival-rate sequences iteration-tokens chunk temperature json; do
+  for option in requests input output common-prefix seed arrival-rate sequences iteration-tokens chunk no-prefix-cache temperature memory-share kv-tokens page-tokens json; do
     check_has "bench throughput --help" "$out" "--$option"
   done
   local sizes="--requests 30 --input 20:60 --output 10:90 --sequences 12 --threads 2"
@@ -196,7 +196,7 @@ test_plan() {
   run plan --help
   check_status "plan --help" 0
   check_equal "plan --help: lines over 100 columns" 0 "$(grep -c '.\{101\}' "$out")"
-  for option in sequences context memory-share kv-tokens json device threads load-format; do
+  for option in sequences context memory-share kv-tokens page-tokens json device threads load-format; do
     check_has "plan --help" "$out" "--$option"
   done
   run plan
@@ -247,7 +247,7 @@ test_memory_of_engines() {
   run run --chat -f "$work/many" --kv-tokens 512
   check_status "run --kv-tokens" 0
   check_equal "run --kv-tokens" "$(cksum <"$work/expected")" "$(cksum <"$out")"
-  run run --chat -f "$work/many" --memory-share 0.3
+  run run --chat -f "$work/many" --memory-share 0.3 --page-tokens 64
   check_equal "run --memory-share" "$(cksum <"$work/expected")" "$(cksum <"$out")"
   printf 'Once\nOnce upon a time there was a long prompt that needs more pages than there are\n' >"$work/uneven"
   run run -f "$work/uneven" --kv-tokens 16 -n 8
@@ -257,6 +257,17 @@ test_memory_of_engines() {
   expect_error "run: no memory" "no memory for a KV page" run -p x --memory-share 0.0001
   run bench throughput --requests 12 --input 20:60 --output 10:90 --kv-tokens 160 --json
   check_status "bench throughput --kv-tokens" 0
+  checks=$((checks + 1))
+  [ "$(json_number preemptions "$out")" -gt 0 ] || fail "bench throughput: too few pages" "preemptions" "$(show "$out")"
+  run bench throughput --requests 12 --input 60 --common-prefix 50 --output 10 --sequences 4 --page-tokens 32 --json
+  checks=$((checks + 1))
+  awk -v h="$(json_number prefix_hits "$out")" 'BEGIN { exit !(h > 0.3 && h < 0.6) }' ||
+    fail "bench throughput: prompts that begin alike" "prefix hits" "$(show "$out")"
+  run bench throughput --requests 12 --input 60 --common-prefix 50 --output 10 --sequences 4 --no-prefix-cache --json
+  check_equal "bench throughput --no-prefix-cache" 0 "$(json_number prefix_hits "$out")"
+  run bench throughput --requests 100 --input 6 --output 20 --sequences 90 --json
+  check_equal "bench throughput: more places than tokens" 90 "$(json_number sequences "$out")"
+  run bench throughput --requests 12 --input 20:60 --output 10:90 --kv-tokens 160 --json
   check_equal "bench throughput --kv-tokens" 160 "$(json_number kv_tokens "$out")"
 }
 

@@ -38,7 +38,7 @@ warnings="-Wall -Wextra -Wpedantic -Wconversion -Werror"
 "$cc" -std=c11 $warnings "$example" $(pkg-config --cflags --libs megalith) -o "$work/generate"
 # shellcheck disable=SC2046,SC2086
 "$cc" -std=c11 $warnings "$example" $(pkg-config --cflags megalith) "$archive" \
-  $(pkg-config --libs jansson libutf8proc hwloc) -pthread -lm -ldl -o "$work/generate_static"
+  $(pkg-config --libs jansson libutf8proc hwloc libsodium) -pthread -lm -ldl -o "$work/generate_static"
 ldd "$work/generate_static" | grep -q libmegalith && fail "the static program needs libmegalith.so"
 for program in generate generate_static; do
   found=$("$work/$program" "$demo" "What is 137 + 245?" 2>"$work/err") || fail "$program: $(cat "$work/err")"

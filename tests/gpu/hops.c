@@ -7,7 +7,9 @@
 // by which they differ, so that nothing of the rest of an iteration counts.
 //
 // Graphs are coarse (one event between two ops), so that a stage of n tasks means n triggers of one
-// event and n tasks that wait for it. At last, real models with attention AOT and JIT.
+// event and n tasks that wait for it. Where activations carry their readiness there is no event and
+// no empty task: so at last models with all their work, with words, with events, and with JIT
+// attention.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,14 +101,14 @@ static mgl_cuda_program *make_program(gpu_bench *bench, const way *by, const cut
   gpu_model model;
   open_model(layers, &model);
   mgl_cuda_program *program = gpu_program(bench, &model,
-                                          (mgl_cuda_program_options){.events_only = true,
-                                                                     .iteration_tokens = 1,
+                                          (mgl_cuda_program_options){.iteration_tokens = 1,
                                                                      .sequences = 1,
                                                                      .pages_per_sequence = PAGES,
                                                                      .launch = MGL_LAUNCH_AOT,
                                                                      .overrides = overrides,
                                                                      .override_count = 4,
                                                                      .coarse = true,
+                                                                     .events_only = true,
                                                                      .schedulers = by->schedulers,
                                                                      .scheduler_warps = by->warps});
   gpu_model_close(&model);
@@ -295,31 +297,68 @@ static void while_weights_stream(gpu_bench *bench) {
   }
 }
 
-// A real model, nothing emptied: attention of a batch of one.
+// --- with their work -----------------------------------------------------------------------------
+
+// us of an iteration in which all ops do their work and attention is launched this way.
+static double working_us(gpu_bench *bench, const gpu_model *model, const way *by, bool events_only,
+                         mgl_cuda_program_info *info, uint32_t *tasks) {
+  mgl_compile_override override = {.op = "attend",
+                                   .launch = by->jit ? MGL_LAUNCH_JIT : MGL_LAUNCH_AOT};
+  mgl_cuda_program *program = gpu_program(bench, model,
+                                          (mgl_cuda_program_options){.iteration_tokens = 1,
+                                                                     .sequences = 1,
+                                                                     .pages_per_sequence = PAGES,
+                                                                     .launch = MGL_LAUNCH_AOT,
+                                                                     .overrides = &override,
+                                                                     .override_count = 1,
+                                                                     .events_only = events_only,
+                                                                     .schedulers = by->schedulers,
+                                                                     .scheduler_warps = by->warps});
+  double us = iteration_us(program, &(mgl_cuda_launch_options){0});
+  *info = mgl_cuda_program_describe(program);
+  *tasks = tasks_of(program, MGL_OP_ATTEND);
+  mgl_cuda_program_destroy(program);
+  return us;
+}
+
+static void print_working(const char *model, const char *launch, uint32_t tasks, double layer,
+                          double bytes) {
+  printf("| %s | %s | %u | %.2f | %.0f |\n", model, launch, tasks, layer, bytes / layer / 1e3);
+  (void)fflush(stdout);
+}
+
+static const char *name_of(const way *by, bool events_only) {
+  return by->jit ? by->name : events_only ? "AOT, events" : "AOT, words";
+}
+
+// The model of the chains, by its two depths.
+static void chain_with_work(gpu_bench *bench) {
+  for (uint32_t events_only = 0; events_only < 2; events_only++) {
+    mgl_cuda_program_info info[2];
+    double us[2];
+    uint32_t tasks = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+      gpu_model model;
+      open_model(i == 0 ? SHALLOW : DEEP, &model);
+      us[i] = working_us(bench, &model, &ways[0], events_only != 0, &info[i], &tasks);
+      gpu_model_close(&model);
+    }
+    double layers = DEEP - SHALLOW;
+    print_working("hops", name_of(&ways[0], events_only != 0), tasks, (us[1] - us[0]) / layers,
+                  (double)(info[1].step_bytes - info[0].step_bytes) / layers);
+  }
+}
+
 static void real(gpu_bench *bench, const char *folder) {
   gpu_model model;
   gpu_model_open(folder, &model);
-  for (uint32_t i = 0; i < WAYS; i++) {
-    mgl_compile_override override = {.op = "attend",
-                                     .launch = ways[i].jit ? MGL_LAUNCH_JIT : MGL_LAUNCH_AOT};
-    mgl_cuda_program *program =
-        gpu_program(bench, &model,
-                    (mgl_cuda_program_options){.events_only = true,
-                                               .iteration_tokens = 1,
-                                               .sequences = 1,
-                                               .pages_per_sequence = PAGES,
-                                               .launch = MGL_LAUNCH_AOT,
-                                               .overrides = &override,
-                                               .override_count = 1,
-                                               .schedulers = ways[i].schedulers,
-                                               .scheduler_warps = ways[i].warps});
-    double us = iteration_us(program, &(mgl_cuda_launch_options){0});
-    mgl_cuda_program_info info = mgl_cuda_program_describe(program);
-    printf("| %s | %s | %u | %.1f | %.2f | %.0f |\n", model.name, ways[i].name,
-           tasks_of(program, MGL_OP_ATTEND), us, us / info.layer_count,
-           (double)info.step_bytes / us / 1e3);
-    (void)fflush(stdout);
-    mgl_cuda_program_destroy(program);
+  for (uint32_t i = 0; i < WAYS + 1; i++) {
+    const way *by = &ways[i > 0 ? i - 1 : 0];
+    mgl_cuda_program_info info;
+    uint32_t tasks = 0;
+    double us = working_us(bench, &model, by, i > 0, &info, &tasks);
+    print_working(model.name, name_of(by, i > 0), tasks, us / info.layer_count,
+                  (double)info.step_bytes / info.layer_count);
   }
   gpu_model_close(&model);
 }
@@ -327,14 +366,14 @@ static void real(gpu_bench *bench, const char *folder) {
 void gpu_hops_run(gpu_bench *bench, int count, char **arguments) {
   alone(bench);
   while_weights_stream(bench);
-  if (count > 0) {
-    printf(
-        "\n## Real models\n\nBatch 1, up to %d tokens of context, dummy weights; all but attention "
-        "is AOT. us a layer: the iteration over its layers.\n\n"
-        "| model | attention | its tasks | us an iteration | us a layer | GB/s |\n"
-        "|---|---|---|---|---|---|\n",
-        MOST);
-  }
+  printf(
+      "\n## With their work\n\nBatch 1, up to %d tokens of context, dummy weights; exact events; "
+      "all "
+      "but attention is AOT. Words: activations carry their readiness. us a layer: the difference "
+      "of %d and %d layers (hops), or an iteration over its layers, its ends included.\n\n"
+      "| model | attention | its tasks | us a layer | GB/s |\n|---|---|---|---|---|\n",
+      MOST, SHALLOW, DEEP);
+  chain_with_work(bench);
   for (int i = 0; i < count; i++) {
     real(bench, arguments[i]);
   }

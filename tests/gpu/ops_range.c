@@ -5,10 +5,11 @@
 // that attention writes, is compared with the CPU's.
 //
 //   gpu_tests ops model=MODEL [from=OP] [to=OP] [tokens=N] [context=N] [alone=1] [inputs=random]
-//                 [seed=N]
+//                 [seed=N] [carried=0]
 // OP: an op's number in the fused program of the CPU or the name of its result ("3.gated"); without
 // `to`, the op `from` alone; without both, all. tokens: 1 to 64 of one sequence, behind `context`
-// tokens. alone=1: each op of the range by itself, so that each one's error is its own.
+// tokens. alone=1: each op of the range by itself, so that each one's error is its own. carried=0:
+// tasks wait for events only.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@ enum { TOKENS = 64, PAGES = 64, CONTEXT = PAGES * GPU_PAGE_TOKENS - TOKENS, LOOK
 typedef struct range_options {
   const char *model, *from, *to;
   uint32_t tokens, context, seed;
-  bool alone, random;
+  bool alone, random, events_only;
 } range_options;
 
 typedef struct range {
@@ -79,12 +80,12 @@ static void open_range(range *r) {
   gpu_model_open(r->options->model, &r->model);
   gpu_twin_open(&r->model, TOKENS, PAGES, &r->cpu);
   r->gpu = gpu_program(r->bench, &r->model,
-                       (mgl_cuda_program_options){.events_only = true,
-                                                  .iteration_tokens = TOKENS,
+                       (mgl_cuda_program_options){.iteration_tokens = TOKENS,
                                                   .sequences = 1,
                                                   .pages_per_sequence = PAGES,
                                                   .logit_rows = TOKENS,
                                                   .poison = true,
+                                                  .events_only = r->options->events_only,
                                                   .keep_activations = true});
   gpu_must(mgl_plan_create(&limits, &r->plan, &err), &err);
   for (uint32_t i = 0; i < PAGES; i++) {
@@ -206,18 +207,15 @@ static void write_context(range *r, uint32_t op) {
   mgl_free(token);
 }
 
-// On the GPU: the inputs, and poison for every other result.
-static void write_buffers(range *r) {
+// On the GPU: the inputs. All other results are NaN (mgl_cuda_program_choose).
+static void write_inputs(range *r) {
   mgl_error err = {0};
   for (uint32_t op = 0; op < r->cpu.fused->op_count; op++) {
-    size_t count = gpu_twin_elements(&r->cpu, op);
-    float *values = gpu_must_alloc(count, sizeof *values);
-    for (size_t i = 0; i < count; i++) {
-      values[i] = r->is_input[op] ? r->cpu.results[op][i] : NAN;
+    if (r->is_input[op]) {
+      gpu_must(mgl_cuda_program_write(r->gpu, r->graph, result_of(r, op)->name, r->cpu.results[op],
+                                      gpu_twin_elements(&r->cpu, op), &err),
+               &err);
     }
-    gpu_must(mgl_cuda_program_write(r->gpu, r->graph, result_of(r, op)->name, values, count, &err),
-             &err);
-    mgl_free(values);
   }
 }
 
@@ -348,13 +346,13 @@ static bool run_range(range *r, uint32_t first, uint32_t last) {
   if (r->options->random) {
     randomise(r, first, last);
   }
-  write_buffers(r);
+  gpu_must(mgl_cuda_program_choose(r->gpu, gpu_op(r, first), gpu_op(r, last), &err), &err);
+  write_inputs(r);
   for (uint32_t op = first; op <= last; op++) {
     if (r->cpu.fused->ops[op].kind == MGL_OP_ATTEND) {
       write_context(r, op);
     }
   }
-  gpu_must(mgl_cuda_program_choose(r->gpu, gpu_op(r, first), gpu_op(r, last), &err), &err);
   gpu_must(mgl_cuda_program_run_plan(r->gpu, r->plan, NULL, NULL, &err), &err);
   for (uint32_t op = first; op <= last; op++) {
     worst = fmax(worst, compare_result(r, op, most));
@@ -421,14 +419,15 @@ void gpu_ops_range(gpu_bench *bench, int count, char **arguments) {
   range_options o = {.model = "tiny", .tokens = 1, .seed = 1};
   const char *inputs = "cpu";
   uint32_t alone = 0;
+  uint32_t carried = 1;
   const struct {
     const char *key;
     const char **text;
     uint32_t *number;
-  } keys[] = {{"model=", &o.model, NULL},   {"from=", &o.from, NULL},
-              {"to=", &o.to, NULL},         {"inputs=", &inputs, NULL},
-              {"tokens=", NULL, &o.tokens}, {"context=", NULL, &o.context},
-              {"seed=", NULL, &o.seed},     {"alone=", NULL, &alone}};
+  } keys[] = {
+      {"model=", &o.model, NULL}, {"from=", &o.from, NULL},     {"to=", &o.to, NULL},
+      {"inputs=", &inputs, NULL}, {"tokens=", NULL, &o.tokens}, {"context=", NULL, &o.context},
+      {"seed=", NULL, &o.seed},   {"alone=", NULL, &alone},     {"carried=", NULL, &carried}};
   mgl_error err = {0};
   for (int i = 0; i < count; i++) {
     bool known = false;
@@ -448,6 +447,7 @@ void gpu_ops_range(gpu_bench *bench, int count, char **arguments) {
     }
   }
   o.alone = alone != 0;
+  o.events_only = carried == 0;
   o.random = strcmp(inputs, "random") == 0;
   if (o.tokens < 1 || o.tokens > TOKENS || o.context > CONTEXT) {
     gpu_must(mgl_error_set(&err, MGL_ERR_ARGUMENT,

@@ -337,7 +337,7 @@ static void check_step(const mgl_cuda_run *run, uint32_t worker, const mgl_worke
   assert_int_equal(graph->step_start[worker], view->aot_start[worker]);
   assert_int_equal(step->task, ready->task);
   assert_int_equal(step->op, task->op);
-  assert_true(op->kind == task->type || op->kind == MGL_OP_COUNT);
+  assert_true(op->kind == task->type || op->kind == MGL_CUDA_OP_EMPTY);
   assert_int_equal(op->zero, 0);
   assert_int_equal((op->flags & MGL_CUDA_CARRIED) != 0, carrying && reads_words(task));
   assert_int_equal(step->trigger_event,

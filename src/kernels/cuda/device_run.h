@@ -60,8 +60,8 @@ enum {
   MGL_CUDA_MAX_ITEMS = MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS,
 };
 
-// Kinds besides mgl_op_kind, with which tests/gpu/hops.c measures what is left without the work:
-// tasks wait and trigger, and do nothing between.
+// Kinds besides mgl_op_kind: tasks wait and trigger, and do nothing between. For ops that are left
+// out (mgl_cuda_program_choose); and tests/gpu/hops.c measures what is left without the work.
 enum {
   MGL_CUDA_OP_EMPTY = 1000,
   MGL_CUDA_OP_STREAMED,  // its weights still go through the pages

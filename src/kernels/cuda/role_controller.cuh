@@ -54,17 +54,24 @@ static __device__ __forceinline__ void mgl_raise_stall(mgl_cuda_run *run, mgl_cu
   mgl_raise_fault(&run->protocol, MGL_FAULT_STUCK);
 }
 
-// Says who is stuck: a worker that runs a task, else the task that this worker waits for (or
-// MGL_NO_EVENT).
+// Says who is stuck: the worker that runs the earliest task, else the task that this worker waits for
+// (or MGL_NO_EVENT). The earliest, since a task may have begun when some of its warps had what they
+// read, and others still wait for a task before it.
 static __device__ __noinline__ void mgl_report_stall(mgl_cuda_run *run, uint32_t graph,
                                                      uint32_t waits_for) {
   const mgl_protocol *p = &run->protocol;
+  uint64_t earliest = UINT64_MAX;
+  uint32_t worker = 0;
   for (uint32_t i = 0; i < p->worker_count; i++) {
     uint64_t current = mgl_load_relaxed(&p->workers[i].current);
-    if (current != 0) {
-      mgl_raise_stall(run, MGL_CUDA_STALL_RUNNING, i, current - 1);
-      return;
+    if (current != 0 && current < earliest) {
+      earliest = current;
+      worker = i;
     }
+  }
+  if (earliest != UINT64_MAX) {
+    mgl_raise_stall(run, MGL_CUDA_STALL_RUNNING, worker, earliest - 1);
+    return;
   }
   if (waits_for != MGL_NO_EVENT) {
     mgl_raise_stall(run, MGL_CUDA_STALL_WAITING, blockIdx.x, mgl_make_id(0, graph, waits_for));

@@ -525,6 +525,44 @@ static void a_paused_request_gives_its_pages_away(void **state) {
   megalith_engine_destroy(engine);
 }
 
+// Prompt tokens that were found in KV memory, of two prompts with the same 64 tokens in front.
+static uint64_t hits(bool no_cache, const char *salt, const char *other_salt) {
+  megalith_engine *engine =
+      create((megalith_engine_options){.no_prefix_cache = no_cache, .page_tokens = 32});
+  megalith_statistics statistics = {.size = sizeof statistics};
+  int32_t prompt[80];
+  megalith_request *requests[2];
+  for (int32_t i = 0; i < 80; i++) {
+    prompt[i] = i * 7 % 1000;
+  }
+  for (size_t i = 0; i < 2; i++) {
+    const char *of_this = i == 0 ? salt : other_salt;
+    requests[i] = submit(engine, (megalith_request_options){.tokens = prompt,
+                                                            .token_count = 80,
+                                                            .max_new_tokens = 6,
+                                                            .cache_salt = of_this,
+                                                            .cache_salt_bytes = strlen(of_this)});
+    run(engine);
+  }
+  assert_memory_equal(megalith_request_result(requests[0])->tokens,
+                      megalith_request_result(requests[1])->tokens, 6 * sizeof(int32_t));
+  assert_int_equal(megalith_engine_get_statistics(engine, &statistics, NULL), MEGALITH_OK);
+  assert_int_equal(statistics.prefix_lookup_tokens, no_cache ? 0 : 160);
+  assert_int_equal(megalith_engine_describe(engine)->page_tokens, 32);
+  megalith_request_release(requests[0]);
+  megalith_request_release(requests[1]);
+  megalith_engine_destroy(engine);
+  return statistics.prefix_hit_tokens;
+}
+
+static void prompts_that_begin_alike_share_memory(void **state) {
+  (void)state;
+  assert_int_equal(hits(false, "", ""), 64);
+  assert_int_equal(hits(false, "one", "one"), 64);
+  assert_int_equal(hits(false, "one", "another"), 0);
+  assert_int_equal(hits(true, "", ""), 0);
+}
+
 static void requests_outlive_their_engine(void **state) {
   for (int background = 0; background < 2; background++) {
     megalith_engine *engine = create((megalith_engine_options){.background = background == 1});
@@ -558,8 +596,13 @@ static void requests_outlive_their_engine(void **state) {
 
 static void requests_may_be_released_at_any_time(void **state) {
   megalith_engine *engine = create((megalith_engine_options){.background = true});
+  uint32_t cancels = getenv("MGL_TEST_LONG") != NULL ? 50 * CANCELS : CANCELS;
+  int64_t most = 0;
   (void)state;
-  for (uint32_t i = 0; i < CANCELS; i++) {
+  for (uint32_t i = 0; i < cancels; i++) {
+    int64_t live = mgl_alloc_live();
+    most = i < CANCELS / 2 && live > most ? live : most;
+    assert_true(i < CANCELS / 2 || live < 2 * most);  // nothing grows with their number
     megalith_request *request =
         submit(engine, (megalith_request_options){.text = "Once upon", .max_new_tokens = 400});
     if (i % 16 == 0) {
@@ -616,6 +659,9 @@ static void hostile_requests_are_refused(void **state) {
   refuse(engine,
          (megalith_request_options){.text = "x", .stop_texts = empty_stop, .stop_text_count = 1},
          MEGALITH_ERROR_LIMIT, "stop text 0: expected 1 to 256 bytes");
+  refuse(engine,
+         (megalith_request_options){.text = "x", .cache_salt = good, .cache_salt_bytes = 257},
+         MEGALITH_ERROR_LIMIT, "cache_salt: expected at most 256 bytes, found 257");
   refuse(engine, (megalith_request_options){.messages = &half, .message_count = 1},
          MEGALITH_ERROR_ARGUMENT, "message 0: expected a role and a content");
   refuse(engine, (megalith_request_options){.messages = &half, .message_count = 70000},
@@ -678,8 +724,8 @@ static void hostile_engines_and_models_are_refused(void **state) {
     o.device = "gpu";
     refuse_engine(o, MEGALITH_ERROR_ARGUMENT, "device: expected auto, cpu, cuda or cuda:N");
     o.device = NULL;
-    o.sequences = 65;
-    refuse_engine(o, MEGALITH_ERROR_LIMIT, "sequences: expected 1 to 64 at once, found 65");
+    o.sequences = 1025;
+    refuse_engine(o, MEGALITH_ERROR_LIMIT, "sequences: expected 1 to 1024 at once, found 1025");
     o.sequences = 0;
     o.threads = 5000;
     refuse_engine(o, MEGALITH_ERROR_LIMIT, "threads: expected 1 to 1024, found 5000");
@@ -698,7 +744,7 @@ static void hostile_engines_and_models_are_refused(void **state) {
     refuse_engine(o, MEGALITH_ERROR_MEMORY, "KV");
     o.memory_share = 0;
     o.page_tokens = 7;
-    refuse_engine(o, MEGALITH_ERROR_UNSUPPORTED, "page_tokens: expected 16, found 7");
+    refuse_engine(o, MEGALITH_ERROR_LIMIT, "expected 16, 32, 64, 128 or 256, found 7");
   }
   assert_int_equal(megalith_model_open("/no/such/folder", NULL, &none, &error), MEGALITH_ERROR_IO);
   assert_null(none);
@@ -747,8 +793,8 @@ static void a_request_that_fails_takes_no_other_with_it(void **state) {
   const int32_t damaged[] = {1, 7, 3};
   (void)state;
   temp_folder_create(&folder);
-  assert_int_equal(
-      mgl_reference_load(MGL_TEST_DATA "/reference", "mistral_f32", &reference, &err), MGL_OK);
+  assert_int_equal(mgl_reference_load(MGL_TEST_DATA "/reference", "mistral_f32", &reference, &err),
+                   MGL_OK);
   assert_int_equal(mgl_reference_write_folder(&reference, folder.path, 1, &err), MGL_OK);
   mgl_config config;
   mgl_generation generation;
@@ -860,6 +906,7 @@ int main(void) {
       cmocka_unit_test(requests_end_where_they_are_told_to),
       cmocka_unit_test(sampling_is_of_the_request_alone),
       cmocka_unit_test(a_paused_request_gives_its_pages_away),
+      cmocka_unit_test(prompts_that_begin_alike_share_memory),
       cmocka_unit_test(requests_outlive_their_engine),
       cmocka_unit_test(requests_may_be_released_at_any_time),
       cmocka_unit_test(hostile_requests_are_refused),

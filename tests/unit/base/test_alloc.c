@@ -15,7 +15,7 @@
 #include "support/temp_folder.h"
 
 // Under AddressSanitizer an impossible size must return NULL, as the C library's allocator does.
-const char *__asan_default_options(void);
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
   return "allocator_may_return_null=1";
 }

@@ -293,7 +293,7 @@ test_throughput_bar() {
     skip "script is not installed: the progress bar of bench throughput is not tested"
     return
   fi
-  script -qec "'$program' bench throughput '$demo' --requests 500 --input 20:60 --output 100:400 --threads 1" \
+  script -qec "'$program' bench throughput '$demo' --requests 120 --input 20:60 --output 100:400 --threads 1" \
     "$work/terminal" >/dev/null </dev/null
   check_has "bench throughput: progress bar" "$work/terminal" "generating ["
 }

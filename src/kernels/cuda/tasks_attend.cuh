@@ -356,7 +356,7 @@ static __device__ __forceinline__ bool mgl_attend_is_open(const mgl_attend_row *
 static __device__ __forceinline__ void mgl_attend_await_row(const mgl_attend *a,
                                                             const mgl_attend_job *job,
                                                             mgl_attend_row *row) {
-  if ((a->slot->op.flags & MGL_CUDA_CARRIED) == 0) {
+  if (!MGL_CARRIES || (a->slot->op.flags & MGL_CUDA_CARRIED) == 0) {
     return;
   }
   while (__any_sync(0xffffffffu, mgl_attend_is_open(row)) && a->w->block->stop == 0) {
@@ -836,7 +836,7 @@ static __device__ __forceinline__ void mgl_attend_write(const mgl_attend *a, uin
   uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
   if (row % 2 == 0 && !mgl_task_is_mute(a->w)) {
     mgl_write_word((uint8_t *)a->slot->op.out + at * sizeof(uint16_t), bits | next << 16, a->slot,
-                   a->slot->op.copy_bytes != 0);
+                   mgl_has_copies(&a->slot->op));
   }
 }
 
@@ -846,7 +846,7 @@ static __device__ __forceinline__ void mgl_attend_open_rest(const mgl_worker *w)
   const mgl_slot *slot = mgl_task_slot(w);
   const uint32_t strides = w->run->graphs[slot->graph].attention_strides;
   const uint32_t words = MGL_GROUP * MGL_HEAD_DIM / 2;  // of a KV head in a row
-  if (slot->op.copy_bytes == 0 || slot->op.tokens == 1) {
+  if (!mgl_has_copies(&slot->op) || slot->op.tokens == 1) {
     return;
   }
   uint32_t row_words = w->run->kv_heads * words;

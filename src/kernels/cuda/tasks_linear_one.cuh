@@ -22,7 +22,8 @@ enum {
   MGL_ONE_NORMED_ROUNDS = 4,  // of an x that is normed
   MGL_ONE_POLL_ROUNDS = 2,    // an x of so many rounds is polled as a whole
   MGL_ONE_PIECE_BYTES = 64,   // staged: 32 elements as bf16
-  MGL_ONE_X_AT = 4096,        // in scratch, behind the partial sums of two batches
+  MGL_ONE_SUMS_AT = 4096,     // in scratch, behind the partial sums of two batches: of squares
+  MGL_ONE_X_AT = MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES,  // then x
   MGL_ONE_BLOCKS = 4,         // row blocks of a batch
   MGL_ONE_WARP_FLOATS = MGL_ONE_BLOCKS * MGL_CUDA_BLOCK_ROWS,  // partial sums of a batch
   MGL_ONE_BATCH_FLOATS = MGL_ONE_WARP_FLOATS * MGL_CUDA_CONSUMER_WARPS,
@@ -33,11 +34,11 @@ static_assert(MGL_ONE_ROUNDS * MGL_ONE_PIECES / 2 * MGL_CUDA_PAGE_K >= MGL_ONE_M
                   MGL_ONE_NORMED_ROUNDS * MGL_ONE_PIECES / 2 * MGL_CUDA_PAGE_K >=
                       MGL_ONE_NORMED_MAX_K,
               "all of x");
-static_assert(2 * MGL_ONE_BATCH_FLOATS * 4 <= MGL_ONE_X_AT, "two batches' partial sums");
+static_assert(2 * MGL_ONE_BATCH_FLOATS * 4 <= MGL_ONE_SUMS_AT, "two batches' partial sums");
 static_assert(MGL_ONE_X_AT + MGL_ONE_ROUNDS * MGL_ONE_PIECES * MGL_ONE_PIECE_BYTES *
                                  MGL_CUDA_CONSUMER_WARPS <=
-                  MGL_LINEAR_SUMS_AT,
-              "x lies before the sums of squares");
+                  MGL_CUDA_SCRATCH_BYTES,
+              "scratch");
 
 // --- x -------------------------------------------------------------------------------------------
 
@@ -194,7 +195,7 @@ static __device__ __forceinline__ void mgl_one_share_squares(
   sum += __shfl_xor_sync(0xffffffffu, sum, 1);
   sum += __shfl_xor_sync(0xffffffffu, sum, 2);
   if (w->lane == 0) {
-    ((float *)(w->scratch + MGL_LINEAR_SUMS_AT))[w->warp * 32] = sum;
+    ((float *)(w->scratch + MGL_ONE_SUMS_AT))[w->warp * 32] = sum;
   }
 }
 
@@ -345,7 +346,7 @@ static __device__ __forceinline__ void mgl_one_aim(const mgl_worker *w, const mg
   o->at = (uint8_t *)l->op->out +
           o->column * (l->kind == MGL_OP_GATE_UP ? sizeof(uint16_t) : sizeof(float));
   o->open = nullptr;
-  if (l->op->copy_bytes != 0 && l->kind != MGL_OP_LOGITS) {
+  if (mgl_has_copies(l->op) && l->kind != MGL_OP_LOGITS) {
     o->open = o->at + slot->open_at;
     o->at += slot->copy_at;
   }
@@ -381,7 +382,7 @@ static __device__ __forceinline__ void mgl_one_finish(const mgl_worker *w, const
                                                       const mgl_one_output *o, const float *partial,
                                                       uint64_t *best) {
   bool mute = mgl_task_is_mute(w);
-  float value = mgl_one_total(partial + w->thread) * (NORMED ? mgl_linear_factor(w, l, 0) : 1);
+  float value = mgl_one_total(partial + w->thread) * (NORMED ? mgl_linear_factor<MGL_ONE_SUMS_AT>(w, l, 0) : 1);
   if (l->kind == MGL_OP_GATE_UP) {
     float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
     uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up));
@@ -420,11 +421,16 @@ static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
     mgl_one_load_norm(w, &l, &norm);
   }
   const uint8_t *x = l.rows > 0 ? mgl_linear_x(&l, 0, 0) : nullptr;
+  mgl_one_ring ring = {w->page, w->page_parity, 0, w->page};
+  if (MGL_KERNEL_PER_OP) {  // behind the wait x is there
+    mgl_one_look(w, &ring, (end - begin) * l.pages);
+  }
   if (!mgl_task_wait(w)) {
     return;
   }
-  mgl_one_ring ring = {w->page, w->page_parity, 0, w->page};
-  mgl_one_look(w, &ring, (end - begin) * l.pages);
+  if (!MGL_KERNEL_PER_OP) {
+    mgl_one_look(w, &ring, (end - begin) * l.pages);
+  }
   if (x !=
       nullptr) {  // else there is no row: what is computed from whatever is there is not written
     mgl_one_await<NORMED>(w, &l, x, &mine);

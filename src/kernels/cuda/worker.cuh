@@ -14,7 +14,12 @@
 
 #include "kernels/cuda/device_run.h"
 
+#ifndef MGL_KERNEL_PER_OP
+#define MGL_KERNEL_PER_OP 0  // 1: not the megakernel, but a kernel for every op (op_kernels.cu)
+#endif
+
 enum {
+  MGL_CARRIES = !MGL_KERNEL_PER_OP,  // activations may carry their readiness
   MGL_BARRIER_CONSUMERS = 1,  // among consumers
   MGL_CUDA_SLOTS = 2,         // tasks that the controller has handed over and that are not stored
   MGL_MBARRIER_TRIES = 1 << 24,  // many seconds
@@ -195,9 +200,20 @@ static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker
   return &w->block->slots[w->slot];
 }
 
+// With a kernel for every op: until the kernels before have ended, and what they wrote may be read.
+static __device__ __forceinline__ void mgl_await_kernels_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Until the task may run: what the tasks before it wrote may be read afterwards. Every consumer
 // thread calls it once per task. False: the run has failed; the task returns at once.
 static __device__ __forceinline__ bool mgl_task_wait(mgl_worker *w) {
+  if (MGL_KERNEL_PER_OP) {
+    mgl_await_kernels_before();
+    return true;
+  }
   return mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity);
 }
 
@@ -233,6 +249,11 @@ static __device__ __forceinline__ bool mgl_task_is_mute(const mgl_worker *w) {
 }
 
 // --- activations that carry their readiness ------------------------------------------------------
+
+// Whether an op's output has two copies.
+static __device__ __forceinline__ bool mgl_has_copies(const mgl_cuda_op *op) {
+  return MGL_CARRIES && op->copy_bytes != 0;
+}
 
 static __device__ __forceinline__ bool mgl_is_open(uint32_t word) {
   return word == MGL_CUDA_OPEN;

@@ -134,6 +134,57 @@ static void the_planner_compiles_for_the_device(void **state) {
   }
 }
 
+// The kernels of mode full. Those of which two blocks share a multiprocessor have 96 registers a
+// thread; what does not fit there spills, but not in the loops over pages.
+static void op_kernels_compile_for_all_architectures(void **state) {
+  (void)state;
+  static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
+  static const struct {
+    const char *name;
+    uint32_t registers, spilled;  // at most; bytes
+  } kernels[] = {{"mgl_op_embed", 64, 0},
+                 {"mgl_op_attend", 128, 256},
+                 {"mgl_op_sample", 168, 0},
+                 {"mgl_op_linear_1_normed", 96, 96},
+                 {"mgl_op_linear_1", 96, 0},
+                 {"mgl_op_linear_2_normed", 96, 400},
+                 {"mgl_op_linear_2", 96, 128},
+                 {"mgl_op_linear_8_normed", 168, 0},
+                 {"mgl_op_linear_8", 168, 0},
+                 {"mgl_op_linear_8_any", 168, 0},
+                 {"mgl_op_linear_16_normed", 168, 32},
+                 {"mgl_op_linear_16", 168, 0},
+                 {"mgl_op_linear_16_any", 168, 0},
+                 {"mgl_op_linear_32_any", 168, 480}};
+  mgl_nvrtc nvrtc;
+  if (!open_nvrtc(&nvrtc)) {
+    skip();
+  }
+  for (size_t i = 0; i < sizeof architectures / sizeof architectures[0]; i++) {
+    mgl_error err = {0};
+    mgl_text log = {0};
+    void *cubin = NULL;
+    size_t bytes = 0;
+    if (mgl_cuda_compile(&nvrtc, "kernels/cuda/op_kernels.cu", architectures[i], &shape, &cubin,
+                         &bytes, &log, &err) != MGL_OK) {
+      fail_msg("%s", log.data != NULL ? log.data : err.text);
+    }
+    for (size_t j = 0; j < sizeof kernels / sizeof kernels[0]; j++) {
+      mgl_cuda_usage usage = {0};
+      if (!mgl_cuda_usage_find(log.data, kernels[j].name, &usage)) {
+        fail_msg("no resources of %s in the log:\n%s", kernels[j].name, log.data);
+      }
+      if (usage.registers > kernels[j].registers || usage.spill_bytes > kernels[j].spilled) {
+        fail_msg("%s: %s has %u registers and spills %u bytes, at most %u and %u are accepted",
+                 architectures[i], kernels[j].name, usage.registers, usage.spill_bytes,
+                 kernels[j].registers, kernels[j].spilled);
+      }
+    }
+    mgl_free(cubin);
+    mgl_text_free(&log);
+  }
+}
+
 static void a_broken_request_is_explained(void **state) {
   (void)state;
   mgl_nvrtc nvrtc;
@@ -211,6 +262,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(protocol_and_tasks_compile_for_all_architectures),
       cmocka_unit_test(the_planner_compiles_for_the_device),
+      cmocka_unit_test(op_kernels_compile_for_all_architectures),
       cmocka_unit_test(a_broken_request_is_explained),
       cmocka_unit_test(resources_are_read_from_a_log),
       cmocka_unit_test(architectures_have_their_names),

@@ -9,13 +9,15 @@
 //                 [seed=N]        some ops through the whole pipeline, the others left out
 //   gpu_tests faults [MODEL]      hanging tasks and lost triggers are found and named
 //   gpu_tests reference DIR...    KL against transformers; tests/gpu/reference.py makes DIR
-//   gpu_tests contract [MODEL...] the same bits in every way to run (default: tiny, wide, bias)
+//   gpu_tests contract [MODEL...] [only=TEXT]
+//                                 the same bits in every way to run (default: tiny, wide, bias);
+//                                 only: in those ways whose name has the text
 //   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
 //                                 very many iterations, then with random delays, then faults
 //   gpu_tests memcheck [MODEL...] a short run of everything, for compute-sanitizer (default: tiny)
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
-//                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [trace=FILE]
+//                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [full=1] [trace=FILE]
 //   gpu_tests modes FOLDER... [batches=N,N...] [contexts=N,N...] [generate=N] [rounds=N] [csv=FILE]
 //                             mega against full, interleaved
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]

@@ -24,6 +24,7 @@
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
 #include "kernels/cuda/tasks_linear_one.cuh"
+#include "kernels/cuda/tasks_sample.cuh"
 #include "kernels/cuda/worker.cuh"
 
 static_assert(sizeof(mgl_cuda_op_launch) == MGL_HOST_BYTES_OP_LAUNCH, "the host's layout");

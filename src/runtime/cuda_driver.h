@@ -109,7 +109,7 @@ enum { MGL_CU_CAPTURE_RELAXED = 2 };  // other calls are allowed meanwhile
           unsigned block_y, unsigned block_z, unsigned smem_bytes, void *stream,               \
           void **parameters, void **extra))                                                    \
   MGL_CU(launch_config, "cuLaunchKernelEx",                                                    \
-         (const mgl_cu_launch_config *config, void *function, void **parameters, void **extra)) \
+         (const mgl_cu_launch_config *how, void *function, void **parameters, void **extra))   \
   MGL_CU(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                   \
   MGL_CU(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                      \
   MGL_CU(graph_destroy, "cuGraphDestroy", (void *graph))                                       \

@@ -67,7 +67,7 @@ typedef enum graph_kind { GRAPH_EVEN, GRAPH_ODD, GRAPH_LONG, GRAPH_KINDS } graph
 struct mgl_cuda_full {
   void *module;
   void *kernels[KERNEL_COUNT];
-  uint32_t half_bytes;           // of shared memory, for one of two blocks of a multiprocessor
+  uint32_t half_bytes;  // of shared memory, for one of two blocks of a multiprocessor
   void *capture_stream;
   uint64_t *host_plan;  // pinned: what the device planned last (kernels/cuda/op_launch.h)
   mgl_cu_ptr host_plan_at;
@@ -373,9 +373,9 @@ static mgl_status make_graph(mgl_cuda_program *p, uint32_t graph, graph_kind kin
     status = mgl_cuda_check(driver, code, "capture_end", err);
   }
   if (status == MGL_OK) {
-    status = mgl_cuda_check(
-        driver, driver->graph_instantiate(&p->full->graphs[graph][kind], captured, 0),
-        "graph_instantiate", err);
+    status = mgl_cuda_check(driver,
+                            driver->graph_instantiate(&p->full->graphs[graph][kind], captured, 0),
+                            "graph_instantiate", err);
   }
   if (captured != NULL) {
     (void)driver->graph_destroy(captured);

@@ -8,7 +8,8 @@
 // made, which is early in the iteration before: so iterations that compute prompts are queued one
 // by one, each with the graph that its plan needs, and once there are only sequences that decode,
 // whose number can but shrink, long graphs are queued.
-//   Rejected: to foresee plans on the host. A stop token makes room for another prompt, and then the
+//   Rejected: to foresee plans on the host. A stop token makes room for another prompt, and then
+//   the
 // plan may need a larger graph than foreseen.
 #ifndef MGL_RUNTIME_CUDA_FULL_H
 #define MGL_RUNTIME_CUDA_FULL_H

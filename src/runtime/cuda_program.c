@@ -155,10 +155,10 @@ static mgl_status set_shared_memory(mgl_cuda_program *p, mgl_error *err) {
 
 static mgl_status load_code(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  MGL_TRY(
-      mgl_cuda_load_module(p, "kernels/cuda/megakernel.cu", "mgl_megakernel", &p->module, &p->usage, err));
-  MGL_TRY(
-      mgl_cuda_load_module(p, "kernels/cuda/weights.cu", "mgl_pack_weights", &p->weights_module, NULL, err));
+  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/megakernel.cu", "mgl_megakernel", &p->module,
+                               &p->usage, err));
+  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/weights.cu", "mgl_pack_weights", &p->weights_module,
+                               NULL, err));
   MGL_CUDA_TRY(driver, module_function, err, &p->kernel, p->module, "mgl_megakernel");
   MGL_TRY(set_shared_memory(p, err));
   MGL_CUDA_TRY(driver, stream_create, err, &p->stream, MGL_CU_STREAM_NON_BLOCKING);

@@ -43,8 +43,8 @@ struct mgl_cuda_program {
   bool compiled;    // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];
   mgl_cuda_full *full;  // NULL until mode full is first used
-  bool chosen;  // some ops are left out: launches take activations as they are
-  bool lost;    // a launch did not end: its memory must stay
+  bool chosen;          // some ops are left out: launches take activations as they are
+  bool lost;            // a launch did not end: its memory must stay
 };
 
 static inline mgl_cuda_run *mgl_cuda_image_run(const mgl_cuda_program *p) {

@@ -584,8 +584,7 @@ static void tell_host(const mgl_cuda_op_launch *launch, uint64_t iteration) {
       left = most > left ? most : left;
     }
   }
-  *launch->host_plan =
-      mgl_host_plan_make(iteration, left, prompts, launch->next_plan->token_count);
+  *launch->host_plan = mgl_host_plan_make(iteration, left, prompts, launch->next_plan->token_count);
 }
 
 static void end_iteration(const mgl_cuda_op_launch *launch) {
@@ -610,8 +609,7 @@ static void run_node(const fake_node *node) {
   bool first = launch->ops[0].kind == MGL_OP_EMBED;
   assert_true(kernel_is_of(node));
   assert_true(launch->plan->token_count <= run->graphs[launch->graph].tokens);
-  assert_int_equal(node->blocks,
-                   launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0));
+  assert_int_equal(node->blocks, launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0));
   assert_int_equal(launch->ordinal, first ? 0 : fake.ordinal + 1);
   fake.ordinal = launch->ordinal;
   if (first && launch->plan->token_count > 0) {

@@ -8,10 +8,10 @@
 // one may come.
 //
 // What may be read before the wait: what no kernel writes (weights, norms, tables), and plan and KV
-// cache of the iterations before this one. For the latter no kernel of an iteration may start before
-// all attention of the one before has ended; therefore the last kernel of an iteration, sample,
-// lets the next ones come only after its own wait. Nothing is written before the wait. Every kernel
-// has a block that waits, so that the end of one implies the end of all before it.
+// cache of the iterations before this one. For the latter no kernel of an iteration may start
+// before all attention of the one before has ended; therefore the last kernel of an iteration,
+// sample, lets the next ones come only after its own wait. Nothing is written before the wait.
+// Every kernel has a block that waits, so that the end of one implies the end of all before it.
 //
 // An iteration of which nobody has work (the host queues iterations ahead of the device's plans) is
 // left at once by every block.
@@ -120,7 +120,8 @@ static __device__ __forceinline__ uint64_t mgl_published(const mgl_cuda_run *run
 
 // --- linears -------------------------------------------------------------------------------------
 
-// Where page number `index` of the block's stream (page_stream.cuh) lies, and its bytes; of one pass.
+// Where page number `index` of the block's stream (page_stream.cuh) lies, and its bytes; of one
+// pass.
 static __device__ __forceinline__ const uint8_t *mgl_page_of(const mgl_load *load, uint32_t index,
                                                              uint32_t *bytes) {
   uint32_t pages = mgl_pages_of_block(load->k_padded);
@@ -168,9 +169,9 @@ static __device__ __forceinline__ void mgl_init_pages(mgl_block *block, uint32_t
 #endif
 }
 
-// Waits until the next page may be loaded. Meanwhile, while the kernels before still compute, brings
-// pages behind the ring into the L2, a page at a time: what those kernels wait for must not queue
-// behind them. False: there is nothing to compute.
+// Waits until the next page may be loaded. Meanwhile, while the kernels before still compute,
+// brings pages behind the ring into the L2, a page at a time: what those kernels wait for must not
+// queue behind them. False: there is nothing to compute.
 static __device__ __forceinline__ bool mgl_await_room(const mgl_cuda_op_launch &launch,
                                                       const mgl_load *load, uint32_t l2_end,
                                                       uint32_t *l2_at, long long *l2_clock,

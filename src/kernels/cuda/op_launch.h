@@ -9,7 +9,7 @@ enum {
   MGL_OP_LINEAR_THREADS = MGL_CUDA_CONSUMERS + 32,  // consumers and a loader
   MGL_OP_OTHER_THREADS = MGL_CUDA_CONSUMERS,
   // Scratch of linears, which leaves room for pages (tasks_linear.cuh, tasks_linear_one.cuh).
-  MGL_OP_SCRATCH_ONE = 5120,  // of one token, before x
+  MGL_OP_SCRATCH_ONE = 5120,     // of one token, before x
   MGL_OP_SCRATCH_EIGHT = 17408,  // of up to 8 tokens, before the norm's weights
   MGL_OP_SCRATCH_MAX_NORM = 4096,
 };
@@ -31,8 +31,8 @@ typedef struct mgl_cuda_op_launch {
   uint32_t page_count;  // smem pages of a block
   uint32_t in_flight;   // as in mgl_cuda_run
   uint32_t in_flight_ahead;
-  uint32_t prefetch;  // 1: weights are loaded before the kernels before have ended
-  uint32_t l2_pages;  // pages behind those that are brought into the L2 meanwhile
+  uint32_t prefetch;   // 1: weights are loaded before the kernels before have ended
+  uint32_t l2_pages;   // pages behind those that are brought into the L2 meanwhile
   uint32_t l2_clocks;  // at least, from one to the next
   uint32_t scratch_bytes;
 } mgl_cuda_op_launch;

@@ -20,13 +20,13 @@
 #include "kernels/cuda/worker.cuh"
 
 enum {
-  MGL_LINEAR_CHUNKS = 2,       // pieces of 32 elements along k that a warp has of a page
-  MGL_LINEAR_STEPS = 4,        // k-steps, of 16 elements
-  MGL_LINEAR_WARP_K = 64,      // elements
+  MGL_LINEAR_CHUNKS = 2,   // pieces of 32 elements along k that a warp has of a page
+  MGL_LINEAR_STEPS = 4,    // k-steps, of 16 elements
+  MGL_LINEAR_WARP_K = 64,  // elements
   MGL_LINEAR_SUMS_BYTES = MGL_CUDA_CONSUMER_WARPS * 32 * sizeof(float),  // sums of squares
   MGL_LINEAR_NORM_AT = 16384 + MGL_LINEAR_SUMS_BYTES,  // in scratch, for one row tile: the norm's
   MGL_LINEAR_NORM_MAX = 4096,                          // weights, of so many elements
-  MGL_LINEAR_POLL_ROWS = 2,    // of so many rows, all is polled that a warp begins with
+  MGL_LINEAR_POLL_ROWS = 2,  // of so many rows, all is polled that a warp begins with
 };
 
 static_assert(MGL_LINEAR_WARP_K * MGL_CUDA_CONSUMER_WARPS == MGL_CUDA_PAGE_K, "warps share a page");
@@ -584,8 +584,8 @@ static __device__ __forceinline__ void mgl_linear_share_squares(const mgl_worker
 // pages are many its registers cost more.
 enum { MGL_LINEAR_ASKS_ON = MGL_KERNEL_PER_OP };
 
-// One batch of row blocks. begins, ends: the task's first and last one. raw: for one tile, the group
-// that was asked for.
+// One batch of row blocks. begins, ends: the task's first and last one. raw: for one tile, the
+// group that was asked for.
 template <int TILES, bool PAGED, bool FULL>
 static __device__ __forceinline__ void mgl_linear_batch(
     mgl_worker *w, const mgl_linear *l, bool begins, bool ends,

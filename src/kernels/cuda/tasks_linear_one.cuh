@@ -23,8 +23,8 @@ enum {
   MGL_ONE_POLL_ROUNDS = 2,    // an x of so many rounds is polled as a whole
   MGL_ONE_PIECE_BYTES = 64,   // staged: 32 elements as bf16
   MGL_ONE_SUMS_AT = 4096,     // in scratch, behind the partial sums of two batches: of squares
-  MGL_ONE_X_AT = MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES,  // then x
-  MGL_ONE_BLOCKS = 4,         // row blocks of a batch
+  MGL_ONE_X_AT = MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES,      // then x
+  MGL_ONE_BLOCKS = 4,                                          // row blocks of a batch
   MGL_ONE_WARP_FLOATS = MGL_ONE_BLOCKS * MGL_CUDA_BLOCK_ROWS,  // partial sums of a batch
   MGL_ONE_BATCH_FLOATS = MGL_ONE_WARP_FLOATS * MGL_CUDA_CONSUMER_WARPS,
   MGL_ONE_OUTPUTS = MGL_ONE_BLOCKS * MGL_CUDA_BLOCK_ROWS,  // of a batch: a thread has one at most
@@ -382,7 +382,8 @@ static __device__ __forceinline__ void mgl_one_finish(const mgl_worker *w, const
                                                       const mgl_one_output *o, const float *partial,
                                                       uint64_t *best) {
   bool mute = mgl_task_is_mute(w);
-  float value = mgl_one_total(partial + w->thread) * (NORMED ? mgl_linear_factor<MGL_ONE_SUMS_AT>(w, l, 0) : 1);
+  float value = mgl_one_total(partial + w->thread) *
+                (NORMED ? mgl_linear_factor<MGL_ONE_SUMS_AT>(w, l, 0) : 1);
   if (l->kind == MGL_OP_GATE_UP) {
     float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
     uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up));

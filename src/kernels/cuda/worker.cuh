@@ -20,8 +20,8 @@
 
 enum {
   MGL_CARRIES = !MGL_KERNEL_PER_OP,  // activations may carry their readiness
-  MGL_BARRIER_CONSUMERS = 1,  // among consumers
-  MGL_CUDA_SLOTS = 2,         // tasks that the controller has handed over and that are not stored
+  MGL_BARRIER_CONSUMERS = 1,         // among consumers
+  MGL_CUDA_SLOTS = 2,  // tasks that the controller has handed over and that are not stored
   MGL_MBARRIER_TRIES = 1 << 24,  // many seconds
 };
 

@@ -12,8 +12,8 @@ typedef enum op_kernel {
   KERNEL_EMBED,
   KERNEL_LINEAR_1_NORMED,  // rows at most; with a norm, else without
   KERNEL_LINEAR_1,
-  KERNEL_LINEAR_2_NORMED,
-  KERNEL_LINEAR_2,
+  KERNEL_LINEAR_8_SHARED_NORMED,  // two blocks of these share a multiprocessor
+  KERNEL_LINEAR_8_SHARED,
   KERNEL_LINEAR_8_NORMED,
   KERNEL_LINEAR_8,
   KERNEL_LINEAR_8_ANY,  // k that is not a whole number of pages
@@ -22,6 +22,7 @@ typedef enum op_kernel {
   KERNEL_LINEAR_16_ANY,
   KERNEL_LINEAR_32_ANY,
   KERNEL_ATTEND,
+  KERNEL_ATTEND_LONG,
   KERNEL_SAMPLE,
   KERNEL_COUNT,
 } op_kernel;
@@ -30,8 +31,8 @@ static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_EMBED] = "mgl_op_embed",
     [KERNEL_LINEAR_1_NORMED] = "mgl_op_linear_1_normed",
     [KERNEL_LINEAR_1] = "mgl_op_linear_1",
-    [KERNEL_LINEAR_2_NORMED] = "mgl_op_linear_2_normed",
-    [KERNEL_LINEAR_2] = "mgl_op_linear_2",
+    [KERNEL_LINEAR_8_SHARED_NORMED] = "mgl_op_linear_8_shared_normed",
+    [KERNEL_LINEAR_8_SHARED] = "mgl_op_linear_8_shared",
     [KERNEL_LINEAR_8_NORMED] = "mgl_op_linear_8_normed",
     [KERNEL_LINEAR_8] = "mgl_op_linear_8",
     [KERNEL_LINEAR_8_ANY] = "mgl_op_linear_8_any",
@@ -40,26 +41,35 @@ static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_LINEAR_16_ANY] = "mgl_op_linear_16_any",
     [KERNEL_LINEAR_32_ANY] = "mgl_op_linear_32_any",
     [KERNEL_ATTEND] = "mgl_op_attend",
+    [KERNEL_ATTEND_LONG] = "mgl_op_attend_long",
     [KERNEL_SAMPLE] = "mgl_op_sample"};
 
-// Pages behind the ring that wait in the L2, where the memory has nothing else to do while an op
-// waits: during attention, and during an op that is shorter than a trip to the memory.
-enum { L2_PAGES_GATE_UP = 12, L2_PAGES_QKV_PROJ = 4 };
+// A linear's blocks share a multiprocessor with those of the op before or behind it, half of its
+// memory each, where they have at most so many pages to go through: then it is the hop that takes
+// the time. Where pages do, a long ring is better (SPEED.md).
+enum { SHARED_PAGES_1 = 32, SHARED_PAGES_4 = 6, SHARED_PAGES_8 = 4 };
+
+// Pages behind the ring that wait in the L2, of linears of one token that share: where the memory
+// has nothing else to do while an op waits, during attention.
+enum { EARLY_GATE_UP = 12, EARLY_QKV_PROJ = 4 };
 
 // Clocks between two of them: about what the memory takes for a page of every multiprocessor.
 enum { L2_CLOCKS = 1200 };
 
 // Pages on their way, where the launch's options do not say it. The more rows of x come from the
-// L2, the more it matters that they do not queue behind pages; with a long ring and few rows, that
-// there are enough of them (SPEED.md).
-enum { IN_FLIGHT_SHARED = 3, IN_FLIGHT_8 = 6, IN_FLIGHT_16 = 2, IN_FLIGHT_32 = 4 };
+// L2, the more it matters that they do not queue behind pages: from 16 rows on, but less for blocks
+// of LONG_PAGES and more.
+enum { IN_FLIGHT = 6, IN_FLIGHT_16 = 2, IN_FLIGHT_LONG = 4, LONG_PAGES = 12 };
 
 enum { LEAST_PAGES = 2 };  // of a ring
+
+// From this context on attention has a kernel of its own also where there is one token.
+enum { LONG_CONTEXT = 512 };
 
 // What is baked into the graphs.
 typedef struct settings {
   uint32_t in_flight, in_flight_ahead;
-  bool prefetch;
+  uint32_t prefetch, long_contexts;  // 0 or 1
 } settings;
 
 typedef enum graph_kind { GRAPH_EVEN, GRAPH_ODD, GRAPH_LONG, GRAPH_KINDS } graph_kind;
@@ -88,8 +98,8 @@ static uint32_t block_bytes(uint32_t scratch_bytes, uint32_t pages) {
 }
 
 static unsigned threads_of(op_kernel kernel) {
-  return kernel == KERNEL_EMBED || kernel == KERNEL_ATTEND ? MGL_OP_OTHER_THREADS
-                                                           : MGL_OP_LINEAR_THREADS;
+  bool other = kernel == KERNEL_EMBED || kernel == KERNEL_ATTEND || kernel == KERNEL_ATTEND_LONG;
+  return other ? MGL_OP_OTHER_THREADS : MGL_OP_LINEAR_THREADS;
 }
 
 static mgl_status read_sizes(mgl_cuda_program *p, mgl_error *err) {
@@ -209,21 +219,23 @@ static bool is_linear(mgl_op_kind kind) {
          kind == MGL_OP_LOGITS;
 }
 
-static op_kernel kernel_of(const mgl_cuda_op *op) {
+// Pages that the block with the most of them goes through in a pass.
+static uint32_t pages_of(const mgl_cuda_op_launch *launch) {
+  uint32_t of_unit = (launch->ops[0].k_padded + MGL_CUDA_PAGE_K - 1) / MGL_CUDA_PAGE_K;
+  return (launch->units + launch->blocks - 1) / launch->blocks * of_unit;
+}
+
+static op_kernel linear_kernel(const mgl_cuda_op_launch *launch) {
+  const mgl_cuda_op *op = &launch->ops[0];
   bool normed = (op->flags & MGL_CUDA_X_NORMED) != 0;
   bool whole = op->k % MGL_CUDA_PAGE_K == 0;
-  switch (op->kind) {
-    case MGL_OP_EMBED: return KERNEL_EMBED;
-    case MGL_OP_ATTEND: return KERNEL_ATTEND;
-    case MGL_OP_SAMPLE: return KERNEL_SAMPLE;
-    default: break;
-  }
   if (op->tokens == 1 && op->k % (2 * MGL_CUDA_PAGE_K) == 0 &&
       op->k <= (normed ? MGL_ONE_NORMED_MAX_K : MGL_ONE_MAX_K)) {
     return normed ? KERNEL_LINEAR_1_NORMED : KERNEL_LINEAR_1;
   }
-  if (op->tokens <= 2 && whole) {
-    return normed ? KERNEL_LINEAR_2_NORMED : KERNEL_LINEAR_2;
+  uint32_t most_shared = op->tokens <= 4 ? SHARED_PAGES_4 : SHARED_PAGES_8;
+  if (op->tokens <= 8 && whole && pages_of(launch) <= most_shared) {
+    return normed ? KERNEL_LINEAR_8_SHARED_NORMED : KERNEL_LINEAR_8_SHARED;
   }
   switch (op->row_tiles) {
     case 1: return !whole ? KERNEL_LINEAR_8_ANY : normed ? KERNEL_LINEAR_8_NORMED : KERNEL_LINEAR_8;
@@ -233,11 +245,25 @@ static op_kernel kernel_of(const mgl_cuda_op *op) {
   }
 }
 
-// Scratch of a block, and pages: as many as fit; of the kernels of which two blocks share a
-// multiprocessor, as many as fit into half of its memory.
+static op_kernel kernel_of(const mgl_cuda_program *p, const mgl_cuda_op_launch *launch) {
+  switch (launch->ops[0].kind) {
+    case MGL_OP_EMBED: return KERNEL_EMBED;
+    case MGL_OP_ATTEND:
+      return launch->ops[0].tokens == 1 && p->full->settings.long_contexts == 0
+                 ? KERNEL_ATTEND
+                 : KERNEL_ATTEND_LONG;
+    case MGL_OP_SAMPLE: return KERNEL_SAMPLE;
+    default: return linear_kernel(launch);
+  }
+}
+
+// Scratch of a block, and pages: as many as fit into a multiprocessor's memory, or into half of it.
 static void set_memory(const mgl_cuda_program *p, op_kernel kernel, mgl_cuda_op_launch *out) {
   const mgl_cuda_op *op = &out->ops[0];
+  bool of_one = kernel == KERNEL_LINEAR_1_NORMED || kernel == KERNEL_LINEAR_1;
+  bool of_eight = kernel == KERNEL_LINEAR_8_SHARED_NORMED || kernel == KERNEL_LINEAR_8_SHARED;
   bool copies_norm = (op->flags & MGL_CUDA_X_NORMED) != 0 && op->k <= MGL_OP_SCRATCH_MAX_NORM;
+  uint32_t half = p->full->half_bytes;
   out->scratch_bytes = MGL_CUDA_SCRATCH_BYTES;
   out->page_count = 0;
   if (!is_linear((mgl_op_kind)op->kind)) {
@@ -245,26 +271,25 @@ static void set_memory(const mgl_cuda_program *p, op_kernel kernel, mgl_cuda_op_
   }
   out->page_count = p->smem_pages;
   if (out->in_flight == 0) {
-    out->in_flight = kernel <= KERNEL_LINEAR_2        ? IN_FLIGHT_SHARED
-                     : kernel <= KERNEL_LINEAR_8_ANY  ? IN_FLIGHT_8
-                     : kernel <= KERNEL_LINEAR_16_ANY ? IN_FLIGHT_16
-                                                      : IN_FLIGHT_32;
+    out->in_flight = op->row_tiles == 1            ? IN_FLIGHT
+                     : pages_of(out) >= LONG_PAGES ? IN_FLIGHT_LONG
+                                                   : IN_FLIGHT_16;
   }
-  if (kernel > KERNEL_LINEAR_2) {
+  if (of_one) {
+    out->scratch_bytes = MGL_OP_SCRATCH_ONE + op->k * (uint32_t)sizeof(mgl_bf16);
+  } else if (of_eight) {
+    out->scratch_bytes = MGL_OP_SCRATCH_EIGHT + (copies_norm ? op->k * (uint32_t)sizeof(float) : 0);
+  }
+  if (!of_eight && (!of_one || pages_of(out) > SHARED_PAGES_1)) {
     return;
   }
-  out->scratch_bytes =
-      kernel == KERNEL_LINEAR_1_NORMED || kernel == KERNEL_LINEAR_1
-          ? MGL_OP_SCRATCH_ONE + op->k * (uint32_t)sizeof(mgl_bf16)
-          : MGL_OP_SCRATCH_EIGHT + (copies_norm ? op->k * (uint32_t)sizeof(float) : 0);
   uint32_t fixed = block_bytes(out->scratch_bytes, 0);
-  uint32_t half = p->full->half_bytes;
   uint32_t pages = half > fixed ? (half - fixed) / MGL_CUDA_PAGE_BYTES : 0;
   pages = pages < LEAST_PAGES ? LEAST_PAGES : pages;
   out->page_count = pages < p->smem_pages ? pages : p->smem_pages;
-  out->l2_pages = op->kind == MGL_OP_GATE_UP    ? L2_PAGES_GATE_UP
-                  : op->kind == MGL_OP_QKV_PROJ ? L2_PAGES_QKV_PROJ
-                                                : 0;
+  out->early_pages = op->kind == MGL_OP_GATE_UP    ? EARLY_GATE_UP
+                     : op->kind == MGL_OP_QKV_PROJ ? EARLY_QKV_PROJ
+                                                   : 0;
   out->l2_clocks = L2_CLOCKS;
 }
 
@@ -303,10 +328,10 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, uint32_t graph,
       .strides = p->graphs[graph]->attention_strides,
       .in_flight = full->settings.in_flight,
       .in_flight_ahead = full->settings.in_flight_ahead,
-      .prefetch = full->settings.prefetch ? 1 : 0};
+      .prefetch = full->settings.prefetch};
   bind_op(p, graph, 0, op_idx, &out);
   out.blocks = out.units < p->workers ? out.units : p->workers;
-  set_memory(p, kernel_of(&out.ops[0]), &out);
+  set_memory(p, kernel_of(p, &out), &out);
   out.ops[1].kind = MGL_OP_COUNT;
   return out;
 }
@@ -314,7 +339,7 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, uint32_t graph,
 static mgl_status launch_op(const mgl_cuda_program *p, const mgl_cuda_op_launch *launch,
                             mgl_error *err) {
   mgl_cu_launch_attribute dependent = {.id = MGL_CU_LAUNCH_PROGRAMMATIC, .value = 1};
-  op_kernel kernel = kernel_of(&launch->ops[0]);
+  op_kernel kernel = kernel_of(p, launch);
   mgl_cu_launch_config config = {
       .grid_x = launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0),
       .grid_y = 1,
@@ -414,11 +439,22 @@ static uint64_t first_word(mgl_cuda_program *p) {
   return mgl_host_plan_make(0, left, prompts, mgl_cuda_image_plan(p)->token_count);
 }
 
+static bool has_long_context(mgl_cuda_program *p) {
+  const mgl_cuda_sequence *sequences = mgl_cuda_image_sequences(p);
+  bool found = false;
+  for (uint32_t i = 0; i < p->options.sequences; i++) {
+    found = found || (sequences[i].state == MGL_CUDA_SEQUENCE_RUNNING &&
+                      sequences[i].token_count >= LONG_CONTEXT);
+  }
+  return found;
+}
+
 mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_options *options,
                                uint32_t most_iterations, bool single, mgl_error *err) {
   settings now = {.in_flight = options->in_flight,
                   .in_flight_ahead = options->in_flight_ahead,
-                  .prefetch = !options->no_prefetch};
+                  .prefetch = options->no_prefetch ? 0 : 1,
+                  .long_contexts = has_long_context(p) ? 1 : 0};
   if (p->chosen) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "mode full: the program leaves out ops, which only mode mega can");

@@ -209,7 +209,7 @@ static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &lau
   if (threadIdx.x % 32 < MGL_LOADER_LANES) {
     uint32_t count = (load->end - load->begin) * mgl_pages_of_block(load->k_padded);
     uint32_t l2_at = launch.page_count;
-    uint32_t l2_end = mgl_min(l2_at + launch.l2_pages, count);
+    uint32_t l2_end = mgl_min(l2_at + launch.early_pages, count);
     long long l2_clock = 0;
     for (uint32_t i = 0; i < count * load->passes; i++) {
       uint32_t bytes;
@@ -262,8 +262,8 @@ static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &l
 // Two blocks on a multiprocessor: one computes, the next op's one gets ready.
 MGL_LINEAR_KERNEL(mgl_op_linear_1_normed, 2, mgl_task_linear_one<true>)
 MGL_LINEAR_KERNEL(mgl_op_linear_1, 2, mgl_task_linear_one<false>)
-MGL_LINEAR_KERNEL(mgl_op_linear_2_normed, 2, mgl_task_linear<1, true, true, 1>)
-MGL_LINEAR_KERNEL(mgl_op_linear_2, 2, mgl_task_linear<1, true, true, 0>)
+MGL_LINEAR_KERNEL(mgl_op_linear_8_shared_normed, 2, mgl_task_linear<1, true, true, 1>)
+MGL_LINEAR_KERNEL(mgl_op_linear_8_shared, 2, mgl_task_linear<1, true, true, 0>)
 // More rows, and more of x to come from the L2 between pages, need a longer ring and more registers
 // than half a multiprocessor has: a block begins when the one before it ends.
 MGL_LINEAR_KERNEL(mgl_op_linear_8_normed, 1, mgl_task_linear<1, true, true, 1>)
@@ -353,8 +353,7 @@ static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_cuda_op_laun
 }
 
 // The second op is next_plan.
-extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
-    mgl_op_attend(const __grid_constant__ mgl_cuda_op_launch launch) {
+static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch &launch) {
   if (threadIdx.x == 0) {
     mgl_let_next_come();
   }
@@ -371,6 +370,18 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
   }
   mgl_worker w = mgl_make_worker(launch);
   mgl_task_attend(&w);
+}
+
+// With so few registers a block finds room beside one of a linear, which matters where attention is
+// short; with all that it can use, a long context is read faster.
+extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
+    mgl_op_attend(const __grid_constant__ mgl_cuda_op_launch launch) {
+  mgl_op_attention(launch);
+}
+
+extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 1)
+    mgl_op_attend_long(const __grid_constant__ mgl_cuda_op_launch launch) {
+  mgl_op_attention(launch);
 }
 
 // --- the ends of an iteration --------------------------------------------------------------------

@@ -31,9 +31,9 @@ typedef struct mgl_cuda_op_launch {
   uint32_t page_count;  // smem pages of a block
   uint32_t in_flight;   // as in mgl_cuda_run
   uint32_t in_flight_ahead;
-  uint32_t prefetch;   // 1: weights are loaded before the kernels before have ended
-  uint32_t l2_pages;   // pages behind those that are brought into the L2 meanwhile
-  uint32_t l2_clocks;  // at least, from one to the next
+  uint32_t prefetch;     // 1: weights are loaded before the kernels before have ended
+  uint32_t early_pages;  // pages behind those that are brought into the L2 meanwhile
+  uint32_t l2_clocks;    // at least, from one to the next
   uint32_t scratch_bytes;
 } mgl_cuda_op_launch;
 

@@ -612,6 +612,10 @@ static void run_node(const fake_node *node) {
   assert_int_equal(node->blocks, launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0));
   assert_int_equal(launch->ordinal, first ? 0 : fake.ordinal + 1);
   fake.ordinal = launch->ordinal;
+  if (launch->ops[0].kind == MGL_OP_ATTEND) {
+    fake.attend_kernel = node->name;
+    fake.attend_tokens = launch->ops[0].tokens;
+  }
   if (first && launch->plan->token_count > 0) {
     uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
     assert_ptr_equal(launch->plan, &run->plans[iteration & 1]);

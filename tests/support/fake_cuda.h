@@ -40,6 +40,8 @@ typedef struct fake_cuda {
   uint32_t graph_launches;
   uint32_t ordinal;           // of the kernel that ran last
   uint32_t empty_iterations;  // that were queued for nothing
+  const char *attend_kernel;  // that ran last
+  uint32_t attend_tokens;     // of its graph
   bool capture_fails;
 } fake_cuda;
 

@@ -25,7 +25,7 @@ static const char config_json[] =
     "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
     "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
 
-static mgl_cuda_program *make(const mgl_cuda_device *device) {
+static mgl_cuda_program *make_for(const mgl_cuda_device *device, uint32_t most_tokens) {
   mgl_error err = {0};
   mgl_config config;
   mgl_generation generation;
@@ -38,13 +38,17 @@ static mgl_cuda_program *make(const mgl_cuda_device *device) {
   mgl_cuda_program_options options = {.program = graph,
                                       .iteration_tokens = 16,
                                       .sequences = REQUESTS,
-                                      .pages_per_sequence = MOST_TOKENS / 16,
+                                      .pages_per_sequence = most_tokens / 16,
                                       .get_code = fake_cuda_code};
   if (mgl_cuda_program_create(device, &options, &program, &err) != MGL_OK) {
     fail_msg("%s", err.text);
   }
   mgl_graph_destroy(graph);
   return program;
+}
+
+static mgl_cuda_program *make(const mgl_cuda_device *device) {
+  return make_for(device, MOST_TOKENS);
 }
 
 typedef struct heard {
@@ -151,6 +155,39 @@ static void nothing_is_queued_in_vain(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
+// Attention's kernel for long contexts, and for iterations of several tokens, in graphs of its own.
+static void attention_has_two_kernels(void **state) {
+  (void)state;
+  enum { LONG = 600 };
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make_for(&device, LONG + 40);
+  int32_t prompt[LONG] = {0};
+  mgl_cuda_request requests[] = {{.prompt = prompt, .prompt_count = 20, .max_new_tokens = 20},
+                                 {.prompt = prompt, .prompt_count = 20, .max_new_tokens = 20}};
+  mgl_cuda_generate job = {.requests = requests, .request_count = 1};
+  heard h = run_job(program, job, true);
+  assert_int_equal(h.counts[0], 20);
+  assert_int_equal(fake.attend_tokens, 1);
+  assert_string_equal(fake.attend_kernel, "mgl_op_attend");
+  job.request_count = 2;
+  (void)run_job(program, job, true);
+  assert_int_equal(fake.attend_tokens, 2);
+  assert_string_equal(fake.attend_kernel, "mgl_op_attend_long");
+  requests[0].prompt_count = LONG;
+  job.request_count = 1;
+  job.cached_tokens = LONG - 1;
+  h = run_job(program, job, true);
+  assert_int_equal(h.counts[0], 20);
+  assert_int_equal(h.iterations, 20);
+  assert_int_equal(fake.attend_tokens, 1);
+  assert_string_equal(fake.attend_kernel, "mgl_op_attend_long");
+  requests[0].prompt_count = 20;
+  (void)run_job(program, job, true);
+  assert_string_equal(fake.attend_kernel, "mgl_op_attend");
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
 static uint32_t asked;
 
 static bool stop_soon(void *context) {
@@ -242,6 +279,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_are_those_of_mode_mega),
       cmocka_unit_test(nothing_is_queued_in_vain),
+      cmocka_unit_test(attention_has_two_kernels),
       cmocka_unit_test(a_job_can_be_stopped),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(a_failed_capture_is_reported),

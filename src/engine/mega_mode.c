@@ -8,7 +8,7 @@
 #include "runtime/cpu_tasks.h"
 
 enum {
-  MAX_GRAPHS = 7,  // 1, 2, 4 ... 64 tokens
+  MAX_GRAPHS = 12,  // 1, 2, 4 ... 2048 tokens
   // Weights of an iteration that may stay in the last-level cache: workers that wait have nothing
   // to fetch then, and looking for it takes 1% of the time of a tiny model.
   CACHED_BYTES = 64 << 20,
@@ -82,11 +82,14 @@ static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
                                  const mgl_mega_mode_options *options, mgl_error *err) {
   uint32_t count = graph_for(options->tokens) + 1;
   for (uint32_t i = 0; i < count; i++) {
-    mgl_compile_options compile = {.tokens = 1u << i,
-                                   .workers = options->workers,
-                                   .launch = options->launch,
-                                   .overrides = options->overrides,
-                                   .override_count = options->override_count};
+    uint32_t tokens = 1u << i;
+    mgl_compile_options compile = {
+        .tokens = tokens,
+        .logit_rows = tokens < options->logit_rows ? tokens : options->logit_rows,
+        .workers = options->workers,
+        .launch = options->launch,
+        .overrides = options->overrides,
+        .override_count = options->override_count};
     MGL_TRY(mgl_compile(mode->program, &compile, &mode->graphs[i], NULL, err));
     mgl_cpu_program_options program = {.simd = options->simd, .task_graph = mode->graphs[i]};
     MGL_TRY(mgl_cpu_program_create(mode->program, memory, &program, &mode->programs[i], err));

@@ -45,8 +45,9 @@ typedef struct mgl_cpu_memory {
   size_t activation_bytes;
   unsigned char *scratch;       // [workers][scratch_bytes]
   size_t scratch_bytes;         // a multiple of 4096
-  mgl_logit_note *logit_notes;  // [workers][MGL_MAX_ITERATION_TOKENS], each worker writes its own
-  uint32_t *best_logits;        // [MGL_MAX_ITERATION_TOKENS] combined from them
+  uint32_t logit_rows;          // most of an iteration of any program
+  mgl_logit_note *logit_notes;  // [workers][logit_rows], each worker writes its own
+  uint32_t *best_logits;        // [logit_rows] combined from them
   uint64_t iteration;           // of any program, counted by mgl_cpu_program_set_plan from 1
 } mgl_cpu_memory;
 
@@ -63,10 +64,10 @@ mgl_status mgl_cpu_memory_create(const mgl_cpu_weights *weights,
                                  mgl_error *err);
 void mgl_cpu_memory_destroy(mgl_cpu_memory *memory);  // NULL is fine; after all its programs
 
-// Makes activations and each worker's scratch at least this large (mgl_cpu_program_create calls
-// it). Contents are lost. On failure the present sizes stay good.
+// Makes activations, each worker's scratch and the notes of logits at least this large
+// (mgl_cpu_program_create calls it). Contents are lost. On failure the present sizes stay good.
 mgl_status mgl_cpu_memory_reserve(mgl_cpu_memory *memory, size_t activation_bytes,
-                                  size_t scratch_bytes, mgl_error *err);
+                                  size_t scratch_bytes, uint32_t logit_rows, mgl_error *err);
 
 // The weight or the KV layer that `tensor` of any program names. An error if there is none, or if
 // it has another shape or dtype.

@@ -100,7 +100,7 @@ static mgl_status check_target(const mgl_graph *graph, const mgl_task_graph *tas
 static mgl_dim_values largest_of(const mgl_cpu_program_options *options) {
   const mgl_task_graph *tasks = options->task_graph;
   return tasks == NULL ? options->largest
-                       : (mgl_dim_values){tasks->tokens, tasks->tokens, tasks->tokens};
+                       : (mgl_dim_values){tasks->tokens, tasks->logit_rows, tasks->tokens};
 }
 
 mgl_status mgl_cpu_program_measure(const mgl_graph *graph, const mgl_cpu_program_options *options,
@@ -162,8 +162,8 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   program->stage_bytes = scratch.stage_bytes;
   if ((status = bind_tensors(program, err)) != MGL_OK ||
       (status = bind_rope(program, err)) != MGL_OK ||
-      (status = mgl_cpu_memory_reserve(memory, activation_bytes, scratch.total_bytes, err)) !=
-          MGL_OK) {
+      (status = mgl_cpu_memory_reserve(memory, activation_bytes, scratch.total_bytes,
+                                       program->largest.logit_rows, err)) != MGL_OK) {
     goto fail;
   }
   *out = program;

@@ -25,7 +25,7 @@
 
 typedef struct mgl_cpu_program_options {
   mgl_simd simd;
-  mgl_dim_values largest;            // of a plan; ignored with a task graph, which has T = L = R
+  mgl_dim_values largest;            // of a plan; ignored with a task graph, which has its own
   const mgl_task_graph *task_graph;  // whose activation offsets and attention strides to use;
                                      // borrowed while creating. NULL: own layout, one stride
 } mgl_cpu_program_options;

@@ -44,7 +44,7 @@ enum {
   MGL_CUDA_PAGE_K = 512,     // elements of a dot product that a page holds of each of its rows
   MGL_CUDA_K_ALIGN = 64,     // rows are padded with zeros to a multiple of so many elements
 
-  MGL_CUDA_MAX_TOKENS = 64,  // MGL_MAX_ITERATION_TOKENS of batch/plan.h
+  MGL_CUDA_MAX_TOKENS = 64,  // of an iteration
   MGL_CUDA_MAX_SEQUENCES = 64,
   MGL_CUDA_MAX_STOP_IDS = 16,
   MGL_CUDA_KV_PAGE_TOKENS = 16,  // P

@@ -108,12 +108,12 @@ static void model_create(model *m, mgl_graph *canonical, mgl_simd simd) {
       .page_tokens = PAGE_TOKENS, .page_count = SEQUENCES * PAGES, .workers = WORKERS};
   check(mgl_cpu_memory_create(&m->weights, &memory, m->topology, &m->eager_memory, &err), &err);
   check(mgl_cpu_memory_create(&m->weights, &memory, m->topology, &m->memory, &err), &err);
-  mgl_plan_limits limits = {.tokens = MGL_MAX_ITERATION_TOKENS,
+  mgl_plan_limits limits = {.tokens = MGL_INVARIANT_TOKENS,
                             .sequences = SEQUENCES,
                             .pages_per_sequence = PAGES,
                             .page_tokens = PAGE_TOKENS};
   mgl_cpu_program_options options = {
-      .simd = simd, .largest = {MGL_MAX_ITERATION_TOKENS, MGL_MAX_ITERATION_TOKENS, SEQUENCES}};
+      .simd = simd, .largest = {MGL_INVARIANT_TOKENS, MGL_INVARIANT_TOKENS, SEQUENCES}};
   check(mgl_cpu_program_create(m->canonical, m->eager_memory, &options, &m->eager, &err), &err);
   check(mgl_plan_create(&limits, &m->plan, &err), &err);
   for (uint32_t s = 0; s < SEQUENCES; s++) {
@@ -137,7 +137,7 @@ static void model_destroy(model *m) {
 
 // Up to `tokens` tokens of some sequences: decode steps, chunks of prompts, or both.
 static void make_plan(model *m, uint32_t tokens) {
-  int32_t ids[MGL_MAX_ITERATION_TOKENS];
+  int32_t ids[MGL_INVARIANT_TOKENS];
   mgl_plan_clear(m->plan);
   uint32_t kind = random_below(3);
   uint32_t first = random_below(SEQUENCES);
@@ -169,6 +169,7 @@ static void make_plan(model *m, uint32_t tokens) {
 // A task graph without tasks: activations in places of their own, in random order, with gaps.
 static mgl_task_graph make_task_graph(const mgl_graph *graph, uint32_t tokens) {
   mgl_task_graph tasks = {.tokens = tokens,
+                          .logit_rows = tokens,
                           .attention_strides = 1 + random_below(4),
                           .tensor_count = (uint32_t)graph->tensor_count};
   mgl_dim_values values = {tokens, tokens, tokens};

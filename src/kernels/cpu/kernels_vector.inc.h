@@ -1,7 +1,7 @@
 // The body of every vector level: included by kernels_LEVEL.c after vector_LEVEL.h, so that one
 // source gives the kernels of all instruction sets. This file holds the ops that work element by
-// element or row by row; linear_vector.inc.h and attention_vector.inc.h the two that matter for
-// speed.
+// element or row by row; linear_vector.inc.h, linear_packed.inc.h and attention_vector.inc.h those
+// that matter for speed.
 //
 // Tails of fewer than a vector go through the same instructions with partial loads, so that the
 // bits of an element do not depend on where a range begins or ends.
@@ -236,6 +236,8 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
 
 #include "kernels/cpu/attention_vector.inc.h"
 #include "kernels/cpu/linear_vector.inc.h"
+// Behind the tiles that it builds on.
+#include "kernels/cpu/linear_packed.inc.h"
 
 #define KERNEL_LEVEL(level_name)                   \
   {                                                \
@@ -244,6 +246,7 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
             .name = level_name,                    \
             .embed = embed,                        \
             .rmsnorm = rmsnorm,                    \
+            .pack = pack,                          \
             .linear = linear,                      \
             .rope_angles = mgl_scalar_rope_angles, \
             .rope = rope,                          \

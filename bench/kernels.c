@@ -8,6 +8,7 @@
 // machine hits both. Weights lie in huge pages or in a file mapped from the page cache.
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -111,6 +112,12 @@ static void run_linear(const job *j, const shape *s, const char *w) {
 
 static void *run_job(void *argument) {
   const job *j = argument;
+  if (j->count > 1) {  // else two threads may find themselves on one processor
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(j->index, &set);
+    (void)sched_setaffinity(0, sizeof set, &set);
+  }
   atomic_fetch_add(j->ready, 1);
   while (atomic_load(j->ready) < j->count) {
   }

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "runtime/cpu_argmax.h"
+#include "runtime/cpu_linears.h"
 #include "runtime/cpu_mega.h"
 #include "runtime/cpu_tasks.h"
 
@@ -25,6 +26,7 @@ struct mgl_mega_mode {
   mgl_next_plan_callback *next;
   void *next_context;
   const mgl_cpu_program *current;  // of the iteration that runs
+  const mgl_cpu_memory *memory;
 };
 
 // The smallest graph that fits.
@@ -46,8 +48,8 @@ static void run_task(void *context, uint32_t worker, const mgl_task_graph *graph
 static size_t weights_of_task(void *context, const mgl_task_graph *graph, const mgl_task *task,
                               size_t from, const void **out) {
   const mgl_mega_mode *mode = context;
-  return mgl_cpu_task_weights(mode->programs[graph_for(graph->tokens)], task->op, task->begin,
-                              task->end, from, out);
+  return mgl_cpu_linear_weights(mode->programs[graph_for(graph->tokens)], task->op, task->begin,
+                                task->end, from, out);
 }
 
 mgl_logits mgl_logits_of(const mgl_cpu_program *program) {
@@ -70,6 +72,11 @@ static int next_plan(void *context, uint64_t iteration) {
   mgl_cpu_program_set_plan(mode->programs[graph], plan);
   mode->current = mode->programs[graph];
   return (int)graph;
+}
+
+static uint64_t pulses(void *context) {
+  const mgl_mega_mode *mode = context;
+  return mgl_cpu_memory_pulses(mode->memory);
 }
 
 static const char *op_name(void *context, const mgl_task_graph *graph, uint32_t op) {
@@ -106,12 +113,14 @@ mgl_status mgl_mega_mode_create(const mgl_graph *program, mgl_cpu_memory *memory
   if (mode == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for mode mega");
   }
+  mode->memory = memory;
   mgl_cpu_mega_options mega = mgl_cpu_mega_defaults();
   mega.schedulers = options->schedulers;
   mega.trace_tasks = options->trace_tasks;
   mega.context = mode;
   mega.run_task = run_task;
   mega.next_plan = next_plan;
+  mega.pulses = pulses;
   mega.op_name = op_name;
   mega.weights = memory->weights->step_bytes > CACHED_BYTES ? weights_of_task : NULL;
   mgl_status status = mgl_fuse_ops(program, &mode->program, err);

@@ -58,8 +58,9 @@ mgl_status mgl_cpu_memory_create(const mgl_cpu_weights *weights,
       .options = *options,
       .weights = weights,
       .kv = mgl_alloc_zeroed(weights->graph->tensor_count, sizeof *memory->kv),
+      .pulses = mgl_alloc_zeroed(options->workers, MGL_CPU_PULSE_WORDS * sizeof *memory->pulses),
   };
-  if (memory->kv == NULL) {
+  if (memory->kv == NULL || memory->pulses == NULL) {
     mgl_cpu_memory_destroy(memory);
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the memory of a program");
   }
@@ -81,8 +82,17 @@ void mgl_cpu_memory_destroy(mgl_cpu_memory *memory) {
   mgl_pages_unmap(memory->scratch, memory->scratch_bytes * memory->options.workers);
   mgl_free(memory->best_logits);
   mgl_free(memory->logit_notes);
+  mgl_free(memory->pulses);
   mgl_free(memory->kv);
   mgl_free(memory);
+}
+
+uint64_t mgl_cpu_memory_pulses(const mgl_cpu_memory *memory) {
+  uint64_t sum = 0;
+  for (uint32_t worker = 0; worker < memory->options.workers; worker++) {
+    sum += mgl_load_relaxed(&memory->pulses[(size_t)worker * MGL_CPU_PULSE_WORDS]);
+  }
+  return sum;
 }
 
 // No iteration runs, so notes of earlier ones need not be kept.

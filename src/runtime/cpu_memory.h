@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/atomics.h"
 #include "base/cpu.h"
 #include "base/status.h"
 #include "batch/plan.h"
@@ -48,13 +49,15 @@ typedef struct mgl_cpu_memory {
   uint32_t logit_rows;          // most of an iteration of any program
   mgl_logit_note *logit_notes;  // [workers][logit_rows], each worker writes its own
   uint32_t *best_logits;        // [logit_rows] combined from them
+  mgl_word *pulses;             // [workers][MGL_CPU_PULSE_WORDS], the first of each counts
   uint64_t iteration;           // of any program, counted by mgl_cpu_program_set_plan from 1
 } mgl_cpu_memory;
 
 enum {
-  MGL_CPU_SCRATCH_ALIGNMENT = 4096
-};  // workers' scratches share no page, so each lies near
-    // its worker
+  MGL_CPU_SCRATCH_ALIGNMENT =
+      4096,                  // workers' scratches share no page, so each lies near its worker
+  MGL_CPU_PULSE_WORDS = 16,  // two cache lines: workers do not share one
+};
 
 // Maps the KV cache of the program that `weights` was bound for; weights and that program must
 // outlive *out. Activations and scratch come with the programs.
@@ -75,6 +78,14 @@ mgl_status mgl_cpu_memory_find_weight(const mgl_cpu_memory *memory, const mgl_te
                                       const void **out, mgl_error *err);
 mgl_status mgl_cpu_memory_find_kv(const mgl_cpu_memory *memory, const mgl_tensor *tensor,
                                   mgl_kv_layer *out, mgl_error *err);
+
+// A worker in the middle of a long task tells that it is at work; any thread may ask how often all
+// workers have done so.
+static inline void mgl_cpu_memory_pulse(mgl_cpu_memory *memory, uint32_t worker) {
+  mgl_word *word = &memory->pulses[(size_t)worker * MGL_CPU_PULSE_WORDS];
+  mgl_store_relaxed(word, mgl_load_relaxed(word) + 1);
+}
+uint64_t mgl_cpu_memory_pulses(const mgl_cpu_memory *memory);
 
 // KV bytes of one token over all layers.
 uint64_t mgl_graph_kv_bytes_per_token(const mgl_graph *graph);

@@ -21,6 +21,7 @@
 #include "graph/graph.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/cpu_memory.h"
+#include "runtime/cpu_scratch.h"
 #include "task/task.h"
 
 typedef struct mgl_cpu_program_options {
@@ -46,7 +47,7 @@ typedef struct mgl_cpu_program {
   float **inv_freq;        // [op_count], set for rope_angles ops
   unsigned char *barrier;  // [op_count] 1: the op needs results or storage of ops since the last
                            // barrier; with a task graph NULL
-  size_t stage_bytes;      // of a worker's scratch: staged rows (cpu_tasks.h); a multiple of 64
+  mgl_cpu_scratch_layout scratch;  // of a worker
 } mgl_cpu_program;
 
 // Binds, and reserves what the program needs of the shared memory. The graph and the memory must

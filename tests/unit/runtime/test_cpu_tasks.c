@@ -18,6 +18,7 @@
 #include "graph/family.h"
 #include "graph/graph_text.h"
 #include "runtime/cpu_eager.h"
+#include "runtime/cpu_linears.h"
 #include "runtime/cpu_program.h"
 #include "runtime/cpu_tasks.h"
 #include "task/tile.h"
@@ -416,7 +417,7 @@ static void check_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_t be
   uint32_t at = 0;
   size_t from = 0;
   const void *piece = NULL;
-  for (size_t bytes; (bytes = mgl_cpu_task_weights(p, op_idx, begin, end, from, &piece)) > 0;) {
+  for (size_t bytes; (bytes = mgl_cpu_linear_weights(p, op_idx, begin, end, from, &piece)) > 0;) {
     size_t taken = 1 + random_below(bytes < 4000 ? (uint32_t)bytes : 4000);
     for (uint32_t i = 0; i < count && piece != rows[at].start + rows[at].told; i++) {
       at = (at + 1) % count;
@@ -451,8 +452,8 @@ static void the_weights_of_a_tile_are_told_once(void **state) {
         const void *piece = NULL;
         check_weights(p, op, 0, units);
         check_weights(p, op, begin, begin + 1 + random_below(units - begin));
-        assert_int_equal(mgl_cpu_task_weights(p, op, begin, begin, 0, &piece), 0);
-        with_weights += mgl_cpu_task_weights(p, op, 0, units, 0, &piece) > 0 ? 1 : 0;
+        assert_int_equal(mgl_cpu_linear_weights(p, op, begin, begin, 0, &piece), 0);
+        with_weights += mgl_cpu_linear_weights(p, op, 0, units, 0, &piece) > 0 ? 1 : 0;
       }
       mgl_cpu_program_destroy(p);
       free(tasks.activation_offsets);

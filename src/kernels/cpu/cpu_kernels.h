@@ -121,7 +121,7 @@ typedef struct mgl_kv_write_args {
 // Softmax runs over splits of this many absolute positions: [0, 256), [256, 512) ... Each split
 // gives (max, sum, weighted V); splits are merged in ascending order. So the bits do not depend on
 // how a prompt was chunked, nor on whether one worker or several compute the splits of one query.
-enum { MGL_ATTENTION_SPLIT = 256, MGL_ATTENTION_QUERY_TILE = 8 };
+enum { MGL_ATTENTION_SPLIT = 256, MGL_ATTENTION_QUERY_TILE = 12 };
 
 // One entry of the attention work list: consecutive tokens of one sequence, positions ascending.
 typedef struct mgl_attention_item {

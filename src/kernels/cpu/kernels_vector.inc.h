@@ -152,8 +152,13 @@ static void write_key(const mgl_kv_layer *kv, size_t column, const float *key) {
   size_t stride = kv->page_tokens;
   if (kv->dtype == MGL_DTYPE_BF16) {
     mgl_bf16 *out = (mgl_bf16 *)kv->k + column;
-    for (size_t i = 0; i < kv->head_dim; i++) {
-      out[i * stride] = mgl_f32_to_bf16(key[i]);
+    for (size_t i = 0; i < kv->head_dim; i += vec_lanes) {
+      size_t count = kv->head_dim - i < vec_lanes ? kv->head_dim - i : vec_lanes;
+      mgl_bf16 rounded[vec_lanes];
+      store_up_to(rounded, MGL_DTYPE_BF16, 0, vec_lanes, load_up_to(key, MGL_DTYPE_F32, i, count));
+      for (size_t j = 0; j < count; j++) {
+        out[(i + j) * stride] = rounded[j];
+      }
     }
   } else {
     float *out = (float *)kv->k + column;

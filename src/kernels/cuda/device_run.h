@@ -46,7 +46,7 @@ enum {
 
   // Of linears of one token that have functions of their own (page_stream.cuh).
   MGL_ONE_MAX_K = 12288,
-  MGL_ONE_NORMED_MAX_K = 8192,
+  MGL_ONE_NORMED_MAX_K = 4096,
 
   MGL_CUDA_MAX_TOKENS = 64,  // of an iteration
   MGL_CUDA_MAX_SEQUENCES = 64,

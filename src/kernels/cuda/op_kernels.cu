@@ -18,6 +18,7 @@
 #define MGL_KERNEL_PER_OP 1
 
 #include "kernels/cuda/device_run.h"
+#include "kernels/cuda/first_item.cuh"
 #include "kernels/cuda/op_launch.h"
 #include "kernels/cuda/role_loader.cuh"
 #include "kernels/cuda/tasks_attend.cuh"
@@ -32,7 +33,8 @@ static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout")
 static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
 static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
 
-static_assert(MGL_OP_SCRATCH_ONE == MGL_ONE_X_AT && MGL_OP_SCRATCH_EIGHT == MGL_LINEAR_NORM_AT &&
+static_assert(MGL_OP_SCRATCH_ONE == MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES &&
+                  MGL_OP_SCRATCH_EIGHT == MGL_LINEAR_NORM_AT &&
                   MGL_OP_SCRATCH_MAX_NORM == MGL_LINEAR_NORM_MAX,
               "the host's numbers");
 
@@ -358,7 +360,12 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
     mgl_let_next_come();
   }
   if (threadIdx.x < 32) {
-    mgl_fill_slot(launch, (mgl_block *)mgl_memory);
+    mgl_block *block = (mgl_block *)mgl_memory;
+    mgl_fill_slot(launch, block);
+    __syncwarp();
+    if (blockIdx.x < launch.blocks) {
+      mgl_find_first_item(launch.run, &block->slots[0]);
+    }
   }
   __syncthreads();
   if (blockIdx.x >= launch.blocks) {

@@ -672,10 +672,12 @@ static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear 
   }
 }
 
-// Rows that a linear of this slot computes.
+// Rows that a linear of this slot computes. (That of one token is known without a trip to the L2.)
 static __device__ __forceinline__ uint32_t mgl_linear_rows(const mgl_slot *slot) {
-  return __ldcg(slot->op.kind == MGL_OP_LOGITS ? &slot->plan->logit_row_count
-                                               : &slot->plan->token_count);
+  if (slot->op.kind == MGL_OP_LOGITS) {
+    return __ldcg(&slot->plan->logit_row_count);
+  }
+  return slot->op.tokens == 1 ? 1 : __ldcg(&slot->plan->token_count);
 }
 
 // What all shapes begin with. may_carry: the shape can wait for words of x.

@@ -25,10 +25,41 @@ enum {
   MGL_MBARRIER_TRIES = 1 << 24,  // many seconds
 };
 
+// What the consumers call for a task. Chosen by the controller, which has time.
+typedef enum mgl_task_function {
+  MGL_CALL_LINEAR_ONE_NORMED,  // these three, of which a layer of one token consists, come first
+  MGL_CALL_LINEAR_ONE,
+  MGL_CALL_ATTEND,
+  MGL_CALL_LINEAR_WHOLE,  // for up to 8 tokens, whole pages
+  MGL_CALL_LINEAR_1,      // 1, 2 or 4 row tiles
+  MGL_CALL_LINEAR_2,
+  MGL_CALL_LINEAR_4,
+  MGL_CALL_LINEAR_UNPAGED_1,
+  MGL_CALL_LINEAR_UNPAGED_2,
+  MGL_CALL_LINEAR_UNPAGED_4,
+  MGL_CALL_EMBED,
+  MGL_CALL_ROPE_ANGLES,
+  MGL_CALL_NEXT_PLAN,
+  MGL_CALL_SAMPLE,
+  MGL_CALL_NOTHING,
+} mgl_task_function;
+
+// What an attend task begins with, read by the controller, so that its consumers have no trips to
+// the L2 before they ask for keys.
+struct mgl_first_item {
+  mgl_cuda_item item;      // of later items of the task too, until the output is made
+  uint32_t item_count;     // of the plan
+  uint32_t unit, kv_head;  // of the item; a unit behind the task's: there is none
+  uint32_t strides, kv_heads;
+  uint32_t own_first, own_last;             // KV pages of the item's first and last token
+  uint32_t pages[MGL_CUDA_CONSUMER_WARPS];  // of each warp's first tile of cached positions
+};
+
 // A task between controller, consumers and storer.
 struct __align__(16) mgl_slot {
   mgl_cuda_op op;       // copied, so that consumers need no memory access to begin
   uint32_t begin, end;  // tile; in row blocks for linears
+  uint32_t function;    // mgl_task_function
   uint32_t task;
   uint32_t trigger_event;
   mgl_word *trigger;  // its counter, where only workers that poll it wait; NULL: more is to be done
@@ -39,7 +70,8 @@ struct __align__(16) mgl_slot {
   uint64_t copy_at;  // of this run's copy of activations, in bytes from the first
   uint64_t open_at;  // of the other copy
   uint64_t iteration, run;
-  const mgl_cuda_plan *plan;  // of the iteration
+  const mgl_cuda_plan *plan;           // of the iteration
+  __align__(16) mgl_first_item first;  // attend
 };
 
 // At the start of a block's shared memory.
@@ -53,7 +85,6 @@ struct mgl_block {
   uint64_t stored[MGL_CUDA_SLOTS];     // by the storer: the slot may be filled again
   uint64_t page_full[MGL_CUDA_MAX_PAGES];
   uint64_t page_free[MGL_CUDA_MAX_PAGES];
-  uint32_t __align__(16) notes[16];  // the running task's own, as scratch is
   volatile uint32_t
       activated;              // tasks of this block's list that were let go: they take their pages
   volatile uint32_t arrived;  // and that have inputs: the loader's bound reads it

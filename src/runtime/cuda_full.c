@@ -276,7 +276,7 @@ static void set_memory(const mgl_cuda_program *p, op_kernel kernel, mgl_cuda_op_
                                                    : IN_FLIGHT_16;
   }
   if (of_one) {
-    out->scratch_bytes = MGL_OP_SCRATCH_ONE;
+    out->scratch_bytes = MGL_OP_SCRATCH_ONE + op->k * (uint32_t)sizeof(mgl_bf16);
   } else if (of_eight) {
     out->scratch_bytes = MGL_OP_SCRATCH_EIGHT + (copies_norm ? op->k * (uint32_t)sizeof(float) : 0);
   }

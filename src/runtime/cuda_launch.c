@@ -14,10 +14,7 @@
 enum {
   POLL_NS = 20 * 1000,                // between two looks at a running launch
   ABORT_NS = 2 * 1000 * 1000 * 1000,  // a launch that was told to stop must end within this
-  DEFAULT_IN_FLIGHT = 4,
-  DEFAULT_IN_FLIGHT_AHEAD = 1,
-  LARGE_IN_FLIGHT_AHEAD = 2,
-  LARGE_STAGE_BYTES = 12 << 20,  // of weights, mean: between Qwen3-0.6B and Qwen3-1.7B
+  DEFAULT_IN_FLIGHT_AHEAD = 2,
   MOST_STEP_BATCH = 32,
 };
 
@@ -44,13 +41,8 @@ static mgl_status set_defaults(const mgl_cuda_program *p, const mgl_cuda_launch_
   if (out->deadline_ns == 0) {
     out->deadline_ns = UINT64_C(10000000000) + most_iterations * UINT64_C(100000000);
   }
-  if (out->in_flight == 0 && !out->full) {
-    out->in_flight = DEFAULT_IN_FLIGHT;
-  }
   if (out->in_flight_ahead == 0) {
-    uint64_t stage_bytes = p->layout.step_bytes / p->program->op_count;
-    out->in_flight_ahead =
-        stage_bytes >= LARGE_STAGE_BYTES ? LARGE_IN_FLIGHT_AHEAD : DEFAULT_IN_FLIGHT_AHEAD;
+    out->in_flight_ahead = DEFAULT_IN_FLIGHT_AHEAD;
   }
   out->step_batch = out->step_batch == 0 ? MOST_STEP_BATCH : out->step_batch;
   if (out->in_flight > p->smem_pages) {

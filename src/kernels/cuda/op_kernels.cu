@@ -20,11 +20,11 @@
 #include "kernels/cuda/device_run.h"
 #include "kernels/cuda/first_item.cuh"
 #include "kernels/cuda/op_launch.h"
+#include "kernels/cuda/op_linear_one.cuh"
 #include "kernels/cuda/role_loader.cuh"
 #include "kernels/cuda/tasks_attend.cuh"
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
-#include "kernels/cuda/tasks_linear_one.cuh"
 #include "kernels/cuda/tasks_sample.cuh"
 #include "kernels/cuda/worker.cuh"
 
@@ -33,8 +33,7 @@ static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout")
 static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
 static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
 
-static_assert(MGL_OP_SCRATCH_ONE == MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES &&
-                  MGL_OP_SCRATCH_EIGHT == MGL_LINEAR_NORM_AT &&
+static_assert(MGL_OP_SCRATCH_ONE == MGL_OP_ONE_X_AT && MGL_OP_SCRATCH_EIGHT == MGL_LINEAR_NORM_AT &&
                   MGL_OP_SCRATCH_MAX_NORM == MGL_LINEAR_NORM_MAX,
               "the host's numbers");
 
@@ -262,8 +261,8 @@ static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &l
   }
 
 // Two blocks on a multiprocessor: one computes, the next op's one gets ready.
-MGL_LINEAR_KERNEL(mgl_op_linear_1_normed, 2, mgl_task_linear_one<true>)
-MGL_LINEAR_KERNEL(mgl_op_linear_1, 2, mgl_task_linear_one<false>)
+MGL_LINEAR_KERNEL(mgl_op_linear_1_normed, 2, mgl_op_task_linear_one<true>)
+MGL_LINEAR_KERNEL(mgl_op_linear_1, 2, mgl_op_task_linear_one<false>)
 MGL_LINEAR_KERNEL(mgl_op_linear_8_shared_normed, 2, mgl_task_linear<1, true, true, 1>)
 MGL_LINEAR_KERNEL(mgl_op_linear_8_shared, 2, mgl_task_linear<1, true, true, 0>)
 // More rows, and more of x to come from the L2 between pages, need a longer ring and more registers

@@ -9,7 +9,7 @@ enum {
   MGL_OP_LINEAR_THREADS = MGL_CUDA_CONSUMERS + 32,  // consumers and a loader
   MGL_OP_OTHER_THREADS = MGL_CUDA_CONSUMERS,
   // Scratch of linears, which leaves room for pages (tasks_linear.cuh, tasks_linear_one.cuh).
-  MGL_OP_SCRATCH_ONE = 5120,     // of one token
+  MGL_OP_SCRATCH_ONE = 5120,     // of one token, before x
   MGL_OP_SCRATCH_EIGHT = 17408,  // of up to 8 tokens, before the norm's weights
   MGL_OP_SCRATCH_MAX_NORM = 4096,
 };

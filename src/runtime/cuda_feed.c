@@ -20,7 +20,10 @@ enum {
 mgl_status mgl_cuda_feed_limits(mgl_cuda_program *p, uint64_t *out_planner_bytes, mgl_error *err) {
   const mgl_cuda_program_options *o = &p->options;
   mgl_cuda_feeding *f = &p->feeding;
-  uint32_t sequences = o->sequences < o->logit_rows ? o->sequences : o->logit_rows;
+  uint32_t sequences = o->sequences;  // of which as many sample at once as have rows
+  if (o->logit_rows < o->iteration_tokens && o->logit_rows < sequences) {
+    sequences = o->logit_rows;
+  }
   uint32_t ahead = sequences < MOST_SLOTS_AHEAD ? sequences : MOST_SLOTS_AHEAD;
   uint32_t slots = sequences + ahead;
   f->slot_count = slots < MGL_PLANNER_MAX_SLOTS ? slots : MGL_PLANNER_MAX_SLOTS;
@@ -53,7 +56,7 @@ static mgl_cuda_sequence *sequence_of(const mgl_cuda_feeding *f, uint32_t slot) 
 static int32_t *tokens_of(const mgl_cuda_program *p, uint32_t slot) {
   const mgl_cuda_feeding *f = &p->feeding;
   return (int32_t *)(void *)((unsigned char *)f->block + f->tokens_at) +
-         (size_t)slot * p->layout.token_stride;
+         (size_t)slot * p->layout.tokens_per_sequence;
 }
 
 static mgl_page_key *keys_of(const mgl_cuda_program *p, uint32_t slot) {
@@ -81,7 +84,7 @@ mgl_status mgl_cuda_feed_create(mgl_cuda_program *p, mgl_error *err) {
   f->commands_at = take(f, commands * sizeof(mgl_feed_command));
   f->iterations_at = take(f, MGL_FEED_ITERATIONS * sizeof(mgl_feed_iteration));
   f->sequences_at = take(f, slots * sizeof(mgl_cuda_sequence));
-  f->tokens_at = take(f, slots * p->layout.token_stride * sizeof(int32_t));
+  f->tokens_at = take(f, slots * p->layout.tokens_per_sequence * sizeof(int32_t));
   f->keys_at = take(f, slots * p->options.pages_per_sequence * sizeof(mgl_page_key));
   f->cells_at = take(f, slots * p->layout.tokens_per_sequence * sizeof(mgl_feed_cell));
   unsigned flags = MGL_CU_HOST_ALLOC_PORTABLE | MGL_CU_HOST_ALLOC_MAPPED;
@@ -132,7 +135,7 @@ static void set_pointers(mgl_cuda_program *p) {
   run->keys = mgl_cuda_pointer(mgl_cuda_state_at(p, state->keys));
   run->pending = mgl_cuda_pointer(mgl_cuda_state_at(p, state->pending));
   run->places = mgl_cuda_pointer(mgl_cuda_state_at(p, state->places));
-  run->token_stride = p->layout.token_stride;
+  run->token_stride = p->layout.tokens_per_sequence;
   run->edit_stride = f->edit_capacity;
   run->feed = mgl_cuda_pointer(f->at);
   run->commands = mgl_cuda_pointer(f->at + f->commands_at);
@@ -231,7 +234,7 @@ uint32_t mgl_cuda_feed_free_slot(mgl_cuda_program *p) {
 static void stage_sequence(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_request *r) {
   const mgl_cuda_feeding *f = &p->feeding;
   uint64_t first = (uint64_t)slot * p->layout.tokens_per_sequence;
-  uint64_t tokens = (uint64_t)slot * p->layout.token_stride * sizeof(int32_t);
+  uint64_t tokens = (uint64_t)slot * p->layout.tokens_per_sequence * sizeof(int32_t);
   uint64_t edits = (uint64_t)slot * f->edit_capacity * sizeof(mgl_logit_edit);
   uint64_t logprobs = (uint64_t)slot * f->logprob_capacity * sizeof(mgl_cuda_logprobs);
   mgl_cuda_sequence *s = sequence_of(f, slot);

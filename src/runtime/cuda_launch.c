@@ -29,6 +29,7 @@ typedef struct launch {
   const mgl_cuda_generate *job;  // NULL: a single plan
   uint32_t next;                 // of the job's list of requests
   mgl_cuda_request listed;       // the latest one of it
+  bool closed;  // no more requests are given to it
   bool left;    // it was told to end behind the present iteration
   bool killed;  // and then by a fault
   uint64_t host_ns;
@@ -92,27 +93,25 @@ static mgl_feed_end tend(launch *l) {
   return l->next < job->request_count ? MGL_FEED_OPEN : MGL_FEED_CLOSED;
 }
 
-// What is to be told to the device: requests into free slots, and how the launch goes on.
+// What is to be told to the device: requests into free slots, and how the launch goes on. Once the
+// feed is closed it takes no more.
 static void feed(launch *l) {
   mgl_cuda_program *p = l->p;
   if (l->job == NULL || l->left) {
     return;
   }
   mgl_feed_end end = p->feeding.failed ? MGL_FEED_LEAVE : tend(l);
-  uint32_t slot = 0;
-  const mgl_cuda_request *request = NULL;
-  while (end != MGL_FEED_LEAVE && (slot = mgl_cuda_feed_free_slot(p)) != UINT32_MAX &&
-         (request = next_request(l)) != NULL) {
+  while (end != MGL_FEED_LEAVE && !l->closed) {
+    uint32_t slot = mgl_cuda_feed_free_slot(p);
+    const mgl_cuda_request *request = slot != UINT32_MAX ? next_request(l) : NULL;
+    if (request == NULL) {
+      break;
+    }
     mgl_cuda_feed_submit(p, slot, request);
   }
-  // A closed feed stays so: not before the source has nothing more.
-  if (end == MGL_FEED_CLOSED && request == NULL && slot != UINT32_MAX) {
-    mgl_cuda_feed_set_end(p, MGL_FEED_CLOSED);
-  }
-  if (end == MGL_FEED_LEAVE) {
-    l->left = true;
-    mgl_cuda_feed_set_end(p, MGL_FEED_LEAVE);
-  }
+  l->closed = l->closed || end == MGL_FEED_CLOSED;
+  l->left = end == MGL_FEED_LEAVE;
+  mgl_cuda_feed_set_end(p, end);
 }
 
 // --- the kernel ----------------------------------------------------------------------------------

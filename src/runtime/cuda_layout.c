@@ -280,10 +280,8 @@ static void lay_out_state(const mgl_cuda_model *model, const mgl_cuda_sizes *siz
 }
 
 static void lay_out_tokens(const mgl_cuda_sizes *sizes, mgl_cuda_layout *layout) {
-  // The last token is sampled and never fed back, so it needs no KV page.
-  layout->tokens_per_sequence = sizes->pages_per_sequence * MGL_CUDA_KV_PAGE_TOKENS + 1;
-  layout->token_stride = (layout->tokens_per_sequence + 3) / 4 * 4;  // 16-byte pieces
-  uint64_t tokens = (uint64_t)layout->token_stride * sizes->slots;
+  layout->tokens_per_sequence = sizes->pages_per_sequence * MGL_CUDA_KV_PAGE_TOKENS;
+  uint64_t tokens = (uint64_t)layout->tokens_per_sequence * sizes->slots;
   take(layout, MGL_CUDA_MEMORY_TOKENS, tokens * sizeof(int32_t));
 }
 

@@ -112,7 +112,6 @@ typedef struct mgl_cuda_layout {
   mgl_cuda_graph_layout graphs[MGL_MAX_GRAPHS];
   mgl_cuda_state_layout state;
   uint32_t tokens_per_sequence;  // most tokens of one
-  uint32_t token_stride;         // room for so many
   uint32_t iteration_capacity;   // iterations whose times are kept
   uint64_t step_bytes;           // weights that an iteration reads, of one pass
 } mgl_cuda_layout;

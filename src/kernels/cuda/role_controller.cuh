@@ -283,6 +283,7 @@ static __device__ __forceinline__ void mgl_let_go(mgl_controller *c, const mgl_i
     c->block->activated = c->activated;
   }
   c->watch.since_ns = 0;
+  c->watch.polls = 0;
 }
 
 // All lanes: a JIT task of this worker, if there is one, is handed over and let go.
@@ -368,13 +369,12 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
   return true;
 }
 
-// After so many empty polls for an iteration, some milliseconds, there seems to be nothing to do:
-// the worker asks less often.
+// After so many empty polls since its latest task, some milliseconds, there seems to be nothing to
+// do: the worker asks less often for an iteration.
 enum { MGL_POLLS_BEFORE_PAUSE = 8192, MGL_POLL_PAUSE_NS = 2000 };
 
 // All lanes: until this worker is in an iteration of which it has tasks left. False: the run ends.
 static __device__ __forceinline__ bool mgl_find_work(mgl_controller *c) {
-  uint32_t empty = 0;
   while (!c->entered || c->at >= c->end) {
     if (c->entered) {
       c->entered = false;
@@ -390,7 +390,7 @@ static __device__ __forceinline__ bool mgl_find_work(mgl_controller *c) {
         if (found == MGL_POLL_NONE && !mgl_watch_progress(c, mgl_held_task(c))) {
           found = MGL_POLL_STOP;
         }
-        if (found == MGL_POLL_NONE && ++empty > MGL_POLLS_BEFORE_PAUSE) {
+        if (found == MGL_POLL_NONE && c->watch.polls > MGL_POLLS_BEFORE_PAUSE) {
           __nanosleep(MGL_POLL_PAUSE_NS);
         }
       } while (c->run->has_jit == 0 && found == MGL_POLL_NONE);
@@ -427,7 +427,7 @@ static __device__ __forceinline__ uint32_t mgl_await_plan(mgl_cuda_run *run, uin
 
 // The protocol's question for the next plan, which was made while the iteration before ran; here it
 // only takes effect. (A call, not a pointer as on the host: an unknown callee costs registers.)
-static __device__ int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration) {
+static __device__ __noinline__ int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration) {
   mgl_cuda_run *run = (mgl_cuda_run *)p;  // its first member
   uint64_t announced = mgl_load_acquire(&run->announced[iteration & 1]);  // as below
   if (run->iteration_ns != nullptr) {

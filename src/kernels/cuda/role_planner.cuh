@@ -25,21 +25,22 @@ static __device__ __forceinline__ bool mgl_planner_gives_up(const mgl_cuda_run *
   return mgl_load_relaxed(&run->protocol.fault) != MGL_FAULT_NONE;
 }
 
-// Lane 0: until a word that only grows has that value. False: the run has failed.
+// Lane 0: until a word that only grows has that value. False: the run has failed. Nobody waits for
+// this warp, so it asks seldom: its multiprocessor has other work.
 static __device__ __forceinline__ bool mgl_planner_await(const mgl_cuda_run *run,
                                                          const mgl_word *word, uint64_t value,
                                                          mgl_marker *marker) {
-  // Acquire, paired with the release of who writes it: next_plan's task, or the end of an iteration.
-  while (mgl_load_acquire(word) < value) {
+  while (mgl_load_relaxed(word) < value) {
     if (mgl_planner_gives_up(run)) {
       return false;
     }
     if (MGL_TRACE && marker != nullptr) {
       mgl_trace_mark_if_due(run, marker);
     }
-    __nanosleep(200);
+    __nanosleep(2000);
   }
-  return true;
+  // Acquire, paired with the release of who writes it: next_plan's task, or the end of an iteration.
+  return mgl_load_acquire(word) >= value;
 }
 
 // Lane 0: the event of next_plan's task, behind all that the plan consists of.

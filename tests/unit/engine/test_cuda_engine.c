@@ -35,7 +35,7 @@ typedef struct bed {
   mgl_cuda_device device;
   mgl_runner *runner;
   mgl_engine *engine;
-  uint32_t places;
+  uint32_t submitted;  // the first token of request n is 5 n
   int32_t tokens[MAX_REQUESTS][MAX_TOKENS];
   uint32_t counts[MAX_REQUESTS];
   mgl_finish_reason reasons[MAX_REQUESTS];
@@ -71,8 +71,9 @@ static uint32_t submit(bed *b, uint32_t prompt_count, uint32_t max_new_tokens, i
   uint32_t number = 0;
   mgl_error err = {0};
   for (uint32_t i = 0; i < prompt_count; i++) {
-    prompt[i] = (int32_t)(i * 37 % VOCAB);
+    prompt[i] = (int32_t)((i * 37 + b->submitted * 5) % VOCAB);
   }
+  b->submitted++;
   mgl_request request = {.prompt = prompt,
                          .prompt_count = prompt_count,
                          .max_new_tokens = max_new_tokens,
@@ -113,12 +114,16 @@ static void run(bed *b) {
   }
 }
 
-static void check_tokens(const bed *b, uint32_t request, uint32_t slot, uint32_t prompt_count,
-                         uint32_t count, mgl_finish_reason reason) {
+static int32_t token_of(uint32_t request, uint32_t position) {
+  return fake_cuda_token((int32_t)request * 5, position);
+}
+
+static void check_tokens(const bed *b, uint32_t request, uint32_t prompt_count, uint32_t count,
+                         mgl_finish_reason reason) {
   assert_int_equal(b->counts[request], count);
   assert_int_equal(b->reasons[request], reason);
   for (uint32_t i = 0; i < count; i++) {
-    assert_int_equal(b->tokens[request][i], fake_cuda_token(slot, prompt_count + i));
+    assert_int_equal(b->tokens[request][i], token_of(request, prompt_count + i));
   }
 }
 
@@ -141,7 +146,7 @@ static void requests_go_through_launches(void **state) {
       assert_false(mgl_engine_has_work(b.engine));
       assert_int_equal(fake.runs, 2);
       for (uint32_t i = 0; i < 6; i++) {
-        check_tokens(&b, i, i % PLACES, 5 + 11 * i, 3 + i, MGL_FINISH_LENGTH);
+        check_tokens(&b, i, 5 + 11 * i, 3 + i, MGL_FINISH_LENGTH);
       }
       assert_int_equal(b.sum.prompt_tokens, 6 * 5 + 11 * 15);
       assert_int_equal(b.sum.decode_tokens, 2 * 6 + 15);
@@ -156,13 +161,13 @@ static void stop_tokens_end_requests(void **state) {
   (void)state;
   static bed b;
   open_bed(&b, (mgl_engine_options){0});
-  (void)submit(&b, 4, 20, fake_cuda_token(0, 4 + 6));
+  (void)submit(&b, 4, 20, token_of(0, 4 + 6));
   (void)submit(&b, 9, 1, -1);
-  (void)submit(&b, 9, 2, fake_cuda_token(2, 9));
+  (void)submit(&b, 9, 2, token_of(2, 9));
   run(&b);
-  check_tokens(&b, 0, 0, 4, 7, MGL_FINISH_STOP);
-  check_tokens(&b, 1, 1, 9, 1, MGL_FINISH_LENGTH);
-  check_tokens(&b, 2, 2, 9, 1, MGL_FINISH_STOP);
+  check_tokens(&b, 0, 4, 7, MGL_FINISH_STOP);
+  check_tokens(&b, 1, 9, 1, MGL_FINISH_LENGTH);
+  check_tokens(&b, 2, 9, 1, MGL_FINISH_STOP);
   assert_int_equal(b.sum.prompt_tokens, 22);
   assert_int_equal(b.sum.decode_tokens, 6);
   assert_int_equal(b.iterations, 7);
@@ -189,7 +194,7 @@ static void steps_and_runs_mix(void **state) {
   assert_int_equal(b.counts[0], 8);
   assert_int_equal(b.counts[1], 4);
   for (uint32_t i = 3; i < 8; i++) {
-    assert_int_equal(b.tokens[0][i], fake_cuda_token(0, 6 + i));
+    assert_int_equal(b.tokens[0][i], token_of(0, 6 + i));
   }
   (void)submit(&b, 3, 2, -1);  // and the other way
   assert_int_equal(mgl_engine_step(b.engine, on_token, &b, &stats, &err), MGL_OK);

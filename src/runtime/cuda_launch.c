@@ -5,6 +5,7 @@
 // gives no sign of life gets a fault from outside, on a second stream; every role of the kernel
 // looks at that word.
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "base/alloc.h"
@@ -13,6 +14,7 @@
 
 enum {
   POLL_NS = 20 * 1000,                // between two looks at a running launch
+  SLACK_NS = 1000,                    // of that, while it runs
   ABORT_NS = 2 * 1000 * 1000 * 1000,  // a launch that was told to stop must end within this
   DEFAULT_IN_FLIGHT = 4,
   DEFAULT_IN_FLIGHT_AHEAD = 1,
@@ -221,10 +223,14 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
       MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * MGL_CUDA_PAGE_BYTES;
   mgl_cu_ptr at = mgl_cuda_state_at(p, p->layout.state.run);
   void *parameters[] = {&at};
+  // Sleeps would last 50 us longer than they are asked to.
+  int slack = prctl(PR_GET_TIMERSLACK);
   uint64_t start = mgl_clock_ns();
   MGL_CUDA_TRY(driver, launch_cooperative, err, p->kernel, blocks, 1, 1, MGL_CUDA_THREADS, 1, 1,
                smem, p->stream, parameters);
+  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS);
   mgl_status status = wait_for_end(l, err);
+  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)(slack > 0 ? slack : 0));
   l->host_ns = mgl_clock_ns() - start;
   return status != MGL_OK ? status : download_state(l, err);
 }

@@ -435,6 +435,148 @@ static void sampling_reaches_the_device(void **state) {
   close_bed(&b);
 }
 
+// --- requests that come, end and pause while a launch runs ---------------------------------------
+
+enum { CROWD = 150, CROWD_NEW = 40, CROWD_PROMPT = 80, CROWD_FAMILIES = 7 };
+
+typedef struct crowd {
+  mgl_engine *engine;
+  uint32_t random;
+  uint32_t come;  // numbers of the engine are those of the requests
+  bool arrive, stir;
+  uint32_t counts[CROWD];
+  bool over[CROWD], cancelled[CROWD], paused[CROWD];
+} crowd;
+
+static uint32_t random_below(crowd *c, uint32_t below) {
+  c->random = c->random * 1664525u + 1013904223u;
+  return (c->random >> 8) % below;
+}
+
+static uint32_t prompt_of(uint32_t i) {
+  return 1 + i * 37 % CROWD_PROMPT;
+}
+
+static uint32_t new_of(uint32_t i) {
+  return 1 + i * 11 % CROWD_NEW;
+}
+
+// Prompts of a family begin alike, some for longer than others.
+static void come(crowd *c) {
+  int32_t prompt[CROWD_PROMPT];
+  uint32_t i = c->come++;
+  uint32_t number = 0;
+  mgl_error err = {0};
+  for (uint32_t j = 0; j < prompt_of(i); j++) {
+    prompt[j] = (int32_t)((i % CROWD_FAMILIES * 50 + j + (j > i % 64 ? i : 0)) % VOCAB);
+  }
+  mgl_request request = {.prompt = prompt,
+                         .prompt_count = prompt_of(i),
+                         .max_new_tokens = new_of(i),
+                         .sampling = {.top_p = 1}};
+  if (mgl_engine_submit(c->engine, &request, &number, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  assert_int_equal(number, i);
+}
+
+static void stir_crowd(void *context) {
+  crowd *c = context;
+  while (c->come < CROWD && (!c->arrive || random_below(c, 3) == 0)) {
+    come(c);
+  }
+  if (c->come < CROWD && !mgl_engine_has_work(c->engine)) {
+    come(c);
+  }
+  for (uint32_t i = 0; c->stir && i < c->come; i++) {
+    if (c->over[i] || c->cancelled[i]) {
+      continue;
+    }
+    if (i % 3 == 0 && random_below(c, 12) == 0) {
+      mgl_engine_cancel(c->engine, i);
+      c->cancelled[i] = true;
+      c->paused[i] = false;
+    } else if (c->paused[i] && random_below(c, 8) == 0) {
+      mgl_engine_resume(c->engine, i);
+      c->paused[i] = false;
+    } else if (!c->paused[i] && random_below(c, 60) == 0) {
+      mgl_engine_pause(c->engine, i);
+      c->paused[i] = true;
+    }
+  }
+}
+
+static bool crowd_token(void *context, const mgl_generated_token *token) {
+  crowd *c = context;
+  uint32_t i = token->request;
+  int32_t first = (int32_t)(i % CROWD_FAMILIES * 50 % VOCAB);
+  assert_false(c->over[i] || c->cancelled[i] || c->paused[i]);
+  assert_int_equal(token->token, fake_cuda_token(first, prompt_of(i) + c->counts[i]));
+  c->counts[i]++;
+  c->over[i] = token->finish != MGL_FINISH_NONE;
+  return true;
+}
+
+static void run_crowd(uint32_t pool_tokens, bool prefix_cache, bool arrive, bool stir) {
+  mgl_error err = {0};
+  mgl_model_folder folder = {.config = config};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
+  mgl_runner_options options = {.sequences = 12,
+                                .iteration_tokens = 32,
+                                .sequence_tokens = CONTEXT,
+                                .pool_tokens = pool_tokens,
+                                .weights = MGL_WEIGHTS_DUMMY,
+                                .cuda = &cuda};
+  crowd c = {.random = pool_tokens + (prefix_cache ? 1 : 0), .arrive = arrive, .stir = stir};
+  mgl_engine_options engine = {.mode = MGL_MODE_MEGA,
+                               .prefix_cache = prefix_cache,
+                               .chunk_tokens = arrive ? 9 : 0,
+                               .before_plan = stir_crowd,
+                               .context = &c};
+  mgl_runner *runner = NULL;
+  fake.runs = 0;
+  assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
+  assert_int_equal(mgl_engine_create(runner, &engine, &c.engine, &err), MGL_OK);
+  bool left = true;
+  for (uint32_t runs = 0; left; runs++) {
+    assert_true(runs < 1000);
+    if (mgl_engine_run(c.engine, crowd_token, NULL, &c, &err) != MGL_OK) {
+      fail_msg("%s", err.text);
+    }
+    stir_crowd(&c);
+    left = c.come < CROWD || mgl_engine_has_work(c.engine);
+    for (uint32_t i = 0; i < CROWD; i++) {
+      left = left || c.paused[i];
+    }
+  }
+  for (uint32_t i = 0; i < CROWD; i++) {
+    assert_true(c.cancelled[i] ? c.counts[i] <= new_of(i) : c.counts[i] == new_of(i));
+  }
+  mgl_engine_statistics s;
+  mgl_engine_get_statistics(c.engine, &s);
+  assert_true((s.preemptions > 0) == (pool_tokens < 12 * CONTEXT));
+  assert_true((s.prefix_hit_tokens > 0) == prefix_cache);
+  assert_true(s.pages_used_most <= s.pages && s.planning_ns > 0);
+  print_message("pool of %u%s%s%s: %u launches, %llu iterations, %llu preemptions, %llu found\n",
+                pool_tokens, prefix_cache ? ", prefix cache" : "", arrive ? ", arriving" : "",
+                stir ? ", cancelled and paused" : "", fake.runs, (unsigned long long)s.iterations,
+                (unsigned long long)s.preemptions, (unsigned long long)s.prefix_hit_tokens);
+  if (!stir) {
+    assert_true(arrive || fake.runs == 1);
+  }
+  mgl_engine_destroy(c.engine);
+  mgl_runner_destroy(runner);
+  assert_int_equal(fake.live, 0);
+}
+
+static void a_crowd_is_served(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 16; i++) {
+    run_crowd(i & 1 ? CONTEXT + 64 : 12 * CONTEXT, i & 2, i & 4, i & 8);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(requests_go_through_a_launch),
@@ -444,6 +586,7 @@ int main(void) {
       cmocka_unit_test(failures_are_those_of_the_cpu),
       cmocka_unit_test(texts_are_scored),
       cmocka_unit_test(sampling_reaches_the_device),
+      cmocka_unit_test(a_crowd_is_served),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

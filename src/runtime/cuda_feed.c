@@ -338,13 +338,12 @@ static bool report_slot(mgl_cuda_program *p, const mgl_cuda_generate *job, uint3
   mgl_cuda_slot *s = &f->slots[slot];
   bool any = false;
   while (s->state == MGL_CUDA_SLOT_BUSY) {
-    uint64_t word = atomic_load_explicit(&cells_of(p, slot)[s->seen], memory_order_relaxed);
+    // Acquire: the device wrote the token's log probabilities before it.
+    uint64_t word = atomic_load_explicit(&cells_of(p, slot)[s->seen], memory_order_acquire);
     mgl_feed_cell cell = {.token = (int32_t)(uint32_t)word, .ns = (uint32_t)(word >> 32)};
     if (cell.token == MGL_FEED_NO_TOKEN) {
       break;
     }
-    // Of the token's log probabilities, which the device wrote before it.
-    atomic_thread_fence(memory_order_acquire);
     any = true;
     if (cell.token == MGL_FEED_NOT_FINITE) {
       f->failed_slot = f->failed && f->failed_slot < slot ? f->failed_slot : slot;

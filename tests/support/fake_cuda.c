@@ -354,7 +354,7 @@ static void device_sampling(mgl_cuda_sequence *s, int32_t token) {
 
 static void send(const mgl_cuda_sequence *s, int32_t token) {
   mgl_word *cells = (mgl_word *)(void *)s->cells;
-  mgl_store_relaxed(&cells[s->token_count], UINT64_C(77) << 32 | (uint32_t)token);
+  mgl_store_release(&cells[s->token_count], UINT64_C(77) << 32 | (uint32_t)token);
 }
 
 // As mgl_append_token of tasks_sample.cuh.

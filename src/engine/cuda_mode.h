@@ -1,8 +1,8 @@
 // Mode mega on a GPU: the model as a GPU program, and two ways to run it.
 //
 // A job is one launch for whole requests: the device plans and samples by itself, and the host only
-// hands requests and tokens on. What a job cannot do (logits for scoring, a single iteration) runs plan by
-// plan, a launch for each. The runner owns the mode.
+// hands requests and tokens on. What a job cannot do (logits for scoring, a single iteration) runs
+// plan by plan, a launch for each. The runner owns the mode.
 #ifndef MGL_ENGINE_CUDA_MODE_H
 #define MGL_ENGINE_CUDA_MODE_H
 

@@ -1,10 +1,10 @@
 // The engine on a GPU: launches that take in requests while they run.
 //
 // The device has a planner of its own (kernels/cuda/plan_turn.h), which admits, preempts and caches
-// as the host's does. What the engine has queued goes to it as it has slots; requests that come, end
-// or pause while a launch runs are told to it at once. A launch ends when there is nothing more to
-// do, or when it must: to be stopped, or since a request needs more memory for sampling than it was
-// made with. What it has not finished then waits again, with the tokens that it has.
+// as the host's does. What the engine has queued goes to it as it has slots; requests that come,
+// end or pause while a launch runs are told to it at once. A launch ends when there is nothing more
+// to do, or when it must: to be stopped, or since a request needs more memory for sampling than it
+// was made with. What it has not finished then waits again, with the tokens that it has.
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -187,8 +187,7 @@ static mgl_feed_end device_tend(void *context) {
     run->asks = false;
     options->before_plan(options->context);
   }
-  if (engine->requests.first != NULL ||
-      (options->before_plan != NULL && run->served_count > 0)) {
+  if (engine->requests.first != NULL || (options->before_plan != NULL && run->served_count > 0)) {
     run->idle_since_ns = 0;
     return MGL_FEED_OPEN;
   }

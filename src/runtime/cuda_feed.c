@@ -11,8 +11,8 @@
 #include "runtime/cuda_program_parts.h"
 
 enum {
-  MOST_SLOTS_AHEAD = 64,       // requests that wait on the device, so that it never waits for one
-  COMMANDS_OF_A_SLOT = 4,      // submitted and ended, twice
+  MOST_SLOTS_AHEAD = 64,   // requests that wait on the device, so that it never waits for one
+  COMMANDS_OF_A_SLOT = 4,  // submitted and ended, twice
 };
 
 // --- memory --------------------------------------------------------------------------------------
@@ -93,8 +93,9 @@ mgl_status mgl_cuda_feed_create(mgl_cuda_program *p, mgl_error *err) {
   f->feed = f->block;
   f->planner_lost = true;
   f->slots = mgl_alloc_zeroed(slots, sizeof *f->slots);
-  return f->slots != NULL ? MGL_OK
-                          : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu slots", slots);
+  return f->slots != NULL
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu slots", slots);
 }
 
 void mgl_cuda_feed_destroy(mgl_cuda_program *p) {
@@ -112,11 +113,11 @@ static mgl_status make_planner(mgl_cuda_program *p, mgl_error *err) {
   MGL_TRY(mgl_planner_create(&f->limits, &planner, err));
   planner->counts = f->latest.counts;
   f->tables_at = planner->tables_at;
-  mgl_status status = mgl_cuda_check(
-      &p->device->driver,
-      p->device->driver.copy_to_device(p->memory[MGL_CUDA_MEMORY_PLANNER], planner,
-                                       (size_t)planner->bytes),
-      "copy_to_device", err);
+  mgl_status status =
+      mgl_cuda_check(&p->device->driver,
+                     p->device->driver.copy_to_device(p->memory[MGL_CUDA_MEMORY_PLANNER], planner,
+                                                      (size_t)planner->bytes),
+                     "copy_to_device", err);
   mgl_planner_destroy(planner);
   f->planner_lost = status != MGL_OK;
   memset(f->slots, 0, f->slot_count * sizeof *f->slots);

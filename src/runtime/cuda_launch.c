@@ -31,9 +31,9 @@ typedef struct launch {
   const mgl_cuda_generate *job;  // NULL: a single plan
   uint32_t next;                 // of the job's list of requests
   mgl_cuda_request listed;       // the latest one of it
-  bool closed;  // no more requests are given to it
-  bool left;    // it was told to end behind the present iteration
-  bool killed;  // and then by a fault
+  bool closed;                   // no more requests are given to it
+  bool left;                     // it was told to end behind the present iteration
+  bool killed;                   // and then by a fault
   uint64_t host_ns;
 } launch;
 
@@ -283,8 +283,7 @@ mgl_status mgl_cuda_program_check(const mgl_cuda_program *p, const mgl_cuda_requ
     }
   }
   if (r->rule.top_logprobs > MGL_MAX_TOP_LOGPROBS) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "expected log probabilities of at most %d, found %u",
+    return mgl_error_set(err, MGL_ERR_LIMIT, "expected log probabilities of at most %d, found %u",
                          MGL_MAX_TOP_LOGPROBS, r->rule.top_logprobs);
   }
   for (uint32_t i = 0; i < r->prompt_count; i++) {
@@ -365,8 +364,8 @@ static mgl_status run_job(launch *l, mgl_error *err) {
   mgl_cuda_program *p = l->p;
   MGL_TRY(mgl_cuda_feed_begin(p, l->job, err));
   feed(l);
-  if (l->left || (mgl_cuda_feed_busy(p) == 0 &&
-                  mgl_load_relaxed(&p->feeding.feed->end) != MGL_FEED_OPEN)) {
+  if (l->left ||
+      (mgl_cuda_feed_busy(p) == 0 && mgl_load_relaxed(&p->feeding.feed->end) != MGL_FEED_OPEN)) {
     return MGL_OK;  // there is nothing to do
   }
   p->feeding.planner_lost = true;  // unless all goes well

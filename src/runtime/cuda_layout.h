@@ -90,10 +90,10 @@ typedef struct mgl_cuda_graph_layout {
 // which only the head is.
 typedef struct mgl_cuda_state_layout {
   uint64_t run, workers, scheduler_queues, slots, counters, block_tables, merges, plans;
-  uint64_t image_bytes;   // that a launch uploads
-  uint64_t iteration_ns;  // [iteration_capacity]
+  uint64_t image_bytes;                                  // that a launch uploads
+  uint64_t iteration_ns;                                 // [iteration_capacity]
   uint64_t sequences, keys, next_rows, pending, places;  // [slots]
-  uint64_t traces;        // [workers]
+  uint64_t traces;                                       // [workers]
   uint64_t
       trace_marks;  // [workers, MGL_CUDA_TRACE_MARKS] in MGL_CUDA_MEMORY_TRACE, behind the spans
   uint64_t jit_size, scheduler_size;  // slots of a queue

@@ -1,5 +1,5 @@
-// Plans of iterations as the megakernel reads them, made on the host: of launches for one iteration.
-// Pure. All other plans the device makes itself (kernels/cuda/plan_turn.h).
+// Plans of iterations as the megakernel reads them, made on the host: of launches for one
+// iteration. Pure. All other plans the device makes itself (kernels/cuda/plan_turn.h).
 #ifndef MGL_RUNTIME_CUDA_PLAN_H
 #define MGL_RUNTIME_CUDA_PLAN_H
 

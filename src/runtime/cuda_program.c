@@ -172,21 +172,21 @@ static mgl_status plan_memory(mgl_cuda_program *p, uint64_t *out_free_bytes, mgl
   const mgl_cuda_program_options *o = &p->options;
   uint64_t planner_bytes = 0;
   MGL_TRY(mgl_cuda_feed_limits(p, &planner_bytes, err));
-  mgl_cuda_sizes sizes = {.graphs = (const mgl_task_graph *const *)p->graphs,
-                          .graph_count = p->graph_count,
-                          .workers = p->workers,
-                          .schedulers = o->schedulers,
-                          .iteration_tokens = o->iteration_tokens,
-                          .sequences = o->sequences < o->iteration_tokens ? o->sequences
-                                                                          : o->iteration_tokens,
-                          .slots = p->feeding.slot_count,
-                          .planner_bytes = planner_bytes,
-                          .pages_per_sequence = o->pages_per_sequence,
-                          .page_count = o->page_count,
-                          .trace_spans = o->trace_spans,
-                          .keep_activations = o->keep_activations,
-                          .events_only = o->events_only || o->coarse,
-                          .staging = o->checkpoint != NULL};
+  mgl_cuda_sizes sizes = {
+      .graphs = (const mgl_task_graph *const *)p->graphs,
+      .graph_count = p->graph_count,
+      .workers = p->workers,
+      .schedulers = o->schedulers,
+      .iteration_tokens = o->iteration_tokens,
+      .sequences = o->sequences < o->iteration_tokens ? o->sequences : o->iteration_tokens,
+      .slots = p->feeding.slot_count,
+      .planner_bytes = planner_bytes,
+      .pages_per_sequence = o->pages_per_sequence,
+      .page_count = o->page_count,
+      .trace_spans = o->trace_spans,
+      .keep_activations = o->keep_activations,
+      .events_only = o->events_only || o->coarse,
+      .staging = o->checkpoint != NULL};
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   MGL_TRY(mgl_cuda_layout_make(p->program, &p->model, &sizes, &p->layout, err));
@@ -218,9 +218,9 @@ static mgl_status allocate(mgl_cuda_program *p, mgl_error *err) {
 
 // What is read before it is written must not depend on who had the memory before.
 static mgl_status clear(mgl_cuda_program *p, mgl_error *err) {
-  static const mgl_cuda_memory_kind kinds[] = {MGL_CUDA_MEMORY_KV, MGL_CUDA_MEMORY_ACTIVATIONS,
-                                               MGL_CUDA_MEMORY_PARTIALS, MGL_CUDA_MEMORY_STATE,
-                                               MGL_CUDA_MEMORY_TOKENS, MGL_CUDA_MEMORY_PLANNER};
+  static const mgl_cuda_memory_kind kinds[] = {
+      MGL_CUDA_MEMORY_KV,    MGL_CUDA_MEMORY_ACTIVATIONS, MGL_CUDA_MEMORY_PARTIALS,
+      MGL_CUDA_MEMORY_STATE, MGL_CUDA_MEMORY_TOKENS,      MGL_CUDA_MEMORY_PLANNER};
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
     bool state = kinds[i] == MGL_CUDA_MEMORY_STATE || kinds[i] == MGL_CUDA_MEMORY_TOKENS ||
                  kinds[i] == MGL_CUDA_MEMORY_PLANNER;

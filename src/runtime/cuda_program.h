@@ -109,9 +109,10 @@ typedef struct mgl_cuda_request {
   const mgl_logit_edit *edits;  // [edit_count] before the first token
   uint32_t edit_count;
   const int32_t *stop_ids;
-  uint32_t stop_count;       // at most MGL_CUDA_MAX_STOP_IDS
-  const mgl_page_key *keys;  // [key_count] of the prompt's full pages, by which they are found in the
-  uint32_t key_count;        // prefix cache and entered into it; 0: neither
+  uint32_t stop_count;  // at most MGL_CUDA_MAX_STOP_IDS
+  const mgl_page_key
+      *keys;           // [key_count] of the prompt's full pages, by which they are found in the
+  uint32_t key_count;  // prefix cache and entered into it; 0: neither
 } mgl_cuda_request;
 
 typedef struct mgl_cuda_token {
@@ -154,16 +155,16 @@ typedef struct mgl_cuda_request_source {
 } mgl_cuda_request_source;
 
 typedef struct mgl_cuda_generate {
-  const mgl_cuda_request *requests;  // their numbers are their places here
-  uint32_t request_count;            // any number
-  const mgl_cuda_request_source *source;     // instead of the two above, unless NULL
+  const mgl_cuda_request *requests;       // their numbers are their places here
+  uint32_t request_count;                 // any number
+  const mgl_cuda_request_source *source;  // instead of the two above, unless NULL
   uint32_t most_edits;     // of a source's requests: edits, with max_new_tokens where generated
   uint32_t most_logprobs;  // tokens join them; and max_new_tokens of those with log probabilities
   mgl_cuda_token_callback *on_token;        // may be NULL
   mgl_cuda_progress_callback *on_progress;  // may be NULL
-  bool (*should_stop)(void *context);  // asked all the time; true ends the launch behind the present
-                                       // iteration; may be NULL
-  void *context;                       // of all of these
+  bool (*should_stop)(void *context);       // asked all the time; true ends the launch behind the
+                                       // present iteration; may be NULL
+  void *context;             // of all of these
   uint32_t chunk_tokens;     // most prompt tokens of one sequence in an iteration; 0: no limit
   bool prompts_first;        // sequences decode only while none computes its prompt
   uint32_t most_iterations;  // 0: as many as it takes

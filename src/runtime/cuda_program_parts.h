@@ -1,6 +1,6 @@
 // Inside of a GPU program: shared by cuda_program.c, cuda_upload.c, cuda_launch.c, cuda_state.c,
-// cuda_feed.c, cuda_sampling.c, cuda_fault.c, cuda_trace.c and cuda_look.c only, and tests/gpu/hops.c, which
-// empties ops.
+// cuda_feed.c, cuda_sampling.c, cuda_fault.c, cuda_trace.c and cuda_look.c only, and
+// tests/gpu/hops.c, which empties ops.
 #ifndef MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 #define MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 
@@ -30,9 +30,9 @@ typedef struct mgl_cuda_slot {
 typedef struct mgl_cuda_feeding {
   uint32_t slot_count;
   mgl_planner_limits limits;
-  bool planner_lost;  // what the device's planner knows is of no use: it is made anew
-  uint64_t tables_at;         // offset of the block tables in it
-  mgl_cuda_slot *slots;       // [slot_count]
+  bool planner_lost;     // what the device's planner knows is of no use: it is made anew
+  uint64_t tables_at;    // offset of the block tables in it
+  mgl_cuda_slot *slots;  // [slot_count]
   uint32_t busy, ending;
   uint32_t next_slot;  // where to look for a free one
   mgl_cuda_progress latest;
@@ -46,7 +46,7 @@ typedef struct mgl_cuda_feeding {
   mgl_ring_end commands, iterations;
   mgl_feed *feed;
 
-  mgl_cu_ptr edits;             // [slot_count, edit_capacity]
+  mgl_cu_ptr edits;              // [slot_count, edit_capacity]
   mgl_logit_edit *staged_edits;  // pinned: the same
   mgl_cu_ptr staged_edits_at;
   uint32_t edit_capacity;
@@ -76,7 +76,7 @@ struct mgl_cuda_program {
   unsigned char *image;  // [state.image_bytes] the state block on the host
   uint64_t *fault_word;  // pinned
   mgl_cuda_feeding feeding;
-  bool compiled;    // some device code was not in the cache
+  bool compiled;  // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];
   bool chosen;  // some ops are left out: launches take activations as they are
   bool lost;    // a launch did not end: its memory must stay
@@ -118,8 +118,8 @@ mgl_status mgl_cuda_feed_limits(mgl_cuda_program *p, uint64_t *out_planner_bytes
 mgl_status mgl_cuda_feed_create(mgl_cuda_program *p, mgl_error *err);
 void mgl_cuda_feed_destroy(mgl_cuda_program *p);
 
-// Before a launch: makes the feed anew, sends what is left of the launch before, and gives the image
-// its pointers.
+// Before a launch: makes the feed anew, sends what is left of the launch before, and gives the
+// image its pointers.
 mgl_status mgl_cuda_feed_begin(mgl_cuda_program *p, const mgl_cuda_generate *job, mgl_error *err);
 
 // Puts a checked request into a free slot. There is one, and room for what it asks for.

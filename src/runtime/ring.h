@@ -8,7 +8,8 @@
 // head that was released behind it, and the producer overwrites it since it has acquired a tail
 // that was released behind the reading.
 //   Rejected: slots with sequence numbers, as in protocol.h, for one producer and one consumer need
-// nothing of it; and overwriting what was not read, after which a reader cannot tell what it missed.
+// nothing of it; and overwriting what was not read, after which a reader cannot tell what it
+// missed.
 #ifndef MGL_RUNTIME_RING_H
 #define MGL_RUNTIME_RING_H
 

@@ -1,8 +1,9 @@
-// The feed of a running launch: how long a token takes from being sampled to being seen on the host,
-// and a request from being sent to its first token; what an idle launch costs; that it leaves.
+// The feed of a running launch: how long a token takes from being sampled to being seen on the
+// host, and a request from being sent to its first token; what an idle launch costs; that it
+// leaves.
 //
-// Both clocks are brought together by a kernel that answers the host with its timer: the shortest of
-// many rounds bounds the error of each pair by half of what it took.
+// Both clocks are brought together by a kernel that answers the host with its timer: the shortest
+// of many rounds bounds the error of each pair by half of what it took.
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,9 +79,9 @@ typedef struct feed_test {
   int32_t prompt[PROMPT];
   mgl_cuda_request request;
   uint32_t sent, over;
-  uint32_t wanted;      // that may be sent now
-  uint64_t gap_ns;      // between the end of one and the next, with nothing to do
-  uint64_t next_ns;     // when to send
+  uint32_t wanted;   // that may be sent now
+  uint64_t gap_ns;   // between the end of one and the next, with nothing to do
+  uint64_t next_ns;  // when to send
   uint64_t sent_ns[REQUESTS];
   double first_us[REQUESTS];  // from sending to the first token
   double late_us[MOST];       // of each token
@@ -137,8 +138,8 @@ static int compare(const void *a, const void *b) {
 static void run_feed(feed_test *t, const char *name, uint32_t generate, uint64_t gap_ns) {
   static const mgl_cuda_request_source source = {.next = next, .tend = tend};
   mgl_error err = {0};
-  t->request = (mgl_cuda_request){
-      .prompt = t->prompt, .prompt_count = PROMPT, .max_new_tokens = generate};
+  t->request =
+      (mgl_cuda_request){.prompt = t->prompt, .prompt_count = PROMPT, .max_new_tokens = generate};
   t->sent = t->over = t->late_count = 0;
   t->wanted = gap_ns > 0 ? 1 : REQUESTS;
   t->gap_ns = gap_ns;
@@ -219,17 +220,19 @@ void gpu_feed_run(gpu_bench *bench, int count, char **arguments) {
   gpu_model_open(count > 0 ? arguments[0] : none[0], &model);
   printf("\n## Feed: %s\n\n", model.name);
   show_power("before any launch");
-  t->program = gpu_program(
-      bench, &model,
-      (mgl_cuda_program_options){.iteration_tokens = 64, .sequences = 16, .pages_per_sequence = 40});
+  t->program = gpu_program(bench, &model,
+                           (mgl_cuda_program_options){
+                               .iteration_tokens = 64, .sequences = 16, .pages_per_sequence = 40});
   t->clocks = compare_clocks(bench);
   printf("Clocks are compared to within %.1f us.\n\n", t->clocks.error_ns / 1e3);
   for (uint32_t i = 0; i < PROMPT; i++) {
     t->prompt[i] = gpu_model_token(&model, i);
   }
   printf(
-      "| requests | tokens | us from sampled to seen: least | median | p99 | most | us to the first "
-      "token: median | most | ms to leave | ms in all |\n|---|---|---|---|---|---|---|---|---|---|\n");
+      "| requests | tokens | us from sampled to seen: least | median | p99 | most | us to the "
+      "first "
+      "token: median | most | ms to leave | ms in all "
+      "|\n|---|---|---|---|---|---|---|---|---|---|\n");
   run_feed(t, "at once", NEW, 0);
   run_feed(t, "one by one", 40, 1);
   run_feed(t, "after 20 ms of nothing", 10, 20000000);

@@ -223,7 +223,8 @@ static void serve_model(gpu_bench *bench, const char *name) {
   s->bench = bench;
   gpu_model_open(name, &s->model);
   printf(
-      "\n## Serve: %s, %d requests\n\n| pool | chunk | prefix cache | requests come | ended | tokens "
+      "\n## Serve: %s, %d requests\n\n| pool | chunk | prefix cache | requests come | ended | "
+      "tokens "
       "| iterations | preemptions | tokens found | ms | us a turn |\n"
       "|---|---|---|---|---|---|---|---|---|---|---|\n",
       s->model.name, REQUESTS);
@@ -244,8 +245,9 @@ static void serve_model(gpu_bench *bench, const char *name) {
       serve_way(s, &ways[i % WAYS], i, tiny ? "tiny" : "roomy");
     }
     mgl_cuda_progress progress = mgl_cuda_program_progress(s->program);
-    gpu_check(bench, progress.counts.prefix_hit_tokens > 0 && progress.pages_used == 0 &&
-                         (progress.counts.preemptions > 0) == (tiny != 0),
+    gpu_check(bench,
+              progress.counts.prefix_hit_tokens > 0 && progress.pages_used == 0 &&
+                  (progress.counts.preemptions > 0) == (tiny != 0),
               "%s pool: prefixes were found, pages are free again, and %llu preemptions",
               tiny ? "tiny" : "roomy", (unsigned long long)progress.counts.preemptions);
     mgl_cuda_program_destroy(s->program);

@@ -14,8 +14,8 @@
 #include "base/alloc.h"
 #include "graph/graph.h"
 #include "kernels/cuda/packing.h"
-#include "model/dummy_weights.h"
 #include "kernels/cuda/plan_turn.h"
+#include "model/dummy_weights.h"
 
 // --- the driver ----------------------------------------------------------------------------------
 
@@ -402,8 +402,8 @@ static void device_sample(mgl_cuda_run *run, uint64_t iteration) {
 
 // --- its KV cache
 //
-// What a page holds of a token is the hash of the sequence up to it. So every read shows whether the
-// page is the right one and what it holds was computed.
+// What a page holds of a token is the hash of the sequence up to it. So every read shows whether
+// the page is the right one and what it holds was computed.
 
 enum { KV_PAGES = 4096 };
 

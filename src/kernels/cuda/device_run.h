@@ -203,8 +203,9 @@ typedef struct mgl_cuda_sequence {
   uint32_t takes_row;   // not 0: its token is not just the largest logit, or is wanted with more
   uint32_t edit_count;  // tokens that were generated in this launch join, but for the latest one
   uint32_t stop_count;
-  mgl_feed_cell *cells;  // [max_tokens] in pinned host memory, of which generated tokens are written
-  int32_t *tokens;       // [max_tokens] in device memory
+  mgl_feed_cell
+      *cells;       // [max_tokens] in pinned host memory, of which generated tokens are written
+  int32_t *tokens;  // [max_tokens] in device memory
   mgl_sampling_rule rule;
   mgl_logit_edit *edits;  // [edit_count], with room for all that may join; or NULL
   mgl_cuda_logprobs
@@ -273,7 +274,7 @@ typedef struct mgl_cuda_entry_place {
 typedef struct mgl_cuda_planning {
   // By next_plan's task of iteration i, which then lets its worker go on: plan i + 1 is wanted, and
   // whoever makes it triggers the task's event.
-  mgl_word wanted;  // i + 1; the rest of them is written before
+  mgl_word wanted;    // i + 1; the rest of them is written before
   mgl_word *trigger;  // the event's counter, where only workers that poll it wait; or NULL
   uint64_t run;
   uint32_t graph;
@@ -281,7 +282,7 @@ typedef struct mgl_cuda_planning {
   // By whoever waits for a plan that is not there yet: so many iterations have ended.
   mgl_word ended;
   uint64_t resumed, resumed_ns;  // the latest iteration of which that is so, and when it began
-  mgl_word idle;  // 1: there is nothing to do, and the planner waits for commands
+  mgl_word idle;                 // 1: there is nothing to do, and the planner waits for commands
   mgl_ring_end commands, iterations;
   uint64_t commands_before;               // that were read when the plan before was made
   uint64_t settled;                       // commands that the host knows to have had their effects
@@ -327,8 +328,8 @@ typedef struct mgl_cuda_run {
   mgl_cuda_entry_place *places;  // [entries of a plan]
   mgl_feed_command *pending;     // [sequence_slots] a ring of requests whose slots are not free yet
   mgl_page_key *keys;            // [sequence_slots, block_table_stride] of prompt pages
-  uint32_t token_stride;  // of staged_tokens
-  uint32_t edit_stride;   // of staged_edits
+  uint32_t token_stride;         // of staged_tokens
+  uint32_t edit_stride;          // of staged_edits
   // In pinned host memory.
   mgl_feed *feed;
   const mgl_feed_command *commands;  // [command_mask + 1]
@@ -343,9 +344,9 @@ typedef struct mgl_cuda_run {
   uint32_t *merges;        // [items, HKV] chunks done; 0 between iterations
   uint64_t *iteration_ns;  // [iteration_capacity], modulo: global timer when each began; NULL: none
   uint64_t iteration_capacity;
-  mgl_cuda_span *spans;    // [workers, MGL_CUDA_TRACE_ROLES, span_count]; NULL: no trace
-  mgl_cuda_mark *marks;    // [workers, MGL_CUDA_TRACE_MARKS]
-  uint32_t span_count;     // a power of two: the latest ones stay
+  mgl_cuda_span *spans;  // [workers, MGL_CUDA_TRACE_ROLES, span_count]; NULL: no trace
+  mgl_cuda_mark *marks;  // [workers, MGL_CUDA_TRACE_MARKS]
+  uint32_t span_count;   // a power of two: the latest ones stay
 
   // Written by tasks. best: ordered f32 << 32 | ~index, the largest of each logit row; 0 between
   // iterations.

@@ -4,8 +4,8 @@
 // warp on a GPU (role_planner.cuh), one lane in tests. Everything is sized by the fields of
 // mgl_cuda_run: nothing here bounds sequences or tokens.
 //
-// Turn i makes plan i while iteration i - 1 runs. It knows what iterations up to i - 2 sampled: so a
-// sequence that stops in iteration i - 1 has a row in iteration i for nothing, and the token that
+// Turn i makes plan i while iteration i - 1 runs. It knows what iterations up to i - 2 sampled: so
+// a sequence that stops in iteration i - 1 has a row in iteration i for nothing, and the token that
 // iteration i - 1 samples is put into plan i by sampling (run->next_rows).
 #ifndef MGL_KERNELS_CUDA_PLAN_TURN_H
 #define MGL_KERNELS_CUDA_PLAN_TURN_H
@@ -229,8 +229,7 @@ MGL_PLANNER_FN void mgl_turn_add_items(mgl_cuda_plan *plan, const mgl_plan_entry
     item.fresh_row = first_row;
     item.fresh = entry->position;
     item.kv_begin = kv_begin;
-    item.kv_end =
-        mgl_planner_least(tile->position + tile->count, kv_begin + (1u << tile->shift));
+    item.kv_end = mgl_planner_least(tile->position + tile->count, kv_begin + (1u << tile->shift));
     item.chunk = chunk;
     item.chunks = tile->chunks;
     item.partial = first;
@@ -339,7 +338,8 @@ MGL_PLANNER_FN void mgl_turn_expand(mgl_lanes lanes, mgl_cuda_run *run, uint64_t
   const mgl_planner *p = run->planner;
   mgl_cuda_plan *plan = &run->plans[iteration & 1];
   const mgl_plan_entry *entries = (const mgl_plan_entry *)mgl_planner_at(p, p->entries_at);
-  uint32_t tile_tokens = run->group < MGL_CUDA_QUERY_COLUMNS ? MGL_CUDA_QUERY_COLUMNS / run->group : 1;
+  uint32_t tile_tokens =
+      run->group < MGL_CUDA_QUERY_COLUMNS ? MGL_CUDA_QUERY_COLUMNS / run->group : 1;
   for (uint32_t i = lanes.lane; i < run->sequence_slots; i += lanes.count) {
     run->next_rows[i] = UINT32_MAX;
   }
@@ -371,8 +371,8 @@ MGL_PLANNER_FN void mgl_turn_expand(mgl_lanes lanes, mgl_cuda_run *run, uint64_t
 
 // --- the turn ------------------------------------------------------------------------------------
 
-// All lanes: makes plan `iteration`. Returns its tokens; 0: there is no such plan now, or ever where
-// planning.leaves.
+// All lanes: makes plan `iteration`. Returns its tokens; 0: there is no such plan now, or ever
+// where planning.leaves.
 MGL_PLANNER_FN uint32_t mgl_plan_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64_t iteration) {
   mgl_planner *p = run->planner;
   if (lanes.lane == 0) {
@@ -419,8 +419,7 @@ MGL_PLANNER_FN void mgl_turn_tell_iterations(mgl_cuda_run *run, uint64_t count) 
     if (!mgl_ring_has_room(&run->feed->iterations, &planning->iterations, MGL_FEED_ITERATIONS)) {
       continue;
     }
-    mgl_feed_iteration *to =
-        &run->iterations[planning->iterations.own & (MGL_FEED_ITERATIONS - 1)];
+    mgl_feed_iteration *to = &run->iterations[planning->iterations.own & (MGL_FEED_ITERATIONS - 1)];
     *to = planning->rows[i & 1];
     uint64_t begin_ns = i == planning->resumed ? planning->resumed_ns
                                                : run->iteration_ns[i % run->iteration_capacity];

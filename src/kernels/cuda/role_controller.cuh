@@ -54,9 +54,9 @@ static __device__ __forceinline__ void mgl_raise_stall(mgl_cuda_run *run, mgl_cu
   mgl_raise_fault(&run->protocol, MGL_FAULT_STUCK);
 }
 
-// Says who is stuck: the worker that runs the earliest task, else the task that this worker waits for
-// (or MGL_NO_EVENT). The earliest, since a task may have begun when some of its warps had what they
-// read, and others still wait for a task before it.
+// Says who is stuck: the worker that runs the earliest task, else the task that this worker waits
+// for (or MGL_NO_EVENT). The earliest, since a task may have begun when some of its warps had what
+// they read, and others still wait for a task before it.
 static __device__ __noinline__ void mgl_report_stall(mgl_cuda_run *run, uint32_t graph,
                                                      uint32_t waits_for) {
   const mgl_protocol *p = &run->protocol;
@@ -428,7 +428,7 @@ static __device__ __forceinline__ uint32_t mgl_await_plan(mgl_cuda_run *run, uin
 // The protocol's question for the next plan, which was made while the iteration before ran; here it
 // only takes effect. (A call, not a pointer as on the host: an unknown callee costs registers.)
 static __device__ __noinline__ int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration) {
-  mgl_cuda_run *run = (mgl_cuda_run *)p;  // its first member
+  mgl_cuda_run *run = (mgl_cuda_run *)p;                                  // its first member
   uint64_t announced = mgl_load_acquire(&run->announced[iteration & 1]);  // as below
   if (run->iteration_ns != nullptr) {
     run->iteration_ns[iteration % run->iteration_capacity] = mgl_global_ns();

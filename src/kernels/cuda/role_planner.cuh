@@ -1,14 +1,14 @@
 // The planner warp: one warp of the whole GPU, the fourth role warp of the last worker block. It
-// makes the plan of iteration i + 1 while iteration i computes, takes in requests and tells the host
-// what was done (plan_turn.h).
+// makes the plan of iteration i + 1 while iteration i computes, takes in requests and tells the
+// host what was done (plan_turn.h).
 //
 // A turn takes tens of microseconds where requests come in, and loads one after the other, so no
 // worker's consumers may spend them: next_plan's task only says that the plan is wanted, and the
 // event that it triggers is triggered from here. What is sampled meanwhile waits for that event.
 //   Rejected: consumers that plan, on whose worker all stages of the iteration wait (SPEED.md).
 //
-// When there is nothing to do, the last iteration ends first; whoever would begin the next one waits
-// (mgl_ask_next_plan), and this warp asks for commands, less and less often.
+// When there is nothing to do, the last iteration ends first; whoever would begin the next one
+// waits (mgl_ask_next_plan), and this warp asks for commands, less and less often.
 #ifndef MGL_KERNELS_CUDA_ROLE_PLANNER_CUH
 #define MGL_KERNELS_CUDA_ROLE_PLANNER_CUH
 
@@ -39,7 +39,8 @@ static __device__ __forceinline__ bool mgl_planner_await(const mgl_cuda_run *run
     }
     __nanosleep(2000);
   }
-  // Acquire, paired with the release of who writes it: next_plan's task, or the end of an iteration.
+  // Acquire, paired with the release of who writes it: next_plan's task, or the end of an
+  // iteration.
   return mgl_load_acquire(word) >= value;
 }
 
@@ -52,8 +53,7 @@ static __device__ __noinline__ void mgl_planner_trigger(mgl_cuda_run *run, uint6
   if (planning->trigger != nullptr) {
     mgl_add_release(planning->trigger, 1);
   } else {
-    mgl_trigger_all(&run->protocol, iteration - 1, planning->run, planning->graph,
-                    planning->event);
+    mgl_trigger_all(&run->protocol, iteration - 1, planning->run, planning->graph, planning->event);
   }
 }
 

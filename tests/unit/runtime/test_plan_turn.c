@@ -168,12 +168,12 @@ static void expect(const world *w, mgl_cuda_plan *plan) {
       uint32_t position = entries[i].position + j;
       tokens[j] = position < s->token_count ? s->tokens[position] : -1;
     }
-    mgl_cuda_plan_add(plan, &(mgl_cuda_plan_rows){.tokens = tokens,
-                                                  .count = entries[i].count,
-                                                  .slot = entries[i].slot,
-                                                  .position = entries[i].position,
-                                                  .samples = (entries[i].flags &
-                                                              MGL_ENTRY_SAMPLES) != 0});
+    mgl_cuda_plan_add(
+        plan, &(mgl_cuda_plan_rows){.tokens = tokens,
+                                    .count = entries[i].count,
+                                    .slot = entries[i].slot,
+                                    .position = entries[i].position,
+                                    .samples = (entries[i].flags & MGL_ENTRY_SAMPLES) != 0});
   }
   mgl_cuda_plan_finish(plan, w->run->group);
 }

@@ -277,29 +277,48 @@ static void turns_make_the_hosts_plans(void **state) {
   }
 }
 
+static void close_feed(world *w, mgl_feed_end end) {
+  send(w, &(mgl_feed_command){.call = MGL_FEED_CLOSE, .slot = (uint32_t)end});
+}
+
 static void a_launch_is_over_when_nothing_can_come(void **state) {
   (void)state;
   static world w;
   open_world(&w, 2, 16);
   assert_int_equal(mgl_plan_turn(one_lane, w.run, 0), 0);
-  assert_false(mgl_turn_is_over(w.run));
+  assert_false(mgl_turn_is_over(w.run) || mgl_turn_has_news(w.run));
   submit(&w, 3);
-  mgl_store_release_system(&w.feed.end, MGL_FEED_CLOSED);
-  assert_false(mgl_turn_is_over(w.run));  // a command is to be read
+  close_feed(&w, MGL_FEED_CLOSED);
+  assert_true(mgl_turn_has_news(w.run));
   assert_true(mgl_plan_turn(one_lane, w.run, 0) > 0);
-  assert_true(mgl_turn_is_over(w.run));
+  assert_true(mgl_turn_is_over(w.run));  // as soon as a plan is empty
   send(&w, &(mgl_feed_command){.call = MGL_FEED_END, .slot = 3});
   assert_int_equal(mgl_plan_turn(one_lane, w.run, 1), 0);
   assert_int_equal(mgl_planner_pages_used(w.run->planner), 0);
+  close_world(&w);
+  // A request whose slot becomes free with the next turn.
+  open_world(&w, 2, 16);
+  submit(&w, 3);
+  assert_true(mgl_plan_turn(one_lane, w.run, 0) > 0);
+  send(&w, &(mgl_feed_command){.call = MGL_FEED_END, .slot = 3});
+  submit(&w, 3);
+  close_feed(&w, MGL_FEED_CLOSED);
+  assert_int_equal(mgl_plan_turn(one_lane, w.run, 1), 0);
+  assert_true(mgl_turn_has_news(w.run) && !mgl_turn_is_over(w.run));
+  assert_true(mgl_plan_turn(one_lane, w.run, 1) > 0);
+  // One that ends before it has begun.
+  submit(&w, 5);
+  send(&w, &(mgl_feed_command){.call = MGL_FEED_END, .slot = 5});
+  assert_true(mgl_plan_turn(one_lane, w.run, 2) > 0);
+  assert_int_equal(mgl_planner_slot_of(w.run->planner, 5)->state, MGL_SLOT_FREE);
   // Behind the last iteration, and when the host wants it to leave.
-  submit(&w, 4);
-  w.run->most_iterations = 2;
-  assert_int_equal(mgl_plan_turn(one_lane, w.run, 2), 0);
+  w.run->most_iterations = 3;
+  assert_int_equal(mgl_plan_turn(one_lane, w.run, 3), 0);
   assert_true(mgl_turn_is_over(w.run));
   w.run->most_iterations = 5;
-  assert_true(mgl_plan_turn(one_lane, w.run, 2) > 0);
-  mgl_store_release_system(&w.feed.end, MGL_FEED_LEAVE);
-  assert_int_equal(mgl_plan_turn(one_lane, w.run, 3), 0);
+  assert_true(mgl_plan_turn(one_lane, w.run, 3) > 0);
+  close_feed(&w, MGL_FEED_LEAVE);
+  assert_int_equal(mgl_plan_turn(one_lane, w.run, 4), 0);
   assert_true(mgl_turn_is_over(w.run));
   close_world(&w);
 }

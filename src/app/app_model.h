@@ -83,7 +83,9 @@ mgl_choice_name mgl_load_format_choice;
 #define MGL_ROW_MODE                                                                             \
   {                                                                                              \
     .name = "mode", .value_name = "MODE", .type = MGL_OPTION_CHOICE, .choices = mgl_mode_choice, \
-    .help = "how the model's ops are launched: mega, one megakernel; eager, op by op [mega]"     \
+    .help =                                                                                      \
+        "how the model's ops are launched: mega, one megakernel; eager, op by op (CPU); "        \
+        "full, a kernel for each in CUDA graphs (GPU) [mega]"                                    \
   }
 // For commands with an engine on whose iterations the row has a say; the runner checks the limit of
 // the device.

@@ -216,6 +216,19 @@ static const char *launch_choice(uint32_t index) {
   return index < sizeof names / sizeof *names ? names[index] : NULL;
 }
 
+// Of all modes, when none was asked for, those of the device.
+static void keep_modes(bench *b, bool gpu) {
+  size_t count = 0;
+  for (size_t i = 0; i < b->result_count; i++) {
+    if (mgl_mode_is_for(b->results[i].mode, gpu)) {
+      mode_result kept = b->results[i];
+      b->results[i] = b->results[count];
+      b->results[count++] = kept;
+    }
+  }
+  b->result_count = count;
+}
+
 static mgl_status measure(bench *b, mgl_error *err) {
   static const mgl_launch launches[] = {MGL_LAUNCH_AUTO, MGL_LAUNCH_AOT, MGL_LAUNCH_JIT};
   uint32_t launch = 0;
@@ -231,9 +244,7 @@ static mgl_status measure(bench *b, mgl_error *err) {
       .launch = launches[launch],
       .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
   MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
-  if (mgl_runner_device(b->runner) != NULL) {
-    b->result_count = 1;  // mode mega: no other was asked for
-  }
+  keep_modes(b, mgl_runner_device(b->runner) != NULL);
   b->total_tokens = (uint64_t)b->batch * (b->prompt + b->generate - 1) * b->runs * b->result_count;
   mgl_progress_start(&b->progress, "measuring", MGL_PROGRESS_COUNT);
   mgl_status status = measure_ceiling(b, err);
@@ -354,7 +365,7 @@ static mgl_status print_results(const bench *b, mgl_error *err) {
 }
 
 static void release(bench *b) {
-  for (size_t i = 0; i < b->result_count; i++) {
+  for (size_t i = 0; i < MGL_MODE_COUNT && b->results != NULL; i++) {
     mgl_statistics_free(&b->results[i].statistics);
     mgl_free(b->results[i].prompt_ms);
     mgl_free(b->results[i].round_ms);

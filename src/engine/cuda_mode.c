@@ -82,12 +82,19 @@ mgl_cuda_program *mgl_cuda_mode_program(mgl_cuda_mode *mode) {
   return mode->program;
 }
 
-mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, mgl_next_plan_callback *next, void *context,
-                             mgl_error *err) {
+static mgl_cuda_launch_options launch_options(const mgl_cuda_mode *mode, bool full) {
+  mgl_cuda_launch_options launch = mode->launch;
+  launch.full = full;
+  return launch;
+}
+
+mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, bool full, mgl_next_plan_callback *next,
+                             void *context, mgl_error *err) {
+  mgl_cuda_launch_options launch = launch_options(mode, full);
   const mgl_logits logits = {.rows = mode->logits, .best = mode->best};
   const mgl_plan *plan = next(context, NULL);
   while (plan != NULL) {
-    MGL_TRY(mgl_cuda_program_run_plan(mode->program, plan, &mode->launch, mode->logits, err));
+    MGL_TRY(mgl_cuda_program_run_plan(mode->program, plan, &launch, mode->logits, err));
     for (uint32_t row = 0; row < plan->logit_row_count; row++) {
       mode->best[row] = mgl_argmax(mode->logits + (size_t)row * mode->vocab, mode->vocab);
     }
@@ -199,7 +206,7 @@ static bool report_iterations(replay *r) {
   return true;
 }
 
-mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, const mgl_cuda_job *job,
+mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, bool full, const mgl_cuda_job *job,
                                   mgl_cuda_job_result *result, mgl_error *err) {
   replay r = {.mode = mode, .job = job};
   uint64_t capacity = 2;
@@ -225,7 +232,7 @@ mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, const mgl_cuda_job *job,
                                 .chunk_tokens = job->chunk_tokens,
                                 .prompts_first = job->prompts_first,
                                 .most_iterations = UINT32_MAX,  // not to end them all is fine
-                                .launch = mode->launch,
+                                .launch = launch_options(mode, full),
                                 .outcome = &r.outcome};
   mgl_status status = mgl_cuda_program_generate(mode->program, &generate, err);
   result->stopped = r.outcome.stopped;

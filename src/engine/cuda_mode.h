@@ -1,4 +1,4 @@
-// Mode mega on a GPU: the model as a GPU program, and two ways to run it.
+// Modes mega and full on a GPU: the model as a GPU program, and two ways to run it.
 //
 // A job is one launch for whole requests: the device plans and samples by itself, and the host only
 // hands its tokens on. What a job cannot do (logits for scoring, a single iteration) runs plan by
@@ -53,9 +53,9 @@ mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_m
                                 mgl_error *err);
 void mgl_cuda_mode_destroy(mgl_cuda_mode *mode);  // NULL is fine
 
-// Runs iterations until `next` returns NULL, each in a launch of its own.
-mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, mgl_next_plan_callback *next, void *context,
-                             mgl_error *err);
+// Runs iterations until `next` returns NULL, each in a launch of its own. full: of mode full.
+mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, bool full, mgl_next_plan_callback *next,
+                             void *context, mgl_error *err);
 
 typedef struct mgl_cuda_job {
   const mgl_cuda_request *requests;
@@ -74,7 +74,7 @@ typedef struct mgl_cuda_job_result {
 } mgl_cuda_job_result;
 
 // One launch. Requests that need more iterations than a launch has have not ended by then.
-mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, const mgl_cuda_job *job,
+mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, bool full, const mgl_cuda_job *job,
                                   mgl_cuda_job_result *result, mgl_error *err);
 
 mgl_cuda_program *mgl_cuda_mode_program(mgl_cuda_mode *mode);

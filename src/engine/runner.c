@@ -30,7 +30,7 @@ struct mgl_runner {
 };
 
 static const char *const mode_names[MGL_MODE_COUNT] = {
-    [MGL_MODE_MEGA] = "mega", [MGL_MODE_EAGER] = "eager"};
+    [MGL_MODE_MEGA] = "mega", [MGL_MODE_EAGER] = "eager", [MGL_MODE_FULL] = "full"};
 
 const char *mgl_mode_name(mgl_mode mode) {
   return mode_names[mode];
@@ -43,8 +43,20 @@ mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err) {
       return MGL_OK;
     }
   }
-  return mgl_error_set(err, MGL_ERR_ARGUMENT, "mode: expected mega or eager, found \"%.40s\"",
+  return mgl_error_set(err, MGL_ERR_ARGUMENT, "mode: expected mega, eager or full, found \"%.40s\"",
                        name);
+}
+
+bool mgl_mode_is_for(mgl_mode mode, bool gpu) {
+  return mode != (gpu ? MGL_MODE_EAGER : MGL_MODE_FULL);
+}
+
+static mgl_status check_mode(mgl_mode mode, bool gpu, mgl_error *err) {
+  return mgl_mode_is_for(mode, gpu)
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_UNSUPPORTED, "mode %s: expected mega or %s %s",
+                             mgl_mode_name(mode), gpu ? "full" : "eager",
+                             gpu ? "on a GPU; try --device cpu" : "on a CPU; try --device cuda");
 }
 
 // The kernels' demand: whole vectors of positions, and whole pages in a split of attention.
@@ -307,12 +319,9 @@ mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err)
 
 mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_callback *next,
                            void *context, mgl_error *err) {
+  MGL_TRY(check_mode(mode, runner->cuda != NULL, err));
   if (runner->cuda != NULL) {
-    return mode == MGL_MODE_MEGA
-               ? mgl_cuda_mode_run(runner->cuda, next, context, err)
-               : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                               "mode %s: expected mega, the only mode on a GPU; try --device cpu",
-                               mgl_mode_name(mode));
+    return mgl_cuda_mode_run(runner->cuda, mode == MGL_MODE_FULL, next, context, err);
   }
   if (mode == MGL_MODE_MEGA) {
     MGL_TRY(mgl_runner_prepare(runner, mode, err));
@@ -353,10 +362,11 @@ mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *pla
   return MGL_OK;
 }
 
-mgl_status mgl_runner_generate(mgl_runner *runner, const mgl_cuda_job *job,
+mgl_status mgl_runner_generate(mgl_runner *runner, mgl_mode mode, const mgl_cuda_job *job,
                                mgl_cuda_job_result *result, mgl_error *err) {
   assert(runner->cuda != NULL);
-  return mgl_cuda_mode_generate(runner->cuda, job, result, err);
+  MGL_TRY(check_mode(mode, true, err));
+  return mgl_cuda_mode_generate(runner->cuda, mode == MGL_MODE_FULL, job, result, err);
 }
 
 mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *err) {

@@ -22,7 +22,8 @@
 // How a graph is launched.
 typedef enum mgl_mode {
   MGL_MODE_MEGA,   // one run of the megakernel: tasks and events, no barriers (the default)
-  MGL_MODE_EAGER,  // op by op, a barrier where one depends on another
+  MGL_MODE_EAGER,  // on a CPU: op by op, a barrier where one depends on another
+  MGL_MODE_FULL,   // on a GPU: a kernel for every op, in CUDA graphs (runtime/cuda_full.h)
   MGL_MODE_COUNT,
 } mgl_mode;
 
@@ -67,8 +68,8 @@ typedef struct mgl_runner_options {
   uint32_t override_count;
   uint32_t trace_tasks;  // tasks (on a GPU: spans) that the trace keeps of each worker; 0: no trace
   mgl_weights_progress progress;
-  const mgl_cuda_options *cuda;  // NULL: on the CPU; borrowed while creating. There is mode mega
-                                 // only, and threads mean nothing
+  const mgl_cuda_options *cuda;  // NULL: on the CPU; borrowed while creating. Threads mean nothing
+                                 // there
 } mgl_runner_options;
 
 typedef struct mgl_runner mgl_runner;
@@ -101,8 +102,11 @@ mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_call
 mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan, mgl_logits *out,
                           mgl_error *err);
 
+// Whether the mode runs there. (An error where it does not is MGL_ERR_UNSUPPORTED.)
+bool mgl_mode_is_for(mgl_mode mode, bool gpu);
+
 // Whole requests in one launch, on a GPU only.
-mgl_status mgl_runner_generate(mgl_runner *runner, const mgl_cuda_job *job,
+mgl_status mgl_runner_generate(mgl_runner *runner, mgl_mode mode, const mgl_cuda_job *job,
                                mgl_cuda_job_result *result, mgl_error *err);
 
 // Chrome trace JSON of the latest loop or job in mode mega; an error unless options.trace_tasks was

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "kernels/cuda/device_run.h"
+#include "kernels/cuda/op_launch.h"
 #include "runtime/cuda_driver.h"
 
 enum { MAX_HEADERS = 64, MAX_OPTIONS = 32, OPTION_BYTES = 64 };
@@ -102,6 +102,7 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
                  {"WORKER_SHARED", sizeof(mgl_worker_shared)},
                  {"PROTOCOL", sizeof(mgl_protocol)},
                  {"OP", sizeof(mgl_cuda_op)},
+                 {"OP_LAUNCH", sizeof(mgl_cuda_op_launch)},
                  {"TRACE", sizeof(mgl_cuda_trace)},
                  {"RUN", sizeof(mgl_cuda_run)}};
   int count = 0;

@@ -44,7 +44,9 @@ static mgl_status set_defaults(const mgl_cuda_program *p, const mgl_cuda_launch_
   if (out->deadline_ns == 0) {
     out->deadline_ns = UINT64_C(10000000000) + most_iterations * UINT64_C(100000000);
   }
-  out->in_flight = out->in_flight == 0 ? DEFAULT_IN_FLIGHT : out->in_flight;
+  if (out->in_flight == 0 && !out->full) {
+    out->in_flight = DEFAULT_IN_FLIGHT;
+  }
   if (out->in_flight_ahead == 0) {
     uint64_t stage_bytes = p->layout.step_bytes / p->program->op_count;
     out->in_flight_ahead =
@@ -109,8 +111,17 @@ static mgl_status wait_until(launch *l, uint64_t end_ns, bool may_stop, bool *en
   const mgl_cuda_driver *driver = &l->p->device->driver;
   for (;;) {
     mgl_cu_result code = driver->stream_query(l->p->stream);
+    bool queued = false;
+    bool soon = false;
     report_tokens(l);
-    if (code != MGL_CU_NOT_READY) {
+    if (l->options.full && may_stop && (code == 0 || code == MGL_CU_NOT_READY)) {
+      mgl_status status = mgl_cuda_full_queue(l->p, &queued, &soon, err);
+      if (status != MGL_OK) {
+        (void)driver->stream_synchronize(l->p->stream);  // what was queued before ends by itself
+        return status;
+      }
+    }
+    if (code != MGL_CU_NOT_READY && !queued) {
       *ended = true;
       if (code != 0) {
         l->p->lost = true;  // an illegal access and the like: the context is of no more use
@@ -128,7 +139,9 @@ static mgl_status wait_until(launch *l, uint64_t end_ns, bool may_stop, bool *en
       *ended = false;
       return MGL_OK;
     }
-    (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    if (!soon) {
+      (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
   }
 }
 
@@ -169,7 +182,7 @@ static mgl_status upload_state(launch *l, mgl_error *err) {
   }
   MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->iteration_ns), 0,
                (l->most_iterations + (size_t)1) * sizeof(uint64_t));
-  if (p->options.trace_spans > 0) {
+  if (p->options.trace_spans > 0 && !l->options.full) {  // of the latest launch that has one
     MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->traces), 0,
                  p->workers * sizeof(mgl_cuda_trace));
   }
@@ -194,25 +207,34 @@ static mgl_status download_state(launch *l, mgl_error *err) {
   return l->stopped ? MGL_OK : mgl_cuda_describe_fault(p, &l->options, err);
 }
 
+static mgl_status launch_megakernel(mgl_cuda_program *p, mgl_error *err) {
+  unsigned blocks = p->workers + (p->options.scheduler_warps ? 0 : p->options.schedulers);
+  unsigned smem =
+      MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * MGL_CUDA_PAGE_BYTES;
+  mgl_cu_ptr at = mgl_cuda_state_at(p, p->layout.state.run);
+  void *parameters[] = {&at};
+  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->kernel, blocks, 1, 1,
+               MGL_CUDA_THREADS, 1, 1, smem, p->stream, parameters);
+  return MGL_OK;
+}
+
 // The image is complete: plan, sequences and tables are in it.
 static mgl_status run_launch(launch *l, mgl_error *err) {
   mgl_cuda_program *p = l->p;
-  const mgl_cuda_driver *driver = &p->device->driver;
   mgl_cuda_run *run = mgl_cuda_image_run(p);
   run->first_graph = mgl_cuda_image_plan(p)->graph;
   mgl_store_relaxed(&run->announced[0], UINT64_C(1) << 8 | run->first_graph);
   if (l->most_iterations == 1) {  // nothing follows, whatever its plan says
     mgl_store_relaxed(&run->announced[1], UINT64_C(2) << 8 | 255);
   }
+  if (l->options.full) {  // queues its kernels while it waits
+    MGL_TRY(mgl_cuda_full_begin(p, &l->options, l->most_iterations, l->job == NULL, err));
+  }
   MGL_TRY(upload_state(l, err));
-  unsigned blocks = p->workers + (p->options.scheduler_warps ? 0 : p->options.schedulers);
-  unsigned smem =
-      MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * MGL_CUDA_PAGE_BYTES;
-  mgl_cu_ptr at = mgl_cuda_state_at(p, p->layout.state.run);
-  void *parameters[] = {&at};
   uint64_t start = mgl_clock_ns();
-  MGL_CUDA_TRY(driver, launch_cooperative, err, p->kernel, blocks, 1, 1, MGL_CUDA_THREADS, 1, 1,
-               smem, p->stream, parameters);
+  if (!l->options.full) {
+    MGL_TRY(launch_megakernel(p, err));
+  }
   mgl_status status = wait_for_end(l, err);
   l->host_ns = mgl_clock_ns() - start;
   return status != MGL_OK ? status : download_state(l, err);
@@ -322,12 +344,14 @@ static mgl_status check_job(const mgl_cuda_program *p, const mgl_cuda_generate *
   return MGL_OK;
 }
 
-static void set_sequence(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_request *r) {
+static void set_sequence(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_request *r,
+                         uint32_t cached_tokens) {
   size_t at = (size_t)slot * p->layout.tokens_per_sequence;
   mgl_cuda_sequence *s = &mgl_cuda_image_sequences(p)[slot];
   *s = (mgl_cuda_sequence){
       .state = MGL_CUDA_SEQUENCE_RUNNING,
       .token_count = r->prompt_count,
+      .computed_count = cached_tokens < r->prompt_count ? cached_tokens : r->prompt_count - 1,
       .prompt_count = r->prompt_count,
       .max_tokens = max_tokens(r),
       .tokens = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TOKENS] + at * sizeof(int32_t)),
@@ -353,7 +377,7 @@ static mgl_status set_job(launch *l, mgl_error *err) {
     tokens[i] = p->staged + at;
     if (i < l->job->request_count) {
       const mgl_cuda_request *r = &l->job->requests[i];
-      set_sequence(p, i, r);
+      set_sequence(p, i, r, l->job->cached_tokens);
       l->seen[i] = r->prompt_count;
       pages = pages_of(r);
       MGL_CUDA_TRY(&p->device->driver, copy_to_device, err,

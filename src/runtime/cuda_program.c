@@ -105,8 +105,8 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
 
 // --- device code ---------------------------------------------------------------------------------
 
-static mgl_status load_module(mgl_cuda_program *p, const char *name, const char *kernel,
-                              void **module, mgl_cuda_usage *usage, mgl_error *err) {
+mgl_status mgl_cuda_load_module(mgl_cuda_program *p, const char *name, const char *kernel,
+                                void **module, mgl_cuda_usage *usage, mgl_error *err) {
   mgl_cuda_shape shape = {
       .head_dim = p->model.head_dim, .group = p->model.group, .trace = p->options.trace_spans > 0};
   mgl_cuda_code code;
@@ -155,10 +155,10 @@ static mgl_status set_shared_memory(mgl_cuda_program *p, mgl_error *err) {
 
 static mgl_status load_code(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  MGL_TRY(
-      load_module(p, "kernels/cuda/megakernel.cu", "mgl_megakernel", &p->module, &p->usage, err));
-  MGL_TRY(
-      load_module(p, "kernels/cuda/weights.cu", "mgl_pack_weights", &p->weights_module, NULL, err));
+  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/megakernel.cu", "mgl_megakernel", &p->module,
+                               &p->usage, err));
+  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/weights.cu", "mgl_pack_weights", &p->weights_module,
+                               NULL, err));
   MGL_CUDA_TRY(driver, module_function, err, &p->kernel, p->module, "mgl_megakernel");
   MGL_TRY(set_shared_memory(p, err));
   MGL_CUDA_TRY(driver, stream_create, err, &p->stream, MGL_CU_STREAM_NON_BLOCKING);
@@ -357,6 +357,7 @@ mgl_status mgl_cuda_program_create(const mgl_cuda_device *device,
 
 static void free_device_side(mgl_cuda_program *p) {
   const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_full_destroy(p);
   for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
     if (p->memory[i] != 0) {
       (void)driver->memory_free(p->memory[i]);

@@ -90,7 +90,11 @@ typedef struct mgl_cuda_launch_options {
   // The same for tasks whose event is still open; 0: 1, or 2 where stages are long enough to keep
   // the memory busy (SPEED.md).
   uint32_t in_flight_ahead;
-  bool no_prefetch;     // loaders wait for events
+  bool no_prefetch;  // loaders wait for events
+  // Mode full: a kernel for every op, in CUDA graphs, instead of the megakernel (runtime/
+  // cuda_full.h). What is about tasks, events and descriptors has no meaning there, and in_flight
+  // has other defaults.
+  bool full;
   uint32_t step_batch;  // descriptors fetched at once, 1 to 32; 0: 32
   uint32_t delay_ns;    // random delays before tasks and triggers, at most
   mgl_cuda_injection injection;
@@ -139,6 +143,9 @@ typedef struct mgl_cuda_generate {
   uint32_t chunk_tokens;     // most prompt tokens of one sequence in an iteration; 0: no limit
   bool prompts_first;        // sequences decode only while none computes its prompt
   uint32_t most_iterations;  // 0: as many as it takes
+  // So many tokens of each prompt, but its last one, count as computed, whatever the KV cache
+  // holds: to time long contexts without computing them.
+  uint32_t cached_tokens;
   mgl_cuda_launch_options launch;
   mgl_cuda_outcome *outcome;  // may be NULL
 } mgl_cuda_generate;

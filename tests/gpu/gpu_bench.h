@@ -58,6 +58,7 @@ uint32_t gpu_argmax(const float *values, uint32_t count);
 // A job: `batch` requests of `prompt` random tokens, each to get `generate` more.
 typedef struct gpu_load {
   uint32_t prompt, generate, batch;
+  uint32_t cached;  // tokens of each prompt that are not computed (mgl_cuda_generate.cached_tokens)
 } gpu_load;
 
 typedef struct gpu_measured {
@@ -84,6 +85,7 @@ void gpu_planner_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_range(gpu_bench *bench, int count, char **arguments);  // of ops, with KEY=VALUEs
 void gpu_speed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ablations_run(gpu_bench *bench, int count, char **arguments);
+void gpu_modes_run(gpu_bench *bench, int count, char **arguments);
 void gpu_faults_run(gpu_bench *bench, int count, char **arguments);
 void gpu_reference_run(gpu_bench *bench, int count, char **arguments);
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments);

@@ -5,11 +5,16 @@
 #include "base/alloc.h"
 #include "gpu/gpu_bench.h"
 
+// Of each request's tokens in their order; requests may be reported in any.
+typedef struct hashes {
+  uint64_t of[MGL_CUDA_MAX_SEQUENCES];
+} hashes;
+
 static void on_token(void *context, const mgl_cuda_token *token) {
-  gpu_measured *m = context;
-  m->hash ^= ((uint64_t)(uint32_t)token->token + token->request * UINT64_C(1000003) + 1) *
-             UINT64_C(0x9E3779B97F4A7C15);
-  m->hash = m->hash << 1 | m->hash >> 63;
+  uint64_t *hash = &((hashes *)context)->of[token->request];
+  *hash ^= ((uint64_t)(uint32_t)token->token + token->request * UINT64_C(1000003) + 1) *
+           UINT64_C(0x9E3779B97F4A7C15);
+  *hash = *hash << 1 | *hash >> 63;
 }
 
 static int compare_times(const void *a, const void *b) {
@@ -22,6 +27,7 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
                          const mgl_cuda_launch_options *launch) {
   mgl_error err = {0};
   gpu_measured m = {0};
+  hashes hash = {{0}};
   uint32_t capacity = load->generate + load->batch * load->prompt + 2;
   uint64_t *times = gpu_must_alloc(capacity, sizeof *times);
   int32_t *prompts = gpu_must_alloc((size_t)load->batch * load->prompt, sizeof *prompts);
@@ -38,12 +44,16 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
   mgl_cuda_generate job = {.requests = requests,
                            .request_count = load->batch,
                            .on_token = on_token,
-                           .context = &m,
+                           .context = &hash,
                            .prompts_first = true,
+                           .cached_tokens = load->cached,
                            .launch = *launch,
                            .outcome = &outcome};
   gpu_must(mgl_cuda_program_generate(program, &job, &err), &err);
   m.iterations = outcome.iterations;
+  for (uint32_t i = 0; i < load->batch; i++) {  // as one request's, where there is one
+    m.hash = m.hash * UINT64_C(0x9E3779B97F4A7C15) ^ hash.of[i];
+  }
   // The last token of each prompt is sampled by the last prompt iteration.
   uint32_t decode = load->generate - 1 < m.iterations ? load->generate - 1 : 0;
   uint32_t first = m.iterations - decode;

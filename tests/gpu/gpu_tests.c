@@ -9,13 +9,17 @@
 //                 [seed=N]        some ops through the whole pipeline, the others left out
 //   gpu_tests faults [MODEL]      hanging tasks and lost triggers are found and named
 //   gpu_tests reference DIR...    KL against transformers; tests/gpu/reference.py makes DIR
-//   gpu_tests contract [MODEL...] the same bits in every way to run (default: tiny, wide, bias)
+//   gpu_tests contract [MODEL...] [only=TEXT]
+//                                 the same bits in every way to run (default: tiny, wide, bias);
+//                                 only: in those ways whose name has the text
 //   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
 //                                 very many iterations, then with random delays, then faults
 //   gpu_tests memcheck [MODEL...] a short run of everything, for compute-sanitizer (default: tiny)
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
-//                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [trace=FILE]
+//                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [full=1] [trace=FILE]
+//   gpu_tests modes FOLDER... [batches=N,N...] [contexts=N,N...] [generate=N] [rounds=N] [csv=FILE]
+//                             mega against full, interleaved
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 // MODEL: tiny, wide, bias, or a folder with a config.json.
@@ -97,12 +101,19 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*run)(gpu_bench *bench, int count, char **arguments);
-  } parts[] = {{"smoke", gpu_smoke_run},         {"ops", gpu_ops_run},
-               {"sampling", gpu_sampling_run},   {"planner", gpu_planner_run},
-               {"faults", gpu_faults_run},       {"reference", gpu_reference_run},
-               {"contract", gpu_contract_run},   {"soak", gpu_soak_run},
-               {"memcheck", gpu_memcheck_run},   {"speed", gpu_speed_run},
-               {"ablations", gpu_ablations_run}, {"hops", gpu_hops_run}};
+  } parts[] = {{"smoke", gpu_smoke_run},
+               {"ops", gpu_ops_run},
+               {"sampling", gpu_sampling_run},
+               {"planner", gpu_planner_run},
+               {"faults", gpu_faults_run},
+               {"reference", gpu_reference_run},
+               {"contract", gpu_contract_run},
+               {"soak", gpu_soak_run},
+               {"memcheck", gpu_memcheck_run},
+               {"speed", gpu_speed_run},
+               {"ablations", gpu_ablations_run},
+               {"modes", gpu_modes_run},
+               {"hops", gpu_hops_run}};
   gpu_bench bench = {0};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {

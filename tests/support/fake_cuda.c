@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "graph/graph.h"
+#include "kernels/cuda/op_launch.h"
 #include "kernels/cuda/packing.h"
 #include "model/dummy_weights.h"
 #include "runtime/cuda_plan.h"
@@ -184,11 +185,24 @@ static mgl_cu_result fake_function_set(void *function, int attribute, int value)
 }
 
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
-  (void)function;
-  assert_int_equal(threads, MGL_CUDA_THREADS);
-  assert_int_equal(smem, MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES);
+  if (strcmp(function, "mgl_megakernel") == 0) {
+    assert_int_equal(threads, MGL_CUDA_THREADS);
+    assert_int_equal(smem,
+                     MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES);
+  } else {
+    assert_memory_equal(function, "mgl_op_", 7);
+  }
   *blocks = 1;
   return 0;
+}
+
+static mgl_cu_result fake_device_attribute(int *value, int attribute, int device) {
+  (void)device;
+  switch (attribute) {
+    case MGL_CU_ATTRIBUTE_SMEM_PER_SM: *value = 233472; return 0;
+    case MGL_CU_ATTRIBUTE_SMEM_RESERVED: *value = 1024; return 0;
+    default: return 1;
+  }
 }
 
 // Kernels of weights.cu: one thread does all.
@@ -478,6 +492,157 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
   return 0;
 }
 
+// --- mode full -----------------------------------------------------------------------------------
+//
+// A graph is the launches that were captured. Each stands for its op; the last one of an iteration
+// samples and plans.
+
+typedef struct fake_node {
+  const char *name;
+  unsigned blocks;
+  mgl_cuda_op_launch launch;
+} fake_node;
+
+typedef struct fake_graph {
+  uint32_t count;
+  fake_node nodes[];
+} fake_graph;
+
+enum { MAX_NODES = 1024 };
+
+static fake_graph *captured;  // NULL: nothing is being captured
+
+static mgl_cu_result fake_capture_begin(void *stream, int mode) {
+  (void)stream;
+  assert_int_equal(mode, MGL_CU_CAPTURE_RELAXED);
+  assert_null(captured);
+  captured = track(calloc(1, sizeof *captured + MAX_NODES * sizeof *captured->nodes));
+  return 0;
+}
+
+static mgl_cu_result fake_launch_config(const mgl_cu_launch_config *config, void *function,
+                                        void **parameters, void **extra) {
+  (void)extra;
+  assert_non_null(captured);
+  assert_true(captured->count < MAX_NODES);
+  assert_int_equal(config->attribute_count, 1);
+  assert_int_equal(config->attributes[0].id, MGL_CU_LAUNCH_PROGRAMMATIC);
+  assert_int_equal(config->attributes[0].value, 1);
+  fake_node *node = &captured->nodes[captured->count++];
+  node->name = function;
+  node->blocks = config->grid_x;
+  node->launch = *(const mgl_cuda_op_launch *)parameters[0];
+  return fake.capture_fails ? 1 : 0;
+}
+
+static mgl_cu_result fake_capture_end(void *stream, void **graph) {
+  (void)stream;
+  *graph = captured;
+  captured = NULL;
+  return 0;
+}
+
+static mgl_cu_result fake_graph_instantiate(void **executable, void *graph,
+                                            unsigned long long flags) {
+  const fake_graph *from = graph;
+  size_t bytes = sizeof *from + from->count * sizeof *from->nodes;
+  (void)flags;
+  *executable = memcpy(track(malloc(bytes)), from, bytes);
+  return 0;
+}
+
+static mgl_cu_result fake_graph_destroy(void *graph) {
+  release(graph);
+  return 0;
+}
+
+static bool kernel_is_of(const fake_node *node) {
+  static const struct {
+    uint32_t kind;
+    const char *name;
+  } kernels[] = {{MGL_OP_EMBED, "mgl_op_embed"},        {MGL_OP_ATTEND, "mgl_op_attend"},
+                 {MGL_OP_SAMPLE, "mgl_op_sample"},      {MGL_OP_QKV_PROJ, "mgl_op_linear_"},
+                 {MGL_OP_LINEAR_ADD, "mgl_op_linear_"}, {MGL_OP_GATE_UP, "mgl_op_linear_"},
+                 {MGL_OP_LOGITS, "mgl_op_linear_"}};
+  for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
+    if (kernels[i].kind == node->launch.ops[0].kind) {
+      return strncmp(node->name, kernels[i].name, strlen(kernels[i].name)) == 0;
+    }
+  }
+  return false;
+}
+
+// As mgl_tell_host of op_kernels.cu.
+static void tell_host(const mgl_cuda_op_launch *launch, uint64_t iteration) {
+  uint32_t left = 0;
+  bool prompts = false;
+  for (uint32_t i = 0; i < launch->run->sequence_slots; i++) {
+    const mgl_cuda_sequence *s = &launch->run->sequences[i];
+    if (s->state == MGL_CUDA_SEQUENCE_RUNNING) {
+      uint32_t most = s->max_tokens > s->computed_count ? s->max_tokens - 1 - s->computed_count : 0;
+      prompts = prompts || s->computed_count <= s->prompt_count;
+      left = most > left ? most : left;
+    }
+  }
+  *launch->host_plan = mgl_host_plan_make(iteration, left, prompts, launch->next_plan->token_count);
+}
+
+static void end_iteration(const mgl_cuda_op_launch *launch) {
+  mgl_cuda_run *run = launch->run;
+  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+  if (launch->plan->token_count > 0) {
+    device_sample(run, iteration - 1);
+    run->iteration_ns[iteration] = 1000 * (iteration + 1);
+  }
+  if (launch->plan->token_count > 0 && iteration < run->most_iterations) {
+    assert_ptr_equal(launch->next_plan, &run->plans[iteration & 1]);
+    device_plan(run, iteration - 1);
+  } else {
+    mgl_cuda_plan_clear(launch->next_plan);
+  }
+  tell_host(launch, iteration);
+}
+
+static void run_node(const fake_node *node) {
+  const mgl_cuda_op_launch *launch = &node->launch;
+  mgl_cuda_run *run = launch->run;
+  bool first = launch->ops[0].kind == MGL_OP_EMBED;
+  assert_true(kernel_is_of(node));
+  assert_true(launch->plan->token_count <= run->graphs[launch->graph].tokens);
+  assert_int_equal(node->blocks, launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0));
+  assert_int_equal(launch->ordinal, first ? 0 : fake.ordinal + 1);
+  fake.ordinal = launch->ordinal;
+  if (launch->ops[0].kind == MGL_OP_ATTEND) {
+    fake.attend_kernel = node->name;
+    fake.attend_tokens = launch->ops[0].tokens;
+  }
+  if (first && launch->plan->token_count > 0) {
+    uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+    assert_ptr_equal(launch->plan, &run->plans[iteration & 1]);
+    assert_int_equal(launch->ops[1].kind, MGL_OP_ROPE_ANGLES);
+    check_pages(run, iteration);
+    mgl_store_relaxed(&run->protocol.published, iteration + 1);
+    run->iteration_ns[iteration] = 1000 * (iteration + 1);
+  }
+  if (launch->ops[0].kind == MGL_OP_SAMPLE) {
+    assert_int_equal(launch->ordinal + 1, launch->op_launches);
+    fake.empty_iterations += launch->plan->token_count == 0;
+    end_iteration(launch);
+  }
+}
+
+static mgl_cu_result fake_graph_launch(void *executable, void *stream) {
+  const fake_graph *graph = executable;
+  (void)stream;
+  fake.run = graph->nodes[0].launch.run;
+  fake.graph_launches++;
+  fake.polls_left = 2;
+  for (uint32_t i = 0; i < graph->count; i++) {
+    run_node(&graph->nodes[i]);
+  }
+  return 0;
+}
+
 mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,
                           const mgl_cuda_shape *shape, const char *kernel, mgl_cuda_code *out,
                           mgl_error *err) {
@@ -518,6 +683,15 @@ mgl_cuda_device fake_cuda_device(void) {
   d->blocks_per_sm = fake_blocks_per_sm;
   d->launch = fake_launch;
   d->launch_cooperative = fake_launch_cooperative;
+  d->device_attribute = fake_device_attribute;
+  d->stream_synchronize = fake_destroy;
+  d->launch_config = fake_launch_config;
+  d->capture_begin = fake_capture_begin;
+  d->capture_end = fake_capture_end;
+  d->graph_destroy = fake_graph_destroy;
+  d->graph_instantiate = fake_graph_instantiate;
+  d->graph_launch = fake_graph_launch;
+  d->graph_release = fake_graph_destroy;
   fake.free_bytes = (size_t)1 << 32;
   fake.hang_at = FAKE_CUDA_NEVER;
   fake.not_finite_at = FAKE_CUDA_NEVER;
@@ -525,5 +699,6 @@ mgl_cuda_device fake_cuda_device(void) {
   fake.ignore_deadline = false;
   fake.launch_result = 0;
   fake.hung = false;
+  fake.capture_fails = false;
   return device;
 }

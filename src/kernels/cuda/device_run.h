@@ -44,6 +44,10 @@ enum {
   MGL_CUDA_PAGE_K = 512,     // elements of a dot product that a page holds of each of its rows
   MGL_CUDA_K_ALIGN = 64,     // rows are padded with zeros to a multiple of so many elements
 
+  // Of linears of one token that have functions of their own (page_stream.cuh).
+  MGL_ONE_MAX_K = 12288,
+  MGL_ONE_NORMED_MAX_K = 4096,
+
   MGL_CUDA_MAX_TOKENS = 64,  // of an iteration
   MGL_CUDA_MAX_SEQUENCES = 64,
   MGL_CUDA_MAX_STOP_IDS = 16,

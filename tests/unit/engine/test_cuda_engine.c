@@ -123,13 +123,13 @@ static void check_tokens(const bed *b, uint32_t request, uint32_t slot, uint32_t
 }
 
 // Six requests for four places: two launches. Counts of iterations are those of the CPU.
-static void requests_go_through_launches(void **state) {
-  (void)state;
+static void requests_go_through_launches_of(mgl_mode mode) {
   static bed b;
   for (int prompts_first = 0; prompts_first < 2; prompts_first++) {
     for (uint32_t chunk = 0; chunk < 20; chunk += 7) {
-      open_bed(&b,
-               (mgl_engine_options){.prompts_first = prompts_first != 0, .chunk_tokens = chunk});
+      fake.graph_launches = 0;
+      open_bed(&b, (mgl_engine_options){
+                       .mode = mode, .prompts_first = prompts_first != 0, .chunk_tokens = chunk});
       uint64_t kv_tokens = 0;
       for (uint32_t i = 0; i < 6; i++) {
         (void)submit(&b, 5 + 11 * i, 3 + i, -1);
@@ -139,7 +139,8 @@ static void requests_go_through_launches(void **state) {
       }
       run(&b);
       assert_false(mgl_engine_has_work(b.engine));
-      assert_int_equal(fake.runs, 2);
+      assert_int_equal(fake.runs, mode == MGL_MODE_MEGA ? 2 : 0);
+      assert_int_equal(fake.graph_launches != 0, mode == MGL_MODE_FULL);
       for (uint32_t i = 0; i < 6; i++) {
         check_tokens(&b, i, i % PLACES, 5 + 11 * i, 3 + i, MGL_FINISH_LENGTH);
       }
@@ -150,6 +151,16 @@ static void requests_go_through_launches(void **state) {
       close_bed(&b);
     }
   }
+}
+
+static void requests_go_through_launches(void **state) {
+  (void)state;
+  requests_go_through_launches_of(MGL_MODE_MEGA);
+}
+
+static void requests_go_through_graphs_of_mode_full(void **state) {
+  (void)state;
+  requests_go_through_launches_of(MGL_MODE_FULL);
 }
 
 static void stop_tokens_end_requests(void **state) {
@@ -265,7 +276,7 @@ static void failures_are_those_of_the_cpu(void **state) {
   b.engine = eager;
   (void)submit(&b, 5, 3, -1);
   assert_int_equal(mgl_engine_run(eager, on_token, NULL, &b, &err), MGL_ERR_UNSUPPORTED);
-  assert_non_null(strstr(err.text, "mode eager: expected mega"));
+  assert_non_null(strstr(err.text, "mode eager: expected mega or full on a GPU"));
   mgl_engine_destroy(eager);
   b.engine = mega;
   // A GPU that is lost. Its memory stays, since nothing could free it.
@@ -421,6 +432,7 @@ static void sampling_reaches_the_device(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(requests_go_through_launches),
+      cmocka_unit_test(requests_go_through_graphs_of_mode_full),
       cmocka_unit_test(stop_tokens_end_requests),
       cmocka_unit_test(steps_and_runs_mix),
       cmocka_unit_test(a_stopped_run_leaves_the_rest_waiting),

@@ -35,9 +35,8 @@ static mgl_status check_options(const megalith_engine_options *options, mgl_erro
 static mgl_status start_runner(megalith_engine *engine, const megalith_engine_options *options,
                                bool on_gpu, mgl_error *err) {
   const megalith_model *model = engine->model;
-  uint32_t tokens =
-      options->iteration_tokens == 0 ? MGL_USUAL_ITERATION_TOKENS : options->iteration_tokens;
-  uint32_t places = tokens < MGL_MAX_SEQUENCES ? tokens : MGL_MAX_SEQUENCES;
+  uint32_t tokens = options->iteration_tokens;
+  uint32_t places = tokens > 0 && tokens < MGL_USUAL_SEQUENCES ? tokens : MGL_USUAL_SEQUENCES;
   uint32_t context = model->folder.config.context_tokens;
   mgl_cuda_options cuda = {.device = &engine->device};
   mgl_runner_options runner = {

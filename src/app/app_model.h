@@ -96,7 +96,7 @@ mgl_choice_name mgl_load_format_choice;
     .help =                                                                                \
         "tokens of an iteration at most, to 2048 on the CPU, to 64 on a GPU: larger ones " \
         "compute prompts faster and take more memory, and others wait longer meanwhile "   \
-        "[64]"                                                                             \
+        "[128, on a GPU 64]"                                                               \
   }
 #define MGL_ROW_TRACE                                                                         \
   {                                                                                           \

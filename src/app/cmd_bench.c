@@ -80,9 +80,10 @@ static mgl_status read_sizes(bench *b, mgl_error *err) {
                          " tokens at most together (the model's context), found %" PRIu64,
                          context, tokens);
   }
-  uint64_t least = b->batch > MGL_USUAL_ITERATION_TOKENS ? b->batch : MGL_USUAL_ITERATION_TOKENS;
+  // 0: the usual number, which is no less than this on any device.
+  uint64_t least = b->batch > MGL_USUAL_GPU_ITERATION_TOKENS ? b->batch : 0;
   b->iteration_tokens = (uint32_t)mgl_arguments_u64(arguments, "iteration-tokens", least);
-  if (b->iteration_tokens < b->batch) {
+  if (b->iteration_tokens != 0 && b->iteration_tokens < b->batch) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "--iteration-tokens: expected at least the %" PRIu32
                          " of --batch, which decode together, found %" PRIu32,

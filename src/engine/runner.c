@@ -77,14 +77,16 @@ static mgl_status check_page_tokens(uint32_t page_tokens, bool on_gpu, mgl_error
 // Checks the options against the model and fills limits and page count.
 static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
                           const mgl_runner_options *options, mgl_error *err) {
-  uint32_t tokens =
-      options->iteration_tokens == 0 ? MGL_USUAL_ITERATION_TOKENS : options->iteration_tokens;
-  uint32_t most_tokens =
-      options->cuda != NULL ? (uint32_t)MGL_CUDA_MAX_TOKENS : (uint32_t)MGL_MAX_ITERATION_TOKENS;
+  bool on_gpu = options->cuda != NULL;
+  uint32_t tokens = options->iteration_tokens;
+  if (tokens == 0) {
+    tokens = on_gpu ? MGL_USUAL_GPU_ITERATION_TOKENS : MGL_USUAL_HOST_ITERATION_TOKENS;
+  }
+  uint32_t most_tokens = on_gpu ? (uint32_t)MGL_CUDA_MAX_TOKENS : MGL_MAX_ITERATION_TOKENS;
   if (tokens > most_tokens) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
                          "tokens per iteration: expected 1 to %u on %s, found %u", most_tokens,
-                         options->cuda != NULL ? "a GPU" : "the CPU", tokens);
+                         on_gpu ? "a GPU" : "the CPU", tokens);
   }
   if (options->sequences < 1 || options->sequences > MGL_MAX_SEQUENCES) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "sequences: expected 1 to %d at once, found %u",

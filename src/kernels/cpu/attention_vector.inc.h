@@ -22,6 +22,7 @@ enum {
 #endif
   tile_vectors = 8,                        // at most
   split_pages = MGL_ATTENTION_SPLIT / 16,  // at most, with the smallest page
+  split_ahead = 4 * split_pages,           // of f32; of bf16 it is half of that
 };
 
 // What one unit works on. `pair` counts over token * group + head in the group.
@@ -47,12 +48,17 @@ typedef struct attention_split {
   size_t length;                    // positions that the last pair attends to
   const char *keys[split_vectors];  // element (d = 0) of each vector of positions
   const char *values[split_pages];  // row of the first position of each page
+  // Of the next split: pieces of head_dim / 2 lines, K and V of a page after each other. A score
+  // tile fetches two of them while it computes.
+  const char *ahead[split_ahead];
+  size_t ahead_count;
 } attention_split;
 
 // Where a register tile stands: its first pair, and its first position vector (scores) or element
 // of the head dim (V, over the positions [begin, end) of the split).
 typedef struct attention_tile {
   size_t pair, first, begin, end;
+  const char *ahead[2];  // scores: what it fetches, head_dim / 2 lines each
 } attention_tile;
 
 INLINE vec load_kv(const char *from, bool bf16) {
@@ -166,6 +172,22 @@ static void gather_queries(const attention_unit *unit) {
   }
 }
 
+// Lists the pieces of the split at `begin`.
+static void list_ahead(const attention_unit *unit, size_t begin, size_t end,
+                       attention_split *split) {
+  const mgl_kv_layer *kv = &unit->args->kv;
+  size_t block_bytes = kv->page_tokens * kv->head_dim * kv_element_bytes(kv);
+  size_t piece_bytes = (kv->head_dim + 1) / 2 * 64;
+  for (size_t p = begin; p < end; p += kv->page_tokens) {
+    size_t page = (size_t)unit->block_table[p / kv->page_tokens];
+    size_t block = (page * kv->kv_head_count + unit->kv_head) * block_bytes;
+    for (size_t at = 0; at < block_bytes && split->ahead_count < split_ahead; at += piece_bytes) {
+      split->ahead[split->ahead_count++] = (const char *)kv->k + block + at;
+      split->ahead[split->ahead_count++] = (const char *)kv->v + block + at;
+    }
+  }
+}
+
 static attention_split split_start(const attention_unit *unit, size_t begin) {
   const mgl_kv_layer *kv = &unit->args->kv;
   attention_split split = {.begin = begin};
@@ -187,6 +209,11 @@ static attention_split split_start(const attention_unit *unit, size_t begin) {
       split.keys[(p + offset) / vec_lanes] = keys + offset * bytes;
     }
   }
+  size_t next = begin + MGL_ATTENTION_SPLIT;
+  size_t last = (size_t)unit->positions[(unit->pairs - 1) / unit->group] + 1;
+  if (next < last) {
+    list_ahead(unit, next, smaller(last, next + MGL_ATTENTION_SPLIT), &split);
+  }
   return split;
 }
 
@@ -205,6 +232,7 @@ INLINE void score_tile(const attention_unit *unit, const attention_split *split,
   const float *q = unit->query_columns + at.pair;
   for (size_t i = 0; i < head_dim; i++, q += unit->pairs) {
     vec keys[tile_vectors];
+    _mm_prefetch(at.ahead[i % 2] + i / 2 * 64, _MM_HINT_T1);
     UNROLL for (size_t v = 0; v < vectors; v++) {
       keys[v] = load_kv(split->keys[at.first + v] + i * key_stride, bf16);
     }
@@ -303,12 +331,16 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
 static void split_scores(const attention_unit *unit, const attention_split *split) {
   bool bf16 = unit->args->kv.dtype == MGL_DTYPE_BF16;
   size_t vector_count = (split->length + vec_lanes - 1) / vec_lanes;
+  size_t ahead = 0;
   for (size_t pair = split->first_pair, pairs; pair < unit->pairs; pair += pairs) {
     pairs = pairs_of_tile(unit->pairs - pair);
     size_t limit = vectors_of_tile(pairs);
-    for (size_t vector = 0, vectors; vector < vector_count; vector += vectors) {
+    for (size_t vector = 0, vectors; vector < vector_count; vector += vectors, ahead += 2) {
       vectors = tile_size(vector_count - vector, limit);
       attention_tile at = {.pair = pair, .first = vector};
+      for (size_t i = 0; i < 2; i++) {  // where there is no more, what is there already
+        at.ahead[i] = ahead + i < split->ahead_count ? split->ahead[ahead + i] : split->keys[0];
+      }
 #define SCORE_TILE(pairs_, vectors_, bf16_) score_tile(unit, split, at, pairs_, vectors_, bf16_)
       TILE_SWITCH(pairs, vectors, SCORE_TILE)
     }
@@ -328,7 +360,7 @@ static void split_values(const attention_unit *unit, const attention_split *spli
       if (vectors > 1 && i + vectors * vec_lanes > head_dim) {
         vectors /= 2;  // the partial vector stands alone
       }
-      attention_tile at = {pair, i, from, to};
+      attention_tile at = {.pair = pair, .first = i, .begin = from, .end = to};
 #define VALUE_TILE(pairs_, vectors_, bf16_) value_tile(unit, split, at, pairs_, vectors_, bf16_)
       TILE_SWITCH(pairs, vectors, VALUE_TILE)
     }

@@ -1,0 +1,80 @@
+// What the host and the kernel of the wide class share: the plan of an iteration and the launch.
+//
+// The wide class is a second megakernel, for iterations of more than 64 tokens. Its tasks are long
+// (tens of microseconds), so its machinery is small: a launch runs one iteration, every worker
+// walks its list of steps, and a task waits for the counter of its event. Weights, KV cache, block
+// tables and sequences are those of the narrow class (device_run.h), so that iterations of both
+// may follow each other in any order.
+//
+// Steps and ops have the structs of the narrow class, where these fields mean something else:
+//   step.begin, step.end   units [begin, end). Of a linear, unit u is the feature tile
+//                          u / token_tiles and the token tile u % token_tiles (end = begin + 1)
+//   op.row_tiles           tokens of a linear's tile / 8: 8, 16 or 32, of all ops the same
+//   op.x, op.out, op.residual   in the forms of wide_layout.h
+#ifndef MGL_KERNELS_CUDA_WIDE_RUN_H
+#define MGL_KERNELS_CUDA_WIDE_RUN_H
+
+#include <stdint.h>
+
+#include "kernels/cuda/device_run.h"
+
+enum {
+  MGL_WIDE_MAX_TOKENS = 2048,
+  MGL_WIDE_MAX_SEQUENCES = 1024,
+
+  // A worker's warps: consumers first, so that they form whole warpgroups.
+  MGL_WIDE_CONSUMER_WARPS = 8,
+  MGL_WIDE_CONSUMERS = MGL_WIDE_CONSUMER_WARPS * 32,
+  MGL_WIDE_THREADS = MGL_WIDE_CONSUMERS + 128,  // producer, storer, two that do nothing
+
+  // A linear's tile: so many row blocks of packed weights, by up to so many tokens.
+  MGL_WIDE_TILE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
+  MGL_WIDE_TILE_ROWS = MGL_WIDE_TILE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
+  MGL_WIDE_TILE_TOKENS = 256,
+
+  // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block.
+  MGL_WIDE_STAGES = 4,
+  MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_TILE_ROWS * 128,  // of a stage: 64 elements of every row
+  MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_TILE_TOKENS * 128,
+  MGL_WIDE_STAGED_BYTES = MGL_WIDE_TILE_TOKENS * 128,
+  MGL_WIDE_BLOCK_BYTES = 1024,
+  MGL_WIDE_SMEM_BYTES =
+      MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
+};
+
+// Why a launch ended early.
+typedef enum mgl_wide_fault {
+  MGL_WIDE_FAULT_NONE,
+  MGL_WIDE_FAULT_HOST,  // the host ended it
+} mgl_wide_fault;
+
+// The plan of an iteration.
+typedef struct mgl_wide_plan {
+  uint32_t token_count;
+  uint32_t sequence_count;
+  uint32_t logit_row_count;
+  uint32_t padding;
+  int32_t tokens[MGL_WIDE_MAX_TOKENS];
+  uint32_t positions[MGL_WIDE_MAX_TOKENS];
+  uint32_t slots[MGL_WIDE_MAX_TOKENS];               // row of the block tables of each token
+  uint32_t query_start[MGL_WIDE_MAX_SEQUENCES + 1];  // [sequence_count + 1] rows of each sequence
+  uint32_t logit_rows[MGL_WIDE_MAX_SEQUENCES];       // [L] rows whose logits are wanted
+} mgl_wide_plan;
+
+// One launch.
+typedef struct mgl_wide_run {
+  const mgl_cuda_step *steps;  // every worker's list, one after the other
+  const uint32_t *step_start;  // [workers + 1]
+  const mgl_cuda_op *ops;
+  mgl_word *counters;  // of events; 0 before the launch
+  const mgl_wide_plan *plan;
+  const int32_t *block_tables;
+  uint32_t block_table_stride;
+  uint32_t kv_heads;
+  uint32_t tile_tokens;  // of every linear's tile: 64, 128 or 256
+  uint32_t padding;
+  uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
+  mgl_word fault;  // mgl_wide_fault
+} mgl_wide_run;
+
+#endif

@@ -2,6 +2,7 @@
 // SM, all resident (wide_run.h).
 #include "kernels/cuda/wide_linear.cuh"
 #include "kernels/cuda/wide_run.h"
+#include "kernels/cuda/wide_tasks.cuh"
 #include "kernels/cuda/wide_worker.cuh"
 
 enum {
@@ -27,6 +28,15 @@ static __device__ __forceinline__ void mgl_wide_set_registers() {
   }
 }
 
+// A task's code as a function of its own, so that its registers do not spill for others. None of
+// them may use wgmma: products of the caller would have to wait.
+template <void (*task)(const mgl_wide_worker *, const mgl_wide_slot *)>
+static __device__ __noinline__ void mgl_wide_call(mgl_wide_run *run, uint8_t *memory,
+                                                  uint32_t slot) {
+  mgl_wide_worker w = mgl_wide_worker_of(run, memory);
+  task(&w, &w.block->slots[slot]);
+}
+
 // Tasks in the order of the list; linears in tiles of N tokens. A choice between tiles within the
 // loop would make the compiler wait for every product ("insufficient register resources").
 template <int N>
@@ -38,6 +48,11 @@ static __device__ __forceinline__ void mgl_wide_consume(mgl_wide_worker *w) {
       case MGL_OP_LINEAR_ADD:
       case MGL_OP_GATE_UP:
       case MGL_OP_LOGITS: mgl_wide_task_linear<N>(w, slot); break;
+      case MGL_OP_EMBED: mgl_wide_call<mgl_wide_task_embed>(w->run, w->memory, w->slot); break;
+      case MGL_OP_ROPE_ANGLES:
+        mgl_wide_call<mgl_wide_task_angles>(w->run, w->memory, w->slot);
+        break;
+      case MGL_OP_RMSNORM: mgl_wide_call<mgl_wide_task_norm>(w->run, w->memory, w->slot); break;
       default: break;
     }
     mgl_proxy_fence();

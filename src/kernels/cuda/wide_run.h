@@ -28,19 +28,23 @@ enum {
   MGL_WIDE_THREADS = MGL_WIDE_CONSUMERS + 128,  // producer, storer, two that do nothing
 
   // A linear's tile: so many row blocks of packed weights, by up to so many tokens.
-  MGL_WIDE_TILE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
-  MGL_WIDE_TILE_ROWS = MGL_WIDE_TILE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
+  MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
+  MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
   MGL_WIDE_TILE_TOKENS = 256,
 
   // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block.
   MGL_WIDE_STAGES = 4,
-  MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_TILE_ROWS * 128,  // of a stage: 64 elements of every row
+  MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_FEATURES * 128,  // of a stage: 64 elements of every row
   MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_TILE_TOKENS * 128,
   MGL_WIDE_STAGED_BYTES = MGL_WIDE_TILE_TOKENS * 128,
   MGL_WIDE_BLOCK_BYTES = 1024,
   MGL_WIDE_SMEM_BYTES =
       MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
 };
+
+typedef enum mgl_wide_op_flags {
+  MGL_WIDE_GATHERS = 8,  // rmsnorm: of the rows whose logits are wanted, else of all
+} mgl_wide_op_flags;
 
 // Why a launch ended early.
 typedef enum mgl_wide_fault {

@@ -37,6 +37,7 @@ struct mgl_wide_block {
   uint64_t full[MGL_WIDE_STAGES];
   uint64_t empty[MGL_WIDE_STAGES];
   volatile uint32_t stop;
+  float sums[MGL_WIDE_CONSUMER_WARPS][8];  // of the warps' parts of a norm, by token
 };
 
 static_assert(sizeof(mgl_wide_block) <= MGL_WIDE_BLOCK_BYTES, "it has its place");
@@ -145,9 +146,9 @@ static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_
   uint32_t blocks = (op->n + columns - 1) / columns;
   tile.tokens = op->row_tiles * 8;
   uint32_t token_tiles = (rows + tile.tokens - 1) / tile.tokens;
-  tile.first_block = slot->step.begin / token_tiles * MGL_WIDE_TILE_BLOCKS;
+  tile.first_block = slot->step.begin / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
   tile.blocks = blocks - tile.first_block;
-  tile.blocks = tile.blocks < MGL_WIDE_TILE_BLOCKS ? tile.blocks : MGL_WIDE_TILE_BLOCKS;
+  tile.blocks = tile.blocks < MGL_WIDE_FEATURE_BLOCKS ? tile.blocks : MGL_WIDE_FEATURE_BLOCKS;
   tile.token = slot->step.begin % token_tiles * tile.tokens;
   tile.empty = tile.token >= (logits ? run->plan->logit_row_count : run->plan->token_count);
   return tile;
@@ -301,7 +302,7 @@ static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_work
   if (tile.empty) {
     return;
   }
-  uint64_t column = tile.first_block / MGL_WIDE_TILE_BLOCKS;
+  uint64_t column = tile.first_block / MGL_WIDE_FEATURE_BLOCKS;
   uint8_t *to =
       (uint8_t *)slot->op.out + (column * slot->op.tokens + tile.token) * MGL_WIDE_ROW_BYTES;
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),

@@ -12,56 +12,15 @@
 
 #if __CUDA_ARCH__ >= 900
 
+enum { MGL_WIDE_SUMS = MGL_WIDE_TILE_TOKENS / 2 };  // of a thread: of two features
+
 #define MGL_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MGL_SUMS_8(i) MGL_SUMS_4(i), MGL_SUMS_4(i + 4)
 
-// d = a b (add: + d) for the 64 rows of a warpgroup and N columns; a: this lane's four words, b:
+// d = a b (add: + d) for the 64 rows of a warpgroup and 256 columns; a: this lane's four words, b:
 // the descriptor of [N][16] elements. Asynchronous.
-template <int N>
-static __device__ __forceinline__ void mgl_wgmma(float (&d)[N / 2], const uint32_t *a, uint64_t b,
-                                                 uint32_t add);
-
 // clang-format off
-template <>
-__device__ __forceinline__ void mgl_wgmma<64>(float (&d)[32], const uint32_t *a, uint64_t b, uint32_t add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
-      " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}\n"
-      :
-        MGL_SUMS_8(0),
-        MGL_SUMS_8(8),
-        MGL_SUMS_8(16),
-        MGL_SUMS_8(24)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void mgl_wgmma<128>(float (&d)[64], const uint32_t *a, uint64_t b, uint32_t add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
-      " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
-      " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
-      " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}\n"
-      :
-        MGL_SUMS_8(0),
-        MGL_SUMS_8(8),
-        MGL_SUMS_8(16),
-        MGL_SUMS_8(24),
-        MGL_SUMS_8(32),
-        MGL_SUMS_8(40),
-        MGL_SUMS_8(48),
-        MGL_SUMS_8(56)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void mgl_wgmma<256>(float (&d)[128], const uint32_t *a, uint64_t b, uint32_t add) {
+static __device__ __forceinline__ void mgl_wgmma(float (&d)[MGL_WIDE_SUMS], const uint32_t *a, uint64_t b, uint32_t add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
@@ -134,17 +93,16 @@ static __device__ __forceinline__ void mgl_wide_take(mgl_wide_worker *w, uint32_
   }
 }
 
-template <int N>
 static __device__ __forceinline__ void mgl_wide_issue(const mgl_wide_worker *w, uint32_t at,
-                                                      float (&d)[N / 2], const uint32_t (&a)[16],
-                                                      uint32_t add) {
+                                                      float (&d)[MGL_WIDE_SUMS],
+                                                      const uint32_t (&a)[16], uint32_t add) {
   uint32_t x = w->stages + at % MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES;
   uint64_t b = mgl_wgmma_descriptor(x);
   mgl_wgmma_fence();
-  mgl_wgmma<N>(d, a, b, add);
-  mgl_wgmma<N>(d, a + 4, b + 2, 1);
-  mgl_wgmma<N>(d, a + 8, b + 4, 1);
-  mgl_wgmma<N>(d, a + 12, b + 6, 1);
+  mgl_wgmma(d, a, b, add);
+  mgl_wgmma(d, a + 4, b + 2, 1);
+  mgl_wgmma(d, a + 8, b + 4, 1);
+  mgl_wgmma(d, a + 12, b + 6, 1);
   mgl_wgmma_commit();
 }
 
@@ -156,29 +114,28 @@ static __device__ __forceinline__ void mgl_wide_release(const mgl_wide_worker *w
 
 // The products of a tile over `count` stages, at least one: while a group of products runs, the
 // weights of the next stage are taken.
-template <int N>
 static __device__ __forceinline__ void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count,
-                                                         float (&d)[N / 2]) {
+                                                         float (&d)[MGL_WIDE_SUMS]) {
   uint32_t even[16];
   uint32_t odd[16];
   uint32_t at = w->stage;
   const uint32_t end = at + count;
   w->stage = end;
   mgl_wide_take(w, at, even);
-  mgl_wide_issue<N>(w, at, d, even, 0);
+  mgl_wide_issue(w, at, d, even, 0);
   for (at++; at + 1 < end; at += 2) {
     mgl_wide_take(w, at, odd);
-    mgl_wide_issue<N>(w, at, d, odd, 1);
+    mgl_wide_issue(w, at, d, odd, 1);
     mgl_wgmma_wait<1>();
     mgl_wide_release(w, at - 1);
     mgl_wide_take(w, at + 1, even);
-    mgl_wide_issue<N>(w, at + 1, d, even, 1);
+    mgl_wide_issue(w, at + 1, d, even, 1);
     mgl_wgmma_wait<1>();
     mgl_wide_release(w, at);
   }
   if (at < end) {
     mgl_wide_take(w, at, odd);
-    mgl_wide_issue<N>(w, at, d, odd, 1);
+    mgl_wide_issue(w, at, d, odd, 1);
     mgl_wgmma_wait<1>();
     mgl_wide_release(w, at - 1);
     at++;

@@ -28,18 +28,8 @@ static __device__ __forceinline__ void mgl_wide_set_registers() {
   }
 }
 
-// A task's code as a function of its own, so that its registers do not spill for others. None of
-// them may use wgmma: products of the caller would have to wait.
-template <void (*task)(const mgl_wide_worker *, const mgl_wide_slot *)>
-static __device__ __noinline__ void mgl_wide_call(mgl_wide_run *run, uint8_t *memory,
-                                                  uint32_t slot) {
-  mgl_wide_worker w = mgl_wide_worker_of(run, memory);
-  task(&w, &w.block->slots[slot]);
-}
-
-// Tasks in the order of the list; linears in tiles of N tokens. A choice between tiles within the
-// loop would make the compiler wait for every product ("insufficient register resources").
-template <int N>
+// Tasks in the order of the list. All of them in one function: one with an ABI gets no more
+// registers than the service warps have.
 static __device__ __forceinline__ void mgl_wide_consume(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
@@ -47,12 +37,10 @@ static __device__ __forceinline__ void mgl_wide_consume(mgl_wide_worker *w) {
       case MGL_OP_QKV_PROJ:
       case MGL_OP_LINEAR_ADD:
       case MGL_OP_GATE_UP:
-      case MGL_OP_LOGITS: mgl_wide_task_linear<N>(w, slot); break;
-      case MGL_OP_EMBED: mgl_wide_call<mgl_wide_task_embed>(w->run, w->memory, w->slot); break;
-      case MGL_OP_ROPE_ANGLES:
-        mgl_wide_call<mgl_wide_task_angles>(w->run, w->memory, w->slot);
-        break;
-      case MGL_OP_RMSNORM: mgl_wide_call<mgl_wide_task_norm>(w->run, w->memory, w->slot); break;
+      case MGL_OP_LOGITS: mgl_wide_task_linear(w, slot); break;
+      case MGL_OP_EMBED: mgl_wide_task_embed(w, slot); break;
+      case MGL_OP_ROPE_ANGLES: mgl_wide_task_angles(w, slot); break;
+      case MGL_OP_RMSNORM: mgl_wide_task_norm(w, slot); break;
       default: break;
     }
     mgl_proxy_fence();
@@ -91,11 +79,7 @@ extern "C" __global__ void __launch_bounds__(MGL_WIDE_THREADS, 1)
   __syncthreads();
   if (w.warp < MGL_WIDE_CONSUMER_WARPS) {
     mgl_wide_set_registers<MGL_WIDE_CONSUMER_REGISTERS, true>();
-    switch (run->tile_tokens) {
-      case 64: mgl_wide_consume<64>(&w); break;
-      case 128: mgl_wide_consume<128>(&w); break;
-      default: mgl_wide_consume<256>(&w); break;
-    }
+    mgl_wide_consume(&w);
   } else {
     mgl_wide_set_registers<MGL_WIDE_SERVICE_REGISTERS, false>();
     if (w.warp == MGL_WIDE_CONSUMER_WARPS) {

@@ -10,11 +10,10 @@
 #if __CUDA_ARCH__ >= 900
 
 // residual += d. Lanes have the residual's own order.
-template <int N>
 static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
                                                            const mgl_wide_slot *slot,
                                                            const mgl_wide_tile *tile,
-                                                           const float (&d)[N / 2]) {
+                                                           const float (&d)[MGL_WIDE_SUMS]) {
   if (w->warp >= tile->blocks) {
     return;
   }
@@ -22,7 +21,7 @@ static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
   const float4 *residual = (const float4 *)slot->op.residual + from * 32 + w->lane;
   float4 *out = (float4 *)slot->op.out + from * 32 + w->lane;
 #pragma unroll
-  for (int first = 0; first < N / 8; first += 8) {
+  for (int first = 0; first < MGL_WIDE_TILE_TOKENS / 8; first += 8) {
     float4 before[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -51,10 +50,9 @@ static __device__ __forceinline__ float mgl_wide_gate(float gate, float up) {
 }
 
 // silu(gate) * up, staged as a tile of a column of x: a row block has eight features of each.
-template <int N>
 static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
                                                              const mgl_wide_tile *tile,
-                                                             const float (&d)[N / 2]) {
+                                                             const float (&d)[MGL_WIDE_SUMS]) {
   bool there = w->warp < tile->blocks;
   uint32_t g = w->lane / 4;
   uint32_t chunk = w->warp / 4 * 4 + g / 2;
@@ -63,7 +61,7 @@ static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
                 w->warp % 4 * 4;
   mgl_wide_wait_staged(w);
 #pragma unroll
-  for (int j = 0; j < N / 8; j++) {
+  for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
     float first = mgl_wide_gate(d[4 * j], d[4 * j + 2]);
     float second = mgl_wide_gate(d[4 * j + 1], d[4 * j + 3]);
     // Lanes of even g take the first token of both features, those of odd g the second.
@@ -77,12 +75,11 @@ static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
 }
 
 // d + bias as bf16 rows: a warpgroup's 64 features of 128 tokens at a time through shared memory.
-template <int N>
 static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
                                                             const mgl_wide_slot *slot,
                                                             const mgl_wide_tile *tile,
-                                                            const float (&d)[N / 2]) {
-  constexpr int tokens = N < 128 ? N : 128;
+                                                            const float (&d)[MGL_WIDE_SUMS]) {
+  constexpr int tokens = MGL_WIDE_TILE_TOKENS / 2;
   uint32_t group = w->warp / 4;
   uint32_t base = mgl_shared_address(w->staged) + group * (MGL_WIDE_STAGED_BYTES / 2);
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
@@ -97,7 +94,7 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
   uint32_t thread = w->warp % 4 * 32 + w->lane;
   mgl_wide_wait_staged(w);
 #pragma unroll
-  for (int first = 0; first < N; first += tokens) {
+  for (int first = 0; first < MGL_WIDE_TILE_TOKENS; first += tokens) {
     mgl_sync_wide_group(group);
 #pragma unroll
     for (int j = 0; j < tokens / 16; j++) {
@@ -136,17 +133,16 @@ static __device__ __forceinline__ uint64_t mgl_wide_rank(float value, uint32_t i
 }
 
 // Logits as f32 rows, and the largest of each row.
-template <int N>
 static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w,
                                                               const mgl_wide_slot *slot,
                                                               const mgl_wide_tile *tile,
-                                                              const float (&d)[N / 2]) {
+                                                              const float (&d)[MGL_WIDE_SUMS]) {
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   bool there = w->warp < tile->blocks;
   uint32_t rows = w->run->plan->logit_row_count;
   float *out = (float *)slot->op.out;
 #pragma unroll
-  for (int i = 0; i < N / 4; i++) {
+  for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 4; i++) {
     uint32_t token = tile->token + i / 2 * 8 + w->lane % 4 * 2 + i % 2;
     float low = d[i / 2 * 4 + i % 2];
     float high = d[i / 2 * 4 + i % 2 + 2];
@@ -176,26 +172,24 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
   }
 }
 
-template <int N>
 static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
                                                        const mgl_wide_slot *slot,
                                                        const mgl_wide_tile *tile) {
-  float d[N / 2];
-  mgl_wide_multiply<N>(w, slot->op.k_padded / MGL_WIDE_K, d);
+  float d[MGL_WIDE_SUMS];
+  mgl_wide_multiply(w, slot->op.k_padded / MGL_WIDE_K, d);
   switch (slot->op.kind) {
-    case MGL_OP_QKV_PROJ: mgl_wide_finish_rows<N>(w, slot, tile, d); break;
-    case MGL_OP_GATE_UP: mgl_wide_finish_gated<N>(w, tile, d); break;
-    case MGL_OP_LINEAR_ADD: mgl_wide_finish_add<N>(w, slot, tile, d); break;
-    default: mgl_wide_finish_logits<N>(w, slot, tile, d); break;
+    case MGL_OP_QKV_PROJ: mgl_wide_finish_rows(w, slot, tile, d); break;
+    case MGL_OP_GATE_UP: mgl_wide_finish_gated(w, tile, d); break;
+    case MGL_OP_LINEAR_ADD: mgl_wide_finish_add(w, slot, tile, d); break;
+    default: mgl_wide_finish_logits(w, slot, tile, d); break;
   }
 }
 
-template <int N>
 static __device__ __forceinline__ void mgl_wide_task_linear(mgl_wide_worker *w,
                                                             const mgl_wide_slot *slot) {
   mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
   if (!tile.empty) {
-    mgl_wide_linear<N>(w, slot, &tile);
+    mgl_wide_linear(w, slot, &tile);
   }
 }
 

@@ -9,7 +9,8 @@
 // Steps and ops have the structs of the narrow class, where these fields mean something else:
 //   step.begin, step.end   units [begin, end). Of a linear, unit u is the feature tile
 //                          u / token_tiles and the token tile u % token_tiles (end = begin + 1)
-//   op.row_tiles           tokens of a linear's tile / 8: 8, 16 or 32, of all ops the same
+//   op.tokens              rows of op.x (of a norm: of the residual stream), a multiple of a tile's
+//   op.row_tiles           norms: rows of the result
 //   op.x, op.out, op.residual   in the forms of wide_layout.h
 #ifndef MGL_KERNELS_CUDA_WIDE_RUN_H
 #define MGL_KERNELS_CUDA_WIDE_RUN_H
@@ -27,7 +28,7 @@ enum {
   MGL_WIDE_CONSUMERS = MGL_WIDE_CONSUMER_WARPS * 32,
   MGL_WIDE_THREADS = MGL_WIDE_CONSUMERS + 128,  // producer, storer, two that do nothing
 
-  // A linear's tile: so many row blocks of packed weights, by up to so many tokens.
+  // A linear's tile: so many row blocks of packed weights, by so many tokens.
   MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
   MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
   MGL_WIDE_TILE_TOKENS = 256,
@@ -35,8 +36,9 @@ enum {
   // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block.
   MGL_WIDE_STAGES = 4,
   MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_FEATURES * 128,  // of a stage: 64 elements of every row
-  MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_TILE_TOKENS * 128,
-  MGL_WIDE_STAGED_BYTES = MGL_WIDE_TILE_TOKENS * 128,
+  MGL_WIDE_X_BYTES = MGL_WIDE_TILE_TOKENS * 128,    // and of every token
+  MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_X_BYTES,
+  MGL_WIDE_STAGED_BYTES = MGL_WIDE_X_BYTES,
   MGL_WIDE_BLOCK_BYTES = 1024,
   MGL_WIDE_SMEM_BYTES =
       MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
@@ -75,8 +77,6 @@ typedef struct mgl_wide_run {
   const int32_t *block_tables;
   uint32_t block_table_stride;
   uint32_t kv_heads;
-  uint32_t tile_tokens;  // of every linear's tile: 64, 128 or 256
-  uint32_t padding;
   uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
   mgl_word fault;  // mgl_wide_fault
 } mgl_wide_run;

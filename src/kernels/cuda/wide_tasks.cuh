@@ -6,10 +6,6 @@
 
 #include "kernels/cuda/wide_worker.cuh"
 
-enum {
-  MGL_WIDE_KEPT = 8,  // groups of 32 features that a warp keeps between the two passes of a norm
-};
-
 // Columns of 16 features of eight tokens: where this lane's are.
 static __device__ __forceinline__ uint64_t mgl_wide_column(uint32_t tokens, uint32_t unit,
                                                            uint32_t column, uint32_t lane) {
@@ -68,9 +64,9 @@ struct mgl_wide_norm {
   uint32_t rows[2];  // gather: of the residual stream, that become rows 2 t and 2 t + 1 of the unit
 };
 
-// A column of 16 features: where the linear before was split along k, with its parts, whose sum
-// becomes the residual stream.
-template <bool gather>
+// A column of 16 features. `first`: where the linear before was split along k, with its parts,
+// whose sum becomes the residual stream.
+template <bool gather, bool first>
 static __device__ __forceinline__ float4 mgl_wide_norm_load(const mgl_wide_norm *n, uint32_t column,
                                                             uint32_t lane) {
   const mgl_cuda_op *op = n->op;
@@ -86,7 +82,7 @@ static __device__ __forceinline__ float4 mgl_wide_norm_load(const mgl_wide_norm 
   }
   uint64_t at = mgl_wide_column(op->tokens, n->unit, column, lane);
   float4 v = ((const float4 *)op->x)[at];
-  if (op->bias != nullptr) {
+  if (first && op->bias != nullptr) {
     for (uint32_t i = 0; i < op->passes; i++) {
       float4 part = ((const float4 *)((const uint8_t *)op->bias + i * op->copy_bytes))[at];
       v = make_float4(v.x + part.x, v.y + part.y, v.z + part.z, v.w + part.w);
@@ -135,33 +131,17 @@ static __device__ __forceinline__ void mgl_wide_norm_store(const mgl_wide_norm *
   *(uint4 *)((uint8_t *)n->op->out + at) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Of eight tokens. All consumers.
+// Of eight tokens. All consumers. What is read twice comes from the L2: in registers it would
+// spill.
 template <bool gather>
 static __device__ __forceinline__ void mgl_wide_norm_unit(const mgl_wide_worker *w,
                                                           const mgl_wide_norm *n) {
   const uint32_t groups = n->op->k / 32;
-  float4 kept[MGL_WIDE_KEPT][2];
   float sums[2] = {0, 0};
-#pragma unroll
-  for (uint32_t i = 0; i < MGL_WIDE_KEPT; i++) {
-    uint32_t group = w->warp + i * MGL_WIDE_CONSUMER_WARPS;
-    if (group < groups) {
-      kept[i][0] = mgl_wide_norm_load<gather>(n, group * 2, w->lane);
-      kept[i][1] = mgl_wide_norm_load<gather>(n, group * 2 + 1, w->lane);
-    }
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < MGL_WIDE_KEPT; i++) {
-    if (w->warp + i * MGL_WIDE_CONSUMER_WARPS < groups) {
-      mgl_wide_norm_add(sums, kept[i][0]);
-      mgl_wide_norm_add(sums, kept[i][1]);
-    }
-  }
-  const uint32_t rest = w->warp + MGL_WIDE_KEPT * MGL_WIDE_CONSUMER_WARPS;
 #pragma unroll 4
-  for (uint32_t group = rest; group < groups; group += MGL_WIDE_CONSUMER_WARPS) {
-    mgl_wide_norm_add(sums, mgl_wide_norm_load<gather>(n, group * 2, w->lane));
-    mgl_wide_norm_add(sums, mgl_wide_norm_load<gather>(n, group * 2 + 1, w->lane));
+  for (uint32_t group = w->warp; group < groups; group += MGL_WIDE_CONSUMER_WARPS) {
+    mgl_wide_norm_add(sums, mgl_wide_norm_load<gather, true>(n, group * 2, w->lane));
+    mgl_wide_norm_add(sums, mgl_wide_norm_load<gather, true>(n, group * 2 + 1, w->lane));
   }
   for (int offset = 4; offset < 32; offset *= 2) {
     sums[0] += __shfl_xor_sync(0xffffffffu, sums[0], offset);
@@ -180,21 +160,11 @@ static __device__ __forceinline__ void mgl_wide_norm_unit(const mgl_wide_worker 
   factors[0] = 1.0f / sqrtf(factors[0] / (float)n->op->k + n->op->eps);
   factors[1] = 1.0f / sqrtf(factors[1] / (float)n->op->k + n->op->eps);
   mgl_sync_wide_consumers();  // the sums may be written again
-#pragma unroll
-  for (uint32_t i = 0; i < MGL_WIDE_KEPT; i++) {
-    uint32_t group = w->warp + i * MGL_WIDE_CONSUMER_WARPS;
-    if (group < groups) {
-      mgl_wide_norm_store(n, group, w->lane, factors, kept[i][0], kept[i][1]);
-    }
-  }
-#pragma unroll 2
-  for (uint32_t group = rest; group < groups; group += MGL_WIDE_CONSUMER_WARPS) {
-    uint64_t at = gather ? 0 : mgl_wide_column(n->op->tokens, n->unit, group * 2, w->lane);
-    uint64_t next = gather ? 0 : mgl_wide_column(n->op->tokens, n->unit, group * 2 + 1, w->lane);
-    const float4 *x = (const float4 *)n->op->x;  // with the parts, by now
+#pragma unroll 4
+  for (uint32_t group = w->warp; group < groups; group += MGL_WIDE_CONSUMER_WARPS) {
     mgl_wide_norm_store(n, group, w->lane, factors,
-                        gather ? mgl_wide_norm_load<gather>(n, group * 2, w->lane) : x[at],
-                        gather ? mgl_wide_norm_load<gather>(n, group * 2 + 1, w->lane) : x[next]);
+                        mgl_wide_norm_load<gather, false>(n, group * 2, w->lane),
+                        mgl_wide_norm_load<gather, false>(n, group * 2 + 1, w->lane));
   }
 }
 

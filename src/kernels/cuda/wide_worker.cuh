@@ -132,7 +132,7 @@ static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t 
 // A linear's tile.
 struct mgl_wide_tile {
   uint32_t first_block, blocks;  // row blocks of the weights
-  uint32_t token, tokens;        // and tokens: the first, and how many
+  uint32_t token;                // the first token
   bool empty;                    // none of its tokens are in the plan
 };
 
@@ -144,12 +144,11 @@ static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_
   uint32_t rows = op->tokens;
   uint32_t columns = op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
   uint32_t blocks = (op->n + columns - 1) / columns;
-  tile.tokens = op->row_tiles * 8;
-  uint32_t token_tiles = (rows + tile.tokens - 1) / tile.tokens;
+  uint32_t token_tiles = (rows + MGL_WIDE_TILE_TOKENS - 1) / MGL_WIDE_TILE_TOKENS;
   tile.first_block = slot->step.begin / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
   tile.blocks = blocks - tile.first_block;
   tile.blocks = tile.blocks < MGL_WIDE_FEATURE_BLOCKS ? tile.blocks : MGL_WIDE_FEATURE_BLOCKS;
-  tile.token = slot->step.begin % token_tiles * tile.tokens;
+  tile.token = slot->step.begin % token_tiles * MGL_WIDE_TILE_TOKENS;
   tile.empty = tile.token >= (logits ? run->plan->logit_row_count : run->plan->token_count);
   return tile;
 }
@@ -165,7 +164,7 @@ static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
   if (w->lane == 0) {
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
-        "r"(tile->blocks * 2048 + tile->tokens * MGL_WIDE_ROW_BYTES)
+        "r"(tile->blocks * 2048 + MGL_WIDE_X_BYTES)
         : "memory");
   }
   __syncwarp();
@@ -187,7 +186,7 @@ static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
     const uint8_t *from = (const uint8_t *)slot->op.x +
                           ((uint64_t)index * slot->op.tokens + tile->token) * MGL_WIDE_ROW_BYTES;
     mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES, from,
-                  tile->tokens * MGL_WIDE_ROW_BYTES, &w->block->full[stage]);
+                  MGL_WIDE_X_BYTES, &w->block->full[stage]);
   }
 }
 
@@ -306,7 +305,7 @@ static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_work
   uint8_t *to =
       (uint8_t *)slot->op.out + (column * slot->op.tokens + tile.token) * MGL_WIDE_ROW_BYTES;
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-               "r"(mgl_shared_address(w->staged)), "r"(tile.tokens * MGL_WIDE_ROW_BYTES)
+               "r"(mgl_shared_address(w->staged)), "r"(MGL_WIDE_X_BYTES)
                : "memory");
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
   mgl_proxy_fence();

@@ -1,0 +1,281 @@
+// rope_kv of the wide class: norms and rotates Q and K, puts K and V into the paged cache, and
+// leaves Q scaled, so that attention finds all it reads in the form in which it reads it.
+//
+// Rows of Q and K are taken by parts of a warp, V by runs of up to 8 positions of half a page: a
+// page has V position-fastest, so that 8 consecutive tokens fill 16 bytes of each of its rows.
+//
+// Rejected: rotating in the epilogue of qkv_proj: a head's two halves lie in different warps there.
+#ifndef MGL_KERNELS_CUDA_WIDE_ROPE_KV_CUH
+#define MGL_KERNELS_CUDA_WIDE_ROPE_KV_CUH
+
+#include "kernels/cuda/wide_attention.h"
+#include "kernels/cuda/worker.cuh"
+
+enum {
+  MGL_ROPE_LANES = MGL_HEAD_DIM / 8,  // that have a head of Q or K: 4 elements of each half
+  MGL_ROPE_PITCH = MGL_ROPE_LANES <= 4   ? 4
+                   : MGL_ROPE_LANES <= 8 ? 8
+                                         : 16,  // lanes set aside
+  MGL_ROPE_HEADS = 32 / MGL_ROPE_PITCH,         // heads of a warp at once
+  MGL_ROPE_PASSES = 4,                          // of them in flight
+  MGL_ROPE_V_LANES = MGL_HEAD_DIM / 4,          // that have a head of V: 4 elements
+  MGL_ROPE_V_HEADS = 32 / MGL_ROPE_V_LANES,
+  MGL_ROPE_V_ROWS = 8,  // rows of V that a warp takes at once
+};
+
+static_assert(MGL_HEAD_DIM % 32 == 0 && MGL_HEAD_DIM <= 128, "lanes of a head");
+static_assert(MGL_CUDA_KV_PAGE_TOKENS == 2 * MGL_ROPE_V_ROWS, "runs of V are halves of a page");
+
+// The page that holds a position of a row's sequence.
+static __device__ __forceinline__ uint32_t mgl_wide_page(const mgl_wide_attention *a, uint32_t slot,
+                                                         uint32_t position) {
+  const int32_t *table = a->block_tables + (size_t)slot * a->block_table_stride;
+  return (uint32_t)table[position / MGL_CUDA_KV_PAGE_TOKENS];
+}
+
+// Elements before a KV head of a page, of K and of V.
+static __device__ __forceinline__ size_t mgl_wide_page_offset(const mgl_wide_attention *a,
+                                                              uint32_t page, uint32_t kv_head) {
+  return ((size_t)page * a->kv_heads + kv_head) * (MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM);
+}
+
+static __device__ __forceinline__ void mgl_wide_unpack4(uint2 bits, float out[4]) {
+  out[0] = mgl_widen_bf16(bits.x & 0xffffu);
+  out[1] = mgl_widen_bf16(bits.x >> 16);
+  out[2] = mgl_widen_bf16(bits.y & 0xffffu);
+  out[3] = mgl_widen_bf16(bits.y >> 16);
+}
+
+static __device__ __forceinline__ uint2 mgl_wide_pack4(const float v[4]) {
+  return make_uint2(mgl_pack_bf16(v[0], v[1]), mgl_pack_bf16(v[2], v[3]));
+}
+
+// A lane's part of the weights of one norm.
+typedef struct mgl_rope_norm {
+  float4 low, high;
+} mgl_rope_norm;
+
+static __device__ __forceinline__ mgl_rope_norm mgl_rope_load_norm(const float *norm,
+                                                                   uint32_t part) {
+  mgl_rope_norm n = {};
+  if (norm != nullptr && part < MGL_ROPE_LANES) {
+    n.low = *(const float4 *)(norm + part * 4);
+    n.high = *(const float4 *)(norm + part * 4 + MGL_HEAD_DIM / 2);
+  }
+  return n;
+}
+
+// The RMS norm of a head that lies in MGL_ROPE_PITCH lanes.
+static __device__ __forceinline__ void mgl_rope_apply_norm(const mgl_wide_attention *a,
+                                                           const mgl_rope_norm *norm, float low[4],
+                                                           float high[4]) {
+  float sum = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    sum += low[i] * low[i] + high[i] * high[i];
+  }
+#pragma unroll
+  for (int offset = 1; offset < MGL_ROPE_PITCH; offset *= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  }
+  float factor = 1.0f / sqrtf(sum / (float)MGL_HEAD_DIM + a->eps);
+  const float weights[2][4] = {{norm->low.x, norm->low.y, norm->low.z, norm->low.w},
+                               {norm->high.x, norm->high.y, norm->high.z, norm->high.w}};
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    low[i] = low[i] * factor * weights[0][i];
+    high[i] = high[i] * factor * weights[1][i];
+  }
+}
+
+// Where a head of Q or K of a row goes.
+static __device__ __forceinline__ uint16_t *mgl_rope_target(const mgl_wide_attention *a,
+                                                            uint32_t row, uint32_t head,
+                                                            uint32_t page, uint32_t position) {
+  const uint32_t heads = a->kv_heads * MGL_GROUP;
+  if (head < heads) {
+    return a->q + ((size_t)row * heads + head) * MGL_HEAD_DIM;
+  }
+  return a->k_cache + mgl_wide_page_offset(a, page, head - heads) +
+         position % MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM;
+}
+
+// Heads [first, first + MGL_ROPE_HEADS * MGL_ROPE_PASSES) of Q and K of a row, by one warp.
+static __device__ __forceinline__ void mgl_rope_heads(const mgl_wide_attention *a, uint32_t row,
+                                                      uint32_t first, uint32_t lane) {
+  const uint32_t q_heads = a->kv_heads * MGL_GROUP, heads = q_heads + a->kv_heads;
+  const uint32_t part = lane % MGL_ROPE_PITCH;
+  const bool present = part < MGL_ROPE_LANES;
+  const uint16_t *x =
+      a->qkv + (size_t)row * (heads + a->kv_heads) * MGL_HEAD_DIM + (present ? part * 4 : 0);
+  uint2 bits[MGL_ROPE_PASSES][2];
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_ROPE_PASSES; i++) {
+    uint32_t head = first + i * MGL_ROPE_HEADS + lane / MGL_ROPE_PITCH;
+    bits[i][0] = bits[i][1] = make_uint2(0, 0);
+    if (present && head < heads) {
+      bits[i][0] = mgl_load_l2_pair(x + head * MGL_HEAD_DIM);
+      bits[i][1] = mgl_load_l2_pair(x + head * MGL_HEAD_DIM + MGL_HEAD_DIM / 2);
+    }
+  }
+  const uint32_t position = a->positions[row];
+  const uint32_t page = mgl_wide_page(a, a->slots[row], position);
+  float cosine[4] = {}, sine[4] = {};
+  if (present) {
+    const float *angles = a->angles + (size_t)row * MGL_HEAD_DIM + part * 8;
+    const uint4 v[2] = {mgl_load_l2(angles), mgl_load_l2(angles + 4)};
+    const uint32_t words[8] = {v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y, v[1].z, v[1].w};
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      cosine[i] = __uint_as_float(words[2 * i]);
+      sine[i] = __uint_as_float(words[2 * i + 1]);
+    }
+  }
+  const mgl_rope_norm q_norm = mgl_rope_load_norm(a->q_norm, part);
+  const mgl_rope_norm k_norm = mgl_rope_load_norm(a->k_norm, part);
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_ROPE_PASSES; i++) {
+    const uint32_t head = first + i * MGL_ROPE_HEADS + lane / MGL_ROPE_PITCH;
+    const bool is_q = head < q_heads;
+    float low[4], high[4], out[2][4];
+    mgl_wide_unpack4(bits[i][0], low);
+    mgl_wide_unpack4(bits[i][1], high);
+    if (a->q_norm != nullptr) {  // all lanes alike; a model has both norms or none
+      mgl_rope_apply_norm(a, is_q ? &q_norm : &k_norm, low, high);
+    }
+    const float scale = is_q ? a->scale * 1.4426950408889634f : 1.0f;  // scores are powers of 2
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+      out[0][j] = (low[j] * cosine[j] - high[j] * sine[j]) * scale;
+      out[1][j] = (high[j] * cosine[j] + low[j] * sine[j]) * scale;
+    }
+    if (present && head < heads) {
+      uint16_t *to = mgl_rope_target(a, row, head, page, position) + part * 4;
+      *(uint2 *)to = mgl_wide_pack4(out[0]);
+      *(uint2 *)(to + MGL_HEAD_DIM / 2) = mgl_wide_pack4(out[1]);
+    }
+  }
+}
+
+// Which of rows first to first + 31 begin a run: bit i for row first + i. A run is of one sequence
+// and of one half of a page; rows [begin, end) are the task's.
+static __device__ __forceinline__ uint32_t mgl_rope_run_begins(const mgl_wide_attention *a,
+                                                               uint32_t first, uint32_t begin,
+                                                               uint32_t end, uint32_t lane) {
+  uint32_t row = first + lane;
+  bool begins = row >= end || row == begin;
+  if (!begins && lane <= 2 * MGL_ROPE_V_ROWS) {
+    begins = a->positions[row] % MGL_ROPE_V_ROWS == 0 || a->slots[row] != a->slots[row - 1];
+  }
+  return __ballot_sync(0xffffffffu, begins);
+}
+
+// Elements 4 part .. 4 part + 3 of V of a run of `count` rows, which `v` has, into the page.
+static __device__ __forceinline__ void mgl_rope_store_v(uint16_t *to, uint32_t count,
+                                                        const uint2 v[MGL_ROPE_V_ROWS]) {
+  if (count == MGL_ROPE_V_ROWS) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      uint32_t words[4];
+#pragma unroll
+      for (uint32_t k = 0; k < 4; k++) {
+        uint32_t low = i < 2 ? v[2 * k].x : v[2 * k].y;
+        uint32_t high = i < 2 ? v[2 * k + 1].x : v[2 * k + 1].y;
+        words[k] = __byte_perm(low, high, i % 2 == 0 ? 0x5410 : 0x7632);
+      }
+      *(uint4 *)(to + i * MGL_CUDA_KV_PAGE_TOKENS) =
+          make_uint4(words[0], words[1], words[2], words[3]);
+    }
+    return;
+  }
+#pragma unroll
+  for (uint32_t k = 0; k < MGL_ROPE_V_ROWS; k++) {
+    if (k < count) {
+      to[k] = (uint16_t)v[k].x;
+      to[MGL_CUDA_KV_PAGE_TOKENS + k] = (uint16_t)(v[k].x >> 16);
+      to[2 * MGL_CUDA_KV_PAGE_TOKENS + k] = (uint16_t)v[k].y;
+      to[3 * MGL_CUDA_KV_PAGE_TOKENS + k] = (uint16_t)(v[k].y >> 16);
+    }
+  }
+}
+
+// V of KV heads [kv_head, kv_head + MGL_ROPE_V_HEADS) of the runs that begin in rows first to
+// first + 7, by one warp. Where every row is a run, as of sequences that decode, all are loaded at
+// once.
+static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention *a, uint32_t first,
+                                                       uint32_t begin, uint32_t end,
+                                                       uint32_t kv_head, uint32_t lane) {
+  const uint32_t part = lane % MGL_ROPE_V_LANES;
+  const uint32_t stride = a->kv_heads * (MGL_GROUP + 2) * MGL_HEAD_DIM;
+  kv_head += lane / MGL_ROPE_V_LANES;
+  const bool present = lane < MGL_ROPE_V_LANES * MGL_ROPE_V_HEADS && kv_head < a->kv_heads;
+  const uint16_t *x = a->qkv + (a->kv_heads * (MGL_GROUP + 1) + kv_head) * MGL_HEAD_DIM + part * 4;
+  uint32_t begins = mgl_rope_run_begins(a, first, begin, end, lane);
+  const uint32_t left = end - first < MGL_ROPE_V_ROWS ? end - first : MGL_ROPE_V_ROWS;
+  uint2 v[MGL_ROPE_V_ROWS] = {};
+  if ((begins & 0xffu) == 0xffu) {
+#pragma unroll
+    for (uint32_t k = 0; k < MGL_ROPE_V_ROWS; k++) {
+      if (k < left && present) {
+        v[k] = mgl_load_l2_pair(x + (size_t)(first + k) * stride);
+      }
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < MGL_ROPE_V_ROWS; k++) {
+      if (k < left && present) {
+        const uint32_t position = a->positions[first + k];
+        const uint32_t page = mgl_wide_page(a, a->slots[first + k], position);
+        mgl_rope_store_v(a->v_cache + mgl_wide_page_offset(a, page, kv_head) +
+                             part * 4 * MGL_CUDA_KV_PAGE_TOKENS +
+                             position % MGL_CUDA_KV_PAGE_TOKENS,
+                         1, &v[k]);
+      }
+    }
+    return;
+  }
+  for (uint32_t own = begins & ((1u << left) - 1); own != 0; own &= own - 1) {
+    const uint32_t at = (uint32_t)__ffs((int)own) - 1;
+    const uint32_t count = (uint32_t)__ffs((int)(begins >> (at + 1)));  // up to the next run
+    const uint32_t row = first + at;
+    const uint32_t position = a->positions[row];
+    const uint32_t page = mgl_wide_page(a, a->slots[row], position);
+#pragma unroll
+    for (uint32_t k = 0; k < MGL_ROPE_V_ROWS; k++) {
+      if (k < count && present) {
+        v[k] = mgl_load_l2_pair(x + (size_t)(row + k) * stride);
+      }
+    }
+    if (present) {
+      mgl_rope_store_v(a->v_cache + mgl_wide_page_offset(a, page, kv_head) +
+                           part * 4 * MGL_CUDA_KV_PAGE_TOKENS + position % MGL_CUDA_KV_PAGE_TOKENS,
+                       count, v);
+    }
+  }
+}
+
+// Rows [begin, end) of the iteration. All consumers call it; needs no shared memory and no barrier.
+static __device__ __forceinline__ void mgl_wide_rope_kv(const mgl_wide_attention *a, uint32_t begin,
+                                                        uint32_t end, uint32_t thread) {
+  const uint32_t warp = thread / 32, lane = thread % 32;
+  const uint32_t heads = a->kv_heads * (MGL_GROUP + 1);
+  const uint32_t of_row =
+      (heads + MGL_ROPE_HEADS * MGL_ROPE_PASSES - 1) / (MGL_ROPE_HEADS * MGL_ROPE_PASSES);
+  const uint32_t of_runs = (a->kv_heads + MGL_ROPE_V_HEADS - 1) / MGL_ROPE_V_HEADS;
+  if (begin >= end) {
+    return;
+  }
+  const uint32_t jobs = (end - begin) * of_row;
+  const uint32_t all = jobs + (end - begin + MGL_ROPE_V_ROWS - 1) / MGL_ROPE_V_ROWS * of_runs;
+#pragma unroll 1
+  for (uint32_t i = warp; i < all; i += MGL_WIDE_WARPS) {
+    if (i < jobs) {
+      mgl_rope_heads(a, begin + i / of_row, i % of_row * (MGL_ROPE_HEADS * MGL_ROPE_PASSES), lane);
+    } else {
+      uint32_t job = i - jobs;
+      mgl_rope_values(a, begin + job / of_runs * MGL_ROPE_V_ROWS, begin, end,
+                      job % of_runs * MGL_ROPE_V_HEADS, lane);
+    }
+  }
+}
+
+#endif

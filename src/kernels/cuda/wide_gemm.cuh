@@ -79,8 +79,8 @@ static __device__ __forceinline__ uint64_t mgl_wgmma_descriptor(uint32_t address
 }
 
 // Waits for the next stage and takes this warp's weights from it.
-static __device__ __forceinline__ void mgl_wide_take(mgl_wide_worker *w, uint32_t at,
-                                                     uint32_t (&a)[16]) {
+static __device__ __forceinline__ void mgl_wide_take_weights(mgl_wide_worker *w, uint32_t at,
+                                                             uint32_t (&a)[16]) {
   uint32_t stage = at % MGL_WIDE_STAGES;
   mgl_mbarrier_wait(&w->block->full[stage], at / MGL_WIDE_STAGES % 2);
   uint32_t from = w->stages + stage * MGL_WIDE_STAGE_BYTES + w->warp * 2048 + w->lane * 16;
@@ -121,20 +121,20 @@ static __device__ __forceinline__ void mgl_wide_multiply(mgl_wide_worker *w, uin
   uint32_t at = w->stage;
   const uint32_t end = at + count;
   w->stage = end;
-  mgl_wide_take(w, at, even);
+  mgl_wide_take_weights(w, at, even);
   mgl_wide_issue(w, at, d, even, 0);
   for (at++; at + 1 < end; at += 2) {
-    mgl_wide_take(w, at, odd);
+    mgl_wide_take_weights(w, at, odd);
     mgl_wide_issue(w, at, d, odd, 1);
     mgl_wgmma_wait<1>();
     mgl_wide_release(w, at - 1);
-    mgl_wide_take(w, at + 1, even);
+    mgl_wide_take_weights(w, at + 1, even);
     mgl_wide_issue(w, at + 1, d, even, 1);
     mgl_wgmma_wait<1>();
     mgl_wide_release(w, at);
   }
   if (at < end) {
-    mgl_wide_take(w, at, odd);
+    mgl_wide_take_weights(w, at, odd);
     mgl_wide_issue(w, at, d, odd, 1);
     mgl_wgmma_wait<1>();
     mgl_wide_release(w, at - 1);

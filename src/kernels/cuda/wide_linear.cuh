@@ -36,6 +36,23 @@ static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
   }
 }
 
+// The sums of a split, for the norm behind it.
+static __device__ __forceinline__ void mgl_wide_finish_part(mgl_wide_worker *w,
+                                                            const mgl_wide_slot *slot,
+                                                            const mgl_wide_tile *tile,
+                                                            const float (&d)[MGL_WIDE_SUMS]) {
+  if (w->warp >= tile->blocks) {
+    return;
+  }
+  uint64_t at = (uint64_t)(tile->first_block + w->warp) * (slot->op.tokens / 8) + tile->token / 8;
+  float4 *out =
+      (float4 *)((uint8_t *)slot->op.out + tile->split * slot->op.copy_bytes) + at * 32 + w->lane;
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 8; i++) {
+    out[i * 32] = make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
+  }
+}
+
 // Waits until the storer has copied what was staged for the task before.
 static __device__ __forceinline__ void mgl_wide_wait_staged(mgl_wide_worker *w) {
   uint32_t other = w->slot ^ 1;
@@ -176,11 +193,17 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
                                                        const mgl_wide_slot *slot,
                                                        const mgl_wide_tile *tile) {
   float d[MGL_WIDE_SUMS];
-  mgl_wide_multiply(w, slot->op.k_padded / MGL_WIDE_K, d);
+  mgl_wide_multiply(w, tile->stages, d);
   switch (slot->op.kind) {
     case MGL_OP_QKV_PROJ: mgl_wide_finish_rows(w, slot, tile, d); break;
     case MGL_OP_GATE_UP: mgl_wide_finish_gated(w, tile, d); break;
-    case MGL_OP_LINEAR_ADD: mgl_wide_finish_add(w, slot, tile, d); break;
+    case MGL_OP_LINEAR_ADD:
+      if (slot->op.passes > 1) {
+        mgl_wide_finish_part(w, slot, tile, d);
+      } else {
+        mgl_wide_finish_add(w, slot, tile, d);
+      }
+      break;
     default: mgl_wide_finish_logits(w, slot, tile, d); break;
   }
 }

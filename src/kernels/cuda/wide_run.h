@@ -7,17 +7,22 @@
 // may follow each other in any order.
 //
 // Steps and ops have the structs of the narrow class, where these fields mean something else:
-//   step.begin, step.end   units [begin, end). Of a linear, unit u is the feature tile
-//                          u / token_tiles and the token tile u % token_tiles (end = begin + 1)
+//   step.begin, step.end   units [begin, end). Of a linear, one unit (split, feature tile, token
+//                          tile), of which the last varies fastest; of attend, one worker's share
 //   op.tokens              rows of op.x (of a norm: of the residual stream), a multiple of a tile's
 //   op.row_tiles           norms: rows of the result
+//   op.passes              linears: splits along k, 1 but for linear_add. With more than one, split
+//                          i leaves its sums at out + i * copy_bytes in the form of the residual
+//                          stream, and the norm behind it adds them (bias, passes, copy_bytes)
 //   op.x, op.out, op.residual   in the forms of wide_layout.h
 #ifndef MGL_KERNELS_CUDA_WIDE_RUN_H
 #define MGL_KERNELS_CUDA_WIDE_RUN_H
 
 #include <stdint.h>
 
+#include "batch/wide_items.h"
 #include "kernels/cuda/device_run.h"
+#include "kernels/cuda/wide_attention.h"
 
 enum {
   MGL_WIDE_MAX_TOKENS = 2048,
@@ -54,6 +59,12 @@ typedef enum mgl_wide_fault {
   MGL_WIDE_FAULT_HOST,  // the host ended it
 } mgl_wide_fault;
 
+// An op of the wide class: of rope_kv (kind kv_write) and attend, `attention` says all but kind.
+typedef struct mgl_wide_op {
+  mgl_cuda_op op;
+  mgl_wide_attention attention;
+} mgl_wide_op;
+
 // The plan of an iteration.
 typedef struct mgl_wide_plan {
   uint32_t token_count;
@@ -71,12 +82,9 @@ typedef struct mgl_wide_plan {
 typedef struct mgl_wide_run {
   const mgl_cuda_step *steps;  // every worker's list, one after the other
   const uint32_t *step_start;  // [workers + 1]
-  const mgl_cuda_op *ops;
+  const mgl_wide_op *ops;
   mgl_word *counters;  // of events; 0 before the launch
   const mgl_wide_plan *plan;
-  const int32_t *block_tables;
-  uint32_t block_table_stride;
-  uint32_t kv_heads;
   uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
   mgl_word fault;  // mgl_wide_fault
 } mgl_wide_run;

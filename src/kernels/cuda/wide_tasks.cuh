@@ -6,6 +6,10 @@
 
 #include "kernels/cuda/wide_worker.cuh"
 
+static __device__ __forceinline__ uint32_t mgl_wide_least(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+
 // Columns of 16 features of eight tokens: where this lane's are.
 static __device__ __forceinline__ uint64_t mgl_wide_column(uint32_t tokens, uint32_t unit,
                                                            uint32_t column, uint32_t lane) {
@@ -45,7 +49,7 @@ static __device__ __forceinline__ void mgl_wide_task_angles(const mgl_wide_worke
                                                             const mgl_wide_slot *slot) {
   const uint32_t half = MGL_HEAD_DIM / 2;
   const mgl_wide_plan *plan = w->run->plan;
-  uint32_t end = slot->step.end < plan->token_count ? slot->step.end : plan->token_count;
+  uint32_t end = mgl_wide_least(slot->step.end, plan->token_count);
   for (uint32_t i = slot->step.begin * half + w->warp * 32 + w->lane; i < end * half;
        i += MGL_WIDE_CONSUMERS) {
     float angle = (float)plan->positions[i / half] * __ldg(slot->op.angles + i % half);

@@ -24,6 +24,7 @@ enum {
 // A task between producer, consumers and storer.
 struct __align__(16) mgl_wide_slot {
   mgl_cuda_op op;
+  mgl_wide_attention attention;
   mgl_cuda_step step;
 };
 
@@ -133,6 +134,8 @@ static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t 
 struct mgl_wide_tile {
   uint32_t first_block, blocks;  // row blocks of the weights
   uint32_t token;                // the first token
+  uint32_t split;                // of op.passes along k
+  uint32_t first_stage, stages;  // of k that it has
   bool empty;                    // none of its tokens are in the plan
 };
 
@@ -140,16 +143,22 @@ static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_
                                                                  const mgl_wide_slot *slot) {
   mgl_wide_tile tile;
   const mgl_cuda_op *op = &slot->op;
-  bool logits = op->kind == MGL_OP_LOGITS;
-  uint32_t rows = op->tokens;
+  const mgl_wide_plan *plan = run->plan;
   uint32_t columns = op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
   uint32_t blocks = (op->n + columns - 1) / columns;
-  uint32_t token_tiles = (rows + MGL_WIDE_TILE_TOKENS - 1) / MGL_WIDE_TILE_TOKENS;
-  tile.first_block = slot->step.begin / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
+  uint32_t feature_tiles = (blocks + MGL_WIDE_FEATURE_BLOCKS - 1) / MGL_WIDE_FEATURE_BLOCKS;
+  uint32_t token_tiles = op->tokens / MGL_WIDE_TILE_TOKENS;
+  uint32_t of_split = slot->step.begin % (feature_tiles * token_tiles);
+  uint32_t k_stages = op->k_padded / MGL_WIDE_K;
+  tile.split = slot->step.begin / (feature_tiles * token_tiles);
+  tile.first_stage = k_stages * tile.split / op->passes;
+  tile.stages = k_stages * (tile.split + 1) / op->passes - tile.first_stage;
+  tile.first_block = of_split / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
   tile.blocks = blocks - tile.first_block;
   tile.blocks = tile.blocks < MGL_WIDE_FEATURE_BLOCKS ? tile.blocks : MGL_WIDE_FEATURE_BLOCKS;
-  tile.token = slot->step.begin % token_tiles * MGL_WIDE_TILE_TOKENS;
-  tile.empty = tile.token >= (logits ? run->plan->logit_row_count : run->plan->token_count);
+  tile.token = of_split % token_tiles * MGL_WIDE_TILE_TOKENS;
+  tile.empty =
+      tile.token >= (op->kind == MGL_OP_LOGITS ? plan->logit_row_count : plan->token_count);
   return tile;
 }
 
@@ -172,7 +181,7 @@ static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
     const uint8_t *from =
         slot->op.weights +
         (uint64_t)(tile->first_block + w->lane) * slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2) +
-        index * 2048;
+        (tile->first_stage + index) * 2048;
     mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + w->lane * 2048, from, 2048, full);
   }
 }
@@ -184,7 +193,8 @@ static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
   uint32_t stage = at % MGL_WIDE_STAGES;
   if (w->lane == 0) {
     const uint8_t *from = (const uint8_t *)slot->op.x +
-                          ((uint64_t)index * slot->op.tokens + tile->token) * MGL_WIDE_ROW_BYTES;
+                          ((uint64_t)(tile->first_stage + index) * slot->op.tokens + tile->token) *
+                              MGL_WIDE_ROW_BYTES;
     mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES, from,
                   MGL_WIDE_X_BYTES, &w->block->full[stage]);
   }
@@ -218,7 +228,7 @@ static __device__ __forceinline__ void mgl_wide_wait_stage(mgl_wide_worker *w, u
 static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *w,
                                                                const mgl_wide_slot *slot) {
   mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
-  uint32_t count = tile.empty ? 0 : slot->op.k_padded / MGL_WIDE_K;
+  uint32_t count = tile.empty ? 0 : tile.stages;
   uint32_t ahead = count < MGL_WIDE_STAGES ? count : MGL_WIDE_STAGES;
   for (uint32_t i = 0; i < ahead; i++) {
     mgl_wide_wait_stage(w, w->stage + i);
@@ -250,8 +260,9 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
   mgl_wide_slot *slot = &w->block->slots[w->slot];
   const mgl_cuda_step *step = &w->run->steps[at];
   const uint4 *op = (const uint4 *)&w->run->ops[step->op];
-  const uint32_t op_pieces = sizeof(mgl_cuda_op) / 16;
-  static_assert(sizeof(mgl_cuda_op) % 16 == 0 && sizeof(mgl_cuda_step) == 32, "16-byte pieces");
+  const uint32_t op_pieces = sizeof(mgl_wide_op) / 16;
+  static_assert(sizeof(mgl_wide_op) % 16 == 0 && sizeof(mgl_cuda_step) == 32, "16-byte pieces");
+  static_assert(offsetof(mgl_wide_slot, step) == sizeof(mgl_wide_op), "one behind the other");
   static_assert(op_pieces + 2 <= 32, "a lane copies one");
   mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity ^ 1);
   if (w->lane < op_pieces) {

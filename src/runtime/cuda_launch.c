@@ -223,6 +223,9 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
 mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                                      const mgl_cuda_launch_options *options, float *logits,
                                      mgl_error *err) {
+  if (plan->token_count > p->options.iteration_tokens && p->options.wide_tokens > 0) {
+    return mgl_cuda_wide_run_plan(p, plan, options, logits, err);
+  }
   launch l = {.p = p, .most_iterations = 1};
   mgl_cuda_plan_limits limits = {.iteration_tokens = p->options.iteration_tokens,
                                  .logit_rows = p->options.logit_rows,

@@ -105,8 +105,8 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
 
 // --- device code ---------------------------------------------------------------------------------
 
-static mgl_status load_module(mgl_cuda_program *p, const char *name, const char *kernel,
-                              void **module, mgl_cuda_usage *usage, mgl_error *err) {
+mgl_status mgl_cuda_load_module(mgl_cuda_program *p, const char *name, const char *kernel,
+                                void **module, mgl_cuda_usage *usage, mgl_error *err) {
   mgl_cuda_shape shape = {
       .head_dim = p->model.head_dim, .group = p->model.group, .trace = p->options.trace_spans > 0};
   mgl_cuda_code code;
@@ -155,10 +155,10 @@ static mgl_status set_shared_memory(mgl_cuda_program *p, mgl_error *err) {
 
 static mgl_status load_code(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  MGL_TRY(
-      load_module(p, "kernels/cuda/megakernel.cu", "mgl_megakernel", &p->module, &p->usage, err));
-  MGL_TRY(
-      load_module(p, "kernels/cuda/weights.cu", "mgl_pack_weights", &p->weights_module, NULL, err));
+  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/megakernel.cu", "mgl_megakernel", &p->module,
+                               &p->usage, err));
+  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/weights.cu", "mgl_pack_weights", &p->weights_module,
+                               NULL, err));
   MGL_CUDA_TRY(driver, module_function, err, &p->kernel, p->module, "mgl_megakernel");
   MGL_TRY(set_shared_memory(p, err));
   MGL_CUDA_TRY(driver, stream_create, err, &p->stream, MGL_CU_STREAM_NON_BLOCKING);
@@ -185,6 +185,7 @@ static mgl_status plan_memory(mgl_cuda_program *p, uint64_t *out_free_bytes, mgl
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   MGL_TRY(mgl_cuda_layout_make(p->program, &p->model, &sizes, &p->layout, err));
+  MGL_TRY(mgl_cuda_wide_prepare(p, err));
   MGL_CUDA_TRY(&p->device->driver, memory_info, err, &free_bytes, &total_bytes);
   *out_free_bytes = free_bytes;
   return MGL_OK;
@@ -318,11 +319,13 @@ static mgl_status create(mgl_cuda_program *p, const mgl_cuda_program_options *op
   // Before the code, which may take the compiler a minute.
   MGL_TRY(mgl_cuda_layout_check(&p->layout, free_bytes, err));
   MGL_TRY(load_code(p, err));
+  MGL_TRY(mgl_cuda_wide_load(p, err));
   MGL_TRY(allocate(p, err));
   MGL_TRY(clear(p, err));
   for (uint32_t i = 0; i < p->graph_count; i++) {
     MGL_TRY(upload_graph(p, i, err));
   }
+  MGL_TRY(mgl_cuda_wide_upload(p, err));
   MGL_TRY(mgl_cuda_upload_weights(p, options->checkpoint, err));
   // Copies and fills return before they are done, and launches run on a stream that does not wait
   // for them.
@@ -369,6 +372,7 @@ static void free_device_side(mgl_cuda_program *p) {
     (void)driver->host_free(p->fault_word);
   }
   mgl_cuda_sampling_release(p);
+  mgl_cuda_wide_release(p);
   if (p->stream != NULL) {
     (void)driver->stream_destroy(p->stream);
   }
@@ -397,6 +401,7 @@ void mgl_cuda_program_destroy(mgl_cuda_program *p) {
   mgl_cuda_layout_free(&p->layout);
   mgl_graph_destroy(p->program);
   mgl_free(p->image);
+  mgl_free(p->wide.image);
   mgl_free(p->staged);
   mgl_free(p);
 }

@@ -43,6 +43,9 @@ typedef struct mgl_cuda_program_options {
   uint32_t pages_per_sequence;       // of MGL_CUDA_KV_PAGE_TOKENS tokens, at least 1
   uint32_t page_count;               // KV pages; 0: for all sequences at their longest
   uint32_t logit_rows;  // most rows with logits, 1 to iteration_tokens; 0: one per sequence
+  // Plans of more tokens than iteration_tokens, which the wide class computes; 0: there are none.
+  uint32_t wide_tokens;     // most tokens of such a plan, up to MGL_WIDE_MAX_TOKENS
+  uint32_t wide_sequences;  // and most sequences and rows with logits, to MGL_WIDE_MAX_SEQUENCES
   // Of the task graphs (compile/compile.h):
   mgl_launch launch;  // MGL_LAUNCH_AUTO is the default
   const mgl_compile_override *overrides;

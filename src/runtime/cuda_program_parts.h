@@ -7,8 +7,19 @@
 #include "runtime/cuda_plan.h"
 #include "runtime/cuda_program.h"
 #include "runtime/cuda_steps.h"
+#include "runtime/cuda_wide.h"
 
 enum { MGL_CUDA_MAX_PROGRAM_GRAPHS = 7 };  // 1, 2, 4 ... 64 tokens
+
+// The wide class of a program (cuda_wide_launch.c). Without one, all zero.
+typedef struct mgl_cuda_wide {
+  mgl_cuda_wide_layout layout;
+  void *module;
+  void *kernel;
+  mgl_cuda_usage usage;
+  unsigned char *image;  // [layout.image_bytes]
+  uint64_t host_ns;      // of the latest launch
+} mgl_cuda_wide;
 
 struct mgl_cuda_program {
   const mgl_cuda_device *device;
@@ -26,6 +37,7 @@ struct mgl_cuda_program {
   void *weights_module;
   void *stream;        // the launches'
   void *abort_stream;  // for telling a running launch to stop
+  mgl_cuda_wide wide;
   uint32_t smem_pages;
   bool has_jit;
   unsigned char *image;       // [state.image_bytes] the state block on the host
@@ -64,6 +76,20 @@ static inline int32_t *mgl_cuda_image_tables(const mgl_cuda_program *p) {
 static inline mgl_cu_ptr mgl_cuda_state_at(const mgl_cuda_program *p, uint64_t offset) {
   return p->memory[MGL_CUDA_MEMORY_STATE] + offset;
 }
+
+// Device code by name (cuda_program.c). usage may be NULL.
+mgl_status mgl_cuda_load_module(mgl_cuda_program *p, const char *name, const char *kernel,
+                                void **module, mgl_cuda_usage *usage, mgl_error *err);
+
+// The wide class in the steps of making a program: checks and memory, code, what lies in memory.
+mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err);
+mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err);
+mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err);
+void mgl_cuda_wide_release(mgl_cuda_program *p);
+// As mgl_cuda_program_run_plan, in the wide class.
+mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
+                                  const mgl_cuda_launch_options *options, float *logits,
+                                  mgl_error *err);
 
 // Fills the weights, in device memory that is already there (cuda_upload.c).
 mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *checkpoint,

@@ -13,6 +13,9 @@
 //   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
 //                                 very many iterations, then with random delays, then faults
 //   gpu_tests memcheck [MODEL...] a short run of everything, for compute-sanitizer (default: tiny)
+//   gpu_tests wide [MODEL...] [batch=N] [context=N] [runs=N]
+//                                 iterations of more than 64 tokens against the narrow kernel; of
+//                                 a folder also their speed
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
 //                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [trace=FILE]
@@ -97,12 +100,19 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*run)(gpu_bench *bench, int count, char **arguments);
-  } parts[] = {{"smoke", gpu_smoke_run},         {"ops", gpu_ops_run},
-               {"sampling", gpu_sampling_run},   {"planner", gpu_planner_run},
-               {"faults", gpu_faults_run},       {"reference", gpu_reference_run},
-               {"contract", gpu_contract_run},   {"soak", gpu_soak_run},
-               {"memcheck", gpu_memcheck_run},   {"speed", gpu_speed_run},
-               {"ablations", gpu_ablations_run}, {"hops", gpu_hops_run}};
+  } parts[] = {{"smoke", gpu_smoke_run},
+               {"ops", gpu_ops_run},
+               {"sampling", gpu_sampling_run},
+               {"planner", gpu_planner_run},
+               {"faults", gpu_faults_run},
+               {"reference", gpu_reference_run},
+               {"contract", gpu_contract_run},
+               {"soak", gpu_soak_run},
+               {"memcheck", gpu_memcheck_run},
+               {"speed", gpu_speed_run},
+               {"ablations", gpu_ablations_run},
+               {"hops", gpu_hops_run},
+               {"wide", gpu_wide_run}};
   gpu_bench bench = {0};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {

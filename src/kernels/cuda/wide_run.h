@@ -24,6 +24,13 @@
 #include "kernels/cuda/device_run.h"
 #include "kernels/cuda/wide_attention.h"
 
+// Whether the target has wgmma: sm_90a. For others the kernel is empty, and the host refuses.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MGL_WIDE_WGMMA 1
+#else
+#define MGL_WIDE_WGMMA 0
+#endif
+
 enum {
   MGL_WIDE_MAX_TOKENS = 2048,
   MGL_WIDE_MAX_SEQUENCES = 1024,
@@ -73,9 +80,8 @@ typedef struct mgl_wide_plan {
   uint32_t padding;
   int32_t tokens[MGL_WIDE_MAX_TOKENS];
   uint32_t positions[MGL_WIDE_MAX_TOKENS];
-  uint32_t slots[MGL_WIDE_MAX_TOKENS];               // row of the block tables of each token
-  uint32_t query_start[MGL_WIDE_MAX_SEQUENCES + 1];  // [sequence_count + 1] rows of each sequence
-  uint32_t logit_rows[MGL_WIDE_MAX_SEQUENCES];       // [L] rows whose logits are wanted
+  uint32_t slots[MGL_WIDE_MAX_TOKENS];          // row of the block tables of each token
+  uint32_t logit_rows[MGL_WIDE_MAX_SEQUENCES];  // [L] rows whose logits are wanted
 } mgl_wide_plan;
 
 // One launch.

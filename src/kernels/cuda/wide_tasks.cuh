@@ -21,7 +21,9 @@ static __device__ __forceinline__ uint64_t mgl_wide_column(uint32_t tokens, uint
 static __device__ __forceinline__ float mgl_wide_table_value(const mgl_cuda_op *op, int32_t token,
                                                              uint32_t feature) {
   const uint16_t *table = (const uint16_t *)op->weights;
-  return mgl_widen_bf16(__ldg(table + (uint64_t)(uint32_t)token * op->n + feature));
+  return feature < op->n
+             ? mgl_widen_bf16(__ldg(table + (uint64_t)(uint32_t)token * op->n + feature))
+             : 0;
 }
 
 static __device__ __forceinline__ void mgl_wide_task_embed(const mgl_wide_worker *w,
@@ -34,7 +36,7 @@ static __device__ __forceinline__ void mgl_wide_task_embed(const mgl_wide_worker
     int32_t first = row < plan->token_count ? plan->tokens[row] : 0;
     int32_t second = row + 1 < plan->token_count ? plan->tokens[row + 1] : 0;
 #pragma unroll 4
-    for (uint32_t column = w->warp; column < op->n / 16; column += MGL_WIDE_CONSUMER_WARPS) {
+    for (uint32_t column = w->warp; column * 16 < op->n; column += MGL_WIDE_CONSUMER_WARPS) {
       uint32_t feature = column * 16 + g;
       ((float4 *)op->out)[mgl_wide_column(op->tokens, unit, column, w->lane)] = make_float4(
           mgl_wide_table_value(op, first, feature), mgl_wide_table_value(op, second, feature),
@@ -68,30 +70,57 @@ struct mgl_wide_norm {
   uint32_t rows[2];  // gather: of the residual stream, that become rows 2 t and 2 t + 1 of the unit
 };
 
-// A column of 16 features. `first`: where the linear before was split along k, with its parts,
-// whose sum becomes the residual stream.
+// With the parts of the linear before, where that was split along k.
+static __device__ __forceinline__ float4 mgl_wide_norm_parts(const mgl_cuda_op *op, uint64_t at,
+                                                             float4 v) {
+  for (uint32_t i = 0; i < op->passes; i++) {
+    float4 part = *(const float4 *)((const uint8_t *)op->bias + i * op->copy_bytes + at * 16);
+    v = make_float4(v.x + part.x, v.y + part.y, v.z + part.z, v.w + part.w);
+  }
+  return v;
+}
+
+// The same of a single element.
+static __device__ __forceinline__ float mgl_wide_norm_gather(const mgl_cuda_op *op, uint32_t row,
+                                                             uint32_t feature) {
+  uint64_t at = mgl_wide_residual_offset(op->tokens, row, feature);
+  float v = *(const float *)((const uint8_t *)op->x + at);
+  for (uint32_t i = 0; op->bias != nullptr && i < op->passes; i++) {
+    v += *(const float *)((const uint8_t *)op->bias + i * op->copy_bytes + at);
+  }
+  return v;
+}
+
+// A column of 16 features, 0 beyond the last one. `first`: with the parts, whose sum becomes the
+// residual stream; else they are in it.
 template <bool gather, bool first>
 static __device__ __forceinline__ float4 mgl_wide_norm_load(const mgl_wide_norm *n, uint32_t column,
                                                             uint32_t lane) {
   const mgl_cuda_op *op = n->op;
+  uint32_t feature = column * 16 + lane / 4;
+  float4 v = make_float4(0, 0, 0, 0);
   if (gather) {
-    const uint8_t *x = (const uint8_t *)op->x;
-    float v[4];
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      v[i] = *(const float *)(x + mgl_wide_residual_offset(op->tokens, n->rows[i % 2],
-                                                           column * 16 + i / 2 * 8 + lane / 4));
+    if (feature < op->k) {
+      v.x = mgl_wide_norm_gather(op, n->rows[0], feature);
+      v.y = mgl_wide_norm_gather(op, n->rows[1], feature);
     }
-    return make_float4(v[0], v[1], v[2], v[3]);
+    if (feature + 8 < op->k) {
+      v.z = mgl_wide_norm_gather(op, n->rows[0], feature + 8);
+      v.w = mgl_wide_norm_gather(op, n->rows[1], feature + 8);
+    }
+    return v;
   }
-  uint64_t at = mgl_wide_column(op->tokens, n->unit, column, lane);
-  float4 v = ((const float4 *)op->x)[at];
-  if (first && op->bias != nullptr) {
-    for (uint32_t i = 0; i < op->passes; i++) {
-      float4 part = ((const float4 *)((const uint8_t *)op->bias + i * op->copy_bytes))[at];
-      v = make_float4(v.x + part.x, v.y + part.y, v.z + part.z, v.w + part.w);
+  if (column * 16 < op->k) {
+    uint64_t at = mgl_wide_column(op->tokens, n->unit, column, lane);
+    v = ((const float4 *)op->x)[at];
+    if (first && op->bias != nullptr) {
+      v = mgl_wide_norm_parts(op, at, v);
+      ((float4 *)op->x)[at] = v;
     }
-    ((float4 *)op->x)[at] = v;
+    if (feature + 8 >= op->k) {  // k is a multiple of 8
+      v.z = 0;
+      v.w = 0;
+    }
   }
   return v;
 }
@@ -114,7 +143,8 @@ static __device__ __forceinline__ void mgl_wide_norm_store(const mgl_wide_norm *
   float give[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    float weight = __ldg(norm + 8 * i);
+    bool there = group * 32 + lane / 4 + 8 * i < n->op->k;
+    float weight = there ? __ldg(norm + 8 * i) : 0;
     float a = first[i] * factors[0] * weight;
     float b = second[i] * factors[1] * weight;
     keep[i] = odd ? b : a;
@@ -140,7 +170,7 @@ static __device__ __forceinline__ void mgl_wide_norm_store(const mgl_wide_norm *
 template <bool gather>
 static __device__ __forceinline__ void mgl_wide_norm_unit(const mgl_wide_worker *w,
                                                           const mgl_wide_norm *n) {
-  const uint32_t groups = n->op->k / 32;
+  const uint32_t groups = n->op->k_padded / 32;
   float sums[2] = {0, 0};
 #pragma unroll 4
   for (uint32_t group = w->warp; group < groups; group += MGL_WIDE_CONSUMER_WARPS) {

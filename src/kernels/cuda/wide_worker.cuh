@@ -88,7 +88,7 @@ static __device__ __forceinline__ bool mgl_wide_takes_ring(uint32_t kind) {
 
 // What was written before is seen by copies of the copy engine after it, and the other way round.
 static __device__ __forceinline__ void mgl_proxy_fence() {
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
@@ -119,7 +119,7 @@ static __device__ __forceinline__ bool mgl_wide_wait(mgl_wide_worker *w, uint64_
 
 // --- the producer --------------------------------------------------------------------------------
 
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
 
 static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t *from,
                                                      uint32_t bytes, uint64_t *full) {
@@ -275,7 +275,7 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
 }
 
 static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
   uint32_t end = w->run->step_start[blockIdx.x + 1];
   bool ok = true;
   for (uint32_t at = w->run->step_start[blockIdx.x]; at < end && ok; at++) {
@@ -303,7 +303,7 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
 
 // --- the storer ----------------------------------------------------------------------------------
 
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
 
 // What gate_up staged: a tile of a column of x.
 static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
@@ -326,7 +326,7 @@ static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_work
 
 // One thread.
 static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);

@@ -366,9 +366,10 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
   }
   lay_out_activations(program, model, out);
   lay_out_image(out);
-  out->zero_bytes = stages * sizeof(mgl_word) + sizes->logit_rows * sizeof(uint64_t);
-  out->zeros = take(&out->bytes, out->zero_bytes);
-  out->best = out->zeros + stages * sizeof(mgl_word);
+  out->zeros = take(&out->bytes, stages * sizeof(mgl_word));
+  out->best = take(&out->bytes, sizes->logit_rows * sizeof(uint64_t));
+  out->stage_ns = take(&out->bytes, stages * sizeof(uint64_t));
+  out->zero_bytes = out->bytes - out->zeros;
 }
 
 // --- the image -----------------------------------------------------------------------------------
@@ -431,7 +432,8 @@ static mgl_wide_run run_of(const mgl_cuda_wide_addresses *a, uint32_t graph) {
                         .ops = mgl_cuda_pointer(a->block + g->ops),
                         .counters = mgl_cuda_pointer(a->block + wide->zeros),
                         .plan = mgl_cuda_pointer(a->block + wide->image + wide->plan),
-                        .best = mgl_cuda_pointer(a->block + wide->best)};
+                        .best = mgl_cuda_pointer(a->block + wide->best),
+                        .stage_ns = mgl_cuda_pointer(a->block + wide->stage_ns)};
 }
 
 mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_plan *plan,

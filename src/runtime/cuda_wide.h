@@ -53,8 +53,9 @@ typedef struct mgl_cuda_wide_layout {
   // What a launch uploads: run, plan, work, tables; and what it begins with zeros in.
   uint64_t image, image_bytes;
   uint64_t plan, work, tables;  // offsets in the image; the run is at its begin
-  uint64_t zeros, zero_bytes;   // counters of events, then the largest of each logit row
-  uint64_t best;                // offset in the block
+  // Counters of events, the largest of each logit row, and when each stage began.
+  uint64_t zeros, zero_bytes;
+  uint64_t best, stage_ns;  // offsets in the block
 } mgl_cuda_wide_layout;
 
 // `program` is fused for the GPU.

@@ -198,7 +198,7 @@ static void check_model(gpu_bench *bench, const char *name) {
   check_mixed(&s);
   check_many(&s);
   close_sides(&s);
-  open_sides(&s, bench, name, 4, TOKENS / GPU_PAGE_TOKENS);
+  open_sides(&s, bench, name, TOKENS / NARROW, TOKENS / GPU_PAGE_TOKENS);
   check_prompt(&s, TOKENS, "a prompt of 2048 tokens");
   close_sides(&s);
 }
@@ -232,6 +232,49 @@ static double timed_run(wide_sides *s, uint32_t runs) {
   return gpu_median(times, runs);
 }
 
+// Where a launch's time goes: by kind of op, from the times at which stages began.
+static void print_stages(const wide_sides *s, uint32_t graph) {
+  mgl_error err = {0};
+  const mgl_cuda_program *p = s->program;
+  const mgl_cuda_wide_graph *g = &p->wide.layout.graphs[graph];
+  uint64_t *began = gpu_must_alloc(g->stage_count, sizeof *began);
+  mgl_wide_op *ops = gpu_must_alloc(g->op_count, sizeof *ops);
+  double sums[8] = {0};
+  static const char *const names[8] = {"embed",  "norm", "qkv",     "rope_kv",
+                                       "attend", "o",    "gate_up", "down"};
+  mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
+  gpu_must(mgl_cuda_check(&p->device->driver,
+                          p->device->driver.copy_to_host(began, block + p->wide.layout.stage_ns,
+                                                         g->stage_count * sizeof *began),
+                          "copy", &err),
+           &err);
+  gpu_must(
+      mgl_cuda_check(&p->device->driver,
+                     p->device->driver.copy_to_host(ops, block + g->ops, g->op_count * sizeof *ops),
+                     "copy", &err),
+      &err);
+  // Op 0 and 1 share stage 0; the last stage is the logits'.
+  for (uint32_t i = 0; i + 1 < g->stage_count; i++) {
+    uint32_t kind = ops[i + 1].op.kind;
+    uint32_t at = i == 0                            ? 0
+                  : kind == MGL_OP_RMSNORM          ? 1
+                  : kind == MGL_OP_QKV_PROJ         ? 2
+                  : kind == MGL_OP_KV_WRITE         ? 3
+                  : kind == MGL_OP_ATTEND           ? 4
+                  : kind == MGL_OP_GATE_UP          ? 6
+                  : ops[i].op.kind == MGL_OP_ATTEND ? 5
+                                                    : 7;
+    sums[at] += (double)(began[i + 1] - began[i]) / 1e3;
+  }
+  mgl_cuda_program_info info = mgl_cuda_program_describe(p);
+  printf("us a layer:");
+  for (int i = 1; i < 8; i++) {
+    printf(" %s %.1f%s", names[i], sums[i] / info.layer_count, i == 7 ? "\n" : ",");
+  }
+  mgl_free(began);
+  mgl_free(ops);
+}
+
 static void time_prompts(wide_sides *s, const wide_load *load) {
   mgl_cuda_program_info info = mgl_cuda_program_describe(s->program);
   double heads = (double)info.model.kv_heads * info.model.group * info.model.head_dim;
@@ -245,6 +288,7 @@ static void time_prompts(wide_sides *s, const wide_load *load) {
     double attention = 2.0 * heads * count * (count + 1.0) * info.layer_count;
     printf("| %u | %.3f | %.0f | %.1f | %.1f |\n", count, ms, count / ms * 1e3, linears / ms / 1e9,
            (linears + attention) / ms / 1e9);
+    print_stages(s, mgl_cuda_wide_graph_for(count));
     (void)fflush(stdout);
   }
 }
@@ -271,6 +315,7 @@ static void time_decode(wide_sides *s, const wide_load *load) {
         (double)info.step_bytes + (double)batch * load->context * (double)info.kv_bytes_per_token;
     printf("| %u | %u | %.3f | %.0f | %.3f | %.3f |\n", batch, load->context, ms, batch / ms * 1e3,
            bytes / 3.1e9, bytes / 3.1e9 / ms);
+    print_stages(s, mgl_cuda_wide_graph_for(batch));
     (void)fflush(stdout);
   }
 }

@@ -92,7 +92,8 @@ typedef struct mgl_wide_run {
   mgl_word *counters;  // of events; 0 before the launch
   const mgl_wide_plan *plan;
   uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
-  mgl_word fault;  // mgl_wide_fault
+  uint64_t *stage_ns;  // [stages] the global timer when each began; NULL: not wanted
+  mgl_word fault;      // mgl_wide_fault
 } mgl_wide_run;
 
 #endif

@@ -216,6 +216,10 @@ static __device__ __forceinline__ bool mgl_wide_wait_event(mgl_wide_worker *w,
     }
     mgl_proxy_fence();
   }
+  if (blockIdx.x == 0 && w->lane == 0 && w->run->stage_ns != nullptr &&
+      w->run->stage_ns[step->trigger_event] == 0) {
+    w->run->stage_ns[step->trigger_event] = mgl_global_ns();
+  }
   return __shfl_sync(0xffffffffu, ok, 0);
 }
 

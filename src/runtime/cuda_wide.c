@@ -135,12 +135,12 @@ static void add_norm(builder *b, const mgl_op *op, const mgl_cuda_matrices *m) {
              .k = m->k,
              .k_padded = m->k_padded,
              .n = m->k,
-             .eps = (float)op->attrs[MGL_ATTR_EPS],
              .tokens = b->tokens,
              .row_tiles = rows,
              .passes = b->splits,
              .copy_bytes = wide->part_bytes,
              .x = mgl_cuda_pointer(block_at(b, wide->residual)),
+             .residual = mgl_cuda_pointer(block_at(b, wide->squares)),
              .out = mgl_cuda_pointer(block_at(b, gathers ? wide->gathered : wide->x))}};
   if (b->ops != NULL) {
     out.op.norm = norm_of(b, op, 1);
@@ -148,11 +148,7 @@ static void add_norm(builder *b, const mgl_op *op, const mgl_cuda_matrices *m) {
   }
   b->splits = 1;
   uint32_t units = rows / UNIT_TOKENS;
-  if (gathers) {
-    units = ceil_div(wide->sizes.logit_rows < b->tokens ? wide->sizes.logit_rows : b->tokens,
-                     UNIT_TOKENS);
-  }
-  add_shared(b, &out, units);
+  add_shared(b, &out, units * ceil_div(m->k, MGL_WIDE_NORM_RANGE));
   end_stage(b);
 }
 
@@ -198,6 +194,10 @@ static void add_linear(builder *b, const mgl_op *op) {
   out.op.out = mgl_cuda_pointer(block_at(b, to));
   out.op.residual = mgl_cuda_pointer(block_at(b, wide->residual));
   out.op.copy_bytes = wide->part_bytes;
+  if (op->kind != MGL_OP_LINEAR_ADD) {
+    out.op.norm = mgl_cuda_pointer(block_at(b, wide->squares));
+    out.op.eps = (float)op->attrs[MGL_ATTR_EPS];
+  }
   if (b->ops != NULL) {
     out.op.weights =
         mgl_cuda_pointer(b->a->base[MGL_CUDA_MEMORY_WEIGHTS] + b->a->layout->matrices[op_idx]);
@@ -314,6 +314,8 @@ static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *
   uint64_t logit_rows = sizes->logit_rows;
   out->part_bytes = (uint64_t)tokens * padded(hidden) * sizeof(float);
   out->residual = take(&out->bytes, out->part_bytes);
+  uint32_t rows = tokens > gathered_rows(sizes) ? tokens : gathered_rows(sizes);
+  out->squares = take(&out->bytes, (uint64_t)ceil_div(hidden, MGL_WIDE_NORM_RANGE) * rows * 4);
   out->x = take(&out->bytes, mgl_wide_x_bytes(tokens, padded(hidden)));
   out->qkv = take(&out->bytes, (uint64_t)tokens * widest(program, MGL_OP_QKV_PROJ) * 2);
   out->q = take(&out->bytes, (uint64_t)tokens * heads * 2);

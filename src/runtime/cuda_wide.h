@@ -46,7 +46,7 @@ typedef struct mgl_cuda_wide_layout {
   mgl_cuda_wide_graph graphs[MGL_CUDA_WIDE_GRAPHS];
   uint32_t graph_count;
   // Activations, of the largest graph.
-  uint64_t residual, x, qkv, q, attended, gated, gathered, logits, angles, parts;
+  uint64_t residual, squares, x, qkv, q, attended, gated, gathered, logits, angles, parts;
   uint64_t part_bytes;  // of a split's sums
   // Of attention; merges is 0 between launches.
   uint64_t stream_partials, tile_partials, merges, merge_bytes;

@@ -11,6 +11,8 @@
 //                          tile), of which the last varies fastest; of attend, one worker's share
 //   op.tokens              rows of op.x (of a norm: of the residual stream), a multiple of a tile's
 //   op.row_tiles           norms: rows of the result
+//   op.residual            norms: sums of squares of every range of MGL_WIDE_NORM_RANGE features,
+//                          f32 [ranges][row_tiles]; op.norm of the linear behind it is the same
 //   op.passes              linears: splits along k, 1 but for linear_add. With more than one, split
 //                          i leaves its sums at out + i * copy_bytes in the form of the residual
 //                          stream, and the norm behind it adds them (bias, passes, copy_bytes)
@@ -40,6 +42,8 @@ enum {
   MGL_WIDE_CONSUMERS = MGL_WIDE_CONSUMER_WARPS * 32,
   MGL_WIDE_THREADS = MGL_WIDE_CONSUMERS + 128,  // producer, storer, two that do nothing
 
+  MGL_WIDE_NORM_RANGE = 256,  // features of a norm's unit
+
   // A linear's tile: so many row blocks of packed weights, by so many tokens.
   MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
   MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
@@ -51,7 +55,7 @@ enum {
   MGL_WIDE_X_BYTES = MGL_WIDE_TILE_TOKENS * 128,    // and of every token
   MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_X_BYTES,
   MGL_WIDE_STAGED_BYTES = MGL_WIDE_X_BYTES,
-  MGL_WIDE_BLOCK_BYTES = 1024,
+  MGL_WIDE_BLOCK_BYTES = 3072,
   MGL_WIDE_SMEM_BYTES =
       MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
 };

@@ -38,7 +38,7 @@ struct mgl_wide_block {
   uint64_t full[MGL_WIDE_STAGES];
   uint64_t empty[MGL_WIDE_STAGES];
   volatile uint32_t stop;
-  float sums[MGL_WIDE_CONSUMER_WARPS][8];  // of the warps' parts of a norm, by token
+  float factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
 };
 
 static_assert(sizeof(mgl_wide_block) <= MGL_WIDE_BLOCK_BYTES, "it has its place");

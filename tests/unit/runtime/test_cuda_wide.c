@@ -74,7 +74,6 @@ static void close_world(world *w) {
 
 // Units that an op has by its own numbers.
 static uint32_t units_of(const mgl_wide_op *op, const mgl_cuda_wide_sizes *sizes) {
-  uint32_t rows = sizes->logit_rows < op->op.tokens ? sizes->logit_rows : op->op.tokens;
   uint32_t columns = op->op.kind == MGL_OP_GATE_UP ? 8 : 16;
   uint32_t features = ((op->op.n + columns - 1) / columns + 7) / 8;
   switch (op->op.kind) {
@@ -82,8 +81,7 @@ static uint32_t units_of(const mgl_wide_op *op, const mgl_cuda_wide_sizes *sizes
     case MGL_OP_ROPE_ANGLES:
     case MGL_OP_KV_WRITE: return op->op.tokens == 0 ? op->attention.tokens : op->op.tokens;
     case MGL_OP_RMSNORM:
-      return (op->op.flags & MGL_WIDE_GATHERS) != 0 ? (rows + 7) / 8
-                                                    : op->op.tokens / 8;
+      return op->op.row_tiles / 8 * ((op->op.k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE);
     case MGL_OP_ATTEND: return sizes->workers;
     default: return features * (op->op.tokens / MGL_WIDE_TILE_TOKENS) * op->op.passes;
   }

@@ -14,6 +14,8 @@
 //                                 very many iterations, then with random delays, then faults
 //   gpu_tests memcheck [MODEL...] a short run of everything, for compute-sanitizer (default: tiny)
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
+//   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
+//   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
 //                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [trace=FILE]
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
@@ -97,12 +99,20 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*run)(gpu_bench *bench, int count, char **arguments);
-  } parts[] = {{"smoke", gpu_smoke_run},         {"ops", gpu_ops_run},
-               {"sampling", gpu_sampling_run},   {"planner", gpu_planner_run},
-               {"faults", gpu_faults_run},       {"reference", gpu_reference_run},
-               {"contract", gpu_contract_run},   {"soak", gpu_soak_run},
-               {"memcheck", gpu_memcheck_run},   {"speed", gpu_speed_run},
-               {"ablations", gpu_ablations_run}, {"hops", gpu_hops_run}};
+  } parts[] = {{"smoke", gpu_smoke_run},
+               {"ops", gpu_ops_run},
+               {"sampling", gpu_sampling_run},
+               {"planner", gpu_planner_run},
+               {"faults", gpu_faults_run},
+               {"reference", gpu_reference_run},
+               {"contract", gpu_contract_run},
+               {"soak", gpu_soak_run},
+               {"memcheck", gpu_memcheck_run},
+               {"speed", gpu_speed_run},
+               {"ablations", gpu_ablations_run},
+               {"hops", gpu_hops_run},
+               {"wide_attend", gpu_wide_attend_run},
+               {"wide_speed", gpu_wide_speed_run}};
   gpu_bench bench = {0};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {

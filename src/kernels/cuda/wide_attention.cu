@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_CONSUMERS, 1)
 
 extern "C" __global__ void MGL_WIDE_LIKE_CONSUMERS
 mgl_wide_attend_run(mgl_wide_attention attention) {
-  extern __shared__ uint8_t smem[];
+  extern __shared__ __align__(128) uint8_t smem[];
   mgl_wide_attend(&attention, smem, blockIdx.x, threadIdx.x);
 }
 

@@ -17,6 +17,8 @@
 //                                 iterations of more than 64 tokens against the narrow kernel; of
 //                                 a folder also their speed
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
+//   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
+//   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
 //                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [trace=FILE]
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
@@ -112,7 +114,9 @@ int main(int argc, char **argv) {
                {"speed", gpu_speed_run},
                {"ablations", gpu_ablations_run},
                {"hops", gpu_hops_run},
-               {"wide", gpu_wide_run}};
+               {"wide", gpu_wide_run},
+               {"wide_attend", gpu_wide_attend_run},
+               {"wide_speed", gpu_wide_speed_run}};
   gpu_bench bench = {0};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {

@@ -27,8 +27,13 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_CONSUMERS, 1)
 
 extern "C" __global__ void MGL_WIDE_LIKE_CONSUMERS
 mgl_wide_attend_run(mgl_wide_attention attention) {
-  extern __shared__ uint8_t smem[];
-  mgl_wide_attend(&attention, smem, blockIdx.x, threadIdx.x);
+  extern __shared__ __align__(1024) uint8_t smem[];
+  __shared__ mgl_wide_attention own;  // as in the megakernel
+  if (threadIdx.x == 0) {
+    own = attention;
+  }
+  __syncthreads();
+  mgl_wide_attend(&own, smem, blockIdx.x, threadIdx.x);
 }
 
 // The work list of an iteration, by one warp.

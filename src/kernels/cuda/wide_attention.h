@@ -11,7 +11,7 @@
 #include "batch/wide_items.h"
 
 enum {
-  // Shared memory of mgl_wide_attend, aligned to 128 bytes: what a worker has in flight.
+  // Shared memory of mgl_wide_attend, aligned to 1024 bytes: what a worker has in flight.
   MGL_WIDE_ATTEND_BYTES = 196608,
 };
 

@@ -8,6 +8,7 @@
 #ifndef MGL_KERNELS_CUDA_WIDE_GEMM_CUH
 #define MGL_KERNELS_CUDA_WIDE_GEMM_CUH
 
+#include "kernels/cuda/wgmma.cuh"
 #include "kernels/cuda/wide_worker.cuh"
 
 #if MGL_WIDE_WGMMA
@@ -56,27 +57,6 @@ static __device__ __forceinline__ void mgl_wgmma(float (&d)[MGL_WIDE_SUMS], cons
 
 #undef MGL_SUMS_4
 #undef MGL_SUMS_8
-
-// Registers written before are seen by the products after it.
-static __device__ __forceinline__ void mgl_wgmma_fence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-static __device__ __forceinline__ void mgl_wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-// Until at most `pending` groups are under way.
-template <int pending>
-static __device__ __forceinline__ void mgl_wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
-}
-
-// Rows of 128 bytes with the 128-byte swizzle, groups of 8 of them one after the other.
-static __device__ __forceinline__ uint64_t mgl_wgmma_descriptor(uint32_t address) {
-  return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 |
-         ((address & 0x3ffff) >> 4);
-}
 
 // Waits for the next stage and takes this warp's weights from it.
 static __device__ __forceinline__ void mgl_wide_take_weights(mgl_wide_worker *w, uint32_t at,

@@ -67,13 +67,14 @@ static __device__ __forceinline__ mgl_rope_norm mgl_rope_load_norm(const float *
 
 // The RMS norm of a head that lies in MGL_ROPE_PITCH lanes.
 static __device__ __forceinline__ void mgl_rope_apply_norm(const mgl_wide_attention *a,
-                                                           const mgl_rope_norm *norm, float low[4],
-                                                           float high[4]) {
+                                                           const mgl_rope_norm *norm, bool present,
+                                                           float low[4], float high[4]) {
   float sum = 0;
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
     sum += low[i] * low[i] + high[i] * high[i];
   }
+  sum = present ? sum : 0;
 #pragma unroll
   for (int offset = 1; offset < MGL_ROPE_PITCH; offset *= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, offset);
@@ -100,48 +101,60 @@ static __device__ __forceinline__ uint16_t *mgl_rope_target(const mgl_wide_atten
          position % MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM;
 }
 
-// Heads [first, first + MGL_ROPE_HEADS * MGL_ROPE_PASSES) of Q and K of a row, by one warp.
-static __device__ __forceinline__ void mgl_rope_heads(const mgl_wide_attention *a, uint32_t row,
-                                                      uint32_t first, uint32_t lane) {
-  const uint32_t q_heads = a->kv_heads * MGL_GROUP, heads = q_heads + a->kv_heads;
-  const uint32_t part = lane % MGL_ROPE_PITCH;
-  const bool present = part < MGL_ROPE_LANES;
-  const uint16_t *x =
-      a->qkv + (size_t)row * (heads + a->kv_heads) * MGL_HEAD_DIM + (present ? part * 4 : 0);
+// A warp's job: heads [first, first + MGL_ROPE_HEADS * MGL_ROPE_PASSES) of Q and K of a row. What
+// the lane has of it, as loaded: while one job is computed, the next one's is on its way.
+typedef struct mgl_rope_job {
+  uint32_t row, first;
+  uint32_t position, slot;
   uint2 bits[MGL_ROPE_PASSES][2];
+  uint4 angles[2];  // cos and sin of 4 pairs
+} mgl_rope_job;
+
+static __device__ __forceinline__ void mgl_rope_load(const mgl_wide_attention *a, uint32_t row,
+                                                     uint32_t first, uint32_t lane,
+                                                     mgl_rope_job *job) {
+  const uint32_t heads = a->kv_heads * (MGL_GROUP + 1);
+  const uint32_t part = lane % MGL_ROPE_PITCH < MGL_ROPE_LANES ? lane % MGL_ROPE_PITCH : 0;
+  const uint16_t *x = a->qkv + (size_t)row * (heads + a->kv_heads) * MGL_HEAD_DIM + part * 4;
+  job->row = row;
+  job->first = first;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ROPE_PASSES; i++) {
     uint32_t head = first + i * MGL_ROPE_HEADS + lane / MGL_ROPE_PITCH;
-    bits[i][0] = bits[i][1] = make_uint2(0, 0);
-    if (present && head < heads) {
-      bits[i][0] = mgl_load_l2_pair(x + head * MGL_HEAD_DIM);
-      bits[i][1] = mgl_load_l2_pair(x + head * MGL_HEAD_DIM + MGL_HEAD_DIM / 2);
-    }
+    head = head < heads ? head : heads - 1;
+    job->bits[i][0] = mgl_load_l2_pair(x + head * MGL_HEAD_DIM);
+    job->bits[i][1] = mgl_load_l2_pair(x + head * MGL_HEAD_DIM + MGL_HEAD_DIM / 2);
   }
-  const uint32_t position = a->positions[row];
-  const uint32_t page = mgl_wide_page(a, a->slots[row], position);
-  float cosine[4] = {}, sine[4] = {};
-  if (present) {
-    const float *angles = a->angles + (size_t)row * MGL_HEAD_DIM + part * 8;
-    const uint4 v[2] = {mgl_load_l2(angles), mgl_load_l2(angles + 4)};
-    const uint32_t words[8] = {v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y, v[1].z, v[1].w};
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      cosine[i] = __uint_as_float(words[2 * i]);
-      sine[i] = __uint_as_float(words[2 * i + 1]);
-    }
-  }
-  const mgl_rope_norm q_norm = mgl_rope_load_norm(a->q_norm, part);
-  const mgl_rope_norm k_norm = mgl_rope_load_norm(a->k_norm, part);
+  const float *angles = a->angles + (size_t)row * MGL_HEAD_DIM + part * 8;
+  job->angles[0] = mgl_load_l2(angles);
+  job->angles[1] = mgl_load_l2(angles + 4);
+  job->position = a->positions[row];
+  job->slot = a->slots[row];
+}
+
+static __device__ __forceinline__ void mgl_rope_finish(const mgl_wide_attention *a,
+                                                       const mgl_rope_norm *q_norm,
+                                                       const mgl_rope_norm *k_norm, uint32_t lane,
+                                                       const mgl_rope_job *job) {
+  const uint32_t q_heads = a->kv_heads * MGL_GROUP, heads = q_heads + a->kv_heads;
+  const uint32_t part = lane % MGL_ROPE_PITCH;
+  const bool present = part < MGL_ROPE_LANES;
+  const bool has_k = job->first + MGL_ROPE_HEADS * MGL_ROPE_PASSES > q_heads;
+  const uint32_t page = has_k ? mgl_wide_page(a, job->slot, job->position) : 0;
+  const uint4 v[2] = {job->angles[0], job->angles[1]};
+  const float cosine[4] = {__uint_as_float(v[0].x), __uint_as_float(v[0].z),
+                           __uint_as_float(v[1].x), __uint_as_float(v[1].z)};
+  const float sine[4] = {__uint_as_float(v[0].y), __uint_as_float(v[0].w), __uint_as_float(v[1].y),
+                         __uint_as_float(v[1].w)};
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ROPE_PASSES; i++) {
-    const uint32_t head = first + i * MGL_ROPE_HEADS + lane / MGL_ROPE_PITCH;
+    const uint32_t head = job->first + i * MGL_ROPE_HEADS + lane / MGL_ROPE_PITCH;
     const bool is_q = head < q_heads;
     float low[4], high[4], out[2][4];
-    mgl_wide_unpack4(bits[i][0], low);
-    mgl_wide_unpack4(bits[i][1], high);
+    mgl_wide_unpack4(job->bits[i][0], low);
+    mgl_wide_unpack4(job->bits[i][1], high);
     if (a->q_norm != nullptr) {  // all lanes alike; a model has both norms or none
-      mgl_rope_apply_norm(a, is_q ? &q_norm : &k_norm, low, high);
+      mgl_rope_apply_norm(a, is_q ? q_norm : k_norm, present, low, high);
     }
     const float scale = is_q ? a->scale * 1.4426950408889634f : 1.0f;  // scores are powers of 2
 #pragma unroll
@@ -150,24 +163,35 @@ static __device__ __forceinline__ void mgl_rope_heads(const mgl_wide_attention *
       out[1][j] = (high[j] * cosine[j] + low[j] * sine[j]) * scale;
     }
     if (present && head < heads) {
-      uint16_t *to = mgl_rope_target(a, row, head, page, position) + part * 4;
+      uint16_t *to = mgl_rope_target(a, job->row, head, page, job->position) + part * 4;
       *(uint2 *)to = mgl_wide_pack4(out[0]);
       *(uint2 *)(to + MGL_HEAD_DIM / 2) = mgl_wide_pack4(out[1]);
     }
   }
 }
 
-// Which of rows first to first + 31 begin a run: bit i for row first + i. A run is of one sequence
-// and of one half of a page; rows [begin, end) are the task's.
-static __device__ __forceinline__ uint32_t mgl_rope_run_begins(const mgl_wide_attention *a,
-                                                               uint32_t first, uint32_t begin,
-                                                               uint32_t end, uint32_t lane) {
-  uint32_t row = first + lane;
-  bool begins = row >= end || row == begin;
-  if (!begins && lane <= 2 * MGL_ROPE_V_ROWS) {
-    begins = a->positions[row] % MGL_ROPE_V_ROWS == 0 || a->slots[row] != a->slots[row - 1];
+// Q and K of rows [begin, end), jobs warp, warp + MGL_WIDE_WARPS, ...
+static __device__ __forceinline__ void mgl_rope_rows(const mgl_wide_attention *a, uint32_t begin,
+                                                     uint32_t end, uint32_t warp, uint32_t lane) {
+  const uint32_t heads = a->kv_heads * (MGL_GROUP + 1);
+  const uint32_t of_job = MGL_ROPE_HEADS * MGL_ROPE_PASSES;
+  const uint32_t of_row = (heads + of_job - 1) / of_job;
+  const uint32_t jobs = (end - begin) * of_row;
+  const mgl_rope_norm q_norm = mgl_rope_load_norm(a->q_norm, lane % MGL_ROPE_PITCH);
+  const mgl_rope_norm k_norm = mgl_rope_load_norm(a->k_norm, lane % MGL_ROPE_PITCH);
+  mgl_rope_job job;
+  if (warp < jobs) {
+    mgl_rope_load(a, begin + warp / of_row, warp % of_row * of_job, lane, &job);
   }
-  return __ballot_sync(0xffffffffu, begins);
+#pragma unroll 1
+  for (uint32_t i = warp; i < jobs; i += MGL_WIDE_WARPS) {
+    const mgl_rope_job own = job;
+    const uint32_t next = i + MGL_WIDE_WARPS;
+    if (next < jobs) {
+      mgl_rope_load(a, begin + next / of_row, next % of_row * of_job, lane, &job);
+    }
+    mgl_rope_finish(a, &q_norm, &k_norm, lane, &own);
+  }
 }
 
 // Elements 4 part .. 4 part + 3 of V of a run of `count` rows, which `v` has, into the page.
@@ -200,8 +224,8 @@ static __device__ __forceinline__ void mgl_rope_store_v(uint16_t *to, uint32_t c
 }
 
 // V of KV heads [kv_head, kv_head + MGL_ROPE_V_HEADS) of the runs that begin in rows first to
-// first + 7, by one warp. Where every row is a run, as of sequences that decode, all are loaded at
-// once.
+// first + 7, by one warp. A run is of one sequence and of one half of a page; rows [begin, end) are
+// the task's. Where every row is a run, as of sequences that decode, all are loaded at once.
 static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention *a, uint32_t first,
                                                        uint32_t begin, uint32_t end,
                                                        uint32_t kv_head, uint32_t lane) {
@@ -210,10 +234,19 @@ static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention 
   kv_head += lane / MGL_ROPE_V_LANES;
   const bool present = lane < MGL_ROPE_V_LANES * MGL_ROPE_V_HEADS && kv_head < a->kv_heads;
   const uint16_t *x = a->qkv + (a->kv_heads * (MGL_GROUP + 1) + kv_head) * MGL_HEAD_DIM + part * 4;
-  uint32_t begins = mgl_rope_run_begins(a, first, begin, end, lane);
+  // Lane i knows row first + i: where its V begins in the pages of a KV head, and whether it begins
+  // a run.
+  const uint32_t row = first + lane < end ? first + lane : end - 1;
+  const uint32_t position = a->positions[row], slot = a->slots[row];
+  const uint32_t page = mgl_wide_page(a, slot, position);
+  const uint32_t before = __shfl_up_sync(0xffffffffu, slot, 1);
+  const bool own_begins = first + lane >= end || first + lane == begin ||
+                          position % MGL_ROPE_V_ROWS == 0 || (lane > 0 && slot != before) ||
+                          (lane == 0 && slot != a->slots[row - 1]);
+  const uint32_t begins = __ballot_sync(0xffffffffu, own_begins);
   const uint32_t left = end - first < MGL_ROPE_V_ROWS ? end - first : MGL_ROPE_V_ROWS;
   uint2 v[MGL_ROPE_V_ROWS] = {};
-  if ((begins & 0xffu) == 0xffu) {
+  if ((begins & 0x1ffu) == 0x1ffu) {  // the last one has one row too
 #pragma unroll
     for (uint32_t k = 0; k < MGL_ROPE_V_ROWS; k++) {
       if (k < left && present) {
@@ -222,12 +255,12 @@ static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention 
     }
 #pragma unroll
     for (uint32_t k = 0; k < MGL_ROPE_V_ROWS; k++) {
+      const uint32_t k_page = __shfl_sync(0xffffffffu, page, (int)k);
+      const uint32_t k_position = __shfl_sync(0xffffffffu, position, (int)k);
       if (k < left && present) {
-        const uint32_t position = a->positions[first + k];
-        const uint32_t page = mgl_wide_page(a, a->slots[first + k], position);
-        mgl_rope_store_v(a->v_cache + mgl_wide_page_offset(a, page, kv_head) +
+        mgl_rope_store_v(a->v_cache + mgl_wide_page_offset(a, k_page, kv_head) +
                              part * 4 * MGL_CUDA_KV_PAGE_TOKENS +
-                             position % MGL_CUDA_KV_PAGE_TOKENS,
+                             k_position % MGL_CUDA_KV_PAGE_TOKENS,
                          1, &v[k]);
       }
     }
@@ -236,18 +269,18 @@ static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention 
   for (uint32_t own = begins & ((1u << left) - 1); own != 0; own &= own - 1) {
     const uint32_t at = (uint32_t)__ffs((int)own) - 1;
     const uint32_t count = (uint32_t)__ffs((int)(begins >> (at + 1)));  // up to the next run
-    const uint32_t row = first + at;
-    const uint32_t position = a->positions[row];
-    const uint32_t page = mgl_wide_page(a, a->slots[row], position);
+    const uint32_t run_page = __shfl_sync(0xffffffffu, page, (int)at);
+    const uint32_t run_position = __shfl_sync(0xffffffffu, position, (int)at);
 #pragma unroll
     for (uint32_t k = 0; k < MGL_ROPE_V_ROWS; k++) {
       if (k < count && present) {
-        v[k] = mgl_load_l2_pair(x + (size_t)(row + k) * stride);
+        v[k] = mgl_load_l2_pair(x + (size_t)(first + at + k) * stride);
       }
     }
     if (present) {
-      mgl_rope_store_v(a->v_cache + mgl_wide_page_offset(a, page, kv_head) +
-                           part * 4 * MGL_CUDA_KV_PAGE_TOKENS + position % MGL_CUDA_KV_PAGE_TOKENS,
+      mgl_rope_store_v(a->v_cache + mgl_wide_page_offset(a, run_page, kv_head) +
+                           part * 4 * MGL_CUDA_KV_PAGE_TOKENS +
+                           run_position % MGL_CUDA_KV_PAGE_TOKENS,
                        count, v);
     }
   }
@@ -257,24 +290,16 @@ static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention 
 static __device__ __forceinline__ void mgl_wide_rope_kv(const mgl_wide_attention *a, uint32_t begin,
                                                         uint32_t end, uint32_t thread) {
   const uint32_t warp = thread / 32, lane = thread % 32;
-  const uint32_t heads = a->kv_heads * (MGL_GROUP + 1);
-  const uint32_t of_row =
-      (heads + MGL_ROPE_HEADS * MGL_ROPE_PASSES - 1) / (MGL_ROPE_HEADS * MGL_ROPE_PASSES);
   const uint32_t of_runs = (a->kv_heads + MGL_ROPE_V_HEADS - 1) / MGL_ROPE_V_HEADS;
   if (begin >= end) {
     return;
   }
-  const uint32_t jobs = (end - begin) * of_row;
-  const uint32_t all = jobs + (end - begin + MGL_ROPE_V_ROWS - 1) / MGL_ROPE_V_ROWS * of_runs;
+  mgl_rope_rows(a, begin, end, warp, lane);
+  const uint32_t jobs = (end - begin + MGL_ROPE_V_ROWS - 1) / MGL_ROPE_V_ROWS * of_runs;
 #pragma unroll 1
-  for (uint32_t i = warp; i < all; i += MGL_WIDE_WARPS) {
-    if (i < jobs) {
-      mgl_rope_heads(a, begin + i / of_row, i % of_row * (MGL_ROPE_HEADS * MGL_ROPE_PASSES), lane);
-    } else {
-      uint32_t job = i - jobs;
-      mgl_rope_values(a, begin + job / of_runs * MGL_ROPE_V_ROWS, begin, end,
-                      job % of_runs * MGL_ROPE_V_HEADS, lane);
-    }
+  for (uint32_t i = warp; i < jobs; i += MGL_WIDE_WARPS) {
+    mgl_rope_values(a, begin + i / of_runs * MGL_ROPE_V_ROWS, begin, end,
+                    i % of_runs * MGL_ROPE_V_HEADS, lane);
   }
 }
 

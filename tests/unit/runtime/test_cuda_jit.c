@@ -163,6 +163,37 @@ static void the_planner_compiles_for_the_device(void **state) {
   }
 }
 
+// Attention of the wide class, with about the registers that its consumers have. At parts' borders
+// some values wait in local memory; with heads of 64 none do.
+static void attention_of_the_wide_class_compiles(void **state) {
+  (void)state;
+  static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
+  static const mgl_cuda_shape shapes[] = {{.head_dim = 128, .group = 4},
+                                          {.head_dim = 64, .group = 8}};
+  mgl_nvrtc nvrtc;
+  if (!open_nvrtc(&nvrtc)) {
+    skip();
+  }
+  for (size_t i = 0; i < 6; i++) {
+    mgl_error err = {0};
+    mgl_text log = {0};
+    mgl_cuda_usage usage = {0};
+    void *cubin = NULL;
+    size_t bytes = 0;
+    if (mgl_cuda_compile(&nvrtc, "kernels/cuda/wide_attention.cu", architectures[i / 2],
+                         &shapes[i % 2], &cubin, &bytes, &log, &err) != MGL_OK) {
+      fail_msg("%s", log.data != NULL ? log.data : err.text);
+    }
+    assert_true(mgl_cuda_usage_find(log.data, "mgl_wide_attend_run", &usage));
+    print_message("%-8s mgl_wide_attend_run, HD %u: %u registers, %u spilled\n",
+                  architectures[i / 2], shapes[i % 2].head_dim, usage.registers, usage.spill_bytes);
+    assert_true(usage.registers <= 216);
+    assert_true(usage.spill_bytes <= (i % 2 == 0 ? 160u : 0u));
+    mgl_free(cubin);
+    mgl_text_free(&log);
+  }
+}
+
 static void a_broken_request_is_explained(void **state) {
   (void)state;
   mgl_nvrtc nvrtc;
@@ -241,6 +272,7 @@ int main(void) {
       cmocka_unit_test(protocol_and_tasks_compile_for_all_architectures),
       cmocka_unit_test(the_planner_compiles_for_the_device),
       cmocka_unit_test(the_wide_class_compiles_for_all_architectures),
+      cmocka_unit_test(attention_of_the_wide_class_compiles),
       cmocka_unit_test(a_broken_request_is_explained),
       cmocka_unit_test(resources_are_read_from_a_log),
       cmocka_unit_test(architectures_have_their_names),

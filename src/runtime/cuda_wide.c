@@ -45,6 +45,7 @@ typedef struct builder {
   uint32_t op_count, step_count, stage_count;
   uint32_t stage_tasks, previous_tasks;  // of this stage so far, and of the one before
   uint32_t splits;  // of the linear whose parts the next norm adds; 1: there are none
+  uint32_t joined_tiles, joined_parts;  // most of a linear whose splits are joined
 } builder;
 
 static mgl_cu_ptr block_at(const builder *b, uint64_t offset) {
@@ -152,12 +153,29 @@ static void add_norm(builder *b, const mgl_op *op, const mgl_cuda_matrices *m) {
   end_stage(b);
 }
 
-// In how many parts a linear's dot products are cut: where there are too few tiles for the workers.
+// In how many parts a linear's dot products are cut. Parts of linear_add cost little, since the
+// norm behind it adds them: as many as there are workers for. Other linears pay for joining: where
+// the last round of tiles over the workers is worth it.
 static uint32_t splits_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
-  uint32_t splits = op->kind == MGL_OP_LINEAR_ADD ? b->workers / tiles : 1;
-  splits = splits < MGL_CUDA_WIDE_MAX_SPLITS ? splits : MGL_CUDA_WIDE_MAX_SPLITS;
-  splits = splits < k_stages ? splits : k_stages;
-  return splits < 1 ? 1 : splits;
+  enum { BEGIN_STAGES = 3, JOIN_STAGES = 9 };  // what a task costs besides its stages of k
+  uint32_t best = 1;
+  uint64_t least = UINT64_MAX;
+  if (op->kind == MGL_OP_LINEAR_ADD) {
+    best = b->workers / tiles;
+    best = best < MGL_CUDA_WIDE_MAX_SPLITS ? best : MGL_CUDA_WIDE_MAX_SPLITS;
+    best = best < k_stages ? best : k_stages;
+    return best < 1 ? 1 : best;
+  }
+  for (uint32_t splits = 1; splits <= MGL_CUDA_WIDE_MAX_JOINED && splits <= k_stages; splits++) {
+    uint64_t rounds = ceil_div(tiles * splits, b->workers);
+    uint64_t cost = rounds * (ceil_div(k_stages, splits) + (splits > 1 ? JOIN_STAGES : 0) +
+                              (uint32_t)BEGIN_STAGES);
+    if (cost < least) {
+      least = cost;
+      best = splits;
+    }
+  }
+  return op->kind == MGL_OP_LOGITS ? 1 : best;
 }
 
 static void add_linear(builder *b, const mgl_op *op) {
@@ -177,6 +195,11 @@ static void add_linear(builder *b, const mgl_op *op) {
              .n = (uint32_t)mgl_tensor_row_elements(&b->a->program->tensors[op->output]),
              .tokens = rows}};
   out.op.passes = splits_of(b, op, tiles, m.k_padded / MGL_WIDE_K);
+  if (out.op.passes > 1 && op->kind != MGL_OP_LINEAR_ADD) {
+    b->joined_tiles = tiles > b->joined_tiles ? tiles : b->joined_tiles;
+    b->joined_parts =
+        tiles * out.op.passes > b->joined_parts ? tiles * out.op.passes : b->joined_parts;
+  }
   uint64_t to = 0;
   uint64_t from = wide->x;
   switch (op->kind) {
@@ -306,7 +329,7 @@ static uint32_t padded(uint32_t k) {
 }
 
 static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *model,
-                                mgl_cuda_wide_layout *out) {
+                                uint32_t joined_parts, mgl_cuda_wide_layout *out) {
   const mgl_cuda_wide_sizes *sizes = &out->sizes;
   uint32_t tokens = out->graphs[out->graph_count - 1].tokens;
   uint32_t hidden = widest(program, MGL_OP_EMBED);
@@ -324,7 +347,10 @@ static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *
   out->gathered = take(&out->bytes, mgl_wide_x_bytes(gathered_rows(sizes), padded(hidden)));
   out->logits = take(&out->bytes, logit_rows * model->vocab * sizeof(float));
   out->angles = take(&out->bytes, (uint64_t)tokens * model->head_dim * sizeof(float));
-  out->parts = take(&out->bytes, MGL_CUDA_WIDE_MAX_SPLITS * out->part_bytes);
+  uint64_t parts = MGL_CUDA_WIDE_MAX_SPLITS * out->part_bytes;
+  uint64_t joined =
+      (uint64_t)joined_parts * MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS * sizeof(float);
+  out->parts = take(&out->bytes, parts > joined ? parts : joined);
   out->stream_partials =
       take(&out->bytes, mgl_wide_stream_partial_bytes(sizes->workers, model->head_dim));
   out->tile_partials =
@@ -350,6 +376,7 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
   *out = (mgl_cuda_wide_layout){.sizes = *sizes};
   out->graph_count = mgl_cuda_wide_graph_for(sizes->tokens) + 1;
   uint32_t stages = 0;
+  uint32_t joined_parts = 0;
   for (uint32_t i = 0; i < out->graph_count; i++) {
     mgl_cuda_wide_graph *g = &out->graphs[i];
     mgl_cuda_wide_addresses nowhere = {.program = program, .model = model, .wide = out};
@@ -365,11 +392,14 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
     g->steps = take(&out->bytes, (uint64_t)g->step_count * sizeof(mgl_cuda_step));
     g->step_start = take(&out->bytes, (sizes->workers + UINT64_C(1)) * sizeof(uint32_t));
     stages = g->stage_count > stages ? g->stage_count : stages;
+    joined_parts = b.joined_parts > joined_parts ? b.joined_parts : joined_parts;
+    out->most_tiles = b.joined_tiles > out->most_tiles ? b.joined_tiles : out->most_tiles;
   }
-  lay_out_activations(program, model, out);
+  lay_out_activations(program, model, joined_parts, out);
   lay_out_image(out);
   out->zeros = take(&out->bytes, stages * sizeof(mgl_word));
   out->best = take(&out->bytes, sizes->logit_rows * sizeof(uint64_t));
+  out->arrived = take(&out->bytes, out->most_tiles * sizeof(uint32_t));
   out->stage_ns = take(&out->bytes, stages * sizeof(uint64_t));
   out->zero_bytes = out->bytes - out->zeros;
 }
@@ -435,6 +465,8 @@ static mgl_wide_run run_of(const mgl_cuda_wide_addresses *a, uint32_t graph) {
                         .counters = mgl_cuda_pointer(a->block + wide->zeros),
                         .plan = mgl_cuda_pointer(a->block + wide->image + wide->plan),
                         .best = mgl_cuda_pointer(a->block + wide->best),
+                        .parts = mgl_cuda_pointer(a->block + wide->parts),
+                        .arrived = mgl_cuda_pointer(a->block + wide->arrived),
                         .stage_ns = mgl_cuda_pointer(a->block + wide->stage_ns)};
 }
 

@@ -22,7 +22,8 @@
 enum {
   MGL_CUDA_WIDE_GRAPHS = 4,
   MGL_CUDA_WIDE_LEAST_TOKENS = MGL_WIDE_TILE_TOKENS,  // of a graph
-  MGL_CUDA_WIDE_MAX_SPLITS = 8,                       // of a linear along k
+  MGL_CUDA_WIDE_MAX_SPLITS = 8,                       // of linear_add along k
+  MGL_CUDA_WIDE_MAX_JOINED = 2,                       // of other linears
 };
 
 typedef struct mgl_cuda_wide_sizes {
@@ -48,14 +49,16 @@ typedef struct mgl_cuda_wide_layout {
   // Activations, of the largest graph.
   uint64_t residual, squares, x, qkv, q, attended, gated, gathered, logits, angles, parts;
   uint64_t part_bytes;  // of a split's sums
+  uint32_t most_tiles;  // of a linear whose splits are joined
   // Of attention; merges is 0 between launches.
   uint64_t stream_partials, tile_partials, merges, merge_bytes;
   // What a launch uploads: run, plan, work, tables; and what it begins with zeros in.
   uint64_t image, image_bytes;
   uint64_t plan, work, tables;  // offsets in the image; the run is at its begin
-  // Counters of events, the largest of each logit row, and when each stage began.
+  // Counters of events, the largest of each logit row, splits that have arrived, and when each
+  // stage began.
   uint64_t zeros, zero_bytes;
-  uint64_t best, stage_ns;  // offsets in the block
+  uint64_t best, arrived, stage_ns;  // offsets in the block
 } mgl_cuda_wide_layout;
 
 // `program` is fused for the GPU.

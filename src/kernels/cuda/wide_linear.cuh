@@ -219,6 +219,58 @@ static __device__ __forceinline__ void mgl_wide_apply_factors(const mgl_wide_wor
   }
 }
 
+// Leaves the sums of one split of a tile, and finds those of all of them if it is the last to
+// arrive. They are added in the order of the splits, whoever that is. False: it is not.
+static __device__ __forceinline__ bool mgl_wide_join(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                                     const mgl_wide_tile *tile,
+                                                     float (&d)[MGL_WIDE_SUMS]) {
+  const size_t of_tile = MGL_WIDE_SUMS * MGL_WIDE_CONSUMERS / 4;  // float4
+  float4 *parts =
+      (float4 *)w->run->parts + (size_t)tile->number * 2 * of_tile + w->warp * 32 + w->lane;
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_SUMS / 4; i++) {
+    parts[tile->split * of_tile + i * MGL_WIDE_CONSUMERS] =
+        make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
+  }
+  mgl_sync_wide_consumers();
+  if (w->warp == 0 && w->lane == 0) {
+    uint32_t *arrived = w->run->arrived + tile->number;
+    uint32_t before;
+    // Release of what all threads wrote before the barrier, acquire of what the others' did.
+    asm volatile("fence.acq_rel.gpu;\natom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(arrived)
+                 : "memory");
+    bool last = before == 1;
+    if (last) {
+      *arrived = 0;
+    }
+    w->block->writes[w->slot] = last ? 1 : 0;
+  }
+  mgl_sync_wide_consumers();
+  if (w->block->writes[w->slot] == 0) {
+    return false;
+  }
+  const float4 *other = parts + (tile->split ^ 1) * of_tile;
+#pragma unroll
+  for (int first = 0; first < MGL_WIDE_SUMS / 4; first += 8) {
+    float4 part[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      part[i] = other[(first + i) * MGL_WIDE_CONSUMERS];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      float *sum = d + 4 * (first + i);
+      sum[0] += part[i].x;
+      sum[1] += part[i].y;
+      sum[2] += part[i].z;
+      sum[3] += part[i].w;
+    }
+  }
+  return true;
+}
+
 static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
                                                        const mgl_wide_slot *slot,
                                                        const mgl_wide_tile *tile) {
@@ -227,6 +279,13 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
     mgl_wide_find_factor(w, slot, tile);
   }
   mgl_wide_multiply(w, tile->stages, d);
+  if (slot->op.passes == 1) {
+    if (w->warp == 0 && w->lane == 0) {
+      w->block->writes[w->slot] = 1;
+    }
+  } else if (slot->op.kind != MGL_OP_LINEAR_ADD && !mgl_wide_join(w, slot, tile, d)) {
+    return;
+  }
   if (slot->op.norm != nullptr) {
     mgl_wide_apply_factors(w, d);
   }

@@ -13,9 +13,12 @@
 //   op.row_tiles           norms: rows of the result
 //   op.residual            norms: sums of squares of every range of MGL_WIDE_NORM_RANGE features,
 //                          f32 [ranges][row_tiles]; op.norm of the linear behind it is the same
-//   op.passes              linears: splits along k, 1 but for linear_add. With more than one, split
-//                          i leaves its sums at out + i * copy_bytes in the form of the residual
-//                          stream, and the norm behind it adds them (bias, passes, copy_bytes)
+//   op.passes              linears: splits along k. With more than one, split i of linear_add
+//   leaves
+//                          its sums at out + i * copy_bytes in the form of the residual stream, and
+//                          the norm behind it adds them (bias, passes, copy_bytes); of others,
+//                          which have two at most, the second of a tile to arrive adds what the
+//                          first left in run->parts
 //   op.x, op.out, op.residual   in the forms of wide_layout.h
 #ifndef MGL_KERNELS_CUDA_WIDE_RUN_H
 #define MGL_KERNELS_CUDA_WIDE_RUN_H
@@ -96,6 +99,8 @@ typedef struct mgl_wide_run {
   mgl_word *counters;  // of events; 0 before the launch
   const mgl_wide_plan *plan;
   uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
+  float *parts;    // sums of splits: of every task of a stage, a tile
+  uint32_t *arrived;   // [tiles] splits of a tile that have left their sums; 0 between stages
   uint64_t *stage_ns;  // [stages] the global timer when each began; NULL: not wanted
   mgl_word fault;      // mgl_wide_fault
 } mgl_wide_run;

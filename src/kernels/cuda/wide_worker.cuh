@@ -38,7 +38,9 @@ struct mgl_wide_block {
   uint64_t full[MGL_WIDE_STAGES];
   uint64_t empty[MGL_WIDE_STAGES];
   volatile uint32_t stop;
-  float factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
+  volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
+  float __align__(16)
+      factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
 };
 
 static_assert(sizeof(mgl_wide_block) <= MGL_WIDE_BLOCK_BYTES, "it has its place");
@@ -135,6 +137,7 @@ struct mgl_wide_tile {
   uint32_t first_block, blocks;  // row blocks of the weights
   uint32_t token;                // the first token
   uint32_t split;                // of op.passes along k
+  uint32_t number;               // among the tiles of a split
   uint32_t first_stage, stages;  // of k that it has
   bool empty;                    // none of its tokens are in the plan
 };
@@ -150,6 +153,7 @@ static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_
   uint32_t token_tiles = op->tokens / MGL_WIDE_TILE_TOKENS;
   uint32_t of_split = slot->step.begin % (feature_tiles * token_tiles);
   uint32_t k_stages = op->k_padded / MGL_WIDE_K;
+  tile.number = of_split;
   tile.split = slot->step.begin / (feature_tiles * token_tiles);
   tile.first_stage = k_stages * tile.split / op->passes;
   tile.stages = k_stages * (tile.split + 1) / op->passes - tile.first_stage;
@@ -313,7 +317,7 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
 static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
                                                              const mgl_wide_slot *slot) {
   mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
-  if (tile.empty) {
+  if (tile.empty || w->block->writes[w->slot] == 0) {
     return;
   }
   uint64_t column = tile.first_block / MGL_WIDE_FEATURE_BLOCKS;

@@ -81,6 +81,8 @@ void gpu_smoke_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_run(gpu_bench *bench, int count, char **arguments);
 void gpu_sampling_run(gpu_bench *bench, int count, char **arguments);
 void gpu_planner_run(gpu_bench *bench, int count, char **arguments);
+void gpu_serve_run(gpu_bench *bench, int count, char **arguments);
+void gpu_feed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_range(gpu_bench *bench, int count, char **arguments);  // of ops, with KEY=VALUEs
 void gpu_speed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ablations_run(gpu_bench *bench, int count, char **arguments);

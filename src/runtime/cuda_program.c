@@ -27,7 +27,7 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
                               mgl_error *err) {
   mgl_cuda_program_options *o = &p->options;
   *o = *options;
-  MGL_TRY(check_range("tokens of an iteration", o->iteration_tokens, 1, MGL_CUDA_MAX_TOKENS, err));
+  MGL_TRY(check_range("tokens of an iteration", o->iteration_tokens, 1, MGL_WIDE_MAX_TOKENS, err));
   MGL_TRY(check_range("sequences", o->sequences, 1, MGL_CUDA_MAX_SEQUENCES, err));
   MGL_TRY(check_range("KV pages of a sequence", o->pages_per_sequence, 1,
                       MGL_MAX_CONTEXT / MGL_CUDA_KV_PAGE_TOKENS, err));
@@ -39,6 +39,7 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
     o->logit_rows = o->sequences < o->iteration_tokens ? o->sequences : o->iteration_tokens;
   }
   MGL_TRY(check_range("rows with logits", o->logit_rows, 1, o->iteration_tokens, err));
+  mgl_cuda_wide_set_options(p);
   MGL_TRY(check_range("spans of the trace", o->trace_spans, 0, 1 << 20, err));
   if (o->trace_spans > 0) {
     o->trace_spans = (uint32_t)mgl_power_of_two_at_least(o->trace_spans);

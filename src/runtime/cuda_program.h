@@ -39,14 +39,13 @@ typedef struct mgl_cuda_program_options {
   const mgl_graph *program;          // canonical; used only while creating
   const mgl_checkpoint *checkpoint;  // NULL: dummy weights; used only while creating
   uint64_t seed;                     // of dummy weights
-  uint32_t iteration_tokens;         // most tokens of an iteration, 1 to MGL_CUDA_MAX_TOKENS
-  uint32_t sequences;                // that run at once, 1 to MGL_CUDA_MAX_SEQUENCES
-  uint32_t pages_per_sequence;       // of MGL_CUDA_KV_PAGE_TOKENS tokens, at least 1
-  uint32_t page_count;               // KV pages; 0: for all sequences at their longest
-  uint32_t logit_rows;  // most rows with logits, 1 to iteration_tokens; 0: one per sequence
-  // Plans of more tokens than iteration_tokens, which the wide class computes; 0: there are none.
-  uint32_t wide_tokens;     // most tokens of such a plan, up to MGL_WIDE_MAX_TOKENS
-  uint32_t wide_sequences;  // and most sequences and rows with logits, to MGL_WIDE_MAX_SEQUENCES
+  // Most tokens of an iteration, 1 to MGL_WIDE_MAX_TOKENS. Iterations of more than
+  // MGL_CUDA_MAX_TOKENS run in the wide class, which only some GPUs have.
+  uint32_t iteration_tokens;
+  uint32_t sequences;           // that run at once, 1 to MGL_CUDA_MAX_SEQUENCES
+  uint32_t pages_per_sequence;  // of MGL_CUDA_KV_PAGE_TOKENS tokens, at least 1
+  uint32_t page_count;          // KV pages; 0: for all sequences at their longest
+  uint32_t logit_rows;          // most rows with logits, 1 to iteration_tokens; 0: one per sequence
   // Of the task graphs (compile/compile.h):
   mgl_launch launch;  // MGL_LAUNCH_AUTO is the default
   const mgl_compile_override *overrides;
@@ -166,8 +165,8 @@ typedef struct mgl_cuda_generate {
   mgl_cuda_token_callback *on_token;        // may be NULL
   mgl_cuda_progress_callback *on_progress;  // may be NULL
   bool (*should_stop)(void *context);       // asked all the time; true ends the launch behind the
-                                       // present iteration; may be NULL
-  void *context;             // of all of these
+                                            // present iteration; may be NULL
+  void *context;                            // of all of these
   uint32_t chunk_tokens;     // most prompt tokens of one sequence in an iteration; 0: no limit
   bool prompts_first;        // sequences decode only while none computes its prompt
   uint32_t most_iterations;  // 0: as many as it takes

@@ -239,7 +239,6 @@ static mgl_wide_attention attention_of(const builder *b, const mgl_op *op) {
       .q = mgl_cuda_pointer(block_at(b, wide->q)),
       .out = mgl_cuda_pointer(block_at(b, wide->attended)),
       .angles = mgl_cuda_pointer(block_at(b, wide->angles)),
-      .block_tables = mgl_cuda_pointer(image + wide->tables),
       .positions = mgl_cuda_pointer(image + wide->plan + offsetof(mgl_wide_plan, positions)),
       .slots = mgl_cuda_pointer(image + wide->plan + offsetof(mgl_wide_plan, slots)),
       .work = mgl_cuda_pointer(image + wide->work),
@@ -456,18 +455,21 @@ static mgl_status copy_pages(const mgl_cuda_wide_addresses *a, const mgl_plan *f
   return MGL_OK;
 }
 
-static mgl_wide_run run_of(const mgl_cuda_wide_addresses *a, uint32_t graph) {
+void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
+                           const int32_t *block_tables, unsigned char *image) {
   const mgl_cuda_wide_layout *wide = a->wide;
-  const mgl_cuda_wide_graph *g = &wide->graphs[graph];
-  return (mgl_wide_run){.steps = mgl_cuda_pointer(a->block + g->steps),
-                        .step_start = mgl_cuda_pointer(a->block + g->step_start),
-                        .ops = mgl_cuda_pointer(a->block + g->ops),
-                        .counters = mgl_cuda_pointer(a->block + wide->zeros),
-                        .plan = mgl_cuda_pointer(a->block + wide->image + wide->plan),
-                        .best = mgl_cuda_pointer(a->block + wide->best),
-                        .parts = mgl_cuda_pointer(a->block + wide->parts),
-                        .arrived = mgl_cuda_pointer(a->block + wide->arrived),
-                        .stage_ns = mgl_cuda_pointer(a->block + wide->stage_ns)};
+  const mgl_cuda_wide_graph *g = &wide->graphs[mgl_cuda_wide_graph_for(tokens)];
+  mgl_wide_run run = {.block_tables = block_tables,
+                      .steps = mgl_cuda_pointer(a->block + g->steps),
+                      .step_start = mgl_cuda_pointer(a->block + g->step_start),
+                      .ops = mgl_cuda_pointer(a->block + g->ops),
+                      .counters = mgl_cuda_pointer(a->block + wide->zeros),
+                      .plan = mgl_cuda_pointer(a->block + wide->image + wide->plan),
+                      .best = mgl_cuda_pointer(a->block + wide->best),
+                      .parts = mgl_cuda_pointer(a->block + wide->parts),
+                      .arrived = mgl_cuda_pointer(a->block + wide->arrived),
+                      .stage_ns = mgl_cuda_pointer(a->block + wide->stage_ns)};
+  memcpy(image, &run, sizeof run);
 }
 
 mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_plan *plan,
@@ -478,8 +480,8 @@ mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_
   int32_t *tables = (int32_t *)(void *)(image + wide->tables);
   mgl_plan_entry entries[MGL_WIDE_MAX_SEQUENCES];
   MGL_TRY(check_plan(a, plan, err));
-  mgl_wide_run run = run_of(a, mgl_cuda_wide_graph_for(plan->token_count));
-  memcpy(image, &run, sizeof run);
+  mgl_cuda_wide_set_run(a, plan->token_count,
+                        mgl_cuda_pointer(a->block + wide->image + wide->tables), image);
   to->token_count = plan->token_count;
   to->sequence_count = plan->sequence_count;
   to->logit_row_count = plan->logit_row_count;

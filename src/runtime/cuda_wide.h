@@ -82,6 +82,10 @@ typedef struct mgl_cuda_wide_addresses {
 void mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, mgl_wide_op *ops,
                               mgl_cuda_step *steps, uint32_t *step_start);
 
+// The run of a launch of so many tokens, at the begin of the image.
+void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
+                           const int32_t *block_tables, unsigned char *image);
+
 // The image of a launch: `image` has image_bytes. Errors: more than the sizes, pages or vocabulary
 // allow.
 mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_plan *plan,

@@ -1,5 +1,4 @@
 // The wide class of a GPU program: making it, and launches of one iteration.
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -25,32 +24,37 @@ static mgl_cuda_wide_addresses addresses_of(const mgl_cuda_program *p) {
 
 // --- making it -----------------------------------------------------------------------------------
 
+void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
+  mgl_cuda_program_options *o = &p->options;
+  if (o->iteration_tokens > MGL_CUDA_MAX_TOKENS) {
+    p->wide.tokens = o->iteration_tokens;
+    p->wide.rows =
+        o->logit_rows < MGL_WIDE_MAX_SEQUENCES ? o->logit_rows : (uint32_t)MGL_WIDE_MAX_SEQUENCES;
+    o->iteration_tokens = MGL_CUDA_MAX_TOKENS;
+    o->logit_rows = o->logit_rows < o->iteration_tokens ? o->logit_rows : o->iteration_tokens;
+  }
+}
+
 mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_program_options *o = &p->options;
-  if (o->wide_tokens == 0) {
+  if (p->wide.tokens == 0) {
     return MGL_OK;
   }
-  if (p->device->major != 9) {
+  if (p->device->major != 9 || p->device->minor != 0 || p->workers > MGL_WIDE_MAX_WORKERS) {
     return mgl_error_set(
         err, MGL_ERR_UNSUPPORTED,
-        "iterations of up to %u tokens: %s has compute capability %u.%u, and there "
-        "are kernels for more than %d tokens for 9.0 only; ask for %d at most",
-        o->wide_tokens, p->device->name, p->device->major, p->device->minor, MGL_CUDA_MAX_TOKENS,
-        MGL_CUDA_MAX_TOKENS);
+        "iterations of up to %u tokens: the kernels for more than %d are for "
+        "compute capability 9.0 and up to %d multiprocessors, and %s has %u.%u and "
+        "%u; ask for %d tokens at most",
+        p->wide.tokens, MGL_CUDA_MAX_TOKENS, MGL_WIDE_MAX_WORKERS, p->device->name,
+        p->device->major, p->device->minor, p->workers, MGL_CUDA_MAX_TOKENS);
   }
-  if (o->wide_tokens > MGL_WIDE_MAX_TOKENS || o->wide_sequences > MGL_WIDE_MAX_SEQUENCES ||
-      o->wide_sequences < 1 || p->workers > MGL_WIDE_MAX_WORKERS) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "large iterations: expected up to %d tokens of 1 to %d sequences on up to "
-                         "%d workers, found %u, %u and %u",
-                         MGL_WIDE_MAX_TOKENS, MGL_WIDE_MAX_SEQUENCES, MGL_WIDE_MAX_WORKERS,
-                         o->wide_tokens, o->wide_sequences, p->workers);
-  }
-  mgl_cuda_wide_sizes sizes = {.tokens = o->wide_tokens,
-                               .sequences = o->wide_sequences,
-                               .logit_rows = o->wide_sequences,
-                               .pages_per_sequence = o->pages_per_sequence,
-                               .workers = p->workers};
+  mgl_cuda_wide_sizes sizes = {
+      .tokens = p->wide.tokens,
+      .sequences = o->sequences < p->wide.tokens ? o->sequences : p->wide.tokens,
+      .logit_rows = p->wide.rows,
+      .pages_per_sequence = o->pages_per_sequence,
+      .workers = p->workers};
   mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout);
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
   return MGL_OK;
@@ -59,12 +63,18 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
 mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   int blocks = 0;
-  if (p->options.wide_tokens == 0) {
+  if (p->wide.tokens == 0) {
     return MGL_OK;
   }
   MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/wide_kernel.cu", "mgl_wide_kernel", &p->wide.module,
                                &p->wide.usage, err));
+  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/wide_plan.cu", "mgl_wide_plan_run",
+                               &p->wide.plan_module, NULL, err));
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.kernel, p->wide.module, "mgl_wide_kernel");
+  MGL_CUDA_TRY(driver, module_function, err, &p->wide.plan_kernel, p->wide.plan_module,
+               "mgl_wide_plan_run");
+  MGL_CUDA_TRY(driver, module_function, err, &p->wide.sample_kernel, p->wide.plan_module,
+               "mgl_wide_sample_run");
   MGL_CUDA_TRY(driver, function_set, err, p->wide.kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
                MGL_WIDE_SMEM_BYTES);
   MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, p->wide.kernel, MGL_WIDE_THREADS,
@@ -92,7 +102,7 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
 
 mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_wide_layout *wide = &p->wide.layout;
-  if (p->options.wide_tokens == 0) {
+  if (p->wide.tokens == 0) {
     return MGL_OK;
   }
   // Padding of activations and the counters of attention begin as zeros.
@@ -119,6 +129,9 @@ mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
 void mgl_cuda_wide_release(mgl_cuda_program *p) {
   if (p->wide.module != NULL) {
     (void)p->device->driver.module_unload(p->wide.module);
+  }
+  if (p->wide.plan_module != NULL) {
+    (void)p->device->driver.module_unload(p->wide.plan_module);
   }
 }
 
@@ -150,22 +163,46 @@ static mgl_status wait_for(mgl_cuda_program *p, uint64_t ns, bool *ended, mgl_er
   }
 }
 
+mgl_status mgl_cuda_wide_abort(mgl_cuda_program *p, mgl_error *err) {
+  *p->fault_word = MGL_WIDE_FAULT_HOST;
+  mgl_cu_ptr fault =
+      p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image + offsetof(mgl_wide_run, fault);
+  return mgl_cuda_check(&p->device->driver,
+                        p->device->driver.copy_to_device_async(
+                            fault, p->fault_word, sizeof *p->fault_word, p->abort_stream),
+                        "copy_to_device_async", err);
+}
+
 static mgl_status wait_for_end(mgl_cuda_program *p, uint64_t deadline_ns, mgl_error *err) {
   bool ended = false;
   MGL_TRY(wait_for(p, deadline_ns, &ended, err));
   if (ended) {
     return MGL_OK;
   }
-  *p->fault_word = MGL_WIDE_FAULT_HOST;
-  mgl_cu_ptr fault =
-      p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image + offsetof(mgl_wide_run, fault);
-  MGL_CUDA_TRY(&p->device->driver, copy_to_device_async, err, fault, p->fault_word,
-               sizeof *p->fault_word, p->abort_stream);
+  MGL_TRY(mgl_cuda_wide_abort(p, err));
   MGL_TRY(wait_for(p, ABORT_NS, &ended, err));
   p->lost = !ended;
   return mgl_error_set(
-      err, MGL_ERR_INTERNAL, "an iteration of the large class did not end after %.1f s%s",
+      err, MGL_ERR_INTERNAL, "an iteration of the wide class did not end after %.1f s%s",
       (double)deadline_ns / 1e9, ended ? "" : " and does not answer; the process must be ended");
+}
+
+// What a launch finds: its run, and zeros.
+static mgl_status upload(mgl_cuda_program *p, size_t image_bytes, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
+  MGL_CUDA_TRY(driver, copy_to_device, err, block + wide->image, p->wide.image, image_bytes);
+  MGL_CUDA_TRY(driver, memory_set, err, block + wide->zeros, 0, (size_t)wide->zero_bytes);
+  return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);
+}
+
+static mgl_status launch_kernel(mgl_cuda_program *p, mgl_error *err) {
+  mgl_cu_ptr run = p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image;
+  void *parameters[] = {&run};
+  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->wide.kernel, p->workers, 1, 1,
+               MGL_WIDE_THREADS, 1, 1, MGL_WIDE_SMEM_BYTES, p->stream, parameters);
+  return MGL_OK;
 }
 
 mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
@@ -180,15 +217,11 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
     return mgl_error_set(err, MGL_ERR_INTERNAL,
                          "an earlier launch did not end; the process must be ended");
   }
+  p->feeding.planner_lost = true;  // its cached pages may be overwritten
   MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->options.page_count, p->wide.image, err));
-  mgl_cu_ptr run = a.block + wide->image;
-  MGL_CUDA_TRY(driver, copy_to_device, err, run, p->wide.image, (size_t)wide->image_bytes);
-  MGL_CUDA_TRY(driver, memory_set, err, a.block + wide->zeros, 0, (size_t)wide->zero_bytes);
-  MGL_CUDA_TRY(driver, context_synchronize, err);
-  void *parameters[] = {&run};
+  MGL_TRY(upload(p, (size_t)wide->image_bytes, err));
   uint64_t start = mgl_clock_ns();
-  MGL_CUDA_TRY(driver, launch_cooperative, err, p->wide.kernel, p->workers, 1, 1, MGL_WIDE_THREADS,
-               1, 1, MGL_WIDE_SMEM_BYTES, p->stream, parameters);
+  MGL_TRY(launch_kernel(p, err));
   mgl_status status = wait_for_end(p, deadline_ns, err);
   p->wide.host_ns = mgl_clock_ns() - start;
   MGL_TRY(status);
@@ -196,5 +229,39 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
     MGL_CUDA_TRY(driver, copy_to_host, err, logits, a.block + wide->logits,
                  (size_t)plan->logit_row_count * p->model.vocab * sizeof(float));
   }
+  return MGL_OK;
+}
+
+// --- of a job ------------------------------------------------------------------------------------
+
+mgl_status mgl_cuda_wide_begin(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  const mgl_cuda_run *narrow = mgl_cuda_image_run(p);
+  mgl_cuda_wide_addresses a = addresses_of(p);
+  mgl_wide_shape shape = {p->model.kv_heads, p->model.group, p->workers};
+  mgl_cu_ptr run = mgl_cuda_state_at(p, p->layout.state.run);
+  mgl_cu_ptr plan = a.block + wide->image + wide->plan;
+  mgl_cu_ptr work = a.block + wide->image + wide->work;
+  mgl_cu_ptr best = a.block + wide->best;
+  mgl_cu_ptr logits = a.block + wide->logits;
+  void *planning[] = {&run, &shape, &plan, &work};
+  void *sampling[] = {&run, &plan, &best, &logits};
+  mgl_cuda_wide_set_run(&a, narrow->planning.wide_tokens, narrow->block_tables, p->wide.image);
+  MGL_TRY(upload(p, sizeof(mgl_wide_run), err));
+  MGL_CUDA_TRY(driver, launch, err, p->wide.plan_kernel, 1, 1, 1, 32, 1, 1, 0, p->stream, planning,
+               NULL);
+  MGL_TRY(launch_kernel(p, err));
+  unsigned blocks = p->wide.rows < p->workers ? p->wide.rows : p->workers;
+  MGL_CUDA_TRY(driver, launch, err, p->wide.sample_kernel, blocks, 1, 1, MGL_CUDA_CONSUMERS, 1, 1,
+               MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES, p->stream, sampling, NULL);
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_wide_note(mgl_cuda_program *p, mgl_feed_iteration *out, mgl_error *err) {
+  const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  mgl_cu_ptr plan = p->memory[MGL_CUDA_MEMORY_WIDE] + wide->image + wide->plan;
+  MGL_CUDA_TRY(&p->device->driver, copy_to_host, err, out, plan + offsetof(mgl_wide_plan, note),
+               sizeof *out);
   return MGL_OK;
 }

@@ -41,12 +41,10 @@ static void open_sides(wide_sides *s, gpu_bench *bench, const char *name, uint32
   *s = (wide_sides){.bench = bench, .pages_each = pages_each};
   gpu_model_open(name, &s->model);
   s->program = gpu_program(bench, &s->model,
-                           (mgl_cuda_program_options){.iteration_tokens = NARROW,
-                                                      .sequences = NARROW,
+                           (mgl_cuda_program_options){.iteration_tokens = TOKENS,
+                                                      .sequences = sequences,
                                                       .pages_per_sequence = pages_each,
-                                                      .page_count = sequences * pages_each,
-                                                      .wide_tokens = TOKENS,
-                                                      .wide_sequences = sequences});
+                                                      .page_count = sequences * pages_each});
   mgl_plan_limits limits = {.tokens = TOKENS,
                             .sequences = sequences,
                             .pages_per_sequence = pages_each,

@@ -4,6 +4,7 @@
 #ifndef MGL_KERNELS_CUDA_WIDE_LINEAR_CUH
 #define MGL_KERNELS_CUDA_WIDE_LINEAR_CUH
 
+#include "kernels/cuda/logit_row.cuh"
 #include "kernels/cuda/wide_gemm.cuh"
 #include "kernels/cuda/wide_worker.cuh"
 
@@ -142,13 +143,6 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
   }
 }
 
-// As in the narrow class: larger logits first, of equal ones the one with the smaller index.
-static __device__ __forceinline__ uint64_t mgl_wide_rank(float value, uint32_t index) {
-  uint32_t bits = __float_as_uint(value);
-  bits = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  return (uint64_t)bits << 32 | (uint32_t)~index;
-}
-
 // Logits as f32 rows, and the largest of each row.
 static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w,
                                                               const mgl_wide_slot *slot,
@@ -167,11 +161,11 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
     if (there && token < rows) {
       if (feature < slot->op.n) {
         out[(uint64_t)token * slot->op.n + feature] = low;
-        rank = mgl_wide_rank(low, feature);
+        rank = mgl_ordered_best(low, feature);
       }
       if (feature + 8 < slot->op.n) {
         out[(uint64_t)token * slot->op.n + feature + 8] = high;
-        uint64_t other = mgl_wide_rank(high, feature + 8);
+        uint64_t other = mgl_ordered_best(high, feature + 8);
         rank = other > rank ? other : rank;
       }
     }

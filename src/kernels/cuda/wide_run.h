@@ -85,10 +85,12 @@ typedef struct mgl_wide_plan {
   uint32_t sequence_count;
   uint32_t logit_row_count;
   uint32_t padding;
+  mgl_feed_iteration note;  // what the host tells of the iteration, where the device has planned it
   int32_t tokens[MGL_WIDE_MAX_TOKENS];
   uint32_t positions[MGL_WIDE_MAX_TOKENS];
-  uint32_t slots[MGL_WIDE_MAX_TOKENS];          // row of the block tables of each token
-  uint32_t logit_rows[MGL_WIDE_MAX_SEQUENCES];  // [L] rows whose logits are wanted
+  uint32_t slots[MGL_WIDE_MAX_TOKENS];           // row of the block tables of each token
+  uint32_t logit_slots[MGL_WIDE_MAX_SEQUENCES];  // [L] sequence slots to sample for
+  uint32_t logit_rows[MGL_WIDE_MAX_SEQUENCES];   // [L] rows whose logits are wanted
 } mgl_wide_plan;
 
 // One launch.
@@ -98,6 +100,7 @@ typedef struct mgl_wide_run {
   const mgl_wide_op *ops;
   mgl_word *counters;  // of events; 0 before the launch
   const mgl_wide_plan *plan;
+  const int32_t *block_tables;
   uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
   float *parts;    // sums of splits: of every task of a stage, a tile
   uint32_t *arrived;   // [tiles] splits of a tile that have left their sums; 0 between stages

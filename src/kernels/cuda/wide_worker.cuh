@@ -279,6 +279,10 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
     ((uint4 *)&slot->step)[w->lane - op_pieces] = ((const uint4 *)step)[w->lane - op_pieces];
   }
   __syncwarp();
+  if (w->lane == 0) {
+    slot->attention.block_tables = w->run->block_tables;  // the plan's
+  }
+  __syncwarp();
   return slot;
 }
 

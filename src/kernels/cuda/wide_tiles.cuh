@@ -2,8 +2,9 @@
 //
 // All consumers compute a tile of queries together, 16 rows a warp, over steps of 64 positions that
 // they copy into a ring of stages. Loads run two steps ahead, over the borders of units too. On
-// sm_90a the products are wgmma's, and a step's softmax runs beside the products of the step before
-// with its values (FlashAttention-3, Shah et al. 2024); else mma.sync's.
+// sm_90a the products are wgmma's: a step's softmax runs beside the products of the step before
+// with its values, and beside those of the other warpgroup (FlashAttention-3, Shah et al. 2024).
+// Else they are mma.sync's, with a barrier a step.
 //
 // Rejected: queries in the stage of a unit's first step, which costs the fourth stage; bulk copies,
 // for which K would have to lie swizzled in its pages.
@@ -45,8 +46,8 @@ typedef struct mgl_tile_feed {
   uint32_t page;       // of this thread's share of the step at `at`
   bool begins;         // that step is the first of its part
   uint32_t smem;       // shared address
-  uint32_t stage;
-  uint32_t queries;  // which of their two places is filled next
+  uint32_t count;      // steps asked for
+  uint32_t queries;    // which of their two places is filled next
   uint32_t thread;
 } mgl_tile_feed;
 
@@ -114,26 +115,26 @@ static __device__ __forceinline__ void mgl_tile_copy(const mgl_tile_feed *f, uin
   }
 }
 
-// Asks for the next step, if there is one. A group in any case.
-static __device__ __forceinline__ void mgl_tile_feed_one(mgl_tile_feed *f) {
-  if (mgl_wide_before(&f->at, &f->end)) {
-    const uint32_t to = f->smem + f->stage * MGL_TILE_STAGE;
-    mgl_tile_copy(f, to);
-    if (f->begins) {
-      mgl_tile_copy_q(f, f->smem + MGL_TILE_Q + f->queries * MGL_TILE_Q_BYTES);
-      f->queries ^= 1;
-    }
-    f->begins = false;
-    if (++f->at.step < f->stop) {
-      mgl_tile_look_up(f);
-    } else {
-      f->at.step--;  // take moves on from inside the part
-      (void)mgl_wide_take(&f->at, &f->end, f->stop, f->a->kv_heads);
-      mgl_tile_open(f);
-    }
+// Asks for the next step. False: there is none.
+static __device__ __forceinline__ bool mgl_tile_feed_next(mgl_tile_feed *f) {
+  if (!mgl_wide_before(&f->at, &f->end)) {
+    return false;
   }
-  mgl_copy_commit();
-  f->stage = f->stage + 1 == MGL_TILE_STAGES ? 0 : f->stage + 1;
+  mgl_tile_copy(f, f->smem + f->count % MGL_TILE_STAGES * MGL_TILE_STAGE);
+  if (f->begins) {
+    mgl_tile_copy_q(f, f->smem + MGL_TILE_Q + f->queries * MGL_TILE_Q_BYTES);
+    f->queries ^= 1;
+  }
+  f->begins = false;
+  f->count++;
+  if (++f->at.step < f->stop) {
+    mgl_tile_look_up(f);
+  } else {
+    f->at.step--;  // take moves on from inside the part
+    (void)mgl_wide_take(&f->at, &f->end, f->stop, f->a->kv_heads);
+    mgl_tile_open(f);
+  }
+  return true;
 }
 
 // This warp's 16 rows of the queries.
@@ -249,37 +250,98 @@ static __device__ __forceinline__ void mgl_tile_finish(const mgl_wide_attention 
 // A warp's place in a part.
 typedef struct mgl_tile {
   mgl_tile_feed *feed;
-  uint32_t stage;    // of the step that is computed
+  uint32_t count;    // steps computed
   uint32_t queries;  // place of the part's queries
-  uint32_t at;       // shared address of the stage
   uint32_t low;      // positions that the first of this warp's rows sees: the least
   uint32_t end;      // steps from there on are not seen by this warp (of a warpgroup: by none)
+  bool is_short;     // the part has no more steps than are asked for ahead
 } mgl_tile;
 
-// Until the step is there; then asks for the one after the next. first: of its part; then takes
-// this warp's queries too.
-static __device__ __forceinline__ void mgl_tile_step(mgl_tile *t, bool first,
-                                                     uint32_t q[MGL_HEAD_STEPS][4]) {
-  mgl_tile_feed *feed = t->feed;
-  mgl_copy_wait<MGL_TILE_AHEAD - 1>();
-#if MGL_TILE_WGMMA
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-  mgl_sync_consumers();  // the step is there, and the stage that is filled next is read
-  t->at = feed->smem + t->stage * MGL_TILE_STAGE;
-  t->stage = t->stage + 1 == MGL_TILE_STAGES ? 0 : t->stage + 1;
-  if (first) {
-    mgl_tile_load_q(feed->smem + MGL_TILE_Q + t->queries * MGL_TILE_Q_BYTES, feed->thread / 32,
-                    feed->thread % 32, q);
-    t->queries ^= 1;
-    if (feed->begins) {
-      mgl_sync_consumers();  // a unit of one step: the next one's queries go where these were
-    }
-  }
-  mgl_tile_feed_one(feed);
+static __device__ __forceinline__ uint32_t mgl_tile_stage(const mgl_tile *t, uint32_t count) {
+  return t->feed->smem + count % MGL_TILE_STAGES * MGL_TILE_STAGE;
+}
+
+static __device__ __forceinline__ void mgl_tile_take_q(mgl_tile *t, uint32_t q[MGL_HEAD_STEPS][4]) {
+  mgl_tile_load_q(t->feed->smem + MGL_TILE_Q + t->queries * MGL_TILE_Q_BYTES, t->feed->thread / 32,
+                  t->feed->thread % 32, q);
+  t->queries ^= 1;
 }
 
 #if MGL_TILE_WGMMA
+
+// Stages between the two warpgroups, which so may be a step apart: one multiplies while the other
+// one's weights are made. Phase n of a stage's is of its n-th step.
+static __shared__ struct mgl_tile_barriers {
+  uint64_t full[MGL_TILE_STAGES];   // by every thread's copies
+  uint64_t empty[MGL_TILE_STAGES];  // by every warp: it has read the stage
+} mgl_tile_barriers;
+
+static __device__ __forceinline__ void mgl_tile_open_barriers(uint32_t thread) {
+  if (thread < MGL_TILE_STAGES) {
+    mgl_mbarrier_init(&mgl_tile_barriers.full[thread], MGL_CUDA_CONSUMERS);
+    mgl_mbarrier_init(&mgl_tile_barriers.empty[thread], MGL_WIDE_WARPS);
+  }
+  mgl_sync_consumers();
+}
+
+static __device__ __forceinline__ void mgl_tile_close_barriers(uint32_t thread) {
+  mgl_sync_consumers();
+  if (thread < MGL_TILE_STAGES) {
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(
+                     mgl_shared_address(&mgl_tile_barriers.full[thread]))
+                 : "memory");
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(
+                     mgl_shared_address(&mgl_tile_barriers.empty[thread]))
+                 : "memory");
+  }
+}
+
+// Asks for the next step, whose stage is free; arrives at its barrier when the copies have.
+static __device__ __forceinline__ void mgl_tile_feed_one(mgl_tile_feed *f) {
+  uint64_t *full = &mgl_tile_barriers.full[f->count % MGL_TILE_STAGES];
+  if (mgl_tile_feed_next(f)) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(mgl_shared_address(full))
+                 : "memory");
+  }
+}
+
+// Whether the stage of the next step is free: that of the step before in it was read.
+static __device__ __forceinline__ bool mgl_tile_is_free(const mgl_tile_feed *f) {
+  return f->count < MGL_TILE_STAGES ||
+         mgl_mbarrier_test(&mgl_tile_barriers.empty[f->count % MGL_TILE_STAGES],
+                           (f->count / MGL_TILE_STAGES - 1) % 2);
+}
+
+// The same, but waits for it; and where a unit's queries would go where others may not be read yet,
+// for all consumers: the queries of the unit before the last one of few steps.
+static __device__ __forceinline__ void mgl_tile_feed_late(mgl_tile *t) {
+  mgl_tile_feed *f = t->feed;
+  if (!mgl_wide_before(&f->at, &f->end)) {
+    return;
+  }
+  if (f->begins && t->is_short) {
+    mgl_sync_consumers();
+  }
+  if (f->count >= MGL_TILE_STAGES) {
+    mgl_mbarrier_wait(&mgl_tile_barriers.empty[f->count % MGL_TILE_STAGES],
+                      (f->count / MGL_TILE_STAGES - 1) % 2);
+  }
+  mgl_tile_feed_one(f);
+}
+
+// Until step number t->count is there.
+static __device__ __forceinline__ void mgl_tile_wait(const mgl_tile *t) {
+  mgl_mbarrier_wait(&mgl_tile_barriers.full[t->count % MGL_TILE_STAGES],
+                    t->count / MGL_TILE_STAGES % 2);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// This warp has read all of step number `count`.
+static __device__ __forceinline__ void mgl_tile_leave(const mgl_tile *t, uint32_t count) {
+  if (t->feed->thread % 32 == 0) {
+    mgl_mbarrier_arrive(&mgl_tile_barriers.empty[count % MGL_TILE_STAGES]);
+  }
+}
 
 static __device__ __forceinline__ void mgl_tile_issue_scores(const uint32_t (&q)[MGL_HEAD_STEPS][4],
                                                              uint32_t k,
@@ -304,8 +366,7 @@ static __device__ __forceinline__ void mgl_tile_issue_values(
   mgl_wgmma_commit();
 }
 
-// Scores of step `step`, whose products are done, to weights in `weights`, which the products
-// before still read until `wait` of them.
+// Scores of step `step`, whose products are done, become weights (mgl_wide_weigh).
 static __device__ __forceinline__ bool mgl_tile_weigh(const mgl_tile *t, uint32_t step,
                                                       float (&scores)[MGL_TILE_COLUMNS][4],
                                                       mgl_wide_rows *rows, float decay[2]) {
@@ -334,46 +395,85 @@ static __device__ __forceinline__ void mgl_tile_steps(mgl_tile *t, uint32_t begi
   uint32_t weights[MGL_TILE_PAGES][4];
   float scores[MGL_TILE_COLUMNS][4];
   float decay[2];
-  uint32_t v = 0;
   uint32_t step = begin;
-  mgl_tile_step(t, true, q);
+  mgl_tile_wait(t);
+  mgl_tile_take_q(t, q);
   if (begin < own_end) {
     mgl_wgmma_fence();
-    mgl_tile_issue_scores(q, t->at, scores);
+    mgl_tile_issue_scores(q, mgl_tile_stage(t, t->count), scores);
     mgl_wgmma_wait<0>();
     (void)mgl_tile_weigh(t, begin, scores, rows, decay);  // there are no values yet
     mgl_tile_pack(scores, weights);
-    v = t->at + MGL_TILE_V;
+    mgl_tile_feed_late(t);
 #pragma unroll 1
     for (step = begin + 1; step < own_end; step++) {
-      mgl_tile_step(t, false, q);
+      t->count++;
+      mgl_tile_wait(t);
       mgl_wgmma_fence();
-      mgl_tile_issue_scores(q, t->at, scores);
-      mgl_tile_issue_values(weights, v, rows->values);
+      mgl_tile_issue_scores(q, mgl_tile_stage(t, t->count), scores);
+      mgl_tile_issue_values(weights, mgl_tile_stage(t, t->count - 1) + MGL_TILE_V, rows->values);
+      const bool early = !t->feed->begins && mgl_tile_is_free(t->feed);
+      if (early) {
+        mgl_tile_feed_one(t->feed);
+      }
       mgl_wgmma_wait<1>();
       bool grown = mgl_tile_weigh(t, step, scores, rows, decay);
       mgl_wgmma_wait<0>();
       mgl_wgmma_arrived(rows->values);
+      mgl_tile_leave(t, t->count - 1);
       if (grown) {
         mgl_wide_decay(rows, decay);
       }
       mgl_tile_pack(scores, weights);
-      v = t->at + MGL_TILE_V;
+      if (!early) {
+        mgl_tile_feed_late(t);
+      }
     }
     mgl_wgmma_fence();
-    mgl_tile_issue_values(weights, v, rows->values);
+    mgl_tile_issue_values(weights, mgl_tile_stage(t, t->count) + MGL_TILE_V, rows->values);
     mgl_wgmma_wait<0>();
     mgl_wgmma_arrived(rows->values);
-  } else {
-    step++;
+    mgl_tile_leave(t, t->count);
+    t->count++;
   }
 #pragma unroll 1
-  for (; step < end; step++) {
-    mgl_tile_step(t, false, q);
+  for (; step < end; step++) {  // what only the other warpgroup sees
+    mgl_tile_leave(t, t->count);
+    mgl_tile_feed_late(t);
+    t->count++;
   }
 }
 
 #else
+
+static __device__ __forceinline__ void mgl_tile_open_barriers(uint32_t) {
+  mgl_sync_consumers();
+}
+
+static __device__ __forceinline__ void mgl_tile_close_barriers(uint32_t) {
+  mgl_copy_wait<0>();
+}
+
+// Asks for the next step, if there is one. A group in any case.
+static __device__ __forceinline__ void mgl_tile_feed_one(mgl_tile_feed *f) {
+  (void)mgl_tile_feed_next(f);
+  mgl_copy_commit();
+}
+
+// Until the step is there; then asks for the one after the next. first: of its part; then takes
+// this warp's queries too.
+static __device__ __forceinline__ void mgl_tile_wait(mgl_tile *t, bool first,
+                                                     uint32_t q[MGL_HEAD_STEPS][4]) {
+  mgl_copy_wait<MGL_TILE_AHEAD - 1>();
+  mgl_sync_consumers();  // the step is there, and the stage that is filled next is read
+  if (first) {
+    mgl_tile_take_q(t, q);
+    if (t->feed->begins) {
+      mgl_sync_consumers();  // a unit of one step: the next one's queries go where these were
+    }
+  }
+  mgl_tile_feed_one(t->feed);
+}
 
 // Steps [begin, end) of a unit.
 static __device__ __forceinline__ void mgl_tile_steps(mgl_tile *t, uint32_t begin, uint32_t end,
@@ -382,19 +482,20 @@ static __device__ __forceinline__ void mgl_tile_steps(mgl_tile *t, uint32_t begi
   const mgl_wide_lanes lanes = mgl_wide_lanes_of(lane);
   uint32_t q[MGL_HEAD_STEPS][4];
 #pragma unroll 1
-  for (uint32_t step = begin; step < end; step++) {
+  for (uint32_t step = begin; step < end; step++, t->count++) {
     const uint32_t first = step * MGL_WIDE_TILE_STEP;
-    mgl_tile_step(t, step == begin, q);
+    mgl_tile_wait(t, step == begin, q);
     if (step < t->end) {
+      const uint32_t at = mgl_tile_stage(t, t->count);
       float scores[MGL_TILE_COLUMNS][4], decay[2];
-      mgl_wide_scores<MGL_TILE_PAGES, MGL_WIDE_TILE_STEP>(q, t->at, &lanes, scores);
+      mgl_wide_scores<MGL_TILE_PAGES, MGL_WIDE_TILE_STEP>(q, at, &lanes, scores);
       if (first + MGL_WIDE_TILE_STEP > t->low) {
         mgl_wide_mask<MGL_TILE_COLUMNS>(rows, first, lane, scores);
       }
       if (mgl_wide_weigh(scores, rows, decay)) {
         mgl_wide_decay(rows, decay);
       }
-      mgl_wide_values<MGL_TILE_PAGES>(scores, t->at + MGL_TILE_V, &lanes, rows);
+      mgl_wide_values<MGL_TILE_PAGES>(scores, at + MGL_TILE_V, &lanes, rows);
     }
   }
 }
@@ -419,6 +520,7 @@ static __device__ __forceinline__ void mgl_tile_part(const mgl_wide_attention *a
   t->end = rows_top < count ? (item.position + last / MGL_GROUP) / MGL_WIDE_TILE_STEP + 1 : 0;
   rows.limit[0] = item.position + (top + lane / 4) / MGL_GROUP + 1;
   rows.limit[1] = item.position + (top + lane / 4 + 8) / MGL_GROUP + 1;
+  t->is_short = part->end - part->begin <= MGL_TILE_AHEAD;
   mgl_tile_steps(t, part->begin, part->end, &rows);
   mgl_tile_finish(a, &item, part, worker, t->feed->thread, &rows);
 }
@@ -438,7 +540,7 @@ static __device__ __forceinline__ void mgl_wide_tiles(const mgl_wide_attention *
   feed.smem = mgl_shared_address(smem);
   feed.thread = thread;
   mgl_tile_open(&feed);
-  mgl_sync_consumers();  // nobody reads streams any more
+  mgl_tile_open_barriers(thread);  // and nobody reads streams any more
   t.feed = &feed;
   for (uint32_t i = 0; i < MGL_TILE_AHEAD; i++) {
     mgl_tile_feed_one(&feed);
@@ -448,7 +550,7 @@ static __device__ __forceinline__ void mgl_wide_tiles(const mgl_wide_attention *
     const mgl_wide_part part = mgl_wide_take(&at, &end, a->work->items[at.item].steps, a->kv_heads);
     mgl_tile_part(a, &part, &t, worker);
   }
-  mgl_copy_wait<0>();
+  mgl_tile_close_barriers(thread);
 }
 
 #endif

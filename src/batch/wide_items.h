@@ -70,7 +70,7 @@ typedef struct mgl_wide_cut {
   uint32_t item;  // index in `items`
   uint32_t head;  // KV head
   uint32_t step;
-  uint32_t padding;
+  uint32_t slot;  // the item's, so that its pages are looked up without it; 0 at the end
 } mgl_wide_cut;
 
 typedef struct mgl_wide_work {
@@ -277,6 +277,7 @@ MGL_PLANNER_FN mgl_wide_cut mgl_wide_cut_at(const mgl_wide_line *line, uint64_t 
       cut.item++;
     }
   }
+  cut.slot = cut.item < line->end ? line->items[cut.item].slot : 0;
   return cut;
 }
 

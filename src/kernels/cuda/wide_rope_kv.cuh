@@ -204,33 +204,44 @@ static __device__ __forceinline__ void mgl_rope_rows(const mgl_wide_attention *a
   }
 }
 
-// Elements 4 part .. 4 part + 3 of V of a run of `count` rows, which `v` has, into the page.
-static __device__ __forceinline__ void mgl_rope_store_v(uint16_t *to, uint32_t count,
+// Elements 4 part .. 4 part + 3 of V of positions `first` to `end` - 1 of half a page, which `v`
+// has by position, to `to`: in pieces as large as there are. Half pages are written by several
+// tasks where prompts do not begin with one.
+static __device__ __forceinline__ void mgl_rope_store_v(uint16_t *to, uint32_t first, uint32_t end,
                                                         const uint2 v[MGL_ROPE_V_ROWS]) {
-  if (count == MGL_ROPE_V_ROWS) {
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      uint32_t words[4];
+  for (uint32_t i = 0; i < 4; i++) {  // elements
+    uint32_t words[MGL_ROPE_V_ROWS / 2];
 #pragma unroll
-      for (uint32_t k = 0; k < 4; k++) {
-        uint32_t low = i < 2 ? v[2 * k].x : v[2 * k].y;
-        uint32_t high = i < 2 ? v[2 * k + 1].x : v[2 * k + 1].y;
-        words[k] = __byte_perm(low, high, i % 2 == 0 ? 0x5410 : 0x7632);
+    for (uint32_t k = 0; k < MGL_ROPE_V_ROWS / 2; k++) {
+      uint32_t low = i < 2 ? v[2 * k].x : v[2 * k].y;
+      uint32_t high = i < 2 ? v[2 * k + 1].x : v[2 * k + 1].y;
+      words[k] = __byte_perm(low, high, i % 2 == 0 ? 0x5410 : 0x7632);
+    }
+    if (end - first == MGL_ROPE_V_ROWS) {
+      *(uint4 *)to = make_uint4(words[0], words[1], words[2], words[3]);
+    } else {
+#pragma unroll
+      for (uint32_t k = 0; k < MGL_ROPE_V_ROWS / 2; k++) {
+        if (first <= 2 * k && 2 * k + 1 < end) {
+          *(uint32_t *)(to + 2 * k) = words[k];
+        } else if (first <= 2 * k && 2 * k < end) {
+          to[2 * k] = (uint16_t)words[k];
+        } else if (first == 2 * k + 1 && 2 * k + 1 < end) {
+          to[2 * k + 1] = (uint16_t)(words[k] >> 16);
+        }
       }
-      *(uint4 *)(to + i * MGL_CUDA_KV_PAGE_TOKENS) =
-          make_uint4(words[0], words[1], words[2], words[3]);
     }
-    return;
+    to += MGL_CUDA_KV_PAGE_TOKENS;
   }
-#pragma unroll
-  for (uint32_t k = 0; k < MGL_ROPE_V_ROWS; k++) {
-    if (k < count) {
-      to[k] = (uint16_t)v[k].x;
-      to[MGL_CUDA_KV_PAGE_TOKENS + k] = (uint16_t)(v[k].x >> 16);
-      to[2 * MGL_CUDA_KV_PAGE_TOKENS + k] = (uint16_t)v[k].y;
-      to[3 * MGL_CUDA_KV_PAGE_TOKENS + k] = (uint16_t)(v[k].y >> 16);
-    }
-  }
+}
+
+// The same of one position: `to` is where it lies.
+static __device__ __forceinline__ void mgl_rope_store_one(uint16_t *to, uint2 v) {
+  to[0] = (uint16_t)v.x;
+  to[MGL_CUDA_KV_PAGE_TOKENS] = (uint16_t)(v.x >> 16);
+  to[2 * MGL_CUDA_KV_PAGE_TOKENS] = (uint16_t)v.y;
+  to[3 * MGL_CUDA_KV_PAGE_TOKENS] = (uint16_t)(v.y >> 16);
 }
 
 // V of KV heads [kv_head, kv_head + MGL_ROPE_V_HEADS) of the runs that begin in rows first to
@@ -268,10 +279,10 @@ static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention 
       const uint32_t k_page = __shfl_sync(0xffffffffu, page, (int)k);
       const uint32_t k_position = __shfl_sync(0xffffffffu, position, (int)k);
       if (k < left && present) {
-        mgl_rope_store_v(a->v_cache + mgl_wide_page_offset(a, k_page, kv_head) +
-                             part * 4 * MGL_CUDA_KV_PAGE_TOKENS +
-                             k_position % MGL_CUDA_KV_PAGE_TOKENS,
-                         1, &v[k]);
+        mgl_rope_store_one(a->v_cache + mgl_wide_page_offset(a, k_page, kv_head) +
+                               part * 4 * MGL_CUDA_KV_PAGE_TOKENS +
+                               k_position % MGL_CUDA_KV_PAGE_TOKENS,
+                           v[k]);
       }
     }
     return;
@@ -281,17 +292,18 @@ static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention 
     const uint32_t count = (uint32_t)__ffs((int)(begins >> (at + 1)));  // up to the next run
     const uint32_t run_page = __shfl_sync(0xffffffffu, page, (int)at);
     const uint32_t run_position = __shfl_sync(0xffffffffu, position, (int)at);
+    const uint32_t from = run_position % MGL_ROPE_V_ROWS;  // in its half page
 #pragma unroll
     for (uint32_t k = 0; k < MGL_ROPE_V_ROWS; k++) {
-      if (k < count && present) {
-        v[k] = mgl_load_l2_pair(x + (size_t)(first + at + k) * stride);
+      if (k >= from && k < from + count && present) {
+        v[k] = mgl_load_l2_pair(x + (size_t)(first + at + k - from) * stride);
       }
     }
     if (present) {
       mgl_rope_store_v(a->v_cache + mgl_wide_page_offset(a, run_page, kv_head) +
                            part * 4 * MGL_CUDA_KV_PAGE_TOKENS +
-                           run_position % MGL_CUDA_KV_PAGE_TOKENS,
-                       count, v);
+                           (run_position % MGL_CUDA_KV_PAGE_TOKENS - from),
+                       from, from + count, v);
     }
   }
 }

@@ -81,6 +81,8 @@ void gpu_smoke_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_run(gpu_bench *bench, int count, char **arguments);
 void gpu_sampling_run(gpu_bench *bench, int count, char **arguments);
 void gpu_planner_run(gpu_bench *bench, int count, char **arguments);
+void gpu_serve_run(gpu_bench *bench, int count, char **arguments);
+void gpu_feed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_range(gpu_bench *bench, int count, char **arguments);  // of ops, with KEY=VALUEs
 void gpu_speed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ablations_run(gpu_bench *bench, int count, char **arguments);
@@ -89,6 +91,7 @@ void gpu_reference_run(gpu_bench *bench, int count, char **arguments);
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments);
 void gpu_soak_run(gpu_bench *bench, int count, char **arguments);
 void gpu_hops_run(gpu_bench *bench, int count, char **arguments);
+void gpu_wide_run(gpu_bench *bench, int count, char **arguments);
 void gpu_wide_attend_run(gpu_bench *bench, int count, char **arguments);
 void gpu_wide_speed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_memcheck_run(gpu_bench *bench, int count, char **arguments);

@@ -5,14 +5,21 @@
 //   gpu_tests sampling [MODEL...] every token and log probability against the host's sampler
 //                                 (default: tiny, wide, bias), and what sampling costs
 //   gpu_tests planner             the planner decides as on the host; what a plan takes
-//   gpu_tests ops model=MODEL [from=OP] [to=OP] [tokens=N] [context=N] [alone=1] [inputs=random]
+//   gpu_tests serve [MODEL...]    many requests in one launch give what each gives alone (default:
+//                                 tiny, wide)
+//   gpu_tests feed [MODEL]        latency of tokens and requests, and an idle launch (default:
+//   tiny) gpu_tests ops model=MODEL [from=OP] [to=OP] [tokens=N] [context=N] [alone=1]
+//   [inputs=random]
 //                 [seed=N]        some ops through the whole pipeline, the others left out
 //   gpu_tests faults [MODEL]      hanging tasks and lost triggers are found and named
-//   gpu_tests reference DIR...    KL against transformers; tests/gpu/reference.py makes DIR
+//   gpu_tests reference [chunk=N] DIR...  KL against transformers; tests/gpu/reference.py makes DIR
 //   gpu_tests contract [MODEL...] the same bits in every way to run (default: tiny, wide, bias)
 //   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
 //                                 very many iterations, then with random delays, then faults
 //   gpu_tests memcheck [MODEL...] a short run of everything, for compute-sanitizer (default: tiny)
+//   gpu_tests wide [MODEL...] [batch=N] [context=N] [runs=N]
+//                                 iterations of more than 64 tokens against the narrow kernel; of
+//                                 a folder also their speed
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
@@ -103,6 +110,8 @@ int main(int argc, char **argv) {
                {"ops", gpu_ops_run},
                {"sampling", gpu_sampling_run},
                {"planner", gpu_planner_run},
+               {"serve", gpu_serve_run},
+               {"feed", gpu_feed_run},
                {"faults", gpu_faults_run},
                {"reference", gpu_reference_run},
                {"contract", gpu_contract_run},
@@ -111,6 +120,7 @@ int main(int argc, char **argv) {
                {"speed", gpu_speed_run},
                {"ablations", gpu_ablations_run},
                {"hops", gpu_hops_run},
+               {"wide", gpu_wide_run},
                {"wide_attend", gpu_wide_attend_run},
                {"wide_speed", gpu_wide_speed_run}};
   gpu_bench bench = {0};

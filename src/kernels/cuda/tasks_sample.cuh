@@ -270,6 +270,13 @@ static __device__ void mgl_note_logprobs(const mgl_sampling_job *job) {
 
 // --- sample --------------------------------------------------------------------------------------
 
+static_assert(sizeof(mgl_cuda_sequence) % 16 == 0 &&
+                  offsetof(mgl_cuda_sequence, max_tokens) == 16 &&
+                  offsetof(mgl_cuda_sequence, cells) == 32 &&
+                  offsetof(mgl_cuda_sequence, rule) == 48,
+              "state and counts, limits, and tokens are a 16-byte load each");
+static_assert(sizeof(mgl_feed_cell) == 8, "one store");
+
 // A logit row, as its thread keeps it. Read before the task may run, but for `best` and what of the
 // sequence changes.
 struct mgl_sampled {
@@ -288,13 +295,13 @@ static __device__ inline bool mgl_takes_row(const mgl_cuda_run *run, uint32_t sl
 
 // What is constant in a launch.
 static __device__ inline void mgl_read_sequence(mgl_cuda_run *run, uint32_t slot,
-                                                const mgl_cuda_plan *next, mgl_sampled *sampled) {
+                                                mgl_sampled *sampled) {
   mgl_cuda_sequence *from = &run->sequences[slot];
   mgl_cuda_sequence *to = &sampled->copy;
   uint4 limits = mgl_load_l2(&from->max_tokens);
-  uint4 tokens = mgl_load_l2(&from->host_tokens);
+  uint4 tokens = mgl_load_l2(&from->cells);
   to->max_tokens = limits.x;
-  to->host_tokens = (int32_t *)((uint64_t)tokens.y << 32 | tokens.x);
+  to->cells = (mgl_feed_cell *)((uint64_t)tokens.y << 32 | tokens.x);
   to->tokens = (int32_t *)((uint64_t)tokens.w << 32 | tokens.z);
   uint32_t stop_count = limits.w;
 #pragma unroll
@@ -302,7 +309,7 @@ static __device__ inline void mgl_read_sequence(mgl_cuda_run *run, uint32_t slot
     to->stop_ids[i] = i < stop_count ? from->stop_ids[i] : -1;  // which is no token
   }
   sampled->sequence = from;
-  sampled->next_row_at = &next->next_rows[slot];
+  sampled->next_row_at = &run->next_rows[slot];
   sampled->vocab = run->vocab;
 }
 
@@ -315,6 +322,12 @@ static __device__ inline void mgl_read_sampled(const uint64_t *best, mgl_sampled
     sampled->copy.state = counts.x;
     sampled->copy.token_count = counts.y;
   }
+}
+
+// To the host, which polls: one store of eight bytes. (Volatile is relaxed at system scope.)
+static __device__ inline void mgl_send_token(const mgl_cuda_sequence *copy, int32_t token) {
+  uint64_t cell = mgl_global_ns() << 32 | (uint32_t)token;
+  ((volatile uint64_t *)copy->cells)[copy->token_count] = cell;
 }
 
 // Hands the token on. Also a sequence that ends here may have a row in the next plan: it needs some
@@ -331,13 +344,11 @@ static __device__ inline void mgl_append_token(mgl_cuda_plan *next, const mgl_sa
   mgl_cuda_sequence *sequence = sampled->sequence;
   if (!mgl_is_finite(mgl_key_logit(sampled->best))) {
     sequence->state = MGL_CUDA_SEQUENCE_NOT_FINITE;
+    mgl_send_token(copy, MGL_FEED_NOT_FINITE);
     return;
   }
   copy->tokens[copy->token_count] = (int32_t)token;
-  if (copy->host_tokens != nullptr) {
-    // Volatile is relaxed at system scope: one store of four bytes, which the host polls.
-    ((volatile int32_t *)copy->host_tokens)[copy->token_count] = (int32_t)token;
-  }
+  mgl_send_token(copy, (int32_t)token);
   uint32_t stops = 0;  // without branches: few cycles
 #pragma unroll
   for (uint32_t i = 0; i < MGL_CUDA_MAX_STOP_IDS; i++) {
@@ -357,7 +368,7 @@ static __device__ inline void mgl_read_job(const mgl_worker *w, uint32_t row_idx
   const mgl_cuda_op *op = &mgl_task_slot(w)->op;
   const mgl_cuda_sequence *from = job->sequence;
   uint4 limits = mgl_load_l2(&from->max_tokens);
-  uint4 tokens = mgl_load_l2(&from->host_tokens);
+  uint4 tokens = mgl_load_l2(&from->cells);
   uint4 *rule = (uint4 *)&job->rule;
 #pragma unroll
   for (uint32_t i = 0; i < sizeof(mgl_sampling_rule) / 16; i++) {
@@ -426,8 +437,36 @@ static __device__ inline void mgl_send_logprobs(const mgl_sampling_job *job,
   __threadfence_system();
 }
 
-// All threads: the row of a sequence that takes one. A function of its own, so that it costs those
-// that do not nothing; what it gets are numbers (see mgl_call).
+// All threads: the row of a sequence that takes one; its largest logit is *best, which becomes 0.
+static __device__ __forceinline__ void mgl_sample_row(const mgl_worker *w, uint32_t row_idx,
+                                                      uint32_t sequence_slot, uint64_t *best,
+                                                      mgl_cuda_plan *next) {
+  mgl_cuda_run *run = w->run;
+  mgl_sampling_job job;
+  job.sequence = &run->sequences[sequence_slot];
+  job.best = *(const volatile uint64_t *)best;
+  uint4 counts = mgl_load_l2(job.sequence);
+  mgl_read_job(w, row_idx, counts, &job);
+  uint32_t token = mgl_key_index(job.best);
+  bool chooses = counts.x == MGL_CUDA_SEQUENCE_RUNNING && mgl_is_finite(job.row.largest);
+  mgl_sync_consumers();  // all have read what changes here, and scratch is free
+  if (chooses) {
+    token = mgl_choose(&job);
+  }
+  if (w->thread == 0) {
+    mgl_sampled sampled;
+    mgl_read_sequence(run, sequence_slot, &sampled);
+    mgl_read_sampled(best, &sampled);
+    if (chooses && (job.rule.flags & MGL_SAMPLING_LOGPROBS) != 0) {
+      mgl_send_logprobs(&job, counts.w);
+    }
+    mgl_append_token(next, &sampled, token);
+    *best = 0;
+  }
+}
+
+// The same of a row of the task in a slot. A function of its own, so that it costs those that do
+// not take rows nothing; what it gets are numbers (see mgl_call).
 static __device__ __noinline__ void mgl_task_sample_row(mgl_cuda_run *run, mgl_block *block,
                                                         uint32_t slot_idx, uint32_t row_idx) {
   mgl_worker w;
@@ -439,28 +478,8 @@ static __device__ __noinline__ void mgl_task_sample_row(mgl_cuda_run *run, mgl_b
   w.lane = threadIdx.x % 32;
   w.slot = slot_idx;
   const mgl_slot *slot = mgl_task_slot(&w);
-  uint32_t sequence_slot = mgl_read_word(&slot->plan->logit_slots[row_idx]);
-  mgl_sampling_job job;
-  job.sequence = &run->sequences[sequence_slot];
-  job.best = *(const volatile uint64_t *)&run->best[row_idx];
-  uint4 counts = mgl_load_l2(job.sequence);
-  mgl_read_job(&w, row_idx, counts, &job);
-  uint32_t token = mgl_key_index(job.best);
-  bool chooses = counts.x == MGL_CUDA_SEQUENCE_RUNNING && mgl_is_finite(job.row.largest);
-  mgl_sync_consumers();  // all have read what changes here, and scratch is free
-  if (chooses) {
-    token = mgl_choose(&job);
-  }
-  if (w.thread == 0) {
-    mgl_sampled sampled;
-    mgl_read_sequence(run, sequence_slot, &run->plans[(slot->iteration + 1) & 1], &sampled);
-    mgl_read_sampled(&run->best[row_idx], &sampled);
-    if (chooses && (job.rule.flags & MGL_SAMPLING_LOGPROBS) != 0) {
-      mgl_send_logprobs(&job, counts.w);
-    }
-    mgl_append_token(&run->plans[(slot->iteration + 1) & 1], &sampled, token);
-    run->best[row_idx] = 0;
-  }
+  mgl_sample_row(&w, row_idx, mgl_read_word(&slot->plan->logit_slots[row_idx]), &run->best[row_idx],
+                 &run->plans[(slot->iteration + 1) & 1]);
 }
 
 // Logit rows [begin, end): a thread each where the token is the largest logit, and all threads one
@@ -485,7 +504,7 @@ static __device__ inline void mgl_task_sample(mgl_worker *w) {
   if (row < end) {
     uint32_t sequence_slot = mgl_read_word(&plan->logit_slots[row]);
     if (sequence_slot != UINT32_MAX) {
-      mgl_read_sequence(run, sequence_slot, next, &sampled);
+      mgl_read_sequence(run, sequence_slot, &sampled);
     }
   }
   if (!mgl_task_begin(w)) {

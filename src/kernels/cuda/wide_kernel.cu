@@ -7,6 +7,16 @@
 #include "kernels/cuda/wide_tasks.cuh"
 #include "kernels/cuda/wide_worker.cuh"
 
+#ifdef MGL_HOST_BYTES_WIDE_RUN  // else not compiled by cuda_jit.c
+static_assert(sizeof(mgl_wide_run) == MGL_HOST_BYTES_WIDE_RUN, "the host's layout");
+static_assert(sizeof(mgl_wide_op) == MGL_HOST_BYTES_WIDE_OP, "the host's layout");
+static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout");
+static_assert(offsetof(mgl_wide_run, fault) == MGL_HOST_BYTES_WIDE_FAULT, "the host's layout");
+static_assert(offsetof(mgl_wide_plan, logit_rows) == MGL_HOST_BYTES_WIDE_LOGIT_ROWS,
+              "the host's layout");
+static_assert(offsetof(mgl_wide_work, items) == MGL_HOST_BYTES_WIDE_ITEMS, "the host's layout");
+#endif
+
 enum {
   // Of 168 a thread at the start: 256 threads * 224 + 128 * 56 are as many.
   MGL_WIDE_CONSUMER_REGISTERS = 224,
@@ -18,7 +28,7 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
   return -1;
 }
 
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
 
 // Moves registers between warpgroups.
 template <int registers, bool more>
@@ -79,7 +89,7 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
 
 extern "C" __global__ void __launch_bounds__(MGL_WIDE_THREADS, 1)
     mgl_wide_kernel(mgl_wide_run *run) {
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
   extern __shared__ __align__(1024) uint8_t memory[];
   mgl_wide_worker w = mgl_wide_worker_of(run, memory);
   if (threadIdx.x == 0) {

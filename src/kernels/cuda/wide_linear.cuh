@@ -4,10 +4,11 @@
 #ifndef MGL_KERNELS_CUDA_WIDE_LINEAR_CUH
 #define MGL_KERNELS_CUDA_WIDE_LINEAR_CUH
 
+#include "kernels/cuda/logit_row.cuh"
 #include "kernels/cuda/wide_gemm.cuh"
 #include "kernels/cuda/wide_worker.cuh"
 
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
 
 // residual += d. Lanes have the residual's own order.
 static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
@@ -142,13 +143,6 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
   }
 }
 
-// As in the narrow class: larger logits first, of equal ones the one with the smaller index.
-static __device__ __forceinline__ uint64_t mgl_wide_rank(float value, uint32_t index) {
-  uint32_t bits = __float_as_uint(value);
-  bits = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  return (uint64_t)bits << 32 | (uint32_t)~index;
-}
-
 // Logits as f32 rows, and the largest of each row.
 static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w,
                                                               const mgl_wide_slot *slot,
@@ -167,11 +161,11 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
     if (there && token < rows) {
       if (feature < slot->op.n) {
         out[(uint64_t)token * slot->op.n + feature] = low;
-        rank = mgl_wide_rank(low, feature);
+        rank = mgl_ordered_best(low, feature);
       }
       if (feature + 8 < slot->op.n) {
         out[(uint64_t)token * slot->op.n + feature + 8] = high;
-        uint64_t other = mgl_wide_rank(high, feature + 8);
+        uint64_t other = mgl_ordered_best(high, feature + 8);
         rank = other > rank ? other : rank;
       }
     }
@@ -189,11 +183,106 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
   }
 }
 
+// This thread's token's factor of the norm before.
+static __device__ __forceinline__ void mgl_wide_find_factor(mgl_wide_worker *w,
+                                                            const mgl_wide_slot *slot,
+                                                            const mgl_wide_tile *tile) {
+  const mgl_cuda_op *op = &slot->op;
+  const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
+  uint32_t thread = w->warp * 32 + w->lane;
+  const float *squares = op->norm + tile->token + thread;
+  float sum = 0;
+#pragma unroll 8
+  for (uint32_t i = 0; i < ranges; i++) {
+    sum += squares[(size_t)i * op->tokens];
+  }
+  w->block->factors[w->slot][thread] = 1.0f / sqrtf(sum / (float)op->k + op->eps);
+  mgl_sync_wide_consumers();  // (of the task before, others may still read the other slot's)
+}
+
+static __device__ __forceinline__ void mgl_wide_apply_factors(const mgl_wide_worker *w,
+                                                              float (&d)[MGL_WIDE_SUMS]) {
+  const float2 *factors = (const float2 *)w->block->factors[w->slot] + w->lane % 4;
+#pragma unroll
+  for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
+    float2 factor = factors[4 * j];
+    d[4 * j] *= factor.x;
+    d[4 * j + 1] *= factor.y;
+    d[4 * j + 2] *= factor.x;
+    d[4 * j + 3] *= factor.y;
+  }
+}
+
+// Leaves the sums of one split of a tile, and finds those of all of them if it is the last to
+// arrive. They are added in the order of the splits, whoever that is. False: it is not.
+static __device__ __forceinline__ bool mgl_wide_join(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                                     const mgl_wide_tile *tile,
+                                                     float (&d)[MGL_WIDE_SUMS]) {
+  const size_t of_tile = MGL_WIDE_SUMS * MGL_WIDE_CONSUMERS / 4;  // float4
+  float4 *parts =
+      (float4 *)w->run->parts + (size_t)tile->number * 2 * of_tile + w->warp * 32 + w->lane;
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_SUMS / 4; i++) {
+    parts[tile->split * of_tile + i * MGL_WIDE_CONSUMERS] =
+        make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
+  }
+  mgl_sync_wide_consumers();
+  if (w->warp == 0 && w->lane == 0) {
+    uint32_t *arrived = w->run->arrived + tile->number;
+    uint32_t before;
+    // Release of what all threads wrote before the barrier, acquire of what the others' did.
+    asm volatile("fence.acq_rel.gpu;\natom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(arrived)
+                 : "memory");
+    bool last = before == 1;
+    if (last) {
+      *arrived = 0;
+    }
+    w->block->writes[w->slot] = last ? 1 : 0;
+  }
+  mgl_sync_wide_consumers();
+  if (w->block->writes[w->slot] == 0) {
+    return false;
+  }
+  const float4 *other = parts + (tile->split ^ 1) * of_tile;
+#pragma unroll
+  for (int first = 0; first < MGL_WIDE_SUMS / 4; first += 8) {
+    float4 part[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      part[i] = other[(first + i) * MGL_WIDE_CONSUMERS];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      float *sum = d + 4 * (first + i);
+      sum[0] += part[i].x;
+      sum[1] += part[i].y;
+      sum[2] += part[i].z;
+      sum[3] += part[i].w;
+    }
+  }
+  return true;
+}
+
 static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
                                                        const mgl_wide_slot *slot,
                                                        const mgl_wide_tile *tile) {
   float d[MGL_WIDE_SUMS];
+  if (slot->op.norm != nullptr) {
+    mgl_wide_find_factor(w, slot, tile);
+  }
   mgl_wide_multiply(w, tile->stages, d);
+  if (slot->op.passes == 1) {
+    if (w->warp == 0 && w->lane == 0) {
+      w->block->writes[w->slot] = 1;
+    }
+  } else if (slot->op.kind != MGL_OP_LINEAR_ADD && !mgl_wide_join(w, slot, tile, d)) {
+    return;
+  }
+  if (slot->op.norm != nullptr) {
+    mgl_wide_apply_factors(w, d);
+  }
   switch (slot->op.kind) {
     case MGL_OP_QKV_PROJ: mgl_wide_finish_rows(w, slot, tile, d); break;
     case MGL_OP_GATE_UP: mgl_wide_finish_gated(w, tile, d); break;

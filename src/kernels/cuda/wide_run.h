@@ -11,9 +11,14 @@
 //                          tile), of which the last varies fastest; of attend, one worker's share
 //   op.tokens              rows of op.x (of a norm: of the residual stream), a multiple of a tile's
 //   op.row_tiles           norms: rows of the result
-//   op.passes              linears: splits along k, 1 but for linear_add. With more than one, split
-//                          i leaves its sums at out + i * copy_bytes in the form of the residual
-//                          stream, and the norm behind it adds them (bias, passes, copy_bytes)
+//   op.residual            norms: sums of squares of every range of MGL_WIDE_NORM_RANGE features,
+//                          f32 [ranges][row_tiles]; op.norm of the linear behind it is the same
+//   op.passes              linears: splits along k. With more than one, split i of linear_add
+//   leaves
+//                          its sums at out + i * copy_bytes in the form of the residual stream, and
+//                          the norm behind it adds them (bias, passes, copy_bytes); of others,
+//                          which have two at most, the second of a tile to arrive adds what the
+//                          first left in run->parts
 //   op.x, op.out, op.residual   in the forms of wide_layout.h
 #ifndef MGL_KERNELS_CUDA_WIDE_RUN_H
 #define MGL_KERNELS_CUDA_WIDE_RUN_H
@@ -24,6 +29,13 @@
 #include "kernels/cuda/device_run.h"
 #include "kernels/cuda/wide_attention.h"
 
+// Whether the target has wgmma: sm_90a. For others the kernel is empty, and the host refuses.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MGL_WIDE_WGMMA 1
+#else
+#define MGL_WIDE_WGMMA 0
+#endif
+
 enum {
   MGL_WIDE_MAX_TOKENS = 2048,
   MGL_WIDE_MAX_SEQUENCES = 1024,
@@ -32,6 +44,8 @@ enum {
   MGL_WIDE_CONSUMER_WARPS = 8,
   MGL_WIDE_CONSUMERS = MGL_WIDE_CONSUMER_WARPS * 32,
   MGL_WIDE_THREADS = MGL_WIDE_CONSUMERS + 128,  // producer, storer, two that do nothing
+
+  MGL_WIDE_NORM_RANGE = 256,  // features of a norm's unit
 
   // A linear's tile: so many row blocks of packed weights, by so many tokens.
   MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
@@ -44,7 +58,7 @@ enum {
   MGL_WIDE_X_BYTES = MGL_WIDE_TILE_TOKENS * 128,    // and of every token
   MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_X_BYTES,
   MGL_WIDE_STAGED_BYTES = MGL_WIDE_X_BYTES,
-  MGL_WIDE_BLOCK_BYTES = 1024,
+  MGL_WIDE_BLOCK_BYTES = 3072,
   MGL_WIDE_SMEM_BYTES =
       MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
 };
@@ -71,11 +85,12 @@ typedef struct mgl_wide_plan {
   uint32_t sequence_count;
   uint32_t logit_row_count;
   uint32_t padding;
+  mgl_feed_iteration note;  // what the host tells of the iteration, where the device has planned it
   int32_t tokens[MGL_WIDE_MAX_TOKENS];
   uint32_t positions[MGL_WIDE_MAX_TOKENS];
-  uint32_t slots[MGL_WIDE_MAX_TOKENS];               // row of the block tables of each token
-  uint32_t query_start[MGL_WIDE_MAX_SEQUENCES + 1];  // [sequence_count + 1] rows of each sequence
-  uint32_t logit_rows[MGL_WIDE_MAX_SEQUENCES];       // [L] rows whose logits are wanted
+  uint32_t slots[MGL_WIDE_MAX_TOKENS];           // row of the block tables of each token
+  uint32_t logit_slots[MGL_WIDE_MAX_SEQUENCES];  // [L] sequence slots to sample for
+  uint32_t logit_rows[MGL_WIDE_MAX_SEQUENCES];   // [L] rows whose logits are wanted
 } mgl_wide_plan;
 
 // One launch.
@@ -85,8 +100,12 @@ typedef struct mgl_wide_run {
   const mgl_wide_op *ops;
   mgl_word *counters;  // of events; 0 before the launch
   const mgl_wide_plan *plan;
+  const int32_t *block_tables;
   uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
-  mgl_word fault;  // mgl_wide_fault
+  float *parts;    // sums of splits: of every task of a stage, a tile
+  uint32_t *arrived;   // [tiles] splits of a tile that have left their sums; 0 between stages
+  uint64_t *stage_ns;  // [stages] the global timer when each began; NULL: not wanted
+  mgl_word fault;      // mgl_wide_fault
 } mgl_wide_run;
 
 #endif

@@ -21,7 +21,9 @@ static __device__ __forceinline__ uint64_t mgl_wide_column(uint32_t tokens, uint
 static __device__ __forceinline__ float mgl_wide_table_value(const mgl_cuda_op *op, int32_t token,
                                                              uint32_t feature) {
   const uint16_t *table = (const uint16_t *)op->weights;
-  return mgl_widen_bf16(__ldg(table + (uint64_t)(uint32_t)token * op->n + feature));
+  return feature < op->n
+             ? mgl_widen_bf16(__ldg(table + (uint64_t)(uint32_t)token * op->n + feature))
+             : 0;
 }
 
 static __device__ __forceinline__ void mgl_wide_task_embed(const mgl_wide_worker *w,
@@ -34,7 +36,7 @@ static __device__ __forceinline__ void mgl_wide_task_embed(const mgl_wide_worker
     int32_t first = row < plan->token_count ? plan->tokens[row] : 0;
     int32_t second = row + 1 < plan->token_count ? plan->tokens[row + 1] : 0;
 #pragma unroll 4
-    for (uint32_t column = w->warp; column < op->n / 16; column += MGL_WIDE_CONSUMER_WARPS) {
+    for (uint32_t column = w->warp; column * 16 < op->n; column += MGL_WIDE_CONSUMER_WARPS) {
       uint32_t feature = column * 16 + g;
       ((float4 *)op->out)[mgl_wide_column(op->tokens, unit, column, w->lane)] = make_float4(
           mgl_wide_table_value(op, first, feature), mgl_wide_table_value(op, second, feature),
@@ -60,53 +62,45 @@ static __device__ __forceinline__ void mgl_wide_task_angles(const mgl_wide_worke
 }
 
 // --- norms ---------------------------------------------------------------------------------------
+//
+// A norm is cut in two. Its own task weighs the residual stream with the norm's weights, as the x
+// of the linear behind it, and leaves the sum of squares of every range of features; the linear
+// multiplies its sums by the rows' factors. So a norm has many small units without a barrier.
 
-// Of a norm under way.
-struct mgl_wide_norm {
-  const mgl_cuda_op *op;
-  uint32_t unit;
-  uint32_t rows[2];  // gather: of the residual stream, that become rows 2 t and 2 t + 1 of the unit
-};
-
-// A column of 16 features. `first`: where the linear before was split along k, with its parts,
-// whose sum becomes the residual stream.
-template <bool gather, bool first>
-static __device__ __forceinline__ float4 mgl_wide_norm_load(const mgl_wide_norm *n, uint32_t column,
-                                                            uint32_t lane) {
-  const mgl_cuda_op *op = n->op;
-  if (gather) {
-    const uint8_t *x = (const uint8_t *)op->x;
-    float v[4];
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      v[i] = *(const float *)(x + mgl_wide_residual_offset(op->tokens, n->rows[i % 2],
-                                                           column * 16 + i / 2 * 8 + lane / 4));
-    }
-    return make_float4(v[0], v[1], v[2], v[3]);
+// A column of 16 features of the unit's tokens, 0 beyond the last feature. gather: of any rows.
+template <bool gather>
+static __device__ __forceinline__ float4 mgl_wide_load_column(const mgl_cuda_op *op,
+                                                              const void *stream, uint32_t unit,
+                                                              const uint32_t rows[2],
+                                                              uint32_t column, uint32_t lane) {
+  uint32_t feature = column * 16 + lane / 4;
+  float4 v = make_float4(0, 0, 0, 0);
+  if (column * 16 >= op->k) {
+    return v;
   }
-  uint64_t at = mgl_wide_column(op->tokens, n->unit, column, lane);
-  float4 v = ((const float4 *)op->x)[at];
-  if (first && op->bias != nullptr) {
-    for (uint32_t i = 0; i < op->passes; i++) {
-      float4 part = ((const float4 *)((const uint8_t *)op->bias + i * op->copy_bytes))[at];
-      v = make_float4(v.x + part.x, v.y + part.y, v.z + part.z, v.w + part.w);
-    }
-    ((float4 *)op->x)[at] = v;
+  if (gather) {
+    const uint8_t *first =
+        (const uint8_t *)stream + mgl_wide_residual_offset(op->tokens, rows[0], feature);
+    const uint8_t *second =
+        (const uint8_t *)stream + mgl_wide_residual_offset(op->tokens, rows[1], feature);
+    v = make_float4(*(const float *)first, *(const float *)second, *(const float *)(first + 8),
+                    *(const float *)(second + 8));
+  } else {
+    v = ((const float4 *)stream)[mgl_wide_column(op->tokens, unit, column, lane)];
+  }
+  if (feature + 8 >= op->k) {  // k is a multiple of 8
+    v.z = 0;
+    v.w = 0;
   }
   return v;
 }
 
-static __device__ __forceinline__ void mgl_wide_norm_add(float (&sums)[2], float4 v) {
-  sums[0] += v.x * v.x + v.z * v.z;
-  sums[1] += v.y * v.y + v.w * v.w;
-}
-
 // 32 features of the tokens as a chunk of x for each lane: those of even g take the first token,
 // those of odd g the second.
-static __device__ __forceinline__ void mgl_wide_norm_store(const mgl_wide_norm *n, uint32_t group,
-                                                           uint32_t lane, const float factors[2],
-                                                           float4 low, float4 high) {
-  const float *norm = n->op->norm + group * 32 + lane / 4;
+static __device__ __forceinline__ void mgl_wide_store_weighed(const mgl_cuda_op *op, uint32_t unit,
+                                                              uint32_t group, uint32_t lane,
+                                                              float4 low, float4 high) {
+  const float *norm = op->norm + group * 32 + lane / 4;
   const float first[4] = {low.x, low.z, high.x, high.z};
   const float second[4] = {low.y, low.w, high.y, high.w};
   bool odd = lane / 4 % 2 != 0;
@@ -114,11 +108,10 @@ static __device__ __forceinline__ void mgl_wide_norm_store(const mgl_wide_norm *
   float give[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    float weight = __ldg(norm + 8 * i);
-    float a = first[i] * factors[0] * weight;
-    float b = second[i] * factors[1] * weight;
-    keep[i] = odd ? b : a;
-    give[i] = odd ? a : b;
+    bool there = group * 32 + lane / 4 + 8 * i < op->k;
+    float weight = there ? __ldg(norm + 8 * i) : 0;
+    keep[i] = (odd ? second[i] : first[i]) * weight;
+    give[i] = (odd ? first[i] : second[i]) * weight;
   }
   uint32_t words[4];
 #pragma unroll
@@ -130,64 +123,87 @@ static __device__ __forceinline__ void mgl_wide_norm_store(const mgl_wide_norm *
     words[2 * i] = __byte_perm(even_g, odd_g, 0x5410);
     words[2 * i + 1] = __byte_perm(even_g, odd_g, 0x7632);
   }
-  uint32_t token = n->unit * 8 + lane % 4 * 2 + (odd ? 1 : 0);
-  uint64_t at = mgl_wide_x_chunk(n->op->row_tiles, token, group * 4 + lane / 8);
-  *(uint4 *)((uint8_t *)n->op->out + at) = make_uint4(words[0], words[1], words[2], words[3]);
+  uint32_t token = unit * 8 + lane % 4 * 2 + (odd ? 1 : 0);
+  uint64_t at = mgl_wide_x_chunk(op->row_tiles, token, group * 4 + lane / 8);
+  *(uint4 *)((uint8_t *)op->out + at) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Of eight tokens. All consumers. What is read twice comes from the L2: in registers it would
-// spill.
+// One range of features of eight tokens, by one warp. Where the linear before was split along k,
+// its parts are added first, and the residual stream becomes that (unless rows are gathered, which
+// are the last to read it).
 template <bool gather>
-static __device__ __forceinline__ void mgl_wide_norm_unit(const mgl_wide_worker *w,
-                                                          const mgl_wide_norm *n) {
-  const uint32_t groups = n->op->k / 32;
+static __device__ __forceinline__ void mgl_wide_weigh(const mgl_cuda_op *op, uint32_t unit,
+                                                      uint32_t range, const uint32_t rows[2],
+                                                      uint32_t lane) {
+  constexpr int batch = 8;  // columns loaded at once
+  const uint32_t columns = MGL_WIDE_NORM_RANGE / 16;
   float sums[2] = {0, 0};
-#pragma unroll 4
-  for (uint32_t group = w->warp; group < groups; group += MGL_WIDE_CONSUMER_WARPS) {
-    mgl_wide_norm_add(sums, mgl_wide_norm_load<gather, true>(n, group * 2, w->lane));
-    mgl_wide_norm_add(sums, mgl_wide_norm_load<gather, true>(n, group * 2 + 1, w->lane));
+#pragma unroll 1
+  for (uint32_t first = range * columns; first < (range + 1) * columns; first += batch) {
+    float4 v[batch];
+#pragma unroll
+    for (int i = 0; i < batch; i++) {
+      v[i] = mgl_wide_load_column<gather>(op, op->x, unit, rows, first + i, lane);
+    }
+    for (uint32_t part = 0; op->bias != nullptr && part < op->passes; part++) {
+      const uint8_t *from = (const uint8_t *)op->bias + part * op->copy_bytes;
+      float4 p[batch];
+#pragma unroll
+      for (int i = 0; i < batch; i++) {
+        p[i] = mgl_wide_load_column<gather>(op, from, unit, rows, first + i, lane);
+      }
+#pragma unroll
+      for (int i = 0; i < batch; i++) {
+        v[i] = make_float4(v[i].x + p[i].x, v[i].y + p[i].y, v[i].z + p[i].z, v[i].w + p[i].w);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < batch; i++) {
+      sums[0] += v[i].x * v[i].x + v[i].z * v[i].z;
+      sums[1] += v[i].y * v[i].y + v[i].w * v[i].w;
+      if (!gather && op->bias != nullptr && (first + i) * 16 < op->k) {
+        ((float4 *)op->x)[mgl_wide_column(op->tokens, unit, first + i, lane)] = v[i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < batch; i += 2) {
+      if ((first + i) * 16 < op->k_padded) {
+        mgl_wide_store_weighed(op, unit, (first + i) / 2, lane, v[i], v[i + 1]);
+      }
+    }
   }
   for (int offset = 4; offset < 32; offset *= 2) {
     sums[0] += __shfl_xor_sync(0xffffffffu, sums[0], offset);
     sums[1] += __shfl_xor_sync(0xffffffffu, sums[1], offset);
   }
-  if (w->lane < 4) {
-    w->block->sums[w->warp][w->lane * 2] = sums[0];
-    w->block->sums[w->warp][w->lane * 2 + 1] = sums[1];
-  }
-  mgl_sync_wide_consumers();
-  float factors[2] = {0, 0};
-  for (uint32_t i = 0; i < MGL_WIDE_CONSUMER_WARPS; i++) {
-    factors[0] += w->block->sums[i][w->lane % 4 * 2];
-    factors[1] += w->block->sums[i][w->lane % 4 * 2 + 1];
-  }
-  factors[0] = 1.0f / sqrtf(factors[0] / (float)n->op->k + n->op->eps);
-  factors[1] = 1.0f / sqrtf(factors[1] / (float)n->op->k + n->op->eps);
-  mgl_sync_wide_consumers();  // the sums may be written again
-#pragma unroll 4
-  for (uint32_t group = w->warp; group < groups; group += MGL_WIDE_CONSUMER_WARPS) {
-    mgl_wide_norm_store(n, group, w->lane, factors,
-                        mgl_wide_norm_load<gather, false>(n, group * 2, w->lane),
-                        mgl_wide_norm_load<gather, false>(n, group * 2 + 1, w->lane));
+  if (lane < 4) {
+    float2 *squares = (float2 *)((float *)op->residual + (size_t)range * op->row_tiles + unit * 8);
+    squares[lane] = make_float2(sums[0], sums[1]);
   }
 }
 
-// op.tokens: rows of the residual stream; op.row_tiles: rows of the result's form.
+// Units are ranges of features of eight tokens, tokens fastest. op.tokens: rows of the residual
+// stream; op.row_tiles: of the result.
 static __device__ __forceinline__ void mgl_wide_task_norm(const mgl_wide_worker *w,
                                                           const mgl_wide_slot *slot) {
   const mgl_wide_plan *plan = w->run->plan;
-  bool gathers = (slot->op.flags & MGL_WIDE_GATHERS) != 0;
-  uint32_t rows = gathers ? plan->logit_row_count : plan->token_count;
-  mgl_wide_norm n;
-  n.op = &slot->op;
-  for (n.unit = slot->step.begin; n.unit < slot->step.end && n.unit * 8 < rows; n.unit++) {
-    uint32_t row = n.unit * 8 + w->lane % 4 * 2;
+  const mgl_cuda_op *op = &slot->op;
+  bool gathers = (op->flags & MGL_WIDE_GATHERS) != 0;
+  uint32_t count = gathers ? plan->logit_row_count : plan->token_count;
+  uint32_t of_range = op->row_tiles / 8;
+  for (uint32_t i = slot->step.begin + w->warp; i < slot->step.end; i += MGL_WIDE_CONSUMER_WARPS) {
+    uint32_t unit = i % of_range;
+    uint32_t row = unit * 8 + w->lane % 4 * 2;
+    uint32_t rows[2] = {0, 0};
+    if (unit * 8 >= count) {
+      continue;
+    }
     if (gathers) {
-      n.rows[0] = row < rows ? plan->logit_rows[row] : 0;
-      n.rows[1] = row + 1 < rows ? plan->logit_rows[row + 1] : 0;
-      mgl_wide_norm_unit<true>(w, &n);
+      rows[0] = row < count ? plan->logit_rows[row] : 0;
+      rows[1] = row + 1 < count ? plan->logit_rows[row + 1] : 0;
+      mgl_wide_weigh<true>(op, unit, i / of_range, rows, w->lane);
     } else {
-      mgl_wide_norm_unit<false>(w, &n);
+      mgl_wide_weigh<false>(op, unit, i / of_range, rows, w->lane);
     }
   }
 }

@@ -38,7 +38,9 @@ struct mgl_wide_block {
   uint64_t full[MGL_WIDE_STAGES];
   uint64_t empty[MGL_WIDE_STAGES];
   volatile uint32_t stop;
-  float sums[MGL_WIDE_CONSUMER_WARPS][8];  // of the warps' parts of a norm, by token
+  volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
+  float __align__(16)
+      factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
 };
 
 static_assert(sizeof(mgl_wide_block) <= MGL_WIDE_BLOCK_BYTES, "it has its place");
@@ -88,7 +90,7 @@ static __device__ __forceinline__ bool mgl_wide_takes_ring(uint32_t kind) {
 
 // What was written before is seen by copies of the copy engine after it, and the other way round.
 static __device__ __forceinline__ void mgl_proxy_fence() {
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
@@ -119,7 +121,7 @@ static __device__ __forceinline__ bool mgl_wide_wait(mgl_wide_worker *w, uint64_
 
 // --- the producer --------------------------------------------------------------------------------
 
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
 
 static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t *from,
                                                      uint32_t bytes, uint64_t *full) {
@@ -135,6 +137,7 @@ struct mgl_wide_tile {
   uint32_t first_block, blocks;  // row blocks of the weights
   uint32_t token;                // the first token
   uint32_t split;                // of op.passes along k
+  uint32_t number;               // among the tiles of a split
   uint32_t first_stage, stages;  // of k that it has
   bool empty;                    // none of its tokens are in the plan
 };
@@ -150,6 +153,7 @@ static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_
   uint32_t token_tiles = op->tokens / MGL_WIDE_TILE_TOKENS;
   uint32_t of_split = slot->step.begin % (feature_tiles * token_tiles);
   uint32_t k_stages = op->k_padded / MGL_WIDE_K;
+  tile.number = of_split;
   tile.split = slot->step.begin / (feature_tiles * token_tiles);
   tile.first_stage = k_stages * tile.split / op->passes;
   tile.stages = k_stages * (tile.split + 1) / op->passes - tile.first_stage;
@@ -216,6 +220,10 @@ static __device__ __forceinline__ bool mgl_wide_wait_event(mgl_wide_worker *w,
     }
     mgl_proxy_fence();
   }
+  if (blockIdx.x == 0 && w->lane == 0 && w->run->stage_ns != nullptr &&
+      w->run->stage_ns[step->trigger_event] == 0) {
+    w->run->stage_ns[step->trigger_event] = mgl_global_ns();
+  }
   return __shfl_sync(0xffffffffu, ok, 0);
 }
 
@@ -271,11 +279,15 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
     ((uint4 *)&slot->step)[w->lane - op_pieces] = ((const uint4 *)step)[w->lane - op_pieces];
   }
   __syncwarp();
+  if (w->lane == 0) {
+    slot->attention.block_tables = w->run->block_tables;  // the plan's
+  }
+  __syncwarp();
   return slot;
 }
 
 static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
   uint32_t end = w->run->step_start[blockIdx.x + 1];
   bool ok = true;
   for (uint32_t at = w->run->step_start[blockIdx.x]; at < end && ok; at++) {
@@ -303,13 +315,13 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
 
 // --- the storer ----------------------------------------------------------------------------------
 
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
 
 // What gate_up staged: a tile of a column of x.
 static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
                                                              const mgl_wide_slot *slot) {
   mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
-  if (tile.empty) {
+  if (tile.empty || w->block->writes[w->slot] == 0) {
     return;
   }
   uint64_t column = tile.first_block / MGL_WIDE_FEATURE_BLOCKS;
@@ -326,7 +338,7 @@ static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_work
 
 // One thread.
 static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
-#if __CUDA_ARCH__ >= 900
+#if MGL_WIDE_WGMMA
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);

@@ -107,6 +107,35 @@ static void protocol_and_tasks_compile_for_all_architectures(void **state) {
   }
 }
 
+// Elsewhere than on sm_90a the kernel of the wide class is empty. Products must not be serialised,
+// which the compiler does, and says, when it finds too few registers.
+static void the_wide_class_compiles_for_all_architectures(void **state) {
+  (void)state;
+  static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
+  mgl_nvrtc nvrtc;
+  if (!open_nvrtc(&nvrtc)) {
+    skip();
+  }
+  for (size_t i = 0; i < sizeof architectures / sizeof architectures[0]; i++) {
+    mgl_error err = {0};
+    mgl_text log = {0};
+    mgl_cuda_usage usage = {0};
+    void *cubin = NULL;
+    size_t bytes = 0;
+    if (mgl_cuda_compile(&nvrtc, "kernels/cuda/wide_kernel.cu", architectures[i], &shape, &cubin,
+                         &bytes, &log, &err) != MGL_OK) {
+      fail_msg("%s", log.data != NULL ? log.data : err.text);
+    }
+    assert_true(mgl_cuda_usage_find(log.data, "mgl_wide_kernel", &usage));
+    print_message("%-8s mgl_wide_kernel: %u registers, %u stack, %u spilled\n", architectures[i],
+                  usage.registers, usage.stack_bytes, usage.spill_bytes);
+    assert_null(strstr(log.data, "serialized"));
+    assert_true(usage.spill_bytes <= 2048);  // in attention's loops over tiles
+    mgl_free(cubin);
+    mgl_text_free(&log);
+  }
+}
+
 // The planner's source is the host's; on a device it keeps everything in registers.
 static void the_planner_compiles_for_the_device(void **state) {
   (void)state;
@@ -243,6 +272,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(protocol_and_tasks_compile_for_all_architectures),
       cmocka_unit_test(the_planner_compiles_for_the_device),
+      cmocka_unit_test(the_wide_class_compiles_for_all_architectures),
       cmocka_unit_test(attention_of_the_wide_class_compiles),
       cmocka_unit_test(a_broken_request_is_explained),
       cmocka_unit_test(resources_are_read_from_a_log),

@@ -89,7 +89,7 @@ static void jobs_run_to_their_ends(void **state) {
     for (int32_t j = 0; j < 40; j++) {
       prompt[j] = j;
     }
-    int32_t stop = fake_cuda_token(1, 9);
+    int32_t stop = fake_cuda_token(0, 9);
     uint64_t times[64];
     mgl_cuda_request requests[] = {{.prompt = prompt, .prompt_count = 40, .max_new_tokens = 5},
                                    {.prompt = prompt,
@@ -190,7 +190,7 @@ static void faults_are_named(void **state) {
   assert_int_equal(run_short(program, quick, &err), MGL_OK);
   // A launch that the device does not end itself.
   fake.hang_at = 2;
-  mgl_cuda_launch_options patient = {.stall_ns = 1000000000, .deadline_ns = 2000000};
+  mgl_cuda_launch_options patient = {.stall_ns = 1000000000, .deadline_ns = 300000000};
   assert_int_equal(run_short(program, patient, &err), MGL_ERR_INTERNAL);
   assert_non_null(strstr(err.text, "the host ended the launch"));
   fake.hang_at = NOTHING;
@@ -413,7 +413,7 @@ static void what_does_not_fit_is_refused(void **state) {
   assert_non_null(strstr(err.text, "GiB are free on the GPU"));
   assert_non_null(strstr(err.text, "KV cache"));
   fake.free_bytes = (size_t)1 << 32;
-  options.sequences = 65;
+  options.sequences = MGL_CUDA_MAX_SEQUENCES + 1;
   assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_LIMIT);
   options.sequences = 4;
   options.workers = WORKERS + 1;
@@ -427,9 +427,9 @@ static void what_does_not_fit_is_refused(void **state) {
   mgl_cuda_generate job = {.requests = &r, .request_count = 1};
   assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_ARGUMENT);
   r.prompt_count = 2;
-  r.max_new_tokens = 128;
-  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_LIMIT);
   r.max_new_tokens = 127;
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_LIMIT);
+  r.max_new_tokens = 126;
   assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_OK);
   mgl_cuda_program_destroy(program);
 }

@@ -255,7 +255,7 @@ typedef struct mgl_tile {
   uint32_t queries;    // which of their two places has the part's
   uint32_t low;        // positions that the first of this warp's rows sees: the least
   uint32_t end;        // steps from there on are not seen by this warp (of a warpgroup: by none)
-  bool is_late;        // the part's queries are in one of the latest groups
+  bool is_late;        // the part's queries are in the latest group
   mgl_wide_cut *next;  // the part behind this one, if it is before the line's end
 } mgl_tile;
 
@@ -267,20 +267,20 @@ static __device__ __forceinline__ uint32_t mgl_tile_queries(const mgl_tile *t, u
   return t->feed->smem + MGL_TILE_Q + place * MGL_TILE_Q_BYTES;
 }
 
-// Until K of step number t->count and V of the one before are there, and what mgl_tile_feed_one
-// fills next is read. first: of its part; then the part's queries are there too, and those of the
-// next part are asked for.
+// Until K and V of step number t->count are there, and what mgl_tile_feed_one fills next is read.
+// first: of its part; then the part's queries are there too, and those of the next part are asked
+// for.
 static __device__ __forceinline__ void mgl_tile_enter(const mgl_tile *t, bool first) {
   mgl_tile_feed *f = t->feed;
   if (first && t->is_late) {
     mgl_copy_wait<0>();
   } else {
-    mgl_copy_wait<MGL_TILE_WGMMA ? MGL_TILE_AHEAD - 1 : MGL_TILE_AHEAD - 2>();  // and V of this
+    mgl_copy_wait<MGL_TILE_AHEAD - 2>();
   }
 #if MGL_TILE_WGMMA
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
-  mgl_sync_consumers();  // all threads' copies; and what is filled next is read
+  mgl_sync_consumers();  // all threads' copies; and nobody reads what was left a step ago
   if (first && mgl_wide_before(t->next, &f->end)) {
     mgl_tile_copy_q(f->a, t->next, mgl_tile_queries(t, t->queries ^ 1), f->thread);
   }
@@ -435,7 +435,7 @@ static __device__ __forceinline__ void mgl_tile_part(const mgl_wide_attention *a
   rows.limit[1] = item.position + (top + lane / 4 + 8) / MGL_GROUP + 1;
   mgl_tile_steps(t, part->begin, part->end, &rows);
   t->queries ^= 1;
-  t->is_late = part->end - part->begin < MGL_TILE_AHEAD;
+  t->is_late = part->end - part->begin < MGL_TILE_AHEAD - 1;
   mgl_tile_finish(a, &item, part, worker, t->feed->thread, &rows);
 }
 

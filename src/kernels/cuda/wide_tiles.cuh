@@ -255,7 +255,7 @@ typedef struct mgl_tile {
   uint32_t queries;    // which of their two places has the part's
   uint32_t low;        // positions that the first of this warp's rows sees: the least
   uint32_t end;        // steps from there on are not seen by this warp (of a warpgroup: by none)
-  bool is_late;        // the part's queries are in the latest group
+  bool is_late;        // the part's queries are in one of the latest groups
   mgl_wide_cut *next;  // the part behind this one, if it is before the line's end
 } mgl_tile;
 
@@ -435,7 +435,7 @@ static __device__ __forceinline__ void mgl_tile_part(const mgl_wide_attention *a
   rows.limit[1] = item.position + (top + lane / 4 + 8) / MGL_GROUP + 1;
   mgl_tile_steps(t, part->begin, part->end, &rows);
   t->queries ^= 1;
-  t->is_late = part->end - part->begin < MGL_TILE_AHEAD - 1;
+  t->is_late = part->end - part->begin < MGL_TILE_AHEAD;
   mgl_tile_finish(a, &item, part, worker, t->feed->thread, &rows);
 }
 

@@ -12,7 +12,7 @@
 
 enum {
   MOST_SLOTS_AHEAD = 64,   // requests that wait on the device, so that it never waits for one
-  COMMANDS_OF_A_SLOT = 4,  // submitted and ended, twice
+  COMMANDS_OF_A_SLOT = 5,  // submitted and ended, twice, and what is said of all
 };
 
 // --- memory --------------------------------------------------------------------------------------
@@ -184,6 +184,7 @@ mgl_status mgl_cuda_feed_begin(mgl_cuda_program *p, const mgl_cuda_generate *job
   mgl_ring_init(&f->feed->iterations);
   f->commands = (mgl_ring_end){0};
   f->iterations = (mgl_ring_end){0};
+  f->end = MGL_FEED_OPEN;
   f->failed = false;
   set_pointers(p);
   for (uint32_t i = 0; i < f->slot_count; i++) {  // what a launch left
@@ -208,6 +209,7 @@ void mgl_cuda_feed_resume(mgl_cuda_program *p, const mgl_cuda_planning *kept) {
   planning->pending_first = kept->pending_first;
   planning->pending_count = kept->pending_count;
   planning->planning_ns = kept->planning_ns;
+  planning->end = kept->end;
   planning->commands_before = kept->commands.own;
   planning->settled = kept->commands.own;
   mgl_store_release_system(&f->feed->settled, kept->commands.own);
@@ -220,9 +222,10 @@ uint32_t mgl_cuda_feed_busy(const mgl_cuda_program *p) {
 }
 
 void mgl_cuda_feed_set_end(mgl_cuda_program *p, mgl_feed_end end) {
-  mgl_feed *feed = p->feeding.feed;
-  if (mgl_load_relaxed(&feed->end) < (uint64_t)end) {
-    mgl_store_release_system(&feed->end, (uint64_t)end);
+  mgl_cuda_feeding *f = &p->feeding;
+  if (f->end < end) {
+    f->end = end;
+    send(f, &(mgl_feed_command){.call = MGL_FEED_CLOSE, .slot = (uint32_t)end});
   }
 }
 

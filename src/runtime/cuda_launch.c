@@ -427,8 +427,7 @@ static mgl_status run_job(launch *l, mgl_error *err) {
   mgl_cuda_program *p = l->p;
   MGL_TRY(mgl_cuda_feed_begin(p, l->job, err));
   feed(l);
-  if (l->left ||
-      (mgl_cuda_feed_busy(p) == 0 && mgl_load_relaxed(&p->feeding.feed->end) != MGL_FEED_OPEN)) {
+  if (l->left || (mgl_cuda_feed_busy(p) == 0 && p->feeding.end != MGL_FEED_OPEN)) {
     return MGL_OK;  // there is nothing to do
   }
   p->feeding.planner_lost = true;  // unless all goes well

@@ -3,10 +3,10 @@
 //
 // Everything is made once: ops are fused, one task graph is compiled for every power-of-two token
 // count, device code is compiled for the model's shape, all memory is planned, checked against what
-// is free, allocated and filled. Then there are two ways to run. An offline job (generate) is one
-// launch for many iterations: the device plans, computes and samples by itself, and the host only
-// watches tokens arrive in pinned memory. A single plan (run_plan) is one launch of one iteration
-// that the host planned and whose logits come back.
+// is free, allocated and filled. Then there are two ways to run. A job (generate) is one launch for
+// many iterations: the device plans, computes and samples by itself, and the host hands over
+// requests, which may come while it runs, and watches tokens arrive, all in pinned memory. A single
+// plan (run_plan) is one launch of one iteration that the host planned and whose logits come back.
 //
 // A launch that finds a fault ends with MGL_ERR_INTERNAL and a message that names the task, the
 // worker and the event; the next launch starts afresh.

@@ -60,6 +60,7 @@ typedef struct mgl_cuda_feeding {
   uint64_t commands_at, iterations_at, sequences_at, tokens_at, keys_at, cells_at, bytes;
   uint64_t command_mask;
   mgl_ring_end commands, iterations;
+  mgl_feed_end end;  // that was sent
   mgl_feed *feed;
 
   mgl_cu_ptr edits;              // [slot_count, edit_capacity]

@@ -154,28 +154,19 @@ static void add_norm(builder *b, const mgl_op *op, const mgl_cuda_matrices *m) {
 }
 
 // In how many parts a linear's dot products are cut. Parts of linear_add cost little, since the
-// norm behind it adds them: as many as there are workers for. Other linears pay for joining: where
-// the last round of tiles over the workers is worth it.
+// norm behind it adds them: as many as there are workers for. Other linears pay for joining: two,
+// where half of the workers would have nothing to do (with more tiles it cost more than it gained:
+// SPEED.md).
 static uint32_t splits_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
-  enum { BEGIN_STAGES = 3, JOIN_STAGES = 9 };  // what a task costs besides its stages of k
-  uint32_t best = 1;
-  uint64_t least = UINT64_MAX;
+  enum { JOIN_STAGES = 16 };  // of k, below which joining costs more than it gains
   if (op->kind == MGL_OP_LINEAR_ADD) {
-    best = b->workers / tiles;
+    uint32_t best = b->workers / tiles;
     best = best < MGL_CUDA_WIDE_MAX_SPLITS ? best : MGL_CUDA_WIDE_MAX_SPLITS;
     best = best < k_stages ? best : k_stages;
     return best < 1 ? 1 : best;
   }
-  for (uint32_t splits = 1; splits <= MGL_CUDA_WIDE_MAX_JOINED && splits <= k_stages; splits++) {
-    uint64_t rounds = ceil_div(tiles * splits, b->workers);
-    uint64_t cost = rounds * (ceil_div(k_stages, splits) + (splits > 1 ? JOIN_STAGES : 0) +
-                              (uint32_t)BEGIN_STAGES);
-    if (cost < least) {
-      least = cost;
-      best = splits;
-    }
-  }
-  return op->kind == MGL_OP_LOGITS ? 1 : best;
+  bool joins = tiles * MGL_CUDA_WIDE_JOINED <= b->workers && k_stages > JOIN_STAGES;
+  return joins && op->kind != MGL_OP_LOGITS ? MGL_CUDA_WIDE_JOINED : 1;
 }
 
 static void add_linear(builder *b, const mgl_op *op) {

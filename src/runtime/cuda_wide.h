@@ -23,7 +23,7 @@ enum {
   MGL_CUDA_WIDE_GRAPHS = 4,
   MGL_CUDA_WIDE_LEAST_TOKENS = MGL_WIDE_TILE_TOKENS,  // of a graph
   MGL_CUDA_WIDE_MAX_SPLITS = 8,                       // of linear_add along k
-  MGL_CUDA_WIDE_MAX_JOINED = 2,                       // of other linears
+  MGL_CUDA_WIDE_JOINED = 2,                           // of other linears
 };
 
 typedef struct mgl_cuda_wide_sizes {

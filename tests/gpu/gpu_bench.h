@@ -63,6 +63,7 @@ typedef struct gpu_load {
 typedef struct gpu_measured {
   double median_ms, least_ms;  // of the iterations that only decode: those behind the prompts
   double prompt_ms;
+  double turn_us;  // mean, of the planner
   uint32_t iterations;
   uint64_t hash;  // of all tokens, to see that a change of speed changed no result
 } gpu_measured;

@@ -42,8 +42,11 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
                            .prompts_first = true,
                            .launch = *launch,
                            .outcome = &outcome};
+  uint64_t planned_ns = mgl_cuda_program_progress(program).planning_ns;
   gpu_must(mgl_cuda_program_generate(program, &job, &err), &err);
   m.iterations = outcome.iterations;
+  planned_ns = mgl_cuda_program_progress(program).planning_ns - planned_ns;
+  m.turn_us = m.iterations > 0 ? (double)planned_ns / 1e3 / m.iterations : 0;
   // The last token of each prompt is sampled by the last prompt iteration.
   uint32_t decode = load->generate - 1 < m.iterations ? load->generate - 1 : 0;
   uint32_t first = m.iterations - decode;

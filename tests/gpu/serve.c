@@ -17,6 +17,7 @@ enum {
   MOST_NEW = 60,
   FAMILIES = 9,
   SEQUENCES = 24,
+  MANY = 100,  // more than an iteration has rows
   ITERATION = MGL_CUDA_MAX_TOKENS,
   PAGES = (MOST_PROMPT + MOST_NEW + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS,
   TINY_POOL = PAGES + 8,
@@ -231,25 +232,32 @@ static void serve_model(gpu_bench *bench, const char *name) {
   for (uint32_t i = 0; i < REQUESTS; i++) {
     make_request(s, i);
   }
-  for (uint32_t tiny = 0; tiny < 2; tiny++) {
+  static const struct {
+    const char *name;
+    uint32_t sequences, pages;
+  } pools[] = {{"roomy", SEQUENCES, ROOMY_POOL},
+               {"tiny", SEQUENCES, TINY_POOL},
+               {"many", MANY, MANY * PAGES + 200}};
+  for (uint32_t pool = 0; pool < 3; pool++) {
+    bool tiny = pools[pool].pages == TINY_POOL;
     s->program = gpu_program(bench, &s->model,
                              (mgl_cuda_program_options){.iteration_tokens = ITERATION,
-                                                        .sequences = SEQUENCES,
+                                                        .sequences = pools[pool].sequences,
                                                         .pages_per_sequence = PAGES,
-                                                        .page_count = tiny ? TINY_POOL : ROOMY_POOL,
+                                                        .page_count = pools[pool].pages,
                                                         .poison = true});
-    if (tiny == 0) {
+    if (pool == 0) {
       expect(s);
     }
     for (uint32_t i = 0; i < 2 * WAYS; i++) {  // twice: what the cache holds outlives launches
-      serve_way(s, &ways[i % WAYS], i, tiny ? "tiny" : "roomy");
+      serve_way(s, &ways[i % WAYS], i, pools[pool].name);
     }
     mgl_cuda_progress progress = mgl_cuda_program_progress(s->program);
     gpu_check(bench,
               progress.counts.prefix_hit_tokens > 0 && progress.pages_used == 0 &&
-                  (progress.counts.preemptions > 0) == (tiny != 0),
+                  (progress.counts.preemptions > 0) == tiny,
               "%s pool: prefixes were found, pages are free again, and %llu preemptions",
-              tiny ? "tiny" : "roomy", (unsigned long long)progress.counts.preemptions);
+              pools[pool].name, (unsigned long long)progress.counts.preemptions);
     mgl_cuda_program_destroy(s->program);
   }
   printf("\n");

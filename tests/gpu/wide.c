@@ -185,6 +185,108 @@ static void check_many(wide_sides *s) {
   check_rows(s, SEQUENCES, "many sequences decode");
 }
 
+// --- jobs ----------------------------------------------------------------------------------------
+
+enum { REQUESTS = 90, NEW_TOKENS = 12, JUDGED = 9, JOB_STEP = 37 };
+
+// Two logits that may change places, as in part smoke.
+#define MOST_GAP 0.15
+
+typedef struct wide_job {
+  int32_t tokens[REQUESTS][NEW_TOKENS];
+  uint32_t counts[REQUESTS];
+} wide_job;
+
+static void on_token(void *context, const mgl_cuda_token *token) {
+  wide_job *job = context;
+  uint32_t request = token->request;
+  if (job->counts[request] < NEW_TOKENS) {
+    job->tokens[request][job->counts[request]++] = token->token;
+  }
+}
+
+static uint32_t prompt_of(uint32_t request) {
+  return 5 + request * JOB_STEP % (PROMPT - 10);
+}
+
+static void generate(wide_sides *s, wide_job *out, mgl_cuda_outcome *outcome) {
+  mgl_error err = {0};
+  mgl_cuda_request requests[REQUESTS] = {0};
+  *out = (wide_job){0};
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    requests[i].prompt = s->tokens + i * (size_t)JOB_STEP;
+    requests[i].prompt_count = prompt_of(i);
+    requests[i].max_new_tokens = NEW_TOKENS;
+  }
+  mgl_cuda_generate job = {.requests = requests,
+                           .request_count = REQUESTS,
+                           .on_token = on_token,
+                           .context = out,
+                           .outcome = outcome};
+  gpu_must(mgl_cuda_program_generate(s->program, &job, &err), &err);
+}
+
+// How far the largest logit lies above that of the token that was generated, at most, when the
+// narrow class computes the same text.
+static double judge(wide_sides *s, const wide_job *job, uint32_t request) {
+  uint32_t vocab = s->model.config.vocab_size;
+  uint32_t prompt = prompt_of(request);
+  uint32_t count = prompt + NEW_TOKENS - 1;
+  int32_t text[PROMPT + NEW_TOKENS];
+  double worst = 0;
+  memcpy(text, s->tokens + request * (size_t)JOB_STEP, prompt * sizeof *text);
+  memcpy(text + prompt, job->tokens[request], (NEW_TOKENS - 1) * sizeof *text);
+  for (uint32_t at = 0; at < count;) {
+    uint32_t end = at < prompt - 1 ? prompt - 1 : count;  // of the prompt, or what was generated
+    uint32_t chunk = end - at < NARROW ? end - at : NARROW;
+    mgl_plan_clear(s->plan);
+    mgl_plan_add(s->plan,
+                 &(mgl_plan_chunk){.tokens = text + at,
+                                   .token_count = chunk,
+                                   .position = at,
+                                   .pages = s->pages,
+                                   .page_count = s->pages_each,
+                                   .logits = at < prompt - 1 ? MGL_LOGITS_NONE : MGL_LOGITS_ALL});
+    run(s, s->narrow);
+    for (uint32_t i = 0; at >= prompt - 1 && i < chunk; i++) {
+      const float *row = s->narrow + (size_t)i * vocab;
+      int32_t token = job->tokens[request][at + i - (prompt - 1)];
+      double gap = (double)row[gpu_argmax(row, vocab)] - (double)row[token];
+      worst = gap > worst ? gap : worst;
+    }
+    at += chunk;
+  }
+  return worst;
+}
+
+// Requests whose prompts and whose decoding take iterations of both classes.
+static void check_jobs(wide_sides *s) {
+  wide_job *first = gpu_must_alloc(1, sizeof *first);
+  wide_job *second = gpu_must_alloc(1, sizeof *second);
+  mgl_cuda_outcome outcome = {0};
+  uint32_t whole = 0;
+  double worst = 0;
+  generate(s, first, &outcome);
+  generate(s, second, &outcome);
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    whole += first->counts[i] == NEW_TOKENS ? 1 : 0;
+  }
+  gpu_check(s->bench, whole == REQUESTS, "%s: a job of %d requests: %u have all their tokens",
+            s->model.name, REQUESTS, whole);
+  gpu_check(s->bench, memcmp(first, second, sizeof *first) == 0,
+            "%s: the same tokens again (%u iterations, %.1f ms)", s->model.name, outcome.iterations,
+            (double)outcome.host_ns / 1e6);
+  for (uint32_t i = 0; i < REQUESTS; i += REQUESTS / JUDGED) {
+    double gap = judge(s, first, i);
+    worst = gap > worst ? gap : worst;
+  }
+  gpu_check(s->bench, worst < MOST_GAP,
+            "%s: tokens of %d requests lie %.3f below the narrow class's largest logits at most",
+            s->model.name, JUDGED, worst);
+  mgl_free(first);
+  mgl_free(second);
+}
+
 static void check_model(gpu_bench *bench, const char *name) {
   wide_sides s;
   printf("\n## Wide: %s\n\n", name);
@@ -195,6 +297,7 @@ static void check_model(gpu_bench *bench, const char *name) {
   check_prompt(&s, PROMPT, "a prompt of 300 tokens");
   check_mixed(&s);
   check_many(&s);
+  check_jobs(&s);
   close_sides(&s);
   open_sides(&s, bench, name, TOKENS / NARROW, TOKENS / GPU_PAGE_TOKENS);
   check_prompt(&s, TOKENS, "a prompt of 2048 tokens");

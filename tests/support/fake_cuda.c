@@ -299,14 +299,11 @@ static bool await_work(mgl_cuda_run *run, uint64_t iteration) {
     if (mgl_turn_is_over(run)) {
       return false;
     }
-    if (run->planning.pending_count == 0 &&
-        !mgl_ring_has_entry(&run->feed->commands, &run->planning.commands)) {
+    while (!mgl_turn_has_news(run)) {
       fake.idle_looks++;
       (void)nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
-      if (mgl_load_acquire(&run->feed->end) == MGL_FEED_LEAVE) {
-        return false;
-      }
-    } else if (device_turn(run, iteration) > 0) {
+    }
+    if (device_turn(run, iteration) > 0) {
       return true;
     }
   }

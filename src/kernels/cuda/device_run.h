@@ -288,9 +288,11 @@ typedef struct mgl_cuda_planning {
   uint64_t settled;                       // commands that the host knows to have had their effects
   uint32_t pending_first, pending_count;  // of run->pending
   uint32_t leaves;                        // 1: no more plans are made
-  // Tokens of a plan that is made and too large for this kernel: the launch ends, and the wide class
-  // computes it (wide_turn.h). 0: there is none.
+  uint32_t end;                           // mgl_feed_end
+  // Tokens of a plan that is made and too large for this kernel: the launch ends, and the wide
+  // class computes it (wide_turn.h). 0: there is none.
   uint32_t wide_tokens;
+  uint32_t padding;
   uint64_t told;               // iterations of which the host was told
   uint64_t planning_ns;        // of all turns
   mgl_feed_iteration rows[2];  // [i & 1] what iteration i computes

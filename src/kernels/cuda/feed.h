@@ -19,9 +19,16 @@ enum {
   MGL_FEED_NOT_FINITE = -2,    // the sequence's logits are NaN or infinite: it has ended
 };
 
+typedef enum mgl_feed_end {
+  MGL_FEED_OPEN,    // the device waits for commands when there is nothing to do
+  MGL_FEED_CLOSED,  // no commands follow: the launch ends when nothing is left to do
+  MGL_FEED_LEAVE,   // it ends behind the iteration that runs
+} mgl_feed_end;
+
 typedef enum mgl_feed_call {
   MGL_FEED_SUBMIT,
-  MGL_FEED_END,  // pages become free before the next plan; its tokens go on for an iteration
+  MGL_FEED_END,    // pages become free before the next plan; its tokens go on for an iteration
+  MGL_FEED_CLOSE,  // `slot` is an mgl_feed_end, above any that was sent before
 } mgl_feed_call;
 
 typedef struct mgl_feed_command {
@@ -53,19 +60,11 @@ typedef struct mgl_feed_iteration {
   uint32_t pages_used, pages_used_most;
 } mgl_feed_iteration;
 
-typedef enum mgl_feed_end {
-  MGL_FEED_OPEN,    // the device waits for commands when there is nothing to do
-  MGL_FEED_CLOSED,  // no commands follow: the launch ends when nothing is left to do
-  MGL_FEED_LEAVE,   // it ends behind the iteration that runs
-} mgl_feed_end;
-
 typedef struct mgl_feed {
   mgl_ring commands;    // host to device: [command_mask + 1]
   mgl_ring iterations;  // device to host: [MGL_FEED_ITERATIONS]; full: some are not told
-  mgl_word end;         // mgl_feed_end; written by the host, ascending
-  uint8_t padding_before_settled[56];
-  mgl_word settled;  // commands whose slots the device will not touch any more for their old
-                     // requests; written by the device
+  mgl_word settled;     // commands whose slots the device will not touch any more for their old
+                        // requests; written by the device
   uint8_t padding_after_settled[56];
 } mgl_feed;
 

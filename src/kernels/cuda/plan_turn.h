@@ -87,7 +87,9 @@ MGL_PLANNER_FN void mgl_turn_read_commands(mgl_cuda_run *run) {
     mgl_feed_command command = run->commands[planning->commands.own & run->command_mask];
     mgl_ring_take(&planning->commands);
     any = true;
-    if (command.call == MGL_FEED_END) {
+    if (command.call == MGL_FEED_CLOSE) {
+      planning->end = command.slot;
+    } else if (command.call == MGL_FEED_END) {
       mgl_turn_end(run, command.slot);
     } else {
       uint32_t at = planning->pending_first + planning->pending_count++;
@@ -388,10 +390,9 @@ MGL_PLANNER_FN void mgl_turn_leave_to_wide(mgl_lanes lanes, mgl_cuda_run *run, u
 MGL_PLANNER_FN uint32_t mgl_plan_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64_t iteration) {
   mgl_planner *p = run->planner;
   if (lanes.lane == 0) {
-    // Acquire, so that commands sent before the feed was closed are seen by the reading below.
-    uint64_t end = mgl_load_acquire_system(&run->feed->end);
     mgl_turn_read_commands(run);
-    run->planning.leaves = end == MGL_FEED_LEAVE || iteration >= run->most_iterations ? 1 : 0;
+    bool leaves = run->planning.end == MGL_FEED_LEAVE || iteration >= run->most_iterations;
+    run->planning.leaves = leaves ? 1 : 0;
   }
   mgl_lanes_sync(lanes);
   if (run->planning.leaves != 0) {
@@ -412,15 +413,17 @@ MGL_PLANNER_FN uint32_t mgl_plan_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64
 }
 
 // One lane: nothing is left to do for a launch whose plan would be empty, and nothing will come.
-MGL_PLANNER_FN bool mgl_turn_is_over(mgl_cuda_run *run) {
+MGL_PLANNER_FN bool mgl_turn_is_over(const mgl_cuda_run *run) {
+  const mgl_cuda_planning *planning = &run->planning;
+  bool closed = planning->end != MGL_FEED_OPEN && planning->pending_count == 0;
+  return planning->leaves != 0 || closed;
+}
+
+// One lane: another turn may find something to do.
+MGL_PLANNER_FN bool mgl_turn_has_news(mgl_cuda_run *run) {
   mgl_cuda_planning *planning = &run->planning;
-  if (planning->leaves != 0) {
-    return true;
-  }
-  // Acquire, as above.
-  bool closed = mgl_load_acquire_system(&run->feed->end) != MGL_FEED_OPEN;
-  return closed && planning->pending_count == 0 &&
-         !mgl_ring_has_entry(&run->feed->commands, &planning->commands);
+  return planning->pending_count > 0 ||
+         mgl_ring_has_entry(&run->feed->commands, &planning->commands);
 }
 
 // --- what the host is told -----------------------------------------------------------------------

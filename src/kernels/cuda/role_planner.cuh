@@ -85,19 +85,17 @@ static __device__ __noinline__ void mgl_planner_tell(mgl_cuda_run *run, uint64_t
 
 // Lane 0: until there may be something to plan. False: the launch is over, or has failed.
 static __device__ __forceinline__ bool mgl_planner_idle(mgl_cuda_run *run) {
-  mgl_cuda_planning *planning = &run->planning;
   uint32_t pause = MGL_IDLE_LEAST_NS;
-  mgl_store_relaxed(&planning->idle, 1);
-  bool over = mgl_turn_is_over(run);
-  while (!over && planning->pending_count == 0 &&
-         !mgl_ring_has_entry(&run->feed->commands, &planning->commands) &&
-         !mgl_planner_gives_up(run)) {
+  if (mgl_turn_is_over(run)) {
+    return false;
+  }
+  mgl_store_relaxed(&run->planning.idle, 1);
+  while (!mgl_turn_has_news(run) && !mgl_planner_gives_up(run)) {
     __nanosleep(pause);
     pause = pause < MGL_IDLE_MOST_NS ? pause * 2 : pause;
-    over = mgl_load_acquire_system(&run->feed->end) == MGL_FEED_LEAVE || mgl_turn_is_over(run);
   }
-  mgl_store_relaxed(&planning->idle, 0);
-  return !over && !mgl_planner_gives_up(run);
+  mgl_store_relaxed(&run->planning.idle, 0);
+  return !mgl_planner_gives_up(run);
 }
 
 // All lanes: there was nothing to plan. True: now there is; false: the launch ends, or has failed.

@@ -75,6 +75,7 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
   for (uint32_t i = 0; i < MGL_WIDE_SLOTS; i++) {
     mgl_mbarrier_init(&block->go[i], 1);
     mgl_mbarrier_init(&block->done[i], MGL_WIDE_CONSUMER_WARPS);
+    mgl_mbarrier_init(&block->factored[i], 1);
     mgl_mbarrier_init(&block->stored[i], 1);
   }
   for (uint32_t i = 0; i < MGL_WIDE_STAGES; i++) {
@@ -103,8 +104,12 @@ extern "C" __global__ void __launch_bounds__(MGL_WIDE_THREADS, 1)
     mgl_wide_set_registers<MGL_WIDE_SERVICE_REGISTERS, false>();
     if (w.warp == MGL_WIDE_CONSUMER_WARPS) {
       mgl_wide_produce(&w);
-    } else if (w.warp == MGL_WIDE_CONSUMER_WARPS + 1 && w.lane == 0) {
-      mgl_wide_store(&w);
+    } else if (w.warp == MGL_WIDE_CONSUMER_WARPS + 1) {
+      if (w.lane == 0) {
+        mgl_wide_store(&w);
+      }
+    } else if (w.warp == MGL_WIDE_CONSUMER_WARPS + 2) {
+      mgl_wide_find_factors(&w);
     }
   }
 #endif

@@ -183,25 +183,10 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
   }
 }
 
-// This thread's token's factor of the norm before.
-static __device__ __forceinline__ void mgl_wide_find_factor(mgl_wide_worker *w,
-                                                            const mgl_wide_slot *slot,
-                                                            const mgl_wide_tile *tile) {
-  const mgl_cuda_op *op = &slot->op;
-  const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
-  uint32_t thread = w->warp * 32 + w->lane;
-  const float *squares = op->norm + tile->token + thread;
-  float sum = 0;
-#pragma unroll 8
-  for (uint32_t i = 0; i < ranges; i++) {
-    sum += squares[(size_t)i * op->tokens];
-  }
-  w->block->factors[w->slot][thread] = 1.0f / sqrtf(sum / (float)op->k + op->eps);
-  mgl_sync_wide_consumers();  // (of the task before, others may still read the other slot's)
-}
-
+// The norm before the linear: the factors of its rows, which a service warp has found meanwhile.
 static __device__ __forceinline__ void mgl_wide_apply_factors(const mgl_wide_worker *w,
                                                               float (&d)[MGL_WIDE_SUMS]) {
+  mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
   const float2 *factors = (const float2 *)w->block->factors[w->slot] + w->lane % 4;
 #pragma unroll
   for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
@@ -269,9 +254,6 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
                                                        const mgl_wide_slot *slot,
                                                        const mgl_wide_tile *tile) {
   float d[MGL_WIDE_SUMS];
-  if (slot->op.norm != nullptr) {
-    mgl_wide_find_factor(w, slot, tile);
-  }
   mgl_wide_multiply(w, tile->stages, d);
   if (slot->op.passes == 1) {
     if (w->warp == 0 && w->lane == 0) {

@@ -43,9 +43,9 @@ enum {
   // A worker's warps: consumers first, so that they form whole warpgroups.
   MGL_WIDE_CONSUMER_WARPS = 8,
   MGL_WIDE_CONSUMERS = MGL_WIDE_CONSUMER_WARPS * 32,
-  MGL_WIDE_THREADS = MGL_WIDE_CONSUMERS + 128,  // producer, storer, two that do nothing
+  MGL_WIDE_THREADS = MGL_WIDE_CONSUMERS + 128,  // producer, storer, factors, an idle one
 
-  MGL_WIDE_NORM_RANGE = 256,  // features of a norm's unit
+  MGL_WIDE_NORM_RANGE = 128,  // features of a norm's unit
 
   // A linear's tile: so many row blocks of packed weights, by so many tokens.
   MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,

@@ -135,33 +135,47 @@ template <bool gather>
 static __device__ __forceinline__ void mgl_wide_weigh(const mgl_cuda_op *op, uint32_t unit,
                                                       uint32_t range, const uint32_t rows[2],
                                                       uint32_t lane) {
-  constexpr int batch = 8;  // columns loaded at once
+  constexpr int batch = 4;      // columns at once
+  constexpr uint32_t more = 4;  // and parts of them
   const uint32_t columns = MGL_WIDE_NORM_RANGE / 16;
+  const uint32_t parts = op->bias != nullptr ? op->passes : 0;
   float sums[2] = {0, 0};
-#pragma unroll 1
-  for (uint32_t first = range * columns; first < (range + 1) * columns; first += batch) {
+#pragma unroll
+  for (uint32_t at = 0; at < columns; at += batch) {
+    const uint32_t first = range * columns + at;
     float4 v[batch];
 #pragma unroll
     for (int i = 0; i < batch; i++) {
       v[i] = mgl_wide_load_column<gather>(op, op->x, unit, rows, first + i, lane);
     }
-    for (uint32_t part = 0; op->bias != nullptr && part < op->passes; part++) {
-      const uint8_t *from = (const uint8_t *)op->bias + part * op->copy_bytes;
-      float4 p[batch];
+#pragma unroll 1
+    for (uint32_t part = 0; part < parts; part += more) {
+      float4 p[more][batch];
 #pragma unroll
-      for (int i = 0; i < batch; i++) {
-        p[i] = mgl_wide_load_column<gather>(op, from, unit, rows, first + i, lane);
+      for (uint32_t j = 0; j < more; j++) {
+        const uint8_t *from = (const uint8_t *)op->bias + (part + j) * op->copy_bytes;
+#pragma unroll
+        for (int i = 0; i < batch; i++) {
+          p[j][i] = make_float4(0, 0, 0, 0);
+          if (part + j < parts) {
+            p[j][i] = mgl_wide_load_column<gather>(op, from, unit, rows, first + i, lane);
+          }
+        }
       }
 #pragma unroll
-      for (int i = 0; i < batch; i++) {
-        v[i] = make_float4(v[i].x + p[i].x, v[i].y + p[i].y, v[i].z + p[i].z, v[i].w + p[i].w);
+      for (uint32_t j = 0; j < more; j++) {
+#pragma unroll
+        for (int i = 0; i < batch; i++) {
+          v[i] = make_float4(v[i].x + p[j][i].x, v[i].y + p[j][i].y, v[i].z + p[j][i].z,
+                             v[i].w + p[j][i].w);
+        }
       }
     }
 #pragma unroll
     for (int i = 0; i < batch; i++) {
       sums[0] += v[i].x * v[i].x + v[i].z * v[i].z;
       sums[1] += v[i].y * v[i].y + v[i].w * v[i].w;
-      if (!gather && op->bias != nullptr && (first + i) * 16 < op->k) {
+      if (!gather && parts > 0 && (first + i) * 16 < op->k) {
         ((float4 *)op->x)[mgl_wide_column(op->tokens, unit, first + i, lane)] = v[i];
       }
     }

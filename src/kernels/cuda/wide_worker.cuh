@@ -2,8 +2,9 @@
 //
 // Warps 0 to 7 are consumers, two warpgroups that work on one task together. The producer walks
 // the block's list: it hands each step over once the step's event is activated, and fills the ring
-// of stages for linears, with weights ahead of the event as far as stages are free. The storer
-// waits for the consumers' outputs, copies what they staged to memory, and triggers the event.
+// of stages for linears, with weights ahead of the event as far as stages are free. A third
+// warp finds the factors of norms. The storer waits for the consumers' outputs, copies what they
+// staged to memory, and triggers the event.
 //
 // Memory order: as in the narrow class (role_storer.cuh), and since stages are filled by the copy
 // engine, whoever writes what it may read fences for it before arriving, and the producer after
@@ -32,9 +33,10 @@ struct __align__(16) mgl_wide_slot {
 struct mgl_wide_block {
   mgl_wide_slot slots[MGL_WIDE_SLOTS];
   // mbarriers; phase n of a slot's belongs to the n-th task in it.
-  uint64_t go[MGL_WIDE_SLOTS];      // by the producer: the task may run
-  uint64_t done[MGL_WIDE_SLOTS];    // by every consumer warp: its outputs are written, or staged
-  uint64_t stored[MGL_WIDE_SLOTS];  // by the storer: the slot may be filled again
+  uint64_t go[MGL_WIDE_SLOTS];        // by the producer: the task may run
+  uint64_t done[MGL_WIDE_SLOTS];      // by every consumer warp: its outputs are written, or staged
+  uint64_t factored[MGL_WIDE_SLOTS];  // by the warp of factors: they are there, if there are any
+  uint64_t stored[MGL_WIDE_SLOTS];    // by the storer: the slot may be filled again
   uint64_t full[MGL_WIDE_STAGES];
   uint64_t empty[MGL_WIDE_STAGES];
   volatile uint32_t stop;
@@ -273,6 +275,7 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
   static_assert(offsetof(mgl_wide_slot, step) == sizeof(mgl_wide_op), "one behind the other");
   static_assert(op_pieces + 2 <= 32, "a lane copies one");
   mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity ^ 1);
+  mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity ^ 1);
   if (w->lane < op_pieces) {
     ((uint4 *)&slot->op)[w->lane] = op[w->lane];
   } else if (w->lane < op_pieces + 2) {
@@ -309,6 +312,38 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
   __syncwarp();
   if (w->lane == 0) {
     w->block->stop = 1;
+  }
+#endif
+}
+
+// --- factors -------------------------------------------------------------------------------------
+
+// One warp: for every task, the factors of the tile's tokens by the norm before the linear, while
+// the consumers multiply.
+static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w) {
+#if MGL_WIDE_WGMMA
+  while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
+    const mgl_wide_slot *slot = &w->block->slots[w->slot];
+    const mgl_cuda_op *op = &slot->op;
+    if (mgl_wide_is_linear(op->kind) && op->norm != nullptr) {
+      const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
+      const uint32_t first = mgl_wide_tile_of(w->run, slot).token;
+#pragma unroll 1
+      for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
+        const float *squares = op->norm + first + token;
+        float sum = 0;
+#pragma unroll 16
+        for (uint32_t i = 0; i < ranges; i++) {
+          sum += squares[(size_t)i * op->tokens];
+        }
+        w->block->factors[w->slot][token] = 1.0f / sqrtf(sum / (float)op->k + op->eps);
+      }
+    }
+    __syncwarp();
+    if (w->lane == 0) {
+      mgl_mbarrier_arrive(&w->block->factored[w->slot]);
+    }
+    mgl_wide_next_slot(w);
   }
 #endif
 }

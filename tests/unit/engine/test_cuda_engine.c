@@ -577,6 +577,45 @@ static void a_crowd_is_served(void **state) {
   }
 }
 
+// --- a launch that waits for more ----------------------------------------------------------------
+
+typedef struct late_request {
+  bed *b;
+  uint32_t looks, least_looks;  // for more, after which it comes
+} late_request;
+
+static void come_late(void *context) {
+  late_request *l = context;
+  if (l->b->submitted == 1 && l->b->reasons[0] != MGL_FINISH_NONE && ++l->looks > l->least_looks) {
+    (void)submit(l->b, 5, 4, -1);
+  }
+}
+
+static void a_launch_waits_for_more(void **state) {
+  (void)state;
+  static bed b;
+  for (int waits = 0; waits < 2; waits++) {
+    late_request late = {.b = &b, .least_looks = 20};
+    open_bed(&b, (mgl_engine_options){.before_plan = come_late,
+                                      .context = &late,
+                                      .idle_ns = waits != 0 ? UINT64_C(20000000000) : 0});
+    fake.idle_looks = 0;
+    (void)submit(&b, 3, 2, -1);
+    if (waits != 0) {
+      b.most_iterations = 6;  // else it would wait for the twenty seconds
+    }
+    run(&b);
+    assert_int_equal(fake.runs, 1);
+    check_tokens(&b, 0, 3, 2, MGL_FINISH_LENGTH);
+    assert_int_equal(b.submitted, waits != 0 ? 2 : 1);
+    if (waits != 0) {
+      check_tokens(&b, 1, 5, 4, MGL_FINISH_LENGTH);
+      assert_true(fake.idle_looks > 0);
+    }
+    close_bed(&b);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(requests_go_through_a_launch),
@@ -587,6 +626,7 @@ int main(void) {
       cmocka_unit_test(texts_are_scored),
       cmocka_unit_test(sampling_reaches_the_device),
       cmocka_unit_test(a_crowd_is_served),
+      cmocka_unit_test(a_launch_waits_for_more),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

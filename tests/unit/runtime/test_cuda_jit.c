@@ -133,6 +133,16 @@ static void the_wide_class_compiles_for_all_architectures(void **state) {
     assert_true(usage.spill_bytes <= 2048);  // in attention's loops over tiles
     mgl_free(cubin);
     mgl_text_free(&log);
+    log = (mgl_text){0};
+    if (mgl_cuda_compile(&nvrtc, "kernels/cuda/wide_plan.cu", architectures[i], &shape, &cubin,
+                         &bytes, &log, &err) != MGL_OK) {
+      fail_msg("%s", log.data != NULL ? log.data : err.text);
+    }
+    assert_true(mgl_cuda_usage_find(log.data, "mgl_wide_sample_run", &usage));
+    print_message("%-8s mgl_wide_sample_run: %u registers, %u stack, %u spilled\n",
+                  architectures[i], usage.registers, usage.stack_bytes, usage.spill_bytes);
+    mgl_free(cubin);
+    mgl_text_free(&log);
   }
 }
 

@@ -41,7 +41,7 @@ enum {
 
   // What a unit costs beyond its steps, in steps.
   MGL_WIDE_STREAM_EXTRA = 2,
-  MGL_WIDE_TILE_EXTRA = 2,
+  MGL_WIDE_TILE_EXTRA = 3,
   // A cut so many steps from a unit's begin or end is moved there.
   MGL_WIDE_STREAM_SNAP = 1,
   MGL_WIDE_TILE_SNAP = 2,
@@ -50,7 +50,7 @@ enum {
   // costs 1/47 of the number of workers as much, which is COST_SHARED for each.
   MGL_WIDE_COST_STREAM = 47,
   MGL_WIDE_COST_SHARED = 1,
-  MGL_WIDE_COST_TILE = 14 * MGL_WIDE_COST_STREAM,  // at 300 TFLOP/s
+  MGL_WIDE_COST_TILE = 20 * MGL_WIDE_COST_STREAM,  // beside streams, which slow it down
 };
 
 // A run of consecutive tokens of one sequence: token i of it sees positions 0 to position + i.
@@ -70,7 +70,7 @@ typedef struct mgl_wide_cut {
   uint32_t item;  // index in `items`
   uint32_t head;  // KV head
   uint32_t step;
-  uint32_t padding;
+  uint32_t slot;  // the item's, so that its pages are looked up without it; 0 at the end
 } mgl_wide_cut;
 
 typedef struct mgl_wide_work {
@@ -277,6 +277,7 @@ MGL_PLANNER_FN mgl_wide_cut mgl_wide_cut_at(const mgl_wide_line *line, uint64_t 
       cut.item++;
     }
   }
+  cut.slot = cut.item < line->end ? line->items[cut.item].slot : 0;
   return cut;
 }
 

@@ -223,7 +223,7 @@ static double worst_error(wide_world *w, const uint16_t *q, const uint8_t *out) 
 static bool same_work(wide_world *w) {
   mgl_wide_work *host = gpu_must_alloc(1, sizeof *host), *device = gpu_must_alloc(1, sizeof *host);
   wide_world_fill(w, (void *)(uintptr_t)w->op.work, 0, sizeof *host);
-  wide_world_build(w);
+  wide_world_build(w, 0);
   mgl_wide_build((mgl_lanes){.count = 1}, &w->shape, w->entries, w->entry_count, host);
   wide_world_read(w, device, w->op.work, sizeof *device);
   bool same = memcmp(host, device, sizeof *host) == 0;

@@ -251,6 +251,7 @@ void wide_world_open(wide_world *w, bool fill) {
   op->positions = device_copy(w, w->positions, w->tokens * sizeof *w->positions);
   op->slots = device_copy(w, w->row_slots, w->tokens * sizeof *w->row_slots);
   op->work = device_memory(w, sizeof(mgl_wide_work));
+  w->device_entries = device_copy(w, w->entries, sizeof w->entries);
   op->block_table_stride = w->table_stride;
   op->kv_heads = w->shape.kv_heads;
   op->tokens = w->tokens;
@@ -282,15 +283,10 @@ static void launch(const wide_world *w, void *function, uint32_t blocks, uint32_
                   "launch");
 }
 
-void wide_world_build(wide_world *w) {
-  const mgl_cuda_driver *driver = &w->bench->device.driver;
-  mgl_cu_ptr entries = 0;
-  wide_world_must(w, driver->memory_alloc(&entries, sizeof w->entries), "memory_alloc");
-  wide_world_must(w, driver->copy_to_device(entries, w->entries, sizeof w->entries), "copy");
-  void *parameters[] = {&w->shape, &entries, &w->entry_count, &w->op.work};
+void wide_world_build(wide_world *w, uint32_t layer) {
+  (void)layer;
+  void *parameters[] = {&w->shape, &w->device_entries, &w->entry_count, &w->op.work};
   launch(w, w->build, 1, 32, 0, parameters);
-  wide_world_must(w, driver->context_synchronize(), "mgl_wide_build_run");
-  wide_world_must(w, driver->memory_free(entries), "memory_free");
 }
 
 static mgl_wide_attention op_of(const wide_world *w, uint32_t layer) {

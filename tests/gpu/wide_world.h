@@ -41,6 +41,7 @@ typedef struct wide_world {
 
   mgl_cu_ptr memory[16];
   uint32_t memory_count;
+  void *device_entries;
   mgl_wide_attention op;  // device addresses; of layer 0
 } wide_world;
 
@@ -54,7 +55,7 @@ uint32_t wide_world_random(wide_world *w, uint32_t below);
 float wide_from_bf16(uint16_t bits);
 
 // Launches, without waiting.
-void wide_world_build(wide_world *w);  // the work list
+void wide_world_build(wide_world *w, uint32_t layer);  // the work list
 void wide_world_rope_kv(wide_world *w, uint32_t layer);
 void wide_world_attend(wide_world *w, uint32_t layer);
 

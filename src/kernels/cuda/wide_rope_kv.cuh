@@ -65,107 +65,118 @@ static __device__ __forceinline__ mgl_rope_norm mgl_rope_load_norm(const float *
   return n;
 }
 
-// The RMS norm of a head that lies in MGL_ROPE_PITCH lanes.
-static __device__ __forceinline__ void mgl_rope_apply_norm(const mgl_wide_attention *a,
-                                                           const mgl_rope_norm *norm, bool present,
-                                                           float low[4], float high[4]) {
-  float sum = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    sum += low[i] * low[i] + high[i] * high[i];
-  }
-  sum = present ? sum : 0;
-#pragma unroll
-  for (int offset = 1; offset < MGL_ROPE_PITCH; offset *= 2) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-  }
-  float factor = 1.0f / sqrtf(sum / (float)MGL_HEAD_DIM + a->eps);
-  const float weights[2][4] = {{norm->low.x, norm->low.y, norm->low.z, norm->low.w},
-                               {norm->high.x, norm->high.y, norm->high.z, norm->high.w}};
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    low[i] = low[i] * factor * weights[0][i];
-    high[i] = high[i] * factor * weights[1][i];
-  }
-}
-
-// Where a head of Q or K of a row goes.
-static __device__ __forceinline__ uint16_t *mgl_rope_target(const mgl_wide_attention *a,
-                                                            uint32_t row, uint32_t head,
-                                                            uint32_t page, uint32_t position) {
-  const uint32_t heads = a->kv_heads * MGL_GROUP;
-  if (head < heads) {
-    return a->q + ((size_t)row * heads + head) * MGL_HEAD_DIM;
-  }
-  return a->k_cache + mgl_wide_page_offset(a, page, head - heads) +
-         position % MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM;
-}
-
-// A warp's job: heads [first, first + MGL_ROPE_HEADS * MGL_ROPE_PASSES) of Q and K of a row. What
-// the lane has of it, as loaded: while one job is computed, the next one's is on its way.
+// A warp's job: up to MGL_ROPE_HEADS * MGL_ROPE_PASSES heads of Q or of K of a row. What the lane
+// has of it, as loaded: while one job is computed, the next one's is on its way.
 typedef struct mgl_rope_job {
-  uint32_t row, first;
+  uint32_t row;
+  uint32_t head, end;  // the lane's first head of these, and their end
+  bool is_q;
   uint32_t position, slot;
   uint2 bits[MGL_ROPE_PASSES][2];
   uint4 angles[2];  // cos and sin of 4 pairs
 } mgl_rope_job;
 
-static __device__ __forceinline__ void mgl_rope_load(const mgl_wide_attention *a, uint32_t row,
-                                                     uint32_t first, uint32_t lane,
+// Job number `number` of the rows from `begin` on: those of Q, then those of K of each.
+static __device__ __forceinline__ void mgl_rope_load(const mgl_wide_attention *a, uint32_t begin,
+                                                     uint32_t number, uint32_t lane,
                                                      mgl_rope_job *job) {
-  const uint32_t heads = a->kv_heads * (MGL_GROUP + 1);
+  const uint32_t of_job = MGL_ROPE_HEADS * MGL_ROPE_PASSES, q_heads = a->kv_heads * MGL_GROUP;
+  const uint32_t q_jobs = (q_heads + of_job - 1) / of_job;
+  const uint32_t of_row = q_jobs + (a->kv_heads + of_job - 1) / of_job;
   const uint32_t part = lane % MGL_ROPE_PITCH < MGL_ROPE_LANES ? lane % MGL_ROPE_PITCH : 0;
-  const uint16_t *x = a->qkv + (size_t)row * (heads + a->kv_heads) * MGL_HEAD_DIM + part * 4;
-  job->row = row;
-  job->first = first;
+  const uint32_t of = number % of_row;
+  job->row = begin + number / of_row;
+  job->is_q = of < q_jobs;
+  job->head = (job->is_q ? of : of - q_jobs) * of_job + lane / MGL_ROPE_PITCH;
+  job->end = job->is_q ? q_heads : a->kv_heads;
+  const uint16_t *x = a->qkv + (size_t)job->row * (q_heads + 2 * a->kv_heads) * MGL_HEAD_DIM +
+                      (job->is_q ? 0 : q_heads * MGL_HEAD_DIM) + part * 4;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ROPE_PASSES; i++) {
-    uint32_t head = first + i * MGL_ROPE_HEADS + lane / MGL_ROPE_PITCH;
-    head = head < heads ? head : heads - 1;
+    uint32_t head = job->head + i * MGL_ROPE_HEADS;
+    head = head < job->end ? head : job->end - 1;
     job->bits[i][0] = mgl_load_l2_pair(x + head * MGL_HEAD_DIM);
     job->bits[i][1] = mgl_load_l2_pair(x + head * MGL_HEAD_DIM + MGL_HEAD_DIM / 2);
   }
-  const float *angles = a->angles + (size_t)row * MGL_HEAD_DIM + part * 8;
+  const float *angles = a->angles + (size_t)job->row * MGL_HEAD_DIM + part * 8;
   job->angles[0] = mgl_load_l2(angles);
   job->angles[1] = mgl_load_l2(angles + 4);
-  job->position = a->positions[row];
-  job->slot = a->slots[row];
+  job->position = a->positions[job->row];
+  job->slot = a->slots[job->row];
+}
+
+// The RMS norm of a job's heads, each in MGL_ROPE_PITCH lanes.
+static __device__ __forceinline__ void mgl_rope_apply_norm(float eps, const mgl_rope_norm *norm,
+                                                           bool present,
+                                                           float x[MGL_ROPE_PASSES][2][4]) {
+  const float weights[2][4] = {{norm->low.x, norm->low.y, norm->low.z, norm->low.w},
+                               {norm->high.x, norm->high.y, norm->high.z, norm->high.w}};
+  float sums[MGL_ROPE_PASSES];
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_ROPE_PASSES; i++) {
+    sums[i] = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+      sums[i] += x[i][0][j] * x[i][0][j] + x[i][1][j] * x[i][1][j];
+    }
+    sums[i] = present ? sums[i] : 0;
+  }
+#pragma unroll
+  for (int offset = 1; offset < MGL_ROPE_PITCH; offset *= 2) {
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_ROPE_PASSES; i++) {
+      sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], offset);
+    }
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_ROPE_PASSES; i++) {
+    const float factor = rsqrtf(sums[i] * (1.0f / (float)MGL_HEAD_DIM) + eps);
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+      x[i][0][j] = x[i][0][j] * factor * weights[0][j];
+      x[i][1][j] = x[i][1][j] * factor * weights[1][j];
+    }
+  }
 }
 
 static __device__ __forceinline__ void mgl_rope_finish(const mgl_wide_attention *a,
-                                                       const mgl_rope_norm *q_norm,
-                                                       const mgl_rope_norm *k_norm, uint32_t lane,
+                                                       const mgl_rope_norm norms[2], uint32_t lane,
                                                        const mgl_rope_job *job) {
-  const uint32_t q_heads = a->kv_heads * MGL_GROUP, heads = q_heads + a->kv_heads;
   const uint32_t part = lane % MGL_ROPE_PITCH;
   const bool present = part < MGL_ROPE_LANES;
-  const bool has_k = job->first + MGL_ROPE_HEADS * MGL_ROPE_PASSES > q_heads;
-  const uint32_t page = has_k ? mgl_wide_page(a, job->slot, job->position) : 0;
-  const uint4 v[2] = {job->angles[0], job->angles[1]};
-  const float cosine[4] = {__uint_as_float(v[0].x), __uint_as_float(v[0].z),
-                           __uint_as_float(v[1].x), __uint_as_float(v[1].z)};
-  const float sine[4] = {__uint_as_float(v[0].y), __uint_as_float(v[0].w), __uint_as_float(v[1].y),
-                         __uint_as_float(v[1].w)};
+  const uint32_t v[8] = {job->angles[0].x, job->angles[0].y, job->angles[0].z, job->angles[0].w,
+                         job->angles[1].x, job->angles[1].y, job->angles[1].z, job->angles[1].w};
+  float x[MGL_ROPE_PASSES][2][4];
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ROPE_PASSES; i++) {
-    const uint32_t head = job->first + i * MGL_ROPE_HEADS + lane / MGL_ROPE_PITCH;
-    const bool is_q = head < q_heads;
-    float low[4], high[4], out[2][4];
-    mgl_wide_unpack4(job->bits[i][0], low);
-    mgl_wide_unpack4(job->bits[i][1], high);
-    if (a->q_norm != nullptr) {  // all lanes alike; a model has both norms or none
-      mgl_rope_apply_norm(a, is_q ? q_norm : k_norm, present, low, high);
-    }
-    const float scale = is_q ? a->scale * 1.4426950408889634f : 1.0f;  // scores are powers of 2
+    mgl_wide_unpack4(job->bits[i][0], x[i][0]);
+    mgl_wide_unpack4(job->bits[i][1], x[i][1]);
+  }
+  if (a->q_norm != nullptr) {  // a model has both norms or none
+    mgl_rope_apply_norm(a->eps, job->is_q ? &norms[0] : &norms[1], present, x);
+  }
+  uint16_t *to = a->q + (size_t)job->row * a->kv_heads * (MGL_GROUP * MGL_HEAD_DIM);
+  uint32_t stride = MGL_HEAD_DIM;                // from a head to the next one
+  float scale = a->scale * 1.4426950408889634f;  // scores are powers of 2
+  if (!job->is_q) {
+    to = a->k_cache + mgl_wide_page_offset(a, mgl_wide_page(a, job->slot, job->position), 0) +
+         job->position % MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM;
+    stride = MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM;
+    scale = 1.0f;
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_ROPE_PASSES; i++) {
+    const uint32_t head = job->head + i * MGL_ROPE_HEADS;
+    float out[2][4];
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) {
-      out[0][j] = (low[j] * cosine[j] - high[j] * sine[j]) * scale;
-      out[1][j] = (high[j] * cosine[j] + low[j] * sine[j]) * scale;
+      const float cosine = __uint_as_float(v[2 * j]), sine = __uint_as_float(v[2 * j + 1]);
+      out[0][j] = (x[i][0][j] * cosine - x[i][1][j] * sine) * scale;
+      out[1][j] = (x[i][1][j] * cosine + x[i][0][j] * sine) * scale;
     }
-    if (present && head < heads) {
-      uint16_t *to = mgl_rope_target(a, job->row, head, page, job->position) + part * 4;
-      *(uint2 *)to = mgl_wide_pack4(out[0]);
-      *(uint2 *)(to + MGL_HEAD_DIM / 2) = mgl_wide_pack4(out[1]);
+    if (present && head < job->end) {
+      *(uint2 *)(to + head * stride + part * 4) = mgl_wide_pack4(out[0]);
+      *(uint2 *)(to + head * stride + part * 4 + MGL_HEAD_DIM / 2) = mgl_wide_pack4(out[1]);
     }
   }
 }
@@ -173,54 +184,64 @@ static __device__ __forceinline__ void mgl_rope_finish(const mgl_wide_attention 
 // Q and K of rows [begin, end), jobs warp, warp + MGL_WIDE_WARPS, ...
 static __device__ __forceinline__ void mgl_rope_rows(const mgl_wide_attention *a, uint32_t begin,
                                                      uint32_t end, uint32_t warp, uint32_t lane) {
-  const uint32_t heads = a->kv_heads * (MGL_GROUP + 1);
   const uint32_t of_job = MGL_ROPE_HEADS * MGL_ROPE_PASSES;
-  const uint32_t of_row = (heads + of_job - 1) / of_job;
+  const uint32_t of_row =
+      (a->kv_heads * MGL_GROUP + of_job - 1) / of_job + (a->kv_heads + of_job - 1) / of_job;
   const uint32_t jobs = (end - begin) * of_row;
-  const mgl_rope_norm q_norm = mgl_rope_load_norm(a->q_norm, lane % MGL_ROPE_PITCH);
-  const mgl_rope_norm k_norm = mgl_rope_load_norm(a->k_norm, lane % MGL_ROPE_PITCH);
+  const mgl_rope_norm norms[2] = {mgl_rope_load_norm(a->q_norm, lane % MGL_ROPE_PITCH),
+                                  mgl_rope_load_norm(a->k_norm, lane % MGL_ROPE_PITCH)};
   mgl_rope_job job;
   if (warp < jobs) {
-    mgl_rope_load(a, begin + warp / of_row, warp % of_row * of_job, lane, &job);
+    mgl_rope_load(a, begin, warp, lane, &job);
   }
 #pragma unroll 1
   for (uint32_t i = warp; i < jobs; i += MGL_WIDE_WARPS) {
     const mgl_rope_job own = job;
-    const uint32_t next = i + MGL_WIDE_WARPS;
-    if (next < jobs) {
-      mgl_rope_load(a, begin + next / of_row, next % of_row * of_job, lane, &job);
+    if (i + MGL_WIDE_WARPS < jobs) {
+      mgl_rope_load(a, begin, i + MGL_WIDE_WARPS, lane, &job);
     }
-    mgl_rope_finish(a, &q_norm, &k_norm, lane, &own);
+    mgl_rope_finish(a, norms, lane, &own);
   }
 }
 
-// Elements 4 part .. 4 part + 3 of V of a run of `count` rows, which `v` has, into the page.
-static __device__ __forceinline__ void mgl_rope_store_v(uint16_t *to, uint32_t count,
+// Elements 4 part .. 4 part + 3 of V of positions `first` to `end` - 1 of half a page, which `v`
+// has by position, to `to`: in pieces as large as there are. Half pages are written by several
+// tasks where prompts do not begin with one.
+static __device__ __forceinline__ void mgl_rope_store_v(uint16_t *to, uint32_t first, uint32_t end,
                                                         const uint2 v[MGL_ROPE_V_ROWS]) {
-  if (count == MGL_ROPE_V_ROWS) {
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      uint32_t words[4];
+  for (uint32_t i = 0; i < 4; i++) {  // elements
+    uint32_t words[MGL_ROPE_V_ROWS / 2];
 #pragma unroll
-      for (uint32_t k = 0; k < 4; k++) {
-        uint32_t low = i < 2 ? v[2 * k].x : v[2 * k].y;
-        uint32_t high = i < 2 ? v[2 * k + 1].x : v[2 * k + 1].y;
-        words[k] = __byte_perm(low, high, i % 2 == 0 ? 0x5410 : 0x7632);
+    for (uint32_t k = 0; k < MGL_ROPE_V_ROWS / 2; k++) {
+      uint32_t low = i < 2 ? v[2 * k].x : v[2 * k].y;
+      uint32_t high = i < 2 ? v[2 * k + 1].x : v[2 * k + 1].y;
+      words[k] = __byte_perm(low, high, i % 2 == 0 ? 0x5410 : 0x7632);
+    }
+    if (end - first == MGL_ROPE_V_ROWS) {
+      *(uint4 *)to = make_uint4(words[0], words[1], words[2], words[3]);
+    } else {
+#pragma unroll
+      for (uint32_t k = 0; k < MGL_ROPE_V_ROWS / 2; k++) {
+        if (first <= 2 * k && 2 * k + 1 < end) {
+          *(uint32_t *)(to + 2 * k) = words[k];
+        } else if (first <= 2 * k && 2 * k < end) {
+          to[2 * k] = (uint16_t)words[k];
+        } else if (first == 2 * k + 1 && 2 * k + 1 < end) {
+          to[2 * k + 1] = (uint16_t)(words[k] >> 16);
+        }
       }
-      *(uint4 *)(to + i * MGL_CUDA_KV_PAGE_TOKENS) =
-          make_uint4(words[0], words[1], words[2], words[3]);
     }
-    return;
+    to += MGL_CUDA_KV_PAGE_TOKENS;
   }
-#pragma unroll
-  for (uint32_t k = 0; k < MGL_ROPE_V_ROWS; k++) {
-    if (k < count) {
-      to[k] = (uint16_t)v[k].x;
-      to[MGL_CUDA_KV_PAGE_TOKENS + k] = (uint16_t)(v[k].x >> 16);
-      to[2 * MGL_CUDA_KV_PAGE_TOKENS + k] = (uint16_t)v[k].y;
-      to[3 * MGL_CUDA_KV_PAGE_TOKENS + k] = (uint16_t)(v[k].y >> 16);
-    }
-  }
+}
+
+// The same of one position: `to` is where it lies.
+static __device__ __forceinline__ void mgl_rope_store_one(uint16_t *to, uint2 v) {
+  to[0] = (uint16_t)v.x;
+  to[MGL_CUDA_KV_PAGE_TOKENS] = (uint16_t)(v.x >> 16);
+  to[2 * MGL_CUDA_KV_PAGE_TOKENS] = (uint16_t)v.y;
+  to[3 * MGL_CUDA_KV_PAGE_TOKENS] = (uint16_t)(v.y >> 16);
 }
 
 // V of KV heads [kv_head, kv_head + MGL_ROPE_V_HEADS) of the runs that begin in rows first to
@@ -258,10 +279,10 @@ static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention 
       const uint32_t k_page = __shfl_sync(0xffffffffu, page, (int)k);
       const uint32_t k_position = __shfl_sync(0xffffffffu, position, (int)k);
       if (k < left && present) {
-        mgl_rope_store_v(a->v_cache + mgl_wide_page_offset(a, k_page, kv_head) +
-                             part * 4 * MGL_CUDA_KV_PAGE_TOKENS +
-                             k_position % MGL_CUDA_KV_PAGE_TOKENS,
-                         1, &v[k]);
+        mgl_rope_store_one(a->v_cache + mgl_wide_page_offset(a, k_page, kv_head) +
+                               part * 4 * MGL_CUDA_KV_PAGE_TOKENS +
+                               k_position % MGL_CUDA_KV_PAGE_TOKENS,
+                           v[k]);
       }
     }
     return;
@@ -271,17 +292,18 @@ static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention 
     const uint32_t count = (uint32_t)__ffs((int)(begins >> (at + 1)));  // up to the next run
     const uint32_t run_page = __shfl_sync(0xffffffffu, page, (int)at);
     const uint32_t run_position = __shfl_sync(0xffffffffu, position, (int)at);
+    const uint32_t from = run_position % MGL_ROPE_V_ROWS;  // in its half page
 #pragma unroll
     for (uint32_t k = 0; k < MGL_ROPE_V_ROWS; k++) {
-      if (k < count && present) {
-        v[k] = mgl_load_l2_pair(x + (size_t)(first + at + k) * stride);
+      if (k >= from && k < from + count && present) {
+        v[k] = mgl_load_l2_pair(x + (size_t)(first + at + k - from) * stride);
       }
     }
     if (present) {
       mgl_rope_store_v(a->v_cache + mgl_wide_page_offset(a, run_page, kv_head) +
                            part * 4 * MGL_CUDA_KV_PAGE_TOKENS +
-                           run_position % MGL_CUDA_KV_PAGE_TOKENS,
-                       count, v);
+                           (run_position % MGL_CUDA_KV_PAGE_TOKENS - from),
+                       from, from + count, v);
     }
   }
 }

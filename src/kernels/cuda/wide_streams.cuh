@@ -37,14 +37,10 @@ typedef struct mgl_stream_feed {
 } mgl_stream_feed;
 
 static __device__ __forceinline__ void mgl_stream_open(mgl_stream_feed *f) {
-  if (!mgl_wide_before(&f->at, &f->end)) {
-    return;
-  }
   const mgl_wide_item *item = &f->a->work->items[f->at.item];
   f->seen = item->position + item->count;
   f->slot = item->slot;
   f->stop = f->at.item == f->end.item && f->at.head == f->end.head ? f->end.step : item->steps;
-  f->first_step = UINT32_MAX;
 }
 
 // Asks for a page's K and V of one KV head.
@@ -82,7 +78,10 @@ static __device__ __forceinline__ void mgl_stream_feed_one(mgl_stream_feed *f) {
     if (++f->at.step == f->stop) {
       f->at.step--;  // take moves on from inside the part
       (void)mgl_wide_take(&f->at, &f->end, f->stop, f->a->kv_heads);
-      mgl_stream_open(f);
+      if (mgl_wide_before(&f->at, &f->end)) {
+        mgl_stream_open(f);
+        f->first_step = UINT32_MAX;
+      }
     }
   }
   mgl_copy_commit();
@@ -135,25 +134,36 @@ static __device__ __forceinline__ void mgl_stream_store(float *partial, uint32_t
   }
 }
 
-// Adds a party's partial result, relative to the maxima in rows->max.
+// Adds a party's partial result.
 static __device__ __forceinline__ void mgl_stream_add(const float *partial, uint32_t count,
                                                       uint32_t lane, mgl_wide_rows *rows) {
   const float *softmax = partial + MGL_WIDE_STREAM_ROWS * MGL_HEAD_DIM;
+  uint2 v[MGL_HEAD_COLUMNS][2], max_sum[2];
 #pragma unroll
   for (uint32_t r = 0; r < 2; r++) {
     const uint32_t row = lane / 4 + r * 8;
+    max_sum[r] = make_uint2(__float_as_uint(mgl_wide_unseen()), 0);
+#pragma unroll
+    for (uint32_t j = 0; j < MGL_HEAD_COLUMNS; j++) {
+      v[j][r] = make_uint2(0, 0);
+    }
     if (row < count) {
-      const uint2 bits = mgl_load_l2_pair(softmax + row * 2);
-      const float base = rows->max[r] == mgl_wide_unseen() ? 0.0f : rows->max[r];
-      const float factor = mgl_exp2(__uint_as_float(bits.x) - base);
-      rows->sum[r] = fmaf(factor, __uint_as_float(bits.y), rows->sum[r]);
+      max_sum[r] = mgl_load_l2_pair(softmax + row * 2);
 #pragma unroll
       for (uint32_t j = 0; j < MGL_HEAD_COLUMNS; j++) {
-        const uint2 v =
-            mgl_load_l2_pair(partial + (j * MGL_WIDE_STREAM_ROWS + row) * 8 + lane % 4 * 2);
-        rows->values[j][2 * r] = fmaf(factor, __uint_as_float(v.x), rows->values[j][2 * r]);
-        rows->values[j][2 * r + 1] = fmaf(factor, __uint_as_float(v.y), rows->values[j][2 * r + 1]);
+        v[j][r] = mgl_load_l2_pair(partial + (j * MGL_WIDE_STREAM_ROWS + row) * 8 + lane % 4 * 2);
       }
+    }
+  }
+#pragma unroll
+  for (uint32_t r = 0; r < 2; r++) {
+    float factors[2];
+    mgl_wide_join(rows, r, __uint_as_float(max_sum[r].x), __uint_as_float(max_sum[r].y), factors);
+#pragma unroll
+    for (uint32_t j = 0; j < MGL_HEAD_COLUMNS; j++) {
+      float *values = &rows->values[j][2 * r];
+      values[0] = fmaf(factors[1], __uint_as_float(v[j][r].x), values[0] * factors[0]);
+      values[1] = fmaf(factors[1], __uint_as_float(v[j][r].y), values[1] * factors[0]);
     }
   }
 }
@@ -163,19 +173,6 @@ static __device__ __forceinline__ void mgl_stream_merge(const mgl_wide_attention
                                                         const mgl_wide_parties *p, uint32_t count,
                                                         uint32_t lane, mgl_wide_rows *rows) {
   mgl_wide_clear(rows);
-  for (uint32_t party = p->first; party <= p->last; party++) {
-    if (mgl_wide_has_part(p, party)) {
-      const float *softmax =
-          mgl_stream_partial(a, mgl_wide_record(p, party)) + MGL_WIDE_STREAM_ROWS * MGL_HEAD_DIM;
-#pragma unroll
-      for (uint32_t r = 0; r < 2; r++) {
-        const uint32_t row = lane / 4 + r * 8;
-        if (row < count) {
-          rows->max[r] = fmaxf(rows->max[r], __uint_as_float(mgl_load_l2_word(softmax + row * 2)));
-        }
-      }
-    }
-  }
 #pragma unroll 1
   for (uint32_t party = p->first; party <= p->last; party++) {
     if (mgl_wide_has_part(p, party)) {
@@ -263,7 +260,14 @@ static __device__ __forceinline__ void mgl_wide_streams(const mgl_wide_attention
   feed.end = end;
   feed.ring = mgl_shared_address(smem) + warp * (MGL_STREAM_STAGES * MGL_STREAM_STAGE);
   feed.lane = lane;
-  mgl_stream_open(&feed);
+  feed.slot = at.slot;
+  feed.first_step = at.step;
+  if (mgl_wide_before(&at, &end)) {  // pages of the first unit, before its item is there
+    const uint32_t index = at.step + lane;
+    feed.pages =
+        index < a->block_table_stride ? mgl_wide_page(a, at.slot, index * MGL_WIDE_STREAM_STEP) : 0;
+    mgl_stream_open(&feed);
+  }
   for (uint32_t i = 0; i + 1 < MGL_STREAM_STAGES; i++) {
     mgl_stream_feed_one(&feed);
   }

@@ -209,8 +209,7 @@ static void small_work_is_not_cut_into_crumbs(void **state) {
   assert_int_equal(check_line(&it, it.work.tile_cuts, 132, true), 0);
 }
 
-// Beside prompts, reading gets fewer workers than it would alone, but as many as the memory keeps
-// busy.
+// Beside a long prompt, reading gets fewer workers than it would alone, which then read faster.
 static void reading_and_multiplying_share_the_workers(void **state) {
   (void)state;
   static iteration it;
@@ -231,7 +230,7 @@ static void reading_and_multiplying_share_the_workers(void **state) {
     }
   }
   assert_int_equal(readers[0], 132);
-  assert_in_range(readers[1], 44, 110);
+  assert_in_range(readers[1], 25, 110);
 }
 
 int main(void) {

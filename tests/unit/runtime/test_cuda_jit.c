@@ -173,8 +173,9 @@ static void the_planner_compiles_for_the_device(void **state) {
   }
 }
 
-// Attention of the wide class, with about the registers that its consumers have. At parts' borders
-// some values wait in local memory; with heads of 64 none do.
+// Attention of the wide class, with about the registers that its consumers have. With heads of 128
+// some values wait in local memory at the borders of parts, more of them where the products are
+// mma.sync's (sm_80).
 static void attention_of_the_wide_class_compiles(void **state) {
   (void)state;
   static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
@@ -198,7 +199,7 @@ static void attention_of_the_wide_class_compiles(void **state) {
     print_message("%-8s mgl_wide_attend_run, HD %u: %u registers, %u spilled\n",
                   architectures[i / 2], shapes[i % 2].head_dim, usage.registers, usage.spill_bytes);
     assert_true(usage.registers <= 216);
-    assert_true(usage.spill_bytes <= (i % 2 == 0 ? 160u : 0u));
+    assert_true(usage.spill_bytes <= (i % 2 != 0 ? 0u : i == 0 ? 288u : 64u));
     mgl_free(cubin);
     mgl_text_free(&log);
   }

@@ -20,8 +20,10 @@ enum {
   SPEED_TOKENS = 2048,
 };
 
-// bf16 activations, rounded after sums in another order and in other places.
-#define MOST_ERROR 2e-2
+// Both classes round activations to bf16, in other places and after sums in another order. Emulated
+// in double for model tiny (random weights, prompts of 300), each lies 2 to 4 % from the exact
+// logits, and the one 2.5 to 3.8 % from the other.
+#define MOST_ERROR 5e-2
 
 typedef struct wide_sides {
   gpu_bench *bench;

@@ -21,20 +21,24 @@ mgl_status mgl_cuda_feed_limits(mgl_cuda_program *p, uint64_t *out_planner_bytes
   const mgl_cuda_program_options *o = &p->options;
   mgl_cuda_feeding *f = &p->feeding;
   uint32_t sequences = o->sequences;  // of which as many sample at once as have rows
-  if (o->logit_rows < o->iteration_tokens && o->logit_rows < sequences) {
+  if (p->wide.tokens == 0 && o->logit_rows < o->iteration_tokens && o->logit_rows < sequences) {
     sequences = o->logit_rows;
+  }
+  if (p->wide.tokens > 0 && p->wide.rows < sequences) {
+    sequences = p->wide.rows;
   }
   uint32_t ahead = sequences < MOST_SLOTS_AHEAD ? sequences : MOST_SLOTS_AHEAD;
   uint32_t slots = sequences + ahead;
   f->slot_count = slots < MGL_PLANNER_MAX_SLOTS ? slots : MGL_PLANNER_MAX_SLOTS;
-  f->limits = (mgl_planner_limits){.slots = f->slot_count,
-                                   .sequences = sequences,
-                                   .iteration_tokens = o->iteration_tokens,
-                                   .page_tokens = MGL_CUDA_KV_PAGE_TOKENS,
-                                   .page_count = o->page_count,
-                                   .pages_per_sequence = o->pages_per_sequence,
-                                   .prefix_cache = 1,
-                                   .late = 1};
+  f->limits = (mgl_planner_limits){
+      .slots = f->slot_count,
+      .sequences = sequences,
+      .iteration_tokens = p->wide.tokens > 0 ? p->wide.tokens : o->iteration_tokens,
+      .page_tokens = MGL_CUDA_KV_PAGE_TOKENS,
+      .page_count = o->page_count,
+      .pages_per_sequence = o->pages_per_sequence,
+      .prefix_cache = 1,
+      .late = 1};
   return mgl_planner_size(&f->limits, out_planner_bytes, err);
 }
 
@@ -194,6 +198,21 @@ mgl_status mgl_cuda_feed_begin(mgl_cuda_program *p, const mgl_cuda_generate *job
     }
   }
   return MGL_OK;
+}
+
+void mgl_cuda_feed_resume(mgl_cuda_program *p, const mgl_cuda_planning *kept) {
+  mgl_cuda_feeding *f = &p->feeding;
+  mgl_cuda_planning *planning = &mgl_cuda_image_run(p)->planning;
+  set_pointers(p);
+  planning->commands = kept->commands;
+  planning->iterations = kept->iterations;
+  planning->pending_first = kept->pending_first;
+  planning->pending_count = kept->pending_count;
+  planning->planning_ns = kept->planning_ns;
+  planning->end = kept->end;
+  planning->commands_before = kept->commands.own;
+  planning->settled = kept->commands.own;
+  mgl_store_release_system(&f->feed->settled, kept->commands.own);
 }
 
 // --- while it runs -------------------------------------------------------------------------------
@@ -375,6 +394,14 @@ static bool report_iterations(mgl_cuda_program *p, const mgl_cuda_generate *job)
     }
   }
   return any;
+}
+
+void mgl_cuda_feed_tell(mgl_cuda_program *p, const mgl_cuda_generate *job,
+                        const mgl_feed_iteration *note) {
+  p->feeding.latest = *note;
+  if (job->on_progress != NULL) {
+    job->on_progress(job->context, note);
+  }
 }
 
 bool mgl_cuda_feed_report(mgl_cuda_program *p, const mgl_cuda_generate *job) {

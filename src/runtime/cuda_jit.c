@@ -6,10 +6,12 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "kernels/cuda/device_run.h"
 #include "kernels/cuda/op_launch.h"
+#include "kernels/cuda/wide_run.h"
 #include "runtime/cuda_driver.h"
 
-enum { MAX_HEADERS = 64, MAX_OPTIONS = 48, OPTION_BYTES = 64 };
+enum { MAX_HEADERS = 64, MAX_OPTIONS = 56, OPTION_BYTES = 64 };
 
 mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err) {
   static const char *const files[] = {"libnvrtc.so.13",
@@ -110,7 +112,12 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
                  {"FEED_COMMAND", sizeof(mgl_feed_command)},
                  {"FEED_ITERATION", sizeof(mgl_feed_iteration)},
                  {"TRACE", sizeof(mgl_cuda_trace)},
-                 {"RUN", sizeof(mgl_cuda_run)}};
+                 {"RUN", sizeof(mgl_cuda_run)},
+                 {"WIDE_FAULT", offsetof(mgl_wide_run, fault)},
+                 {"WIDE_LOGIT_ROWS", offsetof(mgl_wide_plan, logit_rows)},
+                 {"WIDE_ITEMS", offsetof(mgl_wide_work, items)},
+                 {"WIDE_RUN", sizeof(mgl_wide_run)},
+                 {"WIDE_OP", sizeof(mgl_wide_op)}};
   int count = 0;
   (void)snprintf(text[count++], OPTION_BYTES, "--gpu-architecture=%s", architecture);
   (void)snprintf(text[count++], OPTION_BYTES, "--std=c++17");

@@ -28,6 +28,7 @@ typedef struct launch {
   const mgl_cuda_generate *job;  // NULL: a single plan
   uint32_t next;                 // of the job's list of requests
   mgl_cuda_request listed;       // the latest one of it
+  uint32_t iterations;           // that have ended
   bool closed;                   // no more requests are given to it
   bool left;                     // it was told to end behind the present iteration
   bool killed;                   // and then by a fault
@@ -244,7 +245,7 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
   (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS);
   mgl_status status = wait_for_end(l, err);
   (void)prctl(PR_SET_TIMERSLACK, (unsigned long)(slack > 0 ? slack : 0));
-  l->host_ns = mgl_clock_ns() - start;
+  l->host_ns += mgl_clock_ns() - start;
   return status != MGL_OK ? status : download_state(l, err);
 }
 
@@ -253,6 +254,9 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
 mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                                      const mgl_cuda_launch_options *options, float *logits,
                                      mgl_error *err) {
+  if (plan->token_count > p->options.iteration_tokens && p->wide.tokens > 0) {
+    return mgl_cuda_wide_run_plan(p, plan, options, logits, err);
+  }
   launch l = {.p = p, .most_iterations = 1};
   mgl_cuda_plan_limits limits = {.iteration_tokens = p->options.iteration_tokens,
                                  .logit_rows = p->options.logit_rows,
@@ -330,20 +334,28 @@ static mgl_status check_job(launch *l, mgl_error *err) {
   return mgl_cuda_sampling_reserve(l->p, edits, logprobs, err);
 }
 
-static mgl_status read_outcome(launch *l, mgl_error *err) {
+// Counts the iterations of the launch that has ended, and keeps when they began.
+static mgl_status count_iterations(launch *l, mgl_error *err) {
   mgl_cuda_program *p = l->p;
   mgl_cuda_outcome *outcome = l->job->outcome;
-  if (outcome == NULL) {
-    return MGL_OK;
-  }
   const mgl_protocol *protocol = &mgl_cuda_image_run(p)->protocol;
   uint64_t published = mgl_load_relaxed(&protocol->published);
   bool stopped = (mgl_load_relaxed(&protocol->info) & 1) != 0;
-  outcome->iterations = (uint32_t)(published > 0 && stopped ? published - 1 : published);
-  size_t count = outcome->iterations + (size_t)1;
-  count = count < outcome->iteration_capacity ? count : outcome->iteration_capacity;
-  if (count > 0 && outcome->iteration_ns != NULL && count <= p->layout.iteration_capacity) {
-    MGL_CUDA_TRY(&p->device->driver, copy_to_host, err, outcome->iteration_ns,
+  uint32_t before = l->iterations;
+  uint32_t more = (uint32_t)(published > 0 && stopped ? published - 1 : published);
+  l->iterations += more;
+  if (outcome == NULL) {
+    return MGL_OK;
+  }
+  outcome->iterations = l->iterations;
+  if (outcome->iteration_ns == NULL || before >= outcome->iteration_capacity) {
+    return MGL_OK;
+  }
+  size_t count = more + (size_t)1;
+  size_t room = outcome->iteration_capacity - before;
+  count = count < room ? count : room;
+  if (count <= p->layout.iteration_capacity) {
+    MGL_CUDA_TRY(&p->device->driver, copy_to_host, err, outcome->iteration_ns + before,
                  mgl_cuda_state_at(p, p->layout.state.iteration_ns), count * sizeof(uint64_t));
   }
   return MGL_OK;
@@ -373,6 +385,57 @@ static mgl_status check_ends(launch *l, mgl_error *err) {
   return MGL_OK;
 }
 
+// An iteration of the wide class, which the planner has planned.
+static mgl_status run_wide(launch *l, mgl_error *err) {
+  mgl_cuda_program *p = l->p;
+  mgl_feed_iteration note;
+  bool ended = false;
+  uint64_t start = mgl_clock_ns();
+  MGL_TRY(mgl_cuda_wide_begin(p, err));
+  MGL_TRY(wait_until(l, l->options.deadline_ns, &ended, err));
+  if (!ended) {
+    l->killed = true;
+    MGL_TRY(mgl_cuda_wide_abort(p, err));
+    MGL_TRY(wait_until(l, (uint64_t)ABORT_NS, &ended, err));
+    p->lost = !ended;
+    return mgl_error_set(
+        err, MGL_ERR_INTERNAL, "an iteration of %u tokens did not end after %.1f s",
+        mgl_cuda_image_run(p)->planning.wide_tokens, (double)l->options.deadline_ns / 1e9);
+  }
+  MGL_TRY(mgl_cuda_wide_note(p, &note, err));
+  note.iteration = l->iterations;
+  note.ns = mgl_clock_ns() - start;
+  note.planning_ns = mgl_cuda_image_run(p)->planning.planning_ns;
+  (void)mgl_cuda_feed_report(p, l->job);
+  mgl_cuda_feed_tell(p, l->job, &note);
+  l->iterations++;
+  l->host_ns += note.ns;
+  return MGL_OK;
+}
+
+// The narrow class goes on where an iteration of the wide one has ended.
+static void resume(launch *l) {
+  mgl_cuda_program *p = l->p;
+  const mgl_cuda_planning kept = mgl_cuda_image_run(p)->planning;
+  uint32_t left = l->most_iterations > l->iterations ? l->most_iterations - l->iterations : 0;
+  mgl_cuda_make_image(p, &(mgl_cuda_start){.launch = &l->options, .most_iterations = left});
+  mgl_cuda_feed_resume(p, &kept);
+}
+
+// Launches of the narrow class and iterations of the wide one, as the planner has it.
+static mgl_status run_launches(launch *l, mgl_error *err) {
+  const mgl_cuda_run *run = mgl_cuda_image_run(l->p);
+  MGL_TRY(run_launch(l, err));
+  MGL_TRY(count_iterations(l, err));
+  while (run->planning.wide_tokens != 0 && !l->killed) {
+    MGL_TRY(run_wide(l, err));
+    resume(l);
+    MGL_TRY(run_launch(l, err));
+    MGL_TRY(count_iterations(l, err));
+  }
+  return MGL_OK;
+}
+
 static mgl_status run_job(launch *l, mgl_error *err) {
   mgl_cuda_program *p = l->p;
   MGL_TRY(mgl_cuda_feed_begin(p, l->job, err));
@@ -381,7 +444,7 @@ static mgl_status run_job(launch *l, mgl_error *err) {
     return MGL_OK;  // there is nothing to do
   }
   p->feeding.planner_lost = true;  // unless all goes well
-  mgl_status status = run_launch(l, err);
+  mgl_status status = run_launches(l, err);
   if (l->job->outcome != NULL) {
     l->job->outcome->host_ns = l->host_ns;
   }
@@ -389,7 +452,6 @@ static mgl_status run_job(launch *l, mgl_error *err) {
   while (mgl_cuda_feed_report(p, l->job)) {
   }
   p->feeding.planner_lost = l->killed;
-  MGL_TRY(read_outcome(l, err));
   return check_ends(l, err);
 }
 

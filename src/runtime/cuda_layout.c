@@ -21,6 +21,7 @@ static const char *const memory_names[MGL_CUDA_MEMORY_COUNT] = {
     [MGL_CUDA_MEMORY_PLANNER] = "planner",
     [MGL_CUDA_MEMORY_TOKENS] = "tokens",
     [MGL_CUDA_MEMORY_PARTIALS] = "parts of attention",
+    [MGL_CUDA_MEMORY_WIDE] = "large iterations",
     [MGL_CUDA_MEMORY_TRACE] = "trace",
     [MGL_CUDA_MEMORY_STAGING] = "staging",
 };

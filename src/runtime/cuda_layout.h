@@ -27,6 +27,7 @@ typedef enum mgl_cuda_memory_kind {
   MGL_CUDA_MEMORY_PLANNER,      // mgl_planner, which outlives launches
   MGL_CUDA_MEMORY_TOKENS,       // of all slots
   MGL_CUDA_MEMORY_PARTIALS,     // of attention
+  MGL_CUDA_MEMORY_WIDE,         // all of the wide class (cuda_wide.h)
   MGL_CUDA_MEMORY_TRACE,
   MGL_CUDA_MEMORY_STAGING,  // through which weights are packed; freed once they are
   MGL_CUDA_MEMORY_COUNT,

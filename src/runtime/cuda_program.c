@@ -27,7 +27,7 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
                               mgl_error *err) {
   mgl_cuda_program_options *o = &p->options;
   *o = *options;
-  MGL_TRY(check_range("tokens of an iteration", o->iteration_tokens, 1, MGL_CUDA_MAX_TOKENS, err));
+  MGL_TRY(check_range("tokens of an iteration", o->iteration_tokens, 1, MGL_WIDE_MAX_TOKENS, err));
   MGL_TRY(check_range("sequences", o->sequences, 1, MGL_CUDA_MAX_SEQUENCES, err));
   MGL_TRY(check_range("KV pages of a sequence", o->pages_per_sequence, 1,
                       MGL_MAX_CONTEXT / MGL_CUDA_KV_PAGE_TOKENS, err));
@@ -39,6 +39,7 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
     o->logit_rows = o->sequences < o->iteration_tokens ? o->sequences : o->iteration_tokens;
   }
   MGL_TRY(check_range("rows with logits", o->logit_rows, 1, o->iteration_tokens, err));
+  mgl_cuda_wide_set_options(p);
   MGL_TRY(check_range("spans of the trace", o->trace_spans, 0, 1 << 20, err));
   if (o->trace_spans > 0) {
     o->trace_spans = (uint32_t)mgl_power_of_two_at_least(o->trace_spans);
@@ -190,6 +191,7 @@ static mgl_status plan_memory(mgl_cuda_program *p, uint64_t *out_free_bytes, mgl
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   MGL_TRY(mgl_cuda_layout_make(p->program, &p->model, &sizes, &p->layout, err));
+  MGL_TRY(mgl_cuda_wide_prepare(p, err));
   MGL_CUDA_TRY(&p->device->driver, memory_info, err, &free_bytes, &total_bytes);
   *out_free_bytes = free_bytes;
   return MGL_OK;
@@ -319,11 +321,13 @@ static mgl_status create(mgl_cuda_program *p, const mgl_cuda_program_options *op
   // Before the code, which may take the compiler a minute.
   MGL_TRY(mgl_cuda_layout_check(&p->layout, free_bytes, err));
   MGL_TRY(load_code(p, err));
+  MGL_TRY(mgl_cuda_wide_load(p, err));
   MGL_TRY(allocate(p, err));
   MGL_TRY(clear(p, err));
   for (uint32_t i = 0; i < p->graph_count; i++) {
     MGL_TRY(upload_graph(p, i, err));
   }
+  MGL_TRY(mgl_cuda_wide_upload(p, err));
   MGL_TRY(mgl_cuda_upload_weights(p, options->checkpoint, err));
   // Copies and fills return before they are done, and launches run on a stream that does not wait
   // for them.
@@ -369,6 +373,7 @@ static void free_device_side(mgl_cuda_program *p) {
     (void)driver->host_free(p->fault_word);
   }
   mgl_cuda_sampling_release(p);
+  mgl_cuda_wide_release(p);
   if (p->stream != NULL) {
     (void)driver->stream_destroy(p->stream);
   }
@@ -397,6 +402,7 @@ void mgl_cuda_program_destroy(mgl_cuda_program *p) {
   mgl_cuda_layout_free(&p->layout);
   mgl_graph_destroy(p->program);
   mgl_free(p->image);
+  mgl_free(p->wide.image);
   mgl_free(p->feeding.slots);
   mgl_free(p);
 }

@@ -8,8 +8,24 @@
 #include "runtime/cuda_plan.h"
 #include "runtime/cuda_program.h"
 #include "runtime/cuda_steps.h"
+#include "runtime/cuda_wide.h"
 
 enum { MGL_CUDA_MAX_PROGRAM_GRAPHS = 7 };  // 1, 2, 4 ... 64 tokens
+
+// The wide class of a program (cuda_wide_launch.c). Without one, all zero.
+typedef struct mgl_cuda_wide {
+  uint32_t tokens;  // most of an iteration; options.iteration_tokens is the narrow class's
+  uint32_t rows;    // with logits
+  mgl_cuda_wide_layout layout;
+  void *module;
+  void *kernel;
+  mgl_cuda_usage usage;
+  void *plan_module;
+  void *plan_kernel;
+  void *sample_kernel;
+  unsigned char *image;  // [layout.image_bytes]
+  uint64_t host_ns;      // of the latest launch
+} mgl_cuda_wide;
 
 // A slot as the host sees it.
 typedef struct mgl_cuda_slot {
@@ -73,6 +89,7 @@ struct mgl_cuda_program {
   void *weights_module;
   void *stream;        // the launches'
   void *abort_stream;  // for telling a running launch to stop
+  mgl_cuda_wide wide;
   uint32_t smem_pages;
   bool has_jit;
   unsigned char *image;  // [state.image_bytes] the state block on the host
@@ -101,10 +118,35 @@ static inline mgl_cu_ptr mgl_cuda_state_at(const mgl_cuda_program *p, uint64_t o
   return p->memory[MGL_CUDA_MEMORY_STATE] + offset;
 }
 
-// Device code for this GPU and model, from the cache or the compiler; `kernel` is the one whose
-// usage is wanted (cuda_program.c).
+// Device code by name (cuda_program.c). usage may be NULL.
 mgl_status mgl_cuda_load_module(mgl_cuda_program *p, const char *name, const char *kernel,
                                 void **module, mgl_cuda_usage *usage, mgl_error *err);
+
+// The wide class in the steps of making a program: what the options leave to it, checks and memory,
+// code, what lies in memory.
+void mgl_cuda_wide_set_options(mgl_cuda_program *p);
+mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err);
+mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err);
+mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err);
+void mgl_cuda_wide_release(mgl_cuda_program *p);
+// As mgl_cuda_program_run_plan, in the wide class.
+mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
+                                  const mgl_cuda_launch_options *options, float *logits,
+                                  mgl_error *err);
+
+// Begins an iteration of the wide class that the planner has planned (planning.wide_tokens in the
+// image), on the stream of the launches. Ended by mgl_cuda_wide_abort where it does not end.
+mgl_status mgl_cuda_wide_begin(mgl_cuda_program *p, mgl_error *err);
+mgl_status mgl_cuda_wide_abort(mgl_cuda_program *p, mgl_error *err);
+// Behind it: what the host tells of it, but for its time.
+mgl_status mgl_cuda_wide_note(mgl_cuda_program *p, mgl_feed_iteration *out, mgl_error *err);
+
+// A launch goes on where another one of the same job has ended: `kept` is what that one left in the
+// image, which was made anew (cuda_feed.c). All that it read of commands has had its effect.
+void mgl_cuda_feed_resume(mgl_cuda_program *p, const mgl_cuda_planning *kept);
+// Tells the job of an iteration that the device could not tell of.
+void mgl_cuda_feed_tell(mgl_cuda_program *p, const mgl_cuda_generate *job,
+                        const mgl_feed_iteration *note);
 
 // Fills the weights, in device memory that is already there (cuda_upload.c).
 mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *checkpoint,

@@ -12,14 +12,19 @@
 //   [inputs=random]
 //                 [seed=N]        some ops through the whole pipeline, the others left out
 //   gpu_tests faults [MODEL]      hanging tasks and lost triggers are found and named
-//   gpu_tests reference DIR...    KL against transformers; tests/gpu/reference.py makes DIR
+//   gpu_tests reference [chunk=N] DIR...  KL against transformers; tests/gpu/reference.py makes DIR
 //   gpu_tests contract [MODEL...] [only=TEXT]
 //                                 the same bits in every way to run (default: tiny, wide, bias);
 //                                 only: in those ways whose name has the text
 //   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
 //                                 very many iterations, then with random delays, then faults
 //   gpu_tests memcheck [MODEL...] a short run of everything, for compute-sanitizer (default: tiny)
+//   gpu_tests wide [MODEL...] [batch=N] [context=N] [runs=N]
+//                                 iterations of more than 64 tokens against the narrow kernel; of
+//                                 a folder also their speed
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
+//   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
+//   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
 //                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [full=1] [trace=FILE]
 //   gpu_tests modes FOLDER... [batches=N,N...] [contexts=N,N...] [generate=N] [rounds=N] [csv=FILE]
@@ -119,7 +124,10 @@ int main(int argc, char **argv) {
                {"speed", gpu_speed_run},
                {"ablations", gpu_ablations_run},
                {"modes", gpu_modes_run},
-               {"hops", gpu_hops_run}};
+               {"hops", gpu_hops_run},
+               {"wide", gpu_wide_run},
+               {"wide_attend", gpu_wide_attend_run},
+               {"wide_speed", gpu_wide_speed_run}};
   gpu_bench bench = {0};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {

@@ -15,7 +15,7 @@
 #include "graph/graph.h"
 #include "kernels/cuda/full_turn.h"
 #include "kernels/cuda/packing.h"
-#include "kernels/cuda/plan_turn.h"
+#include "kernels/cuda/wide_turn.h"
 #include "model/dummy_weights.h"
 #include "runtime/cuda_plan.h"
 
@@ -209,10 +209,11 @@ static mgl_cu_result fake_function_set(void *function, int attribute, int value)
 }
 
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
-  if (strcmp(function, "mgl_megakernel") == 0) {
-    assert_int_equal(threads, MGL_CUDA_THREADS);
-    assert_int_equal(smem,
-                     MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES);
+  bool wide = strcmp(function, "mgl_wide_kernel") == 0;
+  if (wide || strcmp(function, "mgl_megakernel") == 0) {
+    size_t narrow = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES;
+    assert_int_equal(threads, wide ? (int)MGL_WIDE_THREADS : (int)MGL_CUDA_THREADS);
+    assert_int_equal(smem, wide ? (size_t)MGL_WIDE_SMEM_BYTES : narrow);
   } else {
     assert_memory_equal(function, "mgl_op_", 7);
   }
@@ -231,7 +232,11 @@ static mgl_cu_result fake_device_attribute(int *value, int attribute, int device
 
 static void run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan);
 
-// Kernels of weights.cu, where one thread does all, and the one of mode full that only plans.
+static void wide_plan(void **parameters);
+static void wide_sample(void **parameters);
+
+// Kernels of weights.cu and wide_plan.cu, where one thread does all, and the one of mode full that
+// only plans.
 static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                  unsigned block_x, unsigned block_y, unsigned block_z,
                                  unsigned smem, void *stream, void **p, void **extra) {
@@ -252,6 +257,12 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
                            *(uint32_t *)p[3], *(uint32_t *)p[4], *(uint8_t **)p[5]);
   } else if (strcmp(name, "mgl_dummy_rows") == 0) {
     mgl_dummy_rows_share(alone, *(mgl_dummy_stream *)p[0], *(uint64_t *)p[1], *(uint16_t **)p[2]);
+  } else if (strcmp(name, "mgl_wide_plan_run") == 0) {
+    assert_true(grid_x == 1 && block_x == 32);
+    wide_plan(p);
+  } else if (strcmp(name, "mgl_wide_sample_run") == 0) {
+    assert_int_equal(block_x, MGL_CUDA_CONSUMERS);
+    wide_sample(p);
   } else {
     assert_string_equal(name, "mgl_read_ceiling");
     assert_int_equal(block_x, MGL_READ_THREADS);
@@ -318,6 +329,11 @@ static void device_plan(mgl_cuda_run *run, uint64_t iteration) {
 
 // As mgl_planner_await_work. False: the launch is over.
 static bool await_work(mgl_cuda_run *run, uint64_t iteration) {
+  if (run->planning.wide_tokens != 0) {
+    mgl_turn_tell_iterations(run, iteration);
+    mgl_turn_settle(run, run->planning.commands_before);
+    return false;
+  }
   for (;;) {
     mgl_turn_tell_iterations(run, iteration);
     mgl_turn_settle(run, run->planning.commands.own);
@@ -331,6 +347,9 @@ static bool await_work(mgl_cuda_run *run, uint64_t iteration) {
     if (device_turn(run, iteration) > 0) {
       return true;
     }
+    if (run->planning.wide_tokens != 0) {
+      return false;
+    }
   }
 }
 
@@ -339,7 +358,8 @@ static int device_next_plan(void *context, uint64_t iteration) {
   uint64_t announced = mgl_load_acquire(&run->announced[iteration & 1]);
   begin_iteration(run, iteration);
   if (announced >> 8 < iteration + 1) {
-    if (device_turn(run, iteration) == 0 && !await_work(run, iteration)) {
+    bool planned = run->planning.wide_tokens == 0 && device_turn(run, iteration) > 0;
+    if (!planned && !await_work(run, iteration)) {
       return -1;
     }
     run->planning.resumed = iteration;
@@ -439,24 +459,26 @@ static uint64_t *kv_of(const mgl_cuda_run *run, uint32_t slot, uint32_t position
   return &kv[number][position % MGL_CUDA_KV_PAGE_TOKENS];
 }
 
+static void compute_row(const mgl_cuda_run *run, uint32_t slot, uint32_t position, int32_t token) {
+  uint64_t *at = kv_of(run, slot, position);
+  if (run->planner == NULL) {
+    return;  // plans of the host may begin anywhere
+  }
+  const int32_t *tokens = run->sequences[slot].tokens;
+  bool runs = run->sequences[slot].state == MGL_CUDA_SEQUENCE_RUNNING;
+  uint64_t hash = 1;
+  for (uint32_t j = 0; j < position; j++) {
+    hash = (hash ^ (uint32_t)tokens[j]) * UINT64_C(0x100000001b3);
+    assert_true(!runs || *kv_of(run, slot, j) == hash);
+  }
+  assert_true(!runs || token == tokens[position]);
+  *at = (hash ^ (uint32_t)token) * UINT64_C(0x100000001b3);
+}
+
 static void compute_rows(const mgl_cuda_run *run, uint64_t iteration) {
   const mgl_cuda_plan *plan = &run->plans[iteration & 1];
   for (uint32_t i = 0; i < plan->token_count; i++) {
-    uint32_t slot = plan->slots[i];
-    uint32_t position = plan->positions[i];
-    uint64_t *at = kv_of(run, slot, position);
-    if (run->planner == NULL) {
-      continue;  // plans of the host may begin anywhere
-    }
-    const int32_t *tokens = run->sequences[slot].tokens;
-    bool runs = run->sequences[slot].state == MGL_CUDA_SEQUENCE_RUNNING;
-    uint64_t hash = 1;
-    for (uint32_t j = 0; j < position; j++) {
-      hash = (hash ^ (uint32_t)tokens[j]) * UINT64_C(0x100000001b3);
-      assert_true(!runs || *kv_of(run, slot, j) == hash);
-    }
-    assert_true(!runs || plan->tokens[i] == tokens[position]);
-    *at = (hash ^ (uint32_t)plan->tokens[i]) * UINT64_C(0x100000001b3);
+    compute_row(run, plan->slots[i], plan->positions[i], plan->tokens[i]);
   }
 }
 
@@ -601,6 +623,75 @@ static void run_megakernel(mgl_cuda_run *run) {
   assert_int_equal(mgl_load_relaxed(&p->fault), MGL_FAULT_NONE);
 }
 
+// --- the wide class ------------------------------------------------------------------------------
+
+static mgl_cuda_run *wide_of;  // whose iteration is planned; NULL: a plan of the host
+
+static void *pointer_of(const void *parameter) {
+  return (void *)(uintptr_t) * (const mgl_cu_ptr *)parameter;
+}
+
+static void wide_plan(void **p) {
+  assert_false(launched);
+  wide_of = pointer_of(p[0]);
+  mgl_wide_turn(one_lane, wide_of, p[1], pointer_of(p[2]), pointer_of(p[3]));
+  assert_true(((const mgl_wide_plan *)pointer_of(p[2]))->token_count > wide_of->iteration_tokens);
+}
+
+// Every worker's list to its end: nobody waits for ever, and nobody is waited for by less or more
+// than all.
+static void walk_steps(const mgl_wide_run *run) {
+  uint32_t at[FAKE_CUDA_WORKERS];
+  bool any = true;
+  memcpy(at, run->step_start, sizeof at);
+  while (any) {
+    any = false;
+    for (uint32_t w = 0; w < FAKE_CUDA_WORKERS; w++) {
+      while (at[w] < run->step_start[w + 1]) {
+        const mgl_cuda_step *step = &run->steps[at[w]];
+        uint64_t count = step->wait_event == MGL_NO_EVENT
+                             ? 0
+                             : mgl_load_relaxed(&run->counters[step->wait_event]);
+        if (step->wait_event != MGL_NO_EVENT && count < step->wait_count) {
+          break;
+        }
+        assert_true(step->wait_event == MGL_NO_EVENT || count == step->wait_count);
+        (void)mgl_add_acq_rel(&run->counters[step->trigger_event], 1);
+        at[w]++;
+        any = true;
+      }
+    }
+  }
+  for (uint32_t w = 0; w < FAKE_CUDA_WORKERS; w++) {
+    assert_int_equal(at[w], run->step_start[w + 1]);
+  }
+}
+
+static void run_wide(const mgl_wide_run *run) {
+  const mgl_wide_plan *plan = run->plan;
+  walk_steps(run);
+  for (uint32_t i = 0; i < plan->token_count && wide_of != NULL; i++) {
+    compute_row(wide_of, plan->slots[i], plan->positions[i], plan->tokens[i]);
+  }
+  if (wide_of != NULL) {
+    assert_ptr_equal(run->block_tables, wide_of->block_tables);
+  }
+  fake.wide_runs++;
+}
+
+static void wide_sample(void **p) {
+  const mgl_wide_plan *plan = pointer_of(p[1]);
+  const uint64_t long_ago = UINT64_C(1) << 20;  // no iteration that fails
+  assert_ptr_equal(wide_of, pointer_of(p[0]));
+  for (uint32_t i = 0; i < plan->logit_row_count; i++) {
+    uint32_t slot = plan->logit_slots[i];
+    assert_int_equal(wide_of->next_rows[slot], UINT32_MAX);
+    assert_int_equal(plan->slots[plan->logit_rows[i]], slot);
+    append_token(wide_of, long_ago, slot);
+  }
+  wide_of = NULL;
+}
+
 static void *kernel_thread(void *run) {
   run_megakernel(run);
   mgl_store_release(&kernel_ended, 1);
@@ -612,6 +703,11 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
                                              unsigned block_z, unsigned smem, void *stream,
                                              void **parameters) {
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)smem, (void)stream;
+  if (strcmp(function, "mgl_wide_kernel") == 0) {
+    assert_true(grid_x == FAKE_CUDA_WORKERS && block_x == MGL_WIDE_THREADS && !launched);
+    run_wide(pointer_of(parameters[0]));
+    return 0;
+  }
   assert_string_equal((const char *)function, "mgl_megakernel");
   assert_int_equal(grid_x, FAKE_CUDA_WORKERS);
   assert_int_equal(block_x, MGL_CUDA_THREADS);

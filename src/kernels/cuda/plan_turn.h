@@ -371,10 +371,22 @@ MGL_PLANNER_FN void mgl_turn_expand(mgl_lanes lanes, mgl_cuda_run *run, uint64_t
   mgl_lanes_sync(lanes);
 }
 
+// All lanes: the plan waits in the planner for the wide class. What this iteration samples only joins
+// its sequences.
+MGL_PLANNER_FN void mgl_turn_leave_to_wide(mgl_lanes lanes, mgl_cuda_run *run, uint32_t tokens) {
+  for (uint32_t i = lanes.lane; i < run->sequence_slots; i += lanes.count) {
+    run->next_rows[i] = UINT32_MAX;
+  }
+  if (lanes.lane == 0) {
+    run->planning.wide_tokens = tokens;
+  }
+  mgl_lanes_sync(lanes);
+}
+
 // --- the turn ------------------------------------------------------------------------------------
 
 // All lanes: makes plan `iteration`. Returns its tokens; 0: there is no such plan now, or ever
-// where planning.leaves.
+// where planning.leaves, or it is one for the wide class (planning.wide_tokens).
 MGL_PLANNER_FN uint32_t mgl_plan_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64_t iteration) {
   mgl_planner *p = run->planner;
   if (lanes.lane == 0) {
@@ -390,6 +402,10 @@ MGL_PLANNER_FN uint32_t mgl_plan_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64
   mgl_planner_settle_on(lanes, p);
   mgl_turn_submit_pending(lanes, run);
   uint32_t tokens = mgl_planner_plan_on(lanes, p);
+  if (tokens > run->iteration_tokens) {
+    mgl_turn_leave_to_wide(lanes, run, tokens);
+    return 0;
+  }
   if (tokens > 0) {
     mgl_turn_expand(lanes, run, iteration);
   }

@@ -106,6 +106,13 @@ static __device__ __noinline__ bool mgl_planner_await_work(mgl_cuda_run *run, ui
   if (threadIdx.x % 32 == 0 && iteration > 0) {
     mgl_planner_trigger(run, iteration);
   }
+  if (planning->wide_tokens != 0) {  // the launch ends: all that it has done is told
+    if (threadIdx.x % 32 == 0 && mgl_planner_await(run, &planning->ended, iteration, nullptr)) {
+      mgl_planner_tell(run, iteration, planning->commands_before);
+    }
+    __syncwarp();
+    return false;
+  }
   while (tokens == 0 && !ends) {
     if (threadIdx.x % 32 == 0) {
       ends = !mgl_planner_await(run, &planning->ended, iteration, nullptr);
@@ -117,6 +124,7 @@ static __device__ __noinline__ bool mgl_planner_await_work(mgl_cuda_run *run, ui
     ends = __shfl_sync(0xffffffffu, ends ? 1 : 0, 0) != 0;
     if (!ends) {
       tokens = mgl_planner_turn(run, iteration);
+      ends = planning->wide_tokens != 0;
     }
   }
   return !ends;

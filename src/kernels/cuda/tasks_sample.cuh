@@ -437,8 +437,36 @@ static __device__ inline void mgl_send_logprobs(const mgl_sampling_job *job,
   __threadfence_system();
 }
 
-// All threads: the row of a sequence that takes one. A function of its own, so that it costs those
-// that do not nothing; what it gets are numbers (see mgl_call).
+// All threads: the row of a sequence that takes one; its largest logit is *best, which becomes 0.
+static __device__ __forceinline__ void mgl_sample_row(const mgl_worker *w, uint32_t row_idx,
+                                                      uint32_t sequence_slot, uint64_t *best,
+                                                      mgl_cuda_plan *next) {
+  mgl_cuda_run *run = w->run;
+  mgl_sampling_job job;
+  job.sequence = &run->sequences[sequence_slot];
+  job.best = *(const volatile uint64_t *)best;
+  uint4 counts = mgl_load_l2(job.sequence);
+  mgl_read_job(w, row_idx, counts, &job);
+  uint32_t token = mgl_key_index(job.best);
+  bool chooses = counts.x == MGL_CUDA_SEQUENCE_RUNNING && mgl_is_finite(job.row.largest);
+  mgl_sync_consumers();  // all have read what changes here, and scratch is free
+  if (chooses) {
+    token = mgl_choose(&job);
+  }
+  if (w->thread == 0) {
+    mgl_sampled sampled;
+    mgl_read_sequence(run, sequence_slot, &sampled);
+    mgl_read_sampled(best, &sampled);
+    if (chooses && (job.rule.flags & MGL_SAMPLING_LOGPROBS) != 0) {
+      mgl_send_logprobs(&job, counts.w);
+    }
+    mgl_append_token(next, &sampled, token);
+    *best = 0;
+  }
+}
+
+// The same of a row of the task in a slot. A function of its own, so that it costs those that do
+// not take rows nothing; what it gets are numbers (see mgl_call).
 static __device__ __noinline__ void mgl_task_sample_row(mgl_cuda_run *run, mgl_block *block,
                                                         uint32_t slot_idx, uint32_t row_idx) {
   mgl_worker w;
@@ -450,28 +478,8 @@ static __device__ __noinline__ void mgl_task_sample_row(mgl_cuda_run *run, mgl_b
   w.lane = threadIdx.x % 32;
   w.slot = slot_idx;
   const mgl_slot *slot = mgl_task_slot(&w);
-  uint32_t sequence_slot = mgl_read_word(&slot->plan->logit_slots[row_idx]);
-  mgl_sampling_job job;
-  job.sequence = &run->sequences[sequence_slot];
-  job.best = *(const volatile uint64_t *)&run->best[row_idx];
-  uint4 counts = mgl_load_l2(job.sequence);
-  mgl_read_job(&w, row_idx, counts, &job);
-  uint32_t token = mgl_key_index(job.best);
-  bool chooses = counts.x == MGL_CUDA_SEQUENCE_RUNNING && mgl_is_finite(job.row.largest);
-  mgl_sync_consumers();  // all have read what changes here, and scratch is free
-  if (chooses) {
-    token = mgl_choose(&job);
-  }
-  if (w.thread == 0) {
-    mgl_sampled sampled;
-    mgl_read_sequence(run, sequence_slot, &sampled);
-    mgl_read_sampled(&run->best[row_idx], &sampled);
-    if (chooses && (job.rule.flags & MGL_SAMPLING_LOGPROBS) != 0) {
-      mgl_send_logprobs(&job, counts.w);
-    }
-    mgl_append_token(&run->plans[(slot->iteration + 1) & 1], &sampled, token);
-    run->best[row_idx] = 0;
-  }
+  mgl_sample_row(&w, row_idx, mgl_read_word(&slot->plan->logit_slots[row_idx]), &run->best[row_idx],
+                 &run->plans[(slot->iteration + 1) & 1]);
 }
 
 // Logit rows [begin, end): a thread each where the token is the largest logit, and all threads one

@@ -140,6 +140,33 @@ static void check_planner(const mgl_text *log, const char *architecture) {
   assert_int_equal(usage_of(log, "mgl_planner_run", architecture).spill_bytes, 0);
 }
 
+// Products must not be serialised, which the compiler does, and says, when it finds too few
+// registers. What spills does so in attention's loops over tiles.
+static void check_wide_kernel(const mgl_text *log, const char *architecture) {
+  assert_null(strstr(log->data, "serialized"));
+  assert_true(usage_of(log, "mgl_wide_kernel", architecture).spill_bytes <= 2048);
+}
+
+static void check_wide_plan(const mgl_text *log, const char *architecture) {
+  (void)usage_of(log, "mgl_wide_sample_run", architecture);
+}
+
+// Attention alone, with about the registers that its consumers have. With heads of 128 some values
+// wait in local memory at the borders of parts, more of them where the products are mma.sync's.
+static void check_wide_attention(const mgl_text *log, const char *architecture) {
+  mgl_cuda_usage usage = usage_of(log, "mgl_wide_attend_run", architecture);
+  assert_true(usage.registers <= 216);
+  assert_true(usage.spill_bytes <= (strcmp(architecture, "sm_80") == 0 ? 288u : 64u));
+}
+
+// Elsewhere than on sm_90a the kernel of the wide class is empty.
+static void the_wide_class_compiles_for_all_architectures(void **state) {
+  (void)state;
+  for_architectures("kernels/cuda/wide_kernel.cu", check_wide_kernel);
+  for_architectures("kernels/cuda/wide_plan.cu", check_wide_plan);
+  for_architectures("kernels/cuda/wide_attention.cu", check_wide_attention);
+}
+
 // The planner's source is the host's; on a device it keeps everything in registers.
 static void the_planner_compiles_for_the_device(void **state) {
   (void)state;
@@ -260,6 +287,7 @@ int main(void) {
       cmocka_unit_test(protocol_and_tasks_compile_for_all_architectures),
       cmocka_unit_test(the_planner_compiles_for_the_device),
       cmocka_unit_test(op_kernels_compile_for_all_architectures),
+      cmocka_unit_test(the_wide_class_compiles_for_all_architectures),
       cmocka_unit_test(a_broken_request_is_explained),
       cmocka_unit_test(resources_are_read_from_a_log),
       cmocka_unit_test(architectures_have_their_names),

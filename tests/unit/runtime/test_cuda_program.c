@@ -124,6 +124,107 @@ static void jobs_run_to_their_ends(void **state) {
   }
 }
 
+// --- the wide class ------------------------------------------------------------------------------
+
+enum { CROWD = 30, CROWD_TOKENS = 9, CROWD_SLOTS = 12, STOP_AFTER = 40 };
+
+typedef struct crowd {
+  uint32_t counts[CROWD];
+  uint32_t heard;
+  uint64_t rows;        // that were told of
+  uint32_t iterations;  // that were told of
+  uint32_t most;        // rows of one
+  bool stops;
+} crowd;
+
+static void hear_crowd(void *context, const mgl_cuda_token *token) {
+  crowd *c = context;
+  uint32_t request = token->request;
+  uint32_t prompt = 1 + request * 29 % 110;
+  assert_int_equal(token->token, fake_cuda_token((int32_t)request, prompt + c->counts[request]));
+  c->counts[request]++;
+  c->heard++;
+}
+
+static void hear_crowd_progress(void *context, const mgl_cuda_progress *progress) {
+  crowd *c = context;
+  uint32_t rows = progress->prompt_tokens + progress->decode_tokens;
+  c->rows += rows;
+  c->iterations++;
+  c->most = rows > c->most ? rows : c->most;
+}
+
+static bool stop_crowd(void *context) {
+  const crowd *c = context;
+  return c->stops && c->heard >= STOP_AFTER;
+}
+
+static void run_crowd(mgl_cuda_program *program, crowd *c, mgl_cuda_outcome *outcome) {
+  static int32_t prompts[CROWD][128];
+  mgl_cuda_request requests[CROWD] = {0};
+  mgl_error err = {0};
+  for (uint32_t i = 0; i < CROWD; i++) {
+    prompts[i][0] = (int32_t)i;
+    requests[i] = (mgl_cuda_request){
+        .prompt = prompts[i], .prompt_count = 1 + i * 29 % 110, .max_new_tokens = CROWD_TOKENS};
+  }
+  mgl_cuda_generate job = {.requests = requests,
+                           .request_count = CROWD,
+                           .on_token = hear_crowd,
+                           .on_progress = hear_crowd_progress,
+                           .should_stop = stop_crowd,
+                           .context = c,
+                           .outcome = outcome};
+  if (mgl_cuda_program_generate(program, &job, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+}
+
+// Launches of both classes take turns as the plans have it.
+static void large_iterations_run_in_the_wide_class(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = usual;
+  options.iteration_tokens = 300;
+  options.sequences = CROWD_SLOTS;
+  mgl_cuda_program *program = make(&device, options);
+  uint64_t times[1024];
+  for (int again = 0; again < 2; again++) {
+    crowd c = {0};
+    mgl_cuda_outcome outcome = {.iteration_ns = times, .iteration_capacity = 1024};
+    uint64_t rows = 0;
+    fake.runs = 0;
+    fake.wide_runs = 0;
+    run_crowd(program, &c, &outcome);
+    for (uint32_t i = 0; i < CROWD; i++) {
+      assert_int_equal(c.counts[i], CROWD_TOKENS);
+      rows += 1 + i * 29 % 110 + CROWD_TOKENS - 1;
+    }
+    assert_true(fake.wide_runs >= 4 && fake.runs == fake.wide_runs + 1);
+    assert_true(outcome.iterations > fake.wide_runs + CROWD_TOKENS);
+    assert_int_equal(c.iterations, outcome.iterations);
+    assert_true(c.rows >= rows);  // and rows of sequences that had ended
+    assert_true(c.most > 64 && c.most <= 300);
+    assert_false(outcome.stopped);
+  }
+  crowd c = {.stops = true};
+  mgl_cuda_outcome outcome = {0};
+  run_crowd(program, &c, &outcome);
+  assert_true(outcome.stopped && c.heard >= STOP_AFTER && c.heard < CROWD * CROWD_TOKENS);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+  // A GPU without the kernels for it.
+  mgl_error err = {0};
+  device.major = 8;
+  mgl_graph *graph = make_program(NULL);
+  options.program = graph;
+  options.get_code = fake_cuda_code;
+  assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_UNSUPPORTED);
+  assert_non_null(strstr(err.text, "64 tokens at most"));
+  mgl_graph_destroy(graph);
+  assert_int_equal(fake.live, 0);
+}
+
 static void a_plan_runs_once(void **state) {
   (void)state;
   static const mgl_plan_limits limits = {
@@ -670,6 +771,7 @@ static void weights_lie_where_ops_read_them(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_run_to_their_ends),
+      cmocka_unit_test(large_iterations_run_in_the_wide_class),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(faults_are_named),
       cmocka_unit_test(requests_are_fed_and_ended),

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "kernels/cuda/plan_turn.h"
+#include "kernels/cuda/wide_turn.h"
 #include "runtime/cuda_plan.h"
 
 enum {
@@ -277,6 +278,96 @@ static void turns_make_the_hosts_plans(void **state) {
   }
 }
 
+// --- the wide class ------------------------------------------------------------------------------
+
+enum { WIDE_TOKENS = 700, NARROW_TOKENS = 32, WORKERS = 20 };
+
+// Rows, and rows with logits, are those of the planner's entries, one behind the other.
+static void check_wide_plan(const world *w, const mgl_wide_plan *plan, const mgl_wide_work *work) {
+  const mgl_planner *p = w->run->planner;
+  const mgl_plan_entry *entries = mgl_planner_entries(p);
+  uint32_t row = 0;
+  uint32_t logit = 0;
+  assert_int_equal(plan->token_count, p->token_count);
+  assert_int_equal(plan->sequence_count, p->entry_count);
+  for (uint32_t i = 0; i < p->entry_count; i++) {
+    const mgl_cuda_sequence *s = &w->run->sequences[entries[i].slot];
+    for (uint32_t j = 0; j < entries[i].count; j++, row++) {
+      uint32_t position = entries[i].position + j;
+      assert_int_equal(plan->positions[row], position);
+      assert_int_equal(plan->slots[row], entries[i].slot);
+      assert_true(position < s->token_count);  // the launch before has ended
+      assert_int_equal(plan->tokens[row], s->tokens[position]);
+    }
+    if ((entries[i].flags & MGL_ENTRY_SAMPLES) != 0) {
+      assert_int_equal(plan->logit_rows[logit], row - 1);
+      assert_int_equal(plan->logit_slots[logit++], entries[i].slot);
+    }
+  }
+  assert_int_equal(plan->token_count, row);
+  assert_int_equal(plan->logit_row_count, logit);
+  assert_int_equal(plan->note.decode_tokens + plan->note.prompt_tokens, row);
+  assert_true(work->item_count >= p->entry_count);
+}
+
+// What the wide class samples.
+static void sample_wide(world *w, const mgl_wide_plan *plan) {
+  for (uint32_t i = 0; i < plan->logit_row_count; i++) {
+    mgl_cuda_sequence *s = &w->run->sequences[plan->logit_slots[i]];
+    assert_int_equal(w->run->next_rows[plan->logit_slots[i]], UINT32_MAX);
+    if (s->state == MGL_CUDA_SEQUENCE_RUNNING) {
+      s->tokens[s->token_count++] = 5;
+      bool ends = s->token_count == s->max_tokens;
+      w->busy[plan->logit_slots[i]] =
+          w->busy[plan->logit_slots[i]] && (!ends || w->ended_at[plan->logit_slots[i]] != 0);
+    }
+  }
+}
+
+// Plans of more tokens than the narrow class takes stay in the planner, and become plans of the
+// wide class when what was running has ended.
+static void large_plans_are_left_to_the_wide_class(void **state) {
+  (void)state;
+  static world w;
+  static mgl_wide_plan plan;
+  static mgl_wide_work work;
+  uint32_t wide = 0;
+  uint32_t narrow = 0;
+  open_world(&w, 4, WIDE_TOKENS);
+  mgl_cuda_run *run = w.run;
+  run->iteration_tokens = NARROW_TOKENS;
+  bool runs = false;  // iteration `iteration - 1` of the narrow class has not sampled yet
+  uint64_t iteration = 0;
+  for (uint32_t turn = 0; turn < TURNS; turn++) {
+    if (turn % 100 < 10) {  // then prompts come to their ends, and only what decodes is left
+      stir(&w);
+    }
+    uint32_t rows = mgl_plan_turn(one_lane, run, iteration);
+    if (runs) {
+      sample(&w, iteration - 1);
+    }
+    runs = rows > 0;
+    iteration += rows > 0 ? 1 : 0;
+    narrow += rows > 0 ? 1 : 0;
+    run->planning.commands_before = run->planning.commands.own;
+    mgl_turn_settle(run, run->planning.commands_before);
+    if (run->planning.wide_tokens != 0) {
+      assert_int_equal(rows, 0);
+      assert_true(run->planning.wide_tokens > NARROW_TOKENS);
+      mgl_wide_turn(one_lane, run, &(mgl_wide_shape){2, 4, WORKERS}, &plan, &work);
+      assert_int_equal(plan.token_count, run->planning.wide_tokens);
+      check_wide_plan(&w, &plan, &work);
+      sample_wide(&w, &plan);
+      run->planning.wide_tokens = 0;
+      wide++;
+    } else {
+      assert_true(rows <= NARROW_TOKENS);
+    }
+  }
+  assert_true(wide > 20 && narrow > 20);
+  close_world(&w);
+}
+
 static void close_feed(world *w, mgl_feed_end end) {
   send(w, &(mgl_feed_command){.call = MGL_FEED_CLOSE, .slot = (uint32_t)end});
 }
@@ -326,6 +417,7 @@ static void a_launch_is_over_when_nothing_can_come(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(turns_make_the_hosts_plans),
+      cmocka_unit_test(large_plans_are_left_to_the_wide_class),
       cmocka_unit_test(a_launch_is_over_when_nothing_can_come),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,19 @@
+// attend of the wide class: streams (sequences that decode) and tiles (chunks of prompts) of the
+// work list (batch/wide_items.h), all keys and values from the paged cache, into which rope_kv has
+// put the iteration's own.
+#ifndef MGL_KERNELS_CUDA_WIDE_ATTEND_CUH
+#define MGL_KERNELS_CUDA_WIDE_ATTEND_CUH
+
+#include "kernels/cuda/wide_streams.cuh"
+#include "kernels/cuda/wide_tiles.cuh"
+
+// The share of one worker in the iteration's attention of a layer. All consumers call it. smem:
+// MGL_WIDE_ATTEND_BYTES, aligned to 1024 bytes, into which nothing is on its way; all accesses end
+// before the return, but a bulk copy into it needs a proxy fence and a barrier first.
+static __device__ __forceinline__ void mgl_wide_attend(const mgl_wide_attention *a, uint8_t *smem,
+                                                       uint32_t worker, uint32_t thread) {
+  mgl_wide_streams(a, smem, worker, thread);
+  mgl_wide_tiles(a, smem, worker, thread);
+}
+
+#endif

@@ -1,0 +1,116 @@
+// The megakernel of the wide class: iterations of up to 2048 tokens, one a launch, one block per
+// SM, all resident (wide_run.h).
+#include "kernels/cuda/wide_attend.cuh"
+#include "kernels/cuda/wide_linear.cuh"
+#include "kernels/cuda/wide_rope_kv.cuh"
+#include "kernels/cuda/wide_run.h"
+#include "kernels/cuda/wide_tasks.cuh"
+#include "kernels/cuda/wide_worker.cuh"
+
+#ifdef MGL_HOST_BYTES_WIDE_RUN  // else not compiled by cuda_jit.c
+static_assert(sizeof(mgl_wide_run) == MGL_HOST_BYTES_WIDE_RUN, "the host's layout");
+static_assert(sizeof(mgl_wide_op) == MGL_HOST_BYTES_WIDE_OP, "the host's layout");
+static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout");
+static_assert(offsetof(mgl_wide_run, fault) == MGL_HOST_BYTES_WIDE_FAULT, "the host's layout");
+static_assert(offsetof(mgl_wide_plan, logit_rows) == MGL_HOST_BYTES_WIDE_LOGIT_ROWS,
+              "the host's layout");
+static_assert(offsetof(mgl_wide_work, items) == MGL_HOST_BYTES_WIDE_ITEMS, "the host's layout");
+#endif
+
+enum {
+  // Of 168 a thread at the start: 256 threads * 224 + 128 * 56 are as many.
+  MGL_WIDE_CONSUMER_REGISTERS = 224,
+  MGL_WIDE_SERVICE_REGISTERS = 56,
+};
+
+// The protocol's, which this kernel does not run: a launch is one iteration.
+static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
+  return -1;
+}
+
+#if MGL_WIDE_WGMMA
+
+// Moves registers between warpgroups.
+template <int registers, bool more>
+static __device__ __forceinline__ void mgl_wide_set_registers() {
+  if (more) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+  }
+}
+
+// Tasks in the order of the list. All of them in one function: one with an ABI gets no more
+// registers than the service warps have.
+static __device__ __forceinline__ void mgl_wide_consume(mgl_wide_worker *w) {
+  while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
+    const mgl_wide_slot *slot = &w->block->slots[w->slot];
+    switch (slot->op.kind) {
+      case MGL_OP_QKV_PROJ:
+      case MGL_OP_LINEAR_ADD:
+      case MGL_OP_GATE_UP:
+      case MGL_OP_LOGITS: mgl_wide_task_linear(w, slot); break;
+      case MGL_OP_KV_WRITE:
+        mgl_wide_rope_kv(&slot->attention, slot->step.begin,
+                         mgl_wide_least(slot->step.end, w->run->plan->token_count), threadIdx.x);
+        break;
+      case MGL_OP_ATTEND:
+        mgl_wide_attend(&slot->attention, w->memory, slot->step.begin, threadIdx.x);
+        break;
+      case MGL_OP_EMBED: mgl_wide_task_embed(w, slot); break;
+      case MGL_OP_ROPE_ANGLES: mgl_wide_task_angles(w, slot); break;
+      case MGL_OP_RMSNORM: mgl_wide_task_norm(w, slot); break;
+      default: break;
+    }
+    mgl_proxy_fence();
+    __syncwarp();
+    if (w->lane == 0) {
+      mgl_mbarrier_arrive(&w->block->done[w->slot]);
+    }
+    mgl_wide_next_slot(w);
+  }
+}
+
+static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
+  for (uint32_t i = 0; i < MGL_WIDE_SLOTS; i++) {
+    mgl_mbarrier_init(&block->go[i], 1);
+    mgl_mbarrier_init(&block->done[i], MGL_WIDE_CONSUMER_WARPS);
+    mgl_mbarrier_init(&block->factored[i], 1);
+    mgl_mbarrier_init(&block->stored[i], 1);
+  }
+  for (uint32_t i = 0; i < MGL_WIDE_STAGES; i++) {
+    mgl_mbarrier_init(&block->full[i], 1);
+    mgl_mbarrier_init(&block->empty[i], MGL_WIDE_CONSUMER_WARPS);
+  }
+  block->stop = 0;
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
+}
+
+#endif
+
+extern "C" __global__ void __launch_bounds__(MGL_WIDE_THREADS, 1)
+    mgl_wide_kernel(mgl_wide_run *run) {
+#if MGL_WIDE_WGMMA
+  extern __shared__ __align__(1024) uint8_t memory[];
+  mgl_wide_worker w = mgl_wide_worker_of(run, memory);
+  if (threadIdx.x == 0) {
+    mgl_wide_block_init(w.block);
+  }
+  __syncthreads();
+  if (w.warp < MGL_WIDE_CONSUMER_WARPS) {
+    mgl_wide_set_registers<MGL_WIDE_CONSUMER_REGISTERS, true>();
+    mgl_wide_consume(&w);
+  } else {
+    mgl_wide_set_registers<MGL_WIDE_SERVICE_REGISTERS, false>();
+    if (w.warp == MGL_WIDE_CONSUMER_WARPS) {
+      mgl_wide_produce(&w);
+    } else if (w.warp == MGL_WIDE_CONSUMER_WARPS + 1) {
+      if (w.lane == 0) {
+        mgl_wide_store(&w);
+      }
+    } else if (w.warp == MGL_WIDE_CONSUMER_WARPS + 2) {
+      mgl_wide_find_factors(&w);
+    }
+  }
+#endif
+}

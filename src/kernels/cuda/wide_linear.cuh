@@ -1,0 +1,292 @@
+// The linears of the wide class: what becomes of a tile's sums. Thread 4 g + t of a warp has, for
+// every eight tokens from 8 j on, the sums of features g (d[4 j], d[4 j + 1]) and g + 8 (d[4 j +
+// 2], d[4 j + 3]) of the warp's row block, of tokens 8 j + 2 t and 8 j + 2 t + 1.
+#ifndef MGL_KERNELS_CUDA_WIDE_LINEAR_CUH
+#define MGL_KERNELS_CUDA_WIDE_LINEAR_CUH
+
+#include "kernels/cuda/logit_row.cuh"
+#include "kernels/cuda/wide_gemm.cuh"
+#include "kernels/cuda/wide_worker.cuh"
+
+#if MGL_WIDE_WGMMA
+
+// residual += d. Lanes have the residual's own order.
+static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
+                                                           const mgl_wide_slot *slot,
+                                                           const mgl_wide_tile *tile,
+                                                           const float (&d)[MGL_WIDE_SUMS]) {
+  if (w->warp >= tile->blocks) {
+    return;
+  }
+  uint64_t from = (uint64_t)(tile->first_block + w->warp) * (slot->op.tokens / 8) + tile->token / 8;
+  const float4 *residual = (const float4 *)slot->op.residual + from * 32 + w->lane;
+  float4 *out = (float4 *)slot->op.out + from * 32 + w->lane;
+#pragma unroll
+  for (int first = 0; first < MGL_WIDE_TILE_TOKENS / 8; first += 8) {
+    float4 before[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      before[i] = residual[(first + i) * 32];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const float *sum = d + (first + i) * 4;
+      float4 v = before[i];
+      out[(first + i) * 32] = make_float4(v.x + sum[0], v.y + sum[1], v.z + sum[2], v.w + sum[3]);
+    }
+  }
+}
+
+// The sums of a split, for the norm behind it.
+static __device__ __forceinline__ void mgl_wide_finish_part(mgl_wide_worker *w,
+                                                            const mgl_wide_slot *slot,
+                                                            const mgl_wide_tile *tile,
+                                                            const float (&d)[MGL_WIDE_SUMS]) {
+  if (w->warp >= tile->blocks) {
+    return;
+  }
+  uint64_t at = (uint64_t)(tile->first_block + w->warp) * (slot->op.tokens / 8) + tile->token / 8;
+  float4 *out =
+      (float4 *)((uint8_t *)slot->op.out + tile->split * slot->op.copy_bytes) + at * 32 + w->lane;
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 8; i++) {
+    out[i * 32] = make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
+  }
+}
+
+// Waits until the storer has copied what was staged for the task before.
+static __device__ __forceinline__ void mgl_wide_wait_staged(mgl_wide_worker *w) {
+  uint32_t other = w->slot ^ 1;
+  // The task before was in the other slot, in this phase or, before slot 0's, in the last one.
+  uint32_t parity = other == 0 ? w->parity : w->parity ^ 1;
+  mgl_mbarrier_wait(&w->block->stored[other], parity);
+}
+
+// gate / (1 + exp(-gate)) * up, as in the narrow class.
+static __device__ __forceinline__ float mgl_wide_gate(float gate, float up) {
+  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
+}
+
+// silu(gate) * up, staged as a tile of a column of x: a row block has eight features of each.
+static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
+                                                             const mgl_wide_tile *tile,
+                                                             const float (&d)[MGL_WIDE_SUMS]) {
+  bool there = w->warp < tile->blocks;
+  uint32_t g = w->lane / 4;
+  uint32_t chunk = w->warp / 4 * 4 + g / 2;
+  uint32_t row = w->lane % 4 * 2 + g % 2;
+  uint32_t to = mgl_shared_address(w->staged) + row * MGL_WIDE_ROW_BYTES + (chunk ^ row) * 16 +
+                w->warp % 4 * 4;
+  mgl_wide_wait_staged(w);
+#pragma unroll
+  for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
+    float first = mgl_wide_gate(d[4 * j], d[4 * j + 2]);
+    float second = mgl_wide_gate(d[4 * j + 1], d[4 * j + 3]);
+    // Lanes of even g take the first token of both features, those of odd g the second.
+    float give = g % 2 == 0 ? second : first;
+    float got = __shfl_xor_sync(0xffffffffu, give, 4);
+    uint32_t bits = g % 2 == 0 ? mgl_pack_bf16(first, got) : mgl_pack_bf16(got, second);
+    bits = there ? bits : 0;
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + j * (8 * MGL_WIDE_ROW_BYTES)), "r"(bits)
+                 : "memory");
+  }
+}
+
+// d + bias as bf16 rows: a warpgroup's 64 features of 128 tokens at a time through shared memory.
+static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
+                                                            const mgl_wide_slot *slot,
+                                                            const mgl_wide_tile *tile,
+                                                            const float (&d)[MGL_WIDE_SUMS]) {
+  constexpr int tokens = MGL_WIDE_TILE_TOKENS / 2;
+  uint32_t group = w->warp / 4;
+  uint32_t base = mgl_shared_address(w->staged) + group * (MGL_WIDE_STAGED_BYTES / 2);
+  uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
+  bool there = w->warp < tile->blocks;
+  float low = there && slot->op.bias != nullptr ? slot->op.bias[feature] : 0;
+  float high = there && slot->op.bias != nullptr ? slot->op.bias[feature + 8] : 0;
+  // stmatrix: lanes 8 i to 8 i + 7 give the rows of matrix i: features 0 to 7 and 8 to 15 of eight
+  // tokens, then of the next eight.
+  uint32_t row = w->lane / 16 * 8 + w->lane % 8;
+  uint32_t chunk = w->warp % 4 * 2 + w->lane / 8 % 2;
+  uint32_t to = base + row * 128 + (chunk ^ row % 8) * 16;
+  uint32_t thread = w->warp % 4 * 32 + w->lane;
+  mgl_wide_wait_staged(w);
+#pragma unroll
+  for (int first = 0; first < MGL_WIDE_TILE_TOKENS; first += tokens) {
+    mgl_sync_wide_group(group);
+#pragma unroll
+    for (int j = 0; j < tokens / 16; j++) {
+      const float *sum = d + (first / 8 + 2 * j) * 4;
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+                       to + j * (16 * 128)),
+                   "r"(mgl_pack_bf16(sum[0] + low, sum[1] + low)),
+                   "r"(mgl_pack_bf16(sum[2] + high, sum[3] + high)),
+                   "r"(mgl_pack_bf16(sum[4] + low, sum[5] + low)),
+                   "r"(mgl_pack_bf16(sum[6] + high, sum[7] + high))
+                   : "memory");
+    }
+    mgl_sync_wide_group(group);
+    uint32_t column = tile->first_block * MGL_CUDA_BLOCK_ROWS + group * 64 + thread % 8 * 8;
+#pragma unroll
+    for (int i = 0; i < tokens / 16; i++) {
+      uint32_t token = i * 16 + thread / 8;
+      uint4 v;
+      asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                   : "r"(base + token * 128 + (thread % 8 ^ token % 8) * 16)
+                   : "memory");
+      if (column < slot->op.n) {
+        uint64_t at = (uint64_t)(tile->token + first + token) * slot->op.n + column;
+        *(uint4 *)((uint16_t *)slot->op.out + at) = v;
+      }
+    }
+  }
+}
+
+// Logits as f32 rows, and the largest of each row.
+static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w,
+                                                              const mgl_wide_slot *slot,
+                                                              const mgl_wide_tile *tile,
+                                                              const float (&d)[MGL_WIDE_SUMS]) {
+  uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
+  bool there = w->warp < tile->blocks;
+  uint32_t rows = w->run->plan->logit_row_count;
+  float *out = (float *)slot->op.out;
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 4; i++) {
+    uint32_t token = tile->token + i / 2 * 8 + w->lane % 4 * 2 + i % 2;
+    float low = d[i / 2 * 4 + i % 2];
+    float high = d[i / 2 * 4 + i % 2 + 2];
+    uint64_t rank = 0;
+    if (there && token < rows) {
+      if (feature < slot->op.n) {
+        out[(uint64_t)token * slot->op.n + feature] = low;
+        rank = mgl_ordered_best(low, feature);
+      }
+      if (feature + 8 < slot->op.n) {
+        out[(uint64_t)token * slot->op.n + feature + 8] = high;
+        uint64_t other = mgl_ordered_best(high, feature + 8);
+        rank = other > rank ? other : rank;
+      }
+    }
+    if (w->run->best != nullptr) {
+      for (int offset = 4; offset < 32; offset *= 2) {
+        uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)rank, offset);
+        rank = other > rank ? other : rank;
+      }
+      if (w->lane < 4 && there && token < rows) {
+        asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(w->run->best + token),
+                     "l"(rank)
+                     : "memory");
+      }
+    }
+  }
+}
+
+// The norm before the linear: the factors of its rows, which a service warp has found meanwhile.
+static __device__ __forceinline__ void mgl_wide_apply_factors(const mgl_wide_worker *w,
+                                                              float (&d)[MGL_WIDE_SUMS]) {
+  mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
+  const float2 *factors = (const float2 *)w->block->factors[w->slot] + w->lane % 4;
+#pragma unroll
+  for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
+    float2 factor = factors[4 * j];
+    d[4 * j] *= factor.x;
+    d[4 * j + 1] *= factor.y;
+    d[4 * j + 2] *= factor.x;
+    d[4 * j + 3] *= factor.y;
+  }
+}
+
+// Leaves the sums of one split of a tile, and finds those of all of them if it is the last to
+// arrive. They are added in the order of the splits, whoever that is. False: it is not.
+static __device__ __forceinline__ bool mgl_wide_join(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                                     const mgl_wide_tile *tile,
+                                                     float (&d)[MGL_WIDE_SUMS]) {
+  const size_t of_tile = MGL_WIDE_SUMS * MGL_WIDE_CONSUMERS / 4;  // float4
+  float4 *parts =
+      (float4 *)w->run->parts + (size_t)tile->number * 2 * of_tile + w->warp * 32 + w->lane;
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_SUMS / 4; i++) {
+    parts[tile->split * of_tile + i * MGL_WIDE_CONSUMERS] =
+        make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
+  }
+  mgl_sync_wide_consumers();
+  if (w->warp == 0 && w->lane == 0) {
+    uint32_t *arrived = w->run->arrived + tile->number;
+    uint32_t before;
+    // Release of what all threads wrote before the barrier, acquire of what the others' did.
+    asm volatile("fence.acq_rel.gpu;\natom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(arrived)
+                 : "memory");
+    bool last = before == 1;
+    if (last) {
+      *arrived = 0;
+    }
+    w->block->writes[w->slot] = last ? 1 : 0;
+  }
+  mgl_sync_wide_consumers();
+  if (w->block->writes[w->slot] == 0) {
+    return false;
+  }
+  const float4 *other = parts + (tile->split ^ 1) * of_tile;
+#pragma unroll
+  for (int first = 0; first < MGL_WIDE_SUMS / 4; first += 8) {
+    float4 part[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      part[i] = other[(first + i) * MGL_WIDE_CONSUMERS];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      float *sum = d + 4 * (first + i);
+      sum[0] += part[i].x;
+      sum[1] += part[i].y;
+      sum[2] += part[i].z;
+      sum[3] += part[i].w;
+    }
+  }
+  return true;
+}
+
+static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
+                                                       const mgl_wide_slot *slot,
+                                                       const mgl_wide_tile *tile) {
+  float d[MGL_WIDE_SUMS];
+  mgl_wide_multiply(w, tile->stages, d);
+  if (slot->op.passes == 1) {
+    if (w->warp == 0 && w->lane == 0) {
+      w->block->writes[w->slot] = 1;
+    }
+  } else if (slot->op.kind != MGL_OP_LINEAR_ADD && !mgl_wide_join(w, slot, tile, d)) {
+    return;
+  }
+  if (slot->op.norm != nullptr) {
+    mgl_wide_apply_factors(w, d);
+  }
+  switch (slot->op.kind) {
+    case MGL_OP_QKV_PROJ: mgl_wide_finish_rows(w, slot, tile, d); break;
+    case MGL_OP_GATE_UP: mgl_wide_finish_gated(w, tile, d); break;
+    case MGL_OP_LINEAR_ADD:
+      if (slot->op.passes > 1) {
+        mgl_wide_finish_part(w, slot, tile, d);
+      } else {
+        mgl_wide_finish_add(w, slot, tile, d);
+      }
+      break;
+    default: mgl_wide_finish_logits(w, slot, tile, d); break;
+  }
+}
+
+static __device__ __forceinline__ void mgl_wide_task_linear(mgl_wide_worker *w,
+                                                            const mgl_wide_slot *slot) {
+  mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  if (!tile.empty) {
+    mgl_wide_linear(w, slot, &tile);
+  }
+}
+
+#endif
+
+#endif

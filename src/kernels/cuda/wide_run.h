@@ -1,0 +1,111 @@
+// What the host and the kernel of the wide class share: the plan of an iteration and the launch.
+//
+// The wide class is a second megakernel, for iterations of more than 64 tokens. Its tasks are long
+// (tens of microseconds), so its machinery is small: a launch runs one iteration, every worker
+// walks its list of steps, and a task waits for the counter of its event. Weights, KV cache, block
+// tables and sequences are those of the narrow class (device_run.h), so that iterations of both
+// may follow each other in any order.
+//
+// Steps and ops have the structs of the narrow class, where these fields mean something else:
+//   step.begin, step.end   units [begin, end). Of a linear, one unit (split, feature tile, token
+//                          tile), of which the last varies fastest; of attend, one worker's share
+//   op.tokens              rows of op.x (of a norm: of the residual stream), a multiple of a tile's
+//   op.row_tiles           norms: rows of the result
+//   op.residual            norms: sums of squares of every range of MGL_WIDE_NORM_RANGE features,
+//                          f32 [ranges][row_tiles]; op.norm of the linear behind it is the same
+//   op.passes              linears: splits along k. With more than one, split i of linear_add
+//   leaves
+//                          its sums at out + i * copy_bytes in the form of the residual stream, and
+//                          the norm behind it adds them (bias, passes, copy_bytes); of others,
+//                          which have two at most, the second of a tile to arrive adds what the
+//                          first left in run->parts
+//   op.x, op.out, op.residual   in the forms of wide_layout.h
+#ifndef MGL_KERNELS_CUDA_WIDE_RUN_H
+#define MGL_KERNELS_CUDA_WIDE_RUN_H
+
+#include <stdint.h>
+
+#include "batch/wide_items.h"
+#include "kernels/cuda/device_run.h"
+#include "kernels/cuda/wide_attention.h"
+
+// Whether the target has wgmma: sm_90a. For others the kernel is empty, and the host refuses.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MGL_WIDE_WGMMA 1
+#else
+#define MGL_WIDE_WGMMA 0
+#endif
+
+enum {
+  MGL_WIDE_MAX_TOKENS = 2048,
+  MGL_WIDE_MAX_SEQUENCES = 1024,
+
+  // A worker's warps: consumers first, so that they form whole warpgroups.
+  MGL_WIDE_CONSUMER_WARPS = 8,
+  MGL_WIDE_CONSUMERS = MGL_WIDE_CONSUMER_WARPS * 32,
+  MGL_WIDE_THREADS = MGL_WIDE_CONSUMERS + 128,  // producer, storer, factors, an idle one
+
+  MGL_WIDE_NORM_RANGE = 128,  // features of a norm's unit
+
+  // A linear's tile: so many row blocks of packed weights, by so many tokens.
+  MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
+  MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
+  MGL_WIDE_TILE_TOKENS = 256,
+
+  // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block.
+  MGL_WIDE_STAGES = 4,
+  MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_FEATURES * 128,  // of a stage: 64 elements of every row
+  MGL_WIDE_X_BYTES = MGL_WIDE_TILE_TOKENS * 128,    // and of every token
+  MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_X_BYTES,
+  MGL_WIDE_STAGED_BYTES = MGL_WIDE_X_BYTES,
+  MGL_WIDE_BLOCK_BYTES = 3072,
+  MGL_WIDE_SMEM_BYTES =
+      MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
+};
+
+typedef enum mgl_wide_op_flags {
+  MGL_WIDE_GATHERS = 8,  // rmsnorm: of the rows whose logits are wanted, else of all
+} mgl_wide_op_flags;
+
+// Why a launch ended early.
+typedef enum mgl_wide_fault {
+  MGL_WIDE_FAULT_NONE,
+  MGL_WIDE_FAULT_HOST,  // the host ended it
+} mgl_wide_fault;
+
+// An op of the wide class: of rope_kv (kind kv_write) and attend, `attention` says all but kind.
+typedef struct mgl_wide_op {
+  mgl_cuda_op op;
+  mgl_wide_attention attention;
+} mgl_wide_op;
+
+// The plan of an iteration.
+typedef struct mgl_wide_plan {
+  uint32_t token_count;
+  uint32_t sequence_count;
+  uint32_t logit_row_count;
+  uint32_t padding;
+  mgl_feed_iteration note;  // what the host tells of the iteration, where the device has planned it
+  int32_t tokens[MGL_WIDE_MAX_TOKENS];
+  uint32_t positions[MGL_WIDE_MAX_TOKENS];
+  uint32_t slots[MGL_WIDE_MAX_TOKENS];           // row of the block tables of each token
+  uint32_t logit_slots[MGL_WIDE_MAX_SEQUENCES];  // [L] sequence slots to sample for
+  uint32_t logit_rows[MGL_WIDE_MAX_SEQUENCES];   // [L] rows whose logits are wanted
+} mgl_wide_plan;
+
+// One launch.
+typedef struct mgl_wide_run {
+  const mgl_cuda_step *steps;  // every worker's list, one after the other
+  const uint32_t *step_start;  // [workers + 1]
+  const mgl_wide_op *ops;
+  mgl_word *counters;  // of events; 0 before the launch
+  const mgl_wide_plan *plan;
+  const int32_t *block_tables;
+  uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
+  float *parts;    // sums of splits: of every task of a stage, a tile
+  uint32_t *arrived;   // [tiles] splits of a tile that have left their sums; 0 between stages
+  uint64_t *stage_ns;  // [stages] the global timer when each began; NULL: not wanted
+  mgl_word fault;      // mgl_wide_fault
+} mgl_wide_run;
+
+#endif

@@ -1,0 +1,392 @@
+// The inside of a wide worker's block: its shared memory and its two service warps.
+//
+// Warps 0 to 7 are consumers, two warpgroups that work on one task together. The producer walks
+// the block's list: it hands each step over once the step's event is activated, and fills the ring
+// of stages for linears, with weights ahead of the event as far as stages are free. A third
+// warp finds the factors of norms. The storer waits for the consumers' outputs, copies what they
+// staged to memory, and triggers the event.
+//
+// Memory order: as in the narrow class (role_storer.cuh), and since stages are filled by the copy
+// engine, whoever writes what it may read fences for it before arriving, and the producer after
+// an event's acquire.
+#ifndef MGL_KERNELS_CUDA_WIDE_WORKER_CUH
+#define MGL_KERNELS_CUDA_WIDE_WORKER_CUH
+
+#include "kernels/cuda/wide_layout.h"
+#include "kernels/cuda/wide_run.h"
+#include "kernels/cuda/worker.cuh"
+
+enum {
+  MGL_WIDE_SLOTS = 2,
+  MGL_WIDE_BARRIER_CONSUMERS = 1,
+  MGL_WIDE_BARRIER_GROUP = 2,  // and 3: of a warpgroup of consumers
+};
+
+// A task between producer, consumers and storer.
+struct __align__(16) mgl_wide_slot {
+  mgl_cuda_op op;
+  mgl_wide_attention attention;
+  mgl_cuda_step step;
+};
+
+// Behind the staged output in a block's shared memory.
+struct mgl_wide_block {
+  mgl_wide_slot slots[MGL_WIDE_SLOTS];
+  // mbarriers; phase n of a slot's belongs to the n-th task in it.
+  uint64_t go[MGL_WIDE_SLOTS];        // by the producer: the task may run
+  uint64_t done[MGL_WIDE_SLOTS];      // by every consumer warp: its outputs are written, or staged
+  uint64_t factored[MGL_WIDE_SLOTS];  // by the warp of factors: they are there, if there are any
+  uint64_t stored[MGL_WIDE_SLOTS];    // by the storer: the slot may be filled again
+  uint64_t full[MGL_WIDE_STAGES];
+  uint64_t empty[MGL_WIDE_STAGES];
+  volatile uint32_t stop;
+  volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
+  float __align__(16)
+      factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
+};
+
+static_assert(sizeof(mgl_wide_block) <= MGL_WIDE_BLOCK_BYTES, "it has its place");
+
+// A warp's view of its block.
+struct mgl_wide_worker {
+  mgl_wide_run *run;
+  mgl_wide_block *block;
+  uint8_t *memory;  // the ring; a task without stages may use it (mgl_wide_takes_ring)
+  uint32_t stages;  // its address in shared memory
+  uint8_t *staged;  // MGL_WIDE_STAGED_BYTES
+  uint32_t warp, lane;
+  uint32_t stage;  // stages of the ring used so far
+  uint32_t slot, parity;
+};
+
+static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_run *run,
+                                                                     uint8_t *memory) {
+  mgl_wide_worker w;
+  w.run = run;
+  w.memory = memory;
+  w.stages = mgl_shared_address(memory);
+  w.staged = memory + MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES;
+  w.block = (mgl_wide_block *)(w.staged + MGL_WIDE_STAGED_BYTES);
+  w.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  w.lane = threadIdx.x % 32;
+  w.stage = 0;
+  w.slot = 0;
+  w.parity = 0;
+  return w;
+}
+
+static __device__ __forceinline__ void mgl_wide_next_slot(mgl_wide_worker *w) {
+  w->slot ^= 1;
+  w->parity ^= w->slot == 0 ? 1 : 0;
+}
+
+static __device__ __forceinline__ bool mgl_wide_is_linear(uint32_t kind) {
+  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
+         kind == MGL_OP_LOGITS;
+}
+
+// True for tasks that use the ring's memory as scratch.
+static __device__ __forceinline__ bool mgl_wide_takes_ring(uint32_t kind) {
+  return kind == MGL_OP_ATTEND;
+}
+
+// What was written before is seen by copies of the copy engine after it, and the other way round.
+static __device__ __forceinline__ void mgl_proxy_fence() {
+#if MGL_WIDE_WGMMA
+  asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void mgl_sync_wide_consumers() {
+  mgl_block_sync<MGL_WIDE_BARRIER_CONSUMERS, MGL_WIDE_CONSUMERS>();
+}
+
+// Of the calling warp's warpgroup.
+static __device__ __forceinline__ void mgl_sync_wide_group(uint32_t group) {
+  if (group == 0) {
+    mgl_block_sync<MGL_WIDE_BARRIER_GROUP, 128>();
+  } else {
+    mgl_block_sync<MGL_WIDE_BARRIER_GROUP + 1, 128>();
+  }
+}
+
+// Until the phase ends. False: the launch was ended.
+static __device__ __forceinline__ bool mgl_wide_wait(mgl_wide_worker *w, uint64_t *barrier,
+                                                     uint32_t parity) {
+  while (!mgl_mbarrier_try(barrier, parity)) {
+    if (w->block->stop != 0) {
+      return mgl_mbarrier_test(barrier, parity);  // it may have ended before
+    }
+  }
+  return true;
+}
+
+// --- the producer --------------------------------------------------------------------------------
+
+#if MGL_WIDE_WGMMA
+
+static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t *from,
+                                                     uint32_t bytes, uint64_t *full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(mgl_shared_address(full))
+      : "memory");
+}
+
+// A linear's tile.
+struct mgl_wide_tile {
+  uint32_t first_block, blocks;  // row blocks of the weights
+  uint32_t token;                // the first token
+  uint32_t split;                // of op.passes along k
+  uint32_t number;               // among the tiles of a split
+  uint32_t first_stage, stages;  // of k that it has
+  bool empty;                    // none of its tokens are in the plan
+};
+
+static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_run *run,
+                                                                 const mgl_wide_slot *slot) {
+  mgl_wide_tile tile;
+  const mgl_cuda_op *op = &slot->op;
+  const mgl_wide_plan *plan = run->plan;
+  uint32_t columns = op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+  uint32_t blocks = (op->n + columns - 1) / columns;
+  uint32_t feature_tiles = (blocks + MGL_WIDE_FEATURE_BLOCKS - 1) / MGL_WIDE_FEATURE_BLOCKS;
+  uint32_t token_tiles = op->tokens / MGL_WIDE_TILE_TOKENS;
+  uint32_t of_split = slot->step.begin % (feature_tiles * token_tiles);
+  uint32_t k_stages = op->k_padded / MGL_WIDE_K;
+  tile.number = of_split;
+  tile.split = slot->step.begin / (feature_tiles * token_tiles);
+  tile.first_stage = k_stages * tile.split / op->passes;
+  tile.stages = k_stages * (tile.split + 1) / op->passes - tile.first_stage;
+  tile.first_block = of_split / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
+  tile.blocks = blocks - tile.first_block;
+  tile.blocks = tile.blocks < MGL_WIDE_FEATURE_BLOCKS ? tile.blocks : MGL_WIDE_FEATURE_BLOCKS;
+  tile.token = of_split % token_tiles * MGL_WIDE_TILE_TOKENS;
+  tile.empty =
+      tile.token >= (op->kind == MGL_OP_LOGITS ? plan->logit_row_count : plan->token_count);
+  return tile;
+}
+
+// The weights of stage `index` of the tile, by lanes 0 to 7. All of the stage's bytes are
+// announced.
+static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
+                                                             const mgl_wide_slot *slot,
+                                                             const mgl_wide_tile *tile, uint32_t at,
+                                                             uint32_t index) {
+  uint32_t stage = at % MGL_WIDE_STAGES;
+  uint64_t *full = &w->block->full[stage];
+  if (w->lane == 0) {
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
+        "r"(tile->blocks * 2048 + MGL_WIDE_X_BYTES)
+        : "memory");
+  }
+  __syncwarp();
+  if (w->lane < tile->blocks) {
+    const uint8_t *from =
+        slot->op.weights +
+        (uint64_t)(tile->first_block + w->lane) * slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2) +
+        (tile->first_stage + index) * 2048;
+    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + w->lane * 2048, from, 2048, full);
+  }
+}
+
+static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
+                                                       const mgl_wide_slot *slot,
+                                                       const mgl_wide_tile *tile, uint32_t at,
+                                                       uint32_t index) {
+  uint32_t stage = at % MGL_WIDE_STAGES;
+  if (w->lane == 0) {
+    const uint8_t *from = (const uint8_t *)slot->op.x +
+                          ((uint64_t)(tile->first_stage + index) * slot->op.tokens + tile->token) *
+                              MGL_WIDE_ROW_BYTES;
+    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES, from,
+                  MGL_WIDE_X_BYTES, &w->block->full[stage]);
+  }
+}
+
+// Until the step's event is activated. False: the launch was ended.
+static __device__ __forceinline__ bool mgl_wide_wait_event(mgl_wide_worker *w,
+                                                           const mgl_cuda_step *step) {
+  bool ok = true;
+  if (step->wait_event != MGL_NO_EVENT && w->lane == 0) {
+    const mgl_word *counter = &w->run->counters[step->wait_event];
+    // Acquire, paired with the releases of the triggers.
+    while (mgl_load_acquire(counter) < step->wait_count) {
+      mgl_relax();
+      if (mgl_load_relaxed(&w->run->fault) != MGL_WIDE_FAULT_NONE) {
+        ok = false;
+        break;
+      }
+    }
+    mgl_proxy_fence();
+  }
+  if (blockIdx.x == 0 && w->lane == 0 && w->run->stage_ns != nullptr &&
+      w->run->stage_ns[step->trigger_event] == 0) {
+    w->run->stage_ns[step->trigger_event] = mgl_global_ns();
+  }
+  return __shfl_sync(0xffffffffu, ok, 0);
+}
+
+// Until a stage of the ring is free.
+static __device__ __forceinline__ void mgl_wide_wait_stage(mgl_wide_worker *w, uint32_t at) {
+  mgl_mbarrier_wait(&w->block->empty[at % MGL_WIDE_STAGES], (at / MGL_WIDE_STAGES & 1) ^ 1);
+}
+
+// A linear: weights ahead, then the event, then the rest. False: the launch was ended.
+static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *w,
+                                                               const mgl_wide_slot *slot) {
+  mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  uint32_t count = tile.empty ? 0 : tile.stages;
+  uint32_t ahead = count < MGL_WIDE_STAGES ? count : MGL_WIDE_STAGES;
+  for (uint32_t i = 0; i < ahead; i++) {
+    mgl_wide_wait_stage(w, w->stage + i);
+    mgl_wide_load_weights(w, slot, &tile, w->stage + i, i);
+  }
+  if (!mgl_wide_wait_event(w, &slot->step)) {
+    return false;
+  }
+  if (w->lane == 0) {
+    mgl_mbarrier_arrive(&w->block->go[w->slot]);
+  }
+  for (uint32_t i = 0; i < ahead; i++) {
+    mgl_wide_load_x(w, slot, &tile, w->stage + i, i);
+  }
+  for (uint32_t i = ahead; i < count; i++) {
+    mgl_wide_wait_stage(w, w->stage + i);
+    mgl_wide_load_weights(w, slot, &tile, w->stage + i, i);
+    mgl_wide_load_x(w, slot, &tile, w->stage + i, i);
+  }
+  w->stage += count;
+  return true;
+}
+
+#endif
+
+// Copies a step and its op into the slot, once that is free.
+static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w,
+                                                                          uint32_t at) {
+  mgl_wide_slot *slot = &w->block->slots[w->slot];
+  const mgl_cuda_step *step = &w->run->steps[at];
+  const uint4 *op = (const uint4 *)&w->run->ops[step->op];
+  const uint32_t op_pieces = sizeof(mgl_wide_op) / 16;
+  static_assert(sizeof(mgl_wide_op) % 16 == 0 && sizeof(mgl_cuda_step) == 32, "16-byte pieces");
+  static_assert(offsetof(mgl_wide_slot, step) == sizeof(mgl_wide_op), "one behind the other");
+  static_assert(op_pieces + 2 <= 32, "a lane copies one");
+  mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity ^ 1);
+  mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity ^ 1);
+  if (w->lane < op_pieces) {
+    ((uint4 *)&slot->op)[w->lane] = op[w->lane];
+  } else if (w->lane < op_pieces + 2) {
+    ((uint4 *)&slot->step)[w->lane - op_pieces] = ((const uint4 *)step)[w->lane - op_pieces];
+  }
+  __syncwarp();
+  if (w->lane == 0) {
+    slot->attention.block_tables = w->run->block_tables;  // the plan's
+  }
+  __syncwarp();
+  return slot;
+}
+
+static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
+#if MGL_WIDE_WGMMA
+  uint32_t end = w->run->step_start[blockIdx.x + 1];
+  bool ok = true;
+  for (uint32_t at = w->run->step_start[blockIdx.x]; at < end && ok; at++) {
+    const mgl_wide_slot *slot = mgl_wide_fill_slot(w, at);
+    if (mgl_wide_is_linear(slot->op.kind)) {
+      ok = mgl_wide_produce_linear(w, slot);
+    } else {
+      ok = mgl_wide_wait_event(w, &slot->step);
+      if (ok && w->lane == 0) {
+        mgl_mbarrier_arrive(&w->block->go[w->slot]);
+      }
+      if (ok && mgl_wide_takes_ring(slot->op.kind)) {
+        mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity);
+        mgl_proxy_fence();
+      }
+    }
+    mgl_wide_next_slot(w);
+  }
+  __syncwarp();
+  if (w->lane == 0) {
+    w->block->stop = 1;
+  }
+#endif
+}
+
+// --- factors -------------------------------------------------------------------------------------
+
+// One warp: for every task, the factors of the tile's tokens by the norm before the linear, while
+// the consumers multiply.
+static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w) {
+#if MGL_WIDE_WGMMA
+  while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
+    const mgl_wide_slot *slot = &w->block->slots[w->slot];
+    const mgl_cuda_op *op = &slot->op;
+    if (mgl_wide_is_linear(op->kind) && op->norm != nullptr) {
+      const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
+      const uint32_t first = mgl_wide_tile_of(w->run, slot).token;
+#pragma unroll 1
+      for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
+        const float *squares = op->norm + first + token;
+        float sum = 0;
+#pragma unroll 16
+        for (uint32_t i = 0; i < ranges; i++) {
+          sum += squares[(size_t)i * op->tokens];
+        }
+        w->block->factors[w->slot][token] = 1.0f / sqrtf(sum / (float)op->k + op->eps);
+      }
+    }
+    __syncwarp();
+    if (w->lane == 0) {
+      mgl_mbarrier_arrive(&w->block->factored[w->slot]);
+    }
+    mgl_wide_next_slot(w);
+  }
+#endif
+}
+
+// --- the storer ----------------------------------------------------------------------------------
+
+#if MGL_WIDE_WGMMA
+
+// What gate_up staged: a tile of a column of x.
+static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
+                                                             const mgl_wide_slot *slot) {
+  mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  if (tile.empty || w->block->writes[w->slot] == 0) {
+    return;
+  }
+  uint64_t column = tile.first_block / MGL_WIDE_FEATURE_BLOCKS;
+  uint8_t *to =
+      (uint8_t *)slot->op.out + (column * slot->op.tokens + tile.token) * MGL_WIDE_ROW_BYTES;
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+               "r"(mgl_shared_address(w->staged)), "r"(MGL_WIDE_X_BYTES)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
+  mgl_proxy_fence();
+}
+
+#endif
+
+// One thread.
+static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
+#if MGL_WIDE_WGMMA
+  while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
+    const mgl_wide_slot *slot = &w->block->slots[w->slot];
+    mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);
+    if (slot->op.kind == MGL_OP_GATE_UP) {
+      mgl_wide_store_staged(w, slot);
+    }
+    if (slot->step.trigger_event != MGL_NO_EVENT) {
+      mgl_add_release(&w->run->counters[slot->step.trigger_event], 1);
+    }
+    mgl_mbarrier_arrive(&w->block->stored[w->slot]);
+    mgl_wide_next_slot(w);
+  }
+#endif
+}
+
+#endif

@@ -1,0 +1,94 @@
+// The wide class on the host: its ops, steps and memory. Pure: addresses in, bytes out; launches
+// are in cuda_wide_launch.c.
+//
+// A graph of the wide class is a list of stages: a stage is one op (or two that wait for the same),
+// its tasks are spread over all workers, and the next stage waits for all of them. So the graph
+// needs no dependency analysis: each op waits for everything before it. One task takes tens of
+// microseconds and a stage's end some three, which finer events could save a part of. There is
+// a graph for 256, 512, 1024 and 2048 tokens, and all share one block of activations.
+#ifndef MGL_RUNTIME_CUDA_WIDE_H
+#define MGL_RUNTIME_CUDA_WIDE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "batch/plan.h"
+#include "graph/graph.h"
+#include "kernels/cuda/wide_run.h"
+#include "runtime/cuda_driver.h"
+#include "runtime/cuda_layout.h"
+
+enum {
+  MGL_CUDA_WIDE_GRAPHS = 4,
+  MGL_CUDA_WIDE_LEAST_TOKENS = MGL_WIDE_TILE_TOKENS,  // of a graph
+  MGL_CUDA_WIDE_MAX_SPLITS = 8,                       // of linear_add along k
+  MGL_CUDA_WIDE_JOINED = 2,                           // of other linears
+};
+
+typedef struct mgl_cuda_wide_sizes {
+  uint32_t tokens;              // most of an iteration: 1 to MGL_WIDE_MAX_TOKENS
+  uint32_t sequences;           // of an iteration, 1 to MGL_WIDE_MAX_SEQUENCES
+  uint32_t logit_rows;          // of an iteration, 1 to MGL_WIDE_MAX_SEQUENCES
+  uint32_t pages_per_sequence;  // of the block tables
+  uint32_t workers;             // 1 to MGL_WIDE_MAX_WORKERS
+} mgl_cuda_wide_sizes;
+
+typedef struct mgl_cuda_wide_graph {
+  uint32_t tokens;
+  uint32_t op_count, step_count, stage_count;
+  uint64_t ops, steps, step_start;  // offsets
+} mgl_cuda_wide_graph;
+
+// Offsets in one block of memory.
+typedef struct mgl_cuda_wide_layout {
+  mgl_cuda_wide_sizes sizes;
+  uint64_t bytes;  // of the block
+  mgl_cuda_wide_graph graphs[MGL_CUDA_WIDE_GRAPHS];
+  uint32_t graph_count;
+  // Activations, of the largest graph.
+  uint64_t residual, squares, x, qkv, q, attended, gated, gathered, logits, angles, parts;
+  uint64_t part_bytes;  // of a split's sums
+  uint32_t most_tiles;  // of a linear whose splits are joined
+  // Of attention; merges is 0 between launches.
+  uint64_t stream_partials, tile_partials, merges, merge_bytes;
+  // What a launch uploads: run, plan, work, tables; and what it begins with zeros in.
+  uint64_t image, image_bytes;
+  uint64_t plan, work, tables;  // offsets in the image; the run is at its begin
+  // Counters of events, the largest of each logit row, splits that have arrived, and when each
+  // stage began.
+  uint64_t zeros, zero_bytes;
+  uint64_t best, arrived, stage_ns;  // offsets in the block
+} mgl_cuda_wide_layout;
+
+// `program` is fused for the GPU.
+void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model,
+                           const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out);
+
+// The graph for so many tokens.
+uint32_t mgl_cuda_wide_graph_for(uint32_t tokens);
+
+// A program in device memory, for its wide graphs.
+typedef struct mgl_cuda_wide_addresses {
+  const mgl_graph *program;
+  const mgl_cuda_model *model;
+  const mgl_cuda_layout *layout;
+  const mgl_cuda_wide_layout *wide;
+  const mgl_cu_ptr *base;  // [MGL_CUDA_MEMORY_COUNT] of `layout`
+  mgl_cu_ptr block;        // of `wide`
+} mgl_cuda_wide_addresses;
+
+// Ops, steps and starts of a graph: [op_count], [step_count], [workers + 1], the caller's.
+void mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, mgl_wide_op *ops,
+                              mgl_cuda_step *steps, uint32_t *step_start);
+
+// The run of a launch of so many tokens, at the begin of the image.
+void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
+                           const int32_t *block_tables, unsigned char *image);
+
+// The image of a launch: `image` has image_bytes. Errors: more than the sizes, pages or vocabulary
+// allow.
+mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_plan *plan,
+                                    uint32_t page_count, unsigned char *image, mgl_error *err);
+
+#endif

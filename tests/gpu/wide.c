@@ -1,0 +1,496 @@
+// Iterations of more than 64 tokens (the wide class) against the same tokens in iterations of up to
+// 64, which other parts compare with the CPU; and for a folder how fast they are.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "gpu/gpu_bench.h"
+#include "runtime/cuda_program_parts.h"
+
+enum {
+  TOKENS = 2048,
+  NARROW = 64,
+  PROMPT = 300,
+  OTHER_PROMPT = 200,
+  SEQUENCES = 100,  // of a few tokens
+  FEW = 5,
+  PAGES = 24,  // of each sequence
+  MOST_ROWS = SEQUENCES,
+  SPEED_TOKENS = 2048,
+};
+
+// Both classes round activations to bf16, in other places and after sums in another order. Emulated
+// in double for model tiny (random weights, prompts of 300), each lies 2 to 4 % from the exact
+// logits, and the one 2.5 to 3.8 % from the other.
+#define MOST_ERROR 5e-2
+
+typedef struct wide_sides {
+  gpu_bench *bench;
+  gpu_model model;
+  mgl_cuda_program *program;
+  mgl_plan *plan;
+  int32_t *pages;  // [sequences * pages_each]
+  uint32_t pages_each;
+  float *narrow;  // [MOST_ROWS, V]
+  float *wide;
+  int32_t *tokens;  // of a text
+} wide_sides;
+
+static void open_sides(wide_sides *s, gpu_bench *bench, const char *name, uint32_t sequences,
+                       uint32_t pages_each) {
+  mgl_error err = {0};
+  *s = (wide_sides){.bench = bench, .pages_each = pages_each};
+  gpu_model_open(name, &s->model);
+  s->program = gpu_program(bench, &s->model,
+                           (mgl_cuda_program_options){.iteration_tokens = TOKENS,
+                                                      .sequences = sequences,
+                                                      .pages_per_sequence = pages_each,
+                                                      .page_count = sequences * pages_each});
+  mgl_plan_limits limits = {.tokens = TOKENS,
+                            .sequences = sequences,
+                            .pages_per_sequence = pages_each,
+                            .page_tokens = GPU_PAGE_TOKENS};
+  gpu_must(mgl_plan_create(&limits, &s->plan, &err), &err);
+  s->pages = gpu_must_alloc((size_t)sequences * pages_each, sizeof *s->pages);
+  for (uint32_t i = 0; i < sequences * pages_each; i++) {  // neighbours are not neighbours
+    s->pages[i] = (int32_t)((uint64_t)i * 7919 % (sequences * pages_each));
+  }
+  s->tokens = gpu_must_alloc(1 << 16, sizeof *s->tokens);
+  for (uint32_t i = 0; i < 1 << 16; i++) {
+    s->tokens[i] = gpu_model_token(&s->model, i);
+  }
+  s->narrow = gpu_must_alloc((size_t)MOST_ROWS * s->model.config.vocab_size, sizeof(float));
+  s->wide = gpu_must_alloc((size_t)MOST_ROWS * s->model.config.vocab_size, sizeof(float));
+}
+
+static void close_sides(wide_sides *s) {
+  mgl_plan_destroy(s->plan);
+  mgl_cuda_program_destroy(s->program);
+  mgl_free(s->pages);
+  mgl_free(s->tokens);
+  mgl_free(s->narrow);
+  mgl_free(s->wide);
+  gpu_model_close(&s->model);
+}
+
+// Tokens [position, position + count) of sequence `sequence`, whose text begins at `text`.
+static void add(wide_sides *s, uint32_t sequence, uint32_t text, uint32_t position, uint32_t count,
+                mgl_plan_logits logits) {
+  mgl_plan_add(s->plan, &(mgl_plan_chunk){.tokens = s->tokens + text + position,
+                                          .token_count = count,
+                                          .position = position,
+                                          .pages = s->pages + (size_t)sequence * s->pages_each,
+                                          .page_count = s->pages_each,
+                                          .logits = logits});
+}
+
+static void run(wide_sides *s, float *logits) {
+  mgl_error err = {0};
+  gpu_must(mgl_cuda_program_run_plan(s->program, s->plan, NULL, logits, &err), &err);
+}
+
+static void check_rows(wide_sides *s, uint32_t rows, const char *what) {
+  uint32_t vocab = s->model.config.vocab_size;
+  double worst = 0;
+  uint32_t same = 0;
+  for (uint32_t i = 0; i < rows; i++) {
+    const float *wide = s->wide + (size_t)i * vocab;
+    const float *narrow = s->narrow + (size_t)i * vocab;
+    double error = gpu_error(wide, narrow, vocab);
+    worst = error > worst ? error : worst;
+    same += gpu_argmax(wide, vocab) == gpu_argmax(narrow, vocab) ? 1 : 0;
+  }
+  gpu_check(s->bench, worst < MOST_ERROR,
+            "%s: %s: largest relative error of %u rows of logits %.2e, below %.0e; %u have the "
+            "same largest logit",
+            s->model.name, what, rows, worst, MOST_ERROR, same);
+}
+
+// A prompt at once, and in chunks of 64: the logits at the chunks' ends.
+static void check_prompt(wide_sides *s, uint32_t count, const char *what) {
+  uint32_t vocab = s->model.config.vocab_size;
+  uint32_t rows = 0;
+  for (uint32_t at = 0; at < count; at += NARROW) {
+    uint32_t chunk = count - at < NARROW ? count - at : NARROW;
+    mgl_plan_clear(s->plan);
+    add(s, 0, 0, at, chunk, MGL_LOGITS_LAST);
+    run(s, s->narrow + (size_t)rows++ * vocab);
+  }
+  for (int repeat = 0; repeat < 2; repeat++) {
+    mgl_plan_clear(s->plan);
+    add(s, 1, 0, 0, count, MGL_LOGITS_NONE);
+    s->plan->logit_row_count = rows;
+    for (uint32_t i = 0; i < rows; i++) {
+      uint32_t last = (i + 1) * NARROW;
+      s->plan->logit_rows[i] = (last < count ? last : count) - 1;
+    }
+    if (repeat == 0) {
+      run(s, s->wide);
+      check_rows(s, rows, what);
+    } else {
+      float *again = gpu_must_alloc((size_t)rows * vocab, sizeof *again);
+      run(s, again);
+      gpu_check(s->bench, memcmp(again, s->wide, (size_t)rows * vocab * sizeof *again) == 0,
+                "%s: %s: the same bits again", s->model.name, what);
+      mgl_free(again);
+    }
+  }
+}
+
+// Behind check_prompt: one sequence decodes while another's prompt is computed.
+static void check_mixed(wide_sides *s) {
+  uint32_t vocab = s->model.config.vocab_size;
+  mgl_plan_clear(s->plan);
+  add(s, 0, 0, PROMPT, 1, MGL_LOGITS_LAST);
+  run(s, s->narrow);
+  for (uint32_t at = 0; at < OTHER_PROMPT; at += NARROW) {
+    uint32_t chunk = OTHER_PROMPT - at < NARROW ? OTHER_PROMPT - at : NARROW;
+    mgl_plan_clear(s->plan);
+    add(s, 2, 1000, at, chunk, MGL_LOGITS_LAST);
+    run(s, s->narrow + vocab);
+  }
+  mgl_plan_clear(s->plan);
+  add(s, 3, 1000, 0, OTHER_PROMPT - NARROW - 7, MGL_LOGITS_LAST);
+  run(s, s->wide);
+  mgl_plan_clear(s->plan);
+  add(s, 1, 0, PROMPT, 1, MGL_LOGITS_LAST);
+  add(s, 3, 1000, OTHER_PROMPT - NARROW - 7, NARROW + 7, MGL_LOGITS_LAST);
+  run(s, s->wide);
+  check_rows(s, 2, "a decoding sequence beside the second chunk of a prompt");
+}
+
+// Many sequences: short prompts of all at once, then a token of each.
+static void check_many(wide_sides *s) {
+  uint32_t vocab = s->model.config.vocab_size;
+  mgl_plan_clear(s->plan);
+  for (uint32_t i = 0; i < SEQUENCES; i++) {
+    add(s, i, i * 10, 0, FEW, MGL_LOGITS_LAST);
+  }
+  run(s, s->wide);
+  for (uint32_t i = 0; i < SEQUENCES; i++) {
+    mgl_plan_clear(s->plan);
+    add(s, i, i * 10, 0, FEW, MGL_LOGITS_LAST);
+    run(s, s->narrow + (size_t)i * vocab);
+  }
+  check_rows(s, SEQUENCES, "short prompts of many sequences");
+  mgl_plan_clear(s->plan);
+  for (uint32_t i = 0; i < SEQUENCES; i++) {
+    add(s, i, i * 10, FEW, 1, MGL_LOGITS_LAST);
+  }
+  run(s, s->wide);
+  for (uint32_t i = 0; i < SEQUENCES; i++) {
+    mgl_plan_clear(s->plan);
+    add(s, i, i * 10, FEW, 1, MGL_LOGITS_LAST);
+    run(s, s->narrow + (size_t)i * vocab);
+  }
+  check_rows(s, SEQUENCES, "many sequences decode");
+}
+
+// --- jobs ----------------------------------------------------------------------------------------
+
+enum { REQUESTS = 90, NEW_TOKENS = 12, JUDGED = 9, JOB_STEP = 37 };
+
+// Two logits that may change places, as in part smoke.
+#define MOST_GAP 0.15
+
+typedef struct wide_job {
+  int32_t tokens[REQUESTS][NEW_TOKENS];
+  uint32_t counts[REQUESTS];
+} wide_job;
+
+static void on_token(void *context, const mgl_cuda_token *token) {
+  wide_job *job = context;
+  uint32_t request = token->request;
+  if (job->counts[request] < NEW_TOKENS) {
+    job->tokens[request][job->counts[request]++] = token->token;
+  }
+}
+
+static uint32_t prompt_of(uint32_t request) {
+  return 5 + request * JOB_STEP % (PROMPT - 10);
+}
+
+static void generate(wide_sides *s, wide_job *out, mgl_cuda_outcome *outcome) {
+  mgl_error err = {0};
+  mgl_cuda_request requests[REQUESTS] = {0};
+  *out = (wide_job){0};
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    requests[i].prompt = s->tokens + i * (size_t)JOB_STEP;
+    requests[i].prompt_count = prompt_of(i);
+    requests[i].max_new_tokens = NEW_TOKENS;
+  }
+  mgl_cuda_generate job = {.requests = requests,
+                           .request_count = REQUESTS,
+                           .on_token = on_token,
+                           .context = out,
+                           .outcome = outcome};
+  gpu_must(mgl_cuda_program_generate(s->program, &job, &err), &err);
+}
+
+// How far the largest logit lies above that of the token that was generated, at most, when the
+// narrow class computes the same text.
+static double judge(wide_sides *s, const wide_job *job, uint32_t request) {
+  uint32_t vocab = s->model.config.vocab_size;
+  uint32_t prompt = prompt_of(request);
+  uint32_t count = prompt + NEW_TOKENS - 1;
+  int32_t text[PROMPT + NEW_TOKENS];
+  double worst = 0;
+  memcpy(text, s->tokens + request * (size_t)JOB_STEP, prompt * sizeof *text);
+  memcpy(text + prompt, job->tokens[request], (NEW_TOKENS - 1) * sizeof *text);
+  for (uint32_t at = 0; at < count;) {
+    uint32_t end = at < prompt - 1 ? prompt - 1 : count;  // of the prompt, or what was generated
+    uint32_t chunk = end - at < NARROW ? end - at : NARROW;
+    mgl_plan_clear(s->plan);
+    mgl_plan_add(s->plan,
+                 &(mgl_plan_chunk){.tokens = text + at,
+                                   .token_count = chunk,
+                                   .position = at,
+                                   .pages = s->pages,
+                                   .page_count = s->pages_each,
+                                   .logits = at < prompt - 1 ? MGL_LOGITS_NONE : MGL_LOGITS_ALL});
+    run(s, s->narrow);
+    for (uint32_t i = 0; at >= prompt - 1 && i < chunk; i++) {
+      const float *row = s->narrow + (size_t)i * vocab;
+      int32_t token = job->tokens[request][at + i - (prompt - 1)];
+      double gap = (double)row[gpu_argmax(row, vocab)] - (double)row[token];
+      worst = gap > worst ? gap : worst;
+    }
+    at += chunk;
+  }
+  return worst;
+}
+
+// Requests whose prompts and whose decoding take iterations of both classes.
+static void check_jobs(wide_sides *s) {
+  wide_job *first = gpu_must_alloc(1, sizeof *first);
+  wide_job *second = gpu_must_alloc(1, sizeof *second);
+  mgl_cuda_outcome outcome = {0};
+  uint32_t whole = 0;
+  double worst = 0;
+  generate(s, first, &outcome);
+  generate(s, second, &outcome);
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    whole += first->counts[i] == NEW_TOKENS ? 1 : 0;
+  }
+  gpu_check(s->bench, whole == REQUESTS, "%s: a job of %d requests: %u have all their tokens",
+            s->model.name, REQUESTS, whole);
+  gpu_check(s->bench, memcmp(first, second, sizeof *first) == 0,
+            "%s: the same tokens again (%u iterations, %.1f ms)", s->model.name, outcome.iterations,
+            (double)outcome.host_ns / 1e6);
+  for (uint32_t i = 0; i < REQUESTS; i += REQUESTS / JUDGED) {
+    double gap = judge(s, first, i);
+    worst = gap > worst ? gap : worst;
+  }
+  gpu_check(s->bench, worst < MOST_GAP,
+            "%s: tokens of %d requests lie %.3f below the narrow class's largest logits at most",
+            s->model.name, JUDGED, worst);
+  mgl_free(first);
+  mgl_free(second);
+}
+
+static void check_model(gpu_bench *bench, const char *name) {
+  wide_sides s;
+  printf("\n## Wide: %s\n\n", name);
+  open_sides(&s, bench, name, SEQUENCES, PAGES);
+  printf("%u registers, %u bytes spilled\n", s.program->wide.usage.registers,
+         s.program->wide.usage.spill_bytes);
+  (void)fflush(stdout);
+  check_prompt(&s, PROMPT, "a prompt of 300 tokens");
+  check_mixed(&s);
+  check_many(&s);
+  check_jobs(&s);
+  close_sides(&s);
+  open_sides(&s, bench, name, TOKENS / NARROW, TOKENS / GPU_PAGE_TOKENS);
+  check_prompt(&s, TOKENS, "a prompt of 2048 tokens");
+  close_sides(&s);
+}
+
+// --- speed ---------------------------------------------------------------------------------------
+
+typedef struct wide_load {
+  uint32_t batch, context, runs;
+} wide_load;
+
+// Operations of all linears for a token, without the last one.
+static double linear_flop(const mgl_cuda_program *p) {
+  double flop = 0;
+  for (size_t i = 0; i < p->program->op_count; i++) {
+    const mgl_op *op = &p->program->ops[i];
+    mgl_cuda_matrices m = mgl_cuda_matrices_of(p->program, op);
+    for (uint32_t j = 0; j < m.count && op->kind != MGL_OP_LOGITS; j++) {
+      flop += 2.0 * m.k * p->program->tensors[op->inputs[m.first + j]].dims[0].number;
+    }
+  }
+  return flop;
+}
+
+static double timed_run(wide_sides *s, uint32_t runs) {
+  double times[64];
+  runs = runs < 64 ? runs : 64;
+  for (uint32_t i = 0; i < runs; i++) {
+    run(s, NULL);
+    times[i] = (double)s->program->wide.host_ns / 1e6;
+  }
+  return gpu_median(times, runs);
+}
+
+// Where a launch's time goes: by kind of op, from the times at which stages began.
+static void print_stages(const wide_sides *s, uint32_t graph) {
+  mgl_error err = {0};
+  const mgl_cuda_program *p = s->program;
+  const mgl_cuda_wide_graph *g = &p->wide.layout.graphs[graph];
+  uint64_t *began = gpu_must_alloc(g->stage_count, sizeof *began);
+  mgl_wide_op *ops = gpu_must_alloc(g->op_count, sizeof *ops);
+  double sums[8] = {0};
+  static const char *const names[8] = {"embed",  "norm", "qkv",     "rope_kv",
+                                       "attend", "o",    "gate_up", "down"};
+  mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
+  gpu_must(mgl_cuda_check(&p->device->driver,
+                          p->device->driver.copy_to_host(began, block + p->wide.layout.stage_ns,
+                                                         g->stage_count * sizeof *began),
+                          "copy", &err),
+           &err);
+  gpu_must(
+      mgl_cuda_check(&p->device->driver,
+                     p->device->driver.copy_to_host(ops, block + g->ops, g->op_count * sizeof *ops),
+                     "copy", &err),
+      &err);
+  // Op 0 and 1 share stage 0; the last stage is the logits'.
+  for (uint32_t i = 0; i + 1 < g->stage_count; i++) {
+    uint32_t kind = ops[i + 1].op.kind;
+    uint32_t at = i == 0                            ? 0
+                  : kind == MGL_OP_RMSNORM          ? 1
+                  : kind == MGL_OP_QKV_PROJ         ? 2
+                  : kind == MGL_OP_KV_WRITE         ? 3
+                  : kind == MGL_OP_ATTEND           ? 4
+                  : kind == MGL_OP_GATE_UP          ? 6
+                  : ops[i].op.kind == MGL_OP_ATTEND ? 5
+                                                    : 7;
+    sums[at] += (double)(began[i + 1] - began[i]) / 1e3;
+  }
+  mgl_cuda_program_info info = mgl_cuda_program_describe(p);
+  printf("us a layer:");
+  for (int i = 1; i < 8; i++) {
+    printf(" %s %.1f%s", names[i], sums[i] / info.layer_count, i == 7 ? "\n" : ",");
+  }
+  mgl_free(began);
+  mgl_free(ops);
+}
+
+static void time_prompts(wide_sides *s, const wide_load *load) {
+  mgl_cuda_program_info info = mgl_cuda_program_describe(s->program);
+  double heads = (double)info.model.kv_heads * info.model.group * info.model.head_dim;
+  printf("\n| prompt tokens | ms | tokens/s | TFLOP/s of linears | with attention (causal) |\n");
+  printf("|---|---|---|---|---|\n");
+  for (uint32_t count = 128; count <= TOKENS; count *= 2) {
+    mgl_plan_clear(s->plan);
+    add(s, 0, 0, 0, count, MGL_LOGITS_LAST);
+    double ms = timed_run(s, load->runs);
+    double linears = linear_flop(s->program) * count;
+    double attention = 2.0 * heads * count * (count + 1.0) * info.layer_count;
+    printf("| %u | %.3f | %.0f | %.1f | %.1f |\n", count, ms, count / ms * 1e3, linears / ms / 1e9,
+           (linears + attention) / ms / 1e9);
+    print_stages(s, mgl_cuda_wide_graph_for(count));
+    (void)fflush(stdout);
+  }
+}
+
+static void time_decode(wide_sides *s, const wide_load *load) {
+  mgl_cuda_program_info info = mgl_cuda_program_describe(s->program);
+  uint32_t at_once = SPEED_TOKENS / load->context;
+  for (uint32_t i = 0; i < load->batch; i += at_once) {
+    mgl_plan_clear(s->plan);
+    for (uint32_t j = i; j < i + at_once && j < load->batch; j++) {
+      add(s, j, j * 13, 0, load->context - 1, MGL_LOGITS_LAST);
+    }
+    run(s, NULL);
+  }
+  printf("\n| batch | context | ms | tokens/s | floor ms at 3.1 TB/s | share |\n");
+  printf("|---|---|---|---|---|---|\n");
+  for (uint32_t batch = load->batch; batch > NARROW; batch /= 2) {
+    mgl_plan_clear(s->plan);
+    for (uint32_t i = 0; i < batch; i++) {
+      add(s, i, i * 13, load->context - 1, 1, MGL_LOGITS_LAST);
+    }
+    double ms = timed_run(s, load->runs);
+    double bytes =
+        (double)info.step_bytes + (double)batch * load->context * (double)info.kv_bytes_per_token;
+    printf("| %u | %u | %.3f | %.0f | %.3f | %.3f |\n", batch, load->context, ms, batch / ms * 1e3,
+           bytes / 3.1e9, bytes / 3.1e9 / ms);
+    print_stages(s, mgl_cuda_wide_graph_for(batch));
+    (void)fflush(stdout);
+  }
+}
+
+// Requests from their prompts to their ends in one job.
+static void time_job(wide_sides *s, const wide_load *load) {
+  enum { GENERATE = 64 };
+  mgl_error err = {0};
+  uint32_t count = load->batch / 2;
+  uint32_t prompt = load->context - GENERATE - 60;
+  mgl_cuda_request *requests = gpu_must_alloc(count, sizeof *requests);
+  mgl_cuda_outcome outcome = {0};
+  for (uint32_t i = 0; i < count; i++) {
+    requests[i].prompt = s->tokens + i * 13;
+    requests[i].prompt_count = prompt;
+    requests[i].max_new_tokens = GENERATE;
+  }
+  mgl_cuda_generate job = {.requests = requests, .request_count = count, .outcome = &outcome};
+  gpu_must(mgl_cuda_program_generate(s->program, &job, &err), &err);
+  double seconds = (double)outcome.host_ns / 1e9;
+  printf(
+      "\n%u requests of %u + %d tokens at once: %.2f s, %u iterations, %.0f prompt tokens/s and "
+      "%.0f output tokens/s over all of it\n",
+      count, prompt, GENERATE, seconds, outcome.iterations, count * prompt / seconds,
+      count * GENERATE / seconds);
+  (void)fflush(stdout);
+  mgl_free(requests);
+}
+
+static void time_model(gpu_bench *bench, const char *name, const wide_load *load) {
+  wide_sides s;
+  uint32_t pages = (load->context + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS;
+  pages = pages < TOKENS / GPU_PAGE_TOKENS ? TOKENS / GPU_PAGE_TOKENS : pages;
+  printf("\n## Wide, speed: %s\n", name);
+  open_sides(&s, bench, name, 2, pages);
+  time_prompts(&s, load);
+  close_sides(&s);
+  if (load->batch > 0) {
+    open_sides(&s, bench, name, load->batch,
+               (load->context + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS);
+    time_decode(&s, load);
+    time_job(&s, load);
+    close_sides(&s);
+  }
+}
+
+void gpu_wide_run(gpu_bench *bench, int count, char **arguments) {
+  wide_load load = {.batch = 256, .context = 1024, .runs = 5};
+  int models = 0;
+  for (int i = 0; i < count; i++) {
+    const char *value = strchr(arguments[i], '=');
+    uint32_t number = value != NULL ? (uint32_t)strtoul(value + 1, NULL, 10) : 0;
+    if (value == NULL) {
+      arguments[models++] = arguments[i];
+    } else if (strncmp(arguments[i], "batch=", 6) == 0) {
+      load.batch = number;
+    } else if (strncmp(arguments[i], "context=", 8) == 0) {
+      load.context = number;
+    } else if (strncmp(arguments[i], "runs=", 5) == 0) {
+      load.runs = number;
+    }
+  }
+  for (int i = 0; i < models; i++) {
+    if (strchr(arguments[i], '/') != NULL) {
+      time_model(bench, arguments[i], &load);
+    } else {
+      check_model(bench, arguments[i]);
+    }
+  }
+  if (models == 0) {
+    check_model(bench, "tiny");
+    check_model(bench, "wide");
+    check_model(bench, "bias");
+  }
+}

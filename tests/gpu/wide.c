@@ -421,6 +421,31 @@ static void time_decode(wide_sides *s, const wide_load *load) {
   }
 }
 
+// Requests from their prompts to their ends in one job.
+static void time_job(wide_sides *s, const wide_load *load) {
+  enum { GENERATE = 64 };
+  mgl_error err = {0};
+  uint32_t count = load->batch / 2;
+  uint32_t prompt = load->context - GENERATE - 60;
+  mgl_cuda_request *requests = gpu_must_alloc(count, sizeof *requests);
+  mgl_cuda_outcome outcome = {0};
+  for (uint32_t i = 0; i < count; i++) {
+    requests[i].prompt = s->tokens + i * 13;
+    requests[i].prompt_count = prompt;
+    requests[i].max_new_tokens = GENERATE;
+  }
+  mgl_cuda_generate job = {.requests = requests, .request_count = count, .outcome = &outcome};
+  gpu_must(mgl_cuda_program_generate(s->program, &job, &err), &err);
+  double seconds = (double)outcome.host_ns / 1e9;
+  printf(
+      "\n%u requests of %u + %d tokens at once: %.2f s, %u iterations, %.0f prompt tokens/s and "
+      "%.0f output tokens/s over all of it\n",
+      count, prompt, GENERATE, seconds, outcome.iterations, count * prompt / seconds,
+      count * GENERATE / seconds);
+  (void)fflush(stdout);
+  mgl_free(requests);
+}
+
 static void time_model(gpu_bench *bench, const char *name, const wide_load *load) {
   wide_sides s;
   uint32_t pages = (load->context + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS;
@@ -433,6 +458,7 @@ static void time_model(gpu_bench *bench, const char *name, const wide_load *load
     open_sides(&s, bench, name, load->batch,
                (load->context + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS);
     time_decode(&s, load);
+    time_job(&s, load);
     close_sides(&s);
   }
 }

@@ -129,6 +129,8 @@ case ${1:-} in
   part ops tiny wide bias
   part sampling tiny wide bias bench/configs/qwen3-0.6b
   part planner
+  part wide_attend
+  part wide_speed
   part serve
   part feed
   part faults

@@ -130,6 +130,8 @@ case ${1:-} in
   part sampling tiny wide bias bench/configs/qwen3-0.6b
   part wide
   part planner
+  part wide_attend
+  part wide_speed
   part serve
   part feed
   part faults

@@ -246,30 +246,40 @@ typedef struct mgl_wide_line {
   uint32_t kv_heads;
 } mgl_wide_line;
 
-// The cut at a place of the line, moved to a unit's border where that is near.
-MGL_PLANNER_FN mgl_wide_cut mgl_wide_cut_at(const mgl_wide_line *line, uint64_t at) {
-  mgl_wide_cut cut = {line->end, 0, 0, 0};
-  if (at >= line->length) {
-    return cut;
-  }
-  uint32_t low = line->first, high = line->end - 1;  // the last item that begins at or before `at`
+MGL_PLANNER_FN bool mgl_wide_begins_at(const mgl_wide_line *line, uint32_t item, uint64_t at) {
+  return (uint64_t)line->items[item].begin * line->kv_heads <= at;
+}
+
+// The last item that begins at or before a place of a line that has items.
+MGL_PLANNER_FN uint32_t mgl_wide_item_at(const mgl_wide_line *line, uint64_t at) {
+  uint32_t low = line->first, high = line->end - 1;
   while (low < high) {
     uint32_t middle = low + (high - low + 1) / 2;
-    if ((uint64_t)line->items[middle].begin * line->kv_heads <= at) {
+    if (mgl_wide_begins_at(line, middle, at)) {
       low = middle;
     } else {
       high = middle - 1;
     }
   }
-  const mgl_wide_item *item = &line->items[low];
-  uint32_t rest = (uint32_t)(at - (uint64_t)item->begin * line->kv_heads);
-  uint32_t span = item->steps + line->extra;
-  cut.item = low;
+  return low;
+}
+
+// The cut at a place of the line, moved to a unit's border where that is near. item: the last one
+// that begins at or before it.
+MGL_PLANNER_FN mgl_wide_cut mgl_wide_cut_at(const mgl_wide_line *line, uint64_t at, uint32_t item) {
+  mgl_wide_cut cut = {line->end, 0, 0, 0};
+  if (at >= line->length) {
+    return cut;
+  }
+  const mgl_wide_item *found = &line->items[item];
+  uint32_t rest = (uint32_t)(at - (uint64_t)found->begin * line->kv_heads);
+  uint32_t span = found->steps + line->extra;
+  cut.item = item;
   cut.head = rest / span;
   cut.step = rest % span;
   if (cut.step <= line->snap) {
     cut.step = 0;
-  } else if (cut.step + line->snap >= item->steps) {
+  } else if (cut.step + line->snap >= found->steps) {
     cut.step = 0;
     cut.head++;
     if (cut.head == line->kv_heads) {
@@ -316,6 +326,30 @@ MGL_PLANNER_FN uint64_t mgl_wide_worker_begin(const mgl_wide_division *d, uint32
   return d->streams;
 }
 
+// Worker w's cuts. Its warps' are near each other, so each is looked for from the one before.
+MGL_PLANNER_FN void mgl_wide_cut_worker(const mgl_wide_division *d, const mgl_wide_line *streams,
+                                        const mgl_wide_line *tiles, uint32_t w,
+                                        mgl_wide_work *work) {
+  uint64_t tile, next_tile;
+  const uint64_t begin = mgl_wide_worker_begin(d, w, &tile);
+  uint32_t item = begin < streams->length ? mgl_wide_item_at(streams, begin) : streams->end;
+  uint32_t tile_item = tile < tiles->length ? mgl_wide_item_at(tiles, tile) : tiles->end;
+  work->tile_cuts[w] = mgl_wide_cut_at(tiles, tile, tile_item);
+  if (w == d->workers) {
+    work->stream_cuts[w * MGL_WIDE_WARPS] = mgl_wide_cut_at(streams, begin, item);
+    return;
+  }
+  const uint64_t end = mgl_wide_worker_begin(d, w + 1, &next_tile);
+  for (uint32_t i = 0; i < MGL_WIDE_WARPS; i++) {
+    uint64_t at = begin + (end - begin) * i / MGL_WIDE_WARPS;
+    while (at < streams->length && item + 1 < streams->end &&
+           mgl_wide_begins_at(streams, item + 1, at)) {
+      item++;
+    }
+    work->stream_cuts[w * MGL_WIDE_WARPS + i] = mgl_wide_cut_at(streams, at, item);
+  }
+}
+
 MGL_PLANNER_FN void mgl_wide_build_cuts(mgl_lanes lanes, const mgl_wide_shape *shape,
                                         mgl_wide_work *work) {
   const mgl_wide_division d = mgl_wide_divide(shape, work);
@@ -324,18 +358,8 @@ MGL_PLANNER_FN void mgl_wide_build_cuts(mgl_lanes lanes, const mgl_wide_shape *s
       shape->kv_heads};
   const mgl_wide_line tiles = {work->items,         work->stream_count, work->item_count, d.tiles,
                                MGL_WIDE_TILE_EXTRA, MGL_WIDE_TILE_SNAP, shape->kv_heads};
-  for (uint32_t i = lanes.lane; i <= shape->workers * MGL_WIDE_WARPS; i += lanes.count) {
-    uint64_t tile, next_tile;
-    uint32_t w = i / MGL_WIDE_WARPS, warp = i % MGL_WIDE_WARPS;
-    uint64_t begin = mgl_wide_worker_begin(&d, w, &tile);
-    uint64_t at = begin;
-    if (warp > 0) {
-      uint64_t end = mgl_wide_worker_begin(&d, w + 1, &next_tile);
-      at += (end - begin) * warp / MGL_WIDE_WARPS;
-    } else {
-      work->tile_cuts[w] = mgl_wide_cut_at(&tiles, tile);
-    }
-    work->stream_cuts[i] = mgl_wide_cut_at(&streams, at);
+  for (uint32_t w = lanes.lane; w <= shape->workers; w += lanes.count) {
+    mgl_wide_cut_worker(&d, &streams, &tiles, w, work);
   }
   mgl_lanes_sync(lanes);
 }

@@ -102,7 +102,8 @@ mgl_status mgl_memory_plan_gpu(const mgl_cuda_device *device,
       .free_bytes = memory.free_bytes,
       .weight_bytes = bytes[MGL_CUDA_MEMORY_WEIGHTS] + bytes[MGL_CUDA_MEMORY_TABLE] +
                       bytes[MGL_CUDA_MEMORY_VECTORS],
-      .activation_bytes = bytes[MGL_CUDA_MEMORY_ACTIVATIONS] + bytes[MGL_CUDA_MEMORY_PARTIALS],
+      .activation_bytes = bytes[MGL_CUDA_MEMORY_ACTIVATIONS] + bytes[MGL_CUDA_MEMORY_PARTIALS] +
+                          bytes[MGL_CUDA_MEMORY_WIDE],
       .loading_bytes = bytes[MGL_CUDA_MEMORY_STAGING],
       .kv_bytes_per_token = mgl_graph_kv_bytes_per_token(options->program),
       .page_tokens = page_tokens,

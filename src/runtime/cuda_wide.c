@@ -44,9 +44,15 @@ typedef struct builder {
   uint32_t step_at;  // of the worker's steps: the next one
   uint32_t op_count, step_count, stage_count;
   uint32_t stage_tasks, previous_tasks;  // of this stage so far, and of the one before
-  uint32_t splits;  // of the linear whose parts the next norm adds; 1: there are none
-  uint32_t joined_tiles, joined_parts;  // most of a linear whose splits are joined
+  uint32_t splits;        // of the linear whose parts the next norm adds; 1: there are none
+  uint32_t joined_tiles;  // most tiles of a linear whose splits are joined
+  uint64_t part_bytes;    // most bytes of the sums of a linear's splits
 } builder;
+
+// Of a residual stream of this graph, or of a part of one.
+static uint64_t stream_bytes(const builder *b, uint32_t hidden) {
+  return (uint64_t)b->tokens * ceil_div(hidden, MGL_WIDE_K) * MGL_WIDE_K * sizeof(float);
+}
 
 static mgl_cu_ptr block_at(const builder *b, uint64_t offset) {
   return b->a->block + offset;
@@ -139,7 +145,7 @@ static void add_norm(builder *b, const mgl_op *op, const mgl_cuda_matrices *m) {
              .tokens = b->tokens,
              .row_tiles = rows,
              .passes = b->splits,
-             .copy_bytes = wide->part_bytes,
+             .copy_bytes = stream_bytes(b, m->k),
              .x = mgl_cuda_pointer(block_at(b, wide->residual)),
              .residual = mgl_cuda_pointer(block_at(b, wide->squares)),
              .out = mgl_cuda_pointer(block_at(b, gathers ? wide->gathered : wide->x))}};
@@ -169,6 +175,19 @@ static uint32_t splits_of(const builder *b, const mgl_op *op, uint32_t tiles, ui
   return joins && op->kind != MGL_OP_LOGITS ? MGL_CUDA_WIDE_JOINED : 1;
 }
 
+// Room for what a linear's splits leave.
+static void note_parts(builder *b, mgl_cuda_op *op, uint32_t tiles) {
+  uint64_t bytes = 0;
+  if (op->kind == MGL_OP_LINEAR_ADD) {
+    op->copy_bytes = stream_bytes(b, op->n);
+    bytes = op->passes * op->copy_bytes;
+  } else {
+    bytes = (uint64_t)op->passes * tiles * MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS * sizeof(float);
+    b->joined_tiles = tiles > b->joined_tiles ? tiles : b->joined_tiles;
+  }
+  b->part_bytes = bytes > b->part_bytes ? bytes : b->part_bytes;
+}
+
 static void add_linear(builder *b, const mgl_op *op) {
   const mgl_cuda_wide_layout *wide = b->a->wide;
   uint32_t op_idx = (uint32_t)(op - b->a->program->ops);
@@ -186,10 +205,8 @@ static void add_linear(builder *b, const mgl_op *op) {
              .n = (uint32_t)mgl_tensor_row_elements(&b->a->program->tensors[op->output]),
              .tokens = rows}};
   out.op.passes = splits_of(b, op, tiles, m.k_padded / MGL_WIDE_K);
-  if (out.op.passes > 1 && op->kind != MGL_OP_LINEAR_ADD) {
-    b->joined_tiles = tiles > b->joined_tiles ? tiles : b->joined_tiles;
-    b->joined_parts =
-        tiles * out.op.passes > b->joined_parts ? tiles * out.op.passes : b->joined_parts;
+  if (out.op.passes > 1) {
+    note_parts(b, &out.op, tiles);
   }
   uint64_t to = 0;
   uint64_t from = wide->x;
@@ -207,7 +224,6 @@ static void add_linear(builder *b, const mgl_op *op) {
   out.op.x = mgl_cuda_pointer(block_at(b, from));
   out.op.out = mgl_cuda_pointer(block_at(b, to));
   out.op.residual = mgl_cuda_pointer(block_at(b, wide->residual));
-  out.op.copy_bytes = wide->part_bytes;
   if (op->kind != MGL_OP_LINEAR_ADD) {
     out.op.norm = mgl_cuda_pointer(block_at(b, wide->squares));
     out.op.eps = (float)op->attrs[MGL_ATTR_EPS];
@@ -319,14 +335,13 @@ static uint32_t padded(uint32_t k) {
 }
 
 static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *model,
-                                uint32_t joined_parts, mgl_cuda_wide_layout *out) {
+                                uint64_t part_bytes, mgl_cuda_wide_layout *out) {
   const mgl_cuda_wide_sizes *sizes = &out->sizes;
   uint32_t tokens = out->graphs[out->graph_count - 1].tokens;
   uint32_t hidden = widest(program, MGL_OP_EMBED);
   uint32_t heads = widest(program, MGL_OP_ATTEND);
   uint64_t logit_rows = sizes->logit_rows;
-  out->part_bytes = (uint64_t)tokens * padded(hidden) * sizeof(float);
-  out->residual = take(&out->bytes, out->part_bytes);
+  out->residual = take(&out->bytes, (uint64_t)tokens * padded(hidden) * sizeof(float));
   uint32_t rows = tokens > gathered_rows(sizes) ? tokens : gathered_rows(sizes);
   out->squares = take(&out->bytes, (uint64_t)ceil_div(hidden, MGL_WIDE_NORM_RANGE) * rows * 4);
   out->x = take(&out->bytes, mgl_wide_x_bytes(tokens, padded(hidden)));
@@ -337,10 +352,7 @@ static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *
   out->gathered = take(&out->bytes, mgl_wide_x_bytes(gathered_rows(sizes), padded(hidden)));
   out->logits = take(&out->bytes, logit_rows * model->vocab * sizeof(float));
   out->angles = take(&out->bytes, (uint64_t)tokens * model->head_dim * sizeof(float));
-  uint64_t parts = MGL_CUDA_WIDE_MAX_SPLITS * out->part_bytes;
-  uint64_t joined =
-      (uint64_t)joined_parts * MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS * sizeof(float);
-  out->parts = take(&out->bytes, parts > joined ? parts : joined);
+  out->parts = take(&out->bytes, part_bytes);
   out->stream_partials =
       take(&out->bytes, mgl_wide_stream_partial_bytes(sizes->workers, model->head_dim));
   out->tile_partials =
@@ -366,7 +378,7 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
   *out = (mgl_cuda_wide_layout){.sizes = *sizes};
   out->graph_count = mgl_cuda_wide_graph_for(sizes->tokens) + 1;
   uint32_t stages = 0;
-  uint32_t joined_parts = 0;
+  uint64_t part_bytes = 0;
   for (uint32_t i = 0; i < out->graph_count; i++) {
     mgl_cuda_wide_graph *g = &out->graphs[i];
     mgl_cuda_wide_addresses nowhere = {.program = program, .model = model, .wide = out};
@@ -382,10 +394,10 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
     g->steps = take(&out->bytes, (uint64_t)g->step_count * sizeof(mgl_cuda_step));
     g->step_start = take(&out->bytes, (sizes->workers + UINT64_C(1)) * sizeof(uint32_t));
     stages = g->stage_count > stages ? g->stage_count : stages;
-    joined_parts = b.joined_parts > joined_parts ? b.joined_parts : joined_parts;
+    part_bytes = b.part_bytes > part_bytes ? b.part_bytes : part_bytes;
     out->most_tiles = b.joined_tiles > out->most_tiles ? b.joined_tiles : out->most_tiles;
   }
-  lay_out_activations(program, model, joined_parts, out);
+  lay_out_activations(program, model, part_bytes, out);
   lay_out_image(out);
   out->zeros = take(&out->bytes, stages * sizeof(mgl_word));
   out->best = take(&out->bytes, sizes->logit_rows * sizeof(uint64_t));

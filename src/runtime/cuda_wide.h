@@ -48,7 +48,6 @@ typedef struct mgl_cuda_wide_layout {
   uint32_t graph_count;
   // Activations, of the largest graph.
   uint64_t residual, squares, x, qkv, q, attended, gated, gathered, logits, angles, parts;
-  uint64_t part_bytes;  // of a split's sums
   uint32_t most_tiles;  // of a linear whose splits are joined
   // Of attention; merges is 0 between launches.
   uint64_t stream_partials, tile_partials, merges, merge_bytes;

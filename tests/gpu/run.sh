@@ -130,10 +130,14 @@ case ${1:-} in
   part smoke tiny wide bias
   part ops tiny wide bias
   part sampling tiny wide bias bench/configs/qwen3-0.6b
+  part wide
   part planner
+  part wide_attend
+  part wide_speed
   part serve
   part feed
   part faults
+  part wide bench/configs/qwen3-8b
   part speed bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
     bench/configs/qwen3-8b
   ;;

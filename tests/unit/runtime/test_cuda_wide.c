@@ -185,6 +185,7 @@ static void parts_are_added(void **state) {
           assert_ptr_equal(op->bias, parts->out);
           assert_int_equal(op->passes, parts->passes);
           assert_int_equal(op->copy_bytes, parts->copy_bytes);
+          assert_true(w.wide.parts + parts->passes * parts->copy_bytes <= w.wide.stream_partials);
         }
         parts = NULL;
       }

@@ -25,7 +25,9 @@ static const char config_json[] =
     "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
     "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
 
-static mgl_cuda_program *make_for(const mgl_cuda_device *device, uint32_t most_tokens) {
+// page_count: 0: enough for all.
+static mgl_cuda_program *make_for(const mgl_cuda_device *device, uint32_t most_tokens,
+                                  uint32_t page_count) {
   mgl_error err = {0};
   mgl_config config;
   mgl_generation generation;
@@ -39,6 +41,7 @@ static mgl_cuda_program *make_for(const mgl_cuda_device *device, uint32_t most_t
                                       .iteration_tokens = 16,
                                       .sequences = REQUESTS,
                                       .pages_per_sequence = most_tokens / 16,
+                                      .page_count = page_count,
                                       .get_code = fake_cuda_code};
   if (mgl_cuda_program_create(device, &options, &program, &err) != MGL_OK) {
     fail_msg("%s", err.text);
@@ -48,7 +51,7 @@ static mgl_cuda_program *make_for(const mgl_cuda_device *device, uint32_t most_t
 }
 
 static mgl_cuda_program *make(const mgl_cuda_device *device) {
-  return make_for(device, MOST_TOKENS);
+  return make_for(device, MOST_TOKENS, 0);
 }
 
 typedef struct heard {
@@ -126,6 +129,37 @@ static void jobs_are_those_of_mode_mega(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
+// Requests that outgrow the pool: one is preempted and computed again, in larger graphs than those
+// that decode. Long graphs wait until the pages of all that run suffice to their ends.
+static void preempted_requests_get_their_graphs(void **state) {
+  (void)state;
+  enum { LONGEST = 128, POOL = 12 };
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make_for(&device, LONGEST, POOL);
+  int32_t prompt[PROMPT] = {0};
+  uint32_t random = 1;
+  uint32_t longs = 0;
+  for (uint32_t trial = 0; trial < 60; trial++) {
+    mgl_cuda_request requests[REQUESTS];
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+      random = random * 1664525u + 1013904223u;
+      requests[i] = (mgl_cuda_request){.prompt = prompt,
+                                       .prompt_count = 1 + (random >> 8) % 30,
+                                       .max_new_tokens = 1 + (random >> 16) % 98};
+    }
+    mgl_cuda_generate job = {.requests = requests, .request_count = REQUESTS};
+    heard mega = run_job(program, job, false);
+    heard full = run_job(program, job, true);
+    assert_memory_equal(&mega, &full, sizeof mega);
+    assert_int_equal(fake.empty_iterations, 0);
+    longs += fake.graph_launches < full.iterations;
+  }
+  assert_true(mgl_cuda_program_progress(program).counts.preemptions > 60);
+  assert_true(longs > 20);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
 // Without stop tokens the host knows how many iterations follow, and queues most of them in long
 // graphs.
 static void nothing_is_queued_in_vain(void **state) {
@@ -162,7 +196,7 @@ static void attention_has_two_kernels(void **state) {
   (void)state;
   enum { LONG = 600 };
   mgl_cuda_device device = fake_cuda_device();
-  mgl_cuda_program *program = make_for(&device, LONG + 40);
+  mgl_cuda_program *program = make_for(&device, LONG + 40, 0);
   int32_t prompt[LONG] = {0};
   mgl_cuda_request requests[] = {{.prompt = prompt, .prompt_count = 20, .max_new_tokens = 20},
                                  {.prompt = prompt, .prompt_count = 20, .max_new_tokens = 20}};
@@ -294,6 +328,7 @@ static void the_word_of_a_plan_holds_its_parts(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_are_those_of_mode_mega),
+      cmocka_unit_test(preempted_requests_get_their_graphs),
       cmocka_unit_test(nothing_is_queued_in_vain),
       cmocka_unit_test(attention_has_two_kernels),
       cmocka_unit_test(a_job_can_be_stopped),

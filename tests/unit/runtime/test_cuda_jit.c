@@ -183,6 +183,7 @@ static void check_op_kernels(const mgl_text *log, const char *architecture) {
                  {"mgl_op_attend", 128, 288},
                  {"mgl_op_attend_long", 232, 0},
                  {"mgl_op_sample", 168, 0},
+                 {"mgl_op_plan", 168, 0},
                  {"mgl_op_linear_1_normed", 96, 96},
                  {"mgl_op_linear_1", 96, 0},
                  {"mgl_op_linear_8_shared_normed", 96, 400},

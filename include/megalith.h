@@ -171,9 +171,9 @@ typedef struct megalith_engine_options {
                         // 0.5 of the host's memory
   uint32_t page_tokens;  // tokens of a KV page: 16, 32, 64, 128 or 256, on a GPU 16; 0: 16
   uint32_t
-      iteration_tokens;  // most tokens of one iteration, to MEGALITH_MAX_ITERATION_TOKENS, on
-                         // a GPU to 64; 0: 128, on a GPU 64. Larger ones compute prompts faster,
-                         // but the requests that generate meanwhile wait longer for a token
+      iteration_tokens;   // most tokens of one iteration, to MEGALITH_MAX_ITERATION_TOKENS, on
+                          // a GPU to 64; 0: 128, on a GPU 64. Larger ones compute prompts faster,
+                          // but the requests that generate meanwhile wait longer for a token
   uint32_t chunk_tokens;  // most prompt tokens of one request in an iteration; 0: no limit of its
                           // own. Smaller chunks make others wait less behind long prompts
   bool no_prefix_cache;   // prompts that begin alike do not share KV memory. Results are the same

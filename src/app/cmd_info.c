@@ -97,7 +97,8 @@ static mgl_status describe(const mgl_topology *topology, mgl_text *out, mgl_erro
   double ceiling = 0;
   MGL_TRY(mgl_simd_choose(&simd, err));
   MGL_TRY(mgl_team_create(topology, 0, &team, err));
-  mgl_status status = mgl_read_ceiling_measure(team, simd, NULL, MGL_READ_CEILING_BYTES, CEILING_PASSES, &ceiling, err);
+  mgl_status status = mgl_read_ceiling_measure(team, simd, NULL, MGL_READ_CEILING_BYTES,
+                                               CEILING_PASSES, &ceiling, err);
   mgl_team_destroy(team);
   if (status == MGL_OK) {
     append_processor(topology, simd, out);

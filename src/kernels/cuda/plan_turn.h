@@ -371,8 +371,8 @@ MGL_PLANNER_FN void mgl_turn_expand(mgl_lanes lanes, mgl_cuda_run *run, uint64_t
   mgl_lanes_sync(lanes);
 }
 
-// All lanes: the plan waits in the planner for the wide class. What this iteration samples only joins
-// its sequences.
+// All lanes: the plan waits in the planner for the wide class. What this iteration samples only
+// joins its sequences.
 MGL_PLANNER_FN void mgl_turn_leave_to_wide(mgl_lanes lanes, mgl_cuda_run *run, uint32_t tokens) {
   for (uint32_t i = lanes.lane; i < run->sequence_slots; i += lanes.count) {
     run->next_rows[i] = UINT32_MAX;

@@ -6,6 +6,7 @@ function(mgl_embed_device_sources target)
   file(GLOB cuda_files CONFIGURE_DEPENDS ${src}/kernels/cuda/*.cu ${src}/kernels/cuda/*.cuh
     ${src}/kernels/cuda/*.h ${src}/batch/planner*.h)
   set(files ${cuda_files} ${src}/base/atomics.h ${src}/task/task.h ${src}/runtime/protocol.h
+    ${src}/runtime/ring.h
     ${src}/graph/op.def ${src}/batch/sampling_rule.h)
   set(declarations "")
   set(entries "")

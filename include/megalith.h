@@ -65,7 +65,7 @@ enum {
   MEGALITH_MAX_PROMPT_BYTES = 256 * 1024 * 1024,  // of one text prompt
   MEGALITH_MAX_MESSAGES = 65536,                  // of one chat
   MEGALITH_MAX_REQUESTS = 65536,         // of one engine that have not finished, all together
-  MEGALITH_MAX_SEQUENCES = 1024,         // requests that run at once; on a GPU 64
+  MEGALITH_MAX_SEQUENCES = 1024,         // requests that run at once
   MEGALITH_MAX_ITERATION_TOKENS = 2048,  // of an engine on the CPU; on a GPU 64
   MEGALITH_MAX_THREADS = 1024,           // of an engine on the CPU
   MEGALITH_MAX_STOP_TOKENS = 16,         // of a request, the model's own among them

@@ -11,7 +11,11 @@ _Static_assert((int)MEGALITH_MAX_SEQUENCES == (int)MGL_MAX_SEQUENCES, "one limit
 _Static_assert((int)MEGALITH_MAX_ITERATION_TOKENS == (int)MGL_MAX_ITERATION_TOKENS, "one limit");
 _Static_assert((int)MEGALITH_MAX_THREADS == (int)MGL_TEAM_MAX_THREADS, "one limit");
 
-enum { DEFAULT_NEW_TOKENS = 256 };
+enum {
+  DEFAULT_NEW_TOKENS = 256,
+  // In the background, a launch on a GPU waits so long for another request before it ends.
+  IDLE_NS = 200 * 1000 * 1000,
+};
 
 // --- the runner ----------------------------------------------------------------------------------
 
@@ -120,7 +124,8 @@ static mgl_status start(megalith_engine *engine, const megalith_engine_options *
                                        .prefix_cache = !options->no_prefix_cache,
                                        .before_plan = mgl_api_before_plan,
                                        .should_stop = mgl_api_should_stop,
-                                       .context = engine};
+                                       .context = engine,
+                                       .idle_ns = options->background ? IDLE_NS : 0};
   MGL_TRY(mgl_runner_prepare(engine->runner, MGL_MODE_MEGA, err));
   MGL_TRY(mgl_engine_create(engine->runner, &engine_options, &engine->engine, err));
   mgl_api_before_plan(engine);  // for the statistics

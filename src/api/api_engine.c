@@ -140,16 +140,9 @@ static bool shall_stop(hub *h) {
   return stop;
 }
 
-static bool has_mail(hub *h) {
-  (void)pthread_mutex_lock(&h->lock);
-  bool mail = h->inbox != NULL;
-  (void)pthread_mutex_unlock(&h->lock);
-  return mail;
-}
-
 bool mgl_api_should_stop(void *context) {
   megalith_engine *engine = context;
-  return has_mail(engine->hub) || shall_stop(engine->hub);
+  return shall_stop(engine->hub);
 }
 
 static bool on_token(void *context, const mgl_generated_token *token) {

@@ -131,9 +131,9 @@ void mgl_api_end_request(megalith_request *request, megalith_finish finish, cons
 
 // --- api_engine.c: by the thread that computes ---------------------------------------------------
 
-// Between iterations: takes in what the inbox has.
+// Between iterations, on a GPU while the next one is computed: takes in what the inbox has.
 void mgl_api_before_plan(void *engine);
-// Asked while a launch runs on a GPU: it ends early to take in what is new.
+// Asked while a launch runs on a GPU: it ends early.
 bool mgl_api_should_stop(void *engine);
 // Computes until there is nothing to do or it shall stop.
 mgl_status mgl_api_drive(megalith_engine *engine, mgl_error *err);

@@ -435,7 +435,7 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_MAX_SEQUENCES,
-     .help = "requests that run at once, at most; on a GPU to 64 [64]"},
+     .help = "requests that run at once, at most [64]"},
     MGL_ROW_ITERATION_TOKENS,
     {.name = "chunk",
      .value_name = "N",

@@ -54,6 +54,15 @@ MGL_SHARED_FN bool mgl_cas_acq_rel(mgl_word *word, uint64_t expected, uint64_t d
                                                  memory_order_acq_rel, memory_order_relaxed);
 }
 
+// The same between a device and its host, on words in memory that both see.
+MGL_SHARED_FN uint64_t mgl_load_acquire_system(const mgl_word *word) {
+  return mgl_load_acquire(word);
+}
+
+MGL_SHARED_FN void mgl_store_release_system(mgl_word *word, uint64_t value) {
+  mgl_store_release(word, value);
+}
+
 // Sequentially consistent: for the sleep and wake handshake, where each side stores one word and
 // then loads the other's.
 MGL_SHARED_FN void mgl_fence_seq_cst(void) {

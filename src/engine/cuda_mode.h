@@ -1,8 +1,8 @@
 // Modes mega and full on a GPU: the model as a GPU program, and two ways to run it.
 //
 // A job is one launch for whole requests: the device plans and samples by itself, and the host only
-// hands its tokens on. What a job cannot do (logits for scoring, a single iteration) runs plan by
-// plan, a launch for each. The runner owns the mode.
+// hands requests and tokens on. What a job cannot do (logits for scoring, a single iteration) runs
+// plan by plan, a launch for each. The runner owns the mode.
 #ifndef MGL_ENGINE_CUDA_MODE_H
 #define MGL_ENGINE_CUDA_MODE_H
 
@@ -35,6 +35,7 @@ typedef struct mgl_cuda_mode_options {
   const mgl_checkpoint *checkpoint;  // NULL: dummy weights
   uint64_t seed;
   mgl_plan_limits limits;  // with KV pages of MGL_CUDA_KV_PAGE_TOKENS tokens
+  uint32_t sequences;      // that run at once
   uint32_t page_count;
   uint32_t logit_rows;
   uint32_t schedulers;  // dedicated; 0: whoever activates an event schedules its tasks
@@ -57,25 +58,9 @@ void mgl_cuda_mode_destroy(mgl_cuda_mode *mode);  // NULL is fine
 mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, bool full, mgl_next_plan_callback *next,
                              void *context, mgl_error *err);
 
-typedef struct mgl_cuda_job {
-  const mgl_cuda_request *requests;
-  uint32_t request_count;  // 1 to limits.sequences, with pages for all of them together
-  uint32_t chunk_tokens;   // most prompt tokens of one sequence in an iteration; 0: no limit
-  bool prompts_first;
-  mgl_cuda_token_callback *on_token;     // while the GPU computes
-  mgl_iteration_callback *on_iteration;  // for every iteration, after the launch; may be NULL
-  bool (*should_stop)(void *context);    // may be NULL
-  void *context;
-} mgl_cuda_job;
-
-typedef struct mgl_cuda_job_result {
-  bool stopped;             // should_stop or on_iteration said so
-  uint32_t failed_request;  // with MGL_ERR_FORMAT: the one whose logits are not finite
-} mgl_cuda_job_result;
-
-// One launch. Requests that need more iterations than a launch has have not ended by then.
-mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, bool full, const mgl_cuda_job *job,
-                                  mgl_cuda_job_result *result, mgl_error *err);
+// A launch for whole requests, under the mode's options; full: in mode full.
+mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, bool full, const mgl_cuda_generate *job,
+                                  mgl_error *err);
 
 mgl_cuda_program *mgl_cuda_mode_program(mgl_cuda_mode *mode);
 

@@ -105,7 +105,7 @@ static mgl_sequence *create_sequence(const mgl_engine *engine, const mgl_request
   uint32_t prompt_count = (uint32_t)request->prompt_count;
   uint32_t max_tokens = prompt_count + request->max_new_tokens;
   uint32_t page_tokens = engine->planner->limits.page_tokens;
-  bool has_keys = engine->options.prefix_cache && !mgl_engine_on_device(engine);
+  bool has_keys = engine->options.prefix_cache;
   uint32_t key_count = has_keys ? prompt_count / page_tokens : 0;
   mgl_sequence *s = mgl_alloc_zeroed(1, sizeof *s);
   int32_t *tokens = mgl_alloc_zeroed(max_tokens, sizeof *tokens);
@@ -169,6 +169,9 @@ bool mgl_engine_knows(const mgl_engine *engine, uint32_t request) {
 // Takes a sequence from its slot or from the queue; the slot is freed before the next plan.
 static void withdraw(mgl_engine *engine, mgl_sequence *s) {
   mgl_requests_take(&engine->requests, s);
+  if (s->served) {
+    mgl_engine_withdraw_served(engine, s);
+  }
   if (s->slot != MGL_NO_SLOT) {
     mgl_planner_end(engine->planner, s->slot);
     engine->slots[s->slot] = NULL;
@@ -194,7 +197,7 @@ void mgl_engine_pause(mgl_engine *engine, uint32_t request) {
 
 void mgl_engine_resume(mgl_engine *engine, uint32_t request) {
   mgl_sequence *s = mgl_requests_find(&engine->requests, request);
-  if (s != NULL && s->slot == MGL_NO_SLOT && !s->queued) {
+  if (s != NULL && s->slot == MGL_NO_SLOT && !s->queued && !s->served) {
     mgl_requests_prepend(&engine->requests, s);
   }
 }
@@ -234,14 +237,19 @@ void mgl_engine_count_iteration(mgl_engine *engine, const mgl_iteration *iterati
 
 void mgl_engine_get_statistics(const mgl_engine *engine, mgl_engine_statistics *out) {
   const mgl_planner *planner = engine->planner;
-  *out = engine->statistics;
-  out->prefix_hit_tokens = planner->counts.prefix_hit_tokens;
-  out->prefix_lookup_tokens = planner->counts.prefix_lookup_tokens;
-  out->preemptions = planner->counts.preemptions;
+  *out = engine->statistics;  // in which is what a GPU counted
+  out->prefix_hit_tokens += planner->counts.prefix_hit_tokens;
+  out->prefix_lookup_tokens += planner->counts.prefix_lookup_tokens;
+  out->preemptions += planner->counts.preemptions;
   out->pages = planner->limits.page_count;
   out->pages_used = mgl_planner_pages_used(planner);
-  out->pages_used_most = planner->pages_used_most;
+  if (planner->pages_used_most > out->pages_used_most) {
+    out->pages_used_most = planner->pages_used_most;
+  }
   out->waiting = engine->requests.queued;
+  if (engine->device_run != NULL) {
+    mgl_engine_count_served(engine, out);
+  }
   for (uint32_t i = 0; i < planner->limits.slots; i++) {
     if (engine->slots[i] != NULL) {
       bool waits = mgl_planner_slot_of(planner, i)->state == MGL_SLOT_WAITING;

@@ -62,16 +62,18 @@ typedef struct mgl_engine_options {
   bool prompts_first;  // sequences decode only while none that runs still computes its prompt, so
                        // that all decode together (bench); results are the same
   bool prefix_cache;   // pages of prompts are kept and shared
-  // Called between iterations, on the thread that plans (on a GPU: between launches). It may
-  // submit, cancel, pause and resume requests, which the next iteration respects. May be NULL.
+  // Called between iterations, on the thread that plans (on a GPU: on the thread that runs the
+  // engine, while it computes the next). It may submit, cancel, pause and resume requests, which
+  // the next plan respects. May be NULL.
   void (*before_plan)(void *context);
   // Asked while a launch runs on a GPU; true ends it, and the run with it. May be NULL.
   bool (*should_stop)(void *context);
-  void *context;  // of these two
+  void *context;     // of these two
+  uint64_t idle_ns;  // on a GPU a run without work goes on for so long, asking before_plan
 } mgl_engine_options;
 
-// Since the engine was created. On a GPU, launches for whole requests count iterations, tokens and
-// total_ns only.
+// Since the engine was created. On a GPU decode_tokens has some rows of sequences that had stopped,
+// and planning goes on beside the iterations, by one of the GPU's many warps.
 typedef struct mgl_engine_statistics {
   uint64_t iterations;
   uint64_t prompt_tokens, decode_tokens;  // computed; recomputed ones are prompt tokens
@@ -103,10 +105,9 @@ bool mgl_engine_has_work(const mgl_engine *engine);
 // Plans, runs and commits iterations until no work is left or on_iteration (may be NULL) says stop.
 // In mode mega all of it is one run of the megakernel, and the callbacks are called on any of its
 // threads, one at a time; they must not call the engine or the runner (before_plan may).
-// On a GPU, a launch runs as many requests to their ends as have places and pages, and the next one
-// those that wait; on_iteration is called for each iteration when its launch has ended. What a
-// launch that was stopped leaves unfinished is taken up again by the next run.
-// Logits that are not finite end the run with an error that names the request, which is cancelled.
+// On a GPU all of it is one launch, on_iteration is heard an iteration late, and what a run that
+// was stopped leaves unfinished is taken up again by the next one. Logits that are not finite end
+// the run with an error that names the request, which is cancelled.
 mgl_status mgl_engine_run(mgl_engine *engine, mgl_token_callback *on_token,
                           mgl_iteration_callback *on_iteration, void *context, mgl_error *err);
 

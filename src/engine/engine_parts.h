@@ -13,6 +13,7 @@ typedef struct mgl_sequence {
   struct mgl_sequence *next_in_bucket;
   struct mgl_sequence *before, *after;  // in the queue
   bool queued;
+  bool served;    // a launch on a GPU has it
   uint32_t slot;  // of the planner, or MGL_NO_SLOT
   uint32_t request;
   int32_t *tokens;  // prompt and what was generated, room for max_tokens
@@ -51,6 +52,8 @@ void mgl_requests_take(mgl_requests *requests, mgl_sequence *s);     // out of i
 
 void mgl_sequence_destroy(mgl_sequence *s);  // NULL is fine
 
+typedef struct mgl_device_run mgl_device_run;
+
 struct mgl_engine {
   mgl_runner *runner;
   mgl_engine_options options;
@@ -62,6 +65,7 @@ struct mgl_engine {
   mgl_requests requests;
   uint32_t request_count;            // the next one's number
   mgl_engine_statistics statistics;  // what counts up
+  mgl_device_run *device_run;        // the launch that runs on a GPU; NULL: none
 };
 
 // The callbacks of one mgl_engine_run.
@@ -81,6 +85,14 @@ mgl_status mgl_engine_not_finite(mgl_engine *engine, const mgl_sequence *s, mgl_
 void mgl_engine_withdraw_all(mgl_engine *engine, bool forget);
 
 void mgl_engine_count_iteration(mgl_engine *engine, const mgl_iteration *iteration);
+
+// --- engine_device.c
+
+// Adds what the present launch has: running and waiting requests, pages.
+void mgl_engine_count_served(const mgl_engine *engine, mgl_engine_statistics *out);
+
+// Takes a sequence from the launch that has it.
+void mgl_engine_withdraw_served(mgl_engine *engine, mgl_sequence *s);
 
 // True where launches for whole requests serve the engine.
 bool mgl_engine_on_device(const mgl_engine *engine);

@@ -88,10 +88,9 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
                          "tokens per iteration: expected 1 to %u on %s, found %u", most_tokens,
                          on_gpu ? "a GPU" : "the CPU", tokens);
   }
-  uint32_t most = options->cuda != NULL ? MGL_CUDA_MAX_SEQUENCES : MGL_MAX_SEQUENCES;
-  if (options->sequences < 1 || options->sequences > most) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "sequences: expected 1 to %u at once, found %u", most,
-                         options->sequences);
+  if (options->sequences < 1 || options->sequences > MGL_MAX_SEQUENCES) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "sequences: expected 1 to %d at once, found %u",
+                         MGL_MAX_SEQUENCES, options->sequences);
   }
   if (options->sequence_tokens < 1 || options->sequence_tokens > config->context_tokens) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
@@ -122,7 +121,7 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
                         .sequences = options->sequences < tokens ? options->sequences : tokens,
                         .pages_per_sequence = pages,
                         .page_tokens = page_tokens};
-  runner->sequences = options->cuda != NULL ? runner->limits.sequences : options->sequences;
+  runner->sequences = options->sequences;
   runner->page_count = (uint32_t)pool_pages;
   runner->vocab_size = config->vocab_size;
   return MGL_OK;
@@ -163,6 +162,7 @@ static mgl_cuda_mode_options gpu_options(const mgl_runner *runner, const mgl_che
                                  .checkpoint = checkpoint,
                                  .seed = options->seed,
                                  .limits = runner->limits,
+                                 .sequences = runner->sequences,
                                  .page_count = runner->page_count,
                                  .logit_rows = logit_rows_of(runner, options),
                                  .schedulers = options->schedulers,
@@ -362,11 +362,15 @@ mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *pla
   return MGL_OK;
 }
 
-mgl_status mgl_runner_generate(mgl_runner *runner, mgl_mode mode, const mgl_cuda_job *job,
-                               mgl_cuda_job_result *result, mgl_error *err) {
+mgl_status mgl_runner_generate(mgl_runner *runner, mgl_mode mode, const mgl_cuda_generate *job,
+                               mgl_error *err) {
   assert(runner->cuda != NULL);
   MGL_TRY(check_mode(mode, true, err));
-  return mgl_cuda_mode_generate(runner->cuda, mode == MGL_MODE_FULL, job, result, err);
+  return mgl_cuda_mode_generate(runner->cuda, mode == MGL_MODE_FULL, job, err);
+}
+
+mgl_cuda_program *mgl_runner_cuda_program(mgl_runner *runner) {
+  return mgl_cuda_mode_program(runner->cuda);
 }
 
 mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *err) {

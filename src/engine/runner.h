@@ -106,8 +106,9 @@ mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *pla
 bool mgl_mode_is_for(mgl_mode mode, bool gpu);
 
 // Whole requests in one launch, on a GPU only.
-mgl_status mgl_runner_generate(mgl_runner *runner, mgl_mode mode, const mgl_cuda_job *job,
-                               mgl_cuda_job_result *result, mgl_error *err);
+mgl_status mgl_runner_generate(mgl_runner *runner, mgl_mode mode, const mgl_cuda_generate *job,
+                               mgl_error *err);
+mgl_cuda_program *mgl_runner_cuda_program(mgl_runner *runner);
 
 // Chrome trace JSON of the latest loop or job in mode mega; an error unless options.trace_tasks was
 // set.

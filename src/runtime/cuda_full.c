@@ -24,6 +24,7 @@ typedef enum op_kernel {
   KERNEL_ATTEND,
   KERNEL_ATTEND_LONG,
   KERNEL_SAMPLE,
+  KERNEL_PLAN,  // between iterations
   KERNEL_COUNT,
 } op_kernel;
 
@@ -42,7 +43,8 @@ static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_LINEAR_32_ANY] = "mgl_op_linear_32_any",
     [KERNEL_ATTEND] = "mgl_op_attend",
     [KERNEL_ATTEND_LONG] = "mgl_op_attend_long",
-    [KERNEL_SAMPLE] = "mgl_op_sample"};
+    [KERNEL_SAMPLE] = "mgl_op_sample",
+    [KERNEL_PLAN] = "mgl_op_plan"};
 
 // A linear's blocks share a multiprocessor with those of the op before or behind it, half of its
 // memory each, where they have at most so many pages to go through: then it is the hop that takes
@@ -63,16 +65,22 @@ enum { IN_FLIGHT = 6, IN_FLIGHT_16 = 2, IN_FLIGHT_LONG = 4, LONG_PAGES = 12 };
 
 enum { LEAST_PAGES = 2 };  // of a ring
 
-// From this context on attention has a kernel of its own also where there is one token.
+// From prompts of this length on attention has a kernel of its own also where there is one token.
 enum { LONG_CONTEXT = 512 };
 
 // What is baked into the graphs.
 typedef struct settings {
   uint32_t in_flight, in_flight_ahead;
-  uint32_t prefetch, long_contexts;  // 0 or 1
+  uint32_t prefetch;  // 0 or 1
 } settings;
 
 typedef enum graph_kind { GRAPH_EVEN, GRAPH_ODD, GRAPH_LONG, GRAPH_KINDS } graph_kind;
+
+// Of what is captured.
+typedef struct graph_shape {
+  uint32_t graph;
+  bool long_context;  // attention's kernel for one token
+} graph_shape;
 
 struct mgl_cuda_full {
   void *module;
@@ -81,7 +89,8 @@ struct mgl_cuda_full {
   void *capture_stream;
   uint64_t *host_plan;  // pinned: what the device planned last (kernels/cuda/op_launch.h)
   mgl_cu_ptr host_plan_at;
-  void *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS][GRAPH_KINDS];  // NULL: not made yet
+  // NULL: not made yet. The second ones are for long contexts.
+  void *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS][2][GRAPH_KINDS];
   settings settings;
   uint32_t next_plan_op, angles_op;
   uint32_t op_launches;  // kernels of an iteration
@@ -98,6 +107,9 @@ static uint32_t block_bytes(uint32_t scratch_bytes, uint32_t pages) {
 }
 
 static unsigned threads_of(op_kernel kernel) {
+  if (kernel == KERNEL_PLAN) {
+    return MGL_OP_PLAN_THREADS;
+  }
   bool other = kernel == KERNEL_EMBED || kernel == KERNEL_ATTEND || kernel == KERNEL_ATTEND_LONG;
   return other ? MGL_OP_OTHER_THREADS : MGL_OP_LINEAR_THREADS;
 }
@@ -182,12 +194,11 @@ static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
 }
 
 static void release_graphs(mgl_cuda_program *p) {
-  for (uint32_t i = 0; i < MGL_CUDA_MAX_PROGRAM_GRAPHS; i++) {
-    for (uint32_t j = 0; j < GRAPH_KINDS; j++) {
-      if (p->full->graphs[i][j] != NULL) {
-        (void)p->device->driver.graph_release(p->full->graphs[i][j]);
-        p->full->graphs[i][j] = NULL;
-      }
+  for (uint32_t i = 0; i < MGL_CUDA_MAX_PROGRAM_GRAPHS * 2 * GRAPH_KINDS; i++) {
+    void **graph = &p->full->graphs[i / (2 * GRAPH_KINDS)][i / GRAPH_KINDS % 2][i % GRAPH_KINDS];
+    if (*graph != NULL) {
+      (void)p->device->driver.graph_release(*graph);
+      *graph = NULL;
     }
   }
 }
@@ -245,13 +256,11 @@ static op_kernel linear_kernel(const mgl_cuda_op_launch *launch) {
   }
 }
 
-static op_kernel kernel_of(const mgl_cuda_program *p, const mgl_cuda_op_launch *launch) {
+static op_kernel kernel_of(const mgl_cuda_op_launch *launch, bool long_context) {
   switch (launch->ops[0].kind) {
     case MGL_OP_EMBED: return KERNEL_EMBED;
     case MGL_OP_ATTEND:
-      return launch->ops[0].tokens == 1 && p->full->settings.long_contexts == 0
-                 ? KERNEL_ATTEND
-                 : KERNEL_ATTEND_LONG;
+      return launch->ops[0].tokens == 1 && !long_context ? KERNEL_ATTEND : KERNEL_ATTEND_LONG;
     case MGL_OP_SAMPLE: return KERNEL_SAMPLE;
     default: return linear_kernel(launch);
   }
@@ -276,7 +285,7 @@ static void set_memory(const mgl_cuda_program *p, op_kernel kernel, mgl_cuda_op_
                                                    : IN_FLIGHT_16;
   }
   if (of_one) {
-    out->scratch_bytes = MGL_OP_SCRATCH_ONE;
+    out->scratch_bytes = MGL_OP_SCRATCH_ONE + op->k * (uint32_t)sizeof(mgl_bf16);
   } else if (of_eight) {
     out->scratch_bytes = MGL_OP_SCRATCH_EIGHT + (copies_norm ? op->k * (uint32_t)sizeof(float) : 0);
   }
@@ -311,9 +320,10 @@ static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, u
 }
 
 // The launch of op `op_idx`, number `ordinal` of its iteration, which reads plan `parity`.
-static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, uint32_t graph, uint32_t parity,
+static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape shape, uint32_t parity,
                                       uint32_t op_idx, uint32_t ordinal) {
   const mgl_cuda_full *full = p->full;
+  uint32_t graph = shape.graph;
   mgl_cu_ptr plans = mgl_cuda_state_at(p, p->layout.state.plans);
   mgl_cuda_op_launch out = {
       .run = mgl_cuda_pointer(mgl_cuda_state_at(p, p->layout.state.run)),
@@ -331,15 +341,14 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, uint32_t graph,
       .prefetch = full->settings.prefetch};
   bind_op(p, graph, 0, op_idx, &out);
   out.blocks = out.units < p->workers ? out.units : p->workers;
-  set_memory(p, kernel_of(p, &out), &out);
+  set_memory(p, kernel_of(&out, shape.long_context), &out);
   out.ops[1].kind = MGL_OP_COUNT;
   return out;
 }
 
-static mgl_status launch_op(const mgl_cuda_program *p, const mgl_cuda_op_launch *launch,
-                            mgl_error *err) {
+static mgl_status launch_op(const mgl_cuda_program *p, op_kernel kernel,
+                            const mgl_cuda_op_launch *launch, mgl_error *err) {
   mgl_cu_launch_attribute dependent = {.id = MGL_CU_LAUNCH_PROGRAMMATIC, .value = 1};
-  op_kernel kernel = kernel_of(p, launch);
   mgl_cu_launch_config config = {
       .grid_x = launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0),
       .grid_y = 1,
@@ -358,8 +367,9 @@ static mgl_status launch_op(const mgl_cuda_program *p, const mgl_cuda_op_launch 
   return MGL_OK;
 }
 
-static mgl_status launch_iteration(const mgl_cuda_program *p, uint32_t graph, uint32_t parity,
+static mgl_status launch_iteration(const mgl_cuda_program *p, graph_shape shape, uint32_t parity,
                                    mgl_error *err) {
+  uint32_t graph = shape.graph;
   bool planned = false;
   uint32_t ordinal = 0;
   for (uint32_t i = 0; i < p->program->op_count; i++) {
@@ -367,7 +377,7 @@ static mgl_status launch_iteration(const mgl_cuda_program *p, uint32_t graph, ui
     if (kind == MGL_OP_NEXT_PLAN || kind == MGL_OP_ROPE_ANGLES) {
       continue;
     }
-    mgl_cuda_op_launch launch = make_launch(p, graph, parity, i, ordinal++);
+    mgl_cuda_op_launch launch = make_launch(p, shape, parity, i, ordinal++);
     if (kind == MGL_OP_EMBED) {
       bind_op(p, graph, 1, p->full->angles_op, &launch);
       launch.second_units = launch.units;
@@ -376,14 +386,15 @@ static mgl_status launch_iteration(const mgl_cuda_program *p, uint32_t graph, ui
       launch.second_units = 1;
       planned = true;
     }
-    MGL_TRY(launch_op(p, &launch, err));
+    MGL_TRY(launch_op(p, kernel_of(&launch, shape.long_context), &launch, err));
   }
   return MGL_OK;
 }
 
 // --- graphs --------------------------------------------------------------------------------------
 
-static mgl_status make_graph(mgl_cuda_program *p, uint32_t graph, graph_kind kind, mgl_error *err) {
+static mgl_status make_graph(mgl_cuda_program *p, graph_shape shape, graph_kind kind, void **out,
+                             mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   uint32_t count = kind == GRAPH_LONG ? MGL_CUDA_FULL_LONG : 1;
   void *stream = p->full->capture_stream;
@@ -391,15 +402,14 @@ static mgl_status make_graph(mgl_cuda_program *p, uint32_t graph, graph_kind kin
   mgl_status status = MGL_OK;
   MGL_CUDA_TRY(driver, capture_begin, err, stream, MGL_CU_CAPTURE_RELAXED);
   for (uint32_t i = 0; i < count && status == MGL_OK; i++) {
-    status = launch_iteration(p, graph, kind == GRAPH_ODD ? 1 : i % 2, err);
+    status = launch_iteration(p, shape, kind == GRAPH_ODD ? 1 : i % 2, err);
   }
   mgl_cu_result code = driver->capture_end(stream, &captured);
   if (status == MGL_OK) {
     status = mgl_cuda_check(driver, code, "capture_end", err);
   }
   if (status == MGL_OK) {
-    status = mgl_cuda_check(driver,
-                            driver->graph_instantiate(&p->full->graphs[graph][kind], captured, 0),
+    status = mgl_cuda_check(driver, driver->graph_instantiate(out, captured, 0),
                             "graph_instantiate", err);
   }
   if (captured != NULL) {
@@ -408,53 +418,49 @@ static mgl_status make_graph(mgl_cuda_program *p, uint32_t graph, graph_kind kin
   return status;
 }
 
+static bool has_long_context(const mgl_cuda_program *p) {
+  const mgl_cuda_feeding *f = &p->feeding;
+  bool found = false;
+  for (uint32_t i = 0; i < f->slot_count; i++) {
+    found = found ||
+            (f->slots[i].state == MGL_CUDA_SLOT_BUSY && f->slots[i].prompt_count >= LONG_CONTEXT);
+  }
+  return found;
+}
+
 // Queues the next iteration, or the next MGL_CUDA_FULL_LONG.
 static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, bool is_long, mgl_error *err) {
   mgl_cuda_full *full = p->full;
-  uint32_t graph = mgl_cuda_graph_for(tokens);
+  graph_shape shape = {.graph = mgl_cuda_graph_for(tokens)};
+  shape.long_context = shape.graph == 0 && has_long_context(p);
   graph_kind kind = is_long ? GRAPH_LONG : full->queued % 2 == 0 ? GRAPH_EVEN : GRAPH_ODD;
-  if (full->graphs[graph][kind] == NULL) {
-    MGL_TRY(make_graph(p, graph, kind, err));
+  void **graph = &full->graphs[shape.graph][shape.long_context ? 1 : 0][kind];
+  if (*graph == NULL) {
+    MGL_TRY(make_graph(p, shape, kind, graph, err));
   }
-  MGL_CUDA_TRY(&p->device->driver, graph_launch, err, full->graphs[graph][kind], p->stream);
+  MGL_CUDA_TRY(&p->device->driver, graph_launch, err, *graph, p->stream);
   full->queued += is_long ? MGL_CUDA_FULL_LONG : 1;
+  return MGL_OK;
+}
+
+// Queues a turn of the planner. Iterations that were queued behind the last plan were of nothing:
+// the next one is number `iteration`.
+static mgl_status queue_plan(mgl_cuda_program *p, uint64_t iteration, mgl_error *err) {
+  mgl_cu_ptr run = mgl_cuda_state_at(p, p->layout.state.run);
+  void *parameters[] = {&run, &p->full->host_plan_at};
+  MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[KERNEL_PLAN], 1, 1, 1,
+               MGL_OP_PLAN_THREADS, 1, 1, 0, p->stream, parameters, NULL);
+  p->full->queued = iteration;
   return MGL_OK;
 }
 
 // --- a launch ------------------------------------------------------------------------------------
 
-// What the device's word would say of the first plan.
-static uint64_t first_word(mgl_cuda_program *p) {
-  const mgl_cuda_sequence *sequences = mgl_cuda_image_sequences(p);
-  uint32_t left = 0;
-  bool prompts = false;
-  for (uint32_t i = 0; i < p->options.sequences; i++) {
-    const mgl_cuda_sequence *s = &sequences[i];
-    if (s->state == MGL_CUDA_SEQUENCE_RUNNING) {
-      prompts = prompts || s->computed_count <= s->prompt_count;
-      uint32_t most = s->max_tokens > s->computed_count ? s->max_tokens - 1 - s->computed_count : 0;
-      left = most > left ? most : left;
-    }
-  }
-  return mgl_host_plan_make(0, left, prompts, mgl_cuda_image_plan(p)->token_count);
-}
-
-static bool has_long_context(mgl_cuda_program *p) {
-  const mgl_cuda_sequence *sequences = mgl_cuda_image_sequences(p);
-  bool found = false;
-  for (uint32_t i = 0; i < p->options.sequences; i++) {
-    found = found || (sequences[i].state == MGL_CUDA_SEQUENCE_RUNNING &&
-                      sequences[i].token_count >= LONG_CONTEXT);
-  }
-  return found;
-}
-
 mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_options *options,
                                uint32_t most_iterations, bool single, mgl_error *err) {
   settings now = {.in_flight = options->in_flight,
                   .in_flight_ahead = options->in_flight_ahead,
-                  .prefetch = options->no_prefetch ? 0 : 1,
-                  .long_contexts = has_long_context(p) ? 1 : 0};
+                  .prefetch = options->no_prefetch ? 0 : 1};
   if (p->chosen) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "mode full: the program leaves out ops, which only mode mega can");
@@ -478,38 +484,73 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
   for (uint32_t i = 0; i < p->graph_count; i++) {
     mgl_cuda_image_run(p)->protocol.graph_runs[i] = 1;  // activations have their first copies
   }
+  // An iteration's first kernel says when it begins.
+  mgl_cuda_image_run(p)->planning.resumed = UINT64_MAX;
   full->queued = 0;
   full->most_iterations = most_iterations;
   full->single = single;
-  *(volatile uint64_t *)full->host_plan = first_word(p);
+  // The device plans first, unless the host did.
+  *(volatile uint64_t *)full->host_plan =
+      mgl_host_plan_make(0, 0, 0, single ? mgl_cuda_image_plan(p)->token_count : 0);
   return MGL_OK;
 }
 
-mgl_status mgl_cuda_full_queue(mgl_cuda_program *p, bool *queued, bool *soon, mgl_error *err) {
+// Without a plan: a turn of the planner, where it may find something to do or has to tell of what
+// has ended.
+static mgl_status go_on(mgl_cuda_program *p, uint64_t word, mgl_cuda_full_state *out,
+                        mgl_error *err) {
+  const mgl_cuda_feeding *f = &p->feeding;
+  bool told = mgl_host_plan_has(word, MGL_HOST_PLAN_TOLD);
+  if (told && mgl_host_plan_has(word, MGL_HOST_PLAN_OVER)) {
+    *out = MGL_CUDA_FULL_ENDED;
+    return MGL_OK;
+  }
+  // Acquire is more than needed: nothing is read but how far the device has read.
+  bool news = mgl_load_acquire_system(&f->feed->commands.tail) != f->commands.own;
+  if (!told || news || mgl_host_plan_has(word, MGL_HOST_PLAN_AGAIN)) {
+    *out = MGL_CUDA_FULL_SOON;
+    return queue_plan(p, mgl_host_plan_iteration(word), err);
+  }
+  *out = MGL_CUDA_FULL_RUNS;
+  return MGL_OK;
+}
+
+// Of a launch for one iteration.
+static mgl_status queue_single(mgl_cuda_program *p, uint32_t tokens, bool idle,
+                               mgl_cuda_full_state *out, mgl_error *err) {
+  if (p->full->queued == 0 && tokens > 0) {
+    *out = MGL_CUDA_FULL_SOON;
+    return queue_graph(p, tokens, false, err);
+  }
+  *out = idle ? MGL_CUDA_FULL_ENDED : MGL_CUDA_FULL_RUNS;
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_full_queue(mgl_cuda_program *p, bool idle, mgl_cuda_full_state *out,
+                               mgl_error *err) {
   mgl_cuda_full *full = p->full;
   // Written by the device in one store; nothing else of the plan is read.
   uint64_t word = *(const volatile uint64_t *)full->host_plan;
   uint64_t planned = mgl_host_plan_iteration(word);
   uint32_t tokens = mgl_host_plan_tokens(word);
-  uint64_t before = full->queued;
-  *queued = false;
-  *soon = false;
-  if (tokens == 0 || (full->single && full->queued > 0)) {
-    return MGL_OK;
+  if (full->single) {
+    return queue_single(p, tokens, idle, out, err);
   }
-  if (full->single || mgl_host_plan_prompts(word)) {
-    if (full->queued == planned) {
-      MGL_TRY(queue_graph(p, tokens, false, err));
-    }
-  } else {
-    uint64_t end = planned + mgl_host_plan_left(word) + 1;
-    end = end < full->most_iterations ? end : full->most_iterations;
-    while (full->queued < end && full->queued < planned + MGL_CUDA_FULL_LONG) {
-      bool is_long = full->queued % 2 == 0 && end - full->queued >= MGL_CUDA_FULL_LONG;
-      MGL_TRY(queue_graph(p, tokens, is_long, err));
-    }
+  *out = MGL_CUDA_FULL_RUNS;
+  if (tokens == 0) {
+    return idle ? go_on(p, word, out, err) : MGL_OK;
   }
-  *queued = full->queued > before;
-  *soon = full->queued < planned + 2;
+  uint64_t end = planned + 1;
+  uint64_t most = end;
+  if (mgl_host_plan_has(word, MGL_HOST_PLAN_CALM)) {
+    most = planned + mgl_host_plan_left(word) + 1;
+    most = most < full->most_iterations ? most : full->most_iterations;
+    end = most < planned + MGL_CUDA_FULL_LONG ? most : planned + MGL_CUDA_FULL_LONG;
+  }
+  while (full->queued < end) {
+    bool is_long = full->queued % 2 == 0 && most - full->queued >= MGL_CUDA_FULL_LONG;
+    MGL_TRY(queue_graph(p, tokens, is_long, err));
+  }
+  *out = full->queued < planned + 2 ? MGL_CUDA_FULL_SOON : MGL_CUDA_FULL_RUNS;
   return MGL_OK;
 }

@@ -9,7 +9,7 @@
 #include "kernels/cuda/op_launch.h"
 #include "runtime/cuda_driver.h"
 
-enum { MAX_HEADERS = 64, MAX_OPTIONS = 32, OPTION_BYTES = 64 };
+enum { MAX_HEADERS = 64, MAX_OPTIONS = 48, OPTION_BYTES = 64 };
 
 mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err) {
   static const char *const files[] = {"libnvrtc.so.13",
@@ -103,6 +103,12 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
                  {"PROTOCOL", sizeof(mgl_protocol)},
                  {"OP", sizeof(mgl_cuda_op)},
                  {"OP_LAUNCH", sizeof(mgl_cuda_op_launch)},
+                 {"PLANNER_SLOT", sizeof(mgl_planner_slot)},
+                 {"PLANNER_PAGE", sizeof(mgl_planner_page)},
+                 {"PLANNER", sizeof(mgl_planner)},
+                 {"FEED", sizeof(mgl_feed)},
+                 {"FEED_COMMAND", sizeof(mgl_feed_command)},
+                 {"FEED_ITERATION", sizeof(mgl_feed_iteration)},
                  {"TRACE", sizeof(mgl_cuda_trace)},
                  {"RUN", sizeof(mgl_cuda_run)}};
   int count = 0;

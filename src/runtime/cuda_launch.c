@@ -1,10 +1,11 @@
 // Launches: state up, kernel, watching, state back.
 //
 // While the kernel runs the host only polls: the stream for its end, and pinned memory for tokens,
-// which the device stores there one by one. Past the deadline it sets the fault word from outside,
-// on a second stream; every role of the kernel looks at that word.
-#include <stdatomic.h>
+// which the device stores there one by one; and hands over requests (cuda_feed.c). A launch that
+// gives no sign of life gets a fault from outside, on a second stream; every role of the kernel
+// looks at that word.
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "base/alloc.h"
@@ -13,11 +14,9 @@
 
 enum {
   POLL_NS = 20 * 1000,                // between two looks at a running launch
+  SLACK_NS = 1000,                    // of that, while it runs
   ABORT_NS = 2 * 1000 * 1000 * 1000,  // a launch that was told to stop must end within this
-  DEFAULT_IN_FLIGHT = 4,
-  DEFAULT_IN_FLIGHT_AHEAD = 1,
-  LARGE_IN_FLIGHT_AHEAD = 2,
-  LARGE_STAGE_BYTES = 12 << 20,  // of weights, mean: between Qwen3-0.6B and Qwen3-1.7B
+  DEFAULT_IN_FLIGHT_AHEAD = 2,
   MOST_STEP_BATCH = 32,
 };
 
@@ -26,31 +25,26 @@ typedef struct launch {
   mgl_cuda_program *p;
   mgl_cuda_launch_options options;  // defaults filled in
   uint32_t most_iterations;
-  const mgl_cuda_generate *job;           // NULL: a single plan
-  uint32_t seen[MGL_CUDA_MAX_SEQUENCES];  // tokens of each request that were reported or are prompt
-  bool stopped;                           // job->should_stop said so
+  const mgl_cuda_generate *job;  // NULL: a single plan
+  uint32_t next;                 // of the job's list of requests
+  mgl_cuda_request listed;       // the latest one of it
+  bool closed;                   // no more requests are given to it
+  bool left;                     // it was told to end behind the present iteration
+  bool killed;                   // and then by a fault
   uint64_t host_ns;
 } launch;
 
 static mgl_status set_defaults(const mgl_cuda_program *p, const mgl_cuda_launch_options *from,
-                               uint32_t most_iterations, mgl_cuda_launch_options *out,
-                               mgl_error *err) {
+                               mgl_cuda_launch_options *out, mgl_error *err) {
   *out = from != NULL ? *from : (mgl_cuda_launch_options){0};
   if (p->lost) {
     return mgl_error_set(err, MGL_ERR_INTERNAL,
                          "an earlier launch did not end; the process must be ended");
   }
   out->stall_ns = out->stall_ns == 0 ? UINT64_C(1000000000) : out->stall_ns;
-  if (out->deadline_ns == 0) {
-    out->deadline_ns = UINT64_C(10000000000) + most_iterations * UINT64_C(100000000);
-  }
-  if (out->in_flight == 0 && !out->full) {
-    out->in_flight = DEFAULT_IN_FLIGHT;
-  }
+  out->deadline_ns = out->deadline_ns == 0 ? UINT64_C(10000000000) : out->deadline_ns;
   if (out->in_flight_ahead == 0) {
-    uint64_t stage_bytes = p->layout.step_bytes / p->program->op_count;
-    out->in_flight_ahead =
-        stage_bytes >= LARGE_STAGE_BYTES ? LARGE_IN_FLIGHT_AHEAD : DEFAULT_IN_FLIGHT_AHEAD;
+    out->in_flight_ahead = DEFAULT_IN_FLIGHT_AHEAD;
   }
   out->step_batch = out->step_batch == 0 ? MOST_STEP_BATCH : out->step_batch;
   if (out->in_flight > p->smem_pages) {
@@ -68,60 +62,73 @@ static mgl_status set_defaults(const mgl_cuda_program *p, const mgl_cuda_launch_
   return MGL_OK;
 }
 
-// --- tokens --------------------------------------------------------------------------------------
+// --- requests -----------------------------------------------------------------------------------
 
-// Reports what has arrived since the last look.
-static void report_tokens(launch *l) {
+// A list of requests as a source.
+static const mgl_cuda_request *next_request(launch *l) {
   const mgl_cuda_generate *job = l->job;
-  for (uint32_t i = 0; job != NULL && i < job->request_count; i++) {
-    const mgl_cuda_request *request = &job->requests[i];
-    uint32_t most = request->prompt_count + request->max_new_tokens;
-    // Written by the device while this reads: volatile.
-    const volatile int32_t *tokens =
-        l->p->host_tokens + (size_t)i * l->p->layout.tokens_per_sequence;
-    while (l->seen[i] < most) {
-      int32_t token = tokens[l->seen[i]];
-      if (token < 0) {
-        break;
-      }
-      // Of the token's log probabilities, which the device wrote before it.
-      atomic_thread_fence(memory_order_acquire);
-      mgl_cuda_token heard = {.request = i, .token = token, .state = MGL_CUDA_SEQUENCE_RUNNING};
-      if ((request->rule.flags & MGL_SAMPLING_LOGPROBS) != 0) {
-        heard.logprobs =
-            &l->p->logprobs[l->p->first_logprobs[i] + l->seen[i] - request->prompt_count];
-      }
-      l->seen[i]++;
-      heard.state = l->seen[i] == most ? MGL_CUDA_SEQUENCE_LENGTH : MGL_CUDA_SEQUENCE_RUNNING;
-      for (uint32_t j = 0; j < request->stop_count; j++) {
-        heard.state = request->stop_ids[j] == token ? MGL_CUDA_SEQUENCE_STOPPED : heard.state;
-      }
-      if (job->on_token != NULL) {
-        job->on_token(job->context, &heard);
-      }
-    }
+  if (job->source != NULL) {
+    return job->source->next(job->context);
   }
+  if (l->next == job->request_count) {
+    return NULL;
+  }
+  l->listed = job->requests[l->next];
+  l->listed.number = l->next++;
+  return &l->listed;
+}
+
+static mgl_feed_end tend(launch *l) {
+  const mgl_cuda_generate *job = l->job;
+  if (job->should_stop != NULL && job->should_stop(job->context)) {
+    return MGL_FEED_LEAVE;
+  }
+  if (job->source != NULL) {
+    return job->source->tend(job->context);
+  }
+  return l->next < job->request_count ? MGL_FEED_OPEN : MGL_FEED_CLOSED;
+}
+
+// What is to be told to the device: requests into free slots, and how the launch goes on. Once the
+// feed is closed it takes no more.
+static void feed(launch *l) {
+  mgl_cuda_program *p = l->p;
+  if (l->job == NULL || l->left) {
+    return;
+  }
+  mgl_feed_end end = p->feeding.failed ? MGL_FEED_LEAVE : tend(l);
+  while (end != MGL_FEED_LEAVE && !l->closed) {
+    uint32_t slot = mgl_cuda_feed_free_slot(p);
+    const mgl_cuda_request *request = slot != UINT32_MAX ? next_request(l) : NULL;
+    if (request == NULL) {
+      break;
+    }
+    mgl_cuda_feed_submit(p, slot, request);
+  }
+  l->closed = l->closed || end == MGL_FEED_CLOSED;
+  l->left = end == MGL_FEED_LEAVE;
+  mgl_cuda_feed_set_end(p, end);
 }
 
 // --- the kernel ----------------------------------------------------------------------------------
 
-// may_stop: also until the job is to be stopped.
-static mgl_status wait_until(launch *l, uint64_t end_ns, bool may_stop, bool *ended,
-                             mgl_error *err) {
+// Until the launch ends, or has given no sign of life for that long while there is something to do.
+static mgl_status wait_until(launch *l, uint64_t patience_ns, bool *ended, mgl_error *err) {
   const mgl_cuda_driver *driver = &l->p->device->driver;
+  uint64_t since_ns = mgl_clock_ns();
   for (;;) {
     mgl_cu_result code = driver->stream_query(l->p->stream);
-    bool queued = false;
-    bool soon = false;
-    report_tokens(l);
-    if (l->options.full && may_stop && (code == 0 || code == MGL_CU_NOT_READY)) {
-      mgl_status status = mgl_cuda_full_queue(l->p, &queued, &soon, err);
+    bool alive = l->job != NULL && mgl_cuda_feed_report(l->p, l->job);
+    mgl_cuda_full_state state = MGL_CUDA_FULL_ENDED;
+    feed(l);
+    if (l->options.full && !l->killed && (code == 0 || code == MGL_CU_NOT_READY)) {
+      mgl_status status = mgl_cuda_full_queue(l->p, code == 0, &state, err);
       if (status != MGL_OK) {
         (void)driver->stream_synchronize(l->p->stream);  // what was queued before ends by itself
         return status;
       }
     }
-    if (code != MGL_CU_NOT_READY && !queued) {
+    if (code != MGL_CU_NOT_READY && state == MGL_CUDA_FULL_ENDED) {
       *ended = true;
       if (code != 0) {
         l->p->lost = true;  // an illegal access and the like: the context is of no more use
@@ -133,33 +140,35 @@ static mgl_status wait_until(launch *l, uint64_t end_ns, bool may_stop, bool *en
       }
       return status;
     }
-    l->stopped = l->stopped || (l->job != NULL && l->job->should_stop != NULL &&
-                                l->job->should_stop(l->job->context));
-    if (mgl_clock_ns() > end_ns || (l->stopped && may_stop)) {
+    uint64_t now_ns = mgl_clock_ns();
+    bool idle = l->job != NULL && !l->left && mgl_cuda_feed_busy(l->p) == 0;
+    since_ns = alive || idle ? now_ns : since_ns;
+    if (now_ns - since_ns > patience_ns) {
       *ended = false;
       return MGL_OK;
     }
-    if (!soon) {
+    if (state != MGL_CUDA_FULL_SOON) {
       (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
   }
 }
 
-// Waits for the launch; past its deadline, or when it is to be stopped, raises the fault from
-// outside and waits once more.
+// Waits for the launch; one that gives no sign of life gets a fault from outside, and is waited for
+// once more.
 static mgl_status wait_for_end(launch *l, mgl_error *err) {
   mgl_cuda_program *p = l->p;
   bool ended = false;
-  MGL_TRY(wait_until(l, mgl_clock_ns() + l->options.deadline_ns, true, &ended, err));
+  MGL_TRY(wait_until(l, l->options.deadline_ns, &ended, err));
   if (ended) {
     return MGL_OK;
   }
+  l->killed = true;
   *p->fault_word = MGL_FAULT_STUCK;
   uint64_t fault =
       p->layout.state.run + offsetof(mgl_cuda_run, protocol) + offsetof(mgl_protocol, fault);
   MGL_CUDA_TRY(&p->device->driver, copy_to_device_async, err, mgl_cuda_state_at(p, fault),
                p->fault_word, sizeof *p->fault_word, p->abort_stream);
-  MGL_TRY(wait_until(l, mgl_clock_ns() + (uint64_t)ABORT_NS, false, &ended, err));
+  MGL_TRY(wait_until(l, (uint64_t)ABORT_NS, &ended, err));
   if (!ended) {
     p->lost = true;
     return mgl_error_set(err, MGL_ERR_INTERNAL,
@@ -181,7 +190,7 @@ static mgl_status upload_state(launch *l, mgl_error *err) {
                  (size_t)p->layout.bytes[MGL_CUDA_MEMORY_CARRIED]);
   }
   MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->iteration_ns), 0,
-               (l->most_iterations + (size_t)1) * sizeof(uint64_t));
+               p->layout.iteration_capacity * sizeof(uint64_t));
   if (p->options.trace_spans > 0 && !l->options.full) {  // of the latest launch that has one
     MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->traces), 0,
                  p->workers * sizeof(mgl_cuda_trace));
@@ -199,12 +208,8 @@ static mgl_status download_state(launch *l, mgl_error *err) {
   if (mgl_load_relaxed(&mgl_cuda_image_run(p)->protocol.fault) != MGL_FAULT_NONE) {
     MGL_CUDA_TRY(driver, copy_to_host, err, p->image, mgl_cuda_state_at(p, 0),
                  (size_t)state->image_bytes);
-  } else if (l->job != NULL) {
-    MGL_CUDA_TRY(driver, copy_to_host, err, mgl_cuda_image_sequences(p),
-                 mgl_cuda_state_at(p, state->sequences),
-                 p->options.sequences * sizeof(mgl_cuda_sequence));
   }
-  return l->stopped ? MGL_OK : mgl_cuda_describe_fault(p, &l->options, err);
+  return mgl_cuda_describe_fault(p, &l->options, err);
 }
 
 static mgl_status launch_megakernel(mgl_cuda_program *p, mgl_error *err) {
@@ -222,20 +227,23 @@ static mgl_status launch_megakernel(mgl_cuda_program *p, mgl_error *err) {
 static mgl_status run_launch(launch *l, mgl_error *err) {
   mgl_cuda_program *p = l->p;
   mgl_cuda_run *run = mgl_cuda_image_run(p);
-  run->first_graph = mgl_cuda_image_plan(p)->graph;
-  mgl_store_relaxed(&run->announced[0], UINT64_C(1) << 8 | run->first_graph);
-  if (l->most_iterations == 1) {  // nothing follows, whatever its plan says
+  if (l->job == NULL) {  // the only plan
+    mgl_store_relaxed(&run->announced[0], UINT64_C(1) << 8 | mgl_cuda_image_plan(p)->graph);
     mgl_store_relaxed(&run->announced[1], UINT64_C(2) << 8 | 255);
   }
   if (l->options.full) {  // queues its kernels while it waits
     MGL_TRY(mgl_cuda_full_begin(p, &l->options, l->most_iterations, l->job == NULL, err));
   }
   MGL_TRY(upload_state(l, err));
+  // Sleeps would last 50 us longer than they are asked to.
+  int slack = prctl(PR_GET_TIMERSLACK);
   uint64_t start = mgl_clock_ns();
   if (!l->options.full) {
     MGL_TRY(launch_megakernel(p, err));
   }
+  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS);
   mgl_status status = wait_for_end(l, err);
+  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)(slack > 0 ? slack : 0));
   l->host_ns = mgl_clock_ns() - start;
   return status != MGL_OK ? status : download_state(l, err);
 }
@@ -248,13 +256,16 @@ mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
   launch l = {.p = p, .most_iterations = 1};
   mgl_cuda_plan_limits limits = {.iteration_tokens = p->options.iteration_tokens,
                                  .logit_rows = p->options.logit_rows,
-                                 .slots = p->options.sequences,
+                                 .slots = p->options.sequences < p->options.iteration_tokens
+                                              ? p->options.sequences
+                                              : p->options.iteration_tokens,
                                  .stride = p->options.pages_per_sequence,
                                  .page_count = p->options.page_count,
                                  .vocab = p->model.vocab,
                                  .group = p->model.group};
-  MGL_TRY(set_defaults(p, options, 1, &l.options, err));
+  MGL_TRY(set_defaults(p, options, &l.options, err));
   mgl_cuda_make_image(p, &(mgl_cuda_start){.launch = &l.options, .most_iterations = 1});
+  p->feeding.planner_lost = true;  // its cached pages may be overwritten
   MGL_TRY(mgl_cuda_plan_from(plan, &limits, mgl_cuda_image_plan(p), mgl_cuda_image_tables(p), err));
   uint32_t graph = mgl_cuda_image_plan(p)->graph;
   MGL_TRY(run_launch(&l, err));
@@ -267,137 +278,56 @@ mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
 
 // --- a job ---------------------------------------------------------------------------------------
 
-static uint32_t max_tokens(const mgl_cuda_request *request) {
-  return request->prompt_count + request->max_new_tokens;
-}
-
-// The last token is never fed back.
-static uint32_t pages_of(const mgl_cuda_request *request) {
-  return (max_tokens(request) - 1 + MGL_CUDA_KV_PAGE_TOKENS - 1) / MGL_CUDA_KV_PAGE_TOKENS;
-}
-
-static mgl_status check_request(const mgl_cuda_program *p, uint32_t index,
-                                const mgl_cuda_request *r, mgl_error *err) {
-  uint64_t most = p->layout.tokens_per_sequence;
-  if (r->prompt_count < 1 || r->max_new_tokens < 1 || r->prompt_count > most ||
-      r->max_new_tokens > most - r->prompt_count) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "request %u: a prompt of %u tokens and %u new ones: expected at least 1 "
-                         "each and %llu together at most",
-                         index, r->prompt_count, r->max_new_tokens, (unsigned long long)most);
-  }
+mgl_status mgl_cuda_program_check(const mgl_cuda_program *p, const mgl_cuda_request *r,
+                                  mgl_error *err) {
+  MGL_TRY(mgl_planner_check_request(&p->feeding.limits, r->prompt_count, r->max_new_tokens, err));
   if (r->stop_count > MGL_CUDA_MAX_STOP_IDS) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "request %u: expected at most %d stop tokens, found %u", index,
+    return mgl_error_set(err, MGL_ERR_LIMIT, "expected at most %d stop tokens, found %u",
                          MGL_CUDA_MAX_STOP_IDS, r->stop_count);
+  }
+  if (r->key_count > r->prompt_count / MGL_CUDA_KV_PAGE_TOKENS) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected keys of at most %u pages, found %u",
+                         r->prompt_count / MGL_CUDA_KV_PAGE_TOKENS, r->key_count);
   }
   for (uint32_t i = 0; i < r->edit_count; i++) {
     if (r->edits[i].token < 0 || (uint32_t)r->edits[i].token >= p->model.vocab) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "request %u: expected edits of tokens of 0 to %u, found %d", index,
+      return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected edits of tokens of 0 to %u, found %d",
                            p->model.vocab - 1, r->edits[i].token);
     }
   }
   if (r->rule.top_logprobs > MGL_MAX_TOP_LOGPROBS) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "request %u: expected log probabilities of at most %d, found %u", index,
+    return mgl_error_set(err, MGL_ERR_LIMIT, "expected log probabilities of at most %d, found %u",
                          MGL_MAX_TOP_LOGPROBS, r->rule.top_logprobs);
   }
   for (uint32_t i = 0; i < r->prompt_count; i++) {
     if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= p->model.vocab) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "request %u, token %u: expected an id of 0 to %u, found %d", index, i,
-                           p->model.vocab - 1, r->prompt[i]);
+      return mgl_error_set(err, MGL_ERR_ARGUMENT, "token %u: expected an id of 0 to %u, found %d",
+                           i, p->model.vocab - 1, r->prompt[i]);
     }
   }
   return MGL_OK;
 }
 
-static mgl_status check_job(const mgl_cuda_program *p, const mgl_cuda_generate *job,
-                            uint64_t *iterations, mgl_error *err) {
-  const mgl_cuda_program_options *o = &p->options;
-  uint32_t rows =
-      job->request_count < o->iteration_tokens ? job->request_count : o->iteration_tokens;
-  if (job->request_count < 1 || job->request_count > o->sequences || rows > o->logit_rows) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "requests: expected 1 to %u with up to %u rows of logits, found %u",
-                         o->sequences, o->logit_rows, job->request_count);
+static mgl_status check_job(launch *l, mgl_error *err) {
+  const mgl_cuda_generate *job = l->job;
+  uint32_t edits = job->most_edits;
+  uint32_t logprobs = job->most_logprobs;
+  if (job->source == NULL && job->request_count < 1) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "requests: expected at least 1, found 0");
   }
-  uint64_t pages = 0;
-  *iterations = 1;
-  for (uint32_t i = 0; i < job->request_count; i++) {
-    MGL_TRY(check_request(p, i, &job->requests[i], err));
-    pages += pages_of(&job->requests[i]);
-    // Each iteration computes a token at least; one more may run for a sequence that has stopped.
-    *iterations += max_tokens(&job->requests[i]) + UINT64_C(1);
-  }
-  if (pages > o->page_count) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "the requests need %llu KV pages, there are %u",
-                         (unsigned long long)pages, o->page_count);
-  }
-  if (*iterations > p->layout.most_iterations) {
-    *iterations = p->layout.most_iterations;
-  }
-  if (job->most_iterations > 0 && job->most_iterations < *iterations) {
-    *iterations = job->most_iterations;
-  }
-  return MGL_OK;
-}
-
-static void set_sequence(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_request *r,
-                         uint32_t cached_tokens) {
-  size_t at = (size_t)slot * p->layout.tokens_per_sequence;
-  mgl_cuda_sequence *s = &mgl_cuda_image_sequences(p)[slot];
-  *s = (mgl_cuda_sequence){
-      .state = MGL_CUDA_SEQUENCE_RUNNING,
-      .token_count = r->prompt_count,
-      .computed_count = cached_tokens < r->prompt_count ? cached_tokens : r->prompt_count - 1,
-      .prompt_count = r->prompt_count,
-      .max_tokens = max_tokens(r),
-      .tokens = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TOKENS] + at * sizeof(int32_t)),
-      .host_tokens = mgl_cuda_pointer(p->host_tokens_at + at * sizeof(int32_t)),
-      .stop_count = r->stop_count};
-  if (r->stop_count > 0) {
-    memcpy(s->stop_ids, r->stop_ids, r->stop_count * sizeof *s->stop_ids);
-  }
-  memcpy(p->staged + at, r->prompt, r->prompt_count * sizeof *p->staged);
-  memset(p->host_tokens + at, 0xff, max_tokens(r) * sizeof *p->host_tokens);
-}
-
-// Sequences, their pages and the first plan.
-static mgl_status set_job(launch *l, mgl_error *err) {
-  mgl_cuda_program *p = l->p;
-  const mgl_cuda_program_options *o = &p->options;
-  const int32_t *tokens[MGL_CUDA_MAX_SEQUENCES];
-  int32_t *tables = mgl_cuda_image_tables(p);
-  uint32_t page = 0;
-  for (uint32_t i = 0; i < o->sequences; i++) {
-    size_t at = (size_t)i * p->layout.tokens_per_sequence;
-    uint32_t pages = 0;
-    tokens[i] = p->staged + at;
-    if (i < l->job->request_count) {
-      const mgl_cuda_request *r = &l->job->requests[i];
-      set_sequence(p, i, r, l->job->cached_tokens);
-      l->seen[i] = r->prompt_count;
-      pages = pages_of(r);
-      MGL_CUDA_TRY(&p->device->driver, copy_to_device, err,
-                   p->memory[MGL_CUDA_MEMORY_TOKENS] + at * sizeof(int32_t), p->staged + at,
-                   r->prompt_count * sizeof(int32_t));
+  for (uint32_t i = 0; job->source == NULL && i < job->request_count; i++) {
+    const mgl_cuda_request *r = &job->requests[i];
+    mgl_status status = mgl_cuda_program_check(l->p, r, err);
+    if (status != MGL_OK) {
+      mgl_error_prefix(err, "request %u", i);
+      return status;
     }
-    for (uint32_t j = 0; j < o->pages_per_sequence; j++) {
-      tables[(size_t)i * o->pages_per_sequence + j] =
-          (int32_t)(j < pages ? page++ : o->page_count);  // the spare one
-    }
+    uint32_t e = mgl_cuda_request_edits(r);
+    uint32_t p = mgl_cuda_request_logprobs(r);
+    edits = e > edits ? e : edits;
+    logprobs = p > logprobs ? p : logprobs;
   }
-  MGL_TRY(mgl_cuda_sampling_prepare(p, l->job, err));
-  mgl_cuda_plan_rules rules = {
-      .iteration_tokens = o->iteration_tokens,
-      .chunk_tokens = l->job->chunk_tokens > 0 ? l->job->chunk_tokens : o->iteration_tokens,
-      .prompts_first = l->job->prompts_first,
-      .group = p->model.group};
-  (void)mgl_cuda_plan_next(&rules, mgl_cuda_image_sequences(p), o->sequences, tokens,
-                           mgl_cuda_image_plan(p));
-  return MGL_OK;
+  return mgl_cuda_sampling_reserve(l->p, edits, logprobs, err);
 }
 
 static mgl_status read_outcome(launch *l, mgl_error *err) {
@@ -409,68 +339,76 @@ static mgl_status read_outcome(launch *l, mgl_error *err) {
   const mgl_protocol *protocol = &mgl_cuda_image_run(p)->protocol;
   uint64_t published = mgl_load_relaxed(&protocol->published);
   bool stopped = (mgl_load_relaxed(&protocol->info) & 1) != 0;
-  outcome->host_ns = l->host_ns;
   outcome->iterations = (uint32_t)(published > 0 && stopped ? published - 1 : published);
   size_t count = outcome->iterations + (size_t)1;
   count = count < outcome->iteration_capacity ? count : outcome->iteration_capacity;
-  if (count > 0 && outcome->iteration_ns != NULL) {
+  if (count > 0 && outcome->iteration_ns != NULL && count <= p->layout.iteration_capacity) {
     MGL_CUDA_TRY(&p->device->driver, copy_to_host, err, outcome->iteration_ns,
                  mgl_cuda_state_at(p, p->layout.state.iteration_ns), count * sizeof(uint64_t));
   }
   return MGL_OK;
 }
 
-// Every sequence ended as it should, and all that it sampled was reported.
-static mgl_status check_sequences(const launch *l, mgl_error *err) {
-  const mgl_cuda_sequence *sequences = mgl_cuda_image_sequences(l->p);
-  for (uint32_t i = 0; i < l->job->request_count; i++) {
-    const mgl_cuda_sequence *s = &sequences[i];
-    if (s->state == MGL_CUDA_SEQUENCE_NOT_FINITE) {
-      if (l->job->outcome != NULL) {
-        l->job->outcome->failed_request = i;
-      }
-      return mgl_error_set(err, MGL_ERR_FORMAT,
-                           "the model's logits are not finite (NaN or infinity) at position %u of "
-                           "request %u: damaged weights?",
-                           s->token_count - 1, i);
+// Every request ended as it should.
+static mgl_status check_ends(launch *l, mgl_error *err) {
+  const mgl_cuda_feeding *f = &l->p->feeding;
+  if (f->failed) {
+    const mgl_cuda_slot *s = &f->slots[f->failed_slot];
+    if (l->job->outcome != NULL) {
+      l->job->outcome->failed_request = s->number;
     }
-    if (s->token_count != l->seen[i]) {
+    return mgl_error_set(err, MGL_ERR_FORMAT,
+                         "the model's logits are not finite (NaN or infinity) at position %u of "
+                         "request %u: damaged weights?",
+                         s->seen - 1, s->number);
+  }
+  for (uint32_t i = 0; i < f->slot_count && !l->left && l->job->most_iterations == 0; i++) {
+    const mgl_cuda_slot *s = &f->slots[i];
+    if (s->state == MGL_CUDA_SLOT_BUSY) {
       return mgl_error_set(err, MGL_ERR_INTERNAL,
-                           "request %u has %u tokens on the GPU, and %u arrived on the host", i,
-                           s->token_count, l->seen[i]);
-    }
-    if (s->state == MGL_CUDA_SEQUENCE_RUNNING && l->job->most_iterations == 0) {
-      return mgl_error_set(err, MGL_ERR_INTERNAL,
-                           "the launch ended and request %u did not: %u of up to %u tokens", i,
-                           s->token_count, s->max_tokens);
+                           "the launch ended and request %u did not: %u of up to %u tokens",
+                           s->number, s->seen, s->max_tokens);
     }
   }
   return MGL_OK;
 }
 
+static mgl_status run_job(launch *l, mgl_error *err) {
+  mgl_cuda_program *p = l->p;
+  MGL_TRY(mgl_cuda_feed_begin(p, l->job, err));
+  feed(l);
+  if (l->left || (mgl_cuda_feed_busy(p) == 0 && p->feeding.end != MGL_FEED_OPEN)) {
+    return MGL_OK;  // there is nothing to do
+  }
+  p->feeding.planner_lost = true;  // unless all goes well
+  mgl_status status = run_launch(l, err);
+  if (l->job->outcome != NULL) {
+    l->job->outcome->host_ns = l->host_ns;
+  }
+  MGL_TRY(status);
+  while (mgl_cuda_feed_report(p, l->job)) {
+  }
+  p->feeding.planner_lost = l->killed;
+  MGL_TRY(read_outcome(l, err));
+  return check_ends(l, err);
+}
+
 mgl_status mgl_cuda_program_generate(mgl_cuda_program *p, const mgl_cuda_generate *job,
                                      mgl_error *err) {
   launch l = {.p = p, .job = job};
-  uint64_t iterations = 0;
   if (job->outcome != NULL) {
     job->outcome->iterations = 0;
     job->outcome->host_ns = 0;
+    job->outcome->stopped = false;
   }
-  MGL_TRY(check_job(p, job, &iterations, err));
-  l.most_iterations = (uint32_t)iterations;
-  MGL_TRY(set_defaults(p, &job->launch, l.most_iterations, &l.options, err));
-  mgl_cuda_make_image(p, &(mgl_cuda_start){.launch = &l.options,
-                                           .most_iterations = l.most_iterations,
-                                           .chunk_tokens = job->chunk_tokens,
-                                           .prompts_first = job->prompts_first});
-  MGL_TRY(set_job(&l, err));
-  mgl_status status = run_launch(&l, err);
+  MGL_TRY(check_job(&l, err));
+  l.most_iterations = job->most_iterations > 0 ? job->most_iterations : UINT32_MAX;
+  MGL_TRY(set_defaults(p, &job->launch, &l.options, err));
+  mgl_cuda_make_image(
+      p, &(mgl_cuda_start){.launch = &l.options, .most_iterations = l.most_iterations});
+  mgl_status status = run_job(&l, err);
   if (job->outcome != NULL) {
-    job->outcome->host_ns = l.host_ns;
-    job->outcome->stopped = l.stopped;
+    job->outcome->stopped = l.left;
   }
-  MGL_TRY(status);
-  report_tokens(&l);
-  MGL_TRY(read_outcome(&l, err));
-  return l.stopped ? MGL_OK : check_sequences(&l, err);
+  return status;
 }

@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "runtime/cuda_steps.h"
 
-enum { MOST_ITERATIONS = 1 << 22 };  // that are timed: 32 MiB
+enum { ITERATIONS = 1 << 16 };  // that are timed: 512 KiB
 
 static const char *const memory_names[MGL_CUDA_MEMORY_COUNT] = {
     [MGL_CUDA_MEMORY_WEIGHTS] = "weights",
@@ -18,6 +18,7 @@ static const char *const memory_names[MGL_CUDA_MEMORY_COUNT] = {
     [MGL_CUDA_MEMORY_CARRIED] = "carried activations",
     [MGL_CUDA_MEMORY_DESCRIPTORS] = "task graphs",
     [MGL_CUDA_MEMORY_STATE] = "state",
+    [MGL_CUDA_MEMORY_PLANNER] = "planner",
     [MGL_CUDA_MEMORY_TOKENS] = "tokens",
     [MGL_CUDA_MEMORY_PARTIALS] = "parts of attention",
     [MGL_CUDA_MEMORY_TRACE] = "trace",
@@ -250,14 +251,20 @@ static void lay_out_state(const mgl_cuda_model *model, const mgl_cuda_sizes *siz
   state->scheduler_queues = take(layout, kind, sizes->schedulers * sizeof(mgl_queue));
   state->slots = take(layout, kind, slots * sizeof(mgl_queue_slot));
   state->counters = take(layout, kind, counters * sizeof(mgl_word));
-  state->sequences = take(layout, kind, sizes->sequences * sizeof(mgl_cuda_sequence));
   state->block_tables =
       take(layout, kind, (uint64_t)sizes->sequences * sizes->pages_per_sequence * sizeof(int32_t));
   state->merges = take(layout, kind, items * model->kv_heads * sizeof(uint32_t));
   state->plans = take(layout, kind, 2 * sizeof(mgl_cuda_plan));
   state->image_bytes = state->plans + sizeof(mgl_cuda_plan) + offsetof(mgl_cuda_plan, items);
-  state->iteration_ns =
-      take(layout, kind, (layout->most_iterations + UINT64_C(1)) * sizeof(uint64_t));
+  uint64_t keys = (uint64_t)sizes->slots * sizes->pages_per_sequence;
+  layout->iteration_capacity = ITERATIONS;
+  state->iteration_ns = take(layout, kind, ITERATIONS * sizeof(uint64_t));
+  state->sequences = take(layout, kind, sizes->slots * sizeof(mgl_cuda_sequence));
+  state->keys = take(layout, kind, keys * sizeof(mgl_page_key));
+  state->next_rows = take(layout, kind, sizes->slots * sizeof(uint32_t));
+  state->pending = take(layout, kind, sizes->slots * sizeof(mgl_feed_command));
+  state->places = take(layout, kind, sizes->slots * sizeof(mgl_cuda_entry_place));
+  take(layout, MGL_CUDA_MEMORY_PLANNER, sizes->planner_bytes);
   state->traces = take(layout, kind, sizes->workers * sizeof(mgl_cuda_trace));
   take(layout, MGL_CUDA_MEMORY_PARTIALS,
        items * model->kv_heads * MGL_CUDA_QUERY_COLUMNS * (model->head_dim + UINT64_C(2)) *
@@ -273,12 +280,9 @@ static void lay_out_state(const mgl_cuda_model *model, const mgl_cuda_sizes *siz
 }
 
 static void lay_out_tokens(const mgl_cuda_sizes *sizes, mgl_cuda_layout *layout) {
-  // The last token is sampled and never fed back, so it needs no KV page.
-  layout->tokens_per_sequence = sizes->pages_per_sequence * MGL_CUDA_KV_PAGE_TOKENS + 1;
-  uint64_t tokens = (uint64_t)layout->tokens_per_sequence * sizes->sequences;
+  layout->tokens_per_sequence = sizes->pages_per_sequence * MGL_CUDA_KV_PAGE_TOKENS;
+  uint64_t tokens = (uint64_t)layout->tokens_per_sequence * sizes->slots;
   take(layout, MGL_CUDA_MEMORY_TOKENS, tokens * sizeof(int32_t));
-  uint64_t most = tokens + sizes->sequences + 1;
-  layout->most_iterations = most < MOST_ITERATIONS ? (uint32_t)most : MOST_ITERATIONS;
 }
 
 mgl_status mgl_cuda_layout_make(const mgl_graph *program, const mgl_cuda_model *model,

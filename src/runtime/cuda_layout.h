@@ -24,7 +24,8 @@ typedef enum mgl_cuda_memory_kind {
   MGL_CUDA_MEMORY_CARRIED,      // of carrying graphs: every activation of each, twice
   MGL_CUDA_MEMORY_DESCRIPTORS,  // tasks, events, lists, steps and bound ops of all task graphs
   MGL_CUDA_MEMORY_STATE,        // of a launch: mgl_cuda_run and what it points to
-  MGL_CUDA_MEMORY_TOKENS,       // of all sequences
+  MGL_CUDA_MEMORY_PLANNER,      // mgl_planner, which outlives launches
+  MGL_CUDA_MEMORY_TOKENS,       // of all slots
   MGL_CUDA_MEMORY_PARTIALS,     // of attention
   MGL_CUDA_MEMORY_TRACE,
   MGL_CUDA_MEMORY_STAGING,  // through which weights are packed; freed once they are
@@ -69,7 +70,9 @@ typedef struct mgl_cuda_sizes {
   uint32_t workers;
   uint32_t schedulers;
   uint32_t iteration_tokens;
-  uint32_t sequences;           // slots
+  uint32_t sequences;           // of a plan that the host made, at most
+  uint32_t slots;               // of the planner: requests at once, running or waiting
+  uint64_t planner_bytes;       // mgl_planner_size
   uint32_t pages_per_sequence;  // of the block tables
   uint32_t page_count;          // KV pages; one more is made, for entries that nobody uses
   uint32_t trace_spans;         // of each worker and role, a power of two; 0: no trace
@@ -86,10 +89,11 @@ typedef struct mgl_cuda_graph_layout {
 // Offsets in MGL_CUDA_MEMORY_STATE. What every launch uploads comes first; plans[1] ends it, of
 // which only the head is.
 typedef struct mgl_cuda_state_layout {
-  uint64_t run, workers, scheduler_queues, slots, counters, sequences, block_tables, merges, plans;
-  uint64_t image_bytes;   // that a launch uploads
-  uint64_t iteration_ns;  // [most_iterations + 1]
-  uint64_t traces;        // [workers]
+  uint64_t run, workers, scheduler_queues, slots, counters, block_tables, merges, plans;
+  uint64_t image_bytes;                                  // that a launch uploads
+  uint64_t iteration_ns;                                 // [iteration_capacity]
+  uint64_t sequences, keys, next_rows, pending, places;  // [slots]
+  uint64_t traces;                                       // [workers]
   uint64_t
       trace_marks;  // [workers, MGL_CUDA_TRACE_MARKS] in MGL_CUDA_MEMORY_TRACE, behind the spans
   uint64_t jit_size, scheduler_size;  // slots of a queue
@@ -107,8 +111,8 @@ typedef struct mgl_cuda_layout {
   uint64_t copy_bytes[MGL_MAX_GRAPHS];  // from a first copy to the second; 0: not a carrying graph
   mgl_cuda_graph_layout graphs[MGL_MAX_GRAPHS];
   mgl_cuda_state_layout state;
-  uint32_t tokens_per_sequence;  // room for tokens
-  uint32_t most_iterations;      // that a launch can record
+  uint32_t tokens_per_sequence;  // most tokens of one
+  uint32_t iteration_capacity;   // iterations whose times are kept
   uint64_t step_bytes;           // weights that an iteration reads, of one pass
 } mgl_cuda_layout;
 

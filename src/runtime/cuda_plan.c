@@ -16,7 +16,6 @@ uint32_t mgl_cuda_graph_for(uint32_t tokens) {
 void mgl_cuda_plan_clear(mgl_cuda_plan *plan) {
   memset(plan, 0, offsetof(mgl_cuda_plan, items));
   memset(plan->logit_slots, 0xff, sizeof plan->logit_slots);
-  memset(plan->next_rows, 0xff, sizeof plan->next_rows);
   plan->graph = UINT32_MAX;
 }
 
@@ -31,7 +30,6 @@ void mgl_cuda_plan_add(mgl_cuda_plan *plan, const mgl_cuda_plan_rows *rows) {
   }
   plan->token_count += rows->count;
   plan->sequence_count++;
-  plan->next_rows[rows->slot] = first;
   if (rows->samples) {
     plan->logit_rows[plan->logit_row_count] = plan->token_count - 1;
     plan->logit_slots[plan->logit_row_count++] = rows->slot;
@@ -87,54 +85,6 @@ void mgl_cuda_plan_finish(mgl_cuda_plan *plan, uint32_t group) {
     row += count;
   }
   plan->graph = plan->token_count == 0 ? UINT32_MAX : mgl_cuda_graph_for(plan->token_count);
-}
-
-// --- of sequences --------------------------------------------------------------------------------
-
-static bool runs(const mgl_cuda_sequence *s) {
-  return s->state == MGL_CUDA_SEQUENCE_RUNNING && s->computed_count < s->token_count;
-}
-
-static bool decodes(const mgl_cuda_sequence *s) {
-  return s->computed_count >= s->prompt_count;
-}
-
-static void add_sequence(mgl_cuda_plan *plan, mgl_cuda_sequence *s, uint32_t slot, uint32_t count,
-                         const int32_t *tokens) {
-  mgl_cuda_plan_rows rows = {.tokens = tokens + s->computed_count,
-                             .count = count,
-                             .slot = slot,
-                             .position = s->computed_count,
-                             .samples = s->computed_count + count == s->token_count};
-  s->computed_count += count;
-  mgl_cuda_plan_add(plan, &rows);
-}
-
-bool mgl_cuda_plan_next(const mgl_cuda_plan_rules *rules, mgl_cuda_sequence *sequences,
-                        uint32_t slots, const int32_t *const *tokens, mgl_cuda_plan *plan) {
-  bool only_prompts = false;
-  mgl_cuda_plan_clear(plan);
-  for (uint32_t i = 0; i < slots && rules->prompts_first; i++) {
-    only_prompts = only_prompts || (runs(&sequences[i]) && !decodes(&sequences[i]));
-  }
-  for (uint32_t i = 0; i < slots && !only_prompts; i++) {
-    if (runs(&sequences[i]) && decodes(&sequences[i]) &&
-        plan->token_count < rules->iteration_tokens) {
-      add_sequence(plan, &sequences[i], i, 1, tokens[i]);
-    }
-  }
-  for (uint32_t i = 0; i < slots; i++) {
-    mgl_cuda_sequence *s = &sequences[i];
-    uint32_t count = rules->iteration_tokens - plan->token_count;
-    if (count == 0 || !runs(s) || decodes(s) || plan->next_rows[i] != UINT32_MAX) {
-      continue;
-    }
-    count = count < rules->chunk_tokens ? count : rules->chunk_tokens;
-    uint32_t left = s->prompt_count - s->computed_count;
-    add_sequence(plan, s, i, count < left ? count : left, tokens[i]);
-  }
-  mgl_cuda_plan_finish(plan, rules->group);
-  return plan->token_count > 0;
 }
 
 // --- of the engine -------------------------------------------------------------------------------
@@ -200,7 +150,6 @@ mgl_status mgl_cuda_plan_from(const mgl_plan *from, const mgl_cuda_plan_limits *
                                                   .count = from->query_start[i + 1] - first,
                                                   .slot = i,
                                                   .position = from->positions[first]});
-    plan->next_rows[i] = UINT32_MAX;
   }
   plan->logit_row_count = from->logit_row_count;
   memcpy(plan->logit_rows, from->logit_rows, from->logit_row_count * sizeof *plan->logit_rows);

@@ -1,9 +1,5 @@
-// Plans of iterations as the megakernel reads them, made on the host: the first one of a launch,
-// and single ones. Pure.
-//
-// Later plans are made on the device by the same rules (kernels/cuda/tasks_iteration.cuh): rows of
-// sequences that decode come first, in the order of their slots, then chunks of prompts, in the
-// same order, up to the iteration's tokens.
+// Plans of iterations as the megakernel reads them, made on the host: of launches for one
+// iteration. Pure. All other plans the device makes itself (kernels/cuda/plan_turn.h).
 #ifndef MGL_RUNTIME_CUDA_PLAN_H
 #define MGL_RUNTIME_CUDA_PLAN_H
 
@@ -17,7 +13,7 @@
 // The least 1 << graph that holds so many tokens.
 uint32_t mgl_cuda_graph_for(uint32_t tokens);
 
-// An empty plan: no rows; next_rows, logit_slots: none.
+// An empty plan: no rows; logit_slots: none.
 void mgl_cuda_plan_clear(mgl_cuda_plan *plan);
 
 // Adds `count` consecutive tokens of the sequence in `slot`, which has none yet.
@@ -34,18 +30,6 @@ void mgl_cuda_plan_add(mgl_cuda_plan *plan, const mgl_cuda_plan_rows *rows);
 // Makes the attention work list and chooses the graph, once all rows are there. group: query heads
 // of a KV head.
 void mgl_cuda_plan_finish(mgl_cuda_plan *plan, uint32_t group);
-
-typedef struct mgl_cuda_plan_rules {
-  uint32_t iteration_tokens;
-  uint32_t chunk_tokens;  // most prompt tokens of one sequence
-  bool prompts_first;
-  uint32_t group;
-} mgl_cuda_plan_rules;
-
-// The next plan of these sequences by the rules above; moves their computed_count. tokens[slot] are
-// the sequence's, on the host. False: no sequence has anything to compute, and the plan is empty.
-bool mgl_cuda_plan_next(const mgl_cuda_plan_rules *rules, mgl_cuda_sequence *sequences,
-                        uint32_t slots, const int32_t *const *tokens, mgl_cuda_plan *plan);
 
 // A plan of the engine: sequence i of it gets slot i, and nothing is sampled. block_tables: [slots,
 // stride] page numbers, filled in; entries that the plan does not use get `spare`. Errors: more

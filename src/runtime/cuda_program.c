@@ -49,7 +49,7 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
   MGL_TRY(check_range("workers", o->workers, 0, sms - blocks, err));
   p->workers = o->workers == 0 ? sms - blocks : o->workers;
   return check_range("schedulers", o->schedulers, 0,
-                     o->scheduler_warps ? p->workers : sms - p->workers, err);
+                     o->scheduler_warps ? p->workers - 1 : sms - p->workers, err);
 }
 
 // --- task graphs ---------------------------------------------------------------------------------
@@ -170,18 +170,23 @@ static mgl_status load_code(mgl_cuda_program *p, mgl_error *err) {
 
 static mgl_status plan_memory(mgl_cuda_program *p, uint64_t *out_free_bytes, mgl_error *err) {
   const mgl_cuda_program_options *o = &p->options;
-  mgl_cuda_sizes sizes = {.graphs = (const mgl_task_graph *const *)p->graphs,
-                          .graph_count = p->graph_count,
-                          .workers = p->workers,
-                          .schedulers = o->schedulers,
-                          .iteration_tokens = o->iteration_tokens,
-                          .sequences = o->sequences,
-                          .pages_per_sequence = o->pages_per_sequence,
-                          .page_count = o->page_count,
-                          .trace_spans = o->trace_spans,
-                          .keep_activations = o->keep_activations,
-                          .events_only = o->events_only || o->coarse,
-                          .staging = o->checkpoint != NULL};
+  uint64_t planner_bytes = 0;
+  MGL_TRY(mgl_cuda_feed_limits(p, &planner_bytes, err));
+  mgl_cuda_sizes sizes = {
+      .graphs = (const mgl_task_graph *const *)p->graphs,
+      .graph_count = p->graph_count,
+      .workers = p->workers,
+      .schedulers = o->schedulers,
+      .iteration_tokens = o->iteration_tokens,
+      .sequences = o->sequences < o->iteration_tokens ? o->sequences : o->iteration_tokens,
+      .slots = p->feeding.slot_count,
+      .planner_bytes = planner_bytes,
+      .pages_per_sequence = o->pages_per_sequence,
+      .page_count = o->page_count,
+      .trace_spans = o->trace_spans,
+      .keep_activations = o->keep_activations,
+      .events_only = o->events_only || o->coarse,
+      .staging = o->checkpoint != NULL};
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   MGL_TRY(mgl_cuda_layout_make(p->program, &p->model, &sizes, &p->layout, err));
@@ -200,29 +205,25 @@ static mgl_status allocate(mgl_cuda_program *p, mgl_error *err) {
                            mgl_cuda_memory_name((mgl_cuda_memory_kind)i));
     }
   }
-  size_t tokens = (size_t)p->options.sequences * p->layout.tokens_per_sequence;
   unsigned flags = MGL_CU_HOST_ALLOC_PORTABLE | MGL_CU_HOST_ALLOC_MAPPED;
   void *pinned = NULL;
-  MGL_CUDA_TRY(driver, host_alloc, err, &pinned, tokens * sizeof(int32_t), flags);
-  p->host_tokens = pinned;
-  MGL_CUDA_TRY(driver, host_address, err, &p->host_tokens_at, pinned, 0);
   MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *p->fault_word, flags);
   p->fault_word = pinned;
   p->image = mgl_alloc_zeroed(1, (size_t)p->layout.state.image_bytes);
-  p->staged = mgl_alloc_zeroed(tokens, sizeof *p->staged);
-  if (p->image == NULL || p->staged == NULL) {
+  if (p->image == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the state of a launch");
   }
-  return MGL_OK;
+  return mgl_cuda_feed_create(p, err);
 }
 
 // What is read before it is written must not depend on who had the memory before.
 static mgl_status clear(mgl_cuda_program *p, mgl_error *err) {
-  static const mgl_cuda_memory_kind kinds[] = {MGL_CUDA_MEMORY_KV, MGL_CUDA_MEMORY_ACTIVATIONS,
-                                               MGL_CUDA_MEMORY_PARTIALS, MGL_CUDA_MEMORY_STATE,
-                                               MGL_CUDA_MEMORY_TOKENS};
+  static const mgl_cuda_memory_kind kinds[] = {
+      MGL_CUDA_MEMORY_KV,    MGL_CUDA_MEMORY_ACTIVATIONS, MGL_CUDA_MEMORY_PARTIALS,
+      MGL_CUDA_MEMORY_STATE, MGL_CUDA_MEMORY_TOKENS,      MGL_CUDA_MEMORY_PLANNER};
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-    bool state = kinds[i] == MGL_CUDA_MEMORY_STATE || kinds[i] == MGL_CUDA_MEMORY_TOKENS;
+    bool state = kinds[i] == MGL_CUDA_MEMORY_STATE || kinds[i] == MGL_CUDA_MEMORY_TOKENS ||
+                 kinds[i] == MGL_CUDA_MEMORY_PLANNER;
     unsigned char value = p->options.poison && !state ? 0xff : 0;
     if (p->layout.bytes[kinds[i]] > 0) {
       MGL_CUDA_TRY(&p->device->driver, memory_set, err, p->memory[kinds[i]], value,
@@ -363,9 +364,7 @@ static void free_device_side(mgl_cuda_program *p) {
       (void)driver->memory_free(p->memory[i]);
     }
   }
-  if (p->host_tokens != NULL) {
-    (void)driver->host_free(p->host_tokens);
-  }
+  mgl_cuda_feed_destroy(p);
   if (p->fault_word != NULL) {
     (void)driver->host_free(p->fault_word);
   }
@@ -398,7 +397,7 @@ void mgl_cuda_program_destroy(mgl_cuda_program *p) {
   mgl_cuda_layout_free(&p->layout);
   mgl_graph_destroy(p->program);
   mgl_free(p->image);
-  mgl_free(p->staged);
+  mgl_free(p->feeding.slots);
   mgl_free(p);
 }
 

@@ -3,10 +3,10 @@
 //
 // Everything is made once: ops are fused, one task graph is compiled for every power-of-two token
 // count, device code is compiled for the model's shape, all memory is planned, checked against what
-// is free, allocated and filled. Then there are two ways to run. An offline job (generate) is one
-// launch for many iterations: the device plans, computes and samples by itself, and the host only
-// watches tokens arrive in pinned memory. A single plan (run_plan) is one launch of one iteration
-// that the host planned and whose logits come back.
+// is free, allocated and filled. Then there are two ways to run. A job (generate) is one launch for
+// many iterations: the device plans, computes and samples by itself, and the host hands over
+// requests, which may come while it runs, and watches tokens arrive, all in pinned memory. A single
+// plan (run_plan) is one launch of one iteration that the host planned and whose logits come back.
 //
 // A launch that finds a fault ends with MGL_ERR_INTERNAL and a message that names the task, the
 // worker and the event; the next launch starts afresh.
@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "batch/plan.h"
+#include "batch/planner.h"
 #include "batch/sampling_rule.h"
 #include "compile/compile.h"
 #include "graph/graph.h"
@@ -39,7 +40,7 @@ typedef struct mgl_cuda_program_options {
   const mgl_checkpoint *checkpoint;  // NULL: dummy weights; used only while creating
   uint64_t seed;                     // of dummy weights
   uint32_t iteration_tokens;         // most tokens of an iteration, 1 to MGL_CUDA_MAX_TOKENS
-  uint32_t sequences;                // slots, 1 to MGL_CUDA_MAX_SEQUENCES
+  uint32_t sequences;                // that run at once, 1 to MGL_CUDA_MAX_SEQUENCES
   uint32_t pages_per_sequence;       // of MGL_CUDA_KV_PAGE_TOKENS tokens, at least 1
   uint32_t page_count;               // KV pages; 0: for all sequences at their longest
   uint32_t logit_rows;  // most rows with logits, 1 to iteration_tokens; 0: one per sequence
@@ -85,11 +86,12 @@ void mgl_cuda_program_destroy(mgl_cuda_program *program);  // NULL is fine
 // How a launch runs. Zeros are the defaults.
 typedef struct mgl_cuda_launch_options {
   uint64_t stall_ns;     // no progress for so long is a fault; 0: 1 s
-  uint64_t deadline_ns;  // the host ends the launch after so long; 0: 10 s and 0.1 s an iteration
-  uint32_t in_flight;    // smem pages on their way, at most, for tasks that may run; 0: 4
-  // The same for tasks whose event is still open; 0: 1, or 2 where stages are long enough to keep
-  // the memory busy (SPEED.md).
-  uint32_t in_flight_ahead;
+  uint64_t deadline_ns;  // the host ends a launch with requests that gives no sign of life for so
+                         // long: no token and no iteration; 0: 10 s
+  // Smem pages on their way, at most, for tasks that may run; 0: 4, and 2 in graphs of 16 tokens,
+  // whose rows of x queue behind pages (SPEED.md).
+  uint32_t in_flight;
+  uint32_t in_flight_ahead;  // the same for tasks that wait for their inputs; 0: 2
   bool no_prefetch;  // loaders wait for events
   // Mode full: a kernel for every op, in CUDA graphs, instead of the megakernel (runtime/
   // cuda_full.h). What is about tasks, events and descriptors has no meaning there, and in_flight
@@ -103,14 +105,18 @@ typedef struct mgl_cuda_launch_options {
 } mgl_cuda_launch_options;
 
 typedef struct mgl_cuda_request {
+  uint32_t number;              // by which it is reported; of a source's request
   const int32_t *prompt;        // [prompt_count] ids in [0, V)
   uint32_t prompt_count;        // at least 1
   uint32_t max_new_tokens;      // at least 1
   mgl_sampling_rule rule;       // all zero: greedy
-  const mgl_logit_edit *edits;  // [edit_count] before the first token; copied
+  const mgl_logit_edit *edits;  // [edit_count] before the first token
   uint32_t edit_count;
   const int32_t *stop_ids;
   uint32_t stop_count;  // at most MGL_CUDA_MAX_STOP_IDS
+  const mgl_page_key
+      *keys;           // [key_count] of the prompt's full pages, by which they are found in the
+  uint32_t key_count;  // prefix cache and entered into it; 0: neither
 } mgl_cuda_request;
 
 typedef struct mgl_cuda_token {
@@ -118,42 +124,79 @@ typedef struct mgl_cuda_token {
   int32_t token;
   mgl_cuda_sequence_state state;      // RUNNING, or STOPPED or LENGTH with the request's last one
   const mgl_cuda_logprobs *logprobs;  // NULL unless asked for; until the callback returns
+  uint32_t sampled_ns;                // low half of the device's timer when it was sampled
 } mgl_cuda_token;
 
 // Called on the thread that runs the job, while the GPU computes: once per generated token, in
 // order for each request.
 typedef void mgl_cuda_token_callback(void *context, const mgl_cuda_token *token);
 
+// What the device tells of an iteration that has ended. Counts, planning_ns and pages go on over
+// launches; where the host is a thousand iterations late some are left out.
+typedef mgl_feed_iteration mgl_cuda_progress;
+typedef void mgl_cuda_progress_callback(void *context, const mgl_cuda_progress *progress);
+
 // What a job left behind. Filled in as far as it got also when it failed.
 typedef struct mgl_cuda_outcome {
   uint32_t iterations;
   uint64_t *iteration_ns;  // [iteration_capacity] the device's clock when each began, and at the
-  uint32_t iteration_capacity;  // end of the last one; the caller's; NULL and 0: not wanted
+  uint32_t iteration_capacity;  // end of the last one; the caller's; NULL and 0: not wanted. Of
+                                // launches of fewer than 65536 iterations
   uint64_t host_ns;             // of the launch
-  bool stopped;                 // should_stop ended it: some requests may not have finished
+  bool stopped;                 // it was left: some requests may not have finished
   uint32_t failed_request;      // with MGL_ERR_FORMAT: the one whose logits are not finite
 } mgl_cuda_outcome;
 
+// Brings requests to a launch. Both are called on the thread of the launch, before it and while it
+// runs, and may call mgl_cuda_program_end.
+typedef struct mgl_cuda_request_source {
+  // The next request, NULL: there is none now. It is borrowed until the next call, and passes
+  // mgl_cuda_program_check.
+  const mgl_cuda_request *(*next)(void *context);
+  // Called at every look at the launch, some ten microseconds apart. How it goes on: open, it waits
+  // for requests when it has none.
+  mgl_feed_end (*tend)(void *context);
+} mgl_cuda_request_source;
+
 typedef struct mgl_cuda_generate {
-  const mgl_cuda_request *requests;
-  uint32_t request_count;              // 1 to options.sequences; request i takes slot i
-  mgl_cuda_token_callback *on_token;   // may be NULL
-  bool (*should_stop)(void *context);  // asked all the time; true ends the launch; may be NULL
-  void *context;                       // of these two
+  const mgl_cuda_request *requests;       // their numbers are their places here
+  uint32_t request_count;                 // any number
+  const mgl_cuda_request_source *source;  // instead of the two above, unless NULL
+  uint32_t most_edits;     // of a source's requests: edits, with max_new_tokens where generated
+  uint32_t most_logprobs;  // tokens join them; and max_new_tokens of those with log probabilities
+  mgl_cuda_token_callback *on_token;        // may be NULL
+  mgl_cuda_progress_callback *on_progress;  // may be NULL
+  bool (*should_stop)(void *context);       // asked all the time; true ends the launch behind the
+                                            // present iteration; may be NULL
+  void *context;                            // of all of these
   uint32_t chunk_tokens;     // most prompt tokens of one sequence in an iteration; 0: no limit
   bool prompts_first;        // sequences decode only while none computes its prompt
   uint32_t most_iterations;  // 0: as many as it takes
-  // So many tokens of each prompt, but its last one, count as computed, whatever the KV cache
-  // holds: to time long contexts without computing them.
-  uint32_t cached_tokens;
   mgl_cuda_launch_options launch;
   mgl_cuda_outcome *outcome;  // may be NULL
 } mgl_cuda_generate;
 
-// Runs all requests to their ends in one launch. Their pages come from the whole pool: what earlier
-// launches cached is lost. A launch that should_stop ends is a success.
+// Runs all requests to their ends in one launch; the device plans, admits and preempts (batch/
+// planner.h). Cached pages of earlier launches are found, unless one failed or a plan ran in
+// between. A launch that is left is a success; what it has not finished is forgotten.
 mgl_status mgl_cuda_program_generate(mgl_cuda_program *program, const mgl_cuda_generate *job,
                                      mgl_error *err);
+
+// Errors that mgl_cuda_program_generate has with that request.
+mgl_status mgl_cuda_program_check(const mgl_cuda_program *program, const mgl_cuda_request *request,
+                                  mgl_error *err);
+// True if the running launch has memory for what the request asks of sampling.
+bool mgl_cuda_program_has_room(const mgl_cuda_program *program, const mgl_cuda_request *request);
+// What a request counts for most_edits and most_logprobs.
+uint32_t mgl_cuda_request_edits(const mgl_cuda_request *request);
+uint32_t mgl_cuda_request_logprobs(const mgl_cuda_request *request);
+
+// Ends a request of the running launch, by its number: nothing more is heard of it. Unknown ones
+// are fine. On the launch's thread.
+void mgl_cuda_program_end(mgl_cuda_program *program, uint32_t number);
+
+// The latest that the device has told.
+mgl_cuda_progress mgl_cuda_program_progress(const mgl_cuda_program *program);
 
 // Runs one iteration. The plan's pages are those of its own block tables; its sequence i takes slot
 // i. logits: [logit_row_count, V], the caller's; NULL: not wanted. launch: NULL for the defaults.

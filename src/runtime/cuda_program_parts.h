@@ -1,6 +1,6 @@
 // Inside of a GPU program: shared by cuda_program.c, cuda_upload.c, cuda_launch.c, cuda_state.c,
-// cuda_sampling.c, cuda_fault.c, cuda_trace.c and cuda_look.c only, and tests/gpu/hops.c, which
-// empties ops.
+// cuda_feed.c, cuda_sampling.c, cuda_fault.c, cuda_trace.c and cuda_look.c only, and
+// tests/gpu/hops.c, which empties ops.
 #ifndef MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 #define MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 
@@ -10,6 +10,52 @@
 #include "runtime/cuda_steps.h"
 
 enum { MGL_CUDA_MAX_PROGRAM_GRAPHS = 7 };  // 1, 2, 4 ... 64 tokens
+
+// A slot as the host sees it.
+typedef struct mgl_cuda_slot {
+  enum {
+    MGL_CUDA_SLOT_FREE,
+    MGL_CUDA_SLOT_BUSY,
+    MGL_CUDA_SLOT_ENDING,  // ended by the host: free once the device has settled
+  } state;
+  uint32_t number;  // of the request
+  uint32_t prompt_count, max_tokens;
+  uint32_t seen;  // tokens that were reported or are prompt
+  bool logprobs;
+  uint32_t stop_count;
+  int32_t stop_ids[MGL_CUDA_MAX_STOP_IDS];
+  uint64_t ended_at;  // commands that were sent when it was ended
+} mgl_cuda_slot;
+
+// The host's side of the feed. The pinned block holds the feed and what is by slot.
+typedef struct mgl_cuda_feeding {
+  uint32_t slot_count;
+  mgl_planner_limits limits;
+  bool planner_lost;     // what the device's planner knows is of no use: it is made anew
+  uint64_t tables_at;    // offset of the block tables in it
+  mgl_cuda_slot *slots;  // [slot_count]
+  uint32_t busy, ending;
+  uint32_t next_slot;  // where to look for a free one
+  mgl_cuda_progress latest;
+  bool failed;  // a sequence's logits are not finite
+  uint32_t failed_slot;
+
+  void *block;    // pinned
+  mgl_cu_ptr at;  // as the device sees it
+  uint64_t commands_at, iterations_at, sequences_at, tokens_at, keys_at, cells_at, bytes;
+  uint64_t command_mask;
+  mgl_ring_end commands, iterations;
+  mgl_feed_end end;  // that was sent
+  mgl_feed *feed;
+
+  mgl_cu_ptr edits;              // [slot_count, edit_capacity]
+  mgl_logit_edit *staged_edits;  // pinned: the same
+  mgl_cu_ptr staged_edits_at;
+  uint32_t edit_capacity;
+  mgl_cuda_logprobs *logprobs;  // pinned: [slot_count, logprob_capacity]
+  mgl_cu_ptr logprobs_at;       // as the device sees it
+  uint32_t logprob_capacity;
+} mgl_cuda_feeding;
 
 struct mgl_cuda_program {
   const mgl_cuda_device *device;
@@ -29,18 +75,10 @@ struct mgl_cuda_program {
   void *abort_stream;  // for telling a running launch to stop
   uint32_t smem_pages;
   bool has_jit;
-  unsigned char *image;       // [state.image_bytes] the state block on the host
-  int32_t *host_tokens;       // pinned: [sequences, tokens_per_sequence]
-  mgl_cu_ptr host_tokens_at;  // as the device sees it
-  uint64_t *fault_word;       // pinned
-  mgl_cu_ptr edits;           // [edit_capacity] of the requests of a job, one after the other
-  size_t edit_capacity;
-  mgl_cuda_logprobs *logprobs;  // pinned: [logprob_capacity] the same
-  mgl_cu_ptr logprobs_at;       // as the device sees it
-  size_t logprob_capacity;
-  size_t first_logprobs[MGL_CUDA_MAX_SEQUENCES];  // of each request of the job
-  int32_t *staged;  // [sequences, tokens_per_sequence] prompts on their way
-  bool compiled;    // some device code was not in the cache
+  unsigned char *image;  // [state.image_bytes] the state block on the host
+  uint64_t *fault_word;  // pinned
+  mgl_cuda_feeding feeding;
+  bool compiled;  // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];
   mgl_cuda_full *full;  // NULL until mode full is first used
   bool chosen;          // some ops are left out: launches take activations as they are
@@ -53,10 +91,6 @@ static inline mgl_cuda_run *mgl_cuda_image_run(const mgl_cuda_program *p) {
 
 static inline mgl_cuda_plan *mgl_cuda_image_plan(const mgl_cuda_program *p) {
   return (mgl_cuda_plan *)(void *)(p->image + p->layout.state.plans);
-}
-
-static inline mgl_cuda_sequence *mgl_cuda_image_sequences(const mgl_cuda_program *p) {
-  return (mgl_cuda_sequence *)(void *)(p->image + p->layout.state.sequences);
 }
 
 static inline int32_t *mgl_cuda_image_tables(const mgl_cuda_program *p) {
@@ -81,16 +115,35 @@ mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *ch
 typedef struct mgl_cuda_start {
   const mgl_cuda_launch_options *launch;  // with defaults filled in
   uint32_t most_iterations;
-  uint32_t chunk_tokens;
-  bool prompts_first;
 } mgl_cuda_start;
 
 void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start);
 
-// Gives the slots of a job in the image their rules, and memory for what these ask for
-// (cuda_sampling.c).
-mgl_status mgl_cuda_sampling_prepare(mgl_cuda_program *p, const mgl_cuda_generate *job,
-                                     mgl_error *err);
+// --- the feed of requests (cuda_feed.c) ----------------------------------------------------------
+
+// Memory, once the layout is known; the planner's limits and bytes, before.
+mgl_status mgl_cuda_feed_limits(mgl_cuda_program *p, uint64_t *out_planner_bytes, mgl_error *err);
+mgl_status mgl_cuda_feed_create(mgl_cuda_program *p, mgl_error *err);
+void mgl_cuda_feed_destroy(mgl_cuda_program *p);
+
+// Before a launch: makes the feed anew, sends what is left of the launch before, and gives the
+// image its pointers.
+mgl_status mgl_cuda_feed_begin(mgl_cuda_program *p, const mgl_cuda_generate *job, mgl_error *err);
+
+// Puts a checked request into a free slot. There is one, and room for what it asks for.
+void mgl_cuda_feed_submit(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_request *r);
+// UINT32_MAX: none can be had now.
+uint32_t mgl_cuda_feed_free_slot(mgl_cuda_program *p);
+// Requests in slots that have not ended.
+uint32_t mgl_cuda_feed_busy(const mgl_cuda_program *p);
+void mgl_cuda_feed_set_end(mgl_cuda_program *p, mgl_feed_end end);
+
+// Reports what has arrived since the last look; returns whether anything has.
+bool mgl_cuda_feed_report(mgl_cuda_program *p, const mgl_cuda_generate *job);
+
+// Memory for edits and log probabilities (cuda_sampling.c).
+mgl_status mgl_cuda_sampling_reserve(mgl_cuda_program *p, uint32_t most_edits,
+                                     uint32_t most_logprobs, mgl_error *err);
 void mgl_cuda_sampling_release(mgl_cuda_program *p);
 
 // An activation of a graph with room for `count` elements (cuda_program.c).

@@ -44,8 +44,14 @@ static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
                                         .attention_strides = p->graphs[graph]->attention_strides};
 }
 
+enum { IN_FLIGHT = 4, IN_FLIGHT_16 = 2, TOKENS_16 = 16 };
+
 static void set_launch(const mgl_cuda_launch_options *launch, mgl_cuda_run *run) {
-  run->in_flight = launch->in_flight;
+  for (uint32_t i = 0; i < MGL_MAX_GRAPHS; i++) {
+    run->graphs[i].in_flight = launch->in_flight != 0               ? launch->in_flight
+                               : run->graphs[i].tokens == TOKENS_16 ? IN_FLIGHT_16
+                                                                    : IN_FLIGHT;
+  }
   run->in_flight_ahead = launch->in_flight_ahead;
   run->prefetch = launch->no_prefetch ? 0 : 1;
   run->step_batch = launch->step_batch;
@@ -61,10 +67,12 @@ static void set_memory(const mgl_cuda_program *p, mgl_cuda_run *run) {
   run->block_tables = mgl_cuda_pointer(mgl_cuda_state_at(p, state->block_tables));
   run->block_table_stride = p->options.pages_per_sequence;
   run->sequences = mgl_cuda_pointer(mgl_cuda_state_at(p, state->sequences));
+  run->next_rows = mgl_cuda_pointer(mgl_cuda_state_at(p, state->next_rows));
   run->plans = mgl_cuda_pointer(mgl_cuda_state_at(p, state->plans));
   run->partials = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_PARTIALS]);
   run->merges = mgl_cuda_pointer(mgl_cuda_state_at(p, state->merges));
   run->iteration_ns = mgl_cuda_pointer(mgl_cuda_state_at(p, state->iteration_ns));
+  run->iteration_capacity = p->layout.iteration_capacity;
   run->traces = mgl_cuda_pointer(mgl_cuda_state_at(p, state->traces));
   run->span_count = p->options.trace_spans;
   if (p->options.trace_spans > 0) {
@@ -95,13 +103,10 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   run->has_jit = p->has_jit ? 1 : 0;
   run->scheduler_warps = p->options.scheduler_warps ? 1 : 0;
   run->most_iterations = start->most_iterations;
-  run->chunk_tokens = start->chunk_tokens;
-  run->prompts_first = start->prompts_first ? 1 : 0;
   run->iteration_tokens = p->options.iteration_tokens;
-  run->sequence_slots = p->options.sequences;
-  // The plan after the first one does not exist yet.
+  run->sequence_slots = p->feeding.slot_count;
+  // No plan exists yet.
   mgl_cuda_plan_clear(mgl_cuda_image_plan(p));
   mgl_cuda_plan *second = mgl_cuda_image_plan(p) + 1;  // of which the image has the head
-  memset(second->next_rows, 0xff, sizeof second->next_rows);
   second->graph = UINT32_MAX;
 }

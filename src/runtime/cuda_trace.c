@@ -41,7 +41,7 @@ static mgl_status read_tracks(mgl_cuda_program *p, tracks *t, mgl_error *err) {
   mgl_cu_ptr memory = p->memory[MGL_CUDA_MEMORY_TRACE];
   t->capacity = p->options.trace_spans;
   t->worker_count = p->workers;
-  t->iteration_count = p->layout.most_iterations + (size_t)1;
+  t->iteration_count = p->layout.iteration_capacity;
   size_t kept = (size_t)t->worker_count * t->capacity;
   size_t marks = (size_t)t->worker_count * MGL_CUDA_TRACE_MARKS;
   t->workers = mgl_alloc_zeroed(t->worker_count, sizeof *t->workers);

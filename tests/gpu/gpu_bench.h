@@ -58,12 +58,13 @@ uint32_t gpu_argmax(const float *values, uint32_t count);
 // A job: `batch` requests of `prompt` random tokens, each to get `generate` more.
 typedef struct gpu_load {
   uint32_t prompt, generate, batch;
-  uint32_t cached;  // tokens of each prompt that are not computed (mgl_cuda_generate.cached_tokens)
+  bool cached;  // prompts have keys: a launch finds what one before it has computed of them
 } gpu_load;
 
 typedef struct gpu_measured {
   double median_ms, least_ms;  // of the iterations that only decode: those behind the prompts
   double prompt_ms;
+  double turn_us;  // mean, of the planner
   uint32_t iterations;
   uint64_t hash;  // of all tokens, to see that a change of speed changed no result
 } gpu_measured;
@@ -82,6 +83,8 @@ void gpu_smoke_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_run(gpu_bench *bench, int count, char **arguments);
 void gpu_sampling_run(gpu_bench *bench, int count, char **arguments);
 void gpu_planner_run(gpu_bench *bench, int count, char **arguments);
+void gpu_serve_run(gpu_bench *bench, int count, char **arguments);
+void gpu_feed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_range(gpu_bench *bench, int count, char **arguments);  // of ops, with KEY=VALUEs
 void gpu_speed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ablations_run(gpu_bench *bench, int count, char **arguments);

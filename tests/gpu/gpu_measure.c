@@ -23,6 +23,20 @@ static int compare_times(const void *a, const void *b) {
   return x < y ? -1 : x > y ? 1 : 0;
 }
 
+// Keys of the pages of prompts, each of `prompt` tokens, that lie one after the other in one text:
+// pages are the same if they begin at the same place of it.
+static mgl_page_key *make_keys(const gpu_load *load) {
+  uint32_t pages = load->prompt / GPU_PAGE_TOKENS;
+  mgl_page_key *keys = gpu_must_alloc((size_t)load->batch * pages + 1, sizeof *keys);
+  for (uint32_t i = 0; i < load->batch * pages; i++) {
+    uint64_t begin = (uint64_t)(i / pages) * load->prompt;
+    uint64_t page = i % pages;
+    keys[i] = (mgl_page_key){{((begin << 32) + page + 1) * UINT64_C(0x9E3779B97F4A7C15) >> 16,
+                              begin, page, UINT64_C(0x6d656173757265)}};
+  }
+  return keys;
+}
+
 gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, const gpu_load *load,
                          const mgl_cuda_launch_options *launch) {
   mgl_error err = {0};
@@ -35,10 +49,14 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
   for (uint32_t i = 0; i < load->batch * load->prompt; i++) {
     prompts[i] = gpu_model_token(model, i);
   }
+  mgl_page_key *keys = make_keys(load);
+  uint32_t key_count = load->cached ? load->prompt / GPU_PAGE_TOKENS : 0;
   for (uint32_t i = 0; i < load->batch; i++) {
     requests[i] = (mgl_cuda_request){.prompt = prompts + (size_t)i * load->prompt,
                                      .prompt_count = load->prompt,
-                                     .max_new_tokens = load->generate};
+                                     .max_new_tokens = load->generate,
+                                     .keys = keys + (size_t)i * key_count,
+                                     .key_count = key_count};
   }
   mgl_cuda_outcome outcome = {.iteration_ns = times, .iteration_capacity = capacity};
   mgl_cuda_generate job = {.requests = requests,
@@ -46,14 +64,16 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
                            .on_token = on_token,
                            .context = &hash,
                            .prompts_first = true,
-                           .cached_tokens = load->cached,
                            .launch = *launch,
                            .outcome = &outcome};
+  uint64_t planned_ns = mgl_cuda_program_progress(program).planning_ns;
   gpu_must(mgl_cuda_program_generate(program, &job, &err), &err);
   m.iterations = outcome.iterations;
   for (uint32_t i = 0; i < load->batch; i++) {  // as one request's, where there is one
     m.hash = m.hash * UINT64_C(0x9E3779B97F4A7C15) ^ hash.of[i];
   }
+  planned_ns = mgl_cuda_program_progress(program).planning_ns - planned_ns;
+  m.turn_us = m.iterations > 0 ? (double)planned_ns / 1e3 / m.iterations : 0;
   // The last token of each prompt is sampled by the last prompt iteration.
   uint32_t decode = load->generate - 1 < m.iterations ? load->generate - 1 : 0;
   uint32_t first = m.iterations - decode;
@@ -69,6 +89,7 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
   mgl_free(times);
   mgl_free(prompts);
   mgl_free(requests);
+  mgl_free(keys);
   return m;
 }
 

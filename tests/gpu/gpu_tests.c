@@ -5,7 +5,11 @@
 //   gpu_tests sampling [MODEL...] every token and log probability against the host's sampler
 //                                 (default: tiny, wide, bias), and what sampling costs
 //   gpu_tests planner             the planner decides as on the host; what a plan takes
-//   gpu_tests ops model=MODEL [from=OP] [to=OP] [tokens=N] [context=N] [alone=1] [inputs=random]
+//   gpu_tests serve [MODEL...]    many requests in one launch give what each gives alone (default:
+//                                 tiny, wide)
+//   gpu_tests feed [MODEL]        latency of tokens and requests, and an idle launch (default:
+//   tiny) gpu_tests ops model=MODEL [from=OP] [to=OP] [tokens=N] [context=N] [alone=1]
+//   [inputs=random]
 //                 [seed=N]        some ops through the whole pipeline, the others left out
 //   gpu_tests faults [MODEL]      hanging tasks and lost triggers are found and named
 //   gpu_tests reference DIR...    KL against transformers; tests/gpu/reference.py makes DIR
@@ -105,6 +109,8 @@ int main(int argc, char **argv) {
                {"ops", gpu_ops_run},
                {"sampling", gpu_sampling_run},
                {"planner", gpu_planner_run},
+               {"serve", gpu_serve_run},
+               {"feed", gpu_feed_run},
                {"faults", gpu_faults_run},
                {"reference", gpu_reference_run},
                {"contract", gpu_contract_run},

@@ -131,6 +131,8 @@ case ${1:-} in
   part ops tiny wide bias
   part sampling tiny wide bias bench/configs/qwen3-0.6b
   part planner
+  part serve
+  part feed
   part faults
   part speed bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
     bench/configs/qwen3-8b

@@ -47,10 +47,10 @@ static void print_row(const char *name, const speed_options *o, const mgl_cuda_p
                       const mgl_cuda_launch_options *launch, const gpu_measured *m,
                       double ceiling) {
   double rate = m->median_ms > 0 ? (double)info->step_bytes / (m->median_ms / 1e3) : 0;
-  printf("| %s | %u | %u + %u | %u, %u%s | %.3f | %.3f | %.0f | %.1f%% | %.1f | %016llx |\n", name,
-         o->load.batch, o->load.prompt, o->load.generate, launch->in_flight,
+  printf("| %s | %u | %u + %u | %u, %u%s | %.3f | %.3f | %.0f | %.1f%% | %.1f | %.1f | %016llx |\n",
+         name, o->load.batch, o->load.prompt, o->load.generate, launch->in_flight,
          launch->in_flight_ahead, launch->no_prefetch ? ", no prefetch" : "", m->median_ms,
-         m->least_ms, rate / 1e9, ceiling > 0 ? 100 * rate / ceiling : 0, m->prompt_ms,
+         m->least_ms, rate / 1e9, ceiling > 0 ? 100 * rate / ceiling : 0, m->prompt_ms, m->turn_us,
          (unsigned long long)m->hash);
   (void)fflush(stdout);
 }
@@ -120,8 +120,8 @@ static void speed(gpu_bench *bench, const char *folder, const speed_options *o) 
          ceiling > 0 ? (double)info.step_bytes / ceiling * 1e3 : 0);
   printf(
       "| model | batch | tokens | pages in flight | ms an iteration, median | least | GB/s | of "
-      "the ceiling | prompts, ms | tokens' hash |\n");
-  printf("|---|---|---|---|---|---|---|---|---|---|\n");
+      "the ceiling | prompts, ms | us a turn of the planner | tokens' hash |\n");
+  printf("|---|---|---|---|---|---|---|---|---|---|---|\n");
   (void)fflush(stdout);
   mgl_cuda_launch_options launch = {.in_flight = o->in_flight,
                                     .in_flight_ahead = o->ahead,

@@ -1,18 +1,21 @@
 #include "support/fake_cuda.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
 #include "base/alloc.h"
 #include "graph/graph.h"
-#include "kernels/cuda/op_launch.h"
+#include "kernels/cuda/full_turn.h"
 #include "kernels/cuda/packing.h"
+#include "kernels/cuda/plan_turn.h"
 #include "model/dummy_weights.h"
 #include "runtime/cuda_plan.h"
 
@@ -141,9 +144,30 @@ static mgl_cu_result fake_destroy(void *object) {
   return 0;
 }
 
+// The megakernel is a thread.
+static pthread_t kernel_id;
+static bool launched;
+static mgl_word kernel_ended;
+static mgl_word polls;       // iterations that may begin: one more for each look of the host
+static mgl_word begun;       // iterations
+static uint32_t looks_left;  // until what mode full has queued has ended
+
 static mgl_cu_result fake_stream_query(void *stream) {
   (void)stream;
-  return fake.hung || fake.polls_left-- > 0 ? MGL_CU_NOT_READY : fake.launch_result;
+  if (looks_left > 0) {
+    looks_left--;
+    return MGL_CU_NOT_READY;
+  }
+  uint64_t may_begin = mgl_load_relaxed(&polls);
+  mgl_store_release(&polls, may_begin + (may_begin <= mgl_load_relaxed(&begun) ? 1 : 0));
+  if (launched && mgl_load_acquire(&kernel_ended) == 0) {
+    return MGL_CU_NOT_READY;
+  }
+  if (launched) {
+    (void)pthread_join(kernel_id, NULL);
+    launched = false;
+  }
+  return fake.hung ? MGL_CU_NOT_READY : fake.launch_result;
 }
 
 static mgl_cu_result fake_event_create(void **event, unsigned flags) {
@@ -205,7 +229,9 @@ static mgl_cu_result fake_device_attribute(int *value, int attribute, int device
   }
 }
 
-// Kernels of weights.cu: one thread does all.
+static void run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan);
+
+// Kernels of weights.cu, where one thread does all, and the one of mode full that only plans.
 static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                  unsigned block_x, unsigned block_y, unsigned block_z,
                                  unsigned smem, void *stream, void **p, void **extra) {
@@ -213,7 +239,10 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
   const char *name = function;
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)smem, (void)stream, (void)extra;
   assert_true(grid_x >= 1);
-  if (strcmp(name, "mgl_pack_weights") == 0) {
+  if (strcmp(name, "mgl_op_plan") == 0) {
+    assert_int_equal(block_x, MGL_OP_PLAN_THREADS);
+    run_plan_kernel(*(mgl_cuda_run **)p[0], *(uint64_t **)p[1]);
+  } else if (strcmp(name, "mgl_pack_weights") == 0) {
     assert_int_equal(block_x, MGL_PACK_THREADS);
     mgl_pack_share(alone, *(const uint16_t **)p[0], *(uint32_t *)p[1], *(uint32_t *)p[2],
                    *(uint32_t *)p[3], *(uint32_t *)p[4], *(uint8_t **)p[5]);
@@ -232,8 +261,8 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
 
 // --- the megakernel ------------------------------------------------------------------------------
 
-int32_t fake_cuda_token(uint32_t slot, uint32_t position) {
-  return (int32_t)((slot * 31 + position * 7) % 500);
+int32_t fake_cuda_token(int32_t first, uint32_t position) {
+  return (int32_t)(((uint32_t)first * 31 + position * 7) % 500);
 }
 
 // What a worker's clock shows: it begins somewhere, and gets faster and faster.
@@ -251,30 +280,74 @@ static void mark(mgl_cuda_run *run, uint64_t ns) {
   }
 }
 
-static int device_next_plan(void *context, uint64_t iteration) {
+static const mgl_lanes one_lane = {.lane = 0, .count = 1};
+
+// What the device does between two iterations.
+static void begin_iteration(mgl_cuda_run *run, uint64_t iteration) {
   enum { MARKS = 700 };  // in an iteration
-  mgl_cuda_run *run = context;
-  run->iteration_ns[iteration] = fake.iteration_step_ns * (iteration + 1);
-  for (uint32_t i = 0; i < MARKS; i++) {
-    mark(run, run->iteration_ns[iteration] + i * fake.iteration_step_ns / MARKS);
+  uint64_t now = fake.iteration_step_ns * (iteration + 1);
+  while (mgl_load_acquire(&polls) < iteration) {
+    (void)nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
   }
-  uint32_t graph = run->plans[iteration & 1].graph;
-  return iteration < run->most_iterations && graph < run->protocol.graph_count ? (int)graph : -1;
+  mgl_store_relaxed(&begun, iteration + 1);
+  run->iteration_ns[iteration % run->iteration_capacity] = now;
+  for (uint32_t i = 0; i < MARKS; i++) {
+    mark(run, now + i * fake.iteration_step_ns / MARKS);
+  }
 }
 
-// As tasks_iteration.cuh, after sampling and therefore by the host's rule.
-static void device_plan(mgl_cuda_run *run, uint64_t iteration) {
-  const int32_t *tokens[MGL_CUDA_MAX_SEQUENCES];
-  for (uint32_t i = 0; i < run->sequence_slots; i++) {
-    tokens[i] = run->sequences[i].tokens;
+// As mgl_planner_run of role_planner.cuh.
+static uint32_t device_turn(mgl_cuda_run *run, uint64_t iteration) {
+  uint32_t tokens = mgl_plan_turn(one_lane, run, iteration);
+  run->planning.planning_ns += 10;
+  if (tokens > 0) {
+    run->planning.commands_before = run->planning.commands.own;
+    mgl_store_release(&run->announced[iteration & 1],
+                      (iteration + 1) << 8 | run->plans[iteration & 1].graph);
   }
-  mgl_cuda_plan_rules rules = {
-      .iteration_tokens = run->iteration_tokens,
-      .chunk_tokens = run->chunk_tokens > 0 ? run->chunk_tokens : run->iteration_tokens,
-      .prompts_first = run->prompts_first != 0,
-      .group = run->group};
-  (void)mgl_cuda_plan_next(&rules, run->sequences, run->sequence_slots, tokens,
-                           &run->plans[(iteration + 1) & 1]);
+  return tokens;
+}
+
+static void device_plan(mgl_cuda_run *run, uint64_t iteration) {
+  if (run->planner != NULL) {
+    mgl_turn_tell_iterations(run, iteration);
+    mgl_turn_settle(run, run->planning.commands_before);
+    (void)device_turn(run, iteration + 1);
+  }
+}
+
+// As mgl_planner_await_work. False: the launch is over.
+static bool await_work(mgl_cuda_run *run, uint64_t iteration) {
+  for (;;) {
+    mgl_turn_tell_iterations(run, iteration);
+    mgl_turn_settle(run, run->planning.commands.own);
+    if (mgl_turn_is_over(run)) {
+      return false;
+    }
+    while (!mgl_turn_has_news(run)) {
+      fake.idle_looks++;
+      (void)nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
+    }
+    if (device_turn(run, iteration) > 0) {
+      return true;
+    }
+  }
+}
+
+static int device_next_plan(void *context, uint64_t iteration) {
+  mgl_cuda_run *run = context;
+  uint64_t announced = mgl_load_acquire(&run->announced[iteration & 1]);
+  begin_iteration(run, iteration);
+  if (announced >> 8 < iteration + 1) {
+    if (device_turn(run, iteration) == 0 && !await_work(run, iteration)) {
+      return -1;
+    }
+    run->planning.resumed = iteration;
+    run->planning.resumed_ns = run->iteration_ns[iteration % run->iteration_capacity];
+    announced = mgl_load_acquire(&run->announced[iteration & 1]);
+  }
+  uint32_t graph = (uint32_t)(announced & 255);
+  return iteration < run->most_iterations && graph < run->protocol.graph_count ? (int)graph : -1;
 }
 
 // The token before this one joins the edits, and the host hears what it asked for.
@@ -301,39 +374,89 @@ static void device_sampling(mgl_cuda_sequence *s, int32_t token) {
   }
 }
 
-static void device_sample(mgl_cuda_run *run, uint64_t iteration) {
-  const mgl_cuda_plan *plan = &run->plans[iteration & 1];
-  for (uint32_t i = 0; i < plan->logit_row_count; i++) {
-    if (plan->logit_slots[i] == UINT32_MAX) {
-      continue;
-    }
-    uint32_t slot = plan->logit_slots[i];
-    mgl_cuda_sequence *s = &run->sequences[slot];
-    assert_int_equal(plan->slots[plan->logit_rows[i]], slot);
-    assert_int_equal(plan->positions[plan->logit_rows[i]], s->token_count - 1);
-    if ((int)iteration == fake.not_finite_at) {
-      s->state = MGL_CUDA_SEQUENCE_NOT_FINITE;
-      continue;
-    }
-    int32_t token = fake_cuda_token(slot, s->token_count);
-    device_sampling(s, token);
-    s->tokens[s->token_count] = token;
-    s->host_tokens[s->token_count++] = token;
-    for (uint32_t j = 0; j < s->stop_count; j++) {
-      s->state = s->stop_ids[j] == token ? MGL_CUDA_SEQUENCE_STOPPED : s->state;
-    }
-    if (s->state == MGL_CUDA_SEQUENCE_RUNNING && s->token_count == s->max_tokens) {
-      s->state = MGL_CUDA_SEQUENCE_LENGTH;
-    }
+static void send(const mgl_cuda_sequence *s, int32_t token) {
+  mgl_word *cells = (mgl_word *)(void *)s->cells;
+  mgl_store_release(&cells[s->token_count], UINT64_C(77) << 32 | (uint32_t)token);
+}
+
+// As mgl_append_token of tasks_sample.cuh.
+static void append_token(mgl_cuda_run *run, uint64_t iteration, uint32_t slot) {
+  mgl_cuda_sequence *s = &run->sequences[slot];
+  uint32_t next_row = run->next_rows[slot];
+  int32_t token = fake_cuda_token(s->tokens[0], s->token_count);
+  if (next_row != UINT32_MAX) {
+    run->plans[(iteration + 1) & 1].tokens[next_row] = token;
+  }
+  if (s->state != MGL_CUDA_SEQUENCE_RUNNING) {
+    return;
+  }
+  if ((int)iteration == fake.not_finite_at) {
+    s->state = MGL_CUDA_SEQUENCE_NOT_FINITE;
+    send(s, MGL_FEED_NOT_FINITE);
+    return;
+  }
+  device_sampling(s, token);
+  s->tokens[s->token_count] = token;
+  send(s, token);
+  s->token_count++;
+  for (uint32_t j = 0; j < s->stop_count; j++) {
+    s->state = s->stop_ids[j] == token ? MGL_CUDA_SEQUENCE_STOPPED : s->state;
+  }
+  if (s->state == MGL_CUDA_SEQUENCE_RUNNING && s->token_count == s->max_tokens) {
+    s->state = MGL_CUDA_SEQUENCE_LENGTH;
   }
 }
 
-static void check_pages(const mgl_cuda_run *run, uint64_t iteration) {
+static void device_sample(mgl_cuda_run *run, uint64_t iteration) {
+  const mgl_cuda_plan *plan = &run->plans[iteration & 1];
+  for (uint32_t i = 0; i < plan->logit_row_count; i++) {
+    uint32_t slot = plan->logit_slots[i];
+    if (slot == UINT32_MAX) {
+      continue;
+    }
+    const mgl_cuda_sequence *s = &run->sequences[slot];
+    assert_int_equal(plan->slots[plan->logit_rows[i]], slot);
+    assert_true(s->state != MGL_CUDA_SEQUENCE_RUNNING ||
+                plan->positions[plan->logit_rows[i]] == s->token_count - 1);
+    append_token(run, iteration, slot);
+  }
+}
+
+// --- its KV cache
+//
+// What a page holds of a token is the hash of the sequence up to it. So every read shows whether
+// the page is the right one and what it holds was computed.
+
+enum { KV_PAGES = 4096 };
+
+static uint64_t kv[KV_PAGES][MGL_CUDA_KV_PAGE_TOKENS];
+
+static uint64_t *kv_of(const mgl_cuda_run *run, uint32_t slot, uint32_t position) {
+  uint32_t page = position / MGL_CUDA_KV_PAGE_TOKENS;
+  assert_true(page < run->block_table_stride);
+  int32_t number = run->block_tables[(size_t)slot * run->block_table_stride + page];
+  assert_in_range(number, 0, KV_PAGES - 1);
+  return &kv[number][position % MGL_CUDA_KV_PAGE_TOKENS];
+}
+
+static void compute_rows(const mgl_cuda_run *run, uint64_t iteration) {
   const mgl_cuda_plan *plan = &run->plans[iteration & 1];
   for (uint32_t i = 0; i < plan->token_count; i++) {
-    uint32_t page = plan->positions[i] / MGL_CUDA_KV_PAGE_TOKENS;
-    assert_true(page < run->block_table_stride);
-    assert_true(run->block_tables[plan->slots[i] * run->block_table_stride + page] >= 0);
+    uint32_t slot = plan->slots[i];
+    uint32_t position = plan->positions[i];
+    uint64_t *at = kv_of(run, slot, position);
+    if (run->planner == NULL) {
+      continue;  // plans of the host may begin anywhere
+    }
+    const int32_t *tokens = run->sequences[slot].tokens;
+    bool runs = run->sequences[slot].state == MGL_CUDA_SEQUENCE_RUNNING;
+    uint64_t hash = 1;
+    for (uint32_t j = 0; j < position; j++) {
+      hash = (hash ^ (uint32_t)tokens[j]) * UINT64_C(0x100000001b3);
+      assert_true(!runs || *kv_of(run, slot, j) == hash);
+    }
+    assert_true(!runs || plan->tokens[i] == tokens[position]);
+    *at = (hash ^ (uint32_t)plan->tokens[i]) * UINT64_C(0x100000001b3);
   }
 }
 
@@ -388,10 +511,13 @@ static void device_task(mgl_cuda_run *run, const mgl_ready_task *ready) {
              (end - task->begin) * sizeof(float));
     }
   } else if (task->type == MGL_OP_EMBED) {
-    check_pages(run, ready->info.iteration);
+    if (task->begin == 0) {
+      compute_rows(run, ready->info.iteration);
+    }
+  } else if (task->type == MGL_OP_NEXT_PLAN) {
+    device_plan(run, ready->info.iteration);
   } else if (task->type == MGL_OP_SAMPLE && task->begin == 0) {
     device_sample(run, ready->info.iteration);
-    device_plan(run, ready->info.iteration);
   }
 }
 
@@ -445,8 +571,6 @@ static void run_megakernel(mgl_cuda_run *run) {
   p->next_plan = device_next_plan;
   p->next_plan_context = run;
   assert_int_equal(p->worker_count, FAKE_CUDA_WORKERS);
-  assert_int_equal(run->first_graph, run->plans[0].graph);
-  assert_int_equal(mgl_load_relaxed(&run->announced[0]), 1u << 8 | run->first_graph);
   mark(run, 500);
   for (uint32_t i = 0; i < FAKE_CUDA_WORKERS; i++) {
     mgl_worker_init(p, &workers[i], i);
@@ -477,6 +601,12 @@ static void run_megakernel(mgl_cuda_run *run) {
   assert_int_equal(mgl_load_relaxed(&p->fault), MGL_FAULT_NONE);
 }
 
+static void *kernel_thread(void *run) {
+  run_megakernel(run);
+  mgl_store_release(&kernel_ended, 1);
+  return NULL;
+}
+
 static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, unsigned grid_y,
                                              unsigned grid_z, unsigned block_x, unsigned block_y,
                                              unsigned block_z, unsigned smem, void *stream,
@@ -487,9 +617,11 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
   assert_int_equal(block_x, MGL_CUDA_THREADS);
   fake.run = (mgl_cuda_run *)(uintptr_t) * (mgl_cu_ptr *)parameters[0];
   fake.runs++;
-  fake.polls_left = 2;
-  run_megakernel(fake.run);
-  return 0;
+  mgl_store_relaxed(&kernel_ended, 0);
+  mgl_store_relaxed(&polls, 0);
+  mgl_store_relaxed(&begun, 0);
+  launched = true;
+  return (mgl_cu_result)pthread_create(&kernel_id, NULL, kernel_thread, fake.run);
 }
 
 // --- mode full -----------------------------------------------------------------------------------
@@ -572,35 +704,39 @@ static bool kernel_is_of(const fake_node *node) {
   return false;
 }
 
-// As mgl_tell_host of op_kernels.cu.
-static void tell_host(const mgl_cuda_op_launch *launch, uint64_t iteration) {
-  uint32_t left = 0;
-  bool prompts = false;
-  for (uint32_t i = 0; i < launch->run->sequence_slots; i++) {
-    const mgl_cuda_sequence *s = &launch->run->sequences[i];
-    if (s->state == MGL_CUDA_SEQUENCE_RUNNING) {
-      uint32_t most = s->max_tokens > s->computed_count ? s->max_tokens - 1 - s->computed_count : 0;
-      prompts = prompts || s->computed_count <= s->prompt_count;
-      left = most > left ? most : left;
-    }
+static void run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan) {
+  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+  fake.plan_launches++;
+  looks_left = 2;
+  run->planning.planning_ns += 10;
+  *host_plan = mgl_full_turn(one_lane, run, iteration, true);
+}
+
+// As mgl_op_next_plan of op_kernels.cu.
+static void plan_next(const mgl_cuda_op_launch *launch) {
+  mgl_cuda_run *run = launch->run;
+  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+  uint32_t tokens = 0;
+  if (launch->plan->token_count > 0 && run->planner != NULL &&
+      mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE) {
+    assert_ptr_equal(launch->next_plan, &run->plans[iteration & 1]);
+    run->planning.planning_ns += 10;
+    *launch->host_plan = mgl_full_turn(one_lane, run, iteration, false);
+    tokens = mgl_host_plan_tokens(*launch->host_plan);
   }
-  *launch->host_plan = mgl_host_plan_make(iteration, left, prompts, launch->next_plan->token_count);
+  if (tokens == 0) {
+    mgl_cuda_plan_clear(launch->next_plan);
+  }
 }
 
 static void end_iteration(const mgl_cuda_op_launch *launch) {
   mgl_cuda_run *run = launch->run;
   uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+  fake.empty_iterations += launch->plan->token_count == 0;
   if (launch->plan->token_count > 0) {
     device_sample(run, iteration - 1);
-    run->iteration_ns[iteration] = 1000 * (iteration + 1);
+    run->iteration_ns[iteration % run->iteration_capacity] = 1000 * (iteration + 1);
   }
-  if (launch->plan->token_count > 0 && iteration < run->most_iterations) {
-    assert_ptr_equal(launch->next_plan, &run->plans[iteration & 1]);
-    device_plan(run, iteration - 1);
-  } else {
-    mgl_cuda_plan_clear(launch->next_plan);
-  }
-  tell_host(launch, iteration);
 }
 
 static void run_node(const fake_node *node) {
@@ -615,18 +751,20 @@ static void run_node(const fake_node *node) {
   if (launch->ops[0].kind == MGL_OP_ATTEND) {
     fake.attend_kernel = node->name;
     fake.attend_tokens = launch->ops[0].tokens;
+    if (launch->ops[1].kind == MGL_OP_NEXT_PLAN) {
+      plan_next(launch);
+    }
   }
   if (first && launch->plan->token_count > 0) {
     uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
     assert_ptr_equal(launch->plan, &run->plans[iteration & 1]);
     assert_int_equal(launch->ops[1].kind, MGL_OP_ROPE_ANGLES);
-    check_pages(run, iteration);
+    compute_rows(run, iteration);
     mgl_store_relaxed(&run->protocol.published, iteration + 1);
-    run->iteration_ns[iteration] = 1000 * (iteration + 1);
+    run->iteration_ns[iteration % run->iteration_capacity] = 1000 * (iteration + 1);
   }
   if (launch->ops[0].kind == MGL_OP_SAMPLE) {
     assert_int_equal(launch->ordinal + 1, launch->op_launches);
-    fake.empty_iterations += launch->plan->token_count == 0;
     end_iteration(launch);
   }
 }
@@ -636,7 +774,7 @@ static mgl_cu_result fake_graph_launch(void *executable, void *stream) {
   (void)stream;
   fake.run = graph->nodes[0].launch.run;
   fake.graph_launches++;
-  fake.polls_left = 2;
+  looks_left = 2;
   for (uint32_t i = 0; i < graph->count; i++) {
     run_node(&graph->nodes[i]);
   }
@@ -700,5 +838,6 @@ mgl_cuda_device fake_cuda_device(void) {
   fake.launch_result = 0;
   fake.hung = false;
   fake.capture_fails = false;
+  looks_left = 0;
   return device;
 }

@@ -1,7 +1,8 @@
 // A GPU without a GPU: a driver whose device memory is the host's, and a megakernel that is the
-// host's protocol over the very state that the device would get. It computes no numbers (every byte
-// of fresh memory is 0x5a); plans, task order, events, tokens, faults and memory are all there.
-// Graphs of mode full run when they are launched, kernel by kernel.
+// host's protocol over the very state that the device would get, on a thread of its own. It
+// computes no numbers (every byte of fresh memory is 0x5a); plans, task order, events, tokens, the
+// feed, faults and memory are all there, and every read of the KV cache is checked. Graphs of mode
+// full run when they are launched, kernel by kernel.
 #ifndef MGL_TESTS_SUPPORT_FAKE_CUDA_H
 #define MGL_TESTS_SUPPORT_FAKE_CUDA_H
 
@@ -27,7 +28,7 @@ enum {
 typedef struct fake_cuda {
   size_t free_bytes;
   int live;                    // device allocations
-  int polls_left;              // until a launch has ended
+  uint32_t idle_looks;         // for commands, by a launch that had nothing to do
   uint32_t runs;               // of the megakernel
   int hang_at;                 // iteration in which a task hangs, or NOTHING
   int not_finite_at;           // iteration whose logits are not finite, or NOTHING
@@ -38,6 +39,7 @@ typedef struct fake_cuda {
   mgl_cuda_run *run;
   // Of mode full.
   uint32_t graph_launches;
+  uint32_t plan_launches;     // of the kernel that only plans
   uint32_t ordinal;           // of the kernel that ran last
   uint32_t empty_iterations;  // that were queued for nothing
   const char *attend_kernel;  // that ran last
@@ -54,7 +56,7 @@ mgl_cuda_code_function fake_cuda_code;
 // Frees what a program left that was lost: the host must not free it, as a kernel may still run.
 void fake_cuda_reclaim(void);
 
-// What the megakernel samples for that place of a sequence.
-int32_t fake_cuda_token(uint32_t slot, uint32_t position);
+// What the megakernel samples for that place of a sequence which begins with that token.
+int32_t fake_cuda_token(int32_t first, uint32_t position);
 
 #endif

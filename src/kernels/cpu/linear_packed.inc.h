@@ -168,11 +168,11 @@ INLINE void compute_packed(const mgl_linear_args *args, size_t begin, size_t end
   packed_tiles tiles = tiles_of(args->token_count);
   for (size_t n = begin, n_end; n < end; n = n_end) {
     n_end = n + rows < end ? n + rows : end;
-    panel p = {.n = n, .n_end = n_end};
+    panel p = {.n = n, .n_end = n_end, .ahead = args->w};
     if (n_end < end) {
-      p.ahead = (const char *)args->w + n_end * row_bytes;
+      p.ahead += n_end * row_bytes;
       p.ahead_rows = end - n_end;
-    } else {
+    } else if (args->next_rows > 0) {
       p.ahead = args->next_w;
       p.ahead_rows = args->next_rows;
     }

@@ -1,6 +1,7 @@
 // The atomic operations of the runtime protocol on the device: the part of base/atomics.h for CUDA.
 //
-// PTX instructions at gpu scope, on words in device memory. They order one thread's accesses; a
+// PTX instructions at gpu scope, on words in device memory; at system scope where their names say
+// so, on words in pinned host memory. They order one thread's accesses; a
 // warp or a block that works for that thread joins it through barriers (bar.sync), which the memory
 // model counts as synchronisation too, so that what consumer warps wrote before the barrier is
 // published by the controller's release, and what its acquire has seen they may read after the next
@@ -38,6 +39,18 @@ MGL_SHARED_FN void mgl_store_release(mgl_word *word, uint64_t value) {
 
 MGL_SHARED_FN void mgl_store_relaxed(mgl_word *word, uint64_t value) {
   asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(word), "l"((unsigned long long)value)
+               : "memory");
+}
+
+// With the host, on words in pinned memory.
+MGL_SHARED_FN uint64_t mgl_load_acquire_system(const mgl_word *word) {
+  unsigned long long value;
+  asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+
+MGL_SHARED_FN void mgl_store_release_system(mgl_word *word, uint64_t value) {
+  asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(word), "l"((unsigned long long)value)
                : "memory");
 }
 

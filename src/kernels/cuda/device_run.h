@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "batch/sampling_rule.h"
+#include "kernels/cuda/feed.h"
 #include "runtime/protocol.h"
 
 #ifdef __CUDACC__
@@ -49,7 +50,7 @@ enum {
   MGL_ONE_NORMED_MAX_K = 4096,
 
   MGL_CUDA_MAX_TOKENS = 64,  // of an iteration
-  MGL_CUDA_MAX_SEQUENCES = 64,
+  MGL_CUDA_MAX_SEQUENCES = MGL_PLANNER_MAX_SLOTS,
   MGL_CUDA_MAX_STOP_IDS = 16,
   MGL_CUDA_KV_PAGE_TOKENS = 16,  // P
 
@@ -139,6 +140,7 @@ typedef struct mgl_cuda_graph {
   const mgl_cuda_op *ops;      // [op_count]
   uint32_t tokens;             // most tokens of an iteration
   uint32_t attention_strides;
+  uint32_t in_flight;  // pages on their way, at most, for tasks that may run
 } mgl_cuda_graph;
 
 // One entry of the attention work list: consecutive tokens of one sequence and a chunk of the
@@ -173,7 +175,6 @@ typedef struct mgl_cuda_plan {
   uint32_t logit_rows[MGL_CUDA_MAX_TOKENS];  // [L] rows whose logits are wanted
   uint32_t
       logit_slots[MGL_CUDA_MAX_TOKENS];  // [L] sequence slots to sample for; UINT32_MAX: do not
-  uint32_t next_rows[MGL_CUDA_MAX_SEQUENCES];  // by slot: its first row here, UINT32_MAX: none
   mgl_cuda_item items[MGL_CUDA_MAX_ITEMS];
 } mgl_cuda_plan;
 
@@ -197,18 +198,19 @@ typedef struct mgl_cuda_logprobs {
   } top[MGL_MAX_TOP_LOGPROBS];  // the likeliest, most likely first; as many as the rule asks for
 } mgl_cuda_logprobs;
 
-// A sequence slot. Its pages are reserved before the launch.
+// A sequence slot: what sampling knows of it. What of it is computed, and where, the planner knows.
 typedef struct mgl_cuda_sequence {
-  uint32_t state;           // mgl_cuda_sequence_state
-  uint32_t token_count;     // prompt and what was sampled
-  uint32_t computed_count;  // tokens whose K and V are in the cache once the planned iterations ran
+  uint32_t state;        // mgl_cuda_sequence_state
+  uint32_t token_count;  // prompt and what was sampled
+  uint32_t padding;
   uint32_t prompt_count;
   uint32_t max_tokens;
   uint32_t takes_row;   // not 0: its token is not just the largest logit, or is wanted with more
   uint32_t edit_count;  // tokens that were generated in this launch join, but for the latest one
   uint32_t stop_count;
-  int32_t *host_tokens;  // `tokens` in pinned host memory, -1 where nothing was sampled; or NULL
-  int32_t *tokens;       // [max_tokens] in device memory
+  mgl_feed_cell
+      *cells;       // [max_tokens] in pinned host memory, of which generated tokens are written
+  int32_t *tokens;  // [max_tokens] in device memory
   mgl_sampling_rule rule;
   mgl_logit_edit *edits;  // [edit_count], with room for all that may join; or NULL
   mgl_cuda_logprobs
@@ -268,6 +270,35 @@ typedef struct mgl_cuda_trace {
   uint32_t mark_count;
 } mgl_cuda_trace;
 
+// Where a planned entry's parts begin in the plan that is being made.
+typedef struct mgl_cuda_entry_place {
+  uint32_t row, item;
+} mgl_cuda_entry_place;
+
+// What the planner of a launch knows besides mgl_planner. Its own, but where said otherwise.
+typedef struct mgl_cuda_planning {
+  // By next_plan's task of iteration i, which then lets its worker go on: plan i + 1 is wanted, and
+  // whoever makes it triggers the task's event.
+  mgl_word wanted;    // i + 1; the rest of them is written before
+  mgl_word *trigger;  // the event's counter, where only workers that poll it wait; or NULL
+  uint64_t run;
+  uint32_t graph;
+  uint32_t event;  // MGL_NO_EVENT: nothing is to be triggered
+  // By whoever waits for a plan that is not there yet: so many iterations have ended.
+  mgl_word ended;
+  uint64_t resumed, resumed_ns;  // the latest iteration of which that is so, and when it began
+  mgl_word idle;                 // 1: there is nothing to do, and the planner waits for commands
+  mgl_ring_end commands, iterations;
+  uint64_t commands_before;               // that were read when the plan before was made
+  uint64_t settled;                       // commands that the host knows to have had their effects
+  uint32_t pending_first, pending_count;  // of run->pending
+  uint32_t leaves;                        // 1: no more plans are made
+  uint32_t end;                           // mgl_feed_end
+  uint64_t told;                          // iterations of which the host was told
+  uint64_t planning_ns;                   // of all turns
+  mgl_feed_iteration rows[2];             // [i & 1] what iteration i computes
+} mgl_cuda_planning;
+
 typedef struct mgl_cuda_run {
   mgl_protocol protocol;
 
@@ -275,17 +306,14 @@ typedef struct mgl_cuda_run {
   mgl_cuda_graph graphs[MGL_MAX_GRAPHS];
   uint32_t kv_heads;
   uint32_t page_count;        // smem pages of each worker
-  uint32_t in_flight;         // pages on their way, at most, for tasks that may run
-  uint32_t in_flight_ahead;   // the same for tasks whose event is still open
+  uint32_t in_flight_ahead;   // pages on their way, at most, for tasks without inputs
   uint32_t prefetch;          // 1: the loader runs ahead of events; 0: it waits for them
   uint32_t step_batch;        // descriptors fetched at once, 1 to 32
   uint32_t has_jit;           // 1: some task of some graph is JIT
   uint32_t scheduler_warps;   // 1: scheduler s is a warp of block s; 0: it is block workers + s
   uint32_t most_iterations;   // the launch ends after so many
-  uint32_t chunk_tokens;      // most prompt tokens of one sequence in an iteration
   uint32_t iteration_tokens;  // most tokens of an iteration
-  uint32_t sequence_slots;    // entries of `sequences`
-  uint32_t prompts_first;     // sequences decode only while none computes its prompt
+  uint32_t sequence_slots;    // of the planner, `sequences`, and all arrays by slot
   uint64_t stall_ns;          // no progress for so long is a fault
   uint32_t injection;         // mgl_cuda_injection
   uint32_t injection_task;
@@ -296,14 +324,33 @@ typedef struct mgl_cuda_run {
   uint32_t block_table_stride;
   uint32_t vocab;
   mgl_cuda_sequence *sequences;
+  // What makes plans (kernels/cuda/plan_turn.h); NULL: the host made the only one.
+  mgl_planner *planner;
+  mgl_cuda_planning planning;
+  uint32_t *next_rows;  // by slot: its row in the latest plan whose token is still to be sampled;
+                        // UINT32_MAX: none
+  mgl_cuda_entry_place *places;  // [entries of a plan]
+  mgl_feed_command *pending;     // [sequence_slots] a ring of requests whose slots are not free yet
+  mgl_page_key *keys;            // [sequence_slots, block_table_stride] of prompt pages
+  uint32_t token_stride;         // of staged_tokens
+  uint32_t edit_stride;          // of staged_edits
+  // In pinned host memory.
+  mgl_feed *feed;
+  const mgl_feed_command *commands;  // [command_mask + 1]
+  uint64_t command_mask;
+  mgl_feed_iteration *iterations;             // [MGL_FEED_ITERATIONS]
+  const mgl_cuda_sequence *staged_sequences;  // by slot, as are these:
+  const int32_t *staged_tokens;               // [sequence_slots, token_stride] prompts
+  const mgl_page_key *staged_keys;            // [sequence_slots, block_table_stride]
+  const mgl_logit_edit *staged_edits;         // [sequence_slots, edit_stride]
   mgl_cuda_plan *plans;    // [2]: iteration i runs plans[i & 1], its plan task makes the other
   float *partials;         // [items, HKV, columns, HD + 2]: sum of values, maximum, sum of weights
   uint32_t *merges;        // [items, HKV] chunks done; 0 between iterations
-  uint64_t *iteration_ns;  // [most_iterations + 1] global timer when each began; NULL: none
-  mgl_cuda_span *spans;    // [workers, MGL_CUDA_TRACE_ROLES, span_count]; NULL: no trace
-  mgl_cuda_mark *marks;    // [workers, MGL_CUDA_TRACE_MARKS]
-  uint32_t span_count;     // a power of two: the latest ones stay
-  uint32_t first_graph;    // of plans[0]
+  uint64_t *iteration_ns;  // [iteration_capacity], modulo: global timer when each began; NULL: none
+  uint64_t iteration_capacity;
+  mgl_cuda_span *spans;  // [workers, MGL_CUDA_TRACE_ROLES, span_count]; NULL: no trace
+  mgl_cuda_mark *marks;  // [workers, MGL_CUDA_TRACE_MARKS]
+  uint32_t span_count;   // a power of two: the latest ones stay
 
   // Written by tasks. best: ordered f32 << 32 | ~index, the largest of each logit row; 0 between
   // iterations.

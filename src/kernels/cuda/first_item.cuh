@@ -7,8 +7,7 @@
 
 // A whole warp: of an attend task in a slot that is filled, its first item and the KV pages with
 // which its warps begin.
-static __device__ __noinline__ void mgl_find_first_item(const mgl_cuda_run *run,
-                                                           mgl_slot *slot) {
+static __device__ __noinline__ void mgl_find_first_item(const mgl_cuda_run *run, mgl_slot *slot) {
   mgl_first_item *first = &slot->first;
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t item_count = mgl_load_l2_word(&slot->plan->item_count);

@@ -6,6 +6,7 @@
 #include "kernels/cuda/device_run.h"
 #include "kernels/cuda/role_controller.cuh"
 #include "kernels/cuda/role_loader.cuh"
+#include "kernels/cuda/role_planner.cuh"
 #include "kernels/cuda/role_scheduler.cuh"
 #include "kernels/cuda/role_storer.cuh"
 #include "kernels/cuda/tasks_attend.cuh"
@@ -35,6 +36,12 @@ static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout")
 static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
 static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
 static_assert(sizeof(mgl_cuda_logprobs) == MGL_HOST_BYTES_LOGPROBS, "the host's layout");
+static_assert(sizeof(mgl_planner_slot) == MGL_HOST_BYTES_PLANNER_SLOT, "the host's layout");
+static_assert(sizeof(mgl_planner_page) == MGL_HOST_BYTES_PLANNER_PAGE, "the host's layout");
+static_assert(sizeof(mgl_planner) == MGL_HOST_BYTES_PLANNER, "the host's layout");
+static_assert(sizeof(mgl_feed) == MGL_HOST_BYTES_FEED, "the host's layout");
+static_assert(sizeof(mgl_feed_command) == MGL_HOST_BYTES_FEED_COMMAND, "the host's layout");
+static_assert(sizeof(mgl_feed_iteration) == MGL_HOST_BYTES_FEED_ITERATION, "the host's layout");
 static_assert(sizeof(mgl_cuda_trace) == MGL_HOST_BYTES_TRACE, "the host's layout");
 static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
 
@@ -211,6 +218,8 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
       }
     } else if (run->scheduler_warps != 0 && blockIdx.x < run->protocol.scheduler_count) {
       mgl_scheduler(run, blockIdx.x);
+    } else if (run->planner != nullptr && blockIdx.x == workers - 1) {
+      mgl_planner_run(run);
     } else {
       mgl_trace_clocks(run, block);
     }

@@ -19,12 +19,13 @@
 
 #include "kernels/cuda/device_run.h"
 #include "kernels/cuda/first_item.cuh"
+#include "kernels/cuda/full_turn.h"
 #include "kernels/cuda/op_launch.h"
+#include "kernels/cuda/op_linear_one.cuh"
 #include "kernels/cuda/role_loader.cuh"
 #include "kernels/cuda/tasks_attend.cuh"
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
-#include "kernels/cuda/tasks_linear_one.cuh"
 #include "kernels/cuda/tasks_sample.cuh"
 #include "kernels/cuda/worker.cuh"
 
@@ -33,8 +34,7 @@ static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout")
 static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
 static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
 
-static_assert(MGL_OP_SCRATCH_ONE == MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES &&
-                  MGL_OP_SCRATCH_EIGHT == MGL_LINEAR_NORM_AT &&
+static_assert(MGL_OP_SCRATCH_ONE == MGL_OP_ONE_X_AT && MGL_OP_SCRATCH_EIGHT == MGL_LINEAR_NORM_AT &&
                   MGL_OP_SCRATCH_MAX_NORM == MGL_LINEAR_NORM_MAX,
               "the host's numbers");
 
@@ -83,7 +83,7 @@ static __device__ __forceinline__ void mgl_fill_slot(const mgl_cuda_op_launch &l
     slot->begin = begin;
     slot->end = end;
     slot->graph = launch.graph;
-    slot->iteration = launch.parity;  // but for next_plan nobody needs more of it
+    slot->iteration = launch.parity;  // nobody needs more of it
     slot->paged = 1;
     slot->ordinal = 1;
     slot->mute = 0;
@@ -262,8 +262,8 @@ static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &l
   }
 
 // Two blocks on a multiprocessor: one computes, the next op's one gets ready.
-MGL_LINEAR_KERNEL(mgl_op_linear_1_normed, 2, mgl_task_linear_one<true>)
-MGL_LINEAR_KERNEL(mgl_op_linear_1, 2, mgl_task_linear_one<false>)
+MGL_LINEAR_KERNEL(mgl_op_linear_1_normed, 2, mgl_op_task_linear_one<true>)
+MGL_LINEAR_KERNEL(mgl_op_linear_1, 2, mgl_op_task_linear_one<false>)
 MGL_LINEAR_KERNEL(mgl_op_linear_8_shared_normed, 2, mgl_task_linear<1, true, true, 1>)
 MGL_LINEAR_KERNEL(mgl_op_linear_8_shared, 2, mgl_task_linear<1, true, true, 0>)
 // More rows, and more of x to come from the L2 between pages, need a longer ring and more registers
@@ -278,63 +278,51 @@ MGL_LINEAR_KERNEL(mgl_op_linear_32_any, 1, mgl_task_linear<4, true, false>)
 
 // --- attention -----------------------------------------------------------------------------------
 
-// One warp: tells the host what the plan is that was just made.
-static __device__ __forceinline__ void mgl_tell_host(const mgl_cuda_op_launch &launch,
-                                                     uint64_t iteration) {
-  const mgl_cuda_run *run = launch.run;
-  uint32_t left = 0;
-  bool prompts = false;
-  for (uint32_t slot = threadIdx.x % 32; slot < run->sequence_slots; slot += 32) {
-    uint4 counts = mgl_load_l2(&run->sequences[slot]);  // state, tokens, computed, of the prompt
-    uint32_t most = mgl_read_word(&run->sequences[slot].max_tokens);
-    if (counts.x == MGL_CUDA_SEQUENCE_RUNNING) {
-      prompts = prompts || counts.z <= counts.w;
-      left = most > counts.z + 1 && most - 1 - counts.z > left ? most - 1 - counts.z : left;
-    }
-  }
-  prompts = __any_sync(0xffffffffu, prompts) != 0;
-  left = __reduce_max_sync(0xffffffffu, left);
-  if (threadIdx.x % 32 == 0) {
-    uint32_t tokens = mgl_read_word(&launch.next_plan->token_count);
-    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(launch.host_plan),
-                 "l"(mgl_host_plan_make(iteration, left, prompts, tokens))
-                 : "memory");
-  }
-}
-
 static __device__ __forceinline__ void mgl_plan_nothing(mgl_cuda_plan *plan) {
-  for (uint32_t i = threadIdx.x; i < MGL_CUDA_MAX_SEQUENCES; i += MGL_CUDA_CONSUMERS) {
-    plan->next_rows[i] = UINT32_MAX;
-  }
-  if (threadIdx.x == 0) {
-    plan->graph = UINT32_MAX;
-    plan->token_count = 0;
-    plan->sequence_count = 0;
-    plan->logit_row_count = 0;
-    plan->item_count = 0;
-  }
+  plan->graph = UINT32_MAX;
+  plan->token_count = 0;
+  plan->sequence_count = 0;
+  plan->logit_row_count = 0;
+  plan->item_count = 0;
 }
 
-// The plan of the next iteration: nothing behind an iteration of nothing, or when the host said
-// that the run ends.
+// One warp: a turn of the planner, and the host's word of it. Returns the plan's tokens. A function
+// of its own, for its registers.
+static __device__ __noinline__ uint32_t mgl_op_turn(mgl_cuda_run *run, uint64_t *host_plan,
+                                                    uint64_t iteration, bool between) {
+  mgl_lanes lanes = {threadIdx.x % 32, 32};
+  uint64_t begin = mgl_global_ns();
+  uint64_t word = mgl_full_turn(lanes, run, iteration, between);
+  if (lanes.lane == 0) {
+    run->planning.planning_ns += mgl_global_ns() - begin;
+    // The host polls it, and takes what it says of the plan from nowhere else.
+    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(host_plan), "l"(word) : "memory");
+  }
+  __syncwarp();
+  return mgl_host_plan_tokens(word);
+}
+
+// One warp: the plan of the next iteration. Nothing behind an iteration of nothing, nor when the
+// host has ended the run from outside.
 static __device__ __noinline__ void mgl_op_next_plan(const mgl_cuda_op_launch &launch) {
-  mgl_worker w = mgl_make_worker(launch);
+  mgl_cuda_run *run = launch.run;
   mgl_await_kernels_before();
-  bool live = mgl_read_word(&launch.plan->token_count) != 0;
-  uint64_t iteration = mgl_published(launch.run);  // the next one
-  if (live && mgl_load_relaxed(&launch.run->protocol.fault) == MGL_FAULT_NONE) {
-    if (threadIdx.x == 0) {
-      w.block->slots[0].iteration = iteration - 1;
-    }
-    __syncthreads();
-    mgl_task_next_plan(&w);
-  } else {
+  bool goes_on = mgl_read_word(&launch.plan->token_count) != 0 && run->planner != nullptr &&
+                 mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE;
+  uint32_t tokens = 0;
+  if (goes_on) {
+    tokens = mgl_op_turn(run, launch.host_plan, mgl_published(run), false);
+  }
+  if (tokens == 0 && threadIdx.x == 0) {
     mgl_plan_nothing(launch.next_plan);
   }
-  __syncthreads();
-  if (launch.host_plan != nullptr && threadIdx.x < 32) {
-    mgl_tell_host(launch, iteration);
-  }
+}
+
+// The same between iterations, when none runs: the first plan of a launch, and the next one where
+// there was nothing to do.
+extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
+    mgl_op_plan(mgl_cuda_run *run, uint64_t *host_plan) {
+  (void)mgl_op_turn(run, host_plan, mgl_published(run), true);
 }
 
 // Whether this block has nothing to do. One of no attention of an iteration of nothing waits: the
@@ -369,7 +357,9 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
   }
   __syncthreads();
   if (blockIdx.x >= launch.blocks) {
-    mgl_op_next_plan(launch);
+    if (threadIdx.x < 32) {
+      mgl_op_next_plan(launch);
+    }
     return;
   }
   if (mgl_attend_is_idle(launch)) {
@@ -413,7 +403,7 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
     mgl_cuda_run *run = launch.run;
     uint64_t iteration = mgl_published(run);
     mgl_store_relaxed(&run->protocol.published, iteration + 1);
-    run->iteration_ns[iteration] = mgl_global_ns();
+    run->iteration_ns[iteration % run->iteration_capacity] = mgl_global_ns();
   }
 }
 
@@ -432,6 +422,7 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_LINEAR_THREADS, 1)
   mgl_worker w = mgl_make_worker(launch);
   mgl_task_sample(&w);
   if (threadIdx.x == 0 && blockIdx.x == 0 && mgl_read_word(&launch.plan->token_count) != 0) {
-    launch.run->iteration_ns[mgl_published(launch.run)] = mgl_global_ns();
+    mgl_cuda_run *run = launch.run;
+    run->iteration_ns[mgl_published(run) % run->iteration_capacity] = mgl_global_ns();
   }
 }

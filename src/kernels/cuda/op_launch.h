@@ -8,8 +8,9 @@
 enum {
   MGL_OP_LINEAR_THREADS = MGL_CUDA_CONSUMERS + 32,  // consumers and a loader
   MGL_OP_OTHER_THREADS = MGL_CUDA_CONSUMERS,
+  MGL_OP_PLAN_THREADS = 32,
   // Scratch of linears, which leaves room for pages (tasks_linear.cuh, tasks_linear_one.cuh).
-  MGL_OP_SCRATCH_ONE = 5120,     // of one token
+  MGL_OP_SCRATCH_ONE = 5120,     // of one token, before x
   MGL_OP_SCRATCH_EIGHT = 17408,  // of up to 8 tokens, before the norm's weights
   MGL_OP_SCRATCH_MAX_NORM = 4096,
 };
@@ -21,7 +22,7 @@ typedef struct mgl_cuda_op_launch {
   mgl_cuda_run *run;
   const mgl_cuda_plan *plan;  // of the iteration
   mgl_cuda_plan *next_plan;   // of the one after it
-  uint64_t *host_plan;        // pinned, written with next_plan (mgl_host_plan); NULL: nobody asks
+  uint64_t *host_plan;        // pinned, written with next_plan (mgl_host_plan_make)
   uint32_t graph;
   uint32_t parity;                // of the iteration's number
   uint32_t ordinal, op_launches;  // number of the launch in its iteration, and how many there are
@@ -37,11 +38,21 @@ typedef struct mgl_cuda_op_launch {
   uint32_t scratch_bytes;
 } mgl_cuda_op_launch;
 
-// What the host learns of a plan, in one word: the iteration, how many iterations can follow it at
-// most, whether it or a later one computes prompts, and its tokens.
-MGL_SHARED_FN uint64_t mgl_host_plan_make(uint64_t iteration, uint32_t left, bool prompts,
+// What the host learns of a plan, in one word: the iteration; how many can follow it at most;
+// flags; and its tokens, 0: there is no such plan now.
+typedef enum mgl_host_plan_flags {
+  MGL_HOST_PLAN_CALM = 1,   // no iteration that follows has more tokens (mgl_full_is_calm)
+  MGL_HOST_PLAN_TOLD = 2,   // planned between iterations: the host was told of all before it
+  MGL_HOST_PLAN_AGAIN = 4,  // without a plan: another turn may find something to do
+  MGL_HOST_PLAN_OVER = 8,   // without a plan: none will follow
+} mgl_host_plan_flags;
+
+enum { MGL_HOST_PLAN_MOST_LEFT = (1 << 20) - 1 };
+
+MGL_SHARED_FN uint64_t mgl_host_plan_make(uint64_t iteration, uint32_t left, uint32_t flags,
                                           uint32_t tokens) {
-  return iteration << 32 | (uint64_t)left << 8 | (prompts ? 1u << 7 : 0) | tokens;
+  uint64_t known = left < MGL_HOST_PLAN_MOST_LEFT ? left : (uint32_t)MGL_HOST_PLAN_MOST_LEFT;
+  return iteration << 32 | known << 12 | (uint64_t)flags << 8 | tokens;
 }
 
 MGL_SHARED_FN uint64_t mgl_host_plan_iteration(uint64_t word) {
@@ -49,15 +60,15 @@ MGL_SHARED_FN uint64_t mgl_host_plan_iteration(uint64_t word) {
 }
 
 MGL_SHARED_FN uint32_t mgl_host_plan_left(uint64_t word) {
-  return (uint32_t)word >> 8;
+  return (uint32_t)word >> 12;
 }
 
-MGL_SHARED_FN bool mgl_host_plan_prompts(uint64_t word) {
-  return (word >> 7 & 1) != 0;
+MGL_SHARED_FN bool mgl_host_plan_has(uint64_t word, mgl_host_plan_flags flag) {
+  return (word >> 8 & (uint64_t)flag) != 0;
 }
 
 MGL_SHARED_FN uint32_t mgl_host_plan_tokens(uint64_t word) {
-  return (uint32_t)word & 0x7f;
+  return (uint32_t)word & 0xff;
 }
 
 #endif

@@ -104,6 +104,8 @@ static __device__ __forceinline__ bool mgl_watch_progress(mgl_controller *c, uin
   if (watch->since_ns == 0 || progress != watch->progress) {
     watch->progress = progress;
     watch->since_ns = now;
+  } else if (mgl_load_relaxed(&c->run->planning.idle) != 0) {
+    watch->since_ns = now;  // there is nothing to do
   } else if (now - watch->since_ns > c->run->stall_ns) {
     mgl_report_stall(c->run, c->info.graph, waits_for);
     return false;
@@ -315,6 +317,7 @@ static __device__ __forceinline__ void mgl_let_go(mgl_controller *c, const mgl_i
     c->block->activated = c->activated;
   }
   c->watch.since_ns = 0;
+  c->watch.polls = 0;
 }
 
 // All lanes: a JIT task of this worker, if there is one, is handed over and let go.
@@ -400,6 +403,10 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
   return true;
 }
 
+// After so many empty polls since its latest task, some milliseconds, there seems to be nothing to
+// do: the worker asks less often for an iteration.
+enum { MGL_POLLS_BEFORE_PAUSE = 8192, MGL_POLL_PAUSE_NS = 2000 };
+
 // All lanes: until this worker is in an iteration of which it has tasks left. False: the run ends.
 static __device__ __forceinline__ bool mgl_find_work(mgl_controller *c) {
   while (!c->entered || c->at >= c->end) {
@@ -417,6 +424,9 @@ static __device__ __forceinline__ bool mgl_find_work(mgl_controller *c) {
         if (found == MGL_POLL_NONE && !mgl_watch_progress(c, mgl_held_task(c))) {
           found = MGL_POLL_STOP;
         }
+        if (found == MGL_POLL_NONE && c->watch.polls > MGL_POLLS_BEFORE_PAUSE) {
+          __nanosleep(MGL_POLL_PAUSE_NS);
+        }
       } while (c->run->has_jit == 0 && found == MGL_POLL_NONE);
     }
     found = __shfl_sync(0xffffffffu, found, 0);
@@ -430,15 +440,47 @@ static __device__ __forceinline__ bool mgl_find_work(mgl_controller *c) {
   return true;
 }
 
+// Until the plan of an iteration is announced, which it is but where there was nothing to do;
+// returns its graph, 255: none follows.
+static __device__ __forceinline__ uint32_t mgl_await_plan(mgl_cuda_run *run, uint64_t iteration) {
+  const mgl_word *word = &run->announced[iteration & 1];
+  // Release, paired with the acquire of the planner: all of the iterations before has ended.
+  mgl_store_release(&run->planning.ended, iteration);
+  for (;;) {
+    // Acquire, paired with the planner's release.
+    uint64_t announced = mgl_load_acquire(word);
+    if (announced >> 8 >= iteration + 1) {
+      return announced & 255;
+    }
+    if (mgl_load_relaxed(&run->protocol.fault) != MGL_FAULT_NONE) {
+      return 255;
+    }
+    __nanosleep(200);
+  }
+}
+
 // The protocol's question for the next plan, which was made while the iteration before ran; here it
 // only takes effect. (A call, not a pointer as on the host: an unknown callee costs registers.)
-static __device__ int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration) {
-  mgl_cuda_run *run = (mgl_cuda_run *)p;  // its first member
+static __device__ __noinline__ int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration) {
+  mgl_cuda_run *run = (mgl_cuda_run *)p;                                  // its first member
+  uint64_t announced = mgl_load_acquire(&run->announced[iteration & 1]);  // as below
   if (run->iteration_ns != nullptr) {
-    run->iteration_ns[iteration] = mgl_global_ns();
+    run->iteration_ns[iteration % run->iteration_capacity] = mgl_global_ns();
   }
-  uint32_t graph = __ldcg(&run->plans[iteration & 1].graph);
+  uint32_t graph = announced & 255;
+  if (announced >> 8 < iteration + 1 || graph >= p->graph_count) {
+    graph = mgl_await_plan(run, iteration);
+    run->planning.resumed = iteration;
+    run->planning.resumed_ns = mgl_global_ns();
+  }
   return iteration < run->most_iterations && graph < p->graph_count ? (int)graph : -1;
+}
+
+// One thread: the first iteration. A function of its own: it is rare.
+static __device__ __noinline__ void mgl_begin_run(mgl_protocol *p) {
+  mgl_launch_list list;
+  mgl_begin_iteration(p, 0, false, &list);
+  (void)mgl_launch_all(p, &list);
 }
 
 static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl_block *block) {
@@ -446,9 +488,7 @@ static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl
   c.run = run;
   c.block = block;
   if (threadIdx.x % 32 == 0 && blockIdx.x == 0 && run->protocol.scheduler_count == 0) {
-    mgl_launch_list list;
-    mgl_begin_iteration(&run->protocol, 0, false, &list);
-    (void)mgl_launch_all(&run->protocol, &list);
+    mgl_begin_run(&run->protocol);
   }
   __syncwarp();
   while (mgl_find_work(&c) && mgl_run_step(&c)) {

@@ -7,7 +7,7 @@
 #include "kernels/cuda/role_controller.cuh"
 #include "kernels/cuda/trace.cuh"
 
-static __device__ void mgl_scheduler(mgl_cuda_run *run, uint32_t index) {
+static __device__ __noinline__ void mgl_scheduler(mgl_cuda_run *run, uint32_t index) {
   if (threadIdx.x % 32 != 0) {
     return;
   }

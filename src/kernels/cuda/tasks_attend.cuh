@@ -219,12 +219,12 @@ static __device__ __forceinline__ uint32_t mgl_attend_first(const mgl_attend *a,
   return a->item.kv_begin + step * MGL_ATTEND_STEP + a->w->warp * MGL_ATTEND_TILE;
 }
 
-// Block tables are constant in a launch.
+// From the L2: others of its entries are written while a launch runs.
 static __device__ __forceinline__ uint32_t mgl_attend_lookup(const mgl_attend *a,
                                                              uint32_t position) {
   const mgl_cuda_run *run = a->w->run;
   const int32_t *table = run->block_tables + (size_t)a->item.slot * run->block_table_stride;
-  return (uint32_t)__ldg(table + position / MGL_ATTEND_TILE);
+  return mgl_load_l2_word(table + position / MGL_ATTEND_TILE);
 }
 
 // The page of this warp's tile `step`; asked for in order, from 0. The lanes look up 32 at a time.

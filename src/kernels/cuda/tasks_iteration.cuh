@@ -1,5 +1,5 @@
-// Tasks of which an iteration has few: the rows of the embedding, the angles of RoPE, and the plan
-// of the next iteration.
+// Tasks of which an iteration has few: the rows of the embedding, the angles of RoPE, and the
+// question for the plan of the next iteration.
 //
 // The plan of iteration i + 1 is made while iteration i computes, from counts alone: which token a
 // sequence decodes is known only after sampling, which fills it in. So between two iterations
@@ -157,303 +157,26 @@ static __device__ inline void mgl_task_rope_angles(mgl_worker *w) {
 
 // --- the plan of the next iteration --------------------------------------------------------------
 
-enum {
-  // Positions after which chunks of attention grow are multiples of this.
-  MGL_CHUNKED_POSITIONS = MGL_CUDA_MIN_CHUNK * MGL_CUDA_MAX_CHUNKS,
-  MGL_PLAN_PAIR = 2,  // slots, and rows, that a lane plans: 2 lane and 2 lane + 1
-};
-
-static_assert(MGL_CUDA_MAX_SEQUENCES == 32 * MGL_PLAN_PAIR, "a warp plans all sequences");
-static_assert(MGL_CUDA_MAX_TOKENS == 32 * MGL_PLAN_PAIR, "and all rows");
-static_assert(sizeof(mgl_cuda_sequence) % 16 == 0 &&
-                  offsetof(mgl_cuda_sequence, max_tokens) == 16 &&
-                  offsetof(mgl_cuda_sequence, host_tokens) == 32 &&
-                  offsetof(mgl_cuda_sequence, rule) == 48,
-              "state and counts, limits, and tokens are a 16-byte load each");
-static_assert(offsetof(mgl_cuda_plan, items) % 16 == 0 && sizeof(mgl_cuda_plan) % 16 == 0 &&
-                  sizeof(mgl_cuda_item) == 48,
-              "an item is three 16-byte stores");
-
-// In scratch: the plan while it is made.
-struct mgl_planning {
-  // By sequence slot.
-  uint32_t first_row[MGL_CUDA_MAX_SEQUENCES];
-  uint32_t row_count[MGL_CUDA_MAX_SEQUENCES];
-  uint32_t position[MGL_CUDA_MAX_SEQUENCES];     // of the first row
-  uint32_t known_count[MGL_CUDA_MAX_SEQUENCES];  // tokens that are known before sampling
-  const int32_t *tokens[MGL_CUDA_MAX_SEQUENCES];
-  // By row.
-  uint32_t slots[MGL_CUDA_MAX_TOKENS];
-  uint32_t tile_tokens[MGL_CUDA_MAX_TOKENS];  // of the tile that begins here
-  uint32_t tile_chunks[MGL_CUDA_MAX_TOKENS];  // 0: none begins here
-  uint32_t tile_shift[MGL_CUDA_MAX_TOKENS];   // binary logarithm of its chunks' size
-  uint32_t tile_item[MGL_CUDA_MAX_TOKENS];    // its first item
-  uint32_t token_count;
-  uint32_t graph;
-};
-
-static_assert(sizeof(mgl_planning) <= MGL_CUDA_SCRATCH_BYTES, "scratch");
-
-// What can be known before the task may run.
-struct mgl_plan_limits {
-  mgl_cuda_sequence *sequences;
-  uint32_t slots;         // that there are
-  uint32_t tokens;        // rows of the plan, at most; 0: the launch ends
-  uint32_t chunk;         // rows of a prompt, at most
-  uint32_t tile;          // tokens of a tile of attention, at most
-  uint32_t graph_tokens;  // lane g: of graph g
-  bool prompts_first;
-};
-
-static __device__ inline mgl_plan_limits mgl_read_plan_limits(const mgl_worker *w) {
-  const mgl_cuda_run *run = w->run;
-  uint32_t graphs = run->protocol.graph_count;
-  mgl_plan_limits limits;
-  limits.sequences = run->sequences;
-  limits.slots = run->sequence_slots;
-  limits.graph_tokens = w->lane < graphs ? run->graphs[w->lane].tokens : 0;
-  uint32_t most = __shfl_sync(0xffffffffu, limits.graph_tokens, (int)graphs - 1);
-  limits.tokens = mgl_min(mgl_min(run->iteration_tokens, MGL_CUDA_MAX_TOKENS), most);
-  if (mgl_task_slot(w)->iteration + 1 >= run->most_iterations) {
-    limits.tokens = 0;  // so that counts are those of the iterations that ran
-  }
-  limits.chunk = run->chunk_tokens != 0 ? mgl_min(run->chunk_tokens, limits.tokens) : limits.tokens;
-  uint32_t group = run->group;
-  limits.tile = group < MGL_CUDA_QUERY_COLUMNS ? MGL_CUDA_QUERY_COLUMNS / group : 1;
-  limits.prompts_first = run->prompts_first != 0;
-  return limits;
-}
-
-// A sequence as it is read, and what it is to compute.
-struct mgl_planned {
-  uint4 counts;  // state, tokens, computed tokens, tokens of the prompt
-  uint4 tokens;  // host_tokens and tokens
-  uint32_t max_tokens;
-  uint32_t prompt;   // tokens of its prompt that are to be computed, at most the limit of a chunk
-  uint32_t decodes;  // 1: it is to compute one more token, which this iteration may bring
-};
-
-static __device__ inline void mgl_read_planned(const mgl_plan_limits *limits, uint32_t slot,
-                                               mgl_planned *planned) {
-  // Always three loads, of some slot, so that nothing stands between those of a lane's slots.
-  const mgl_cuda_sequence *sequence = &limits->sequences[slot < limits->slots ? slot : 0];
-  planned->counts = mgl_load_l2(sequence);
-  planned->tokens = mgl_load_l2(&sequence->host_tokens);
-  planned->max_tokens = mgl_read_word(&sequence->max_tokens);
-}
-
-// After this iteration tokens [0, position) of a sequence are computed. One whose prompt is among
-// them then has position + 1 tokens, the last one sampled in this iteration or, if it was left out
-// of it, before: with position + 1 = max_tokens it is complete, and has nothing more to compute.
-// Whether that token stops it is not known yet.
-static __device__ inline void mgl_want_rows(const mgl_plan_limits *limits, uint32_t slot,
-                                            mgl_planned *planned, mgl_planning *planning) {
-  uint32_t position = planned->counts.z;
-  uint32_t prompt = planned->counts.w > position ? planned->counts.w - position : 0;
-  bool runs =
-      slot < limits->slots && planned->counts.x == MGL_CUDA_SEQUENCE_RUNNING && limits->tokens != 0;
-  planned->prompt = runs ? mgl_min(prompt, limits->chunk) : 0;
-  planned->decodes = runs && prompt == 0 && position + 1 < planned->max_tokens ? 1 : 0;
-  planning->position[slot] = position;
-  planning->known_count[slot] = planned->counts.y;
-  planning->tokens[slot] = (const int32_t *)((uint64_t)planned->tokens.w << 32 | planned->tokens.z);
-}
-
-// One warp: who gets which rows. Decoding sequences come first, then prompts, each in the order of
-// slots; a prompt gets what those before it left: the prefix sums of what they want say how much.
-static __device__ void mgl_divide_rows(const mgl_worker *w, const mgl_plan_limits *limits,
-                                       mgl_planning *planning, mgl_cuda_plan *plan) {
-  mgl_planned planned[MGL_PLAN_PAIR];
-  for (uint32_t i = 0; i < MGL_PLAN_PAIR; i++) {
-    mgl_read_planned(limits, w->lane * MGL_PLAN_PAIR + i, &planned[i]);
-  }
-  for (uint32_t i = 0; i < MGL_PLAN_PAIR; i++) {
-    mgl_want_rows(limits, w->lane * MGL_PLAN_PAIR + i, &planned[i], planning);
-  }
-  bool prompts = __any_sync(0xffffffffu, planned[0].prompt + planned[1].prompt != 0) != 0;
-  if (limits->prompts_first && prompts) {
-    planned[0].decodes = planned[1].decodes = 0;
-  }
-  // Both sums in one word: no more than 64 decode, and no more than 64 * 64 tokens are wanted.
-  uint32_t total;
-  uint32_t wanted = (planned[0].decodes + planned[1].decodes) << 16;
-  wanted += planned[0].prompt + planned[1].prompt;
-  uint32_t before = mgl_warp_prefix(wanted, w->lane, &total);
-  uint32_t decode_rows = mgl_min(total >> 16, limits->tokens);
-  uint32_t prompt_rows = limits->tokens - decode_rows;
-  uint32_t sequences = 0;
-  for (uint32_t i = 0; i < MGL_PLAN_PAIR; i++) {
-    uint32_t slot = w->lane * MGL_PLAN_PAIR + i;
-    uint32_t decodes_before = before >> 16;
-    uint32_t prompts_before = mgl_min(before & 0xffff, prompt_rows);
-    uint32_t first = decode_rows + prompts_before;
-    uint32_t count = mgl_min(planned[i].prompt, prompt_rows - prompts_before);
-    if (planned[i].decodes != 0) {
-      first = decodes_before;
-      count = first < decode_rows ? 1 : 0;
-    }
-    planning->first_row[slot] = first;
-    planning->row_count[slot] = count;
-    for (uint32_t row = first; row < first + count; row++) {
-      planning->slots[row] = slot;
-    }
-    plan->next_rows[slot] = count != 0 ? first : UINT32_MAX;
-    if (count != 0) {
-      limits->sequences[slot].computed_count = planned[i].counts.z + count;
-    }
-    sequences += (uint32_t)__popc(__ballot_sync(0xffffffffu, count != 0));
-    before += planned[i].decodes << 16 | planned[i].prompt;
-  }
-  if (w->lane == 0) {
-    planning->token_count = decode_rows + mgl_min(total & 0xffff, prompt_rows);
-    plan->sequence_count = sequences;
-  }
-}
-
-// Cuts the tokens of each sequence into tiles of attention, and each tile into chunks of positions.
-//
-// Bits do not depend on the cut. The chunks of a token are pieces of absolute positions, whose size
-// follows from the token's own position p: MGL_CUDA_MIN_CHUNK doubled until MGL_CUDA_MAX_CHUNKS of
-// them hold p + 1. It grows at p = 2048, 4096, 8192, and so on, all multiples of
-// MGL_CHUNKED_POSITIONS, which no tile crosses, so all tokens of a tile have the size that the last
-// one has. Chunks that only later tokens of the tile see add nothing to an earlier one.
-//
-// There are enough items: a tile has at least one of MGL_CUDA_MAX_TOKENS rows and at most
-// MGL_CUDA_MAX_CHUNKS chunks, and MGL_CUDA_MAX_ITEMS is their product.
-static __device__ inline void mgl_cut_tile(mgl_planning *planning, uint32_t row, uint32_t slot,
-                                           uint32_t tile) {
-  uint32_t fresh = planning->position[slot];
-  uint32_t position = fresh + row - planning->first_row[slot];
-  uint32_t begin = fresh;  // tiles are counted from here
-  uint32_t end = fresh + planning->row_count[slot];
-  // No more than one boundary: a sequence has fewer rows than there are positions between two.
-  uint32_t boundary = (fresh / MGL_CHUNKED_POSITIONS + 1) * MGL_CHUNKED_POSITIONS;
-  if (position >= boundary) {
-    begin = boundary;
-  } else {
-    end = mgl_min(end, boundary);
-  }
-  planning->tile_chunks[row] = 0;
-  if ((position - begin) % tile == 0) {
-    uint32_t count = mgl_min(tile, end - position);
-    uint32_t last = position + count - 1;
-    uint32_t shift = 0;
-    while (1u << shift < MGL_CUDA_MIN_CHUNK || last >> shift >= MGL_CUDA_MAX_CHUNKS) {
-      shift++;
-    }
-    planning->tile_tokens[row] = count;
-    planning->tile_shift[row] = shift;
-    planning->tile_chunks[row] = (last >> shift) + 1;
-  }
-}
-
-static_assert(MGL_CUDA_MAX_TOKENS <= MGL_CHUNKED_POSITIONS, "see above");
-static_assert(MGL_CUDA_MAX_ITEMS >= MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS, "see above");
-
-// One warp: what the plan says of each row. Logits are wanted of a sequence's last token.
-static __device__ void mgl_plan_rows(const mgl_worker *w, const mgl_plan_limits *limits,
-                                     mgl_planning *planning, mgl_cuda_plan *plan) {
-  uint32_t rows = planning->token_count;
-  uint32_t marks[MGL_PLAN_PAIR];  // 1 << 16 with logits, plus items that begin here
-  int32_t tokens[MGL_PLAN_PAIR];
-  for (uint32_t i = 0; i < MGL_PLAN_PAIR; i++) {
-    uint32_t row = w->lane * MGL_PLAN_PAIR + i;
-    tokens[i] = -1;  // sampling fills it in
-    if (row < rows) {
-      uint32_t slot = planning->slots[row];
-      uint32_t position = planning->position[slot] + row - planning->first_row[slot];
-      if (position < planning->known_count[slot]) {
-        tokens[i] = (int32_t)mgl_read_word((const uint32_t *)planning->tokens[slot] + position);
-      }
-    }
-  }
-  for (uint32_t i = 0; i < MGL_PLAN_PAIR; i++) {
-    uint32_t row = w->lane * MGL_PLAN_PAIR + i;
-    marks[i] = 0;
-    if (row < rows) {
-      uint32_t slot = planning->slots[row];
-      uint32_t position = planning->position[slot] + row - planning->first_row[slot];
-      bool ends = row + 1 == planning->first_row[slot] + planning->row_count[slot];
-      bool complete = ends && position + 1 >= planning->known_count[slot];
-      plan->tokens[row] = tokens[i];
-      plan->positions[row] = position;
-      plan->slots[row] = slot;
-      mgl_cut_tile(planning, row, slot, limits->tile);
-      marks[i] = planning->tile_chunks[row] + (complete ? 1u << 16 : 0);
-    }
-  }
-  uint32_t total;
-  uint32_t before = mgl_warp_prefix(marks[0] + marks[1], w->lane, &total);
-  for (uint32_t i = 0; i < MGL_PLAN_PAIR; i++) {
-    uint32_t row = w->lane * MGL_PLAN_PAIR + i;
-    planning->tile_item[row] = before & 0xffff;
-    if (marks[i] >> 16 != 0) {
-      plan->logit_rows[before >> 16] = row;
-      plan->logit_slots[before >> 16] = planning->slots[row];
-    }
-    before += marks[i];
-  }
-  uint32_t fitting = __ballot_sync(0xffffffffu, limits->graph_tokens >= rows);
-  if (w->lane == 0) {
-    planning->graph = rows != 0 ? (uint32_t)__ffs((int)fitting) - 1 : UINT32_MAX;
-    plan->graph = planning->graph;
-    plan->token_count = rows;
-    plan->logit_row_count = total >> 16;
-    plan->item_count = total & 0xffff;
-  }
-}
-
-// All threads: four to a row, each writes every fourth item of the tile that begins there.
-static __device__ void mgl_plan_items(const mgl_worker *w, const mgl_planning *planning,
-                                      mgl_cuda_plan *plan) {
-  enum { SHARE = MGL_CUDA_CONSUMERS / MGL_CUDA_MAX_TOKENS };
-  uint32_t row = w->thread / SHARE;
-  if (row >= planning->token_count) {
-    return;
-  }
-  uint32_t slot = planning->slots[row];
-  uint32_t first_row = planning->first_row[slot];
-  uint32_t fresh = planning->position[slot];
-  uint32_t position = fresh + row - first_row;
-  uint32_t count = planning->tile_tokens[row];
-  uint32_t chunks = planning->tile_chunks[row];
-  uint32_t shift = planning->tile_shift[row];
-  uint32_t first = planning->tile_item[row];
-  for (uint32_t chunk = w->thread % SHARE; chunk < chunks; chunk += SHARE) {
-    uint32_t kv_begin = chunk << shift;
-    uint32_t kv_end = mgl_min(position + count, kv_begin + (1u << shift));
-    uint4 *item = (uint4 *)&plan->items[first + chunk];
-    item[0] = make_uint4(slot, row, count, position);
-    item[1] = make_uint4(first_row, fresh, kv_begin, kv_end);
-    item[2] = make_uint4(chunk, chunks, first, first);
-  }
-}
-
-// Makes the plan of the next iteration. The sequences' states are those after the sampling of the
-// iteration before this one.
+// Says that the plan of the next iteration is wanted. The planner warp makes it, and triggers the
+// event in this task's stead (role_planner.cuh).
 static __device__ inline void mgl_task_next_plan(mgl_worker *w) {
   mgl_cuda_run *run = w->run;
-  uint64_t next = mgl_task_slot(w)->iteration + 1;
-  mgl_cuda_plan *plan = &run->plans[next & 1];
-  mgl_planning *planning = (mgl_planning *)w->scratch;
-  mgl_plan_limits limits = mgl_read_plan_limits(w);
-  if (!mgl_task_begin(w)) {
+  mgl_slot *slot = &w->block->slots[w->slot];
+  mgl_cuda_planning *planning = &run->planning;
+  if (!mgl_task_begin(w) || run->planner == nullptr) {  // NULL: the host made the only plan
     return;
   }
-  mgl_sync_consumers();  // no warp is in the task before: scratch is free
-  if (w->warp == 0) {
-    mgl_divide_rows(w, &limits, planning, plan);
-    __syncwarp();
-    mgl_plan_rows(w, &limits, planning, plan);
-  }
-  mgl_sync_consumers();
-  mgl_plan_items(w, planning, plan);
-  uint32_t graph = planning->graph == UINT32_MAX ? 255 : planning->graph;
-  mgl_sync_consumers();
+  mgl_sync_consumers();  // what any of them wrote before is covered by the release below
   if (w->thread == 0) {
-    // Release, paired with the acquire of loaders; through the barrier it covers all threads'
-    // writes.
-    mgl_store_release(&run->announced[next & 1], (next + 1) << 8 | graph);
+    bool lost = slot->mute != 0;
+    planning->trigger = slot->trigger;
+    planning->event = lost ? MGL_NO_EVENT : slot->trigger_event;
+    planning->graph = slot->graph;
+    planning->run = slot->run;
+    slot->trigger = nullptr;
+    slot->trigger_event = MGL_NO_EVENT;
+    // Release, paired with the acquire of the planner.
+    mgl_store_release(&planning->wanted, slot->iteration + 1);
   }
 }
 

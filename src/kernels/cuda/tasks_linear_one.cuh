@@ -19,13 +19,13 @@
 #include "kernels/cuda/tasks_linear.cuh"
 
 enum {
-  MGL_ONE_PIECES = 8,                         // of a warp's share of x, in a round of loads
-  MGL_ONE_ROUNDS = 6,                         // of a plain x
-  MGL_ONE_NORMED_ROUNDS = 2,                  // of an x that is normed
-  MGL_ONE_POLL_ROUNDS = 2,                    // an x of so many rounds is polled as a whole
-  MGL_ONE_AHEAD = MGL_KERNEL_PER_OP ? 2 : 4,  // pages in registers
-  MGL_ONE_SUMS_AT = 4096,  // in scratch, behind the partial sums of two batches: of squares
-  MGL_ONE_BLOCKS = 4,      // row blocks of a batch
+  MGL_ONE_PIECES = 8,         // of a warp's share of x, in a round of loads
+  MGL_ONE_ROUNDS = 6,         // of a plain x
+  MGL_ONE_NORMED_ROUNDS = 2,  // of an x that is normed
+  MGL_ONE_POLL_ROUNDS = 2,    // an x of so many rounds is polled as a whole
+  MGL_ONE_AHEAD = 4,          // pages in registers
+  MGL_ONE_SUMS_AT = 4096,     // in scratch, behind the partial sums of two batches: of squares
+  MGL_ONE_BLOCKS = 4,         // row blocks of a batch
   MGL_ONE_WARP_FLOATS = MGL_ONE_BLOCKS * MGL_CUDA_BLOCK_ROWS,  // partial sums of a batch
   MGL_ONE_BATCH_FLOATS = MGL_ONE_WARP_FLOATS * MGL_CUDA_CONSUMER_WARPS,
   MGL_ONE_OUTPUTS = MGL_ONE_BLOCKS * MGL_CUDA_BLOCK_ROWS,  // of a batch: a thread has one at most
@@ -227,15 +227,14 @@ static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, c
                                                           mgl_one_page pages[MGL_ONE_AHEAD]) {
   const uint32_t go = mgl_shared_address(&w->block->go[w->slot]);
   const bool mine = w->lane < MGL_ONE_AHEAD && w->lane < ring->left;
-  const bool asks = mine || !MGL_KERNEL_PER_OP;
   uint32_t page = ring->page + w->lane;
   bool wraps = page >= w->page_count;
   uint32_t full = mgl_one_barrier(w, wraps ? page - w->page_count : page);
   uint32_t awaited = mine ? full : go;
   uint32_t parity = mine ? ring->parity ^ (wraps ? 1 : 0) : w->slot_parity;
-  for (uint32_t tries = 0; !__all_sync(0xffffffffu, !asks || mgl_mbarrier_try_at(awaited, parity));
+  for (uint32_t tries = 0; !__all_sync(0xffffffffu, mgl_mbarrier_try_at(awaited, parity));
        tries++) {
-    if (!MGL_KERNEL_PER_OP && w->block->stop != 0 && !mgl_mbarrier_test_at(go, w->slot_parity)) {
+    if (w->block->stop != 0 && !mgl_mbarrier_test_at(go, w->slot_parity)) {
       return false;
     }
     if (tries == MGL_MBARRIER_TRIES) {
@@ -361,7 +360,7 @@ static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const 
                                                      float *partial,
                                                      mgl_one_page pages[MGL_ONE_AHEAD],
                                                      mgl_one_ring *ring) {
-  static_assert(MGL_ONE_AHEAD == 2 || MGL_ONE_AHEAD == 4, "steps below");
+  static_assert(MGL_ONE_AHEAD == 4, "steps below");
   mgl_one_place at = {0, columns->v[0], {0, 0}, partial + w->warp * MGL_ONE_WARP_FLOATS};
 #pragma unroll 1
   for (uint32_t left = l->blocks * l->pages;;) {
@@ -371,13 +370,11 @@ static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const 
     if (left == 0) {
       break;
     }
-    if (MGL_ONE_AHEAD == 4) {
-      mgl_one_step<NORMED, false>(w, l, columns, &pages[MGL_ONE_AHEAD - 2], ring, &at);
-      mgl_one_step<NORMED, true>(w, l, columns, &pages[MGL_ONE_AHEAD - 1], ring, &at);
-      left -= 2;
-      if (left == 0) {
-        break;
-      }
+    mgl_one_step<NORMED, false>(w, l, columns, &pages[2], ring, &at);
+    mgl_one_step<NORMED, true>(w, l, columns, &pages[3], ring, &at);
+    left -= 2;
+    if (left == 0) {
+      break;
     }
   }
 }
@@ -464,6 +461,17 @@ static __device__ __forceinline__ void mgl_one_finish(const mgl_worker *w, const
   }
 }
 
+// The largest logit, over all tasks; best: of this thread's outputs.
+static __device__ __forceinline__ void mgl_one_share_best(const mgl_worker *w, const mgl_linear *l,
+                                                          uint64_t best) {
+  if (l->kind == MGL_OP_LOGITS && l->rows > 0 && w->thread < MGL_ONE_OUTPUTS) {
+    best = mgl_warp_max(best);
+    if (w->lane == 0) {
+      atomicMax((unsigned long long *)&w->run->best[0], (unsigned long long)best);
+    }
+  }
+}
+
 // The batch that begins with row block `block`.
 static __device__ __forceinline__ void mgl_one_batch_of(mgl_linear *l, uint32_t block,
                                                         uint32_t end) {
@@ -501,9 +509,6 @@ static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   if (!mgl_one_load_first(w, &l, &ring, pages)) {
     return;
   }
-  if (MGL_KERNEL_PER_OP) {
-    mgl_await_kernels_before();
-  }
   if (!l.carried) {  // now there is a residual
     mgl_one_aim(w, &l, &output);
   }
@@ -532,12 +537,7 @@ static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   }
   w->page = ring.page;
   w->page_parity = ring.parity;
-  if (l.kind == MGL_OP_LOGITS && l.rows > 0 && w->thread < MGL_ONE_OUTPUTS) {
-    best = mgl_warp_max(best);
-    if (w->lane == 0) {
-      atomicMax((unsigned long long *)&w->run->best[0], (unsigned long long)best);
-    }
-  }
+  mgl_one_share_best(w, &l, best);
 }
 
 #endif

@@ -270,6 +270,13 @@ static __device__ void mgl_note_logprobs(const mgl_sampling_job *job) {
 
 // --- sample --------------------------------------------------------------------------------------
 
+static_assert(sizeof(mgl_cuda_sequence) % 16 == 0 &&
+                  offsetof(mgl_cuda_sequence, max_tokens) == 16 &&
+                  offsetof(mgl_cuda_sequence, cells) == 32 &&
+                  offsetof(mgl_cuda_sequence, rule) == 48,
+              "state and counts, limits, and tokens are a 16-byte load each");
+static_assert(sizeof(mgl_feed_cell) == 8, "one store");
+
 // A logit row, as its thread keeps it. Read before the task may run, but for `best` and what of the
 // sequence changes.
 struct mgl_sampled {
@@ -288,13 +295,13 @@ static __device__ inline bool mgl_takes_row(const mgl_cuda_run *run, uint32_t sl
 
 // What is constant in a launch.
 static __device__ inline void mgl_read_sequence(mgl_cuda_run *run, uint32_t slot,
-                                                const mgl_cuda_plan *next, mgl_sampled *sampled) {
+                                                mgl_sampled *sampled) {
   mgl_cuda_sequence *from = &run->sequences[slot];
   mgl_cuda_sequence *to = &sampled->copy;
   uint4 limits = mgl_load_l2(&from->max_tokens);
-  uint4 tokens = mgl_load_l2(&from->host_tokens);
+  uint4 tokens = mgl_load_l2(&from->cells);
   to->max_tokens = limits.x;
-  to->host_tokens = (int32_t *)((uint64_t)tokens.y << 32 | tokens.x);
+  to->cells = (mgl_feed_cell *)((uint64_t)tokens.y << 32 | tokens.x);
   to->tokens = (int32_t *)((uint64_t)tokens.w << 32 | tokens.z);
   uint32_t stop_count = limits.w;
 #pragma unroll
@@ -302,7 +309,7 @@ static __device__ inline void mgl_read_sequence(mgl_cuda_run *run, uint32_t slot
     to->stop_ids[i] = i < stop_count ? from->stop_ids[i] : -1;  // which is no token
   }
   sampled->sequence = from;
-  sampled->next_row_at = &next->next_rows[slot];
+  sampled->next_row_at = &run->next_rows[slot];
   sampled->vocab = run->vocab;
 }
 
@@ -315,6 +322,12 @@ static __device__ inline void mgl_read_sampled(const uint64_t *best, mgl_sampled
     sampled->copy.state = counts.x;
     sampled->copy.token_count = counts.y;
   }
+}
+
+// To the host, which polls: one store of eight bytes. (Volatile is relaxed at system scope.)
+static __device__ inline void mgl_send_token(const mgl_cuda_sequence *copy, int32_t token) {
+  uint64_t cell = mgl_global_ns() << 32 | (uint32_t)token;
+  ((volatile uint64_t *)copy->cells)[copy->token_count] = cell;
 }
 
 // Hands the token on. Also a sequence that ends here may have a row in the next plan: it needs some
@@ -331,13 +344,11 @@ static __device__ inline void mgl_append_token(mgl_cuda_plan *next, const mgl_sa
   mgl_cuda_sequence *sequence = sampled->sequence;
   if (!mgl_is_finite(mgl_key_logit(sampled->best))) {
     sequence->state = MGL_CUDA_SEQUENCE_NOT_FINITE;
+    mgl_send_token(copy, MGL_FEED_NOT_FINITE);
     return;
   }
   copy->tokens[copy->token_count] = (int32_t)token;
-  if (copy->host_tokens != nullptr) {
-    // Volatile is relaxed at system scope: one store of four bytes, which the host polls.
-    ((volatile int32_t *)copy->host_tokens)[copy->token_count] = (int32_t)token;
-  }
+  mgl_send_token(copy, (int32_t)token);
   uint32_t stops = 0;  // without branches: few cycles
 #pragma unroll
   for (uint32_t i = 0; i < MGL_CUDA_MAX_STOP_IDS; i++) {
@@ -357,7 +368,7 @@ static __device__ inline void mgl_read_job(const mgl_worker *w, uint32_t row_idx
   const mgl_cuda_op *op = &mgl_task_slot(w)->op;
   const mgl_cuda_sequence *from = job->sequence;
   uint4 limits = mgl_load_l2(&from->max_tokens);
-  uint4 tokens = mgl_load_l2(&from->host_tokens);
+  uint4 tokens = mgl_load_l2(&from->cells);
   uint4 *rule = (uint4 *)&job->rule;
 #pragma unroll
   for (uint32_t i = 0; i < sizeof(mgl_sampling_rule) / 16; i++) {
@@ -453,7 +464,7 @@ static __device__ __noinline__ void mgl_task_sample_row(mgl_cuda_run *run, mgl_b
   }
   if (w.thread == 0) {
     mgl_sampled sampled;
-    mgl_read_sequence(run, sequence_slot, &run->plans[(slot->iteration + 1) & 1], &sampled);
+    mgl_read_sequence(run, sequence_slot, &sampled);
     mgl_read_sampled(&run->best[row_idx], &sampled);
     if (chooses && (job.rule.flags & MGL_SAMPLING_LOGPROBS) != 0) {
       mgl_send_logprobs(&job, counts.w);
@@ -485,7 +496,7 @@ static __device__ inline void mgl_task_sample(mgl_worker *w) {
   if (row < end) {
     uint32_t sequence_slot = mgl_read_word(&plan->logit_slots[row]);
     if (sequence_slot != UINT32_MAX) {
-      mgl_read_sequence(run, sequence_slot, next, &sampled);
+      mgl_read_sequence(run, sequence_slot, &sampled);
     }
   }
   if (!mgl_task_begin(w)) {

@@ -35,7 +35,7 @@ typedef struct bed {
   mgl_cuda_device device;
   mgl_runner *runner;
   mgl_engine *engine;
-  uint32_t places;
+  uint32_t submitted;  // the first token of request n is 5 n
   int32_t tokens[MAX_REQUESTS][MAX_TOKENS];
   uint32_t counts[MAX_REQUESTS];
   mgl_finish_reason reasons[MAX_REQUESTS];
@@ -71,8 +71,9 @@ static uint32_t submit(bed *b, uint32_t prompt_count, uint32_t max_new_tokens, i
   uint32_t number = 0;
   mgl_error err = {0};
   for (uint32_t i = 0; i < prompt_count; i++) {
-    prompt[i] = (int32_t)(i * 37 % VOCAB);
+    prompt[i] = (int32_t)((i * 37 + b->submitted * 5) % VOCAB);
   }
+  b->submitted++;
   mgl_request request = {.prompt = prompt,
                          .prompt_count = prompt_count,
                          .max_new_tokens = max_new_tokens,
@@ -113,17 +114,21 @@ static void run(bed *b) {
   }
 }
 
-static void check_tokens(const bed *b, uint32_t request, uint32_t slot, uint32_t prompt_count,
-                         uint32_t count, mgl_finish_reason reason) {
+static int32_t token_of(uint32_t request, uint32_t position) {
+  return fake_cuda_token((int32_t)request * 5, position);
+}
+
+static void check_tokens(const bed *b, uint32_t request, uint32_t prompt_count, uint32_t count,
+                         mgl_finish_reason reason) {
   assert_int_equal(b->counts[request], count);
   assert_int_equal(b->reasons[request], reason);
   for (uint32_t i = 0; i < count; i++) {
-    assert_int_equal(b->tokens[request][i], fake_cuda_token(slot, prompt_count + i));
+    assert_int_equal(b->tokens[request][i], token_of(request, prompt_count + i));
   }
 }
 
-// Six requests for four places: two launches. Counts of iterations are those of the CPU.
-static void requests_go_through_launches_of(mgl_mode mode) {
+// Six requests for four places: one launch. Counts of iterations are those of the CPU.
+static void requests_go_through_a_launch_of(mgl_mode mode) {
   static bed b;
   for (int prompts_first = 0; prompts_first < 2; prompts_first++) {
     for (uint32_t chunk = 0; chunk < 20; chunk += 7) {
@@ -139,45 +144,58 @@ static void requests_go_through_launches_of(mgl_mode mode) {
       }
       run(&b);
       assert_false(mgl_engine_has_work(b.engine));
-      assert_int_equal(fake.runs, mode == MGL_MODE_MEGA ? 2 : 0);
+      assert_int_equal(fake.runs, mode == MGL_MODE_MEGA ? 1 : 0);
       assert_int_equal(fake.graph_launches != 0, mode == MGL_MODE_FULL);
       for (uint32_t i = 0; i < 6; i++) {
-        check_tokens(&b, i, i % PLACES, 5 + 11 * i, 3 + i, MGL_FINISH_LENGTH);
+        check_tokens(&b, i, 5 + 11 * i, 3 + i, MGL_FINISH_LENGTH);
       }
       assert_int_equal(b.sum.prompt_tokens, 6 * 5 + 11 * 15);
       assert_int_equal(b.sum.decode_tokens, 2 * 6 + 15);
       assert_int_equal(b.sum.kv_tokens, kv_tokens);
       assert_int_equal(b.sum.ns, 1000 * b.iterations);
+      mgl_engine_statistics statistics;
+      mgl_engine_get_statistics(b.engine, &statistics);
+      assert_int_equal(statistics.iterations, b.iterations);
+      assert_int_equal(statistics.prompt_tokens, b.sum.prompt_tokens);
+      assert_true(statistics.planning_ns > 0 && statistics.pages_used_most > 5);
+      assert_int_equal(statistics.running + statistics.waiting + statistics.pages_used, 0);
       close_bed(&b);
     }
   }
 }
 
-static void requests_go_through_launches(void **state) {
+static void requests_go_through_a_launch(void **state) {
   (void)state;
-  requests_go_through_launches_of(MGL_MODE_MEGA);
+  requests_go_through_a_launch_of(MGL_MODE_MEGA);
 }
 
 static void requests_go_through_graphs_of_mode_full(void **state) {
   (void)state;
-  requests_go_through_launches_of(MGL_MODE_FULL);
+  requests_go_through_a_launch_of(MGL_MODE_FULL);
+}
+
+static void stop_tokens_end_requests_in(mgl_mode mode) {
+  static bed b;
+  open_bed(&b, (mgl_engine_options){.mode = mode});
+  (void)submit(&b, 4, 20, token_of(0, 4 + 6));
+  (void)submit(&b, 9, 1, -1);
+  (void)submit(&b, 9, 2, token_of(2, 9));
+  run(&b);
+  check_tokens(&b, 0, 4, 7, MGL_FINISH_STOP);
+  check_tokens(&b, 1, 9, 1, MGL_FINISH_LENGTH);
+  check_tokens(&b, 2, 9, 1, MGL_FINISH_STOP);
+  assert_int_equal(b.sum.prompt_tokens, 22);
+  // Two of the tokens that stop are followed by a row for nothing each, but for which the next plan
+  // was made before.
+  assert_int_equal(b.sum.decode_tokens, 6 + 2);
+  assert_int_equal(b.iterations, 8);
+  close_bed(&b);
 }
 
 static void stop_tokens_end_requests(void **state) {
   (void)state;
-  static bed b;
-  open_bed(&b, (mgl_engine_options){0});
-  (void)submit(&b, 4, 20, fake_cuda_token(0, 4 + 6));
-  (void)submit(&b, 9, 1, -1);
-  (void)submit(&b, 9, 2, fake_cuda_token(2, 9));
-  run(&b);
-  check_tokens(&b, 0, 0, 4, 7, MGL_FINISH_STOP);
-  check_tokens(&b, 1, 1, 9, 1, MGL_FINISH_LENGTH);
-  check_tokens(&b, 2, 2, 9, 1, MGL_FINISH_STOP);
-  assert_int_equal(b.sum.prompt_tokens, 22);
-  assert_int_equal(b.sum.decode_tokens, 6);
-  assert_int_equal(b.iterations, 7);
-  close_bed(&b);
+  stop_tokens_end_requests_in(MGL_MODE_MEGA);
+  stop_tokens_end_requests_in(MGL_MODE_FULL);
 }
 
 // Single steps are planned by the host; a run behind them begins the request anew and goes on.
@@ -200,7 +218,7 @@ static void steps_and_runs_mix(void **state) {
   assert_int_equal(b.counts[0], 8);
   assert_int_equal(b.counts[1], 4);
   for (uint32_t i = 3; i < 8; i++) {
-    assert_int_equal(b.tokens[0][i], fake_cuda_token(0, 6 + i));
+    assert_int_equal(b.tokens[0][i], token_of(0, 6 + i));
   }
   (void)submit(&b, 3, 2, -1);  // and the other way
   assert_int_equal(mgl_engine_step(b.engine, on_token, &b, &stats, &err), MGL_OK);
@@ -210,47 +228,56 @@ static void steps_and_runs_mix(void **state) {
   close_bed(&b);
 }
 
-static bool always(void *context) {
-  (void)context;
-  return true;
+static bool at_third_look(void *context) {
+  uint32_t *looks = context;
+  return ++*looks == 3;
 }
 
-static void a_stopped_run_leaves_the_rest_waiting(void **state) {
-  (void)state;
+static void a_stopped_run_leaves_the_rest_waiting_in(mgl_mode mode) {
   static bed b;
-  open_bed(&b, (mgl_engine_options){.should_stop = always});
+  uint32_t looks = 0;
+  uint32_t runs = mode == MGL_MODE_MEGA ? 1 : 0;
+  open_bed(&b, (mgl_engine_options){.mode = mode, .should_stop = at_third_look, .context = &looks});
   for (uint32_t i = 0; i < 6; i++) {
     (void)submit(&b, 5, 3, -1);
   }
   run(&b);
-  assert_int_equal(fake.runs, 1);
+  assert_int_equal(fake.runs, runs);
   assert_true(mgl_engine_has_work(b.engine));
   run(&b);
-  assert_int_equal(fake.runs, 2);
+  assert_int_equal(fake.runs, 2 * runs);
   assert_false(mgl_engine_has_work(b.engine));
+  for (uint32_t i = 0; i < 6; i++) {
+    check_tokens(&b, i, 5, 3, MGL_FINISH_LENGTH);
+  }
   close_bed(&b);
 
-  open_bed(&b, (mgl_engine_options){0});
+  open_bed(&b, (mgl_engine_options){.mode = mode});
   for (uint32_t i = 0; i < 6; i++) {
-    (void)submit(&b, 5, 3, -1);
+    (void)submit(&b, 5, 9, -1);
   }
   b.most_iterations = 2;
   run(&b);
   assert_int_equal(b.iterations, 2);
-  assert_int_equal(fake.runs, 1);
+  assert_int_equal(fake.runs, runs);
   mgl_engine_cancel(b.engine, 4);  // between launches
   b.most_iterations = 0;
   run(&b);
   assert_int_equal(b.counts[4], 0);
-  assert_int_equal(b.counts[5], 3);
+  assert_int_equal(b.counts[5], 9);
   close_bed(&b);
 }
 
-static void failures_are_those_of_the_cpu(void **state) {
+static void a_stopped_run_leaves_the_rest_waiting(void **state) {
   (void)state;
+  a_stopped_run_leaves_the_rest_waiting_in(MGL_MODE_MEGA);
+  a_stopped_run_leaves_the_rest_waiting_in(MGL_MODE_FULL);
+}
+
+static void failures_are_those_of_the_cpu_in(mgl_mode mode) {
   static bed b;
   mgl_error err = {0};
-  open_bed(&b, (mgl_engine_options){0});
+  open_bed(&b, (mgl_engine_options){.mode = mode});
   for (uint32_t i = 0; i < 6; i++) {
     (void)submit(&b, 5, i == 0 ? 2 : 9, -1);
   }
@@ -289,6 +316,12 @@ static void failures_are_those_of_the_cpu(void **state) {
   mgl_engine_destroy(b.engine);
   mgl_runner_destroy(b.runner);
   fake_cuda_reclaim();
+}
+
+static void failures_are_those_of_the_cpu(void **state) {
+  (void)state;
+  failures_are_those_of_the_cpu_in(MGL_MODE_MEGA);
+  failures_are_those_of_the_cpu_in(MGL_MODE_FULL);
 }
 
 static void texts_are_scored(void **state) {
@@ -429,9 +462,202 @@ static void sampling_reaches_the_device(void **state) {
   close_bed(&b);
 }
 
+// --- requests that come, end and pause while a launch runs ---------------------------------------
+
+enum { CROWD = 150, CROWD_NEW = 40, CROWD_PROMPT = 80, CROWD_FAMILIES = 7 };
+
+typedef struct crowd {
+  mgl_engine *engine;
+  uint32_t random;
+  uint32_t come;  // numbers of the engine are those of the requests
+  bool arrive, stir;
+  uint32_t counts[CROWD];
+  bool over[CROWD], cancelled[CROWD], paused[CROWD];
+} crowd;
+
+static uint32_t random_below(crowd *c, uint32_t below) {
+  c->random = c->random * 1664525u + 1013904223u;
+  return (c->random >> 8) % below;
+}
+
+static uint32_t prompt_of(uint32_t i) {
+  return 1 + i * 37 % CROWD_PROMPT;
+}
+
+static uint32_t new_of(uint32_t i) {
+  return 1 + i * 11 % CROWD_NEW;
+}
+
+// Prompts of a family begin alike, some for longer than others.
+static void come(crowd *c) {
+  int32_t prompt[CROWD_PROMPT];
+  uint32_t i = c->come++;
+  uint32_t number = 0;
+  mgl_error err = {0};
+  for (uint32_t j = 0; j < prompt_of(i); j++) {
+    prompt[j] = (int32_t)((i % CROWD_FAMILIES * 50 + j + (j > i % 64 ? i : 0)) % VOCAB);
+  }
+  mgl_request request = {.prompt = prompt,
+                         .prompt_count = prompt_of(i),
+                         .max_new_tokens = new_of(i),
+                         .sampling = {.top_p = 1}};
+  if (mgl_engine_submit(c->engine, &request, &number, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  assert_int_equal(number, i);
+}
+
+static void stir_crowd(void *context) {
+  crowd *c = context;
+  while (c->come < CROWD && (!c->arrive || random_below(c, 3) == 0)) {
+    come(c);
+  }
+  if (c->come < CROWD && !mgl_engine_has_work(c->engine)) {
+    come(c);
+  }
+  for (uint32_t i = 0; c->stir && i < c->come; i++) {
+    if (c->over[i] || c->cancelled[i]) {
+      continue;
+    }
+    if (i % 3 == 0 && random_below(c, 12) == 0) {
+      mgl_engine_cancel(c->engine, i);
+      c->cancelled[i] = true;
+      c->paused[i] = false;
+    } else if (c->paused[i] && random_below(c, 8) == 0) {
+      mgl_engine_resume(c->engine, i);
+      c->paused[i] = false;
+    } else if (!c->paused[i] && random_below(c, 60) == 0) {
+      mgl_engine_pause(c->engine, i);
+      c->paused[i] = true;
+    }
+  }
+}
+
+static bool crowd_token(void *context, const mgl_generated_token *token) {
+  crowd *c = context;
+  uint32_t i = token->request;
+  int32_t first = (int32_t)(i % CROWD_FAMILIES * 50 % VOCAB);
+  assert_false(c->over[i] || c->cancelled[i] || c->paused[i]);
+  assert_int_equal(token->token, fake_cuda_token(first, prompt_of(i) + c->counts[i]));
+  c->counts[i]++;
+  c->over[i] = token->finish != MGL_FINISH_NONE;
+  return true;
+}
+
+static void run_crowd(mgl_mode mode, uint32_t pool_tokens, bool prefix_cache, bool arrive,
+                      bool stir) {
+  mgl_error err = {0};
+  mgl_model_folder folder = {.config = config};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
+  mgl_runner_options options = {.sequences = 12,
+                                .iteration_tokens = 32,
+                                .sequence_tokens = CONTEXT,
+                                .pool_tokens = pool_tokens,
+                                .weights = MGL_WEIGHTS_DUMMY,
+                                .cuda = &cuda};
+  crowd c = {.random = pool_tokens + (prefix_cache ? 1 : 0), .arrive = arrive, .stir = stir};
+  mgl_engine_options engine = {.mode = mode,
+                               .prefix_cache = prefix_cache,
+                               .chunk_tokens = arrive ? 9 : 0,
+                               .before_plan = stir_crowd,
+                               .context = &c};
+  mgl_runner *runner = NULL;
+  fake.runs = 0;
+  fake.graph_launches = 0;
+  assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
+  assert_int_equal(mgl_engine_create(runner, &engine, &c.engine, &err), MGL_OK);
+  bool left = true;
+  for (uint32_t runs = 0; left; runs++) {
+    assert_true(runs < 1000);
+    if (mgl_engine_run(c.engine, crowd_token, NULL, &c, &err) != MGL_OK) {
+      fail_msg("%s", err.text);
+    }
+    stir_crowd(&c);
+    left = c.come < CROWD || mgl_engine_has_work(c.engine);
+    for (uint32_t i = 0; i < CROWD; i++) {
+      left = left || c.paused[i];
+    }
+  }
+  for (uint32_t i = 0; i < CROWD; i++) {
+    assert_true(c.cancelled[i] ? c.counts[i] <= new_of(i) : c.counts[i] == new_of(i));
+  }
+  mgl_engine_statistics s;
+  mgl_engine_get_statistics(c.engine, &s);
+  assert_true((s.preemptions > 0) == (pool_tokens < 12 * CONTEXT));
+  assert_true((s.prefix_hit_tokens > 0) == prefix_cache);
+  assert_true(s.pages_used_most <= s.pages && s.planning_ns > 0);
+  print_message(
+      "%s, pool of %u%s%s%s: %u launches, %llu iterations, %llu preemptions, %llu found\n",
+      mgl_mode_name(mode), pool_tokens, prefix_cache ? ", prefix cache" : "",
+      arrive ? ", arriving" : "", stir ? ", cancelled and paused" : "", fake.runs,
+      (unsigned long long)s.iterations, (unsigned long long)s.preemptions,
+      (unsigned long long)s.prefix_hit_tokens);
+  if (mode == MGL_MODE_FULL) {
+    assert_true(fake.runs == 0 && fake.graph_launches > 0);
+  } else if (!stir) {
+    assert_true(arrive || fake.runs == 1);
+  }
+  mgl_engine_destroy(c.engine);
+  mgl_runner_destroy(runner);
+  assert_int_equal(fake.live, 0);
+}
+
+static void a_crowd_is_served(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 32; i++) {
+    run_crowd(i & 16 ? MGL_MODE_FULL : MGL_MODE_MEGA, i & 1 ? CONTEXT + 64 : 12 * CONTEXT, i & 2,
+              i & 4, i & 8);
+  }
+}
+
+// --- a launch that waits for more ----------------------------------------------------------------
+
+typedef struct late_request {
+  bed *b;
+  uint32_t looks, least_looks;  // for more, after which it comes
+} late_request;
+
+static void come_late(void *context) {
+  late_request *l = context;
+  if (l->b->submitted == 1 && l->b->reasons[0] != MGL_FINISH_NONE && ++l->looks > l->least_looks) {
+    (void)submit(l->b, 5, 4, -1);
+  }
+}
+
+static void a_launch_waits_for_more(void **state) {
+  (void)state;
+  static bed b;
+  for (int i = 0; i < 4; i++) {
+    bool full = i >= 2;
+    int waits = i % 2;
+    late_request late = {.b = &b, .least_looks = waits != 0 ? 20 : UINT32_MAX};
+    open_bed(&b, (mgl_engine_options){.mode = full ? MGL_MODE_FULL : MGL_MODE_MEGA,
+                                      .before_plan = come_late,
+                                      .context = &late,
+                                      .idle_ns = waits != 0 ? UINT64_C(20000000000) : 0});
+    fake.idle_looks = 0;
+    fake.plan_launches = 0;
+    (void)submit(&b, 3, 2, -1);
+    if (waits != 0) {
+      b.most_iterations = 6;  // else it would wait for the twenty seconds
+    }
+    run(&b);
+    assert_int_equal(fake.runs, full ? 0 : 1);
+    check_tokens(&b, 0, 3, 2, MGL_FINISH_LENGTH);
+    assert_int_equal(b.submitted, waits != 0 ? 2 : 1);
+    if (waits != 0) {
+      check_tokens(&b, 1, 5, 4, MGL_FINISH_LENGTH);
+      // Before each request's first iteration, behind its last one, and one for what ends a launch.
+      assert_true(full ? fake.plan_launches >= 4 && fake.plan_launches <= 8 : fake.idle_looks > 0);
+    }
+    close_bed(&b);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(requests_go_through_launches),
+      cmocka_unit_test(requests_go_through_a_launch),
       cmocka_unit_test(requests_go_through_graphs_of_mode_full),
       cmocka_unit_test(stop_tokens_end_requests),
       cmocka_unit_test(steps_and_runs_mix),
@@ -439,6 +665,8 @@ int main(void) {
       cmocka_unit_test(failures_are_those_of_the_cpu),
       cmocka_unit_test(texts_are_scored),
       cmocka_unit_test(sampling_reaches_the_device),
+      cmocka_unit_test(a_crowd_is_served),
+      cmocka_unit_test(a_launch_waits_for_more),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,6 +74,7 @@ static heard run_job(mgl_cuda_program *program, mgl_cuda_generate job, bool full
   job.outcome = &outcome;
   job.launch.full = full;
   fake.graph_launches = 0;
+  fake.plan_launches = 0;
   fake.empty_iterations = 0;
   if (mgl_cuda_program_generate(program, &job, &err) != MGL_OK) {
     fail_msg("%s", err.text);
@@ -82,6 +83,7 @@ static heard run_job(mgl_cuda_program *program, mgl_cuda_generate job, bool full
   for (uint32_t i = 0; i <= h.iterations; i++) {
     assert_int_equal(times[i], 1000 * (i + 1));
   }
+  assert_true(!full || fake.plan_launches >= 2);  // before the first iteration and behind the last
   return h;
 }
 
@@ -103,7 +105,7 @@ static void jobs_are_those_of_mode_mega(void **state) {
     for (uint32_t i = 0; i < REQUESTS; i++) {
       random = random * 1664525u + 1013904223u;
       uint32_t count = 1 + (random >> 8) % PROMPT;
-      stops[i] = fake_cuda_token(i, count + (random >> 16) % 40);
+      stops[i] = fake_cuda_token(prompt[0], count + (random >> 16) % 40);
       requests[i] = (mgl_cuda_request){.prompt = prompt,
                                        .prompt_count = count,
                                        .max_new_tokens = 1 + (random >> 20) % 90,
@@ -173,15 +175,22 @@ static void attention_has_two_kernels(void **state) {
   (void)run_job(program, job, true);
   assert_int_equal(fake.attend_tokens, 2);
   assert_string_equal(fake.attend_kernel, "mgl_op_attend_long");
+  mgl_page_key keys[LONG / MGL_CUDA_KV_PAGE_TOKENS];
+  for (uint32_t i = 0; i < LONG / MGL_CUDA_KV_PAGE_TOKENS; i++) {
+    keys[i] = (mgl_page_key){{i + 1, 7, 7, 7}};
+  }
   requests[0].prompt_count = LONG;
+  requests[0].keys = keys;
+  requests[0].key_count = LONG / MGL_CUDA_KV_PAGE_TOKENS;
   job.request_count = 1;
-  job.cached_tokens = LONG - 1;
-  h = run_job(program, job, true);
+  (void)run_job(program, job, false);
+  h = run_job(program, job, true);  // finds what mode mega computed
   assert_int_equal(h.counts[0], 20);
   assert_int_equal(h.iterations, 20);
   assert_int_equal(fake.attend_tokens, 1);
   assert_string_equal(fake.attend_kernel, "mgl_op_attend_long");
   requests[0].prompt_count = 20;
+  requests[0].key_count = 0;
   (void)run_job(program, job, true);
   assert_string_equal(fake.attend_kernel, "mgl_op_attend");
   mgl_cuda_program_destroy(program);
@@ -267,12 +276,19 @@ static void a_failed_capture_is_reported(void **state) {
 
 static void the_word_of_a_plan_holds_its_parts(void **state) {
   (void)state;
-  uint64_t word = mgl_host_plan_make(4194303, 4194304, true, 64);
-  assert_int_equal(mgl_host_plan_iteration(word), 4194303);
-  assert_int_equal(mgl_host_plan_left(word), 4194304);
-  assert_true(mgl_host_plan_prompts(word));
-  assert_int_equal(mgl_host_plan_tokens(word), 64);
-  assert_false(mgl_host_plan_prompts(mgl_host_plan_make(0, 0, false, 64)));
+  static const mgl_host_plan_flags flags[] = {MGL_HOST_PLAN_CALM, MGL_HOST_PLAN_TOLD,
+                                              MGL_HOST_PLAN_AGAIN, MGL_HOST_PLAN_OVER};
+  for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+    uint64_t word = mgl_host_plan_make(UINT32_MAX, MGL_HOST_PLAN_MOST_LEFT - 1, flags[i], 64);
+    assert_int_equal(mgl_host_plan_iteration(word), UINT32_MAX);
+    assert_int_equal(mgl_host_plan_left(word), MGL_HOST_PLAN_MOST_LEFT - 1);
+    assert_int_equal(mgl_host_plan_tokens(word), 64);
+    for (size_t j = 0; j < sizeof flags / sizeof flags[0]; j++) {
+      assert_int_equal(mgl_host_plan_has(word, flags[j]), i == j);
+    }
+  }
+  assert_int_equal(mgl_host_plan_left(mgl_host_plan_make(0, UINT32_MAX, 0, 1)),
+                   MGL_HOST_PLAN_MOST_LEFT);
 }
 
 int main(void) {

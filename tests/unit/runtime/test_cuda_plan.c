@@ -96,7 +96,7 @@ static void items_cover_what_queries_see(void **state) {
 static void the_worst_plan_fits(void **state) {
   (void)state;
   mgl_cuda_plan_clear(&plan);
-  for (uint32_t slot = 0; slot < MGL_CUDA_MAX_SEQUENCES; slot++) {
+  for (uint32_t slot = 0; slot < MGL_CUDA_MAX_TOKENS; slot++) {
     mgl_cuda_plan_add(
         &plan, &(mgl_cuda_plan_rows){.tokens = tokens, .count = 1, .slot = slot, .position = 4095});
   }
@@ -104,55 +104,10 @@ static void the_worst_plan_fits(void **state) {
   assert_int_equal(plan.item_count, MGL_CUDA_MAX_ITEMS);
 }
 
-static mgl_cuda_sequence sequence(uint32_t prompt, uint32_t count, uint32_t computed) {
-  return (mgl_cuda_sequence){.state = MGL_CUDA_SEQUENCE_RUNNING,
-                             .prompt_count = prompt,
-                             .token_count = count,
-                             .computed_count = computed,
-                             .max_tokens = count + 10};
-}
-
-static void rows_are_divided_by_the_rules(void **state) {
-  (void)state;
-  const int32_t *all[] = {tokens, tokens, tokens, tokens};
-  mgl_cuda_plan_rules rules = {.iteration_tokens = 16, .chunk_tokens = 10, .group = 2};
-  mgl_cuda_sequence s[] = {sequence(30, 30, 5), sequence(4, 6, 5), sequence(8, 8, 0),
-                           sequence(3, 5, 4)};
-  assert_true(mgl_cuda_plan_next(&rules, s, 4, all, &plan));
-  assert_int_equal(plan.token_count, 16);
-  assert_int_equal(plan.slots[0], 1);  // decodes
-  assert_int_equal(plan.positions[0], 5);
-  assert_int_equal(plan.slots[1], 3);
-  assert_int_equal(plan.slots[2], 0);  // a chunk of its prompt
-  assert_int_equal(plan.positions[2], 5);
-  assert_int_equal(plan.next_rows[0], 2);
-  assert_int_equal(plan.next_rows[2], 12);  // what is left
-  assert_int_equal(s[0].computed_count, 15);
-  assert_int_equal(s[2].computed_count, 4);
-  assert_int_equal(plan.logit_row_count, 2);
-  assert_int_equal(plan.logit_slots[0], 1);
-  assert_int_equal(plan.logit_slots[1], 3);
-  assert_int_equal(plan.logit_slots[2], UINT32_MAX);
-  assert_int_equal(plan.sequence_count, 4);
-  rules.prompts_first = true;
-  s[1] = sequence(4, 7, 6);
-  assert_true(mgl_cuda_plan_next(&rules, s, 4, all, &plan));
-  assert_int_equal(plan.slots[0], 0);
-  assert_int_equal(plan.token_count, 14);
-  assert_int_equal(plan.next_rows[1], UINT32_MAX);
-  assert_int_equal(plan.logit_row_count, 1);  // the prompt of slot 2 ends
-  for (uint32_t i = 0; i < 4; i++) {
-    s[i].state = MGL_CUDA_SEQUENCE_LENGTH;
-  }
-  assert_false(mgl_cuda_plan_next(&rules, s, 4, all, &plan));
-  assert_int_equal(plan.graph, UINT32_MAX);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(items_cover_what_queries_see),
       cmocka_unit_test(the_worst_plan_fits),
-      cmocka_unit_test(rows_are_divided_by_the_rules),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,7 @@ static void jobs_run_to_their_ends(void **state) {
     for (int32_t j = 0; j < 40; j++) {
       prompt[j] = j;
     }
-    int32_t stop = fake_cuda_token(1, 9);
+    int32_t stop = fake_cuda_token(0, 9);
     uint64_t times[64];
     mgl_cuda_request requests[] = {{.prompt = prompt, .prompt_count = 40, .max_new_tokens = 5},
                                    {.prompt = prompt,
@@ -190,7 +190,7 @@ static void faults_are_named(void **state) {
   assert_int_equal(run_short(program, quick, &err), MGL_OK);
   // A launch that the device does not end itself.
   fake.hang_at = 2;
-  mgl_cuda_launch_options patient = {.stall_ns = 1000000000, .deadline_ns = 2000000};
+  mgl_cuda_launch_options patient = {.stall_ns = 1000000000, .deadline_ns = 300000000};
   assert_int_equal(run_short(program, patient, &err), MGL_ERR_INTERNAL);
   assert_non_null(strstr(err.text, "the host ended the launch"));
   fake.hang_at = NOTHING;
@@ -198,6 +198,104 @@ static void faults_are_named(void **state) {
   fake.not_finite_at = 3;
   assert_int_equal(run_short(program, quick, &err), MGL_ERR_FORMAT);
   assert_non_null(strstr(err.text, "not finite (NaN or infinity) at position 5 of request 0"));
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+// --- requests while a launch runs ----------------------------------------------------------------
+
+enum { FED = 30 };
+
+typedef struct fed {
+  mgl_cuda_program *program;
+  mgl_cuda_request request;
+  int32_t prompt[6];
+  uint32_t next, counts[FED];
+  uint32_t over, ended;
+  uint64_t iterations;
+} fed;
+
+static const mgl_cuda_request *next_fed(void *context) {
+  fed *f = context;
+  if (f->next == FED) {
+    return NULL;
+  }
+  f->prompt[0] = (int32_t)f->next;
+  f->request = (mgl_cuda_request){.number = 100 + f->next,
+                                  .prompt = f->prompt,
+                                  .prompt_count = 6,
+                                  .max_new_tokens = 5 + f->next % 7};
+  f->next++;
+  return &f->request;
+}
+
+// Every fifth ends after its second token.
+static mgl_feed_end tend_fed(void *context) {
+  fed *f = context;
+  for (uint32_t i = 0; i < f->next; i += 5) {
+    if (f->counts[i] == 2) {
+      mgl_cuda_program_end(f->program, 100 + i);
+      f->counts[i] += 1000;
+      f->ended++;
+    }
+  }
+  mgl_cuda_program_end(f->program, 7);  // there is none
+  return f->next < FED ? MGL_FEED_OPEN : MGL_FEED_CLOSED;
+}
+
+static void hear_fed(void *context, const mgl_cuda_token *token) {
+  fed *f = context;
+  uint32_t i = token->request - 100;
+  assert_true(f->counts[i] < 1000);
+  assert_int_equal(token->sampled_ns, 77);
+  assert_int_equal(token->token, fake_cuda_token((int32_t)i, 6 + f->counts[i]));
+  f->counts[i]++;
+  f->over += token->state != MGL_CUDA_SEQUENCE_RUNNING ? 1 : 0;
+}
+
+static void hear_progress(void *context, const mgl_cuda_progress *progress) {
+  fed *f = context;
+  assert_int_equal(progress->iteration, f->iterations++);
+  assert_true(progress->prompt_tokens + progress->decode_tokens > 0);
+}
+
+static void requests_are_fed_and_ended(void **state) {
+  (void)state;
+  static const mgl_cuda_request_source source = {.next = next_fed, .tend = tend_fed};
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make(&device, usual);
+  fed f = {.program = program};
+  mgl_cuda_generate job = {
+      .source = &source, .on_token = hear_fed, .on_progress = hear_progress, .context = &f};
+  if (mgl_cuda_program_generate(program, &job, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  assert_int_equal(f.over + f.ended, FED);
+  assert_true(f.ended >= 3);
+  mgl_cuda_progress progress = mgl_cuda_program_progress(program);
+  assert_int_equal(progress.iteration + 1, f.iterations);
+  assert_int_equal(progress.pages_used + progress.running + progress.waiting, 0);
+  // What a request asks of sampling.
+  static const mgl_logit_edit edit = {.token = 600};
+  int32_t prompt[] = {1, 2};
+  mgl_cuda_request r = {.prompt = prompt, .prompt_count = 2, .max_new_tokens = 9};
+  assert_true(mgl_cuda_program_has_room(program, &r));
+  r.rule.flags = MGL_SAMPLING_COUNTS | MGL_SAMPLING_LOGPROBS;
+  assert_int_equal(mgl_cuda_request_edits(&r), 9);
+  assert_int_equal(mgl_cuda_request_logprobs(&r), 9);
+  assert_false(mgl_cuda_program_has_room(program, &r));
+  assert_int_equal(mgl_cuda_program_check(program, &r, &err), MGL_OK);
+  r.edits = &edit;
+  r.edit_count = 1;
+  assert_int_equal(mgl_cuda_program_check(program, &r, &err), MGL_ERR_ARGUMENT);
+  r.edit_count = 0;
+  r.key_count = 1;
+  assert_int_equal(mgl_cuda_program_check(program, &r, &err), MGL_ERR_ARGUMENT);
+  r.key_count = 0;
+  mgl_cuda_generate one = {.requests = &r, .request_count = 1};
+  assert_int_equal(mgl_cuda_program_generate(program, &one, &err), MGL_OK);
+  assert_true(mgl_cuda_program_has_room(program, &r));
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);
 }
@@ -413,7 +511,7 @@ static void what_does_not_fit_is_refused(void **state) {
   assert_non_null(strstr(err.text, "GiB are free on the GPU"));
   assert_non_null(strstr(err.text, "KV cache"));
   fake.free_bytes = (size_t)1 << 32;
-  options.sequences = 65;
+  options.sequences = MGL_CUDA_MAX_SEQUENCES + 1;
   assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_LIMIT);
   options.sequences = 4;
   options.workers = WORKERS + 1;
@@ -427,9 +525,9 @@ static void what_does_not_fit_is_refused(void **state) {
   mgl_cuda_generate job = {.requests = &r, .request_count = 1};
   assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_ARGUMENT);
   r.prompt_count = 2;
-  r.max_new_tokens = 128;
-  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_LIMIT);
   r.max_new_tokens = 127;
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_LIMIT);
+  r.max_new_tokens = 126;
   assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_OK);
   mgl_cuda_program_destroy(program);
 }
@@ -574,6 +672,7 @@ int main(void) {
       cmocka_unit_test(jobs_run_to_their_ends),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(faults_are_named),
+      cmocka_unit_test(requests_are_fed_and_ended),
       cmocka_unit_test(a_trace_has_the_times_of_the_clocks),
       cmocka_unit_test(ops_are_left_out),
       cmocka_unit_test(activations_are_written_and_read),

@@ -168,11 +168,11 @@ INLINE void compute_packed(const mgl_linear_args *args, size_t begin, size_t end
   packed_tiles tiles = tiles_of(args->token_count);
   for (size_t n = begin, n_end; n < end; n = n_end) {
     n_end = n + rows < end ? n + rows : end;
-    panel p = {.n = n, .n_end = n_end};
+    panel p = {.n = n, .n_end = n_end, .ahead = args->w};
     if (n_end < end) {
-      p.ahead = (const char *)args->w + n_end * row_bytes;
+      p.ahead += n_end * row_bytes;
       p.ahead_rows = end - n_end;
-    } else {
+    } else if (args->next_rows > 0) {
       p.ahead = args->next_w;
       p.ahead_rows = args->next_rows;
     }
@@ -182,11 +182,12 @@ INLINE void compute_packed(const mgl_linear_args *args, size_t begin, size_t end
   }
 }
 
+// Functions of their own: all tiles in one function have too many loops for the compiler to
+// allocate registers loop by loop (gcc: ira-max-loops-num), which cost the levels without VDPBF16PS
+// a third.
+#define SEPARATE static __attribute__((noinline))
+
 INLINE void linear_of(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
-  if (args->packed) {
-    compute_packed(args, begin, end, kind);
-    return;
-  }
   if (args->token_count == 1) {
     compute_single(args, begin, end, kind);
     return;
@@ -204,32 +205,49 @@ INLINE void linear_of(const mgl_linear_args *args, size_t begin, size_t end, kin
   }
 }
 
-static void linear_bf16_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
+SEPARATE void linear_bf16_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
   linear_of(args, begin, end, (kinds){operand_bf16_pairs, operand_bf16_pairs});
 }
 
-static void linear_f32_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
+SEPARATE void packed_bf16_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
+  compute_packed(args, begin, end, (kinds){operand_bf16_pairs, operand_bf16_pairs});
+}
+
+SEPARATE void linear_f32_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
   linear_of(args, begin, end, (kinds){operand_f32, operand_bf16});
 }
 
-static void linear_f32_f16(const mgl_linear_args *args, size_t begin, size_t end) {
+SEPARATE void packed_f32_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
+  compute_packed(args, begin, end, (kinds){operand_f32, operand_bf16});
+}
+
+SEPARATE void linear_f32_f16(const mgl_linear_args *args, size_t begin, size_t end) {
   linear_of(args, begin, end, (kinds){operand_f32, operand_f16});
 }
 
-static void linear_f32_f32(const mgl_linear_args *args, size_t begin, size_t end) {
+SEPARATE void packed_f32_f16(const mgl_linear_args *args, size_t begin, size_t end) {
+  compute_packed(args, begin, end, (kinds){operand_f32, operand_f16});
+}
+
+SEPARATE void linear_f32_f32(const mgl_linear_args *args, size_t begin, size_t end) {
   linear_of(args, begin, end, (kinds){operand_f32, operand_f32});
 }
 
+SEPARATE void packed_f32_f32(const mgl_linear_args *args, size_t begin, size_t end) {
+  compute_packed(args, begin, end, (kinds){operand_f32, operand_f32});
+}
+
 static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
+  bool packed = args->packed;
   if (args->x_dtype == MGL_DTYPE_BF16) {
     assert(args->w_dtype == MGL_DTYPE_BF16);
-    linear_bf16_bf16(args, begin, end);
+    (packed ? packed_bf16_bf16 : linear_bf16_bf16)(args, begin, end);
     return;
   }
   assert(args->x_dtype == MGL_DTYPE_F32);
   switch (args->w_dtype) {
-    case MGL_DTYPE_BF16: linear_f32_bf16(args, begin, end); break;
-    case MGL_DTYPE_F16: linear_f32_f16(args, begin, end); break;
-    default: linear_f32_f32(args, begin, end); break;
+    case MGL_DTYPE_BF16: (packed ? packed_f32_bf16 : linear_f32_bf16)(args, begin, end); break;
+    case MGL_DTYPE_F16: (packed ? packed_f32_f16 : linear_f32_f16)(args, begin, end); break;
+    default: (packed ? packed_f32_f32 : linear_f32_f32)(args, begin, end); break;
   }
 }

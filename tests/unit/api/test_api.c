@@ -694,7 +694,7 @@ static void wait_for_live(int64_t most) {
 // thread gets, so what they leave is looked at when they have all been let go.
 static void requests_may_be_released_at_any_time(void **state) {
   megalith_engine *engine = create((megalith_engine_options){.background = true});
-  uint32_t rounds = (getenv("MGL_TEST_LONG") != NULL ? 50 : 1) * CANCELS / CANCEL_ROUND;
+  const uint32_t rounds = (getenv("MGL_TEST_LONG") != NULL ? 50u : 1u) * CANCELS / CANCEL_ROUND;
   const int64_t live = mgl_alloc_live();
   (void)state;
   for (uint32_t i = 0; i < rounds; i++) {

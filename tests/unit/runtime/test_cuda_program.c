@@ -325,16 +325,16 @@ static const mgl_cuda_request *next_fed(void *context) {
   f->request = (mgl_cuda_request){.number = 100 + f->next,
                                   .prompt = f->prompt,
                                   .prompt_count = 6,
-                                  .max_new_tokens = 5 + f->next % 7};
+                                  .max_new_tokens = f->next % 5 == 0 ? 40 : 5 + f->next % 7};
   f->next++;
   return &f->request;
 }
 
-// Every fifth ends after its second token.
+// Every fifth, which are long ones, ends when its second token has been heard of.
 static mgl_feed_end tend_fed(void *context) {
   fed *f = context;
   for (uint32_t i = 0; i < f->next; i += 5) {
-    if (f->counts[i] == 2) {
+    if (f->counts[i] >= 2 && f->counts[i] < 1000) {
       mgl_cuda_program_end(f->program, 100 + i);
       f->counts[i] += 1000;
       f->ended++;
@@ -351,7 +351,10 @@ static void hear_fed(void *context, const mgl_cuda_token *token) {
   assert_int_equal(token->sampled_ns, 77);
   assert_int_equal(token->token, fake_cuda_token((int32_t)i, 6 + f->counts[i]));
   f->counts[i]++;
-  f->over += token->state != MGL_CUDA_SEQUENCE_RUNNING ? 1 : 0;
+  if (token->state != MGL_CUDA_SEQUENCE_RUNNING) {
+    f->counts[i] += 1000;
+    f->over++;
+  }
 }
 
 static void hear_progress(void *context, const mgl_cuda_progress *progress) {

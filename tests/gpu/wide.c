@@ -20,10 +20,10 @@ enum {
   SPEED_TOKENS = 2048,
 };
 
-// Both classes round activations to bf16, in other places and after sums in another order. Emulated
-// in double for model tiny (random weights, prompts of 300), each lies 2 to 4 % from the exact
-// logits, and the one 2.5 to 3.8 % from the other.
-#define MOST_ERROR 5e-2
+// As in part smoke. Model tiny has not met it (3.2e-2 on an H100). An emulation of both classes'
+// roundings in double puts each 2 to 4 % from the exact logits and the one 2.5 to 3.8 % from the
+// other; whether that is why, KL to a reference has to say (part reference chunk=2048).
+#define MOST_ERROR 2e-2
 
 typedef struct wide_sides {
   gpu_bench *bench;

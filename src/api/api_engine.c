@@ -192,7 +192,8 @@ static mgl_status survive(megalith_engine *engine, mgl_status status, const mgl_
   bool is_of_request = false;
   for (size_t i = 0; i < engine->active_count; i++) {
     active_request *entry = &engine->active[i];
-    if (entry->request != NULL && !mgl_engine_knows(engine->engine, entry->number)) {
+    if (entry->request != NULL && entry->request->finish == MEGALITH_FINISH_NONE &&
+        !mgl_engine_knows(engine->engine, entry->number)) {
       is_of_request = true;
       mgl_api_end_request(entry->request, MEGALITH_FINISH_FAILED, err);
       leave(engine, entry);

@@ -38,6 +38,7 @@ typedef struct bench {
   const mgl_arguments *arguments;
   mgl_app_model model;
   uint32_t batch;
+  uint32_t iteration_tokens;
   uint32_t prompt;
   uint32_t generate;
   uint32_t runs;
@@ -78,6 +79,15 @@ static mgl_status read_sizes(bench *b, mgl_error *err) {
                          "--prompt and --generate: expected %" PRIu64
                          " tokens at most together (the model's context), found %" PRIu64,
                          context, tokens);
+  }
+  // 0: the usual number, which is no less than this on any device.
+  uint64_t least = b->batch > MGL_USUAL_GPU_ITERATION_TOKENS ? b->batch : 0;
+  b->iteration_tokens = (uint32_t)mgl_arguments_u64(arguments, "iteration-tokens", least);
+  if (b->iteration_tokens != 0 && b->iteration_tokens < b->batch) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--iteration-tokens: expected at least the %" PRIu32
+                         " of --batch, which decode together, found %" PRIu32,
+                         b->batch, b->iteration_tokens);
   }
   return MGL_OK;
 }
@@ -206,6 +216,19 @@ static const char *launch_choice(uint32_t index) {
   return index < sizeof names / sizeof *names ? names[index] : NULL;
 }
 
+// Of all modes, when none was asked for, those of the device.
+static void keep_modes(bench *b, bool gpu) {
+  size_t count = 0;
+  for (size_t i = 0; i < b->result_count; i++) {
+    if (mgl_mode_is_for(b->results[i].mode, gpu)) {
+      mode_result kept = b->results[i];
+      b->results[i] = b->results[count];
+      b->results[count++] = kept;
+    }
+  }
+  b->result_count = count;
+}
+
 static mgl_status measure(bench *b, mgl_error *err) {
   static const mgl_launch launches[] = {MGL_LAUNCH_AUTO, MGL_LAUNCH_AOT, MGL_LAUNCH_JIT};
   uint32_t launch = 0;
@@ -214,15 +237,14 @@ static mgl_status measure(bench *b, mgl_error *err) {
     launch++;
   }
   mgl_runner_options options = {
+      .iteration_tokens = b->iteration_tokens,
       .sequences = b->batch,
       .sequence_tokens = b->prompt + b->generate,
       .page_tokens = (uint32_t)mgl_arguments_u64(b->arguments, "page-tokens", 0),
       .launch = launches[launch],
       .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
   MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
-  if (mgl_runner_device(b->runner) != NULL) {
-    b->result_count = 1;  // mode mega: no other was asked for
-  }
+  keep_modes(b, mgl_runner_device(b->runner) != NULL);
   b->total_tokens = (uint64_t)b->batch * (b->prompt + b->generate - 1) * b->runs * b->result_count;
   mgl_progress_start(&b->progress, "measuring", MGL_PROGRESS_COUNT);
   mgl_status status = measure_ceiling(b, err);
@@ -343,7 +365,7 @@ static mgl_status print_results(const bench *b, mgl_error *err) {
 }
 
 static void release(bench *b) {
-  for (size_t i = 0; i < b->result_count; i++) {
+  for (size_t i = 0; i < MGL_MODE_COUNT && b->results != NULL; i++) {
     mgl_statistics_free(&b->results[i].statistics);
     mgl_free(b->results[i].prompt_ms);
     mgl_free(b->results[i].round_ms);
@@ -375,8 +397,8 @@ static const mgl_option options[] = {
      .value_name = "B",
      .type = MGL_OPTION_U64,
      .u64_min = 1,
-     .u64_max = MGL_MAX_ITERATION_TOKENS,
-     .help = "sequences that decode together [1]"},
+     .u64_max = MGL_MAX_SEQUENCES,
+     .help = "sequences that decode together, on a GPU to 64 [1]"},
     {.name = "prompt",
      .short_name = 'p',
      .value_name = "P",
@@ -403,7 +425,8 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_MAX_ITERATION_TOKENS,
-     .help = "prompt tokens of one sequence in an iteration at most [64]"},
+     .help = "prompt tokens of one sequence in an iteration at most [those of an iteration]"},
+    MGL_ROW_ITERATION_TOKENS,
     {.name = "json",
      .type = MGL_OPTION_FLAG,
      .help = "print one JSON object for each mode, a line each"},

@@ -27,13 +27,19 @@ static bool is_one_of(const char *name, const char *const *names) {
 }
 
 mgl_status mgl_device_check_cpu(const mgl_arguments *arguments, mgl_error *err) {
-  static const char *const of_gpu[] = {"in-flight", "in-flight-ahead", "no-prefetch", "step-batch",
-                                       "coarse",    "events",          "scheduler-warps", NULL};
+  static const char *const of_gpu[] = {
+      "in-flight", "in-flight-ahead", "no-prefetch",     "step-batch",
+      "coarse",    "events",          "scheduler-warps", NULL};
   for (size_t i = 0; i < arguments->count; i++) {
     const char *name = arguments->items[i].option->name;
     if (is_one_of(name, of_gpu)) {
       return mgl_error_set(err, MGL_ERR_ARGUMENT,
                            "--%s is for a GPU, and the model runs on the CPU", name);
+    }
+    if (strcmp(name, "mode") == 0 && strstr(arguments->items[i].text, "full") != NULL) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "--mode full is for a GPU, and the model runs on the CPU, which has "
+                           "mega and eager; try --device cuda");
     }
   }
   return MGL_OK;
@@ -46,8 +52,9 @@ mgl_status mgl_device_check_gpu(const mgl_arguments *arguments, mgl_error *err) 
       return mgl_error_set(err, MGL_ERR_ARGUMENT, "--threads is for the CPU; try --device cpu");
     }
     if (strcmp(argument->option->name, "mode") == 0 && strstr(argument->text, "eager") != NULL) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "--mode eager is for the CPU, a GPU has mega only; try --device cpu");
+      return mgl_error_set(
+          err, MGL_ERR_ARGUMENT,
+          "--mode eager is for the CPU, a GPU has mega and full; try --device cpu");
     }
   }
   return MGL_OK;

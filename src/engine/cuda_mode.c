@@ -8,7 +8,7 @@ struct mgl_cuda_mode {
   mgl_cuda_launch_options launch;
   uint32_t vocab;
   float *logits;  // [logit_rows, V]
-  uint32_t best[MGL_MAX_ITERATION_TOKENS];
+  uint32_t best[MGL_CUDA_MAX_TOKENS];
 };
 
 static mgl_cuda_program_options program_options(const mgl_cuda_mode_options *options) {
@@ -80,12 +80,19 @@ mgl_cuda_program *mgl_cuda_mode_program(mgl_cuda_mode *mode) {
   return mode->program;
 }
 
-mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, mgl_next_plan_callback *next, void *context,
-                             mgl_error *err) {
+static mgl_cuda_launch_options launch_options(const mgl_cuda_mode *mode, bool full) {
+  mgl_cuda_launch_options launch = mode->launch;
+  launch.full = full;
+  return launch;
+}
+
+mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, bool full, mgl_next_plan_callback *next,
+                             void *context, mgl_error *err) {
+  mgl_cuda_launch_options launch = launch_options(mode, full);
   const mgl_logits logits = {.rows = mode->logits, .best = mode->best};
   const mgl_plan *plan = next(context, NULL);
   while (plan != NULL) {
-    MGL_TRY(mgl_cuda_program_run_plan(mode->program, plan, &mode->launch, mode->logits, err));
+    MGL_TRY(mgl_cuda_program_run_plan(mode->program, plan, &launch, mode->logits, err));
     for (uint32_t row = 0; row < plan->logit_row_count; row++) {
       mode->best[row] = mgl_argmax(mode->logits + (size_t)row * mode->vocab, mode->vocab);
     }
@@ -94,9 +101,9 @@ mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, mgl_next_plan_callback *next, 
   return MGL_OK;
 }
 
-mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, const mgl_cuda_generate *job,
+mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, bool full, const mgl_cuda_generate *job,
                                   mgl_error *err) {
   mgl_cuda_generate generate = *job;
-  generate.launch = mode->launch;
+  generate.launch = launch_options(mode, full);
   return mgl_cuda_program_generate(mode->program, &generate, err);
 }

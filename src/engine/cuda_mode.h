@@ -1,4 +1,4 @@
-// Mode mega on a GPU: the model as a GPU program, and two ways to run it.
+// Modes mega and full on a GPU: the model as a GPU program, and two ways to run it.
 //
 // A job is one launch for whole requests: the device plans and samples by itself, and the host only
 // hands requests and tokens on. What a job cannot do (logits for scoring, a single iteration) runs
@@ -54,12 +54,12 @@ mgl_status mgl_cuda_mode_create(const mgl_cuda_mode_options *options, mgl_cuda_m
                                 mgl_error *err);
 void mgl_cuda_mode_destroy(mgl_cuda_mode *mode);  // NULL is fine
 
-// Runs iterations until `next` returns NULL, each in a launch of its own.
-mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, mgl_next_plan_callback *next, void *context,
-                             mgl_error *err);
+// Runs iterations until `next` returns NULL, each in a launch of its own. full: of mode full.
+mgl_status mgl_cuda_mode_run(mgl_cuda_mode *mode, bool full, mgl_next_plan_callback *next,
+                             void *context, mgl_error *err);
 
-// A launch for whole requests, under the mode's options.
-mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, const mgl_cuda_generate *job,
+// A launch for whole requests, under the mode's options; full: in mode full.
+mgl_status mgl_cuda_mode_generate(mgl_cuda_mode *mode, bool full, const mgl_cuda_generate *job,
                                   mgl_error *err);
 
 mgl_cuda_program *mgl_cuda_mode_program(mgl_cuda_mode *mode);

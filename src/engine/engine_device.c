@@ -31,7 +31,7 @@ struct mgl_device_run {
 };
 
 bool mgl_engine_on_device(const mgl_engine *engine) {
-  return mgl_runner_device(engine->runner) != NULL && engine->options.mode == MGL_MODE_MEGA;
+  return mgl_runner_device(engine->runner) != NULL && mgl_mode_is_for(engine->options.mode, true);
 }
 
 // --- requests ------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ static mgl_status run_launch(mgl_device_run *run, mgl_error *err) {
   run->token_count = 0;
   run->before = mgl_cuda_program_progress(run->program);
   engine->device_run = run;
-  mgl_status status = mgl_runner_generate(engine->runner, &job, err);
+  mgl_status status = mgl_runner_generate(engine->runner, engine->options.mode, &job, err);
   engine->device_run = NULL;
   while (run->served_count > 0) {
     mgl_sequence *s = run->served[--run->served_count];

@@ -30,7 +30,7 @@ struct mgl_runner {
 };
 
 static const char *const mode_names[MGL_MODE_COUNT] = {
-    [MGL_MODE_MEGA] = "mega", [MGL_MODE_EAGER] = "eager"};
+    [MGL_MODE_MEGA] = "mega", [MGL_MODE_EAGER] = "eager", [MGL_MODE_FULL] = "full"};
 
 const char *mgl_mode_name(mgl_mode mode) {
   return mode_names[mode];
@@ -43,8 +43,20 @@ mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err) {
       return MGL_OK;
     }
   }
-  return mgl_error_set(err, MGL_ERR_ARGUMENT, "mode: expected mega or eager, found \"%.40s\"",
+  return mgl_error_set(err, MGL_ERR_ARGUMENT, "mode: expected mega, eager or full, found \"%.40s\"",
                        name);
+}
+
+bool mgl_mode_is_for(mgl_mode mode, bool gpu) {
+  return mode != (gpu ? MGL_MODE_EAGER : MGL_MODE_FULL);
+}
+
+static mgl_status check_mode(mgl_mode mode, bool gpu, mgl_error *err) {
+  return mgl_mode_is_for(mode, gpu)
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_UNSUPPORTED, "mode %s: expected mega or %s %s",
+                             mgl_mode_name(mode), gpu ? "full" : "eager",
+                             gpu ? "on a GPU; try --device cpu" : "on a CPU; try --device cuda");
 }
 
 // The kernels' demand: whole vectors of positions, and whole pages in a split of attention.
@@ -65,11 +77,16 @@ static mgl_status check_page_tokens(uint32_t page_tokens, bool on_gpu, mgl_error
 // Checks the options against the model and fills limits and page count.
 static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
                           const mgl_runner_options *options, mgl_error *err) {
-  uint32_t tokens =
-      options->iteration_tokens == 0 ? MGL_MAX_ITERATION_TOKENS : options->iteration_tokens;
-  if (tokens > MGL_MAX_ITERATION_TOKENS) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "tokens per iteration: expected 1 to %d, found %u",
-                         MGL_MAX_ITERATION_TOKENS, tokens);
+  bool on_gpu = options->cuda != NULL;
+  uint32_t tokens = options->iteration_tokens;
+  if (tokens == 0) {
+    tokens = on_gpu ? MGL_USUAL_GPU_ITERATION_TOKENS : MGL_USUAL_HOST_ITERATION_TOKENS;
+  }
+  uint32_t most_tokens = on_gpu ? (uint32_t)MGL_CUDA_MAX_TOKENS : MGL_MAX_ITERATION_TOKENS;
+  if (tokens > most_tokens) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "tokens per iteration: expected 1 to %u on %s, found %u", most_tokens,
+                         on_gpu ? "a GPU" : "the CPU", tokens);
   }
   if (options->sequences < 1 || options->sequences > MGL_MAX_SEQUENCES) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "sequences: expected 1 to %d at once, found %u",
@@ -79,6 +96,12 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
     return mgl_error_set(err, MGL_ERR_LIMIT,
                          "a sequence of %u tokens does not fit: the model's context is %u tokens",
                          options->sequence_tokens, config->context_tokens);
+  }
+  if (options->logit_rows > tokens) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "rows with logits: expected at most the %u tokens of an iteration, found "
+                         "%u",
+                         tokens, options->logit_rows);
   }
   uint32_t page_tokens = options->page_tokens == 0 ? MGL_PAGE_TOKENS : options->page_tokens;
   MGL_TRY(check_page_tokens(page_tokens, options->cuda != NULL, err));
@@ -108,6 +131,10 @@ static uint64_t worker_count(const mgl_runner *runner, const mgl_runner_options 
   return options->threads != 0 ? options->threads : mgl_topology_cores(runner->topology);
 }
 
+static uint32_t logit_rows_of(const mgl_runner *runner, const mgl_runner_options *options) {
+  return options->logit_rows == 0 ? runner->limits.sequences : options->logit_rows;
+}
+
 // A thread for each worker, and for each dedicated scheduler.
 static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *options,
                               mgl_error *err) {
@@ -116,6 +143,7 @@ static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *opti
   runner->mega_options = (mgl_mega_mode_options){.workers = (uint32_t)workers,
                                                  .schedulers = options->schedulers,
                                                  .tokens = runner->limits.tokens,
+                                                 .logit_rows = logit_rows_of(runner, options),
                                                  .simd = runner->simd,
                                                  .launch = options->launch,
                                                  .overrides = options->overrides,
@@ -126,10 +154,6 @@ static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *opti
 
 _Static_assert((int)MGL_MAX_SEQUENCES == (int)MGL_PLANNER_MAX_SLOTS, "as the planner's");
 _Static_assert((int)MGL_PAGE_TOKENS == (int)MGL_CUDA_KV_PAGE_TOKENS, "one size of KV pages");
-
-static uint32_t logit_rows_of(const mgl_runner *runner, const mgl_runner_options *options) {
-  return options->logit_rows == 0 ? runner->limits.sequences : options->logit_rows;
-}
 
 static mgl_cuda_mode_options gpu_options(const mgl_runner *runner, const mgl_checkpoint *checkpoint,
                                          const mgl_runner_options *options) {
@@ -295,12 +319,9 @@ mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err)
 
 mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_callback *next,
                            void *context, mgl_error *err) {
+  MGL_TRY(check_mode(mode, runner->cuda != NULL, err));
   if (runner->cuda != NULL) {
-    return mode == MGL_MODE_MEGA
-               ? mgl_cuda_mode_run(runner->cuda, next, context, err)
-               : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                               "mode %s: expected mega, the only mode on a GPU; try --device cpu",
-                               mgl_mode_name(mode));
+    return mgl_cuda_mode_run(runner->cuda, mode == MGL_MODE_FULL, next, context, err);
   }
   if (mode == MGL_MODE_MEGA) {
     MGL_TRY(mgl_runner_prepare(runner, mode, err));
@@ -341,9 +362,11 @@ mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *pla
   return MGL_OK;
 }
 
-mgl_status mgl_runner_generate(mgl_runner *runner, const mgl_cuda_generate *job, mgl_error *err) {
+mgl_status mgl_runner_generate(mgl_runner *runner, mgl_mode mode, const mgl_cuda_generate *job,
+                               mgl_error *err) {
   assert(runner->cuda != NULL);
-  return mgl_cuda_mode_generate(runner->cuda, job, err);
+  MGL_TRY(check_mode(mode, true, err));
+  return mgl_cuda_mode_generate(runner->cuda, mode == MGL_MODE_FULL, job, err);
 }
 
 mgl_cuda_program *mgl_runner_cuda_program(mgl_runner *runner) {

@@ -22,7 +22,8 @@
 // How a graph is launched.
 typedef enum mgl_mode {
   MGL_MODE_MEGA,   // one run of the megakernel: tasks and events, no barriers (the default)
-  MGL_MODE_EAGER,  // op by op, a barrier where one depends on another
+  MGL_MODE_EAGER,  // on a CPU: op by op, a barrier where one depends on another
+  MGL_MODE_FULL,   // on a GPU: a kernel for every op, in CUDA graphs (runtime/cuda_full.h)
   MGL_MODE_COUNT,
 } mgl_mode;
 
@@ -30,7 +31,13 @@ const char *mgl_mode_name(mgl_mode mode);
 mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err);
 
 enum {
-  MGL_PAGE_TOKENS = 16,      // tokens of a KV page, by default; on a GPU always. See SPEED.md
+  MGL_PAGE_TOKENS = 16,  // tokens of a KV page, by default; on a GPU always. See SPEED.md
+  // The most tokens of an iteration, by default. On the CPU, where results do not depend on it,
+  // twice as many compute prompts 13% faster and cost others 50 ms of waiting on two cores
+  // (SPEED.md).
+  MGL_USUAL_HOST_ITERATION_TOKENS = 128,
+  MGL_USUAL_GPU_ITERATION_TOKENS = 64,
+  MGL_USUAL_SEQUENCES = 64,  // that the commands run at once
   MGL_MAX_SEQUENCES = 1024,  // that run at once
 };
 
@@ -39,9 +46,9 @@ enum {
 #define MGL_USUAL_GPU_SHARE 0.9
 
 typedef struct mgl_runner_options {
-  uint64_t threads;  // 0: one per physical core
-  uint32_t
-      iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS; 0: the most
+  uint64_t threads;           // 0: one per physical core
+  uint32_t iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS, on a
+                              // GPU to MGL_CUDA_MAX_TOKENS; 0: the usual number
   uint32_t sequences;  // most sequences that run at once, 1 to MGL_MAX_SEQUENCES; with fewer tokens
                        // of an iteration they take turns
   uint32_t sequence_tokens;  // longest sequence in tokens, 1 to the model's context
@@ -61,8 +68,8 @@ typedef struct mgl_runner_options {
   uint32_t override_count;
   uint32_t trace_tasks;  // tasks (on a GPU: spans) that the trace keeps of each worker; 0: no trace
   mgl_weights_progress progress;
-  const mgl_cuda_options *cuda;  // NULL: on the CPU; borrowed while creating. There is mode mega
-                                 // only, and threads mean nothing
+  const mgl_cuda_options *cuda;  // NULL: on the CPU; borrowed while creating. Threads mean nothing
+                                 // there
 } mgl_runner_options;
 
 typedef struct mgl_runner mgl_runner;
@@ -95,8 +102,12 @@ mgl_status mgl_runner_loop(mgl_runner *runner, mgl_mode mode, mgl_next_plan_call
 mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *plan, mgl_logits *out,
                           mgl_error *err);
 
+// Whether the mode runs there. (An error where it does not is MGL_ERR_UNSUPPORTED.)
+bool mgl_mode_is_for(mgl_mode mode, bool gpu);
+
 // Whole requests in one launch, on a GPU only.
-mgl_status mgl_runner_generate(mgl_runner *runner, const mgl_cuda_generate *job, mgl_error *err);
+mgl_status mgl_runner_generate(mgl_runner *runner, mgl_mode mode, const mgl_cuda_generate *job,
+                               mgl_error *err);
 mgl_cuda_program *mgl_runner_cuda_program(mgl_runner *runner);
 
 // Chrome trace JSON of the latest loop or job in mode mega; an error unless options.trace_tasks was

@@ -22,15 +22,42 @@ enum {
   MGL_CU_NOT_READY = 600,
   MGL_CUDA_LEAST_DRIVER = 12000,  // CUDA 12.0
   MGL_CU_ATTRIBUTE_SM_COUNT = 16,
+  MGL_CU_ATTRIBUTE_SMEM_PER_SM = 81,
+  MGL_CU_ATTRIBUTE_SMEM_RESERVED = 111,  // of every block, by the driver
   MGL_CU_ATTRIBUTE_MAJOR = 75,
   MGL_CU_ATTRIBUTE_MINOR = 76,
   MGL_CU_ATTRIBUTE_COOPERATIVE_LAUNCH = 95,
   MGL_CU_ATTRIBUTE_SMEM_PER_BLOCK = 97,  // with opt-in
   MGL_CU_FUNC_MAX_DYNAMIC_SMEM = 8,
+  MGL_CU_FUNC_SMEM_CARVEOUT = 9,  // percent of an SM's memory
   MGL_CU_STREAM_NON_BLOCKING = 1,
   MGL_CU_HOST_ALLOC_PORTABLE = 1,
   MGL_CU_HOST_ALLOC_MAPPED = 2,
 };
+
+// CUlaunchConfig and CUlaunchAttribute, as far as they are used.
+enum { MGL_CU_LAUNCH_PROGRAMMATIC = 6 };  // the kernel may start before the one before it ends
+
+typedef struct mgl_cu_launch_attribute {
+  int id;
+  int padding;
+  _Alignas(8) int value;
+  int rest[15];
+} mgl_cu_launch_attribute;
+
+typedef struct mgl_cu_launch_config {
+  unsigned grid_x, grid_y, grid_z;
+  unsigned block_x, block_y, block_z;
+  unsigned smem_bytes;
+  void *stream;
+  mgl_cu_launch_attribute *attributes;
+  unsigned attribute_count;
+} mgl_cu_launch_config;
+
+_Static_assert(sizeof(mgl_cu_launch_attribute) == 72 && sizeof(mgl_cu_launch_config) == 56,
+               "the driver's layout");
+
+enum { MGL_CU_CAPTURE_RELAXED = 2 };  // other calls are allowed meanwhile
 
 // MGL_CU(member, symbol, parameters)
 #define MGL_CU_TABLE(MGL_CU)                                                                   \
@@ -81,6 +108,15 @@ enum {
          (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
           unsigned block_y, unsigned block_z, unsigned smem_bytes, void *stream,               \
           void **parameters, void **extra))                                                    \
+  MGL_CU(launch_config, "cuLaunchKernelEx",                                                    \
+         (const mgl_cu_launch_config *how, void *function, void **parameters, void **extra))   \
+  MGL_CU(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                   \
+  MGL_CU(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                      \
+  MGL_CU(graph_destroy, "cuGraphDestroy", (void *graph))                                       \
+  MGL_CU(graph_instantiate, "cuGraphInstantiateWithFlags",                                     \
+         (void **executable, void *graph, unsigned long long flags))                           \
+  MGL_CU(graph_launch, "cuGraphLaunch", (void *executable, void *stream))                      \
+  MGL_CU(graph_release, "cuGraphExecDestroy", (void *executable))                              \
   MGL_CU(                                                                                      \
       launch_cooperative, "cuLaunchCooperativeKernel",                                         \
       (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,    \

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "kernels/cuda/device_run.h"
+#include "kernels/cuda/op_launch.h"
 #include "kernels/cuda/wide_run.h"
 #include "runtime/cuda_driver.h"
 
@@ -103,6 +103,7 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
                  {"WORKER_SHARED", sizeof(mgl_worker_shared)},
                  {"PROTOCOL", sizeof(mgl_protocol)},
                  {"OP", sizeof(mgl_cuda_op)},
+                 {"OP_LAUNCH", sizeof(mgl_cuda_op_launch)},
                  {"PLANNER_SLOT", sizeof(mgl_planner_slot)},
                  {"PLANNER_PAGE", sizeof(mgl_planner_page)},
                  {"PLANNER", sizeof(mgl_planner)},

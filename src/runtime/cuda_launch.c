@@ -16,10 +16,7 @@ enum {
   POLL_NS = 20 * 1000,                // between two looks at a running launch
   SLACK_NS = 1000,                    // of that, while it runs
   ABORT_NS = 2 * 1000 * 1000 * 1000,  // a launch that was told to stop must end within this
-  DEFAULT_IN_FLIGHT = 4,
-  DEFAULT_IN_FLIGHT_AHEAD = 1,
-  LARGE_IN_FLIGHT_AHEAD = 2,
-  LARGE_STAGE_BYTES = 12 << 20,  // of weights, mean: between Qwen3-0.6B and Qwen3-1.7B
+  DEFAULT_IN_FLIGHT_AHEAD = 2,
   MOST_STEP_BATCH = 32,
 };
 
@@ -47,11 +44,8 @@ static mgl_status set_defaults(const mgl_cuda_program *p, const mgl_cuda_launch_
   }
   out->stall_ns = out->stall_ns == 0 ? UINT64_C(1000000000) : out->stall_ns;
   out->deadline_ns = out->deadline_ns == 0 ? UINT64_C(10000000000) : out->deadline_ns;
-  out->in_flight = out->in_flight == 0 ? DEFAULT_IN_FLIGHT : out->in_flight;
   if (out->in_flight_ahead == 0) {
-    uint64_t stage_bytes = p->layout.step_bytes / p->program->op_count;
-    out->in_flight_ahead =
-        stage_bytes >= LARGE_STAGE_BYTES ? LARGE_IN_FLIGHT_AHEAD : DEFAULT_IN_FLIGHT_AHEAD;
+    out->in_flight_ahead = DEFAULT_IN_FLIGHT_AHEAD;
   }
   out->step_batch = out->step_batch == 0 ? MOST_STEP_BATCH : out->step_batch;
   if (out->in_flight > p->smem_pages) {
@@ -126,8 +120,16 @@ static mgl_status wait_until(launch *l, uint64_t patience_ns, bool *ended, mgl_e
   for (;;) {
     mgl_cu_result code = driver->stream_query(l->p->stream);
     bool alive = l->job != NULL && mgl_cuda_feed_report(l->p, l->job);
+    mgl_cuda_full_state state = MGL_CUDA_FULL_ENDED;
     feed(l);
-    if (code != MGL_CU_NOT_READY) {
+    if (l->options.full && !l->killed && (code == 0 || code == MGL_CU_NOT_READY)) {
+      mgl_status status = mgl_cuda_full_queue(l->p, code == 0, &state, err);
+      if (status != MGL_OK) {
+        (void)driver->stream_synchronize(l->p->stream);  // what was queued before ends by itself
+        return status;
+      }
+    }
+    if (code != MGL_CU_NOT_READY && state == MGL_CUDA_FULL_ENDED) {
       *ended = true;
       if (code != 0) {
         l->p->lost = true;  // an illegal access and the like: the context is of no more use
@@ -146,7 +148,9 @@ static mgl_status wait_until(launch *l, uint64_t patience_ns, bool *ended, mgl_e
       *ended = false;
       return MGL_OK;
     }
-    (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    if (state != MGL_CUDA_FULL_SOON) {
+      (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
   }
 }
 
@@ -188,7 +192,7 @@ static mgl_status upload_state(launch *l, mgl_error *err) {
   }
   MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->iteration_ns), 0,
                p->layout.iteration_capacity * sizeof(uint64_t));
-  if (p->options.trace_spans > 0) {
+  if (p->options.trace_spans > 0 && !l->options.full) {  // of the latest launch that has one
     MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->traces), 0,
                  p->workers * sizeof(mgl_cuda_trace));
   }
@@ -209,26 +213,35 @@ static mgl_status download_state(launch *l, mgl_error *err) {
   return mgl_cuda_describe_fault(p, &l->options, err);
 }
 
-// The image is complete: plan, sequences and tables are in it.
-static mgl_status run_launch(launch *l, mgl_error *err) {
-  mgl_cuda_program *p = l->p;
-  const mgl_cuda_driver *driver = &p->device->driver;
-  mgl_cuda_run *run = mgl_cuda_image_run(p);
-  if (l->job == NULL) {  // the only plan
-    mgl_store_relaxed(&run->announced[0], UINT64_C(1) << 8 | mgl_cuda_image_plan(p)->graph);
-    mgl_store_relaxed(&run->announced[1], UINT64_C(2) << 8 | 255);
-  }
-  MGL_TRY(upload_state(l, err));
+static mgl_status launch_megakernel(mgl_cuda_program *p, mgl_error *err) {
   unsigned blocks = p->workers + (p->options.scheduler_warps ? 0 : p->options.schedulers);
   unsigned smem =
       MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * MGL_CUDA_PAGE_BYTES;
   mgl_cu_ptr at = mgl_cuda_state_at(p, p->layout.state.run);
   void *parameters[] = {&at};
+  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->kernel, blocks, 1, 1,
+               MGL_CUDA_THREADS, 1, 1, smem, p->stream, parameters);
+  return MGL_OK;
+}
+
+// The image is complete: plan, sequences and tables are in it.
+static mgl_status run_launch(launch *l, mgl_error *err) {
+  mgl_cuda_program *p = l->p;
+  mgl_cuda_run *run = mgl_cuda_image_run(p);
+  if (l->job == NULL) {  // the only plan
+    mgl_store_relaxed(&run->announced[0], UINT64_C(1) << 8 | mgl_cuda_image_plan(p)->graph);
+    mgl_store_relaxed(&run->announced[1], UINT64_C(2) << 8 | 255);
+  }
+  if (l->options.full) {  // queues its kernels while it waits
+    MGL_TRY(mgl_cuda_full_begin(p, &l->options, l->most_iterations, l->job == NULL, err));
+  }
+  MGL_TRY(upload_state(l, err));
   // Sleeps would last 50 us longer than they are asked to.
   int slack = prctl(PR_GET_TIMERSLACK);
   uint64_t start = mgl_clock_ns();
-  MGL_CUDA_TRY(driver, launch_cooperative, err, p->kernel, blocks, 1, 1, MGL_CUDA_THREADS, 1, 1,
-               smem, p->stream, parameters);
+  if (!l->options.full) {
+    MGL_TRY(launch_megakernel(p, err));
+  }
   (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS);
   mgl_status status = wait_for_end(l, err);
   (void)prctl(PR_SET_TIMERSLACK, (unsigned long)(slack > 0 ? slack : 0));

@@ -362,6 +362,7 @@ mgl_status mgl_cuda_program_create(const mgl_cuda_device *device,
 
 static void free_device_side(mgl_cuda_program *p) {
   const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_full_destroy(p);
   for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
     if (p->memory[i] != 0) {
       (void)driver->memory_free(p->memory[i]);

@@ -4,6 +4,7 @@
 #ifndef MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 #define MGL_RUNTIME_CUDA_PROGRAM_PARTS_H
 
+#include "runtime/cuda_full.h"
 #include "runtime/cuda_plan.h"
 #include "runtime/cuda_program.h"
 #include "runtime/cuda_steps.h"
@@ -96,8 +97,9 @@ struct mgl_cuda_program {
   mgl_cuda_feeding feeding;
   bool compiled;  // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];
-  bool chosen;  // some ops are left out: launches take activations as they are
-  bool lost;    // a launch did not end: its memory must stay
+  mgl_cuda_full *full;  // NULL until mode full is first used
+  bool chosen;          // some ops are left out: launches take activations as they are
+  bool lost;            // a launch did not end: its memory must stay
 };
 
 static inline mgl_cuda_run *mgl_cuda_image_run(const mgl_cuda_program *p) {
@@ -116,7 +118,8 @@ static inline mgl_cu_ptr mgl_cuda_state_at(const mgl_cuda_program *p, uint64_t o
   return p->memory[MGL_CUDA_MEMORY_STATE] + offset;
 }
 
-// Device code by name (cuda_program.c). usage may be NULL.
+// Device code for this GPU and model, from the cache or the compiler; `kernel` is the one whose
+// usage is wanted (cuda_program.c).
 mgl_status mgl_cuda_load_module(mgl_cuda_program *p, const char *name, const char *kernel,
                                 void **module, mgl_cuda_usage *usage, mgl_error *err);
 

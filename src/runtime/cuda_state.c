@@ -44,8 +44,14 @@ static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
                                         .attention_strides = p->graphs[graph]->attention_strides};
 }
 
+enum { IN_FLIGHT = 4, IN_FLIGHT_16 = 2, TOKENS_16 = 16 };
+
 static void set_launch(const mgl_cuda_launch_options *launch, mgl_cuda_run *run) {
-  run->in_flight = launch->in_flight;
+  for (uint32_t i = 0; i < MGL_MAX_GRAPHS; i++) {
+    run->graphs[i].in_flight = launch->in_flight != 0               ? launch->in_flight
+                               : run->graphs[i].tokens == TOKENS_16 ? IN_FLIGHT_16
+                                                                    : IN_FLIGHT;
+  }
   run->in_flight_ahead = launch->in_flight_ahead;
   run->prefetch = launch->no_prefetch ? 0 : 1;
   run->step_batch = launch->step_batch;

@@ -93,8 +93,8 @@ test_usage() {
     run -p x --temperature nan
   expect_error "top-p zero" "top-p: expected above 0 and at most 1" run -p x --top-p 0
   expect_error "top-p above 1" "--top-p: expected a number of 0 to 1, found 1.5" run -p x --top-p 1.5
-  expect_error "mode" "--mode: expected mega or eager, found \"fast\"" run -p x --mode fast
-  expect_error "mode list" "expected mega or eager, found \"\"" bench --mode eager,
+  expect_error "mode" "--mode: expected mega, eager or full, found \"fast\"" run -p x --mode fast
+  expect_error "mode list" "expected mega, eager or full, found \"\"" bench --mode eager,
   for command in "run -p x" bench "score --tokens 1"; do
     for device in cuda:x cuda: cuda:-1 cuda:99999 gpu "" auto,cpu; do
       expect_error "$command --device $device" \
@@ -111,7 +111,9 @@ test_usage() {
   expect_error "score of nothing" "expected one of --tokens and --text, found neither" score
   expect_error "score of both" "found both" score --tokens 1 --text x
   expect_error "generate 1" "--generate: expected 2 to" bench --generate 1
-  expect_error "batch 65" "--batch: expected 1 to 64, found 65" bench --batch 65
+  expect_error "batch 1025" "--batch: expected 1 to 1024, found 1025" bench --batch 1025
+  expect_error "batch above iteration" "--iteration-tokens: expected at least the 9 of --batch, which decode together, found 8" bench --batch 9 --iteration-tokens 8
+  expect_error "iteration of 2049" "--iteration-tokens: expected 1 to 2048, found 2049" bench --iteration-tokens 2049
   expect_error "an empty MODEL" "MODEL: expected a path, found an empty text" run "" -p x
   expect_error "an empty file" "--logits: expected a path, found an empty text" \
     score --tokens 1 --logits ""
@@ -468,7 +470,7 @@ test_device() {
       skip "this machine has an NVIDIA driver: messages without one are not tested"
     fi
   done
-  expect_error "eager" "--mode eager is for the CPU, a GPU has mega only; try --device cpu" \
+  expect_error "eager" "--mode eager is for the CPU, a GPU has mega and full; try --device cpu" \
     bench --device cuda --mode mega,eager
   for with in "--in-flight 2" "--in-flight-ahead 2" --no-prefetch "--step-batch 4" --coarse --scheduler-warps; do
     expect_error "$with on the CPU" "${with%% *} is for a GPU, and the model runs on the CPU" \
@@ -714,8 +716,8 @@ test_compile_errors() {
   local folder
   folder=$(config_only)
   expect_error "compile of no folder" "does not exist" compile "$work/nowhere"
-  expect_error "0 tokens" "--tokens: expected 1 to 64 or all, found \"0\"" compile --tokens 0
-  expect_error "65 tokens" "--tokens: expected 1 to 64 or all, found \"65\"" compile --tokens 65
+  expect_error "0 tokens" "--tokens: expected 1 to 2048 or all, found \"0\"" compile --tokens 0
+  expect_error "2049 tokens" "--tokens: expected 1 to 2048 or all, found \"2049\"" compile --tokens 2049
   expect_error "tokens with a tail" "found \"1x\"" compile --tokens 1x
   expect_error "2^64 + 1 tokens" "found \"18446744073709551617\"" compile --tokens 18446744073709551617
   expect_error "no workers" "--workers: expected 1 to 4096, found 0" compile --workers 0

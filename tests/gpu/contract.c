@@ -1,6 +1,7 @@
 // The numerics contract: the same tokens give the same bits of logits, run after run, for any
 // number of workers, however tasks are launched, alone or in a batch of up to 16, however the
-// prompt was chunked, and for a job of many iterations as for single plans.
+// prompt was chunked, for a job of many iterations as for single plans, and in mode full as in mode
+// mega.
 //
 // Everything is compared with one baseline: the default program, chunks of 64, alone. Three parts:
 // logits of every position of one sequence (`ways` on `machines`); logits around the context
@@ -39,6 +40,7 @@ typedef struct machine {
   bool hybrid;  // attention and one linear of the second layer JIT, all else as labelled
   bool coarse;
   bool events_only;  // no activation carries its readiness
+  bool full;         // its launches are of mode full
 } machine;
 
 static const machine machines[] = {
@@ -58,6 +60,8 @@ static const machine machines[] = {
     {.name = "7 workers, all JIT", .launch = MGL_LAUNCH_JIT, .workers = 7},
     {.name = "coarse events", .coarse = true},
     {.name = "events only", .events_only = true},
+    {.name = "mode full", .full = true},
+    {.name = "mode full, 7 workers", .workers = 7, .full = true},
 };
 
 enum { MACHINES = sizeof machines / sizeof machines[0] };
@@ -119,6 +123,7 @@ typedef struct contract {
   mgl_cuda_program *program;
   mgl_plan *plan;
   const char *machine;
+  bool full;
   bool broken;  // a launch failed: the rest of this program is skipped
   uint32_t page_count;
   int32_t pages[SEQUENCES][LONG_PAGES];
@@ -154,6 +159,7 @@ static bool open_machine(contract *c, const machine *m) {
                                       .scheduler_warps = m->scheduler_warps,
                                       .poison = true};
   c->machine = m->name;
+  c->full = m->full;
   c->broken = false;
   c->launches = 0;
   c->jobs = 0;
@@ -201,7 +207,10 @@ static void add(contract *c, uint32_t sequence, uint32_t position, uint32_t coun
 static void run_plan(contract *c, const mgl_cuda_launch_options *launch) {
   mgl_error err = {0};
   float *rows = c->plan->logit_row_count > 0 ? c->rows : NULL;
-  if (!c->broken && mgl_cuda_program_run_plan(c->program, c->plan, launch, rows, &err) != MGL_OK) {
+  mgl_cuda_launch_options options = *launch;
+  options.full = c->full;
+  if (!c->broken &&
+      mgl_cuda_program_run_plan(c->program, c->plan, &options, rows, &err) != MGL_OK) {
     failed_launch(c, &err);
   }
   c->launches++;
@@ -325,7 +334,9 @@ static void check_border(contract *c, uint32_t border) {
   static const struct {
     uint32_t before, across;  // chunks up to the compared positions, and over them
     uint32_t others;
-  } paths[] = {{64, 12, 0}, {64, 1, 0}, {33, 5, 0}, {64, 1, 15}, {48, 12, 15}};
+    bool full;
+  } paths[] = {{64, 12, 0, false}, {64, 1, 0, false},   {33, 5, 0, false},
+               {64, 1, 15, false}, {48, 12, 15, false}, {64, 1, 3, true}};
   uint32_t first = border - EDGE;
   size_t vocab = c->model.config.vocab_size;
   float *expected = gpu_must_alloc(2 * EDGE * vocab, sizeof *expected);
@@ -338,18 +349,20 @@ static void check_border(contract *c, uint32_t border) {
     begin_others(c, &w);
     feed(c, &(way){.chunk = w.chunk}, 0, first, first, out);
     w.chunk = paths[i].across;
+    c->full = paths[i].full;
     feed(c, &w, first, border + EDGE, first, out);
     if (i > 0 && !c->broken) {
       unlike += same_rows(c, &w, first, 2 * EDGE, found, expected) ? 0 : 1;
     }
   }
+  c->full = false;
   bool finite = true;
   for (size_t i = 0; i < 2 * EDGE * vocab; i++) {
     finite = finite && isfinite(expected[i]);
   }
   gpu_check(c->bench, unlike == 0 && finite && !c->broken,
             "%s: context %u: positions %u to %u have the same bits decoded, in one chunk, in "
-            "chunks of 5, and among 15 others; hash %016llx",
+            "chunks of 5, among 15 others, and in mode full; hash %016llx",
             c->model.name, border, first, border + EDGE - 1,
             (unsigned long long)hash_of(expected, 2 * EDGE * vocab * sizeof *expected));
   mgl_free(expected);
@@ -403,6 +416,7 @@ static void run_job(contract *c, const job_way *w, job_answers *out) {
                            .chunk_tokens = w->chunk,
                            .prompts_first = w->prompts_first,
                            .launch = w->launch};
+  job.launch.full = c->full;
   *out = (job_answers){0};
   if (!c->broken && mgl_cuda_program_generate(c->program, &job, &err) != MGL_OK) {
     failed_launch(c, &err);
@@ -545,43 +559,57 @@ static bool make_baseline(contract *c) {
   return !c->broken;
 }
 
-static void check_model(gpu_bench *bench, const char *name) {
+// only: part of the name of each machine but for the first one; NULL: all of them.
+static void check_model(gpu_bench *bench, const char *name, const char *only) {
   contract *c = gpu_must_alloc(1, sizeof *c);
   uint32_t unlike = 0;
   uint32_t done = 0;
+  uint32_t wanted = 0;
   bool whole = true;
   c->bench = bench;
   open_contract(c, name);
   printf("\n## Contract: %s\n\n", c->model.name);
   (void)fflush(stdout);
   for (size_t i = 0; i < MACHINES && whole; i++) {
+    if (i > 0 && only != NULL && strstr(machines[i].name, only) == NULL) {
+      continue;
+    }
+    wanted++;
     if (!open_machine(c, &machines[i])) {
       continue;
     }
     whole = i > 0 || make_baseline(c);
     if (whole) {
-      check_machine(c, i == 0);
+      check_machine(c, i == 0 || machines[i].full);
       done += c->broken ? 0 : 1;
     }
     unlike += c->unlike;
     close_machine(c);
   }
   printf("\n");
-  gpu_check(bench, unlike == 0 && done == MACHINES,
-            "%s: the same bits on %u of %d programs in every run and job, alone and in batches of "
+  gpu_check(bench, unlike == 0 && done == wanted,
+            "%s: the same bits on %u of %u programs in every run and job, alone and in batches of "
             "2 to 16, in chunks of 1 to 64 tokens",
-            c->model.name, done, MACHINES);
+            c->model.name, done, wanted);
   close_contract(c);
   mgl_free(c);
 }
 
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments) {
-  if (count == 0) {
-    check_model(bench, "tiny");
-    check_model(bench, "wide");
-    check_model(bench, "bias");
+  static const char *const small[] = {"tiny", "wide", "bias"};
+  const char *only = NULL;
+  int models = 0;
+  for (int i = 0; i < count; i++) {
+    bool is_only = strncmp(arguments[i], "only=", 5) == 0;
+    only = is_only ? arguments[i] + 5 : only;
+    models += is_only ? 0 : 1;
+  }
+  for (size_t i = 0; models == 0 && i < sizeof small / sizeof small[0]; i++) {
+    check_model(bench, small[i], only);
   }
   for (int i = 0; i < count; i++) {
-    check_model(bench, arguments[i]);
+    if (strncmp(arguments[i], "only=", 5) != 0) {
+      check_model(bench, arguments[i], only);
+    }
   }
 }

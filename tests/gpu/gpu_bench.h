@@ -58,6 +58,7 @@ uint32_t gpu_argmax(const float *values, uint32_t count);
 // A job: `batch` requests of `prompt` random tokens, each to get `generate` more.
 typedef struct gpu_load {
   uint32_t prompt, generate, batch;
+  bool cached;  // prompts have keys: a launch finds what one before it has computed of them
 } gpu_load;
 
 typedef struct gpu_measured {
@@ -87,6 +88,7 @@ void gpu_feed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_range(gpu_bench *bench, int count, char **arguments);  // of ops, with KEY=VALUEs
 void gpu_speed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ablations_run(gpu_bench *bench, int count, char **arguments);
+void gpu_modes_run(gpu_bench *bench, int count, char **arguments);
 void gpu_faults_run(gpu_bench *bench, int count, char **arguments);
 void gpu_reference_run(gpu_bench *bench, int count, char **arguments);
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments);

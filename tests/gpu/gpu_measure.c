@@ -5,11 +5,16 @@
 #include "base/alloc.h"
 #include "gpu/gpu_bench.h"
 
+// Of each request's tokens in their order; requests may be reported in any.
+typedef struct hashes {
+  uint64_t of[MGL_CUDA_MAX_SEQUENCES];
+} hashes;
+
 static void on_token(void *context, const mgl_cuda_token *token) {
-  gpu_measured *m = context;
-  m->hash ^= ((uint64_t)(uint32_t)token->token + token->request * UINT64_C(1000003) + 1) *
-             UINT64_C(0x9E3779B97F4A7C15);
-  m->hash = m->hash << 1 | m->hash >> 63;
+  uint64_t *hash = &((hashes *)context)->of[token->request];
+  *hash ^= ((uint64_t)(uint32_t)token->token + token->request * UINT64_C(1000003) + 1) *
+           UINT64_C(0x9E3779B97F4A7C15);
+  *hash = *hash << 1 | *hash >> 63;
 }
 
 static int compare_times(const void *a, const void *b) {
@@ -18,10 +23,25 @@ static int compare_times(const void *a, const void *b) {
   return x < y ? -1 : x > y ? 1 : 0;
 }
 
+// Keys of the pages of prompts, each of `prompt` tokens, that lie one after the other in one text:
+// pages are the same if they begin at the same place of it.
+static mgl_page_key *make_keys(const gpu_load *load) {
+  uint32_t pages = load->prompt / GPU_PAGE_TOKENS;
+  mgl_page_key *keys = gpu_must_alloc((size_t)load->batch * pages + 1, sizeof *keys);
+  for (uint32_t i = 0; i < load->batch * pages; i++) {
+    uint64_t begin = (uint64_t)(i / pages) * load->prompt;
+    uint64_t page = i % pages;
+    keys[i] = (mgl_page_key){{((begin << 32) + page + 1) * UINT64_C(0x9E3779B97F4A7C15) >> 16,
+                              begin, page, UINT64_C(0x6d656173757265)}};
+  }
+  return keys;
+}
+
 gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, const gpu_load *load,
                          const mgl_cuda_launch_options *launch) {
   mgl_error err = {0};
   gpu_measured m = {0};
+  hashes hash = {{0}};
   uint32_t capacity = load->generate + load->batch * load->prompt + 2;
   uint64_t *times = gpu_must_alloc(capacity, sizeof *times);
   int32_t *prompts = gpu_must_alloc((size_t)load->batch * load->prompt, sizeof *prompts);
@@ -29,22 +49,29 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
   for (uint32_t i = 0; i < load->batch * load->prompt; i++) {
     prompts[i] = gpu_model_token(model, i);
   }
+  mgl_page_key *keys = make_keys(load);
+  uint32_t key_count = load->cached ? load->prompt / GPU_PAGE_TOKENS : 0;
   for (uint32_t i = 0; i < load->batch; i++) {
     requests[i] = (mgl_cuda_request){.prompt = prompts + (size_t)i * load->prompt,
                                      .prompt_count = load->prompt,
-                                     .max_new_tokens = load->generate};
+                                     .max_new_tokens = load->generate,
+                                     .keys = keys + (size_t)i * key_count,
+                                     .key_count = key_count};
   }
   mgl_cuda_outcome outcome = {.iteration_ns = times, .iteration_capacity = capacity};
   mgl_cuda_generate job = {.requests = requests,
                            .request_count = load->batch,
                            .on_token = on_token,
-                           .context = &m,
+                           .context = &hash,
                            .prompts_first = true,
                            .launch = *launch,
                            .outcome = &outcome};
   uint64_t planned_ns = mgl_cuda_program_progress(program).planning_ns;
   gpu_must(mgl_cuda_program_generate(program, &job, &err), &err);
   m.iterations = outcome.iterations;
+  for (uint32_t i = 0; i < load->batch; i++) {  // as one request's, where there is one
+    m.hash = m.hash * UINT64_C(0x9E3779B97F4A7C15) ^ hash.of[i];
+  }
   planned_ns = mgl_cuda_program_progress(program).planning_ns - planned_ns;
   m.turn_us = m.iterations > 0 ? (double)planned_ns / 1e3 / m.iterations : 0;
   // The last token of each prompt is sampled by the last prompt iteration.
@@ -62,6 +89,7 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
   mgl_free(times);
   mgl_free(prompts);
   mgl_free(requests);
+  mgl_free(keys);
   return m;
 }
 

@@ -13,7 +13,9 @@
 //                 [seed=N]        some ops through the whole pipeline, the others left out
 //   gpu_tests faults [MODEL]      hanging tasks and lost triggers are found and named
 //   gpu_tests reference [chunk=N] DIR...  KL against transformers; tests/gpu/reference.py makes DIR
-//   gpu_tests contract [MODEL...] the same bits in every way to run (default: tiny, wide, bias)
+//   gpu_tests contract [MODEL...] [only=TEXT]
+//                                 the same bits in every way to run (default: tiny, wide, bias);
+//                                 only: in those ways whose name has the text
 //   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
 //                                 very many iterations, then with random delays, then faults
 //   gpu_tests memcheck [MODEL...] a short run of everything, for compute-sanitizer (default: tiny)
@@ -24,7 +26,9 @@
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
-//                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [trace=FILE]
+//                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [full=1] [trace=FILE]
+//   gpu_tests modes FOLDER... [batches=N,N...] [contexts=N,N...] [generate=N] [rounds=N] [csv=FILE]
+//                             mega against full, interleaved
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 // MODEL: tiny, wide, bias, or a folder with a config.json.
@@ -119,6 +123,7 @@ int main(int argc, char **argv) {
                {"memcheck", gpu_memcheck_run},
                {"speed", gpu_speed_run},
                {"ablations", gpu_ablations_run},
+               {"modes", gpu_modes_run},
                {"hops", gpu_hops_run},
                {"wide", gpu_wide_run},
                {"wide_attend", gpu_wide_attend_run},

@@ -12,6 +12,8 @@
 #   run.sh [PROGRAM] soaks                  part soak; of a debug build too
 #   run.sh [PROGRAM] hops                   what a dependency hop costs (part hops)
 #   run.sh [PROGRAM] memchecks              part memcheck of small models under compute-sanitizer
+#   run.sh [PROGRAM] modes [MODEL...]       mega against full, batches and contexts; the table goes
+#       to $MGL_GPU_WORK/gpu_modes.csv too
 #   run.sh [PROGRAM] ablations [MODEL...]   what each mechanism is worth: part ablations for each
 #       MODEL (default: bench/configs), its traces, and cuBLAS beside the last linear. The figures
 #       go to $MGL_GPU_WORK/gpu_ablations.csv, summaries of the traces beside it.
@@ -160,6 +162,13 @@ hops)
 ablations)
   shift
   ablations "$@"
+  ;;
+modes)
+  shift
+  [ $# -gt 0 ] || set -- bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b \
+    bench/configs/qwen3-1.7b bench/configs/qwen3-8b
+  mkdir -p "${MGL_GPU_WORK:-/tmp/megalith-gpu}"
+  part modes "$@" "csv=${MGL_GPU_WORK:-/tmp/megalith-gpu}/gpu_modes.csv"
   ;;
 *)
   part "$@"

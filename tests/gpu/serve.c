@@ -58,6 +58,7 @@ typedef struct serve {
   gpu_model model;
   mgl_cuda_program *program;
   const way *how;
+  bool full;      // in mode full
   uint32_t next;  // that is to come
   uint32_t coming;
   uint32_t random;
@@ -157,7 +158,8 @@ static mgl_status launch(serve *s, mgl_error *err) {
                            .on_token = on_token,
                            .context = s,
                            .chunk_tokens = s->how->chunk,
-                           .prompts_first = s->how->prompts_first};
+                           .prompts_first = s->how->prompts_first,
+                           .launch = {.full = s->full}};
   return mgl_cuda_program_generate(s->program, &job, err);
 }
 
@@ -205,16 +207,19 @@ static void serve_way(serve *s, const way *how, uint32_t seed, const char *pool)
     tokens += r->now_count;
   }
   mgl_cuda_progress after = mgl_cuda_program_progress(s->program);
-  printf("| %s | %u | %s | %s | %u | %llu | %llu | %llu | %llu | %.1f | %.1f |\n", pool, how->chunk,
-         how->prefix_cache ? "yes" : "no", how->arrive ? "one by one" : "at once", ended,
-         (unsigned long long)tokens, (unsigned long long)(after.iteration + 1),
+  printf("| %s | %s | %u | %s | %s | %u | %llu | %llu | %llu | %llu | %.1f | %.1f |\n",
+         s->full ? "full" : "mega", pool, how->chunk, how->prefix_cache ? "yes" : "no",
+         how->arrive ? "one by one" : "at once", ended, (unsigned long long)tokens,
+         (unsigned long long)(after.iteration + 1),
          (unsigned long long)(after.counts.preemptions - before.counts.preemptions),
          (unsigned long long)(after.counts.prefix_hit_tokens - before.counts.prefix_hit_tokens), ms,
          (double)(after.planning_ns - before.planning_ns) / 1e3 / (double)(after.iteration + 1));
   (void)fflush(stdout);
   if (status != MGL_OK || unlike > 0) {
-    gpu_check(s->bench, false, "%s pool, chunks of %u: %u requests gave something else; %s", pool,
-              how->chunk, unlike, status != MGL_OK ? err.text : "no error");
+    gpu_check(s->bench, false,
+              "mode %s, %s pool, chunks of %u: %u requests gave something else; %s",
+              s->full ? "full" : "mega", pool, how->chunk, unlike,
+              status != MGL_OK ? err.text : "no error");
   }
 }
 
@@ -224,10 +229,11 @@ static void serve_model(gpu_bench *bench, const char *name) {
   s->bench = bench;
   gpu_model_open(name, &s->model);
   printf(
-      "\n## Serve: %s, %d requests\n\n| pool | chunk | prefix cache | requests come | ended | "
+      "\n## Serve: %s, %d requests\n\n| mode | pool | chunk | prefix cache | requests come | ended "
+      "| "
       "tokens "
       "| iterations | preemptions | tokens found | ms | us a turn |\n"
-      "|---|---|---|---|---|---|---|---|---|---|---|\n",
+      "|---|---|---|---|---|---|---|---|---|---|---|---|\n",
       s->model.name, REQUESTS);
   for (uint32_t i = 0; i < REQUESTS; i++) {
     make_request(s, i);
@@ -246,10 +252,13 @@ static void serve_model(gpu_bench *bench, const char *name) {
                                                         .pages_per_sequence = PAGES,
                                                         .page_count = pools[pool].pages,
                                                         .poison = true});
+    s->full = false;
     if (pool == 0) {
       expect(s);
     }
-    for (uint32_t i = 0; i < 2 * WAYS; i++) {  // twice: what the cache holds outlives launches
+    // Each mode twice: what the cache holds outlives launches.
+    for (uint32_t i = 0; i < 4 * WAYS; i++) {
+      s->full = i >= 2 * WAYS;
       serve_way(s, &ways[i % WAYS], i, pools[pool].name);
     }
     mgl_cuda_progress progress = mgl_cuda_program_progress(s->program);

@@ -13,7 +13,7 @@ typedef struct speed_options {
   gpu_load load;
   uint32_t tokens, workers, runs;
   uint32_t in_flight, ahead;
-  bool no_prefetch, sweep, events_only;
+  bool no_prefetch, sweep, events_only, full;
   const char *trace;
 } speed_options;
 
@@ -39,6 +39,7 @@ static bool set_option(speed_options *o, const char *argument) {
   o->no_prefetch = o->no_prefetch || strcmp(argument, "prefetch=0") == 0;
   o->sweep = o->sweep || strcmp(argument, "sweep=1") == 0;
   o->events_only = o->events_only || strcmp(argument, "events=1") == 0;
+  o->full = o->full || strcmp(argument, "full=1") == 0;
   return strchr(argument, '=') != NULL;
 }
 
@@ -125,6 +126,7 @@ static void speed(gpu_bench *bench, const char *folder, const speed_options *o) 
   mgl_cuda_launch_options launch = {.in_flight = o->in_flight,
                                     .in_flight_ahead = o->ahead,
                                     .no_prefetch = o->no_prefetch,
+                                    .full = o->full,
                                     .deadline_ns = UINT64_C(30000000000)};
   if (o->trace != NULL) {
     mgl_cuda_program *traced = make(bench, &model, o, TRACE_SPANS);

@@ -13,9 +13,11 @@
 
 #include "base/alloc.h"
 #include "graph/graph.h"
+#include "kernels/cuda/full_turn.h"
 #include "kernels/cuda/packing.h"
 #include "kernels/cuda/wide_turn.h"
 #include "model/dummy_weights.h"
+#include "runtime/cuda_plan.h"
 
 // --- the driver ----------------------------------------------------------------------------------
 
@@ -146,11 +148,16 @@ static mgl_cu_result fake_destroy(void *object) {
 static pthread_t kernel_id;
 static bool launched;
 static mgl_word kernel_ended;
-static mgl_word polls;  // iterations that may begin: one more for each look of the host
-static mgl_word begun;  // iterations
+static mgl_word polls;       // iterations that may begin: one more for each look of the host
+static mgl_word begun;       // iterations
+static uint32_t looks_left;  // until what mode full has queued has ended
 
 static mgl_cu_result fake_stream_query(void *stream) {
   (void)stream;
+  if (looks_left > 0) {
+    looks_left--;
+    return MGL_CU_NOT_READY;
+  }
   uint64_t may_begin = mgl_load_relaxed(&polls);
   mgl_store_release(&polls, may_begin + (may_begin <= mgl_load_relaxed(&begun) ? 1 : 0));
   if (launched && mgl_load_acquire(&kernel_ended) == 0) {
@@ -202,19 +209,36 @@ static mgl_cu_result fake_function_set(void *function, int attribute, int value)
 }
 
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
-  (void)function;
-  bool wide = strcmp(function, "mgl_wide_kernel") == 0;
-  size_t narrow = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES;
-  assert_int_equal(threads, wide ? (int)MGL_WIDE_THREADS : (int)MGL_CUDA_THREADS);
-  assert_int_equal(smem, wide ? (size_t)MGL_WIDE_SMEM_BYTES : narrow);
+  if (strcmp(function, "mgl_megakernel") == 0) {
+    assert_int_equal(threads, MGL_CUDA_THREADS);
+    assert_int_equal(smem,
+                     MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES);
+  } else if (strcmp(function, "mgl_wide_kernel") == 0) {
+    assert_int_equal(threads, MGL_WIDE_THREADS);
+    assert_int_equal(smem, MGL_WIDE_SMEM_BYTES);
+  } else {
+    assert_memory_equal(function, "mgl_op_", 7);
+  }
   *blocks = 1;
   return 0;
 }
 
+static mgl_cu_result fake_device_attribute(int *value, int attribute, int device) {
+  (void)device;
+  switch (attribute) {
+    case MGL_CU_ATTRIBUTE_SMEM_PER_SM: *value = 233472; return 0;
+    case MGL_CU_ATTRIBUTE_SMEM_RESERVED: *value = 1024; return 0;
+    default: return 1;
+  }
+}
+
+static void run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan);
+
 static void wide_plan(void **parameters);
 static void wide_sample(void **parameters);
 
-// Kernels of weights.cu and wide_plan.cu: one thread does all.
+// Kernels of weights.cu and wide_plan.cu, where one thread does all, and the one of mode full that
+// only plans.
 static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                  unsigned block_x, unsigned block_y, unsigned block_z,
                                  unsigned smem, void *stream, void **p, void **extra) {
@@ -222,7 +246,10 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
   const char *name = function;
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)smem, (void)stream, (void)extra;
   assert_true(grid_x >= 1);
-  if (strcmp(name, "mgl_pack_weights") == 0) {
+  if (strcmp(name, "mgl_op_plan") == 0) {
+    assert_int_equal(block_x, MGL_OP_PLAN_THREADS);
+    run_plan_kernel(*(mgl_cuda_run **)p[0], *(uint64_t **)p[1]);
+  } else if (strcmp(name, "mgl_pack_weights") == 0) {
     assert_int_equal(block_x, MGL_PACK_THREADS);
     mgl_pack_share(alone, *(const uint16_t **)p[0], *(uint32_t *)p[1], *(uint32_t *)p[2],
                    *(uint32_t *)p[3], *(uint32_t *)p[4], *(uint8_t **)p[5]);
@@ -695,6 +722,163 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
   return (mgl_cu_result)pthread_create(&kernel_id, NULL, kernel_thread, fake.run);
 }
 
+// --- mode full -----------------------------------------------------------------------------------
+//
+// A graph is the launches that were captured. Each stands for its op; the last one of an iteration
+// samples and plans.
+
+typedef struct fake_node {
+  const char *name;
+  unsigned blocks;
+  mgl_cuda_op_launch launch;
+} fake_node;
+
+typedef struct fake_graph {
+  uint32_t count;
+  fake_node nodes[];
+} fake_graph;
+
+enum { MAX_NODES = 1024 };
+
+static fake_graph *captured;  // NULL: nothing is being captured
+
+static mgl_cu_result fake_capture_begin(void *stream, int mode) {
+  (void)stream;
+  assert_int_equal(mode, MGL_CU_CAPTURE_RELAXED);
+  assert_null(captured);
+  captured = track(calloc(1, sizeof *captured + MAX_NODES * sizeof *captured->nodes));
+  return 0;
+}
+
+static mgl_cu_result fake_launch_config(const mgl_cu_launch_config *config, void *function,
+                                        void **parameters, void **extra) {
+  (void)extra;
+  assert_non_null(captured);
+  assert_true(captured->count < MAX_NODES);
+  assert_int_equal(config->attribute_count, 1);
+  assert_int_equal(config->attributes[0].id, MGL_CU_LAUNCH_PROGRAMMATIC);
+  assert_int_equal(config->attributes[0].value, 1);
+  fake_node *node = &captured->nodes[captured->count++];
+  node->name = function;
+  node->blocks = config->grid_x;
+  node->launch = *(const mgl_cuda_op_launch *)parameters[0];
+  return fake.capture_fails ? 1 : 0;
+}
+
+static mgl_cu_result fake_capture_end(void *stream, void **graph) {
+  (void)stream;
+  *graph = captured;
+  captured = NULL;
+  return 0;
+}
+
+static mgl_cu_result fake_graph_instantiate(void **executable, void *graph,
+                                            unsigned long long flags) {
+  const fake_graph *from = graph;
+  size_t bytes = sizeof *from + from->count * sizeof *from->nodes;
+  (void)flags;
+  *executable = memcpy(track(malloc(bytes)), from, bytes);
+  return 0;
+}
+
+static mgl_cu_result fake_graph_destroy(void *graph) {
+  release(graph);
+  return 0;
+}
+
+static bool kernel_is_of(const fake_node *node) {
+  static const struct {
+    uint32_t kind;
+    const char *name;
+  } kernels[] = {{MGL_OP_EMBED, "mgl_op_embed"},        {MGL_OP_ATTEND, "mgl_op_attend"},
+                 {MGL_OP_SAMPLE, "mgl_op_sample"},      {MGL_OP_QKV_PROJ, "mgl_op_linear_"},
+                 {MGL_OP_LINEAR_ADD, "mgl_op_linear_"}, {MGL_OP_GATE_UP, "mgl_op_linear_"},
+                 {MGL_OP_LOGITS, "mgl_op_linear_"}};
+  for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
+    if (kernels[i].kind == node->launch.ops[0].kind) {
+      return strncmp(node->name, kernels[i].name, strlen(kernels[i].name)) == 0;
+    }
+  }
+  return false;
+}
+
+static void run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan) {
+  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+  fake.plan_launches++;
+  looks_left = 2;
+  run->planning.planning_ns += 10;
+  *host_plan = mgl_full_turn(one_lane, run, iteration, true);
+}
+
+// As mgl_op_next_plan of op_kernels.cu.
+static void plan_next(const mgl_cuda_op_launch *launch) {
+  mgl_cuda_run *run = launch->run;
+  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+  uint32_t tokens = 0;
+  if (launch->plan->token_count > 0 && run->planner != NULL &&
+      mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE) {
+    assert_ptr_equal(launch->next_plan, &run->plans[iteration & 1]);
+    run->planning.planning_ns += 10;
+    *launch->host_plan = mgl_full_turn(one_lane, run, iteration, false);
+    tokens = mgl_host_plan_tokens(*launch->host_plan);
+  }
+  if (tokens == 0) {
+    mgl_cuda_plan_clear(launch->next_plan);
+  }
+}
+
+static void end_iteration(const mgl_cuda_op_launch *launch) {
+  mgl_cuda_run *run = launch->run;
+  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+  fake.empty_iterations += launch->plan->token_count == 0;
+  if (launch->plan->token_count > 0) {
+    device_sample(run, iteration - 1);
+    run->iteration_ns[iteration % run->iteration_capacity] = 1000 * (iteration + 1);
+  }
+}
+
+static void run_node(const fake_node *node) {
+  const mgl_cuda_op_launch *launch = &node->launch;
+  mgl_cuda_run *run = launch->run;
+  bool first = launch->ops[0].kind == MGL_OP_EMBED;
+  assert_true(kernel_is_of(node));
+  assert_true(launch->plan->token_count <= run->graphs[launch->graph].tokens);
+  assert_int_equal(node->blocks, launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0));
+  assert_int_equal(launch->ordinal, first ? 0 : fake.ordinal + 1);
+  fake.ordinal = launch->ordinal;
+  if (launch->ops[0].kind == MGL_OP_ATTEND) {
+    fake.attend_kernel = node->name;
+    fake.attend_tokens = launch->ops[0].tokens;
+    if (launch->ops[1].kind == MGL_OP_NEXT_PLAN) {
+      plan_next(launch);
+    }
+  }
+  if (first && launch->plan->token_count > 0) {
+    uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+    assert_ptr_equal(launch->plan, &run->plans[iteration & 1]);
+    assert_int_equal(launch->ops[1].kind, MGL_OP_ROPE_ANGLES);
+    compute_rows(run, iteration);
+    mgl_store_relaxed(&run->protocol.published, iteration + 1);
+    run->iteration_ns[iteration % run->iteration_capacity] = 1000 * (iteration + 1);
+  }
+  if (launch->ops[0].kind == MGL_OP_SAMPLE) {
+    assert_int_equal(launch->ordinal + 1, launch->op_launches);
+    end_iteration(launch);
+  }
+}
+
+static mgl_cu_result fake_graph_launch(void *executable, void *stream) {
+  const fake_graph *graph = executable;
+  (void)stream;
+  fake.run = graph->nodes[0].launch.run;
+  fake.graph_launches++;
+  looks_left = 2;
+  for (uint32_t i = 0; i < graph->count; i++) {
+    run_node(&graph->nodes[i]);
+  }
+  return 0;
+}
+
 mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,
                           const mgl_cuda_shape *shape, const char *kernel, mgl_cuda_code *out,
                           mgl_error *err) {
@@ -735,6 +919,15 @@ mgl_cuda_device fake_cuda_device(void) {
   d->blocks_per_sm = fake_blocks_per_sm;
   d->launch = fake_launch;
   d->launch_cooperative = fake_launch_cooperative;
+  d->device_attribute = fake_device_attribute;
+  d->stream_synchronize = fake_destroy;
+  d->launch_config = fake_launch_config;
+  d->capture_begin = fake_capture_begin;
+  d->capture_end = fake_capture_end;
+  d->graph_destroy = fake_graph_destroy;
+  d->graph_instantiate = fake_graph_instantiate;
+  d->graph_launch = fake_graph_launch;
+  d->graph_release = fake_graph_destroy;
   fake.free_bytes = (size_t)1 << 32;
   fake.hang_at = FAKE_CUDA_NEVER;
   fake.not_finite_at = FAKE_CUDA_NEVER;
@@ -742,5 +935,7 @@ mgl_cuda_device fake_cuda_device(void) {
   fake.ignore_deadline = false;
   fake.launch_result = 0;
   fake.hung = false;
+  fake.capture_fails = false;
+  looks_left = 0;
   return device;
 }

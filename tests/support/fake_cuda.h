@@ -1,7 +1,8 @@
 // A GPU without a GPU: a driver whose device memory is the host's, and a megakernel that is the
 // host's protocol over the very state that the device would get, on a thread of its own. It
 // computes no numbers (every byte of fresh memory is 0x5a); plans, task order, events, tokens, the
-// feed, faults and memory are all there, and every read of the KV cache is checked.
+// feed, faults and memory are all there, and every read of the KV cache is checked. Graphs of mode
+// full run when they are launched, kernel by kernel.
 #ifndef MGL_TESTS_SUPPORT_FAKE_CUDA_H
 #define MGL_TESTS_SUPPORT_FAKE_CUDA_H
 
@@ -37,6 +38,14 @@ typedef struct fake_cuda {
   bool hung;
   mgl_cu_result launch_result;  // what a launch ends with
   mgl_cuda_run *run;
+  // Of mode full.
+  uint32_t graph_launches;
+  uint32_t plan_launches;     // of the kernel that only plans
+  uint32_t ordinal;           // of the kernel that ran last
+  uint32_t empty_iterations;  // that were queued for nothing
+  const char *attend_kernel;  // that ran last
+  uint32_t attend_tokens;     // of its graph
+  bool capture_fails;
 } fake_cuda;
 
 extern fake_cuda fake;  // reset by fake_cuda_device, but for counts

@@ -45,7 +45,11 @@ enum {
   MGL_CUDA_PAGE_K = 512,     // elements of a dot product that a page holds of each of its rows
   MGL_CUDA_K_ALIGN = 64,     // rows are padded with zeros to a multiple of so many elements
 
-  MGL_CUDA_MAX_TOKENS = 64,  // MGL_MAX_ITERATION_TOKENS of batch/plan.h
+  // Of linears of one token that have functions of their own (page_stream.cuh).
+  MGL_ONE_MAX_K = 12288,
+  MGL_ONE_NORMED_MAX_K = 4096,
+
+  MGL_CUDA_MAX_TOKENS = 64,  // of an iteration
   MGL_CUDA_MAX_SEQUENCES = MGL_PLANNER_MAX_SLOTS,
   MGL_CUDA_MAX_STOP_IDS = 16,
   MGL_CUDA_KV_PAGE_TOKENS = 16,  // P
@@ -136,6 +140,7 @@ typedef struct mgl_cuda_graph {
   const mgl_cuda_op *ops;      // [op_count]
   uint32_t tokens;             // most tokens of an iteration
   uint32_t attention_strides;
+  uint32_t in_flight;  // pages on their way, at most, for tasks that may run
 } mgl_cuda_graph;
 
 // One entry of the attention work list: consecutive tokens of one sequence and a chunk of the
@@ -305,8 +310,7 @@ typedef struct mgl_cuda_run {
   mgl_cuda_graph graphs[MGL_MAX_GRAPHS];
   uint32_t kv_heads;
   uint32_t page_count;        // smem pages of each worker
-  uint32_t in_flight;         // pages on their way, at most, for tasks that may run
-  uint32_t in_flight_ahead;   // the same for tasks whose event is still open
+  uint32_t in_flight_ahead;   // pages on their way, at most, for tasks without inputs
   uint32_t prefetch;          // 1: the loader runs ahead of events; 0: it waits for them
   uint32_t step_batch;        // descriptors fetched at once, 1 to 32
   uint32_t has_jit;           // 1: some task of some graph is JIT

@@ -92,43 +92,33 @@ static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
   }
 }
 
-// A linear in the shape of its rows. Only one token to eight are worth a shape for whole pages.
-static __device__ __forceinline__ uint32_t mgl_run_linear(mgl_cuda_run *run, mgl_block *block,
-                                                          uint32_t state, const mgl_slot *slot) {
-  bool paged = slot->paged != 0;
-  if (paged && mgl_is_linear_of_one(&slot->op)) {
-    return (slot->op.flags & MGL_CUDA_X_NORMED) != 0
-               ? mgl_call<mgl_task_linear_one<true>>(run, block, state)
-               : mgl_call<mgl_task_linear_one<false>>(run, block, state);
-  }
-  switch (slot->op.row_tiles) {
-    case 1:
-      return !paged ? mgl_call<mgl_task_linear<1, false, false>>(run, block, state)
-             : slot->op.k % MGL_CUDA_PAGE_K == 0
-                 ? mgl_call<mgl_task_linear<1, true, true>>(run, block, state)
-                 : mgl_call<mgl_task_linear<1, true, false>>(run, block, state);
-    case 2:
-      return paged ? mgl_call<mgl_task_linear<2, true, false>>(run, block, state)
-                   : mgl_call<mgl_task_linear<2, false, false>>(run, block, state);
-    default:
-      return paged ? mgl_call<mgl_task_linear<4, true, false>>(run, block, state)
-                   : mgl_call<mgl_task_linear<4, false, false>>(run, block, state);
-  }
-}
-
 static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_block *block,
                                                         uint32_t state) {
-  const mgl_slot *slot = &block->slots[state & 1];
-  switch (slot->op.kind) {
-    case MGL_OP_QKV_PROJ:
-    case MGL_OP_LINEAR_ADD:
-    case MGL_OP_GATE_UP:
-    case MGL_OP_LOGITS: return mgl_run_linear(run, block, state, slot);
-    case MGL_OP_ATTEND: return mgl_call<mgl_task_attend>(run, block, state);
-    case MGL_OP_EMBED: return mgl_call<mgl_task_embed>(run, block, state);
-    case MGL_OP_ROPE_ANGLES: return mgl_call<mgl_task_rope_angles>(run, block, state);
-    case MGL_OP_NEXT_PLAN: return mgl_call<mgl_task_next_plan>(run, block, state);
-    case MGL_OP_SAMPLE: return mgl_call<mgl_task_sample>(run, block, state);
+  const uint32_t function = block->slots[state & 1].function;
+  if (function == MGL_CALL_LINEAR_ONE_NORMED) {
+    return mgl_call<mgl_task_linear_one<true>>(run, block, state);
+  }
+  if (function == MGL_CALL_LINEAR_ONE) {
+    return mgl_call<mgl_task_linear_one<false>>(run, block, state);
+  }
+  if (function == MGL_CALL_ATTEND) {
+    return mgl_call<mgl_task_attend>(run, block, state);
+  }
+  switch (function) {
+    case MGL_CALL_LINEAR_WHOLE: return mgl_call<mgl_task_linear<1, true, true>>(run, block, state);
+    case MGL_CALL_LINEAR_1: return mgl_call<mgl_task_linear<1, true, false>>(run, block, state);
+    case MGL_CALL_LINEAR_2: return mgl_call<mgl_task_linear<2, true, false>>(run, block, state);
+    case MGL_CALL_LINEAR_4: return mgl_call<mgl_task_linear<4, true, false>>(run, block, state);
+    case MGL_CALL_LINEAR_UNPAGED_1:
+      return mgl_call<mgl_task_linear<1, false, false>>(run, block, state);
+    case MGL_CALL_LINEAR_UNPAGED_2:
+      return mgl_call<mgl_task_linear<2, false, false>>(run, block, state);
+    case MGL_CALL_LINEAR_UNPAGED_4:
+      return mgl_call<mgl_task_linear<4, false, false>>(run, block, state);
+    case MGL_CALL_EMBED: return mgl_call<mgl_task_embed>(run, block, state);
+    case MGL_CALL_ROPE_ANGLES: return mgl_call<mgl_task_rope_angles>(run, block, state);
+    case MGL_CALL_NEXT_PLAN: return mgl_call<mgl_task_next_plan>(run, block, state);
+    case MGL_CALL_SAMPLE: return mgl_call<mgl_task_sample>(run, block, state);
     default: return mgl_call<mgl_task_nothing>(run, block, state);
   }
 }
@@ -144,7 +134,7 @@ static __device__ void mgl_consumers_run(mgl_cuda_run *run, mgl_block *block) {
     }
     mgl_sync_consumers();  // all have read what the task before left in scratch
     state = mgl_run_task(run, block, state);
-    if (!mgl_mbarrier_test(&block->go[slot], parity)) {
+    if (block->stop != 0 && !mgl_mbarrier_test(&block->go[slot], parity)) {
       return;  // it was never let go
     }
     __syncwarp();

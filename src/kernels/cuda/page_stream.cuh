@@ -17,11 +17,7 @@ static __device__ constexpr uint32_t mgl_batch_blocks(uint32_t row_tiles) {
   return row_tiles == 4 ? 2 : 4;
 }
 
-enum {
-  MGL_GROUP_PAGES = 2,  // pages along k of a group, but for ops of one token
-  MGL_ONE_MAX_K = 12288,
-  MGL_ONE_NORMED_MAX_K = 8192,
-};
+enum { MGL_GROUP_PAGES = 2 };  // pages along k of a group, but for ops of one token
 
 // Columns of the output that a row block makes.
 static __device__ __forceinline__ uint32_t mgl_block_columns(uint32_t kind) {

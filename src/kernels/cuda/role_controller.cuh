@@ -12,6 +12,7 @@
 #ifndef MGL_KERNELS_CUDA_ROLE_CONTROLLER_CUH
 #define MGL_KERNELS_CUDA_ROLE_CONTROLLER_CUH
 
+#include "kernels/cuda/first_item.cuh"
 #include "kernels/cuda/page_stream.cuh"
 #include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/worker.cuh"
@@ -184,6 +185,34 @@ static __device__ __forceinline__ bool mgl_step_ready(const mgl_word *counter, u
   return counter == nullptr || mgl_load_acquire(counter) >= target;
 }
 
+// A linear in the shape of its rows. Only one token to eight are worth a shape for whole pages.
+static __device__ __forceinline__ uint32_t mgl_linear_function(const mgl_cuda_op *op, bool paged) {
+  uint32_t shape = op->row_tiles == 1 ? 0 : op->row_tiles == 2 ? 1 : 2;
+  if (!paged) {
+    return MGL_CALL_LINEAR_UNPAGED_1 + shape;
+  }
+  if (mgl_is_linear_of_one(op)) {
+    return (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_ONE_NORMED : MGL_CALL_LINEAR_ONE;
+  }
+  return shape == 0 && op->k % MGL_CUDA_PAGE_K == 0 ? MGL_CALL_LINEAR_WHOLE
+                                                    : MGL_CALL_LINEAR_1 + shape;
+}
+
+static __device__ __forceinline__ uint32_t mgl_function_of(const mgl_cuda_op *op, bool paged) {
+  switch (op->kind) {
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_GATE_UP:
+    case MGL_OP_LOGITS: return mgl_linear_function(op, paged);
+    case MGL_OP_ATTEND: return MGL_CALL_ATTEND;
+    case MGL_OP_EMBED: return MGL_CALL_EMBED;
+    case MGL_OP_ROPE_ANGLES: return MGL_CALL_ROPE_ANGLES;
+    case MGL_OP_NEXT_PLAN: return MGL_CALL_NEXT_PLAN;
+    case MGL_OP_SAMPLE: return MGL_CALL_SAMPLE;
+    default: return MGL_CALL_NOTHING;
+  }
+}
+
 // --- handing over --------------------------------------------------------------------------------
 
 static __device__ __forceinline__ void mgl_next_slot(mgl_controller *c) {
@@ -264,7 +293,12 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
   }
   c->announced += paged ? 1 : 0;
   __syncwarp();
+  if (slot->op.kind == MGL_OP_ATTEND) {
+    mgl_find_first_item(c->run, slot);
+    __syncwarp();
+  }
   if (lane == 0) {
+    slot->function = mgl_function_of(&slot->op, paged);
     mgl_mbarrier_arrive(&block->announced[c->slot]);
   }
   return true;

@@ -3,8 +3,8 @@
 //
 // Pages form a ring. What bounds it is not only the room in the ring: with all of a GPU's blocks
 // asking for a dozen pages each, every flag and activation waits behind 26 MB of requests. So few
-// pages are on their way at a time: run->in_flight for a task that has inputs, and in_flight_ahead
-// for one that waits for them (findings: worth 8 to 13% of a step).
+// pages are on their way at a time: the graph's in_flight for a task that has inputs, and
+// in_flight_ahead for one that waits for them (findings: worth 8 to 13% of a step).
 //
 // It goes on into the next iteration as soon as that is announced. When the run stops it still
 // delivers the pages of all tasks that were let go, and leaves with no copy outstanding.
@@ -30,7 +30,7 @@ struct mgl_loader {
   mgl_cuda_run *run;
   mgl_block *block;
   uint8_t *pages;
-  uint32_t page_count, most, most_ahead;  // run's page_count, in_flight and in_flight_ahead
+  uint32_t page_count, most, most_ahead;  // run's and its graph's
   uint32_t page, parity;                  // of the ring: the next one to fill, and its phase
   uint32_t landed, landed_parity;         // the oldest one that was on its way when last looked at
   uint32_t in_flight;
@@ -224,6 +224,7 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
   uint32_t lane = threadIdx.x % 32;
   uint32_t last = graph->step_start[blockIdx.x + 1];
   uint32_t batch = l->run->step_batch;
+  l->most = graph->in_flight;
   for (uint32_t first = graph->step_start[blockIdx.x]; first < last; first += batch) {
     uint32_t count = last - first < batch ? last - first : batch;
     mgl_load mine = {};
@@ -268,7 +269,6 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
   l.block = block;
   l.pages = pages;
   l.page_count = run->page_count;
-  l.most = run->in_flight;
   l.most_ahead = run->in_flight_ahead;
   mgl_trace_open(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   for (;; l.iteration++) {

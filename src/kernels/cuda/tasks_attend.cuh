@@ -164,52 +164,46 @@ static __device__ __forceinline__ void mgl_attend_set_item(mgl_attend *a, const 
 }
 
 static __device__ __forceinline__ void mgl_attend_read_item(mgl_attend *a) {
-  uint32_t index = a->index < MGL_CUDA_MAX_ITEMS ? a->index : 0;  // as a guess it may be past them
-  const uint8_t *from = (const uint8_t *)&a->slot->plan->items[index];
+  const uint8_t *from = (const uint8_t *)&a->slot->plan->items[a->index];
   uint4 v[3] = {mgl_load_l2(from), mgl_load_l2(from + 16), mgl_load_l2(from + 32)};
   mgl_attend_set_item(a, v);
 }
 
-// Leaves the item in shared memory, for mgl_attend_read_again; a barrier comes between them.
+// Leaves a later item in the place of the first, for mgl_attend_read_again; barriers come before
+// and after.
 static __device__ __forceinline__ void mgl_attend_note_item(const mgl_attend *a) {
-  static_assert(sizeof(mgl_cuda_item) + sizeof(uint32_t) <= sizeof(((mgl_block *)0)->notes),
-                "room");
   if (a->w->thread == 0) {
-    *(mgl_cuda_item *)a->w->block->notes = a->item;
-    a->w->block->notes[sizeof(mgl_cuda_item) / sizeof(uint32_t)] = a->item_count;
+    const_cast<mgl_slot *>(a->slot)->first.item = a->item;
   }
 }
 
 // Before the output: what the tiles did not need registers for.
 static __device__ __forceinline__ void mgl_attend_read_again(mgl_attend *a) {
-  uint32_t notes = mgl_shared_address(a->w->block->notes);
-  uint4 v[3] = {mgl_load_shared(notes), mgl_load_shared(notes + 16), mgl_load_shared(notes + 32)};
+  uint32_t item = mgl_shared_address(&a->slot->first.item);
+  uint4 v[3] = {mgl_load_shared(item), mgl_load_shared(item + 16), mgl_load_shared(item + 32)};
   mgl_attend_set_item(a, v);
-  a->strides = a->w->run->graphs[a->slot->graph].attention_strides;
-  a->item_count = a->w->block->notes[sizeof(mgl_cuda_item) / sizeof(uint32_t)];
+  a->strides = a->slot->first.strides;
+  a->item_count = a->slot->first.item_count;
   a->partials = a->w->run->partials;
   a->merges = a->w->run->merges;
 }
 
-// The task's first item, read together with the number of items. False: it has none.
+// The task's first item. False: it has none.
 static __device__ __forceinline__ bool mgl_attend_begin(mgl_attend *a, const mgl_worker *w) {
   a->w = w;
   a->slot = mgl_task_slot(w);
-  a->kv_heads = w->run->kv_heads;
-  a->strides = w->run->graphs[a->slot->graph].attention_strides;
-  a->unit = a->slot->begin;
-  a->index = a->unit % a->strides;
+  const mgl_first_item *first = &a->slot->first;
+  uint32_t item = mgl_shared_address(&first->item);
+  uint4 v[3] = {mgl_load_shared(item), mgl_load_shared(item + 16), mgl_load_shared(item + 32)};
+  a->kv_heads = first->kv_heads;
+  a->strides = first->strides;
+  a->item_count = first->item_count;
+  a->unit = first->unit;
+  a->kv_head = first->kv_head;
+  a->index = a->unit - a->kv_head * a->strides;
   a->pages = 0;
-  uint32_t guess = a->index;
-  mgl_attend_read_item(a);
-  a->item_count = mgl_load_l2_word(&a->slot->plan->item_count);
-  if (a->unit >= a->slot->end || !mgl_attend_seek(a)) {
-    return false;
-  }
-  if (a->index != guess) {
-    mgl_attend_read_item(a);
-  }
-  return true;
+  mgl_attend_set_item(a, v);
+  return a->unit < a->slot->end;
 }
 
 static __device__ __forceinline__ bool mgl_attend_next(mgl_attend *a) {
@@ -225,12 +219,12 @@ static __device__ __forceinline__ uint32_t mgl_attend_first(const mgl_attend *a,
   return a->item.kv_begin + step * MGL_ATTEND_STEP + a->w->warp * MGL_ATTEND_TILE;
 }
 
-// Block tables are constant in a launch.
+// From the L2: others of its entries are written while a launch runs.
 static __device__ __forceinline__ uint32_t mgl_attend_lookup(const mgl_attend *a,
                                                              uint32_t position) {
   const mgl_cuda_run *run = a->w->run;
   const int32_t *table = run->block_tables + (size_t)a->item.slot * run->block_table_stride;
-  return (uint32_t)__ldg(table + position / MGL_ATTEND_TILE);
+  return mgl_load_l2_word(table + position / MGL_ATTEND_TILE);
 }
 
 // The page of this warp's tile `step`; asked for in order, from 0. The lanes look up 32 at a time.
@@ -356,7 +350,7 @@ static __device__ __forceinline__ bool mgl_attend_is_open(const mgl_attend_row *
 static __device__ __forceinline__ void mgl_attend_await_row(const mgl_attend *a,
                                                             const mgl_attend_job *job,
                                                             mgl_attend_row *row) {
-  if ((a->slot->op.flags & MGL_CUDA_CARRIED) == 0) {
+  if (!MGL_CARRIES || (a->slot->op.flags & MGL_CUDA_CARRIED) == 0) {
     return;
   }
   while (__any_sync(0xffffffffu, mgl_attend_is_open(row)) && a->w->block->stop == 0) {
@@ -442,22 +436,32 @@ static __device__ __forceinline__ void mgl_attend_finish_row(const mgl_attend *a
   }
 }
 
-// Puts the item's queries and the K and V that are not cached into scratch, a warp per row, and its
-// own tokens' into the cache, where nobody reads them in this iteration.
-static __device__ __forceinline__ void mgl_attend_prepare(const mgl_attend *a,
-                                                          const mgl_attend_norms *norms) {
-  uint32_t count = a->columns + 2 * mgl_attend_fresh_count(a);
-  for (uint32_t first = a->w->warp; first < count;
-       first += MGL_ATTEND_BATCH * MGL_CUDA_CONSUMER_WARPS) {
-    mgl_attend_row rows[MGL_ATTEND_BATCH];
+static __device__ __forceinline__ uint32_t mgl_attend_jobs(const mgl_attend *a) {
+  return a->columns + 2 * mgl_attend_fresh_count(a);
+}
+
+// Asks for the rows of jobs `first`, and those a round of warps later.
+static __device__ __forceinline__ void mgl_attend_ask(const mgl_attend *a, uint32_t first,
+                                                      mgl_attend_row rows[MGL_ATTEND_BATCH]) {
 #pragma unroll
-    for (uint32_t i = 0; i < MGL_ATTEND_BATCH; i++) {
-      rows[i] = {};  // or its registers are taken from the row before on
-      if (first + i * MGL_CUDA_CONSUMER_WARPS < count) {
-        mgl_attend_job job = mgl_attend_find_job(a, first + i * MGL_CUDA_CONSUMER_WARPS);
-        mgl_attend_load_row(a, &job, &rows[i]);
-      }
+  for (uint32_t i = 0; i < MGL_ATTEND_BATCH; i++) {
+    rows[i] = {};
+    if (first + i * MGL_CUDA_CONSUMER_WARPS < mgl_attend_jobs(a)) {
+      mgl_attend_job job = mgl_attend_find_job(a, first + i * MGL_CUDA_CONSUMER_WARPS);
+      mgl_attend_load_row(a, &job, &rows[i]);
     }
+  }
+}
+
+// Puts the item's queries and the K and V that are not cached into scratch, a warp per row, and its
+// own tokens' into the cache, where nobody reads them in this iteration. rows: what this warp has
+// asked for, the first of its jobs.
+static __device__ __forceinline__ void mgl_attend_prepare(const mgl_attend *a,
+                                                          const mgl_attend_norms *norms,
+                                                          mgl_attend_row rows[MGL_ATTEND_BATCH]) {
+  uint32_t count = mgl_attend_jobs(a);
+#pragma unroll 1
+  for (uint32_t first = a->w->warp; first < count;) {
 #pragma unroll
     for (uint32_t i = 0; i < MGL_ATTEND_BATCH; i++) {
       if (first + i * MGL_CUDA_CONSUMER_WARPS < count) {
@@ -465,6 +469,10 @@ static __device__ __forceinline__ void mgl_attend_prepare(const mgl_attend *a,
         mgl_attend_await_row(a, &job, &rows[i]);
         mgl_attend_finish_row(a, &job, norms, &rows[i]);
       }
+    }
+    first += MGL_ATTEND_BATCH * MGL_CUDA_CONSUMER_WARPS;
+    if (first < count) {
+      mgl_attend_ask(a, first, rows);
     }
   }
 }
@@ -641,23 +649,34 @@ typedef struct mgl_attend_cursor {
 
 // Asks for the warp's first tile: K into registers, V and the next tile into the L2. V in registers
 // too would take those that mgl_attend_prepare needs, and there is time for it during the scores.
-static __device__ __forceinline__ void mgl_attend_start(mgl_attend *a, mgl_attend_tile *tile,
+static __device__ __forceinline__ void mgl_attend_start(mgl_attend *a, bool first,
+                                                        mgl_attend_tile *tile,
                                                         mgl_attend_cursor *cursor) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PIECES; i++) {
     tile->k[i][0] = tile->k[i][1] = {};
   }
-  a->own_first = mgl_attend_lookup(a, a->item.position);
-  a->own_last = mgl_attend_lookup(a, a->item.position + a->item.count - 1);
-  cursor->page = mgl_attend_page(a, 0);
-  cursor->ahead = mgl_attend_page(a, 1);
+  if (first) {  // whose pages the controller has looked up
+    a->own_first = a->slot->first.own_first;
+    a->own_last = a->slot->first.own_last;
+    cursor->page = a->slot->first.pages[a->w->warp];
+  } else {
+    a->own_first = mgl_attend_lookup(a, a->item.position);
+    a->own_last = mgl_attend_lookup(a, a->item.position + a->item.count - 1);
+    cursor->page = mgl_attend_page(a, 0);
+  }
   if (mgl_attend_first(a, 0) < a->cached_end) {
     mgl_attend_load_k(a, cursor->page, tile);
     mgl_attend_prefetch(a, a->slot->op.v_cache, cursor->page);
   }
-  if (mgl_attend_first(a, 1) < a->cached_end) {
-    mgl_attend_prefetch(a, a->slot->op.k_cache, cursor->ahead);
-    mgl_attend_prefetch(a, a->slot->op.v_cache, cursor->ahead);
+  cursor->ahead = 0;
+  if (a->item.kv_begin + MGL_ATTEND_STEP < a->cached_end) {  // some warp has another tile
+    (void)mgl_attend_page(a, 0);
+    cursor->ahead = mgl_attend_page(a, 1);
+    if (mgl_attend_first(a, 1) < a->cached_end) {
+      mgl_attend_prefetch(a, a->slot->op.k_cache, cursor->ahead);
+      mgl_attend_prefetch(a, a->slot->op.v_cache, cursor->ahead);
+    }
   }
 }
 
@@ -836,7 +855,7 @@ static __device__ __forceinline__ void mgl_attend_write(const mgl_attend *a, uin
   uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
   if (row % 2 == 0 && !mgl_task_is_mute(a->w)) {
     mgl_write_word((uint8_t *)a->slot->op.out + at * sizeof(uint16_t), bits | next << 16, a->slot,
-                   a->slot->op.copy_bytes != 0);
+                   mgl_has_copies(&a->slot->op));
   }
 }
 
@@ -846,7 +865,7 @@ static __device__ __forceinline__ void mgl_attend_open_rest(const mgl_worker *w)
   const mgl_slot *slot = mgl_task_slot(w);
   const uint32_t strides = w->run->graphs[slot->graph].attention_strides;
   const uint32_t words = MGL_GROUP * MGL_HEAD_DIM / 2;  // of a KV head in a row
-  if (slot->op.copy_bytes == 0 || slot->op.tokens == 1) {
+  if (!mgl_has_copies(&slot->op) || slot->op.tokens == 1) {
     return;
   }
   uint32_t row_words = w->run->kv_heads * words;
@@ -914,21 +933,28 @@ static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
   mgl_attend_tile tile;
   mgl_attend_cursor cursor;
   mgl_attend_norms norms;
+  mgl_attend_row rows[MGL_ATTEND_BATCH] = {};
   if (!mgl_attend_begin(&a, w)) {
     if (mgl_task_begin(w)) {
       mgl_attend_open_rest(w);
     }
     return;
   }
-  mgl_attend_start(&a, &tile, &cursor);
+  const bool carried = (a.slot->op.flags & MGL_CUDA_CARRIED) != 0;
+  if (carried) {  // before the keys and values, which take longer to come
+    mgl_attend_ask(&a, w->warp, rows);
+  }
+  mgl_attend_start(&a, true, &tile, &cursor);
   mgl_attend_load_norms(&a, &norms);
   if (!mgl_task_wait(w)) {
     return;
   }
+  if (!carried) {
+    mgl_attend_ask(&a, w->warp, rows);
+  }
   for (bool began = false;; began = true) {
     mgl_attend_start_v(&a, cursor.page, &tile);
-    mgl_attend_note_item(&a);
-    mgl_attend_prepare(&a, &norms);
+    mgl_attend_prepare(&a, &norms, rows);
     if (!began) {
       mgl_task_began(w);
     }
@@ -944,7 +970,9 @@ static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
       mgl_attend_open_rest(w);
       return;
     }
-    mgl_attend_start(&a, &tile, &cursor);
+    mgl_attend_note_item(&a);
+    mgl_attend_ask(&a, w->warp, rows);
+    mgl_attend_start(&a, false, &tile, &cursor);
     mgl_attend_load_norms(&a, &norms);
     mgl_sync_consumers();  // scratch is free
   }

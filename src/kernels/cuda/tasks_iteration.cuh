@@ -93,7 +93,7 @@ static __device__ inline void mgl_task_embed(mgl_worker *w) {
   uint32_t end = mgl_min(slot->end, mgl_read_word(&plan->token_count));
   float *to = (float *)((uint8_t *)slot->op.out + slot->copy_at);
   float *open = (float *)((uint8_t *)slot->op.out + slot->open_at);
-  bool copies = slot->op.copy_bytes != 0;
+  bool copies = mgl_has_copies(&slot->op);
   if (!mgl_task_begin(w) || mgl_task_is_mute(w)) {
     return;
   }
@@ -150,7 +150,7 @@ static __device__ inline void mgl_task_rope_angles(mgl_worker *w) {
       angle = mgl_angle(slot, i);
     }
   }
-  if (slot->op.copy_bytes != 0) {
+  if (mgl_has_copies(&slot->op)) {
     mgl_open_floats(w, open, slot->begin * MGL_HEAD_DIM, slot->end * MGL_HEAD_DIM);
   }
 }

@@ -20,13 +20,13 @@
 #include "kernels/cuda/worker.cuh"
 
 enum {
-  MGL_LINEAR_CHUNKS = 2,       // pieces of 32 elements along k that a warp has of a page
-  MGL_LINEAR_STEPS = 4,        // k-steps, of 16 elements
-  MGL_LINEAR_WARP_K = 64,      // elements
-  MGL_LINEAR_NORM_AT = 16384,  // in scratch, for one row tile: the norm's weights
-  MGL_LINEAR_NORM_MAX = 4096,  // elements of them
-  MGL_LINEAR_SUMS_AT = 32768,  // in scratch, behind the partial sums: sums of squares
-  MGL_LINEAR_POLL_ROWS = 2,    // of so many rows, all is polled that a warp begins with
+  MGL_LINEAR_CHUNKS = 2,   // pieces of 32 elements along k that a warp has of a page
+  MGL_LINEAR_STEPS = 4,    // k-steps, of 16 elements
+  MGL_LINEAR_WARP_K = 64,  // elements
+  MGL_LINEAR_SUMS_BYTES = MGL_CUDA_CONSUMER_WARPS * 32 * sizeof(float),  // sums of squares
+  MGL_LINEAR_NORM_AT = 16384 + MGL_LINEAR_SUMS_BYTES,  // in scratch, for one row tile: the norm's
+  MGL_LINEAR_NORM_MAX = 4096,                          // weights, of so many elements
+  MGL_LINEAR_POLL_ROWS = 2,  // of so many rows, all is polled that a warp begins with
 };
 
 static_assert(MGL_LINEAR_WARP_K * MGL_CUDA_CONSUMER_WARPS == MGL_CUDA_PAGE_K, "warps share a page");
@@ -43,8 +43,10 @@ struct mgl_linear_shape {
   static constexpr int WARP_FLOATS = BLOCKS * BLOCK_FLOATS;
   static constexpr int TOKEN_OUTPUTS = BLOCKS * MGL_CUDA_BLOCK_ROWS;
   static constexpr int OUTPUTS = TOKENS * TOKEN_OUTPUTS / MGL_CUDA_CONSUMERS;  // of a thread
-  static_assert(WARP_FLOATS * 4 * MGL_CUDA_CONSUMER_WARPS <=
-                    (TILES == 1 ? MGL_LINEAR_NORM_AT : MGL_LINEAR_SUMS_AT),
+  static constexpr int SUMS_AT =  // in scratch, behind the partial sums: sums of squares
+      WARP_FLOATS * 4 * MGL_CUDA_CONSUMER_WARPS;
+  static_assert(SUMS_AT + MGL_LINEAR_SUMS_BYTES <=
+                    (TILES == 1 ? (int)MGL_LINEAR_NORM_AT : (int)MGL_CUDA_SCRATCH_BYTES),
                 "partial sums of a batch");
   static_assert(TOKEN_OUTPUTS % 32 == 0, "a warp finishes outputs of one token at a time");
 };
@@ -422,13 +424,14 @@ static __device__ __forceinline__ float mgl_linear_total(const mgl_worker *w, ui
   return total;
 }
 
-// 1 / sqrt(mean(x^2) + eps) of a token, or 1.
+// 1 / sqrt(mean(x^2) + eps) of a token, or 1. sums_at: where the shape has its sums of squares.
+template <int sums_at>
 static __device__ __forceinline__ float mgl_linear_factor(const mgl_worker *w, const mgl_linear *l,
                                                           uint32_t token) {
   if (!l->normed) {
     return 1;
   }
-  const float *squares = (const float *)(w->scratch + MGL_LINEAR_SUMS_AT) + token;
+  const float *squares = (const float *)(w->scratch + sums_at) + token;
   float sum = 0;
 #pragma unroll
   for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
@@ -463,14 +466,14 @@ static __device__ __forceinline__ void mgl_linear_write_gated(const mgl_worker *
   const mgl_slot *slot = mgl_task_slot(w);
   uint32_t bits = 0;
   if (o->there) {
-    float factor = mgl_linear_factor(w, l, mgl_linear_token<shape>(w, i));
+    float factor = mgl_linear_factor<shape::SUMS_AT>(w, l, mgl_linear_token<shape>(w, i));
     float gate = mgl_linear_total<shape>(w, o->place) * factor;
     float up = mgl_linear_total<shape>(w, o->place + MGL_CUDA_HALF_ROWS) * factor;
     bits = mgl_round_bf16(mgl_silu_mul(gate, up));
   }
   uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
   uint8_t *at = (uint8_t *)l->op->out + o->at * sizeof(uint16_t);
-  bool copies = l->op->copy_bytes != 0;
+  bool copies = mgl_has_copies(l->op);
   if (o->column % 2 != 0) {
     return;
   }
@@ -489,7 +492,7 @@ static __device__ __forceinline__ void mgl_linear_finish(
   const mgl_slot *slot = mgl_task_slot(w);
   uint8_t *out = (uint8_t *)l->op->out;
   bool mute = mgl_task_is_mute(w);
-  bool copies = l->op->copy_bytes != 0 && l->kind != MGL_OP_LOGITS;
+  bool copies = mgl_has_copies(l->op) && l->kind != MGL_OP_LOGITS;
 #pragma unroll
   for (int i = 0; i < shape::OUTPUTS; i++) {
     const mgl_linear_output *o = &outputs[i];
@@ -503,7 +506,7 @@ static __device__ __forceinline__ void mgl_linear_finish(
     if (!o->there) {
       continue;
     }
-    float factor = mgl_linear_factor(w, l, mgl_linear_token<shape>(w, i));
+    float factor = mgl_linear_factor<shape::SUMS_AT>(w, l, mgl_linear_token<shape>(w, i));
     float value = mgl_linear_total<shape>(w, o->place) * factor;
     value += mgl_linear_addend(w, l, o->at, o->addend);
     if (!mute) {
@@ -564,7 +567,7 @@ static __device__ __forceinline__ void mgl_linear_block(mgl_worker *w, const mgl
 template <int TILES>
 static __device__ __forceinline__ void mgl_linear_share_squares(const mgl_worker *w,
                                                                 const float squares[TILES]) {
-  float *to = (float *)(w->scratch + MGL_LINEAR_SUMS_AT) + w->warp * 32 + w->lane / 4;
+  float *to = (float *)(w->scratch + mgl_linear_shape<TILES>::SUMS_AT) + w->warp * 32 + w->lane / 4;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
     float sum = squares[tile];
@@ -576,34 +579,41 @@ static __device__ __forceinline__ void mgl_linear_share_squares(const mgl_worker
   }
 }
 
-// One batch of row blocks. begins: the task's first one.
+// For one tile, x of a group is asked for while the group before is computed. Whether that goes on
+// from one batch to the next: a ring of few pages does not last for a trip to the L2, and where
+// pages are many its registers cost more.
+enum { MGL_LINEAR_ASKS_ON = MGL_KERNEL_PER_OP };
+
+// One batch of row blocks. begins, ends: the task's first and last one. raw: for one tile, the
+// group that was asked for.
 template <int TILES, bool PAGED, bool FULL>
 static __device__ __forceinline__ void mgl_linear_batch(
-    mgl_worker *w, const mgl_linear *l, bool begins,
+    mgl_worker *w, const mgl_linear *l, bool begins, bool ends,
+    mgl_linear_raw<mgl_linear_shape<TILES>::PAGES> *raw,
     uint64_t best[mgl_linear_shape<TILES>::OUTPUTS]) {
   using shape = mgl_linear_shape<TILES>;
   float squares[TILES] = {};
   mgl_linear_output outputs[shape::OUTPUTS];
   mgl_linear_group<TILES> x;
-  mgl_linear_raw<shape::PAGES> raw;  // of the next group: for one tile asked for ahead
   uint32_t row = l->first_row + w->lane / 4;
   if (begins) {
     mgl_linear_await_first(w, l, row);
   }
-  if (TILES == 1) {
-    mgl_linear_ask<shape::PAGES, FULL>(w, l, row, 0, &raw);
+  if (TILES == 1 && (begins || !MGL_LINEAR_ASKS_ON)) {
+    mgl_linear_ask<shape::PAGES, FULL>(w, l, row, 0, raw);
   }
   mgl_linear_outputs<shape>(w, l, outputs);
 #pragma unroll 1
   for (uint32_t first = 0; first < l->pages; first += shape::PAGES) {
     if (TILES == 1) {
-      mgl_linear_await<shape::PAGES, FULL>(w, l, row, first, &raw);
+      mgl_linear_await<shape::PAGES, FULL>(w, l, row, first, raw);
       if (begins && first == 0) {
         mgl_task_began(w);
       }
-      mgl_linear_convert<shape::PAGES, FULL>(w, l, first, &raw, x.x[0], squares);
-      if (first + shape::PAGES < l->pages) {
-        mgl_linear_ask<shape::PAGES, FULL>(w, l, row, first + shape::PAGES, &raw);
+      mgl_linear_convert<shape::PAGES, FULL>(w, l, first, raw, x.x[0], squares);
+      bool more = first + shape::PAGES < l->pages;
+      if (more || (MGL_LINEAR_ASKS_ON && !ends)) {
+        mgl_linear_ask<shape::PAGES, FULL>(w, l, row, more ? first + shape::PAGES : 0, raw);
       }
     } else {
       mgl_linear_load<TILES, FULL>(w, l, first, &x, squares);
@@ -644,6 +654,7 @@ static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear 
 #pragma unroll 1
   for (uint32_t pass = 0; pass < l->op->passes; pass++) {
     uint64_t best[shape::OUTPUTS] = {};
+    mgl_linear_raw<shape::PAGES> raw;
     l->first_row = pass * shape::TOKENS;
 #pragma unroll 1
     for (l->block = begin; l->block < end; l->block += shape::BLOCKS) {
@@ -652,7 +663,8 @@ static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear 
       if (!begins) {
         mgl_sync_consumers();  // the batch before has been read
       }
-      mgl_linear_batch<TILES, PAGED, FULL>(w, l, begins, best);
+      bool ends = l->block + l->blocks == end;
+      mgl_linear_batch<TILES, PAGED, FULL>(w, l, begins, ends, &raw, best);
     }
     if (l->kind == MGL_OP_LOGITS) {
       mgl_linear_best<shape>(w, l, best);
@@ -660,10 +672,12 @@ static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear 
   }
 }
 
-// Rows that a linear of this slot computes.
+// Rows that a linear of this slot computes. (That of one token is known without a trip to the L2.)
 static __device__ __forceinline__ uint32_t mgl_linear_rows(const mgl_slot *slot) {
-  return __ldcg(slot->op.kind == MGL_OP_LOGITS ? &slot->plan->logit_row_count
-                                               : &slot->plan->token_count);
+  if (slot->op.kind == MGL_OP_LOGITS) {
+    return __ldcg(&slot->plan->logit_row_count);
+  }
+  return slot->op.tokens == 1 ? 1 : __ldcg(&slot->plan->token_count);
 }
 
 // What all shapes begin with. may_carry: the shape can wait for words of x.
@@ -672,7 +686,7 @@ static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, cons
   l->op = &slot->op;
   l->plan = slot->plan;
   l->weights = slot->op.weights;
-  l->carried = may_carry && (slot->op.flags & MGL_CUDA_CARRIED) != 0;
+  l->carried = MGL_CARRIES && may_carry && (slot->op.flags & MGL_CUDA_CARRIED) != 0;
   l->copy_at = slot->copy_at;
   l->x = (const uint8_t *)slot->op.x + slot->copy_at;
   l->kind = slot->op.kind;
@@ -693,12 +707,13 @@ static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, cons
 
 // Row blocks [begin, end) of the slot, for all rows of the iteration, in one of the shapes. PAGED:
 // the weights come through smem pages; else the loader did not see the task (it is JIT). FULL: k is
-// a whole number of pages.
-template <int TILES, bool PAGED, bool FULL>
+// a whole number of pages. NORMED: whether x goes through a norm; -1: the op says it.
+template <int TILES, bool PAGED, bool FULL, int NORMED = -1>
 static __device__ __forceinline__ void mgl_task_linear(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, TILES <= MGL_CUDA_CARRIED_TOKENS / 8, &l);
+  l.normed = NORMED < 0 ? l.normed : NORMED != 0;
   l.partial_at = w->warp * mgl_linear_shape<TILES>::WARP_FLOATS +
                  w->lane % 4 * 2 * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   mgl_linear_fetch_norm(w, &l);

@@ -14,16 +14,52 @@
 
 #include "kernels/cuda/device_run.h"
 
+#ifndef MGL_KERNEL_PER_OP
+#define MGL_KERNEL_PER_OP 0  // 1: not the megakernel, but a kernel for every op (op_kernels.cu)
+#endif
+
 enum {
-  MGL_BARRIER_CONSUMERS = 1,  // among consumers
-  MGL_CUDA_SLOTS = 2,         // tasks that the controller has handed over and that are not stored
+  MGL_CARRIES = !MGL_KERNEL_PER_OP,  // activations may carry their readiness
+  MGL_BARRIER_CONSUMERS = 1,         // among consumers
+  MGL_CUDA_SLOTS = 2,  // tasks that the controller has handed over and that are not stored
   MGL_MBARRIER_TRIES = 1 << 24,  // many seconds
+};
+
+// What the consumers call for a task. Chosen by the controller, which has time.
+typedef enum mgl_task_function {
+  MGL_CALL_LINEAR_ONE_NORMED,  // these three, of which a layer of one token consists, come first
+  MGL_CALL_LINEAR_ONE,
+  MGL_CALL_ATTEND,
+  MGL_CALL_LINEAR_WHOLE,  // for up to 8 tokens, whole pages
+  MGL_CALL_LINEAR_1,      // 1, 2 or 4 row tiles
+  MGL_CALL_LINEAR_2,
+  MGL_CALL_LINEAR_4,
+  MGL_CALL_LINEAR_UNPAGED_1,
+  MGL_CALL_LINEAR_UNPAGED_2,
+  MGL_CALL_LINEAR_UNPAGED_4,
+  MGL_CALL_EMBED,
+  MGL_CALL_ROPE_ANGLES,
+  MGL_CALL_NEXT_PLAN,
+  MGL_CALL_SAMPLE,
+  MGL_CALL_NOTHING,
+} mgl_task_function;
+
+// What an attend task begins with, read by the controller, so that its consumers have no trips to
+// the L2 before they ask for keys.
+struct mgl_first_item {
+  mgl_cuda_item item;      // of later items of the task too, until the output is made
+  uint32_t item_count;     // of the plan
+  uint32_t unit, kv_head;  // of the item; a unit behind the task's: there is none
+  uint32_t strides, kv_heads;
+  uint32_t own_first, own_last;             // KV pages of the item's first and last token
+  uint32_t pages[MGL_CUDA_CONSUMER_WARPS];  // of each warp's first tile of cached positions
 };
 
 // A task between controller, consumers and storer.
 struct __align__(16) mgl_slot {
   mgl_cuda_op op;       // copied, so that consumers need no memory access to begin
   uint32_t begin, end;  // tile; in row blocks for linears
+  uint32_t function;    // mgl_task_function
   uint32_t task;
   uint32_t trigger_event;
   mgl_word *trigger;  // its counter, where only workers that poll it wait; NULL: more is to be done
@@ -34,7 +70,8 @@ struct __align__(16) mgl_slot {
   uint64_t copy_at;  // of this run's copy of activations, in bytes from the first
   uint64_t open_at;  // of the other copy
   uint64_t iteration, run;
-  const mgl_cuda_plan *plan;  // of the iteration
+  const mgl_cuda_plan *plan;           // of the iteration
+  __align__(16) mgl_first_item first;  // attend
 };
 
 // At the start of a block's shared memory.
@@ -48,7 +85,6 @@ struct mgl_block {
   uint64_t stored[MGL_CUDA_SLOTS];     // by the storer: the slot may be filled again
   uint64_t page_full[MGL_CUDA_MAX_PAGES];
   uint64_t page_free[MGL_CUDA_MAX_PAGES];
-  uint32_t __align__(16) notes[16];  // the running task's own, as scratch is
   volatile uint32_t
       activated;              // tasks of this block's list that were let go: they take their pages
   volatile uint32_t arrived;  // and that have inputs: the loader's bound reads it
@@ -195,9 +231,20 @@ static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker
   return &w->block->slots[w->slot];
 }
 
+// With a kernel for every op: until the kernels before have ended, and what they wrote may be read.
+static __device__ __forceinline__ void mgl_await_kernels_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Until the task may run: what the tasks before it wrote may be read afterwards. Every consumer
 // thread calls it once per task. False: the run has failed; the task returns at once.
 static __device__ __forceinline__ bool mgl_task_wait(mgl_worker *w) {
+  if (MGL_KERNEL_PER_OP) {
+    mgl_await_kernels_before();
+    return true;
+  }
   return mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity);
 }
 
@@ -233,6 +280,11 @@ static __device__ __forceinline__ bool mgl_task_is_mute(const mgl_worker *w) {
 }
 
 // --- activations that carry their readiness ------------------------------------------------------
+
+// Whether an op's output has two copies.
+static __device__ __forceinline__ bool mgl_has_copies(const mgl_cuda_op *op) {
+  return MGL_CARRIES && op->copy_bytes != 0;
+}
 
 static __device__ __forceinline__ bool mgl_is_open(uint32_t word) {
   return word == MGL_CUDA_OPEN;

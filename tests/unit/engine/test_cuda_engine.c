@@ -128,13 +128,13 @@ static void check_tokens(const bed *b, uint32_t request, uint32_t prompt_count, 
 }
 
 // Six requests for four places: one launch. Counts of iterations are those of the CPU.
-static void requests_go_through_a_launch(void **state) {
-  (void)state;
+static void requests_go_through_a_launch_of(mgl_mode mode) {
   static bed b;
   for (int prompts_first = 0; prompts_first < 2; prompts_first++) {
     for (uint32_t chunk = 0; chunk < 20; chunk += 7) {
-      open_bed(&b,
-               (mgl_engine_options){.prompts_first = prompts_first != 0, .chunk_tokens = chunk});
+      fake.graph_launches = 0;
+      open_bed(&b, (mgl_engine_options){
+                       .mode = mode, .prompts_first = prompts_first != 0, .chunk_tokens = chunk});
       uint64_t kv_tokens = 0;
       for (uint32_t i = 0; i < 6; i++) {
         (void)submit(&b, 5 + 11 * i, 3 + i, -1);
@@ -144,7 +144,8 @@ static void requests_go_through_a_launch(void **state) {
       }
       run(&b);
       assert_false(mgl_engine_has_work(b.engine));
-      assert_int_equal(fake.runs, 1);
+      assert_int_equal(fake.runs, mode == MGL_MODE_MEGA ? 1 : 0);
+      assert_int_equal(fake.graph_launches != 0, mode == MGL_MODE_FULL);
       for (uint32_t i = 0; i < 6; i++) {
         check_tokens(&b, i, 5 + 11 * i, 3 + i, MGL_FINISH_LENGTH);
       }
@@ -163,10 +164,19 @@ static void requests_go_through_a_launch(void **state) {
   }
 }
 
-static void stop_tokens_end_requests(void **state) {
+static void requests_go_through_a_launch(void **state) {
   (void)state;
+  requests_go_through_a_launch_of(MGL_MODE_MEGA);
+}
+
+static void requests_go_through_graphs_of_mode_full(void **state) {
+  (void)state;
+  requests_go_through_a_launch_of(MGL_MODE_FULL);
+}
+
+static void stop_tokens_end_requests_in(mgl_mode mode) {
   static bed b;
-  open_bed(&b, (mgl_engine_options){0});
+  open_bed(&b, (mgl_engine_options){.mode = mode});
   (void)submit(&b, 4, 20, token_of(0, 4 + 6));
   (void)submit(&b, 9, 1, -1);
   (void)submit(&b, 9, 2, token_of(2, 9));
@@ -180,6 +190,12 @@ static void stop_tokens_end_requests(void **state) {
   assert_int_equal(b.sum.decode_tokens, 6 + 2);
   assert_int_equal(b.iterations, 8);
   close_bed(&b);
+}
+
+static void stop_tokens_end_requests(void **state) {
+  (void)state;
+  stop_tokens_end_requests_in(MGL_MODE_MEGA);
+  stop_tokens_end_requests_in(MGL_MODE_FULL);
 }
 
 // Single steps are planned by the host; a run behind them begins the request anew and goes on.
@@ -217,33 +233,33 @@ static bool at_third_look(void *context) {
   return ++*looks == 3;
 }
 
-static void a_stopped_run_leaves_the_rest_waiting(void **state) {
-  (void)state;
+static void a_stopped_run_leaves_the_rest_waiting_in(mgl_mode mode) {
   static bed b;
   uint32_t looks = 0;
-  open_bed(&b, (mgl_engine_options){.should_stop = at_third_look, .context = &looks});
+  uint32_t runs = mode == MGL_MODE_MEGA ? 1 : 0;
+  open_bed(&b, (mgl_engine_options){.mode = mode, .should_stop = at_third_look, .context = &looks});
   for (uint32_t i = 0; i < 6; i++) {
     (void)submit(&b, 5, 3, -1);
   }
   run(&b);
-  assert_int_equal(fake.runs, 1);
+  assert_int_equal(fake.runs, runs);
   assert_true(mgl_engine_has_work(b.engine));
   run(&b);
-  assert_int_equal(fake.runs, 2);
+  assert_int_equal(fake.runs, 2 * runs);
   assert_false(mgl_engine_has_work(b.engine));
   for (uint32_t i = 0; i < 6; i++) {
     check_tokens(&b, i, 5, 3, MGL_FINISH_LENGTH);
   }
   close_bed(&b);
 
-  open_bed(&b, (mgl_engine_options){0});
+  open_bed(&b, (mgl_engine_options){.mode = mode});
   for (uint32_t i = 0; i < 6; i++) {
     (void)submit(&b, 5, 9, -1);
   }
   b.most_iterations = 2;
   run(&b);
   assert_int_equal(b.iterations, 2);
-  assert_int_equal(fake.runs, 1);
+  assert_int_equal(fake.runs, runs);
   mgl_engine_cancel(b.engine, 4);  // between launches
   b.most_iterations = 0;
   run(&b);
@@ -252,11 +268,16 @@ static void a_stopped_run_leaves_the_rest_waiting(void **state) {
   close_bed(&b);
 }
 
-static void failures_are_those_of_the_cpu(void **state) {
+static void a_stopped_run_leaves_the_rest_waiting(void **state) {
   (void)state;
+  a_stopped_run_leaves_the_rest_waiting_in(MGL_MODE_MEGA);
+  a_stopped_run_leaves_the_rest_waiting_in(MGL_MODE_FULL);
+}
+
+static void failures_are_those_of_the_cpu_in(mgl_mode mode) {
   static bed b;
   mgl_error err = {0};
-  open_bed(&b, (mgl_engine_options){0});
+  open_bed(&b, (mgl_engine_options){.mode = mode});
   for (uint32_t i = 0; i < 6; i++) {
     (void)submit(&b, 5, i == 0 ? 2 : 9, -1);
   }
@@ -282,7 +303,7 @@ static void failures_are_those_of_the_cpu(void **state) {
   b.engine = eager;
   (void)submit(&b, 5, 3, -1);
   assert_int_equal(mgl_engine_run(eager, on_token, NULL, &b, &err), MGL_ERR_UNSUPPORTED);
-  assert_non_null(strstr(err.text, "mode eager: expected mega"));
+  assert_non_null(strstr(err.text, "mode eager: expected mega or full on a GPU"));
   mgl_engine_destroy(eager);
   b.engine = mega;
   // A GPU that is lost. Its memory stays, since nothing could free it.
@@ -297,6 +318,12 @@ static void failures_are_those_of_the_cpu(void **state) {
   fake_cuda_reclaim();
 }
 
+static void failures_are_those_of_the_cpu(void **state) {
+  (void)state;
+  failures_are_those_of_the_cpu_in(MGL_MODE_MEGA);
+  failures_are_those_of_the_cpu_in(MGL_MODE_FULL);
+}
+
 static void texts_are_scored(void **state) {
   (void)state;
   enum { COUNT = 100 };
@@ -304,7 +331,7 @@ static void texts_are_scored(void **state) {
   mgl_model_folder folder = {.config = config};
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
-  mgl_runner_options options = mgl_score_runner_options(COUNT);
+  mgl_runner_options options = mgl_score_runner_options(COUNT, 0);
   mgl_runner *runner = NULL;
   int32_t tokens[COUNT];
   double logprobs[COUNT];
@@ -517,7 +544,8 @@ static bool crowd_token(void *context, const mgl_generated_token *token) {
   return true;
 }
 
-static void run_crowd(uint32_t pool_tokens, bool prefix_cache, bool arrive, bool stir) {
+static void run_crowd(mgl_mode mode, uint32_t pool_tokens, bool prefix_cache, bool arrive,
+                      bool stir) {
   mgl_error err = {0};
   mgl_model_folder folder = {.config = config};
   mgl_cuda_device device = fake_cuda_device();
@@ -529,13 +557,14 @@ static void run_crowd(uint32_t pool_tokens, bool prefix_cache, bool arrive, bool
                                 .weights = MGL_WEIGHTS_DUMMY,
                                 .cuda = &cuda};
   crowd c = {.random = pool_tokens + (prefix_cache ? 1 : 0), .arrive = arrive, .stir = stir};
-  mgl_engine_options engine = {.mode = MGL_MODE_MEGA,
+  mgl_engine_options engine = {.mode = mode,
                                .prefix_cache = prefix_cache,
                                .chunk_tokens = arrive ? 9 : 0,
                                .before_plan = stir_crowd,
                                .context = &c};
   mgl_runner *runner = NULL;
   fake.runs = 0;
+  fake.graph_launches = 0;
   assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
   assert_int_equal(mgl_engine_create(runner, &engine, &c.engine, &err), MGL_OK);
   bool left = true;
@@ -558,11 +587,15 @@ static void run_crowd(uint32_t pool_tokens, bool prefix_cache, bool arrive, bool
   assert_true((s.preemptions > 0) == (pool_tokens < 12 * CONTEXT));
   assert_true((s.prefix_hit_tokens > 0) == prefix_cache);
   assert_true(s.pages_used_most <= s.pages && s.planning_ns > 0);
-  print_message("pool of %u%s%s%s: %u launches, %llu iterations, %llu preemptions, %llu found\n",
-                pool_tokens, prefix_cache ? ", prefix cache" : "", arrive ? ", arriving" : "",
-                stir ? ", cancelled and paused" : "", fake.runs, (unsigned long long)s.iterations,
-                (unsigned long long)s.preemptions, (unsigned long long)s.prefix_hit_tokens);
-  if (!stir) {
+  print_message(
+      "%s, pool of %u%s%s%s: %u launches, %llu iterations, %llu preemptions, %llu found\n",
+      mgl_mode_name(mode), pool_tokens, prefix_cache ? ", prefix cache" : "",
+      arrive ? ", arriving" : "", stir ? ", cancelled and paused" : "", fake.runs,
+      (unsigned long long)s.iterations, (unsigned long long)s.preemptions,
+      (unsigned long long)s.prefix_hit_tokens);
+  if (mode == MGL_MODE_FULL) {
+    assert_true(fake.runs == 0 && fake.graph_launches > 0);
+  } else if (!stir) {
     assert_true(arrive || fake.runs == 1);
   }
   mgl_engine_destroy(c.engine);
@@ -572,8 +605,9 @@ static void run_crowd(uint32_t pool_tokens, bool prefix_cache, bool arrive, bool
 
 static void a_crowd_is_served(void **state) {
   (void)state;
-  for (uint32_t i = 0; i < 16; i++) {
-    run_crowd(i & 1 ? CONTEXT + 64 : 12 * CONTEXT, i & 2, i & 4, i & 8);
+  for (uint32_t i = 0; i < 32; i++) {
+    run_crowd(i & 16 ? MGL_MODE_FULL : MGL_MODE_MEGA, i & 1 ? CONTEXT + 64 : 12 * CONTEXT, i & 2,
+              i & 4, i & 8);
   }
 }
 
@@ -594,23 +628,28 @@ static void come_late(void *context) {
 static void a_launch_waits_for_more(void **state) {
   (void)state;
   static bed b;
-  for (int waits = 0; waits < 2; waits++) {
-    late_request late = {.b = &b, .least_looks = 20};
-    open_bed(&b, (mgl_engine_options){.before_plan = come_late,
+  for (int i = 0; i < 4; i++) {
+    bool full = i >= 2;
+    int waits = i % 2;
+    late_request late = {.b = &b, .least_looks = waits != 0 ? 20 : UINT32_MAX};
+    open_bed(&b, (mgl_engine_options){.mode = full ? MGL_MODE_FULL : MGL_MODE_MEGA,
+                                      .before_plan = come_late,
                                       .context = &late,
                                       .idle_ns = waits != 0 ? UINT64_C(20000000000) : 0});
     fake.idle_looks = 0;
+    fake.plan_launches = 0;
     (void)submit(&b, 3, 2, -1);
     if (waits != 0) {
       b.most_iterations = 6;  // else it would wait for the twenty seconds
     }
     run(&b);
-    assert_int_equal(fake.runs, 1);
+    assert_int_equal(fake.runs, full ? 0 : 1);
     check_tokens(&b, 0, 3, 2, MGL_FINISH_LENGTH);
     assert_int_equal(b.submitted, waits != 0 ? 2 : 1);
     if (waits != 0) {
       check_tokens(&b, 1, 5, 4, MGL_FINISH_LENGTH);
-      assert_true(fake.idle_looks > 0);
+      // Before each request's first iteration, behind its last one, and one for what ends a launch.
+      assert_true(full ? fake.plan_launches >= 4 && fake.plan_launches <= 8 : fake.idle_looks > 0);
     }
     close_bed(&b);
   }
@@ -619,6 +658,7 @@ static void a_launch_waits_for_more(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(requests_go_through_a_launch),
+      cmocka_unit_test(requests_go_through_graphs_of_mode_full),
       cmocka_unit_test(stop_tokens_end_requests),
       cmocka_unit_test(steps_and_runs_mix),
       cmocka_unit_test(a_stopped_run_leaves_the_rest_waiting),

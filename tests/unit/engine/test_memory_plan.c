@@ -70,11 +70,14 @@ static void the_cpu_takes_what_was_planned(void **state) {
   static const struct {
     uint32_t hidden, layers, vocab, sequences, context;
     uint64_t pool_tokens;
+    uint32_t iteration_tokens;
   } cases[] = {
-      {256, 4, 4000, 4, 1024, 0},     // KV memory and weights
-      {512, 6, 30000, 32, 64, 0},     // activations: logits of many rows
-      {64, 2, 512, 2, 4096, 100000},  // nearly nothing but KV memory
-      {1024, 3, 2000, 1, 64, 0},      // nearly nothing but weights
+      {256, 4, 4000, 4, 1024, 0, 0},     // KV memory and weights
+      {512, 6, 30000, 32, 64, 0, 0},     // activations: logits of many rows
+      {64, 2, 512, 2, 4096, 100000, 0},  // nearly nothing but KV memory
+      {1024, 3, 2000, 1, 64, 0, 0},      // nearly nothing but weights
+      {512, 2, 30000, 8, 64, 0, 2048},   // activations of many tokens, logits of few
+      {256, 2, 500, 1, 64, 0, 700},
   };
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -85,6 +88,7 @@ static void the_cpu_takes_what_was_planned(void **state) {
                                     .sequences = cases[i].sequences,
                                     .sequence_tokens = cases[i].context,
                                     .pool_tokens = cases[i].pool_tokens,
+                                    .iteration_tokens = cases[i].iteration_tokens,
                                     .weights = MGL_WEIGHTS_DUMMY};
       mgl_memory_plan plan;
       mgl_runner *runner = NULL;

@@ -33,6 +33,8 @@ typedef struct job {
   uint64_t iteration;
   atomic_uint faults;
   atomic_uint tasks;
+  atomic_uint pulses;  // from inside tasks, unless...
+  bool is_mute;
   atomic_uint asked;                 // for weights
   char heard[MGL_ERROR_TEXT_BYTES];  // by on_fault
 } job;
@@ -54,7 +56,13 @@ static void run_task(void *context, uint32_t worker, const mgl_task_graph *graph
   }
   uint64_t start = mgl_clock_ns();
   while (j->task_ns > 0 && mgl_clock_ns() - start < j->task_ns) {
+    j->pulses += j->is_mute ? 0 : 1;
   }
+}
+
+static uint64_t pulses(void *context) {
+  job *j = context;
+  return j->pulses;
 }
 
 static int next_plan(void *context, uint64_t iteration) {
@@ -177,6 +185,26 @@ static void stuck_only_worker_is_seen(void **state) {
                         "no task made progress for 0.4 s in iteration 1 of task graph 0: task #0 "
                         "(op 0.qkv, tile [0,1)) on worker 0 is running, triggers event 0 (0 of 1 "
                         "triggers)");
+    close_rig(&r);
+  }
+}
+
+// A task of a second is progress as long as it says so.
+static void long_task_that_pulses_is_no_fault(void **state) {
+  (void)state;
+  static const small_task alone[] = {{'a', R, END, 0}, {0}};
+  mgl_cpu_mega_options options = mgl_cpu_mega_defaults();
+  options.fault_ms = 300;
+  options.pulses = pulses;
+  for (int is_mute = 0; is_mute < 2; is_mute++) {
+    job j = {
+        .iterations = 1, .stuck_task = UINT32_MAX, .task_ns = 1000000000, .is_mute = is_mute == 1};
+    rig r;
+    mgl_error err = {0};
+    small_graph_init(&r.graph, 1, alone, 1, ends);
+    open_rig(&r, &j, 1, &options);
+    assert_int_equal(mgl_cpu_mega_run(r.mega, &err), is_mute == 1 ? MGL_ERR_INTERNAL : MGL_OK);
+    assert_int_equal(j.faults, is_mute);
     close_rig(&r);
   }
 }
@@ -408,6 +436,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(stuck_task_is_named),
       cmocka_unit_test(stuck_only_worker_is_seen),
+      cmocka_unit_test(long_task_that_pulses_is_no_fault),
       cmocka_unit_test(slow_plan_is_no_fault),
       cmocka_unit_test(plan_without_a_graph_is_a_fault),
       cmocka_unit_test(idle_threads_use_no_processor),

@@ -1,0 +1,428 @@
+// Mode full: a kernel for every op, made of the megakernel's tasks, chained by programmatic
+// dependent launch: the baseline that the megakernel is measured against.
+//
+// A kernel's blocks start while the kernels before it still run, as soon as there is room on a
+// multiprocessor: with two blocks of a linear on each, one computes while the next one's block has
+// set itself up, has its op (a parameter, not memory) at hand, and streams its first weight pages.
+// Only then it waits for the kernels before. So every kernel says at its very start that the next
+// one may come.
+//
+// What may be read before the wait: what no kernel writes (weights, norms, tables), and plan and KV
+// cache of the iterations before this one. For the latter no kernel of an iteration may start
+// before all attention of the one before has ended; therefore the last kernel of an iteration,
+// sample, lets the next ones come only after its own wait. Nothing is written before the wait.
+// Every kernel has a block that waits, so that the end of one implies the end of all before it.
+//
+// An iteration of which nobody has work (the host queues iterations ahead of the device's plans) is
+// left at once by every block.
+#define MGL_KERNEL_PER_OP 1
+
+#include "kernels/cuda/device_run.h"
+#include "kernels/cuda/first_item.cuh"
+#include "kernels/cuda/full_turn.h"
+#include "kernels/cuda/op_launch.h"
+#include "kernels/cuda/op_linear_one.cuh"
+#include "kernels/cuda/role_loader.cuh"
+#include "kernels/cuda/tasks_attend.cuh"
+#include "kernels/cuda/tasks_iteration.cuh"
+#include "kernels/cuda/tasks_linear.cuh"
+#include "kernels/cuda/tasks_sample.cuh"
+#include "kernels/cuda/worker.cuh"
+
+static_assert(sizeof(mgl_cuda_op_launch) == MGL_HOST_BYTES_OP_LAUNCH, "the host's layout");
+static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
+static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
+static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
+
+static_assert(MGL_OP_SCRATCH_ONE == MGL_OP_ONE_X_AT && MGL_OP_SCRATCH_EIGHT == MGL_LINEAR_NORM_AT &&
+                  MGL_OP_SCRATCH_MAX_NORM == MGL_LINEAR_NORM_MAX,
+              "the host's numbers");
+
+extern __shared__ __align__(128) uint8_t mgl_memory[];
+
+// The protocol's question, which is never asked here: kernels follow each other, and events are not
+// triggered.
+static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
+  return -1;
+}
+
+// --- a block -------------------------------------------------------------------------------------
+
+// Lets the blocks of the next kernel come.
+static __device__ __forceinline__ void mgl_let_next_come() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// The units of this block, of the first or the second op. False: it is the second one's.
+static __device__ __forceinline__ bool mgl_block_units(const mgl_cuda_op_launch &launch,
+                                                       uint32_t *begin, uint32_t *end) {
+  if (blockIdx.x >= launch.blocks) {
+    *begin = 0;
+    *end = launch.second_units;
+    return false;
+  }
+  *begin = (uint32_t)((uint64_t)launch.units * blockIdx.x / launch.blocks);
+  *end = (uint32_t)((uint64_t)launch.units * (blockIdx.x + 1) / launch.blocks);
+  return true;
+}
+
+// One warp: the block's task, as a controller would hand it over.
+static __device__ __forceinline__ void mgl_fill_slot(const mgl_cuda_op_launch &launch,
+                                                     mgl_block *block) {
+  mgl_slot *slot = &block->slots[0];
+  uint32_t lane = threadIdx.x % 32;
+  uint32_t begin, end;
+  bool first = mgl_block_units(launch, &begin, &end);
+  const uint32_t *op = (const uint32_t *)&launch.ops[first ? 0 : 1];
+  for (uint32_t i = lane; i < sizeof(mgl_cuda_op) / sizeof(uint32_t); i += 32) {
+    ((uint32_t *)&slot->op)[i] = op[i];
+  }
+  if (lane == 0) {
+    slot->begin = begin;
+    slot->end = end;
+    slot->graph = launch.graph;
+    slot->iteration = launch.parity;  // nobody needs more of it
+    slot->paged = 1;
+    slot->ordinal = 1;
+    slot->mute = 0;
+    slot->copy_at = 0;
+    slot->plan = launch.plan;
+    block->page_count = launch.page_count;
+    block->activated = 0;
+    block->arrived = 0;
+    block->debug = 0;
+    block->stop = 0;
+    mgl_mbarrier_init(&block->began[0], 1);
+  }
+}
+
+static __device__ __forceinline__ mgl_worker mgl_make_worker(const mgl_cuda_op_launch &launch) {
+  mgl_worker w;
+  w.run = launch.run;
+  w.block = (mgl_block *)mgl_memory;
+  w.scratch = mgl_memory + MGL_CUDA_BLOCK_BYTES;
+  w.pages = w.scratch + launch.scratch_bytes;
+  w.thread = threadIdx.x;
+  w.warp = threadIdx.x / 32;
+  w.lane = threadIdx.x % 32;
+  w.slot = 0;
+  w.slot_parity = 0;
+  w.page = 0;
+  w.page_parity = 0;
+  w.page_count = launch.page_count;
+  return w;
+}
+
+// Number of the live iteration plus 1, once this iteration's first kernel has ended.
+static __device__ __forceinline__ uint64_t mgl_published(const mgl_cuda_run *run) {
+  return mgl_load_relaxed(&run->protocol.published);
+}
+
+// --- linears -------------------------------------------------------------------------------------
+
+// Where page number `index` of the block's stream (page_stream.cuh) lies, and its bytes; of one
+// pass.
+static __device__ __forceinline__ const uint8_t *mgl_page_of(const mgl_load *load, uint32_t index,
+                                                             uint32_t *bytes) {
+  uint32_t pages = mgl_pages_of_block(load->k_padded);
+  uint32_t most = mgl_batch_blocks(load->row_tiles);
+  uint32_t block = load->begin + index / (most * pages) * most;
+  uint32_t blocks = load->end - block < most ? load->end - block : most;
+  index %= most * pages;
+  uint32_t page = index / (blocks * load->group_pages) * load->group_pages;
+  uint32_t group = pages - page < load->group_pages ? pages - page : load->group_pages;
+  index %= blocks * load->group_pages;
+  block += index / group;
+  page += index % group;
+  *bytes = mgl_page_bytes(load->k_padded, page);
+  return load->weights + block * mgl_block_bytes(load->k_padded) +
+         (size_t)page * MGL_CUDA_PAGE_BYTES;
+}
+
+// Into the L2, with nobody waiting for it.
+static __device__ __forceinline__ void mgl_page_to_l2(const mgl_load *load, uint32_t index) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t bytes;
+  const uint8_t *from = mgl_page_of(load, index, &bytes);
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_cuda_op_launch &launch) {
+  mgl_load load;
+  load.weights = launch.ops[0].weights;
+  load.k_padded = launch.ops[0].k_padded;
+  load.row_tiles = launch.ops[0].row_tiles;
+  load.passes = launch.ops[0].passes;
+  load.group_pages = mgl_group_pages(&launch.ops[0]);
+  (void)mgl_block_units(launch, &load.begin, &load.end);
+  return load;
+}
+
+static __device__ __forceinline__ void mgl_init_pages(mgl_block *block, uint32_t pages) {
+  for (uint32_t i = 0; i < pages; i++) {
+    mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
+    mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
+  }
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
+#endif
+}
+
+// Waits until the next page may be loaded. Meanwhile, while the kernels before still compute,
+// brings pages behind the ring into the L2, a page at a time: what those kernels wait for must not
+// queue behind them. False: there is nothing to compute.
+static __device__ __forceinline__ bool mgl_await_room(const mgl_cuda_op_launch &launch,
+                                                      const mgl_load *load, uint32_t l2_end,
+                                                      uint32_t *l2_at, long long *l2_clock,
+                                                      mgl_loader *l) {
+  for (;;) {
+    bool waits = l->block->arrived == 0;
+    mgl_loader_look(l);
+    if (l->in_flight < (waits ? l->most_ahead : l->most) &&
+        mgl_mbarrier_test(&l->block->page_free[l->page], l->parity ^ 1)) {
+      return true;
+    }
+    if (l->block->stop != 0) {
+      return false;
+    }
+    if (waits && *l2_at < l2_end && l->in_flight == 0 &&
+        clock64() - *l2_clock >= (long long)launch.l2_clocks) {
+      *l2_clock = clock64();
+      mgl_page_to_l2(load, (*l2_at)++);
+    }
+  }
+}
+
+// The loader warp: all pages of the block's task.
+static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &launch,
+                                                   const mgl_load *load) {
+  mgl_loader l = {};
+  l.block = (mgl_block *)mgl_memory;
+  l.pages = mgl_memory + MGL_CUDA_BLOCK_BYTES + launch.scratch_bytes;
+  l.page_count = launch.page_count;
+  l.most = launch.in_flight;
+  l.most_ahead = launch.in_flight_ahead;
+  if (launch.prefetch == 0) {
+    mgl_await_kernels_before();
+  }
+  if (threadIdx.x % 32 < MGL_LOADER_LANES) {
+    uint32_t count = (load->end - load->begin) * mgl_pages_of_block(load->k_padded);
+    uint32_t l2_at = launch.page_count;
+    uint32_t l2_end = mgl_min(l2_at + launch.early_pages, count);
+    long long l2_clock = 0;
+    for (uint32_t i = 0; i < count * load->passes; i++) {
+      uint32_t bytes;
+      const uint8_t *from = mgl_page_of(load, i % count, &bytes);
+      if (!mgl_await_room(launch, load, l2_end, &l2_at, &l2_clock, &l)) {
+        break;
+      }
+      mgl_page_load(l.pages + l.page * MGL_CUDA_PAGE_BYTES, from, bytes,
+                    &l.block->page_full[l.page]);
+      mgl_ring_next(&l, &l.page, &l.parity);
+      l.in_flight++;
+    }
+    while (l.in_flight > 0) {  // no block ends with copies on their way
+      mgl_loader_look(&l);
+    }
+  }
+}
+
+template <void (*task)(mgl_worker *)>
+static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &launch) {
+  mgl_block *block = (mgl_block *)mgl_memory;
+  uint32_t warp = threadIdx.x / 32;
+  if (warp == 0) {
+    mgl_fill_slot(launch, block);
+  } else if (threadIdx.x == MGL_CUDA_CONSUMERS) {
+    mgl_init_pages(block, launch.page_count);
+    mgl_let_next_come();
+  }
+  __syncthreads();
+  const mgl_load load = mgl_load_of(launch);
+  if (warp == MGL_CUDA_CONSUMER_WARPS) {
+    mgl_load_op(launch, &load);
+    return;
+  }
+  if (mgl_linear_rows(&block->slots[0]) == 0) {
+    block->stop = 1;
+    mgl_await_kernels_before();
+    return;
+  }
+  mgl_worker w = mgl_make_worker(launch);
+  task(&w);
+}
+
+#define MGL_LINEAR_KERNEL(name, blocks, ...)                                  \
+  extern "C" __global__ void __launch_bounds__(MGL_OP_LINEAR_THREADS, blocks) \
+      name(const __grid_constant__ mgl_cuda_op_launch launch) {               \
+    mgl_op_linear<__VA_ARGS__>(launch);                                       \
+  }
+
+// Two blocks on a multiprocessor: one computes, the next op's one gets ready.
+MGL_LINEAR_KERNEL(mgl_op_linear_1_normed, 2, mgl_op_task_linear_one<true>)
+MGL_LINEAR_KERNEL(mgl_op_linear_1, 2, mgl_op_task_linear_one<false>)
+MGL_LINEAR_KERNEL(mgl_op_linear_8_shared_normed, 2, mgl_task_linear<1, true, true, 1>)
+MGL_LINEAR_KERNEL(mgl_op_linear_8_shared, 2, mgl_task_linear<1, true, true, 0>)
+// More rows, and more of x to come from the L2 between pages, need a longer ring and more registers
+// than half a multiprocessor has: a block begins when the one before it ends.
+MGL_LINEAR_KERNEL(mgl_op_linear_8_normed, 1, mgl_task_linear<1, true, true, 1>)
+MGL_LINEAR_KERNEL(mgl_op_linear_8, 1, mgl_task_linear<1, true, true, 0>)
+MGL_LINEAR_KERNEL(mgl_op_linear_8_any, 1, mgl_task_linear<1, true, false>)
+MGL_LINEAR_KERNEL(mgl_op_linear_16_normed, 1, mgl_task_linear<2, true, true, 1>)
+MGL_LINEAR_KERNEL(mgl_op_linear_16, 1, mgl_task_linear<2, true, true, 0>)
+MGL_LINEAR_KERNEL(mgl_op_linear_16_any, 1, mgl_task_linear<2, true, false>)
+MGL_LINEAR_KERNEL(mgl_op_linear_32_any, 1, mgl_task_linear<4, true, false>)
+
+// --- attention -----------------------------------------------------------------------------------
+
+static __device__ __forceinline__ void mgl_plan_nothing(mgl_cuda_plan *plan) {
+  plan->graph = UINT32_MAX;
+  plan->token_count = 0;
+  plan->sequence_count = 0;
+  plan->logit_row_count = 0;
+  plan->item_count = 0;
+}
+
+// One warp: a turn of the planner, and the host's word of it. Returns the plan's tokens. A function
+// of its own, for its registers.
+static __device__ __noinline__ uint32_t mgl_op_turn(mgl_cuda_run *run, uint64_t *host_plan,
+                                                    uint64_t iteration, bool between) {
+  mgl_lanes lanes = {threadIdx.x % 32, 32};
+  uint64_t begin = mgl_global_ns();
+  uint64_t word = mgl_full_turn(lanes, run, iteration, between);
+  if (lanes.lane == 0) {
+    run->planning.planning_ns += mgl_global_ns() - begin;
+    // The host polls it, and takes what it says of the plan from nowhere else.
+    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(host_plan), "l"(word) : "memory");
+  }
+  __syncwarp();
+  return mgl_host_plan_tokens(word);
+}
+
+// One warp: the plan of the next iteration. Nothing behind an iteration of nothing, nor when the
+// host has ended the run from outside.
+static __device__ __noinline__ void mgl_op_next_plan(const mgl_cuda_op_launch &launch) {
+  mgl_cuda_run *run = launch.run;
+  mgl_await_kernels_before();
+  bool goes_on = mgl_read_word(&launch.plan->token_count) != 0 && run->planner != nullptr &&
+                 mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE;
+  uint32_t tokens = 0;
+  if (goes_on) {
+    tokens = mgl_op_turn(run, launch.host_plan, mgl_published(run), false);
+  }
+  if (tokens == 0 && threadIdx.x == 0) {
+    mgl_plan_nothing(launch.next_plan);
+  }
+}
+
+// The same between iterations, when none runs: the first plan of a launch, and the next one where
+// there was nothing to do.
+extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
+    mgl_op_plan(mgl_cuda_run *run, uint64_t *host_plan) {
+  (void)mgl_op_turn(run, host_plan, mgl_published(run), true);
+}
+
+// Whether this block has nothing to do. One of no attention of an iteration of nothing waits: the
+// next plan is being made.
+static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_cuda_op_launch &launch) {
+  uint32_t items = mgl_read_word(&launch.plan->item_count);
+  uint32_t begin, end;
+  (void)mgl_block_units(launch, &begin, &end);
+  if (items == 0) {
+    mgl_await_kernels_before();
+    return true;
+  }
+  bool idle = true;
+  for (uint32_t unit = begin; unit < end; unit++) {
+    idle = idle && unit % launch.strides >= items;
+  }
+  return idle;
+}
+
+// The second op is next_plan.
+static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch &launch) {
+  if (threadIdx.x == 0) {
+    mgl_let_next_come();
+  }
+  if (threadIdx.x < 32) {
+    mgl_block *block = (mgl_block *)mgl_memory;
+    mgl_fill_slot(launch, block);
+    __syncwarp();
+    if (blockIdx.x < launch.blocks) {
+      mgl_find_first_item(launch.run, &block->slots[0]);
+    }
+  }
+  __syncthreads();
+  if (blockIdx.x >= launch.blocks) {
+    if (threadIdx.x < 32) {
+      mgl_op_next_plan(launch);
+    }
+    return;
+  }
+  if (mgl_attend_is_idle(launch)) {
+    return;
+  }
+  mgl_worker w = mgl_make_worker(launch);
+  mgl_task_attend(&w);
+}
+
+// With so few registers a block finds room beside one of a linear, which matters where attention is
+// short; with all that it can use, a long context is read faster.
+extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
+    mgl_op_attend(const __grid_constant__ mgl_cuda_op_launch launch) {
+  mgl_op_attention(launch);
+}
+
+extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 1)
+    mgl_op_attend_long(const __grid_constant__ mgl_cuda_op_launch launch) {
+  mgl_op_attention(launch);
+}
+
+// --- the ends of an iteration --------------------------------------------------------------------
+
+// embed, and rope_angles in a block of its own. Counts the iteration.
+extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
+    mgl_op_embed(const __grid_constant__ mgl_cuda_op_launch launch) {
+  if (threadIdx.x == 0) {
+    mgl_let_next_come();
+  }
+  if (threadIdx.x < 32) {
+    mgl_fill_slot(launch, (mgl_block *)mgl_memory);
+  }
+  __syncthreads();
+  mgl_worker w = mgl_make_worker(launch);
+  if (blockIdx.x >= launch.blocks) {
+    mgl_task_rope_angles(&w);
+    return;
+  }
+  mgl_task_embed(&w);
+  if (threadIdx.x == 0 && blockIdx.x == 0 && mgl_read_word(&launch.plan->token_count) != 0) {
+    mgl_cuda_run *run = launch.run;
+    uint64_t iteration = mgl_published(run);
+    mgl_store_relaxed(&run->protocol.published, iteration + 1);
+    run->iteration_ns[iteration % run->iteration_capacity] = mgl_global_ns();
+  }
+}
+
+// Its last warp keeps the kernels behind it waiting until those before it have ended.
+extern "C" __global__ void __launch_bounds__(MGL_OP_LINEAR_THREADS, 1)
+    mgl_op_sample(const __grid_constant__ mgl_cuda_op_launch launch) {
+  if (threadIdx.x < 32) {
+    mgl_fill_slot(launch, (mgl_block *)mgl_memory);
+  }
+  __syncthreads();
+  if (threadIdx.x >= MGL_CUDA_CONSUMERS) {
+    mgl_await_kernels_before();
+    mgl_let_next_come();
+    return;
+  }
+  mgl_worker w = mgl_make_worker(launch);
+  mgl_task_sample(&w);
+  if (threadIdx.x == 0 && blockIdx.x == 0 && mgl_read_word(&launch.plan->token_count) != 0) {
+    mgl_cuda_run *run = launch.run;
+    run->iteration_ns[mgl_published(run) % run->iteration_capacity] = mgl_global_ns();
+  }
+}

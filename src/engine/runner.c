@@ -82,11 +82,12 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
   if (tokens == 0) {
     tokens = on_gpu ? MGL_USUAL_GPU_ITERATION_TOKENS : MGL_USUAL_HOST_ITERATION_TOKENS;
   }
-  uint32_t most_tokens = on_gpu ? (uint32_t)MGL_CUDA_MAX_TOKENS : MGL_MAX_ITERATION_TOKENS;
+  bool large = !on_gpu || (options->cuda->device->major == 9 && options->cuda->device->minor == 0);
+  uint32_t most_tokens = large ? MGL_MAX_ITERATION_TOKENS : (uint32_t)MGL_CUDA_MAX_TOKENS;
   if (tokens > most_tokens) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
                          "tokens per iteration: expected 1 to %u on %s, found %u", most_tokens,
-                         on_gpu ? "a GPU" : "the CPU", tokens);
+                         on_gpu ? "this GPU" : "the CPU", tokens);
   }
   if (options->sequences < 1 || options->sequences > MGL_MAX_SEQUENCES) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "sequences: expected 1 to %d at once, found %u",

@@ -176,9 +176,13 @@ mgl_status mgl_cuda_feed_begin(mgl_cuda_program *p, const mgl_cuda_generate *job
   if (f->planner_lost) {
     MGL_TRY(make_planner(p, err));
   }
+  mgl_planner_limits limits = f->limits;
+  if (job->launch.full) {  // which has no kernels for more
+    limits.iteration_tokens = p->options.iteration_tokens;
+  }
   MGL_CUDA_TRY(&p->device->driver, copy_to_device, err,
-               p->memory[MGL_CUDA_MEMORY_PLANNER] + offsetof(mgl_planner, limits), &f->limits,
-               sizeof f->limits);
+               p->memory[MGL_CUDA_MEMORY_PLANNER] + offsetof(mgl_planner, limits), &limits,
+               sizeof limits);
   memset(f->feed, 0, sizeof *f->feed);
   mgl_ring_init(&f->feed->commands);
   mgl_ring_init(&f->feed->iterations);

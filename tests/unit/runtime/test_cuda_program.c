@@ -159,7 +159,7 @@ static bool stop_crowd(void *context) {
   return c->stops && c->heard >= STOP_AFTER;
 }
 
-static void run_crowd(mgl_cuda_program *program, crowd *c, mgl_cuda_outcome *outcome) {
+static void run_crowd(mgl_cuda_program *program, crowd *c, bool full, mgl_cuda_outcome *outcome) {
   static int32_t prompts[CROWD][128];
   mgl_cuda_request requests[CROWD] = {0};
   mgl_error err = {0};
@@ -174,6 +174,7 @@ static void run_crowd(mgl_cuda_program *program, crowd *c, mgl_cuda_outcome *out
                            .on_progress = hear_crowd_progress,
                            .should_stop = stop_crowd,
                            .context = c,
+                           .launch = {.full = full},
                            .outcome = outcome};
   if (mgl_cuda_program_generate(program, &job, &err) != MGL_OK) {
     fail_msg("%s", err.text);
@@ -195,7 +196,7 @@ static void large_iterations_run_in_the_wide_class(void **state) {
     uint64_t rows = 0;
     fake.runs = 0;
     fake.wide_runs = 0;
-    run_crowd(program, &c, &outcome);
+    run_crowd(program, &c, false, &outcome);
     for (uint32_t i = 0; i < CROWD; i++) {
       assert_int_equal(c.counts[i], CROWD_TOKENS);
       rows += 1 + i * 29 % 110 + CROWD_TOKENS - 1;
@@ -209,8 +210,14 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   }
   crowd c = {.stops = true};
   mgl_cuda_outcome outcome = {0};
-  run_crowd(program, &c, &outcome);
+  run_crowd(program, &c, false, &outcome);
   assert_true(outcome.stopped && c.heard >= STOP_AFTER && c.heard < CROWD * CROWD_TOKENS);
+  // Mode full has no kernels for more than the narrow class.
+  fake.wide_runs = 0;
+  c = (crowd){0};
+  run_crowd(program, &c, true, &outcome);
+  assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
+  assert_true(fake.wide_runs == 0 && c.most <= 64);
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);
   // A GPU without the kernels for it.

@@ -154,7 +154,7 @@ static void check_op_kernels(const mgl_text *log, const char *architecture) {
     uint32_t registers, spilled;  // at most; bytes
   } kernels[] = {{"mgl_op_embed", 64, 0},
                  {"mgl_op_attend", 128, 256},
-                 {"mgl_op_attend_long", 232, 0},
+                 {"mgl_op_attend_long", 192, 0},
                  {"mgl_op_sample", 168, 0},
                  {"mgl_op_linear_1_normed", 96, 96},
                  {"mgl_op_linear_1", 96, 0},

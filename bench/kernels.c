@@ -8,6 +8,7 @@
 // machine hits both. Weights lie in huge pages or in a file mapped from the page cache.
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@
 
 #include "kernels/cpu/cpu_kernels.h"
 
-enum { hidden = 1024, heads = 16, kv_heads = 8, head_dim = 128, ffn = 3072, max_tokens = 64 };
+enum { hidden = 1024, heads = 16, kv_heads = 8, head_dim = 128, ffn = 3072, max_tokens = 256 };
 enum { max_threads = 2, layers = 3 };
 
 // The linears of one layer; the weights of `layers` layers are read in turn, so that none stays in
@@ -36,6 +37,9 @@ static const shape shapes[] = {
     {"down", hidden, ffn},
 };
 enum { shape_count = sizeof shapes / sizeof *shapes };
+
+// Of a thread.
+static const size_t packed_bytes = (size_t)max_tokens * ffn * sizeof(mgl_bf16);
 
 static size_t shape_bytes(const shape *s) {
   return (size_t)s->n * s->k * sizeof(mgl_bf16);
@@ -70,6 +74,8 @@ typedef struct job {
   mgl_dtype x_dtype;
   float *out;
   uint32_t token_count;
+  bool packs;         // x is packed first, into `packed`
+  char *packed;       // [count][packed_bytes]
   size_t only_shape;  // shape_count: all
   bool read_only;     // the ceiling: reads the same bytes
   atomic_uint *ready;
@@ -91,11 +97,27 @@ static void run_linear(const job *j, const shape *s, const char *w) {
       .out_stride = s->n,
   };
   size_t begin = s->n * (size_t)j->index / j->count, end = s->n * (size_t)(j->index + 1) / j->count;
+  if (j->packs) {
+    mgl_pack_args pack = {.x = j->x,
+                          .dtype = j->x_dtype,
+                          .token_count = j->token_count,
+                          .k = s->k,
+                          .out = j->packed + j->index * packed_bytes};
+    j->kernels->pack(&pack);
+    args.x = pack.out;
+    args.packed = true;
+  }
   j->kernels->linear(&args, begin, end);
 }
 
 static void *run_job(void *argument) {
   const job *j = argument;
+  if (j->count > 1) {  // else two threads may find themselves on one processor
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(j->index, &set);
+    (void)sched_setaffinity(0, sizeof set, &set);
+  }
   atomic_fetch_add(j->ready, 1);
   while (atomic_load(j->ready) < j->count) {
   }
@@ -200,9 +222,14 @@ static void run_best(const job *jobs, size_t count, unsigned threads, double sec
 }
 
 static void report_linears(mgl_simd simd, const char *where, const char *weights, const void *x,
-                           float *out, unsigned threads, double seconds) {
-  static const uint32_t tokens[] = {1, 2, 4, 8, 16, 64};
-  enum { token_counts = sizeof tokens / sizeof *tokens, count = token_counts + 1 };
+                           char *packed, float *out, unsigned threads, double seconds) {
+  static const struct {
+    uint32_t tokens;
+    bool packs;
+  } ways[] = {{1, false},  {2, false},  {4, false},  {8, false},   {8, true},
+              {12, false}, {12, true},  {16, false}, {16, true},   {24, false},
+              {24, true},  {64, false}, {64, true},  {256, false}, {256, true}};
+  enum { way_count = sizeof ways / sizeof *ways, count = way_count + 1 };
   job jobs[count];
   double best[count];
   job base = {
@@ -211,29 +238,32 @@ static void report_linears(mgl_simd simd, const char *where, const char *weights
       .weights = weights,
       .x = x,
       .x_dtype = MGL_DTYPE_BF16,
+      .packed = packed,
       .out = out,
       .only_shape = shape_count,
   };
   jobs[0] = base;
   jobs[0].read_only = true;
-  for (size_t i = 0; i < token_counts; i++) {
+  for (size_t i = 0; i < way_count; i++) {
     jobs[i + 1] = base;
-    jobs[i + 1].token_count = tokens[i];
+    jobs[i + 1].token_count = ways[i].tokens;
+    jobs[i + 1].packs = ways[i].packs;
   }
   run_best(jobs, count, threads, seconds, best);
   double bytes = (double)(layer_bytes() * layers);
   printf("%-11s %-6s %u threads  ceiling %5.1f GB/s |", mgl_simd_name(simd), where, threads,
          bytes / best[0] * 1e-9);
   for (size_t i = 1; i < count; i++) {
-    printf(" T=%u %5.1f GB/s (%.2f) %4.0f GF", tokens[i - 1], bytes / best[i] * 1e-9,
-           best[0] / best[i], bytes * tokens[i - 1] / best[i] * 1e-9);
+    uint32_t tokens = ways[i - 1].tokens;
+    printf(" T=%u%s %5.1f GB/s (%.2f) %4.0f GF", tokens, ways[i - 1].packs ? " packed" : "",
+           bytes / best[i] * 1e-9, best[0] / best[i], bytes * tokens / best[i] * 1e-9);
   }
   printf("\n");
 }
 
 // T=1 per shape: which one falls short of the ceiling.
-static void report_shapes(mgl_simd simd, const char *weights, const void *x, float *out,
-                          unsigned threads, double seconds) {
+static void report_shapes(mgl_simd simd, const char *weights, const void *x, char *packed,
+                          float *out, unsigned threads, double seconds) {
   for (uint32_t tokens = 1; tokens <= 64; tokens *= 8) {
     job jobs[shape_count];
     double best[shape_count];
@@ -246,6 +276,8 @@ static void report_shapes(mgl_simd simd, const char *weights, const void *x, flo
           .x_dtype = MGL_DTYPE_BF16,
           .out = out,
           .token_count = tokens,
+          .packs = tokens == 64,
+          .packed = packed,
           .only_shape = i,
       };
     }
@@ -379,16 +411,17 @@ int main(int argc, char **argv) {
   fill(x, (size_t)max_tokens * ffn * sizeof(float));
   float *out = (float *)(void *)huge_pages((size_t)max_tokens * 2 * ffn * sizeof(float));
   memset(out, 0, (size_t)max_tokens * 2 * ffn * sizeof(float));
+  char *packed = huge_pages(max_threads * packed_bytes);
   for (int level = (int)mgl_simd_detected(); level >= 0; level--) {
     mgl_simd simd = (mgl_simd)level;
     if (!level_wanted(mgl_simd_name(simd), argc, argv)) {
       continue;
     }
     for (unsigned threads = 1; threads <= max_threads; threads++) {
-      report_linears(simd, "huge", huge, x, out, threads, seconds);
-      report_linears(simd, "mapped", file, x, out, threads, seconds);
+      report_linears(simd, "huge", huge, x, packed, out, threads, seconds);
+      report_linears(simd, "mapped", file, x, packed, out, threads, seconds);
     }
-    report_shapes(simd, huge, x, out, 1, seconds / 4);
+    report_shapes(simd, huge, x, packed, out, 1, seconds / 4);
     report_attention(simd, seconds / 16);
     report_small(simd);
   }

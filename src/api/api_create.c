@@ -8,6 +8,7 @@
 #include "engine/device_choice.h"
 
 _Static_assert((int)MEGALITH_MAX_SEQUENCES == (int)MGL_MAX_SEQUENCES, "one limit");
+_Static_assert((int)MEGALITH_MAX_ITERATION_TOKENS == (int)MGL_MAX_ITERATION_TOKENS, "one limit");
 _Static_assert((int)MEGALITH_MAX_THREADS == (int)MGL_TEAM_MAX_THREADS, "one limit");
 
 enum { DEFAULT_NEW_TOKENS = 256 };
@@ -31,13 +32,14 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
                                bool on_gpu, mgl_error *err) {
   const megalith_model *model = engine->model;
   uint32_t tokens =
-      options->iteration_tokens == 0 ? MGL_MAX_ITERATION_TOKENS : options->iteration_tokens;
+      options->iteration_tokens == 0 ? MGL_USUAL_ITERATION_TOKENS : options->iteration_tokens;
+  uint32_t places = tokens < MGL_MAX_SEQUENCES ? tokens : MGL_MAX_SEQUENCES;
   uint32_t context = model->folder.config.context_tokens;
   mgl_cuda_options cuda = {.device = &engine->device};
   mgl_runner_options runner = {
       .threads = on_gpu ? 0 : options->threads,
       .iteration_tokens = options->iteration_tokens,
-      .sequences = options->sequences == 0 ? tokens : options->sequences,
+      .sequences = options->sequences == 0 ? places : options->sequences,
       .sequence_tokens = options->context_tokens == 0 ? context : options->context_tokens,
       .page_tokens = options->page_tokens,
       .pool_tokens = options->kv_tokens,

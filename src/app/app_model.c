@@ -198,9 +198,9 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
   return MGL_OK;
 }
 
-// --memory-share and --kv-tokens, where the command has them.
-static mgl_status choose_memory(const mgl_arguments *arguments, mgl_runner_options *options,
-                                mgl_error *err) {
+// --memory-share, --kv-tokens and --iteration-tokens, where the command has them.
+static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_runner_options *options,
+                               mgl_error *err) {
   const mgl_argument *share = find_argument(arguments, "memory-share");
   const mgl_argument *tokens = find_argument(arguments, "kv-tokens");
   if (share != NULL && tokens != NULL) {
@@ -208,6 +208,9 @@ static mgl_status choose_memory(const mgl_arguments *arguments, mgl_runner_optio
                          "expected one of --memory-share and --kv-tokens, found both");
   }
   options->page_tokens = number_of(arguments, "page-tokens");
+  if (options->iteration_tokens == 0) {
+    options->iteration_tokens = number_of(arguments, "iteration-tokens");
+  }
   if (tokens != NULL) {
     options->pool_tokens = tokens->u64;
     options->memory_share = 0;
@@ -221,7 +224,7 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
                             mgl_runner_options *options, const outcome *out, mgl_error *err) {
   mgl_device_choice device;
   mgl_error reason = {0};
-  MGL_TRY(choose_memory(arguments, options, err));
+  MGL_TRY(choose_sizes(arguments, options, err));
   MGL_TRY(mgl_device_wanted(arguments, &device, err));
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(model, arguments, device.ordinal, options, out, err);

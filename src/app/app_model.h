@@ -27,9 +27,9 @@ mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mg
 void mgl_app_model_close(mgl_app_model *model);
 
 // Creates a runner with the sizes in *options; device, threads and weights come from the arguments,
-// and the KV memory too, where they say something of it (MGL_ROWS_MEMORY).
-// Shows a progress bar, and says on standard error why a GPU that is there was not taken. The model
-// must outlive the runner.
+// the KV memory too, where they say something of it (MGL_ROWS_MEMORY), and the tokens of an
+// iteration where these are 0 (MGL_ROW_ITERATION_TOKENS). Shows a progress bar, and says on
+// standard error why a GPU that is there was not taken. The model must outlive the runner.
 mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,
                                mgl_runner_options *options, mgl_runner **out, mgl_error *err);
 
@@ -86,6 +86,17 @@ mgl_choice_name mgl_load_format_choice;
     .help =                                                                                      \
         "how the model's ops are launched: mega, one megakernel; eager, op by op (CPU); "        \
         "full, a kernel for each in CUDA graphs (GPU) [mega]"                                    \
+  }
+// For commands with an engine on whose iterations the row has a say; the runner checks the limit of
+// the device.
+#define MGL_ROW_ITERATION_TOKENS                                                           \
+  {                                                                                        \
+    .name = "iteration-tokens", .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 1,   \
+    .u64_max = MGL_MAX_ITERATION_TOKENS,                                                   \
+    .help =                                                                                \
+        "tokens of an iteration at most, to 2048 on the CPU, to 64 on a GPU: larger ones " \
+        "compute prompts faster and take more memory, and others wait longer meanwhile "   \
+        "[64]"                                                                             \
   }
 #define MGL_ROW_TRACE                                                                         \
   {                                                                                           \

@@ -38,6 +38,7 @@ typedef struct bench {
   const mgl_arguments *arguments;
   mgl_app_model model;
   uint32_t batch;
+  uint32_t iteration_tokens;
   uint32_t prompt;
   uint32_t generate;
   uint32_t runs;
@@ -78,6 +79,14 @@ static mgl_status read_sizes(bench *b, mgl_error *err) {
                          "--prompt and --generate: expected %" PRIu64
                          " tokens at most together (the model's context), found %" PRIu64,
                          context, tokens);
+  }
+  uint64_t least = b->batch > MGL_USUAL_ITERATION_TOKENS ? b->batch : MGL_USUAL_ITERATION_TOKENS;
+  b->iteration_tokens = (uint32_t)mgl_arguments_u64(arguments, "iteration-tokens", least);
+  if (b->iteration_tokens < b->batch) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--iteration-tokens: expected at least the %" PRIu32
+                         " of --batch, which decode together, found %" PRIu32,
+                         b->batch, b->iteration_tokens);
   }
   return MGL_OK;
 }
@@ -227,6 +236,7 @@ static mgl_status measure(bench *b, mgl_error *err) {
     launch++;
   }
   mgl_runner_options options = {
+      .iteration_tokens = b->iteration_tokens,
       .sequences = b->batch,
       .sequence_tokens = b->prompt + b->generate,
       .page_tokens = (uint32_t)mgl_arguments_u64(b->arguments, "page-tokens", 0),
@@ -386,8 +396,8 @@ static const mgl_option options[] = {
      .value_name = "B",
      .type = MGL_OPTION_U64,
      .u64_min = 1,
-     .u64_max = MGL_MAX_ITERATION_TOKENS,
-     .help = "sequences that decode together [1]"},
+     .u64_max = MGL_MAX_SEQUENCES,
+     .help = "sequences that decode together, on a GPU to 64 [1]"},
     {.name = "prompt",
      .short_name = 'p',
      .value_name = "P",
@@ -414,7 +424,8 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_MAX_ITERATION_TOKENS,
-     .help = "prompt tokens of one sequence in an iteration at most [64]"},
+     .help = "prompt tokens of one sequence in an iteration at most [those of an iteration]"},
+    MGL_ROW_ITERATION_TOKENS,
     {.name = "json",
      .type = MGL_OPTION_FLAG,
      .help = "print one JSON object for each mode, a line each"},

@@ -22,7 +22,7 @@
 #include "runtime/read_ceiling.h"
 
 enum {
-  MAX_GRAPHS = 7,  // of --tokens all: 1, 2, 4, ..., 64
+  MAX_GRAPHS = 12,  // of --tokens all: 1, 2, 4, ..., 2048
   CEILING_PASSES = 5,
   PASS_WIDTH = 13,  // columns of the table
   LABEL_WIDTH = 30,
@@ -512,7 +512,8 @@ static const mgl_option options[] = {
      .short_name = 'n',
      .value_name = "N",
      .type = MGL_OPTION_TEXT,
-     .help = "compile for iterations of up to N tokens, 1 to 64, or all: 1, 2, 4, ..., 64 [1]"},
+     .help =
+         "compile for iterations of up to N tokens, 1 to 2048, or all: 1, 2, 4, ...,\n2048 [1]"},
     {.name = "target",
      .value_name = "TARGET",
      .type = MGL_OPTION_CHOICE,

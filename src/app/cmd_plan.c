@@ -138,7 +138,7 @@ static mgl_status plan_command(const mgl_arguments *arguments, mgl_error *err) {
   MGL_TRY(mgl_app_model_open(arguments, MGL_WANT_WEIGHTS, &p.model, err));
   uint32_t context = p.model.folder.config.context_tokens;
   p.options = (mgl_runner_options){
-      .sequences = (uint32_t)mgl_arguments_u64(arguments, "sequences", MGL_MAX_ITERATION_TOKENS),
+      .sequences = (uint32_t)mgl_arguments_u64(arguments, "sequences", MGL_USUAL_SEQUENCES),
       .sequence_tokens = (uint32_t)mgl_arguments_u64(arguments, "context", context),
       .memory_share = MGL_USUAL_SHARE};
   mgl_status status = mgl_app_model_plan(&p.model, arguments, &p.options, &p.plan, &p.device, err);
@@ -164,6 +164,7 @@ static const mgl_option options[] = {
      .help = "tokens of the longest request [the model's context]"},
     MGL_ROWS_MEMORY("0.9 of a GPU's, 0.5 of the host's"),
     {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
+    MGL_ROW_ITERATION_TOKENS,
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_LOAD_FORMAT,

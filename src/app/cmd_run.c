@@ -288,7 +288,7 @@ static void choose_sizes(run *r, mgl_runner_options *options) {
       r->total_tokens += tokens;
     }
   }
-  options->sequences = MGL_MAX_ITERATION_TOKENS;
+  options->sequences = MGL_USUAL_SEQUENCES;
   if (count <= options->sequences) {
     options->sequences = count == 0 ? 1 : (uint32_t)count;
     options->pool_tokens = pool_tokens;
@@ -505,6 +505,7 @@ static const mgl_option options[] = {
     {.name = "ignore-eos", .type = MGL_OPTION_FLAG, .help = "go on behind the model's stop tokens"},
     MGL_ROWS_SAMPLING,
     MGL_ROWS_MEMORY("as much as all prompts can use together"),
+    MGL_ROW_ITERATION_TOKENS,
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_MODE,

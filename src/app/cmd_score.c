@@ -58,7 +58,8 @@ static mgl_status on_logits(void *context, size_t position, const float *logits,
 static mgl_status compute(score *s, mgl_error *err) {
   mgl_runner *runner = NULL;
   const char *logits_path = mgl_arguments_text(s->arguments, "logits", NULL);
-  mgl_runner_options options = mgl_score_runner_options((uint32_t)s->tokens.count);
+  mgl_runner_options options = mgl_score_runner_options(
+      (uint32_t)s->tokens.count, (uint32_t)mgl_arguments_u64(s->arguments, "iteration-tokens", 0));
   s->logprobs = mgl_alloc_zeroed(s->tokens.count, sizeof *s->logprobs);
   if (s->logprobs == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu log probabilities",
@@ -248,6 +249,7 @@ static const mgl_option options[] = {
      .value_name = "FILE",
      .type = MGL_OPTION_FILE,
      .help = "write the logits of every position to a NumPy file, float32 [tokens, vocabulary]"},
+    MGL_ROW_ITERATION_TOKENS,
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_MODE,

@@ -253,13 +253,10 @@ static mgl_status start(throughput *t, mgl_error *err) {
     uint32_t tokens = t->requests[i].input + t->requests[i].output;
     longest = tokens > longest ? tokens : longest;
   }
-  uint32_t places =
-      (uint32_t)mgl_arguments_u64(t->arguments, "sequences", MGL_MAX_ITERATION_TOKENS);
-  mgl_runner_options options = {
-      .iteration_tokens = (uint32_t)mgl_arguments_u64(t->arguments, "iteration-tokens", 0),
-      .sequences = places < t->request_count ? places : t->request_count,
-      .sequence_tokens = longest,
-      .memory_share = MGL_USUAL_SHARE};
+  uint32_t places = (uint32_t)mgl_arguments_u64(t->arguments, "sequences", MGL_USUAL_SEQUENCES);
+  mgl_runner_options options = {.sequences = places < t->request_count ? places : t->request_count,
+                                .sequence_tokens = longest,
+                                .memory_share = MGL_USUAL_SHARE};
   MGL_TRY(mgl_app_model_start(&t->model, t->arguments, &options, &t->runner, err));
   mgl_engine_options engine = {
       .mode = mgl_app_mode(t->arguments),
@@ -439,18 +436,13 @@ static const mgl_option options[] = {
      .u64_min = 1,
      .u64_max = MGL_MAX_SEQUENCES,
      .help = "requests that run at once, at most; on a GPU to 64 [64]"},
-    {.name = "iteration-tokens",
-     .value_name = "N",
-     .type = MGL_OPTION_U64,
-     .u64_min = 1,
-     .u64_max = MGL_MAX_ITERATION_TOKENS,
-     .help = "tokens of an iteration at most [64]"},
+    MGL_ROW_ITERATION_TOKENS,
     {.name = "chunk",
      .value_name = "N",
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_MAX_ITERATION_TOKENS,
-     .help = "prompt tokens of one request in an iteration at most [64]"},
+     .help = "prompt tokens of one request in an iteration at most [those of an iteration]"},
     {.name = "no-prefix-cache",
      .type = MGL_OPTION_FLAG,
      .help = "prompts that begin alike do not share KV memory"},

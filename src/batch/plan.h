@@ -22,9 +22,12 @@
 
 enum {
   MGL_PLAN_MAX_TOKENS = 2048,  // rows of a plan
-  // Up to this many tokens an iteration, the bits of a result do not depend on what shares the
-  // iteration; and as many a runner computes at most.
-  MGL_MAX_ITERATION_TOKENS = 64,
+  // The most that a runner computes in an iteration, on the CPU; on a GPU it is
+  // MGL_CUDA_MAX_TOKENS.
+  MGL_MAX_ITERATION_TOKENS = MGL_PLAN_MAX_TOKENS,
+  // The contract: up to this many tokens an iteration, the bits of a result do not depend on what
+  // shares the iteration, on any device.
+  MGL_INVARIANT_TOKENS = 64,
 };
 
 typedef struct mgl_plan_limits {

@@ -16,7 +16,7 @@
 #include "task/task.h"
 
 enum {
-  MGL_COMPILE_MAX_TOKENS = 64,  // MGL_MAX_ITERATION_TOKENS of batch/plan.h
+  MGL_COMPILE_MAX_TOKENS = 2048,  // MGL_MAX_ITERATION_TOKENS of batch/plan.h
   MGL_COMPILE_MAX_WORKERS = 4096,
   MGL_COMPILE_MAX_STRIDES = 64,              // attention tasks per KV head
   MGL_COMPILE_MAX_TASKS = 1 << 24,           // of one task graph, empty ones included
@@ -45,9 +45,10 @@ typedef struct mgl_compile_options {
   // CPU (0) or CUDA: grain (mgl_tile_grain), cuts of embed and rope_angles, and
   // attention strides, which on CUDA are workers / KV heads even for one token. See task/tile.h.
   mgl_target target;
-  uint32_t tokens;    // 1 to MGL_COMPILE_MAX_TOKENS: the graph serves iterations of up to that many
-  uint32_t workers;   // 1 to MGL_COMPILE_MAX_WORKERS
-  mgl_launch launch;  // for everything that no override names
+  uint32_t tokens;  // 1 to MGL_COMPILE_MAX_TOKENS: the graph serves iterations of up to that many
+  uint32_t logit_rows;  // most of them that need logits, 1 to tokens; 0: all
+  uint32_t workers;     // 1 to MGL_COMPILE_MAX_WORKERS
+  mgl_launch launch;    // for everything that no override names
   const mgl_compile_override *overrides;
   uint32_t override_count;
   bool coarse;       // one event per pair of ops instead of exact dependencies (an ablation)

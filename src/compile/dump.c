@@ -136,7 +136,7 @@ static void dump_place(const mgl_tgraph *tg, mgl_text *out) {
 }
 
 static void dump_lay_out(const mgl_tgraph *tg, mgl_text *out) {
-  const mgl_dim_values dims = {tg->options->tokens, tg->options->tokens, tg->options->tokens};
+  const mgl_dim_values dims = mgl_compile_dims(tg->options);
   mgl_text_format(out, "lay_out: %" PRIu64 " bytes\n", tg->activation_bytes);
   uint32_t left = MAX_LINES;
   for (uint32_t i = 0; i < tg->program->tensor_count && left > 0; i++) {

@@ -91,6 +91,7 @@ mgl_status mgl_pass_emit(mgl_tgraph *tg, mgl_task_graph **out, mgl_error *err) {
   }
   graph->target = tg->options->target;
   graph->tokens = tg->options->tokens;
+  graph->logit_rows = mgl_compile_dims(tg->options).logit_rows;
   graph->worker_count = tg->options->workers;
   graph->task_count = tg->task_count + tg->empty_count;
   graph->event_count = tg->graph_event_count;

@@ -65,11 +65,12 @@ static void insert_sorted(layouter *l, piece p) {
 
 mgl_status mgl_pass_lay_out(mgl_tgraph *tg, mgl_error *err) {
   layouter l = {.tg = tg};
+  const mgl_dim_values dims = mgl_compile_dims(tg->options);
   mgl_storage *storages = NULL;
   tg->offsets = mgl_arena_alloc_zeroed(&tg->arena, tg->program->tensor_count, sizeof *tg->offsets);
   l.pieces = mgl_arena_alloc(&tg->arena, tg->program->op_count * sizeof *l.pieces);
   if (tg->offsets == NULL || l.pieces == NULL ||
-      !mgl_find_storages(tg->program, tg->options->tokens, &tg->arena, &storages)) {
+      !mgl_find_storages(tg->program, &dims, &tg->arena, &storages)) {
     return mgl_out_of_memory(err);
   }
   l.storages = storages;

@@ -107,6 +107,12 @@ static mgl_status check_options(const mgl_tgraph *tg, uint32_t *strides, mgl_err
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "tokens: expected 1 to %d, found %u",
                          MGL_COMPILE_MAX_TOKENS, options->tokens);
   }
+  if (options->logit_rows > options->tokens) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "rows with logits: expected at most the %u tokens of an iteration, found "
+                         "%u",
+                         options->tokens, options->logit_rows);
+  }
   if (options->workers < 1 || options->workers > MGL_COMPILE_MAX_WORKERS) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "workers: expected 1 to %d, found %u",
                          MGL_COMPILE_MAX_WORKERS, options->workers);

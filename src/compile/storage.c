@@ -28,13 +28,18 @@ mgl_status mgl_check_program(const mgl_graph *program, mgl_error *err) {
   return MGL_OK;
 }
 
+mgl_dim_values mgl_compile_dims(const mgl_compile_options *options) {
+  uint32_t logit_rows = options->logit_rows == 0 ? options->tokens : options->logit_rows;
+  return (mgl_dim_values){options->tokens, logit_rows, options->tokens};
+}
+
 static bool is_activation(const mgl_graph *program, uint32_t tensor) {
   return program->tensors[tensor].placement == MGL_PLACE_ACTIVATION;
 }
 
 // Root of every activation, sizes and first ops.
-static void find_roots(const mgl_graph *program, uint32_t tokens, mgl_storage *storages) {
-  const mgl_dim_values dims = {tokens, tokens, tokens};
+static void find_roots(const mgl_graph *program, const mgl_dim_values *dims,
+                       mgl_storage *storages) {
   for (uint32_t op_idx = 0; op_idx < program->op_count; op_idx++) {
     const mgl_op *op = &program->ops[op_idx];
     if (!is_activation(program, op->output)) {
@@ -45,7 +50,7 @@ static void find_roots(const mgl_graph *program, uint32_t tokens, mgl_storage *s
     if (mgl_op_info_of(op->kind)->in_place) {
       root = storages[op->inputs[0]].root;
     } else {
-      storages[root].bytes = mgl_tensor_elements(tensor, &dims) * mgl_dtype_bytes(tensor->dtype);
+      storages[root].bytes = mgl_tensor_elements(tensor, dims) * mgl_dtype_bytes(tensor->dtype);
       storages[root].first_op = op_idx;
     }
     storages[op->output].root = root;
@@ -74,7 +79,7 @@ static uint32_t roots_of_op(const mgl_graph *program, const mgl_storage *storage
   return count;
 }
 
-bool mgl_find_storages(const mgl_graph *program, uint32_t tokens, mgl_arena *arena,
+bool mgl_find_storages(const mgl_graph *program, const mgl_dim_values *dims, mgl_arena *arena,
                        mgl_storage **out) {
   mgl_storage *storages = mgl_arena_alloc_zeroed(arena, program->tensor_count, sizeof *storages);
   uint32_t *ops =
@@ -85,7 +90,7 @@ bool mgl_find_storages(const mgl_graph *program, uint32_t tokens, mgl_arena *are
   for (size_t i = 0; i < program->tensor_count; i++) {
     storages[i].root = MGL_NO_TENSOR;
   }
-  find_roots(program, tokens, storages);
+  find_roots(program, dims, storages);
   uint32_t roots[MGL_GRAPH_MAX_INPUTS + 1];
   for (uint32_t op = 0; op < program->op_count; op++) {
     uint32_t count = roots_of_op(program, storages, &program->ops[op], roots);

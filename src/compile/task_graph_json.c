@@ -14,10 +14,10 @@
 //                  through the plan's work list, the others do not use them
 //   first_tasks    the tasks that wait for nothing
 // Added keys let it be loaded and run again: of the graph "format", "program" (text form),
-// "target" ("cpu" if absent), "tokens", "workers", "attention_strides", "activation_bytes",
-// "activation_offsets" (by name); of tasks "op", "begin", "end", "flags", "worker", "cost"; of
-// events "flags". AOT lists follow from workers and order. What was loaded passes the verifier, or
-// is refused.
+// "target" ("cpu" if absent), "tokens", "logit_rows" (as many as tokens if absent), "workers",
+// "attention_strides", "activation_bytes", "activation_offsets" (by name); of tasks "op", "begin",
+// "end", "flags", "worker", "cost"; of events "flags". AOT lists follow from workers and order.
+// What was loaded passes the verifier, or is refused.
 #include <inttypes.h>
 #include <string.h>
 
@@ -131,10 +131,11 @@ mgl_status mgl_task_graph_write_json(const mgl_graph *program, const mgl_task_gr
   write_string(text.data == NULL ? "" : text.data, out);
   mgl_text_free(&text);
   mgl_text_format(out,
-                  ",\n\"target\":\"%s\",\"tokens\":%u,\"workers\":%u,\"attention_strides\":%u,"
-                  "\"activation_bytes\":%" PRIu64 ",\n\"activation_offsets\":{",
-                  mgl_target_name(graph->target), graph->tokens, graph->worker_count,
-                  graph->attention_strides, graph->activation_bytes);
+                  ",\n\"target\":\"%s\",\"tokens\":%u,\"logit_rows\":%u,\"workers\":%u,"
+                  "\"attention_strides\":%u,\"activation_bytes\":%" PRIu64
+                  ",\n\"activation_offsets\":{",
+                  mgl_target_name(graph->target), graph->tokens, graph->logit_rows,
+                  graph->worker_count, graph->attention_strides, graph->activation_bytes);
   write_offsets(program, graph, out);
   mgl_text_append_string(out, "},\n\"all_tasks\":[");
   for (uint32_t i = 0; i < graph->task_count; i++) {
@@ -335,6 +336,10 @@ static mgl_status read_header(const json_t *root, const char *where, mgl_graph *
   }
   MGL_TRY(read_target(o, &graph->target, err));
   MGL_TRY(read_int(root, where, "tokens", 1, MGL_COMPILE_MAX_TOKENS, 0, &graph->tokens, err));
+  graph->logit_rows = graph->tokens;
+  if (json_object_get(root, "logit_rows") != NULL) {
+    MGL_TRY(read_int(root, where, "logit_rows", 1, graph->tokens, 0, &graph->logit_rows, err));
+  }
   MGL_TRY(
       read_int(root, where, "workers", 1, MGL_COMPILE_MAX_WORKERS, 0, &graph->worker_count, err));
   MGL_TRY(read_int(root, where, "attention_strides", 1, MGL_COMPILE_MAX_STRIDES, 0,

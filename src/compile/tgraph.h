@@ -104,8 +104,11 @@ typedef struct mgl_storage {
   uint64_t bytes;
 } mgl_storage;
 
+// The largest dims of an iteration.
+mgl_dim_values mgl_compile_dims(const mgl_compile_options *options);
+
 // storages[tensor] for every tensor; only roots have ops and bytes. False: out of memory.
-bool mgl_find_storages(const mgl_graph *program, uint32_t tokens, mgl_arena *arena,
+bool mgl_find_storages(const mgl_graph *program, const mgl_dim_values *dims, mgl_arena *arena,
                        mgl_storage **out);
 // True if every task that touches `a` comes before every task of b's first op; before[op] holds the
 // tasks that come before all tasks of an op.

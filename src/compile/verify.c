@@ -55,7 +55,10 @@ static mgl_status out_of_memory(const verifier *v, mgl_error *err) {
 static mgl_status check_shape(const verifier *v, mgl_error *err) {
   const mgl_task_graph *g = v->graph;
   if (g->tokens < 1 || g->tokens > MGL_COMPILE_MAX_TOKENS) {
-    return wrong(err, "tokens must be 1 to 64", 0, g->tokens);
+    return wrong(err, "tokens must be 1 to 2048", 0, g->tokens);
+  }
+  if (g->logit_rows < 1 || g->logit_rows > g->tokens) {
+    return wrong(err, "rows with logits must be 1 to the number of tokens", 0, g->logit_rows);
   }
   if (g->worker_count < 1 || g->worker_count > MGL_COMPILE_MAX_WORKERS) {
     return wrong(err, "workers must be 1 to 4096", 0, g->worker_count);
@@ -486,7 +489,8 @@ static mgl_status check_storage(verifier *v, mgl_error *err) {
   mgl_task_set *before = NULL;
   uint32_t *live = mgl_arena_alloc(&tg->arena, op_count * sizeof *live);
   uint32_t *settled = NULL;
-  if (live == NULL || !mgl_find_storages(v->program, v->graph->tokens, &tg->arena, &storages) ||
+  const mgl_dim_values dims = mgl_compile_dims(tg->options);
+  if (live == NULL || !mgl_find_storages(v->program, &dims, &tg->arena, &storages) ||
       !mgl_find_common_ancestors(tg->ancestors, tg->op_first, op_count, &tg->arena, &tg->scratch,
                                  &before) ||
       !mgl_find_settled(before, op_count, &tg->arena, &settled)) {
@@ -521,8 +525,10 @@ static mgl_status run_checks(verifier *v, mgl_error *err) {
 
 mgl_status mgl_task_graph_verify(const mgl_graph *program, const mgl_task_graph *graph,
                                  mgl_error *err) {
-  mgl_compile_options options = {
-      .target = graph->target, .tokens = graph->tokens, .workers = graph->worker_count};
+  mgl_compile_options options = {.target = graph->target,
+                                 .tokens = graph->tokens,
+                                 .logit_rows = graph->logit_rows,
+                                 .workers = graph->worker_count};
   verifier v = {.program = program, .graph = graph};
   v.tg.program = program;
   v.tg.options = &options;

@@ -9,7 +9,7 @@ struct mgl_cuda_mode {
   uint32_t iteration_tokens;
   uint32_t vocab;
   float *logits;  // [logit_rows, V]
-  uint32_t best[MGL_MAX_ITERATION_TOKENS];
+  uint32_t best[MGL_CUDA_MAX_TOKENS];
 };
 
 static mgl_cuda_program_options program_options(const mgl_cuda_mode_options *options) {

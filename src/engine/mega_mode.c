@@ -4,11 +4,12 @@
 
 #include "base/alloc.h"
 #include "runtime/cpu_argmax.h"
+#include "runtime/cpu_linears.h"
 #include "runtime/cpu_mega.h"
 #include "runtime/cpu_tasks.h"
 
 enum {
-  MAX_GRAPHS = 7,  // 1, 2, 4 ... 64 tokens
+  MAX_GRAPHS = 12,  // 1, 2, 4 ... 2048 tokens
   // Weights of an iteration that may stay in the last-level cache: workers that wait have nothing
   // to fetch then, and looking for it takes 1% of the time of a tiny model.
   CACHED_BYTES = 64 << 20,
@@ -25,6 +26,7 @@ struct mgl_mega_mode {
   mgl_next_plan_callback *next;
   void *next_context;
   const mgl_cpu_program *current;  // of the iteration that runs
+  const mgl_cpu_memory *memory;
 };
 
 // The smallest graph that fits.
@@ -46,8 +48,8 @@ static void run_task(void *context, uint32_t worker, const mgl_task_graph *graph
 static size_t weights_of_task(void *context, const mgl_task_graph *graph, const mgl_task *task,
                               size_t from, const void **out) {
   const mgl_mega_mode *mode = context;
-  return mgl_cpu_task_weights(mode->programs[graph_for(graph->tokens)], task->op, task->begin,
-                              task->end, from, out);
+  return mgl_cpu_linear_weights(mode->programs[graph_for(graph->tokens)], task->op, task->begin,
+                                task->end, from, out);
 }
 
 mgl_logits mgl_logits_of(const mgl_cpu_program *program) {
@@ -72,6 +74,11 @@ static int next_plan(void *context, uint64_t iteration) {
   return (int)graph;
 }
 
+static uint64_t pulses(void *context) {
+  const mgl_mega_mode *mode = context;
+  return mgl_cpu_memory_pulses(mode->memory);
+}
+
 static const char *op_name(void *context, const mgl_task_graph *graph, uint32_t op) {
   const mgl_mega_mode *mode = context;
   (void)graph;
@@ -82,11 +89,14 @@ static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
                                  const mgl_mega_mode_options *options, mgl_error *err) {
   uint32_t count = graph_for(options->tokens) + 1;
   for (uint32_t i = 0; i < count; i++) {
-    mgl_compile_options compile = {.tokens = 1u << i,
-                                   .workers = options->workers,
-                                   .launch = options->launch,
-                                   .overrides = options->overrides,
-                                   .override_count = options->override_count};
+    uint32_t tokens = 1u << i;
+    mgl_compile_options compile = {
+        .tokens = tokens,
+        .logit_rows = tokens < options->logit_rows ? tokens : options->logit_rows,
+        .workers = options->workers,
+        .launch = options->launch,
+        .overrides = options->overrides,
+        .override_count = options->override_count};
     MGL_TRY(mgl_compile(mode->program, &compile, &mode->graphs[i], NULL, err));
     mgl_cpu_program_options program = {.simd = options->simd, .task_graph = mode->graphs[i]};
     MGL_TRY(mgl_cpu_program_create(mode->program, memory, &program, &mode->programs[i], err));
@@ -103,12 +113,14 @@ mgl_status mgl_mega_mode_create(const mgl_graph *program, mgl_cpu_memory *memory
   if (mode == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for mode mega");
   }
+  mode->memory = memory;
   mgl_cpu_mega_options mega = mgl_cpu_mega_defaults();
   mega.schedulers = options->schedulers;
   mega.trace_tasks = options->trace_tasks;
   mega.context = mode;
   mega.run_task = run_task;
   mega.next_plan = next_plan;
+  mega.pulses = pulses;
   mega.op_name = op_name;
   mega.weights = memory->weights->step_bytes > CACHED_BYTES ? weights_of_task : NULL;
   mgl_status status = mgl_fuse_ops(program, &mode->program, err);

@@ -17,6 +17,7 @@ typedef struct mgl_mega_mode_options {
   uint32_t workers;
   uint32_t schedulers;  // dedicated scheduler threads of the team, behind the workers; 0: embedded
   uint32_t tokens;      // most tokens of an iteration
+  uint32_t logit_rows;  // most rows with logits of an iteration, 1 to tokens
   mgl_simd simd;
   mgl_launch launch;
   const mgl_compile_override *overrides;  // borrowed while creating

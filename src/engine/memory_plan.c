@@ -70,6 +70,7 @@ mgl_status mgl_memory_plan_cpu(const mgl_graph *program, const mgl_memory_plan_o
     graphs++;
   }
   mgl_compile_options compile = {.tokens = tokens,
+                                 .logit_rows = options->logit_rows,
                                  .workers = options->workers,
                                  .launch = options->launch,
                                  .overrides = options->overrides,

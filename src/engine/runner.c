@@ -78,10 +78,13 @@ static mgl_status check_page_tokens(uint32_t page_tokens, bool on_gpu, mgl_error
 static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
                           const mgl_runner_options *options, mgl_error *err) {
   uint32_t tokens =
-      options->iteration_tokens == 0 ? MGL_MAX_ITERATION_TOKENS : options->iteration_tokens;
-  if (tokens > MGL_MAX_ITERATION_TOKENS) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "tokens per iteration: expected 1 to %d, found %u",
-                         MGL_MAX_ITERATION_TOKENS, tokens);
+      options->iteration_tokens == 0 ? MGL_USUAL_ITERATION_TOKENS : options->iteration_tokens;
+  uint32_t most_tokens =
+      options->cuda != NULL ? (uint32_t)MGL_CUDA_MAX_TOKENS : (uint32_t)MGL_MAX_ITERATION_TOKENS;
+  if (tokens > most_tokens) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "tokens per iteration: expected 1 to %u on %s, found %u", most_tokens,
+                         options->cuda != NULL ? "a GPU" : "the CPU", tokens);
   }
   uint32_t most = options->cuda != NULL ? MGL_CUDA_MAX_SEQUENCES : MGL_MAX_SEQUENCES;
   if (options->sequences < 1 || options->sequences > most) {
@@ -92,6 +95,12 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
     return mgl_error_set(err, MGL_ERR_LIMIT,
                          "a sequence of %u tokens does not fit: the model's context is %u tokens",
                          options->sequence_tokens, config->context_tokens);
+  }
+  if (options->logit_rows > tokens) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "rows with logits: expected at most the %u tokens of an iteration, found "
+                         "%u",
+                         tokens, options->logit_rows);
   }
   uint32_t page_tokens = options->page_tokens == 0 ? MGL_PAGE_TOKENS : options->page_tokens;
   MGL_TRY(check_page_tokens(page_tokens, options->cuda != NULL, err));
@@ -121,6 +130,10 @@ static uint64_t worker_count(const mgl_runner *runner, const mgl_runner_options 
   return options->threads != 0 ? options->threads : mgl_topology_cores(runner->topology);
 }
 
+static uint32_t logit_rows_of(const mgl_runner *runner, const mgl_runner_options *options) {
+  return options->logit_rows == 0 ? runner->limits.sequences : options->logit_rows;
+}
+
 // A thread for each worker, and for each dedicated scheduler.
 static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *options,
                               mgl_error *err) {
@@ -129,6 +142,7 @@ static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *opti
   runner->mega_options = (mgl_mega_mode_options){.workers = (uint32_t)workers,
                                                  .schedulers = options->schedulers,
                                                  .tokens = runner->limits.tokens,
+                                                 .logit_rows = logit_rows_of(runner, options),
                                                  .simd = runner->simd,
                                                  .launch = options->launch,
                                                  .overrides = options->overrides,
@@ -139,10 +153,6 @@ static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *opti
 
 _Static_assert((int)MGL_MAX_SEQUENCES == (int)MGL_PLANNER_MAX_SLOTS, "as the planner's");
 _Static_assert((int)MGL_PAGE_TOKENS == (int)MGL_CUDA_KV_PAGE_TOKENS, "one size of KV pages");
-
-static uint32_t logit_rows_of(const mgl_runner *runner, const mgl_runner_options *options) {
-  return options->logit_rows == 0 ? runner->limits.sequences : options->logit_rows;
-}
 
 static mgl_cuda_mode_options gpu_options(const mgl_runner *runner, const mgl_checkpoint *checkpoint,
                                          const mgl_runner_options *options) {

@@ -31,8 +31,10 @@ const char *mgl_mode_name(mgl_mode mode);
 mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err);
 
 enum {
-  MGL_PAGE_TOKENS = 16,      // tokens of a KV page, by default; on a GPU always. See SPEED.md
-  MGL_MAX_SEQUENCES = 1024,  // that run at once
+  MGL_PAGE_TOKENS = 16,  // tokens of a KV page, by default; on a GPU always. See SPEED.md
+  MGL_USUAL_ITERATION_TOKENS = 64,  // the most tokens of an iteration, by default
+  MGL_USUAL_SEQUENCES = 64,         // that the commands run at once
+  MGL_MAX_SEQUENCES = 1024,         // that run at once
 };
 
 #define MGL_USUAL_SHARE (-1.0)  // the next two, by device
@@ -40,9 +42,9 @@ enum {
 #define MGL_USUAL_GPU_SHARE 0.9
 
 typedef struct mgl_runner_options {
-  uint64_t threads;  // 0: one per physical core
-  uint32_t
-      iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS; 0: the most
+  uint64_t threads;           // 0: one per physical core
+  uint32_t iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS, on a
+                              // GPU to MGL_CUDA_MAX_TOKENS; 0: MGL_USUAL_ITERATION_TOKENS
   uint32_t sequences;  // most sequences that run at once, 1 to MGL_MAX_SEQUENCES; with fewer tokens
                        // of an iteration they take turns
   uint32_t sequence_tokens;  // longest sequence in tokens, 1 to the model's context

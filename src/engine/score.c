@@ -4,8 +4,9 @@
 
 #include "base/alloc.h"
 
-mgl_runner_options mgl_score_runner_options(uint32_t count) {
-  uint32_t chunk = count < MGL_MAX_ITERATION_TOKENS ? count : MGL_MAX_ITERATION_TOKENS;
+mgl_runner_options mgl_score_runner_options(uint32_t count, uint32_t iteration_tokens) {
+  uint32_t most = iteration_tokens == 0 ? MGL_USUAL_ITERATION_TOKENS : iteration_tokens;
+  uint32_t chunk = count < most ? count : most;
   return (mgl_runner_options){
       .iteration_tokens = chunk, .sequences = 1, .sequence_tokens = count, .logit_rows = chunk};
 }

@@ -48,7 +48,7 @@ void mgl_cpu_program_note_logits(const mgl_cpu_program *p, uint32_t tensor, uint
     return;
   }
   assert(worker < p->memory->options.workers);
-  mgl_logit_note *notes = p->memory->logit_notes + (size_t)worker * MGL_MAX_ITERATION_TOKENS;
+  mgl_logit_note *notes = p->memory->logit_notes + (size_t)worker * p->memory->logit_rows;
   const float *logits = mgl_cpu_program_tensor(p, tensor);
   size_t columns = (size_t)mgl_tensor_row_elements(&p->graph->tensors[tensor]);
   for (uint32_t row = 0; row < p->plan->logit_row_count; row++) {
@@ -61,8 +61,7 @@ const uint32_t *mgl_cpu_program_best_logits(const mgl_cpu_program *p) {
   for (uint32_t row = 0; row < p->plan->logit_row_count; row++) {
     mgl_logit_note best = {0};
     for (uint32_t worker = 0; worker < memory->options.workers; worker++) {
-      const mgl_logit_note *note =
-          &memory->logit_notes[(size_t)worker * MGL_MAX_ITERATION_TOKENS + row];
+      const mgl_logit_note *note = &memory->logit_notes[(size_t)worker * memory->logit_rows + row];
       if (note->iteration == p->iteration &&
           (best.iteration != p->iteration ||
            goes_before(note->logit, note->index, best.logit, best.index))) {

@@ -53,6 +53,10 @@ typedef struct mgl_cpu_mega_options {
   // What a worker may fetch into its cache while it waits for an AOT task's event. NULL: nothing.
   mgl_task_weights *weights;
 
+  // How often workers have told, in the middle of a long task, that they are at work: as long as
+  // that number grows, the watchdog takes it for progress. Its thread calls this. NULL: never.
+  uint64_t (*pulses)(void *context);
+
   // The name of an op, for messages and the trace. Any thread. NULL: "op N".
   const char *(*op_name)(void *context, const mgl_task_graph *graph, uint32_t op);
 

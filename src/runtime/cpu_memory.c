@@ -58,11 +58,9 @@ mgl_status mgl_cpu_memory_create(const mgl_cpu_weights *weights,
       .options = *options,
       .weights = weights,
       .kv = mgl_alloc_zeroed(weights->graph->tensor_count, sizeof *memory->kv),
-      .logit_notes = mgl_alloc_zeroed(options->workers,
-                                      MGL_MAX_ITERATION_TOKENS * sizeof *memory->logit_notes),
-      .best_logits = mgl_alloc_zeroed(MGL_MAX_ITERATION_TOKENS, sizeof *memory->best_logits),
+      .pulses = mgl_alloc_zeroed(options->workers, MGL_CPU_PULSE_WORDS * sizeof *memory->pulses),
   };
-  if (memory->kv == NULL || memory->logit_notes == NULL || memory->best_logits == NULL) {
+  if (memory->kv == NULL || memory->pulses == NULL) {
     mgl_cpu_memory_destroy(memory);
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the memory of a program");
   }
@@ -84,12 +82,43 @@ void mgl_cpu_memory_destroy(mgl_cpu_memory *memory) {
   mgl_pages_unmap(memory->scratch, memory->scratch_bytes * memory->options.workers);
   mgl_free(memory->best_logits);
   mgl_free(memory->logit_notes);
+  mgl_free(memory->pulses);
   mgl_free(memory->kv);
   mgl_free(memory);
 }
 
+uint64_t mgl_cpu_memory_pulses(const mgl_cpu_memory *memory) {
+  uint64_t sum = 0;
+  for (uint32_t worker = 0; worker < memory->options.workers; worker++) {
+    sum += mgl_load_relaxed(&memory->pulses[(size_t)worker * MGL_CPU_PULSE_WORDS]);
+  }
+  return sum;
+}
+
+// No iteration runs, so notes of earlier ones need not be kept.
+static mgl_status reserve_notes(mgl_cpu_memory *memory, uint32_t logit_rows, mgl_error *err) {
+  if (logit_rows <= memory->logit_rows) {
+    return MGL_OK;
+  }
+  mgl_logit_note *notes =
+      mgl_alloc_zeroed((size_t)memory->options.workers * logit_rows, sizeof *notes);
+  uint32_t *best = mgl_alloc_zeroed(logit_rows, sizeof *best);
+  if (notes == NULL || best == NULL) {
+    mgl_free(notes);
+    mgl_free(best);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u rows of logits", logit_rows);
+  }
+  mgl_free(memory->logit_notes);
+  mgl_free(memory->best_logits);
+  memory->logit_notes = notes;
+  memory->best_logits = best;
+  memory->logit_rows = logit_rows;
+  return MGL_OK;
+}
+
 mgl_status mgl_cpu_memory_reserve(mgl_cpu_memory *memory, size_t activation_bytes,
-                                  size_t scratch_bytes, mgl_error *err) {
+                                  size_t scratch_bytes, uint32_t logit_rows, mgl_error *err) {
+  MGL_TRY(reserve_notes(memory, logit_rows, err));
   scratch_bytes = (scratch_bytes + MGL_CPU_SCRATCH_ALIGNMENT - 1) / MGL_CPU_SCRATCH_ALIGNMENT *
                   MGL_CPU_SCRATCH_ALIGNMENT;
   if (activation_bytes > memory->activation_bytes) {

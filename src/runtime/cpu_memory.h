@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/atomics.h"
 #include "base/cpu.h"
 #include "base/status.h"
 #include "batch/plan.h"
@@ -45,15 +46,18 @@ typedef struct mgl_cpu_memory {
   size_t activation_bytes;
   unsigned char *scratch;       // [workers][scratch_bytes]
   size_t scratch_bytes;         // a multiple of 4096
-  mgl_logit_note *logit_notes;  // [workers][MGL_MAX_ITERATION_TOKENS], each worker writes its own
-  uint32_t *best_logits;        // [MGL_MAX_ITERATION_TOKENS] combined from them
+  uint32_t logit_rows;          // most of an iteration of any program
+  mgl_logit_note *logit_notes;  // [workers][logit_rows], each worker writes its own
+  uint32_t *best_logits;        // [logit_rows] combined from them
+  mgl_word *pulses;             // [workers][MGL_CPU_PULSE_WORDS], the first of each counts
   uint64_t iteration;           // of any program, counted by mgl_cpu_program_set_plan from 1
 } mgl_cpu_memory;
 
 enum {
-  MGL_CPU_SCRATCH_ALIGNMENT = 4096
-};  // workers' scratches share no page, so each lies near
-    // its worker
+  MGL_CPU_SCRATCH_ALIGNMENT =
+      4096,                  // workers' scratches share no page, so each lies near its worker
+  MGL_CPU_PULSE_WORDS = 16,  // two cache lines: workers do not share one
+};
 
 // Maps the KV cache of the program that `weights` was bound for; weights and that program must
 // outlive *out. Activations and scratch come with the programs.
@@ -63,10 +67,10 @@ mgl_status mgl_cpu_memory_create(const mgl_cpu_weights *weights,
                                  mgl_error *err);
 void mgl_cpu_memory_destroy(mgl_cpu_memory *memory);  // NULL is fine; after all its programs
 
-// Makes activations and each worker's scratch at least this large (mgl_cpu_program_create calls
-// it). Contents are lost. On failure the present sizes stay good.
+// Makes activations, each worker's scratch and the notes of logits at least this large
+// (mgl_cpu_program_create calls it). Contents are lost. On failure the present sizes stay good.
 mgl_status mgl_cpu_memory_reserve(mgl_cpu_memory *memory, size_t activation_bytes,
-                                  size_t scratch_bytes, mgl_error *err);
+                                  size_t scratch_bytes, uint32_t logit_rows, mgl_error *err);
 
 // The weight or the KV layer that `tensor` of any program names. An error if there is none, or if
 // it has another shape or dtype.
@@ -74,6 +78,14 @@ mgl_status mgl_cpu_memory_find_weight(const mgl_cpu_memory *memory, const mgl_te
                                       const void **out, mgl_error *err);
 mgl_status mgl_cpu_memory_find_kv(const mgl_cpu_memory *memory, const mgl_tensor *tensor,
                                   mgl_kv_layer *out, mgl_error *err);
+
+// A worker in the middle of a long task tells that it is at work; any thread may ask how often all
+// workers have done so.
+static inline void mgl_cpu_memory_pulse(mgl_cpu_memory *memory, uint32_t worker) {
+  mgl_word *word = &memory->pulses[(size_t)worker * MGL_CPU_PULSE_WORDS];
+  mgl_store_relaxed(word, mgl_load_relaxed(word) + 1);
+}
+uint64_t mgl_cpu_memory_pulses(const mgl_cpu_memory *memory);
 
 // KV bytes of one token over all layers.
 uint64_t mgl_graph_kv_bytes_per_token(const mgl_graph *graph);

@@ -5,8 +5,8 @@
 
 #include "base/alloc.h"
 #include "graph/act_dtype.h"
-#include "runtime/cpu_argmax.h"
 #include "runtime/cpu_layout.h"
+#include "runtime/cpu_linears.h"
 #include "runtime/cpu_tasks.h"
 
 // --- binding -------------------------------------------------------------------------------------
@@ -100,13 +100,13 @@ static mgl_status check_target(const mgl_graph *graph, const mgl_task_graph *tas
 static mgl_dim_values largest_of(const mgl_cpu_program_options *options) {
   const mgl_task_graph *tasks = options->task_graph;
   return tasks == NULL ? options->largest
-                       : (mgl_dim_values){tasks->tokens, tasks->tokens, tasks->tokens};
+                       : (mgl_dim_values){tasks->tokens, tasks->logit_rows, tasks->tokens};
 }
 
 mgl_status mgl_cpu_program_measure(const mgl_graph *graph, const mgl_cpu_program_options *options,
                                    mgl_cpu_program_sizes *out, mgl_error *err) {
   mgl_dim_values largest = largest_of(options);
-  size_t scratch_bytes = mgl_cpu_scratch_needed(graph, &largest).total_bytes;
+  size_t scratch_bytes = mgl_cpu_scratch_lay_out(graph, &largest).bytes;
   *out = (mgl_cpu_program_sizes){.scratch_bytes = (scratch_bytes + MGL_CPU_SCRATCH_ALIGNMENT - 1) /
                                                   MGL_CPU_SCRATCH_ALIGNMENT *
                                                   MGL_CPU_SCRATCH_ALIGNMENT};
@@ -158,12 +158,11 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   } else if ((status = lay_out(program, &activation_bytes, err)) != MGL_OK) {
     goto fail;
   }
-  mgl_cpu_scratch_sizes scratch = mgl_cpu_scratch_needed(graph, &program->largest);
-  program->stage_bytes = scratch.stage_bytes;
+  program->scratch = mgl_cpu_scratch_lay_out(graph, &program->largest);
   if ((status = bind_tensors(program, err)) != MGL_OK ||
       (status = bind_rope(program, err)) != MGL_OK ||
-      (status = mgl_cpu_memory_reserve(memory, activation_bytes, scratch.total_bytes, err)) !=
-          MGL_OK) {
+      (status = mgl_cpu_memory_reserve(memory, activation_bytes, program->scratch.bytes,
+                                       program->largest.logit_rows, err)) != MGL_OK) {
     goto fail;
   }
   *out = program;
@@ -273,25 +272,6 @@ size_t mgl_cpu_op_grain(const mgl_cpu_program *program, size_t op_idx) {
   }
 }
 
-static void run_linear(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
-                       size_t end) {
-  const mgl_tensor *tensors = p->graph->tensors;
-  const mgl_tensor *w = &tensors[op->inputs[1]];
-  mgl_linear_args args = {
-      .x = mgl_cpu_program_tensor(p, op->inputs[0]),
-      .x_dtype = tensors[op->inputs[0]].dtype,
-      .w = mgl_cpu_program_tensor(p, op->inputs[1]),
-      .w_dtype = w->dtype,
-      .bias = op->input_count == 3 ? mgl_cpu_program_tensor(p, op->inputs[2]) : NULL,
-      .token_count = (uint32_t)(mgl_cpu_program_elements(p, op->inputs[0]) / w->dims[1].number),
-      .k = w->dims[1].number,
-      .out = mgl_cpu_program_tensor(p, op->output),
-      .out_stride = w->dims[0].number,
-  };
-  p->kernels->linear(&args, begin, end);
-  mgl_cpu_program_note_logits(p, op->output, worker, begin, end);
-}
-
 static void run_attention(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
                           size_t end) {
   const mgl_tensor *q = &p->graph->tensors[op->inputs[0]];
@@ -356,7 +336,9 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
                         begin, end);
       return;
     case MGL_OP_RMSNORM: run_rmsnorm(p, op, begin, end); return;
-    case MGL_OP_LINEAR: run_linear(p, op, worker, begin, end); return;
+    case MGL_OP_LINEAR:
+      mgl_cpu_linear_run(p, (uint32_t)op_idx, worker, (uint32_t)begin, (uint32_t)end);
+      return;
     case MGL_OP_ROPE_ANGLES:
       p->kernels->rope_angles(&(mgl_rope_angles_args){.positions = mgl_cpu_program_tensor(p, in[0]),
                                                       .inv_freq = p->inv_freq[op_idx],

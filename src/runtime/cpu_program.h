@@ -21,11 +21,12 @@
 #include "graph/graph.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/cpu_memory.h"
+#include "runtime/cpu_scratch.h"
 #include "task/task.h"
 
 typedef struct mgl_cpu_program_options {
   mgl_simd simd;
-  mgl_dim_values largest;            // of a plan; ignored with a task graph, which has T = L = R
+  mgl_dim_values largest;            // of a plan; ignored with a task graph, which has its own
   const mgl_task_graph *task_graph;  // whose activation offsets and attention strides to use;
                                      // borrowed while creating. NULL: own layout, one stride
 } mgl_cpu_program_options;
@@ -46,7 +47,7 @@ typedef struct mgl_cpu_program {
   float **inv_freq;        // [op_count], set for rope_angles ops
   unsigned char *barrier;  // [op_count] 1: the op needs results or storage of ops since the last
                            // barrier; with a task graph NULL
-  size_t stage_bytes;      // of a worker's scratch: staged rows (cpu_tasks.h); a multiple of 64
+  mgl_cpu_scratch_layout scratch;  // of a worker
 } mgl_cpu_program;
 
 // Binds, and reserves what the program needs of the shared memory. The graph and the memory must

@@ -1,9 +1,10 @@
 // Raises a fault when work is outstanding and no task anywhere made progress for a set time.
 //
 // A thread of its own looks every eighth of that time. Eight looks in a row must find the same run,
-// the same number of finished tasks, and no plan being made. Looks are counted, not seconds: a
-// process that was stopped, or a machine that was suspended, comes back to one look, not to a
-// fault. Rejected: looking from the waiting workers. A run whose only worker is stuck has none.
+// the same number of finished tasks, no sign from inside a task, and no plan being made. Looks are
+// counted, not seconds: a process that was stopped, or a machine that was suspended, comes back to
+// one look, not to a fault. Rejected: looking from the waiting workers. A run whose only worker is
+// stuck has none.
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -19,6 +20,7 @@ enum { LOOKS = 8 };
 typedef struct sight {
   uint64_t run;
   uint64_t tasks;
+  uint64_t pulses;
   uint64_t published;
 } sight;
 
@@ -96,6 +98,7 @@ static bool look(const mgl_cpu_mega *mega, sight *last) {
   sight now = {
       .run = mega->watch.run,
       .tasks = mgl_protocol_progress(p),
+      .pulses = mega->options.pulses != NULL ? mega->options.pulses(mega->options.context) : 0,
       .published = mgl_load_relaxed(&p->published),
   };
   bool same = memcmp(&now, last, sizeof now) == 0;

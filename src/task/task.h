@@ -72,6 +72,7 @@ _Static_assert(sizeof(mgl_event) == 16, "event descriptors are copied to the dev
 // One task graph: the program for up to `tokens` tokens an iteration.
 typedef struct mgl_task_graph {
   uint32_t tokens;
+  uint32_t logit_rows;  // most rows of an iteration that need logits: its storage holds so many
   uint32_t worker_count;
   uint32_t task_count;
   uint32_t event_count;

@@ -14,7 +14,7 @@
 //   attention, attend
 //       kv_head * strides + stride: that KV head, for every strides-th item of a work list of the
 //       plan, beginning with `stride`. What an item is, the target says:
-//         CPU   attention: up to 8 consecutive tokens of a sequence; attend: a whole sequence. So
+//         CPU   attention: up to 12 consecutive tokens of a sequence; attend: a whole sequence. So
 //               there are never more strides than tokens.
 //         CUDA  (query tile, chunk of cached positions): a long sequence has many items, so strides
 //               are not limited by the tokens, and a unit may write any token's row of its KV

@@ -111,7 +111,9 @@ test_usage() {
   expect_error "score of nothing" "expected one of --tokens and --text, found neither" score
   expect_error "score of both" "found both" score --tokens 1 --text x
   expect_error "generate 1" "--generate: expected 2 to" bench --generate 1
-  expect_error "batch 65" "--batch: expected 1 to 64, found 65" bench --batch 65
+  expect_error "batch 1025" "--batch: expected 1 to 1024, found 1025" bench --batch 1025
+  expect_error "batch above iteration" "--iteration-tokens: expected at least the 9 of --batch, which decode together, found 8" bench --batch 9 --iteration-tokens 8
+  expect_error "iteration of 2049" "--iteration-tokens: expected 1 to 2048, found 2049" bench --iteration-tokens 2049
   expect_error "an empty MODEL" "MODEL: expected a path, found an empty text" run "" -p x
   expect_error "an empty file" "--logits: expected a path, found an empty text" \
     score --tokens 1 --logits ""
@@ -714,8 +716,8 @@ test_compile_errors() {
   local folder
   folder=$(config_only)
   expect_error "compile of no folder" "does not exist" compile "$work/nowhere"
-  expect_error "0 tokens" "--tokens: expected 1 to 64 or all, found \"0\"" compile --tokens 0
-  expect_error "65 tokens" "--tokens: expected 1 to 64 or all, found \"65\"" compile --tokens 65
+  expect_error "0 tokens" "--tokens: expected 1 to 2048 or all, found \"0\"" compile --tokens 0
+  expect_error "2049 tokens" "--tokens: expected 1 to 2048 or all, found \"2049\"" compile --tokens 2049
   expect_error "tokens with a tail" "found \"1x\"" compile --tokens 1x
   expect_error "2^64 + 1 tokens" "found \"18446744073709551617\"" compile --tokens 18446744073709551617
   expect_error "no workers" "--workers: expected 1 to 4096, found 0" compile --workers 0

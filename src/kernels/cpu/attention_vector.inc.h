@@ -1,12 +1,12 @@
-// Paged attention of a vector level. A unit is one item (up to 8 consecutive tokens of a sequence)
+// Paged attention of a vector level. A unit is one item (up to 12 consecutive tokens of a sequence)
 // and one KV head; its *pairs* are (token, query head of the group). For each split of absolute
 // positions: scores of all pairs, softmax weights, weighted V; then the split is merged.
 //
-// K and V are loaded once for up to 8 pairs: register tiles of pairs x position vectors for the
-// scores (K has the position fastest, so that no score needs a horizontal sum) and of pairs x
-// head-dim vectors for V. Every score and every element of the result is one chain of FMAs, over
-// the head dim or over the positions in ascending order, whatever the tile: the bits of a query do
-// not depend on the other queries of its item.
+// K and V are loaded, and made f32, once for up to 12 pairs: register tiles of pairs x position
+// vectors for the scores (K has the position fastest, so that no score needs a horizontal sum) and
+// of pairs x head-dim vectors for V. Every score and every element of the result is one chain of
+// FMAs, over the head dim or over the positions in ascending order, whatever the tile: the bits of
+// a query do not depend on the other queries of its item.
 //
 // Positions after a query's own are masked by selection or not visited: the memory of unused
 // positions may hold anything, NaN too.
@@ -15,7 +15,12 @@
 
 enum {
   split_vectors = MGL_ATTENTION_SPLIT / vec_lanes,
+#if defined(__AVX512F__)
+  tile_pairs = 12,
+#else
   tile_pairs = 8,
+#endif
+  tile_vectors = 8,                        // at most
   split_pages = MGL_ATTENTION_SPLIT / 16,  // at most, with the smallest page
 };
 
@@ -71,6 +76,15 @@ static size_t tile_size(size_t count, size_t limit) {
   return size;
 }
 
+// Pairs of a tile when `count` are left; and how many vectors it may have then.
+static size_t pairs_of_tile(size_t count) {
+  return count >= tile_pairs ? (size_t)tile_pairs : tile_size(count, 8);
+}
+
+static size_t vectors_of_tile(size_t pairs) {
+  return pairs > 8 ? 2 : smaller(tile_vectors, vec_accumulators / pairs);
+}
+
 // Positions of the split that a pair attends to.
 static size_t pair_length(const attention_unit *unit, const attention_split *split, size_t pair) {
   size_t count = (size_t)unit->positions[pair / unit->group] + 1 - split->begin;
@@ -109,14 +123,44 @@ static size_t pair_row(const attention_unit *unit, size_t pair) {
   return token * unit->args->head_count + unit->first_head + pair % unit->group;
 }
 
+static const float *query_of(const attention_unit *unit, size_t pair) {
+  size_t head = unit->first_head - unit->args->q_head_begin + pair % unit->group;
+  return unit->args->q + (unit->first_token + pair / unit->group) * unit->args->q_stride +
+         head * unit->args->kv.head_dim;
+}
+
+// Four pairs at a time, in squares of four elements.
+static void gather_four_queries(const attention_unit *unit, size_t pair) {
+  size_t head_dim = unit->args->kv.head_dim, i = 0;
+  const float *q[4];
+  for (size_t j = 0; j < 4; j++) {
+    q[j] = query_of(unit, pair + j);
+  }
+  float *out = unit->query_columns + pair;
+  for (; i + 4 <= head_dim; i += 4) {
+    __m128 a = _mm_loadu_ps(q[0] + i), b = _mm_loadu_ps(q[1] + i);
+    __m128 c = _mm_loadu_ps(q[2] + i), d = _mm_loadu_ps(q[3] + i);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(out + i * unit->pairs, a);
+    _mm_storeu_ps(out + (i + 1) * unit->pairs, b);
+    _mm_storeu_ps(out + (i + 2) * unit->pairs, c);
+    _mm_storeu_ps(out + (i + 3) * unit->pairs, d);
+  }
+  for (; i < head_dim; i++) {
+    for (size_t j = 0; j < 4; j++) {
+      out[i * unit->pairs + j] = q[j][i];
+    }
+  }
+}
+
 static void gather_queries(const attention_unit *unit) {
-  size_t head_dim = unit->args->kv.head_dim;
-  size_t first_head = unit->first_head - unit->args->q_head_begin;
-  for (size_t pair = 0; pair < unit->pairs; pair++) {
-    const float *q = unit->args->q +
-                     (unit->first_token + pair / unit->group) * unit->args->q_stride +
-                     (first_head + pair % unit->group) * head_dim;
-    for (size_t i = 0; i < head_dim; i++) {
+  size_t pair = 0;
+  for (; pair + 4 <= unit->pairs; pair += 4) {
+    gather_four_queries(unit, pair);
+  }
+  for (; pair < unit->pairs; pair++) {
+    const float *q = query_of(unit, pair);
+    for (size_t i = 0; i < unit->args->kv.head_dim; i++) {
       unit->query_columns[i * unit->pairs + pair] = q[i];
     }
   }
@@ -152,7 +196,7 @@ INLINE void score_tile(const attention_unit *unit, const attention_split *split,
                        size_t pairs, size_t vectors, bool bf16) {
   size_t head_dim = unit->args->kv.head_dim;
   size_t key_stride = unit->args->kv.page_tokens * (bf16 ? 2 : 4);
-  vec acc[tile_pairs][vec_accumulators];
+  vec acc[tile_pairs][tile_vectors];
   UNROLL for (size_t j = 0; j < pairs; j++) {
     UNROLL for (size_t v = 0; v < vectors; v++) {
       acc[j][v] = vec_zero();
@@ -160,7 +204,7 @@ INLINE void score_tile(const attention_unit *unit, const attention_split *split,
   }
   const float *q = unit->query_columns + at.pair;
   for (size_t i = 0; i < head_dim; i++, q += unit->pairs) {
-    vec keys[vec_accumulators];
+    vec keys[tile_vectors];
     UNROLL for (size_t v = 0; v < vectors; v++) {
       keys[v] = load_kv(split->keys[at.first + v] + i * key_stride, bf16);
     }
@@ -187,7 +231,7 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
   size_t page_tokens = unit->args->kv.page_tokens, width = unit->layout.width;
   size_t row_bytes = head_dim * bytes;
   mgl_dtype dtype = bf16 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
-  vec acc[tile_pairs][vec_accumulators];
+  vec acc[tile_pairs][tile_vectors];
   float *out = unit->split_out + at.pair * width + at.first;
   UNROLL for (size_t j = 0; j < pairs; j++) {
     UNROLL for (size_t v = 0; v < vectors; v++) {
@@ -200,7 +244,7 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
         split->values[p / page_tokens] + p % page_tokens * row_bytes + at.first * bytes;
     size_t page_end = smaller(at.end, (p / page_tokens + 1) * page_tokens);
     for (; p < page_end; p++, row += row_bytes) {
-      vec values[vec_accumulators];
+      vec values[tile_vectors];
       UNROLL for (size_t v = 0; v < vectors; v++) {
         values[v] = vectors > 1 ? load_kv(row + v * vec_lanes * bytes, bf16)
                                 : load_up_to(row, dtype, 0, head_dim - at.first);
@@ -220,7 +264,8 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
   }
 }
 
-// Calls CALL(pairs, vectors, bf16) with constants: pairs * vectors is at most vec_accumulators.
+// Calls CALL(pairs, vectors, bf16) with constants: pairs * vectors is at most vec_accumulators, or
+// 24.
 #define TILE_CASE(pairs, vectors, CALL) \
   case (pairs)*16 + (vectors):          \
     if (bf16) {                         \
@@ -231,6 +276,8 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
     break
 #if defined(__AVX512F__)
 #define WIDE_TILE_CASES(CALL) \
+  TILE_CASE(12, 2, CALL);     \
+  TILE_CASE(12, 1, CALL);     \
   TILE_CASE(8, 2, CALL);      \
   TILE_CASE(4, 4, CALL);      \
   TILE_CASE(2, 8, CALL)
@@ -257,8 +304,8 @@ static void split_scores(const attention_unit *unit, const attention_split *spli
   bool bf16 = unit->args->kv.dtype == MGL_DTYPE_BF16;
   size_t vector_count = (split->length + vec_lanes - 1) / vec_lanes;
   for (size_t pair = split->first_pair, pairs; pair < unit->pairs; pair += pairs) {
-    pairs = tile_size(unit->pairs - pair, tile_pairs);
-    size_t limit = smaller(8, vec_accumulators / pairs);
+    pairs = pairs_of_tile(unit->pairs - pair);
+    size_t limit = vectors_of_tile(pairs);
     for (size_t vector = 0, vectors; vector < vector_count; vector += vectors) {
       vectors = tile_size(vector_count - vector, limit);
       attention_tile at = {.pair = pair, .first = vector};
@@ -274,8 +321,8 @@ static void split_values(const attention_unit *unit, const attention_split *spli
   bool bf16 = unit->args->kv.dtype == MGL_DTYPE_BF16;
   size_t head_dim = unit->args->kv.head_dim;
   for (size_t pair = first, pairs; pair < end; pair += pairs) {
-    pairs = tile_size(end - pair, tile_pairs);
-    size_t limit = smaller(8, vec_accumulators / pairs);
+    pairs = pairs_of_tile(end - pair);
+    size_t limit = vectors_of_tile(pairs);
     for (size_t i = 0, vectors; i < head_dim; i += vectors * vec_lanes) {
       vectors = tile_size((head_dim - i + vec_lanes - 1) / vec_lanes, limit);
       if (vectors > 1 && i + vectors * vec_lanes > head_dim) {

@@ -8,6 +8,9 @@
 
 #include "kernels/cpu/kernel_tables.h"
 
+// Measured (SPEED.md).
+enum { PACK_LEAST_TOKENS = 20, PACK_LEAST_FEATURES = 64 };
+
 static const kernel_level *const levels[MGL_SIMD_COUNT] = {
     [MGL_SIMD_SCALAR] = &mgl_level_scalar,
 #if defined(__x86_64__)
@@ -25,6 +28,14 @@ const mgl_cpu_kernels *mgl_cpu_kernels_for(mgl_simd simd) {
 uint64_t mgl_cpu_read_stream(mgl_simd simd, const void *memory, size_t bytes) {
   assert(simd < MGL_SIMD_COUNT && levels[simd] != NULL);
   return levels[simd]->read_stream(memory, bytes);
+}
+
+size_t mgl_packed_bytes(uint32_t token_count, uint32_t k, mgl_dtype dtype) {
+  return ((size_t)k * mgl_dtype_bytes(dtype) + 63) / 64 * 64 * token_count;
+}
+
+bool mgl_linear_packs(uint32_t token_count, size_t features) {
+  return token_count >= PACK_LEAST_TOKENS && features >= PACK_LEAST_FEATURES;
 }
 
 static size_t take(size_t *total, size_t count) {

@@ -12,6 +12,7 @@
 #ifndef MGL_KERNELS_CPU_KERNELS_H
 #define MGL_KERNELS_CPU_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,17 +44,37 @@ typedef struct mgl_rmsnorm_args {
 // between as a linear and an add would. Unit: an output feature n.
 // Supported (x, w) dtypes: (bf16, bf16), (f32, bf16), (f32, f16), (f32, f32).
 typedef struct mgl_linear_args {
-  const void *x;  // [T, K] of x_dtype, rows contiguous
+  const void *x;  // [T, K] of x_dtype, rows contiguous; or what `pack` made of them
   mgl_dtype x_dtype;
+  bool packed;    // the latter; for many tokens and rows that is faster (mgl_linear_packs)
   const void *w;  // [N, K] of w_dtype, row-major, as stored: aligned to its element only
   mgl_dtype w_dtype;
   const float *bias;      // [N] or NULL
   const float *residual;  // [T, out_stride] or NULL; may be out itself
-  uint32_t token_count;   // T >= 1; up to 64 in one pass over the weights, more at less speed
+  uint32_t token_count;   // T >= 1; not packed, more than 64 in several passes over the weights
   uint32_t k;             // K, any value >= 1
   float *out;             // [T, out_stride]
   uint32_t out_stride;    // >= N
+  // With packed x, rows [next_rows, K] of w_dtype that the caller will read next: they are fetched
+  // meanwhile. NULL and 0: none.
+  const void *next_w;
+  uint32_t next_rows;
 } mgl_linear_args;
+
+// Rearranges rows of x as `linear` of the same table reads them.
+typedef struct mgl_pack_args {
+  const void *x;    // [T, K] of dtype, rows contiguous
+  mgl_dtype dtype;  // bf16 or f32
+  uint32_t token_count;
+  uint32_t k;
+  void *out;  // mgl_packed_bytes, aligned to 64
+} mgl_pack_args;
+
+// Of any table.
+size_t mgl_packed_bytes(uint32_t token_count, uint32_t k, mgl_dtype dtype);
+
+// Whether packing x pays for a linear of so many tokens and output features in one call.
+bool mgl_linear_packs(uint32_t token_count, size_t features);
 
 // Rotary angles of one iteration: out[t][i] = (cos, sin)(positions[t] * inv_freq[i]), the product
 // rounded to f32 first, as the Hugging Face reference does. Unit: a token t.
@@ -100,7 +121,7 @@ typedef struct mgl_kv_write_args {
 // Softmax runs over splits of this many absolute positions: [0, 256), [256, 512) ... Each split
 // gives (max, sum, weighted V); splits are merged in ascending order. So the bits do not depend on
 // how a prompt was chunked, nor on whether one worker or several compute the splits of one query.
-enum { MGL_ATTENTION_SPLIT = 256, MGL_ATTENTION_QUERY_TILE = 8 };
+enum { MGL_ATTENTION_SPLIT = 256, MGL_ATTENTION_QUERY_TILE = 12 };
 
 // One entry of the attention work list: consecutive tokens of one sequence, positions ascending.
 typedef struct mgl_attention_item {
@@ -148,6 +169,7 @@ typedef struct mgl_cpu_kernels {
   const char *name;  // "scalar", "avx2", "avx512", "avx512_bf16"
   void (*embed)(const mgl_embed_args *args, size_t begin, size_t end);
   void (*rmsnorm)(const mgl_rmsnorm_args *args, size_t begin, size_t end);
+  void (*pack)(const mgl_pack_args *args);
   void (*linear)(const mgl_linear_args *args, size_t begin, size_t end);
   void (*rope_angles)(const mgl_rope_angles_args *args, size_t begin, size_t end);
   void (*rope)(const mgl_rope_args *args, size_t begin, size_t end);

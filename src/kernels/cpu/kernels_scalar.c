@@ -63,6 +63,11 @@ static void rmsnorm(const mgl_rmsnorm_args *args, size_t begin, size_t end) {
   }
 }
 
+// Packed rows are rows as they are.
+static void pack(const mgl_pack_args *args) {
+  memcpy(args->out, args->x, (size_t)args->token_count * args->k * mgl_dtype_bytes(args->dtype));
+}
+
 static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
   for (size_t n = begin; n < end; n++) {
     for (size_t t = 0; t < args->token_count; t++) {
@@ -237,6 +242,7 @@ const kernel_level mgl_level_scalar = {
             .name = "scalar",
             .embed = embed,
             .rmsnorm = rmsnorm,
+            .pack = pack,
             .linear = linear,
             .rope_angles = mgl_scalar_rope_angles,
             .rope = rope,

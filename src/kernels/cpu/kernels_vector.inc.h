@@ -1,7 +1,7 @@
 // The body of every vector level: included by kernels_LEVEL.c after vector_LEVEL.h, so that one
 // source gives the kernels of all instruction sets. This file holds the ops that work element by
-// element or row by row; linear_vector.inc.h and attention_vector.inc.h the two that matter for
-// speed.
+// element or row by row; linear_vector.inc.h, linear_packed.inc.h and attention_vector.inc.h those
+// that matter for speed.
 //
 // Tails of fewer than a vector go through the same instructions with partial loads, so that the
 // bits of an element do not depend on where a range begins or ends.
@@ -152,8 +152,13 @@ static void write_key(const mgl_kv_layer *kv, size_t column, const float *key) {
   size_t stride = kv->page_tokens;
   if (kv->dtype == MGL_DTYPE_BF16) {
     mgl_bf16 *out = (mgl_bf16 *)kv->k + column;
-    for (size_t i = 0; i < kv->head_dim; i++) {
-      out[i * stride] = mgl_f32_to_bf16(key[i]);
+    for (size_t i = 0; i < kv->head_dim; i += vec_lanes) {
+      size_t count = kv->head_dim - i < vec_lanes ? kv->head_dim - i : vec_lanes;
+      mgl_bf16 rounded[vec_lanes];
+      store_up_to(rounded, MGL_DTYPE_BF16, 0, vec_lanes, load_up_to(key, MGL_DTYPE_F32, i, count));
+      for (size_t j = 0; j < count; j++) {
+        out[(i + j) * stride] = rounded[j];
+      }
     }
   } else {
     float *out = (float *)kv->k + column;
@@ -236,6 +241,8 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
 
 #include "kernels/cpu/attention_vector.inc.h"
 #include "kernels/cpu/linear_vector.inc.h"
+// Behind the tiles that it builds on.
+#include "kernels/cpu/linear_packed.inc.h"
 
 #define KERNEL_LEVEL(level_name)                   \
   {                                                \
@@ -244,6 +251,7 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
             .name = level_name,                    \
             .embed = embed,                        \
             .rmsnorm = rmsnorm,                    \
+            .pack = pack,                          \
             .linear = linear,                      \
             .rope_angles = mgl_scalar_rope_angles, \
             .rope = rope,                          \

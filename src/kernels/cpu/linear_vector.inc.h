@@ -1,4 +1,5 @@
 // Linear layers of a vector level: out[t][n] = x[t] . w[n], in register tiles of tokens x rows.
+// This file has what few tokens need, linear_packed.inc.h what many need.
 //
 // Every dot product has one accumulator vector that takes K in ascending steps, the last step with
 // a partial load; vec_sum4 then adds its lanes. Tiles only decide how many of these independent
@@ -259,53 +260,5 @@ INLINE void compute_single(const mgl_linear_args *args, size_t begin, size_t end
       tile_step(acc, &from, i, k - i, 1, kind);
     }
     store_sums(args, 0, n, end, vec_sum4(acc[0][0], acc[0][1], acc[0][2], acc[0][3]));
-  }
-}
-
-INLINE void linear_of(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
-  if (args->token_count == 1) {
-    compute_single(args, begin, end, kind);
-    return;
-  }
-  vec state[linear_state];
-  plan p = plan_linear(args, begin, end, kind);
-  size_t state_stride = (size_t)args->token_count * linear_rows;  // of a block
-  size_t count = (end - begin + linear_rows - 1) / linear_rows * p.chunks;
-  for (size_t i = 0; i < count; i++) {
-    block at = plan_block(&p, i);
-    block later = plan_block(&p, i + linear_ahead < count ? i + linear_ahead : i);
-    at.state = state + (at.n - begin) / linear_rows % p.panel_blocks * state_stride;
-    at.ahead = (const char *)args->w + (later.n * p.k + later.begin) * operand_bytes(kind.w);
-    compute_block(args, at, kind);
-  }
-}
-
-static void linear_bf16_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
-  linear_of(args, begin, end, (kinds){operand_bf16_pairs, operand_bf16_pairs});
-}
-
-static void linear_f32_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
-  linear_of(args, begin, end, (kinds){operand_f32, operand_bf16});
-}
-
-static void linear_f32_f16(const mgl_linear_args *args, size_t begin, size_t end) {
-  linear_of(args, begin, end, (kinds){operand_f32, operand_f16});
-}
-
-static void linear_f32_f32(const mgl_linear_args *args, size_t begin, size_t end) {
-  linear_of(args, begin, end, (kinds){operand_f32, operand_f32});
-}
-
-static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
-  if (args->x_dtype == MGL_DTYPE_BF16) {
-    assert(args->w_dtype == MGL_DTYPE_BF16);
-    linear_bf16_bf16(args, begin, end);
-    return;
-  }
-  assert(args->x_dtype == MGL_DTYPE_F32);
-  switch (args->w_dtype) {
-    case MGL_DTYPE_BF16: linear_f32_bf16(args, begin, end); break;
-    case MGL_DTYPE_F16: linear_f32_f16(args, begin, end); break;
-    default: linear_f32_f32(args, begin, end); break;
   }
 }

@@ -238,7 +238,7 @@ static void wrong_options_are_explained(void **state) {
       {{.op = "gate_up", .grid = {1, 1, 2}}, "z must be 1"},
       {{.op = "attend", .grid = {1, 65, 1}}, "y (tasks per KV head) is at most 64"},
       {{.op = "attend", .grid = {9, 2, 1}}, "x is at most 8"},
-      {{.op = "embed", .grid = {65, 1, 1}}, "x is at most 64"},
+      {{.op = "embed", .grid = {2049, 1, 1}}, "x is at most 2048"},
   };
   mgl_graph *p = parse(layer_text);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -254,7 +254,8 @@ static void wrong_options_are_explained(void **state) {
   }
   const mgl_compile_options wrong[] = {
       {.tokens = 0, .workers = 1},
-      {.tokens = 65, .workers = 1},
+      {.tokens = MGL_COMPILE_MAX_TOKENS + 1, .workers = 1},
+      {.tokens = 4, .logit_rows = 5, .workers = 1},
       {.tokens = 1, .workers = 0},
       {.tokens = 1, .workers = MGL_COMPILE_MAX_WORKERS + 1},
       {.tokens = 1, .workers = 1, .dump = "nothing"},

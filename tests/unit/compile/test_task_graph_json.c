@@ -136,7 +136,8 @@ static void wrong_files_are_explained(void **state) {
       {"", "graph 1", "graph 2", "expected \"format\""},
       {"", "\"program\"", "\"prog\"", "expected \"format\""},
       {"", "embed(tokens", "embed(token", "test"},
-      {"", "\"tokens\":2", "\"tokens\":65", "expected an integer from 1 to 64 as tokens"},
+      {"", "\"tokens\":2", "\"tokens\":2049", "expected an integer from 1 to 2048 as tokens"},
+      {"", "\"logit_rows\":2", "\"logit_rows\":3", "expected an integer from 1 to 2 as logit_rows"},
       {"", "\"tokens\":2", "\"tokens\":2.5", "as tokens"},
       {"", "\"workers\":2", "\"workers\":0", "as workers"},
       {"", "\"attention_strides\":1", "\"attention_strides\":0", "attention_strides"},
@@ -233,6 +234,7 @@ static void dependent_launches_are_accepted(void **state) {
   offsets[mgl_graph_find(program, "e")] = 128;
   offsets[mgl_graph_find(program, "y")] = 256;
   mgl_task_graph g = {.tokens = 1,
+                      .logit_rows = 1,
                       .worker_count = 1,
                       .task_count = 4,
                       .event_count = 3,

@@ -1,6 +1,6 @@
 // The numerics contract: the logits of a sequence have the same bits for any number of threads, run
 // after run, alone or in a batch, and however its prompt was chunked; on every SIMD level of this
-// machine.
+// machine. On the CPU that holds for iterations of any size.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,8 @@ enum { REPEATS = 2 };
 enum { REPEATS = 10 };
 #endif
 
-enum { PROMPT = 150, DECODED = 6, TOKENS = PROMPT + DECODED, VOCAB = 211, OTHERS = 7 };
+enum { PROMPT = 150, LONG_PROMPT = 1100, DECODED = 6, VOCAB = 211, OTHERS = 7 };
+enum { MOST_TOKENS = LONG_PROMPT + DECODED };
 
 // Odd sizes on purpose: widths that are no multiples of a vector, an odd number of heads.
 static const mgl_config qwen3_config = {.family = MGL_FAMILY_QWEN3,
@@ -32,7 +33,7 @@ static const mgl_config qwen3_config = {.family = MGL_FAMILY_QWEN3,
                                         .kv_head_count = 2,
                                         .head_dim = 80,
                                         .vocab_size = VOCAB,
-                                        .context_tokens = 512,
+                                        .context_tokens = 2048,
                                         .rms_norm_eps = 1e-6,
                                         .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
                                         .tie_word_embeddings = true,
@@ -48,7 +49,7 @@ static const mgl_config llama_f32_config = {
     .kv_head_count = 1,
     .head_dim = 64,
     .vocab_size = VOCAB,
-    .context_tokens = 512,
+    .context_tokens = 2048,
     .rms_norm_eps = 1e-5,
     .rope = {.kind = MGL_ROPE_LINEAR, .theta = 1e4, .factor = 4},
     .dtype = MGL_DTYPE_F32,
@@ -62,6 +63,7 @@ typedef struct way {
   mgl_mode mode;
   mgl_launch launch;    // of mode mega; AUTO here means hybrid: the overrides below and the labels
   uint32_t schedulers;  // of mode mega
+  uint32_t iteration;   // tokens of an iteration at most; 0: 64
 } way;
 
 // The default labels of such small graphs are AOT throughout; these make the others wait for JIT
@@ -75,8 +77,8 @@ static int32_t token_at(uint32_t sequence, uint32_t position) {
 
 typedef struct feeding {
   mgl_plan *plan;
-  int32_t pages[OTHERS + 1][(TOKENS + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS];
-  int32_t tokens[OTHERS + 1][TOKENS];
+  int32_t pages[OTHERS + 1][(MOST_TOKENS + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS];
+  int32_t tokens[OTHERS + 1][MOST_TOKENS];
 } feeding;
 
 static void add_chunk(feeding *f, uint32_t sequence, uint32_t position, uint32_t count,
@@ -100,13 +102,15 @@ static uint32_t first_largest(const float *row) {
 }
 
 // Runs the observed sequence (and others beside it); stores its logits of every position.
-static void run_way(const mgl_config *config, way w, float *out) {
+static void run_way(const mgl_config *config, uint32_t prompt, way w, float *out) {
+  const uint32_t tokens = prompt + DECODED, iteration = w.iteration == 0 ? 64 : w.iteration;
   mgl_error err = {0};
   mgl_model_folder folder = {.config = *config};
   mgl_runner_options options = {.threads = w.threads,
+                                .iteration_tokens = iteration,
                                 .sequences = OTHERS + 1,
-                                .sequence_tokens = TOKENS,
-                                .logit_rows = 64,
+                                .sequence_tokens = tokens,
+                                .logit_rows = iteration,
                                 .weights = MGL_WEIGHTS_DUMMY,
                                 .seed = 5,
                                 .launch = w.launch,
@@ -127,14 +131,14 @@ static void run_way(const mgl_config *config, way w, float *out) {
       f->pages[s][i] = (int32_t)(((i * 3 + w.chunk) % page_count) * (OTHERS + 1) +
                                  (s + w.others) % (OTHERS + 1));
     }
-    for (uint32_t i = 0; i < TOKENS; i++) {
+    for (uint32_t i = 0; i < tokens; i++) {
       f->tokens[s][i] = token_at(s, i);
     }
   }
   uint32_t other_position = 0;
-  for (uint32_t position = 0; position < TOKENS;) {
-    uint32_t left = position < PROMPT ? PROMPT - position : 1;
-    uint32_t room = 64 - w.others;
+  for (uint32_t position = 0; position < tokens;) {
+    uint32_t left = position < prompt ? prompt - position : 1;
+    uint32_t room = iteration - w.others;
     uint32_t count = left < w.chunk ? left : w.chunk;
     count = count < room ? count : room;
     mgl_plan_clear(f->plan);
@@ -155,57 +159,39 @@ static void run_way(const mgl_config *config, way w, float *out) {
       assert_int_equal(logits.best[row], first_largest(logits.rows + (size_t)row * VOCAB));
     }
     position += count;
-    other_position += other_position + 1 < TOKENS ? 1 : 0;
+    other_position += other_position + 1 < tokens ? 1 : 0;
   }
   mgl_plan_destroy(f->plan);
   free(f);
   mgl_runner_destroy(runner);
 }
 
-static void check_contract(const mgl_config *config) {
-  static const way ways[] = {
-      // The first is what all others are compared with; it and the second are repeated.
-      {1, 64, 0, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0},
-      {2, 64, 0, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0},
-      {2, 64, 0, MGL_MODE_MEGA, MGL_LAUNCH_AUTO, 0},
-      {7, 64, 0, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0},
-      {1, 1, 0, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0},
-      {2, 7, 0, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0},
-      {1, 64, 7, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0},
-      {2, 1, 7, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0},
-      {7, 7, 7, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0},
-      {1, 13, 5, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0},
-      {1, 64, 0, MGL_MODE_MEGA, MGL_LAUNCH_AUTO, 0},
-      {3, 64, 7, MGL_MODE_MEGA, MGL_LAUNCH_AOT, 0},
-      {7, 13, 5, MGL_MODE_MEGA, MGL_LAUNCH_AUTO, 0},
-      {1, 7, 7, MGL_MODE_MEGA, MGL_LAUNCH_JIT, 0},
-      {2, 1, 0, MGL_MODE_MEGA, MGL_LAUNCH_JIT, 0},
-      {3, 64, 3, MGL_MODE_MEGA, MGL_LAUNCH_JIT, 1},
-      {2, 7, 7, MGL_MODE_MEGA, MGL_LAUNCH_JIT, 2},
-      {2, 64, 7, MGL_MODE_MEGA, MGL_LAUNCH_AUTO, 3},
-      {7, 64, 7, MGL_MODE_MEGA, MGL_LAUNCH_JIT, 4}};
-  size_t bytes = (size_t)TOKENS * VOCAB * sizeof(float);
+// The first way is what all are compared with; the first `repeated` run several times.
+static void check_ways(const mgl_config *config, uint32_t prompt, const way *ways, size_t count,
+                       size_t repeated) {
+  size_t values = (size_t)(prompt + DECODED) * VOCAB;
+  size_t bytes = values * sizeof(float);
   float *expected = malloc(bytes);
   float *found = malloc(bytes);
   assert_non_null(expected);
   assert_non_null(found);
   int64_t live = mgl_alloc_live();
-  run_way(config, ways[0], expected);
-  for (size_t i = 0; i < (size_t)TOKENS * VOCAB; i++) {
+  run_way(config, prompt, ways[0], expected);
+  for (size_t i = 0; i < values; i++) {
     assert_true(expected[i] == expected[i]);  // no NaN: equality below would be of garbage
   }
-  for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-    int runs = i < 3 ? REPEATS : 1;
+  for (size_t i = 0; i < count; i++) {
+    int runs = i < repeated ? REPEATS : 1;
     for (int run = 0; run < runs; run++) {
       memset(found, 0xff, bytes);
-      run_way(config, ways[i], found);
-      for (size_t j = 0; j < (size_t)TOKENS * VOCAB; j++) {
+      run_way(config, prompt, ways[i], found);
+      for (size_t j = 0; j < values; j++) {
         if (memcmp(&expected[j], &found[j], sizeof *found) != 0) {
           fail_msg(
-              "threads %u chunk %u others %u %s launch %d schedulers %u run %d: "
+              "threads %u chunk %u others %u %s launch %d schedulers %u iteration %u run %d: "
               "position %zu logit %zu: expected %.9g, found %.9g",
               ways[i].threads, ways[i].chunk, ways[i].others, mgl_mode_name(ways[i].mode),
-              (int)ways[i].launch, ways[i].schedulers, run, j / VOCAB, j % VOCAB,
+              (int)ways[i].launch, ways[i].schedulers, ways[i].iteration, run, j / VOCAB, j % VOCAB,
               (double)expected[j], (double)found[j]);
         }
       }
@@ -216,8 +202,44 @@ static void check_contract(const mgl_config *config) {
   free(found);
 }
 
+static void check_contract(const mgl_config *config) {
+  static const way ways[] = {{1, 64, 0, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 0},
+                             {2, 64, 0, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 0},
+                             {2, 64, 0, MGL_MODE_MEGA, MGL_LAUNCH_AUTO, 0, 0},
+                             {7, 64, 0, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 0},
+                             {1, 1, 0, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 0},
+                             {2, 7, 0, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 0},
+                             {1, 64, 7, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 0},
+                             {2, 1, 7, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 0},
+                             {7, 7, 7, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 0},
+                             {1, 13, 5, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 0},
+                             {1, 64, 0, MGL_MODE_MEGA, MGL_LAUNCH_AUTO, 0, 0},
+                             {3, 64, 7, MGL_MODE_MEGA, MGL_LAUNCH_AOT, 0, 0},
+                             {7, 13, 5, MGL_MODE_MEGA, MGL_LAUNCH_AUTO, 0, 0},
+                             {1, 7, 7, MGL_MODE_MEGA, MGL_LAUNCH_JIT, 0, 0},
+                             {2, 1, 0, MGL_MODE_MEGA, MGL_LAUNCH_JIT, 0, 0},
+                             {3, 64, 3, MGL_MODE_MEGA, MGL_LAUNCH_JIT, 1, 0},
+                             {2, 7, 7, MGL_MODE_MEGA, MGL_LAUNCH_JIT, 2, 0},
+                             {2, 64, 7, MGL_MODE_MEGA, MGL_LAUNCH_AUTO, 3, 0},
+                             {7, 64, 7, MGL_MODE_MEGA, MGL_LAUNCH_JIT, 4, 0}};
+  check_ways(config, PROMPT, ways, sizeof ways / sizeof ways[0], 3);
+}
+
+// Iterations of up to 2048 tokens: several blocks of a linear, partial ones, and task graphs for
+// all of these sizes.
+static void check_large_iterations(const mgl_config *config) {
+  static const way ways[] = {{1, 64, 0, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 64},
+                             {2, 128, 0, MGL_MODE_MEGA, MGL_LAUNCH_AUTO, 0, 128},
+                             {2, 130, 7, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 256},
+                             {3, 300, 7, MGL_MODE_MEGA, MGL_LAUNCH_JIT, 0, 307},
+                             {2, 512, 5, MGL_MODE_MEGA, MGL_LAUNCH_AOT, 0, 2048},
+                             {1, 700, 3, MGL_MODE_EAGER, MGL_LAUNCH_AUTO, 0, 1024},
+                             {2, 2048, 7, MGL_MODE_MEGA, MGL_LAUNCH_AUTO, 1, 2048}};
+  check_ways(config, LONG_PROMPT, ways, sizeof ways / sizeof ways[0], 0);
+}
+
 // Under a sanitizer the best level only: its kernels share their sources with the others.
-static void check_on_all_levels(const mgl_config *config) {
+static void check_on_all_levels(const mgl_config *config, void (*check)(const mgl_config *config)) {
 #ifdef MGL_TEST_SANITIZED
   const int first = (int)mgl_simd_detected();
 #else
@@ -225,25 +247,37 @@ static void check_on_all_levels(const mgl_config *config) {
 #endif
   for (int simd = first; simd <= (int)mgl_simd_detected(); simd++) {
     assert_int_equal(setenv("MEGALITH_SIMD", mgl_simd_name((mgl_simd)simd), 1), 0);
-    check_contract(config);
+    check(config);
   }
   assert_int_equal(unsetenv("MEGALITH_SIMD"), 0);
 }
 
 static void bf16_bits_do_not_depend_on_the_way(void **state) {
   (void)state;
-  check_on_all_levels(&qwen3_config);
+  check_on_all_levels(&qwen3_config, check_contract);
 }
 
 static void f32_bits_do_not_depend_on_the_way(void **state) {
   (void)state;
-  check_on_all_levels(&llama_f32_config);
+  check_on_all_levels(&llama_f32_config, check_contract);
+}
+
+static void bf16_bits_of_large_iterations(void **state) {
+  (void)state;
+  check_on_all_levels(&qwen3_config, check_large_iterations);
+}
+
+static void f32_bits_of_large_iterations(void **state) {
+  (void)state;
+  check_on_all_levels(&llama_f32_config, check_large_iterations);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bf16_bits_do_not_depend_on_the_way),
       cmocka_unit_test(f32_bits_do_not_depend_on_the_way),
+      cmocka_unit_test(bf16_bits_of_large_iterations),
+      cmocka_unit_test(f32_bits_of_large_iterations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

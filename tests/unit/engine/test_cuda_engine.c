@@ -298,7 +298,7 @@ static void texts_are_scored(void **state) {
   mgl_model_folder folder = {.config = config};
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
-  mgl_runner_options options = mgl_score_runner_options(COUNT);
+  mgl_runner_options options = mgl_score_runner_options(COUNT, 0);
   mgl_runner *runner = NULL;
   int32_t tokens[COUNT];
   double logprobs[COUNT];

@@ -1,7 +1,8 @@
 // 500 random requests give, token for token, what each gives alone: with a tiny pool of KV pages
-// (constant preemption) and a roomy one, with and without the prefix cache, for chunks of 1 to 64
-// tokens, all at once or arriving while others run, with a third of them cancelled and some paused;
-// half of them greedy, half sampled. `make test` runs some of these ways, the long tests all.
+// (constant preemption) and a roomy one, with and without the prefix cache, for chunks of 1 to 144
+// tokens in iterations of up to 600 (on the CPU, larger iterations give the same bits too), all at
+// once or arriving while others run, with a third of them cancelled and some paused; half of them
+// greedy, half sampled. `make test` runs some of these ways, the long tests all.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +15,7 @@
 #include "base/alloc.h"
 #include "engine/engine.h"
 
-enum { VOCAB = 160, CONTEXT = 128, REQUESTS = 500, MOST_NEW = 64, FAMILIES = 12 };
+enum { VOCAB = 160, CONTEXT = 208, REQUESTS = 500, MOST_NEW = 64, FAMILIES = 12 };
 
 static const mgl_config config = {.family = MGL_FAMILY_QWEN2,
                                   .hidden_size = 64,
@@ -76,7 +77,7 @@ static uint32_t mix(uint32_t a, uint32_t b) {
 // Request i is always the same. Prompts of a family begin alike.
 static uint32_t submit(mgl_engine *engine, uint32_t i) {
   int32_t prompt[CONTEXT];
-  size_t count = 1 + mix(i, 1) % (i % 3 == 0 ? 64 : 20);
+  size_t count = 1 + mix(i, 1) % (i % 25 == 0 ? 144 : i % 3 == 0 ? 64 : 20);
   size_t shared = mix(i, 2) % 60;
   int32_t stop = i % 4 == 0 ? (int32_t)(mix(i, 3) % VOCAB) : 0;
   for (size_t j = 0; j < count; j++) {
@@ -249,24 +250,26 @@ static int compute_alone(void **state) {
 // All combinations; of them, `make test` takes every so many.
 static void every_way_gives_what_each_request_gives_alone(void **state) {
   (void)state;
-  static const uint32_t chunks[] = {1, 2, 5, 16, 31, 64};
+  static const uint32_t chunks[] = {1, 2, 5, 16, 31, 64, 100, 0};
 #if defined(MGL_TEST_SANITIZED)
   const uint32_t stride = 37;
 #else
   const uint32_t stride = getenv("MGL_TEST_LONG") != NULL ? 1 : 11;
 #endif
-  for (uint32_t i = 0; i < 6 * 32; i += stride) {
-    bool tiny = i / 6 & 1;
+  for (uint32_t i = 0; i < 8 * 32; i += stride) {
+    bool tiny = i / 8 & 1;
     way how = {.mode = i % 5 == 0 ? MGL_MODE_EAGER : MGL_MODE_MEGA,
-               .chunk_tokens = chunks[i % 6],
-               .prefix_cache = i / 12 & 1,
-               .arrive = i / 24 & 1,
-               .cancel = i / 48 & 1,
-               .pause = i / 96 & 1,
+               .chunk_tokens = chunks[i % 8],
+               .prefix_cache = i / 16 & 1,
+               .arrive = i / 32 & 1,
+               .cancel = i / 64 & 1,
+               .pause = i / 128 & 1,
                .page_tokens = i % 7 == 0 ? 32 : 16,
-               .iteration_tokens = i % 4 == 0 ? 23 : 64};
+               .iteration_tokens = i % 8 >= 6   ? 600
+                                   : i % 4 == 0 ? 23
+                                                : 64};
     how.sequences = tiny ? 40 : i % 3 == 0 ? 100 : 20;
-    how.pool_tokens = tiny ? CONTEXT + 96 : how.sequences * 40;
+    how.pool_tokens = tiny ? CONTEXT + 16 : how.sequences * 40;
     run_way(&how, 7 + i);
   }
 }

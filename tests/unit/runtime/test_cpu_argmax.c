@@ -84,8 +84,8 @@ typedef struct fixture {
   mgl_plan plan;
   mgl_cpu_program program;
   uint64_t offset;
-  mgl_logit_note notes[WORKERS * MGL_MAX_ITERATION_TOKENS];
-  uint32_t best[MGL_MAX_ITERATION_TOKENS];
+  mgl_logit_note notes[WORKERS * MGL_INVARIANT_TOKENS];
+  uint32_t best[MGL_INVARIANT_TOKENS];
 } fixture;
 
 static void set_up(fixture *f, float *logits, uint32_t columns, mgl_simd simd) {
@@ -95,6 +95,7 @@ static void set_up(fixture *f, float *logits, uint32_t columns, mgl_simd simd) {
   f->graph = (mgl_graph){.tensors = &f->tensor, .tensor_count = 1};
   f->memory = (mgl_cpu_memory){.options = {.workers = WORKERS},
                                .activations = (unsigned char *)logits,
+                               .logit_rows = MGL_INVARIANT_TOKENS,
                                .logit_notes = f->notes,
                                .best_logits = f->best};
   f->program = (mgl_cpu_program){.graph = &f->graph,

@@ -18,6 +18,7 @@
 #include "graph/family.h"
 #include "graph/graph_text.h"
 #include "runtime/cpu_eager.h"
+#include "runtime/cpu_linears.h"
 #include "runtime/cpu_program.h"
 #include "runtime/cpu_tasks.h"
 #include "task/tile.h"
@@ -108,12 +109,12 @@ static void model_create(model *m, mgl_graph *canonical, mgl_simd simd) {
       .page_tokens = PAGE_TOKENS, .page_count = SEQUENCES * PAGES, .workers = WORKERS};
   check(mgl_cpu_memory_create(&m->weights, &memory, m->topology, &m->eager_memory, &err), &err);
   check(mgl_cpu_memory_create(&m->weights, &memory, m->topology, &m->memory, &err), &err);
-  mgl_plan_limits limits = {.tokens = MGL_MAX_ITERATION_TOKENS,
+  mgl_plan_limits limits = {.tokens = MGL_INVARIANT_TOKENS,
                             .sequences = SEQUENCES,
                             .pages_per_sequence = PAGES,
                             .page_tokens = PAGE_TOKENS};
   mgl_cpu_program_options options = {
-      .simd = simd, .largest = {MGL_MAX_ITERATION_TOKENS, MGL_MAX_ITERATION_TOKENS, SEQUENCES}};
+      .simd = simd, .largest = {MGL_INVARIANT_TOKENS, MGL_INVARIANT_TOKENS, SEQUENCES}};
   check(mgl_cpu_program_create(m->canonical, m->eager_memory, &options, &m->eager, &err), &err);
   check(mgl_plan_create(&limits, &m->plan, &err), &err);
   for (uint32_t s = 0; s < SEQUENCES; s++) {
@@ -137,7 +138,7 @@ static void model_destroy(model *m) {
 
 // Up to `tokens` tokens of some sequences: decode steps, chunks of prompts, or both.
 static void make_plan(model *m, uint32_t tokens) {
-  int32_t ids[MGL_MAX_ITERATION_TOKENS];
+  int32_t ids[MGL_INVARIANT_TOKENS];
   mgl_plan_clear(m->plan);
   uint32_t kind = random_below(3);
   uint32_t first = random_below(SEQUENCES);
@@ -169,6 +170,7 @@ static void make_plan(model *m, uint32_t tokens) {
 // A task graph without tasks: activations in places of their own, in random order, with gaps.
 static mgl_task_graph make_task_graph(const mgl_graph *graph, uint32_t tokens) {
   mgl_task_graph tasks = {.tokens = tokens,
+                          .logit_rows = tokens,
                           .attention_strides = 1 + random_below(4),
                           .tensor_count = (uint32_t)graph->tensor_count};
   mgl_dim_values values = {tokens, tokens, tokens};
@@ -415,7 +417,7 @@ static void check_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_t be
   uint32_t at = 0;
   size_t from = 0;
   const void *piece = NULL;
-  for (size_t bytes; (bytes = mgl_cpu_task_weights(p, op_idx, begin, end, from, &piece)) > 0;) {
+  for (size_t bytes; (bytes = mgl_cpu_linear_weights(p, op_idx, begin, end, from, &piece)) > 0;) {
     size_t taken = 1 + random_below(bytes < 4000 ? (uint32_t)bytes : 4000);
     for (uint32_t i = 0; i < count && piece != rows[at].start + rows[at].told; i++) {
       at = (at + 1) % count;
@@ -450,8 +452,8 @@ static void the_weights_of_a_tile_are_told_once(void **state) {
         const void *piece = NULL;
         check_weights(p, op, 0, units);
         check_weights(p, op, begin, begin + 1 + random_below(units - begin));
-        assert_int_equal(mgl_cpu_task_weights(p, op, begin, begin, 0, &piece), 0);
-        with_weights += mgl_cpu_task_weights(p, op, 0, units, 0, &piece) > 0 ? 1 : 0;
+        assert_int_equal(mgl_cpu_linear_weights(p, op, begin, begin, 0, &piece), 0);
+        with_weights += mgl_cpu_linear_weights(p, op, 0, units, 0, &piece) > 0 ? 1 : 0;
       }
       mgl_cpu_program_destroy(p);
       free(tasks.activation_offsets);

@@ -18,7 +18,8 @@
 //                                 only: in those ways whose name has the text
 //   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
 //                                 very many iterations, then with random delays, then faults
-//   gpu_tests memcheck [MODEL...] a short run of everything, for compute-sanitizer (default: tiny)
+//   gpu_tests memcheck [MODEL...] [only=TEXT]
+//                                 a short run of everything, for compute-sanitizer (default: tiny)
 //   gpu_tests wide [MODEL...] [batch=N] [context=N] [runs=N]
 //                                 iterations of more than 64 tokens against the narrow kernel; of
 //                                 a folder also their speed

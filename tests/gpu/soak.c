@@ -47,6 +47,7 @@ typedef struct machine {
   uint32_t schedulers;
   bool scheduler_warps;
   uint32_t share;  // one in so many of the iterations
+  bool full;       // its launches are of mode full: no delays, no injected faults
 } machine;
 
 static const machine machines[] = {
@@ -58,6 +59,7 @@ static const machine machines[] = {
      .schedulers = 2,
      .scheduler_warps = true,
      .share = 5},
+    {.name = "mode full", .share = 2, .full = true},
 };
 
 typedef struct soak {
@@ -111,6 +113,7 @@ static mgl_status launch(soak *s, const workload *w, const mgl_cuda_launch_optio
                            .chunk_tokens = w->chunk,
                            .launch = *options,
                            .outcome = &outcome};
+  job.launch.full = s->machine->full;
   mgl_status status = mgl_cuda_program_generate(s->program, &job, err);
   *iterations = outcome.iterations;
   *hash = 1;
@@ -254,12 +257,13 @@ static void soak_model(gpu_bench *bench, const char *name, const soak_options *o
         "\n| program | delays, up to ns | iterations | launches | s | iterations/s | launches with "
         "other tokens |\n|---|---|---|---|---|---|---|\n");
     run_for(&s, o->iterations / machines[i].share, o->seconds, 0);
-    for (size_t j = 0; j < sizeof delays / sizeof delays[0] && s.failures == 0; j++) {
+    size_t delay_count = machines[i].full ? 0 : sizeof delays / sizeof delays[0];
+    for (size_t j = 0; j < delay_count && s.failures == 0; j++) {
       run_for(&s, (o->delays / machines[i].share + 2) / 3, o->seconds, delays[j]);
     }
     memcpy(first, s.expected, sizeof first);
     failures += s.failures;
-    if (s.failures == 0) {
+    if (s.failures == 0 && !machines[i].full) {
       printf("\n");
       fail_in_between(&s);
     }
@@ -311,6 +315,8 @@ static uint32_t check_plans(soak *s, mgl_plan *plan, float *logits, mgl_error *e
   static const struct {
     uint32_t position, count;
   } chunks[] = {{0, 64}, {64, 64}, {128, 64}, {192, 64}, {256, 44}};
+  mgl_cuda_launch_options options = patient;
+  options.full = s->machine->full;
   int32_t tokens[CHECKED_PROMPT];
   int32_t pages[3][PAGES];
   for (uint32_t i = 0; i < CHECKED_PROMPT; i++) {
@@ -327,7 +333,7 @@ static uint32_t check_plans(soak *s, mgl_plan *plan, float *logits, mgl_error *e
                                          .pages = pages[0],
                                          .page_count = PAGES,
                                          .logits = MGL_LOGITS_NONE});
-    gpu_must(mgl_cuda_program_run_plan(s->program, plan, &patient, NULL, err), err);
+    gpu_must(mgl_cuda_program_run_plan(s->program, plan, &options, NULL, err), err);
   }
   mgl_plan_clear(plan);
   for (uint32_t i = 0; i < 3; i++) {  // one decodes, two begin
@@ -338,7 +344,7 @@ static uint32_t check_plans(soak *s, mgl_plan *plan, float *logits, mgl_error *e
                                          .page_count = PAGES,
                                          .logits = MGL_LOGITS_LAST});
   }
-  gpu_must(mgl_cuda_program_run_plan(s->program, plan, &patient, logits, err), err);
+  gpu_must(mgl_cuda_program_run_plan(s->program, plan, &options, logits, err), err);
   uint32_t bad = 0;
   for (size_t i = 0; i < 3 * (size_t)s->model->config.vocab_size; i++) {
     bad += isfinite(logits[i]) ? 0 : 1;
@@ -346,7 +352,8 @@ static uint32_t check_plans(soak *s, mgl_plan *plan, float *logits, mgl_error *e
   return bad;
 }
 
-static void memcheck_model(gpu_bench *bench, const char *name) {
+// only: part of the machines' names; NULL: all of them.
+static void memcheck_model(gpu_bench *bench, const char *name, const char *only) {
   static const workload job = {
       .requests = 3, .prompt = 2, .prompt_step = 9, .generate = 5, .chunk = 8, .sampled = true};
   static const mgl_plan_limits limits = {.tokens = ITERATION,
@@ -366,7 +373,8 @@ static void memcheck_model(gpu_bench *bench, const char *name) {
     uint64_t hash = 0;
     uint32_t iterations = 0;
     uint64_t start = mgl_clock_ns();
-    if (!open_soak(&s, bench, &model, &machines[i])) {
+    if ((only != NULL && strstr(machines[i].name, only) == NULL) ||
+        !open_soak(&s, bench, &model, &machines[i])) {
       continue;
     }
     uint32_t bad = check_plans(&s, plan, logits, &err);
@@ -383,10 +391,19 @@ static void memcheck_model(gpu_bench *bench, const char *name) {
 }
 
 void gpu_memcheck_run(gpu_bench *bench, int count, char **arguments) {
-  if (count == 0) {
-    memcheck_model(bench, "tiny");
+  const char *only = NULL;
+  int models = 0;
+  for (int i = 0; i < count; i++) {
+    bool is_only = strncmp(arguments[i], "only=", 5) == 0;
+    only = is_only ? arguments[i] + 5 : only;
+    models += is_only ? 0 : 1;
+  }
+  if (models == 0) {
+    memcheck_model(bench, "tiny", only);
   }
   for (int i = 0; i < count; i++) {
-    memcheck_model(bench, arguments[i]);
+    if (strncmp(arguments[i], "only=", 5) != 0) {
+      memcheck_model(bench, arguments[i], only);
+    }
   }
 }

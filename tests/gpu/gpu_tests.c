@@ -28,8 +28,9 @@
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
 //                             [prefetch=0] [workers=N] [runs=N] [sweep=1] [full=1] [trace=FILE]
-//   gpu_tests modes FOLDER... [batches=N,N...] [contexts=N,N...] [generate=N] [rounds=N] [csv=FILE]
-//                             mega against full, interleaved
+//   gpu_tests modes FOLDER... [batches=N,N...] [contexts=N,N...] [generate=N] [rounds=N]
+//                             [prefill=N] [csv=FILE]  mega against full, interleaved; prompts in
+//                             iterations of up to N tokens
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 // MODEL: tiny, wide, bias, or a folder with a config.json.

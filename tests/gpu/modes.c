@@ -1,6 +1,7 @@
 // Mode mega against mode full, the same tasks as one kernel for every op in a CUDA graph: medians
 // of decode iterations, in one process, rounds of the two modes in turn. Contexts are computed
-// once, by the first round; the others find them in the prefix cache.
+// once, by the first round, in iterations of up to `prefill` tokens; the others find them in the
+// prefix cache.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ typedef struct value_list {
 
 typedef struct modes_options {
   value_list batches, contexts;
-  value_list rounds, generate;  // one value each
+  value_list rounds, generate, prefill;  // one value each
   const char *csv;
 } modes_options;
 
@@ -44,7 +45,8 @@ static bool set_option(modes_options *o, const char *argument) {
   } lists[] = {{"batches=", &o->batches},
                {"contexts=", &o->contexts},
                {"rounds=", &o->rounds},
-               {"generate=", &o->generate}};
+               {"generate=", &o->generate},
+               {"prefill=", &o->prefill}};
   for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
     size_t length = strlen(lists[i].key);
     if (strncmp(argument, lists[i].key, length) == 0) {
@@ -104,10 +106,11 @@ static void compare_modes(gpu_bench *bench, const char *folder, const modes_opti
   gpu_model_open(folder, &model);
   uint32_t longest = largest(&o->contexts) + o->generate.values[0];
   uint32_t batch = largest(&o->batches);
+  uint32_t prefill = o->prefill.values[0];
   mgl_cuda_program *program =
       gpu_program(bench, &model,
                   (mgl_cuda_program_options){
-                      .iteration_tokens = batch,
+                      .iteration_tokens = prefill > batch ? prefill : batch,
                       .sequences = batch,
                       .pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS});
   double ceiling = 0;
@@ -136,7 +139,8 @@ void gpu_modes_run(gpu_bench *bench, int count, char **arguments) {
   modes_options o = {.batches = {{1, 2, 4, 8, 16}, 5},
                      .contexts = {{64, 1024, 8192}, 3},
                      .rounds = {{3}, 1},
-                     .generate = {{64}, 1}};
+                     .generate = {{64}, 1},
+                     .prefill = {{0}, 1}};
   for (int i = 0; i < count; i++) {
     (void)set_option(&o, arguments[i]);
   }

@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/first_item.cuh"
 #include "kernels/cuda/page_stream.cuh"
+#include "kernels/cuda/tasks_linear_two.cuh"
 #include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/worker.cuh"
 
@@ -194,6 +195,9 @@ static __device__ __forceinline__ uint32_t mgl_linear_function(const mgl_cuda_op
   if (mgl_is_linear_of_one(op)) {
     return (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_ONE_NORMED : MGL_CALL_LINEAR_ONE;
   }
+  if (mgl_is_linear_of_two(op)) {
+    return (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_TWO_NORMED : MGL_CALL_LINEAR_TWO;
+  }
   return shape == 0 && op->k % MGL_CUDA_PAGE_K == 0 ? MGL_CALL_LINEAR_WHOLE
                                                     : MGL_CALL_LINEAR_1 + shape;
 }
@@ -263,10 +267,28 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
   }
   const mgl_cuda_op *op = &c->run->graphs[info->graph].ops[step->op];
   static_assert(sizeof(mgl_cuda_op) % 16 == 0 && sizeof(mgl_cuda_op) <= 512, "a copy by one warp");
+  // All that comes from the L2 at once.
+  const mgl_cuda_plan *plan = &c->run->plans[info->iteration & 1];
+  uint4 piece = {};
+  uint32_t rows = 0;
   if (lane < sizeof(mgl_cuda_op) / 16) {
-    ((uint4 *)&slot->op)[lane] = __ldg((const uint4 *)op + lane);
+    piece = __ldg((const uint4 *)op + lane);
   }
+  if (lane >= 30) {
+    rows = mgl_load_l2_word(lane == 30 ? &plan->logit_row_count : &plan->token_count);
+  }
+  uint32_t logit_rows = __shfl_sync(0xffffffffu, rows, 30);
+  if (lane < sizeof(mgl_cuda_op) / 16) {
+    ((uint4 *)&slot->op)[lane] = piece;
+  }
+  static_assert(offsetof(mgl_cuda_op, kind) == 0 && offsetof(mgl_cuda_op, copy_bytes) % 16 == 0,
+                "pieces in which they are");
+  constexpr int copy_piece = (int)(offsetof(mgl_cuda_op, copy_bytes) / 16);
+  uint32_t kind = __shfl_sync(0xffffffffu, piece.x, 0);
+  uint64_t copy_bytes = __shfl_sync(0xffffffffu, piece.y, copy_piece);
+  copy_bytes = copy_bytes << 32 | __shfl_sync(0xffffffffu, piece.x, copy_piece);
   if (lane == 31) {
+    slot->rows = kind == MGL_OP_LOGITS ? logit_rows : rows;
     slot->begin = step->begin;
     slot->end = step->end;
     slot->task = step->task;
@@ -284,12 +306,11 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     if (block->debug != 0) {
       slot->mute = mgl_is_injected(c->run, MGL_INJECT_LOSE, info->iteration, step->task) ? 1 : 0;
     }
-    uint64_t copy_bytes = __ldg((const unsigned long long *)&op->copy_bytes);
     slot->copy_at = info->run % 2 != 0 ? 0 : copy_bytes;
     slot->open_at = copy_bytes - slot->copy_at;
     slot->iteration = info->iteration;
     slot->run = info->run;
-    slot->plan = &c->run->plans[info->iteration & 1];
+    slot->plan = plan;
   }
   c->announced += paged ? 1 : 0;
   __syncwarp();

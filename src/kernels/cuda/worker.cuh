@@ -31,7 +31,9 @@ typedef enum mgl_task_function {
   MGL_CALL_LINEAR_ONE,
   MGL_CALL_ATTEND,
   MGL_CALL_LINEAR_WHOLE,  // for up to 8 tokens, whole pages
-  MGL_CALL_LINEAR_1,      // 1, 2 or 4 row tiles
+  MGL_CALL_LINEAR_TWO_NORMED,  // for 9 to 16
+  MGL_CALL_LINEAR_TWO,
+  MGL_CALL_LINEAR_1,  // 1, 2 or 4 row tiles
   MGL_CALL_LINEAR_2,
   MGL_CALL_LINEAR_4,
   MGL_CALL_LINEAR_UNPAGED_1,
@@ -60,6 +62,7 @@ struct __align__(16) mgl_slot {
   mgl_cuda_op op;       // copied, so that consumers need no memory access to begin
   uint32_t begin, end;  // tile; in row blocks for linears
   uint32_t function;    // mgl_task_function
+  uint32_t rows;        // of the iteration that the task computes: its tokens; of logits those rows
   uint32_t task;
   uint32_t trigger_event;
   mgl_word *trigger;  // its counter, where only workers that poll it wait; NULL: more is to be done
@@ -399,6 +402,17 @@ static __device__ __forceinline__ uint4 mgl_load_l2(const void *address) {
   return v;
 }
 
+// The same where `wanted`, else *v stays: predicated, not branched around.
+static __device__ __forceinline__ void mgl_load_l2_if(const void *address, bool wanted, uint4 *v) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.u32 p, %5, 0;\n"
+      "@p ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+      : "+r"(v->x), "+r"(v->y), "+r"(v->z), "+r"(v->w)
+      : "l"(address), "r"((uint32_t)wanted)
+      : "memory");
+}
+
 // 8 and 4 bytes of the same.
 static __device__ __forceinline__ uint2 mgl_load_l2_pair(const void *address) {
   uint2 v;
@@ -443,7 +457,13 @@ static __device__ __forceinline__ uint4 mgl_load_shared(uint32_t address) {
   return v;
 }
 
-// The same for shared memory, zeros where `there` is false.
+static __device__ __forceinline__ void mgl_store_shared(uint32_t address, float4 v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v.x), "f"(v.y),
+               "f"(v.z), "f"(v.w)
+               : "memory");
+}
+
+// Loads from there, zeros where `there` is false.
 static __device__ __forceinline__ uint4 mgl_load_shared_if(uint32_t address, bool there) {
   uint4 v;
   asm volatile(

@@ -51,6 +51,7 @@ static void set_launch(const mgl_cuda_launch_options *launch, mgl_cuda_run *run)
     run->graphs[i].in_flight = launch->in_flight != 0               ? launch->in_flight
                                : run->graphs[i].tokens == TOKENS_16 ? IN_FLIGHT_16
                                                                     : IN_FLIGHT;
+    run->graphs[i].in_flight_long = launch->in_flight != 0 ? launch->in_flight : IN_FLIGHT;
   }
   run->in_flight_ahead = launch->in_flight_ahead;
   run->prefetch = launch->no_prefetch ? 0 : 1;

@@ -38,6 +38,7 @@ enum {
   MGL_CUDA_SCRATCH_BYTES = 34816,
   MGL_CUDA_PAGE_BYTES = 16384,  // an smem page
   MGL_CUDA_MAX_PAGES = 12,
+  MGL_CUDA_LONG_PAGES = 12,  // of a task for which the memory, not what it waits for, is the limit
 
   // Packed weights (see mgl_cuda_op.weights).
   MGL_CUDA_BLOCK_ROWS = 16,  // output features of a row block
@@ -140,7 +141,8 @@ typedef struct mgl_cuda_graph {
   const mgl_cuda_op *ops;      // [op_count]
   uint32_t tokens;             // most tokens of an iteration
   uint32_t attention_strides;
-  uint32_t in_flight;  // pages on their way, at most, for tasks that may run
+  uint32_t in_flight;       // pages on their way, at most, for tasks that may run
+  uint32_t in_flight_long;  // and that have MGL_CUDA_LONG_PAGES pages and more
 } mgl_cuda_graph;
 
 // One entry of the attention work list: consecutive tokens of one sequence and a chunk of the

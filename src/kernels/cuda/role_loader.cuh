@@ -30,9 +30,11 @@ struct mgl_loader {
   mgl_cuda_run *run;
   mgl_block *block;
   uint8_t *pages;
-  uint32_t page_count, most, most_ahead;  // run's and its graph's
-  uint32_t page, parity;                  // of the ring: the next one to fill, and its phase
-  uint32_t landed, landed_parity;         // the oldest one that was on its way when last looked at
+  uint32_t page_count, most_ahead;  // run's
+  uint32_t most_short, most_long;   // of the graph: of tasks with few pages, and with many
+  uint32_t most;                    // of the task
+  uint32_t page, parity;            // of the ring: the next one to fill, and its phase
+  uint32_t landed, landed_parity;   // the oldest one that was on its way when last looked at
   uint32_t in_flight;
   uint32_t ordinal;  // of the task among this worker's AOT tasks, all iterations
   uint64_t iteration;
@@ -173,6 +175,8 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
   }
   uint32_t began = mgl_trace_clock();
   uint32_t most = mgl_batch_blocks(load->row_tiles);
+  uint32_t pages = (load->end - load->begin) * mgl_pages_of_block(load->k_padded) * load->passes;
+  l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
   for (uint32_t pass = 0; pass < load->passes; pass++) {
     for (uint32_t block = load->begin; block < load->end; block += most) {
       uint32_t blocks = load->end - block < most ? load->end - block : most;
@@ -224,7 +228,8 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
   uint32_t lane = threadIdx.x % 32;
   uint32_t last = graph->step_start[blockIdx.x + 1];
   uint32_t batch = l->run->step_batch;
-  l->most = graph->in_flight;
+  l->most_short = graph->in_flight;
+  l->most_long = graph->in_flight_long;
   for (uint32_t first = graph->step_start[blockIdx.x]; first < last; first += batch) {
     uint32_t count = last - first < batch ? last - first : batch;
     mgl_load mine = {};

@@ -96,8 +96,7 @@ static __device__ __forceinline__ void mgl_two_clear(const mgl_two_rows *rows,
 
 // (The open word is the largest of all.)
 template <bool NORMED>
-static __device__ __forceinline__ bool mgl_two_is_open(const mgl_two_raw<NORMED> *raw,
-                                                       int pieces) {
+static __device__ __forceinline__ bool mgl_two_is_open(const mgl_two_raw<NORMED> *raw, int pieces) {
   uint32_t largest = 0;
 #pragma unroll
   for (int tile = 0; tile < MGL_TWO_TILES; tile++) {
@@ -269,9 +268,8 @@ static __device__ __forceinline__ void mgl_two_block(mgl_worker *w, const mgl_li
   mgl_linear_page<MGL_TWO_TILES>(x, 1, b.v, sums);
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    mgl_store_shared(at + half * 512,
-                     make_float4(sums[0][2 * half], sums[0][2 * half + 1], sums[1][2 * half],
-                                 sums[1][2 * half + 1]));
+    mgl_store_shared(at + half * 512, make_float4(sums[0][2 * half], sums[0][2 * half + 1],
+                                                  sums[1][2 * half], sums[1][2 * half + 1]));
   }
 }
 
@@ -304,8 +302,8 @@ static __device__ __forceinline__ void mgl_two_fetch_residuals(const mgl_worker 
       token >= l->rows || l->op->n % MGL_CUDA_BLOCK_ROWS != 0) {
     return;
   }
-  size_t element = (size_t)token * l->op->n + (l->block + block) * MGL_CUDA_BLOCK_ROWS +
-                   w->thread % 4 * 4;
+  size_t element =
+      (size_t)token * l->op->n + (l->block + block) * MGL_CUDA_BLOCK_ROWS + w->thread % 4 * 4;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
                    mgl_shared_address(w->scratch + MGL_TWO_SUMS_AT + w->thread * 16)),
                "l"((const uint8_t *)l->op->residual + l->copy_at + element * sizeof(float))
@@ -340,8 +338,8 @@ static __device__ __forceinline__ void mgl_two_write_gated(const mgl_worker *w, 
   float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
   uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up));
   uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
-  uint8_t *at = (uint8_t *)l->op->out +
-                ((size_t)mgl_two_token(w) * l->op->n + column) * sizeof(uint16_t);
+  uint8_t *at =
+      (uint8_t *)l->op->out + ((size_t)mgl_two_token(w) * l->op->n + column) * sizeof(uint16_t);
   if (column >= l->op->n || column % 2 != 0) {
     return;
   }
@@ -450,9 +448,9 @@ static __device__ __forceinline__ void mgl_task_linear_two(mgl_worker *w) {
   mgl_linear_init(w, slot, true, &l);
   l.normed = NORMED;
   const uint32_t end = slot->end;
-  const uint32_t warp_at =
-      mgl_shared_address(w->scratch) + w->warp * (MGL_TWO_WARP_FLOATS * (uint32_t)sizeof(float)) +
-      mgl_two_quad(w->lane / 4, w->lane % 4) * 16;
+  const uint32_t warp_at = mgl_shared_address(w->scratch) +
+                           w->warp * (MGL_TWO_WARP_FLOATS * (uint32_t)sizeof(float)) +
+                           mgl_two_quad(w->lane / 4, w->lane % 4) * 16;
   mgl_two_rows rows;
   mgl_two_raw<NORMED> raw;
   mgl_two_page a;

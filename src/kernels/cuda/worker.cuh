@@ -30,7 +30,7 @@ typedef enum mgl_task_function {
   MGL_CALL_LINEAR_ONE_NORMED,  // these three, of which a layer of one token consists, come first
   MGL_CALL_LINEAR_ONE,
   MGL_CALL_ATTEND,
-  MGL_CALL_LINEAR_WHOLE,  // for up to 8 tokens, whole pages
+  MGL_CALL_LINEAR_WHOLE,       // for up to 8 tokens, whole pages
   MGL_CALL_LINEAR_TWO_NORMED,  // for 9 to 16
   MGL_CALL_LINEAR_TWO,
   MGL_CALL_LINEAR_1,  // 1, 2 or 4 row tiles
@@ -458,8 +458,8 @@ static __device__ __forceinline__ uint4 mgl_load_shared(uint32_t address) {
 }
 
 static __device__ __forceinline__ void mgl_store_shared(uint32_t address, float4 v) {
-  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v.x), "f"(v.y),
-               "f"(v.z), "f"(v.w)
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z),
+               "f"(v.w)
                : "memory");
 }
 

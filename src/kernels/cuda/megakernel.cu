@@ -103,12 +103,11 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
     return mgl_call<mgl_task_linear_one<false>>(run, block, state);
   }
   if (function == MGL_CALL_ATTEND) {
-    return mgl_call<mgl_task_attend>(run, block, state);
+    return mgl_call<mgl_task_attend<MGL_ATTEND_AHEAD>>(run, block, state);
   }
   switch (function) {
     case MGL_CALL_LINEAR_WHOLE: return mgl_call<mgl_task_linear<1, true, true>>(run, block, state);
-    case MGL_CALL_LINEAR_TWO_NORMED:
-      return mgl_call<mgl_task_linear_two<true>>(run, block, state);
+    case MGL_CALL_LINEAR_TWO_NORMED: return mgl_call<mgl_task_linear_two<true>>(run, block, state);
     case MGL_CALL_LINEAR_TWO: return mgl_call<mgl_task_linear_two<false>>(run, block, state);
     case MGL_CALL_LINEAR_1: return mgl_call<mgl_task_linear<1, true, false>>(run, block, state);
     case MGL_CALL_LINEAR_2: return mgl_call<mgl_task_linear<2, true, false>>(run, block, state);

@@ -37,6 +37,12 @@ enum {
   MGL_ATTEND_SOFTMAX = MGL_ATTEND_Q,
 };
 
+#if __CUDA_ARCH__ >= 900
+enum { MGL_ATTEND_AHEAD = 1 };
+#else
+enum { MGL_ATTEND_AHEAD = 0 };  // it would be spilled
+#endif
+
 static_assert(MGL_HEAD_DIM % 32 == 0 && MGL_HEAD_DIM <= 128, "what the layouts below are made for");
 static_assert(MGL_GROUP >= 1 && MGL_GROUP <= MGL_CUDA_QUERY_COLUMNS,
               "heads of a token are columns");
@@ -698,18 +704,20 @@ typedef struct mgl_attend_cursor {
   uint32_t page, ahead;
 } mgl_attend_cursor;
 
-// Asks for the warp's first tile, whose page is in the cursor: K into registers, V and the next
-// tile into the L2. V in registers too would take those that mgl_attend_prepare needs, and there is
-// time for it during the scores.
-static __device__ __forceinline__ void mgl_attend_start(mgl_attend *a, mgl_attend_tile *tile,
+// Asks for the warp's first tile, of that page: K into registers, V and the next tile into the L2.
+// V in registers too would take those that mgl_attend_prepare needs, and there is time for it
+// during the scores.
+static __device__ __forceinline__ void mgl_attend_start(const mgl_attend *a, uint32_t page,
+                                                        mgl_attend_tile *tile,
                                                         mgl_attend_cursor *cursor) {
+  cursor->page = page;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PIECES; i++) {
     tile->k[i][0] = tile->k[i][1] = {};
   }
   if (mgl_attend_first(a, 0) < a->cached_end) {
-    mgl_attend_load_k(a, cursor->page, tile);
-    mgl_attend_prefetch(a, a->slot->op.v_cache, cursor->page);
+    mgl_attend_load_k(a, page, tile);
+    mgl_attend_prefetch(a, a->slot->op.v_cache, page);
   }
 }
 
@@ -727,8 +735,7 @@ static __device__ __forceinline__ void mgl_attend_start_first(mgl_attend *a, mgl
                                                               mgl_attend_cursor *cursor) {
   a->own_first = a->slot->first.own_first;
   a->own_last = a->slot->first.own_last;
-  cursor->page = a->slot->first.pages[a->w->warp];
-  mgl_attend_start(a, tile, cursor);
+  mgl_attend_start(a, a->slot->first.pages[a->w->warp], tile, cursor);
   if (a->item.kv_begin + MGL_ATTEND_STEP < a->cached_end) {  // some warp has another tile
     (void)mgl_attend_page(a, 0);
   }
@@ -984,7 +991,9 @@ static __device__ __forceinline__ void mgl_attend_merge_if_last(const mgl_attend
 // --- the task ------------------------------------------------------------------------------------
 
 // Units [begin, end): unit = KV head * strides + stride, which is every strides-th item of the plan
-// from `stride` on, for that KV head.
+// from `stride` on, for that KV head. AHEAD: the next item is looked up while one is computed, and
+// its keys and rows come during the output; that takes registers.
+template <bool AHEAD>
 static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
   mgl_attend a;
   mgl_attend_tile tile;
@@ -1011,49 +1020,60 @@ static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
   }
   for (bool began = false;; began = true) {
     mgl_attend_next following;
-    mgl_attend_ask_next(&a, &following);
+    if (AHEAD) {
+      mgl_attend_ask_next(&a, &following);
+    }
     mgl_attend_start_v(&a, cursor.page, &tile);
     mgl_attend_prepare(&a, &norms, rows);
     if (!began) {
       mgl_task_began(w);
     }
     mgl_sync_consumers();  // scratch has the rows of this iteration
-    mgl_attend_look_up_next(&a, &following);
+    if (AHEAD) {
+      mgl_attend_look_up_next(&a, &following);
+    }
     mgl_attend_state state;
     mgl_attend_tiles(&a, &tile, &cursor, &state);
-    const bool goes_on = mgl_attend_has_next(&a, &following);
     mgl_attend next;
-    if (goes_on) {  // its keys, during the output of this one
+    if (AHEAD && mgl_attend_has_next(&a, &following)) {
       mgl_attend_set_next(w, &a, &following, &next);
-      cursor.page = __shfl_sync(0xffffffffu, following.pages, 0);
-      mgl_attend_start(&next, &tile, &cursor);
+      mgl_attend_start(&next, __shfl_sync(0xffffffffu, following.pages, 0), &tile, &cursor);
     }
     mgl_attend_read_again(&a);
     mgl_sync_consumers();  // nobody reads the rows any more
     mgl_attend_publish(&a, &state);
     mgl_sync_consumers();  // scratch has what the warps made
     mgl_attend_output(&a);
-    const bool counts = a.item.chunks > 1;
-    if (counts) {
+    if (a.item.chunks > 1) {
       mgl_sync_consumers();  // all wrote their part of the partial result, and read scratch
     }
-    if (goes_on) {  // its rows, during the count
+    if (AHEAD && mgl_attend_has_next(&a, &following)) {
       mgl_attend_set_next(w, &a, &following, &next);
       mgl_attend_ask(&next, w->warp, rows);
       mgl_attend_start_ahead(&next, &cursor);
       mgl_attend_load_norms(&next, &norms);
     }
-    if (counts) {
+    if (a.item.chunks > 1) {
       mgl_attend_count(&a);
       mgl_sync_consumers();
       mgl_attend_merge_if_last(&a);
     }
-    if (!goes_on) {
+    if (!AHEAD) {
+      mgl_attend_ask_next(&a, &following);
+      mgl_attend_look_up_next(&a, &following);
+    }
+    if (!mgl_attend_has_next(&a, &following)) {
       mgl_attend_open_rest(w);
       return;
     }
     mgl_attend_set_next(w, &a, &following, &a);
     mgl_attend_note_next(&a, &following);
+    if (!AHEAD) {
+      mgl_attend_ask(&a, w->warp, rows);
+      mgl_attend_start(&a, __shfl_sync(0xffffffffu, following.pages, 0), &tile, &cursor);
+      mgl_attend_start_ahead(&a, &cursor);
+      mgl_attend_load_norms(&a, &norms);
+    }
     mgl_sync_consumers();  // scratch is free
   }
 }

@@ -596,7 +596,7 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
 }
 
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments) {
-  static const char *const small[] = {"tiny", "wide", "bias"};
+  static const char *const small[] = {"tiny", "wide", "whole", "bias"};
   const char *only = NULL;
   int models = 0;
   for (int i = 0; i < count; i++) {

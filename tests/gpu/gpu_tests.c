@@ -14,7 +14,8 @@
 //   gpu_tests faults [MODEL]      hanging tasks and lost triggers are found and named
 //   gpu_tests reference [chunk=N] DIR...  KL against transformers; tests/gpu/reference.py makes DIR
 //   gpu_tests contract [MODEL...] [only=TEXT]
-//                                 the same bits in every way to run (default: tiny, wide, bias);
+//                                 the same bits in every way to run (default: tiny, wide, whole,
+//                                 bias);
 //                                 only: in those ways whose name has the text
 //   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
 //                                 very many iterations, then with random delays, then faults
@@ -33,7 +34,7 @@
 //                             iterations of up to N tokens
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
-// MODEL: tiny, wide, bias, or a folder with a config.json.
+// MODEL: tiny, wide, whole, bias, or a folder with a config.json.
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

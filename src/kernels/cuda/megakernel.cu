@@ -107,7 +107,9 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
   }
   switch (function) {
     case MGL_CALL_LINEAR_WHOLE: return mgl_call<mgl_task_linear<1, true, true>>(run, block, state);
+#if __CUDA_ARCH__ >= 900
     case MGL_CALL_LINEAR_TWO_NORMED: return mgl_call<mgl_task_linear_two<true>>(run, block, state);
+#endif
     case MGL_CALL_LINEAR_TWO: return mgl_call<mgl_task_linear_two<false>>(run, block, state);
     case MGL_CALL_LINEAR_1: return mgl_call<mgl_task_linear<1, true, false>>(run, block, state);
     case MGL_CALL_LINEAR_2: return mgl_call<mgl_task_linear<2, true, false>>(run, block, state);

@@ -27,6 +27,12 @@ enum {
   MGL_TWO_SUMS_AT = mgl_linear_shape<MGL_TWO_TILES>::SUMS_AT,
 };
 
+#if __CUDA_ARCH__ >= 900
+enum { MGL_TWO_NORMED = 1 };
+#else
+enum { MGL_TWO_NORMED = 0 };  // x that is normed would be spilled
+#endif
+
 static_assert(MGL_TWO_BLOCK_FLOATS == MGL_CUDA_CONSUMERS, "an output of each block for a thread");
 static_assert(MGL_TWO_SUMS_AT + MGL_TWO_EARLY * MGL_TWO_BLOCK_FLOATS * 4 <= MGL_CUDA_SCRATCH_BYTES,
               "residuals");
@@ -437,7 +443,8 @@ static __device__ __forceinline__ void mgl_two_share_best(const mgl_worker *w, c
 
 // Where a linear has this function: whole pairs of pages, and one pass.
 static __device__ __forceinline__ bool mgl_is_linear_of_two(const mgl_cuda_op *op) {
-  return op->row_tiles == MGL_TWO_TILES && op->passes == 1 &&
+  bool fits = MGL_TWO_NORMED || (op->flags & MGL_CUDA_X_NORMED) == 0;
+  return fits && op->row_tiles == MGL_TWO_TILES && op->passes == 1 &&
          op->k % (MGL_GROUP_PAGES * MGL_CUDA_PAGE_K) == 0;
 }
 

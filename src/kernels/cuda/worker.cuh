@@ -30,9 +30,11 @@ typedef enum mgl_task_function {
   MGL_CALL_LINEAR_ONE_NORMED,  // these three, of which a layer of one token consists, come first
   MGL_CALL_LINEAR_ONE,
   MGL_CALL_ATTEND,
-  MGL_CALL_LINEAR_WHOLE,       // for up to 8 tokens, whole pages
-  MGL_CALL_LINEAR_TWO_NORMED,  // for 9 to 16
-  MGL_CALL_LINEAR_TWO,
+  MGL_CALL_LINEAR_WHOLE,   // for up to 8 tokens, whole pages
+  MGL_CALL_LINEAR_ROWS_1,  // for up to 8 tokens, whole pairs of pages, and for up to 16
+  MGL_CALL_LINEAR_ROWS_2,
+  MGL_CALL_LINEAR_ROWS_1_NORMED,
+  MGL_CALL_LINEAR_ROWS_2_NORMED,
   MGL_CALL_LINEAR_1,  // 1, 2 or 4 row tiles
   MGL_CALL_LINEAR_2,
   MGL_CALL_LINEAR_4,

@@ -672,21 +672,20 @@ static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear 
   }
 }
 
-// Rows that a linear of this slot computes. (In the megakernel the controller has looked them up;
-// that of one token is known without a trip to the L2.)
+// Rows that a linear of this slot computes. (That of one token is known without a trip to the L2;
+// in the megakernel the controller has looked them up, see slot->rows.)
 static __device__ __forceinline__ uint32_t mgl_linear_rows(const mgl_slot *slot) {
-  if (!MGL_KERNEL_PER_OP) {
-    return slot->rows;
-  }
   if (slot->op.kind == MGL_OP_LOGITS) {
     return __ldcg(&slot->plan->logit_row_count);
   }
   return slot->op.tokens == 1 ? 1 : __ldcg(&slot->plan->token_count);
 }
 
-// What all shapes begin with. may_carry: the shape can wait for words of x.
+// What all shapes begin with. rows: of the iteration that are computed. may_carry: the shape can
+// wait for words of x.
 static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, const mgl_slot *slot,
-                                                       bool may_carry, mgl_linear *l) {
+                                                       uint32_t rows, bool may_carry,
+                                                       mgl_linear *l) {
   l->op = &slot->op;
   l->plan = slot->plan;
   l->weights = slot->op.weights;
@@ -705,7 +704,7 @@ static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, cons
   l->x_stride = slot->op.x_stride;
   l->zero = slot->op.zero;
   l->normed = (slot->op.flags & MGL_CUDA_X_NORMED) != 0;
-  l->rows = mgl_linear_rows(slot);
+  l->rows = rows;
   l->first_row = 0;
 }
 
@@ -716,7 +715,7 @@ template <int TILES, bool PAGED, bool FULL, int NORMED = -1>
 static __device__ __forceinline__ void mgl_task_linear(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
-  mgl_linear_init(w, slot, TILES <= MGL_CUDA_CARRIED_TOKENS / 8, &l);
+  mgl_linear_init(w, slot, mgl_linear_rows(slot), TILES <= MGL_CUDA_CARRIED_TOKENS / 8, &l);
   l.normed = NORMED < 0 ? l.normed : NORMED != 0;
   l.partial_at = w->warp * mgl_linear_shape<TILES>::WARP_FLOATS +
                  w->lane % 4 * 2 * MGL_CUDA_BLOCK_ROWS + w->lane / 4;

@@ -481,14 +481,14 @@ static __device__ __forceinline__ void mgl_rows_share_best(const mgl_worker *w, 
 
 // --- the task ------------------------------------------------------------------------------------
 
-// Where a linear has these functions: whole pairs of pages, and one pass.
+// Where a linear has these functions: whole pairs of pages, and one pass. (Before sm_90a a normed x
+// of two tiles would be spilled, and others spill beside.)
 static __device__ __forceinline__ bool mgl_is_linear_of_rows(const mgl_cuda_op *op) {
-#if __CUDA_ARCH__ < 900  // a normed x of two tiles would be spilled
-  if (op->row_tiles == 2 && (op->flags & MGL_CUDA_X_NORMED) != 0) {
-    return false;
-  }
-#endif
+#if __CUDA_ARCH__ >= 900
   return op->row_tiles <= 2 && op->passes == 1 && op->k % (MGL_GROUP_PAGES * MGL_CUDA_PAGE_K) == 0;
+#else
+  return false;
+#endif
 }
 
 static __device__ __forceinline__ void mgl_rows_set_batch(mgl_linear *l, uint32_t block,
@@ -514,7 +514,7 @@ static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
   constexpr bool AHEAD = !NORMED || TILES == 1;  // registers for x of the next group, and a page
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
-  mgl_linear_init(w, slot, true, &l);
+  mgl_linear_init(w, slot, slot->rows, true, &l);
   l.normed = NORMED;
   const uint32_t end = slot->end;
   const uint32_t warp_at = mgl_shared_address(w->scratch) +

@@ -103,7 +103,7 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
     return mgl_call<mgl_task_linear_one<false>>(run, block, state);
   }
   if (function == MGL_CALL_ATTEND) {
-    return mgl_call<mgl_task_attend<MGL_ATTEND_AHEAD>>(run, block, state);
+    return mgl_call<mgl_task_attend>(run, block, state);
   }
   switch (function) {
     case MGL_CALL_LINEAR_WHOLE: return mgl_call<mgl_task_linear<1, true, true>>(run, block, state);

@@ -343,7 +343,6 @@ static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_cuda_op_laun
 }
 
 // The second op is next_plan.
-template <bool AHEAD>
 static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch &launch) {
   if (threadIdx.x == 0) {
     mgl_let_next_come();
@@ -367,19 +366,19 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
     return;
   }
   mgl_worker w = mgl_make_worker(launch);
-  mgl_task_attend<AHEAD>(&w);
+  mgl_task_attend(&w);
 }
 
 // With so few registers a block finds room beside one of a linear, which matters where attention is
 // short; with all that it can use, a long context is read faster.
 extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
     mgl_op_attend(const __grid_constant__ mgl_cuda_op_launch launch) {
-  mgl_op_attention<false>(launch);
+  mgl_op_attention(launch);
 }
 
 extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 1)
     mgl_op_attend_long(const __grid_constant__ mgl_cuda_op_launch launch) {
-  mgl_op_attention<MGL_ATTEND_AHEAD>(launch);
+  mgl_op_attention(launch);
 }
 
 // --- the ends of an iteration --------------------------------------------------------------------

@@ -37,12 +37,6 @@ enum {
   MGL_ATTEND_SOFTMAX = MGL_ATTEND_Q,
 };
 
-#if __CUDA_ARCH__ >= 900
-enum { MGL_ATTEND_AHEAD = 1 };
-#else
-enum { MGL_ATTEND_AHEAD = 0 };  // it would be spilled
-#endif
-
 static_assert(MGL_HEAD_DIM % 32 == 0 && MGL_HEAD_DIM <= 128, "what the layouts below are made for");
 static_assert(MGL_GROUP >= 1 && MGL_GROUP <= MGL_CUDA_QUERY_COLUMNS,
               "heads of a token are columns");
@@ -150,11 +144,37 @@ static __device__ __forceinline__ float mgl_attend_base(float max) {
 
 // --- items and pages -----------------------------------------------------------------------------
 
+// Moves on to the next unit until the index is one of an item. False: the task has no more.
+static __device__ __forceinline__ bool mgl_attend_seek(mgl_attend *a) {
+  while (a->index >= a->item_count) {
+    if (++a->unit >= a->slot->end) {
+      return false;
+    }
+    a->index = a->unit % a->strides;
+  }
+  a->kv_head = a->unit / a->strides;
+  return true;
+}
+
 static __device__ __forceinline__ void mgl_attend_set_item(mgl_attend *a, const uint4 v[3]) {
   a->item = {v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y,
              v[1].z, v[1].w, v[2].x, v[2].y, v[2].z, v[2].w};
   a->columns = a->item.count * MGL_GROUP;
   a->cached_end = a->item.fresh < a->item.kv_end ? a->item.fresh : a->item.kv_end;
+}
+
+static __device__ __forceinline__ void mgl_attend_read_item(mgl_attend *a) {
+  const uint8_t *from = (const uint8_t *)&a->slot->plan->items[a->index];
+  uint4 v[3] = {mgl_load_l2(from), mgl_load_l2(from + 16), mgl_load_l2(from + 32)};
+  mgl_attend_set_item(a, v);
+}
+
+// Leaves a later item in the place of the first, for mgl_attend_read_again; barriers come before
+// and after.
+static __device__ __forceinline__ void mgl_attend_note_item(const mgl_attend *a) {
+  if (a->w->thread == 0) {
+    const_cast<mgl_slot *>(a->slot)->first.item = a->item;
+  }
 }
 
 // Before the output: what the tiles did not need registers for.
@@ -186,6 +206,15 @@ static __device__ __forceinline__ bool mgl_attend_begin(mgl_attend *a, const mgl
   return a->unit < a->slot->end;
 }
 
+static __device__ __forceinline__ bool mgl_attend_next(mgl_attend *a) {
+  a->index += a->strides;
+  if (!mgl_attend_seek(a)) {
+    return false;
+  }
+  mgl_attend_read_item(a);
+  return true;
+}
+
 static __device__ __forceinline__ uint32_t mgl_attend_first(const mgl_attend *a, uint32_t step) {
   return a->item.kv_begin + step * MGL_ATTEND_STEP + a->w->warp * MGL_ATTEND_TILE;
 }
@@ -205,92 +234,6 @@ static __device__ __forceinline__ uint32_t mgl_attend_page(mgl_attend *a, uint32
     a->pages = position < a->cached_end ? mgl_attend_lookup(a, position) : 0;
   }
   return __shfl_sync(0xffffffffu, a->pages, (int)(step % 32));
-}
-
-// --- the item behind -----------------------------------------------------------------------------
-
-// The next item of the task, found while one is computed: it takes a trip to the L2, and its pages
-// another one.
-typedef struct mgl_attend_next {
-  uint32_t unit, index;  // a unit behind the task's: there is none
-  uint32_t word;         // lane i: word i of the item
-  uint32_t pages;        // as in mgl_attend
-  uint32_t own;          // lanes 0 and 1: own_first and own_last
-} mgl_attend_next;
-
-static __device__ __forceinline__ void mgl_attend_ask_next(const mgl_attend *a,
-                                                           mgl_attend_next *next) {
-  const uint32_t end = a->slot->end;
-  next->unit = a->unit;
-  next->index = a->index + a->strides;
-  while (next->index >= a->item_count && ++next->unit < end) {
-    next->index = next->unit % a->strides;
-  }
-  next->word = 0;
-  if (next->unit < end && a->w->lane < sizeof(mgl_cuda_item) / sizeof(uint32_t)) {
-    next->word =
-        mgl_load_l2_word((const uint32_t *)&a->slot->plan->items[next->index] + a->w->lane);
-  }
-}
-
-static __device__ __forceinline__ bool mgl_attend_has_next(const mgl_attend *a,
-                                                           const mgl_attend_next *next) {
-  return next->unit < a->slot->end;
-}
-
-// All lanes: the state in which that item is begun. (`out` may be what is left of the item before.)
-static __device__ __forceinline__ void mgl_attend_set_next(const mgl_worker *w, const mgl_attend *a,
-                                                           const mgl_attend_next *next,
-                                                           mgl_attend *out) {
-  uint4 v[3];
-#pragma unroll
-  for (int i = 0; i < 3; i++) {
-    v[i].x = __shfl_sync(0xffffffffu, next->word, 4 * i);
-    v[i].y = __shfl_sync(0xffffffffu, next->word, 4 * i + 1);
-    v[i].z = __shfl_sync(0xffffffffu, next->word, 4 * i + 2);
-    v[i].w = __shfl_sync(0xffffffffu, next->word, 4 * i + 3);
-  }
-  out->w = w;
-  out->slot = mgl_task_slot(w);
-  out->kv_heads = a->kv_heads;
-  out->strides = a->strides;
-  out->item_count = a->item_count;
-  out->unit = next->unit;
-  out->index = next->index;
-  out->kv_head = next->unit / a->strides;
-  out->pages = next->pages;
-  out->own_first = __shfl_sync(0xffffffffu, next->own, 0);
-  out->own_last = __shfl_sync(0xffffffffu, next->own, 1);
-  mgl_attend_set_item(out, v);
-}
-
-// Leaves it in the place of the first, for mgl_attend_read_again; barriers come before and after.
-static __device__ __forceinline__ void mgl_attend_note_next(const mgl_attend *a,
-                                                            const mgl_attend_next *next) {
-  uint32_t *item = (uint32_t *)&const_cast<mgl_slot *>(a->slot)->first.item;
-  if (a->w->thread < sizeof(mgl_cuda_item) / sizeof(uint32_t)) {
-    item[a->w->thread] = next->word;
-  }
-}
-
-// Its pages, once it is there.
-static __device__ __forceinline__ void mgl_attend_look_up_next(const mgl_attend *a,
-                                                               mgl_attend_next *next) {
-  next->pages = 0;
-  next->own = 0;
-  if (!mgl_attend_has_next(a, next)) {
-    return;
-  }
-  mgl_attend at;
-  mgl_attend_set_next(a->w, a, next, &at);
-  uint32_t position = mgl_attend_first(&at, a->w->lane);
-  if (position < at.cached_end) {
-    next->pages = mgl_attend_lookup(&at, position);
-  }
-  if (a->w->lane < 2) {
-    position = at.item.position + (a->w->lane == 0 ? 0 : at.item.count - 1);
-    next->own = mgl_attend_lookup(&at, position);
-  }
 }
 
 // Elements before the item's KV head in that page, of K and of V.
@@ -704,42 +647,37 @@ typedef struct mgl_attend_cursor {
   uint32_t page, ahead;
 } mgl_attend_cursor;
 
-// Asks for the warp's first tile, of that page: K into registers, V and the next tile into the L2.
-// V in registers too would take those that mgl_attend_prepare needs, and there is time for it
-// during the scores.
-static __device__ __forceinline__ void mgl_attend_start(const mgl_attend *a, uint32_t page,
+// Asks for the warp's first tile: K into registers, V and the next tile into the L2. V in registers
+// too would take those that mgl_attend_prepare needs, and there is time for it during the scores.
+static __device__ __forceinline__ void mgl_attend_start(mgl_attend *a, bool first,
                                                         mgl_attend_tile *tile,
                                                         mgl_attend_cursor *cursor) {
-  cursor->page = page;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PIECES; i++) {
     tile->k[i][0] = tile->k[i][1] = {};
   }
+  if (first) {  // whose pages the controller has looked up
+    a->own_first = a->slot->first.own_first;
+    a->own_last = a->slot->first.own_last;
+    cursor->page = a->slot->first.pages[a->w->warp];
+  } else {
+    a->own_first = mgl_attend_lookup(a, a->item.position);
+    a->own_last = mgl_attend_lookup(a, a->item.position + a->item.count - 1);
+    cursor->page = mgl_attend_page(a, 0);
+  }
   if (mgl_attend_first(a, 0) < a->cached_end) {
-    mgl_attend_load_k(a, page, tile);
-    mgl_attend_prefetch(a, a->slot->op.v_cache, page);
+    mgl_attend_load_k(a, cursor->page, tile);
+    mgl_attend_prefetch(a, a->slot->op.v_cache, cursor->page);
   }
-}
-
-static __device__ __forceinline__ void mgl_attend_start_ahead(mgl_attend *a,
-                                                              mgl_attend_cursor *cursor) {
-  cursor->ahead = __shfl_sync(0xffffffffu, a->pages, 1);
-  if (mgl_attend_first(a, 1) < a->cached_end) {
-    mgl_attend_prefetch(a, a->slot->op.k_cache, cursor->ahead);
-    mgl_attend_prefetch(a, a->slot->op.v_cache, cursor->ahead);
-  }
-}
-
-// The task's first item, of which the controller has looked up the pages.
-static __device__ __forceinline__ void mgl_attend_start_first(mgl_attend *a, mgl_attend_tile *tile,
-                                                              mgl_attend_cursor *cursor) {
-  a->own_first = a->slot->first.own_first;
-  a->own_last = a->slot->first.own_last;
-  mgl_attend_start(a, a->slot->first.pages[a->w->warp], tile, cursor);
+  cursor->ahead = 0;
   if (a->item.kv_begin + MGL_ATTEND_STEP < a->cached_end) {  // some warp has another tile
     (void)mgl_attend_page(a, 0);
+    cursor->ahead = mgl_attend_page(a, 1);
+    if (mgl_attend_first(a, 1) < a->cached_end) {
+      mgl_attend_prefetch(a, a->slot->op.k_cache, cursor->ahead);
+      mgl_attend_prefetch(a, a->slot->op.v_cache, cursor->ahead);
+    }
   }
-  mgl_attend_start_ahead(a, cursor);
 }
 
 // V of that tile, when registers are free.
@@ -942,8 +880,22 @@ static __device__ __forceinline__ void mgl_attend_open_rest(const mgl_worker *w)
   }
 }
 
-// From the warps' sums in scratch to the output, or to the partial result of the chunk. A warp's
-// threads have one column.
+// Counts this chunk as done. True for the task that ends last: it has seen all the others' partial
+// results. Ends in a state where scratch still holds the answer.
+static __device__ __forceinline__ bool mgl_attend_is_last(const mgl_attend *a) {
+  volatile uint32_t *answer = (volatile uint32_t *)a->w->scratch;
+  mgl_sync_consumers();  // all wrote their part of the partial result, and read scratch
+  if (a->w->thread == 0) {
+    uint32_t *counter = a->merges + (size_t)a->item.merge * a->kv_heads + a->kv_head;
+    // The last one leaves the counter at 0, for the next layer.
+    *answer = mgl_count_acq_rel(counter, a->item.chunks - 1) + 1 == a->item.chunks ? 1 : 0;
+  }
+  mgl_sync_consumers();
+  return *answer != 0;
+}
+
+// From the warps' sums in scratch to the output, or to the partial result of the chunk and, by the
+// task that ends last, from all chunks' to the output. A warp's threads have one column.
 static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
   uint32_t elements = a->columns * MGL_HEAD_DIM;
   bool whole = a->item.chunks == 1;
@@ -962,23 +914,7 @@ static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
       partial[MGL_HEAD_DIM + 1] = part.sum;
     }
   }
-}
-
-// Of an item with several chunks, behind a barrier after their partial results: counts this one as
-// done. The task that ends last has seen all the others', and makes the output of them; scratch
-// holds the answer until the next barrier.
-static __device__ __forceinline__ void mgl_attend_count(const mgl_attend *a) {
-  if (a->w->thread == 0) {
-    uint32_t *counter = a->merges + (size_t)a->item.merge * a->kv_heads + a->kv_head;
-    // The last one leaves the counter at 0, for the next layer.
-    *(volatile uint32_t *)a->w->scratch =
-        mgl_count_acq_rel(counter, a->item.chunks - 1) + 1 == a->item.chunks ? 1 : 0;
-  }
-}
-
-static __device__ __forceinline__ void mgl_attend_merge_if_last(const mgl_attend *a) {
-  uint32_t elements = a->columns * MGL_HEAD_DIM;
-  if (*(const volatile uint32_t *)a->w->scratch == 0) {
+  if (whole || !mgl_attend_is_last(a)) {
     return;
   }
 #pragma unroll 1
@@ -991,9 +927,7 @@ static __device__ __forceinline__ void mgl_attend_merge_if_last(const mgl_attend
 // --- the task ------------------------------------------------------------------------------------
 
 // Units [begin, end): unit = KV head * strides + stride, which is every strides-th item of the plan
-// from `stride` on, for that KV head. AHEAD: the next item is looked up while one is computed, and
-// its keys and rows come during the output; that takes registers.
-template <bool AHEAD>
+// from `stride` on, for that KV head.
 static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
   mgl_attend a;
   mgl_attend_tile tile;
@@ -1010,7 +944,7 @@ static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
   if (carried) {  // before the keys and values, which take longer to come
     mgl_attend_ask(&a, w->warp, rows);
   }
-  mgl_attend_start_first(&a, &tile, &cursor);
+  mgl_attend_start(&a, true, &tile, &cursor);
   mgl_attend_load_norms(&a, &norms);
   if (!mgl_task_wait(w)) {
     return;
@@ -1019,61 +953,27 @@ static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
     mgl_attend_ask(&a, w->warp, rows);
   }
   for (bool began = false;; began = true) {
-    mgl_attend_next following;
-    if (AHEAD) {
-      mgl_attend_ask_next(&a, &following);
-    }
     mgl_attend_start_v(&a, cursor.page, &tile);
     mgl_attend_prepare(&a, &norms, rows);
     if (!began) {
       mgl_task_began(w);
     }
     mgl_sync_consumers();  // scratch has the rows of this iteration
-    if (AHEAD) {
-      mgl_attend_look_up_next(&a, &following);
-    }
     mgl_attend_state state;
     mgl_attend_tiles(&a, &tile, &cursor, &state);
-    mgl_attend next;
-    if (AHEAD && mgl_attend_has_next(&a, &following)) {
-      mgl_attend_set_next(w, &a, &following, &next);
-      mgl_attend_start(&next, __shfl_sync(0xffffffffu, following.pages, 0), &tile, &cursor);
-    }
     mgl_attend_read_again(&a);
     mgl_sync_consumers();  // nobody reads the rows any more
     mgl_attend_publish(&a, &state);
     mgl_sync_consumers();  // scratch has what the warps made
     mgl_attend_output(&a);
-    if (a.item.chunks > 1) {
-      mgl_sync_consumers();  // all wrote their part of the partial result, and read scratch
-    }
-    if (AHEAD && mgl_attend_has_next(&a, &following)) {
-      mgl_attend_set_next(w, &a, &following, &next);
-      mgl_attend_ask(&next, w->warp, rows);
-      mgl_attend_start_ahead(&next, &cursor);
-      mgl_attend_load_norms(&next, &norms);
-    }
-    if (a.item.chunks > 1) {
-      mgl_attend_count(&a);
-      mgl_sync_consumers();
-      mgl_attend_merge_if_last(&a);
-    }
-    if (!AHEAD) {
-      mgl_attend_ask_next(&a, &following);
-      mgl_attend_look_up_next(&a, &following);
-    }
-    if (!mgl_attend_has_next(&a, &following)) {
+    if (!mgl_attend_next(&a)) {
       mgl_attend_open_rest(w);
       return;
     }
-    mgl_attend_set_next(w, &a, &following, &a);
-    mgl_attend_note_next(&a, &following);
-    if (!AHEAD) {
-      mgl_attend_ask(&a, w->warp, rows);
-      mgl_attend_start(&a, __shfl_sync(0xffffffffu, following.pages, 0), &tile, &cursor);
-      mgl_attend_start_ahead(&a, &cursor);
-      mgl_attend_load_norms(&a, &norms);
-    }
+    mgl_attend_note_item(&a);
+    mgl_attend_ask(&a, w->warp, rows);
+    mgl_attend_start(&a, false, &tile, &cursor);
+    mgl_attend_load_norms(&a, &norms);
     mgl_sync_consumers();  // scratch is free
   }
 }

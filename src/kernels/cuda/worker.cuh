@@ -184,6 +184,24 @@ static __device__ __forceinline__ bool mgl_mbarrier_try_at(uint32_t barrier, uin
 #endif
 }
 
+// The same, for about a microsecond at most.
+static __device__ __forceinline__ bool mgl_mbarrier_try_briefly(uint64_t *barrier,
+                                                                uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(mgl_shared_address(barrier)), "r"(parity), "r"(1000)
+      : "memory");
+  return done != 0;
+#else
+  return mgl_mbarrier_test(barrier, parity);
+#endif
+}
+
 static __device__ __forceinline__ bool mgl_mbarrier_try(uint64_t *barrier, uint32_t parity) {
   return mgl_mbarrier_try_at(mgl_shared_address(barrier), parity);
 }

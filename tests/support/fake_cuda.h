@@ -31,8 +31,8 @@ typedef struct fake_cuda {
   uint32_t idle_looks;         // for commands, by a launch that had nothing to do
   uint32_t runs;               // of the megakernel
   uint32_t wide_runs;          // of that of the wide class
-  int hang_at;                 // iteration in which a task hangs, or NOTHING
-  int not_finite_at;           // iteration whose logits are not finite, or NOTHING
+  int hang_at;                 // iteration in which a task hangs, or FAKE_CUDA_NEVER
+  int not_finite_at;           // iteration whose logits are not finite, or FAKE_CUDA_NEVER
   uint64_t iteration_step_ns;  // from one iteration's begin to the next one's
   bool ignore_deadline;        // what the host writes into a running launch is lost
   bool hung;

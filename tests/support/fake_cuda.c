@@ -12,13 +12,14 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "graph/graph.h"
+#include "graph/family.h"
 #include "kernels/cuda/op_launch.h"
 #include "kernels/cuda/packing.h"
 #include "kernels/cuda/wide_turn.h"
 #include "model/dummy_weights.h"
 #include "runtime/cuda_plan.h"
 #include "support/fake_cuda_parts.h"
+#include "support/must.h"
 
 // --- the driver ----------------------------------------------------------------------------------
 
@@ -716,6 +717,21 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
   mgl_store_relaxed(&begun, 0);
   launched = true;
   return (mgl_cu_result)pthread_create(&kernel_id, NULL, kernel_thread, fake.run);
+}
+
+mgl_graph *fake_cuda_model(const mgl_checkpoint *checkpoint) {
+  static const char json[] =
+      "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
+      "\"hidden_size\":256,\"intermediate_size\":200,\"num_hidden_layers\":2,"
+      "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"max_position_embeddings\":16384,"
+      "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
+      "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
+  mgl_config config;
+  mgl_generation generation;
+  mgl_graph *program = NULL;
+  MUST(mgl_config_parse(json, strlen(json), "test", &config, &generation, &err));
+  MUST(mgl_family_build(&config, checkpoint, &program, &err));
+  return program;
 }
 
 mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,

@@ -10,7 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "graph/graph.h"
 #include "kernels/cuda/device_run.h"
+#include "model/safetensors.h"
 #include "runtime/cuda_code.h"
 #include "runtime/cuda_driver.h"
 
@@ -53,6 +55,10 @@ extern fake_cuda fake;  // reset by fake_cuda_device, but for counts
 // A device on which all works.
 mgl_cuda_device fake_cuda_device(void);
 mgl_cuda_code_function fake_cuda_code;
+
+// The program of a small Qwen2 (bf16, 512 tokens of vocabulary); without a checkpoint for dummy
+// weights.
+mgl_graph *fake_cuda_model(const mgl_checkpoint *checkpoint);
 
 // Frees what a program left that was lost: the host must not free it, as a kernel may still run.
 void fake_cuda_reclaim(void);

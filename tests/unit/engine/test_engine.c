@@ -13,37 +13,13 @@
 
 #include "base/alloc.h"
 #include "engine/engine.h"
+#include "unit/engine/small_engine.h"
 
-enum { VOCAB = 160, CONTEXT = 128, REQUESTS = 12, MOST_NEW = 30 };
-
-static const mgl_config config = {.family = MGL_FAMILY_QWEN2,
-                                  .hidden_size = 64,
-                                  .intermediate_size = 96,
-                                  .layer_count = 2,
-                                  .head_count = 4,
-                                  .kv_head_count = 2,
-                                  .head_dim = 16,
-                                  .vocab_size = VOCAB,
-                                  .context_tokens = CONTEXT,
-                                  .rms_norm_eps = 1e-6,
-                                  .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
-                                  .qkv_bias = true,
-                                  .dtype = MGL_DTYPE_BF16};
+enum { VOCAB = SMALL_ENGINE_VOCAB, CONTEXT = 128, REQUESTS = 12, MOST_NEW = 30 };
 
 static mgl_runner *make_runner(uint32_t sequences, uint64_t pool_tokens) {
-  mgl_model_folder folder = {.config = config};
-  mgl_runner_options options = {.threads = 2,
-                                .sequences = sequences,
-                                .sequence_tokens = CONTEXT,
-                                .pool_tokens = pool_tokens,
-                                .weights = MGL_WEIGHTS_DUMMY,
-                                .seed = 3};
-  mgl_runner *runner = NULL;
-  mgl_error err = {0};
-  if (mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK) {
-    fail_msg("%s", err.text);
-  }
-  return runner;
+  return small_engine_runner(
+      CONTEXT, (mgl_runner_options){.sequences = sequences, .pool_tokens = pool_tokens});
 }
 
 typedef struct results {
@@ -329,7 +305,7 @@ static void prompts_share_pages_under_one_salt(void **state) {
 // A model that computes NaN, in both modes of a CPU: an error that names the request, and no token.
 static void logits_that_are_not_finite_end_the_run(void **state) {
   (void)state;
-  mgl_model_folder folder = {.config = config};
+  mgl_model_folder folder = {.config = small_engine_config(CONTEXT)};
   folder.config.rms_norm_eps = NAN;
   for (int mode = 0; mode < MGL_MODE_COUNT && mgl_mode_is_for((mgl_mode)mode, false); mode++) {
     static results r;
@@ -434,7 +410,7 @@ static void bad_runner_options_are_refused(void **state) {
   };
   int64_t live = mgl_alloc_live();
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-    mgl_model_folder folder = {.config = config};
+    mgl_model_folder folder = {.config = small_engine_config(CONTEXT)};
     mgl_runner_options options = bad[i].options;
     mgl_runner *runner = NULL;
     mgl_error err = {0};
@@ -450,7 +426,7 @@ static void bad_runner_options_are_refused(void **state) {
 
 // A runner, an engine and one request, with every allocation made to fail once.
 static mgl_status run_once(mgl_error *err) {
-  mgl_model_folder folder = {.config = config};
+  mgl_model_folder folder = {.config = small_engine_config(CONTEXT)};
   mgl_runner_options options = {
       .threads = 2, .sequences = 2, .sequence_tokens = 32, .weights = MGL_WEIGHTS_DUMMY};
   mgl_runner *runner = NULL;

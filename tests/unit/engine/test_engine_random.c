@@ -14,22 +14,9 @@
 
 #include "base/alloc.h"
 #include "engine/engine.h"
+#include "unit/engine/small_engine.h"
 
-enum { VOCAB = 160, CONTEXT = 208, REQUESTS = 500, MOST_NEW = 64, FAMILIES = 12 };
-
-static const mgl_config config = {.family = MGL_FAMILY_QWEN2,
-                                  .hidden_size = 64,
-                                  .intermediate_size = 96,
-                                  .layer_count = 2,
-                                  .head_count = 4,
-                                  .kv_head_count = 2,
-                                  .head_dim = 16,
-                                  .vocab_size = VOCAB,
-                                  .context_tokens = CONTEXT,
-                                  .rms_norm_eps = 1e-6,
-                                  .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
-                                  .qkv_bias = true,
-                                  .dtype = MGL_DTYPE_BF16};
+enum { VOCAB = SMALL_ENGINE_VOCAB, CONTEXT = 208, REQUESTS = 500, MOST_NEW = 64, FAMILIES = 12 };
 
 // How the requests are served.
 typedef struct way {
@@ -148,21 +135,11 @@ static void stir(void *context) {
 }
 
 static mgl_runner *make_runner(const way *how) {
-  mgl_model_folder folder = {.config = config};
-  mgl_runner_options options = {.threads = 2,
-                                .sequences = how->sequences,
-                                .iteration_tokens = how->iteration_tokens,
-                                .sequence_tokens = CONTEXT,
-                                .page_tokens = how->page_tokens,
-                                .pool_tokens = how->pool_tokens,
-                                .weights = MGL_WEIGHTS_DUMMY,
-                                .seed = 3};
-  mgl_runner *runner = NULL;
-  mgl_error err = {0};
-  if (mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK) {
-    fail_msg("%s", err.text);
-  }
-  return runner;
+  return small_engine_runner(CONTEXT,
+                             (mgl_runner_options){.sequences = how->sequences,
+                                                  .iteration_tokens = how->iteration_tokens,
+                                                  .page_tokens = how->page_tokens,
+                                                  .pool_tokens = how->pool_tokens});
 }
 
 static void start(const way *how, uint32_t seed) {

@@ -111,7 +111,7 @@ static void folders_read_back(void **state) {
   }
 }
 
-// What the issue asks the models to cover, seen through the real parser.
+// What the models are to cover between them, seen through the real parser.
 static void configs_cover_the_requirement(void **state) {
   (void)state;
   bool families[MGL_FAMILY_COUNT] = {false};

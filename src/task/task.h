@@ -22,7 +22,7 @@ typedef enum mgl_target {
   MGL_TARGET_CUDA,
 } mgl_target;
 
-// Numbers of seed 001's schema.
+// Numbers of MPK's schema (compile/task_graph_json.c).
 typedef enum mgl_event_type {
   MGL_EVENT_TERMINATE = 0,               // ends schedulers and workers
   MGL_EVENT_LAUNCH_TASKS = 1,            // its tasks may run
@@ -76,7 +76,6 @@ typedef struct mgl_task_graph {
   uint32_t worker_count;
   uint32_t task_count;
   uint32_t event_count;
-  uint32_t first_event;  // its counters start here in the array of all graphs' counters
   mgl_task *tasks;       // [task_count], linear order
   mgl_event *events;     // [event_count]; the last one is END_OF_TASK_GRAPH
   uint32_t *aot_start;   // [worker_count + 1]: worker w's AOT tasks are aot_tasks[aot_start[w] ...)

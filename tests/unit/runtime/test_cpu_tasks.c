@@ -211,6 +211,10 @@ static void poison(mgl_cpu_memory *memory) {
   memset(memory->scratch, 0xff, memory->scratch_bytes * memory->options.workers);
 }
 
+static const float *logits_of(const mgl_cpu_program *program) {
+  return mgl_cpu_program_tensor(program, mgl_graph_find(program->graph, "logits"));
+}
+
 static void check_iteration(model *m, mgl_cpu_program *program, uint32_t iteration) {
   poison(m->eager_memory);
   poison(m->memory);
@@ -219,8 +223,8 @@ static void check_iteration(model *m, mgl_cpu_program *program, uint32_t iterati
   for (uint32_t i = 0; i < program->graph->op_count; i++) {
     run_tiles(program, i);
   }
-  const float *expected = mgl_cpu_program_find(m->eager, "logits");
-  const float *found = mgl_cpu_program_find(program, "logits");
+  const float *expected = logits_of(m->eager);
+  const float *found = logits_of(program);
   for (size_t i = 0; i < (size_t)m->plan->logit_row_count * VOCABULARY; i++) {
     if (memcmp(&expected[i], &found[i], sizeof *found) != 0 || expected[i] != expected[i]) {
       fail_msg(

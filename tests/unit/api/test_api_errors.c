@@ -70,6 +70,104 @@ static void hostile_requests_are_refused(void **state) {
   megalith_engine_destroy(engine);
 }
 
+// An array that is said to be there and is not.
+static void missing_arrays_are_refused(void **state) {
+  megalith_engine *engine = create((megalith_engine_options){.kv_tokens = 256});
+  (void)state;
+  refuse(engine, (megalith_request_options){.text = "x", .stop_token_count = 2},
+         MEGALITH_ERROR_ARGUMENT, "stop_tokens: expected 2, found NULL");
+  refuse(engine, (megalith_request_options){.text = "x", .stop_text_count = 3},
+         MEGALITH_ERROR_ARGUMENT, "stop_texts: expected 3, found NULL");
+  refuse(engine, (megalith_request_options){.text = "x", .cache_salt_bytes = 4},
+         MEGALITH_ERROR_ARGUMENT, "cache_salt: expected 4, found NULL");
+  megalith_engine_destroy(engine);
+}
+
+// What a request may have the most of is taken, and one more is refused by name and number.
+static void limits_of_a_request_hold_at_their_borders(void **state) {
+  megalith_engine *engine = create((megalith_engine_options){.kv_tokens = 256});
+  char stop[MEGALITH_MAX_STOP_TEXT_BYTES + 2];
+  const char *stop_texts[MEGALITH_MAX_STOP_TEXTS + 1];
+  int32_t stop_tokens[MEGALITH_MAX_STOP_TOKENS + 1];
+  static megalith_logit_bias biases[MEGALITH_MAX_LOGIT_BIASES + 1];
+  (void)state;
+  memset(stop, 'z', sizeof stop);
+  stop[MEGALITH_MAX_STOP_TEXT_BYTES] = 0;
+  for (int32_t i = 0; i <= MEGALITH_MAX_STOP_TEXTS; i++) {
+    stop_texts[i] = stop;
+  }
+  for (int32_t i = 0; i <= MEGALITH_MAX_STOP_TOKENS; i++) {
+    stop_tokens[i] = i;
+  }
+  for (int32_t i = 0; i <= MEGALITH_MAX_LOGIT_BIASES; i++) {
+    biases[i] = (megalith_logit_bias){.token = i, .value = i % 2 == 0 ? 100 : -100};
+  }
+  megalith_sampling sampling = {.size = sizeof sampling,
+                                .biases = biases,
+                                .bias_count = MEGALITH_MAX_LOGIT_BIASES,
+                                .logprobs = true,
+                                .top_logprobs = MEGALITH_MAX_TOP_LOGPROBS};
+  const megalith_request_options most = {.text = "Once",
+                                         .max_new_tokens = 3,
+                                         .sampling = &sampling,
+                                         .stop_tokens = stop_tokens,
+                                         .stop_token_count = MEGALITH_MAX_STOP_TOKENS,
+                                         .ignore_model_stops = true,
+                                         .stop_texts = stop_texts,
+                                         .stop_text_count = MEGALITH_MAX_STOP_TEXTS,
+                                         .cache_salt = stop,
+                                         .cache_salt_bytes = MEGALITH_MAX_SALT_BYTES};
+  megalith_request *request = submit(engine, most);
+  run(engine);
+  assert_true(megalith_request_result(request)->token_count > 0);
+  assert_int_equal(megalith_request_result(request)->top_count, MEGALITH_MAX_TOP_LOGPROBS);
+  megalith_request_release(request);
+  megalith_request_options more = most;
+  more.text_bytes = (size_t)MEGALITH_MAX_PROMPT_BYTES + 1;
+  refuse(engine, more, MEGALITH_ERROR_LIMIT, "a text of 268435457 bytes: the limit is 268435456");
+  more = most;
+  more.stop_token_count++;
+  refuse(engine, more, MEGALITH_ERROR_LIMIT, "stop tokens: expected at most 16");
+  more = most;
+  more.stop_text_count++;
+  refuse(engine, more, MEGALITH_ERROR_LIMIT, "stop texts: expected at most 16, found 17");
+  more = most;
+  more.cache_salt_bytes++;
+  refuse(engine, more, MEGALITH_ERROR_LIMIT, "cache_salt: expected at most 256 bytes, found 257");
+  sampling.bias_count++;
+  refuse(engine, most, MEGALITH_ERROR_LIMIT, "logit biases: expected at most 1024, found 1025");
+  sampling.bias_count--;
+  stop[MEGALITH_MAX_STOP_TEXT_BYTES] = 'z';
+  stop[MEGALITH_MAX_STOP_TEXT_BYTES + 1] = 0;
+  refuse(engine, most, MEGALITH_ERROR_LIMIT, "stop text 0: expected 1 to 256 bytes, found 257");
+  megalith_engine_destroy(engine);
+}
+
+static void an_engine_has_so_many_requests_at_most(void **state) {
+  megalith_engine *engine = create((megalith_engine_options){.kv_tokens = 256});
+  static megalith_request *requests[MEGALITH_MAX_REQUESTS];
+  const int32_t prompt[] = {5};
+  const megalith_request_options ask = {.tokens = prompt, .token_count = 1, .max_new_tokens = 1};
+  int64_t live = mgl_alloc_live();
+  (void)state;
+  for (uint32_t i = 0; i < MEGALITH_MAX_REQUESTS; i++) {
+    requests[i] = submit(engine, ask);
+  }
+  refuse(engine, ask, MEGALITH_ERROR_LIMIT,
+         "expected at most 65536 requests that have not finished, found more");
+  megalith_request_cancel(requests[7]);
+  assert_int_equal(megalith_engine_step(engine, NULL), MEGALITH_OK);
+  megalith_request *one_more = submit(engine, ask);  // in the place of one that ended
+  for (uint32_t i = 0; i < MEGALITH_MAX_REQUESTS; i++) {
+    megalith_request_release(requests[i]);
+  }
+  run(engine);
+  assert_int_equal(megalith_request_result(one_more)->finish, MEGALITH_FINISH_LENGTH);
+  megalith_request_release(one_more);
+  assert_true(mgl_alloc_live() <= live + 1);  // the list of requests that the engine has
+  megalith_engine_destroy(engine);
+}
+
 static void newer_and_older_structs_are_understood(void **state) {
   struct {
     megalith_request_options known;
@@ -137,6 +235,9 @@ static void hostile_engines_and_models_are_refused(void **state) {
     o.memory_share = 1e-9;
     refuse_engine(o, MEGALITH_ERROR_MEMORY, "KV");
     o.memory_share = 0;
+    o.iteration_tokens = MEGALITH_MAX_ITERATION_TOKENS + 1;
+    refuse_engine(o, MEGALITH_ERROR_LIMIT, "1 to 2048 on the CPU, found 2049");
+    o.iteration_tokens = 0;
     o.page_tokens = 7;
     refuse_engine(o, MEGALITH_ERROR_LIMIT, "expected 16, 32, 64, 128 or 256, found 7");
   }
@@ -290,6 +391,9 @@ static void every_allocation_may_fail(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(hostile_requests_are_refused),
+      cmocka_unit_test(missing_arrays_are_refused),
+      cmocka_unit_test(limits_of_a_request_hold_at_their_borders),
+      cmocka_unit_test(an_engine_has_so_many_requests_at_most),
       cmocka_unit_test(newer_and_older_structs_are_understood),
       cmocka_unit_test(hostile_engines_and_models_are_refused),
       cmocka_unit_test(a_request_that_fails_takes_no_other_with_it),

@@ -245,8 +245,8 @@ typedef struct megalith_sampling {
   size_t size;         // sizeof(megalith_sampling)
   double temperature;  // 0: always the likeliest token; to 100
   uint32_t top_k;      // only the k likeliest tokens; 0: all
-  double top_p;        // only the likeliest tokens that together reach this probability; 0: all
-  double min_p;        // only tokens at least this times as likely as the likeliest; 0: all
+  double top_p;  // only the likeliest tokens that together reach this probability, to 1; 0: all
+  double min_p;  // only tokens at least this times as likely as the likeliest, to 1; 0: all
   double repetition_penalty;  // 0.01 to 100; above 1, tokens that prompt or answer have come again
                               // less often; 0 (and 1): off
   double presence_penalty;    // -2 to 2, subtracted from logits of tokens that were generated

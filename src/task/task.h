@@ -40,7 +40,7 @@ typedef enum mgl_task_flags {
 // 32 bytes.
 typedef struct mgl_task {
   uint16_t type;     // mgl_op_kind of its op; 0xffff for an empty task
-  uint16_t variant;  // device: which instantiation of that kind's kernel
+  uint16_t variant;  // MPK: which implementation of the kind; always 0 here
   uint16_t flags;    // mgl_task_flags
   uint16_t worker;   // AOT: its worker; MGL_NO_WORKER for JIT and empty tasks
   uint32_t op;       // index in the program; MGL_NO_OP for an empty task

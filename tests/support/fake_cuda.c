@@ -12,14 +12,13 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "graph/family.h"
-#include "kernels/cuda/op_launch.h"
+#include "graph/graph.h"
+#include "kernels/cuda/full_turn.h"
 #include "kernels/cuda/packing.h"
 #include "kernels/cuda/wide_turn.h"
 #include "model/dummy_weights.h"
 #include "runtime/cuda_plan.h"
 #include "support/fake_cuda_parts.h"
-#include "support/must.h"
 
 // --- the driver ----------------------------------------------------------------------------------
 
@@ -290,7 +289,7 @@ static void mark(mgl_cuda_run *run, uint64_t ns) {
   }
 }
 
-const mgl_lanes fake_cuda_one_lane = {.lane = 0, .count = 1};
+static const mgl_lanes one_lane = {.lane = 0, .count = 1};
 
 // What the device does between two iterations.
 static void begin_iteration(mgl_cuda_run *run, uint64_t iteration) {
@@ -308,7 +307,7 @@ static void begin_iteration(mgl_cuda_run *run, uint64_t iteration) {
 
 // As mgl_planner_run of role_planner.cuh.
 static uint32_t device_turn(mgl_cuda_run *run, uint64_t iteration) {
-  uint32_t tokens = mgl_plan_turn(fake_cuda_one_lane, run, iteration);
+  uint32_t tokens = mgl_plan_turn(one_lane, run, iteration);
   run->planning.planning_ns += 10;
   if (tokens > 0) {
     run->planning.commands_before = run->planning.commands.own;
@@ -633,7 +632,7 @@ static void *pointer_of(const void *parameter) {
 static void wide_plan(void **p) {
   assert_false(launched);
   wide_of = pointer_of(p[0]);
-  mgl_wide_turn(fake_cuda_one_lane, wide_of, p[1], pointer_of(p[2]), pointer_of(p[3]));
+  mgl_wide_turn(one_lane, wide_of, p[1], pointer_of(p[2]), pointer_of(p[3]));
   assert_true(((const mgl_wide_plan *)pointer_of(p[2]))->token_count > wide_of->iteration_tokens);
 }
 
@@ -717,21 +716,6 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
   mgl_store_relaxed(&begun, 0);
   launched = true;
   return (mgl_cu_result)pthread_create(&kernel_id, NULL, kernel_thread, fake.run);
-}
-
-mgl_graph *fake_cuda_model(const mgl_checkpoint *checkpoint) {
-  static const char json[] =
-      "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
-      "\"hidden_size\":256,\"intermediate_size\":200,\"num_hidden_layers\":2,"
-      "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"max_position_embeddings\":16384,"
-      "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
-      "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
-  mgl_config config;
-  mgl_generation generation;
-  mgl_graph *program = NULL;
-  MUST(mgl_config_parse(json, strlen(json), "test", &config, &generation, &err));
-  MUST(mgl_family_build(&config, checkpoint, &program, &err));
-  return program;
 }
 
 mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,

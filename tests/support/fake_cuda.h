@@ -10,9 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "graph/graph.h"
 #include "kernels/cuda/device_run.h"
-#include "model/safetensors.h"
 #include "runtime/cuda_code.h"
 #include "runtime/cuda_driver.h"
 
@@ -33,8 +31,8 @@ typedef struct fake_cuda {
   uint32_t idle_looks;         // for commands, by a launch that had nothing to do
   uint32_t runs;               // of the megakernel
   uint32_t wide_runs;          // of that of the wide class
-  int hang_at;                 // iteration in which a task hangs, or FAKE_CUDA_NEVER
-  int not_finite_at;           // iteration whose logits are not finite, or FAKE_CUDA_NEVER
+  int hang_at;                 // iteration in which a task hangs, or NOTHING
+  int not_finite_at;           // iteration whose logits are not finite, or NOTHING
   uint64_t iteration_step_ns;  // from one iteration's begin to the next one's
   bool ignore_deadline;        // what the host writes into a running launch is lost
   bool hung;
@@ -55,10 +53,6 @@ extern fake_cuda fake;  // reset by fake_cuda_device, but for counts
 // A device on which all works.
 mgl_cuda_device fake_cuda_device(void);
 mgl_cuda_code_function fake_cuda_code;
-
-// The program of a small Qwen2 (bf16, 512 tokens of vocabulary); without a checkpoint for dummy
-// weights.
-mgl_graph *fake_cuda_model(const mgl_checkpoint *checkpoint);
 
 // Frees what a program left that was lost: the host must not free it, as a kernel may still run.
 void fake_cuda_reclaim(void);

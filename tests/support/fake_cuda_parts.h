@@ -3,12 +3,9 @@
 #ifndef MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
 #define MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
 
-#include "batch/planner_lanes.h"
 #include "support/fake_cuda.h"
 
 // Of fake_cuda.c.
-
-extern const mgl_lanes fake_cuda_one_lane;
 
 // Blocks that the driver handed out; releasing one that is not live fails the test.
 void *fake_cuda_track(void *memory);

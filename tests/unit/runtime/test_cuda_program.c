@@ -21,12 +21,31 @@
 
 enum { SEED = 5, WORKERS = FAKE_CUDA_WORKERS, NOTHING = FAKE_CUDA_NEVER };
 
-// --- programs -----------------------------------------------------------------------------------
+// --- the model -----------------------------------------------------------------------------------
+
+static const char config_json[] =
+    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
+    "\"hidden_size\":256,\"intermediate_size\":200,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"max_position_embeddings\":16384,"
+    "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
+    "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
+
+static mgl_graph *make_program(const mgl_checkpoint *checkpoint) {
+  mgl_error err = {0};
+  mgl_config config;
+  mgl_generation generation;
+  mgl_graph *program = NULL;
+  assert_int_equal(
+      mgl_config_parse(config_json, strlen(config_json), "test", &config, &generation, &err),
+      MGL_OK);
+  assert_int_equal(mgl_family_build(&config, checkpoint, &program, &err), MGL_OK);
+  return program;
+}
 
 static mgl_cuda_program *make(const mgl_cuda_device *device, mgl_cuda_program_options options) {
   mgl_error err = {0};
   mgl_cuda_program *program = NULL;
-  mgl_graph *graph = fake_cuda_model(options.checkpoint);
+  mgl_graph *graph = make_program(options.checkpoint);
   options.program = graph;
   options.seed = SEED;
   options.get_code = fake_cuda_code;
@@ -204,7 +223,7 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   // A GPU without the kernels for it.
   mgl_error err = {0};
   device.major = 8;
-  mgl_graph *graph = fake_cuda_model(NULL);
+  mgl_graph *graph = make_program(NULL);
   options.program = graph;
   options.get_code = fake_cuda_code;
   assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_UNSUPPORTED);
@@ -593,7 +612,7 @@ static void what_does_not_fit_is_refused(void **state) {
   (void)state;
   mgl_error err = {0};
   mgl_cuda_device device = fake_cuda_device();
-  mgl_graph *graph = fake_cuda_model(NULL);
+  mgl_graph *graph = make_program(NULL);
   mgl_cuda_program *program = NULL;
   mgl_cuda_program_options options = usual;
   options.program = graph;
@@ -627,7 +646,7 @@ static void what_does_not_fit_is_refused(void **state) {
 // --- weights -------------------------------------------------------------------------------------
 
 static void write_checkpoint(const char *folder) {
-  mgl_graph *graph = fake_cuda_model(NULL);
+  mgl_graph *graph = make_program(NULL);
   safetensors_writer writer;
   safetensors_begin(&writer, folder, "model.safetensors");
   for (size_t i = 0; i < graph->tensor_count; i++) {

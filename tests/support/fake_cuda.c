@@ -557,8 +557,8 @@ static void device_hang(mgl_cuda_run *run, uint32_t worker, const mgl_ready_task
 static void record(mgl_cuda_run *run, uint32_t worker, mgl_cuda_trace_role role, uint64_t begin_ns,
                    uint64_t end_ns, uint32_t note, uint32_t id) {
   uint32_t at = run->traces[worker].span_counts[role]++ & (run->span_count - 1);
-  uint32_t fake_cuda_track = worker * MGL_CUDA_TRACE_ROLES + role;
-  run->spans[(size_t)fake_cuda_track * run->span_count + at] =
+  uint32_t track = worker * MGL_CUDA_TRACE_ROLES + role;
+  run->spans[(size_t)track * run->span_count + at] =
       (mgl_cuda_span){.begin = (uint32_t)clock_at(worker, begin_ns),
                       .end = (uint32_t)clock_at(worker, end_ns),
                       .note = note,

@@ -49,8 +49,44 @@ mgl_cuda_program *gpu_program(gpu_bench *bench, const gpu_model *model,
 
 // --- numbers -------------------------------------------------------------------------------------
 
-// |gpu - cpu| / |cpu| over all elements (Euclidean); infinite where the GPU's are not finite.
-double gpu_error(const float *gpu, const float *cpu, size_t count);
+// |values - wanted| / |wanted| over all elements (Euclidean); infinite where `values` are not
+// finite.
+double gpu_error(const float *values, const float *wanted, size_t count);
+
+// How far values of the GPU and of the CPU's bf16 path are from exact ones (gpu_twin.h): sums of
+// squares over what has been added; zeros to begin with.
+typedef struct gpu_errors {
+  double gpu, cpu, norm;
+} gpu_errors;
+
+// The rule: the GPU's error is at most GPU_MOST_RATIO times the CPU's, plus GPU_LEAST_ERROR, over
+// at least GPU_LEAST_ROWS rows.
+//
+// Both sides round to bf16, half a unit of 8 bits, and an exact result is all that tells an error
+// of one from an error of the other. The CPU rounds at six places of a layer (both norms, K, V,
+// what was attended, what was gated), the narrow class at eight (Q and the weights of softmax
+// besides). Equal and independent roundings add up to sqrt(8 / 6) = 1.15 times the error; the rest
+// of the factor is chance: which way one model's roundings go differs by a tenth over 64 rows, and
+// by a half over one row. An emulation in double of these models with other grids of roundings (20
+// to 30 runs of each) gives 1.14 at most as the mean of a case's buffers and 1.23 as the largest of
+// any buffer; one more rounding on the way of a result (twice the rounding of Q, K and V) gives
+// 1.45, and rounding after every op, as transformers in bf16 does, 2.2. The floor is what f32
+// itself loses: angles of some hundred radians.
+#define GPU_MOST_RATIO 1.25
+#define GPU_LEAST_ERROR 1e-5
+enum { GPU_LEAST_ROWS = 64 };
+
+// More than this is no rounding: then the CPU is no yardstick.
+#define GPU_MOST_CPU_ERROR 0.1
+
+void gpu_errors_add(gpu_errors *errors, const float *gpu, const float *cpu, const float *exact,
+                    size_t count);
+// Relative (Euclidean).
+double gpu_error_of_gpu(const gpu_errors *errors);
+double gpu_error_of_cpu(const gpu_errors *errors);
+// What must be at most GPU_MOST_RATIO: 0 below GPU_LEAST_ERROR, infinite where the GPU's values are
+// not finite, or the CPU's are exact and the GPU's are not.
+double gpu_errors_ratio(const gpu_errors *errors);
 uint32_t gpu_argmax(const float *values, uint32_t count);
 
 // --- times (gpu_measure.c) -----------------------------------------------------------------------

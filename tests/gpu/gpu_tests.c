@@ -73,15 +73,44 @@ void *gpu_must_alloc(size_t count, size_t bytes_each) {
   return memory;
 }
 
-double gpu_error(const float *gpu, const float *cpu, size_t count) {
+double gpu_error(const float *values, const float *wanted, size_t count) {
   double error = 0;
   double norm = 0;
   for (size_t i = 0; i < count; i++) {
-    double difference = (double)gpu[i] - (double)cpu[i];
+    double difference = (double)values[i] - (double)wanted[i];
     error += difference * difference;
-    norm += (double)cpu[i] * (double)cpu[i];
+    norm += (double)wanted[i] * (double)wanted[i];
   }
   return isfinite(error) && norm > 0 ? sqrt(error / norm) : error == 0 ? 0 : (double)INFINITY;
+}
+
+void gpu_errors_add(gpu_errors *errors, const float *gpu, const float *cpu, const float *exact,
+                    size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    double of_gpu = (double)gpu[i] - (double)exact[i];
+    double of_cpu = (double)cpu[i] - (double)exact[i];
+    errors->gpu += of_gpu * of_gpu;
+    errors->cpu += of_cpu * of_cpu;
+    errors->norm += (double)exact[i] * (double)exact[i];
+  }
+}
+
+static double relative(double squares, double norm) {
+  return isfinite(squares) && norm > 0 ? sqrt(squares / norm) : squares == 0 ? 0 : (double)INFINITY;
+}
+
+double gpu_error_of_gpu(const gpu_errors *errors) {
+  return relative(errors->gpu, errors->norm);
+}
+
+double gpu_error_of_cpu(const gpu_errors *errors) {
+  return relative(errors->cpu, errors->norm);
+}
+
+double gpu_errors_ratio(const gpu_errors *errors) {
+  double more = gpu_error_of_gpu(errors) - GPU_LEAST_ERROR;
+  double cpu = gpu_error_of_cpu(errors);
+  return more <= 0 ? 0 : cpu > 0 ? more / cpu : (double)INFINITY;
 }
 
 uint32_t gpu_argmax(const float *values, uint32_t count) {

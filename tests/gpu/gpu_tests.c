@@ -99,6 +99,10 @@ static double relative(double squares, double norm) {
   return isfinite(squares) && norm > 0 ? sqrt(squares / norm) : squares == 0 ? 0 : (double)INFINITY;
 }
 
+double gpu_most_ratio(uint32_t rows) {
+  return 1.15 + 0.8 / sqrt(rows < GPU_ENOUGH_ROWS ? rows : GPU_ENOUGH_ROWS);
+}
+
 double gpu_error_of_gpu(const gpu_errors *errors) {
   return relative(errors->gpu, errors->norm);
 }

@@ -129,12 +129,12 @@ static void check_rows(wide_sides *s, uint32_t rows, const char *what) {
   }
   double ratio = gpu_errors_ratio(&wide);
   gpu_check(s->bench,
-            rows >= GPU_LEAST_ROWS && ratio <= GPU_MOST_RATIO &&
+            rows >= GPU_ENOUGH_ROWS && ratio <= gpu_most_ratio(GPU_ENOUGH_ROWS) &&
                 gpu_error_of_cpu(&wide) < GPU_MOST_CPU_ERROR,
             "%s: %s: error of %u rows of logits %.2e, %.2f of the CPU's (%.2e; narrow class %.2f "
             "of it), at most %.2f; %u have the exact largest logit",
             s->model.name, what, rows, gpu_error_of_gpu(&wide), ratio, gpu_error_of_cpu(&wide),
-            gpu_errors_ratio(&narrow), GPU_MOST_RATIO, same);
+            gpu_errors_ratio(&narrow), gpu_most_ratio(GPU_ENOUGH_ROWS), same);
 }
 
 // A chunk of at most NARROW tokens of sequence 0, with the logits of every `step`th token from

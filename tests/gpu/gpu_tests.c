@@ -1,7 +1,8 @@
 // The GPU test program. Prints its report as Markdown. Exit codes: 0 passed, 1 a check failed, 77
 // no GPU here (skipped).
 //   gpu_tests smoke [MODEL...]    tokens and logits against the CPU (default: tiny)
-//   gpu_tests ops [MODEL...]      every op's result against the CPU (default: tiny)
+//   gpu_tests ops [MODEL...]      every op's result: errors of GPU and CPU against exact results
+//                                 (default: tiny)
 //   gpu_tests sampling [MODEL...] every token and log probability against the host's sampler
 //                                 (default: tiny, wide, bias), and what sampling costs
 //   gpu_tests planner             the planner decides as on the host; what a plan takes
@@ -21,8 +22,8 @@
 //   gpu_tests memcheck [MODEL...] [only=TEXT]
 //                                 a short run of everything, for compute-sanitizer (default: tiny)
 //   gpu_tests wide [MODEL...] [batch=N] [context=N] [runs=N]
-//                                 iterations of more than 64 tokens against the narrow kernel; of
-//                                 a folder also their speed
+//                                 iterations of more than 64 tokens: their logits' error against
+//                                 exact ones beside the CPU's; of a folder instead their speed
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names

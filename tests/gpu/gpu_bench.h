@@ -65,12 +65,12 @@ typedef struct gpu_errors {
 // Both sides round to bf16, and only exact results tell an error of the one from an error of the
 // other. The CPU rounds at six places of a layer (both norms, K, V, what was attended, what was
 // gated), the GPU at eight (Q and the weights of softmax besides). Equal and independent roundings
-// add up to sqrt(8 / 6) = 1.15 times the error; the rest is chance: with roundings that fall
-// otherwise, the error of the same model differs by a tenth over 64 rows and by nearly one over one
-// row. Emulations in double of the small models, 20 with other roundings in each of eight cases,
-// say so: 1.05 to 1.14 on average, and of all results 1.22 at most over 64 rows, 1.4 over 17, 2.1
-// over one. One rounding more, of Q and K before they are rotated, is 1.19 to 1.29 in the logits; a
-// rounding after every op, as transformers in bf16 has it, 1.9 to 2.3.
+// add up to sqrt(8 / 6) = 1.15 times the error. The rest is chance: over a few rows, roundings that
+// fall otherwise make another error of the same model. tests/gpu/roundings.py emulates both sides
+// of the small models in double, 20 times with other roundings: 1.05 to 1.16 on average, and of all
+// results at most 1.2 over 300 rows, 1.27 over 64, 1.4 over 17, 2.1 over one. With one rounding
+// more, of Q and K before they are rotated, logits have 1.19 to 1.37; with one after every op, as
+// transformers in bf16 does it, 1.8 to 2.3.
 //
 // The floor is what f32 itself loses: angles of some hundred radians.
 enum { GPU_ENOUGH_ROWS = 64 };

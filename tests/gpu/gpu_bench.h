@@ -67,10 +67,10 @@ typedef struct gpu_errors {
 // gated), the GPU at eight (Q and the weights of softmax besides). Equal and independent roundings
 // add up to sqrt(8 / 6) = 1.15 times the error. The rest is chance: over a few rows, roundings that
 // fall otherwise make another error of the same model. tests/gpu/roundings.py emulates both sides
-// of the small models in double, 20 times with other roundings: 1.05 to 1.16 on average, and of all
-// results at most 1.2 over 300 rows, 1.27 over 64, 1.4 over 17, 2.1 over one. With one rounding
-// more, of Q and K before they are rotated, logits have 1.19 to 1.35; with one after every op, as
-// transformers in bf16 does it, 1.8 to 2.3.
+// of the small models in double, 20 times with other roundings: 1.05 to 1.18 on average over 17
+// rows or more, and of all results at most 1.2 over 300 rows, 1.27 over 64, 1.4 over 17, 2.1 over
+// one. With one rounding more, of Q and K before they are rotated, logits have 1.2 to 1.36 on
+// average; with one after every op, as transformers in bf16 does it, 1.8 to 2.3.
 //
 // The floor is what f32 itself loses: angles of some hundred radians.
 enum { GPU_ENOUGH_ROWS = 64 };

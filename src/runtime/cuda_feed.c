@@ -214,6 +214,7 @@ void mgl_cuda_feed_resume(mgl_cuda_program *p, const mgl_cuda_planning *kept) {
   planning->pending_count = kept->pending_count;
   planning->planning_ns = kept->planning_ns;
   planning->end = kept->end;
+  planning->narrow_tokens = kept->narrow_tokens;
   planning->commands_before = kept->commands.own;
   planning->settled = kept->commands.own;
   mgl_store_release_system(&f->feed->settled, kept->commands.own);
@@ -398,14 +399,6 @@ static bool report_iterations(mgl_cuda_program *p, const mgl_cuda_generate *job)
     }
   }
   return any;
-}
-
-void mgl_cuda_feed_tell(mgl_cuda_program *p, const mgl_cuda_generate *job,
-                        const mgl_feed_iteration *note) {
-  p->feeding.latest = *note;
-  if (job->on_progress != NULL) {
-    job->on_progress(job->context, note);
-  }
 }
 
 bool mgl_cuda_feed_report(mgl_cuda_program *p, const mgl_cuda_generate *job) {

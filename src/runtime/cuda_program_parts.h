@@ -25,6 +25,8 @@ typedef struct mgl_cuda_wide {
   void *sample_kernel;
   unsigned char *image;  // [layout.image_bytes]
   uint64_t host_ns;      // of the latest launch
+  uint64_t queued;       // iterations of the chain that runs
+  bool faulted;          // the run on the device has the fault of a launch that was ended
 } mgl_cuda_wide;
 
 // A slot as the host sees it.
@@ -134,19 +136,18 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                                   const mgl_cuda_launch_options *options, float *logits,
                                   mgl_error *err);
 
-// Begins an iteration of the wide class that the planner has planned (planning.wide_tokens in the
-// image), on the stream of the launches. Ended by mgl_cuda_wide_abort where it does not end.
+// A chain of iterations of the wide class on the stream of the launches, whose first one the planner
+// has planned (planning.wide_tokens of the image): begin, then queue again and again until *over
+// and the stream is idle, then end, which brings `planning` back. Ended by mgl_cuda_wide_abort where
+// it does not end.
 mgl_status mgl_cuda_wide_begin(mgl_cuda_program *p, mgl_error *err);
+mgl_status mgl_cuda_wide_queue(mgl_cuda_program *p, bool *over, mgl_error *err);
 mgl_status mgl_cuda_wide_abort(mgl_cuda_program *p, mgl_error *err);
-// Behind it: what the host tells of it, but for its time.
-mgl_status mgl_cuda_wide_note(mgl_cuda_program *p, mgl_feed_iteration *out, mgl_error *err);
+mgl_status mgl_cuda_wide_end(mgl_cuda_program *p, mgl_error *err);
 
 // A launch goes on where another one of the same job has ended: `kept` is what that one left in the
 // image, which was made anew (cuda_feed.c). All that it read of commands has had its effect.
 void mgl_cuda_feed_resume(mgl_cuda_program *p, const mgl_cuda_planning *kept);
-// Tells the job of an iteration that the device could not tell of.
-void mgl_cuda_feed_tell(mgl_cuda_program *p, const mgl_cuda_generate *job,
-                        const mgl_feed_iteration *note);
 
 // Fills the weights, in device memory that is already there (cuda_upload.c).
 mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *checkpoint,

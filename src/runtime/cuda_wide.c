@@ -475,6 +475,29 @@ void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
   memcpy(image, &run, sizeof run);
 }
 
+_Static_assert((int)MGL_WIDE_LISTS == (int)MGL_CUDA_WIDE_GRAPHS, "one for each graph");
+
+mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a) {
+  const mgl_cuda_wide_layout *wide = a->wide;
+  mgl_cu_ptr image = a->block + wide->image;
+  mgl_wide_chain chain = {
+      .run = mgl_cuda_pointer(image),
+      .plan = mgl_cuda_pointer(image + wide->plan),
+      .work = mgl_cuda_pointer(image + wide->work),
+      .zeros = mgl_cuda_pointer(a->block + wide->zeros),
+      .zero_count = wide->zero_bytes / sizeof(uint64_t),
+      .shape = {a->model->kv_heads, a->model->group, wide->sizes.workers},
+      .list_count = wide->graph_count};
+  for (uint32_t i = 0; i < wide->graph_count; i++) {
+    const mgl_cuda_wide_graph *g = &wide->graphs[i];
+    chain.lists[i] = (mgl_wide_list){.tokens = g->tokens,
+                                     .steps = mgl_cuda_pointer(a->block + g->steps),
+                                     .step_start = mgl_cuda_pointer(a->block + g->step_start),
+                                     .ops = mgl_cuda_pointer(a->block + g->ops)};
+  }
+  return chain;
+}
+
 mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_plan *plan,
                                     uint32_t page_count, unsigned char *image, mgl_error *err) {
   const mgl_cuda_wide_layout *wide = a->wide;

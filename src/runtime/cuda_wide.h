@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "batch/plan.h"
 #include "graph/graph.h"
+#include "kernels/cuda/wide_chain.h"
 #include "kernels/cuda/wide_run.h"
 #include "runtime/cuda_driver.h"
 #include "runtime/cuda_layout.h"
@@ -84,6 +85,9 @@ void mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, 
 // The run of a launch of so many tokens, at the begin of the image.
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
                            const int32_t *block_tables, unsigned char *image);
+
+// What turns between iterations get.
+mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a);
 
 // The image of a launch: `image` has image_bytes. Errors: more than the sizes, pages or vocabulary
 // allow.

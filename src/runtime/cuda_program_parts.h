@@ -16,6 +16,7 @@ enum { MGL_CUDA_MAX_PROGRAM_GRAPHS = 7 };  // 1, 2, 4 ... 64 tokens
 typedef struct mgl_cuda_wide {
   uint32_t tokens;  // most of an iteration; options.iteration_tokens is the narrow class's
   uint32_t rows;    // with logits
+  uint32_t narrow_tokens;  // most tokens of the iterations of a job that are not of this class
   mgl_cuda_wide_layout layout;
   void *module;
   void *kernel;
@@ -120,15 +121,24 @@ static inline mgl_cu_ptr mgl_cuda_state_at(const mgl_cuda_program *p, uint64_t o
   return p->memory[MGL_CUDA_MEMORY_STATE] + offset;
 }
 
-// Device code by name (cuda_program.c). usage may be NULL.
-mgl_status mgl_cuda_load_module(mgl_cuda_program *p, const char *name, const char *kernel,
-                                void **module, mgl_cuda_usage *usage, mgl_error *err);
+// Device code that is loaded.
+typedef struct mgl_cuda_module {
+  const char *name;    // of the source
+  const char *kernel;  // whose usage is wanted
+  void **module;
+  mgl_cuda_usage *usage;  // may be NULL
+} mgl_cuda_module;
+
+// All of it at once (cuda_program.c): up to MGL_CUDA_MAX_CODES.
+mgl_status mgl_cuda_load_modules(mgl_cuda_program *p, const mgl_cuda_module *modules, size_t count,
+                                 mgl_error *err);
 
 // The wide class in the steps of making a program: what the options leave to it, checks and memory,
 // code, what lies in memory.
 void mgl_cuda_wide_set_options(mgl_cuda_program *p);
 mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err);
-mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err);
+size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out);  // and how many
+mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err);       // once they are there
 mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err);
 void mgl_cuda_wide_release(mgl_cuda_program *p);
 // As mgl_cuda_program_run_plan, in the wide class.

@@ -1,5 +1,6 @@
 // The wide class of a GPU program: making it, launches of one plan, and the queue of iterations that
 // the device plans (kernels/cuda/wide_chain.h).
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -31,6 +32,7 @@ void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
     p->wide.tokens = o->iteration_tokens;
     p->wide.rows =
         o->logit_rows < MGL_WIDE_MAX_SEQUENCES ? o->logit_rows : (uint32_t)MGL_WIDE_MAX_SEQUENCES;
+    p->wide.narrow_tokens = getenv("MGL_NARROW") ? (uint32_t)atoi(getenv("MGL_NARROW")) : (uint32_t)MGL_CUDA_NARROW_TOKENS;
     o->iteration_tokens = MGL_CUDA_MAX_TOKENS;
     o->logit_rows = o->logit_rows < o->iteration_tokens ? o->logit_rows : o->iteration_tokens;
   }
@@ -61,16 +63,23 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
   return MGL_OK;
 }
 
+size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out) {
+  if (p->wide.tokens == 0) {
+    return 0;
+  }
+  out[0] = (mgl_cuda_module){"kernels/cuda/wide_kernel.cu", "mgl_wide_kernel", &p->wide.module,
+                             &p->wide.usage};
+  out[1] = (mgl_cuda_module){"kernels/cuda/wide_plan.cu", "mgl_wide_plan_run", &p->wide.plan_module,
+                             NULL};
+  return 2;
+}
+
 mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   int blocks = 0;
   if (p->wide.tokens == 0) {
     return MGL_OK;
   }
-  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/wide_kernel.cu", "mgl_wide_kernel", &p->wide.module,
-                               &p->wide.usage, err));
-  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/wide_plan.cu", "mgl_wide_plan_run",
-                               &p->wide.plan_module, NULL, err));
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.kernel, p->wide.module, "mgl_wide_kernel");
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.plan_kernel, p->wide.plan_module,
                "mgl_wide_plan_run");

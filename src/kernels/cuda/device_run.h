@@ -321,7 +321,7 @@ typedef struct mgl_cuda_run {
   uint32_t has_jit;           // 1: some task of some graph is JIT
   uint32_t scheduler_warps;   // 1: scheduler s is a warp of block s; 0: it is block workers + s
   uint32_t most_iterations;   // the launch ends after so many
-  uint32_t iteration_tokens;  // most tokens of an iteration here; the planner's may be more
+  uint32_t iteration_tokens;  // most tokens of an iteration here; the planner's may have more
   uint32_t sequence_slots;    // of the planner, `sequences`, and all arrays by slot
   uint64_t stall_ns;          // no progress for so long is a fault
   uint32_t injection;         // mgl_cuda_injection

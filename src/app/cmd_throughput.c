@@ -253,8 +253,9 @@ static mgl_status start(throughput *t, mgl_error *err) {
     uint32_t tokens = t->requests[i].input + t->requests[i].output;
     longest = tokens > longest ? tokens : longest;
   }
-  uint32_t places = (uint32_t)mgl_arguments_u64(t->arguments, "sequences", MGL_USUAL_SEQUENCES);
+  uint32_t places = (uint32_t)mgl_arguments_u64(t->arguments, "sequences", 0);
   mgl_runner_options options = {.sequences = places < t->request_count ? places : t->request_count,
+                                .requests = t->request_count,
                                 .sequence_tokens = longest,
                                 .memory_share = MGL_USUAL_SHARE};
   MGL_TRY(mgl_app_model_start(&t->model, t->arguments, &options, &t->runner, err));
@@ -435,7 +436,7 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_MAX_SEQUENCES,
-     .help = "requests that run at once, at most [64]"},
+     .help = "requests that run at once, at most [64, on Hopper GPUs 256]"},
     MGL_ROW_ITERATION_TOKENS,
     {.name = "chunk",
      .value_name = "N",

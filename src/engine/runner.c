@@ -91,8 +91,7 @@ static uint32_t iteration_tokens_of(const mgl_runner_options *options) {
 }
 
 static uint32_t sequences_of(const mgl_runner_options *options, uint32_t tokens) {
-  uint32_t usual =
-      has_large_iterations(options) ? MGL_USUAL_LARGE_SEQUENCES : MGL_USUAL_SEQUENCES;
+  uint32_t usual = has_large_iterations(options) ? MGL_USUAL_LARGE_SEQUENCES : MGL_USUAL_SEQUENCES;
   if (options->sequences != 0) {
     return options->sequences;
   }
@@ -141,11 +140,10 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
     return mgl_error_set(err, MGL_ERR_LIMIT, "KV cache: %llu pages, at most %u are supported",
                          (unsigned long long)pool_pages, most_pages);
   }
-  runner->limits =
-      (mgl_plan_limits){.tokens = tokens,
-                        .sequences = sequences < tokens ? sequences : tokens,
-                        .pages_per_sequence = pages,
-                        .page_tokens = page_tokens};
+  runner->limits = (mgl_plan_limits){.tokens = tokens,
+                                     .sequences = sequences < tokens ? sequences : tokens,
+                                     .pages_per_sequence = pages,
+                                     .page_tokens = page_tokens};
   runner->sequences = sequences;
   runner->page_count = (uint32_t)pool_pages;
   runner->vocab_size = config->vocab_size;

@@ -75,8 +75,7 @@ typedef struct getting {
 
 static void *get_one(void *context) {
   getting *g = context;
-  g->status =
-      g->get(g->device, g->wish->name, g->shape, g->wish->kernel, &g->wish->code, &g->err);
+  g->status = g->get(g->device, g->wish->name, g->shape, g->wish->kernel, &g->wish->code, &g->err);
   return NULL;
 }
 

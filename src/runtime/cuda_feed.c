@@ -401,10 +401,24 @@ static bool report_iterations(mgl_cuda_program *p, const mgl_cuda_generate *job)
   return any;
 }
 
+// Cells that the device has written are not in the caches, and each is on a page of its own; so all
+// are asked for before the first is read.
+static void prefetch_cells(const mgl_cuda_program *p) {
+  const mgl_cuda_feeding *f = &p->feeding;
+  uint32_t left = f->busy;
+  for (uint32_t i = 0; i < f->slot_count && left > 0; i++) {
+    if (f->slots[i].state == MGL_CUDA_SLOT_BUSY) {
+      __builtin_prefetch((const void *)&cells_of(p, i)[f->slots[i].seen]);
+      left--;
+    }
+  }
+}
+
 bool mgl_cuda_feed_report(mgl_cuda_program *p, const mgl_cuda_generate *job) {
   mgl_cuda_feeding *f = &p->feeding;
   bool any = false;
   uint32_t left = f->busy;
+  prefetch_cells(p);
   // First, so that the tokens of these iterations are reported before them.
   (void)mgl_ring_has_entry(&f->feed->iterations, &f->iterations);
   for (uint32_t i = 0; i < f->slot_count && left > 0; i++) {

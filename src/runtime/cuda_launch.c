@@ -129,8 +129,8 @@ static mgl_status queue_more(launch *l, bool idle, mgl_cuda_full_state *state, m
   return MGL_OK;
 }
 
-// Until the launch ends, or has given no sign of life for that long while there is something to do.
-static mgl_status wait_until(launch *l, uint64_t patience_ns, bool *ended, mgl_error *err) {
+// As wait_until.
+static mgl_status watch(launch *l, uint64_t patience_ns, bool *ended, mgl_error *err) {
   const mgl_cuda_driver *driver = &l->p->device->driver;
   uint64_t since_ns = mgl_clock_ns();
   for (;;) {
@@ -168,6 +168,16 @@ static mgl_status wait_until(launch *l, uint64_t patience_ns, bool *ended, mgl_e
       (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
   }
+}
+
+// Until the launch ends, or has given no sign of life for that long while there is something to do.
+static mgl_status wait_until(launch *l, uint64_t patience_ns, bool *ended, mgl_error *err) {
+  // Sleeps would last 50 us longer than they are asked to.
+  int slack = prctl(PR_GET_TIMERSLACK);
+  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS);
+  mgl_status status = watch(l, patience_ns, ended, err);
+  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)(slack > 0 ? slack : 0));
+  return status;
 }
 
 // Waits for the launch; one that gives no sign of life gets a fault from outside, and is waited for
@@ -252,15 +262,11 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
     MGL_TRY(mgl_cuda_full_begin(p, &l->options, l->most_iterations, l->job == NULL, err));
   }
   MGL_TRY(upload_state(l, err));
-  // Sleeps would last 50 us longer than they are asked to.
-  int slack = prctl(PR_GET_TIMERSLACK);
   uint64_t start = mgl_clock_ns();
   if (!l->options.full) {
     MGL_TRY(launch_megakernel(p, err));
   }
-  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS);
   mgl_status status = wait_for_end(l, err);
-  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)(slack > 0 ? slack : 0));
   l->host_ns += mgl_clock_ns() - start;
   return status != MGL_OK ? status : download_state(l, err);
 }

@@ -14,8 +14,8 @@ enum { MGL_CUDA_MAX_PROGRAM_GRAPHS = 7 };  // 1, 2, 4 ... 64 tokens
 
 // The wide class of a program (cuda_wide_launch.c). Without one, all zero.
 typedef struct mgl_cuda_wide {
-  uint32_t tokens;  // most of an iteration; options.iteration_tokens is the narrow class's
-  uint32_t rows;    // with logits
+  uint32_t tokens;         // most of an iteration; options.iteration_tokens is the narrow class's
+  uint32_t rows;           // with logits
   uint32_t narrow_tokens;  // most tokens of the iterations of a job that are not of this class
   mgl_cuda_wide_layout layout;
   void *module;
@@ -146,10 +146,10 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                                   const mgl_cuda_launch_options *options, float *logits,
                                   mgl_error *err);
 
-// A chain of iterations of the wide class on the stream of the launches, whose first one the planner
-// has planned (planning.wide_tokens of the image): begin, then queue again and again until *over
-// and the stream is idle, then end, which brings `planning` back. Ended by mgl_cuda_wide_abort where
-// it does not end.
+// A chain of iterations of the wide class on the stream of the launches, whose first one the
+// planner has planned (planning.wide_tokens of the image): begin, then queue again and again until
+// *over and the stream is idle, then end, which brings `planning` back. Ended by
+// mgl_cuda_wide_abort where it does not end.
 mgl_status mgl_cuda_wide_begin(mgl_cuda_program *p, mgl_error *err);
 mgl_status mgl_cuda_wide_queue(mgl_cuda_program *p, bool *over, mgl_error *err);
 mgl_status mgl_cuda_wide_abort(mgl_cuda_program *p, mgl_error *err);

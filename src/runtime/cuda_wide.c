@@ -480,14 +480,13 @@ _Static_assert((int)MGL_WIDE_LISTS == (int)MGL_CUDA_WIDE_GRAPHS, "one for each g
 mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a) {
   const mgl_cuda_wide_layout *wide = a->wide;
   mgl_cu_ptr image = a->block + wide->image;
-  mgl_wide_chain chain = {
-      .run = mgl_cuda_pointer(image),
-      .plan = mgl_cuda_pointer(image + wide->plan),
-      .work = mgl_cuda_pointer(image + wide->work),
-      .zeros = mgl_cuda_pointer(a->block + wide->zeros),
-      .zero_count = wide->zero_bytes / sizeof(uint64_t),
-      .shape = {a->model->kv_heads, a->model->group, wide->sizes.workers},
-      .list_count = wide->graph_count};
+  mgl_wide_chain chain = {.run = mgl_cuda_pointer(image),
+                          .plan = mgl_cuda_pointer(image + wide->plan),
+                          .work = mgl_cuda_pointer(image + wide->work),
+                          .zeros = mgl_cuda_pointer(a->block + wide->zeros),
+                          .zero_count = wide->zero_bytes / sizeof(uint64_t),
+                          .shape = {a->model->kv_heads, a->model->group, wide->sizes.workers},
+                          .list_count = wide->graph_count};
   for (uint32_t i = 0; i < wide->graph_count; i++) {
     const mgl_cuda_wide_graph *g = &wide->graphs[i];
     chain.lists[i] = (mgl_wide_list){.tokens = g->tokens,

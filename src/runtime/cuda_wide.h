@@ -24,10 +24,13 @@ enum {
   MGL_CUDA_WIDE_GRAPHS = 4,
   MGL_CUDA_WIDE_LEAST_TOKENS = MGL_WIDE_TILE_TOKENS,  // of a graph
   // Most tokens of an iteration of the narrow class where there is a wide one, which takes less
-  // time for more (SPEED.md).
+  // time for more (SPEED.md): of models whose weights are up to so many bytes a layer, and of
+  // others.
   MGL_CUDA_NARROW_TOKENS = 32,
-  MGL_CUDA_WIDE_MAX_SPLITS = 8,                       // of linear_add along k
-  MGL_CUDA_WIDE_JOINED = 2,                           // of other linears
+  MGL_CUDA_NARROW_TOKENS_LARGE = 16,
+  MGL_CUDA_LARGE_LAYER_BYTES = 288 << 20,
+  MGL_CUDA_WIDE_MAX_SPLITS = 8,  // of linear_add along k
+  MGL_CUDA_WIDE_JOINED = 2,      // of other linears
 };
 
 typedef struct mgl_cuda_wide_sizes {

@@ -1,6 +1,5 @@
-// The wide class of a GPU program: making it, launches of one plan, and the queue of iterations that
-// the device plans (kernels/cuda/wide_chain.h).
-#include <stdlib.h>
+// The wide class of a GPU program: making it, launches of one plan, and the queue of iterations
+// that the device plans (kernels/cuda/wide_chain.h).
 #include <string.h>
 #include <time.h>
 
@@ -32,10 +31,20 @@ void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
     p->wide.tokens = o->iteration_tokens;
     p->wide.rows =
         o->logit_rows < MGL_WIDE_MAX_SEQUENCES ? o->logit_rows : (uint32_t)MGL_WIDE_MAX_SEQUENCES;
-    p->wide.narrow_tokens = getenv("MGL_NARROW") ? (uint32_t)atoi(getenv("MGL_NARROW")) : (uint32_t)MGL_CUDA_NARROW_TOKENS;
     o->iteration_tokens = MGL_CUDA_MAX_TOKENS;
     o->logit_rows = o->logit_rows < o->iteration_tokens ? o->logit_rows : o->iteration_tokens;
   }
+}
+
+// Iterations of how many tokens the narrow class computes at least as fast. It takes as long as its
+// products with every weight do, the wide class 5 ms and more of waiting between stages (SPEED.md).
+static uint32_t narrow_tokens_of(const mgl_cuda_program *p) {
+  uint64_t layers = 0;
+  for (size_t i = 0; i < p->program->op_count; i++) {
+    layers += p->program->ops[i].kind == MGL_OP_ATTEND ? 1 : 0;
+  }
+  bool large = p->layout.step_bytes > layers * MGL_CUDA_LARGE_LAYER_BYTES;
+  return large ? MGL_CUDA_NARROW_TOKENS_LARGE : MGL_CUDA_NARROW_TOKENS;
 }
 
 mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
@@ -60,6 +69,7 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
       .workers = p->workers};
   mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout);
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
+  p->wide.narrow_tokens = narrow_tokens_of(p);
   return MGL_OK;
 }
 

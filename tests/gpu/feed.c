@@ -26,7 +26,7 @@ enum {
   LATE_US = 100,
 };
 
-_Static_assert(REQUESTS * NEW <= MOST, "room for all tokens");
+_Static_assert(REQUESTS *NEW <= MOST, "room for all tokens");
 
 // --- clocks --------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ typedef struct feed_test {
   uint64_t next_ns;  // when to send
   uint64_t sent_ns[CROWD];
   double first_us[CROWD];  // from sending to the first token
-  double late_us[MOST];       // of each token
+  double late_us[MOST];    // of each token
   uint32_t late_count;
   uint64_t leave_ns;  // when it was told to leave
 } feed_test;
@@ -227,9 +227,10 @@ static void run_idle(feed_test *t) {
 
 // All decode together, in iterations of the wide class.
 static void run_crowd(feed_test *t, const gpu_model *model) {
-  t->program = gpu_program(t->bench, model,
-                           (mgl_cuda_program_options){
-                               .iteration_tokens = 2048, .sequences = CROWD, .pages_per_sequence = 8});
+  t->program =
+      gpu_program(t->bench, model,
+                  (mgl_cuda_program_options){
+                      .iteration_tokens = 2048, .sequences = CROWD, .pages_per_sequence = 8});
   run_feed(t, "256 at once", CROWD, CROWD_NEW, 0);
   mgl_cuda_program_destroy(t->program);
 }

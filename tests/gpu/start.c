@@ -1,6 +1,7 @@
-// What a start takes, and whether memory is as planned: a runner as the commands make it, with dummy
-// weights, in narrow and in large iterations; first without cached code, then with it. The plan is
-// the one that `megalith plan` prints; what is used is what the driver says is not free any more.
+// What a start takes, and whether memory is as planned: a runner as the commands make it, with
+// dummy weights, in narrow and in large iterations; first without cached code, then with it. The
+// plan is the one that `megalith plan` prints; what is used is what the driver says is not free any
+// more.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,7 +98,9 @@ void gpu_start_run(gpu_bench *bench, int count, char **arguments) {
       cold = false;
     }
   }
-  printf("\n## Start\n\n| model | tokens an iteration | s without cached code (0: not run) | with it ");
+  printf(
+      "\n## Start\n\n| model | tokens an iteration | s without cached code (0: not run) | with "
+      "it ");
   printf("| GB planned | GB used | deviation |\n|---|---|---|---|---|---|---|\n");
   bool large = bench->device.major == 9 && bench->device.minor == 0;
   for (int i = 0; i < models; i++) {

@@ -624,7 +624,7 @@ static void usual_numbers_follow_the_device(void **state) {
     uint32_t major;  // 0: the CPU
     uint32_t iteration_tokens, sequences, requests;
     uint32_t expected_tokens, expected_sequences;
-  } cases[] = {{9, 0, 0, 0, 2048, 256}, {9, 0, 0, 5, 2048, 5},   {9, 0, 0, 300, 2048, 256},
+  } cases[] = {{9, 0, 0, 0, 2048, 256}, {9, 0, 0, 5, 2048, 5},    {9, 0, 0, 300, 2048, 256},
                {9, 64, 0, 0, 64, 64},   {9, 100, 0, 0, 100, 100}, {9, 0, 7, 5, 2048, 7},
                {8, 0, 0, 0, 64, 64},    {8, 16, 0, 0, 16, 16},    {0, 0, 0, 0, 128, 64}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -385,8 +385,8 @@ MGL_PLANNER_FN void mgl_turn_leave_to_wide(mgl_lanes lanes, mgl_cuda_run *run, u
 
 // --- the turn ------------------------------------------------------------------------------------
 
-// All lanes: takes in commands and decides plan `iteration`, which then waits in the planner. Returns
-// its tokens; 0: there is no such plan now, or ever where planning.leaves.
+// All lanes: takes in commands and decides plan `iteration`, which then waits in the planner.
+// Returns its tokens; 0: there is no such plan now, or ever where planning.leaves.
 MGL_PLANNER_FN uint32_t mgl_turn_decide(mgl_lanes lanes, mgl_cuda_run *run, uint64_t iteration) {
   mgl_planner *p = run->planner;
   if (lanes.lane == 0) {

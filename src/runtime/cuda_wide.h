@@ -71,6 +71,11 @@ typedef struct mgl_cuda_wide_layout {
 void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model,
                            const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out);
 
+// Iterations of up to how many tokens the narrow class computes faster, of a fused program whose
+// weights have so many bytes: it takes as long as its products with every weight do, the wide class
+// 4 ms and more of stages that wait for each other (SPEED.md).
+uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes);
+
 // The graph for so many tokens.
 uint32_t mgl_cuda_wide_graph_for(uint32_t tokens);
 

@@ -36,17 +36,6 @@ void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
   }
 }
 
-// Iterations of how many tokens the narrow class computes at least as fast. It takes as long as its
-// products with every weight do, the wide class 5 ms and more of waiting between stages (SPEED.md).
-static uint32_t narrow_tokens_of(const mgl_cuda_program *p) {
-  uint64_t layers = 0;
-  for (size_t i = 0; i < p->program->op_count; i++) {
-    layers += p->program->ops[i].kind == MGL_OP_ATTEND ? 1 : 0;
-  }
-  bool large = p->layout.step_bytes > layers * MGL_CUDA_LARGE_LAYER_BYTES;
-  return large ? MGL_CUDA_NARROW_TOKENS_LARGE : MGL_CUDA_NARROW_TOKENS;
-}
-
 mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_program_options *o = &p->options;
   if (p->wide.tokens == 0) {
@@ -69,7 +58,7 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
       .workers = p->workers};
   mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout);
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
-  p->wide.narrow_tokens = narrow_tokens_of(p);
+  p->wide.narrow_tokens = mgl_cuda_wide_narrow_tokens(p->program, p->layout.step_bytes);
   return MGL_OK;
 }
 

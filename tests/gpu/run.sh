@@ -78,6 +78,7 @@ references() {
   for model; do
     data=$work/$(basename "$model")
     [ ! -f "$data/reference.json" ] || step 150 "$program" reference "$data"
+    [ ! -f "$data/reference.json" ] || step 150 "$program" reference chunk=2048 "$data"
     rm -rf "$data"
   done
 }

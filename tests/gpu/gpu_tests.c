@@ -24,6 +24,9 @@
 //   gpu_tests wide [MODEL...] [batch=N] [context=N] [runs=N]
 //                                 iterations of more than 64 tokens: their logits' error against
 //                                 exact ones beside the CPU's; of a folder instead their speed
+//   gpu_tests start FOLDER... [cold=0]
+//                                 what a start takes without and with cached code, and whether
+//                                 memory is as planned
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
@@ -160,6 +163,7 @@ int main(int argc, char **argv) {
                {"ablations", gpu_ablations_run},
                {"modes", gpu_modes_run},
                {"hops", gpu_hops_run},
+               {"start", gpu_start_run},
                {"wide", gpu_wide_run},
                {"wide_attend", gpu_wide_attend_run},
                {"wide_speed", gpu_wide_speed_run}};

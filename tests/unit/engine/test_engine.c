@@ -396,7 +396,6 @@ static void bad_runner_options_are_refused(void **state) {
     const char *message;
   } bad[] = {
       {{.sequences = 1, .sequence_tokens = CONTEXT + 1}, "context is 128"},
-      {{.sequences = 0, .sequence_tokens = 8}, "found 0"},
       {{.sequences = 1025, .sequence_tokens = 8}, "1 to 1024 at once, found 1025"},
       {{.sequences = 1, .sequence_tokens = 8, .page_tokens = 24}, "128 or 256, found 24"},
       {{.sequences = 1, .sequence_tokens = 8, .page_tokens = 8}, "found 8"},

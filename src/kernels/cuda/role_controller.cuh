@@ -14,7 +14,7 @@
 
 #include "kernels/cuda/first_item.cuh"
 #include "kernels/cuda/page_stream.cuh"
-#include "kernels/cuda/tasks_linear_rows.cuh"
+#include "kernels/cuda/tasks_linear_two.cuh"
 #include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/worker.cuh"
 
@@ -195,10 +195,8 @@ static __device__ __forceinline__ uint32_t mgl_linear_function(const mgl_cuda_op
   if (mgl_is_linear_of_one(op)) {
     return (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_ONE_NORMED : MGL_CALL_LINEAR_ONE;
   }
-  if (mgl_is_linear_of_rows(op)) {
-    return ((op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_ROWS_1_NORMED
-                                                 : MGL_CALL_LINEAR_ROWS_1) +
-           shape;
+  if (mgl_is_linear_of_two(op)) {
+    return (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_TWO_NORMED : MGL_CALL_LINEAR_TWO;
   }
   return shape == 0 && op->k % MGL_CUDA_PAGE_K == 0 ? MGL_CALL_LINEAR_WHOLE
                                                     : MGL_CALL_LINEAR_1 + shape;
@@ -243,10 +241,9 @@ static __device__ __forceinline__ uint32_t mgl_held_task(const mgl_controller *c
 }
 
 // All lanes: until the next slot may be filled. Where tasks wait for words of activations, this is
-// where a run that does not get on is noticed. (Suspended meanwhile: a warp that spins takes a
-// scheduler's time from the consumers beside it.) False: the run has failed.
+// where a run that does not get on is noticed. False: the run has failed.
 static __device__ __forceinline__ bool mgl_await_slot(mgl_controller *c) {
-  while (!mgl_mbarrier_try_briefly(&c->block->stored[c->slot], c->parity ^ 1)) {
+  while (!mgl_mbarrier_test(&c->block->stored[c->slot], c->parity ^ 1)) {
     uint32_t failed = 0;
     if (threadIdx.x % 32 == 0) {
       failed = mgl_watch_progress(c, c->block->slots[c->slot].task) ? 0 : 1;
@@ -270,28 +267,10 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
   }
   const mgl_cuda_op *op = &c->run->graphs[info->graph].ops[step->op];
   static_assert(sizeof(mgl_cuda_op) % 16 == 0 && sizeof(mgl_cuda_op) <= 512, "a copy by one warp");
-  // All that comes from the L2 at once.
-  const mgl_cuda_plan *plan = &c->run->plans[info->iteration & 1];
-  uint4 piece = {};
-  uint32_t rows = 0;
   if (lane < sizeof(mgl_cuda_op) / 16) {
-    piece = __ldg((const uint4 *)op + lane);
+    ((uint4 *)&slot->op)[lane] = __ldg((const uint4 *)op + lane);
   }
-  if (lane >= 30) {
-    rows = mgl_load_l2_word(lane == 30 ? &plan->logit_row_count : &plan->token_count);
-  }
-  uint32_t logit_rows = __shfl_sync(0xffffffffu, rows, 30);
-  if (lane < sizeof(mgl_cuda_op) / 16) {
-    ((uint4 *)&slot->op)[lane] = piece;
-  }
-  static_assert(offsetof(mgl_cuda_op, kind) == 0 && offsetof(mgl_cuda_op, copy_bytes) % 16 == 0,
-                "pieces in which they are");
-  constexpr int copy_piece = (int)(offsetof(mgl_cuda_op, copy_bytes) / 16);
-  uint32_t kind = __shfl_sync(0xffffffffu, piece.x, 0);
-  uint64_t copy_bytes = __shfl_sync(0xffffffffu, piece.y, copy_piece);
-  copy_bytes = copy_bytes << 32 | __shfl_sync(0xffffffffu, piece.x, copy_piece);
   if (lane == 31) {
-    slot->rows = kind == MGL_OP_LOGITS ? logit_rows : rows;
     slot->begin = step->begin;
     slot->end = step->end;
     slot->task = step->task;
@@ -309,11 +288,12 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     if (block->debug != 0) {
       slot->mute = mgl_is_injected(c->run, MGL_INJECT_LOSE, info->iteration, step->task) ? 1 : 0;
     }
+    uint64_t copy_bytes = __ldg((const unsigned long long *)&op->copy_bytes);
     slot->copy_at = info->run % 2 != 0 ? 0 : copy_bytes;
     slot->open_at = copy_bytes - slot->copy_at;
     slot->iteration = info->iteration;
     slot->run = info->run;
-    slot->plan = plan;
+    slot->plan = &c->run->plans[info->iteration & 1];
   }
   c->announced += paged ? 1 : 0;
   __syncwarp();
@@ -322,7 +302,11 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     __syncwarp();
   }
   if (lane == 0) {
-    slot->function = mgl_function_of(&slot->op, paged);
+    const uint32_t function = mgl_function_of(&slot->op, paged);
+    slot->function = function;
+    if (function == MGL_CALL_LINEAR_TWO || function == MGL_CALL_LINEAR_TWO_NORMED) {
+      slot->rows = mgl_linear_rows(slot);  // so that its consumers need not go to the L2 for it
+    }
     mgl_mbarrier_arrive(&block->announced[c->slot]);
   }
   return true;

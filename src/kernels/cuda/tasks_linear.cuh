@@ -672,8 +672,7 @@ static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear 
   }
 }
 
-// Rows that a linear of this slot computes. (That of one token is known without a trip to the L2;
-// in the megakernel the controller has looked them up, see slot->rows.)
+// Rows that a linear of this slot computes. (That of one token is known without a trip to the L2.)
 static __device__ __forceinline__ uint32_t mgl_linear_rows(const mgl_slot *slot) {
   if (slot->op.kind == MGL_OP_LOGITS) {
     return __ldcg(&slot->plan->logit_row_count);

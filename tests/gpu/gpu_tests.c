@@ -16,8 +16,7 @@
 //   gpu_tests reference [chunk=N] DIR...  KL against transformers; tests/gpu/reference.py makes DIR
 //   gpu_tests contract [MODEL...] [only=TEXT]
 //                                 the same bits in every way to run (default: tiny, wide, whole,
-//                                 bias);
-//                                 only: in those ways whose name has the text
+//                                 bias); only: in those ways whose name has the text
 //   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
 //                                 very many iterations, then with random delays, then faults
 //   gpu_tests memcheck [MODEL...] [only=TEXT]

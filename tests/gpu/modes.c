@@ -145,6 +145,9 @@ void gpu_modes_run(gpu_bench *bench, int count, char **arguments) {
   for (int i = 0; i < count; i++) {
     (void)set_option(&o, arguments[i]);
   }
+  if (bench->device.major != 9 || bench->device.minor != 0) {
+    o.prefill.values[0] = 0;  // no wide class
+  }
   FILE *csv = o.csv != NULL ? fopen(o.csv, "wb") : NULL;
   if (o.csv != NULL && csv == NULL) {
     gpu_check(bench, false, "%s cannot be written", o.csv);

@@ -56,11 +56,11 @@ struct mgl_two_raw {
   uint4 v[MGL_TWO_TILES][MGL_TWO_PIECES][QUADS];
 };
 
-// Pieces [begin, end) of the group from page first_page on: all of them, or those that are open.
+// The first `pieces` pieces of the group from page first_page on: all of them, or those that are
+// open.
 template <bool NORMED, bool ALL>
 static __device__ __forceinline__ void mgl_two_ask(const mgl_two_rows *rows, uint32_t first_page,
-                                                   uint32_t begin, uint32_t end,
-                                                   mgl_two_raw<NORMED> *raw) {
+                                                   uint32_t pieces, mgl_two_raw<NORMED> *raw) {
   constexpr uint32_t bytes = NORMED ? sizeof(float) : sizeof(uint16_t);
 #pragma unroll
   for (int tile = 0; tile < MGL_TWO_TILES; tile++) {
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void mgl_two_ask(const mgl_two_rows *rows, uin
 #pragma unroll
       for (int quad = 0; quad < mgl_two_raw<NORMED>::QUADS; quad++) {
         uint4 *v = &raw->v[tile][piece][quad];
-        bool in = (uint32_t)piece >= begin && (uint32_t)piece < end;
+        bool in = (uint32_t)piece < pieces;
         bool wanted = in && (ALL ? rows->there[tile] : mgl_has_open(*v));
         mgl_load_l2_if(from + mgl_linear_element(piece) * bytes + quad * 16, wanted, v);
       }
@@ -124,7 +124,7 @@ static __device__ __forceinline__ void mgl_two_await(const mgl_worker *w, const 
   while (__any_sync(0xffffffffu, mgl_two_is_open<NORMED>(raw, MGL_TWO_PIECES)) &&
          w->block->stop == 0) {
     bool first = __any_sync(0xffffffffu, mgl_two_is_open<NORMED>(raw, 1)) != 0;
-    mgl_two_ask<NORMED, false>(rows, first_page, 0, first ? 1 : (uint32_t)MGL_TWO_PIECES, raw);
+    mgl_two_ask<NORMED, false>(rows, first_page, first ? 1 : (uint32_t)MGL_TWO_PIECES, raw);
   }
 }
 
@@ -445,6 +445,24 @@ static __device__ __forceinline__ bool mgl_is_linear_of_two(const mgl_cuda_op *o
 #endif
 }
 
+// The batch of row blocks that begins with `block`.
+static __device__ __forceinline__ void mgl_two_set_batch(mgl_linear *l, uint32_t block,
+                                                         uint32_t end) {
+  l->block = block;
+  l->blocks = end - block < MGL_TWO_BLOCKS ? end - block : MGL_TWO_BLOCKS;
+}
+
+// What the first batch takes from the L2, once it may be asked for.
+template <bool NORMED>
+static __device__ __forceinline__ void mgl_two_ask_first(const mgl_worker *w, const mgl_linear *l,
+                                                         const mgl_two_rows *rows,
+                                                         mgl_two_raw<NORMED> *raw) {
+  mgl_two_ask<NORMED, true>(rows, 0, MGL_TWO_PIECES, raw);
+  if (!NORMED) {
+    mgl_two_fetch_residuals(w, l);
+  }
+}
+
 template <bool NORMED>
 static __device__ __forceinline__ void mgl_task_linear_two(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
@@ -459,16 +477,12 @@ static __device__ __forceinline__ void mgl_task_linear_two(mgl_worker *w) {
   mgl_two_raw<NORMED> raw;
   mgl_two_page a;
   uint64_t best = 0;
-  l.block = slot->begin;
-  l.blocks = end - l.block < MGL_TWO_BLOCKS ? end - l.block : MGL_TWO_BLOCKS;
-  uint32_t left = (end - l.block) * l.pages;
+  mgl_two_set_batch(&l, slot->begin, end);
+  uint32_t left = (end - l.block) * l.pages;  // pages of the task
   mgl_two_find_rows(w, &l, &rows);
   mgl_two_clear<NORMED>(&rows, &raw);
   if (l.carried) {
-    mgl_two_ask<NORMED, true>(&rows, 0, 0, MGL_TWO_PIECES, &raw);
-    if (!NORMED) {
-      mgl_two_fetch_residuals(w, &l);
-    }
+    mgl_two_ask_first<NORMED>(w, &l, &rows, &raw);
   }
   if (NORMED) {
     mgl_two_fetch_norm(w, &l);
@@ -480,10 +494,7 @@ static __device__ __forceinline__ void mgl_task_linear_two(mgl_worker *w) {
     mgl_two_begin_pages(w, &l, &a);
   }
   if (!l.carried) {
-    mgl_two_ask<NORMED, true>(&rows, 0, 0, MGL_TWO_PIECES, &raw);
-    if (!NORMED) {
-      mgl_two_fetch_residuals(w, &l);
-    }
+    mgl_two_ask_first<NORMED>(w, &l, &rows, &raw);
   }
   for (bool began = false;; began = true) {
     float squares[MGL_TWO_TILES] = {};
@@ -500,7 +511,7 @@ static __device__ __forceinline__ void mgl_task_linear_two(mgl_worker *w) {
       }
       bool more = first + MGL_GROUP_PAGES < l.pages;
       if (!NORMED && more) {
-        mgl_two_ask<NORMED, true>(&rows, first + MGL_GROUP_PAGES, 0, MGL_TWO_PIECES, &raw);
+        mgl_two_ask<NORMED, true>(&rows, first + MGL_GROUP_PAGES, MGL_TWO_PIECES, &raw);
       }
 #pragma unroll 1
       for (uint32_t block = 0; block < l.blocks; block++) {
@@ -510,11 +521,11 @@ static __device__ __forceinline__ void mgl_task_linear_two(mgl_worker *w) {
                       NORMED ? block + 1 < l.blocks : left > 0);
       }
       if (NORMED && more) {
-        mgl_two_ask<NORMED, true>(&rows, first + MGL_GROUP_PAGES, 0, MGL_TWO_PIECES, &raw);
+        mgl_two_ask<NORMED, true>(&rows, first + MGL_GROUP_PAGES, MGL_TWO_PIECES, &raw);
       }
     }
     if (left > 0) {  // another batch follows
-      mgl_two_ask<NORMED, true>(&rows, 0, 0, MGL_TWO_PIECES, &raw);
+      mgl_two_ask<NORMED, true>(&rows, 0, MGL_TWO_PIECES, &raw);
     }
     if (NORMED) {
       mgl_linear_share_squares<MGL_TWO_TILES>(w, squares);
@@ -527,8 +538,7 @@ static __device__ __forceinline__ void mgl_task_linear_two(mgl_worker *w) {
     if (left == 0) {
       break;
     }
-    l.block += l.blocks;
-    l.blocks = end - l.block < MGL_TWO_BLOCKS ? end - l.block : MGL_TWO_BLOCKS;
+    mgl_two_set_batch(&l, l.block + l.blocks, end);
     mgl_sync_consumers();  // the batch before has been read
     if (!NORMED) {
       mgl_two_fetch_residuals(w, &l);

@@ -887,6 +887,7 @@ mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,
 
 mgl_cuda_device fake_cuda_device(void) {
   mgl_cuda_device device = {.name = "Fake", .sm_count = FAKE_CUDA_WORKERS, .major = 9};
+  device.kernels = MGL_CUDA_KERNELS_WGMMA;
   device.smem_per_block_bytes = 232448;
   mgl_cuda_driver *d = &device.driver;
   d->error_string = fake_error_string;

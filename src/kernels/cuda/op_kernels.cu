@@ -50,7 +50,7 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
 
 // Lets the blocks of the next kernel come.
 static __device__ __forceinline__ void mgl_let_next_come() {
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
@@ -143,7 +143,7 @@ static __device__ __forceinline__ const uint8_t *mgl_page_of(const mgl_load *loa
 
 // Into the L2, with nobody waiting for it.
 static __device__ __forceinline__ void mgl_page_to_l2(const mgl_load *load, uint32_t index) {
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   uint32_t bytes;
   const uint8_t *from = mgl_page_of(load, index, &bytes);
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
@@ -166,7 +166,7 @@ static __device__ __forceinline__ void mgl_init_pages(mgl_block *block, uint32_t
     mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
     mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
   }
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
 #endif
 }

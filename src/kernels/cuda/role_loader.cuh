@@ -61,7 +61,7 @@ static __device__ __forceinline__ void mgl_loader_look(mgl_loader *l) {
   }
 }
 
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
 
 enum { MGL_LOADER_LANES = 1 };
 

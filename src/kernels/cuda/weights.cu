@@ -79,7 +79,7 @@ static __device__ uint32_t mgl_read_by_loads(const uint8_t *memory, uint64_t byt
   return sum;
 }
 
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
 
 struct mgl_read_ring {
   uint64_t full[MGL_READ_PAGES];   // by the copy: the page is there
@@ -161,7 +161,7 @@ static __device__ uint32_t mgl_read_by_copies(const uint8_t *memory, uint64_t by
 extern "C" __global__ void __launch_bounds__(MGL_READ_THREADS, 4)
     mgl_read_ceiling(const uint8_t *memory, uint64_t bytes, uint32_t *out) {
   uint32_t sum = 0;
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   extern __shared__ __align__(128) uint8_t pages[];
   uint32_t smem_bytes;
   asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(smem_bytes));

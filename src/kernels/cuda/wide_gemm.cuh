@@ -11,7 +11,7 @@
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/cuda/wide_worker.cuh"
 
-#if MGL_WIDE_WGMMA
+#if MGL_TARGET_WGMMA
 
 enum { MGL_WIDE_SUMS = MGL_WIDE_TILE_TOKENS / 2 };  // of a thread: of two features
 

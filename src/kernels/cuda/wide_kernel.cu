@@ -28,7 +28,7 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
   return -1;
 }
 
-#if MGL_WIDE_WGMMA
+#if MGL_TARGET_WGMMA
 
 // Moves registers between warpgroups.
 template <int registers, bool more>
@@ -90,7 +90,7 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
 
 extern "C" __global__ void __launch_bounds__(MGL_WIDE_THREADS, 1)
     mgl_wide_kernel(mgl_wide_run *run) {
-#if MGL_WIDE_WGMMA
+#if MGL_TARGET_WGMMA
   extern __shared__ __align__(1024) uint8_t memory[];
   mgl_wide_worker w = mgl_wide_worker_of(run, memory);
   if (threadIdx.x == 0) {

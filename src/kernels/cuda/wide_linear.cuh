@@ -8,7 +8,7 @@
 #include "kernels/cuda/wide_gemm.cuh"
 #include "kernels/cuda/wide_worker.cuh"
 
-#if MGL_WIDE_WGMMA
+#if MGL_TARGET_WGMMA
 
 // residual += d. Lanes have the residual's own order.
 static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,

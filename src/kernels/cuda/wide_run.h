@@ -29,13 +29,6 @@
 #include "kernels/cuda/device_run.h"
 #include "kernels/cuda/wide_attention.h"
 
-// Whether the target has wgmma: sm_90a. For others the kernel is empty, and the host refuses.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define MGL_WIDE_WGMMA 1
-#else
-#define MGL_WIDE_WGMMA 0
-#endif
-
 enum {
   MGL_WIDE_MAX_TOKENS = 2048,
   MGL_WIDE_MAX_SEQUENCES = 1024,

@@ -14,12 +14,6 @@
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/cuda/wide_rows.cuh"
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define MGL_TILE_WGMMA 1
-#else
-#define MGL_TILE_WGMMA 0
-#endif
-
 enum {
   MGL_TILE_PAGES = MGL_WIDE_TILE_STEP / MGL_WIDE_STREAM_STEP,
   MGL_TILE_COLUMNS = MGL_WIDE_TILE_STEP / 8,
@@ -277,7 +271,7 @@ static __device__ __forceinline__ void mgl_tile_enter(const mgl_tile *t, bool fi
   } else {
     mgl_copy_wait<MGL_TILE_AHEAD - 2>();
   }
-#if MGL_TILE_WGMMA
+#if MGL_TARGET_WGMMA
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
   mgl_sync_consumers();  // all threads' copies; and nobody reads what was left a step ago
@@ -286,7 +280,7 @@ static __device__ __forceinline__ void mgl_tile_enter(const mgl_tile *t, bool fi
   }
 }
 
-#if MGL_TILE_WGMMA
+#if MGL_TARGET_WGMMA
 
 // Asks for the scores of the step.
 static __device__ __forceinline__ void mgl_tile_issue_scores(const mgl_tile *t,
@@ -424,8 +418,8 @@ static __device__ __forceinline__ void mgl_tile_part(const mgl_wide_attention *a
   const uint32_t count = item.count * MGL_GROUP;
   const uint32_t top = warp * 16;
   // The rows that take part in a product together: of a warp, or of a warpgroup.
-  const uint32_t rows_top = MGL_TILE_WGMMA ? warp / 4 * 64 : top;
-  const uint32_t rows_last = rows_top + (MGL_TILE_WGMMA ? 63 : 15);
+  const uint32_t rows_top = MGL_TARGET_WGMMA ? warp / 4 * 64 : top;
+  const uint32_t rows_last = rows_top + (MGL_TARGET_WGMMA ? 63 : 15);
   const uint32_t last = rows_last < count ? rows_last : count - 1;
   mgl_wide_rows rows;
   mgl_wide_clear(&rows);

@@ -92,7 +92,7 @@ static __device__ __forceinline__ bool mgl_wide_takes_ring(uint32_t kind) {
 
 // What was written before is seen by copies of the copy engine after it, and the other way round.
 static __device__ __forceinline__ void mgl_proxy_fence() {
-#if MGL_WIDE_WGMMA
+#if MGL_TARGET_WGMMA
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
@@ -123,7 +123,7 @@ static __device__ __forceinline__ bool mgl_wide_wait(mgl_wide_worker *w, uint64_
 
 // --- the producer --------------------------------------------------------------------------------
 
-#if MGL_WIDE_WGMMA
+#if MGL_TARGET_WGMMA
 
 static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t *from,
                                                      uint32_t bytes, uint64_t *full) {
@@ -290,7 +290,7 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
 }
 
 static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
-#if MGL_WIDE_WGMMA
+#if MGL_TARGET_WGMMA
   uint32_t end = w->run->step_start[blockIdx.x + 1];
   bool ok = true;
   for (uint32_t at = w->run->step_start[blockIdx.x]; at < end && ok; at++) {
@@ -321,7 +321,7 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
 // One warp: for every task, the factors of the tile's tokens by the norm before the linear, while
 // the consumers multiply.
 static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w) {
-#if MGL_WIDE_WGMMA
+#if MGL_TARGET_WGMMA
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     const mgl_cuda_op *op = &slot->op;
@@ -350,7 +350,7 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
 
 // --- the storer ----------------------------------------------------------------------------------
 
-#if MGL_WIDE_WGMMA
+#if MGL_TARGET_WGMMA
 
 // What gate_up staged: a tile of a column of x.
 static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
@@ -373,7 +373,7 @@ static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_work
 
 // One thread.
 static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
-#if MGL_WIDE_WGMMA
+#if MGL_TARGET_WGMMA
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);

@@ -256,17 +256,45 @@ static void resources_are_read_from_a_log(void **state) {
   assert_false(mgl_cuda_usage_find(log, "c", &usage));
 }
 
+static const char *architecture_of(uint32_t major, uint32_t minor) {
+  static char name[MGL_ARCHITECTURE_BYTES];
+  mgl_cuda_device device = {.major = major, .minor = minor};
+  mgl_error err = {0};
+  assert_int_equal(mgl_cuda_kernels_choose(major, minor, &device.kernels, &err), MGL_OK);
+  mgl_cuda_architecture(&device, name);
+  return name;
+}
+
 static void architectures_have_their_names(void **state) {
   (void)state;
-  char name[MGL_ARCHITECTURE_BYTES];
-  mgl_cuda_architecture(8, 0, name);
-  assert_string_equal(name, "sm_80");
-  mgl_cuda_architecture(8, 9, name);
-  assert_string_equal(name, "sm_89");
-  mgl_cuda_architecture(9, 0, name);
-  assert_string_equal(name, "sm_90a");
-  mgl_cuda_architecture(10, 0, name);
-  assert_string_equal(name, "sm_100a");
+  static const char *const usual[] = {"auto", "", NULL};
+  for (size_t i = 0; i < 3; i++) {
+    assert_int_equal(
+        usual[i] != NULL ? setenv("MEGALITH_KERNELS", usual[i], 1) : unsetenv("MEGALITH_KERNELS"),
+        0);
+    assert_string_equal(architecture_of(8, 0), "sm_80");
+    assert_string_equal(architecture_of(8, 9), "sm_89");
+    assert_string_equal(architecture_of(9, 0), "sm_90a");
+    assert_string_equal(architecture_of(10, 0), "sm_100a");
+    assert_string_equal(architecture_of(10, 3), "sm_103");
+    assert_string_equal(architecture_of(12, 0), "sm_120");
+  }
+}
+
+static void portable_kernels_can_be_asked_for(void **state) {
+  (void)state;
+  mgl_cuda_kernels kernels = MGL_CUDA_KERNELS_PORTABLE;
+  mgl_error err = {0};
+  assert_int_equal(mgl_cuda_kernels_choose(9, 0, &kernels, &err), MGL_OK);
+  assert_int_equal(kernels, MGL_CUDA_KERNELS_WGMMA);
+  assert_int_equal(setenv("MEGALITH_KERNELS", "portable", 1), 0);
+  assert_string_equal(architecture_of(8, 0), "sm_80");
+  assert_string_equal(architecture_of(9, 0), "sm_90");
+  assert_string_equal(architecture_of(10, 0), "sm_100");
+  assert_int_equal(setenv("MEGALITH_KERNELS", "fast", 1), 0);
+  assert_int_equal(mgl_cuda_kernels_choose(9, 0, &kernels, &err), MGL_ERR_ARGUMENT);
+  assert_non_null(strstr(err.text, "found \"fast\""));
+  assert_int_equal(unsetenv("MEGALITH_KERNELS"), 0);
 }
 
 // Without a driver the binary still starts, and says what is missing.
@@ -292,6 +320,7 @@ int main(void) {
       cmocka_unit_test(a_broken_request_is_explained),
       cmocka_unit_test(resources_are_read_from_a_log),
       cmocka_unit_test(architectures_have_their_names),
+      cmocka_unit_test(portable_kernels_can_be_asked_for),
       cmocka_unit_test(a_missing_driver_is_explained),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,12 +85,14 @@ static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_
 
 enum { MGL_LOADER_LANES = 32 };
 
-// The whole warp copies 16 bytes a lane at a time.
+// The whole warp copies 16 bytes a lane at a time; with the hint of the bulk copy.
 static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_t *from,
                                                      uint32_t bytes, uint64_t *full) {
+  uint32_t to = mgl_shared_address(page);
+#pragma unroll 8
   for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 512) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(mgl_shared_address(page + at)),
-                 "l"(from + at)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to + at),
+                 "l"(from + at), "l"(0x12f0000000000000ull)
                  : "memory");
   }
   asm volatile(
@@ -100,8 +102,19 @@ static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_
 
 #endif
 
-// Waits until the next page of the ring is free and few enough are on their way. False: give up.
-static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
+// What the first lane that loads has found, for all of them: they stay together.
+static __device__ __forceinline__ bool mgl_loader_told(bool found) {
+  return MGL_LOADER_LANES == 1 ? found : __shfl_sync(0xffffffffu, found, 0) != 0;
+}
+
+// True for the lane that looks at mbarriers, where several load.
+static __device__ __forceinline__ bool mgl_loader_looks() {
+  return MGL_LOADER_LANES == 1 || threadIdx.x % 32 == 0;
+}
+
+// Until the next page of the ring is free and few enough are on their way. False: give up. One
+// lane.
+static __device__ __forceinline__ bool mgl_loader_await_room(mgl_loader *l) {
   for (;;) {
     bool may_run = l->ordinal < l->block->arrived;
     uint32_t most = may_run ? l->most : l->most_ahead;
@@ -119,6 +132,11 @@ static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
     }
   }
   return true;
+}
+
+// The same, for all that load.
+static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
+  return mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_room(l));
 }
 
 static __device__ __forceinline__ bool mgl_load_page(mgl_loader *l, const uint8_t *from,
@@ -153,8 +171,8 @@ static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_l
 }
 
 // Without prefetch: until the task may run, and the ones before it have consumed all their pages.
-// False: give up.
-static __device__ __forceinline__ bool mgl_loader_turn(mgl_loader *l) {
+// False: give up. One lane.
+static __device__ __forceinline__ bool mgl_loader_await_turn(const mgl_loader *l) {
   uint32_t last = l->page == 0 ? l->page_count - 1 : l->page - 1;
   uint32_t parity = l->page == 0 ? l->parity ^ 1 : l->parity;
   while (l->ordinal >= l->block->arrived ||
@@ -168,7 +186,7 @@ static __device__ __forceinline__ bool mgl_loader_turn(mgl_loader *l) {
 
 // All pages of a task. False: give up.
 static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
-  if (l->run->prefetch == 0 && !mgl_loader_turn(l)) {
+  if (l->run->prefetch == 0 && !mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_turn(l))) {
     return false;
   }
   uint32_t began = mgl_trace_clock();
@@ -284,12 +302,10 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
       break;
     }
   }
-  if (threadIdx.x % 32 < MGL_LOADER_LANES) {
+  if (threadIdx.x % 32 == 0) {
     while (l.in_flight > 0) {
       mgl_loader_look(&l);
     }
-  }
-  if (threadIdx.x % 32 == 0) {
     mgl_trace_close(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   }
 }

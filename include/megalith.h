@@ -66,7 +66,7 @@ enum {
   MEGALITH_MAX_MESSAGES = 65536,                  // of one chat
   MEGALITH_MAX_REQUESTS = 65536,         // of one engine that have not finished, all together
   MEGALITH_MAX_SEQUENCES = 1024,         // requests that run at once
-  MEGALITH_MAX_ITERATION_TOKENS = 2048,  // of an engine; on GPUs but of 9.0 64
+  MEGALITH_MAX_ITERATION_TOKENS = 2048,  // of an engine
   MEGALITH_MAX_THREADS = 1024,           // of an engine on the CPU
   MEGALITH_MAX_STOP_TOKENS = 16,         // of a request, the model's own among them
   MEGALITH_MAX_STOP_TEXTS = 16,          // of a request
@@ -171,9 +171,9 @@ typedef struct megalith_engine_options {
                         // 0.5 of the host's memory
   uint32_t page_tokens;       // tokens of a KV page: 16, 32, 64, 128 or 256, on a GPU 16; 0: 16
   uint32_t iteration_tokens;  // most tokens of one iteration, to MEGALITH_MAX_ITERATION_TOKENS, on
-                              // GPUs other than of compute capability 9.0 to 64; 0: 128, on a
-                              // GPU 64. Larger ones compute prompts faster, but the requests that
-                              // generate meanwhile wait longer for a token
+                              // GPUs of more than 192 multiprocessors to 64; 0: 128, on a GPU 64.
+                              // Larger ones compute prompts faster, but the requests that generate
+                              // meanwhile wait longer for a token
   uint32_t chunk_tokens;  // most prompt tokens of one request in an iteration; 0: no limit of its
                           // own. Smaller chunks make others wait less behind long prompts
   bool no_prefix_cache;   // prompts that begin alike do not share KV memory. Results are the same

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "batch/wide_items.h"
 #include "batch/planner.h"
 #include "graph/family.h"
 #include "runtime/cpu_eager.h"
@@ -82,7 +83,7 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
   if (tokens == 0) {
     tokens = on_gpu ? MGL_USUAL_GPU_ITERATION_TOKENS : MGL_USUAL_HOST_ITERATION_TOKENS;
   }
-  bool large = !on_gpu || (options->cuda->device->major == 9 && options->cuda->device->minor == 0);
+  bool large = !on_gpu || options->cuda->device->sm_count <= MGL_WIDE_MAX_WORKERS;
   uint32_t most_tokens = large ? MGL_MAX_ITERATION_TOKENS : (uint32_t)MGL_CUDA_MAX_TOKENS;
   if (tokens > most_tokens) {
     return mgl_error_set(err, MGL_ERR_LIMIT,

@@ -285,6 +285,10 @@ static __device__ __forceinline__ void mgl_wide_streams(const mgl_wide_attention
                                                         uint32_t worker, uint32_t thread) {
   const uint32_t warp = thread / 32, lane = thread % 32;
   const uint32_t ring = mgl_shared_address(smem) + warp * (MGL_STREAM_STAGES * MGL_STREAM_STAGE);
+  if (MGL_STREAM_WARPS == MGL_WIDE_WARPS) {
+    mgl_stream_share(a, ring, worker * MGL_WIDE_WARPS + warp, lane);
+    return;
+  }
 #pragma unroll 1
   for (uint32_t i = warp; warp < MGL_STREAM_WARPS && i < MGL_WIDE_WARPS; i += MGL_STREAM_WARPS) {
     mgl_stream_share(a, ring, worker * MGL_WIDE_WARPS + i, lane);

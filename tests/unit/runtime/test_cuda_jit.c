@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "kernels/cuda/device_run.h"
+#include "kernels/cuda/wide_run.h"
 #include "runtime/cuda_driver.h"
 #include "runtime/cuda_jit.h"
 
@@ -143,8 +144,13 @@ static void check_planner(const mgl_text *log, const char *architecture) {
 // Products must not be serialised, which the compiler does, and says, when it finds too few
 // registers. What spills does so in attention's loops over tiles.
 static void check_wide_kernel(const mgl_text *log, const char *architecture) {
+  bool wgmma = strcmp(architecture, "sm_90a") == 0;
+  mgl_cuda_usage usage = usage_of(log, "mgl_wide_kernel", architecture);
   assert_null(strstr(log->data, "serialized"));
-  assert_true(usage_of(log, "mgl_wide_kernel", architecture).spill_bytes <= 2048);
+  assert_true(usage.registers * (wgmma ? MGL_WIDE_THREADS : MGL_WIDE_MMA_THREADS) <= 65536);
+  assert_true(usage.registers > MGL_WIDE_TILE_TOKENS / 2);  // it is there: a tile's sums
+  assert_int_equal(usage.static_smem_bytes, 0);
+  assert_true(usage.spill_bytes <= 2048);
 }
 
 static void check_wide_plan(const mgl_text *log, const char *architecture) {
@@ -159,7 +165,6 @@ static void check_wide_attention(const mgl_text *log, const char *architecture) 
   assert_true(usage.spill_bytes <= (strcmp(architecture, "sm_80") == 0 ? 288u : 64u));
 }
 
-// Elsewhere than on sm_90a the kernel of the wide class is empty.
 static void the_wide_class_compiles_for_all_architectures(void **state) {
   (void)state;
   for_architectures("kernels/cuda/wide_kernel.cu", check_wide_kernel);

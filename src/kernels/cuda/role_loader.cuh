@@ -85,15 +85,32 @@ static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_
 
 enum { MGL_LOADER_LANES = 32 };
 
-// The whole warp copies 16 bytes a lane at a time; with the hint of the bulk copy.
+// `count` times 16 bytes a lane; with the hint of the bulk copy.
+template <int count>
+static __device__ __forceinline__ void mgl_lane_copies(uint32_t to, const uint8_t *from) {
+#pragma unroll
+  for (int i = 0; i < count; i++) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to + i * 512),
+                 "l"(from + i * 512), "l"(0x12f0000000000000ull)
+                 : "memory");
+  }
+}
+
+// The whole warp copies. Copies follow each other without anything between them: one warp has to
+// ask for all that a multiprocessor reads, a copy every 20 ns.
 static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_t *from,
                                                      uint32_t bytes, uint64_t *full) {
-  uint32_t to = mgl_shared_address(page);
-#pragma unroll 8
-  for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 512) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to + at),
-                 "l"(from + at), "l"(0x12f0000000000000ull)
-                 : "memory");
+  constexpr uint32_t piece = MGL_CUDA_K_ALIGN * MGL_CUDA_BLOCK_ROWS * 2;  // pages are so many
+  static_assert(piece % 512 == 0, "whole copies");
+  uint32_t to = mgl_shared_address(page) + threadIdx.x % 32 * 16;
+  from += threadIdx.x % 32 * 16;
+  if (bytes == MGL_CUDA_PAGE_BYTES) {
+    mgl_lane_copies<MGL_CUDA_PAGE_BYTES / 512>(to, from);
+  } else {
+#pragma unroll 1
+    for (uint32_t at = 0; at < bytes; at += piece) {
+      mgl_lane_copies<piece / 512>(to + at, from + at);
+    }
   }
   asm volatile(
       "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(mgl_shared_address(full))

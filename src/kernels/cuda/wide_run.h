@@ -98,7 +98,7 @@ typedef struct mgl_wide_plan {
 
 // One launch.
 typedef struct mgl_wide_run {
-  const mgl_cuda_step *steps;  // every worker's list, one after the other
+  const mgl_cuda_step *steps;  // every worker's list, one after the other; NULL: nothing is to do
   const uint32_t *step_start;  // [workers + 1]
   const mgl_wide_op *ops;
   mgl_word *counters;  // of events; 0 before the launch

@@ -233,7 +233,7 @@ static bool on_iteration(void *context, const mgl_iteration *iteration) {
   at->ns += iteration->ns;
   at->tokens += tokens;
   at->bytes += (double)mgl_runner_step_bytes(t->runner) +
-                  (double)iteration->kv_tokens * (double)mgl_runner_kv_bytes_per_token(t->runner);
+               (double)iteration->kv_tokens * (double)mgl_runner_kv_bytes_per_token(t->runner);
   t->done_tokens += tokens;
   mgl_progress_update(&t->progress, t->done_tokens, t->input_tokens + t->output_tokens);
   return t->status == MGL_OK && !mgl_interrupt_seen();

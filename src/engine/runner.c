@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "batch/wide_items.h"
 #include "batch/planner.h"
+#include "batch/wide_items.h"
 #include "graph/family.h"
 #include "runtime/cpu_eager.h"
 #include "runtime/cpu_program.h"

@@ -135,7 +135,7 @@ static void check_wide_kernel(const mgl_text *log, const char *architecture) {
   assert_true(usage.registers * (wgmma ? MGL_WIDE_THREADS : MGL_WIDE_MMA_THREADS) <= 65536);
   assert_true(usage.registers > MGL_WIDE_TILE_TOKENS / 2);  // it is there: a tile's sums
   assert_int_equal(usage.static_smem_bytes, 0);
-  assert_true(usage.spill_bytes <= 2048);
+  assert_true(usage.spill_bytes <= (wgmma ? 2048u : 1024u));
 }
 
 static void check_wide_plan(const mgl_text *log, const char *architecture) {
@@ -147,7 +147,7 @@ static void check_wide_plan(const mgl_text *log, const char *architecture) {
 static void check_wide_attention(const mgl_text *log, const char *architecture) {
   mgl_cuda_usage usage = usage_of(log, "mgl_wide_attend_run", architecture);
   assert_true(usage.registers <= 216);
-  assert_true(usage.spill_bytes <= (strcmp(architecture, "sm_80") == 0 ? 288u : 64u));
+  assert_true(usage.spill_bytes <= (strcmp(architecture, "sm_80") == 0 ? 192u : 64u));
 }
 
 static void the_wide_class_compiles_for_all_architectures(void **state) {

@@ -66,7 +66,7 @@ enum {
   MEGALITH_MAX_MESSAGES = 65536,                  // of one chat
   MEGALITH_MAX_REQUESTS = 65536,         // of one engine that have not finished, all together
   MEGALITH_MAX_SEQUENCES = 1024,         // requests that run at once
-  MEGALITH_MAX_ITERATION_TOKENS = 2048,  // of an engine; on GPUs but of 9.0 64
+  MEGALITH_MAX_ITERATION_TOKENS = 2048,  // of an engine
   MEGALITH_MAX_THREADS = 1024,           // of an engine on the CPU
   MEGALITH_MAX_STOP_TOKENS = 16,         // of a request, the model's own among them
   MEGALITH_MAX_STOP_TEXTS = 16,          // of a request
@@ -159,10 +159,10 @@ typedef struct megalith_engine_options {
   const char *device;  // "cpu"; "cuda" or "cuda:N"; "auto": the first GPU if it can run the model,
                        // else the CPU. NULL: what MEGALITH_DEVICE says in the environment, or auto
   uint32_t threads;    // on the CPU, to MEGALITH_MAX_THREADS; 0: one per core
-  uint32_t sequences;  // most requests that run together, to MEGALITH_MAX_SEQUENCES; 0: 64, on GPUs
-                       // of compute capability 9.0 256, or as many as iteration_tokens if these
-                       // are fewer. If there are more than an iteration has tokens, they take
-                       // turns; those beyond `sequences` wait
+  uint32_t
+      sequences;  // most requests that run together, to MEGALITH_MAX_SEQUENCES; 0: 64, on GPUs
+                  // 256, or as many as iteration_tokens if these are fewer. If there are more than
+                  // an iteration has tokens, they take turns; those beyond `sequences` wait
   uint32_t context_tokens;  // most tokens of one request, prompt and generated together; 0: the
                             // model's context, or as much of it as the KV memory holds
   uint64_t kv_tokens;       // tokens that the KV memory of all requests holds; 0: by memory_share
@@ -172,9 +172,9 @@ typedef struct megalith_engine_options {
                         // 0.5 of the host's memory
   uint32_t page_tokens;       // tokens of a KV page: 16, 32, 64, 128 or 256, on a GPU 16; 0: 16
   uint32_t iteration_tokens;  // most tokens of one iteration, to MEGALITH_MAX_ITERATION_TOKENS, on
-                              // GPUs other than of compute capability 9.0 to 64; 0: 128, on
-                              // such GPUs 2048, on others 64. Larger ones compute prompts faster,
-                              // but the requests that generate meanwhile wait longer for a token
+                              // GPUs of more than 192 multiprocessors to 64; 0: 128, on other GPUs
+                              // 2048, on these 64. Larger ones compute prompts faster, but the
+                              // requests that generate meanwhile wait longer for a token
   uint32_t chunk_tokens;  // most prompt tokens of one request in an iteration; 0: no limit of its
                           // own. Smaller chunks make others wait less behind long prompts
   bool no_prefix_cache;   // prompts that begin alike do not share KV memory. Results are the same

@@ -233,7 +233,7 @@ static bool on_iteration(void *context, const mgl_iteration *iteration) {
   at->ns += iteration->ns;
   at->tokens += tokens;
   at->bytes += (double)mgl_runner_step_bytes(t->runner) +
-                  (double)iteration->kv_tokens * (double)mgl_runner_kv_bytes_per_token(t->runner);
+               (double)iteration->kv_tokens * (double)mgl_runner_kv_bytes_per_token(t->runner);
   t->done_tokens += tokens;
   mgl_progress_update(&t->progress, t->done_tokens, t->input_tokens + t->output_tokens);
   return t->status == MGL_OK && !mgl_interrupt_seen();
@@ -480,7 +480,7 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_MAX_SEQUENCES,
-     .help = "requests that run at once, at most [64, on Hopper GPUs 256]"},
+     .help = "requests that run at once, at most [64, on GPUs 256]"},
     MGL_ROW_ITERATION_TOKENS,
     {.name = "chunk",
      .value_name = "N",

@@ -34,7 +34,7 @@ enum {
   MGL_WIDE_TILE_STEP = 64,
   MGL_WIDE_MAX_GROUP = 8,
   MGL_WIDE_WARPS = 8,  // of a worker, that read streams
-  MGL_WIDE_MAX_WORKERS = 160,
+  MGL_WIDE_MAX_WORKERS = 192,
   // An entry has one item, and one more for every full tile.
   MGL_WIDE_MAX_ITEMS =
       MGL_PLANNER_MAX_SLOTS + MGL_PLANNER_MAX_TOKENS / (MGL_WIDE_TILE_ROWS / MGL_WIDE_MAX_GROUP),

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "batch/planner.h"
+#include "batch/wide_items.h"
 #include "graph/family.h"
 #include "runtime/cpu_eager.h"
 #include "runtime/cpu_program.h"
@@ -74,9 +75,10 @@ static mgl_status check_page_tokens(uint32_t page_tokens, bool on_gpu, mgl_error
   return MGL_OK;
 }
 
+// Whether iterations may be larger than the narrow class's, on a GPU.
 static bool has_large_iterations(const mgl_runner_options *options) {
   const mgl_cuda_options *cuda = options->cuda;
-  return cuda != NULL && cuda->device->major == 9 && cuda->device->minor == 0;
+  return cuda != NULL && cuda->device->sm_count <= MGL_WIDE_MAX_WORKERS;
 }
 
 static uint32_t iteration_tokens_of(const mgl_runner_options *options) {

@@ -51,8 +51,8 @@ enum {
 typedef struct mgl_runner_options {
   uint64_t threads;           // 0: one per physical core
   uint32_t iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS, on
-                              // GPUs other than of compute capability 9.0 to MGL_CUDA_MAX_TOKENS;
-                              // 0: the usual number
+                              // GPUs of more than MGL_WIDE_MAX_WORKERS multiprocessors to
+                              // MGL_CUDA_MAX_TOKENS; 0: the usual number
   uint32_t sequences;  // most sequences that run at once, 1 to MGL_MAX_SEQUENCES; with fewer tokens
                        // of an iteration they take turns. 0: the usual number, or as many as an
                        // iteration has tokens, or `requests`, if those are fewer

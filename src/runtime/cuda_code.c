@@ -44,7 +44,7 @@ mgl_status mgl_cuda_code_get(const mgl_cuda_device *device, const char *name,
   char folder_path[MGL_CUDA_CACHE_PATH_BYTES];
   const char *folder = mgl_cuda_cache_folder(folder_path) ? folder_path : NULL;
   *out = (mgl_cuda_code){0};
-  mgl_cuda_architecture(device->major, device->minor, architecture);
+  mgl_cuda_architecture(device, architecture);
   MGL_TRY(mgl_cuda_source_hash(name, architecture, shape, &key.source, err));
   mgl_status status = mgl_nvrtc_open(&nvrtc, err);
   if (status == MGL_OK && nvrtc.version(&key.nvrtc_major, &key.nvrtc_minor) != 0) {

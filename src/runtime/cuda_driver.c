@@ -1,6 +1,7 @@
 #include "runtime/cuda_driver.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 mgl_status mgl_cuda_find_symbols(void *library, const char *where, const char *const *symbols,
@@ -50,6 +51,21 @@ mgl_status mgl_cuda_check(const mgl_cuda_driver *driver, mgl_cu_result code, con
   return mgl_error_set(err, MGL_ERR_IO, "CUDA %s: %s (%d)", what, text, code);
 }
 
+mgl_status mgl_cuda_kernels_choose(uint32_t major, uint32_t minor, mgl_cuda_kernels *out,
+                                   mgl_error *err) {
+  const char *wanted = getenv("MEGALITH_KERNELS");
+  bool portable = wanted != NULL && strcmp(wanted, "portable") == 0;
+  *out = portable || minor != 0 ? MGL_CUDA_KERNELS_PORTABLE
+         : major == 9           ? MGL_CUDA_KERNELS_WGMMA
+         : major == 10          ? MGL_CUDA_KERNELS_COPIES
+                                : MGL_CUDA_KERNELS_PORTABLE;
+  return wanted == NULL || *wanted == 0 || portable || strcmp(wanted, "auto") == 0
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                             "MEGALITH_KERNELS: expected auto or portable, found \"%.80s\"",
+                             wanted);
+}
+
 static mgl_status read_attributes(mgl_cuda_device *out, mgl_error *err) {
   const mgl_cuda_driver *driver = &out->driver;
   const struct {
@@ -73,7 +89,7 @@ static mgl_status read_attributes(mgl_cuda_device *out, mgl_error *err) {
                          "launch is needed",
                          out->name, out->major, out->minor);
   }
-  return MGL_OK;
+  return mgl_cuda_kernels_choose(out->major, out->minor, &out->kernels, err);
 }
 
 static mgl_status open_device(int ordinal, mgl_cuda_device *out, mgl_error *err) {

@@ -142,6 +142,19 @@ mgl_status mgl_cuda_check(const mgl_cuda_driver *driver, mgl_cu_result code, con
 #define MGL_CUDA_TRY(driver, member, err, ...) \
   MGL_TRY(mgl_cuda_check((driver), (driver)->member(__VA_ARGS__), #member, (err)))
 
+// Which kernels of those that device code has: kernels/cuda/target.h, which each includes those
+// before it.
+typedef enum mgl_cuda_kernels {
+  MGL_CUDA_KERNELS_PORTABLE,  // cp.async and mma.sync, on every GPU
+  MGL_CUDA_KERNELS_COPIES,    // bulk copies, on 10.0
+  MGL_CUDA_KERNELS_WGMMA,     // and products of warpgroups, on 9.0
+} mgl_cuda_kernels;
+
+// The most that a GPU of that compute capability can run, or less where MEGALITH_KERNELS, "auto" or
+// "portable", asks for it. MGL_ERR_ARGUMENT: it is neither.
+mgl_status mgl_cuda_kernels_choose(uint32_t major, uint32_t minor, mgl_cuda_kernels *out,
+                                   mgl_error *err);
+
 typedef struct mgl_cuda_device {
   mgl_cuda_driver driver;
   int device;
@@ -151,6 +164,7 @@ typedef struct mgl_cuda_device {
   uint32_t sm_count;
   uint32_t major, minor;          // compute capability
   uint32_t smem_per_block_bytes;  // with opt-in
+  mgl_cuda_kernels kernels;
 } mgl_cuda_device;
 
 mgl_status mgl_cuda_device_open(int ordinal, mgl_cuda_device *out, mgl_error *err);

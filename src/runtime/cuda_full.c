@@ -360,7 +360,7 @@ static mgl_status launch_op(const mgl_cuda_program *p, op_kernel kernel,
       .smem_bytes = block_bytes(launch->scratch_bytes, launch->page_count),
       .stream = p->full->capture_stream,
       .attributes = &dependent,
-      .attribute_count = p->device->major >= 9 ? 1 : 0};
+      .attribute_count = p->device->kernels != MGL_CUDA_KERNELS_PORTABLE ? 1 : 0};
   mgl_cuda_op_launch copy = *launch;
   void *parameters[] = {&copy};
   MGL_CUDA_TRY(&p->device->driver, launch_config, err, &config, p->full->kernels[kernel],

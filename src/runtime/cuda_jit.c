@@ -9,9 +9,8 @@
 #include "kernels/cuda/device_run.h"
 #include "kernels/cuda/op_launch.h"
 #include "kernels/cuda/wide_run.h"
-#include "runtime/cuda_driver.h"
 
-enum { MAX_HEADERS = 64, MAX_OPTIONS = 56, OPTION_BYTES = 64 };
+enum { MAX_HEADERS = 80, MAX_OPTIONS = 56, OPTION_BYTES = 64 };
 
 mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err) {
   static const char *const files[] = {"libnvrtc.so.13",
@@ -211,10 +210,9 @@ mgl_status mgl_cuda_compile(const mgl_nvrtc *nvrtc, const char *name, const char
   return status;
 }
 
-void mgl_cuda_architecture(uint32_t major, uint32_t minor, char out[MGL_ARCHITECTURE_BYTES]) {
-  bool specific = minor == 0 && (major == 9 || major == 10);
-  (void)snprintf(out, MGL_ARCHITECTURE_BYTES, "sm_%u%u%s", major % 1000, minor % 100,
-                 specific ? "a" : "");
+void mgl_cuda_architecture(const mgl_cuda_device *device, char out[MGL_ARCHITECTURE_BYTES]) {
+  (void)snprintf(out, MGL_ARCHITECTURE_BYTES, "sm_%u%u%s", device->major % 1000,
+                 device->minor % 100, device->kernels != MGL_CUDA_KERNELS_PORTABLE ? "a" : "");
 }
 
 // The number in front of `unit` in the text up to `end`.

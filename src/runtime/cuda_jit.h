@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "runtime/cuda_driver.h"
 
 typedef struct mgl_cuda_source {
   const char *name;  // what #include writes
@@ -56,9 +57,9 @@ mgl_status mgl_cuda_compile(const mgl_nvrtc *nvrtc, const char *name, const char
 mgl_status mgl_cuda_source_hash(const char *name, const char *architecture,
                                 const mgl_cuda_shape *shape, mgl_hash *out, mgl_error *err);
 
-// The architecture to compile for: "sm_90a" for 9.0, "sm_100a" for 10.0, else "sm_XY".
+// The architecture to compile for: "sm_XYa" where kernels are more than portable, else "sm_XY".
 enum { MGL_ARCHITECTURE_BYTES = 16 };
-void mgl_cuda_architecture(uint32_t major, uint32_t minor, char out[MGL_ARCHITECTURE_BYTES]);
+void mgl_cuda_architecture(const mgl_cuda_device *device, char out[MGL_ARCHITECTURE_BYTES]);
 
 // What a kernel takes, read from a compile log.
 typedef struct mgl_cuda_usage {

@@ -40,7 +40,7 @@ typedef struct mgl_cuda_program_options {
   const mgl_checkpoint *checkpoint;  // NULL: dummy weights; used only while creating
   uint64_t seed;                     // of dummy weights
   // Most tokens of an iteration, 1 to MGL_WIDE_MAX_TOKENS. Iterations of more than
-  // MGL_CUDA_MAX_TOKENS run in the wide class, which only some GPUs have.
+  // MGL_CUDA_MAX_TOKENS run in the wide class, which has up to MGL_WIDE_MAX_WORKERS workers.
   uint32_t iteration_tokens;
   uint32_t sequences;           // that run at once, 1 to MGL_CUDA_MAX_SEQUENCES
   uint32_t pages_per_sequence;  // of MGL_CUDA_KV_PAGE_TOKENS tokens, at least 1

@@ -269,7 +269,7 @@ mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *ch
 static mgl_status read_once(mgl_cuda_program *p, void *kernel, void *begin, void *end, float *ms,
                             mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  bool copies = p->device->major >= 9;
+  bool copies = p->device->kernels != MGL_CUDA_KERNELS_PORTABLE;
   uint32_t room = p->device->smem_per_block_bytes - 1024;  // beside the kernel's own
   uint32_t pages = room / MGL_CUDA_PAGE_BYTES;
   pages = !copies ? 0 : pages < MGL_READ_PAGES ? pages : MGL_READ_PAGES;

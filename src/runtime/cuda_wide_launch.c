@@ -23,6 +23,17 @@ static mgl_cuda_wide_addresses addresses_of(const mgl_cuda_program *p) {
                                    .block = p->memory[MGL_CUDA_MEMORY_WIDE]};
 }
 
+// A block's size, which the kernels for wgmma and the portable ones do not have in common.
+static int block_threads(const mgl_cuda_program *p) {
+  return p->device->kernels == MGL_CUDA_KERNELS_WGMMA ? (int)MGL_WIDE_THREADS
+                                                      : (int)MGL_WIDE_MMA_THREADS;
+}
+
+static int block_smem_bytes(const mgl_cuda_program *p) {
+  return p->device->kernels == MGL_CUDA_KERNELS_WGMMA ? (int)MGL_WIDE_SMEM_BYTES
+                                                      : (int)MGL_WIDE_MMA_SMEM_BYTES;
+}
+
 // --- making it -----------------------------------------------------------------------------------
 
 void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
@@ -41,14 +52,13 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
   if (p->wide.tokens == 0) {
     return MGL_OK;
   }
-  if (p->device->major != 9 || p->device->minor != 0 || p->workers > MGL_WIDE_MAX_WORKERS) {
+  if (p->workers > MGL_WIDE_MAX_WORKERS) {
     return mgl_error_set(
         err, MGL_ERR_UNSUPPORTED,
-        "iterations of up to %u tokens: the kernels for more than %d are for "
-        "compute capability 9.0 and up to %d multiprocessors, and %s has %u.%u and "
-        "%u; ask for %d tokens at most",
-        p->wide.tokens, MGL_CUDA_MAX_TOKENS, MGL_WIDE_MAX_WORKERS, p->device->name,
-        p->device->major, p->device->minor, p->workers, MGL_CUDA_MAX_TOKENS);
+        "iterations of up to %u tokens: the kernels for more than %d are for up to "
+        "%d multiprocessors, and %s has %u; ask for %d tokens at most",
+        p->wide.tokens, MGL_CUDA_MAX_TOKENS, MGL_WIDE_MAX_WORKERS, p->device->name, p->workers,
+        MGL_CUDA_MAX_TOKENS);
   }
   mgl_cuda_wide_sizes sizes = {
       .tokens = p->wide.tokens,
@@ -85,15 +95,15 @@ mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.sample_kernel, p->wide.plan_module,
                "mgl_wide_sample_run");
   MGL_CUDA_TRY(driver, function_set, err, p->wide.kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
-               MGL_WIDE_SMEM_BYTES);
-  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, p->wide.kernel, MGL_WIDE_THREADS,
-               MGL_WIDE_SMEM_BYTES);
+               block_smem_bytes(p));
+  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, p->wide.kernel, block_threads(p),
+               (size_t)block_smem_bytes(p));
   return blocks >= 1 ? MGL_OK
                      : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                                      "a block of the kernel for large iterations (%d threads, %d "
                                      "bytes of shared memory) does not fit on a multiprocessor of "
                                      "%s",
-                                     MGL_WIDE_THREADS, MGL_WIDE_SMEM_BYTES, p->device->name);
+                                     block_threads(p), block_smem_bytes(p), p->device->name);
 }
 
 static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char *buffer,
@@ -222,7 +232,8 @@ static mgl_status launch_kernel(mgl_cuda_program *p, mgl_error *err) {
   mgl_cu_ptr run = p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image;
   void *parameters[] = {&run};
   MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->wide.kernel, p->workers, 1, 1,
-               MGL_WIDE_THREADS, 1, 1, MGL_WIDE_SMEM_BYTES, p->stream, parameters);
+               (unsigned)block_threads(p), 1, 1, (unsigned)block_smem_bytes(p), p->stream,
+               parameters);
   return MGL_OK;
 }
 

@@ -583,9 +583,9 @@ void gpu_reference_run(gpu_bench *bench, int count, char **arguments) {
   for (int i = 0; i < count; i++) {
     if (strncmp(arguments[i], "chunk=", 6) == 0) {
       chunk = (uint32_t)strtoul(arguments[i] + 6, NULL, 10);
-    } else if (chunk > CHUNK && (bench->device.major != 9 || bench->device.minor != 0)) {
-      printf("\n%s in chunks of %u tokens: skipped, the wide class needs compute capability 9.0\n",
-             arguments[i], chunk);
+    } else if (chunk > CHUNK && bench->device.sm_count > MGL_WIDE_MAX_WORKERS) {
+      printf("\n%s in chunks of %u tokens: skipped, the wide class has %d workers at most\n",
+             arguments[i], chunk, MGL_WIDE_MAX_WORKERS);
     } else {
       compare(bench, arguments[i], chunk);
     }

@@ -37,6 +37,7 @@
 //                             iterations of up to N tokens
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
+// With MEGALITH_KERNELS=portable in the environment all of it runs the portable kernels.
 // MODEL: tiny, wide, whole, bias, or a folder with a config.json.
 #include <math.h>
 #include <stdarg.h>
@@ -139,9 +140,13 @@ static void open_device(gpu_bench *bench) {
   char date[32];
   time_t now = time(NULL);
   (void)strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
-  printf("%s, %u multiprocessors, compute capability %u.%u, driver for CUDA %d.%d, %s.\n",
-         bench->device.name, bench->device.sm_count, bench->device.major, bench->device.minor,
-         bench->device.driver_version / 1000, bench->device.driver_version % 1000 / 10, date);
+  static const char *const kernels[] = {"portable", "with bulk copies",
+                                        "with bulk copies and wgmma"};
+  printf(
+      "%s, %u multiprocessors, compute capability %u.%u, driver for CUDA %d.%d, kernels %s, %s.\n",
+      bench->device.name, bench->device.sm_count, bench->device.major, bench->device.minor,
+      bench->device.driver_version / 1000, bench->device.driver_version % 1000 / 10,
+      kernels[bench->device.kernels], date);
   (void)fflush(stdout);
 }
 

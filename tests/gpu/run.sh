@@ -1,8 +1,8 @@
 #!/bin/sh
 # Everything that needs the GPU: builds the test program (unless one is given) and runs its parts,
 # each under a deadline. Prints Markdown.
-#   run.sh [PROGRAM]                        smoke, ops and faults of the small models, and the speed
-#                                           of the models in bench/configs
+#   run.sh [PROGRAM]                        smoke, ops and faults of the small models, the speed of
+#                                           the models in bench/configs, and the portable kernels
 #   run.sh [PROGRAM] PART [ARGUMENT...]     one part of the program
 #   run.sh [PROGRAM] correctness            the evidence for correctness, all of the following:
 #   run.sh [PROGRAM] references [MODEL...]  KL against transformers: tests/gpu/reference.py and part
@@ -10,6 +10,8 @@
 #       Needs python3 with torch and transformers.
 #   run.sh [PROGRAM] contracts              part contract of small models and of qwen3-0.6b
 #   run.sh [PROGRAM] soaks                  part soak; of a debug build too
+#   run.sh [PROGRAM] portable               the portable kernels, which GPUs other than of compute
+#       capability 9.0 and 10.0 get, on this one
 #   run.sh [PROGRAM] hops                   what a dependency hop costs (part hops)
 #   run.sh [PROGRAM] memchecks              part memcheck of small models under compute-sanitizer
 #   run.sh [PROGRAM] throughput [MODEL...]  256 requests through the engine (megalith bench throughput
@@ -107,6 +109,22 @@ memchecks() {
   done
 }
 
+portable() {
+  export MEGALITH_KERNELS=portable
+  part smoke tiny wide bias
+  part ops tiny wide bias
+  part sampling tiny wide bias
+  part serve
+  part feed
+  part faults
+  part contract
+  part wide_attend
+  part wide
+  part wide bench/configs/qwen3-8b
+  part speed bench/configs/qwen3-0.6b bench/configs/qwen3-8b
+  unset MEGALITH_KERNELS
+}
+
 ablations() {
   work=${MGL_GPU_WORK:-/tmp/megalith-gpu}
   mkdir -p "$work"
@@ -179,6 +197,7 @@ case ${1:-} in
   part wide bench/configs/qwen3-8b
   part speed bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
     bench/configs/qwen3-8b
+  portable
   ;;
 correctness)
   references
@@ -193,6 +212,7 @@ references)
 contracts) contracts ;;
 soaks) soaks ;;
 memchecks) memchecks ;;
+portable) portable ;;
 hops)
   shift
   [ $# -gt 0 ] || set -- bench/configs/llama-3.2-1b bench/configs/qwen3-8b

@@ -185,6 +185,12 @@ static void *random_memory(wide_world *w, size_t bytes) {
 
 // --- open and close ------------------------------------------------------------------------------
 
+static uint32_t attend_bytes(const wide_world *w) {
+  return w->bench->device.kernels == MGL_CUDA_KERNELS_WGMMA
+             ? (uint32_t)MGL_WIDE_ATTEND_BYTES
+             : (uint32_t)MGL_WIDE_ATTEND_PORTABLE_BYTES;
+}
+
 static void load_code(wide_world *w) {
   const mgl_cuda_driver *driver = &w->bench->device.driver;
   const mgl_cuda_shape shape = {.head_dim = w->head_dim, .group = w->shape.group};
@@ -201,7 +207,7 @@ static void load_code(wide_world *w) {
   wide_world_must(w, driver->module_function(&w->build, w->module, "mgl_wide_build_run"),
                   "module_function");
   wide_world_must(
-      w, driver->function_set(w->attend, MGL_CU_FUNC_MAX_DYNAMIC_SMEM, MGL_WIDE_ATTEND_BYTES),
+      w, driver->function_set(w->attend, MGL_CU_FUNC_MAX_DYNAMIC_SMEM, (int)attend_bytes(w)),
       "function_set");
   mgl_free(code.cubin);
 }
@@ -305,5 +311,5 @@ void wide_world_rope_kv(wide_world *w, uint32_t layer) {
 void wide_world_attend(wide_world *w, uint32_t layer) {
   mgl_wide_attention op = op_of(w, layer);
   void *parameters[] = {&op};
-  launch(w, w->attend, w->shape.workers, MGL_CUDA_CONSUMERS, MGL_WIDE_ATTEND_BYTES, parameters);
+  launch(w, w->attend, w->shape.workers, MGL_CUDA_CONSUMERS, attend_bytes(w), parameters);
 }

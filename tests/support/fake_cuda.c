@@ -208,12 +208,20 @@ static mgl_cu_result fake_function_set(void *function, int attribute, int value)
   return 0;
 }
 
+static unsigned wide_threads(void) {
+  return fake.portable ? (unsigned)MGL_WIDE_MMA_THREADS : (unsigned)MGL_WIDE_THREADS;
+}
+
+static size_t wide_smem(void) {
+  return fake.portable ? (size_t)MGL_WIDE_MMA_SMEM_BYTES : (size_t)MGL_WIDE_SMEM_BYTES;
+}
+
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
   bool wide = strcmp(function, "mgl_wide_kernel") == 0;
   if (wide || strcmp(function, "mgl_megakernel") == 0) {
     size_t narrow = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES;
-    assert_int_equal(threads, wide ? (int)MGL_WIDE_THREADS : (int)MGL_CUDA_THREADS);
-    assert_int_equal(smem, wide ? (size_t)MGL_WIDE_SMEM_BYTES : narrow);
+    assert_int_equal(threads, wide ? (int)wide_threads() : (int)MGL_CUDA_THREADS);
+    assert_int_equal(smem, wide ? wide_smem() : narrow);
   } else {
     assert_memory_equal(function, "mgl_op_", 7);
   }
@@ -711,9 +719,10 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
                                              unsigned grid_z, unsigned block_x, unsigned block_y,
                                              unsigned block_z, unsigned smem, void *stream,
                                              void **parameters) {
-  (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)smem, (void)stream;
+  (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)stream;
   if (strcmp(function, "mgl_wide_kernel") == 0) {
-    assert_true(grid_x == FAKE_CUDA_WORKERS && block_x == MGL_WIDE_THREADS && !launched);
+    assert_true(grid_x == FAKE_CUDA_WORKERS && block_x == wide_threads() && smem == wide_smem());
+    assert_false(launched);
     run_wide(pointer_of(parameters[0]));
     return 0;
   }
@@ -739,6 +748,7 @@ mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,
 
 mgl_cuda_device fake_cuda_device(void) {
   mgl_cuda_device device = {.name = "Fake", .sm_count = FAKE_CUDA_WORKERS, .major = 9};
+  device.kernels = MGL_CUDA_KERNELS_WGMMA;
   device.smem_per_block_bytes = 232448;
   mgl_cuda_driver *d = &device.driver;
   d->error_string = fake_error_string;

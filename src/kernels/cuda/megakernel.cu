@@ -168,7 +168,7 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
   block->activated = 0;
   block->arrived = 0;
   block->stop = 0;
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
 #endif
 }
@@ -183,7 +183,7 @@ enum {
 // roles. Whole warpgroups call it.
 template <int registers, bool more>
 static __device__ __forceinline__ void mgl_set_registers() {
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   if (more) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
   } else {

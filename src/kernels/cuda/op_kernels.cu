@@ -50,7 +50,7 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
 
 // Lets the blocks of the next kernel come.
 static __device__ __forceinline__ void mgl_let_next_come() {
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
@@ -143,7 +143,7 @@ static __device__ __forceinline__ const uint8_t *mgl_page_of(const mgl_load *loa
 
 // Into the L2, with nobody waiting for it.
 static __device__ __forceinline__ void mgl_page_to_l2(const mgl_load *load, uint32_t index) {
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   uint32_t bytes;
   const uint8_t *from = mgl_page_of(load, index, &bytes);
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
@@ -166,14 +166,14 @@ static __device__ __forceinline__ void mgl_init_pages(mgl_block *block, uint32_t
     mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
     mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
   }
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
 #endif
 }
 
 // Waits until the next page may be loaded. Meanwhile, while the kernels before still compute,
 // brings pages behind the ring into the L2, a page at a time: what those kernels wait for must not
-// queue behind them. False: there is nothing to compute.
+// queue behind them. False: there is nothing to compute. One lane.
 static __device__ __forceinline__ bool mgl_await_room(const mgl_cuda_op_launch &launch,
                                                       const mgl_load *load, uint32_t l2_end,
                                                       uint32_t *l2_at, long long *l2_clock,
@@ -216,7 +216,8 @@ static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &lau
     for (uint32_t i = 0; i < count * load->passes; i++) {
       uint32_t bytes;
       const uint8_t *from = mgl_page_of(load, i % count, &bytes);
-      if (!mgl_await_room(launch, load, l2_end, &l2_at, &l2_clock, &l)) {
+      if (!mgl_loader_told(!mgl_loader_looks() ||
+                           mgl_await_room(launch, load, l2_end, &l2_at, &l2_clock, &l))) {
         break;
       }
       mgl_page_load(l.pages + l.page * MGL_CUDA_PAGE_BYTES, from, bytes,
@@ -224,7 +225,7 @@ static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &lau
       mgl_ring_next(&l, &l.page, &l.parity);
       l.in_flight++;
     }
-    while (l.in_flight > 0) {  // no block ends with copies on their way
+    while (mgl_loader_looks() && l.in_flight > 0) {  // no block ends with copies on their way
       mgl_loader_look(&l);
     }
   }

@@ -63,7 +63,7 @@ static __device__ __forceinline__ void mgl_loader_look(mgl_loader *l) {
   }
 }
 
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
 
 enum { MGL_LOADER_LANES = 1 };
 
@@ -87,13 +87,32 @@ static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_
 
 enum { MGL_LOADER_LANES = 32 };
 
-// The whole warp copies 16 bytes a lane at a time.
+// `count` times 16 bytes a lane; with the hint of the bulk copy.
+template <int count>
+static __device__ __forceinline__ void mgl_lane_copies(uint32_t to, const uint8_t *from) {
+#pragma unroll
+  for (int i = 0; i < count; i++) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to + i * 512),
+                 "l"(from + i * 512), "l"(0x12f0000000000000ull)
+                 : "memory");
+  }
+}
+
+// The whole warp copies. Copies follow each other without anything between them: one warp has to
+// ask for all that a multiprocessor reads, a copy every 20 ns.
 static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_t *from,
                                                      uint32_t bytes, uint64_t *full) {
-  for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 512) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(mgl_shared_address(page + at)),
-                 "l"(from + at)
-                 : "memory");
+  constexpr uint32_t piece = MGL_CUDA_K_ALIGN * MGL_CUDA_BLOCK_ROWS * 2;  // pages are so many
+  static_assert(piece % 512 == 0, "whole copies");
+  uint32_t to = mgl_shared_address(page) + threadIdx.x % 32 * 16;
+  from += threadIdx.x % 32 * 16;
+  if (bytes == MGL_CUDA_PAGE_BYTES) {
+    mgl_lane_copies<MGL_CUDA_PAGE_BYTES / 512>(to, from);
+  } else {
+#pragma unroll 1
+    for (uint32_t at = 0; at < bytes; at += piece) {
+      mgl_lane_copies<piece / 512>(to + at, from + at);
+    }
   }
   asm volatile(
       "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(mgl_shared_address(full))
@@ -102,8 +121,19 @@ static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_
 
 #endif
 
-// Waits until the next page of the ring is free and few enough are on their way. False: give up.
-static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
+// What the first lane that loads has found, for all of them: they stay together.
+static __device__ __forceinline__ bool mgl_loader_told(bool found) {
+  return MGL_LOADER_LANES == 1 ? found : __shfl_sync(0xffffffffu, found, 0) != 0;
+}
+
+// True for the lane that looks at mbarriers, where several load.
+static __device__ __forceinline__ bool mgl_loader_looks() {
+  return MGL_LOADER_LANES == 1 || threadIdx.x % 32 == 0;
+}
+
+// Until the next page of the ring is free and few enough are on their way. False: give up. One
+// lane.
+static __device__ __forceinline__ bool mgl_loader_await_room(mgl_loader *l) {
   for (;;) {
     bool may_run = l->ordinal < l->block->arrived;
     uint32_t most = may_run ? l->most : l->most_ahead;
@@ -121,6 +151,11 @@ static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
     }
   }
   return true;
+}
+
+// The same, for all that load.
+static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
+  return mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_room(l));
 }
 
 static __device__ __forceinline__ bool mgl_load_page(mgl_loader *l, const uint8_t *from,
@@ -155,8 +190,8 @@ static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_l
 }
 
 // Without prefetch: until the task is let go, and the ones before it have consumed all their pages.
-// (Not until it has inputs: a linear waits for its first pages before.) False: give up.
-static __device__ __forceinline__ bool mgl_loader_turn(mgl_loader *l) {
+// (Not until it has inputs: a linear waits for its first pages before.) False: give up. One lane.
+static __device__ __forceinline__ bool mgl_loader_await_turn(const mgl_loader *l) {
   uint32_t last = l->page == 0 ? l->page_count - 1 : l->page - 1;
   uint32_t parity = l->page == 0 ? l->parity ^ 1 : l->parity;
   while (l->ordinal >= l->block->activated ||
@@ -170,7 +205,7 @@ static __device__ __forceinline__ bool mgl_loader_turn(mgl_loader *l) {
 
 // All pages of a task. False: give up.
 static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
-  if (l->run->prefetch == 0 && !mgl_loader_turn(l)) {
+  if (l->run->prefetch == 0 && !mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_turn(l))) {
     return false;
   }
   uint32_t began = mgl_trace_clock();
@@ -289,12 +324,10 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
       break;
     }
   }
-  if (threadIdx.x % 32 < MGL_LOADER_LANES) {
+  if (threadIdx.x % 32 == 0) {
     while (l.in_flight > 0) {
       mgl_loader_look(&l);
     }
-  }
-  if (threadIdx.x % 32 == 0) {
     mgl_trace_close(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   }
 }

@@ -79,7 +79,7 @@ static __device__ uint32_t mgl_read_by_loads(const uint8_t *memory, uint64_t byt
   return sum;
 }
 
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
 
 struct mgl_read_ring {
   uint64_t full[MGL_READ_PAGES];   // by the copy: the page is there
@@ -154,14 +154,14 @@ static __device__ uint32_t mgl_read_by_copies(const uint8_t *memory, uint64_t by
 
 // Reads memory[0 .. bytes) once, as fast as the GPU can; address and bytes are multiples of 16.
 // *out, zero before, becomes the exclusive or of all its 32-bit words. Blocks of MGL_READ_THREADS.
-// With dynamic shared memory on 9.0 and later: one block per SM, as many pages of
-// MGL_CUDA_PAGE_BYTES as it has, at most MGL_READ_PAGES, filled by bulk copies. Without, and on
-// older GPUs: plain loads; the grid is what fits. The 4 in the bounds gives the compiler the
+// With dynamic shared memory, where there are bulk copies: one block per SM, as many pages of
+// MGL_CUDA_PAGE_BYTES as it has, at most MGL_READ_PAGES, filled by them. Without, and with portable
+// kernels: plain loads; the grid is what fits. The 4 in the bounds gives the compiler the
 // registers for 8 loads in flight; without it, it keeps 5 on 8.0 (seen in the SASS).
 extern "C" __global__ void __launch_bounds__(MGL_READ_THREADS, 4)
     mgl_read_ceiling(const uint8_t *memory, uint64_t bytes, uint32_t *out) {
   uint32_t sum = 0;
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   extern __shared__ __align__(128) uint8_t pages[];
   uint32_t smem_bytes;
   asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(smem_bytes));

@@ -6,7 +6,9 @@
 
 #include <stdint.h>
 
-#if __CUDA_ARCH__ >= 900
+#include "kernels/cuda/target.h"
+
+#if MGL_TARGET_WGMMA
 
 // Registers written before are seen by the products after it.
 static __device__ __forceinline__ void mgl_wgmma_fence() {

@@ -13,6 +13,7 @@
 enum {
   // Shared memory of mgl_wide_attend, aligned to 1024 bytes: what a worker has in flight.
   MGL_WIDE_ATTEND_BYTES = 196608,
+  MGL_WIDE_ATTEND_PORTABLE_BYTES = 98304,  // where wgmma is missing, or not to be used
 };
 
 typedef struct mgl_wide_attention {

@@ -11,9 +11,9 @@
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/cuda/wide_worker.cuh"
 
-#if MGL_WIDE_WGMMA
-
 enum { MGL_WIDE_SUMS = MGL_WIDE_TILE_TOKENS / 2 };  // of a thread: of two features
+
+#if MGL_TARGET_WGMMA
 
 #define MGL_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MGL_SUMS_8(i) MGL_SUMS_4(i), MGL_SUMS_4(i + 4)

@@ -6,6 +6,7 @@
 #include "kernels/cuda/wide_run.h"
 #include "kernels/cuda/wide_tasks.cuh"
 #include "kernels/cuda/wide_worker.cuh"
+#include "kernels/cuda/wide_worker_mma.cuh"
 
 #ifdef MGL_HOST_BYTES_WIDE_RUN  // else not compiled by cuda_jit.c
 static_assert(sizeof(mgl_wide_run) == MGL_HOST_BYTES_WIDE_RUN, "the host's layout");
@@ -28,7 +29,30 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
   return -1;
 }
 
-#if MGL_WIDE_WGMMA
+// A task. All of them in one function: one with an ABI gets no more registers than service warps
+// have.
+static __device__ __forceinline__ void mgl_wide_run_task(mgl_wide_worker *w,
+                                                         const mgl_wide_slot *slot) {
+  switch (slot->op.kind) {
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_GATE_UP:
+    case MGL_OP_LOGITS: mgl_wide_task_linear(w, slot); break;
+    case MGL_OP_KV_WRITE:
+      mgl_wide_rope_kv(&slot->attention, slot->step.begin,
+                       mgl_wide_least(slot->step.end, w->run->plan->token_count), threadIdx.x);
+      break;
+    case MGL_OP_ATTEND:
+      mgl_wide_attend(&slot->attention, w->memory, slot->step.begin, threadIdx.x);
+      break;
+    case MGL_OP_EMBED: mgl_wide_task_embed(w, slot); break;
+    case MGL_OP_ROPE_ANGLES: mgl_wide_task_angles(w, slot); break;
+    case MGL_OP_RMSNORM: mgl_wide_task_norm(w, slot); break;
+    default: break;
+  }
+}
+
+#if MGL_TARGET_WGMMA
 
 // Moves registers between warpgroups.
 template <int registers, bool more>
@@ -40,28 +64,11 @@ static __device__ __forceinline__ void mgl_wide_set_registers() {
   }
 }
 
-// Tasks in the order of the list. All of them in one function: one with an ABI gets no more
-// registers than the service warps have.
+// Tasks in the order of the list.
 static __device__ __forceinline__ void mgl_wide_consume(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
-    switch (slot->op.kind) {
-      case MGL_OP_QKV_PROJ:
-      case MGL_OP_LINEAR_ADD:
-      case MGL_OP_GATE_UP:
-      case MGL_OP_LOGITS: mgl_wide_task_linear(w, slot); break;
-      case MGL_OP_KV_WRITE:
-        mgl_wide_rope_kv(&slot->attention, slot->step.begin,
-                         mgl_wide_least(slot->step.end, w->run->plan->token_count), threadIdx.x);
-        break;
-      case MGL_OP_ATTEND:
-        mgl_wide_attend(&slot->attention, w->memory, slot->step.begin, threadIdx.x);
-        break;
-      case MGL_OP_EMBED: mgl_wide_task_embed(w, slot); break;
-      case MGL_OP_ROPE_ANGLES: mgl_wide_task_angles(w, slot); break;
-      case MGL_OP_RMSNORM: mgl_wide_task_norm(w, slot); break;
-      default: break;
-    }
+    mgl_wide_run_task(w, slot);
     mgl_proxy_fence();
     __syncwarp();
     if (w->lane == 0) {
@@ -86,11 +93,46 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
 }
 
+// A warp's part in the block's list.
+static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
+  if (w->warp < MGL_WIDE_CONSUMER_WARPS) {
+    mgl_wide_set_registers<MGL_WIDE_CONSUMER_REGISTERS, true>();
+    mgl_wide_consume(w);
+  } else {
+    mgl_wide_set_registers<MGL_WIDE_SERVICE_REGISTERS, false>();
+    if (w->warp == MGL_WIDE_CONSUMER_WARPS) {
+      mgl_wide_produce(w);
+    } else if (w->warp == MGL_WIDE_CONSUMER_WARPS + 1) {
+      if (w->lane == 0) {
+        mgl_wide_store(w);
+      }
+    } else if (w->warp == MGL_WIDE_CONSUMER_WARPS + 2) {
+      mgl_wide_find_factors(w);
+    }
+  }
+}
+
+#else
+
+static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
+  const uint32_t end = w->run->step_start[blockIdx.x + 1];
+#pragma unroll 1
+  for (uint32_t at = w->run->step_start[blockIdx.x]; at < end; at++) {
+    const mgl_wide_slot *slot = mgl_wide_take_step(w, at);
+    if (!mgl_wide_begin_step(w, slot)) {
+      break;
+    }
+    mgl_wide_run_task(w, slot);
+    mgl_wide_end_step(w, slot);
+  }
+  mgl_copy_wait<0>();  // no block ends with copies on their way
+}
+
 #endif
 
-extern "C" __global__ void __launch_bounds__(MGL_WIDE_THREADS, 1)
-    mgl_wide_kernel(mgl_wide_run *run) {
-#if MGL_WIDE_WGMMA
+extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_THREADS
+                                                              : (int)MGL_WIDE_MMA_THREADS,
+                                             1) mgl_wide_kernel(mgl_wide_run *run) {
   extern __shared__ __align__(1024) uint8_t memory[];
   if (run->steps == nullptr) {
     return;  // queued behind the last iteration of a chain
@@ -100,20 +142,5 @@ extern "C" __global__ void __launch_bounds__(MGL_WIDE_THREADS, 1)
     mgl_wide_block_init(w.block);
   }
   __syncthreads();
-  if (w.warp < MGL_WIDE_CONSUMER_WARPS) {
-    mgl_wide_set_registers<MGL_WIDE_CONSUMER_REGISTERS, true>();
-    mgl_wide_consume(&w);
-  } else {
-    mgl_wide_set_registers<MGL_WIDE_SERVICE_REGISTERS, false>();
-    if (w.warp == MGL_WIDE_CONSUMER_WARPS) {
-      mgl_wide_produce(&w);
-    } else if (w.warp == MGL_WIDE_CONSUMER_WARPS + 1) {
-      if (w.lane == 0) {
-        mgl_wide_store(&w);
-      }
-    } else if (w.warp == MGL_WIDE_CONSUMER_WARPS + 2) {
-      mgl_wide_find_factors(&w);
-    }
-  }
-#endif
+  mgl_wide_walk(&w);
 }

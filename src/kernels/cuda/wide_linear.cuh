@@ -6,9 +6,8 @@
 
 #include "kernels/cuda/logit_row.cuh"
 #include "kernels/cuda/wide_gemm.cuh"
+#include "kernels/cuda/wide_gemm_mma.cuh"
 #include "kernels/cuda/wide_worker.cuh"
-
-#if MGL_WIDE_WGMMA
 
 // residual += d. Lanes have the residual's own order.
 static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
@@ -56,10 +55,14 @@ static __device__ __forceinline__ void mgl_wide_finish_part(mgl_wide_worker *w,
 
 // Waits until the storer has copied what was staged for the task before.
 static __device__ __forceinline__ void mgl_wide_wait_staged(mgl_wide_worker *w) {
+#if MGL_TARGET_WGMMA
   uint32_t other = w->slot ^ 1;
   // The task before was in the other slot, in this phase or, before slot 0's, in the last one.
   uint32_t parity = other == 0 ? w->parity : w->parity ^ 1;
   mgl_mbarrier_wait(&w->block->stored[other], parity);
+#else
+  mgl_sync_wide_consumers();  // staged output takes the ring's place, and nobody reads that now
+#endif
 }
 
 // gate / (1 + exp(-gate)) * up, as in the narrow class.
@@ -92,6 +95,40 @@ static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
   }
 }
 
+// Transposes 16 features of 16 tokens into rows of 128 bytes whose 16-byte chunks are swizzled;
+// words: features g and g + 8 of tokens 2 t and 2 t + 1, then of the next eight tokens; chunk: that
+// of the first eight features.
+static __device__ __forceinline__ void mgl_wide_store_words(uint32_t rows, uint32_t chunk,
+                                                            uint32_t lane,
+                                                            const uint32_t (&words)[4]) {
+#if MGL_TARGET_WGMMA
+  // Lanes 8 i to 8 i + 7 give the rows of matrix i: features 0 to 7 and 8 to 15 of eight tokens,
+  // then of the next eight.
+  uint32_t row = lane / 16 * 8 + lane % 8;
+  uint32_t to = rows + row * 128 + ((chunk + lane / 8 % 2) ^ row % 8) * 16;
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to),
+               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+#else
+  // Lanes of even g take the first token of both features, those of odd g the second.
+  bool odd = lane / 4 % 2 != 0;
+  uint32_t row = lane % 4 * 2 + (odd ? 1 : 0);
+  uint32_t to = rows + row * 128 + (chunk ^ row) * 16 + lane / 8 * 4;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    uint32_t own = __byte_perm(words[i], words[i + 1], odd ? 0x7632 : 0x5410);
+    uint32_t give = __byte_perm(words[i], words[i + 1], odd ? 0x5410 : 0x7632);
+    uint32_t got = __shfl_xor_sync(0xffffffffu, give, 4);
+    uint32_t even_g = odd ? got : own, odd_g = odd ? own : got;
+    uint32_t at = to + i / 2 * (8 * 128);
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(__byte_perm(even_g, odd_g, 0x5410))
+                 : "memory");
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at ^ 16), "r"(__byte_perm(even_g, odd_g, 0x7632))
+                 : "memory");
+  }
+#endif
+}
+
 // d + bias as bf16 rows: a warpgroup's 64 features of 128 tokens at a time through shared memory.
 static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
                                                             const mgl_wide_slot *slot,
@@ -104,11 +141,6 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
   bool there = w->warp < tile->blocks;
   float low = there && slot->op.bias != nullptr ? slot->op.bias[feature] : 0;
   float high = there && slot->op.bias != nullptr ? slot->op.bias[feature + 8] : 0;
-  // stmatrix: lanes 8 i to 8 i + 7 give the rows of matrix i: features 0 to 7 and 8 to 15 of eight
-  // tokens, then of the next eight.
-  uint32_t row = w->lane / 16 * 8 + w->lane % 8;
-  uint32_t chunk = w->warp % 4 * 2 + w->lane / 8 % 2;
-  uint32_t to = base + row * 128 + (chunk ^ row % 8) * 16;
   uint32_t thread = w->warp % 4 * 32 + w->lane;
   mgl_wide_wait_staged(w);
 #pragma unroll
@@ -117,13 +149,10 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
 #pragma unroll
     for (int j = 0; j < tokens / 16; j++) {
       const float *sum = d + (first / 8 + 2 * j) * 4;
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
-                       to + j * (16 * 128)),
-                   "r"(mgl_pack_bf16(sum[0] + low, sum[1] + low)),
-                   "r"(mgl_pack_bf16(sum[2] + high, sum[3] + high)),
-                   "r"(mgl_pack_bf16(sum[4] + low, sum[5] + low)),
-                   "r"(mgl_pack_bf16(sum[6] + high, sum[7] + high))
-                   : "memory");
+      const uint32_t words[4] = {
+          mgl_pack_bf16(sum[0] + low, sum[1] + low), mgl_pack_bf16(sum[2] + high, sum[3] + high),
+          mgl_pack_bf16(sum[4] + low, sum[5] + low), mgl_pack_bf16(sum[6] + high, sum[7] + high)};
+      mgl_wide_store_words(base + j * (16 * 128), w->warp % 4 * 2, w->lane, words);
     }
     mgl_sync_wide_group(group);
     uint32_t column = tile->first_block * MGL_CUDA_BLOCK_ROWS + group * 64 + thread % 8 * 8;
@@ -286,7 +315,5 @@ static __device__ __forceinline__ void mgl_wide_task_linear(mgl_wide_worker *w,
     mgl_wide_linear(w, slot, &tile);
   }
 }
-
-#endif
 
 #endif

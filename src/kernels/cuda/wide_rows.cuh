@@ -18,6 +18,8 @@ enum {
   MGL_PAGE_BYTES_K = MGL_WIDE_STREAM_STEP * MGL_HEAD_DIM * 2,  // of a KV head of a page; and of V
   MGL_HEAD_STEPS = MGL_HEAD_DIM / 16,  // k steps of the scores; pairs of columns of the output
   MGL_HEAD_COLUMNS = MGL_HEAD_DIM / 8,
+  MGL_ATTEND_BYTES =  // of shared memory
+  MGL_TARGET_WGMMA ? (int)MGL_WIDE_ATTEND_BYTES : (int)MGL_WIDE_ATTEND_PORTABLE_BYTES,
 };
 
 static_assert(MGL_WIDE_WARPS * 32 == MGL_CUDA_CONSUMERS &&

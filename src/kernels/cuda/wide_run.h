@@ -29,13 +29,6 @@
 #include "kernels/cuda/device_run.h"
 #include "kernels/cuda/wide_attention.h"
 
-// Whether the target has wgmma: sm_90a. For others the kernel is empty, and the host refuses.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define MGL_WIDE_WGMMA 1
-#else
-#define MGL_WIDE_WGMMA 0
-#endif
-
 enum {
   MGL_WIDE_MAX_TOKENS = 2048,
   MGL_WIDE_MAX_SEQUENCES = 1024,
@@ -61,6 +54,16 @@ enum {
   MGL_WIDE_BLOCK_BYTES = 3072,
   MGL_WIDE_SMEM_BYTES =
       MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
+
+  // The portable kernel's: consumers alone, and a ring of smaller stages, which is the staged
+  // output's memory and attention's too; 99 KiB in all, which every GPU gives a block.
+  MGL_WIDE_MMA_THREADS = MGL_WIDE_CONSUMERS,
+  MGL_WIDE_MMA_STAGES = 4,
+  MGL_WIDE_MMA_K = 32,  // elements of a stage
+  MGL_WIDE_MMA_WEIGHT_BYTES = MGL_WIDE_FEATURES * MGL_WIDE_MMA_K * 2,
+  MGL_WIDE_MMA_STAGE_BYTES = MGL_WIDE_MMA_WEIGHT_BYTES + MGL_WIDE_TILE_TOKENS * MGL_WIDE_MMA_K * 2,
+  MGL_WIDE_MMA_RING_BYTES = MGL_WIDE_MMA_STAGES * MGL_WIDE_MMA_STAGE_BYTES,
+  MGL_WIDE_MMA_SMEM_BYTES = MGL_WIDE_MMA_RING_BYTES + MGL_WIDE_BLOCK_BYTES,
 };
 
 typedef enum mgl_wide_op_flags {

@@ -14,9 +14,12 @@
 
 enum {
   MGL_STREAM_STAGE = 2 * MGL_PAGE_BYTES_K,
-  MGL_STREAM_STAGES = MGL_WIDE_ATTEND_BYTES / MGL_WIDE_WARPS / MGL_STREAM_STAGE > 8
+  // Warps that read: all, or each of half of them two warps' shares, where not all can have a ring.
+  MGL_STREAM_WARPS = MGL_ATTEND_BYTES / MGL_WIDE_WARPS / MGL_STREAM_STAGE >= 3 ? MGL_WIDE_WARPS
+                                                                               : MGL_WIDE_WARPS / 2,
+  MGL_STREAM_STAGES = MGL_ATTEND_BYTES / MGL_STREAM_WARPS / MGL_STREAM_STAGE > 8
                           ? 8
-                          : MGL_WIDE_ATTEND_BYTES / MGL_WIDE_WARPS / MGL_STREAM_STAGE,
+                          : MGL_ATTEND_BYTES / MGL_STREAM_WARPS / MGL_STREAM_STAGE,
   MGL_STREAM_PARTIAL = MGL_WIDE_STREAM_ROWS * (MGL_HEAD_DIM + 8),  // floats
 };
 
@@ -246,10 +249,9 @@ static __device__ __forceinline__ void mgl_stream_part(const mgl_wide_attention 
   mgl_stream_finish(a, &item, part, warp, lane, &rows);
 }
 
-static __device__ __forceinline__ void mgl_wide_streams(const mgl_wide_attention *a, uint8_t *smem,
-                                                        uint32_t worker, uint32_t thread) {
-  const uint32_t warp = thread / 32, lane = thread % 32;
-  const uint32_t party = worker * MGL_WIDE_WARPS + warp;
+// The share of one warp, `party` among all workers' warps; ring: shared address.
+static __device__ __forceinline__ void mgl_stream_share(const mgl_wide_attention *a, uint32_t ring,
+                                                        uint32_t party, uint32_t lane) {
   const mgl_wide_lanes lanes = mgl_wide_lanes_of(lane);
   mgl_wide_cut at = a->work->stream_cuts[party];
   const mgl_wide_cut end = a->work->stream_cuts[party + 1];
@@ -258,7 +260,7 @@ static __device__ __forceinline__ void mgl_wide_streams(const mgl_wide_attention
   feed.a = a;
   feed.at = at;
   feed.end = end;
-  feed.ring = mgl_shared_address(smem) + warp * (MGL_STREAM_STAGES * MGL_STREAM_STAGE);
+  feed.ring = ring;
   feed.lane = lane;
   feed.slot = at.slot;
   feed.first_step = at.step;
@@ -277,6 +279,21 @@ static __device__ __forceinline__ void mgl_wide_streams(const mgl_wide_attention
     mgl_stream_part(a, &part, &lanes, &feed, &stage, party);
   }
   mgl_copy_wait<0>();
+}
+
+static __device__ __forceinline__ void mgl_wide_streams(const mgl_wide_attention *a, uint8_t *smem,
+                                                        uint32_t worker, uint32_t thread) {
+  const uint32_t warp = thread / 32, lane = thread % 32;
+  const uint32_t ring = mgl_shared_address(smem) + warp * (MGL_STREAM_STAGES * MGL_STREAM_STAGE);
+  if (MGL_STREAM_WARPS == MGL_WIDE_WARPS) {
+    mgl_stream_share(a, ring, worker * MGL_WIDE_WARPS + warp, lane);
+    return;
+  }
+#pragma unroll 1
+  for (uint32_t i = warp; warp < MGL_STREAM_WARPS && i < MGL_WIDE_WARPS; i += MGL_STREAM_WARPS) {
+    mgl_stream_share(a, ring, worker * MGL_WIDE_WARPS + i, lane);
+    __syncwarp();  // the ring may be filled again
+  }
 }
 
 #endif

@@ -2,9 +2,9 @@
 //
 // All consumers compute a tile of queries together, 16 rows a warp, over steps of 64 positions that
 // they copy into a ring of stages, with a barrier a step. Loads run ahead, over the borders of
-// units too: K three steps, V two. On sm_90a the products are wgmma's, and a step's softmax runs
-// beside the products of the step before with its values (FlashAttention-3, Shah et al. 2024); else
-// they are mma.sync's.
+// units too. On sm_90a they are K three steps, V two; the products are wgmma's, and a step's
+// softmax runs beside the products of the step before with its values (FlashAttention-3, Shah et
+// al. 2024). Else both run a step ahead, in half the memory, and products are mma.sync's.
 //
 // Rejected: warpgroups that may be a step apart (mbarriers for each stage), which gained nothing
 // (SPEED.md); bulk copies, for which K would have to lie swizzled in its pages.
@@ -14,26 +14,22 @@
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/cuda/wide_rows.cuh"
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define MGL_TILE_WGMMA 1
-#else
-#define MGL_TILE_WGMMA 0
-#endif
-
 enum {
   MGL_TILE_PAGES = MGL_WIDE_TILE_STEP / MGL_WIDE_STREAM_STEP,
   MGL_TILE_COLUMNS = MGL_WIDE_TILE_STEP / 8,
   MGL_TILE_V = MGL_TILE_PAGES * MGL_PAGE_BYTES_K,  // in a stage, behind K
   MGL_TILE_STAGE = 2 * MGL_TILE_V,
-  MGL_TILE_STAGES = 4,
-  MGL_TILE_AHEAD = 3,  // steps whose K is asked for before they are computed; of V one less
-  MGL_TILE_Q = MGL_TILE_STAGES * MGL_TILE_STAGE,  // queries of this unit and of the next one
+  MGL_TILE_STAGES = MGL_TARGET_WGMMA ? 4 : 2,
+  // Steps whose K is asked for before they are computed; of V one less with wgmma, else as many.
+  MGL_TILE_AHEAD = MGL_TILE_STAGES - 1,
+  MGL_TILE_Q = MGL_TILE_STAGES * MGL_TILE_STAGE,  // queries of this unit,
+  MGL_TILE_QUERIES = MGL_TARGET_WGMMA ? 2 : 1,    // and with wgmma of the next one
   MGL_TILE_Q_BYTES = MGL_WIDE_TILE_ROWS * MGL_HEAD_DIM * 2,
   MGL_TILE_PARTIAL = MGL_WIDE_TILE_ROWS * (MGL_HEAD_DIM + 8),  // floats
 };
 
-static_assert(MGL_TILE_Q + 2 * MGL_TILE_Q_BYTES <= MGL_WIDE_ATTEND_BYTES, "shared memory");
-static_assert(MGL_TILE_STAGES > MGL_TILE_AHEAD, "V of the step before is still read");
+static_assert(MGL_TILE_Q + MGL_TILE_QUERIES * MGL_TILE_Q_BYTES <= MGL_ATTEND_BYTES,
+              "shared memory");
 
 // What the worker asks for next; every thread asks for its share. K runs a step ahead of V: it is
 // needed earlier.
@@ -123,13 +119,20 @@ static __device__ __forceinline__ void mgl_tile_copy_v(const mgl_tile_feed *f, u
   }
 }
 
-// Asks for V of the step before and for K of the next one, as far as there are such. A group in any
-// case.
-static __device__ __forceinline__ void mgl_tile_feed_one(mgl_tile_feed *f) {
+// V of the latest step whose K was asked for, if there is one.
+static __device__ __forceinline__ void mgl_tile_feed_v(mgl_tile_feed *f) {
   if (f->has_v) {
     const uint32_t stage = (f->count - 1) % MGL_TILE_STAGES * MGL_TILE_STAGE;
     mgl_tile_copy_v(f, f->smem + stage + MGL_TILE_V, f->v_index, f->v_left);
     f->has_v = false;
+  }
+}
+
+// Asks for K of the next step and for V of that or, with wgmma, of the step before, as far as there
+// are such. A group in any case.
+static __device__ __forceinline__ void mgl_tile_feed_one(mgl_tile_feed *f) {
+  if (MGL_TARGET_WGMMA) {
+    mgl_tile_feed_v(f);
   }
   if (mgl_wide_before(&f->at, &f->end)) {
     const uint32_t position = mgl_tile_position(f);
@@ -146,6 +149,9 @@ static __device__ __forceinline__ void mgl_tile_feed_one(mgl_tile_feed *f) {
       (void)mgl_wide_take(&f->at, &f->end, f->stop, f->a->kv_heads);
       mgl_tile_open(f);
     }
+  }
+  if (!MGL_TARGET_WGMMA) {
+    mgl_tile_feed_v(f);
   }
   mgl_copy_commit();
 }
@@ -264,29 +270,34 @@ static __device__ __forceinline__ uint32_t mgl_tile_stage(const mgl_tile *t, uin
 }
 
 static __device__ __forceinline__ uint32_t mgl_tile_queries(const mgl_tile *t, uint32_t place) {
-  return t->feed->smem + MGL_TILE_Q + place * MGL_TILE_Q_BYTES;
+  return t->feed->smem + MGL_TILE_Q + place % MGL_TILE_QUERIES * MGL_TILE_Q_BYTES;
+}
+
+// Asks for the queries of the next part, with the next group.
+static __device__ __forceinline__ void mgl_tile_ask_q(const mgl_tile *t) {
+  const mgl_tile_feed *f = t->feed;
+  if (mgl_wide_before(t->next, &f->end)) {
+    mgl_tile_copy_q(f->a, t->next, mgl_tile_queries(t, t->queries ^ 1), f->thread);
+  }
 }
 
 // Until K and V of step number t->count are there, and what mgl_tile_feed_one fills next is read.
-// first: of its part; then the part's queries are there too, and those of the next part are asked
-// for.
+// first: of its part; then the part's queries are there too.
 static __device__ __forceinline__ void mgl_tile_enter(const mgl_tile *t, bool first) {
-  mgl_tile_feed *f = t->feed;
+#if MGL_TARGET_WGMMA
   if (first && t->is_late) {
     mgl_copy_wait<0>();
   } else {
     mgl_copy_wait<MGL_TILE_AHEAD - 2>();
   }
-#if MGL_TILE_WGMMA
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#else
+  mgl_copy_wait<0>();
 #endif
   mgl_sync_consumers();  // all threads' copies; and nobody reads what was left a step ago
-  if (first && mgl_wide_before(t->next, &f->end)) {
-    mgl_tile_copy_q(f->a, t->next, mgl_tile_queries(t, t->queries ^ 1), f->thread);
-  }
 }
 
-#if MGL_TILE_WGMMA
+#if MGL_TARGET_WGMMA
 
 // Asks for the scores of the step.
 static __device__ __forceinline__ void mgl_tile_issue_scores(const mgl_tile *t,
@@ -357,6 +368,7 @@ static __device__ __forceinline__ void mgl_tile_steps(mgl_tile *t, uint32_t begi
   uint32_t q[MGL_HEAD_STEPS][4], weights[MGL_TILE_PAGES][4];
   uint32_t step = begin;
   mgl_tile_enter(t, true);
+  mgl_tile_ask_q(t);
   mgl_tile_load_q(mgl_tile_queries(t, t->queries), t->feed->thread / 32, t->feed->thread % 32, q);
   if (begin < own_end) {
     mgl_tile_one<true>(t, step++, q, weights, rows);
@@ -394,10 +406,12 @@ static __device__ __forceinline__ void mgl_tile_steps(mgl_tile *t, uint32_t begi
   for (uint32_t step = begin; step < end; step++, t->count++) {
     const uint32_t first = step * MGL_WIDE_TILE_STEP;
     mgl_tile_enter(t, step == begin);
-    mgl_tile_feed_one(t->feed);
     if (step == begin) {
       mgl_tile_load_q(mgl_tile_queries(t, t->queries), warp, lane, q);
+      mgl_sync_consumers();  // the next part's queries take the place of these
+      mgl_tile_ask_q(t);
     }
+    mgl_tile_feed_one(t->feed);
     if (step < t->end) {
       const uint32_t at = mgl_tile_stage(t, t->count);
       float scores[MGL_TILE_COLUMNS][4], decay[2];
@@ -424,8 +438,8 @@ static __device__ __forceinline__ void mgl_tile_part(const mgl_wide_attention *a
   const uint32_t count = item.count * MGL_GROUP;
   const uint32_t top = warp * 16;
   // The rows that take part in a product together: of a warp, or of a warpgroup.
-  const uint32_t rows_top = MGL_TILE_WGMMA ? warp / 4 * 64 : top;
-  const uint32_t rows_last = rows_top + (MGL_TILE_WGMMA ? 63 : 15);
+  const uint32_t rows_top = MGL_TARGET_WGMMA ? warp / 4 * 64 : top;
+  const uint32_t rows_last = rows_top + (MGL_TARGET_WGMMA ? 63 : 15);
   const uint32_t last = rows_last < count ? rows_last : count - 1;
   mgl_wide_rows rows;
   mgl_wide_clear(&rows);

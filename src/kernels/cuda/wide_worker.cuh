@@ -1,4 +1,5 @@
-// The inside of a wide worker's block: its shared memory and its two service warps.
+// The inside of a wide worker's block: its shared memory, and its service warps where there are
+// bulk copies (the portable kernel has none: wide_worker_mma.cuh).
 //
 // Warps 0 to 7 are consumers, two warpgroups that work on one task together. The producer walks
 // the block's list: it hands each step over once the step's event is activated, and fills the ring
@@ -47,6 +48,16 @@ struct mgl_wide_block {
 
 static_assert(sizeof(mgl_wide_block) <= MGL_WIDE_BLOCK_BYTES, "it has its place");
 
+// Where a thread of the portable kernel finds its share of a tile's stages (wide_gemm_mma.cuh).
+struct mgl_wide_source {
+  const uint8_t *weights;
+  const uint8_t *x;
+  uint32_t x_column;      // bytes from a column of x to the next
+  uint32_t weights_more;  // from this thread's first row block to its second one
+  uint32_t blocks;        // of the two, those that there are
+  uint32_t stages;
+};
+
 // A warp's view of its block.
 struct mgl_wide_worker {
   mgl_wide_run *run;
@@ -57,6 +68,9 @@ struct mgl_wide_worker {
   uint32_t warp, lane;
   uint32_t stage;  // stages of the ring used so far
   uint32_t slot, parity;
+#if !MGL_TARGET_WGMMA
+  mgl_wide_source source;
+#endif
 };
 
 static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_run *run,
@@ -65,8 +79,13 @@ static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_ru
   w.run = run;
   w.memory = memory;
   w.stages = mgl_shared_address(memory);
+#if MGL_TARGET_WGMMA
   w.staged = memory + MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES;
   w.block = (mgl_wide_block *)(w.staged + MGL_WIDE_STAGED_BYTES);
+#else
+  w.staged = memory;
+  w.block = (mgl_wide_block *)(memory + MGL_WIDE_MMA_RING_BYTES);
+#endif
   w.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   w.lane = threadIdx.x % 32;
   w.stage = 0;
@@ -92,7 +111,7 @@ static __device__ __forceinline__ bool mgl_wide_takes_ring(uint32_t kind) {
 
 // What was written before is seen by copies of the copy engine after it, and the other way round.
 static __device__ __forceinline__ void mgl_proxy_fence() {
-#if MGL_WIDE_WGMMA
+#if MGL_TARGET_WGMMA
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
@@ -122,8 +141,6 @@ static __device__ __forceinline__ bool mgl_wide_wait(mgl_wide_worker *w, uint64_
 }
 
 // --- the producer --------------------------------------------------------------------------------
-
-#if MGL_WIDE_WGMMA
 
 static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t *from,
                                                      uint32_t bytes, uint64_t *full) {
@@ -262,8 +279,6 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
   return true;
 }
 
-#endif
-
 // Copies a step and its op into the slot, once that is free.
 static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w,
                                                                           uint32_t at) {
@@ -290,7 +305,6 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
 }
 
 static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
-#if MGL_WIDE_WGMMA
   uint32_t end = w->run->step_start[blockIdx.x + 1];
   bool ok = true;
   for (uint32_t at = w->run->step_start[blockIdx.x]; at < end && ok; at++) {
@@ -313,30 +327,33 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
   if (w->lane == 0) {
     w->block->stop = 1;
   }
-#endif
 }
 
 // --- factors -------------------------------------------------------------------------------------
 
+// The factor of a row by the norm before the linear.
+static __device__ __forceinline__ float mgl_wide_factor(const mgl_cuda_op *op, uint32_t row) {
+  const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
+  const float *squares = op->norm + row;
+  float sum = 0;
+#pragma unroll 16
+  for (uint32_t i = 0; i < ranges; i++) {
+    sum += squares[(size_t)i * op->tokens];
+  }
+  return 1.0f / sqrtf(sum / (float)op->k + op->eps);
+}
+
 // One warp: for every task, the factors of the tile's tokens by the norm before the linear, while
 // the consumers multiply.
 static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w) {
-#if MGL_WIDE_WGMMA
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     const mgl_cuda_op *op = &slot->op;
     if (mgl_wide_is_linear(op->kind) && op->norm != nullptr) {
-      const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
       const uint32_t first = mgl_wide_tile_of(w->run, slot).token;
 #pragma unroll 1
       for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
-        const float *squares = op->norm + first + token;
-        float sum = 0;
-#pragma unroll 16
-        for (uint32_t i = 0; i < ranges; i++) {
-          sum += squares[(size_t)i * op->tokens];
-        }
-        w->block->factors[w->slot][token] = 1.0f / sqrtf(sum / (float)op->k + op->eps);
+        w->block->factors[w->slot][token] = mgl_wide_factor(op, first + token);
       }
     }
     __syncwarp();
@@ -345,12 +362,9 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
     }
     mgl_wide_next_slot(w);
   }
-#endif
 }
 
 // --- the storer ----------------------------------------------------------------------------------
-
-#if MGL_WIDE_WGMMA
 
 // What gate_up staged: a tile of a column of x.
 static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
@@ -369,11 +383,8 @@ static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_work
   mgl_proxy_fence();
 }
 
-#endif
-
 // One thread.
 static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
-#if MGL_WIDE_WGMMA
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);
@@ -386,7 +397,6 @@ static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
     mgl_mbarrier_arrive(&w->block->stored[w->slot]);
     mgl_wide_next_slot(w);
   }
-#endif
 }
 
 #endif

@@ -13,6 +13,7 @@
 #define MGL_KERNELS_CUDA_WORKER_CUH
 
 #include "kernels/cuda/device_run.h"
+#include "kernels/cuda/target.h"
 
 #ifndef MGL_KERNEL_PER_OP
 #define MGL_KERNEL_PER_OP 0  // 1: not the megakernel, but a kernel for every op (op_kernels.cu)
@@ -167,7 +168,7 @@ static __device__ __forceinline__ bool mgl_mbarrier_test(uint64_t *barrier, uint
 
 // The same; the hardware suspends the thread for a while first.
 static __device__ __forceinline__ bool mgl_mbarrier_try_at(uint32_t barrier, uint32_t parity) {
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   uint32_t done;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -236,7 +237,7 @@ static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker
 
 // With a kernel for every op: until the kernels before have ended, and what they wrote may be read.
 static __device__ __forceinline__ void mgl_await_kernels_before() {
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_COPIES
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

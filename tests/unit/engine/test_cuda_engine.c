@@ -621,12 +621,12 @@ static void a_crowd_is_served(void **state) {
 static void usual_numbers_follow_the_device(void **state) {
   (void)state;
   static const struct {
-    uint32_t major;  // 0: the CPU
+    uint32_t multiprocessors;  // 0: the CPU
     uint32_t iteration_tokens, sequences, requests;
     uint32_t expected_tokens, expected_sequences;
-  } cases[] = {{9, 0, 0, 0, 2048, 256}, {9, 0, 0, 5, 2048, 5},    {9, 0, 0, 300, 2048, 256},
-               {9, 64, 0, 0, 64, 64},   {9, 100, 0, 0, 100, 100}, {9, 0, 7, 5, 2048, 7},
-               {8, 0, 0, 0, 64, 64},    {8, 16, 0, 0, 16, 16},    {0, 0, 0, 0, 128, 64}};
+  } cases[] = {{6, 0, 0, 0, 2048, 256}, {6, 0, 0, 5, 2048, 5},    {6, 0, 0, 300, 2048, 256},
+               {6, 64, 0, 0, 64, 64},   {6, 100, 0, 0, 100, 100}, {6, 0, 7, 5, 2048, 7},
+               {193, 0, 0, 0, 64, 64},  {193, 16, 0, 0, 16, 16},  {0, 0, 0, 0, 128, 64}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     mgl_error err = {0};
     mgl_model_folder folder = {.config = config};
@@ -637,10 +637,10 @@ static void usual_numbers_follow_the_device(void **state) {
                                   .requests = cases[i].requests,
                                   .sequence_tokens = CONTEXT,
                                   .weights = MGL_WEIGHTS_DUMMY,
-                                  .cuda = cases[i].major != 0 ? &cuda : NULL};
+                                  .cuda = cases[i].multiprocessors != 0 ? &cuda : NULL};
     mgl_runner *runner = NULL;
     mgl_memory_plan plan;
-    device.major = cases[i].major;
+    device.sm_count = cases[i].multiprocessors;
     if (mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK ||
         mgl_runner_plan_memory(&folder, &options, &plan, &err) != MGL_OK) {
       fail_msg("%s", err.text);

@@ -226,7 +226,7 @@ static void keys_tell_sources_apart(void **state) {
 static void get(mgl_cuda_code *out) {
   static const mgl_cuda_shape shape = {.head_dim = 128, .group = 4};
   mgl_error err = {0};
-  mgl_cuda_device device = {.name = "None", .major = 9};
+  mgl_cuda_device device = {.name = "None", .major = 9, .kernels = MGL_CUDA_KERNELS_WGMMA};
   if (mgl_cuda_code_get(&device, "kernels/cuda/weights.cu", &shape, "mgl_pack_weights", out,
                         &err) != MGL_OK) {
     fail_msg("%s", err.text);

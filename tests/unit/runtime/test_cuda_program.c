@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "batch/wide_items.h"
 #include "graph/family.h"
 #include "model/dummy_weights.h"
 #include "runtime/cuda_pack.h"
@@ -228,9 +229,29 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   assert_true(fake.wide_runs == 0 && c.most <= 64 && c.most > MGL_CUDA_NARROW_TOKENS);
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);
-  // A GPU without the kernels for it.
-  mgl_error err = {0};
+}
+
+// The same with the portable kernels, on any GPU but one with very many multiprocessors.
+static void large_iterations_run_on_other_gpus(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = usual;
+  mgl_cuda_outcome outcome = {0};
+  crowd c = {0};
+  options.iteration_tokens = 300;
+  options.sequences = CROWD_SLOTS;
   device.major = 8;
+  device.kernels = MGL_CUDA_KERNELS_PORTABLE;
+  fake.portable = true;
+  fake.wide_runs = 0;
+  mgl_cuda_program *program = make(&device, options);
+  run_crowd(program, &c, false, &outcome);
+  assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
+  assert_true(fake.wide_runs >= 4 && c.most > 64);
+  mgl_cuda_program_destroy(program);
+  fake.portable = false;
+  mgl_error err = {0};
+  device.sm_count = MGL_WIDE_MAX_WORKERS + 1;
   mgl_graph *graph = make_program(NULL);
   options.program = graph;
   options.get_code = fake_cuda_code;
@@ -790,6 +811,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_run_to_their_ends),
       cmocka_unit_test(large_iterations_run_in_the_wide_class),
+      cmocka_unit_test(large_iterations_run_on_other_gpus),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(faults_are_named),
       cmocka_unit_test(requests_are_fed_and_ended),

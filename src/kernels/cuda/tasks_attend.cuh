@@ -26,8 +26,13 @@ enum {
   MGL_ATTEND_PIECES = MGL_HEAD_DIM / 32,  // 16-byte pieces that a lane loads of a row of Q or K
   MGL_ATTEND_ROWS = MGL_HEAD_DIM / 16,    // tiles of 16 rows of V transposed
   MGL_ATTEND_PAIRS = (MGL_HEAD_DIM / 2 + 31) / 32,  // rotated pairs that a lane has of a row
-  MGL_ATTEND_BATCH = 2,                             // rows that a warp loads at once
-  MGL_ATTEND_PARTIAL = MGL_HEAD_DIM + 2,            // floats of a column's partial result
+#if __CUDA_ARCH__ >= 900
+  MGL_ATTEND_TAKEN = 8,  // partial results asked for at once
+#else
+  MGL_ATTEND_TAKEN = 4,  // consumers have no more registers than other warps
+#endif
+  MGL_ATTEND_BATCH = 2,                   // rows that a warp loads at once
+  MGL_ATTEND_PARTIAL = MGL_HEAD_DIM + 2,  // pairs of words of a column's partial result
 
   // Scratch, in bytes. First K and V of this iteration by position modulo 64, bf16 [64][HD] and
   // [4][HD][16], and Q, bf16 [columns][HD]; then, in their place, what the warps have: sums of
@@ -90,7 +95,8 @@ typedef struct mgl_attend {
   uint32_t cached_end;           // positions from there on are not taken from the cache
   uint32_t pages;                // of tile 32 n + lane of this warp
   uint32_t own_first, own_last;  // pages of the item's first and last token
-  float *partials;               // of run, as is `merges`: at hand when the output needs them
+  uint64_t *partials;            // of run, as is `merges`: at hand when the output needs them
+  uint32_t tag;
   uint32_t *merges;
   mgl_cuda_item item;
 } mgl_attend;
@@ -184,6 +190,7 @@ static __device__ __forceinline__ void mgl_attend_read_again(mgl_attend *a) {
   mgl_attend_set_item(a, v);
   a->strides = a->slot->first.strides;
   a->item_count = a->slot->first.item_count;
+  a->tag = a->slot->first.tag;
   a->partials = a->w->run->partials;
   a->merges = a->w->run->merges;
 }
@@ -819,28 +826,70 @@ static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_warps(const m
   return mgl_attend_merge(parts, MGL_CUDA_CONSUMER_WARPS);
 }
 
-// A column's partial result of one chunk: HD sums of values, maximum, sum of weights.
-static __device__ __forceinline__ float *mgl_attend_partial(const mgl_attend *a, uint32_t chunk,
-                                                            uint32_t column) {
+// A column's partial result of one chunk (mgl_cuda_run.partials).
+static __device__ __forceinline__ uint64_t *mgl_attend_partial(const mgl_attend *a, uint32_t chunk,
+                                                               uint32_t column) {
   size_t index = (size_t)(a->item.partial + chunk) * a->kv_heads + a->kv_head;
   return a->partials + (index * MGL_CUDA_QUERY_COLUMNS + column) * MGL_ATTEND_PARTIAL;
+}
+
+static __device__ __forceinline__ void mgl_attend_leave(const mgl_attend *a, uint32_t column,
+                                                        uint32_t row, const mgl_attend_part *part) {
+  uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column);
+  uint64_t tag = (uint64_t)a->tag << 32;
+  mgl_store_l2_long(partial + row, tag | __float_as_uint(part->value));
+  if (row == 0) {
+    mgl_store_l2_whole(partial + MGL_HEAD_DIM, make_uint4(__float_as_uint(part->max),
+                                                          __float_as_uint(part->sum), a->tag, 0));
+  }
+}
+
+// Chunk i's part. False: it is not there yet.
+static __device__ __forceinline__ bool mgl_attend_take(const mgl_attend *a, const uint64_t *partial,
+                                                       uint32_t row, mgl_attend_part *part) {
+  if (!MGL_CARRIES) {  // nobody asks too early
+    uint2 max_sum = mgl_load_l2_pair(partial + MGL_HEAD_DIM);
+    *part = {__uint_as_float(mgl_load_l2_word(partial + row)), __uint_as_float(max_sum.x),
+             __uint_as_float(max_sum.y)};
+    return true;
+  }
+  uint64_t value = mgl_load_l2_long(partial + row);
+  uint4 softmax = mgl_load_l2_whole(partial + MGL_HEAD_DIM);
+  *part = {__uint_as_float((uint32_t)value), __uint_as_float(softmax.x),
+           __uint_as_float(softmax.y)};
+  return (uint32_t)(value >> 32) == a->tag && softmax.z == a->tag;
+}
+
+// All chunks' parts of an element. False: some are not there yet. (With tests on the way, which
+// bound the registers that loads take.)
+static __device__ __forceinline__ bool mgl_attend_take_all(
+    const mgl_attend *a, uint32_t column, uint32_t row,
+    mgl_attend_part (&parts)[MGL_CUDA_MAX_CHUNKS]) {
+  const uint64_t *partial = mgl_attend_partial(a, 0, column);
+  size_t stride = (size_t)a->kv_heads * (MGL_CUDA_QUERY_COLUMNS * MGL_ATTEND_PARTIAL);
+  bool all = true;
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_CUDA_MAX_CHUNKS; i++) {
+    if (i % MGL_ATTEND_TAKEN == 0 && (!all || i >= a->item.chunks)) {
+      break;
+    }
+    if (i < a->item.chunks) {
+      all = mgl_attend_take(a, partial, row, &parts[i]) && all;
+    }
+    partial += stride;
+  }
+  return all;
 }
 
 static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_chunks(const mgl_attend *a,
                                                                           uint32_t column,
                                                                           uint32_t row) {
-  const float *partial = mgl_attend_partial(a, 0, column);
-  size_t stride = (size_t)a->kv_heads * (MGL_CUDA_QUERY_COLUMNS * MGL_ATTEND_PARTIAL);
   mgl_attend_part parts[MGL_CUDA_MAX_CHUNKS];
 #pragma unroll
   for (uint32_t i = 0; i < MGL_CUDA_MAX_CHUNKS; i++) {
     parts[i] = {0, mgl_attend_unseen(), 0};
-    if (i < a->item.chunks) {
-      uint2 max_sum = mgl_load_l2_pair(partial + MGL_HEAD_DIM);
-      parts[i] = {__uint_as_float(mgl_load_l2_word(partial + row)), __uint_as_float(max_sum.x),
-                  __uint_as_float(max_sum.y)};
-    }
-    partial += stride;
+  }
+  while (!mgl_attend_take_all(a, column, row, parts) && a->w->block->stop == 0) {
   }
   return mgl_attend_merge(parts, a->item.chunks);
 }
@@ -894,8 +943,19 @@ static __device__ __forceinline__ bool mgl_attend_is_last(const mgl_attend *a) {
   return *answer != 0;
 }
 
-// From the warps' sums in scratch to the output, or to the partial result of the chunk and, by the
-// task that ends last, from all chunks' to the output. A warp's threads have one column.
+// Whether this task merges the chunks of its item. In a carrying graph whose tasks have an item
+// for each unit at most, that is the one of the last chunk, which asks for the others' results
+// until they are there: they have lower units, which no worker computes later, so nobody waits in a
+// circle. Else whoever ends last.
+static __device__ __forceinline__ bool mgl_attend_merges(const mgl_attend *a) {
+  if (MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_CARRIED) != 0 && a->item_count <= a->strides) {
+    return a->item.chunk + 1 == a->item.chunks;
+  }
+  return mgl_attend_is_last(a);
+}
+
+// From the warps' sums in scratch to the output, or to the partial result of the chunk and, by one
+// of the tasks, from all chunks' to the output. A warp's threads have one column.
 static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
   uint32_t elements = a->columns * MGL_HEAD_DIM;
   bool whole = a->item.chunks == 1;
@@ -905,16 +965,11 @@ static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
     mgl_attend_part part = mgl_attend_merge_warps(a, column, row);
     if (whole) {
       mgl_attend_write(a, column, row, &part);
-      continue;
-    }
-    float *partial = mgl_attend_partial(a, a->item.chunk, column);
-    partial[row] = part.value;
-    if (row == 0) {
-      partial[MGL_HEAD_DIM] = part.max;
-      partial[MGL_HEAD_DIM + 1] = part.sum;
+    } else {
+      mgl_attend_leave(a, column, row, &part);
     }
   }
-  if (whole || !mgl_attend_is_last(a)) {
+  if (whole || !mgl_attend_merges(a)) {
     return;
   }
 #pragma unroll 1

@@ -6,10 +6,11 @@
 #include "kernels/cuda/worker.cuh"
 
 // A whole warp: of an attend task in a slot that is filled, its first item and the KV pages with
-// which its warps begin. strides: of its graph's attention. Two trips to the L2: how many items
-// there are is asked for together with the item that is the first one if there are enough.
+// which its warps begin. strides: of its graph's attention; tag: of its partial results. Two trips
+// to the L2: how many items there are is asked for together with the item that is the first one if
+// there are enough.
 static __device__ __noinline__ void mgl_find_first_item(const mgl_cuda_run *run, mgl_slot *slot,
-                                                        uint32_t strides) {
+                                                        uint32_t strides, uint32_t tag) {
   static_assert(sizeof(mgl_cuda_item) == 48, "a word a lane, and one more");
   mgl_first_item *first = &slot->first;
   const mgl_cuda_plan *plan = slot->plan;
@@ -53,6 +54,7 @@ static __device__ __noinline__ void mgl_find_first_item(const mgl_cuda_run *run,
     first->own_last = page;
   } else if (lane == 31) {
     first->item_count = item_count;
+    first->tag = tag;
     first->unit = unit;
     first->kv_head = unit / strides;
     first->strides = strides;

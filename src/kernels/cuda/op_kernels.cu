@@ -344,7 +344,7 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
     mgl_fill_slot(launch, block);
     __syncwarp();
     if (blockIdx.x < launch.blocks) {
-      mgl_find_first_item(launch.run, &block->slots[0], launch.strides);
+      mgl_find_first_item(launch.run, &block->slots[0], launch.strides, 0);
     }
   }
   __syncthreads();

@@ -294,11 +294,9 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
   c->announced += paged ? 1 : 0;
   __syncwarp();
   if (slot->op.kind == MGL_OP_ATTEND) {
-    mgl_find_first_item(c->run, slot, c->run->graphs[info->graph].attention_strides);
-    if (lane == 0) {
-      uint64_t iteration = c->run->iterations_past + info->iteration;
-      slot->first.tag = (uint32_t)(iteration * c->run->op_count + step->op);
-    }
+    uint64_t iteration = c->run->iterations_past + info->iteration;
+    mgl_find_first_item(c->run, slot, c->run->graphs[info->graph].attention_strides,
+                        (uint32_t)(iteration * c->run->op_count + step->op));
     __syncwarp();
   }
   if (lane == 0) {

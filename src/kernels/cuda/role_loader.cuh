@@ -152,12 +152,14 @@ static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_l
   return true;
 }
 
-// Without prefetch: until the task may run, and the ones before it have consumed all their pages.
+// Without prefetch: until it is the task's turn and its event, if it has one, is active, and the
+// tasks before it have consumed all their pages. (Not until it has its inputs: linears of one token
+// wait for pages first.)
 // False: give up.
 static __device__ __forceinline__ bool mgl_loader_turn(mgl_loader *l) {
   uint32_t last = l->page == 0 ? l->page_count - 1 : l->page - 1;
   uint32_t parity = l->page == 0 ? l->parity ^ 1 : l->parity;
-  while (l->ordinal >= l->block->arrived ||
+  while (l->ordinal >= l->block->activated ||
          !mgl_mbarrier_test(&l->block->page_free[last], parity)) {
     if (mgl_loader_gives_up(l)) {
       return false;

@@ -26,13 +26,8 @@ enum {
   MGL_ATTEND_PIECES = MGL_HEAD_DIM / 32,  // 16-byte pieces that a lane loads of a row of Q or K
   MGL_ATTEND_ROWS = MGL_HEAD_DIM / 16,    // tiles of 16 rows of V transposed
   MGL_ATTEND_PAIRS = (MGL_HEAD_DIM / 2 + 31) / 32,  // rotated pairs that a lane has of a row
-#if __CUDA_ARCH__ >= 900
-  MGL_ATTEND_TAKEN = 8,  // partial results asked for at once
-#else
-  MGL_ATTEND_TAKEN = 4,  // consumers have no more registers than other warps
-#endif
-  MGL_ATTEND_BATCH = 2,                   // rows that a warp loads at once
-  MGL_ATTEND_PARTIAL = MGL_HEAD_DIM + 2,  // pairs of words of a column's partial result
+  MGL_ATTEND_BATCH = 2,                             // rows that a warp loads at once
+  MGL_ATTEND_PARTIAL = MGL_HEAD_DIM + 2,            // pairs of words of a column's partial result
 
   // Scratch, in bytes. First K and V of this iteration by position modulo 64, bf16 [64][HD] and
   // [4][HD][16], and Q, bf16 [columns][HD]; then, in their place, what the warps have: sums of
@@ -844,54 +839,56 @@ static __device__ __forceinline__ void mgl_attend_leave(const mgl_attend *a, uin
   }
 }
 
-// Chunk i's part. False: it is not there yet.
-static __device__ __forceinline__ bool mgl_attend_take(const mgl_attend *a, const uint64_t *partial,
-                                                       uint32_t row, mgl_attend_part *part) {
-  if (!MGL_CARRIES) {  // nobody asks too early
-    uint2 max_sum = mgl_load_l2_pair(partial + MGL_HEAD_DIM);
-    *part = {__uint_as_float(mgl_load_l2_word(partial + row)), __uint_as_float(max_sum.x),
-             __uint_as_float(max_sum.y)};
-    return true;
-  }
-  uint64_t value = mgl_load_l2_long(partial + row);
-  uint4 softmax = mgl_load_l2_whole(partial + MGL_HEAD_DIM);
-  *part = {__uint_as_float((uint32_t)value), __uint_as_float(softmax.x),
-           __uint_as_float(softmax.y)};
-  return (uint32_t)(value >> 32) == a->tag && softmax.z == a->tag;
-}
-
-// All chunks' parts of an element. False: some are not there yet. (With tests on the way, which
-// bound the registers that loads take.)
-static __device__ __forceinline__ bool mgl_attend_take_all(
-    const mgl_attend *a, uint32_t column, uint32_t row,
-    mgl_attend_part (&parts)[MGL_CUDA_MAX_CHUNKS]) {
-  const uint64_t *partial = mgl_attend_partial(a, 0, column);
-  size_t stride = (size_t)a->kv_heads * (MGL_CUDA_QUERY_COLUMNS * MGL_ATTEND_PARTIAL);
-  bool all = true;
-#pragma unroll
-  for (uint32_t i = 0; i < MGL_CUDA_MAX_CHUNKS; i++) {
-    if (i % MGL_ATTEND_TAKEN == 0 && (!all || i >= a->item.chunks)) {
-      break;
-    }
-    if (i < a->item.chunks) {
-      all = mgl_attend_take(a, partial, row, &parts[i]) && all;
-    }
-    partial += stride;
-  }
-  return all;
-}
-
+// The chunks' parts of an element, added up as in mgl_attend_merge. All lanes of a warp, which have
+// one column: lane i asks for chunk i's maximum and sum of weights, and all for their values. In a
+// carrying graph, until all of them are there or the run stops.
 static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_chunks(const mgl_attend *a,
                                                                           uint32_t column,
                                                                           uint32_t row) {
-  mgl_attend_part parts[MGL_CUDA_MAX_CHUNKS];
+  static_assert(MGL_CUDA_MAX_CHUNKS <= 32, "a lane for each");
+  const uint64_t *partial = mgl_attend_partial(a, 0, column);
+  const size_t stride = (size_t)a->kv_heads * (MGL_CUDA_QUERY_COLUMNS * MGL_ATTEND_PARTIAL);
+  const uint32_t lane = a->w->lane;
+  uint64_t values[MGL_CUDA_MAX_CHUNKS];
+  mgl_attend_part part = {0, mgl_attend_unseen(), 0};  // of chunk `lane`, without its value
+  bool there;
+  do {
+    there = true;
+    if (lane < a->item.chunks) {
+      uint4 softmax = mgl_load_l2_whole(partial + lane * stride + MGL_HEAD_DIM);
+      part.max = __uint_as_float(softmax.x);
+      part.sum = __uint_as_float(softmax.y);
+      there = softmax.z == a->tag;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_CUDA_MAX_CHUNKS; i++) {
+      values[i] = 0;
+      if (i < a->item.chunks) {
+        values[i] = mgl_load_l2_long(partial + i * stride + row);
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_CUDA_MAX_CHUNKS; i++) {
+      there = there && (i >= a->item.chunks || (uint32_t)(values[i] >> 32) == a->tag);
+    }
+  } while (MGL_CARRIES && !__all_sync(0xffffffffu, there || a->w->block->stop != 0));
+  mgl_attend_part whole = {0, part.max, 0};
+#pragma unroll
+  for (int offset = 1; offset < MGL_CUDA_MAX_CHUNKS; offset *= 2) {
+    whole.max = fmaxf(whole.max, __shfl_xor_sync(0xffffffffu, whole.max, offset));
+  }
+  whole.max = __shfl_sync(0xffffffffu, whole.max, 0);
+  float factor = exp2f(part.max - mgl_attend_base(whole.max));
 #pragma unroll
   for (uint32_t i = 0; i < MGL_CUDA_MAX_CHUNKS; i++) {
-    parts[i] = {0, mgl_attend_unseen(), 0};
+    if (i >= a->item.chunks) {
+      break;
+    }
+    float chunk_factor = __shfl_sync(0xffffffffu, factor, (int)i);
+    whole.value += __uint_as_float((uint32_t)values[i]) * chunk_factor;
+    whole.sum += __shfl_sync(0xffffffffu, part.sum, (int)i) * chunk_factor;
   }
-  while (!mgl_attend_take_all(a, column, row, parts) && a->w->block->stop == 0) {
-  }
-  return mgl_attend_merge(parts, a->item.chunks);
+  return whole;
 }
 
 // All lanes of a warp, for consecutive rows; two of them are a word.

@@ -828,14 +828,24 @@ static __device__ __forceinline__ uint64_t *mgl_attend_partial(const mgl_attend 
   return a->partials + (index * MGL_CUDA_QUERY_COLUMNS + column) * MGL_ATTEND_PARTIAL;
 }
 
+// Whether partial results are asked for until they are there.
+static __device__ __forceinline__ bool mgl_attend_is_polled(const mgl_attend *a) {
+  return MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_UNITS_APART) != 0;
+}
+
 static __device__ __forceinline__ void mgl_attend_leave(const mgl_attend *a, uint32_t column,
                                                         uint32_t row, const mgl_attend_part *part) {
   uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column);
-  uint64_t tag = (uint64_t)a->tag << 32;
-  mgl_store_l2_long(partial + row, tag | __float_as_uint(part->value));
+  const uint32_t tag = MGL_CARRIES ? a->tag : 0;
+  uint64_t value = (uint64_t)tag << 32 | __float_as_uint(part->value);
+  uint4 softmax = make_uint4(__float_as_uint(part->max), __float_as_uint(part->sum), tag, 0);
+  if (!MGL_CARRIES || mgl_attend_is_polled(a)) {
+    mgl_store_l2_long(partial + row, value);
+  } else {  // which may overlap more
+    partial[row] = value;
+  }
   if (row == 0) {
-    mgl_store_l2_whole(partial + MGL_HEAD_DIM, make_uint4(__float_as_uint(part->max),
-                                                          __float_as_uint(part->sum), a->tag, 0));
+    mgl_store_l2_whole(partial + MGL_HEAD_DIM, softmax);
   }
 }
 
@@ -855,16 +865,24 @@ static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_chunks(const 
   do {
     there = true;
     if (lane < a->item.chunks) {
-      uint4 softmax = mgl_load_l2_whole(partial + lane * stride + MGL_HEAD_DIM);
-      part.max = __uint_as_float(softmax.x);
-      part.sum = __uint_as_float(softmax.y);
-      there = softmax.z == a->tag;
+      const uint64_t *at = partial + lane * stride + MGL_HEAD_DIM;
+      uint2 max_sum;
+      if (MGL_CARRIES) {
+        uint4 softmax = mgl_load_l2_whole(at);
+        max_sum = make_uint2(softmax.x, softmax.y);
+        there = softmax.z == a->tag;
+      } else {
+        max_sum = mgl_load_l2_pair(at);
+      }
+      part.max = __uint_as_float(max_sum.x);
+      part.sum = __uint_as_float(max_sum.y);
     }
 #pragma unroll
     for (uint32_t i = 0; i < MGL_CUDA_MAX_CHUNKS; i++) {
       values[i] = 0;
       if (i < a->item.chunks) {
-        values[i] = mgl_load_l2_long(partial + i * stride + row);
+        const uint64_t *at = partial + i * stride + row;
+        values[i] = MGL_CARRIES ? mgl_load_l2_long(at) : mgl_load_l2_word(at);
       }
     }
 #pragma unroll
@@ -940,15 +958,10 @@ static __device__ __forceinline__ bool mgl_attend_is_last(const mgl_attend *a) {
   return *answer != 0;
 }
 
-// Whether this task merges the chunks of its item. In a carrying graph whose tasks have an item
-// for each unit at most, that is the one of the last chunk, which asks for the others' results
-// until they are there: they have lower units, which no worker computes later, so nobody waits in a
-// circle. Else whoever ends last.
+// Whether this task merges the chunks of its item: that of the last chunk where it may wait for the
+// others, else whoever ends last.
 static __device__ __forceinline__ bool mgl_attend_merges(const mgl_attend *a) {
-  if (MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_CARRIED) != 0 && a->item_count <= a->strides) {
-    return a->item.chunk + 1 == a->item.chunks;
-  }
-  return mgl_attend_is_last(a);
+  return mgl_attend_is_polled(a) ? a->item.chunk + 1 == a->item.chunks : mgl_attend_is_last(a);
 }
 
 // From the warps' sums in scratch to the output, or to the partial result of the chunk and, by one

@@ -269,7 +269,7 @@ static void lay_out_state(const mgl_cuda_model *model, const mgl_cuda_sizes *siz
   state->traces = take(layout, kind, sizes->workers * sizeof(mgl_cuda_trace));
   take(layout, MGL_CUDA_MEMORY_PARTIALS,
        items * model->kv_heads * MGL_CUDA_QUERY_COLUMNS * (model->head_dim + UINT64_C(2)) *
-           sizeof(float));
+           sizeof(uint64_t));
   if (sizes->trace_spans > 0) {
     take(layout, MGL_CUDA_MEMORY_TRACE,
          (uint64_t)sizes->workers * MGL_CUDA_TRACE_ROLES * sizes->trace_spans *

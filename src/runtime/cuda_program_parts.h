@@ -95,8 +95,9 @@ struct mgl_cuda_program {
   mgl_cuda_wide wide;
   uint32_t smem_pages;
   bool has_jit;
-  unsigned char *image;  // [state.image_bytes] the state block on the host
-  uint64_t *fault_word;  // pinned
+  unsigned char *image;      // [state.image_bytes] the state block on the host
+  uint64_t iterations_past;  // of launches so far, at least
+  uint64_t *fault_word;      // pinned
   mgl_cuda_feeding feeding;
   bool compiled;  // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];

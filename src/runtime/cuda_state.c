@@ -83,8 +83,9 @@ static void set_memory(const mgl_cuda_program *p, mgl_cuda_run *run) {
 }
 
 void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
-  memset(p->image, 0, (size_t)p->layout.state.image_bytes);
   mgl_cuda_run *run = mgl_cuda_image_run(p);
+  p->iterations_past += mgl_load_relaxed(&run->protocol.published) + 1;
+  memset(p->image, 0, (size_t)p->layout.state.image_bytes);
   run->protocol.worker_count = p->workers;
   run->protocol.scheduler_count = p->options.schedulers;
   run->protocol.graph_count = p->graph_count;
@@ -100,6 +101,8 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   run->kv_heads = p->model.kv_heads;
   run->group = p->model.group;
   run->vocab = p->model.vocab;
+  run->op_count = (uint32_t)p->program->op_count;
+  run->iterations_past = p->iterations_past;
   run->page_count = p->smem_pages;
   run->has_jit = p->has_jit ? 1 : 0;
   run->scheduler_warps = p->options.scheduler_warps ? 1 : 0;

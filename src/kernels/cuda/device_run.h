@@ -329,8 +329,10 @@ typedef struct mgl_cuda_run {
   uint32_t injection;         // mgl_cuda_injection
   uint32_t injection_task;
   uint64_t injection_iteration;
-  uint32_t delay;  // random delays of up to so many ns before tasks and triggers; 0: none
-  uint32_t group;  // query heads of a KV head
+  uint32_t delay;            // random delays of up to so many ns before tasks and triggers; 0: none
+  uint32_t group;            // query heads of a KV head
+  uint32_t op_count;         // of a graph
+  uint64_t iterations_past;  // at least those of launches before
   const int32_t *block_tables;  // [sequence_slots, block_table_stride] page numbers
   uint32_t block_table_stride;
   uint32_t vocab;
@@ -354,8 +356,10 @@ typedef struct mgl_cuda_run {
   const int32_t *staged_tokens;               // [sequence_slots, token_stride] prompts
   const mgl_page_key *staged_keys;            // [sequence_slots, block_table_stride]
   const mgl_logit_edit *staged_edits;         // [sequence_slots, edit_stride]
-  mgl_cuda_plan *plans;    // [2]: iteration i runs plans[i & 1], its plan task makes the other
-  float *partials;         // [items, HKV, columns, HD + 2]: sum of values, maximum, sum of weights
+  mgl_cuda_plan *plans;  // [2]: iteration i runs plans[i & 1], its plan task makes the other
+  // [items, HKV, columns]: [HD] sums of values, each with the tag of its op and iteration (u32),
+  // then maximum, sum of weights, tag, 0. So each of these pieces says itself whether it is there.
+  uint64_t *partials;
   uint32_t *merges;        // [items, HKV] chunks done; 0 between iterations
   uint64_t *iteration_ns;  // [iteration_capacity], modulo: global timer when each began; NULL: none
   uint64_t iteration_capacity;

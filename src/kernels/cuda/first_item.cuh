@@ -6,22 +6,31 @@
 #include "kernels/cuda/worker.cuh"
 
 // A whole warp: of an attend task in a slot that is filled, its first item and the KV pages with
-// which its warps begin.
-static __device__ __noinline__ void mgl_find_first_item(const mgl_cuda_run *run, mgl_slot *slot) {
+// which its warps begin. strides: of its graph's attention; tag: of its partial results. Two trips
+// to the L2: how many items there are is asked for together with the item that is the first one if
+// there are enough.
+static __device__ __noinline__ void mgl_find_first_item(const mgl_cuda_run *run, mgl_slot *slot,
+                                                        uint32_t strides, uint32_t tag) {
+  static_assert(sizeof(mgl_cuda_item) == 48, "a word a lane, and one more");
   mgl_first_item *first = &slot->first;
+  const mgl_cuda_plan *plan = slot->plan;
   const uint32_t lane = threadIdx.x % 32;
-  const uint32_t item_count = mgl_load_l2_word(&slot->plan->item_count);
-  const uint32_t strides = run->graphs[slot->graph].attention_strides;
+  const int32_t *tables = run->block_tables;
+  const uint32_t table_stride = run->block_table_stride;
+  const uint32_t kv_heads = run->kv_heads;
   uint32_t unit = slot->begin;
+  uint32_t guess = unit % strides < MGL_CUDA_MAX_ITEMS ? unit % strides : 0;
+  const uint32_t *word = (const uint32_t *)&plan->items[guess] + lane;
+  uint32_t found = lane <= 12 ? mgl_load_l2_word(lane < 12 ? word : &plan->item_count) : 0;
+  const uint32_t item_count = __shfl_sync(0xffffffffu, found, 12);
   while (unit < slot->end && unit % strides >= item_count) {
     unit++;
   }
-  uint32_t index = unit < slot->end ? unit % strides : 0;
-  static_assert(sizeof(mgl_cuda_item) == 48, "a word a lane");
-  const uint32_t *item = (const uint32_t *)&slot->plan->items[index];
-  uint32_t word = lane < 12 ? mgl_load_l2_word(item + lane) : 0;
+  if (unit < slot->end && unit % strides != guess && lane < 12) {
+    found = mgl_load_l2_word((const uint32_t *)&plan->items[unit % strides] + lane);
+  }
   if (lane < 12) {
-    ((uint32_t *)&first->item)[lane] = word;
+    ((uint32_t *)&first->item)[lane] = found;
   }
   __syncwarp();
   // Lanes 0 to 7: the warps' first tiles; then the item's own tokens.
@@ -34,7 +43,7 @@ static __device__ __noinline__ void mgl_find_first_item(const mgl_cuda_run *run,
   }
   uint32_t page = 0;
   if (wanted && unit < slot->end) {
-    page = mgl_load_l2_word(run->block_tables + (size_t)i->slot * run->block_table_stride +
+    page = mgl_load_l2_word(tables + (size_t)i->slot * table_stride +
                             position / MGL_CUDA_KV_PAGE_TOKENS);
   }
   if (lane < MGL_CUDA_CONSUMER_WARPS) {
@@ -45,10 +54,11 @@ static __device__ __noinline__ void mgl_find_first_item(const mgl_cuda_run *run,
     first->own_last = page;
   } else if (lane == 31) {
     first->item_count = item_count;
+    first->tag = tag;
     first->unit = unit;
     first->kv_head = unit / strides;
     first->strides = strides;
-    first->kv_heads = run->kv_heads;
+    first->kv_heads = kv_heads;
   }
 }
 

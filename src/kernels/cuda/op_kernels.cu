@@ -328,19 +328,11 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
 
 // Whether this block has nothing to do. One of no attention of an iteration of nothing waits: the
 // next plan is being made.
-static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_cuda_op_launch &launch) {
-  uint32_t items = mgl_read_word(&launch.plan->item_count);
-  uint32_t begin, end;
-  (void)mgl_block_units(launch, &begin, &end);
-  if (items == 0) {
+static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_slot *slot) {
+  if (slot->first.item_count == 0) {
     mgl_await_kernels_before();
-    return true;
   }
-  bool idle = true;
-  for (uint32_t unit = begin; unit < end; unit++) {
-    idle = idle && unit % launch.strides >= items;
-  }
-  return idle;
+  return slot->first.unit >= slot->end;
 }
 
 // The second op is next_plan.
@@ -348,12 +340,12 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
   if (threadIdx.x == 0) {
     mgl_let_next_come();
   }
+  mgl_block *block = (mgl_block *)mgl_memory;
   if (threadIdx.x < 32) {
-    mgl_block *block = (mgl_block *)mgl_memory;
     mgl_fill_slot(launch, block);
     __syncwarp();
     if (blockIdx.x < launch.blocks) {
-      mgl_find_first_item(launch.run, &block->slots[0]);
+      mgl_find_first_item(launch.run, &block->slots[0], launch.strides, 0);
     }
   }
   __syncthreads();
@@ -363,7 +355,7 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
     }
     return;
   }
-  if (mgl_attend_is_idle(launch)) {
+  if (mgl_attend_is_idle(&block->slots[0])) {
     return;
   }
   mgl_worker w = mgl_make_worker(launch);

@@ -298,7 +298,9 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
   c->announced += paged ? 1 : 0;
   __syncwarp();
   if (slot->op.kind == MGL_OP_ATTEND) {
-    mgl_find_first_item(c->run, slot);
+    uint64_t iteration = c->run->iterations_past + info->iteration;
+    mgl_find_first_item(c->run, slot, c->run->graphs[info->graph].attention_strides,
+                        (uint32_t)(iteration * c->run->op_count + step->op));
     __syncwarp();
   }
   if (lane == 0) {

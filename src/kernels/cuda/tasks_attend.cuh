@@ -27,7 +27,7 @@ enum {
   MGL_ATTEND_ROWS = MGL_HEAD_DIM / 16,    // tiles of 16 rows of V transposed
   MGL_ATTEND_PAIRS = (MGL_HEAD_DIM / 2 + 31) / 32,  // rotated pairs that a lane has of a row
   MGL_ATTEND_BATCH = 2,                             // rows that a warp loads at once
-  MGL_ATTEND_PARTIAL = MGL_HEAD_DIM + 2,            // floats of a column's partial result
+  MGL_ATTEND_PARTIAL = MGL_HEAD_DIM + 2,            // pairs of words of a column's partial result
 
   // Scratch, in bytes. First K and V of this iteration by position modulo 64, bf16 [64][HD] and
   // [4][HD][16], and Q, bf16 [columns][HD]; then, in their place, what the warps have: sums of
@@ -90,7 +90,8 @@ typedef struct mgl_attend {
   uint32_t cached_end;           // positions from there on are not taken from the cache
   uint32_t pages;                // of tile 32 n + lane of this warp
   uint32_t own_first, own_last;  // pages of the item's first and last token
-  float *partials;               // of run, as is `merges`: at hand when the output needs them
+  uint64_t *partials;            // of run, as is `merges`: at hand when the output needs them
+  uint32_t tag;
   uint32_t *merges;
   mgl_cuda_item item;
 } mgl_attend;
@@ -184,6 +185,7 @@ static __device__ __forceinline__ void mgl_attend_read_again(mgl_attend *a) {
   mgl_attend_set_item(a, v);
   a->strides = a->slot->first.strides;
   a->item_count = a->slot->first.item_count;
+  a->tag = a->slot->first.tag;
   a->partials = a->w->run->partials;
   a->merges = a->w->run->merges;
 }
@@ -819,30 +821,94 @@ static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_warps(const m
   return mgl_attend_merge(parts, MGL_CUDA_CONSUMER_WARPS);
 }
 
-// A column's partial result of one chunk: HD sums of values, maximum, sum of weights.
-static __device__ __forceinline__ float *mgl_attend_partial(const mgl_attend *a, uint32_t chunk,
-                                                            uint32_t column) {
+// A column's partial result of one chunk (mgl_cuda_run.partials).
+static __device__ __forceinline__ uint64_t *mgl_attend_partial(const mgl_attend *a, uint32_t chunk,
+                                                               uint32_t column) {
   size_t index = (size_t)(a->item.partial + chunk) * a->kv_heads + a->kv_head;
   return a->partials + (index * MGL_CUDA_QUERY_COLUMNS + column) * MGL_ATTEND_PARTIAL;
 }
 
+// Whether the task of the last chunk asks for the others' results until they are there, in a
+// carrying graph whose units have an item each at most. The others have lower units, which no
+// worker computes later, so nobody waits in a circle.
+static __device__ __forceinline__ bool mgl_attend_is_polled(const mgl_attend *a) {
+  return MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_CARRIED) != 0 && a->item_count <= a->strides;
+}
+
+static __device__ __forceinline__ void mgl_attend_leave(const mgl_attend *a, uint32_t column,
+                                                        uint32_t row, const mgl_attend_part *part) {
+  uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column);
+  const uint32_t tag = MGL_CARRIES ? a->tag : 0;
+  uint64_t value = (uint64_t)tag << 32 | __float_as_uint(part->value);
+  uint4 softmax = make_uint4(__float_as_uint(part->max), __float_as_uint(part->sum), tag, 0);
+  if (!MGL_CARRIES || mgl_attend_is_polled(a)) {
+    mgl_store_l2_long(partial + row, value);
+  } else {  // which may overlap more
+    partial[row] = value;
+  }
+  if (row == 0) {
+    mgl_store_l2_whole(partial + MGL_HEAD_DIM, softmax);
+  }
+}
+
+// The chunks' parts of an element, added up as in mgl_attend_merge. All lanes of a warp, which have
+// one column: lane i asks for chunk i's maximum and sum of weights, and all for their values. In a
+// carrying graph, until all of them are there or the run stops.
 static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_chunks(const mgl_attend *a,
                                                                           uint32_t column,
                                                                           uint32_t row) {
-  const float *partial = mgl_attend_partial(a, 0, column);
-  size_t stride = (size_t)a->kv_heads * (MGL_CUDA_QUERY_COLUMNS * MGL_ATTEND_PARTIAL);
-  mgl_attend_part parts[MGL_CUDA_MAX_CHUNKS];
+  static_assert(MGL_CUDA_MAX_CHUNKS <= 32, "a lane for each");
+  const uint64_t *partial = mgl_attend_partial(a, 0, column);
+  const size_t stride = (size_t)a->kv_heads * (MGL_CUDA_QUERY_COLUMNS * MGL_ATTEND_PARTIAL);
+  const uint32_t lane = a->w->lane;
+  uint64_t values[MGL_CUDA_MAX_CHUNKS];
+  mgl_attend_part part = {0, mgl_attend_unseen(), 0};  // of chunk `lane`, without its value
+  bool there;
+  do {
+    there = true;
+    if (lane < a->item.chunks) {
+      const uint64_t *at = partial + lane * stride + MGL_HEAD_DIM;
+      uint2 max_sum;
+      if (MGL_CARRIES) {
+        uint4 softmax = mgl_load_l2_whole(at);
+        max_sum = make_uint2(softmax.x, softmax.y);
+        there = softmax.z == a->tag;
+      } else {
+        max_sum = mgl_load_l2_pair(at);
+      }
+      part.max = __uint_as_float(max_sum.x);
+      part.sum = __uint_as_float(max_sum.y);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_CUDA_MAX_CHUNKS; i++) {
+      values[i] = 0;
+      if (i < a->item.chunks) {
+        const uint64_t *at = partial + i * stride + row;
+        values[i] = MGL_CARRIES ? mgl_load_l2_long(at) : mgl_load_l2_word(at);
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_CUDA_MAX_CHUNKS; i++) {
+      there = there && (i >= a->item.chunks || (uint32_t)(values[i] >> 32) == a->tag);
+    }
+  } while (MGL_CARRIES && !__all_sync(0xffffffffu, there || a->w->block->stop != 0));
+  mgl_attend_part whole = {0, part.max, 0};
+#pragma unroll
+  for (int offset = 1; offset < MGL_CUDA_MAX_CHUNKS; offset *= 2) {
+    whole.max = fmaxf(whole.max, __shfl_xor_sync(0xffffffffu, whole.max, offset));
+  }
+  whole.max = __shfl_sync(0xffffffffu, whole.max, 0);
+  float factor = exp2f(part.max - mgl_attend_base(whole.max));
 #pragma unroll
   for (uint32_t i = 0; i < MGL_CUDA_MAX_CHUNKS; i++) {
-    parts[i] = {0, mgl_attend_unseen(), 0};
-    if (i < a->item.chunks) {
-      uint2 max_sum = mgl_load_l2_pair(partial + MGL_HEAD_DIM);
-      parts[i] = {__uint_as_float(mgl_load_l2_word(partial + row)), __uint_as_float(max_sum.x),
-                  __uint_as_float(max_sum.y)};
+    if (i >= a->item.chunks) {
+      break;
     }
-    partial += stride;
+    float chunk_factor = __shfl_sync(0xffffffffu, factor, (int)i);
+    whole.value += __uint_as_float((uint32_t)values[i]) * chunk_factor;
+    whole.sum += __shfl_sync(0xffffffffu, part.sum, (int)i) * chunk_factor;
   }
-  return mgl_attend_merge(parts, a->item.chunks);
+  return whole;
 }
 
 // All lanes of a warp, for consecutive rows; two of them are a word.
@@ -894,8 +960,14 @@ static __device__ __forceinline__ bool mgl_attend_is_last(const mgl_attend *a) {
   return *answer != 0;
 }
 
-// From the warps' sums in scratch to the output, or to the partial result of the chunk and, by the
-// task that ends last, from all chunks' to the output. A warp's threads have one column.
+// Whether this task merges the chunks of its item: that of the last chunk where it may wait for the
+// others, else whoever ends last.
+static __device__ __forceinline__ bool mgl_attend_merges(const mgl_attend *a) {
+  return mgl_attend_is_polled(a) ? a->item.chunk + 1 == a->item.chunks : mgl_attend_is_last(a);
+}
+
+// From the warps' sums in scratch to the output, or to the partial result of the chunk and, by one
+// of the tasks, from all chunks' to the output. A warp's threads have one column.
 static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
   uint32_t elements = a->columns * MGL_HEAD_DIM;
   bool whole = a->item.chunks == 1;
@@ -905,16 +977,11 @@ static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
     mgl_attend_part part = mgl_attend_merge_warps(a, column, row);
     if (whole) {
       mgl_attend_write(a, column, row, &part);
-      continue;
-    }
-    float *partial = mgl_attend_partial(a, a->item.chunk, column);
-    partial[row] = part.value;
-    if (row == 0) {
-      partial[MGL_HEAD_DIM] = part.max;
-      partial[MGL_HEAD_DIM + 1] = part.sum;
+    } else {
+      mgl_attend_leave(a, column, row, &part);
     }
   }
-  if (whole || !mgl_attend_is_last(a)) {
+  if (whole || !mgl_attend_merges(a)) {
     return;
   }
 #pragma unroll 1

@@ -54,6 +54,7 @@ struct mgl_first_item {
   uint32_t item_count;     // of the plan
   uint32_t unit, kv_head;  // of the item; a unit behind the task's: there is none
   uint32_t strides, kv_heads;
+  uint32_t tag;  // of partial results: of this op in this iteration, and of no other
   uint32_t own_first, own_last;             // KV pages of the item's first and last token
   uint32_t pages[MGL_CUDA_CONSUMER_WARPS];  // of each warp's first tile of cached positions
 };
@@ -422,6 +423,42 @@ static __device__ __forceinline__ uint2 mgl_load_l2_pair(const void *address) {
                : "l"(address)
                : "memory");
   return v;
+}
+
+// 16 bytes in one piece: all of them are of one store. (Four words need not be.)
+static __device__ __forceinline__ uint4 mgl_load_l2_whole(const void *address) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .b128 x;\n.reg .b64 low, high;\n"
+      "ld.relaxed.gpu.global.b128 x, [%4];\n"
+      "mov.b128 {low, high}, x;\n"
+      "mov.b64 {%0, %1}, low;\nmov.b64 {%2, %3}, high;\n}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(address)
+      : "memory");
+  return v;
+}
+
+static __device__ __forceinline__ void mgl_store_l2_whole(void *address, uint4 v) {
+  asm volatile(
+      "{\n.reg .b128 x;\n.reg .b64 low, high;\n"
+      "mov.b64 low, {%1, %2};\nmov.b64 high, {%3, %4};\n"
+      "mov.b128 x, {low, high};\n"
+      "st.relaxed.gpu.global.b128 [%0], x;\n}" ::"l"(address),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+      : "memory");
+}
+
+// 8 bytes, in one piece too.
+static __device__ __forceinline__ uint64_t mgl_load_l2_long(const void *address) {
+  unsigned long long v;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(address) : "memory");
+  return v;
+}
+
+static __device__ __forceinline__ void mgl_store_l2_long(void *address, uint64_t v) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address), "l"((unsigned long long)v)
+               : "memory");
 }
 
 static __device__ __forceinline__ uint32_t mgl_load_l2_word(const void *address) {

@@ -363,8 +363,10 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
 }
 
 // With so few registers a block finds room beside one of a linear, which matters where attention is
-// short; with all that it can use, a long context is read faster.
-extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 2)
+// short and kernels overlap; with all that it can use, a long context is read faster.
+enum { MGL_OP_ATTEND_BLOCKS = MGL_TARGET_COPIES ? 2 : 1 };
+
+extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, MGL_OP_ATTEND_BLOCKS)
     mgl_op_attend(const __grid_constant__ mgl_cuda_op_launch launch) {
   mgl_op_attention(launch);
 }

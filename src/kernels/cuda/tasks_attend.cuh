@@ -838,12 +838,12 @@ static __device__ __forceinline__ bool mgl_attend_is_polled(const mgl_attend *a)
 static __device__ __forceinline__ void mgl_attend_leave(const mgl_attend *a, uint32_t column,
                                                         uint32_t row, const mgl_attend_part *part) {
   uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column);
-  const uint32_t tag = MGL_CARRIES ? a->tag : 0;
+  const uint32_t tag = a->tag;
   uint64_t value = (uint64_t)tag << 32 | __float_as_uint(part->value);
   uint4 softmax = make_uint4(__float_as_uint(part->max), __float_as_uint(part->sum), tag, 0);
-  if (!MGL_CARRIES || mgl_attend_is_polled(a)) {
+  if (mgl_attend_is_polled(a)) {
     mgl_store_l2_long(partial + row, value);
-  } else {  // which may overlap more
+  } else {
     partial[row] = value;
   }
   if (row == 0) {
@@ -867,24 +867,16 @@ static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_chunks(const 
   do {
     there = true;
     if (lane < a->item.chunks) {
-      const uint64_t *at = partial + lane * stride + MGL_HEAD_DIM;
-      uint2 max_sum;
-      if (MGL_CARRIES) {
-        uint4 softmax = mgl_load_l2_whole(at);
-        max_sum = make_uint2(softmax.x, softmax.y);
-        there = softmax.z == a->tag;
-      } else {
-        max_sum = mgl_load_l2_pair(at);
-      }
-      part.max = __uint_as_float(max_sum.x);
-      part.sum = __uint_as_float(max_sum.y);
+      uint4 softmax = mgl_load_l2_whole(partial + lane * stride + MGL_HEAD_DIM);
+      part.max = __uint_as_float(softmax.x);
+      part.sum = __uint_as_float(softmax.y);
+      there = softmax.z == a->tag;
     }
 #pragma unroll
     for (uint32_t i = 0; i < MGL_CUDA_MAX_CHUNKS; i++) {
       values[i] = 0;
       if (i < a->item.chunks) {
-        const uint64_t *at = partial + i * stride + row;
-        values[i] = MGL_CARRIES ? mgl_load_l2_long(at) : mgl_load_l2_word(at);
+        values[i] = mgl_load_l2_long(partial + i * stride + row);
       }
     }
 #pragma unroll
@@ -971,6 +963,7 @@ static __device__ __forceinline__ bool mgl_attend_merges(const mgl_attend *a) {
 static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
   uint32_t elements = a->columns * MGL_HEAD_DIM;
   bool whole = a->item.chunks == 1;
+#pragma unroll 1
   for (uint32_t i = a->w->thread; i < elements; i += MGL_CUDA_CONSUMERS) {
     uint32_t column = i / MGL_HEAD_DIM;
     uint32_t row = i % MGL_HEAD_DIM;

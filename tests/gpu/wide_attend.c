@@ -45,7 +45,7 @@ static const wide_case cases[] = {
 static double twin_row_factor(const wide_world *w, const uint16_t *x) {
   double sum = 0;
   for (uint32_t e = 0; e < w->head_dim; e++) {
-    sum += (double)wide_from_bf16(x[e]) * (double)wide_from_bf16(x[e]);
+    sum += (double)mgl_f16_to_f32(x[e]) * (double)mgl_f16_to_f32(x[e]);
   }
   return 1.0 / sqrt(sum / w->head_dim + (double)w->op.eps);
 }
@@ -55,7 +55,7 @@ static double twin_rotated(const wide_world *w, uint32_t row, const uint16_t *x,
                            double factor, uint32_t e) {
   const uint32_t half = w->head_dim / 2, i = e % half;
   const float *angles = w->angles + (size_t)row * w->head_dim + 2 * i;
-  double low = (double)wide_from_bf16(x[i]), high = (double)wide_from_bf16(x[i + half]);
+  double low = (double)mgl_f16_to_f32(x[i]), high = (double)mgl_f16_to_f32(x[i + half]);
   if (w->norms) {
     low *= factor * (double)norm[i];
     high *= factor * (double)norm[i + half];

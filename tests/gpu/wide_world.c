@@ -160,10 +160,14 @@ static void fill_cache(wide_world *w) {
 }
 
 static void fill_qkv(wide_world *w) {
-  size_t used = w->qkv_count / w->tokens * w->rows;
+  size_t row = w->qkv_count / w->tokens;
+  size_t used = row * w->rows;
+  size_t rotated = row / (w->shape.group + 2) * (w->shape.group + 1);  // Q and K
   w->qkv = gpu_must_alloc(w->qkv_count, sizeof *w->qkv);
   for (size_t i = 0; i < w->qkv_count; i++) {
-    w->qkv[i] = i < used ? to_bf16(random_value(w, 3.0f)) : WIDE_NAN;
+    float value = random_value(w, 3.0f);
+    uint16_t bits = i % row < rotated ? mgl_f32_to_f16(value) : to_bf16(value);
+    w->qkv[i] = i < used ? bits : WIDE_NAN;
   }
 }
 

@@ -17,7 +17,7 @@ enum {
 };
 
 typedef struct mgl_wide_attention {
-  const uint16_t *qkv;          // bf16 [T][(H + 2 HKV) HD]: heads of Q, of K, of V
+  const uint16_t *qkv;          // [T][(H + 2 HKV) HD]: heads of Q, of K (f16), of V (bf16)
   uint16_t *q;                  // bf16 [T][H][HD], written by rope_kv: rotated and scaled
   uint8_t *out;                 // x of the next linear (wide_layout.h), H HD elements a row
   const float *angles;          // [T, HD / 2, 2] cos and sin

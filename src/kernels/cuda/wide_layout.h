@@ -11,8 +11,10 @@
 //   holds elements 8 t + 2 c + i of the group (t: 0 to 3, i: 0 or 1), in this order. A thread that
 //   has the result of an m16n8k16 product with tokens as rows holds whole chunks: of its row,
 //   columns 8 j + 2 t + i of four neighbouring j are chunk t of the group. Padding is zeros.
-// qkv, bf16, the result of qkv_proj: plain rows [tokens][n], heads of Q, K and V one after the
-// other. residual, f32: as the sums of a product with features as rows lie in a warp: for every 16
+// qkv, the result of qkv_proj: plain rows [tokens][n], heads of Q, K and V one after the other; Q
+// and
+//   K, which are rounded to bf16 once they are rotated, as f16, V as the bf16 that the cache gets.
+// residual, f32: as the sums of a product with features as rows lie in a warp: for every 16
 //   features a column of [tokens / 8][32 lanes] of 16 bytes; lane 4 g + t holds feature g of tokens
 //   2 t and 2 t + 1, then feature g + 8 of the same.
 #ifndef MGL_KERNELS_CUDA_WIDE_LAYOUT_H

@@ -129,7 +129,18 @@ static __device__ __forceinline__ void mgl_wide_store_words(uint32_t rows, uint3
 #endif
 }
 
-// d + bias as bf16 rows: a warpgroup's 64 features of 128 tokens at a time through shared memory.
+// Two values of Q or K, which are normed and rotated before they are rounded to bf16: f16 keeps
+// three more bits meanwhile. V is bf16, as it goes into the cache.
+static __device__ __forceinline__ uint32_t mgl_wide_pack_row(bool half, float low, float high) {
+  uint32_t packed = mgl_pack_bf16(low, high);
+  if (half) {
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  }
+  return packed;
+}
+
+// d + bias as rows, Q and K as f16, V as bf16: a warpgroup's 64 features of 128 tokens at a time
+// through shared memory.
 static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
                                                             const mgl_wide_slot *slot,
                                                             const mgl_wide_tile *tile,
@@ -139,6 +150,8 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
   uint32_t base = mgl_shared_address(w->staged) + group * (MGL_WIDE_STAGED_BYTES / 2);
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   bool there = w->warp < tile->blocks;
+  bool half = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS <
+              slot->op.n / (MGL_GROUP + 2) * (MGL_GROUP + 1);
   float low = there && slot->op.bias != nullptr ? slot->op.bias[feature] : 0;
   float high = there && slot->op.bias != nullptr ? slot->op.bias[feature + 8] : 0;
   uint32_t thread = w->warp % 4 * 32 + w->lane;
@@ -149,9 +162,10 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
 #pragma unroll
     for (int j = 0; j < tokens / 16; j++) {
       const float *sum = d + (first / 8 + 2 * j) * 4;
-      const uint32_t words[4] = {
-          mgl_pack_bf16(sum[0] + low, sum[1] + low), mgl_pack_bf16(sum[2] + high, sum[3] + high),
-          mgl_pack_bf16(sum[4] + low, sum[5] + low), mgl_pack_bf16(sum[6] + high, sum[7] + high)};
+      const uint32_t words[4] = {mgl_wide_pack_row(half, sum[0] + low, sum[1] + low),
+                                 mgl_wide_pack_row(half, sum[2] + high, sum[3] + high),
+                                 mgl_wide_pack_row(half, sum[4] + low, sum[5] + low),
+                                 mgl_wide_pack_row(half, sum[6] + high, sum[7] + high)};
       mgl_wide_store_words(base + j * (16 * 128), w->warp % 4 * 2, w->lane, words);
     }
     mgl_sync_wide_group(group);

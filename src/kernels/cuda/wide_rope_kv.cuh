@@ -39,11 +39,14 @@ static __device__ __forceinline__ size_t mgl_wide_page_offset(const mgl_wide_att
   return ((size_t)page * a->kv_heads + kv_head) * (MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM);
 }
 
+// Four elements of Q or K as qkv_proj leaves them, f16.
 static __device__ __forceinline__ void mgl_wide_unpack4(uint2 bits, float out[4]) {
-  out[0] = mgl_widen_bf16(bits.x & 0xffffu);
-  out[1] = mgl_widen_bf16(bits.x >> 16);
-  out[2] = mgl_widen_bf16(bits.y & 0xffffu);
-  out[3] = mgl_widen_bf16(bits.y >> 16);
+  asm("{\n.reg .f16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}"
+      : "=f"(out[0]), "=f"(out[1])
+      : "r"(bits.x));
+  asm("{\n.reg .f16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}"
+      : "=f"(out[2]), "=f"(out[3])
+      : "r"(bits.y));
 }
 
 static __device__ __forceinline__ uint2 mgl_wide_pack4(const float v[4]) {

@@ -94,7 +94,7 @@ typedef struct mgl_cuda_launch_options {
   // for tasks of few pages, whose rows of x queue behind pages (SPEED.md).
   uint32_t in_flight;
   uint32_t in_flight_ahead;  // the same for tasks that wait for their inputs; 0: 2
-  bool no_prefetch;          // loaders wait for events
+  bool no_prefetch;          // loaders wait until a task is let go
   // Mode full: a kernel for every op, in CUDA graphs, instead of the megakernel (runtime/
   // cuda_full.h). What is about tasks, events and descriptors has no meaning there, and in_flight
   // has other defaults.

@@ -5,8 +5,8 @@
 // heads of a group) are the 8 columns of B, so that a decoding sequence wastes columns, which cost
 // nothing, and not rows. A warp takes every eighth tile of 16 positions with an online softmax of
 // its own; then the warps are merged in order, and then the chunks of a long context
-// (FlashDecoding's split) by whichever task ends last. What does not depend on the iteration's
-// earlier tasks, which is all of the cache, is asked for before the task waits.
+// (FlashDecoding's split) by the last chunk's task or by whichever ends last. What does not depend
+// on the iteration's earlier tasks, which is all of the cache, is asked for before the task waits.
 //
 // Numerics. The arithmetic of a column depends on its own query and on the absolute positions that
 // it sees, and on nothing else: rows of this iteration enter as the bf16 that later iterations find

@@ -512,8 +512,7 @@ static const mgl_option options[] = {
      .short_name = 'n',
      .value_name = "N",
      .type = MGL_OPTION_TEXT,
-     .help =
-         "compile for iterations of up to N tokens, 1 to 2048, or all: 1, 2, 4, ...,\n2048 [1]"},
+     .help = "compile for iterations of up to N tokens, 1 to 2048; all: for 1, 2, 4 to 2048 [1]"},
     {.name = "target",
      .value_name = "TARGET",
      .type = MGL_OPTION_CHOICE,

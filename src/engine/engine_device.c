@@ -13,6 +13,8 @@
 #include "base/clock.h"
 #include "engine/engine_parts.h"
 
+enum { MOST_EMPTY_LAUNCHES = 16 };  // one after the other; more mean that nothing goes on
+
 // A launch under way.
 struct mgl_device_run {
   mgl_engine *engine;
@@ -27,6 +29,7 @@ struct mgl_device_run {
   bool asks;                 // before_plan is due
   uint64_t idle_since_ns;    // 0: there is something to do
   uint64_t token_count;
+  uint32_t empty_launches;   // the latest ones, without a token
   mgl_cuda_progress before;  // the latest that was counted
 };
 
@@ -233,9 +236,15 @@ static mgl_status run_launch(mgl_device_run *run, mgl_error *err) {
     const mgl_sequence *failed = mgl_requests_find(&engine->requests, outcome.failed_request);
     return failed != NULL ? mgl_engine_not_finite(engine, failed, err) : status;
   }
-  if (status == MGL_OK && run->token_count == 0 && !run->stop && !run->needs_room &&
+  // One without a token may be right: all its requests were cancelled or paused, and the next one
+  // came when it had ended.
+  bool moved = run->token_count > 0 || run->stop || run->needs_room;
+  run->empty_launches = moved ? 0 : run->empty_launches + 1;
+  if (status == MGL_OK && run->empty_launches == MOST_EMPTY_LAUNCHES &&
       engine->requests.first != NULL) {
-    return mgl_error_set(err, MGL_ERR_INTERNAL, "a launch on the GPU generated no token");
+    return mgl_error_set(err, MGL_ERR_INTERNAL,
+                         "%u launches on the GPU one after the other generated no token",
+                         run->empty_launches);
   }
   return status;
 }

@@ -418,9 +418,6 @@ uint32_t mgl_runner_sequences(const mgl_runner *runner) {
 uint32_t mgl_runner_page_count(const mgl_runner *runner) {
   return runner->page_count;
 }
-const mgl_graph *mgl_runner_graph(const mgl_runner *runner) {
-  return runner->graph;
-}
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner) {
   return runner->vocab_size;
 }

@@ -81,9 +81,8 @@ typedef struct mgl_runner_options {
 typedef struct mgl_runner mgl_runner;
 
 // Builds the program, plans memory, binds weights and starts the team; on a GPU, compiles and fills
-// it. The folder must outlive the
-// runner, with its checkpoint open unless the weights are dummies. Sizes are checked before memory
-// is taken; errors say how much is needed and how much there is.
+// it. The folder must outlive the runner, with its checkpoint open unless the weights are dummies.
+// Sizes are checked before memory is taken; errors say how much is needed and how much there is.
 mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_options *options,
                              mgl_runner **out, mgl_error *err);
 void mgl_runner_destroy(mgl_runner *runner);  // NULL is fine
@@ -124,7 +123,6 @@ mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *
 const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner);
 uint32_t mgl_runner_sequences(const mgl_runner *runner);  // that may run at once
 uint32_t mgl_runner_page_count(const mgl_runner *runner);
-const mgl_graph *mgl_runner_graph(const mgl_runner *runner);
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner);
 uint32_t mgl_runner_threads(const mgl_runner *runner);  // that compute; on a GPU, its workers
 mgl_simd mgl_runner_simd(const mgl_runner *runner);     // of the CPU only

@@ -8,9 +8,8 @@
 //   gpu_tests planner             the planner decides as on the host; what a plan takes
 //   gpu_tests serve [MODEL...]    many requests in one launch give what each gives alone (default:
 //                                 tiny, wide)
-//   gpu_tests feed [MODEL]        latency of tokens and requests, and an idle launch (default:
-//   tiny) gpu_tests ops model=MODEL [from=OP] [to=OP] [tokens=N] [context=N] [alone=1]
-//   [inputs=random]
+//   gpu_tests feed [MODEL]        latency of tokens and requests, and an idle launch (tiny)
+//   gpu_tests ops model=MODEL [from=OP] [to=OP] [tokens=N] [context=N] [alone=1] [inputs=random]
 //                 [seed=N]        some ops through the whole pipeline, the others left out
 //   gpu_tests faults [MODEL]      hanging tasks and lost triggers are found and named
 //   gpu_tests reference [chunk=N] DIR...  KL against transformers; tests/gpu/reference.py makes DIR

@@ -34,8 +34,8 @@ typedef struct fake_cuda {
   bool portable;               // that one is the portable one
   uint32_t empty_wide_runs;    // that found nothing to do
   uint64_t wide_ns;            // the device's timer at its latest turn
-  int hang_at;                 // iteration in which a task hangs, or NOTHING
-  int not_finite_at;           // iteration whose logits are not finite, or NOTHING
+  int hang_at;                 // iteration in which a task hangs, or FAKE_CUDA_NEVER
+  int not_finite_at;           // iteration whose logits are not finite, or FAKE_CUDA_NEVER
   uint64_t iteration_step_ns;  // from one iteration's begin to the next one's
   bool ignore_deadline;        // what the host writes into a running launch is lost
   bool hung;

@@ -6,10 +6,6 @@
 
 #include "kernels/cuda/wide_worker.cuh"
 
-static __device__ __forceinline__ uint32_t mgl_wide_least(uint32_t a, uint32_t b) {
-  return a < b ? a : b;
-}
-
 // Columns of 16 features of eight tokens: where this lane's are.
 static __device__ __forceinline__ uint64_t mgl_wide_column(uint32_t tokens, uint32_t unit,
                                                            uint32_t column, uint32_t lane) {

@@ -346,22 +346,26 @@ static __device__ __forceinline__ void mgl_wide_finish_rotated(mgl_wide_worker *
   }
 }
 
-// What becomes of the sums of a tile of several tasks. False: this task finishes the whole tile.
-static __device__ __forceinline__ bool mgl_wide_finish_shared(mgl_wide_worker *w,
-                                                              const mgl_wide_slot *slot,
-                                                              const mgl_wide_tile *tile,
-                                                              float (&d)[MGL_WIDE_SUMS]) {
+static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
+                                                       const mgl_wide_slot *slot,
+                                                       const mgl_wide_tile *tile) {
+  float d[MGL_WIDE_SUMS];
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_SUMS; i++) {
+    asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i]));
+  }
+  mgl_wide_multiply(w, tile->stages, d);
   if (slot->op.kind == MGL_OP_LINEAR_ADD && slot->op.passes > 1) {
     mgl_wide_finish_part(w, slot, tile, d);
     if ((slot->op.flags & MGL_WIDE_WEIGHS) != 0) {
       mgl_wide_finish_weighed(w, slot, tile);
     }
-    return true;
+    return;
   }
   if ((slot->op.flags & MGL_WIDE_ROTATES) != 0) {
     mgl_wide_leave_sums(w, slot, tile, tile->number * slot->op.passes + tile->split, d);
     mgl_wide_finish_rotated(w, slot, tile);
-    return true;
+    return;
   }
   const bool leaves = tile->first_stage != 0;
   if (w->warp == 0 && w->lane == 0) {
@@ -370,19 +374,10 @@ static __device__ __forceinline__ bool mgl_wide_finish_shared(mgl_wide_worker *w
   if (leaves) {
     mgl_wide_leave_sums(w, slot, tile, tile->number, d);
     mgl_wide_arrive(w, slot, tile);
-  } else if (!tile->whole) {
-    mgl_wide_add_sums(w, slot, tile, d);
-  }
-  return leaves;
-}
-
-static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
-                                                       const mgl_wide_slot *slot,
-                                                       const mgl_wide_tile *tile) {
-  float d[MGL_WIDE_SUMS];
-  mgl_wide_multiply(w, tile->stages, d);
-  if (mgl_wide_finish_shared(w, slot, tile, d)) {
     return;
+  }
+  if (!tile->whole) {
+    mgl_wide_add_sums(w, slot, tile, d);
   }
   if (slot->op.norm != nullptr) {
     mgl_wide_apply_factors(w, d);

@@ -19,6 +19,7 @@ typedef struct mgl_cuda_wide {
   mgl_cuda_wide_layout layout;
   void *module;
   void *kernel;
+  void *kernel_few;  // for MGL_WIDE_FEW_TOKENS
   mgl_cuda_usage usage;
   void *plan_module;
   void *plan_kernel;

@@ -71,11 +71,15 @@ mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
   MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/wide_plan.cu", "mgl_wide_plan_run",
                                &p->wide.plan_module, NULL, err));
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.kernel, p->wide.module, "mgl_wide_kernel");
+  MGL_CUDA_TRY(driver, module_function, err, &p->wide.kernel_few, p->wide.module,
+               "mgl_wide_kernel_few");
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.plan_kernel, p->wide.plan_module,
                "mgl_wide_plan_run");
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.sample_kernel, p->wide.plan_module,
                "mgl_wide_sample_run");
   MGL_CUDA_TRY(driver, function_set, err, p->wide.kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
+               MGL_WIDE_SMEM_BYTES);
+  MGL_CUDA_TRY(driver, function_set, err, p->wide.kernel_few, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
                MGL_WIDE_SMEM_BYTES);
   MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, p->wide.kernel, MGL_WIDE_THREADS,
                MGL_WIDE_SMEM_BYTES);
@@ -197,11 +201,13 @@ static mgl_status upload(mgl_cuda_program *p, size_t image_bytes, mgl_error *err
   return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);
 }
 
-static mgl_status launch_kernel(mgl_cuda_program *p, mgl_error *err) {
+// Of an iteration of so many tokens.
+static mgl_status launch_kernel(mgl_cuda_program *p, uint32_t tokens, mgl_error *err) {
   mgl_cu_ptr run = p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image;
   void *parameters[] = {&run};
-  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->wide.kernel, p->workers, 1, 1,
-               MGL_WIDE_THREADS, 1, 1, MGL_WIDE_SMEM_BYTES, p->stream, parameters);
+  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err,
+               tokens <= MGL_WIDE_FEW_TOKENS ? p->wide.kernel_few : p->wide.kernel, p->workers, 1,
+               1, MGL_WIDE_THREADS, 1, 1, MGL_WIDE_SMEM_BYTES, p->stream, parameters);
   return MGL_OK;
 }
 
@@ -221,7 +227,7 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
   MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->options.page_count, p->wide.image, err));
   MGL_TRY(upload(p, (size_t)wide->image_bytes, err));
   uint64_t start = mgl_clock_ns();
-  MGL_TRY(launch_kernel(p, err));
+  MGL_TRY(launch_kernel(p, plan->token_count, err));
   mgl_status status = wait_for_end(p, deadline_ns, err);
   p->wide.host_ns = mgl_clock_ns() - start;
   MGL_TRY(status);
@@ -251,7 +257,7 @@ mgl_status mgl_cuda_wide_begin(mgl_cuda_program *p, mgl_error *err) {
   MGL_TRY(upload(p, sizeof(mgl_wide_run), err));
   MGL_CUDA_TRY(driver, launch, err, p->wide.plan_kernel, 1, 1, 1, 32, 1, 1, 0, p->stream, planning,
                NULL);
-  MGL_TRY(launch_kernel(p, err));
+  MGL_TRY(launch_kernel(p, narrow->planning.wide_tokens, err));
   unsigned blocks = p->wide.rows < p->workers ? p->wide.rows : p->workers;
   MGL_CUDA_TRY(driver, launch, err, p->wide.sample_kernel, blocks, 1, 1, MGL_CUDA_CONSUMERS, 1, 1,
                MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES, p->stream, sampling, NULL);

@@ -209,7 +209,7 @@ static mgl_cu_result fake_function_set(void *function, int attribute, int value)
 }
 
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
-  bool wide = strcmp(function, "mgl_wide_kernel") == 0;
+  bool wide = strncmp(function, "mgl_wide_kernel", strlen("mgl_wide_kernel")) == 0;
   if (wide || strcmp(function, "mgl_megakernel") == 0) {
     size_t narrow = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES;
     assert_int_equal(threads, wide ? (int)MGL_WIDE_THREADS : (int)MGL_CUDA_THREADS);

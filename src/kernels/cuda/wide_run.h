@@ -56,6 +56,7 @@ enum {
   MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
   MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
   MGL_WIDE_TILE_TOKENS = 256,
+  MGL_WIDE_FEW_TOKENS = 128,  // of an iteration that has a kernel of its own
   MGL_WIDE_TILE_SUMS = MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS,
 
   // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block.

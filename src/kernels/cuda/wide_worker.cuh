@@ -19,7 +19,9 @@
 enum {
   MGL_WIDE_SLOTS = 2,
   MGL_WIDE_BLOCK_STAGE_BYTES = MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K * 2,  // of a row block
-  MGL_WIDE_AHEAD_STAGES = 12,  // of weights that are asked for ahead, beyond the ring
+  // Of weights that are on their way to the L2, beyond the ring: before a task may run, and then.
+  MGL_WIDE_AHEAD_STAGES = 12,
+  MGL_WIDE_RUNNING_STAGES = 8,
   MGL_WIDE_BARRIER_CONSUMERS = 1,
   MGL_WIDE_BARRIER_GROUP = 2,  // and 3: of a warpgroup of consumers
 };
@@ -257,16 +259,14 @@ static __device__ __forceinline__ void mgl_wide_prefetch(const void *from, uint3
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-// Of stages [begin, end) of the tile, as many as a pause between two stages has time for: while
-// workers wait for each other, the memory has nothing else to do.
+// Stages [begin, end) of the tile's weights.
 static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_worker *w,
                                                                  const mgl_wide_slot *slot,
                                                                  const mgl_wide_tile *tile,
                                                                  uint32_t begin, uint32_t end) {
-  const uint32_t count = mgl_wide_least(end - begin, MGL_WIDE_AHEAD_STAGES);
-  if (w->lane < tile->blocks && count > 0) {
+  if (w->lane < tile->blocks && begin < end) {
     mgl_wide_prefetch(mgl_wide_weights_at(slot, tile, w->lane, begin),
-                      count * MGL_WIDE_BLOCK_STAGE_BYTES);
+                      (end - begin) * MGL_WIDE_BLOCK_STAGE_BYTES);
   }
 }
 
@@ -304,7 +304,9 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
     mgl_wide_wait_stage(w, w->stage + i);
     mgl_wide_load_weights(w, slot, &tile, w->stage + i, i);
   }
-  mgl_wide_prefetch_weights(w, slot, &tile, ahead, count);
+  // While workers wait for each other, the memory has nothing else to do.
+  uint32_t asked = mgl_wide_least(count, MGL_WIDE_STAGES + MGL_WIDE_AHEAD_STAGES);
+  mgl_wide_prefetch_weights(w, slot, &tile, ahead, asked);
   if (!mgl_wide_wait_event(w, &slot->step)) {
     return false;
   }
@@ -318,6 +320,11 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
     mgl_wide_wait_stage(w, w->stage + i);
     mgl_wide_load_weights(w, slot, &tile, w->stage + i, i);
     mgl_wide_load_x(w, slot, &tile, w->stage + i, i);
+    const uint32_t next = mgl_wide_least(count, i + 1 + MGL_WIDE_RUNNING_STAGES);
+    if (next > asked) {
+      mgl_wide_prefetch_weights(w, slot, &tile, asked, next);
+      asked = next;
+    }
   }
   w->stage += count;
   return true;
@@ -428,7 +435,7 @@ static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_work
   uint8_t *to =
       (uint8_t *)slot->op.out + (column * slot->op.tokens + tile.token) * MGL_WIDE_ROW_BYTES;
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-               "r"(mgl_shared_address(w->staged)), "r"(MGL_WIDE_X_BYTES)
+               "r"(mgl_shared_address(w->staged)), "r"(mgl_wide_x_bytes_of(&tile))
                : "memory");
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
   mgl_proxy_fence();

@@ -254,7 +254,8 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
 mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                                      const mgl_cuda_launch_options *options, float *logits,
                                      mgl_error *err) {
-  if (plan->token_count > p->options.iteration_tokens && p->wide.tokens > 0) {
+  bool full = options != NULL && options->full;
+  if (p->wide.tokens > 0 && plan->token_count > mgl_cuda_narrow_tokens(p, full)) {
     return mgl_cuda_wide_run_plan(p, plan, options, logits, err);
   }
   launch l = {.p = p, .most_iterations = 1};

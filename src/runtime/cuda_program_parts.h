@@ -126,6 +126,8 @@ mgl_status mgl_cuda_load_module(mgl_cuda_program *p, const char *name, const cha
 // The wide class in the steps of making a program: what the options leave to it, checks and memory,
 // code, what lies in memory.
 void mgl_cuda_wide_set_options(mgl_cuda_program *p);
+// Most tokens of an iteration of the narrow class, in mode full or not.
+uint32_t mgl_cuda_narrow_tokens(const mgl_cuda_program *p, bool full);
 mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err);
 mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err);
 mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err);

@@ -35,6 +35,11 @@ void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
   }
 }
 
+uint32_t mgl_cuda_narrow_tokens(const mgl_cuda_program *p, bool full) {
+  bool wide = p->wide.tokens > 0 && !full;
+  return wide ? (uint32_t)MGL_WIDE_LEAST_TOKENS - 1 : p->options.iteration_tokens;
+}
+
 mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_program_options *o = &p->options;
   if (p->wide.tokens == 0) {

@@ -1,5 +1,5 @@
-// Iterations of more than 64 tokens (the wide class) against the same tokens in iterations of up to
-// 64, which other parts compare with the CPU; and for a folder how fast they are.
+// Large iterations (the wide class) against the same tokens in iterations of the narrow class,
+// which other parts compare with the CPU; and for a folder how fast they are.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +11,13 @@
 
 enum {
   TOKENS = 2048,
-  NARROW = 64,
+  NARROW = MGL_WIDE_LEAST_TOKENS - 1,  // most of an iteration of the narrow class
   PROMPT = 300,
   OTHER_PROMPT = 200,
   SEQUENCES = 100,  // of a few tokens
   FEW = 5,
   PAGES = 24,  // of each sequence
-  MOST_ROWS = SEQUENCES,
+  MOST_ROWS = TOKENS / NARROW,
   SPEED_TOKENS = 2048,
 };
 
@@ -108,7 +108,7 @@ static void check_rows(wide_sides *s, uint32_t rows, const char *what) {
             s->model.name, what, rows, worst, MOST_ERROR, same);
 }
 
-// A prompt at once, and in chunks of 64: the logits at the chunks' ends.
+// A prompt at once, and in chunks of the narrow class: the logits at the chunks' ends.
 static void check_prompt(wide_sides *s, uint32_t count, const char *what) {
   uint32_t vocab = s->model.config.vocab_size;
   uint32_t rows = 0;
@@ -425,7 +425,7 @@ static void time_decode(wide_sides *s, const wide_load *load) {
   printf(
       "\n| batch | context | ms | tokens/s | floor ms at 3.1 TB/s | share | narrow class, ms |\n");
   printf("|---|---|---|---|---|---|---|\n");
-  for (uint32_t batch = load->batch; batch >= NARROW / 2; batch /= 2) {
+  for (uint32_t batch = load->batch; batch >= NARROW; batch /= 2) {
     mgl_plan_clear(s->plan);
     for (uint32_t i = 0; i < batch; i++) {
       add(s, i, i * 13, load->context - 1, 1, MGL_LOGITS_LAST);

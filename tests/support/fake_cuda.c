@@ -208,8 +208,13 @@ static mgl_cu_result fake_function_set(void *function, int attribute, int value)
   return 0;
 }
 
+// For iterations of any size, or of few tokens.
+static bool is_wide_kernel(const char *function) {
+  return strcmp(function, "mgl_wide_kernel") == 0 || strcmp(function, "mgl_wide_kernel_few") == 0;
+}
+
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
-  bool wide = strncmp(function, "mgl_wide_kernel", strlen("mgl_wide_kernel")) == 0;
+  bool wide = is_wide_kernel(function);
   if (wide || strcmp(function, "mgl_megakernel") == 0) {
     size_t narrow = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES;
     assert_int_equal(threads, wide ? (int)MGL_WIDE_THREADS : (int)MGL_CUDA_THREADS);
@@ -703,7 +708,7 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
                                              unsigned block_z, unsigned smem, void *stream,
                                              void **parameters) {
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)smem, (void)stream;
-  if (strcmp(function, "mgl_wide_kernel") == 0) {
+  if (is_wide_kernel(function)) {
     assert_true(grid_x == FAKE_CUDA_WORKERS && block_x == MGL_WIDE_THREADS && !launched);
     run_wide(pointer_of(parameters[0]));
     return 0;

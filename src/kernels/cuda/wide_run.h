@@ -1,6 +1,6 @@
 // What the host and the kernel of the wide class share: the plan of an iteration and the launch.
 //
-// The wide class is a second megakernel, for iterations of more than 64 tokens. Its tasks are long
+// The wide class is a second megakernel, for large iterations. Its tasks are long
 // (tens of microseconds), so its machinery is small: a launch runs one iteration, every worker
 // walks its list of steps, and a task waits for the counter of its event. Weights, KV cache, block
 // tables and sequences are those of the narrow class (device_run.h), so that iterations of both
@@ -42,6 +42,9 @@
 #endif
 
 enum {
+  // Programs whose iterations may have more than MGL_CUDA_MAX_TOKENS run those of so many tokens or
+  // more in this class, because from there on it is faster (SPEED.md).
+  MGL_WIDE_LEAST_TOKENS = 17,
   MGL_WIDE_MAX_TOKENS = 2048,
   MGL_WIDE_MAX_SEQUENCES = 1024,
 

@@ -13,9 +13,9 @@
 
 #if MGL_WIDE_WGMMA
 
-// A thread's sums are of two features, for as many tokens as a product has columns. Iterations of few
-// tokens have products of fewer columns, in a kernel of its own: with two kinds of products in one
-// the compiler finds too few registers, and waits for every product (SPEED.md).
+// A thread's sums are of two features, for as many tokens as a product has columns. Iterations of
+// few tokens have products of fewer columns, in a kernel of its own: with two kinds of products in
+// one the compiler finds too few registers, and waits for every product (SPEED.md).
 #define MGL_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MGL_SUMS_16(i) MGL_SUMS_4(i), MGL_SUMS_4(i + 4), MGL_SUMS_4(i + 8), MGL_SUMS_4(i + 12)
 #define MGL_SUMS_32(i) MGL_SUMS_16(i), MGL_SUMS_16(i + 16)

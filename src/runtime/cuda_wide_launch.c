@@ -1,5 +1,6 @@
 // The wide class of a GPU program: making it, and launches of one iteration.
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "base/alloc.h"
@@ -8,6 +9,7 @@
 
 enum {
   POLL_NS = 20 * 1000,
+  SLACK_NS = 1000,                    // of sleeps, which else last 50 us longer
   WARMING_NS = 200 * 1000,            // a launch is polled without pauses for so long
   ABORT_NS = 2 * 1000 * 1000 * 1000,  // a launch that was told to stop must end within this
 };
@@ -233,7 +235,10 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
   MGL_TRY(upload(p, (size_t)wide->image_bytes, err));
   uint64_t start = mgl_clock_ns();
   MGL_TRY(launch_kernel(p, plan->token_count, err));
+  int slack = prctl(PR_GET_TIMERSLACK);
+  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS);
   mgl_status status = wait_for_end(p, deadline_ns, err);
+  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)(slack > 0 ? slack : 0));
   p->wide.host_ns = mgl_clock_ns() - start;
   MGL_TRY(status);
   if (logits != NULL && plan->logit_row_count > 0) {

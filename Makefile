@@ -1,8 +1,9 @@
 # Two commands on a fresh machine: `make demo` and `make test`. CMake does the work; see CMakePresets.json.
 JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
 BUILD = cmake --build $(1) -j $(JOBS)
 
-.PHONY: all demo test test-long setup setup-test clean
+.PHONY: all demo install test test-long setup setup-test clean
 
 all: build/Makefile
 	$(call BUILD,build) --target megalith
@@ -10,6 +11,11 @@ all: build/Makefile
 demo: setup
 	$(MAKE) all
 	tools/demo.sh build/megalith
+
+# The command, its demo model, libmegalith, megalith.h and megalith.pc. PREFIX=~/.local needs no root.
+install: setup build/Makefile
+	$(call BUILD,build) --target megalith libmegalith libmegalith_static
+	cmake --install build --prefix $(PREFIX)
 
 # Release, ASan+UBSan, TSan and fuzzing builds, then one ctest run over all of them.
 test: setup-test
@@ -29,4 +35,4 @@ build/Makefile: CMakeLists.txt CMakePresets.json
 	cmake --preset release
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz build-all
+	rm -rf build build-debug build-asan build-tsan build-fuzz build-all

@@ -5,13 +5,13 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "compile/compile.h"
 #include "graph/family.h"
+#include "model/model_folder.h"
 
 static bool verify;  // MGL_VERIFY in the environment: check everything, and time that too
 
-enum { REPEATS = 3, MAX_CONFIG_BYTES = 1 << 20 };
+enum { REPEATS = 3 };
 
 static _Noreturn void die(const char *message) {
   (void)fprintf(stderr, "bench_compile_table: %s\n", message);
@@ -20,20 +20,13 @@ static _Noreturn void die(const char *message) {
 
 static mgl_graph *read_program(const char *folder, bool canonical) {
   mgl_error err = {0};
-  char *path = NULL;
-  char *json = NULL;
-  size_t bytes = 0;
-  mgl_config config;
-  mgl_generation generation;
+  mgl_model_folder model;
   mgl_graph *program = NULL;
-  if (mgl_path_join(folder, "config.json", &path, &err) != MGL_OK ||
-      mgl_file_read(path, MAX_CONFIG_BYTES, &json, &bytes, &err) != MGL_OK ||
-      mgl_config_parse(json, bytes, path, &config, &generation, &err) != MGL_OK ||
-      mgl_family_build(&config, NULL, &program, &err) != MGL_OK) {
+  if (mgl_model_folder_open(folder, 0, &model, &err) != MGL_OK ||
+      mgl_family_build(&model.config, NULL, &program, &err) != MGL_OK) {
     die(err.text);
   }
-  mgl_free(path);
-  mgl_free(json);
+  mgl_model_folder_close(&model);
   if (!canonical) {
     mgl_graph *fused = NULL;
     if (mgl_fuse_ops(program, &fused, &err) != MGL_OK) {

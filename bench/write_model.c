@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "graph/family.h"
 #include "model/dummy_weights.h"
+#include "model/model_folder.h"
 
 enum { CHUNK_ELEMENTS = 4 << 20 };
 
@@ -74,21 +75,16 @@ static void write_tensor(const mgl_tensor *tensor, void *buffer, FILE *file) {
 int main(int argc, char **argv) {
   mgl_error err = {0};
   char *path = NULL;
-  char *json = NULL;
-  size_t bytes = 0;
-  mgl_config config;
-  mgl_generation generation;
+  mgl_model_folder model;
   mgl_graph *graph = NULL;
   if (argc != 2) {
     die("usage: bench_write_model FOLDER (with a config.json)");
   }
-  if (mgl_path_join(argv[1], "config.json", &path, &err) != MGL_OK ||
-      mgl_file_read(path, 1 << 20, &json, &bytes, &err) != MGL_OK ||
-      mgl_config_parse(json, bytes, path, &config, &generation, &err) != MGL_OK ||
-      mgl_family_build(&config, NULL, &graph, &err) != MGL_OK) {
+  if (mgl_model_folder_open(argv[1], 0, &model, &err) != MGL_OK ||
+      mgl_family_build(&model.config, NULL, &graph, &err) != MGL_OK) {
     die(err.text);
   }
-  mgl_free(path);
+  mgl_model_folder_close(&model);
   if (mgl_path_join(argv[1], "model.safetensors", &path, &err) != MGL_OK) {
     die(err.text);
   }
@@ -107,7 +103,6 @@ int main(int argc, char **argv) {
     die("cannot write the weights (disk full?)");
   }
   mgl_free(buffer);
-  mgl_free(json);
   mgl_free(path);
   mgl_graph_destroy(graph);
   return 0;

@@ -41,8 +41,8 @@ static int generate(megalith_model *model, const char *prompt) {
   } else {
     const megalith_result *result = megalith_request_result(request);
     (void)printf("\n");
-    (void)fprintf(stderr, "%zu tokens behind %zu; %s\n", result->token_count,
-                  result->prompt_token_count, result->error);
+    (void)fprintf(stderr, "%zu tokens behind %zu%s%s\n", result->token_count,
+                  result->prompt_token_count, result->error[0] ? ": " : "", result->error);
     code = result->finish == MEGALITH_FINISH_FAILED;
   }
   megalith_request_release(request);

@@ -159,9 +159,10 @@ typedef struct megalith_engine_options {
   const char *device;  // "cpu"; "cuda" or "cuda:N"; "auto": the first GPU if it can run the model,
                        // else the CPU. NULL: what MEGALITH_DEVICE says in the environment, or auto
   uint32_t threads;    // on the CPU, to MEGALITH_MAX_THREADS; 0: one per core
-  uint32_t sequences;  // most requests that run together, to MEGALITH_MAX_SEQUENCES; 0: 64, or as
-                       // many as iteration_tokens if these are fewer. If there are more than an
-                       // iteration has tokens, they take turns; those beyond `sequences` wait
+  uint32_t sequences;  // most requests that run together, to MEGALITH_MAX_SEQUENCES; 0: 64, on GPUs
+                       // of compute capability 9.0 256, or as many as iteration_tokens if these
+                       // are fewer. If there are more than an iteration has tokens, they take
+                       // turns; those beyond `sequences` wait
   uint32_t context_tokens;  // most tokens of one request, prompt and generated together; 0: the
                             // model's context, or as much of it as the KV memory holds
   uint64_t kv_tokens;       // tokens that the KV memory of all requests holds; 0: by memory_share
@@ -171,9 +172,9 @@ typedef struct megalith_engine_options {
                         // 0.5 of the host's memory
   uint32_t page_tokens;       // tokens of a KV page: 16, 32, 64, 128 or 256, on a GPU 16; 0: 16
   uint32_t iteration_tokens;  // most tokens of one iteration, to MEGALITH_MAX_ITERATION_TOKENS, on
-                              // GPUs other than of compute capability 9.0 to 64; 0: 128, on a
-                              // GPU 64. Larger ones compute prompts faster, but the requests that
-                              // generate meanwhile wait longer for a token
+                              // GPUs other than of compute capability 9.0 to 64; 0: 128, on
+                              // such GPUs 2048, on others 64. Larger ones compute prompts faster,
+                              // but the requests that generate meanwhile wait longer for a token
   uint32_t chunk_tokens;  // most prompt tokens of one request in an iteration; 0: no limit of its
                           // own. Smaller chunks make others wait less behind long prompts
   bool no_prefix_cache;   // prompts that begin alike do not share KV memory. Results are the same
@@ -245,8 +246,8 @@ typedef struct megalith_sampling {
   size_t size;         // sizeof(megalith_sampling)
   double temperature;  // 0: always the likeliest token; to 100
   uint32_t top_k;      // only the k likeliest tokens; 0: all
-  double top_p;        // only the likeliest tokens that together reach this probability; 0: all
-  double min_p;        // only tokens at least this times as likely as the likeliest; 0: all
+  double top_p;  // only the likeliest tokens that together reach this probability, to 1; 0: all
+  double min_p;  // only tokens at least this times as likely as the likeliest, to 1; 0: all
   double repetition_penalty;  // 0.01 to 100; above 1, tokens that prompt or answer have come again
                               // less often; 0 (and 1): off
   double presence_penalty;    // -2 to 2, subtracted from logits of tokens that were generated

@@ -35,14 +35,12 @@ static mgl_status check_options(const megalith_engine_options *options, mgl_erro
 static mgl_status start_runner(megalith_engine *engine, const megalith_engine_options *options,
                                bool on_gpu, mgl_error *err) {
   const megalith_model *model = engine->model;
-  uint32_t tokens = options->iteration_tokens;
-  uint32_t places = tokens > 0 && tokens < MGL_USUAL_SEQUENCES ? tokens : MGL_USUAL_SEQUENCES;
   uint32_t context = model->folder.config.context_tokens;
   mgl_cuda_options cuda = {.device = &engine->device};
   mgl_runner_options runner = {
       .threads = on_gpu ? 0 : options->threads,
       .iteration_tokens = options->iteration_tokens,
-      .sequences = options->sequences == 0 ? places : options->sequences,
+      .sequences = options->sequences,
       .sequence_tokens = options->context_tokens == 0 ? context : options->context_tokens,
       .page_tokens = options->page_tokens,
       .pool_tokens = options->kv_tokens,

@@ -4,6 +4,12 @@
 #include "api/api_parts.h"
 #include "base/alloc.h"
 
+static mgl_status check_array(const char *name, const void *array, size_t count, mgl_error *err) {
+  return array != NULL || count == 0
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected %zu, found NULL", name, count);
+}
+
 // --- the prompt ----------------------------------------------------------------------------------
 
 static mgl_status copy_tokens(const megalith_request_options *options, mgl_token_list *out,
@@ -88,10 +94,7 @@ static mgl_status copy_biases(const megalith_sampling *s, megalith_request *requ
   if (s->bias_count == 0 || s->bias_count > MGL_MAX_LOGIT_BIASES) {
     return MGL_OK;  // too many: refused by the check of the request
   }
-  if (s->biases == NULL) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "logit biases: expected %u, found NULL",
-                         s->bias_count);
-  }
+  MGL_TRY(check_array("logit biases", s->biases, s->bias_count, err));
   request->biases = mgl_alloc_zeroed(s->bias_count, sizeof *request->biases);
   if (request->biases == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u logit biases", s->bias_count);
@@ -160,6 +163,7 @@ static mgl_status read_salt(const megalith_request_options *options, megalith_re
     return mgl_error_set(err, MGL_ERR_LIMIT, "cache_salt: expected at most %d bytes, found %zu",
                          MGL_MAX_SALT_BYTES, options->cache_salt_bytes);
   }
+  MGL_TRY(check_array("cache_salt", options->cache_salt, options->cache_salt_bytes, err));
   if (options->cache_salt_bytes > 0) {
     memcpy(request->salt, options->cache_salt, options->cache_salt_bytes);
   }
@@ -177,6 +181,7 @@ static mgl_status read_stops(const mgl_generation *generation,
                          "stop tokens: expected at most %u besides the model's %u, found %u",
                          MGL_MAX_EOS_IDS - models, models, options->stop_token_count);
   }
+  MGL_TRY(check_array("stop_tokens", options->stop_tokens, options->stop_token_count, err));
   if (models > 0) {
     memcpy(request->stop_ids, generation->eos_ids, models * sizeof *request->stop_ids);
   }
@@ -213,6 +218,7 @@ static mgl_status fill_request(const megalith_engine *engine,
   MGL_TRY(read_stops(&folder->generation, options, request, err));
   MGL_TRY(read_salt(options, request, err));
   MGL_TRY(mgl_engine_check(engine->engine, asked, err));
+  MGL_TRY(check_array("stop_texts", options->stop_texts, options->stop_text_count, err));
   MGL_TRY(mgl_text_output_create(folder->tokenizer, options->stop_texts, options->stop_text_count,
                                  &request->output, err));
   MGL_TRY(allocate_outputs(engine, request, err));

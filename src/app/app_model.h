@@ -96,7 +96,7 @@ mgl_choice_name mgl_load_format_choice;
     .help =                                                                               \
         "tokens of an iteration at most, to 2048, on GPUs but Hopper to 64: larger ones " \
         "compute prompts faster and take more memory, and others wait longer meanwhile "  \
-        "[128, on a GPU 64]"                                                              \
+        "[128, on Hopper GPUs 2048, on others 64]"                                                              \
   }
 #define MGL_ROW_TRACE                                                                         \
   {                                                                                           \

@@ -59,10 +59,10 @@ static void append_fits(const planning *p, mgl_text *out) {
   bool more = true;
   while (more && tokens >= least) {
     uint64_t fit = sequences_of(p, tokens);
-    uint64_t shown = fit < p->options.sequences ? fit : p->options.sequences;
+    uint64_t shown = fit < p->plan.sequences ? fit : p->plan.sequences;
     mgl_text_format(out, "%10" PRIu64 " tokens %8" PRIu64 "%s\n", tokens, shown,
-                    fit > p->options.sequences ? " (--sequences)" : "");
-    more = fit < p->options.sequences;
+                    fit > p->plan.sequences ? " (--sequences)" : "");
+    more = fit < p->plan.sequences;
     tokens /= 2;
   }
 }
@@ -89,8 +89,8 @@ static void append_text(const planning *p, mgl_text *out) {
   mgl_text_format(out,
                   "\nKV memory holds %" PRIu64 " tokens in %" PRIu32 " pages of %" PRIu32
                   ": %" PRIu32 " sequences of %" PRIu64 "\n",
-                  kv_tokens(p), plan->page_count, plan->page_tokens, p->options.sequences,
-                  longest_of(p, p->options.sequences));
+                  kv_tokens(p), plan->page_count, plan->page_tokens, p->plan.sequences,
+                  longest_of(p, p->plan.sequences));
   append_fits(p, out);
 }
 
@@ -112,11 +112,11 @@ static void append_json(const planning *p, mgl_text *out) {
                   mgl_memory_plan_total(plan), plan->loading_bytes);
   mgl_text_format(out, ", \"kv_tokens\": %" PRIu64 ", \"page_tokens\": %" PRIu32, kv_tokens(p),
                   plan->page_tokens);
-  mgl_text_format(out, ", \"sequences\": %" PRIu32 ", \"context\": %" PRIu32, p->options.sequences,
+  mgl_text_format(out, ", \"sequences\": %" PRIu32 ", \"context\": %" PRIu32, p->plan.sequences,
                   p->options.sequence_tokens);
   mgl_text_format(
       out, ", \"sequences_of_context\": %" PRIu64 ", \"tokens_of_sequences\": %" PRIu64 "}\n",
-      sequences_of(p, p->options.sequence_tokens), longest_of(p, p->options.sequences));
+      sequences_of(p, p->options.sequence_tokens), longest_of(p, p->plan.sequences));
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ static mgl_status plan_command(const mgl_arguments *arguments, mgl_error *err) {
   MGL_TRY(mgl_app_model_open(arguments, MGL_WANT_WEIGHTS, &p.model, err));
   uint32_t context = p.model.folder.config.context_tokens;
   p.options = (mgl_runner_options){
-      .sequences = (uint32_t)mgl_arguments_u64(arguments, "sequences", MGL_USUAL_SEQUENCES),
+      .sequences = (uint32_t)mgl_arguments_u64(arguments, "sequences", 0),
       .sequence_tokens = (uint32_t)mgl_arguments_u64(arguments, "context", context),
       .memory_share = MGL_USUAL_SHARE};
   mgl_status status = mgl_app_model_plan(&p.model, arguments, &p.options, &p.plan, &p.device, err);
@@ -155,7 +155,7 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_MAX_SEQUENCES,
-     .help = "requests that run at once, at most [64]"},
+     .help = "requests that run at once, at most [64, on Hopper GPUs 256]"},
     {.name = "context",
      .value_name = "N",
      .type = MGL_OPTION_U64,

@@ -288,10 +288,11 @@ static void choose_sizes(run *r, mgl_runner_options *options) {
       r->total_tokens += tokens;
     }
   }
-  options->sequences = MGL_USUAL_SEQUENCES;
-  if (count <= options->sequences) {
+  if (count <= MGL_USUAL_SEQUENCES) {
     options->sequences = count == 0 ? 1 : (uint32_t)count;
     options->pool_tokens = pool_tokens;
+  } else {
+    options->requests = (uint32_t)count;
   }
 }
 

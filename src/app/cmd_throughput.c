@@ -44,6 +44,13 @@ typedef struct work {
   uint64_t first_ns, last_ns;
 } work;
 
+// What iterations of one kind took.
+typedef struct phase {
+  uint64_t iterations, ns;
+  uint64_t tokens;  // rows
+  double bytes;     // of weights and KV, read by what decodes
+} phase;
+
 typedef struct throughput {
   const mgl_arguments *arguments;
   mgl_app_model model;
@@ -59,6 +66,7 @@ typedef struct throughput {
   mgl_engine *engine;
   mgl_progress progress;
   uint64_t done_tokens;
+  phase with_prompts, decoding;  // iterations with prompt tokens, and without
   uint64_t start_ns;
   uint64_t end_ns;  // of the last token
   uint32_t submitted;
@@ -219,7 +227,14 @@ static bool on_token(void *context, const mgl_generated_token *token) {
 
 static bool on_iteration(void *context, const mgl_iteration *iteration) {
   throughput *t = context;
-  t->done_tokens += iteration->prompt_tokens + iteration->decode_tokens;
+  uint32_t tokens = iteration->prompt_tokens + iteration->decode_tokens;
+  phase *at = iteration->prompt_tokens > 0 ? &t->with_prompts : &t->decoding;
+  at->iterations++;
+  at->ns += iteration->ns;
+  at->tokens += tokens;
+  at->bytes += (double)mgl_runner_step_bytes(t->runner) +
+                  (double)iteration->kv_tokens * (double)mgl_runner_kv_bytes_per_token(t->runner);
+  t->done_tokens += tokens;
   mgl_progress_update(&t->progress, t->done_tokens, t->input_tokens + t->output_tokens);
   return t->status == MGL_OK && !mgl_interrupt_seen();
 }
@@ -253,8 +268,9 @@ static mgl_status start(throughput *t, mgl_error *err) {
     uint32_t tokens = t->requests[i].input + t->requests[i].output;
     longest = tokens > longest ? tokens : longest;
   }
-  uint32_t places = (uint32_t)mgl_arguments_u64(t->arguments, "sequences", MGL_USUAL_SEQUENCES);
+  uint32_t places = (uint32_t)mgl_arguments_u64(t->arguments, "sequences", 0);
   mgl_runner_options options = {.sequences = places < t->request_count ? places : t->request_count,
+                                .requests = t->request_count,
                                 .sequence_tokens = longest,
                                 .memory_share = MGL_USUAL_SHARE};
   MGL_TRY(mgl_app_model_start(&t->model, t->arguments, &options, &t->runner, err));
@@ -298,6 +314,11 @@ static double share(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0 : (double)part / (double)whole;
 }
 
+// Of weights and KV memory, as if each sequence read its own.
+static double bytes_per_s(const phase *p) {
+  return p->ns == 0 ? 0 : p->bytes / ((double)p->ns / 1e9);
+}
+
 static void append_json(const throughput *t, const figures *f, mgl_text *out) {
   const mgl_engine_statistics *s = &f->engine;
   const mgl_cuda_device *device = mgl_runner_device(t->runner);
@@ -319,6 +340,15 @@ static void append_json(const throughput *t, const figures *f, mgl_text *out) {
                   share(s->prefix_hit_tokens, s->prefix_lookup_tokens), s->preemptions);
   mgl_text_format(out, ", \"iterations\": %" PRIu64 ", \"planning_share\": %.6g", s->iterations,
                   share(s->planning_ns, s->total_ns));
+  mgl_text_format(
+      out,
+      ", \"prompt_iterations\": {\"count\": %" PRIu64 ", \"tokens\": %" PRIu64 ", \"ms\": %.6g}",
+      t->with_prompts.iterations, t->with_prompts.tokens, (double)t->with_prompts.ns / 1e6);
+  mgl_text_format(out,
+                  ", \"decode_iterations\": {\"count\": %" PRIu64 ", \"tokens\": %" PRIu64
+                  ", \"ms\": %.6g",
+                  t->decoding.iterations, t->decoding.tokens, (double)t->decoding.ns / 1e6);
+  mgl_text_format(out, ", \"bytes_per_s\": %.6g}", bytes_per_s(&t->decoding));
   mgl_text_format(out, ", \"sequences\": %" PRIu32 ", \"seed\": %" PRIu64 ", \"mode\": \"%s\"",
                   mgl_runner_sequences(t->runner), t->seed,
                   mgl_mode_name(mgl_app_mode(t->arguments)));
@@ -337,6 +367,19 @@ static void append_times(mgl_text *out, const char *label, const double ms[2]) {
   mgl_text_format(out, "%-22s %s median, %s p99\n", label, cells[0], cells[1]);
 }
 
+static void append_phase(mgl_text *out, const char *label, const throughput *t, const phase *p,
+                         double seconds) {
+  char ms[MGL_HUMAN_BYTES];
+  mgl_human_ms(p->iterations == 0 ? 0 : (double)p->ns / 1e6 / (double)p->iterations, ms);
+  mgl_text_format(out, "%-22s %" PRIu64 ", %.1f%% of the time, %s and %.0f tokens each", label,
+                  p->iterations, 100 * (double)p->ns / 1e9 / seconds, ms,
+                  p->iterations == 0 ? 0.0 : (double)p->tokens / (double)p->iterations);
+  if (p == &t->decoding) {
+    mgl_text_format(out, ", %.0f GB/s", bytes_per_s(p) / 1e9);
+  }
+  mgl_text_append_string(out, "\n");
+}
+
 static void append_table(const throughput *t, const figures *f, mgl_text *out) {
   const mgl_engine_statistics *s = &f->engine;
   const mgl_cuda_device *device = mgl_runner_device(t->runner);
@@ -353,6 +396,8 @@ static void append_table(const throughput *t, const figures *f, mgl_text *out) {
   mgl_text_format(out, "%-22s %s output, %s total\n", "tokens/s", cells[0], cells[1]);
   mgl_human_ms(f->seconds * 1e3, cells[0]);
   mgl_text_format(out, "%-22s %s, %" PRIu64 " iterations\n", "time", cells[0], s->iterations);
+  append_phase(out, "  with prompts", t, &t->with_prompts, f->seconds);
+  append_phase(out, "  that only decode", t, &t->decoding, f->seconds);
   append_times(out, "time to first token", f->first_ms);
   append_times(out, "inter-token latency", f->gap_ms);
   mgl_text_format(out, "%-22s %" PRIu64 " tokens, %.1f%% used at most\n", "KV memory",
@@ -435,7 +480,7 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_MAX_SEQUENCES,
-     .help = "requests that run at once, at most [64]"},
+     .help = "requests that run at once, at most [64, on Hopper GPUs 256]"},
     MGL_ROW_ITERATION_TOKENS,
     {.name = "chunk",
      .value_name = "N",

@@ -112,7 +112,7 @@ mgl_status mgl_fuse_ops_for(mgl_target target, const mgl_graph *program, mgl_gra
 // Names of the passes in order, NULL behind the last one; for --dump.
 const char *mgl_pass_name(uint32_t index);
 
-// task_graph.json in the schema of seed 001 (all_tasks, all_events, first_tasks), with additional
+// task_graph.json in the schema of MPK (all_tasks, all_events, first_tasks), with additional
 // keys that let it be loaded and run again: "program" (text form), "tokens", "workers", and per
 // task "op", "begin", "end", "flags", "worker". Loading verifies everything that running relies on.
 mgl_status mgl_task_graph_write_json(const mgl_graph *program, const mgl_task_graph *graph,

@@ -1,4 +1,4 @@
-// Pass 4, fuse events: from one event a dependent pair to as few as say the same (seed 002, 4.1).
+// Pass 4, fuse events: from one event a dependent pair to as few as say the same (MPK, 4.1).
 //
 // Requires: depend (or prune). Ensures: no two events have equal InTasks, no two have equal
 // OutTasks, and the tasks that a task waits for are its producers.

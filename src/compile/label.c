@@ -1,4 +1,4 @@
-// Pass 7, label launch: which ops are launched just in time (seed 002, 5.2).
+// Pass 7, label launch: which ops are launched just in time (MPK, 5.2).
 //
 // Requires: depend and prune. Ensures: op_jit[] for every op; all tasks of an op share the mode.
 //
@@ -17,7 +17,7 @@
 #include "compile/tgraph.h"
 
 // The model's constants, in one place. Hops: 1.15 us a dependency hop, 1.6 us a queue pop as others
-// measured them (findings.md, section 6); a worker's share of an H100's memory bandwidth is 25
+// measured them on GPUs; a worker's share of an H100's memory bandwidth is 25
 // GB/s, a core's of a desktop's or server's between 5 and 20.
 static const double hop_ns = 1300;
 static const double extra_hops = 2;

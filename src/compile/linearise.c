@@ -1,4 +1,4 @@
-// Pass 6, linearise: Algorithm 1 of seed 002, breadth first over events.
+// Pass 6, linearise: Algorithm 1 of MPK, breadth first over events.
 //
 // Requires: normalise. Ensures: order[] holds every task once; the tasks that wait for nothing come
 // first; the tasks that wait for an event are consecutive, empty ones first; a task comes behind

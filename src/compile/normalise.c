@@ -1,4 +1,4 @@
-// Pass 5, normalise: every task has at most one dependent and one trigger event (seed 002, 4.1).
+// Pass 5, normalise: every task has at most one dependent and one trigger event (MPK, 4.1).
 //
 // Requires: fuse events, so that every task waits for at most one event. Ensures: dependent[] and
 // trigger[] for all tasks, empty ones included, with the same "comes before" between tasks of ops;
@@ -11,7 +11,7 @@
 // activation sets off a bounded number of triggers (MGL_MAX_PENDING in runtime/protocol.h).
 //
 // Joins (a task that waits for several events) do not occur: successor-set fusion has made one
-// event of them. This is checked, and is why the seed's second transformation is not here.
+// event of them. This is checked, and is why the paper's second transformation is not here.
 #include <assert.h>
 #include <string.h>
 

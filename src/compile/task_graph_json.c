@@ -1,6 +1,6 @@
-// task_graph.json: the schema of seed 001, written and loaded.
+// task_graph.json: the schema of MPK, written and loaded.
 //
-// The seed's keys keep their names and meanings:
+// MPK's keys keep their names and meanings:
 //   task_type      the number of the op's kind (mgl_op_kind); 65535 for an empty task
 //   inputs, outputs  one entry for each rectangle that the task touches: base_ptr (tensor name),
 //                  offset in bytes from the tensor's beginning, dims, strides in elements,

@@ -49,7 +49,7 @@ typedef struct mgl_tgraph {
   mgl_task_set *before;     // [op_count] all tasks that come before every task of an op
   uint32_t *settled;        // [op_count] tasks [0, settled) come before this and all later ops
 
-  // normalise; events from here on: fused ones, then forks and joins, then END_OF_TASK_GRAPH
+  // normalise; events from here on: fused ones, then forks, then END_OF_TASK_GRAPH
   uint32_t empty_count;
   uint32_t graph_event_count;  // all of them
   uint32_t *dependent;         // [task_count + empty_count] event, or MGL_NO_EVENT

@@ -162,7 +162,7 @@ static mgl_status check_task(const verifier *v, uint32_t index, mgl_error *err) 
     return wrong(err, "task flags must be 0, JIT or EMPTY", index, task->flags);
   }
   if (task->variant != 0) {
-    return wrong(err, "there are no variants of tasks yet", index, task->variant);
+    return wrong(err, "the variant of a task must be 0", index, task->variant);
   }
   if ((task->dependent_event == MGL_NO_EVENT) != (index < g->ready_count)) {
     return wrong(err, "exactly the first tasks wait for nothing", index, task->dependent_event);

@@ -5,7 +5,8 @@
 // then chunks of prompts; requests are admitted in order of submission as KV pages allow, take
 // pages as they grow, and the last one gives its pages back and is computed again later when they
 // run out. Prompts that begin alike share pages. None of it changes a result: a request gets the
-// same tokens as alone (up to MGL_INVARIANT_TOKENS tokens an iteration, to the bit). One
+// same tokens as alone (up to MGL_INVARIANT_TOKENS tokens an iteration, to the bit; GPUs of compute
+// capability 9.0 have more unless less is asked for). One
 // engine, one thread.
 #ifndef MGL_ENGINE_ENGINE_H
 #define MGL_ENGINE_ENGINE_H

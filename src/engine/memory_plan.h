@@ -26,6 +26,7 @@ typedef struct mgl_memory_plan {
   uint32_t page_tokens;
   uint32_t page_count;
   uint32_t workers;
+  uint32_t sequences;  // that may run at once
 } mgl_memory_plan;
 
 uint64_t mgl_memory_plan_kv_bytes(const mgl_memory_plan *plan);

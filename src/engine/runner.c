@@ -74,24 +74,47 @@ static mgl_status check_page_tokens(uint32_t page_tokens, bool on_gpu, mgl_error
   return MGL_OK;
 }
 
+static bool has_large_iterations(const mgl_runner_options *options) {
+  const mgl_cuda_options *cuda = options->cuda;
+  return cuda != NULL && cuda->device->major == 9 && cuda->device->minor == 0;
+}
+
+static uint32_t iteration_tokens_of(const mgl_runner_options *options) {
+  if (options->iteration_tokens != 0) {
+    return options->iteration_tokens;
+  }
+  if (options->cuda == NULL) {
+    return MGL_USUAL_HOST_ITERATION_TOKENS;
+  }
+  return has_large_iterations(options) ? MGL_USUAL_LARGE_ITERATION_TOKENS
+                                       : MGL_USUAL_GPU_ITERATION_TOKENS;
+}
+
+static uint32_t sequences_of(const mgl_runner_options *options, uint32_t tokens) {
+  uint32_t usual = has_large_iterations(options) ? MGL_USUAL_LARGE_SEQUENCES : MGL_USUAL_SEQUENCES;
+  if (options->sequences != 0) {
+    return options->sequences;
+  }
+  usual = usual < tokens ? usual : tokens;
+  return options->requests != 0 && options->requests < usual ? options->requests : usual;
+}
+
 // Checks the options against the model and fills limits and page count.
 static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
                           const mgl_runner_options *options, mgl_error *err) {
   bool on_gpu = options->cuda != NULL;
-  uint32_t tokens = options->iteration_tokens;
-  if (tokens == 0) {
-    tokens = on_gpu ? MGL_USUAL_GPU_ITERATION_TOKENS : MGL_USUAL_HOST_ITERATION_TOKENS;
-  }
-  bool large = !on_gpu || (options->cuda->device->major == 9 && options->cuda->device->minor == 0);
+  uint32_t tokens = iteration_tokens_of(options);
+  uint32_t sequences = sequences_of(options, tokens);
+  bool large = !on_gpu || has_large_iterations(options);
   uint32_t most_tokens = large ? MGL_MAX_ITERATION_TOKENS : (uint32_t)MGL_CUDA_MAX_TOKENS;
   if (tokens > most_tokens) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
                          "tokens per iteration: expected 1 to %u on %s, found %u", most_tokens,
                          on_gpu ? "this GPU" : "the CPU", tokens);
   }
-  if (options->sequences < 1 || options->sequences > MGL_MAX_SEQUENCES) {
+  if (sequences > MGL_MAX_SEQUENCES) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "sequences: expected 1 to %d at once, found %u",
-                         MGL_MAX_SEQUENCES, options->sequences);
+                         MGL_MAX_SEQUENCES, sequences);
   }
   if (options->sequence_tokens < 1 || options->sequence_tokens > config->context_tokens) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
@@ -107,7 +130,7 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
   uint32_t page_tokens = options->page_tokens == 0 ? MGL_PAGE_TOKENS : options->page_tokens;
   MGL_TRY(check_page_tokens(page_tokens, options->cuda != NULL, err));
   uint32_t pages = (options->sequence_tokens + page_tokens - 1) / page_tokens;
-  uint64_t pool_pages = (uint64_t)pages * options->sequences;
+  uint64_t pool_pages = (uint64_t)pages * sequences;
   if (options->pool_tokens != 0) {
     pool_pages = (options->pool_tokens - 1) / page_tokens + 1;
   }
@@ -117,12 +140,11 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
     return mgl_error_set(err, MGL_ERR_LIMIT, "KV cache: %llu pages, at most %u are supported",
                          (unsigned long long)pool_pages, most_pages);
   }
-  runner->limits =
-      (mgl_plan_limits){.tokens = tokens,
-                        .sequences = options->sequences < tokens ? options->sequences : tokens,
-                        .pages_per_sequence = pages,
-                        .page_tokens = page_tokens};
-  runner->sequences = options->sequences;
+  runner->limits = (mgl_plan_limits){.tokens = tokens,
+                                     .sequences = sequences < tokens ? sequences : tokens,
+                                     .pages_per_sequence = pages,
+                                     .page_tokens = page_tokens};
+  runner->sequences = sequences;
   runner->page_count = (uint32_t)pool_pages;
   runner->vocab_size = config->vocab_size;
   return MGL_OK;
@@ -193,6 +215,7 @@ static mgl_status plan_memory(const mgl_runner *runner, const mgl_checkpoint *ch
                                    .override_count = options->override_count};
     MGL_TRY(mgl_memory_plan_cpu(runner->graph, &cpu, out, err));
   }
+  out->sequences = runner->sequences;
   double share = options->memory_share;
   if (share == MGL_USUAL_SHARE) {
     share = options->cuda != NULL ? MGL_USUAL_GPU_SHARE : MGL_USUAL_HOST_SHARE;

@@ -37,8 +37,11 @@ enum {
   // (SPEED.md).
   MGL_USUAL_HOST_ITERATION_TOKENS = 128,
   MGL_USUAL_GPU_ITERATION_TOKENS = 64,
-  MGL_USUAL_SEQUENCES = 64,  // that the commands run at once
-  MGL_MAX_SEQUENCES = 1024,  // that run at once
+  // On GPUs with kernels for more (MGL_CUDA_MAX_TOKENS; SPEED.md has others).
+  MGL_USUAL_LARGE_ITERATION_TOKENS = 2048,
+  MGL_USUAL_SEQUENCES = 64,         // that run at once, by default
+  MGL_USUAL_LARGE_SEQUENCES = 256,  // where iterations are large
+  MGL_MAX_SEQUENCES = 1024,         // that run at once
 };
 
 #define MGL_USUAL_SHARE (-1.0)  // the next two, by device
@@ -51,7 +54,9 @@ typedef struct mgl_runner_options {
                               // GPUs other than of compute capability 9.0 to MGL_CUDA_MAX_TOKENS;
                               // 0: the usual number
   uint32_t sequences;  // most sequences that run at once, 1 to MGL_MAX_SEQUENCES; with fewer tokens
-                       // of an iteration they take turns
+                       // of an iteration they take turns. 0: the usual number, or as many as an
+                       // iteration has tokens, or `requests`, if those are fewer
+  uint32_t requests;   // that there will be, 0 if that is not known. Only for sequences 0
   uint32_t sequence_tokens;  // longest sequence in tokens, 1 to the model's context
   uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence of it
   uint32_t page_tokens;      // tokens of a KV page: 16, 32, 64, 128 or 256; 0: MGL_PAGE_TOKENS

@@ -544,10 +544,12 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
     return;
   }
   void *ops = graph->ops;
-  if (graph->op_count >= MGL_GRAPH_MAX_OPS ||
-      mgl_grow(&ops, &graph->op_capacity, graph->op_count + 1, sizeof op, err) != MGL_OK) {
-    (void)mgl_error_set(err, MGL_ERR_LIMIT, "no room for op %zu: at most %d, or out of memory",
-                        graph->op_count, MGL_GRAPH_MAX_OPS);
+  if (graph->op_count >= MGL_GRAPH_MAX_OPS) {
+    (void)mgl_error_set(err, MGL_ERR_LIMIT, "expected at most %d ops, found more",
+                        MGL_GRAPH_MAX_OPS);
+    return;
+  }
+  if (mgl_grow(&ops, &graph->op_capacity, graph->op_count + 1, sizeof op, err) != MGL_OK) {
     return;
   }
   graph->ops = ops;

@@ -10,7 +10,7 @@
 #include "model/token_table.h"
 #include "model/tokenizer.h"
 
-// Filled by tokenizer_json.c, immutable from then on.
+// Filled by tokenizer_load.c, immutable from then on.
 typedef struct mgl_bpe {
   mgl_token_table vocab;
   mgl_pair_map merges;        // left id << 32 | right id -> rank, merged id

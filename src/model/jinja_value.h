@@ -67,7 +67,7 @@ typedef struct mgl_jinja_value {
     struct mgl_jinja_dict *dict;  // DICT, NAMESPACE
     struct mgl_jinja_range *range;
     struct mgl_jinja_loop *loop;    // jinja_render.c
-    struct mgl_jinja_macro *macro;  // jinja_render.c
+    struct mgl_jinja_macro *macro;  // jinja_interpreter.h
     struct mgl_jinja_method *method;
     const struct mgl_jinja_builtin *function;
   };

@@ -401,11 +401,3 @@ mgl_status mgl_model_folder_chat_messages(const mgl_model_folder *folder,
   json_decref(context);
   return status;
 }
-
-mgl_status mgl_model_folder_chat(const mgl_model_folder *folder, const char *system,
-                                 const char *user, mgl_text *out, mgl_error *err) {
-  mgl_chat_message messages[2] = {{.role = "system", .content = system},
-                                  {.role = "user", .content = user}};
-  size_t first = system == NULL ? 1 : 0;
-  return mgl_model_folder_chat_messages(folder, messages + first, 2 - first, out, err);
-}

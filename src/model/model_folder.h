@@ -46,15 +46,12 @@ typedef struct mgl_chat_message {
 
 enum { MGL_MAX_CHAT_MESSAGES = 65536 };
 
-// Renders a chat of an optional system message (NULL: none) and one user message with the
-// generation prompt and appends it to *out, ready for mgl_tokenizer_encode without add_special (the
-// template writes the BOS itself). What is not UTF-8 in a message becomes U+FFFD, as in plain
-// prompts. Needs MGL_NEED_CHAT_TEMPLATE. The template sees what transformers' apply_chat_template
-// gives it: messages, add_generation_prompt (true), tools and documents (none), and bos_token and
-// eos_token where the folder has them.
-mgl_status mgl_model_folder_chat(const mgl_model_folder *folder, const char *system,
-                                 const char *user, mgl_text *out, mgl_error *err);
-// The same of 1 to MGL_MAX_CHAT_MESSAGES messages.
+// Renders a chat of 1 to MGL_MAX_CHAT_MESSAGES messages with the generation prompt and appends it
+// to *out, ready for mgl_tokenizer_encode without add_special (the template writes the BOS itself).
+// What is not UTF-8 in a message becomes U+FFFD, as in plain prompts. Needs MGL_NEED_CHAT_TEMPLATE.
+// The template sees what transformers' apply_chat_template gives it: messages,
+// add_generation_prompt (true), tools and documents (none), and bos_token and eos_token where the
+// folder has them.
 mgl_status mgl_model_folder_chat_messages(const mgl_model_folder *folder,
                                           const mgl_chat_message *messages, size_t count,
                                           mgl_text *out, mgl_error *err);

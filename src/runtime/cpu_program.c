@@ -216,11 +216,6 @@ void *mgl_cpu_program_tensor(const mgl_cpu_program *program, uint32_t tensor) {
              : (void *)(uintptr_t)program->data[tensor];
 }
 
-void *mgl_cpu_program_find(const mgl_cpu_program *program, const char *name) {
-  uint32_t tensor = mgl_graph_find(program->graph, name);
-  return tensor == MGL_NO_TENSOR ? NULL : mgl_cpu_program_tensor(program, tensor);
-}
-
 // --- running -------------------------------------------------------------------------------------
 
 uint64_t mgl_cpu_program_elements(const mgl_cpu_program *program, uint32_t tensor) {

@@ -81,8 +81,6 @@ void mgl_cpu_op_run(const mgl_cpu_program *program, size_t op_idx, uint32_t work
 // Memory of an input, weight or activation, NULL for a KV tensor. Activations are valid until
 // another op reuses their storage, outputs until the next iteration of any program.
 void *mgl_cpu_program_tensor(const mgl_cpu_program *program, uint32_t tensor);
-// The same by name, NULL if there is none.
-void *mgl_cpu_program_find(const mgl_cpu_program *program, const char *name);
 
 // Elements of a tensor under the present plan.
 uint64_t mgl_cpu_program_elements(const mgl_cpu_program *program, uint32_t tensor);

@@ -1,8 +1,11 @@
 #include "runtime/cuda_code.h"
 
+#include <assert.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "runtime/cuda_cache.h"
 
 static mgl_status compile(const mgl_nvrtc *nvrtc, const char *name, const char *architecture,
@@ -55,4 +58,55 @@ mgl_status mgl_cuda_code_get(const mgl_cuda_device *device, const char *name,
   MGL_TRY(compile(&nvrtc, name, architecture, shape, kernel, out, err));
   store(folder, &key, out);
   return MGL_OK;
+}
+
+// --- several -------------------------------------------------------------------------------------
+
+typedef struct getting {
+  const mgl_cuda_device *device;
+  const mgl_cuda_shape *shape;
+  mgl_cuda_code_function *get;
+  mgl_cuda_code_wish *wish;
+  pthread_t thread;
+  bool started;
+  mgl_status status;
+  mgl_error err;
+} getting;
+
+static void *get_one(void *context) {
+  getting *g = context;
+  g->status = g->get(g->device, g->wish->name, g->shape, g->wish->kernel, &g->wish->code, &g->err);
+  return NULL;
+}
+
+mgl_status mgl_cuda_code_get_all(const mgl_cuda_device *device, const mgl_cuda_shape *shape,
+                                 mgl_cuda_code_function *get, mgl_cuda_code_wish *wishes,
+                                 size_t count, mgl_error *err) {
+  getting all[MGL_CUDA_MAX_CODES];
+  mgl_status status = MGL_OK;
+  assert(count <= MGL_CUDA_MAX_CODES);
+  for (size_t i = 0; i < count; i++) {
+    all[i] = (getting){.device = device, .shape = shape, .get = get, .wish = &wishes[i]};
+    wishes[i].code = (mgl_cuda_code){0};
+    all[i].started = i > 0 && pthread_create(&all[i].thread, NULL, get_one, &all[i]) == 0;
+  }
+  for (size_t i = 0; i < count; i++) {  // here those that have no thread
+    if (!all[i].started) {
+      (void)get_one(&all[i]);
+    }
+  }
+  for (size_t i = 0; i < count; i++) {
+    if (all[i].started) {
+      (void)pthread_join(all[i].thread, NULL);
+    }
+    if (all[i].status != MGL_OK && status == MGL_OK) {
+      status = all[i].status;
+      *err = all[i].err;
+    }
+  }
+  for (size_t i = 0; i < count && status != MGL_OK; i++) {
+    mgl_free(wishes[i].code.cubin);
+    wishes[i].code = (mgl_cuda_code){0};
+  }
+  return status;
 }

@@ -28,4 +28,18 @@ typedef mgl_status mgl_cuda_code_function(const mgl_cuda_device *device, const c
 
 mgl_cuda_code_function mgl_cuda_code_get;
 
+enum { MGL_CUDA_MAX_CODES = 8 };  // that are asked for at once
+
+typedef struct mgl_cuda_code_wish {
+  const char *name;  // of the source
+  const char *kernel;
+  mgl_cuda_code code;
+} mgl_cuda_code_wish;
+
+// All of them, each by `get` on a thread of its own: the compiler takes half a minute for the
+// largest, and the others are done meanwhile. On failure there is no code.
+mgl_status mgl_cuda_code_get_all(const mgl_cuda_device *device, const mgl_cuda_shape *shape,
+                                 mgl_cuda_code_function *get, mgl_cuda_code_wish *wishes,
+                                 size_t count, mgl_error *err);
+
 #endif

@@ -214,6 +214,7 @@ void mgl_cuda_feed_resume(mgl_cuda_program *p, const mgl_cuda_planning *kept) {
   planning->pending_count = kept->pending_count;
   planning->planning_ns = kept->planning_ns;
   planning->end = kept->end;
+  planning->narrow_tokens = kept->narrow_tokens;
   planning->commands_before = kept->commands.own;
   planning->settled = kept->commands.own;
   mgl_store_release_system(&f->feed->settled, kept->commands.own);
@@ -400,11 +401,16 @@ static bool report_iterations(mgl_cuda_program *p, const mgl_cuda_generate *job)
   return any;
 }
 
-void mgl_cuda_feed_tell(mgl_cuda_program *p, const mgl_cuda_generate *job,
-                        const mgl_feed_iteration *note) {
-  p->feeding.latest = *note;
-  if (job->on_progress != NULL) {
-    job->on_progress(job->context, note);
+// Cells that the device has written are not in the caches, and each is on a page of its own; so all
+// are asked for before the first is read.
+static void prefetch_cells(const mgl_cuda_program *p) {
+  const mgl_cuda_feeding *f = &p->feeding;
+  uint32_t left = f->busy;
+  for (uint32_t i = 0; i < f->slot_count && left > 0; i++) {
+    if (f->slots[i].state == MGL_CUDA_SLOT_BUSY) {
+      __builtin_prefetch((const void *)&cells_of(p, i)[f->slots[i].seen]);
+      left--;
+    }
   }
 }
 
@@ -412,6 +418,7 @@ bool mgl_cuda_feed_report(mgl_cuda_program *p, const mgl_cuda_generate *job) {
   mgl_cuda_feeding *f = &p->feeding;
   bool any = false;
   uint32_t left = f->busy;
+  prefetch_cells(p);
   // First, so that the tokens of these iterations are reported before them.
   (void)mgl_ring_has_entry(&f->feed->iterations, &f->iterations);
   for (uint32_t i = 0; i < f->slot_count && left > 0; i++) {

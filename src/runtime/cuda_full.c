@@ -180,8 +180,9 @@ static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
   void *pinned = NULL;
   unsigned flags = MGL_CU_HOST_ALLOC_PORTABLE | MGL_CU_HOST_ALLOC_MAPPED;
   MGL_TRY(find_ops(p, err));
-  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/op_kernels.cu", kernel_names[KERNEL_LINEAR_1],
-                               &full->module, NULL, err));
+  mgl_cuda_module module = {"kernels/cuda/op_kernels.cu", kernel_names[KERNEL_LINEAR_1],
+                            &full->module, NULL};
+  MGL_TRY(mgl_cuda_load_modules(p, &module, 1, err));
   MGL_TRY(read_sizes(p, err));
   for (uint32_t i = 0; i < KERNEL_COUNT; i++) {
     MGL_TRY(set_kernel(p, (op_kernel)i, err));

@@ -160,7 +160,7 @@ static mgl_status compile(const mgl_nvrtc *nvrtc, void *program, const char *nam
                           const char *architecture, const mgl_cuda_shape *shape, void **out_cubin,
                           size_t *out_bytes, mgl_text *log, mgl_error *err) {
   char text[MAX_OPTIONS][OPTION_BYTES];
-  const char *options[MAX_OPTIONS + 1];
+  const char *options[MAX_OPTIONS + 2];
   int count = make_options(architecture, shape, text);
   int major = 0;
   int minor = 0;
@@ -169,6 +169,9 @@ static mgl_status compile(const mgl_nvrtc *nvrtc, void *program, const char *nam
   }
   if (nvrtc->version(&major, &minor) == 0 && major * 100 + minor >= 1209) {
     options[count++] = "--no-cache";  // NVRTC's own: a cached cubin comes without log
+  }
+  if (major >= 13) {
+    options[count++] = "--ptxas-options=--split-compile=0";  // a thread a core; the same code
   }
   int code = nvrtc->compile(program, count, options);
   MGL_TRY(fetch_log(nvrtc, program, log, err));

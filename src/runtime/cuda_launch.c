@@ -32,6 +32,7 @@ typedef struct launch {
   bool closed;                   // no more requests are given to it
   bool left;                     // it was told to end behind the present iteration
   bool killed;                   // and then by a fault
+  bool wide;                     // a chain of iterations of the wide class runs
   uint64_t host_ns;
 } launch;
 
@@ -113,8 +114,23 @@ static void feed(launch *l) {
 
 // --- the kernel ----------------------------------------------------------------------------------
 
-// Until the launch ends, or has given no sign of life for that long while there is something to do.
-static mgl_status wait_until(launch *l, uint64_t patience_ns, bool *ended, mgl_error *err) {
+// Kernels that the host has to queue while they run. *state: ENDED where all that is queued is all.
+static mgl_status queue_more(launch *l, bool idle, mgl_cuda_full_state *state, mgl_error *err) {
+  bool over = true;
+  *state = MGL_CUDA_FULL_ENDED;
+  if (l->killed || (!l->options.full && !l->wide)) {
+    return MGL_OK;
+  }
+  if (!l->wide) {
+    return mgl_cuda_full_queue(l->p, idle, state, err);
+  }
+  MGL_TRY(mgl_cuda_wide_queue(l->p, &over, err));
+  *state = over ? MGL_CUDA_FULL_ENDED : MGL_CUDA_FULL_RUNS;
+  return MGL_OK;
+}
+
+// As wait_until.
+static mgl_status watch(launch *l, uint64_t patience_ns, bool *ended, mgl_error *err) {
   const mgl_cuda_driver *driver = &l->p->device->driver;
   uint64_t since_ns = mgl_clock_ns();
   for (;;) {
@@ -122,8 +138,8 @@ static mgl_status wait_until(launch *l, uint64_t patience_ns, bool *ended, mgl_e
     bool alive = l->job != NULL && mgl_cuda_feed_report(l->p, l->job);
     mgl_cuda_full_state state = MGL_CUDA_FULL_ENDED;
     feed(l);
-    if (l->options.full && !l->killed && (code == 0 || code == MGL_CU_NOT_READY)) {
-      mgl_status status = mgl_cuda_full_queue(l->p, code == 0, &state, err);
+    if (code == 0 || code == MGL_CU_NOT_READY) {
+      mgl_status status = queue_more(l, code == 0, &state, err);
       if (status != MGL_OK) {
         (void)driver->stream_synchronize(l->p->stream);  // what was queued before ends by itself
         return status;
@@ -152,6 +168,16 @@ static mgl_status wait_until(launch *l, uint64_t patience_ns, bool *ended, mgl_e
       (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
   }
+}
+
+// Until the launch ends, or has given no sign of life for that long while there is something to do.
+static mgl_status wait_until(launch *l, uint64_t patience_ns, bool *ended, mgl_error *err) {
+  // Sleeps would last 50 us longer than they are asked to.
+  int slack = prctl(PR_GET_TIMERSLACK);
+  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS);
+  mgl_status status = watch(l, patience_ns, ended, err);
+  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)(slack > 0 ? slack : 0));
+  return status;
 }
 
 // Waits for the launch; one that gives no sign of life gets a fault from outside, and is waited for
@@ -236,15 +262,11 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
     MGL_TRY(mgl_cuda_full_begin(p, &l->options, l->most_iterations, l->job == NULL, err));
   }
   MGL_TRY(upload_state(l, err));
-  // Sleeps would last 50 us longer than they are asked to.
-  int slack = prctl(PR_GET_TIMERSLACK);
   uint64_t start = mgl_clock_ns();
   if (!l->options.full) {
     MGL_TRY(launch_megakernel(p, err));
   }
-  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS);
   mgl_status status = wait_for_end(l, err);
-  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)(slack > 0 ? slack : 0));
   l->host_ns += mgl_clock_ns() - start;
   return status != MGL_OK ? status : download_state(l, err);
 }
@@ -254,8 +276,7 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
 mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                                      const mgl_cuda_launch_options *options, float *logits,
                                      mgl_error *err) {
-  bool full = options != NULL && options->full;
-  if (p->wide.tokens > 0 && plan->token_count > mgl_cuda_narrow_tokens(p, full)) {
+  if (plan->token_count > p->options.iteration_tokens && p->wide.tokens > 0) {
     return mgl_cuda_wide_run_plan(p, plan, options, logits, err);
   }
   launch l = {.p = p, .most_iterations = 1};
@@ -386,35 +407,34 @@ static mgl_status check_ends(launch *l, mgl_error *err) {
   return MGL_OK;
 }
 
-// An iteration of the wide class, which the planner has planned.
+// Iterations of the wide class, the first of which the planner has planned, until it plans one that
+// is not.
 static mgl_status run_wide(launch *l, mgl_error *err) {
   mgl_cuda_program *p = l->p;
-  mgl_feed_iteration note;
+  const mgl_cuda_planning *planning = &mgl_cuda_image_run(p)->planning;
+  uint64_t told = planning->told;
   bool ended = false;
   uint64_t start = mgl_clock_ns();
   MGL_TRY(mgl_cuda_wide_begin(p, err));
+  l->wide = true;
   MGL_TRY(wait_until(l, l->options.deadline_ns, &ended, err));
   if (!ended) {
     l->killed = true;
     MGL_TRY(mgl_cuda_wide_abort(p, err));
     MGL_TRY(wait_until(l, (uint64_t)ABORT_NS, &ended, err));
     p->lost = !ended;
-    return mgl_error_set(
-        err, MGL_ERR_INTERNAL, "an iteration of %u tokens did not end after %.1f s",
-        mgl_cuda_image_run(p)->planning.wide_tokens, (double)l->options.deadline_ns / 1e9);
+    return mgl_error_set(err, MGL_ERR_INTERNAL,
+                         "an iteration of more than %u tokens did not end after %.1f s",
+                         p->options.iteration_tokens, (double)l->options.deadline_ns / 1e9);
   }
-  MGL_TRY(mgl_cuda_wide_note(p, &note, err));
-  note.iteration = l->iterations;
-  note.ns = mgl_clock_ns() - start;
-  note.planning_ns = mgl_cuda_image_run(p)->planning.planning_ns;
-  (void)mgl_cuda_feed_report(p, l->job);
-  mgl_cuda_feed_tell(p, l->job, &note);
-  l->iterations++;
-  l->host_ns += note.ns;
+  l->wide = false;
+  MGL_TRY(mgl_cuda_wide_end(p, err));
+  l->iterations += (uint32_t)(planning->told - told);
+  l->host_ns += mgl_clock_ns() - start;
   return MGL_OK;
 }
 
-// The narrow class goes on where an iteration of the wide one has ended.
+// The narrow class goes on where iterations of the wide one have ended.
 static void resume(launch *l) {
   mgl_cuda_program *p = l->p;
   const mgl_cuda_planning kept = mgl_cuda_image_run(p)->planning;
@@ -423,7 +443,7 @@ static void resume(launch *l) {
   mgl_cuda_feed_resume(p, &kept);
 }
 
-// Launches of the narrow class and iterations of the wide one, as the planner has it.
+// Launches of the narrow class and chains of the wide one, as the planner has it.
 static mgl_status run_launches(launch *l, mgl_error *err) {
   const mgl_cuda_run *run = mgl_cuda_image_run(l->p);
   MGL_TRY(run_launch(l, err));

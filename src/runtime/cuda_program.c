@@ -106,25 +106,42 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
 
 // --- device code ---------------------------------------------------------------------------------
 
-mgl_status mgl_cuda_load_module(mgl_cuda_program *p, const char *name, const char *kernel,
-                                void **module, mgl_cuda_usage *usage, mgl_error *err) {
-  mgl_cuda_shape shape = {
-      .head_dim = p->model.head_dim, .group = p->model.group, .trace = p->options.trace_spans > 0};
-  mgl_cuda_code code;
-  mgl_cuda_code_function *get_code = p->options.get_code;
-  get_code = get_code != NULL ? get_code : mgl_cuda_code_get;
-  MGL_TRY(get_code(p->device, name, &shape, kernel, &code, err));
+// Makes a module of the code, which it frees.
+static mgl_status load_module(mgl_cuda_program *p, mgl_cuda_code *code, void **module,
+                              mgl_cuda_usage *usage, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   mgl_status status =
-      mgl_cuda_check(driver, driver->module_load(module, code.cubin), "module_load", err);
+      mgl_cuda_check(driver, driver->module_load(module, code->cubin), "module_load", err);
   if (usage != NULL) {
-    *usage = code.usage;
+    *usage = code->usage;
   }
   if (p->code_note[0] == 0) {
-    memcpy(p->code_note, code.note, sizeof p->code_note);
+    memcpy(p->code_note, code->note, sizeof p->code_note);
   }
-  p->compiled = p->compiled || !code.cached;
-  mgl_free(code.cubin);
+  p->compiled = p->compiled || !code->cached;
+  mgl_free(code->cubin);
+  return status;
+}
+
+mgl_status mgl_cuda_load_modules(mgl_cuda_program *p, const mgl_cuda_module *modules, size_t count,
+                                 mgl_error *err) {
+  mgl_cuda_shape shape = {
+      .head_dim = p->model.head_dim, .group = p->model.group, .trace = p->options.trace_spans > 0};
+  mgl_cuda_code_function *get = p->options.get_code;
+  mgl_cuda_code_wish wishes[MGL_CUDA_MAX_CODES];
+  mgl_status status = MGL_OK;
+  for (size_t i = 0; i < count; i++) {
+    wishes[i] = (mgl_cuda_code_wish){.name = modules[i].name, .kernel = modules[i].kernel};
+  }
+  MGL_TRY(mgl_cuda_code_get_all(p->device, &shape, get != NULL ? get : mgl_cuda_code_get, wishes,
+                                count, err));
+  for (size_t i = 0; i < count; i++) {
+    if (status == MGL_OK) {
+      status = load_module(p, &wishes[i].code, modules[i].module, modules[i].usage, err);
+    } else {
+      mgl_free(wishes[i].code.cubin);
+    }
+  }
   return status;
 }
 
@@ -156,10 +173,11 @@ static mgl_status set_shared_memory(mgl_cuda_program *p, mgl_error *err) {
 
 static mgl_status load_code(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/megakernel.cu", "mgl_megakernel", &p->module,
-                               &p->usage, err));
-  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/weights.cu", "mgl_pack_weights", &p->weights_module,
-                               NULL, err));
+  mgl_cuda_module modules[MGL_CUDA_MAX_CODES] = {
+      {"kernels/cuda/megakernel.cu", "mgl_megakernel", &p->module, &p->usage},
+      {"kernels/cuda/weights.cu", "mgl_pack_weights", &p->weights_module, NULL}};
+  size_t count = 2 + mgl_cuda_wide_modules(p, modules + 2);
+  MGL_TRY(mgl_cuda_load_modules(p, modules, count, err));
   MGL_CUDA_TRY(driver, module_function, err, &p->kernel, p->module, "mgl_megakernel");
   MGL_TRY(set_shared_memory(p, err));
   MGL_CUDA_TRY(driver, stream_create, err, &p->stream, MGL_CU_STREAM_NON_BLOCKING);

@@ -39,8 +39,8 @@ typedef struct mgl_cuda_program_options {
   const mgl_graph *program;          // canonical; used only while creating
   const mgl_checkpoint *checkpoint;  // NULL: dummy weights; used only while creating
   uint64_t seed;                     // of dummy weights
-  // Most tokens of an iteration, 1 to MGL_WIDE_MAX_TOKENS. With more than MGL_CUDA_MAX_TOKENS,
-  // iterations of MGL_WIDE_LEAST_TOKENS or more run in the wide class, which only some GPUs have.
+  // Most tokens of an iteration, 1 to MGL_WIDE_MAX_TOKENS. Iterations of more than
+  // MGL_CUDA_MAX_TOKENS run in the wide class, which only some GPUs have.
   uint32_t iteration_tokens;
   uint32_t sequences;           // that run at once, 1 to MGL_CUDA_MAX_SEQUENCES
   uint32_t pages_per_sequence;  // of MGL_CUDA_KV_PAGE_TOKENS tokens, at least 1
@@ -94,7 +94,7 @@ typedef struct mgl_cuda_launch_options {
   // whose rows of x queue behind pages (SPEED.md).
   uint32_t in_flight;
   uint32_t in_flight_ahead;  // the same for tasks that wait for their inputs; 0: 2
-  bool no_prefetch;  // loaders wait for events
+  bool no_prefetch;          // loaders wait for events
   // Mode full: a kernel for every op, in CUDA graphs, instead of the megakernel (runtime/
   // cuda_full.h). What is about tasks, events and descriptors has no meaning there, and in_flight
   // has other defaults.

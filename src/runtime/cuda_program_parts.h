@@ -14,18 +14,20 @@ enum { MGL_CUDA_MAX_PROGRAM_GRAPHS = 7 };  // 1, 2, 4 ... 64 tokens
 
 // The wide class of a program (cuda_wide_launch.c). Without one, all zero.
 typedef struct mgl_cuda_wide {
-  uint32_t tokens;  // most of an iteration; options.iteration_tokens is the narrow class's
-  uint32_t rows;    // with logits
+  uint32_t tokens;         // most of an iteration; options.iteration_tokens is the narrow class's
+  uint32_t rows;           // with logits
+  uint32_t narrow_tokens;  // most tokens of the iterations of a job that are not of this class
   mgl_cuda_wide_layout layout;
   void *module;
   void *kernel;
-  void *kernel_few;  // for MGL_WIDE_FEW_TOKENS
   mgl_cuda_usage usage;
   void *plan_module;
   void *plan_kernel;
   void *sample_kernel;
   unsigned char *image;  // [layout.image_bytes]
   uint64_t host_ns;      // of the latest launch
+  uint64_t queued;       // iterations of the chain that runs
+  bool faulted;          // the run on the device has the fault of a launch that was ended
 } mgl_cuda_wide;
 
 // A slot as the host sees it.
@@ -119,17 +121,24 @@ static inline mgl_cu_ptr mgl_cuda_state_at(const mgl_cuda_program *p, uint64_t o
   return p->memory[MGL_CUDA_MEMORY_STATE] + offset;
 }
 
-// Device code by name (cuda_program.c). usage may be NULL.
-mgl_status mgl_cuda_load_module(mgl_cuda_program *p, const char *name, const char *kernel,
-                                void **module, mgl_cuda_usage *usage, mgl_error *err);
+// Device code that is loaded.
+typedef struct mgl_cuda_module {
+  const char *name;    // of the source
+  const char *kernel;  // whose usage is wanted
+  void **module;
+  mgl_cuda_usage *usage;  // may be NULL
+} mgl_cuda_module;
+
+// All of it at once (cuda_program.c): up to MGL_CUDA_MAX_CODES.
+mgl_status mgl_cuda_load_modules(mgl_cuda_program *p, const mgl_cuda_module *modules, size_t count,
+                                 mgl_error *err);
 
 // The wide class in the steps of making a program: what the options leave to it, checks and memory,
 // code, what lies in memory.
 void mgl_cuda_wide_set_options(mgl_cuda_program *p);
-// Most tokens of an iteration of the narrow class, in mode full or not.
-uint32_t mgl_cuda_narrow_tokens(const mgl_cuda_program *p, bool full);
 mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err);
-mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err);
+size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out);  // and how many
+mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err);       // once they are there
 mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err);
 void mgl_cuda_wide_release(mgl_cuda_program *p);
 // As mgl_cuda_program_run_plan, in the wide class.
@@ -137,19 +146,18 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                                   const mgl_cuda_launch_options *options, float *logits,
                                   mgl_error *err);
 
-// Begins an iteration of the wide class that the planner has planned (planning.wide_tokens in the
-// image), on the stream of the launches. Ended by mgl_cuda_wide_abort where it does not end.
+// A chain of iterations of the wide class on the stream of the launches, whose first one the
+// planner has planned (planning.wide_tokens of the image): begin, then queue again and again until
+// *over and the stream is idle, then end, which brings `planning` back. Ended by
+// mgl_cuda_wide_abort where it does not end.
 mgl_status mgl_cuda_wide_begin(mgl_cuda_program *p, mgl_error *err);
+mgl_status mgl_cuda_wide_queue(mgl_cuda_program *p, bool *over, mgl_error *err);
 mgl_status mgl_cuda_wide_abort(mgl_cuda_program *p, mgl_error *err);
-// Behind it: what the host tells of it, but for its time.
-mgl_status mgl_cuda_wide_note(mgl_cuda_program *p, mgl_feed_iteration *out, mgl_error *err);
+mgl_status mgl_cuda_wide_end(mgl_cuda_program *p, mgl_error *err);
 
 // A launch goes on where another one of the same job has ended: `kept` is what that one left in the
 // image, which was made anew (cuda_feed.c). All that it read of commands has had its effect.
 void mgl_cuda_feed_resume(mgl_cuda_program *p, const mgl_cuda_planning *kept);
-// Tells the job of an iteration that the device could not tell of.
-void mgl_cuda_feed_tell(mgl_cuda_program *p, const mgl_cuda_generate *job,
-                        const mgl_feed_iteration *note);
 
 // Fills the weights, in device memory that is already there (cuda_upload.c).
 mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *checkpoint,

@@ -103,7 +103,8 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   run->has_jit = p->has_jit ? 1 : 0;
   run->scheduler_warps = p->options.scheduler_warps ? 1 : 0;
   run->most_iterations = start->most_iterations;
-  run->iteration_tokens = mgl_cuda_narrow_tokens(p, start->launch->full);
+  bool wide = p->wide.tokens > 0 && !start->launch->full;
+  run->iteration_tokens = wide ? p->wide.narrow_tokens : p->options.iteration_tokens;
   run->sequence_slots = p->feeding.slot_count;
   // No plan exists yet.
   mgl_cuda_plan_clear(mgl_cuda_image_plan(p));

@@ -573,6 +573,15 @@ static mgl_status copy_pages(const mgl_cuda_wide_addresses *a, const mgl_plan *f
   return MGL_OK;
 }
 
+uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes) {
+  uint64_t layers = 0;
+  for (size_t i = 0; i < program->op_count; i++) {
+    layers += program->ops[i].kind == MGL_OP_ATTEND ? 1 : 0;
+  }
+  bool large = step_bytes > layers * MGL_CUDA_LARGE_LAYER_BYTES;
+  return large ? MGL_CUDA_NARROW_TOKENS_LARGE : MGL_CUDA_NARROW_TOKENS;
+}
+
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
                            const int32_t *block_tables, unsigned char *image) {
   const mgl_cuda_wide_layout *wide = a->wide;
@@ -586,6 +595,28 @@ void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
                       .best = mgl_cuda_pointer(a->block + wide->best),
                       .stage_ns = mgl_cuda_pointer(a->block + wide->stage_ns)};
   memcpy(image, &run, sizeof run);
+}
+
+_Static_assert((int)MGL_WIDE_LISTS == (int)MGL_CUDA_WIDE_GRAPHS, "one for each graph");
+
+mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a) {
+  const mgl_cuda_wide_layout *wide = a->wide;
+  mgl_cu_ptr image = a->block + wide->image;
+  mgl_wide_chain chain = {.run = mgl_cuda_pointer(image),
+                          .plan = mgl_cuda_pointer(image + wide->plan),
+                          .work = mgl_cuda_pointer(image + wide->work),
+                          .zeros = mgl_cuda_pointer(a->block + wide->zeros),
+                          .zero_count = wide->zero_bytes / sizeof(uint64_t),
+                          .shape = {a->model->kv_heads, a->model->group, wide->sizes.workers},
+                          .list_count = wide->graph_count};
+  for (uint32_t i = 0; i < wide->graph_count; i++) {
+    const mgl_cuda_wide_graph *g = &wide->graphs[i];
+    chain.lists[i] = (mgl_wide_list){.tokens = g->tokens,
+                                     .steps = mgl_cuda_pointer(a->block + g->steps),
+                                     .step_start = mgl_cuda_pointer(a->block + g->step_start),
+                                     .ops = mgl_cuda_pointer(a->block + g->ops)};
+  }
+  return chain;
 }
 
 mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_plan *plan,

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "batch/plan.h"
 #include "graph/graph.h"
+#include "kernels/cuda/wide_chain.h"
 #include "kernels/cuda/wide_run.h"
 #include "runtime/cuda_driver.h"
 #include "runtime/cuda_layout.h"
@@ -23,8 +24,14 @@
 enum {
   MGL_CUDA_WIDE_GRAPHS = 4,
   MGL_CUDA_WIDE_LEAST_TOKENS = MGL_WIDE_TILE_TOKENS,  // of a graph
-  MGL_CUDA_WIDE_MAX_SPLITS = 8,                       // of a tile along k
-  MGL_CUDA_WIDE_JOINED = 2,                           // where one task adds them
+  // Most tokens of an iteration of the narrow class where there is a wide one, which takes less
+  // time for more (SPEED.md): of models whose weights are up to so many bytes a layer, and of
+  // others.
+  MGL_CUDA_NARROW_TOKENS = 32,
+  MGL_CUDA_NARROW_TOKENS_LARGE = 16,
+  MGL_CUDA_LARGE_LAYER_BYTES = 288 << 20,
+  MGL_CUDA_WIDE_MAX_SPLITS = 8,  // of a tile along k
+  MGL_CUDA_WIDE_JOINED = 2,      // where one task adds them
 };
 
 typedef struct mgl_cuda_wide_sizes {
@@ -65,6 +72,11 @@ typedef struct mgl_cuda_wide_layout {
 void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model,
                            const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out);
 
+// Iterations of up to how many tokens the narrow class computes faster, of a fused program whose
+// weights have so many bytes: it takes as long as its products with every weight do, the wide class
+// 4 ms and more of stages that wait for each other (SPEED.md).
+uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes);
+
 // The graph for so many tokens.
 uint32_t mgl_cuda_wide_graph_for(uint32_t tokens);
 
@@ -85,6 +97,9 @@ void mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, 
 // The run of a launch of so many tokens, at the begin of the image.
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
                            const int32_t *block_tables, unsigned char *image);
+
+// What turns between iterations get.
+mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a);
 
 // The image of a launch: `image` has image_bytes. Errors: more than the sizes, pages or vocabulary
 // allow.

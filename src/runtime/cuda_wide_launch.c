@@ -1,6 +1,6 @@
-// The wide class of a GPU program: making it, and launches of one iteration.
+// The wide class of a GPU program: making it, launches of one plan, and the queue of iterations
+// that the device plans (kernels/cuda/wide_chain.h).
 #include <string.h>
-#include <sys/prctl.h>
 #include <time.h>
 
 #include "base/alloc.h"
@@ -9,7 +9,6 @@
 
 enum {
   POLL_NS = 20 * 1000,
-  SLACK_NS = 1000,                    // of sleeps, which else last 50 us longer
   WARMING_NS = 200 * 1000,            // a launch is polled without pauses for so long
   ABORT_NS = 2 * 1000 * 1000 * 1000,  // a launch that was told to stop must end within this
 };
@@ -37,11 +36,6 @@ void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
   }
 }
 
-uint32_t mgl_cuda_narrow_tokens(const mgl_cuda_program *p, bool full) {
-  bool wide = p->wide.tokens > 0 && !full;
-  return wide ? (uint32_t)MGL_WIDE_LEAST_TOKENS - 1 : p->options.iteration_tokens;
-}
-
 mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_program_options *o = &p->options;
   if (p->wide.tokens == 0) {
@@ -64,7 +58,19 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
       .workers = p->workers};
   mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout);
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
+  p->wide.narrow_tokens = mgl_cuda_wide_narrow_tokens(p->program, p->layout.step_bytes);
   return MGL_OK;
+}
+
+size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out) {
+  if (p->wide.tokens == 0) {
+    return 0;
+  }
+  out[0] = (mgl_cuda_module){"kernels/cuda/wide_kernel.cu", "mgl_wide_kernel", &p->wide.module,
+                             &p->wide.usage};
+  out[1] = (mgl_cuda_module){"kernels/cuda/wide_plan.cu", "mgl_wide_plan_run", &p->wide.plan_module,
+                             NULL};
+  return 2;
 }
 
 mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
@@ -73,20 +79,12 @@ mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
   if (p->wide.tokens == 0) {
     return MGL_OK;
   }
-  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/wide_kernel.cu", "mgl_wide_kernel", &p->wide.module,
-                               &p->wide.usage, err));
-  MGL_TRY(mgl_cuda_load_module(p, "kernels/cuda/wide_plan.cu", "mgl_wide_plan_run",
-                               &p->wide.plan_module, NULL, err));
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.kernel, p->wide.module, "mgl_wide_kernel");
-  MGL_CUDA_TRY(driver, module_function, err, &p->wide.kernel_few, p->wide.module,
-               "mgl_wide_kernel_few");
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.plan_kernel, p->wide.plan_module,
                "mgl_wide_plan_run");
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.sample_kernel, p->wide.plan_module,
                "mgl_wide_sample_run");
   MGL_CUDA_TRY(driver, function_set, err, p->wide.kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
-               MGL_WIDE_SMEM_BYTES);
-  MGL_CUDA_TRY(driver, function_set, err, p->wide.kernel_few, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
                MGL_WIDE_SMEM_BYTES);
   MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, p->wide.kernel, MGL_WIDE_THREADS,
                MGL_WIDE_SMEM_BYTES);
@@ -111,6 +109,16 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   return MGL_OK;
 }
 
+// The run of a chain, of which turns change what differs between iterations.
+static mgl_status upload_run(mgl_cuda_program *p, mgl_error *err) {
+  mgl_cuda_wide_addresses a = addresses_of(p);
+  mgl_cuda_wide_set_run(&a, 1, NULL, p->wide.image);
+  MGL_CUDA_TRY(&p->device->driver, copy_to_device, err, a.block + p->wide.layout.image,
+               p->wide.image, sizeof(mgl_wide_run));
+  p->wide.faulted = false;
+  return mgl_cuda_check(&p->device->driver, p->device->driver.context_synchronize(), "upload", err);
+}
+
 mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_wide_layout *wide = &p->wide.layout;
   if (p->wide.tokens == 0) {
@@ -123,6 +131,7 @@ mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
   if (p->wide.image == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the plan of a large iteration");
   }
+  MGL_TRY(upload_run(p, err));
   for (uint32_t i = 0; i < wide->graph_count; i++) {
     const mgl_cuda_wide_graph *g = &wide->graphs[i];
     unsigned char *buffer = mgl_alloc_zeroed(
@@ -176,6 +185,7 @@ static mgl_status wait_for(mgl_cuda_program *p, uint64_t ns, bool *ended, mgl_er
 
 mgl_status mgl_cuda_wide_abort(mgl_cuda_program *p, mgl_error *err) {
   *p->fault_word = MGL_WIDE_FAULT_HOST;
+  p->wide.faulted = true;
   mgl_cu_ptr fault =
       p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image + offsetof(mgl_wide_run, fault);
   return mgl_cuda_check(&p->device->driver,
@@ -208,13 +218,11 @@ static mgl_status upload(mgl_cuda_program *p, size_t image_bytes, mgl_error *err
   return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);
 }
 
-// Of an iteration of so many tokens.
-static mgl_status launch_kernel(mgl_cuda_program *p, uint32_t tokens, mgl_error *err) {
+static mgl_status launch_kernel(mgl_cuda_program *p, mgl_error *err) {
   mgl_cu_ptr run = p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image;
   void *parameters[] = {&run};
-  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err,
-               tokens <= MGL_WIDE_FEW_TOKENS ? p->wide.kernel_few : p->wide.kernel, p->workers, 1,
-               1, MGL_WIDE_THREADS, 1, 1, MGL_WIDE_SMEM_BYTES, p->stream, parameters);
+  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->wide.kernel, p->workers, 1, 1,
+               MGL_WIDE_THREADS, 1, 1, MGL_WIDE_SMEM_BYTES, p->stream, parameters);
   return MGL_OK;
 }
 
@@ -234,11 +242,8 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
   MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->options.page_count, p->wide.image, err));
   MGL_TRY(upload(p, (size_t)wide->image_bytes, err));
   uint64_t start = mgl_clock_ns();
-  MGL_TRY(launch_kernel(p, plan->token_count, err));
-  int slack = prctl(PR_GET_TIMERSLACK);
-  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS);
+  MGL_TRY(launch_kernel(p, err));
   mgl_status status = wait_for_end(p, deadline_ns, err);
-  (void)prctl(PR_SET_TIMERSLACK, (unsigned long)(slack > 0 ? slack : 0));
   p->wide.host_ns = mgl_clock_ns() - start;
   MGL_TRY(status);
   if (logits != NULL && plan->logit_row_count > 0) {
@@ -251,33 +256,47 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
 // --- of a job ------------------------------------------------------------------------------------
 
 mgl_status mgl_cuda_wide_begin(mgl_cuda_program *p, mgl_error *err) {
+  mgl_store_relaxed(&p->feeding.feed->wide, 0);
+  p->wide.queued = 0;
+  return p->wide.faulted ? upload_run(p, err) : MGL_OK;
+}
+
+// A turn of the planner, the iteration that it begins, and its sampling.
+static mgl_status queue_iteration(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cuda_wide_layout *wide = &p->wide.layout;
-  const mgl_cuda_run *narrow = mgl_cuda_image_run(p);
   mgl_cuda_wide_addresses a = addresses_of(p);
-  mgl_wide_shape shape = {p->model.kv_heads, p->model.group, p->workers};
+  mgl_wide_chain chain = mgl_cuda_wide_make_chain(&a);
   mgl_cu_ptr run = mgl_cuda_state_at(p, p->layout.state.run);
   mgl_cu_ptr plan = a.block + wide->image + wide->plan;
-  mgl_cu_ptr work = a.block + wide->image + wide->work;
   mgl_cu_ptr best = a.block + wide->best;
   mgl_cu_ptr logits = a.block + wide->logits;
-  void *planning[] = {&run, &shape, &plan, &work};
+  void *planning[] = {&run, &chain};
   void *sampling[] = {&run, &plan, &best, &logits};
-  mgl_cuda_wide_set_run(&a, narrow->planning.wide_tokens, narrow->block_tables, p->wide.image);
-  MGL_TRY(upload(p, sizeof(mgl_wide_run), err));
   MGL_CUDA_TRY(driver, launch, err, p->wide.plan_kernel, 1, 1, 1, 32, 1, 1, 0, p->stream, planning,
                NULL);
-  MGL_TRY(launch_kernel(p, narrow->planning.wide_tokens, err));
+  MGL_TRY(launch_kernel(p, err));
   unsigned blocks = p->wide.rows < p->workers ? p->wide.rows : p->workers;
   MGL_CUDA_TRY(driver, launch, err, p->wide.sample_kernel, blocks, 1, 1, MGL_CUDA_CONSUMERS, 1, 1,
                MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES, p->stream, sampling, NULL);
+  p->wide.queued++;
   return MGL_OK;
 }
 
-mgl_status mgl_cuda_wide_note(mgl_cuda_program *p, mgl_feed_iteration *out, mgl_error *err) {
-  const mgl_cuda_wide_layout *wide = &p->wide.layout;
-  mgl_cu_ptr plan = p->memory[MGL_CUDA_MEMORY_WIDE] + wide->image + wide->plan;
-  MGL_CUDA_TRY(&p->device->driver, copy_to_host, err, out, plan + offsetof(mgl_wide_plan, note),
-               sizeof *out);
+mgl_status mgl_cuda_wide_queue(mgl_cuda_program *p, bool *over, mgl_error *err) {
+  // Acquire, paired with the release of mgl_wide_chain_turn; nothing else of it is read here.
+  uint64_t word = mgl_load_acquire_system(&p->feeding.feed->wide);
+  *over = mgl_wide_word_over(word);
+  while (!*over && p->wide.queued <= mgl_wide_word_turns(word)) {
+    MGL_TRY(queue_iteration(p, err));
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_wide_end(mgl_cuda_program *p, mgl_error *err) {
+  mgl_cuda_planning *planning = &mgl_cuda_image_run(p)->planning;
+  MGL_CUDA_TRY(&p->device->driver, copy_to_host, err, planning,
+               mgl_cuda_state_at(p, p->layout.state.run + offsetof(mgl_cuda_run, planning)),
+               sizeof *planning);
   return MGL_OK;
 }

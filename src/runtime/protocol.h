@@ -379,7 +379,8 @@ MGL_SHARED_FN void mgl_event_share(const mgl_protocol *p, uint64_t iteration, ui
 }
 
 #ifdef __CUDACC__
-static __device__ int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration);  // role_controller.cuh
+static __device__ int mgl_ask_next_plan(mgl_protocol *p,
+                                        uint64_t iteration);  // role_controller.cuh
 #else
 MGL_SHARED_FN int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration) {
   return p->next_plan(p->next_plan_context, iteration);

@@ -22,7 +22,7 @@ typedef enum mgl_target {
   MGL_TARGET_CUDA,
 } mgl_target;
 
-// Numbers of seed 001's schema.
+// Numbers of MPK's schema (compile/task_graph_json.c).
 typedef enum mgl_event_type {
   MGL_EVENT_TERMINATE = 0,               // ends schedulers and workers
   MGL_EVENT_LAUNCH_TASKS = 1,            // its tasks may run
@@ -40,7 +40,7 @@ typedef enum mgl_task_flags {
 // 32 bytes.
 typedef struct mgl_task {
   uint16_t type;     // mgl_op_kind of its op; 0xffff for an empty task
-  uint16_t variant;  // device: which instantiation of that kind's kernel
+  uint16_t variant;  // MPK: which implementation of the kind; always 0 here
   uint16_t flags;    // mgl_task_flags
   uint16_t worker;   // AOT: its worker; MGL_NO_WORKER for JIT and empty tasks
   uint32_t op;       // index in the program; MGL_NO_OP for an empty task
@@ -76,7 +76,6 @@ typedef struct mgl_task_graph {
   uint32_t worker_count;
   uint32_t task_count;
   uint32_t event_count;
-  uint32_t first_event;  // its counters start here in the array of all graphs' counters
   mgl_task *tasks;       // [task_count], linear order
   mgl_event *events;     // [event_count]; the last one is END_OF_TASK_GRAPH
   uint32_t *aot_start;   // [worker_count + 1]: worker w's AOT tasks are aot_tasks[aot_start[w] ...)

@@ -1,6 +1,6 @@
 // What tiles touch, op by op: one function a family of ops lists the operands; regions and costs
 // are read off that list, so that dependencies, placement and the JSON form cannot disagree.
-// Rejected: maps from grid axes to tensor dims as in seed 001, which cannot say that a tile of
+// Rejected: maps from grid axes to tensor dims as MPK has them, which cannot say that a tile of
 // attend reads three pieces of qkv.
 #include "task/tile.h"
 

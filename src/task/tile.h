@@ -78,8 +78,8 @@ uint32_t mgl_tile_units(const mgl_graph *graph, const mgl_op *op, uint32_t token
 
 // Units that stay together: every task begins at a multiple, and ends at one or with the op. Where
 // units are columns, 16 on the CPU, so that no two tasks write one cache line of f32 and every
-// kernel's row block is whole; for CUDA the columns of a row block of the packed weights: 16, and 8 of
-// gate_up, whose row blocks hold as many features of gate and of up. 1 elsewhere.
+// kernel's row block is whole; for CUDA the columns of a row block of the packed weights: 16, and 8
+// of gate_up, whose row blocks hold as many features of gate and of up. 1 elsewhere.
 uint32_t mgl_tile_grain(const mgl_op *op, mgl_target target);
 
 bool mgl_tile_is_attention(const mgl_op *op);

@@ -100,6 +100,13 @@ copy_demo() {  # name, files to copy...
   printf '%s' "$folder"
 }
 
+# A folder with nothing but the demo's config.json.
+config_only() {
+  mkdir -p "$work/config_only"
+  cp "$demo/config.json" "$work/config_only"
+  printf '%s' "$work/config_only"
+}
+
 little_endian_64() {  # number, at most 32 bits
   printf '%b' "$(printf '\\x%02x\\x%02x\\x%02x\\x%02x\\x00\\x00\\x00\\x00' \
     $(($1 & 255)) $(($1 >> 8 & 255)) $(($1 >> 16 & 255)) $(($1 >> 24 & 255)))"

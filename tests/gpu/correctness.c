@@ -22,6 +22,7 @@
 #include "gpu/gpu_bench.h"
 #include "graph/family.h"
 #include "model/model_folder.h"
+#include "runtime/cuda_program_parts.h"
 
 enum {
   CHUNK = MGL_CUDA_MAX_TOKENS,
@@ -89,7 +90,8 @@ typedef struct correctness {
   uint64_t *hashes;           // [row_count] of our logits when first computed; 0: not yet
   uint32_t compared, unlike;  // rows that were computed again, and those with other bits
   uint32_t iterations;
-  double worst;  // ratio of a group
+  uint32_t large, wide;  // of more than CHUNK tokens; computed by the wide class
+  double worst;          // ratio of a group
   char worst_name[64];
   uint32_t failed_groups;
 } correctness;
@@ -339,9 +341,12 @@ static void add(correctness *c, uint32_t sequence, uint32_t position, uint32_t c
 static void run(correctness *c) {
   mgl_error err = {0};
   float *logits = c->plan->logit_row_count > 0 ? c->logits : NULL;
+  c->program->wide.host_ns = 0;  // set by launches of the wide class
   gpu_must(mgl_cuda_program_run_plan(c->program, c->plan, NULL, logits, &err), &err);
-  mgl_plan_clear(c->plan);
   c->iterations++;
+  c->large += c->plan->token_count > CHUNK ? 1 : 0;
+  c->wide += c->program->wide.host_ns != 0 ? 1 : 0;
+  mgl_plan_clear(c->plan);
 }
 
 // Alone, in the largest chunks, without logits.
@@ -543,7 +548,7 @@ static void check_reading(correctness *c) {
 static void compare(gpu_bench *bench, const char *folder, uint32_t chunk) {
   correctness c = {.bench = bench, .chunk = chunk};
   open_reference(folder, &c.r);
-  printf("\n## Correctness: %s\n", c.r.name);
+  printf("\n## Correctness: %s, chunks of up to %u tokens\n", c.r.name, chunk);
   (void)fflush(stdout);
   check_reading(&c);
   uint64_t start = mgl_clock_ns();
@@ -552,13 +557,16 @@ static void compare(gpu_bench *bench, const char *folder, uint32_t chunk) {
   start = mgl_clock_ns();
   compare_contexts(&c);
   compare_batches(&c);
-  printf("\n%u iterations; %.1f s, comparing included.\n\n", c.iterations,
-         (double)(mgl_clock_ns() - start) / 1e9);
+  printf("\n%u iterations, %u of them in the wide class; %.1f s, comparing included.\n\n",
+         c.iterations, c.wide, (double)(mgl_clock_ns() - start) / 1e9);
   gpu_check(
       bench, c.failed_groups == 0,
       "%s: KL to transformers in fp32 is no larger than that of transformers in bf16 at every "
       "context and batch size: at most %.2f of it (%s)",
       c.r.name, c.worst, c.worst_name);
+  gpu_check(bench, c.wide == c.large && (c.large > 0) == (chunk > CHUNK),
+            "%s: the wide class computed the %u iterations of more than %d tokens (chunks of %u)",
+            c.r.name, c.large, CHUNK, chunk);
   // Beyond 64 tokens the bits depend on the iteration.
   gpu_check(bench, chunk > CHUNK || (c.unlike == 0 && c.compared > 0),
             "%s: %u logit rows computed again in other chunks and batches, %u with other bits",
@@ -575,6 +583,9 @@ void gpu_reference_run(gpu_bench *bench, int count, char **arguments) {
   for (int i = 0; i < count; i++) {
     if (strncmp(arguments[i], "chunk=", 6) == 0) {
       chunk = (uint32_t)strtoul(arguments[i] + 6, NULL, 10);
+    } else if (chunk > CHUNK && (bench->device.major != 9 || bench->device.minor != 0)) {
+      printf("\n%s in chunks of %u tokens: skipped, the wide class needs compute capability 9.0\n",
+             arguments[i], chunk);
     } else {
       compare(bench, arguments[i], chunk);
     }

@@ -1,7 +1,8 @@
 // The GPU test program. Prints its report as Markdown. Exit codes: 0 passed, 1 a check failed, 77
 // no GPU here (skipped).
 //   gpu_tests smoke [MODEL...]    tokens and logits against the CPU (default: tiny)
-//   gpu_tests ops [MODEL...]      every op's result against the CPU (default: tiny)
+//   gpu_tests ops [MODEL...]      every op's result: errors of GPU and CPU against exact results
+//                                 (default: tiny)
 //   gpu_tests sampling [MODEL...] every token and log probability against the host's sampler
 //                                 (default: tiny, wide, bias), and what sampling costs
 //   gpu_tests planner             the planner decides as on the host; what a plan takes
@@ -21,8 +22,11 @@
 //   gpu_tests memcheck [MODEL...] [only=TEXT]
 //                                 a short run of everything, for compute-sanitizer (default: tiny)
 //   gpu_tests wide [MODEL...] [batch=N] [context=N] [runs=N]
-//                                 iterations of more than 64 tokens against the narrow kernel; of
-//                                 a folder also their speed
+//                                 iterations of more than 64 tokens: their logits' error against
+//                                 exact ones beside the CPU's; of a folder instead their speed
+//   gpu_tests start FOLDER... [cold=0]
+//                                 what a start takes without and with cached code, and whether
+//                                 memory is as planned
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
@@ -73,15 +77,48 @@ void *gpu_must_alloc(size_t count, size_t bytes_each) {
   return memory;
 }
 
-double gpu_error(const float *gpu, const float *cpu, size_t count) {
+double gpu_error(const float *values, const float *wanted, size_t count) {
   double error = 0;
   double norm = 0;
   for (size_t i = 0; i < count; i++) {
-    double difference = (double)gpu[i] - (double)cpu[i];
+    double difference = (double)values[i] - (double)wanted[i];
     error += difference * difference;
-    norm += (double)cpu[i] * (double)cpu[i];
+    norm += (double)wanted[i] * (double)wanted[i];
   }
   return isfinite(error) && norm > 0 ? sqrt(error / norm) : error == 0 ? 0 : (double)INFINITY;
+}
+
+void gpu_errors_add(gpu_errors *errors, const float *gpu, const float *cpu, const float *exact,
+                    size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    double of_gpu = (double)gpu[i] - (double)exact[i];
+    double of_cpu = (double)cpu[i] - (double)exact[i];
+    errors->gpu += of_gpu * of_gpu;
+    errors->cpu += of_cpu * of_cpu;
+    errors->norm += (double)exact[i] * (double)exact[i];
+  }
+}
+
+static double relative(double squares, double norm) {
+  return isfinite(squares) && norm > 0 ? sqrt(squares / norm) : squares == 0 ? 0 : (double)INFINITY;
+}
+
+double gpu_most_ratio(uint32_t rows) {
+  return 1.15 + 0.8 / sqrt(rows < GPU_ENOUGH_ROWS ? rows : GPU_ENOUGH_ROWS);
+}
+
+double gpu_error_of_gpu(const gpu_errors *errors) {
+  return relative(errors->gpu, errors->norm);
+}
+
+double gpu_error_of_cpu(const gpu_errors *errors) {
+  return relative(errors->cpu, errors->norm);
+}
+
+double gpu_errors_ratio(const gpu_errors *errors) {
+  double more = gpu_error_of_gpu(errors) - GPU_LEAST_ERROR;
+  double cpu = gpu_error_of_cpu(errors);
+  return more <= 0 ? 0 : cpu > 0 ? more / cpu : (double)INFINITY;
 }
 
 uint32_t gpu_argmax(const float *values, uint32_t count) {
@@ -126,6 +163,7 @@ int main(int argc, char **argv) {
                {"ablations", gpu_ablations_run},
                {"modes", gpu_modes_run},
                {"hops", gpu_hops_run},
+               {"start", gpu_start_run},
                {"wide", gpu_wide_run},
                {"wide_attend", gpu_wide_attend_run},
                {"wide_speed", gpu_wide_speed_run}};

@@ -1,25 +1,28 @@
 #include "gpu/gpu_twin.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "compile/compile.h"
+#include "graph/family.h"
 #include "runtime/cpu_tasks.h"
 #include "task/tile.h"
 
-void gpu_twin_open(const gpu_model *model, uint32_t tokens, uint32_t page_count, gpu_twin *out) {
+// Everything behind the canonical program.
+static void open_twin(const mgl_graph *canonical, uint32_t tokens, uint32_t page_count,
+                      gpu_twin *t) {
   mgl_error err = {0};
-  gpu_twin *t = out;
   mgl_simd simd = MGL_SIMD_SCALAR;
-  *t = (gpu_twin){0};
   gpu_must(mgl_simd_choose(&simd, &err), &err);
   gpu_must(mgl_topology_create(&t->topology, &err), &err);
   gpu_must(mgl_team_create(t->topology, 0, &t->team, &err), &err);
-  gpu_must(mgl_cpu_weights_bind(model->program, NULL, MGL_WEIGHTS_DUMMY, GPU_SEED, t->team,
-                                t->topology, NULL, &t->weights, &err),
+  gpu_must(mgl_cpu_weights_bind(canonical, NULL, MGL_WEIGHTS_DUMMY, GPU_SEED, t->team, t->topology,
+                                NULL, &t->weights, &err),
            &err);
   mgl_cpu_memory_options memory = {
-      .page_tokens = GPU_PAGE_TOKENS, .page_count = page_count, .workers = 1};
+      .page_tokens = GPU_PAGE_TOKENS, .page_count = page_count, .workers = mgl_team_size(t->team)};
   gpu_must(mgl_cpu_memory_create(&t->weights, &memory, t->topology, &t->memory, &err), &err);
-  gpu_must(mgl_fuse_ops(model->program, &t->fused, &err), &err);
+  gpu_must(mgl_fuse_ops(canonical, &t->fused, &err), &err);
   mgl_compile_options compile = {.tokens = tokens, .workers = 1};
   gpu_must(mgl_compile(t->fused, &compile, &t->graph, NULL, &err), &err);
   mgl_cpu_program_options program = {.simd = simd, .task_graph = t->graph};
@@ -29,6 +32,58 @@ void gpu_twin_open(const gpu_model *model, uint32_t tokens, uint32_t page_count,
   for (size_t i = 0; i < t->fused->op_count; i++) {
     const mgl_tensor *result = &t->fused->tensors[t->fused->ops[i].output];
     t->results[i] = gpu_must_alloc((size_t)mgl_tensor_elements(result, &largest), sizeof(float));
+  }
+}
+
+void gpu_twin_open(const gpu_model *model, uint32_t tokens, uint32_t page_count, gpu_twin *out) {
+  *out = (gpu_twin){0};
+  open_twin(model->program, tokens, page_count, out);
+}
+
+// Copied from the other twin, not drawn: the weights are the same whatever the drawing does.
+static void widen_weights(const mgl_cpu_weights *from, mgl_cpu_weights *to) {
+  static const mgl_dim_values none = {0};
+  mgl_error err = {0};
+  for (uint32_t i = 0; i < to->graph->tensor_count; i++) {
+    const mgl_tensor *tensor = &to->graph->tensors[i];
+    uint32_t same = mgl_graph_find(from->graph, tensor->name);
+    size_t count = (size_t)mgl_tensor_elements(tensor, &none);
+    if (to->data[i] == NULL) {
+      continue;
+    }
+    if (same == MGL_NO_TENSOR || from->data[same] == NULL || tensor->dtype != MGL_DTYPE_F32 ||
+        mgl_tensor_elements(&from->graph->tensors[same], &none) != count) {
+      gpu_must(mgl_error_set(&err, MGL_ERR_INTERNAL, "the exact twin's \"%s\" is another weight",
+                             tensor->name),
+               &err);
+    }
+    const float *vector = to->data[i];
+    float *values =
+        tensor->rank == 1
+            ? to->vectors + (vector - to->vectors)
+            : (float *)(void *)((unsigned char *)to->pages + ((const unsigned char *)to->data[i] -
+                                                              (const unsigned char *)to->pages));
+    // Vectors are f32 in both.
+    mgl_widen_f32(tensor->rank == 1 ? MGL_DTYPE_F32 : from->graph->tensors[same].dtype,
+                  from->data[same], count, values);
+  }
+}
+
+void gpu_twin_open_exact(const gpu_model *model, const gpu_twin *cpu, gpu_twin *out) {
+  mgl_error err = {0};
+  mgl_config config = model->config;
+  config.dtype = MGL_DTYPE_F32;
+  *out = (gpu_twin){0};
+  gpu_must(mgl_family_build(&config, NULL, &out->widened, &err), &err);
+  open_twin(out->widened, (uint32_t)cpu->graph->tokens, cpu->memory->options.page_count, out);
+  widen_weights(&cpu->weights, &out->weights);
+  bool same = out->fused->op_count == cpu->fused->op_count && out->program->act == MGL_DTYPE_F32;
+  for (uint32_t i = 0; same && i < cpu->fused->op_count; i++) {
+    same = strcmp(out->fused->tensors[out->fused->ops[i].output].name,
+                  cpu->fused->tensors[cpu->fused->ops[i].output].name) == 0;
+  }
+  if (!same) {
+    gpu_must(mgl_error_set(&err, MGL_ERR_INTERNAL, "the exact twin has other ops"), &err);
   }
 }
 
@@ -42,18 +97,36 @@ void gpu_twin_close(gpu_twin *t) {
   mgl_graph_destroy(t->fused);
   mgl_cpu_memory_destroy(t->memory);
   mgl_cpu_weights_release(&t->weights);
+  mgl_graph_destroy(t->widened);
   mgl_team_destroy(t->team);
   mgl_topology_destroy(t->topology);
+}
+
+typedef struct twin_share {
+  const gpu_twin *twin;
+  uint32_t op;
+} twin_share;
+
+static void run_share(void *context, uint32_t worker) {
+  const twin_share *share = context;
+  const gpu_twin *t = share->twin;
+  const mgl_op *op = &t->fused->ops[share->op];
+  size_t begin = 0;
+  size_t end = 0;
+  mgl_team_share(worker, mgl_team_size(t->team),
+                 mgl_tile_units(t->fused, op, t->graph->tokens, t->graph->attention_strides),
+                 mgl_tile_grain(op, MGL_TARGET_CPU), &begin, &end);
+  if (begin < end) {
+    mgl_cpu_task_run(t->program, worker, share->op, (uint32_t)begin, (uint32_t)end);
+  }
 }
 
 void gpu_twin_run(gpu_twin *t, const mgl_plan *plan, uint32_t first, uint32_t last) {
   mgl_cpu_program_set_plan(t->program, plan);
   for (uint32_t i = first; i < t->fused->op_count && i <= last; i++) {
-    const mgl_op *op = &t->fused->ops[i];
-    const mgl_tensor *result = &t->fused->tensors[op->output];
-    mgl_cpu_task_run(t->program, 0, i, 0,
-                     mgl_tile_units(t->fused, op, t->graph->tokens, t->graph->attention_strides));
-    mgl_widen_f32(result->dtype, mgl_cpu_program_tensor(t->program, op->output),
+    uint32_t output = t->fused->ops[i].output;
+    mgl_team_run(t->team, run_share, &(twin_share){.twin = t, .op = i});
+    mgl_widen_f32(t->fused->tensors[output].dtype, mgl_cpu_program_tensor(t->program, output),
                   gpu_twin_elements(t, i), t->results[i]);
   }
 }

@@ -1,8 +1,9 @@
 // Some ops of a model through the whole pipeline, the others left out: the model's own task graphs,
 // places, events and launch; tasks of the ops that are left out wait, do nothing and trigger. The
 // range gets its inputs from the CPU's run of the ops before it, or random ones, and the K and V of
-// earlier tokens from the CPU's cache; everything else is poisoned; every result, and the K and V
-// that attention writes, is compared with the CPU's.
+// earlier tokens from the CPU's cache; everything else is poisoned. From the same inputs the CPU's
+// exact twin computes the range, and every result, and the K and V that attention writes, is
+// compared with that (gpu_errors).
 //
 //   gpu_tests ops model=MODEL [from=OP] [to=OP] [tokens=N] [context=N] [alone=1] [inputs=random]
 //                 [seed=N] [carried=0]
@@ -22,11 +23,6 @@
 
 enum { TOKENS = 64, PAGES = 64, CONTEXT = PAGES * GPU_PAGE_TOKENS - TOKENS, LOOK = 4096 };
 
-// Relative, of a range of several ops and of one op that has the CPU's very inputs: activations are
-// rounded to bf16 at other places (norms are factored out of dot products), 2^-9 each.
-#define MOST_ERROR 3e-2
-#define MOST_ERROR_ALONE 1e-2
-
 typedef struct range_options {
   const char *model, *from, *to;
   uint32_t tokens, context, seed;
@@ -37,19 +33,32 @@ typedef struct range {
   gpu_bench *bench;
   const range_options *options;
   gpu_model model;
-  gpu_twin cpu;
+  gpu_twin cpu, exact;
   mgl_cuda_program *gpu;
   uint32_t graph;  // of the GPU, for that many tokens
   mgl_plan *plan;
   int32_t pages[PAGES];
   bool *is_input;  // [op_count] the range that runs reads it and does not make it
+  double most;     // that the GPU's error may be of the CPU's in it
 } range;
 
-// How far a buffer is from the CPU's.
-typedef struct distance {
-  double relative, largest;
-  size_t at, count;
-} distance;
+// The same values three times.
+typedef struct buffers {
+  const float *gpu, *cpu, *exact;
+  size_t count;
+} buffers;
+
+// Attention has what is cached as an input here, so that the CPU rounds little but the result, and
+// the GPU Q and the weights of softmax too.
+static double most_ratio(const range *r, uint32_t first, uint32_t last) {
+  double most = gpu_most_ratio(r->options->tokens);
+  for (uint32_t op = first; op <= last; op++) {
+    if (r->cpu.fused->ops[op].kind == MGL_OP_ATTEND) {
+      return most - sqrt(8.0 / 6) + sqrt(3.0);
+    }
+  }
+  return most;
+}
 
 static const mgl_tensor *result_of(const range *r, uint32_t op) {
   return &r->cpu.fused->tensors[r->cpu.fused->ops[op].output];
@@ -79,6 +88,7 @@ static void open_range(range *r) {
   mgl_error err = {0};
   gpu_model_open(r->options->model, &r->model);
   gpu_twin_open(&r->model, TOKENS, PAGES, &r->cpu);
+  gpu_twin_open_exact(&r->model, &r->cpu, &r->exact);
   r->gpu = gpu_program(r->bench, &r->model,
                        (mgl_cuda_program_options){.iteration_tokens = TOKENS,
                                                   .sequences = 1,
@@ -101,6 +111,7 @@ static void close_range(range *r) {
   mgl_free(r->is_input);
   mgl_plan_destroy(r->plan);
   mgl_cuda_program_destroy(r->gpu);
+  gpu_twin_close(&r->exact);
   gpu_twin_close(&r->cpu);
   gpu_model_close(&r->model);
 }
@@ -164,15 +175,39 @@ static void randomise(range *r, uint32_t first, uint32_t last) {
   gpu_twin_run(c, r->plan, first, last);
 }
 
-// K and V of a position as the CPU has them: [HKV, HD].
+// The exact twin computes ops [first, last] from what the CPU has.
+static void run_exact(range *r, uint32_t first, uint32_t last) {
+  gpu_twin *e = &r->exact;
+  for (uint32_t op = 0; op < first; op++) {
+    if (r->is_input[op]) {
+      memcpy(mgl_cpu_program_tensor(e->program, e->fused->ops[op].output), r->cpu.results[op],
+             gpu_twin_elements(&r->cpu, op) * sizeof(float));
+    }
+  }
+  for (uint32_t op = first; op <= last; op++) {
+    if (e->fused->ops[op].kind == MGL_OP_ATTEND) {
+      const mgl_kv_layer *from = &r->cpu.program->kv[r->cpu.fused->ops[op].inputs[1]];
+      const mgl_kv_layer *to = &e->program->kv[e->fused->ops[op].inputs[1]];
+      size_t count = (size_t)PAGES * GPU_PAGE_TOKENS * from->kv_head_count * from->head_dim;
+      mgl_widen_f32(from->dtype, from->k, count, to->k);
+      mgl_widen_f32(from->dtype, from->v, count, to->v);
+    }
+  }
+  gpu_twin_run(e, r->plan, first, last);
+}
+
+// K and V of a position as the CPU or its exact twin has them: [HKV, HD].
 static void read_cpu_kv(const range *r, const mgl_kv_layer *layer, uint32_t position, float *k,
                         float *v) {
   size_t dims = layer->head_dim;
   size_t at = position % GPU_PAGE_TOKENS;
+  size_t bytes = mgl_dtype_bytes(layer->dtype);
   for (size_t i = 0; i < layer->kv_head_count * dims; i++) {
     size_t page = (size_t)r->pages[position / GPU_PAGE_TOKENS] * layer->kv_head_count + i / dims;
-    k[i] = mgl_bf16_to_f32(((mgl_bf16 *)layer->k)[(page * dims + i % dims) * GPU_PAGE_TOKENS + at]);
-    v[i] = mgl_bf16_to_f32(((mgl_bf16 *)layer->v)[(page * GPU_PAGE_TOKENS + at) * dims + i % dims]);
+    size_t k_at = (page * dims + i % dims) * GPU_PAGE_TOKENS + at;
+    size_t v_at = (page * GPU_PAGE_TOKENS + at) * dims + i % dims;
+    mgl_widen_f32(layer->dtype, (const unsigned char *)layer->k + k_at * bytes, 1, &k[i]);
+    mgl_widen_f32(layer->dtype, (const unsigned char *)layer->v + v_at * bytes, 1, &v[i]);
   }
 }
 
@@ -221,39 +256,38 @@ static void write_inputs(range *r) {
 
 // --- results -------------------------------------------------------------------------------------
 
-static distance distance_of(const float *gpu, const float *cpu, size_t count) {
-  distance d = {.relative = gpu_error(gpu, cpu, count), .count = count};
-  for (size_t i = 0; i < count; i++) {
-    double difference = fabs((double)gpu[i] - (double)cpu[i]);
-    if (!(difference <= d.largest)) {  // a NaN stays
-      d.largest = difference;
-      d.at = i;
-      if (isnan(difference)) {
-        break;
-      }
+// One line of the table. Returns whether the GPU's values are good.
+static bool judge(range *r, uint32_t op, const char *what, const buffers *b) {
+  gpu_errors errors = {0};
+  double largest = 0;
+  size_t at = 0;
+  gpu_errors_add(&errors, b->gpu, b->cpu, b->exact, b->count);
+  for (size_t i = 0; i < b->count && !isnan(largest); i++) {
+    double difference = fabs((double)b->gpu[i] - (double)b->exact[i]);
+    if (!(difference <= largest)) {  // a NaN stays
+      largest = difference;
+      at = i;
     }
   }
-  return d;
+  double ratio = gpu_errors_ratio(&errors);
+  bool ok = ratio <= r->most && gpu_error_of_cpu(&errors) < GPU_MOST_CPU_ERROR;
+  printf("| %u | %s | %s%s | %zu | %.2e | %.2e | %s%.2f%s | %.2f | %.2e at %zu |\n", op,
+         mgl_op_info_of(r->cpu.fused->ops[op].kind)->name, result_of(r, op)->name, what, b->count,
+         gpu_error_of_gpu(&errors), gpu_error_of_cpu(&errors), ok ? "" : "**", ratio,
+         ok ? "" : "**", r->most, largest, at);
+  return ok;
 }
 
-static void print_distance(range *r, uint32_t op, const char *what, const distance *d,
-                           double most) {
-  const char *mark = d->relative < most ? "" : "**";
-  printf("| %u | %s | %s%s | %zu | %s%.2e%s | %.2e at %zu |\n", op,
-         mgl_op_info_of(r->cpu.fused->ops[op].kind)->name, result_of(r, op)->name, what, d->count,
-         mark, d->relative, mark, d->largest, d->at);
-}
-
-static double compare_result(range *r, uint32_t op, double most) {
+static bool compare_result(range *r, uint32_t op) {
   mgl_error err = {0};
   size_t count = gpu_twin_elements(&r->cpu, op);
   float *values = gpu_must_alloc(count, sizeof *values);
   gpu_must(mgl_cuda_program_read(r->gpu, r->graph, result_of(r, op)->name, values, count, &err),
            &err);
-  distance d = distance_of(values, r->cpu.results[op], count);
+  buffers of_result = {values, r->cpu.results[op], r->exact.results[op], count};
+  bool ok = judge(r, op, "", &of_result);
   mgl_free(values);
-  print_distance(r, op, "", &d, most);
-  return d.relative;
+  return ok;
 }
 
 static void read_gpu_kv(range *r, const mgl_kv_layer *layer, const char *name, float *k, float *v) {
@@ -277,24 +311,29 @@ static void read_gpu_kv(range *r, const mgl_kv_layer *layer, const char *name, f
   mgl_free(page);
 }
 
-static double compare_kv(range *r, uint32_t op, double most) {
+static bool compare_kv(range *r, uint32_t op) {
   const mgl_op *attend = &r->cpu.fused->ops[op];
   const mgl_kv_layer *layer = &r->cpu.program->kv[attend->inputs[1]];
-  size_t count = (size_t)r->options->tokens * layer->kv_head_count * layer->head_dim;
+  const mgl_kv_layer *exact_layer = &r->exact.program->kv[r->exact.fused->ops[op].inputs[1]];
+  size_t row = (size_t)layer->kv_head_count * layer->head_dim;
+  size_t count = r->options->tokens * row;
   float *cpu = gpu_must_alloc(2 * count, sizeof *cpu);
   float *gpu = gpu_must_alloc(2 * count, sizeof *gpu);
-  size_t row = (size_t)layer->kv_head_count * layer->head_dim;
+  float *exact = gpu_must_alloc(2 * count, sizeof *exact);
   for (uint32_t i = 0; i < r->options->tokens; i++) {
-    read_cpu_kv(r, layer, r->options->context + i, cpu + i * row, cpu + count + i * row);
+    uint32_t position = r->options->context + i;
+    read_cpu_kv(r, layer, position, cpu + i * row, cpu + count + i * row);
+    read_cpu_kv(r, exact_layer, position, exact + i * row, exact + count + i * row);
   }
   read_gpu_kv(r, layer, r->cpu.fused->tensors[attend->inputs[1]].name, gpu, gpu + count);
-  distance k = distance_of(gpu, cpu, count);
-  distance v = distance_of(gpu + count, cpu + count, count);
-  print_distance(r, op, ", its K", &k, most);
-  print_distance(r, op, ", its V", &v, most);
+  buffers of_k = {gpu, cpu, exact, count};
+  buffers of_v = {gpu + count, cpu + count, exact + count, count};
+  bool ok = judge(r, op, ", its K", &of_k);
+  ok = judge(r, op, ", its V", &of_v) && ok;
   mgl_free(cpu);
   mgl_free(gpu);
-  return k.relative > v.relative ? k.relative : v.relative;
+  mgl_free(exact);
+  return ok;
 }
 
 // Results outside of the range are what they were: poison, or the inputs. Returns how many are not.
@@ -337,15 +376,16 @@ static uint32_t gpu_op(const range *r, uint32_t op) {
   return UINT32_MAX;
 }
 
-// True if ops [first, last] of the GPU are the CPU's.
+// True if ops [first, last] of the GPU are as good as the CPU's.
 static bool run_range(range *r, uint32_t first, uint32_t last) {
   mgl_error err = {0};
-  double most = first == last ? MOST_ERROR_ALONE : MOST_ERROR;
-  double worst = 0;
+  bool ok = true;
+  r->most = most_ratio(r, first, last);
   find_inputs(r, first, last);
   if (r->options->random) {
     randomise(r, first, last);
   }
+  run_exact(r, first, last);
   gpu_must(mgl_cuda_program_choose(r->gpu, gpu_op(r, first), gpu_op(r, last), &err), &err);
   write_inputs(r);
   for (uint32_t op = first; op <= last; op++) {
@@ -355,9 +395,9 @@ static bool run_range(range *r, uint32_t first, uint32_t last) {
   }
   gpu_must(mgl_cuda_program_run_plan(r->gpu, r->plan, NULL, NULL, &err), &err);
   for (uint32_t op = first; op <= last; op++) {
-    worst = fmax(worst, compare_result(r, op, most));
+    ok = compare_result(r, op) && ok;
     if (r->cpu.fused->ops[op].kind == MGL_OP_ATTEND) {
-      worst = fmax(worst, compare_kv(r, op, most));
+      ok = compare_kv(r, op) && ok;
     }
   }
   uint32_t touched = count_touched(r, first, last);
@@ -365,7 +405,7 @@ static bool run_range(range *r, uint32_t first, uint32_t last) {
     gpu_check(r->bench, false, "ops %u to %u: %u results of other ops have changed", first, last,
               touched);
   }
-  return worst < most && touched == 0;
+  return ok && touched == 0;
 }
 
 // An op by number or name.
@@ -396,8 +436,8 @@ static void compare_range(gpu_bench *bench, const range_options *o) {
                                     : (uint32_t)r.cpu.fused->op_count - 1;
   printf("\n## Ops %u to %u of %s%s: %u tokens behind %u, %s inputs\n\n", first, last, r.model.name,
          o->alone ? ", each alone" : "", o->tokens, o->context, o->random ? "random" : "the CPU's");
-  printf("| op | kind | result | elements | relative error | largest difference |\n");
-  printf("|---|---|---|---|---|---|\n");
+  printf("| op | kind | result | elements | error | CPU's error | ratio | at most | largest |\n");
+  printf("|---|---|---|---|---|---|---|---|---|\n");
   (void)fflush(stdout);
   make_context(&r);
   make_plan(&r, o->context, o->tokens);

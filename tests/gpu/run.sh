@@ -12,6 +12,9 @@
 #   run.sh [PROGRAM] soaks                  part soak; of a debug build too
 #   run.sh [PROGRAM] hops                   what a dependency hop costs (part hops)
 #   run.sh [PROGRAM] memchecks              part memcheck of small models under compute-sanitizer
+#   run.sh [PROGRAM] throughput [MODEL...]  256 requests through the engine (megalith bench throughput
+#       with its defaults, dummy weights; default: qwen3-0.6b, qwen3-8b); the figures go to
+#       $MGL_GPU_WORK/gpu_throughput.csv too. Then starts and memory (part start).
 #   run.sh [PROGRAM] modes [MODEL...]       mega against full, batches and contexts; the table goes
 #       to $MGL_GPU_WORK/gpu_modes.csv too
 #   run.sh [PROGRAM] ablations [MODEL...]   what each mechanism is worth: part ablations for each
@@ -22,7 +25,7 @@
 #                  bench/configs need 24 GiB there; it is emptied as models are done)
 #   MGL_GPU_DEBUG  gpu_tests of a debug build, for the random delays once more; built if no PROGRAM
 #                  is given
-#   MGL_MEGALITH   the command that sums up traces (default build/megalith)
+#   MGL_MEGALITH   the command, for throughput and for summing up traces (default build/megalith)
 #   MGL_PYTHON     python3
 set -eu
 cd "$(dirname "$0")/../.."
@@ -75,6 +78,7 @@ references() {
   for model; do
     data=$work/$(basename "$model")
     [ ! -f "$data/reference.json" ] || step 150 "$program" reference "$data"
+    [ ! -f "$data/reference.json" ] || step 150 "$program" reference chunk=2048 "$data"
     rm -rf "$data"
   done
 }
@@ -125,6 +129,41 @@ ablations() {
   step 120 "${MGL_PYTHON:-python3}" tests/gpu/last_linear.py "$@"
 }
 
+# The figures of `megalith bench throughput --json` as a list, and as a table in a file.
+throughput() {
+  work=${MGL_GPU_WORK:-/tmp/megalith-gpu}
+  mkdir -p "$work"
+  [ $# -gt 0 ] || set -- bench/configs/qwen3-0.6b bench/configs/qwen3-8b
+  step 500 "${MGL_PYTHON:-python3}" - "$work/gpu_throughput.csv" "${MGL_MEGALITH:-build/megalith}" "$@" <<'END'
+import json, subprocess, sys
+
+columns = [
+    "model", "device", "requests", "sequences", "input_tokens", "output_tokens", "seconds",
+    "output_tokens_per_s", "total_tokens_per_s", "first_token_ms.median", "first_token_ms.p99",
+    "inter_token_ms.median", "inter_token_ms.p99", "kv_tokens", "kv_use", "prefix_hits",
+    "preemptions", "iterations", "planning_share", "prompt_iterations.count",
+    "prompt_iterations.tokens", "prompt_iterations.ms", "decode_iterations.count",
+    "decode_iterations.tokens", "decode_iterations.ms", "decode_iterations.bytes_per_s"]
+with open(sys.argv[1], "w") as out:
+    print(",".join(columns), file=out)
+    for model in sys.argv[3:]:
+        done = subprocess.run(
+            [sys.argv[2], "bench", "throughput", model, "--load-format", "dummy", "--device", "cuda",
+             "--json"], stdout=subprocess.PIPE, timeout=240, check=True)
+        result = json.loads(done.stdout)
+        print("\n%s:\n" % model)
+        cells = []
+        for column in columns:
+            value = result
+            for name in column.split("."):
+                value = value[name]
+            cells.append(str(value))
+            print("- %s: %s" % (column, value))
+        print(",".join(cells), file=out)
+END
+  part start "$@"
+}
+
 case ${1:-} in
 '')
   part smoke tiny wide bias
@@ -162,6 +201,10 @@ hops)
 ablations)
   shift
   ablations "$@"
+  ;;
+throughput)
+  shift
+  throughput "$@"
   ;;
 modes)
   shift

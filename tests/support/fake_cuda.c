@@ -15,9 +15,10 @@
 #include "graph/graph.h"
 #include "kernels/cuda/full_turn.h"
 #include "kernels/cuda/packing.h"
-#include "kernels/cuda/wide_turn.h"
+#include "kernels/cuda/wide_chain.h"
 #include "model/dummy_weights.h"
 #include "runtime/cuda_plan.h"
+#include "support/fake_cuda_parts.h"
 
 // --- the driver ----------------------------------------------------------------------------------
 
@@ -27,7 +28,7 @@ enum { MAX_LIVE = 256 };
 
 static void *live[MAX_LIVE];  // blocks that were handed out
 
-static void *track(void *memory) {
+void *fake_cuda_track(void *memory) {
   for (size_t i = 0; i < MAX_LIVE; i++) {
     if (live[i] == NULL) {
       live[i] = memory;
@@ -39,7 +40,7 @@ static void *track(void *memory) {
   return NULL;
 }
 
-static void release(void *memory) {
+void fake_cuda_release(void *memory) {
   for (size_t i = 0; i < MAX_LIVE; i++) {
     if (live[i] == memory) {
       live[i] = NULL;
@@ -54,7 +55,7 @@ static void release(void *memory) {
 void fake_cuda_reclaim(void) {
   for (size_t i = 0; i < MAX_LIVE; i++) {
     if (live[i] != NULL) {
-      release(live[i]);
+      fake_cuda_release(live[i]);
     }
   }
 }
@@ -82,12 +83,12 @@ static mgl_cu_result fake_memory_info(size_t *free_bytes, size_t *total_bytes) {
 static mgl_cu_result fake_memory_alloc(mgl_cu_ptr *out, size_t bytes) {
   void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
   memset(memory, 0x5a, (bytes + 255) / 256 * 256);
-  *out = (mgl_cu_ptr)(uintptr_t)track(memory);
+  *out = (mgl_cu_ptr)(uintptr_t)fake_cuda_track(memory);
   return 0;
 }
 
 static mgl_cu_result fake_memory_free(mgl_cu_ptr memory) {
-  release((void *)(uintptr_t)memory);
+  fake_cuda_release((void *)(uintptr_t)memory);
   return 0;
 }
 
@@ -118,12 +119,12 @@ static mgl_cu_result fake_copy_to_device_async(mgl_cu_ptr to, const void *from, 
 
 static mgl_cu_result fake_host_alloc(void **out, size_t bytes, unsigned flags) {
   (void)flags;
-  *out = track(malloc(bytes));
+  *out = fake_cuda_track(malloc(bytes));
   return 0;
 }
 
 static mgl_cu_result fake_host_free(void *memory) {
-  release(memory);
+  fake_cuda_release(memory);
   return 0;
 }
 
@@ -148,14 +149,13 @@ static mgl_cu_result fake_destroy(void *object) {
 static pthread_t kernel_id;
 static bool launched;
 static mgl_word kernel_ended;
-static mgl_word polls;       // iterations that may begin: one more for each look of the host
-static mgl_word begun;       // iterations
-static uint32_t looks_left;  // until what mode full has queued has ended
+static mgl_word polls;  // iterations that may begin: one more for each look of the host
+static mgl_word begun;  // iterations
 
 static mgl_cu_result fake_stream_query(void *stream) {
   (void)stream;
-  if (looks_left > 0) {
-    looks_left--;
+  if (fake_cuda_looks_left > 0) {
+    fake_cuda_looks_left--;
     return MGL_CU_NOT_READY;
   }
   uint64_t may_begin = mgl_load_relaxed(&polls);
@@ -208,13 +208,8 @@ static mgl_cu_result fake_function_set(void *function, int attribute, int value)
   return 0;
 }
 
-// For iterations of any size, or of few tokens.
-static bool is_wide_kernel(const char *function) {
-  return strcmp(function, "mgl_wide_kernel") == 0 || strcmp(function, "mgl_wide_kernel_few") == 0;
-}
-
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
-  bool wide = is_wide_kernel(function);
+  bool wide = strcmp(function, "mgl_wide_kernel") == 0;
   if (wide || strcmp(function, "mgl_megakernel") == 0) {
     size_t narrow = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES;
     assert_int_equal(threads, wide ? (int)MGL_WIDE_THREADS : (int)MGL_CUDA_THREADS);
@@ -235,8 +230,6 @@ static mgl_cu_result fake_device_attribute(int *value, int attribute, int device
   }
 }
 
-static void run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan);
-
 static void wide_plan(void **parameters);
 static void wide_sample(void **parameters);
 
@@ -251,7 +244,7 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
   assert_true(grid_x >= 1);
   if (strcmp(name, "mgl_op_plan") == 0) {
     assert_int_equal(block_x, MGL_OP_PLAN_THREADS);
-    run_plan_kernel(*(mgl_cuda_run **)p[0], *(uint64_t **)p[1]);
+    fake_cuda_run_plan_kernel(*(mgl_cuda_run **)p[0], *(uint64_t **)p[1]);
   } else if (strcmp(name, "mgl_pack_weights") == 0) {
     assert_int_equal(block_x, MGL_PACK_THREADS);
     mgl_pack_share(alone, *(const uint16_t **)p[0], *(uint32_t *)p[1], *(uint32_t *)p[2],
@@ -432,7 +425,7 @@ static void append_token(mgl_cuda_run *run, uint64_t iteration, uint32_t slot) {
   }
 }
 
-static void device_sample(mgl_cuda_run *run, uint64_t iteration) {
+void fake_cuda_sample(mgl_cuda_run *run, uint64_t iteration) {
   const mgl_cuda_plan *plan = &run->plans[iteration & 1];
   for (uint32_t i = 0; i < plan->logit_row_count; i++) {
     uint32_t slot = plan->logit_slots[i];
@@ -480,7 +473,7 @@ static void compute_row(const mgl_cuda_run *run, uint32_t slot, uint32_t positio
   *at = (hash ^ (uint32_t)token) * UINT64_C(0x100000001b3);
 }
 
-static void compute_rows(const mgl_cuda_run *run, uint64_t iteration) {
+void fake_cuda_compute_rows(const mgl_cuda_run *run, uint64_t iteration) {
   const mgl_cuda_plan *plan = &run->plans[iteration & 1];
   for (uint32_t i = 0; i < plan->token_count; i++) {
     compute_row(run, plan->slots[i], plan->positions[i], plan->tokens[i]);
@@ -539,12 +532,12 @@ static void device_task(mgl_cuda_run *run, const mgl_ready_task *ready) {
     }
   } else if (task->type == MGL_OP_EMBED) {
     if (task->begin == 0) {
-      compute_rows(run, ready->info.iteration);
+      fake_cuda_compute_rows(run, ready->info.iteration);
     }
   } else if (task->type == MGL_OP_NEXT_PLAN) {
     device_plan(run, ready->info.iteration);
   } else if (task->type == MGL_OP_SAMPLE && task->begin == 0) {
-    device_sample(run, ready->info.iteration);
+    fake_cuda_sample(run, ready->info.iteration);
   }
 }
 
@@ -638,9 +631,16 @@ static void *pointer_of(const void *parameter) {
 
 static void wide_plan(void **p) {
   assert_false(launched);
-  wide_of = pointer_of(p[0]);
-  mgl_wide_turn(one_lane, wide_of, p[1], pointer_of(p[2]), pointer_of(p[3]));
-  assert_true(((const mgl_wide_plan *)pointer_of(p[2]))->token_count > wide_of->iteration_tokens);
+  const mgl_wide_chain *chain = p[1];
+  mgl_cuda_run *run = pointer_of(p[0]);
+  fake.wide_ns += 1000;
+  mgl_wide_chain_turn(one_lane, run, chain, fake.wide_ns);
+  run->planning.planning_ns += 10;
+  wide_of = run->planning.wide_runs != 0 ? run : NULL;
+  assert_true(wide_of == NULL || chain->plan->token_count > run->iteration_tokens);
+  for (uint64_t i = 0; i < chain->zero_count && wide_of != NULL; i++) {
+    assert_int_equal(chain->zeros[i], 0);
+  }
 }
 
 // Every worker's list to its end: nobody waits for ever, and nobody is waited for by less or more
@@ -674,6 +674,10 @@ static void walk_steps(const mgl_wide_run *run) {
 
 static void run_wide(const mgl_wide_run *run) {
   const mgl_wide_plan *plan = run->plan;
+  if (run->steps == NULL) {
+    fake.empty_wide_runs++;
+    return;
+  }
   walk_steps(run);
   for (uint32_t i = 0; i < plan->token_count && wide_of != NULL; i++) {
     compute_row(wide_of, plan->slots[i], plan->positions[i], plan->tokens[i]);
@@ -687,7 +691,7 @@ static void run_wide(const mgl_wide_run *run) {
 static void wide_sample(void **p) {
   const mgl_wide_plan *plan = pointer_of(p[1]);
   const uint64_t long_ago = UINT64_C(1) << 20;  // no iteration that fails
-  assert_ptr_equal(wide_of, pointer_of(p[0]));
+  assert_true(wide_of == pointer_of(p[0]) || plan->logit_row_count == 0);
   for (uint32_t i = 0; i < plan->logit_row_count; i++) {
     uint32_t slot = plan->logit_slots[i];
     assert_int_equal(wide_of->next_rows[slot], UINT32_MAX);
@@ -708,7 +712,7 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
                                              unsigned block_z, unsigned smem, void *stream,
                                              void **parameters) {
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)smem, (void)stream;
-  if (is_wide_kernel(function)) {
+  if (strcmp(function, "mgl_wide_kernel") == 0) {
     assert_true(grid_x == FAKE_CUDA_WORKERS && block_x == MGL_WIDE_THREADS && !launched);
     run_wide(pointer_of(parameters[0]));
     return 0;
@@ -723,163 +727,6 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
   mgl_store_relaxed(&begun, 0);
   launched = true;
   return (mgl_cu_result)pthread_create(&kernel_id, NULL, kernel_thread, fake.run);
-}
-
-// --- mode full -----------------------------------------------------------------------------------
-//
-// A graph is the launches that were captured. Each stands for its op; the last one of an iteration
-// samples and plans.
-
-typedef struct fake_node {
-  const char *name;
-  unsigned blocks;
-  mgl_cuda_op_launch launch;
-} fake_node;
-
-typedef struct fake_graph {
-  uint32_t count;
-  fake_node nodes[];
-} fake_graph;
-
-enum { MAX_NODES = 1024 };
-
-static fake_graph *captured;  // NULL: nothing is being captured
-
-static mgl_cu_result fake_capture_begin(void *stream, int mode) {
-  (void)stream;
-  assert_int_equal(mode, MGL_CU_CAPTURE_RELAXED);
-  assert_null(captured);
-  captured = track(calloc(1, sizeof *captured + MAX_NODES * sizeof *captured->nodes));
-  return 0;
-}
-
-static mgl_cu_result fake_launch_config(const mgl_cu_launch_config *config, void *function,
-                                        void **parameters, void **extra) {
-  (void)extra;
-  assert_non_null(captured);
-  assert_true(captured->count < MAX_NODES);
-  assert_int_equal(config->attribute_count, 1);
-  assert_int_equal(config->attributes[0].id, MGL_CU_LAUNCH_PROGRAMMATIC);
-  assert_int_equal(config->attributes[0].value, 1);
-  fake_node *node = &captured->nodes[captured->count++];
-  node->name = function;
-  node->blocks = config->grid_x;
-  node->launch = *(const mgl_cuda_op_launch *)parameters[0];
-  return fake.capture_fails ? 1 : 0;
-}
-
-static mgl_cu_result fake_capture_end(void *stream, void **graph) {
-  (void)stream;
-  *graph = captured;
-  captured = NULL;
-  return 0;
-}
-
-static mgl_cu_result fake_graph_instantiate(void **executable, void *graph,
-                                            unsigned long long flags) {
-  const fake_graph *from = graph;
-  size_t bytes = sizeof *from + from->count * sizeof *from->nodes;
-  (void)flags;
-  *executable = memcpy(track(malloc(bytes)), from, bytes);
-  return 0;
-}
-
-static mgl_cu_result fake_graph_destroy(void *graph) {
-  release(graph);
-  return 0;
-}
-
-static bool kernel_is_of(const fake_node *node) {
-  static const struct {
-    uint32_t kind;
-    const char *name;
-  } kernels[] = {{MGL_OP_EMBED, "mgl_op_embed"},        {MGL_OP_ATTEND, "mgl_op_attend"},
-                 {MGL_OP_SAMPLE, "mgl_op_sample"},      {MGL_OP_QKV_PROJ, "mgl_op_linear_"},
-                 {MGL_OP_LINEAR_ADD, "mgl_op_linear_"}, {MGL_OP_GATE_UP, "mgl_op_linear_"},
-                 {MGL_OP_LOGITS, "mgl_op_linear_"}};
-  for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
-    if (kernels[i].kind == node->launch.ops[0].kind) {
-      return strncmp(node->name, kernels[i].name, strlen(kernels[i].name)) == 0;
-    }
-  }
-  return false;
-}
-
-static void run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan) {
-  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
-  fake.plan_launches++;
-  looks_left = 2;
-  run->planning.planning_ns += 10;
-  *host_plan = mgl_full_turn(one_lane, run, iteration, true);
-}
-
-// As mgl_op_next_plan of op_kernels.cu.
-static void plan_next(const mgl_cuda_op_launch *launch) {
-  mgl_cuda_run *run = launch->run;
-  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
-  uint32_t tokens = 0;
-  if (launch->plan->token_count > 0 && run->planner != NULL &&
-      mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE) {
-    assert_ptr_equal(launch->next_plan, &run->plans[iteration & 1]);
-    run->planning.planning_ns += 10;
-    *launch->host_plan = mgl_full_turn(one_lane, run, iteration, false);
-    tokens = mgl_host_plan_tokens(*launch->host_plan);
-  }
-  if (tokens == 0) {
-    mgl_cuda_plan_clear(launch->next_plan);
-  }
-}
-
-static void end_iteration(const mgl_cuda_op_launch *launch) {
-  mgl_cuda_run *run = launch->run;
-  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
-  fake.empty_iterations += launch->plan->token_count == 0;
-  if (launch->plan->token_count > 0) {
-    device_sample(run, iteration - 1);
-    run->iteration_ns[iteration % run->iteration_capacity] = 1000 * (iteration + 1);
-  }
-}
-
-static void run_node(const fake_node *node) {
-  const mgl_cuda_op_launch *launch = &node->launch;
-  mgl_cuda_run *run = launch->run;
-  bool first = launch->ops[0].kind == MGL_OP_EMBED;
-  assert_true(kernel_is_of(node));
-  assert_true(launch->plan->token_count <= run->graphs[launch->graph].tokens);
-  assert_int_equal(node->blocks, launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0));
-  assert_int_equal(launch->ordinal, first ? 0 : fake.ordinal + 1);
-  fake.ordinal = launch->ordinal;
-  if (launch->ops[0].kind == MGL_OP_ATTEND) {
-    fake.attend_kernel = node->name;
-    fake.attend_tokens = launch->ops[0].tokens;
-    if (launch->ops[1].kind == MGL_OP_NEXT_PLAN) {
-      plan_next(launch);
-    }
-  }
-  if (first && launch->plan->token_count > 0) {
-    uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
-    assert_ptr_equal(launch->plan, &run->plans[iteration & 1]);
-    assert_int_equal(launch->ops[1].kind, MGL_OP_ROPE_ANGLES);
-    compute_rows(run, iteration);
-    mgl_store_relaxed(&run->protocol.published, iteration + 1);
-    run->iteration_ns[iteration % run->iteration_capacity] = 1000 * (iteration + 1);
-  }
-  if (launch->ops[0].kind == MGL_OP_SAMPLE) {
-    assert_int_equal(launch->ordinal + 1, launch->op_launches);
-    end_iteration(launch);
-  }
-}
-
-static mgl_cu_result fake_graph_launch(void *executable, void *stream) {
-  const fake_graph *graph = executable;
-  (void)stream;
-  fake.run = graph->nodes[0].launch.run;
-  fake.graph_launches++;
-  looks_left = 2;
-  for (uint32_t i = 0; i < graph->count; i++) {
-    run_node(&graph->nodes[i]);
-  }
-  return 0;
 }
 
 mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,
@@ -924,13 +771,7 @@ mgl_cuda_device fake_cuda_device(void) {
   d->launch_cooperative = fake_launch_cooperative;
   d->device_attribute = fake_device_attribute;
   d->stream_synchronize = fake_destroy;
-  d->launch_config = fake_launch_config;
-  d->capture_begin = fake_capture_begin;
-  d->capture_end = fake_capture_end;
-  d->graph_destroy = fake_graph_destroy;
-  d->graph_instantiate = fake_graph_instantiate;
-  d->graph_launch = fake_graph_launch;
-  d->graph_release = fake_graph_destroy;
+  fake_cuda_full_driver(d);
   fake.free_bytes = (size_t)1 << 32;
   fake.hang_at = FAKE_CUDA_NEVER;
   fake.not_finite_at = FAKE_CUDA_NEVER;
@@ -939,6 +780,5 @@ mgl_cuda_device fake_cuda_device(void) {
   fake.launch_result = 0;
   fake.hung = false;
   fake.capture_fails = false;
-  looks_left = 0;
   return device;
 }

@@ -31,6 +31,8 @@ typedef struct fake_cuda {
   uint32_t idle_looks;         // for commands, by a launch that had nothing to do
   uint32_t runs;               // of the megakernel
   uint32_t wide_runs;          // of that of the wide class
+  uint32_t empty_wide_runs;    // that found nothing to do
+  uint64_t wide_ns;            // the device's timer at its latest turn
   int hang_at;                 // iteration in which a task hangs, or NOTHING
   int not_finite_at;           // iteration whose logits are not finite, or NOTHING
   uint64_t iteration_step_ns;  // from one iteration's begin to the next one's

@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "model/dummy_weights.h"
+#include "support/must.h"
 #include "support/temp_folder.h"
 #include "support/write_safetensors.h"
 
@@ -398,4 +399,22 @@ mgl_divergence mgl_reference_divergence(const float *reference, const float *log
     result.mean_kl += kl / (double)positions;
   }
   return result;
+}
+
+// --- opened --------------------------------------------------------------------------------------
+
+void mgl_reference_model_open(mgl_reference_model *out, const char *data, const char *name,
+                              uint32_t shard_count) {
+  *out = (mgl_reference_model){0};
+  mgl_reference *reference = &out->reference;
+  MUST(mgl_reference_load(data, name, reference, &err));
+  temp_folder_create(&out->folder);
+  MUST(mgl_reference_write_folder(reference, out->folder.path, shard_count, &err));
+  MUST(mgl_model_folder_open(out->folder.path, MGL_NEED_WEIGHTS, &out->model, &err));
+}
+
+void mgl_reference_model_close(mgl_reference_model *model) {
+  mgl_model_folder_close(&model->model);
+  temp_folder_remove(&model->folder);
+  mgl_reference_reset(&model->reference);
 }

@@ -1,11 +1,10 @@
 // The oracle: small random models and what transformers answers on them (tests/data/reference,
 // made by tools/make_reference.py, listed in the README.md there).
 //
-//   mgl_reference reference;
-//   mgl_reference_load(MGL_TEST_DATA "/reference", MGL_REFERENCE_NAMES[i], &reference, &err);
-//   mgl_reference_write_folder(&reference, folder.path, 1, &err);   -> open it with the real loader
+//   mgl_reference_model m;
+//   mgl_reference_model_open(&m, MGL_TEST_DATA "/reference", MGL_REFERENCE_NAMES[i], 1);
 //   ... run the prompt, then compare with mgl_reference_divergence and the continuation ...
-//   mgl_reference_reset(&reference);
+//   mgl_reference_model_close(&m);
 //
 // Weights are not stored but drawn by model/dummy_weights.h, as the Python tool drew them.
 #ifndef MGL_TESTS_SUPPORT_REFERENCE_MODEL_H
@@ -16,6 +15,8 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "model/model_folder.h"
+#include "support/temp_folder.h"
 
 enum { MGL_REFERENCE_COUNT = 16, MGL_REFERENCE_MAX_SHARDS = 99 };
 
@@ -67,6 +68,18 @@ void mgl_reference_reset(mgl_reference *reference);  // a zeroed one is fine
 // tensors and model.safetensors.index.json.
 mgl_status mgl_reference_write_folder(const mgl_reference *reference, const char *folder,
                                       uint32_t shard_count, mgl_error *err);
+
+// A model of the oracle, opened from a folder of its own by the real loaders.
+typedef struct mgl_reference_model {
+  mgl_reference reference;
+  temp_folder folder;
+  mgl_model_folder model;  // config and checkpoint; these models have no tokenizer
+} mgl_reference_model;
+
+// Ends the test if it fails. data: folder of the oracle, MGL_TEST_DATA "/reference".
+void mgl_reference_model_open(mgl_reference_model *out, const char *data, const char *name,
+                              uint32_t shard_count);
+void mgl_reference_model_close(mgl_reference_model *model);
 
 typedef struct mgl_divergence {
   double mean_kl;          // KL(softmax(reference) || softmax(logits)), nats, mean over positions

@@ -295,9 +295,14 @@ typedef struct mgl_cuda_planning {
   uint32_t leaves;                        // 1: no more plans are made
   uint32_t end;                           // mgl_feed_end
   // Tokens of a plan that is made and too large for this kernel: the launch ends, and the wide
-  // class computes it (wide_turn.h). 0: there is none.
+  // class computes it (wide_chain.h). 0: there is none.
   uint32_t wide_tokens;
+  // And of one that was made behind an iteration of the wide class and waits for this kernel.
+  uint32_t narrow_tokens;
+  uint32_t wide_runs;  // 1: the iteration of wide_tokens runs
   uint32_t padding;
+  uint64_t wide_ns;            // the global timer when it began
+  uint64_t wide_turns;         // of the chain
   uint64_t told;               // iterations of which the host was told
   uint64_t planning_ns;        // of all turns
   mgl_feed_iteration rows[2];  // [i & 1] what iteration i computes
@@ -316,7 +321,7 @@ typedef struct mgl_cuda_run {
   uint32_t has_jit;           // 1: some task of some graph is JIT
   uint32_t scheduler_warps;   // 1: scheduler s is a warp of block s; 0: it is block workers + s
   uint32_t most_iterations;   // the launch ends after so many
-  uint32_t iteration_tokens;  // most tokens of an iteration here; the planner's may be more
+  uint32_t iteration_tokens;  // most tokens of an iteration here; the planner's may have more
   uint32_t sequence_slots;    // of the planner, `sequences`, and all arrays by slot
   uint64_t stall_ns;          // no progress for so long is a fault
   uint32_t injection;         // mgl_cuda_injection

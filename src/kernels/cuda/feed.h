@@ -66,6 +66,8 @@ typedef struct mgl_feed {
   mgl_word settled;     // commands whose slots the device will not touch any more for their old
                         // requests; written by the device
   uint8_t padding_after_settled[56];
+  mgl_word wide;  // by each turn between iterations of the wide class (mgl_wide_word_make)
+  uint8_t padding_after_wide[56];
 } mgl_feed;
 
 #endif

@@ -385,9 +385,9 @@ MGL_PLANNER_FN void mgl_turn_leave_to_wide(mgl_lanes lanes, mgl_cuda_run *run, u
 
 // --- the turn ------------------------------------------------------------------------------------
 
-// All lanes: makes plan `iteration`. Returns its tokens; 0: there is no such plan now, or ever
-// where planning.leaves, or it is one for the wide class (planning.wide_tokens).
-MGL_PLANNER_FN uint32_t mgl_plan_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64_t iteration) {
+// All lanes: takes in commands and decides plan `iteration`, which then waits in the planner.
+// Returns its tokens; 0: there is no such plan now, or ever where planning.leaves.
+MGL_PLANNER_FN uint32_t mgl_turn_decide(mgl_lanes lanes, mgl_cuda_run *run, uint64_t iteration) {
   mgl_planner *p = run->planner;
   if (lanes.lane == 0) {
     mgl_turn_read_commands(run);
@@ -401,7 +401,19 @@ MGL_PLANNER_FN uint32_t mgl_plan_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64
   mgl_turn_end_stopped(lanes, run);
   mgl_planner_settle_on(lanes, p);
   mgl_turn_submit_pending(lanes, run);
-  uint32_t tokens = mgl_planner_plan_on(lanes, p);
+  return mgl_planner_plan_on(lanes, p);
+}
+
+// All lanes: makes plan `iteration`. Returns its tokens; 0: there is no such plan now, or ever
+// where planning.leaves, or it is one for the wide class (planning.wide_tokens).
+MGL_PLANNER_FN uint32_t mgl_plan_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64_t iteration) {
+  uint32_t tokens = run->planning.narrow_tokens;
+  mgl_lanes_sync(lanes);  // all lanes have read it
+  if (tokens == 0) {
+    tokens = mgl_turn_decide(lanes, run, iteration);
+  } else if (lanes.lane == 0) {
+    run->planning.narrow_tokens = 0;
+  }
   if (tokens > run->iteration_tokens) {
     mgl_turn_leave_to_wide(lanes, run, tokens);
     return 0;

@@ -13,37 +13,50 @@
 
 #if MGL_WIDE_WGMMA
 
-// A thread's sums are of two features, for as many tokens as a product has columns. Iterations of
-// few tokens have products of fewer columns, in a kernel of its own: with two kinds of products in
-// one the compiler finds too few registers, and waits for every product (SPEED.md).
-#define MGL_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define MGL_SUMS_16(i) MGL_SUMS_4(i), MGL_SUMS_4(i + 4), MGL_SUMS_4(i + 8), MGL_SUMS_4(i + 12)
-#define MGL_SUMS_32(i) MGL_SUMS_16(i), MGL_SUMS_16(i + 16)
-// clang-format off
-#define MGL_NAMES_64 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define MGL_NAMES_128 MGL_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95" ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+enum { MGL_WIDE_SUMS = MGL_WIDE_TILE_TOKENS / 2 };  // of a thread: of two features
 
-// d = a b (add: + d) for the 64 rows of a warpgroup and 2 * sums columns; a: this lane's four words,
-// b: the descriptor of [N][16] elements. Asynchronous.
-#define MGL_WGMMA_SUMS(sums, n, names, a0, a1, a2, a3, b_name, add_name, ...)                                   \
-  static __device__ __forceinline__ void mgl_wgmma(float (&d)[sums], const uint32_t *a, uint64_t b,             \
-                                                   uint32_t add) {                                              \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_name ", 0;\n"                                          \
-                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" names "}, "                        \
-                 "{" a0 ", " a1 ", " a2 ", " a3 "}, " b_name ", p, 1, 1, 0;\n}"                                 \
-                 : __VA_ARGS__                                                                                  \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                               \
-  }
-MGL_WGMMA_SUMS(64, "128", MGL_NAMES_64, "%64", "%65", "%66", "%67", "%68", "%69", MGL_SUMS_32(0), MGL_SUMS_32(32))
-MGL_WGMMA_SUMS(128, "256", MGL_NAMES_128, "%128", "%129", "%130", "%131", "%132", "%133", MGL_SUMS_32(0), MGL_SUMS_32(32), MGL_SUMS_32(64), MGL_SUMS_32(96))
+#define MGL_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define MGL_SUMS_8(i) MGL_SUMS_4(i), MGL_SUMS_4(i + 4)
+
+// d = a b (add: + d) for the 64 rows of a warpgroup and 256 columns; a: this lane's four words, b:
+// the descriptor of [N][16] elements. Asynchronous.
+// clang-format off
+static __device__ __forceinline__ void mgl_wgmma(float (&d)[MGL_WIDE_SUMS], const uint32_t *a, uint64_t b, uint32_t add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+      " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+      " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
+      " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"
+      " %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,"
+      " %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95,"
+      " %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111,"
+      " %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+      "{%128, %129, %130, %131}, %132, p, 1, 1, 0;\n}\n"
+      :
+        MGL_SUMS_8(0),
+        MGL_SUMS_8(8),
+        MGL_SUMS_8(16),
+        MGL_SUMS_8(24),
+        MGL_SUMS_8(32),
+        MGL_SUMS_8(40),
+        MGL_SUMS_8(48),
+        MGL_SUMS_8(56),
+        MGL_SUMS_8(64),
+        MGL_SUMS_8(72),
+        MGL_SUMS_8(80),
+        MGL_SUMS_8(88),
+        MGL_SUMS_8(96),
+        MGL_SUMS_8(104),
+        MGL_SUMS_8(112),
+        MGL_SUMS_8(120)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
 // clang-format on
 
 #undef MGL_SUMS_4
-#undef MGL_SUMS_16
-#undef MGL_SUMS_32
-#undef MGL_NAMES_64
-#undef MGL_NAMES_128
-#undef MGL_WGMMA_SUMS
+#undef MGL_SUMS_8
 
 // Waits for the next stage and takes this warp's weights from it.
 static __device__ __forceinline__ void mgl_wide_take_weights(mgl_wide_worker *w, uint32_t at,
@@ -60,10 +73,9 @@ static __device__ __forceinline__ void mgl_wide_take_weights(mgl_wide_worker *w,
   }
 }
 
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_issue(const mgl_wide_worker *w, uint32_t at,
-                                                      float (&d)[sums], const uint32_t (&a)[16],
-                                                      uint32_t add) {
+                                                      float (&d)[MGL_WIDE_SUMS],
+                                                      const uint32_t (&a)[16], uint32_t add) {
   uint32_t x = w->stages + at % MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES;
   uint64_t b = mgl_wgmma_descriptor(x);
   mgl_wgmma_fence();
@@ -82,9 +94,8 @@ static __device__ __forceinline__ void mgl_wide_release(const mgl_wide_worker *w
 
 // The products of a tile over `count` stages, at least one: while a group of products runs, the
 // weights of the next stage are taken.
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count,
-                                                         float (&d)[sums]) {
+                                                         float (&d)[MGL_WIDE_SUMS]) {
   uint32_t even[16];
   uint32_t odd[16];
   uint32_t at = w->stage;

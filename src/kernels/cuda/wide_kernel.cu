@@ -42,7 +42,6 @@ static __device__ __forceinline__ void mgl_wide_set_registers() {
 
 // Tasks in the order of the list. All of them in one function: one with an ABI gets no more
 // registers than the service warps have.
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_consume(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
@@ -50,7 +49,7 @@ static __device__ __forceinline__ void mgl_wide_consume(mgl_wide_worker *w) {
       case MGL_OP_QKV_PROJ:
       case MGL_OP_LINEAR_ADD:
       case MGL_OP_GATE_UP:
-      case MGL_OP_LOGITS: mgl_wide_task_linear<sums>(w, slot); break;
+      case MGL_OP_LOGITS: mgl_wide_task_linear(w, slot); break;
       case MGL_OP_KV_WRITE:
         mgl_wide_rope_kv(&slot->with.attention, slot->step.begin,
                          mgl_wide_least(slot->step.end, w->run->plan->token_count), threadIdx.x);
@@ -87,8 +86,15 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
 }
 
-template <int sums>
-static __device__ __forceinline__ void mgl_wide_work_on(mgl_wide_run *run, uint8_t *memory) {
+#endif
+
+extern "C" __global__ void __launch_bounds__(MGL_WIDE_THREADS, 1)
+    mgl_wide_kernel(mgl_wide_run *run) {
+#if MGL_WIDE_WGMMA
+  extern __shared__ __align__(1024) uint8_t memory[];
+  if (run->steps == nullptr) {
+    return;  // queued behind the last iteration of a chain
+  }
   mgl_wide_worker w = mgl_wide_worker_of(run, memory);
   if (threadIdx.x == 0) {
     mgl_wide_block_init(w.block);
@@ -96,7 +102,7 @@ static __device__ __forceinline__ void mgl_wide_work_on(mgl_wide_run *run, uint8
   __syncthreads();
   if (w.warp < MGL_WIDE_CONSUMER_WARPS) {
     mgl_wide_set_registers<MGL_WIDE_CONSUMER_REGISTERS, true>();
-    mgl_wide_consume<sums>(&w);
+    mgl_wide_consume(&w);
   } else {
     mgl_wide_set_registers<MGL_WIDE_SERVICE_REGISTERS, false>();
     if (w.warp == MGL_WIDE_CONSUMER_WARPS) {
@@ -109,24 +115,5 @@ static __device__ __forceinline__ void mgl_wide_work_on(mgl_wide_run *run, uint8
       mgl_wide_find_factors(&w);
     }
   }
-}
-
-#endif
-
-// Iterations of any size.
-extern "C" __global__ void __launch_bounds__(MGL_WIDE_THREADS, 1)
-    mgl_wide_kernel(mgl_wide_run *run) {
-#if MGL_WIDE_WGMMA
-  extern __shared__ __align__(1024) uint8_t memory[];
-  mgl_wide_work_on<MGL_WIDE_TILE_TOKENS / 2>(run, memory);
-#endif
-}
-
-// Iterations of up to MGL_WIDE_FEW_TOKENS.
-extern "C" __global__ void __launch_bounds__(MGL_WIDE_THREADS, 1)
-    mgl_wide_kernel_few(mgl_wide_run *run) {
-#if MGL_WIDE_WGMMA
-  extern __shared__ __align__(1024) uint8_t memory[];
-  mgl_wide_work_on<MGL_WIDE_FEW_TOKENS / 2>(run, memory);
 #endif
 }

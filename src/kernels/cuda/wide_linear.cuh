@@ -13,11 +13,10 @@
 #if MGL_WIDE_WGMMA
 
 // residual += d. Lanes have the residual's own order.
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
                                                            const mgl_wide_slot *slot,
                                                            const mgl_wide_tile *tile,
-                                                           const float (&d)[sums]) {
+                                                           const float (&d)[MGL_WIDE_SUMS]) {
   if (w->warp >= tile->blocks) {
     return;
   }
@@ -25,7 +24,7 @@ static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
   const float4 *residual = (const float4 *)slot->op.residual + from * 32 + w->lane;
   float4 *out = (float4 *)slot->op.out + from * 32 + w->lane;
 #pragma unroll
-  for (int first = 0; first < sums / 4; first += 8) {
+  for (int first = 0; first < MGL_WIDE_TILE_TOKENS / 8; first += 8) {
     if (first * 8 >= tile->tokens) {
       return;
     }
@@ -44,11 +43,10 @@ static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
 }
 
 // The sums of a split, for the norm behind it.
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_finish_part(mgl_wide_worker *w,
                                                             const mgl_wide_slot *slot,
                                                             const mgl_wide_tile *tile,
-                                                            const float (&d)[sums]) {
+                                                            const float (&d)[MGL_WIDE_SUMS]) {
   if (w->warp >= tile->blocks) {
     return;
   }
@@ -56,7 +54,7 @@ static __device__ __forceinline__ void mgl_wide_finish_part(mgl_wide_worker *w,
   float4 *out =
       (float4 *)((uint8_t *)slot->op.out + tile->split * slot->op.copy_bytes) + at * 32 + w->lane;
 #pragma unroll
-  for (int i = 0; i < sums / 4; i++) {
+  for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 8; i++) {
     if (i % 8 == 0 && i * 8 >= tile->tokens) {
       return;
     }
@@ -78,10 +76,9 @@ static __device__ __forceinline__ float mgl_wide_gate(float gate, float up) {
 }
 
 // silu(gate) * up, staged as a tile of a column of x: a row block has eight features of each.
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
                                                              const mgl_wide_tile *tile,
-                                                             const float (&d)[sums]) {
+                                                             const float (&d)[MGL_WIDE_SUMS]) {
   bool there = w->warp < tile->blocks;
   uint32_t g = w->lane / 4;
   uint32_t chunk = w->warp / 4 * 4 + g / 2;
@@ -90,7 +87,7 @@ static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
                 w->warp % 4 * 4;
   mgl_wide_wait_staged(w);
 #pragma unroll
-  for (int j = 0; j < sums / 4; j++) {
+  for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
     if (j % 8 == 0 && j * 8 >= tile->tokens) {
       return;
     }
@@ -107,12 +104,11 @@ static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
 }
 
 // d + bias as bf16 rows: a warpgroup's 64 features of 128 tokens at a time through shared memory.
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
                                                             const mgl_wide_slot *slot,
                                                             const mgl_wide_tile *tile,
-                                                            const float (&d)[sums]) {
-  constexpr int tokens = 128;
+                                                            const float (&d)[MGL_WIDE_SUMS]) {
+  constexpr int tokens = MGL_WIDE_TILE_TOKENS / 2;
   uint32_t group = w->warp / 4;
   uint32_t base = mgl_shared_address(w->staged) + group * (MGL_WIDE_STAGED_BYTES / 2);
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
@@ -127,7 +123,7 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
   uint32_t thread = w->warp % 4 * 32 + w->lane;
   mgl_wide_wait_staged(w);
 #pragma unroll
-  for (int first = 0; first < 2 * sums; first += tokens) {
+  for (int first = 0; first < MGL_WIDE_TILE_TOKENS; first += tokens) {
     if (first >= tile->tokens) {
       return;
     }
@@ -162,17 +158,16 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
 }
 
 // Logits as f32 rows, and the largest of each row.
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w,
                                                               const mgl_wide_slot *slot,
                                                               const mgl_wide_tile *tile,
-                                                              const float (&d)[sums]) {
+                                                              const float (&d)[MGL_WIDE_SUMS]) {
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   bool there = w->warp < tile->blocks;
   uint32_t rows = w->run->plan->logit_row_count;
   float *out = (float *)slot->op.out;
 #pragma unroll
-  for (int i = 0; i < sums / 2; i++) {
+  for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 4; i++) {
     uint32_t token = tile->token + i / 2 * 8 + w->lane % 4 * 2 + i % 2;
     float low = d[i / 2 * 4 + i % 2];
     float high = d[i / 2 * 4 + i % 2 + 2];
@@ -203,13 +198,12 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
 }
 
 // The norm before the linear: the factors of its rows, which a service warp has found meanwhile.
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_apply_factors(const mgl_wide_worker *w,
-                                                              float (&d)[sums]) {
+                                                              float (&d)[MGL_WIDE_SUMS]) {
   mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
   const float2 *factors = (const float2 *)w->block->factors[w->slot] + w->lane % 4;
 #pragma unroll
-  for (int j = 0; j < sums / 4; j++) {
+  for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
     float2 factor = factors[4 * j];
     d[4 * j] *= factor.x;
     d[4 * j + 1] *= factor.y;
@@ -228,15 +222,14 @@ static __device__ __forceinline__ float4 *mgl_wide_part_at(const mgl_wide_worker
   return (float4 *)slot->parts + (size_t)record * (MGL_WIDE_TILE_SUMS / 4) + w->warp * 32 + w->lane;
 }
 
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_leave_sums(const mgl_wide_worker *w,
                                                            const mgl_wide_slot *slot,
                                                            const mgl_wide_tile *tile,
                                                            uint32_t record,
-                                                           const float (&d)[sums]) {
+                                                           const float (&d)[MGL_WIDE_SUMS]) {
   float4 *parts = mgl_wide_part_at(w, slot, record);
 #pragma unroll
-  for (int i = 0; i < sums / 4; i++) {
+  for (int i = 0; i < MGL_WIDE_SUMS / 4; i++) {
     if (i % 8 == 0 && i * 8 >= tile->tokens) {
       return;
     }
@@ -274,15 +267,14 @@ static __device__ __forceinline__ void mgl_wide_await(const mgl_wide_worker *w,
 
 // Adds what the task with the last stages of the tile has left. Who does it, and in which order,
 // is a matter of the graph, so that every run has the same bits.
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_add_sums(mgl_wide_worker *w,
                                                          const mgl_wide_slot *slot,
                                                          const mgl_wide_tile *tile,
-                                                         float (&d)[sums]) {
+                                                         float (&d)[MGL_WIDE_SUMS]) {
   const float4 *parts = mgl_wide_part_at(w, slot, tile->number);
   mgl_wide_await(w, slot, tile, 1);
 #pragma unroll
-  for (int first = 0; first < sums / 4; first += 8) {
+  for (int first = 0; first < MGL_WIDE_SUMS / 4; first += 8) {
     if (first * 8 >= tile->tokens) {
       return;
     }
@@ -353,13 +345,12 @@ static __device__ __forceinline__ void mgl_wide_finish_rotated(mgl_wide_worker *
   }
 }
 
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
                                                        const mgl_wide_slot *slot,
                                                        const mgl_wide_tile *tile) {
-  float d[sums];
+  float d[MGL_WIDE_SUMS];
 #pragma unroll
-  for (int i = 0; i < sums; i++) {
+  for (int i = 0; i < MGL_WIDE_SUMS; i++) {  // else they are taken to be alive between tasks
     asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i]));
   }
   mgl_wide_multiply(w, tile->stages, d);
@@ -398,12 +389,11 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
   }
 }
 
-template <int sums>
 static __device__ __forceinline__ void mgl_wide_task_linear(mgl_wide_worker *w,
                                                             const mgl_wide_slot *slot) {
   mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
   if (tile.tokens > 0) {
-    mgl_wide_linear<sums>(w, slot, &tile);
+    mgl_wide_linear(w, slot, &tile);
   }
 }
 

@@ -1,9 +1,8 @@
-// What stands before and behind an iteration of the wide class where the device plans: the plan as
-// its tasks read it, by one warp, and a token for each row of logits. Kernels of their own,
-// launched one behind the other: a wide iteration takes milliseconds.
+// What stands before and behind an iteration of the wide class where the device plans: a turn of
+// the planner, by one warp, and a token for each row of logits. Kernels of their own, queued one
+// behind the other: a wide iteration takes milliseconds.
 #include "kernels/cuda/tasks_sample.cuh"
-#include "kernels/cuda/wide_run.h"
-#include "kernels/cuda/wide_turn.h"
+#include "kernels/cuda/wide_chain.h"
 
 // Only the narrow class asks for plans.
 static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
@@ -11,10 +10,13 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
 }
 
 extern "C" __global__ void __launch_bounds__(32)
-    mgl_wide_plan_run(mgl_cuda_run *run, mgl_wide_shape shape, mgl_wide_plan *plan,
-                      mgl_wide_work *work) {
+    mgl_wide_plan_run(mgl_cuda_run *run, mgl_wide_chain chain) {
   mgl_lanes lanes = {threadIdx.x, 32};
-  mgl_wide_turn(lanes, run, &shape, plan, work);
+  uint64_t begin = mgl_global_ns();
+  mgl_wide_chain_turn(lanes, run, &chain, begin);
+  if (threadIdx.x == 0) {
+    run->planning.planning_ns += mgl_global_ns() - begin;
+  }
 }
 
 // Rows in turn to the blocks. Dynamic shared memory: as a worker's block begins.

@@ -34,14 +34,6 @@ static __device__ __forceinline__ void mgl_copy_async(uint32_t to, const void *f
                : "memory");
 }
 
-// The same of what nobody reads again soon.
-static __device__ __forceinline__ void mgl_copy_async_once(uint32_t to, const void *from,
-                                                           uint32_t bytes, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
-               "l"(from), "r"(bytes), "l"(policy)
-               : "memory");
-}
-
 static __device__ __forceinline__ void mgl_copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

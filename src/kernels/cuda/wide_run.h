@@ -42,9 +42,6 @@
 #endif
 
 enum {
-  // Programs whose iterations may have more than MGL_CUDA_MAX_TOKENS run those of so many tokens or
-  // more in this class, because from there on it is faster (SPEED.md).
-  MGL_WIDE_LEAST_TOKENS = 17,
   MGL_WIDE_MAX_TOKENS = 2048,
   MGL_WIDE_MAX_SEQUENCES = 1024,
 
@@ -59,7 +56,6 @@ enum {
   MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
   MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
   MGL_WIDE_TILE_TOKENS = 256,
-  MGL_WIDE_FEW_TOKENS = 128,  // of an iteration that has a kernel of its own
   MGL_WIDE_TILE_SUMS = MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS,
 
   // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block.
@@ -114,7 +110,7 @@ typedef struct mgl_wide_plan {
 
 // One launch.
 typedef struct mgl_wide_run {
-  const mgl_cuda_step *steps;  // every worker's list, one after the other
+  const mgl_cuda_step *steps;  // every worker's list, one after the other; NULL: nothing is to do
   const uint32_t *step_start;  // [workers + 1]
   const mgl_wide_op *ops;
   mgl_word *counters;  // of events; 0 before the launch

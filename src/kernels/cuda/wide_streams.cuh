@@ -49,21 +49,20 @@ static __device__ __forceinline__ void mgl_stream_copy(const mgl_stream_feed *f,
   const uint16_t *k = f->a->k_cache + offset, *v = f->a->v_cache + offset;
   const uint32_t to = f->ring + f->stage * MGL_STREAM_STAGE;
   const uint32_t left = f->seen - f->at.step * MGL_WIDE_STREAM_STEP;  // positions from here on
-  const uint64_t policy = mgl_read_once();
 #pragma unroll
   for (uint32_t i = 0; i < MGL_HEAD_DIM / 16; i++) {
     uint32_t chunk = f->lane + 32 * i;
     uint32_t row = chunk / MGL_ROW_CHUNKS;
-    mgl_copy_async_once(to + mgl_slab_offset<MGL_WIDE_STREAM_STEP>(row, chunk % MGL_ROW_CHUNKS),
-                        k + chunk * 8, row < left ? 16 : 0, policy);
+    mgl_copy_async(to + mgl_slab_offset<MGL_WIDE_STREAM_STEP>(row, chunk % MGL_ROW_CHUNKS),
+                   k + chunk * 8, row < left ? 16 : 0);
   }
 #pragma unroll
   for (uint32_t i = 0; i < MGL_HEAD_DIM / 16; i++) {
     uint32_t chunk = f->lane + 32 * i;
     uint32_t before = chunk % 2 * 8;
     uint32_t count = left <= before ? 0 : left - before < 8 ? left - before : 8;
-    mgl_copy_async_once(to + MGL_PAGE_BYTES_K + mgl_v_offset(chunk / 2, chunk % 2), v + chunk * 8,
-                        count * 2, policy);
+    mgl_copy_async(to + MGL_PAGE_BYTES_K + mgl_v_offset(chunk / 2, chunk % 2), v + chunk * 8,
+                   count * 2);
   }
 }
 

@@ -136,7 +136,7 @@ static __device__ __forceinline__ void mgl_wide_weigh(const mgl_cuda_op *op, uin
   const uint32_t columns = MGL_WIDE_NORM_RANGE / 16;
   const uint32_t parts = op->bias != nullptr ? op->passes : 0;
   float sums[2] = {0, 0};
-#pragma unroll
+#pragma unroll 1
   for (uint32_t at = 0; at < columns; at += batch) {
     const uint32_t first = range * columns + at;
     float4 v[batch];

@@ -19,9 +19,11 @@
 enum {
   MGL_WIDE_SLOTS = 2,
   MGL_WIDE_BLOCK_STAGE_BYTES = MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K * 2,  // of a row block
-  // Of weights that are on their way to the L2, beyond the ring: before a task may run, and then.
+  // While workers wait for each other, the memory has nothing else to do: so many stages of weights
+  // beyond the ring go to the L2 before their task may run. Only in iterations of few tokens: with
+  // more, what they wait for moves so many bytes itself that it takes longer (SPEED.md).
   MGL_WIDE_AHEAD_STAGES = 12,
-  MGL_WIDE_RUNNING_STAGES = 8,
+  MGL_WIDE_AHEAD_TOKENS = 128,
   MGL_WIDE_BARRIER_CONSUMERS = 1,
   MGL_WIDE_BARRIER_GROUP = 2,  // and 3: of a warpgroup of consumers
 };
@@ -145,16 +147,6 @@ static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t 
       : "memory");
 }
 
-// The same of what nobody else reads soon: it leaves the L2 before what is read again.
-static __device__ __forceinline__ void mgl_wide_copy_once(uint32_t to, const uint8_t *from,
-                                                          uint32_t bytes, uint64_t *full) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(mgl_shared_address(full)), "l"(mgl_read_once())
-      : "memory");
-}
-
 // A linear's tile, and what a task has of it.
 struct mgl_wide_tile {
   uint32_t first_block, blocks;  // row blocks of the weights
@@ -221,14 +213,9 @@ static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
   }
   __syncwarp();
   if (w->lane < tile->blocks) {
-    const uint32_t to =
-        w->stages + stage * MGL_WIDE_STAGE_BYTES + w->lane * MGL_WIDE_BLOCK_STAGE_BYTES;
-    const uint8_t *from = mgl_wide_weights_at(slot, tile, w->lane, index);
-    if (slot->op.tokens == MGL_WIDE_TILE_TOKENS) {  // else other workers read them for more tokens
-      mgl_wide_copy_once(to, from, MGL_WIDE_BLOCK_STAGE_BYTES, full);
-    } else {
-      mgl_wide_copy(to, from, MGL_WIDE_BLOCK_STAGE_BYTES, full);
-    }
+    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + w->lane * MGL_WIDE_BLOCK_STAGE_BYTES,
+                  mgl_wide_weights_at(slot, tile, w->lane, index), MGL_WIDE_BLOCK_STAGE_BYTES,
+                  full);
   }
 }
 
@@ -267,6 +254,10 @@ static __device__ __forceinline__ bool mgl_wide_wait_event(mgl_wide_worker *w,
     w->run->stage_ns[step->trigger_event] = mgl_global_ns();
   }
   return __shfl_sync(0xffffffffu, ok, 0);
+}
+
+static __device__ __forceinline__ bool mgl_wide_asks_ahead(const mgl_wide_worker *w) {
+  return w->run->plan->token_count <= MGL_WIDE_AHEAD_TOKENS;
 }
 
 // What will be read soon goes to the L2.
@@ -319,9 +310,10 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
     mgl_wide_wait_stage(w, w->stage + i);
     mgl_wide_load_weights(w, slot, &tile, w->stage + i, i);
   }
-  // While workers wait for each other, the memory has nothing else to do.
-  uint32_t asked = mgl_wide_least(count, MGL_WIDE_STAGES + MGL_WIDE_AHEAD_STAGES);
-  mgl_wide_prefetch_weights(w, slot, &tile, ahead, asked);
+  if (mgl_wide_asks_ahead(w)) {
+    mgl_wide_prefetch_weights(w, slot, &tile, ahead,
+                              mgl_wide_least(count, ahead + MGL_WIDE_AHEAD_STAGES));
+  }
   if (!mgl_wide_wait_event(w, &slot->step)) {
     return false;
   }
@@ -335,11 +327,6 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
     mgl_wide_wait_stage(w, w->stage + i);
     mgl_wide_load_weights(w, slot, &tile, w->stage + i, i);
     mgl_wide_load_x(w, slot, &tile, w->stage + i, i);
-    const uint32_t next = mgl_wide_least(count, i + 1 + MGL_WIDE_RUNNING_STAGES);
-    if (next > asked) {
-      mgl_wide_prefetch_weights(w, slot, &tile, asked, next);
-      asked = next;
-    }
   }
   w->stage += count;
   return true;
@@ -381,7 +368,7 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
     if (mgl_wide_is_linear(slot->op.kind)) {
       ok = mgl_wide_produce_linear(w, slot);
     } else {
-      if (slot->op.kind == MGL_OP_ATTEND) {
+      if (slot->op.kind == MGL_OP_ATTEND && mgl_wide_asks_ahead(w)) {
         mgl_wide_prefetch_pages(w, &slot->with.attention);
         __syncwarp();
       }

@@ -400,13 +400,6 @@ static __device__ __forceinline__ uint4 mgl_load_l2(const void *address) {
 }
 
 // 8 and 4 bytes of the same.
-// For the L2: what is copied leaves it before all else does.
-static __device__ __forceinline__ uint64_t mgl_read_once() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 static __device__ __forceinline__ uint2 mgl_load_l2_pair(const void *address) {
   uint2 v;
   asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];"

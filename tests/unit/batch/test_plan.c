@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "batch/plan.h"
+#include "support/failing_allocations.h"
 
 static void chunks_become_rows(void **state) {
   (void)state;
@@ -152,27 +153,18 @@ static void a_page_that_is_written_is_nobody_elses(void **state) {
   mgl_plan_destroy(plan);
 }
 
+static mgl_status create_once(void *limits, mgl_error *err) {
+  mgl_plan *plan = NULL;
+  mgl_status status = mgl_plan_create(limits, &plan, err);
+  mgl_plan_destroy(plan);
+  return status;
+}
+
 static void memory_may_be_out(void **state) {
   (void)state;
-  static const mgl_plan_limits limits = {
+  mgl_plan_limits limits = {
       .tokens = 2048, .sequences = 1024, .pages_per_sequence = 4, .page_tokens = 16};
-  int64_t live = mgl_alloc_live();
-  mgl_plan *plan = NULL;
-  mgl_error err = {0};
-  uint64_t nth = 1;
-  for (;; nth++) {
-    mgl_alloc_fail_nth(nth);
-    mgl_status status = mgl_plan_create(&limits, &plan, &err);
-    mgl_alloc_fail_nth(0);
-    if (status == MGL_OK) {
-      break;
-    }
-    assert_int_equal(status, MGL_ERR_MEMORY);
-    assert_int_equal(mgl_alloc_live(), live);
-  }
-  assert_true(nth > 10);
-  mgl_plan_destroy(plan);
-  assert_int_equal(mgl_alloc_live(), live);
+  assert_true(fail_each_allocation(create_once, &limits) >= 10);
 }
 
 int main(void) {

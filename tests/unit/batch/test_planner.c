@@ -552,7 +552,7 @@ static void run_world(uint64_t seed, uint32_t turns, run_totals *totals) {
 static void properties_hold_over_random_turns(void **state) {
   (void)state;
 #if defined(MGL_TEST_SANITIZED)
-  const uint64_t wanted = 20000;
+  const uint64_t wanted = 100000;
 #else
   const uint64_t wanted = getenv("MGL_TEST_LONG") != NULL ? 2000000 : 300000;
 #endif

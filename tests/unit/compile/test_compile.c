@@ -13,7 +13,7 @@
 #include "base/alloc.h"
 #include "compile/compile.h"
 #include "compile/tgraph.h"
-#include "graph/graph_text.h"
+#include "support/programs.h"
 #include "support/random_program.h"
 
 // A layer of fused ops: D = 64, H = 8, HKV = 4, HD = 32, F = 128, V = 160.
@@ -46,15 +46,6 @@ static const char layer_text[] =
     "l = logits(x2, norm, rows, table) eps=0.001 : f32[L,160]\n"
     "output l\n";
 
-static mgl_graph *parse(const char *text) {
-  mgl_graph *g = NULL;
-  mgl_error err = {0};
-  if (mgl_graph_parse(text, strlen(text), "layer", &g, &err) != MGL_OK) {
-    fail_msg("%s", err.text);
-  }
-  return g;
-}
-
 static mgl_task_graph *compile(const mgl_graph *program, const mgl_compile_options *options,
                                mgl_compile_report *report) {
   mgl_error err = {0};
@@ -75,7 +66,7 @@ static uint32_t tasks_of(const mgl_task_graph *g, mgl_op_kind kind, uint16_t fla
 
 static void default_partition_follows_the_workers(void **state) {
   (void)state;
-  mgl_graph *p = parse(layer_text);
+  mgl_graph *p = parse_program(layer_text);
   static const uint32_t workers[] = {1, 2, 3, 7, 132};
   for (size_t i = 0; i < 5; i++) {
     uint32_t w = workers[i];
@@ -99,7 +90,7 @@ static void default_partition_follows_the_workers(void **state) {
 
 static void qkv_tasks_do_not_cross_heads(void **state) {
   (void)state;
-  mgl_graph *p = parse(layer_text);
+  mgl_graph *p = parse_program(layer_text);
   mgl_compile_options options = {.tokens = 1, .workers = 20};
   mgl_compile_report report;
   mgl_task_graph *g = compile(p, &options, &report);
@@ -118,7 +109,7 @@ static void qkv_tasks_do_not_cross_heads(void **state) {
 
 static void overrides_change_partition_and_launch(void **state) {
   (void)state;
-  mgl_graph *p = parse(layer_text);
+  mgl_graph *p = parse_program(layer_text);
   mgl_compile_override overrides[] = {
       {.op = "gate_up", .grid = {3, 1, 1}},
       {.op = "attend", .grid = {8, 4, 1}},
@@ -141,7 +132,7 @@ static void overrides_change_partition_and_launch(void **state) {
 
 static void labels_follow_the_modelled_gain(void **state) {
   (void)state;
-  mgl_graph *p = parse(layer_text);
+  mgl_graph *p = parse_program(layer_text);
   mgl_compile_report report;
   // The default partition has a task a worker: nothing to even out.
   mgl_compile_options options = {.tokens = 64, .workers = 16, .verify = true};
@@ -207,7 +198,7 @@ static void followers_are_jit_until_a_barrier(void **state) {
       "o = linear(t, wo) : f32[T,64]\n"
       "output n\n"
       "output o\n";
-  mgl_graph *p = parse(text);
+  mgl_graph *p = parse_program(text);
   mgl_compile_override fine = {.op = "attention", .grid = {512, 64, 1}};
   mgl_compile_options options = {
       .tokens = 64, .workers = 16, .overrides = &fine, .override_count = 1, .verify = true};
@@ -240,7 +231,7 @@ static void wrong_options_are_explained(void **state) {
       {{.op = "attend", .grid = {9, 2, 1}}, "x is at most 8"},
       {{.op = "embed", .grid = {2049, 1, 1}}, "x is at most 2048"},
   };
-  mgl_graph *p = parse(layer_text);
+  mgl_graph *p = parse_program(layer_text);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     mgl_compile_options options = {
         .tokens = 4, .workers = 2, .overrides = &cases[i].o, .override_count = 1};
@@ -270,7 +261,7 @@ static void wrong_options_are_explained(void **state) {
 
 static void two_attention_grids_must_agree(void **state) {
   (void)state;
-  mgl_graph *p = parse(layer_text);
+  mgl_graph *p = parse_program(layer_text);
   mgl_compile_override overrides[] = {{.op = "attend", .grid = {8, 2, 1}},
                                       {.op = "att", .grid = {8, 4, 1}}};
   mgl_compile_options options = {
@@ -284,7 +275,7 @@ static void two_attention_grids_must_agree(void **state) {
 
 static void overwritten_input_is_refused(void **state) {
   (void)state;
-  mgl_graph *p = parse(
+  mgl_graph *p = parse_program(
       "program bad\ninput tokens i32[T]\nweight table bf16[40,32]\n"
       "weight w bf16[32,32]\nx = embed(tokens, table) : f32[T,32]\n"
       "y = linear_add(x, x, w) : f32[T,32]\noutput y\n");
@@ -298,7 +289,7 @@ static void overwritten_input_is_refused(void **state) {
 
 static void placement_balances_bytes(void **state) {
   (void)state;
-  mgl_graph *p = parse(layer_text);
+  mgl_graph *p = parse_program(layer_text);
   for (uint32_t workers = 1; workers <= 24; workers++) {
     mgl_compile_options options = {.tokens = 1, .workers = workers};
     mgl_compile_report report;
@@ -332,7 +323,7 @@ static void placement_balances_bytes(void **state) {
 
 static void every_pass_dumps(void **state) {
   (void)state;
-  mgl_graph *p = parse(layer_text);
+  mgl_graph *p = parse_program(layer_text);
   for (uint32_t i = 0; mgl_pass_name(i) != NULL; i++) {
     mgl_text first = {0};
     mgl_text second = {0};
@@ -365,7 +356,7 @@ static void dumps_say_what_a_pass_did(void **state) {
        "  e0: {1} -> {2-3}\n"
        "  e1: {0 2-3} -> {4-5}\n"},
   };
-  mgl_graph *p = parse(layer_text);
+  mgl_graph *p = parse_program(layer_text);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     mgl_text text = {0};
     mgl_compile_options options = {
@@ -392,7 +383,7 @@ static void wide_forks_stay_within_pending_triggers(void **state) {
     mgl_text_format(&text, "n%d = rmsnorm(y, w) eps=0.001 : f32[T,32]\n", i);
     mgl_text_format(&text, "s%d = silu_mul(x, n%d) : f32[T,32]\noutput s%d\n", i, i, i);
   }
-  mgl_graph *p = parse(text.data);
+  mgl_graph *p = parse_program(text.data);
   mgl_compile_options options = {.tokens = 1, .workers = 3, .verify = true};
   mgl_compile_report report;
   mgl_task_graph *g = compile(p, &options, &report);
@@ -404,7 +395,7 @@ static void wide_forks_stay_within_pending_triggers(void **state) {
 
 static void failed_allocations_are_reported(void **state) {
   (void)state;
-  mgl_graph *p = parse(layer_text);
+  mgl_graph *p = parse_program(layer_text);
   int64_t live = mgl_alloc_live();
   mgl_text text = {0};
   mgl_compile_options options = {

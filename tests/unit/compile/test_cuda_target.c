@@ -12,79 +12,42 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "compile/compile.h"
-#include "graph/family.h"
-#include "graph/graph_text.h"
+#include "model/model_folder.h"
+#include "support/programs.h"
 #include "task/tile.h"
 
-enum { WORKERS = 132, MAX_CONFIG_BYTES = 1 << 20 };
-
-static void check(mgl_status status, const mgl_error *err) {
-  if (status != MGL_OK) {
-    fail_msg("%s", err->text);
-  }
-}
-
-static mgl_graph *parse(const char *text) {
-  mgl_error err = {0};
-  mgl_graph *graph = NULL;
-  check(mgl_graph_parse(text, strlen(text), "test", &graph, &err), &err);
-  return graph;
-}
+enum { WORKERS = 132 };
 
 static mgl_config default_config(void) {
-  return (mgl_config){.family = MGL_FAMILY_QWEN3,
-                      .hidden_size = 96,
-                      .intermediate_size = 128,
-                      .layer_count = 2,
-                      .head_count = 6,
-                      .kv_head_count = 2,
-                      .head_dim = 32,
-                      .vocab_size = 304,
-                      .context_tokens = 128,
-                      .rms_norm_eps = 1e-6,
-                      .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
-                      .qk_norm = true,
-                      .dtype = MGL_DTYPE_BF16};
-}
-
-static mgl_graph *build(const mgl_config *config) {
-  mgl_error err = {0};
-  mgl_graph *graph = NULL;
-  check(mgl_family_build(config, NULL, &graph, &err), &err);
-  return graph;
+  mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  config.vocab_size = 304;
+  config.tie_word_embeddings = false;
+  return config;
 }
 
 static mgl_graph *fuse(const mgl_graph *graph) {
-  mgl_error err = {0};
   mgl_graph *fused = NULL;
-  check(mgl_fuse_ops_cuda(graph, &fused, &err), &err);
+  MUST(mgl_fuse_ops_cuda(graph, &fused, &err));
   return fused;
 }
 
 static mgl_task_graph *compile(const mgl_graph *program, uint32_t tokens, uint32_t workers,
                                mgl_compile_report *report) {
-  mgl_error err = {0};
   mgl_task_graph *g = NULL;
   mgl_compile_options options = {
       .target = MGL_TARGET_CUDA, .tokens = tokens, .workers = workers, .verify = true};
-  check(mgl_compile(program, &options, &g, report, &err), &err);
+  MUST(mgl_compile(program, &options, &g, report, &err));
   return g;
 }
 
 static mgl_graph *read_bench_config(const char *name) {
-  mgl_error err = {0};
   char path[1024];
-  char *json = NULL;
-  size_t bytes = 0;
-  mgl_config config;
-  mgl_generation generation;
-  (void)snprintf(path, sizeof path, "%s/../../bench/configs/%s/config.json", MGL_TEST_DATA, name);
-  check(mgl_file_read(path, MAX_CONFIG_BYTES, &json, &bytes, &err), &err);
-  check(mgl_config_parse(json, bytes, path, &config, &generation, &err), &err);
-  mgl_free(json);
-  mgl_graph *program = build(&config);
+  mgl_model_folder folder;
+  (void)snprintf(path, sizeof path, "%s/../../bench/configs/%s", MGL_TEST_DATA, name);
+  MUST(mgl_model_folder_open(path, 0, &folder, &err));
+  mgl_graph *program = build_program(&folder.config);
+  mgl_model_folder_close(&folder);
   mgl_graph *fused = fuse(program);
   mgl_graph_destroy(program);
   return fused;
@@ -100,7 +63,7 @@ static void next_plan_comes_first_and_sample_last(void **state) {
     config.family = (mgl_family)family;
     config.qk_norm = family == MGL_FAMILY_QWEN3;
     config.qkv_bias = family == MGL_FAMILY_QWEN2;
-    mgl_graph *graph = build(&config);
+    mgl_graph *graph = build_program(&config);
     mgl_graph *fused = fuse(graph);
     assert_int_equal(fused->op_count, 2 + 5 * 2 + 1 + 2);
     const mgl_op *first = &fused->ops[0];
@@ -123,7 +86,7 @@ static void next_plan_comes_first_and_sample_last(void **state) {
     mgl_graph_print(fused, &text);
     assert_non_null(strstr(text.data, "\nnext_plan = next_plan(tokens) : i32[1]\n"));
     assert_non_null(strstr(text.data, "\nsampled = sample(logits, next_plan) : i32[L]\n"));
-    mgl_graph *again = parse(text.data);
+    mgl_graph *again = parse_program(text.data);
     assert_int_equal(again->op_count, fused->op_count);
     mgl_text_free(&text);
     mgl_graph_destroy(again);
@@ -167,13 +130,13 @@ static void models_without_kernels_are_refused(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     mgl_config config = default_config();
     memcpy((char *)&config + cases[i].field, &cases[i].value, sizeof cases[i].value);
-    mgl_graph *graph = build(&config);
+    mgl_graph *graph = build_program(&config);
     expect_refusal(graph, cases[i].message);
     mgl_graph_destroy(graph);
   }
   mgl_config config = default_config();
   config.dtype = MGL_DTYPE_F32;
-  mgl_graph *graph = build(&config);
+  mgl_graph *graph = build_program(&config);
   expect_refusal(graph, "expected matrices in bf16, found \"model.embed_tokens.weight\" in f32");
   mgl_graph_destroy(graph);
 }
@@ -208,7 +171,7 @@ static void programs_without_kernels_are_refused(void **state) {
       {HEAD "p = next_plan(tokens) : i32[1]\noutput p\n" LOGITS, "found next_plan in \"p\""},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    mgl_graph *graph = parse(cases[i].text);
+    mgl_graph *graph = parse_program(cases[i].text);
     if (cases[i].message == NULL) {
       mgl_graph_destroy(fuse(graph));
     } else {
@@ -220,7 +183,7 @@ static void programs_without_kernels_are_refused(void **state) {
 
 static void names_of_the_device_ops_must_be_free(void **state) {
   (void)state;
-  mgl_graph *graph = parse(HEAD LOGITS "weight sampled bf16[32]\n");
+  mgl_graph *graph = parse_program(HEAD LOGITS "weight sampled bf16[32]\n");
   mgl_error err = {0};
   mgl_graph *fused = NULL;
   assert_int_equal(mgl_fuse_ops_cuda(graph, &fused, &err), MGL_ERR_ARGUMENT);
@@ -232,7 +195,7 @@ static void names_of_the_device_ops_must_be_free(void **state) {
 static void failed_allocations_are_reported(void **state) {
   (void)state;
   mgl_config config = default_config();
-  mgl_graph *graph = build(&config);
+  mgl_graph *graph = build_program(&config);
   int64_t live = mgl_alloc_live();
   for (uint64_t n = 1;; n++) {
     mgl_error err = {0};
@@ -363,7 +326,7 @@ static void strides_do_not_depend_on_tokens(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     mgl_config config = default_config();
     config.kv_head_count = cases[i].kv_heads;
-    mgl_graph *graph = build(&config);
+    mgl_graph *graph = build_program(&config);
     mgl_graph *fused = fuse(graph);
     for (uint32_t tokens = 1; tokens <= 64; tokens *= 8) {
       mgl_task_graph *g = compile(fused, tokens, cases[i].workers, NULL);
@@ -392,7 +355,7 @@ static void strides_do_not_depend_on_tokens(void **state) {
 static void device_tiles(void **state) {
   (void)state;
   mgl_config config = default_config();
-  mgl_graph *graph = build(&config);
+  mgl_graph *graph = build_program(&config);
   mgl_graph *fused = fuse(graph);
   const mgl_op *next_plan = &fused->ops[0];
   const mgl_op *sample = &fused->ops[fused->op_count - 1];
@@ -429,15 +392,16 @@ static void device_tiles(void **state) {
 
 static void json_keeps_the_target(void **state) {
   (void)state;
-  mgl_graph *graph = parse(HEAD
-                           "g = gate_up(x, norm, w, w) eps=1 : bf16[T,32]\n"
-                           "y = linear_add(x, g, w) : f32[T,32]\n"
-                           "l = logits(y, norm, rows, table) eps=1 : f32[L,48]\noutput l\n");
+  mgl_graph *graph =
+      parse_program(HEAD
+                    "g = gate_up(x, norm, w, w) eps=1 : bf16[T,32]\n"
+                    "y = linear_add(x, g, w) : f32[T,32]\n"
+                    "l = logits(y, norm, rows, table) eps=1 : f32[L,48]\noutput l\n");
   mgl_graph *fused = fuse(graph);
   mgl_task_graph *g = compile(fused, 2, 6, NULL);
-  mgl_error err = {0};
   mgl_text json = {0};
-  check(mgl_task_graph_write_json(fused, g, &json, &err), &err);
+  MUST(mgl_task_graph_write_json(fused, g, &json, &err));
+  mgl_error err = {0};
   static const struct {
     const char *target, *message;  // in the place of "target":"cuda"; what is wrong then
   } cases[] = {

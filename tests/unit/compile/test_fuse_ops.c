@@ -13,34 +13,18 @@
 #include "base/alloc.h"
 #include "compile/compile.h"
 #include "graph/act_dtype.h"
-#include "graph/family.h"
-#include "graph/graph_text.h"
-
-static void check(mgl_status status, const mgl_error *err) {
-  if (status != MGL_OK) {
-    fail_msg("%s", err->text);
-  }
-}
-
-static mgl_graph *parse(const char *text) {
-  mgl_error err = {0};
-  mgl_graph *graph = NULL;
-  check(mgl_graph_parse(text, strlen(text), "test", &graph, &err), &err);
-  return graph;
-}
+#include "support/programs.h"
 
 static mgl_graph *fuse(const mgl_graph *graph) {
-  mgl_error err = {0};
   mgl_graph *fused = NULL;
-  check(mgl_fuse_ops(graph, &fused, &err), &err);
+  MUST(mgl_fuse_ops(graph, &fused, &err));
   return fused;
 }
 
 static char *print(const mgl_graph *graph) {
   mgl_text text = {0};
-  mgl_error err = {0};
   mgl_graph_print(graph, &text);
-  check(mgl_text_check(&text, &err), &err);
+  MUST(mgl_text_check(&text, &err));
   return text.data;
 }
 
@@ -58,31 +42,15 @@ static const char *op_list(const mgl_graph *graph) {
 }
 
 static mgl_graph *build(mgl_family family, mgl_dtype dtype) {
-  mgl_config config = {.family = family,
-                       .hidden_size = 96,
-                       .intermediate_size = 128,
-                       .layer_count = 2,
-                       .head_count = 6,
-                       .kv_head_count = 2,
-                       .head_dim = 32,
-                       .vocab_size = 300,
-                       .context_tokens = 128,
-                       .rms_norm_eps = 1e-6,
-                       .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
-                       .qkv_bias = family == MGL_FAMILY_QWEN2,
-                       .qk_norm = family == MGL_FAMILY_QWEN3,
-                       .tie_word_embeddings = family == MGL_FAMILY_QWEN3,
-                       .dtype = dtype};
-  mgl_error err = {0};
-  mgl_graph *graph = NULL;
-  check(mgl_family_build(&config, NULL, &graph, &err), &err);
-  return graph;
+  mgl_config config = small_config(family);
+  config.dtype = dtype;
+  return build_program(&config);
 }
 
 // Printing, parsing and printing again gives the same text; so does fusing again.
 static void check_round_trip(const mgl_graph *fused) {
   char *first = print(fused);
-  mgl_graph *parsed = parse(first);
+  mgl_graph *parsed = parse_program(first);
   char *second = print(parsed);
   assert_string_equal(first, second);
   mgl_graph *again = fuse(parsed);
@@ -200,7 +168,7 @@ static void check_patterns(const pattern *patterns, size_t count) {
     char text[4000];
     assert_true((size_t)snprintf(text, sizeof text, "%s%s", HEADER, patterns[i].text) <
                 sizeof text);
-    mgl_graph *graph = parse(text);
+    mgl_graph *graph = parse_program(text);
     mgl_graph *fused = fuse(graph);
     const char *found = op_list(fused) + strlen("embed ");
     if (strcmp(found, patterns[i].ops) != 0) {

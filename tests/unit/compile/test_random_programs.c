@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "compile/tgraph.h"
 #include "support/graph_oracle.h"
+#include "support/must.h"
 #include "support/random_program.h"
 
 #ifdef MGL_TEST_SANITIZED
@@ -420,12 +421,6 @@ typedef struct totals {
   uint64_t tasks, pairs, fused, pruned, empty, reused, jit, widened, extra, ops_seen[MGL_OP_COUNT];
 } totals;
 
-static void must(mgl_status status, const mgl_error *err) {
-  if (status != MGL_OK) {
-    fail_msg("%s", err->text);
-  }
-}
-
 // Columns are cut at multiples of 16 for the CPU and of 8 for CUDA, rows anywhere.
 static void check_grain(const mgl_graph *program, const mgl_task_graph *g) {
   for (uint32_t i = 0; i < g->task_count; i++) {
@@ -438,10 +433,9 @@ static void check_grain(const mgl_graph *program, const mgl_task_graph *g) {
 
 static void check_case(const mgl_graph *program, const mgl_compile_options *options,
                        random_source *random, totals *sum) {
-  mgl_error err = {0};
   mgl_tgraph tg = {.program = program, .options = options};
-  must(mgl_pass_partition(&tg, &err), &err);
-  must(mgl_pass_depend(&tg, &err), &err);
+  MUST(mgl_pass_partition(&tg, &err));
+  MUST(mgl_pass_depend(&tg, &err));
   mgl_tile_access *access = all_accesses(&tg);
   uint64_t pair_count = 0;
   bit_matrix before = brute_force_pairs(&tg, access, &pair_count);
@@ -449,19 +443,19 @@ static void check_case(const mgl_graph *program, const mgl_compile_options *opti
     check_producers(&tg, &before);
     assert_int_equal(pair_count, tg.report.dependent_pairs);
   }
-  must(mgl_pass_fuse_events(&tg, &err), &err);
+  MUST(mgl_pass_fuse_events(&tg, &err));
   check_fused(&tg);
   sum->fused += tg.event_count;
   bit_matrix_close(&before);
-  must(mgl_pass_prune(&tg, &err), &err);
+  MUST(mgl_pass_prune(&tg, &err));
   if (!options->coarse) {
     check_reduced(&tg, &before);
   }
-  must(mgl_pass_fuse_events(&tg, &err), &err);
+  MUST(mgl_pass_fuse_events(&tg, &err));
   check_fused(&tg);
   mgl_task_graph *g = NULL;
   mgl_compile_report report;
-  must(mgl_compile(program, options, &g, &report, &err), &err);
+  MUST(mgl_compile(program, options, &g, &report, &err));
   check_graph_shape(g);
   check_grain(program, g);
   bit_matrix order = order_by_number(&tg, g);

@@ -1,4 +1,4 @@
-// task_graph.json: the schema of seed 001 in what is written, and hostile or damaged files refused.
+// task_graph.json: the schema of MPK in what is written, and hostile or damaged files refused.
 // (That out, in and out again gives equal bytes is tested on random programs.)
 #include <setjmp.h>
 #include <stdarg.h>

@@ -49,8 +49,11 @@ static void open_bed(bed *b, mgl_engine_options options) {
   mgl_model_folder folder = {.config = config};
   *b = (bed){.device = fake_cuda_device()};
   mgl_cuda_options cuda = {.device = &b->device, .get_code = fake_cuda_code};
-  mgl_runner_options runner = {
-      .sequences = PLACES, .sequence_tokens = CONTEXT, .weights = MGL_WEIGHTS_DUMMY, .cuda = &cuda};
+  mgl_runner_options runner = {.sequences = PLACES,
+                               .iteration_tokens = MGL_CUDA_MAX_TOKENS,
+                               .sequence_tokens = CONTEXT,
+                               .weights = MGL_WEIGHTS_DUMMY,
+                               .cuda = &cuda};
   fake.runs = 0;
   if (mgl_runner_create(&folder, &runner, &b->runner, &err) != MGL_OK) {
     fail_msg("%s", err.text);
@@ -544,14 +547,14 @@ static bool crowd_token(void *context, const mgl_generated_token *token) {
   return true;
 }
 
-static void run_crowd(mgl_mode mode, uint32_t pool_tokens, bool prefix_cache, bool arrive,
-                      bool stir) {
+static void run_crowd(mgl_mode mode, bool large, uint32_t pool_tokens, bool prefix_cache,
+                      bool arrive, bool stir) {
   mgl_error err = {0};
   mgl_model_folder folder = {.config = config};
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
   mgl_runner_options options = {.sequences = 12,
-                                .iteration_tokens = 32,
+                                .iteration_tokens = large ? 300 : 32,
                                 .sequence_tokens = CONTEXT,
                                 .pool_tokens = pool_tokens,
                                 .weights = MGL_WEIGHTS_DUMMY,
@@ -559,11 +562,12 @@ static void run_crowd(mgl_mode mode, uint32_t pool_tokens, bool prefix_cache, bo
   crowd c = {.random = pool_tokens + (prefix_cache ? 1 : 0), .arrive = arrive, .stir = stir};
   mgl_engine_options engine = {.mode = mode,
                                .prefix_cache = prefix_cache,
-                               .chunk_tokens = arrive ? 9 : 0,
+                               .chunk_tokens = arrive && !large ? 9 : 0,
                                .before_plan = stir_crowd,
                                .context = &c};
   mgl_runner *runner = NULL;
   fake.runs = 0;
+  fake.wide_runs = 0;
   fake.graph_launches = 0;
   assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
   assert_int_equal(mgl_engine_create(runner, &engine, &c.engine, &err), MGL_OK);
@@ -588,16 +592,18 @@ static void run_crowd(mgl_mode mode, uint32_t pool_tokens, bool prefix_cache, bo
   assert_true((s.prefix_hit_tokens > 0) == prefix_cache);
   assert_true(s.pages_used_most <= s.pages && s.planning_ns > 0);
   print_message(
-      "%s, pool of %u%s%s%s: %u launches, %llu iterations, %llu preemptions, %llu found\n",
+      "%s, pool of %u%s%s%s: %u launches, %u large iterations, %llu in all, %llu preemptions, "
+      "%llu found\n",
       mgl_mode_name(mode), pool_tokens, prefix_cache ? ", prefix cache" : "",
-      arrive ? ", arriving" : "", stir ? ", cancelled and paused" : "", fake.runs,
+      arrive ? ", arriving" : "", stir ? ", cancelled and paused" : "", fake.runs, fake.wide_runs,
       (unsigned long long)s.iterations, (unsigned long long)s.preemptions,
       (unsigned long long)s.prefix_hit_tokens);
   if (mode == MGL_MODE_FULL) {
     assert_true(fake.runs == 0 && fake.graph_launches > 0);
   } else if (!stir) {
-    assert_true(arrive || fake.runs == 1);
+    assert_true(arrive || large || fake.runs == 1);
   }
+  assert_true((fake.wide_runs > 0) == (large && mode != MGL_MODE_FULL));
   mgl_engine_destroy(c.engine);
   mgl_runner_destroy(runner);
   assert_int_equal(fake.live, 0);
@@ -605,9 +611,44 @@ static void run_crowd(mgl_mode mode, uint32_t pool_tokens, bool prefix_cache, bo
 
 static void a_crowd_is_served(void **state) {
   (void)state;
-  for (uint32_t i = 0; i < 32; i++) {
-    run_crowd(i & 16 ? MGL_MODE_FULL : MGL_MODE_MEGA, i & 1 ? CONTEXT + 64 : 12 * CONTEXT, i & 2,
-              i & 4, i & 8);
+  for (uint32_t i = 0; i < 64; i++) {
+    run_crowd(i & 16 ? MGL_MODE_FULL : MGL_MODE_MEGA, i & 32, i & 1 ? CONTEXT + 64 : 12 * CONTEXT,
+              i & 2, i & 4, i & 8);
+  }
+}
+
+// What is not asked for follows the device.
+static void usual_numbers_follow_the_device(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t major;  // 0: the CPU
+    uint32_t iteration_tokens, sequences, requests;
+    uint32_t expected_tokens, expected_sequences;
+  } cases[] = {{9, 0, 0, 0, 2048, 256}, {9, 0, 0, 5, 2048, 5},    {9, 0, 0, 300, 2048, 256},
+               {9, 64, 0, 0, 64, 64},   {9, 100, 0, 0, 100, 100}, {9, 0, 7, 5, 2048, 7},
+               {8, 0, 0, 0, 64, 64},    {8, 16, 0, 0, 16, 16},    {0, 0, 0, 0, 128, 64}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    mgl_error err = {0};
+    mgl_model_folder folder = {.config = config};
+    mgl_cuda_device device = fake_cuda_device();
+    mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
+    mgl_runner_options options = {.iteration_tokens = cases[i].iteration_tokens,
+                                  .sequences = cases[i].sequences,
+                                  .requests = cases[i].requests,
+                                  .sequence_tokens = CONTEXT,
+                                  .weights = MGL_WEIGHTS_DUMMY,
+                                  .cuda = cases[i].major != 0 ? &cuda : NULL};
+    mgl_runner *runner = NULL;
+    mgl_memory_plan plan;
+    device.major = cases[i].major;
+    if (mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK ||
+        mgl_runner_plan_memory(&folder, &options, &plan, &err) != MGL_OK) {
+      fail_msg("%s", err.text);
+    }
+    assert_int_equal(mgl_runner_limits(runner)->tokens, cases[i].expected_tokens);
+    assert_int_equal(mgl_runner_sequences(runner), cases[i].expected_sequences);
+    assert_int_equal(plan.sequences, cases[i].expected_sequences);
+    mgl_runner_destroy(runner);
   }
 }
 
@@ -666,6 +707,7 @@ int main(void) {
       cmocka_unit_test(texts_are_scored),
       cmocka_unit_test(sampling_reaches_the_device),
       cmocka_unit_test(a_crowd_is_served),
+      cmocka_unit_test(usual_numbers_follow_the_device),
       cmocka_unit_test(a_launch_waits_for_more),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,37 +13,14 @@
 
 #include "base/alloc.h"
 #include "engine/engine.h"
+#include "support/failing_allocations.h"
+#include "unit/engine/small_engine.h"
 
-enum { VOCAB = 160, CONTEXT = 128, REQUESTS = 12, MOST_NEW = 30 };
-
-static const mgl_config config = {.family = MGL_FAMILY_QWEN2,
-                                  .hidden_size = 64,
-                                  .intermediate_size = 96,
-                                  .layer_count = 2,
-                                  .head_count = 4,
-                                  .kv_head_count = 2,
-                                  .head_dim = 16,
-                                  .vocab_size = VOCAB,
-                                  .context_tokens = CONTEXT,
-                                  .rms_norm_eps = 1e-6,
-                                  .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
-                                  .qkv_bias = true,
-                                  .dtype = MGL_DTYPE_BF16};
+enum { VOCAB = SMALL_ENGINE_VOCAB, CONTEXT = 128, REQUESTS = 12, MOST_NEW = 30 };
 
 static mgl_runner *make_runner(uint32_t sequences, uint64_t pool_tokens) {
-  mgl_model_folder folder = {.config = config};
-  mgl_runner_options options = {.threads = 2,
-                                .sequences = sequences,
-                                .sequence_tokens = CONTEXT,
-                                .pool_tokens = pool_tokens,
-                                .weights = MGL_WEIGHTS_DUMMY,
-                                .seed = 3};
-  mgl_runner *runner = NULL;
-  mgl_error err = {0};
-  if (mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK) {
-    fail_msg("%s", err.text);
-  }
-  return runner;
+  return small_engine_runner(
+      CONTEXT, (mgl_runner_options){.sequences = sequences, .pool_tokens = pool_tokens});
 }
 
 typedef struct results {
@@ -329,7 +306,7 @@ static void prompts_share_pages_under_one_salt(void **state) {
 // A model that computes NaN, in both modes of a CPU: an error that names the request, and no token.
 static void logits_that_are_not_finite_end_the_run(void **state) {
   (void)state;
-  mgl_model_folder folder = {.config = config};
+  mgl_model_folder folder = {.config = small_engine_config(CONTEXT)};
   folder.config.rms_norm_eps = NAN;
   for (int mode = 0; mode < MGL_MODE_COUNT && mgl_mode_is_for((mgl_mode)mode, false); mode++) {
     static results r;
@@ -419,7 +396,6 @@ static void bad_runner_options_are_refused(void **state) {
     const char *message;
   } bad[] = {
       {{.sequences = 1, .sequence_tokens = CONTEXT + 1}, "context is 128"},
-      {{.sequences = 0, .sequence_tokens = 8}, "found 0"},
       {{.sequences = 1025, .sequence_tokens = 8}, "1 to 1024 at once, found 1025"},
       {{.sequences = 1, .sequence_tokens = 8, .page_tokens = 24}, "128 or 256, found 24"},
       {{.sequences = 1, .sequence_tokens = 8, .page_tokens = 8}, "found 8"},
@@ -434,7 +410,7 @@ static void bad_runner_options_are_refused(void **state) {
   };
   int64_t live = mgl_alloc_live();
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-    mgl_model_folder folder = {.config = config};
+    mgl_model_folder folder = {.config = small_engine_config(CONTEXT)};
     mgl_runner_options options = bad[i].options;
     mgl_runner *runner = NULL;
     mgl_error err = {0};
@@ -449,8 +425,9 @@ static void bad_runner_options_are_refused(void **state) {
 }
 
 // A runner, an engine and one request, with every allocation made to fail once.
-static mgl_status run_once(mgl_error *err) {
-  mgl_model_folder folder = {.config = config};
+static mgl_status run_once(void *context, mgl_error *err) {
+  (void)context;
+  mgl_model_folder folder = {.config = small_engine_config(CONTEXT)};
   mgl_runner_options options = {
       .threads = 2, .sequences = 2, .sequence_tokens = 32, .weights = MGL_WEIGHTS_DUMMY};
   mgl_runner *runner = NULL;
@@ -480,25 +457,7 @@ static mgl_status run_once(mgl_error *err) {
 
 static void allocation_failures_are_reported(void **state) {
   (void)state;
-  int64_t live = mgl_alloc_live();
-  uint64_t n = 1;
-  for (;; n++) {
-    mgl_error err = {0};
-    mgl_alloc_fail_nth(n);
-    mgl_status status = run_once(&err);
-    bool reached = mgl_alloc_count() >= n;
-    mgl_alloc_fail_nth(0);
-    assert_int_equal(mgl_alloc_live(), live);
-    if (!reached) {
-      assert_int_equal(status, MGL_OK);
-      break;
-    }
-    if (status == MGL_OK || err.text[0] == 0) {
-      fail_msg("allocation %llu failed, and the status was %s, the message \"%s\"",
-               (unsigned long long)n, mgl_status_name(status), err.text);
-    }
-  }
-  assert_true(n > 50);
+  assert_true(fail_each_allocation(run_once, NULL) > 50);
 }
 
 // --- what is asked of sampling -------------------------------------------------------------------

@@ -9,22 +9,9 @@
 #include <cmocka.h>
 
 #include "engine/engine.h"
+#include "unit/engine/small_engine.h"
 
-enum { VOCAB = 160, CONTEXT = 128, NEW = 20, PROMPT = 30, MOST = 8 };
-
-static const mgl_config config = {.family = MGL_FAMILY_QWEN2,
-                                  .hidden_size = 64,
-                                  .intermediate_size = 96,
-                                  .layer_count = 2,
-                                  .head_count = 4,
-                                  .kv_head_count = 2,
-                                  .head_dim = 16,
-                                  .vocab_size = VOCAB,
-                                  .context_tokens = CONTEXT,
-                                  .rms_norm_eps = 1e-6,
-                                  .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
-                                  .qkv_bias = true,
-                                  .dtype = MGL_DTYPE_BF16};
+enum { VOCAB = SMALL_ENGINE_VOCAB, CONTEXT = 128, NEW = 20, PROMPT = 30, MOST = 8 };
 
 typedef struct bed {
   mgl_runner *runner;
@@ -53,20 +40,11 @@ static bool on_token(void *context, const mgl_generated_token *token) {
 }
 
 static void open_bed(bed *b, uint32_t sequences, uint64_t pool_tokens, mgl_mode mode) {
-  mgl_model_folder folder = {.config = config};
-  mgl_error err = {0};
   *b = (bed){0};
-  mgl_runner_options options = {.threads = 2,
-                                .sequences = sequences,
-                                .sequence_tokens = CONTEXT,
-                                .pool_tokens = pool_tokens,
-                                .weights = MGL_WEIGHTS_DUMMY,
-                                .seed = 3};
   mgl_engine_options engine = {.mode = mode, .before_plan = before_plan, .context = b};
-  if (mgl_runner_create(&folder, &options, &b->runner, &err) != MGL_OK ||
-      mgl_engine_create(b->runner, &engine, &b->engine, &err) != MGL_OK) {
-    fail_msg("%s", err.text);
-  }
+  b->runner = small_engine_runner(
+      CONTEXT, (mgl_runner_options){.sequences = sequences, .pool_tokens = pool_tokens});
+  MUST(mgl_engine_create(b->runner, &engine, &b->engine, &err));
 }
 
 static void close_bed(bed *b) {

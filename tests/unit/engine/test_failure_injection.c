@@ -58,7 +58,8 @@ static mgl_status run_once(mgl_error *err) {
   mgl_token_list prompt = {0};
   output out = {.status = MGL_OK, .err = err};
   MGL_TRY(mgl_model_folder_open(MGL_DEMO_FOLDER, needs, &folder, err));
-  mgl_status status = mgl_model_folder_chat(&folder, NULL, "What is 2 + 3?", &chat, err);
+  const mgl_chat_message question = {"user", "What is 2 + 3?"};
+  mgl_status status = mgl_model_folder_chat_messages(&folder, &question, 1, &chat, err);
   if (status == MGL_OK) {
     status = mgl_tokenizer_encode(folder.tokenizer, chat.data, chat.bytes, (mgl_encode_options){0},
                                   &prompt, err);

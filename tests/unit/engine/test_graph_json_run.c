@@ -16,17 +16,10 @@
 #include "graph/family.h"
 #include "runtime/cpu_mega.h"
 #include "runtime/cpu_tasks.h"
+#include "support/must.h"
 #include "support/random_program.h"
 
 enum { VOCAB = 96, WORKERS = 3, PAGES = 8, PAGE_TOKENS = 16, RANDOM_PROGRAMS = 200 };
-
-#define MUST(expr)              \
-  do {                          \
-    mgl_error err = {0};        \
-    if ((expr) != MGL_OK) {     \
-      fail_msg("%s", err.text); \
-    }                           \
-  } while (0)
 
 static mgl_config small_config(mgl_family family) {
   return (mgl_config){.family = family,

@@ -26,8 +26,8 @@
 #include "model/config.h"
 #include "model/model_folder.h"
 #include "model/safetensors.h"
+#include "support/must.h"
 #include "support/reference_model.h"
-#include "support/temp_folder.h"
 
 // Under a sanitizer a third of the models and the best SIMD level have to do: the release tree runs
 // all.
@@ -43,19 +43,9 @@ enum {
   SHARDS = 3,
 };
 
-#define MUST(expr)              \
-  do {                          \
-    mgl_error err = {0};        \
-    if ((expr) != MGL_OK) {     \
-      fail_msg("%s", err.text); \
-    }                           \
-  } while (0)
-
 // One model, loaded through the real loaders, and a sequence's KV pages.
 typedef struct fixture {
-  mgl_reference reference;
-  temp_folder folder;
-  mgl_model_folder model;
+  mgl_reference_model of;
   mgl_runner *runner;
   mgl_plan *plan;
   int32_t *pages;  // [page_count]
@@ -63,24 +53,18 @@ typedef struct fixture {
 } fixture;
 
 static void set_up(fixture *f, const char *name, mgl_simd simd, uint32_t shard_count) {
-  mgl_generation generation;
   *f = (fixture){0};
-  MUST(mgl_reference_load(MGL_TEST_DATA "/reference", name, &f->reference, &err));
-  temp_folder_create(&f->folder);
-  MUST(mgl_reference_write_folder(&f->reference, f->folder.path, shard_count, &err));
-  // Not mgl_model_folder_open: these folders have no tokenizer, and the runner needs none.
-  MUST(mgl_config_parse(f->reference.config_json, strlen(f->reference.config_json), name,
-                        &f->model.config, &generation, &err));
-  MUST(mgl_checkpoint_open(f->folder.path, &f->model.checkpoint, &err));
+  mgl_reference_model_open(&f->of, MGL_TEST_DATA "/reference", name, shard_count);
   mgl_runner_options options = {
       .threads = THREADS,
       .sequences = SEQUENCES,
-      .sequence_tokens = (uint32_t)(f->reference.prompt_count + f->reference.continuation_count),
+      .sequence_tokens =
+          (uint32_t)(f->of.reference.prompt_count + f->of.reference.continuation_count),
       .logit_rows = MGL_INVARIANT_TOKENS,
       .weights = MGL_WEIGHTS_MAPPED,
   };
   assert_int_equal(setenv("MEGALITH_SIMD", mgl_simd_name(simd), 1), 0);
-  MUST(mgl_runner_create(&f->model, &options, &f->runner, &err));
+  MUST(mgl_runner_create(&f->of.model, &options, &f->runner, &err));
   assert_int_equal(mgl_runner_simd(f->runner), simd);
   MUST(mgl_plan_create(mgl_runner_limits(f->runner), &f->plan, &err));
   // The sequence's pages lie in descending order, every second one of the pool.
@@ -97,9 +81,7 @@ static void tear_down(fixture *f) {
   mgl_free(f->pages);
   mgl_plan_destroy(f->plan);
   mgl_runner_destroy(f->runner);
-  mgl_checkpoint_close(f->model.checkpoint);
-  temp_folder_remove(&f->folder);
-  mgl_reference_reset(&f->reference);
+  mgl_reference_model_close(&f->of);
   (void)unsetenv("MEGALITH_SIMD");
 }
 
@@ -116,7 +98,7 @@ static const float *run_chunk(fixture *f, const int32_t *tokens, uint32_t count,
                                           .page_count = f->page_count,
                                           .logits = want});
   MUST(mgl_runner_run(f->runner, MGL_MODE_EAGER, f->plan, &logits, &err));
-  size_t bytes = (size_t)f->plan->logit_row_count * f->reference.vocab_size * sizeof(float);
+  size_t bytes = (size_t)f->plan->logit_row_count * f->of.reference.vocab_size * sizeof(float);
   float *eager = malloc(bytes + 1);  // the modes share their memory
   assert_non_null(eager);
   memcpy(eager, logits.rows, bytes);
@@ -128,7 +110,7 @@ static const float *run_chunk(fixture *f, const int32_t *tokens, uint32_t count,
 
 // Runs the prompt in chunks; out is [position_count, V].
 static void run_prompt(fixture *f, uint32_t chunk_tokens, float *out) {
-  const mgl_reference *r = &f->reference;
+  const mgl_reference *r = &f->of.reference;
   size_t first_stored = r->prompt_count - r->position_count;
   for (size_t begin = 0; begin < r->prompt_count; begin += chunk_tokens) {
     size_t left = r->prompt_count - begin;
@@ -155,7 +137,7 @@ static int32_t largest_at(const float *logits, size_t count) {
 
 // Steps where the margin demands the reference's token and the engine chose another.
 static size_t wrong_steps(fixture *f, const float *last_logits, size_t *out_decided) {
-  const mgl_reference *r = &f->reference;
+  const mgl_reference *r = &f->of.reference;
   const float *logits = last_logits;
   size_t wrong = 0;
   *out_decided = 0;
@@ -174,7 +156,7 @@ static bool within_bar(const char *name, mgl_simd simd, uint32_t shard_count,
   fixture f;
   size_t decided = 0;
   set_up(&f, name, simd, shard_count);
-  const mgl_reference *r = &f.reference;
+  const mgl_reference *r = &f.of.reference;
   float *logits = mgl_alloc(r->position_count * r->vocab_size * sizeof *logits);
   assert_non_null(logits);
   run_prompt(&f, chunk_tokens, logits);
@@ -255,19 +237,20 @@ static void generates_the_continuation(void **state) {
     mgl_engine *engine = NULL;
     uint32_t request_idx = 0;
     set_up(&f, MGL_REFERENCE_NAMES[i], mgl_simd_detected(), 1);
-    generated g = {.reference = &f.reference, .first_difference = f.reference.continuation_count};
+    generated g = {.reference = &f.of.reference,
+                   .first_difference = f.of.reference.continuation_count};
     MUST(mgl_engine_create(f.runner, &(mgl_engine_options){.mode = MGL_MODE_MEGA}, &engine, &err));
-    mgl_request request = {.prompt = f.reference.prompt,
-                           .prompt_count = f.reference.prompt_count,
-                           .max_new_tokens = (uint32_t)f.reference.continuation_count,
+    mgl_request request = {.prompt = f.of.reference.prompt,
+                           .prompt_count = f.of.reference.prompt_count,
+                           .max_new_tokens = (uint32_t)f.of.reference.continuation_count,
                            .sampling = {.temperature = 0, .top_p = 1}};
     MUST(mgl_engine_submit(engine, &request, &request_idx, &err));
     MUST(mgl_engine_run(engine, on_token, NULL, &g, &err));
-    assert_int_equal(g.count, f.reference.continuation_count);
+    assert_int_equal(g.count, f.of.reference.continuation_count);
     print_message("%-25s: %zu of %zu tokens equal\n", MGL_REFERENCE_NAMES[i], g.first_difference,
                   g.count);
     if (g.first_difference < g.count) {
-      assert_true(f.reference.margins[g.first_difference] <= f.reference.bf16_logit_error);
+      assert_true(f.of.reference.margins[g.first_difference] <= f.of.reference.bf16_logit_error);
     }
     mgl_engine_destroy(engine);
     tear_down(&f);

@@ -19,32 +19,21 @@
 
 #include "base/alloc.h"
 #include "engine/engine.h"
+#include "support/must.h"
 #include "support/reference_model.h"
-#include "support/temp_folder.h"
 
 enum { MOST_TOKENS = 64, MOST_STOPS = 8, SAMPLES = 40000 };
 
 #define LOGPROB_ERRORS 6  // in units of transformers' own float32 error
 
-#define MUST(expr)              \
-  do {                          \
-    mgl_error err = {0};        \
-    if ((expr) != MGL_OK) {     \
-      fail_msg("%s", err.text); \
-    }                           \
-  } while (0)
-
 typedef struct fixture {
   json_t *cases;
-  mgl_reference reference;
-  temp_folder folder;
-  mgl_model_folder model;
+  mgl_reference_model of;
   mgl_runner *runner;
 } fixture;
 
 static void set_up(fixture *f, const char *name) {
   char path[512];
-  mgl_generation generation;
   json_error_t error;
   *f = (fixture){0};
   (void)snprintf(path, sizeof path, "%s/sampling/%s.json", MGL_TEST_DATA, name);
@@ -52,25 +41,18 @@ static void set_up(fixture *f, const char *name) {
   if (f->cases == NULL) {
     fail_msg("%s: %s", path, error.text);
   }
-  MUST(mgl_reference_load(MGL_TEST_DATA "/reference", name, &f->reference, &err));
-  temp_folder_create(&f->folder);
-  MUST(mgl_reference_write_folder(&f->reference, f->folder.path, 1, &err));
-  MUST(mgl_config_parse(f->reference.config_json, strlen(f->reference.config_json), name,
-                        &f->model.config, &generation, &err));
-  MUST(mgl_checkpoint_open(f->folder.path, &f->model.checkpoint, &err));
+  mgl_reference_model_open(&f->of, MGL_TEST_DATA "/reference", name, 1);
   mgl_runner_options options = {
       .threads = 2,
       .sequences = 1,
-      .sequence_tokens = (uint32_t)f->reference.prompt_count + MOST_TOKENS,
+      .sequence_tokens = (uint32_t)f->of.reference.prompt_count + MOST_TOKENS,
       .weights = MGL_WEIGHTS_MAPPED};
-  MUST(mgl_runner_create(&f->model, &options, &f->runner, &err));
+  MUST(mgl_runner_create(&f->of.model, &options, &f->runner, &err));
 }
 
 static void tear_down(fixture *f) {
   mgl_runner_destroy(f->runner);
-  mgl_checkpoint_close(f->model.checkpoint);
-  temp_folder_remove(&f->folder);
-  mgl_reference_reset(&f->reference);
+  mgl_reference_model_close(&f->of);
   json_decref(f->cases);
 }
 
@@ -99,7 +81,7 @@ typedef struct expected {
 static void check_logprob(expected *e, double found, double wanted) {
   double error = fabs(found - wanted);
   e->worst = error > e->worst ? error : e->worst;
-  if (!(error <= LOGPROB_ERRORS * e->f->reference.fp32_logit_error)) {
+  if (!(error <= LOGPROB_ERRORS * e->f->of.reference.fp32_logit_error)) {
     fail_msg("case %zu, token %zu: log probability %.7f, expected %.7f", e->idx, e->at, found,
              wanted);
   }
@@ -123,7 +105,7 @@ static bool check_token(void *context, const mgl_generated_token *token) {
   }
   if (token->token != (int32_t)item(json_object_get(g, "tokens"), e->at)) {
     double margin = item(json_object_get(g, "margins"), e->at);
-    if (margin > LOGPROB_ERRORS * e->f->reference.fp32_logit_error) {
+    if (margin > LOGPROB_ERRORS * e->f->of.reference.fp32_logit_error) {
       fail_msg("case %zu: token %zu is %d", e->idx, e->at, token->token);
     }
     e->undecided = true;
@@ -154,8 +136,8 @@ static double check_generation(const fixture *f, size_t idx) {
     stops[i] = (int32_t)item(stop_list, i);
   }
   mgl_request request = {
-      .prompt = f->reference.prompt,
-      .prompt_count = f->reference.prompt_count,
+      .prompt = f->of.reference.prompt,
+      .prompt_count = f->of.reference.prompt_count,
       .max_new_tokens = MOST_TOKENS,
       .sampling = {.top_p = 1,
                    .repetition_penalty = number(e.generation, "repetition_penalty", 1),
@@ -181,7 +163,7 @@ static void check_distribution(const fixture *f, size_t idx) {
   const json_t *d = json_array_get(json_object_get(f->cases, "distributions"), idx);
   const json_t *tokens = json_object_get(d, "tokens");
   const json_t *probabilities = json_object_get(d, "probabilities");
-  const mgl_reference *reference = &f->reference;
+  const mgl_reference *reference = &f->of.reference;
   uint32_t vocab_size = (uint32_t)reference->vocab_size;
   mgl_sampling p = {.temperature = number(d, "temperature", 1),
                     .top_k = (uint32_t)number(d, "top_k", 0),
@@ -242,7 +224,7 @@ static void sampling_is_that_of_transformers(void **unused) {
       check_distribution(&f, j);
     }
     print_message("%s: log probabilities are off by %.2g (float32's own error: %.2g)\n", names[i],
-                  worst, f.reference.fp32_logit_error);
+                  worst, f.of.reference.fp32_logit_error);
     tear_down(&f);
   }
 }

@@ -10,35 +10,15 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "graph/family.h"
+#include "support/failing_allocations.h"
+#include "support/programs.h"
 #include "support/temp_folder.h"
 #include "support/write_safetensors.h"
 
-static mgl_config small_config(mgl_family family) {
-  return (mgl_config){.family = family,
-                      .hidden_size = 96,
-                      .intermediate_size = 128,
-                      .layer_count = 3,
-                      .head_count = 6,
-                      .kv_head_count = 2,
-                      .head_dim = 32,
-                      .vocab_size = 300,
-                      .context_tokens = 128,
-                      .rms_norm_eps = 1e-6,
-                      .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
-                      .qkv_bias = family == MGL_FAMILY_QWEN2,
-                      .qk_norm = family == MGL_FAMILY_QWEN3,
-                      .tie_word_embeddings = family == MGL_FAMILY_QWEN3,
-                      .dtype = MGL_DTYPE_BF16};
-}
-
-static mgl_graph *build(const mgl_config *config) {
-  mgl_graph *graph = NULL;
-  mgl_error err = {0};
-  if (mgl_family_build(config, NULL, &graph, &err) != MGL_OK) {
-    fail_msg("%s", err.text);
-  }
-  return graph;
+static mgl_config three_layers(mgl_family family) {
+  mgl_config config = small_config(family);
+  config.layer_count = 3;
+  return config;
 }
 
 static size_t count_ops(const mgl_graph *graph, mgl_op_kind kind) {
@@ -67,8 +47,8 @@ static void assert_weight(const mgl_graph *graph, const char *name, uint32_t ran
 static void every_family_builds(void **state) {
   (void)state;
   for (int family = 0; family < MGL_FAMILY_COUNT; family++) {
-    mgl_config config = small_config((mgl_family)family);
-    mgl_graph *graph = build(&config);
+    mgl_config config = three_layers((mgl_family)family);
+    mgl_graph *graph = build_program(&config);
     assert_string_equal(graph->name, mgl_family_name((mgl_family)family));
     assert_int_equal(count_ops(graph, MGL_OP_LINEAR), 3 * 7 + 1);
     assert_int_equal(count_ops(graph, MGL_OP_RMSNORM), 3 * (config.qk_norm ? 4 : 2) + 1);
@@ -99,9 +79,9 @@ static void activations_are_f32_unless_all_weights_are_bf16(void **state) {
   (void)state;
   static const mgl_dtype dtypes[] = {MGL_DTYPE_BF16, MGL_DTYPE_F16, MGL_DTYPE_F32};
   for (size_t i = 0; i < 3; i++) {
-    mgl_config config = small_config(MGL_FAMILY_LLAMA);
+    mgl_config config = three_layers(MGL_FAMILY_LLAMA);
     config.dtype = dtypes[i];
-    mgl_graph *graph = build(&config);
+    mgl_graph *graph = build_program(&config);
     mgl_dtype act = dtypes[i] == MGL_DTYPE_BF16 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
     assert_int_equal(graph->tensors[mgl_graph_find(graph, "0.gated")].dtype, act);
     assert_int_equal(graph->tensors[mgl_graph_find(graph, "kv.0")].dtype, act);
@@ -182,9 +162,9 @@ static void a_stored_head_beside_a_tied_embedding(void **state) {
     mgl_checkpoint *checkpoint = NULL;
     mgl_graph *graph = NULL;
     mgl_error err = {0};
-    mgl_config config = small_config(MGL_FAMILY_LLAMA);
+    mgl_config config = three_layers(MGL_FAMILY_LLAMA);
     config.tie_word_embeddings = true;
-    mgl_graph *names = build(&config);
+    mgl_graph *names = build_program(&config);
     config.tie_word_embeddings = cases[i].ties;
     temp_folder_create(&folder);
     write_checkpoint(&folder, names, table, cases[i].dtype, cases[i].head);
@@ -205,29 +185,18 @@ static void a_stored_head_beside_a_tied_embedding(void **state) {
   }
 }
 
+static mgl_status build_once(void *config, mgl_error *err) {
+  mgl_graph *graph = NULL;
+  mgl_status status = mgl_family_build(config, NULL, &graph, err);
+  assert_true(status == MGL_OK || graph == NULL);
+  mgl_graph_destroy(graph);
+  return status;
+}
+
 static void allocation_failures_are_reported(void **state) {
   (void)state;
-  mgl_config config = small_config(MGL_FAMILY_QWEN3);
-  int64_t live = mgl_alloc_live();
-  uint64_t failures = 0;
-  for (uint64_t n = 1;; n++) {
-    mgl_graph *graph = NULL;
-    mgl_error err = {0};
-    mgl_alloc_fail_nth(n);
-    mgl_status status = mgl_family_build(&config, NULL, &graph, &err);
-    bool reached = mgl_alloc_count() >= n;
-    mgl_alloc_fail_nth(0);
-    if (!reached) {
-      assert_int_equal(status, MGL_OK);
-      mgl_graph_destroy(graph);
-      break;
-    }
-    assert_true(status != MGL_OK && graph == NULL && err.text[0] != 0);
-    assert_int_equal(mgl_alloc_live(), live);
-    failures++;
-  }
-  assert_true(failures > 100);
-  assert_int_equal(mgl_alloc_live(), live);
+  mgl_config config = three_layers(MGL_FAMILY_QWEN3);
+  assert_true(fail_each_allocation(build_once, &config) > 100);
 }
 
 int main(void) {

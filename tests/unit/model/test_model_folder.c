@@ -88,6 +88,14 @@ static void remove_file(const temp_folder *folder, const char *name) {
   assert_int_equal(unlink(path), 0);
 }
 
+// A chat of one question; system may be NULL.
+static mgl_status ask(const mgl_model_folder *folder, const char *system, const char *user,
+                      mgl_text *out, mgl_error *err) {
+  const mgl_chat_message messages[2] = {{"system", system}, {"user", user}};
+  size_t first = system == NULL ? 1 : 0;
+  return mgl_model_folder_chat_messages(folder, messages + first, 2 - first, out, err);
+}
+
 static void open_folder(const temp_folder *folder, unsigned needs, mgl_model_folder *out) {
   mgl_error err = {0};
   if (mgl_model_folder_open(folder->path, needs, out, &err) != MGL_OK) {
@@ -131,14 +139,13 @@ static void test_full_folder(void **state) {
   assert_true(mgl_checkpoint_has(opened.checkpoint, "one"));
   assert_true(mgl_checkpoint_has(opened.checkpoint, "two"));
   mgl_text_append_string(&chat, "before ");
-  assert_int_equal(mgl_model_folder_chat(&opened, "be \"brief\"", "h\xc3\xa9\n", &chat, &err),
-                   MGL_OK);
+  assert_int_equal(ask(&opened, "be \"brief\"", "h\xc3\xa9\n", &chat, &err), MGL_OK);
   assert_string_equal(chat.data, "before <s>[system:be \"brief\"][user:h\xc3\xa9\n]A:");
   mgl_text_clear(&chat);
-  assert_int_equal(mgl_model_folder_chat(&opened, NULL, "", &chat, &err), MGL_OK);
+  assert_int_equal(ask(&opened, NULL, "", &chat, &err), MGL_OK);
   assert_string_equal(chat.data, "<s>[user:]A:");
   mgl_text_clear(&chat);
-  assert_int_equal(mgl_model_folder_chat(&opened, NULL, "ab\xc3(", &chat, &err), MGL_OK);
+  assert_int_equal(ask(&opened, NULL, "ab\xc3(", &chat, &err), MGL_OK);
   assert_string_equal(chat.data, "<s>[user:ab\xef\xbf\xbd(]A:");  // U+FFFD, as in plain prompts
   mgl_text_free(&chat);
   mgl_model_folder_close(&opened);
@@ -160,7 +167,7 @@ static void test_needs(void **state) {
   assert_non_null(opened.tokenizer);
   assert_null(opened.chat_template);
   assert_null(opened.checkpoint);
-  assert_int_equal(mgl_model_folder_chat(&opened, NULL, "x", &chat, &err), MGL_ERR_ARGUMENT);
+  assert_int_equal(ask(&opened, NULL, "x", &chat, &err), MGL_ERR_ARGUMENT);
   mgl_model_folder_close(&opened);
   assert_open_fails(folder.path, MGL_NEED_CHAT_TEMPLATE, "chat_template.jinja");
   assert_open_fails(folder.path, MGL_NEED_WEIGHTS, "w-2.safetensors");
@@ -284,7 +291,7 @@ static void assert_chat(const temp_folder *folder, const char *expected) {
   mgl_text chat = {0};
   mgl_error err = {0};
   open_folder(folder, MGL_NEED_CHAT_TEMPLATE, &opened);
-  if (mgl_model_folder_chat(&opened, NULL, "hi", &chat, &err) != MGL_OK) {
+  if (ask(&opened, NULL, "hi", &chat, &err) != MGL_OK) {
     fail_msg("%s", err.text);
   }
   assert_string_equal(chat.data, expected);
@@ -315,7 +322,7 @@ static mgl_status open_and_chat(const char *path, mgl_error *err) {
   mgl_model_folder opened;
   mgl_text chat = {0};
   MGL_TRY(mgl_model_folder_open(path, ALL_NEEDS, &opened, err));
-  mgl_status status = mgl_model_folder_chat(&opened, "be brief", "hello", &chat, err);
+  mgl_status status = ask(&opened, "be brief", "hello", &chat, err);
   if (status == MGL_OK) {
     status = mgl_text_check(&chat, err);
   }

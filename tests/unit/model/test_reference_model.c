@@ -111,8 +111,8 @@ static void folders_read_back(void **state) {
   }
 }
 
-// What the issue asks the models to cover, seen through the real parser.
-static void configs_cover_the_requirement(void **state) {
+// What the models are to cover between them, seen through the real parser.
+static void configs_cover_what_is_supported(void **state) {
   (void)state;
   bool families[MGL_FAMILY_COUNT] = {false};
   bool ratios[9] = {false};
@@ -208,7 +208,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(files_agree_with_themselves),
       cmocka_unit_test(folders_read_back),
-      cmocka_unit_test(configs_cover_the_requirement),
+      cmocka_unit_test(configs_cover_what_is_supported),
       cmocka_unit_test(divergence_by_hand),
       cmocka_unit_test(load_survives_failing_allocations),
       cmocka_unit_test(a_missing_reference_is_reported),

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/json.h"
 #include "model/unicode.h"
+#include "support/failing_allocations.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
 #define SLOW_BUILD 1
@@ -508,7 +509,8 @@ static const char SMALL[] =
     "\"merges\":[\"_ a\",[\"a\",\"b\"]]}}";
 
 // Everything once; the first failure is returned.
-static mgl_status use_all(mgl_error *err) {
+static mgl_status use_all(void *context, mgl_error *err) {
+  (void)context;
   static const char TEXT[] = "ab e\xcc\x81\xff c b b <s>ab";
   mgl_tokenizer *tokenizer = NULL;
   mgl_detokenizer *detokenizer = NULL;
@@ -541,23 +543,7 @@ static mgl_status use_all(mgl_error *err) {
 
 static void test_failing_allocations(void **state) {
   (void)state;
-  int64_t live = mgl_alloc_live();
-  uint64_t n = 1;
-  for (;; n++) {
-    mgl_error err = {0};
-    mgl_alloc_fail_nth(n);
-    mgl_status status = use_all(&err);
-    mgl_alloc_fail_nth(0);
-    assert_int_equal(mgl_alloc_live(), live);
-    if (status == MGL_OK) {
-      break;
-    }
-    if (status != MGL_ERR_MEMORY) {
-      fail_msg("allocation %llu: %s", (unsigned long long)n, err.text);
-    }
-    assert_non_null(strstr(err.text, "out of memory"));
-  }
-  assert_true(n > 100);
+  assert_true(fail_each_allocation(use_all, NULL) > 100);
 }
 
 int main(void) {

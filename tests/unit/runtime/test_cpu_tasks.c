@@ -21,6 +21,7 @@
 #include "runtime/cpu_linears.h"
 #include "runtime/cpu_program.h"
 #include "runtime/cpu_tasks.h"
+#include "support/programs.h"
 #include "task/tile.h"
 
 enum {
@@ -42,12 +43,6 @@ static uint64_t random_state = 1;
 static uint32_t random_below(uint32_t limit) {
   random_state = random_state * 6364136223846793005u + 1442695040888963407u;
   return (uint32_t)(random_state >> 33) % limit;
-}
-
-static void check(mgl_status status, const mgl_error *err) {
-  if (status != MGL_OK) {
-    fail_msg("%s", err->text);
-  }
 }
 
 // --- a model -------------------------------------------------------------------------------------
@@ -97,26 +92,24 @@ typedef struct model {
 } model;
 
 static void model_create(model *m, mgl_graph *canonical, mgl_simd simd) {
-  mgl_error err = {0};
   *m = (model){.canonical = canonical};
-  check(mgl_fuse_ops(m->canonical, &m->fused, &err), &err);
-  check(mgl_topology_create(&m->topology, &err), &err);
-  check(mgl_team_create(m->topology, 1, &m->team, &err), &err);
-  check(mgl_cpu_weights_bind(m->canonical, NULL, MGL_WEIGHTS_DUMMY, 3, m->team, m->topology, NULL,
-                             &m->weights, &err),
-        &err);
+  MUST(mgl_fuse_ops(m->canonical, &m->fused, &err));
+  MUST(mgl_topology_create(&m->topology, &err));
+  MUST(mgl_team_create(m->topology, 1, &m->team, &err));
+  MUST(mgl_cpu_weights_bind(m->canonical, NULL, MGL_WEIGHTS_DUMMY, 3, m->team, m->topology, NULL,
+                            &m->weights, &err));
   mgl_cpu_memory_options memory = {
       .page_tokens = PAGE_TOKENS, .page_count = SEQUENCES * PAGES, .workers = WORKERS};
-  check(mgl_cpu_memory_create(&m->weights, &memory, m->topology, &m->eager_memory, &err), &err);
-  check(mgl_cpu_memory_create(&m->weights, &memory, m->topology, &m->memory, &err), &err);
+  MUST(mgl_cpu_memory_create(&m->weights, &memory, m->topology, &m->eager_memory, &err));
+  MUST(mgl_cpu_memory_create(&m->weights, &memory, m->topology, &m->memory, &err));
   mgl_plan_limits limits = {.tokens = MGL_INVARIANT_TOKENS,
                             .sequences = SEQUENCES,
                             .pages_per_sequence = PAGES,
                             .page_tokens = PAGE_TOKENS};
   mgl_cpu_program_options options = {
       .simd = simd, .largest = {MGL_INVARIANT_TOKENS, MGL_INVARIANT_TOKENS, SEQUENCES}};
-  check(mgl_cpu_program_create(m->canonical, m->eager_memory, &options, &m->eager, &err), &err);
-  check(mgl_plan_create(&limits, &m->plan, &err), &err);
+  MUST(mgl_cpu_program_create(m->canonical, m->eager_memory, &options, &m->eager, &err));
+  MUST(mgl_plan_create(&limits, &m->plan, &err));
   for (uint32_t s = 0; s < SEQUENCES; s++) {
     for (uint32_t i = 0; i < PAGES; i++) {
       m->pages[s][i] = (int32_t)((i * 5 + s) % PAGES * SEQUENCES + (s * 3 + 1) % SEQUENCES);
@@ -218,6 +211,10 @@ static void poison(mgl_cpu_memory *memory) {
   memset(memory->scratch, 0xff, memory->scratch_bytes * memory->options.workers);
 }
 
+static const float *logits_of(const mgl_cpu_program *program) {
+  return mgl_cpu_program_tensor(program, mgl_graph_find(program->graph, "logits"));
+}
+
 static void check_iteration(model *m, mgl_cpu_program *program, uint32_t iteration) {
   poison(m->eager_memory);
   poison(m->memory);
@@ -226,8 +223,8 @@ static void check_iteration(model *m, mgl_cpu_program *program, uint32_t iterati
   for (uint32_t i = 0; i < program->graph->op_count; i++) {
     run_tiles(program, i);
   }
-  const float *expected = mgl_cpu_program_find(m->eager, "logits");
-  const float *found = mgl_cpu_program_find(program, "logits");
+  const float *expected = logits_of(m->eager);
+  const float *found = logits_of(program);
   for (size_t i = 0; i < (size_t)m->plan->logit_row_count * VOCABULARY; i++) {
     if (memcmp(&expected[i], &found[i], sizeof *found) != 0 || expected[i] != expected[i]) {
       fail_msg(
@@ -244,19 +241,18 @@ static void check_model(mgl_graph *canonical, mgl_simd simd, bool fuse) {
   static const uint32_t tokens[] = {1, 2, 5, 16, 64};
   enum { PROGRAMS = sizeof tokens / sizeof tokens[0] };
   mgl_cpu_program *programs[PROGRAMS + 1];
-  mgl_error err = {0};
   model m;
   model_create(&m, canonical, simd);
   const mgl_graph *graph = fuse ? m.fused : m.canonical;
   for (uint32_t i = 0; i < PROGRAMS; i++) {
     mgl_task_graph tasks = make_task_graph(graph, tokens[i]);
     mgl_cpu_program_options options = {.simd = simd, .task_graph = &tasks};
-    check(mgl_cpu_program_create(graph, m.memory, &options, &programs[i], &err), &err);
+    MUST(mgl_cpu_program_create(graph, m.memory, &options, &programs[i], &err));
     free(tasks.activation_offsets);
   }
   // And one in its own layout, where storage is reused.
   mgl_cpu_program_options options = {.simd = simd, .largest = {64, 64, SEQUENCES}};
-  check(mgl_cpu_program_create(graph, m.memory, &options, &programs[PROGRAMS], &err), &err);
+  MUST(mgl_cpu_program_create(graph, m.memory, &options, &programs[PROGRAMS], &err));
   for (uint32_t i = 0; i < ITERATIONS; i++) {
     mgl_cpu_program *program = programs[random_below(PROGRAMS + 1)];
     make_plan(&m, program->largest.tokens);
@@ -272,10 +268,9 @@ static void check_model(mgl_graph *canonical, mgl_simd simd, bool fuse) {
 }
 
 static mgl_graph *build(mgl_family family, mgl_dtype dtype) {
-  mgl_error err = {0};
   mgl_graph *graph = NULL;
   mgl_config config = make_config(family, dtype);
-  check(mgl_family_build(&config, NULL, &graph, &err), &err);
+  MUST(mgl_family_build(&config, NULL, &graph, &err));
   return graph;
 }
 
@@ -335,13 +330,12 @@ static uint32_t find_op(const mgl_graph *graph, mgl_op_kind kind) {
 // x is read once an iteration by each worker, and again in the next iteration.
 static void a_worker_norms_rows_once(void **state) {
   (void)state;
-  mgl_error err = {0};
   model m;
   model_create(&m, build(MGL_FAMILY_QWEN3, MGL_DTYPE_BF16), mgl_simd_detected());
   mgl_task_graph tasks = make_task_graph(m.fused, 8);
   mgl_cpu_program *p = NULL;
   mgl_cpu_program_options options = {.simd = mgl_simd_detected(), .task_graph = &tasks};
-  check(mgl_cpu_program_create(m.fused, m.memory, &options, &p, &err), &err);
+  MUST(mgl_cpu_program_create(m.fused, m.memory, &options, &p, &err));
   uint32_t op = find_op(m.fused, MGL_OP_GATE_UP);
   float *x = mgl_cpu_program_tensor(p, m.fused->ops[op].inputs[0]);
   mgl_bf16 *out = mgl_cpu_program_tensor(p, m.fused->ops[op].output);
@@ -435,7 +429,6 @@ static void check_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_t be
 static void the_weights_of_a_tile_are_told_once(void **state) {
   (void)state;
   static const uint32_t tokens[] = {1, 64};
-  mgl_error err = {0};
   uint32_t with_weights = 0;
   for (int family = 0; family < MGL_FAMILY_COUNT; family++) {
     model m;
@@ -445,7 +438,7 @@ static void the_weights_of_a_tile_are_told_once(void **state) {
       mgl_task_graph tasks = make_task_graph(graph, tokens[i % 2]);
       mgl_cpu_program *p = NULL;
       mgl_cpu_program_options options = {.simd = mgl_simd_detected(), .task_graph = &tasks};
-      check(mgl_cpu_program_create(graph, m.memory, &options, &p, &err), &err);
+      MUST(mgl_cpu_program_create(graph, m.memory, &options, &p, &err));
       for (uint32_t op = 0; op < graph->op_count; op++) {
         uint32_t units = mgl_tile_units(graph, &graph->ops[op], tokens[i % 2], p->strides);
         uint32_t begin = random_below(units);
@@ -519,14 +512,13 @@ static void foreign_tensors_are_refused(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char text[400];
     mgl_error err = {0};
-    mgl_graph *graph = NULL;
     mgl_cpu_program *program = NULL;
     const char *name = strchr(cases[i].declarations, ' ') + 1;
     (void)snprintf(text, sizeof text,
                    "program p\ninput tokens i32[T]\n%sx = embed(tokens, %.*s) : f32[T,104]\n"
                    "output x\n",
                    cases[i].declarations, (int)strcspn(name, " "), name);
-    check(mgl_graph_parse(text, strlen(text), "test", &graph, &err), &err);
+    mgl_graph *graph = parse_program(text);
     mgl_cpu_program_options options = {.simd = MGL_SIMD_SCALAR, .largest = {1, 1, 1}};
     mgl_status status = mgl_cpu_program_create(graph, m.memory, &options, &program, &err);
     assert_int_equal(status, cases[i].error == NULL ? MGL_OK : MGL_ERR_ARGUMENT);
@@ -555,13 +547,12 @@ static void what_is_for_the_gpu_is_refused(void **state) {
   model m;
   model_create(&m, build(MGL_FAMILY_QWEN3, MGL_DTYPE_BF16), MGL_SIMD_SCALAR);
   for (size_t i = 0; i < 2; i++) {
-    mgl_error err = {0};
-    mgl_graph *graph = NULL;
+    mgl_graph *graph = parse_program(texts[i]);
     mgl_task_graph *tasks = NULL;
     mgl_cpu_program *program = NULL;
     mgl_compile_options compile = {.target = MGL_TARGET_CUDA, .tokens = 1, .workers = 2};
-    check(mgl_graph_parse(texts[i], strlen(texts[i]), "test", &graph, &err), &err);
-    check(mgl_compile(graph, &compile, &tasks, NULL, &err), &err);
+    MUST(mgl_compile(graph, &compile, &tasks, NULL, &err));
+    mgl_error err = {0};
     mgl_cpu_program_options options = {.simd = MGL_SIMD_SCALAR, .task_graph = tasks};
     assert_int_equal(mgl_cpu_program_create(graph, m.memory, &options, &program, &err),
                      MGL_ERR_UNSUPPORTED);

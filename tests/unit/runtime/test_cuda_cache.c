@@ -277,6 +277,53 @@ static void code_is_compiled_once(void **state) {
   temp_folder_remove(&folder);
 }
 
+// Code that is its name; one kernel has none.
+static mgl_status get_named(const mgl_cuda_device *device, const char *name,
+                            const mgl_cuda_shape *shape, const char *kernel, mgl_cuda_code *out,
+                            mgl_error *err) {
+  (void)device;
+  *out = (mgl_cuda_code){0};
+  if (strcmp(kernel, "fails") == 0) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "%s fails", name);
+  }
+  out->cubin = mgl_strdup(name);
+  out->bytes = strlen(name);
+  out->usage.registers = shape->group;
+  return MGL_OK;
+}
+
+static void all_codes_come_or_none(void **state) {
+  (void)state;
+  enum { COUNT = 4 };
+  static const char *const names[COUNT] = {"one", "two", "three", "four"};
+  const mgl_cuda_shape shape = {.head_dim = 128, .group = 4};
+  int64_t live = mgl_alloc_live();
+  for (size_t failing = 0; failing <= COUNT; failing++) {  // COUNT: none
+    mgl_cuda_code_wish wishes[COUNT];
+    mgl_error err = {0};
+    for (size_t i = 0; i < COUNT; i++) {
+      wishes[i] = (mgl_cuda_code_wish){.name = names[i], .kernel = i == failing ? "fails" : "fine"};
+    }
+    mgl_status status = mgl_cuda_code_get_all(NULL, &shape, get_named, wishes, COUNT, &err);
+    if (failing < COUNT) {
+      assert_int_equal(status, MGL_ERR_UNSUPPORTED);
+      assert_non_null(strstr(err.text, names[failing]));
+      assert_int_equal(mgl_alloc_live(), live);
+    }
+    for (size_t i = 0; i < COUNT; i++) {
+      if (failing < COUNT) {
+        assert_null(wishes[i].code.cubin);
+        continue;
+      }
+      assert_int_equal(status, MGL_OK);
+      assert_string_equal((const char *)wishes[i].code.cubin, names[i]);
+      assert_int_equal(wishes[i].code.usage.registers, 4);
+      mgl_free(wishes[i].code.cubin);
+    }
+  }
+  assert_int_equal(mgl_alloc_live(), live);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_was_written_is_found),
@@ -286,6 +333,7 @@ int main(void) {
       cmocka_unit_test(the_folder_is_the_first_that_is_set),
       cmocka_unit_test(keys_tell_sources_apart),
       cmocka_unit_test(code_is_compiled_once),
+      cmocka_unit_test(all_codes_come_or_none),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

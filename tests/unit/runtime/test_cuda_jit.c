@@ -15,26 +15,11 @@
 #include "kernels/cuda/device_run.h"
 #include "runtime/cuda_driver.h"
 #include "runtime/cuda_jit.h"
+#include "unit/runtime/open_nvrtc.h"
 
 static const mgl_cuda_shape shape = {.head_dim = 128, .group = 2, .trace = true};
 static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
-
-// Opens NVRTC, or says why the test is skipped.
-static bool open_nvrtc(mgl_nvrtc *nvrtc) {
-#if defined(MGL_TEST_SANITIZED)
-  (void)nvrtc;
-  print_message("skipped: the compiler's library is not sanitized; the release build runs this\n");
-  return false;
-#else
-  mgl_error err = {0};
-  if (mgl_nvrtc_open(nvrtc, &err) != MGL_OK) {
-    print_message("skipped: %s\n", err.text);
-    return false;
-  }
-  return true;
-#endif
-}
 
 // Spills of every function. A task's function saves its return address, and sampling from all
 // logits, which is rare, keeps a little more; where consumers cannot be given more registers than

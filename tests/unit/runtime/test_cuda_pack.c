@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "model/dummy_weights.h"
 #include "runtime/cuda_jit.h"
+#include "unit/runtime/open_nvrtc.h"
 
 enum { POISON = 0xa5, GUARD_BYTES = 64 };
 
@@ -347,22 +348,6 @@ static void drawn_values_have_the_hosts_bits(void **state) {
 }
 
 // --- the compiler --------------------------------------------------------------------------------
-
-// Opens NVRTC, or says why the test is skipped.
-static bool open_nvrtc(mgl_nvrtc *nvrtc) {
-#if defined(MGL_TEST_SANITIZED)
-  (void)nvrtc;
-  print_message("skipped: the compiler's library is not sanitized; the release build runs this\n");
-  return false;
-#else
-  mgl_error err = {0};
-  if (mgl_nvrtc_open(nvrtc, &err) != MGL_OK) {
-    print_message("skipped: %s\n", err.text);
-    return false;
-  }
-  return true;
-#endif
-}
 
 static void check_kernel(const char *architecture, const char *log, const char *kernel,
                          uint32_t threads) {

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include <cmocka.h>
 
@@ -16,6 +17,7 @@
 #include "runtime/cuda_pack.h"
 #include "runtime/cuda_plan.h"
 #include "runtime/cuda_program.h"
+#include "runtime/cuda_wide.h"
 #include "support/fake_cuda.h"
 #include "support/write_safetensors.h"
 
@@ -134,6 +136,7 @@ typedef struct crowd {
   uint64_t rows;        // that were told of
   uint32_t iterations;  // that were told of
   uint32_t most;        // rows of one
+  uint32_t unslept;     // tokens that were heard while sleeps last as long as they are asked to
   bool stops;
 } crowd;
 
@@ -144,6 +147,7 @@ static void hear_crowd(void *context, const mgl_cuda_token *token) {
   assert_int_equal(token->token, fake_cuda_token((int32_t)request, prompt + c->counts[request]));
   c->counts[request]++;
   c->heard++;
+  c->unslept += prctl(PR_GET_TIMERSLACK) == 1000 ? 1 : 0;
 }
 
 static void hear_crowd_progress(void *context, const mgl_cuda_progress *progress) {
@@ -196,13 +200,17 @@ static void large_iterations_run_in_the_wide_class(void **state) {
     uint64_t rows = 0;
     fake.runs = 0;
     fake.wide_runs = 0;
+    fake.empty_wide_runs = 0;
     run_crowd(program, &c, false, &outcome);
     for (uint32_t i = 0; i < CROWD; i++) {
       assert_int_equal(c.counts[i], CROWD_TOKENS);
       rows += 1 + i * 29 % 110 + CROWD_TOKENS - 1;
     }
-    assert_true(fake.wide_runs >= 4 && fake.runs == fake.wide_runs + 1);
+    assert_true(fake.wide_runs >= 4 && fake.runs >= 2 && fake.runs < fake.wide_runs);
+    assert_true(fake.empty_wide_runs >= fake.runs - 1);  // each chain ends behind one
     assert_true(outcome.iterations > fake.wide_runs + CROWD_TOKENS);
+    assert_int_equal(fake.run->iteration_tokens, MGL_CUDA_NARROW_TOKENS);
+    assert_true(c.unslept > c.heard * 3 / 4);  // not those behind the last launch
     assert_int_equal(c.iterations, outcome.iterations);
     assert_true(c.rows >= rows);  // and rows of sequences that had ended
     assert_true(c.most > 64 && c.most <= 300);
@@ -217,7 +225,7 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   c = (crowd){0};
   run_crowd(program, &c, true, &outcome);
   assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
-  assert_true(fake.wide_runs == 0 && c.most <= 64);
+  assert_true(fake.wide_runs == 0 && c.most <= 64 && c.most > MGL_CUDA_NARROW_TOKENS);
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);
   // A GPU without the kernels for it.

@@ -419,12 +419,28 @@ static void graphs_are_found_by_tokens(void **state) {
   assert_int_equal(mgl_cuda_wide_graph_for(2048), 3);
 }
 
+// A layer's weights decide.
+static void small_iterations_are_narrow(void **state) {
+  (void)state;
+  const uint64_t mib = 1 << 20;
+  mgl_op ops[5] = {{.kind = MGL_OP_EMBED},
+                   {.kind = MGL_OP_ATTEND},
+                   {.kind = MGL_OP_GATE_UP},
+                   {.kind = MGL_OP_ATTEND},
+                   {.kind = MGL_OP_LOGITS}};
+  const mgl_graph program = {.ops = ops, .op_count = 5};
+  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib), 32);
+  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib + 1), 16);
+  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 1), 32);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_unit_is_one_task),
       cmocka_unit_test(parts_are_added),
       cmocka_unit_test(the_image_says_what_the_plan_says),
       cmocka_unit_test(graphs_are_found_by_tokens),
+      cmocka_unit_test(small_iterations_are_narrow),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 #include "kernels/cuda/plan_turn.h"
-#include "kernels/cuda/wide_turn.h"
+#include "kernels/cuda/wide_chain.h"
 #include "runtime/cuda_plan.h"
 
 enum {
@@ -324,16 +324,104 @@ static void sample_wide(world *w, const mgl_wide_plan *plan) {
   }
 }
 
+// The memory of the wide class, and what its chain tells.
+typedef struct wide_world {
+  mgl_wide_chain chain;
+  mgl_wide_run run;
+  mgl_wide_plan plan;
+  mgl_wide_work work;
+  uint64_t zeros[7];
+  mgl_cuda_step steps[3];
+  uint64_t now_ns;
+  uint64_t turns;       // of the chain that runs
+  uint32_t iterations;  // of all chains
+} wide_world;
+
+static void open_wide(wide_world *wide) {
+  memset(wide, 0, sizeof *wide);
+  wide->chain = (mgl_wide_chain){.run = &wide->run,
+                                 .plan = &wide->plan,
+                                 .work = &wide->work,
+                                 .zeros = wide->zeros,
+                                 .zero_count = 7,
+                                 .shape = {2, 4, WORKERS},
+                                 .list_count = 3,
+                                 .lists = {{.tokens = 64, .steps = &wide->steps[0]},
+                                           {.tokens = 256, .steps = &wide->steps[1]},
+                                           {.tokens = WIDE_TOKENS, .steps = &wide->steps[2]}}};
+}
+
+// A turn of the chain. Returns whether an iteration of the wide class runs behind it.
+static bool chain_turn(world *w, wide_world *wide) {
+  mgl_cuda_run *run = w->run;
+  uint64_t told = run->planning.told;
+  uint64_t heard = run->planning.iterations.own;
+  bool ran = run->planning.wide_runs != 0;
+  uint64_t began_ns = run->planning.wide_ns;
+  memset(wide->zeros, 1, sizeof wide->zeros);
+  wide->now_ns += 1000 + random_below(w, 1000);
+  mgl_wide_chain_turn(one_lane, run, &wide->chain, wide->now_ns);
+  uint64_t word = mgl_load_relaxed(&w->feed.wide);
+  assert_int_equal(mgl_wide_word_turns(word), ++wide->turns);
+  assert_int_equal(run->planning.told, told + (ran ? 1 : 0));
+  if (ran) {  // and what was read of commands before it has settled
+    const mgl_feed_iteration *note = &w->iterations[heard % MGL_FEED_ITERATIONS];
+    assert_int_equal(run->planning.iterations.own, heard + 1);
+    assert_int_equal(note->ns, wide->now_ns - began_ns);
+    assert_true(note->prompt_tokens + note->decode_tokens > NARROW_TOKENS);
+    w->heard.own = w->heard.other = heard + 1;
+    mgl_ring_tell(&w->feed.iterations, &w->heard);
+  }
+  bool runs = run->planning.wide_runs != 0;
+  assert_true(runs != mgl_wide_word_over(word));
+  assert_true(runs == (wide->run.steps != NULL));
+  if (runs) {
+    uint32_t tokens = run->planning.wide_tokens;
+    assert_true(tokens > NARROW_TOKENS && run->planning.narrow_tokens == 0);
+    assert_int_equal(wide->plan.token_count, tokens);
+    assert_ptr_equal(wide->run.steps, &wide->steps[tokens <= 64 ? 0 : tokens <= 256 ? 1 : 2]);
+    assert_ptr_equal(wide->run.block_tables, run->block_tables);
+    assert_int_equal(wide->zeros[6], 0);
+    check_wide_plan(w, &wide->plan, &wide->work);
+    wide->iterations++;
+  } else {
+    assert_int_equal(run->planning.wide_tokens, 0);
+    assert_int_equal(wide->plan.logit_row_count, 0);
+    assert_true(run->planning.narrow_tokens <= NARROW_TOKENS);
+  }
+  return runs;
+}
+
+// A chain from the plan that the narrow class has left to its end; what is queued behind that does
+// nothing.
+static void run_chain(world *w, wide_world *wide, bool stirs) {
+  mgl_cuda_planning *planning = &w->run->planning;
+  wide->turns = 0;
+  planning->wide_turns = 0;
+  while (chain_turn(w, wide)) {
+    sample_wide(w, &wide->plan);
+    if (stirs) {
+      stir(w);
+    }
+  }
+  const mgl_cuda_planning kept = *planning;
+  assert_false(chain_turn(w, wide));
+  assert_int_equal(planning->narrow_tokens, kept.narrow_tokens);
+  assert_int_equal(planning->commands.own, kept.commands.own);
+}
+
 // Plans of more tokens than the narrow class takes stay in the planner, and become plans of the
-// wide class when what was running has ended.
+// wide class when what was running has ended; the first one that is small enough stays there too,
+// and becomes one of the narrow class.
 static void large_plans_are_left_to_the_wide_class(void **state) {
   (void)state;
   static world w;
-  static mgl_wide_plan plan;
-  static mgl_wide_work work;
-  uint32_t wide = 0;
+  static wide_world wide;
+  uint32_t chains = 0;
   uint32_t narrow = 0;
+  uint32_t left = 0;  // that a chain has left to the narrow class
   open_world(&w, 4, WIDE_TOKENS);
+  open_wide(&wide);
   mgl_cuda_run *run = w.run;
   run->iteration_tokens = NARROW_TOKENS;
   bool runs = false;  // iteration `iteration - 1` of the narrow class has not sampled yet
@@ -342,7 +430,13 @@ static void large_plans_are_left_to_the_wide_class(void **state) {
     if (turn % 100 < 10) {  // then prompts come to their ends, and only what decodes is left
       stir(&w);
     }
+    uint32_t waits = run->planning.narrow_tokens;
     uint32_t rows = mgl_plan_turn(one_lane, run, iteration);
+    assert_int_equal(run->planning.narrow_tokens, 0);
+    if (waits != 0) {
+      assert_int_equal(rows, waits);
+      left++;
+    }
     if (runs) {
       sample(&w, iteration - 1);
     }
@@ -353,18 +447,35 @@ static void large_plans_are_left_to_the_wide_class(void **state) {
     mgl_turn_settle(run, run->planning.commands_before);
     if (run->planning.wide_tokens != 0) {
       assert_int_equal(rows, 0);
-      assert_true(run->planning.wide_tokens > NARROW_TOKENS);
-      mgl_wide_turn(one_lane, run, &(mgl_wide_shape){2, 4, WORKERS}, &plan, &work);
-      assert_int_equal(plan.token_count, run->planning.wide_tokens);
-      check_wide_plan(&w, &plan, &work);
-      sample_wide(&w, &plan);
-      run->planning.wide_tokens = 0;
-      wide++;
+      run_chain(&w, &wide, turn % 100 < 10);
+      chains++;
     } else {
       assert_true(rows <= NARROW_TOKENS);
     }
   }
-  assert_true(wide > 20 && narrow > 20);
+  assert_true(wide.iterations > 20 && chains > 4 && narrow > 20 && left > 2);
+  close_world(&w);
+}
+
+// A chain whose iteration the host has ended plans no more.
+static void a_chain_ends_at_a_fault(void **state) {
+  (void)state;
+  static world w;
+  static wide_world wide;
+  open_world(&w, 4, WIDE_TOKENS);
+  open_wide(&wide);
+  w.run->iteration_tokens = NARROW_TOKENS;
+  while (w.run->planning.wide_tokens == 0) {
+    stir(&w);
+    (void)mgl_plan_turn(one_lane, w.run, 0);
+  }
+  assert_true(chain_turn(&w, &wide));
+  mgl_store_relaxed(&wide.run.fault, MGL_WIDE_FAULT_HOST);
+  uint64_t told = w.run->planning.told;
+  mgl_wide_chain_turn(one_lane, w.run, &wide.chain, 5);
+  assert_true(mgl_wide_word_over(mgl_load_relaxed(&w.feed.wide)));
+  assert_int_equal(w.run->planning.told, told);
+  assert_null(wide.run.steps);
   close_world(&w);
 }
 
@@ -418,6 +529,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(turns_make_the_hosts_plans),
       cmocka_unit_test(large_plans_are_left_to_the_wide_class),
+      cmocka_unit_test(a_chain_ends_at_a_fault),
       cmocka_unit_test(a_launch_is_over_when_nothing_can_come),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

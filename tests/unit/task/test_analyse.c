@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "graph/graph_text.h"
+#include "support/programs.h"
 #include "task/analyse.h"
 
 static const char program_text[] =
@@ -24,15 +24,6 @@ static const char program_text[] =
     "output 0.c\n";
 
 enum { OP_X, OP_A, OP_B, OP_C };
-
-static mgl_graph *small_program(void) {
-  mgl_graph *program = NULL;
-  mgl_error err = {0};
-  if (mgl_graph_parse(program_text, strlen(program_text), "text", &program, &err) != MGL_OK) {
-    fail_msg("%s", err.text);
-  }
-  return program;
-}
 
 #define TASK(op_index, kind, first, last, waits_for, triggers, bytes, on)                        \
   {                                                                                              \
@@ -95,7 +86,7 @@ static void assert_row(const mgl_op_tasks *row, uint32_t op_count, uint32_t task
 
 static void counts_tasks_by_op_kind_and_worker(void **state) {
   (void)state;
-  mgl_graph *program = small_program();
+  mgl_graph *program = parse_program(program_text);
   mgl_task_graph graph = small_graph();
   mgl_analysis *a = analyse(program, &graph, 0);
   assert_row(&a->ops[OP_X], 1, 1, 0, 100);
@@ -128,7 +119,7 @@ static void lists_the_producers_of_events(void **state) {
   (void)state;
   static const uint32_t starts[] = {0, 1, 4, 5, 6};
   static const uint32_t producers[] = {0, 1, 2, 3, 4, 5};
-  mgl_graph *program = small_program();
+  mgl_graph *program = parse_program(program_text);
   mgl_task_graph graph = small_graph();
   mgl_analysis *a = analyse(program, &graph, 0);
   assert_memory_equal(a->producer_start, starts, sizeof starts);
@@ -144,7 +135,7 @@ static void finds_the_critical_path(void **state) {
   static const uint32_t depth[] = {0, 1, 1, 1, 2, 2};
   static const uint32_t path[] = {0, 2, 4, 5};
   uint32_t chain[4];
-  mgl_graph *program = small_program();
+  mgl_graph *program = parse_program(program_text);
   mgl_task_graph graph = small_graph();
   mgl_analysis *a = analyse(program, &graph, 7);
   assert_memory_equal(a->finish, finish, sizeof finish);
@@ -165,7 +156,7 @@ static void finds_the_critical_path(void **state) {
 // Tasks that were launched by the iteration before start chains of their own.
 static void dependent_launches_cut_chains(void **state) {
   (void)state;
-  mgl_graph *program = small_program();
+  mgl_graph *program = parse_program(program_text);
   mgl_task_graph graph = small_graph();
   events[0].type = MGL_EVENT_LAUNCH_DEPENDENT_TASKS;
   mgl_analysis *a = analyse(program, &graph, 7);
@@ -182,7 +173,7 @@ static void dependent_launches_cut_chains(void **state) {
 static void a_graph_without_tasks(void **state) {
   (void)state;
   static mgl_event end[] = {EVENT(END_OF_TASK_GRAPH, 0, 0, 0)};
-  mgl_graph *program = small_program();
+  mgl_graph *program = parse_program(program_text);
   mgl_task_graph graph = {.worker_count = 1, .event_count = 1, .tasks = tasks, .events = end};
   mgl_analysis *a = analyse(program, &graph, 7);
   assert_int_equal(a->last, MGL_NO_TASK);
@@ -194,7 +185,7 @@ static void a_graph_without_tasks(void **state) {
 
 static void names(void **state) {
   (void)state;
-  mgl_graph *program = small_program();
+  mgl_graph *program = parse_program(program_text);
   mgl_task_graph graph = small_graph();
   assert_string_equal(mgl_task_op_name(program, &graph.tasks[1]), "0.a");
   assert_string_equal(mgl_task_kind_name(&graph.tasks[1]), "linear");
@@ -209,7 +200,7 @@ static void names(void **state) {
 
 static void every_allocation_fails_cleanly(void **state) {
   (void)state;
-  mgl_graph *program = small_program();
+  mgl_graph *program = parse_program(program_text);
   mgl_task_graph graph = small_graph();
   int64_t live = mgl_alloc_live();
   mgl_status status = MGL_ERR_MEMORY;

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/text.h"
-#include "graph/graph_text.h"
+#include "support/programs.h"
 #include "support/random_program.h"
 #include "task/tile.h"
 
@@ -100,15 +100,6 @@ static const struct {
     {"l1", 1, 40, 16, 0, 32, "x4[0:4,0:32]", "l1[0:4,0:32]"},
 };
 
-static mgl_graph *parse(void) {
-  mgl_graph *g = NULL;
-  mgl_error err = {0};
-  if (mgl_graph_parse(program_text, sizeof program_text - 1, "tiles", &g, &err) != MGL_OK) {
-    fail_msg("%s", err.text);
-  }
-  return g;
-}
-
 static const mgl_op *find_op(const mgl_graph *g, const char *output) {
   uint32_t tensor = mgl_graph_find(g, output);
   for (size_t i = 0; i < g->op_count; i++) {
@@ -132,7 +123,7 @@ static void print_regions(const mgl_graph *g, const mgl_region *regions, uint32_
 
 static void tiles_touch_the_regions_of_their_op(void **state) {
   (void)state;
-  mgl_graph *g = parse();
+  mgl_graph *g = parse_program(program_text);
   mgl_text text = {0};
   mgl_text_append_string(&text, "");
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -152,7 +143,7 @@ static void tiles_touch_the_regions_of_their_op(void **state) {
 
 static void costs_are_the_bytes_moved(void **state) {
   (void)state;
-  mgl_graph *g = parse();
+  mgl_graph *g = parse_program(program_text);
   // q, columns 16 to 48: x 4*32 bf16, w 32 rows of 32 bf16, bias 32 bf16, out 4*32 f32.
   const mgl_op *q = find_op(g, "q");
   assert_int_equal(mgl_tile_cost(g, q, 4, 1, 16, 48), 256 + 2048 + 64 + 512);

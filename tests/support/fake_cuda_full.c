@@ -1,0 +1,185 @@
+// Mode full of the fake GPU.
+//
+// A graph is the launches that were captured. Each stands for its op; the last one of an iteration
+// samples and plans.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "graph/graph.h"
+#include "kernels/cuda/full_turn.h"
+#include "runtime/cuda_plan.h"
+#include "support/fake_cuda.h"
+#include "support/fake_cuda_parts.h"
+
+uint32_t fake_cuda_looks_left;
+
+static const mgl_lanes one_lane = {.lane = 0, .count = 1};
+
+typedef struct fake_node {
+  const char *name;
+  unsigned blocks;
+  mgl_cuda_op_launch launch;
+} fake_node;
+
+typedef struct fake_graph {
+  uint32_t count;
+  fake_node nodes[];
+} fake_graph;
+
+enum { MAX_NODES = 1024 };
+
+static fake_graph *captured;  // NULL: nothing is being captured
+
+static mgl_cu_result fake_capture_begin(void *stream, int mode) {
+  (void)stream;
+  assert_int_equal(mode, MGL_CU_CAPTURE_RELAXED);
+  assert_null(captured);
+  captured = fake_cuda_track(calloc(1, sizeof *captured + MAX_NODES * sizeof *captured->nodes));
+  return 0;
+}
+
+static mgl_cu_result fake_launch_config(const mgl_cu_launch_config *config, void *function,
+                                        void **parameters, void **extra) {
+  (void)extra;
+  assert_non_null(captured);
+  assert_true(captured->count < MAX_NODES);
+  assert_int_equal(config->attribute_count, 1);
+  assert_int_equal(config->attributes[0].id, MGL_CU_LAUNCH_PROGRAMMATIC);
+  assert_int_equal(config->attributes[0].value, 1);
+  fake_node *node = &captured->nodes[captured->count++];
+  node->name = function;
+  node->blocks = config->grid_x;
+  node->launch = *(const mgl_cuda_op_launch *)parameters[0];
+  return fake.capture_fails ? 1 : 0;
+}
+
+static mgl_cu_result fake_capture_end(void *stream, void **graph) {
+  (void)stream;
+  *graph = captured;
+  captured = NULL;
+  return 0;
+}
+
+static mgl_cu_result fake_graph_instantiate(void **executable, void *graph,
+                                            unsigned long long flags) {
+  const fake_graph *from = graph;
+  size_t bytes = sizeof *from + from->count * sizeof *from->nodes;
+  (void)flags;
+  *executable = memcpy(fake_cuda_track(malloc(bytes)), from, bytes);
+  return 0;
+}
+
+static mgl_cu_result fake_graph_destroy(void *graph) {
+  fake_cuda_release(graph);
+  return 0;
+}
+
+static bool kernel_is_of(const fake_node *node) {
+  static const struct {
+    uint32_t kind;
+    const char *name;
+  } kernels[] = {{MGL_OP_EMBED, "mgl_op_embed"},        {MGL_OP_ATTEND, "mgl_op_attend"},
+                 {MGL_OP_SAMPLE, "mgl_op_sample"},      {MGL_OP_QKV_PROJ, "mgl_op_linear_"},
+                 {MGL_OP_LINEAR_ADD, "mgl_op_linear_"}, {MGL_OP_GATE_UP, "mgl_op_linear_"},
+                 {MGL_OP_LOGITS, "mgl_op_linear_"}};
+  for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
+    if (kernels[i].kind == node->launch.ops[0].kind) {
+      return strncmp(node->name, kernels[i].name, strlen(kernels[i].name)) == 0;
+    }
+  }
+  return false;
+}
+
+void fake_cuda_run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan) {
+  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+  fake.plan_launches++;
+  fake_cuda_looks_left = 2;
+  run->planning.planning_ns += 10;
+  *host_plan = mgl_full_turn(one_lane, run, iteration, true);
+}
+
+// As mgl_op_next_plan of op_kernels.cu.
+static void plan_next(const mgl_cuda_op_launch *launch) {
+  mgl_cuda_run *run = launch->run;
+  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+  uint32_t tokens = 0;
+  if (launch->plan->token_count > 0 && run->planner != NULL &&
+      mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE) {
+    assert_ptr_equal(launch->next_plan, &run->plans[iteration & 1]);
+    run->planning.planning_ns += 10;
+    *launch->host_plan = mgl_full_turn(one_lane, run, iteration, false);
+    tokens = mgl_host_plan_tokens(*launch->host_plan);
+  }
+  if (tokens == 0) {
+    mgl_cuda_plan_clear(launch->next_plan);
+  }
+}
+
+static void end_iteration(const mgl_cuda_op_launch *launch) {
+  mgl_cuda_run *run = launch->run;
+  uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+  fake.empty_iterations += launch->plan->token_count == 0;
+  if (launch->plan->token_count > 0) {
+    fake_cuda_sample(run, iteration - 1);
+    run->iteration_ns[iteration % run->iteration_capacity] = 1000 * (iteration + 1);
+  }
+}
+
+static void run_node(const fake_node *node) {
+  const mgl_cuda_op_launch *launch = &node->launch;
+  mgl_cuda_run *run = launch->run;
+  bool first = launch->ops[0].kind == MGL_OP_EMBED;
+  assert_true(kernel_is_of(node));
+  assert_true(launch->plan->token_count <= run->graphs[launch->graph].tokens);
+  assert_int_equal(node->blocks, launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0));
+  assert_int_equal(launch->ordinal, first ? 0 : fake.ordinal + 1);
+  fake.ordinal = launch->ordinal;
+  if (launch->ops[0].kind == MGL_OP_ATTEND) {
+    fake.attend_kernel = node->name;
+    fake.attend_tokens = launch->ops[0].tokens;
+    if (launch->ops[1].kind == MGL_OP_NEXT_PLAN) {
+      plan_next(launch);
+    }
+  }
+  if (first && launch->plan->token_count > 0) {
+    uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
+    assert_ptr_equal(launch->plan, &run->plans[iteration & 1]);
+    assert_int_equal(launch->ops[1].kind, MGL_OP_ROPE_ANGLES);
+    fake_cuda_compute_rows(run, iteration);
+    mgl_store_relaxed(&run->protocol.published, iteration + 1);
+    run->iteration_ns[iteration % run->iteration_capacity] = 1000 * (iteration + 1);
+  }
+  if (launch->ops[0].kind == MGL_OP_SAMPLE) {
+    assert_int_equal(launch->ordinal + 1, launch->op_launches);
+    end_iteration(launch);
+  }
+}
+
+static mgl_cu_result fake_graph_launch(void *executable, void *stream) {
+  const fake_graph *graph = executable;
+  (void)stream;
+  fake.run = graph->nodes[0].launch.run;
+  fake.graph_launches++;
+  fake_cuda_looks_left = 2;
+  for (uint32_t i = 0; i < graph->count; i++) {
+    run_node(&graph->nodes[i]);
+  }
+  return 0;
+}
+
+void fake_cuda_full_driver(mgl_cuda_driver *d) {
+  d->launch_config = fake_launch_config;
+  d->capture_begin = fake_capture_begin;
+  d->capture_end = fake_capture_end;
+  d->graph_destroy = fake_graph_destroy;
+  d->graph_instantiate = fake_graph_instantiate;
+  d->graph_launch = fake_graph_launch;
+  d->graph_release = fake_graph_destroy;
+  fake_cuda_looks_left = 0;
+}

@@ -189,15 +189,14 @@ typedef struct tile_cut {
   uint32_t passes;  // SPLIT: tasks of each tile, all of them at once, each a worker's only one
 } tile_cut;
 
-// The first op behind `op` that is a linear; NULL: there is none.
+// The first linear behind a linear_add.
 static const mgl_op *linear_behind(const builder *b, const mgl_op *op) {
   const mgl_graph *program = b->a->program;
-  for (op++; op < program->ops + program->op_count; op++) {
-    if (mgl_cuda_matrices_of(program, op).count > 0) {
-      return op;
-    }
-  }
-  return NULL;
+  do {
+    op++;
+    assert(op < program->ops + program->op_count);
+  } while (mgl_cuda_matrices_of(program, op).count == 0);
+  return op;
 }
 
 static mgl_wide_attention attention_of(const builder *b, const mgl_op *op) {
@@ -239,18 +238,23 @@ static const mgl_op *attend_behind(const builder *b, const mgl_op *op) {
   return op;
 }
 
-// Whether a qkv_proj can do rope_kv: heads lie within tiles, and there are few tokens (with many,
-// sums of f32 are more than what a stage costs).
+// Whether a stage's end and an idle worker cost more than what sharing tiles of the graph does.
+static bool has_few_tokens(const builder *b) {
+  return b->tokens == MGL_WIDE_TILE_TOKENS;
+}
+
+// Whether a qkv_proj can do rope_kv: heads lie within tiles.
 static bool can_rotate(const builder *b) {
-  return b->tokens == MGL_WIDE_TILE_TOKENS && MGL_WIDE_FEATURES % b->a->model->head_dim == 0;
+  return has_few_tokens(b) && MGL_WIDE_FEATURES % b->a->model->head_dim == 0;
 }
 
 // Parts of linear_add cost little, since whoever does the norm behind it adds them: as many as
 // there are workers for; and so with qkv_proj and rope_kv. Other linears pay for joining two parts
-// of a tile: that is done where half of the workers would have nothing to do, and where the last
-// round of tiles would leave most workers without one (SPEED.md).
+// of a tile: that is done where half of the workers would have nothing to do, and with few tokens
+// where the last round of tiles would leave most workers without one (SPEED.md).
 static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
   enum { JOIN_STAGES = 16 };  // of k, below which joining costs more than it gains
+  enum { MOST_IDLE = 15 };    // percent of a tile's time
   bool joins = k_stages > JOIN_STAGES && op->kind != MGL_OP_LOGITS;
   uint32_t most = b->workers / tiles;
   most = most < MGL_CUDA_WIDE_MAX_SPLITS ? most : MGL_CUDA_WIDE_MAX_SPLITS;
@@ -263,7 +267,8 @@ static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint3
     return (tile_cut){SPLIT, MGL_CUDA_WIDE_JOINED};
   }
   uint64_t slots = (uint64_t)ceil_div(tiles, b->workers) * b->workers;
-  return (tile_cut){joins && most == 0 && slots * 100 > tiles * UINT64_C(115) ? EVEN : WHOLE, 1};
+  bool idle = slots * 100 > tiles * (UINT64_C(100) + MOST_IDLE);
+  return (tile_cut){joins && most == 0 && idle && has_few_tokens(b) ? EVEN : WHOLE, 1};
 }
 
 // Where worker `worker` begins in the line of all stages of k of all tiles: not near a tile's end.
@@ -300,15 +305,15 @@ static void add_linear_tasks(builder *b, const tile_cut *cut, uint32_t tiles, ui
 // Room for what tasks of a tile leave for each other, and what is done with it.
 static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, uint32_t tiles,
                         mgl_wide_op *out) {
-  const mgl_op *next = linear_behind(b, op);
   uint64_t bytes = (uint64_t)tiles * MGL_WIDE_TILE_SUMS * sizeof(float);
   out->op.passes = 1;
   if (op->kind == MGL_OP_LINEAR_ADD) {
+    const mgl_op *next = linear_behind(b, op);
     out->op.passes = cut->passes;
     out->op.copy_bytes = stream_bytes(b, out->op.n);
     bytes = cut->passes * out->op.copy_bytes;
     b->splits = cut->passes;
-    b->weighed = cut->passes > 1 && next != NULL && next->kind != MGL_OP_LOGITS;
+    b->weighed = has_few_tokens(b) && cut->passes > 1 && next->kind != MGL_OP_LOGITS;
     if (b->weighed) {
       out->op.flags = MGL_WIDE_WEIGHS;
       out->with.norm = norm_before(b, next, cut->passes).op;

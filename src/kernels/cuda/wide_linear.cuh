@@ -307,14 +307,13 @@ static __device__ __forceinline__ void mgl_wide_finish_weighed(mgl_wide_worker *
                                                                const mgl_wide_slot *slot,
                                                                const mgl_wide_tile *tile) {
   static_assert((int)MGL_WIDE_FEATURES == (int)MGL_WIDE_NORM_RANGE, "a tile is a range");
-  const uint32_t rows[2] = {0, 0};
   mgl_wide_arrive(w, slot, tile);
   mgl_wide_await(w, slot, tile, slot->op.passes);
 #pragma unroll 1
   for (uint32_t unit = mgl_wide_first_unit(w, slot, tile); unit * 8 < tile->tokens;
        unit += MGL_WIDE_CONSUMER_WARPS * slot->op.passes) {
-    mgl_wide_weigh<false>(&slot->with.norm, tile->token / 8 + unit,
-                          tile->first_block / MGL_WIDE_FEATURE_BLOCKS, rows, w->lane);
+    mgl_wide_weigh_rows(&slot->with.norm, tile->token / 8 + unit,
+                        tile->first_block / MGL_WIDE_FEATURE_BLOCKS, w->lane);
   }
 }
 

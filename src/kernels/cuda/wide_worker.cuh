@@ -187,49 +187,59 @@ static __device__ __forceinline__ uint32_t mgl_wide_x_bytes_of(const mgl_wide_ti
   return (tile->tokens + MGL_WIDE_ROWS - 1) / MGL_WIDE_ROWS * (MGL_WIDE_ROWS * MGL_WIDE_ROW_BYTES);
 }
 
-// Where stage `index` of a row block of the tile lies in the weights; the next stage is behind it.
-static __device__ __forceinline__ const uint8_t *mgl_wide_weights_at(const mgl_wide_slot *slot,
+// Where a tile's stages come from: found once, since the ring is as fast as its producer
+// (SPEED.md).
+struct mgl_wide_source {
+  const uint8_t *weights;  // of the lane's row block; the next stage is behind it
+  const uint8_t *x;
+  uint64_t x_stage;  // bytes from a stage's x to the next one's
+  uint32_t x_bytes;  // of a stage
+  uint32_t blocks;   // lanes that copy weights
+};
+
+static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_wide_slot *slot,
                                                                      const mgl_wide_tile *tile,
-                                                                     uint32_t block,
-                                                                     uint32_t index) {
-  return slot->op.weights +
-         (uint64_t)(tile->first_block + block) * slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2) +
-         (tile->first_stage + index) * MGL_WIDE_BLOCK_STAGE_BYTES;
+                                                                     uint32_t lane) {
+  mgl_wide_source s;
+  s.weights = slot->op.weights +
+              (uint64_t)(tile->first_block + lane) * slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2) +
+              tile->first_stage * MGL_WIDE_BLOCK_STAGE_BYTES;
+  s.x_stage = (uint64_t)slot->op.tokens * MGL_WIDE_ROW_BYTES;
+  s.x = (const uint8_t *)slot->op.x + tile->first_stage * s.x_stage +
+        (uint64_t)tile->token * MGL_WIDE_ROW_BYTES;
+  s.x_bytes = mgl_wide_x_bytes_of(tile);
+  s.blocks = tile->blocks;
+  return s;
 }
 
 // The weights of stage `index` of the tile, by lanes 0 to 7. All of the stage's bytes are
 // announced.
 static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
-                                                             const mgl_wide_slot *slot,
-                                                             const mgl_wide_tile *tile, uint32_t at,
-                                                             uint32_t index) {
+                                                             const mgl_wide_source *source,
+                                                             uint32_t at, uint32_t index) {
   uint32_t stage = at % MGL_WIDE_STAGES;
   uint64_t *full = &w->block->full[stage];
   if (w->lane == 0) {
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
-        "r"(tile->blocks * MGL_WIDE_BLOCK_STAGE_BYTES + mgl_wide_x_bytes_of(tile))
+        "r"(source->blocks * MGL_WIDE_BLOCK_STAGE_BYTES + source->x_bytes)
         : "memory");
   }
   __syncwarp();
-  if (w->lane < tile->blocks) {
+  if (w->lane < source->blocks) {
     mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + w->lane * MGL_WIDE_BLOCK_STAGE_BYTES,
-                  mgl_wide_weights_at(slot, tile, w->lane, index), MGL_WIDE_BLOCK_STAGE_BYTES,
+                  source->weights + index * MGL_WIDE_BLOCK_STAGE_BYTES, MGL_WIDE_BLOCK_STAGE_BYTES,
                   full);
   }
 }
 
 static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
-                                                       const mgl_wide_slot *slot,
-                                                       const mgl_wide_tile *tile, uint32_t at,
+                                                       const mgl_wide_source *source, uint32_t at,
                                                        uint32_t index) {
   uint32_t stage = at % MGL_WIDE_STAGES;
   if (w->lane == 0) {
-    const uint8_t *from = (const uint8_t *)slot->op.x +
-                          ((uint64_t)(tile->first_stage + index) * slot->op.tokens + tile->token) *
-                              MGL_WIDE_ROW_BYTES;
-    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES, from,
-                  mgl_wide_x_bytes_of(tile), &w->block->full[stage]);
+    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES,
+                  source->x + index * source->x_stage, source->x_bytes, &w->block->full[stage]);
   }
 }
 
@@ -267,11 +277,10 @@ static __device__ __forceinline__ void mgl_wide_prefetch(const void *from, uint3
 
 // Stages [begin, end) of the tile's weights.
 static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_worker *w,
-                                                                 const mgl_wide_slot *slot,
-                                                                 const mgl_wide_tile *tile,
+                                                                 const mgl_wide_source *source,
                                                                  uint32_t begin, uint32_t end) {
-  if (w->lane < tile->blocks && begin < end) {
-    mgl_wide_prefetch(mgl_wide_weights_at(slot, tile, w->lane, begin),
+  if (w->lane < source->blocks && begin < end) {
+    mgl_wide_prefetch(source->weights + begin * MGL_WIDE_BLOCK_STAGE_BYTES,
                       (end - begin) * MGL_WIDE_BLOCK_STAGE_BYTES);
   }
 }
@@ -303,15 +312,16 @@ static __device__ __forceinline__ void mgl_wide_wait_stage(mgl_wide_worker *w, u
 // A linear: weights ahead, then the event, then the rest. False: the launch was ended.
 static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *w,
                                                                const mgl_wide_slot *slot) {
-  mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  const mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  const mgl_wide_source source = mgl_wide_source_of(slot, &tile, w->lane);
   uint32_t count = tile.tokens == 0 ? 0 : tile.stages;
   uint32_t ahead = count < MGL_WIDE_STAGES ? count : MGL_WIDE_STAGES;
   for (uint32_t i = 0; i < ahead; i++) {
     mgl_wide_wait_stage(w, w->stage + i);
-    mgl_wide_load_weights(w, slot, &tile, w->stage + i, i);
+    mgl_wide_load_weights(w, &source, w->stage + i, i);
   }
   if (mgl_wide_asks_ahead(w)) {
-    mgl_wide_prefetch_weights(w, slot, &tile, ahead,
+    mgl_wide_prefetch_weights(w, &source, ahead,
                               mgl_wide_least(count, ahead + MGL_WIDE_AHEAD_STAGES));
   }
   if (!mgl_wide_wait_event(w, &slot->step)) {
@@ -321,12 +331,12 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
     mgl_mbarrier_arrive(&w->block->go[w->slot]);
   }
   for (uint32_t i = 0; i < ahead; i++) {
-    mgl_wide_load_x(w, slot, &tile, w->stage + i, i);
+    mgl_wide_load_x(w, &source, w->stage + i, i);
   }
   for (uint32_t i = ahead; i < count; i++) {
     mgl_wide_wait_stage(w, w->stage + i);
-    mgl_wide_load_weights(w, slot, &tile, w->stage + i, i);
-    mgl_wide_load_x(w, slot, &tile, w->stage + i, i);
+    mgl_wide_load_weights(w, &source, w->stage + i, i);
+    mgl_wide_load_x(w, &source, w->stage + i, i);
   }
   w->stage += count;
   return true;

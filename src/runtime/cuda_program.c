@@ -269,6 +269,10 @@ static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *o
   mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
   for (uint32_t i = 0; i < p->program->op_count; i++) {
     ops[i] = mgl_cuda_bind_op(&addresses, idx, graph->tokens, i);
+    if (ops[i].kind == MGL_OP_ATTEND && (ops[i].flags & MGL_CUDA_CARRIED) != 0 &&
+        mgl_cuda_units_are_apart(graph, i)) {
+      ops[i].flags |= MGL_CUDA_UNITS_APART;
+    }
   }
   mgl_cuda_make_steps(graph, p->layout.copy_bytes[idx] != 0, steps, step_start);
   size_t count = graph->aot_start[graph->worker_count];

@@ -163,6 +163,26 @@ bool mgl_cuda_carries(const mgl_task_graph *graph) {
   return true;
 }
 
+bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op) {
+  for (uint32_t worker = 0; worker < graph->worker_count; worker++) {
+    uint32_t next_head = 0;
+    for (uint32_t i = graph->aot_start[worker]; i < graph->aot_start[worker + 1]; i++) {
+      const mgl_task *task = &graph->tasks[graph->aot_tasks[i]];
+      if (task->op != op || (task->flags & MGL_TASK_EMPTY) != 0) {
+        continue;
+      }
+      for (uint32_t unit = task->begin; unit < task->end; unit++) {
+        uint32_t head = unit / graph->attention_strides;
+        if (head < next_head) {
+          return false;
+        }
+        next_head = head + 1;
+      }
+    }
+  }
+  return true;
+}
+
 static mgl_cuda_step make_step(const mgl_task_graph *graph, uint32_t task_idx) {
   const mgl_task *task = &graph->tasks[task_idx];
   const mgl_event *trigger = &graph->events[task->trigger_event];

@@ -36,6 +36,9 @@ bool mgl_cuda_carries(const mgl_task_graph *graph);
 bool mgl_cuda_is_carried_event(const mgl_task_graph *graph, uint32_t event);
 bool mgl_cuda_writes_words(const mgl_task *task);
 
+// True if MGL_CUDA_UNITS_APART holds for attend op `op` of a graph.
+bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op);
+
 // Where an activation of a graph lies; of one with copies, the first.
 mgl_cu_ptr mgl_cuda_activation(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tensor);
 

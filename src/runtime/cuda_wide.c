@@ -9,7 +9,7 @@
 _Static_assert((int)MGL_WIDE_MAX_TOKENS == (int)MGL_PLAN_MAX_TOKENS, "as batch/plan.h says");
 _Static_assert(MGL_CUDA_WIDE_LEAST_TOKENS << (MGL_CUDA_WIDE_GRAPHS - 1) == MGL_WIDE_MAX_TOKENS,
                "a graph for every power of two");
-_Static_assert(sizeof(mgl_wide_op) == sizeof(mgl_cuda_op) + sizeof(mgl_wide_attention),
+_Static_assert(sizeof(mgl_wide_op) == sizeof(mgl_cuda_op) + sizeof(mgl_wide_attention) + 16,
                "no padding that the device might not have");
 
 enum { UNIT_TOKENS = 8 };  // of embed and of norms
@@ -44,9 +44,11 @@ typedef struct builder {
   uint32_t step_at;  // of the worker's steps: the next one
   uint32_t op_count, step_count, stage_count;
   uint32_t stage_tasks, previous_tasks;  // of this stage so far, and of the one before
-  uint32_t splits;        // of the linear whose parts the next norm adds; 1: there are none
-  uint32_t joined_tiles;  // most tiles of a linear whose splits are joined
-  uint64_t part_bytes;    // most bytes of the sums of a linear's splits
+  uint32_t splits;         // of the linear whose parts the next norm adds; 1: there are none
+  bool weighed;            // that linear does the norm too
+  bool rotated;            // qkv_proj does rope_kv too
+  uint32_t arrived_count;  // counters of tiles of several tasks so far
+  uint64_t part_bytes;     // most bytes of the sums of a linear's tasks
 } builder;
 
 // Of a residual stream of this graph, or of a part of one.
@@ -75,26 +77,37 @@ static void end_stage(builder *b) {
   b->stage_count++;
 }
 
-// Tasks of an op in this stage: `count` with equal shares of `units`, in turn to the workers.
-static void add_tasks(builder *b, const mgl_wide_op *op, uint32_t units, uint32_t count) {
-  uint32_t first = (b->worker + b->workers - b->stage_tasks % b->workers) % b->workers;
-  for (uint32_t i = first; i < count && b->steps != NULL; i += b->workers) {
+// A task of the op that add_op adds next.
+static void add_task(builder *b, uint32_t worker, uint32_t begin, uint32_t end) {
+  if (b->steps != NULL && worker == b->worker) {
     b->steps[b->step_at++] = (mgl_cuda_step){
-        .task = b->step_count + i,
+        .task = b->step_count,
         .op = b->op_count,
-        .begin = (uint32_t)((uint64_t)units * i / count),
-        .end = (uint32_t)((uint64_t)units * (i + 1) / count),
+        .begin = begin,
+        .end = end,
         .wait_event = b->stage_count == 0 ? MGL_NO_EVENT : b->stage_count - 1,
         .wait_count = b->previous_tasks,
         .trigger_event = b->stage_count,
     };
   }
-  b->step_count += count;
-  b->stage_tasks += count;
+  b->step_count++;
+  b->stage_tasks++;
+}
+
+static void add_op(builder *b, const mgl_wide_op *op) {
   if (b->ops != NULL) {
     b->ops[b->op_count] = *op;
   }
   b->op_count++;
+}
+
+// Tasks of an op in this stage: `count` with equal shares of `units`, in turn to the workers.
+static void add_tasks(builder *b, const mgl_wide_op *op, uint32_t units, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    add_task(b, b->stage_tasks % b->workers, (uint32_t)((uint64_t)units * i / count),
+             (uint32_t)((uint64_t)units * (i + 1) / count));
+  }
+  add_op(b, op);
 }
 
 static void add_shared(builder *b, const mgl_wide_op *op, uint32_t units) {
@@ -131,111 +144,59 @@ static uint32_t gathered_rows(const mgl_cuda_wide_sizes *sizes) {
 }
 
 // The norm in front of a linear, whose inputs 0 and 1 are the residual stream and the norm's
-// weights.
-static void add_norm(builder *b, const mgl_op *op, const mgl_cuda_matrices *m) {
+// weights. splits: of the linear before, whose parts the norm adds.
+static mgl_wide_op norm_before(const builder *b, const mgl_op *op, uint32_t splits) {
   const mgl_cuda_wide_layout *wide = b->a->wide;
+  mgl_cuda_matrices m = mgl_cuda_matrices_of(b->a->program, op);
   bool gathers = op->kind == MGL_OP_LOGITS;
-  uint32_t rows = gathers ? gathered_rows(&wide->sizes) : b->tokens;
   mgl_wide_op out = {
       .op = {.kind = MGL_OP_RMSNORM,
              .flags = gathers ? MGL_WIDE_GATHERS : 0,
-             .k = m->k,
-             .k_padded = m->k_padded,
-             .n = m->k,
+             .k = m.k,
+             .k_padded = m.k_padded,
+             .n = m.k,
              .tokens = b->tokens,
-             .row_tiles = rows,
-             .passes = b->splits,
-             .copy_bytes = stream_bytes(b, m->k),
+             .row_tiles = gathers ? gathered_rows(&wide->sizes) : b->tokens,
+             .passes = splits,
+             .copy_bytes = stream_bytes(b, m.k),
              .x = mgl_cuda_pointer(block_at(b, wide->residual)),
              .residual = mgl_cuda_pointer(block_at(b, wide->squares)),
              .out = mgl_cuda_pointer(block_at(b, gathers ? wide->gathered : wide->x))}};
   if (b->ops != NULL) {
     out.op.norm = norm_of(b, op, 1);
-    out.op.bias = b->splits > 1 ? mgl_cuda_pointer(block_at(b, wide->parts)) : NULL;
+    out.op.bias = splits > 1 ? mgl_cuda_pointer(block_at(b, wide->parts)) : NULL;
+  }
+  return out;
+}
+
+// It is a stage, unless the linear before does it.
+static void add_norm(builder *b, const mgl_op *op) {
+  mgl_wide_op norm = norm_before(b, op, b->splits);
+  uint32_t units = norm.op.row_tiles / UNIT_TOKENS;
+  if (!b->weighed) {
+    add_shared(b, &norm, units * ceil_div(norm.op.k, MGL_WIDE_NORM_RANGE));
+    end_stage(b);
   }
   b->splits = 1;
-  uint32_t units = rows / UNIT_TOKENS;
-  add_shared(b, &out, units * ceil_div(m->k, MGL_WIDE_NORM_RANGE));
-  end_stage(b);
+  b->weighed = false;
 }
 
-// In how many parts a linear's dot products are cut. Parts of linear_add cost little, since the
-// norm behind it adds them: as many as there are workers for. Other linears pay for joining: two,
-// where half of the workers would have nothing to do (with more tiles it cost more than it gained:
-// SPEED.md).
-static uint32_t splits_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
-  enum { JOIN_STAGES = 16 };  // of k, below which joining costs more than it gains
-  if (op->kind == MGL_OP_LINEAR_ADD) {
-    uint32_t best = b->workers / tiles;
-    best = best < MGL_CUDA_WIDE_MAX_SPLITS ? best : MGL_CUDA_WIDE_MAX_SPLITS;
-    best = best < k_stages ? best : k_stages;
-    return best < 1 ? 1 : best;
-  }
-  bool joins = tiles * MGL_CUDA_WIDE_JOINED <= b->workers && k_stages > JOIN_STAGES;
-  return joins && op->kind != MGL_OP_LOGITS ? MGL_CUDA_WIDE_JOINED : 1;
-}
+// --- linears -------------------------------------------------------------------------------------
 
-// Room for what a linear's splits leave.
-static void note_parts(builder *b, mgl_cuda_op *op, uint32_t tiles) {
-  uint64_t bytes = 0;
-  if (op->kind == MGL_OP_LINEAR_ADD) {
-    op->copy_bytes = stream_bytes(b, op->n);
-    bytes = op->passes * op->copy_bytes;
-  } else {
-    bytes = (uint64_t)op->passes * tiles * MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS * sizeof(float);
-    b->joined_tiles = tiles > b->joined_tiles ? tiles : b->joined_tiles;
-  }
-  b->part_bytes = bytes > b->part_bytes ? bytes : b->part_bytes;
-}
+// How the tiles of a linear become tasks.
+typedef struct tile_cut {
+  enum { WHOLE, SPLIT, EVEN } how;
+  uint32_t passes;  // SPLIT: tasks of each tile, all of them at once, each a worker's only one
+} tile_cut;
 
-static void add_linear(builder *b, const mgl_op *op) {
-  const mgl_cuda_wide_layout *wide = b->a->wide;
-  uint32_t op_idx = (uint32_t)(op - b->a->program->ops);
-  mgl_cuda_matrices m = mgl_cuda_matrices_of(b->a->program, op);
-  bool logits = op->kind == MGL_OP_LOGITS;
-  uint32_t rows = logits ? gathered_rows(&wide->sizes) : b->tokens;
-  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / MGL_WIDE_TILE_TOKENS);
-  if (op->kind != MGL_OP_LINEAR_ADD) {
-    add_norm(b, op, &m);
-  }
-  mgl_wide_op out = {
-      .op = {.kind = (uint32_t)op->kind,
-             .k = m.k,
-             .k_padded = m.k_padded,
-             .n = (uint32_t)mgl_tensor_row_elements(&b->a->program->tensors[op->output]),
-             .tokens = rows}};
-  out.op.passes = splits_of(b, op, tiles, m.k_padded / MGL_WIDE_K);
-  if (out.op.passes > 1) {
-    note_parts(b, &out.op, tiles);
-  }
-  uint64_t to = 0;
-  uint64_t from = wide->x;
-  switch (op->kind) {
-    case MGL_OP_QKV_PROJ: to = wide->qkv; break;
-    case MGL_OP_GATE_UP: to = wide->gated; break;
-    case MGL_OP_LOGITS: to = wide->logits, from = wide->gathered; break;
-    default:
-      to = out.op.passes > 1 ? wide->parts : wide->residual;
-      // Its x comes from attend or from gate_up.
-      from = b->a->program->tensors[op->inputs[1]].rank == 3 ? wide->attended : wide->gated;
-      b->splits = out.op.passes;
-      break;
-  }
-  out.op.x = mgl_cuda_pointer(block_at(b, from));
-  out.op.out = mgl_cuda_pointer(block_at(b, to));
-  out.op.residual = mgl_cuda_pointer(block_at(b, wide->residual));
-  if (op->kind != MGL_OP_LINEAR_ADD) {
-    out.op.norm = mgl_cuda_pointer(block_at(b, wide->squares));
-    out.op.eps = (float)op->attrs[MGL_ATTR_EPS];
-  }
-  if (b->ops != NULL) {
-    out.op.weights =
-        mgl_cuda_pointer(b->a->base[MGL_CUDA_MEMORY_WEIGHTS] + b->a->layout->matrices[op_idx]);
-    out.op.bias = op->kind == MGL_OP_QKV_PROJ ? vector_at(b, b->a->layout->extras[op_idx]) : NULL;
-  }
-  uint32_t units = tiles * out.op.passes;
-  add_tasks(b, &out, units, units);
-  end_stage(b);
+// The first linear behind a linear_add.
+static const mgl_op *linear_behind(const builder *b, const mgl_op *op) {
+  const mgl_graph *program = b->a->program;
+  do {
+    op++;
+    assert(op < program->ops + program->op_count);
+  } while (mgl_cuda_matrices_of(program, op).count == 0);
+  return op;
 }
 
 static mgl_wide_attention attention_of(const builder *b, const mgl_op *op) {
@@ -269,11 +230,170 @@ static mgl_wide_attention attention_of(const builder *b, const mgl_op *op) {
   return out;
 }
 
+static const mgl_op *attend_behind(const builder *b, const mgl_op *op) {
+  while (op->kind != MGL_OP_ATTEND) {
+    op++;
+    assert(op < b->a->program->ops + b->a->program->op_count);
+  }
+  return op;
+}
+
+// Whether a stage's end and an idle worker cost more than what sharing tiles of the graph does.
+static bool has_few_tokens(const builder *b) {
+  return b->tokens == MGL_WIDE_TILE_TOKENS;
+}
+
+// Whether a qkv_proj can do rope_kv: heads lie within tiles.
+static bool can_rotate(const builder *b) {
+  return has_few_tokens(b) && MGL_WIDE_FEATURES % b->a->model->head_dim == 0;
+}
+
+// Parts of linear_add cost little, since whoever does the norm behind it adds them: as many as
+// there are workers for; and so with qkv_proj and rope_kv. Other linears pay for joining two parts
+// of a tile: that is done where half of the workers would have nothing to do, and with few tokens
+// where the last round of tiles would leave most workers without one (SPEED.md).
+static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
+  enum { JOIN_STAGES = 16 };  // of k, below which joining costs more than it gains
+  enum { MOST_IDLE = 15 };    // percent of a tile's time
+  bool joins = k_stages > JOIN_STAGES && op->kind != MGL_OP_LOGITS;
+  uint32_t most = b->workers / tiles;
+  most = most < MGL_CUDA_WIDE_MAX_SPLITS ? most : MGL_CUDA_WIDE_MAX_SPLITS;
+  most = most < k_stages ? most : k_stages;
+  if (most >= 1 &&
+      (op->kind == MGL_OP_LINEAR_ADD || (op->kind == MGL_OP_QKV_PROJ && can_rotate(b)))) {
+    return (tile_cut){SPLIT, most};
+  }
+  if (joins && most >= MGL_CUDA_WIDE_JOINED) {
+    return (tile_cut){SPLIT, MGL_CUDA_WIDE_JOINED};
+  }
+  uint64_t slots = (uint64_t)ceil_div(tiles, b->workers) * b->workers;
+  bool idle = slots * 100 > tiles * (UINT64_C(100) + MOST_IDLE);
+  return (tile_cut){joins && most == 0 && idle && has_few_tokens(b) ? EVEN : WHOLE, 1};
+}
+
+// Where worker `worker` begins in the line of all stages of k of all tiles: not near a tile's end.
+static uint32_t even_cut(const builder *b, uint32_t tiles, uint32_t k_stages, uint32_t worker) {
+  enum { SNAP = 4 };
+  uint32_t at = (uint32_t)((uint64_t)tiles * k_stages * worker / b->workers);
+  uint32_t inside = at % k_stages;
+  if (inside < SNAP) {
+    return at - inside;
+  }
+  return k_stages - inside < SNAP ? at + k_stages - inside : at;
+}
+
+static void add_linear_tasks(builder *b, const tile_cut *cut, uint32_t tiles, uint32_t k_stages) {
+  if (cut->how == EVEN) {
+    for (uint32_t worker = 0; worker < b->workers; worker++) {
+      uint32_t end = even_cut(b, tiles, k_stages, worker + 1);
+      for (uint32_t at = even_cut(b, tiles, k_stages, worker), next = 0; at < end; at = next) {
+        next = (at / k_stages + 1) * k_stages;
+        next = next < end ? next : end;
+        add_task(b, worker, at, next);
+      }
+    }
+    return;
+  }
+  for (uint32_t split = 0; split < cut->passes; split++) {
+    for (uint32_t tile = 0; tile < tiles; tile++) {
+      add_task(b, b->stage_tasks % b->workers, tile * k_stages + k_stages * split / cut->passes,
+               tile * k_stages + k_stages * (split + 1) / cut->passes);
+    }
+  }
+}
+
+// Room for what tasks of a tile leave for each other, and what is done with it.
+static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, uint32_t tiles,
+                        mgl_wide_op *out) {
+  uint64_t bytes = (uint64_t)tiles * MGL_WIDE_TILE_SUMS * sizeof(float);
+  out->op.passes = 1;
+  if (op->kind == MGL_OP_LINEAR_ADD) {
+    const mgl_op *next = linear_behind(b, op);
+    out->op.passes = cut->passes;
+    out->op.copy_bytes = stream_bytes(b, out->op.n);
+    bytes = cut->passes * out->op.copy_bytes;
+    b->splits = cut->passes;
+    b->weighed = has_few_tokens(b) && cut->passes > 1 && next->kind != MGL_OP_LOGITS;
+    if (b->weighed) {
+      out->op.flags = MGL_WIDE_WEIGHS;
+      out->with.norm = norm_before(b, next, cut->passes).op;
+    }
+  } else if (op->kind == MGL_OP_QKV_PROJ && cut->how == SPLIT && can_rotate(b)) {
+    b->rotated = true;
+    out->op.passes = cut->passes;
+    out->op.flags = MGL_WIDE_ROTATES;
+    out->with.attention = attention_of(b, attend_behind(b, op));
+    bytes *= cut->passes;
+  }
+  if (cut->passes > 1 || cut->how == EVEN || out->op.flags != 0) {
+    out->arrived =
+        mgl_cuda_pointer(block_at(b, b->a->wide->arrived + b->arrived_count * sizeof(uint32_t)));
+    out->parts = mgl_cuda_pointer(block_at(b, b->a->wide->parts));
+    b->arrived_count += tiles;
+    b->part_bytes = bytes > b->part_bytes ? bytes : b->part_bytes;
+  }
+}
+
+// Where a linear's x, result and other activations lie.
+static void place_linear(const builder *b, const mgl_op *op, mgl_cuda_op *out) {
+  const mgl_cuda_wide_layout *wide = b->a->wide;
+  uint64_t to = 0;
+  uint64_t from = wide->x;
+  switch (op->kind) {
+    case MGL_OP_QKV_PROJ: to = wide->qkv; break;
+    case MGL_OP_GATE_UP: to = wide->gated; break;
+    case MGL_OP_LOGITS: to = wide->logits, from = wide->gathered; break;
+    default:
+      to = out->passes > 1 ? wide->parts : wide->residual;
+      // Its x comes from attend or from gate_up.
+      from = b->a->program->tensors[op->inputs[1]].rank == 3 ? wide->attended : wide->gated;
+      break;
+  }
+  out->x = mgl_cuda_pointer(block_at(b, from));
+  out->out = mgl_cuda_pointer(block_at(b, to));
+  out->residual = mgl_cuda_pointer(block_at(b, wide->residual));
+  if (op->kind != MGL_OP_LINEAR_ADD) {
+    out->norm = mgl_cuda_pointer(block_at(b, wide->squares));
+    out->eps = (float)op->attrs[MGL_ATTR_EPS];
+  }
+}
+
+static void add_linear(builder *b, const mgl_op *op) {
+  mgl_cuda_matrices m = mgl_cuda_matrices_of(b->a->program, op);
+  uint32_t op_idx = (uint32_t)(op - b->a->program->ops);
+  uint32_t rows = op->kind == MGL_OP_LOGITS ? gathered_rows(&b->a->wide->sizes) : b->tokens;
+  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / MGL_WIDE_TILE_TOKENS);
+  uint32_t k_stages = m.k_padded / MGL_WIDE_K;
+  if (op->kind != MGL_OP_LINEAR_ADD) {
+    add_norm(b, op);
+  }
+  tile_cut cut = cut_of(b, op, tiles, k_stages);
+  mgl_wide_op out = {
+      .op = {.kind = (uint32_t)op->kind,
+             .k = m.k,
+             .k_padded = m.k_padded,
+             .n = (uint32_t)mgl_tensor_row_elements(&b->a->program->tensors[op->output]),
+             .tokens = rows}};
+  share_tiles(b, op, &cut, tiles, &out);
+  place_linear(b, op, &out.op);
+  if (b->ops != NULL) {
+    out.op.weights =
+        mgl_cuda_pointer(b->a->base[MGL_CUDA_MEMORY_WEIGHTS] + b->a->layout->matrices[op_idx]);
+    out.op.bias = op->kind == MGL_OP_QKV_PROJ ? vector_at(b, b->a->layout->extras[op_idx]) : NULL;
+  }
+  add_linear_tasks(b, &cut, tiles, k_stages);
+  add_op(b, &out);
+  end_stage(b);
+}
+
 static void add_attend(builder *b, const mgl_op *op) {
   mgl_wide_op out = {.op = {.kind = MGL_OP_KV_WRITE, .tokens = b->tokens, .passes = 1},
-                     .attention = attention_of(b, op)};
-  add_shared(b, &out, b->tokens);
-  end_stage(b);
+                     .with.attention = attention_of(b, op)};
+  if (!b->rotated) {
+    add_shared(b, &out, b->tokens);
+    end_stage(b);
+  }
+  b->rotated = false;
   out.op.kind = MGL_OP_ATTEND;
   add_tasks(b, &out, b->workers, b->workers);
   end_stage(b);
@@ -395,13 +515,13 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
     g->step_start = take(&out->bytes, (sizes->workers + UINT64_C(1)) * sizeof(uint32_t));
     stages = g->stage_count > stages ? g->stage_count : stages;
     part_bytes = b.part_bytes > part_bytes ? b.part_bytes : part_bytes;
-    out->most_tiles = b.joined_tiles > out->most_tiles ? b.joined_tiles : out->most_tiles;
+    out->shared_tiles = b.arrived_count > out->shared_tiles ? b.arrived_count : out->shared_tiles;
   }
   lay_out_activations(program, model, part_bytes, out);
   lay_out_image(out);
   out->zeros = take(&out->bytes, stages * sizeof(mgl_word));
   out->best = take(&out->bytes, sizes->logit_rows * sizeof(uint64_t));
-  out->arrived = take(&out->bytes, out->most_tiles * sizeof(uint32_t));
+  out->arrived = take(&out->bytes, out->shared_tiles * sizeof(uint32_t));
   out->stage_ns = take(&out->bytes, stages * sizeof(uint64_t));
   out->zero_bytes = out->bytes - out->zeros;
 }
@@ -478,8 +598,6 @@ void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
                       .counters = mgl_cuda_pointer(a->block + wide->zeros),
                       .plan = mgl_cuda_pointer(a->block + wide->image + wide->plan),
                       .best = mgl_cuda_pointer(a->block + wide->best),
-                      .parts = mgl_cuda_pointer(a->block + wide->parts),
-                      .arrived = mgl_cuda_pointer(a->block + wide->arrived),
                       .stage_ns = mgl_cuda_pointer(a->block + wide->stage_ns)};
   memcpy(image, &run, sizeof run);
 }

@@ -73,6 +73,9 @@ enum {
 typedef enum mgl_cuda_op_flags {
   MGL_CUDA_X_NORMED = 1,  // x is f32 and goes through an RMS norm; else x is bf16
   MGL_CUDA_CARRIED = 2,   // the op's graph is a carrying one, and x is an activation
+  // attend, in a carrying graph: no worker has two units of a KV head, and heads come in ascending
+  // order. So a task may wait for items before its own: nobody waits in a circle.
+  MGL_CUDA_UNITS_APART = 4,
 } mgl_cuda_op_flags;
 
 // Carrying graphs. In the graphs for few tokens, an activation carries its own readiness: a 32-bit

@@ -394,11 +394,9 @@ static __device__ __forceinline__ uint64_t *mgl_attend_partial(const mgl_attend 
   return a->partials + (index * MGL_CUDA_QUERY_COLUMNS + column) * MGL_ATTEND_PARTIAL;
 }
 
-// Whether the task of the last chunk asks for the others' results until they are there, in a
-// carrying graph whose units have an item each at most. The others have lower units, which no
-// worker computes later, so nobody waits in a circle.
+// Whether partial results are asked for until they are there.
 static __device__ __forceinline__ bool mgl_attend_is_polled(const mgl_attend *a) {
-  return MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_CARRIED) != 0 && a->item_count <= a->strides;
+  return MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_UNITS_APART) != 0;
 }
 
 static __device__ __forceinline__ void mgl_attend_leave(const mgl_attend *a, uint32_t column,

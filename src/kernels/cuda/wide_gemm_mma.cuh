@@ -42,7 +42,7 @@ static __device__ __forceinline__ void mgl_wide_set_source(mgl_wide_worker *w,
   const uint32_t block = thread / MGL_MMA_BLOCK_THREADS;
   const uint32_t token = thread / MGL_MMA_ROW_CHUNKS, chunk = thread % MGL_MMA_ROW_CHUNKS;
   const uint32_t block_bytes = op->k_padded * (MGL_CUDA_BLOCK_ROWS * 2);
-  mgl_wide_source *source = &w->source;
+  mgl_mma_source *source = &w->source;
   source->weights = op->weights + (uint64_t)(tile->first_block + block) * block_bytes +
                     tile->first_stage * (2 * MGL_MMA_BLOCK_BYTES) +
                     thread % MGL_MMA_BLOCK_THREADS * 16;
@@ -62,7 +62,7 @@ static __device__ __forceinline__ uint32_t mgl_wide_stage_at(const mgl_wide_work
 // Asks for the weights of a stage; nothing beyond the last one.
 static __device__ __forceinline__ void mgl_wide_ask_weights(const mgl_wide_worker *w,
                                                             uint32_t stage) {
-  const mgl_wide_source *source = &w->source;
+  const mgl_mma_source *source = &w->source;
   const uint8_t *from = source->weights + stage * MGL_MMA_BLOCK_BYTES;
   const uint32_t to = mgl_wide_stage_at(w, stage) + (w->warp * 32 + w->lane) * 16;
   const bool there = stage < source->stages;
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void mgl_wide_ask_weights(const mgl_wide_worke
 
 // And for its x, in rows of 64 bytes, swizzled so that ldmatrix meets no bank twice. Ends a group.
 static __device__ __forceinline__ void mgl_wide_ask_x(const mgl_wide_worker *w, uint32_t stage) {
-  const mgl_wide_source *source = &w->source;
+  const mgl_mma_source *source = &w->source;
   const uint32_t thread = w->warp * 32 + w->lane;
   const uint32_t token = thread / MGL_MMA_ROW_CHUNKS, chunk = thread % MGL_MMA_ROW_CHUNKS;
   const uint64_t column = (uint64_t)(source->x + (uint64_t)(stage / 2) * source->x_column);

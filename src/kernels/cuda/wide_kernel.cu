@@ -39,11 +39,11 @@ static __device__ __forceinline__ void mgl_wide_run_task(mgl_wide_worker *w,
     case MGL_OP_GATE_UP:
     case MGL_OP_LOGITS: mgl_wide_task_linear(w, slot); break;
     case MGL_OP_KV_WRITE:
-      mgl_wide_rope_kv(&slot->attention, slot->step.begin,
+      mgl_wide_rope_kv(&slot->with.attention, slot->step.begin,
                        mgl_wide_least(slot->step.end, w->run->plan->token_count), threadIdx.x);
       break;
     case MGL_OP_ATTEND:
-      mgl_wide_attend(&slot->attention, w->memory, slot->step.begin, threadIdx.x);
+      mgl_wide_attend(&slot->with.attention, w->memory, slot->step.begin, threadIdx.x);
       break;
     case MGL_OP_EMBED: mgl_wide_task_embed(w, slot); break;
     case MGL_OP_ROPE_ANGLES: mgl_wide_task_angles(w, slot); break;

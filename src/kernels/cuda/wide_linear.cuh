@@ -7,6 +7,8 @@
 #include "kernels/cuda/logit_row.cuh"
 #include "kernels/cuda/wide_gemm.cuh"
 #include "kernels/cuda/wide_gemm_mma.cuh"
+#include "kernels/cuda/wide_rope_sums.cuh"
+#include "kernels/cuda/wide_tasks.cuh"
 #include "kernels/cuda/wide_worker.cuh"
 
 // residual += d. Lanes have the residual's own order.
@@ -22,6 +24,9 @@ static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
   float4 *out = (float4 *)slot->op.out + from * 32 + w->lane;
 #pragma unroll
   for (int first = 0; first < MGL_WIDE_TILE_TOKENS / 8; first += 8) {
+    if (first * 8 >= tile->tokens) {
+      return;
+    }
     float4 before[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -49,6 +54,9 @@ static __device__ __forceinline__ void mgl_wide_finish_part(mgl_wide_worker *w,
       (float4 *)((uint8_t *)slot->op.out + tile->split * slot->op.copy_bytes) + at * 32 + w->lane;
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 8; i++) {
+    if (i % 8 == 0 && i * 8 >= tile->tokens) {
+      return;
+    }
     out[i * 32] = make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
   }
 }
@@ -83,6 +91,9 @@ static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
   mgl_wide_wait_staged(w);
 #pragma unroll
   for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
+    if (j % 8 == 0 && j * 8 >= tile->tokens) {
+      return;
+    }
     float first = mgl_wide_gate(d[4 * j], d[4 * j + 2]);
     float second = mgl_wide_gate(d[4 * j + 1], d[4 * j + 3]);
     // Lanes of even g take the first token of both features, those of odd g the second.
@@ -158,6 +169,9 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
   mgl_wide_wait_staged(w);
 #pragma unroll
   for (int first = 0; first < MGL_WIDE_TILE_TOKENS; first += tokens) {
+    if (first >= tile->tokens) {
+      return;
+    }
     mgl_sync_wide_group(group);
 #pragma unroll
     for (int j = 0; j < tokens / 16; j++) {
@@ -241,45 +255,76 @@ static __device__ __forceinline__ void mgl_wide_apply_factors(const mgl_wide_wor
   }
 }
 
-// Leaves the sums of one split of a tile, and finds those of all of them if it is the last to
-// arrive. They are added in the order of the splits, whoever that is. False: it is not.
-static __device__ __forceinline__ bool mgl_wide_join(mgl_wide_worker *w, const mgl_wide_slot *slot,
-                                                     const mgl_wide_tile *tile,
-                                                     float (&d)[MGL_WIDE_SUMS]) {
-  const size_t of_tile = MGL_WIDE_SUMS * MGL_WIDE_CONSUMERS / 4;  // float4
-  float4 *parts =
-      (float4 *)w->run->parts + (size_t)tile->number * 2 * of_tile + w->warp * 32 + w->lane;
+// --- tiles of several tasks ----------------------------------------------------------------------
+
+// This thread's first piece of the sums of a tile, number `record` of the op's parts; the pieces of
+// eight tokens and all features are neighbours.
+static __device__ __forceinline__ float4 *mgl_wide_part_at(const mgl_wide_worker *w,
+                                                           const mgl_wide_slot *slot,
+                                                           uint32_t record) {
+  return (float4 *)slot->parts + (size_t)record * (MGL_WIDE_TILE_SUMS / 4) + w->warp * 32 + w->lane;
+}
+
+static __device__ __forceinline__ void mgl_wide_leave_sums(const mgl_wide_worker *w,
+                                                           const mgl_wide_slot *slot,
+                                                           const mgl_wide_tile *tile,
+                                                           uint32_t record,
+                                                           const float (&d)[MGL_WIDE_SUMS]) {
+  float4 *parts = mgl_wide_part_at(w, slot, record);
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_SUMS / 4; i++) {
-    parts[tile->split * of_tile + i * MGL_WIDE_CONSUMERS] =
-        make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
+    if (i % 8 == 0 && i * 8 >= tile->tokens) {
+      return;
+    }
+    parts[i * MGL_WIDE_CONSUMERS] = make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
   }
+}
+
+// All consumers: what they have left is there for those who wait for the tile.
+static __device__ __forceinline__ void mgl_wide_arrive(const mgl_wide_worker *w,
+                                                       const mgl_wide_slot *slot,
+                                                       const mgl_wide_tile *tile) {
   mgl_sync_wide_consumers();
   if (w->warp == 0 && w->lane == 0) {
-    uint32_t *arrived = w->run->arrived + tile->number;
-    uint32_t before;
-    // Release of what all threads wrote before the barrier, acquire of what the others' did.
-    asm volatile("fence.acq_rel.gpu;\natom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-                 : "=r"(before)
-                 : "l"(arrived)
+    // Release of what all threads wrote before the barrier, for mgl_wide_await.
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(slot->arrived + tile->number)
                  : "memory");
-    bool last = before == 1;
-    if (last) {
-      *arrived = 0;
-    }
-    w->block->writes[w->slot] = last ? 1 : 0;
+  }
+}
+
+// All consumers: until so many have arrived at the tile, or the launch ends.
+static __device__ __forceinline__ void mgl_wide_await(const mgl_wide_worker *w,
+                                                      const mgl_wide_slot *slot,
+                                                      const mgl_wide_tile *tile, uint32_t count) {
+  if (w->warp == 0 && w->lane == 0) {
+    uint32_t seen;
+    do {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                   : "=r"(seen)
+                   : "l"(slot->arrived + tile->number)
+                   : "memory");
+    } while (seen < count && mgl_load_relaxed(&w->run->fault) == MGL_WIDE_FAULT_NONE);
   }
   mgl_sync_wide_consumers();
-  if (w->block->writes[w->slot] == 0) {
-    return false;
-  }
-  const float4 *other = parts + (tile->split ^ 1) * of_tile;
+}
+
+// Adds what the task with the last stages of the tile has left. Who does it, and in which order,
+// is a matter of the graph, so that every run has the same bits.
+static __device__ __forceinline__ void mgl_wide_add_sums(mgl_wide_worker *w,
+                                                         const mgl_wide_slot *slot,
+                                                         const mgl_wide_tile *tile,
+                                                         float (&d)[MGL_WIDE_SUMS]) {
+  const float4 *parts = mgl_wide_part_at(w, slot, tile->number);
+  mgl_wide_await(w, slot, tile, 1);
 #pragma unroll
   for (int first = 0; first < MGL_WIDE_SUMS / 4; first += 8) {
+    if (first * 8 >= tile->tokens) {
+      return;
+    }
     float4 part[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-      part[i] = other[(first + i) * MGL_WIDE_CONSUMERS];
+      part[i] = parts[(first + i) * MGL_WIDE_CONSUMERS];
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -290,20 +335,90 @@ static __device__ __forceinline__ bool mgl_wide_join(mgl_wide_worker *w, const m
       sum[3] += part[i].w;
     }
   }
-  return true;
+}
+
+// Units of eight tokens of a tile that all of its splits finish together: this warp's are
+// first, first + MGL_WIDE_CONSUMER_WARPS * passes, ...
+static __device__ __forceinline__ uint32_t mgl_wide_first_unit(const mgl_wide_worker *w,
+                                                               const mgl_wide_slot *slot,
+                                                               const mgl_wide_tile *tile) {
+  return w->warp * slot->op.passes + tile->split;
+}
+
+// The norm behind a linear_add, of the tile's features.
+static __device__ __forceinline__ void mgl_wide_finish_weighed(mgl_wide_worker *w,
+                                                               const mgl_wide_slot *slot,
+                                                               const mgl_wide_tile *tile) {
+  static_assert((int)MGL_WIDE_FEATURES == (int)MGL_WIDE_NORM_RANGE, "a tile is a range");
+  mgl_wide_arrive(w, slot, tile);
+  mgl_wide_await(w, slot, tile, slot->op.passes);
+#pragma unroll 1
+  for (uint32_t unit = mgl_wide_first_unit(w, slot, tile); unit * 8 < tile->tokens;
+       unit += MGL_WIDE_CONSUMER_WARPS * slot->op.passes) {
+    mgl_wide_weigh_rows(&slot->with.norm, tile->token / 8 + unit,
+                        tile->first_block / MGL_WIDE_FEATURE_BLOCKS, w->lane);
+  }
+}
+
+// rope_kv behind a qkv_proj, of the tile's heads.
+static __device__ __forceinline__ void mgl_wide_finish_rotated(mgl_wide_worker *w,
+                                                               const mgl_wide_slot *slot,
+                                                               const mgl_wide_tile *tile) {
+  constexpr uint32_t heads = MGL_WIDE_FEATURES / MGL_HEAD_DIM;
+  const float4 *parts = mgl_wide_part_at(w, slot, tile->number * slot->op.passes) - w->warp * 32;
+  mgl_wide_arrive(w, slot, tile);
+  mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
+  mgl_wide_await(w, slot, tile, slot->op.passes);
+#pragma unroll 1
+  for (uint32_t unit = mgl_wide_first_unit(w, slot, tile); unit / heads * 8 < tile->tokens;
+       unit += MGL_WIDE_CONSUMER_WARPS * slot->op.passes) {
+    const uint32_t eight = unit / heads, head = unit % heads;
+    mgl_head_sums sums;
+    sums.first_feature = tile->first_block * MGL_CUDA_BLOCK_ROWS + head * MGL_HEAD_DIM;
+    sums.row = tile->token + eight * 8 + w->lane % 4 * 2;
+    if (sums.first_feature >= slot->op.n) {
+      continue;
+    }
+    mgl_head_add(parts + eight * MGL_WIDE_CONSUMERS + head * (MGL_HEAD_DIM / 16 * 32),
+                 slot->op.passes, &sums);
+    mgl_head_scale(((const float2 *)w->block->factors[w->slot])[eight * 4 + w->lane % 4],
+                   slot->op.bias, w->lane, &sums);
+    mgl_head_finish(&slot->with.attention, tile->token + tile->tokens, w->lane, &sums);
+  }
 }
 
 static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
                                                        const mgl_wide_slot *slot,
                                                        const mgl_wide_tile *tile) {
   float d[MGL_WIDE_SUMS];
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_SUMS; i++) {  // else they are taken to be alive between tasks
+    asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i]));
+  }
   mgl_wide_multiply(w, tile->stages, d);
-  if (slot->op.passes == 1) {
-    if (w->warp == 0 && w->lane == 0) {
-      w->block->writes[w->slot] = 1;
+  if (slot->op.kind == MGL_OP_LINEAR_ADD && slot->op.passes > 1) {
+    mgl_wide_finish_part(w, slot, tile, d);
+    if ((slot->op.flags & MGL_WIDE_WEIGHS) != 0) {
+      mgl_wide_finish_weighed(w, slot, tile);
     }
-  } else if (slot->op.kind != MGL_OP_LINEAR_ADD && !mgl_wide_join(w, slot, tile, d)) {
     return;
+  }
+  if ((slot->op.flags & MGL_WIDE_ROTATES) != 0) {
+    mgl_wide_leave_sums(w, slot, tile, tile->number * slot->op.passes + tile->split, d);
+    mgl_wide_finish_rotated(w, slot, tile);
+    return;
+  }
+  const bool leaves = tile->first_stage != 0;
+  if (w->warp == 0 && w->lane == 0) {
+    w->block->writes[w->slot] = leaves ? 0 : 1;
+  }
+  if (leaves) {
+    mgl_wide_leave_sums(w, slot, tile, tile->number, d);
+    mgl_wide_arrive(w, slot, tile);
+    return;
+  }
+  if (!tile->whole) {
+    mgl_wide_add_sums(w, slot, tile, d);
   }
   if (slot->op.norm != nullptr) {
     mgl_wide_apply_factors(w, d);
@@ -311,13 +426,7 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
   switch (slot->op.kind) {
     case MGL_OP_QKV_PROJ: mgl_wide_finish_rows(w, slot, tile, d); break;
     case MGL_OP_GATE_UP: mgl_wide_finish_gated(w, tile, d); break;
-    case MGL_OP_LINEAR_ADD:
-      if (slot->op.passes > 1) {
-        mgl_wide_finish_part(w, slot, tile, d);
-      } else {
-        mgl_wide_finish_add(w, slot, tile, d);
-      }
-      break;
+    case MGL_OP_LINEAR_ADD: mgl_wide_finish_add(w, slot, tile, d); break;
     default: mgl_wide_finish_logits(w, slot, tile, d); break;
   }
 }
@@ -325,7 +434,7 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
 static __device__ __forceinline__ void mgl_wide_task_linear(mgl_wide_worker *w,
                                                             const mgl_wide_slot *slot) {
   mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
-  if (!tile.empty) {
+  if (tile.tokens > 0) {
     mgl_wide_linear(w, slot, &tile);
   }
 }

@@ -4,7 +4,8 @@
 // Rows of Q and K are taken by parts of a warp, V by runs of up to 8 positions of half a page: a
 // page has V position-fastest, so that 8 consecutive tokens fill 16 bytes of each of its rows.
 //
-// Rejected: rotating in the epilogue of qkv_proj: a head's two halves lie in different warps there.
+// Rejected: rotating in the epilogue of qkv_proj: a head's two halves lie in different warps there
+// (where sums go through memory anyway, they do not: wide_rope_sums.cuh).
 #ifndef MGL_KERNELS_CUDA_WIDE_ROPE_KV_CUH
 #define MGL_KERNELS_CUDA_WIDE_ROPE_KV_CUH
 

@@ -1,25 +1,30 @@
 // What the host and the kernel of the wide class share: the plan of an iteration and the launch.
 //
-// The wide class is a second megakernel, for iterations of more than 64 tokens. Its tasks are long
+// The wide class is a second megakernel, for large iterations. Its tasks are long
 // (tens of microseconds), so its machinery is small: a launch runs one iteration, every worker
 // walks its list of steps, and a task waits for the counter of its event. Weights, KV cache, block
 // tables and sequences are those of the narrow class (device_run.h), so that iterations of both
 // may follow each other in any order.
 //
 // Steps and ops have the structs of the narrow class, where these fields mean something else:
-//   step.begin, step.end   units [begin, end). Of a linear, one unit (split, feature tile, token
-//                          tile), of which the last varies fastest; of attend, one worker's share
+//   step.begin, step.end   units [begin, end). Of a linear, stages of k of one tile: a tile's
+//                          stages are one behind the other, and tiles (feature tile, token tile,
+//                          of which the last varies fastest) too; of attend, one worker's share
 //   op.tokens              rows of op.x (of a norm: of the residual stream), a multiple of a tile's
 //   op.row_tiles           norms: rows of the result
 //   op.residual            norms: sums of squares of every range of MGL_WIDE_NORM_RANGE features,
 //                          f32 [ranges][row_tiles]; op.norm of the linear behind it is the same
-//   op.passes              linears: splits along k. With more than one, split i of linear_add
-//   leaves
-//                          its sums at out + i * copy_bytes in the form of the residual stream, and
-//                          the norm behind it adds them (bias, passes, copy_bytes); of others,
-//                          which have two at most, the second of a tile to arrive adds what the
-//                          first left in run->parts
+//   op.passes              linears: equal splits along k. Split i of linear_add leaves its sums at
+//                          out + i * copy_bytes in the form of the residual stream, and the norm
+//                          behind it adds them (bias, passes, copy_bytes)
 //   op.x, op.out, op.residual   in the forms of wide_layout.h
+//
+// A tile whose stages are several tasks'. Without flags there are two at most: the one with the
+// last stages leaves its sums in `parts`, the one with the first waits for them and adds them. With
+// MGL_WIDE_WEIGHS or MGL_WIDE_ROTATES all splits leave their sums, wait for each other, and finish
+// equal shares of the tile's tokens: the norm behind linear_add, or rope_kv behind qkv_proj, which
+// so are no stages of their own. Nobody waits for ever: who is waited for is its worker's first
+// task of the stage.
 #ifndef MGL_KERNELS_CUDA_WIDE_RUN_H
 #define MGL_KERNELS_CUDA_WIDE_RUN_H
 
@@ -44,6 +49,7 @@ enum {
   MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
   MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
   MGL_WIDE_TILE_TOKENS = 256,
+  MGL_WIDE_TILE_SUMS = MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS,
 
   // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block.
   MGL_WIDE_STAGES = 4,
@@ -67,7 +73,9 @@ enum {
 };
 
 typedef enum mgl_wide_op_flags {
-  MGL_WIDE_GATHERS = 8,  // rmsnorm: of the rows whose logits are wanted, else of all
+  MGL_WIDE_GATHERS = 8,   // rmsnorm: of the rows whose logits are wanted, else of all
+  MGL_WIDE_WEIGHS = 16,   // linear_add: with the norm behind it
+  MGL_WIDE_ROTATES = 32,  // qkv_proj: with rope_kv
 } mgl_wide_op_flags;
 
 // Why a launch ended early.
@@ -76,10 +84,17 @@ typedef enum mgl_wide_fault {
   MGL_WIDE_FAULT_HOST,  // the host ended it
 } mgl_wide_fault;
 
-// An op of the wide class: of rope_kv (kind kv_write) and attend, `attention` says all but kind.
+// An op of the wide class.
 typedef struct mgl_wide_op {
   mgl_cuda_op op;
-  mgl_wide_attention attention;
+  union {
+    mgl_wide_attention attention;  // of rope_kv (kind kv_write), attend and MGL_WIDE_ROTATES
+    mgl_cuda_op norm;              // of MGL_WIDE_WEIGHS
+  } with;
+  // Of linears with tiles of several tasks: how many have left their sums, 0 before the launch; and
+  // sums, MGL_WIDE_TILE_SUMS floats for every split of each tile, or for the one that leaves them.
+  uint32_t *arrived;  // [tiles]
+  float *parts;
 } mgl_wide_op;
 
 // The plan of an iteration.
@@ -105,8 +120,6 @@ typedef struct mgl_wide_run {
   const mgl_wide_plan *plan;
   const int32_t *block_tables;
   uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
-  float *parts;    // sums of splits: of every task of a stage, a tile
-  uint32_t *arrived;   // [tiles] splits of a tile that have left their sums; 0 between stages
   uint64_t *stage_ns;  // [stages] the global timer when each began; NULL: not wanted
   mgl_word fault;      // mgl_wide_fault
 } mgl_wide_run;

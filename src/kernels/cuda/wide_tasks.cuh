@@ -6,10 +6,6 @@
 
 #include "kernels/cuda/wide_worker.cuh"
 
-static __device__ __forceinline__ uint32_t mgl_wide_least(uint32_t a, uint32_t b) {
-  return a < b ? a : b;
-}
-
 // Columns of 16 features of eight tokens: where this lane's are.
 static __device__ __forceinline__ uint64_t mgl_wide_column(uint32_t tokens, uint32_t unit,
                                                            uint32_t column, uint32_t lane) {
@@ -96,11 +92,11 @@ static __device__ __forceinline__ float4 mgl_wide_load_column(const mgl_cuda_op 
 }
 
 // 32 features of the tokens as a chunk of x for each lane: those of even g take the first token,
-// those of odd g the second.
-static __device__ __forceinline__ void mgl_wide_store_weighed(const mgl_cuda_op *op, uint32_t unit,
-                                                              uint32_t group, uint32_t lane,
-                                                              float4 low, float4 high) {
-  const float *norm = op->norm + group * 32 + lane / 4;
+// those of odd g the second. x: of so many rows; weights: the norm's, of features g + 8 i.
+static __device__ __forceinline__ void mgl_wide_store_chunk(uint8_t *x, uint32_t rows,
+                                                            uint32_t unit, uint32_t group,
+                                                            uint32_t lane, float4 low, float4 high,
+                                                            const float weights[4]) {
   const float first[4] = {low.x, low.z, high.x, high.z};
   const float second[4] = {low.y, low.w, high.y, high.w};
   bool odd = lane / 4 % 2 != 0;
@@ -108,10 +104,8 @@ static __device__ __forceinline__ void mgl_wide_store_weighed(const mgl_cuda_op 
   float give[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    bool there = group * 32 + lane / 4 + 8 * i < op->k;
-    float weight = there ? __ldg(norm + 8 * i) : 0;
-    keep[i] = (odd ? second[i] : first[i]) * weight;
-    give[i] = (odd ? first[i] : second[i]) * weight;
+    keep[i] = (odd ? second[i] : first[i]) * weights[i];
+    give[i] = (odd ? first[i] : second[i]) * weights[i];
   }
   uint32_t words[4];
 #pragma unroll
@@ -124,8 +118,39 @@ static __device__ __forceinline__ void mgl_wide_store_weighed(const mgl_cuda_op 
     words[2 * i + 1] = __byte_perm(even_g, odd_g, 0x7632);
   }
   uint32_t token = unit * 8 + lane % 4 * 2 + (odd ? 1 : 0);
-  uint64_t at = mgl_wide_x_chunk(op->row_tiles, token, group * 4 + lane / 8);
-  *(uint4 *)((uint8_t *)op->out + at) = make_uint4(words[0], words[1], words[2], words[3]);
+  uint64_t at = mgl_wide_x_chunk(rows, token, group * 4 + lane / 8);
+  *(uint4 *)(x + at) = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+static __device__ __forceinline__ void mgl_wide_store_weighed(const mgl_cuda_op *op, uint32_t unit,
+                                                              uint32_t group, uint32_t lane,
+                                                              float4 low, float4 high) {
+  const float *norm = op->norm + group * 32 + lane / 4;
+  float weights[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    bool there = group * 32 + lane / 4 + 8 * i < op->k;
+    weights[i] = there ? __ldg(norm + 8 * i) : 0;
+  }
+  mgl_wide_store_chunk((uint8_t *)op->out, op->row_tiles, unit, group, lane, low, high, weights);
+}
+
+// The sums of squares of a range, from those of the lane's two tokens.
+static __device__ __forceinline__ void mgl_wide_store_squares(const mgl_cuda_op *op, uint32_t unit,
+                                                              uint32_t range, uint32_t lane,
+                                                              float sums[2]) {
+  for (int offset = 4; offset < 32; offset *= 2) {
+    sums[0] += __shfl_xor_sync(0xffffffffu, sums[0], offset);
+    sums[1] += __shfl_xor_sync(0xffffffffu, sums[1], offset);
+  }
+  if (lane < 4) {
+    float2 *squares = (float2 *)((float *)op->residual + (size_t)range * op->row_tiles + unit * 8);
+    squares[lane] = make_float2(sums[0], sums[1]);
+  }
+}
+
+static __device__ __forceinline__ float4 mgl_wide_plus(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
 // One range of features of eight tokens, by one warp. Where the linear before was split along k,
@@ -140,7 +165,7 @@ static __device__ __forceinline__ void mgl_wide_weigh(const mgl_cuda_op *op, uin
   const uint32_t columns = MGL_WIDE_NORM_RANGE / 16;
   const uint32_t parts = op->bias != nullptr ? op->passes : 0;
   float sums[2] = {0, 0};
-#pragma unroll
+#pragma unroll 1
   for (uint32_t at = 0; at < columns; at += batch) {
     const uint32_t first = range * columns + at;
     float4 v[batch];
@@ -186,13 +211,81 @@ static __device__ __forceinline__ void mgl_wide_weigh(const mgl_cuda_op *op, uin
       }
     }
   }
-  for (int offset = 4; offset < 32; offset *= 2) {
-    sums[0] += __shfl_xor_sync(0xffffffffu, sums[0], offset);
-    sums[1] += __shfl_xor_sync(0xffffffffu, sums[1], offset);
+  mgl_wide_store_squares(op, unit, range, lane, sums);
+}
+
+// The same (to the bit) of a range that has all its features, without a branch between loads: each
+// costs more than the load (SPEED.md).
+static __device__ __forceinline__ void mgl_wide_weigh_whole(const mgl_cuda_op *op, uint32_t unit,
+                                                            uint32_t range, uint32_t lane) {
+  constexpr int batch = 4;      // columns at once
+  constexpr uint32_t more = 4;  // and parts of them
+  constexpr uint32_t columns = MGL_WIDE_NORM_RANGE / 16;
+  const uint32_t count = op->bias != nullptr ? op->passes : 0, rows = op->row_tiles;
+  const uint64_t column = (uint64_t)(op->tokens / 8) * 32;  // from a column to the next
+  const uint64_t first = mgl_wide_column(op->tokens, unit, range * columns, lane);
+  const uint64_t of_part = op->copy_bytes / sizeof(float4);
+  float4 *stream = (float4 *)op->x + first;
+  const float4 *parts = (const float4 *)op->bias + first;
+  uint8_t *x = (uint8_t *)op->out;
+  const float *norm = op->norm + range * MGL_WIDE_NORM_RANGE + lane / 4;
+  float weights[2 * columns];
+  float sums[2] = {0, 0};
+#pragma unroll
+  for (uint32_t i = 0; i < 2 * columns; i++) {
+    weights[i] = __ldg(norm + 8 * i);
   }
-  if (lane < 4) {
-    float2 *squares = (float2 *)((float *)op->residual + (size_t)range * op->row_tiles + unit * 8);
-    squares[lane] = make_float2(sums[0], sums[1]);
+#pragma unroll
+  for (uint32_t at = 0; at < columns; at += batch) {
+    float4 v[batch];
+#pragma unroll
+    for (int i = 0; i < batch; i++) {
+      v[i] = stream[(at + i) * column];
+    }
+#pragma unroll 1
+    for (uint32_t part = 0; part < count; part += more) {
+      float4 p[more][batch];
+#pragma unroll
+      for (uint32_t j = 0; j < more; j++) {
+        const uint32_t number = mgl_wide_least(part + j, count - 1);
+#pragma unroll
+        for (int i = 0; i < batch; i++) {
+          p[j][i] = parts[number * of_part + (at + i) * column];
+        }
+      }
+#pragma unroll
+      for (uint32_t j = 0; j < more; j++) {
+#pragma unroll
+        for (int i = 0; i < batch; i++) {
+          v[i] = mgl_wide_plus(v[i], part + j < count ? p[j][i] : make_float4(0, 0, 0, 0));
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < batch; i++) {
+      sums[0] += v[i].x * v[i].x + v[i].z * v[i].z;
+      sums[1] += v[i].y * v[i].y + v[i].w * v[i].w;
+      if (count > 0) {
+        stream[(at + i) * column] = v[i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < batch; i += 2) {
+      mgl_wide_store_chunk(x, rows, unit, (range * columns + at + i) / 2, lane, v[i], v[i + 1],
+                           weights + 2 * (at + i));
+    }
+  }
+  mgl_wide_store_squares(op, unit, range, lane, sums);
+}
+
+// One range of features of eight tokens, of all rows.
+static __device__ __forceinline__ void mgl_wide_weigh_rows(const mgl_cuda_op *op, uint32_t unit,
+                                                           uint32_t range, uint32_t lane) {
+  const uint32_t rows[2] = {0, 0};
+  if ((range + 1) * MGL_WIDE_NORM_RANGE <= op->k) {
+    mgl_wide_weigh_whole(op, unit, range, lane);
+  } else {
+    mgl_wide_weigh<false>(op, unit, range, rows, lane);
   }
 }
 
@@ -217,7 +310,7 @@ static __device__ __forceinline__ void mgl_wide_task_norm(const mgl_wide_worker 
       rows[1] = row + 1 < count ? plan->logit_rows[row + 1] : 0;
       mgl_wide_weigh<true>(op, unit, i / of_range, rows, w->lane);
     } else {
-      mgl_wide_weigh<false>(op, unit, i / of_range, rows, w->lane);
+      mgl_wide_weigh_rows(op, unit, i / of_range, w->lane);
     }
   }
 }

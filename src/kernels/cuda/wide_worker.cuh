@@ -19,14 +19,18 @@
 
 enum {
   MGL_WIDE_SLOTS = 2,
+  MGL_WIDE_BLOCK_STAGE_BYTES = MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K * 2,  // of a row block
+  // While workers wait for each other, the memory has nothing else to do: so many stages of weights
+  // beyond the ring go to the L2 before their task may run. Only in iterations of few tokens: with
+  // more, what they wait for moves so many bytes itself that it takes longer (SPEED.md).
+  MGL_WIDE_AHEAD_STAGES = 12,
+  MGL_WIDE_AHEAD_TOKENS = 128,
   MGL_WIDE_BARRIER_CONSUMERS = 1,
   MGL_WIDE_BARRIER_GROUP = 2,  // and 3: of a warpgroup of consumers
 };
 
 // A task between producer, consumers and storer.
-struct __align__(16) mgl_wide_slot {
-  mgl_cuda_op op;
-  mgl_wide_attention attention;
+struct __align__(16) mgl_wide_slot : mgl_wide_op {
   mgl_cuda_step step;
 };
 
@@ -49,7 +53,7 @@ struct mgl_wide_block {
 static_assert(sizeof(mgl_wide_block) <= MGL_WIDE_BLOCK_BYTES, "it has its place");
 
 // Where a thread of the portable kernel finds its share of a tile's stages (wide_gemm_mma.cuh).
-struct mgl_wide_source {
+struct mgl_mma_source {
   const uint8_t *weights;
   const uint8_t *x;
   uint32_t x_column;      // bytes from a column of x to the next
@@ -69,9 +73,13 @@ struct mgl_wide_worker {
   uint32_t stage;  // stages of the ring used so far
   uint32_t slot, parity;
 #if !MGL_TARGET_WGMMA
-  mgl_wide_source source;
+  mgl_mma_source source;
 #endif
 };
+
+static __device__ __forceinline__ uint32_t mgl_wide_least(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
 
 static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_run *run,
                                                                      uint8_t *memory) {
@@ -102,6 +110,11 @@ static __device__ __forceinline__ void mgl_wide_next_slot(mgl_wide_worker *w) {
 static __device__ __forceinline__ bool mgl_wide_is_linear(uint32_t kind) {
   return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
          kind == MGL_OP_LOGITS;
+}
+
+static __device__ __forceinline__ bool mgl_wide_has_attention(const mgl_cuda_op *op) {
+  return op->kind == MGL_OP_KV_WRITE || op->kind == MGL_OP_ATTEND ||
+         (op->flags & MGL_WIDE_ROTATES) != 0;
 }
 
 // True for tasks that use the ring's memory as scratch.
@@ -151,14 +164,15 @@ static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t 
       : "memory");
 }
 
-// A linear's tile.
+// A linear's tile, and what a task has of it.
 struct mgl_wide_tile {
   uint32_t first_block, blocks;  // row blocks of the weights
   uint32_t token;                // the first token
+  uint32_t tokens;               // that are in the plan; 0: nothing is to be done
   uint32_t split;                // of op.passes along k
-  uint32_t number;               // among the tiles of a split
-  uint32_t first_stage, stages;  // of k that it has
-  bool empty;                    // none of its tokens are in the plan
+  uint32_t number;               // among the op's tiles
+  uint32_t first_stage, stages;  // of k
+  bool whole;                    // all stages of k
 };
 
 static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_run *run,
@@ -168,58 +182,81 @@ static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_
   const mgl_wide_plan *plan = run->plan;
   uint32_t columns = op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
   uint32_t blocks = (op->n + columns - 1) / columns;
-  uint32_t feature_tiles = (blocks + MGL_WIDE_FEATURE_BLOCKS - 1) / MGL_WIDE_FEATURE_BLOCKS;
   uint32_t token_tiles = op->tokens / MGL_WIDE_TILE_TOKENS;
-  uint32_t of_split = slot->step.begin % (feature_tiles * token_tiles);
   uint32_t k_stages = op->k_padded / MGL_WIDE_K;
-  tile.number = of_split;
-  tile.split = slot->step.begin / (feature_tiles * token_tiles);
-  tile.first_stage = k_stages * tile.split / op->passes;
-  tile.stages = k_stages * (tile.split + 1) / op->passes - tile.first_stage;
-  tile.first_block = of_split / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
-  tile.blocks = blocks - tile.first_block;
-  tile.blocks = tile.blocks < MGL_WIDE_FEATURE_BLOCKS ? tile.blocks : MGL_WIDE_FEATURE_BLOCKS;
-  tile.token = of_split % token_tiles * MGL_WIDE_TILE_TOKENS;
-  tile.empty =
-      tile.token >= (op->kind == MGL_OP_LOGITS ? plan->logit_row_count : plan->token_count);
+  uint32_t rows = op->kind == MGL_OP_LOGITS ? plan->logit_row_count : plan->token_count;
+  tile.number = slot->step.begin / k_stages;
+  tile.first_stage = slot->step.begin % k_stages;
+  tile.stages = slot->step.end - slot->step.begin;
+  tile.whole = tile.stages == k_stages;
+  // Split i begins at stage k_stages i / passes, and there are no more splits than stages.
+  tile.split = (tile.first_stage * op->passes + op->passes - 1) / k_stages;
+  tile.first_block = tile.number / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
+  tile.blocks = mgl_wide_least(blocks - tile.first_block, MGL_WIDE_FEATURE_BLOCKS);
+  tile.token = tile.number % token_tiles * MGL_WIDE_TILE_TOKENS;
+  tile.tokens = rows > tile.token ? mgl_wide_least(rows - tile.token, MGL_WIDE_TILE_TOKENS) : 0;
   return tile;
+}
+
+// Bytes of a stage's x: of the tokens that are there, in whole swizzles. What lies behind them in
+// the stage only reaches sums of tokens that are not.
+static __device__ __forceinline__ uint32_t mgl_wide_x_bytes_of(const mgl_wide_tile *tile) {
+  return (tile->tokens + MGL_WIDE_ROWS - 1) / MGL_WIDE_ROWS * (MGL_WIDE_ROWS * MGL_WIDE_ROW_BYTES);
+}
+
+// Where a tile's stages come from: found once, since the ring is as fast as its producer
+// (SPEED.md).
+struct mgl_wide_source {
+  const uint8_t *weights;  // of the lane's row block; the next stage is behind it
+  const uint8_t *x;
+  uint64_t x_stage;  // bytes from a stage's x to the next one's
+  uint32_t x_bytes;  // of a stage
+  uint32_t blocks;   // lanes that copy weights
+};
+
+static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_wide_slot *slot,
+                                                                     const mgl_wide_tile *tile,
+                                                                     uint32_t lane) {
+  mgl_wide_source s;
+  s.weights = slot->op.weights +
+              (uint64_t)(tile->first_block + lane) * slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2) +
+              tile->first_stage * MGL_WIDE_BLOCK_STAGE_BYTES;
+  s.x_stage = (uint64_t)slot->op.tokens * MGL_WIDE_ROW_BYTES;
+  s.x = (const uint8_t *)slot->op.x + tile->first_stage * s.x_stage +
+        (uint64_t)tile->token * MGL_WIDE_ROW_BYTES;
+  s.x_bytes = mgl_wide_x_bytes_of(tile);
+  s.blocks = tile->blocks;
+  return s;
 }
 
 // The weights of stage `index` of the tile, by lanes 0 to 7. All of the stage's bytes are
 // announced.
 static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
-                                                             const mgl_wide_slot *slot,
-                                                             const mgl_wide_tile *tile, uint32_t at,
-                                                             uint32_t index) {
+                                                             const mgl_wide_source *source,
+                                                             uint32_t at, uint32_t index) {
   uint32_t stage = at % MGL_WIDE_STAGES;
   uint64_t *full = &w->block->full[stage];
   if (w->lane == 0) {
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
-        "r"(tile->blocks * 2048 + MGL_WIDE_X_BYTES)
+        "r"(source->blocks * MGL_WIDE_BLOCK_STAGE_BYTES + source->x_bytes)
         : "memory");
   }
   __syncwarp();
-  if (w->lane < tile->blocks) {
-    const uint8_t *from =
-        slot->op.weights +
-        (uint64_t)(tile->first_block + w->lane) * slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2) +
-        (tile->first_stage + index) * 2048;
-    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + w->lane * 2048, from, 2048, full);
+  if (w->lane < source->blocks) {
+    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + w->lane * MGL_WIDE_BLOCK_STAGE_BYTES,
+                  source->weights + index * MGL_WIDE_BLOCK_STAGE_BYTES, MGL_WIDE_BLOCK_STAGE_BYTES,
+                  full);
   }
 }
 
 static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
-                                                       const mgl_wide_slot *slot,
-                                                       const mgl_wide_tile *tile, uint32_t at,
+                                                       const mgl_wide_source *source, uint32_t at,
                                                        uint32_t index) {
   uint32_t stage = at % MGL_WIDE_STAGES;
   if (w->lane == 0) {
-    const uint8_t *from = (const uint8_t *)slot->op.x +
-                          ((uint64_t)(tile->first_stage + index) * slot->op.tokens + tile->token) *
-                              MGL_WIDE_ROW_BYTES;
-    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES, from,
-                  MGL_WIDE_X_BYTES, &w->block->full[stage]);
+    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES,
+                  source->x + index * source->x_stage, source->x_bytes, &w->block->full[stage]);
   }
 }
 
@@ -246,6 +283,44 @@ static __device__ __forceinline__ bool mgl_wide_wait_event(mgl_wide_worker *w,
   return __shfl_sync(0xffffffffu, ok, 0);
 }
 
+static __device__ __forceinline__ bool mgl_wide_asks_ahead(const mgl_wide_worker *w) {
+  return w->run->plan->token_count <= MGL_WIDE_AHEAD_TOKENS;
+}
+
+// What will be read soon goes to the L2.
+static __device__ __forceinline__ void mgl_wide_prefetch(const void *from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+// Stages [begin, end) of the tile's weights.
+static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_worker *w,
+                                                                 const mgl_wide_source *source,
+                                                                 uint32_t begin, uint32_t end) {
+  if (w->lane < source->blocks && begin < end) {
+    mgl_wide_prefetch(source->weights + begin * MGL_WIDE_BLOCK_STAGE_BYTES,
+                      (end - begin) * MGL_WIDE_BLOCK_STAGE_BYTES);
+  }
+}
+
+// The same of keys and values: the first pages of each warp's share of the streams.
+static __device__ __forceinline__ void mgl_wide_prefetch_pages(const mgl_wide_worker *w,
+                                                               const mgl_wide_attention *a) {
+  constexpr uint32_t pages = 32 / MGL_WIDE_WARPS;
+  constexpr uint32_t bytes = MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM * 2;  // of one KV head
+  const mgl_wide_cut *cuts = a->work->stream_cuts + blockIdx.x * MGL_WIDE_WARPS + w->lane / pages;
+  const mgl_wide_cut cut = cuts[0];
+  if (!mgl_wide_before(&cut, &cuts[1])) {
+    return;
+  }
+  const uint32_t step = cut.step + w->lane % pages;
+  if (step < a->work->items[cut.item].steps) {
+    const int32_t page = a->block_tables[(size_t)cut.slot * a->block_table_stride + step];
+    const size_t at = ((size_t)(uint32_t)page * a->kv_heads + cut.head) * (bytes / 2);
+    mgl_wide_prefetch(a->k_cache + at, bytes);
+    mgl_wide_prefetch(a->v_cache + at, bytes);
+  }
+}
+
 // Until a stage of the ring is free.
 static __device__ __forceinline__ void mgl_wide_wait_stage(mgl_wide_worker *w, uint32_t at) {
   mgl_mbarrier_wait(&w->block->empty[at % MGL_WIDE_STAGES], (at / MGL_WIDE_STAGES & 1) ^ 1);
@@ -254,12 +329,17 @@ static __device__ __forceinline__ void mgl_wide_wait_stage(mgl_wide_worker *w, u
 // A linear: weights ahead, then the event, then the rest. False: the launch was ended.
 static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *w,
                                                                const mgl_wide_slot *slot) {
-  mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
-  uint32_t count = tile.empty ? 0 : tile.stages;
+  const mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  const mgl_wide_source source = mgl_wide_source_of(slot, &tile, w->lane);
+  uint32_t count = tile.tokens == 0 ? 0 : tile.stages;
   uint32_t ahead = count < MGL_WIDE_STAGES ? count : MGL_WIDE_STAGES;
   for (uint32_t i = 0; i < ahead; i++) {
     mgl_wide_wait_stage(w, w->stage + i);
-    mgl_wide_load_weights(w, slot, &tile, w->stage + i, i);
+    mgl_wide_load_weights(w, &source, w->stage + i, i);
+  }
+  if (mgl_wide_asks_ahead(w)) {
+    mgl_wide_prefetch_weights(w, &source, ahead,
+                              mgl_wide_least(count, ahead + MGL_WIDE_AHEAD_STAGES));
   }
   if (!mgl_wide_wait_event(w, &slot->step)) {
     return false;
@@ -268,12 +348,12 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
     mgl_mbarrier_arrive(&w->block->go[w->slot]);
   }
   for (uint32_t i = 0; i < ahead; i++) {
-    mgl_wide_load_x(w, slot, &tile, w->stage + i, i);
+    mgl_wide_load_x(w, &source, w->stage + i, i);
   }
   for (uint32_t i = ahead; i < count; i++) {
     mgl_wide_wait_stage(w, w->stage + i);
-    mgl_wide_load_weights(w, slot, &tile, w->stage + i, i);
-    mgl_wide_load_x(w, slot, &tile, w->stage + i, i);
+    mgl_wide_load_weights(w, &source, w->stage + i, i);
+    mgl_wide_load_x(w, &source, w->stage + i, i);
   }
   w->stage += count;
   return true;
@@ -287,18 +367,18 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
   const uint4 *op = (const uint4 *)&w->run->ops[step->op];
   const uint32_t op_pieces = sizeof(mgl_wide_op) / 16;
   static_assert(sizeof(mgl_wide_op) % 16 == 0 && sizeof(mgl_cuda_step) == 32, "16-byte pieces");
-  static_assert(offsetof(mgl_wide_slot, step) == sizeof(mgl_wide_op), "one behind the other");
+  static_assert(sizeof(mgl_wide_slot) == sizeof(mgl_wide_op) + 32, "one behind the other");
   static_assert(op_pieces + 2 <= 32, "a lane copies one");
   mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity ^ 1);
   mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity ^ 1);
   if (w->lane < op_pieces) {
-    ((uint4 *)&slot->op)[w->lane] = op[w->lane];
+    ((uint4 *)slot)[w->lane] = op[w->lane];
   } else if (w->lane < op_pieces + 2) {
     ((uint4 *)&slot->step)[w->lane - op_pieces] = ((const uint4 *)step)[w->lane - op_pieces];
   }
   __syncwarp();
-  if (w->lane == 0) {
-    slot->attention.block_tables = w->run->block_tables;  // the plan's
+  if (w->lane == 0 && mgl_wide_has_attention(&slot->op)) {
+    slot->with.attention.block_tables = w->run->block_tables;  // the plan's
   }
   __syncwarp();
   return slot;
@@ -312,6 +392,10 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
     if (mgl_wide_is_linear(slot->op.kind)) {
       ok = mgl_wide_produce_linear(w, slot);
     } else {
+      if (slot->op.kind == MGL_OP_ATTEND && mgl_wide_asks_ahead(w)) {
+        mgl_wide_prefetch_pages(w, &slot->with.attention);
+        __syncwarp();
+      }
       ok = mgl_wide_wait_event(w, &slot->step);
       if (ok && w->lane == 0) {
         mgl_mbarrier_arrive(&w->block->go[w->slot]);
@@ -370,14 +454,14 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
 static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
                                                              const mgl_wide_slot *slot) {
   mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
-  if (tile.empty || w->block->writes[w->slot] == 0) {
+  if (tile.tokens == 0 || w->block->writes[w->slot] == 0) {
     return;
   }
   uint64_t column = tile.first_block / MGL_WIDE_FEATURE_BLOCKS;
   uint8_t *to =
       (uint8_t *)slot->op.out + (column * slot->op.tokens + tile.token) * MGL_WIDE_ROW_BYTES;
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-               "r"(mgl_shared_address(w->staged)), "r"(MGL_WIDE_X_BYTES)
+               "r"(mgl_shared_address(w->staged)), "r"(mgl_wide_x_bytes_of(&tile))
                : "memory");
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
   mgl_proxy_fence();

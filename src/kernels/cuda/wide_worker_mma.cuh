@@ -63,7 +63,7 @@ static __device__ __forceinline__ bool mgl_wide_begin_step(mgl_wide_worker *w,
   } else {
     const mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
     mgl_wide_set_source(w, slot, &tile);
-    w->source.stages = tile.empty ? 0 : w->source.stages;
+    w->source.stages = tile.tokens == 0 ? 0 : w->source.stages;
 #pragma unroll
     for (uint32_t i = 0; i < MGL_MMA_AHEAD; i++) {
       mgl_wide_ask_weights(w, i);
@@ -73,7 +73,7 @@ static __device__ __forceinline__ bool mgl_wide_begin_step(mgl_wide_worker *w,
     for (uint32_t i = 0; i < MGL_MMA_AHEAD && ok; i++) {
       mgl_wide_ask_x(w, i);
     }
-    if (ok && !tile.empty) {
+    if (ok && tile.tokens > 0) {
       mgl_wide_leave_factors(w, slot, &tile);
     }
   }
@@ -89,7 +89,7 @@ static __device__ __forceinline__ void mgl_wide_store_tile(const mgl_wide_worker
   uint4 *to = (uint4 *)((uint8_t *)slot->op.out +
                         (column * slot->op.tokens + tile.token) * MGL_WIDE_ROW_BYTES);
   const uint32_t thread = w->warp * 32 + w->lane;
-  if (tile.empty || w->block->writes[w->slot] == 0) {
+  if (tile.tokens == 0 || w->block->writes[w->slot] == 0) {
     return;
   }
 #pragma unroll

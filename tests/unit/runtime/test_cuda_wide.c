@@ -1,5 +1,6 @@
 // The host side of the wide class: every unit of every op is one task's, stages wait for all of the
-// stage before, and the image of a launch says what the plan says.
+// stage before, nobody waits for ever for the rest of a tile, and the image of a launch says what
+// the plan says.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,16 +15,21 @@
 #include "graph/family.h"
 #include "kernels/cuda/wide_layout.h"
 #include "model/config.h"
+#include "runtime/cuda_steps.h"
 #include "runtime/cuda_wide.h"
 
 enum { WORKERS = 20, LAYERS = 3, STRIDE = 200 };
 
-static const char config_json[] =
-    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":1000,"
-    "\"hidden_size\":264,\"intermediate_size\":648,\"num_hidden_layers\":3,"
-    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,"
-    "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
-    "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
+#define CONFIG(hidden, intermediate)                                                        \
+  "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":1000," \
+  "\"hidden_size\":" hidden ",\"intermediate_size\":" intermediate                          \
+  ",\"num_hidden_layers\":3,"                                                               \
+  "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,"                    \
+  "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"           \
+  "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"
+
+// Few tiles for each worker; and so many that the last round would have few, with k long enough.
+static const char *const configs[] = {CONFIG("264", "648"), CONFIG("1096", "3000")};
 
 typedef struct world {
   mgl_graph *program;
@@ -34,15 +40,14 @@ typedef struct world {
   mgl_cuda_wide_addresses addresses;
 } world;
 
-static void open_world(world *w, const mgl_cuda_wide_sizes *sizes) {
+static void open_world(world *w, const char *json, const mgl_cuda_wide_sizes *sizes) {
   mgl_error err = {0};
   mgl_config config;
   mgl_generation generation;
   mgl_graph *canonical = NULL;
   memset(w, 0, sizeof *w);
-  assert_int_equal(
-      mgl_config_parse(config_json, strlen(config_json), "test", &config, &generation, &err),
-      MGL_OK);
+  assert_int_equal(mgl_config_parse(json, strlen(json), "test", &config, &generation, &err),
+                   MGL_OK);
   assert_int_equal(mgl_family_build(&config, NULL, &canonical, &err), MGL_OK);
   assert_int_equal(mgl_fuse_ops_cuda(canonical, &w->program, &err), MGL_OK);
   assert_int_equal(mgl_cuda_model_of(w->program, &w->model, &err), MGL_OK);
@@ -79,11 +84,12 @@ static uint32_t units_of(const mgl_wide_op *op, const mgl_cuda_wide_sizes *sizes
   switch (op->op.kind) {
     case MGL_OP_EMBED: return op->op.tokens / 8;
     case MGL_OP_ROPE_ANGLES:
-    case MGL_OP_KV_WRITE: return op->op.tokens == 0 ? op->attention.tokens : op->op.tokens;
+    case MGL_OP_KV_WRITE: return op->op.tokens == 0 ? op->with.attention.tokens : op->op.tokens;
     case MGL_OP_RMSNORM:
       return op->op.row_tiles / 8 * ((op->op.k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE);
     case MGL_OP_ATTEND: return sizes->workers;
-    default: return features * (op->op.tokens / MGL_WIDE_TILE_TOKENS) * op->op.passes;
+    default:
+      return features * (op->op.tokens / MGL_WIDE_TILE_TOKENS) * (op->op.k_padded / MGL_WIDE_K);
   }
 }
 
@@ -132,25 +138,152 @@ static void check_graph(const world *w, uint32_t graph) {
   mgl_free(seen);
 }
 
+static bool is_linear(const mgl_wide_op *op) {
+  return op->op.kind == MGL_OP_QKV_PROJ || op->op.kind == MGL_OP_LINEAR_ADD ||
+         op->op.kind == MGL_OP_GATE_UP || op->op.kind == MGL_OP_LOGITS;
+}
+
+// Tasks of an op's tiles, in the order of their first units.
+typedef struct tile_tasks {
+  uint32_t count;
+  uint32_t begin[MGL_CUDA_WIDE_MAX_SPLITS], end[MGL_CUDA_WIDE_MAX_SPLITS];
+  bool first_of_stage[MGL_CUDA_WIDE_MAX_SPLITS];  // of its worker's
+} tile_tasks;
+
+static void note_task(tile_tasks *tile, uint32_t begin, uint32_t end, bool first) {
+  uint32_t at = tile->count++;
+  assert_true(tile->count <= MGL_CUDA_WIDE_MAX_SPLITS);
+  for (; at > 0 && tile->begin[at - 1] > begin; at--) {
+    tile->begin[at] = tile->begin[at - 1];
+    tile->end[at] = tile->end[at - 1];
+    tile->first_of_stage[at] = tile->first_of_stage[at - 1];
+  }
+  tile->begin[at] = begin;
+  tile->end[at] = end;
+  tile->first_of_stage[at] = first;
+}
+
+// The tasks of a tile have all of its stages of k, and who is waited for is its worker's first
+// task.
+static void check_tile(const mgl_wide_op *op, const tile_tasks *tile, uint32_t number) {
+  uint32_t k_stages = op->op.k_padded / MGL_WIDE_K;
+  bool all_wait = (op->op.flags & (MGL_WIDE_WEIGHS | MGL_WIDE_ROTATES)) != 0;
+  uint32_t at = number * k_stages;
+  for (uint32_t i = 0; i < tile->count; i++) {
+    assert_int_equal(tile->begin[i], at);
+    assert_true(tile->end[i] > at);
+    at = tile->end[i];
+    if (op->op.passes > 1) {
+      assert_int_equal(tile->begin[i] - number * k_stages, k_stages * i / op->op.passes);
+    }
+    assert_true(tile->first_of_stage[i] || (i == 0 && !all_wait));
+  }
+  assert_int_equal(at, (number + 1) * k_stages);
+  if (op->op.passes > 1 || all_wait) {
+    assert_int_equal(tile->count, op->op.passes);
+  } else {
+    assert_true(tile->count <= 2);
+  }
+  if (tile->count > 1 && (op->op.passes == 1 || all_wait)) {
+    assert_non_null(op->arrived);
+    assert_non_null(op->parts);
+  }
+}
+
+// Of an op: where its tasks begin and end. even: tiles whose first task is not its worker's.
+static void check_op_tiles(const mgl_wide_op *op, uint32_t idx, const mgl_cuda_step *steps,
+                           const uint32_t start[WORKERS + 1], uint32_t *shared, uint32_t *even) {
+  uint32_t features = (op->op.n + 15) / (op->op.kind == MGL_OP_GATE_UP ? 8 : 16) + 8;
+  tile_tasks *tiles =
+      mgl_alloc_zeroed((features / 8 + 1) * (op->op.tokens / MGL_WIDE_TILE_TOKENS), sizeof *tiles);
+  uint32_t k_stages = op->op.k_padded / MGL_WIDE_K;
+  uint32_t count = 0;
+  for (uint32_t worker = 0; worker < WORKERS; worker++) {
+    for (uint32_t i = start[worker]; i < start[worker + 1]; i++) {
+      if (steps[i].op == idx) {
+        uint32_t number = steps[i].begin / k_stages;
+        bool first = i == start[worker] || steps[i - 1].trigger_event != steps[i].trigger_event;
+        note_task(&tiles[number], steps[i].begin, steps[i].end, first);
+        count = number + 1 > count ? number + 1 : count;
+      }
+    }
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    check_tile(op, &tiles[i], i);
+    *even += tiles[i].count == 2 && !tiles[i].first_of_stage[0] ? 1 : 0;
+  }
+  *shared = op->arrived != NULL ? count : 0;
+  mgl_free(tiles);
+}
+
+static void check_tiles(const world *w, uint32_t graph, uint32_t *even) {
+  const mgl_cuda_wide_graph *g = &w->wide.graphs[graph];
+  mgl_wide_op *ops = mgl_alloc_zeroed(g->op_count, sizeof *ops);
+  mgl_cuda_step *steps = mgl_alloc_zeroed(g->step_count, sizeof *steps);
+  uint32_t start[WORKERS + 1];
+  uint32_t saved = 0;  // stages
+  uint32_t counters = 0;
+  const mgl_wide_op *before = NULL;  // the linear before
+  mgl_cuda_wide_make_graph(&w->addresses, graph, ops, steps, start);
+  for (uint32_t i = 0; i < g->op_count; i++) {
+    const mgl_wide_op *op = &ops[i];
+    if (op->op.kind == MGL_OP_ATTEND) {
+      bool rotates = (before->op.flags & MGL_WIDE_ROTATES) != 0;
+      assert_int_equal(ops[i - 1].op.kind == MGL_OP_KV_WRITE, !rotates);
+      if (rotates) {
+        assert_memory_equal(&before->with.attention, &op->with.attention,
+                            sizeof op->with.attention);
+      }
+    }
+    if (!is_linear(op)) {
+      continue;
+    }
+    uint32_t shared = 0;
+    check_op_tiles(op, i, steps, start, &shared, even);
+    assert_true(op->arrived == NULL ||
+                op->arrived == mgl_cuda_pointer(w->addresses.block + w->wide.arrived +
+                                                counters * sizeof(uint32_t)));
+    counters += shared;
+    saved += (op->op.flags & (MGL_WIDE_WEIGHS | MGL_WIDE_ROTATES)) != 0 ? 1 : 0;
+    if (op->op.kind == MGL_OP_QKV_PROJ || op->op.kind == MGL_OP_GATE_UP) {
+      bool weighed = before != NULL && (before->op.flags & MGL_WIDE_WEIGHS) != 0;
+      assert_int_equal(ops[i - 1].op.kind == MGL_OP_RMSNORM, !weighed);
+      if (weighed) {
+        assert_ptr_equal(before->with.norm.out, op->op.x);
+        assert_ptr_equal(before->with.norm.residual, op->op.norm);
+        assert_ptr_equal(before->with.norm.bias, before->op.out);
+      }
+    }
+    before = op;
+  }
+  // rope_angles and embed; norm and qkv, rope and attend, o, norm and gate_up, down; logits
+  assert_int_equal(g->op_count, 2 + 8 * LAYERS + 2 - saved);
+  assert_true(graph > 0 || saved > 2 * LAYERS);
+  assert_true(counters <= w->wide.shared_tiles);
+  mgl_free(ops);
+  mgl_free(steps);
+}
+
 static void every_unit_is_one_task(void **state) {
   (void)state;
   static const uint32_t rows[] = {1, 100, 257, 1024};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+  uint32_t even = 0;
+  for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
     world w;
     mgl_cuda_wide_sizes sizes = {.tokens = 2048,
-                                 .sequences = rows[i],
-                                 .logit_rows = rows[i],
+                                 .sequences = rows[i / 2],
+                                 .logit_rows = rows[i / 2],
                                  .pages_per_sequence = STRIDE,
                                  .workers = WORKERS};
-    open_world(&w, &sizes);
+    open_world(&w, configs[i % 2], &sizes);
     assert_int_equal(w.wide.graph_count, MGL_CUDA_WIDE_GRAPHS);
     for (uint32_t graph = 0; graph < w.wide.graph_count; graph++) {
-      // rope_angles and embed; norm and qkv, rope and attend, o, norm and gate_up, down; logits
-      assert_int_equal(w.wide.graphs[graph].op_count, 2 + 8 * LAYERS + 2);
       check_graph(&w, graph);
+      check_tiles(&w, graph, &even);
     }
     close_world(&w);
   }
+  assert_true(even > 0);
 }
 
 // A linear that leaves parts, and the norm behind it, mean the same ones.
@@ -162,7 +295,7 @@ static void parts_are_added(void **state) {
                                .logit_rows = 4,
                                .pages_per_sequence = STRIDE,
                                .workers = WORKERS};
-  open_world(&w, &sizes);
+  open_world(&w, configs[0], &sizes);
   uint32_t split = 0;
   for (uint32_t graph = 0; graph < w.wide.graph_count; graph++) {
     const mgl_cuda_wide_graph *g = &w.wide.graphs[graph];
@@ -177,7 +310,7 @@ static void parts_are_added(void **state) {
         assert_true(op->passes >= 1 && op->passes <= MGL_CUDA_WIDE_MAX_SPLITS);
         assert_true(op->passes <= op->k_padded / MGL_WIDE_K);
         assert_int_equal(op->out == op->residual, op->passes == 1);
-        parts = op->passes > 1 ? op : NULL;
+        parts = op->passes > 1 && (op->flags & MGL_WIDE_WEIGHS) == 0 ? op : NULL;
         split += parts != NULL ? 1 : 0;
       } else if (op->kind == MGL_OP_RMSNORM) {
         assert_int_equal(op->bias != NULL, parts != NULL);
@@ -216,7 +349,7 @@ static void the_image_says_what_the_plan_says(void **state) {
                             .sequences = 4,
                             .pages_per_sequence = STRIDE,
                             .page_tokens = MGL_CUDA_KV_PAGE_TOKENS};
-  open_world(&w, &sizes);
+  open_world(&w, configs[0], &sizes);
   assert_int_equal(w.wide.graph_count, 2);
   assert_int_equal(mgl_plan_create(&limits, &plan, &err), MGL_OK);
   for (int32_t i = 0; i < 150; i++) {

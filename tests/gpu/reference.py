@@ -156,7 +156,8 @@ def choose_rows(options, limit):
     groups = []
     for context in contexts:
         if context <= SHORT:
-            groups.append({"kind": "each", "context": context, "rows": [(i, context - 1) for i in range(1, len(lengths))]})
+            rows = [(i, context - 1) for i in range(1, len(lengths))]
+            groups.append({"kind": "each", "context": context, "rows": rows})
         else:
             rows = [(0, position) for position in range(context - options.rows, context)]
             groups.append({"kind": "last", "context": context, "rows": rows})

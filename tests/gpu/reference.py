@@ -43,8 +43,11 @@ import demo_data  # noqa: E402
 import reference_weights  # noqa: E402
 
 SHORT = 512  # contexts up to this are measured on every short sequence, longer ones on the long sequence
-# Ends of the 16 short sequences: none alike, on both sides of the borders of pages, chunks and KV chunks.
+# Ends of the 16 ragged sequences: none alike, on both sides of the borders of pages, chunks and KV chunks.
 RAGGED_ENDS = [8, 9, 16, 17, 33, 63, 64, 65, 100, 129, 255, 257, 300, 511, 700, 1000]
+# More sequences, for the contexts up to SHORT alone: KL of one position varies by orders of magnitude, and a mean of 16
+# says little (the demo's bar at context 63 was nine times as high with eager attention as with sdpa).
+MORE_SHORT = 48
 DRAW_ELEMENTS = 1 << 27  # of random weights at once, in fp32
 SHARD_BYTES = "5GB"
 KINDS = ("fp32", "sdpa", "eager")
@@ -149,11 +152,12 @@ def choose_rows(options, limit):
     contexts = contexts_for(options.contexts, limit)
     short = [context for context in contexts if context <= SHORT]
     ends = [min(end, limit) for end in RAGGED_ENDS]
-    lengths = [max(contexts)] + [max([end] + short) for end in ends]
+    lengths = [max(contexts)] + [max([end] + short) for end in ends] + [max(short)] * (MORE_SHORT if short else 0)
     groups = []
     for context in contexts:
         if context <= SHORT:
-            groups.append({"kind": "each", "context": context, "rows": [(i + 1, context - 1) for i in range(len(ends))]})
+            rows = [(i, context - 1) for i in range(1, len(lengths))]
+            groups.append({"kind": "each", "context": context, "rows": rows})
         else:
             rows = [(0, position) for position in range(context - options.rows, context)]
             groups.append({"kind": "last", "context": context, "rows": rows})
@@ -243,7 +247,7 @@ def measure(source, options, device):
     set_attention(fp32, "eager")
     logits = {"fp32": all_logits(fp32, sequences, rows, options.chunk, device)}
     # How much of the answer hangs on the older half of the context.
-    sequence, end = max((i, len(ids)) for i, ids in enumerate(sequences) if i > 0)
+    end, sequence = max((len(ids), i) for i, ids in enumerate(sequences) if i > 0)
     recent = logits_at(fp32, sequences[sequence][end // 2:], [end - 1 - end // 2], options.chunk, device)
     full = logits["fp32"][rows.index((sequence, end - 1))][None]
     forgets = divergence(full, recent, device)[0]

@@ -13,7 +13,7 @@
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
 #include "kernels/cuda/tasks_linear_one.cuh"
-#include "kernels/cuda/tasks_linear_two.cuh"
+#include "kernels/cuda/tasks_linear_rows.cuh"
 #include "kernels/cuda/tasks_sample.cuh"
 #include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/worker.cuh"
@@ -108,8 +108,12 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
   switch (function) {
     case MGL_CALL_LINEAR_WHOLE: return mgl_call<mgl_task_linear<1, true, true>>(run, block, state);
 #if __CUDA_ARCH__ >= 900
-    case MGL_CALL_LINEAR_TWO: return mgl_call<mgl_task_linear_two<false>>(run, block, state);
-    case MGL_CALL_LINEAR_TWO_NORMED: return mgl_call<mgl_task_linear_two<true>>(run, block, state);
+    case MGL_CALL_LINEAR_ROWS_1: return mgl_call<mgl_task_linear_rows<1, false>>(run, block, state);
+    case MGL_CALL_LINEAR_ROWS_2: return mgl_call<mgl_task_linear_rows<2, false>>(run, block, state);
+    case MGL_CALL_LINEAR_ROWS_1_NORMED:
+      return mgl_call<mgl_task_linear_rows<1, true>>(run, block, state);
+    case MGL_CALL_LINEAR_ROWS_2_NORMED:
+      return mgl_call<mgl_task_linear_rows<2, true>>(run, block, state);
 #endif
     case MGL_CALL_LINEAR_1: return mgl_call<mgl_task_linear<1, true, false>>(run, block, state);
     case MGL_CALL_LINEAR_2: return mgl_call<mgl_task_linear<2, true, false>>(run, block, state);

@@ -14,7 +14,7 @@
 
 #include "kernels/cuda/first_item.cuh"
 #include "kernels/cuda/page_stream.cuh"
-#include "kernels/cuda/tasks_linear_two.cuh"
+#include "kernels/cuda/tasks_linear_rows.cuh"
 #include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/worker.cuh"
 
@@ -195,8 +195,10 @@ static __device__ __forceinline__ uint32_t mgl_linear_function(const mgl_cuda_op
   if (mgl_is_linear_of_one(op)) {
     return (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_ONE_NORMED : MGL_CALL_LINEAR_ONE;
   }
-  if (mgl_is_linear_of_two(op)) {
-    return (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_TWO_NORMED : MGL_CALL_LINEAR_TWO;
+  if (mgl_is_linear_of_rows(op)) {
+    return ((op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_ROWS_1_NORMED
+                                                 : MGL_CALL_LINEAR_ROWS_1) +
+           shape;
   }
   return shape == 0 && op->k % MGL_CUDA_PAGE_K == 0 ? MGL_CALL_LINEAR_WHOLE
                                                     : MGL_CALL_LINEAR_1 + shape;
@@ -306,7 +308,7 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
   if (lane == 0) {
     const uint32_t function = mgl_function_of(&slot->op, paged);
     slot->function = function;
-    if (function == MGL_CALL_LINEAR_TWO || function == MGL_CALL_LINEAR_TWO_NORMED) {
+    if (function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED) {
       slot->rows = mgl_linear_rows(slot);  // so that its consumers need not go to the L2 for it
     }
     mgl_mbarrier_arrive(&block->announced[c->slot]);

@@ -31,9 +31,11 @@ typedef enum mgl_task_function {
   MGL_CALL_LINEAR_ONE_NORMED,  // these three, of which a layer of one token consists, come first
   MGL_CALL_LINEAR_ONE,
   MGL_CALL_ATTEND,
-  MGL_CALL_LINEAR_WHOLE,  // for up to 8 tokens, whole pages
-  MGL_CALL_LINEAR_TWO,    // for up to 16, whole pairs of pages
-  MGL_CALL_LINEAR_TWO_NORMED,
+  MGL_CALL_LINEAR_WHOLE,   // for up to 8 tokens, whole pages
+  MGL_CALL_LINEAR_ROWS_1,  // for up to 8 tokens, whole pairs of pages, and for up to 16
+  MGL_CALL_LINEAR_ROWS_2,
+  MGL_CALL_LINEAR_ROWS_1_NORMED,
+  MGL_CALL_LINEAR_ROWS_2_NORMED,
   MGL_CALL_LINEAR_1,  // 1, 2 or 4 row tiles
   MGL_CALL_LINEAR_2,
   MGL_CALL_LINEAR_4,
@@ -64,7 +66,7 @@ struct __align__(16) mgl_slot {
   mgl_cuda_op op;       // copied, so that consumers need no memory access to begin
   uint32_t begin, end;  // tile; in row blocks for linears
   uint32_t function;    // mgl_task_function
-  uint32_t rows;        // MGL_CALL_LINEAR_TWO and _NORMED: of the iteration that are computed
+  uint32_t rows;        // MGL_CALL_LINEAR_ROWS: of the iteration that are computed
   uint32_t task;
   uint32_t trigger_event;
   mgl_word *trigger;  // its counter, where only workers that poll it wait; NULL: more is to be done

@@ -185,13 +185,14 @@ static __device__ __forceinline__ uint32_t mgl_wide_of_team(const void *own, uin
   return at;
 }
 
-// A warp arrives at a barrier of each block.
+// A warp arrives at a barrier of each block, for what it has read. (Not a release of the cluster:
+// of that the compiler makes a fence for the whole GPU, and nothing was written.)
 static __device__ __forceinline__ void mgl_wide_arrive_team(const mgl_wide_worker *w,
                                                             const uint64_t *barrier) {
   if (w->lane < w->team) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                     mgl_wide_of_team(barrier, w->lane))
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(mgl_wide_of_team(barrier, w->lane))
+        : "memory");
   }
 }
 

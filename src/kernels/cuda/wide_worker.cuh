@@ -2,10 +2,20 @@
 // bulk copies (the portable kernel has none: wide_worker_mma.cuh).
 //
 // Warps 0 to 7 are consumers, two warpgroups that work on one task together. The producer walks
-// the block's list: it hands each step over once the step's event is activated, and fills the ring
-// of stages for linears, with weights ahead of the event as far as stages are free. A third
-// warp finds the factors of norms. The storer waits for the consumers' outputs, copies what they
-// staged to memory, and triggers the event.
+// the block's list: it hands each step over once the step's event is activated, and fills the rings
+// of weights and of x for linears, with weights ahead of the event as far as stages are free. A
+// third warp finds the factors of norms. The storer waits for the consumers' outputs, copies what
+// they staged to memory, and triggers the event.
+//
+// Weights leave their ring as soon as they are in the consumers' registers, x when it has been
+// multiplied: so there are more stages of the one than of the other.
+//
+// Teams (wide_run.h). A producer copies its share of x into both blocks. So a stage of x is free
+// when the consumers of both have released it, and no block leaves the kernel, or uses the rings'
+// memory as scratch, while the other may copy into it: scratch is used in a stage before (events
+// see to that, `yields` where they are not waited for), and where the launch is ended early, lists
+// are walked to their ends, without events and without results, as both blocks do at the same
+// steps.
 //
 // Memory order: as in the narrow class (role_storer.cuh), and since stages are filled by the copy
 // engine, whoever writes what it may read fences for it before arriving, and the producer after

@@ -303,13 +303,36 @@ static __device__ __forceinline__ uint32_t mgl_wide_x_bytes_of(const mgl_wide_ti
 
 #if MGL_TARGET_WGMMA
 
-// Where a tile's stages come from: found once, since the ring is as fast as its producer
-// (SPEED.md).
+// The ring is as fast as its producer, and a copy takes it 140 cycles where the compiler does not
+// see that all lanes have the same operands: then it tries them lane by lane. What lane 0 gives to
+// all it does see, and a branch for one lane that the hardware elects (SPEED.md).
+static __device__ __forceinline__ uint32_t mgl_wide_uniform(uint32_t value) {
+  return __shfl_sync(0xffffffffu, value, 0);
+}
+
+static __device__ __forceinline__ const uint8_t *mgl_wide_uniform(const uint8_t *value) {
+  const uint64_t bits = (uint64_t)value;
+  return (const uint8_t *)((uint64_t)mgl_wide_uniform((uint32_t)(bits >> 32)) << 32 |
+                           mgl_wide_uniform((uint32_t)bits));
+}
+
+static __device__ __forceinline__ bool mgl_wide_elect() {
+  uint32_t elected;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
+// Where a tile's stages come from, found once; the same in all lanes.
 struct mgl_wide_source {
-  const uint8_t *weights;  // of the lane's row block; the next stage is behind it
-  uint32_t blocks;         // lanes that copy weights
+  const uint8_t *weights;  // of the first row block; the next stage is behind it
+  uint32_t row_bytes;      // from a row block to the next one
+  uint32_t blocks;
   const uint8_t *x;        // this block's share of it
-  uint64_t x_stage;        // bytes from a stage's x to the next one's
+  uint32_t x_stage;        // bytes from a stage's x to the next one's
   uint32_t x_bytes;        // of a stage, all shares
   uint32_t x_share, x_at;  // bytes of this block's, and where in the stage it lies
 };
@@ -319,45 +342,52 @@ static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_w
                                                                      const mgl_wide_tile *tile) {
   static_assert(MGL_WIDE_ROWS * MGL_WIDE_ROW_BYTES % (16 * MGL_WIDE_MAX_TEAM) == 0, "shares");
   mgl_wide_source s;
-  s.weights =
-      slot->op.weights +
-      (uint64_t)(tile->first_block + w->lane) * slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2) +
-      tile->first_stage * MGL_WIDE_BLOCK_STAGE_BYTES;
-  s.blocks = tile->blocks;
-  s.x_stage = (uint64_t)slot->op.tokens * MGL_WIDE_ROW_BYTES;
-  s.x_bytes = mgl_wide_x_bytes_of(tile);
+  s.row_bytes = mgl_wide_uniform(slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2));
+  s.weights = mgl_wide_uniform(slot->op.weights + (uint64_t)tile->first_block * s.row_bytes +
+                               tile->first_stage * MGL_WIDE_BLOCK_STAGE_BYTES);
+  s.blocks = mgl_wide_uniform(tile->blocks);
+  s.x_stage = mgl_wide_uniform(slot->op.tokens * MGL_WIDE_ROW_BYTES);
+  s.x_bytes = mgl_wide_uniform(mgl_wide_x_bytes_of(tile));
   s.x_share = s.x_bytes / w->team;
   s.x_at = w->rank * s.x_share;
-  s.x = (const uint8_t *)slot->op.x + tile->first_stage * s.x_stage +
-        (uint64_t)tile->token * MGL_WIDE_ROW_BYTES + s.x_at;
+  s.x = mgl_wide_uniform((const uint8_t *)slot->op.x + tile->first_stage * (uint64_t)s.x_stage +
+                         (uint64_t)tile->token * MGL_WIDE_ROW_BYTES + s.x_at);
   return s;
 }
 
-// Announces a stage's bytes, by one lane.
-static __device__ __forceinline__ void mgl_wide_announce(const mgl_wide_worker *w, uint64_t *full,
-                                                         uint32_t bytes) {
-  if (w->lane == 0) {
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
-        "r"(bytes)
-        : "memory");
-  }
+// Announces a stage's bytes. One lane.
+static __device__ __forceinline__ void mgl_wide_announce(uint64_t *full, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
+      "r"(bytes)
+      : "memory");
 }
 
-// The weights of stage `index` of the tile, once stage `at` of their ring is free, by lanes 0 to 7.
+// The weights of stage `index` of the tile, once stage `at` of their ring is free.
 static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
                                                              const mgl_wide_source *source,
                                                              uint32_t at, uint32_t index) {
   const uint32_t stage = at % MGL_WIDE_WEIGHT_STAGES;
   uint64_t *full = &w->block->weights_full[stage];
   mgl_mbarrier_wait(&w->block->weights_empty[stage], (at / MGL_WIDE_WEIGHT_STAGES & 1) ^ 1);
-  mgl_wide_announce(w, full, source->blocks * MGL_WIDE_BLOCK_STAGE_BYTES);
-  __syncwarp();
-  if (w->lane < source->blocks) {
-    mgl_wide_copy(w->stages + MGL_WIDE_X_STAGES * MGL_WIDE_X_BYTES + stage * MGL_WIDE_WEIGHT_BYTES +
-                      w->lane * MGL_WIDE_BLOCK_STAGE_BYTES,
-                  source->weights + index * MGL_WIDE_BLOCK_STAGE_BYTES, MGL_WIDE_BLOCK_STAGE_BYTES,
-                  full);
+  if (mgl_wide_elect()) {
+    const uint32_t to =
+        w->stages + MGL_WIDE_X_STAGES * MGL_WIDE_X_BYTES + stage * MGL_WIDE_WEIGHT_BYTES;
+    const uint8_t *from = source->weights + index * MGL_WIDE_BLOCK_STAGE_BYTES;
+    mgl_wide_announce(full, source->blocks * MGL_WIDE_BLOCK_STAGE_BYTES);
+    if (source->blocks == MGL_WIDE_FEATURE_BLOCKS) {
+#pragma unroll
+      for (uint32_t i = 0; i < MGL_WIDE_FEATURE_BLOCKS; i++) {
+        mgl_wide_copy(to + i * MGL_WIDE_BLOCK_STAGE_BYTES, from, MGL_WIDE_BLOCK_STAGE_BYTES, full);
+        from += source->row_bytes;
+      }
+    } else {
+#pragma unroll 1
+      for (uint32_t i = 0; i < source->blocks; i++) {
+        mgl_wide_copy(to + i * MGL_WIDE_BLOCK_STAGE_BYTES, from, MGL_WIDE_BLOCK_STAGE_BYTES, full);
+        from += source->row_bytes;
+      }
+    }
   }
 }
 
@@ -369,10 +399,10 @@ static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
   const uint32_t stage = at % MGL_WIDE_X_STAGES;
   uint64_t *full = &w->block->x_full[stage];
   mgl_mbarrier_wait(&w->block->x_empty[stage], (at / MGL_WIDE_X_STAGES & 1) ^ 1);
-  mgl_wide_announce(w, full, source->x_bytes);
-  if (w->lane == 0) {
+  if (mgl_wide_elect()) {
     const uint32_t to = w->stages + stage * MGL_WIDE_X_BYTES + source->x_at;
-    const uint8_t *from = source->x + index * source->x_stage;
+    const uint8_t *from = source->x + (uint64_t)index * source->x_stage;
+    mgl_wide_announce(full, source->x_bytes);
     if (w->team > 1) {
       mgl_wide_copy_to_team(to, from, source->x_share, full);
     } else {
@@ -421,7 +451,8 @@ static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_
                                                                  const mgl_wide_source *source,
                                                                  uint32_t begin, uint32_t end) {
   if (w->lane < source->blocks && begin < end) {
-    mgl_wide_prefetch(source->weights + begin * MGL_WIDE_BLOCK_STAGE_BYTES,
+    mgl_wide_prefetch(source->weights + (uint64_t)w->lane * source->row_bytes +
+                          begin * MGL_WIDE_BLOCK_STAGE_BYTES,
                       (end - begin) * MGL_WIDE_BLOCK_STAGE_BYTES);
   }
 }
@@ -466,7 +497,7 @@ static __device__ __forceinline__ void mgl_wide_produce_linear(mgl_wide_worker *
   constexpr uint32_t lead = MGL_WIDE_WEIGHT_STAGES - MGL_WIDE_X_STAGES + 1;
   const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   const mgl_wide_source source = mgl_wide_source_of(w, slot, &tile);
-  const uint32_t count = tile.tokens == 0 ? 0 : tile.stages;
+  const uint32_t count = mgl_wide_uniform(tile.tokens == 0 ? 0 : tile.stages);
   uint32_t ahead = mgl_wide_least(count, MGL_WIDE_WEIGHT_STAGES);
   for (uint32_t i = 0; i < ahead; i++) {
     mgl_wide_load_weights(w, &source, w->stage + i, i);
@@ -544,10 +575,10 @@ static __device__ __forceinline__ void mgl_wide_produce_other(mgl_wide_worker *w
 }
 
 static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
-  uint32_t end = w->run->step_start[blockIdx.x + 1];
-  for (uint32_t at = w->run->step_start[blockIdx.x]; at < end; at++) {
+  const uint32_t end = mgl_wide_uniform(w->run->step_start[blockIdx.x + 1]);
+  for (uint32_t at = mgl_wide_uniform(w->run->step_start[blockIdx.x]); at < end; at++) {
     const mgl_wide_slot *slot = mgl_wide_fill_slot(w, at);
-    if (mgl_wide_is_linear(slot->op.kind)) {
+    if (mgl_wide_is_linear(mgl_wide_uniform(slot->op.kind))) {
       mgl_wide_produce_linear(w, slot);
       mgl_wide_next_slot(w);
     } else {

@@ -36,18 +36,13 @@ enum {
 };
 
 // CUlaunchConfig and CUlaunchAttribute, as far as they are used.
-enum {
-  MGL_CU_LAUNCH_COOPERATIVE = 2,   // all blocks are resident at once
-  MGL_CU_LAUNCH_CLUSTER = 4,       // blocks of a cluster, in x, y and z
-  MGL_CU_LAUNCH_PROGRAMMATIC = 6,  // the kernel may start before the one before it ends
-};
+enum { MGL_CU_LAUNCH_PROGRAMMATIC = 6 };  // the kernel may start before the one before it ends
 
 typedef struct mgl_cu_launch_attribute {
   int id;
   int padding;
-  _Alignas(8) int value;  // x
-  int y, z;
-  int rest[13];
+  _Alignas(8) int value;
+  int rest[15];
 } mgl_cu_launch_attribute;
 
 typedef struct mgl_cu_launch_config {
@@ -109,8 +104,6 @@ enum { MGL_CU_CAPTURE_RELAXED = 2 };  // other calls are allowed meanwhile
   MGL_CU(function_set, "cuFuncSetAttribute", (void *function, int attribute, int value))       \
   MGL_CU(blocks_per_sm, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                         \
          (int *blocks, void *function, int threads, size_t dynamic_smem_bytes))                \
-  MGL_CU(clusters_resident, "cuOccupancyMaxActiveClusters",                                    \
-         (int *clusters, void *function, const mgl_cu_launch_config *how))                     \
   MGL_CU(launch, "cuLaunchKernel",                                                             \
          (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
           unsigned block_y, unsigned block_z, unsigned smem_bytes, void *stream,               \

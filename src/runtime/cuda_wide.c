@@ -38,7 +38,6 @@ uint32_t mgl_cuda_wide_graph_for(uint32_t tokens) {
 typedef struct builder {
   const mgl_cuda_wide_addresses *a;
   uint32_t workers, worker;
-  uint32_t team;  // workers that have the tasks of linears together
   uint32_t tokens;
   mgl_wide_op *ops;
   mgl_cuda_step *steps;
@@ -253,13 +252,11 @@ static bool can_rotate(const builder *b) {
 // there are workers for; and so with qkv_proj and rope_kv. Other linears pay for joining two parts
 // of a tile: that is done where half of the workers would have nothing to do, and with few tokens
 // where the last round of tiles would leave most workers without one (SPEED.md).
-// tiles: of teams.
 static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
   enum { JOIN_STAGES = 16 };  // of k, below which joining costs more than it gains
   enum { MOST_IDLE = 15 };    // percent of a tile's time
   bool joins = k_stages > JOIN_STAGES && op->kind != MGL_OP_LOGITS;
-  const uint32_t teams = b->workers / b->team;
-  uint32_t most = teams / tiles;
+  uint32_t most = b->workers / tiles;
   most = most < MGL_CUDA_WIDE_MAX_SPLITS ? most : MGL_CUDA_WIDE_MAX_SPLITS;
   most = most < k_stages ? most : k_stages;
   if (most >= 1 &&
@@ -269,15 +266,15 @@ static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint3
   if (joins && most >= MGL_CUDA_WIDE_JOINED) {
     return (tile_cut){SPLIT, MGL_CUDA_WIDE_JOINED};
   }
-  uint64_t slots = (uint64_t)ceil_div(tiles, teams) * teams;
+  uint64_t slots = (uint64_t)ceil_div(tiles, b->workers) * b->workers;
   bool idle = slots * 100 > tiles * (UINT64_C(100) + MOST_IDLE);
   return (tile_cut){joins && most == 0 && idle && has_few_tokens(b) ? EVEN : WHOLE, 1};
 }
 
-// Where team `team` begins in the line of all stages of k of all tiles: not near a tile's end.
-static uint32_t even_cut(const builder *b, uint32_t tiles, uint32_t k_stages, uint32_t team) {
+// Where worker `worker` begins in the line of all stages of k of all tiles: not near a tile's end.
+static uint32_t even_cut(const builder *b, uint32_t tiles, uint32_t k_stages, uint32_t worker) {
   enum { SNAP = 4 };
-  uint32_t at = (uint32_t)((uint64_t)tiles * k_stages * team / (b->workers / b->team));
+  uint32_t at = (uint32_t)((uint64_t)tiles * k_stages * worker / b->workers);
   uint32_t inside = at % k_stages;
   if (inside < SNAP) {
     return at - inside;
@@ -285,36 +282,27 @@ static uint32_t even_cut(const builder *b, uint32_t tiles, uint32_t k_stages, ui
   return k_stages - inside < SNAP ? at + k_stages - inside : at;
 }
 
-// A task for every worker of the team.
-static void add_team_task(builder *b, uint32_t team, uint32_t begin, uint32_t end) {
-  for (uint32_t i = 0; i < b->team; i++) {
-    add_task(b, team * b->team + i, begin, end);
-  }
-}
-
 static void add_linear_tasks(builder *b, const tile_cut *cut, uint32_t tiles, uint32_t k_stages) {
-  const uint32_t teams = b->workers / b->team;
   if (cut->how == EVEN) {
-    for (uint32_t team = 0; team < teams; team++) {
-      uint32_t end = even_cut(b, tiles, k_stages, team + 1);
-      for (uint32_t at = even_cut(b, tiles, k_stages, team), next = 0; at < end; at = next) {
+    for (uint32_t worker = 0; worker < b->workers; worker++) {
+      uint32_t end = even_cut(b, tiles, k_stages, worker + 1);
+      for (uint32_t at = even_cut(b, tiles, k_stages, worker), next = 0; at < end; at = next) {
         next = (at / k_stages + 1) * k_stages;
         next = next < end ? next : end;
-        add_team_task(b, team, at, next);
+        add_task(b, worker, at, next);
       }
     }
     return;
   }
   for (uint32_t split = 0; split < cut->passes; split++) {
     for (uint32_t tile = 0; tile < tiles; tile++) {
-      add_team_task(b, (split * tiles + tile) % teams,
-                    tile * k_stages + k_stages * split / cut->passes,
-                    tile * k_stages + k_stages * (split + 1) / cut->passes);
+      add_task(b, b->stage_tasks % b->workers, tile * k_stages + k_stages * split / cut->passes,
+               tile * k_stages + k_stages * (split + 1) / cut->passes);
     }
   }
 }
 
-// Room for what tasks of a tile leave for each other, and what is done with it. tiles: of workers.
+// Room for what tasks of a tile leave for each other, and what is done with it.
 static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, uint32_t tiles,
                         mgl_wide_op *out) {
   uint64_t bytes = (uint64_t)tiles * MGL_WIDE_TILE_SUMS * sizeof(float);
@@ -374,8 +362,7 @@ static void add_linear(builder *b, const mgl_op *op) {
   mgl_cuda_matrices m = mgl_cuda_matrices_of(b->a->program, op);
   uint32_t op_idx = (uint32_t)(op - b->a->program->ops);
   uint32_t rows = op->kind == MGL_OP_LOGITS ? gathered_rows(&b->a->wide->sizes) : b->tokens;
-  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS * b->team) *
-                   (rows / MGL_WIDE_TILE_TOKENS);  // of teams
+  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / MGL_WIDE_TILE_TOKENS);
   uint32_t k_stages = m.k_padded / MGL_WIDE_K;
   if (op->kind != MGL_OP_LINEAR_ADD) {
     add_norm(b, op);
@@ -387,7 +374,7 @@ static void add_linear(builder *b, const mgl_op *op) {
              .k_padded = m.k_padded,
              .n = (uint32_t)mgl_tensor_row_elements(&b->a->program->tensors[op->output]),
              .tokens = rows}};
-  share_tiles(b, op, &cut, tiles * b->team, &out);
+  share_tiles(b, op, &cut, tiles, &out);
   place_linear(b, op, &out.op);
   if (b->ops != NULL) {
     out.op.weights =
@@ -439,7 +426,6 @@ void mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, 
     builder b = {.a = a,
                  .workers = workers,
                  .worker = worker,
-                 .team = a->wide->sizes.team,
                  .tokens = a->wide->graphs[graph].tokens,
                  .ops = ops,
                  .steps = steps,
@@ -518,7 +504,6 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
     mgl_cuda_wide_addresses nowhere = {.program = program, .model = model, .wide = out};
     builder b = {.a = &nowhere,
                  .workers = sizes->workers,
-                 .team = sizes->team,
                  .tokens = (uint32_t)MGL_CUDA_WIDE_LEAST_TOKENS << i};
     build(&b);
     g->tokens = b.tokens;
@@ -610,7 +595,6 @@ void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
                       .steps = mgl_cuda_pointer(a->block + g->steps),
                       .step_start = mgl_cuda_pointer(a->block + g->step_start),
                       .ops = mgl_cuda_pointer(a->block + g->ops),
-                      .team = wide->sizes.team,
                       .counters = mgl_cuda_pointer(a->block + wide->zeros),
                       .plan = mgl_cuda_pointer(a->block + wide->image + wide->plan),
                       .best = mgl_cuda_pointer(a->block + wide->best),

@@ -40,7 +40,6 @@ typedef struct mgl_cuda_wide_sizes {
   uint32_t logit_rows;          // of an iteration, 1 to MGL_WIDE_MAX_SEQUENCES
   uint32_t pages_per_sequence;  // of the block tables
   uint32_t workers;             // 1 to MGL_WIDE_MAX_WORKERS
-  uint32_t team;  // workers of a team (mgl_wide_run.team), of which there are whole ones
 } mgl_cuda_wide_sizes;
 
 typedef struct mgl_cuda_wide_graph {

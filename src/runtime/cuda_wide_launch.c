@@ -34,26 +34,6 @@ static int block_smem_bytes(const mgl_cuda_program *p) {
                                                       : (int)MGL_WIDE_MMA_SMEM_BYTES;
 }
 
-enum { LAUNCH_ATTRIBUTES = 2 };  // a cluster's size, and cooperative
-
-// A launch in teams.
-static mgl_cu_launch_config team_config(const mgl_cuda_program *p,
-                                        mgl_cu_launch_attribute attributes[LAUNCH_ATTRIBUTES]) {
-  attributes[0] = (mgl_cu_launch_attribute){
-      .id = MGL_CU_LAUNCH_CLUSTER, .value = (int)p->wide.layout.sizes.team, .y = 1, .z = 1};
-  attributes[1] = (mgl_cu_launch_attribute){.id = MGL_CU_LAUNCH_COOPERATIVE, .value = 1};
-  return (mgl_cu_launch_config){.grid_x = p->workers,
-                                .grid_y = 1,
-                                .grid_z = 1,
-                                .block_x = (unsigned)block_threads(p),
-                                .block_y = 1,
-                                .block_z = 1,
-                                .smem_bytes = (unsigned)block_smem_bytes(p),
-                                .stream = p->stream,
-                                .attributes = attributes,
-                                .attribute_count = LAUNCH_ATTRIBUTES};
-}
-
 // --- making it -----------------------------------------------------------------------------------
 
 void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
@@ -67,20 +47,8 @@ void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
   }
 }
 
-static void lay_out(mgl_cuda_program *p, uint32_t team) {
-  const mgl_cuda_program_options *o = &p->options;
-  mgl_cuda_wide_sizes sizes = {
-      .tokens = p->wide.tokens,
-      .sequences = o->sequences < p->wide.tokens ? o->sequences : p->wide.tokens,
-      .logit_rows = p->wide.rows,
-      .pages_per_sequence = o->pages_per_sequence,
-      .workers = p->workers,
-      .team = team};
-  mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout);
-  p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
-}
-
 mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_program_options *o = &p->options;
   if (p->wide.tokens == 0) {
     return MGL_OK;
   }
@@ -92,8 +60,14 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
         p->wide.tokens, MGL_CUDA_MAX_TOKENS, MGL_WIDE_MAX_WORKERS, p->device->name, p->workers,
         MGL_CUDA_MAX_TOKENS);
   }
-  bool teams = p->device->kernels == MGL_CUDA_KERNELS_WGMMA && p->workers % MGL_WIDE_MAX_TEAM == 0;
-  lay_out(p, teams ? MGL_WIDE_MAX_TEAM : 1);
+  mgl_cuda_wide_sizes sizes = {
+      .tokens = p->wide.tokens,
+      .sequences = o->sequences < p->wide.tokens ? o->sequences : p->wide.tokens,
+      .logit_rows = p->wide.rows,
+      .pages_per_sequence = o->pages_per_sequence,
+      .workers = p->workers};
+  mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout);
+  p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
   p->wide.narrow_tokens = mgl_cuda_wide_narrow_tokens(p->program, p->layout.step_bytes);
   return MGL_OK;
 }
@@ -107,23 +81,6 @@ size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out) {
   out[1] = (mgl_cuda_module){"kernels/cuda/wide_plan.cu", "mgl_wide_plan_run", &p->wide.plan_module,
                              NULL};
   return 2;
-}
-
-// Where multiprocessors are missing so that some have no neighbour, there are no teams.
-static mgl_status check_teams(mgl_cuda_program *p, mgl_error *err) {
-  mgl_cu_launch_attribute attributes[LAUNCH_ATTRIBUTES];
-  mgl_cu_launch_config config = team_config(p, attributes);
-  const uint32_t team = p->wide.layout.sizes.team;
-  int clusters = 0;
-  if (team == 1) {
-    return MGL_OK;
-  }
-  config.attribute_count = 1;
-  MGL_CUDA_TRY(&p->device->driver, clusters_resident, err, &clusters, p->wide.kernel, &config);
-  if (clusters < 0 || (uint32_t)clusters * team < p->workers) {
-    lay_out(p, 1);
-  }
-  return MGL_OK;
 }
 
 mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
@@ -141,13 +98,12 @@ mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
                block_smem_bytes(p));
   MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, p->wide.kernel, block_threads(p),
                (size_t)block_smem_bytes(p));
-  if (blocks < 1) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "a block of the kernel for large iterations (%d threads, %d bytes of "
-                         "shared memory) does not fit on a multiprocessor of %s",
-                         block_threads(p), block_smem_bytes(p), p->device->name);
-  }
-  return check_teams(p, err);
+  return blocks >= 1 ? MGL_OK
+                     : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                                     "a block of the kernel for large iterations (%d threads, %d "
+                                     "bytes of shared memory) does not fit on a multiprocessor of "
+                                     "%s",
+                                     block_threads(p), block_smem_bytes(p), p->device->name);
 }
 
 static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char *buffer,
@@ -290,12 +246,6 @@ static mgl_status upload(mgl_cuda_program *p, size_t image_bytes, mgl_error *err
 static mgl_status launch_kernel(mgl_cuda_program *p, mgl_error *err) {
   mgl_cu_ptr run = p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image;
   void *parameters[] = {&run};
-  if (p->wide.layout.sizes.team > 1) {
-    mgl_cu_launch_attribute attributes[LAUNCH_ATTRIBUTES];
-    mgl_cu_launch_config config = team_config(p, attributes);
-    MGL_CUDA_TRY(&p->device->driver, launch_config, err, &config, p->wide.kernel, parameters, NULL);
-    return MGL_OK;
-  }
   MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->wide.kernel, p->workers, 1, 1,
                (unsigned)block_threads(p), 1, 1, (unsigned)block_smem_bytes(p), p->stream,
                parameters);

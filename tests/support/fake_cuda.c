@@ -738,35 +738,6 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
   return (mgl_cu_result)pthread_create(&kernel_id, NULL, kernel_thread, fake.run);
 }
 
-// The wide kernel in teams: what a launch of single blocks is, and its clusters.
-mgl_cu_result fake_cuda_launch_team(const mgl_cu_launch_config *config, void *function,
-                                    void **parameters) {
-  assert_string_equal((const char *)function, "mgl_wide_kernel");
-  assert_int_equal(config->attribute_count, 2);
-  for (unsigned i = 0; i < config->attribute_count; i++) {
-    const mgl_cu_launch_attribute *a = &config->attributes[i];
-    bool cluster = a->id == MGL_CU_LAUNCH_CLUSTER;
-    assert_true(cluster || a->id == MGL_CU_LAUNCH_COOPERATIVE);
-    assert_int_equal(a->value, cluster ? MGL_WIDE_MAX_TEAM : 1);
-    assert_true(!cluster || (a->y == 1 && a->z == 1));
-  }
-  assert_true(config->grid_y == 1 && config->grid_z == 1);
-  assert_int_equal(((const mgl_wide_run *)pointer_of(parameters[0]))->team, MGL_WIDE_MAX_TEAM);
-  fake.team_runs++;
-  return fake_launch_cooperative(function, config->grid_x, config->grid_y, config->grid_z,
-                                 config->block_x, config->block_y, config->block_z,
-                                 config->smem_bytes, config->stream, parameters);
-}
-
-static mgl_cu_result fake_clusters_resident(int *clusters, void *function,
-                                            const mgl_cu_launch_config *how) {
-  assert_string_equal((const char *)function, "mgl_wide_kernel");
-  assert_int_equal(how->attribute_count, 1);
-  assert_int_equal(how->attributes[0].id, MGL_CU_LAUNCH_CLUSTER);
-  *clusters = FAKE_CUDA_WORKERS / how->attributes[0].value - (fake.single ? 1 : 0);
-  return 0;
-}
-
 mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,
                           const mgl_cuda_shape *shape, const char *kernel, mgl_cuda_code *out,
                           mgl_error *err) {
@@ -806,7 +777,6 @@ mgl_cuda_device fake_cuda_device(void) {
   d->module_function = fake_module_function;
   d->function_set = fake_function_set;
   d->blocks_per_sm = fake_blocks_per_sm;
-  d->clusters_resident = fake_clusters_resident;
   d->launch = fake_launch;
   d->launch_cooperative = fake_launch_cooperative;
   d->device_attribute = fake_device_attribute;
@@ -819,8 +789,6 @@ mgl_cuda_device fake_cuda_device(void) {
   fake.ignore_deadline = false;
   fake.launch_result = 0;
   fake.hung = false;
-  fake.single = false;
-  fake.team_runs = 0;
   fake.capture_fails = false;
   return device;
 }

@@ -31,8 +31,6 @@ typedef struct fake_cuda {
   uint32_t idle_looks;         // for commands, by a launch that had nothing to do
   uint32_t runs;               // of the megakernel
   uint32_t wide_runs;          // of that of the wide class
-  uint32_t team_runs;          // of those, in teams
-  bool single;                 // one multiprocessor has no neighbour for a team
   bool portable;               // that one is the portable one
   uint32_t empty_wide_runs;    // that found nothing to do
   uint64_t wide_ns;            // the device's timer at its latest turn

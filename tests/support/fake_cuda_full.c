@@ -47,9 +47,7 @@ static mgl_cu_result fake_capture_begin(void *stream, int mode) {
 static mgl_cu_result fake_launch_config(const mgl_cu_launch_config *config, void *function,
                                         void **parameters, void **extra) {
   (void)extra;
-  if (captured == NULL) {
-    return fake_cuda_launch_team(config, function, parameters);
-  }
+  assert_non_null(captured);
   assert_true(captured->count < MAX_NODES);
   assert_int_equal(config->attribute_count, 1);
   assert_int_equal(config->attributes[0].id, MGL_CU_LAUNCH_PROGRAMMATIC);

@@ -15,10 +15,6 @@ void fake_cuda_release(void *memory);
 void fake_cuda_compute_rows(const mgl_cuda_run *run, uint64_t iteration);
 void fake_cuda_sample(mgl_cuda_run *run, uint64_t iteration);
 
-// A launch with attributes that is none of mode full.
-mgl_cu_result fake_cuda_launch_team(const mgl_cu_launch_config *config, void *function,
-                                    void **parameters);
-
 // Of fake_cuda_full.c.
 
 extern uint32_t fake_cuda_looks_left;  // of the host, until what mode full has queued has ended

@@ -58,13 +58,12 @@ static __device__ __forceinline__ void mgl_wgmma(float (&d)[MGL_WIDE_SUMS], cons
 #undef MGL_SUMS_4
 #undef MGL_SUMS_8
 
-// Waits for the weights of stage `at` and takes this warp's, so that their place is free.
+// Waits for the next stage and takes this warp's weights from it.
 static __device__ __forceinline__ void mgl_wide_take_weights(mgl_wide_worker *w, uint32_t at,
                                                              uint32_t (&a)[16]) {
-  const uint32_t stage = at % MGL_WIDE_WEIGHT_STAGES;
-  mgl_mbarrier_wait(&w->block->weights_full[stage], at / MGL_WIDE_WEIGHT_STAGES % 2);
-  const uint32_t from = w->stages + MGL_WIDE_X_STAGES * MGL_WIDE_X_BYTES +
-                        stage * MGL_WIDE_WEIGHT_BYTES + w->warp * 2048 + w->lane * 16;
+  uint32_t stage = at % MGL_WIDE_STAGES;
+  mgl_mbarrier_wait(&w->block->full[stage], at / MGL_WIDE_STAGES % 2);
+  uint32_t from = w->stages + stage * MGL_WIDE_STAGE_BYTES + w->warp * 2048 + w->lane * 16;
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -72,19 +71,13 @@ static __device__ __forceinline__ void mgl_wide_take_weights(mgl_wide_worker *w,
                  : "r"(from + i * 512)
                  : "memory");
   }
-  __syncwarp();
-  if (w->lane == 0) {
-    mgl_mbarrier_arrive(&w->block->weights_empty[stage]);
-  }
 }
 
-// Waits for x of stage `at` and asks for its products.
 static __device__ __forceinline__ void mgl_wide_issue(const mgl_wide_worker *w, uint32_t at,
                                                       float (&d)[MGL_WIDE_SUMS],
                                                       const uint32_t (&a)[16], uint32_t add) {
-  const uint32_t stage = at % MGL_WIDE_X_STAGES;
-  mgl_mbarrier_wait(&w->block->x_full[stage], at / MGL_WIDE_X_STAGES % 2);
-  uint64_t b = mgl_wgmma_descriptor(w->stages + stage * MGL_WIDE_X_BYTES);
+  uint32_t x = w->stages + at % MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES;
+  uint64_t b = mgl_wgmma_descriptor(x);
   mgl_wgmma_fence();
   mgl_wgmma(d, a, b, add);
   mgl_wgmma(d, a + 4, b + 2, 1);
@@ -93,9 +86,10 @@ static __device__ __forceinline__ void mgl_wide_issue(const mgl_wide_worker *w, 
   mgl_wgmma_commit();
 }
 
-// x of stage `at` is no longer read.
 static __device__ __forceinline__ void mgl_wide_release(const mgl_wide_worker *w, uint32_t at) {
-  mgl_wide_arrive_team(w, &w->block->x_empty[at % MGL_WIDE_X_STAGES]);
+  if (w->lane == 0) {
+    mgl_mbarrier_arrive(&w->block->empty[at % MGL_WIDE_STAGES]);
+  }
 }
 
 // The products of a tile over `count` stages, at least one: while a group of products runs, the

@@ -78,22 +78,17 @@ static __device__ __forceinline__ void mgl_wide_consume(mgl_wide_worker *w) {
   }
 }
 
-static __device__ void mgl_wide_block_init(mgl_wide_block *block, uint32_t team) {
+static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
   for (uint32_t i = 0; i < MGL_WIDE_SLOTS; i++) {
     mgl_mbarrier_init(&block->go[i], 1);
     mgl_mbarrier_init(&block->done[i], MGL_WIDE_CONSUMER_WARPS);
     mgl_mbarrier_init(&block->factored[i], 1);
     mgl_mbarrier_init(&block->stored[i], 1);
   }
-  for (uint32_t i = 0; i < MGL_WIDE_WEIGHT_STAGES; i++) {
-    mgl_mbarrier_init(&block->weights_full[i], 1);
-    mgl_mbarrier_init(&block->weights_empty[i], MGL_WIDE_CONSUMER_WARPS);
+  for (uint32_t i = 0; i < MGL_WIDE_STAGES; i++) {
+    mgl_mbarrier_init(&block->full[i], 1);
+    mgl_mbarrier_init(&block->empty[i], MGL_WIDE_CONSUMER_WARPS);
   }
-  for (uint32_t i = 0; i < MGL_WIDE_X_STAGES; i++) {
-    mgl_mbarrier_init(&block->x_full[i], 1);
-    mgl_mbarrier_init(&block->x_empty[i], MGL_WIDE_CONSUMER_WARPS * team);
-  }
-  block->yields = 0;
   block->stop = 0;
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
 }
@@ -115,7 +110,6 @@ static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
       mgl_wide_find_factors(w);
     }
   }
-  mgl_wide_sync_team(w);  // nothing is copied into a block that has ended
 }
 
 #else
@@ -145,11 +139,8 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
   }
   mgl_wide_worker w = mgl_wide_worker_of(run, memory);
   if (threadIdx.x == 0) {
-    mgl_wide_block_init(w.block, w.team);
+    mgl_wide_block_init(w.block);
   }
   __syncthreads();
-#if MGL_TARGET_WGMMA
-  mgl_wide_sync_team(&w);
-#endif
   mgl_wide_walk(&w);
 }

@@ -396,14 +396,6 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
     asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i]));
   }
   mgl_wide_multiply(w, tile->stages, d);
-#if MGL_TARGET_WGMMA
-  if (tile->blocks == 0 || w->block->over[w->slot] != 0) {
-    if (w->warp == 0 && w->lane == 0) {
-      w->block->writes[w->slot] = 0;
-    }
-    return;
-  }
-#endif
   if (slot->op.kind == MGL_OP_LINEAR_ADD && slot->op.passes > 1) {
     mgl_wide_finish_part(w, slot, tile, d);
     if ((slot->op.flags & MGL_WIDE_WEIGHS) != 0) {
@@ -441,7 +433,7 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
 
 static __device__ __forceinline__ void mgl_wide_task_linear(mgl_wide_worker *w,
                                                             const mgl_wide_slot *slot) {
-  mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
+  mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
   if (tile.tokens > 0) {
     mgl_wide_linear(w, slot, &tile);
   }

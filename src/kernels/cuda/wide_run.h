@@ -7,7 +7,7 @@
 // may follow each other in any order.
 //
 // Steps and ops have the structs of the narrow class, where these fields mean something else:
-//   step.begin, step.end   units [begin, end). Of a linear, stages of k of a team's tiles: a tile's
+//   step.begin, step.end   units [begin, end). Of a linear, stages of k of one tile: a tile's
 //                          stages are one behind the other, and tiles (feature tile, token tile,
 //                          of which the last varies fastest) too; of attend, one worker's share
 //   op.tokens              rows of op.x (of a norm: of the residual stream), a multiple of a tile's
@@ -18,12 +18,6 @@
 //                          out + i * copy_bytes in the form of the residual stream, and the norm
 //                          behind it adds them (bias, passes, copy_bytes)
 //   op.x, op.out, op.residual   in the forms of wide_layout.h
-//
-// Teams. Where the GPU has clusters, workers 2 i and 2 i + 1 are two blocks of one, and have the
-// same steps of linears: each a feature tile of its own, neighbours, of the same tokens and stages
-// of k. So each brings half of every stage of x, to both; all blocks together read x half as often
-// from the L2, which could not deliver it faster (SPEED.md). Where the number of feature tiles is
-// odd, the last one's neighbour has no row blocks and only brings x.
 //
 // A tile whose stages are several tasks'. Without flags there are two at most: the one with the
 // last stages leaves its sums in `parts`, the one with the first waits for them and adds them. With
@@ -43,7 +37,6 @@
 enum {
   MGL_WIDE_MAX_TOKENS = 2048,
   MGL_WIDE_MAX_SEQUENCES = 1024,
-  MGL_WIDE_MAX_TEAM = 2,
 
   // A worker's warps: consumers first, so that they form whole warpgroups.
   MGL_WIDE_CONSUMER_WARPS = 8,
@@ -58,17 +51,15 @@ enum {
   MGL_WIDE_TILE_TOKENS = 256,
   MGL_WIDE_TILE_SUMS = MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS,
 
-  // Shared memory of a block: a ring of x and one of weights, then the staged output, then
-  // mgl_wide_block.
-  MGL_WIDE_X_STAGES = 3,
-  MGL_WIDE_WEIGHT_STAGES = 6,
+  // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block.
+  MGL_WIDE_STAGES = 4,
   MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_FEATURES * 128,  // of a stage: 64 elements of every row
   MGL_WIDE_X_BYTES = MGL_WIDE_TILE_TOKENS * 128,    // and of every token
-  MGL_WIDE_RING_BYTES =
-      MGL_WIDE_X_STAGES * MGL_WIDE_X_BYTES + MGL_WIDE_WEIGHT_STAGES * MGL_WIDE_WEIGHT_BYTES,
+  MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_X_BYTES,
   MGL_WIDE_STAGED_BYTES = MGL_WIDE_X_BYTES,
   MGL_WIDE_BLOCK_BYTES = 3072,
-  MGL_WIDE_SMEM_BYTES = MGL_WIDE_RING_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
+  MGL_WIDE_SMEM_BYTES =
+      MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
 
   // The portable kernel's: consumers alone, and a ring of smaller stages, which is the staged
   // output's memory and attention's too; 99 KiB in all, which every GPU gives a block.
@@ -125,7 +116,6 @@ typedef struct mgl_wide_run {
   const mgl_cuda_step *steps;  // every worker's list, one after the other; NULL: nothing is to do
   const uint32_t *step_start;  // [workers + 1]
   const mgl_wide_op *ops;
-  uint64_t team;       // 1, or MGL_WIDE_MAX_TEAM where blocks are launched in clusters of so many
   mgl_word *counters;  // of events; 0 before the launch
   const mgl_wide_plan *plan;
   const int32_t *block_tables;

@@ -2,20 +2,10 @@
 // bulk copies (the portable kernel has none: wide_worker_mma.cuh).
 //
 // Warps 0 to 7 are consumers, two warpgroups that work on one task together. The producer walks
-// the block's list: it hands each step over once the step's event is activated, and fills the rings
-// of weights and of x for linears, with weights ahead of the event as far as stages are free. A
-// third warp finds the factors of norms. The storer waits for the consumers' outputs, copies what
-// they staged to memory, and triggers the event.
-//
-// Weights leave their ring as soon as they are in the consumers' registers, x when it has been
-// multiplied: so there are more stages of the one than of the other.
-//
-// Teams (wide_run.h). A producer copies its share of x into both blocks. So a stage of x is free
-// when the consumers of both have released it, and no block leaves the kernel, or uses the rings'
-// memory as scratch, while the other may copy into it: scratch is used in a stage before (events
-// see to that, `yields` where they are not waited for), and where the launch is ended early, lists
-// are walked to their ends, without events and without results, as both blocks do at the same
-// steps.
+// the block's list: it hands each step over once the step's event is activated, and fills the ring
+// of stages for linears, with weights ahead of the event as far as stages are free. A third
+// warp finds the factors of norms. The storer waits for the consumers' outputs, copies what they
+// staged to memory, and triggers the event.
 //
 // Memory order: as in the narrow class (role_storer.cuh), and since stages are filled by the copy
 // engine, whoever writes what it may read fences for it before arriving, and the producer after
@@ -52,15 +42,10 @@ struct mgl_wide_block {
   uint64_t done[MGL_WIDE_SLOTS];      // by every consumer warp: its outputs are written, or staged
   uint64_t factored[MGL_WIDE_SLOTS];  // by the warp of factors: they are there, if there are any
   uint64_t stored[MGL_WIDE_SLOTS];    // by the storer: the slot may be filled again
-  // Of stages: by the copy engine; and by every consumer warp, of x those of the whole team, since
-  // each block of it writes into all.
-  uint64_t weights_full[MGL_WIDE_WEIGHT_STAGES], weights_empty[MGL_WIDE_WEIGHT_STAGES];
-  uint64_t x_full[MGL_WIDE_X_STAGES], x_empty[MGL_WIDE_X_STAGES];
-  uint32_t
-      yields;  // by the other block of the team: how many tasks have done with its ring's memory
+  uint64_t full[MGL_WIDE_STAGES];
+  uint64_t empty[MGL_WIDE_STAGES];
   volatile uint32_t stop;
   volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
-  volatile uint32_t over[MGL_WIDE_SLOTS];    // 1: the launch was ended, the task leaves nothing
   float __align__(16)
       factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
 };
@@ -85,11 +70,8 @@ struct mgl_wide_worker {
   uint32_t stages;  // its address in shared memory
   uint8_t *staged;  // MGL_WIDE_STAGED_BYTES
   uint32_t warp, lane;
-  uint32_t team, rank;  // blocks of the team, and which of them this is
-  uint32_t stage;       // stages of the ring used so far
+  uint32_t stage;  // stages of the ring used so far
   uint32_t slot, parity;
-  uint32_t yields;  // the producer's: tasks so far that took the ring's memory
-  bool over;        // the producer's: it has seen that the launch was ended
 #if !MGL_TARGET_WGMMA
   mgl_mma_source source;
 #endif
@@ -106,22 +88,17 @@ static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_ru
   w.memory = memory;
   w.stages = mgl_shared_address(memory);
 #if MGL_TARGET_WGMMA
-  w.staged = memory + MGL_WIDE_RING_BYTES;
+  w.staged = memory + MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES;
   w.block = (mgl_wide_block *)(w.staged + MGL_WIDE_STAGED_BYTES);
-  w.team = (uint32_t)run->team;
 #else
-  w.team = 1;
   w.staged = memory;
   w.block = (mgl_wide_block *)(memory + MGL_WIDE_MMA_RING_BYTES);
 #endif
   w.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   w.lane = threadIdx.x % 32;
-  w.rank = blockIdx.x % w.team;
   w.stage = 0;
   w.slot = 0;
   w.parity = 0;
-  w.yields = 0;
-  w.over = false;
   return w;
 }
 
@@ -176,66 +153,6 @@ static __device__ __forceinline__ bool mgl_wide_wait(mgl_wide_worker *w, uint64_
   return true;
 }
 
-// --- teams ---------------------------------------------------------------------------------------
-
-#if MGL_TARGET_WGMMA
-
-// All threads of the team's blocks.
-static __device__ __forceinline__ void mgl_wide_sync_team(const mgl_wide_worker *w) {
-  if (w->team > 1) {
-    __syncwarp();
-    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
-  }
-}
-
-// A place of this block's shared memory in that of a block of the team.
-static __device__ __forceinline__ uint32_t mgl_wide_of_team(const void *own, uint32_t rank) {
-  uint32_t at;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(mgl_shared_address(own)), "r"(rank));
-  return at;
-}
-
-// A warp arrives at a barrier of each block, for what it has read. (Not a release of the cluster:
-// of that the compiler makes a fence for the whole GPU, and nothing was written.)
-static __device__ __forceinline__ void mgl_wide_arrive_team(const mgl_wide_worker *w,
-                                                            const uint64_t *barrier) {
-  if (w->lane < w->team) {
-    asm volatile(
-        "mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(mgl_wide_of_team(barrier, w->lane))
-        : "memory");
-  }
-}
-
-// The producer: this block's task that took the ring's memory has ended, or will not begin. Release
-// for mgl_wide_await_team.
-static __device__ __forceinline__ void mgl_wide_yield(mgl_wide_worker *w) {
-  w->yields++;
-  if (w->lane == 0 && w->team > 1) {
-    asm volatile("st.release.cluster.shared::cluster.u32 [%0], %1;" ::"r"(
-                     mgl_wide_of_team(&w->block->yields, w->rank ^ 1)),
-                 "r"(w->yields)
-                 : "memory");
-  }
-}
-
-// The producer: until the other block's tasks have too, so that x may be copied there. (Where
-// events are waited for they all have; not where the launch was ended.)
-static __device__ __forceinline__ void mgl_wide_await_team(const mgl_wide_worker *w) {
-  if (w->lane == 0 && w->team > 1) {
-    uint32_t seen;
-    do {
-      asm volatile("ld.acquire.cluster.shared::cta.u32 %0, [%1];"
-                   : "=r"(seen)
-                   : "r"(mgl_shared_address(&w->block->yields))
-                   : "memory");
-    } while (seen < w->yields);
-    mgl_proxy_fence();
-  }
-  __syncwarp();
-}
-
-#endif
-
 // --- the producer --------------------------------------------------------------------------------
 
 static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t *from,
@@ -247,20 +164,9 @@ static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t 
       : "memory");
 }
 
-// The same to this place in all blocks of a team of two, and to their barriers.
-static __device__ __forceinline__ void mgl_wide_copy_to_team(uint32_t to, const uint8_t *from,
-                                                             uint32_t bytes, uint64_t *full) {
-  static_assert((int)MGL_WIDE_MAX_TEAM == 2, "the mask");
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-      "[%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(mgl_shared_address(full)), "h"((uint16_t)3)
-      : "memory");
-}
-
 // A linear's tile, and what a task has of it.
 struct mgl_wide_tile {
-  uint32_t first_block, blocks;  // row blocks of the weights; 0: it only brings x to the team
+  uint32_t first_block, blocks;  // row blocks of the weights
   uint32_t token;                // the first token
   uint32_t tokens;               // that are in the plan; 0: nothing is to be done
   uint32_t split;                // of op.passes along k
@@ -269,28 +175,25 @@ struct mgl_wide_tile {
   bool whole;                    // all stages of k
 };
 
-static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w,
+static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_run *run,
                                                                  const mgl_wide_slot *slot) {
   mgl_wide_tile tile;
   const mgl_cuda_op *op = &slot->op;
-  const mgl_wide_plan *plan = w->run->plan;
+  const mgl_wide_plan *plan = run->plan;
   uint32_t columns = op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
   uint32_t blocks = (op->n + columns - 1) / columns;
   uint32_t token_tiles = op->tokens / MGL_WIDE_TILE_TOKENS;
   uint32_t k_stages = op->k_padded / MGL_WIDE_K;
   uint32_t rows = op->kind == MGL_OP_LOGITS ? plan->logit_row_count : plan->token_count;
-  const uint32_t number = slot->step.begin / k_stages;  // the team's
-  tile.number = number * w->team + w->rank;
+  tile.number = slot->step.begin / k_stages;
   tile.first_stage = slot->step.begin % k_stages;
   tile.stages = slot->step.end - slot->step.begin;
   tile.whole = tile.stages == k_stages;
   // Split i begins at stage k_stages i / passes, and there are no more splits than stages.
   tile.split = (tile.first_stage * op->passes + op->passes - 1) / k_stages;
-  tile.first_block = (number / token_tiles * w->team + w->rank) * MGL_WIDE_FEATURE_BLOCKS;
-  tile.blocks = blocks > tile.first_block
-                    ? mgl_wide_least(blocks - tile.first_block, MGL_WIDE_FEATURE_BLOCKS)
-                    : 0;
-  tile.token = number % token_tiles * MGL_WIDE_TILE_TOKENS;
+  tile.first_block = tile.number / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
+  tile.blocks = mgl_wide_least(blocks - tile.first_block, MGL_WIDE_FEATURE_BLOCKS);
+  tile.token = tile.number % token_tiles * MGL_WIDE_TILE_TOKENS;
   tile.tokens = rows > tile.token ? mgl_wide_least(rows - tile.token, MGL_WIDE_TILE_TOKENS) : 0;
   return tile;
 }
@@ -301,11 +204,9 @@ static __device__ __forceinline__ uint32_t mgl_wide_x_bytes_of(const mgl_wide_ti
   return (tile->tokens + MGL_WIDE_ROWS - 1) / MGL_WIDE_ROWS * (MGL_WIDE_ROWS * MGL_WIDE_ROW_BYTES);
 }
 
-#if MGL_TARGET_WGMMA
-
-// The ring is as fast as its producer, and a copy takes it 140 cycles where the compiler does not
-// see that all lanes have the same operands: then it tries them lane by lane. What lane 0 gives to
-// all it does see, and a branch for one lane that the hardware elects (SPEED.md).
+// The ring is as fast as its producer. A copy takes it 140 cycles where the compiler does not see
+// that all lanes have the same operands, since it makes a loop over lanes of it then. What it does
+// see is what one lane gives to all, and a branch for one lane that the hardware elects (SPEED.md).
 static __device__ __forceinline__ uint32_t mgl_wide_uniform(uint32_t value) {
   return __shfl_sync(0xffffffffu, value, 0);
 }
@@ -331,16 +232,13 @@ struct mgl_wide_source {
   const uint8_t *weights;  // of the first row block; the next stage is behind it
   uint32_t row_bytes;      // from a row block to the next one
   uint32_t blocks;
-  const uint8_t *x;        // this block's share of it
-  uint32_t x_stage;        // bytes from a stage's x to the next one's
-  uint32_t x_bytes;        // of a stage, all shares
-  uint32_t x_share, x_at;  // bytes of this block's, and where in the stage it lies
+  const uint8_t *x;
+  uint32_t x_stage;  // bytes from a stage's x to the next one's
+  uint32_t x_bytes;  // of a stage
 };
 
-static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_wide_worker *w,
-                                                                     const mgl_wide_slot *slot,
+static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_wide_slot *slot,
                                                                      const mgl_wide_tile *tile) {
-  static_assert(MGL_WIDE_ROWS * MGL_WIDE_ROW_BYTES % (16 * MGL_WIDE_MAX_TEAM) == 0, "shares");
   mgl_wide_source s;
   s.row_bytes = mgl_wide_uniform(slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2));
   s.weights = mgl_wide_uniform(slot->op.weights + (uint64_t)tile->first_block * s.row_bytes +
@@ -348,33 +246,25 @@ static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_w
   s.blocks = mgl_wide_uniform(tile->blocks);
   s.x_stage = mgl_wide_uniform(slot->op.tokens * MGL_WIDE_ROW_BYTES);
   s.x_bytes = mgl_wide_uniform(mgl_wide_x_bytes_of(tile));
-  s.x_share = s.x_bytes / w->team;
-  s.x_at = w->rank * s.x_share;
   s.x = mgl_wide_uniform((const uint8_t *)slot->op.x + tile->first_stage * (uint64_t)s.x_stage +
-                         (uint64_t)tile->token * MGL_WIDE_ROW_BYTES + s.x_at);
+                         (uint64_t)tile->token * MGL_WIDE_ROW_BYTES);
   return s;
 }
 
-// Announces a stage's bytes. One lane.
-static __device__ __forceinline__ void mgl_wide_announce(uint64_t *full, uint32_t bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
-      "r"(bytes)
-      : "memory");
-}
-
-// The weights of stage `index` of the tile, once stage `at` of their ring is free.
+// The weights of stage `index` of the tile. All of the stage's bytes are announced. (Row blocks
+// that are there at once need no branch between copies: then they are one instruction each.)
 static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
                                                              const mgl_wide_source *source,
                                                              uint32_t at, uint32_t index) {
-  const uint32_t stage = at % MGL_WIDE_WEIGHT_STAGES;
-  uint64_t *full = &w->block->weights_full[stage];
-  mgl_mbarrier_wait(&w->block->weights_empty[stage], (at / MGL_WIDE_WEIGHT_STAGES & 1) ^ 1);
+  uint32_t stage = at % MGL_WIDE_STAGES;
+  uint64_t *full = &w->block->full[stage];
   if (mgl_wide_elect()) {
-    const uint32_t to =
-        w->stages + MGL_WIDE_X_STAGES * MGL_WIDE_X_BYTES + stage * MGL_WIDE_WEIGHT_BYTES;
+    const uint32_t to = w->stages + stage * MGL_WIDE_STAGE_BYTES;
     const uint8_t *from = source->weights + index * MGL_WIDE_BLOCK_STAGE_BYTES;
-    mgl_wide_announce(full, source->blocks * MGL_WIDE_BLOCK_STAGE_BYTES);
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
+        "r"(source->blocks * MGL_WIDE_BLOCK_STAGE_BYTES + source->x_bytes)
+        : "memory");
     if (source->blocks == MGL_WIDE_FEATURE_BLOCKS) {
 #pragma unroll
       for (uint32_t i = 0; i < MGL_WIDE_FEATURE_BLOCKS; i++) {
@@ -391,27 +281,16 @@ static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
   }
 }
 
-// Its x, or of a team's this block's share, once the whole team has released the stage. What the
-// other block copies may be there before it is announced: the phase does not end before.
 static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
                                                        const mgl_wide_source *source, uint32_t at,
                                                        uint32_t index) {
-  const uint32_t stage = at % MGL_WIDE_X_STAGES;
-  uint64_t *full = &w->block->x_full[stage];
-  mgl_mbarrier_wait(&w->block->x_empty[stage], (at / MGL_WIDE_X_STAGES & 1) ^ 1);
+  uint32_t stage = at % MGL_WIDE_STAGES;
   if (mgl_wide_elect()) {
-    const uint32_t to = w->stages + stage * MGL_WIDE_X_BYTES + source->x_at;
-    const uint8_t *from = source->x + (uint64_t)index * source->x_stage;
-    mgl_wide_announce(full, source->x_bytes);
-    if (w->team > 1) {
-      mgl_wide_copy_to_team(to, from, source->x_share, full);
-    } else {
-      mgl_wide_copy(to, from, source->x_share, full);
-    }
+    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES,
+                  source->x + (uint64_t)index * source->x_stage, source->x_bytes,
+                  &w->block->full[stage]);
   }
 }
-
-#endif
 
 // Until the step's event is activated. False: the launch was ended.
 static __device__ __forceinline__ bool mgl_wide_wait_event(mgl_wide_worker *w,
@@ -445,7 +324,6 @@ static __device__ __forceinline__ void mgl_wide_prefetch(const void *from, uint3
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-#if MGL_TARGET_WGMMA
 // Stages [begin, end) of the tile's weights.
 static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_worker *w,
                                                                  const mgl_wide_source *source,
@@ -456,7 +334,6 @@ static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_
                       (end - begin) * MGL_WIDE_BLOCK_STAGE_BYTES);
   }
 }
-#endif
 
 // The same of keys and values: the first pages of each warp's share of the streams.
 static __device__ __forceinline__ void mgl_wide_prefetch_pages(const mgl_wide_worker *w,
@@ -477,51 +354,43 @@ static __device__ __forceinline__ void mgl_wide_prefetch_pages(const mgl_wide_wo
   }
 }
 
-#if MGL_TARGET_WGMMA
-
-// The event of the slot's step, unless the launch was ended: then the slot says so, and the list
-// goes on to its end without waiting, so that a team's blocks leave their loops together.
-static __device__ __forceinline__ void mgl_wide_await_step(mgl_wide_worker *w,
-                                                           const mgl_wide_slot *slot) {
-  w->over = w->over || !mgl_wide_wait_event(w, &slot->step);
-  if (w->lane == 0) {
-    w->block->over[w->slot] = w->over ? 1 : 0;
-  }
+// Until a stage of the ring is free.
+static __device__ __forceinline__ void mgl_wide_wait_stage(mgl_wide_worker *w, uint32_t at) {
+  mgl_mbarrier_wait(&w->block->empty[at % MGL_WIDE_STAGES], (at / MGL_WIDE_STAGES & 1) ^ 1);
 }
 
-// A linear: weights ahead, then the event, then the rest.
-static __device__ __forceinline__ void mgl_wide_produce_linear(mgl_wide_worker *w,
+// A linear: weights ahead, then the event, then the rest. False: the launch was ended.
+static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *w,
                                                                const mgl_wide_slot *slot) {
-  // When consumers release stage i of x they have taken the weights of stage i + 1: so far ahead of
-  // x their ring has room.
-  constexpr uint32_t lead = MGL_WIDE_WEIGHT_STAGES - MGL_WIDE_X_STAGES + 1;
-  const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
-  const mgl_wide_source source = mgl_wide_source_of(w, slot, &tile);
-  const uint32_t count = mgl_wide_uniform(tile.tokens == 0 ? 0 : tile.stages);
-  uint32_t ahead = mgl_wide_least(count, MGL_WIDE_WEIGHT_STAGES);
+  const mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  const mgl_wide_source source = mgl_wide_source_of(slot, &tile);
+  uint32_t count = mgl_wide_uniform(tile.tokens == 0 ? 0 : tile.stages);
+  uint32_t ahead = count < MGL_WIDE_STAGES ? count : MGL_WIDE_STAGES;
   for (uint32_t i = 0; i < ahead; i++) {
+    mgl_wide_wait_stage(w, w->stage + i);
     mgl_wide_load_weights(w, &source, w->stage + i, i);
   }
   if (mgl_wide_asks_ahead(w)) {
     mgl_wide_prefetch_weights(w, &source, ahead,
                               mgl_wide_least(count, ahead + MGL_WIDE_AHEAD_STAGES));
   }
-  mgl_wide_await_step(w, slot);
-  mgl_wide_await_team(w);
+  if (!mgl_wide_wait_event(w, &slot->step)) {
+    return false;
+  }
   if (w->lane == 0) {
     mgl_mbarrier_arrive(&w->block->go[w->slot]);
   }
-  for (uint32_t i = 0; i < count; i++) {
+  for (uint32_t i = 0; i < ahead; i++) {
     mgl_wide_load_x(w, &source, w->stage + i, i);
-    if (ahead < count && ahead <= i + lead) {
-      mgl_wide_load_weights(w, &source, w->stage + ahead, ahead);
-      ahead++;
-    }
+  }
+  for (uint32_t i = ahead; i < count; i++) {
+    mgl_wide_wait_stage(w, w->stage + i);
+    mgl_wide_load_weights(w, &source, w->stage + i, i);
+    mgl_wide_load_x(w, &source, w->stage + i, i);
   }
   w->stage += count;
+  return true;
 }
-
-#endif
 
 // Copies a step and its op into the slot, once that is free.
 static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w,
@@ -548,50 +417,34 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
   return slot;
 }
 
-#if MGL_TARGET_WGMMA
-
-// A step that is not a linear. Without its event the consumers do not hear of it.
-static __device__ __forceinline__ void mgl_wide_produce_other(mgl_wide_worker *w,
-                                                              const mgl_wide_slot *slot) {
-  const bool takes_ring = mgl_wide_takes_ring(slot->op.kind);
-  if (slot->op.kind == MGL_OP_ATTEND && mgl_wide_asks_ahead(w)) {
-    mgl_wide_prefetch_pages(w, &slot->with.attention);
-    __syncwarp();
-  }
-  mgl_wide_await_step(w, slot);
-  if (!w->over) {
-    if (w->lane == 0) {
-      mgl_mbarrier_arrive(&w->block->go[w->slot]);
-    }
-    if (takes_ring) {
-      mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity);
-      mgl_proxy_fence();
-    }
-    mgl_wide_next_slot(w);
-  }
-  if (takes_ring) {
-    mgl_wide_yield(w);
-  }
-}
-
 static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
-  const uint32_t end = mgl_wide_uniform(w->run->step_start[blockIdx.x + 1]);
-  for (uint32_t at = mgl_wide_uniform(w->run->step_start[blockIdx.x]); at < end; at++) {
+  uint32_t end = mgl_wide_uniform(w->run->step_start[blockIdx.x + 1]);
+  bool ok = true;
+  for (uint32_t at = mgl_wide_uniform(w->run->step_start[blockIdx.x]); at < end && ok; at++) {
     const mgl_wide_slot *slot = mgl_wide_fill_slot(w, at);
     if (mgl_wide_is_linear(mgl_wide_uniform(slot->op.kind))) {
-      mgl_wide_produce_linear(w, slot);
-      mgl_wide_next_slot(w);
+      ok = mgl_wide_produce_linear(w, slot);
     } else {
-      mgl_wide_produce_other(w, slot);
+      if (slot->op.kind == MGL_OP_ATTEND && mgl_wide_asks_ahead(w)) {
+        mgl_wide_prefetch_pages(w, &slot->with.attention);
+        __syncwarp();
+      }
+      ok = mgl_wide_wait_event(w, &slot->step);
+      if (ok && w->lane == 0) {
+        mgl_mbarrier_arrive(&w->block->go[w->slot]);
+      }
+      if (ok && mgl_wide_takes_ring(slot->op.kind)) {
+        mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity);
+        mgl_proxy_fence();
+      }
     }
+    mgl_wide_next_slot(w);
   }
   __syncwarp();
   if (w->lane == 0) {
     w->block->stop = 1;
   }
 }
-
-#endif
 
 // --- factors -------------------------------------------------------------------------------------
 
@@ -613,8 +466,8 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     const mgl_cuda_op *op = &slot->op;
-    if (mgl_wide_is_linear(op->kind) && op->norm != nullptr && w->block->over[w->slot] == 0) {
-      const uint32_t first = mgl_wide_tile_of(w, slot).token;
+    if (mgl_wide_is_linear(op->kind) && op->norm != nullptr) {
+      const uint32_t first = mgl_wide_tile_of(w->run, slot).token;
 #pragma unroll 1
       for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
         w->block->factors[w->slot][token] = mgl_wide_factor(op, first + token);
@@ -633,7 +486,7 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
 // What gate_up staged: a tile of a column of x.
 static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
                                                              const mgl_wide_slot *slot) {
-  mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
+  mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
   if (tile.tokens == 0 || w->block->writes[w->slot] == 0) {
     return;
   }
@@ -652,11 +505,10 @@ static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);
-    const bool over = w->block->over[w->slot] != 0;
-    if (slot->op.kind == MGL_OP_GATE_UP && !over) {
+    if (slot->op.kind == MGL_OP_GATE_UP) {
       mgl_wide_store_staged(w, slot);
     }
-    if (slot->step.trigger_event != MGL_NO_EVENT && !over) {
+    if (slot->step.trigger_event != MGL_NO_EVENT) {
       mgl_add_release(&w->run->counters[slot->step.trigger_event], 1);
     }
     mgl_mbarrier_arrive(&w->block->stored[w->slot]);

@@ -15,7 +15,7 @@
 
 #if !MGL_TARGET_WGMMA
 
-static __device__ void mgl_wide_block_init(mgl_wide_block *block, uint32_t) {
+static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
   for (uint32_t i = 0; i < MGL_WIDE_SLOTS; i++) {
     mgl_mbarrier_init(&block->factored[i], MGL_WIDE_CONSUMERS);
     mgl_mbarrier_init(&block->stored[i], 1);
@@ -61,7 +61,7 @@ static __device__ __forceinline__ bool mgl_wide_begin_step(mgl_wide_worker *w,
   if (!mgl_wide_is_linear(slot->op.kind)) {
     ok = mgl_wide_await_step(w, slot);
   } else {
-    const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
+    const mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
     mgl_wide_set_source(w, slot, &tile);
     w->source.stages = tile.tokens == 0 ? 0 : w->source.stages;
 #pragma unroll
@@ -84,7 +84,7 @@ static __device__ __forceinline__ bool mgl_wide_begin_step(mgl_wide_worker *w,
 // What gate_up staged: a tile of a column of x.
 static __device__ __forceinline__ void mgl_wide_store_tile(const mgl_wide_worker *w,
                                                            const mgl_wide_slot *slot) {
-  const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
+  const mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
   const uint64_t column = tile.first_block / MGL_WIDE_FEATURE_BLOCKS;
   uint4 *to = (uint4 *)((uint8_t *)slot->op.out +
                         (column * slot->op.tokens + tile.token) * MGL_WIDE_ROW_BYTES);

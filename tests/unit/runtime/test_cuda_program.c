@@ -201,7 +201,6 @@ static void large_iterations_run_in_the_wide_class(void **state) {
     uint64_t rows = 0;
     fake.runs = 0;
     fake.wide_runs = 0;
-    fake.team_runs = 0;
     fake.empty_wide_runs = 0;
     run_crowd(program, &c, false, &outcome);
     for (uint32_t i = 0; i < CROWD; i++) {
@@ -209,7 +208,6 @@ static void large_iterations_run_in_the_wide_class(void **state) {
       rows += 1 + i * 29 % 110 + CROWD_TOKENS - 1;
     }
     assert_true(fake.wide_runs >= 4 && fake.runs >= 2 && fake.runs < fake.wide_runs);
-    assert_int_equal(fake.team_runs, fake.wide_runs + fake.empty_wide_runs);
     assert_true(fake.empty_wide_runs >= fake.runs - 1);  // each chain ends behind one
     assert_true(outcome.iterations > fake.wide_runs + CROWD_TOKENS);
     assert_int_equal(fake.run->iteration_tokens, MGL_CUDA_NARROW_TOKENS);
@@ -229,25 +227,6 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   run_crowd(program, &c, true, &outcome);
   assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
   assert_true(fake.wide_runs == 0 && c.most <= 64 && c.most > MGL_CUDA_NARROW_TOKENS);
-  mgl_cuda_program_destroy(program);
-  assert_int_equal(fake.live, 0);
-}
-
-// Where not all blocks can have a neighbour, each is alone.
-static void teams_need_neighbours(void **state) {
-  (void)state;
-  mgl_cuda_device device = fake_cuda_device();
-  mgl_cuda_program_options options = usual;
-  mgl_cuda_outcome outcome = {0};
-  crowd c = {0};
-  options.iteration_tokens = 300;
-  options.sequences = CROWD_SLOTS;
-  fake.single = true;
-  fake.wide_runs = 0;
-  mgl_cuda_program *program = make(&device, options);
-  run_crowd(program, &c, false, &outcome);
-  assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
-  assert_true(fake.wide_runs >= 4 && fake.team_runs == 0);
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);
 }
@@ -832,7 +811,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_run_to_their_ends),
       cmocka_unit_test(large_iterations_run_in_the_wide_class),
-      cmocka_unit_test(teams_need_neighbours),
       cmocka_unit_test(large_iterations_run_on_other_gpus),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(faults_are_named),

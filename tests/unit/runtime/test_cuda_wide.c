@@ -77,10 +77,6 @@ static void close_world(world *w) {
 
 // --- graphs --------------------------------------------------------------------------------------
 
-static uint32_t team_tiles(uint32_t feature_tiles, uint32_t team) {
-  return (feature_tiles + team - 1) / team;
-}
-
 // Units that an op has by its own numbers.
 static uint32_t units_of(const mgl_wide_op *op, const mgl_cuda_wide_sizes *sizes) {
   uint32_t columns = op->op.kind == MGL_OP_GATE_UP ? 8 : 16;
@@ -92,9 +88,8 @@ static uint32_t units_of(const mgl_wide_op *op, const mgl_cuda_wide_sizes *sizes
     case MGL_OP_RMSNORM:
       return op->op.row_tiles / 8 * ((op->op.k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE);
     case MGL_OP_ATTEND: return sizes->workers;
-    default:  // every worker of a team has its tile's
-      return team_tiles(features, sizes->team) * sizes->team *
-             (op->op.tokens / MGL_WIDE_TILE_TOKENS) * (op->op.k_padded / MGL_WIDE_K);
+    default:
+      return features * (op->op.tokens / MGL_WIDE_TILE_TOKENS) * (op->op.k_padded / MGL_WIDE_K);
   }
 }
 
@@ -197,14 +192,13 @@ static void check_tile(const mgl_wide_op *op, const tile_tasks *tile, uint32_t n
 
 // Of an op: where its tasks begin and end. even: tiles whose first task is not its worker's.
 static void check_op_tiles(const mgl_wide_op *op, uint32_t idx, const mgl_cuda_step *steps,
-                           const uint32_t start[WORKERS + 1], uint32_t team, uint32_t *shared,
-                           uint32_t *even) {
+                           const uint32_t start[WORKERS + 1], uint32_t *shared, uint32_t *even) {
   uint32_t features = (op->op.n + 15) / (op->op.kind == MGL_OP_GATE_UP ? 8 : 16) + 8;
   tile_tasks *tiles =
       mgl_alloc_zeroed((features / 8 + 1) * (op->op.tokens / MGL_WIDE_TILE_TOKENS), sizeof *tiles);
   uint32_t k_stages = op->op.k_padded / MGL_WIDE_K;
   uint32_t count = 0;
-  for (uint32_t worker = 0; worker < WORKERS; worker += team) {
+  for (uint32_t worker = 0; worker < WORKERS; worker++) {
     for (uint32_t i = start[worker]; i < start[worker + 1]; i++) {
       if (steps[i].op == idx) {
         uint32_t number = steps[i].begin / k_stages;
@@ -218,32 +212,8 @@ static void check_op_tiles(const mgl_wide_op *op, uint32_t idx, const mgl_cuda_s
     check_tile(op, &tiles[i], i);
     *even += tiles[i].count == 2 && !tiles[i].first_of_stage[0] ? 1 : 0;
   }
-  *shared = op->arrived != NULL ? count * team : 0;
+  *shared = op->arrived != NULL ? count : 0;
   mgl_free(tiles);
-}
-
-// Workers of a team have the same linears' steps in the same order: they fill each other's rings.
-static void check_teams(const mgl_wide_op *ops, const mgl_cuda_step *steps,
-                        const uint32_t start[WORKERS + 1], uint32_t team) {
-  for (uint32_t worker = 0; worker < WORKERS; worker++) {
-    uint32_t first = worker / team * team;
-    uint32_t i = start[worker];
-    for (uint32_t j = start[first]; j < start[first + 1]; j++) {
-      if (!is_linear(&ops[steps[j].op])) {
-        continue;
-      }
-      while (i < start[worker + 1] && !is_linear(&ops[steps[i].op])) {
-        i++;
-      }
-      assert_true(i < start[worker + 1]);
-      assert_true(steps[i].op == steps[j].op && steps[i].begin == steps[j].begin &&
-                  steps[i].end == steps[j].end && steps[i].wait_event == steps[j].wait_event);
-      i++;
-    }
-    for (; i < start[worker + 1]; i++) {
-      assert_false(is_linear(&ops[steps[i].op]));
-    }
-  }
 }
 
 static void check_tiles(const world *w, uint32_t graph, uint32_t *even) {
@@ -255,7 +225,6 @@ static void check_tiles(const world *w, uint32_t graph, uint32_t *even) {
   uint32_t counters = 0;
   const mgl_wide_op *before = NULL;  // the linear before
   mgl_cuda_wide_make_graph(&w->addresses, graph, ops, steps, start);
-  check_teams(ops, steps, start, w->wide.sizes.team);
   for (uint32_t i = 0; i < g->op_count; i++) {
     const mgl_wide_op *op = &ops[i];
     if (op->op.kind == MGL_OP_ATTEND) {
@@ -270,7 +239,7 @@ static void check_tiles(const world *w, uint32_t graph, uint32_t *even) {
       continue;
     }
     uint32_t shared = 0;
-    check_op_tiles(op, i, steps, start, w->wide.sizes.team, &shared, even);
+    check_op_tiles(op, i, steps, start, &shared, even);
     assert_true(op->arrived == NULL ||
                 op->arrived == mgl_cuda_pointer(w->addresses.block + w->wide.arrived +
                                                 counters * sizeof(uint32_t)));
@@ -298,25 +267,23 @@ static void check_tiles(const world *w, uint32_t graph, uint32_t *even) {
 static void every_unit_is_one_task(void **state) {
   (void)state;
   static const uint32_t rows[] = {1, 100, 257, 1024};
-  uint32_t even[MGL_WIDE_MAX_TEAM] = {0};
-  for (size_t i = 0; i < 4 * sizeof rows / sizeof rows[0]; i++) {
+  uint32_t even = 0;
+  for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
     world w;
-    uint32_t team = 1 + i / 2 % MGL_WIDE_MAX_TEAM;
     mgl_cuda_wide_sizes sizes = {.tokens = 2048,
-                                 .sequences = rows[i / 4],
-                                 .logit_rows = rows[i / 4],
+                                 .sequences = rows[i / 2],
+                                 .logit_rows = rows[i / 2],
                                  .pages_per_sequence = STRIDE,
-                                 .workers = WORKERS,
-                                 .team = team};
+                                 .workers = WORKERS};
     open_world(&w, configs[i % 2], &sizes);
     assert_int_equal(w.wide.graph_count, MGL_CUDA_WIDE_GRAPHS);
     for (uint32_t graph = 0; graph < w.wide.graph_count; graph++) {
       check_graph(&w, graph);
-      check_tiles(&w, graph, &even[team - 1]);
+      check_tiles(&w, graph, &even);
     }
     close_world(&w);
   }
-  assert_true(even[0] > 0 && even[1] > 0);
+  assert_true(even > 0);
 }
 
 // A linear that leaves parts, and the norm behind it, mean the same ones.
@@ -327,8 +294,7 @@ static void parts_are_added(void **state) {
                                .sequences = 4,
                                .logit_rows = 4,
                                .pages_per_sequence = STRIDE,
-                               .workers = WORKERS,
-                               .team = 1};
+                               .workers = WORKERS};
   open_world(&w, configs[0], &sizes);
   uint32_t split = 0;
   for (uint32_t graph = 0; graph < w.wide.graph_count; graph++) {
@@ -378,8 +344,7 @@ static void the_image_says_what_the_plan_says(void **state) {
                                .sequences = 2,
                                .logit_rows = 2,
                                .pages_per_sequence = STRIDE,
-                               .workers = WORKERS,
-                               .team = 1};
+                               .workers = WORKERS};
   mgl_plan_limits limits = {.tokens = 512,
                             .sequences = 4,
                             .pages_per_sequence = STRIDE,

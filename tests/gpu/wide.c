@@ -443,7 +443,7 @@ static void time_prompts(wide_sides *s, const wide_load *load) {
     double attention = 2.0 * heads * count * (count + 1.0) * info.layer_count;
     printf("| %u | %.3f | %.0f | %.1f | %.1f |\n", count, ms, count / ms * 1e3, linears / ms / 1e9,
            (linears + attention) / ms / 1e9);
-    print_stages(s, mgl_cuda_wide_graph_for(count));
+    print_stages(s, mgl_cuda_wide_graph_for(&s->program->wide.layout, count));
     (void)fflush(stdout);
   }
 }
@@ -476,7 +476,7 @@ static void time_decode(wide_sides *s, const wide_load *load) {
     } else {
       printf(" |\n");
     }
-    print_stages(s, mgl_cuda_wide_graph_for(batch));
+    print_stages(s, mgl_cuda_wide_graph_for(&s->program->wide.layout, batch));
     (void)fflush(stdout);
   }
 }

@@ -134,8 +134,8 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
                                                               : (int)MGL_WIDE_MMA_THREADS,
                                              1) mgl_wide_kernel(mgl_wide_run *run) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  if (run->steps == nullptr) {
-    return;  // queued behind the last iteration of a chain
+  if (run->steps == nullptr || run->tile_tokens != MGL_WIDE_TILE_TOKENS) {
+    return;  // queued behind the last iteration of a chain, or beside the kernel that has the tiles
   }
   mgl_wide_worker w = mgl_wide_worker_of(run, memory);
   if (threadIdx.x == 0) {

@@ -19,11 +19,12 @@
 
 enum {
   MGL_WIDE_SLOTS = 2,
-  MGL_WIDE_BLOCK_STAGE_BYTES = MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K * 2,  // of a row block
-  // While workers wait for each other, the memory has nothing else to do: so many stages of weights
+  MGL_WIDE_BLOCK_STAGE_BYTES = MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K * 2,  // a column of a row block
+  MGL_WIDE_COLUMN_BYTES = MGL_WIDE_TILE_TOKENS * MGL_WIDE_ROW_BYTES,  // and of x, in a stage
+  // While workers wait for each other, the memory has nothing else to do: so many columns of weights
   // beyond the ring go to the L2 before their task may run. Only in iterations of few tokens: with
   // more, what they wait for moves so many bytes itself that it takes longer (SPEED.md).
-  MGL_WIDE_AHEAD_STAGES = 12,
+  MGL_WIDE_AHEAD_COLUMNS = 12,
   MGL_WIDE_AHEAD_TOKENS = 128,
   MGL_WIDE_BARRIER_CONSUMERS = 1,
   MGL_WIDE_BARRIER_GROUP = 2,  // and 3: of a warpgroup of consumers
@@ -88,7 +89,7 @@ static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_ru
   w.memory = memory;
   w.stages = mgl_shared_address(memory);
 #if MGL_TARGET_WGMMA
-  w.staged = memory + MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES;
+  w.staged = memory + MGL_WIDE_RING_BYTES;
   w.block = (mgl_wide_block *)(w.staged + MGL_WIDE_STAGED_BYTES);
 #else
   w.staged = memory;
@@ -198,7 +199,7 @@ static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_
   return tile;
 }
 
-// Bytes of a stage's x: of the tokens that are there, in whole swizzles. What lies behind them in
+// Bytes of a column of x: of the tokens that are there, in whole swizzles. What lies behind them in
 // the stage only reaches sums of tokens that are not.
 static __device__ __forceinline__ uint32_t mgl_wide_x_bytes_of(const mgl_wide_tile *tile) {
   return (tile->tokens + MGL_WIDE_ROWS - 1) / MGL_WIDE_ROWS * (MGL_WIDE_ROWS * MGL_WIDE_ROW_BYTES);
@@ -207,11 +208,12 @@ static __device__ __forceinline__ uint32_t mgl_wide_x_bytes_of(const mgl_wide_ti
 // Where a tile's stages come from: found once, since the ring is as fast as its producer
 // (SPEED.md).
 struct mgl_wide_source {
-  const uint8_t *weights;  // of the lane's row block; the next stage is behind it
+  const uint8_t *weights;  // of the lane's row block; the next column is behind it
   const uint8_t *x;
-  uint64_t x_stage;  // bytes from a stage's x to the next one's
-  uint32_t x_bytes;  // of a stage
-  uint32_t blocks;   // lanes that copy weights
+  uint64_t x_column;  // bytes from a column of x to the next one
+  uint32_t x_bytes;   // of a column
+  uint32_t blocks;    // lanes that copy weights
+  uint32_t columns;
 };
 
 static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_wide_slot *slot,
@@ -221,12 +223,19 @@ static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_w
   s.weights = slot->op.weights +
               (uint64_t)(tile->first_block + lane) * slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2) +
               tile->first_stage * MGL_WIDE_BLOCK_STAGE_BYTES;
-  s.x_stage = (uint64_t)slot->op.tokens * MGL_WIDE_ROW_BYTES;
-  s.x = (const uint8_t *)slot->op.x + tile->first_stage * s.x_stage +
+  s.x_column = (uint64_t)slot->op.tokens * MGL_WIDE_ROW_BYTES;
+  s.x = (const uint8_t *)slot->op.x + tile->first_stage * s.x_column +
         (uint64_t)tile->token * MGL_WIDE_ROW_BYTES;
   s.x_bytes = mgl_wide_x_bytes_of(tile);
   s.blocks = tile->blocks;
+  s.columns = tile->tokens == 0 ? 0 : tile->stages;
   return s;
+}
+
+// Columns of the tile in its stage `index` of the ring.
+static __device__ __forceinline__ uint32_t mgl_wide_columns_in(const mgl_wide_source *source,
+                                                               uint32_t index) {
+  return mgl_wide_least(source->columns - index * MGL_WIDE_COLUMNS, MGL_WIDE_COLUMNS);
 }
 
 // The weights of stage `index` of the tile, by lanes 0 to 7. All of the stage's bytes are
@@ -234,29 +243,31 @@ static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_w
 static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
                                                              const mgl_wide_source *source,
                                                              uint32_t at, uint32_t index) {
-  uint32_t stage = at % MGL_WIDE_STAGES;
+  constexpr uint32_t bytes = MGL_WIDE_COLUMNS * MGL_WIDE_BLOCK_STAGE_BYTES;  // of a row block
+  const uint32_t stage = at % MGL_WIDE_STAGES, columns = mgl_wide_columns_in(source, index);
   uint64_t *full = &w->block->full[stage];
   if (w->lane == 0) {
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
-        "r"(source->blocks * MGL_WIDE_BLOCK_STAGE_BYTES + source->x_bytes)
+        "r"(columns * (source->blocks * MGL_WIDE_BLOCK_STAGE_BYTES + source->x_bytes))
         : "memory");
   }
   __syncwarp();
   if (w->lane < source->blocks) {
-    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + w->lane * MGL_WIDE_BLOCK_STAGE_BYTES,
-                  source->weights + index * MGL_WIDE_BLOCK_STAGE_BYTES, MGL_WIDE_BLOCK_STAGE_BYTES,
-                  full);
+    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + w->lane * bytes,
+                  source->weights + index * bytes, columns * MGL_WIDE_BLOCK_STAGE_BYTES, full);
   }
 }
 
 static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
                                                        const mgl_wide_source *source, uint32_t at,
                                                        uint32_t index) {
-  uint32_t stage = at % MGL_WIDE_STAGES;
-  if (w->lane == 0) {
-    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES,
-                  source->x + index * source->x_stage, source->x_bytes, &w->block->full[stage]);
+  const uint32_t stage = at % MGL_WIDE_STAGES;
+  if (w->lane < mgl_wide_columns_in(source, index)) {
+    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES +
+                      w->lane * MGL_WIDE_COLUMN_BYTES,
+                  source->x + (index * MGL_WIDE_COLUMNS + w->lane) * source->x_column,
+                  source->x_bytes, &w->block->full[stage]);
   }
 }
 
@@ -292,7 +303,7 @@ static __device__ __forceinline__ void mgl_wide_prefetch(const void *from, uint3
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-// Stages [begin, end) of the tile's weights.
+// Columns [begin, end) of the tile's weights.
 static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_worker *w,
                                                                  const mgl_wide_source *source,
                                                                  uint32_t begin, uint32_t end) {
@@ -331,15 +342,16 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
                                                                const mgl_wide_slot *slot) {
   const mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
   const mgl_wide_source source = mgl_wide_source_of(slot, &tile, w->lane);
-  uint32_t count = tile.tokens == 0 ? 0 : tile.stages;
-  uint32_t ahead = count < MGL_WIDE_STAGES ? count : MGL_WIDE_STAGES;
+  const uint32_t count = (source.columns + MGL_WIDE_COLUMNS - 1) / MGL_WIDE_COLUMNS;
+  const uint32_t ahead = mgl_wide_least(count, MGL_WIDE_STAGES);
   for (uint32_t i = 0; i < ahead; i++) {
     mgl_wide_wait_stage(w, w->stage + i);
     mgl_wide_load_weights(w, &source, w->stage + i, i);
   }
   if (mgl_wide_asks_ahead(w)) {
-    mgl_wide_prefetch_weights(w, &source, ahead,
-                              mgl_wide_least(count, ahead + MGL_WIDE_AHEAD_STAGES));
+    const uint32_t begin = ahead * MGL_WIDE_COLUMNS;
+    mgl_wide_prefetch_weights(w, &source, begin,
+                              mgl_wide_least(source.columns, begin + MGL_WIDE_AHEAD_COLUMNS));
   }
   if (!mgl_wide_wait_event(w, &slot->step)) {
     return false;

@@ -26,7 +26,8 @@ static uint64_t take(uint64_t *bytes, uint64_t more) {
 
 static uint32_t graph_tokens(const mgl_cuda_wide_sizes *sizes, uint32_t graph) {
   if (sizes->few) {
-    return graph == 0 ? (uint32_t)MGL_WIDE_FEW_TOKENS : (uint32_t)MGL_WIDE_MANY_TOKENS << (graph - 1);
+    return graph == 0 ? (uint32_t)MGL_WIDE_FEW_TOKENS
+                      : (uint32_t)MGL_WIDE_MANY_TOKENS << (graph - 1);
   }
   return (uint32_t)MGL_WIDE_MANY_TOKENS << graph;
 }
@@ -464,8 +465,7 @@ static uint32_t padded(uint32_t k) {
 }
 
 static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *model,
-                                uint64_t part_bytes, uint32_t gathered,
-                                mgl_cuda_wide_layout *out) {
+                                uint64_t part_bytes, uint32_t gathered, mgl_cuda_wide_layout *out) {
   const mgl_cuda_wide_sizes *sizes = &out->sizes;
   uint32_t tokens = out->graphs[out->graph_count - 1].tokens;
   uint32_t hidden = widest(program, MGL_OP_EMBED);

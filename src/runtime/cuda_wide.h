@@ -6,7 +6,8 @@
 // needs no dependency analysis: each op waits for everything before it. A stage's end costs some
 // eight microseconds; so norms and rope_kv, which are short, are done by those who have made a
 // tile of the linear before, where its tiles are few (MGL_WIDE_WEIGHS, MGL_WIDE_ROTATES). There is
-// a graph for 256, 512, 1024 and 2048 tokens, and with wgmma one for 64; all share one block of activations.
+// a graph for 256, 512, 1024 and 2048 tokens, and with wgmma one for 64; all share one block of
+// activations.
 #ifndef MGL_RUNTIME_CUDA_WIDE_H
 #define MGL_RUNTIME_CUDA_WIDE_H
 

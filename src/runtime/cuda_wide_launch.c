@@ -84,8 +84,8 @@ size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out) {
   if (!p->wide.layout.sizes.few) {
     return 2;
   }
-  out[2] = (mgl_cuda_module){"kernels/cuda/wide_few.cu", "mgl_wide_few_kernel",
-                             &p->wide.few_module, &p->wide.few_usage};
+  out[2] = (mgl_cuda_module){"kernels/cuda/wide_few.cu", "mgl_wide_few_kernel", &p->wide.few_module,
+                             &p->wide.few_usage};
   return 3;
 }
 
@@ -272,8 +272,7 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
   p->feeding.planner_lost = true;  // its cached pages may be overwritten
   MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->options.page_count, p->wide.image, err));
   MGL_TRY(upload(p, (size_t)wide->image_bytes, err));
-  const mgl_cuda_wide_graph *g =
-      &wide->graphs[mgl_cuda_wide_graph_for(wide, plan->token_count)];
+  const mgl_cuda_wide_graph *g = &wide->graphs[mgl_cuda_wide_graph_for(wide, plan->token_count)];
   bool few = g->tile_tokens < MGL_WIDE_MANY_TOKENS;
   uint64_t start = mgl_clock_ns();
   MGL_TRY(launch_kernel(p, few ? p->wide.few_kernel : p->wide.kernel, err));

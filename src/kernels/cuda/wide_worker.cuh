@@ -21,9 +21,10 @@ enum {
   MGL_WIDE_SLOTS = 2,
   MGL_WIDE_BLOCK_STAGE_BYTES = MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K * 2,  // a column of a row block
   MGL_WIDE_COLUMN_BYTES = MGL_WIDE_TILE_TOKENS * MGL_WIDE_ROW_BYTES,  // and of x, in a stage
-  // While workers wait for each other, the memory has nothing else to do: so many columns of weights
-  // beyond the ring go to the L2 before their task may run. Only in iterations of few tokens: with
-  // more, what they wait for moves so many bytes itself that it takes longer (SPEED.md).
+  // While workers wait for each other, the memory has nothing else to do: so many columns of
+  // weights beyond the ring go to the L2 before their task may run. Only in iterations of few
+  // tokens: with more, what they wait for moves so many bytes itself that it takes longer
+  // (SPEED.md).
   MGL_WIDE_AHEAD_COLUMNS = 12,
   MGL_WIDE_AHEAD_TOKENS = 128,
   MGL_WIDE_BARRIER_CONSUMERS = 1,

@@ -47,6 +47,7 @@ struct mgl_wide_block {
   uint64_t full[MGL_WIDE_STAGES];
   uint64_t empty[MGL_WIDE_STAGES];
   volatile uint32_t stop;
+  uint32_t token_count, logit_rows;          // the plan's
   volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
   float __align__(16)
       factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
@@ -67,6 +68,7 @@ struct mgl_mma_source {
 // A warp's view of its block.
 struct mgl_wide_worker {
   mgl_wide_run *run;
+  mgl_word *counters;  // the run's; here, as polls drop what the L1 has of it
   mgl_wide_block *block;
   uint8_t *memory;  // the ring; a task without stages may use it (mgl_wide_takes_ring)
   uint32_t stages;  // its address in shared memory
@@ -87,6 +89,7 @@ static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_ru
                                                                      uint8_t *memory) {
   mgl_wide_worker w;
   w.run = run;
+  w.counters = run->counters;
   w.memory = memory;
   w.stages = mgl_shared_address(memory);
 #if MGL_TARGET_WGMMA
@@ -177,16 +180,15 @@ struct mgl_wide_tile {
   bool whole;                    // all stages of k
 };
 
-static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_run *run,
+static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w,
                                                                  const mgl_wide_slot *slot) {
   mgl_wide_tile tile;
   const mgl_cuda_op *op = &slot->op;
-  const mgl_wide_plan *plan = run->plan;
   uint32_t columns = op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
   uint32_t blocks = (op->n + columns - 1) / columns;
   uint32_t token_tiles = op->tokens / MGL_WIDE_TILE_TOKENS;
   uint32_t k_stages = op->k_padded / MGL_WIDE_K;
-  uint32_t rows = op->kind == MGL_OP_LOGITS ? plan->logit_row_count : plan->token_count;
+  uint32_t rows = op->kind == MGL_OP_LOGITS ? w->block->logit_rows : w->block->token_count;
   tile.number = slot->step.begin / k_stages;
   tile.first_stage = slot->step.begin % k_stages;
   tile.stages = slot->step.end - slot->step.begin;
@@ -277,26 +279,36 @@ static __device__ __forceinline__ bool mgl_wide_wait_event(mgl_wide_worker *w,
                                                            const mgl_cuda_step *step) {
   bool ok = true;
   if (step->wait_event != MGL_NO_EVENT && w->lane == 0) {
-    const mgl_word *counter = &w->run->counters[step->wait_event];
-    // Acquire, paired with the releases of the triggers.
-    while (mgl_load_acquire(counter) < step->wait_count) {
-      mgl_relax();
-      if (mgl_load_relaxed(&w->run->fault) != MGL_WIDE_FAULT_NONE) {
+    const mgl_word *counter = &w->counters[step->wait_event];
+    const uint64_t count = step->wait_count;
+    for (;;) {
+      const uint64_t fault = mgl_load_relaxed(&w->run->fault);  // both are on their way at once
+      // Acquire, paired with the releases of the triggers.
+      if (mgl_load_acquire(counter) >= count) {
+        break;
+      }
+      if (fault != MGL_WIDE_FAULT_NONE) {
         ok = false;
         break;
       }
+      mgl_relax();
     }
     mgl_proxy_fence();
-  }
-  if (blockIdx.x == 0 && w->lane == 0 && w->run->stage_ns != nullptr &&
-      w->run->stage_ns[step->trigger_event] == 0) {
-    w->run->stage_ns[step->trigger_event] = mgl_global_ns();
   }
   return __shfl_sync(0xffffffffu, ok, 0);
 }
 
+// When the first worker began a stage, for those who ask where the time goes.
+static __device__ __forceinline__ void mgl_wide_note_stage(const mgl_wide_worker *w,
+                                                           const mgl_cuda_step *step) {
+  if (blockIdx.x == 0 && w->lane == 0 && w->run->stage_ns != nullptr &&
+      w->run->stage_ns[step->trigger_event] == 0) {
+    w->run->stage_ns[step->trigger_event] = mgl_global_ns();
+  }
+}
+
 static __device__ __forceinline__ bool mgl_wide_asks_ahead(const mgl_wide_worker *w) {
-  return w->run->plan->token_count <= MGL_WIDE_AHEAD_TOKENS;
+  return w->block->token_count <= MGL_WIDE_AHEAD_TOKENS;
 }
 
 // What will be read soon goes to the L2.
@@ -341,7 +353,7 @@ static __device__ __forceinline__ void mgl_wide_wait_stage(mgl_wide_worker *w, u
 // A linear: weights ahead, then the event, then the rest. False: the launch was ended.
 static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *w,
                                                                const mgl_wide_slot *slot) {
-  const mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   const mgl_wide_source source = mgl_wide_source_of(slot, &tile, w->lane);
   const uint32_t count = (source.columns + MGL_WIDE_COLUMNS - 1) / MGL_WIDE_COLUMNS;
   const uint32_t ahead = mgl_wide_least(count, MGL_WIDE_STAGES);
@@ -446,8 +458,9 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     const mgl_cuda_op *op = &slot->op;
+    mgl_wide_note_stage(w, &slot->step);  // here nobody waits for it
     if (mgl_wide_is_linear(op->kind) && op->norm != nullptr) {
-      const uint32_t first = mgl_wide_tile_of(w->run, slot).token;
+      const uint32_t first = mgl_wide_tile_of(w, slot).token;
 #pragma unroll 1
       for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
         w->block->factors[w->slot][token] = mgl_wide_factor(op, first + token);
@@ -466,7 +479,7 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
 // What gate_up staged: a tile of a column of x.
 static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
                                                              const mgl_wide_slot *slot) {
-  mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   if (tile.tokens == 0 || w->block->writes[w->slot] == 0) {
     return;
   }
@@ -489,7 +502,7 @@ static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
       mgl_wide_store_staged(w, slot);
     }
     if (slot->step.trigger_event != MGL_NO_EVENT) {
-      mgl_add_release(&w->run->counters[slot->step.trigger_event], 1);
+      mgl_add_release(&w->counters[slot->step.trigger_event], 1);
     }
     mgl_mbarrier_arrive(&w->block->stored[w->slot]);
     mgl_wide_next_slot(w);

@@ -21,11 +21,23 @@ enum {
   MGL_WIDE_SLOTS = 2,
   MGL_WIDE_BLOCK_STAGE_BYTES = MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K * 2,  // a column of a row block
   MGL_WIDE_COLUMN_BYTES = MGL_WIDE_TILE_TOKENS * MGL_WIDE_ROW_BYTES,  // and of x, in a stage
-  // While workers wait for each other, the memory has nothing else to do: so many columns of
-  // weights beyond the ring go to the L2 before their task may run. Only in iterations of few
-  // tokens: with more, what they wait for moves so many bytes itself that it takes longer
-  // (SPEED.md).
-  MGL_WIDE_AHEAD_COLUMNS = 12,
+// Stages of the ring that are on their way at once. More than the memory needs to have no pause
+// only stand in line there, and all else that moves, sums and counters, stands behind them.
+#ifdef MGL_WIDE_FEW
+  MGL_WIDE_FLIGHT = 2,
+#else
+  MGL_WIDE_FLIGHT = MGL_WIDE_STAGES,
+#endif
+// While workers wait for each other, the memory has nothing else to do: stages of weights fill the
+// ring, and so many columns beyond it go to the L2, before their task may run; a column each so
+// many cycles, about what the memory has for a worker. Only in iterations of few tokens: with
+// more, what they wait for moves so many bytes itself that it takes longer (SPEED.md).
+#ifdef MGL_WIDE_FEW
+  MGL_WIDE_PACE = 1000,
+#else
+  MGL_WIDE_PACE = 0,
+#endif
+  MGL_WIDE_AHEAD_COLUMNS = 6,
   MGL_WIDE_AHEAD_TOKENS = 128,
   MGL_WIDE_BARRIER_CONSUMERS = 1,
   MGL_WIDE_BARRIER_GROUP = 2,  // and 3: of a warpgroup of consumers
@@ -274,28 +286,32 @@ static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
   }
 }
 
-// Until the step's event is activated. False: the launch was ended.
-static __device__ __forceinline__ bool mgl_wide_wait_event(mgl_wide_worker *w,
-                                                           const mgl_cuda_step *step) {
-  bool ok = true;
+typedef enum mgl_wide_state { MGL_WIDE_CLOSED, MGL_WIDE_OPEN, MGL_WIDE_ENDED } mgl_wide_state;
+
+// Whether the step's event is activated, or the launch was ended.
+static __device__ __forceinline__ mgl_wide_state mgl_wide_look(const mgl_wide_worker *w,
+                                                               const mgl_cuda_step *step) {
+  uint32_t state = MGL_WIDE_OPEN;
   if (step->wait_event != MGL_NO_EVENT && w->lane == 0) {
-    const mgl_word *counter = &w->counters[step->wait_event];
-    const uint64_t count = step->wait_count;
-    for (;;) {
-      const uint64_t fault = mgl_load_relaxed(&w->run->fault);  // both are on their way at once
-      // Acquire, paired with the releases of the triggers.
-      if (mgl_load_acquire(counter) >= count) {
-        break;
-      }
-      if (fault != MGL_WIDE_FAULT_NONE) {
-        ok = false;
-        break;
-      }
-      mgl_relax();
+    const uint64_t fault = mgl_load_relaxed(&w->run->fault);  // both are on their way at once
+    // Acquire, paired with the releases of the triggers.
+    if (mgl_load_acquire(&w->counters[step->wait_event]) < step->wait_count) {
+      state = fault == MGL_WIDE_FAULT_NONE ? MGL_WIDE_CLOSED : MGL_WIDE_ENDED;
+    } else {
+      mgl_proxy_fence();
     }
-    mgl_proxy_fence();
   }
-  return __shfl_sync(0xffffffffu, ok, 0);
+  return (mgl_wide_state)__shfl_sync(0xffffffffu, state, 0);
+}
+
+// Until the step's event is activated. False: the launch was ended.
+static __device__ __forceinline__ bool mgl_wide_wait_event(const mgl_wide_worker *w,
+                                                           const mgl_cuda_step *step) {
+  mgl_wide_state state;
+  while ((state = mgl_wide_look(w, step)) == MGL_WIDE_CLOSED) {
+    mgl_relax();
+  }
+  return state == MGL_WIDE_OPEN;
 }
 
 // When the first worker began a stage, for those who ask where the time goes.
@@ -350,23 +366,63 @@ static __device__ __forceinline__ void mgl_wide_wait_stage(mgl_wide_worker *w, u
   mgl_mbarrier_wait(&w->block->empty[at % MGL_WIDE_STAGES], (at / MGL_WIDE_STAGES & 1) ^ 1);
 }
 
+// Whether it is.
+static __device__ __forceinline__ bool mgl_wide_has_stage(const mgl_wide_worker *w, uint32_t at) {
+  const bool free =
+      mgl_mbarrier_test(&w->block->empty[at % MGL_WIDE_STAGES], (at / MGL_WIDE_STAGES & 1) ^ 1);
+  return __all_sync(0xffffffffu, free) != 0;
+}
+
+// Until few enough stages are on their way for stage `at` to be asked for.
+static __device__ __forceinline__ void mgl_wide_wait_flight(mgl_wide_worker *w, uint32_t at) {
+  if (MGL_WIDE_FLIGHT < MGL_WIDE_STAGES && at >= MGL_WIDE_FLIGHT) {
+    const uint32_t before = at - MGL_WIDE_FLIGHT;
+    mgl_mbarrier_wait(&w->block->full[before % MGL_WIDE_STAGES], before / MGL_WIDE_STAGES & 1);
+  }
+}
+
+// Until the linear's event is activated: asks for weights. Returns the stages of the ring that it
+// has asked for, *open: whether the launch goes on.
+static __device__ __forceinline__ uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w,
+                                                              const mgl_wide_slot *slot,
+                                                              const mgl_wide_source *source,
+                                                              uint32_t stages, bool *open) {
+  const uint32_t ring = mgl_wide_least(stages, MGL_WIDE_STAGES);
+  const uint32_t most =
+      mgl_wide_asks_ahead(w)
+          ? mgl_wide_least(source->columns, ring * MGL_WIDE_COLUMNS + MGL_WIDE_AHEAD_COLUMNS)
+          : 0;
+  uint32_t asked = 0;                          // stages of the ring
+  uint32_t fetched = ring * MGL_WIDE_COLUMNS;  // columns for the L2 end here
+  uint32_t due = (uint32_t)clock();
+  mgl_wide_state state;
+  while ((state = mgl_wide_look(w, &slot->step)) == MGL_WIDE_CLOSED) {
+    const uint32_t now = __shfl_sync(0xffffffffu, (uint32_t)clock(), 0);
+    while (asked < ring && (int32_t)(now - due) >= 0 && mgl_wide_has_stage(w, w->stage + asked)) {
+      mgl_wide_load_weights(w, source, w->stage + asked, asked);
+      asked++;
+      due = now + MGL_WIDE_COLUMNS * MGL_WIDE_PACE;
+    }
+    if (asked == ring && fetched < most && (int32_t)(now - due) >= 0) {
+      const uint32_t end = mgl_wide_least(most, fetched + MGL_WIDE_COLUMNS);
+      mgl_wide_prefetch_weights(w, source, fetched, end);
+      fetched = end;
+      due = now + MGL_WIDE_COLUMNS * MGL_WIDE_PACE;
+    }
+  }
+  *open = state == MGL_WIDE_OPEN;
+  return asked;
+}
+
 // A linear: weights ahead, then the event, then the rest. False: the launch was ended.
 static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *w,
                                                                const mgl_wide_slot *slot) {
   const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   const mgl_wide_source source = mgl_wide_source_of(slot, &tile, w->lane);
   const uint32_t count = (source.columns + MGL_WIDE_COLUMNS - 1) / MGL_WIDE_COLUMNS;
-  const uint32_t ahead = mgl_wide_least(count, MGL_WIDE_STAGES);
-  for (uint32_t i = 0; i < ahead; i++) {
-    mgl_wide_wait_stage(w, w->stage + i);
-    mgl_wide_load_weights(w, &source, w->stage + i, i);
-  }
-  if (mgl_wide_asks_ahead(w)) {
-    const uint32_t begin = ahead * MGL_WIDE_COLUMNS;
-    mgl_wide_prefetch_weights(w, &source, begin,
-                              mgl_wide_least(source.columns, begin + MGL_WIDE_AHEAD_COLUMNS));
-  }
-  if (!mgl_wide_wait_event(w, &slot->step)) {
+  bool open = true;
+  const uint32_t ahead = mgl_wide_ask_ahead(w, slot, &source, count, &open);
+  if (!open) {
     return false;
   }
   if (w->lane == 0) {
@@ -377,6 +433,7 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
   }
   for (uint32_t i = ahead; i < count; i++) {
     mgl_wide_wait_stage(w, w->stage + i);
+    mgl_wide_wait_flight(w, w->stage + i);
     mgl_wide_load_weights(w, &source, w->stage + i, i);
     mgl_wide_load_x(w, &source, w->stage + i, i);
   }

@@ -230,16 +230,25 @@ static void check_mixed(wide_sides *s) {
   check_rows(s, rows, "a decoding sequence beside the second chunk of a prompt");
 }
 
-// `count` tokens of each of many sequences from `position` on. The narrow class comes second, and
-// writes what it finds later.
-static void check_many(wide_sides *s, uint32_t position, uint32_t count, const char *what) {
+// `count` tokens of each of many sequences from `position` on, twice. The narrow class comes last,
+// and writes what it finds later.
+static void check_many(wide_sides *s, uint32_t sequences, uint32_t position, uint32_t count,
+                       const char *what) {
+  mgl_error err = {0};
+  size_t logits = (size_t)sequences * s->model.config.vocab_size;
+  float *again = gpu_must_alloc(logits, sizeof *again);
   mgl_plan_clear(s->plan);
-  for (uint32_t i = 0; i < SEQUENCES; i++) {
+  for (uint32_t i = 0; i < sequences; i++) {
     add(s, i, i * 10, position, count, MGL_LOGITS_LAST);
   }
-  run(s, s->wide);
+  // In the wide class, however few they are.
+  gpu_must(mgl_cuda_wide_run_plan(s->program, s->plan, NULL, s->wide, &err), &err);
+  gpu_must(mgl_cuda_wide_run_plan(s->program, s->plan, NULL, again, &err), &err);
+  gpu_check(s->bench, memcmp(again, s->wide, logits * sizeof *again) == 0,
+            "%s: %s: the same bits again", s->model.name, what);
+  mgl_free(again);
   uint32_t rows = 0;
-  for (uint32_t i = 0; i < SEQUENCES; i++) {
+  for (uint32_t i = 0; i < sequences; i++) {
     mgl_plan_clear(s->plan);
     add(s, i, i * 10, position, count, MGL_LOGITS_LAST);
     rows = run_small(s, rows);
@@ -353,13 +362,15 @@ static void check_model(gpu_bench *bench, const char *name) {
   wide_sides s;
   printf("\n## Wide: %s\n\n", name);
   open_sides(&s, bench, name, SEQUENCES, PAGES, true);
-  printf("%u registers, %u bytes spilled\n", s.program->wide.usage.registers,
-         s.program->wide.usage.spill_bytes);
+  printf("%u registers, %u bytes spilled; for few tokens %u and %u\n",
+         s.program->wide.usage.registers, s.program->wide.usage.spill_bytes,
+         s.program->wide.few_usage.registers, s.program->wide.few_usage.spill_bytes);
   (void)fflush(stdout);
   check_prompt(&s, PROMPT, "a prompt of 300 tokens");
   check_mixed(&s);
-  check_many(&s, 0, FEW, "short prompts of many sequences");
-  check_many(&s, FEW, 1, "many sequences decode");
+  check_many(&s, SEQUENCES, 0, FEW, "short prompts of many sequences");
+  check_many(&s, SEQUENCES, FEW, 1, "many sequences decode");
+  check_many(&s, GPU_ENOUGH_ROWS, FEW + 1, 1, "64 sequences decode");
   check_jobs(&s);
   close_sides(&s);
   open_sides(&s, bench, name, 2, TOKENS / GPU_PAGE_TOKENS, true);
@@ -467,7 +478,7 @@ static void time_prompts(wide_sides *s, const wide_load *load) {
     double attention = 2.0 * heads * count * (count + 1.0) * info.layer_count;
     printf("| %u | %.3f | %.0f | %.1f | %.1f |\n", count, ms, count / ms * 1e3, linears / ms / 1e9,
            (linears + attention) / ms / 1e9);
-    print_stages(s, mgl_cuda_wide_graph_for(count));
+    print_stages(s, mgl_cuda_wide_graph_for(&s->program->wide.layout, count));
     (void)fflush(stdout);
   }
 }
@@ -500,7 +511,7 @@ static void time_decode(wide_sides *s, const wide_load *load) {
     } else {
       printf(" |\n");
     }
-    print_stages(s, mgl_cuda_wide_graph_for(batch));
+    print_stages(s, mgl_cuda_wide_graph_for(&s->program->wide.layout, batch));
     (void)fflush(stdout);
   }
 }

@@ -21,6 +21,9 @@ typedef struct mgl_cuda_wide {
   void *module;
   void *kernel;
   mgl_cuda_usage usage;
+  void *few_module;
+  void *few_kernel;  // for graphs of smaller tiles; NULL: there are none
+  mgl_cuda_usage few_usage;
   void *plan_module;
   void *plan_kernel;
   void *sample_kernel;

@@ -65,7 +65,8 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
       .sequences = o->sequences < p->wide.tokens ? o->sequences : p->wide.tokens,
       .logit_rows = p->wide.rows,
       .pages_per_sequence = o->pages_per_sequence,
-      .workers = p->workers};
+      .workers = p->workers,
+      .few = p->device->kernels == MGL_CUDA_KERNELS_WGMMA};
   mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout);
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
   p->wide.narrow_tokens = mgl_cuda_wide_narrow_tokens(p->program, p->layout.step_bytes);
@@ -80,23 +81,23 @@ size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out) {
                              &p->wide.usage};
   out[1] = (mgl_cuda_module){"kernels/cuda/wide_plan.cu", "mgl_wide_plan_run", &p->wide.plan_module,
                              NULL};
-  return 2;
+  if (!p->wide.layout.sizes.few) {
+    return 2;
+  }
+  out[2] = (mgl_cuda_module){"kernels/cuda/wide_few.cu", "mgl_wide_few_kernel", &p->wide.few_module,
+                             &p->wide.few_usage};
+  return 3;
 }
 
-mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
+// A block of it fits.
+static mgl_status load_kernel(mgl_cuda_program *p, void *module, const char *name, void **kernel,
+                              mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   int blocks = 0;
-  if (p->wide.tokens == 0) {
-    return MGL_OK;
-  }
-  MGL_CUDA_TRY(driver, module_function, err, &p->wide.kernel, p->wide.module, "mgl_wide_kernel");
-  MGL_CUDA_TRY(driver, module_function, err, &p->wide.plan_kernel, p->wide.plan_module,
-               "mgl_wide_plan_run");
-  MGL_CUDA_TRY(driver, module_function, err, &p->wide.sample_kernel, p->wide.plan_module,
-               "mgl_wide_sample_run");
-  MGL_CUDA_TRY(driver, function_set, err, p->wide.kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
+  MGL_CUDA_TRY(driver, module_function, err, kernel, module, name);
+  MGL_CUDA_TRY(driver, function_set, err, *kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
                block_smem_bytes(p));
-  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, p->wide.kernel, block_threads(p),
+  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, *kernel, block_threads(p),
                (size_t)block_smem_bytes(p));
   return blocks >= 1 ? MGL_OK
                      : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
@@ -104,6 +105,22 @@ mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
                                      "bytes of shared memory) does not fit on a multiprocessor of "
                                      "%s",
                                      block_threads(p), block_smem_bytes(p), p->device->name);
+}
+
+mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  if (p->wide.tokens == 0) {
+    return MGL_OK;
+  }
+  MGL_TRY(load_kernel(p, p->wide.module, "mgl_wide_kernel", &p->wide.kernel, err));
+  if (p->wide.few_module != NULL) {
+    MGL_TRY(load_kernel(p, p->wide.few_module, "mgl_wide_few_kernel", &p->wide.few_kernel, err));
+  }
+  MGL_CUDA_TRY(driver, module_function, err, &p->wide.plan_kernel, p->wide.plan_module,
+               "mgl_wide_plan_run");
+  MGL_CUDA_TRY(driver, module_function, err, &p->wide.sample_kernel, p->wide.plan_module,
+               "mgl_wide_sample_run");
+  return MGL_OK;
 }
 
 static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char *buffer,
@@ -119,13 +136,27 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   return MGL_OK;
 }
 
+// Behind a launch that was ended early, before the next run is uploaded: the word that ended it has
+// arrived, and its attention has left nothing half done.
+static mgl_status clear_fault(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  if (p->wide.faulted) {
+    MGL_CUDA_TRY(driver, stream_synchronize, err, p->abort_stream);
+    MGL_CUDA_TRY(driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_WIDE] + wide->merges, 0,
+                 (size_t)wide->merge_bytes);
+  }
+  p->wide.faulted = false;
+  return MGL_OK;
+}
+
 // The run of a chain, of which turns change what differs between iterations.
 static mgl_status upload_run(mgl_cuda_program *p, mgl_error *err) {
   mgl_cuda_wide_addresses a = addresses_of(p);
+  MGL_TRY(clear_fault(p, err));
   mgl_cuda_wide_set_run(&a, 1, NULL, p->wide.image);
   MGL_CUDA_TRY(&p->device->driver, copy_to_device, err, a.block + p->wide.layout.image,
                p->wide.image, sizeof(mgl_wide_run));
-  p->wide.faulted = false;
   return mgl_cuda_check(&p->device->driver, p->device->driver.context_synchronize(), "upload", err);
 }
 
@@ -159,6 +190,9 @@ mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
 void mgl_cuda_wide_release(mgl_cuda_program *p) {
   if (p->wide.module != NULL) {
     (void)p->device->driver.module_unload(p->wide.module);
+  }
+  if (p->wide.few_module != NULL) {
+    (void)p->device->driver.module_unload(p->wide.few_module);
   }
   if (p->wide.plan_module != NULL) {
     (void)p->device->driver.module_unload(p->wide.plan_module);
@@ -223,15 +257,16 @@ static mgl_status upload(mgl_cuda_program *p, size_t image_bytes, mgl_error *err
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cuda_wide_layout *wide = &p->wide.layout;
   mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
+  MGL_TRY(clear_fault(p, err));
   MGL_CUDA_TRY(driver, copy_to_device, err, block + wide->image, p->wide.image, image_bytes);
   MGL_CUDA_TRY(driver, memory_set, err, block + wide->zeros, 0, (size_t)wide->zero_bytes);
   return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);
 }
 
-static mgl_status launch_kernel(mgl_cuda_program *p, mgl_error *err) {
+static mgl_status launch_kernel(mgl_cuda_program *p, void *kernel, mgl_error *err) {
   mgl_cu_ptr run = p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image;
   void *parameters[] = {&run};
-  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->wide.kernel, p->workers, 1, 1,
+  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, kernel, p->workers, 1, 1,
                (unsigned)block_threads(p), 1, 1, (unsigned)block_smem_bytes(p), p->stream,
                parameters);
   return MGL_OK;
@@ -252,8 +287,10 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
   p->feeding.planner_lost = true;  // its cached pages may be overwritten
   MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->options.page_count, p->wide.image, err));
   MGL_TRY(upload(p, (size_t)wide->image_bytes, err));
+  const mgl_cuda_wide_graph *g = &wide->graphs[mgl_cuda_wide_graph_for(wide, plan->token_count)];
+  bool few = g->tile_tokens < MGL_WIDE_MANY_TOKENS;
   uint64_t start = mgl_clock_ns();
-  MGL_TRY(launch_kernel(p, err));
+  MGL_TRY(launch_kernel(p, few ? p->wide.few_kernel : p->wide.kernel, err));
   mgl_status status = wait_for_end(p, deadline_ns, err);
   p->wide.host_ns = mgl_clock_ns() - start;
   MGL_TRY(status);
@@ -272,7 +309,8 @@ mgl_status mgl_cuda_wide_begin(mgl_cuda_program *p, mgl_error *err) {
   return p->wide.faulted ? upload_run(p, err) : MGL_OK;
 }
 
-// A turn of the planner, the iteration that it begins, and its sampling.
+// A turn of the planner, the iteration that it begins, and its sampling. Of the kernels for few and
+// for many tokens the one whose tiles the turn does not choose finds nothing to do.
 static mgl_status queue_iteration(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cuda_wide_layout *wide = &p->wide.layout;
@@ -286,7 +324,10 @@ static mgl_status queue_iteration(mgl_cuda_program *p, mgl_error *err) {
   void *sampling[] = {&run, &plan, &best, &logits};
   MGL_CUDA_TRY(driver, launch, err, p->wide.plan_kernel, 1, 1, 1, 32, 1, 1, 0, p->stream, planning,
                NULL);
-  MGL_TRY(launch_kernel(p, err));
+  if (p->wide.few_kernel != NULL) {
+    MGL_TRY(launch_kernel(p, p->wide.few_kernel, err));
+  }
+  MGL_TRY(launch_kernel(p, p->wide.kernel, err));
   unsigned blocks = p->wide.rows < p->workers ? p->wide.rows : p->workers;
   MGL_CUDA_TRY(driver, launch, err, p->wide.sample_kernel, blocks, 1, 1, MGL_CUDA_CONSUMERS, 1, 1,
                MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES, p->stream, sampling, NULL);

@@ -216,8 +216,17 @@ static size_t wide_smem(void) {
   return fake.portable ? (size_t)MGL_WIDE_MMA_SMEM_BYTES : (size_t)MGL_WIDE_SMEM_BYTES;
 }
 
+// Tokens of the tiles that a kernel of the wide class has; 0: it is none.
+static uint32_t wide_tile_of(const char *function) {
+  if (strcmp(function, "mgl_wide_few_kernel") == 0) {
+    assert_false(fake.portable);
+    return MGL_WIDE_FEW_TOKENS;
+  }
+  return strcmp(function, "mgl_wide_kernel") == 0 ? MGL_WIDE_MANY_TOKENS : 0;
+}
+
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
-  bool wide = strcmp(function, "mgl_wide_kernel") == 0;
+  bool wide = wide_tile_of(function) != 0;
   if (wide || strcmp(function, "mgl_megakernel") == 0) {
     size_t narrow = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES;
     assert_int_equal(threads, wide ? (int)wide_threads() : (int)MGL_CUDA_THREADS);
@@ -680,12 +689,16 @@ static void walk_steps(const mgl_wide_run *run) {
   }
 }
 
-static void run_wide(const mgl_wide_run *run) {
+static void run_wide(const mgl_wide_run *run, uint32_t tile_tokens) {
   const mgl_wide_plan *plan = run->plan;
   if (run->steps == NULL) {
-    fake.empty_wide_runs++;
+    fake.empty_wide_runs += tile_tokens == MGL_WIDE_MANY_TOKENS ? 1 : 0;
     return;
   }
+  if (run->tile_tokens != tile_tokens) {
+    return;
+  }
+  assert_true(tile_tokens == MGL_WIDE_MANY_TOKENS || plan->token_count <= tile_tokens);
   walk_steps(run);
   for (uint32_t i = 0; i < plan->token_count && wide_of != NULL; i++) {
     compute_row(wide_of, plan->slots[i], plan->positions[i], plan->tokens[i]);
@@ -694,6 +707,7 @@ static void run_wide(const mgl_wide_run *run) {
     assert_ptr_equal(run->block_tables, wide_of->block_tables);
   }
   fake.wide_runs++;
+  fake.few_wide_runs += tile_tokens == MGL_WIDE_FEW_TOKENS ? 1 : 0;
 }
 
 static void wide_sample(void **p) {
@@ -720,10 +734,11 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
                                              unsigned block_z, unsigned smem, void *stream,
                                              void **parameters) {
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)stream;
-  if (strcmp(function, "mgl_wide_kernel") == 0) {
+  uint32_t tile_tokens = wide_tile_of(function);
+  if (tile_tokens != 0) {
     assert_true(grid_x == FAKE_CUDA_WORKERS && block_x == wide_threads() && smem == wide_smem());
     assert_false(launched);
-    run_wide(pointer_of(parameters[0]));
+    run_wide(pointer_of(parameters[0]), tile_tokens);
     return 0;
   }
   assert_string_equal((const char *)function, "mgl_megakernel");

@@ -207,7 +207,7 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
                                                               const float (&d)[MGL_WIDE_SUMS]) {
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   bool there = w->warp < tile->blocks;
-  uint32_t rows = w->run->plan->logit_row_count;
+  uint32_t rows = w->block->logit_rows;
   float *out = (float *)slot->op.out;
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 4; i++) {
@@ -298,12 +298,14 @@ static __device__ __forceinline__ void mgl_wide_await(const mgl_wide_worker *w,
                                                       const mgl_wide_tile *tile, uint32_t count) {
   if (w->warp == 0 && w->lane == 0) {
     uint32_t seen;
+    uint64_t fault;
     do {
+      fault = mgl_load_relaxed(&w->run->fault);  // both are on their way at once
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
                    : "=r"(seen)
                    : "l"(slot->arrived + tile->number)
                    : "memory");
-    } while (seen < count && mgl_load_relaxed(&w->run->fault) == MGL_WIDE_FAULT_NONE);
+    } while (seen < count && fault == MGL_WIDE_FAULT_NONE);
   }
   mgl_sync_wide_consumers();
 }
@@ -433,7 +435,7 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
 
 static __device__ __forceinline__ void mgl_wide_task_linear(mgl_wide_worker *w,
                                                             const mgl_wide_slot *slot) {
-  mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   if (tile.tokens > 0) {
     mgl_wide_linear(w, slot, &tile);
   }

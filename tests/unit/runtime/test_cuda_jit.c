@@ -128,14 +128,25 @@ static void check_planner(const mgl_text *log, const char *architecture) {
 
 // Products must not be serialised, which the compiler does, and says, when it finds too few
 // registers. What spills does so in attention's loops over tiles.
-static void check_wide_kernel(const mgl_text *log, const char *architecture) {
+static void check_wide(const mgl_text *log, const char *kernel, const char *architecture) {
   bool wgmma = strcmp(architecture, "sm_90a") == 0;
-  mgl_cuda_usage usage = usage_of(log, "mgl_wide_kernel", architecture);
+  mgl_cuda_usage usage = usage_of(log, kernel, architecture);
   assert_null(strstr(log->data, "serialized"));
   assert_true(usage.registers * (wgmma ? MGL_WIDE_THREADS : MGL_WIDE_MMA_THREADS) <= 65536);
   assert_true(usage.registers > MGL_WIDE_TILE_TOKENS / 2);  // it is there: a tile's sums
   assert_int_equal(usage.static_smem_bytes, 0);
   assert_true(usage.spill_bytes <= (wgmma ? 2048u : 1024u));
+}
+
+static void check_wide_kernel(const mgl_text *log, const char *architecture) {
+  check_wide(log, "mgl_wide_kernel", architecture);
+}
+
+// Only where there is wgmma.
+static void check_wide_few(const mgl_text *log, const char *architecture) {
+  if (strcmp(architecture, "sm_90a") == 0) {
+    check_wide(log, "mgl_wide_few_kernel", architecture);
+  }
 }
 
 static void check_wide_plan(const mgl_text *log, const char *architecture) {
@@ -153,6 +164,7 @@ static void check_wide_attention(const mgl_text *log, const char *architecture) 
 static void the_wide_class_compiles_for_all_architectures(void **state) {
   (void)state;
   for_architectures("kernels/cuda/wide_kernel.cu", check_wide_kernel);
+  for_architectures("kernels/cuda/wide_few.cu", check_wide_few);
   for_architectures("kernels/cuda/wide_plan.cu", check_wide_plan);
   for_architectures("kernels/cuda/wide_attention.cu", check_wide_attention);
 }

@@ -7,8 +7,10 @@
 #include "runtime/cuda_steps.h"
 
 _Static_assert((int)MGL_WIDE_MAX_TOKENS == (int)MGL_PLAN_MAX_TOKENS, "as batch/plan.h says");
-_Static_assert(MGL_WIDE_MANY_TOKENS << (MGL_CUDA_WIDE_GRAPHS - 2) == MGL_WIDE_MAX_TOKENS,
-               "a graph for every power of two, and one for few");
+_Static_assert(MGL_WIDE_LEAST_TILE << (MGL_CUDA_WIDE_GRAPHS - 1) == MGL_WIDE_MAX_TOKENS,
+               "a graph for every power of two");
+_Static_assert(MGL_WIDE_LEAST_TILE << (MGL_WIDE_TILES - 1) == MGL_WIDE_MOST_TILE,
+               "and tiles for the first ones");
 _Static_assert(sizeof(mgl_wide_op) == sizeof(mgl_cuda_op) + sizeof(mgl_wide_attention) + 16,
                "no padding that the device might not have");
 
@@ -25,11 +27,7 @@ static uint64_t take(uint64_t *bytes, uint64_t more) {
 }
 
 static uint32_t graph_tokens(const mgl_cuda_wide_sizes *sizes, uint32_t graph) {
-  if (sizes->few) {
-    return graph == 0 ? (uint32_t)MGL_WIDE_FEW_TOKENS
-                      : (uint32_t)MGL_WIDE_MANY_TOKENS << (graph - 1);
-  }
-  return (uint32_t)MGL_WIDE_MANY_TOKENS << graph;
+  return (uint32_t)(sizes->few ? MGL_WIDE_LEAST_TILE : MGL_WIDE_MOST_TILE) << graph;
 }
 
 uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t tokens) {
@@ -513,7 +511,7 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
     mgl_cuda_wide_graph *g = &out->graphs[i];
     mgl_cuda_wide_addresses nowhere = {.program = program, .model = model, .wide = out};
     g->tokens = graph_tokens(sizes, i);
-    g->tile_tokens = g->tokens < MGL_WIDE_MANY_TOKENS ? MGL_WIDE_FEW_TOKENS : MGL_WIDE_MANY_TOKENS;
+    g->tile_tokens = g->tokens < MGL_WIDE_MOST_TILE ? g->tokens : (uint32_t)MGL_WIDE_MOST_TILE;
     builder b = {.a = &nowhere,
                  .workers = sizes->workers,
                  .tokens = g->tokens,

@@ -6,8 +6,8 @@
 // needs no dependency analysis: each op waits for everything before it. A stage's end costs some
 // eight microseconds; so norms and rope_kv, which are short, are done by those who have made a
 // tile of the linear before, where its tiles are few (MGL_WIDE_WEIGHS, MGL_WIDE_ROTATES). There is
-// a graph for 256, 512, 1024 and 2048 tokens, and with wgmma one for 64; all share one block of
-// activations.
+// a graph for 256, 512, 1024 and 2048 tokens, and with wgmma one for 64 and one for 128, which have
+// smaller tiles; all share one block of activations.
 #ifndef MGL_RUNTIME_CUDA_WIDE_H
 #define MGL_RUNTIME_CUDA_WIDE_H
 
@@ -23,7 +23,7 @@
 #include "runtime/cuda_layout.h"
 
 enum {
-  MGL_CUDA_WIDE_GRAPHS = 5,
+  MGL_CUDA_WIDE_GRAPHS = 6,
   // Most tokens of an iteration of the narrow class where there is a wide one, which takes less
   // time for more (SPEED.md): of models whose weights are up to so many bytes a layer, and of
   // others.
@@ -40,7 +40,7 @@ typedef struct mgl_cuda_wide_sizes {
   uint32_t logit_rows;          // of an iteration, 1 to MGL_WIDE_MAX_SEQUENCES
   uint32_t pages_per_sequence;  // of the block tables
   uint32_t workers;             // 1 to MGL_WIDE_MAX_WORKERS
-  bool few;                     // there is the kernel for up to MGL_WIDE_FEW_TOKENS
+  bool few;                     // there are kernels for smaller tiles than MGL_WIDE_MOST_TILE
 } mgl_cuda_wide_sizes;
 
 typedef struct mgl_cuda_wide_graph {

@@ -73,31 +73,54 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
   return MGL_OK;
 }
 
+static const struct {
+  const char *source, *kernel;
+} kernel_names[MGL_WIDE_TILES] = {{"kernels/cuda/wide_64.cu", "mgl_wide_kernel_64"},
+                                  {"kernels/cuda/wide_128.cu", "mgl_wide_kernel_128"},
+                                  {"kernels/cuda/wide_kernel.cu", "mgl_wide_kernel"}};
+
+// Tokens of the tiles of kernel `idx`.
+static uint32_t tile_tokens_of(uint32_t idx) {
+  return (uint32_t)MGL_WIDE_LEAST_TILE << idx;
+}
+
+// Whether some graph has the tiles of kernel `idx`.
+static bool has_tiles(const mgl_cuda_program *p, uint32_t idx) {
+  const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  bool any = false;
+  for (uint32_t i = 0; i < wide->graph_count; i++) {
+    any = any || wide->graphs[i].tile_tokens == tile_tokens_of(idx);
+  }
+  return any;
+}
+
 size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out) {
+  size_t count = 0;
   if (p->wide.tokens == 0) {
     return 0;
   }
-  out[0] = (mgl_cuda_module){"kernels/cuda/wide_kernel.cu", "mgl_wide_kernel", &p->wide.module,
-                             &p->wide.usage};
-  out[1] = (mgl_cuda_module){"kernels/cuda/wide_plan.cu", "mgl_wide_plan_run", &p->wide.plan_module,
-                             NULL};
-  if (!p->wide.layout.sizes.few) {
-    return 2;
+  out[count++] = (mgl_cuda_module){"kernels/cuda/wide_plan.cu", "mgl_wide_plan_run",
+                                   &p->wide.plan_module, NULL};
+  for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
+    mgl_cuda_wide_kernel *kernel = &p->wide.kernels[i];
+    if (has_tiles(p, i)) {
+      out[count++] = (mgl_cuda_module){kernel_names[i].source, kernel_names[i].kernel,
+                                       &kernel->module, &kernel->usage};
+    }
   }
-  out[2] = (mgl_cuda_module){"kernels/cuda/wide_few.cu", "mgl_wide_few_kernel", &p->wide.few_module,
-                             &p->wide.few_usage};
-  return 3;
+  return count;
 }
 
-// A block of it fits.
-static mgl_status load_kernel(mgl_cuda_program *p, void *module, const char *name, void **kernel,
-                              mgl_error *err) {
+// A block of it must fit.
+static mgl_status load_kernel(mgl_cuda_program *p, uint32_t idx, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_wide_kernel *kernel = &p->wide.kernels[idx];
   int blocks = 0;
-  MGL_CUDA_TRY(driver, module_function, err, kernel, module, name);
-  MGL_CUDA_TRY(driver, function_set, err, *kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
+  MGL_CUDA_TRY(driver, module_function, err, &kernel->kernel, kernel->module,
+               kernel_names[idx].kernel);
+  MGL_CUDA_TRY(driver, function_set, err, kernel->kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
                block_smem_bytes(p));
-  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, *kernel, block_threads(p),
+  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, kernel->kernel, block_threads(p),
                (size_t)block_smem_bytes(p));
   return blocks >= 1 ? MGL_OK
                      : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
@@ -112,9 +135,10 @@ mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
   if (p->wide.tokens == 0) {
     return MGL_OK;
   }
-  MGL_TRY(load_kernel(p, p->wide.module, "mgl_wide_kernel", &p->wide.kernel, err));
-  if (p->wide.few_module != NULL) {
-    MGL_TRY(load_kernel(p, p->wide.few_module, "mgl_wide_few_kernel", &p->wide.few_kernel, err));
+  for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
+    if (p->wide.kernels[i].module != NULL) {
+      MGL_TRY(load_kernel(p, i, err));
+    }
   }
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.plan_kernel, p->wide.plan_module,
                "mgl_wide_plan_run");
@@ -188,11 +212,10 @@ mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
 }
 
 void mgl_cuda_wide_release(mgl_cuda_program *p) {
-  if (p->wide.module != NULL) {
-    (void)p->device->driver.module_unload(p->wide.module);
-  }
-  if (p->wide.few_module != NULL) {
-    (void)p->device->driver.module_unload(p->wide.few_module);
+  for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
+    if (p->wide.kernels[i].module != NULL) {
+      (void)p->device->driver.module_unload(p->wide.kernels[i].module);
+    }
   }
   if (p->wide.plan_module != NULL) {
     (void)p->device->driver.module_unload(p->wide.plan_module);
@@ -263,11 +286,11 @@ static mgl_status upload(mgl_cuda_program *p, size_t image_bytes, mgl_error *err
   return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);
 }
 
-static mgl_status launch_kernel(mgl_cuda_program *p, void *kernel, mgl_error *err) {
+static mgl_status launch_kernel(mgl_cuda_program *p, uint32_t idx, mgl_error *err) {
   mgl_cu_ptr run = p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image;
   void *parameters[] = {&run};
-  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, kernel, p->workers, 1, 1,
-               (unsigned)block_threads(p), 1, 1, (unsigned)block_smem_bytes(p), p->stream,
+  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->wide.kernels[idx].kernel, p->workers,
+               1, 1, (unsigned)block_threads(p), 1, 1, (unsigned)block_smem_bytes(p), p->stream,
                parameters);
   return MGL_OK;
 }
@@ -288,9 +311,12 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
   MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->options.page_count, p->wide.image, err));
   MGL_TRY(upload(p, (size_t)wide->image_bytes, err));
   const mgl_cuda_wide_graph *g = &wide->graphs[mgl_cuda_wide_graph_for(wide, plan->token_count)];
-  bool few = g->tile_tokens < MGL_WIDE_MANY_TOKENS;
+  uint32_t kernel = 0;
+  while (tile_tokens_of(kernel) < g->tile_tokens) {
+    kernel++;
+  }
   uint64_t start = mgl_clock_ns();
-  MGL_TRY(launch_kernel(p, few ? p->wide.few_kernel : p->wide.kernel, err));
+  MGL_TRY(launch_kernel(p, kernel, err));
   mgl_status status = wait_for_end(p, deadline_ns, err);
   p->wide.host_ns = mgl_clock_ns() - start;
   MGL_TRY(status);
@@ -309,8 +335,8 @@ mgl_status mgl_cuda_wide_begin(mgl_cuda_program *p, mgl_error *err) {
   return p->wide.faulted ? upload_run(p, err) : MGL_OK;
 }
 
-// A turn of the planner, the iteration that it begins, and its sampling. Of the kernels for few and
-// for many tokens the one whose tiles the turn does not choose finds nothing to do.
+// A turn of the planner, the iteration that it begins, and its sampling. Of the kernels all but the
+// one whose tiles the turn chooses find nothing to do.
 static mgl_status queue_iteration(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cuda_wide_layout *wide = &p->wide.layout;
@@ -324,10 +350,11 @@ static mgl_status queue_iteration(mgl_cuda_program *p, mgl_error *err) {
   void *sampling[] = {&run, &plan, &best, &logits};
   MGL_CUDA_TRY(driver, launch, err, p->wide.plan_kernel, 1, 1, 1, 32, 1, 1, 0, p->stream, planning,
                NULL);
-  if (p->wide.few_kernel != NULL) {
-    MGL_TRY(launch_kernel(p, p->wide.few_kernel, err));
+  for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
+    if (p->wide.kernels[i].module != NULL) {
+      MGL_TRY(launch_kernel(p, i, err));
+    }
   }
-  MGL_TRY(launch_kernel(p, p->wide.kernel, err));
   unsigned blocks = p->wide.rows < p->workers ? p->wide.rows : p->workers;
   MGL_CUDA_TRY(driver, launch, err, p->wide.sample_kernel, blocks, 1, 1, MGL_CUDA_CONSUMERS, 1, 1,
                MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES, p->stream, sampling, NULL);

@@ -362,9 +362,13 @@ static void check_model(gpu_bench *bench, const char *name) {
   wide_sides s;
   printf("\n## Wide: %s\n\n", name);
   open_sides(&s, bench, name, SEQUENCES, PAGES, true);
-  printf("%u registers, %u bytes spilled; for few tokens %u and %u\n",
-         s.program->wide.usage.registers, s.program->wide.usage.spill_bytes,
-         s.program->wide.few_usage.registers, s.program->wide.few_usage.spill_bytes);
+  for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
+    const mgl_cuda_wide_kernel *kernel = &s.program->wide.kernels[i];
+    if (kernel->module != NULL) {
+      printf("- tiles of %d tokens: %u registers, %u bytes spilled\n", MGL_WIDE_LEAST_TILE << i,
+             kernel->usage.registers, kernel->usage.spill_bytes);
+    }
+  }
   (void)fflush(stdout);
   check_prompt(&s, PROMPT, "a prompt of 300 tokens");
   check_mixed(&s);

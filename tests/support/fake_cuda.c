@@ -218,11 +218,14 @@ static size_t wide_smem(void) {
 
 // Tokens of the tiles that a kernel of the wide class has; 0: it is none.
 static uint32_t wide_tile_of(const char *function) {
-  if (strcmp(function, "mgl_wide_few_kernel") == 0) {
-    assert_false(fake.portable);
-    return MGL_WIDE_FEW_TOKENS;
+  static const char *const few[] = {"mgl_wide_kernel_64", "mgl_wide_kernel_128"};
+  for (uint32_t i = 0; i < 2; i++) {
+    if (strcmp(function, few[i]) == 0) {
+      assert_false(fake.portable);
+      return (uint32_t)MGL_WIDE_LEAST_TILE << i;
+    }
   }
-  return strcmp(function, "mgl_wide_kernel") == 0 ? MGL_WIDE_MANY_TOKENS : 0;
+  return strcmp(function, "mgl_wide_kernel") == 0 ? MGL_WIDE_MOST_TILE : 0;
 }
 
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
@@ -692,13 +695,13 @@ static void walk_steps(const mgl_wide_run *run) {
 static void run_wide(const mgl_wide_run *run, uint32_t tile_tokens) {
   const mgl_wide_plan *plan = run->plan;
   if (run->steps == NULL) {
-    fake.empty_wide_runs += tile_tokens == MGL_WIDE_MANY_TOKENS ? 1 : 0;
+    fake.empty_wide_runs += tile_tokens == MGL_WIDE_MOST_TILE ? 1 : 0;
     return;
   }
   if (run->tile_tokens != tile_tokens) {
     return;
   }
-  assert_true(tile_tokens == MGL_WIDE_MANY_TOKENS || plan->token_count <= tile_tokens);
+  assert_true(tile_tokens == MGL_WIDE_MOST_TILE || plan->token_count <= tile_tokens);
   walk_steps(run);
   for (uint32_t i = 0; i < plan->token_count && wide_of != NULL; i++) {
     compute_row(wide_of, plan->slots[i], plan->positions[i], plan->tokens[i]);
@@ -707,7 +710,7 @@ static void run_wide(const mgl_wide_run *run, uint32_t tile_tokens) {
     assert_ptr_equal(run->block_tables, wide_of->block_tables);
   }
   fake.wide_runs++;
-  fake.few_wide_runs += tile_tokens == MGL_WIDE_FEW_TOKENS ? 1 : 0;
+  fake.few_wide_runs += tile_tokens == MGL_WIDE_LEAST_TILE ? 1 : 0;
 }
 
 static void wide_sample(void **p) {

@@ -200,22 +200,27 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
   }
 }
 
-// Logits as f32 rows, and the largest of each row.
+// Logits as f32 rows, and the largest of each row: of the warps' sixteen features each, of the
+// tile, of the row. Without the second step all tiles' warps would change the few words of the
+// rows.
 static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w,
                                                               const mgl_wide_slot *slot,
                                                               const mgl_wide_tile *tile,
                                                               const float (&d)[MGL_WIDE_SUMS]) {
+  static_assert(MGL_WIDE_TILE_TOKENS <= MGL_WIDE_CONSUMERS, "a token each");
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   bool there = w->warp < tile->blocks;
-  uint32_t rows = w->block->logit_rows;
-  float *out = (float *)slot->op.out;
+  float *out = (float *)slot->op.out + (uint64_t)tile->token * slot->op.n;
+  uint64_t *best = (uint64_t *)w->staged;  // [warps][MGL_WIDE_TILE_TOKENS]
+  mgl_wide_wait_staged(w);
+  mgl_sync_wide_consumers();  // what the task before has left there has been read
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 4; i++) {
-    uint32_t token = tile->token + i / 2 * 8 + w->lane % 4 * 2 + i % 2;
+    uint32_t token = i / 2 * 8 + w->lane % 4 * 2 + i % 2;
     float low = d[i / 2 * 4 + i % 2];
     float high = d[i / 2 * 4 + i % 2 + 2];
     uint64_t rank = 0;
-    if (there && token < rows) {
+    if (there && token < tile->tokens) {
       if (feature < slot->op.n) {
         out[(uint64_t)token * slot->op.n + feature] = low;
         rank = mgl_ordered_best(low, feature);
@@ -226,17 +231,27 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
         rank = other > rank ? other : rank;
       }
     }
-    if (w->run->best != nullptr) {
-      for (int offset = 4; offset < 32; offset *= 2) {
-        uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)rank, offset);
-        rank = other > rank ? other : rank;
-      }
-      if (w->lane < 4 && there && token < rows) {
-        asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(w->run->best + token),
-                     "l"(rank)
-                     : "memory");
-      }
+    for (int offset = 4; offset < 32; offset *= 2) {
+      uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)rank, offset);
+      rank = other > rank ? other : rank;
     }
+    if (w->lane < 4) {
+      best[w->warp * MGL_WIDE_TILE_TOKENS + token] = rank;
+    }
+  }
+  mgl_sync_wide_consumers();
+  const uint32_t token = w->warp * 32 + w->lane;
+  if (w->run->best != nullptr && token < tile->tokens) {
+    uint64_t rank = best[token];
+#pragma unroll
+    for (uint32_t i = 1; i < MGL_WIDE_CONSUMER_WARPS; i++) {
+      uint64_t other = best[i * MGL_WIDE_TILE_TOKENS + token];
+      rank = other > rank ? other : rank;
+    }
+    asm volatile(
+        "red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(w->run->best + tile->token + token),
+        "l"(rank)
+        : "memory");
   }
 }
 

@@ -45,29 +45,31 @@ enum {
 
   MGL_WIDE_NORM_RANGE = 128,  // features of a norm's unit
 
-  // A linear's tile: so many row blocks of packed weights, by so many tokens. Iterations of up to
-  // MGL_WIDE_FEW_TOKENS have a kernel of their own where there is wgmma (wide_few.cu).
+  // A linear's tile: so many row blocks of packed weights, by so many tokens. Where there is wgmma,
+  // iterations of few tokens have smaller tiles, and so kernels of their own (wide_64.cu).
   MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
   MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
-  MGL_WIDE_MANY_TOKENS = 256,
-  MGL_WIDE_FEW_TOKENS = 64,
-#ifdef MGL_WIDE_FEW
-  MGL_WIDE_TILE_TOKENS = MGL_WIDE_FEW_TOKENS,
-  MGL_WIDE_COLUMNS = 2,
+  MGL_WIDE_LEAST_TILE = 64,
+  MGL_WIDE_MOST_TILE = 256,
+  MGL_WIDE_TILES = 3,  // 64, 128 and 256
+#ifdef MGL_WIDE_TILE
+  MGL_WIDE_TILE_TOKENS = MGL_WIDE_TILE,
 #else
-  MGL_WIDE_TILE_TOKENS = MGL_WIDE_MANY_TOKENS,
-  MGL_WIDE_COLUMNS = 1,  // of 64 elements of k, that a stage of the ring has
+  MGL_WIDE_TILE_TOKENS = MGL_WIDE_MOST_TILE,
 #endif
+  MGL_WIDE_FEW = MGL_WIDE_TILE_TOKENS < MGL_WIDE_MOST_TILE,
   MGL_WIDE_TILE_SUMS = MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS,
 
-  // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block. The
-  // fewer tokens, the more stages.
+  // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block. A
+  // stage has so many columns of 64 elements of k, of all rows and all tokens: two where there is
+  // room for enough of them, since a copy of twice as many bytes takes its issuer no longer.
   MGL_WIDE_RING_BYTES = 192 << 10,
-  MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_COLUMNS * MGL_WIDE_FEATURES * 128,  // of a stage: all rows
-  MGL_WIDE_X_BYTES = MGL_WIDE_COLUMNS * MGL_WIDE_TILE_TOKENS * 128,    // and all tokens
+  MGL_WIDE_COLUMNS = MGL_WIDE_FEW ? 2 : 1,
+  MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_COLUMNS * MGL_WIDE_FEATURES * 128,
+  MGL_WIDE_X_BYTES = MGL_WIDE_COLUMNS * MGL_WIDE_TILE_TOKENS * 128,
   MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_X_BYTES,
   MGL_WIDE_STAGES = MGL_WIDE_RING_BYTES / MGL_WIDE_STAGE_BYTES,
-  MGL_WIDE_STAGED_BYTES = MGL_WIDE_MANY_TOKENS * 128,
+  MGL_WIDE_STAGED_BYTES = MGL_WIDE_MOST_TILE * 128,
   MGL_WIDE_BLOCK_BYTES = 3072,
   MGL_WIDE_SMEM_BYTES = MGL_WIDE_RING_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
 

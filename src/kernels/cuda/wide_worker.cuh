@@ -21,24 +21,15 @@ enum {
   MGL_WIDE_SLOTS = 2,
   MGL_WIDE_BLOCK_STAGE_BYTES = MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K * 2,  // a column of a row block
   MGL_WIDE_COLUMN_BYTES = MGL_WIDE_TILE_TOKENS * MGL_WIDE_ROW_BYTES,  // and of x, in a stage
-// Stages of the ring that are on their way at once. More than the memory needs to have no pause
-// only stand in line there, and all else that moves, sums and counters, stands behind them.
-#ifdef MGL_WIDE_FEW
-  MGL_WIDE_FLIGHT = 2,
-#else
-  MGL_WIDE_FLIGHT = MGL_WIDE_STAGES,
-#endif
-// While workers wait for each other, the memory has nothing else to do: stages of weights fill the
-// ring, and so many columns beyond it go to the L2, before their task may run; a column each so
-// many cycles, about what the memory has for a worker. Only in iterations of few tokens: with
-// more, what they wait for moves so many bytes itself that it takes longer (SPEED.md).
-#ifdef MGL_WIDE_FEW
-  MGL_WIDE_PACE = 1000,
-#else
-  MGL_WIDE_PACE = 0,
-#endif
-  MGL_WIDE_AHEAD_COLUMNS = 6,
-  MGL_WIDE_AHEAD_TOKENS = 128,
+  // While workers wait for each other, the memory has nothing else to do: stages of weights fill
+  // the ring, and so many columns beyond it go to the L2, before their task may run; a column every
+  // so many cycles, which is about what the memory has for a worker. What is asked for faster
+  // stands in line there, and what others wait for, sums and counters, stands behind it (SPEED.md).
+  // In iterations of more tokens what they wait for moves so many bytes itself that only the ring
+  // is filled.
+  MGL_WIDE_PACE = MGL_WIDE_FEW ? 1400 : 0,
+  MGL_WIDE_AHEAD_COLUMNS = MGL_WIDE_FEW ? 4 : 0,
+  MGL_WIDE_AHEAD_PAGES = MGL_WIDE_FEW ? 1 : 0,  // of keys and values, for each warp
   MGL_WIDE_BARRIER_CONSUMERS = 1,
   MGL_WIDE_BARRIER_GROUP = 2,  // and 3: of a warpgroup of consumers
 };
@@ -360,10 +351,6 @@ static __device__ __forceinline__ void mgl_wide_note_stage(const mgl_wide_worker
   }
 }
 
-static __device__ __forceinline__ bool mgl_wide_asks_ahead(const mgl_wide_worker *w) {
-  return w->block->token_count <= MGL_WIDE_AHEAD_TOKENS;
-}
-
 // What will be read soon goes to the L2.
 static __device__ __forceinline__ void mgl_wide_prefetch(const void *from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
@@ -383,8 +370,11 @@ static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_
 // The same of keys and values: the first pages of each warp's share of the streams.
 static __device__ __forceinline__ void mgl_wide_prefetch_pages(const mgl_wide_worker *w,
                                                                const mgl_wide_attention *a) {
-  constexpr uint32_t pages = 32 / MGL_WIDE_WARPS;
+  constexpr uint32_t pages = MGL_WIDE_AHEAD_PAGES > 0 ? MGL_WIDE_AHEAD_PAGES : 1;
   constexpr uint32_t bytes = MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM * 2;  // of one KV head
+  if ((int)w->lane >= (int)MGL_WIDE_AHEAD_PAGES * (int)MGL_WIDE_WARPS) {
+    return;
+  }
   const mgl_wide_cut *cuts = a->work->stream_cuts + blockIdx.x * MGL_WIDE_WARPS + w->lane / pages;
   const mgl_wide_cut cut = cuts[0];
   if (!mgl_wide_before(&cut, &cuts[1])) {
@@ -411,14 +401,6 @@ static __device__ __forceinline__ bool mgl_wide_has_stage(const mgl_wide_worker 
   return __all_sync(0xffffffffu, free) != 0;
 }
 
-// Until few enough stages are on their way for stage `at` to be asked for.
-static __device__ __forceinline__ void mgl_wide_wait_flight(mgl_wide_worker *w, uint32_t at) {
-  if (MGL_WIDE_FLIGHT < MGL_WIDE_STAGES && at >= MGL_WIDE_FLIGHT) {
-    const uint32_t before = at - MGL_WIDE_FLIGHT;
-    mgl_mbarrier_wait(&w->block->full[before % MGL_WIDE_STAGES], before / MGL_WIDE_STAGES & 1);
-  }
-}
-
 // Until the linear's event is activated: asks for weights. Returns the stages of the ring that it
 // has asked for, *open: whether the launch goes on.
 static __device__ __forceinline__ uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w,
@@ -427,9 +409,7 @@ static __device__ __forceinline__ uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w
                                                               uint32_t stages, bool *open) {
   const uint32_t ring = mgl_wide_least(stages, MGL_WIDE_STAGES);
   const uint32_t most =
-      mgl_wide_asks_ahead(w)
-          ? mgl_wide_least(source->columns, ring * MGL_WIDE_COLUMNS + MGL_WIDE_AHEAD_COLUMNS)
-          : 0;
+      mgl_wide_least(source->columns, ring * MGL_WIDE_COLUMNS + MGL_WIDE_AHEAD_COLUMNS);
   uint32_t asked = 0;                          // stages of the ring
   uint32_t fetched = ring * MGL_WIDE_COLUMNS;  // columns for the L2 end here
   uint32_t due = (uint32_t)clock();
@@ -471,7 +451,6 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
   }
   for (uint32_t i = ahead; i < count; i++) {
     mgl_wide_wait_stage(w, w->stage + i);
-    mgl_wide_wait_flight(w, w->stage + i);
     mgl_wide_load_weights(w, &source, w->stage + i, i);
     mgl_wide_load_x(w, &source, w->stage + i, i);
   }
@@ -512,7 +491,7 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
     if (mgl_wide_is_linear(mgl_wide_uniform(slot->op.kind))) {
       ok = mgl_wide_produce_linear(w, slot);
     } else {
-      if (slot->op.kind == MGL_OP_ATTEND && mgl_wide_asks_ahead(w)) {
+      if (slot->op.kind == MGL_OP_ATTEND) {
         mgl_wide_prefetch_pages(w, &slot->with.attention);
         __syncwarp();
       }

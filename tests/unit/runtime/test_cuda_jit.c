@@ -143,9 +143,15 @@ static void check_wide_kernel(const mgl_text *log, const char *architecture) {
 }
 
 // Only where there is wgmma.
-static void check_wide_few(const mgl_text *log, const char *architecture) {
+static void check_wide_64(const mgl_text *log, const char *architecture) {
   if (strcmp(architecture, "sm_90a") == 0) {
-    check_wide(log, "mgl_wide_few_kernel", architecture);
+    check_wide(log, "mgl_wide_kernel_64", architecture);
+  }
+}
+
+static void check_wide_128(const mgl_text *log, const char *architecture) {
+  if (strcmp(architecture, "sm_90a") == 0) {
+    check_wide(log, "mgl_wide_kernel_128", architecture);
   }
 }
 
@@ -164,7 +170,8 @@ static void check_wide_attention(const mgl_text *log, const char *architecture) 
 static void the_wide_class_compiles_for_all_architectures(void **state) {
   (void)state;
   for_architectures("kernels/cuda/wide_kernel.cu", check_wide_kernel);
-  for_architectures("kernels/cuda/wide_few.cu", check_wide_few);
+  for_architectures("kernels/cuda/wide_64.cu", check_wide_64);
+  for_architectures("kernels/cuda/wide_128.cu", check_wide_128);
   for_architectures("kernels/cuda/wide_plan.cu", check_wide_plan);
   for_architectures("kernels/cuda/wide_attention.cu", check_wide_attention);
 }

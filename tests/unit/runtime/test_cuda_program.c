@@ -245,7 +245,7 @@ static void iterations_find_their_kernel(void **state) {
   mgl_cuda_program *program = make(&device, options);
   run_crowd(program, &c, false, &outcome);
   assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
-  assert_true(c.most > MGL_WIDE_FEW_TOKENS);
+  assert_true(c.most > MGL_WIDE_LEAST_TILE);
   assert_true(fake.few_wide_runs > 0 && fake.few_wide_runs < fake.wide_runs);
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);

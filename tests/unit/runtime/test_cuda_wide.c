@@ -278,7 +278,7 @@ static void every_unit_is_one_task(void **state) {
                                  .workers = WORKERS,
                                  .few = i / 2 % 2 != 0};
     open_world(&w, configs[i % 2], &sizes);
-    assert_int_equal(w.wide.graph_count, MGL_CUDA_WIDE_GRAPHS - (sizes.few ? 0 : 1));
+    assert_int_equal(w.wide.graph_count, MGL_CUDA_WIDE_GRAPHS - (sizes.few ? 0 : 2));
     for (uint32_t graph = 0; graph < w.wide.graph_count; graph++) {
       check_graph(&w, graph);
       check_tiles(&w, graph, &even);
@@ -424,8 +424,9 @@ static void graphs_are_found_by_tokens(void **state) {
   wide.sizes.few = true;
   assert_int_equal(mgl_cuda_wide_graph_for(&wide, 64), 0);
   assert_int_equal(mgl_cuda_wide_graph_for(&wide, 65), 1);
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 256), 1);
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 2048), 4);
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 128), 1);
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 256), 2);
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 2048), 5);
 }
 
 // A layer's weights decide.

@@ -28,7 +28,7 @@
 #include "batch/planner_lanes.h"
 
 enum {
-  MGL_WIDE_STREAM_ROWS = 16,  // tokens of a stream times heads of a group, at most
+  MGL_WIDE_STREAM_ROWS = 8,   // tokens of a stream times heads of a group, at most
   MGL_WIDE_TILE_ROWS = 128,   // and of a tile
   MGL_WIDE_STREAM_STEP = 16,  // positions of a step: a KV page
   MGL_WIDE_TILE_STEP = 64,

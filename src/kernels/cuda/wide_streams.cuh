@@ -171,90 +171,258 @@ static __device__ __forceinline__ void mgl_stream_fill(mgl_stream_feed *f,
 
 // --- parts of units ------------------------------------------------------------------------------
 
-// The queries of a unit: rows of the A operand.
+// A warp's rows of queries, up to eight: the columns of its products, since then positions and
+// dims are their rows, of which there are 16, and nothing is computed twice. Lane 4 g + t has rows
+// 2 t and 2 t + 1.
+typedef struct mgl_stream_rows {
+  float values[MGL_HEAD_STEPS][4];  // of each 16 dims: (g, row 2 t), (g, 2 t + 1), then of g + 8
+  float max[2];
+  float sum[2];       // of this lane's positions
+  uint32_t limit[2];  // positions that the row sees
+} mgl_stream_rows;
+
+static __device__ __forceinline__ void mgl_stream_clear(const mgl_wide_item *item, uint32_t lane,
+                                                        mgl_stream_rows *rows) {
+#pragma unroll
+  for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
+    rows->values[j][0] = rows->values[j][1] = rows->values[j][2] = rows->values[j][3] = 0;
+  }
+#pragma unroll
+  for (uint32_t r = 0; r < 2; r++) {
+    rows->max[r] = mgl_wide_unseen();
+    rows->sum[r] = 0;
+    rows->limit[r] = item->position + (lane % 4 * 2 + r) / MGL_GROUP + 1;
+  }
+}
+
+// The queries of a unit: the B operands of the scores, of row g.
 static __device__ __forceinline__ void mgl_stream_load_q(const mgl_wide_attention *a,
                                                          const mgl_wide_item *item,
                                                          uint32_t kv_head, uint32_t lane,
-                                                         uint32_t q[MGL_HEAD_STEPS][4]) {
+                                                         uint32_t q[MGL_HEAD_STEPS][2]) {
   const uint32_t heads = a->kv_heads * MGL_GROUP;
+  uint32_t token, head;
+  mgl_wide_row_of(a, item, kv_head, lane / 4, &token, &head);
+  const bool present = lane / 4 < item->count * MGL_GROUP;
+  const uint16_t *from = a->q + ((size_t)token * heads + head) * MGL_HEAD_DIM + lane % 4 * 2;
 #pragma unroll
-  for (uint32_t r = 0; r < 2; r++) {
-    const uint32_t row = lane / 4 + r * 8;
-    uint32_t token, head;
-    mgl_wide_row_of(a, item, kv_head, row, &token, &head);
-    const bool present = row < item->count * MGL_GROUP;
-    const uint16_t *from = a->q + ((size_t)token * heads + head) * MGL_HEAD_DIM + lane % 4 * 2;
+  for (uint32_t s = 0; s < MGL_HEAD_STEPS; s++) {
+    q[s][0] = present ? mgl_load_l2_word(from + s * 16) : 0;
+    q[s][1] = present ? mgl_load_l2_word(from + s * 16 + 8) : 0;
+  }
+}
+
+// 16 rows of K (of 16 dims) or dims of V (at 16 positions) as the A operand of a product.
+static __device__ __forceinline__ void mgl_stream_load(uint32_t address, uint32_t a[4]) {
+  uint32_t m[4];  // rows 0 to 7, first and second half, then rows 8 to 15
+  mgl_load_matrices(address, m);
+  a[0] = m[0];
+  a[1] = m[2];
+  a[2] = m[1];
+  a[3] = m[3];
+}
+
+// Scores of a page: (position g, row 2 t), (g, 2 t + 1), then of position g + 8. Two chains of
+// products, since one waits for itself.
+static __device__ __forceinline__ void mgl_stream_scores(const uint32_t q[MGL_HEAD_STEPS][2],
+                                                         uint32_t k, const mgl_wide_lanes *lanes,
+                                                         float scores[4]) {
+  constexpr uint32_t steps = MGL_SLAB / 16;
+  float odd[4] = {0, 0, 0, 0};
+  scores[0] = scores[1] = scores[2] = scores[3] = 0;
 #pragma unroll
-    for (uint32_t s = 0; s < MGL_HEAD_STEPS; s++) {
-      q[s][r] = present ? mgl_load_l2_word(from + s * 16) : 0;
-      q[s][r + 2] = present ? mgl_load_l2_word(from + s * 16 + 8) : 0;
+  for (uint32_t s = 0; s < MGL_HEAD_STEPS; s++) {
+    uint32_t a[4];
+    mgl_stream_load(k + s / steps * (MGL_WIDE_STREAM_STEP * MGL_SLAB_BYTES) + lanes->row +
+                        (lanes->chunk ^ (s % steps * 32)),
+                    a);
+    mgl_mma(s % 2 == 0 ? scores : odd, a, q[s][0], q[s][1]);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    scores[i] += odd[i];
+  }
+}
+
+// Scores that a row does not see become minus infinity. first: position of the page.
+static __device__ __forceinline__ void mgl_stream_mask(const mgl_stream_rows *rows, uint32_t first,
+                                                       uint32_t lane, float scores[4]) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    if (first + i / 2 * 8 + lane / 4 >= rows->limit[i % 2]) {
+      scores[i] = mgl_wide_unseen();
     }
   }
 }
 
-// The partial result of a warp, of a unit that others began: sums [columns][rows][8], then
-// (maximum, sum of weights) [rows].
-static __device__ __forceinline__ float *mgl_stream_partial(const mgl_wide_attention *a,
+// Over all positions of a row.
+static __device__ __forceinline__ float mgl_stream_max(float x) {
+#pragma unroll
+  for (uint32_t offset = 4; offset < 32; offset *= 2) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  }
+  return x;
+}
+
+// Scores become weights relative to the rows' new maxima, and what the rows have of values follows
+// where a maximum has grown.
+static __device__ __forceinline__ void mgl_stream_weigh(float scores[4], mgl_stream_rows *rows) {
+  float base[2], decay[2];
+  bool grown = false;
+#pragma unroll
+  for (uint32_t r = 0; r < 2; r++) {
+    const float max = fmaxf(rows->max[r], mgl_stream_max(fmaxf(scores[r], scores[r + 2])));
+    grown = grown || max != rows->max[r];
+    base[r] = max == mgl_wide_unseen() ? 0.0f : max;
+    decay[r] = mgl_exp2(rows->max[r] - base[r]);
+    rows->max[r] = max;
+    scores[r] = mgl_exp2(scores[r] - base[r]);
+    scores[r + 2] = mgl_exp2(scores[r + 2] - base[r]);
+    rows->sum[r] = rows->sum[r] * decay[r] + (scores[r] + scores[r + 2]);
+  }
+  if (__any_sync(0xffffffffu, grown)) {
+#pragma unroll
+    for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        rows->values[j][i] *= decay[i % 2];
+      }
+    }
+  }
+}
+
+// Eight positions of two rows each become two positions of a row each: a transposed matrix.
+static __device__ __forceinline__ uint32_t mgl_stream_turn(float first, float second) {
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
+               : "=r"(out)
+               : "r"(mgl_pack_bf16(first, second)));
+  return out;
+}
+
+// Adds the values of a page, whose weights are `weights`.
+static __device__ __forceinline__ void mgl_stream_values(const float weights[4], uint32_t v,
+                                                         const mgl_wide_lanes *lanes,
+                                                         mgl_stream_rows *rows) {
+  const uint32_t low = mgl_stream_turn(weights[0], weights[1]);
+  const uint32_t high = mgl_stream_turn(weights[2], weights[3]);
+#pragma unroll
+  for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
+    uint32_t a[4];
+    mgl_stream_load(v + lanes->v + j * (16 * 32), a);
+    mgl_mma(rows->values[j], a, low, high);
+  }
+}
+
+// The rows' sums of weights, from those of lanes.
+static __device__ __forceinline__ void mgl_stream_sum(mgl_stream_rows *rows) {
+#pragma unroll
+  for (uint32_t r = 0; r < 2; r++) {
+#pragma unroll
+    for (uint32_t offset = 4; offset < 32; offset *= 2) {
+      rows->sum[r] += __shfl_xor_sync(0xffffffffu, rows->sum[r], offset);
+    }
+  }
+}
+
+// The output of a unit, whose sums are the rows'. Lanes of even g take the first of their rows,
+// those of odd g the second: of every 32 dims the 16 bytes that lie together (wide_layout.h).
+static __device__ __forceinline__ void mgl_stream_write(const mgl_wide_attention *a,
+                                                        const mgl_wide_item *item, uint32_t kv_head,
+                                                        uint32_t lane,
+                                                        const mgl_stream_rows *rows) {
+  const bool odd = lane / 4 % 2 != 0;
+  const uint32_t row = lane % 4 * 2 + (odd ? 1 : 0);
+  const float factors[2] = {1.0f / rows->sum[0], 1.0f / rows->sum[1]};
+  uint32_t token, head;
+  mgl_wide_row_of(a, item, kv_head, row, &token, &head);
+#pragma unroll
+  for (uint32_t j = 0; j < MGL_HEAD_DIM / 32; j++) {
+    float keep[4], give[4];  // dims g, g + 8, g + 16, g + 24
+#pragma unroll
+    for (uint32_t c = 0; c < 4; c++) {
+      const float *v = &rows->values[2 * j + c / 2][c % 2 * 2];
+      keep[c] = odd ? v[1] * factors[1] : v[0] * factors[0];
+      give[c] = odd ? v[0] * factors[0] : v[1] * factors[1];
+    }
+    uint32_t words[4];
+#pragma unroll
+    for (uint32_t c = 0; c < 4; c += 2) {
+      const uint32_t own = mgl_pack_bf16(keep[c], keep[c + 1]);
+      const uint32_t got = __shfl_xor_sync(0xffffffffu, mgl_pack_bf16(give[c], give[c + 1]), 4);
+      const uint32_t even_g = odd ? got : own, odd_g = odd ? own : got;
+      words[c] = __byte_perm(even_g, odd_g, 0x5410);
+      words[c + 1] = __byte_perm(even_g, odd_g, 0x7632);
+    }
+    if (row < item->count * MGL_GROUP) {
+      const uint32_t chunk = (head * (MGL_HEAD_DIM / 32) + j) * 4 + lane / 8;
+      *(uint4 *)(a->out + mgl_wide_x_chunk(a->tokens, token, chunk)) =
+          make_uint4(words[0], words[1], words[2], words[3]);
+    }
+  }
+}
+
+// --- merging -------------------------------------------------------------------------------------
+
+// The partial result of a warp, of a unit that others began, in pieces of four: values [steps]
+// [lanes], then [t] maxima and sums of weights. Lanes whose rows there are not have none.
+static __device__ __forceinline__ uint4 *mgl_stream_partial(const mgl_wide_attention *a,
                                                             uint32_t party) {
-  return a->stream_partials + (size_t)party * MGL_STREAM_PARTIAL;
+  return (uint4 *)(a->stream_partials + (size_t)party * MGL_STREAM_PARTIAL);
 }
 
-static __device__ __forceinline__ void mgl_stream_store_pair(float *to, float x, float y) {
-  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1,%2};" ::"l"(to), "f"(x), "f"(y) : "memory");
+static __device__ __forceinline__ void mgl_stream_leave(uint4 *to, float x, float y, float z,
+                                                        float w) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x), "f"(y),
+               "f"(z), "f"(w)
+               : "memory");
 }
 
-static __device__ __forceinline__ void mgl_stream_store(float *partial, uint32_t count,
-                                                        uint32_t lane, const mgl_wide_rows *rows) {
-  float *softmax = partial + MGL_WIDE_STREAM_ROWS * MGL_HEAD_DIM;
+static __device__ __forceinline__ void mgl_stream_store(uint4 *partial, bool present, uint32_t lane,
+                                                        const mgl_stream_rows *rows) {
+  if (present) {
 #pragma unroll
-  for (uint32_t r = 0; r < 2; r++) {
-    const uint32_t row = lane / 4 + r * 8;
-    if (row < count) {
-#pragma unroll
-      for (uint32_t j = 0; j < MGL_HEAD_COLUMNS; j++) {
-        mgl_stream_store_pair(partial + (j * MGL_WIDE_STREAM_ROWS + row) * 8 + lane % 4 * 2,
-                              rows->values[j][2 * r], rows->values[j][2 * r + 1]);
-      }
-      if (lane % 4 == 0) {
-        mgl_stream_store_pair(softmax + row * 2, rows->max[r], rows->sum[r]);
-      }
+    for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
+      const float *v = rows->values[j];
+      mgl_stream_leave(partial + j * 32 + lane, v[0], v[1], v[2], v[3]);
+    }
+    if (lane < 4) {
+      mgl_stream_leave(partial + MGL_HEAD_STEPS * 32 + lane, rows->max[0], rows->max[1],
+                       rows->sum[0], rows->sum[1]);
     }
   }
 }
 
-// A lane's share of a row of what another warp has left, as far as it is there.
+// A lane's share of what another warp has left, as far as it is there.
 typedef struct mgl_stream_left {
-  uint2 values[MGL_HEAD_COLUMNS];
-  uint2 softmax;  // maximum and sum of weights
+  uint4 values[MGL_HEAD_STEPS];
+  uint4 softmax;
 } mgl_stream_left;
 
-static __device__ __forceinline__ bool mgl_stream_is_open(uint2 pair) {
-  return max(pair.x, pair.y) == MGL_CUDA_OPEN;
-}
-
-// Until all of a row is there, for all lanes that want one, or the launch is ended. Between two
-// looks at all of it only maxima and sums are asked for: many warps wait while others still read.
-static __device__ __forceinline__ void mgl_stream_await(const float *values, const float *softmax,
-                                                        bool wanted, const mgl_attend_gate *gate,
+// Until all of it is there, or the launch is ended. Between two looks at all of it only maxima and
+// sums are asked for: many warps wait while others still read.
+static __device__ __forceinline__ void mgl_stream_await(const uint4 *partial, bool present,
+                                                        uint32_t lane, const mgl_attend_gate *gate,
                                                         mgl_stream_left *left) {
+  const uint4 *softmax = partial + MGL_HEAD_STEPS * 32 + lane % 4;
   for (;;) {
     bool open = false;
-    if (wanted) {
-      left->softmax = mgl_load_l2_pair(softmax);
+    if (present) {
+      left->softmax = mgl_load_l2(softmax);
 #pragma unroll
-      for (uint32_t j = 0; j < MGL_HEAD_COLUMNS; j++) {
-        left->values[j] = mgl_load_l2_pair(values + j * (MGL_WIDE_STREAM_ROWS * 8));
+      for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
+        left->values[j] = mgl_load_l2(partial + j * 32 + lane);
       }
-      open = mgl_stream_is_open(left->softmax);
+      open = mgl_has_open(left->softmax);
 #pragma unroll
-      for (uint32_t j = 0; j < MGL_HEAD_COLUMNS; j++) {
-        open = open || mgl_stream_is_open(left->values[j]);
+      for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
+        open = open || mgl_has_open(left->values[j]);
       }
     }
     if (!__any_sync(0xffffffffu, open)) {
       return;
     }
-    while (__any_sync(0xffffffffu, wanted && mgl_stream_is_open(mgl_load_l2_pair(softmax)))) {
+    while (__any_sync(0xffffffffu, present && mgl_has_open(mgl_load_l2(softmax)))) {
       if (gate->fault != nullptr && mgl_load_relaxed(gate->fault) != 0) {
         return;
       }
@@ -262,37 +430,45 @@ static __device__ __forceinline__ void mgl_stream_await(const float *values, con
   }
 }
 
+// Row r joins a part's maximum and sum of weights; its values are then to be multiplied by out[0],
+// and the part's by out[1].
+static __device__ __forceinline__ void mgl_stream_join(mgl_stream_rows *rows, uint32_t r, float max,
+                                                       float sum, float out[2]) {
+  const float both = fmaxf(rows->max[r], max);
+  const float base = both == mgl_wide_unseen() ? 0.0f : both;
+  out[0] = mgl_exp2(rows->max[r] - base);
+  out[1] = mgl_exp2(max - base);
+  rows->sum[r] = fmaf(out[1], sum, rows->sum[r] * out[0]);
+  rows->max[r] = both;
+}
+
 // Adds what a warp has left, and opens its place again.
-static __device__ __forceinline__ void mgl_stream_add(float *partial, uint32_t count, uint32_t lane,
+static __device__ __forceinline__ void mgl_stream_add(uint4 *partial, bool present, uint32_t lane,
                                                       const mgl_attend_gate *gate,
-                                                      mgl_wide_rows *rows) {
+                                                      mgl_stream_rows *rows) {
   const float open = __uint_as_float(MGL_CUDA_OPEN);
+  mgl_stream_left left;
+  mgl_stream_await(partial, present, lane, gate, &left);
+  if (present) {
+    float first[2], second[2];
+    mgl_stream_join(rows, 0, __uint_as_float(left.softmax.x), __uint_as_float(left.softmax.z),
+                    first);
+    mgl_stream_join(rows, 1, __uint_as_float(left.softmax.y), __uint_as_float(left.softmax.w),
+                    second);
 #pragma unroll
-  for (uint32_t r = 0; r < 2; r++) {
-    const uint32_t row = lane / 4 + r * 8;
-    float *at = partial + row * 8 + lane % 4 * 2;
-    float *softmax = partial + MGL_WIDE_STREAM_ROWS * MGL_HEAD_DIM + row * 2;
-    mgl_stream_left left;
-    float factors[2];
-    if (r * 8 >= count) {
-      return;
+    for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
+      float *v = rows->values[j];
+      const uint4 l = left.values[j];
+      v[0] = fmaf(first[1], __uint_as_float(l.x), v[0] * first[0]);
+      v[1] = fmaf(second[1], __uint_as_float(l.y), v[1] * second[0]);
+      v[2] = fmaf(first[1], __uint_as_float(l.z), v[2] * first[0]);
+      v[3] = fmaf(second[1], __uint_as_float(l.w), v[3] * second[0]);
+      mgl_stream_leave(partial + j * 32 + lane, open, open, open, open);
     }
-    mgl_stream_await(at, softmax, row < count, gate, &left);
-    if (row < count) {
-      mgl_wide_join(rows, r, __uint_as_float(left.softmax.x), __uint_as_float(left.softmax.y),
-                    factors);
-#pragma unroll
-      for (uint32_t j = 0; j < MGL_HEAD_COLUMNS; j++) {
-        float *sum = &rows->values[j][2 * r];
-        sum[0] = fmaf(factors[1], __uint_as_float(left.values[j].x), sum[0] * factors[0]);
-        sum[1] = fmaf(factors[1], __uint_as_float(left.values[j].y), sum[1] * factors[0]);
-        mgl_stream_store_pair(at + j * (MGL_WIDE_STREAM_ROWS * 8), open, open);
-      }
-    }
-    __syncwarp();  // four lanes look at the same maximum
-    if (row < count && lane % 4 == 0) {
-      mgl_stream_store_pair(softmax, open, open);
-    }
+  }
+  __syncwarp();  // eight lanes look at the same maxima
+  if (present && lane < 4) {
+    mgl_stream_leave(partial + MGL_HEAD_STEPS * 32 + lane, open, open, open, open);
   }
 }
 
@@ -314,10 +490,10 @@ static __device__ __forceinline__ uint32_t mgl_stream_others(const mgl_wide_atte
 
 // Adds the parts of the parties behind `party`, which began the unit. others: of the first 32.
 static __device__ __forceinline__ void mgl_stream_merge(const mgl_wide_attention *a,
-                                                        const mgl_wide_part *part, uint32_t count,
+                                                        const mgl_wide_part *part, bool present,
                                                         uint32_t party, uint32_t lane,
                                                         const mgl_attend_gate *gate, uint32_t others,
-                                                        bool more, mgl_wide_rows *rows) {
+                                                        bool more, mgl_stream_rows *rows) {
   uint32_t first = party + 1;
 #pragma unroll 1
   while (others != 0 || more) {
@@ -327,7 +503,7 @@ static __device__ __forceinline__ void mgl_stream_merge(const mgl_wide_attention
       continue;
     }
     const uint32_t other = first + ((uint32_t)__ffs((int)others) - 1);
-    mgl_stream_add(mgl_stream_partial(a, other), count, lane, gate, rows);
+    mgl_stream_add(mgl_stream_partial(a, other), present, lane, gate, rows);
     others &= others - 1;
   }
 }
@@ -341,42 +517,37 @@ static __device__ __forceinline__ void mgl_stream_part(const mgl_wide_attention 
                                                        mgl_stream_feed *feed, uint32_t party) {
   const uint32_t lane = feed->lane;
   const mgl_wide_item item = a->work->items[part->item];
-  const uint32_t count = item.count * MGL_GROUP;
+  const bool present = lane % 4 * 2 < item.count * MGL_GROUP;
   const bool merges = part->begin == 0 && part->end != item.steps;
   bool more = false;
-  uint32_t q[MGL_HEAD_STEPS][4];
-  mgl_wide_rows rows;
+  uint32_t q[MGL_HEAD_STEPS][2];
+  mgl_stream_rows rows;
   mgl_stream_load_q(a, &item, part->head, lane, q);
   const uint32_t others = merges ? mgl_stream_others(a, part, party + 1, lane, &more) : 0;
-  mgl_wide_clear(&rows);
-  rows.limit[0] = item.position + lane / 4 / MGL_GROUP + 1;
-  rows.limit[1] = item.position + (lane / 4 + 8) / MGL_GROUP + 1;
+  mgl_stream_clear(&item, lane, &rows);
 #pragma unroll 1
   for (uint32_t step = part->begin; step < part->end; step++) {
     mgl_copy_wait<MGL_STREAM_STAGES - 1>();
     __syncwarp();
     const uint32_t at = feed->ring + feed->stage * MGL_STREAM_STAGE;  // the next to be filled
     const uint32_t first = step * MGL_WIDE_STREAM_STEP;
-    float scores[2][4];
-    mgl_wide_scores<1, MGL_WIDE_STREAM_STEP>(q, at, lanes, scores);
+    float scores[4];
+    mgl_stream_scores(q, at, lanes, scores);
     if (first + MGL_WIDE_STREAM_STEP > item.position + 1) {
-      mgl_wide_mask<2>(&rows, first, lane, scores);
+      mgl_stream_mask(&rows, first, lane, scores);
     }
-    float decay[2];
-    if (mgl_wide_weigh(scores, &rows, decay)) {
-      mgl_wide_decay(&rows, decay);
-    }
-    mgl_wide_values<1>(scores, at + MGL_PAGE_BYTES_K, lanes, &rows);
+    mgl_stream_weigh(scores, &rows);
+    mgl_stream_values(scores, at + MGL_PAGE_BYTES_K, lanes, &rows);
     __syncwarp();  // the stage may be filled again
     mgl_stream_feed_one(feed);
   }
-  mgl_wide_sum_rows(&rows);
+  mgl_stream_sum(&rows);
   if (part->begin != 0) {
-    mgl_stream_store(mgl_stream_partial(a, party), count, lane, &rows);
+    mgl_stream_store(mgl_stream_partial(a, party), present, lane, &rows);
     return;
   }
-  mgl_stream_merge(a, part, count, party, lane, gate, others, more, &rows);
-  mgl_wide_write(a, &item, part->head, 0, lane, &rows);
+  mgl_stream_merge(a, part, present, party, lane, gate, others, more, &rows);
+  mgl_stream_write(a, &item, part->head, lane, &rows);
 }
 
 // The share of one warp, `party` among all workers'; ring: shared address.

@@ -489,11 +489,9 @@ static __device__ __forceinline__ uint32_t mgl_stream_others(const mgl_wide_atte
 }
 
 // Adds the parts of the parties behind `party`, which began the unit. others: of the first 32.
-static __device__ __forceinline__ void mgl_stream_merge(const mgl_wide_attention *a,
-                                                        const mgl_wide_part *part, bool present,
-                                                        uint32_t party, uint32_t lane,
-                                                        const mgl_attend_gate *gate, uint32_t others,
-                                                        bool more, mgl_stream_rows *rows) {
+static __device__ __forceinline__ void mgl_stream_merge(
+    const mgl_wide_attention *a, const mgl_wide_part *part, bool present, uint32_t party,
+    uint32_t lane, const mgl_attend_gate *gate, uint32_t others, bool more, mgl_stream_rows *rows) {
   uint32_t first = party + 1;
 #pragma unroll 1
   while (others != 0 || more) {

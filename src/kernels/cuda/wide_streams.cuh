@@ -212,31 +212,48 @@ static __device__ __forceinline__ void mgl_stream_load_q(const mgl_wide_attentio
   }
 }
 
-// 16 rows of K (of 16 dims) or dims of V (at 16 positions) as the A operand of a product.
-static __device__ __forceinline__ void mgl_stream_load(uint32_t address, uint32_t a[4]) {
-  uint32_t m[4];  // rows 0 to 7, first and second half, then rows 8 to 15
-  mgl_load_matrices(address, m);
-  a[0] = m[0];
-  a[1] = m[2];
-  a[2] = m[1];
-  a[3] = m[3];
+// A lane's addresses for ldmatrix, relative to a page: rows 0 to 15 of the first half, then of the
+// second one, so that four matrices are the A operand of a product.
+static __device__ __forceinline__ mgl_wide_lanes mgl_stream_lanes_of(uint32_t lane) {
+  const uint32_t row = lane % 16, chunk = lane / 16;
+  mgl_wide_lanes l;
+  l.row = mgl_slab_offset<MGL_WIDE_STREAM_STEP>(row, chunk) / MGL_SLAB_BYTES * MGL_SLAB_BYTES;
+  l.chunk = mgl_slab_offset<MGL_WIDE_STREAM_STEP>(row, chunk) % MGL_SLAB_BYTES;
+  l.v = mgl_v_offset(row, chunk);
+  return l;
+}
+
+// K of a page: 16 positions, by 16 dims a product; all of it before the first product.
+static __device__ __forceinline__ void mgl_stream_load_k(uint32_t k, const mgl_wide_lanes *lanes,
+                                                         uint32_t a[MGL_HEAD_STEPS][4]) {
+  constexpr uint32_t steps = MGL_SLAB / 16;
+#pragma unroll
+  for (uint32_t s = 0; s < MGL_HEAD_STEPS; s++) {
+    mgl_load_matrices(k + s / steps * (MGL_WIDE_STREAM_STEP * MGL_SLAB_BYTES) + lanes->row +
+                          (lanes->chunk ^ (s % steps * 32)),
+                      a[s]);
+  }
+}
+
+// V of a page: 16 dims a product, at 16 positions.
+static __device__ __forceinline__ void mgl_stream_load_v(uint32_t v, const mgl_wide_lanes *lanes,
+                                                         uint32_t a[MGL_HEAD_STEPS][4]) {
+#pragma unroll
+  for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
+    mgl_load_matrices(v + lanes->v + j * (16 * 32), a[j]);
+  }
 }
 
 // Scores of a page: (position g, row 2 t), (g, 2 t + 1), then of position g + 8. Two chains of
 // products, since one waits for itself.
-static __device__ __forceinline__ void mgl_stream_scores(const uint32_t q[MGL_HEAD_STEPS][2],
-                                                         uint32_t k, const mgl_wide_lanes *lanes,
+static __device__ __forceinline__ void mgl_stream_scores(const uint32_t k[MGL_HEAD_STEPS][4],
+                                                         const uint32_t q[MGL_HEAD_STEPS][2],
                                                          float scores[4]) {
-  constexpr uint32_t steps = MGL_SLAB / 16;
   float odd[4] = {0, 0, 0, 0};
   scores[0] = scores[1] = scores[2] = scores[3] = 0;
 #pragma unroll
   for (uint32_t s = 0; s < MGL_HEAD_STEPS; s++) {
-    uint32_t a[4];
-    mgl_stream_load(k + s / steps * (MGL_WIDE_STREAM_STEP * MGL_SLAB_BYTES) + lanes->row +
-                        (lanes->chunk ^ (s % steps * 32)),
-                    a);
-    mgl_mma(s % 2 == 0 ? scores : odd, a, q[s][0], q[s][1]);
+    mgl_mma(s % 2 == 0 ? scores : odd, k[s], q[s][0], q[s][1]);
   }
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
@@ -301,16 +318,14 @@ static __device__ __forceinline__ uint32_t mgl_stream_turn(float first, float se
 }
 
 // Adds the values of a page, whose weights are `weights`.
-static __device__ __forceinline__ void mgl_stream_values(const float weights[4], uint32_t v,
-                                                         const mgl_wide_lanes *lanes,
+static __device__ __forceinline__ void mgl_stream_values(const uint32_t v[MGL_HEAD_STEPS][4],
+                                                         const float weights[4],
                                                          mgl_stream_rows *rows) {
   const uint32_t low = mgl_stream_turn(weights[0], weights[1]);
   const uint32_t high = mgl_stream_turn(weights[2], weights[3]);
 #pragma unroll
   for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
-    uint32_t a[4];
-    mgl_stream_load(v + lanes->v + j * (16 * 32), a);
-    mgl_mma(rows->values[j], a, low, high);
+    mgl_mma(rows->values[j], v[j], low, high);
   }
 }
 
@@ -400,26 +415,26 @@ typedef struct mgl_stream_left {
 } mgl_stream_left;
 
 // Until all of it is there, or the launch is ended. Between two looks at all of it only maxima and
-// sums are asked for: many warps wait while others still read.
+// sums are asked for: many warps wait while others still read. Lanes without rows look too, since
+// branches around these loads cost registers everywhere else.
 static __device__ __forceinline__ void mgl_stream_await(const uint4 *partial, bool present,
                                                         uint32_t lane, const mgl_attend_gate *gate,
                                                         mgl_stream_left *left) {
   const uint4 *softmax = partial + MGL_HEAD_STEPS * 32 + lane % 4;
   for (;;) {
-    bool open = false;
-    if (present) {
-      left->softmax = mgl_load_l2(softmax);
+    left->softmax = mgl_load_l2(softmax);
 #pragma unroll
-      for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
-        left->values[j] = mgl_load_l2(partial + j * 32 + lane);
-      }
-      open = mgl_has_open(left->softmax);
-#pragma unroll
-      for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
-        open = open || mgl_has_open(left->values[j]);
-      }
+    for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
+      left->values[j] = mgl_load_l2(partial + j * 32 + lane);
     }
-    if (!__any_sync(0xffffffffu, open)) {
+    uint32_t most =
+        max(max(left->softmax.x, left->softmax.y), max(left->softmax.z, left->softmax.w));
+#pragma unroll
+    for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
+      const uint4 v = left->values[j];
+      most = max(most, max(max(v.x, v.y), max(v.z, v.w)));
+    }
+    if (!__any_sync(0xffffffffu, present && most == MGL_CUDA_OPEN)) {
       return;
     }
     while (__any_sync(0xffffffffu, present && mgl_has_open(mgl_load_l2(softmax)))) {
@@ -529,13 +544,16 @@ static __device__ __forceinline__ void mgl_stream_part(const mgl_wide_attention 
     __syncwarp();
     const uint32_t at = feed->ring + feed->stage * MGL_STREAM_STAGE;  // the next to be filled
     const uint32_t first = step * MGL_WIDE_STREAM_STEP;
+    uint32_t k[MGL_HEAD_STEPS][4], v[MGL_HEAD_STEPS][4];
     float scores[4];
-    mgl_stream_scores(q, at, lanes, scores);
+    mgl_stream_load_k(at, lanes, k);
+    mgl_stream_scores(k, q, scores);
+    mgl_stream_load_v(at + MGL_PAGE_BYTES_K, lanes, v);
     if (first + MGL_WIDE_STREAM_STEP > item.position + 1) {
       mgl_stream_mask(&rows, first, lane, scores);
     }
     mgl_stream_weigh(scores, &rows);
-    mgl_stream_values(scores, at + MGL_PAGE_BYTES_K, lanes, &rows);
+    mgl_stream_values(v, scores, &rows);
     __syncwarp();  // the stage may be filled again
     mgl_stream_feed_one(feed);
   }
@@ -552,7 +570,7 @@ static __device__ __forceinline__ void mgl_stream_part(const mgl_wide_attention 
 static __device__ __forceinline__ void mgl_stream_share(const mgl_wide_attention *a, uint32_t ring,
                                                         uint32_t party, uint32_t lane,
                                                         const mgl_attend_gate *gate) {
-  const mgl_wide_lanes lanes = mgl_wide_lanes_of(lane);
+  const mgl_wide_lanes lanes = mgl_stream_lanes_of(lane);
   mgl_wide_cut at = *mgl_stream_cut(a, party);
   mgl_stream_feed feed = {};
   feed.a = a;

@@ -577,6 +577,7 @@ static __device__ __forceinline__ void mgl_stream_share(const mgl_wide_attention
   feed.at = at;
   feed.end = *mgl_stream_cut(a, party + 1);
   feed.ring = ring;
+  asm volatile("" : "+r"(feed.ring));  // a register, not to be found again for each page
   feed.lane = lane;
   feed.slot = at.slot;
   feed.first_step = at.step;

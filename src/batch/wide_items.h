@@ -9,7 +9,8 @@
 //
 // The units of a kind, one behind the other, are a line, and a line is cut into as many equal
 // lengths as there are warps (streams) or workers (tiles): nobody waits for a last wave, whatever
-// the contexts. A unit that is cut is computed in parts, which whoever ends last adds up in order.
+// the contexts. A unit that is cut is computed in parts, which somebody adds up in order: of
+// streams who began the unit, of tiles who ends last.
 // Workers take their lengths of both lines as if tiles came behind streams, each step counted with
 // what it costs; so workers that read and workers that multiply run side by side. A unit counts
 // some steps more than it has, for its beginning and end.

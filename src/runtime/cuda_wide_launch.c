@@ -119,22 +119,9 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   return MGL_OK;
 }
 
-// What attention finds between its layers.
-static mgl_status clear_attention(mgl_cuda_program *p, mgl_error *err) {
-  const mgl_cuda_wide_layout *wide = &p->wide.layout;
-  const mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
-  MGL_CUDA_TRY(&p->device->driver, memory_set, err, block + wide->stream_partials, 0xff,
-               (size_t)wide->stream_partial_bytes);
-  MGL_CUDA_TRY(&p->device->driver, memory_set, err, block + wide->merges, 0,
-               (size_t)wide->merge_bytes);
-  return MGL_OK;
-}
-
-// The run of a chain, of which turns change what differs between iterations. Behind a launch that
-// was ended in the middle, attention's memory is as it was then.
+// The run of a chain, of which turns change what differs between iterations.
 static mgl_status upload_run(mgl_cuda_program *p, mgl_error *err) {
   mgl_cuda_wide_addresses a = addresses_of(p);
-  MGL_TRY(clear_attention(p, err));
   mgl_cuda_wide_set_run(&a, 1, NULL, p->wide.image);
   MGL_CUDA_TRY(&p->device->driver, copy_to_device, err, a.block + p->wide.layout.image,
                p->wide.image, sizeof(mgl_wide_run));
@@ -264,7 +251,6 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
   }
   p->feeding.planner_lost = true;  // its cached pages may be overwritten
   MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->options.page_count, p->wide.image, err));
-  MGL_TRY(p->wide.faulted ? clear_attention(p, err) : MGL_OK);
   MGL_TRY(upload(p, (size_t)wide->image_bytes, err));
   uint64_t start = mgl_clock_ns();
   MGL_TRY(launch_kernel(p, err));

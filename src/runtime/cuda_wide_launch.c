@@ -119,13 +119,27 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   return MGL_OK;
 }
 
+// Behind a launch that was ended early, before the next run is uploaded: the word that ended it has
+// arrived, and its attention has left nothing half done.
+static mgl_status clear_fault(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  if (p->wide.faulted) {
+    MGL_CUDA_TRY(driver, stream_synchronize, err, p->abort_stream);
+    MGL_CUDA_TRY(driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_WIDE] + wide->merges, 0,
+                 (size_t)wide->merge_bytes);
+  }
+  p->wide.faulted = false;
+  return MGL_OK;
+}
+
 // The run of a chain, of which turns change what differs between iterations.
 static mgl_status upload_run(mgl_cuda_program *p, mgl_error *err) {
   mgl_cuda_wide_addresses a = addresses_of(p);
+  MGL_TRY(clear_fault(p, err));
   mgl_cuda_wide_set_run(&a, 1, NULL, p->wide.image);
   MGL_CUDA_TRY(&p->device->driver, copy_to_device, err, a.block + p->wide.layout.image,
                p->wide.image, sizeof(mgl_wide_run));
-  p->wide.faulted = false;
   return mgl_cuda_check(&p->device->driver, p->device->driver.context_synchronize(), "upload", err);
 }
 
@@ -223,6 +237,7 @@ static mgl_status upload(mgl_cuda_program *p, size_t image_bytes, mgl_error *err
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cuda_wide_layout *wide = &p->wide.layout;
   mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
+  MGL_TRY(clear_fault(p, err));
   MGL_CUDA_TRY(driver, copy_to_device, err, block + wide->image, p->wide.image, image_bytes);
   MGL_CUDA_TRY(driver, memory_set, err, block + wide->zeros, 0, (size_t)wide->zero_bytes);
   return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);

@@ -153,6 +153,27 @@ static uint32_t run_chunk(wide_sides *s, uint32_t at, uint32_t count, uint32_t f
   return run_small(s, row);
 }
 
+// Of the present plan, whose logits s->wide has: launches that the host ends early, wherever they
+// are, end, and leave nothing behind that the next one trips over.
+static void check_ended(wide_sides *s, uint32_t rows) {
+  enum { STEPS = 24 };
+  uint64_t bytes = (uint64_t)rows * s->model.config.vocab_size * sizeof(float);
+  float *again = gpu_must_alloc(bytes, 1);
+  uint32_t ended = 0;
+  run(s, again);
+  uint64_t whole_ns = s->program->wide.host_ns;
+  for (uint64_t i = 0; i < STEPS; i++) {
+    mgl_error err = {0};
+    mgl_cuda_launch_options options = {.deadline_ns = 1 + whole_ns * i / STEPS};
+    ended += mgl_cuda_program_run_plan(s->program, s->plan, &options, NULL, &err) != MGL_OK;
+    gpu_must(s->program->lost ? MGL_ERR_INTERNAL : MGL_OK, &err);
+  }
+  run(s, again);
+  gpu_check(s->bench, ended > STEPS / 4 && memcmp(again, s->wide, (size_t)bytes) == 0,
+            "%s: the same bits behind %u launches that were ended early", s->model.name, ended);
+  mgl_free(again);
+}
+
 // A prompt at once, and in chunks of 64: logits of up to MOST_ROWS tokens, the last one among them.
 static void check_prompt(wide_sides *s, uint32_t count, const char *what) {
   uint32_t vocab = s->model.config.vocab_size;
@@ -178,6 +199,7 @@ static void check_prompt(wide_sides *s, uint32_t count, const char *what) {
       gpu_check(s->bench, memcmp(again, s->wide, (size_t)rows * vocab * sizeof *again) == 0,
                 "%s: %s: the same bits again", s->model.name, what);
       mgl_free(again);
+      check_ended(s, rows);
     }
   }
 }

@@ -42,12 +42,14 @@ static void open_sides(wide_sides *s, gpu_bench *bench, const char *name, uint32
   mgl_error err = {0};
   *s = (wide_sides){.bench = bench, .pages_each = pages_each};
   gpu_model_open(name, &s->model);
-  s->program = gpu_program(bench, &s->model,
-                           (mgl_cuda_program_options){.iteration_tokens = TOKENS,
-                                                      .sequences = sequences,
-                                                      .pages_per_sequence = pages_each,
-                                                      .page_count = sequences * pages_each,
-                                                      .logit_rows = MOST_ROWS});
+  s->program =
+      gpu_program(bench, &s->model,
+                  (mgl_cuda_program_options){
+                      .iteration_tokens = TOKENS,
+                      .sequences = sequences,
+                      .pages_per_sequence = pages_each,
+                      .page_count = sequences * pages_each,
+                      .logit_rows = sequences > MOST_ROWS ? sequences : (uint32_t)MOST_ROWS});
   mgl_plan_limits limits = {.tokens = TOKENS,
                             .sequences = sequences,
                             .pages_per_sequence = pages_each,

@@ -115,11 +115,11 @@ static __device__ __forceinline__ void mgl_stream_copy(const mgl_stream_feed *f,
                                          more / MGL_SLAB_BYTES * MGL_SLAB_BYTES
                                    : to + mgl_slab_offset<MGL_WIDE_STREAM_STEP>(
                                               chunk / MGL_ROW_CHUNKS, chunk % MGL_ROW_CHUNKS);
-    mgl_copy_async(at, k + i * 256, 16);
+    mgl_copy_async_once(at, k + i * 256);
   }
 #pragma unroll
   for (uint32_t i = 0; i < MGL_HEAD_DIM / 16; i++) {
-    mgl_copy_async(to + f->v_to + i * 512, v + i * 256, 16);
+    mgl_copy_async_once(to + f->v_to + i * 512, v + i * 256);
   }
 }
 

@@ -2,10 +2,11 @@
 // bulk copies (the portable kernel has none: wide_worker_mma.cuh).
 //
 // Warps 0 to 7 are consumers, two warpgroups that work on one task together. The producer walks
-// the block's list: it hands each step over once the step's event is activated, and fills the ring
-// of stages for linears, with weights ahead of the event as far as stages are free. A third
-// warp finds the factors of norms. The storer waits for the consumers' outputs, copies what they
-// staged to memory, and triggers the event.
+// the block's list: it hands each step over once the step's event is activated (attend before that,
+// mgl_wide_begins_early), and fills the ring of stages for linears, with weights ahead of the event
+// as far as stages are free. A third warp finds the factors of norms, and waits for attend's event.
+// The storer waits for the consumers' outputs, copies what they staged to memory, and triggers the
+// event.
 //
 // Memory order: as in the narrow class (role_storer.cuh), and since stages are filled by the copy
 // engine, whoever writes what it may read fences for it before arriving, and the producer after
@@ -118,7 +119,7 @@ static __device__ __forceinline__ bool mgl_wide_has_attention(const mgl_cuda_op 
          (op->flags & MGL_WIDE_ROTATES) != 0;
 }
 
-// True for tasks that use the ring's memory as scratch.
+// True for tasks that use the ring's memory as scratch. The producer asks for nothing meanwhile.
 static __device__ __forceinline__ bool mgl_wide_takes_ring(uint32_t kind) {
   return kind == MGL_OP_ATTEND;
 }

@@ -172,26 +172,6 @@ static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t 
       : "memory");
 }
 
-// The same of bytes that leave the L2 as `policy` says.
-static __device__ __forceinline__ void mgl_wide_copy_by(uint64_t policy, uint32_t to,
-                                                        const uint8_t *from, uint32_t bytes,
-                                                        uint64_t *full) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(mgl_shared_address(full)), "l"(policy)
-      : "memory");
-}
-
-// Of weights: where one tile has all tokens nobody reads them again in this iteration, so they
-// leave the L2 first, and sums and activations, which are read and written again, stay there.
-static __device__ __forceinline__ uint64_t mgl_wide_weights_policy(const mgl_cuda_op *op) {
-  uint64_t first, normal;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
-  return op->tokens <= MGL_WIDE_TILE_TOKENS ? first : normal;
-}
-
 // A linear's tile, and what a task has of it.
 struct mgl_wide_tile {
   uint32_t first_block, blocks;  // row blocks of the weights
@@ -238,7 +218,6 @@ struct mgl_wide_source {
   const uint8_t *weights;  // of the lane's row block; the next stage is behind it
   const uint8_t *x;
   uint64_t x_stage;  // bytes from a stage's x to the next one's
-  uint64_t policy;   // of the weights
   uint32_t x_bytes;  // of a stage
   uint32_t blocks;   // lanes that copy weights
 };
@@ -253,7 +232,6 @@ static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_w
   s.x_stage = (uint64_t)slot->op.tokens * MGL_WIDE_ROW_BYTES;
   s.x = (const uint8_t *)slot->op.x + tile->first_stage * s.x_stage +
         (uint64_t)tile->token * MGL_WIDE_ROW_BYTES;
-  s.policy = mgl_wide_weights_policy(&slot->op);
   s.x_bytes = mgl_wide_x_bytes_of(tile);
   s.blocks = tile->blocks;
   return s;
@@ -274,10 +252,9 @@ static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
   }
   __syncwarp();
   if (w->lane < source->blocks) {
-    mgl_wide_copy_by(
-        source->policy,
-        w->stages + stage * MGL_WIDE_STAGE_BYTES + w->lane * MGL_WIDE_BLOCK_STAGE_BYTES,
-        source->weights + index * MGL_WIDE_BLOCK_STAGE_BYTES, MGL_WIDE_BLOCK_STAGE_BYTES, full);
+    mgl_wide_copy(w->stages + stage * MGL_WIDE_STAGE_BYTES + w->lane * MGL_WIDE_BLOCK_STAGE_BYTES,
+                  source->weights + index * MGL_WIDE_BLOCK_STAGE_BYTES, MGL_WIDE_BLOCK_STAGE_BYTES,
+                  full);
   }
 }
 

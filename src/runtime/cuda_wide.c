@@ -480,8 +480,8 @@ static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *
   out->logits = take(&out->bytes, logit_rows * model->vocab * sizeof(float));
   out->angles = take(&out->bytes, (uint64_t)tokens * model->head_dim * sizeof(float));
   out->parts = take(&out->bytes, part_bytes);
-  out->stream_partials =
-      take(&out->bytes, mgl_wide_stream_partial_bytes(sizes->workers, model->head_dim));
+  out->stream_partial_bytes = mgl_wide_stream_partial_bytes(sizes->workers, model->head_dim);
+  out->stream_partials = take(&out->bytes, out->stream_partial_bytes);
   out->tile_partials =
       take(&out->bytes, mgl_wide_tile_partial_bytes(sizes->workers, model->head_dim));
   out->merge_bytes = (uint64_t)MGL_WIDE_MAX_ITEMS * model->kv_heads * sizeof(uint32_t);

@@ -59,8 +59,8 @@ typedef struct mgl_cuda_wide_layout {
   // Activations, of the largest graph.
   uint64_t residual, squares, x, qkv, q, attended, gated, gathered, logits, angles, parts;
   uint32_t shared_tiles;  // of several tasks, most of a graph
-  // Of attention; merges is 0 between launches.
-  uint64_t stream_partials, tile_partials, merges, merge_bytes;
+  // Of attention; between launches stream_partials are all ones, merges 0.
+  uint64_t stream_partials, stream_partial_bytes, tile_partials, merges, merge_bytes;
   // What a launch uploads: run, plan, work, tables; and what it begins with zeros in.
   uint64_t image, image_bytes;
   uint64_t plan, work, tables;  // offsets in the image; the run is at its begin

@@ -160,15 +160,23 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   return MGL_OK;
 }
 
+// What attention finds between its layers.
+static mgl_status clear_attention(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  const mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
+  MGL_CUDA_TRY(&p->device->driver, memory_set, err, block + wide->stream_partials, 0xff,
+               (size_t)wide->stream_partial_bytes);
+  MGL_CUDA_TRY(&p->device->driver, memory_set, err, block + wide->merges, 0,
+               (size_t)wide->merge_bytes);
+  return MGL_OK;
+}
+
 // Behind a launch that was ended early, before the next run is uploaded: the word that ended it has
 // arrived, and its attention has left nothing half done.
 static mgl_status clear_fault(mgl_cuda_program *p, mgl_error *err) {
-  const mgl_cuda_driver *driver = &p->device->driver;
-  const mgl_cuda_wide_layout *wide = &p->wide.layout;
   if (p->wide.faulted) {
-    MGL_CUDA_TRY(driver, stream_synchronize, err, p->abort_stream);
-    MGL_CUDA_TRY(driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_WIDE] + wide->merges, 0,
-                 (size_t)wide->merge_bytes);
+    MGL_CUDA_TRY(&p->device->driver, stream_synchronize, err, p->abort_stream);
+    MGL_TRY(clear_attention(p, err));
   }
   p->wide.faulted = false;
   return MGL_OK;
@@ -189,9 +197,10 @@ mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
   if (p->wide.tokens == 0) {
     return MGL_OK;
   }
-  // Padding of activations and the counters of attention begin as zeros.
+  // Padding of activations begins as zeros.
   MGL_CUDA_TRY(&p->device->driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_WIDE], 0,
                (size_t)wide->bytes);
+  MGL_TRY(clear_attention(p, err));
   p->wide.image = mgl_alloc_zeroed(1, (size_t)wide->image_bytes);
   if (p->wide.image == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the plan of a large iteration");

@@ -42,9 +42,13 @@ static __device__ __forceinline__ void mgl_wide_run_task(mgl_wide_worker *w,
       mgl_wide_rope_kv(&slot->with.attention, slot->step.begin,
                        mgl_wide_least(slot->step.end, w->block->token_count), threadIdx.x);
       break;
-    case MGL_OP_ATTEND:
-      mgl_wide_attend(&slot->with.attention, w->memory, slot->step.begin, threadIdx.x);
+    case MGL_OP_ATTEND: {
+      const bool early = mgl_wide_begins_early(slot->op.kind);
+      const mgl_attend_gate gate = {early ? &w->block->factored[w->slot] : nullptr, w->parity,
+                                  &w->run->fault};
+      mgl_wide_attend(&slot->with.attention, w->memory, slot->step.begin, threadIdx.x, &gate);
       break;
+    }
     case MGL_OP_EMBED: mgl_wide_task_embed(w, slot); break;
     case MGL_OP_ROPE_ANGLES: mgl_wide_task_angles(w, slot); break;
     case MGL_OP_RMSNORM: mgl_wide_task_norm(w, slot); break;

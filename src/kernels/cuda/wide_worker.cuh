@@ -2,10 +2,11 @@
 // bulk copies (the portable kernel has none: wide_worker_mma.cuh).
 //
 // Warps 0 to 7 are consumers, two warpgroups that work on one task together. The producer walks
-// the block's list: it hands each step over once the step's event is activated, and fills the ring
-// of stages for linears, with weights ahead of the event as far as stages are free. A third
-// warp finds the factors of norms. The storer waits for the consumers' outputs, copies what they
-// staged to memory, and triggers the event.
+// the block's list: it hands each step over once the step's event is activated (attend before that,
+// mgl_wide_begins_early), and fills the ring of stages for linears, with weights ahead of the event
+// as far as stages are free. A third warp finds the factors of norms, and waits for attend's event.
+// The storer waits for the consumers' outputs, copies what they staged to memory, and triggers the
+// event.
 //
 // Memory order: as in the narrow class (role_storer.cuh), and since stages are filled by the copy
 // engine, whoever writes what it may read fences for it before arriving, and the producer after
@@ -45,7 +46,8 @@ struct mgl_wide_block {
   // mbarriers; phase n of a slot's belongs to the n-th task in it.
   uint64_t go[MGL_WIDE_SLOTS];        // by the producer: the task may run
   uint64_t done[MGL_WIDE_SLOTS];      // by every consumer warp: its outputs are written, or staged
-  uint64_t factored[MGL_WIDE_SLOTS];  // by the warp of factors: they are there, if there are any
+  uint64_t factored[MGL_WIDE_SLOTS];  // by the warp of factors: they are there, if there are any;
+                                      // of attend, what its event says (mgl_wide_begins_early)
   uint64_t stored[MGL_WIDE_SLOTS];    // by the storer: the slot may be filled again
   uint64_t full[MGL_WIDE_STAGES];
   uint64_t empty[MGL_WIDE_STAGES];
@@ -125,9 +127,15 @@ static __device__ __forceinline__ bool mgl_wide_has_attention(const mgl_cuda_op 
          (op->flags & MGL_WIDE_ROTATES) != 0;
 }
 
-// True for tasks that use the ring's memory as scratch.
+// True for tasks that use the ring's memory as scratch. The producer asks for nothing meanwhile.
 static __device__ __forceinline__ bool mgl_wide_takes_ring(uint32_t kind) {
   return kind == MGL_OP_ATTEND;
+}
+
+// True for tasks that are handed over before their event is activated, since they begin with what
+// does not depend on the iteration; for the rest they wait until `factored`.
+static __device__ __forceinline__ bool mgl_wide_begins_early(uint32_t kind) {
+  return MGL_TARGET_WGMMA && kind == MGL_OP_ATTEND;
 }
 
 // What was written before is seen by copies of the copy engine after it, and the other way round.
@@ -367,7 +375,8 @@ static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_
   }
 }
 
-// The same of keys and values: the first pages of each warp's share of the streams.
+// The same of keys and values: pages of each warp's share of the streams, behind those that the
+// warp asks for itself.
 static __device__ __forceinline__ void mgl_wide_prefetch_pages(const mgl_wide_worker *w,
                                                                const mgl_wide_attention *a) {
   constexpr uint32_t pages = MGL_WIDE_AHEAD_PAGES > 0 ? MGL_WIDE_AHEAD_PAGES : 1;
@@ -380,7 +389,7 @@ static __device__ __forceinline__ void mgl_wide_prefetch_pages(const mgl_wide_wo
   if (!mgl_wide_before(&cut, &cuts[1])) {
     return;
   }
-  const uint32_t step = cut.step + w->lane % pages;
+  const uint32_t step = cut.step + MGL_WIDE_ATTEND_AHEAD + w->lane % pages;
   if (step < a->work->items[cut.item].steps) {
     const int32_t page = a->block_tables[(size_t)cut.slot * a->block_table_stride + step];
     const size_t at = ((size_t)(uint32_t)page * a->kv_heads + cut.head) * (bytes / 2);
@@ -483,27 +492,37 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
   return slot;
 }
 
+// A task that is none of a linear. False: the launch was ended.
+static __device__ __forceinline__ bool mgl_wide_produce_other(mgl_wide_worker *w,
+                                                              const mgl_wide_slot *slot) {
+  const bool early = mgl_wide_begins_early(slot->op.kind);
+  const uint32_t before = w->slot ^ 1;
+  if (slot->op.kind == MGL_OP_ATTEND) {
+    mgl_wide_prefetch_pages(w, &slot->with.attention);
+    __syncwarp();
+  }
+  if (early) {  // nobody reads the ring any more
+    mgl_mbarrier_wait(&w->block->done[before], before == 0 ? w->parity : w->parity ^ 1);
+  } else if (!mgl_wide_wait_event(w, &slot->step)) {
+    return false;
+  }
+  if (w->lane == 0) {
+    mgl_mbarrier_arrive(&w->block->go[w->slot]);
+  }
+  if (mgl_wide_takes_ring(slot->op.kind)) {
+    mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity);
+    mgl_proxy_fence();
+  }
+  return true;
+}
+
 static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
   uint32_t end = mgl_wide_uniform(w->run->step_start[blockIdx.x + 1]);
   bool ok = true;
   for (uint32_t at = mgl_wide_uniform(w->run->step_start[blockIdx.x]); at < end && ok; at++) {
     const mgl_wide_slot *slot = mgl_wide_fill_slot(w, at);
-    if (mgl_wide_is_linear(mgl_wide_uniform(slot->op.kind))) {
-      ok = mgl_wide_produce_linear(w, slot);
-    } else {
-      if (slot->op.kind == MGL_OP_ATTEND) {
-        mgl_wide_prefetch_pages(w, &slot->with.attention);
-        __syncwarp();
-      }
-      ok = mgl_wide_wait_event(w, &slot->step);
-      if (ok && w->lane == 0) {
-        mgl_mbarrier_arrive(&w->block->go[w->slot]);
-      }
-      if (ok && mgl_wide_takes_ring(slot->op.kind)) {
-        mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity);
-        mgl_proxy_fence();
-      }
-    }
+    ok = mgl_wide_is_linear(mgl_wide_uniform(slot->op.kind)) ? mgl_wide_produce_linear(w, slot)
+                                                             : mgl_wide_produce_other(w, slot);
     mgl_wide_next_slot(w);
   }
   __syncwarp();
@@ -527,7 +546,8 @@ static __device__ __forceinline__ float mgl_wide_factor(const mgl_cuda_op *op, u
 }
 
 // One warp: for every task, the factors of the tile's tokens by the norm before the linear, while
-// the consumers multiply.
+// the consumers multiply. For those that begin early it waits for their event; if the launch is
+// ended, the producer meets that at its next event.
 static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
@@ -539,6 +559,9 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
       for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
         w->block->factors[w->slot][token] = mgl_wide_factor(op, first + token);
       }
+    }
+    if (mgl_wide_begins_early(op->kind)) {
+      (void)mgl_wide_wait_event(w, &slot->step);
     }
     __syncwarp();
     if (w->lane == 0) {

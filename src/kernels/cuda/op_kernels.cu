@@ -20,10 +20,10 @@
 #include "kernels/cuda/device_run.h"
 #include "kernels/cuda/first_item.cuh"
 #include "kernels/cuda/full_turn.h"
+#include "kernels/cuda/op_attend.cuh"
 #include "kernels/cuda/op_launch.h"
 #include "kernels/cuda/op_linear_one.cuh"
 #include "kernels/cuda/role_loader.cuh"
-#include "kernels/cuda/tasks_attend.cuh"
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
 #include "kernels/cuda/tasks_sample.cuh"
@@ -335,7 +335,8 @@ static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_slot *slot) 
   return slot->first.unit >= slot->end;
 }
 
-// The second op is next_plan.
+// The second op is next_plan. ONE: every item is one token.
+template <bool ONE>
 static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch &launch) {
   if (threadIdx.x == 0) {
     mgl_let_next_come();
@@ -359,7 +360,7 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
     return;
   }
   mgl_worker w = mgl_make_worker(launch);
-  mgl_task_attend(&w);
+  mgl_op_task_attend<ONE>(&w);
 }
 
 // With so few registers a block finds room beside one of a linear, which matters where attention is
@@ -368,12 +369,12 @@ enum { MGL_OP_ATTEND_BLOCKS = MGL_TARGET_COPIES ? 2 : 1 };
 
 extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, MGL_OP_ATTEND_BLOCKS)
     mgl_op_attend(const __grid_constant__ mgl_cuda_op_launch launch) {
-  mgl_op_attention(launch);
+  mgl_op_attention<true>(launch);
 }
 
 extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 1)
     mgl_op_attend_long(const __grid_constant__ mgl_cuda_op_launch launch) {
-  mgl_op_attention(launch);
+  mgl_op_attention<false>(launch);
 }
 
 // --- the ends of an iteration --------------------------------------------------------------------

@@ -1,5 +1,6 @@
 #include "runtime/cuda_full.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -342,6 +343,8 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape sha
       .prefetch = full->settings.prefetch};
   bind_op(p, graph, 0, op_idx, &out);
   out.blocks = out.units < p->workers ? out.units : p->workers;
+  // A unit of the most, those of logits, has pages in memory.
+  assert((uint64_t)out.units * out.blocks <= UINT32_MAX);
   set_memory(p, kernel_of(&out, shape.long_context), &out);
   out.ops[1].kind = MGL_OP_COUNT;
   return out;

@@ -2,8 +2,7 @@
 // arithmetic in the same order, but where an item is one token that decodes, all that does not
 // depend on the kernels before is found before they have ended: which row of qkv a warp norms and
 // rotates, the norm's weights, and where the row goes in scratch and in the cache; keys and values
-// of the warp's first tile are in registers. A warp alone takes about four cycles for an
-// instruction, so what counts is how few are left then.
+// of the warp's first tile are in registers. What counts is how few instructions are left then.
 //   Rejected: the megakernel's form, in which rows are looked for behind the wait, as there nothing
 //   is known to be waited for (SPEED.md).
 #ifndef MGL_KERNELS_CUDA_OP_ATTEND_CUH

@@ -63,8 +63,8 @@ static __device__ __forceinline__ bool mgl_block_units(const mgl_cuda_op_launch 
     *end = launch.second_units;
     return false;
   }
-  *begin = (uint32_t)((uint64_t)launch.units * blockIdx.x / launch.blocks);
-  *end = (uint32_t)((uint64_t)launch.units * (blockIdx.x + 1) / launch.blocks);
+  *begin = launch.units * blockIdx.x / launch.blocks;  // 32 bits hold it (make_launch)
+  *end = launch.units * (blockIdx.x + 1) / launch.blocks;
   return true;
 }
 

@@ -26,6 +26,7 @@ typedef enum op_kernel {
   KERNEL_ATTEND_LONG,
   KERNEL_SAMPLE,
   KERNEL_PLAN,  // between iterations
+  KERNEL_NOTE,  // before one that the host has planned
   KERNEL_COUNT,
 } op_kernel;
 
@@ -45,7 +46,8 @@ static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_ATTEND] = "mgl_op_attend",
     [KERNEL_ATTEND_LONG] = "mgl_op_attend_long",
     [KERNEL_SAMPLE] = "mgl_op_sample",
-    [KERNEL_PLAN] = "mgl_op_plan"};
+    [KERNEL_PLAN] = "mgl_op_plan",
+    [KERNEL_NOTE] = "mgl_op_note"};
 
 // A linear's blocks share a multiprocessor with those of the op before or behind it, half of its
 // memory each, where they have at most so many pages to go through: then it is the hop that takes
@@ -90,6 +92,7 @@ struct mgl_cuda_full {
   void *capture_stream;
   uint64_t *host_plan;  // pinned: what the device planned last (kernels/cuda/op_launch.h)
   mgl_cu_ptr host_plan_at;
+  mgl_cu_ptr firsts;  // mgl_cuda_op_launch.firsts
   // NULL: not made yet. The second ones are for long contexts.
   void *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS][2][GRAPH_KINDS];
   settings settings;
@@ -108,7 +111,7 @@ static uint32_t block_bytes(uint32_t scratch_bytes, uint32_t pages) {
 }
 
 static unsigned threads_of(op_kernel kernel) {
-  if (kernel == KERNEL_PLAN) {
+  if (kernel == KERNEL_PLAN || kernel == KERNEL_NOTE) {
     return MGL_OP_PLAN_THREADS;
   }
   bool other = kernel == KERNEL_EMBED || kernel == KERNEL_ATTEND || kernel == KERNEL_ATTEND_LONG;
@@ -192,6 +195,8 @@ static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
   MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *full->host_plan, flags);
   full->host_plan = pinned;
   MGL_CUDA_TRY(driver, host_address, err, &full->host_plan_at, pinned, 0);
+  MGL_CUDA_TRY(driver, memory_alloc, err, &full->firsts,
+               2 * MGL_CUDA_MAX_ITEMS * sizeof(mgl_op_first));
   return MGL_OK;
 }
 
@@ -214,6 +219,9 @@ void mgl_cuda_full_destroy(mgl_cuda_program *p) {
   release_graphs(p);
   if (full->host_plan != NULL) {
     (void)driver->host_free(full->host_plan);
+  }
+  if (full->firsts != 0) {
+    (void)driver->memory_free(full->firsts);
   }
   if (full->capture_stream != NULL) {
     (void)driver->stream_destroy(full->capture_stream);
@@ -332,6 +340,7 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape sha
       .plan = mgl_cuda_pointer(plans + parity * sizeof(mgl_cuda_plan)),
       .next_plan = mgl_cuda_pointer(plans + (parity ^ 1) * sizeof(mgl_cuda_plan)),
       .host_plan = mgl_cuda_pointer(full->host_plan_at),
+      .firsts = mgl_cuda_pointer(full->firsts),
       .graph = graph,
       .parity = parity,
       .ordinal = ordinal,
@@ -451,7 +460,7 @@ static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, bool is_long
 // the next one is number `iteration`.
 static mgl_status queue_plan(mgl_cuda_program *p, uint64_t iteration, mgl_error *err) {
   mgl_cu_ptr run = mgl_cuda_state_at(p, p->layout.state.run);
-  void *parameters[] = {&run, &p->full->host_plan_at};
+  void *parameters[] = {&run, &p->full->host_plan_at, &p->full->firsts};
   MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[KERNEL_PLAN], 1, 1, 1,
                MGL_OP_PLAN_THREADS, 1, 1, 0, p->stream, parameters, NULL);
   p->full->queued = iteration;
@@ -523,6 +532,10 @@ static mgl_status go_on(mgl_cuda_program *p, uint64_t word, mgl_cuda_full_state 
 static mgl_status queue_single(mgl_cuda_program *p, uint32_t tokens, bool idle,
                                mgl_cuda_full_state *out, mgl_error *err) {
   if (p->full->queued == 0 && tokens > 0) {
+    mgl_cu_ptr run = mgl_cuda_state_at(p, p->layout.state.run);
+    void *parameters[] = {&run, &p->full->firsts};
+    MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[KERNEL_NOTE], 1, 1, 1,
+                 MGL_OP_PLAN_THREADS, 1, 1, 0, p->stream, parameters, NULL);
     *out = MGL_CUDA_FULL_SOON;
     return queue_graph(p, tokens, false, err);
   }

@@ -96,12 +96,12 @@ static bool kernel_is_of(const fake_node *node) {
   return false;
 }
 
-void fake_cuda_run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan) {
+void fake_cuda_run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan, mgl_op_first *firsts) {
   uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
   fake.plan_launches++;
   fake_cuda_looks_left = 2;
   run->planning.planning_ns += 10;
-  *host_plan = mgl_full_turn(one_lane, run, iteration, true);
+  *host_plan = mgl_full_turn(one_lane, run, firsts, iteration, true);
 }
 
 // As mgl_op_next_plan of op_kernels.cu.
@@ -113,7 +113,7 @@ static void plan_next(const mgl_cuda_op_launch *launch) {
       mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE) {
     assert_ptr_equal(launch->next_plan, &run->plans[iteration & 1]);
     run->planning.planning_ns += 10;
-    *launch->host_plan = mgl_full_turn(one_lane, run, iteration, false);
+    *launch->host_plan = mgl_full_turn(one_lane, run, launch->firsts, iteration, false);
     tokens = mgl_host_plan_tokens(*launch->host_plan);
   }
   if (tokens == 0) {

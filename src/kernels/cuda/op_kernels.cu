@@ -18,7 +18,6 @@
 #define MGL_KERNEL_PER_OP 1
 
 #include "kernels/cuda/device_run.h"
-#include "kernels/cuda/first_item.cuh"
 #include "kernels/cuda/full_turn.h"
 #include "kernels/cuda/op_attend.cuh"
 #include "kernels/cuda/op_launch.h"
@@ -290,10 +289,11 @@ static __device__ __forceinline__ void mgl_plan_nothing(mgl_cuda_plan *plan) {
 // One warp: a turn of the planner, and the host's word of it. Returns the plan's tokens. A function
 // of its own, for its registers.
 static __device__ __noinline__ uint32_t mgl_op_turn(mgl_cuda_run *run, uint64_t *host_plan,
-                                                    uint64_t iteration, bool between) {
+                                                    mgl_op_first *firsts, uint64_t iteration,
+                                                    bool between) {
   mgl_lanes lanes = {threadIdx.x % 32, 32};
   uint64_t begin = mgl_global_ns();
-  uint64_t word = mgl_full_turn(lanes, run, iteration, between);
+  uint64_t word = mgl_full_turn(lanes, run, firsts, iteration, between);
   if (lanes.lane == 0) {
     run->planning.planning_ns += mgl_global_ns() - begin;
     // The host polls it, and takes what it says of the plan from nowhere else.
@@ -312,7 +312,7 @@ static __device__ __noinline__ void mgl_op_next_plan(const mgl_cuda_op_launch &l
                  mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE;
   uint32_t tokens = 0;
   if (goes_on) {
-    tokens = mgl_op_turn(run, launch.host_plan, mgl_published(run), false);
+    tokens = mgl_op_turn(run, launch.host_plan, launch.firsts, mgl_published(run), false);
   }
   if (tokens == 0 && threadIdx.x == 0) {
     mgl_plan_nothing(launch.next_plan);
@@ -322,8 +322,56 @@ static __device__ __noinline__ void mgl_op_next_plan(const mgl_cuda_op_launch &l
 // The same between iterations, when none runs: the first plan of a launch, and the next one where
 // there was nothing to do.
 extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
-    mgl_op_plan(mgl_cuda_run *run, uint64_t *host_plan) {
-  (void)mgl_op_turn(run, host_plan, mgl_published(run), true);
+    mgl_op_plan(mgl_cuda_run *run, uint64_t *host_plan, mgl_op_first *firsts) {
+  (void)mgl_op_turn(run, host_plan, firsts, mgl_published(run), true);
+}
+
+// Before an iteration that the host has planned, the first one.
+extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
+    mgl_op_note(const mgl_cuda_run *run, mgl_op_first *firsts) {
+  mgl_lanes lanes = {threadIdx.x, 32};
+  mgl_full_note_items(lanes, run, 0, firsts);
+}
+
+// A whole warp: the block's first item, into the slot that it has filled.
+static __device__ __forceinline__ void mgl_op_find_first(const mgl_cuda_op_launch &launch,
+                                                         mgl_slot *slot) {
+  enum { WORDS = offsetof(mgl_op_first, padding) / sizeof(uint32_t), ITEM = 12 };
+  static_assert(sizeof(mgl_cuda_item) == ITEM * sizeof(uint32_t) && WORDS < 32 &&
+                    offsetof(mgl_first_item, pages) ==
+                        offsetof(mgl_first_item, own_first) + 2 * sizeof(uint32_t),
+                "a lane copies a word");
+  const mgl_op_first *firsts = launch.firsts + launch.parity * MGL_CUDA_MAX_ITEMS;
+  mgl_first_item *first = &slot->first;
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t begin, end;
+  (void)mgl_block_units(launch, &begin, &end);
+  uint32_t unit = begin;
+  uint32_t guess = begin % launch.strides;  // an item where there are enough
+  guess = guess < MGL_CUDA_MAX_ITEMS ? guess : 0;
+  const uint32_t *word =
+      lane < WORDS ? (const uint32_t *)&firsts[guess] + lane : &launch.plan->item_count;
+  uint32_t found = mgl_load_l2_word(word);
+  const uint32_t item_count = __shfl_sync(0xffffffffu, found, WORDS);
+  while (unit < end && unit % launch.strides >= item_count) {
+    unit++;
+  }
+  uint32_t index = unit % launch.strides;
+  if (unit < end && index != guess && lane < WORDS) {
+    found = mgl_load_l2_word((const uint32_t *)&firsts[index] + lane);
+  }
+  if (lane < ITEM) {
+    ((uint32_t *)&first->item)[lane] = found;
+  } else if (lane < WORDS) {
+    (&first->own_first)[lane - ITEM] = found;
+  } else if (lane == WORDS) {
+    first->item_count = item_count;
+    first->tag = 0;
+    first->unit = unit;
+    first->kv_head = unit / launch.strides;
+    first->strides = launch.strides;
+    first->kv_heads = launch.units / launch.strides;
+  }
 }
 
 // Whether this block has nothing to do. One of no attention of an iteration of nothing waits: the
@@ -346,7 +394,7 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
     mgl_fill_slot(launch, block);
     __syncwarp();
     if (blockIdx.x < launch.blocks) {
-      mgl_find_first_item(launch.run, &block->slots[0], launch.strides, 0);
+      mgl_op_find_first(launch, &block->slots[0]);
     }
   }
   __syncthreads();

@@ -22,8 +22,9 @@ typedef enum op_kernel {
   KERNEL_LINEAR_16,
   KERNEL_LINEAR_16_ANY,
   KERNEL_LINEAR_32_ANY,
-  KERNEL_ATTEND,
+  KERNEL_ATTEND,  // of one token; of sequences that decode; of any plan
   KERNEL_ATTEND_LONG,
+  KERNEL_ATTEND_ANY,
   KERNEL_SAMPLE,
   KERNEL_PLAN,  // between iterations
   KERNEL_NOTE,  // before one that the host has planned
@@ -45,6 +46,7 @@ static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_LINEAR_32_ANY] = "mgl_op_linear_32_any",
     [KERNEL_ATTEND] = "mgl_op_attend",
     [KERNEL_ATTEND_LONG] = "mgl_op_attend_long",
+    [KERNEL_ATTEND_ANY] = "mgl_op_attend_any",
     [KERNEL_SAMPLE] = "mgl_op_sample",
     [KERNEL_PLAN] = "mgl_op_plan",
     [KERNEL_NOTE] = "mgl_op_note"};
@@ -83,6 +85,7 @@ typedef enum graph_kind { GRAPH_EVEN, GRAPH_ODD, GRAPH_LONG, GRAPH_KINDS } graph
 typedef struct graph_shape {
   uint32_t graph;
   bool long_context;  // attention's kernel for one token
+  bool calm;          // all sequences decode, and the host knows of the next plan
 } graph_shape;
 
 struct mgl_cuda_full {
@@ -114,7 +117,8 @@ static unsigned threads_of(op_kernel kernel) {
   if (kernel == KERNEL_PLAN || kernel == KERNEL_NOTE) {
     return MGL_OP_PLAN_THREADS;
   }
-  bool other = kernel == KERNEL_EMBED || kernel == KERNEL_ATTEND || kernel == KERNEL_ATTEND_LONG;
+  bool other = kernel == KERNEL_EMBED || kernel == KERNEL_ATTEND || kernel == KERNEL_ATTEND_LONG ||
+               kernel == KERNEL_ATTEND_ANY;
   return other ? MGL_OP_OTHER_THREADS : MGL_OP_LINEAR_THREADS;
 }
 
@@ -266,11 +270,14 @@ static op_kernel linear_kernel(const mgl_cuda_op_launch *launch) {
   }
 }
 
-static op_kernel kernel_of(const mgl_cuda_op_launch *launch, bool long_context) {
+static op_kernel kernel_of(const mgl_cuda_op_launch *launch, graph_shape shape) {
   switch (launch->ops[0].kind) {
     case MGL_OP_EMBED: return KERNEL_EMBED;
     case MGL_OP_ATTEND:
-      return launch->ops[0].tokens == 1 && !long_context ? KERNEL_ATTEND : KERNEL_ATTEND_LONG;
+      if (launch->ops[0].tokens == 1) {
+        return shape.long_context ? KERNEL_ATTEND_LONG : KERNEL_ATTEND;
+      }
+      return shape.calm ? KERNEL_ATTEND_LONG : KERNEL_ATTEND_ANY;
     case MGL_OP_SAMPLE: return KERNEL_SAMPLE;
     default: return linear_kernel(launch);
   }
@@ -354,7 +361,7 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape sha
   out.blocks = out.units < p->workers ? out.units : p->workers;
   // A unit of the most, those of logits, has pages in memory.
   assert((uint64_t)out.units * out.blocks <= UINT32_MAX);
-  set_memory(p, kernel_of(&out, shape.long_context), &out);
+  set_memory(p, kernel_of(&out, shape), &out);
   out.ops[1].kind = MGL_OP_COUNT;
   return out;
 }
@@ -399,7 +406,7 @@ static mgl_status launch_iteration(const mgl_cuda_program *p, graph_shape shape,
       launch.second_units = 1;
       planned = true;
     }
-    MGL_TRY(launch_op(p, kernel_of(&launch, shape.long_context), &launch, err));
+    MGL_TRY(launch_op(p, kernel_of(&launch, shape), &launch, err));
   }
   return MGL_OK;
 }
@@ -444,7 +451,7 @@ static bool has_long_context(const mgl_cuda_program *p) {
 // Queues the next iteration, or the next MGL_CUDA_FULL_LONG.
 static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, bool is_long, mgl_error *err) {
   mgl_cuda_full *full = p->full;
-  graph_shape shape = {.graph = mgl_cuda_graph_for(tokens)};
+  graph_shape shape = {.graph = mgl_cuda_graph_for(tokens), .calm = is_long};
   shape.long_context = shape.graph == 0 && has_long_context(p);
   graph_kind kind = is_long ? GRAPH_LONG : full->queued % 2 == 0 ? GRAPH_EVEN : GRAPH_ODD;
   void **graph = &full->graphs[shape.graph][shape.long_context ? 1 : 0][kind];

@@ -131,6 +131,35 @@ static void end_iteration(const mgl_cuda_op_launch *launch) {
   }
 }
 
+// The plan has what attention's kernel is made for, and what it begins its items with.
+static void look_at_attention(const fake_node *node) {
+  const mgl_cuda_op_launch *launch = &node->launch;
+  const mgl_cuda_plan *plan = launch->plan;
+  const mgl_cuda_run *run = launch->run;
+  bool any = strcmp(node->name, "mgl_op_attend_any") == 0;
+  fake.attend_kernel = node->name;
+  fake.attend_tokens = launch->ops[0].tokens;
+  fake.attends_any += any ? 1 : 0;
+  fake.attends_long += strcmp(node->name, "mgl_op_attend_long") == 0 ? 1 : 0;
+  for (uint32_t i = 0; i < plan->item_count; i++) {
+    const mgl_cuda_item *item = &plan->items[i];
+    const mgl_op_first *first = &launch->firsts[launch->parity * MGL_CUDA_MAX_ITEMS + i];
+    const int32_t *table = run->block_tables + (size_t)item->slot * run->block_table_stride;
+    assert_memory_equal(item, &first->item, sizeof *item);
+    assert_true(any || (item->count == 1 && item->fresh == item->position));
+    assert_int_equal(first->own_first, table[item->position / MGL_CUDA_KV_PAGE_TOKENS]);
+    assert_int_equal(first->own_last,
+                     table[(item->position + item->count - 1) / MGL_CUDA_KV_PAGE_TOKENS]);
+    uint32_t end = item->fresh < item->kv_end ? item->fresh : item->kv_end;
+    for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
+      uint32_t position = item->kv_begin + warp * MGL_CUDA_KV_PAGE_TOKENS;
+      if (position < end) {
+        assert_int_equal(first->pages[warp], table[position / MGL_CUDA_KV_PAGE_TOKENS]);
+      }
+    }
+  }
+}
+
 static void run_node(const fake_node *node) {
   const mgl_cuda_op_launch *launch = &node->launch;
   mgl_cuda_run *run = launch->run;
@@ -141,8 +170,7 @@ static void run_node(const fake_node *node) {
   assert_int_equal(launch->ordinal, first ? 0 : fake.ordinal + 1);
   fake.ordinal = launch->ordinal;
   if (launch->ops[0].kind == MGL_OP_ATTEND) {
-    fake.attend_kernel = node->name;
-    fake.attend_tokens = launch->ops[0].tokens;
+    look_at_attention(node);
     if (launch->ops[1].kind == MGL_OP_NEXT_PLAN) {
       plan_next(launch);
     }

@@ -22,12 +22,7 @@ typedef struct mgl_op_row {
   float low[MGL_ATTEND_PAIRS], high[MGL_ATTEND_PAIRS];  // the norm's weights
 } mgl_op_row;
 
-// Whether the item is one token whose sequence has no other in this iteration.
-static __device__ __forceinline__ bool mgl_op_is_one(const mgl_attend *a) {
-  return a->item.count == 1 && a->item.fresh == a->item.position;
-}
-
-// Rows of such an item: its queries, and K and V where its chunk has its position.
+// Rows of an item: its queries, and K and V where its chunk has its position.
 static __device__ __forceinline__ uint32_t mgl_op_rows(const mgl_attend *a) {
   return MGL_GROUP + (a->cached_end < a->item.kv_end ? 2 : 0);
 }
@@ -44,7 +39,7 @@ static __device__ __forceinline__ void mgl_op_aim_norm(const mgl_attend *a, cons
   }
 }
 
-// Row `number` of an item of one token.
+// Row `number` of an item.
 static __device__ __forceinline__ void mgl_op_aim(const mgl_attend *a, uint32_t number,
                                                   mgl_op_row *row) {
   const mgl_cuda_op *op = &a->slot->op;
@@ -127,8 +122,8 @@ static __device__ __forceinline__ void mgl_op_finish(const mgl_attend *a, const 
   }
 }
 
-// The rows of an item of one token; row: this warp's first one.
-static __device__ __forceinline__ void mgl_op_prepare_one(const mgl_attend *a, mgl_op_row *row) {
+// The rows of an item; row: this warp's first one.
+static __device__ __forceinline__ void mgl_op_prepare(const mgl_attend *a, mgl_op_row *row) {
   const uint32_t count = mgl_op_rows(a);
   if (a->w->warp < count) {
     mgl_op_finish(a, row);
@@ -143,28 +138,7 @@ static __device__ __forceinline__ void mgl_op_prepare_one(const mgl_attend *a, m
   }
 }
 
-// The rows of any item, a warp two at a time.
-static __device__ __forceinline__ void mgl_op_prepare(const mgl_attend *a) {
-  mgl_attend_norms norms;
-  mgl_attend_load_norms(a, &norms);
-#pragma unroll 1
-  for (uint32_t first = a->w->warp; first < mgl_attend_jobs(a);
-       first += MGL_ATTEND_BATCH * MGL_CUDA_CONSUMER_WARPS) {
-    mgl_attend_row rows[MGL_ATTEND_BATCH];
-    mgl_attend_ask(a, first, rows);
-#pragma unroll
-    for (uint32_t i = 0; i < MGL_ATTEND_BATCH; i++) {
-      uint32_t number = first + i * MGL_CUDA_CONSUMER_WARPS;
-      if (number < mgl_attend_jobs(a)) {
-        mgl_attend_job job = mgl_attend_find_job(a, number);
-        mgl_attend_finish_row(a, &job, &norms, &rows[i]);
-      }
-    }
-  }
-}
-
-// ONE: all items are of one token. The task has an item.
-template <bool ONE>
+// The task has an item, and all of its items are of one token that decodes.
 static __device__ __forceinline__ void mgl_op_task_attend(mgl_worker *w) {
   mgl_attend a;
   mgl_attend_tile tile;
@@ -173,21 +147,14 @@ static __device__ __forceinline__ void mgl_op_task_attend(mgl_worker *w) {
   (void)mgl_attend_begin(&a, w);
   mgl_attend_start(&a, true, &tile, &cursor);
   for (bool began = false;; began = true) {
-    const bool one = ONE || mgl_op_is_one(&a);
-    if (one) {
-      mgl_op_aim(&a, w->warp, &row);
-    }
+    mgl_op_aim(&a, w->warp, &row);
     mgl_attend_start_v(&a, cursor.page, &tile);
     if (began) {
       mgl_sync_consumers();  // scratch is free
     } else {
       mgl_await_kernels_before();
     }
-    if (one) {
-      mgl_op_prepare_one(&a, &row);
-    } else {
-      mgl_op_prepare(&a);
-    }
+    mgl_op_prepare(&a, &row);
     mgl_sync_consumers();  // scratch has the rows of this iteration
     mgl_attend_state state;
     mgl_attend_tiles(&a, &tile, &cursor, &state);

@@ -383,8 +383,8 @@ static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_slot *slot) 
   return slot->first.unit >= slot->end;
 }
 
-// The second op is next_plan. ONE: every item is one token.
-template <bool ONE>
+// The second op is next_plan.
+template <void (*task)(mgl_worker *)>
 static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch &launch) {
   if (threadIdx.x == 0) {
     mgl_let_next_come();
@@ -408,7 +408,7 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
     return;
   }
   mgl_worker w = mgl_make_worker(launch);
-  mgl_op_task_attend<ONE>(&w);
+  task(&w);
 }
 
 // With so few registers a block finds room beside one of a linear, which matters where attention is
@@ -417,12 +417,18 @@ enum { MGL_OP_ATTEND_BLOCKS = MGL_TARGET_COPIES ? 2 : 1 };
 
 extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, MGL_OP_ATTEND_BLOCKS)
     mgl_op_attend(const __grid_constant__ mgl_cuda_op_launch launch) {
-  mgl_op_attention<true>(launch);
+  mgl_op_attention<mgl_op_task_attend>(launch);
 }
 
 extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 1)
     mgl_op_attend_long(const __grid_constant__ mgl_cuda_op_launch launch) {
-  mgl_op_attention<false>(launch);
+  mgl_op_attention<mgl_op_task_attend>(launch);
+}
+
+// For plans with prompts.
+extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 1)
+    mgl_op_attend_any(const __grid_constant__ mgl_cuda_op_launch launch) {
+  mgl_op_attention<mgl_task_attend>(launch);
 }
 
 // --- the ends of an iteration --------------------------------------------------------------------

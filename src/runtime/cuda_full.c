@@ -336,6 +336,13 @@ static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, u
   out->ops[place].copy_bytes = 0;
 }
 
+// The op in whose launch the next plan is made: where the host waits for it to queue that
+// iteration, the first one that leaves most multiprocessors idle; else the longest one, which hides
+// it.
+static mgl_op_kind planning_op(graph_shape shape) {
+  return shape.calm ? MGL_OP_LOGITS : MGL_OP_ATTEND;
+}
+
 // The launch of op `op_idx`, number `ordinal` of its iteration, which reads plan `parity`.
 static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape shape, uint32_t parity,
                                       uint32_t op_idx, uint32_t ordinal) {
@@ -358,7 +365,10 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape sha
       .in_flight_ahead = full->settings.in_flight_ahead,
       .prefetch = full->settings.prefetch};
   bind_op(p, graph, 0, op_idx, &out);
-  out.blocks = out.units < p->workers ? out.units : p->workers;
+  // Blocks of logits may fill a multiprocessor each: one is left to the planner.
+  bool shares = planning_op(shape) == MGL_OP_LOGITS && out.ops[0].kind == MGL_OP_LOGITS;
+  uint32_t most = shares && p->workers > 1 ? p->workers - 1 : p->workers;
+  out.blocks = out.units < most ? out.units : most;
   // A unit of the most, those of logits, has pages in memory.
   assert((uint64_t)out.units * out.blocks <= UINT32_MAX);
   set_memory(p, kernel_of(&out, shape), &out);
@@ -401,7 +411,7 @@ static mgl_status launch_iteration(const mgl_cuda_program *p, graph_shape shape,
     if (kind == MGL_OP_EMBED) {
       bind_op(p, graph, 1, p->full->angles_op, &launch);
       launch.second_units = launch.units;
-    } else if (kind == MGL_OP_ATTEND && !planned) {  // which leaves most multiprocessors idle
+    } else if (kind == planning_op(shape) && !planned) {
       bind_op(p, graph, 1, p->full->next_plan_op, &launch);
       launch.second_units = 1;
       planned = true;

@@ -171,9 +171,9 @@ static void run_node(const fake_node *node) {
   fake.ordinal = launch->ordinal;
   if (launch->ops[0].kind == MGL_OP_ATTEND) {
     look_at_attention(node);
-    if (launch->ops[1].kind == MGL_OP_NEXT_PLAN) {
-      plan_next(launch);
-    }
+  }
+  if (launch->ops[1].kind == MGL_OP_NEXT_PLAN) {
+    plan_next(launch);
   }
   if (first && launch->plan->token_count > 0) {
     uint64_t iteration = mgl_load_relaxed(&run->protocol.published);

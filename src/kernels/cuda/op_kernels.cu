@@ -119,6 +119,64 @@ static __device__ __forceinline__ uint64_t mgl_published(const mgl_cuda_run *run
   return mgl_load_relaxed(&run->protocol.published);
 }
 
+// --- the next plan
+// ---------------------------------------------------------------------------------
+
+static __device__ __forceinline__ void mgl_plan_nothing(mgl_cuda_plan *plan) {
+  plan->graph = UINT32_MAX;
+  plan->token_count = 0;
+  plan->sequence_count = 0;
+  plan->logit_row_count = 0;
+  plan->item_count = 0;
+}
+
+// One warp: a turn of the planner, and the host's word of it. Returns the plan's tokens. A function
+// of its own, for its registers.
+static __device__ __noinline__ uint32_t mgl_op_turn(mgl_cuda_run *run, uint64_t *host_plan,
+                                                    mgl_op_first *firsts, uint64_t iteration,
+                                                    bool between) {
+  mgl_lanes lanes = {threadIdx.x % 32, 32};
+  uint64_t begin = mgl_global_ns();
+  uint64_t word = mgl_full_turn(lanes, run, firsts, iteration, between);
+  if (lanes.lane == 0) {
+    run->planning.planning_ns += mgl_global_ns() - begin;
+    // The host polls it, and takes what it says of the plan from nowhere else.
+    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(host_plan), "l"(word) : "memory");
+  }
+  __syncwarp();
+  return mgl_host_plan_tokens(word);
+}
+
+// One warp: the plan of the next iteration. Nothing behind an iteration of nothing, nor when the
+// host has ended the run from outside.
+static __device__ __noinline__ void mgl_op_next_plan(const mgl_cuda_op_launch &launch) {
+  mgl_cuda_run *run = launch.run;
+  mgl_await_kernels_before();
+  bool goes_on = mgl_read_word(&launch.plan->token_count) != 0 && run->planner != nullptr &&
+                 mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE;
+  uint32_t tokens = 0;
+  if (goes_on) {
+    tokens = mgl_op_turn(run, launch.host_plan, launch.firsts, mgl_published(run), false);
+  }
+  if (tokens == 0 && threadIdx.x == 0) {
+    mgl_plan_nothing(launch.next_plan);
+  }
+}
+
+// The same between iterations, when none runs: the first plan of a launch, and the next one where
+// there was nothing to do.
+extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
+    mgl_op_plan(mgl_cuda_run *run, uint64_t *host_plan, mgl_op_first *firsts) {
+  (void)mgl_op_turn(run, host_plan, firsts, mgl_published(run), true);
+}
+
+// Before an iteration that the host has planned, the first one.
+extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
+    mgl_op_note(const mgl_cuda_run *run, mgl_op_first *firsts) {
+  mgl_lanes lanes = {threadIdx.x, 32};
+  mgl_full_note_items(lanes, run, 0, firsts);
+}
+
 // --- linears -------------------------------------------------------------------------------------
 
 // Where page number `index` of the block's stream (page_stream.cuh) lies, and its bytes; of one
@@ -230,10 +288,20 @@ static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &lau
   }
 }
 
+// The second op, if any, is next_plan.
 template <void (*task)(mgl_worker *)>
 static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &launch) {
   mgl_block *block = (mgl_block *)mgl_memory;
   uint32_t warp = threadIdx.x / 32;
+  if (blockIdx.x >= launch.blocks) {  // next_plan's
+    if (threadIdx.x == 0) {
+      mgl_let_next_come();
+    }
+    if (warp == 0) {
+      mgl_op_next_plan(launch);
+    }
+    return;
+  }
   if (warp == 0) {
     mgl_fill_slot(launch, block);
   } else if (threadIdx.x == MGL_CUDA_CONSUMERS) {
@@ -277,61 +345,6 @@ MGL_LINEAR_KERNEL(mgl_op_linear_16_any, 1, mgl_task_linear<2, true, false>)
 MGL_LINEAR_KERNEL(mgl_op_linear_32_any, 1, mgl_task_linear<4, true, false>)
 
 // --- attention -----------------------------------------------------------------------------------
-
-static __device__ __forceinline__ void mgl_plan_nothing(mgl_cuda_plan *plan) {
-  plan->graph = UINT32_MAX;
-  plan->token_count = 0;
-  plan->sequence_count = 0;
-  plan->logit_row_count = 0;
-  plan->item_count = 0;
-}
-
-// One warp: a turn of the planner, and the host's word of it. Returns the plan's tokens. A function
-// of its own, for its registers.
-static __device__ __noinline__ uint32_t mgl_op_turn(mgl_cuda_run *run, uint64_t *host_plan,
-                                                    mgl_op_first *firsts, uint64_t iteration,
-                                                    bool between) {
-  mgl_lanes lanes = {threadIdx.x % 32, 32};
-  uint64_t begin = mgl_global_ns();
-  uint64_t word = mgl_full_turn(lanes, run, firsts, iteration, between);
-  if (lanes.lane == 0) {
-    run->planning.planning_ns += mgl_global_ns() - begin;
-    // The host polls it, and takes what it says of the plan from nowhere else.
-    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(host_plan), "l"(word) : "memory");
-  }
-  __syncwarp();
-  return mgl_host_plan_tokens(word);
-}
-
-// One warp: the plan of the next iteration. Nothing behind an iteration of nothing, nor when the
-// host has ended the run from outside.
-static __device__ __noinline__ void mgl_op_next_plan(const mgl_cuda_op_launch &launch) {
-  mgl_cuda_run *run = launch.run;
-  mgl_await_kernels_before();
-  bool goes_on = mgl_read_word(&launch.plan->token_count) != 0 && run->planner != nullptr &&
-                 mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE;
-  uint32_t tokens = 0;
-  if (goes_on) {
-    tokens = mgl_op_turn(run, launch.host_plan, launch.firsts, mgl_published(run), false);
-  }
-  if (tokens == 0 && threadIdx.x == 0) {
-    mgl_plan_nothing(launch.next_plan);
-  }
-}
-
-// The same between iterations, when none runs: the first plan of a launch, and the next one where
-// there was nothing to do.
-extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
-    mgl_op_plan(mgl_cuda_run *run, uint64_t *host_plan, mgl_op_first *firsts) {
-  (void)mgl_op_turn(run, host_plan, firsts, mgl_published(run), true);
-}
-
-// Before an iteration that the host has planned, the first one.
-extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
-    mgl_op_note(const mgl_cuda_run *run, mgl_op_first *firsts) {
-  mgl_lanes lanes = {threadIdx.x, 32};
-  mgl_full_note_items(lanes, run, 0, firsts);
-}
 
 // A whole warp: the block's first item, into the slot that it has filled.
 static __device__ __forceinline__ void mgl_op_find_first(const mgl_cuda_op_launch &launch,
@@ -383,7 +396,7 @@ static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_slot *slot) 
   return slot->first.unit >= slot->end;
 }
 
-// The second op is next_plan.
+// The second op, if any, is next_plan.
 template <void (*task)(mgl_worker *)>
 static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch &launch) {
   if (threadIdx.x == 0) {

@@ -264,7 +264,10 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
   assert_true(grid_x >= 1);
   if (strcmp(name, "mgl_op_plan") == 0) {
     assert_int_equal(block_x, MGL_OP_PLAN_THREADS);
-    fake_cuda_run_plan_kernel(*(mgl_cuda_run **)p[0], *(uint64_t **)p[1]);
+    fake_cuda_run_plan_kernel(*(mgl_cuda_run **)p[0], *(uint64_t **)p[1], *(mgl_op_first **)p[2]);
+  } else if (strcmp(name, "mgl_op_note") == 0) {
+    assert_int_equal(block_x, MGL_OP_PLAN_THREADS);
+    mgl_full_note_items((mgl_lanes){0, 1}, *(mgl_cuda_run **)p[0], 0, *(mgl_op_first **)p[1]);
   } else if (strcmp(name, "mgl_pack_weights") == 0) {
     assert_int_equal(block_x, MGL_PACK_THREADS);
     mgl_pack_share(alone, *(const uint16_t **)p[0], *(uint32_t *)p[1], *(uint32_t *)p[2],

@@ -44,11 +44,12 @@ typedef struct fake_cuda {
   mgl_cuda_run *run;
   // Of mode full.
   uint32_t graph_launches;
-  uint32_t plan_launches;     // of the kernel that only plans
-  uint32_t ordinal;           // of the kernel that ran last
-  uint32_t empty_iterations;  // that were queued for nothing
-  const char *attend_kernel;  // that ran last
-  uint32_t attend_tokens;     // of its graph
+  uint32_t plan_launches;              // of the kernel that only plans
+  uint32_t ordinal;                    // of the kernel that ran last
+  uint32_t empty_iterations;           // that were queued for nothing
+  const char *attend_kernel;           // that ran last
+  uint32_t attend_tokens;              // of its graph
+  uint32_t attends_any, attends_long;  // launches of these kernels of attention
   bool capture_fails;
 } fake_cuda;
 

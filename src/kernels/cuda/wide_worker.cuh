@@ -180,6 +180,26 @@ static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t 
       : "memory");
 }
 
+// The same of weights, by a policy for the L2.
+static __device__ __forceinline__ void mgl_wide_copy_by(uint64_t policy, uint32_t to,
+                                                        const uint8_t *from, uint32_t bytes,
+                                                        uint64_t *full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(mgl_shared_address(full)), "l"(policy)
+      : "memory");
+}
+
+// Where one tile has all tokens nobody reads weights again in this iteration, so they leave the L2
+// first, and sums and activations, which are read and written again, stay there.
+static __device__ __forceinline__ uint64_t mgl_wide_weights_policy(const mgl_cuda_op *op) {
+  uint64_t first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return op->tokens <= MGL_WIDE_TILE_TOKENS ? first : normal;
+}
+
 // A linear's tile, and what a task has of it.
 struct mgl_wide_tile {
   uint32_t first_block, blocks;  // row blocks of the weights
@@ -245,6 +265,7 @@ static __device__ __forceinline__ bool mgl_wide_elect() {
 // Where a tile's stages come from, found once; the same in all lanes.
 struct mgl_wide_source {
   const uint8_t *weights;  // of the first row block; the next column is behind it
+  uint64_t policy;         // of the L2 for them
   uint32_t row_bytes;      // from a row block to the next one
   uint32_t blocks;
   const uint8_t *x;
@@ -259,6 +280,7 @@ static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_w
   s.row_bytes = mgl_wide_uniform(slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2));
   s.weights = mgl_wide_uniform(slot->op.weights + (uint64_t)tile->first_block * s.row_bytes +
                                tile->first_stage * MGL_WIDE_BLOCK_STAGE_BYTES);
+  s.policy = mgl_wide_weights_policy(&slot->op);
   s.blocks = mgl_wide_uniform(tile->blocks);
   s.x_column = mgl_wide_uniform(slot->op.tokens * MGL_WIDE_ROW_BYTES);
   s.x_bytes = mgl_wide_uniform(mgl_wide_x_bytes_of(tile));
@@ -292,13 +314,15 @@ static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
     if (source->blocks == MGL_WIDE_FEATURE_BLOCKS) {
 #pragma unroll
       for (uint32_t i = 0; i < MGL_WIDE_FEATURE_BLOCKS; i++) {
-        mgl_wide_copy(to + i * bytes, from, columns * MGL_WIDE_BLOCK_STAGE_BYTES, full);
+        mgl_wide_copy_by(source->policy, to + i * bytes, from, columns * MGL_WIDE_BLOCK_STAGE_BYTES,
+                         full);
         from += source->row_bytes;
       }
     } else {
 #pragma unroll 1
       for (uint32_t i = 0; i < source->blocks; i++) {
-        mgl_wide_copy(to + i * bytes, from, columns * MGL_WIDE_BLOCK_STAGE_BYTES, full);
+        mgl_wide_copy_by(source->policy, to + i * bytes, from, columns * MGL_WIDE_BLOCK_STAGE_BYTES,
+                         full);
         from += source->row_bytes;
       }
     }

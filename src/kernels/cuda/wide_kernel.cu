@@ -144,6 +144,7 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
   mgl_wide_worker w = mgl_wide_worker_of(run, memory);
   if (threadIdx.x == 0) {
     mgl_wide_block_init(w.block);
+    w.block->counters = run->counters;
     w.block->token_count = run->plan->token_count;
     w.block->logit_rows = run->plan->logit_row_count;
   }

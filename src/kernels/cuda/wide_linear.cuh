@@ -210,17 +210,19 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
   static_assert(MGL_WIDE_TILE_TOKENS <= MGL_WIDE_CONSUMERS, "a token each");
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   bool there = w->warp < tile->blocks;
-  float *out = (float *)slot->op.out + (uint64_t)tile->token * slot->op.n;
-  uint64_t *best = (uint64_t *)w->staged;  // [warps][MGL_WIDE_TILE_TOKENS]
+  uint32_t rows = w->block->logit_rows;
+  float *out = (float *)slot->op.out;
+  uint64_t *all = (uint64_t *)w->staged;  // [warps][MGL_WIDE_TILE_TOKENS]
+  uint64_t *best = all + w->warp * MGL_WIDE_TILE_TOKENS + w->lane % 4 * 2;
   mgl_wide_wait_staged(w);
   mgl_sync_wide_consumers();  // what the task before has left there has been read
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 4; i++) {
-    uint32_t token = i / 2 * 8 + w->lane % 4 * 2 + i % 2;
+    uint32_t token = tile->token + i / 2 * 8 + w->lane % 4 * 2 + i % 2;
     float low = d[i / 2 * 4 + i % 2];
     float high = d[i / 2 * 4 + i % 2 + 2];
     uint64_t rank = 0;
-    if (there && token < tile->tokens) {
+    if (there && token < rows) {
       if (feature < slot->op.n) {
         out[(uint64_t)token * slot->op.n + feature] = low;
         rank = mgl_ordered_best(low, feature);
@@ -236,16 +238,16 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
       rank = other > rank ? other : rank;
     }
     if (w->lane < 4) {
-      best[w->warp * MGL_WIDE_TILE_TOKENS + token] = rank;
+      best[i / 2 * 8 + i % 2] = rank;
     }
   }
   mgl_sync_wide_consumers();
   const uint32_t token = w->warp * 32 + w->lane;
   if (w->run->best != nullptr && token < tile->tokens) {
-    uint64_t rank = best[token];
+    uint64_t rank = all[token];
 #pragma unroll
     for (uint32_t i = 1; i < MGL_WIDE_CONSUMER_WARPS; i++) {
-      uint64_t other = best[i * MGL_WIDE_TILE_TOKENS + token];
+      uint64_t other = all[i * MGL_WIDE_TILE_TOKENS + token];
       rank = other > rank ? other : rank;
     }
     asm volatile(

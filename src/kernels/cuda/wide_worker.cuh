@@ -52,7 +52,9 @@ struct mgl_wide_block {
   uint64_t full[MGL_WIDE_STAGES];
   uint64_t empty[MGL_WIDE_STAGES];
   volatile uint32_t stop;
-  uint32_t token_count, logit_rows;          // the plan's
+  // The run's and the plan's; here, since polls drop what the L1 has of them.
+  mgl_word *counters;
+  uint32_t token_count, logit_rows;
   volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
   float __align__(16)
       factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
@@ -73,7 +75,6 @@ struct mgl_mma_source {
 // A warp's view of its block.
 struct mgl_wide_worker {
   mgl_wide_run *run;
-  mgl_word *counters;  // the run's; here, as polls drop what the L1 has of it
   mgl_wide_block *block;
   uint8_t *memory;  // the ring; a task without stages may use it (mgl_wide_takes_ring)
   uint32_t stages;  // its address in shared memory
@@ -94,7 +95,6 @@ static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_ru
                                                                      uint8_t *memory) {
   mgl_wide_worker w;
   w.run = run;
-  w.counters = run->counters;
   w.memory = memory;
   w.stages = mgl_shared_address(memory);
 #if MGL_TARGET_WGMMA
@@ -355,7 +355,7 @@ static __device__ __forceinline__ mgl_wide_state mgl_wide_look(const mgl_wide_wo
   if (step->wait_event != MGL_NO_EVENT && w->lane == 0) {
     const uint64_t fault = mgl_load_relaxed(&w->run->fault);  // both are on their way at once
     // Acquire, paired with the releases of the triggers.
-    if (mgl_load_acquire(&w->counters[step->wait_event]) < step->wait_count) {
+    if (mgl_load_acquire(&w->block->counters[step->wait_event]) < step->wait_count) {
       state = fault == MGL_WIDE_FAULT_NONE ? MGL_WIDE_CLOSED : MGL_WIDE_ENDED;
     } else {
       mgl_proxy_fence();
@@ -623,7 +623,7 @@ static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
       mgl_wide_store_staged(w, slot);
     }
     if (slot->step.trigger_event != MGL_NO_EVENT) {
-      mgl_add_release(&w->counters[slot->step.trigger_event], 1);
+      mgl_add_release(&w->block->counters[slot->step.trigger_event], 1);
     }
     mgl_mbarrier_arrive(&w->block->stored[w->slot]);
     mgl_wide_next_slot(w);

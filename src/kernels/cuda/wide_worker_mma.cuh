@@ -111,7 +111,7 @@ static __device__ __forceinline__ void mgl_wide_end_step(mgl_wide_worker *w,
   }
   if (w->warp == 0 && w->lane == 0) {
     if (slot->step.trigger_event != MGL_NO_EVENT) {
-      mgl_add_release(&w->counters[slot->step.trigger_event], 1);
+      mgl_add_release(&w->block->counters[slot->step.trigger_event], 1);
     }
     mgl_mbarrier_arrive(&w->block->stored[w->slot]);
   }

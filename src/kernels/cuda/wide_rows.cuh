@@ -36,6 +36,16 @@ static __device__ __forceinline__ void mgl_copy_async(uint32_t to, const void *f
                : "memory");
 }
 
+// 16 bytes that nobody reads again before many others have been read: they leave the L2 first, so
+// that what is written and read again by the next stages stays there.
+static __device__ __forceinline__ void mgl_copy_async_once(uint32_t to, const void *from) {
+  uint64_t evict_first;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(evict_first));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(evict_first)
+               : "memory");
+}
+
 static __device__ __forceinline__ void mgl_copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

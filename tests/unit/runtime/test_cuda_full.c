@@ -191,8 +191,8 @@ static void nothing_is_queued_in_vain(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
-// Attention's kernel for long contexts, and for iterations of several tokens, in graphs of its own.
-static void attention_has_two_kernels(void **state) {
+// Attention's kernels: for a token, for a long context and for sequences that decode, for any plan.
+static void attention_has_three_kernels(void **state) {
   (void)state;
   enum { LONG = 600 };
   mgl_cuda_device device = fake_cuda_device();
@@ -201,14 +201,20 @@ static void attention_has_two_kernels(void **state) {
   mgl_cuda_request requests[] = {{.prompt = prompt, .prompt_count = 20, .max_new_tokens = 20},
                                  {.prompt = prompt, .prompt_count = 20, .max_new_tokens = 20}};
   mgl_cuda_generate job = {.requests = requests, .request_count = 1};
+  fake.attends_any = fake.attends_long = 0;
   heard h = run_job(program, job, true);
   assert_int_equal(h.counts[0], 20);
   assert_int_equal(fake.attend_tokens, 1);
   assert_string_equal(fake.attend_kernel, "mgl_op_attend");
+  assert_int_equal(fake.attends_long, 0);
+  requests[0].max_new_tokens = requests[1].max_new_tokens = 40;
   job.request_count = 2;
+  fake.attends_any = 0;
   (void)run_job(program, job, true);
   assert_int_equal(fake.attend_tokens, 2);
-  assert_string_equal(fake.attend_kernel, "mgl_op_attend_long");
+  assert_int_not_equal(fake.attends_any, 0);   // prompts
+  assert_int_not_equal(fake.attends_long, 0);  // long graphs
+  requests[0].max_new_tokens = 20;
   mgl_page_key keys[LONG / MGL_CUDA_KV_PAGE_TOKENS];
   for (uint32_t i = 0; i < LONG / MGL_CUDA_KV_PAGE_TOKENS; i++) {
     keys[i] = (mgl_page_key){{i + 1, 7, 7, 7}};
@@ -330,7 +336,7 @@ int main(void) {
       cmocka_unit_test(jobs_are_those_of_mode_mega),
       cmocka_unit_test(preempted_requests_get_their_graphs),
       cmocka_unit_test(nothing_is_queued_in_vain),
-      cmocka_unit_test(attention_has_two_kernels),
+      cmocka_unit_test(attention_has_three_kernels),
       cmocka_unit_test(a_job_can_be_stopped),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(a_failed_capture_is_reported),

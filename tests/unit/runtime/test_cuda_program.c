@@ -231,6 +231,26 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
+// Those of few tokens in the kernel for them.
+static void iterations_find_their_kernel(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = usual;
+  mgl_cuda_outcome outcome = {0};
+  crowd c = {0};
+  options.iteration_tokens = 70;
+  options.sequences = CROWD_SLOTS;
+  fake.wide_runs = 0;
+  fake.few_wide_runs = 0;
+  mgl_cuda_program *program = make(&device, options);
+  run_crowd(program, &c, false, &outcome);
+  assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
+  assert_true(c.most > MGL_WIDE_LEAST_TILE);
+  assert_true(fake.few_wide_runs > 0 && fake.few_wide_runs < fake.wide_runs);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
 // The same with the portable kernels, on any GPU but one with very many multiprocessors.
 static void large_iterations_run_on_other_gpus(void **state) {
   (void)state;
@@ -811,6 +831,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_run_to_their_ends),
       cmocka_unit_test(large_iterations_run_in_the_wide_class),
+      cmocka_unit_test(iterations_find_their_kernel),
       cmocka_unit_test(large_iterations_run_on_other_gpus),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(faults_are_named),

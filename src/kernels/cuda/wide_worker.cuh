@@ -27,7 +27,7 @@ enum {
   // stands in line there, and what others wait for, sums and counters, stands behind it (SPEED.md).
   // In iterations of more tokens what they wait for moves so many bytes itself that only the ring
   // is filled.
-  MGL_WIDE_PACE = MGL_WIDE_FEW ? 1400 : 0,
+  MGL_WIDE_PACE = MGL_WIDE_FEW ? 2000 : 0,
   MGL_WIDE_AHEAD_COLUMNS = MGL_WIDE_FEW ? 4 : 0,
   MGL_WIDE_AHEAD_PAGES = MGL_WIDE_FEW ? 1 : 0,  // of keys and values, for each warp
   MGL_WIDE_BARRIER_CONSUMERS = 1,

@@ -24,11 +24,12 @@ enum {
   MGL_WIDE_COLUMN_BYTES = MGL_WIDE_TILE_TOKENS * MGL_WIDE_ROW_BYTES,  // and of x, in a stage
   // While workers wait for each other, the memory has nothing else to do: stages of weights fill
   // the ring, and so many columns beyond it go to the L2, before their task may run; a column every
-  // so many cycles, which is about what the memory has for a worker. What is asked for faster
-  // stands in line there, and what others wait for, sums and counters, stands behind it (SPEED.md).
+  // so many cycles, some more than the memory takes for one of every worker. What is asked for
+  // faster stands in line there, and what others wait for, sums and counters, stands behind it
+  // (SPEED.md).
   // In iterations of more tokens what they wait for moves so many bytes itself that only the ring
   // is filled.
-  MGL_WIDE_PACE = MGL_WIDE_FEW ? 1400 : 0,
+  MGL_WIDE_PACE = MGL_WIDE_FEW ? 2000 : 0,
   MGL_WIDE_AHEAD_COLUMNS = MGL_WIDE_FEW ? 4 : 0,
   MGL_WIDE_AHEAD_PAGES = MGL_WIDE_FEW ? 1 : 0,  // of keys and values, for each warp
   MGL_WIDE_BARRIER_CONSUMERS = 1,

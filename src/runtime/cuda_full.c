@@ -70,6 +70,10 @@ enum { IN_FLIGHT = 6, IN_FLIGHT_16 = 2, IN_FLIGHT_LONG = 4, LONG_PAGES = 12 };
 
 enum { LEAST_PAGES = 2 };  // of a ring
 
+// A turn of the planner beside logits takes two to four times as long as beside attention, since
+// its loads queue behind pages, so logits hide it only where they have so many weights (SPEED.md).
+enum { HIDING_LOGITS_MIB = 400 };
+
 // From prompts of this length on attention has a kernel of its own also where there is one token.
 enum { LONG_CONTEXT = 512 };
 
@@ -100,6 +104,7 @@ struct mgl_cuda_full {
   void *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS][2][GRAPH_KINDS];
   settings settings;
   uint32_t next_plan_op, angles_op;
+  bool logits_hide_plan;
   uint32_t op_launches;  // kernels of an iteration
   // Of the present launch.
   uint64_t queued;  // iterations
@@ -171,6 +176,13 @@ static mgl_status find_ops(mgl_cuda_program *p, mgl_error *err) {
         full->angles_op = i;
         angles++;
         break;
+      case MGL_OP_LOGITS: {
+        mgl_cuda_matrices m = mgl_cuda_matrices_of(p->program, &p->program->ops[i]);
+        uint64_t bytes = m.row_blocks * mgl_cuda_row_block_bytes(&m);
+        full->logits_hide_plan = bytes >> 20 >= HIDING_LOGITS_MIB;
+        full->op_launches++;
+        break;
+      }
       default: full->op_launches++; break;
     }
   }
@@ -337,10 +349,10 @@ static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, u
 }
 
 // The op in whose launch the next plan is made: where the host waits for it to queue that
-// iteration, the first one that leaves most multiprocessors idle; else the longest one, which hides
-// it.
-static mgl_op_kind planning_op(graph_shape shape) {
-  return shape.calm ? MGL_OP_LOGITS : MGL_OP_ATTEND;
+// iteration, the first one that leaves most multiprocessors idle; else the longest one, if it hides
+// that.
+static mgl_op_kind planning_op(const mgl_cuda_program *p, graph_shape shape) {
+  return shape.calm && p->full->logits_hide_plan ? MGL_OP_LOGITS : MGL_OP_ATTEND;
 }
 
 // The launch of op `op_idx`, number `ordinal` of its iteration, which reads plan `parity`.
@@ -366,7 +378,7 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape sha
       .prefetch = full->settings.prefetch};
   bind_op(p, graph, 0, op_idx, &out);
   // Blocks of logits may fill a multiprocessor each: one is left to the planner.
-  bool shares = planning_op(shape) == MGL_OP_LOGITS && out.ops[0].kind == MGL_OP_LOGITS;
+  bool shares = planning_op(p, shape) == MGL_OP_LOGITS && out.ops[0].kind == MGL_OP_LOGITS;
   uint32_t most = shares && p->workers > 1 ? p->workers - 1 : p->workers;
   out.blocks = out.units < most ? out.units : most;
   // A unit of the most, those of logits, has pages in memory.
@@ -411,7 +423,7 @@ static mgl_status launch_iteration(const mgl_cuda_program *p, graph_shape shape,
     if (kind == MGL_OP_EMBED) {
       bind_op(p, graph, 1, p->full->angles_op, &launch);
       launch.second_units = launch.units;
-    } else if (kind == planning_op(shape) && !planned) {
+    } else if (kind == planning_op(p, shape) && !planned) {
       bind_op(p, graph, 1, p->full->next_plan_op, &launch);
       launch.second_units = 1;
       planned = true;

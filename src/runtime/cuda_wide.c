@@ -589,13 +589,13 @@ static mgl_status copy_pages(const mgl_cuda_wide_addresses *a, const mgl_plan *f
   return MGL_OK;
 }
 
-uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes) {
+uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few) {
   uint64_t layers = 0;
   for (size_t i = 0; i < program->op_count; i++) {
     layers += program->ops[i].kind == MGL_OP_ATTEND ? 1 : 0;
   }
-  bool large = step_bytes > layers * MGL_CUDA_LARGE_LAYER_BYTES;
-  return large ? MGL_CUDA_NARROW_TOKENS_LARGE : MGL_CUDA_NARROW_TOKENS;
+  bool small = step_bytes <= layers * MGL_CUDA_SMALL_LAYER_BYTES;
+  return small && !few ? MGL_CUDA_NARROW_TOKENS_SMALL : MGL_CUDA_NARROW_TOKENS;
 }
 
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,

@@ -25,11 +25,11 @@
 enum {
   MGL_CUDA_WIDE_GRAPHS = 6,
   // Most tokens of an iteration of the narrow class where there is a wide one, which takes less
-  // time for more (SPEED.md): of models whose weights are up to so many bytes a layer, and of
-  // others.
-  MGL_CUDA_NARROW_TOKENS = 32,
-  MGL_CUDA_NARROW_TOKENS_LARGE = 16,
-  MGL_CUDA_LARGE_LAYER_BYTES = 288 << 20,
+  // time for more (SPEED.md); and where the wide one has no tiles of few tokens, of models whose
+  // weights are up to so many bytes a layer.
+  MGL_CUDA_NARROW_TOKENS = 16,
+  MGL_CUDA_NARROW_TOKENS_SMALL = 32,
+  MGL_CUDA_SMALL_LAYER_BYTES = 288 << 20,
   MGL_CUDA_WIDE_MAX_SPLITS = 8,  // of a tile along k
   MGL_CUDA_WIDE_JOINED = 2,      // where one task adds them
 };
@@ -76,8 +76,8 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
 
 // Iterations of up to how many tokens the narrow class computes faster, of a fused program whose
 // weights have so many bytes: it takes as long as its products with every weight do, the wide class
-// 4 ms and more of stages that wait for each other (SPEED.md).
-uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes);
+// one to four ms of stages that wait for each other (SPEED.md). few: as in mgl_cuda_wide_sizes.
+uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few);
 
 // The graph for so many tokens, at most as many as the layout's sizes say.
 uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t tokens);

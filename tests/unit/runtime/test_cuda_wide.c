@@ -429,7 +429,7 @@ static void graphs_are_found_by_tokens(void **state) {
   assert_int_equal(mgl_cuda_wide_graph_for(&wide, 2048), 5);
 }
 
-// A layer's weights decide.
+// A layer's weights decide, where tiles have 256 tokens whatever there is to do.
 static void small_iterations_are_narrow(void **state) {
   (void)state;
   const uint64_t mib = 1 << 20;
@@ -439,9 +439,10 @@ static void small_iterations_are_narrow(void **state) {
                    {.kind = MGL_OP_ATTEND},
                    {.kind = MGL_OP_LOGITS}};
   const mgl_graph program = {.ops = ops, .op_count = 5};
-  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib), 32);
-  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib + 1), 16);
-  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 1), 32);
+  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib, false), 32);
+  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib + 1, false), 16);
+  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 1, false), 32);
+  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 1, true), 16);
 }
 
 int main(void) {

@@ -10,44 +10,22 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "graph/family.h"
 #include "kernels/cuda/op_launch.h"
 #include "runtime/cuda_full.h"
 #include "runtime/cuda_program.h"
 #include "support/fake_cuda.h"
+#include "support/fake_model.h"
 
 enum { REQUESTS = 5, MOST_TOKENS = 160, PROMPT = 60 };
-
-static const char config_json[] =
-    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
-    "\"hidden_size\":256,\"intermediate_size\":200,\"num_hidden_layers\":2,"
-    "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"max_position_embeddings\":16384,"
-    "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
-    "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
 
 // page_count: 0: enough for all.
 static mgl_cuda_program *make_for(const mgl_cuda_device *device, uint32_t most_tokens,
                                   uint32_t page_count) {
-  mgl_error err = {0};
-  mgl_config config;
-  mgl_generation generation;
-  mgl_graph *graph = NULL;
-  mgl_cuda_program *program = NULL;
-  assert_int_equal(
-      mgl_config_parse(config_json, strlen(config_json), "test", &config, &generation, &err),
-      MGL_OK);
-  assert_int_equal(mgl_family_build(&config, NULL, &graph, &err), MGL_OK);
-  mgl_cuda_program_options options = {.program = graph,
-                                      .iteration_tokens = 16,
+  mgl_cuda_program_options options = {.iteration_tokens = 16,
                                       .sequences = REQUESTS,
                                       .pages_per_sequence = most_tokens / 16,
-                                      .page_count = page_count,
-                                      .get_code = fake_cuda_code};
-  if (mgl_cuda_program_create(device, &options, &program, &err) != MGL_OK) {
-    fail_msg("%s", err.text);
-  }
-  mgl_graph_destroy(graph);
-  return program;
+                                      .page_count = page_count};
+  return fake_model_program(device, options);
 }
 
 static mgl_cuda_program *make(const mgl_cuda_device *device) {

@@ -155,14 +155,7 @@ static __device__ __forceinline__ void mgl_op_task_attend(mgl_worker *w) {
       mgl_await_kernels_before();
     }
     mgl_op_prepare(&a, &row);
-    mgl_sync_consumers();  // scratch has the rows of this iteration
-    mgl_attend_state state;
-    mgl_attend_tiles(&a, &tile, &cursor, &state);
-    mgl_attend_read_again(&a);
-    mgl_sync_consumers();  // nobody reads the rows any more
-    mgl_attend_publish(&a, &state);
-    mgl_sync_consumers();  // scratch has what the warps made
-    mgl_attend_output(&a);
+    mgl_attend_finish_item(&a, &tile, &cursor);
     if (!mgl_attend_next(&a)) {
       return;
     }

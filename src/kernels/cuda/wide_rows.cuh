@@ -365,10 +365,11 @@ static __device__ __forceinline__ bool mgl_wide_has_part(const mgl_wide_parties 
   return mgl_wide_before(&p->cuts[party], &p->cuts[party + 1]);
 }
 
-// Row r joins a part's maximum and sum of weights; its values are then to be multiplied by out[0],
-// and the part's by out[1].
-static __device__ __forceinline__ void mgl_wide_join(mgl_wide_rows *rows, uint32_t r, float max,
-                                                     float sum, float out[2]) {
+// Row r of mgl_wide_rows or of mgl_stream_rows joins a part's maximum and sum of weights; its
+// values are then to be multiplied by out[0], and the part's by out[1].
+template <typename Rows>
+static __device__ __forceinline__ void mgl_wide_join(Rows *rows, uint32_t r, float max, float sum,
+                                                     float out[2]) {
   const float both = fmaxf(rows->max[r], max);
   const float base = both == mgl_wide_unseen() ? 0.0f : both;
   out[0] = mgl_exp2(rows->max[r] - base);

@@ -445,18 +445,6 @@ static __device__ __forceinline__ void mgl_stream_await(const uint4 *partial, bo
   }
 }
 
-// Row r joins a part's maximum and sum of weights; its values are then to be multiplied by out[0],
-// and the part's by out[1].
-static __device__ __forceinline__ void mgl_stream_join(mgl_stream_rows *rows, uint32_t r, float max,
-                                                       float sum, float out[2]) {
-  const float both = fmaxf(rows->max[r], max);
-  const float base = both == mgl_wide_unseen() ? 0.0f : both;
-  out[0] = mgl_exp2(rows->max[r] - base);
-  out[1] = mgl_exp2(max - base);
-  rows->sum[r] = fmaf(out[1], sum, rows->sum[r] * out[0]);
-  rows->max[r] = both;
-}
-
 // Adds what a warp has left, and opens its place again.
 static __device__ __forceinline__ void mgl_stream_add(uint4 *partial, bool present, uint32_t lane,
                                                       const mgl_attend_gate *gate,
@@ -466,10 +454,9 @@ static __device__ __forceinline__ void mgl_stream_add(uint4 *partial, bool prese
   mgl_stream_await(partial, present, lane, gate, &left);
   if (present) {
     float first[2], second[2];
-    mgl_stream_join(rows, 0, __uint_as_float(left.softmax.x), __uint_as_float(left.softmax.z),
-                    first);
-    mgl_stream_join(rows, 1, __uint_as_float(left.softmax.y), __uint_as_float(left.softmax.w),
-                    second);
+    mgl_wide_join(rows, 0, __uint_as_float(left.softmax.x), __uint_as_float(left.softmax.z), first);
+    mgl_wide_join(rows, 1, __uint_as_float(left.softmax.y), __uint_as_float(left.softmax.w),
+                  second);
 #pragma unroll
     for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
       float *v = rows->values[j];

@@ -9,7 +9,8 @@
 //
 // The units of a kind, one behind the other, are a line, and a line is cut into as many equal
 // lengths as there are warps (streams) or workers (tiles): nobody waits for a last wave, whatever
-// the contexts. A unit that is cut is computed in parts, which whoever ends last adds up in order.
+// the contexts. A unit that is cut is computed in parts, which somebody adds up in order: of
+// streams who began the unit, of tiles who ends last.
 // Workers take their lengths of both lines as if tiles came behind streams, each step counted with
 // what it costs; so workers that read and workers that multiply run side by side. A unit counts
 // some steps more than it has, for its beginning and end.
@@ -28,7 +29,7 @@
 #include "batch/planner_lanes.h"
 
 enum {
-  MGL_WIDE_STREAM_ROWS = 16,  // tokens of a stream times heads of a group, at most
+  MGL_WIDE_STREAM_ROWS = 8,   // tokens of a stream times heads of a group, at most
   MGL_WIDE_TILE_ROWS = 128,   // and of a tile
   MGL_WIDE_STREAM_STEP = 16,  // positions of a step: a KV page
   MGL_WIDE_TILE_STEP = 64,

@@ -1,5 +1,6 @@
 #include "runtime/cuda_full.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -21,10 +22,12 @@ typedef enum op_kernel {
   KERNEL_LINEAR_16,
   KERNEL_LINEAR_16_ANY,
   KERNEL_LINEAR_32_ANY,
-  KERNEL_ATTEND,
+  KERNEL_ATTEND,  // of one token; of sequences that decode; of any plan
   KERNEL_ATTEND_LONG,
+  KERNEL_ATTEND_ANY,
   KERNEL_SAMPLE,
   KERNEL_PLAN,  // between iterations
+  KERNEL_NOTE,  // before one that the host has planned
   KERNEL_COUNT,
 } op_kernel;
 
@@ -43,8 +46,10 @@ static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_LINEAR_32_ANY] = "mgl_op_linear_32_any",
     [KERNEL_ATTEND] = "mgl_op_attend",
     [KERNEL_ATTEND_LONG] = "mgl_op_attend_long",
+    [KERNEL_ATTEND_ANY] = "mgl_op_attend_any",
     [KERNEL_SAMPLE] = "mgl_op_sample",
-    [KERNEL_PLAN] = "mgl_op_plan"};
+    [KERNEL_PLAN] = "mgl_op_plan",
+    [KERNEL_NOTE] = "mgl_op_note"};
 
 // A linear's blocks share a multiprocessor with those of the op before or behind it, half of its
 // memory each, where they have at most so many pages to go through: then it is the hop that takes
@@ -65,6 +70,10 @@ enum { IN_FLIGHT = 6, IN_FLIGHT_16 = 2, IN_FLIGHT_LONG = 4, LONG_PAGES = 12 };
 
 enum { LEAST_PAGES = 2 };  // of a ring
 
+// A turn of the planner beside logits takes two to four times as long as beside attention, since
+// its loads queue behind pages, so logits hide it only where they have so many weights (SPEED.md).
+enum { HIDING_LOGITS_MIB = 400 };
+
 // From prompts of this length on attention has a kernel of its own also where there is one token.
 enum { LONG_CONTEXT = 512 };
 
@@ -80,6 +89,7 @@ typedef enum graph_kind { GRAPH_EVEN, GRAPH_ODD, GRAPH_LONG, GRAPH_KINDS } graph
 typedef struct graph_shape {
   uint32_t graph;
   bool long_context;  // attention's kernel for one token
+  bool calm;          // all sequences decode, and the host knows of the next plan
 } graph_shape;
 
 struct mgl_cuda_full {
@@ -89,10 +99,12 @@ struct mgl_cuda_full {
   void *capture_stream;
   uint64_t *host_plan;  // pinned: what the device planned last (kernels/cuda/op_launch.h)
   mgl_cu_ptr host_plan_at;
+  mgl_cu_ptr firsts;  // mgl_cuda_op_launch.firsts
   // NULL: not made yet. The second ones are for long contexts.
   void *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS][2][GRAPH_KINDS];
   settings settings;
   uint32_t next_plan_op, angles_op;
+  bool logits_hide_plan;
   uint32_t op_launches;  // kernels of an iteration
   // Of the present launch.
   uint64_t queued;  // iterations
@@ -107,10 +119,11 @@ static uint32_t block_bytes(uint32_t scratch_bytes, uint32_t pages) {
 }
 
 static unsigned threads_of(op_kernel kernel) {
-  if (kernel == KERNEL_PLAN) {
+  if (kernel == KERNEL_PLAN || kernel == KERNEL_NOTE) {
     return MGL_OP_PLAN_THREADS;
   }
-  bool other = kernel == KERNEL_EMBED || kernel == KERNEL_ATTEND || kernel == KERNEL_ATTEND_LONG;
+  bool other = kernel == KERNEL_EMBED || kernel == KERNEL_ATTEND || kernel == KERNEL_ATTEND_LONG ||
+               kernel == KERNEL_ATTEND_ANY;
   return other ? MGL_OP_OTHER_THREADS : MGL_OP_LINEAR_THREADS;
 }
 
@@ -163,6 +176,13 @@ static mgl_status find_ops(mgl_cuda_program *p, mgl_error *err) {
         full->angles_op = i;
         angles++;
         break;
+      case MGL_OP_LOGITS: {
+        mgl_cuda_matrices m = mgl_cuda_matrices_of(p->program, &p->program->ops[i]);
+        uint64_t bytes = m.row_blocks * mgl_cuda_row_block_bytes(&m);
+        full->logits_hide_plan = bytes >> 20 >= HIDING_LOGITS_MIB;
+        full->op_launches++;
+        break;
+      }
       default: full->op_launches++; break;
     }
   }
@@ -191,6 +211,8 @@ static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
   MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *full->host_plan, flags);
   full->host_plan = pinned;
   MGL_CUDA_TRY(driver, host_address, err, &full->host_plan_at, pinned, 0);
+  MGL_CUDA_TRY(driver, memory_alloc, err, &full->firsts,
+               2 * MGL_CUDA_MAX_ITEMS * sizeof(mgl_op_first));
   return MGL_OK;
 }
 
@@ -213,6 +235,9 @@ void mgl_cuda_full_destroy(mgl_cuda_program *p) {
   release_graphs(p);
   if (full->host_plan != NULL) {
     (void)driver->host_free(full->host_plan);
+  }
+  if (full->firsts != 0) {
+    (void)driver->memory_free(full->firsts);
   }
   if (full->capture_stream != NULL) {
     (void)driver->stream_destroy(full->capture_stream);
@@ -257,11 +282,14 @@ static op_kernel linear_kernel(const mgl_cuda_op_launch *launch) {
   }
 }
 
-static op_kernel kernel_of(const mgl_cuda_op_launch *launch, bool long_context) {
+static op_kernel kernel_of(const mgl_cuda_op_launch *launch, graph_shape shape) {
   switch (launch->ops[0].kind) {
     case MGL_OP_EMBED: return KERNEL_EMBED;
     case MGL_OP_ATTEND:
-      return launch->ops[0].tokens == 1 && !long_context ? KERNEL_ATTEND : KERNEL_ATTEND_LONG;
+      if (launch->ops[0].tokens == 1) {
+        return shape.long_context ? KERNEL_ATTEND_LONG : KERNEL_ATTEND;
+      }
+      return shape.calm ? KERNEL_ATTEND_LONG : KERNEL_ATTEND_ANY;
     case MGL_OP_SAMPLE: return KERNEL_SAMPLE;
     default: return linear_kernel(launch);
   }
@@ -320,6 +348,13 @@ static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, u
   out->ops[place].copy_bytes = 0;
 }
 
+// The op in whose launch the next plan is made: where the host waits for it to queue that
+// iteration, the first one that leaves most multiprocessors idle; else the longest one, if it hides
+// that.
+static mgl_op_kind planning_op(const mgl_cuda_program *p, graph_shape shape) {
+  return shape.calm && p->full->logits_hide_plan ? MGL_OP_LOGITS : MGL_OP_ATTEND;
+}
+
 // The launch of op `op_idx`, number `ordinal` of its iteration, which reads plan `parity`.
 static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape shape, uint32_t parity,
                                       uint32_t op_idx, uint32_t ordinal) {
@@ -331,6 +366,7 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape sha
       .plan = mgl_cuda_pointer(plans + parity * sizeof(mgl_cuda_plan)),
       .next_plan = mgl_cuda_pointer(plans + (parity ^ 1) * sizeof(mgl_cuda_plan)),
       .host_plan = mgl_cuda_pointer(full->host_plan_at),
+      .firsts = mgl_cuda_pointer(full->firsts),
       .graph = graph,
       .parity = parity,
       .ordinal = ordinal,
@@ -341,8 +377,13 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape sha
       .in_flight_ahead = full->settings.in_flight_ahead,
       .prefetch = full->settings.prefetch};
   bind_op(p, graph, 0, op_idx, &out);
-  out.blocks = out.units < p->workers ? out.units : p->workers;
-  set_memory(p, kernel_of(&out, shape.long_context), &out);
+  // Blocks of logits may fill a multiprocessor each: one is left to the planner.
+  bool shares = planning_op(p, shape) == MGL_OP_LOGITS && out.ops[0].kind == MGL_OP_LOGITS;
+  uint32_t most = shares && p->workers > 1 ? p->workers - 1 : p->workers;
+  out.blocks = out.units < most ? out.units : most;
+  // A unit of the most, those of logits, has pages in memory.
+  assert((uint64_t)out.units * out.blocks <= UINT32_MAX);
+  set_memory(p, kernel_of(&out, shape), &out);
   out.ops[1].kind = MGL_OP_COUNT;
   return out;
 }
@@ -382,12 +423,12 @@ static mgl_status launch_iteration(const mgl_cuda_program *p, graph_shape shape,
     if (kind == MGL_OP_EMBED) {
       bind_op(p, graph, 1, p->full->angles_op, &launch);
       launch.second_units = launch.units;
-    } else if (kind == MGL_OP_ATTEND && !planned) {  // which leaves most multiprocessors idle
+    } else if (kind == planning_op(p, shape) && !planned) {
       bind_op(p, graph, 1, p->full->next_plan_op, &launch);
       launch.second_units = 1;
       planned = true;
     }
-    MGL_TRY(launch_op(p, kernel_of(&launch, shape.long_context), &launch, err));
+    MGL_TRY(launch_op(p, kernel_of(&launch, shape), &launch, err));
   }
   return MGL_OK;
 }
@@ -432,7 +473,7 @@ static bool has_long_context(const mgl_cuda_program *p) {
 // Queues the next iteration, or the next MGL_CUDA_FULL_LONG.
 static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, bool is_long, mgl_error *err) {
   mgl_cuda_full *full = p->full;
-  graph_shape shape = {.graph = mgl_cuda_graph_for(tokens)};
+  graph_shape shape = {.graph = mgl_cuda_graph_for(tokens), .calm = is_long};
   shape.long_context = shape.graph == 0 && has_long_context(p);
   graph_kind kind = is_long ? GRAPH_LONG : full->queued % 2 == 0 ? GRAPH_EVEN : GRAPH_ODD;
   void **graph = &full->graphs[shape.graph][shape.long_context ? 1 : 0][kind];
@@ -448,7 +489,7 @@ static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, bool is_long
 // the next one is number `iteration`.
 static mgl_status queue_plan(mgl_cuda_program *p, uint64_t iteration, mgl_error *err) {
   mgl_cu_ptr run = mgl_cuda_state_at(p, p->layout.state.run);
-  void *parameters[] = {&run, &p->full->host_plan_at};
+  void *parameters[] = {&run, &p->full->host_plan_at, &p->full->firsts};
   MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[KERNEL_PLAN], 1, 1, 1,
                MGL_OP_PLAN_THREADS, 1, 1, 0, p->stream, parameters, NULL);
   p->full->queued = iteration;
@@ -520,6 +561,10 @@ static mgl_status go_on(mgl_cuda_program *p, uint64_t word, mgl_cuda_full_state 
 static mgl_status queue_single(mgl_cuda_program *p, uint32_t tokens, bool idle,
                                mgl_cuda_full_state *out, mgl_error *err) {
   if (p->full->queued == 0 && tokens > 0) {
+    mgl_cu_ptr run = mgl_cuda_state_at(p, p->layout.state.run);
+    void *parameters[] = {&run, &p->full->firsts};
+    MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[KERNEL_NOTE], 1, 1, 1,
+                 MGL_OP_PLAN_THREADS, 1, 1, 0, p->stream, parameters, NULL);
     *out = MGL_CUDA_FULL_SOON;
     return queue_graph(p, tokens, false, err);
   }

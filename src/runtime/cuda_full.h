@@ -8,8 +8,8 @@
 // word in pinned memory as soon as the plan is made, which is early in the iteration before: so
 // iterations are queued one by one, each with the graph that its plan needs; and once there are
 // only sequences that decode, all with pages to their ends, and none can come, so that their number
-// can but shrink, long graphs are queued. Where there was nothing to plan, a kernel that only plans
-// is queued when requests have come.
+// can but shrink, long graphs are queued, which may plan late, where it costs least. Where there
+// was nothing to plan, a kernel that only plans is queued when requests have come.
 //   Rejected: to foresee plans on the host. A stop token makes room for another prompt, and then
 // the plan may need a larger graph than foreseen.
 #ifndef MGL_RUNTIME_CUDA_FULL_H

@@ -12,15 +12,21 @@
 
 enum { MGL_CUDA_MAX_PROGRAM_GRAPHS = 7 };  // 1, 2, 4 ... 64 tokens
 
+// A kernel of the wide class; without its module it is not there.
+typedef struct mgl_cuda_wide_kernel {
+  void *module;
+  void *kernel;
+  mgl_cuda_usage usage;
+} mgl_cuda_wide_kernel;
+
 // The wide class of a program (cuda_wide_launch.c). Without one, all zero.
 typedef struct mgl_cuda_wide {
   uint32_t tokens;         // most of an iteration; options.iteration_tokens is the narrow class's
   uint32_t rows;           // with logits
   uint32_t narrow_tokens;  // most tokens of the iterations of a job that are not of this class
   mgl_cuda_wide_layout layout;
-  void *module;
-  void *kernel;
-  mgl_cuda_usage usage;
+  mgl_cuda_wide_kernel
+      kernels[MGL_WIDE_TILES];  // the smallest tiles first, of which not all may be
   void *plan_module;
   void *plan_kernel;
   void *sample_kernel;

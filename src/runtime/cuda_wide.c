@@ -7,8 +7,10 @@
 #include "runtime/cuda_steps.h"
 
 _Static_assert((int)MGL_WIDE_MAX_TOKENS == (int)MGL_PLAN_MAX_TOKENS, "as batch/plan.h says");
-_Static_assert(MGL_CUDA_WIDE_LEAST_TOKENS << (MGL_CUDA_WIDE_GRAPHS - 1) == MGL_WIDE_MAX_TOKENS,
+_Static_assert(MGL_WIDE_LEAST_TILE << (MGL_CUDA_WIDE_GRAPHS - 1) == MGL_WIDE_MAX_TOKENS,
                "a graph for every power of two");
+_Static_assert(MGL_WIDE_LEAST_TILE << (MGL_WIDE_TILES - 1) == MGL_WIDE_MOST_TILE,
+               "and tiles for the first ones");
 _Static_assert(sizeof(mgl_wide_op) == sizeof(mgl_cuda_op) + sizeof(mgl_wide_attention) + 16,
                "no padding that the device might not have");
 
@@ -24,9 +26,13 @@ static uint64_t take(uint64_t *bytes, uint64_t more) {
   return at;
 }
 
-uint32_t mgl_cuda_wide_graph_for(uint32_t tokens) {
+static uint32_t graph_tokens(const mgl_cuda_wide_sizes *sizes, uint32_t graph) {
+  return (uint32_t)(sizes->few ? MGL_WIDE_LEAST_TILE : MGL_WIDE_MOST_TILE) << graph;
+}
+
+uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t tokens) {
   uint32_t graph = 0;
-  while (((uint32_t)MGL_CUDA_WIDE_LEAST_TOKENS << graph) < tokens) {
+  while (graph_tokens(&wide->sizes, graph) < tokens) {
     graph++;
   }
   return graph;
@@ -38,7 +44,7 @@ uint32_t mgl_cuda_wide_graph_for(uint32_t tokens) {
 typedef struct builder {
   const mgl_cuda_wide_addresses *a;
   uint32_t workers, worker;
-  uint32_t tokens;
+  uint32_t tokens, tile_tokens;
   mgl_wide_op *ops;
   mgl_cuda_step *steps;
   uint32_t step_at;  // of the worker's steps: the next one
@@ -138,9 +144,10 @@ static void add_begin(builder *b, const mgl_op *op) {
   }
 }
 
-// Rows of the gathered x: whole tiles.
-static uint32_t gathered_rows(const mgl_cuda_wide_sizes *sizes) {
-  return ceil_div(sizes->logit_rows, MGL_WIDE_TILE_TOKENS) * MGL_WIDE_TILE_TOKENS;
+// Rows of the gathered x: whole tiles, and no more than the graph has.
+static uint32_t gathered_rows(const builder *b) {
+  uint32_t rows = ceil_div(b->a->wide->sizes.logit_rows, b->tile_tokens) * b->tile_tokens;
+  return rows < b->tokens ? rows : b->tokens;
 }
 
 // The norm in front of a linear, whose inputs 0 and 1 are the residual stream and the norm's
@@ -156,7 +163,7 @@ static mgl_wide_op norm_before(const builder *b, const mgl_op *op, uint32_t spli
              .k_padded = m.k_padded,
              .n = m.k,
              .tokens = b->tokens,
-             .row_tiles = gathers ? gathered_rows(&wide->sizes) : b->tokens,
+             .row_tiles = gathers ? gathered_rows(b) : b->tokens,
              .passes = splits,
              .copy_bytes = stream_bytes(b, m.k),
              .x = mgl_cuda_pointer(block_at(b, wide->residual)),
@@ -240,7 +247,7 @@ static const mgl_op *attend_behind(const builder *b, const mgl_op *op) {
 
 // Whether a stage's end and an idle worker cost more than what sharing tiles of the graph does.
 static bool has_few_tokens(const builder *b) {
-  return b->tokens == MGL_WIDE_TILE_TOKENS;
+  return b->tokens == b->tile_tokens;
 }
 
 // Whether a qkv_proj can do rope_kv: heads lie within tiles.
@@ -305,7 +312,7 @@ static void add_linear_tasks(builder *b, const tile_cut *cut, uint32_t tiles, ui
 // Room for what tasks of a tile leave for each other, and what is done with it.
 static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, uint32_t tiles,
                         mgl_wide_op *out) {
-  uint64_t bytes = (uint64_t)tiles * MGL_WIDE_TILE_SUMS * sizeof(float);
+  uint64_t bytes = (uint64_t)tiles * MGL_WIDE_FEATURES * b->tile_tokens * sizeof(float);
   out->op.passes = 1;
   if (op->kind == MGL_OP_LINEAR_ADD) {
     const mgl_op *next = linear_behind(b, op);
@@ -361,8 +368,8 @@ static void place_linear(const builder *b, const mgl_op *op, mgl_cuda_op *out) {
 static void add_linear(builder *b, const mgl_op *op) {
   mgl_cuda_matrices m = mgl_cuda_matrices_of(b->a->program, op);
   uint32_t op_idx = (uint32_t)(op - b->a->program->ops);
-  uint32_t rows = op->kind == MGL_OP_LOGITS ? gathered_rows(&b->a->wide->sizes) : b->tokens;
-  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / MGL_WIDE_TILE_TOKENS);
+  uint32_t rows = op->kind == MGL_OP_LOGITS ? gathered_rows(b) : b->tokens;
+  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / b->tile_tokens);
   uint32_t k_stages = m.k_padded / MGL_WIDE_K;
   if (op->kind != MGL_OP_LINEAR_ADD) {
     add_norm(b, op);
@@ -427,6 +434,7 @@ void mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, 
                  .workers = workers,
                  .worker = worker,
                  .tokens = a->wide->graphs[graph].tokens,
+                 .tile_tokens = a->wide->graphs[graph].tile_tokens,
                  .ops = ops,
                  .steps = steps,
                  .step_at = at};
@@ -455,26 +463,25 @@ static uint32_t padded(uint32_t k) {
 }
 
 static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *model,
-                                uint64_t part_bytes, mgl_cuda_wide_layout *out) {
+                                uint64_t part_bytes, uint32_t gathered, mgl_cuda_wide_layout *out) {
   const mgl_cuda_wide_sizes *sizes = &out->sizes;
   uint32_t tokens = out->graphs[out->graph_count - 1].tokens;
   uint32_t hidden = widest(program, MGL_OP_EMBED);
   uint32_t heads = widest(program, MGL_OP_ATTEND);
   uint64_t logit_rows = sizes->logit_rows;
   out->residual = take(&out->bytes, (uint64_t)tokens * padded(hidden) * sizeof(float));
-  uint32_t rows = tokens > gathered_rows(sizes) ? tokens : gathered_rows(sizes);
-  out->squares = take(&out->bytes, (uint64_t)ceil_div(hidden, MGL_WIDE_NORM_RANGE) * rows * 4);
+  out->squares = take(&out->bytes, (uint64_t)ceil_div(hidden, MGL_WIDE_NORM_RANGE) * tokens * 4);
   out->x = take(&out->bytes, mgl_wide_x_bytes(tokens, padded(hidden)));
   out->qkv = take(&out->bytes, (uint64_t)tokens * widest(program, MGL_OP_QKV_PROJ) * 2);
   out->q = take(&out->bytes, (uint64_t)tokens * heads * 2);
   out->attended = take(&out->bytes, mgl_wide_x_bytes(tokens, padded(heads)));
   out->gated = take(&out->bytes, mgl_wide_x_bytes(tokens, padded(widest(program, MGL_OP_GATE_UP))));
-  out->gathered = take(&out->bytes, mgl_wide_x_bytes(gathered_rows(sizes), padded(hidden)));
+  out->gathered = take(&out->bytes, mgl_wide_x_bytes(gathered, padded(hidden)));
   out->logits = take(&out->bytes, logit_rows * model->vocab * sizeof(float));
   out->angles = take(&out->bytes, (uint64_t)tokens * model->head_dim * sizeof(float));
   out->parts = take(&out->bytes, part_bytes);
-  out->stream_partials =
-      take(&out->bytes, mgl_wide_stream_partial_bytes(sizes->workers, model->head_dim));
+  out->stream_partial_bytes = mgl_wide_stream_partial_bytes(sizes->workers, model->head_dim);
+  out->stream_partials = take(&out->bytes, out->stream_partial_bytes);
   out->tile_partials =
       take(&out->bytes, mgl_wide_tile_partial_bytes(sizes->workers, model->head_dim));
   out->merge_bytes = (uint64_t)MGL_WIDE_MAX_ITEMS * model->kv_heads * sizeof(uint32_t);
@@ -496,17 +503,20 @@ static void lay_out_image(mgl_cuda_wide_layout *out) {
 void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model,
                            const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out) {
   *out = (mgl_cuda_wide_layout){.sizes = *sizes};
-  out->graph_count = mgl_cuda_wide_graph_for(sizes->tokens) + 1;
+  out->graph_count = mgl_cuda_wide_graph_for(out, sizes->tokens) + 1;
   uint32_t stages = 0;
+  uint32_t gathered = 0;
   uint64_t part_bytes = 0;
   for (uint32_t i = 0; i < out->graph_count; i++) {
     mgl_cuda_wide_graph *g = &out->graphs[i];
     mgl_cuda_wide_addresses nowhere = {.program = program, .model = model, .wide = out};
+    g->tokens = graph_tokens(sizes, i);
+    g->tile_tokens = g->tokens < MGL_WIDE_MOST_TILE ? g->tokens : (uint32_t)MGL_WIDE_MOST_TILE;
     builder b = {.a = &nowhere,
                  .workers = sizes->workers,
-                 .tokens = (uint32_t)MGL_CUDA_WIDE_LEAST_TOKENS << i};
+                 .tokens = g->tokens,
+                 .tile_tokens = g->tile_tokens};
     build(&b);
-    g->tokens = b.tokens;
     g->op_count = b.op_count;
     g->step_count = b.step_count;
     g->stage_count = b.stage_count;
@@ -514,10 +524,11 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
     g->steps = take(&out->bytes, (uint64_t)g->step_count * sizeof(mgl_cuda_step));
     g->step_start = take(&out->bytes, (sizes->workers + UINT64_C(1)) * sizeof(uint32_t));
     stages = g->stage_count > stages ? g->stage_count : stages;
+    gathered = gathered_rows(&b) > gathered ? gathered_rows(&b) : gathered;
     part_bytes = b.part_bytes > part_bytes ? b.part_bytes : part_bytes;
     out->shared_tiles = b.arrived_count > out->shared_tiles ? b.arrived_count : out->shared_tiles;
   }
-  lay_out_activations(program, model, part_bytes, out);
+  lay_out_activations(program, model, part_bytes, gathered, out);
   lay_out_image(out);
   out->zeros = take(&out->bytes, stages * sizeof(mgl_word));
   out->best = take(&out->bytes, sizes->logit_rows * sizeof(uint64_t));
@@ -578,21 +589,22 @@ static mgl_status copy_pages(const mgl_cuda_wide_addresses *a, const mgl_plan *f
   return MGL_OK;
 }
 
-uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes) {
+uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few) {
   uint64_t layers = 0;
   for (size_t i = 0; i < program->op_count; i++) {
     layers += program->ops[i].kind == MGL_OP_ATTEND ? 1 : 0;
   }
-  bool large = step_bytes > layers * MGL_CUDA_LARGE_LAYER_BYTES;
-  return large ? MGL_CUDA_NARROW_TOKENS_LARGE : MGL_CUDA_NARROW_TOKENS;
+  bool small = step_bytes <= layers * MGL_CUDA_SMALL_LAYER_BYTES;
+  return small && !few ? MGL_CUDA_NARROW_TOKENS_SMALL : MGL_CUDA_NARROW_TOKENS;
 }
 
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
                            const int32_t *block_tables, unsigned char *image) {
   const mgl_cuda_wide_layout *wide = a->wide;
-  const mgl_cuda_wide_graph *g = &wide->graphs[mgl_cuda_wide_graph_for(tokens)];
+  const mgl_cuda_wide_graph *g = &wide->graphs[mgl_cuda_wide_graph_for(wide, tokens)];
   mgl_wide_run run = {.block_tables = block_tables,
                       .steps = mgl_cuda_pointer(a->block + g->steps),
+                      .tile_tokens = g->tile_tokens,
                       .step_start = mgl_cuda_pointer(a->block + g->step_start),
                       .ops = mgl_cuda_pointer(a->block + g->ops),
                       .counters = mgl_cuda_pointer(a->block + wide->zeros),
@@ -617,6 +629,7 @@ mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a) {
   for (uint32_t i = 0; i < wide->graph_count; i++) {
     const mgl_cuda_wide_graph *g = &wide->graphs[i];
     chain.lists[i] = (mgl_wide_list){.tokens = g->tokens,
+                                     .tile_tokens = g->tile_tokens,
                                      .steps = mgl_cuda_pointer(a->block + g->steps),
                                      .step_start = mgl_cuda_pointer(a->block + g->step_start),
                                      .ops = mgl_cuda_pointer(a->block + g->ops)};

@@ -6,7 +6,8 @@
 // needs no dependency analysis: each op waits for everything before it. A stage's end costs some
 // eight microseconds; so norms and rope_kv, which are short, are done by those who have made a
 // tile of the linear before, where its tiles are few (MGL_WIDE_WEIGHS, MGL_WIDE_ROTATES). There is
-// a graph for 256, 512, 1024 and 2048 tokens, and all share one block of activations.
+// a graph for 256, 512, 1024 and 2048 tokens, and with wgmma one for 64 and one for 128, which have
+// smaller tiles; all share one block of activations.
 #ifndef MGL_RUNTIME_CUDA_WIDE_H
 #define MGL_RUNTIME_CUDA_WIDE_H
 
@@ -22,14 +23,13 @@
 #include "runtime/cuda_layout.h"
 
 enum {
-  MGL_CUDA_WIDE_GRAPHS = 4,
-  MGL_CUDA_WIDE_LEAST_TOKENS = MGL_WIDE_TILE_TOKENS,  // of a graph
+  MGL_CUDA_WIDE_GRAPHS = 6,
   // Most tokens of an iteration of the narrow class where there is a wide one, which takes less
-  // time for more (SPEED.md): of models whose weights are up to so many bytes a layer, and of
-  // others.
-  MGL_CUDA_NARROW_TOKENS = 32,
-  MGL_CUDA_NARROW_TOKENS_LARGE = 16,
-  MGL_CUDA_LARGE_LAYER_BYTES = 288 << 20,
+  // time for more (SPEED.md); and where the wide one has no tiles of few tokens, of models whose
+  // weights are up to so many bytes a layer.
+  MGL_CUDA_NARROW_TOKENS = 16,
+  MGL_CUDA_NARROW_TOKENS_SMALL = 32,
+  MGL_CUDA_SMALL_LAYER_BYTES = 288 << 20,
   MGL_CUDA_WIDE_MAX_SPLITS = 8,  // of a tile along k
   MGL_CUDA_WIDE_JOINED = 2,      // where one task adds them
 };
@@ -40,10 +40,12 @@ typedef struct mgl_cuda_wide_sizes {
   uint32_t logit_rows;          // of an iteration, 1 to MGL_WIDE_MAX_SEQUENCES
   uint32_t pages_per_sequence;  // of the block tables
   uint32_t workers;             // 1 to MGL_WIDE_MAX_WORKERS
+  bool few;                     // there are kernels for smaller tiles than MGL_WIDE_MOST_TILE
 } mgl_cuda_wide_sizes;
 
 typedef struct mgl_cuda_wide_graph {
   uint32_t tokens;
+  uint32_t tile_tokens;  // of its linears
   uint32_t op_count, step_count, stage_count;
   uint64_t ops, steps, step_start;  // offsets
 } mgl_cuda_wide_graph;
@@ -57,8 +59,8 @@ typedef struct mgl_cuda_wide_layout {
   // Activations, of the largest graph.
   uint64_t residual, squares, x, qkv, q, attended, gated, gathered, logits, angles, parts;
   uint32_t shared_tiles;  // of several tasks, most of a graph
-  // Of attention; merges is 0 between launches.
-  uint64_t stream_partials, tile_partials, merges, merge_bytes;
+  // Of attention; between launches stream_partials are all ones, merges 0.
+  uint64_t stream_partials, stream_partial_bytes, tile_partials, merges, merge_bytes;
   // What a launch uploads: run, plan, work, tables; and what it begins with zeros in.
   uint64_t image, image_bytes;
   uint64_t plan, work, tables;  // offsets in the image; the run is at its begin
@@ -74,11 +76,11 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
 
 // Iterations of up to how many tokens the narrow class computes faster, of a fused program whose
 // weights have so many bytes: it takes as long as its products with every weight do, the wide class
-// 4 ms and more of stages that wait for each other (SPEED.md).
-uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes);
+// one to four ms of stages that wait for each other (SPEED.md). few: as in mgl_cuda_wide_sizes.
+uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few);
 
-// The graph for so many tokens.
-uint32_t mgl_cuda_wide_graph_for(uint32_t tokens);
+// The graph for so many tokens, at most as many as the layout's sizes say.
+uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t tokens);
 
 // A program in device memory, for its wide graphs.
 typedef struct mgl_cuda_wide_addresses {

@@ -65,38 +65,62 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
       .sequences = o->sequences < p->wide.tokens ? o->sequences : p->wide.tokens,
       .logit_rows = p->wide.rows,
       .pages_per_sequence = o->pages_per_sequence,
-      .workers = p->workers};
+      .workers = p->workers,
+      .few = p->device->kernels == MGL_CUDA_KERNELS_WGMMA};
   mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout);
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
-  p->wide.narrow_tokens = mgl_cuda_wide_narrow_tokens(p->program, p->layout.step_bytes);
+  p->wide.narrow_tokens = mgl_cuda_wide_narrow_tokens(p->program, p->layout.step_bytes, sizes.few);
   return MGL_OK;
 }
 
+static const struct {
+  const char *source, *kernel;
+} kernel_names[MGL_WIDE_TILES] = {{"kernels/cuda/wide_64.cu", "mgl_wide_kernel_64"},
+                                  {"kernels/cuda/wide_128.cu", "mgl_wide_kernel_128"},
+                                  {"kernels/cuda/wide_kernel.cu", "mgl_wide_kernel"}};
+
+// Tokens of the tiles of kernel `idx`.
+static uint32_t tile_tokens_of(uint32_t idx) {
+  return (uint32_t)MGL_WIDE_LEAST_TILE << idx;
+}
+
+// Whether some graph has the tiles of kernel `idx`.
+static bool has_tiles(const mgl_cuda_program *p, uint32_t idx) {
+  const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  bool any = false;
+  for (uint32_t i = 0; i < wide->graph_count; i++) {
+    any = any || wide->graphs[i].tile_tokens == tile_tokens_of(idx);
+  }
+  return any;
+}
+
 size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out) {
+  size_t count = 0;
   if (p->wide.tokens == 0) {
     return 0;
   }
-  out[0] = (mgl_cuda_module){"kernels/cuda/wide_kernel.cu", "mgl_wide_kernel", &p->wide.module,
-                             &p->wide.usage};
-  out[1] = (mgl_cuda_module){"kernels/cuda/wide_plan.cu", "mgl_wide_plan_run", &p->wide.plan_module,
-                             NULL};
-  return 2;
+  out[count++] = (mgl_cuda_module){"kernels/cuda/wide_plan.cu", "mgl_wide_plan_run",
+                                   &p->wide.plan_module, NULL};
+  for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
+    mgl_cuda_wide_kernel *kernel = &p->wide.kernels[i];
+    if (has_tiles(p, i)) {
+      out[count++] = (mgl_cuda_module){kernel_names[i].source, kernel_names[i].kernel,
+                                       &kernel->module, &kernel->usage};
+    }
+  }
+  return count;
 }
 
-mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
+// A block of it must fit.
+static mgl_status load_kernel(mgl_cuda_program *p, uint32_t idx, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_wide_kernel *kernel = &p->wide.kernels[idx];
   int blocks = 0;
-  if (p->wide.tokens == 0) {
-    return MGL_OK;
-  }
-  MGL_CUDA_TRY(driver, module_function, err, &p->wide.kernel, p->wide.module, "mgl_wide_kernel");
-  MGL_CUDA_TRY(driver, module_function, err, &p->wide.plan_kernel, p->wide.plan_module,
-               "mgl_wide_plan_run");
-  MGL_CUDA_TRY(driver, module_function, err, &p->wide.sample_kernel, p->wide.plan_module,
-               "mgl_wide_sample_run");
-  MGL_CUDA_TRY(driver, function_set, err, p->wide.kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
+  MGL_CUDA_TRY(driver, module_function, err, &kernel->kernel, kernel->module,
+               kernel_names[idx].kernel);
+  MGL_CUDA_TRY(driver, function_set, err, kernel->kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM,
                block_smem_bytes(p));
-  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, p->wide.kernel, block_threads(p),
+  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, kernel->kernel, block_threads(p),
                (size_t)block_smem_bytes(p));
   return blocks >= 1 ? MGL_OK
                      : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
@@ -104,6 +128,23 @@ mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
                                      "bytes of shared memory) does not fit on a multiprocessor of "
                                      "%s",
                                      block_threads(p), block_smem_bytes(p), p->device->name);
+}
+
+mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  if (p->wide.tokens == 0) {
+    return MGL_OK;
+  }
+  for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
+    if (p->wide.kernels[i].module != NULL) {
+      MGL_TRY(load_kernel(p, i, err));
+    }
+  }
+  MGL_CUDA_TRY(driver, module_function, err, &p->wide.plan_kernel, p->wide.plan_module,
+               "mgl_wide_plan_run");
+  MGL_CUDA_TRY(driver, module_function, err, &p->wide.sample_kernel, p->wide.plan_module,
+               "mgl_wide_sample_run");
+  return MGL_OK;
 }
 
 static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char *buffer,
@@ -119,13 +160,35 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   return MGL_OK;
 }
 
+// What attention finds between its layers.
+static mgl_status clear_attention(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  const mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
+  MGL_CUDA_TRY(&p->device->driver, memory_set, err, block + wide->stream_partials, 0xff,
+               (size_t)wide->stream_partial_bytes);
+  MGL_CUDA_TRY(&p->device->driver, memory_set, err, block + wide->merges, 0,
+               (size_t)wide->merge_bytes);
+  return MGL_OK;
+}
+
+// Behind a launch that was ended early, before the next run is uploaded: the word that ended it has
+// arrived, and its attention has left nothing half done.
+static mgl_status clear_fault(mgl_cuda_program *p, mgl_error *err) {
+  if (p->wide.faulted) {
+    MGL_CUDA_TRY(&p->device->driver, stream_synchronize, err, p->abort_stream);
+    MGL_TRY(clear_attention(p, err));
+  }
+  p->wide.faulted = false;
+  return MGL_OK;
+}
+
 // The run of a chain, of which turns change what differs between iterations.
 static mgl_status upload_run(mgl_cuda_program *p, mgl_error *err) {
   mgl_cuda_wide_addresses a = addresses_of(p);
+  MGL_TRY(clear_fault(p, err));
   mgl_cuda_wide_set_run(&a, 1, NULL, p->wide.image);
   MGL_CUDA_TRY(&p->device->driver, copy_to_device, err, a.block + p->wide.layout.image,
                p->wide.image, sizeof(mgl_wide_run));
-  p->wide.faulted = false;
   return mgl_cuda_check(&p->device->driver, p->device->driver.context_synchronize(), "upload", err);
 }
 
@@ -134,9 +197,10 @@ mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
   if (p->wide.tokens == 0) {
     return MGL_OK;
   }
-  // Padding of activations and the counters of attention begin as zeros.
+  // Padding of activations begins as zeros.
   MGL_CUDA_TRY(&p->device->driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_WIDE], 0,
                (size_t)wide->bytes);
+  MGL_TRY(clear_attention(p, err));
   p->wide.image = mgl_alloc_zeroed(1, (size_t)wide->image_bytes);
   if (p->wide.image == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the plan of a large iteration");
@@ -157,8 +221,10 @@ mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
 }
 
 void mgl_cuda_wide_release(mgl_cuda_program *p) {
-  if (p->wide.module != NULL) {
-    (void)p->device->driver.module_unload(p->wide.module);
+  for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
+    if (p->wide.kernels[i].module != NULL) {
+      (void)p->device->driver.module_unload(p->wide.kernels[i].module);
+    }
   }
   if (p->wide.plan_module != NULL) {
     (void)p->device->driver.module_unload(p->wide.plan_module);
@@ -223,16 +289,17 @@ static mgl_status upload(mgl_cuda_program *p, size_t image_bytes, mgl_error *err
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cuda_wide_layout *wide = &p->wide.layout;
   mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
+  MGL_TRY(clear_fault(p, err));
   MGL_CUDA_TRY(driver, copy_to_device, err, block + wide->image, p->wide.image, image_bytes);
   MGL_CUDA_TRY(driver, memory_set, err, block + wide->zeros, 0, (size_t)wide->zero_bytes);
   return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);
 }
 
-static mgl_status launch_kernel(mgl_cuda_program *p, mgl_error *err) {
+static mgl_status launch_kernel(mgl_cuda_program *p, uint32_t idx, mgl_error *err) {
   mgl_cu_ptr run = p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image;
   void *parameters[] = {&run};
-  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->wide.kernel, p->workers, 1, 1,
-               (unsigned)block_threads(p), 1, 1, (unsigned)block_smem_bytes(p), p->stream,
+  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->wide.kernels[idx].kernel, p->workers,
+               1, 1, (unsigned)block_threads(p), 1, 1, (unsigned)block_smem_bytes(p), p->stream,
                parameters);
   return MGL_OK;
 }
@@ -252,8 +319,13 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
   p->feeding.planner_lost = true;  // its cached pages may be overwritten
   MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->options.page_count, p->wide.image, err));
   MGL_TRY(upload(p, (size_t)wide->image_bytes, err));
+  const mgl_cuda_wide_graph *g = &wide->graphs[mgl_cuda_wide_graph_for(wide, plan->token_count)];
+  uint32_t kernel = 0;
+  while (tile_tokens_of(kernel) < g->tile_tokens) {
+    kernel++;
+  }
   uint64_t start = mgl_clock_ns();
-  MGL_TRY(launch_kernel(p, err));
+  MGL_TRY(launch_kernel(p, kernel, err));
   mgl_status status = wait_for_end(p, deadline_ns, err);
   p->wide.host_ns = mgl_clock_ns() - start;
   MGL_TRY(status);
@@ -272,7 +344,8 @@ mgl_status mgl_cuda_wide_begin(mgl_cuda_program *p, mgl_error *err) {
   return p->wide.faulted ? upload_run(p, err) : MGL_OK;
 }
 
-// A turn of the planner, the iteration that it begins, and its sampling.
+// A turn of the planner, the iteration that it begins, and its sampling. Of the kernels all but the
+// one whose tiles the turn chooses find nothing to do.
 static mgl_status queue_iteration(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cuda_wide_layout *wide = &p->wide.layout;
@@ -286,7 +359,11 @@ static mgl_status queue_iteration(mgl_cuda_program *p, mgl_error *err) {
   void *sampling[] = {&run, &plan, &best, &logits};
   MGL_CUDA_TRY(driver, launch, err, p->wide.plan_kernel, 1, 1, 1, 32, 1, 1, 0, p->stream, planning,
                NULL);
-  MGL_TRY(launch_kernel(p, err));
+  for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
+    if (p->wide.kernels[i].module != NULL) {
+      MGL_TRY(launch_kernel(p, i, err));
+    }
+  }
   unsigned blocks = p->wide.rows < p->workers ? p->wide.rows : p->workers;
   MGL_CUDA_TRY(driver, launch, err, p->wide.sample_kernel, blocks, 1, 1, MGL_CUDA_CONSUMERS, 1, 1,
                MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES, p->stream, sampling, NULL);

@@ -42,12 +42,14 @@ static void open_sides(wide_sides *s, gpu_bench *bench, const char *name, uint32
   mgl_error err = {0};
   *s = (wide_sides){.bench = bench, .pages_each = pages_each};
   gpu_model_open(name, &s->model);
-  s->program = gpu_program(bench, &s->model,
-                           (mgl_cuda_program_options){.iteration_tokens = TOKENS,
-                                                      .sequences = sequences,
-                                                      .pages_per_sequence = pages_each,
-                                                      .page_count = sequences * pages_each,
-                                                      .logit_rows = MOST_ROWS});
+  s->program =
+      gpu_program(bench, &s->model,
+                  (mgl_cuda_program_options){
+                      .iteration_tokens = TOKENS,
+                      .sequences = sequences,
+                      .pages_per_sequence = pages_each,
+                      .page_count = sequences * pages_each,
+                      .logit_rows = sequences > MOST_ROWS ? sequences : (uint32_t)MOST_ROWS});
   mgl_plan_limits limits = {.tokens = TOKENS,
                             .sequences = sequences,
                             .pages_per_sequence = pages_each,
@@ -153,6 +155,27 @@ static uint32_t run_chunk(wide_sides *s, uint32_t at, uint32_t count, uint32_t f
   return run_small(s, row);
 }
 
+// Of the present plan, whose logits s->wide has: launches that the host ends early, wherever they
+// are, end, and leave nothing behind that the next one trips over.
+static void check_ended(wide_sides *s, uint32_t rows) {
+  enum { STEPS = 24 };
+  uint64_t bytes = (uint64_t)rows * s->model.config.vocab_size * sizeof(float);
+  float *again = gpu_must_alloc(bytes, 1);
+  uint32_t ended = 0;
+  run(s, again);
+  uint64_t whole_ns = s->program->wide.host_ns;
+  for (uint64_t i = 0; i < STEPS; i++) {
+    mgl_error err = {0};
+    mgl_cuda_launch_options options = {.deadline_ns = 1 + whole_ns * i / STEPS};
+    ended += mgl_cuda_program_run_plan(s->program, s->plan, &options, NULL, &err) != MGL_OK;
+    gpu_must(s->program->lost ? MGL_ERR_INTERNAL : MGL_OK, &err);
+  }
+  run(s, again);
+  gpu_check(s->bench, ended > STEPS / 4 && memcmp(again, s->wide, (size_t)bytes) == 0,
+            "%s: the same bits behind %u launches that were ended early", s->model.name, ended);
+  mgl_free(again);
+}
+
 // A prompt at once, and in chunks of 64: logits of up to MOST_ROWS tokens, the last one among them.
 static void check_prompt(wide_sides *s, uint32_t count, const char *what) {
   uint32_t vocab = s->model.config.vocab_size;
@@ -178,6 +201,7 @@ static void check_prompt(wide_sides *s, uint32_t count, const char *what) {
       gpu_check(s->bench, memcmp(again, s->wide, (size_t)rows * vocab * sizeof *again) == 0,
                 "%s: %s: the same bits again", s->model.name, what);
       mgl_free(again);
+      check_ended(s, rows);
     }
   }
 }
@@ -206,16 +230,25 @@ static void check_mixed(wide_sides *s) {
   check_rows(s, rows, "a decoding sequence beside the second chunk of a prompt");
 }
 
-// `count` tokens of each of many sequences from `position` on. The narrow class comes second, and
-// writes what it finds later.
-static void check_many(wide_sides *s, uint32_t position, uint32_t count, const char *what) {
+// `count` tokens of each of many sequences from `position` on, twice. The narrow class comes last,
+// and writes what it finds later.
+static void check_many(wide_sides *s, uint32_t sequences, uint32_t position, uint32_t count,
+                       const char *what) {
+  mgl_error err = {0};
+  size_t logits = (size_t)sequences * s->model.config.vocab_size;
+  float *again = gpu_must_alloc(logits, sizeof *again);
   mgl_plan_clear(s->plan);
-  for (uint32_t i = 0; i < SEQUENCES; i++) {
+  for (uint32_t i = 0; i < sequences; i++) {
     add(s, i, i * 10, position, count, MGL_LOGITS_LAST);
   }
-  run(s, s->wide);
+  // In the wide class, however few they are.
+  gpu_must(mgl_cuda_wide_run_plan(s->program, s->plan, NULL, s->wide, &err), &err);
+  gpu_must(mgl_cuda_wide_run_plan(s->program, s->plan, NULL, again, &err), &err);
+  gpu_check(s->bench, memcmp(again, s->wide, logits * sizeof *again) == 0,
+            "%s: %s: the same bits again", s->model.name, what);
+  mgl_free(again);
   uint32_t rows = 0;
-  for (uint32_t i = 0; i < SEQUENCES; i++) {
+  for (uint32_t i = 0; i < sequences; i++) {
     mgl_plan_clear(s->plan);
     add(s, i, i * 10, position, count, MGL_LOGITS_LAST);
     rows = run_small(s, rows);
@@ -329,13 +362,19 @@ static void check_model(gpu_bench *bench, const char *name) {
   wide_sides s;
   printf("\n## Wide: %s\n\n", name);
   open_sides(&s, bench, name, SEQUENCES, PAGES, true);
-  printf("%u registers, %u bytes spilled\n", s.program->wide.usage.registers,
-         s.program->wide.usage.spill_bytes);
+  for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
+    const mgl_cuda_wide_kernel *kernel = &s.program->wide.kernels[i];
+    if (kernel->module != NULL) {
+      printf("- tiles of %d tokens: %u registers, %u bytes spilled\n", MGL_WIDE_LEAST_TILE << i,
+             kernel->usage.registers, kernel->usage.spill_bytes);
+    }
+  }
   (void)fflush(stdout);
   check_prompt(&s, PROMPT, "a prompt of 300 tokens");
   check_mixed(&s);
-  check_many(&s, 0, FEW, "short prompts of many sequences");
-  check_many(&s, FEW, 1, "many sequences decode");
+  check_many(&s, SEQUENCES, 0, FEW, "short prompts of many sequences");
+  check_many(&s, SEQUENCES, FEW, 1, "many sequences decode");
+  check_many(&s, GPU_ENOUGH_ROWS, FEW + 1, 1, "64 sequences decode");
   check_jobs(&s);
   close_sides(&s);
   open_sides(&s, bench, name, 2, TOKENS / GPU_PAGE_TOKENS, true);
@@ -443,7 +482,7 @@ static void time_prompts(wide_sides *s, const wide_load *load) {
     double attention = 2.0 * heads * count * (count + 1.0) * info.layer_count;
     printf("| %u | %.3f | %.0f | %.1f | %.1f |\n", count, ms, count / ms * 1e3, linears / ms / 1e9,
            (linears + attention) / ms / 1e9);
-    print_stages(s, mgl_cuda_wide_graph_for(count));
+    print_stages(s, mgl_cuda_wide_graph_for(&s->program->wide.layout, count));
     (void)fflush(stdout);
   }
 }
@@ -476,7 +515,7 @@ static void time_decode(wide_sides *s, const wide_load *load) {
     } else {
       printf(" |\n");
     }
-    print_stages(s, mgl_cuda_wide_graph_for(batch));
+    print_stages(s, mgl_cuda_wide_graph_for(&s->program->wide.layout, batch));
     (void)fflush(stdout);
   }
 }

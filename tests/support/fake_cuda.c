@@ -216,8 +216,20 @@ static size_t wide_smem(void) {
   return fake.portable ? (size_t)MGL_WIDE_MMA_SMEM_BYTES : (size_t)MGL_WIDE_SMEM_BYTES;
 }
 
+// Tokens of the tiles that a kernel of the wide class has; 0: it is none.
+static uint32_t wide_tile_of(const char *function) {
+  static const char *const few[] = {"mgl_wide_kernel_64", "mgl_wide_kernel_128"};
+  for (uint32_t i = 0; i < 2; i++) {
+    if (strcmp(function, few[i]) == 0) {
+      assert_false(fake.portable);
+      return (uint32_t)MGL_WIDE_LEAST_TILE << i;
+    }
+  }
+  return strcmp(function, "mgl_wide_kernel") == 0 ? MGL_WIDE_MOST_TILE : 0;
+}
+
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
-  bool wide = strcmp(function, "mgl_wide_kernel") == 0;
+  bool wide = wide_tile_of(function) != 0;
   if (wide || strcmp(function, "mgl_megakernel") == 0) {
     size_t narrow = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES;
     assert_int_equal(threads, wide ? (int)wide_threads() : (int)MGL_CUDA_THREADS);
@@ -252,7 +264,10 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
   assert_true(grid_x >= 1);
   if (strcmp(name, "mgl_op_plan") == 0) {
     assert_int_equal(block_x, MGL_OP_PLAN_THREADS);
-    fake_cuda_run_plan_kernel(*(mgl_cuda_run **)p[0], *(uint64_t **)p[1]);
+    fake_cuda_run_plan_kernel(*(mgl_cuda_run **)p[0], *(uint64_t **)p[1], *(mgl_op_first **)p[2]);
+  } else if (strcmp(name, "mgl_op_note") == 0) {
+    assert_int_equal(block_x, MGL_OP_PLAN_THREADS);
+    mgl_full_note_items((mgl_lanes){0, 1}, *(mgl_cuda_run **)p[0], 0, *(mgl_op_first **)p[1]);
   } else if (strcmp(name, "mgl_pack_weights") == 0) {
     assert_int_equal(block_x, MGL_PACK_THREADS);
     mgl_pack_share(alone, *(const uint16_t **)p[0], *(uint32_t *)p[1], *(uint32_t *)p[2],
@@ -680,12 +695,16 @@ static void walk_steps(const mgl_wide_run *run) {
   }
 }
 
-static void run_wide(const mgl_wide_run *run) {
+static void run_wide(const mgl_wide_run *run, uint32_t tile_tokens) {
   const mgl_wide_plan *plan = run->plan;
   if (run->steps == NULL) {
-    fake.empty_wide_runs++;
+    fake.empty_wide_runs += tile_tokens == MGL_WIDE_MOST_TILE ? 1 : 0;
     return;
   }
+  if (run->tile_tokens != tile_tokens) {
+    return;
+  }
+  assert_true(tile_tokens == MGL_WIDE_MOST_TILE || plan->token_count <= tile_tokens);
   walk_steps(run);
   for (uint32_t i = 0; i < plan->token_count && wide_of != NULL; i++) {
     compute_row(wide_of, plan->slots[i], plan->positions[i], plan->tokens[i]);
@@ -694,6 +713,7 @@ static void run_wide(const mgl_wide_run *run) {
     assert_ptr_equal(run->block_tables, wide_of->block_tables);
   }
   fake.wide_runs++;
+  fake.few_wide_runs += tile_tokens == MGL_WIDE_LEAST_TILE ? 1 : 0;
 }
 
 static void wide_sample(void **p) {
@@ -720,10 +740,11 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
                                              unsigned block_z, unsigned smem, void *stream,
                                              void **parameters) {
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)stream;
-  if (strcmp(function, "mgl_wide_kernel") == 0) {
+  uint32_t tile_tokens = wide_tile_of(function);
+  if (tile_tokens != 0) {
     assert_true(grid_x == FAKE_CUDA_WORKERS && block_x == wide_threads() && smem == wide_smem());
     assert_false(launched);
-    run_wide(pointer_of(parameters[0]));
+    run_wide(pointer_of(parameters[0]), tile_tokens);
     return 0;
   }
   assert_string_equal((const char *)function, "mgl_megakernel");

@@ -32,6 +32,7 @@ typedef struct fake_cuda {
   uint32_t runs;               // of the megakernel
   uint32_t wide_runs;          // of that of the wide class
   bool portable;               // that one is the portable one
+  uint32_t few_wide_runs;      // of those, with the smallest tiles
   uint32_t empty_wide_runs;    // that found nothing to do
   uint64_t wide_ns;            // the device's timer at its latest turn
   int hang_at;                 // iteration in which a task hangs, or FAKE_CUDA_NEVER
@@ -43,11 +44,12 @@ typedef struct fake_cuda {
   mgl_cuda_run *run;
   // Of mode full.
   uint32_t graph_launches;
-  uint32_t plan_launches;     // of the kernel that only plans
-  uint32_t ordinal;           // of the kernel that ran last
-  uint32_t empty_iterations;  // that were queued for nothing
-  const char *attend_kernel;  // that ran last
-  uint32_t attend_tokens;     // of its graph
+  uint32_t plan_launches;              // of the kernel that only plans
+  uint32_t ordinal;                    // of the kernel that ran last
+  uint32_t empty_iterations;           // that were queued for nothing
+  const char *attend_kernel;           // that ran last
+  uint32_t attend_tokens;              // of its graph
+  uint32_t attends_any, attends_long;  // launches of these kernels of attention
   bool capture_fails;
 } fake_cuda;
 

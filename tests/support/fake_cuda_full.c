@@ -96,12 +96,12 @@ static bool kernel_is_of(const fake_node *node) {
   return false;
 }
 
-void fake_cuda_run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan) {
+void fake_cuda_run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan, mgl_op_first *firsts) {
   uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
   fake.plan_launches++;
   fake_cuda_looks_left = 2;
   run->planning.planning_ns += 10;
-  *host_plan = mgl_full_turn(one_lane, run, iteration, true);
+  *host_plan = mgl_full_turn(one_lane, run, firsts, iteration, true);
 }
 
 // As mgl_op_next_plan of op_kernels.cu.
@@ -113,7 +113,7 @@ static void plan_next(const mgl_cuda_op_launch *launch) {
       mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE) {
     assert_ptr_equal(launch->next_plan, &run->plans[iteration & 1]);
     run->planning.planning_ns += 10;
-    *launch->host_plan = mgl_full_turn(one_lane, run, iteration, false);
+    *launch->host_plan = mgl_full_turn(one_lane, run, launch->firsts, iteration, false);
     tokens = mgl_host_plan_tokens(*launch->host_plan);
   }
   if (tokens == 0) {
@@ -131,6 +131,35 @@ static void end_iteration(const mgl_cuda_op_launch *launch) {
   }
 }
 
+// The plan has what attention's kernel is made for, and what it begins its items with.
+static void look_at_attention(const fake_node *node) {
+  const mgl_cuda_op_launch *launch = &node->launch;
+  const mgl_cuda_plan *plan = launch->plan;
+  const mgl_cuda_run *run = launch->run;
+  bool any = strcmp(node->name, "mgl_op_attend_any") == 0;
+  fake.attend_kernel = node->name;
+  fake.attend_tokens = launch->ops[0].tokens;
+  fake.attends_any += any ? 1 : 0;
+  fake.attends_long += strcmp(node->name, "mgl_op_attend_long") == 0 ? 1 : 0;
+  for (uint32_t i = 0; i < plan->item_count; i++) {
+    const mgl_cuda_item *item = &plan->items[i];
+    const mgl_op_first *first = &launch->firsts[launch->parity * MGL_CUDA_MAX_ITEMS + i];
+    const int32_t *table = run->block_tables + (size_t)item->slot * run->block_table_stride;
+    assert_memory_equal(item, &first->item, sizeof *item);
+    assert_true(any || (item->count == 1 && item->fresh == item->position));
+    assert_int_equal(first->own_first, table[item->position / MGL_CUDA_KV_PAGE_TOKENS]);
+    assert_int_equal(first->own_last,
+                     table[(item->position + item->count - 1) / MGL_CUDA_KV_PAGE_TOKENS]);
+    uint32_t end = item->fresh < item->kv_end ? item->fresh : item->kv_end;
+    for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
+      uint32_t position = item->kv_begin + warp * MGL_CUDA_KV_PAGE_TOKENS;
+      if (position < end) {
+        assert_int_equal(first->pages[warp], table[position / MGL_CUDA_KV_PAGE_TOKENS]);
+      }
+    }
+  }
+}
+
 static void run_node(const fake_node *node) {
   const mgl_cuda_op_launch *launch = &node->launch;
   mgl_cuda_run *run = launch->run;
@@ -141,11 +170,10 @@ static void run_node(const fake_node *node) {
   assert_int_equal(launch->ordinal, first ? 0 : fake.ordinal + 1);
   fake.ordinal = launch->ordinal;
   if (launch->ops[0].kind == MGL_OP_ATTEND) {
-    fake.attend_kernel = node->name;
-    fake.attend_tokens = launch->ops[0].tokens;
-    if (launch->ops[1].kind == MGL_OP_NEXT_PLAN) {
-      plan_next(launch);
-    }
+    look_at_attention(node);
+  }
+  if (launch->ops[1].kind == MGL_OP_NEXT_PLAN) {
+    plan_next(launch);
   }
   if (first && launch->plan->token_count > 0) {
     uint64_t iteration = mgl_load_relaxed(&run->protocol.published);

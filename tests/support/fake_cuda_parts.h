@@ -19,7 +19,7 @@ void fake_cuda_sample(mgl_cuda_run *run, uint64_t iteration);
 
 extern uint32_t fake_cuda_looks_left;  // of the host, until what mode full has queued has ended
 
-void fake_cuda_run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan);
+void fake_cuda_run_plan_kernel(mgl_cuda_run *run, uint64_t *host_plan, mgl_op_first *firsts);
 
 // Sets the driver's functions that only mode full calls.
 void fake_cuda_full_driver(mgl_cuda_driver *driver);

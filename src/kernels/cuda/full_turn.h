@@ -34,10 +34,30 @@ MGL_PLANNER_FN bool mgl_full_is_calm(mgl_lanes lanes, const mgl_cuda_run *run, u
          p->token_count == p->decode_entry_count && pages <= p->free_count + p->idle_count;
 }
 
+// All lanes: what attention begins the items of plan `parity` with.
+MGL_PLANNER_FN void mgl_full_note_items(mgl_lanes lanes, const mgl_cuda_run *run, uint32_t parity,
+                                        mgl_op_first *firsts) {
+  const mgl_cuda_plan *plan = &run->plans[parity];
+  for (uint32_t i = lanes.lane; i < plan->item_count; i += lanes.count) {
+    const mgl_cuda_item item = plan->items[i];
+    const int32_t *table = run->block_tables + (size_t)item.slot * run->block_table_stride;
+    mgl_op_first *to = &firsts[parity * MGL_CUDA_MAX_ITEMS + i];
+    to->item = item;
+    to->own_first = (uint32_t)table[item.position / MGL_CUDA_KV_PAGE_TOKENS];
+    to->own_last = (uint32_t)table[(item.position + item.count - 1) / MGL_CUDA_KV_PAGE_TOKENS];
+    for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
+      uint32_t position = item.kv_begin + warp * MGL_CUDA_KV_PAGE_TOKENS;
+      bool cached = position < item.kv_end && position < item.fresh;
+      to->pages[warp] = cached ? (uint32_t)table[position / MGL_CUDA_KV_PAGE_TOKENS] : 0;
+    }
+  }
+  mgl_lanes_sync(lanes);
+}
+
 // All lanes: plan `iteration`, and all that the host is told with it. between: no iteration runs,
 // and all before this one have ended; else the one before runs. Returns the host's word.
-MGL_PLANNER_FN uint64_t mgl_full_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64_t iteration,
-                                      bool between) {
+MGL_PLANNER_FN uint64_t mgl_full_turn(mgl_lanes lanes, mgl_cuda_run *run, mgl_op_first *firsts,
+                                      uint64_t iteration, bool between) {
   mgl_cuda_planning *planning = &run->planning;
   if (lanes.lane == 0) {
     mgl_turn_tell_iterations(run, between ? iteration : iteration - 1);
@@ -48,6 +68,7 @@ MGL_PLANNER_FN uint64_t mgl_full_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64
   uint32_t left = 0;
   uint32_t flags = between ? (uint32_t)MGL_HOST_PLAN_TOLD : 0;
   if (tokens > 0) {
+    mgl_full_note_items(lanes, run, iteration & 1, firsts);
     flags |= mgl_full_is_calm(lanes, run, &left) ? (uint32_t)MGL_HOST_PLAN_CALM : 0;
   } else if (mgl_turn_is_over(run)) {
     flags |= (uint32_t)MGL_HOST_PLAN_OVER;

@@ -18,12 +18,11 @@
 #define MGL_KERNEL_PER_OP 1
 
 #include "kernels/cuda/device_run.h"
-#include "kernels/cuda/first_item.cuh"
 #include "kernels/cuda/full_turn.h"
+#include "kernels/cuda/op_attend.cuh"
 #include "kernels/cuda/op_launch.h"
 #include "kernels/cuda/op_linear_one.cuh"
 #include "kernels/cuda/role_loader.cuh"
-#include "kernels/cuda/tasks_attend.cuh"
 #include "kernels/cuda/tasks_iteration.cuh"
 #include "kernels/cuda/tasks_linear.cuh"
 #include "kernels/cuda/tasks_sample.cuh"
@@ -63,8 +62,8 @@ static __device__ __forceinline__ bool mgl_block_units(const mgl_cuda_op_launch 
     *end = launch.second_units;
     return false;
   }
-  *begin = (uint32_t)((uint64_t)launch.units * blockIdx.x / launch.blocks);
-  *end = (uint32_t)((uint64_t)launch.units * (blockIdx.x + 1) / launch.blocks);
+  *begin = launch.units * blockIdx.x / launch.blocks;  // 32 bits hold it (make_launch)
+  *end = launch.units * (blockIdx.x + 1) / launch.blocks;
   return true;
 }
 
@@ -118,6 +117,64 @@ static __device__ __forceinline__ mgl_worker mgl_make_worker(const mgl_cuda_op_l
 // Number of the live iteration plus 1, once this iteration's first kernel has ended.
 static __device__ __forceinline__ uint64_t mgl_published(const mgl_cuda_run *run) {
   return mgl_load_relaxed(&run->protocol.published);
+}
+
+// --- the next plan
+// ---------------------------------------------------------------------------------
+
+static __device__ __forceinline__ void mgl_plan_nothing(mgl_cuda_plan *plan) {
+  plan->graph = UINT32_MAX;
+  plan->token_count = 0;
+  plan->sequence_count = 0;
+  plan->logit_row_count = 0;
+  plan->item_count = 0;
+}
+
+// One warp: a turn of the planner, and the host's word of it. Returns the plan's tokens. A function
+// of its own, for its registers.
+static __device__ __noinline__ uint32_t mgl_op_turn(mgl_cuda_run *run, uint64_t *host_plan,
+                                                    mgl_op_first *firsts, uint64_t iteration,
+                                                    bool between) {
+  mgl_lanes lanes = {threadIdx.x % 32, 32};
+  uint64_t begin = mgl_global_ns();
+  uint64_t word = mgl_full_turn(lanes, run, firsts, iteration, between);
+  if (lanes.lane == 0) {
+    run->planning.planning_ns += mgl_global_ns() - begin;
+    // The host polls it, and takes what it says of the plan from nowhere else.
+    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(host_plan), "l"(word) : "memory");
+  }
+  __syncwarp();
+  return mgl_host_plan_tokens(word);
+}
+
+// One warp: the plan of the next iteration. Nothing behind an iteration of nothing, nor when the
+// host has ended the run from outside.
+static __device__ __noinline__ void mgl_op_next_plan(const mgl_cuda_op_launch &launch) {
+  mgl_cuda_run *run = launch.run;
+  mgl_await_kernels_before();
+  bool goes_on = mgl_read_word(&launch.plan->token_count) != 0 && run->planner != nullptr &&
+                 mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE;
+  uint32_t tokens = 0;
+  if (goes_on) {
+    tokens = mgl_op_turn(run, launch.host_plan, launch.firsts, mgl_published(run), false);
+  }
+  if (tokens == 0 && threadIdx.x == 0) {
+    mgl_plan_nothing(launch.next_plan);
+  }
+}
+
+// The same between iterations, when none runs: the first plan of a launch, and the next one where
+// there was nothing to do.
+extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
+    mgl_op_plan(mgl_cuda_run *run, uint64_t *host_plan, mgl_op_first *firsts) {
+  (void)mgl_op_turn(run, host_plan, firsts, mgl_published(run), true);
+}
+
+// Before an iteration that the host has planned, the first one.
+extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
+    mgl_op_note(const mgl_cuda_run *run, mgl_op_first *firsts) {
+  mgl_lanes lanes = {threadIdx.x, 32};
+  mgl_full_note_items(lanes, run, 0, firsts);
 }
 
 // --- linears -------------------------------------------------------------------------------------
@@ -231,10 +288,20 @@ static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &lau
   }
 }
 
+// The second op, if any, is next_plan.
 template <void (*task)(mgl_worker *)>
 static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &launch) {
   mgl_block *block = (mgl_block *)mgl_memory;
   uint32_t warp = threadIdx.x / 32;
+  if (blockIdx.x >= launch.blocks) {  // next_plan's
+    if (threadIdx.x == 0) {
+      mgl_let_next_come();
+    }
+    if (warp == 0) {
+      mgl_op_next_plan(launch);
+    }
+    return;
+  }
   if (warp == 0) {
     mgl_fill_slot(launch, block);
   } else if (threadIdx.x == MGL_CUDA_CONSUMERS) {
@@ -279,51 +346,45 @@ MGL_LINEAR_KERNEL(mgl_op_linear_32_any, 1, mgl_task_linear<4, true, false>)
 
 // --- attention -----------------------------------------------------------------------------------
 
-static __device__ __forceinline__ void mgl_plan_nothing(mgl_cuda_plan *plan) {
-  plan->graph = UINT32_MAX;
-  plan->token_count = 0;
-  plan->sequence_count = 0;
-  plan->logit_row_count = 0;
-  plan->item_count = 0;
-}
-
-// One warp: a turn of the planner, and the host's word of it. Returns the plan's tokens. A function
-// of its own, for its registers.
-static __device__ __noinline__ uint32_t mgl_op_turn(mgl_cuda_run *run, uint64_t *host_plan,
-                                                    uint64_t iteration, bool between) {
-  mgl_lanes lanes = {threadIdx.x % 32, 32};
-  uint64_t begin = mgl_global_ns();
-  uint64_t word = mgl_full_turn(lanes, run, iteration, between);
-  if (lanes.lane == 0) {
-    run->planning.planning_ns += mgl_global_ns() - begin;
-    // The host polls it, and takes what it says of the plan from nowhere else.
-    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(host_plan), "l"(word) : "memory");
+// A whole warp: the block's first item, into the slot that it has filled.
+static __device__ __forceinline__ void mgl_op_find_first(const mgl_cuda_op_launch &launch,
+                                                         mgl_slot *slot) {
+  enum { WORDS = offsetof(mgl_op_first, padding) / sizeof(uint32_t), ITEM = 12 };
+  static_assert(sizeof(mgl_cuda_item) == ITEM * sizeof(uint32_t) && WORDS < 32 &&
+                    offsetof(mgl_first_item, pages) ==
+                        offsetof(mgl_first_item, own_first) + 2 * sizeof(uint32_t),
+                "a lane copies a word");
+  const mgl_op_first *firsts = launch.firsts + launch.parity * MGL_CUDA_MAX_ITEMS;
+  mgl_first_item *first = &slot->first;
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t begin, end;
+  (void)mgl_block_units(launch, &begin, &end);
+  uint32_t unit = begin;
+  uint32_t guess = begin % launch.strides;  // an item where there are enough
+  guess = guess < MGL_CUDA_MAX_ITEMS ? guess : 0;
+  const uint32_t *word =
+      lane < WORDS ? (const uint32_t *)&firsts[guess] + lane : &launch.plan->item_count;
+  uint32_t found = mgl_load_l2_word(word);
+  const uint32_t item_count = __shfl_sync(0xffffffffu, found, WORDS);
+  while (unit < end && unit % launch.strides >= item_count) {
+    unit++;
   }
-  __syncwarp();
-  return mgl_host_plan_tokens(word);
-}
-
-// One warp: the plan of the next iteration. Nothing behind an iteration of nothing, nor when the
-// host has ended the run from outside.
-static __device__ __noinline__ void mgl_op_next_plan(const mgl_cuda_op_launch &launch) {
-  mgl_cuda_run *run = launch.run;
-  mgl_await_kernels_before();
-  bool goes_on = mgl_read_word(&launch.plan->token_count) != 0 && run->planner != nullptr &&
-                 mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE;
-  uint32_t tokens = 0;
-  if (goes_on) {
-    tokens = mgl_op_turn(run, launch.host_plan, mgl_published(run), false);
+  uint32_t index = unit % launch.strides;
+  if (unit < end && index != guess && lane < WORDS) {
+    found = mgl_load_l2_word((const uint32_t *)&firsts[index] + lane);
   }
-  if (tokens == 0 && threadIdx.x == 0) {
-    mgl_plan_nothing(launch.next_plan);
+  if (lane < ITEM) {
+    ((uint32_t *)&first->item)[lane] = found;
+  } else if (lane < WORDS) {
+    (&first->own_first)[lane - ITEM] = found;
+  } else if (lane == WORDS) {
+    first->item_count = item_count;
+    first->tag = 0;
+    first->unit = unit;
+    first->kv_head = unit / launch.strides;
+    first->strides = launch.strides;
+    first->kv_heads = launch.units / launch.strides;
   }
-}
-
-// The same between iterations, when none runs: the first plan of a launch, and the next one where
-// there was nothing to do.
-extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
-    mgl_op_plan(mgl_cuda_run *run, uint64_t *host_plan) {
-  (void)mgl_op_turn(run, host_plan, mgl_published(run), true);
 }
 
 // Whether this block has nothing to do. One of no attention of an iteration of nothing waits: the
@@ -335,7 +396,8 @@ static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_slot *slot) 
   return slot->first.unit >= slot->end;
 }
 
-// The second op is next_plan.
+// The second op, if any, is next_plan.
+template <void (*task)(mgl_worker *)>
 static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch &launch) {
   if (threadIdx.x == 0) {
     mgl_let_next_come();
@@ -345,7 +407,7 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
     mgl_fill_slot(launch, block);
     __syncwarp();
     if (blockIdx.x < launch.blocks) {
-      mgl_find_first_item(launch.run, &block->slots[0], launch.strides, 0);
+      mgl_op_find_first(launch, &block->slots[0]);
     }
   }
   __syncthreads();
@@ -359,7 +421,7 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
     return;
   }
   mgl_worker w = mgl_make_worker(launch);
-  mgl_task_attend(&w);
+  task(&w);
 }
 
 // With so few registers a block finds room beside one of a linear, which matters where attention is
@@ -368,12 +430,18 @@ enum { MGL_OP_ATTEND_BLOCKS = MGL_TARGET_COPIES ? 2 : 1 };
 
 extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, MGL_OP_ATTEND_BLOCKS)
     mgl_op_attend(const __grid_constant__ mgl_cuda_op_launch launch) {
-  mgl_op_attention(launch);
+  mgl_op_attention<mgl_op_task_attend>(launch);
 }
 
 extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 1)
     mgl_op_attend_long(const __grid_constant__ mgl_cuda_op_launch launch) {
-  mgl_op_attention(launch);
+  mgl_op_attention<mgl_op_task_attend>(launch);
+}
+
+// For plans with prompts.
+extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 1)
+    mgl_op_attend_any(const __grid_constant__ mgl_cuda_op_launch launch) {
+  mgl_op_attention<mgl_task_attend>(launch);
 }
 
 // --- the ends of an iteration --------------------------------------------------------------------

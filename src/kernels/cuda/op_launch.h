@@ -15,6 +15,15 @@ enum {
   MGL_OP_SCRATCH_MAX_NORM = 4096,
 };
 
+// What attention's blocks begin an item with: found once an iteration, with its plan. A layer that
+// looks for it takes two trips to the L2, one behind the other, and one to read it here.
+typedef struct mgl_op_first {
+  mgl_cuda_item item;
+  uint32_t own_first, own_last;             // KV pages of its first and last token
+  uint32_t pages[MGL_CUDA_CONSUMER_WARPS];  // of each warp's first tile of cached positions
+  uint32_t padding[10];                     // 128 bytes in all: whole sectors
+} mgl_op_first;
+
 // Blocks [0, blocks) share units [0, units) of the first op evenly; blocks behind them are the
 // second op's, which does not depend on the first one.
 typedef struct mgl_cuda_op_launch {
@@ -23,6 +32,7 @@ typedef struct mgl_cuda_op_launch {
   const mgl_cuda_plan *plan;  // of the iteration
   mgl_cuda_plan *next_plan;   // of the one after it
   uint64_t *host_plan;        // pinned, written with next_plan (mgl_host_plan_make)
+  mgl_op_first *firsts;       // [2, MGL_CUDA_MAX_ITEMS]: of the items of both plans
   uint32_t graph;
   uint32_t parity;                // of the iteration's number
   uint32_t ordinal, op_launches;  // number of the launch in its iteration, and how many there are

@@ -548,6 +548,19 @@ static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
   }
 }
 
+// What is left of an item once its rows are on their way into scratch: of all consumers.
+static __device__ __forceinline__ void mgl_attend_finish_item(mgl_attend *a, mgl_attend_tile *tile,
+                                                              mgl_attend_cursor *cursor) {
+  mgl_sync_consumers();  // scratch has the rows of this iteration
+  mgl_attend_state state;
+  mgl_attend_tiles(a, tile, cursor, &state);
+  mgl_attend_read_again(a);
+  mgl_sync_consumers();  // nobody reads the rows any more
+  mgl_attend_publish(a, &state);
+  mgl_sync_consumers();  // scratch has what the warps made
+  mgl_attend_output(a);
+}
+
 // --- the task ------------------------------------------------------------------------------------
 
 // Units [begin, end): unit = KV head * strides + stride, which is every strides-th item of the plan
@@ -582,14 +595,7 @@ static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
     if (!began) {
       mgl_task_began(w);
     }
-    mgl_sync_consumers();  // scratch has the rows of this iteration
-    mgl_attend_state state;
-    mgl_attend_tiles(&a, &tile, &cursor, &state);
-    mgl_attend_read_again(&a);
-    mgl_sync_consumers();  // nobody reads the rows any more
-    mgl_attend_publish(&a, &state);
-    mgl_sync_consumers();  // scratch has what the warps made
-    mgl_attend_output(&a);
+    mgl_attend_finish_item(&a, &tile, &cursor);
     if (!mgl_attend_next(&a)) {
       mgl_attend_open_rest(w);
       return;

@@ -70,14 +70,6 @@ MGL_WGMMA(4, "32", MGL_N0, "%16", "%17", "%18", "%19", "%20", "%21", MGL_D4(0))
 MGL_WGMMA(8, "64", MGL_N1, "%32", "%33", "%34", "%35", "%36", "%37", MGL_D4(0), MGL_D4(4))
 MGL_WGMMA(12, "96", MGL_N2, "%48", "%49", "%50", "%51", "%52", "%53", MGL_D4(0), MGL_D4(4), MGL_D4(8))
 MGL_WGMMA(16, "128", MGL_N3, "%64", "%65", "%66", "%67", "%68", "%69", MGL_D4(0), MGL_D4(4), MGL_D4(8), MGL_D4(12))
-
-// The same with the left operand from shared memory, for 64 columns.
-static __device__ __forceinline__ void mgl_wgmma_shared(float (&d)[8][4], uint64_t a, uint64_t b, uint32_t add) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" MGL_N1 "}, %32, %33, p, 1, 1, 0, 0;\n}"
-               : MGL_D4(0), MGL_D4(4)
-               : "l"(a), "l"(b), "r"(add));
-}
 #undef MGL_D
 #undef MGL_D4
 #undef MGL_N0

@@ -33,7 +33,8 @@ mgl_wide_attend_run(mgl_wide_attention attention) {
     own = attention;
   }
   __syncthreads();
-  mgl_wide_attend(&own, smem, blockIdx.x, threadIdx.x);
+  const mgl_attend_gate open = {};
+  mgl_wide_attend(&own, smem, blockIdx.x, threadIdx.x, &open);
 }
 
 // The work list of an iteration, by one warp.

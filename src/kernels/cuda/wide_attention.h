@@ -14,6 +14,8 @@ enum {
   // Shared memory of mgl_wide_attend, aligned to 1024 bytes: what a worker has in flight.
   MGL_WIDE_ATTEND_BYTES = 196608,
   MGL_WIDE_ATTEND_PORTABLE_BYTES = 98304,  // where wgmma is missing, or not to be used
+  // Pages of each share that are asked for before attend may run, with wgmma.
+  MGL_WIDE_ATTEND_AHEAD = 3,
 };
 
 typedef struct mgl_wide_attention {
@@ -29,9 +31,9 @@ typedef struct mgl_wide_attention {
   const uint32_t *positions;    // [T]
   const uint32_t *slots;        // [T] rows of the block tables; no two sequences have the same
   const mgl_wide_work *work;    // of the iteration
-  float *stream_partials;       // mgl_wide_stream_partial_bytes
+  float *stream_partials;       // mgl_wide_stream_partial_bytes; all ones between layers
   float *tile_partials;         // mgl_wide_tile_partial_bytes
-  uint32_t *merges;             // [MGL_WIDE_MAX_ITEMS, HKV] steps done; 0 between layers
+  uint32_t *merges;             // [MGL_WIDE_MAX_ITEMS, HKV] steps done of tiles; 0 between layers
   uint32_t block_table_stride;
   uint32_t kv_heads;
   uint32_t tokens;  // T
@@ -40,13 +42,13 @@ typedef struct mgl_wide_attention {
 } mgl_wide_attention;
 
 // Floats of a partial result: sums of values, and of each row the maximum and the sum of weights.
-// A warp or worker has two: of a unit that others began, and of one that others end.
+// A warp has one, of a unit that others began; a worker two: of one that others end, too.
 MGL_SHARED_FN uint32_t mgl_wide_partial_floats(uint32_t rows, uint32_t head_dim) {
   return rows * (head_dim + 8);
 }
 
 MGL_SHARED_FN uint64_t mgl_wide_stream_partial_bytes(uint32_t workers, uint32_t head_dim) {
-  return (uint64_t)workers * MGL_WIDE_WARPS * 2 * 4 *
+  return (uint64_t)workers * MGL_WIDE_WARPS * 4 *
          mgl_wide_partial_floats(MGL_WIDE_STREAM_ROWS, head_dim);
 }
 

@@ -14,11 +14,12 @@
 
 #include "kernels/cuda/wide_turn.h"
 
-enum { MGL_WIDE_LISTS = 4 };
+enum { MGL_WIDE_LISTS = 6 };
 
 // A graph of the wide class, as in mgl_wide_run.
 typedef struct mgl_wide_list {
-  uint64_t tokens;  // most of an iteration
+  uint64_t tokens;       // most of an iteration
+  uint64_t tile_tokens;  // of its linears
   const mgl_cuda_step *steps;
   const uint32_t *step_start;
   const mgl_wide_op *ops;
@@ -77,6 +78,7 @@ MGL_PLANNER_FN void mgl_wide_chain_begin(mgl_lanes lanes, mgl_cuda_run *run,
       list++;
     }
     chain->run->steps = chain->lists[list].steps;
+    chain->run->tile_tokens = chain->lists[list].tile_tokens;
     chain->run->step_start = chain->lists[list].step_start;
     chain->run->ops = chain->lists[list].ops;
     chain->run->block_tables = run->block_tables;

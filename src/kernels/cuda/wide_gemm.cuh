@@ -21,7 +21,7 @@ enum { MGL_WIDE_SUMS = MGL_WIDE_TILE_TOKENS / 2 };  // of a thread: of two featu
 // d = a b (add: + d) for the 64 rows of a warpgroup and 256 columns; a: this lane's four words, b:
 // the descriptor of [N][16] elements. Asynchronous.
 // clang-format off
-static __device__ __forceinline__ void mgl_wgmma(float (&d)[MGL_WIDE_SUMS], const uint32_t *a, uint64_t b, uint32_t add) {
+static __device__ __forceinline__ void mgl_wgmma(float (&d)[128], const uint32_t *a, uint64_t b, uint32_t add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
@@ -58,12 +58,28 @@ static __device__ __forceinline__ void mgl_wgmma(float (&d)[MGL_WIDE_SUMS], cons
 #undef MGL_SUMS_4
 #undef MGL_SUMS_8
 
-// Waits for the next stage and takes this warp's weights from it.
+// The same of 64 columns, and of 128.
+static __device__ __forceinline__ void mgl_wgmma(float (&d)[32], const uint32_t *a, uint64_t b,
+                                                 uint32_t add) {
+  mgl_wgmma_columns(reinterpret_cast<float(&)[8][4]>(d), *reinterpret_cast<const uint32_t(*)[4]>(a),
+                    b, add);
+}
+
+static __device__ __forceinline__ void mgl_wgmma(float (&d)[64], const uint32_t *a, uint64_t b,
+                                                 uint32_t add) {
+  mgl_wgmma_columns(reinterpret_cast<float(&)[16][4]>(d),
+                    *reinterpret_cast<const uint32_t(*)[4]>(a), b, add);
+}
+
+// Takes this warp's weights of a column of stage `at`, for the first of which it waits.
 static __device__ __forceinline__ void mgl_wide_take_weights(mgl_wide_worker *w, uint32_t at,
-                                                             uint32_t (&a)[16]) {
+                                                             uint32_t column, uint32_t (&a)[16]) {
   uint32_t stage = at % MGL_WIDE_STAGES;
-  mgl_mbarrier_wait(&w->block->full[stage], at / MGL_WIDE_STAGES % 2);
-  uint32_t from = w->stages + stage * MGL_WIDE_STAGE_BYTES + w->warp * 2048 + w->lane * 16;
+  if (column == 0) {
+    mgl_mbarrier_wait(&w->block->full[stage], at / MGL_WIDE_STAGES % 2);
+  }
+  uint32_t from = w->stages + stage * MGL_WIDE_STAGE_BYTES +
+                  (w->warp * MGL_WIDE_COLUMNS + column) * MGL_WIDE_BLOCK_STAGE_BYTES + w->lane * 16;
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -74,9 +90,10 @@ static __device__ __forceinline__ void mgl_wide_take_weights(mgl_wide_worker *w,
 }
 
 static __device__ __forceinline__ void mgl_wide_issue(const mgl_wide_worker *w, uint32_t at,
-                                                      float (&d)[MGL_WIDE_SUMS],
+                                                      uint32_t column, float (&d)[MGL_WIDE_SUMS],
                                                       const uint32_t (&a)[16], uint32_t add) {
-  uint32_t x = w->stages + at % MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES;
+  uint32_t x = w->stages + at % MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES +
+               column * MGL_WIDE_COLUMN_BYTES;
   uint64_t b = mgl_wgmma_descriptor(x);
   mgl_wgmma_fence();
   mgl_wgmma(d, a, b, add);
@@ -92,36 +109,43 @@ static __device__ __forceinline__ void mgl_wide_release(const mgl_wide_worker *w
   }
 }
 
-// The products of a tile over `count` stages, at least one: while a group of products runs, the
-// weights of the next stage are taken.
+// The products of a tile over `count` columns of k, at least one: while a group of products runs,
+// the weights of the next column are taken.
 static __device__ __forceinline__ void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count,
                                                          float (&d)[MGL_WIDE_SUMS]) {
+  constexpr uint32_t columns = MGL_WIDE_COLUMNS, last = columns - 1;
+  static_assert(columns == 1 || columns == 2, "columns of odd number are the last of their stages");
   uint32_t even[16];
   uint32_t odd[16];
-  uint32_t at = w->stage;
-  const uint32_t end = at + count;
-  w->stage = end;
-  mgl_wide_take_weights(w, at, even);
-  mgl_wide_issue(w, at, d, even, 0);
-  for (at++; at + 1 < end; at += 2) {
-    mgl_wide_take_weights(w, at, odd);
-    mgl_wide_issue(w, at, d, odd, 1);
+  uint32_t at = 1;
+  const uint32_t first = w->stage;
+  w->stage += (count + last) / columns;
+  mgl_wide_take_weights(w, first, 0, even);
+  mgl_wide_issue(w, first, 0, d, even, 0);
+  for (; at + 1 < count; at += 2) {
+    const uint32_t stage = first + at / columns, next = first + (at + 1) / columns;
+    mgl_wide_take_weights(w, stage, last, odd);
+    mgl_wide_issue(w, stage, last, d, odd, 1);
     mgl_wgmma_wait<1>();
-    mgl_wide_release(w, at - 1);
-    mgl_wide_take_weights(w, at + 1, even);
-    mgl_wide_issue(w, at + 1, d, even, 1);
+    if (columns == 1) {
+      mgl_wide_release(w, stage - 1);
+    }
+    mgl_wide_take_weights(w, next, 0, even);
+    mgl_wide_issue(w, next, 0, d, even, 1);
     mgl_wgmma_wait<1>();
-    mgl_wide_release(w, at);
+    mgl_wide_release(w, stage);
   }
-  if (at < end) {
-    mgl_wide_take_weights(w, at, odd);
-    mgl_wide_issue(w, at, d, odd, 1);
+  if (at < count) {
+    const uint32_t stage = first + at / columns;
+    mgl_wide_take_weights(w, stage, last, odd);
+    mgl_wide_issue(w, stage, last, d, odd, 1);
     mgl_wgmma_wait<1>();
-    mgl_wide_release(w, at - 1);
-    at++;
+    if (columns == 1) {
+      mgl_wide_release(w, stage - 1);
+    }
   }
   mgl_wgmma_wait<0>();
-  mgl_wide_release(w, at - 1);
+  mgl_wide_release(w, w->stage - 1);
 }
 
 #endif

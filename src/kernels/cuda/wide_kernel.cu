@@ -40,11 +40,15 @@ static __device__ __forceinline__ void mgl_wide_run_task(mgl_wide_worker *w,
     case MGL_OP_LOGITS: mgl_wide_task_linear(w, slot); break;
     case MGL_OP_KV_WRITE:
       mgl_wide_rope_kv(&slot->with.attention, slot->step.begin,
-                       mgl_wide_least(slot->step.end, w->run->plan->token_count), threadIdx.x);
+                       mgl_wide_least(slot->step.end, w->block->token_count), threadIdx.x);
       break;
-    case MGL_OP_ATTEND:
-      mgl_wide_attend(&slot->with.attention, w->memory, slot->step.begin, threadIdx.x);
+    case MGL_OP_ATTEND: {
+      const bool early = mgl_wide_begins_early(slot->op.kind);
+      const mgl_attend_gate gate = {early ? &w->block->factored[w->slot] : nullptr, w->parity,
+                                  &w->run->fault};
+      mgl_wide_attend(&slot->with.attention, w->memory, slot->step.begin, threadIdx.x, &gate);
       break;
+    }
     case MGL_OP_EMBED: mgl_wide_task_embed(w, slot); break;
     case MGL_OP_ROPE_ANGLES: mgl_wide_task_angles(w, slot); break;
     case MGL_OP_RMSNORM: mgl_wide_task_norm(w, slot); break;
@@ -134,12 +138,15 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
                                                               : (int)MGL_WIDE_MMA_THREADS,
                                              1) mgl_wide_kernel(mgl_wide_run *run) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  if (run->steps == nullptr) {
-    return;  // queued behind the last iteration of a chain
+  if (run->steps == nullptr || run->tile_tokens != MGL_WIDE_TILE_TOKENS) {
+    return;  // queued behind the last iteration of a chain, or beside the kernel that has the tiles
   }
   mgl_wide_worker w = mgl_wide_worker_of(run, memory);
   if (threadIdx.x == 0) {
     mgl_wide_block_init(w.block);
+    w.block->counters = run->counters;
+    w.block->token_count = run->plan->token_count;
+    w.block->logit_rows = run->plan->logit_row_count;
   }
   __syncthreads();
   mgl_wide_walk(&w);

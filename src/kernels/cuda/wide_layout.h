@@ -27,7 +27,6 @@
 enum {
   MGL_WIDE_K = 64,           // elements of a column of x, and of a stage of a product
   MGL_WIDE_ROW_BYTES = 128,  // of a token in it
-  MGL_WIDE_CHUNK = 8,        // elements of a 16-byte chunk
   MGL_WIDE_ROWS = 8,         // tokens over which the swizzle runs
 };
 

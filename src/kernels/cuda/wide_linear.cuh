@@ -200,15 +200,22 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
   }
 }
 
-// Logits as f32 rows, and the largest of each row.
+// Logits as f32 rows, and the largest of each row: of the warps' sixteen features each, of the
+// tile, of the row. Without the second step all tiles' warps would change the few words of the
+// rows.
 static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w,
                                                               const mgl_wide_slot *slot,
                                                               const mgl_wide_tile *tile,
                                                               const float (&d)[MGL_WIDE_SUMS]) {
+  static_assert(MGL_WIDE_TILE_TOKENS <= MGL_WIDE_CONSUMERS, "a token each");
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   bool there = w->warp < tile->blocks;
-  uint32_t rows = w->run->plan->logit_row_count;
+  uint32_t rows = w->block->logit_rows;
   float *out = (float *)slot->op.out;
+  uint64_t *all = (uint64_t *)w->staged;  // [warps][MGL_WIDE_TILE_TOKENS]
+  uint64_t *best = all + w->warp * MGL_WIDE_TILE_TOKENS + w->lane % 4 * 2;
+  mgl_wide_wait_staged(w);
+  mgl_sync_wide_consumers();  // what the task before has left there has been read
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 4; i++) {
     uint32_t token = tile->token + i / 2 * 8 + w->lane % 4 * 2 + i % 2;
@@ -226,17 +233,27 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
         rank = other > rank ? other : rank;
       }
     }
-    if (w->run->best != nullptr) {
-      for (int offset = 4; offset < 32; offset *= 2) {
-        uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)rank, offset);
-        rank = other > rank ? other : rank;
-      }
-      if (w->lane < 4 && there && token < rows) {
-        asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(w->run->best + token),
-                     "l"(rank)
-                     : "memory");
-      }
+    for (int offset = 4; offset < 32; offset *= 2) {
+      uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)rank, offset);
+      rank = other > rank ? other : rank;
     }
+    if (w->lane < 4) {
+      best[i / 2 * 8 + i % 2] = rank;
+    }
+  }
+  mgl_sync_wide_consumers();
+  const uint32_t token = w->warp * 32 + w->lane;
+  if (w->run->best != nullptr && token < tile->tokens) {
+    uint64_t rank = all[token];
+#pragma unroll
+    for (uint32_t i = 1; i < MGL_WIDE_CONSUMER_WARPS; i++) {
+      uint64_t other = all[i * MGL_WIDE_TILE_TOKENS + token];
+      rank = other > rank ? other : rank;
+    }
+    asm volatile(
+        "red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(w->run->best + tile->token + token),
+        "l"(rank)
+        : "memory");
   }
 }
 
@@ -298,12 +315,14 @@ static __device__ __forceinline__ void mgl_wide_await(const mgl_wide_worker *w,
                                                       const mgl_wide_tile *tile, uint32_t count) {
   if (w->warp == 0 && w->lane == 0) {
     uint32_t seen;
+    uint64_t fault;
     do {
+      fault = mgl_load_relaxed(&w->run->fault);  // both are on their way at once
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
                    : "=r"(seen)
                    : "l"(slot->arrived + tile->number)
                    : "memory");
-    } while (seen < count && mgl_load_relaxed(&w->run->fault) == MGL_WIDE_FAULT_NONE);
+    } while (seen < count && fault == MGL_WIDE_FAULT_NONE);
   }
   mgl_sync_wide_consumers();
 }
@@ -433,7 +452,7 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
 
 static __device__ __forceinline__ void mgl_wide_task_linear(mgl_wide_worker *w,
                                                             const mgl_wide_slot *slot) {
-  mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   if (tile.tokens > 0) {
     mgl_wide_linear(w, slot, &tile);
   }

@@ -36,6 +36,16 @@ static __device__ __forceinline__ void mgl_copy_async(uint32_t to, const void *f
                : "memory");
 }
 
+// 16 bytes that nobody reads again before many others have been read: they leave the L2 first, so
+// that what is written and read again by the next stages stays there.
+static __device__ __forceinline__ void mgl_copy_async_once(uint32_t to, const void *from) {
+  uint64_t evict_first;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(evict_first));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(evict_first)
+               : "memory");
+}
+
 static __device__ __forceinline__ void mgl_copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -355,10 +365,11 @@ static __device__ __forceinline__ bool mgl_wide_has_part(const mgl_wide_parties 
   return mgl_wide_before(&p->cuts[party], &p->cuts[party + 1]);
 }
 
-// Row r joins a part's maximum and sum of weights; its values are then to be multiplied by out[0],
-// and the part's by out[1].
-static __device__ __forceinline__ void mgl_wide_join(mgl_wide_rows *rows, uint32_t r, float max,
-                                                     float sum, float out[2]) {
+// Row r of mgl_wide_rows or of mgl_stream_rows joins a part's maximum and sum of weights; its
+// values are then to be multiplied by out[0], and the part's by out[1].
+template <typename Rows>
+static __device__ __forceinline__ void mgl_wide_join(Rows *rows, uint32_t r, float max, float sum,
+                                                     float out[2]) {
   const float both = fmaxf(rows->max[r], max);
   const float base = both == mgl_wide_unseen() ? 0.0f : both;
   out[0] = mgl_exp2(rows->max[r] - base);

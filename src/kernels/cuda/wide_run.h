@@ -45,21 +45,33 @@ enum {
 
   MGL_WIDE_NORM_RANGE = 128,  // features of a norm's unit
 
-  // A linear's tile: so many row blocks of packed weights, by so many tokens.
+  // A linear's tile: so many row blocks of packed weights, by so many tokens. Where there is wgmma,
+  // iterations of few tokens have smaller tiles, and so kernels of their own (wide_64.cu).
   MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
   MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
-  MGL_WIDE_TILE_TOKENS = 256,
+  MGL_WIDE_LEAST_TILE = 64,
+  MGL_WIDE_MOST_TILE = 256,
+  MGL_WIDE_TILES = 3,  // 64, 128 and 256
+#ifdef MGL_WIDE_TILE
+  MGL_WIDE_TILE_TOKENS = MGL_WIDE_TILE,
+#else
+  MGL_WIDE_TILE_TOKENS = MGL_WIDE_MOST_TILE,
+#endif
+  MGL_WIDE_FEW = MGL_WIDE_TILE_TOKENS < MGL_WIDE_MOST_TILE,
   MGL_WIDE_TILE_SUMS = MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS,
 
-  // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block.
-  MGL_WIDE_STAGES = 4,
-  MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_FEATURES * 128,  // of a stage: 64 elements of every row
-  MGL_WIDE_X_BYTES = MGL_WIDE_TILE_TOKENS * 128,    // and of every token
+  // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block. A
+  // stage has so many columns of 64 elements of k, of all rows and all tokens: two where there is
+  // room for enough of them, since a copy of twice as many bytes takes its issuer no longer.
+  MGL_WIDE_RING_BYTES = 192 << 10,
+  MGL_WIDE_COLUMNS = MGL_WIDE_FEW ? 2 : 1,
+  MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_COLUMNS * MGL_WIDE_FEATURES * 128,
+  MGL_WIDE_X_BYTES = MGL_WIDE_COLUMNS * MGL_WIDE_TILE_TOKENS * 128,
   MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_X_BYTES,
-  MGL_WIDE_STAGED_BYTES = MGL_WIDE_X_BYTES,
+  MGL_WIDE_STAGES = MGL_WIDE_RING_BYTES / MGL_WIDE_STAGE_BYTES,
+  MGL_WIDE_STAGED_BYTES = MGL_WIDE_MOST_TILE * 128,
   MGL_WIDE_BLOCK_BYTES = 3072,
-  MGL_WIDE_SMEM_BYTES =
-      MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
+  MGL_WIDE_SMEM_BYTES = MGL_WIDE_RING_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
 
   // The portable kernel's: consumers alone, and a ring of smaller stages, which is the staged
   // output's memory and attention's too; 99 KiB in all, which every GPU gives a block.
@@ -114,6 +126,7 @@ typedef struct mgl_wide_plan {
 // One launch.
 typedef struct mgl_wide_run {
   const mgl_cuda_step *steps;  // every worker's list, one after the other; NULL: nothing is to do
+  uint64_t tile_tokens;        // of their linears: the kernel for others has nothing to do
   const uint32_t *step_start;  // [workers + 1]
   const mgl_wide_op *ops;
   mgl_word *counters;  // of events; 0 before the launch

@@ -39,6 +39,9 @@ static __device__ __forceinline__ bool mgl_wide_await_step(mgl_wide_worker *w,
   if (w->warp == 0 && !mgl_wide_wait_event(w, &slot->step)) {
     w->block->stop = 1;
   }
+  if (w->warp == 0) {
+    mgl_wide_note_stage(w, &slot->step);
+  }
   mgl_sync_wide_consumers();
   return w->block->stop == 0;
 }
@@ -61,7 +64,7 @@ static __device__ __forceinline__ bool mgl_wide_begin_step(mgl_wide_worker *w,
   if (!mgl_wide_is_linear(slot->op.kind)) {
     ok = mgl_wide_await_step(w, slot);
   } else {
-    const mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+    const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
     mgl_wide_set_source(w, slot, &tile);
     w->source.stages = tile.tokens == 0 ? 0 : w->source.stages;
 #pragma unroll
@@ -84,7 +87,7 @@ static __device__ __forceinline__ bool mgl_wide_begin_step(mgl_wide_worker *w,
 // What gate_up staged: a tile of a column of x.
 static __device__ __forceinline__ void mgl_wide_store_tile(const mgl_wide_worker *w,
                                                            const mgl_wide_slot *slot) {
-  const mgl_wide_tile tile = mgl_wide_tile_of(w->run, slot);
+  const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   const uint64_t column = tile.first_block / MGL_WIDE_FEATURE_BLOCKS;
   uint4 *to = (uint4 *)((uint8_t *)slot->op.out +
                         (column * slot->op.tokens + tile.token) * MGL_WIDE_ROW_BYTES);
@@ -108,7 +111,7 @@ static __device__ __forceinline__ void mgl_wide_end_step(mgl_wide_worker *w,
   }
   if (w->warp == 0 && w->lane == 0) {
     if (slot->step.trigger_event != MGL_NO_EVENT) {
-      mgl_add_release(&w->run->counters[slot->step.trigger_event], 1);
+      mgl_add_release(&w->block->counters[slot->step.trigger_event], 1);
     }
     mgl_mbarrier_arrive(&w->block->stored[w->slot]);
   }

@@ -10,44 +10,22 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "graph/family.h"
 #include "kernels/cuda/op_launch.h"
 #include "runtime/cuda_full.h"
 #include "runtime/cuda_program.h"
 #include "support/fake_cuda.h"
+#include "support/fake_model.h"
 
 enum { REQUESTS = 5, MOST_TOKENS = 160, PROMPT = 60 };
-
-static const char config_json[] =
-    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
-    "\"hidden_size\":256,\"intermediate_size\":200,\"num_hidden_layers\":2,"
-    "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"max_position_embeddings\":16384,"
-    "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
-    "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
 
 // page_count: 0: enough for all.
 static mgl_cuda_program *make_for(const mgl_cuda_device *device, uint32_t most_tokens,
                                   uint32_t page_count) {
-  mgl_error err = {0};
-  mgl_config config;
-  mgl_generation generation;
-  mgl_graph *graph = NULL;
-  mgl_cuda_program *program = NULL;
-  assert_int_equal(
-      mgl_config_parse(config_json, strlen(config_json), "test", &config, &generation, &err),
-      MGL_OK);
-  assert_int_equal(mgl_family_build(&config, NULL, &graph, &err), MGL_OK);
-  mgl_cuda_program_options options = {.program = graph,
-                                      .iteration_tokens = 16,
+  mgl_cuda_program_options options = {.iteration_tokens = 16,
                                       .sequences = REQUESTS,
                                       .pages_per_sequence = most_tokens / 16,
-                                      .page_count = page_count,
-                                      .get_code = fake_cuda_code};
-  if (mgl_cuda_program_create(device, &options, &program, &err) != MGL_OK) {
-    fail_msg("%s", err.text);
-  }
-  mgl_graph_destroy(graph);
-  return program;
+                                      .page_count = page_count};
+  return fake_model_program(device, options);
 }
 
 static mgl_cuda_program *make(const mgl_cuda_device *device) {
@@ -191,8 +169,8 @@ static void nothing_is_queued_in_vain(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
-// Attention's kernel for long contexts, and for iterations of several tokens, in graphs of its own.
-static void attention_has_two_kernels(void **state) {
+// Attention's kernels: for a token, for a long context and for sequences that decode, for any plan.
+static void attention_has_three_kernels(void **state) {
   (void)state;
   enum { LONG = 600 };
   mgl_cuda_device device = fake_cuda_device();
@@ -201,14 +179,20 @@ static void attention_has_two_kernels(void **state) {
   mgl_cuda_request requests[] = {{.prompt = prompt, .prompt_count = 20, .max_new_tokens = 20},
                                  {.prompt = prompt, .prompt_count = 20, .max_new_tokens = 20}};
   mgl_cuda_generate job = {.requests = requests, .request_count = 1};
+  fake.attends_any = fake.attends_long = 0;
   heard h = run_job(program, job, true);
   assert_int_equal(h.counts[0], 20);
   assert_int_equal(fake.attend_tokens, 1);
   assert_string_equal(fake.attend_kernel, "mgl_op_attend");
+  assert_int_equal(fake.attends_long, 0);
+  requests[0].max_new_tokens = requests[1].max_new_tokens = 40;
   job.request_count = 2;
+  fake.attends_any = 0;
   (void)run_job(program, job, true);
   assert_int_equal(fake.attend_tokens, 2);
-  assert_string_equal(fake.attend_kernel, "mgl_op_attend_long");
+  assert_int_not_equal(fake.attends_any, 0);   // prompts
+  assert_int_not_equal(fake.attends_long, 0);  // long graphs
+  requests[0].max_new_tokens = 20;
   mgl_page_key keys[LONG / MGL_CUDA_KV_PAGE_TOKENS];
   for (uint32_t i = 0; i < LONG / MGL_CUDA_KV_PAGE_TOKENS; i++) {
     keys[i] = (mgl_page_key){{i + 1, 7, 7, 7}};
@@ -330,7 +314,7 @@ int main(void) {
       cmocka_unit_test(jobs_are_those_of_mode_mega),
       cmocka_unit_test(preempted_requests_get_their_graphs),
       cmocka_unit_test(nothing_is_queued_in_vain),
-      cmocka_unit_test(attention_has_two_kernels),
+      cmocka_unit_test(attention_has_three_kernels),
       cmocka_unit_test(a_job_can_be_stopped),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(a_failed_capture_is_reported),

@@ -128,14 +128,31 @@ static void check_planner(const mgl_text *log, const char *architecture) {
 
 // Products must not be serialised, which the compiler does, and says, when it finds too few
 // registers. What spills does so in attention's loops over tiles.
-static void check_wide_kernel(const mgl_text *log, const char *architecture) {
+static void check_wide(const mgl_text *log, const char *kernel, const char *architecture) {
   bool wgmma = strcmp(architecture, "sm_90a") == 0;
-  mgl_cuda_usage usage = usage_of(log, "mgl_wide_kernel", architecture);
+  mgl_cuda_usage usage = usage_of(log, kernel, architecture);
   assert_null(strstr(log->data, "serialized"));
   assert_true(usage.registers * (wgmma ? MGL_WIDE_THREADS : MGL_WIDE_MMA_THREADS) <= 65536);
   assert_true(usage.registers > MGL_WIDE_TILE_TOKENS / 2);  // it is there: a tile's sums
   assert_int_equal(usage.static_smem_bytes, 0);
   assert_true(usage.spill_bytes <= (wgmma ? 2048u : 1024u));
+}
+
+static void check_wide_kernel(const mgl_text *log, const char *architecture) {
+  check_wide(log, "mgl_wide_kernel", architecture);
+}
+
+// Only where there is wgmma.
+static void check_wide_64(const mgl_text *log, const char *architecture) {
+  if (strcmp(architecture, "sm_90a") == 0) {
+    check_wide(log, "mgl_wide_kernel_64", architecture);
+  }
+}
+
+static void check_wide_128(const mgl_text *log, const char *architecture) {
+  if (strcmp(architecture, "sm_90a") == 0) {
+    check_wide(log, "mgl_wide_kernel_128", architecture);
+  }
 }
 
 static void check_wide_plan(const mgl_text *log, const char *architecture) {
@@ -153,6 +170,8 @@ static void check_wide_attention(const mgl_text *log, const char *architecture) 
 static void the_wide_class_compiles_for_all_architectures(void **state) {
   (void)state;
   for_architectures("kernels/cuda/wide_kernel.cu", check_wide_kernel);
+  for_architectures("kernels/cuda/wide_64.cu", check_wide_64);
+  for_architectures("kernels/cuda/wide_128.cu", check_wide_128);
   for_architectures("kernels/cuda/wide_plan.cu", check_wide_plan);
   for_architectures("kernels/cuda/wide_attention.cu", check_wide_attention);
 }
@@ -173,8 +192,10 @@ static void check_op_kernels(const mgl_text *log, const char *architecture) {
   } kernels[] = {{"mgl_op_embed", 64, 0},
                  {"mgl_op_attend", old ? 168 : 128, old ? 0 : 192},
                  {"mgl_op_attend_long", 232, 0},
+                 {"mgl_op_attend_any", 232, 0},
                  {"mgl_op_sample", 168, 0},
                  {"mgl_op_plan", 168, 0},
+                 {"mgl_op_note", 168, 0},
                  {"mgl_op_linear_1_normed", 96, 96},
                  {"mgl_op_linear_1", 96, 0},
                  {"mgl_op_linear_8_shared_normed", 96, 400},

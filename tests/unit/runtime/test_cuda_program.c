@@ -13,51 +13,13 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "batch/wide_items.h"
-#include "graph/family.h"
-#include "model/dummy_weights.h"
-#include "runtime/cuda_pack.h"
 #include "runtime/cuda_plan.h"
 #include "runtime/cuda_program.h"
 #include "runtime/cuda_wide.h"
 #include "support/fake_cuda.h"
-#include "support/write_safetensors.h"
+#include "support/fake_model.h"
 
-enum { SEED = 5, WORKERS = FAKE_CUDA_WORKERS, NOTHING = FAKE_CUDA_NEVER };
-
-// --- the model -----------------------------------------------------------------------------------
-
-static const char config_json[] =
-    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
-    "\"hidden_size\":256,\"intermediate_size\":200,\"num_hidden_layers\":2,"
-    "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"max_position_embeddings\":16384,"
-    "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
-    "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
-
-static mgl_graph *make_program(const mgl_checkpoint *checkpoint) {
-  mgl_error err = {0};
-  mgl_config config;
-  mgl_generation generation;
-  mgl_graph *program = NULL;
-  assert_int_equal(
-      mgl_config_parse(config_json, strlen(config_json), "test", &config, &generation, &err),
-      MGL_OK);
-  assert_int_equal(mgl_family_build(&config, checkpoint, &program, &err), MGL_OK);
-  return program;
-}
-
-static mgl_cuda_program *make(const mgl_cuda_device *device, mgl_cuda_program_options options) {
-  mgl_error err = {0};
-  mgl_cuda_program *program = NULL;
-  mgl_graph *graph = make_program(options.checkpoint);
-  options.program = graph;
-  options.seed = SEED;
-  options.get_code = fake_cuda_code;
-  if (mgl_cuda_program_create(device, &options, &program, &err) != MGL_OK) {
-    fail_msg("%s", err.text);
-  }
-  mgl_graph_destroy(graph);
-  return program;
-}
+enum { WORKERS = FAKE_CUDA_WORKERS, NOTHING = FAKE_CUDA_NEVER };
 
 static const mgl_cuda_program_options usual = {
     .iteration_tokens = 16, .sequences = 4, .pages_per_sequence = 8};
@@ -87,7 +49,7 @@ static void jobs_run_to_their_ends(void **state) {
     heard h = {0};
     mgl_cuda_program_options options = usual;
     options.launch = launches[i];
-    mgl_cuda_program *program = make(&device, options);
+    mgl_cuda_program *program = fake_model_program(&device, options);
     int32_t prompt[40];
     for (int32_t j = 0; j < 40; j++) {
       prompt[j] = j;
@@ -193,7 +155,7 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   mgl_cuda_program_options options = usual;
   options.iteration_tokens = 300;
   options.sequences = CROWD_SLOTS;
-  mgl_cuda_program *program = make(&device, options);
+  mgl_cuda_program *program = fake_model_program(&device, options);
   uint64_t times[1024];
   for (int again = 0; again < 2; again++) {
     crowd c = {0};
@@ -231,6 +193,26 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
+// Those of few tokens in the kernel for them.
+static void iterations_find_their_kernel(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = usual;
+  mgl_cuda_outcome outcome = {0};
+  crowd c = {0};
+  options.iteration_tokens = 70;
+  options.sequences = CROWD_SLOTS;
+  fake.wide_runs = 0;
+  fake.few_wide_runs = 0;
+  mgl_cuda_program *program = fake_model_program(&device, options);
+  run_crowd(program, &c, false, &outcome);
+  assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
+  assert_true(c.most > MGL_WIDE_LEAST_TILE);
+  assert_true(fake.few_wide_runs > 0 && fake.few_wide_runs < fake.wide_runs);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
 // The same with the portable kernels, on any GPU but one with very many multiprocessors.
 static void large_iterations_run_on_other_gpus(void **state) {
   (void)state;
@@ -244,7 +226,7 @@ static void large_iterations_run_on_other_gpus(void **state) {
   device.kernels = MGL_CUDA_KERNELS_PORTABLE;
   fake.portable = true;
   fake.wide_runs = 0;
-  mgl_cuda_program *program = make(&device, options);
+  mgl_cuda_program *program = fake_model_program(&device, options);
   run_crowd(program, &c, false, &outcome);
   assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
   assert_true(fake.wide_runs >= 4 && c.most > 64);
@@ -252,7 +234,7 @@ static void large_iterations_run_on_other_gpus(void **state) {
   fake.portable = false;
   mgl_error err = {0};
   device.sm_count = MGL_WIDE_MAX_WORKERS + 1;
-  mgl_graph *graph = make_program(NULL);
+  mgl_graph *graph = fake_model_graph(NULL);
   options.program = graph;
   options.get_code = fake_cuda_code;
   assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_UNSUPPORTED);
@@ -269,7 +251,7 @@ static void a_plan_runs_once(void **state) {
   static const int32_t pages[] = {7, 2};
   mgl_error err = {0};
   mgl_cuda_device device = fake_cuda_device();
-  mgl_cuda_program *program = make(&device, usual);
+  mgl_cuda_program *program = fake_model_program(&device, usual);
   mgl_plan *plan = NULL;
   float *logits = mgl_alloc_zeroed(512, sizeof *logits);
   assert_int_equal(mgl_plan_create(&limits, &plan, &err), MGL_OK);
@@ -317,7 +299,7 @@ static void faults_are_named(void **state) {
   (void)state;
   mgl_error err = {0};
   mgl_cuda_device device = fake_cuda_device();
-  mgl_cuda_program *program = make(&device, usual);
+  mgl_cuda_program *program = fake_model_program(&device, usual);
   mgl_cuda_launch_options quick = {.stall_ns = 1000000};
   fake.hang_at = 2;
   assert_int_equal(run_short(program, quick, &err), MGL_ERR_INTERNAL);
@@ -404,7 +386,7 @@ static void requests_are_fed_and_ended(void **state) {
   static const mgl_cuda_request_source source = {.next = next_fed, .tend = tend_fed};
   mgl_error err = {0};
   mgl_cuda_device device = fake_cuda_device();
-  mgl_cuda_program *program = make(&device, usual);
+  mgl_cuda_program *program = fake_model_program(&device, usual);
   fed f = {.program = program};
   mgl_cuda_generate job = {
       .source = &source, .on_token = hear_fed, .on_progress = hear_progress, .context = &f};
@@ -511,7 +493,7 @@ static void a_trace_has_the_times_of_the_clocks(void **state) {
   fake.iteration_step_ns = 1000000000;
   mgl_cuda_program_options options = usual;
   options.trace_spans = 1000;
-  mgl_cuda_program *program = make(&device, options);
+  mgl_cuda_program *program = fake_model_program(&device, options);
   for (int again = 0; again < 2; again++) {
     assert_int_equal(run_short(program, (mgl_cuda_launch_options){0}, &err), MGL_OK);
     assert_int_equal(fake.run->span_count, 1024);
@@ -527,7 +509,7 @@ static void a_trace_has_the_times_of_the_clocks(void **state) {
   mgl_cuda_program_destroy(program);
   // Only the latest ones stay.
   options.trace_spans = 5;
-  program = make(&device, options);
+  program = fake_model_program(&device, options);
   assert_int_equal(run_for(program, 12, (mgl_cuda_launch_options){0}, &err), MGL_OK);
   assert_true(fake.run->traces[0].mark_count > MGL_CUDA_TRACE_MARKS);
   assert_int_equal(fake.run->span_count, 8);
@@ -535,7 +517,7 @@ static void a_trace_has_the_times_of_the_clocks(void **state) {
   assert_int_equal(seen.count[MGL_CUDA_TRACE_COMPUTE], 8 * WORKERS);
   assert_true(seen.least_us > 5e6);
   mgl_cuda_program_destroy(program);
-  program = make(&device, usual);
+  program = fake_model_program(&device, usual);
   mgl_text text = {0};
   assert_int_equal(mgl_cuda_program_trace_json(program, &text, &err), MGL_ERR_ARGUMENT);
   mgl_cuda_program_destroy(program);
@@ -546,7 +528,7 @@ static void ops_are_left_out(void **state) {
   (void)state;
   mgl_error err = {0};
   mgl_cuda_device device = fake_cuda_device();
-  mgl_cuda_program *program = make(&device, usual);
+  mgl_cuda_program *program = fake_model_program(&device, usual);
   const mgl_graph *fused = mgl_cuda_program_fused(program);
   for (int all = 0; all < 2; all++) {
     uint32_t first = all != 0 ? 0 : 3;
@@ -570,7 +552,7 @@ static void activations_are_written_and_read(void **state) {
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_program_options options = usual;
   options.keep_activations = true;
-  mgl_cuda_program *program = make(&device, options);
+  mgl_cuda_program *program = fake_model_program(&device, options);
   const mgl_graph *fused = mgl_cuda_program_fused(program);
   size_t written = 0;
   for (uint32_t i = 0; i < fused->op_count; i++) {
@@ -602,7 +584,7 @@ static void kv_pages_are_read_and_written(void **state) {
   enum { HEADS = 2, DIM = 32, P = MGL_CUDA_KV_PAGE_TOKENS, COUNT = HEADS * P * DIM };
   mgl_error err = {0};
   mgl_cuda_device device = fake_cuda_device();
-  mgl_cuda_program *program = make(&device, usual);
+  mgl_cuda_program *program = fake_model_program(&device, usual);
   const mgl_graph *fused = mgl_cuda_program_fused(program);
   float *k = mgl_alloc_zeroed(COUNT, sizeof *k);
   float *v = mgl_alloc_zeroed(COUNT, sizeof *v);
@@ -641,7 +623,7 @@ static void what_does_not_fit_is_refused(void **state) {
   (void)state;
   mgl_error err = {0};
   mgl_cuda_device device = fake_cuda_device();
-  mgl_graph *graph = make_program(NULL);
+  mgl_graph *graph = fake_model_graph(NULL);
   mgl_cuda_program *program = NULL;
   mgl_cuda_program_options options = usual;
   options.program = graph;
@@ -660,7 +642,7 @@ static void what_does_not_fit_is_refused(void **state) {
   assert_int_equal(fake.live, 0);
 
   static const int32_t prompt[] = {1, 2, 600};
-  program = make(&device, usual);
+  program = fake_model_program(&device, usual);
   mgl_cuda_request r = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = 5};
   mgl_cuda_generate job = {.requests = &r, .request_count = 1};
   assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_ARGUMENT);
@@ -672,145 +654,11 @@ static void what_does_not_fit_is_refused(void **state) {
   mgl_cuda_program_destroy(program);
 }
 
-// --- weights -------------------------------------------------------------------------------------
-
-static void write_checkpoint(const char *folder) {
-  mgl_graph *graph = make_program(NULL);
-  safetensors_writer writer;
-  safetensors_begin(&writer, folder, "model.safetensors");
-  for (size_t i = 0; i < graph->tensor_count; i++) {
-    const mgl_tensor *t = &graph->tensors[i];
-    if (t->placement != MGL_PLACE_WEIGHT) {
-      continue;
-    }
-    uint64_t dims[2] = {t->dims[0].number, t->rank == 2 ? t->dims[1].number : 1};
-    size_t count = (size_t)(dims[0] * dims[1]);
-    void *data = mgl_alloc(count * 2);
-    mgl_dummy_weights_fill(t->name, SEED, MGL_DTYPE_BF16, t->rank, dims, 0, count, data);
-    safetensors_add(&writer, t->name, MGL_DTYPE_BF16, t->rank, dims, data);
-    mgl_free(data);
-  }
-  safetensors_finish(&writer);
-  mgl_graph_destroy(graph);
-}
-
-// A row of the packed weights of a linear op as the kernels would read it.
-static void check_packed(const mgl_cuda_op *op, uint32_t first_block, uint32_t stride,
-                         const char *name, uint32_t rows) {
-  uint64_t dims[] = {rows, op->k};
-  uint16_t *wanted = mgl_alloc((size_t)rows * op->k * 2);
-  uint16_t *found = mgl_alloc((size_t)rows * op->k * 2);
-  mgl_dummy_weights_fill(name, SEED, MGL_DTYPE_BF16, 2, dims, 0, (size_t)rows * op->k, wanted);
-  mgl_cuda_unpack_rows(op->weights, rows, op->k, first_block, stride, found);
-  assert_memory_equal(found, wanted, (size_t)rows * op->k * 2);
-  mgl_free(wanted);
-  mgl_free(found);
-}
-
-static void check_vector(const float *found, const char *name, uint32_t count) {
-  uint64_t dims[] = {count};
-  for (uint32_t i = 0; i < count; i++) {
-    mgl_bf16 stored;
-    mgl_dummy_weights_fill(name, SEED, MGL_DTYPE_BF16, 1, dims, i, i + 1, &stored);
-    assert_true(found[i] == mgl_bf16_to_f32(stored));
-  }
-}
-
-static void check_layer_0(const mgl_cuda_run *run, uint32_t graph) {
-  for (uint32_t i = 0, seen = 0; seen < 5; i++) {
-    const mgl_cuda_op *op = &run->graphs[graph].ops[i];
-    switch (op->kind) {
-      case MGL_OP_QKV_PROJ:
-        assert_int_equal(op->n, (8 + 2 + 2) * 32);
-        assert_int_equal(op->flags, MGL_CUDA_X_NORMED | MGL_CUDA_CARRIED);
-        check_packed(op, 0, 1, "model.layers.0.self_attn.q_proj.weight", 256);
-        check_packed(op, 32, 1, "model.layers.0.self_attn.k_proj.weight", 64);
-        check_packed(op, 40, 1, "model.layers.0.self_attn.v_proj.weight", 64);
-        check_vector(op->norm, "model.layers.0.input_layernorm.weight", 256);
-        check_vector(op->bias, "model.layers.0.self_attn.q_proj.bias", 256);
-        check_vector(op->bias + 256, "model.layers.0.self_attn.k_proj.bias", 64);
-        check_vector(op->bias + 320, "model.layers.0.self_attn.v_proj.bias", 64);
-        break;
-      case MGL_OP_GATE_UP:
-        assert_int_equal(op->k, 256);
-        assert_int_equal(op->n, 200);
-        check_packed(op, 0, 2, "model.layers.0.mlp.gate_proj.weight", 200);
-        check_packed(op, 1, 2, "model.layers.0.mlp.up_proj.weight", 200);
-        break;
-      case MGL_OP_ATTEND:
-        assert_true(op->v_cache > op->k_cache);
-        assert_null(op->q_norm);
-        assert_int_equal(op->x_stride, 384);
-        break;
-      case MGL_OP_LINEAR_ADD:
-        assert_int_equal(op->k, seen < 3 ? 256 : 200);
-        assert_int_equal(op->k_padded, 256);
-        assert_ptr_not_equal(op->residual, op->out);  // a carrying graph: nothing in place
-        check_packed(op, 0, 1,
-                     seen < 3 ? "model.layers.0.self_attn.o_proj.weight"
-                              : "model.layers.0.mlp.down_proj.weight",
-                     256);
-        break;
-      default: continue;
-    }
-    seen++;
-  }
-}
-
-static void check_ends(const mgl_cuda_run *run, uint32_t graph, uint32_t op_count) {
-  for (uint32_t i = 0; i < op_count; i++) {
-    const mgl_cuda_op *op = &run->graphs[graph].ops[i];
-    if (op->kind == MGL_OP_LOGITS) {
-      check_packed(op, 0, 1, "model.embed_tokens.weight", 512);
-      check_vector(op->norm, "model.norm.weight", 256);
-      assert_int_equal(op->n, 512);
-    } else if (op->kind == MGL_OP_EMBED) {
-      uint64_t dims[] = {512, 256};
-      uint16_t *wanted = mgl_alloc(512 * 256 * 2);
-      mgl_dummy_weights_fill("model.embed_tokens.weight", SEED, MGL_DTYPE_BF16, 2, dims, 0,
-                             512 * 256, wanted);
-      assert_memory_equal(op->weights, wanted, 512 * 256 * 2);
-      mgl_free(wanted);
-    } else if (op->kind == MGL_OP_ROPE_ANGLES) {
-      assert_true(op->angles[0] == 1.0f && op->angles[15] < 1e-3f);
-    } else if (op->kind == MGL_OP_SAMPLE) {
-      assert_int_equal(op->n, 512);
-      assert_non_null(op->x);
-    }
-  }
-}
-
-static void weights_lie_where_ops_read_them(void **state) {
-  (void)state;
-  mgl_error err = {0};
-  temp_folder folder;
-  mgl_checkpoint *checkpoint = NULL;
-  temp_folder_create(&folder);
-  write_checkpoint(folder.path);
-  assert_int_equal(mgl_checkpoint_open(folder.path, &checkpoint, &err), MGL_OK);
-  mgl_cuda_device device = fake_cuda_device();
-  for (int stored = 0; stored < 2; stored++) {
-    mgl_cuda_program_options options = usual;
-    options.checkpoint = stored != 0 ? checkpoint : NULL;
-    mgl_cuda_program *program = make(&device, options);
-    assert_int_equal(run_short(program, (mgl_cuda_launch_options){0}, &err), MGL_OK);
-    uint32_t ops = (uint32_t)mgl_cuda_program_fused(program)->op_count;
-    for (uint32_t graph = 0; graph < 5; graph++) {
-      check_layer_0(fake.run, graph);
-      check_ends(fake.run, graph, ops);
-      assert_int_equal(fake.run->graphs[graph].tokens, 1u << graph);
-    }
-    mgl_cuda_program_destroy(program);
-    assert_int_equal(fake.live, 0);
-  }
-  mgl_checkpoint_close(checkpoint);
-  temp_folder_remove(&folder);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_run_to_their_ends),
       cmocka_unit_test(large_iterations_run_in_the_wide_class),
+      cmocka_unit_test(iterations_find_their_kernel),
       cmocka_unit_test(large_iterations_run_on_other_gpus),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(faults_are_named),
@@ -820,7 +668,6 @@ int main(void) {
       cmocka_unit_test(activations_are_written_and_read),
       cmocka_unit_test(kv_pages_are_read_and_written),
       cmocka_unit_test(what_does_not_fit_is_refused),
-      cmocka_unit_test(weights_lie_where_ops_read_them),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,7 +78,8 @@ static void close_world(world *w) {
 // --- graphs --------------------------------------------------------------------------------------
 
 // Units that an op has by its own numbers.
-static uint32_t units_of(const mgl_wide_op *op, const mgl_cuda_wide_sizes *sizes) {
+static uint32_t units_of(const mgl_wide_op *op, const mgl_cuda_wide_sizes *sizes,
+                         uint32_t tile_tokens) {
   uint32_t columns = op->op.kind == MGL_OP_GATE_UP ? 8 : 16;
   uint32_t features = ((op->op.n + columns - 1) / columns + 7) / 8;
   switch (op->op.kind) {
@@ -88,8 +89,7 @@ static uint32_t units_of(const mgl_wide_op *op, const mgl_cuda_wide_sizes *sizes
     case MGL_OP_RMSNORM:
       return op->op.row_tiles / 8 * ((op->op.k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE);
     case MGL_OP_ATTEND: return sizes->workers;
-    default:
-      return features * (op->op.tokens / MGL_WIDE_TILE_TOKENS) * (op->op.k_padded / MGL_WIDE_K);
+    default: return features * (op->op.tokens / tile_tokens) * (op->op.k_padded / MGL_WIDE_K);
   }
 }
 
@@ -127,7 +127,7 @@ static void check_graph(const world *w, uint32_t graph) {
     }
   }
   for (uint32_t i = 0; i < g->op_count; i++) {
-    assert_int_equal(done[i], units_of(&ops[i], &w->wide.sizes));
+    assert_int_equal(done[i], units_of(&ops[i], &w->wide.sizes, g->tile_tokens));
     assert_true(i == 0 || stage[i] >= stage[i - 1]);
   }
   mgl_free(ops);
@@ -191,11 +191,12 @@ static void check_tile(const mgl_wide_op *op, const tile_tasks *tile, uint32_t n
 }
 
 // Of an op: where its tasks begin and end. even: tiles whose first task is not its worker's.
-static void check_op_tiles(const mgl_wide_op *op, uint32_t idx, const mgl_cuda_step *steps,
-                           const uint32_t start[WORKERS + 1], uint32_t *shared, uint32_t *even) {
+static void check_op_tiles(const mgl_wide_op *op, uint32_t idx, uint32_t tile_tokens,
+                           const mgl_cuda_step *steps, const uint32_t start[WORKERS + 1],
+                           uint32_t *shared, uint32_t *even) {
   uint32_t features = (op->op.n + 15) / (op->op.kind == MGL_OP_GATE_UP ? 8 : 16) + 8;
   tile_tasks *tiles =
-      mgl_alloc_zeroed((features / 8 + 1) * (op->op.tokens / MGL_WIDE_TILE_TOKENS), sizeof *tiles);
+      mgl_alloc_zeroed((features / 8 + 1) * (op->op.tokens / tile_tokens), sizeof *tiles);
   uint32_t k_stages = op->op.k_padded / MGL_WIDE_K;
   uint32_t count = 0;
   for (uint32_t worker = 0; worker < WORKERS; worker++) {
@@ -239,7 +240,7 @@ static void check_tiles(const world *w, uint32_t graph, uint32_t *even) {
       continue;
     }
     uint32_t shared = 0;
-    check_op_tiles(op, i, steps, start, &shared, even);
+    check_op_tiles(op, i, g->tile_tokens, steps, start, &shared, even);
     assert_true(op->arrived == NULL ||
                 op->arrived == mgl_cuda_pointer(w->addresses.block + w->wide.arrived +
                                                 counters * sizeof(uint32_t)));
@@ -258,7 +259,7 @@ static void check_tiles(const world *w, uint32_t graph, uint32_t *even) {
   }
   // rope_angles and embed; norm and qkv, rope and attend, o, norm and gate_up, down; logits
   assert_int_equal(g->op_count, 2 + 8 * LAYERS + 2 - saved);
-  assert_true(graph > 0 || saved > 2 * LAYERS);
+  assert_true(g->tokens > g->tile_tokens || saved > 2 * LAYERS);
   assert_true(counters <= w->wide.shared_tiles);
   mgl_free(ops);
   mgl_free(steps);
@@ -268,15 +269,16 @@ static void every_unit_is_one_task(void **state) {
   (void)state;
   static const uint32_t rows[] = {1, 100, 257, 1024};
   uint32_t even = 0;
-  for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
+  for (size_t i = 0; i < 4 * sizeof rows / sizeof rows[0]; i++) {
     world w;
     mgl_cuda_wide_sizes sizes = {.tokens = 2048,
-                                 .sequences = rows[i / 2],
-                                 .logit_rows = rows[i / 2],
+                                 .sequences = rows[i / 4],
+                                 .logit_rows = rows[i / 4],
                                  .pages_per_sequence = STRIDE,
-                                 .workers = WORKERS};
+                                 .workers = WORKERS,
+                                 .few = i / 2 % 2 != 0};
     open_world(&w, configs[i % 2], &sizes);
-    assert_int_equal(w.wide.graph_count, MGL_CUDA_WIDE_GRAPHS);
+    assert_int_equal(w.wide.graph_count, MGL_CUDA_WIDE_GRAPHS - (sizes.few ? 0 : 2));
     for (uint32_t graph = 0; graph < w.wide.graph_count; graph++) {
       check_graph(&w, graph);
       check_tiles(&w, graph, &even);
@@ -294,7 +296,8 @@ static void parts_are_added(void **state) {
                                .sequences = 4,
                                .logit_rows = 4,
                                .pages_per_sequence = STRIDE,
-                               .workers = WORKERS};
+                               .workers = WORKERS,
+                               .few = true};
   open_world(&w, configs[0], &sizes);
   uint32_t split = 0;
   for (uint32_t graph = 0; graph < w.wide.graph_count; graph++) {
@@ -412,14 +415,21 @@ static void the_image_says_what_the_plan_says(void **state) {
 
 static void graphs_are_found_by_tokens(void **state) {
   (void)state;
-  assert_int_equal(mgl_cuda_wide_graph_for(1), 0);
-  assert_int_equal(mgl_cuda_wide_graph_for(256), 0);
-  assert_int_equal(mgl_cuda_wide_graph_for(257), 1);
-  assert_int_equal(mgl_cuda_wide_graph_for(1024), 2);
-  assert_int_equal(mgl_cuda_wide_graph_for(2048), 3);
+  mgl_cuda_wide_layout wide = {.sizes = {.few = false}};
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 1), 0);
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 256), 0);
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 257), 1);
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 1024), 2);
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 2048), 3);
+  wide.sizes.few = true;
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 64), 0);
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 65), 1);
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 128), 1);
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 256), 2);
+  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 2048), 5);
 }
 
-// A layer's weights decide.
+// A layer's weights decide, where tiles have 256 tokens whatever there is to do.
 static void small_iterations_are_narrow(void **state) {
   (void)state;
   const uint64_t mib = 1 << 20;
@@ -429,9 +439,10 @@ static void small_iterations_are_narrow(void **state) {
                    {.kind = MGL_OP_ATTEND},
                    {.kind = MGL_OP_LOGITS}};
   const mgl_graph program = {.ops = ops, .op_count = 5};
-  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib), 32);
-  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib + 1), 16);
-  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 1), 32);
+  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib, false), 32);
+  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib + 1, false), 16);
+  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 1, false), 32);
+  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 1, true), 16);
 }
 
 int main(void) {

@@ -346,9 +346,9 @@ static void open_wide(wide_world *wide) {
                                  .zero_count = 7,
                                  .shape = {2, 4, WORKERS},
                                  .list_count = 3,
-                                 .lists = {{.tokens = 64, .steps = &wide->steps[0]},
-                                           {.tokens = 256, .steps = &wide->steps[1]},
-                                           {.tokens = WIDE_TOKENS, .steps = &wide->steps[2]}}};
+                                 .lists = {{64, 64, &wide->steps[0], NULL, NULL},
+                                           {256, 256, &wide->steps[1], NULL, NULL},
+                                           {WIDE_TOKENS, 256, &wide->steps[2], NULL, NULL}}};
 }
 
 // A turn of the chain. Returns whether an iteration of the wide class runs behind it.
@@ -380,6 +380,7 @@ static bool chain_turn(world *w, wide_world *wide) {
     assert_true(tokens > NARROW_TOKENS && run->planning.narrow_tokens == 0);
     assert_int_equal(wide->plan.token_count, tokens);
     assert_ptr_equal(wide->run.steps, &wide->steps[tokens <= 64 ? 0 : tokens <= 256 ? 1 : 2]);
+    assert_int_equal(wide->run.tile_tokens, tokens <= 64 ? 64 : 256);
     assert_ptr_equal(wide->run.block_tables, run->block_tables);
     assert_int_equal(wide->zeros[6], 0);
     check_wide_plan(w, &wide->plan, &wide->work);

@@ -1,0 +1,8 @@
+// The kernel of the wide class for iterations of 65 to 128 tokens (wide_64.cu).
+#include "kernels/cuda/target.h"
+
+#if MGL_TARGET_WGMMA
+#define MGL_WIDE_TILE 128
+#define mgl_wide_kernel mgl_wide_kernel_128
+#include "kernels/cuda/wide_kernel.cu"
+#endif

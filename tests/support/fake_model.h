@@ -1,0 +1,19 @@
+// A small model and its GPU program, for tests over the fake GPU (fake_cuda.h).
+#ifndef MGL_TESTS_SUPPORT_FAKE_MODEL_H
+#define MGL_TESTS_SUPPORT_FAKE_MODEL_H
+
+#include "graph/graph.h"
+#include "model/safetensors.h"
+#include "runtime/cuda_program.h"
+
+enum { FAKE_MODEL_SEED = 5 };  // of its weights where there is no checkpoint
+
+// Two layers with heads of 32, a bias of Q, K and V, and a vocabulary of 512. Fails the test where
+// it cannot be made.
+mgl_graph *fake_model_graph(const mgl_checkpoint *checkpoint);
+
+// Its program; of the options, what is said of the model and the device's code is set here.
+mgl_cuda_program *fake_model_program(const mgl_cuda_device *device,
+                                     mgl_cuda_program_options options);
+
+#endif

@@ -16,7 +16,6 @@ enum {
   POLL_NS = 20 * 1000,                // between two looks at a running launch
   SLACK_NS = 1000,                    // of that, while it runs
   ABORT_NS = 2 * 1000 * 1000 * 1000,  // a launch that was told to stop must end within this
-  DEFAULT_IN_FLIGHT_AHEAD = 2,
   MOST_STEP_BATCH = 32,
 };
 
@@ -45,9 +44,6 @@ static mgl_status set_defaults(const mgl_cuda_program *p, const mgl_cuda_launch_
   }
   out->stall_ns = out->stall_ns == 0 ? UINT64_C(1000000000) : out->stall_ns;
   out->deadline_ns = out->deadline_ns == 0 ? UINT64_C(10000000000) : out->deadline_ns;
-  if (out->in_flight_ahead == 0) {
-    out->in_flight_ahead = DEFAULT_IN_FLIGHT_AHEAD;
-  }
   out->step_batch = out->step_batch == 0 ? MOST_STEP_BATCH : out->step_batch;
   if (out->in_flight > p->smem_pages) {
     out->in_flight = p->smem_pages;

@@ -111,7 +111,9 @@ static uint64_t take_biases(mgl_cuda_layout *layout, const mgl_graph *program, c
                        : take(layout, MGL_CUDA_MEMORY_VECTORS, features * sizeof(float));
 }
 
-static void lay_out_ops(const mgl_graph *program, mgl_cuda_layout *layout) {
+static void lay_out_ops(const mgl_graph *program, uint32_t workers, mgl_cuda_layout *layout) {
+  uint64_t stages = 0;
+  uint64_t stage_bytes = 0;
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_op *op = &program->ops[i];
     mgl_cuda_matrices m = mgl_cuda_matrices_of(program, op);
@@ -121,6 +123,8 @@ static void lay_out_ops(const mgl_graph *program, mgl_cuda_layout *layout) {
       uint64_t bytes = m.row_blocks * mgl_cuda_row_block_bytes(&m);
       layout->matrices[i] = take(layout, MGL_CUDA_MEMORY_WEIGHTS, bytes);
       layout->step_bytes += bytes;
+      stages += op->kind != MGL_OP_LOGITS;
+      stage_bytes += op->kind != MGL_OP_LOGITS ? bytes : 0;
     }
     if (op->kind == MGL_OP_EMBED) {
       layout->matrices[i] =
@@ -132,6 +136,8 @@ static void lay_out_ops(const mgl_graph *program, mgl_cuda_layout *layout) {
       layout->extras[i] = take(layout, MGL_CUDA_MEMORY_VECTORS, half * sizeof(float));
     }
   }
+  layout->stage_pages =
+      stages == 0 ? 0 : (uint32_t)(stage_bytes / (stages * workers * MGL_CUDA_PAGE_BYTES));
 }
 
 static void lay_out_tensors(const mgl_graph *program, const mgl_cuda_model *model,
@@ -299,7 +305,7 @@ mgl_status mgl_cuda_layout_make(const mgl_graph *program, const mgl_cuda_model *
         mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu tensors", program->tensor_count);
     goto fail;
   }
-  lay_out_ops(program, out);
+  lay_out_ops(program, sizes->workers, out);
   lay_out_tensors(program, model, sizes, out);
   for (uint32_t i = 0; i < sizes->graph_count; i++) {
     status = lay_out_activations(program, sizes, i, out, err);

@@ -115,6 +115,7 @@ typedef struct mgl_cuda_layout {
   uint32_t tokens_per_sequence;  // most tokens of one
   uint32_t iteration_capacity;   // iterations whose times are kept
   uint64_t step_bytes;           // weights that an iteration reads, of one pass
+  uint32_t stage_pages;          // of a worker in a linear other than logits, on average
 } mgl_cuda_layout;
 
 mgl_status mgl_cuda_layout_make(const mgl_graph *program, const mgl_cuda_model *model,

@@ -90,11 +90,10 @@ typedef struct mgl_cuda_launch_options {
   uint64_t stall_ns;     // no progress for so long is a fault; 0: 1 s
   uint64_t deadline_ns;  // the host ends a launch with requests that gives no sign of life for so
                          // long: no token and no iteration; 0: 10 s
-  // Smem pages on their way, at most, for tasks that may run; 0: 4, and 2 in graphs of 16 tokens
-  // for tasks of few pages, whose rows of x queue behind pages (SPEED.md).
-  uint32_t in_flight;
-  uint32_t in_flight_ahead;  // the same for tasks that wait for their inputs; 0: 2
-  bool no_prefetch;          // loaders wait until a task is let go
+  // Smem pages on their way, at most, for tasks that may run, and for those that wait for their
+  // inputs; 0: what was measured to be best, by the task's pages and the graph's tokens (SPEED.md).
+  uint32_t in_flight, in_flight_ahead;
+  bool no_prefetch;  // loaders wait until a task is let go
   // Mode full: a kernel for every op, in CUDA graphs, instead of the megakernel (runtime/
   // cuda_full.h). What is about tasks, events and descriptors has no meaning there, and in_flight
   // has other defaults.

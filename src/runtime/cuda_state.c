@@ -44,16 +44,35 @@ static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
                                         .attention_strides = p->graphs[graph]->attention_strides};
 }
 
-enum { IN_FLIGHT = 4, IN_FLIGHT_16 = 2, TOKENS_16 = 16 };
+enum { TOKENS_16 = 16 };  // of the largest graph whose linears have functions of their own
 
-static void set_launch(const mgl_cuda_launch_options *launch, mgl_cuda_run *run) {
-  for (uint32_t i = 0; i < MGL_MAX_GRAPHS; i++) {
-    run->graphs[i].in_flight = launch->in_flight != 0               ? launch->in_flight
-                               : run->graphs[i].tokens == TOKENS_16 ? IN_FLIGHT_16
-                                                                    : IN_FLIGHT;
-    run->graphs[i].in_flight_long = launch->in_flight != 0 ? launch->in_flight : IN_FLIGHT;
+// Whether the time of a graph's stages is what reading takes, and not what x takes to come, which
+// queues behind pages, the longer the more rows it has. Fits what was measured (SPEED.md, attempt
+// 38): 3 pages a stage (no), 11 (up to 4 tokens), 14 (up to 8), 44 (up to 16).
+static bool is_streaming(uint32_t stage_pages, uint32_t tokens) {
+  return tokens <= TOKENS_16 && stage_pages >= 8 + tokens / 2;
+}
+
+// Pages on their way, at most.
+static void set_in_flight(const mgl_cuda_launch_options *launch, uint32_t stage_pages,
+                          mgl_cuda_graph *graph) {
+  bool streaming = is_streaming(stage_pages, graph->tokens);
+  graph->in_flight_long = streaming ? 8 : 4;
+  graph->in_flight = streaming ? 8 : graph->tokens == TOKENS_16 ? 2 : 4;
+  graph->in_flight_ahead = streaming ? 3 : 2;
+  if (launch->in_flight != 0) {
+    graph->in_flight = graph->in_flight_long = launch->in_flight;
   }
-  run->in_flight_ahead = launch->in_flight_ahead;
+  if (launch->in_flight_ahead != 0) {
+    graph->in_flight_ahead = launch->in_flight_ahead;
+  }
+}
+
+static void set_launch(const mgl_cuda_launch_options *launch, uint32_t stage_pages,
+                       mgl_cuda_run *run) {
+  for (uint32_t i = 0; i < MGL_MAX_GRAPHS; i++) {
+    set_in_flight(launch, stage_pages, &run->graphs[i]);
+  }
   run->prefetch = launch->no_prefetch ? 0 : 1;
   run->step_batch = launch->step_batch;
   run->stall_ns = launch->stall_ns;
@@ -97,7 +116,7 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   }
   make_queues(p);
   set_memory(p, run);
-  set_launch(start->launch, run);
+  set_launch(start->launch, p->layout.stage_pages, run);
   run->kv_heads = p->model.kv_heads;
   run->group = p->model.group;
   run->vocab = p->model.vocab;

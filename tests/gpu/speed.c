@@ -104,8 +104,8 @@ static void compare_traced(mgl_cuda_program *plain, mgl_cuda_program *traced,
 }
 
 static void speed(gpu_bench *bench, const char *folder, const speed_options *o) {
-  static const uint32_t swept[][2] = {{12, 12}, {8, 8}, {6, 2}, {6, 1}, {4, 4},
-                                      {4, 2},   {4, 1}, {3, 2}, {3, 1}, {2, 2}};
+  static const uint32_t swept[][2] = {{12, 12}, {8, 6}, {8, 4}, {8, 3}, {8, 2},
+                                      {4, 4},   {4, 3}, {4, 2}, {4, 1}, {2, 2}};
   mgl_error err = {0};
   gpu_model model;
   gpu_model_open(folder, &model);

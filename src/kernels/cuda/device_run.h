@@ -144,8 +144,9 @@ typedef struct mgl_cuda_graph {
   const mgl_cuda_op *ops;      // [op_count]
   uint32_t tokens;             // most tokens of an iteration
   uint32_t attention_strides;
-  uint32_t in_flight;       // pages on their way, at most, for tasks that may run
-  uint32_t in_flight_long;  // and that have MGL_CUDA_LONG_PAGES pages and more
+  uint32_t in_flight;        // pages on their way, at most, for tasks that may run
+  uint32_t in_flight_long;   // and that have MGL_CUDA_LONG_PAGES pages and more
+  uint32_t in_flight_ahead;  // for tasks without inputs
 } mgl_cuda_graph;
 
 // One entry of the attention work list: consecutive tokens of one sequence and a chunk of the
@@ -320,7 +321,6 @@ typedef struct mgl_cuda_run {
   mgl_cuda_graph graphs[MGL_MAX_GRAPHS];
   uint32_t kv_heads;
   uint32_t page_count;        // smem pages of each worker
-  uint32_t in_flight_ahead;   // pages on their way, at most, for tasks without inputs
   uint32_t prefetch;          // 1: the loader runs ahead of tasks; 0: it waits until one is let go
   uint32_t step_batch;        // descriptors fetched at once, 1 to 32
   uint32_t has_jit;           // 1: some task of some graph is JIT

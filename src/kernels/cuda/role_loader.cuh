@@ -30,11 +30,12 @@ struct mgl_loader {
   mgl_cuda_run *run;
   mgl_block *block;
   uint8_t *pages;
-  uint32_t page_count, most_ahead;  // run's
-  uint32_t most_short, most_long;   // of the graph: of tasks with few pages, and with many
-  uint32_t most;                    // of the task
-  uint32_t page, parity;            // of the ring: the next one to fill, and its phase
-  uint32_t landed, landed_parity;   // the oldest one that was on its way when last looked at
+  uint32_t page_count;             // run's
+  uint32_t most_short, most_long;  // of the graph: of tasks with few pages, and with many
+  uint32_t most_ahead;             // of those without inputs
+  uint32_t most;                   // of the task
+  uint32_t page, parity;           // of the ring: the next one to fill, and its phase
+  uint32_t landed, landed_parity;  // the oldest one that was on its way when last looked at
   uint32_t in_flight;
   uint32_t ordinal;  // of the task among this worker's AOT tasks, all iterations
   uint64_t iteration;
@@ -265,6 +266,7 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
   uint32_t batch = l->run->step_batch;
   l->most_short = graph->in_flight;
   l->most_long = graph->in_flight_long;
+  l->most_ahead = graph->in_flight_ahead;
   for (uint32_t first = graph->step_start[blockIdx.x]; first < last; first += batch) {
     uint32_t count = last - first < batch ? last - first : batch;
     mgl_load mine = {};
@@ -309,7 +311,6 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
   l.block = block;
   l.pages = pages;
   l.page_count = run->page_count;
-  l.most_ahead = run->in_flight_ahead;
   mgl_trace_open(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   for (;; l.iteration++) {
     bool missed = false;

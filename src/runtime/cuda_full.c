@@ -66,7 +66,7 @@ enum { L2_CLOCKS = 1200 };
 // Pages on their way, where the launch's options do not say it. The more rows of x come from the
 // L2, the more it matters that they do not queue behind pages: from 16 rows on, but less for blocks
 // of LONG_PAGES and more.
-enum { IN_FLIGHT = 6, IN_FLIGHT_16 = 2, IN_FLIGHT_LONG = 4, LONG_PAGES = 12 };
+enum { IN_FLIGHT = 6, IN_FLIGHT_16 = 2, IN_FLIGHT_LONG = 4, LONG_PAGES = 12, IN_FLIGHT_AHEAD = 2 };
 
 enum { LEAST_PAGES = 2 };  // of a ring
 
@@ -312,6 +312,9 @@ static void set_memory(const mgl_cuda_program *p, op_kernel kernel, mgl_cuda_op_
     out->in_flight = op->row_tiles == 1            ? IN_FLIGHT
                      : pages_of(out) >= LONG_PAGES ? IN_FLIGHT_LONG
                                                    : IN_FLIGHT_16;
+  }
+  if (out->in_flight_ahead == 0) {
+    out->in_flight_ahead = IN_FLIGHT_AHEAD;
   }
   if (of_one) {
     out->scratch_bytes = MGL_OP_SCRATCH_ONE + op->k * (uint32_t)sizeof(mgl_bf16);

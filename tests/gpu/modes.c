@@ -73,6 +73,7 @@ static uint32_t largest(const value_list *list) {
 static void measure_cell(gpu_bench *bench, mgl_cuda_program *program, const gpu_model *model,
                          const modes_options *o, const gpu_load *load, FILE *csv) {
   double ms[MODES][MOST_ROUNDS];
+  double turn_us[MODES][MOST_ROUNDS];
   double medians[MODES];
   // Of the first run's tokens. (Larger iterations, in which mega computes the ends of prompts too,
   // have other bits.)
@@ -83,6 +84,7 @@ static void measure_cell(gpu_bench *bench, mgl_cuda_program *program, const gpu_
       mgl_cuda_launch_options launch = {.full = modes[i].full};
       gpu_measured m = gpu_measure(program, model, load, &launch);
       ms[i][round > 0 ? round - 1 : 0] = m.median_ms;
+      turn_us[i][round > 0 ? round - 1 : 0] = m.turn_us;
       if (round == 0 && i == 0) {
         hash = m.hash;
       } else if (m.hash != hash && o->prefill.values[0] <= MGL_CUDA_MAX_TOKENS) {
@@ -97,8 +99,9 @@ static void measure_cell(gpu_bench *bench, mgl_cuda_program *program, const gpu_
   for (uint32_t i = 0; i < MODES; i++) {
     medians[i] = gpu_median(ms[i], rounds);
     if (csv != NULL) {
-      (void)fprintf(csv, "%s,%u,%u,%s,%.4f,%.4f,%u,%u\n", model->name, load->batch, load->prompt,
-                    modes[i].name, medians[i], ms[i][0], rounds, load->generate);
+      (void)fprintf(csv, "%s,%u,%u,%s,%.4f,%.4f,%u,%u,%.1f\n", model->name, load->batch,
+                    load->prompt, modes[i].name, medians[i], ms[i][0], rounds, load->generate,
+                    gpu_median(turn_us[i], rounds));
     }
   }
   printf("| %s | %u | %u | %.3f | %.3f | %.3f |\n", model->name, load->batch, load->prompt,
@@ -159,7 +162,8 @@ void gpu_modes_run(gpu_bench *bench, int count, char **arguments) {
     return;
   }
   if (csv != NULL) {
-    (void)fprintf(csv, "model,batch,context,mode,ms_median,ms_least,rounds,generate\n");
+    (void)fprintf(csv,
+                  "model,batch,context,mode,ms_median,ms_least,rounds,generate,planner_turn_us\n");
   }
   modes_options ignored = o;
   for (int i = 0; i < count; i++) {

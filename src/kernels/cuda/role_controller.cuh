@@ -245,7 +245,7 @@ static __device__ __forceinline__ uint32_t mgl_held_task(const mgl_controller *c
 // All lanes: until the next slot may be filled. Where tasks wait for words of activations, this is
 // where a run that does not get on is noticed. False: the run has failed.
 static __device__ __forceinline__ bool mgl_await_slot(mgl_controller *c) {
-  while (!mgl_mbarrier_test(&c->block->stored[c->slot], c->parity ^ 1)) {
+  while (!mgl_mbarrier_try_briefly(&c->block->stored[c->slot], c->parity ^ 1)) {
     uint32_t failed = 0;
     if (threadIdx.x % 32 == 0) {
       failed = mgl_watch_progress(c, c->block->slots[c->slot].task) ? 0 : 1;

@@ -190,6 +190,25 @@ static __device__ __forceinline__ bool mgl_mbarrier_try(uint64_t *barrier, uint3
   return mgl_mbarrier_try_at(mgl_shared_address(barrier), parity);
 }
 
+// The same, suspended for a microsecond at most: for who looks at other things too, and should not
+// take issue slots from the warps that compute.
+static __device__ __forceinline__ bool mgl_mbarrier_try_briefly(uint64_t *barrier,
+                                                                uint32_t parity) {
+#if MGL_TARGET_COPIES
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(mgl_shared_address(barrier)), "r"(parity), "r"(1000)
+      : "memory");
+  return done != 0;
+#else
+  return mgl_mbarrier_test(barrier, parity);
+#endif
+}
+
 // Waits for the end of the phase of that parity; only where it is sure to come.
 // Where that is a mistake, the launch ends with an error instead of a hang.
 static __device__ __forceinline__ void mgl_mbarrier_wait_at(uint32_t barrier, uint32_t parity) {

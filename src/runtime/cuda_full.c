@@ -74,8 +74,9 @@ enum { LEAST_PAGES = 2 };  // of a ring
 // its loads queue behind pages, so logits hide it only where they have so many weights (SPEED.md).
 enum { HIDING_LOGITS_MIB = 400 };
 
-// From prompts of this length on attention has a kernel of its own also where there is one token.
-enum { LONG_CONTEXT = 512 };
+// From so many positions on attention of one token has the kernel of many, and blocks for as many
+// chunks as there may be; below, for as many as it has there (SPEED.md).
+enum { LONG_CONTEXT = 512, SHORT_STRIDES = LONG_CONTEXT / MGL_CUDA_MIN_CHUNK };
 
 // What is baked into the graphs.
 typedef struct settings {
@@ -334,13 +335,21 @@ static void set_memory(const mgl_cuda_program *p, op_kernel kernel, mgl_cuda_op_
   out->l2_clocks = L2_CLOCKS;
 }
 
-static uint32_t units_of(const mgl_cuda_program *p, uint32_t graph, uint32_t op_idx) {
+// Attention's blocks of a KV head. One without an item keeps the next op's from its
+// multiprocessor.
+static uint32_t strides_of(const mgl_cuda_program *p, graph_shape shape) {
+  uint32_t all = p->graphs[shape.graph]->attention_strides;
+  bool is_short = p->graphs[shape.graph]->tokens == 1 && !shape.long_context;
+  return is_short && all > SHORT_STRIDES ? (uint32_t)SHORT_STRIDES : all;
+}
+
+static uint32_t units_of(const mgl_cuda_program *p, graph_shape shape, uint32_t op_idx) {
   const mgl_op *op = &p->program->ops[op_idx];
   if (is_linear(op->kind)) {
     return mgl_cuda_matrices_of(p->program, op).row_blocks;
   }
-  return op->kind == MGL_OP_ATTEND ? p->model.kv_heads * p->graphs[graph]->attention_strides
-                                   : p->graphs[graph]->tokens;
+  return op->kind == MGL_OP_ATTEND ? p->model.kv_heads * strides_of(p, shape)
+                                   : p->graphs[shape.graph]->tokens;
 }
 
 static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, uint32_t op_idx,
@@ -374,8 +383,8 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape sha
       .parity = parity,
       .ordinal = ordinal,
       .op_launches = full->op_launches,
-      .units = units_of(p, graph, op_idx),
-      .strides = p->graphs[graph]->attention_strides,
+      .units = units_of(p, shape, op_idx),
+      .strides = strides_of(p, shape),
       .in_flight = full->settings.in_flight,
       .in_flight_ahead = full->settings.in_flight_ahead,
       .prefetch = full->settings.prefetch};
@@ -467,8 +476,7 @@ static bool has_long_context(const mgl_cuda_program *p) {
   const mgl_cuda_feeding *f = &p->feeding;
   bool found = false;
   for (uint32_t i = 0; i < f->slot_count; i++) {
-    found = found ||
-            (f->slots[i].state == MGL_CUDA_SLOT_BUSY && f->slots[i].prompt_count >= LONG_CONTEXT);
+    found = found || (f->slots[i].state == MGL_CUDA_SLOT_BUSY && f->slots[i].seen >= LONG_CONTEXT);
   }
   return found;
 }

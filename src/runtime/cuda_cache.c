@@ -115,7 +115,7 @@ static bool read_any(const char *folder, const mgl_cuda_cache_key *key, void **o
     size_t bytes = strlen(entry->d_name);
     if (strncmp(entry->d_name, hash, strlen(hash)) == 0 && bytes < NAME_BYTES && bytes > 6 &&
         strcmp(entry->d_name + bytes - 6, ".cubin") == 0) {
-      (void)snprintf(path, sizeof path, "%.4095s/%s", folder, entry->d_name);
+      (void)snprintf(path, sizeof path, "%.4095s/%.95s", folder, entry->d_name);
       found = read_file(path, key, out_cubin, out_bytes, usage);
     }
   }

@@ -295,6 +295,33 @@ static mgl_status run_short(mgl_cuda_program *program, mgl_cuda_launch_options l
   return run_for(program, 6, launch, err);
 }
 
+// A model with next to no weights: reading them is not what its stages take.
+static void pages_in_flight_are_bounded(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = fake_model_program(&device, usual);
+  uint32_t pages = mgl_cuda_program_describe(program).smem_pages;
+  assert_int_equal(run_short(program, (mgl_cuda_launch_options){0}, &err), MGL_OK);
+  for (uint32_t i = 0; i < 5; i++) {
+    const mgl_cuda_graph *graph = &fake.run->graphs[i];
+    assert_int_equal(graph->tokens, 1u << i);
+    assert_int_equal(graph->in_flight, graph->tokens == 16 ? 2 : 4);
+    assert_int_equal(graph->in_flight_long, 4);
+    assert_int_equal(graph->in_flight_ahead, 2);
+  }
+  mgl_cuda_launch_options wanted = {.in_flight = 3, .in_flight_ahead = pages + 1};
+  assert_int_equal(run_short(program, wanted, &err), MGL_OK);
+  for (uint32_t i = 0; i < 5; i++) {
+    const mgl_cuda_graph *graph = &fake.run->graphs[i];
+    assert_int_equal(graph->in_flight, 3);
+    assert_int_equal(graph->in_flight_long, 3);
+    assert_int_equal(graph->in_flight_ahead, pages);
+  }
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
 static void faults_are_named(void **state) {
   (void)state;
   mgl_error err = {0};
@@ -661,6 +688,7 @@ int main(void) {
       cmocka_unit_test(iterations_find_their_kernel),
       cmocka_unit_test(large_iterations_run_on_other_gpus),
       cmocka_unit_test(a_plan_runs_once),
+      cmocka_unit_test(pages_in_flight_are_bounded),
       cmocka_unit_test(faults_are_named),
       cmocka_unit_test(requests_are_fed_and_ended),
       cmocka_unit_test(a_trace_has_the_times_of_the_clocks),

@@ -5,13 +5,16 @@
 // costs: with 16 rows a worker computes about as long as the memory takes. So
 //   - all of a group's x is asked for at once, both tiles, and by those lanes again whose words are
 //     not there yet; the norm's weights are in the L1 before;
-//   - x of the next group is on its way while a group is computed, where the registers suffice
-//     (which those of two tiles of f32 do not);
+//   - x of the next group is on its way while a group is computed; of two tiles of f32, for which
+//     registers are too few, half of it during each half of the row blocks;
 //   - pages are awaited in pairs, and a page's weights are on their way to registers during the
 //     products of the page before;
 //   - partial sums lie as the lanes hold them, four of them in one access without conflicts, and a
 //     thread finishes one output of each row block (of two of them), so that few row blocks are
 //     finished soon.
+// Registers: the compiler allocates those of all the kernel's functions together. When two tiles of
+// f32 took 190 instead of 172, functions that had not changed became up to 5% slower (SPEED.md,
+// attempt 41).
 #ifndef MGL_KERNELS_CUDA_TASKS_LINEAR_ROWS_CUH
 #define MGL_KERNELS_CUDA_TASKS_LINEAR_ROWS_CUH
 
@@ -58,60 +61,61 @@ static __device__ __forceinline__ void mgl_rows_find(const mgl_worker *w, const 
   }
 }
 
-// This lane's part of a group, as it lies in memory; bf16 fills only [][][0].
-template <int TILES, bool NORMED>
+// This lane's part of PIECES pieces of a group, as it lies in memory; bf16 fills only [][][0].
+template <int TILES, bool NORMED, int PIECES>
 struct mgl_rows_raw {
   static constexpr int QUADS = NORMED ? 2 : 1;
-  uint4 v[TILES][MGL_ROWS_PIECES][QUADS];
+  uint4 v[TILES][PIECES][QUADS];
 };
 
-// Of the first `pieces` of the group from page first_page on: all, or what is open.
-template <int TILES, bool NORMED, bool ALL>
-static __device__ __forceinline__ void mgl_rows_ask(const mgl_rows_places<TILES> *rows,
-                                                    uint32_t first_page, uint32_t pieces,
-                                                    mgl_rows_raw<TILES, NORMED> *raw) {
-  constexpr uint32_t bytes = NORMED ? sizeof(float) : sizeof(uint16_t);
-#pragma unroll
-  for (int tile = 0; tile < TILES; tile++) {
-    const uint8_t *from = rows->at[tile] + (size_t)first_page * (MGL_CUDA_PAGE_K * bytes);
-#pragma unroll
-    for (int piece = 0; piece < MGL_ROWS_PIECES; piece++) {
-#pragma unroll
-      for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED>::QUADS; quad++) {
-        uint4 *v = &raw->v[tile][piece][quad];
-        bool wanted = (uint32_t)piece < pieces && (ALL ? rows->there[tile] : mgl_has_open(*v));
-        mgl_load_l2_if(from + mgl_linear_element(piece) * bytes + quad * 16, wanted, v);
-      }
-    }
-  }
-}
-
-// What is not asked for: open where there is a row, else zeros.
-template <int TILES, bool NORMED>
+// Before it is asked for: open where there is a row, else zeros.
+template <int TILES, bool NORMED, int PIECES>
 static __device__ __forceinline__ void mgl_rows_clear(const mgl_rows_places<TILES> *rows,
-                                                      mgl_rows_raw<TILES, NORMED> *raw) {
-  constexpr int quads = mgl_rows_raw<TILES, NORMED>::QUADS;
+                                                      mgl_rows_raw<TILES, NORMED, PIECES> *raw) {
+  constexpr int quads = mgl_rows_raw<TILES, NORMED, PIECES>::QUADS;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
     uint32_t word = rows->there[tile] ? MGL_CUDA_OPEN : 0;
 #pragma unroll
-    for (int i = 0; i < MGL_ROWS_PIECES * quads; i++) {
+    for (int i = 0; i < PIECES * quads; i++) {
       raw->v[tile][i / quads][i % quads] = make_uint4(word, word, word, word);
     }
   }
 }
 
-// (The open word is the largest of all.)
-template <int TILES, bool NORMED>
-static __device__ __forceinline__ bool mgl_rows_is_open(const mgl_rows_raw<TILES, NORMED> *raw,
-                                                        int pieces) {
+// By lanes that want it: `count` of the pieces, which begin with piece `begin` of the group from
+// page first_page on. (One condition for all: with one for each, the compiler loads them one behind
+// the other.)
+template <int TILES, bool NORMED, int PIECES>
+static __device__ __forceinline__ void mgl_rows_ask(const mgl_rows_places<TILES> *rows, bool wanted,
+                                                    uint32_t first_page, int begin, int count,
+                                                    mgl_rows_raw<TILES, NORMED, PIECES> *raw) {
+  constexpr uint32_t bytes = NORMED ? sizeof(float) : sizeof(uint16_t);
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++) {
+    const uint8_t *from = rows->at[tile] + (size_t)first_page * (MGL_CUDA_PAGE_K * bytes);
+#pragma unroll
+    for (int piece = 0; piece < count; piece++) {
+#pragma unroll
+      for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED, PIECES>::QUADS; quad++) {
+        mgl_load_l2_if(from + mgl_linear_element(begin + piece) * bytes + quad * 16,
+                       wanted && rows->there[tile], &raw->v[tile][piece][quad]);
+      }
+    }
+  }
+}
+
+// Of the first `count` pieces. (The open word is the largest of all.)
+template <int TILES, bool NORMED, int PIECES>
+static __device__ __forceinline__ bool mgl_rows_is_open(
+    const mgl_rows_raw<TILES, NORMED, PIECES> *raw, int count) {
   uint32_t largest = 0;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
 #pragma unroll
-    for (int piece = 0; piece < pieces; piece++) {
+    for (int piece = 0; piece < count; piece++) {
 #pragma unroll
-      for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED>::QUADS; quad++) {
+      for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED, PIECES>::QUADS; quad++) {
         uint4 v = raw->v[tile][piece][quad];
         largest = max(max(largest, max(v.x, v.y)), max(v.z, v.w));
       }
@@ -120,22 +124,24 @@ static __device__ __forceinline__ bool mgl_rows_is_open(const mgl_rows_raw<TILES
   return largest == MGL_CUDA_OPEN;
 }
 
-// Until all of a group is there. As long as first pieces are open only these are asked for: many
-// rows asked for by all SMs again and again fill the L2's queues. When the run stops it gives up,
-// and the task is mute.
-template <int TILES, bool NORMED>
+// Until all of it is there, asked for again by those lanes that miss something: of a whole group
+// only first pieces, as long as these are open, since many rows asked for by all SMs again and
+// again fill the L2's queues. When the run stops it gives up, and the task is mute.
+template <int TILES, bool NORMED, int PIECES>
 static __device__ __forceinline__ void mgl_rows_await(const mgl_worker *w, const mgl_linear *l,
                                                       const mgl_rows_places<TILES> *rows,
-                                                      uint32_t first_page,
-                                                      mgl_rows_raw<TILES, NORMED> *raw) {
-  if (!l->carried) {
-    return;
-  }
-  while (__any_sync(0xffffffffu, mgl_rows_is_open<TILES, NORMED>(raw, MGL_ROWS_PIECES)) &&
-         w->block->stop == 0) {
-    bool first = __any_sync(0xffffffffu, mgl_rows_is_open<TILES, NORMED>(raw, 1)) != 0;
-    mgl_rows_ask<TILES, NORMED, false>(rows, first_page, first ? 1 : (uint32_t)MGL_ROWS_PIECES,
-                                       raw);
+                                                      uint32_t first_page, int begin,
+                                                      mgl_rows_raw<TILES, NORMED, PIECES> *raw) {
+  while (l->carried) {
+    bool open = mgl_rows_is_open(raw, PIECES);
+    if (!__any_sync(0xffffffffu, open) || w->block->stop != 0) {
+      return;
+    }
+    if (PIECES == MGL_ROWS_PIECES && __any_sync(0xffffffffu, mgl_rows_is_open(raw, 1))) {
+      mgl_rows_ask(rows, open, first_page, begin, 1, raw);
+    } else {
+      mgl_rows_ask(rows, open, first_page, begin, PIECES, raw);
+    }
   }
 }
 
@@ -150,23 +156,34 @@ static __device__ __forceinline__ void mgl_rows_fetch_norm(const mgl_worker *w,
   }
 }
 
-template <int TILES, bool NORMED>
-static __device__ __forceinline__ void mgl_rows_convert(const mgl_worker *w, const mgl_linear *l,
-                                                        uint32_t first_page,
-                                                        const mgl_rows_raw<TILES, NORMED> *raw,
-                                                        mgl_linear_group<TILES> *x,
-                                                        float squares[TILES]) {
+// The norm's weights, whose address is read where it is needed: between, in registers, it would be
+// spilled.
+static __device__ __forceinline__ const float *mgl_rows_norm(const mgl_worker *w) {
+  uint64_t norm;
+  asm volatile("ld.shared.u64 %0, [%1];"
+               : "=l"(norm)
+               : "r"(mgl_shared_address(&mgl_task_slot(w)->op.norm)));
+  return (const float *)norm;
+}
+
+template <int TILES, bool NORMED, int PIECES>
+static __device__ __forceinline__ void mgl_rows_convert(
+    const mgl_worker *w, uint32_t first_page, int begin,
+    const mgl_rows_raw<TILES, NORMED, PIECES> *raw, mgl_linear_group<TILES> *x,
+    float squares[TILES]) {
+  const float *weights = NORMED ? mgl_rows_norm(w) : nullptr;
 #pragma unroll
-  for (int piece = 0; piece < MGL_ROWS_PIECES; piece++) {
+  for (int i = 0; i < PIECES; i++) {
+    const int piece = begin + i;
     float4 norm[2];
     if (NORMED) {
-      uint32_t e = mgl_linear_first(w, first_page) + mgl_linear_element(piece);
-      norm[0] = __ldg((const float4 *)(l->norm + e));
-      norm[1] = __ldg((const float4 *)(l->norm + e + 4));
+      const float *from = weights + mgl_linear_first(w, first_page) + mgl_linear_element(piece);
+      norm[0] = __ldg((const float4 *)from);
+      norm[1] = __ldg((const float4 *)(from + 4));
     }
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-      const uint4 *v = raw->v[tile][piece];
+      const uint4 *v = raw->v[tile][i];
       x->x[tile][piece / MGL_LINEAR_CHUNKS][piece % MGL_LINEAR_CHUNKS] =
           NORMED ? mgl_linear_normed(v, norm, &squares[tile]) : v[0];
     }
@@ -425,8 +442,10 @@ static __device__ __forceinline__ void mgl_rows_write(const mgl_worker *w, const
 }
 
 // What is needed before and behind the products, and should take no registers between.
-static __device__ __forceinline__ void mgl_rows_look_again(const mgl_worker *w, mgl_linear *l) {
+static __device__ __forceinline__ void mgl_rows_look_again(const mgl_worker *w, uint32_t rest,
+                                                           mgl_linear *l) {
   const mgl_slot *slot = mgl_task_slot(w);
+  l->block = slot->end - rest - l->blocks;
   l->kind = slot->op.kind;
   l->copy_at = slot->copy_at;
   l->inverse_k = __fdividef(1.0f, (float)slot->op.k);
@@ -491,43 +510,92 @@ static __device__ __forceinline__ bool mgl_is_linear_of_rows(const mgl_cuda_op *
 #endif
 }
 
-static __device__ __forceinline__ void mgl_rows_set_batch(mgl_linear *l, uint32_t block,
-                                                          uint32_t end, uint32_t most) {
-  l->block = block;
-  l->blocks = end - block < most ? end - block : most;
+static __device__ __forceinline__ void mgl_rows_set_batch(mgl_linear *l, uint32_t *rest,
+                                                          uint32_t most) {
+  l->blocks = *rest < most ? *rest : most;
+  *rest -= l->blocks;
 }
 
-// What comes from the L2 before the products begin. pieces: of x, of the first group.
+// What comes from the L2 before the products begin: the first group of x, and residuals.
 template <int TILES, bool NORMED>
-static __device__ __forceinline__ void mgl_rows_ask_first(const mgl_worker *w, const mgl_linear *l,
-                                                          const mgl_rows_places<TILES> *rows,
-                                                          mgl_rows_raw<TILES, NORMED> *raw) {
-  mgl_rows_ask<TILES, NORMED, true>(rows, 0, MGL_ROWS_PIECES, raw);
+static __device__ __forceinline__ void mgl_rows_ask_first(
+    const mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows,
+    mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES> *raw) {
+  mgl_rows_ask(rows, true, 0, 0, MGL_ROWS_PIECES, raw);
   if (!NORMED) {
     mgl_rows_fetch_residuals<TILES>(w, l);
+  }
+}
+
+enum { MGL_ROWS_HALF = MGL_ROWS_PIECES / 2 };
+
+// One half of a group, when it is there.
+template <int TILES>
+static __device__ __forceinline__ void mgl_rows_take_half(
+    const mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows,
+    uint32_t first_page, int begin, mgl_rows_raw<TILES, true, MGL_ROWS_HALF> *raw,
+    mgl_linear_group<TILES> *x, float squares[TILES]) {
+  mgl_rows_await(w, l, rows, first_page, begin, raw);
+  mgl_rows_convert(w, first_page, begin, raw, x, squares);
+}
+
+// The row blocks of a batch times a group of x. a: as in mgl_rows_block, which more pages follow or
+// not. HALVES: its successor from page `ahead` on, if any, comes meanwhile, one half of it during
+// each half of the row blocks, since the registers do not hold the words of a whole group beside it
+// (two tiles of f32).
+template <int TILES, bool HALVES>
+static __device__ __forceinline__ void mgl_rows_group(mgl_worker *w, const mgl_linear *l,
+                                                      const mgl_rows_places<TILES> *rows, bool adds,
+                                                      uint32_t ahead, bool follows,
+                                                      mgl_rows_page *a, mgl_linear_group<TILES> *x,
+                                                      float squares[TILES]) {
+  using shape = mgl_rows_shape<TILES>;
+  const uint32_t at = mgl_shared_address(w->scratch) +
+                      w->warp * (shape::WARP_FLOATS * (uint32_t)sizeof(float)) +
+                      mgl_rows_quad(w->lane / 4, w->lane % 4) * 16;
+  mgl_rows_raw<TILES, true, MGL_ROWS_HALF> raw;
+  mgl_linear_group<TILES> next = *x;
+  if (HALVES) {
+    mgl_rows_clear(rows, &raw);
+    if (follows) {
+      mgl_rows_ask(rows, true, ahead, 0, MGL_ROWS_HALF, &raw);
+    }
+  }
+#pragma unroll 1
+  for (uint32_t block = 0; block < l->blocks; block++) {
+    if (HALVES && follows && block == l->blocks / 2) {
+      mgl_rows_take_half(w, l, rows, ahead, 0, &raw, &next, squares);
+      mgl_rows_clear(rows, &raw);
+      mgl_rows_ask(rows, true, ahead, MGL_ROWS_HALF, MGL_ROWS_HALF, &raw);
+    }
+    mgl_rows_block<TILES>(w, l, x, adds,
+                          at + block * (shape::BLOCK_FLOATS * (uint32_t)sizeof(float)), a,
+                          follows || block + 1 < l->blocks);
+  }
+  if (HALVES && follows) {
+    mgl_rows_take_half(w, l, rows, ahead, MGL_ROWS_HALF, &raw, &next, squares);
+    *x = next;
   }
 }
 
 template <int TILES, bool NORMED>
 static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
   using shape = mgl_rows_shape<TILES>;
-  constexpr bool AHEAD = !NORMED || TILES == 1;  // registers for x of the next group, and a page
+  constexpr bool HALVES = NORMED && TILES == 2;
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, slot->rows, true, &l);
   l.normed = NORMED;
-  const uint32_t end = slot->end;
-  const uint32_t warp_at = mgl_shared_address(w->scratch) +
-                           w->warp * (shape::WARP_FLOATS * (uint32_t)sizeof(float)) +
-                           mgl_rows_quad(w->lane / 4, w->lane % 4) * 16;
   mgl_rows_places<TILES> rows;
-  mgl_rows_raw<TILES, NORMED> raw;
+  mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES> raw;
+  mgl_linear_group<TILES> x;
   mgl_rows_page a;
   uint64_t best = 0;
-  mgl_rows_set_batch(&l, slot->begin, end, shape::BLOCKS);
-  uint32_t left = (end - l.block) * l.pages;  // pages of the task
+  uint32_t rest = slot->end - slot->begin;  // row blocks of batches behind the present one
+  mgl_rows_set_batch(&l, &rest, shape::BLOCKS);
+  l.block = slot->begin;
   mgl_rows_find<TILES>(w, &l, &rows);
-  mgl_rows_clear<TILES, NORMED>(&rows, &raw);
+  mgl_rows_clear(&rows, &raw);
   if (l.carried) {
     mgl_rows_ask_first<TILES, NORMED>(w, &l, &rows, &raw);
   }
@@ -540,53 +608,58 @@ static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
   if (!l.carried) {
     mgl_rows_ask_first<TILES, NORMED>(w, &l, &rows, &raw);
   }
-  if (AHEAD) {
-    mgl_rows_begin_pages(w, &l, &a);
+  mgl_rows_begin_pages(w, &l, &a);
+  float squares[TILES] = {};
+  if (HALVES) {
+    mgl_rows_await(w, &l, &rows, 0, 0, &raw);
+    mgl_task_began(w);
+    mgl_rows_convert(w, 0, 0, &raw, &x, squares);
   }
   for (bool began = false;; began = true) {
-    float squares[TILES] = {};
 #pragma unroll 1
     for (uint32_t first = 0; first < l.pages; first += MGL_GROUP_PAGES) {
-      mgl_linear_group<TILES> x;
-      mgl_rows_await<TILES, NORMED>(w, &l, &rows, first, &raw);
-      if (!began && first == 0) {
-        mgl_task_began(w);
+      const bool more = first + MGL_GROUP_PAGES < l.pages;
+      const uint32_t ahead = more ? first + MGL_GROUP_PAGES : 0;
+      if (!HALVES) {
+        if (first == 0) {
+#pragma unroll
+          for (int tile = 0; tile < TILES; tile++) {
+            squares[tile] = 0;
+          }
+        }
+        mgl_rows_await(w, &l, &rows, first, 0, &raw);
+        if (!began && first == 0) {
+          mgl_task_began(w);
+        }
+        mgl_rows_convert(w, first, 0, &raw, &x, squares);
+        if (more) {
+          mgl_rows_ask(&rows, true, ahead, 0, MGL_ROWS_PIECES, &raw);
+        }
+      } else if (!began && !more) {
+        mgl_linear_share_squares<TILES>(w, squares);
       }
-      mgl_rows_convert<TILES, NORMED>(w, &l, first, &raw, &x, squares);
-      bool more = first + MGL_GROUP_PAGES < l.pages;
-      if (!AHEAD) {
-        mgl_rows_begin_pages(w, &l, &a);
-      } else if (more) {
-        mgl_rows_ask<TILES, NORMED, true>(&rows, first + MGL_GROUP_PAGES, MGL_ROWS_PIECES, &raw);
-      }
-#pragma unroll 1
-      for (uint32_t block = 0; block < l.blocks; block++) {
-        left -= MGL_GROUP_PAGES;
-        mgl_rows_block<TILES>(w, &l, &x, first > 0,
-                              warp_at + block * (shape::BLOCK_FLOATS * (uint32_t)sizeof(float)), &a,
-                              AHEAD ? left > 0 : block + 1 < l.blocks);
-      }
-      if (!AHEAD && more) {
-        mgl_rows_ask<TILES, NORMED, true>(&rows, first + MGL_GROUP_PAGES, MGL_ROWS_PIECES, &raw);
-      }
+      mgl_rows_group<TILES, HALVES>(w, &l, &rows, first > 0, ahead, more || rest > 0, &a, &x,
+                                    squares);
     }
-    if (left > 0) {  // another batch follows
-      mgl_rows_ask<TILES, NORMED, true>(&rows, 0, MGL_ROWS_PIECES, &raw);
+    if (!HALVES && rest > 0) {  // another batch follows
+      mgl_rows_ask(&rows, true, 0, 0, MGL_ROWS_PIECES, &raw);
     }
-    if (NORMED) {
+    if (NORMED && !HALVES) {
       mgl_linear_share_squares<TILES>(w, squares);
-    } else {
+    }
+    if (!NORMED) {
       asm volatile("cp.async.wait_all;" ::: "memory");
     }
     mgl_sync_consumers();
-    mgl_rows_look_again(w, &l);
+    mgl_rows_look_again(w, rest, &l);
     mgl_rows_finish<TILES, NORMED>(w, &l, &best);
-    if (left == 0) {
+    if (rest == 0) {
       break;
     }
-    mgl_rows_set_batch(&l, l.block + l.blocks, end, shape::BLOCKS);
+    mgl_rows_set_batch(&l, &rest, shape::BLOCKS);
     mgl_sync_consumers();  // the batch before has been read
     if (!NORMED) {
+      l.block = mgl_task_slot(w)->end - rest - l.blocks;
       mgl_rows_fetch_residuals<TILES>(w, &l);
     }
   }

@@ -442,10 +442,29 @@ static void try_job(contract *c, const job_way *w) {
   }
 }
 
+// How much of it a program does: all batches too, or only chunks of several tokens. An iteration of
+// JIT tasks takes 31 ms where an AOT one takes 0.6 (Qwen3-0.6B).
+typedef enum extent { EXTENT_ALL, EXTENT_FEW, EXTENT_BRIEF } extent;
+
+enum { BRIEF_TASKS = 10000 };  // an iteration, from which on JIT programs do little
+
+static extent extent_of(const contract *c, const machine *m, bool baseline) {
+  uint32_t tasks = mgl_cuda_program_describe(c->program).task_count;
+  if (baseline || m->full) {
+    return EXTENT_ALL;
+  }
+  return m->launch == MGL_LAUNCH_JIT && tasks >= BRIEF_TASKS ? EXTENT_BRIEF : EXTENT_FEW;
+}
+
 // Chunks of 1 to 64, batches of 2 to 16, ten runs.
-static void check_jobs(contract *c, bool all) {
+static void check_jobs(contract *c, extent how_much) {
   static const uint32_t chunks[] = {1, 7, 13, 16, 17, 33, 64};
+  static const uint32_t batches[] = {10, 3, 1};  // by extent: of all sequences
+  bool all = how_much == EXTENT_ALL;
   for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
+    if (how_much == EXTENT_BRIEF && chunks[i] != 17) {
+      continue;
+    }
     try_job(c, &(job_way){
                    .count = all ? 1 : SEQUENCES, .chunk = chunks[i], .prompts_first = i % 2 == 1});
   }
@@ -454,7 +473,7 @@ static void check_jobs(contract *c, bool all) {
                           .count = count,
                           .chunk = count % 3 == 0 ? 0 : ITERATION / count});
   }
-  for (uint32_t i = 0; i < (all ? 10 : 3); i++) {
+  for (uint32_t i = 0; i < batches[how_much]; i++) {
     try_job(
         c, &(job_way){.count = SEQUENCES,
                       .launch = {.step_batch = i % 2 == 0 ? 0 : 1, .delay_ns = i == 1 ? 2000 : 0}});
@@ -488,18 +507,21 @@ static void expect_jobs(contract *c) {
 }
 
 // All ways and jobs; a line of the table.
-static void check_machine(contract *c, bool all) {
+static void check_machine(contract *c, extent how_much) {
+  bool all = how_much == EXTENT_ALL;
   const way *ways = all ? all_ways : few_ways;
   size_t count = all ? sizeof all_ways / sizeof *all_ways : sizeof few_ways / sizeof *few_ways;
   size_t bytes = TOKENS * (size_t)c->model.config.vocab_size * sizeof *c->expected;
   uint32_t runs = 0;
   for (size_t i = 0; i < count; i++) {
-    runs += try_way(c, &ways[i], (uint32_t)i * 97);
+    if (how_much != EXTENT_BRIEF || ways[i].chunk > 1) {
+      runs += try_way(c, &ways[i], (uint32_t)i * 97);
+    }
   }
   for (uint32_t others = 1; all && others <= OTHERS; others++) {
     runs += try_way(c, &(way){.chunk = ITERATION, .others = others, .runs = 1}, others * 31);
   }
-  check_jobs(c, all);
+  check_jobs(c, how_much);
   mgl_cuda_program_info info = mgl_cuda_program_describe(c->program);
   printf("| %s | %u | %u | %016llx | %u | %u | %u |\n", c->machine, info.workers, runs,
          (unsigned long long)hash_of(c->found, bytes), c->jobs, c->launches, c->unlike);
@@ -580,7 +602,7 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
     }
     whole = i > 0 || make_baseline(c);
     if (whole) {
-      check_machine(c, i == 0 || machines[i].full);
+      check_machine(c, extent_of(c, &machines[i], i == 0));
       done += c->broken ? 0 : 1;
     }
     unlike += c->unlike;

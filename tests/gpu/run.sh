@@ -87,7 +87,7 @@ references() {
 
 contracts() {
   step 240 "$program" contract
-  step 240 "$program" contract bench/configs/qwen3-0.6b
+  step 400 "$program" contract bench/configs/qwen3-0.6b
 }
 
 soaks() {

@@ -15,7 +15,6 @@
 #include "graph/graph.h"
 #include "kernels/cuda/full_turn.h"
 #include "kernels/cuda/packing.h"
-#include "kernels/cuda/wide_chain.h"
 #include "model/dummy_weights.h"
 #include "runtime/cuda_plan.h"
 #include "support/fake_cuda_parts.h"
@@ -208,32 +207,12 @@ static mgl_cu_result fake_function_set(void *function, int attribute, int value)
   return 0;
 }
 
-static unsigned wide_threads(void) {
-  return fake.portable ? (unsigned)MGL_WIDE_MMA_THREADS : (unsigned)MGL_WIDE_THREADS;
-}
-
-static size_t wide_smem(void) {
-  return fake.portable ? (size_t)MGL_WIDE_MMA_SMEM_BYTES : (size_t)MGL_WIDE_SMEM_BYTES;
-}
-
-// Tokens of the tiles that a kernel of the wide class has; 0: it is none.
-static uint32_t wide_tile_of(const char *function) {
-  static const char *const few[] = {"mgl_wide_kernel_64", "mgl_wide_kernel_128"};
-  for (uint32_t i = 0; i < 2; i++) {
-    if (strcmp(function, few[i]) == 0) {
-      assert_false(fake.portable);
-      return (uint32_t)MGL_WIDE_LEAST_TILE << i;
-    }
-  }
-  return strcmp(function, "mgl_wide_kernel") == 0 ? MGL_WIDE_MOST_TILE : 0;
-}
-
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
-  bool wide = wide_tile_of(function) != 0;
+  bool wide = fake_cuda_wide_tile(function) != 0;
   if (wide || strcmp(function, "mgl_megakernel") == 0) {
     size_t narrow = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + 12 * MGL_CUDA_PAGE_BYTES;
-    assert_int_equal(threads, wide ? (int)wide_threads() : (int)MGL_CUDA_THREADS);
-    assert_int_equal(smem, wide ? wide_smem() : narrow);
+    assert_int_equal(threads, wide ? (int)fake_cuda_wide_threads() : (int)MGL_CUDA_THREADS);
+    assert_int_equal(smem, wide ? fake_cuda_wide_smem() : narrow);
   } else {
     assert_memory_equal(function, "mgl_op_", 7);
   }
@@ -249,9 +228,6 @@ static mgl_cu_result fake_device_attribute(int *value, int attribute, int device
     default: return 1;
   }
 }
-
-static void wide_plan(void **parameters);
-static void wide_sample(void **parameters);
 
 // Kernels of weights.cu and wide_plan.cu, where one thread does all, and the one of mode full that
 // only plans.
@@ -279,11 +255,11 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
   } else if (strcmp(name, "mgl_dummy_rows") == 0) {
     mgl_dummy_rows_share(alone, *(mgl_dummy_stream *)p[0], *(uint64_t *)p[1], *(uint16_t **)p[2]);
   } else if (strcmp(name, "mgl_wide_plan_run") == 0) {
-    assert_true(grid_x == 1 && block_x == 32);
-    wide_plan(p);
+    assert_true(grid_x == 1 && block_x == 32 && !launched);
+    fake_cuda_wide_plan(p);
   } else if (strcmp(name, "mgl_wide_sample_run") == 0) {
     assert_int_equal(block_x, MGL_CUDA_CONSUMERS);
-    wide_sample(p);
+    fake_cuda_wide_sample(p);
   } else {
     assert_string_equal(name, "mgl_read_ceiling");
     assert_int_equal(block_x, MGL_READ_THREADS);
@@ -421,7 +397,7 @@ static void send(const mgl_cuda_sequence *s, int32_t token) {
 }
 
 // As mgl_append_token of tasks_sample.cuh.
-static void append_token(mgl_cuda_run *run, uint64_t iteration, uint32_t slot) {
+void fake_cuda_append_token(mgl_cuda_run *run, uint64_t iteration, uint32_t slot) {
   mgl_cuda_sequence *s = &run->sequences[slot];
   uint32_t next_row = run->next_rows[slot];
   int32_t token = fake_cuda_token(s->tokens[0], s->token_count);
@@ -459,7 +435,7 @@ void fake_cuda_sample(mgl_cuda_run *run, uint64_t iteration) {
     assert_int_equal(plan->slots[plan->logit_rows[i]], slot);
     assert_true(s->state != MGL_CUDA_SEQUENCE_RUNNING ||
                 plan->positions[plan->logit_rows[i]] == s->token_count - 1);
-    append_token(run, iteration, slot);
+    fake_cuda_append_token(run, iteration, slot);
   }
 }
 
@@ -480,7 +456,8 @@ static uint64_t *kv_of(const mgl_cuda_run *run, uint32_t slot, uint32_t position
   return &kv[number][position % MGL_CUDA_KV_PAGE_TOKENS];
 }
 
-static void compute_row(const mgl_cuda_run *run, uint32_t slot, uint32_t position, int32_t token) {
+void fake_cuda_compute_row(const mgl_cuda_run *run, uint32_t slot, uint32_t position,
+                           int32_t token) {
   uint64_t *at = kv_of(run, slot, position);
   if (run->planner == NULL) {
     return;  // plans of the host may begin anywhere
@@ -499,7 +476,7 @@ static void compute_row(const mgl_cuda_run *run, uint32_t slot, uint32_t positio
 void fake_cuda_compute_rows(const mgl_cuda_run *run, uint64_t iteration) {
   const mgl_cuda_plan *plan = &run->plans[iteration & 1];
   for (uint32_t i = 0; i < plan->token_count; i++) {
-    compute_row(run, plan->slots[i], plan->positions[i], plan->tokens[i]);
+    fake_cuda_compute_row(run, plan->slots[i], plan->positions[i], plan->tokens[i]);
   }
 }
 
@@ -644,90 +621,7 @@ static void run_megakernel(mgl_cuda_run *run) {
   assert_int_equal(mgl_load_relaxed(&p->fault), MGL_FAULT_NONE);
 }
 
-// --- the wide class ------------------------------------------------------------------------------
-
-static mgl_cuda_run *wide_of;  // whose iteration is planned; NULL: a plan of the host
-
-static void *pointer_of(const void *parameter) {
-  return (void *)(uintptr_t) * (const mgl_cu_ptr *)parameter;
-}
-
-static void wide_plan(void **p) {
-  assert_false(launched);
-  const mgl_wide_chain *chain = p[1];
-  mgl_cuda_run *run = pointer_of(p[0]);
-  fake.wide_ns += 1000;
-  mgl_wide_chain_turn(one_lane, run, chain, fake.wide_ns);
-  run->planning.planning_ns += 10;
-  wide_of = run->planning.wide_runs != 0 ? run : NULL;
-  assert_true(wide_of == NULL || chain->plan->token_count > run->iteration_tokens);
-  for (uint64_t i = 0; i < chain->zero_count && wide_of != NULL; i++) {
-    assert_int_equal(chain->zeros[i], 0);
-  }
-}
-
-// Every worker's list to its end: nobody waits for ever, and nobody is waited for by less or more
-// than all.
-static void walk_steps(const mgl_wide_run *run) {
-  uint32_t at[FAKE_CUDA_WORKERS];
-  bool any = true;
-  memcpy(at, run->step_start, sizeof at);
-  while (any) {
-    any = false;
-    for (uint32_t w = 0; w < FAKE_CUDA_WORKERS; w++) {
-      while (at[w] < run->step_start[w + 1]) {
-        const mgl_cuda_step *step = &run->steps[at[w]];
-        uint64_t count = step->wait_event == MGL_NO_EVENT
-                             ? 0
-                             : mgl_load_relaxed(&run->counters[step->wait_event]);
-        if (step->wait_event != MGL_NO_EVENT && count < step->wait_count) {
-          break;
-        }
-        assert_true(step->wait_event == MGL_NO_EVENT || count == step->wait_count);
-        (void)mgl_add_acq_rel(&run->counters[step->trigger_event], 1);
-        at[w]++;
-        any = true;
-      }
-    }
-  }
-  for (uint32_t w = 0; w < FAKE_CUDA_WORKERS; w++) {
-    assert_int_equal(at[w], run->step_start[w + 1]);
-  }
-}
-
-static void run_wide(const mgl_wide_run *run, uint32_t tile_tokens) {
-  const mgl_wide_plan *plan = run->plan;
-  if (run->steps == NULL) {
-    fake.empty_wide_runs += tile_tokens == MGL_WIDE_MOST_TILE ? 1 : 0;
-    return;
-  }
-  if (run->tile_tokens != tile_tokens) {
-    return;
-  }
-  assert_true(tile_tokens == MGL_WIDE_MOST_TILE || plan->token_count <= tile_tokens);
-  walk_steps(run);
-  for (uint32_t i = 0; i < plan->token_count && wide_of != NULL; i++) {
-    compute_row(wide_of, plan->slots[i], plan->positions[i], plan->tokens[i]);
-  }
-  if (wide_of != NULL) {
-    assert_ptr_equal(run->block_tables, wide_of->block_tables);
-  }
-  fake.wide_runs++;
-  fake.few_wide_runs += tile_tokens == MGL_WIDE_LEAST_TILE ? 1 : 0;
-}
-
-static void wide_sample(void **p) {
-  const mgl_wide_plan *plan = pointer_of(p[1]);
-  const uint64_t long_ago = UINT64_C(1) << 20;  // no iteration that fails
-  assert_true(wide_of == pointer_of(p[0]) || plan->logit_row_count == 0);
-  for (uint32_t i = 0; i < plan->logit_row_count; i++) {
-    uint32_t slot = plan->logit_slots[i];
-    assert_int_equal(wide_of->next_rows[slot], UINT32_MAX);
-    assert_int_equal(plan->slots[plan->logit_rows[i]], slot);
-    append_token(wide_of, long_ago, slot);
-  }
-  wide_of = NULL;
-}
+// --- its launch ----------------------------------------------------------------------------------
 
 static void *kernel_thread(void *run) {
   run_megakernel(run);
@@ -740,11 +634,11 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
                                              unsigned block_z, unsigned smem, void *stream,
                                              void **parameters) {
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)stream;
-  uint32_t tile_tokens = wide_tile_of(function);
+  uint32_t tile_tokens = fake_cuda_wide_tile(function);
   if (tile_tokens != 0) {
-    assert_true(grid_x == FAKE_CUDA_WORKERS && block_x == wide_threads() && smem == wide_smem());
-    assert_false(launched);
-    run_wide(pointer_of(parameters[0]), tile_tokens);
+    assert_true(grid_x == FAKE_CUDA_WORKERS && block_x == fake_cuda_wide_threads());
+    assert_true(smem == fake_cuda_wide_smem() && !launched);
+    fake_cuda_wide_run(parameters, tile_tokens);
     return 0;
   }
   assert_string_equal((const char *)function, "mgl_megakernel");

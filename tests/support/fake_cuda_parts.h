@@ -1,8 +1,9 @@
-// What the two files of the fake GPU share: fake_cuda.c (driver, megakernel, the wide class) and
-// fake_cuda_full.c (graphs of mode full).
+// What the files of the fake GPU share: fake_cuda.c (driver and megakernel), fake_cuda_wide.c
+// (large iterations) and fake_cuda_full.c (graphs of mode full).
 #ifndef MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
 #define MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
 
+#include "kernels/cuda/op_launch.h"
 #include "support/fake_cuda.h"
 
 // Of fake_cuda.c.
@@ -14,6 +15,23 @@ void fake_cuda_release(void *memory);
 // The KV cache of an iteration's rows, read and written; the tokens that it samples.
 void fake_cuda_compute_rows(const mgl_cuda_run *run, uint64_t iteration);
 void fake_cuda_sample(mgl_cuda_run *run, uint64_t iteration);
+
+// The same of one row, and of one sequence.
+void fake_cuda_compute_row(const mgl_cuda_run *run, uint32_t slot, uint32_t position,
+                           int32_t token);
+void fake_cuda_append_token(mgl_cuda_run *run, uint64_t iteration, uint32_t slot);
+
+// Of fake_cuda_wide.c.
+
+// Tokens of the tiles that a kernel of the wide class has; 0: it is none.
+uint32_t fake_cuda_wide_tile(const char *function);
+unsigned fake_cuda_wide_threads(void);  // of a block
+size_t fake_cuda_wide_smem(void);       // bytes
+
+// Launches, with the kernels' parameters.
+void fake_cuda_wide_plan(void **p);
+void fake_cuda_wide_run(void **p, uint32_t tile_tokens);
+void fake_cuda_wide_sample(void **p);
 
 // Of fake_cuda_full.c.
 

@@ -441,11 +441,18 @@ static __device__ __forceinline__ void mgl_rows_write(const mgl_worker *w, const
   }
 }
 
+// Of the batch, which `rest` row blocks of the task follow.
+static __device__ __forceinline__ uint32_t mgl_rows_first_block(const mgl_worker *w,
+                                                                const mgl_linear *l,
+                                                                uint32_t rest) {
+  return mgl_task_slot(w)->end - rest - l->blocks;
+}
+
 // What is needed before and behind the products, and should take no registers between.
 static __device__ __forceinline__ void mgl_rows_look_again(const mgl_worker *w, uint32_t rest,
                                                            mgl_linear *l) {
   const mgl_slot *slot = mgl_task_slot(w);
-  l->block = slot->end - rest - l->blocks;
+  l->block = mgl_rows_first_block(w, l, rest);
   l->kind = slot->op.kind;
   l->copy_at = slot->copy_at;
   l->inverse_k = __fdividef(1.0f, (float)slot->op.k);
@@ -659,7 +666,7 @@ static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
     mgl_rows_set_batch(&l, &rest, shape::BLOCKS);
     mgl_sync_consumers();  // the batch before has been read
     if (!NORMED) {
-      l.block = mgl_task_slot(w)->end - rest - l.blocks;
+      l.block = mgl_rows_first_block(w, &l, rest);
       mgl_rows_fetch_residuals<TILES>(w, &l);
     }
   }

@@ -88,15 +88,15 @@ mgl_choice_name mgl_load_format_choice;
         "full, a kernel for each in CUDA graphs (GPU) [mega]"                                    \
   }
 // For commands with an engine on whose iterations the row has a say; the runner checks the limit of
-// the device.
-#define MGL_ROW_ITERATION_TOKENS                                                         \
+// the device. usual: the default, in words.
+#define MGL_ROW_ITERATION_TOKENS(usual)                                                  \
   {                                                                                      \
     .name = "iteration-tokens", .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 1, \
     .u64_max = MGL_MAX_ITERATION_TOKENS,                                                 \
     .help =                                                                              \
         "tokens of an iteration at most, to 2048: larger ones "                          \
         "compute prompts faster and take more memory, and others wait longer meanwhile " \
-        "[128, on GPUs 2048]"                                                            \
+        "[" usual "]"                                                                    \
   }
 #define MGL_ROW_TRACE                                                                         \
   {                                                                                           \

@@ -22,8 +22,7 @@
 
 enum {
   MGL_PLAN_MAX_TOKENS = 2048,  // rows of a plan
-  // The most that a runner computes in an iteration, on the CPU; on a GPU it is
-  // MGL_CUDA_MAX_TOKENS.
+  // The most that a runner computes in an iteration.
   MGL_MAX_ITERATION_TOKENS = MGL_PLAN_MAX_TOKENS,
   // The contract: up to this many tokens an iteration, the bits of a result do not depend on what
   // shares the iteration, on any device.

@@ -1,10 +1,12 @@
 #!/bin/sh
 # Everything that needs the GPU: builds the test program (unless one is given) and runs its parts,
 # each under a deadline. Prints Markdown.
-#   run.sh [PROGRAM]                        smoke, ops and faults of the small models, the speed of
-#                                           the models in bench/configs, and the portable kernels
+#   run.sh [PROGRAM]                        all checks of small models that take minutes, the speed
+#                                           of four models in bench/configs, the portable kernels
 #   run.sh [PROGRAM] PART [ARGUMENT...]     one part of the program
-#   run.sh [PROGRAM] correctness            the evidence for correctness, all of the following:
+#   run.sh [PROGRAM] speed [MODEL...]       milliseconds a token, and the read ceiling
+#   run.sh [PROGRAM] correctness            the evidence for correctness: references, contracts,
+#                                           soaks and memchecks
 #   run.sh [PROGRAM] references [MODEL...]  KL against transformers: tests/gpu/reference.py and part
 #       reference for each MODEL, a folder with a config.json (default: demo and bench/configs).
 #       Needs python3 with torch and transformers.
@@ -27,7 +29,8 @@
 #                  bench/configs need 24 GiB there; it is emptied as models are done)
 #   MGL_GPU_DEBUG  gpu_tests of a debug build, for the random delays once more; built if no PROGRAM
 #                  is given
-#   MGL_MEGALITH   the command, for throughput and for summing up traces (default build/megalith)
+#   MGL_MEGALITH   the command, for throughput and for summing up traces (default build/megalith,
+#                  which `make` builds)
 #   MGL_PYTHON     python3
 set -eu
 cd "$(dirname "$0")/../.."
@@ -69,6 +72,12 @@ step() {
 }
 part() {
   step 240 "$program" "$@"
+}
+
+speed() {
+  [ $# -gt 0 ] || set -- bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b \
+    bench/configs/qwen3-1.7b bench/configs/qwen3-8b generate=1024
+  part speed "$@"
 }
 
 references() {
@@ -195,8 +204,7 @@ case ${1:-} in
   part feed
   part faults
   part wide bench/configs/qwen3-8b
-  part speed bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
-    bench/configs/qwen3-8b
+  speed
   portable
   ;;
 correctness)
@@ -204,6 +212,10 @@ correctness)
   contracts
   soaks
   memchecks
+  ;;
+speed)
+  shift
+  speed "$@"
   ;;
 references)
   shift

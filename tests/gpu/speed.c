@@ -159,9 +159,14 @@ void gpu_speed_run(gpu_bench *bench, int count, char **arguments) {
     (void)set_option(&o, arguments[i]);
   }
   speed_options ignored = o;
+  int models = 0;
   for (int i = 0; i < count; i++) {
     if (!set_option(&ignored, arguments[i])) {
       speed(bench, arguments[i], &o);
+      models++;
     }
+  }
+  if (models == 0) {
+    gpu_check(bench, false, "speed: expected a model's folder, found none");
   }
 }

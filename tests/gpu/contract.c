@@ -446,8 +446,16 @@ static void try_job(contract *c, const job_way *w) {
 // only chunks of several tokens.
 typedef enum extent { EXTENT_ALL, EXTENT_FEW, EXTENT_BRIEF } extent;
 
-// An iteration of JIT tasks takes 31 ms where an AOT one takes 0.6 (Qwen3-0.6B).
-enum { BRIEF_BYTES = 1 << 28 };  // of weights, from which on programs of JIT tasks are brief
+enum {
+  // An iteration of JIT tasks takes 31 ms where an AOT one takes 0.6 (Qwen3-0.6B).
+  BRIEF_BYTES = 1 << 28,  // of weights, from which on programs of JIT tasks are brief
+  BRIEF_CHUNK = 17,       // of their jobs: with a graph for more than 16 tokens
+};
+
+static const uint32_t job_chunks[] = {1, 7, 13, 16, 17, 33, 64};
+static const uint32_t job_batches[] = {10, 3, 1};  // by extent: jobs of all sequences
+
+enum { JOB_CHUNKS = sizeof job_chunks / sizeof *job_chunks };
 
 static extent extent_of(const contract *c, const machine *m, bool baseline) {
   if (baseline || m->full) {
@@ -459,22 +467,21 @@ static extent extent_of(const contract *c, const machine *m, bool baseline) {
 
 // Chunks of 1 to 64, batches of 2 to 16, ten runs.
 static void check_jobs(contract *c, extent how_much) {
-  static const uint32_t chunks[] = {1, 7, 13, 16, 17, 33, 64};
-  static const uint32_t batches[] = {10, 3, 1};  // by extent: of all sequences
   bool all = how_much == EXTENT_ALL;
-  for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
-    if (how_much == EXTENT_BRIEF && chunks[i] != 17) {
+  for (size_t i = 0; i < JOB_CHUNKS; i++) {
+    if (how_much == EXTENT_BRIEF && job_chunks[i] != BRIEF_CHUNK) {
       continue;
     }
-    try_job(c, &(job_way){
-                   .count = all ? 1 : SEQUENCES, .chunk = chunks[i], .prompts_first = i % 2 == 1});
+    try_job(c,
+            &(job_way){
+                .count = all ? 1 : SEQUENCES, .chunk = job_chunks[i], .prompts_first = i % 2 == 1});
   }
   for (uint32_t count = 2; all && count <= SEQUENCES; count++) {
     try_job(c, &(job_way){.first = count * 5,
                           .count = count,
                           .chunk = count % 3 == 0 ? 0 : ITERATION / count});
   }
-  for (uint32_t i = 0; i < batches[how_much]; i++) {
+  for (uint32_t i = 0; i < job_batches[how_much]; i++) {
     try_job(
         c, &(job_way){.count = SEQUENCES,
                       .launch = {.step_batch = i % 2 == 0 ? 0 : 1, .delay_ns = i == 1 ? 2000 : 0}});
@@ -612,10 +619,14 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
     unlike += c->unlike;
     close_machine(c);
   }
-  printf("\n%s",
-         brief ? "Skipped by programs of all JIT, which take 50 times as long with a model of "
-                 "this size: chunks of one token, and 8 of 10 jobs.\n\n"
-               : "");
+  if (brief) {
+    uint32_t few = JOB_CHUNKS + job_batches[EXTENT_FEW];
+    printf(
+        "\nSkipped by programs of all JIT, which take 50 times as long with a model of this "
+        "size: chunks of one token, and %u of %u jobs.\n",
+        few - 1 - job_batches[EXTENT_BRIEF], few);
+  }
+  printf("\n");
   gpu_check(bench, unlike == 0 && done == wanted,
             "%s: the same bits on %u of %u programs in every run and job, alone and in batches of "
             "2 to 16, in chunks of 1 to 64 tokens",

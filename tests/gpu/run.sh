@@ -4,13 +4,15 @@
 #   run.sh [PROGRAM]                        all checks of small models that take minutes, the speed
 #                                           of four models in bench/configs, the portable kernels
 #   run.sh [PROGRAM] PART [ARGUMENT...]     one part of the program
-#   run.sh [PROGRAM] speed [MODEL...]       milliseconds a token, and the read ceiling
+#   run.sh [PROGRAM] speed [MODEL...]       milliseconds a token, and the read ceiling (default: four
+#       models of bench/configs, with 1024 tokens; else 128, or generate=N)
 #   run.sh [PROGRAM] correctness            the evidence for correctness: references, contracts,
 #                                           soaks and memchecks
 #   run.sh [PROGRAM] references [MODEL...]  KL against transformers: tests/gpu/reference.py and part
 #       reference for each MODEL, a folder with a config.json (default: demo and bench/configs).
 #       Needs python3 with torch and transformers.
-#   run.sh [PROGRAM] contracts              part contract of small models and of qwen3-0.6b
+#   run.sh [PROGRAM] contracts              part contract of small models, of the demo model and of
+#       four in bench/configs
 #   run.sh [PROGRAM] soaks                  part soak; of a debug build too
 #   run.sh [PROGRAM] portable               the portable kernels, which GPUs other than of compute
 #       capability 9.0 and 10.0 get, on this one
@@ -96,7 +98,10 @@ references() {
 
 contracts() {
   step 240 "$program" contract
-  step 400 "$program" contract bench/configs/qwen3-0.6b
+  for model in demo bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
+    bench/configs/qwen3-8b; do
+    step 600 "$program" contract "$model"
+  done
 }
 
 soaks() {

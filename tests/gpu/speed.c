@@ -167,6 +167,7 @@ void gpu_speed_run(gpu_bench *bench, int count, char **arguments) {
     }
   }
   if (models == 0) {
-    gpu_check(bench, false, "speed: expected a model's folder, found none");
+    gpu_check(bench, false,
+              "speed: expected a model's folder (such as bench/configs/qwen3-0.6b), found none");
   }
 }

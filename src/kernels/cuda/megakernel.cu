@@ -107,7 +107,7 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
   }
   switch (function) {
     case MGL_CALL_LINEAR_WHOLE: return mgl_call<mgl_task_linear<1, true, true>>(run, block, state);
-#if __CUDA_ARCH__ >= 900
+#if MGL_TARGET_LINEAR_ROWS
     case MGL_CALL_LINEAR_ROWS_1: return mgl_call<mgl_task_linear_rows<1, false>>(run, block, state);
     case MGL_CALL_LINEAR_ROWS_2: return mgl_call<mgl_task_linear_rows<2, false>>(run, block, state);
     case MGL_CALL_LINEAR_ROWS_1_NORMED:

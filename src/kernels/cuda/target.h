@@ -23,4 +23,12 @@
 #define MGL_TARGET_WGMMA 0
 #endif
 
+// Linears of 2 to 16 tokens have functions of their own (tasks_linear_rows.cuh), which spill before
+// 9.0: portable kernels have them from there on.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define MGL_TARGET_LINEAR_ROWS 1
+#else
+#define MGL_TARGET_LINEAR_ROWS 0
+#endif
+
 #endif

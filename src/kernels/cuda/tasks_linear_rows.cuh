@@ -216,9 +216,7 @@ static __device__ __forceinline__ void mgl_rows_await_pages(const mgl_worker *w)
       __trap();
     }
   }
-  if (MGL_TRACE && w->thread == 0) {
-    w->block->starved[w->slot] += mgl_trace_clock() - from;
-  }
+  mgl_note_starved(w->block, w->slot, w->thread, from);
 }
 
 static __device__ __forceinline__ void mgl_rows_read(const mgl_linear *l, uint32_t page,
@@ -507,14 +505,10 @@ static __device__ __forceinline__ void mgl_rows_share_best(const mgl_worker *w, 
 
 // --- the task ------------------------------------------------------------------------------------
 
-// Where a linear has these functions: whole pairs of pages, and one pass. (Before sm_90a a normed x
-// of two tiles would be spilled, and others spill beside.)
+// Where a linear has these functions: whole pairs of pages, and one pass.
 static __device__ __forceinline__ bool mgl_is_linear_of_rows(const mgl_cuda_op *op) {
-#if __CUDA_ARCH__ >= 900
-  return op->row_tiles <= 2 && op->passes == 1 && op->k % (MGL_GROUP_PAGES * MGL_CUDA_PAGE_K) == 0;
-#else
-  return false;
-#endif
+  return MGL_TARGET_LINEAR_ROWS && op->row_tiles <= 2 && op->passes == 1 &&
+         op->k % (MGL_GROUP_PAGES * MGL_CUDA_PAGE_K) == 0;
 }
 
 static __device__ __forceinline__ void mgl_rows_set_batch(mgl_linear *l, uint32_t *rest,
@@ -585,6 +579,29 @@ static __device__ __forceinline__ void mgl_rows_group(mgl_worker *w, const mgl_l
   }
 }
 
+// A whole group from page `first` on, when it is there; the next one of the rows, from page `ahead`
+// on, is asked for. begins: the task does, with its first group.
+template <int TILES, bool NORMED>
+static __device__ __forceinline__ void mgl_rows_take_group(
+    mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows, uint32_t first,
+    uint32_t ahead, bool begins, mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES> *raw,
+    mgl_linear_group<TILES> *x, float squares[TILES]) {
+  if (first == 0) {
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+      squares[tile] = 0;
+    }
+  }
+  mgl_rows_await(w, l, rows, first, 0, raw);
+  if (begins && first == 0) {
+    mgl_task_began(w);
+  }
+  mgl_rows_convert(w, first, 0, raw, x, squares);
+  if (first + MGL_GROUP_PAGES < l->pages) {
+    mgl_rows_ask(rows, true, ahead, 0, MGL_ROWS_PIECES, raw);
+  }
+}
+
 template <int TILES, bool NORMED>
 static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
   using shape = mgl_rows_shape<TILES>;
@@ -628,20 +645,7 @@ static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
       const bool more = first + MGL_GROUP_PAGES < l.pages;
       const uint32_t ahead = more ? first + MGL_GROUP_PAGES : 0;
       if (!HALVES) {
-        if (first == 0) {
-#pragma unroll
-          for (int tile = 0; tile < TILES; tile++) {
-            squares[tile] = 0;
-          }
-        }
-        mgl_rows_await(w, &l, &rows, first, 0, &raw);
-        if (!began && first == 0) {
-          mgl_task_began(w);
-        }
-        mgl_rows_convert(w, first, 0, &raw, &x, squares);
-        if (more) {
-          mgl_rows_ask(&rows, true, ahead, 0, MGL_ROWS_PIECES, &raw);
-        }
+        mgl_rows_take_group(w, &l, &rows, first, ahead, !began, &raw, &x, squares);
       } else if (!began && !more) {
         mgl_linear_share_squares<TILES>(w, squares);
       }

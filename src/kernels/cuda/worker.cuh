@@ -343,16 +343,23 @@ static __device__ __forceinline__ void mgl_open_word(uint8_t *at, const mgl_slot
   mgl_store_l2_word(at + slot->open_at, MGL_CUDA_OPEN);
 }
 
-// For the trace: waits for a page that is not there yet, and notes for how long.
-static __device__ __forceinline__ void mgl_page_await_noted(mgl_block *block, uint32_t slot,
-                                                            uint32_t full, uint32_t parity) {
-  uint32_t from = mgl_trace_clock();
-  mgl_mbarrier_wait_at(full, parity);
-  if (threadIdx.x == 0) {
+// For the trace: the task in a slot has waited for weights since the clock `from`.
+static __device__ __forceinline__ void mgl_note_starved(mgl_block *block, uint32_t slot,
+                                                        uint32_t thread, uint32_t from) {
+  if (MGL_TRACE && thread == 0) {
     block->starved[slot] += mgl_trace_clock() - from;
   }
 }
 
+// Waits for a page that is not there yet, and notes for how long.
+static __device__ __forceinline__ void mgl_page_await_noted(mgl_block *block, uint32_t slot,
+                                                            uint32_t full, uint32_t parity) {
+  uint32_t from = mgl_trace_clock();
+  mgl_mbarrier_wait_at(full, parity);
+  mgl_note_starved(block, slot, threadIdx.x, from);
+}
+
+// The same as a function of its own.
 static __device__ __noinline__ void mgl_page_starve(mgl_block *block, uint32_t slot, uint32_t full,
                                                     uint32_t parity) {
   mgl_page_await_noted(block, slot, full, parity);

@@ -100,7 +100,7 @@ contracts() {
   step 240 "$program" contract
   for model in demo bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-1.7b \
     bench/configs/qwen3-8b; do
-    step 600 "$program" contract "$model"
+    step 900 "$program" contract "$model"
   done
 }
 

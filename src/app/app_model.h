@@ -89,7 +89,7 @@ mgl_choice_name mgl_load_format_choice;
   }
 // For commands with an engine on whose iterations the row has a say; the runner checks the limit of
 // the device. usual: the default, in words.
-#define MGL_ROW_ITERATION_TOKENS(usual)                                                  \
+#define MGL_ROW_ITERATION_TOKENS_OF(usual)                                               \
   {                                                                                      \
     .name = "iteration-tokens", .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 1, \
     .u64_max = MGL_MAX_ITERATION_TOKENS,                                                 \
@@ -98,6 +98,7 @@ mgl_choice_name mgl_load_format_choice;
         "compute prompts faster and take more memory, and others wait longer meanwhile " \
         "[" usual "]"                                                                    \
   }
+#define MGL_ROW_ITERATION_TOKENS MGL_ROW_ITERATION_TOKENS_OF("128, on GPUs 2048")
 #define MGL_ROW_TRACE                                                                         \
   {                                                                                           \
     .name = "trace", .value_name = "FILE", .type = MGL_OPTION_FILE,                           \

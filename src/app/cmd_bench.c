@@ -426,7 +426,7 @@ static const mgl_option options[] = {
      .u64_min = 1,
      .u64_max = MGL_MAX_ITERATION_TOKENS,
      .help = "prompt tokens of one sequence in an iteration at most [those of an iteration]"},
-    MGL_ROW_ITERATION_TOKENS("128, on GPUs 2048"),
+    MGL_ROW_ITERATION_TOKENS,
     {.name = "json",
      .type = MGL_OPTION_FLAG,
      .help = "print one JSON object for each mode, a line each"},

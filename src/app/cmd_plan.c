@@ -164,7 +164,7 @@ static const mgl_option options[] = {
      .help = "tokens of the longest request [the model's context]"},
     MGL_ROWS_MEMORY("0.9 of a GPU's, 0.5 of the host's"),
     {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
-    MGL_ROW_ITERATION_TOKENS("128, on GPUs 2048"),
+    MGL_ROW_ITERATION_TOKENS,
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_LOAD_FORMAT,

@@ -506,7 +506,7 @@ static const mgl_option options[] = {
     {.name = "ignore-eos", .type = MGL_OPTION_FLAG, .help = "go on behind the model's stop tokens"},
     MGL_ROWS_SAMPLING,
     MGL_ROWS_MEMORY("as much as all prompts can use together"),
-    MGL_ROW_ITERATION_TOKENS("128, on GPUs 2048"),
+    MGL_ROW_ITERATION_TOKENS,
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_MODE,

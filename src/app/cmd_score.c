@@ -249,7 +249,7 @@ static const mgl_option options[] = {
      .value_name = "FILE",
      .type = MGL_OPTION_FILE,
      .help = "write the logits of every position to a NumPy file, float32 [tokens, vocabulary]"},
-    MGL_ROW_ITERATION_TOKENS("64"),
+    MGL_ROW_ITERATION_TOKENS_OF("64"),
     MGL_ROW_DEVICE,
     MGL_ROW_THREADS,
     MGL_ROW_MODE,

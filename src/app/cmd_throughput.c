@@ -481,7 +481,7 @@ static const mgl_option options[] = {
      .u64_min = 1,
      .u64_max = MGL_MAX_SEQUENCES,
      .help = "requests that run at once, at most [64, on GPUs 256]"},
-    MGL_ROW_ITERATION_TOKENS("128, on GPUs 2048"),
+    MGL_ROW_ITERATION_TOKENS,
     {.name = "chunk",
      .value_name = "N",
      .type = MGL_OPTION_U64,

@@ -195,7 +195,7 @@ typedef struct megalith_engine_info {
   uint32_t context_tokens;
   uint64_t kv_tokens;
   uint32_t page_tokens;
-  const char *note;  // what a user should know, such as why a GPU that is there is not used; or ""
+  const char *note;  // what a user should know, such as why no GPU is used; or ""
 } megalith_engine_info;
 
 // What the options came to. Valid until the engine is destroyed.

@@ -97,7 +97,7 @@ static mgl_status start_on_device(megalith_engine *engine, const megalith_engine
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(engine, options, device.ordinal, err);
   }
-  if (device.kind == MGL_DEVICE_AUTO && mgl_device_exists()) {
+  if (mgl_device_auto_tries(&device)) {
     mgl_status status = start_on_gpu(engine, options, 0, &reason);
     if (status == MGL_OK) {
       return MGL_OK;

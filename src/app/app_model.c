@@ -229,7 +229,7 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(model, arguments, device.ordinal, options, out, err);
   }
-  if (device.kind == MGL_DEVICE_AUTO && mgl_device_exists()) {
+  if (mgl_device_auto_tries(&device)) {
     mgl_status status = mgl_device_check_gpu(arguments, &reason);
     if (status == MGL_OK) {
       status = start_on_gpu(model, arguments, 0, options, out, &reason);

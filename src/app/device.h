@@ -1,7 +1,7 @@
 // --device: where a model runs, and the GPU that was opened for it.
 //
-// `auto` takes the first GPU where one works for the model and says why not where there is one that
-// does not; without any GPU or driver it takes the CPU and says nothing.
+// `auto` takes the first GPU where one works for the model, else the CPU, and says why. Only where
+// nobody asked for it by name and there is no GPU or driver it says nothing.
 #ifndef MGL_APP_DEVICE_H
 #define MGL_APP_DEVICE_H
 

@@ -9,7 +9,7 @@ enum { MAX_ORDINAL_DIGITS = 4 };
 
 mgl_status mgl_device_parse(const char *where, const char *text, mgl_device_choice *out,
                             mgl_error *err) {
-  *out = (mgl_device_choice){.kind = MGL_DEVICE_AUTO};
+  *out = (mgl_device_choice){.kind = MGL_DEVICE_AUTO, .named = true};
   if (strcmp(text, "auto") == 0) {
     return MGL_OK;
   }
@@ -47,6 +47,10 @@ bool mgl_device_exists(void) {
     return code != MGL_CU_NO_DEVICE && code != MGL_CU_STUB_LIBRARY;
   }
   return driver.device_count(&count) != 0 || count > 0;
+}
+
+bool mgl_device_auto_tries(const mgl_device_choice *choice) {
+  return choice->kind == MGL_DEVICE_AUTO && (choice->named || mgl_device_exists());
 }
 
 bool mgl_device_may_fall_back(mgl_status status) {

@@ -16,6 +16,7 @@ typedef enum mgl_device_kind {
 typedef struct mgl_device_choice {
   mgl_device_kind kind;
   uint32_t ordinal;  // of MGL_DEVICE_CUDA
+  bool named;        // somebody said so: it is not what is taken when nobody says anything
 } mgl_device_choice;
 
 // `where` is what the message begins with ("--device").
@@ -27,6 +28,10 @@ mgl_status mgl_device_usual(mgl_device_choice *out, mgl_error *err);
 
 // Whether a driver finds any GPU, usable or not.
 bool mgl_device_exists(void);
+
+// Whether auto should try the first GPU, and say why if it takes the CPU: where there is a GPU, and
+// everywhere if auto was asked for by name.
+bool mgl_device_auto_tries(const mgl_device_choice *choice);
 
 // Whether another device could do better after this failure: a damaged model or a wrong argument
 // stays what it is.

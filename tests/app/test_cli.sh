@@ -450,17 +450,28 @@ test_bench() {
 # Commands of which each computes something small.
 device_commands=("run -p Once -n 3" "score --tokens 1,2" "bench -p 4 -g 4 --runs 1 --mode mega")
 
+# A command that ran says on standard error that the CPU computed, and why.
+check_noted() {  # what, text
+  check_status "$1" 0
+  check_has "$1" "$err" "megalith: note: running on the CPU, not on the GPU: "
+  check_has "$1" "$err" "$2"
+}
+
 test_device() {
   local command with
   for command in "${device_commands[@]}"; do
     expect_error "$command: options of another device" "--threads is for the CPU; try --device cpu" \
       $command --device cuda --threads 2
-    # Without a driver: auto says nothing, cuda says what is missing.
+    # Without a driver: auto says so if it was asked for, cuda says what is missing.
     if env -u LD_LIBRARY_PATH "$program" info | grep -q 'no NVIDIA driver'; then
-      MEGALITH_DEVICE=auto run $command
-      check_status "$command: auto without a driver" 0
+      MEGALITH_DEVICE= run $command
+      check_status "$command: without a driver" 0
       checks=$((checks + 1))
-      grep -q "note: running" "$err" && fail "$command: auto without a driver" "no note" "$(show "$err")"
+      grep -q "note: running" "$err" && fail "$command: without a driver" "no note" "$(show "$err")"
+      MEGALITH_DEVICE=auto run $command
+      check_noted "$command: MEGALITH_DEVICE=auto without a driver" "there is no NVIDIA driver"
+      run $command --device auto
+      check_noted "$command: --device auto without a driver" "there is no NVIDIA driver"
       expect_error "$command --device cuda" "there is no NVIDIA driver" $command --device cuda
       expect_error "$command: cuda:3" "there is no NVIDIA driver" $command --device=cuda:3
       MEGALITH_DEVICE=cuda expect_error "$command: MEGALITH_DEVICE" "there is no NVIDIA driver" $command
@@ -488,27 +499,21 @@ test_unusable_gpus() {
     return
   fi
   config_only >/dev/null
-  unusable() {  # what, text, assignments...
-    local what=$1 text=$2 model="$work/config_only --load-format dummy -p 4 -g 4 --runs 1 --mode mega"
-    shift 2
-    run_with() {
-      LD_LIBRARY_PATH=$driver timeout 120 env "$@" >"$out" 2>"$err" </dev/null
-      status=$?
-    }
-    run_with "$@" "$program" bench $model --device cuda
-    check_error "$what" "$text"
-    run_with "$@" MEGALITH_DEVICE=auto "$program" bench $model
-    check_status "$what: auto" 0
-    check_has "$what: auto" "$out" "mega "
-    if [ "$quiet" = 1 ]; then
-      check_empty "$what: auto" "$err"
-    else
-      check_has "$what: auto" "$err" "megalith: note: running on the CPU, not on the GPU: "
-      check_has "$what: auto" "$err" "$text"
-      check_equal "$what: auto, lines" 1 "$(wc -l <"$err")"
-    fi
+  local bench="$program bench $work/config_only --load-format dummy -p 4 -g 4 --runs 1 --mode mega"
+  run_with() {
+    LD_LIBRARY_PATH=$driver timeout 120 env "$@" >"$out" 2>"$err" </dev/null
+    status=$?
   }
-  local quiet=0
+  unusable() {  # what, text, assignments...
+    local what=$1 text=$2
+    shift 2
+    run_with "$@" $bench --device cuda
+    check_error "$what" "$text"
+    run_with "$@" MEGALITH_DEVICE=auto $bench
+    check_noted "$what: auto" "$text"
+    check_equal "$what: auto, lines" 1 "$(wc -l <"$err")"
+    check_has "$what: auto" "$out" "mega "
+  }
   unusable "an old driver" "the NVIDIA driver is for CUDA 11.4, expected 12.0 or later: update the driver" \
     FAKE_CUDA_DRIVER=11040
   unusable "an old GPU" "Fake GPU has compute capability 7.0; a GPU of 8.0 or later" FAKE_CUDA_MAJOR=7
@@ -517,8 +522,10 @@ test_unusable_gpus() {
   # A sanitizer wants to be loaded first.
   unusable "no compiler" "there is no libnvrtc" FAKE_CUDA_FREE=9000000000 MEGALITH_CACHE="$work/none" \
     LD_PRELOAD="$driver/libno_nvrtc.so" ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0"
-  quiet=1
   unusable "no GPU" "the NVIDIA driver finds no GPU" FAKE_CUDA_DEVICES=0
+  run_with FAKE_CUDA_DEVICES=0 MEGALITH_DEVICE= $bench
+  check_status "no GPU, and nobody asked for one" 0
+  check_empty "no GPU, and nobody asked for one" "$err"
   LD_LIBRARY_PATH=$driver run bench --device cuda:1
   check_error "too large a number" "GPU 1 was asked for, the driver finds 1, counted from 0"
   LD_LIBRARY_PATH=$driver MEGALITH_CACHE=/tmp/none run info

@@ -29,6 +29,8 @@ static void names(void **state) {
     assert_int_equal(mgl_device_parse("here", good[i].text, &out, &err), MGL_OK);
     assert_int_equal(out.kind, good[i].kind);
     assert_int_equal(out.ordinal, good[i].ordinal);
+    assert_true(out.named);
+    assert_true(mgl_device_auto_tries(&out) == (out.kind == MGL_DEVICE_AUTO));
   }
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     assert_int_equal(mgl_device_parse("here", bad[i], &out, &err), MGL_ERR_ARGUMENT);
@@ -50,6 +52,7 @@ static void environment(void **state) {
   (void)setenv("MEGALITH_DEVICE", "", 1);
   assert_int_equal(mgl_device_usual(&out, &err), MGL_OK);
   assert_int_equal(out.kind, MGL_DEVICE_AUTO);
+  assert_true(mgl_device_auto_tries(&out) == mgl_device_exists());
 }
 
 static void falling_back(void **state) {

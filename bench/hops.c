@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "runtime/cpu_mega.h"
+#include "device/cpu/cpu_mega.h"
 
 enum { CHAIN = 2000, RUNS = 31, BARRIERS = 2000 };
 

@@ -1,4 +1,4 @@
-/* The runtime protocol (src/runtime/protocol.h, src/runtime/cpu_wait.c) as a model for spin.
+/* The runtime protocol (src/twin/protocol.h, src/device/cpu/cpu_wait.c) as a model for spin.
  *
  * What it has: the bounded queue with sequence numbers, event counters that are never reset, the
  * last trigger handing its event over, JIT tasks going to either worker, AOT tasks waiting for

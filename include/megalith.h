@@ -159,10 +159,9 @@ typedef struct megalith_engine_options {
   const char *device;  // "cpu"; "cuda" or "cuda:N"; "auto": the first GPU if it can run the model,
                        // else the CPU. NULL: what MEGALITH_DEVICE says in the environment, or auto
   uint32_t threads;    // on the CPU, to MEGALITH_MAX_THREADS; 0: one per core
-  uint32_t
-      sequences;  // most requests that run together, to MEGALITH_MAX_SEQUENCES; 0: 64, on GPUs
-                  // 256, or as many as iteration_tokens if these are fewer. If there are more than
-                  // an iteration has tokens, they take turns; those beyond `sequences` wait
+  uint32_t sequences;  // most requests that run together, to MEGALITH_MAX_SEQUENCES; 0: 64, on GPUs
+      // 256, or as many as iteration_tokens if these are fewer. If there are more than
+      // an iteration has tokens, they take turns; those beyond `sequences` wait
   uint32_t context_tokens;  // most tokens of one request, prompt and generated together; 0: the
                             // model's context, or as much of it as the KV memory holds
   uint64_t kv_tokens;       // tokens that the KV memory of all requests holds; 0: by memory_share

@@ -1,6 +1,6 @@
 // A request's generated tokens as text, piece by piece, until a stop text.
 //
-// Text goes out as soon as it is certain: whole characters only (model/tokenizer.h), and no byte
+// Text goes out as soon as it is certain: whole characters only (text/tokenizer.h), and no byte
 // that may turn out to be the beginning of a stop text (engine/stop_strings.h). One thread at a
 // time.
 #ifndef MGL_API_TEXT_OUTPUT_H
@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "engine/stop_strings.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 enum {
   MGL_MAX_STOP_TEXTS = MGL_MAX_STOP_STRINGS,

@@ -7,9 +7,9 @@
 #include "app/device.h"
 #include "app/options.h"
 #include "app/output_file.h"
+#include "device/cpu/team.h"
 #include "engine/runner.h"
 #include "model/model_folder.h"
-#include "runtime/team.h"
 
 typedef struct mgl_app_model {
   mgl_model_folder folder;

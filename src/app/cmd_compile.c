@@ -17,9 +17,9 @@
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "compile/compile.h"
+#include "device/cpu/read_ceiling.h"
 #include "graph/family.h"
 #include "graph/graph_text.h"
-#include "runtime/read_ceiling.h"
 
 enum {
   MAX_GRAPHS = 12,  // of --tokens all: 1, 2, 4, ..., 2048

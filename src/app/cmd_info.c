@@ -14,7 +14,7 @@
 #include "app/output.h"
 #include "base/alloc.h"
 #include "base/cpu.h"
-#include "runtime/read_ceiling.h"
+#include "device/cpu/read_ceiling.h"
 
 enum { CEILING_PASSES = 5 };
 

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/cuda_cache.h"
-#include "runtime/cuda_jit.h"
+#include "device/cuda/cuda_cache.h"
+#include "device/cuda/cuda_jit.h"
 
 const char *mgl_device_choice_name(uint32_t index) {
   static const char *const names[] = {"auto", "cpu", "cuda"};

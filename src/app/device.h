@@ -11,7 +11,7 @@
 #include "app/options.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "runtime/cuda_driver.h"
+#include "device/cuda/cuda_driver.h"
 
 // What the command line says, or else MEGALITH_DEVICE, or else auto.
 mgl_status mgl_device_wanted(const mgl_arguments *arguments, mgl_device_choice *out,

@@ -2,7 +2,7 @@
 
 #include "app/device.h"
 #include "app/human.h"
-#include "runtime/cuda_driver.h"
+#include "device/cuda/cuda_driver.h"
 
 static void append_device(const mgl_cuda_driver *driver, int ordinal, mgl_text *out) {
   int device = 0;

@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "graph/graph.h"
 #include "task/analyse.h"
-#include "task/task.h"
+#include "twin/task.h"
 
 enum { MGL_GRAPH_SVG_MAX_TASKS = 400 };  // more than that is no picture any more
 #define MGL_GRAPH_SVG_ALL UINT32_MAX     // instead of a layer's number

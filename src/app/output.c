@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "app/interrupt.h"
-#include "model/unicode.h"
+#include "text/unicode.h"
 
 void mgl_output_init(void) {
   // The lowest free descriptor is the one that open gives: 0, then 1, then 2. The wrong direction

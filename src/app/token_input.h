@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 // Appends the ids of `text` to *out. Each must be in [0, vocab_size). `where` names the source in
 // messages ("--tokens").

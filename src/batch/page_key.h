@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "batch/planner.h"
+#include "twin/planner.h"
 
 // Keys of the full pages of `count` tokens: writes count / page_tokens of them. salt may be NULL
 // with 0 bytes. Any thread.

@@ -1,5 +1,5 @@
 // The plan: what one iteration computes, as a struct of arrays. The engine fills it from what the
-// planner decided (batch/planner.h), kernels read it.
+// planner decided (twin/planner.h), kernels read it.
 //
 // Tokens are packed: rows of one sequence are consecutive and in ascending position, one sequence
 // follows the other, and cumulative counts say where each begins. A sequence that decodes has one

@@ -1,11 +1,11 @@
 // The planner on the host: one lane. Memory and limits; the decisions are in planner_*.h.
-#include "batch/planner.h"
+#include "twin/planner.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "batch/planner_requests.h"
+#include "twin/planner_requests.h"
 
 // As kernels/cuda/planner.cu expects them.
 _Static_assert(sizeof(mgl_planner_slot) == 48 && sizeof(mgl_planner_page) == 64 &&

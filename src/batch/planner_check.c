@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "batch/planner.h"
-#include "batch/planner_pages.h"
+#include "twin/planner.h"
+#include "twin/planner_pages.h"
 
 // What the block tables and lists say of each page.
 typedef struct page_facts {

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "batch/sampling_rule.h"
+#include "twin/sampling_rule.h"
 
 enum {
   MGL_MAX_LOGIT_BIASES = 1024,  // of a request

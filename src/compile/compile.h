@@ -3,7 +3,7 @@
 //
 // Each pass file states what it requires and ensures; its result can be dumped by name; the
 // verifier checks the contracts between passes in debug builds and in tests. A compiled task graph
-// is plain data (task/task.h) for one token count and one number of workers.
+// is plain data (twin/task.h) for one token count and one number of workers.
 #ifndef MGL_COMPILE_COMPILE_H
 #define MGL_COMPILE_COMPILE_H
 
@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "graph/graph.h"
-#include "task/task.h"
+#include "twin/task.h"
 
 enum {
   MGL_COMPILE_MAX_TOKENS = 2048,  // MGL_MAX_ITERATION_TOKENS of batch/plan.h
@@ -123,7 +123,7 @@ mgl_status mgl_task_graph_read_json(const char *text, size_t bytes, const char *
 
 // Checks a task graph against its program: everything that the protocol and the memory layout rely
 // on (at most one dependent and trigger event, consecutive tasks, topological order, counts, AOT
-// lists, liveness bounds of runtime/protocol.h, and that every conflicting pair of accesses is
+// lists, liveness bounds of twin/protocol.h, and that every conflicting pair of accesses is
 // ordered).
 mgl_status mgl_task_graph_verify(const mgl_graph *program, const mgl_task_graph *graph,
                                  mgl_error *err);

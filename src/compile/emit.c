@@ -1,4 +1,4 @@
-// Pass 11, emit: the descriptors of task/task.h.
+// Pass 11, emit: the descriptors of twin/task.h.
 //
 // Requires: all passes before. Ensures: a task graph that owns its arrays and refers to nothing of
 // the compilation; tasks and events in final order, AOT lists ascending.

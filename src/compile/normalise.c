@@ -8,7 +8,7 @@
 // tasks wait that trigger e1 ... ek. All tasks with the same k events share one fork: each ei needs
 // all of them anyway, so nothing is delayed. And where these tasks are all that ei needs, ei itself
 // is the fork. An event with more than FAN_OUT events behind it forks in levels, so that an
-// activation sets off a bounded number of triggers (MGL_MAX_PENDING in runtime/protocol.h).
+// activation sets off a bounded number of triggers (MGL_MAX_PENDING in twin/protocol.h).
 //
 // Joins (a task that waits for several events) do not occur: successor-set fusion has made one
 // event of them. This is checked, and is why the paper's second transformation is not here.

@@ -6,7 +6,7 @@
 //              and one trigger event, which every task has: all must be done when the iteration is
 //   order      topological: whatever triggers an event stands before the tasks that wait for it
 //   lists      every AOT task once, in its worker's list, ascending (liveness in
-//   runtime/protocol.h) tiles      the tasks of an op cut its units into ranges at multiples of its
+//   twin/protocol.h) tiles      the tasks of an op cut its units into ranges at multiples of its
 //   grain pending    triggers of empty tasks that one activation can set off fit mgl_trigger's
 //   array ordered    every two tasks of different ops whose regions conflict come one after the
 //   other storage    in-place ops keep their input's bytes; other activations share bytes only
@@ -23,7 +23,7 @@
 #include "compile/tgraph.h"
 
 enum {
-  MAX_PENDING = 256,  // MGL_MAX_PENDING of runtime/protocol.h
+  MAX_PENDING = 256,  // MGL_MAX_PENDING of twin/protocol.h
   STORAGE_ALIGNMENT = 64,
 };
 #define MAX_WORK_BYTES ((size_t)2 << 30)  // of one verification; a hostile graph could want more

@@ -11,19 +11,19 @@
 
 #include "base/status.h"
 #include "batch/plan.h"
+#include "device/cpu/cpu_weights.h"
+#include "device/cuda/cuda_program.h"
 #include "engine/iteration.h"
 #include "engine/mega_mode.h"
 #include "engine/memory_plan.h"
-#include "runtime/cpu_weights.h"
-#include "runtime/cuda_program.h"
 
 // What a runner on a GPU takes besides what all take. Zeros are the defaults, but for the device.
 typedef struct mgl_cuda_options {
   const mgl_cuda_device *device;  // opened by the thread that creates the runner; outlives it
   mgl_cuda_launch_options launch;
-  bool coarse;           // one event between two ops (compile/compile.h)
-  bool events_only;      // no activation carries its readiness (kernels/cuda/device_run.h)
-  bool scheduler_warps;  // schedulers are warps of worker blocks
+  bool coarse;                       // one event between two ops (compile/compile.h)
+  bool events_only;                  // no activation carries its readiness (twin/device_run.h)
+  bool scheduler_warps;              // schedulers are warps of worker blocks
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
 } mgl_cuda_options;
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/cuda_driver.h"
+#include "device/cuda/cuda_driver.h"
 
 enum { MAX_ORDINAL_DIGITS = 4 };
 

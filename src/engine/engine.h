@@ -1,7 +1,7 @@
 // The engine: requests in, tokens out. Three verbs: plan a batch, run an iteration, commit its
 // results.
 //
-// What an iteration computes is decided by the planner (batch/planner.h): sequences that decode,
+// What an iteration computes is decided by the planner (twin/planner.h): sequences that decode,
 // then chunks of prompts; requests are admitted in order of submission as KV pages allow, take
 // pages as they grow, and the last one gives its pages back and is computed again later when they
 // run out. Prompts that begin alike share pages. None of it changes a result: a request gets the

@@ -1,6 +1,6 @@
 // The engine on a GPU: launches that take in requests while they run.
 //
-// The device has a planner of its own (kernels/cuda/plan_turn.h), which admits, preempts and caches
+// The device has a planner of its own (twin/plan_turn.h), which admits, preempts and caches
 // as the host's does. What the engine has queued goes to it as it has slots; requests that come,
 // end or pause while a launch runs are told to it at once. A launch ends when there is nothing more
 // to do, or when it must: to be stopped, or since a request needs more memory for sampling than it

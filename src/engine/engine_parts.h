@@ -3,8 +3,8 @@
 #ifndef MGL_ENGINE_ENGINE_PARTS_H
 #define MGL_ENGINE_ENGINE_PARTS_H
 
-#include "batch/planner.h"
 #include "engine/engine.h"
+#include "twin/planner.h"
 
 enum { MGL_NO_SLOT = UINT32_MAX };
 

@@ -3,10 +3,10 @@
 #include <assert.h>
 
 #include "base/alloc.h"
-#include "runtime/cpu_argmax.h"
-#include "runtime/cpu_linears.h"
-#include "runtime/cpu_mega.h"
-#include "runtime/cpu_tasks.h"
+#include "device/cpu/cpu_argmax.h"
+#include "device/cpu/cpu_linears.h"
+#include "device/cpu/cpu_mega.h"
+#include "device/cpu/cpu_tasks.h"
 
 enum {
   MAX_GRAPHS = 12,  // 1, 2, 4 ... 2048 tokens

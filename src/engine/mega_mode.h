@@ -7,9 +7,9 @@
 #include "base/status.h"
 #include "batch/plan.h"
 #include "compile/compile.h"
-#include "runtime/cpu_memory.h"
-#include "runtime/cpu_program.h"
-#include "runtime/team.h"
+#include "device/cpu/cpu_memory.h"
+#include "device/cpu/cpu_program.h"
+#include "device/cpu/team.h"
 
 typedef struct mgl_mega_mode mgl_mega_mode;
 

@@ -1,8 +1,8 @@
 #include "engine/memory_plan.h"
 
 #include "base/alloc.h"
-#include "runtime/cpu_memory.h"
-#include "runtime/cpu_program.h"
+#include "device/cpu/cpu_memory.h"
+#include "device/cpu/cpu_program.h"
 
 uint64_t mgl_memory_plan_kv_bytes(const mgl_memory_plan *plan) {
   return (uint64_t)plan->page_count * plan->page_tokens * plan->kv_bytes_per_token;

@@ -11,9 +11,9 @@
 #include "base/status.h"
 #include "batch/plan.h"
 #include "compile/compile.h"
+#include "device/cpu/cpu_weights.h"
+#include "device/cuda/cuda_program.h"
 #include "graph/graph.h"
-#include "runtime/cpu_weights.h"
-#include "runtime/cuda_program.h"
 
 typedef struct mgl_memory_plan {
   uint64_t free_bytes;        // of the device, before the runner takes any

@@ -4,13 +4,13 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "batch/planner.h"
-#include "batch/wide_items.h"
+#include "device/cpu/cpu_eager.h"
+#include "device/cpu/cpu_program.h"
+#include "device/cpu/read_ceiling.h"
+#include "device/cpu/team.h"
 #include "graph/family.h"
-#include "runtime/cpu_eager.h"
-#include "runtime/cpu_program.h"
-#include "runtime/read_ceiling.h"
-#include "runtime/team.h"
+#include "twin/planner.h"
+#include "twin/wide_items.h"
 
 struct mgl_runner {
   mgl_topology *topology;

@@ -12,18 +12,18 @@
 #include "base/cpu.h"
 #include "base/status.h"
 #include "batch/plan.h"
+#include "device/cpu/cpu_weights.h"
 #include "engine/cuda_mode.h"
 #include "engine/mega_mode.h"
 #include "engine/memory_plan.h"
 #include "graph/graph.h"
 #include "model/model_folder.h"
-#include "runtime/cpu_weights.h"
 
 // How a graph is launched.
 typedef enum mgl_mode {
   MGL_MODE_MEGA,   // one run of the megakernel: tasks and events, no barriers (the default)
   MGL_MODE_EAGER,  // on a CPU: op by op, a barrier where one depends on another
-  MGL_MODE_FULL,   // on a GPU: a kernel for every op, in CUDA graphs (runtime/cuda_full.h)
+  MGL_MODE_FULL,   // on a GPU: a kernel for every op, in CUDA graphs (device/cuda/cuda_full.h)
   MGL_MODE_COUNT,
 } mgl_mode;
 
@@ -128,7 +128,7 @@ uint32_t mgl_runner_threads(const mgl_runner *runner);  // that compute; on a GP
 mgl_simd mgl_runner_simd(const mgl_runner *runner);     // of the CPU only
 
 // The GPU, NULL on the CPU; and what the user should know of it ("": nothing;
-// runtime/cuda_program.h).
+// device/cuda/cuda_program.h).
 const mgl_cuda_device *mgl_runner_device(const mgl_runner *runner);
 const char *mgl_runner_note(const mgl_runner *runner);
 
@@ -136,7 +136,7 @@ const char *mgl_runner_note(const mgl_runner *runner);
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner);
 uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner);
 
-// The read ceiling (runtime/read_ceiling.h) of this runner's team, over the memory of its weights
+// The read ceiling (device/cpu/read_ceiling.h) of this runner's team, over the memory of its weights
 // where that is large and its own, else over a buffer; on a GPU, over the packed weights.
 mgl_status mgl_runner_read_ceiling(mgl_runner *runner, uint32_t passes, double *out_bytes_per_s,
                                    mgl_error *err);

@@ -16,8 +16,8 @@
 // is step 1, and so says how likely the model itself finds a token.
 //
 // The random number comes from a counter-based generator, keyed by the request's seed and the
-// position of the token, and everything is computed as batch/sampling_rule.h says: the megakernel
-// chooses the same token from the same bits (kernels/cuda/tasks_sample.cuh). Of probabilities below
+// position of the token, and everything is computed as twin/sampling_rule.h says: the megakernel
+// chooses the same token from the same bits (kernels/cuda/small/tasks_sample.cuh). Of probabilities below
 // 2^-40 of the largest nothing is left.
 #ifndef MGL_ENGINE_SAMPLER_H
 #define MGL_ENGINE_SAMPLER_H
@@ -33,7 +33,7 @@ void mgl_sampler_destroy(mgl_sampler *sampler);  // NULL is fine
 
 // Index of the largest logit; the smallest index among equals. The first NaN counts as the largest,
 // so that one look at the result tells whether a row is sound. (CPU workers find it on the way:
-// runtime/cpu_argmax.h.)
+// device/cpu/cpu_argmax.h.)
 uint32_t mgl_argmax(const float *logits, uint32_t count);
 
 // A row of logits and what is to be chosen from it.

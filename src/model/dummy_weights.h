@@ -33,7 +33,7 @@ typedef struct mgl_dummy_stream {
 } mgl_dummy_stream;
 
 // The stream whose value 0 is element `first` of the tensor, for targets that draw the values
-// themselves (kernels/cuda/packing.h). dims has `rank` (1 or 2) entries.
+// themselves (twin/packing.h). dims has `rank` (1 or 2) entries.
 mgl_dummy_stream mgl_dummy_weights_stream(const char *name, uint64_t seed, uint32_t rank,
                                           const uint64_t *dims, uint64_t first);
 

@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "model/unicode.h"
+#include "text/unicode.h"
 
 enum {
   MAX_CONFIG_BYTES = 4 * 1024 * 1024,

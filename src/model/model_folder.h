@@ -5,10 +5,10 @@
 
 #include "base/status.h"
 #include "base/text.h"
-#include "model/chat_template.h"
 #include "model/config.h"
 #include "model/safetensors.h"
-#include "model/tokenizer.h"
+#include "template/chat_template.h"
+#include "text/tokenizer.h"
 
 typedef enum mgl_folder_need {
   MGL_NEED_TOKENIZER = 1,      // tokenizer.json and bos_token, eos_token (else they stay NULL)

@@ -14,7 +14,7 @@
 
 #include "base/status.h"
 #include "graph/graph.h"
-#include "task/task.h"
+#include "twin/task.h"
 
 enum { MGL_EVENT_TYPE_COUNT = MGL_EVENT_LAUNCH_DEPENDENT_TASKS + 1 };
 #define MGL_NO_TASK UINT32_MAX

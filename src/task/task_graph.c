@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "task/task.h"
+#include "twin/task.h"
 
 static const char *const target_names[] = {[MGL_TARGET_CPU] = "cpu", [MGL_TARGET_CUDA] = "cuda"};
 

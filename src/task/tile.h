@@ -34,7 +34,7 @@
 #include <stdint.h>
 
 #include "graph/graph.h"
-#include "task/task.h"
+#include "twin/task.h"
 
 enum {
   MGL_TILE_MAX_REGIONS = 12,

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "model/chat_template.h"
+#include "template/chat_template.h"
 
 static const char context_text[] =
     "{\"messages\": [{\"role\": \"system\", \"content\": \" Be brief. \"},"

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "model/bpe.h"
-#include "model/nfc.h"
-#include "model/tokenizer.h"
-#include "model/unicode.h"
+#include "text/bpe.h"
+#include "text/nfc.h"
+#include "text/tokenizer.h"
+#include "text/unicode.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

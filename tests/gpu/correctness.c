@@ -19,10 +19,10 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "device/cuda/cuda_program_parts.h"
 #include "gpu/gpu_bench.h"
 #include "graph/family.h"
 #include "model/model_folder.h"
-#include "runtime/cuda_program_parts.h"
 
 enum {
   CHUNK = MGL_CUDA_MAX_TOKENS,

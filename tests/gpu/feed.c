@@ -13,8 +13,8 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "device/cuda/cuda_code.h"
 #include "gpu/gpu_bench.h"
-#include "runtime/cuda_code.h"
 
 enum {
   ROUNDS = 2000,

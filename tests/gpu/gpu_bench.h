@@ -6,10 +6,10 @@
 #include <stdint.h>
 
 #include "batch/plan.h"
+#include "device/cuda/cuda_driver.h"
+#include "device/cuda/cuda_program.h"
 #include "graph/graph.h"
 #include "model/config.h"
-#include "runtime/cuda_driver.h"
-#include "runtime/cuda_program.h"
 
 enum { GPU_SEED = 7, GPU_PAGE_TOKENS = MGL_CUDA_KV_PAGE_TOKENS };
 

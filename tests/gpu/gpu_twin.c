@@ -4,8 +4,8 @@
 
 #include "base/alloc.h"
 #include "compile/compile.h"
+#include "device/cpu/cpu_tasks.h"
 #include "graph/family.h"
-#include "runtime/cpu_tasks.h"
 #include "task/tile.h"
 
 // Everything behind the canonical program.

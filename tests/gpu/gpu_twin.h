@@ -8,8 +8,8 @@
 #ifndef MGL_TESTS_GPU_GPU_TWIN_H
 #define MGL_TESTS_GPU_GPU_TWIN_H
 
+#include "device/cpu/cpu_program.h"
 #include "gpu/gpu_bench.h"
-#include "runtime/cpu_program.h"
 
 typedef struct gpu_twin {
   mgl_graph *widened;  // canonical, of an exact twin; NULL: the model's is used

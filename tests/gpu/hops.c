@@ -15,9 +15,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "device/cuda/cuda_program_parts.h"
 #include "gpu/gpu_bench.h"
 #include "graph/family.h"
-#include "runtime/cuda_program_parts.h"
 
 enum {
   SHALLOW = 2,

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "batch/planner.h"
+#include "device/cuda/cuda_code.h"
 #include "gpu/gpu_bench.h"
-#include "runtime/cuda_code.h"
+#include "twin/planner.h"
 
 enum { FAMILIES = 8, KEYS = 64, MOST_COMMANDS = 4096, WORLDS = 20, TURNS = 300 };
 

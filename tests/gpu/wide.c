@@ -7,9 +7,9 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "device/cuda/cuda_program_parts.h"
 #include "gpu/gpu_bench.h"
 #include "gpu/gpu_twin.h"
-#include "runtime/cuda_program_parts.h"
 
 enum {
   TOKENS = 2048,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "runtime/cuda_code.h"
+#include "device/cuda/cuda_code.h"
 
 enum { SOME_MORE_PAGES = 3, COPY_BYTES = 16 << 20 };
 

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 #include "gpu/gpu_bench.h"
-#include "kernels/cuda/wide_attention.h"
-#include "kernels/cuda/wide_layout.h"
+#include "twin/wide_attention.h"
+#include "twin/wide_layout.h"
 
 enum {
   WIDE_MAX_ENTRIES = MGL_PLANNER_MAX_SLOTS,

@@ -1,4 +1,4 @@
-// base/atomics.h for the test that tries all interleavings (MGL_ATOMICS_MODEL): a shared word is
+// twin/atomics.h for the test that tries all interleavings (MGL_ATOMICS_MODEL): a shared word is
 // plain memory, and before every access the running actor gives the others a chance.
 //
 // What it models: sequentially consistent interleavings of single accesses. Weak memory is not

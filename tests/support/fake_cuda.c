@@ -12,12 +12,12 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "device/cuda/cuda_plan.h"
 #include "graph/graph.h"
-#include "kernels/cuda/full_turn.h"
-#include "kernels/cuda/packing.h"
 #include "model/dummy_weights.h"
-#include "runtime/cuda_plan.h"
 #include "support/fake_cuda_parts.h"
+#include "twin/full_turn.h"
+#include "twin/packing.h"
 
 // --- the driver ----------------------------------------------------------------------------------
 

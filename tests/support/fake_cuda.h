@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cuda/device_run.h"
-#include "runtime/cuda_code.h"
-#include "runtime/cuda_driver.h"
+#include "device/cuda/cuda_code.h"
+#include "device/cuda/cuda_driver.h"
+#include "twin/device_run.h"
 
 // Of its trace, on the device's timer: a worker's n-th task of iteration i is let go at
 // iteration_ns[i] + n * FAKE_CUDA_TASK_NS, for which it has waited since a quarter of that before,

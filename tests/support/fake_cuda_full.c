@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
+#include "device/cuda/cuda_plan.h"
 #include "graph/graph.h"
-#include "kernels/cuda/full_turn.h"
-#include "runtime/cuda_plan.h"
 #include "support/fake_cuda.h"
 #include "support/fake_cuda_parts.h"
+#include "twin/full_turn.h"
 
 uint32_t fake_cuda_looks_left;
 

@@ -3,8 +3,8 @@
 #ifndef MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
 #define MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
 
-#include "kernels/cuda/op_launch.h"
 #include "support/fake_cuda.h"
+#include "twin/op_launch.h"
 
 // Of fake_cuda.c.
 

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "kernels/cuda/wide_chain.h"
 #include "support/fake_cuda.h"
 #include "support/fake_cuda_parts.h"
+#include "twin/wide_chain.h"
 
 unsigned fake_cuda_wide_threads(void) {
   return fake.portable ? (unsigned)MGL_WIDE_MMA_THREADS : (unsigned)MGL_WIDE_THREADS;

@@ -2,9 +2,9 @@
 #ifndef MGL_TESTS_SUPPORT_FAKE_MODEL_H
 #define MGL_TESTS_SUPPORT_FAKE_MODEL_H
 
+#include "device/cuda/cuda_program.h"
 #include "graph/graph.h"
 #include "model/safetensors.h"
-#include "runtime/cuda_program.h"
 
 enum { FAKE_MODEL_SEED = 5 };  // of its weights where there is no checkpoint
 

@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 #include "graph/graph.h"
-#include "task/task.h"
 #include "task/tile.h"
+#include "twin/task.h"
 
 typedef struct bit_matrix {
   uint32_t size;

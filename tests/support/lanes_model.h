@@ -1,8 +1,8 @@
 // Many lanes of the planner on one thread: each lane runs on a stack of its own up to the next call
-// of batch/planner_lanes.h, lanes in a random order each time. So a lane that depends on what
+// of twin/planner_lanes.h, lanes in a random order each time. So a lane that depends on what
 // another one writes between two such calls gives other decisions than one lane does, and is found.
 //
-// Included by batch/planner_lanes.h with MGL_PLANNER_LANES_MODEL, in one source file of a test.
+// Included by twin/planner_lanes.h with MGL_PLANNER_LANES_MODEL, in one source file of a test.
 #ifndef MGL_TESTS_LANES_MODEL_H
 #define MGL_TESTS_LANES_MODEL_H
 

@@ -1,10 +1,10 @@
-// Random task graphs that keep the rules of runtime/protocol_check.h, for testing runtimes.
+// Random task graphs that keep the rules of task/protocol_check.h, for testing runtimes.
 #ifndef SUPPORT_RANDOM_TASK_GRAPH_H
 #define SUPPORT_RANDOM_TASK_GRAPH_H
 
 #include <stdint.h>
 
-#include "task/task.h"
+#include "twin/task.h"
 
 enum { RANDOM_GRAPH_MAX_TASKS = 160, RANDOM_GRAPH_MAX_GROUPS = 24 };
 

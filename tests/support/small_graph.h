@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "task/task.h"
+#include "twin/task.h"
 
 enum { SMALL_TASKS = 24, SMALL_EVENTS = 12, SMALL_WORKERS = 8, SMALL_END = 99, SMALL_READY = -1 };
 

@@ -9,8 +9,8 @@
 // Dtypes: "act" is the activation dtype of the program: bf16 when all linear weights are bf16, else
 // f32. The residual stream, Q, K, V before the cache, gate, up and logits are f32. All accumulation
 // is f32. Dimension letters: T tokens, D hidden, H heads, HKV KV heads, HD head dim, P page tokens.
-#ifndef MGL_KERNELS_CPU_KERNELS_H
-#define MGL_KERNELS_CPU_KERNELS_H
+#ifndef MGL_KERNELS_CPU_CPU_KERNELS_H
+#define MGL_KERNELS_CPU_CPU_KERNELS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 // Internal to src/kernels/cpu: the tables of the instruction sets that the compiler could build.
-#ifndef MGL_KERNELS_KERNEL_TABLES_H
-#define MGL_KERNELS_KERNEL_TABLES_H
+#ifndef MGL_KERNELS_CPU_KERNEL_TABLES_H
+#define MGL_KERNELS_CPU_KERNEL_TABLES_H
 
 #include "kernels/cpu/cpu_kernels.h"
 

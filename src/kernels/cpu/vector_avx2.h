@@ -1,8 +1,8 @@
 // Vector operations of the AVX2 level (with FMA and F16C): 8 lanes of f32. The same names and
 // meanings as vector_avx512.h, where they are explained. There are no masked loads of 16-bit
 // elements, so partial ones go through a small buffer.
-#ifndef MGL_KERNELS_VECTOR_AVX2_H
-#define MGL_KERNELS_VECTOR_AVX2_H
+#ifndef MGL_KERNELS_CPU_VECTOR_AVX2_H
+#define MGL_KERNELS_CPU_VECTOR_AVX2_H
 
 #include <immintrin.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
 // lanes of f32. The same names as vector_avx2.h; kernels_vector.inc.h and its parts are written
 // against them. "partial" operations touch the first `count` (0 to 16) elements only: lanes beyond
 // are zero after a load and never stored, and memory beyond is never accessed.
-#ifndef MGL_KERNELS_VECTOR_AVX512_H
-#define MGL_KERNELS_VECTOR_AVX512_H
+#ifndef MGL_KERNELS_CPU_VECTOR_AVX512_H
+#define MGL_KERNELS_CPU_VECTOR_AVX512_H
 
 #include <immintrin.h>
 #include <stddef.h>

@@ -2,21 +2,21 @@
 //
 // Blocks [0, workers) are workers; with dedicated schedulers further blocks are those. The warps of
 // a worker block have roles, one file per role; what they run is the protocol that the CPU runs.
-// Compiled at run time for the present GPU and model (runtime/cuda_jit.h).
-#include "kernels/cuda/device_run.h"
-#include "kernels/cuda/role_controller.cuh"
-#include "kernels/cuda/role_loader.cuh"
-#include "kernels/cuda/role_planner.cuh"
-#include "kernels/cuda/role_scheduler.cuh"
-#include "kernels/cuda/role_storer.cuh"
-#include "kernels/cuda/tasks_attend.cuh"
-#include "kernels/cuda/tasks_iteration.cuh"
-#include "kernels/cuda/tasks_linear.cuh"
-#include "kernels/cuda/tasks_linear_one.cuh"
-#include "kernels/cuda/tasks_linear_rows.cuh"
-#include "kernels/cuda/tasks_sample.cuh"
-#include "kernels/cuda/trace.cuh"
-#include "kernels/cuda/worker.cuh"
+// Compiled at run time for the present GPU and model (device/cuda/cuda_jit.h).
+#include "kernels/cuda/attend/tasks_attend.cuh"
+#include "kernels/cuda/common/trace.cuh"
+#include "kernels/cuda/common/worker.cuh"
+#include "kernels/cuda/linear/tasks_linear.cuh"
+#include "kernels/cuda/linear/tasks_linear_one.cuh"
+#include "kernels/cuda/linear/tasks_linear_rows.cuh"
+#include "kernels/cuda/roles/role_controller.cuh"
+#include "kernels/cuda/roles/role_loader.cuh"
+#include "kernels/cuda/roles/role_planner.cuh"
+#include "kernels/cuda/roles/role_scheduler.cuh"
+#include "kernels/cuda/roles/role_storer.cuh"
+#include "kernels/cuda/small/tasks_iteration.cuh"
+#include "kernels/cuda/small/tasks_sample.cuh"
+#include "twin/device_run.h"
 
 static_assert(offsetof(mgl_task, cost) == MGL_HOST_BYTES_TASK_COST, "the host's layout");
 static_assert(offsetof(mgl_event, last_task) == MGL_HOST_BYTES_EVENT_LAST, "the host's layout");

@@ -17,16 +17,16 @@
 // left at once by every block.
 #define MGL_KERNEL_PER_OP 1
 
-#include "kernels/cuda/device_run.h"
-#include "kernels/cuda/full_turn.h"
-#include "kernels/cuda/op_attend.cuh"
-#include "kernels/cuda/op_launch.h"
-#include "kernels/cuda/op_linear_one.cuh"
-#include "kernels/cuda/role_loader.cuh"
-#include "kernels/cuda/tasks_iteration.cuh"
-#include "kernels/cuda/tasks_linear.cuh"
-#include "kernels/cuda/tasks_sample.cuh"
-#include "kernels/cuda/worker.cuh"
+#include "kernels/cuda/attend/op_attend.cuh"
+#include "kernels/cuda/common/worker.cuh"
+#include "kernels/cuda/linear/op_linear_one.cuh"
+#include "kernels/cuda/linear/tasks_linear.cuh"
+#include "kernels/cuda/roles/role_loader.cuh"
+#include "kernels/cuda/small/tasks_iteration.cuh"
+#include "kernels/cuda/small/tasks_sample.cuh"
+#include "twin/device_run.h"
+#include "twin/full_turn.h"
+#include "twin/op_launch.h"
 
 static_assert(sizeof(mgl_cuda_op_launch) == MGL_HOST_BYTES_OP_LAUNCH, "the host's layout");
 static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");

@@ -1,7 +1,7 @@
 // The planner alone, as a kernel of one warp: the same calls give the same bytes here and on the
 // host. The megakernel includes the planner's headers itself.
-#include "base/atomics.h"
-#include "batch/planner_requests.h"
+#include "twin/atomics.h"
+#include "twin/planner_requests.h"
 
 static_assert(sizeof(mgl_planner_slot) == 48 && sizeof(mgl_planner_page) == 64 &&
                   sizeof(mgl_planner_command) == 32 && sizeof(mgl_planner_limits) == 40,

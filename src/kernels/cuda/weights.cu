@@ -3,8 +3,8 @@
 //
 // Any grid is right: blocks take row blocks in turn. Blocks have MGL_PACK_THREADS threads, but for
 // mgl_read_ceiling. The bodies are in packing.h, where the host's tests run them.
-#include "kernels/cuda/packing.h"
-#include "kernels/cuda/worker.cuh"
+#include "kernels/cuda/common/worker.cuh"
+#include "twin/packing.h"
 
 // No iterations run here, but protocol.h, which comes with device_run.h, wants its planner defined.
 static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {

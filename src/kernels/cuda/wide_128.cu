@@ -1,5 +1,5 @@
 // The kernel of the wide class for iterations of 65 to 128 tokens (wide_64.cu).
-#include "kernels/cuda/target.h"
+#include "kernels/cuda/common/target.h"
 
 #if MGL_TARGET_WGMMA
 #define MGL_WIDE_TILE 128

@@ -2,7 +2,7 @@
 // that x does not need more stages of weights. wide_128.cu is another. All sizes of tiles in one
 // kernel: there the compiler waits for every product (SPEED.md). The portable kernel has tiles of
 // one size.
-#include "kernels/cuda/target.h"
+#include "kernels/cuda/common/target.h"
 
 #if MGL_TARGET_WGMMA
 #define MGL_WIDE_TILE 64

@@ -1,6 +1,6 @@
 // Attention of the wide class alone, as kernels: one block a worker. For tests and measurements;
 // the megakernel of the wide class calls the same functions.
-#include "kernels/cuda/wide_attend.cuh"
+#include "kernels/cuda/attend/wide_attend.cuh"
 
 // No iterations run here, but protocol.h, which comes with device_run.h, wants its planner defined.
 static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {

@@ -1,12 +1,12 @@
 // The megakernel of the wide class: iterations of up to 2048 tokens, one a launch, one block per
 // SM, all resident (wide_run.h).
-#include "kernels/cuda/wide_attend.cuh"
-#include "kernels/cuda/wide_linear.cuh"
-#include "kernels/cuda/wide_rope_kv.cuh"
-#include "kernels/cuda/wide_run.h"
-#include "kernels/cuda/wide_tasks.cuh"
-#include "kernels/cuda/wide_worker.cuh"
-#include "kernels/cuda/wide_worker_mma.cuh"
+#include "kernels/cuda/attend/wide_attend.cuh"
+#include "kernels/cuda/linear/wide_linear.cuh"
+#include "kernels/cuda/roles/wide_worker.cuh"
+#include "kernels/cuda/roles/wide_worker_mma.cuh"
+#include "kernels/cuda/small/wide_rope_kv.cuh"
+#include "kernels/cuda/small/wide_tasks.cuh"
+#include "twin/wide_run.h"
 
 #ifdef MGL_HOST_BYTES_WIDE_RUN  // else not compiled by cuda_jit.c
 static_assert(sizeof(mgl_wide_run) == MGL_HOST_BYTES_WIDE_RUN, "the host's layout");
@@ -45,7 +45,7 @@ static __device__ __forceinline__ void mgl_wide_run_task(mgl_wide_worker *w,
     case MGL_OP_ATTEND: {
       const bool early = mgl_wide_begins_early(slot->op.kind);
       const mgl_attend_gate gate = {early ? &w->block->factored[w->slot] : nullptr, w->parity,
-                                  &w->run->fault};
+                                    &w->run->fault};
       mgl_wide_attend(&slot->with.attention, w->memory, slot->step.begin, threadIdx.x, &gate);
       break;
     }

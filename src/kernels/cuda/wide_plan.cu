@@ -1,8 +1,8 @@
 // What stands before and behind an iteration of the wide class where the device plans: a turn of
 // the planner, by one warp, and a token for each row of logits. Kernels of their own, queued one
 // behind the other: a wide iteration takes milliseconds.
-#include "kernels/cuda/tasks_sample.cuh"
-#include "kernels/cuda/wide_chain.h"
+#include "kernels/cuda/small/tasks_sample.cuh"
+#include "twin/wide_chain.h"
 
 // Only the narrow class asks for plans.
 static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {

@@ -20,7 +20,7 @@
 
 #include "base/alloc.h"
 #include "batch/page_key.h"
-#include "batch/planner.h"
+#include "twin/planner.h"
 
 enum { WORLD_NONE = -1 };
 

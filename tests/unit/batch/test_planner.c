@@ -1,6 +1,6 @@
 // The planner: its rules one by one, and properties over many random turns in a world that checks
 // every read of KV (planner_world.h).
-#include "batch/planner.h"
+#include "twin/planner.h"
 
 #include <stdlib.h>
 

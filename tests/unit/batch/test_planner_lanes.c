@@ -4,7 +4,7 @@
 #define MGL_PLANNER_LANES_MODEL
 #include "planner_world.h"
 
-#include "batch/planner_requests.h"
+#include "twin/planner_requests.h"
 
 typedef struct many_lanes {
   mgl_planner *planner;

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "batch/wide_items.h"
+#include "twin/wide_items.h"
 
 typedef struct iteration {
   mgl_wide_shape shape;

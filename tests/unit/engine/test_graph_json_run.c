@@ -13,9 +13,9 @@
 
 #include "base/alloc.h"
 #include "compile/compile.h"
+#include "device/cpu/cpu_mega.h"
+#include "device/cpu/cpu_tasks.h"
 #include "graph/family.h"
-#include "runtime/cpu_mega.h"
-#include "runtime/cpu_tasks.h"
 #include "support/must.h"
 #include "support/random_program.h"
 

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "kernels/cuda/packing.h"
-#include "kernels/cuda/wide_layout.h"
+#include "twin/packing.h"
+#include "twin/wide_layout.h"
 
 enum { TOKENS = 24, K = 192 };
 

@@ -1,0 +1,13 @@
+// Mode eager on the CPU: the ops in order, each split over all workers, a barrier where one op
+// needs what another worker may still be computing.
+#ifndef MGL_DEVICE_CPU_CPU_EAGER_H
+#define MGL_DEVICE_CPU_CPU_EAGER_H
+
+#include "batch/plan.h"
+#include "device/cpu/cpu_program.h"
+#include "device/cpu/team.h"
+
+// Runs one iteration; returns when its outputs are complete.
+void mgl_cpu_eager_run(mgl_cpu_program *program, mgl_team *team, const mgl_plan *plan);
+
+#endif

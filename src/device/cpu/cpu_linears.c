@@ -1,0 +1,340 @@
+#include "device/cpu/cpu_linears.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "device/cpu/cpu_argmax.h"
+#include "device/cpu/cpu_tasks.h"
+
+enum {
+  // Products of one kernel call, at most: some seconds of scalar code. Between calls the worker
+  // tells that it is at work.
+  CALL_LEAST_FEATURES = 128,
+  MAX_PIECES = 3,
+};
+static const uint64_t CALL_PRODUCTS = UINT64_C(1) << 31;
+
+static uint32_t smaller(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+
+static bool is_linear(const mgl_op *op) {
+  return op->kind == MGL_OP_LINEAR || op->kind == MGL_OP_LINEAR_ADD ||
+         op->kind == MGL_OP_QKV_PROJ || op->kind == MGL_OP_GATE_UP || op->kind == MGL_OP_LOGITS;
+}
+
+// --- rows ----------------------------------------------------------------------------------------
+
+// One run of an op, and the block of rows at hand.
+typedef struct linear_run {
+  const mgl_cpu_program *p;
+  const mgl_op *op;
+  uint32_t worker;
+  uint32_t k;
+  mgl_dtype x_dtype;
+  uint32_t rows;          // of x in this iteration
+  bool packs;             // x is packed
+  uint32_t first, count;  // of the block
+} linear_run;
+
+// Whose rows lie in the stage. Memory starts zeroed and iterations count from 1, so that nothing is
+// staged at first; a new iteration makes every key stale, whichever program runs it.
+typedef struct stage_key {
+  uint64_t iteration;
+  uint32_t x, norm, index;  // tensors; index: MGL_NO_TENSOR where rows are those of x
+  uint32_t first;           // row of the block
+  float eps;
+  uint32_t packed;  // 1: they are packed as well
+} stage_key;
+
+_Static_assert(sizeof(stage_key) == 32, "compared as bytes; it has 64 of the scratch");
+
+static const void *pack_rows(const linear_run *run, const void *rows) {
+  unsigned char *scratch = mgl_cpu_scratch_of(run->p, run->worker);
+  mgl_pack_args args = {.x = rows,
+                        .dtype = run->x_dtype,
+                        .token_count = run->count,
+                        .k = run->k,
+                        .out = scratch + run->p->scratch.packed};
+  run->p->kernels->pack(&args);
+  return args.out;
+}
+
+// The block's rows of x, normed (inputs 0 and 1 of the op), made unless they are there.
+static const void *stage_block(const linear_run *run) {
+  const mgl_cpu_program *p = run->p;
+  const mgl_op *op = run->op;
+  unsigned char *scratch = mgl_cpu_scratch_of(p, run->worker);
+  void *rows = scratch + p->scratch.stage;
+  bool some = op->kind == MGL_OP_LOGITS;
+  stage_key wanted = {.iteration = p->iteration,
+                      .x = op->inputs[0],
+                      .norm = op->inputs[1],
+                      .index = some ? op->inputs[2] : MGL_NO_TENSOR,
+                      .first = run->first,
+                      .eps = (float)op->attrs[MGL_ATTR_EPS]};
+  stage_key present;
+  memcpy(&present, scratch + p->scratch.stage_key, sizeof present);
+  wanted.packed = present.packed;
+  if (memcmp(&present, &wanted, sizeof wanted) != 0) {
+    const float *x = mgl_cpu_program_tensor(p, wanted.x);
+    const uint32_t *index = some ? mgl_cpu_program_tensor(p, wanted.index) : NULL;
+    mgl_rmsnorm_args args = {
+        .x = some ? x : x + (size_t)run->first * run->k,
+        .x_row_index = some ? index + run->first : NULL,
+        .weight = mgl_cpu_program_tensor(p, wanted.norm),
+        .width = run->k,
+        .eps = wanted.eps,
+        .out = rows,
+        .out_dtype = p->act,
+    };
+    p->kernels->rmsnorm(&args, 0, run->count);
+    wanted.packed = 0;
+  }
+  if (run->packs && wanted.packed == 0) {
+    (void)pack_rows(run, rows);
+    wanted.packed = 1;
+  }
+  memcpy(scratch + p->scratch.stage_key, &wanted, sizeof wanted);
+  return run->packs ? scratch + p->scratch.packed : rows;
+}
+
+// The block's rows of an x that lies in memory.
+static const void *find_block(const linear_run *run) {
+  const unsigned char *x =
+      mgl_cpu_program_tensor(run->p, run->op->inputs[run->op->kind == MGL_OP_LINEAR_ADD ? 1 : 0]);
+  x += (size_t)run->first * run->k * mgl_dtype_bytes(run->x_dtype);
+  if (!run->packs) {
+    return x;
+  }
+  // They take the place of packed rows of the stage.
+  const uint32_t none = 0;
+  unsigned char *scratch = mgl_cpu_scratch_of(run->p, run->worker);
+  memcpy(scratch + run->p->scratch.stage_key + offsetof(stage_key, packed), &none, sizeof none);
+  return pack_rows(run, x);
+}
+
+static const void *block_of(const linear_run *run) {
+  bool in_memory = run->op->kind == MGL_OP_LINEAR || run->op->kind == MGL_OP_LINEAR_ADD;
+  return in_memory ? find_block(run) : stage_block(run);
+}
+
+// --- weights -------------------------------------------------------------------------------------
+
+// Rows [first, first + count) of weight tensor `w`, with their biases, and the column of the op's
+// output that the first of them gives.
+typedef struct weight_rows {
+  uint32_t w, bias;  // bias: MGL_NO_TENSOR if there is none
+  uint32_t first, count;
+  uint32_t column;
+} weight_rows;
+
+static uint32_t features_of(const mgl_cpu_program *p, uint32_t w) {
+  return p->graph->tensors[w].dims[0].number;
+}
+
+// What features [begin, end) of an op other than gate_up read, piece by piece. Returns the number
+// of pieces.
+static uint32_t find_pieces(const mgl_cpu_program *p, const mgl_op *op, uint32_t begin,
+                            uint32_t end, weight_rows pieces[MAX_PIECES]) {
+  bool is_qkv = op->kind == MGL_OP_QKV_PROJ;
+  uint32_t input = op->kind == MGL_OP_LINEAR ? 1 : op->kind == MGL_OP_LOGITS ? 3 : 2;
+  uint32_t count = 0;
+  for (uint32_t i = 0, offset = 0; i < (is_qkv ? MAX_PIECES : 1); i++) {
+    weight_rows piece = {.w = op->inputs[input + i], .bias = MGL_NO_TENSOR};
+    uint32_t features = features_of(p, piece.w);
+    piece.column = begin > offset ? begin : offset;
+    uint32_t last = smaller(end, offset + features);
+    if (is_qkv && op->input_count == 8) {
+      piece.bias = op->inputs[5 + i];
+    } else if (op->kind == MGL_OP_LINEAR && op->input_count == 3) {
+      piece.bias = op->inputs[2];
+    }
+    if (piece.column < last) {
+      piece.first = piece.column - offset;
+      piece.count = last - piece.column;
+      pieces[count++] = piece;
+    }
+    offset += features;
+  }
+  return count;
+}
+
+static const unsigned char *weight_at(const mgl_cpu_program *p, uint32_t w, uint32_t row) {
+  const mgl_tensor *weight = &p->graph->tensors[w];
+  return (const unsigned char *)mgl_cpu_program_tensor(p, w) +
+         (size_t)row * weight->dims[1].number * mgl_dtype_bytes(weight->dtype);
+}
+
+// Piece `index` of what a tile reads for its first block; false: there are no more.
+static bool find_piece(const mgl_cpu_program *p, const mgl_op *op, uint32_t begin, uint32_t end,
+                       uint32_t index, weight_rows *out) {
+  if (op->kind == MGL_OP_GATE_UP) {
+    uint32_t columns = mgl_cpu_gate_up_columns(smaller(p->largest.tokens, MGL_CPU_BLOCK_TOKENS));
+    uint32_t first = begin + index / 2 * columns;
+    if (first >= end) {
+      return false;
+    }
+    *out = (weight_rows){
+        .w = op->inputs[2 + index % 2], .first = first, .count = smaller(end - first, columns)};
+    return true;
+  }
+  weight_rows pieces[MAX_PIECES];
+  if (index >= find_pieces(p, op, begin, end, pieces)) {
+    return false;
+  }
+  *out = pieces[index];
+  return true;
+}
+
+size_t mgl_cpu_linear_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_t begin,
+                              uint32_t end, size_t from, const void **out) {
+  const mgl_op *op = &p->graph->ops[op_idx];
+  weight_rows rows;
+  for (uint32_t i = 0; is_linear(op) && find_piece(p, op, begin, end, i, &rows); i++) {
+    const mgl_tensor *weight = &p->graph->tensors[rows.w];
+    size_t bytes = (size_t)rows.count * weight->dims[1].number * mgl_dtype_bytes(weight->dtype);
+    if (from < bytes) {
+      *out = weight_at(p, rows.w, rows.first) + from;
+      return bytes - from;
+    }
+    from -= bytes;
+  }
+  return 0;
+}
+
+// --- products ------------------------------------------------------------------------------------
+
+// What a block gives for one piece, or for a part of it.
+typedef struct block_out {
+  float *out;             // of row run->first and the piece's first feature
+  const float *residual;  // the same, or NULL
+  uint32_t stride;
+} block_out;
+
+// next: what is computed behind this piece; NULL: nothing.
+static void compute(const linear_run *run, const void *x, const weight_rows *piece,
+                    const weight_rows *next, block_out to) {
+  const mgl_cpu_program *p = run->p;
+  const mgl_tensor *weight = &p->graph->tensors[piece->w];
+  uint64_t most =
+      CALL_PRODUCTS / ((uint64_t)run->count * run->k) / CALL_LEAST_FEATURES * CALL_LEAST_FEATURES;
+  uint32_t features = most < CALL_LEAST_FEATURES ? (uint32_t)CALL_LEAST_FEATURES
+                      : most < piece->count      ? (uint32_t)most
+                                                 : piece->count;
+  mgl_linear_args args = {
+      .x = x,
+      .x_dtype = run->x_dtype,
+      .packed = run->packs,
+      .w = weight_at(p, piece->w, piece->first),
+      .w_dtype = weight->dtype,
+      .bias = piece->bias == MGL_NO_TENSOR
+                  ? NULL
+                  : (const float *)mgl_cpu_program_tensor(p, piece->bias) + piece->first,
+      .residual = to.residual,
+      .token_count = run->count,
+      .k = run->k,
+      .out = to.out,
+      .out_stride = to.stride,
+  };
+  for (uint32_t begin = 0, end; begin < piece->count; begin = end) {
+    end = begin + smaller(features, piece->count - begin);
+    if (end < piece->count) {
+      args.next_w = weight_at(p, piece->w, piece->first + end);
+      args.next_rows = piece->count - end;
+    } else if (next != NULL) {
+      args.next_w = weight_at(p, next->w, next->first);
+      args.next_rows = next->count;
+    } else {
+      args.next_w = NULL;
+      args.next_rows = 0;
+    }
+    p->kernels->linear(&args, begin, end);
+    mgl_cpu_memory_pulse(p->memory, run->worker);
+  }
+}
+
+static void run_block(const linear_run *run, const weight_rows *pieces, uint32_t piece_count) {
+  const mgl_cpu_program *p = run->p;
+  const void *x = block_of(run);
+  block_out to = {.stride = (uint32_t)mgl_tensor_row_elements(&p->graph->tensors[run->op->output])};
+  size_t row = (size_t)run->first * to.stride;
+  bool is_last = run->first + run->count == run->rows;
+  for (uint32_t i = 0; i < piece_count; i++) {
+    const weight_rows *next = i + 1 < piece_count ? &pieces[i + 1] : is_last ? NULL : pieces;
+    to.out = (float *)mgl_cpu_program_tensor(p, run->op->output) + row + pieces[i].column;
+    if (run->op->kind == MGL_OP_LINEAR_ADD) {
+      to.residual =
+          (const float *)mgl_cpu_program_tensor(p, run->op->inputs[0]) + row + pieces[i].column;
+    }
+    compute(run, x, &pieces[i], next, to);
+  }
+}
+
+// silu(gate) * up of columns [begin, end), a few of them at a time.
+static void run_gate_up_block(const linear_run *run, uint32_t begin, uint32_t end) {
+  const mgl_cpu_program *p = run->p;
+  const mgl_op *op = run->op;
+  const mgl_tensor *out = &p->graph->tensors[op->output];
+  const void *x = block_of(run);
+  const uint32_t columns = mgl_cpu_gate_up_columns(run->count);
+  float *gate = mgl_cpu_work_scratch(p, run->worker);
+  float *up = gate + (size_t)columns * run->count;
+  for (uint32_t first = begin, count; first < end; first += count) {
+    count = smaller(end - first, columns);
+    uint32_t after = smaller(end - first - count, columns);
+    const weight_rows pieces[] = {
+        {.w = op->inputs[2], .bias = MGL_NO_TENSOR, .first = first, .count = count},
+        {.w = op->inputs[3], .bias = MGL_NO_TENSOR, .first = first, .count = count},
+        {.w = op->inputs[2], .bias = MGL_NO_TENSOR, .first = first + count, .count = after},
+    };
+    compute(run, x, &pieces[0], &pieces[1], (block_out){.out = gate, .stride = columns});
+    compute(run, x, &pieces[1], after > 0 ? &pieces[2] : NULL,
+            (block_out){.out = up, .stride = columns});
+    for (uint32_t t = 0; t < run->count; t++) {
+      size_t at = (size_t)(run->first + t) * out->dims[1].number + first;
+      mgl_silu_mul_args args = {
+          .gate = gate + (size_t)t * columns,
+          .up = up + (size_t)t * columns,
+          .out = (unsigned char *)mgl_cpu_program_tensor(p, op->output) +
+                 at * mgl_dtype_bytes(out->dtype),
+          .out_dtype = out->dtype,
+      };
+      p->kernels->silu_mul(&args, 0, count);
+    }
+  }
+}
+
+static linear_run begin_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t worker) {
+  const mgl_op *op = &p->graph->ops[op_idx];
+  linear_run run = {.p = p, .op = op, .worker = worker};
+  uint32_t input = op->kind == MGL_OP_LINEAR_ADD ? 1 : 0;
+  uint32_t weight = op->kind == MGL_OP_LINEAR ? 1 : op->kind == MGL_OP_LOGITS ? 3 : 2;
+  run.k = p->graph->tensors[op->inputs[weight]].dims[1].number;
+  if (op->kind == MGL_OP_LINEAR || op->kind == MGL_OP_LINEAR_ADD) {
+    run.x_dtype = p->graph->tensors[op->inputs[input]].dtype;
+    run.rows = (uint32_t)(mgl_cpu_program_elements(p, op->inputs[input]) / run.k);
+  } else {
+    run.x_dtype = p->act;
+    run.rows = op->kind == MGL_OP_LOGITS ? p->plan->logit_row_count : p->plan->token_count;
+  }
+  return run;
+}
+
+void mgl_cpu_linear_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t worker, uint32_t begin,
+                        uint32_t end) {
+  linear_run run = begin_run(p, op_idx, worker);
+  weight_rows pieces[MAX_PIECES];
+  bool is_gate_up = run.op->kind == MGL_OP_GATE_UP;
+  uint32_t piece_count = is_gate_up ? 0 : find_pieces(p, run.op, begin, end, pieces);
+  for (run.first = 0; run.first < run.rows; run.first += run.count) {
+    run.count = smaller(run.rows - run.first, MGL_CPU_BLOCK_TOKENS);
+    run.packs = mgl_linear_packs(run.count, end - begin);
+    if (is_gate_up) {
+      run_gate_up_block(&run, begin, end);
+    } else {
+      run_block(&run, pieces, piece_count);
+    }
+  }
+  mgl_cpu_program_note_logits(p, run.op->output, worker, begin, end);
+}

@@ -1,0 +1,375 @@
+#include "device/cpu/cpu_program.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "device/cpu/cpu_layout.h"
+#include "device/cpu/cpu_linears.h"
+#include "device/cpu/cpu_tasks.h"
+#include "graph/act_dtype.h"
+
+// --- binding -------------------------------------------------------------------------------------
+
+// Activations where ops run one after the other: the layout of cpu_layout.c, and its barriers.
+static mgl_status lay_out(mgl_cpu_program *program, size_t *out_bytes, mgl_error *err) {
+  const mgl_graph *graph = program->graph;
+  mgl_byte_range *ranges = mgl_alloc_zeroed(graph->tensor_count, sizeof *ranges);
+  program->barrier = mgl_alloc_zeroed(graph->op_count, 1);
+  if (ranges == NULL || program->barrier == NULL) {
+    mgl_free(ranges);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a layout of %zu tensors",
+                         graph->tensor_count);
+  }
+  mgl_status status = mgl_cpu_layout(graph, &program->largest, ranges, out_bytes, err);
+  if (status == MGL_OK) {
+    status = mgl_cpu_find_barriers(graph, ranges, program->barrier, err);
+  }
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    program->offsets[i] = ranges[i].begin;
+  }
+  mgl_free(ranges);
+  return status;
+}
+
+// Activations where the task graph says.
+static void take_layout(mgl_cpu_program *program, const mgl_task_graph *task_graph,
+                        size_t *out_bytes) {
+  const mgl_graph *graph = program->graph;
+  assert(task_graph->tensor_count == graph->tensor_count);
+  memcpy(program->offsets, task_graph->activation_offsets,
+         graph->tensor_count * sizeof *program->offsets);
+  for (size_t i = 0; i < graph->op_count; i++) {
+    const mgl_op *op = &graph->ops[i];
+    if (mgl_op_info_of(op->kind)->in_place) {
+      assert(program->offsets[op->output] == program->offsets[op->inputs[0]]);
+    }
+  }
+  *out_bytes = (size_t)task_graph->activation_bytes;
+}
+
+static mgl_status bind_tensors(mgl_cpu_program *program, mgl_error *err) {
+  const mgl_graph *graph = program->graph;
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const mgl_tensor *tensor = &graph->tensors[i];
+    if (tensor->placement == MGL_PLACE_WEIGHT) {
+      MGL_TRY(mgl_cpu_memory_find_weight(program->memory, tensor, &program->data[i], err));
+    } else if (tensor->placement == MGL_PLACE_KV) {
+      MGL_TRY(mgl_cpu_memory_find_kv(program->memory, tensor, &program->kv[i], err));
+    }
+  }
+  return MGL_OK;
+}
+
+static mgl_status bind_rope(mgl_cpu_program *program, mgl_error *err) {
+  const mgl_graph *graph = program->graph;
+  for (size_t i = 0; i < graph->op_count; i++) {
+    const mgl_op *op = &graph->ops[i];
+    if (op->kind == MGL_OP_ROPE_ANGLES) {
+      uint32_t half_dim = graph->tensors[op->output].dims[1].number;
+      program->inv_freq[i] = mgl_alloc_zeroed(half_dim, sizeof(float));
+      if (program->inv_freq[i] == NULL) {
+        return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for rope frequencies");
+      }
+      mgl_rope_inv_freq(op, half_dim, program->inv_freq[i]);
+    }
+  }
+  return MGL_OK;
+}
+
+// What is made for the GPU does not run here.
+static mgl_status check_target(const mgl_graph *graph, const mgl_task_graph *tasks,
+                               mgl_error *err) {
+  for (size_t i = 0; i < graph->op_count; i++) {
+    mgl_op_kind kind = graph->ops[i].kind;
+    if (kind == MGL_OP_NEXT_PLAN || kind == MGL_OP_SAMPLE) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "expected a program for the CPU, found the op %s, which runs on a GPU "
+                           "only: fuse the model's ops with target cpu",
+                           mgl_op_info_of(kind)->name);
+    }
+  }
+  if (tasks != NULL && tasks->target != MGL_TARGET_CPU) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "expected a task graph for the CPU, found one for cuda, whose tiles and "
+                         "attention strides are the GPU's: compile it with target cpu");
+  }
+  return MGL_OK;
+}
+
+static mgl_dim_values largest_of(const mgl_cpu_program_options *options) {
+  const mgl_task_graph *tasks = options->task_graph;
+  return tasks == NULL ? options->largest
+                       : (mgl_dim_values){tasks->tokens, tasks->logit_rows, tasks->tokens};
+}
+
+mgl_status mgl_cpu_program_measure(const mgl_graph *graph, const mgl_cpu_program_options *options,
+                                   mgl_cpu_program_sizes *out, mgl_error *err) {
+  mgl_dim_values largest = largest_of(options);
+  size_t scratch_bytes = mgl_cpu_scratch_lay_out(graph, &largest).bytes;
+  *out = (mgl_cpu_program_sizes){.scratch_bytes = (scratch_bytes + MGL_CPU_SCRATCH_ALIGNMENT - 1) /
+                                                  MGL_CPU_SCRATCH_ALIGNMENT *
+                                                  MGL_CPU_SCRATCH_ALIGNMENT};
+  if (options->task_graph != NULL) {
+    out->activation_bytes = (size_t)options->task_graph->activation_bytes;
+    return MGL_OK;
+  }
+  mgl_byte_range *ranges = mgl_alloc_zeroed(graph->tensor_count, sizeof *ranges);
+  if (ranges == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a layout of %zu tensors",
+                         graph->tensor_count);
+  }
+  mgl_status status = mgl_cpu_layout(graph, &largest, ranges, &out->activation_bytes, err);
+  mgl_free(ranges);
+  return status;
+}
+
+mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory,
+                                  const mgl_cpu_program_options *options, mgl_cpu_program **out,
+                                  mgl_error *err) {
+  *out = NULL;
+  MGL_TRY(check_target(graph, options->task_graph, err));
+  mgl_status status = MGL_OK;
+  mgl_cpu_program *program = mgl_alloc_zeroed(1, sizeof *program);
+  if (program == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program");
+  }
+  const mgl_task_graph *tasks = options->task_graph;
+  program->graph = graph;
+  program->memory = memory;
+  program->kernels = mgl_cpu_kernels_for(options->simd);
+  program->largest = largest_of(options);
+  program->strides = tasks == NULL ? 1 : tasks->attention_strides;
+  program->logits = mgl_graph_find(graph, "logits");
+  program->act = mgl_graph_act_dtype(graph);
+  program->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->data);
+  program->offsets = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->offsets);
+  program->kv = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->kv);
+  program->inv_freq = mgl_alloc_zeroed(graph->op_count, sizeof *program->inv_freq);
+  if (program->data == NULL || program->offsets == NULL || program->kv == NULL ||
+      program->inv_freq == NULL) {
+    status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program of %zu ops",
+                           graph->op_count);
+    goto fail;
+  }
+  size_t activation_bytes = 0;
+  if (tasks != NULL) {
+    take_layout(program, tasks, &activation_bytes);
+  } else if ((status = lay_out(program, &activation_bytes, err)) != MGL_OK) {
+    goto fail;
+  }
+  program->scratch = mgl_cpu_scratch_lay_out(graph, &program->largest);
+  if ((status = bind_tensors(program, err)) != MGL_OK ||
+      (status = bind_rope(program, err)) != MGL_OK ||
+      (status = mgl_cpu_memory_reserve(memory, activation_bytes, program->scratch.bytes,
+                                       program->largest.logit_rows, err)) != MGL_OK) {
+    goto fail;
+  }
+  *out = program;
+  return MGL_OK;
+fail:
+  mgl_cpu_program_destroy(program);
+  return status;
+}
+
+void mgl_cpu_program_destroy(mgl_cpu_program *program) {
+  if (program == NULL) {
+    return;
+  }
+  for (size_t i = 0; program->inv_freq != NULL && i < program->graph->op_count; i++) {
+    mgl_free(program->inv_freq[i]);
+  }
+  mgl_free(program->data);
+  mgl_free(program->offsets);
+  mgl_free(program->kv);
+  mgl_free(program->inv_freq);
+  mgl_free(program->barrier);
+  mgl_free(program);
+}
+
+void mgl_cpu_program_set_plan(mgl_cpu_program *program, const mgl_plan *plan) {
+  const struct {
+    const char *name;
+    const void *data;
+  } inputs[] = {{"tokens", plan->tokens},
+                {"positions", plan->positions},
+                {"slots", plan->slots},
+                {"block_tables", plan->block_tables},
+                {"logit_rows", plan->logit_rows}};
+  assert(plan->token_count <= program->largest.tokens &&
+         plan->logit_row_count <= program->largest.logit_rows &&
+         plan->sequence_count <= program->largest.sequences);
+  assert(plan->limits.page_tokens == program->memory->options.page_tokens);
+  program->plan = plan;
+  program->iteration = ++program->memory->iteration;
+  for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
+    uint32_t tensor = mgl_graph_find(program->graph, inputs[i].name);
+    if (tensor != MGL_NO_TENSOR) {
+      program->data[tensor] = inputs[i].data;
+    }
+  }
+}
+
+void *mgl_cpu_program_tensor(const mgl_cpu_program *program, uint32_t tensor) {
+  return program->graph->tensors[tensor].placement == MGL_PLACE_ACTIVATION
+             ? program->memory->activations + program->offsets[tensor]
+             : (void *)(uintptr_t)program->data[tensor];
+}
+
+// --- running -------------------------------------------------------------------------------------
+
+uint64_t mgl_cpu_program_elements(const mgl_cpu_program *program, uint32_t tensor) {
+  mgl_dim_values values = {.tokens = program->plan->token_count,
+                           .logit_rows = program->plan->logit_row_count,
+                           .sequences = program->plan->sequence_count};
+  return mgl_tensor_elements(&program->graph->tensors[tensor], &values);
+}
+
+size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx) {
+  const mgl_op *op = &program->graph->ops[op_idx];
+  const mgl_tensor *output = &program->graph->tensors[op->output];
+  switch (op->kind) {
+    case MGL_OP_EMBED:
+    case MGL_OP_ROPE_ANGLES:
+    case MGL_OP_ROPE:
+    case MGL_OP_KV_WRITE: return program->plan->token_count;
+    case MGL_OP_RMSNORM:
+      return (size_t)mgl_cpu_program_elements(program, op->output) /
+             output->dims[output->rank - 1].number;
+    case MGL_OP_LINEAR:
+      return mgl_cpu_program_elements(program, op->inputs[0]) == 0
+                 ? 0
+                 : mgl_tensor_row_elements(output);
+    case MGL_OP_ATTENTION:
+      return (size_t)program->plan->attention_item_count * program->kv[op->inputs[1]].kv_head_count;
+    case MGL_OP_SILU_MUL:
+    case MGL_OP_ADD: return (size_t)mgl_cpu_program_elements(program, op->output);
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_ATTEND:
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_GATE_UP:
+    case MGL_OP_LOGITS: break;  // run as tasks only
+    case MGL_OP_NEXT_PLAN:
+    case MGL_OP_SAMPLE: break;  // refused at creation
+    case MGL_OP_COUNT: break;
+  }
+  assert(0 && "unknown op");
+  return 0;
+}
+
+size_t mgl_cpu_op_grain(const mgl_cpu_program *program, size_t op_idx) {
+  switch (program->graph->ops[op_idx].kind) {
+    case MGL_OP_LINEAR:
+      return 16;  // a multiple of every kernel's row block; 64 bytes of f32 output
+    case MGL_OP_SILU_MUL:
+    case MGL_OP_ADD: return 512;  // less is not worth another worker
+    default: return 1;
+  }
+}
+
+static void run_attention(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
+                          size_t end) {
+  const mgl_tensor *q = &p->graph->tensors[op->inputs[0]];
+  mgl_attention_args args = {
+      .q = mgl_cpu_program_tensor(p, op->inputs[0]),
+      .q_stride = (size_t)q->dims[1].number * q->dims[2].number,
+      .items = p->plan->attention_items,
+      .positions = mgl_cpu_program_tensor(p, op->inputs[2]),
+      .block_tables = mgl_cpu_program_tensor(p, op->inputs[3]),
+      .block_table_stride = p->plan->limits.pages_per_sequence,
+      .kv = p->kv[op->inputs[1]],
+      .head_count = q->dims[1].number,
+      .scale = (float)op->attrs[MGL_ATTR_SCALE],
+      .out = mgl_cpu_program_tensor(p, op->output),
+      .out_dtype = p->graph->tensors[op->output].dtype,
+  };
+  p->kernels->attention(&args, mgl_cpu_work_scratch(p, worker), begin, end);
+}
+
+static void run_rmsnorm(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  const mgl_tensor *output = &p->graph->tensors[op->output];
+  mgl_rmsnorm_args args = {
+      .x = mgl_cpu_program_tensor(p, op->inputs[0]),
+      .x_row_index = op->input_count == 3 ? mgl_cpu_program_tensor(p, op->inputs[2]) : NULL,
+      .weight = mgl_cpu_program_tensor(p, op->inputs[1]),
+      .width = output->dims[output->rank - 1].number,
+      .eps = (float)op->attrs[MGL_ATTR_EPS],
+      .out = mgl_cpu_program_tensor(p, op->output),
+      .out_dtype = output->dtype,
+  };
+  p->kernels->rmsnorm(&args, begin, end);
+}
+
+static void run_kv_write(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  const mgl_kv_layer *kv = &p->kv[op->output];
+  size_t stride = (size_t)kv->kv_head_count * kv->head_dim;
+  mgl_kv_write_args args = {
+      .k = mgl_cpu_program_tensor(p, op->inputs[0]),
+      .v = mgl_cpu_program_tensor(p, op->inputs[1]),
+      .k_stride = stride,
+      .v_stride = stride,
+      .head_end = kv->kv_head_count,
+      .slots = mgl_cpu_program_tensor(p, op->inputs[2]),
+      .kv = *kv,
+  };
+  p->kernels->kv_write(&args, begin, end);
+}
+
+void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, size_t begin,
+                    size_t end) {
+  const mgl_op *op = &p->graph->ops[op_idx];
+  const mgl_tensor *tensors = p->graph->tensors;
+  const mgl_tensor *out = &tensors[op->output];
+  const uint32_t *in = op->inputs;
+  switch (op->kind) {
+    case MGL_OP_EMBED:
+      p->kernels->embed(&(mgl_embed_args){.tokens = mgl_cpu_program_tensor(p, in[0]),
+                                          .table = mgl_cpu_program_tensor(p, in[1]),
+                                          .table_dtype = tensors[in[1]].dtype,
+                                          .width = out->dims[1].number,
+                                          .out = mgl_cpu_program_tensor(p, op->output)},
+                        begin, end);
+      return;
+    case MGL_OP_RMSNORM: run_rmsnorm(p, op, begin, end); return;
+    case MGL_OP_LINEAR:
+      mgl_cpu_linear_run(p, (uint32_t)op_idx, worker, (uint32_t)begin, (uint32_t)end);
+      return;
+    case MGL_OP_ROPE_ANGLES:
+      p->kernels->rope_angles(&(mgl_rope_angles_args){.positions = mgl_cpu_program_tensor(p, in[0]),
+                                                      .inv_freq = p->inv_freq[op_idx],
+                                                      .half_dim = out->dims[1].number,
+                                                      .out = mgl_cpu_program_tensor(p, op->output)},
+                              begin, end);
+      return;
+    case MGL_OP_ROPE:
+      p->kernels->rope(&(mgl_rope_args){.x = mgl_cpu_program_tensor(p, op->output),
+                                        .angles = mgl_cpu_program_tensor(p, in[1]),
+                                        .head_count = out->dims[1].number,
+                                        .head_dim = out->dims[2].number},
+                       begin, end);
+      return;
+    case MGL_OP_KV_WRITE: run_kv_write(p, op, begin, end); return;
+    case MGL_OP_ATTENTION: run_attention(p, op, worker, begin, end); return;
+    case MGL_OP_SILU_MUL:
+      p->kernels->silu_mul(&(mgl_silu_mul_args){.gate = mgl_cpu_program_tensor(p, in[0]),
+                                                .up = mgl_cpu_program_tensor(p, in[1]),
+                                                .out = mgl_cpu_program_tensor(p, op->output),
+                                                .out_dtype = out->dtype},
+                           begin, end);
+      return;
+    case MGL_OP_ADD:
+      p->kernels->add(&(mgl_add_args){.x = mgl_cpu_program_tensor(p, op->output),
+                                      .y = mgl_cpu_program_tensor(p, in[1])},
+                      begin, end);
+      return;
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_ATTEND:
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_GATE_UP:
+    case MGL_OP_LOGITS: break;  // run as tasks only
+    case MGL_OP_NEXT_PLAN:
+    case MGL_OP_SAMPLE: break;  // refused at creation
+    case MGL_OP_COUNT: break;
+  }
+  assert(0 && "unknown op");
+}

@@ -1,0 +1,88 @@
+// A tensor program bound to memory on the CPU: where every tensor lies, and how to run a share of
+// an op.
+//
+// The binding is the same for every mode; a mode only decides which worker runs which units when.
+// Weights, KV cache, activations and scratch are those of an mgl_cpu_memory, which several programs
+// share; a program adds where its activations lie in their block: in a layout of its own for ops
+// one after the other (storage is reused once its last reader is past), or in that of a task graph.
+// A program is bound for the largest dims that it can serve and runs every plan within them.
+//
+// Not thread-safe, but for mgl_cpu_op_run here and mgl_cpu_task_run in cpu_tasks.h, which any
+// worker may call for disjoint units of an op.
+#ifndef MGL_DEVICE_CPU_CPU_PROGRAM_H
+#define MGL_DEVICE_CPU_CPU_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "batch/plan.h"
+#include "device/cpu/cpu_memory.h"
+#include "device/cpu/cpu_scratch.h"
+#include "graph/graph.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "twin/task.h"
+
+typedef struct mgl_cpu_program_options {
+  mgl_simd simd;
+  mgl_dim_values largest;            // of a plan; ignored with a task graph, which has its own
+  const mgl_task_graph *task_graph;  // whose activation offsets and attention strides to use;
+                                     // borrowed while creating. NULL: own layout, one stride
+} mgl_cpu_program_options;
+
+typedef struct mgl_cpu_program {
+  const mgl_graph *graph;
+  mgl_cpu_memory *memory;  // shared with other programs
+  const mgl_cpu_kernels *kernels;
+  mgl_dim_values largest;
+  uint32_t strides;        // tasks per KV head in attention ops
+  uint32_t logits;         // the tensor "logits", MGL_NO_TENSOR if there is none
+  mgl_dtype act;           // graph/act_dtype.h
+  const mgl_plan *plan;    // of the present iteration
+  uint64_t iteration;      // its number among the iterations of all programs of this memory
+  const void **data;       // [tensor_count] weights; inputs, set by each plan
+  uint64_t *offsets;       // [tensor_count] of activations in the block
+  mgl_kv_layer *kv;        // [tensor_count], set for KV tensors
+  float **inv_freq;        // [op_count], set for rope_angles ops
+  unsigned char *barrier;  // [op_count] 1: the op needs results or storage of ops since the last
+                           // barrier; with a task graph NULL
+  mgl_cpu_scratch_layout scratch;  // of a worker
+} mgl_cpu_program;
+
+// Binds, and reserves what the program needs of the shared memory. The graph and the memory must
+// outlive *out. Refuses with MGL_ERR_UNSUPPORTED what was made for the GPU: programs with next_plan
+// or sample, and task graphs of another target than the CPU.
+mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory,
+                                  const mgl_cpu_program_options *options, mgl_cpu_program **out,
+                                  mgl_error *err);
+typedef struct mgl_cpu_program_sizes {
+  size_t activation_bytes;
+  size_t scratch_bytes;  // of a worker, a multiple of MGL_CPU_SCRATCH_ALIGNMENT
+} mgl_cpu_program_sizes;
+
+// What a program that is created with these options reserves.
+mgl_status mgl_cpu_program_measure(const mgl_graph *graph, const mgl_cpu_program_options *options,
+                                   mgl_cpu_program_sizes *out, mgl_error *err);
+void mgl_cpu_program_destroy(mgl_cpu_program *program);  // NULL is fine
+
+// Sets the plan of the next iteration and counts that iteration; call it before each one. The plan
+// must stay unchanged until the iteration is over.
+void mgl_cpu_program_set_plan(mgl_cpu_program *program, const mgl_plan *plan);
+
+// Units of work of a canonical op under the present plan, and how many consecutive ones should stay
+// together. (Fused ops run as tasks only, in the tile units of task/tile.h.)
+size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx);
+size_t mgl_cpu_op_grain(const mgl_cpu_program *program, size_t op_idx);
+// Runs units [begin, end) as worker `worker` (whose scratch it uses).
+void mgl_cpu_op_run(const mgl_cpu_program *program, size_t op_idx, uint32_t worker, size_t begin,
+                    size_t end);
+
+// Memory of an input, weight or activation, NULL for a KV tensor. Activations are valid until
+// another op reuses their storage, outputs until the next iteration of any program.
+void *mgl_cpu_program_tensor(const mgl_cpu_program *program, uint32_t tensor);
+
+// Elements of a tensor under the present plan.
+uint64_t mgl_cpu_program_elements(const mgl_cpu_program *program, uint32_t tensor);
+
+#endif

@@ -1,0 +1,120 @@
+#include "device/cpu/cpu_scratch.h"
+
+#include "graph/act_dtype.h"
+#include "kernels/cpu/cpu_kernels.h"
+
+// Elements of gate, and of up, that lie in scratch at a time: 64 KiB, so that they stay in the L2
+// cache until silu_mul reads them. With 64 tokens that is 128 columns, enough rows of weights for a
+// kernel call to be free; with one, mostly the whole tile: each call begins its stream of weights
+// anew (SPEED.md, "Mega against eager").
+enum { GATE_UP_ELEMENTS = 8192, GATE_UP_LEAST_COLUMNS = 128 };
+
+enum { KEY_BYTES = 64 };
+
+static size_t align64(size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+static size_t larger(size_t a, size_t b) {
+  return a > b ? a : b;
+}
+
+static uint32_t block_of(uint32_t rows) {
+  return rows < MGL_CPU_BLOCK_TOKENS ? rows : (uint32_t)MGL_CPU_BLOCK_TOKENS;
+}
+
+uint32_t mgl_cpu_gate_up_columns(uint32_t tokens) {
+  uint32_t columns = GATE_UP_ELEMENTS / tokens / 16 * 16;
+  return columns > GATE_UP_LEAST_COLUMNS ? columns : GATE_UP_LEAST_COLUMNS;
+}
+
+mgl_cpu_heads mgl_cpu_heads_of(const mgl_graph *graph, const mgl_op *op) {
+  const mgl_tensor *kv = &graph->tensors[op->inputs[1]];
+  const mgl_tensor *out = &graph->tensors[op->output];
+  return (mgl_cpu_heads){.head_count = out->dims[1].number,
+                         .kv_head_count = kv->dims[0].number,
+                         .head_dim = kv->dims[1].number,
+                         .group = out->dims[1].number / kv->dims[0].number};
+}
+
+mgl_cpu_attend_layout mgl_cpu_lay_out_attend(const mgl_cpu_heads *h) {
+  mgl_cpu_attend_layout layout = {0};
+  size_t row = (size_t)MGL_ATTENTION_QUERY_TILE * h->head_dim * sizeof(float);
+  layout.k = align64(row * h->group);
+  layout.attention = layout.k + align64(row);
+  layout.bytes = layout.attention +
+                 align64(mgl_attention_scratch_bytes(h->head_count, h->kv_head_count, h->head_dim));
+  return layout;
+}
+
+static size_t work_bytes(const mgl_graph *graph, const mgl_op *op, const mgl_dim_values *largest) {
+  mgl_cpu_heads h;
+  size_t elements;
+  switch (op->kind) {
+    case MGL_OP_ATTENTION:
+      h = mgl_cpu_heads_of(graph, op);
+      return mgl_attention_scratch_bytes(h.head_count, h.kv_head_count, h.head_dim);
+    case MGL_OP_ATTEND: h = mgl_cpu_heads_of(graph, op); return mgl_cpu_lay_out_attend(&h).bytes;
+    case MGL_OP_GATE_UP:
+      elements = (size_t)GATE_UP_LEAST_COLUMNS * block_of(largest->tokens);
+      return 2 * sizeof(float) * larger(elements, GATE_UP_ELEMENTS);
+    default: return 0;
+  }
+}
+
+// The input that is a linear's weight, or one of them; MGL_NO_TENSOR: the op is no linear.
+static uint32_t weight_of(const mgl_op *op) {
+  switch (op->kind) {
+    case MGL_OP_LINEAR: return op->inputs[1];
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_GATE_UP: return op->inputs[2];
+    case MGL_OP_LOGITS: return op->inputs[3];
+    default: return MGL_NO_TENSOR;
+  }
+}
+
+// Normed rows of a block, of the ops that norm.
+static size_t stage_bytes(const mgl_graph *graph, const mgl_op *op, mgl_dtype act, uint32_t rows) {
+  if (op->kind != MGL_OP_QKV_PROJ && op->kind != MGL_OP_GATE_UP && op->kind != MGL_OP_LOGITS) {
+    return 0;
+  }
+  return (size_t)rows * graph->tensors[op->inputs[1]].dims[0].number * mgl_dtype_bytes(act);
+}
+
+// Rows of a linear that it computes at a time.
+static uint32_t block_rows(const mgl_graph *graph, const mgl_op *op, uint32_t k,
+                           const mgl_dim_values *largest) {
+  uint64_t rows = op->kind == MGL_OP_LOGITS ? largest->logit_rows : largest->tokens;
+  if (op->kind == MGL_OP_LINEAR) {
+    rows = mgl_tensor_elements(&graph->tensors[op->inputs[0]], largest) / k;
+  }
+  return rows < MGL_CPU_BLOCK_TOKENS ? (uint32_t)rows : (uint32_t)MGL_CPU_BLOCK_TOKENS;
+}
+
+mgl_cpu_scratch_layout mgl_cpu_scratch_lay_out(const mgl_graph *graph,
+                                               const mgl_dim_values *largest) {
+  mgl_dtype act = mgl_graph_act_dtype(graph);
+  size_t stage = 0;
+  size_t packed = 0;
+  size_t work = 0;
+  for (size_t i = 0; i < graph->op_count; i++) {
+    const mgl_op *op = &graph->ops[i];
+    uint32_t weight = weight_of(op);
+    work = larger(work, work_bytes(graph, op, largest));
+    if (weight == MGL_NO_TENSOR) {
+      continue;
+    }
+    const mgl_dim *dims = graph->tensors[weight].dims;
+    uint32_t rows = block_rows(graph, op, dims[1].number, largest);
+    stage = larger(stage, stage_bytes(graph, op, act, rows));
+    if (mgl_linear_packs(rows, dims[0].number)) {
+      packed = larger(packed, mgl_packed_bytes(rows, dims[1].number, act));
+    }
+  }
+  mgl_cpu_scratch_layout layout = {.stage = KEY_BYTES};
+  layout.packed = layout.stage + align64(stage);
+  layout.work = layout.packed + align64(packed);
+  layout.bytes = layout.work + align64(work);
+  return layout;
+}

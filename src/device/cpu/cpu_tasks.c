@@ -1,0 +1,207 @@
+// See cpu_tasks.h. All functions here run on any worker and write to nothing but their tile's
+// output, the KV cache, and the worker's scratch and notes.
+#include "device/cpu/cpu_tasks.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "device/cpu/cpu_linears.h"
+
+static uint32_t smaller(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+
+unsigned char *mgl_cpu_scratch_of(const mgl_cpu_program *p, uint32_t worker) {
+  assert(worker < p->memory->options.workers);
+  return p->memory->scratch + worker * p->memory->scratch_bytes;
+}
+
+void *mgl_cpu_work_scratch(const mgl_cpu_program *p, uint32_t worker) {
+  return mgl_cpu_scratch_of(p, worker) + p->scratch.work;
+}
+
+// --- attention -----------------------------------------------------------------------------------
+
+// One attend op and the KV head that a tile unit computes of it.
+typedef struct attend_unit {
+  const mgl_cpu_program *p;
+  const mgl_op *op;
+  mgl_cpu_heads h;
+  uint32_t kv_head;
+  const float *qkv;     // [T, H + 2 HKV, HD]
+  size_t qkv_stride;    // floats of a token
+  const float *angles;  // [T, HD / 2, 2]
+  unsigned char *scratch;
+  mgl_cpu_attend_layout layout;
+} attend_unit;
+
+// Heads [head, head + count) of the tokens [first, first + tokens) of qkv, normed (where `norm` is
+// given) and rotated into out [tokens, count, HD].
+static void prepare_heads(const attend_unit *u, uint32_t first, uint32_t tokens, uint32_t head,
+                          uint32_t count, const float *norm, float *out) {
+  size_t head_dim = u->h.head_dim;
+  for (uint32_t t = 0; t < tokens; t++) {
+    const float *from = u->qkv + (first + t) * u->qkv_stride + head * head_dim;
+    float *to = out + t * count * head_dim;
+    if (norm == NULL) {
+      memcpy(to, from, count * head_dim * sizeof *to);
+      continue;
+    }
+    mgl_rmsnorm_args args = {
+        .x = from,
+        .weight = norm,
+        .width = u->h.head_dim,
+        .eps = (float)u->op->attrs[MGL_ATTR_EPS],
+        .out = to,
+        .out_dtype = MGL_DTYPE_F32,
+    };
+    u->p->kernels->rmsnorm(&args, 0, count);
+  }
+  mgl_rope_args args = {
+      .x = out,
+      .angles = u->angles + first * head_dim,
+      .head_count = count,
+      .head_dim = u->h.head_dim,
+  };
+  u->p->kernels->rope(&args, 0, tokens);
+}
+
+// Consecutive tokens [first, first + tokens) of one sequence: their K and V go into the cache, then
+// their queries attend, which see these tokens and earlier ones only.
+static void attend_tokens(const attend_unit *u, uint32_t sequence, uint32_t first,
+                          uint32_t tokens) {
+  const mgl_cpu_program *p = u->p;
+  const uint32_t *in = u->op->inputs;
+  const mgl_cpu_heads *h = &u->h;
+  const mgl_tensor *out = &p->graph->tensors[u->op->output];
+  bool normed = u->op->input_count == 8;
+  size_t head_dim = h->head_dim;
+  float *q = (float *)(void *)(u->scratch + u->layout.q);
+  float *k = (float *)(void *)(u->scratch + u->layout.k);
+  prepare_heads(u, first, tokens, h->head_count + u->kv_head, 1,
+                normed ? mgl_cpu_program_tensor(p, in[7]) : NULL, k);
+  mgl_kv_write_args write = {
+      .k = k,
+      .v = u->qkv + first * u->qkv_stride +
+           (h->head_count + h->kv_head_count + u->kv_head) * head_dim,
+      .k_stride = head_dim,
+      .v_stride = u->qkv_stride,
+      .head_begin = u->kv_head,
+      .head_end = u->kv_head + 1,
+      .slots = (const uint32_t *)mgl_cpu_program_tensor(p, in[4]) + first,
+      .kv = p->kv[in[1]],
+  };
+  p->kernels->kv_write(&write, 0, tokens);
+  prepare_heads(u, first, tokens, u->kv_head * h->group, h->group,
+                normed ? mgl_cpu_program_tensor(p, in[6]) : NULL, q);
+  mgl_attention_item item = {.sequence = sequence, .query_begin = 0, .query_count = tokens};
+  size_t out_row = h->head_count * head_dim * mgl_dtype_bytes(out->dtype);
+  mgl_attention_args attention = {
+      .q = q,
+      .q_stride = h->group * head_dim,
+      .q_head_begin = u->kv_head * h->group,
+      .items = &item,
+      .positions = (const uint32_t *)mgl_cpu_program_tensor(p, in[3]) + first,
+      .block_tables = mgl_cpu_program_tensor(p, in[5]),
+      .block_table_stride = p->plan->limits.pages_per_sequence,
+      .kv = p->kv[in[1]],
+      .head_count = h->head_count,
+      .scale = (float)u->op->attrs[MGL_ATTR_SCALE],
+      .out = (unsigned char *)mgl_cpu_program_tensor(p, u->op->output) + first * out_row,
+      .out_dtype = out->dtype,
+  };
+  p->kernels->attention(&attention, u->scratch + u->layout.attention, u->kv_head, u->kv_head + 1);
+}
+
+static void run_attend(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, uint32_t begin,
+                       uint32_t end) {
+  const mgl_plan *plan = p->plan;
+  attend_unit u = {
+      .p = p,
+      .op = op,
+      .h = mgl_cpu_heads_of(p->graph, op),
+      .qkv = mgl_cpu_program_tensor(p, op->inputs[0]),
+      .qkv_stride = (size_t)mgl_tensor_row_elements(&p->graph->tensors[op->inputs[0]]),
+      .angles = mgl_cpu_program_tensor(p, op->inputs[2]),
+      .scratch = mgl_cpu_work_scratch(p, worker),
+  };
+  u.layout = mgl_cpu_lay_out_attend(&u.h);
+  for (uint32_t unit = begin; unit < end; unit++) {
+    u.kv_head = unit / p->strides;
+    for (uint32_t s = unit % p->strides; s < plan->sequence_count; s += p->strides) {
+      uint32_t last = plan->query_start[s + 1];
+      for (uint32_t first = plan->query_start[s], tokens; first < last; first += tokens) {
+        tokens = smaller(last - first, MGL_ATTENTION_QUERY_TILE);
+        attend_tokens(&u, s, first, tokens);
+        mgl_cpu_memory_pulse(p->memory, worker);
+      }
+    }
+  }
+}
+
+// Every strides-th item of the work list, for one KV head a unit.
+static void run_attention(const mgl_cpu_program *p, uint32_t op, uint32_t worker, uint32_t begin,
+                          uint32_t end) {
+  size_t kv_heads = p->kv[p->graph->ops[op].inputs[1]].kv_head_count;
+  for (uint32_t unit = begin; unit < end; unit++) {
+    size_t kv_head = unit / p->strides;
+    for (size_t item = unit % p->strides; item < p->plan->attention_item_count;
+         item += p->strides) {
+      mgl_cpu_op_run(p, op, worker, item * kv_heads + kv_head, item * kv_heads + kv_head + 1);
+    }
+  }
+}
+
+// --- dispatch ------------------------------------------------------------------------------------
+
+// Columns [begin, end) of an op that works element by element.
+static void run_columns(const mgl_cpu_program *p, uint32_t op, uint32_t worker, uint32_t begin,
+                        uint32_t end) {
+  uint32_t output = p->graph->ops[op].output;
+  size_t columns = (size_t)mgl_tensor_row_elements(&p->graph->tensors[output]);
+  size_t rows = (size_t)mgl_cpu_program_elements(p, output) / columns;
+  if (end - begin == columns) {
+    mgl_cpu_op_run(p, op, worker, 0, rows * columns);
+    return;
+  }
+  for (size_t row = 0; row < rows; row++) {
+    mgl_cpu_op_run(p, op, worker, row * columns + begin, row * columns + end);
+  }
+}
+
+// Units that are the same for tiles and for mode eager, of rows that the plan brings.
+static void run_present(const mgl_cpu_program *p, uint32_t op, uint32_t worker, uint32_t begin,
+                        uint32_t end) {
+  size_t units = mgl_cpu_op_units(p, op);
+  if (begin < units) {
+    mgl_cpu_op_run(p, op, worker, begin, end < units ? end : units);
+  }
+}
+
+void mgl_cpu_task_run(const mgl_cpu_program *p, uint32_t worker, uint32_t op_idx, uint32_t begin,
+                      uint32_t end) {
+  const mgl_op *op = &p->graph->ops[op_idx];
+  if (begin >= end || mgl_cpu_program_elements(p, op->output) == 0) {
+    return;
+  }
+  switch (op->kind) {
+    case MGL_OP_EMBED:
+    case MGL_OP_RMSNORM:
+    case MGL_OP_ROPE_ANGLES:
+    case MGL_OP_ROPE:
+    case MGL_OP_KV_WRITE: run_present(p, op_idx, worker, begin, end); return;
+    case MGL_OP_ATTENTION: run_attention(p, op_idx, worker, begin, end); return;
+    case MGL_OP_SILU_MUL:
+    case MGL_OP_ADD: run_columns(p, op_idx, worker, begin, end); return;
+    case MGL_OP_ATTEND: run_attend(p, op, worker, begin, end); return;
+    case MGL_OP_LINEAR:
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_GATE_UP:
+    case MGL_OP_LOGITS: mgl_cpu_linear_run(p, op_idx, worker, begin, end); return;
+    case MGL_OP_NEXT_PLAN:
+    case MGL_OP_SAMPLE: break;  // refused when the program was made
+    case MGL_OP_COUNT: break;
+  }
+  assert(0 && "unknown op");
+}

@@ -1,0 +1,234 @@
+#include "device/cpu/cpu_weights.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "model/dummy_weights.h"
+
+enum {
+  MATRIX_ALIGNMENT = 4096,            // a matrix starts on a page, so that it can be placed alone
+  FILL_CHUNK_BYTES = 8 * 1024 * 1024  // unit of work and of progress when matrices are made
+};
+
+static bool is_weight(const mgl_tensor *tensor) {
+  return tensor->placement == MGL_PLACE_WEIGHT;
+}
+
+static size_t elements_of(const mgl_tensor *tensor) {
+  static const mgl_dim_values none = {0};
+  return (size_t)mgl_tensor_elements(tensor, &none);
+}
+
+static size_t padded_bytes(const mgl_tensor *tensor) {
+  size_t bytes = elements_of(tensor) * mgl_dtype_bytes(tensor->dtype);
+  return (bytes + MATRIX_ALIGNMENT - 1) / MATRIX_ALIGNMENT * MATRIX_ALIGNMENT;
+}
+
+static mgl_status check_shape(const mgl_tensor *tensor, const mgl_stored_tensor *stored,
+                              mgl_error *err) {
+  bool same = stored->rank == tensor->rank;
+  for (uint32_t i = 0; same && i < tensor->rank; i++) {
+    same = stored->dims[i] == tensor->dims[i].number;
+  }
+  if (same) {
+    return MGL_OK;
+  }
+  char found[128] = "a scalar";
+  size_t used = 0;
+  for (uint32_t i = 0; i < stored->rank && used < sizeof found; i++) {
+    used += (size_t)snprintf(found + used, sizeof found - used, "%s%" PRIu64, i == 0 ? "[" : ", ",
+                             stored->dims[i]);
+  }
+  char expected[64];
+  if (tensor->rank == 2) {
+    (void)snprintf(expected, sizeof expected, "[%u, %u]", tensor->dims[0].number,
+                   tensor->dims[1].number);
+  } else {
+    (void)snprintf(expected, sizeof expected, "[%u]", tensor->dims[0].number);
+  }
+  return mgl_error_set(err, MGL_ERR_FORMAT,
+                       "weight \"%s\": config.json expects shape %s, the file has %s%s",
+                       tensor->name, expected, found, stored->rank > 0 ? "]" : "");
+}
+
+// Converts or draws a vector to f32.
+static void fill_vector(const mgl_tensor *tensor, const mgl_stored_tensor *stored, uint64_t seed,
+                        float *out) {
+  size_t count = elements_of(tensor);
+  if (stored == NULL) {
+    uint64_t dims[] = {count};
+    // Drawn in the tensor's own dtype and widened, so that dummy and stored vectors round alike.
+    unsigned char element[4];
+    for (size_t i = 0; i < count; i++) {
+      mgl_dummy_weights_fill(tensor->name, seed, tensor->dtype, 1, dims, i, i + 1, element);
+      mgl_widen_f32(tensor->dtype, element, 1, &out[i]);
+    }
+    return;
+  }
+  mgl_widen_f32(stored->dtype, stored->data, count, out);
+}
+
+// --- making matrices with the team ---------------------------------------------------------------
+
+typedef struct matrix {
+  const mgl_tensor *tensor;
+  const mgl_stored_tensor *stored;  // NULL: dummy
+  unsigned char *out;
+} matrix;
+
+typedef struct fill_job {
+  const matrix *item;
+  uint64_t seed;
+  mgl_team *team;
+  size_t begin, end;  // elements of this step
+} fill_job;
+
+static void fill_share(void *context, uint32_t index) {
+  const fill_job *job = context;
+  const matrix *m = job->item;
+  size_t begin = 0;
+  size_t end = 0;
+  mgl_team_share(index, mgl_team_size(job->team), job->end - job->begin, 4096, &begin, &end);
+  begin += job->begin;
+  end += job->begin;
+  size_t element_bytes = mgl_dtype_bytes(m->tensor->dtype);
+  if (m->stored != NULL) {
+    memcpy(m->out + begin * element_bytes,
+           (const unsigned char *)m->stored->data + begin * element_bytes,
+           (end - begin) * element_bytes);
+  } else {
+    uint64_t dims[] = {m->tensor->dims[0].number, m->tensor->dims[1].number};
+    mgl_dummy_weights_fill(m->tensor->name, job->seed, m->tensor->dtype, 2, dims, begin, end,
+                           m->out + begin * element_bytes);
+  }
+}
+
+static void fill_matrix(const matrix *m, uint64_t seed, mgl_team *team, uint64_t total_bytes,
+                        uint64_t *done_bytes, const mgl_weights_progress *progress) {
+  size_t element_bytes = mgl_dtype_bytes(m->tensor->dtype);
+  size_t step = FILL_CHUNK_BYTES / element_bytes;
+  size_t count = elements_of(m->tensor);
+  for (size_t begin = 0; begin < count; begin += step) {
+    fill_job job = {.item = m,
+                    .seed = seed,
+                    .team = team,
+                    .begin = begin,
+                    .end = count - begin < step ? count : begin + step};
+    mgl_team_run(team, fill_share, &job);
+    *done_bytes += (job.end - job.begin) * element_bytes;
+    if (progress != NULL && progress->report != NULL) {
+      progress->report(progress->context, *done_bytes, total_bytes);
+    }
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------
+
+// Bytes of all matrices that one decode step reads: what some linear uses.
+static uint64_t count_step_bytes(const mgl_graph *graph) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < graph->op_count; i++) {
+    if (graph->ops[i].kind == MGL_OP_LINEAR) {
+      const mgl_tensor *w = &graph->tensors[graph->ops[i].inputs[1]];
+      bytes += elements_of(w) * mgl_dtype_bytes(w->dtype);
+    }
+  }
+  return bytes;
+}
+
+typedef struct binder {
+  const mgl_graph *graph;
+  const mgl_checkpoint *checkpoint;
+  mgl_weight_source source;
+  uint64_t seed;
+  mgl_team *team;
+  const mgl_weights_progress *progress;
+  mgl_cpu_weights *out;
+} binder;
+
+static mgl_status bind_one(const binder *b, size_t tensor_idx, unsigned char **matrix_at,
+                           float **vector_at, uint64_t *done_bytes, mgl_error *err) {
+  const mgl_tensor *tensor = &b->graph->tensors[tensor_idx];
+  const mgl_stored_tensor *stored = NULL;
+  if (b->source != MGL_WEIGHTS_DUMMY) {
+    MGL_TRY(mgl_checkpoint_find(b->checkpoint, tensor->name, &stored, err));
+    MGL_TRY(check_shape(tensor, stored, err));
+  }
+  if (tensor->rank == 1) {
+    fill_vector(tensor, stored, b->seed, *vector_at);
+    b->out->data[tensor_idx] = *vector_at;
+    *vector_at += elements_of(tensor);
+  } else if (b->source == MGL_WEIGHTS_MAPPED) {
+    b->out->data[tensor_idx] = stored->data;
+  } else {
+    matrix m = {.tensor = tensor, .stored = stored, .out = *matrix_at};
+    fill_matrix(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress);
+    b->out->data[tensor_idx] = *matrix_at;
+    *matrix_at += padded_bytes(tensor);
+  }
+  return MGL_OK;
+}
+
+mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph) {
+  mgl_cpu_weight_sizes sizes = {0};
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const mgl_tensor *tensor = &graph->tensors[i];
+    if (is_weight(tensor) && tensor->rank == 1) {
+      sizes.vector_bytes += elements_of(tensor) * sizeof(float);
+    } else if (is_weight(tensor)) {
+      sizes.matrix_bytes += padded_bytes(tensor);
+    }
+  }
+  return sizes;
+}
+
+mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *checkpoint,
+                                mgl_weight_source source, uint64_t seed, mgl_team *team,
+                                const mgl_topology *topology, const mgl_weights_progress *progress,
+                                mgl_cpu_weights *out, mgl_error *err) {
+  *out = (mgl_cpu_weights){.graph = graph, .step_bytes = count_step_bytes(graph)};
+  binder b = {graph, checkpoint, source, seed, team, progress, out};
+  mgl_status status = MGL_OK;
+  mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
+  size_t vector_elements = sizes.vector_bytes / sizeof *out->vectors;
+  size_t matrix_bytes = sizes.matrix_bytes;
+  out->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *out->data);
+  out->vectors = mgl_alloc_zeroed(vector_elements, sizeof *out->vectors);
+  if (out->data == NULL || out->vectors == NULL) {
+    status =
+        mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu norm weights", vector_elements);
+    goto fail;
+  }
+  if (source != MGL_WEIGHTS_MAPPED && matrix_bytes != 0) {
+    status = mgl_pages_map(matrix_bytes, "weights", &out->pages, err);
+    if (status != MGL_OK) {
+      goto fail;
+    }
+    out->pages_bytes = matrix_bytes;
+    mgl_topology_interleave(topology, out->pages, matrix_bytes);
+  }
+  unsigned char *matrix_at = out->pages;
+  float *vector_at = out->vectors;
+  uint64_t done_bytes = 0;
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    if (is_weight(&graph->tensors[i])) {
+      status = bind_one(&b, i, &matrix_at, &vector_at, &done_bytes, err);
+      if (status != MGL_OK) {
+        goto fail;
+      }
+    }
+  }
+  return MGL_OK;
+fail:
+  mgl_cpu_weights_release(out);
+  return status;
+}
+
+void mgl_cpu_weights_release(mgl_cpu_weights *weights) {
+  mgl_free(weights->data);
+  mgl_free(weights->vectors);
+  mgl_pages_unmap(weights->pages, weights->pages_bytes);
+  *weights = (mgl_cpu_weights){0};
+}

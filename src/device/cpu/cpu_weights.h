@@ -1,0 +1,55 @@
+// Weights of a tensor program in memory: where the CPU kernels read them.
+//
+// Matrices are used in place in the mapped file, or copied once into huge pages; vectors (norms and
+// biases) become f32 arrays. Dummy weights are drawn into huge pages. See SPEED.md for what
+// in-place costs.
+#ifndef MGL_DEVICE_CPU_CPU_WEIGHTS_H
+#define MGL_DEVICE_CPU_CPU_WEIGHTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/cpu/team.h"
+#include "graph/graph.h"
+#include "model/safetensors.h"
+
+typedef enum mgl_weight_source {
+  MGL_WEIGHTS_MAPPED,  // in place, from the checkpoint's mapping
+  MGL_WEIGHTS_COPIED,  // copied from the checkpoint into huge pages
+  MGL_WEIGHTS_DUMMY,   // drawn (model/dummy_weights.h); no checkpoint
+} mgl_weight_source;
+
+typedef struct mgl_cpu_weights {
+  const mgl_graph *graph;  // the program that they were bound for; borrowed
+  const void **data;  // [tensor_count]: matrices in their dtype, vectors as f32; NULL: not a weight
+  uint64_t step_bytes;  // read by one decode step of one sequence: every matrix once, embeddings
+                        // only as output projection
+  void *pages;          // copied or drawn matrices
+  size_t pages_bytes;
+  float *vectors;  // all vectors, one after the other
+} mgl_cpu_weights;
+
+typedef struct mgl_weights_progress {
+  void (*report)(void *context, uint64_t done_bytes, uint64_t total_bytes);  // may be NULL
+  void *context;
+} mgl_weights_progress;
+
+// Checks every weight's shape against the checkpoint and binds it. The graph must outlive *out, and
+// the checkpoint too when the source is MGL_WEIGHTS_MAPPED. seed is for dummy weights. Other
+// programs of the same model find these weights by name (cpu_memory.h).
+mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *checkpoint,
+                                mgl_weight_source source, uint64_t seed, mgl_team *team,
+                                const mgl_topology *topology, const mgl_weights_progress *progress,
+                                mgl_cpu_weights *out, mgl_error *err);
+typedef struct mgl_cpu_weight_sizes {
+  size_t matrix_bytes;  // of all matrices, each padded to whole pages
+  size_t vector_bytes;  // as f32
+} mgl_cpu_weight_sizes;
+
+// What binding takes: vectors always, matrices unless they are mapped.
+mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph);
+
+void mgl_cpu_weights_release(mgl_cpu_weights *weights);
+
+#endif

@@ -1,0 +1,210 @@
+#include "device/cuda/cuda_cache.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+
+enum { PATH_BYTES = MGL_CUDA_CACHE_PATH_BYTES + 128, NAME_BYTES = 96 };
+
+// What a file begins with; the cubin follows, and nothing else.
+typedef struct header {
+  char magic[8];
+  uint32_t version;
+  int32_t nvrtc_major, nvrtc_minor;
+  mgl_cuda_usage usage;
+  uint32_t padding;
+  mgl_hash source;
+  uint64_t bytes;     // of the cubin
+  mgl_hash checksum;  // of the header with zeros here, and the cubin's hash behind it
+} header;
+
+static const char magic[8] = {'M', 'G', 'L', 'C', 'U', 'B', 'I', 'N'};
+enum { VERSION = 1 };
+
+_Static_assert(sizeof(header) == 80, "no padding that a checksum would read");
+
+bool mgl_cuda_cache_folder(char out[MGL_CUDA_CACHE_PATH_BYTES]) {
+  static const struct {
+    const char *variable, *below;
+  } places[] = {
+      {"MEGALITH_CACHE", ""}, {"XDG_CACHE_HOME", "/megalith"}, {"HOME", "/.cache/megalith"}};
+  for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+    const char *value = getenv(places[i].variable);
+    bool absolute = value != NULL && value[0] == '/';
+    if (absolute || (i == 0 && value != NULL && value[0] != 0)) {  // XDG: relative paths are void
+      int bytes = snprintf(out, MGL_CUDA_CACHE_PATH_BYTES, "%s%s", value, places[i].below);
+      return bytes > 0 && bytes < MGL_CUDA_CACHE_PATH_BYTES;
+    }
+  }
+  return false;
+}
+
+static void file_name(const mgl_cuda_cache_key *key, char out[NAME_BYTES]) {
+  char hash[MGL_HASH_TEXT_BYTES];
+  mgl_hash_text(key->source, hash);
+  (void)snprintf(out, NAME_BYTES, "%s-nvrtc%d.%d.cubin", hash, key->nvrtc_major, key->nvrtc_minor);
+}
+
+static mgl_hash checksum_of(const header *h, const void *cubin) {
+  struct {
+    header head;
+    mgl_hash cubin;
+  } both = {*h, mgl_hash_bytes(cubin, (size_t)h->bytes)};
+  both.head.checksum = (mgl_hash){0, 0};
+  return mgl_hash_bytes(&both, sizeof both);
+}
+
+static bool same(mgl_hash a, mgl_hash b) {
+  return a.low == b.low && a.high == b.high;
+}
+
+// --- reading -------------------------------------------------------------------------------------
+
+static bool is_whole(const header *h, const mgl_cuda_cache_key *key, const char *data,
+                     size_t bytes) {
+  bool any_toolkit = key->nvrtc_major == 0;
+  return memcmp(h->magic, magic, sizeof magic) == 0 && h->version == VERSION &&
+         same(h->source, key->source) &&
+         (any_toolkit ||
+          (h->nvrtc_major == key->nvrtc_major && h->nvrtc_minor == key->nvrtc_minor)) &&
+         h->bytes == bytes - sizeof *h && h->bytes > 0 &&
+         same(h->checksum, checksum_of(h, data + sizeof *h));
+}
+
+// True: a whole file. One that is not is removed; one that cannot be read is left alone.
+static bool read_file(const char *path, const mgl_cuda_cache_key *key, void **out_cubin,
+                      size_t *out_bytes, mgl_cuda_usage *usage) {
+  char *data = NULL;
+  size_t bytes = 0;
+  header h;
+  if (mgl_file_read(path, MGL_CUDA_CACHE_MAX_BYTES, &data, &bytes, NULL) != MGL_OK) {
+    return false;
+  }
+  if (bytes >= sizeof h) {
+    memcpy(&h, data, sizeof h);
+  }
+  if (bytes < sizeof h || !is_whole(&h, key, data, bytes)) {
+    (void)unlink(path);
+    mgl_free(data);
+    return false;
+  }
+  memmove(data, data + sizeof h, (size_t)h.bytes);
+  *out_cubin = data;
+  *out_bytes = (size_t)h.bytes;
+  *usage = h.usage;
+  return true;
+}
+
+// Any toolkit's code for these sources.
+static bool read_any(const char *folder, const mgl_cuda_cache_key *key, void **out_cubin,
+                     size_t *out_bytes, mgl_cuda_usage *usage) {
+  char path[PATH_BYTES];
+  char hash[MGL_HASH_TEXT_BYTES];
+  bool found = false;
+  DIR *entries = opendir(folder);
+  mgl_hash_text(key->source, hash);
+  for (struct dirent *entry = NULL;
+       !found && entries != NULL && (entry = readdir(entries)) != NULL;) {
+    size_t bytes = strlen(entry->d_name);
+    if (strncmp(entry->d_name, hash, strlen(hash)) == 0 && bytes < NAME_BYTES && bytes > 6 &&
+        strcmp(entry->d_name + bytes - 6, ".cubin") == 0) {
+      (void)snprintf(path, sizeof path, "%.4095s/%.95s", folder, entry->d_name);
+      found = read_file(path, key, out_cubin, out_bytes, usage);
+    }
+  }
+  if (entries != NULL) {
+    (void)closedir(entries);
+  }
+  return found;
+}
+
+bool mgl_cuda_cache_read(const char *folder, const mgl_cuda_cache_key *key, void **out_cubin,
+                         size_t *out_bytes, mgl_cuda_usage *usage) {
+  char path[PATH_BYTES];
+  char name[NAME_BYTES];
+  if (key->nvrtc_major == 0) {
+    return read_any(folder, key, out_cubin, out_bytes, usage);
+  }
+  file_name(key, name);
+  (void)snprintf(path, sizeof path, "%.4095s/%s", folder, name);
+  return read_file(path, key, out_cubin, out_bytes, usage);
+}
+
+// --- writing -------------------------------------------------------------------------------------
+
+static mgl_status refused(const char *path, mgl_error *err) {
+  return mgl_error_set(err, MGL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+}
+
+static mgl_status make_folders(const char *folder, mgl_error *err) {
+  char path[PATH_BYTES];
+  (void)snprintf(path, sizeof path, "%.4095s", folder);
+  for (char *at = path + 1;; at++) {
+    if (*at != '/' && *at != 0) {
+      continue;
+    }
+    char end = *at;
+    *at = 0;
+    if (mkdir(path, 0700) != 0 && errno != EEXIST && (end == 0 || access(path, X_OK) != 0)) {
+      return refused(folder, err);
+    }
+    if (end == 0) {
+      return MGL_OK;
+    }
+    *at = end;
+  }
+}
+
+static bool write_all(int fd, const void *data, size_t bytes) {
+  const char *from = data;
+  while (bytes > 0) {
+    ssize_t n = write(fd, from, bytes);
+    if (n < 0 && errno != EINTR) {
+      return false;
+    }
+    from += n > 0 ? n : 0;
+    bytes -= n > 0 ? (size_t)n : 0;
+  }
+  return true;
+}
+
+mgl_status mgl_cuda_cache_write(const char *folder, const mgl_cuda_cache_key *key,
+                                const void *cubin, size_t bytes, const mgl_cuda_usage *usage,
+                                mgl_error *err) {
+  char name[NAME_BYTES];
+  char path[PATH_BYTES];
+  char temporary[PATH_BYTES];
+  header h = {.version = VERSION,
+              .nvrtc_major = key->nvrtc_major,
+              .nvrtc_minor = key->nvrtc_minor,
+              .usage = *usage,
+              .source = key->source,
+              .bytes = bytes};
+  memcpy(h.magic, magic, sizeof magic);
+  h.checksum = checksum_of(&h, cubin);
+  file_name(key, name);
+  (void)snprintf(path, sizeof path, "%.4095s/%s", folder, name);
+  (void)snprintf(temporary, sizeof temporary, "%.4095s/new-XXXXXX", folder);
+  MGL_TRY(make_folders(folder, err));
+  int fd = mkstemp(temporary);
+  if (fd < 0) {
+    return refused(folder, err);
+  }
+  bool written = write_all(fd, &h, sizeof h) && write_all(fd, cubin, bytes) && fsync(fd) == 0;
+  int reason = errno;
+  bool closed = close(fd) == 0;
+  errno = written ? errno : reason;
+  if (!written || !closed || rename(temporary, path) != 0) {
+    mgl_status status = refused(path, err);
+    (void)unlink(temporary);
+    return status;
+  }
+  return MGL_OK;
+}

@@ -1,0 +1,43 @@
+// Compiled device code on disk, so that only the first start on a machine waits for the compiler.
+//
+// A file has the name "KEY-TOOLKIT.cubin": KEY is a hash of everything that the compiler was given
+// (sources, options, architecture), TOOLKIT its version. Files are written under a temporary name
+// in the same folder, synced and renamed, so that any number of processes may read and write at
+// once: each sees a whole file or none. A file begins with a header that holds its key again and a
+// checksum of the rest; one that does not match is removed and counts as absent.
+//
+// Rejected: a lock for a single writer. Two processes that compile the same code write the same
+// file, and the later rename wins.
+#ifndef MGL_DEVICE_CUDA_CUDA_CACHE_H
+#define MGL_DEVICE_CUDA_CUDA_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/hash.h"
+#include "base/status.h"
+#include "device/cuda/cuda_jit.h"
+
+typedef struct mgl_cuda_cache_key {
+  mgl_hash source;               // of what is compiled (mgl_cuda_source_hash)
+  int nvrtc_major, nvrtc_minor;  // 0 and 0: any toolkit's will do
+} mgl_cuda_cache_key;
+
+enum { MGL_CUDA_CACHE_PATH_BYTES = 4096, MGL_CUDA_CACHE_MAX_BYTES = 64 << 20 };
+
+// $MEGALITH_CACHE, else $XDG_CACHE_HOME/megalith, else $HOME/.cache/megalith. False: none of them
+// is set, or the path is too long.
+bool mgl_cuda_cache_folder(char out[MGL_CUDA_CACHE_PATH_BYTES]);
+
+// The code and its resources: true, and *out_cubin is freed with mgl_free. Damaged files, and those
+// of another key under this name, are removed on the way.
+bool mgl_cuda_cache_read(const char *folder, const mgl_cuda_cache_key *key, void **out_cubin,
+                         size_t *out_bytes, mgl_cuda_usage *usage);
+
+// Makes the folder, and those above it, if they are missing.
+mgl_status mgl_cuda_cache_write(const char *folder, const mgl_cuda_cache_key *key,
+                                const void *cubin, size_t bytes, const mgl_cuda_usage *usage,
+                                mgl_error *err);
+
+#endif

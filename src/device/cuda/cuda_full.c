@@ -1,0 +1,613 @@
+#include "device/cuda/cuda_full.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "device/cuda/cuda_program_parts.h"
+#include "twin/op_launch.h"
+
+_Static_assert(MGL_CUDA_FULL_LONG % 2 == 0, "it begins and ends with the same plan");
+
+typedef enum op_kernel {
+  KERNEL_EMBED,
+  KERNEL_LINEAR_1_NORMED,  // rows at most; with a norm, else without
+  KERNEL_LINEAR_1,
+  KERNEL_LINEAR_8_SHARED_NORMED,  // two blocks of these share a multiprocessor
+  KERNEL_LINEAR_8_SHARED,
+  KERNEL_LINEAR_8_NORMED,
+  KERNEL_LINEAR_8,
+  KERNEL_LINEAR_8_ANY,  // k that is not a whole number of pages
+  KERNEL_LINEAR_16_NORMED,
+  KERNEL_LINEAR_16,
+  KERNEL_LINEAR_16_ANY,
+  KERNEL_LINEAR_32_ANY,
+  KERNEL_ATTEND,  // of one token; of sequences that decode; of any plan
+  KERNEL_ATTEND_LONG,
+  KERNEL_ATTEND_ANY,
+  KERNEL_SAMPLE,
+  KERNEL_PLAN,  // between iterations
+  KERNEL_NOTE,  // before one that the host has planned
+  KERNEL_COUNT,
+} op_kernel;
+
+static const char *const kernel_names[KERNEL_COUNT] = {
+    [KERNEL_EMBED] = "mgl_op_embed",
+    [KERNEL_LINEAR_1_NORMED] = "mgl_op_linear_1_normed",
+    [KERNEL_LINEAR_1] = "mgl_op_linear_1",
+    [KERNEL_LINEAR_8_SHARED_NORMED] = "mgl_op_linear_8_shared_normed",
+    [KERNEL_LINEAR_8_SHARED] = "mgl_op_linear_8_shared",
+    [KERNEL_LINEAR_8_NORMED] = "mgl_op_linear_8_normed",
+    [KERNEL_LINEAR_8] = "mgl_op_linear_8",
+    [KERNEL_LINEAR_8_ANY] = "mgl_op_linear_8_any",
+    [KERNEL_LINEAR_16_NORMED] = "mgl_op_linear_16_normed",
+    [KERNEL_LINEAR_16] = "mgl_op_linear_16",
+    [KERNEL_LINEAR_16_ANY] = "mgl_op_linear_16_any",
+    [KERNEL_LINEAR_32_ANY] = "mgl_op_linear_32_any",
+    [KERNEL_ATTEND] = "mgl_op_attend",
+    [KERNEL_ATTEND_LONG] = "mgl_op_attend_long",
+    [KERNEL_ATTEND_ANY] = "mgl_op_attend_any",
+    [KERNEL_SAMPLE] = "mgl_op_sample",
+    [KERNEL_PLAN] = "mgl_op_plan",
+    [KERNEL_NOTE] = "mgl_op_note"};
+
+// A linear's blocks share a multiprocessor with those of the op before or behind it, half of its
+// memory each, where they have at most so many pages to go through: then it is the hop that takes
+// the time. Where pages do, a long ring is better (SPEED.md).
+enum { SHARED_PAGES_1 = 32, SHARED_PAGES_4 = 6, SHARED_PAGES_8 = 4 };
+
+// Pages behind the ring that wait in the L2, of linears of one token that share: where the memory
+// has nothing else to do while an op waits, during attention.
+enum { EARLY_GATE_UP = 12, EARLY_QKV_PROJ = 4 };
+
+// Clocks between two of them: about what the memory takes for a page of every multiprocessor.
+enum { L2_CLOCKS = 1200 };
+
+// Pages on their way, where the launch's options do not say it. The more rows of x come from the
+// L2, the more it matters that they do not queue behind pages: from 16 rows on, but less for blocks
+// of LONG_PAGES and more.
+enum { IN_FLIGHT = 6, IN_FLIGHT_16 = 2, IN_FLIGHT_LONG = 4, LONG_PAGES = 12, IN_FLIGHT_AHEAD = 2 };
+
+enum { LEAST_PAGES = 2 };  // of a ring
+
+// A turn of the planner beside logits takes two to four times as long as beside attention, since
+// its loads queue behind pages, so logits hide it only where they have so many weights (SPEED.md).
+enum { HIDING_LOGITS_MIB = 400 };
+
+// From so many positions on attention of one token has the kernel of many, and blocks for as many
+// chunks as there may be; below, for as many as it has there (SPEED.md).
+enum { LONG_CONTEXT = 512, SHORT_STRIDES = LONG_CONTEXT / MGL_CUDA_MIN_CHUNK };
+
+// What is baked into the graphs.
+typedef struct settings {
+  uint32_t in_flight, in_flight_ahead;
+  uint32_t prefetch;  // 0 or 1
+} settings;
+
+typedef enum graph_kind { GRAPH_EVEN, GRAPH_ODD, GRAPH_LONG, GRAPH_KINDS } graph_kind;
+
+// Of what is captured.
+typedef struct graph_shape {
+  uint32_t graph;
+  bool long_context;  // attention's kernel for one token
+  bool calm;          // all sequences decode, and the host knows of the next plan
+} graph_shape;
+
+struct mgl_cuda_full {
+  void *module;
+  void *kernels[KERNEL_COUNT];
+  uint32_t half_bytes;  // of shared memory, for one of two blocks of a multiprocessor
+  void *capture_stream;
+  uint64_t *host_plan;  // pinned: what the device planned last (twin/op_launch.h)
+  mgl_cu_ptr host_plan_at;
+  mgl_cu_ptr firsts;  // mgl_cuda_op_launch.firsts
+  // NULL: not made yet. The second ones are for long contexts.
+  void *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS][2][GRAPH_KINDS];
+  settings settings;
+  uint32_t next_plan_op, angles_op;
+  bool logits_hide_plan;
+  uint32_t op_launches;  // kernels of an iteration
+  // Of the present launch.
+  uint64_t queued;  // iterations
+  uint32_t most_iterations;
+  bool single;
+};
+
+// --- kernels -------------------------------------------------------------------------------------
+
+static uint32_t block_bytes(uint32_t scratch_bytes, uint32_t pages) {
+  return MGL_CUDA_BLOCK_BYTES + scratch_bytes + pages * MGL_CUDA_PAGE_BYTES;
+}
+
+static unsigned threads_of(op_kernel kernel) {
+  if (kernel == KERNEL_PLAN || kernel == KERNEL_NOTE) {
+    return MGL_OP_PLAN_THREADS;
+  }
+  bool other = kernel == KERNEL_EMBED || kernel == KERNEL_ATTEND || kernel == KERNEL_ATTEND_LONG ||
+               kernel == KERNEL_ATTEND_ANY;
+  return other ? MGL_OP_OTHER_THREADS : MGL_OP_LINEAR_THREADS;
+}
+
+static mgl_status read_sizes(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  int all = 0;
+  int reserved = 0;
+  MGL_CUDA_TRY(driver, device_attribute, err, &all, MGL_CU_ATTRIBUTE_SMEM_PER_SM,
+               p->device->device);
+  MGL_CUDA_TRY(driver, device_attribute, err, &reserved, MGL_CU_ATTRIBUTE_SMEM_RESERVED,
+               p->device->device);
+  p->full->half_bytes = all / 2 > reserved ? (uint32_t)(all / 2 - reserved) : 0;
+  return MGL_OK;
+}
+
+static mgl_status set_kernel(mgl_cuda_program *p, op_kernel kernel, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_full *full = p->full;
+  uint32_t bytes = block_bytes(MGL_CUDA_SCRATCH_BYTES, p->smem_pages);
+  int blocks = 0;
+  MGL_CUDA_TRY(driver, module_function, err, &full->kernels[kernel], full->module,
+               kernel_names[kernel]);
+  void *function = full->kernels[kernel];
+  MGL_CUDA_TRY(driver, function_set, err, function, MGL_CU_FUNC_MAX_DYNAMIC_SMEM, (int)bytes);
+  // All alike: a multiprocessor that has to divide its memory anew waits until it is empty.
+  MGL_CUDA_TRY(driver, function_set, err, function, MGL_CU_FUNC_SMEM_CARVEOUT, 100);
+  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, function, (int)threads_of(kernel), bytes);
+  if (blocks < 1) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "mode full: a block of %s (%u threads, %u bytes of shared memory) does "
+                         "not fit on a multiprocessor of %s",
+                         kernel_names[kernel], threads_of(kernel), bytes, p->device->name);
+  }
+  return MGL_OK;
+}
+
+// The ops that share a launch with others.
+static mgl_status find_ops(mgl_cuda_program *p, mgl_error *err) {
+  mgl_cuda_full *full = p->full;
+  uint32_t plans = 0;
+  uint32_t angles = 0;
+  full->op_launches = 0;
+  for (uint32_t i = 0; i < p->program->op_count; i++) {
+    switch (p->program->ops[i].kind) {
+      case MGL_OP_NEXT_PLAN:
+        full->next_plan_op = i;
+        plans++;
+        break;
+      case MGL_OP_ROPE_ANGLES:
+        full->angles_op = i;
+        angles++;
+        break;
+      case MGL_OP_LOGITS: {
+        mgl_cuda_matrices m = mgl_cuda_matrices_of(p->program, &p->program->ops[i]);
+        uint64_t bytes = m.row_blocks * mgl_cuda_row_block_bytes(&m);
+        full->logits_hide_plan = bytes >> 20 >= HIDING_LOGITS_MIB;
+        full->op_launches++;
+        break;
+      }
+      default: full->op_launches++; break;
+    }
+  }
+  return plans == 1 && angles == 1
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                             "mode full: expected one op next_plan and one rope_angles, found %u "
+                             "and %u",
+                             plans, angles);
+}
+
+static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_full *full = p->full;
+  void *pinned = NULL;
+  unsigned flags = MGL_CU_HOST_ALLOC_PORTABLE | MGL_CU_HOST_ALLOC_MAPPED;
+  MGL_TRY(find_ops(p, err));
+  mgl_cuda_module module = {"kernels/cuda/op_kernels.cu", kernel_names[KERNEL_LINEAR_1],
+                            &full->module, NULL};
+  MGL_TRY(mgl_cuda_load_modules(p, &module, 1, err));
+  MGL_TRY(read_sizes(p, err));
+  for (uint32_t i = 0; i < KERNEL_COUNT; i++) {
+    MGL_TRY(set_kernel(p, (op_kernel)i, err));
+  }
+  MGL_CUDA_TRY(driver, stream_create, err, &full->capture_stream, MGL_CU_STREAM_NON_BLOCKING);
+  MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *full->host_plan, flags);
+  full->host_plan = pinned;
+  MGL_CUDA_TRY(driver, host_address, err, &full->host_plan_at, pinned, 0);
+  MGL_CUDA_TRY(driver, memory_alloc, err, &full->firsts,
+               2 * MGL_CUDA_MAX_ITEMS * sizeof(mgl_op_first));
+  return MGL_OK;
+}
+
+static void release_graphs(mgl_cuda_program *p) {
+  for (uint32_t i = 0; i < MGL_CUDA_MAX_PROGRAM_GRAPHS * 2 * GRAPH_KINDS; i++) {
+    void **graph = &p->full->graphs[i / (2 * GRAPH_KINDS)][i / GRAPH_KINDS % 2][i % GRAPH_KINDS];
+    if (*graph != NULL) {
+      (void)p->device->driver.graph_release(*graph);
+      *graph = NULL;
+    }
+  }
+}
+
+void mgl_cuda_full_destroy(mgl_cuda_program *p) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_full *full = p->full;
+  if (full == NULL) {
+    return;
+  }
+  release_graphs(p);
+  if (full->host_plan != NULL) {
+    (void)driver->host_free(full->host_plan);
+  }
+  if (full->firsts != 0) {
+    (void)driver->memory_free(full->firsts);
+  }
+  if (full->capture_stream != NULL) {
+    (void)driver->stream_destroy(full->capture_stream);
+  }
+  if (full->module != NULL) {
+    (void)driver->module_unload(full->module);
+  }
+  mgl_free(full);
+  p->full = NULL;
+}
+
+// --- an iteration's kernels ----------------------------------------------------------------------
+
+static bool is_linear(mgl_op_kind kind) {
+  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
+         kind == MGL_OP_LOGITS;
+}
+
+// Pages that the block with the most of them goes through in a pass.
+static uint32_t pages_of(const mgl_cuda_op_launch *launch) {
+  uint32_t of_unit = (launch->ops[0].k_padded + MGL_CUDA_PAGE_K - 1) / MGL_CUDA_PAGE_K;
+  return (launch->units + launch->blocks - 1) / launch->blocks * of_unit;
+}
+
+static op_kernel linear_kernel(const mgl_cuda_op_launch *launch) {
+  const mgl_cuda_op *op = &launch->ops[0];
+  bool normed = (op->flags & MGL_CUDA_X_NORMED) != 0;
+  bool whole = op->k % MGL_CUDA_PAGE_K == 0;
+  if (op->tokens == 1 && op->k % (2 * MGL_CUDA_PAGE_K) == 0 &&
+      op->k <= (normed ? MGL_ONE_NORMED_MAX_K : MGL_ONE_MAX_K)) {
+    return normed ? KERNEL_LINEAR_1_NORMED : KERNEL_LINEAR_1;
+  }
+  uint32_t most_shared = op->tokens <= 4 ? SHARED_PAGES_4 : SHARED_PAGES_8;
+  if (op->tokens <= 8 && whole && pages_of(launch) <= most_shared) {
+    return normed ? KERNEL_LINEAR_8_SHARED_NORMED : KERNEL_LINEAR_8_SHARED;
+  }
+  switch (op->row_tiles) {
+    case 1: return !whole ? KERNEL_LINEAR_8_ANY : normed ? KERNEL_LINEAR_8_NORMED : KERNEL_LINEAR_8;
+    case 2:
+      return !whole ? KERNEL_LINEAR_16_ANY : normed ? KERNEL_LINEAR_16_NORMED : KERNEL_LINEAR_16;
+    default: return KERNEL_LINEAR_32_ANY;
+  }
+}
+
+static op_kernel kernel_of(const mgl_cuda_op_launch *launch, graph_shape shape) {
+  switch (launch->ops[0].kind) {
+    case MGL_OP_EMBED: return KERNEL_EMBED;
+    case MGL_OP_ATTEND:
+      if (launch->ops[0].tokens == 1) {
+        return shape.long_context ? KERNEL_ATTEND_LONG : KERNEL_ATTEND;
+      }
+      return shape.calm ? KERNEL_ATTEND_LONG : KERNEL_ATTEND_ANY;
+    case MGL_OP_SAMPLE: return KERNEL_SAMPLE;
+    default: return linear_kernel(launch);
+  }
+}
+
+// Scratch of a block, and pages: as many as fit into a multiprocessor's memory, or into half of it.
+static void set_memory(const mgl_cuda_program *p, op_kernel kernel, mgl_cuda_op_launch *out) {
+  const mgl_cuda_op *op = &out->ops[0];
+  bool of_one = kernel == KERNEL_LINEAR_1_NORMED || kernel == KERNEL_LINEAR_1;
+  bool of_eight = kernel == KERNEL_LINEAR_8_SHARED_NORMED || kernel == KERNEL_LINEAR_8_SHARED;
+  bool copies_norm = (op->flags & MGL_CUDA_X_NORMED) != 0 && op->k <= MGL_OP_SCRATCH_MAX_NORM;
+  uint32_t half = p->full->half_bytes;
+  out->scratch_bytes = MGL_CUDA_SCRATCH_BYTES;
+  out->page_count = 0;
+  if (!is_linear((mgl_op_kind)op->kind)) {
+    return;
+  }
+  out->page_count = p->smem_pages;
+  if (out->in_flight == 0) {
+    out->in_flight = op->row_tiles == 1            ? IN_FLIGHT
+                     : pages_of(out) >= LONG_PAGES ? IN_FLIGHT_LONG
+                                                   : IN_FLIGHT_16;
+  }
+  if (out->in_flight_ahead == 0) {
+    out->in_flight_ahead = IN_FLIGHT_AHEAD;
+  }
+  if (of_one) {
+    out->scratch_bytes = MGL_OP_SCRATCH_ONE + op->k * (uint32_t)sizeof(mgl_bf16);
+  } else if (of_eight) {
+    out->scratch_bytes = MGL_OP_SCRATCH_EIGHT + (copies_norm ? op->k * (uint32_t)sizeof(float) : 0);
+  }
+  if (!of_eight && (!of_one || pages_of(out) > SHARED_PAGES_1)) {
+    return;
+  }
+  uint32_t fixed = block_bytes(out->scratch_bytes, 0);
+  uint32_t pages = half > fixed ? (half - fixed) / MGL_CUDA_PAGE_BYTES : 0;
+  pages = pages < LEAST_PAGES ? LEAST_PAGES : pages;
+  out->page_count = pages < p->smem_pages ? pages : p->smem_pages;
+  out->early_pages = op->kind == MGL_OP_GATE_UP    ? EARLY_GATE_UP
+                     : op->kind == MGL_OP_QKV_PROJ ? EARLY_QKV_PROJ
+                                                   : 0;
+  out->l2_clocks = L2_CLOCKS;
+}
+
+// Attention's blocks of a KV head. One without an item keeps the next op's from its
+// multiprocessor.
+static uint32_t strides_of(const mgl_cuda_program *p, graph_shape shape) {
+  uint32_t all = p->graphs[shape.graph]->attention_strides;
+  bool is_short = p->graphs[shape.graph]->tokens == 1 && !shape.long_context;
+  return is_short && all > SHORT_STRIDES ? (uint32_t)SHORT_STRIDES : all;
+}
+
+static uint32_t units_of(const mgl_cuda_program *p, graph_shape shape, uint32_t op_idx) {
+  const mgl_op *op = &p->program->ops[op_idx];
+  if (is_linear(op->kind)) {
+    return mgl_cuda_matrices_of(p->program, op).row_blocks;
+  }
+  return op->kind == MGL_OP_ATTEND ? p->model.kv_heads * strides_of(p, shape)
+                                   : p->graphs[shape.graph]->tokens;
+}
+
+static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, uint32_t op_idx,
+                    mgl_cuda_op_launch *out) {
+  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
+  out->ops[place] = mgl_cuda_bind_op(&addresses, graph, p->graphs[graph]->tokens, op_idx);
+  out->ops[place].flags &= ~(uint32_t)MGL_CUDA_CARRIED;  // kernels follow each other
+  out->ops[place].copy_bytes = 0;
+}
+
+// The op in whose launch the next plan is made: where the host waits for it to queue that
+// iteration, the first one that leaves most multiprocessors idle; else the longest one, if it hides
+// that.
+static mgl_op_kind planning_op(const mgl_cuda_program *p, graph_shape shape) {
+  return shape.calm && p->full->logits_hide_plan ? MGL_OP_LOGITS : MGL_OP_ATTEND;
+}
+
+// The launch of op `op_idx`, number `ordinal` of its iteration, which reads plan `parity`.
+static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape shape, uint32_t parity,
+                                      uint32_t op_idx, uint32_t ordinal) {
+  const mgl_cuda_full *full = p->full;
+  uint32_t graph = shape.graph;
+  mgl_cu_ptr plans = mgl_cuda_state_at(p, p->layout.state.plans);
+  mgl_cuda_op_launch out = {
+      .run = mgl_cuda_pointer(mgl_cuda_state_at(p, p->layout.state.run)),
+      .plan = mgl_cuda_pointer(plans + parity * sizeof(mgl_cuda_plan)),
+      .next_plan = mgl_cuda_pointer(plans + (parity ^ 1) * sizeof(mgl_cuda_plan)),
+      .host_plan = mgl_cuda_pointer(full->host_plan_at),
+      .firsts = mgl_cuda_pointer(full->firsts),
+      .graph = graph,
+      .parity = parity,
+      .ordinal = ordinal,
+      .op_launches = full->op_launches,
+      .units = units_of(p, shape, op_idx),
+      .strides = strides_of(p, shape),
+      .in_flight = full->settings.in_flight,
+      .in_flight_ahead = full->settings.in_flight_ahead,
+      .prefetch = full->settings.prefetch};
+  bind_op(p, graph, 0, op_idx, &out);
+  // Blocks of logits may fill a multiprocessor each: one is left to the planner.
+  bool shares = planning_op(p, shape) == MGL_OP_LOGITS && out.ops[0].kind == MGL_OP_LOGITS;
+  uint32_t most = shares && p->workers > 1 ? p->workers - 1 : p->workers;
+  out.blocks = out.units < most ? out.units : most;
+  // A unit of the most, those of logits, has pages in memory.
+  assert((uint64_t)out.units * out.blocks <= UINT32_MAX);
+  set_memory(p, kernel_of(&out, shape), &out);
+  out.ops[1].kind = MGL_OP_COUNT;
+  return out;
+}
+
+static mgl_status launch_op(const mgl_cuda_program *p, op_kernel kernel,
+                            const mgl_cuda_op_launch *launch, mgl_error *err) {
+  mgl_cu_launch_attribute dependent = {.id = MGL_CU_LAUNCH_PROGRAMMATIC, .value = 1};
+  mgl_cu_launch_config config = {
+      .grid_x = launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0),
+      .grid_y = 1,
+      .grid_z = 1,
+      .block_x = threads_of(kernel),
+      .block_y = 1,
+      .block_z = 1,
+      .smem_bytes = block_bytes(launch->scratch_bytes, launch->page_count),
+      .stream = p->full->capture_stream,
+      .attributes = &dependent,
+      .attribute_count = p->device->kernels != MGL_CUDA_KERNELS_PORTABLE ? 1 : 0};
+  mgl_cuda_op_launch copy = *launch;
+  void *parameters[] = {&copy};
+  MGL_CUDA_TRY(&p->device->driver, launch_config, err, &config, p->full->kernels[kernel],
+               parameters, NULL);
+  return MGL_OK;
+}
+
+static mgl_status launch_iteration(const mgl_cuda_program *p, graph_shape shape, uint32_t parity,
+                                   mgl_error *err) {
+  uint32_t graph = shape.graph;
+  bool planned = false;
+  uint32_t ordinal = 0;
+  for (uint32_t i = 0; i < p->program->op_count; i++) {
+    mgl_op_kind kind = p->program->ops[i].kind;
+    if (kind == MGL_OP_NEXT_PLAN || kind == MGL_OP_ROPE_ANGLES) {
+      continue;
+    }
+    mgl_cuda_op_launch launch = make_launch(p, shape, parity, i, ordinal++);
+    if (kind == MGL_OP_EMBED) {
+      bind_op(p, graph, 1, p->full->angles_op, &launch);
+      launch.second_units = launch.units;
+    } else if (kind == planning_op(p, shape) && !planned) {
+      bind_op(p, graph, 1, p->full->next_plan_op, &launch);
+      launch.second_units = 1;
+      planned = true;
+    }
+    MGL_TRY(launch_op(p, kernel_of(&launch, shape), &launch, err));
+  }
+  return MGL_OK;
+}
+
+// --- graphs --------------------------------------------------------------------------------------
+
+static mgl_status make_graph(mgl_cuda_program *p, graph_shape shape, graph_kind kind, void **out,
+                             mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  uint32_t count = kind == GRAPH_LONG ? MGL_CUDA_FULL_LONG : 1;
+  void *stream = p->full->capture_stream;
+  void *captured = NULL;
+  mgl_status status = MGL_OK;
+  MGL_CUDA_TRY(driver, capture_begin, err, stream, MGL_CU_CAPTURE_RELAXED);
+  for (uint32_t i = 0; i < count && status == MGL_OK; i++) {
+    status = launch_iteration(p, shape, kind == GRAPH_ODD ? 1 : i % 2, err);
+  }
+  mgl_cu_result code = driver->capture_end(stream, &captured);
+  if (status == MGL_OK) {
+    status = mgl_cuda_check(driver, code, "capture_end", err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_cuda_check(driver, driver->graph_instantiate(out, captured, 0),
+                            "graph_instantiate", err);
+  }
+  if (captured != NULL) {
+    (void)driver->graph_destroy(captured);
+  }
+  return status;
+}
+
+static bool has_long_context(const mgl_cuda_program *p) {
+  const mgl_cuda_feeding *f = &p->feeding;
+  bool found = false;
+  for (uint32_t i = 0; i < f->slot_count; i++) {
+    found = found || (f->slots[i].state == MGL_CUDA_SLOT_BUSY && f->slots[i].seen >= LONG_CONTEXT);
+  }
+  return found;
+}
+
+// Queues the next iteration, or the next MGL_CUDA_FULL_LONG.
+static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, bool is_long, mgl_error *err) {
+  mgl_cuda_full *full = p->full;
+  graph_shape shape = {.graph = mgl_cuda_graph_for(tokens), .calm = is_long};
+  shape.long_context = shape.graph == 0 && has_long_context(p);
+  graph_kind kind = is_long ? GRAPH_LONG : full->queued % 2 == 0 ? GRAPH_EVEN : GRAPH_ODD;
+  void **graph = &full->graphs[shape.graph][shape.long_context ? 1 : 0][kind];
+  if (*graph == NULL) {
+    MGL_TRY(make_graph(p, shape, kind, graph, err));
+  }
+  MGL_CUDA_TRY(&p->device->driver, graph_launch, err, *graph, p->stream);
+  full->queued += is_long ? MGL_CUDA_FULL_LONG : 1;
+  return MGL_OK;
+}
+
+// Queues a turn of the planner. Iterations that were queued behind the last plan were of nothing:
+// the next one is number `iteration`.
+static mgl_status queue_plan(mgl_cuda_program *p, uint64_t iteration, mgl_error *err) {
+  mgl_cu_ptr run = mgl_cuda_state_at(p, p->layout.state.run);
+  void *parameters[] = {&run, &p->full->host_plan_at, &p->full->firsts};
+  MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[KERNEL_PLAN], 1, 1, 1,
+               MGL_OP_PLAN_THREADS, 1, 1, 0, p->stream, parameters, NULL);
+  p->full->queued = iteration;
+  return MGL_OK;
+}
+
+// --- a launch ------------------------------------------------------------------------------------
+
+mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_options *options,
+                               uint32_t most_iterations, bool single, mgl_error *err) {
+  settings now = {.in_flight = options->in_flight,
+                  .in_flight_ahead = options->in_flight_ahead,
+                  .prefetch = options->no_prefetch ? 0 : 1};
+  if (p->chosen) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "mode full: the program leaves out ops, which only mode mega can");
+  }
+  if (p->full == NULL) {
+    p->full = mgl_alloc_zeroed(1, sizeof *p->full);
+    if (p->full == NULL) {
+      return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for mode full");
+    }
+    mgl_status status = open_kernels(p, err);
+    if (status != MGL_OK) {
+      mgl_cuda_full_destroy(p);
+      return status;
+    }
+  }
+  mgl_cuda_full *full = p->full;
+  if (memcmp(&now, &full->settings, sizeof now) != 0) {
+    release_graphs(p);
+    full->settings = now;
+  }
+  for (uint32_t i = 0; i < p->graph_count; i++) {
+    mgl_cuda_image_run(p)->protocol.graph_runs[i] = 1;  // activations have their first copies
+  }
+  // An iteration's first kernel says when it begins.
+  mgl_cuda_image_run(p)->planning.resumed = UINT64_MAX;
+  full->queued = 0;
+  full->most_iterations = most_iterations;
+  full->single = single;
+  // The device plans first, unless the host did.
+  *(volatile uint64_t *)full->host_plan =
+      mgl_host_plan_make(0, 0, 0, single ? mgl_cuda_image_plan(p)->token_count : 0);
+  return MGL_OK;
+}
+
+// Without a plan: a turn of the planner, where it may find something to do or has to tell of what
+// has ended.
+static mgl_status go_on(mgl_cuda_program *p, uint64_t word, mgl_cuda_full_state *out,
+                        mgl_error *err) {
+  const mgl_cuda_feeding *f = &p->feeding;
+  bool told = mgl_host_plan_has(word, MGL_HOST_PLAN_TOLD);
+  if (told && mgl_host_plan_has(word, MGL_HOST_PLAN_OVER)) {
+    *out = MGL_CUDA_FULL_ENDED;
+    return MGL_OK;
+  }
+  // Acquire is more than needed: nothing is read but how far the device has read.
+  bool news = mgl_load_acquire_system(&f->feed->commands.tail) != f->commands.own;
+  if (!told || news || mgl_host_plan_has(word, MGL_HOST_PLAN_AGAIN)) {
+    *out = MGL_CUDA_FULL_SOON;
+    return queue_plan(p, mgl_host_plan_iteration(word), err);
+  }
+  *out = MGL_CUDA_FULL_RUNS;
+  return MGL_OK;
+}
+
+// Of a launch for one iteration.
+static mgl_status queue_single(mgl_cuda_program *p, uint32_t tokens, bool idle,
+                               mgl_cuda_full_state *out, mgl_error *err) {
+  if (p->full->queued == 0 && tokens > 0) {
+    mgl_cu_ptr run = mgl_cuda_state_at(p, p->layout.state.run);
+    void *parameters[] = {&run, &p->full->firsts};
+    MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[KERNEL_NOTE], 1, 1, 1,
+                 MGL_OP_PLAN_THREADS, 1, 1, 0, p->stream, parameters, NULL);
+    *out = MGL_CUDA_FULL_SOON;
+    return queue_graph(p, tokens, false, err);
+  }
+  *out = idle ? MGL_CUDA_FULL_ENDED : MGL_CUDA_FULL_RUNS;
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_full_queue(mgl_cuda_program *p, bool idle, mgl_cuda_full_state *out,
+                               mgl_error *err) {
+  mgl_cuda_full *full = p->full;
+  // Written by the device in one store; nothing else of the plan is read.
+  uint64_t word = *(const volatile uint64_t *)full->host_plan;
+  uint64_t planned = mgl_host_plan_iteration(word);
+  uint32_t tokens = mgl_host_plan_tokens(word);
+  if (full->single) {
+    return queue_single(p, tokens, idle, out, err);
+  }
+  *out = MGL_CUDA_FULL_RUNS;
+  if (tokens == 0) {
+    return idle ? go_on(p, word, out, err) : MGL_OK;
+  }
+  uint64_t end = planned + 1;
+  uint64_t most = end;
+  if (mgl_host_plan_has(word, MGL_HOST_PLAN_CALM)) {
+    most = planned + mgl_host_plan_left(word) + 1;
+    most = most < full->most_iterations ? most : full->most_iterations;
+    end = most < planned + MGL_CUDA_FULL_LONG ? most : planned + MGL_CUDA_FULL_LONG;
+  }
+  while (full->queued < end) {
+    bool is_long = full->queued % 2 == 0 && most - full->queued >= MGL_CUDA_FULL_LONG;
+    MGL_TRY(queue_graph(p, tokens, is_long, err));
+  }
+  *out = full->queued < planned + 2 ? MGL_CUDA_FULL_SOON : MGL_CUDA_FULL_RUNS;
+  return MGL_OK;
+}

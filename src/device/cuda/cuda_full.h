@@ -1,0 +1,49 @@
+// Mode full: an iteration as a chain of kernels, one for every op (kernels/cuda/op_kernels.cu), in
+// CUDA graphs. The baseline of the megakernel: the same tasks in the same order of summation, so
+// the same bits.
+//
+// There is a graph of one iteration for each task graph (1, 2, 4 ... tokens) and each of the two
+// plans, and one of MGL_CUDA_FULL_LONG iterations. The device plans and samples, and takes in
+// requests as in mode mega; the host queues graphs ahead of it. It learns of each plan through a
+// word in pinned memory as soon as the plan is made, which is early in the iteration before: so
+// iterations are queued one by one, each with the graph that its plan needs; and once there are
+// only sequences that decode, all with pages to their ends, and none can come, so that their number
+// can but shrink, long graphs are queued, which may plan late, where it costs least. Where there
+// was nothing to plan, a kernel that only plans is queued when requests have come.
+//   Rejected: to foresee plans on the host. A stop token makes room for another prompt, and then
+// the plan may need a larger graph than foreseen.
+#ifndef MGL_DEVICE_CUDA_CUDA_FULL_H
+#define MGL_DEVICE_CUDA_CUDA_FULL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum { MGL_CUDA_FULL_LONG = 16 };  // even: the first iteration of a long graph reads plan 0
+
+struct mgl_cuda_program;
+struct mgl_cuda_launch_options;
+
+typedef struct mgl_cuda_full mgl_cuda_full;
+
+// Before a launch, when the program's image of its state is complete. The first time it compiles
+// (or finds) the kernels. single: one iteration, whatever its plan says.
+mgl_status mgl_cuda_full_begin(struct mgl_cuda_program *p,
+                               const struct mgl_cuda_launch_options *options,
+                               uint32_t most_iterations, bool single, mgl_error *err);
+
+typedef enum mgl_cuda_full_state {
+  MGL_CUDA_FULL_RUNS,
+  MGL_CUDA_FULL_SOON,   // there is little to do for the device: this should be asked again at once
+  MGL_CUDA_FULL_ENDED,  // nothing runs, and nothing will
+} mgl_cuda_full_state;
+
+// Queues what can be queued. idle: nothing that was queued before runs any more.
+mgl_status mgl_cuda_full_queue(struct mgl_cuda_program *p, bool idle, mgl_cuda_full_state *out,
+                               mgl_error *err);
+
+// NULL is fine. Nothing of it may be running.
+void mgl_cuda_full_destroy(struct mgl_cuda_program *p);
+
+#endif

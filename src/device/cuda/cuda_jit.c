@@ -1,0 +1,252 @@
+#include "device/cuda/cuda_jit.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "twin/device_run.h"
+#include "twin/op_launch.h"
+#include "twin/wide_run.h"
+
+enum { MAX_HEADERS = 80, MAX_OPTIONS = 56, OPTION_BYTES = 64 };
+
+mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err) {
+  static const char *const files[] = {"libnvrtc.so.13",
+                                      "libnvrtc.so.12",
+                                      "libnvrtc.so",
+                                      "/usr/local/cuda/lib64/libnvrtc.so.13",
+                                      "/usr/local/cuda/lib64/libnvrtc.so.12",
+                                      "/usr/local/cuda/lib64/libnvrtc.so"};
+  static const char *const symbols[] = {
+      "nvrtcVersion",        "nvrtcGetErrorString", "nvrtcCreateProgram",
+      "nvrtcDestroyProgram", "nvrtcCompileProgram", "nvrtcGetProgramLogSize",
+      "nvrtcGetProgramLog",  "nvrtcGetCUBINSize",   "nvrtcGetCUBIN"};
+  *out = (mgl_nvrtc){0};
+  for (size_t i = 0; i < sizeof files / sizeof files[0] && out->library == NULL; i++) {
+    out->library = dlopen(files[i], RTLD_NOW | RTLD_LOCAL);
+  }
+  if (out->library == NULL) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "there is no libnvrtc (CUDA 12 or 13), which compiles the device code; "
+                         "install it, or add its folder to LD_LIBRARY_PATH");
+  }
+  void *const members[] = {&out->version, &out->error_string, &out->create,
+                           &out->destroy, &out->compile,      &out->log_bytes,
+                           &out->log,     &out->cubin_bytes,  &out->cubin};
+  return mgl_cuda_find_symbols(out->library, "libnvrtc", symbols, members,
+                               sizeof symbols / sizeof symbols[0], err);
+}
+
+static mgl_status check(const mgl_nvrtc *nvrtc, int code, const char *what, mgl_error *err) {
+  return code == 0 ? MGL_OK
+                   : mgl_error_set(err, MGL_ERR_INTERNAL, "NVRTC %s: %s (%d)", what,
+                                   nvrtc->error_string(code), code);
+}
+
+static mgl_status fetch_log(const mgl_nvrtc *nvrtc, void *program, mgl_text *log, mgl_error *err) {
+  size_t bytes = 0;
+  MGL_TRY(check(nvrtc, nvrtc->log_bytes(program, &bytes), "log size", err));
+  char *text = mgl_alloc(bytes + 1);
+  if (text == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a compiler's log");
+  }
+  text[bytes] = 0;
+  mgl_status status = check(nvrtc, nvrtc->log(program, text), "log", err);
+  if (status == MGL_OK) {
+    text[bytes] = 0;
+    mgl_text_append_string(log, text);
+    status = mgl_text_check(log, err);
+  }
+  mgl_free(text);
+  return status;
+}
+
+static mgl_status fetch_cubin(const mgl_nvrtc *nvrtc, void *program, void **out, size_t *out_bytes,
+                              mgl_error *err) {
+  MGL_TRY(check(nvrtc, nvrtc->cubin_bytes(program, out_bytes), "cubin size", err));
+  char *cubin = mgl_alloc(*out_bytes);
+  if (cubin == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for device code");
+  }
+  mgl_status status = check(nvrtc, nvrtc->cubin(program, cubin), "cubin", err);
+  if (status != MGL_OK) {
+    mgl_free(cubin);
+    return status;
+  }
+  *out = cubin;
+  return MGL_OK;
+}
+
+// The fixed options, then the host's sizes and offsets for the static asserts of the device code.
+static int make_options(const char *architecture, const mgl_cuda_shape *shape,
+                        char text[MAX_OPTIONS][OPTION_BYTES]) {
+  static const struct {
+    const char *name;
+    size_t bytes;
+  } layouts[] = {{"TASK_COST", offsetof(mgl_task, cost)},
+                 {"EVENT_LAST", offsetof(mgl_event, last_task)},
+                 {"PROTOCOL_INFO", offsetof(mgl_protocol, info)},
+                 {"PROTOCOL_FAULT", offsetof(mgl_protocol, fault)},
+                 {"WORKER_CURRENT", offsetof(mgl_worker_shared, current)},
+                 {"RUN_STALL", offsetof(mgl_cuda_run, stall)},
+                 {"PLAN_ITEMS", offsetof(mgl_cuda_plan, items)},
+                 {"STEP", sizeof(mgl_cuda_step)},
+                 {"PLAN", sizeof(mgl_cuda_plan)},
+                 {"SEQUENCE", sizeof(mgl_cuda_sequence)},
+                 {"LOGPROBS", sizeof(mgl_cuda_logprobs)},
+                 {"TASK", sizeof(mgl_task)},
+                 {"EVENT", sizeof(mgl_event)},
+                 {"QUEUE_SLOT", sizeof(mgl_queue_slot)},
+                 {"QUEUE", sizeof(mgl_queue)},
+                 {"WORKER_SHARED", sizeof(mgl_worker_shared)},
+                 {"PROTOCOL", sizeof(mgl_protocol)},
+                 {"OP", sizeof(mgl_cuda_op)},
+                 {"OP_LAUNCH", sizeof(mgl_cuda_op_launch)},
+                 {"PLANNER_SLOT", sizeof(mgl_planner_slot)},
+                 {"PLANNER_PAGE", sizeof(mgl_planner_page)},
+                 {"PLANNER", sizeof(mgl_planner)},
+                 {"FEED", sizeof(mgl_feed)},
+                 {"FEED_COMMAND", sizeof(mgl_feed_command)},
+                 {"FEED_ITERATION", sizeof(mgl_feed_iteration)},
+                 {"TRACE", sizeof(mgl_cuda_trace)},
+                 {"RUN", sizeof(mgl_cuda_run)},
+                 {"WIDE_FAULT", offsetof(mgl_wide_run, fault)},
+                 {"WIDE_LOGIT_ROWS", offsetof(mgl_wide_plan, logit_rows)},
+                 {"WIDE_ITEMS", offsetof(mgl_wide_work, items)},
+                 {"WIDE_RUN", sizeof(mgl_wide_run)},
+                 {"WIDE_OP", sizeof(mgl_wide_op)}};
+  int count = 0;
+  (void)snprintf(text[count++], OPTION_BYTES, "--gpu-architecture=%s", architecture);
+  (void)snprintf(text[count++], OPTION_BYTES, "--std=c++17");
+  (void)snprintf(text[count++], OPTION_BYTES, "--fmad=false");  // the source fixes every rounding
+  (void)snprintf(text[count++], OPTION_BYTES, "--device-as-default-execution-space");
+  (void)snprintf(text[count++], OPTION_BYTES, "--ptxas-options=-v");
+  for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+    (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HOST_BYTES_%s=%zu", layouts[i].name,
+                   layouts[i].bytes);
+  }
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HEAD_DIM=%u", shape->head_dim);
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_GROUP=%u", shape->group);
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_TRACE=%d", shape->trace ? 1 : 0);
+  return count;
+}
+
+mgl_status mgl_cuda_source_hash(const char *name, const char *architecture,
+                                const mgl_cuda_shape *shape, mgl_hash *out, mgl_error *err) {
+  mgl_text all = {0};
+  char options[MAX_OPTIONS][OPTION_BYTES];
+  int count = make_options(architecture, shape, options);
+  // Each part ends with its NUL, so that no two lists have the same bytes.
+  mgl_text_append(&all, name, strlen(name) + 1);
+  for (int i = 0; i < count; i++) {
+    mgl_text_append(&all, options[i], strlen(options[i]) + 1);
+  }
+  for (const mgl_cuda_source *at = mgl_cuda_sources; at->name != NULL; at++) {
+    mgl_text_append(&all, at->name, strlen(at->name) + 1);
+    mgl_text_append(&all, at->text, strlen(at->text) + 1);
+  }
+  mgl_status status = mgl_text_check(&all, err);
+  if (status == MGL_OK) {
+    *out = mgl_hash_bytes(all.data, all.bytes);
+  }
+  mgl_text_free(&all);
+  return status;
+}
+
+static mgl_status compile(const mgl_nvrtc *nvrtc, void *program, const char *name,
+                          const char *architecture, const mgl_cuda_shape *shape, void **out_cubin,
+                          size_t *out_bytes, mgl_text *log, mgl_error *err) {
+  char text[MAX_OPTIONS][OPTION_BYTES];
+  const char *options[MAX_OPTIONS + 2];
+  int count = make_options(architecture, shape, text);
+  int major = 0;
+  int minor = 0;
+  for (int i = 0; i < count; i++) {
+    options[i] = text[i];
+  }
+  if (nvrtc->version(&major, &minor) == 0 && major * 100 + minor >= 1209) {
+    options[count++] = "--no-cache";  // NVRTC's own: a cached cubin comes without log
+  }
+  if (major >= 13) {
+    options[count++] = "--ptxas-options=--split-compile=0";  // a thread a core; the same code
+  }
+  int code = nvrtc->compile(program, count, options);
+  MGL_TRY(fetch_log(nvrtc, program, log, err));
+  if (code != 0) {
+    return mgl_error_set(err, MGL_ERR_INTERNAL, "%s does not compile for %s: %s\n%s", name,
+                         architecture, nvrtc->error_string(code), log->data);
+  }
+  return fetch_cubin(nvrtc, program, out_cubin, out_bytes, err);
+}
+
+mgl_status mgl_cuda_compile(const mgl_nvrtc *nvrtc, const char *name, const char *architecture,
+                            const mgl_cuda_shape *shape, void **out_cubin, size_t *out_bytes,
+                            mgl_text *log, mgl_error *err) {
+  const char *texts[MAX_HEADERS];
+  const char *names[MAX_HEADERS];
+  const char *source = NULL;
+  int count = 0;
+  *out_cubin = NULL;
+  *out_bytes = 0;
+  for (const mgl_cuda_source *at = mgl_cuda_sources; at->name != NULL; at++) {
+    if (strcmp(at->name, name) == 0) {
+      source = at->text;
+    } else if (count < MAX_HEADERS) {
+      texts[count] = at->text;
+      names[count++] = at->name;
+    }
+  }
+  if (source == NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "the device source \"%s\" is not in this binary",
+                         name);
+  }
+  void *program = NULL;
+  MGL_TRY(check(nvrtc, nvrtc->create(&program, source, name, count, texts, names), "create", err));
+  mgl_status status =
+      compile(nvrtc, program, name, architecture, shape, out_cubin, out_bytes, log, err);
+  (void)nvrtc->destroy(&program);
+  return status;
+}
+
+void mgl_cuda_architecture(const mgl_cuda_device *device, char out[MGL_ARCHITECTURE_BYTES]) {
+  (void)snprintf(out, MGL_ARCHITECTURE_BYTES, "sm_%u%u%s", device->major % 1000,
+                 device->minor % 100, device->kernels != MGL_CUDA_KERNELS_PORTABLE ? "a" : "");
+}
+
+// The number in front of `unit` in the text up to `end`.
+static uint32_t number_before(const char *from, const char *end, const char *unit) {
+  const char *at = strstr(from, unit);
+  if (at == NULL || at >= end) {
+    return 0;
+  }
+  while (at > from && at[-1] == ' ') {
+    at--;
+  }
+  while (at > from && at[-1] >= '0' && at[-1] <= '9') {
+    at--;
+  }
+  return (uint32_t)strtoul(at, NULL, 10);
+}
+
+bool mgl_cuda_usage_find(const char *log, const char *kernel, mgl_cuda_usage *out) {
+  // ptxas info : Compiling entry function 'K' for 'sm_90a'
+  // ptxas info : Function properties for K
+  //     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+  // ptxas info : Used 10 registers, used 0 barriers, 16 bytes smem
+  char entry[128];
+  (void)snprintf(entry, sizeof entry, "entry function '%s'", kernel);
+  const char *at = strstr(log, entry);
+  if (at == NULL) {
+    return false;
+  }
+  const char *next = strstr(at + strlen(entry), "Compiling entry function");
+  const char *end = next != NULL ? next : at + strlen(at);
+  *out = (mgl_cuda_usage){.registers = number_before(at, end, " registers"),
+                          .stack_bytes = number_before(at, end, " bytes stack frame"),
+                          .spill_bytes = number_before(at, end, " bytes spill stores") +
+                                         number_before(at, end, " bytes spill loads"),
+                          .static_smem_bytes = number_before(at, end, " bytes smem")};
+  return out->registers != 0;
+}

@@ -1,0 +1,75 @@
+// Device code, compiled at run time: the embedded sources through NVRTC, for a given architecture.
+//
+// NVRTC compiles for any architecture on any machine, with or without a GPU. It is opened with
+// dlopen. The sources lie in the binary (cmake/embed_device_sources.cmake) and include each other
+// by their path under src/; nothing is read from disk.
+#ifndef MGL_DEVICE_CUDA_CUDA_JIT_H
+#define MGL_DEVICE_CUDA_CUDA_JIT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/hash.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "device/cuda/cuda_driver.h"
+
+typedef struct mgl_cuda_source {
+  const char *name;  // what #include writes
+  const char *text;
+} mgl_cuda_source;
+
+extern const mgl_cuda_source mgl_cuda_sources[];  // ends with a NULL name; generated
+
+typedef struct mgl_nvrtc {
+  void *library;
+  int (*version)(int *major, int *minor);
+  const char *(*error_string)(int code);
+  int (*create)(void **program, const char *source, const char *name, int header_count,
+                const char *const *headers, const char *const *header_names);
+  int (*destroy)(void **program);
+  int (*compile)(void *program, int option_count, const char *const *options);
+  int (*log_bytes)(void *program, size_t *bytes);
+  int (*log)(void *program, char *out);
+  int (*cubin_bytes)(void *program, size_t *bytes);
+  int (*cubin)(void *program, char *out);
+} mgl_nvrtc;
+
+// MGL_ERR_UNSUPPORTED where libnvrtc is missing. Stays loaded until the process ends.
+mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err);
+
+// What the device code is specialised for.
+typedef struct mgl_cuda_shape {
+  uint32_t head_dim;  // a multiple of 32, at most 128
+  uint32_t group;     // query heads of a KV head, 1 to 8
+  bool trace;
+} mgl_cuda_shape;
+
+// Compiles the embedded source `name` for `architecture` ("sm_90a"). The cubin is freed with
+// mgl_free. *log gets the compiler's words, which contain each kernel's resources; on failure the
+// error has their beginning.
+mgl_status mgl_cuda_compile(const mgl_nvrtc *nvrtc, const char *name, const char *architecture,
+                            const mgl_cuda_shape *shape, void **out_cubin, size_t *out_bytes,
+                            mgl_text *log, mgl_error *err);
+
+// Of everything that mgl_cuda_compile gives to the compiler.
+mgl_status mgl_cuda_source_hash(const char *name, const char *architecture,
+                                const mgl_cuda_shape *shape, mgl_hash *out, mgl_error *err);
+
+// The architecture to compile for: "sm_XYa" where kernels are more than portable, else "sm_XY".
+enum { MGL_ARCHITECTURE_BYTES = 16 };
+void mgl_cuda_architecture(const mgl_cuda_device *device, char out[MGL_ARCHITECTURE_BYTES]);
+
+// What a kernel takes, read from a compile log.
+typedef struct mgl_cuda_usage {
+  uint32_t registers;
+  uint32_t stack_bytes;
+  uint32_t spill_bytes;  // stores and loads
+  uint32_t static_smem_bytes;
+} mgl_cuda_usage;
+
+// False if the log does not speak of that kernel.
+bool mgl_cuda_usage_find(const char *log, const char *kernel, mgl_cuda_usage *out);
+
+#endif

@@ -1,0 +1,368 @@
+#include "device/cuda/cuda_layout.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "device/cuda/cuda_steps.h"
+
+enum { ITERATIONS = 1 << 16 };  // that are timed: 512 KiB
+
+static const char *const memory_names[MGL_CUDA_MEMORY_COUNT] = {
+    [MGL_CUDA_MEMORY_WEIGHTS] = "weights",
+    [MGL_CUDA_MEMORY_TABLE] = "embedding table",
+    [MGL_CUDA_MEMORY_VECTORS] = "norms and biases",
+    [MGL_CUDA_MEMORY_KV] = "KV cache",
+    [MGL_CUDA_MEMORY_ACTIVATIONS] = "activations",
+    [MGL_CUDA_MEMORY_CARRIED] = "carried activations",
+    [MGL_CUDA_MEMORY_DESCRIPTORS] = "task graphs",
+    [MGL_CUDA_MEMORY_STATE] = "state",
+    [MGL_CUDA_MEMORY_PLANNER] = "planner",
+    [MGL_CUDA_MEMORY_TOKENS] = "tokens",
+    [MGL_CUDA_MEMORY_PARTIALS] = "parts of attention",
+    [MGL_CUDA_MEMORY_WIDE] = "large iterations",
+    [MGL_CUDA_MEMORY_TRACE] = "trace",
+    [MGL_CUDA_MEMORY_STAGING] = "staging",
+};
+
+const char *mgl_cuda_memory_name(mgl_cuda_memory_kind kind) {
+  return memory_names[kind];
+}
+
+// Takes `bytes` of a kind of memory and returns where they lie.
+static uint64_t take(mgl_cuda_layout *layout, mgl_cuda_memory_kind kind, uint64_t bytes) {
+  uint64_t at = layout->bytes[kind];
+  layout->bytes[kind] += (bytes + MGL_CUDA_ALIGNMENT - 1) / MGL_CUDA_ALIGNMENT * MGL_CUDA_ALIGNMENT;
+  return at;
+}
+
+// --- what the megakernel knows -------------------------------------------------------------------
+
+mgl_cuda_matrices mgl_cuda_matrices_of(const mgl_graph *program, const mgl_op *op) {
+  mgl_cuda_matrices m = {0};
+  switch (op->kind) {
+    case MGL_OP_QKV_PROJ: m = (mgl_cuda_matrices){.first = 2, .count = 3}; break;
+    case MGL_OP_LINEAR_ADD: m = (mgl_cuda_matrices){.first = 2, .count = 1}; break;
+    case MGL_OP_GATE_UP: m = (mgl_cuda_matrices){.first = 2, .count = 2}; break;
+    case MGL_OP_LOGITS: m = (mgl_cuda_matrices){.first = 3, .count = 1}; break;
+    default: return m;
+  }
+  uint32_t halves = 0;
+  m.k = program->tensors[op->inputs[m.first]].dims[1].number;
+  m.k_padded = (m.k + MGL_CUDA_K_ALIGN - 1) / MGL_CUDA_K_ALIGN * MGL_CUDA_K_ALIGN;
+  for (uint32_t i = 0; i < m.count; i++) {
+    uint32_t rows = program->tensors[op->inputs[m.first + i]].dims[0].number;
+    halves += (rows + MGL_CUDA_HALF_ROWS - 1) / MGL_CUDA_HALF_ROWS;
+  }
+  m.row_blocks = (halves + 1) / 2;
+  return m;
+}
+
+uint64_t mgl_cuda_row_block_bytes(const mgl_cuda_matrices *matrices) {
+  return (uint64_t)matrices->k_padded * MGL_CUDA_BLOCK_ROWS * 2;
+}
+
+mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_error *err) {
+  *out = (mgl_cuda_model){0};
+  for (size_t i = 0; i < program->op_count; i++) {
+    const mgl_op *op = &program->ops[i];
+    const mgl_tensor *result = &program->tensors[op->output];
+    if (op->kind == MGL_OP_LOGITS) {
+      out->vocab = result->dims[1].number;
+    }
+    if (op->kind != MGL_OP_ATTEND) {
+      continue;
+    }
+    const mgl_tensor *kv = &program->tensors[op->inputs[1]];
+    mgl_cuda_model now = {.head_dim = kv->dims[1].number,
+                          .kv_heads = kv->dims[0].number,
+                          .group = result->dims[1].number / kv->dims[0].number,
+                          .vocab = out->vocab};
+    if (out->head_dim != 0 && (now.head_dim != out->head_dim || now.group != out->group ||
+                               now.kv_heads != out->kv_heads)) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "\"%s\" has other heads than the layers before it: on the GPU all must "
+                           "be alike; run it on the CPU",
+                           result->name);
+    }
+    *out = now;
+  }
+  if (out->head_dim == 0 || out->vocab == 0) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "the program has no attention or no logits; run it on the CPU");
+  }
+  return MGL_OK;
+}
+
+// --- weights and KV ------------------------------------------------------------------------------
+
+static uint64_t elements_of(const mgl_tensor *tensor) {
+  static const mgl_dim_values none = {0};
+  return mgl_tensor_elements(tensor, &none);
+}
+
+static uint64_t take_biases(mgl_cuda_layout *layout, const mgl_graph *program, const mgl_op *op) {
+  uint64_t features = 0;
+  for (uint32_t i = 5; i < op->input_count; i++) {
+    features += elements_of(&program->tensors[op->inputs[i]]);
+  }
+  return features == 0 ? MGL_CUDA_NOWHERE
+                       : take(layout, MGL_CUDA_MEMORY_VECTORS, features * sizeof(float));
+}
+
+static void lay_out_ops(const mgl_graph *program, uint32_t workers, mgl_cuda_layout *layout) {
+  uint64_t stages = 0;
+  uint64_t stage_bytes = 0;
+  for (size_t i = 0; i < program->op_count; i++) {
+    const mgl_op *op = &program->ops[i];
+    mgl_cuda_matrices m = mgl_cuda_matrices_of(program, op);
+    layout->matrices[i] = MGL_CUDA_NOWHERE;
+    layout->extras[i] = MGL_CUDA_NOWHERE;
+    if (m.count > 0) {
+      uint64_t bytes = m.row_blocks * mgl_cuda_row_block_bytes(&m);
+      layout->matrices[i] = take(layout, MGL_CUDA_MEMORY_WEIGHTS, bytes);
+      layout->step_bytes += bytes;
+      stages += op->kind != MGL_OP_LOGITS;
+      stage_bytes += op->kind != MGL_OP_LOGITS ? bytes : 0;
+    }
+    if (op->kind == MGL_OP_EMBED) {
+      layout->matrices[i] =
+          take(layout, MGL_CUDA_MEMORY_TABLE, elements_of(&program->tensors[op->inputs[1]]) * 2);
+    } else if (op->kind == MGL_OP_QKV_PROJ) {
+      layout->extras[i] = take_biases(layout, program, op);
+    } else if (op->kind == MGL_OP_ROPE_ANGLES) {
+      uint64_t half = program->tensors[op->output].dims[1].number;
+      layout->extras[i] = take(layout, MGL_CUDA_MEMORY_VECTORS, half * sizeof(float));
+    }
+  }
+  layout->stage_pages =
+      stages == 0 ? 0 : (uint32_t)(stage_bytes / (stages * workers * MGL_CUDA_PAGE_BYTES));
+}
+
+static void lay_out_tensors(const mgl_graph *program, const mgl_cuda_model *model,
+                            const mgl_cuda_sizes *sizes, mgl_cuda_layout *layout) {
+  uint64_t page_bytes = (uint64_t)model->kv_heads * model->head_dim * MGL_CUDA_KV_PAGE_TOKENS * 2;
+  layout->kv_half_bytes = (sizes->page_count + UINT64_C(1)) * page_bytes;
+  for (size_t i = 0; i < program->tensor_count; i++) {
+    const mgl_tensor *tensor = &program->tensors[i];
+    layout->vectors[i] = MGL_CUDA_NOWHERE;
+    layout->kv[i] = MGL_CUDA_NOWHERE;
+    if (tensor->placement == MGL_PLACE_WEIGHT && tensor->rank == 1) {
+      layout->vectors[i] =
+          take(layout, MGL_CUDA_MEMORY_VECTORS, elements_of(tensor) * sizeof(float));
+    } else if (tensor->placement == MGL_PLACE_KV) {
+      layout->kv[i] = take(layout, MGL_CUDA_MEMORY_KV, 2 * layout->kv_half_bytes);
+    }
+  }
+}
+
+// --- activations ---------------------------------------------------------------------------------
+
+static mgl_status lay_out_activations(const mgl_graph *program, const mgl_cuda_sizes *sizes,
+                                      uint32_t graph, mgl_cuda_layout *layout, mgl_error *err) {
+  const mgl_task_graph *g = sizes->graphs[graph];
+  const mgl_dim_values largest = {g->tokens, g->tokens, g->tokens};
+  uint64_t *offsets = mgl_alloc_zeroed(program->tensor_count, sizeof *offsets);
+  bool carrying = !sizes->events_only && mgl_cuda_carries(g);
+  bool own_storage = sizes->keep_activations || carrying;
+  mgl_cuda_memory_kind kind = carrying ? MGL_CUDA_MEMORY_CARRIED : MGL_CUDA_MEMORY_ACTIVATIONS;
+  uint64_t start = carrying ? layout->bytes[kind] : 0;
+  uint64_t bytes = g->activation_bytes;
+  layout->activations[graph] = offsets;
+  if (offsets == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu tensors",
+                         program->tensor_count);
+  }
+  if (own_storage) {
+    bytes = start;
+  } else if (program->tensor_count > 0) {
+    memcpy(offsets, g->activation_offsets, program->tensor_count * sizeof *offsets);
+  }
+  for (size_t i = 0; i < program->tensor_count; i++) {
+    const mgl_tensor *tensor = &program->tensors[i];
+    if (tensor->placement != MGL_PLACE_ACTIVATION) {
+      continue;
+    }
+    if (own_storage) {
+      uint64_t own = mgl_tensor_elements(tensor, &largest) * mgl_dtype_bytes(tensor->dtype);
+      offsets[i] = bytes;
+      bytes += (own + MGL_CUDA_ALIGNMENT - 1) / MGL_CUDA_ALIGNMENT * MGL_CUDA_ALIGNMENT;
+    }
+    if (offsets[i] % 16 != 0) {  // the kernels read 16 bytes at once
+      return mgl_error_set(err, MGL_ERR_INTERNAL,
+                           "activation \"%s\" lies at %llu, expected a "
+                           "multiple of 16",
+                           tensor->name, (unsigned long long)offsets[i]);
+    }
+  }
+  if (carrying) {
+    layout->copy_bytes[graph] = bytes - start;
+    bytes += bytes - start;
+  }
+  layout->bytes[kind] = bytes > layout->bytes[kind] ? bytes : layout->bytes[kind];
+  return MGL_OK;
+}
+
+// --- task graphs and state -----------------------------------------------------------------------
+
+mgl_graph_view mgl_cuda_graph_view(const mgl_task_graph *graph) {
+  mgl_graph_view view = {.tasks = graph->tasks,
+                         .events = graph->events,
+                         .aot_start = graph->aot_start,
+                         .aot_tasks = graph->aot_tasks,
+                         .task_count = graph->task_count,
+                         .event_count = graph->event_count,
+                         .ready_count = graph->ready_count,
+                         .first_dependent = graph->event_count};
+  for (uint32_t i = graph->event_count; i-- > 0;) {
+    const mgl_event *event = &graph->events[i];
+    if (event->type == MGL_EVENT_LAUNCH_DEPENDENT_TASKS &&
+        (event->flags & MGL_EVENT_HAS_JIT) != 0) {
+      view.first_dependent = i;
+    }
+  }
+  return view;
+}
+
+static void lay_out_graph(const mgl_graph *program, const mgl_task_graph *graph,
+                          mgl_cuda_layout *layout, mgl_cuda_graph_layout *out) {
+  const mgl_cuda_memory_kind kind = MGL_CUDA_MEMORY_DESCRIPTORS;
+  uint64_t list = graph->aot_start[graph->worker_count];
+  uint64_t starts = graph->worker_count + UINT64_C(1);
+  out->tasks = take(layout, kind, graph->task_count * sizeof(mgl_task));
+  out->events = take(layout, kind, graph->event_count * sizeof(mgl_event));
+  out->aot_start = take(layout, kind, starts * sizeof(uint32_t));
+  out->aot_tasks = take(layout, kind, list * sizeof(uint32_t));
+  out->steps = take(layout, kind, list * sizeof(mgl_cuda_step));
+  out->step_start = take(layout, kind, starts * sizeof(uint32_t));
+  out->ops = take(layout, kind, program->op_count * sizeof(mgl_cuda_op));
+}
+
+static void lay_out_state(const mgl_cuda_model *model, const mgl_cuda_sizes *sizes,
+                          mgl_cuda_layout *layout) {
+  const mgl_cuda_memory_kind kind = MGL_CUDA_MEMORY_STATE;
+  mgl_cuda_state_layout *state = &layout->state;
+  mgl_graph_view views[MGL_MAX_GRAPHS];
+  uint64_t counters = 0;
+  for (uint32_t i = 0; i < sizes->graph_count; i++) {
+    views[i] = mgl_cuda_graph_view(sizes->graphs[i]);
+    state->counter_start[i] = counters;
+    counters += views[i].event_count;
+  }
+  mgl_protocol_queue_sizes(views, sizes->graph_count, &state->jit_size, &state->scheduler_size);
+  uint64_t slots = state->jit_size * sizes->workers + state->scheduler_size * sizes->schedulers;
+  uint64_t items = (uint64_t)sizes->iteration_tokens * MGL_CUDA_MAX_CHUNKS;
+  state->run = take(layout, kind, sizeof(mgl_cuda_run));
+  state->workers = take(layout, kind, sizes->workers * sizeof(mgl_worker_shared));
+  state->scheduler_queues = take(layout, kind, sizes->schedulers * sizeof(mgl_queue));
+  state->slots = take(layout, kind, slots * sizeof(mgl_queue_slot));
+  state->counters = take(layout, kind, counters * sizeof(mgl_word));
+  state->block_tables =
+      take(layout, kind, (uint64_t)sizes->sequences * sizes->pages_per_sequence * sizeof(int32_t));
+  state->merges = take(layout, kind, items * model->kv_heads * sizeof(uint32_t));
+  state->plans = take(layout, kind, 2 * sizeof(mgl_cuda_plan));
+  state->image_bytes = state->plans + sizeof(mgl_cuda_plan) + offsetof(mgl_cuda_plan, items);
+  uint64_t keys = (uint64_t)sizes->slots * sizes->pages_per_sequence;
+  layout->iteration_capacity = ITERATIONS;
+  state->iteration_ns = take(layout, kind, ITERATIONS * sizeof(uint64_t));
+  state->sequences = take(layout, kind, sizes->slots * sizeof(mgl_cuda_sequence));
+  state->keys = take(layout, kind, keys * sizeof(mgl_page_key));
+  state->next_rows = take(layout, kind, sizes->slots * sizeof(uint32_t));
+  state->pending = take(layout, kind, sizes->slots * sizeof(mgl_feed_command));
+  state->places = take(layout, kind, sizes->slots * sizeof(mgl_cuda_entry_place));
+  take(layout, MGL_CUDA_MEMORY_PLANNER, sizes->planner_bytes);
+  state->traces = take(layout, kind, sizes->workers * sizeof(mgl_cuda_trace));
+  take(layout, MGL_CUDA_MEMORY_PARTIALS,
+       items * model->kv_heads * MGL_CUDA_QUERY_COLUMNS * (model->head_dim + UINT64_C(2)) *
+           sizeof(uint64_t));
+  if (sizes->trace_spans > 0) {
+    take(layout, MGL_CUDA_MEMORY_TRACE,
+         (uint64_t)sizes->workers * MGL_CUDA_TRACE_ROLES * sizes->trace_spans *
+             sizeof(mgl_cuda_span));
+    state->trace_marks =
+        take(layout, MGL_CUDA_MEMORY_TRACE,
+             (uint64_t)sizes->workers * MGL_CUDA_TRACE_MARKS * sizeof(mgl_cuda_mark));
+  }
+}
+
+static void lay_out_tokens(const mgl_cuda_sizes *sizes, mgl_cuda_layout *layout) {
+  layout->tokens_per_sequence = sizes->pages_per_sequence * MGL_CUDA_KV_PAGE_TOKENS;
+  uint64_t tokens = (uint64_t)layout->tokens_per_sequence * sizes->slots;
+  take(layout, MGL_CUDA_MEMORY_TOKENS, tokens * sizeof(int32_t));
+}
+
+mgl_status mgl_cuda_layout_make(const mgl_graph *program, const mgl_cuda_model *model,
+                                const mgl_cuda_sizes *sizes, mgl_cuda_layout *out, mgl_error *err) {
+  *out = (mgl_cuda_layout){0};
+  out->matrices = mgl_alloc_zeroed(program->op_count, sizeof *out->matrices);
+  out->extras = mgl_alloc_zeroed(program->op_count, sizeof *out->extras);
+  out->vectors = mgl_alloc_zeroed(program->tensor_count, sizeof *out->vectors);
+  out->kv = mgl_alloc_zeroed(program->tensor_count, sizeof *out->kv);
+  mgl_status status = MGL_OK;
+  if (out->matrices == NULL || out->extras == NULL || out->vectors == NULL || out->kv == NULL) {
+    status =
+        mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu tensors", program->tensor_count);
+    goto fail;
+  }
+  lay_out_ops(program, sizes->workers, out);
+  lay_out_tensors(program, model, sizes, out);
+  for (uint32_t i = 0; i < sizes->graph_count; i++) {
+    status = lay_out_activations(program, sizes, i, out, err);
+    if (status != MGL_OK) {
+      goto fail;
+    }
+    lay_out_graph(program, sizes->graphs[i], out, &out->graphs[i]);
+  }
+  lay_out_tokens(sizes, out);
+  lay_out_state(model, sizes, out);
+  if (sizes->staging) {
+    uint64_t staging = MGL_CUDA_STAGING_BYTES;
+    for (size_t i = 0; i < program->op_count; i++) {
+      mgl_cuda_matrices m = mgl_cuda_matrices_of(program, &program->ops[i]);
+      uint64_t block = mgl_cuda_row_block_bytes(&m);
+      staging = block > staging ? block : staging;
+    }
+    take(out, MGL_CUDA_MEMORY_STAGING, staging);
+  }
+  return MGL_OK;
+fail:
+  mgl_cuda_layout_free(out);
+  return status;
+}
+
+void mgl_cuda_layout_free(mgl_cuda_layout *layout) {
+  mgl_free(layout->matrices);
+  mgl_free(layout->extras);
+  mgl_free(layout->vectors);
+  mgl_free(layout->kv);
+  for (uint32_t i = 0; i < MGL_MAX_GRAPHS; i++) {
+    mgl_free(layout->activations[i]);
+  }
+  *layout = (mgl_cuda_layout){0};
+}
+
+static double gib(uint64_t bytes) {
+  return (double)bytes / (double)(UINT64_C(1) << 30);
+}
+
+mgl_status mgl_cuda_layout_check(const mgl_cuda_layout *layout, uint64_t free_bytes,
+                                 mgl_error *err) {
+  uint64_t total = 0;
+  char parts[512] = "";
+  size_t used = 0;
+  for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
+    total += layout->bytes[i];
+    if (layout->bytes[i] > 0 && used < sizeof parts) {
+      used += (size_t)snprintf(parts + used, sizeof parts - used, "%s%s %.2f",
+                               used == 0 ? "" : ", ", memory_names[i], gib(layout->bytes[i]));
+    }
+  }
+  if (total <= free_bytes) {
+    return MGL_OK;
+  }
+  return mgl_error_set(err, MGL_ERR_MEMORY,
+                       "the program needs %.2f GiB, %.2f GiB are free on the GPU (GiB: %s); fewer "
+                       "sequences or shorter ones need less",
+                       gib(total), gib(free_bytes), parts);
+}

@@ -1,0 +1,145 @@
+// Working on parts of a GPU program, for tests: leaving ops out, giving them their inputs, looking
+// at the KV cache. The launches and the task graphs are those of the whole program.
+#include "base/alloc.h"
+#include "device/cuda/cuda_program_parts.h"
+
+static mgl_status synchronise(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  return mgl_cuda_check(driver, driver->context_synchronize(), "upload", err);
+}
+
+static mgl_status clear_activations(mgl_cuda_program *p, mgl_error *err) {
+  static const mgl_cuda_memory_kind kinds[] = {MGL_CUDA_MEMORY_ACTIVATIONS,
+                                               MGL_CUDA_MEMORY_CARRIED};
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    size_t bytes = (size_t)p->layout.bytes[kinds[i]];
+    if (bytes > 0) {
+      MGL_CUDA_TRY(&p->device->driver, memory_set, err, p->memory[kinds[i]], 0xff, bytes);
+    }
+  }
+  return MGL_OK;
+}
+
+static mgl_status upload_ops(mgl_cuda_program *p, uint32_t graph, const mgl_cuda_op *ops,
+                             mgl_error *err) {
+  MGL_CUDA_TRY(&p->device->driver, copy_to_device, err,
+               p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + p->layout.graphs[graph].ops, ops,
+               p->program->op_count * sizeof *ops);
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_program_choose(mgl_cuda_program *p, uint32_t first, uint32_t last,
+                                   mgl_error *err) {
+  size_t count = p->program->op_count;
+  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
+  mgl_cuda_op *ops = mgl_alloc_zeroed(count, sizeof *ops);
+  if (ops == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu ops", count);
+  }
+  mgl_status status = clear_activations(p, err);
+  for (uint32_t graph = 0; status == MGL_OK && graph < p->graph_count; graph++) {
+    for (uint32_t i = 0; i < count; i++) {
+      ops[i] = mgl_cuda_bind_op(&addresses, graph, p->graphs[graph]->tokens, i);
+      ops[i].kind = i >= first && i <= last ? ops[i].kind : (uint32_t)MGL_CUDA_OP_EMPTY;
+    }
+    status = upload_ops(p, graph, ops, err);
+  }
+  mgl_free(ops);
+  p->chosen = first > 0 || last < count - 1;
+  return status == MGL_OK ? synchronise(p, err) : status;
+}
+
+mgl_status mgl_cuda_program_write(mgl_cuda_program *p, uint32_t graph, const char *name,
+                                  const float *values, size_t count, mgl_error *err) {
+  mgl_cuda_place place;
+  MGL_TRY(mgl_cuda_find_activation(p, graph, name, count, &place, err));
+  const void *from = values;
+  mgl_bf16 *rounded = NULL;
+  if (place.dtype == MGL_DTYPE_BF16) {
+    rounded = mgl_alloc_zeroed(count, sizeof *rounded);
+    if (rounded == NULL) {
+      return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+      rounded[i] = mgl_f32_to_bf16(values[i]);
+    }
+    from = rounded;
+  }
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cu_result code = driver->copy_to_device(place.at, from, count * mgl_dtype_bytes(place.dtype));
+  mgl_status status = mgl_cuda_check(driver, code, "copy_to_device", err);
+  mgl_free(rounded);
+  return status == MGL_OK ? synchronise(p, err) : status;
+}
+
+// --- KV ------------------------------------------------------------------------------------------
+
+// A page of a layer in device memory: K, and V behind it.
+typedef struct kv_page {
+  mgl_cu_ptr k, v;
+  size_t head_dim;
+  size_t head;       // elements of a KV head in a page
+  size_t count;      // elements of a page
+  mgl_bf16 *stored;  // [2, count] K [HKV, P, HD] and V [HKV, HD, P], as in device memory
+} kv_page;
+
+static mgl_status find_page(const mgl_cuda_program *p, const char *name, uint32_t number,
+                            kv_page *out, mgl_error *err) {
+  uint32_t idx = mgl_graph_find(p->program, name);
+  if (idx == MGL_NO_TENSOR || p->program->tensors[idx].placement != MGL_PLACE_KV ||
+      number >= p->options.page_count) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" is no KV tensor with a page %u", name,
+                         number);
+  }
+  *out = (kv_page){.head_dim = p->model.head_dim};
+  out->head = out->head_dim * MGL_CUDA_KV_PAGE_TOKENS;
+  out->count = p->model.kv_heads * out->head;
+  out->k =
+      p->memory[MGL_CUDA_MEMORY_KV] + p->layout.kv[idx] + number * out->count * sizeof *out->stored;
+  out->v = out->k + p->layout.kv_half_bytes;
+  out->stored = mgl_alloc_zeroed(2 * out->count, sizeof *out->stored);
+  if (out->stored == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a KV page");
+  }
+  return MGL_OK;
+}
+
+// Where V has element i of [HKV, P, HD].
+static size_t place_in_v(const kv_page *page, size_t i) {
+  size_t token = i % page->head / page->head_dim;
+  return i / page->head * page->head + i % page->head_dim * MGL_CUDA_KV_PAGE_TOKENS + token;
+}
+
+mgl_status mgl_cuda_program_read_kv(mgl_cuda_program *p, const char *name, uint32_t number,
+                                    float *k, float *v, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  kv_page page;
+  MGL_TRY(find_page(p, name, number, &page, err));
+  size_t bytes = page.count * sizeof *page.stored;
+  mgl_cu_result code = driver->copy_to_host(page.stored, page.k, bytes);
+  code = code != 0 ? code : driver->copy_to_host(page.stored + page.count, page.v, bytes);
+  mgl_status status = mgl_cuda_check(driver, code, "copy_to_host", err);
+  for (size_t i = 0; status == MGL_OK && i < page.count; i++) {
+    k[i] = mgl_bf16_to_f32(page.stored[i]);
+    v[i] = mgl_bf16_to_f32(page.stored[page.count + place_in_v(&page, i)]);
+  }
+  mgl_free(page.stored);
+  return status;
+}
+
+mgl_status mgl_cuda_program_write_kv(mgl_cuda_program *p, const char *name, uint32_t number,
+                                     const float *k, const float *v, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  kv_page page;
+  MGL_TRY(find_page(p, name, number, &page, err));
+  size_t bytes = page.count * sizeof *page.stored;
+  for (size_t i = 0; i < page.count; i++) {
+    page.stored[i] = mgl_f32_to_bf16(k[i]);
+    page.stored[page.count + place_in_v(&page, i)] = mgl_f32_to_bf16(v[i]);
+  }
+  mgl_cu_result code = driver->copy_to_device(page.k, page.stored, bytes);
+  code = code != 0 ? code : driver->copy_to_device(page.v, page.stored + page.count, bytes);
+  mgl_status status = mgl_cuda_check(driver, code, "copy_to_device", err);
+  mgl_free(page.stored);
+  return status == MGL_OK ? synchronise(p, err) : status;
+}

@@ -1,0 +1,519 @@
+// Making a GPU program: compile, plan memory, allocate, fill. Nothing is taken on the GPU before it
+// is known that everything fits.
+#include "device/cuda/cuda_program.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "device/cuda/cuda_program_parts.h"
+#include "task/protocol_check.h"
+
+_Static_assert(1 << (MGL_CUDA_MAX_PROGRAM_GRAPHS - 1) == MGL_CUDA_MAX_TOKENS,
+               "a graph for every token count");
+
+// --- options -------------------------------------------------------------------------------------
+
+static mgl_status check_range(const char *what, uint64_t value, uint64_t least, uint64_t most,
+                              mgl_error *err) {
+  if (value >= least && value <= most) {
+    return MGL_OK;
+  }
+  return mgl_error_set(err, MGL_ERR_LIMIT, "%s: expected %llu to %llu, found %llu", what,
+                       (unsigned long long)least, (unsigned long long)most,
+                       (unsigned long long)value);
+}
+
+static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_options *options,
+                              mgl_error *err) {
+  mgl_cuda_program_options *o = &p->options;
+  *o = *options;
+  MGL_TRY(check_range("tokens of an iteration", o->iteration_tokens, 1, MGL_WIDE_MAX_TOKENS, err));
+  MGL_TRY(check_range("sequences", o->sequences, 1, MGL_CUDA_MAX_SEQUENCES, err));
+  MGL_TRY(check_range("KV pages of a sequence", o->pages_per_sequence, 1,
+                      MGL_MAX_CONTEXT / MGL_CUDA_KV_PAGE_TOKENS, err));
+  uint64_t pages = (uint64_t)o->sequences * o->pages_per_sequence;
+  pages = o->page_count == 0 ? pages : o->page_count;
+  MGL_TRY(check_range("KV pages", pages, 1, INT32_MAX / MGL_CUDA_KV_PAGE_TOKENS - 1, err));
+  o->page_count = (uint32_t)pages;
+  if (o->logit_rows == 0) {
+    o->logit_rows = o->sequences < o->iteration_tokens ? o->sequences : o->iteration_tokens;
+  }
+  MGL_TRY(check_range("rows with logits", o->logit_rows, 1, o->iteration_tokens, err));
+  mgl_cuda_wide_set_options(p);
+  MGL_TRY(check_range("spans of the trace", o->trace_spans, 0, 1 << 20, err));
+  if (o->trace_spans > 0) {
+    o->trace_spans = (uint32_t)mgl_power_of_two_at_least(o->trace_spans);
+  }
+  uint32_t blocks = o->scheduler_warps ? 0 : o->schedulers;
+  uint32_t sms = p->device->sm_count;
+  MGL_TRY(check_range("scheduler blocks", blocks, 0, sms - 1, err));
+  MGL_TRY(check_range("workers", o->workers, 0, sms - blocks, err));
+  p->workers = o->workers == 0 ? sms - blocks : o->workers;
+  return check_range("schedulers", o->schedulers, 0,
+                     o->scheduler_warps ? p->workers - 1 : sms - p->workers, err);
+}
+
+// --- task graphs ---------------------------------------------------------------------------------
+
+static bool has_jit(const mgl_task_graph *graph) {
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    if ((graph->tasks[i].flags & MGL_TASK_JIT) != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static mgl_status check_graph(const mgl_cuda_program *p, const mgl_task_graph *graph,
+                              mgl_error *err) {
+  MGL_TRY(mgl_protocol_check(graph, err));
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    const mgl_task *task = &graph->tasks[i];
+    if ((task->flags & MGL_TASK_EMPTY) == 0 &&
+        (task->op >= p->program->op_count ||
+         task->type != (uint16_t)p->program->ops[task->op].kind)) {
+      return mgl_error_set(err, MGL_ERR_INTERNAL, "task %u names op %u of %zu and type %u", i,
+                           task->op, p->program->op_count, task->type);
+    }
+  }
+  return MGL_OK;
+}
+
+static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_program_options *o = &p->options;
+  MGL_TRY(mgl_fuse_ops_cuda(o->program, &p->program, err));
+  MGL_TRY(mgl_cuda_model_of(p->program, &p->model, err));
+  uint32_t count = mgl_cuda_graph_for(o->iteration_tokens) + 1;
+  for (uint32_t i = 0; i < count; i++) {
+    mgl_compile_options compile = {.target = MGL_TARGET_CUDA,
+                                   .tokens = 1u << i,
+                                   .workers = p->workers,
+                                   .launch = o->launch,
+                                   .overrides = o->overrides,
+                                   .override_count = o->override_count,
+                                   .coarse = o->coarse};
+    MGL_TRY(mgl_compile(p->program, &compile, &p->graphs[i], NULL, err));
+    p->graph_count = i + 1;
+    mgl_status status = check_graph(p, p->graphs[i], err);
+    if (status != MGL_OK) {
+      mgl_error_prefix(err, "the task graph for %u tokens", 1u << i);
+      return status;
+    }
+    p->has_jit = p->has_jit || has_jit(p->graphs[i]);
+  }
+  return MGL_OK;
+}
+
+// --- device code ---------------------------------------------------------------------------------
+
+// Makes a module of the code, which it frees.
+static mgl_status load_module(mgl_cuda_program *p, mgl_cuda_code *code, void **module,
+                              mgl_cuda_usage *usage, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_status status =
+      mgl_cuda_check(driver, driver->module_load(module, code->cubin), "module_load", err);
+  if (usage != NULL) {
+    *usage = code->usage;
+  }
+  if (p->code_note[0] == 0) {
+    memcpy(p->code_note, code->note, sizeof p->code_note);
+  }
+  p->compiled = p->compiled || !code->cached;
+  mgl_free(code->cubin);
+  return status;
+}
+
+mgl_status mgl_cuda_load_modules(mgl_cuda_program *p, const mgl_cuda_module *modules, size_t count,
+                                 mgl_error *err) {
+  mgl_cuda_shape shape = {
+      .head_dim = p->model.head_dim, .group = p->model.group, .trace = p->options.trace_spans > 0};
+  mgl_cuda_code_function *get = p->options.get_code;
+  mgl_cuda_code_wish wishes[MGL_CUDA_MAX_CODES];
+  mgl_status status = MGL_OK;
+  for (size_t i = 0; i < count; i++) {
+    wishes[i] = (mgl_cuda_code_wish){.name = modules[i].name, .kernel = modules[i].kernel};
+  }
+  MGL_TRY(mgl_cuda_code_get_all(p->device, &shape, get != NULL ? get : mgl_cuda_code_get, wishes,
+                                count, err));
+  for (size_t i = 0; i < count; i++) {
+    if (status == MGL_OK) {
+      status = load_module(p, &wishes[i].code, modules[i].module, modules[i].usage, err);
+    } else {
+      mgl_free(wishes[i].code.cubin);
+    }
+  }
+  return status;
+}
+
+// The smem pages that fit beside the rest of a block.
+static mgl_status set_shared_memory(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  uint32_t fixed = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->usage.static_smem_bytes;
+  uint32_t all = p->device->smem_per_block_bytes;
+  uint32_t pages = all > fixed ? (all - fixed) / MGL_CUDA_PAGE_BYTES : 0;
+  if (pages < 2) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "%s gives a block %u bytes of shared memory; at least %u are needed",
+                         p->device->name, all, fixed + 2 * MGL_CUDA_PAGE_BYTES);
+  }
+  p->smem_pages = pages < MGL_CUDA_MAX_PAGES ? pages : MGL_CUDA_MAX_PAGES;
+  uint32_t bytes =
+      MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * MGL_CUDA_PAGE_BYTES;
+  int blocks = 0;
+  MGL_CUDA_TRY(driver, function_set, err, p->kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM, (int)bytes);
+  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, p->kernel, MGL_CUDA_THREADS, bytes);
+  if (blocks < 1) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "a block of the megakernel (%d threads, %u registers each, %u bytes of "
+                         "shared memory) does not fit on a multiprocessor of %s",
+                         MGL_CUDA_THREADS, p->usage.registers, bytes, p->device->name);
+  }
+  return MGL_OK;
+}
+
+static mgl_status load_code(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_module modules[MGL_CUDA_MAX_CODES] = {
+      {"kernels/cuda/megakernel.cu", "mgl_megakernel", &p->module, &p->usage},
+      {"kernels/cuda/weights.cu", "mgl_pack_weights", &p->weights_module, NULL}};
+  size_t count = 2 + mgl_cuda_wide_modules(p, modules + 2);
+  MGL_TRY(mgl_cuda_load_modules(p, modules, count, err));
+  MGL_CUDA_TRY(driver, module_function, err, &p->kernel, p->module, "mgl_megakernel");
+  MGL_TRY(set_shared_memory(p, err));
+  MGL_CUDA_TRY(driver, stream_create, err, &p->stream, MGL_CU_STREAM_NON_BLOCKING);
+  MGL_CUDA_TRY(driver, stream_create, err, &p->abort_stream, MGL_CU_STREAM_NON_BLOCKING);
+  return MGL_OK;
+}
+
+// --- memory --------------------------------------------------------------------------------------
+
+static mgl_status plan_memory(mgl_cuda_program *p, uint64_t *out_free_bytes, mgl_error *err) {
+  const mgl_cuda_program_options *o = &p->options;
+  uint64_t planner_bytes = 0;
+  MGL_TRY(mgl_cuda_feed_limits(p, &planner_bytes, err));
+  mgl_cuda_sizes sizes = {
+      .graphs = (const mgl_task_graph *const *)p->graphs,
+      .graph_count = p->graph_count,
+      .workers = p->workers,
+      .schedulers = o->schedulers,
+      .iteration_tokens = o->iteration_tokens,
+      .sequences = o->sequences < o->iteration_tokens ? o->sequences : o->iteration_tokens,
+      .slots = p->feeding.slot_count,
+      .planner_bytes = planner_bytes,
+      .pages_per_sequence = o->pages_per_sequence,
+      .page_count = o->page_count,
+      .trace_spans = o->trace_spans,
+      .keep_activations = o->keep_activations,
+      .events_only = o->events_only || o->coarse,
+      .staging = o->checkpoint != NULL};
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  MGL_TRY(mgl_cuda_layout_make(p->program, &p->model, &sizes, &p->layout, err));
+  MGL_TRY(mgl_cuda_wide_prepare(p, err));
+  MGL_CUDA_TRY(&p->device->driver, memory_info, err, &free_bytes, &total_bytes);
+  *out_free_bytes = free_bytes;
+  return MGL_OK;
+}
+
+static mgl_status allocate(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
+    size_t bytes = (size_t)p->layout.bytes[i];
+    if (bytes > 0 && driver->memory_alloc(&p->memory[i], bytes) != 0) {
+      p->memory[i] = 0;
+      return mgl_error_set(err, MGL_ERR_MEMORY, "the GPU refuses %zu bytes for the %s", bytes,
+                           mgl_cuda_memory_name((mgl_cuda_memory_kind)i));
+    }
+  }
+  unsigned flags = MGL_CU_HOST_ALLOC_PORTABLE | MGL_CU_HOST_ALLOC_MAPPED;
+  void *pinned = NULL;
+  MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *p->fault_word, flags);
+  p->fault_word = pinned;
+  p->image = mgl_alloc_zeroed(1, (size_t)p->layout.state.image_bytes);
+  if (p->image == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the state of a launch");
+  }
+  return mgl_cuda_feed_create(p, err);
+}
+
+// What is read before it is written must not depend on who had the memory before.
+static mgl_status clear(mgl_cuda_program *p, mgl_error *err) {
+  static const mgl_cuda_memory_kind kinds[] = {
+      MGL_CUDA_MEMORY_KV,    MGL_CUDA_MEMORY_ACTIVATIONS, MGL_CUDA_MEMORY_PARTIALS,
+      MGL_CUDA_MEMORY_STATE, MGL_CUDA_MEMORY_TOKENS,      MGL_CUDA_MEMORY_PLANNER};
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    bool state = kinds[i] == MGL_CUDA_MEMORY_STATE || kinds[i] == MGL_CUDA_MEMORY_TOKENS ||
+                 kinds[i] == MGL_CUDA_MEMORY_PLANNER;
+    unsigned char value = p->options.poison && !state ? 0xff : 0;
+    if (p->layout.bytes[kinds[i]] > 0) {
+      MGL_CUDA_TRY(&p->device->driver, memory_set, err, p->memory[kinds[i]], value,
+                   (size_t)p->layout.bytes[kinds[i]]);
+    }
+  }
+  return MGL_OK;
+}
+
+static mgl_status copy_descriptors(mgl_cuda_program *p, uint64_t offset, const void *from,
+                                   size_t bytes, mgl_error *err) {
+  if (bytes > 0) {
+    MGL_CUDA_TRY(&p->device->driver, copy_to_device, err,
+                 p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + offset, from, bytes);
+  }
+  return MGL_OK;
+}
+
+static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *ops,
+                               mgl_cuda_step *steps, uint32_t *step_start, mgl_error *err) {
+  const mgl_task_graph *graph = p->graphs[idx];
+  const mgl_cuda_graph_layout *at = &p->layout.graphs[idx];
+  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
+  for (uint32_t i = 0; i < p->program->op_count; i++) {
+    ops[i] = mgl_cuda_bind_op(&addresses, idx, graph->tokens, i);
+    if (ops[i].kind == MGL_OP_ATTEND && (ops[i].flags & MGL_CUDA_CARRIED) != 0 &&
+        mgl_cuda_units_are_apart(graph, i)) {
+      ops[i].flags |= MGL_CUDA_UNITS_APART;
+    }
+  }
+  mgl_cuda_make_steps(graph, p->layout.copy_bytes[idx] != 0, steps, step_start);
+  size_t count = graph->aot_start[graph->worker_count];
+  size_t starts = graph->worker_count + (size_t)1;
+  MGL_TRY(copy_descriptors(p, at->ops, ops, p->program->op_count * sizeof *ops, err));
+  MGL_TRY(copy_descriptors(p, at->steps, steps, count * sizeof *steps, err));
+  MGL_TRY(copy_descriptors(p, at->step_start, step_start, starts * sizeof *step_start, err));
+  MGL_TRY(
+      copy_descriptors(p, at->tasks, graph->tasks, graph->task_count * sizeof *graph->tasks, err));
+  MGL_TRY(copy_descriptors(p, at->events, graph->events, graph->event_count * sizeof *graph->events,
+                           err));
+  MGL_TRY(copy_descriptors(p, at->aot_start, graph->aot_start, starts * sizeof(uint32_t), err));
+  return copy_descriptors(p, at->aot_tasks, graph->aot_tasks, count * sizeof(uint32_t), err);
+}
+
+static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, mgl_error *err) {
+  const mgl_task_graph *graph = p->graphs[idx];
+  mgl_cuda_op *ops = mgl_alloc_zeroed(p->program->op_count, sizeof *ops);
+  mgl_cuda_step *steps = mgl_alloc_zeroed(graph->aot_start[graph->worker_count], sizeof *steps);
+  uint32_t *step_start = mgl_alloc_zeroed(graph->worker_count + (size_t)1, sizeof *step_start);
+  mgl_status status = MGL_OK;
+  if (ops == NULL || steps == NULL || step_start == NULL) {
+    status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the steps of a task graph");
+  } else {
+    status = upload_bound(p, idx, ops, steps, step_start, err);
+  }
+  mgl_free(ops);
+  mgl_free(steps);
+  mgl_free(step_start);
+  return status;
+}
+
+// --- create and destroy --------------------------------------------------------------------------
+
+// All that takes nothing on the GPU.
+static mgl_status prepare(mgl_cuda_program *p, const mgl_cuda_program_options *options,
+                          uint64_t *out_free_bytes, mgl_error *err) {
+  MGL_TRY(set_options(p, options, err));
+  MGL_TRY(compile_graphs(p, err));
+  MGL_CUDA_TRY(&p->device->driver, context_set, err, p->device->context);
+  return plan_memory(p, out_free_bytes, err);
+}
+
+mgl_status mgl_cuda_program_measure(const mgl_cuda_device *device,
+                                    const mgl_cuda_program_options *options,
+                                    mgl_cuda_program_memory *out, mgl_error *err) {
+  *out = (mgl_cuda_program_memory){0};
+  mgl_cuda_program *p = mgl_alloc_zeroed(1, sizeof *p);
+  if (p == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
+  }
+  p->device = device;
+  mgl_status status = prepare(p, options, &out->free_bytes, err);
+  if (status == MGL_OK) {
+    memcpy(out->bytes, p->layout.bytes, sizeof out->bytes);
+    out->page_count = p->options.page_count;
+    out->workers = p->workers;
+  }
+  mgl_cuda_program_destroy(p);
+  return status;
+}
+
+static mgl_status create(mgl_cuda_program *p, const mgl_cuda_program_options *options,
+                         mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  uint64_t free_bytes = 0;
+  MGL_TRY(prepare(p, options, &free_bytes, err));
+  // Before the code, which may take the compiler a minute.
+  MGL_TRY(mgl_cuda_layout_check(&p->layout, free_bytes, err));
+  MGL_TRY(load_code(p, err));
+  MGL_TRY(mgl_cuda_wide_load(p, err));
+  MGL_TRY(allocate(p, err));
+  MGL_TRY(clear(p, err));
+  for (uint32_t i = 0; i < p->graph_count; i++) {
+    MGL_TRY(upload_graph(p, i, err));
+  }
+  MGL_TRY(mgl_cuda_wide_upload(p, err));
+  MGL_TRY(mgl_cuda_upload_weights(p, options->checkpoint, err));
+  // Copies and fills return before they are done, and launches run on a stream that does not wait
+  // for them.
+  MGL_TRY(mgl_cuda_check(driver, driver->context_synchronize(), "upload", err));
+  if (p->memory[MGL_CUDA_MEMORY_STAGING] != 0) {
+    (void)driver->memory_free(p->memory[MGL_CUDA_MEMORY_STAGING]);
+    p->memory[MGL_CUDA_MEMORY_STAGING] = 0;
+  }
+  p->options.program = NULL;
+  p->options.checkpoint = NULL;
+  p->options.overrides = NULL;
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_program_create(const mgl_cuda_device *device,
+                                   const mgl_cuda_program_options *options, mgl_cuda_program **out,
+                                   mgl_error *err) {
+  *out = NULL;
+  mgl_cuda_program *p = mgl_alloc_zeroed(1, sizeof *p);
+  if (p == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
+  }
+  p->device = device;
+  mgl_status status = create(p, options, err);
+  if (status != MGL_OK) {
+    mgl_cuda_program_destroy(p);
+    return status;
+  }
+  *out = p;
+  return MGL_OK;
+}
+
+static void free_device_side(mgl_cuda_program *p) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_full_destroy(p);
+  for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
+    if (p->memory[i] != 0) {
+      (void)driver->memory_free(p->memory[i]);
+    }
+  }
+  mgl_cuda_feed_destroy(p);
+  if (p->fault_word != NULL) {
+    (void)driver->host_free(p->fault_word);
+  }
+  mgl_cuda_sampling_release(p);
+  mgl_cuda_wide_release(p);
+  if (p->stream != NULL) {
+    (void)driver->stream_destroy(p->stream);
+  }
+  if (p->abort_stream != NULL) {
+    (void)driver->stream_destroy(p->abort_stream);
+  }
+  if (p->module != NULL) {
+    (void)driver->module_unload(p->module);
+  }
+  if (p->weights_module != NULL) {
+    (void)driver->module_unload(p->weights_module);
+  }
+}
+
+void mgl_cuda_program_destroy(mgl_cuda_program *p) {
+  if (p == NULL) {
+    return;
+  }
+  // A kernel that did not end may still use its memory; freeing would wait for it for ever.
+  if (!p->lost) {
+    free_device_side(p);
+  }
+  for (uint32_t i = 0; i < MGL_CUDA_MAX_PROGRAM_GRAPHS; i++) {
+    mgl_task_graph_destroy(p->graphs[i]);
+  }
+  mgl_cuda_layout_free(&p->layout);
+  mgl_graph_destroy(p->program);
+  mgl_free(p->image);
+  mgl_free(p->wide.image);
+  mgl_free(p->feeding.slots);
+  mgl_free(p->full);  // of a GPU that was lost; else it is gone
+  mgl_free(p);
+}
+
+// --- looking in ----------------------------------------------------------------------------------
+
+const mgl_graph *mgl_cuda_program_fused(const mgl_cuda_program *p) {
+  return p->program;
+}
+
+const mgl_task_graph *mgl_cuda_program_graph(const mgl_cuda_program *p, uint32_t graph) {
+  return graph < p->graph_count ? p->graphs[graph] : NULL;
+}
+
+mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, const char *name,
+                                    size_t count, mgl_cuda_place *out, mgl_error *err) {
+  uint32_t idx = mgl_graph_find(p->program, name);
+  const mgl_tensor *tensor = idx == MGL_NO_TENSOR ? NULL : &p->program->tensors[idx];
+  if (tensor == NULL || graph >= p->graph_count || tensor->placement != MGL_PLACE_ACTIVATION ||
+      (tensor->dtype != MGL_DTYPE_F32 && tensor->dtype != MGL_DTYPE_BF16)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" is no f32 or bf16 activation of graph %u",
+                         name, graph);
+  }
+  mgl_cuda_memory_kind kind = mgl_cuda_activation_memory(&p->layout, graph);
+  uint64_t offset = p->layout.activations[graph][idx];
+  if (count > (p->layout.bytes[kind] - offset) / mgl_dtype_bytes(tensor->dtype)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" has no %zu elements", name, count);
+  }
+  *out = (mgl_cuda_place){.at = p->memory[kind] + offset, .tensor = idx, .dtype = tensor->dtype};
+  return MGL_OK;
+}
+
+// Where the latest run of a graph left an activation, or the first one finds it, from its first
+// copy on. Logits have one.
+static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t tensor) {
+  uint64_t runs = mgl_cuda_image_run(p)->protocol.graph_runs[graph];
+  for (size_t i = 0; i < p->program->op_count; i++) {
+    if (p->program->ops[i].output == tensor && p->program->ops[i].kind == MGL_OP_LOGITS) {
+      return 0;
+    }
+  }
+  return runs == 0 || runs % 2 != 0 ? 0 : p->layout.copy_bytes[graph];
+}
+
+mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char *name, float *out,
+                                 size_t count, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_place place;
+  MGL_TRY(mgl_cuda_find_activation(p, graph, name, count, &place, err));
+  mgl_cu_ptr at = place.at + latest_copy(p, graph, place.tensor);
+  size_t bytes = count * mgl_dtype_bytes(place.dtype);
+  if (place.dtype == MGL_DTYPE_F32) {
+    return mgl_cuda_check(driver, driver->copy_to_host(out, at, bytes), "copy_to_host", err);
+  }
+  mgl_bf16 *stored = mgl_alloc(bytes);
+  if (stored == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
+  }
+  mgl_status status =
+      mgl_cuda_check(driver, driver->copy_to_host(stored, at, bytes), "copy_to_host", err);
+  if (status == MGL_OK) {
+    mgl_widen_f32(MGL_DTYPE_BF16, stored, count, out);
+  }
+  mgl_free(stored);
+  return status;
+}
+
+const char *mgl_cuda_program_note(const mgl_cuda_program *p) {
+  return p->code_note;
+}
+
+mgl_cuda_program_info mgl_cuda_program_describe(const mgl_cuda_program *p) {
+  mgl_cuda_program_info info = {.step_bytes = p->layout.step_bytes,
+                                .model = p->model,
+                                .usage = p->usage,
+                                .workers = p->workers,
+                                .smem_pages = p->smem_pages,
+                                .compiled = p->compiled,
+                                .graph_count = p->graph_count,
+                                .task_count = p->graphs[0]->task_count,
+                                .event_count = p->graphs[0]->event_count,
+                                .max_tokens = p->layout.tokens_per_sequence};
+  memcpy(info.memory, p->layout.bytes, sizeof info.memory);
+  info.memory[MGL_CUDA_MEMORY_STAGING] = 0;
+  for (size_t i = 0; i < p->program->op_count; i++) {
+    info.layer_count += p->program->ops[i].kind == MGL_OP_ATTEND ? 1 : 0;
+  }
+  info.kv_bytes_per_token =
+      (uint64_t)info.layer_count * p->model.kv_heads * p->model.head_dim * 2 * sizeof(mgl_bf16);
+  return info;
+}

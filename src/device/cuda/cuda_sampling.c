@@ -1,0 +1,104 @@
+// What sampling needs of memory beyond a sequence slot, which most requests do not: edits on the
+// device, and log probabilities in pinned memory. Taken when a launch first needs them, kept and
+// grown; every slot has as much as the most demanding request.
+//   Rejected: room for every slot's longest sequence from the start, 16 and 176 bytes a token.
+#include <stddef.h>
+
+#include "base/alloc.h"
+#include "device/cuda/cuda_program_parts.h"
+
+// Edits that a request may come to have: generated tokens may join.
+uint32_t mgl_cuda_request_edits(const mgl_cuda_request *r) {
+  bool grows = (r->rule.flags & MGL_SAMPLING_COUNTS) != 0;
+  return r->edit_count + (grows ? r->max_new_tokens : 0);
+}
+
+uint32_t mgl_cuda_request_logprobs(const mgl_cuda_request *r) {
+  return (r->rule.flags & MGL_SAMPLING_LOGPROBS) != 0 ? r->max_new_tokens : 0;
+}
+
+bool mgl_cuda_program_has_room(const mgl_cuda_program *p, const mgl_cuda_request *r) {
+  return mgl_cuda_request_edits(r) <= p->feeding.edit_capacity &&
+         mgl_cuda_request_logprobs(r) <= p->feeding.logprob_capacity;
+}
+
+static void release_edits(mgl_cuda_program *p) {
+  mgl_cuda_feeding *f = &p->feeding;
+  if (f->edits != 0) {
+    (void)p->device->driver.memory_free(f->edits);
+  }
+  if (f->staged_edits != NULL) {
+    (void)p->device->driver.host_free(f->staged_edits);
+  }
+  f->edits = 0;
+  f->staged_edits = NULL;
+  f->edit_capacity = 0;
+}
+
+static void release_logprobs(mgl_cuda_program *p) {
+  mgl_cuda_feeding *f = &p->feeding;
+  if (f->logprobs != NULL) {
+    (void)p->device->driver.host_free(f->logprobs);
+  }
+  f->logprobs = NULL;
+  f->logprob_capacity = 0;
+}
+
+static mgl_status take_pinned(mgl_cuda_program *p, size_t bytes, const char *what, void **out,
+                              mgl_cu_ptr *out_at, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  unsigned flags = MGL_CU_HOST_ALLOC_PORTABLE | MGL_CU_HOST_ALLOC_MAPPED;
+  *out = NULL;
+  if (driver->host_alloc(out, bytes, flags) != 0) {
+    *out = NULL;
+    return mgl_error_set(err, MGL_ERR_MEMORY,
+                         "%zu bytes of memory for %s cannot be had for the GPU", bytes, what);
+  }
+  MGL_CUDA_TRY(driver, host_address, err, out_at, *out, 0);
+  return MGL_OK;
+}
+
+static mgl_status grow_edits(mgl_cuda_program *p, uint32_t count, mgl_error *err) {
+  mgl_cuda_feeding *f = &p->feeding;
+  void *staged = NULL;
+  release_edits(p);
+  size_t bytes = (size_t)f->slot_count * count * sizeof(mgl_logit_edit);
+  if (p->device->driver.memory_alloc(&f->edits, bytes) != 0) {
+    f->edits = 0;
+    return mgl_error_set(err, MGL_ERR_MEMORY,
+                         "the GPU refuses %zu bytes for penalties and biases of the requests",
+                         bytes);
+  }
+  mgl_status status =
+      take_pinned(p, bytes, "penalties and biases", &staged, &f->staged_edits_at, err);
+  f->staged_edits = staged;
+  f->edit_capacity = status == MGL_OK ? count : 0;
+  return status;
+}
+
+static mgl_status grow_logprobs(mgl_cuda_program *p, uint32_t count, mgl_error *err) {
+  mgl_cuda_feeding *f = &p->feeding;
+  void *pinned = NULL;
+  release_logprobs(p);
+  size_t bytes = (size_t)f->slot_count * count * sizeof(mgl_cuda_logprobs);
+  mgl_status status = take_pinned(p, bytes, "log probabilities", &pinned, &f->logprobs_at, err);
+  f->logprobs = pinned;
+  f->logprob_capacity = status == MGL_OK ? count : 0;
+  return status;
+}
+
+mgl_status mgl_cuda_sampling_reserve(mgl_cuda_program *p, uint32_t most_edits,
+                                     uint32_t most_logprobs, mgl_error *err) {
+  if (most_edits > p->feeding.edit_capacity) {
+    MGL_TRY(grow_edits(p, (uint32_t)mgl_power_of_two_at_least(most_edits), err));
+  }
+  if (most_logprobs > p->feeding.logprob_capacity) {
+    MGL_TRY(grow_logprobs(p, (uint32_t)mgl_power_of_two_at_least(most_logprobs), err));
+  }
+  return MGL_OK;
+}
+
+void mgl_cuda_sampling_release(mgl_cuda_program *p) {
+  release_edits(p);
+  release_logprobs(p);
+}

@@ -1,0 +1,136 @@
+// The state block of a launch, built on the host with the device's pointers: all that a launch
+// starts afresh, so that nothing of the one before matters.
+#include <string.h>
+
+#include "device/cuda/cuda_program_parts.h"
+
+// An empty queue in the image, its slots at *slot_at of the slots part.
+static void make_queue(mgl_cuda_program *p, mgl_queue *queue, uint64_t size, uint64_t *slot_at) {
+  uint64_t offset = p->layout.state.slots + *slot_at * sizeof(mgl_queue_slot);
+  mgl_queue_init(queue, (mgl_queue_slot *)(void *)(p->image + offset), size);
+  queue->slots = mgl_cuda_pointer(mgl_cuda_state_at(p, offset));
+  *slot_at += size;
+}
+
+static void make_queues(mgl_cuda_program *p) {
+  const mgl_cuda_state_layout *state = &p->layout.state;
+  mgl_worker_shared *workers = (mgl_worker_shared *)(void *)(p->image + state->workers);
+  mgl_queue *queues = (mgl_queue *)(void *)(p->image + state->scheduler_queues);
+  uint64_t slot = 0;
+  for (uint32_t i = 0; i < p->workers; i++) {
+    make_queue(p, &workers[i].jit, state->jit_size, &slot);
+  }
+  for (uint32_t i = 0; i < p->options.schedulers; i++) {
+    make_queue(p, &queues[i], state->scheduler_size, &slot);
+  }
+}
+
+static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
+  const mgl_cuda_graph_layout *at = &p->layout.graphs[graph];
+  const mgl_cuda_state_layout *state = &p->layout.state;
+  mgl_cu_ptr base = p->memory[MGL_CUDA_MEMORY_DESCRIPTORS];
+  mgl_graph_view view = mgl_cuda_graph_view(p->graphs[graph]);
+  view.tasks = mgl_cuda_pointer(base + at->tasks);
+  view.events = mgl_cuda_pointer(base + at->events);
+  view.aot_start = mgl_cuda_pointer(base + at->aot_start);
+  view.aot_tasks = mgl_cuda_pointer(base + at->aot_tasks);
+  view.counters = mgl_cuda_pointer(
+      mgl_cuda_state_at(p, state->counters + state->counter_start[graph] * sizeof(mgl_word)));
+  run->protocol.graphs[graph] = view;
+  run->graphs[graph] = (mgl_cuda_graph){.steps = mgl_cuda_pointer(base + at->steps),
+                                        .step_start = mgl_cuda_pointer(base + at->step_start),
+                                        .ops = mgl_cuda_pointer(base + at->ops),
+                                        .tokens = p->graphs[graph]->tokens,
+                                        .attention_strides = p->graphs[graph]->attention_strides};
+}
+
+enum { TOKENS_16 = 16 };
+
+// Whether the time of a graph's stages is what reading takes, and not what x takes to come, which
+// queues behind pages, the longer the more rows it has. Fits what was measured (SPEED.md, attempt
+// 38): 3 pages a stage (no), 11 (up to 4 tokens), 14 and more (up to 8).
+static bool is_streaming(uint32_t stage_pages, uint32_t tokens) {
+  return tokens < TOKENS_16 && stage_pages >= 8 + tokens / 2;
+}
+
+// Pages on their way, at most.
+static void set_in_flight(const mgl_cuda_launch_options *launch, uint32_t stage_pages,
+                          mgl_cuda_graph *graph) {
+  bool streaming = is_streaming(stage_pages, graph->tokens);
+  graph->in_flight_long = streaming ? 8 : 4;
+  graph->in_flight = streaming ? 8 : graph->tokens == TOKENS_16 ? 2 : 4;
+  graph->in_flight_ahead = streaming ? 3 : 2;
+  if (launch->in_flight != 0) {
+    graph->in_flight = graph->in_flight_long = launch->in_flight;
+  }
+  if (launch->in_flight_ahead != 0) {
+    graph->in_flight_ahead = launch->in_flight_ahead;
+  }
+}
+
+static void set_launch(const mgl_cuda_launch_options *launch, uint32_t stage_pages,
+                       mgl_cuda_run *run) {
+  for (uint32_t i = 0; i < MGL_MAX_GRAPHS; i++) {
+    set_in_flight(launch, stage_pages, &run->graphs[i]);
+  }
+  run->prefetch = launch->no_prefetch ? 0 : 1;
+  run->step_batch = launch->step_batch;
+  run->stall_ns = launch->stall_ns;
+  run->delay = launch->delay_ns;
+  run->injection = (uint32_t)launch->injection;
+  run->injection_task = launch->injection_task;
+  run->injection_iteration = launch->injection_iteration;
+}
+
+static void set_memory(const mgl_cuda_program *p, mgl_cuda_run *run) {
+  const mgl_cuda_state_layout *state = &p->layout.state;
+  run->block_tables = mgl_cuda_pointer(mgl_cuda_state_at(p, state->block_tables));
+  run->block_table_stride = p->options.pages_per_sequence;
+  run->sequences = mgl_cuda_pointer(mgl_cuda_state_at(p, state->sequences));
+  run->next_rows = mgl_cuda_pointer(mgl_cuda_state_at(p, state->next_rows));
+  run->plans = mgl_cuda_pointer(mgl_cuda_state_at(p, state->plans));
+  run->partials = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_PARTIALS]);
+  run->merges = mgl_cuda_pointer(mgl_cuda_state_at(p, state->merges));
+  run->iteration_ns = mgl_cuda_pointer(mgl_cuda_state_at(p, state->iteration_ns));
+  run->iteration_capacity = p->layout.iteration_capacity;
+  run->traces = mgl_cuda_pointer(mgl_cuda_state_at(p, state->traces));
+  run->span_count = p->options.trace_spans;
+  if (p->options.trace_spans > 0) {
+    run->spans = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TRACE]);
+    run->marks = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TRACE] + state->trace_marks);
+  }
+}
+
+void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
+  mgl_cuda_run *run = mgl_cuda_image_run(p);
+  p->iterations_past += mgl_load_relaxed(&run->protocol.published) + 1;
+  memset(p->image, 0, (size_t)p->layout.state.image_bytes);
+  run->protocol.worker_count = p->workers;
+  run->protocol.scheduler_count = p->options.schedulers;
+  run->protocol.graph_count = p->graph_count;
+  run->protocol.workers = mgl_cuda_pointer(mgl_cuda_state_at(p, p->layout.state.workers));
+  run->protocol.scheduler_queues =
+      mgl_cuda_pointer(mgl_cuda_state_at(p, p->layout.state.scheduler_queues));
+  for (uint32_t i = 0; i < p->graph_count; i++) {
+    make_graph(p, i, run);
+  }
+  make_queues(p);
+  set_memory(p, run);
+  set_launch(start->launch, p->layout.stage_pages, run);
+  run->kv_heads = p->model.kv_heads;
+  run->group = p->model.group;
+  run->vocab = p->model.vocab;
+  run->op_count = (uint32_t)p->program->op_count;
+  run->iterations_past = p->iterations_past;
+  run->page_count = p->smem_pages;
+  run->has_jit = p->has_jit ? 1 : 0;
+  run->scheduler_warps = p->options.scheduler_warps ? 1 : 0;
+  run->most_iterations = start->most_iterations;
+  bool wide = p->wide.tokens > 0 && !start->launch->full;
+  run->iteration_tokens = wide ? p->wide.narrow_tokens : p->options.iteration_tokens;
+  run->sequence_slots = p->feeding.slot_count;
+  // No plan exists yet.
+  mgl_cuda_plan_clear(mgl_cuda_image_plan(p));
+  mgl_cuda_plan *second = mgl_cuda_image_plan(p) + 1;  // of which the image has the head
+  second->graph = UINT32_MAX;
+}

@@ -1,0 +1,232 @@
+#include "device/cuda/cuda_steps.h"
+
+#include "twin/device_run.h"
+
+enum { TILE_TOKENS = 8, MOST_ROW_TILES = 4 };
+
+mgl_cu_ptr mgl_cuda_activation(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tensor) {
+  return a->base[mgl_cuda_activation_memory(a->layout, graph)] +
+         a->layout->activations[graph][tensor];
+}
+
+// Of a weight vector, NULL for MGL_CUDA_NOWHERE.
+static const float *vector_at(const mgl_cuda_addresses *a, uint64_t offset) {
+  return offset == MGL_CUDA_NOWHERE ? NULL
+                                    : mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_VECTORS] + offset);
+}
+
+static const float *norm_of(const mgl_cuda_addresses *a, const mgl_op *op, uint32_t input) {
+  return vector_at(a, a->layout->vectors[op->inputs[input]]);
+}
+
+// How many tokens one reading of a weight serves: 8, 16, 32, or twice 32.
+static void set_tiles(mgl_cuda_op *out, uint32_t rows) {
+  out->row_tiles = rows <= TILE_TOKENS ? 1 : rows <= 2 * TILE_TOKENS ? 2 : MOST_ROW_TILES;
+  out->passes = rows <= TILE_TOKENS * MOST_ROW_TILES ? 1 : 2;
+}
+
+static uint32_t carried_flag(const mgl_cuda_addresses *a, uint32_t graph) {
+  return a->layout->copy_bytes[graph] != 0 ? MGL_CUDA_CARRIED : 0;
+}
+
+static void bind_x(const mgl_cuda_addresses *a, uint32_t graph, const mgl_op *op, uint32_t input,
+                   mgl_cuda_op *out) {
+  out->x = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->inputs[input]));
+  out->x_stride = (uint32_t)mgl_tensor_row_elements(&a->program->tensors[op->inputs[input]]);
+}
+
+static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
+                        uint32_t op_idx, mgl_cuda_op *out) {
+  const mgl_op *op = &a->program->ops[op_idx];
+  mgl_cuda_matrices m = mgl_cuda_matrices_of(a->program, op);
+  bool adds = op->kind == MGL_OP_LINEAR_ADD;
+  bool few = op->kind == MGL_OP_LOGITS && a->logit_rows < tokens;
+  set_tiles(out, few ? a->logit_rows : tokens);
+  out->k = m.k;
+  out->k_padded = m.k_padded;
+  out->weights = mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_WEIGHTS] + a->layout->matrices[op_idx]);
+  bind_x(a, graph, op, adds ? 1 : 0, out);
+  out->flags = carried_flag(a, graph);
+  if (adds) {
+    out->residual = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->inputs[0]));
+  } else {
+    out->flags |= MGL_CUDA_X_NORMED;
+    out->norm = norm_of(a, op, 1);
+  }
+  if (op->kind == MGL_OP_QKV_PROJ) {
+    out->bias = vector_at(a, a->layout->extras[op_idx]);
+  }
+}
+
+static void bind_attend(const mgl_cuda_addresses *a, uint32_t graph, const mgl_op *op,
+                        mgl_cuda_op *out) {
+  mgl_cu_ptr kv = a->base[MGL_CUDA_MEMORY_KV] + a->layout->kv[op->inputs[1]];
+  out->k = a->program->tensors[op->inputs[1]].dims[1].number;
+  bind_x(a, graph, op, 0, out);
+  out->flags = carried_flag(a, graph);
+  out->angles = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->inputs[2]));
+  if (op->input_count > 6) {
+    out->q_norm = norm_of(a, op, 6);
+    out->k_norm = norm_of(a, op, 7);
+  }
+  out->k_cache = mgl_cuda_pointer(kv);
+  out->v_cache = mgl_cuda_pointer(kv + a->layout->kv_half_bytes);
+}
+
+mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
+                             uint32_t op_idx) {
+  const mgl_op *op = &a->program->ops[op_idx];
+  const mgl_tensor *result = &a->program->tensors[op->output];
+  mgl_cuda_op out = {.kind = (uint32_t)op->kind,
+                     .n = (uint32_t)mgl_tensor_row_elements(result),
+                     .eps = (float)op->attrs[MGL_ATTR_EPS],
+                     .scale = (float)op->attrs[MGL_ATTR_SCALE],
+                     .tokens = tokens,
+                     .copy_bytes = a->layout->copy_bytes[graph],
+                     .out = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->output))};
+  set_tiles(&out, tokens);
+  switch (op->kind) {
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_GATE_UP:
+    case MGL_OP_LOGITS: bind_linear(a, graph, tokens, op_idx, &out); break;
+    case MGL_OP_ATTEND: bind_attend(a, graph, op, &out); break;
+    case MGL_OP_EMBED:
+      out.k = out.n;
+      out.weights = mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_TABLE] + a->layout->matrices[op_idx]);
+      break;
+    case MGL_OP_ROPE_ANGLES:
+      out.k = result->dims[1].number;
+      out.angles = vector_at(a, a->layout->extras[op_idx]);
+      break;
+    case MGL_OP_SAMPLE:
+      bind_x(a, graph, op, 0, &out);
+      out.k = out.x_stride;
+      out.n = out.x_stride;
+      break;
+    default: break;  // next_plan: all that it reads is in mgl_cuda_run
+  }
+  return out;
+}
+
+static bool is_linear(uint16_t kind) {
+  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
+         kind == MGL_OP_LOGITS;
+}
+
+// --- carrying graphs -----------------------------------------------------------------------------
+
+// True for tasks all of whose inputs from other tasks of the iteration are activations.
+static bool waits_for_words(const mgl_task *task) {
+  return (task->flags & MGL_TASK_EMPTY) == 0 &&
+         (is_linear(task->type) || task->type == MGL_OP_ATTEND);
+}
+
+bool mgl_cuda_is_carried_event(const mgl_task_graph *graph, uint32_t event_idx) {
+  const mgl_event *event = &graph->events[event_idx];
+  if (event->type != MGL_EVENT_LAUNCH_TASKS) {
+    return false;
+  }
+  for (uint32_t i = event->first_task; i < event->last_task; i++) {
+    if (!waits_for_words(&graph->tasks[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool mgl_cuda_writes_words(const mgl_task *task) {
+  return (waits_for_words(task) && task->type != MGL_OP_LOGITS) || task->type == MGL_OP_EMBED ||
+         task->type == MGL_OP_ROPE_ANGLES;
+}
+
+bool mgl_cuda_carries(const mgl_task_graph *graph) {
+  if (graph->tokens > MGL_CUDA_CARRIED_TOKENS) {
+    return false;
+  }
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    if ((graph->tasks[i].flags & MGL_TASK_JIT) != 0) {
+      return false;
+    }
+  }
+  for (uint32_t worker = 0; worker < graph->worker_count; worker++) {
+    bool covered = true;
+    for (uint32_t i = graph->aot_start[worker]; i < graph->aot_start[worker + 1]; i++) {
+      const mgl_task *task = &graph->tasks[graph->aot_tasks[i]];
+      covered = !mgl_cuda_is_carried_event(graph, task->trigger_event) ||
+                (covered && !mgl_cuda_writes_words(task));
+    }
+    if (!covered) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op) {
+  for (uint32_t worker = 0; worker < graph->worker_count; worker++) {
+    uint32_t next_head = 0;
+    for (uint32_t i = graph->aot_start[worker]; i < graph->aot_start[worker + 1]; i++) {
+      const mgl_task *task = &graph->tasks[graph->aot_tasks[i]];
+      if (task->op != op || (task->flags & MGL_TASK_EMPTY) != 0) {
+        continue;
+      }
+      for (uint32_t unit = task->begin; unit < task->end; unit++) {
+        uint32_t head = unit / graph->attention_strides;
+        if (head < next_head) {
+          return false;
+        }
+        next_head = head + 1;
+      }
+    }
+  }
+  return true;
+}
+
+static mgl_cuda_step make_step(const mgl_task_graph *graph, uint32_t task_idx) {
+  const mgl_task *task = &graph->tasks[task_idx];
+  const mgl_event *trigger = &graph->events[task->trigger_event];
+  mgl_cuda_step step = {.task = task_idx,
+                        .op = task->op,
+                        .begin = task->begin,
+                        .end = task->end,
+                        .wait_event = MGL_NO_EVENT,
+                        .trigger_event = task->trigger_event,
+                        .trigger_kind = (uint32_t)trigger->type << 16 | trigger->flags};
+  if (is_linear(task->type)) {  // columns to row blocks
+    uint32_t columns = task->type == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+    step.begin = task->begin / columns;
+    step.end = (task->end + columns - 1) / columns;
+  }
+  // What waits for a dependent launch is of the iteration before, which has ended.
+  if (task->dependent_event != MGL_NO_EVENT &&
+      graph->events[task->dependent_event].type != MGL_EVENT_LAUNCH_DEPENDENT_TASKS) {
+    step.wait_event = task->dependent_event;
+    step.wait_count = graph->events[task->dependent_event].trigger_count;
+  }
+  return step;
+}
+
+static mgl_cuda_step make_carrying_step(const mgl_task_graph *graph, uint32_t task_idx) {
+  const mgl_task *task = &graph->tasks[task_idx];
+  mgl_cuda_step step = make_step(graph, task_idx);
+  if (waits_for_words(task)) {
+    step.wait_event = MGL_NO_EVENT;
+    step.wait_count = 0;
+  }
+  if (mgl_cuda_is_carried_event(graph, task->trigger_event)) {
+    step.trigger_event = MGL_NO_EVENT;
+  }
+  return step;
+}
+
+void mgl_cuda_make_steps(const mgl_task_graph *graph, bool carrying, mgl_cuda_step *steps,
+                         uint32_t *step_start) {
+  for (uint32_t worker = 0; worker <= graph->worker_count; worker++) {
+    step_start[worker] = graph->aot_start[worker];
+  }
+  for (uint32_t i = 0; i < graph->aot_start[graph->worker_count]; i++) {
+    uint32_t task = graph->aot_tasks[i];
+    steps[i] = carrying ? make_carrying_step(graph, task) : make_step(graph, task);
+  }
+}

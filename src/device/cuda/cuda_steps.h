@@ -1,0 +1,55 @@
+// From task graphs to what the megakernel reads: bound ops, and each worker's steps. Pure:
+// addresses in, bytes out.
+#ifndef MGL_DEVICE_CUDA_CUDA_STEPS_H
+#define MGL_DEVICE_CUDA_CUDA_STEPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/cuda/cuda_driver.h"
+#include "device/cuda/cuda_layout.h"
+#include "graph/graph.h"
+#include "twin/device_run.h"
+#include "twin/task.h"
+
+// A program in device memory.
+typedef struct mgl_cuda_addresses {
+  const mgl_graph *program;  // fused for the GPU
+  const mgl_cuda_layout *layout;
+  const mgl_cu_ptr *base;  // [MGL_CUDA_MEMORY_COUNT]
+  uint32_t logit_rows;     // most rows with logits
+} mgl_cuda_addresses;
+
+// The address as the device's structs hold it.
+static inline void *mgl_cuda_pointer(mgl_cu_ptr address) {
+  return (void *)(uintptr_t)address;
+}
+
+// True if a graph may be a carrying one (twin/device_run.h): it is for few tokens, has no
+// JIT task, and behind all that a worker writes there is an event between two iterations that it
+// triggers.
+bool mgl_cuda_carries(const mgl_task_graph *graph);
+
+// Of a carrying graph: true if nobody needs the event's count, since all that wait for it wait for
+// words; and true for a task that writes such words.
+bool mgl_cuda_is_carried_event(const mgl_task_graph *graph, uint32_t event);
+bool mgl_cuda_writes_words(const mgl_task *task);
+
+// True if MGL_CUDA_UNITS_APART holds for attend op `op` of a graph.
+bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op);
+
+// Where an activation of a graph lies; of one with copies, the first.
+mgl_cu_ptr mgl_cuda_activation(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tensor);
+
+// Binds op `op` for graph `graph`, which is for up to `tokens` tokens.
+mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
+                             uint32_t op);
+
+// Every worker's AOT list as steps: steps[aot_start[workers]] and step_start[workers + 1], both the
+// caller's. Of a carrying graph, without the waits and triggers that words of activations stand
+// for.
+void mgl_cuda_make_steps(const mgl_task_graph *graph, bool carrying, mgl_cuda_step *steps,
+                         uint32_t *step_start);
+
+#endif

@@ -1,0 +1,315 @@
+// Weights into device memory: matrices packed by the GPU itself, vectors as f32.
+//
+// A checkpoint's matrices go through a staging buffer, piece by piece; dummies are drawn where they
+// will lie. Copies and kernels share the default stream, so that each piece waits for the one
+// before.
+#include <string.h>
+
+#include "base/alloc.h"
+#include "device/cpu/cpu_weights.h"
+#include "device/cuda/cuda_pack.h"
+#include "device/cuda/cuda_program_parts.h"
+#include "model/dummy_weights.h"
+
+typedef struct uploader {
+  mgl_cuda_program *p;
+  const mgl_checkpoint *checkpoint;  // NULL: dummies
+  mgl_cpu_weights found;             // the checkpoint's, in place; vectors as f32
+  void *pack;                        // kernels of weights.cu
+  void *dummy_packed;
+  void *dummy_rows;
+  uint64_t done_bytes, total_bytes;
+} uploader;
+
+static mgl_status launch(const uploader *u, void *kernel, uint64_t blocks, void **parameters,
+                         mgl_error *err) {
+  const mgl_cuda_driver *driver = &u->p->device->driver;
+  uint64_t most = u->p->device->sm_count * UINT64_C(16);
+  unsigned grid = (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+  MGL_CUDA_TRY(driver, launch, err, kernel, grid, 1, 1, MGL_PACK_THREADS, 1, 1, 0, NULL, parameters,
+               NULL);
+  return MGL_OK;
+}
+
+static void report(uploader *u, uint64_t bytes) {
+  const mgl_cuda_program_options *o = &u->p->options;
+  u->done_bytes += bytes;
+  if (o->progress != NULL) {
+    o->progress(o->progress_context, u->done_bytes, u->total_bytes);
+  }
+}
+
+// --- matrices ------------------------------------------------------------------------------------
+
+// Where the rows of a matrix go: row block i becomes packed block first_block + i * block_stride.
+typedef struct target {
+  uint32_t tensor;
+  uint32_t first_block, block_stride;
+  mgl_cu_ptr packed;
+} target;
+
+static mgl_dummy_stream dummy_stream(const uploader *u, const mgl_tensor *tensor) {
+  uint64_t dims[] = {tensor->dims[0].number, tensor->dims[1].number};
+  return mgl_dummy_weights_stream(tensor->name, u->p->options.seed, 2, dims, 0);
+}
+
+static mgl_status draw_matrix(uploader *u, target t, mgl_error *err) {
+  const mgl_tensor *tensor = &u->p->program->tensors[t.tensor];
+  mgl_dummy_stream stream = dummy_stream(u, tensor);
+  uint32_t rows = tensor->dims[0].number;
+  uint32_t k = tensor->dims[1].number;
+  void *parameters[] = {&stream, &rows, &k, &t.first_block, &t.block_stride, &t.packed};
+  MGL_TRY(launch(u, u->dummy_packed, mgl_packed_blocks(rows), parameters, err));
+  report(u, (uint64_t)rows * k * sizeof(mgl_bf16));
+  return MGL_OK;
+}
+
+static mgl_status pack_matrix(uploader *u, target t, mgl_error *err) {
+  const mgl_cuda_driver *driver = &u->p->device->driver;
+  const mgl_tensor *tensor = &u->p->program->tensors[t.tensor];
+  const unsigned char *from = u->found.data[t.tensor];
+  mgl_cu_ptr staging = u->p->memory[MGL_CUDA_MEMORY_STAGING];
+  uint32_t k = tensor->dims[1].number;
+  uint64_t row_bytes = k * sizeof(mgl_bf16);
+  // Whole halves of row blocks.
+  uint64_t most = u->p->layout.bytes[MGL_CUDA_MEMORY_STAGING] / row_bytes / MGL_CUDA_HALF_ROWS *
+                  MGL_CUDA_HALF_ROWS;
+  for (uint64_t row = 0; row < tensor->dims[0].number; row += most) {
+    uint64_t left = tensor->dims[0].number - row;
+    uint32_t rows = (uint32_t)(left < most ? left : most);
+    uint32_t first = t.first_block + (uint32_t)(row / MGL_CUDA_HALF_ROWS) * t.block_stride;
+    void *parameters[] = {&staging, &rows, &k, &first, &t.block_stride, &t.packed};
+    MGL_CUDA_TRY(driver, copy_to_device, err, staging, from + row * row_bytes,
+                 (size_t)(rows * row_bytes));
+    MGL_TRY(launch(u, u->pack, mgl_packed_blocks(rows), parameters, err));
+    report(u, rows * row_bytes);
+  }
+  return MGL_OK;
+}
+
+static mgl_status check_stored(const uploader *u, const mgl_tensor *tensor, mgl_error *err) {
+  const mgl_stored_tensor *stored = NULL;
+  MGL_TRY(mgl_checkpoint_find(u->checkpoint, tensor->name, &stored, err));
+  if (stored->dtype != MGL_DTYPE_BF16) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "weight \"%s\" is stored as %s; matrices on the GPU must be bf16",
+                         tensor->name, mgl_dtype_name(stored->dtype));
+  }
+  return MGL_OK;
+}
+
+static mgl_status upload_matrices(uploader *u, uint32_t op_idx, mgl_error *err) {
+  const mgl_graph *program = u->p->program;
+  const mgl_op *op = &program->ops[op_idx];
+  mgl_cuda_matrices m = mgl_cuda_matrices_of(program, op);
+  uint32_t block = 0;
+  for (uint32_t i = 0; i < m.count; i++) {
+    bool interleaved = op->kind == MGL_OP_GATE_UP;
+    const mgl_tensor *tensor = &program->tensors[op->inputs[m.first + i]];
+    target t = {.tensor = op->inputs[m.first + i],
+                .first_block = interleaved ? i : block,
+                .block_stride = interleaved ? 2 : 1,
+                .packed = u->p->memory[MGL_CUDA_MEMORY_WEIGHTS] + u->p->layout.matrices[op_idx]};
+    block += mgl_packed_blocks(tensor->dims[0].number);
+    if (u->checkpoint == NULL) {
+      MGL_TRY(draw_matrix(u, t, err));
+    } else {
+      MGL_TRY(check_stored(u, tensor, err));
+      MGL_TRY(pack_matrix(u, t, err));
+    }
+  }
+  return MGL_OK;
+}
+
+static mgl_status upload_table(uploader *u, uint32_t op_idx, mgl_error *err) {
+  uint32_t idx = u->p->program->ops[op_idx].inputs[1];
+  const mgl_tensor *tensor = &u->p->program->tensors[idx];
+  mgl_cu_ptr to = u->p->memory[MGL_CUDA_MEMORY_TABLE] + u->p->layout.matrices[op_idx];
+  uint64_t count = (uint64_t)tensor->dims[0].number * tensor->dims[1].number;
+  if (u->checkpoint == NULL) {
+    mgl_dummy_stream stream = dummy_stream(u, tensor);
+    void *parameters[] = {&stream, &count, &to};
+    MGL_TRY(launch(u, u->dummy_rows, count / MGL_PACK_THREADS, parameters, err));
+  } else {
+    MGL_TRY(check_stored(u, tensor, err));
+    MGL_CUDA_TRY(&u->p->device->driver, copy_to_device, err, to, u->found.data[idx],
+                 (size_t)(count * sizeof(mgl_bf16)));
+  }
+  report(u, count * sizeof(mgl_bf16));
+  return MGL_OK;
+}
+
+// --- vectors -------------------------------------------------------------------------------------
+
+static uint32_t length_of(const mgl_tensor *tensor) {
+  return tensor->dims[0].number;
+}
+
+// A weight vector as f32: dummies are drawn in the tensor's own dtype and widened, as on the CPU.
+static void fill_vector(const uploader *u, uint32_t idx, float *out) {
+  const mgl_tensor *tensor = &u->p->program->tensors[idx];
+  uint32_t count = length_of(tensor);
+  if (u->checkpoint != NULL) {
+    memcpy(out, u->found.data[idx], count * sizeof *out);
+    return;
+  }
+  uint64_t dims[] = {count};
+  for (uint32_t i = 0; i < count; i++) {
+    unsigned char element[4];
+    mgl_dummy_weights_fill(tensor->name, u->p->options.seed, tensor->dtype, 1, dims, i,
+                           i + (size_t)1, element);
+    mgl_widen_f32(tensor->dtype, element, 1, &out[i]);
+  }
+}
+
+static mgl_status put_vector(const uploader *u, uint64_t offset, const float *from, uint32_t count,
+                             mgl_error *err) {
+  MGL_CUDA_TRY(&u->p->device->driver, copy_to_device, err,
+               u->p->memory[MGL_CUDA_MEMORY_VECTORS] + offset, from, count * sizeof *from);
+  return MGL_OK;
+}
+
+static mgl_status upload_vectors(const uploader *u, float *buffer, mgl_error *err) {
+  const mgl_graph *program = u->p->program;
+  const mgl_cuda_layout *layout = &u->p->layout;
+  for (uint32_t i = 0; i < program->tensor_count; i++) {
+    if (layout->vectors[i] != MGL_CUDA_NOWHERE) {
+      fill_vector(u, i, buffer);
+      MGL_TRY(put_vector(u, layout->vectors[i], buffer, length_of(&program->tensors[i]), err));
+    }
+  }
+  for (uint32_t i = 0; i < program->op_count; i++) {
+    const mgl_op *op = &program->ops[i];
+    if (layout->extras[i] == MGL_CUDA_NOWHERE) {
+      continue;
+    }
+    uint32_t count = 0;
+    if (op->kind == MGL_OP_ROPE_ANGLES) {
+      count = program->tensors[op->output].dims[1].number;
+      mgl_rope_inv_freq(op, count, buffer);
+    }
+    for (uint32_t j = 5; op->kind == MGL_OP_QKV_PROJ && j < op->input_count; j++) {
+      fill_vector(u, op->inputs[j], buffer + count);
+      count += length_of(&program->tensors[op->inputs[j]]);
+    }
+    MGL_TRY(put_vector(u, layout->extras[i], buffer, count, err));
+  }
+  return MGL_OK;
+}
+
+// Elements of the longest vector, biases of a layer taken together.
+static size_t longest_vector(const mgl_graph *program) {
+  size_t longest = 1;
+  for (size_t i = 0; i < program->tensor_count; i++) {
+    const mgl_tensor *tensor = &program->tensors[i];
+    if (tensor->placement == MGL_PLACE_WEIGHT && tensor->rank == 1 && length_of(tensor) > longest) {
+      longest = length_of(tensor);
+    }
+  }
+  for (size_t i = 0; i < program->op_count; i++) {
+    uint32_t half = program->tensors[program->ops[i].output].dims[1].number;
+    if (program->ops[i].kind == MGL_OP_ROPE_ANGLES && half > longest) {
+      longest = half;
+    }
+  }
+  return 3 * longest;
+}
+
+// -------------------------------------------------------------------------------------------------
+
+static mgl_status upload(uploader *u, mgl_error *err) {
+  mgl_cuda_program *p = u->p;
+  const mgl_cuda_driver *driver = &p->device->driver;
+  MGL_CUDA_TRY(driver, module_function, err, &u->pack, p->weights_module, "mgl_pack_weights");
+  MGL_CUDA_TRY(driver, module_function, err, &u->dummy_packed, p->weights_module,
+               "mgl_dummy_packed");
+  MGL_CUDA_TRY(driver, module_function, err, &u->dummy_rows, p->weights_module, "mgl_dummy_rows");
+  if (u->checkpoint != NULL) {
+    MGL_TRY(mgl_cpu_weights_bind(p->program, u->checkpoint, MGL_WEIGHTS_MAPPED, 0, NULL, NULL, NULL,
+                                 &u->found, err));
+  }
+  for (uint32_t i = 0; i < p->program->op_count; i++) {
+    if (p->program->ops[i].kind == MGL_OP_EMBED) {
+      MGL_TRY(upload_table(u, i, err));
+    }
+    MGL_TRY(upload_matrices(u, i, err));
+  }
+  float *buffer = mgl_alloc_zeroed(longest_vector(p->program), sizeof *buffer);
+  if (buffer == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for norms and biases");
+  }
+  mgl_status status = upload_vectors(u, buffer, err);
+  mgl_free(buffer);
+  MGL_TRY(status);
+  // Also shows what a kernel above ran into.
+  return mgl_cuda_check(driver, driver->context_synchronize(), "weights", err);
+}
+
+mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *checkpoint,
+                                   mgl_error *err) {
+  uploader u = {.p = p, .checkpoint = checkpoint};
+  for (uint32_t i = 0; i < p->program->op_count; i++) {
+    const mgl_op *op = &p->program->ops[i];
+    mgl_cuda_matrices m = mgl_cuda_matrices_of(p->program, op);
+    uint32_t first = op->kind == MGL_OP_EMBED ? 1 : m.first;
+    uint32_t count = op->kind == MGL_OP_EMBED ? 1 : m.count;
+    for (uint32_t j = first; j < first + count; j++) {
+      const mgl_tensor *w = &p->program->tensors[op->inputs[j]];
+      u.total_bytes += (uint64_t)w->dims[0].number * w->dims[1].number * sizeof(mgl_bf16);
+    }
+  }
+  mgl_status status = upload(&u, err);
+  mgl_cpu_weights_release(&u.found);
+  return status;
+}
+
+// --- the read ceiling ----------------------------------------------------------------------------
+
+// One reading of all packed weights, timed by events.
+static mgl_status read_once(mgl_cuda_program *p, void *kernel, void *begin, void *end, float *ms,
+                            mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  bool copies = p->device->kernels != MGL_CUDA_KERNELS_PORTABLE;
+  uint32_t room = p->device->smem_per_block_bytes - 1024;  // beside the kernel's own
+  uint32_t pages = room / MGL_CUDA_PAGE_BYTES;
+  pages = !copies ? 0 : pages < MGL_READ_PAGES ? pages : MGL_READ_PAGES;
+  uint32_t smem = pages * MGL_CUDA_PAGE_BYTES;
+  mgl_cu_ptr memory = p->memory[MGL_CUDA_MEMORY_WEIGHTS];
+  uint64_t bytes = p->layout.bytes[MGL_CUDA_MEMORY_WEIGHTS];
+  mgl_cu_ptr out = p->memory[MGL_CUDA_MEMORY_PARTIALS];  // free between launches
+  void *parameters[] = {&memory, &bytes, &out};
+  MGL_CUDA_TRY(driver, function_set, err, kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM, (int)smem);
+  MGL_CUDA_TRY(driver, event_record, err, begin, p->stream);
+  MGL_CUDA_TRY(driver, launch, err, kernel, p->device->sm_count * (copies ? 1 : 4), 1, 1,
+               MGL_READ_THREADS, 1, 1, smem, p->stream, parameters, NULL);
+  MGL_CUDA_TRY(driver, event_record, err, end, p->stream);
+  MGL_CUDA_TRY(driver, event_synchronize, err, end);
+  MGL_CUDA_TRY(driver, event_elapsed, err, ms, begin, end);
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_program_read_ceiling(mgl_cuda_program *p, uint32_t passes,
+                                         double *out_bytes_per_s, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  void *kernel = NULL;
+  void *events[2] = {NULL, NULL};
+  *out_bytes_per_s = 0;
+  if (p->lost) {
+    return mgl_error_set(err, MGL_ERR_INTERNAL, "an earlier launch did not end");
+  }
+  MGL_CUDA_TRY(driver, module_function, err, &kernel, p->weights_module, "mgl_read_ceiling");
+  MGL_CUDA_TRY(driver, event_create, err, &events[0], 0);
+  mgl_status status =
+      mgl_cuda_check(driver, driver->event_create(&events[1], 0), "event_create", err);
+  for (uint32_t i = 0; i < passes && status == MGL_OK; i++) {
+    float ms = 0;
+    status = read_once(p, kernel, events[0], events[1], &ms, err);
+    double rate = (double)p->layout.bytes[MGL_CUDA_MEMORY_WEIGHTS] / ((double)ms / 1e3);
+    *out_bytes_per_s = status == MGL_OK && rate > *out_bytes_per_s ? rate : *out_bytes_per_s;
+  }
+  (void)driver->event_destroy(events[0]);
+  if (events[1] != NULL) {
+    (void)driver->event_destroy(events[1]);
+  }
+  return status;
+}

@@ -1,0 +1,111 @@
+// The wide class on the host: its ops, steps and memory. Pure: addresses in, bytes out; launches
+// are in cuda_wide_launch.c.
+//
+// A graph of the wide class is a list of stages: a stage is one op (or two that wait for the same),
+// its tasks are spread over all workers, and the next stage waits for all of them. So the graph
+// needs no dependency analysis: each op waits for everything before it. A stage's end costs some
+// eight microseconds; so norms and rope_kv, which are short, are done by those who have made a
+// tile of the linear before, where its tiles are few (MGL_WIDE_WEIGHS, MGL_WIDE_ROTATES). There is
+// a graph for 256, 512, 1024 and 2048 tokens, and with wgmma one for 64 and one for 128, which have
+// smaller tiles; all share one block of activations.
+#ifndef MGL_DEVICE_CUDA_CUDA_WIDE_H
+#define MGL_DEVICE_CUDA_CUDA_WIDE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "batch/plan.h"
+#include "device/cuda/cuda_driver.h"
+#include "device/cuda/cuda_layout.h"
+#include "graph/graph.h"
+#include "twin/wide_chain.h"
+#include "twin/wide_run.h"
+
+enum {
+  MGL_CUDA_WIDE_GRAPHS = 6,
+  // Most tokens of an iteration of the narrow class where there is a wide one, which takes less
+  // time for more (SPEED.md); and where the wide one has no tiles of few tokens, of models whose
+  // weights are up to so many bytes a layer.
+  MGL_CUDA_NARROW_TOKENS = 16,
+  MGL_CUDA_NARROW_TOKENS_SMALL = 32,
+  MGL_CUDA_SMALL_LAYER_BYTES = 288 << 20,
+  MGL_CUDA_WIDE_MAX_SPLITS = 8,  // of a tile along k
+  MGL_CUDA_WIDE_JOINED = 2,      // where one task adds them
+};
+
+typedef struct mgl_cuda_wide_sizes {
+  uint32_t tokens;              // most of an iteration: 1 to MGL_WIDE_MAX_TOKENS
+  uint32_t sequences;           // of an iteration, 1 to MGL_WIDE_MAX_SEQUENCES
+  uint32_t logit_rows;          // of an iteration, 1 to MGL_WIDE_MAX_SEQUENCES
+  uint32_t pages_per_sequence;  // of the block tables
+  uint32_t workers;             // 1 to MGL_WIDE_MAX_WORKERS
+  bool few;                     // there are kernels for smaller tiles than MGL_WIDE_MOST_TILE
+} mgl_cuda_wide_sizes;
+
+typedef struct mgl_cuda_wide_graph {
+  uint32_t tokens;
+  uint32_t tile_tokens;  // of its linears
+  uint32_t op_count, step_count, stage_count;
+  uint64_t ops, steps, step_start;  // offsets
+} mgl_cuda_wide_graph;
+
+// Offsets in one block of memory.
+typedef struct mgl_cuda_wide_layout {
+  mgl_cuda_wide_sizes sizes;
+  uint64_t bytes;  // of the block
+  mgl_cuda_wide_graph graphs[MGL_CUDA_WIDE_GRAPHS];
+  uint32_t graph_count;
+  // Activations, of the largest graph.
+  uint64_t residual, squares, x, qkv, q, attended, gated, gathered, logits, angles, parts;
+  uint32_t shared_tiles;  // of several tasks, most of a graph
+  // Of attention; between launches stream_partials are all ones, merges 0.
+  uint64_t stream_partials, stream_partial_bytes, tile_partials, merges, merge_bytes;
+  // What a launch uploads: run, plan, work, tables; and what it begins with zeros in.
+  uint64_t image, image_bytes;
+  uint64_t plan, work, tables;  // offsets in the image; the run is at its begin
+  // Counters of events, the largest of each logit row, splits that have arrived, and when each
+  // stage began.
+  uint64_t zeros, zero_bytes;
+  uint64_t best, arrived, stage_ns;  // offsets in the block
+} mgl_cuda_wide_layout;
+
+// `program` is fused for the GPU.
+void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model,
+                           const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out);
+
+// Iterations of up to how many tokens the narrow class computes faster, of a fused program whose
+// weights have so many bytes: it takes as long as its products with every weight do, the wide class
+// one to four ms of stages that wait for each other (SPEED.md). few: as in mgl_cuda_wide_sizes.
+uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few);
+
+// The graph for so many tokens, at most as many as the layout's sizes say.
+uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t tokens);
+
+// A program in device memory, for its wide graphs.
+typedef struct mgl_cuda_wide_addresses {
+  const mgl_graph *program;
+  const mgl_cuda_model *model;
+  const mgl_cuda_layout *layout;
+  const mgl_cuda_wide_layout *wide;
+  const mgl_cu_ptr *base;  // [MGL_CUDA_MEMORY_COUNT] of `layout`
+  mgl_cu_ptr block;        // of `wide`
+} mgl_cuda_wide_addresses;
+
+// Ops, steps and starts of a graph: [op_count], [step_count], [workers + 1], the caller's.
+void mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, mgl_wide_op *ops,
+                              mgl_cuda_step *steps, uint32_t *step_start);
+
+// The run of a launch of so many tokens, at the begin of the image.
+void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
+                           const int32_t *block_tables, unsigned char *image);
+
+// What turns between iterations get.
+mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a);
+
+// The image of a launch: `image` has image_bytes. Errors: more than the sizes, pages or vocabulary
+// allow.
+mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_plan *plan,
+                                    uint32_t page_count, unsigned char *image, mgl_error *err);
+
+#endif

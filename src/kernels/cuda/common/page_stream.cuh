@@ -1,0 +1,59 @@
+// The order in which a linear task's weight pages are streamed: loader and consumers walk it alike.
+//
+//   for each pass over the weights (tokens beyond 8 * row_tiles need another)
+//     for each batch of row blocks (as many as the partial sums have room for)
+//       for each group of pages along k (as many as the activations' registers hold)
+//         for each row block of the batch, for each page of the group along k: one page
+//
+// Ops of one token (mgl_is_linear_of_one) take row block after row block, a group being all its
+// pages. The order of pages does not change a bit: each sum takes its pages by ascending k.
+#ifndef MGL_KERNELS_CUDA_COMMON_PAGE_STREAM_CUH
+#define MGL_KERNELS_CUDA_COMMON_PAGE_STREAM_CUH
+
+#include "twin/device_run.h"
+
+// Row blocks of a batch, for a number of row tiles.
+static __device__ constexpr uint32_t mgl_batch_blocks(uint32_t row_tiles) {
+  return row_tiles == 4 ? 2 : 4;
+}
+
+enum { MGL_GROUP_PAGES = 2 };  // pages along k of a group, but for ops of one token
+
+// Columns of the output that a row block makes.
+static __device__ __forceinline__ uint32_t mgl_block_columns(uint32_t kind) {
+  return kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+}
+
+// Bytes of page `page` along k.
+static __device__ __forceinline__ uint32_t mgl_page_bytes(uint32_t k_padded, uint32_t page) {
+  uint32_t left = k_padded - page * MGL_CUDA_PAGE_K;
+  return (left < MGL_CUDA_PAGE_K ? left : MGL_CUDA_PAGE_K) * (MGL_CUDA_BLOCK_ROWS * 2);
+}
+
+static __device__ __forceinline__ uint32_t mgl_pages_of_block(uint32_t k_padded) {
+  return (k_padded + MGL_CUDA_PAGE_K - 1) / MGL_CUDA_PAGE_K;
+}
+
+// Bytes of a row block.
+static __device__ __forceinline__ uint64_t mgl_block_bytes(uint32_t k_padded) {
+  return (uint64_t)k_padded * (MGL_CUDA_BLOCK_ROWS * 2);
+}
+
+// True for linears of graphs for one token that have functions of their own
+// (tasks_linear_one.cuh), where their weights come through pages.
+static __device__ __forceinline__ bool mgl_is_linear_of_one(const mgl_cuda_op *op) {
+  uint32_t most = (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_ONE_NORMED_MAX_K : MGL_ONE_MAX_K;
+  return op->tokens == 1 && op->k % (2 * MGL_CUDA_PAGE_K) == 0 && op->k <= most;
+}
+
+// Pages of a group along k.
+static __device__ __forceinline__ uint32_t mgl_group_pages(const mgl_cuda_op *op) {
+  return mgl_is_linear_of_one(op) ? mgl_pages_of_block(op->k_padded) : MGL_GROUP_PAGES;
+}
+
+static __device__ __forceinline__ bool mgl_is_linear(uint32_t kind) {
+  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
+         kind == MGL_OP_LOGITS || kind == MGL_CUDA_OP_STREAMED;
+}
+
+#endif

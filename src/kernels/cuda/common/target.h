@@ -1,0 +1,34 @@
+// Which instructions beyond those of compute capability 8.0 device code uses: the one place where
+// sources look at the architecture that they are compiled for.
+//
+// Only names that end in "a" have more than the portable kernels (cp.async, mma.sync), since what
+// those bring was written for and measured on them; sm_90 and sm_120 get the portable ones. So the
+// architecture's name, which is part of the code cache's key, says it all: mgl_cuda_architecture
+// chooses it, and MEGALITH_KERNELS=portable chooses sm_90 where it would be sm_90a.
+#ifndef MGL_KERNELS_CUDA_COMMON_TARGET_H
+#define MGL_KERNELS_CUDA_COMMON_TARGET_H
+
+// Bulk copies and mbarriers that count their bytes; threads that sleep at an mbarrier; registers
+// that move between warpgroups; kernels that start while those before them run.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(__CUDA_ARCH_FEAT_SM100_ALL)
+#define MGL_TARGET_COPIES 1
+#else
+#define MGL_TARGET_COPIES 0
+#endif
+
+// Products of a warpgroup, and stmatrix.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MGL_TARGET_WGMMA 1
+#else
+#define MGL_TARGET_WGMMA 0
+#endif
+
+// Linears of 2 to 16 tokens have functions of their own (tasks_linear_rows.cuh), which spill before
+// 9.0: portable kernels have them from there on.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define MGL_TARGET_LINEAR_ROWS 1
+#else
+#define MGL_TARGET_LINEAR_ROWS 0
+#endif
+
+#endif

@@ -1,0 +1,560 @@
+// The inside of a worker block: its shared memory, named barriers, and small warp tools.
+//
+// Warps 0 to 7 are consumers, then come the controller, the loader, the storer and a scheduler. The
+// controller fills slots with tasks in the order in which they will run; consumers take them one
+// after the other, may prepare what does not depend on other tasks, wait until the task may run,
+// and compute; the storer triggers its event. Barrier 0 is left to __syncthreads, which only the
+// start uses.
+//
+// Structures of the roles and tasks are meant to live in registers: every function that gets a
+// pointer to one is inlined by force. A structure in local memory costs a trip to the L2 for each
+// access, since the acquires of the controller's polls drop the L1 (SPEED.md).
+#ifndef MGL_KERNELS_CUDA_COMMON_WORKER_CUH
+#define MGL_KERNELS_CUDA_COMMON_WORKER_CUH
+
+#include "kernels/cuda/common/target.h"
+#include "twin/device_run.h"
+
+#ifndef MGL_KERNEL_PER_OP
+#define MGL_KERNEL_PER_OP 0  // 1: not the megakernel, but a kernel for every op (op_kernels.cu)
+#endif
+
+enum {
+  MGL_CARRIES = !MGL_KERNEL_PER_OP,  // activations may carry their readiness
+  MGL_BARRIER_CONSUMERS = 1,         // among consumers
+  MGL_CUDA_SLOTS = 2,  // tasks that the controller has handed over and that are not stored
+  MGL_MBARRIER_TRIES = 1 << 24,  // many seconds
+};
+
+// What the consumers call for a task. Chosen by the controller, which has time.
+typedef enum mgl_task_function {
+  MGL_CALL_LINEAR_ONE_NORMED,  // these three, of which a layer of one token consists, come first
+  MGL_CALL_LINEAR_ONE,
+  MGL_CALL_ATTEND,
+  MGL_CALL_LINEAR_WHOLE,   // for up to 8 tokens, whole pages
+  MGL_CALL_LINEAR_ROWS_1,  // for up to 8 tokens, whole pairs of pages, and for up to 16
+  MGL_CALL_LINEAR_ROWS_2,
+  MGL_CALL_LINEAR_ROWS_1_NORMED,
+  MGL_CALL_LINEAR_ROWS_2_NORMED,
+  MGL_CALL_LINEAR_1,  // 1, 2 or 4 row tiles
+  MGL_CALL_LINEAR_2,
+  MGL_CALL_LINEAR_4,
+  MGL_CALL_LINEAR_UNPAGED_1,
+  MGL_CALL_LINEAR_UNPAGED_2,
+  MGL_CALL_LINEAR_UNPAGED_4,
+  MGL_CALL_EMBED,
+  MGL_CALL_ROPE_ANGLES,
+  MGL_CALL_NEXT_PLAN,
+  MGL_CALL_SAMPLE,
+  MGL_CALL_NOTHING,
+} mgl_task_function;
+
+// What an attend task begins with, read by the controller, so that its consumers have no trips to
+// the L2 before they ask for keys.
+struct mgl_first_item {
+  mgl_cuda_item item;      // of later items of the task too, until the output is made
+  uint32_t item_count;     // of the plan
+  uint32_t unit, kv_head;  // of the item; a unit behind the task's: there is none
+  uint32_t strides, kv_heads;
+  uint32_t tag;  // of partial results: of this op in this iteration, and of no other
+  uint32_t own_first, own_last;             // KV pages of the item's first and last token
+  uint32_t pages[MGL_CUDA_CONSUMER_WARPS];  // of each warp's first tile of cached positions
+};
+
+// A task between controller, consumers and storer.
+struct __align__(16) mgl_slot {
+  mgl_cuda_op op;       // copied, so that consumers need no memory access to begin
+  uint32_t begin, end;  // tile; in row blocks for linears
+  uint32_t function;    // mgl_task_function
+  uint32_t rows;        // MGL_CALL_LINEAR_ROWS: of the iteration that are computed
+  uint32_t task;
+  uint32_t trigger_event;
+  mgl_word *trigger;  // its counter, where only workers that poll it wait; NULL: more is to be done
+  uint32_t graph;
+  uint32_t paged;    // 1: its weights come through smem pages; 0: they are read from memory
+  uint32_t ordinal;  // where paged: tasks of this block's list that were let go, with this one
+  uint32_t mute;     // 1: an injected fault: what it computes is not written
+  uint64_t copy_at;  // of this run's copy of activations, in bytes from the first
+  uint64_t open_at;  // of the other copy
+  uint64_t iteration, run;
+  const mgl_cuda_plan *plan;           // of the iteration
+  __align__(16) mgl_first_item first;  // attend
+};
+
+// At the start of a block's shared memory.
+struct mgl_block {
+  mgl_slot slots[MGL_CUDA_SLOTS];
+  // mbarriers; phase n of a slot's belongs to the n-th task in it.
+  uint64_t announced[MGL_CUDA_SLOTS];  // by the controller: the slot is filled
+  uint64_t go[MGL_CUDA_SLOTS];         // by the controller: the task may run, or ask for its inputs
+  uint64_t began[MGL_CUDA_SLOTS];      // by a consumer: it has inputs
+  uint64_t done[MGL_CUDA_SLOTS];       // by every consumer warp: its outputs are written
+  uint64_t stored[MGL_CUDA_SLOTS];     // by the storer: the slot may be filled again
+  uint64_t page_full[MGL_CUDA_MAX_PAGES];
+  uint64_t page_free[MGL_CUDA_MAX_PAGES];
+  volatile uint32_t
+      activated;              // tasks of this block's list that were let go: they take their pages
+  volatile uint32_t arrived;  // and that have inputs: the loader's bound reads it
+  uint32_t page_count;
+  uint32_t debug;  // 1: delays or an injected fault; so that others need not look into memory
+  volatile uint32_t stop;  // the run is over or has failed: whoever waits gives up
+  // With MGL_TRACE, of the task in a slot, by the first consumer: the clock when it had inputs, and
+  // for how long it has waited for weights.
+  uint32_t began_clock[MGL_CUDA_SLOTS];
+  uint32_t handed_clock[MGL_CUDA_SLOTS];  // by the controller: when it began to wait
+  uint32_t starved[MGL_CUDA_SLOTS];
+};
+
+static_assert(sizeof(mgl_block) <= MGL_CUDA_BLOCK_BYTES, "scratch begins behind it");
+
+template <int barrier, int threads>
+static __device__ __forceinline__ void mgl_block_sync() {
+  asm volatile("bar.sync %0, %1;" ::"n"(barrier), "n"(threads) : "memory");
+}
+
+static __device__ __forceinline__ void mgl_sync_consumers() {
+  mgl_block_sync<MGL_BARRIER_CONSUMERS, MGL_CUDA_CONSUMERS>();
+}
+
+static __device__ __forceinline__ uint64_t mgl_global_ns() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+// For the trace: the low half of the multiprocessor's clock, or nothing at all without MGL_TRACE.
+static __device__ __forceinline__ uint32_t mgl_trace_clock() {
+  uint32_t now = 0;
+  if (MGL_TRACE) {
+    asm volatile("mov.u32 %0, %clock;" : "=r"(now));
+  }
+  return now;
+}
+
+static __device__ __forceinline__ uint32_t mgl_shared_address(const void *pointer) {
+  return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+// --- mbarriers -----------------------------------------------------------------------------------
+
+static __device__ __forceinline__ void mgl_mbarrier_init(uint64_t *barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(mgl_shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+
+// (Functions that end in _at take addresses in shared memory, which fit into one register.)
+static __device__ __forceinline__ void mgl_mbarrier_arrive_at(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+static __device__ __forceinline__ void mgl_mbarrier_arrive(uint64_t *barrier) {
+  mgl_mbarrier_arrive_at(mgl_shared_address(barrier));
+}
+
+// True if the phase of that parity has ended.
+static __device__ __forceinline__ bool mgl_mbarrier_test_at(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+static __device__ __forceinline__ bool mgl_mbarrier_test(uint64_t *barrier, uint32_t parity) {
+  return mgl_mbarrier_test_at(mgl_shared_address(barrier), parity);
+}
+
+// The same; the hardware suspends the thread for a while first.
+static __device__ __forceinline__ bool mgl_mbarrier_try_at(uint32_t barrier, uint32_t parity) {
+#if MGL_TARGET_COPIES
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+#else
+  return mgl_mbarrier_test_at(barrier, parity);
+#endif
+}
+
+static __device__ __forceinline__ bool mgl_mbarrier_try(uint64_t *barrier, uint32_t parity) {
+  return mgl_mbarrier_try_at(mgl_shared_address(barrier), parity);
+}
+
+// The same, suspended for a microsecond at most: for who looks at other things too, and should not
+// take issue slots from the warps that compute.
+static __device__ __forceinline__ bool mgl_mbarrier_try_briefly(uint64_t *barrier,
+                                                                uint32_t parity) {
+#if MGL_TARGET_COPIES
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(mgl_shared_address(barrier)), "r"(parity), "r"(1000)
+      : "memory");
+  return done != 0;
+#else
+  return mgl_mbarrier_test(barrier, parity);
+#endif
+}
+
+// Waits for the end of the phase of that parity; only where it is sure to come.
+// Where that is a mistake, the launch ends with an error instead of a hang.
+static __device__ __forceinline__ void mgl_mbarrier_wait_at(uint32_t barrier, uint32_t parity) {
+  for (uint32_t tries = 0; !mgl_mbarrier_try_at(barrier, parity); tries++) {
+    if (tries == MGL_MBARRIER_TRIES) {
+      __trap();
+    }
+  }
+}
+
+static __device__ __forceinline__ void mgl_mbarrier_wait(uint64_t *barrier, uint32_t parity) {
+  mgl_mbarrier_wait_at(mgl_shared_address(barrier), parity);
+}
+
+// The same, or until the run stops. All threads that wait for one phase get the same answer: `stop`
+// is set by the thread that would complete the phase, after it has completed its last one.
+static __device__ __forceinline__ bool mgl_mbarrier_wait_or_stop(mgl_block *block,
+                                                                 uint64_t *barrier,
+                                                                 uint32_t parity) {
+  while (!mgl_mbarrier_try(barrier, parity)) {
+    if (block->stop != 0) {
+      return mgl_mbarrier_test(barrier, parity);
+    }
+  }
+  return true;
+}
+
+// --- what a task function gets -------------------------------------------------------------------
+
+// A consumer thread's view of its block and of the task that it runs.
+struct mgl_worker {
+  mgl_cuda_run *run;
+  mgl_block *block;
+  uint8_t *scratch;  // MGL_CUDA_SCRATCH_BYTES of shared memory, 128-byte aligned; the task's own
+  uint8_t *pages;
+  uint32_t thread;       // 0 to MGL_CUDA_CONSUMERS - 1
+  uint32_t warp, lane;   // of the consumers
+  uint32_t slot;         // index of the task's slot
+  uint32_t slot_parity;  // phase of the slot's mbarriers
+  uint32_t page;         // of the ring: the next one to consume
+  uint32_t page_parity;  // phase of its page_full
+  uint32_t page_count;
+};
+
+static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker *w) {
+  return &w->block->slots[w->slot];
+}
+
+// With a kernel for every op: until the kernels before have ended, and what they wrote may be read.
+static __device__ __forceinline__ void mgl_await_kernels_before() {
+#if MGL_TARGET_COPIES
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Until the task may run: what the tasks before it wrote may be read afterwards. Every consumer
+// thread calls it once per task. False: the run has failed; the task returns at once.
+static __device__ __forceinline__ bool mgl_task_wait(mgl_worker *w) {
+  if (MGL_KERNEL_PER_OP) {
+    mgl_await_kernels_before();
+    return true;
+  }
+  return mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity);
+}
+
+// The task has (some of) its inputs. Every consumer thread calls it once per task that may run.
+static __device__ __forceinline__ void mgl_task_began(mgl_worker *w) {
+  if (w->thread == 0) {
+    const mgl_slot *slot = mgl_task_slot(w);
+    if (MGL_TRACE) {
+      w->block->began_clock[w->slot] = mgl_trace_clock();
+      w->block->starved[w->slot] = 0;
+    }
+    if (slot->paged != 0) {
+      w->block->arrived = slot->ordinal;
+    }
+    mgl_mbarrier_arrive(&w->block->began[w->slot]);
+  }
+}
+
+// For a task that waits for its event only.
+static __device__ __forceinline__ bool mgl_task_begin(mgl_worker *w) {
+  if (!mgl_task_wait(w)) {
+    return false;
+  }
+  mgl_task_began(w);
+  return true;
+}
+
+// True if what the task has computed must not be seen: some of it may come from inputs that were
+// given up, or it is a fault to be. (Who gives up has seen `stop`, and so does who meets it at a
+// barrier afterwards.)
+static __device__ __forceinline__ bool mgl_task_is_mute(const mgl_worker *w) {
+  return w->block->stop != 0 || mgl_task_slot(w)->mute != 0;
+}
+
+// --- activations that carry their readiness ------------------------------------------------------
+
+// Whether an op's output has two copies.
+static __device__ __forceinline__ bool mgl_has_copies(const mgl_cuda_op *op) {
+  return MGL_CARRIES && op->copy_bytes != 0;
+}
+
+static __device__ __forceinline__ bool mgl_is_open(uint32_t word) {
+  return word == MGL_CUDA_OPEN;
+}
+
+static __device__ __forceinline__ bool mgl_has_open(uint4 v) {
+  return max(max(v.x, v.y), max(v.z, v.w)) == MGL_CUDA_OPEN;
+}
+
+// A word for other SMs to see as soon as it can be seen.
+static __device__ __forceinline__ void mgl_store_l2_word(uint8_t *at, uint32_t word) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
+}
+
+// A word of an output; where outputs have copies, also the same word of the other copy, which
+// becomes open.
+static __device__ __forceinline__ void mgl_write_word(uint8_t *at, uint32_t word,
+                                                      const mgl_slot *slot, bool copies) {
+  if (!copies) {
+    *(uint32_t *)at = word;
+    return;
+  }
+  word = mgl_is_open(word) ? 0x7fffffffu : word;  // a NaN, but not that one
+  mgl_store_l2_word(at + slot->copy_at, word);
+  mgl_store_l2_word(at + slot->open_at, MGL_CUDA_OPEN);
+}
+
+// The same for a word that has no value in this run: only the other copy's.
+static __device__ __forceinline__ void mgl_open_word(uint8_t *at, const mgl_slot *slot) {
+  mgl_store_l2_word(at + slot->open_at, MGL_CUDA_OPEN);
+}
+
+// For the trace: the task in a slot has waited for weights since the clock `from`.
+static __device__ __forceinline__ void mgl_note_starved(mgl_block *block, uint32_t slot,
+                                                        uint32_t thread, uint32_t from) {
+  if (MGL_TRACE && thread == 0) {
+    block->starved[slot] += mgl_trace_clock() - from;
+  }
+}
+
+// Waits for a page that is not there yet, and notes for how long.
+static __device__ __forceinline__ void mgl_page_await_noted(mgl_block *block, uint32_t slot,
+                                                            uint32_t full, uint32_t parity) {
+  uint32_t from = mgl_trace_clock();
+  mgl_mbarrier_wait_at(full, parity);
+  mgl_note_starved(block, slot, threadIdx.x, from);
+}
+
+// The same as a function of its own.
+static __device__ __noinline__ void mgl_page_starve(mgl_block *block, uint32_t slot, uint32_t full,
+                                                    uint32_t parity) {
+  mgl_page_await_noted(block, slot, full, parity);
+}
+
+// Until a page of the ring is there; full: the address of its mbarrier. On sm_90a a trace notes
+// waits in a function of its own: inline, in loops over pages, it makes an iteration of
+// Qwen3-0.6B 2% longer. (On sm_100a, where nothing was measured, the call makes callers spill.)
+static __device__ __forceinline__ void mgl_page_wait_at(const mgl_worker *w, uint32_t full,
+                                                        uint32_t parity) {
+  if (!MGL_TRACE) {
+    mgl_mbarrier_wait_at(full, parity);
+  } else if (!mgl_mbarrier_test_at(full, parity)) {
+    if (MGL_TARGET_WGMMA) {
+      mgl_page_starve(w->block, w->slot, full, parity);
+    } else {
+      mgl_page_await_noted(w->block, w->slot, full, parity);
+    }
+  }
+}
+
+static __device__ __forceinline__ void mgl_page_wait(const mgl_worker *w) {
+  mgl_page_wait_at(w, mgl_shared_address(&w->block->page_full[w->page]), w->page_parity);
+}
+
+// --- warps and numbers ---------------------------------------------------------------------------
+
+static __device__ __forceinline__ float mgl_warp_sum(float value) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, offset);
+  }
+  return value;
+}
+
+static __device__ __forceinline__ uint64_t mgl_warp_max(uint64_t value) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)value, offset);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+
+// bf16 as the host has it: round to nearest even, a NaN stays one.
+static __device__ __forceinline__ float mgl_widen_bf16(uint32_t bits) {
+  return __uint_as_float(bits << 16);
+}
+
+static __device__ __forceinline__ uint16_t mgl_round_bf16(float value) {
+  uint32_t bits = __float_as_uint(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) {
+    return (uint16_t)(bits >> 16 | 0x40u);
+  }
+  return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+// Two at once, as the tensor cores want them: `low` in the low half.
+static __device__ __forceinline__ uint32_t mgl_pack_bf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// d += a b, a 16 x 16 (rows x k), b 16 x 8 (k x columns), bf16 with f32 sums. Lane 4 g + t holds of
+// a: rows g and g + 8, k pairs (2t, 2t + 1) and (2t + 8, 2t + 9), in the order (g, low), (g + 8,
+// low), (g, high), (g + 8, high); of b: column g, the same k pairs; of d: rows g (0, 1) and g + 8
+// (2, 3), columns 2t and 2t + 1. (PTX ISA, mma.m16n8k16.)
+static __device__ __forceinline__ void mgl_mma(float d[4], const uint32_t a[4], uint32_t b0,
+                                               uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 16 bytes that another SM may have written in this launch, or writes now: through the L2, never
+// the L1.
+static __device__ __forceinline__ uint4 mgl_load_l2(const void *address) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(address)
+               : "memory");
+  return v;
+}
+
+// The same where `wanted`, else *v stays: predicated, not branched around.
+static __device__ __forceinline__ void mgl_load_l2_if(const void *address, bool wanted, uint4 *v) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.u32 p, %5, 0;\n"
+      "@p ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+      : "+r"(v->x), "+r"(v->y), "+r"(v->z), "+r"(v->w)
+      : "l"(address), "r"((uint32_t)wanted)
+      : "memory");
+}
+
+// 8 and 4 bytes of the same.
+static __device__ __forceinline__ uint2 mgl_load_l2_pair(const void *address) {
+  uint2 v;
+  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(address)
+               : "memory");
+  return v;
+}
+
+// 16 bytes in one piece: all of them are of one store. (Four words need not be.)
+static __device__ __forceinline__ uint4 mgl_load_l2_whole(const void *address) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .b128 x;\n.reg .b64 low, high;\n"
+      "ld.relaxed.gpu.global.b128 x, [%4];\n"
+      "mov.b128 {low, high}, x;\n"
+      "mov.b64 {%0, %1}, low;\nmov.b64 {%2, %3}, high;\n}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(address)
+      : "memory");
+  return v;
+}
+
+static __device__ __forceinline__ void mgl_store_l2_whole(void *address, uint4 v) {
+  asm volatile(
+      "{\n.reg .b128 x;\n.reg .b64 low, high;\n"
+      "mov.b64 low, {%1, %2};\nmov.b64 high, {%3, %4};\n"
+      "mov.b128 x, {low, high};\n"
+      "st.relaxed.gpu.global.b128 [%0], x;\n}" ::"l"(address),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+      : "memory");
+}
+
+// 8 bytes, in one piece too.
+static __device__ __forceinline__ uint64_t mgl_load_l2_long(const void *address) {
+  unsigned long long v;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(address) : "memory");
+  return v;
+}
+
+static __device__ __forceinline__ void mgl_store_l2_long(void *address, uint64_t v) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address), "l"((unsigned long long)v)
+               : "memory");
+}
+
+static __device__ __forceinline__ uint32_t mgl_load_l2_word(const void *address) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
+  return v;
+}
+
+static __device__ __forceinline__ float mgl_load_l2_float(const void *address) {
+  return __uint_as_float(mgl_load_l2_word(address));
+}
+
+// 16 bytes that nobody writes while the kernel runs, zeros where `there` is false: predicated, not
+// branched around, so that many of them are on their way at once.
+static __device__ __forceinline__ uint4 mgl_load_constant_if(const void *address, bool there) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.u32 p, %5, 0;\n"
+      "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+      "@p ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(address), "r"((uint32_t)there)
+      : "memory");
+  return v;
+}
+
+static __device__ __forceinline__ uint4 mgl_load_shared(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+static __device__ __forceinline__ void mgl_store_shared(uint32_t address, float4 v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z),
+               "f"(v.w)
+               : "memory");
+}
+
+// Loads from there, zeros where `there` is false.
+static __device__ __forceinline__ uint4 mgl_load_shared_if(uint32_t address, bool there) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.u32 p, %5, 0;\n"
+      "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+      "@p ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "r"(address), "r"((uint32_t)there)
+      : "memory");
+  return v;
+}
+
+#endif

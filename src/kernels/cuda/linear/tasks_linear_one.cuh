@@ -1,0 +1,543 @@
+// The linears of an iteration of one token, where latency is everything: the same sums in the same
+// order as tasks_linear.cuh, so the same bits.
+//
+// As there, a warp has a slice of 64 elements of every page. Its share of x comes from the L2 at
+// once and by all of its lanes: a group is 8 elements, lane 4 i + t holds groups t of pieces i, i +
+// 8, i + 16 ... (a piece is 32 elements, half of a page's share). As such they are operands
+// already: a product has 8 columns and there is one token, so each column is a piece of x of its
+// own. A page is multiplied by 8 pieces, and the sums of the columns of its own two are what is
+// wanted. So x goes from the L2 into registers, and from there nowhere.
+//
+// What happens between the arrival of x and the outputs is short: the first MGL_ONE_AHEAD pages are
+// in registers by then, where they wait for x, and the loader has their places in shared memory.
+//   Rejected: the general shape (four of a warp's lanes load x, a trip to the L2 for every two
+//   pages); a page for each warp (half as many waits, but two more barriers); x staged in shared
+//   memory, read again for every page. SPEED.md has them.
+#ifndef MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ONE_CUH
+#define MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ONE_CUH
+
+#include "kernels/cuda/linear/tasks_linear.cuh"
+
+enum {
+  MGL_ONE_PIECES = 8,         // of a warp's share of x, in a round of loads
+  MGL_ONE_ROUNDS = 6,         // of a plain x
+  MGL_ONE_NORMED_ROUNDS = 2,  // of an x that is normed
+  MGL_ONE_POLL_ROUNDS = 2,    // an x of so many rounds is polled as a whole
+  MGL_ONE_AHEAD = 4,          // pages in registers
+  MGL_ONE_SUMS_AT = 4096,     // in scratch, behind the partial sums of two batches: of squares
+  MGL_ONE_BLOCKS = 4,         // row blocks of a batch
+  MGL_ONE_WARP_FLOATS = MGL_ONE_BLOCKS * MGL_CUDA_BLOCK_ROWS,  // partial sums of a batch
+  MGL_ONE_BATCH_FLOATS = MGL_ONE_WARP_FLOATS * MGL_CUDA_CONSUMER_WARPS,
+  MGL_ONE_OUTPUTS = MGL_ONE_BLOCKS * MGL_CUDA_BLOCK_ROWS,  // of a batch: a thread has one at most
+};
+
+static_assert(MGL_ONE_ROUNDS * MGL_ONE_PIECES / 2 * MGL_CUDA_PAGE_K >= MGL_ONE_MAX_K &&
+                  MGL_ONE_NORMED_ROUNDS * MGL_ONE_PIECES / 2 * MGL_CUDA_PAGE_K >=
+                      MGL_ONE_NORMED_MAX_K,
+              "all of x");
+static_assert(2 * MGL_ONE_BATCH_FLOATS * 4 <= MGL_ONE_SUMS_AT, "two batches' partial sums");
+
+// --- x -------------------------------------------------------------------------------------------
+
+// Element of x with which group t of piece `piece` of this warp begins.
+static __device__ __forceinline__ uint32_t mgl_one_element(const mgl_worker *w, uint32_t piece) {
+  return piece / 2 * MGL_CUDA_PAGE_K + w->warp * MGL_LINEAR_WARP_K + piece % 2 * 32 +
+         w->lane % 4 * 8;
+}
+
+// This lane's groups of x, as they lie in memory; bf16 fills only [][0].
+template <bool NORMED>
+struct mgl_one_x {
+  static constexpr int ROUNDS = NORMED ? MGL_ONE_NORMED_ROUNDS : MGL_ONE_ROUNDS;
+  uint4 v[ROUNDS][NORMED ? 2 : 1];
+};
+
+// Asks for the groups of rounds [0, rounds).
+template <bool NORMED>
+static __device__ __forceinline__ void mgl_one_ask(const mgl_worker *w, const mgl_linear *l,
+                                                   const uint8_t *x, uint32_t rounds,
+                                                   mgl_one_x<NORMED> *out) {
+  constexpr uint32_t bytes = NORMED ? sizeof(float) : sizeof(uint16_t);
+#pragma unroll
+  for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
+    uint32_t piece = round * MGL_ONE_PIECES + w->lane / 4;
+    if (round < rounds && piece < 2 * l->pages) {
+      const uint8_t *from = x + (size_t)mgl_one_element(w, piece) * bytes;
+      out->v[round][0] = mgl_load_l2(from);
+      if (NORMED) {
+        out->v[round][NORMED ? 1 : 0] = mgl_load_l2(from + 16);
+      }
+    }
+  }
+}
+
+// (The open word is the largest of all. One comparison at the end: branches cost more than loads.)
+template <bool NORMED>
+static __device__ __forceinline__ bool mgl_one_is_open(const mgl_one_x<NORMED> *x) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
+#pragma unroll
+    for (int i = 0; i < (NORMED ? 2 : 1); i++) {
+      uint4 v = x->v[round][i];
+      largest = max(max(largest, max(v.x, v.y)), max(v.z, v.w));
+    }
+  }
+  return largest == MGL_CUDA_OPEN;
+}
+
+// True if so long an x is polled as a whole; else only its first round is, as long as that is not
+// there, since a long x asked for by all SMs again and again fills the L2's queues.
+static __device__ __forceinline__ bool mgl_one_polls_all(const mgl_linear *l) {
+  return !l->carried || 2 * l->pages <= MGL_ONE_POLL_ROUNDS * MGL_ONE_PIECES;
+}
+
+static __device__ __forceinline__ uint32_t mgl_one_rounds(const mgl_linear *l) {
+  return (2 * l->pages + MGL_ONE_PIECES - 1) / MGL_ONE_PIECES;
+}
+
+// All of this warp's share: asks again until it is there. Where x does not carry its readiness it
+// is there now, and was not asked for before.
+template <bool NORMED>
+static __device__ __forceinline__ void mgl_one_await(const mgl_worker *w, const mgl_linear *l,
+                                                     mgl_one_x<NORMED> *out) {
+  bool all = mgl_one_polls_all(l);
+  bool open = l->carried && __any_sync(0xffffffffu, mgl_one_is_open<NORMED>(out)) != 0;
+  bool asks = open || !all || !l->carried;
+  while (asks && w->block->stop == 0) {
+    all = all || !open;
+    mgl_one_ask<NORMED>(w, l, l->x, all ? mgl_one_rounds(l) : 1, out);
+    open = l->carried && __any_sync(0xffffffffu, mgl_one_is_open<NORMED>(out)) != 0;
+    asks = open || !all;
+  }
+}
+
+// The norm's weights of this lane's groups, before anybody waits.
+struct mgl_one_norm {
+  float4 v[MGL_ONE_NORMED_ROUNDS][2];
+};
+
+static __device__ __forceinline__ void mgl_one_load_norm(const mgl_worker *w, const mgl_linear *l,
+                                                         mgl_one_norm *norm) {
+#pragma unroll
+  for (uint32_t round = 0; round < MGL_ONE_NORMED_ROUNDS; round++) {
+    uint32_t piece = round * MGL_ONE_PIECES + w->lane / 4;
+    norm->v[round][0] = norm->v[round][1] = {};
+    if (piece < 2 * l->pages) {
+      const float4 *from = (const float4 *)(l->norm + mgl_one_element(w, piece));
+      norm->v[round][0] = __ldg(from);
+      norm->v[round][1] = __ldg(from + 1);
+    }
+  }
+}
+
+// This lane's groups of x as operands: of round r, column i of a product is piece 8 r + i.
+template <bool NORMED>
+struct mgl_one_columns {
+  static constexpr int ROUNDS = mgl_one_x<NORMED>::ROUNDS;
+  uint4 v[ROUNDS];
+};
+
+// Sums of squares of this lane's groups.
+template <bool NORMED>
+struct mgl_one_squares {
+  float v[NORMED ? MGL_ONE_NORMED_ROUNDS : 1];
+};
+
+// Norms and rounds x.
+template <bool NORMED>
+static __device__ __forceinline__ void mgl_one_round(const mgl_linear *l,
+                                                     const mgl_one_x<NORMED> *x,
+                                                     const mgl_one_norm *norm,
+                                                     mgl_one_columns<NORMED> *columns,
+                                                     mgl_one_squares<NORMED> *squares) {
+#pragma unroll
+  for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
+    columns->v[round] = x->v[round][0];
+    if (NORMED) {
+      const uint4 raw[2] = {x->v[round][0], x->v[round][NORMED ? 1 : 0]};
+      squares->v[NORMED ? round : 0] = 0;
+      if (round * MGL_ONE_PIECES < 2 * l->pages) {
+        columns->v[round] = mgl_linear_normed(raw, norm->v[round], &squares->v[NORMED ? round : 0]);
+      }
+    }
+  }
+}
+
+// This warp's sum of squares, added up as the general shape does: of the groups t of all pieces in
+// their order, then over t. Nobody needs it before the products are made.
+template <bool NORMED>
+static __device__ __forceinline__ void mgl_one_share_squares(
+    const mgl_worker *w, const mgl_linear *l, const mgl_one_squares<NORMED> *squares) {
+  if (!NORMED) {
+    return;
+  }
+  float sum = 0;
+#pragma unroll
+  for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
+    if (round * MGL_ONE_PIECES >= 2 * l->pages) {
+      break;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_ONE_PIECES; i++) {  // pieces that are not there add 0
+      sum += __shfl_sync(0xffffffffu, squares->v[NORMED ? round : 0], (int)(4 * i + w->lane % 4));
+    }
+  }
+  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+  if (w->lane == 0) {
+    ((float *)(w->scratch + MGL_ONE_SUMS_AT))[w->warp * 32] = sum;
+  }
+}
+
+// --- pages ---------------------------------------------------------------------------------------
+
+// A warp's part of a page.
+struct mgl_one_page {
+  uint4 v[MGL_LINEAR_STEPS];
+};
+
+// The task's pages as a warp goes through them.
+struct mgl_one_ring {
+  uint32_t page, parity;  // of the next one to load
+  uint32_t left;          // pages of the task that are not loaded yet
+};
+
+enum { MGL_ONE_FREE = (int)(offsetof(mgl_block, page_free) - offsetof(mgl_block, page_full)) };
+
+// The address of a page's mbarrier in page_full; that in page_free is MGL_ONE_FREE behind it.
+static __device__ __forceinline__ uint32_t mgl_one_barrier(const mgl_worker *w, uint32_t page) {
+  return mgl_shared_address(w->scratch) - MGL_CUDA_BLOCK_BYTES +
+         (uint32_t)offsetof(mgl_block, page_full) + page * (uint32_t)sizeof(uint64_t);
+}
+
+static __device__ __forceinline__ void mgl_one_read(const mgl_linear *l, uint32_t page,
+                                                    mgl_one_page *out) {
+#pragma unroll
+  for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
+    out->v[step] = mgl_load_shared(l->page_at + page * MGL_CUDA_PAGE_BYTES + step * 512);
+  }
+}
+
+// The task's first pages, into registers, as soon as they are there and the task may run (of fewer
+// pages than MGL_ONE_AHEAD the last ones are whatever lies in the ring). Each lane waits for one
+// mbarrier, and each lane releases one page. False: the run has stopped before.
+static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, const mgl_linear *l,
+                                                          mgl_one_ring *ring,
+                                                          mgl_one_page pages[MGL_ONE_AHEAD]) {
+  const uint32_t go = mgl_shared_address(&w->block->go[w->slot]);
+  const bool mine = w->lane < MGL_ONE_AHEAD && w->lane < ring->left;
+  uint32_t page = ring->page + w->lane;
+  bool wraps = page >= w->page_count;
+  uint32_t full = mgl_one_barrier(w, wraps ? page - w->page_count : page);
+  uint32_t awaited = mine ? full : go;
+  uint32_t parity = mine ? ring->parity ^ (wraps ? 1 : 0) : w->slot_parity;
+  for (uint32_t tries = 0; !__all_sync(0xffffffffu, mgl_mbarrier_try_at(awaited, parity));
+       tries++) {
+    if (w->block->stop != 0 && !mgl_mbarrier_test_at(go, w->slot_parity)) {
+      return false;
+    }
+    if (tries == MGL_MBARRIER_TRIES) {
+      __trap();
+    }
+  }
+  uint32_t loaded = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_ONE_AHEAD; i++) {
+    uint32_t at = ring->page + i;
+    mgl_one_read(l, at >= w->page_count ? at - w->page_count : at, &pages[i]);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_ONE_AHEAD; i++) {
+    loaded |= mgl_loads_arrived(pages[i].v, l->zero);
+  }
+  __syncwarp();
+  if (mine) {
+    mgl_mbarrier_arrive_at(full + MGL_ONE_FREE + loaded);
+  }
+  uint32_t count = ring->left < MGL_ONE_AHEAD ? ring->left : MGL_ONE_AHEAD;
+  ring->left -= count;
+  ring->page += count;
+  ring->parity ^= ring->page >= w->page_count ? 1 : 0;
+  ring->page -= ring->page >= w->page_count ? w->page_count : 0;
+  return true;
+}
+
+// The next page, into registers.
+static __device__ __forceinline__ void mgl_one_load(const mgl_worker *w, const mgl_linear *l,
+                                                    mgl_one_ring *ring, mgl_one_page *out) {
+  uint32_t full = mgl_one_barrier(w, ring->page);
+  mgl_page_wait_at(w, full, ring->parity);
+  mgl_one_read(l, ring->page, out);
+  uint32_t next = ring->page + 1;
+  ring->parity ^= next == w->page_count ? 1 : 0;
+  ring->page = next == w->page_count ? 0 : next;
+  ring->left--;
+  full += MGL_ONE_FREE + mgl_loads_arrived(out->v, l->zero);
+  __syncwarp();
+  if (w->lane == 0) {
+    mgl_mbarrier_arrive_at(full);
+  }
+}
+
+// --- products ------------------------------------------------------------------------------------
+
+// This warp's sums of a row block: of features g and g + 8.
+struct mgl_one_sums {
+  float low, high;
+};
+
+// Adds a page's products; x: the columns of its round, of which `column` and the next one are the
+// page's pieces. Only the lanes that hold these have the page's sums, and give them to the others.
+static __device__ __forceinline__ void mgl_one_products(const mgl_worker *w,
+                                                        const mgl_one_page *page, uint4 x,
+                                                        uint32_t column, mgl_one_sums *sums) {
+  float products[MGL_LINEAR_STEPS][4] = {};
+#pragma unroll
+  for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
+    const uint32_t a[4] = {page->v[step].x, page->v[step].y, page->v[step].z, page->v[step].w};
+    mgl_mma(products[step], a, step % 2 == 0 ? x.x : x.z, step % 2 == 0 ? x.y : x.w);
+  }
+  float low = (products[0][0] + products[1][0]) + (products[2][1] + products[3][1]);
+  float high = (products[0][2] + products[1][2]) + (products[2][3] + products[3][3]);
+  int holder = (int)((w->lane & ~3u) + column / 2);
+  sums->low += __shfl_sync(0xffffffffu, low, holder);
+  sums->high += __shfl_sync(0xffffffffu, high, holder);
+}
+
+// The columns of a round.
+template <bool NORMED>
+static __device__ __forceinline__ uint4 mgl_one_column(const mgl_one_columns<NORMED> *x,
+                                                       uint32_t round) {
+  uint4 v = x->v[0];
+#pragma unroll
+  for (uint32_t i = 1; i < mgl_one_columns<NORMED>::ROUNDS; i++) {
+    v = i == round ? x->v[i] : v;
+  }
+  return v;
+}
+
+// Where a warp is in a batch.
+struct mgl_one_place {
+  uint32_t piece;  // of the next page, in a row of x
+  uint4 x;         // the columns of its round
+  mgl_one_sums sums;
+  float *to;  // where the sums of its row block go
+};
+
+// The next page's products, then a later page is loaded into its registers. ENDS: it may be the
+// last one of a row block or of a round.
+template <bool NORMED, bool ENDS>
+static __device__ __forceinline__ void mgl_one_step(const mgl_worker *w, const mgl_linear *l,
+                                                    const mgl_one_columns<NORMED> *columns,
+                                                    mgl_one_page *page, mgl_one_ring *ring,
+                                                    mgl_one_place *at) {
+  mgl_one_products(w, page, at->x, at->piece % MGL_ONE_PIECES, &at->sums);
+  if (ring->left > 0) {
+    mgl_one_load(w, l, ring, page);
+  }
+  at->piece += 2;
+  if (ENDS && (at->piece == 2 * l->pages || at->piece % MGL_ONE_PIECES == 0)) {
+    bool ends = at->piece == 2 * l->pages;
+    if (ends && w->lane % 4 == 0) {
+      at->to[w->lane / 4] = at->sums.low;
+      at->to[w->lane / 4 + MGL_CUDA_HALF_ROWS] = at->sums.high;
+    }
+    at->to += ends ? (uint32_t)MGL_CUDA_BLOCK_ROWS : 0;
+    at->sums.low = ends ? 0 : at->sums.low;
+    at->sums.high = ends ? 0 : at->sums.high;
+    at->piece = ends ? 0 : at->piece;
+    at->x = mgl_one_column<NORMED>(columns, at->piece / MGL_ONE_PIECES);
+  }
+}
+
+// This warp's part of a batch: its sums of row block after row block. `pages` holds the next ones.
+// A row block has an even number of pages, so a batch that another one follows has a multiple of
+// MGL_ONE_AHEAD.
+template <bool NORMED>
+static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const mgl_linear *l,
+                                                     const mgl_one_columns<NORMED> *columns,
+                                                     float *partial,
+                                                     mgl_one_page pages[MGL_ONE_AHEAD],
+                                                     mgl_one_ring *ring) {
+  static_assert(MGL_ONE_AHEAD == 4, "steps below");
+  mgl_one_place at = {0, columns->v[0], {0, 0}, partial + w->warp * MGL_ONE_WARP_FLOATS};
+#pragma unroll 1
+  for (uint32_t left = l->blocks * l->pages;;) {
+    mgl_one_step<NORMED, false>(w, l, columns, &pages[0], ring, &at);
+    mgl_one_step<NORMED, true>(w, l, columns, &pages[1], ring, &at);
+    left -= 2;
+    if (left == 0) {
+      break;
+    }
+    mgl_one_step<NORMED, false>(w, l, columns, &pages[2], ring, &at);
+    mgl_one_step<NORMED, true>(w, l, columns, &pages[3], ring, &at);
+    left -= 2;
+    if (left == 0) {
+      break;
+    }
+  }
+}
+
+// --- outputs -------------------------------------------------------------------------------------
+
+// An output of this thread, one of the first 64: row thread % 16 of row block thread / 16 of the
+// batch. Known before its value.
+struct mgl_one_output {
+  uint32_t column;
+  bool there;
+  float addend;        // the residual or the bias
+  uint8_t *at, *open;  // where it is written, and where its other copy becomes open (NULL: nowhere)
+};
+
+static __device__ __forceinline__ void mgl_one_aim(const mgl_worker *w, const mgl_linear *l,
+                                                   mgl_one_output *o) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  uint32_t block = w->thread / MGL_CUDA_BLOCK_ROWS;
+  uint32_t row = w->thread % MGL_CUDA_BLOCK_ROWS;
+  const uint32_t columns = mgl_block_columns(l->kind);
+  o->column = (l->block + block) * columns + row;
+  o->there = block < l->blocks && row < columns && o->column < l->op->n && l->rows > 0;
+  o->at = (uint8_t *)l->op->out +
+          o->column * (l->kind == MGL_OP_GATE_UP ? sizeof(uint16_t) : sizeof(float));
+  o->open = nullptr;
+  if (mgl_has_copies(l->op) && l->kind != MGL_OP_LOGITS) {
+    o->open = o->at + slot->open_at;
+    o->at += slot->copy_at;
+  }
+  const uint8_t *addends = l->kind == MGL_OP_LINEAR_ADD
+                               ? (const uint8_t *)l->op->residual + l->copy_at
+                               : (const uint8_t *)l->op->bias;
+  o->addend = 0;
+  if (o->there && addends != nullptr) {
+    o->addend = mgl_load_l2_float(addends + o->column * sizeof(float));
+  }
+}
+
+static __device__ __forceinline__ void mgl_one_write(const mgl_one_output *o, uint32_t word) {
+  mgl_store_l2_word(o->at, mgl_is_open(word) ? 0x7fffffffu : word);  // a NaN, but not that one
+  if (o->open != nullptr) {
+    mgl_store_l2_word(o->open, MGL_CUDA_OPEN);
+  }
+}
+
+// The warps' sums in their order; `at`: warp 0's.
+static __device__ __forceinline__ float mgl_one_total(const float *at) {
+  float total = 0;
+#pragma unroll
+  for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
+    total += at[warp * MGL_ONE_WARP_FLOATS];
+  }
+  return total;
+}
+
+// Finishes and writes an output.
+template <bool NORMED>
+static __device__ __forceinline__ void mgl_one_finish(const mgl_worker *w, const mgl_linear *l,
+                                                      const mgl_one_output *o, const float *partial,
+                                                      uint64_t *best) {
+  bool mute = mgl_task_is_mute(w);
+  float value = mgl_one_total(partial + w->thread) *
+                (NORMED ? mgl_linear_factor<MGL_ONE_SUMS_AT>(w, l, 0) : 1);
+  if (l->kind == MGL_OP_GATE_UP) {
+    float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
+    uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up));
+    uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
+    if (o->there && o->column % 2 == 0 && !mute) {
+      mgl_one_write(o, bits | next << 16);
+    }
+    return;
+  }
+  if (!o->there) {
+    return;
+  }
+  value += mgl_linear_addend(w, l, o->column, o->addend);
+  if (!mute) {
+    mgl_one_write(o, __float_as_uint(value));
+  }
+  if (l->kind == MGL_OP_LOGITS) {
+    uint64_t candidate = mgl_ordered_best(value, o->column);
+    *best = candidate > *best ? candidate : *best;
+  }
+}
+
+// The largest logit, over all tasks; best: of this thread's outputs.
+static __device__ __forceinline__ void mgl_one_share_best(const mgl_worker *w, const mgl_linear *l,
+                                                          uint64_t best) {
+  if (l->kind == MGL_OP_LOGITS && l->rows > 0 && w->thread < MGL_ONE_OUTPUTS) {
+    best = mgl_warp_max(best);
+    if (w->lane == 0) {
+      atomicMax((unsigned long long *)&w->run->best[0], (unsigned long long)best);
+    }
+  }
+}
+
+// The batch that begins with row block `block`.
+static __device__ __forceinline__ void mgl_one_batch_of(mgl_linear *l, uint32_t block,
+                                                        uint32_t end) {
+  l->block = block;
+  l->blocks = end - block < MGL_ONE_BLOCKS ? end - block : MGL_ONE_BLOCKS;
+}
+
+// --- the task ------------------------------------------------------------------------------------
+
+template <bool NORMED>
+static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  mgl_linear l;
+  mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
+  const uint32_t begin = slot->begin;
+  const uint32_t end = slot->end;
+  mgl_one_norm norm;
+  mgl_one_x<NORMED> mine;
+  mgl_one_columns<NORMED> columns = {};
+  mgl_one_squares<NORMED> squares = {};
+  // What comes from the L2 is on its way before anything is waited for. (Of one token x is the
+  // first row, also for logits.)
+  mine = {};
+  if (l.carried) {
+    mgl_one_ask<NORMED>(w, &l, l.x, mgl_one_polls_all(&l) ? mgl_one_rounds(&l) : 1, &mine);
+  }
+  if (NORMED) {
+    mgl_one_load_norm(w, &l, &norm);
+  }
+  mgl_one_output output;
+  mgl_one_batch_of(&l, begin, end);
+  mgl_one_aim(w, &l, &output);
+  mgl_one_ring ring = {w->page, w->page_parity, (end - begin) * l.pages};
+  mgl_one_page pages[MGL_ONE_AHEAD];
+  if (!mgl_one_load_first(w, &l, &ring, pages)) {
+    return;
+  }
+  if (!l.carried) {  // now there is a residual
+    mgl_one_aim(w, &l, &output);
+  }
+  mgl_one_await<NORMED>(w, &l, &mine);
+  mgl_one_round<NORMED>(&l, &mine, &norm, &columns, &squares);
+  mgl_task_began(w);
+  mgl_one_share_squares<NORMED>(w, &l, &squares);
+  uint64_t best = 0;
+  uint32_t buffer = 0;
+#pragma unroll 1
+  for (;;) {
+    // Two batches' partial sums in turn: who writes those of one has met at a barrier all that have
+    // read those of the one before the last.
+    float *partial = (float *)w->scratch + buffer * MGL_ONE_BATCH_FLOATS;
+    mgl_one_batch<NORMED>(w, &l, &columns, partial, pages, &ring);
+    mgl_sync_consumers();
+    if (w->thread < MGL_ONE_OUTPUTS) {
+      mgl_one_finish<NORMED>(w, &l, &output, partial, &best);
+    }
+    if (l.block + l.blocks == end) {
+      break;
+    }
+    mgl_one_batch_of(&l, l.block + l.blocks, end);
+    mgl_one_aim(w, &l, &output);
+    buffer ^= 1;
+  }
+  w->page = ring.page;
+  w->page_parity = ring.parity;
+  mgl_one_share_best(w, &l, best);
+}
+
+#endif

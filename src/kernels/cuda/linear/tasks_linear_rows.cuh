@@ -1,0 +1,680 @@
+// The linears of an iteration of 2 to 16 tokens, one or two row tiles, in the megakernel: the same
+// sums in the same order as tasks_linear.cuh, so the same bits.
+//
+// Where x waits to be written, each trip to the L2 counts, and where pages stream, what a page
+// costs: with 16 rows a worker computes about as long as the memory takes. So
+//   - all of a group's x is asked for at once, both tiles, and by those lanes again whose words are
+//     not there yet; the norm's weights are in the L1 before;
+//   - x of the next group is on its way while a group is computed; of two tiles of f32, for which
+//     registers are too few, half of it during each half of the row blocks;
+//   - pages are awaited in pairs, and a page's weights are on their way to registers during the
+//     products of the page before;
+//   - partial sums lie as the lanes hold them, four of them in one access without conflicts, and a
+//     thread finishes one output of each row block (of two of them), so that few row blocks are
+//     finished soon.
+// Registers: the compiler allocates those of all the kernel's functions together. When two tiles of
+// f32 took 190 instead of 172, functions that had not changed became up to 5% slower (SPEED.md,
+// attempt 41).
+#ifndef MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ROWS_CUH
+#define MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ROWS_CUH
+
+#include "kernels/cuda/linear/tasks_linear.cuh"
+
+enum {
+  MGL_ROWS_PIECES = MGL_GROUP_PAGES * MGL_LINEAR_CHUNKS,  // that a lane has of a row in a group
+};
+
+static_assert(MGL_GROUP_PAGES == 2, "pages come in pairs");
+
+template <int TILES>
+struct mgl_rows_shape {
+  static constexpr int TOKENS = 8 * TILES;
+  static constexpr int BLOCKS = mgl_batch_blocks(TILES);             // of a batch
+  static constexpr int BLOCK_FLOATS = TOKENS * MGL_CUDA_BLOCK_ROWS;  // partial sums of one
+  static constexpr int BLOCK_QUADS = BLOCK_FLOATS / 4;
+  static constexpr int WARP_FLOATS = BLOCKS * BLOCK_FLOATS;
+  static constexpr int ROUND = MGL_CUDA_CONSUMERS / BLOCK_FLOATS;  // row blocks finished at once
+  static constexpr int SUMS_AT = mgl_linear_shape<TILES>::SUMS_AT;
+  // Row blocks of a batch whose residuals are asked for before, by half of the threads.
+  static constexpr int EARLY = MGL_CUDA_CONSUMERS / 2 / BLOCK_QUADS;
+  static_assert(ROUND >= 1 && BLOCKS % ROUND == 0 && EARLY <= BLOCKS, "outputs of a thread");
+  static_assert(SUMS_AT + EARLY * BLOCK_FLOATS * 4 <= MGL_CUDA_SCRATCH_BYTES, "residuals");
+};
+
+// --- x -------------------------------------------------------------------------------------------
+
+// This lane's rows of x, one of each tile: where its first element lies.
+template <int TILES>
+struct mgl_rows_places {
+  const uint8_t *at[TILES];
+  bool there[TILES];
+};
+
+template <int TILES>
+static __device__ __forceinline__ void mgl_rows_find(const mgl_worker *w, const mgl_linear *l,
+                                                     mgl_rows_places<TILES> *rows) {
+#pragma unroll
+  for (uint32_t tile = 0; tile < TILES; tile++) {
+    uint32_t row = w->lane / 4 + tile * 8;
+    rows->there[tile] = row < l->rows;
+    rows->at[tile] = mgl_linear_x(l, rows->there[tile] ? row : 0, mgl_linear_first(w, 0));
+  }
+}
+
+// This lane's part of PIECES pieces of a group, as it lies in memory; bf16 fills only [][][0].
+template <int TILES, bool NORMED, int PIECES>
+struct mgl_rows_raw {
+  static constexpr int QUADS = NORMED ? 2 : 1;
+  uint4 v[TILES][PIECES][QUADS];
+};
+
+// Before it is asked for: open where there is a row, else zeros.
+template <int TILES, bool NORMED, int PIECES>
+static __device__ __forceinline__ void mgl_rows_clear(const mgl_rows_places<TILES> *rows,
+                                                      mgl_rows_raw<TILES, NORMED, PIECES> *raw) {
+  constexpr int quads = mgl_rows_raw<TILES, NORMED, PIECES>::QUADS;
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++) {
+    uint32_t word = rows->there[tile] ? MGL_CUDA_OPEN : 0;
+#pragma unroll
+    for (int i = 0; i < PIECES * quads; i++) {
+      raw->v[tile][i / quads][i % quads] = make_uint4(word, word, word, word);
+    }
+  }
+}
+
+// By lanes that want it: `count` of the pieces, which begin with piece `begin` of the group from
+// page first_page on. (One condition for all: with one for each, the compiler loads them one behind
+// the other.)
+template <int TILES, bool NORMED, int PIECES>
+static __device__ __forceinline__ void mgl_rows_ask(const mgl_rows_places<TILES> *rows, bool wanted,
+                                                    uint32_t first_page, int begin, int count,
+                                                    mgl_rows_raw<TILES, NORMED, PIECES> *raw) {
+  constexpr uint32_t bytes = NORMED ? sizeof(float) : sizeof(uint16_t);
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++) {
+    const uint8_t *from = rows->at[tile] + (size_t)first_page * (MGL_CUDA_PAGE_K * bytes);
+#pragma unroll
+    for (int piece = 0; piece < count; piece++) {
+#pragma unroll
+      for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED, PIECES>::QUADS; quad++) {
+        mgl_load_l2_if(from + mgl_linear_element(begin + piece) * bytes + quad * 16,
+                       wanted && rows->there[tile], &raw->v[tile][piece][quad]);
+      }
+    }
+  }
+}
+
+// Of the first `count` pieces. (The open word is the largest of all.)
+template <int TILES, bool NORMED, int PIECES>
+static __device__ __forceinline__ bool mgl_rows_is_open(
+    const mgl_rows_raw<TILES, NORMED, PIECES> *raw, int count) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++) {
+#pragma unroll
+    for (int piece = 0; piece < count; piece++) {
+#pragma unroll
+      for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED, PIECES>::QUADS; quad++) {
+        uint4 v = raw->v[tile][piece][quad];
+        largest = max(max(largest, max(v.x, v.y)), max(v.z, v.w));
+      }
+    }
+  }
+  return largest == MGL_CUDA_OPEN;
+}
+
+// Until all of it is there, asked for again by those lanes that miss something: of a whole group
+// only first pieces, as long as these are open, since many rows asked for by all SMs again and
+// again fill the L2's queues. When the run stops it gives up, and the task is mute.
+template <int TILES, bool NORMED, int PIECES>
+static __device__ __forceinline__ void mgl_rows_await(const mgl_worker *w, const mgl_linear *l,
+                                                      const mgl_rows_places<TILES> *rows,
+                                                      uint32_t first_page, int begin,
+                                                      mgl_rows_raw<TILES, NORMED, PIECES> *raw) {
+  while (l->carried) {
+    bool open = mgl_rows_is_open(raw, PIECES);
+    if (!__any_sync(0xffffffffu, open) || w->block->stop != 0) {
+      return;
+    }
+    if (PIECES == MGL_ROWS_PIECES && __any_sync(0xffffffffu, mgl_rows_is_open(raw, 1))) {
+      mgl_rows_ask(rows, open, first_page, begin, 1, raw);
+    } else {
+      mgl_rows_ask(rows, open, first_page, begin, PIECES, raw);
+    }
+  }
+}
+
+// The norm's weights of this warp into the L1: the caches forget them between iterations.
+static __device__ __forceinline__ void mgl_rows_fetch_norm(const mgl_worker *w,
+                                                           const mgl_linear *l) {
+  for (uint32_t piece = w->lane / 4; piece < l->pages * MGL_LINEAR_CHUNKS; piece += 8) {
+    const float *from = l->norm + mgl_linear_first(w, 0) + mgl_linear_element((int)piece);
+    float a, b;
+    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(a) : "l"(from));
+    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(b) : "l"(from + 4));
+  }
+}
+
+// The norm's weights, whose address is read where it is needed: between, in registers, it would be
+// spilled.
+static __device__ __forceinline__ const float *mgl_rows_norm(const mgl_worker *w) {
+  uint64_t norm;
+  asm volatile("ld.shared.u64 %0, [%1];"
+               : "=l"(norm)
+               : "r"(mgl_shared_address(&mgl_task_slot(w)->op.norm)));
+  return (const float *)norm;
+}
+
+template <int TILES, bool NORMED, int PIECES>
+static __device__ __forceinline__ void mgl_rows_convert(
+    const mgl_worker *w, uint32_t first_page, int begin,
+    const mgl_rows_raw<TILES, NORMED, PIECES> *raw, mgl_linear_group<TILES> *x,
+    float squares[TILES]) {
+  const float *weights = NORMED ? mgl_rows_norm(w) : nullptr;
+#pragma unroll
+  for (int i = 0; i < PIECES; i++) {
+    const int piece = begin + i;
+    float4 norm[2];
+    if (NORMED) {
+      const float *from = weights + mgl_linear_first(w, first_page) + mgl_linear_element(piece);
+      norm[0] = __ldg((const float4 *)from);
+      norm[1] = __ldg((const float4 *)(from + 4));
+    }
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+      const uint4 *v = raw->v[tile][i];
+      x->x[tile][piece / MGL_LINEAR_CHUNKS][piece % MGL_LINEAR_CHUNKS] =
+          NORMED ? mgl_linear_normed(v, norm, &squares[tile]) : v[0];
+    }
+  }
+}
+
+// --- pages ---------------------------------------------------------------------------------------
+
+// This warp's part of a page.
+struct mgl_rows_page {
+  uint4 v[MGL_LINEAR_STEPS];
+};
+
+static __device__ __forceinline__ uint32_t mgl_rows_second(const mgl_worker *w) {
+  return w->page + 1 == w->page_count ? 0 : w->page + 1;
+}
+
+// Until the next two pages of the ring are there: a lane waits for one of them.
+static __device__ __forceinline__ void mgl_rows_await_pages(const mgl_worker *w) {
+  bool second = w->lane % 2 != 0;
+  uint32_t page = second ? mgl_rows_second(w) : w->page;
+  uint32_t parity = w->page_parity ^ (second && page == 0 ? 1 : 0);
+  uint32_t full = mgl_shared_address(&w->block->page_full[page]);
+  if (__all_sync(0xffffffffu, mgl_mbarrier_test_at(full, parity))) {
+    return;
+  }
+  uint32_t from = mgl_trace_clock();
+  for (uint32_t tries = 0; !__all_sync(0xffffffffu, mgl_mbarrier_try_at(full, parity)); tries++) {
+    if (tries == MGL_MBARRIER_TRIES) {
+      __trap();
+    }
+  }
+  mgl_note_starved(w->block, w->slot, w->thread, from);
+}
+
+static __device__ __forceinline__ void mgl_rows_read(const mgl_linear *l, uint32_t page,
+                                                     mgl_rows_page *out) {
+#pragma unroll
+  for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
+    out->v[step] = mgl_load_shared(l->page_at + page * MGL_CUDA_PAGE_BYTES + step * 512);
+  }
+}
+
+// Awaits two pages, and reads the first one.
+static __device__ __forceinline__ void mgl_rows_begin_pages(const mgl_worker *w,
+                                                            const mgl_linear *l,
+                                                            mgl_rows_page *first) {
+  mgl_rows_await_pages(w);
+  mgl_rows_read(l, w->page, first);
+}
+
+// Two pages that are in registers: the loader may fill them again.
+static __device__ __forceinline__ void mgl_rows_release(mgl_worker *w, const mgl_linear *l,
+                                                        const mgl_rows_page *first,
+                                                        const mgl_rows_page *second) {
+  uint32_t after = mgl_rows_second(w);
+  uint32_t page = w->lane == 0 ? w->page : after;
+  uint32_t released = mgl_shared_address(&w->block->page_free[page]);
+  released += mgl_loads_arrived(first->v, l->zero) | mgl_loads_arrived(second->v, l->zero);
+  __syncwarp();
+  if (w->lane < 2) {
+    mgl_mbarrier_arrive_at(released);
+  }
+  w->page_parity ^= after == 0 ? 1 : 0;
+  w->page = after;
+  after = mgl_rows_second(w);
+  w->page_parity ^= after == 0 ? 1 : 0;
+  w->page = after;
+}
+
+// --- products ------------------------------------------------------------------------------------
+
+// Where partial sums of a row block lie. What a lane has of one product, or of two tiles' products
+// for one feature, are 16 bytes: of one tile features g and g + 8 of tokens 2t and 2t + 1; of two
+// feature f of tokens 2t, 2t + 1, 2t + 8 and 2t + 9. Quads of four neighbouring t are permuted, so
+// that lanes with neighbouring features do not meet in a bank when they read theirs.
+static __device__ __forceinline__ uint32_t mgl_rows_quad(uint32_t feature, uint32_t t) {
+  return feature * 4 + (t ^ feature / 2 % 4);
+}
+
+template <int TILES>
+static __device__ __forceinline__ uint32_t mgl_rows_place(uint32_t token, uint32_t feature) {
+  if (TILES == 1) {
+    return mgl_rows_quad(feature % 8, token / 2) * 4 + feature / 8 * 2 + token % 2;
+  }
+  return mgl_rows_quad(feature, token % 8 / 2) * 4 + token / 8 * 2 + token % 2;
+}
+
+// Quad i of a lane's sums, one for each tile.
+template <int TILES>
+static __device__ __forceinline__ float4 mgl_rows_pack(const float sums[TILES][4], int i) {
+  if (TILES == 1) {
+    return make_float4(sums[0][0], sums[0][1], sums[0][2], sums[0][3]);
+  }
+  const float *second = sums[TILES - 1];
+  return make_float4(sums[0][2 * i], sums[0][2 * i + 1], second[2 * i], second[2 * i + 1]);
+}
+
+template <int TILES>
+static __device__ __forceinline__ void mgl_rows_unpack(uint4 v, int i, float sums[TILES][4]) {
+  int second = TILES == 1 ? 2 : 2 * i;
+  sums[0][TILES == 1 ? 0 : 2 * i] = __uint_as_float(v.x);
+  sums[0][TILES == 1 ? 1 : 2 * i + 1] = __uint_as_float(v.y);
+  sums[TILES - 1][second] = __uint_as_float(v.z);
+  sums[TILES - 1][second + 1] = __uint_as_float(v.w);
+}
+
+// A row block times a group, added to what is in scratch at `at`, an address in shared memory. a:
+// the first of its pages, and then, if `goes_on`, of the pages behind it.
+template <int TILES>
+static __device__ __forceinline__ void mgl_rows_block(mgl_worker *w, const mgl_linear *l,
+                                                      const mgl_linear_group<TILES> *x, bool adds,
+                                                      uint32_t at, mgl_rows_page *a, bool goes_on) {
+  float sums[TILES][4] = {};
+  mgl_rows_page b;
+  mgl_rows_read(l, mgl_rows_second(w), &b);
+  if (adds) {
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+      mgl_rows_unpack<TILES>(mgl_load_shared(at + i * 512), i, sums);
+    }
+  }
+  mgl_linear_page<TILES>(x, 0, a->v, sums);
+  mgl_rows_release(w, l, a, &b);
+  if (goes_on) {
+    mgl_rows_begin_pages(w, l, a);
+  }
+  mgl_linear_page<TILES>(x, 1, b.v, sums);
+#pragma unroll
+  for (int i = 0; i < TILES; i++) {
+    mgl_store_shared(at + i * 512, mgl_rows_pack<TILES>(sums, i));
+  }
+}
+
+// --- outputs -------------------------------------------------------------------------------------
+
+// A thread has outputs of one token and of one feature of a row block: of block `first` of a batch,
+// and of every ROUND-th behind it.
+struct mgl_rows_output {
+  uint32_t token, feature, first;
+};
+
+template <int TILES>
+static __device__ __forceinline__ mgl_rows_output mgl_rows_aim(const mgl_worker *w) {
+  using shape = mgl_rows_shape<TILES>;
+  mgl_rows_output o;
+  o.token = w->thread % shape::BLOCK_FLOATS / MGL_CUDA_BLOCK_ROWS;
+  o.feature = w->thread % MGL_CUDA_BLOCK_ROWS;
+  o.first = w->thread / shape::BLOCK_FLOATS;
+  return o;
+}
+
+// The column of the output in a row block of the batch; n or more: there is none.
+static __device__ __forceinline__ uint32_t mgl_rows_column(const mgl_linear *l,
+                                                           const mgl_rows_output *o,
+                                                           uint32_t block) {
+  uint32_t columns = mgl_block_columns(l->kind);
+  return block < l->blocks && o->feature < columns ? (l->block + block) * columns + o->feature
+                                                   : l->op->n;
+}
+
+// Of a plain x: the residuals of the batch's first row blocks, on their way into scratch, where
+// others have the sums of squares. (In registers they would be spilled.)
+template <int TILES>
+static __device__ __forceinline__ void mgl_rows_fetch_residuals(const mgl_worker *w,
+                                                                const mgl_linear *l) {
+  using shape = mgl_rows_shape<TILES>;
+  uint32_t block = w->thread / shape::BLOCK_QUADS;
+  uint32_t token = w->thread % shape::BLOCK_QUADS / 4;
+  if (l->kind != MGL_OP_LINEAR_ADD || block >= shape::EARLY || block >= l->blocks ||
+      token >= l->rows || l->op->n % MGL_CUDA_BLOCK_ROWS != 0) {
+    return;
+  }
+  size_t element =
+      (size_t)token * l->op->n + (l->block + block) * MGL_CUDA_BLOCK_ROWS + w->thread % 4 * 4;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   mgl_shared_address(w->scratch + shape::SUMS_AT + w->thread * 16)),
+               "l"((const uint8_t *)l->op->residual + l->copy_at + element * sizeof(float))
+               : "memory");
+}
+
+// The residual or the bias of an output that is there.
+template <int TILES, bool NORMED>
+static __device__ __forceinline__ float mgl_rows_addend(const mgl_worker *w, const mgl_linear *l,
+                                                        size_t element, uint32_t column,
+                                                        uint32_t block) {
+  using shape = mgl_rows_shape<TILES>;
+  if (l->kind == MGL_OP_LINEAR_ADD) {
+    float addend = __uint_as_float(MGL_CUDA_OPEN);
+    if (!NORMED && block < shape::EARLY && l->op->n % MGL_CUDA_BLOCK_ROWS == 0) {
+      const float *early = (const float *)(w->scratch + shape::SUMS_AT);
+      addend = early[block * shape::BLOCK_FLOATS + w->thread % shape::BLOCK_FLOATS];
+    } else {
+      addend = mgl_load_l2_float((const uint8_t *)l->op->residual + l->copy_at +
+                                 element * sizeof(float));
+    }
+    return mgl_linear_addend(w, l, element, addend);
+  }
+  return l->op->bias != nullptr ? __ldg(l->op->bias + column) : 0;
+}
+
+// Of gate_up: two neighbouring columns are a word of the output. All lanes of a warp; value: of
+// gate or of up, the sum times the norm's factor.
+static __device__ __forceinline__ void mgl_rows_write_gated(const mgl_worker *w,
+                                                            const mgl_linear *l,
+                                                            const mgl_rows_output *o,
+                                                            uint32_t column, float value,
+                                                            bool mute) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
+  uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up));
+  uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
+  uint8_t *at = (uint8_t *)l->op->out + ((size_t)o->token * l->op->n + column) * sizeof(uint16_t);
+  if (column >= l->op->n || column % 2 != 0) {
+    return;
+  }
+  bool copies = mgl_has_copies(l->op);
+  if (o->token >= l->rows) {
+    if (copies && o->token < l->op->tokens) {
+      mgl_open_word(at, slot);
+    }
+  } else if (!mute) {
+    mgl_write_word(at, bits | next << 16, slot, copies);
+  }
+}
+
+// Of the others.
+template <int TILES, bool NORMED>
+static __device__ __forceinline__ void mgl_rows_write(const mgl_worker *w, const mgl_linear *l,
+                                                      const mgl_rows_output *o, uint32_t block,
+                                                      float value, bool mute, uint64_t *best) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  uint32_t column = mgl_rows_column(l, o, block);
+  size_t element = (size_t)o->token * l->op->n + column;
+  uint8_t *at = (uint8_t *)l->op->out + element * sizeof(float);
+  bool copies = mgl_has_copies(l->op) && l->kind != MGL_OP_LOGITS;
+  if (column >= l->op->n) {
+    return;
+  }
+  if (o->token >= l->rows) {
+    if (copies && o->token < l->op->tokens) {
+      mgl_open_word(at, slot);
+    }
+    return;
+  }
+  value += mgl_rows_addend<TILES, NORMED>(w, l, element, column, block);
+  if (!mute) {
+    mgl_write_word(at, __float_as_uint(value), slot, copies);
+  }
+  if (l->kind == MGL_OP_LOGITS) {
+    uint64_t candidate = mgl_ordered_best(value, column);
+    *best = candidate > *best ? candidate : *best;
+  }
+}
+
+// Of the batch, which `rest` row blocks of the task follow.
+static __device__ __forceinline__ uint32_t mgl_rows_first_block(const mgl_worker *w,
+                                                                const mgl_linear *l,
+                                                                uint32_t rest) {
+  return mgl_task_slot(w)->end - rest - l->blocks;
+}
+
+// What is needed before and behind the products, and should take no registers between.
+static __device__ __forceinline__ void mgl_rows_look_again(const mgl_worker *w, uint32_t rest,
+                                                           mgl_linear *l) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  l->block = mgl_rows_first_block(w, l, rest);
+  l->kind = slot->op.kind;
+  l->copy_at = slot->copy_at;
+  l->inverse_k = __fdividef(1.0f, (float)slot->op.k);
+  l->rows = slot->rows;
+  l->carried = MGL_CARRIES && (slot->op.flags & MGL_CUDA_CARRIED) != 0;
+}
+
+// Finishes and writes the outputs of a batch. best: of the thread's token, for logits.
+template <int TILES, bool NORMED>
+static __device__ __forceinline__ void mgl_rows_finish(const mgl_worker *w, const mgl_linear *l,
+                                                       uint64_t *best) {
+  using shape = mgl_rows_shape<TILES>;
+  const mgl_rows_output o = mgl_rows_aim<TILES>(w);
+  const float *partial = (const float *)w->scratch + o.first * shape::BLOCK_FLOATS +
+                         mgl_rows_place<TILES>(o.token, o.feature);
+  bool mute = mgl_task_is_mute(w);
+  float factor = mgl_linear_factor<shape::SUMS_AT>(w, l, o.token);
+#pragma unroll
+  for (uint32_t i = 0; i < shape::BLOCKS; i += shape::ROUND) {
+    if (i >= l->blocks) {
+      break;
+    }
+    float total = 0;
+#pragma unroll
+    for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
+      total += partial[warp * shape::WARP_FLOATS + i * shape::BLOCK_FLOATS];
+    }
+    if (l->kind == MGL_OP_GATE_UP) {
+      mgl_rows_write_gated(w, l, &o, mgl_rows_column(l, &o, o.first + i), total * factor, mute);
+    } else {
+      mgl_rows_write<TILES, NORMED>(w, l, &o, o.first + i, total * factor, mute, best);
+    }
+  }
+}
+
+// The largest logit of each row, over all tasks; 16 neighbouring lanes have one row.
+template <int TILES>
+static __device__ __forceinline__ void mgl_rows_share_best(const mgl_worker *w, const mgl_linear *l,
+                                                           uint64_t best) {
+  if (l->kind != MGL_OP_LOGITS) {
+    return;
+  }
+  for (int offset = MGL_CUDA_BLOCK_ROWS / 2; offset > 0; offset /= 2) {
+    uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)best, offset);
+    best = other > best ? other : best;
+  }
+  const mgl_rows_output o = mgl_rows_aim<TILES>(w);
+  if (o.feature == 0 && o.token < l->rows) {
+    atomicMax((unsigned long long *)&w->run->best[o.token], (unsigned long long)best);
+  }
+}
+
+// --- the task ------------------------------------------------------------------------------------
+
+// Where a linear has these functions: whole pairs of pages, and one pass.
+static __device__ __forceinline__ bool mgl_is_linear_of_rows(const mgl_cuda_op *op) {
+  return MGL_TARGET_LINEAR_ROWS && op->row_tiles <= 2 && op->passes == 1 &&
+         op->k % (MGL_GROUP_PAGES * MGL_CUDA_PAGE_K) == 0;
+}
+
+static __device__ __forceinline__ void mgl_rows_set_batch(mgl_linear *l, uint32_t *rest,
+                                                          uint32_t most) {
+  l->blocks = *rest < most ? *rest : most;
+  *rest -= l->blocks;
+}
+
+// What comes from the L2 before the products begin: the first group of x, and residuals.
+template <int TILES, bool NORMED>
+static __device__ __forceinline__ void mgl_rows_ask_first(
+    const mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows,
+    mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES> *raw) {
+  mgl_rows_ask(rows, true, 0, 0, MGL_ROWS_PIECES, raw);
+  if (!NORMED) {
+    mgl_rows_fetch_residuals<TILES>(w, l);
+  }
+}
+
+enum { MGL_ROWS_HALF = MGL_ROWS_PIECES / 2 };
+
+// One half of a group, when it is there.
+template <int TILES>
+static __device__ __forceinline__ void mgl_rows_take_half(
+    const mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows,
+    uint32_t first_page, int begin, mgl_rows_raw<TILES, true, MGL_ROWS_HALF> *raw,
+    mgl_linear_group<TILES> *x, float squares[TILES]) {
+  mgl_rows_await(w, l, rows, first_page, begin, raw);
+  mgl_rows_convert(w, first_page, begin, raw, x, squares);
+}
+
+// The row blocks of a batch times a group of x. a: as in mgl_rows_block, which more pages follow or
+// not. HALVES: its successor from page `ahead` on, if any, comes meanwhile, one half of it during
+// each half of the row blocks, since the registers do not hold the words of a whole group beside it
+// (two tiles of f32).
+template <int TILES, bool HALVES>
+static __device__ __forceinline__ void mgl_rows_group(mgl_worker *w, const mgl_linear *l,
+                                                      const mgl_rows_places<TILES> *rows, bool adds,
+                                                      uint32_t ahead, bool follows,
+                                                      mgl_rows_page *a, mgl_linear_group<TILES> *x,
+                                                      float squares[TILES]) {
+  using shape = mgl_rows_shape<TILES>;
+  const uint32_t at = mgl_shared_address(w->scratch) +
+                      w->warp * (shape::WARP_FLOATS * (uint32_t)sizeof(float)) +
+                      mgl_rows_quad(w->lane / 4, w->lane % 4) * 16;
+  mgl_rows_raw<TILES, true, MGL_ROWS_HALF> raw;
+  mgl_linear_group<TILES> next = *x;
+  if (HALVES) {
+    mgl_rows_clear(rows, &raw);
+    if (follows) {
+      mgl_rows_ask(rows, true, ahead, 0, MGL_ROWS_HALF, &raw);
+    }
+  }
+#pragma unroll 1
+  for (uint32_t block = 0; block < l->blocks; block++) {
+    if (HALVES && follows && block == l->blocks / 2) {
+      mgl_rows_take_half(w, l, rows, ahead, 0, &raw, &next, squares);
+      mgl_rows_clear(rows, &raw);
+      mgl_rows_ask(rows, true, ahead, MGL_ROWS_HALF, MGL_ROWS_HALF, &raw);
+    }
+    mgl_rows_block<TILES>(w, l, x, adds,
+                          at + block * (shape::BLOCK_FLOATS * (uint32_t)sizeof(float)), a,
+                          follows || block + 1 < l->blocks);
+  }
+  if (HALVES && follows) {
+    mgl_rows_take_half(w, l, rows, ahead, MGL_ROWS_HALF, &raw, &next, squares);
+    *x = next;
+  }
+}
+
+// A whole group from page `first` on, when it is there; the next one of the rows, from page `ahead`
+// on, is asked for. begins: the task does, with its first group.
+template <int TILES, bool NORMED>
+static __device__ __forceinline__ void mgl_rows_take_group(
+    mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows, uint32_t first,
+    uint32_t ahead, bool begins, mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES> *raw,
+    mgl_linear_group<TILES> *x, float squares[TILES]) {
+  if (first == 0) {
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+      squares[tile] = 0;
+    }
+  }
+  mgl_rows_await(w, l, rows, first, 0, raw);
+  if (begins && first == 0) {
+    mgl_task_began(w);
+  }
+  mgl_rows_convert(w, first, 0, raw, x, squares);
+  if (first + MGL_GROUP_PAGES < l->pages) {
+    mgl_rows_ask(rows, true, ahead, 0, MGL_ROWS_PIECES, raw);
+  }
+}
+
+template <int TILES, bool NORMED>
+static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
+  using shape = mgl_rows_shape<TILES>;
+  constexpr bool HALVES = NORMED && TILES == 2;
+  const mgl_slot *slot = mgl_task_slot(w);
+  mgl_linear l;
+  mgl_linear_init(w, slot, slot->rows, true, &l);
+  l.normed = NORMED;
+  mgl_rows_places<TILES> rows;
+  mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES> raw;
+  mgl_linear_group<TILES> x;
+  mgl_rows_page a;
+  uint64_t best = 0;
+  uint32_t rest = slot->end - slot->begin;  // row blocks of batches behind the present one
+  mgl_rows_set_batch(&l, &rest, shape::BLOCKS);
+  l.block = slot->begin;
+  mgl_rows_find<TILES>(w, &l, &rows);
+  mgl_rows_clear(&rows, &raw);
+  if (l.carried) {
+    mgl_rows_ask_first<TILES, NORMED>(w, &l, &rows, &raw);
+  }
+  if (NORMED) {
+    mgl_rows_fetch_norm(w, &l);
+  }
+  if (!mgl_task_wait(w)) {
+    return;
+  }
+  if (!l.carried) {
+    mgl_rows_ask_first<TILES, NORMED>(w, &l, &rows, &raw);
+  }
+  mgl_rows_begin_pages(w, &l, &a);
+  float squares[TILES] = {};
+  if (HALVES) {
+    mgl_rows_await(w, &l, &rows, 0, 0, &raw);
+    mgl_task_began(w);
+    mgl_rows_convert(w, 0, 0, &raw, &x, squares);
+  }
+  for (bool began = false;; began = true) {
+#pragma unroll 1
+    for (uint32_t first = 0; first < l.pages; first += MGL_GROUP_PAGES) {
+      const bool more = first + MGL_GROUP_PAGES < l.pages;
+      const uint32_t ahead = more ? first + MGL_GROUP_PAGES : 0;
+      if (!HALVES) {
+        mgl_rows_take_group(w, &l, &rows, first, ahead, !began, &raw, &x, squares);
+      } else if (!began && !more) {
+        mgl_linear_share_squares<TILES>(w, squares);
+      }
+      mgl_rows_group<TILES, HALVES>(w, &l, &rows, first > 0, ahead, more || rest > 0, &a, &x,
+                                    squares);
+    }
+    if (!HALVES && rest > 0) {  // another batch follows
+      mgl_rows_ask(&rows, true, 0, 0, MGL_ROWS_PIECES, &raw);
+    }
+    if (NORMED && !HALVES) {
+      mgl_linear_share_squares<TILES>(w, squares);
+    }
+    if (!NORMED) {
+      asm volatile("cp.async.wait_all;" ::: "memory");
+    }
+    mgl_sync_consumers();
+    mgl_rows_look_again(w, rest, &l);
+    mgl_rows_finish<TILES, NORMED>(w, &l, &best);
+    if (rest == 0) {
+      break;
+    }
+    mgl_rows_set_batch(&l, &rest, shape::BLOCKS);
+    mgl_sync_consumers();  // the batch before has been read
+    if (!NORMED) {
+      l.block = mgl_rows_first_block(w, &l, rest);
+      mgl_rows_fetch_residuals<TILES>(w, &l);
+    }
+  }
+  mgl_rows_share_best<TILES>(w, &l, best);
+}
+
+#endif

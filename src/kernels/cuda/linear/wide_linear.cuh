@@ -1,0 +1,461 @@
+// The linears of the wide class: what becomes of a tile's sums. Thread 4 g + t of a warp has, for
+// every eight tokens from 8 j on, the sums of features g (d[4 j], d[4 j + 1]) and g + 8 (d[4 j +
+// 2], d[4 j + 3]) of the warp's row block, of tokens 8 j + 2 t and 8 j + 2 t + 1.
+#ifndef MGL_KERNELS_CUDA_LINEAR_WIDE_LINEAR_CUH
+#define MGL_KERNELS_CUDA_LINEAR_WIDE_LINEAR_CUH
+
+#include "kernels/cuda/linear/logit_row.cuh"
+#include "kernels/cuda/linear/wide_gemm.cuh"
+#include "kernels/cuda/linear/wide_gemm_mma.cuh"
+#include "kernels/cuda/roles/wide_worker.cuh"
+#include "kernels/cuda/small/wide_rope_sums.cuh"
+#include "kernels/cuda/small/wide_tasks.cuh"
+
+// residual += d. Lanes have the residual's own order.
+static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
+                                                           const mgl_wide_slot *slot,
+                                                           const mgl_wide_tile *tile,
+                                                           const float (&d)[MGL_WIDE_SUMS]) {
+  if (w->warp >= tile->blocks) {
+    return;
+  }
+  uint64_t from = (uint64_t)(tile->first_block + w->warp) * (slot->op.tokens / 8) + tile->token / 8;
+  const float4 *residual = (const float4 *)slot->op.residual + from * 32 + w->lane;
+  float4 *out = (float4 *)slot->op.out + from * 32 + w->lane;
+#pragma unroll
+  for (int first = 0; first < MGL_WIDE_TILE_TOKENS / 8; first += 8) {
+    if (first * 8 >= tile->tokens) {
+      return;
+    }
+    float4 before[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      before[i] = residual[(first + i) * 32];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const float *sum = d + (first + i) * 4;
+      float4 v = before[i];
+      out[(first + i) * 32] = make_float4(v.x + sum[0], v.y + sum[1], v.z + sum[2], v.w + sum[3]);
+    }
+  }
+}
+
+// The sums of a split, for the norm behind it.
+static __device__ __forceinline__ void mgl_wide_finish_part(mgl_wide_worker *w,
+                                                            const mgl_wide_slot *slot,
+                                                            const mgl_wide_tile *tile,
+                                                            const float (&d)[MGL_WIDE_SUMS]) {
+  if (w->warp >= tile->blocks) {
+    return;
+  }
+  uint64_t at = (uint64_t)(tile->first_block + w->warp) * (slot->op.tokens / 8) + tile->token / 8;
+  float4 *out =
+      (float4 *)((uint8_t *)slot->op.out + tile->split * slot->op.copy_bytes) + at * 32 + w->lane;
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 8; i++) {
+    if (i % 8 == 0 && i * 8 >= tile->tokens) {
+      return;
+    }
+    out[i * 32] = make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
+  }
+}
+
+// Waits until the storer has copied what was staged for the task before.
+static __device__ __forceinline__ void mgl_wide_wait_staged(mgl_wide_worker *w) {
+#if MGL_TARGET_WGMMA
+  uint32_t other = w->slot ^ 1;
+  // The task before was in the other slot, in this phase or, before slot 0's, in the last one.
+  uint32_t parity = other == 0 ? w->parity : w->parity ^ 1;
+  mgl_mbarrier_wait(&w->block->stored[other], parity);
+#else
+  mgl_sync_wide_consumers();  // staged output takes the ring's place, and nobody reads that now
+#endif
+}
+
+// gate / (1 + exp(-gate)) * up, as in the narrow class.
+static __device__ __forceinline__ float mgl_wide_gate(float gate, float up) {
+  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
+}
+
+// silu(gate) * up, staged as a tile of a column of x: a row block has eight features of each.
+static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
+                                                             const mgl_wide_tile *tile,
+                                                             const float (&d)[MGL_WIDE_SUMS]) {
+  bool there = w->warp < tile->blocks;
+  uint32_t g = w->lane / 4;
+  uint32_t chunk = w->warp / 4 * 4 + g / 2;
+  uint32_t row = w->lane % 4 * 2 + g % 2;
+  uint32_t to = mgl_shared_address(w->staged) + row * MGL_WIDE_ROW_BYTES + (chunk ^ row) * 16 +
+                w->warp % 4 * 4;
+  mgl_wide_wait_staged(w);
+#pragma unroll
+  for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
+    if (j % 8 == 0 && j * 8 >= tile->tokens) {
+      return;
+    }
+    float first = mgl_wide_gate(d[4 * j], d[4 * j + 2]);
+    float second = mgl_wide_gate(d[4 * j + 1], d[4 * j + 3]);
+    // Lanes of even g take the first token of both features, those of odd g the second.
+    float give = g % 2 == 0 ? second : first;
+    float got = __shfl_xor_sync(0xffffffffu, give, 4);
+    uint32_t bits = g % 2 == 0 ? mgl_pack_bf16(first, got) : mgl_pack_bf16(got, second);
+    bits = there ? bits : 0;
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + j * (8 * MGL_WIDE_ROW_BYTES)), "r"(bits)
+                 : "memory");
+  }
+}
+
+// Transposes 16 features of 16 tokens into rows of 128 bytes whose 16-byte chunks are swizzled;
+// words: features g and g + 8 of tokens 2 t and 2 t + 1, then of the next eight tokens; chunk: that
+// of the first eight features.
+static __device__ __forceinline__ void mgl_wide_store_words(uint32_t rows, uint32_t chunk,
+                                                            uint32_t lane,
+                                                            const uint32_t (&words)[4]) {
+#if MGL_TARGET_WGMMA
+  // Lanes 8 i to 8 i + 7 give the rows of matrix i: features 0 to 7 and 8 to 15 of eight tokens,
+  // then of the next eight.
+  uint32_t row = lane / 16 * 8 + lane % 8;
+  uint32_t to = rows + row * 128 + ((chunk + lane / 8 % 2) ^ row % 8) * 16;
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to),
+               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+#else
+  // Lanes of even g take the first token of both features, those of odd g the second.
+  bool odd = lane / 4 % 2 != 0;
+  uint32_t row = lane % 4 * 2 + (odd ? 1 : 0);
+  uint32_t to = rows + row * 128 + (chunk ^ row) * 16 + lane / 8 * 4;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    uint32_t own = __byte_perm(words[i], words[i + 1], odd ? 0x7632 : 0x5410);
+    uint32_t give = __byte_perm(words[i], words[i + 1], odd ? 0x5410 : 0x7632);
+    uint32_t got = __shfl_xor_sync(0xffffffffu, give, 4);
+    uint32_t even_g = odd ? got : own, odd_g = odd ? own : got;
+    uint32_t at = to + i / 2 * (8 * 128);
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(__byte_perm(even_g, odd_g, 0x5410))
+                 : "memory");
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at ^ 16), "r"(__byte_perm(even_g, odd_g, 0x7632))
+                 : "memory");
+  }
+#endif
+}
+
+// Two values of Q or K, which are normed and rotated before they are rounded to bf16: f16 keeps
+// three more bits meanwhile. V is bf16, as it goes into the cache.
+static __device__ __forceinline__ uint32_t mgl_wide_pack_row(bool half, float low, float high) {
+  uint32_t packed = mgl_pack_bf16(low, high);
+  if (half) {
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  }
+  return packed;
+}
+
+// d + bias as rows, Q and K as f16, V as bf16: a warpgroup's 64 features of 128 tokens at a time
+// through shared memory.
+static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
+                                                            const mgl_wide_slot *slot,
+                                                            const mgl_wide_tile *tile,
+                                                            const float (&d)[MGL_WIDE_SUMS]) {
+  constexpr int tokens = MGL_WIDE_TILE_TOKENS / 2;
+  uint32_t group = w->warp / 4;
+  uint32_t base = mgl_shared_address(w->staged) + group * (MGL_WIDE_STAGED_BYTES / 2);
+  uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
+  bool there = w->warp < tile->blocks;
+  bool half = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS <
+              slot->op.n / (MGL_GROUP + 2) * (MGL_GROUP + 1);
+  float low = there && slot->op.bias != nullptr ? slot->op.bias[feature] : 0;
+  float high = there && slot->op.bias != nullptr ? slot->op.bias[feature + 8] : 0;
+  uint32_t thread = w->warp % 4 * 32 + w->lane;
+  mgl_wide_wait_staged(w);
+#pragma unroll
+  for (int first = 0; first < MGL_WIDE_TILE_TOKENS; first += tokens) {
+    if (first >= tile->tokens) {
+      return;
+    }
+    mgl_sync_wide_group(group);
+#pragma unroll
+    for (int j = 0; j < tokens / 16; j++) {
+      const float *sum = d + (first / 8 + 2 * j) * 4;
+      const uint32_t words[4] = {mgl_wide_pack_row(half, sum[0] + low, sum[1] + low),
+                                 mgl_wide_pack_row(half, sum[2] + high, sum[3] + high),
+                                 mgl_wide_pack_row(half, sum[4] + low, sum[5] + low),
+                                 mgl_wide_pack_row(half, sum[6] + high, sum[7] + high)};
+      mgl_wide_store_words(base + j * (16 * 128), w->warp % 4 * 2, w->lane, words);
+    }
+    mgl_sync_wide_group(group);
+    uint32_t column = tile->first_block * MGL_CUDA_BLOCK_ROWS + group * 64 + thread % 8 * 8;
+#pragma unroll
+    for (int i = 0; i < tokens / 16; i++) {
+      uint32_t token = i * 16 + thread / 8;
+      uint4 v;
+      asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                   : "r"(base + token * 128 + (thread % 8 ^ token % 8) * 16)
+                   : "memory");
+      if (column < slot->op.n) {
+        uint64_t at = (uint64_t)(tile->token + first + token) * slot->op.n + column;
+        *(uint4 *)((uint16_t *)slot->op.out + at) = v;
+      }
+    }
+  }
+}
+
+// Logits as f32 rows, and the largest of each row: of the warps' sixteen features each, of the
+// tile, of the row. Without the second step all tiles' warps would change the few words of the
+// rows.
+static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w,
+                                                              const mgl_wide_slot *slot,
+                                                              const mgl_wide_tile *tile,
+                                                              const float (&d)[MGL_WIDE_SUMS]) {
+  static_assert(MGL_WIDE_TILE_TOKENS <= MGL_WIDE_CONSUMERS, "a token each");
+  uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
+  bool there = w->warp < tile->blocks;
+  uint32_t rows = w->block->logit_rows;
+  float *out = (float *)slot->op.out;
+  uint64_t *all = (uint64_t *)w->staged;  // [warps][MGL_WIDE_TILE_TOKENS]
+  uint64_t *best = all + w->warp * MGL_WIDE_TILE_TOKENS + w->lane % 4 * 2;
+  mgl_wide_wait_staged(w);
+  mgl_sync_wide_consumers();  // what the task before has left there has been read
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 4; i++) {
+    uint32_t token = tile->token + i / 2 * 8 + w->lane % 4 * 2 + i % 2;
+    float low = d[i / 2 * 4 + i % 2];
+    float high = d[i / 2 * 4 + i % 2 + 2];
+    uint64_t rank = 0;
+    if (there && token < rows) {
+      if (feature < slot->op.n) {
+        out[(uint64_t)token * slot->op.n + feature] = low;
+        rank = mgl_ordered_best(low, feature);
+      }
+      if (feature + 8 < slot->op.n) {
+        out[(uint64_t)token * slot->op.n + feature + 8] = high;
+        uint64_t other = mgl_ordered_best(high, feature + 8);
+        rank = other > rank ? other : rank;
+      }
+    }
+    for (int offset = 4; offset < 32; offset *= 2) {
+      uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)rank, offset);
+      rank = other > rank ? other : rank;
+    }
+    if (w->lane < 4) {
+      best[i / 2 * 8 + i % 2] = rank;
+    }
+  }
+  mgl_sync_wide_consumers();
+  const uint32_t token = w->warp * 32 + w->lane;
+  if (w->run->best != nullptr && token < tile->tokens) {
+    uint64_t rank = all[token];
+#pragma unroll
+    for (uint32_t i = 1; i < MGL_WIDE_CONSUMER_WARPS; i++) {
+      uint64_t other = all[i * MGL_WIDE_TILE_TOKENS + token];
+      rank = other > rank ? other : rank;
+    }
+    asm volatile(
+        "red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(w->run->best + tile->token + token),
+        "l"(rank)
+        : "memory");
+  }
+}
+
+// The norm before the linear: the factors of its rows, which a service warp has found meanwhile.
+static __device__ __forceinline__ void mgl_wide_apply_factors(const mgl_wide_worker *w,
+                                                              float (&d)[MGL_WIDE_SUMS]) {
+  mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
+  const float2 *factors = (const float2 *)w->block->factors[w->slot] + w->lane % 4;
+#pragma unroll
+  for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
+    float2 factor = factors[4 * j];
+    d[4 * j] *= factor.x;
+    d[4 * j + 1] *= factor.y;
+    d[4 * j + 2] *= factor.x;
+    d[4 * j + 3] *= factor.y;
+  }
+}
+
+// --- tiles of several tasks ----------------------------------------------------------------------
+
+// This thread's first piece of the sums of a tile, number `record` of the op's parts; the pieces of
+// eight tokens and all features are neighbours.
+static __device__ __forceinline__ float4 *mgl_wide_part_at(const mgl_wide_worker *w,
+                                                           const mgl_wide_slot *slot,
+                                                           uint32_t record) {
+  return (float4 *)slot->parts + (size_t)record * (MGL_WIDE_TILE_SUMS / 4) + w->warp * 32 + w->lane;
+}
+
+static __device__ __forceinline__ void mgl_wide_leave_sums(const mgl_wide_worker *w,
+                                                           const mgl_wide_slot *slot,
+                                                           const mgl_wide_tile *tile,
+                                                           uint32_t record,
+                                                           const float (&d)[MGL_WIDE_SUMS]) {
+  float4 *parts = mgl_wide_part_at(w, slot, record);
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_SUMS / 4; i++) {
+    if (i % 8 == 0 && i * 8 >= tile->tokens) {
+      return;
+    }
+    parts[i * MGL_WIDE_CONSUMERS] = make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
+  }
+}
+
+// All consumers: what they have left is there for those who wait for the tile.
+static __device__ __forceinline__ void mgl_wide_arrive(const mgl_wide_worker *w,
+                                                       const mgl_wide_slot *slot,
+                                                       const mgl_wide_tile *tile) {
+  mgl_sync_wide_consumers();
+  if (w->warp == 0 && w->lane == 0) {
+    // Release of what all threads wrote before the barrier, for mgl_wide_await.
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(slot->arrived + tile->number)
+                 : "memory");
+  }
+}
+
+// All consumers: until so many have arrived at the tile, or the launch ends.
+static __device__ __forceinline__ void mgl_wide_await(const mgl_wide_worker *w,
+                                                      const mgl_wide_slot *slot,
+                                                      const mgl_wide_tile *tile, uint32_t count) {
+  if (w->warp == 0 && w->lane == 0) {
+    uint32_t seen;
+    uint64_t fault;
+    do {
+      fault = mgl_load_relaxed(&w->run->fault);  // both are on their way at once
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                   : "=r"(seen)
+                   : "l"(slot->arrived + tile->number)
+                   : "memory");
+    } while (seen < count && fault == MGL_WIDE_FAULT_NONE);
+  }
+  mgl_sync_wide_consumers();
+}
+
+// Adds what the task with the last stages of the tile has left. Who does it, and in which order,
+// is a matter of the graph, so that every run has the same bits.
+static __device__ __forceinline__ void mgl_wide_add_sums(mgl_wide_worker *w,
+                                                         const mgl_wide_slot *slot,
+                                                         const mgl_wide_tile *tile,
+                                                         float (&d)[MGL_WIDE_SUMS]) {
+  const float4 *parts = mgl_wide_part_at(w, slot, tile->number);
+  mgl_wide_await(w, slot, tile, 1);
+#pragma unroll
+  for (int first = 0; first < MGL_WIDE_SUMS / 4; first += 8) {
+    if (first * 8 >= tile->tokens) {
+      return;
+    }
+    float4 part[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      part[i] = parts[(first + i) * MGL_WIDE_CONSUMERS];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      float *sum = d + 4 * (first + i);
+      sum[0] += part[i].x;
+      sum[1] += part[i].y;
+      sum[2] += part[i].z;
+      sum[3] += part[i].w;
+    }
+  }
+}
+
+// Units of eight tokens of a tile that all of its splits finish together: this warp's are
+// first, first + MGL_WIDE_CONSUMER_WARPS * passes, ...
+static __device__ __forceinline__ uint32_t mgl_wide_first_unit(const mgl_wide_worker *w,
+                                                               const mgl_wide_slot *slot,
+                                                               const mgl_wide_tile *tile) {
+  return w->warp * slot->op.passes + tile->split;
+}
+
+// The norm behind a linear_add, of the tile's features.
+static __device__ __forceinline__ void mgl_wide_finish_weighed(mgl_wide_worker *w,
+                                                               const mgl_wide_slot *slot,
+                                                               const mgl_wide_tile *tile) {
+  static_assert((int)MGL_WIDE_FEATURES == (int)MGL_WIDE_NORM_RANGE, "a tile is a range");
+  mgl_wide_arrive(w, slot, tile);
+  mgl_wide_await(w, slot, tile, slot->op.passes);
+#pragma unroll 1
+  for (uint32_t unit = mgl_wide_first_unit(w, slot, tile); unit * 8 < tile->tokens;
+       unit += MGL_WIDE_CONSUMER_WARPS * slot->op.passes) {
+    mgl_wide_weigh_rows(&slot->with.norm, tile->token / 8 + unit,
+                        tile->first_block / MGL_WIDE_FEATURE_BLOCKS, w->lane);
+  }
+}
+
+// rope_kv behind a qkv_proj, of the tile's heads.
+static __device__ __forceinline__ void mgl_wide_finish_rotated(mgl_wide_worker *w,
+                                                               const mgl_wide_slot *slot,
+                                                               const mgl_wide_tile *tile) {
+  constexpr uint32_t heads = MGL_WIDE_FEATURES / MGL_HEAD_DIM;
+  const float4 *parts = mgl_wide_part_at(w, slot, tile->number * slot->op.passes) - w->warp * 32;
+  mgl_wide_arrive(w, slot, tile);
+  mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
+  mgl_wide_await(w, slot, tile, slot->op.passes);
+#pragma unroll 1
+  for (uint32_t unit = mgl_wide_first_unit(w, slot, tile); unit / heads * 8 < tile->tokens;
+       unit += MGL_WIDE_CONSUMER_WARPS * slot->op.passes) {
+    const uint32_t eight = unit / heads, head = unit % heads;
+    mgl_head_sums sums;
+    sums.first_feature = tile->first_block * MGL_CUDA_BLOCK_ROWS + head * MGL_HEAD_DIM;
+    sums.row = tile->token + eight * 8 + w->lane % 4 * 2;
+    if (sums.first_feature >= slot->op.n) {
+      continue;
+    }
+    mgl_head_add(parts + eight * MGL_WIDE_CONSUMERS + head * (MGL_HEAD_DIM / 16 * 32),
+                 slot->op.passes, &sums);
+    mgl_head_scale(((const float2 *)w->block->factors[w->slot])[eight * 4 + w->lane % 4],
+                   slot->op.bias, w->lane, &sums);
+    mgl_head_finish(&slot->with.attention, tile->token + tile->tokens, w->lane, &sums);
+  }
+}
+
+static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
+                                                       const mgl_wide_slot *slot,
+                                                       const mgl_wide_tile *tile) {
+  float d[MGL_WIDE_SUMS];
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_SUMS; i++) {  // else they are taken to be alive between tasks
+    asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i]));
+  }
+  mgl_wide_multiply(w, tile->stages, d);
+  if (slot->op.kind == MGL_OP_LINEAR_ADD && slot->op.passes > 1) {
+    mgl_wide_finish_part(w, slot, tile, d);
+    if ((slot->op.flags & MGL_WIDE_WEIGHS) != 0) {
+      mgl_wide_finish_weighed(w, slot, tile);
+    }
+    return;
+  }
+  if ((slot->op.flags & MGL_WIDE_ROTATES) != 0) {
+    mgl_wide_leave_sums(w, slot, tile, tile->number * slot->op.passes + tile->split, d);
+    mgl_wide_finish_rotated(w, slot, tile);
+    return;
+  }
+  const bool leaves = tile->first_stage != 0;
+  if (w->warp == 0 && w->lane == 0) {
+    w->block->writes[w->slot] = leaves ? 0 : 1;
+  }
+  if (leaves) {
+    mgl_wide_leave_sums(w, slot, tile, tile->number, d);
+    mgl_wide_arrive(w, slot, tile);
+    return;
+  }
+  if (!tile->whole) {
+    mgl_wide_add_sums(w, slot, tile, d);
+  }
+  if (slot->op.norm != nullptr) {
+    mgl_wide_apply_factors(w, d);
+  }
+  switch (slot->op.kind) {
+    case MGL_OP_QKV_PROJ: mgl_wide_finish_rows(w, slot, tile, d); break;
+    case MGL_OP_GATE_UP: mgl_wide_finish_gated(w, tile, d); break;
+    case MGL_OP_LINEAR_ADD: mgl_wide_finish_add(w, slot, tile, d); break;
+    default: mgl_wide_finish_logits(w, slot, tile, d); break;
+  }
+}
+
+static __device__ __forceinline__ void mgl_wide_task_linear(mgl_wide_worker *w,
+                                                            const mgl_wide_slot *slot) {
+  mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
+  if (tile.tokens > 0) {
+    mgl_wide_linear(w, slot, &tile);
+  }
+}
+
+#endif

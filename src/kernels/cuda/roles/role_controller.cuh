@@ -1,0 +1,513 @@
+// The controller warp: polls the protocol, hands tasks to the consumers, lets them go when their
+// event is activated, and watches for a run that does not get on.
+//
+// Without JIT tasks the order of a worker's tasks is its AOT list, so a task is handed over before
+// its event is activated, and the consumers prepare what does not depend on others. With JIT tasks
+// a task is handed over when it may run, since a JIT task must be able to overtake.
+//
+// The fault condition is that no worker anywhere finished a task for stall_ns while the run is not
+// over. Every controller that waits watches, by summing all workers' progress a few times per
+// stall_ns, so that the fault is found whichever worker is stuck; the first to find it says which
+// task and raises the protocol's fault, and everybody leaves.
+#ifndef MGL_KERNELS_CUDA_ROLES_ROLE_CONTROLLER_CUH
+#define MGL_KERNELS_CUDA_ROLES_ROLE_CONTROLLER_CUH
+
+#include "kernels/cuda/common/page_stream.cuh"
+#include "kernels/cuda/common/trace.cuh"
+#include "kernels/cuda/common/worker.cuh"
+#include "kernels/cuda/linear/tasks_linear_rows.cuh"
+#include "kernels/cuda/roles/first_item.cuh"
+
+enum {
+  MGL_POLLS_PER_FAULT = 32,   // empty polls between two looks at the fault word
+  MGL_POLLS_PER_LOOK = 1024,  // and at the clock
+  MGL_LOOKS_PER_STALL = 8,
+};
+
+struct mgl_watch {
+  uint32_t polls;
+  uint64_t next_ns;   // when to look again
+  uint64_t since_ns;  // when progress was last seen
+  uint64_t progress;
+};
+
+struct mgl_controller {
+  mgl_cuda_run *run;
+  mgl_block *block;
+  mgl_iteration_info info;  // of the iteration that it is in
+  uint64_t iteration;       // that one, or the least that it enters next
+  bool entered;
+  uint32_t at, end;   // steps of this worker's list in that iteration
+  uint32_t batch_at;  // lane i holds step batch_at + i
+  uint32_t batch_end;
+  mgl_cuda_step mine;     // this lane's
+  uint32_t slot, parity;  // the next slot to fill, and the phase of its mbarriers
+  uint32_t announced;     // AOT tasks handed over
+  uint32_t activated;     // and let go; lane 0's
+  mgl_watch watch;
+};
+
+// --- watching ------------------------------------------------------------------------------------
+
+static __device__ __forceinline__ void mgl_raise_stall(mgl_cuda_run *run, mgl_cuda_stall what,
+                                                       uint32_t worker, uint64_t task_id) {
+  uint64_t stall = (uint64_t)what << 48 | (uint64_t)worker << 32 | (uint32_t)task_id;
+  (void)mgl_cas_acq_rel(&run->stall, MGL_CUDA_STALL_NONE, stall);
+  mgl_raise_fault(&run->protocol, MGL_FAULT_STUCK);
+}
+
+// Says who is stuck: the worker that runs the earliest task, else the task that this worker waits
+// for (or MGL_NO_EVENT). The earliest, since a task may have begun when some of its warps had what
+// they read, and others still wait for a task before it.
+static __device__ __noinline__ void mgl_report_stall(mgl_cuda_run *run, uint32_t graph,
+                                                     uint32_t waits_for) {
+  const mgl_protocol *p = &run->protocol;
+  uint64_t earliest = UINT64_MAX;
+  uint32_t worker = 0;
+  for (uint32_t i = 0; i < p->worker_count; i++) {
+    uint64_t current = mgl_load_relaxed(&p->workers[i].current);
+    if (current != 0 && current < earliest) {
+      earliest = current;
+      worker = i;
+    }
+  }
+  if (earliest != UINT64_MAX) {
+    mgl_raise_stall(run, MGL_CUDA_STALL_RUNNING, worker, earliest - 1);
+    return;
+  }
+  if (waits_for != MGL_NO_EVENT) {
+    mgl_raise_stall(run, MGL_CUDA_STALL_WAITING, blockIdx.x, mgl_make_id(0, graph, waits_for));
+  } else {
+    mgl_raise_stall(run, MGL_CUDA_STALL_IDLE, blockIdx.x, 0);
+  }
+}
+
+// After an empty poll. False: the run has failed.
+static __device__ __forceinline__ bool mgl_watch_progress(mgl_controller *c, uint32_t waits_for) {
+  mgl_watch *watch = &c->watch;
+  watch->polls++;
+  if (watch->polls % MGL_POLLS_PER_FAULT == 0 &&
+      mgl_load_relaxed(&c->run->protocol.fault) != MGL_FAULT_NONE) {
+    return false;
+  }
+  if (watch->polls % MGL_POLLS_PER_LOOK != 0) {
+    return true;
+  }
+  uint64_t now = mgl_global_ns();
+  if (now < watch->next_ns) {
+    return true;
+  }
+  watch->next_ns = now + c->run->stall_ns / MGL_LOOKS_PER_STALL;
+  uint64_t progress = 0;
+  for (uint32_t i = 0; i < c->run->protocol.worker_count; i++) {
+    progress += mgl_load_relaxed(&c->run->protocol.workers[i].progress);
+  }
+  if (watch->since_ns == 0 || progress != watch->progress) {
+    watch->progress = progress;
+    watch->since_ns = now;
+  } else if (mgl_load_relaxed(&c->run->planning.idle) != 0) {
+    watch->since_ns = now;  // there is nothing to do
+  } else if (now - watch->since_ns > c->run->stall_ns) {
+    mgl_report_stall(c->run, c->info.graph, waits_for);
+    return false;
+  }
+  return true;
+}
+
+// A random pause in debug runs.
+static __device__ __forceinline__ void mgl_delay(const mgl_cuda_run *run, uint64_t iteration,
+                                                 uint32_t task, uint32_t salt) {
+  uint32_t hash = ((uint32_t)iteration * 0x9e3779b9u ^ task * 0x85ebca6bu ^ salt) * 0xc2b2ae35u;
+  __nanosleep((hash >> 8) % (run->delay + 1));
+}
+
+static __device__ __forceinline__ bool mgl_is_injected(const mgl_cuda_run *run,
+                                                       mgl_cuda_injection what, uint64_t iteration,
+                                                       uint32_t task) {
+  return run->injection == (uint32_t)what && task == run->injection_task &&
+         iteration == run->injection_iteration;
+}
+
+// --- the list ------------------------------------------------------------------------------------
+
+// Lane 0: enters the live iteration once it is one that this worker has not been in.
+static __device__ __forceinline__ mgl_poll_result mgl_poll_iteration(mgl_controller *c) {
+  const mgl_protocol *p = &c->run->protocol;
+  if (!mgl_read_iteration(p, &c->info) || c->info.iteration < c->iteration) {
+    return MGL_POLL_NONE;
+  }
+  c->iteration = c->info.iteration;
+  return c->info.stop ? MGL_POLL_STOP : MGL_POLL_TASK;
+}
+
+// All lanes: the next iteration's list.
+static __device__ __forceinline__ void mgl_begin_list(mgl_controller *c) {
+  c->iteration = __shfl_sync(0xffffffffu, (unsigned long long)c->iteration, 0);
+  c->info.run = __shfl_sync(0xffffffffu, (unsigned long long)c->info.run, 0);
+  c->info.graph = __shfl_sync(0xffffffffu, c->info.graph, 0);
+  c->info.iteration = c->iteration;
+  const mgl_cuda_graph *graph = &c->run->graphs[c->info.graph];
+  c->entered = true;
+  c->at = graph->step_start[blockIdx.x];
+  c->end = graph->step_start[blockIdx.x + 1];
+  c->batch_at = c->at;
+  c->batch_end = c->at;
+}
+
+// All lanes: the head of the list.
+static __device__ __forceinline__ mgl_cuda_step mgl_head_step(mgl_controller *c) {
+  if (c->at >= c->batch_end) {
+    uint32_t left = c->end - c->at;
+    uint32_t count = left < c->run->step_batch ? left : c->run->step_batch;
+    c->batch_at = c->at;
+    c->batch_end = c->at + count;
+    uint32_t lane = threadIdx.x % 32;
+    if (lane < count) {
+      c->mine = c->run->graphs[c->info.graph].steps[c->at + lane];
+    }
+  }
+  uint32_t lane = c->at - c->batch_at;
+  mgl_cuda_step step;
+  step.task = __shfl_sync(0xffffffffu, c->mine.task, lane);
+  step.op = __shfl_sync(0xffffffffu, c->mine.op, lane);
+  step.begin = __shfl_sync(0xffffffffu, c->mine.begin, lane);
+  step.end = __shfl_sync(0xffffffffu, c->mine.end, lane);
+  step.wait_event = __shfl_sync(0xffffffffu, c->mine.wait_event, lane);
+  step.wait_count = __shfl_sync(0xffffffffu, c->mine.wait_count, lane);
+  step.trigger_event = __shfl_sync(0xffffffffu, c->mine.trigger_event, lane);
+  step.trigger_kind = __shfl_sync(0xffffffffu, c->mine.trigger_kind, lane);
+  return step;
+}
+
+// Lane 0: whether the step's event is activated. (A relaxed load with a fence after the last one
+// takes 0.4 us longer a stage: SPEED.md.)
+static __device__ __forceinline__ bool mgl_step_ready(const mgl_word *counter, uint64_t target) {
+  // Acquire, paired with the releases of the triggers: what the tasks before wrote is visible.
+  return counter == nullptr || mgl_load_acquire(counter) >= target;
+}
+
+// A linear in the shape of its rows. Only one token to eight are worth a shape for whole pages.
+static __device__ __forceinline__ uint32_t mgl_linear_function(const mgl_cuda_op *op, bool paged) {
+  uint32_t shape = op->row_tiles == 1 ? 0 : op->row_tiles == 2 ? 1 : 2;
+  if (!paged) {
+    return MGL_CALL_LINEAR_UNPAGED_1 + shape;
+  }
+  if (mgl_is_linear_of_one(op)) {
+    return (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_ONE_NORMED : MGL_CALL_LINEAR_ONE;
+  }
+  if (mgl_is_linear_of_rows(op)) {
+    return ((op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_ROWS_1_NORMED
+                                                 : MGL_CALL_LINEAR_ROWS_1) +
+           shape;
+  }
+  return shape == 0 && op->k % MGL_CUDA_PAGE_K == 0 ? MGL_CALL_LINEAR_WHOLE
+                                                    : MGL_CALL_LINEAR_1 + shape;
+}
+
+static __device__ __forceinline__ uint32_t mgl_function_of(const mgl_cuda_op *op, bool paged) {
+  switch (op->kind) {
+    case MGL_OP_QKV_PROJ:
+    case MGL_OP_LINEAR_ADD:
+    case MGL_OP_GATE_UP:
+    case MGL_OP_LOGITS: return mgl_linear_function(op, paged);
+    case MGL_OP_ATTEND: return MGL_CALL_ATTEND;
+    case MGL_OP_EMBED: return MGL_CALL_EMBED;
+    case MGL_OP_ROPE_ANGLES: return MGL_CALL_ROPE_ANGLES;
+    case MGL_OP_NEXT_PLAN: return MGL_CALL_NEXT_PLAN;
+    case MGL_OP_SAMPLE: return MGL_CALL_SAMPLE;
+    default: return MGL_CALL_NOTHING;
+  }
+}
+
+// --- handing over --------------------------------------------------------------------------------
+
+static __device__ __forceinline__ void mgl_next_slot(mgl_controller *c) {
+  if (++c->slot == MGL_CUDA_SLOTS) {
+    c->slot = 0;
+    c->parity ^= 1;
+  }
+}
+
+// A task of this block that was handed over and has not ended, MGL_NO_EVENT if there is none.
+static __device__ __forceinline__ uint32_t mgl_held_task(const mgl_controller *c) {
+  static_assert(MGL_CUDA_SLOTS == 2, "the other slot was filled before");
+  mgl_block *block = c->block;
+  uint32_t other = c->slot ^ 1;
+  if (!mgl_mbarrier_test(&block->stored[c->slot], c->parity ^ 1)) {
+    return block->slots[c->slot].task;
+  }
+  if (!mgl_mbarrier_test(&block->stored[other], c->slot == 0 ? c->parity ^ 1 : c->parity)) {
+    return block->slots[other].task;
+  }
+  return MGL_NO_EVENT;
+}
+
+// All lanes: until the next slot may be filled. Where tasks wait for words of activations, this is
+// where a run that does not get on is noticed. False: the run has failed.
+static __device__ __forceinline__ bool mgl_await_slot(mgl_controller *c) {
+  while (!mgl_mbarrier_try_briefly(&c->block->stored[c->slot], c->parity ^ 1)) {
+    uint32_t failed = 0;
+    if (threadIdx.x % 32 == 0) {
+      failed = mgl_watch_progress(c, c->block->slots[c->slot].task) ? 0 : 1;
+    }
+    if (__shfl_sync(0xffffffffu, failed, 0) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// All lanes: fills the slot and announces it. False: the run has failed.
+static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
+                                                    const mgl_iteration_info *info,
+                                                    const mgl_cuda_step *step, bool paged) {
+  mgl_block *block = c->block;
+  mgl_slot *slot = &block->slots[c->slot];
+  uint32_t lane = threadIdx.x % 32;
+  if (!mgl_await_slot(c)) {
+    return false;
+  }
+  const mgl_cuda_op *op = &c->run->graphs[info->graph].ops[step->op];
+  static_assert(sizeof(mgl_cuda_op) % 16 == 0 && sizeof(mgl_cuda_op) <= 512, "a copy by one warp");
+  if (lane < sizeof(mgl_cuda_op) / 16) {
+    ((uint4 *)&slot->op)[lane] = __ldg((const uint4 *)op + lane);
+  }
+  if (lane == 31) {
+    slot->begin = step->begin;
+    slot->end = step->end;
+    slot->task = step->task;
+    slot->trigger_event = step->trigger_event;
+    // Nobody needs the count where only workers poll it.
+    bool polled =
+        step->trigger_kind == (uint32_t)(MGL_EVENT_LAUNCH_TASKS << 16 | MGL_EVENT_HAS_AOT) &&
+        step->trigger_event != MGL_NO_EVENT;
+    slot->trigger =
+        polled ? &c->run->protocol.graphs[info->graph].counters[step->trigger_event] : nullptr;
+    slot->graph = info->graph;
+    slot->paged = paged ? 1 : 0;
+    slot->ordinal = c->announced + 1;
+    slot->mute = 0;
+    if (block->debug != 0) {
+      slot->mute = mgl_is_injected(c->run, MGL_INJECT_LOSE, info->iteration, step->task) ? 1 : 0;
+    }
+    uint64_t copy_bytes = __ldg((const unsigned long long *)&op->copy_bytes);
+    slot->copy_at = info->run % 2 != 0 ? 0 : copy_bytes;
+    slot->open_at = copy_bytes - slot->copy_at;
+    slot->iteration = info->iteration;
+    slot->run = info->run;
+    slot->plan = &c->run->plans[info->iteration & 1];
+  }
+  c->announced += paged ? 1 : 0;
+  __syncwarp();
+  if (slot->op.kind == MGL_OP_ATTEND) {
+    uint64_t iteration = c->run->iterations_past + info->iteration;
+    mgl_find_first_item(c->run, slot, c->run->graphs[info->graph].attention_strides,
+                        (uint32_t)(iteration * c->run->op_count + step->op));
+    __syncwarp();
+  }
+  if (lane == 0) {
+    const uint32_t function = mgl_function_of(&slot->op, paged);
+    slot->function = function;
+    if (function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED) {
+      slot->rows = mgl_linear_rows(slot);  // so that its consumers need not go to the L2 for it
+    }
+    mgl_mbarrier_arrive(&block->announced[c->slot]);
+  }
+  return true;
+}
+
+// Lane 0: the task in the slot may run. What others wait for comes first.
+// (Where it waits for words of activations, its consumers go on asking for them.)
+static __device__ __forceinline__ void mgl_let_go(mgl_controller *c, const mgl_iteration_info *info,
+                                                  const mgl_cuda_step *step, bool paged) {
+  if (c->block->debug != 0) {
+    mgl_delay(c->run, info->iteration, step->task, 1);
+  }
+  mgl_mbarrier_arrive(&c->block->go[c->slot]);
+  if (paged) {
+    c->activated++;
+    c->block->activated = c->activated;
+  }
+  c->watch.since_ns = 0;
+  c->watch.polls = 0;
+}
+
+// All lanes: a JIT task of this worker, if there is one, is handed over and let go.
+static __device__ __forceinline__ mgl_poll_result mgl_serve_jit(mgl_controller *c) {
+  mgl_ready_task ready;
+  uint32_t found = 0;
+  if (threadIdx.x % 32 == 0) {
+    found = mgl_poll_jit(&c->run->protocol, blockIdx.x, &ready) ? 1 : 0;
+  }
+  if (__shfl_sync(0xffffffffu, found, 0) == 0) {
+    return MGL_POLL_NONE;
+  }
+  ready.info.iteration = __shfl_sync(0xffffffffu, (unsigned long long)ready.info.iteration, 0);
+  ready.info.run = __shfl_sync(0xffffffffu, (unsigned long long)ready.info.run, 0);
+  ready.info.graph = __shfl_sync(0xffffffffu, ready.info.graph, 0);
+  ready.task = __shfl_sync(0xffffffffu, ready.task, 0);
+  const mgl_graph_view *view = &c->run->protocol.graphs[ready.info.graph];
+  const mgl_task *task = &view->tasks[ready.task];
+  uint32_t kind = task->type;
+  uint32_t unit = mgl_is_linear(kind) ? mgl_block_columns(kind) : 1;
+  const mgl_event *trigger = &view->events[task->trigger_event];
+  mgl_cuda_step step;
+  step.task = ready.task;
+  step.op = task->op;
+  step.begin = task->begin / unit;
+  step.end = (task->end + unit - 1) / unit;
+  step.wait_event = MGL_NO_EVENT;
+  step.wait_count = 0;
+  step.trigger_event = task->trigger_event;
+  step.trigger_kind = (uint32_t)trigger->type << 16 | trigger->flags;
+  if (!mgl_announce(c, &ready.info, &step, false)) {
+    return MGL_POLL_STOP;
+  }
+  if (threadIdx.x % 32 == 0) {
+    mgl_let_go(c, &ready.info, &step, false);
+  }
+  mgl_next_slot(c);
+  return MGL_POLL_TASK;
+}
+
+// All lanes: runs the head of the list. False: the run has failed.
+static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
+  mgl_cuda_step step = mgl_head_step(c);
+  bool jit = c->run->has_jit != 0;
+  const mgl_word *counter = nullptr;
+  if (step.wait_event != MGL_NO_EVENT) {
+    counter = &c->run->protocol.graphs[c->info.graph].counters[step.wait_event];
+  }
+  uint64_t target = step.wait_count * c->info.run;
+  if (!jit && !mgl_announce(c, &c->info, &step, true)) {
+    return false;
+  }
+  if (MGL_TRACE && threadIdx.x % 32 == 0) {
+    c->block->handed_clock[c->slot] = mgl_trace_clock();
+  }
+  uint32_t state = 0;  // 1: ready, 2: failed
+  while (state == 0) {
+    mgl_poll_result served = jit ? mgl_serve_jit(c) : MGL_POLL_NONE;
+    if (served == MGL_POLL_TASK) {
+      continue;
+    }
+    if (served == MGL_POLL_STOP) {
+      return false;
+    }
+    if (threadIdx.x % 32 == 0) {
+      do {
+        state = mgl_step_ready(counter, target) ? 1 : mgl_watch_progress(c, step.task) ? 0 : 2;
+      } while (!jit && state == 0);
+    }
+    state = __shfl_sync(0xffffffffu, state, 0);
+  }
+  if (state == 2) {
+    return false;
+  }
+  if (jit && !mgl_announce(c, &c->info, &step, true)) {
+    return false;
+  }
+  if (threadIdx.x % 32 == 0) {
+    mgl_let_go(c, &c->info, &step, true);
+  }
+  mgl_next_slot(c);
+  c->at++;
+  return true;
+}
+
+// After so many empty polls since its latest task, some milliseconds, there seems to be nothing to
+// do: the worker asks less often for an iteration.
+enum { MGL_POLLS_BEFORE_PAUSE = 8192, MGL_POLL_PAUSE_NS = 2000 };
+
+// All lanes: until this worker is in an iteration of which it has tasks left. False: the run ends.
+static __device__ __forceinline__ bool mgl_find_work(mgl_controller *c) {
+  while (!c->entered || c->at >= c->end) {
+    if (c->entered) {
+      c->entered = false;
+      c->iteration++;
+    }
+    uint32_t found = c->run->has_jit != 0 ? mgl_serve_jit(c) : MGL_POLL_NONE;
+    if (found == MGL_POLL_TASK) {
+      continue;
+    }
+    if (threadIdx.x % 32 == 0 && found == MGL_POLL_NONE) {
+      do {
+        found = mgl_poll_iteration(c);
+        if (found == MGL_POLL_NONE && !mgl_watch_progress(c, mgl_held_task(c))) {
+          found = MGL_POLL_STOP;
+        }
+        if (found == MGL_POLL_NONE && c->watch.polls > MGL_POLLS_BEFORE_PAUSE) {
+          __nanosleep(MGL_POLL_PAUSE_NS);
+        }
+      } while (c->run->has_jit == 0 && found == MGL_POLL_NONE);
+    }
+    found = __shfl_sync(0xffffffffu, found, 0);
+    if (found == MGL_POLL_STOP) {
+      return false;
+    }
+    if (found == MGL_POLL_TASK) {
+      mgl_begin_list(c);
+    }
+  }
+  return true;
+}
+
+// Until the plan of an iteration is announced, which it is but where there was nothing to do;
+// returns its graph, 255: none follows.
+static __device__ __forceinline__ uint32_t mgl_await_plan(mgl_cuda_run *run, uint64_t iteration) {
+  const mgl_word *word = &run->announced[iteration & 1];
+  // Release, paired with the acquire of the planner: all of the iterations before has ended.
+  mgl_store_release(&run->planning.ended, iteration);
+  for (;;) {
+    // Acquire, paired with the planner's release.
+    uint64_t announced = mgl_load_acquire(word);
+    if (announced >> 8 >= iteration + 1) {
+      return announced & 255;
+    }
+    if (mgl_load_relaxed(&run->protocol.fault) != MGL_FAULT_NONE) {
+      return 255;
+    }
+    __nanosleep(200);
+  }
+}
+
+// The protocol's question for the next plan, which was made while the iteration before ran; here it
+// only takes effect. (A call, not a pointer as on the host: an unknown callee costs registers.)
+static __device__ __noinline__ int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration) {
+  mgl_cuda_run *run = (mgl_cuda_run *)p;                                  // its first member
+  uint64_t announced = mgl_load_acquire(&run->announced[iteration & 1]);  // as below
+  if (run->iteration_ns != nullptr) {
+    run->iteration_ns[iteration % run->iteration_capacity] = mgl_global_ns();
+  }
+  uint32_t graph = announced & 255;
+  if (announced >> 8 < iteration + 1 || graph >= p->graph_count) {
+    graph = mgl_await_plan(run, iteration);
+    run->planning.resumed = iteration;
+    run->planning.resumed_ns = mgl_global_ns();
+  }
+  return iteration < run->most_iterations && graph < p->graph_count ? (int)graph : -1;
+}
+
+// One thread: the first iteration. A function of its own: it is rare.
+static __device__ __noinline__ void mgl_begin_run(mgl_protocol *p) {
+  mgl_launch_list list;
+  mgl_begin_iteration(p, 0, false, &list);
+  (void)mgl_launch_all(p, &list);
+}
+
+static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl_block *block) {
+  mgl_controller c = {};
+  c.run = run;
+  c.block = block;
+  if (threadIdx.x % 32 == 0 && blockIdx.x == 0 && run->protocol.scheduler_count == 0) {
+    mgl_begin_run(&run->protocol);
+  }
+  __syncwarp();
+  while (mgl_find_work(&c) && mgl_run_step(&c)) {
+  }
+  if (threadIdx.x % 32 == 0) {
+    block->stop = 1;
+  }
+}
+
+#endif

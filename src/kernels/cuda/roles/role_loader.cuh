@@ -1,0 +1,336 @@
+// The loader warp: runs ahead through the worker's AOT list and streams packed weights into smem
+// pages. Weights do not depend on other tasks, so it does not wait for events.
+//
+// Pages form a ring. What bounds it is not only the room in the ring: with all of a GPU's blocks
+// asking for a dozen pages each, every flag and activation waits behind 26 MB of requests. So few
+// pages are on their way at a time: the graph's in_flight for a task that has inputs, and
+// in_flight_ahead for one that waits for them (findings: worth 8 to 13% of a step).
+//
+// It goes on into the next iteration as soon as that is announced. When the run stops it still
+// delivers the pages of all tasks that were let go, and leaves with no copy outstanding.
+#ifndef MGL_KERNELS_CUDA_ROLES_ROLE_LOADER_CUH
+#define MGL_KERNELS_CUDA_ROLES_ROLE_LOADER_CUH
+
+#include "kernels/cuda/common/page_stream.cuh"
+#include "kernels/cuda/common/trace.cuh"
+#include "kernels/cuda/common/worker.cuh"
+
+// What the loader knows of one task; lane i of the warp holds that of the i-th fetched.
+struct mgl_load {
+  const uint8_t *weights;  // NULL: nothing to stream
+  uint32_t task;
+  uint32_t begin, end;  // row blocks
+  uint32_t k_padded;
+  uint32_t row_tiles;
+  uint32_t passes;
+  uint32_t group_pages;
+};
+
+struct mgl_loader {
+  mgl_cuda_run *run;
+  mgl_block *block;
+  uint8_t *pages;
+  uint32_t page_count;             // run's
+  uint32_t most_short, most_long;  // of the graph: of tasks with few pages, and with many
+  uint32_t most_ahead;             // of those without inputs
+  uint32_t most;                   // of the task
+  uint32_t page, parity;           // of the ring: the next one to fill, and its phase
+  uint32_t landed, landed_parity;  // the oldest one that was on its way when last looked at
+  uint32_t in_flight;
+  uint32_t ordinal;  // of the task among this worker's AOT tasks, all iterations
+  uint64_t iteration;
+  uint32_t graph;     // of that iteration
+  mgl_tracer traced;  // lane 0's
+};
+
+// Both 0 and 1 are phases that a page may be in; a page that was never filled is free.
+static __device__ __forceinline__ void mgl_ring_next(const mgl_loader *l, uint32_t *page,
+                                                     uint32_t *parity) {
+  if (++*page == l->page_count) {
+    *page = 0;
+    *parity ^= 1;
+  }
+}
+
+// True if the loader should give up: the run stopped, and the task will never run.
+static __device__ __forceinline__ bool mgl_loader_gives_up(const mgl_loader *l) {
+  return l->block->stop != 0 && l->ordinal >= l->block->activated;
+}
+
+static __device__ __forceinline__ void mgl_loader_look(mgl_loader *l) {
+  while (l->in_flight > 0 && mgl_mbarrier_test(&l->block->page_full[l->landed], l->landed_parity)) {
+    l->in_flight--;
+    mgl_ring_next(l, &l->landed, &l->landed_parity);
+  }
+}
+
+#if MGL_TARGET_COPIES
+
+enum { MGL_LOADER_LANES = 1 };
+
+// One bulk copy. The hint: these bytes are read once an iteration, so they should not push out what
+// is read again (L2::evict_first, as createpolicy encodes it for all of the bytes).
+static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_t *from,
+                                                     uint32_t bytes, uint64_t *full) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
+      "r"(bytes)
+      : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], "
+      "%2, [%3], %4;" ::"r"(mgl_shared_address(page)),
+      "l"(from), "r"(bytes), "r"(mgl_shared_address(full)), "l"(0x12f0000000000000ull)
+      : "memory");
+}
+
+#else
+
+enum { MGL_LOADER_LANES = 32 };
+
+// `count` times 16 bytes a lane; with the hint of the bulk copy.
+template <int count>
+static __device__ __forceinline__ void mgl_lane_copies(uint32_t to, const uint8_t *from) {
+#pragma unroll
+  for (int i = 0; i < count; i++) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to + i * 512),
+                 "l"(from + i * 512), "l"(0x12f0000000000000ull)
+                 : "memory");
+  }
+}
+
+// The whole warp copies. Copies follow each other without anything between them: one warp has to
+// ask for all that a multiprocessor reads, a copy every 20 ns.
+static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_t *from,
+                                                     uint32_t bytes, uint64_t *full) {
+  constexpr uint32_t piece = MGL_CUDA_K_ALIGN * MGL_CUDA_BLOCK_ROWS * 2;  // pages are so many
+  static_assert(piece % 512 == 0, "whole copies");
+  uint32_t to = mgl_shared_address(page) + threadIdx.x % 32 * 16;
+  from += threadIdx.x % 32 * 16;
+  if (bytes == MGL_CUDA_PAGE_BYTES) {
+    mgl_lane_copies<MGL_CUDA_PAGE_BYTES / 512>(to, from);
+  } else {
+#pragma unroll 1
+    for (uint32_t at = 0; at < bytes; at += piece) {
+      mgl_lane_copies<piece / 512>(to + at, from + at);
+    }
+  }
+  asm volatile(
+      "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(mgl_shared_address(full))
+      : "memory");
+}
+
+#endif
+
+// What the first lane that loads has found, for all of them: they stay together.
+static __device__ __forceinline__ bool mgl_loader_told(bool found) {
+  return MGL_LOADER_LANES == 1 ? found : __shfl_sync(0xffffffffu, found, 0) != 0;
+}
+
+// True for the lane that looks at mbarriers, where several load.
+static __device__ __forceinline__ bool mgl_loader_looks() {
+  return MGL_LOADER_LANES == 1 || threadIdx.x % 32 == 0;
+}
+
+// Until the next page of the ring is free and few enough are on their way. False: give up. One
+// lane.
+static __device__ __forceinline__ bool mgl_loader_await_room(mgl_loader *l) {
+  for (;;) {
+    bool may_run = l->ordinal < l->block->arrived;
+    uint32_t most = may_run ? l->most : l->most_ahead;
+    mgl_loader_look(l);
+    if (l->in_flight < most) {
+      break;
+    }
+    if (mgl_loader_gives_up(l)) {
+      return false;
+    }
+  }
+  while (!mgl_mbarrier_try(&l->block->page_free[l->page], l->parity ^ 1)) {
+    if (mgl_loader_gives_up(l)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The same, for all that load.
+static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
+  return mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_room(l));
+}
+
+static __device__ __forceinline__ bool mgl_load_page(mgl_loader *l, const uint8_t *from,
+                                                     uint32_t bytes) {
+  if (!mgl_loader_room(l)) {
+    return false;
+  }
+  mgl_page_load(l->pages + l->page * MGL_CUDA_PAGE_BYTES, from, bytes,
+                &l->block->page_full[l->page]);
+  mgl_ring_next(l, &l->page, &l->parity);
+  l->in_flight++;
+  return true;
+}
+
+// The pages of a batch of row blocks, in the order of page_stream.cuh.
+static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_load *load,
+                                                      uint32_t block, uint32_t blocks) {
+  uint32_t pages = mgl_pages_of_block(load->k_padded);
+  for (uint32_t first = 0; first < pages; first += load->group_pages) {
+    uint32_t last = pages - first < load->group_pages ? pages : first + load->group_pages;
+    for (uint32_t i = block; i < block + blocks; i++) {
+      const uint8_t *from = load->weights + i * mgl_block_bytes(load->k_padded);
+      for (uint32_t page = first; page < last; page++) {
+        if (!mgl_load_page(l, from + (size_t)page * MGL_CUDA_PAGE_BYTES,
+                           mgl_page_bytes(load->k_padded, page))) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+// Without prefetch: until the task is let go, and the ones before it have consumed all their pages.
+// (Not until it has inputs: a linear waits for its first pages before.) False: give up. One lane.
+static __device__ __forceinline__ bool mgl_loader_await_turn(const mgl_loader *l) {
+  uint32_t last = l->page == 0 ? l->page_count - 1 : l->page - 1;
+  uint32_t parity = l->page == 0 ? l->parity ^ 1 : l->parity;
+  while (l->ordinal >= l->block->activated ||
+         !mgl_mbarrier_test(&l->block->page_free[last], parity)) {
+    if (mgl_loader_gives_up(l)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// All pages of a task. False: give up.
+static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
+  if (l->run->prefetch == 0 && !mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_turn(l))) {
+    return false;
+  }
+  uint32_t began = mgl_trace_clock();
+  uint32_t most = mgl_batch_blocks(load->row_tiles);
+  uint32_t pages = (load->end - load->begin) * mgl_pages_of_block(load->k_padded) * load->passes;
+  l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
+  for (uint32_t pass = 0; pass < load->passes; pass++) {
+    for (uint32_t block = load->begin; block < load->end; block += most) {
+      uint32_t blocks = load->end - block < most ? load->end - block : most;
+      if (!mgl_load_batch(l, load, block, blocks)) {
+        return false;
+      }
+    }
+  }
+  if (threadIdx.x % 32 == 0) {
+    mgl_trace_add(&l->traced, began, mgl_trace_clock(), (uint32_t)l->iteration, l->graph,
+                  load->task);
+  }
+  return true;
+}
+
+// Step `at` of a graph's list.
+static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *graph,
+                                                          uint32_t at) {
+  const mgl_cuda_step *step = &graph->steps[at];
+  const mgl_cuda_op *op = &graph->ops[step->op];
+  mgl_load load;
+  load.weights = mgl_is_linear(op->kind) ? op->weights : nullptr;
+  load.task = step->task;
+  load.begin = step->begin;
+  load.end = step->end;
+  load.k_padded = op->k_padded;
+  load.row_tiles = op->row_tiles;
+  load.passes = op->passes;
+  load.group_pages = mgl_group_pages(op);
+  return load;
+}
+
+// The load that `lane` holds, for all lanes.
+static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine, uint32_t lane) {
+  mgl_load load;
+  load.weights = (const uint8_t *)__shfl_sync(0xffffffffu, (unsigned long long)mine->weights, lane);
+  load.task = __shfl_sync(0xffffffffu, mine->task, lane);
+  load.begin = __shfl_sync(0xffffffffu, mine->begin, lane);
+  load.end = __shfl_sync(0xffffffffu, mine->end, lane);
+  load.k_padded = __shfl_sync(0xffffffffu, mine->k_padded, lane);
+  load.row_tiles = __shfl_sync(0xffffffffu, mine->row_tiles, lane);
+  load.passes = __shfl_sync(0xffffffffu, mine->passes, lane);
+  load.group_pages = __shfl_sync(0xffffffffu, mine->group_pages, lane);
+  return load;
+}
+
+// This worker's list of one graph. False: give up.
+static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cuda_graph *graph) {
+  uint32_t lane = threadIdx.x % 32;
+  uint32_t last = graph->step_start[blockIdx.x + 1];
+  uint32_t batch = l->run->step_batch;
+  l->most_short = graph->in_flight;
+  l->most_long = graph->in_flight_long;
+  l->most_ahead = graph->in_flight_ahead;
+  for (uint32_t first = graph->step_start[blockIdx.x]; first < last; first += batch) {
+    uint32_t count = last - first < batch ? last - first : batch;
+    mgl_load mine = {};
+    if (lane < count) {
+      mine = mgl_fetch_load(graph, first + lane);
+    }
+    for (uint32_t i = 0; i < count; i++, l->ordinal++) {
+      mgl_load load = mgl_load_of_lane(&mine, i);
+      bool goes_on = true;
+      if (load.weights != nullptr && lane < MGL_LOADER_LANES) {
+        goes_on = mgl_load_task(l, &load);
+      }
+      if (__any_sync(0xffffffffu, !goes_on)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// The graph of the loader's iteration, once it is announced; 255: none. If this worker has no task
+// in it the announcement may have been overwritten by a later one: then there is nothing to load.
+static __device__ __forceinline__ uint32_t mgl_await_announcement(mgl_loader *l, bool *missed) {
+  const mgl_word *word = &l->run->announced[l->iteration & 1];
+  for (;;) {
+    uint64_t announced = mgl_load_acquire(word);
+    if (announced >> 8 >= l->iteration + 1) {
+      *missed = announced >> 8 > l->iteration + 1;
+      return announced & 255;
+    }
+    if (l->block->stop != 0) {
+      return 255;
+    }
+    __nanosleep(100);
+  }
+}
+
+static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_block *block,
+                                                      uint8_t *pages) {
+  mgl_loader l = {};
+  l.run = run;
+  l.block = block;
+  l.pages = pages;
+  l.page_count = run->page_count;
+  mgl_trace_open(run, MGL_CUDA_TRACE_LOAD, &l.traced);
+  for (;; l.iteration++) {
+    bool missed = false;
+    uint32_t graph = 255;
+    if (threadIdx.x % 32 == 0) {
+      graph = mgl_await_announcement(&l, &missed);
+    }
+    graph = __shfl_sync(0xffffffffu, graph, 0);
+    missed = __shfl_sync(0xffffffffu, missed, 0);
+    l.graph = graph;
+    if (!missed && (graph == 255 || !mgl_load_list(&l, &run->graphs[graph]))) {
+      break;
+    }
+  }
+  if (threadIdx.x % 32 == 0) {
+    while (l.in_flight > 0) {
+      mgl_loader_look(&l);
+    }
+    mgl_trace_close(run, MGL_CUDA_TRACE_LOAD, &l.traced);
+  }
+}
+
+#endif

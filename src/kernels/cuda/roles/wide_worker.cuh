@@ -1,0 +1,634 @@
+// The inside of a wide worker's block: its shared memory, and its service warps where there are
+// bulk copies (the portable kernel has none: wide_worker_mma.cuh).
+//
+// Warps 0 to 7 are consumers, two warpgroups that work on one task together. The producer walks
+// the block's list: it hands each step over once the step's event is activated (attend before that,
+// mgl_wide_begins_early), and fills the ring of stages for linears, with weights ahead of the event
+// as far as stages are free. A third warp finds the factors of norms, and waits for attend's event.
+// The storer waits for the consumers' outputs, copies what they staged to memory, and triggers the
+// event.
+//
+// Memory order: as in the narrow class (role_storer.cuh), and since stages are filled by the copy
+// engine, whoever writes what it may read fences for it before arriving, and the producer after
+// an event's acquire.
+#ifndef MGL_KERNELS_CUDA_ROLES_WIDE_WORKER_CUH
+#define MGL_KERNELS_CUDA_ROLES_WIDE_WORKER_CUH
+
+#include "kernels/cuda/common/worker.cuh"
+#include "twin/wide_layout.h"
+#include "twin/wide_run.h"
+
+enum {
+  MGL_WIDE_SLOTS = 2,
+  MGL_WIDE_BLOCK_STAGE_BYTES = MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K * 2,  // a column of a row block
+  MGL_WIDE_COLUMN_BYTES = MGL_WIDE_TILE_TOKENS * MGL_WIDE_ROW_BYTES,  // and of x, in a stage
+  // While workers wait for each other, the memory has nothing else to do: stages of weights fill
+  // the ring, and so many columns beyond it go to the L2, before their task may run; a column every
+  // so many cycles, some more than the memory takes for one of every worker. What is asked for
+  // faster stands in line there, and what others wait for, sums and counters, stands behind it
+  // (SPEED.md).
+  // In iterations of more tokens what they wait for moves so many bytes itself that only the ring
+  // is filled.
+  MGL_WIDE_PACE = MGL_WIDE_FEW ? 2000 : 0,
+  MGL_WIDE_AHEAD_COLUMNS = MGL_WIDE_FEW ? 4 : 0,
+  MGL_WIDE_AHEAD_PAGES = MGL_WIDE_FEW ? 1 : 0,  // of keys and values, for each warp
+  MGL_WIDE_BARRIER_CONSUMERS = 1,
+  MGL_WIDE_BARRIER_GROUP = 2,  // and 3: of a warpgroup of consumers
+};
+
+// A task between producer, consumers and storer.
+struct __align__(16) mgl_wide_slot : mgl_wide_op {
+  mgl_cuda_step step;
+};
+
+// Behind the staged output in a block's shared memory.
+struct mgl_wide_block {
+  mgl_wide_slot slots[MGL_WIDE_SLOTS];
+  // mbarriers; phase n of a slot's belongs to the n-th task in it.
+  uint64_t go[MGL_WIDE_SLOTS];        // by the producer: the task may run
+  uint64_t done[MGL_WIDE_SLOTS];      // by every consumer warp: its outputs are written, or staged
+  uint64_t factored[MGL_WIDE_SLOTS];  // by the warp of factors: they are there, if there are any;
+                                      // of attend, what its event says (mgl_wide_begins_early)
+  uint64_t stored[MGL_WIDE_SLOTS];    // by the storer: the slot may be filled again
+  uint64_t full[MGL_WIDE_STAGES];
+  uint64_t empty[MGL_WIDE_STAGES];
+  volatile uint32_t stop;
+  // The run's and the plan's; here, since polls drop what the L1 has of them.
+  mgl_word *counters;
+  uint32_t token_count, logit_rows;
+  volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
+  float __align__(16)
+      factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
+};
+
+static_assert(sizeof(mgl_wide_block) <= MGL_WIDE_BLOCK_BYTES, "it has its place");
+
+// Where a thread of the portable kernel finds its share of a tile's stages (wide_gemm_mma.cuh).
+struct mgl_mma_source {
+  const uint8_t *weights;
+  const uint8_t *x;
+  uint32_t x_column;      // bytes from a column of x to the next
+  uint32_t weights_more;  // from this thread's first row block to its second one
+  uint32_t blocks;        // of the two, those that there are
+  uint32_t stages;
+};
+
+// A warp's view of its block.
+struct mgl_wide_worker {
+  mgl_wide_run *run;
+  mgl_wide_block *block;
+  uint8_t *memory;  // the ring; a task without stages may use it (mgl_wide_takes_ring)
+  uint32_t stages;  // its address in shared memory
+  uint8_t *staged;  // MGL_WIDE_STAGED_BYTES
+  uint32_t warp, lane;
+  uint32_t stage;  // stages of the ring used so far
+  uint32_t slot, parity;
+#if !MGL_TARGET_WGMMA
+  mgl_mma_source source;
+#endif
+};
+
+static __device__ __forceinline__ uint32_t mgl_wide_least(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+
+static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_run *run,
+                                                                     uint8_t *memory) {
+  mgl_wide_worker w;
+  w.run = run;
+  w.memory = memory;
+  w.stages = mgl_shared_address(memory);
+#if MGL_TARGET_WGMMA
+  w.staged = memory + MGL_WIDE_RING_BYTES;
+  w.block = (mgl_wide_block *)(w.staged + MGL_WIDE_STAGED_BYTES);
+#else
+  w.staged = memory;
+  w.block = (mgl_wide_block *)(memory + MGL_WIDE_MMA_RING_BYTES);
+#endif
+  w.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  w.lane = threadIdx.x % 32;
+  w.stage = 0;
+  w.slot = 0;
+  w.parity = 0;
+  return w;
+}
+
+static __device__ __forceinline__ void mgl_wide_next_slot(mgl_wide_worker *w) {
+  w->slot ^= 1;
+  w->parity ^= w->slot == 0 ? 1 : 0;
+}
+
+static __device__ __forceinline__ bool mgl_wide_is_linear(uint32_t kind) {
+  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
+         kind == MGL_OP_LOGITS;
+}
+
+static __device__ __forceinline__ bool mgl_wide_has_attention(const mgl_cuda_op *op) {
+  return op->kind == MGL_OP_KV_WRITE || op->kind == MGL_OP_ATTEND ||
+         (op->flags & MGL_WIDE_ROTATES) != 0;
+}
+
+// True for tasks that use the ring's memory as scratch. The producer asks for nothing meanwhile.
+static __device__ __forceinline__ bool mgl_wide_takes_ring(uint32_t kind) {
+  return kind == MGL_OP_ATTEND;
+}
+
+// True for tasks that are handed over before their event is activated, since they begin with what
+// does not depend on the iteration; for the rest they wait until `factored`.
+static __device__ __forceinline__ bool mgl_wide_begins_early(uint32_t kind) {
+  return MGL_TARGET_WGMMA && kind == MGL_OP_ATTEND;
+}
+
+// What was written before is seen by copies of the copy engine after it, and the other way round.
+static __device__ __forceinline__ void mgl_proxy_fence() {
+#if MGL_TARGET_WGMMA
+  asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void mgl_sync_wide_consumers() {
+  mgl_block_sync<MGL_WIDE_BARRIER_CONSUMERS, MGL_WIDE_CONSUMERS>();
+}
+
+// Of the calling warp's warpgroup.
+static __device__ __forceinline__ void mgl_sync_wide_group(uint32_t group) {
+  if (group == 0) {
+    mgl_block_sync<MGL_WIDE_BARRIER_GROUP, 128>();
+  } else {
+    mgl_block_sync<MGL_WIDE_BARRIER_GROUP + 1, 128>();
+  }
+}
+
+// Until the phase ends. False: the launch was ended.
+static __device__ __forceinline__ bool mgl_wide_wait(mgl_wide_worker *w, uint64_t *barrier,
+                                                     uint32_t parity) {
+  while (!mgl_mbarrier_try(barrier, parity)) {
+    if (w->block->stop != 0) {
+      return mgl_mbarrier_test(barrier, parity);  // it may have ended before
+    }
+  }
+  return true;
+}
+
+// --- the producer --------------------------------------------------------------------------------
+
+static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t *from,
+                                                     uint32_t bytes, uint64_t *full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(mgl_shared_address(full))
+      : "memory");
+}
+
+// The same of weights, by a policy for the L2.
+static __device__ __forceinline__ void mgl_wide_copy_by(uint64_t policy, uint32_t to,
+                                                        const uint8_t *from, uint32_t bytes,
+                                                        uint64_t *full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(mgl_shared_address(full)), "l"(policy)
+      : "memory");
+}
+
+// Where one tile has all tokens nobody reads weights again in this iteration, so they leave the L2
+// first, and sums and activations, which are read and written again, stay there.
+static __device__ __forceinline__ uint64_t mgl_wide_weights_policy(const mgl_cuda_op *op) {
+  uint64_t first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return op->tokens <= MGL_WIDE_TILE_TOKENS ? first : normal;
+}
+
+// A linear's tile, and what a task has of it.
+struct mgl_wide_tile {
+  uint32_t first_block, blocks;  // row blocks of the weights
+  uint32_t token;                // the first token
+  uint32_t tokens;               // that are in the plan; 0: nothing is to be done
+  uint32_t split;                // of op.passes along k
+  uint32_t number;               // among the op's tiles
+  uint32_t first_stage, stages;  // of k
+  bool whole;                    // all stages of k
+};
+
+static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w,
+                                                                 const mgl_wide_slot *slot) {
+  mgl_wide_tile tile;
+  const mgl_cuda_op *op = &slot->op;
+  uint32_t columns = op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+  uint32_t blocks = (op->n + columns - 1) / columns;
+  uint32_t token_tiles = op->tokens / MGL_WIDE_TILE_TOKENS;
+  uint32_t k_stages = op->k_padded / MGL_WIDE_K;
+  uint32_t rows = op->kind == MGL_OP_LOGITS ? w->block->logit_rows : w->block->token_count;
+  tile.number = slot->step.begin / k_stages;
+  tile.first_stage = slot->step.begin % k_stages;
+  tile.stages = slot->step.end - slot->step.begin;
+  tile.whole = tile.stages == k_stages;
+  // Split i begins at stage k_stages i / passes, and there are no more splits than stages.
+  tile.split = (tile.first_stage * op->passes + op->passes - 1) / k_stages;
+  tile.first_block = tile.number / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
+  tile.blocks = mgl_wide_least(blocks - tile.first_block, MGL_WIDE_FEATURE_BLOCKS);
+  tile.token = tile.number % token_tiles * MGL_WIDE_TILE_TOKENS;
+  tile.tokens = rows > tile.token ? mgl_wide_least(rows - tile.token, MGL_WIDE_TILE_TOKENS) : 0;
+  return tile;
+}
+
+// Bytes of a column of x: of the tokens that are there, in whole swizzles. What lies behind them in
+// the stage only reaches sums of tokens that are not.
+static __device__ __forceinline__ uint32_t mgl_wide_x_bytes_of(const mgl_wide_tile *tile) {
+  return (tile->tokens + MGL_WIDE_ROWS - 1) / MGL_WIDE_ROWS * (MGL_WIDE_ROWS * MGL_WIDE_ROW_BYTES);
+}
+
+// The ring is as fast as its producer. A copy takes it 140 cycles where the compiler does not see
+// that all lanes have the same operands, since it makes a loop over lanes of it then. What it does
+// see is what one lane gives to all, and a branch for one lane that the hardware elects (SPEED.md).
+static __device__ __forceinline__ uint32_t mgl_wide_uniform(uint32_t value) {
+  return __shfl_sync(0xffffffffu, value, 0);
+}
+
+static __device__ __forceinline__ const uint8_t *mgl_wide_uniform(const uint8_t *value) {
+  const uint64_t bits = (uint64_t)value;
+  return (const uint8_t *)((uint64_t)mgl_wide_uniform((uint32_t)(bits >> 32)) << 32 |
+                           mgl_wide_uniform((uint32_t)bits));
+}
+
+static __device__ __forceinline__ bool mgl_wide_elect() {
+  uint32_t elected;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
+// Where a tile's stages come from, found once; the same in all lanes.
+struct mgl_wide_source {
+  const uint8_t *weights;  // of the first row block; the next column is behind it
+  uint64_t policy;         // of the L2 for them
+  uint32_t row_bytes;      // from a row block to the next one
+  uint32_t blocks;
+  const uint8_t *x;
+  uint32_t x_column;  // bytes from a column of x to the next one
+  uint32_t x_bytes;   // of a column
+  uint32_t columns;
+};
+
+static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_wide_slot *slot,
+                                                                     const mgl_wide_tile *tile) {
+  mgl_wide_source s;
+  s.row_bytes = mgl_wide_uniform(slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2));
+  s.weights = mgl_wide_uniform(slot->op.weights + (uint64_t)tile->first_block * s.row_bytes +
+                               tile->first_stage * MGL_WIDE_BLOCK_STAGE_BYTES);
+  s.policy = mgl_wide_weights_policy(&slot->op);
+  s.blocks = mgl_wide_uniform(tile->blocks);
+  s.x_column = mgl_wide_uniform(slot->op.tokens * MGL_WIDE_ROW_BYTES);
+  s.x_bytes = mgl_wide_uniform(mgl_wide_x_bytes_of(tile));
+  s.x = mgl_wide_uniform((const uint8_t *)slot->op.x + tile->first_stage * (uint64_t)s.x_column +
+                         (uint64_t)tile->token * MGL_WIDE_ROW_BYTES);
+  s.columns = mgl_wide_uniform(tile->tokens == 0 ? 0 : tile->stages);
+  return s;
+}
+
+// Columns of the tile in its stage `index` of the ring.
+static __device__ __forceinline__ uint32_t mgl_wide_columns_in(const mgl_wide_source *source,
+                                                               uint32_t index) {
+  return mgl_wide_least(source->columns - index * MGL_WIDE_COLUMNS, MGL_WIDE_COLUMNS);
+}
+
+// The weights of stage `index` of the tile. All of the stage's bytes are announced. (Row blocks
+// that are there at once need no branch between copies: then they are one instruction each.)
+static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
+                                                             const mgl_wide_source *source,
+                                                             uint32_t at, uint32_t index) {
+  constexpr uint32_t bytes = MGL_WIDE_COLUMNS * MGL_WIDE_BLOCK_STAGE_BYTES;  // of a row block
+  const uint32_t stage = at % MGL_WIDE_STAGES, columns = mgl_wide_columns_in(source, index);
+  uint64_t *full = &w->block->full[stage];
+  if (mgl_wide_elect()) {
+    const uint32_t to = w->stages + stage * MGL_WIDE_STAGE_BYTES;
+    const uint8_t *from = source->weights + index * bytes;
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
+        "r"(columns * (source->blocks * MGL_WIDE_BLOCK_STAGE_BYTES + source->x_bytes))
+        : "memory");
+    if (source->blocks == MGL_WIDE_FEATURE_BLOCKS) {
+#pragma unroll
+      for (uint32_t i = 0; i < MGL_WIDE_FEATURE_BLOCKS; i++) {
+        mgl_wide_copy_by(source->policy, to + i * bytes, from, columns * MGL_WIDE_BLOCK_STAGE_BYTES,
+                         full);
+        from += source->row_bytes;
+      }
+    } else {
+#pragma unroll 1
+      for (uint32_t i = 0; i < source->blocks; i++) {
+        mgl_wide_copy_by(source->policy, to + i * bytes, from, columns * MGL_WIDE_BLOCK_STAGE_BYTES,
+                         full);
+        from += source->row_bytes;
+      }
+    }
+  }
+}
+
+static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
+                                                       const mgl_wide_source *source, uint32_t at,
+                                                       uint32_t index) {
+  const uint32_t stage = at % MGL_WIDE_STAGES, columns = mgl_wide_columns_in(source, index);
+  if (mgl_wide_elect()) {
+    const uint32_t to = w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES;
+    const uint8_t *from = source->x + (uint64_t)(index * MGL_WIDE_COLUMNS) * source->x_column;
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_WIDE_COLUMNS; i++) {
+      if (i < columns) {
+        mgl_wide_copy(to + i * MGL_WIDE_COLUMN_BYTES, from + (uint64_t)i * source->x_column,
+                      source->x_bytes, &w->block->full[stage]);
+      }
+    }
+  }
+}
+
+typedef enum mgl_wide_state { MGL_WIDE_CLOSED, MGL_WIDE_OPEN, MGL_WIDE_ENDED } mgl_wide_state;
+
+// Whether the step's event is activated, or the launch was ended.
+static __device__ __forceinline__ mgl_wide_state mgl_wide_look(const mgl_wide_worker *w,
+                                                               const mgl_cuda_step *step) {
+  uint32_t state = MGL_WIDE_OPEN;
+  if (step->wait_event != MGL_NO_EVENT && w->lane == 0) {
+    const uint64_t fault = mgl_load_relaxed(&w->run->fault);  // both are on their way at once
+    // Acquire, paired with the releases of the triggers.
+    if (mgl_load_acquire(&w->block->counters[step->wait_event]) < step->wait_count) {
+      state = fault == MGL_WIDE_FAULT_NONE ? MGL_WIDE_CLOSED : MGL_WIDE_ENDED;
+    } else {
+      mgl_proxy_fence();
+    }
+  }
+  return (mgl_wide_state)__shfl_sync(0xffffffffu, state, 0);
+}
+
+// Until the step's event is activated. False: the launch was ended.
+static __device__ __forceinline__ bool mgl_wide_wait_event(const mgl_wide_worker *w,
+                                                           const mgl_cuda_step *step) {
+  mgl_wide_state state;
+  while ((state = mgl_wide_look(w, step)) == MGL_WIDE_CLOSED) {
+    mgl_relax();
+  }
+  return state == MGL_WIDE_OPEN;
+}
+
+// When the first worker began a stage, for those who ask where the time goes.
+static __device__ __forceinline__ void mgl_wide_note_stage(const mgl_wide_worker *w,
+                                                           const mgl_cuda_step *step) {
+  if (blockIdx.x == 0 && w->lane == 0 && w->run->stage_ns != nullptr &&
+      w->run->stage_ns[step->trigger_event] == 0) {
+    w->run->stage_ns[step->trigger_event] = mgl_global_ns();
+  }
+}
+
+// What will be read soon goes to the L2.
+static __device__ __forceinline__ void mgl_wide_prefetch(const void *from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+// Columns [begin, end) of the tile's weights.
+static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_worker *w,
+                                                                 const mgl_wide_source *source,
+                                                                 uint32_t begin, uint32_t end) {
+  if (w->lane < source->blocks && begin < end) {
+    mgl_wide_prefetch(source->weights + (uint64_t)w->lane * source->row_bytes +
+                          begin * MGL_WIDE_BLOCK_STAGE_BYTES,
+                      (end - begin) * MGL_WIDE_BLOCK_STAGE_BYTES);
+  }
+}
+
+// The same of keys and values: pages of each warp's share of the streams, behind those that the
+// warp asks for itself.
+static __device__ __forceinline__ void mgl_wide_prefetch_pages(const mgl_wide_worker *w,
+                                                               const mgl_wide_attention *a) {
+  constexpr uint32_t pages = MGL_WIDE_AHEAD_PAGES > 0 ? MGL_WIDE_AHEAD_PAGES : 1;
+  constexpr uint32_t bytes = MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM * 2;  // of one KV head
+  if ((int)w->lane >= (int)MGL_WIDE_AHEAD_PAGES * (int)MGL_WIDE_WARPS) {
+    return;
+  }
+  const mgl_wide_cut *cuts = a->work->stream_cuts + blockIdx.x * MGL_WIDE_WARPS + w->lane / pages;
+  const mgl_wide_cut cut = cuts[0];
+  if (!mgl_wide_before(&cut, &cuts[1])) {
+    return;
+  }
+  const uint32_t step = cut.step + MGL_WIDE_ATTEND_AHEAD + w->lane % pages;
+  if (step < a->work->items[cut.item].steps) {
+    const int32_t page = a->block_tables[(size_t)cut.slot * a->block_table_stride + step];
+    const size_t at = ((size_t)(uint32_t)page * a->kv_heads + cut.head) * (bytes / 2);
+    mgl_wide_prefetch(a->k_cache + at, bytes);
+    mgl_wide_prefetch(a->v_cache + at, bytes);
+  }
+}
+
+// Until a stage of the ring is free.
+static __device__ __forceinline__ void mgl_wide_wait_stage(mgl_wide_worker *w, uint32_t at) {
+  mgl_mbarrier_wait(&w->block->empty[at % MGL_WIDE_STAGES], (at / MGL_WIDE_STAGES & 1) ^ 1);
+}
+
+// Whether it is.
+static __device__ __forceinline__ bool mgl_wide_has_stage(const mgl_wide_worker *w, uint32_t at) {
+  const bool free =
+      mgl_mbarrier_test(&w->block->empty[at % MGL_WIDE_STAGES], (at / MGL_WIDE_STAGES & 1) ^ 1);
+  return __all_sync(0xffffffffu, free) != 0;
+}
+
+// Until the linear's event is activated: asks for weights. Returns the stages of the ring that it
+// has asked for, *open: whether the launch goes on.
+static __device__ __forceinline__ uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w,
+                                                              const mgl_wide_slot *slot,
+                                                              const mgl_wide_source *source,
+                                                              uint32_t stages, bool *open) {
+  const uint32_t ring = mgl_wide_least(stages, MGL_WIDE_STAGES);
+  const uint32_t most =
+      mgl_wide_least(source->columns, ring * MGL_WIDE_COLUMNS + MGL_WIDE_AHEAD_COLUMNS);
+  uint32_t asked = 0;                          // stages of the ring
+  uint32_t fetched = ring * MGL_WIDE_COLUMNS;  // columns for the L2 end here
+  uint32_t due = (uint32_t)clock();
+  mgl_wide_state state;
+  while ((state = mgl_wide_look(w, &slot->step)) == MGL_WIDE_CLOSED) {
+    const uint32_t now = __shfl_sync(0xffffffffu, (uint32_t)clock(), 0);
+    while (asked < ring && (int32_t)(now - due) >= 0 && mgl_wide_has_stage(w, w->stage + asked)) {
+      mgl_wide_load_weights(w, source, w->stage + asked, asked);
+      asked++;
+      due = now + MGL_WIDE_COLUMNS * MGL_WIDE_PACE;
+    }
+    if (asked == ring && fetched < most && (int32_t)(now - due) >= 0) {
+      const uint32_t end = mgl_wide_least(most, fetched + MGL_WIDE_COLUMNS);
+      mgl_wide_prefetch_weights(w, source, fetched, end);
+      fetched = end;
+      due = now + MGL_WIDE_COLUMNS * MGL_WIDE_PACE;
+    }
+  }
+  *open = state == MGL_WIDE_OPEN;
+  return asked;
+}
+
+// A linear: weights ahead, then the event, then the rest. False: the launch was ended.
+static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *w,
+                                                               const mgl_wide_slot *slot) {
+  const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
+  const mgl_wide_source source = mgl_wide_source_of(slot, &tile);
+  const uint32_t count = (source.columns + MGL_WIDE_COLUMNS - 1) / MGL_WIDE_COLUMNS;
+  bool open = true;
+  const uint32_t ahead = mgl_wide_ask_ahead(w, slot, &source, count, &open);
+  if (!open) {
+    return false;
+  }
+  if (w->lane == 0) {
+    mgl_mbarrier_arrive(&w->block->go[w->slot]);
+  }
+  for (uint32_t i = 0; i < ahead; i++) {
+    mgl_wide_load_x(w, &source, w->stage + i, i);
+  }
+  for (uint32_t i = ahead; i < count; i++) {
+    mgl_wide_wait_stage(w, w->stage + i);
+    mgl_wide_load_weights(w, &source, w->stage + i, i);
+    mgl_wide_load_x(w, &source, w->stage + i, i);
+  }
+  w->stage += count;
+  return true;
+}
+
+// Copies a step and its op into the slot, once that is free.
+static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w,
+                                                                          uint32_t at) {
+  mgl_wide_slot *slot = &w->block->slots[w->slot];
+  const mgl_cuda_step *step = &w->run->steps[at];
+  const uint4 *op = (const uint4 *)&w->run->ops[step->op];
+  const uint32_t op_pieces = sizeof(mgl_wide_op) / 16;
+  static_assert(sizeof(mgl_wide_op) % 16 == 0 && sizeof(mgl_cuda_step) == 32, "16-byte pieces");
+  static_assert(sizeof(mgl_wide_slot) == sizeof(mgl_wide_op) + 32, "one behind the other");
+  static_assert(op_pieces + 2 <= 32, "a lane copies one");
+  mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity ^ 1);
+  mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity ^ 1);
+  if (w->lane < op_pieces) {
+    ((uint4 *)slot)[w->lane] = op[w->lane];
+  } else if (w->lane < op_pieces + 2) {
+    ((uint4 *)&slot->step)[w->lane - op_pieces] = ((const uint4 *)step)[w->lane - op_pieces];
+  }
+  __syncwarp();
+  if (w->lane == 0 && mgl_wide_has_attention(&slot->op)) {
+    slot->with.attention.block_tables = w->run->block_tables;  // the plan's
+  }
+  __syncwarp();
+  return slot;
+}
+
+// A task that is none of a linear. False: the launch was ended.
+static __device__ __forceinline__ bool mgl_wide_produce_other(mgl_wide_worker *w,
+                                                              const mgl_wide_slot *slot) {
+  const bool early = mgl_wide_begins_early(slot->op.kind);
+  const uint32_t before = w->slot ^ 1;
+  if (slot->op.kind == MGL_OP_ATTEND) {
+    mgl_wide_prefetch_pages(w, &slot->with.attention);
+    __syncwarp();
+  }
+  if (early) {  // nobody reads the ring any more
+    mgl_mbarrier_wait(&w->block->done[before], before == 0 ? w->parity : w->parity ^ 1);
+  } else if (!mgl_wide_wait_event(w, &slot->step)) {
+    return false;
+  }
+  if (w->lane == 0) {
+    mgl_mbarrier_arrive(&w->block->go[w->slot]);
+  }
+  if (mgl_wide_takes_ring(slot->op.kind)) {
+    mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity);
+    mgl_proxy_fence();
+  }
+  return true;
+}
+
+static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
+  uint32_t end = mgl_wide_uniform(w->run->step_start[blockIdx.x + 1]);
+  bool ok = true;
+  for (uint32_t at = mgl_wide_uniform(w->run->step_start[blockIdx.x]); at < end && ok; at++) {
+    const mgl_wide_slot *slot = mgl_wide_fill_slot(w, at);
+    ok = mgl_wide_is_linear(mgl_wide_uniform(slot->op.kind)) ? mgl_wide_produce_linear(w, slot)
+                                                             : mgl_wide_produce_other(w, slot);
+    mgl_wide_next_slot(w);
+  }
+  __syncwarp();
+  if (w->lane == 0) {
+    w->block->stop = 1;
+  }
+}
+
+// --- factors -------------------------------------------------------------------------------------
+
+// The factor of a row by the norm before the linear.
+static __device__ __forceinline__ float mgl_wide_factor(const mgl_cuda_op *op, uint32_t row) {
+  const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
+  const float *squares = op->norm + row;
+  float sum = 0;
+#pragma unroll 16
+  for (uint32_t i = 0; i < ranges; i++) {
+    sum += squares[(size_t)i * op->tokens];
+  }
+  return 1.0f / sqrtf(sum / (float)op->k + op->eps);
+}
+
+// One warp: for every task, the factors of the tile's tokens by the norm before the linear, while
+// the consumers multiply. For those that begin early it waits for their event; if the launch is
+// ended, the producer meets that at its next event.
+static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w) {
+  while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
+    const mgl_wide_slot *slot = &w->block->slots[w->slot];
+    const mgl_cuda_op *op = &slot->op;
+    mgl_wide_note_stage(w, &slot->step);  // here nobody waits for it
+    if (mgl_wide_is_linear(op->kind) && op->norm != nullptr) {
+      const uint32_t first = mgl_wide_tile_of(w, slot).token;
+#pragma unroll 1
+      for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
+        w->block->factors[w->slot][token] = mgl_wide_factor(op, first + token);
+      }
+    }
+    if (mgl_wide_begins_early(op->kind)) {
+      (void)mgl_wide_wait_event(w, &slot->step);
+    }
+    __syncwarp();
+    if (w->lane == 0) {
+      mgl_mbarrier_arrive(&w->block->factored[w->slot]);
+    }
+    mgl_wide_next_slot(w);
+  }
+}
+
+// --- the storer ----------------------------------------------------------------------------------
+
+// What gate_up staged: a tile of a column of x.
+static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
+                                                             const mgl_wide_slot *slot) {
+  const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
+  if (tile.tokens == 0 || w->block->writes[w->slot] == 0) {
+    return;
+  }
+  uint64_t column = tile.first_block / MGL_WIDE_FEATURE_BLOCKS;
+  uint8_t *to =
+      (uint8_t *)slot->op.out + (column * slot->op.tokens + tile.token) * MGL_WIDE_ROW_BYTES;
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+               "r"(mgl_shared_address(w->staged)), "r"(mgl_wide_x_bytes_of(&tile))
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
+  mgl_proxy_fence();
+}
+
+// One thread.
+static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
+  while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
+    const mgl_wide_slot *slot = &w->block->slots[w->slot];
+    mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);
+    if (slot->op.kind == MGL_OP_GATE_UP) {
+      mgl_wide_store_staged(w, slot);
+    }
+    if (slot->step.trigger_event != MGL_NO_EVENT) {
+      mgl_add_release(&w->block->counters[slot->step.trigger_event], 1);
+    }
+    mgl_mbarrier_arrive(&w->block->stored[w->slot]);
+    mgl_wide_next_slot(w);
+  }
+}
+
+#endif

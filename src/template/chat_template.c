@@ -1,0 +1,120 @@
+// The public face of the template interpreter: checks the source, owns the parsed tree, sets up and
+// tears down a render.
+//
+// lexer (jinja_lex) -> tree (jinja_parse) -> text (jinja_render, with jinja_operators and the
+// builtins). A parsed template is immutable; a render keeps all its state on its own.
+#include "template/chat_template.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/arena.h"
+#include "template/jinja_parse.h"
+#include "template/jinja_render.h"
+
+struct mgl_chat_template {
+  mgl_arena arena;  // the source, the tree and `where`
+  const char *where;
+  const mgl_jinja_node *body;
+};
+
+// The source with "\r\n" and "\r" as "\n" and without one newline at its end, as Jinja reads it.
+static mgl_jinja_string normalise(const char *source, size_t bytes, char *out) {
+  size_t used = 0;
+  for (size_t i = 0; i < bytes; i++) {
+    if (source[i] == '\r') {
+      i += i + 1 < bytes && source[i + 1] == '\n';
+      out[used++] = '\n';
+    } else {
+      out[used++] = source[i];
+    }
+  }
+  used -= used != 0 && out[used - 1] == '\n';
+  return (mgl_jinja_string){out, used};
+}
+
+static mgl_status check_source(const char *source, size_t bytes, const char *where,
+                               mgl_error *err) {
+  if (bytes > MGL_TEMPLATE_MAX_SOURCE_BYTES) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "%s: expected a template of at most %d bytes, found %zu", where,
+                         MGL_TEMPLATE_MAX_SOURCE_BYTES, bytes);
+  }
+  size_t at = mgl_jinja_text_invalid_at((mgl_jinja_string){source, bytes});
+  if (at != bytes) {
+    int line = 1;
+    for (size_t i = 0; i < at; i++) {
+      line += source[i] == '\n';
+    }
+    return mgl_error_set(err, MGL_ERR_FORMAT, "%s: line %d: the template is not valid UTF-8", where,
+                         line);
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_chat_template_parse(const char *source, size_t bytes, const char *where,
+                                   mgl_chat_template **out, mgl_error *err) {
+  *out = NULL;
+  MGL_TRY(check_source(source, bytes, where, err));
+  mgl_chat_template *parsed = mgl_alloc_zeroed(1, sizeof *parsed);
+  mgl_status status = MGL_OK;
+  if (parsed == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory for a template", where);
+  }
+  parsed->arena.limit = MGL_TEMPLATE_MAX_MEMORY_BYTES;
+  size_t where_bytes = strlen(where) + 1;
+  char *where_copy = mgl_arena_alloc_text(&parsed->arena, where_bytes);
+  char *copy = mgl_arena_alloc_text(&parsed->arena, bytes);
+  if (where_copy == NULL || copy == NULL) {
+    status = mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory for a template", where);
+    goto fail;
+  }
+  memcpy(where_copy, where, where_bytes);
+  parsed->where = where_copy;
+  status = mgl_jinja_parse(normalise(source, bytes, copy), parsed->where, &parsed->arena,
+                           &parsed->body, err);
+  if (status != MGL_OK) {
+    goto fail;
+  }
+  *out = parsed;
+  return MGL_OK;
+fail:
+  mgl_chat_template_destroy(parsed);
+  return status;
+}
+
+void mgl_chat_template_destroy(mgl_chat_template *chat_template) {
+  if (chat_template != NULL) {
+    mgl_arena_free(&chat_template->arena);
+    mgl_free(chat_template);
+  }
+}
+
+mgl_status mgl_chat_template_render(const mgl_chat_template *chat_template, const json_t *context,
+                                    mgl_text *out, mgl_error *err) {
+  if (!json_is_object(context)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: the context of a template must be an object",
+                         chat_template->where);
+  }
+  MGL_TRY(mgl_text_check(out, err));
+  size_t start = out->bytes;
+  mgl_jinja_runtime runtime = {
+      .where = chat_template->where, .line = 1, .out = out, .out_start = start, .err = err};
+  runtime.arena.limit = MGL_TEMPLATE_MAX_MEMORY_BYTES;
+  mgl_jinja_value variables;
+  mgl_status status = mgl_jinja_from_json(&runtime, context, 0, &variables);
+  if (status == MGL_OK) {
+    runtime.context = *variables.dict;
+    status = mgl_jinja_render(&runtime, chat_template->body);
+  }
+  mgl_arena_free(&runtime.arena);
+  if (status != MGL_OK) {
+    // The caller's text stays what it was, whatever was appended before the failure.
+    out->bytes = start;
+    out->failed = false;
+    if (out->data != NULL) {
+      out->data[start] = 0;
+    }
+  }
+  return status;
+}

@@ -1,0 +1,60 @@
+// The inside of the interpreter: variables (jinja_scope.c), expressions (jinja_evaluate.c) and
+// statements (jinja_render.c), which call each other.
+#ifndef MGL_TEMPLATE_JINJA_INTERPRETER_H
+#define MGL_TEMPLATE_JINJA_INTERPRETER_H
+
+#include "template/jinja_parse.h"
+#include "template/jinja_value.h"
+
+typedef struct mgl_jinja_binding {
+  mgl_jinja_string name;
+  mgl_jinja_value value;
+  struct mgl_jinja_binding *next;
+} mgl_jinja_binding;
+
+typedef struct mgl_jinja_scope {
+  mgl_jinja_binding *bindings;  // newest first
+  struct mgl_jinja_scope *parent;
+} mgl_jinja_scope;
+
+// A macro, or the body of a call block; closes over the scope it was defined in.
+typedef struct mgl_jinja_macro {
+  const mgl_jinja_node *node;
+  mgl_jinja_scope *closure;
+} mgl_jinja_macro;
+
+// Counts a nested evaluation; runtime->depth-- ends it.
+mgl_status mgl_jinja_enter_depth(mgl_jinja_runtime *runtime);
+
+// --- variables -----------------------------------------------------------------------------------
+
+mgl_status mgl_jinja_new_scope(mgl_jinja_runtime *runtime, mgl_jinja_scope *parent,
+                               mgl_jinja_scope **out);
+// Sets a variable of that scope itself.
+mgl_status mgl_jinja_define(mgl_jinja_runtime *runtime, mgl_jinja_scope *in, mgl_jinja_string name,
+                            mgl_jinja_value value);
+// Scopes from inside out, then the context, then the global functions; else undefined.
+mgl_status mgl_jinja_look_up(mgl_jinja_runtime *runtime, mgl_jinja_string name,
+                             mgl_jinja_value *out);
+// To a NAME, a TUPLE of targets, or an attribute of a namespace().
+mgl_status mgl_jinja_assign(mgl_jinja_runtime *runtime, const mgl_jinja_node *target,
+                            mgl_jinja_value value);
+
+// --- expressions ---------------------------------------------------------------------------------
+
+mgl_status mgl_jinja_evaluate(mgl_jinja_runtime *runtime, const mgl_jinja_node *node,
+                              mgl_jinja_value *out);
+// caller: the body of the call block around a call; NULL without one.
+mgl_status mgl_jinja_evaluate_call(mgl_jinja_runtime *runtime, const mgl_jinja_node *node,
+                                   const mgl_jinja_macro *caller, mgl_jinja_value *out);
+// The filters of a block set or filter block: a chain whose innermost has no operand.
+mgl_status mgl_jinja_apply_filters(mgl_jinja_runtime *runtime, const mgl_jinja_node *node,
+                                   mgl_jinja_value text, mgl_jinja_value *out);
+
+// --- statements ----------------------------------------------------------------------------------
+
+// Runs `body` with its text as a value instead of on the output.
+mgl_status mgl_jinja_run_captured(mgl_jinja_runtime *runtime, const mgl_jinja_node *body,
+                                  mgl_jinja_value *out);
+
+#endif

@@ -1,0 +1,86 @@
+// The parser of chat templates: source to a tree in one arena, by recursive descent along Jinja's
+// own grammar.
+//
+// A node is one fat struct for all kinds, which keeps parser and interpreter free of casts; the
+// table below says which fields a kind uses. The tree is immutable and may be rendered by several
+// threads at once.
+#ifndef MGL_TEMPLATE_JINJA_PARSE_H
+#define MGL_TEMPLATE_JINJA_PARSE_H
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "template/jinja_value.h"
+
+typedef enum mgl_jinja_node_kind {
+  // Expressions.
+  MGL_JINJA_NODE_CONSTANT,    // value
+  MGL_JINJA_NODE_NAME,        // value.string
+  MGL_JINJA_NODE_LIST,        // items
+  MGL_JINJA_NODE_TUPLE,       // items; also as the target of an assignment
+  MGL_JINJA_NODE_DICT,        // items: key, value, key, value ...
+  MGL_JINJA_NODE_UNARY,       // op '-' or '+', first
+  MGL_JINJA_NODE_NOT,         // first
+  MGL_JINJA_NODE_BINARY,      // op, first, second
+  MGL_JINJA_NODE_AND,         // first, second
+  MGL_JINJA_NODE_OR,          // first, second
+  MGL_JINJA_NODE_CONCAT,      // items: a ~ b ~ c
+  MGL_JINJA_NODE_COMPARE,     // first, items: COMPARISON ...
+  MGL_JINJA_NODE_COMPARISON,  // op, first: one "< x" of a chain
+  MGL_JINJA_NODE_CONDITION,   // first: test, second: if true, third: if false or NULL
+  MGL_JINJA_NODE_ATTRIBUTE,   // first, value.string
+  MGL_JINJA_NODE_ITEM,        // first, second: index
+  MGL_JINJA_NODE_SLICE,       // first: object; items: start, stop, step (CONSTANT none if left out)
+  MGL_JINJA_NODE_CALL,        // first: callee, items: arguments
+  MGL_JINJA_NODE_FILTER,   // first (NULL: the text of a block), value.string: name, items, builtin
+  MGL_JINJA_NODE_TEST,     // first, value.string: name, items, builtin
+  MGL_JINJA_NODE_KEYWORD,  // among arguments: value.string, first
+  // Statements.
+  MGL_JINJA_NODE_DATA,    // value.string
+  MGL_JINJA_NODE_OUTPUT,  // first
+  MGL_JINJA_NODE_IF,      // first: test, body, otherwise (an IF for elif)
+  MGL_JINJA_NODE_FOR,     // first: target, second: source, third: filter or NULL, body, otherwise
+  MGL_JINJA_NODE_SET,     // first: target (NAME, TUPLE, or ATTRIBUTE of a NAME), second
+  MGL_JINJA_NODE_SET_BLOCK,   // first: target, second: FILTER chain or NULL, body
+  MGL_JINJA_NODE_WITH,        // items: target, value, target, value ...; body
+  MGL_JINJA_NODE_MACRO,       // value.string, items: NAME with default in first; body; uses_caller
+  MGL_JINJA_NODE_CALL_BLOCK,  // first: CALL, items: parameters as of MACRO, body; uses_caller
+  MGL_JINJA_NODE_FILTER_BLOCK,  // second: FILTER chain, body
+  MGL_JINJA_NODE_SCOPE,         // body, in a scope of its own (generation)
+  MGL_JINJA_NODE_BREAK,
+  MGL_JINJA_NODE_CONTINUE,
+} mgl_jinja_node_kind;
+
+// Operators of BINARY, UNARY and COMPARISON: the character, or one of these for two characters.
+enum {
+  MGL_JINJA_OP_FLOOR_DIVIDE = 'D',
+  MGL_JINJA_OP_POWER = 'P',
+  MGL_JINJA_OP_EQUAL = '=',
+  MGL_JINJA_OP_NOT_EQUAL = '!',
+  MGL_JINJA_OP_LESS_EQUAL = 'l',
+  MGL_JINJA_OP_GREATER_EQUAL = 'g',
+  MGL_JINJA_OP_IN = 'i',
+  MGL_JINJA_OP_NOT_IN = 'n',
+};
+
+typedef struct mgl_jinja_node {
+  uint8_t kind;  // mgl_jinja_node_kind
+  char op;
+  bool uses_caller;
+  int line;
+  size_t count;  // of items
+  mgl_jinja_value value;
+  struct mgl_jinja_node *first, *second, *third;
+  struct mgl_jinja_node *items;      // linked by next
+  struct mgl_jinja_node *body;       // linked by next
+  struct mgl_jinja_node *otherwise;  // linked by next
+  struct mgl_jinja_node *next;
+  const struct mgl_jinja_builtin
+      *builtin;  // of FILTER and TEST; NULL: unknown, refused when reached
+} mgl_jinja_node;
+
+// Parses source (valid UTF-8, newlines normalised), which must live as long as the arena. *out is
+// the first statement, NULL for an empty template.
+mgl_status mgl_jinja_parse(mgl_jinja_string source, const char *where, mgl_arena *arena,
+                           const mgl_jinja_node **out, mgl_error *err);
+
+#endif

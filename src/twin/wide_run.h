@@ -1,0 +1,140 @@
+// What the host and the kernel of the wide class share: the plan of an iteration and the launch.
+//
+// The wide class is a second megakernel, for large iterations. Its tasks are long
+// (tens of microseconds), so its machinery is small: a launch runs one iteration, every worker
+// walks its list of steps, and a task waits for the counter of its event. Weights, KV cache, block
+// tables and sequences are those of the narrow class (device_run.h), so that iterations of both
+// may follow each other in any order.
+//
+// Steps and ops have the structs of the narrow class, where these fields mean something else:
+//   step.begin, step.end   units [begin, end). Of a linear, stages of k of one tile: a tile's
+//                          stages are one behind the other, and tiles (feature tile, token tile,
+//                          of which the last varies fastest) too; of attend, one worker's share
+//   op.tokens              rows of op.x (of a norm: of the residual stream), a multiple of a tile's
+//   op.row_tiles           norms: rows of the result
+//   op.residual            norms: sums of squares of every range of MGL_WIDE_NORM_RANGE features,
+//                          f32 [ranges][row_tiles]; op.norm of the linear behind it is the same
+//   op.passes              linears: equal splits along k. Split i of linear_add leaves its sums at
+//                          out + i * copy_bytes in the form of the residual stream, and the norm
+//                          behind it adds them (bias, passes, copy_bytes)
+//   op.x, op.out, op.residual   in the forms of wide_layout.h
+//
+// A tile whose stages are several tasks'. Without flags there are two at most: the one with the
+// last stages leaves its sums in `parts`, the one with the first waits for them and adds them. With
+// MGL_WIDE_WEIGHS or MGL_WIDE_ROTATES all splits leave their sums, wait for each other, and finish
+// equal shares of the tile's tokens: the norm behind linear_add, or rope_kv behind qkv_proj, which
+// so are no stages of their own. Nobody waits for ever: who is waited for is its worker's first
+// task of the stage.
+#ifndef MGL_TWIN_WIDE_RUN_H
+#define MGL_TWIN_WIDE_RUN_H
+
+#include <stdint.h>
+
+#include "twin/device_run.h"
+#include "twin/wide_attention.h"
+#include "twin/wide_items.h"
+
+enum {
+  MGL_WIDE_MAX_TOKENS = 2048,
+  MGL_WIDE_MAX_SEQUENCES = 1024,
+
+  // A worker's warps: consumers first, so that they form whole warpgroups.
+  MGL_WIDE_CONSUMER_WARPS = 8,
+  MGL_WIDE_CONSUMERS = MGL_WIDE_CONSUMER_WARPS * 32,
+  MGL_WIDE_THREADS = MGL_WIDE_CONSUMERS + 128,  // producer, storer, factors, an idle one
+
+  MGL_WIDE_NORM_RANGE = 128,  // features of a norm's unit
+
+  // A linear's tile: so many row blocks of packed weights, by so many tokens. Where there is wgmma,
+  // iterations of few tokens have smaller tiles, and so kernels of their own (wide_64.cu).
+  MGL_WIDE_FEATURE_BLOCKS = MGL_WIDE_CONSUMER_WARPS,
+  MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
+  MGL_WIDE_LEAST_TILE = 64,
+  MGL_WIDE_MOST_TILE = 256,
+  MGL_WIDE_TILES = 3,  // 64, 128 and 256
+#ifdef MGL_WIDE_TILE
+  MGL_WIDE_TILE_TOKENS = MGL_WIDE_TILE,
+#else
+  MGL_WIDE_TILE_TOKENS = MGL_WIDE_MOST_TILE,
+#endif
+  MGL_WIDE_FEW = MGL_WIDE_TILE_TOKENS < MGL_WIDE_MOST_TILE,
+  MGL_WIDE_TILE_SUMS = MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS,
+
+  // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block. A
+  // stage has so many columns of 64 elements of k, of all rows and all tokens: two where there is
+  // room for enough of them, since a copy of twice as many bytes takes its issuer no longer.
+  MGL_WIDE_RING_BYTES = 192 << 10,
+  MGL_WIDE_COLUMNS = MGL_WIDE_FEW ? 2 : 1,
+  MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_COLUMNS * MGL_WIDE_FEATURES * 128,
+  MGL_WIDE_X_BYTES = MGL_WIDE_COLUMNS * MGL_WIDE_TILE_TOKENS * 128,
+  MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_X_BYTES,
+  MGL_WIDE_STAGES = MGL_WIDE_RING_BYTES / MGL_WIDE_STAGE_BYTES,
+  MGL_WIDE_STAGED_BYTES = MGL_WIDE_MOST_TILE * 128,
+  MGL_WIDE_BLOCK_BYTES = 3072,
+  MGL_WIDE_SMEM_BYTES = MGL_WIDE_RING_BYTES + MGL_WIDE_STAGED_BYTES + MGL_WIDE_BLOCK_BYTES,
+
+  // The portable kernel's: consumers alone, and a ring of smaller stages, which is the staged
+  // output's memory and attention's too; 99 KiB in all, which every GPU gives a block.
+  MGL_WIDE_MMA_THREADS = MGL_WIDE_CONSUMERS,
+  MGL_WIDE_MMA_STAGES = 4,
+  MGL_WIDE_MMA_K = 32,  // elements of a stage
+  MGL_WIDE_MMA_WEIGHT_BYTES = MGL_WIDE_FEATURES * MGL_WIDE_MMA_K * 2,
+  MGL_WIDE_MMA_STAGE_BYTES = MGL_WIDE_MMA_WEIGHT_BYTES + MGL_WIDE_TILE_TOKENS * MGL_WIDE_MMA_K * 2,
+  MGL_WIDE_MMA_RING_BYTES = MGL_WIDE_MMA_STAGES * MGL_WIDE_MMA_STAGE_BYTES,
+  MGL_WIDE_MMA_SMEM_BYTES = MGL_WIDE_MMA_RING_BYTES + MGL_WIDE_BLOCK_BYTES,
+};
+
+typedef enum mgl_wide_op_flags {
+  MGL_WIDE_GATHERS = 8,   // rmsnorm: of the rows whose logits are wanted, else of all
+  MGL_WIDE_WEIGHS = 16,   // linear_add: with the norm behind it
+  MGL_WIDE_ROTATES = 32,  // qkv_proj: with rope_kv
+} mgl_wide_op_flags;
+
+// Why a launch ended early.
+typedef enum mgl_wide_fault {
+  MGL_WIDE_FAULT_NONE,
+  MGL_WIDE_FAULT_HOST,  // the host ended it
+} mgl_wide_fault;
+
+// An op of the wide class.
+typedef struct mgl_wide_op {
+  mgl_cuda_op op;
+  union {
+    mgl_wide_attention attention;  // of rope_kv (kind kv_write), attend and MGL_WIDE_ROTATES
+    mgl_cuda_op norm;              // of MGL_WIDE_WEIGHS
+  } with;
+  // Of linears with tiles of several tasks: how many have left their sums, 0 before the launch; and
+  // sums, MGL_WIDE_TILE_SUMS floats for every split of each tile, or for the one that leaves them.
+  uint32_t *arrived;  // [tiles]
+  float *parts;
+} mgl_wide_op;
+
+// The plan of an iteration.
+typedef struct mgl_wide_plan {
+  uint32_t token_count;
+  uint32_t sequence_count;
+  uint32_t logit_row_count;
+  uint32_t padding;
+  mgl_feed_iteration note;  // what the host tells of the iteration, where the device has planned it
+  int32_t tokens[MGL_WIDE_MAX_TOKENS];
+  uint32_t positions[MGL_WIDE_MAX_TOKENS];
+  uint32_t slots[MGL_WIDE_MAX_TOKENS];           // row of the block tables of each token
+  uint32_t logit_slots[MGL_WIDE_MAX_SEQUENCES];  // [L] sequence slots to sample for
+  uint32_t logit_rows[MGL_WIDE_MAX_SEQUENCES];   // [L] rows whose logits are wanted
+} mgl_wide_plan;
+
+// One launch.
+typedef struct mgl_wide_run {
+  const mgl_cuda_step *steps;  // every worker's list, one after the other; NULL: nothing is to do
+  uint64_t tile_tokens;        // of their linears: the kernel for others has nothing to do
+  const uint32_t *step_start;  // [workers + 1]
+  const mgl_wide_op *ops;
+  mgl_word *counters;  // of events; 0 before the launch
+  const mgl_wide_plan *plan;
+  const int32_t *block_tables;
+  uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
+  uint64_t *stage_ns;  // [stages] the global timer when each began; NULL: not wanted
+  mgl_word fault;      // mgl_wide_fault
+} mgl_wide_run;
+
+#endif

@@ -1,0 +1,324 @@
+// Mode full without a GPU, over the fake driver of support/fake_cuda.h: which graphs are queued and
+// when, for jobs of all kinds.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "device/cuda/cuda_full.h"
+#include "device/cuda/cuda_program.h"
+#include "support/fake_cuda.h"
+#include "support/fake_model.h"
+#include "twin/op_launch.h"
+
+enum { REQUESTS = 5, MOST_TOKENS = 160, PROMPT = 60 };
+
+// page_count: 0: enough for all.
+static mgl_cuda_program *make_for(const mgl_cuda_device *device, uint32_t most_tokens,
+                                  uint32_t page_count) {
+  mgl_cuda_program_options options = {.iteration_tokens = 16,
+                                      .sequences = REQUESTS,
+                                      .pages_per_sequence = most_tokens / 16,
+                                      .page_count = page_count};
+  return fake_model_program(device, options);
+}
+
+static mgl_cuda_program *make(const mgl_cuda_device *device) {
+  return make_for(device, MOST_TOKENS, 0);
+}
+
+typedef struct heard {
+  int32_t tokens[REQUESTS][MOST_TOKENS];
+  uint32_t counts[REQUESTS];
+  mgl_cuda_sequence_state states[REQUESTS];
+  uint32_t iterations;
+} heard;
+
+static void hear(void *context, const mgl_cuda_token *token) {
+  heard *h = context;
+  h->tokens[token->request][h->counts[token->request]++] = token->token;
+  h->states[token->request] = token->state;
+}
+
+static heard run_job(mgl_cuda_program *program, mgl_cuda_generate job, bool full) {
+  mgl_error err = {0};
+  heard h = {0};
+  uint64_t times[4 * MOST_TOKENS] = {0};
+  mgl_cuda_outcome outcome = {.iteration_ns = times, .iteration_capacity = 4 * MOST_TOKENS};
+  job.on_token = hear;
+  job.context = &h;
+  job.outcome = &outcome;
+  job.launch.full = full;
+  fake.graph_launches = 0;
+  fake.plan_launches = 0;
+  fake.empty_iterations = 0;
+  if (mgl_cuda_program_generate(program, &job, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  h.iterations = outcome.iterations;
+  for (uint32_t i = 0; i <= h.iterations; i++) {
+    assert_int_equal(times[i], 1000 * (i + 1));
+  }
+  assert_true(!full || fake.plan_launches >= 2);  // before the first iteration and behind the last
+  return h;
+}
+
+// Prompts of many lengths, requests that end by length and by stop tokens, all chunk sizes: mode
+// full gives what mode mega gives, in as many iterations. (The fake kernels check on every launch
+// that the graph is large enough for the plan.)
+static void jobs_are_those_of_mode_mega(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make(&device);
+  int32_t prompt[PROMPT];
+  for (int32_t i = 0; i < PROMPT; i++) {
+    prompt[i] = i;
+  }
+  uint32_t random = 1;
+  for (uint32_t trial = 0; trial < 60; trial++) {
+    mgl_cuda_request requests[REQUESTS];
+    int32_t stops[REQUESTS];
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+      random = random * 1664525u + 1013904223u;
+      uint32_t count = 1 + (random >> 8) % PROMPT;
+      stops[i] = fake_cuda_token(prompt[0], count + (random >> 16) % 40);
+      requests[i] = (mgl_cuda_request){.prompt = prompt,
+                                       .prompt_count = count,
+                                       .max_new_tokens = 1 + (random >> 20) % 90,
+                                       .stop_ids = &stops[i],
+                                       .stop_count = random >> 31};
+    }
+    mgl_cuda_generate job = {.requests = requests,
+                             .request_count = 1 + trial % REQUESTS,
+                             .chunk_tokens = trial % 4 * 5,
+                             .prompts_first = trial % 3 == 0};
+    heard mega = run_job(program, job, false);
+    heard full = run_job(program, job, true);
+    assert_memory_equal(&mega, &full, sizeof mega);
+    assert_true(fake.graph_launches > 0);
+    assert_true(fake.empty_iterations < 2 * MGL_CUDA_FULL_LONG);
+  }
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+// Requests that outgrow the pool: one is preempted and computed again, in larger graphs than those
+// that decode. Long graphs wait until the pages of all that run suffice to their ends.
+static void preempted_requests_get_their_graphs(void **state) {
+  (void)state;
+  enum { LONGEST = 128, POOL = 12 };
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make_for(&device, LONGEST, POOL);
+  int32_t prompt[PROMPT] = {0};
+  uint32_t random = 1;
+  uint32_t longs = 0;
+  for (uint32_t trial = 0; trial < 60; trial++) {
+    mgl_cuda_request requests[REQUESTS];
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+      random = random * 1664525u + 1013904223u;
+      requests[i] = (mgl_cuda_request){.prompt = prompt,
+                                       .prompt_count = 1 + (random >> 8) % 30,
+                                       .max_new_tokens = 1 + (random >> 16) % 98};
+    }
+    mgl_cuda_generate job = {.requests = requests, .request_count = REQUESTS};
+    heard mega = run_job(program, job, false);
+    heard full = run_job(program, job, true);
+    assert_memory_equal(&mega, &full, sizeof mega);
+    assert_int_equal(fake.empty_iterations, 0);
+    longs += fake.graph_launches < full.iterations;
+  }
+  assert_true(mgl_cuda_program_progress(program).counts.preemptions > 60);
+  assert_true(longs > 20);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+// Without stop tokens the host knows how many iterations follow, and queues most of them in long
+// graphs.
+static void nothing_is_queued_in_vain(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make(&device);
+  int32_t prompt[PROMPT] = {0};
+  mgl_cuda_request requests[] = {{.prompt = prompt, .prompt_count = 40, .max_new_tokens = 100},
+                                 {.prompt = prompt, .prompt_count = 3, .max_new_tokens = 70}};
+  mgl_cuda_generate job = {.requests = requests, .request_count = 2};
+  heard h = run_job(program, job, true);
+  assert_int_equal(h.counts[0], 100);
+  assert_int_equal(h.counts[1], 70);
+  assert_int_equal(fake.empty_iterations, 0);
+  uint32_t longs = (h.iterations - fake.graph_launches) / (MGL_CUDA_FULL_LONG - 1);
+  assert_int_equal(fake.graph_launches, h.iterations - longs * (MGL_CUDA_FULL_LONG - 1));
+  assert_true(longs >= 5);
+  // No more than was asked for.
+  job.most_iterations = 20;
+  h = run_job(program, job, true);
+  assert_int_equal(h.iterations, 20);
+  assert_int_equal(fake.empty_iterations, 0);
+  // Other settings need other graphs.
+  job.launch.in_flight = 2;
+  job.most_iterations = 0;
+  heard again = run_job(program, job, true);
+  assert_int_equal(again.counts[0], 100);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+// Attention's kernels: for a token, for a long context and for sequences that decode, for any plan.
+static void attention_has_three_kernels(void **state) {
+  (void)state;
+  enum { LONG = 600 };
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make_for(&device, LONG + 40, 0);
+  int32_t prompt[LONG] = {0};
+  mgl_cuda_request requests[] = {{.prompt = prompt, .prompt_count = 20, .max_new_tokens = 20},
+                                 {.prompt = prompt, .prompt_count = 20, .max_new_tokens = 20}};
+  mgl_cuda_generate job = {.requests = requests, .request_count = 1};
+  fake.attends_any = fake.attends_long = 0;
+  heard h = run_job(program, job, true);
+  assert_int_equal(h.counts[0], 20);
+  assert_int_equal(fake.attend_tokens, 1);
+  assert_string_equal(fake.attend_kernel, "mgl_op_attend");
+  assert_int_equal(fake.attends_long, 0);
+  requests[0].max_new_tokens = requests[1].max_new_tokens = 40;
+  job.request_count = 2;
+  fake.attends_any = 0;
+  (void)run_job(program, job, true);
+  assert_int_equal(fake.attend_tokens, 2);
+  assert_int_not_equal(fake.attends_any, 0);   // prompts
+  assert_int_not_equal(fake.attends_long, 0);  // long graphs
+  requests[0].max_new_tokens = 20;
+  mgl_page_key keys[LONG / MGL_CUDA_KV_PAGE_TOKENS];
+  for (uint32_t i = 0; i < LONG / MGL_CUDA_KV_PAGE_TOKENS; i++) {
+    keys[i] = (mgl_page_key){{i + 1, 7, 7, 7}};
+  }
+  requests[0].prompt_count = LONG;
+  requests[0].keys = keys;
+  requests[0].key_count = LONG / MGL_CUDA_KV_PAGE_TOKENS;
+  job.request_count = 1;
+  (void)run_job(program, job, false);
+  h = run_job(program, job, true);  // finds what mode mega computed
+  assert_int_equal(h.counts[0], 20);
+  assert_int_equal(h.iterations, 20);
+  assert_int_equal(fake.attend_tokens, 1);
+  assert_string_equal(fake.attend_kernel, "mgl_op_attend_long");
+  requests[0].prompt_count = 20;
+  requests[0].key_count = 0;
+  (void)run_job(program, job, true);
+  assert_string_equal(fake.attend_kernel, "mgl_op_attend");
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static uint32_t asked;
+
+static bool stop_soon(void *context) {
+  (void)context;
+  return ++asked > 3;
+}
+
+static void a_job_can_be_stopped(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make(&device);
+  int32_t prompt[PROMPT] = {0};
+  mgl_cuda_outcome outcome = {0};
+  mgl_cuda_request request = {.prompt = prompt, .prompt_count = 50, .max_new_tokens = 100};
+  mgl_cuda_generate job = {.requests = &request,
+                           .request_count = 1,
+                           .chunk_tokens = 1,
+                           .should_stop = stop_soon,
+                           .launch = {.full = true},
+                           .outcome = &outcome};
+  asked = 0;
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_OK);
+  assert_true(outcome.stopped);
+  assert_true(outcome.iterations < 50);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static void a_plan_runs_once(void **state) {
+  (void)state;
+  static const mgl_plan_limits limits = {
+      .tokens = 16, .sequences = REQUESTS, .pages_per_sequence = 10, .page_tokens = 16};
+  static const int32_t tokens[] = {3, 4, 5};
+  static const int32_t pages[] = {7, 2};
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make(&device);
+  mgl_plan *plan = NULL;
+  float *logits = mgl_alloc_zeroed(512, sizeof *logits);
+  mgl_cuda_launch_options launch = {.full = true};
+  assert_int_equal(mgl_plan_create(&limits, &plan, &err), MGL_OK);
+  mgl_plan_add(plan, &(mgl_plan_chunk){.tokens = tokens,
+                                       .token_count = 3,
+                                       .position = 15,
+                                       .pages = pages,
+                                       .page_count = 2,
+                                       .logits = MGL_LOGITS_LAST});
+  for (int i = 0; i < 2; i++) {
+    fake.graph_launches = 0;
+    assert_int_equal(mgl_cuda_program_run_plan(program, plan, &launch, logits, &err), MGL_OK);
+    assert_int_equal(fake.graph_launches, 1);
+    assert_int_equal(fake.run->plans[0].positions[2], 17);
+  }
+  mgl_plan_destroy(plan);
+  mgl_free(logits);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static void a_failed_capture_is_reported(void **state) {
+  (void)state;
+  static const int32_t prompt[] = {1, 2, 3};
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make(&device);
+  mgl_cuda_request request = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = 6};
+  mgl_cuda_generate job = {.requests = &request, .request_count = 1, .launch = {.full = true}};
+  fake.capture_fails = true;
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_IO);
+  assert_non_null(strstr(err.text, "CUDA launch_config: a fake error"));
+  fake.capture_fails = false;
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_OK);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static void the_word_of_a_plan_holds_its_parts(void **state) {
+  (void)state;
+  static const mgl_host_plan_flags flags[] = {MGL_HOST_PLAN_CALM, MGL_HOST_PLAN_TOLD,
+                                              MGL_HOST_PLAN_AGAIN, MGL_HOST_PLAN_OVER};
+  for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+    uint64_t word = mgl_host_plan_make(UINT32_MAX, MGL_HOST_PLAN_MOST_LEFT - 1, flags[i], 64);
+    assert_int_equal(mgl_host_plan_iteration(word), UINT32_MAX);
+    assert_int_equal(mgl_host_plan_left(word), MGL_HOST_PLAN_MOST_LEFT - 1);
+    assert_int_equal(mgl_host_plan_tokens(word), 64);
+    for (size_t j = 0; j < sizeof flags / sizeof flags[0]; j++) {
+      assert_int_equal(mgl_host_plan_has(word, flags[j]), i == j);
+    }
+  }
+  assert_int_equal(mgl_host_plan_left(mgl_host_plan_make(0, UINT32_MAX, 0, 1)),
+                   MGL_HOST_PLAN_MOST_LEFT);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(jobs_are_those_of_mode_mega),
+      cmocka_unit_test(preempted_requests_get_their_graphs),
+      cmocka_unit_test(nothing_is_queued_in_vain),
+      cmocka_unit_test(attention_has_three_kernels),
+      cmocka_unit_test(a_job_can_be_stopped),
+      cmocka_unit_test(a_plan_runs_once),
+      cmocka_unit_test(a_failed_capture_is_reported),
+      cmocka_unit_test(the_word_of_a_plan_holds_its_parts),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

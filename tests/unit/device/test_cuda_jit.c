@@ -1,0 +1,339 @@
+// The device code compiles for every architecture that Megalith supports, without a GPU, and stays
+// under its ceilings: no spills, and registers that let the block be resident. One architecture
+// takes half a minute: with MGL_TEST_ARCHITECTURE only that one is compiled, and ctest runs three.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "device/cuda/cuda_driver.h"
+#include "device/cuda/cuda_jit.h"
+#include "twin/device_run.h"
+#include "twin/wide_run.h"
+#include "unit/device/open_nvrtc.h"
+
+static const mgl_cuda_shape shape = {.head_dim = 128, .group = 2, .trace = true};
+static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
+enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
+
+// Spills of every function. A task's function saves its return address, and sampling from all
+// logits, which is rare, keeps a little more; where consumers cannot be given more registers than
+// others (before sm_90), tasks of many tokens spill too.
+static void check_spills(const char *log, const char *architecture) {
+  static const struct {
+    const char *name;  // part of the function's name
+    unsigned ceiling, ceiling_sm_80;
+  } ceilings[] = {{"mgl_task_sample", 160, 160},
+                  {"mgl_task_linearILi4", 320, 320},
+                  {"mgl_task_linear", 16, 96},
+                  {"mgl_task_", 16, 16},
+                  {"mgl_megakernel", 128, 128}};
+  bool old = strcmp(architecture, "sm_80") == 0;
+  const char *at = log;
+  unsigned functions = 0;
+  while ((at = strstr(at, "Function properties for ")) != NULL) {
+    const char *end = strchr(at, '\n');
+    const char *bytes = strstr(at, " bytes spill stores");
+    assert_true(end != NULL && bytes != NULL);
+    while (bytes[-1] >= '0' && bytes[-1] <= '9') {
+      bytes--;
+    }
+    char name[256];
+    (void)snprintf(name, sizeof name, "%.*s", (int)(end - at), at);
+    unsigned spilled = (unsigned)strtoul(bytes, NULL, 10);
+    size_t i = 0;
+    while (i < sizeof ceilings / sizeof ceilings[0] && strstr(name, ceilings[i].name) == NULL) {
+      i++;
+    }
+    unsigned ceiling = i == sizeof ceilings / sizeof ceilings[0] ? 0
+                       : old                                     ? ceilings[i].ceiling_sm_80
+                                                                 : ceilings[i].ceiling;
+    if (spilled > ceiling) {
+      fail_msg("%s: %u bytes spilled, at most %u are accepted: %s", architecture, spilled, ceiling,
+               name);
+    }
+    functions++;
+    at = end;
+  }
+  assert_true(functions >= 10);
+}
+
+// Compiles a source for one architecture; the log is freed by the caller.
+static void compile_for(const mgl_nvrtc *nvrtc, const char *source, const char *architecture,
+                        mgl_text *log) {
+  mgl_error err = {0};
+  void *cubin = NULL;
+  size_t bytes = 0;
+  *log = (mgl_text){0};
+  if (mgl_cuda_compile(nvrtc, source, architecture, &shape, &cubin, &bytes, log, &err) != MGL_OK) {
+    fail_msg("%s", log->data != NULL ? log->data : err.text);
+  }
+  assert_true(bytes > 0);
+  mgl_free(cubin);
+}
+
+static mgl_cuda_usage usage_of(const mgl_text *log, const char *kernel, const char *architecture) {
+  mgl_cuda_usage usage = {0};
+  if (!mgl_cuda_usage_find(log->data, kernel, &usage)) {
+    fail_msg("no resources of %s in the log:\n%s", kernel, log->data);
+  }
+  print_message("%-8s %s: %u registers, %u bytes static shared, %u stack, %u spilled\n",
+                architecture, kernel, usage.registers, usage.static_smem_bytes, usage.stack_bytes,
+                usage.spill_bytes);
+  return usage;
+}
+
+typedef void check_function(const mgl_text *log, const char *architecture);
+
+// Calls `check` with the compiler's log for each architecture that is to be compiled.
+static void for_architectures(const char *source, check_function *check) {
+  const char *only = getenv("MGL_TEST_ARCHITECTURE");
+  unsigned compiled = 0;
+  mgl_nvrtc nvrtc;
+  if (!open_nvrtc(&nvrtc)) {
+    skip();
+  }
+  for (size_t i = 0; i < ARCHITECTURES; i++) {
+    if (only == NULL || strcmp(only, architectures[i]) == 0) {
+      mgl_text log;
+      compile_for(&nvrtc, source, architectures[i], &log);
+      check(&log, architectures[i]);
+      mgl_text_free(&log);
+      compiled++;
+    }
+  }
+  assert_true(compiled > 0);
+}
+
+static void check_megakernel(const mgl_text *log, const char *architecture) {
+  mgl_cuda_usage usage = usage_of(log, "mgl_megakernel", architecture);
+  assert_true(usage.registers * MGL_CUDA_THREADS <= 65536);
+  check_spills(log->data, architecture);
+}
+
+static void protocol_and_tasks_compile_for_all_architectures(void **state) {
+  (void)state;
+  for_architectures("kernels/cuda/megakernel.cu", check_megakernel);
+}
+
+static void check_planner(const mgl_text *log, const char *architecture) {
+  assert_int_equal(usage_of(log, "mgl_planner_run", architecture).spill_bytes, 0);
+}
+
+// Products must not be serialised, which the compiler does, and says, when it finds too few
+// registers. What spills does so in attention's loops over tiles.
+static void check_wide(const mgl_text *log, const char *kernel, const char *architecture) {
+  bool wgmma = strcmp(architecture, "sm_90a") == 0;
+  mgl_cuda_usage usage = usage_of(log, kernel, architecture);
+  assert_null(strstr(log->data, "serialized"));
+  assert_true(usage.registers * (wgmma ? MGL_WIDE_THREADS : MGL_WIDE_MMA_THREADS) <= 65536);
+  assert_true(usage.registers > MGL_WIDE_TILE_TOKENS / 2);  // it is there: a tile's sums
+  assert_int_equal(usage.static_smem_bytes, 0);
+  assert_true(usage.spill_bytes <= (wgmma ? 2048u : 1024u));
+}
+
+static void check_wide_kernel(const mgl_text *log, const char *architecture) {
+  check_wide(log, "mgl_wide_kernel", architecture);
+}
+
+// Only where there is wgmma.
+static void check_wide_64(const mgl_text *log, const char *architecture) {
+  if (strcmp(architecture, "sm_90a") == 0) {
+    check_wide(log, "mgl_wide_kernel_64", architecture);
+  }
+}
+
+static void check_wide_128(const mgl_text *log, const char *architecture) {
+  if (strcmp(architecture, "sm_90a") == 0) {
+    check_wide(log, "mgl_wide_kernel_128", architecture);
+  }
+}
+
+static void check_wide_plan(const mgl_text *log, const char *architecture) {
+  (void)usage_of(log, "mgl_wide_sample_run", architecture);
+}
+
+// Attention alone, with about the registers that its consumers have. With heads of 128 some values
+// wait in local memory at the borders of parts, more of them where the products are mma.sync's.
+static void check_wide_attention(const mgl_text *log, const char *architecture) {
+  mgl_cuda_usage usage = usage_of(log, "mgl_wide_attend_run", architecture);
+  assert_true(usage.registers <= 216);
+  assert_true(usage.spill_bytes <= (strcmp(architecture, "sm_80") == 0 ? 192u : 64u));
+}
+
+static void the_wide_class_compiles_for_all_architectures(void **state) {
+  (void)state;
+  for_architectures("kernels/cuda/wide_kernel.cu", check_wide_kernel);
+  for_architectures("kernels/cuda/wide_64.cu", check_wide_64);
+  for_architectures("kernels/cuda/wide_128.cu", check_wide_128);
+  for_architectures("kernels/cuda/wide_plan.cu", check_wide_plan);
+  for_architectures("kernels/cuda/wide_attention.cu", check_wide_attention);
+}
+
+// The planner's source is the host's; on a device it keeps everything in registers.
+static void the_planner_compiles_for_the_device(void **state) {
+  (void)state;
+  for_architectures("kernels/cuda/planner.cu", check_planner);
+}
+
+// The kernels of mode full. Those of which two blocks share a multiprocessor have 96 registers a
+// thread, attention 128; what does not fit there spills, but not in the loops over pages.
+static void check_op_kernels(const mgl_text *log, const char *architecture) {
+  bool old = strcmp(architecture, "sm_80") == 0;  // kernels do not overlap there
+  const struct {
+    const char *name;
+    uint32_t registers, spilled;  // at most; bytes
+  } kernels[] = {{"mgl_op_embed", 64, 0},
+                 {"mgl_op_attend", old ? 168 : 128, old ? 0 : 192},
+                 {"mgl_op_attend_long", 232, 0},
+                 {"mgl_op_attend_any", 232, 0},
+                 {"mgl_op_sample", 168, 0},
+                 {"mgl_op_plan", 168, 0},
+                 {"mgl_op_note", 168, 0},
+                 {"mgl_op_linear_1_normed", 96, 96},
+                 {"mgl_op_linear_1", 96, 0},
+                 {"mgl_op_linear_8_shared_normed", 96, 400},
+                 {"mgl_op_linear_8_shared", 96, 128},
+                 {"mgl_op_linear_8_normed", 168, 0},
+                 {"mgl_op_linear_8", 168, 0},
+                 {"mgl_op_linear_8_any", 168, 0},
+                 {"mgl_op_linear_16_normed", 168, 32},
+                 {"mgl_op_linear_16", 168, 0},
+                 {"mgl_op_linear_16_any", 168, 0},
+                 {"mgl_op_linear_32_any", 168, 480}};
+  for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
+    mgl_cuda_usage usage = usage_of(log, kernels[i].name, architecture);
+    if (usage.registers > kernels[i].registers || usage.spill_bytes > kernels[i].spilled) {
+      fail_msg("%s: %s has %u registers and spills %u bytes, at most %u and %u are accepted",
+               architecture, kernels[i].name, usage.registers, usage.spill_bytes,
+               kernels[i].registers, kernels[i].spilled);
+    }
+  }
+}
+
+static void op_kernels_compile_for_all_architectures(void **state) {
+  (void)state;
+  for_architectures("kernels/cuda/op_kernels.cu", check_op_kernels);
+}
+
+static void a_broken_request_is_explained(void **state) {
+  (void)state;
+  mgl_nvrtc nvrtc;
+  if (!open_nvrtc(&nvrtc)) {
+    skip();
+  }
+  mgl_error err = {0};
+  mgl_text log = {0};
+  void *cubin = NULL;
+  size_t bytes = 0;
+  assert_int_equal(mgl_cuda_compile(&nvrtc, "kernels/cuda/none.cu", "sm_90a", &shape, &cubin,
+                                    &bytes, &log, &err),
+                   MGL_ERR_ARGUMENT);
+  assert_non_null(strstr(err.text, "none.cu"));
+  assert_int_equal(mgl_cuda_compile(&nvrtc, "kernels/cuda/megakernel.cu", "sm_1", &shape, &cubin,
+                                    &bytes, &log, &err),
+                   MGL_ERR_INTERNAL);
+  assert_non_null(strstr(err.text, "sm_1"));
+  assert_null(cubin);
+  mgl_text_free(&log);
+}
+
+static void resources_are_read_from_a_log(void **state) {
+  (void)state;
+  static const char log[] =
+      "ptxas info    : 0 bytes gmem\n"
+      "ptxas info    : Compiling entry function 'a' for 'sm_90a'\n"
+      "ptxas info    : Function properties for a\n"
+      "    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
+      "ptxas info    : Used 40 registers, used 4 barriers, 96 bytes smem\n"
+      "ptxas info    : Compiling entry function 'b' for 'sm_90a'\n"
+      "ptxas info    : Function properties for b\n"
+      "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+      "ptxas info    : Used 255 registers, used 1 barriers\n";
+  mgl_cuda_usage usage = {0};
+  assert_true(mgl_cuda_usage_find(log, "a", &usage));
+  assert_int_equal(usage.registers, 40);
+  assert_int_equal(usage.stack_bytes, 8);
+  assert_int_equal(usage.spill_bytes, 16);
+  assert_int_equal(usage.static_smem_bytes, 96);
+  assert_true(mgl_cuda_usage_find(log, "b", &usage));
+  assert_int_equal(usage.registers, 255);
+  assert_int_equal(usage.static_smem_bytes, 0);
+  assert_false(mgl_cuda_usage_find(log, "c", &usage));
+}
+
+static const char *architecture_of(uint32_t major, uint32_t minor) {
+  static char name[MGL_ARCHITECTURE_BYTES];
+  mgl_cuda_device device = {.major = major, .minor = minor};
+  mgl_error err = {0};
+  assert_int_equal(mgl_cuda_kernels_choose(major, minor, &device.kernels, &err), MGL_OK);
+  mgl_cuda_architecture(&device, name);
+  return name;
+}
+
+static void architectures_have_their_names(void **state) {
+  (void)state;
+  static const char *const usual[] = {"auto", "", NULL};
+  for (size_t i = 0; i < 3; i++) {
+    assert_int_equal(
+        usual[i] != NULL ? setenv("MEGALITH_KERNELS", usual[i], 1) : unsetenv("MEGALITH_KERNELS"),
+        0);
+    assert_string_equal(architecture_of(8, 0), "sm_80");
+    assert_string_equal(architecture_of(8, 9), "sm_89");
+    assert_string_equal(architecture_of(9, 0), "sm_90a");
+    assert_string_equal(architecture_of(10, 0), "sm_100a");
+    assert_string_equal(architecture_of(10, 3), "sm_103");
+    assert_string_equal(architecture_of(12, 0), "sm_120");
+  }
+}
+
+static void portable_kernels_can_be_asked_for(void **state) {
+  (void)state;
+  mgl_cuda_kernels kernels = MGL_CUDA_KERNELS_PORTABLE;
+  mgl_error err = {0};
+  assert_int_equal(mgl_cuda_kernels_choose(9, 0, &kernels, &err), MGL_OK);
+  assert_int_equal(kernels, MGL_CUDA_KERNELS_WGMMA);
+  assert_int_equal(setenv("MEGALITH_KERNELS", "portable", 1), 0);
+  assert_string_equal(architecture_of(8, 0), "sm_80");
+  assert_string_equal(architecture_of(9, 0), "sm_90");
+  assert_string_equal(architecture_of(10, 0), "sm_100");
+  assert_int_equal(setenv("MEGALITH_KERNELS", "fast", 1), 0);
+  assert_int_equal(mgl_cuda_kernels_choose(9, 0, &kernels, &err), MGL_ERR_ARGUMENT);
+  assert_non_null(strstr(err.text, "found \"fast\""));
+  assert_int_equal(unsetenv("MEGALITH_KERNELS"), 0);
+}
+
+// Without a driver the binary still starts, and says what is missing.
+static void a_missing_driver_is_explained(void **state) {
+  (void)state;
+  mgl_cuda_driver driver;
+  mgl_error err = {0};
+  mgl_status status = mgl_cuda_driver_open(&driver, &err);
+  if (status == MGL_OK) {
+    print_message("skipped: this machine has a driver\n");
+    skip();
+  }
+  assert_int_equal(status, MGL_ERR_UNSUPPORTED);
+  assert_non_null(strstr(err.text, "libcuda.so.1"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(protocol_and_tasks_compile_for_all_architectures),
+      cmocka_unit_test(the_planner_compiles_for_the_device),
+      cmocka_unit_test(op_kernels_compile_for_all_architectures),
+      cmocka_unit_test(the_wide_class_compiles_for_all_architectures),
+      cmocka_unit_test(a_broken_request_is_explained),
+      cmocka_unit_test(resources_are_read_from_a_log),
+      cmocka_unit_test(architectures_have_their_names),
+      cmocka_unit_test(portable_kernels_can_be_asked_for),
+      cmocka_unit_test(a_missing_driver_is_explained),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,701 @@
+// The host side of the GPU without a GPU, over the fake driver of support/fake_cuda.h.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "device/cuda/cuda_plan.h"
+#include "device/cuda/cuda_program.h"
+#include "device/cuda/cuda_wide.h"
+#include "support/fake_cuda.h"
+#include "support/fake_model.h"
+#include "twin/wide_items.h"
+
+enum { WORKERS = FAKE_CUDA_WORKERS, NOTHING = FAKE_CUDA_NEVER };
+
+static const mgl_cuda_program_options usual = {
+    .iteration_tokens = 16, .sequences = 4, .pages_per_sequence = 8};
+
+typedef struct heard {
+  int32_t tokens[4][128];
+  uint32_t counts[4];
+  mgl_cuda_sequence_state states[4];
+} heard;
+
+static void hear(void *context, const mgl_cuda_token *token) {
+  heard *h = context;
+  uint32_t request = token->request;
+  assert_int_equal(h->states[request] == 0 || h->states[request] == MGL_CUDA_SEQUENCE_RUNNING, 1);
+  h->tokens[request][h->counts[request]++] = token->token;
+  h->states[request] = token->state;
+}
+
+// --- tests ---------------------------------------------------------------------------------------
+
+static void jobs_run_to_their_ends(void **state) {
+  (void)state;
+  static const mgl_launch launches[] = {MGL_LAUNCH_AOT, MGL_LAUNCH_JIT, MGL_LAUNCH_AUTO};
+  mgl_cuda_device device = fake_cuda_device();
+  for (size_t i = 0; i < sizeof launches / sizeof launches[0]; i++) {
+    mgl_error err = {0};
+    heard h = {0};
+    mgl_cuda_program_options options = usual;
+    options.launch = launches[i];
+    mgl_cuda_program *program = fake_model_program(&device, options);
+    int32_t prompt[40];
+    for (int32_t j = 0; j < 40; j++) {
+      prompt[j] = j;
+    }
+    int32_t stop = fake_cuda_token(0, 9);
+    uint64_t times[64];
+    mgl_cuda_request requests[] = {{.prompt = prompt, .prompt_count = 40, .max_new_tokens = 5},
+                                   {.prompt = prompt,
+                                    .prompt_count = 6,
+                                    .max_new_tokens = 50,
+                                    .stop_ids = &stop,
+                                    .stop_count = 1},
+                                   {.prompt = prompt, .prompt_count = 1, .max_new_tokens = 1}};
+    mgl_cuda_outcome outcome = {.iteration_ns = times, .iteration_capacity = 64};
+    mgl_cuda_generate job = {.requests = requests,
+                             .request_count = 3,
+                             .on_token = hear,
+                             .context = &h,
+                             .outcome = &outcome};
+    for (int again = 0; again < 2; again++) {
+      h = (heard){0};
+      if (mgl_cuda_program_generate(program, &job, &err) != MGL_OK) {
+        fail_msg("%s", err.text);
+      }
+      assert_int_equal(h.counts[0], 5);
+      assert_int_equal(h.states[0], MGL_CUDA_SEQUENCE_LENGTH);
+      assert_int_equal(h.counts[1], 4);
+      assert_int_equal(h.states[1], MGL_CUDA_SEQUENCE_STOPPED);
+      assert_int_equal(h.counts[2], 1);
+      assert_int_equal(h.states[2], MGL_CUDA_SEQUENCE_LENGTH);
+      assert_int_equal(h.tokens[0][4], fake_cuda_token(0, 44));
+      assert_true(outcome.iterations >= 7 && outcome.iterations < 16);
+      assert_int_equal(times[outcome.iterations], 1000 * (outcome.iterations + 1));
+    }
+    mgl_cuda_program_destroy(program);
+    assert_int_equal(fake.live, 0);
+  }
+}
+
+// --- the wide class ------------------------------------------------------------------------------
+
+enum { CROWD = 30, CROWD_TOKENS = 9, CROWD_SLOTS = 12, STOP_AFTER = 40 };
+
+typedef struct crowd {
+  uint32_t counts[CROWD];
+  uint32_t heard;
+  uint64_t rows;        // that were told of
+  uint32_t iterations;  // that were told of
+  uint32_t most;        // rows of one
+  uint32_t unslept;     // tokens that were heard while sleeps last as long as they are asked to
+  bool stops;
+} crowd;
+
+static void hear_crowd(void *context, const mgl_cuda_token *token) {
+  crowd *c = context;
+  uint32_t request = token->request;
+  uint32_t prompt = 1 + request * 29 % 110;
+  assert_int_equal(token->token, fake_cuda_token((int32_t)request, prompt + c->counts[request]));
+  c->counts[request]++;
+  c->heard++;
+  c->unslept += prctl(PR_GET_TIMERSLACK) == 1000 ? 1 : 0;
+}
+
+static void hear_crowd_progress(void *context, const mgl_cuda_progress *progress) {
+  crowd *c = context;
+  uint32_t rows = progress->prompt_tokens + progress->decode_tokens;
+  c->rows += rows;
+  c->iterations++;
+  c->most = rows > c->most ? rows : c->most;
+}
+
+static bool stop_crowd(void *context) {
+  const crowd *c = context;
+  return c->stops && c->heard >= STOP_AFTER;
+}
+
+static void run_crowd(mgl_cuda_program *program, crowd *c, bool full, mgl_cuda_outcome *outcome) {
+  static int32_t prompts[CROWD][128];
+  mgl_cuda_request requests[CROWD] = {0};
+  mgl_error err = {0};
+  for (uint32_t i = 0; i < CROWD; i++) {
+    prompts[i][0] = (int32_t)i;
+    requests[i] = (mgl_cuda_request){
+        .prompt = prompts[i], .prompt_count = 1 + i * 29 % 110, .max_new_tokens = CROWD_TOKENS};
+  }
+  mgl_cuda_generate job = {.requests = requests,
+                           .request_count = CROWD,
+                           .on_token = hear_crowd,
+                           .on_progress = hear_crowd_progress,
+                           .should_stop = stop_crowd,
+                           .context = c,
+                           .launch = {.full = full},
+                           .outcome = outcome};
+  if (mgl_cuda_program_generate(program, &job, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+}
+
+// Launches of both classes take turns as the plans have it.
+static void large_iterations_run_in_the_wide_class(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = usual;
+  options.iteration_tokens = 300;
+  options.sequences = CROWD_SLOTS;
+  mgl_cuda_program *program = fake_model_program(&device, options);
+  uint64_t times[1024];
+  for (int again = 0; again < 2; again++) {
+    crowd c = {0};
+    mgl_cuda_outcome outcome = {.iteration_ns = times, .iteration_capacity = 1024};
+    uint64_t rows = 0;
+    fake.runs = 0;
+    fake.wide_runs = 0;
+    fake.empty_wide_runs = 0;
+    run_crowd(program, &c, false, &outcome);
+    for (uint32_t i = 0; i < CROWD; i++) {
+      assert_int_equal(c.counts[i], CROWD_TOKENS);
+      rows += 1 + i * 29 % 110 + CROWD_TOKENS - 1;
+    }
+    assert_true(fake.wide_runs >= 4 && fake.runs >= 2 && fake.runs < fake.wide_runs);
+    assert_true(fake.empty_wide_runs >= fake.runs - 1);  // each chain ends behind one
+    assert_true(outcome.iterations > fake.wide_runs + CROWD_TOKENS);
+    assert_int_equal(fake.run->iteration_tokens, MGL_CUDA_NARROW_TOKENS);
+    assert_true(c.unslept > c.heard * 3 / 4);  // not those behind the last launch
+    assert_int_equal(c.iterations, outcome.iterations);
+    assert_true(c.rows >= rows);  // and rows of sequences that had ended
+    assert_true(c.most > 64 && c.most <= 300);
+    assert_false(outcome.stopped);
+  }
+  crowd c = {.stops = true};
+  mgl_cuda_outcome outcome = {0};
+  run_crowd(program, &c, false, &outcome);
+  assert_true(outcome.stopped && c.heard >= STOP_AFTER && c.heard < CROWD * CROWD_TOKENS);
+  // Mode full has no kernels for more than the narrow class.
+  fake.wide_runs = 0;
+  c = (crowd){0};
+  run_crowd(program, &c, true, &outcome);
+  assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
+  assert_true(fake.wide_runs == 0 && c.most <= 64 && c.most > MGL_CUDA_NARROW_TOKENS);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+// Those of few tokens in the kernel for them.
+static void iterations_find_their_kernel(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = usual;
+  mgl_cuda_outcome outcome = {0};
+  crowd c = {0};
+  options.iteration_tokens = 70;
+  options.sequences = CROWD_SLOTS;
+  fake.wide_runs = 0;
+  fake.few_wide_runs = 0;
+  mgl_cuda_program *program = fake_model_program(&device, options);
+  run_crowd(program, &c, false, &outcome);
+  assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
+  assert_true(c.most > MGL_WIDE_LEAST_TILE);
+  assert_true(fake.few_wide_runs > 0 && fake.few_wide_runs < fake.wide_runs);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+// The same with the portable kernels, on any GPU but one with very many multiprocessors.
+static void large_iterations_run_on_other_gpus(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = usual;
+  mgl_cuda_outcome outcome = {0};
+  crowd c = {0};
+  options.iteration_tokens = 300;
+  options.sequences = CROWD_SLOTS;
+  device.major = 8;
+  device.kernels = MGL_CUDA_KERNELS_PORTABLE;
+  fake.portable = true;
+  fake.wide_runs = 0;
+  mgl_cuda_program *program = fake_model_program(&device, options);
+  run_crowd(program, &c, false, &outcome);
+  assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
+  assert_true(fake.wide_runs >= 4 && c.most > 64);
+  mgl_cuda_program_destroy(program);
+  fake.portable = false;
+  mgl_error err = {0};
+  device.sm_count = MGL_WIDE_MAX_WORKERS + 1;
+  mgl_graph *graph = fake_model_graph(NULL);
+  options.program = graph;
+  options.get_code = fake_cuda_code;
+  assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_UNSUPPORTED);
+  assert_non_null(strstr(err.text, "64 tokens at most"));
+  mgl_graph_destroy(graph);
+  assert_int_equal(fake.live, 0);
+}
+
+static void a_plan_runs_once(void **state) {
+  (void)state;
+  static const mgl_plan_limits limits = {
+      .tokens = 16, .sequences = 4, .pages_per_sequence = 8, .page_tokens = 16};
+  static const int32_t tokens[] = {3, 4, 5};
+  static const int32_t pages[] = {7, 2};
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = fake_model_program(&device, usual);
+  mgl_plan *plan = NULL;
+  float *logits = mgl_alloc_zeroed(512, sizeof *logits);
+  assert_int_equal(mgl_plan_create(&limits, &plan, &err), MGL_OK);
+  mgl_plan_add(plan, &(mgl_plan_chunk){.tokens = tokens,
+                                       .token_count = 3,
+                                       .position = 15,
+                                       .pages = pages,
+                                       .page_count = 2,
+                                       .logits = MGL_LOGITS_LAST});
+  assert_int_equal(mgl_cuda_program_run_plan(program, plan, NULL, logits, &err), MGL_OK);
+  assert_int_equal(fake.run->block_tables[0], 7);
+  assert_int_equal(fake.run->block_tables[1], 2);
+  assert_int_equal(fake.run->block_tables[2], 32);  // the spare page
+  assert_int_equal(fake.run->plans[0].logit_rows[0], 2);
+  assert_int_equal(fake.run->plans[0].positions[2], 17);
+  assert_int_equal(mgl_load_relaxed(&fake.run->announced[1]), 2u << 8 | 255);
+  plan->tokens[1] = 512;
+  assert_int_equal(mgl_cuda_program_run_plan(program, plan, NULL, logits, &err), MGL_ERR_ARGUMENT);
+  plan->tokens[1] = 4;
+  plan->block_tables[1] = 32;
+  assert_int_equal(mgl_cuda_program_run_plan(program, plan, NULL, logits, &err), MGL_ERR_ARGUMENT);
+  double rate = 0;
+  assert_int_equal(mgl_cuda_program_read_ceiling(program, 2, &rate, &err), MGL_OK);
+  assert_true(rate > 0);
+  mgl_plan_destroy(plan);
+  mgl_free(logits);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static mgl_status run_for(mgl_cuda_program *program, uint32_t tokens,
+                          mgl_cuda_launch_options launch, mgl_error *err) {
+  static const int32_t prompt[] = {1, 2, 3};
+  mgl_cuda_request request = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = tokens};
+  mgl_cuda_generate job = {.requests = &request, .request_count = 1, .launch = launch};
+  return mgl_cuda_program_generate(program, &job, err);
+}
+
+static mgl_status run_short(mgl_cuda_program *program, mgl_cuda_launch_options launch,
+                            mgl_error *err) {
+  return run_for(program, 6, launch, err);
+}
+
+// A model with next to no weights: reading them is not what its stages take.
+static void pages_in_flight_are_bounded(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = fake_model_program(&device, usual);
+  uint32_t pages = mgl_cuda_program_describe(program).smem_pages;
+  assert_int_equal(run_short(program, (mgl_cuda_launch_options){0}, &err), MGL_OK);
+  for (uint32_t i = 0; i < 5; i++) {
+    const mgl_cuda_graph *graph = &fake.run->graphs[i];
+    assert_int_equal(graph->tokens, 1u << i);
+    assert_int_equal(graph->in_flight, graph->tokens == 16 ? 2 : 4);
+    assert_int_equal(graph->in_flight_long, 4);
+    assert_int_equal(graph->in_flight_ahead, 2);
+  }
+  mgl_cuda_launch_options wanted = {.in_flight = 3, .in_flight_ahead = pages + 1};
+  assert_int_equal(run_short(program, wanted, &err), MGL_OK);
+  for (uint32_t i = 0; i < 5; i++) {
+    const mgl_cuda_graph *graph = &fake.run->graphs[i];
+    assert_int_equal(graph->in_flight, 3);
+    assert_int_equal(graph->in_flight_long, 3);
+    assert_int_equal(graph->in_flight_ahead, pages);
+  }
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static void faults_are_named(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = fake_model_program(&device, usual);
+  mgl_cuda_launch_options quick = {.stall_ns = 1000000};
+  fake.hang_at = 2;
+  assert_int_equal(run_short(program, quick, &err), MGL_ERR_INTERNAL);
+  assert_non_null(strstr(err.text, "GPU fault in iteration 2: no progress for 0.00 s: task "));
+  assert_non_null(strstr(err.text, "runs on worker"));
+  fake.hang_at = NOTHING;
+  assert_int_equal(run_short(program, quick, &err), MGL_OK);
+  // A launch that the device does not end itself.
+  fake.hang_at = 2;
+  mgl_cuda_launch_options patient = {.stall_ns = 1000000000, .deadline_ns = 300000000};
+  assert_int_equal(run_short(program, patient, &err), MGL_ERR_INTERNAL);
+  assert_non_null(strstr(err.text, "the host ended the launch"));
+  fake.hang_at = NOTHING;
+  assert_int_equal(run_short(program, quick, &err), MGL_OK);
+  fake.not_finite_at = 3;
+  assert_int_equal(run_short(program, quick, &err), MGL_ERR_FORMAT);
+  assert_non_null(strstr(err.text, "not finite (NaN or infinity) at position 5 of request 0"));
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+// --- requests while a launch runs ----------------------------------------------------------------
+
+enum { FED = 30 };
+
+typedef struct fed {
+  mgl_cuda_program *program;
+  mgl_cuda_request request;
+  int32_t prompt[6];
+  uint32_t next, counts[FED];
+  uint32_t over, ended;
+  uint64_t iterations;
+} fed;
+
+static const mgl_cuda_request *next_fed(void *context) {
+  fed *f = context;
+  if (f->next == FED) {
+    return NULL;
+  }
+  f->prompt[0] = (int32_t)f->next;
+  f->request = (mgl_cuda_request){.number = 100 + f->next,
+                                  .prompt = f->prompt,
+                                  .prompt_count = 6,
+                                  .max_new_tokens = f->next % 5 == 0 ? 40 : 5 + f->next % 7};
+  f->next++;
+  return &f->request;
+}
+
+// Every fifth, which are long ones, ends when its second token has been heard of.
+static mgl_feed_end tend_fed(void *context) {
+  fed *f = context;
+  for (uint32_t i = 0; i < f->next; i += 5) {
+    if (f->counts[i] >= 2 && f->counts[i] < 1000) {
+      mgl_cuda_program_end(f->program, 100 + i);
+      f->counts[i] += 1000;
+      f->ended++;
+    }
+  }
+  mgl_cuda_program_end(f->program, 7);  // there is none
+  return f->next < FED ? MGL_FEED_OPEN : MGL_FEED_CLOSED;
+}
+
+static void hear_fed(void *context, const mgl_cuda_token *token) {
+  fed *f = context;
+  uint32_t i = token->request - 100;
+  assert_true(f->counts[i] < 1000);
+  assert_int_equal(token->sampled_ns, 77);
+  assert_int_equal(token->token, fake_cuda_token((int32_t)i, 6 + f->counts[i]));
+  f->counts[i]++;
+  if (token->state != MGL_CUDA_SEQUENCE_RUNNING) {
+    f->counts[i] += 1000;
+    f->over++;
+  }
+}
+
+static void hear_progress(void *context, const mgl_cuda_progress *progress) {
+  fed *f = context;
+  assert_int_equal(progress->iteration, f->iterations++);
+  assert_true(progress->prompt_tokens + progress->decode_tokens > 0);
+}
+
+static void requests_are_fed_and_ended(void **state) {
+  (void)state;
+  static const mgl_cuda_request_source source = {.next = next_fed, .tend = tend_fed};
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = fake_model_program(&device, usual);
+  fed f = {.program = program};
+  mgl_cuda_generate job = {
+      .source = &source, .on_token = hear_fed, .on_progress = hear_progress, .context = &f};
+  if (mgl_cuda_program_generate(program, &job, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  assert_int_equal(f.over + f.ended, FED);
+  assert_true(f.ended >= 3);
+  mgl_cuda_progress progress = mgl_cuda_program_progress(program);
+  assert_int_equal(progress.iteration + 1, f.iterations);
+  assert_int_equal(progress.pages_used + progress.running + progress.waiting, 0);
+  // What a request asks of sampling.
+  static const mgl_logit_edit edit = {.token = 600};
+  int32_t prompt[] = {1, 2};
+  mgl_cuda_request r = {.prompt = prompt, .prompt_count = 2, .max_new_tokens = 9};
+  assert_true(mgl_cuda_program_has_room(program, &r));
+  r.rule.flags = MGL_SAMPLING_COUNTS | MGL_SAMPLING_LOGPROBS;
+  assert_int_equal(mgl_cuda_request_edits(&r), 9);
+  assert_int_equal(mgl_cuda_request_logprobs(&r), 9);
+  assert_false(mgl_cuda_program_has_room(program, &r));
+  assert_int_equal(mgl_cuda_program_check(program, &r, &err), MGL_OK);
+  r.edits = &edit;
+  r.edit_count = 1;
+  assert_int_equal(mgl_cuda_program_check(program, &r, &err), MGL_ERR_ARGUMENT);
+  r.edit_count = 0;
+  r.key_count = 1;
+  assert_int_equal(mgl_cuda_program_check(program, &r, &err), MGL_ERR_ARGUMENT);
+  r.key_count = 0;
+  mgl_cuda_generate one = {.requests = &r, .request_count = 1};
+  assert_int_equal(mgl_cuda_program_generate(program, &one, &err), MGL_OK);
+  assert_true(mgl_cuda_program_has_room(program, &r));
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+// --- looking in ----------------------------------------------------------------------------------
+
+typedef struct seen_spans {
+  size_t count[MGL_CUDA_TRACE_ROLES];
+  double least_us, most_us;  // begins of all, since the first iteration began
+} seen_spans;
+
+// A span of the fake's trace is where the fake said that it is.
+static void check_span(mgl_json_object o, const mgl_cuda_program *program, seen_spans *seen) {
+  static const double begin_ns[] = {-FAKE_CUDA_TASK_NS / 4, 0, -FAKE_CUDA_TASK_NS / 4,
+                                    FAKE_CUDA_TASK_NS / 2};
+  static const double length_ns[] = {FAKE_CUDA_TASK_NS / 4, FAKE_CUDA_TASK_NS / 2,
+                                     FAKE_CUDA_TASK_NS / 4, FAKE_CUDA_TASK_NS / 10};
+  mgl_error err = {0};
+  mgl_json_object args;
+  uint64_t tid = 0, graph = 0, iteration = 0, index = 0;
+  double ts = 0, duration = 0, stream = 0;
+  assert_int_equal(mgl_json_u64(o, "tid", 0, UINT32_MAX, &tid, &err), MGL_OK);
+  assert_int_equal(mgl_json_opt_double(o, "ts", -1e15, 1e15, &ts, &err), MGL_OK);
+  assert_int_equal(mgl_json_opt_double(o, "dur", 0, 1e15, &duration, &err), MGL_OK);
+  assert_int_equal(mgl_json_opt_object(o, "args", &args, &err), MGL_OK);
+  assert_int_equal(mgl_json_u64(args, "graph", 0, 4, &graph, &err), MGL_OK);
+  assert_int_equal(mgl_json_u64(args, "iteration", 0, 100, &iteration, &err), MGL_OK);
+  assert_int_equal(mgl_json_u64(args, "index", 0, UINT32_MAX, &index, &err), MGL_OK);
+  assert_int_equal(mgl_json_opt_double(args, "stream_us", 0, 1e15, &stream, &err), MGL_OK);
+  uint32_t role = (uint32_t)tid % MGL_CUDA_TRACE_ROLES;
+  // The prompt's three tokens take the graph for four, and each token after them that for one.
+  assert_int_equal(graph, iteration == 0 ? 2 : 0);
+  assert_true(index < mgl_cuda_program_graph(program, (uint32_t)graph)->task_count);
+  double ns = ts * 1e3 - (double)(fake.iteration_step_ns * iteration) - begin_ns[role];
+  double number = ns / FAKE_CUDA_TASK_NS;
+  assert_true(number > 0.99 && number < 500);
+  assert_true(ns - FAKE_CUDA_TASK_NS * (double)(int)(number + 0.5) < 2);
+  assert_true(ns - FAKE_CUDA_TASK_NS * (double)(int)(number + 0.5) > -2);
+  assert_true(duration * 1e3 - length_ns[role] < 2 && duration * 1e3 - length_ns[role] > -2);
+  double starved_ns = role == MGL_CUDA_TRACE_COMPUTE ? FAKE_CUDA_TASK_NS / 4 : 0;
+  assert_true(stream * 1e3 - starved_ns < 2 && stream * 1e3 - starved_ns > -2);
+  seen->count[role]++;
+  seen->least_us = ts < seen->least_us ? ts : seen->least_us;
+  seen->most_us = ts > seen->most_us ? ts : seen->most_us;
+}
+
+static seen_spans read_trace(mgl_cuda_program *program) {
+  mgl_error err = {0};
+  mgl_text text = {0};
+  json_t *root = NULL;
+  seen_spans seen = {.least_us = 1e15, .most_us = -1e15};
+  if (mgl_cuda_program_trace_json(program, &text, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  assert_int_equal(mgl_json_parse(text.data, text.bytes, "the trace", &root, &err), MGL_OK);
+  const json_t *events = json_object_get(root, "traceEvents");
+  for (size_t i = 0; i < json_array_size(events); i++) {
+    const json_t *event = json_array_get(events, i);
+    if (strcmp(json_string_value(json_object_get(event, "ph")), "X") == 0) {
+      check_span((mgl_json_object){event, "a span"}, program, &seen);
+    }
+  }
+  json_decref(root);
+  mgl_text_free(&text);
+  return seen;
+}
+
+// Iterations are a second apart: the halves of the clocks that spans have turn over in between.
+static void a_trace_has_the_times_of_the_clocks(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  fake.iteration_step_ns = 1000000000;
+  mgl_cuda_program_options options = usual;
+  options.trace_spans = 1000;
+  mgl_cuda_program *program = fake_model_program(&device, options);
+  for (int again = 0; again < 2; again++) {
+    assert_int_equal(run_short(program, (mgl_cuda_launch_options){0}, &err), MGL_OK);
+    assert_int_equal(fake.run->span_count, 1024);
+    seen_spans seen = read_trace(program);
+    size_t tasks = mgl_cuda_program_graph(program, 2)->aot_start[WORKERS] +
+                   5 * (size_t)mgl_cuda_program_graph(program, 0)->aot_start[WORKERS];
+    for (uint32_t role = 0; role < MGL_CUDA_TRACE_ROLES; role++) {
+      assert_int_equal(seen.count[role], tasks);
+    }
+    assert_true(seen.least_us > 0.7 && seen.least_us < 0.8);
+    assert_true(seen.most_us > 5e6 && seen.most_us < 5.1e6);
+  }
+  mgl_cuda_program_destroy(program);
+  // Only the latest ones stay.
+  options.trace_spans = 5;
+  program = fake_model_program(&device, options);
+  assert_int_equal(run_for(program, 12, (mgl_cuda_launch_options){0}, &err), MGL_OK);
+  assert_true(fake.run->traces[0].mark_count > MGL_CUDA_TRACE_MARKS);
+  assert_int_equal(fake.run->span_count, 8);
+  seen_spans seen = read_trace(program);
+  assert_int_equal(seen.count[MGL_CUDA_TRACE_COMPUTE], 8 * WORKERS);
+  assert_true(seen.least_us > 5e6);
+  mgl_cuda_program_destroy(program);
+  program = fake_model_program(&device, usual);
+  mgl_text text = {0};
+  assert_int_equal(mgl_cuda_program_trace_json(program, &text, &err), MGL_ERR_ARGUMENT);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static void ops_are_left_out(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = fake_model_program(&device, usual);
+  const mgl_graph *fused = mgl_cuda_program_fused(program);
+  for (int all = 0; all < 2; all++) {
+    uint32_t first = all != 0 ? 0 : 3;
+    uint32_t last = all != 0 ? UINT32_MAX : 4;
+    assert_int_equal(mgl_cuda_program_choose(program, first, last, &err), MGL_OK);
+    assert_int_equal(run_short(program, (mgl_cuda_launch_options){0}, &err), MGL_OK);
+    for (uint32_t graph = 0; graph < 5; graph++) {
+      for (uint32_t i = 0; i < fused->op_count; i++) {
+        uint32_t kind = i >= first && i <= last ? (uint32_t)fused->ops[i].kind : MGL_CUDA_OP_EMPTY;
+        assert_int_equal(fake.run->graphs[graph].ops[i].kind, kind);
+      }
+    }
+  }
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static void activations_are_written_and_read(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = usual;
+  options.keep_activations = true;
+  mgl_cuda_program *program = fake_model_program(&device, options);
+  const mgl_graph *fused = mgl_cuda_program_fused(program);
+  size_t written = 0;
+  for (uint32_t i = 0; i < fused->op_count; i++) {
+    const mgl_tensor *t = &fused->tensors[fused->ops[i].output];
+    const float values[] = {1.0f, -2.5f, 1.00390625f + (float)i};  // the last is no bf16
+    float found[3] = {0};
+    if (t->placement != MGL_PLACE_ACTIVATION || t->dtype == MGL_DTYPE_I32) {
+      assert_int_equal(mgl_cuda_program_write(program, 1, t->name, values, 1, &err),
+                       MGL_ERR_ARGUMENT);
+      continue;
+    }
+    assert_int_equal(mgl_cuda_program_write(program, 1, t->name, values, 3, &err), MGL_OK);
+    assert_int_equal(mgl_cuda_program_read(program, 1, t->name, found, 3, &err), MGL_OK);
+    float last =
+        t->dtype == MGL_DTYPE_BF16 ? mgl_bf16_to_f32(mgl_f32_to_bf16(values[2])) : values[2];
+    assert_true(found[0] == 1.0f && found[1] == -2.5f && found[2] == last);
+    written++;
+  }
+  assert_true(written >= 12);
+  assert_int_equal(mgl_cuda_program_write(program, 1, "nothing", NULL, 1, &err), MGL_ERR_ARGUMENT);
+  assert_int_equal(mgl_cuda_program_write(program, 1, "logits", NULL, (size_t)1 << 40, &err),
+                   MGL_ERR_ARGUMENT);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static void kv_pages_are_read_and_written(void **state) {
+  (void)state;
+  enum { HEADS = 2, DIM = 32, P = MGL_CUDA_KV_PAGE_TOKENS, COUNT = HEADS * P * DIM };
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = fake_model_program(&device, usual);
+  const mgl_graph *fused = mgl_cuda_program_fused(program);
+  float *k = mgl_alloc_zeroed(COUNT, sizeof *k);
+  float *v = mgl_alloc_zeroed(COUNT, sizeof *v);
+  assert_int_equal(run_short(program, (mgl_cuda_launch_options){0}, &err), MGL_OK);
+  uint32_t op = 0;
+  while (fused->ops[op].kind != MGL_OP_ATTEND) {
+    op++;
+  }
+  const char *name = fused->tensors[fused->ops[op].inputs[1]].name;
+  const mgl_cuda_op *bound = &fake.run->graphs[0].ops[op];
+  size_t at = (size_t)COUNT * 3 + (size_t)DIM * P;  // of the second head in page 3
+  bound->k_cache[at + 5 * DIM + 7] = mgl_f32_to_bf16(2.5f);
+  bound->v_cache[at + 7 * P + 5] = mgl_f32_to_bf16(-3.0f);
+  assert_int_equal(mgl_cuda_program_read_kv(program, name, 3, k, v, &err), MGL_OK);
+  size_t place = (size_t)DIM * P + 5 * DIM + 7;
+  assert_true(k[place] == 2.5f && v[place] == -3.0f);
+  assert_true(k[place + 1] == 0 && v[place + 1] == 0);
+  k[place + DIM] = 4.0f;
+  v[place + DIM] = 8.0f;
+  assert_int_equal(mgl_cuda_program_write_kv(program, name, 2, k, v, &err), MGL_OK);
+  at -= COUNT;
+  assert_int_equal(bound->k_cache[at + 5 * DIM + 7], mgl_f32_to_bf16(2.5f));
+  assert_int_equal(bound->k_cache[at + 6 * DIM + 7], mgl_f32_to_bf16(4.0f));
+  assert_int_equal(bound->v_cache[at + 7 * P + 5], mgl_f32_to_bf16(-3.0f));
+  assert_int_equal(bound->v_cache[at + 7 * P + 6], mgl_f32_to_bf16(8.0f));
+  assert_int_equal(mgl_cuda_program_write_kv(program, name, 32, k, v, &err), MGL_ERR_ARGUMENT);
+  assert_int_equal(mgl_cuda_program_read_kv(program, name, 32, k, v, &err), MGL_ERR_ARGUMENT);
+  assert_int_equal(mgl_cuda_program_read_kv(program, "logits", 0, k, v, &err), MGL_ERR_ARGUMENT);
+  mgl_free(k);
+  mgl_free(v);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+static void what_does_not_fit_is_refused(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_graph *graph = fake_model_graph(NULL);
+  mgl_cuda_program *program = NULL;
+  mgl_cuda_program_options options = usual;
+  options.program = graph;
+  options.get_code = fake_cuda_code;
+  fake.free_bytes = 1 << 20;
+  assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_MEMORY);
+  assert_non_null(strstr(err.text, "GiB are free on the GPU"));
+  assert_non_null(strstr(err.text, "KV cache"));
+  fake.free_bytes = (size_t)1 << 32;
+  options.sequences = MGL_CUDA_MAX_SEQUENCES + 1;
+  assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_LIMIT);
+  options.sequences = 4;
+  options.workers = WORKERS + 1;
+  assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_LIMIT);
+  mgl_graph_destroy(graph);
+  assert_int_equal(fake.live, 0);
+
+  static const int32_t prompt[] = {1, 2, 600};
+  program = fake_model_program(&device, usual);
+  mgl_cuda_request r = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = 5};
+  mgl_cuda_generate job = {.requests = &r, .request_count = 1};
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_ARGUMENT);
+  r.prompt_count = 2;
+  r.max_new_tokens = 127;
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_LIMIT);
+  r.max_new_tokens = 126;
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_OK);
+  mgl_cuda_program_destroy(program);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(jobs_run_to_their_ends),
+      cmocka_unit_test(large_iterations_run_in_the_wide_class),
+      cmocka_unit_test(iterations_find_their_kernel),
+      cmocka_unit_test(large_iterations_run_on_other_gpus),
+      cmocka_unit_test(a_plan_runs_once),
+      cmocka_unit_test(pages_in_flight_are_bounded),
+      cmocka_unit_test(faults_are_named),
+      cmocka_unit_test(requests_are_fed_and_ended),
+      cmocka_unit_test(a_trace_has_the_times_of_the_clocks),
+      cmocka_unit_test(ops_are_left_out),
+      cmocka_unit_test(activations_are_written_and_read),
+      cmocka_unit_test(kv_pages_are_read_and_written),
+      cmocka_unit_test(what_does_not_fit_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,159 @@
+// Where the GPU's weights lie: what the host packs is what ops read, from a checkpoint and made up.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "device/cuda/cuda_pack.h"
+#include "model/dummy_weights.h"
+#include "support/fake_cuda.h"
+#include "support/fake_model.h"
+#include "support/write_safetensors.h"
+
+static void write_checkpoint(const char *folder) {
+  mgl_graph *graph = fake_model_graph(NULL);
+  safetensors_writer writer;
+  safetensors_begin(&writer, folder, "model.safetensors");
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const mgl_tensor *t = &graph->tensors[i];
+    if (t->placement != MGL_PLACE_WEIGHT) {
+      continue;
+    }
+    uint64_t dims[2] = {t->dims[0].number, t->rank == 2 ? t->dims[1].number : 1};
+    size_t count = (size_t)(dims[0] * dims[1]);
+    void *data = mgl_alloc(count * 2);
+    mgl_dummy_weights_fill(t->name, FAKE_MODEL_SEED, MGL_DTYPE_BF16, t->rank, dims, 0, count, data);
+    safetensors_add(&writer, t->name, MGL_DTYPE_BF16, t->rank, dims, data);
+    mgl_free(data);
+  }
+  safetensors_finish(&writer);
+  mgl_graph_destroy(graph);
+}
+
+// A row of the packed weights of a linear op as the kernels would read it.
+static void check_packed(const mgl_cuda_op *op, uint32_t first_block, uint32_t stride,
+                         const char *name, uint32_t rows) {
+  uint64_t dims[] = {rows, op->k};
+  uint16_t *wanted = mgl_alloc((size_t)rows * op->k * 2);
+  uint16_t *found = mgl_alloc((size_t)rows * op->k * 2);
+  mgl_dummy_weights_fill(name, FAKE_MODEL_SEED, MGL_DTYPE_BF16, 2, dims, 0, (size_t)rows * op->k,
+                         wanted);
+  mgl_cuda_unpack_rows(op->weights, rows, op->k, first_block, stride, found);
+  assert_memory_equal(found, wanted, (size_t)rows * op->k * 2);
+  mgl_free(wanted);
+  mgl_free(found);
+}
+
+static void check_vector(const float *found, const char *name, uint32_t count) {
+  uint64_t dims[] = {count};
+  for (uint32_t i = 0; i < count; i++) {
+    mgl_bf16 stored;
+    mgl_dummy_weights_fill(name, FAKE_MODEL_SEED, MGL_DTYPE_BF16, 1, dims, i, i + 1, &stored);
+    assert_true(found[i] == mgl_bf16_to_f32(stored));
+  }
+}
+
+static void check_layer_0(const mgl_cuda_run *run, uint32_t graph) {
+  for (uint32_t i = 0, seen = 0; seen < 5; i++) {
+    const mgl_cuda_op *op = &run->graphs[graph].ops[i];
+    switch (op->kind) {
+      case MGL_OP_QKV_PROJ:
+        assert_int_equal(op->n, (8 + 2 + 2) * 32);
+        assert_int_equal(op->flags, MGL_CUDA_X_NORMED | MGL_CUDA_CARRIED);
+        check_packed(op, 0, 1, "model.layers.0.self_attn.q_proj.weight", 256);
+        check_packed(op, 32, 1, "model.layers.0.self_attn.k_proj.weight", 64);
+        check_packed(op, 40, 1, "model.layers.0.self_attn.v_proj.weight", 64);
+        check_vector(op->norm, "model.layers.0.input_layernorm.weight", 256);
+        check_vector(op->bias, "model.layers.0.self_attn.q_proj.bias", 256);
+        check_vector(op->bias + 256, "model.layers.0.self_attn.k_proj.bias", 64);
+        check_vector(op->bias + 320, "model.layers.0.self_attn.v_proj.bias", 64);
+        break;
+      case MGL_OP_GATE_UP:
+        assert_int_equal(op->k, 256);
+        assert_int_equal(op->n, 200);
+        check_packed(op, 0, 2, "model.layers.0.mlp.gate_proj.weight", 200);
+        check_packed(op, 1, 2, "model.layers.0.mlp.up_proj.weight", 200);
+        break;
+      case MGL_OP_ATTEND:
+        assert_true(op->v_cache > op->k_cache);
+        assert_null(op->q_norm);
+        assert_int_equal(op->x_stride, 384);
+        break;
+      case MGL_OP_LINEAR_ADD:
+        assert_int_equal(op->k, seen < 3 ? 256 : 200);
+        assert_int_equal(op->k_padded, 256);
+        assert_ptr_not_equal(op->residual, op->out);  // a carrying graph: nothing in place
+        check_packed(op, 0, 1,
+                     seen < 3 ? "model.layers.0.self_attn.o_proj.weight"
+                              : "model.layers.0.mlp.down_proj.weight",
+                     256);
+        break;
+      default: continue;
+    }
+    seen++;
+  }
+}
+
+static void check_ends(const mgl_cuda_run *run, uint32_t graph, uint32_t op_count) {
+  for (uint32_t i = 0; i < op_count; i++) {
+    const mgl_cuda_op *op = &run->graphs[graph].ops[i];
+    if (op->kind == MGL_OP_LOGITS) {
+      check_packed(op, 0, 1, "model.embed_tokens.weight", 512);
+      check_vector(op->norm, "model.norm.weight", 256);
+      assert_int_equal(op->n, 512);
+    } else if (op->kind == MGL_OP_EMBED) {
+      uint64_t dims[] = {512, 256};
+      uint16_t *wanted = mgl_alloc(512 * 256 * 2);
+      mgl_dummy_weights_fill("model.embed_tokens.weight", FAKE_MODEL_SEED, MGL_DTYPE_BF16, 2, dims,
+                             0, 512 * 256, wanted);
+      assert_memory_equal(op->weights, wanted, 512 * 256 * 2);
+      mgl_free(wanted);
+    } else if (op->kind == MGL_OP_ROPE_ANGLES) {
+      assert_true(op->angles[0] == 1.0f && op->angles[15] < 1e-3f);
+    } else if (op->kind == MGL_OP_SAMPLE) {
+      assert_int_equal(op->n, 512);
+      assert_non_null(op->x);
+    }
+  }
+}
+
+static void weights_lie_where_ops_read_them(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  temp_folder folder;
+  mgl_checkpoint *checkpoint = NULL;
+  temp_folder_create(&folder);
+  write_checkpoint(folder.path);
+  assert_int_equal(mgl_checkpoint_open(folder.path, &checkpoint, &err), MGL_OK);
+  mgl_cuda_device device = fake_cuda_device();
+  const int32_t prompt[] = {1, 2, 3};
+  mgl_cuda_request request = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = 6};
+  mgl_cuda_generate job = {.requests = &request, .request_count = 1};
+  for (int stored = 0; stored < 2; stored++) {
+    mgl_cuda_program_options options = {.iteration_tokens = 16,
+                                        .sequences = 4,
+                                        .pages_per_sequence = 8,
+                                        .checkpoint = stored != 0 ? checkpoint : NULL};
+    mgl_cuda_program *program = fake_model_program(&device, options);
+    assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_OK);
+    uint32_t ops = (uint32_t)mgl_cuda_program_fused(program)->op_count;
+    for (uint32_t graph = 0; graph < 5; graph++) {
+      check_layer_0(fake.run, graph);
+      check_ends(fake.run, graph, ops);
+      assert_int_equal(fake.run->graphs[graph].tokens, 1u << graph);
+    }
+    mgl_cuda_program_destroy(program);
+    assert_int_equal(fake.live, 0);
+  }
+  mgl_checkpoint_close(checkpoint);
+  temp_folder_remove(&folder);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(weights_lie_where_ops_read_them)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

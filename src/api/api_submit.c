@@ -210,8 +210,7 @@ static void init_changed(megalith_request *request) {
 }
 
 // Puts a complete request into the inbox; from here on the engine's thread may have it.
-static mgl_status enter_inbox(hub *h, megalith_request *request, uint32_t references,
-                              mgl_error *err) {
+static mgl_status enter_inbox(hub *h, megalith_request *request, bool has_handle, mgl_error *err) {
   mgl_status status = MGL_OK;
   (void)pthread_mutex_lock(&h->lock);
   if (h->quit) {
@@ -227,7 +226,7 @@ static mgl_status enter_inbox(hub *h, megalith_request *request, uint32_t refere
     h->references++;
     h->outstanding++;
     request->hub = h;
-    request->references = references;
+    request->life = mgl_life_begin(has_handle);
     mgl_api_append_inbox(request);
   }
   (void)pthread_mutex_unlock(&h->lock);
@@ -245,7 +244,7 @@ static mgl_status submit(megalith_engine *engine, const megalith_request_options
   init_changed(request);
   mgl_status status = fill_request(engine, &options, request, err);
   if (status == MGL_OK) {
-    status = enter_inbox(engine->hub, request, out != NULL ? 2 : 1, err);
+    status = enter_inbox(engine->hub, request, out != NULL, err);
   }
   if (status != MGL_OK) {
     mgl_api_destroy_request(request);

@@ -25,8 +25,8 @@ import zlib
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "tokenizer"
-SAMPLE_STRINGS = 220
-SAMPLE_ID_LISTS = 40
+SAMPLE_STRINGS = 130
+SAMPLE_ID_LISTS = 30
 SAMPLE_SEED = 20
 
 CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"

@@ -1,5 +1,6 @@
 #include "app/run_prompts.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -211,22 +212,32 @@ void mgl_prompts_free(mgl_prompt_list *list) {
 
 // --- JSON lines ----------------------------------------------------------------------------------
 
+// Every key that a line may have, NULL behind the last.
+static const char *const line_keys[] = {"id",         "prompt", "messages",   "tokens",
+                                        "max_tokens", "stop",   "ignore_eos", MGL_APP_SAMPLING_KEYS,
+                                        NULL};
+
+static mgl_status unknown_key(const char *key, mgl_error *err) {
+  char expected[512] = "";
+  size_t used = 0;
+  for (size_t i = 0; line_keys[i] != NULL; i++) {
+    const char *before = i == 0 ? "" : line_keys[i + 1] == NULL ? " or " : ", ";
+    used += (size_t)snprintf(expected + used, sizeof expected - used, "%s%s", before, line_keys[i]);
+    assert(used < sizeof expected);
+  }
+  return mgl_error_set(err, MGL_ERR_FORMAT, "unknown key \"%.40s\": expected %s", key, expected);
+}
+
 static mgl_status check_keys(mgl_json_object o, mgl_error *err) {
-  static const char *const known[] = {"id",         "prompt", "messages",   "tokens",
-                                      "max_tokens", "stop",   "ignore_eos", MGL_APP_SAMPLING_KEYS,
-                                      NULL};
   const char *key = NULL;
   json_t *value = NULL;
   json_object_foreach((json_t *)o.object, key, value) {
     size_t i = 0;
-    while (known[i] != NULL && strcmp(known[i], key) != 0) {
+    while (line_keys[i] != NULL && strcmp(line_keys[i], key) != 0) {
       i++;
     }
-    if (known[i] == NULL) {
-      return mgl_error_set(err, MGL_ERR_FORMAT,
-                           "unknown key \"%.40s\": expected id, prompt, messages, tokens, "
-                           "max_tokens, temperature, top_k, top_p, seed, stop or ignore_eos",
-                           key);
+    if (line_keys[i] == NULL) {
+      return unknown_key(key, err);
     }
   }
   return MGL_OK;

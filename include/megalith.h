@@ -69,8 +69,9 @@ extern "C" {
 #define MEGALITH_VERSION_PATCH 0
 
 enum {
-  MEGALITH_MAX_PROMPT_BYTES = 256 * 1024 * 1024,  // of one text prompt
-  MEGALITH_MAX_MESSAGES = 65536,                  // of one chat
+  MEGALITH_MAX_PROMPT_BYTES = 256 * 1024 * 1024,    // of one text prompt
+  MEGALITH_MAX_MESSAGES = 65536,                    // of one chat
+  MEGALITH_MAX_CHAT_JSON_BYTES = 16 * 1024 * 1024,  // of messages_json, tools_json, ... each
   MEGALITH_MAX_REQUESTS = 65536,         // of one engine that have not finished, all together
   MEGALITH_MAX_SEQUENCES = 1024,         // requests that run at once
   MEGALITH_MAX_ITERATION_TOKENS = 2048,  // of an engine
@@ -331,7 +332,7 @@ typedef void megalith_output_callback(void *context, megalith_request *request,
 
 typedef struct megalith_request_options {
   size_t size;  // sizeof(megalith_request_options)
-  // The prompt, exactly one of three:
+  // The prompt, exactly one of four; the fourth is messages_json, below:
   const char *text;       // UTF-8; what is not becomes U+FFFD
   size_t text_bytes;      // 0: to its NUL
   const int32_t *tokens;  // [token_count] ids
@@ -353,7 +354,30 @@ typedef struct megalith_request_options {
 
   megalith_output_callback *on_output;  // called for every output in order; NULL: none
   void *context;                        // of on_output; THE LIFE OF A REQUEST says for how long
+
+  // Of a chat, all UTF-8, up to MEGALITH_MAX_CHAT_JSON_BYTES each. The template gets messages as
+  // transformers gives them, with two changes: content that is an array of parts becomes one string
+  // (with newlines between the parts), unless the template looks into parts; and the arguments of
+  // tool calls become an object where they are the JSON text of one.
+  const char *messages_json;  // a JSON array of messages as the OpenAI API has them: role, content
+                              // (a string, or an array of parts of type "text"; null in calls of
+                              // tools), tool_calls, tool_call_id, name, reasoning_content; other
+                              // keys are handed to the template
+  const char *tools_json;     // a JSON array of objects, the template's variable `tools`
+  const char *chat_variables_json;  // a JSON object of more variables, such as
+                                    // {"enable_thinking": false}. Refused: names that Megalith sets
+                                    // (messages, tools, add_generation_prompt, bos_token,
+                                    // eos_token)
+  bool continue_final_message;      // the last message is not closed: generation goes on inside it
 } megalith_request_options;
+
+// The text that the messages or messages_json of `options` become, with tools_json and what else
+// belongs to a chat, before it is tokens; in the manner of megalith_model_detokenize. What else the
+// options say does not count.
+MEGALITH_API megalith_status megalith_model_render(const megalith_model *model,
+                                                   const megalith_request_options *options,
+                                                   char *text, size_t capacity, size_t *bytes,
+                                                   megalith_error *error);
 
 // Hands a request to the engine. Everything is checked here; the first tokens come with the next
 // iterations. out may be NULL: the request then releases itself when it has finished, and only

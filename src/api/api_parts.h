@@ -116,7 +116,17 @@ mgl_status mgl_api_read_options(const void *given, size_t known_bytes, const cha
 // The public form of a status and its error, which may be NULL both.
 megalith_status mgl_api_report(mgl_status status, const mgl_error *err, megalith_error *out);
 
+// To the caller: the size of a text, and as much of it as fits.
+void mgl_api_hand_out_text(const mgl_text *all, char *text, size_t capacity, size_t *bytes);
+
 void mgl_api_keep_model(megalith_model *model);  // megalith_model_close is its opposite
+
+// --- api_chat.c ----------------------------------------------------------------------------------
+
+// The tokens of messages or messages_json, with what belongs to them.
+mgl_status mgl_api_encode_chat(const mgl_model_folder *folder,
+                               const megalith_request_options *options, mgl_token_list *out,
+                               mgl_error *err);
 
 // --- api_request.c -------------------------------------------------------------------------------
 

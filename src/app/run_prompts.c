@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "model/chat.h"
 
 enum { DEFAULT_MAX_TOKENS = 256 };
 
@@ -26,26 +27,10 @@ typedef struct collector {
 typedef struct written_prompt {
   const char *text;  // NULL: messages or tokens
   size_t bytes;
-  const mgl_chat_message *messages;  // [message_count]
-  size_t message_count;
+  const mgl_chat *chat;  // NULL: text or tokens
 } written_prompt;
 
 // --- encoding ------------------------------------------------------------------------------------
-
-static mgl_status encode_chat(const mgl_model_folder *folder, const mgl_chat_message *messages,
-                              size_t count, mgl_token_list *out, mgl_error *err) {
-  mgl_text chat = {0};
-  mgl_status status = mgl_model_folder_chat_messages(folder, messages, count, &chat, err);
-  if (status == MGL_OK) {
-    status = mgl_text_check(&chat, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_tokenizer_encode(folder->tokenizer, chat.data == NULL ? "" : chat.data, chat.bytes,
-                                  (mgl_encode_options){0}, out, err);
-  }
-  mgl_text_free(&chat);
-  return status;
-}
 
 static mgl_status encode_text(const collector *c, const char *text, size_t bytes,
                               mgl_token_list *out, mgl_error *err) {
@@ -65,7 +50,8 @@ static mgl_status encode_text(const collector *c, const char *text, size_t bytes
   const mgl_chat_message messages[] = {{.role = "system", .content = system},
                                        {.role = "user", .content = copy}};
   size_t first = system == NULL ? 1 : 0;
-  mgl_status status = encode_chat(c->folder, messages + first, 2 - first, out, err);
+  mgl_chat chat = {.messages = messages + first, .message_count = 2 - first};
+  mgl_status status = mgl_chat_encode(c->folder, &chat, out, err);
   mgl_free(copy);
   return status;
 }
@@ -77,8 +63,8 @@ static mgl_status encode(const collector *c, const written_prompt *written, mgl_
         err, MGL_ERR_UNSUPPORTED,
         "text needs a tokenizer.json, and the model's folder has none: use tokens");
   }
-  if (written->messages != NULL) {
-    return encode_chat(c->folder, written->messages, written->message_count, out, err);
+  if (written->chat != NULL) {
+    return mgl_chat_encode(c->folder, written->chat, out, err);
   }
   return written->text == NULL ? MGL_OK : encode_text(c, written->text, written->bytes, out, err);
 }
@@ -308,36 +294,6 @@ static mgl_status read_tokens(const json_t *tokens, uint32_t vocab_size, mgl_tok
   return MGL_OK;
 }
 
-static mgl_status read_messages(const json_t *list, mgl_chat_message **out, size_t *out_count,
-                                mgl_error *err) {
-  size_t count = json_array_size(list);
-  *out_count = 0;
-  if (count < 1 || count > MGL_MAX_CHAT_MESSAGES) {
-    return mgl_error_set(err, MGL_ERR_FORMAT,
-                         "\"messages\": expected an array of 1 to %d objects, found %s%zu",
-                         MGL_MAX_CHAT_MESSAGES, json_is_array(list) ? "" : "no array, so ", count);
-  }
-  *out = mgl_alloc_zeroed(count, sizeof **out);
-  if (*out == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu messages", count);
-  }
-  for (size_t i = 0; i < count; i++) {
-    char where[48];
-    (void)snprintf(where, sizeof where, "\"messages\"[%zu]", i);
-    mgl_json_object o = {.object = json_array_get(list, i), .where = where};
-    if (!json_is_object(o.object)) {
-      return mgl_error_set(err, MGL_ERR_FORMAT, "%s: expected an object", where);
-    }
-    MGL_TRY(mgl_json_opt_string(o, "role", &(*out)[i].role, err));
-    MGL_TRY(mgl_json_opt_string(o, "content", &(*out)[i].content, err));
-    if ((*out)[i].role == NULL || (*out)[i].content == NULL) {
-      return mgl_error_set(err, MGL_ERR_FORMAT, "%s: expected a role and a content", where);
-    }
-  }
-  *out_count = count;
-  return MGL_OK;
-}
-
 static mgl_status read_prompt(const collector *c, mgl_json_object o, mgl_prompt *prompt,
                               mgl_error *err) {
   const json_t *tokens = json_object_get(o.object, "tokens");
@@ -360,14 +316,9 @@ static mgl_status read_prompt(const collector *c, mgl_json_object o, mgl_prompt 
     written.bytes = json_string_length(text);
     return encode(c, &written, &prompt->tokens, err);
   }
-  mgl_chat_message *list = NULL;
-  mgl_status status = read_messages(messages, &list, &written.message_count, err);
-  if (status == MGL_OK) {
-    written.messages = list;
-    status = encode(c, &written, &prompt->tokens, err);
-  }
-  mgl_free(list);
-  return status;
+  mgl_chat chat = {.json_messages = messages};
+  written.chat = &chat;
+  return encode(c, &written, &prompt->tokens, err);
 }
 
 static mgl_status read_object(const collector *c, const json_t *root, mgl_prompt *prompt,

@@ -32,6 +32,10 @@ mgl_status mgl_chat_template_parse(const char *source, size_t bytes, const char 
                                    mgl_chat_template **out, mgl_error *err);
 void mgl_chat_template_destroy(mgl_chat_template *chat_template);  // NULL is fine
 
+// Whether the template looks into the parts of a message's content (an array of objects with a type)
+// or takes every content for a string.
+bool mgl_chat_template_takes_parts(const mgl_chat_template *chat_template);
+
 // Renders with the variables of `context`, a JSON object: "messages" (array of {"role",
 // "content"}), "add_generation_prompt" (bool), "bos_token" and "eos_token" (strings), "tools" and
 // what else a caller wants to define. Appends to *out; on failure *out is as it was. What the

@@ -538,7 +538,7 @@ def random_ids(family, r):
 
 CODES_A_HASH = 0x2000
 MARKED_CODES = 0x20000  # all marks of a canonical class other than 0 are below
-HASHED_PATTERNS = ["gpt2", "llama3", "o200k", "deepseek3 2", "deepseek 1", "a symbol, mark or control"]
+HASHED_PATTERNS = ["llama3", "o200k", "deepseek3 2", "a symbol, mark or control"]
 # One mark of each canonical class, the highest class first.
 CLASS_MARKS = {unicodedata.ucd_3_2_0.combining(chr(c)): chr(c) for c in range(0x300, 0x20000)}
 CLASS_MARKS = "".join(CLASS_MARKS[c] for c in sorted(CLASS_MARKS, reverse=True) if c != 0)

@@ -158,6 +158,8 @@ bool mgl_char_is_word(uint32_t code) {
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_PC: return true;
+    case UTF8PROC_CATEGORY_CN:  // all new numbers are digits
+      return (new_class(code) & (MGL_CHAR_LETTER | MGL_CHAR_MARK | MGL_CHAR_NUMBER)) != 0;
     default: break;
   }
   return (mgl_char_class(code) & (MGL_CHAR_LETTER | MGL_CHAR_MARK)) != 0 || code == 0x200c ||

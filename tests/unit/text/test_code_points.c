@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -62,9 +63,10 @@ static void check_hashes(const char *what, const json_t *hashes, code_result res
   size_t count = json_array_size(hashes);
   size_t checked = 0;
   assert_true(count >= 16 && count <= CODE_LIMIT / CODES_A_HASH);
+  // From U+34000 to plane 13 nothing is assigned.
+  bool skip_empty = SLOW_BUILD || (context->pattern != NULL && getenv("MGL_TEST_LONG") == NULL);
   for (size_t group = 0; group < count; group++) {
-    // The planes from 3 to 13 are empty.
-    if (SLOW_BUILD && group * CODES_A_HASH >= 0x30000 && group * CODES_A_HASH < 0xe0000) {
+    if (skip_empty && group * CODES_A_HASH >= 0x34000 && group * CODES_A_HASH < 0xe0000) {
       continue;
     }
     mgl_text_clear(&out);
@@ -166,7 +168,7 @@ static void test_nfc(void **state) {
 }
 
 static void test_words(void **state) {
-  check_hashes("word characters", json_object_get(*state, "words"), word_result, NULL);
+  check_hashes("word characters", json_object_get(*state, "words"), word_result, &(code_text){0});
 }
 
 static void test_splits(void **state) {

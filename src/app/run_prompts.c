@@ -268,7 +268,7 @@ static mgl_status read_stop_texts(mgl_json_object o, mgl_prompt *prompt, mgl_err
   size_t count = json_is_array(stop) ? json_array_size(stop) : 1;
   for (size_t i = 0; i < count; i++) {
     const json_t *item = json_is_array(stop) ? json_array_get(stop, i) : stop;
-    if (!json_is_string(item) || strlen(json_string_value(item)) != json_string_length(item)) {
+    if (mgl_json_plain_string(item) == NULL) {
       return mgl_error_set(err, MGL_ERR_FORMAT,
                            "\"stop\": expected a string or an array of strings without NUL");
     }

@@ -14,7 +14,7 @@
 
 enum {
   MAX_CONFIG_BYTES = 4 * 1024 * 1024,
-  MAX_TOKENIZER_CONFIG_BYTES = 64 * 1024 * 1024,  // has every added token
+  MAX_TOKENIZER_CONFIG_BYTES = 32 * 1024 * 1024,  // has every added token
 };
 
 #define FOLDER_HINT "expected a folder with config.json, tokenizer.json and *.safetensors"

@@ -17,7 +17,7 @@
 
 enum {
   MGL_TEMPLATE_MAX_SOURCE_BYTES = 1 << 20,
-  MGL_TEMPLATE_MAX_OUTPUT_BYTES = 64 << 20,
+  MGL_TEMPLATE_MAX_OUTPUT_BYTES = 16 << 20,  // some 4 million tokens
   MGL_TEMPLATE_MAX_STEPS = 10 * 1000 * 1000,
   MGL_TEMPLATE_MAX_DEPTH = 64,                // nesting of the source: blocks and brackets
   MGL_TEMPLATE_MAX_MEMORY_BYTES = 256 << 20,  // of one parsed tree, and of one render

@@ -17,7 +17,7 @@ trap 'rm -rf "$folder"' EXIT
 
 # The value of field $2 in the line of mode $1 of the latest run.
 field() {
-  sed -nE "s/.*\"mode\": \"$1\".*\"$2\": \[?([-0-9.e+, ]*[0-9]).*/\1/p" "$folder/run"
+  sed -nE "s/.*\"mode\": \"$1\".*\"$2\": \[?(null|[-0-9.e+, ]*[0-9]).*/\1/p" "$folder/run"
 }
 
 # Ratios, one a line, to: median (first to last quartile), rounds where mega was faster.

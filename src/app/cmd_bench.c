@@ -6,6 +6,7 @@
 // each, never stopped by an end token. The prompts are computed first, so that every decode
 // iteration has exactly B tokens.
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@
 #include "app/progress.h"
 #include "app/statistics.h"
 #include "base/alloc.h"
+#include "device/cpu/read_ceiling.h"
 #include "engine/engine.h"
 
 enum {
@@ -47,7 +49,7 @@ typedef struct bench {
   size_t result_count;
   mgl_runner *runner;
   mgl_output_file trace;
-  double ceiling;  // best so far, bytes per second
+  mgl_read_ceiling ceiling;  // before, between and after the rounds
   mgl_progress progress;
   uint64_t done_tokens;
   uint64_t total_tokens;
@@ -57,8 +59,8 @@ typedef struct bench {
 typedef struct figures {
   double ms_per_token;
   double bytes_per_token;
-  double rate;  // bytes per second
-  double share;
+  double rate;   // bytes per second
+  double share;  // of the read ceiling; NaN where that is not steady
   double tokens_per_s;
   double prompt_ms;
   double prompt_tokens_per_s;
@@ -207,7 +209,7 @@ static mgl_status run_round(bench *b, mode_result *result, uint32_t round, mgl_e
 static mgl_status measure_ceiling(bench *b, mgl_error *err) {
   double rate = 0;
   MGL_TRY(mgl_runner_read_ceiling(b->runner, CEILING_PASSES, &rate, err));
-  b->ceiling = rate > b->ceiling ? rate : b->ceiling;
+  mgl_read_ceiling_add(&b->ceiling, rate);
   return MGL_OK;
 }
 
@@ -273,7 +275,7 @@ static figures figures_of(const bench *b, const mode_result *result) {
       .prompt_ms = mgl_median(result->prompt_ms, b->runs),
   };
   f.rate = f.bytes_per_token * 1e3 / f.ms_per_token;
-  f.share = f.rate / b->ceiling;
+  f.share = mgl_read_ceiling_is_steady(&b->ceiling) ? f.rate / b->ceiling.most : (double)NAN;
   f.tokens_per_s = b->batch * 1e3 / f.ms_per_token;
   f.prompt_tokens_per_s = (double)b->batch * b->prompt * 1e3 / f.prompt_ms;
   return f;
@@ -295,8 +297,10 @@ static void append_json(const bench *b, mgl_text *out) {
     mgl_text_format(out, "{\"mode\": \"%s\"", mgl_mode_name(b->results[i].mode));
     mgl_text_format(out, ", \"ms_per_token\": %.6g, \"bytes_per_token\": %.0f", f.ms_per_token,
                     f.bytes_per_token);
-    mgl_text_format(out, ", \"gbps\": %.6g, \"ceiling_gbps\": %.6g, \"share\": %.6g", f.rate / 1e9,
-                    b->ceiling / 1e9, f.share);
+    mgl_text_format(out, ", \"gbps\": %.6g, \"ceiling_gbps\": %.6g, \"ceiling_spread\": %.6g",
+                    f.rate / 1e9, b->ceiling.most / 1e9, mgl_read_ceiling_spread(&b->ceiling));
+    mgl_text_append_string(out, ", \"share\": ");
+    mgl_json_append_double(out, f.share);
     mgl_text_format(out, ", \"tokens_per_s\": %.6g, \"prompt_ms\": %.6g", f.tokens_per_s,
                     f.prompt_ms);
     mgl_text_format(out, ", \"prompt_tokens_per_s\": %.6g, \"batch\": %" PRIu32,
@@ -343,13 +347,21 @@ static void append_table(const bench *b, mgl_text *out) {
     mgl_human_number(f.tokens_per_s, cells[1]);
     mgl_human_size((uint64_t)f.bytes_per_token, cells[2]);
     mgl_human_number(f.rate / 1e9, cells[3]);
-    mgl_human_number(b->ceiling / 1e9, cells[4]);
+    mgl_human_number(b->ceiling.most / 1e9, cells[4]);
     mgl_human_number(f.prompt_ms, cells[5]);
     mgl_human_number(f.prompt_tokens_per_s, cells[6]);
-    mgl_text_format(out, "%-10s %9s %10s %12s %9s %9s %5.0f%% %11s %16s\n",
+    char share[MGL_HUMAN_BYTES] = "-";
+    if (isfinite(f.share)) {
+      (void)snprintf(share, sizeof share, "%.0f%%", f.share * 100);
+    }
+    mgl_text_format(out, "%-10s %9s %10s %12s %9s %9s %6s %11s %16s\n",
                     mgl_mode_name(b->results[i].mode), cells[0], cells[1], cells[2], cells[3],
-                    cells[4], f.share * 100, cells[5], cells[6]);
+                    cells[4], share, cells[5], cells[6]);
   }
+  mgl_text_append_string(out, "\nread ceiling: ");
+  mgl_read_ceiling_append(&b->ceiling, out);
+  mgl_read_ceiling_append_refusal(&b->ceiling, out);
+  mgl_text_append_string(out, "\n");
 }
 
 static mgl_status print_results(const bench *b, mgl_error *err) {
@@ -498,7 +510,9 @@ const mgl_command mgl_command_bench = {
         "Measures decoding: median time of an iteration that gives each of B sequences one token,\n"
         "the bytes it must read (the weights once, and the context of each sequence), the rate\n"
         "that follows, and its share of the read ceiling, the rate of plain loads by the same\n"
-        "threads in the same run. Weights that fit into the caches can exceed that ceiling.",
+        "threads before, between and after the rounds. Where these measurements lie more than 15%\n"
+        "apart, no share is told (null in JSON). Weights that fit into the caches can exceed the\n"
+        "ceiling.",
     .examples =
         "megalith bench\n"
         "megalith bench path/to/model --batch 8 --prompt 128 --generate 128 --json\n"

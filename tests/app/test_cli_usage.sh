@@ -129,6 +129,28 @@ test_reader_gone() {
   check_equal "a trace of it: files left" 0 "$(find "$work" -name '*gone*' | wc -l)"
 }
 
+# --- a machine without /sys ----------------------------------------------------------------------
+
+test_no_sys() {
+  local flags=-m
+  [ "$(id -u)" -eq 0 ] || flags=-rm
+  if ! unshare "$flags" mount -t tmpfs none /sys 2>/dev/null; then
+    skip "no mount namespace is allowed here: a machine without /sys is not tested"
+    return
+  fi
+  # shellcheck disable=SC2016
+  timeout 120 unshare "$flags" sh -c 'mount -t tmpfs none /sys && exec "$@"' - \
+    "$program" score --tokens 1,2 --threads 2 >"$out" 2>"$err" </dev/null
+  status=$?
+  check_status "without /sys" 0
+  check_empty "without /sys: standard error" "$err"
+  run info
+  grep '^cores' "$out" >"$work/cores"
+  # shellcheck disable=SC2016
+  unshare "$flags" sh -c 'mount -t tmpfs none /sys && exec "$@"' - "$program" info >"$out" 2>"$err" </dev/null
+  check_equal "without /sys: cores" "$(cat "$work/cores")" "$(grep '^cores' "$out")"
+}
+
 # --- JSON lines ----------------------------------------------------------------------------------
 
 test_json_lines() {
@@ -171,5 +193,6 @@ test_commands
 test_options
 test_models
 test_reader_gone
+test_no_sys
 test_json_lines
 finish

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The CPU table of SPEED.md: Qwen3-0.6B at batch 1 and 8, dummy weights and a safetensors file on disk. Without a
+# The CPU's table (docs/log/018): Qwen3-0.6B at batch 1 and 8, dummy weights and a safetensors file on disk. Without a
 # share (null) something else used the memory meanwhile.
 #   bench/cpu.sh [FOLDER]     FOLDER: where the 1.2 GB model file is written, once [/tmp/megalith-bench]
 set -eu

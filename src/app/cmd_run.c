@@ -11,6 +11,7 @@
 
 #include "api/text_output.h"
 #include "app/app_model.h"
+#include "app/chat_options.h"
 #include "app/commands.h"
 #include "app/human.h"
 #include "app/interrupt.h"
@@ -416,6 +417,12 @@ static mgl_status choose_needs(run *r, unsigned *needs, mgl_error *err) {
   if (!is_chat && mgl_arguments_has(r->arguments, "system")) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "--system needs --chat: see megalith run --help");
   }
+  if (!is_chat && !r->is_json &&
+      (mgl_arguments_has(r->arguments, "tools") || mgl_arguments_has(r->arguments, "chat-var"))) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--tools and --chat-var need --chat, or --jsonl with messages: see "
+                         "megalith run --help");
+  }
   *needs = MGL_NEED_WEIGHTS;
   *needs |= r->is_json ? MGL_WANT_TEXT : MGL_NEED_TOKENIZER;
   *needs |= is_chat ? MGL_NEED_CHAT_TEMPLATE : 0;
@@ -490,8 +497,9 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_FLAG,
      .help =
          "files, or standard input without any, have a JSON object a line, with prompt, "
-         "messages or tokens, and id, max_tokens, stop, ignore_eos and what samples, named as the "
-         "options with _ for -; so has the output"},
+         "messages or tokens, and id, max_tokens, stop, ignore_eos, tools, chat_template_kwargs, "
+         "continue_final_message and what samples, named as the options with _ for -; so has the "
+         "output"},
     {.name = "chat",
      .type = MGL_OPTION_FLAG,
      .help = "a prompt is a user's message, put into the model's chat template"},
@@ -499,6 +507,7 @@ static const mgl_option options[] = {
      .value_name = "TEXT",
      .type = MGL_OPTION_TEXT,
      .help = "system message of the chat [none]"},
+    MGL_ROWS_CHAT,
     {.name = "max-tokens",
      .short_name = 'n',
      .value_name = "N",

@@ -31,13 +31,13 @@ const char *mgl_mode_name(mgl_mode mode);
 mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err);
 
 enum {
-  MGL_PAGE_TOKENS = 16,  // tokens of a KV page, by default; on a GPU always. See SPEED.md
+  MGL_PAGE_TOKENS = 16,  // tokens of a KV page, by default; on a GPU always (docs/log/045)
   // The most tokens of an iteration, by default. On the CPU, where results do not depend on it,
   // twice as many compute prompts 13% faster and cost others 50 ms of waiting on two cores
-  // (SPEED.md).
+  // (docs/log/102).
   MGL_USUAL_HOST_ITERATION_TOKENS = 128,
   MGL_USUAL_GPU_ITERATION_TOKENS = 64,
-  // On GPUs with kernels for more (MGL_CUDA_MAX_TOKENS; SPEED.md has others).
+  // On GPUs with kernels for more (MGL_CUDA_MAX_TOKENS; docs/log/106 has others).
   MGL_USUAL_LARGE_ITERATION_TOKENS = 2048,
   MGL_USUAL_SEQUENCES = 64,         // that run at once, by default
   MGL_USUAL_LARGE_SEQUENCES = 256,  // where iterations are large

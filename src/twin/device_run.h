@@ -262,7 +262,7 @@ typedef struct mgl_cuda_span {
 
 // The global timer and a multiprocessor's clock at the same time. Each worker takes such a pair
 // every few microseconds: each part of the GPU has a clock of its own, whose frequency follows the
-// load (SPEED.md).
+// load (docs/log/048).
 typedef struct mgl_cuda_mark {
   uint64_t ns, clock;
 } mgl_cuda_mark;

@@ -5,7 +5,7 @@
 // whose plan is not one for the wide class ends the chain: the plan waits in the planner for the
 // narrow class (planning.narrow_tokens), and what was queued behind it finds nothing to do. One
 // source for host and device, as plan_turn.h.
-//   Rejected: a launch of the narrow class for every plan (SPEED.md).
+//   Rejected: a launch of the narrow class for every plan (docs/log/103).
 //   Not tried: planning beside the iteration, as the narrow class does. It would save what the
 //   planner's decision takes, 1% of the shortest wide iterations, and the work list would still
 //   have to wait for the tokens.

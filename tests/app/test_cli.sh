@@ -9,11 +9,11 @@ test_help() {
   local command
   run --help
   check_status "--help" 0
-  for command in run score tokenize bench plan compile graph info trace completion; do
+  for command in run score tokenize template bench plan compile graph info trace completion; do
     check_has "--help" "$out" "  $command "
   done
   check_empty "--help: standard error" "$err"
-  for command in run score tokenize bench plan compile graph trace info completion; do
+  for command in run score tokenize template bench plan compile graph trace info completion; do
     run "$command" --help
     check_status "$command --help" 0
     check_has "$command --help" "$out" "Usage: megalith $command"
@@ -23,7 +23,7 @@ test_help() {
     check_status "$command -h with a mistake" 0
   done
   run run --help
-  for option in prompt file jsonl stop ignore-eos chat system max-tokens temperature top-k top-p seed device threads mode trace; do
+  for option in prompt file jsonl stop ignore-eos chat system tools chat-var max-tokens temperature top-k top-p seed device threads mode trace; do
     check_has "run --help" "$out" "--$option"
   done
   run --version

@@ -1,8 +1,8 @@
 // Weights of a tensor program in memory: where the CPU kernels read them.
 //
 // Matrices are used in place in the mapped file, or copied once into huge pages; vectors (norms and
-// biases) become f32 arrays. Dummy weights are drawn into huge pages. See SPEED.md for what
-// in-place costs.
+// biases) become f32 arrays. Dummy weights are drawn into huge pages. What using
+// weights in place costs was measured (docs/log/017, 018).
 #ifndef MGL_DEVICE_CPU_CPU_WEIGHTS_H
 #define MGL_DEVICE_CPU_CPU_WEIGHTS_H
 

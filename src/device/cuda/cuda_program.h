@@ -91,7 +91,8 @@ typedef struct mgl_cuda_launch_options {
   uint64_t deadline_ns;  // the host ends a launch with requests that gives no sign of life for so
                          // long: no token and no iteration; 0: 10 s
   // Smem pages on their way, at most, for tasks that may run, and for those that wait for their
-  // inputs; 0: what was measured to be best, by the task's pages and the graph's tokens (SPEED.md).
+  // inputs; 0: what was measured to be best, by the task's pages and the graph's tokens
+  // (docs/log/162).
   uint32_t in_flight, in_flight_ahead;
   bool no_prefetch;  // loaders wait until a task is let go
   // Mode full: a kernel for every op, in CUDA graphs, instead of the megakernel (runtime/

@@ -5,7 +5,7 @@
 // begins within a second of that. Nanoseconds follow from the pairs of both clocks that each
 // multiprocessor takes every few microseconds, on a line from one to the next. Two pairs, at the
 // start and at the end, are not enough: each part of the GPU has a clock of its own, whose
-// frequency follows the load by a percent and more (SPEED.md).
+// frequency follows the load by a percent and more (docs/log/048).
 #include <inttypes.h>
 
 #include "base/alloc.h"

@@ -11,7 +11,7 @@
 //
 // Rejected: bulk copies, which are not in sm_80 and leave K's rows unswizzled; a merge of the whole
 // block, which needs barriers; whoever ends last merges, which takes a counter's trips to the L2
-// behind the last page (SPEED.md).
+// behind the last page (docs/log/138).
 #ifndef MGL_KERNELS_CUDA_ATTEND_WIDE_STREAMS_CUH
 #define MGL_KERNELS_CUDA_ATTEND_WIDE_STREAMS_CUH
 

@@ -7,7 +7,7 @@
 // al. 2024). Else both run a step ahead, in half the memory, and products are mma.sync's.
 //
 // Rejected: warpgroups that may be a step apart (mbarriers for each stage), which gained nothing
-// (SPEED.md); bulk copies, for which K would have to lie swizzled in its pages.
+// (docs/log/073); bulk copies, for which K would have to lie swizzled in its pages.
 #ifndef MGL_KERNELS_CUDA_ATTEND_WIDE_TILES_CUH
 #define MGL_KERNELS_CUDA_ATTEND_WIDE_TILES_CUH
 

@@ -8,7 +8,7 @@
 //
 // Structures of the roles and tasks are meant to live in registers: every function that gets a
 // pointer to one is inlined by force. A structure in local memory costs a trip to the L2 for each
-// access, since the acquires of the controller's polls drop the L1 (SPEED.md).
+// access, since the acquires of the controller's polls drop the L1 (docs/log/028).
 #ifndef MGL_KERNELS_CUDA_COMMON_WORKER_CUH
 #define MGL_KERNELS_CUDA_COMMON_WORKER_CUH
 

@@ -50,7 +50,7 @@ static __device__ inline uint32_t mgl_key_index(uint64_t key) {
 // few temperatures of the largest logit, where the answer nearly always is. If it is not, or if
 // those are too many, passes over the row divide an interval of keys that contains the answer into
 // 1024 parts, until what is in the part with the answer fits into a list.
-//   Rejected: halving the interval, 20 passes where a large vocabulary has flat logits (SPEED.md).
+//   Rejected: halving the interval, 20 passes where a large vocabulary has flat logits.
 
 enum {
   MGL_LIST_KEYS = 2048,

@@ -32,8 +32,8 @@ enum {
 static_assert(MGL_LINEAR_WARP_K * MGL_CUDA_CONSUMER_WARPS == MGL_CUDA_PAGE_K, "warps share a page");
 
 // The shapes in which a task can be computed: TILES row tiles of 8 tokens in a pass. One function
-// each, with rolled loops: what a stage executes must fit in the instruction caches, or fetching it
-// takes longer than computing (SPEED.md).
+// each, with rolled loops, so that a stage executes little code: unrolled it was 523 KB for the
+// kernel (docs/log/023), which alone was not what took the time (docs/log/024).
 template <int TILES>
 struct mgl_linear_shape {
   static constexpr int BLOCKS = mgl_batch_blocks(TILES);  // row blocks of a batch

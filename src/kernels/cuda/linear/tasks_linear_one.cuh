@@ -12,7 +12,7 @@
 // in registers by then, where they wait for x, and the loader has their places in shared memory.
 //   Rejected: the general shape (four of a warp's lanes load x, a trip to the L2 for every two
 //   pages); a page for each warp (half as many waits, but two more barriers); x staged in shared
-//   memory, read again for every page. SPEED.md has them.
+//   memory, read again for every page (docs/log/054, 056, 084).
 #ifndef MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ONE_CUH
 #define MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ONE_CUH
 

@@ -13,8 +13,8 @@
 //     thread finishes one output of each row block (of two of them), so that few row blocks are
 //     finished soon.
 // Registers: the compiler allocates those of all the kernel's functions together. When two tiles of
-// f32 took 190 instead of 172, functions that had not changed became up to 5% slower (SPEED.md,
-// attempt 41).
+// f32 took 190 instead of 172, functions that had not changed became up to 5% slower
+// (docs/log/168).
 #ifndef MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ROWS_CUH
 #define MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ROWS_CUH
 

@@ -26,7 +26,7 @@ enum {
   // the ring, and so many columns beyond it go to the L2, before their task may run; a column every
   // so many cycles, some more than the memory takes for one of every worker. What is asked for
   // faster stands in line there, and what others wait for, sums and counters, stands behind it
-  // (SPEED.md).
+  // (docs/log/148, 150).
   // In iterations of more tokens what they wait for moves so many bytes itself that only the ring
   // is filled.
   MGL_WIDE_PACE = MGL_WIDE_FEW ? 2000 : 0,
@@ -242,7 +242,8 @@ static __device__ __forceinline__ uint32_t mgl_wide_x_bytes_of(const mgl_wide_ti
 
 // The ring is as fast as its producer. A copy takes it 140 cycles where the compiler does not see
 // that all lanes have the same operands, since it makes a loop over lanes of it then. What it does
-// see is what one lane gives to all, and a branch for one lane that the hardware elects (SPEED.md).
+// see is what one lane gives to all, and a branch for one lane that the hardware elects
+// (docs/log/130, 134).
 static __device__ __forceinline__ uint32_t mgl_wide_uniform(uint32_t value) {
   return __shfl_sync(0xffffffffu, value, 0);
 }

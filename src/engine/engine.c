@@ -278,7 +278,7 @@ static void hand_over(mgl_engine *engine) {
     s->slot = i;
     engine->slots[i] = s;
     engine->active++;
-    // What was generated before a pause is computed again like a prompt.
+    // Tokens that were generated before a pause are computed again like a prompt.
     mgl_planner_submit(engine->planner, i,
                        &(mgl_planner_request){.prompt_count = s->token_count,
                                               .max_tokens = s->max_tokens,

@@ -104,13 +104,14 @@ static void check_memory(const char *element, size_t count) {
   uint64_t taken = mallinfo2().uordblks + mallinfo2().hblkhd - before;
   json_decref(root);
   free(text);
-#ifdef MGL_TEST_SANITIZED  // mallinfo2 tells nothing there
-  taken = expected;
-#endif
+#ifndef MGL_TEST_SANITIZED  // where mallinfo2 tells nothing
   if (taken > expected || expected > 2 * taken) {
     fail_msg("%s: expected at most %llu bytes, found %llu", element, (unsigned long long)expected,
              (unsigned long long)taken);
   }
+#endif
+  (void)taken;
+  (void)expected;
 }
 
 static void test_memory(void **state) {

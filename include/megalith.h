@@ -152,9 +152,9 @@ MEGALITH_API const megalith_model_info *megalith_model_describe(const megalith_m
 MEGALITH_API megalith_status megalith_model_tokenize(const megalith_model *model, const char *text,
                                                      size_t bytes, int32_t *ids, size_t capacity,
                                                      size_t *count, megalith_error *error);
-// The text of ids of the vocabulary, without special tokens, in the same way: *bytes becomes its size without the
-// terminating NUL, and as much as fits is written to text[0 .. capacity), always terminated if
-// capacity is not 0.
+// The text of ids of the vocabulary, without special tokens, in the same way: *bytes becomes its
+// size without the terminating NUL, and as much as fits is written to text[0 .. capacity), always
+// terminated if capacity is not 0.
 MEGALITH_API megalith_status megalith_model_detokenize(const megalith_model *model,
                                                        const int32_t *ids, size_t count, char *text,
                                                        size_t capacity, size_t *bytes,

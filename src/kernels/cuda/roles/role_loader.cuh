@@ -43,8 +43,8 @@ struct mgl_loader {
   uint32_t bound;                  // what holds now: `most`, or most_ahead before that
   uint32_t page, parity;           // of the ring: the next one to fill, and its phase
   uint32_t landed, landed_parity;  // the oldest one that was on its way when last looked at
-  uint32_t in_flight;  // pages that were not seen to have landed
-  uint32_t ordinal;  // of the task among this worker's AOT tasks, all iterations
+  uint32_t in_flight;              // pages that were not seen to have landed
+  uint32_t ordinal;                // of the task among this worker's AOT tasks, all iterations
   uint64_t iteration;
   uint32_t graph;     // of that iteration
   mgl_tracer traced;  // lane 0's
@@ -140,9 +140,7 @@ static __device__ __forceinline__ void mgl_page_load(uint32_t page_at, const uin
       mgl_lane_copies<piece / 512>(to + at, from + at);
     }
   }
-  asm volatile(
-      "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full)
-      : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
 }
 
 #endif

@@ -29,13 +29,20 @@
 // THREADS. An engine computes either on a thread of its own (`background`), from its creation to
 // its destruction, or on the thread that created it, whenever that calls megalith_engine_step or
 // _run; then that thread also destroys it, and is pinned to a core in between. Everything else may
-// be called from any thread at any time: submitting, cancelling, pausing, reading outputs and
-// statistics, releasing. New requests and cancellations take effect at the next iteration. Two
-// threads may not read the outputs of one request at the same time. A model may be used by many
-// threads and engines at once.
+// be called from any thread at any time: submitting, cancelling, pausing, waiting, reading results
+// and statistics. New requests and cancellations take effect at the next iteration. Two threads may
+// not read the outputs of one request at the same time. megalith_engine_destroy and
+// megalith_request_release are the last use of their handle: no other call with that handle may
+// still be going on. A model may be used by many threads and engines at once.
 //
 // CALLBACKS run on one of the engine's computing threads, one at a time, and the engine waits for
-// them. They may submit, cancel, pause, resume and release, but not step, run or destroy.
+// them. They may submit, cancel, pause, resume and release, their own request too; the request that
+// they are given stays valid until they return. They may not destroy the engine; step and run refuse
+// to be called there. THE LIFE OF A REQUEST, below, says when nothing more is called.
+//
+// FORK. A child that fork made has none of an engine's threads, and finds locks as they happened to
+// be: all that it may do is exec or _exit. It may call no function of this header, not even to
+// release something. The parent is not affected.
 //
 // MEMORY. All memory of an engine is planned and checked before any is taken. After that, only a
 // request's own arrays are allocated. Limits stand beside what they limit, as MEGALITH_MAX_...;
@@ -62,8 +69,9 @@ extern "C" {
 #define MEGALITH_VERSION_PATCH 0
 
 enum {
-  MEGALITH_MAX_PROMPT_BYTES = 256 * 1024 * 1024,  // of one text prompt
-  MEGALITH_MAX_MESSAGES = 65536,                  // of one chat
+  MEGALITH_MAX_PROMPT_BYTES = 256 * 1024 * 1024,    // of one text prompt
+  MEGALITH_MAX_MESSAGES = 65536,                    // of one chat
+  MEGALITH_MAX_CHAT_JSON_BYTES = 16 * 1024 * 1024,  // of messages_json, tools_json, ... each
   MEGALITH_MAX_REQUESTS = 65536,         // of one engine that have not finished, all together
   MEGALITH_MAX_SEQUENCES = 1024,         // requests that run at once
   MEGALITH_MAX_ITERATION_TOKENS = 2048,  // of an engine
@@ -184,7 +192,7 @@ MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,
                                                     const megalith_engine_options *options,
                                                     megalith_engine **out, megalith_error *error);
 // Ends what runs at the present iteration. Requests that have not finished end as cancelled, and
-// all stay readable until they are released. NULL is fine.
+// all stay readable until they are released. All callbacks have returned. NULL is fine.
 MEGALITH_API void megalith_engine_destroy(megalith_engine *engine);
 
 typedef struct megalith_engine_info {
@@ -201,8 +209,9 @@ typedef struct megalith_engine_info {
 MEGALITH_API const megalith_engine_info *megalith_engine_describe(const megalith_engine *engine);
 
 // Computes one iteration if there is anything to compute. Only without `background`, and only on
-// the thread that created the engine; so too the next one. An error means that the engine can only
-// be destroyed; all its requests have failed with that error.
+// the thread that created the engine, outside callbacks (elsewhere: MEGALITH_ERROR_ARGUMENT, and
+// nothing has changed); so too the next one. Any other error means that the engine can only be
+// destroyed; all its requests have failed with that error.
 MEGALITH_API megalith_status megalith_engine_step(megalith_engine *engine, megalith_error *error);
 // Computes until every request has finished or is paused, those included that other threads and
 // callbacks submit meanwhile, or until megalith_engine_stop. Without leaving the kernel in between.
@@ -210,7 +219,7 @@ MEGALITH_API megalith_status megalith_engine_run(megalith_engine *engine, megali
 // Makes the megalith_engine_run that is going on return after its iteration; without one, the next
 // one returns at once. Nothing is lost. Does nothing with `background`.
 MEGALITH_API void megalith_engine_stop(megalith_engine *engine);
-// Whether some request is neither finished nor paused.
+// Whether some request is neither over (THE LIFE OF A REQUEST) nor paused.
 MEGALITH_API bool megalith_engine_has_work(const megalith_engine *engine);
 
 typedef struct megalith_statistics {
@@ -233,6 +242,32 @@ MEGALITH_API megalith_status megalith_engine_get_statistics(const megalith_engin
                                                             megalith_error *error);
 
 // --- requests ------------------------------------------------------------------------------------
+
+// THE LIFE OF A REQUEST
+//
+//   state      from                                     references       wishes   result
+//   open       submit                                   caller, engine   count    none yet
+//   last call  its last output is made, and on_output   caller, engine   ignored  in on_output only
+//              is called with it
+//   over       that call has returned (at once if       caller           ignored  for everyone
+//              there is no on_output)
+//   gone       it is over, and released                 none             -        -
+//
+// Wishes are megalith_request_cancel, _pause and _resume. Any thread may call any function of a
+// request in any state but "gone"; only one at a time megalith_request_next. The caller's reference
+// is the handle, from submit to release (none if submit's `out` was NULL); the engine's ends
+// without the caller noticing. Releasing an open request also cancels it.
+//
+// Each request that was submitted gets exactly one call of on_output whose `finish` is not
+// MEGALITH_FINISH_NONE, whatever ends it, and none after it. So `context` may be freed
+//   - in that call, by on_output itself, or
+//   - by whoever knows that the request is over: megalith_request_wait has returned true,
+//     megalith_request_next has given the last output, megalith_request_result is not NULL,
+//     megalith_engine_has_work is false while nothing is paused, or megalith_engine_destroy has
+//     returned.
+// That megalith_request_release has returned says nothing: it does not wait, so that it may be
+// called under locks that on_output takes, and the last call of a request that was open is still to
+// come.
 
 typedef struct megalith_logit_bias {
   int32_t token;  // at most once in a list
@@ -297,7 +332,7 @@ typedef void megalith_output_callback(void *context, megalith_request *request,
 
 typedef struct megalith_request_options {
   size_t size;  // sizeof(megalith_request_options)
-  // The prompt, exactly one of three:
+  // The prompt, exactly one of four; the fourth is messages_json, below:
   const char *text;       // UTF-8; what is not becomes U+FFFD
   size_t text_bytes;      // 0: to its NUL
   const int32_t *tokens;  // [token_count] ids
@@ -318,8 +353,31 @@ typedef struct megalith_request_options {
   uint32_t stop_text_count;
 
   megalith_output_callback *on_output;  // called for every output in order; NULL: none
-  void *context;                        // of on_output
+  void *context;                        // of on_output; THE LIFE OF A REQUEST says for how long
+
+  // Of a chat, all UTF-8, up to MEGALITH_MAX_CHAT_JSON_BYTES each. The template gets messages as
+  // transformers gives them, with two changes: content that is an array of parts becomes one string
+  // (with newlines between the parts), unless the template looks into parts; and the arguments of
+  // tool calls become an object where they are the JSON text of one.
+  const char *messages_json;  // a JSON array of messages as the OpenAI API has them: role, content
+                              // (a string, or an array of parts of type "text"; null in calls of
+                              // tools), tool_calls, tool_call_id, name, reasoning_content; other
+                              // keys are handed to the template
+  const char *tools_json;     // a JSON array of objects, the template's variable `tools`
+  const char *chat_variables_json;  // a JSON object of more variables, such as
+                                    // {"enable_thinking": false}. Refused: names that Megalith sets
+                                    // (messages, tools, add_generation_prompt, bos_token,
+                                    // eos_token)
+  bool continue_final_message;      // the last message is not closed: generation goes on inside it
 } megalith_request_options;
+
+// The text that the messages or messages_json of `options` become, with tools_json and what else
+// belongs to a chat, before it is tokens; in the manner of megalith_model_detokenize. What else the
+// options say does not count.
+MEGALITH_API megalith_status megalith_model_render(const megalith_model *model,
+                                                   const megalith_request_options *options,
+                                                   char *text, size_t capacity, size_t *bytes,
+                                                   megalith_error *error);
 
 // Hands a request to the engine. Everything is checked here; the first tokens come with the next
 // iterations. out may be NULL: the request then releases itself when it has finished, and only
@@ -337,11 +395,12 @@ MEGALITH_API void megalith_request_pause(megalith_request *request);
 MEGALITH_API void megalith_request_resume(megalith_request *request);
 
 // The next output in order, NULL if there is none within timeout_ms (0: do not wait; negative: wait
-// for ever), or none any more. Valid until the next call for this request. Whoever computes on the
-// same thread must not wait. Outputs can be read this way with and without a callback.
+// for ever), or none any more. Valid until the next call for this request. The thread that steps and
+// runs the engine never waits, nor do its callbacks, since nothing would come meanwhile. Outputs can
+// be read this way with and without a callback; the last one comes when on_output has returned.
 MEGALITH_API const megalith_output *megalith_request_next(megalith_request *request,
                                                           int timeout_ms);
-// Waits until the request has finished; whether it has. The timeout is that of the function above.
+// Waits until the request is over; whether it is. The timeout is that of the function above.
 MEGALITH_API bool megalith_request_wait(megalith_request *request, int timeout_ms);
 
 typedef struct megalith_result {
@@ -358,11 +417,13 @@ typedef struct megalith_result {
   uint32_t top_count;
 } megalith_result;
 
-// All of a request that has finished, NULL before. Valid until it is released.
+// All of a request that is over, NULL before; its own on_output has it in its last call. Valid until
+// it is released.
 MEGALITH_API const megalith_result *megalith_request_result(megalith_request *request);
 
 // The request's handle is not used any more; if it has not finished, it is cancelled. Before or
-// after the engine is destroyed. NULL is fine.
+// after the engine is destroyed; in callbacks too, where `request` stays valid until they return.
+// NULL is fine.
 MEGALITH_API void megalith_request_release(megalith_request *request);
 
 #ifdef __cplusplus

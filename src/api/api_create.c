@@ -250,6 +250,8 @@ static mgl_status create(megalith_model *model, const megalith_engine_options *g
   engine->hub = h;
   mgl_api_keep_model(model);
   mgl_status status = MGL_OK;
+  h->has_computer = !options.background;
+  h->computer = pthread_self();
   if (options.background) {
     status = start_thread(engine, &options, err);
   } else if ((status = start(engine, &options, err)) != MGL_OK) {

@@ -42,19 +42,21 @@ static mgl_status reserve_active(megalith_engine *engine, mgl_error *err) {
   return MGL_OK;
 }
 
-// The request has finished and the engine below knows it no more. One that is still in the inbox
-// stays until it is taken out there; a finished one never gets into it again.
-static void leave(megalith_engine *engine, active_request *entry) {
-  megalith_request *request = entry->request;
-  (void)pthread_mutex_lock(&engine->hub->lock);
-  bool in_inbox = request->in_inbox;
-  (void)pthread_mutex_unlock(&engine->hub->lock);
-  if (in_inbox) {
-    return;
+// Lets a request go that has finished and that the engine below names no more. One that is still in
+// the inbox stays until it is taken out there. entry: NULL, it never entered.
+static void leave(megalith_engine *engine, megalith_request *request, active_request *entry) {
+  hub *h = engine->hub;
+  bool is_last = false;
+  (void)pthread_mutex_lock(&h->lock);
+  bool has_left = mgl_life_leave(&request->life, &is_last);
+  (void)pthread_mutex_unlock(&h->lock);
+  if (has_left && entry != NULL) {
+    entry->request = NULL;
+    engine->gone_count++;
   }
-  entry->request = NULL;
-  engine->gone_count++;
-  mgl_api_drop_request(request);
+  if (is_last) {
+    mgl_api_destroy_request(request);
+  }
 }
 
 static mgl_status enter(megalith_engine *engine, megalith_request *request, mgl_error *err) {
@@ -70,20 +72,13 @@ static mgl_status enter(megalith_engine *engine, megalith_request *request, mgl_
 
 // --- the inbox -----------------------------------------------------------------------------------
 
-// A request's wishes at the moment when it is taken out of the inbox.
-typedef struct wishes {
-  bool cancelled;
-  bool shall_pause;
-} wishes;
-
-static megalith_request *take_from_inbox(hub *h, wishes *out) {
+static megalith_request *take_from_inbox(hub *h, mgl_request_wishes *out) {
   (void)pthread_mutex_lock(&h->lock);
   megalith_request *request = h->inbox;
   if (request != NULL) {
     h->inbox = request->next_in_inbox;
     h->inbox_end = h->inbox == NULL ? &h->inbox : h->inbox_end;
-    request->in_inbox = false;
-    *out = (wishes){.cancelled = request->cancelled, .shall_pause = request->shall_pause};
+    *out = mgl_life_take(&request->life);
   }
   (void)pthread_mutex_unlock(&h->lock);
   return request;
@@ -92,19 +87,19 @@ static megalith_request *take_from_inbox(hub *h, wishes *out) {
 // Takes a finished request out of the engine, or out of the inbox only if it never entered.
 static void let_go(megalith_engine *engine, megalith_request *request) {
   if (!request->entered) {
-    mgl_api_drop_request(request);
+    leave(engine, request, NULL);
     return;
   }
   active_request *entry = find_active(engine, request->number);
   mgl_engine_cancel(engine->engine, request->number);
   if (entry != NULL) {
-    leave(engine, entry);
+    leave(engine, request, entry);
   }
 }
 
-static void grant(megalith_engine *engine, megalith_request *request, wishes w) {
+static void grant(megalith_engine *engine, megalith_request *request, mgl_request_wishes w) {
   mgl_error err = {0};
-  if (w.cancelled || request->finish != MEGALITH_FINISH_NONE) {
+  if (w.cancelled || request->life.finished) {
     mgl_api_end_request(request, MEGALITH_FINISH_CANCELLED, NULL);
   } else if (!request->entered && enter(engine, request, &err) != MGL_OK) {
     mgl_api_end_request(request, MEGALITH_FINISH_FAILED, &err);
@@ -112,14 +107,14 @@ static void grant(megalith_engine *engine, megalith_request *request, wishes w) 
     (w.shall_pause ? mgl_engine_pause : mgl_engine_resume)(engine->engine, request->number);
     request->is_paused = w.shall_pause;
   }
-  if (request->finish != MEGALITH_FINISH_NONE) {
+  if (request->life.finished) {
     let_go(engine, request);
   }
 }
 
 void mgl_api_before_plan(void *context) {
   megalith_engine *engine = context;
-  wishes w;
+  mgl_request_wishes w;
   megalith_request *request = NULL;
   while ((request = take_from_inbox(engine->hub, &w)) != NULL) {
     grant(engine, request, w);
@@ -154,11 +149,13 @@ static bool on_token(void *context, const mgl_generated_token *token) {
   megalith_request *request = entry->request;
   if (mgl_api_accept_token(request, token)) {
     (void)pthread_mutex_lock(&engine->hub->lock);
-    mgl_api_append_inbox(request);  // which takes it out of the engine below
+    if (mgl_life_enqueue(&request->life)) {  // which takes it out of the engine below
+      mgl_api_append_inbox(request);
+    }
     (void)pthread_mutex_unlock(&engine->hub->lock);
   }
   if (token->finish != MGL_FINISH_NONE) {
-    leave(engine, entry);
+    leave(engine, request, entry);
   }
   return true;
 }
@@ -170,14 +167,14 @@ static bool on_iteration(void *context, const mgl_iteration *iteration) {
 }
 
 void mgl_api_end_all(megalith_engine *engine, megalith_finish finish, const mgl_error *err) {
-  wishes w;
+  mgl_request_wishes w;
   megalith_request *request = NULL;
   for (size_t i = 0; i < engine->active_count; i++) {
     active_request *entry = &engine->active[i];
     if (entry->request != NULL) {
       mgl_api_end_request(entry->request, finish, err);
       mgl_engine_cancel(engine->engine, entry->number);
-      leave(engine, entry);
+      leave(engine, entry->request, entry);
     }
   }
   while ((request = take_from_inbox(engine->hub, &w)) != NULL) {
@@ -192,11 +189,11 @@ static mgl_status survive(megalith_engine *engine, mgl_status status, const mgl_
   bool is_of_request = false;
   for (size_t i = 0; i < engine->active_count; i++) {
     active_request *entry = &engine->active[i];
-    if (entry->request != NULL && entry->request->finish == MEGALITH_FINISH_NONE &&
+    if (entry->request != NULL && !entry->request->life.finished &&
         !mgl_engine_knows(engine->engine, entry->number)) {
       is_of_request = true;
       mgl_api_end_request(entry->request, MEGALITH_FINISH_FAILED, err);
-      leave(engine, entry);
+      leave(engine, entry->request, entry);
     }
   }
   if (is_of_request) {
@@ -248,6 +245,19 @@ static mgl_status may_drive(const megalith_engine *engine, mgl_error *err) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "this engine computes in the background: it cannot be stepped or run");
   }
+  const hub *h = engine->hub;
+  (void)pthread_mutex_lock(&engine->hub->lock);
+  bool in_callback = mgl_api_is_in_callback(h);
+  (void)pthread_mutex_unlock(&engine->hub->lock);
+  if (in_callback) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "a callback cannot step or run the engine that called it");
+  }
+  if (pthread_equal(h->computer, pthread_self()) == 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected to be stepped and run by the thread that created the engine, "
+                         "found another: create it there, or set background");
+  }
   return check_broken(engine, err);
 }
 
@@ -282,7 +292,9 @@ void megalith_engine_stop(megalith_engine *engine) {
 
 bool megalith_engine_has_work(const megalith_engine *engine) {
   (void)pthread_mutex_lock(&engine->hub->lock);
-  bool has_work = engine->hub->outstanding > engine->hub->held;
+  const hub *h = engine->hub;
+  bool is_last_call = h->speaking != NULL && h->speaking->life.finished;
+  bool has_work = h->outstanding > h->held || (is_last_call && !mgl_api_is_in_callback(h));
   (void)pthread_mutex_unlock(&engine->hub->lock);
   return has_work;
 }

@@ -2,6 +2,7 @@
 
 #include "api/api_parts.h"
 #include "base/alloc.h"
+#include "model/chat.h"
 
 _Static_assert((int)MEGALITH_OK == (int)MGL_OK, "one numbering");
 _Static_assert((int)MEGALITH_ERROR_ARGUMENT == (int)MGL_ERR_ARGUMENT, "one numbering");
@@ -169,6 +170,17 @@ megalith_status megalith_model_tokenize(const megalith_model *model, const char 
   return mgl_api_report(status, &err, error);
 }
 
+void mgl_api_hand_out_text(const mgl_text *all, char *text, size_t capacity, size_t *bytes) {
+  *bytes = all->bytes;
+  if (capacity > 0) {
+    size_t copied = all->bytes < capacity - 1 ? all->bytes : capacity - 1;
+    if (copied > 0) {
+      memcpy(text, all->data, copied);
+    }
+    text[copied] = 0;
+  }
+}
+
 megalith_status megalith_model_detokenize(const megalith_model *model, const int32_t *ids,
                                           size_t count, char *text, size_t capacity, size_t *bytes,
                                           megalith_error *error) {
@@ -183,14 +195,7 @@ megalith_status megalith_model_detokenize(const megalith_model *model, const int
     status = mgl_text_check(&all, &err);
   }
   if (status == MGL_OK) {
-    *bytes = all.bytes;
-  }
-  if (status == MGL_OK && capacity > 0) {
-    size_t copied = all.bytes < capacity - 1 ? all.bytes : capacity - 1;
-    if (copied > 0) {
-      memcpy(text, all.data, copied);
-    }
-    text[copied] = 0;
+    mgl_api_hand_out_text(&all, text, capacity, bytes);
   }
   mgl_text_free(&all);
   return mgl_api_report(status, &err, error);

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "api/request_life.h"
 #include "api/text_output.h"
 #include "engine/engine.h"
 #include "model/model_folder.h"
@@ -27,16 +28,21 @@ struct megalith_model {
 typedef struct hub {
   pthread_mutex_t lock;
   // All of this under the lock:
-  pthread_cond_t wake;   // of the engine's thread: the inbox is not empty, or quit
-  uint32_t references;   // the engine's, and one of each request that exists
-  bool quit;             // the engine is being destroyed
-  bool stop_run;         // megalith_engine_stop
-  uint32_t outstanding;  // requests that have not finished
-  uint32_t held;         // of these, those that shall be paused
+  pthread_cond_t wake;         // of the engine's thread: the inbox is not empty, or quit
+  uint32_t references;         // the engine's, and one of each request that exists
+  megalith_request *speaking;  // whose on_output runs; NULL: none does
+  pthread_t speaker;           // the thread that it runs on
+  bool quit;                   // the engine is being destroyed
+  bool stop_run;               // megalith_engine_stop
+  uint32_t outstanding;        // requests that have not finished
+  uint32_t held;               // of these, those that shall be paused
   megalith_request *inbox;
   megalith_request **inbox_end;
   mgl_engine_statistics statistics;
   megalith_error broken;  // status not OK: the engine can only be destroyed
+  // Written before anyone else sees the hub:
+  bool has_computer;   // the thread that created the engine computes, too
+  pthread_t computer;  // that thread
 } hub;
 
 struct megalith_request {
@@ -56,10 +62,8 @@ struct megalith_request {
   bool is_paused;  // in that engine
   uint32_t number;
   // Under the hub's lock:
-  uint32_t references;  // the handle's, and the engine's until it has finished and left
-  bool in_inbox;
-  bool cancelled;
-  bool shall_pause;
+  mgl_request_life life;  // `finished` changes on the engine's thread only, which may read it
+                          // without the lock
   megalith_request *next_in_inbox;
   pthread_cond_t changed;  // there are more outputs
   megalith_finish finish;
@@ -71,11 +75,11 @@ struct megalith_request {
   size_t *text_ends;      // [output_count] in `text`, room for one more than tokens
   size_t output_count;
   megalith_error error;
+  megalith_result result;  // once finished
   // Of the thread that reads outputs:
   size_t read_count;
   mgl_text read_text;
   megalith_output read;
-  megalith_result result;  // once finished
 };
 
 // A request that the engine has, by the engine's number.
@@ -112,16 +116,27 @@ mgl_status mgl_api_read_options(const void *given, size_t known_bytes, const cha
 // The public form of a status and its error, which may be NULL both.
 megalith_status mgl_api_report(mgl_status status, const mgl_error *err, megalith_error *out);
 
+// To the caller: the size of a text, and as much of it as fits.
+void mgl_api_hand_out_text(const mgl_text *all, char *text, size_t capacity, size_t *bytes);
+
 void mgl_api_keep_model(megalith_model *model);  // megalith_model_close is its opposite
+
+// --- api_chat.c ----------------------------------------------------------------------------------
+
+// The tokens of messages or messages_json, with what belongs to them.
+mgl_status mgl_api_encode_chat(const mgl_model_folder *folder,
+                               const megalith_request_options *options, mgl_token_list *out,
+                               mgl_error *err);
 
 // --- api_request.c -------------------------------------------------------------------------------
 
-// Frees a request that nobody has.
+// Frees a request that nobody has, and its reference to the hub.
 void mgl_api_destroy_request(megalith_request *request);
-// Forgets the engine's reference; under no lock.
-void mgl_api_drop_request(megalith_request *request);
 void mgl_api_drop_hub(hub *h);
-void mgl_api_append_inbox(megalith_request *request);  // under the lock; once is enough
+// Links a request at the inbox's end, which mgl_life_... told the caller to do; under the lock.
+void mgl_api_append_inbox(megalith_request *request);
+// Whether the calling thread runs a callback of this engine; under the lock.
+bool mgl_api_is_in_callback(const hub *h);
 
 // By the engine's thread. A token as the engine hands it out; does nothing once the
 // request has finished. True: a stop text ended it, so the engine below must still let it go.

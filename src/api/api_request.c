@@ -8,6 +8,7 @@
 // --- lives ---------------------------------------------------------------------------------------
 
 void mgl_api_destroy_request(megalith_request *request) {
+  hub *h = request->hub;
   mgl_token_list_free(&request->prompt);
   mgl_text_output_destroy(request->output);
   (void)pthread_cond_destroy(&request->changed);
@@ -19,6 +20,9 @@ void mgl_api_destroy_request(megalith_request *request) {
   mgl_text_free(&request->text);
   mgl_text_free(&request->read_text);
   mgl_free(request);
+  if (h != NULL) {
+    mgl_api_drop_hub(h);
+  }
 }
 
 void mgl_api_drop_hub(hub *h) {
@@ -32,26 +36,12 @@ void mgl_api_drop_hub(hub *h) {
   }
 }
 
-void mgl_api_drop_request(megalith_request *request) {
-  hub *h = request->hub;
-  (void)pthread_mutex_lock(&h->lock);
-  bool is_last = --request->references == 0;
-  (void)pthread_mutex_unlock(&h->lock);
-  if (is_last) {
-    mgl_api_destroy_request(request);
-    mgl_api_drop_hub(h);
-  }
-}
-
 void mgl_api_append_inbox(megalith_request *request) {
   hub *h = request->hub;
-  if (!request->in_inbox) {
-    request->in_inbox = true;
-    request->next_in_inbox = NULL;
-    *h->inbox_end = request;
-    h->inbox_end = &request->next_in_inbox;
-    (void)pthread_cond_signal(&h->wake);
-  }
+  request->next_in_inbox = NULL;
+  *h->inbox_end = request;
+  h->inbox_end = &request->next_in_inbox;
+  (void)pthread_cond_signal(&h->wake);
 }
 
 // --- outputs, by the engine's thread -------------------------------------------------------------
@@ -92,11 +82,42 @@ static megalith_output output_of(const megalith_request *request, size_t i) {
   return output;
 }
 
-// Makes what was appended to request->text since the last output an output, and tells everyone.
-// token: NULL, none. Under the lock; gives it back for the callback.
+// Once, when the last output is made: nothing of it changes any more, and many threads may read it.
+static megalith_result result_of(const megalith_request *request) {
+  return (megalith_result){.finish = request->finish,
+                           .tokens = request->tokens,
+                           .token_count = request->token_count,
+                           .prompt_token_count = request->asked.prompt_count,
+                           .text = request->text.bytes > 0 ? request->text.data : "",
+                           .text_bytes = request->text.bytes,
+                           .error = request->error.text,
+                           .status = request->error.status,
+                           .logprobs = request->logprobs,
+                           .top = request->top,
+                           .top_count = request->top_count};
+}
+
+// Calls on_output without the lock, and takes note that it runs, and where.
+static void call(megalith_request *request, const megalith_output *output) {
+  hub *h = request->hub;
+  h->speaking = request;
+  h->speaker = pthread_self();
+  (void)pthread_mutex_unlock(&h->lock);
+  request->on_output(request->context, request, output);
+  (void)pthread_mutex_lock(&h->lock);
+  h->speaking = NULL;
+  if (mgl_life_called(&request->life)) {
+    (void)pthread_cond_broadcast(&request->changed);
+  }
+}
+
+// Makes what was appended to request->text since the last output an output, and tells everyone:
+// of the last one, on_output first, so that nobody frees what it uses. token: NULL, none. Under the
+// lock, which it gives back.
 static void publish(megalith_request *request, const mgl_generated_token *token,
                     megalith_finish finish) {
   hub *h = request->hub;
+  bool has_callback = request->on_output != NULL;
   size_t begin = request->output_count == 0 ? 0 : request->text_ends[request->output_count - 1];
   request->text_ends[request->output_count++] = request->text.bytes;
   if (token != NULL) {
@@ -104,18 +125,20 @@ static void publish(megalith_request *request, const mgl_generated_token *token,
   }
   if (finish != MEGALITH_FINISH_NONE) {
     request->finish = finish;
+    request->result = result_of(request);
     h->outstanding--;
-    h->held -= request->shall_pause ? 1 : 0;
+    h->held -= request->life.shall_pause ? 1 : 0;
+    mgl_life_finish(&request->life, has_callback);
   }
-  megalith_output output = output_of(request, request->output_count - 1);
-  output.finish = finish;
-  output.text = request->text.bytes > begin ? request->text.data + begin : "";
-  output.text_bytes = request->text.bytes - begin;
   (void)pthread_cond_broadcast(&request->changed);
-  (void)pthread_mutex_unlock(&h->lock);
-  if (request->on_output != NULL) {
-    request->on_output(request->context, request, &output);
+  if (has_callback) {
+    megalith_output output = output_of(request, request->output_count - 1);
+    output.finish = finish;
+    output.text = request->text.bytes > begin ? request->text.data + begin : "";
+    output.text_bytes = request->text.bytes - begin;
+    call(request, &output);
   }
+  (void)pthread_mutex_unlock(&h->lock);
 }
 
 bool mgl_api_accept_token(megalith_request *request, const mgl_generated_token *token) {
@@ -124,7 +147,7 @@ bool mgl_api_accept_token(megalith_request *request, const mgl_generated_token *
   bool stopped = false;
   mgl_status status = MGL_OK;
   megalith_finish finish = finish_of(reason);
-  if (request->finish != MEGALITH_FINISH_NONE) {  // only this thread sets it
+  if (request->life.finished) {
     return false;
   }
   (void)pthread_mutex_lock(&request->hub->lock);  // the text may move in memory
@@ -146,7 +169,7 @@ bool mgl_api_accept_token(megalith_request *request, const mgl_generated_token *
 
 void mgl_api_end_request(megalith_request *request, megalith_finish finish, const mgl_error *err) {
   bool stopped = false;
-  if (request->finish != MEGALITH_FINISH_NONE) {
+  if (request->life.finished) {
     return;
   }
   (void)pthread_mutex_lock(&request->hub->lock);
@@ -162,8 +185,7 @@ void mgl_api_end_request(megalith_request *request, megalith_finish finish, cons
 
 void megalith_request_cancel(megalith_request *request) {
   (void)pthread_mutex_lock(&request->hub->lock);
-  if (request->finish == MEGALITH_FINISH_NONE) {
-    request->cancelled = true;
+  if (mgl_life_cancel(&request->life)) {
     mgl_api_append_inbox(request);
   }
   (void)pthread_mutex_unlock(&request->hub->lock);
@@ -171,12 +193,14 @@ void megalith_request_cancel(megalith_request *request) {
 
 static void set_pause(megalith_request *request, bool shall_pause) {
   hub *h = request->hub;
+  bool changed = false;
   (void)pthread_mutex_lock(&h->lock);
-  if (request->finish == MEGALITH_FINISH_NONE && request->shall_pause != shall_pause) {
-    request->shall_pause = shall_pause;
+  if (mgl_life_pause(&request->life, shall_pause, &changed)) {
+    mgl_api_append_inbox(request);
+  }
+  if (changed) {
     h->held += shall_pause ? 1 : 0;
     h->held -= shall_pause ? 0 : 1;
-    mgl_api_append_inbox(request);
   }
   (void)pthread_mutex_unlock(&h->lock);
 }
@@ -190,9 +214,18 @@ void megalith_request_resume(megalith_request *request) {
 }
 
 void megalith_request_release(megalith_request *request) {
-  if (request != NULL) {
-    megalith_request_cancel(request);
-    mgl_api_drop_request(request);
+  if (request == NULL) {
+    return;
+  }
+  hub *h = request->hub;
+  (void)pthread_mutex_lock(&h->lock);
+  if (mgl_life_cancel(&request->life)) {
+    mgl_api_append_inbox(request);
+  }
+  bool is_last = mgl_life_drop(&request->life, MGL_HELD_BY_CALLER);
+  (void)pthread_mutex_unlock(&h->lock);
+  if (is_last) {
+    mgl_api_destroy_request(request);
   }
 }
 
@@ -209,12 +242,36 @@ static struct timespec deadline_of(int timeout_ms) {
   return until;
 }
 
-// Waits under the lock while the request has not finished and has no more than `outputs`; that many
-// are never there for SIZE_MAX.
+// What follows is under the lock.
+
+bool mgl_api_is_in_callback(const hub *h) {
+  return h->speaking != NULL && pthread_equal(h->speaker, pthread_self()) != 0;
+}
+
+// For all but its own callback, a request has finished when that has returned for the last time.
+static bool is_over(const megalith_request *request) {
+  const hub *h = request->hub;
+  return request->life.over ||
+         (request->life.finished && h->speaking == request && mgl_api_is_in_callback(h));
+}
+
+// Outputs that the calling thread may see.
+static size_t seen_outputs(const megalith_request *request) {
+  return request->output_count - (request->life.finished && !is_over(request) ? 1 : 0);
+}
+
+// On a thread that computes, nothing would come while it waits.
+static bool may_wait(const hub *h) {
+  bool computes = h->has_computer && pthread_equal(h->computer, pthread_self()) != 0;
+  return !computes && !mgl_api_is_in_callback(h);
+}
+
+// Waits while the request is not over and has no more than `outputs`; that many are never there for
+// SIZE_MAX.
 static void wait_for(megalith_request *request, size_t outputs, int timeout_ms) {
   struct timespec until = timeout_ms > 0 ? deadline_of(timeout_ms) : (struct timespec){0};
-  int code = timeout_ms == 0 ? 1 : 0;
-  while (code == 0 && request->finish == MEGALITH_FINISH_NONE && request->output_count <= outputs) {
+  int code = timeout_ms == 0 || !may_wait(request->hub) ? 1 : 0;
+  while (code == 0 && !is_over(request) && seen_outputs(request) <= outputs) {
     code = timeout_ms < 0 ? pthread_cond_wait(&request->changed, &request->hub->lock)
                           : pthread_cond_timedwait(&request->changed, &request->hub->lock, &until);
   }
@@ -225,7 +282,7 @@ static bool read_output(megalith_request *request) {
   size_t i = request->read_count;
   size_t begin = i == 0 ? 0 : request->text_ends[i - 1];
   size_t bytes = request->text_ends[i] - begin;
-  bool is_last = request->finish != MEGALITH_FINISH_NONE && i + 1 == request->output_count;
+  bool is_last = request->life.finished && i + 1 == request->output_count;
   mgl_text_clear(&request->read_text);
   if (bytes > 0) {
     mgl_text_append(&request->read_text, request->text.data + begin, bytes);
@@ -244,7 +301,7 @@ static bool read_output(megalith_request *request) {
 const megalith_output *megalith_request_next(megalith_request *request, int timeout_ms) {
   (void)pthread_mutex_lock(&request->hub->lock);
   wait_for(request, request->read_count, timeout_ms);
-  bool is_there = request->read_count < request->output_count && read_output(request);
+  bool is_there = request->read_count < seen_outputs(request) && read_output(request);
   (void)pthread_mutex_unlock(&request->hub->lock);
   return is_there ? &request->read : NULL;
 }
@@ -252,27 +309,14 @@ const megalith_output *megalith_request_next(megalith_request *request, int time
 bool megalith_request_wait(megalith_request *request, int timeout_ms) {
   (void)pthread_mutex_lock(&request->hub->lock);
   wait_for(request, SIZE_MAX, timeout_ms);
-  bool finished = request->finish != MEGALITH_FINISH_NONE;
+  bool finished = is_over(request);
   (void)pthread_mutex_unlock(&request->hub->lock);
   return finished;
 }
 
 const megalith_result *megalith_request_result(megalith_request *request) {
   (void)pthread_mutex_lock(&request->hub->lock);
-  bool finished = request->finish != MEGALITH_FINISH_NONE;
-  if (finished) {  // nothing of it changes any more
-    request->result = (megalith_result){.finish = request->finish,
-                                        .tokens = request->tokens,
-                                        .token_count = request->token_count,
-                                        .prompt_token_count = request->asked.prompt_count,
-                                        .text = request->text.bytes > 0 ? request->text.data : "",
-                                        .text_bytes = request->text.bytes,
-                                        .error = request->error.text,
-                                        .status = request->error.status,
-                                        .logprobs = request->logprobs,
-                                        .top = request->top,
-                                        .top_count = request->top_count};
-  }
+  bool finished = is_over(request);
   (void)pthread_mutex_unlock(&request->hub->lock);
   return finished ? &request->result : NULL;
 }

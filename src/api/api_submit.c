@@ -24,52 +24,24 @@ static mgl_status copy_tokens(const megalith_request_options *options, mgl_token
   return MGL_OK;
 }
 
-static mgl_status encode_chat(const mgl_model_folder *folder,
-                              const megalith_request_options *options, mgl_token_list *out,
-                              mgl_error *err) {
-  mgl_text text = {0};
-  mgl_chat_message *messages = options->message_count <= MGL_MAX_CHAT_MESSAGES
-                                   ? mgl_alloc_zeroed(options->message_count, sizeof *messages)
-                                   : NULL;
-  mgl_status status = MGL_OK;
-  if (options->message_count > MGL_MAX_CHAT_MESSAGES) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "messages: expected at most %d, found %zu",
-                         MGL_MAX_CHAT_MESSAGES, options->message_count);
-  }
-  if (messages == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu messages",
-                         options->message_count);
-  }
-  for (size_t i = 0; status == MGL_OK && i < options->message_count; i++) {
-    const megalith_message *m = &options->messages[i];
-    messages[i] = (mgl_chat_message){.role = m->role, .content = m->content};
-    if (m->role == NULL || m->content == NULL) {
-      status =
-          mgl_error_set(err, MGL_ERR_ARGUMENT, "message %zu: expected a role and a content", i);
-    }
-  }
-  if (status == MGL_OK) {
-    status = mgl_model_folder_chat_messages(folder, messages, options->message_count, &text, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_text_check(&text, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_tokenizer_encode(folder->tokenizer, text.data == NULL ? "" : text.data, text.bytes,
-                                  (mgl_encode_options){0}, out, err);
-  }
-  mgl_text_free(&text);
-  mgl_free(messages);
-  return status;
-}
-
 static mgl_status encode_prompt(const mgl_model_folder *folder,
                                 const megalith_request_options *options, mgl_token_list *out,
                                 mgl_error *err) {
-  int given = (options->text != NULL) + (options->tokens != NULL) + (options->messages != NULL);
+  bool is_chat = options->messages != NULL || options->messages_json != NULL;
+  int given = (options->text != NULL) + (options->tokens != NULL) + (options->messages != NULL) +
+              (options->messages_json != NULL);
   if (given != 1) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "prompt: expected one of text, tokens and messages, found %d", given);
+                         "prompt: expected one of text, tokens, messages and messages_json, found "
+                         "%d",
+                         given);
+  }
+  if (!is_chat && (options->tools_json != NULL || options->chat_variables_json != NULL ||
+                   options->continue_final_message)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "prompt: tools_json, chat_variables_json and continue_final_message need "
+                         "messages, found %s",
+                         options->text != NULL ? "a text" : "tokens");
   }
   if (options->tokens != NULL) {
     return copy_tokens(options, out, err);
@@ -79,8 +51,8 @@ static mgl_status encode_prompt(const mgl_model_folder *folder,
                          "a text prompt needs a tokenizer.json, and %s has none: use token ids",
                          folder->path);
   }
-  if (options->messages != NULL) {
-    return encode_chat(folder, options, out, err);
+  if (is_chat) {
+    return mgl_api_encode_chat(folder, options, out, err);
   }
   size_t bytes = options->text_bytes != 0 ? options->text_bytes : strlen(options->text);
   mgl_encode_options how = {.add_special = true, .plain_special = options->plain_special};
@@ -238,8 +210,7 @@ static void init_changed(megalith_request *request) {
 }
 
 // Puts a complete request into the inbox; from here on the engine's thread may have it.
-static mgl_status enter_inbox(hub *h, megalith_request *request, uint32_t references,
-                              mgl_error *err) {
+static mgl_status enter_inbox(hub *h, megalith_request *request, bool has_handle, mgl_error *err) {
   mgl_status status = MGL_OK;
   (void)pthread_mutex_lock(&h->lock);
   if (h->quit) {
@@ -255,7 +226,7 @@ static mgl_status enter_inbox(hub *h, megalith_request *request, uint32_t refere
     h->references++;
     h->outstanding++;
     request->hub = h;
-    request->references = references;
+    request->life = mgl_life_begin(has_handle);
     mgl_api_append_inbox(request);
   }
   (void)pthread_mutex_unlock(&h->lock);
@@ -273,7 +244,7 @@ static mgl_status submit(megalith_engine *engine, const megalith_request_options
   init_changed(request);
   mgl_status status = fill_request(engine, &options, request, err);
   if (status == MGL_OK) {
-    status = enter_inbox(engine->hub, request, out != NULL ? 2 : 1, err);
+    status = enter_inbox(engine->hub, request, out != NULL, err);
   }
   if (status != MGL_OK) {
     mgl_api_destroy_request(request);

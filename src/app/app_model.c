@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "app/model_path.h"
 #include "app/progress.h"
 #include "base/alloc.h"
 #include "base/file.h"
@@ -108,7 +109,13 @@ mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mg
     MGL_TRY(find_demo(demo, err));
     path = demo;
   }
-  MGL_TRY(mgl_model_folder_open(path, needs, &out->folder, err));
+  mgl_status status = mgl_model_folder_open(path, needs, &out->folder, err);
+  if (status != MGL_OK) {
+    if (arguments->positional != NULL) {
+      mgl_model_path_explain(arguments, err);
+    }
+    return status;
+  }
   out->name = name_of(path);
   if (out->name == NULL) {
     mgl_app_model_close(out);

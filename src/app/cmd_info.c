@@ -9,6 +9,7 @@
 #include <utf8proc.h>
 
 #include "app/commands.h"
+#include "app/device.h"
 #include "app/gpu_list.h"
 #include "app/human.h"
 #include "app/output.h"
@@ -91,7 +92,8 @@ static void append_versions(mgl_text *out) {
   }
 }
 
-static mgl_status describe(const mgl_topology *topology, mgl_text *out, mgl_error *err) {
+static mgl_status describe(const mgl_arguments *arguments, const mgl_topology *topology,
+                           mgl_text *out, mgl_error *err) {
   mgl_simd simd = MGL_SIMD_SCALAR;
   mgl_team *team = NULL;
   double ceiling = 0;
@@ -104,18 +106,18 @@ static mgl_status describe(const mgl_topology *topology, mgl_text *out, mgl_erro
     append_processor(topology, simd, out);
     append_memory(ceiling, out);
     mgl_gpu_list_append(out);
+    status = mgl_device_describe(arguments, out, err);
     append_versions(out);
   }
   return status;
 }
 
 static mgl_status info_command(const mgl_arguments *arguments, mgl_error *err) {
-  (void)arguments;
   mgl_topology *topology = NULL;
   mgl_text out = {0};
   mgl_status status = mgl_topology_create(&topology, err);
   if (status == MGL_OK) {
-    status = describe(topology, &out, err);
+    status = describe(arguments, topology, &out, err);
   }
   if (status == MGL_OK) {
     status = mgl_output_text(&out, err);
@@ -125,10 +127,20 @@ static mgl_status info_command(const mgl_arguments *arguments, mgl_error *err) {
   return status;
 }
 
+static const mgl_option options[] = {
+    MGL_ROW_DEVICE,
+};
+
 const mgl_command mgl_command_info = {
     .name = "info",
     .summary = "processor, SIMD level, cores, NUMA, memory bandwidth, GPUs, versions",
-    .description = "Describes the machine as Megalith sees it. The bandwidth is measured.",
-    .examples = "megalith info",
+    .description =
+        "Describes the machine as Megalith sees it, and where --device makes models run. The\n"
+        "bandwidth is measured.",
+    .examples =
+        "megalith info\n"
+        "megalith info --device cuda:1",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
     .run = info_command,
 };

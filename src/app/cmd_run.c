@@ -250,11 +250,14 @@ static mgl_status submit(run *r, size_t i, mgl_error *err) {
                            .stop_ids = prompt->stop_ids,
                            .stop_count = prompt->stop_id_count};
     uint32_t number = 0;
-    mgl_status status = mgl_engine_submit(r->engine, &request, &number, &reason);
+    mgl_status status =
+        mgl_text_output_create(r->model.folder.tokenizer, (const char *const *)prompt->stops,
+                               prompt->stop_count, &s->output, &reason);
+    if (status == MGL_OK) {
+      status = mgl_engine_submit(r->engine, &request, &number, &reason);
+    }
     if (status == MGL_OK) {
       r->by_request[number] = i;
-      MGL_TRY(mgl_text_output_create(r->model.folder.tokenizer, (const char *const *)prompt->stops,
-                                     prompt->stop_count, &s->output, err));
     } else {
       MGL_TRY(mgl_prompt_fail(prompt, status, &reason, err));
     }
@@ -518,6 +521,7 @@ const mgl_command mgl_command_run = {
     .name = "run",
     .summary = "generate text",
     .positional = "MODEL",
+    .text_hint = "a prompt stands behind -p, in quotes",
     .description =
         "Continues each prompt and streams the text to standard output, statistics to standard\n"
         "error. Without a prompt, text on standard input is the prompt. Several outputs appear in\n"

@@ -260,6 +260,7 @@ const mgl_command mgl_command_score = {
     .name = "score",
     .summary = "log probability of each token of a text, and perplexity",
     .positional = "MODEL",
+    .text_hint = "text stands behind --text, in quotes",
     .description =
         "Prints the natural logarithm of the probability of each token behind those\n"
         "before it; the first token has none. The perplexity is exp(-mean).",

@@ -81,6 +81,7 @@ const mgl_command mgl_command_tokenize = {
     .name = "tokenize",
     .summary = "text to token ids and back",
     .positional = "MODEL",
+    .text_hint = "text is read from standard input",
     .description =
         "Reads text on standard input and prints its token ids as a JSON array. With\n"
         "--decode, reads ids and prints their text, with no newline added.",

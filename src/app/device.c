@@ -1,5 +1,6 @@
 #include "app/device.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -72,23 +73,12 @@ void mgl_device_note_cpu(const char *reason) {
                 reason);
 }
 
-void mgl_device_describe(mgl_text *out) {
+// What compiles code for a GPU, and where it is kept.
+static void describe_code(mgl_text *out) {
   char folder[MGL_CUDA_CACHE_PATH_BYTES];
-  mgl_cuda_device device = {0};
   mgl_nvrtc nvrtc;
   mgl_error err = {0};
-  if (!mgl_device_exists()) {
-    mgl_text_append_string(out, "--device auto     cpu: there is no GPU\n");
-    return;
-  }
-  if (mgl_cuda_device_open(0, &device, &err) != MGL_OK) {
-    mgl_text_format(out, "--device auto     cpu: %s\n", err.text);
-    return;
-  }
-  bool compiles = mgl_nvrtc_open(&nvrtc, &err) == MGL_OK;
-  mgl_text_append_string(out,
-                         "--device auto     cuda:0, for models that fit and that it can run\n");
-  if (compiles) {
+  if (mgl_nvrtc_open(&nvrtc, &err) == MGL_OK) {
     int major = 0;
     int minor = 0;
     (void)nvrtc.version(&major, &minor);
@@ -98,5 +88,36 @@ void mgl_device_describe(mgl_text *out) {
   }
   mgl_text_format(out, "device code       cached in %s\n",
                   mgl_cuda_cache_folder(folder) ? folder : "no folder: HOME is not set");
+}
+
+mgl_status mgl_device_describe(const mgl_arguments *arguments, mgl_text *out, mgl_error *err) {
+  mgl_device_choice choice;
+  mgl_cuda_device device = {0};
+  mgl_error reason = {0};
+  MGL_TRY(mgl_device_wanted(arguments, &choice, err));
+  if (choice.kind == MGL_DEVICE_CPU) {
+    mgl_text_append_string(out, "--device cpu      models run on the CPU\n");
+    return MGL_OK;
+  }
+  bool is_auto = choice.kind == MGL_DEVICE_AUTO;
+  char label[32];
+  (void)snprintf(label, sizeof label, is_auto ? "--device auto" : "--device cuda:%" PRIu32,
+                 choice.ordinal);
+  if (is_auto && !mgl_device_exists()) {
+    mgl_text_format(out, "%-17s cpu: there is no GPU\n", label);
+    return MGL_OK;
+  }
+  mgl_status status = mgl_cuda_device_open(is_auto ? 0 : (int)choice.ordinal, &device, &reason);
+  if (status != MGL_OK && mgl_arguments_has(arguments, "device") && !is_auto) {
+    return mgl_error_set(err, status, "%s", reason.text);
+  }
+  if (status != MGL_OK) {
+    mgl_text_format(out, "%-17s %s: %s\n", label, is_auto ? "cpu" : "cannot be used", reason.text);
+    return MGL_OK;
+  }
+  mgl_text_format(out, "%-17s %s, for models that fit and that it can run\n", label,
+                  is_auto ? "cuda:0" : device.name);
+  describe_code(out);
   mgl_cuda_device_close(&device);
+  return MGL_OK;
 }

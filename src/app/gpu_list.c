@@ -1,6 +1,5 @@
 #include "app/gpu_list.h"
 
-#include "app/device.h"
 #include "app/human.h"
 #include "device/cuda/cuda_driver.h"
 
@@ -56,5 +55,4 @@ void mgl_gpu_list_append(mgl_text *out) {
   } else {
     mgl_text_format(out, "GPUs              none: %s\n", err.text);
   }
-  mgl_device_describe(out);
 }

@@ -1,7 +1,8 @@
 // The `megalith` command: finds the subcommand, runs it, and turns its result into an exit status.
 //
 // This is the only place that prints error messages. Exit status: 0 success, 1 any failure, 130
-// ended by Ctrl-C.
+// ended by Ctrl-C. A command whose reader has gone (megalith run ... | head -c 5) ends without a word
+// by SIGPIPE, as other tools do, but after it has removed what it was writing.
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 #include "app/help.h"
 #include "app/interrupt.h"
 #include "app/output.h"
+#include "app/words.h"
+#include "base/file.h"
 
 enum { EXIT_FAILED = 1, EXIT_INTERRUPTED = 130 };
 
@@ -38,16 +41,51 @@ static mgl_status print_help(const mgl_command *command, mgl_error *err) {
   return status;
 }
 
+// Words that other programs have for a command, and what to do instead.
+static const struct {
+  const char *word, *instead;
+} other_words[] = {
+    {"chat", "did you mean run --chat?"},
+    {"complete", "did you mean run?"},
+    {"download", "Megalith downloads nothing: name a model's folder"},
+    {"generate", "did you mean run?"},
+    {"list", "models are folders: name one"},
+    {"pull", "Megalith downloads nothing: name a model's folder"},
+    {"throughput", "did you mean bench throughput?"},
+    {"version", "did you mean --version?"},
+    {"-v", "did you mean --version?"},
+    {"-V", "did you mean --version?"},
+};
+
+// A MODEL or an option where the command should stand.
+static mgl_status no_command(const char *word, mgl_error *err) {
+  return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                       "expected a command before \"%.200s\", as in megalith run %.200s%s: see "
+                       "megalith --help",
+                       word, word, word[0] == '-' ? "" : " -p TEXT");
+}
+
 static mgl_status unknown_command(const char *name, mgl_error *err) {
+  mgl_file_kind kind = MGL_FILE_ABSENT;
+  for (size_t i = 0; i < sizeof other_words / sizeof *other_words; i++) {
+    if (strcmp(name, other_words[i].word) == 0) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "unknown command \"%s\" (%s): see megalith --help", name,
+                           other_words[i].instead);
+    }
+  }
+  bool is_folder = mgl_file_find(name, &kind, NULL) == MGL_OK && kind == MGL_FILE_FOLDER;
+  if (name[0] == '-' || is_folder || strchr(name, '/') != NULL) {
+    return no_command(name, err);
+  }
   const char *names[COMMAND_COUNT];
+  char meant[MGL_MEANT_BYTES];
   for (size_t i = 0; i < COMMAND_COUNT; i++) {
     names[i] = commands[i]->name;
   }
-  const char *closest = mgl_closest_word(name, names, COMMAND_COUNT);
-  return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                       "unknown command \"%.80s\"%s%s%s: see megalith --help", name,
-                       closest == NULL ? "" : " (did you mean ", closest == NULL ? "" : closest,
-                       closest == NULL ? "" : "?)");
+  mgl_words_ask("", name, names, COMMAND_COUNT, meant);
+  return mgl_error_set(err, MGL_ERR_ARGUMENT, "unknown command \"%.80s\"%s: see megalith --help",
+                       name, meant);
 }
 
 static mgl_status run_command(const mgl_command *command, int argc, char *const *argv,
@@ -78,6 +116,30 @@ static int words_of(const mgl_command *command, int argc, char *const *argv) {
   return argc > 2 && strcmp(argv[2], second + 1) == 0 ? 2 : 0;
 }
 
+// The command that the first arguments name, *words of them; NULL if none does.
+static const mgl_command *find_command(int argc, char *const *argv, int *words) {
+  const mgl_command *found = NULL;
+  *words = 0;
+  for (size_t i = 0; i < COMMAND_COUNT; i++) {
+    int of_this = words_of(commands[i], argc, argv);
+    if (of_this > *words) {
+      found = commands[i];
+      *words = of_this;
+    }
+  }
+  return found;
+}
+
+// `megalith help`, and `megalith help COMMAND`; --help and -h in its place are the same.
+static mgl_status help(int argc, char *const *argv, mgl_error *err) {
+  int words = 0;
+  const mgl_command *command = argc < 3 ? NULL : find_command(argc - 1, argv + 1, &words);
+  if (argc > 2 && command == NULL && argv[2][0] != '-') {
+    return unknown_command(argv[2], err);
+  }
+  return print_help(command, err);
+}
+
 static mgl_status dispatch(int argc, char *const *argv, mgl_error *err) {
   static const char version[] = "megalith " MGL_VERSION "\n";
   if (argc < 2) {
@@ -85,25 +147,17 @@ static mgl_status dispatch(int argc, char *const *argv, mgl_error *err) {
                          "expected a command (run, score, tokenize, bench, plan, compile, graph, "
                          "trace, info, completion): see megalith --help");
   }
-  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-    return print_help(NULL, err);
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+      strcmp(argv[1], "help") == 0) {
+    return help(argc, argv, err);
   }
   if (strcmp(argv[1], "--version") == 0) {
     return mgl_output_write(version, sizeof version - 1, err);
   }
-  const mgl_command *found = NULL;
-  int found_words = 0;
-  for (size_t i = 0; i < COMMAND_COUNT; i++) {
-    int words = words_of(commands[i], argc, argv);
-    if (words > found_words) {
-      found = commands[i];
-      found_words = words;
-    }
-  }
-  if (found != NULL) {
-    return run_command(found, argc - 1 - found_words, argv + 1 + found_words, err);
-  }
-  return unknown_command(argv[1], err);
+  int words = 0;
+  const mgl_command *command = find_command(argc, argv, &words);
+  return command == NULL ? unknown_command(argv[1], err)
+                         : run_command(command, argc - 1 - words, argv + 1 + words, err);
 }
 
 int main(int argc, char **argv) {
@@ -114,6 +168,10 @@ int main(int argc, char **argv) {
   mgl_status status = dispatch(argc, argv, &err);
   if (mgl_interrupt_seen()) {
     return EXIT_INTERRUPTED;
+  }
+  if (mgl_output_reader_gone()) {
+    (void)signal(SIGPIPE, SIG_DFL);
+    (void)raise(SIGPIPE);
   }
   if (status != MGL_OK) {
     (void)fprintf(stderr, "megalith: %s\n", err.text);

@@ -4,53 +4,14 @@
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "app/words.h"
 #include "base/alloc.h"
 
-// --- words ---------------------------------------------------------------------------------------
-
-enum { MAX_WORD_BYTES = 32, MAX_MISTAKES = 2, MAX_PATH_BYTES = 4096 };
-
-// Levenshtein distance; more than MAX_MISTAKES for words too long to compare.
-static size_t edit_distance(const char *a, const char *b) {
-  size_t a_bytes = strlen(a);
-  size_t b_bytes = strlen(b);
-  size_t row[MAX_WORD_BYTES + 1];
-  if (a_bytes > MAX_WORD_BYTES || b_bytes > MAX_WORD_BYTES) {
-    return MAX_MISTAKES + 1;
-  }
-  for (size_t j = 0; j <= b_bytes; j++) {
-    row[j] = j;
-  }
-  for (size_t i = 1; i <= a_bytes; i++) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b_bytes; j++) {
-      size_t above = row[j];
-      size_t best = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      best = above + 1 < best ? above + 1 : best;
-      best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-      row[j] = best;
-      diagonal = above;
-    }
-  }
-  return row[b_bytes];
-}
-
-const char *mgl_closest_word(const char *word, const char *const *candidates, size_t count) {
-  const char *closest = NULL;
-  size_t least = MAX_MISTAKES + 1;
-  for (size_t i = 0; i < count; i++) {
-    size_t distance = edit_distance(word, candidates[i]);
-    if (distance < least && distance < strlen(candidates[i])) {
-      least = distance;
-      closest = candidates[i];
-    }
-  }
-  return closest;
-}
+enum { MAX_PATH_BYTES = 4096 };
 
 // --- values --------------------------------------------------------------------------------------
 
@@ -183,21 +144,48 @@ static const mgl_option *find_short(const mgl_command *command, char name) {
   return NULL;
 }
 
+// " (did you mean ...?)" for a long option's name that the command does not have.
+static void ask_meant(const mgl_command *command, const char *word, char out[MGL_MEANT_BYTES]) {
+  const char *names[MGL_MAX_OPTIONS];
+  for (size_t i = 0; i < command->option_count; i++) {
+    names[i] = command->options[i].name;
+  }
+  const mgl_option *of_letter = word[1] == 0 ? find_short(command, word[0]) : NULL;
+  mgl_words_ask("--", word, names, command->option_count, out);
+  if (of_letter != NULL) {
+    (void)snprintf(out, MGL_MEANT_BYTES, " (did you mean -%s, --%s?)", word, of_letter->name);
+  }
+}
+
 static mgl_status unknown_option(const mgl_command *command, const char *text, mgl_error *err) {
-  const char *names[64];
-  size_t count = 0;
-  char word[MAX_WORD_BYTES + 1] = "";
-  for (; count < command->option_count && count < sizeof names / sizeof *names; count++) {
-    names[count] = command->options[count].name;
+  char meant[MGL_MEANT_BYTES];
+  char word[MGL_MAX_WORD_BYTES + 2];  // one longer than a known one is long enough to be unknown
+  const char *name = text + strspn(text, "-");
+  (void)snprintf(word, sizeof word, "%.*s", (int)strcspn(name, "="), name);
+  if (command->positional != NULL && command->choices == NULL && !command->takes_file &&
+      (strcmp(word, "model") == 0 || strcmp(word, "m") == 0)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "unknown option %.80s: %s stands without an option, as in megalith %s "
+                         "path/to/model",
+                         text, command->positional, command->name);
   }
-  if (strncmp(text, "--", 2) == 0) {
-    size_t bytes = strcspn(text + 2, "=");
-    memcpy(word, text + 2, bytes < MAX_WORD_BYTES ? bytes : MAX_WORD_BYTES);
+  // "-n" is one letter, "--n" a name.
+  bool is_letter = text[1] != '-' && word[1] == 0;
+  meant[0] = 0;
+  if (!is_letter) {
+    ask_meant(command, word, meant);
   }
-  const char *closest = word[0] == 0 ? NULL : mgl_closest_word(word, names, count);
-  return mgl_error_set(err, MGL_ERR_ARGUMENT, "unknown option %.80s%s%s%s", text,
-                       closest == NULL ? "" : " (did you mean --", closest == NULL ? "" : closest,
-                       closest == NULL ? "" : "?)");
+  return mgl_error_set(err, MGL_ERR_ARGUMENT, "unknown option %.80s%s", text, meant);
+}
+
+// "-prompt x" would be -p with the value "rompt".
+static mgl_status check_one_dash(const mgl_command *command, const char *text, mgl_error *err) {
+  size_t bytes = strcspn(text + 1, "=");
+  const mgl_option *option = bytes < 2 ? NULL : find_long(command, text + 1, bytes);
+  return option == NULL
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_ARGUMENT, "unknown option %.80s (did you mean --%s?)",
+                             text, option->name);
 }
 
 // Splits one argument that starts with a dash into its option and the value attached to it (NULL
@@ -217,6 +205,9 @@ static mgl_status match_option(const mgl_command *command, const char *text,
   if (*out_option == NULL) {
     return unknown_option(command, text, err);
   }
+  if (text[1] != '-') {
+    MGL_TRY(check_one_dash(command, text, err));
+  }
   if ((*out_option)->type == MGL_OPTION_FLAG && *out_value != NULL) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "--%s takes no value, found \"%.80s\"",
                          (*out_option)->name, *out_value);
@@ -224,11 +215,39 @@ static mgl_status match_option(const mgl_command *command, const char *text,
   return MGL_OK;
 }
 
+// "-temp" was -t with the value "emp", which it cannot have.
+static mgl_status maybe_one_dash(const mgl_command *command, const char *given, mgl_status status,
+                                 mgl_error *err) {
+  char meant[MGL_MEANT_BYTES];
+  char text[MGL_ERROR_TEXT_BYTES];
+  ask_meant(command, given + 1, meant);
+  memcpy(text, err->text, sizeof text);
+  return mgl_error_set(err, status, "%s%s", text, meant);
+}
+
+// "-p --chat", "--stop -p": the value was forgotten. One that is meant so stands behind "=".
+static mgl_status check_no_option(const mgl_command *command, const mgl_argument *argument,
+                                  mgl_error *err) {
+  const char *text = argument->text;
+  bool is_long = strncmp(text, "--", 2) == 0 && find_long(command, text + 2, strlen(text + 2));
+  bool is_short = text[0] == '-' && text[1] != 0 && text[2] == 0 && find_short(command, text[1]);
+  if (!is_long && !is_short) {
+    return MGL_OK;
+  }
+  return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                       "--%s: expected a value (%s), found the option %s (if that is the value: "
+                       "--%s=%s)",
+                       argument->option->name, argument->option->value_name, text,
+                       argument->option->name, text);
+}
+
 // Parses the option at argv[*at] and moves *at behind it and its value.
 static mgl_status parse_option(mgl_arguments *out, int argc, char *const *argv, int *at,
                                mgl_error *err) {
   mgl_argument argument = {0};
-  MGL_TRY(match_option(out->command, argv[*at], &argument.option, &argument.text, err));
+  const char *given = argv[*at];
+  MGL_TRY(match_option(out->command, given, &argument.option, &argument.text, err));
+  bool is_attached = argument.text != NULL && given[1] != '-';
   (*at)++;
   if (argument.option->type != MGL_OPTION_FLAG && argument.text == NULL) {
     if (*at == argc) {
@@ -236,8 +255,12 @@ static mgl_status parse_option(mgl_arguments *out, int argc, char *const *argv, 
                            argument.option->name, argument.option->value_name);
     }
     argument.text = argv[(*at)++];
+    MGL_TRY(check_no_option(out->command, &argument, err));
   }
-  MGL_TRY(parse_value(&argument, err));
+  mgl_status status = parse_value(&argument, err);
+  if (status != MGL_OK) {
+    return is_attached ? maybe_one_dash(out->command, given, status, err) : status;
+  }
   out->items[out->count++] = argument;
   return MGL_OK;
 }
@@ -248,8 +271,10 @@ static mgl_status parse_positional(mgl_arguments *out, const char *text, mgl_err
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected options only, found \"%.80s\"", text);
   }
   if (out->positional != NULL) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected one %s, found \"%.80s\" and \"%.80s\"",
-                         command->positional, out->positional, text);
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected one %s, found \"%.80s\" and \"%.80s\"%s%s", command->positional,
+                         out->positional, text, command->text_hint == NULL ? "" : ": ",
+                         command->text_hint == NULL ? "" : command->text_hint);
   }
   out->positional = text;
   return command->choices == NULL ? check_path("", command->positional, text, err) : MGL_OK;

@@ -16,6 +16,8 @@
 #include "base/status.h"
 #include "engine/device_choice.h"
 
+enum { MGL_MAX_OPTIONS = 64 };  // of a command
+
 typedef enum mgl_option_type {
   MGL_OPTION_FLAG,    // no value
   MGL_OPTION_TEXT,    // anything
@@ -53,6 +55,7 @@ typedef struct mgl_command {
   const char *positional;     // name of the one positional argument; NULL: there is none
   mgl_choice_name *choices;   // what the positional argument may be; NULL: a path
   bool takes_file;            // that path is a file and required; else a model folder
+  const char *text_hint;      // how it takes text, for who gives it as MODEL; NULL: it takes none
   const char *description;    // for the help: text lines of at most 90 characters
   const char *examples;       // for the help: one command per line
   const mgl_option *options;  // [option_count]; --help is not in it, every command has it
@@ -88,8 +91,5 @@ const char *mgl_arguments_text(const mgl_arguments *arguments, const char *name,
                                const char *otherwise);
 uint64_t mgl_arguments_u64(const mgl_arguments *arguments, const char *name, uint64_t otherwise);
 double mgl_arguments_real(const mgl_arguments *arguments, const char *name, double otherwise);
-
-// The candidate that `word` most likely meant (two typing mistakes at most), NULL if none.
-const char *mgl_closest_word(const char *word, const char *const *candidates, size_t count);
 
 #endif

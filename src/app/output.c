@@ -10,6 +10,8 @@
 #include "app/interrupt.h"
 #include "text/unicode.h"
 
+static bool reader_gone;  // set by the thread that writes, read by it at the end
+
 void mgl_output_init(void) {
   // The lowest free descriptor is the one that open gives: 0, then 1, then 2. The wrong direction
   // makes reads and writes fail with EBADF, as they would on the closed descriptor.
@@ -19,6 +21,10 @@ void mgl_output_init(void) {
       (void)open("/dev/null", flags[fd]);
     }
   }
+}
+
+bool mgl_output_reader_gone(void) {
+  return reader_gone;
 }
 
 mgl_status mgl_output_write(const char *data, size_t bytes, mgl_error *err) {
@@ -31,6 +37,7 @@ mgl_status mgl_output_write(const char *data, size_t bytes, mgl_error *err) {
       struct pollfd wait = {.fd = STDOUT_FILENO, .events = POLLOUT};
       (void)poll(&wait, 1, -1);
     } else if (errno != EINTR) {
+      reader_gone = errno == EPIPE;
       return mgl_error_set(err, MGL_ERR_IO, "cannot write to standard output: %s", strerror(errno));
     }
     if (done < bytes && mgl_interrupt_seen()) {

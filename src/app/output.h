@@ -6,6 +6,7 @@
 #ifndef MGL_APP_OUTPUT_H
 #define MGL_APP_OUTPUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
@@ -17,6 +18,8 @@ void mgl_output_init(void);
 
 // Writes all bytes to standard output at once. Stops with an error when interrupted (interrupt.h).
 mgl_status mgl_output_write(const char *data, size_t bytes, mgl_error *err);
+// Whether a write failed because nobody reads standard output any more.
+bool mgl_output_reader_gone(void);
 // Writes a finished text, after mgl_text_check.
 mgl_status mgl_output_text(const mgl_text *text, mgl_error *err);
 

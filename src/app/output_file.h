@@ -1,5 +1,5 @@
-// A result file that is complete or absent: written under a temporary name beside the target,
-// renamed over it at the end, removed when a signal ends the program (interrupt.h). One at a time.
+// A result file that is complete or absent (base/new_file.h), with the usual rights, and removed
+// when a signal ends the program (interrupt.h). One at a time.
 //
 // Rejected: writing in place, which leaves half a file behind after a full disk or a Ctrl-C.
 #ifndef MGL_APP_OUTPUT_FILE_H
@@ -7,14 +7,11 @@
 
 #include <stddef.h>
 
+#include "base/new_file.h"
 #include "base/status.h"
 #include "base/text.h"
 
-typedef struct mgl_output_file {
-  const char *path;      // borrowed
-  char *temporary_path;  // NULL when nothing is open
-  int fd;
-} mgl_output_file;
+typedef mgl_new_file mgl_output_file;
 
 // A target that exists and is not a regular file is refused: a rename would replace a device or a
 // pipe. On failure *out holds nothing.

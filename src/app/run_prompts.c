@@ -1,5 +1,6 @@
 #include "app/run_prompts.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "model/chat.h"
 
 enum { DEFAULT_MAX_TOKENS = 256 };
 
@@ -25,26 +27,10 @@ typedef struct collector {
 typedef struct written_prompt {
   const char *text;  // NULL: messages or tokens
   size_t bytes;
-  const mgl_chat_message *messages;  // [message_count]
-  size_t message_count;
+  const mgl_chat *chat;  // NULL: text or tokens
 } written_prompt;
 
 // --- encoding ------------------------------------------------------------------------------------
-
-static mgl_status encode_chat(const mgl_model_folder *folder, const mgl_chat_message *messages,
-                              size_t count, mgl_token_list *out, mgl_error *err) {
-  mgl_text chat = {0};
-  mgl_status status = mgl_model_folder_chat_messages(folder, messages, count, &chat, err);
-  if (status == MGL_OK) {
-    status = mgl_text_check(&chat, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_tokenizer_encode(folder->tokenizer, chat.data == NULL ? "" : chat.data, chat.bytes,
-                                  (mgl_encode_options){0}, out, err);
-  }
-  mgl_text_free(&chat);
-  return status;
-}
 
 static mgl_status encode_text(const collector *c, const char *text, size_t bytes,
                               mgl_token_list *out, mgl_error *err) {
@@ -64,7 +50,8 @@ static mgl_status encode_text(const collector *c, const char *text, size_t bytes
   const mgl_chat_message messages[] = {{.role = "system", .content = system},
                                        {.role = "user", .content = copy}};
   size_t first = system == NULL ? 1 : 0;
-  mgl_status status = encode_chat(c->folder, messages + first, 2 - first, out, err);
+  mgl_chat chat = {.messages = messages + first, .message_count = 2 - first};
+  mgl_status status = mgl_chat_encode(c->folder, &chat, out, err);
   mgl_free(copy);
   return status;
 }
@@ -76,8 +63,8 @@ static mgl_status encode(const collector *c, const written_prompt *written, mgl_
         err, MGL_ERR_UNSUPPORTED,
         "text needs a tokenizer.json, and the model's folder has none: use tokens");
   }
-  if (written->messages != NULL) {
-    return encode_chat(c->folder, written->messages, written->message_count, out, err);
+  if (written->chat != NULL) {
+    return mgl_chat_encode(c->folder, written->chat, out, err);
   }
   return written->text == NULL ? MGL_OK : encode_text(c, written->text, written->bytes, out, err);
 }
@@ -211,22 +198,32 @@ void mgl_prompts_free(mgl_prompt_list *list) {
 
 // --- JSON lines ----------------------------------------------------------------------------------
 
+// Every key that a line may have, NULL behind the last.
+static const char *const line_keys[] = {"id",         "prompt", "messages",   "tokens",
+                                        "max_tokens", "stop",   "ignore_eos", MGL_APP_SAMPLING_KEYS,
+                                        NULL};
+
+static mgl_status unknown_key(const char *key, mgl_error *err) {
+  char expected[512] = "";
+  size_t used = 0;
+  for (size_t i = 0; line_keys[i] != NULL; i++) {
+    const char *before = i == 0 ? "" : line_keys[i + 1] == NULL ? " or " : ", ";
+    used += (size_t)snprintf(expected + used, sizeof expected - used, "%s%s", before, line_keys[i]);
+    assert(used < sizeof expected);
+  }
+  return mgl_error_set(err, MGL_ERR_FORMAT, "unknown key \"%.40s\": expected %s", key, expected);
+}
+
 static mgl_status check_keys(mgl_json_object o, mgl_error *err) {
-  static const char *const known[] = {"id",         "prompt", "messages",   "tokens",
-                                      "max_tokens", "stop",   "ignore_eos", MGL_APP_SAMPLING_KEYS,
-                                      NULL};
   const char *key = NULL;
   json_t *value = NULL;
   json_object_foreach((json_t *)o.object, key, value) {
     size_t i = 0;
-    while (known[i] != NULL && strcmp(known[i], key) != 0) {
+    while (line_keys[i] != NULL && strcmp(line_keys[i], key) != 0) {
       i++;
     }
-    if (known[i] == NULL) {
-      return mgl_error_set(err, MGL_ERR_FORMAT,
-                           "unknown key \"%.40s\": expected id, prompt, messages, tokens, "
-                           "max_tokens, temperature, top_k, top_p, seed, stop or ignore_eos",
-                           key);
+    if (line_keys[i] == NULL) {
+      return unknown_key(key, err);
     }
   }
   return MGL_OK;
@@ -267,7 +264,7 @@ static mgl_status read_stop_texts(mgl_json_object o, mgl_prompt *prompt, mgl_err
   size_t count = json_is_array(stop) ? json_array_size(stop) : 1;
   for (size_t i = 0; i < count; i++) {
     const json_t *item = json_is_array(stop) ? json_array_get(stop, i) : stop;
-    if (!json_is_string(item) || strlen(json_string_value(item)) != json_string_length(item)) {
+    if (mgl_json_plain_string(item) == NULL) {
       return mgl_error_set(err, MGL_ERR_FORMAT,
                            "\"stop\": expected a string or an array of strings without NUL");
     }
@@ -297,36 +294,6 @@ static mgl_status read_tokens(const json_t *tokens, uint32_t vocab_size, mgl_tok
   return MGL_OK;
 }
 
-static mgl_status read_messages(const json_t *list, mgl_chat_message **out, size_t *out_count,
-                                mgl_error *err) {
-  size_t count = json_array_size(list);
-  *out_count = 0;
-  if (count < 1 || count > MGL_MAX_CHAT_MESSAGES) {
-    return mgl_error_set(err, MGL_ERR_FORMAT,
-                         "\"messages\": expected an array of 1 to %d objects, found %s%zu",
-                         MGL_MAX_CHAT_MESSAGES, json_is_array(list) ? "" : "no array, so ", count);
-  }
-  *out = mgl_alloc_zeroed(count, sizeof **out);
-  if (*out == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu messages", count);
-  }
-  for (size_t i = 0; i < count; i++) {
-    char where[48];
-    (void)snprintf(where, sizeof where, "\"messages\"[%zu]", i);
-    mgl_json_object o = {.object = json_array_get(list, i), .where = where};
-    if (!json_is_object(o.object)) {
-      return mgl_error_set(err, MGL_ERR_FORMAT, "%s: expected an object", where);
-    }
-    MGL_TRY(mgl_json_opt_string(o, "role", &(*out)[i].role, err));
-    MGL_TRY(mgl_json_opt_string(o, "content", &(*out)[i].content, err));
-    if ((*out)[i].role == NULL || (*out)[i].content == NULL) {
-      return mgl_error_set(err, MGL_ERR_FORMAT, "%s: expected a role and a content", where);
-    }
-  }
-  *out_count = count;
-  return MGL_OK;
-}
-
 static mgl_status read_prompt(const collector *c, mgl_json_object o, mgl_prompt *prompt,
                               mgl_error *err) {
   const json_t *tokens = json_object_get(o.object, "tokens");
@@ -349,14 +316,9 @@ static mgl_status read_prompt(const collector *c, mgl_json_object o, mgl_prompt 
     written.bytes = json_string_length(text);
     return encode(c, &written, &prompt->tokens, err);
   }
-  mgl_chat_message *list = NULL;
-  mgl_status status = read_messages(messages, &list, &written.message_count, err);
-  if (status == MGL_OK) {
-    written.messages = list;
-    status = encode(c, &written, &prompt->tokens, err);
-  }
-  mgl_free(list);
-  return status;
+  mgl_chat chat = {.json_messages = messages};
+  written.chat = &chat;
+  return encode(c, &written, &prompt->tokens, err);
 }
 
 static mgl_status read_object(const collector *c, const json_t *root, mgl_prompt *prompt,

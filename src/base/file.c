@@ -15,7 +15,7 @@ static atomic_uint_fast64_t file_count;
 static atomic_uint_fast64_t file_fail_at;
 
 // True when a test wants this operation to fail; errno then reads as an input error.
-static bool injected_failure(void) {
+bool mgl_file_injected_failure(void) {
   uint64_t n = atomic_fetch_add_explicit(&file_count, 1, memory_order_relaxed) + 1;
   if (n == atomic_load_explicit(&file_fail_at, memory_order_relaxed)) {
     errno = EIO;
@@ -37,11 +37,11 @@ uint64_t mgl_file_count(void) {
 static mgl_status open_regular(const char *path, int *out_fd, size_t *out_bytes, mgl_error *err) {
   struct stat info;
   // O_NONBLOCK: opening a FIFO must not hang before fstat can refuse it.
-  int fd = injected_failure() ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int fd = mgl_file_injected_failure() ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return mgl_error_set(err, MGL_ERR_IO, "cannot open %s: %s", path, strerror(errno));
   }
-  if (injected_failure() || fstat(fd, &info) != 0) {
+  if (mgl_file_injected_failure() || fstat(fd, &info) != 0) {
     mgl_status status =
         mgl_error_set(err, MGL_ERR_IO, "cannot examine %s: %s", path, strerror(errno));
     (void)close(fd);
@@ -66,7 +66,8 @@ mgl_status mgl_file_map_open(const char *path, mgl_file_map *out, mgl_error *err
     (void)close(fd);
     return MGL_OK;
   }
-  void *data = injected_failure() ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  void *data =
+      mgl_file_injected_failure() ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
   int mmap_errno = errno;
   (void)close(fd);
   if (data == MAP_FAILED) {
@@ -88,7 +89,7 @@ void mgl_file_map_close(mgl_file_map *map) {
 static mgl_status read_all(int fd, const char *path, char *text, size_t bytes, mgl_error *err) {
   size_t done = 0;
   while (done < bytes) {
-    ssize_t n = injected_failure() ? -1 : read(fd, text + done, bytes - done);
+    ssize_t n = mgl_file_injected_failure() ? -1 : read(fd, text + done, bytes - done);
     if (n < 0 && errno == EINTR) {
       continue;
     }
@@ -144,7 +145,7 @@ static mgl_status read_stream(int fd, const char *path, size_t max_bytes, mgl_te
                               mgl_error *err) {
   char chunk[16384];
   for (;;) {
-    ssize_t n = injected_failure() ? -1 : read(fd, chunk, sizeof chunk);
+    ssize_t n = mgl_file_injected_failure() ? -1 : read(fd, chunk, sizeof chunk);
     if (n < 0 && errno == EINTR) {
       continue;
     }
@@ -170,7 +171,7 @@ mgl_status mgl_file_read_any(const char *path, size_t max_bytes, char **out, siz
   mgl_text text = {0};
   *out = NULL;
   *out_bytes = 0;
-  int fd = injected_failure() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+  int fd = mgl_file_injected_failure() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     return mgl_error_set(err, MGL_ERR_IO, "cannot open %s: %s", path, strerror(errno));
   }

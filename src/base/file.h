@@ -1,5 +1,5 @@
-// Reading files: whole into memory, or mapped. The one seam for input, so that a test can make the
-// Nth file operation fail.
+// Reading files: whole into memory, or mapped. The one seam for input (base/new_file.h is that for
+// output), so that a test can make the Nth file operation fail.
 #ifndef MGL_BASE_FILE_H
 #define MGL_BASE_FILE_H
 
@@ -44,5 +44,7 @@ mgl_status mgl_path_join(const char *folder, const char *name, char **out, mgl_e
 // --- fault injection for tests: the Nth (1 = next) file operation fails once; 0 = off -----------
 void mgl_file_fail_nth(uint64_t n);
 uint64_t mgl_file_count(void);
+// Counts an operation of base/; true (and errno is EIO) where it must fail.
+bool mgl_file_injected_failure(void);
 
 #endif

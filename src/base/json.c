@@ -72,29 +72,88 @@ static size_t read_input(void *buffer, size_t buffer_bytes, void *context) {
   return bytes;
 }
 
-// Scans for nesting beyond the limit, strings skipped, before jansson's recursion sees the text.
-static bool too_deep(const char *text, size_t bytes) {
-  size_t depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < bytes; i++) {
-    char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        i++;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > MGL_JSON_DEPTH) {
-        return true;
-      }
-    } else if ((c == ']' || c == '}') && depth > 0) {
-      depth--;
-    }
+// --- what a text will take -----------------------------------------------------------------------
+//
+// Counted before jansson sees the text, so that nesting cannot reach its recursion and a bomb costs
+// one pass over it. Rejected: counting in the allocator while parsing, which has spent the budget,
+// and a second of time, before it refuses.
+
+// Bytes of jansson 2.14's blocks with malloc's overhead, tables that double included.
+enum {
+  OBJECT_BYTES = 240,  // with the table of its first members
+  ARRAY_BYTES = 144,   // with that of its first elements
+  MEMBER_BYTES = 24,   // besides its key, which counts as a string, and its comma
+  ELEMENT_BYTES = 24,  // a pointer in a table that has just doubled
+  STRING_BYTES = 72,   // besides its text
+  NUMBER_BYTES = 32,
+  LEXER_FACTOR = 3,  // the longest string is gathered in a buffer that doubles, then copied
+};
+
+// The offset behind the string that begins at `at`.
+static size_t string_end(const char *text, size_t bytes, size_t at) {
+  for (at++; at < bytes && text[at] != '"'; at++) {
+    at += text[at] == '\\';
   }
-  return false;
+  return at < bytes ? at + 1 : bytes;
+}
+
+// Whether a byte belongs to a number or a word (true, false, null).
+static bool in_word(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
+         c == '+' || c == '.';
+}
+
+uint64_t mgl_json_memory(const char *text, size_t bytes, size_t *out_depth) {
+  uint64_t memory = 0;
+  size_t longest = 0;
+  size_t depth = 0;
+  *out_depth = 0;
+  for (size_t i = 0; i < bytes;) {
+    char c = text[i];
+    size_t next = i + 1;
+    if (c == '"') {
+      next = string_end(text, bytes, i);
+      longest = next - i > longest ? next - i : longest;
+      memory += STRING_BYTES + (next - i);
+    } else if (c == '[' || c == '{') {
+      depth++;
+      *out_depth = depth > *out_depth ? depth : *out_depth;
+      memory += c == '{' ? OBJECT_BYTES : ARRAY_BYTES;
+    } else if (c == ']' || c == '}') {
+      depth -= depth > 0;
+    } else if (c == ':') {
+      memory += MEMBER_BYTES;
+    } else if (c == ',') {
+      memory += ELEMENT_BYTES;
+    } else if (in_word(c)) {
+      memory += c == '-' || (c >= '0' && c <= '9') ? NUMBER_BYTES : 0;
+      while (next < bytes && in_word(text[next])) {
+        next++;
+      }
+    }
+    i = next;
+  }
+  return memory + (uint64_t)longest * LEXER_FACTOR;
+}
+
+// Refuses a text that nests too deeply or would take more than the budget.
+static mgl_status check_cost(const char *text, size_t bytes, const char *where, mgl_error *err) {
+  size_t depth = 0;
+  uint64_t memory = mgl_json_memory(text, bytes, &depth);
+  uint64_t budget = MGL_JSON_BUDGET_BASE_BYTES + (uint64_t)bytes * MGL_JSON_BUDGET_FACTOR;
+  if (depth > MGL_JSON_DEPTH) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "%s: JSON nested deeper than %d levels", where,
+                         MGL_JSON_DEPTH);
+  }
+  if (memory > budget) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "%s: the values of this JSON would take %" PRIu64
+                         " MiB of memory: expected at most %" PRIu64
+                         " MiB (%d MiB, and %d bytes for each of its %zu)",
+                         where, memory >> 20, budget >> 20, MGL_JSON_BUDGET_BASE_BYTES >> 20,
+                         MGL_JSON_BUDGET_FACTOR, bytes);
+  }
+  return MGL_OK;
 }
 
 mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, json_t **out,
@@ -102,10 +161,7 @@ mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, jso
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   (void)pthread_once(&once, use_our_allocator);
   *out = NULL;
-  if (too_deep(text, bytes)) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "%s: JSON nested deeper than %d levels", where,
-                         MGL_JSON_DEPTH);
-  }
+  MGL_TRY(check_cost(text, bytes, where, err));
   if (bytes > (SIZE_MAX - RESERVE_BASE_BYTES) / RESERVE_PER_INPUT_BYTE) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "%s: %zu bytes of JSON are too many", where, bytes);
   }
@@ -143,6 +199,11 @@ mgl_status mgl_json_read(const char *path, size_t max_bytes, json_t **out, mgl_e
   mgl_status status = mgl_json_parse(text, bytes, path, out, err);
   mgl_free(text);
   return status;
+}
+
+const char *mgl_json_plain_string(const json_t *value) {
+  const char *text = json_string_value(value);
+  return text != NULL && strlen(text) == json_string_length(value) ? text : NULL;
 }
 
 // The member, with null read as absent.
@@ -243,12 +304,9 @@ mgl_status mgl_json_opt_string(mgl_json_object o, const char *key, const char **
   if (!json_is_string(value)) {
     return wrong_type(o, key, "a string", value, err);
   }
-  const char *text = json_string_value(value);
-  for (size_t i = 0; i < json_string_length(value); i++) {
-    if (text[i] == 0) {
-      return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"%s\": a string with a NUL byte", o.where,
-                           key);
-    }
+  const char *text = mgl_json_plain_string(value);
+  if (text == NULL) {
+    return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"%s\": a string with a NUL byte", o.where, key);
   }
   *out = text;
   return MGL_OK;

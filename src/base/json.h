@@ -15,12 +15,28 @@
 
 // Parses `bytes` of text as one JSON value. Nesting deeper than MGL_JSON_DEPTH, duplicate keys,
 // invalid UTF-8 and trailing bytes are refused. Free with json_decref. `where` names the source.
-enum { MGL_JSON_DEPTH = 64 };
+// A text whose values would take more memory than the budget is refused before any of it is taken:
+// MGL_JSON_BUDGET_BASE_BYTES, and MGL_JSON_BUDGET_FACTOR for each byte of the text. Tokenizers,
+// safetensors headers, indexes and task graphs take 3 to 18 times their text and "{},{}" 77 times;
+// the base lets small dense files through.
+enum {
+  MGL_JSON_DEPTH = 64,
+  MGL_JSON_BUDGET_BASE_BYTES = 64 << 20,
+  MGL_JSON_BUDGET_FACTOR = 14,
+};
 mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, json_t **out,
                           mgl_error *err);
 
+// At least the bytes that parsing the text takes, and less than twice as many where it is large:
+// a count of its values, made in one pass without parsing. *out_depth is its nesting.
+uint64_t mgl_json_memory(const char *text, size_t bytes, size_t *out_depth);
+
 // Reads and parses a file of at most max_bytes.
 mgl_status mgl_json_read(const char *path, size_t max_bytes, json_t **out, mgl_error *err);
+
+// The text of a string (borrowed) that a C string can show; NULL for one with a NUL byte and for
+// what is no string.
+const char *mgl_json_plain_string(const json_t *value);
 
 // Typed members of an object. A JSON null counts as absent. `where` goes in front of messages.
 typedef struct mgl_json_object {

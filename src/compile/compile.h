@@ -21,7 +21,7 @@ enum {
   MGL_COMPILE_MAX_STRIDES = 64,              // attention tasks per KV head
   MGL_COMPILE_MAX_TASKS = 1 << 24,           // of one task graph, empty ones included
   MGL_COMPILE_MAX_ROW_ELEMENTS = 1 << 25,    // of a tensor: all dims but the first
-  MGL_TASK_GRAPH_JSON_MAX_BYTES = 512 << 20  // an 8B model at 132 workers takes 18 MiB
+  MGL_TASK_GRAPH_JSON_MAX_BYTES = 128 << 20  // an 8B model at 132 workers takes 18 MiB
 };
 
 typedef enum mgl_launch {
@@ -113,7 +113,7 @@ mgl_status mgl_fuse_ops_for(mgl_target target, const mgl_graph *program, mgl_gra
 const char *mgl_pass_name(uint32_t index);
 
 // task_graph.json in the schema of MPK (all_tasks, all_events, first_tasks), with additional
-// keys that let it be loaded and run again: "program" (text form), "tokens", "workers", and per
+// keys that let it be loaded and verified: "program" (text form), "tokens", "workers", and per
 // task "op", "begin", "end", "flags", "worker". Loading verifies everything that running relies on.
 mgl_status mgl_task_graph_write_json(const mgl_graph *program, const mgl_task_graph *graph,
                                      mgl_text *out, mgl_error *err);

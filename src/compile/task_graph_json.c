@@ -6,14 +6,14 @@
 //                  offset in bytes from the tensor's beginning, dims, strides in elements,
 //                  data_type (mgl_dtype). A KV tensor is given as [KV heads, HD] although pages lie
 //                  elsewhere: where, block tables say at run time. They follow from op, begin and
-//                  end, so loading does not read them.
+//                  end; a file that says otherwise is refused.
 //   trigger_event, dependent_event  event ids, tag:16 | rank:16 | index:32; with one rank the
 //   index;
 //                  -1: none
 //   request_id, expert_offset, kv_idx, merge_task_offset, task_offset  -1: attention tasks stride
 //                  through the plan's work list, the others do not use them
 //   first_tasks    the tasks that wait for nothing
-// Added keys let it be loaded and run again: of the graph "format", "program" (text form),
+// Added keys let it be loaded and verified: of the graph "format", "program" (text form),
 // "target" ("cpu" if absent), "tokens", "logit_rows" (as many as tokens if absent), "workers",
 // "attention_strides", "activation_bytes", "activation_offsets" (by name); of tasks "op", "begin",
 // "end", "flags", "worker", "cost"; of events "flags". AOT lists follow from workers and order.
@@ -46,20 +46,36 @@ static void write_string(const char *text, mgl_text *out) {
   mgl_text_append_string(out, "\"");
 }
 
-static void write_operand(const mgl_graph *program, const mgl_region *region, mgl_text *out) {
+// What is said of one rectangle.
+typedef struct operand_view {
+  const char *base_ptr;
+  uint64_t offset;
+  uint64_t dims[2];
+  uint64_t strides[2];
+  mgl_dtype data_type;
+} operand_view;
+
+static operand_view view_of(const mgl_graph *program, const mgl_region *region) {
   const mgl_tensor *tensor = &program->tensors[region->tensor];
-  uint64_t columns = region->column_end - region->column_begin;
   uint64_t stride = mgl_tensor_row_elements(tensor);
-  if (tensor->placement == MGL_PLACE_KV) {
-    columns = stride;
-  }
-  mgl_text_format(
-      out,
-      "{\"base_ptr\":\"%s\",\"offset\":%" PRIu64 ",\"dims\":[%u,%" PRIu64 "],\"strides\":[%" PRIu64
-      ",1],\"data_type\":%d}",
-      tensor->name,
-      (region->row_begin * stride + region->column_begin) * mgl_dtype_bytes(tensor->dtype),
-      region->row_end - region->row_begin, columns, stride, (int)tensor->dtype);
+  bool kv = tensor->placement == MGL_PLACE_KV;
+  return (operand_view){
+      .base_ptr = tensor->name,
+      .offset =
+          (region->row_begin * stride + region->column_begin) * mgl_dtype_bytes(tensor->dtype),
+      .dims = {region->row_end - region->row_begin,
+               kv ? stride : (uint64_t)(region->column_end - region->column_begin)},
+      .strides = {stride, 1},
+      .data_type = tensor->dtype};
+}
+
+static void write_operand(const mgl_graph *program, const mgl_region *region, mgl_text *out) {
+  operand_view v = view_of(program, region);
+  mgl_text_format(out,
+                  "{\"base_ptr\":\"%s\",\"offset\":%" PRIu64 ",\"dims\":[%" PRIu64 ",%" PRIu64
+                  "],\"strides\":[%" PRIu64 ",%" PRIu64 "],\"data_type\":%d}",
+                  v.base_ptr, v.offset, v.dims[0], v.dims[1], v.strides[0], v.strides[1],
+                  (int)v.data_type);
 }
 
 static void write_operands(const mgl_graph *program, const mgl_task_graph *graph,
@@ -348,6 +364,73 @@ static mgl_status read_header(const json_t *root, const char *where, mgl_graph *
   return mgl_graph_parse(text, strlen(text), where, program, err);
 }
 
+static bool is_number(const json_t *value, uint64_t expected) {
+  return json_is_integer(value) && json_integer_value(value) >= 0 &&
+         (uint64_t)json_integer_value(value) == expected;
+}
+
+static bool is_pair(const json_t *value, const uint64_t expected[2]) {
+  return json_array_size(value) == 2 && is_number(json_array_get(value, 0), expected[0]) &&
+         is_number(json_array_get(value, 1), expected[1]);
+}
+
+static bool is_operand(const json_t *value, const operand_view *expected) {
+  const char *name = mgl_json_plain_string(json_object_get(value, "base_ptr"));
+  return name != NULL && strcmp(name, expected->base_ptr) == 0 &&
+         is_number(json_object_get(value, "offset"), expected->offset) &&
+         is_pair(json_object_get(value, "dims"), expected->dims) &&
+         is_pair(json_object_get(value, "strides"), expected->strides) &&
+         is_number(json_object_get(value, "data_type"), (uint64_t)expected->data_type);
+}
+
+// A task's "inputs" and "outputs" must be what its op, begin and end touch. The graph is verified,
+// so that these are in range.
+static mgl_status check_operands(const json_t *object, const char *where, const mgl_graph *program,
+                                 const mgl_task_graph *graph, uint32_t task_idx, mgl_error *err) {
+  static const char *const keys[] = {"inputs", "outputs"};
+  const mgl_task *task = &graph->tasks[task_idx];
+  mgl_tile_operand operands[MGL_TILE_MAX_OPERANDS];
+  uint32_t count = 0;
+  if (task->op != MGL_NO_OP) {
+    count = mgl_tile_operands(program, &program->ops[task->op], graph->tokens,
+                              graph->attention_strides, task->begin, task->end, operands);
+  }
+  size_t found[2] = {0, 0};
+  for (uint32_t i = 0; i < count; i++) {
+    size_t side = operands[i].input == MGL_TILE_OUTPUT ? 1 : 0;
+    operand_view expected = view_of(program, &operands[i].region);
+    const json_t *value = json_array_get(json_object_get(object, keys[side]), found[side]);
+    if (!is_operand(value, &expected)) {
+      return mgl_error_set(err, MGL_ERR_FORMAT,
+                           "%s: task %u: \"%s\", entry %zu: expected \"%s\", offset %" PRIu64
+                           ", dims [%" PRIu64 ", %" PRIu64
+                           "], as its op, begin and end say, found something else",
+                           where, task_idx, keys[side], found[side], expected.base_ptr,
+                           expected.offset, expected.dims[0], expected.dims[1]);
+    }
+    found[side]++;
+  }
+  for (size_t side = 0; side < 2; side++) {
+    const json_t *list = json_object_get(object, keys[side]);
+    if (!json_is_array(list) || json_array_size(list) != found[side]) {
+      return mgl_error_set(err, MGL_ERR_FORMAT,
+                           "%s: task %u: \"%s\": expected an array of %zu, as its op says", where,
+                           task_idx, keys[side], found[side]);
+    }
+  }
+  return MGL_OK;
+}
+
+static mgl_status check_all_operands(const json_t *root, const char *where,
+                                     const mgl_graph *program, const mgl_task_graph *graph,
+                                     mgl_error *err) {
+  const json_t *tasks = json_object_get(root, "all_tasks");
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    MGL_TRY(check_operands(json_array_get(tasks, i), where, program, graph, i, err));
+  }
+  return MGL_OK;
+}
+
 static mgl_status read_root(const json_t *root, const char *where, mgl_graph **program,
                             mgl_task_graph *graph, mgl_error *err) {
   MGL_TRY(read_header(root, where, program, graph, err));
@@ -356,8 +439,9 @@ static mgl_status read_root(const json_t *root, const char *where, mgl_graph **p
   mgl_status status = mgl_task_graph_verify(*program, graph, err);
   if (status != MGL_OK) {
     mgl_error_prefix(err, "%s", where);
+    return status;
   }
-  return status;
+  return check_all_operands(root, where, *program, graph, err);
 }
 
 mgl_status mgl_task_graph_read_json(const char *text, size_t bytes, const char *where,

@@ -125,7 +125,8 @@ static mgl_status read_architecture(mgl_json_object o, const char **out, mgl_err
   }
   const json_t *list = json_object_get(o.object, "architectures");
   const json_t *first = json_array_get(list, 0);
-  if (!json_is_array(list) || (json_array_size(list) != 0 && !json_is_string(first))) {
+  if (!json_is_array(list) ||
+      (json_array_size(list) != 0 && mgl_json_plain_string(first) == NULL)) {
     return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"architectures\": expected a list of names",
                          o.where);
   }
@@ -285,7 +286,7 @@ static mgl_status read_layer_types(mgl_json_object o, const json_t *list, bool m
                          json_array_size(list));
   }
   for (uint32_t i = 0; i < config->layer_count; i++) {
-    const char *type = json_string_value(json_array_get(list, i));
+    const char *type = mgl_json_plain_string(json_array_get(list, i));
     bool full = type != NULL && strcmp(type, "full_attention") == 0;
     bool windowed = type != NULL && strcmp(type, "sliding_attention") == 0;
     if (!(full && may_be_full) && !(windowed && may_window)) {

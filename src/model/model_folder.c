@@ -12,11 +12,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "model/fused_weights.h"
-#include "text/unicode.h"
 
 enum {
   MAX_CONFIG_BYTES = 4 * 1024 * 1024,
-  MAX_TOKENIZER_CONFIG_BYTES = 64 * 1024 * 1024,  // has every added token
+  MAX_TOKENIZER_CONFIG_BYTES = 32 * 1024 * 1024,  // has every added token
 };
 
 #define FOLDER_HINT "expected a folder with config.json, tokenizer.json and *.safetensors"
@@ -310,98 +309,4 @@ void mgl_model_folder_close(mgl_model_folder *folder) {
   mgl_free(folder->eos_token);
   mgl_free(folder->path);
   *folder = (mgl_model_folder){0};
-}
-
-// --- chats ---------------------------------------------------------------------------------------
-
-// Sets object[key], taking `value`, which is NULL when memory ran out while it was made.
-static mgl_status set_member(json_t *object, const char *key, json_t *value, mgl_error *err) {
-  if (json_object_set_new(object, key, value) != 0) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the \"%s\" of a chat", key);
-  }
-  return MGL_OK;
-}
-
-// The same of a text; what is not UTF-8 becomes U+FFFD.
-static mgl_status set_text(json_t *object, const char *key, const char *text, mgl_error *err) {
-  mgl_text valid = {0};
-  mgl_utf8_append_lossy(&valid, text, strlen(text));
-  mgl_status status = mgl_text_check(&valid, err);
-  if (status == MGL_OK) {
-    status = set_member(object, key,
-                        json_stringn(valid.data == NULL ? "" : valid.data, valid.bytes), err);
-  }
-  mgl_text_free(&valid);
-  return status;
-}
-
-// Appends {"role": role, "content": content}.
-static mgl_status append_message(json_t *messages, const char *role, const char *content,
-                                 mgl_error *err) {
-  json_t *message = json_object();
-  mgl_status status = set_text(message, "role", role, err);
-  if (status == MGL_OK) {
-    status = set_text(message, "content", content, err);
-  }
-  if (status != MGL_OK) {
-    json_decref(message);
-    return status;
-  }
-  if (json_array_append_new(messages, message) != 0) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a chat message");
-  }
-  return MGL_OK;
-}
-
-// What transformers' apply_chat_template defines: special tokens only where the model has them,
-// "tools" and "documents" as none.
-static mgl_status fill_context(const mgl_model_folder *folder, json_t *context, mgl_error *err) {
-  MGL_TRY(set_member(context, "add_generation_prompt", json_true(), err));
-  MGL_TRY(set_member(context, "tools", json_null(), err));
-  MGL_TRY(set_member(context, "documents", json_null(), err));
-  if (folder->bos_token != NULL) {
-    MGL_TRY(set_member(context, "bos_token", json_string(folder->bos_token), err));
-  }
-  if (folder->eos_token != NULL) {
-    MGL_TRY(set_member(context, "eos_token", json_string(folder->eos_token), err));
-  }
-  return MGL_OK;
-}
-
-static mgl_status append_messages(json_t *list, const mgl_chat_message *messages, size_t count,
-                                  mgl_error *err) {
-  for (size_t i = 0; i < count; i++) {
-    MGL_TRY(append_message(list, messages[i].role, messages[i].content, err));
-  }
-  return MGL_OK;
-}
-
-mgl_status mgl_model_folder_chat_messages(const mgl_model_folder *folder,
-                                          const mgl_chat_message *messages, size_t count,
-                                          mgl_text *out, mgl_error *err) {
-  if (folder->chat_template == NULL && folder->no_chat_template != NULL) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "%s", folder->no_chat_template);
-  }
-  if (folder->chat_template == NULL) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s was opened without its chat template",
-                         folder->path);
-  }
-  if (count < 1 || count > MGL_MAX_CHAT_MESSAGES) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "chat: expected 1 to %d messages, found %zu",
-                         MGL_MAX_CHAT_MESSAGES, count);
-  }
-  json_t *context = json_object();
-  json_t *list = json_array();
-  mgl_status status = set_member(context, "messages", list, err);
-  if (status == MGL_OK) {
-    status = fill_context(folder, context, err);
-  }
-  if (status == MGL_OK) {
-    status = append_messages(list, messages, count, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_chat_template_render(folder->chat_template, context, out, err);
-  }
-  json_decref(context);
-  return status;
 }

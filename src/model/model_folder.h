@@ -4,7 +4,6 @@
 #define MGL_MODEL_MODEL_FOLDER_H
 
 #include "base/status.h"
-#include "base/text.h"
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "template/chat_template.h"
@@ -39,21 +38,5 @@ typedef struct mgl_model_folder {
 mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_folder *out,
                                  mgl_error *err);
 void mgl_model_folder_close(mgl_model_folder *folder);
-
-typedef struct mgl_chat_message {
-  const char *role, *content;
-} mgl_chat_message;
-
-enum { MGL_MAX_CHAT_MESSAGES = 65536 };
-
-// Renders a chat of 1 to MGL_MAX_CHAT_MESSAGES messages with the generation prompt and appends it
-// to *out, ready for mgl_tokenizer_encode without add_special (the template writes the BOS itself).
-// What is not UTF-8 in a message becomes U+FFFD, as in plain prompts. Needs MGL_NEED_CHAT_TEMPLATE.
-// The template sees what transformers' apply_chat_template gives it: messages,
-// add_generation_prompt (true), tools and documents (none), and bos_token and eos_token where the
-// folder has them.
-mgl_status mgl_model_folder_chat_messages(const mgl_model_folder *folder,
-                                          const mgl_chat_message *messages, size_t count,
-                                          mgl_text *out, mgl_error *err);
 
 #endif

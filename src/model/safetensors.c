@@ -22,8 +22,8 @@
 #include "base/json.h"
 
 enum {
-  LENGTH_BYTES = 8,  // the header length in front of the header
-  MAX_INDEX_BYTES = 256 * 1024 * 1024,
+  LENGTH_BYTES = 8,                    // the header length in front of the header
+  MAX_INDEX_BYTES = 32 * 1024 * 1024,  // 400 000 tensors of 80 bytes
   MAX_FILE_NAME_BYTES = 255,
 };
 
@@ -186,9 +186,10 @@ static mgl_status parse_offsets(const json_t *offsets, uint64_t data_bytes, uint
 
 static mgl_status parse_stored_dtype(const json_t *value, const stored_dtype **out,
                                      mgl_error *err) {
-  const char *name = json_string_value(value);
+  const char *name = mgl_json_plain_string(value);
   if (name == NULL) {
-    return mgl_error_set(err, MGL_ERR_FORMAT, "\"dtype\": expected a string");
+    return mgl_error_set(err, MGL_ERR_FORMAT, "\"dtype\": expected a string%s",
+                         json_is_string(value) ? " without NUL bytes" : "");
   }
   for (size_t i = 0; i < sizeof stored_dtypes / sizeof stored_dtypes[0]; i++) {
     if (strcmp(name, stored_dtypes[i].name) == 0) {
@@ -414,14 +415,13 @@ static int compare_strings(const void *left, const void *right) {
 // A shard's name must be that of a file in the folder itself.
 static mgl_status check_shard_name(const char *tensor, const json_t *value, const char *where,
                                    mgl_error *err) {
-  const char *name = json_string_value(value);
+  const char *name = mgl_json_plain_string(value);
   if (name == NULL) {
     return mgl_error_set(err, MGL_ERR_FORMAT, "%s: tensor \"%.200s\": expected the name of a file",
                          where, tensor);
   }
   if (name[0] == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
-      strpbrk(name, "/\\") != NULL || strlen(name) > MAX_FILE_NAME_BYTES ||
-      strlen(name) != json_string_length(value)) {
+      strpbrk(name, "/\\") != NULL || strlen(name) > MAX_FILE_NAME_BYTES) {
     return mgl_error_set(err, MGL_ERR_FORMAT,
                          "%s: tensor \"%.200s\": expected the name of a file in the same folder, "
                          "found \"%.100s\"",

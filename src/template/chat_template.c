@@ -15,7 +15,8 @@
 struct mgl_chat_template {
   mgl_arena arena;  // the source, the tree and `where`
   const char *where;
-  const mgl_jinja_node *body;
+  mgl_jinja_tree tree;
+  bool takes_parts;
 };
 
 // The source with "\r\n" and "\r" as "\n" and without one newline at its end, as Jinja reads it.
@@ -72,10 +73,11 @@ mgl_status mgl_chat_template_parse(const char *source, size_t bytes, const char 
   memcpy(where_copy, where, where_bytes);
   parsed->where = where_copy;
   status = mgl_jinja_parse(normalise(source, bytes, copy), parsed->where, &parsed->arena,
-                           &parsed->body, err);
+                           &parsed->tree, err);
   if (status != MGL_OK) {
     goto fail;
   }
+  parsed->takes_parts = mgl_jinja_takes_parts(&parsed->tree);
   *out = parsed;
   return MGL_OK;
 fail:
@@ -88,6 +90,10 @@ void mgl_chat_template_destroy(mgl_chat_template *chat_template) {
     mgl_arena_free(&chat_template->arena);
     mgl_free(chat_template);
   }
+}
+
+bool mgl_chat_template_takes_parts(const mgl_chat_template *chat_template) {
+  return chat_template->takes_parts;
 }
 
 mgl_status mgl_chat_template_render(const mgl_chat_template *chat_template, const json_t *context,
@@ -105,7 +111,7 @@ mgl_status mgl_chat_template_render(const mgl_chat_template *chat_template, cons
   mgl_status status = mgl_jinja_from_json(&runtime, context, 0, &variables);
   if (status == MGL_OK) {
     runtime.context = *variables.dict;
-    status = mgl_jinja_render(&runtime, chat_template->body);
+    status = mgl_jinja_render(&runtime, chat_template->tree.body);
   }
   mgl_arena_free(&runtime.arena);
   if (status != MGL_OK) {

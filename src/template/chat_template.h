@@ -17,7 +17,7 @@
 
 enum {
   MGL_TEMPLATE_MAX_SOURCE_BYTES = 1 << 20,
-  MGL_TEMPLATE_MAX_OUTPUT_BYTES = 64 << 20,
+  MGL_TEMPLATE_MAX_OUTPUT_BYTES = 16 << 20,  // some 4 million tokens
   MGL_TEMPLATE_MAX_STEPS = 10 * 1000 * 1000,
   MGL_TEMPLATE_MAX_DEPTH = 64,                // nesting of the source: blocks and brackets
   MGL_TEMPLATE_MAX_MEMORY_BYTES = 256 << 20,  // of one parsed tree, and of one render
@@ -31,6 +31,10 @@ typedef struct mgl_chat_template mgl_chat_template;
 mgl_status mgl_chat_template_parse(const char *source, size_t bytes, const char *where,
                                    mgl_chat_template **out, mgl_error *err);
 void mgl_chat_template_destroy(mgl_chat_template *chat_template);  // NULL is fine
+
+// Whether the template looks into the parts of a message's content (an array of objects with a type)
+// or takes every content for a string.
+bool mgl_chat_template_takes_parts(const mgl_chat_template *chat_template);
 
 // Renders with the variables of `context`, a JSON object: "messages" (array of {"role",
 // "content"}), "add_generation_prompt" (bool), "bos_token" and "eos_token" (strings), "tools" and

@@ -413,7 +413,7 @@ static bool parse_body(mgl_jinja_parser *p, const char *tag, int tag_line, const
 }
 
 mgl_status mgl_jinja_parse(mgl_jinja_string source, const char *where, mgl_arena *arena,
-                           const mgl_jinja_node **out, mgl_error *err) {
+                           mgl_jinja_tree *out, mgl_error *err) {
   static const char *const no_ends[] = {NULL};
   mgl_jinja_parser p = {.arena = arena, .err = err};
   p.lexer = (mgl_jinja_lexer){.arena = arena,
@@ -423,10 +423,10 @@ mgl_status mgl_jinja_parse(mgl_jinja_string source, const char *where, mgl_arena
                               .line = 1,
                               .line_starting = true};
   mgl_jinja_node *body = NULL;
-  *out = NULL;
+  *out = (mgl_jinja_tree){0};
   if (!mgl_jinja_advance(&p) || !parse_body(&p, NULL, 0, no_ends, &body)) {
     return p.status;
   }
-  *out = body;
+  *out = (mgl_jinja_tree){.body = body, .newest = p.newest};
   return MGL_OK;
 }

@@ -74,13 +74,22 @@ typedef struct mgl_jinja_node {
   struct mgl_jinja_node *body;       // linked by next
   struct mgl_jinja_node *otherwise;  // linked by next
   struct mgl_jinja_node *next;
+  struct mgl_jinja_node *made_before;  // the node that was made before this one
   const struct mgl_jinja_builtin
       *builtin;  // of FILTER and TEST; NULL: unknown, refused when reached
 } mgl_jinja_node;
 
-// Parses source (valid UTF-8, newlines normalised), which must live as long as the arena. *out is
-// the first statement, NULL for an empty template.
+typedef struct mgl_jinja_tree {
+  const mgl_jinja_node *body;    // the first statement, NULL for an empty template
+  const mgl_jinja_node *newest;  // of all nodes, linked by made_before
+} mgl_jinja_tree;
+
+// Parses source (valid UTF-8, newlines normalised), which must live as long as the arena.
 mgl_status mgl_jinja_parse(mgl_jinja_string source, const char *where, mgl_arena *arena,
-                           const mgl_jinja_node **out, mgl_error *err);
+                           mgl_jinja_tree *out, mgl_error *err);
+
+// Whether the template looks into the parts of a message's content, or takes content for a string
+// (jinja_inspect.c).
+bool mgl_jinja_takes_parts(const mgl_jinja_tree *tree);
 
 #endif

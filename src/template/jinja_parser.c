@@ -123,6 +123,8 @@ mgl_jinja_node *mgl_jinja_new_node(mgl_jinja_parser *p, mgl_jinja_node_kind kind
   }
   node->kind = (uint8_t)kind;
   node->line = line;
+  node->made_before = p->newest;
+  p->newest = node;
   return node;
 }
 

@@ -14,6 +14,7 @@ typedef struct mgl_jinja_parser {
   mgl_jinja_token ahead;
   bool has_ahead;
   mgl_arena *arena;
+  mgl_jinja_node *newest;  // of all nodes
   mgl_error *err;
   size_t depth;       // open constructs, against MGL_TEMPLATE_MAX_DEPTH
   size_t loops;       // loops around this place, for break and continue

@@ -17,7 +17,7 @@
 #include "base/text.h"
 
 enum {
-  MGL_TOKENIZER_MAX_FILE_BYTES = 256 * 1024 * 1024,
+  MGL_TOKENIZER_MAX_FILE_BYTES = 64 * 1024 * 1024,
   MGL_TOKENIZER_MAX_VOCAB = 1 << 20,
   MGL_TOKENIZER_MAX_TEXT_BYTES = 256 * 1024 * 1024,  // of one encoding
 };

@@ -79,7 +79,7 @@ test_run_jsonl() {
     '\"temperature\": expected 0 to 100, found -1'
     '\"stop\": expected a string'
     'expected an array of 1 to 65536 objects'
-    '\"messages\"[0]: expected a role and a content'
+    'messages[0]: expected a role and a content'
     'found no array'
     'expected a JSON object'
     'expected at most 511 tokens'

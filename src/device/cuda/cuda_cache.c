@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/new_file.h"
 
 enum { PATH_BYTES = MGL_CUDA_CACHE_PATH_BYTES + 128, NAME_BYTES = 96 };
 
@@ -129,6 +130,7 @@ bool mgl_cuda_cache_read(const char *folder, const mgl_cuda_cache_key *key, void
                          size_t *out_bytes, mgl_cuda_usage *usage) {
   char path[PATH_BYTES];
   char name[NAME_BYTES];
+  mgl_new_file_sweep(folder);
   if (key->nvrtc_major == 0) {
     return read_any(folder, key, out_cubin, out_bytes, usage);
   }
@@ -162,25 +164,12 @@ static mgl_status make_folders(const char *folder, mgl_error *err) {
   }
 }
 
-static bool write_all(int fd, const void *data, size_t bytes) {
-  const char *from = data;
-  while (bytes > 0) {
-    ssize_t n = write(fd, from, bytes);
-    if (n < 0 && errno != EINTR) {
-      return false;
-    }
-    from += n > 0 ? n : 0;
-    bytes -= n > 0 ? (size_t)n : 0;
-  }
-  return true;
-}
-
 mgl_status mgl_cuda_cache_write(const char *folder, const mgl_cuda_cache_key *key,
                                 const void *cubin, size_t bytes, const mgl_cuda_usage *usage,
                                 mgl_error *err) {
   char name[NAME_BYTES];
   char path[PATH_BYTES];
-  char temporary[PATH_BYTES];
+  mgl_new_file file = {.fd = -1};
   header h = {.version = VERSION,
               .nvrtc_major = key->nvrtc_major,
               .nvrtc_minor = key->nvrtc_minor,
@@ -191,20 +180,17 @@ mgl_status mgl_cuda_cache_write(const char *folder, const mgl_cuda_cache_key *ke
   h.checksum = checksum_of(&h, cubin);
   file_name(key, name);
   (void)snprintf(path, sizeof path, "%.4095s/%s", folder, name);
-  (void)snprintf(temporary, sizeof temporary, "%.4095s/new-XXXXXX", folder);
   MGL_TRY(make_folders(folder, err));
-  int fd = mkstemp(temporary);
-  if (fd < 0) {
-    return refused(folder, err);
+  mgl_status status = mgl_new_file_create(path, &file, err);
+  if (status == MGL_OK) {
+    status = mgl_new_file_write(&file, &h, sizeof h, err);
   }
-  bool written = write_all(fd, &h, sizeof h) && write_all(fd, cubin, bytes) && fsync(fd) == 0;
-  int reason = errno;
-  bool closed = close(fd) == 0;
-  errno = written ? errno : reason;
-  if (!written || !closed || rename(temporary, path) != 0) {
-    mgl_status status = refused(path, err);
-    (void)unlink(temporary);
-    return status;
+  if (status == MGL_OK) {
+    status = mgl_new_file_write(&file, cubin, bytes, err);
   }
-  return MGL_OK;
+  if (status == MGL_OK) {
+    status = mgl_new_file_commit(&file, err);
+  }
+  mgl_new_file_close(&file);
+  return status;
 }

@@ -1,10 +1,10 @@
 // Compiled device code on disk, so that only the first start on a machine waits for the compiler.
 //
 // A file has the name "KEY-TOOLKIT.cubin": KEY is a hash of everything that the compiler was given
-// (sources, options, architecture), TOOLKIT its version. Files are written under a temporary name
-// in the same folder, synced and renamed, so that any number of processes may read and write at
-// once: each sees a whole file or none. A file begins with a header that holds its key again and a
-// checksum of the rest; one that does not match is removed and counts as absent.
+// (sources, options, architecture), TOOLKIT its version. Files are written by base/new_file.h, so
+// that any number of processes may read and write at once: each sees a whole file or none. A file
+// begins with a header that holds its key again and a checksum of the rest; one that does not match
+// is removed and counts as absent.
 //
 // Rejected: a lock for a single writer. Two processes that compile the same code write the same
 // file, and the later rename wins.
@@ -31,7 +31,7 @@ enum { MGL_CUDA_CACHE_PATH_BYTES = 4096, MGL_CUDA_CACHE_MAX_BYTES = 64 << 20 };
 bool mgl_cuda_cache_folder(char out[MGL_CUDA_CACHE_PATH_BYTES]);
 
 // The code and its resources: true, and *out_cubin is freed with mgl_free. Damaged files, and those
-// of another key under this name, are removed on the way.
+// of another key under this name, are removed on the way, as is what killed writers left.
 bool mgl_cuda_cache_read(const char *folder, const mgl_cuda_cache_key *key, void **out_cubin,
                          size_t *out_bytes, mgl_cuda_usage *usage);
 

@@ -33,7 +33,7 @@ static void hostile_requests_are_refused(void **state) {
   (void)state;
   megalith_request_options two = {.text = "x", .tokens = good, .token_count = 2};
   refuse(engine, two, MEGALITH_ERROR_ARGUMENT,
-         "expected one of text, tokens and messages, found 2");
+         "expected one of text, tokens, messages and messages_json, found 2");
   refuse(engine, (megalith_request_options){0}, MEGALITH_ERROR_ARGUMENT, "found 0");
   refuse(engine, (megalith_request_options){.text = ""}, MEGALITH_ERROR_ARGUMENT,
          "at least 1 prompt token");
@@ -53,7 +53,7 @@ static void hostile_requests_are_refused(void **state) {
          (megalith_request_options){.text = "x", .cache_salt = good, .cache_salt_bytes = 257},
          MEGALITH_ERROR_LIMIT, "cache_salt: expected at most 256 bytes, found 257");
   refuse(engine, (megalith_request_options){.messages = &half, .message_count = 1},
-         MEGALITH_ERROR_ARGUMENT, "message 0: expected a role and a content");
+         MEGALITH_ERROR_ARGUMENT, "messages[0]: expected a role and a content");
   refuse(engine, (megalith_request_options){.messages = &half, .message_count = 70000},
          MEGALITH_ERROR_LIMIT, "messages: expected at most 65536, found 70000");
   refuse(engine, (megalith_request_options){.text = "x", .sampling = &cold},

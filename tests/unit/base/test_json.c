@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <malloc.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -83,6 +85,79 @@ static void test_depth(void **state) {
   root = parse(text);
   assert_int_equal(json_string_length(json_array_get(root, 0)), 996);
   json_decref(root);
+}
+
+// What a text takes is known before, and never less than what jansson then takes.
+static void check_memory(const char *element, size_t count) {
+  size_t bytes = strlen(element);
+  size_t depth = 0;
+  char *text = malloc(bytes * count + 3);
+  assert_non_null(text);
+  text[0] = '[';
+  for (size_t i = 0; i < count; i++) {
+    memcpy(text + 1 + i * bytes, element, bytes);
+  }
+  memcpy(text + bytes * count, "]", 2);  // in the place of the last comma
+  uint64_t expected = mgl_json_memory(text, strlen(text), &depth);
+  size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+  json_t *root = parse(text);
+  uint64_t taken = mallinfo2().uordblks + mallinfo2().hblkhd - before;
+  json_decref(root);
+  free(text);
+#ifndef MGL_TEST_SANITIZED  // where mallinfo2 tells nothing
+  if (taken > expected || expected > 2 * taken) {
+    fail_msg("%s: expected at most %llu bytes, found %llu", element, (unsigned long long)expected,
+             (unsigned long long)taken);
+  }
+#endif
+  (void)taken;
+}
+
+static void test_memory(void **state) {
+  (void)state;
+  size_t depth = 0;
+  check_memory("{},", 65537);  // just behind a doubling of the array's table, the dearest place
+  check_memory("[],", 65537);
+  check_memory("1,", 65537);
+  check_memory("-1.5,", 65537);
+  check_memory("\"\",", 65537);
+  check_memory("\"some text of a merge\",", 65537);
+  check_memory("[\"a\",\"b\"],", 65537);
+  check_memory("{\"a\":1},", 65537);
+  check_memory("{\"dtype\":\"BF16\",\"shape\":[16,16],\"data_offsets\":[0,512]},", 30000);
+  check_memory("{\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"e\":5,\"f\":6,\"g\":7,\"h\":8,\"i\":9},", 9000);
+  assert_true(mgl_json_memory("[true,false,null]", 17, &depth) < 300);
+  assert_int_equal(depth, 1);
+  // What ends in the middle is read no further than it goes.
+  static const char *const cut[] = {"\"", "\"\\", "[\"a\\\"", "{", "-", "1", "tru", ""};
+  for (size_t i = 0; i < sizeof cut / sizeof cut[0]; i++) {
+    (void)mgl_json_memory(cut[i], strlen(cut[i]), &depth);
+  }
+}
+
+// 77 times the memory of its text: refused by what it would take, before it takes it.
+static void test_bomb(void **state) {
+  (void)state;
+  enum { COUNT = 2 << 20 };
+  char *text = malloc(3 * COUNT + 2);
+  json_t *root = NULL;
+  mgl_error err = {0};
+  assert_non_null(text);
+  for (size_t i = 0; i < COUNT; i++) {
+    memcpy(text + 3 * i, "{},", 3);
+  }
+  text[0] = '[';
+  memcpy(text + 1, "{}", 2);
+  for (size_t i = 1; i < COUNT; i++) {
+    memcpy(text + 3 * i, ",{}", 3);
+  }
+  text[3 * COUNT] = ']';
+  mgl_alloc_fail_nth(0);
+  assert_int_equal(mgl_json_parse(text, 3 * COUNT + 1, "x.json", &root, &err), MGL_ERR_LIMIT);
+  assert_non_null(strstr(err.text, "x.json: the values of this JSON would take 5"));
+  assert_null(root);
+  assert_int_equal(mgl_alloc_count(), 0);
+  free(text);
 }
 
 static void test_parse_uses_bytes(void **state) {
@@ -220,9 +295,14 @@ static void test_injected_failures(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parse_refused),     cmocka_unit_test(test_depth),
-      cmocka_unit_test(test_parse_uses_bytes),  cmocka_unit_test(test_integers),
-      cmocka_unit_test(test_other_types),       cmocka_unit_test(test_read),
+      cmocka_unit_test(test_parse_refused),
+      cmocka_unit_test(test_depth),
+      cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_bomb),
+      cmocka_unit_test(test_parse_uses_bytes),
+      cmocka_unit_test(test_integers),
+      cmocka_unit_test(test_other_types),
+      cmocka_unit_test(test_read),
       cmocka_unit_test(test_injected_failures),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

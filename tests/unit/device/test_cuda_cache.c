@@ -267,7 +267,7 @@ static void code_is_compiled_once(void **state) {
   assert_int_equal(setenv("MEGALITH_CACHE", path, 1), 0);
   get(&second);
   assert_false(second.cached);
-  assert_non_null(strstr(second.note, "device code is not cached: cannot write"));
+  assert_non_null(strstr(second.note, "device code is not cached: cannot create"));
   mgl_free(second.cubin);
   assert_int_equal(unsetenv("MEGALITH_CACHE"), 0);
   get(&second);

@@ -14,7 +14,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "engine/engine.h"
-#include "model/model_folder.h"
+#include "model/chat.h"
 
 typedef struct output {
   mgl_detokenizer *detokenizer;
@@ -54,16 +54,12 @@ static mgl_status run_once(mgl_error *err) {
   mgl_runner_options options = {.threads = 1, .sequences = 1, .sequence_tokens = 64};
   mgl_runner *runner = NULL;
   mgl_engine *engine = NULL;
-  mgl_text chat = {0};
   mgl_token_list prompt = {0};
   output out = {.status = MGL_OK, .err = err};
   MGL_TRY(mgl_model_folder_open(MGL_DEMO_FOLDER, needs, &folder, err));
   const mgl_chat_message question = {"user", "What is 2 + 3?"};
-  mgl_status status = mgl_model_folder_chat_messages(&folder, &question, 1, &chat, err);
-  if (status == MGL_OK) {
-    status = mgl_tokenizer_encode(folder.tokenizer, chat.data, chat.bytes, (mgl_encode_options){0},
-                                  &prompt, err);
-  }
+  mgl_chat chat = {.messages = &question, .message_count = 1};
+  mgl_status status = mgl_chat_encode(&folder, &chat, &prompt, err);
   if (status == MGL_OK) {
     status = mgl_runner_create(&folder, &options, &runner, err);
   }
@@ -84,7 +80,6 @@ static mgl_status run_once(mgl_error *err) {
   mgl_engine_destroy(engine);
   mgl_runner_destroy(runner);
   mgl_token_list_free(&prompt);
-  mgl_text_free(&chat);
   mgl_model_folder_close(&folder);
   return status;
 }

@@ -12,7 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "model/model_folder.h"
+#include "model/chat.h"
 #include "support/temp_folder.h"
 #include "support/write_safetensors.h"
 
@@ -93,7 +93,8 @@ static mgl_status ask(const mgl_model_folder *folder, const char *system, const 
                       mgl_text *out, mgl_error *err) {
   const mgl_chat_message messages[2] = {{"system", system}, {"user", user}};
   size_t first = system == NULL ? 1 : 0;
-  return mgl_model_folder_chat_messages(folder, messages + first, 2 - first, out, err);
+  mgl_chat chat = {.messages = messages + first, .message_count = 2 - first};
+  return mgl_chat_render(folder, &chat, out, err);
 }
 
 static void open_folder(const temp_folder *folder, unsigned needs, mgl_model_folder *out) {
@@ -349,18 +350,19 @@ static void test_wanted_text(void **state) {
   assert_non_null(opened.tokenizer);
   assert_null(opened.no_chat_template);
   assert_null(opened.checkpoint);
-  assert_int_equal(mgl_model_folder_chat_messages(&opened, messages, 3, &out, &err), MGL_OK);
+  mgl_chat chat = {.messages = messages, .message_count = 3};
+  assert_int_equal(mgl_chat_render(&opened, &chat, &out, &err), MGL_OK);
   assert_string_equal(out.data, "user:one;assistant:two\xef\xbf\xbd;user:three;");
   mgl_text_free(&out);
-  assert_int_equal(mgl_model_folder_chat_messages(&opened, messages, 0, &out, &err), MGL_ERR_LIMIT);
+  mgl_chat none = {.messages = messages};
+  assert_int_equal(mgl_chat_render(&opened, &none, &out, &err), MGL_ERR_LIMIT);
   mgl_model_folder_close(&opened);
   // A template that cannot be parsed is told when it is used.
   temp_folder_write_text(&folder, "chat_template.jinja", "{% nonsense %}");
   open_folder(&folder, MGL_WANT_TEXT, &opened);
   assert_non_null(opened.tokenizer);
   assert_null(opened.chat_template);
-  assert_int_equal(mgl_model_folder_chat_messages(&opened, messages, 3, &out, &err),
-                   MGL_ERR_UNSUPPORTED);
+  assert_int_equal(mgl_chat_render(&opened, &chat, &out, &err), MGL_ERR_UNSUPPORTED);
   assert_non_null(strstr(err.text, "nonsense"));
   mgl_model_folder_close(&opened);
   // Without a tokenizer there is no text; a damaged one is an error.

@@ -122,7 +122,7 @@ MODELS = [
           new_style=True),
     # Phi-3: fused weights; a part of a head turns; short, long, and long from the 32nd new token on.
     model("phi3_short", 1, "Phi3", 256, (4, 2), 64, 320, 3, 230, eps=1e-5, rotary=0.75, scaling=longrope(256, 24),
-          tied=True, positions=24),
+          positions=24),
     model("phi3_long_window", 1, "Phi3", 192, (3, 3), 64, 256, 3, 220, eps=1e-5, scaling=longrope(64, 32), context=1024,
           window=70, prompt=150, positions=24),
     model("phi3_passing", 1, "Phi3", 256, (4, 1), 64, 256, 2, 200, eps=1e-5, rotary=0.5, scaling=longrope(80, 16),

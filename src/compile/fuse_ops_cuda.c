@@ -121,7 +121,6 @@ static mgl_status check_features(const mgl_graph *program, const mgl_op *op, mgl
 }
 
 static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
-  MGL_TRY(check_features(program, op, err));
   if (!has_kernel(op->kind)) {
     return mgl_error_set(
         err, MGL_ERR_UNSUPPORTED,
@@ -158,6 +157,9 @@ static mgl_status find_only(const mgl_graph *program, mgl_op_kind kind, uint32_t
 
 static mgl_status check_program(const mgl_graph *program, uint32_t *embed, uint32_t *logits,
                                 mgl_error *err) {
+  for (size_t i = 0; i < program->op_count; i++) {  // first: an op that did not fuse says less
+    MGL_TRY(check_features(program, &program->ops[i], err));
+  }
   for (size_t i = 0; i < program->op_count; i++) {
     MGL_TRY(check_op(program, &program->ops[i], err));
     MGL_TRY(check_activations(program, &program->ops[i], err));

@@ -1,4 +1,4 @@
-// The compiler's table of SPEED.md: what each pass makes of real models, and how long it takes.
+// The compiler's tables (docs/log/019): what each pass makes of real models, and how long it takes.
 //   bench_compile_table [--canonical] [--workers=N] CONFIGS...   (folders with a config.json)
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,8 @@
 //
 // Every line is the best of many passes within SECONDS (machines are shared and noisy; the best is
 // what the hardware can do). Ceiling and linear passes alternate, so that a slow phase of the
-// machine hits both. Weights lie in huge pages or in a file mapped from the page cache.
+// machine hits both; the ceiling of each third of the time is told apart, and where these differ too
+// much there are no shares of it ("-"). Weights lie in huge pages or in a file mapped from the page cache.
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -18,10 +19,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "device/cpu/read_ceiling.h"
 #include "kernels/cpu/cpu_kernels.h"
 
 enum { hidden = 1024, heads = 16, kv_heads = 8, head_dim = 128, ffn = 3072, max_tokens = 256 };
 enum { max_threads = 2, layers = 3 };
+enum { PARTS = 3 };  // of the time; each measures the ceiling by itself
 
 // The linears of one layer; the weights of `layers` layers are read in turn, so that none stays in
 // a cache.
@@ -206,12 +209,15 @@ static const char *mapped_file(const char *from, size_t bytes) {
   return memory;
 }
 
-// Alternates the jobs for `seconds` and leaves the best time of each.
-static void run_best(const job *jobs, size_t count, unsigned threads, double seconds,
-                     double *best) {
+static void no_times(double *best, size_t count) {
   for (size_t i = 0; i < count; i++) {
     best[i] = 1e30;
   }
+}
+
+// Alternates the jobs for `seconds`; best times become those of these passes where they are better.
+static void run_best(const job *jobs, size_t count, unsigned threads, double seconds,
+                     double *best) {
   double end = now() + seconds;
   do {
     for (size_t i = 0; i < count; i++) {
@@ -219,6 +225,20 @@ static void run_best(const job *jobs, size_t count, unsigned threads, double sec
       best[i] = time < best[i] ? time : best[i];
     }
   } while (now() < end);
+}
+
+// The same in PARTS parts, each with its own best pass of jobs[0], which is the ceiling.
+static void run_parts(const job *jobs, size_t count, unsigned threads, double seconds, double *best,
+                      mgl_read_ceiling *ceiling) {
+  double bytes = (double)(layer_bytes() * layers);
+  double most = 1e30;
+  for (int part = 0; part < PARTS; part++) {
+    best[0] = 1e30;
+    run_best(jobs, count, threads, seconds / PARTS, best);
+    mgl_read_ceiling_add(ceiling, bytes / best[0]);
+    most = best[0] < most ? best[0] : most;
+  }
+  best[0] = most;
 }
 
 static void report_linears(mgl_simd simd, const char *where, const char *weights, const void *x,
@@ -249,14 +269,21 @@ static void report_linears(mgl_simd simd, const char *where, const char *weights
     jobs[i + 1].token_count = ways[i].tokens;
     jobs[i + 1].packs = ways[i].packs;
   }
-  run_best(jobs, count, threads, seconds, best);
+  mgl_read_ceiling ceiling = {0};
+  no_times(best, count);
+  run_parts(jobs, count, threads, seconds, best, &ceiling);
   double bytes = (double)(layer_bytes() * layers);
-  printf("%-11s %-6s %u threads  ceiling %5.1f GB/s |", mgl_simd_name(simd), where, threads,
-         bytes / best[0] * 1e-9);
+  bool is_steady = mgl_read_ceiling_is_steady(&ceiling);
+  printf("%-11s %-6s %u threads  ceiling %5.1f GB/s, %.0f%% apart |", mgl_simd_name(simd), where,
+         threads, bytes / best[0] * 1e-9, 100 * mgl_read_ceiling_spread(&ceiling));
   for (size_t i = 1; i < count; i++) {
     uint32_t tokens = ways[i - 1].tokens;
-    printf(" T=%u%s %5.1f GB/s (%.2f) %4.0f GF", tokens, ways[i - 1].packs ? " packed" : "",
-           bytes / best[i] * 1e-9, best[0] / best[i], bytes * tokens / best[i] * 1e-9);
+    char share[16] = "-";
+    if (is_steady) {
+      (void)snprintf(share, sizeof share, "%.2f", best[0] / best[i]);
+    }
+    printf(" T=%u%s %5.1f GB/s (%s) %4.0f GF", tokens, ways[i - 1].packs ? " packed" : "",
+           bytes / best[i] * 1e-9, share, bytes * tokens / best[i] * 1e-9);
   }
   printf("\n");
 }
@@ -281,6 +308,7 @@ static void report_shapes(mgl_simd simd, const char *weights, const void *x, cha
           .only_shape = i,
       };
     }
+    no_times(best, shape_count);
     run_best(jobs, shape_count, threads, seconds, best);
     printf("%-11s T=%-2u %u threads ", mgl_simd_name(simd), tokens, threads);
     for (size_t i = 0; i < shape_count; i++) {

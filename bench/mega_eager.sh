@@ -1,5 +1,5 @@
 #!/bin/sh
-# Mode mega against mode eager on the CPU (SPEED.md, "Mega against eager"): each run is one process whose rounds alternate between
+# Mode mega against mode eager on the CPU (docs/log/044): each run is one process whose rounds alternate between
 # the modes; a row has the medians of all steps and the distribution of the ratio of neighbouring rounds, the last row that of all runs.
 #   bench/mega_eager.sh [RUNS] [MODEL]      [5 bench/configs/qwen3-0.6b, with dummy weights]
 #   MEGALITH=other/build/megalith ROUNDS=60 GENERATE=7 bench/mega_eager.sh
@@ -17,7 +17,7 @@ trap 'rm -rf "$folder"' EXIT
 
 # The value of field $2 in the line of mode $1 of the latest run.
 field() {
-  sed -nE "s/.*\"mode\": \"$1\".*\"$2\": \[?([-0-9.e+, ]*[0-9]).*/\1/p" "$folder/run"
+  sed -nE "s/.*\"mode\": \"$1\".*\"$2\": \[?(null|[-0-9.e+, ]*[0-9]).*/\1/p" "$folder/run"
 }
 
 # Ratios, one a line, to: median (first to last quartile), rounds where mega was faster.

@@ -152,7 +152,7 @@ MEGALITH_API const megalith_model_info *megalith_model_describe(const megalith_m
 MEGALITH_API megalith_status megalith_model_tokenize(const megalith_model *model, const char *text,
                                                      size_t bytes, int32_t *ids, size_t capacity,
                                                      size_t *count, megalith_error *error);
-// The text of ids, without special tokens, in the same way: *bytes becomes its size without the
+// The text of ids of the vocabulary, without special tokens, in the same way: *bytes becomes its size without the
 // terminating NUL, and as much as fits is written to text[0 .. capacity), always terminated if
 // capacity is not 0.
 MEGALITH_API megalith_status megalith_model_detokenize(const megalith_model *model,
@@ -219,7 +219,8 @@ MEGALITH_API megalith_status megalith_engine_run(megalith_engine *engine, megali
 // Makes the megalith_engine_run that is going on return after its iteration; without one, the next
 // one returns at once. Nothing is lost. Does nothing with `background`.
 MEGALITH_API void megalith_engine_stop(megalith_engine *engine);
-// Whether some request is neither over (THE LIFE OF A REQUEST) nor paused.
+// Whether some request is neither over (THE LIFE OF A REQUEST) nor paused, or something that was
+// asked for, such as a pause or the cancellation of a paused request, waits for the next iteration.
 MEGALITH_API bool megalith_engine_has_work(const megalith_engine *engine);
 
 typedef struct megalith_statistics {
@@ -346,7 +347,7 @@ typedef struct megalith_request_options {
 
   uint32_t max_new_tokens;  // 0: the model's default, else 256; as far as the context allows
   const megalith_sampling *sampling;  // NULL: as the model's generation_config.json has it
-  const int32_t *stop_tokens;         // [stop_token_count] besides the model's own
+  const int32_t *stop_tokens;  // [stop_token_count] of the vocabulary, besides the model's own
   uint32_t stop_token_count;
   bool ignore_model_stops;        // the model's own stop tokens do not end this request
   const char *const *stop_texts;  // [stop_text_count] that end the request where they are completed

@@ -6,6 +6,7 @@
 // each, never stopped by an end token. The prompts are computed first, so that every decode
 // iteration has exactly B tokens.
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,8 @@
 #include "app/progress.h"
 #include "app/statistics.h"
 #include "base/alloc.h"
+#include "device/cpu/read_ceiling.h"
+#include "device/cuda/cuda_wide.h"
 #include "engine/engine.h"
 
 enum {
@@ -47,7 +50,7 @@ typedef struct bench {
   size_t result_count;
   mgl_runner *runner;
   mgl_output_file trace;
-  double ceiling;  // best so far, bytes per second
+  mgl_read_ceiling ceiling;  // before, between and after the rounds
   mgl_progress progress;
   uint64_t done_tokens;
   uint64_t total_tokens;
@@ -57,8 +60,8 @@ typedef struct bench {
 typedef struct figures {
   double ms_per_token;
   double bytes_per_token;
-  double rate;  // bytes per second
-  double share;
+  double rate;   // bytes per second
+  double share;  // of the read ceiling; NaN where that is not steady
   double tokens_per_s;
   double prompt_ms;
   double prompt_tokens_per_s;
@@ -207,7 +210,7 @@ static mgl_status run_round(bench *b, mode_result *result, uint32_t round, mgl_e
 static mgl_status measure_ceiling(bench *b, mgl_error *err) {
   double rate = 0;
   MGL_TRY(mgl_runner_read_ceiling(b->runner, CEILING_PASSES, &rate, err));
-  b->ceiling = rate > b->ceiling ? rate : b->ceiling;
+  mgl_read_ceiling_add(&b->ceiling, rate);
   return MGL_OK;
 }
 
@@ -229,6 +232,29 @@ static void keep_modes(bench *b, bool gpu) {
   b->result_count = count;
 }
 
+// On a GPU, what is set for the narrow class where the wide one decodes.
+static void note_idle_options(const bench *b) {
+  static const char *const of_narrow[] = {"launch",          "schedulers",  "scheduler-warps",
+                                          "in-flight",       "no-prefetch", "step-batch",
+                                          "in-flight-ahead", "coarse",      "events"};
+  bool is_wide = false;  // only mode mega has that class
+  for (size_t i = 0; i < b->result_count; i++) {
+    is_wide = is_wide || b->results[i].mode == MGL_MODE_MEGA;
+  }
+  is_wide = is_wide && mgl_runner_device(b->runner) != NULL && b->batch > MGL_CUDA_NARROW_TOKENS &&
+            mgl_runner_limits(b->runner)->tokens > MGL_USUAL_GPU_ITERATION_TOKENS;
+  for (size_t i = 0; is_wide && i < sizeof of_narrow / sizeof *of_narrow; i++) {
+    if (mgl_arguments_has(b->arguments, of_narrow[i])) {
+      (void)fprintf(
+          stderr,
+          "megalith: note: --%s is for iterations of up to %d tokens, or of up to %d with "
+          "--iteration-tokens %d, and the batch has %" PRIu32 "\n",
+          of_narrow[i], MGL_CUDA_NARROW_TOKENS, MGL_USUAL_GPU_ITERATION_TOKENS,
+          MGL_USUAL_GPU_ITERATION_TOKENS, b->batch);
+    }
+  }
+}
+
 static mgl_status measure(bench *b, mgl_error *err) {
   static const mgl_launch launches[] = {MGL_LAUNCH_AUTO, MGL_LAUNCH_AOT, MGL_LAUNCH_JIT};
   uint32_t launch = 0;
@@ -245,6 +271,7 @@ static mgl_status measure(bench *b, mgl_error *err) {
       .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
   MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
   keep_modes(b, mgl_runner_device(b->runner) != NULL);
+  note_idle_options(b);
   b->total_tokens = (uint64_t)b->batch * (b->prompt + b->generate - 1) * b->runs * b->result_count;
   mgl_progress_start(&b->progress, "measuring", MGL_PROGRESS_COUNT);
   mgl_status status = measure_ceiling(b, err);
@@ -273,7 +300,7 @@ static figures figures_of(const bench *b, const mode_result *result) {
       .prompt_ms = mgl_median(result->prompt_ms, b->runs),
   };
   f.rate = f.bytes_per_token * 1e3 / f.ms_per_token;
-  f.share = f.rate / b->ceiling;
+  f.share = mgl_read_ceiling_is_steady(&b->ceiling) ? f.rate / b->ceiling.most : (double)NAN;
   f.tokens_per_s = b->batch * 1e3 / f.ms_per_token;
   f.prompt_tokens_per_s = (double)b->batch * b->prompt * 1e3 / f.prompt_ms;
   return f;
@@ -295,8 +322,10 @@ static void append_json(const bench *b, mgl_text *out) {
     mgl_text_format(out, "{\"mode\": \"%s\"", mgl_mode_name(b->results[i].mode));
     mgl_text_format(out, ", \"ms_per_token\": %.6g, \"bytes_per_token\": %.0f", f.ms_per_token,
                     f.bytes_per_token);
-    mgl_text_format(out, ", \"gbps\": %.6g, \"ceiling_gbps\": %.6g, \"share\": %.6g", f.rate / 1e9,
-                    b->ceiling / 1e9, f.share);
+    mgl_text_format(out, ", \"gbps\": %.6g, \"ceiling_gbps\": %.6g, \"ceiling_spread\": %.6g",
+                    f.rate / 1e9, b->ceiling.most / 1e9, mgl_read_ceiling_spread(&b->ceiling));
+    mgl_text_append_string(out, ", \"share\": ");
+    mgl_json_append_double(out, f.share);
     mgl_text_format(out, ", \"tokens_per_s\": %.6g, \"prompt_ms\": %.6g", f.tokens_per_s,
                     f.prompt_ms);
     mgl_text_format(out, ", \"prompt_tokens_per_s\": %.6g, \"batch\": %" PRIu32,
@@ -343,13 +372,21 @@ static void append_table(const bench *b, mgl_text *out) {
     mgl_human_number(f.tokens_per_s, cells[1]);
     mgl_human_size((uint64_t)f.bytes_per_token, cells[2]);
     mgl_human_number(f.rate / 1e9, cells[3]);
-    mgl_human_number(b->ceiling / 1e9, cells[4]);
+    mgl_human_number(b->ceiling.most / 1e9, cells[4]);
     mgl_human_number(f.prompt_ms, cells[5]);
     mgl_human_number(f.prompt_tokens_per_s, cells[6]);
-    mgl_text_format(out, "%-10s %9s %10s %12s %9s %9s %5.0f%% %11s %16s\n",
+    char share[MGL_HUMAN_BYTES] = "-";
+    if (isfinite(f.share)) {
+      (void)snprintf(share, sizeof share, "%.0f%%", f.share * 100);
+    }
+    mgl_text_format(out, "%-10s %9s %10s %12s %9s %9s %6s %11s %16s\n",
                     mgl_mode_name(b->results[i].mode), cells[0], cells[1], cells[2], cells[3],
-                    cells[4], f.share * 100, cells[5], cells[6]);
+                    cells[4], share, cells[5], cells[6]);
   }
+  mgl_text_append_string(out, "\nread ceiling: ");
+  mgl_read_ceiling_append(&b->ceiling, out);
+  mgl_read_ceiling_append_refusal(&b->ceiling, out);
+  mgl_text_append_string(out, "\n");
 }
 
 static mgl_status print_results(const bench *b, mgl_error *err) {
@@ -466,13 +503,16 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_CUDA_MAX_PAGES,
-     .help = "GPU: pages of weights on their way for tasks that may run, at most [4, 2 for 16]"},
+     .help =
+         "GPU: pages of weights on their way for tasks that may run, at most [4, 2 for 16 tokens; "
+         "8 where weights stream]"},
     {.name = "in-flight-ahead",
      .value_name = "N",
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_CUDA_MAX_PAGES,
-     .help = "GPU: the same for tasks that still wait for their inputs [2]"},
+     .help = "GPU: the same for tasks that still wait for their inputs [2; 3 where weights "
+             "stream]"},
     {.name = "no-prefetch",
      .type = MGL_OPTION_FLAG,
      .help = "GPU: load weights only for tasks that may run"},
@@ -498,7 +538,13 @@ const mgl_command mgl_command_bench = {
         "Measures decoding: median time of an iteration that gives each of B sequences one token,\n"
         "the bytes it must read (the weights once, and the context of each sequence), the rate\n"
         "that follows, and its share of the read ceiling, the rate of plain loads by the same\n"
-        "threads in the same run. Weights that fit into the caches can exceed that ceiling.",
+        "threads before, between and after the rounds. Where these measurements lie more than 15%\n"
+        "apart, no share is told (null in JSON). Weights that fit into the caches can exceed the\n"
+        "ceiling. Of a GPU, --launch, --schedulers and the options that begin with \"GPU:\" are "
+        "for\n"
+        "iterations of up to 16 tokens, or of up to 64 with --iteration-tokens 64: larger ones "
+        "have\n"
+        "a kernel of their own.",
     .examples =
         "megalith bench\n"
         "megalith bench path/to/model --batch 8 --prompt 128 --generate 128 --json\n"

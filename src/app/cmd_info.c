@@ -17,7 +17,7 @@
 #include "base/cpu.h"
 #include "device/cpu/read_ceiling.h"
 
-enum { CEILING_PASSES = 5 };
+enum { CEILING_MEASUREMENTS = 3, CEILING_PASSES = 2 };  // passes of each
 
 // The processor's name from /proc/cpuinfo; "unknown" when it is not there (not on every system).
 static void read_cpu_name(char out[128]) {
@@ -56,8 +56,7 @@ static void append_processor(const mgl_topology *topology, mgl_simd simd, mgl_te
   mgl_text_format(out, "NUMA              %" PRIu32 " node%s\n", nodes, nodes == 1 ? "" : "s");
 }
 
-static void append_memory(double ceiling, mgl_text *out) {
-  char rate[MGL_HUMAN_BYTES];
+static void append_memory(const mgl_read_ceiling *ceiling, mgl_text *out) {
   char size[MGL_HUMAN_BYTES];
   long pages = sysconf(_SC_PHYS_PAGES);
   long page_bytes = sysconf(_SC_PAGESIZE);
@@ -71,8 +70,9 @@ static void append_memory(double ceiling, mgl_text *out) {
     }
     mgl_text_append_string(out, "\n");
   }
-  mgl_human_rate(ceiling, rate);
-  mgl_text_format(out, "memory bandwidth  %s (reading, all cores)\n", rate);
+  mgl_text_append_string(out, "memory bandwidth  ");
+  mgl_read_ceiling_append(ceiling, out);
+  mgl_text_append_string(out, " (reading, all cores)\n");
 }
 
 static void append_versions(mgl_text *out) {
@@ -96,15 +96,20 @@ static mgl_status describe(const mgl_arguments *arguments, const mgl_topology *t
                            mgl_text *out, mgl_error *err) {
   mgl_simd simd = MGL_SIMD_SCALAR;
   mgl_team *team = NULL;
-  double ceiling = 0;
+  mgl_read_ceiling ceiling = {0};
   MGL_TRY(mgl_simd_choose(&simd, err));
   MGL_TRY(mgl_team_create(topology, 0, &team, err));
-  mgl_status status = mgl_read_ceiling_measure(team, simd, NULL, MGL_READ_CEILING_BYTES,
-                                               CEILING_PASSES, &ceiling, err);
+  mgl_status status = MGL_OK;
+  for (int i = 0; i < CEILING_MEASUREMENTS && status == MGL_OK; i++) {
+    double rate = 0;
+    status = mgl_read_ceiling_measure(team, simd, NULL, MGL_READ_CEILING_BYTES, CEILING_PASSES,
+                                      &rate, err);
+    mgl_read_ceiling_add(&ceiling, rate);
+  }
   mgl_team_destroy(team);
   if (status == MGL_OK) {
     append_processor(topology, simd, out);
-    append_memory(ceiling, out);
+    append_memory(&ceiling, out);
     mgl_gpu_list_append(out);
     status = mgl_device_describe(arguments, out, err);
     append_versions(out);

@@ -11,6 +11,7 @@
 
 #include "api/text_output.h"
 #include "app/app_model.h"
+#include "app/chat_options.h"
 #include "app/commands.h"
 #include "app/human.h"
 #include "app/interrupt.h"
@@ -22,7 +23,7 @@
 #include "base/alloc.h"
 #include "engine/engine.h"
 
-enum { CEILING_PASSES = 3 };
+enum { CEILING_MEASUREMENTS = 3, CEILING_PASSES = 2 };  // passes of each
 
 // What has come of a prompt.
 typedef struct stream {
@@ -371,18 +372,25 @@ static mgl_status generate(run *r, mgl_error *err) {
   return status == MGL_OK && mgl_interrupt_seen() ? write_rest(r, err) : status;
 }
 
-// The text is out by now, so a ceiling that cannot be measured is no failure of the run.
+// The text is out by now, so a ceiling that cannot be measured is no failure of the run. It is
+// measured only now, since before it would delay the first token.
 static void print_statistics(const run *r) {
-  double ceiling = 0;
+  mgl_read_ceiling ceiling = {0};
   mgl_error no_ceiling = {0};
-  if (r->statistics.step_count > 0) {
-    (void)mgl_runner_read_ceiling(r->runner, CEILING_PASSES, &ceiling, &no_ceiling);
+  mgl_status status = MGL_OK;
+  for (int i = 0; i < CEILING_MEASUREMENTS && status == MGL_OK && r->statistics.step_count > 0;
+       i++) {
+    double rate = 0;
+    status = mgl_runner_read_ceiling(r->runner, CEILING_PASSES, &rate, &no_ceiling);
+    if (status == MGL_OK) {
+      mgl_read_ceiling_add(&ceiling, rate);
+    }
   }
   uint64_t generated = 0;
   for (size_t i = 0; i < r->prompts.count; i++) {
     generated += r->streams[i].generated;
   }
-  mgl_statistics_print(&r->statistics, generated, r->runner, ceiling, no_ceiling.text);
+  mgl_statistics_print(&r->statistics, generated, r->runner, &ceiling, no_ceiling.text);
 }
 
 static void release(run *r) {
@@ -408,6 +416,12 @@ static mgl_status choose_needs(run *r, unsigned *needs, mgl_error *err) {
   bool is_chat = mgl_arguments_has(r->arguments, "chat");
   if (!is_chat && mgl_arguments_has(r->arguments, "system")) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "--system needs --chat: see megalith run --help");
+  }
+  if (!is_chat && !r->is_json &&
+      (mgl_arguments_has(r->arguments, "tools") || mgl_arguments_has(r->arguments, "chat-var"))) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--tools and --chat-var need --chat, or --jsonl with messages: see "
+                         "megalith run --help");
   }
   *needs = MGL_NEED_WEIGHTS;
   *needs |= r->is_json ? MGL_WANT_TEXT : MGL_NEED_TOKENIZER;
@@ -483,8 +497,9 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_FLAG,
      .help =
          "files, or standard input without any, have a JSON object a line, with prompt, "
-         "messages or tokens, and id, max_tokens, stop, ignore_eos and what samples, named as the "
-         "options with _ for -; so has the output"},
+         "messages or tokens, and id, max_tokens, stop, ignore_eos, tools, chat_template_kwargs, "
+         "continue_final_message and what samples, named as the options with _ for -; so has the "
+         "output"},
     {.name = "chat",
      .type = MGL_OPTION_FLAG,
      .help = "a prompt is a user's message, put into the model's chat template"},
@@ -492,6 +507,7 @@ static const mgl_option options[] = {
      .value_name = "TEXT",
      .type = MGL_OPTION_TEXT,
      .help = "system message of the chat [none]"},
+    MGL_ROWS_CHAT,
     {.name = "max-tokens",
      .short_name = 'n',
      .value_name = "N",

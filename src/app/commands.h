@@ -9,6 +9,7 @@
 extern const mgl_command mgl_command_run;         // cmd_run.c
 extern const mgl_command mgl_command_score;       // cmd_score.c
 extern const mgl_command mgl_command_tokenize;    // cmd_tokenize.c
+extern const mgl_command mgl_command_template;    // cmd_template.c
 extern const mgl_command mgl_command_bench;       // cmd_bench.c
 extern const mgl_command mgl_command_throughput;  // cmd_throughput.c
 extern const mgl_command mgl_command_plan;        // cmd_plan.c

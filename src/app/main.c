@@ -17,9 +17,9 @@
 enum { EXIT_FAILED = 1, EXIT_INTERRUPTED = 130 };
 
 static const mgl_command *const commands[] = {
-    &mgl_command_run,        &mgl_command_score, &mgl_command_tokenize,   &mgl_command_bench,
-    &mgl_command_throughput, &mgl_command_plan,  &mgl_command_compile,    &mgl_command_graph,
-    &mgl_command_trace,      &mgl_command_info,  &mgl_command_completion,
+    &mgl_command_run,   &mgl_command_score,      &mgl_command_tokenize, &mgl_command_template,
+    &mgl_command_bench, &mgl_command_throughput, &mgl_command_plan,     &mgl_command_compile,
+    &mgl_command_graph, &mgl_command_trace,      &mgl_command_info,     &mgl_command_completion,
 };
 
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
@@ -134,7 +134,7 @@ static const mgl_command *find_command(int argc, char *const *argv, int *words) 
 static mgl_status help(int argc, char *const *argv, mgl_error *err) {
   int words = 0;
   const mgl_command *command = argc < 3 ? NULL : find_command(argc - 1, argv + 1, &words);
-  if (argc > 2 && command == NULL && argv[2][0] != '-') {
+  if (argc > 2 && command == NULL && argv[2][0] != '-' && strcmp(argv[2], "help") != 0) {
     return unknown_command(argv[2], err);
   }
   return print_help(command, err);
@@ -143,9 +143,10 @@ static mgl_status help(int argc, char *const *argv, mgl_error *err) {
 static mgl_status dispatch(int argc, char *const *argv, mgl_error *err) {
   static const char version[] = "megalith " MGL_VERSION "\n";
   if (argc < 2) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "expected a command (run, score, tokenize, bench, plan, compile, graph, "
-                         "trace, info, completion): see megalith --help");
+    return mgl_error_set(
+        err, MGL_ERR_ARGUMENT,
+        "expected a command (run, score, tokenize, template, bench, plan, compile, "
+        "graph, trace, info, completion): see megalith --help");
   }
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
       strcmp(argv[1], "help") == 0) {

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include "api/text_output.h"
+#include "app/chat_options.h"
 #include "app/output.h"
 #include "app/sampling_options.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "model/chat.h"
 
 enum { DEFAULT_MAX_TOKENS = 256 };
 
@@ -20,20 +20,23 @@ typedef struct collector {
   const mgl_arguments *arguments;
   const mgl_model_folder *folder;
   const mgl_sampling *sampling;
+  mgl_app_chat chat;  // of the command line
   mgl_prompt_list *list;
 } collector;
 
 // A prompt as it was written, before it is tokens. Pointers are borrowed.
 typedef struct written_prompt {
-  const char *text;  // NULL: messages or tokens
+  const char *text;  // NULL: messages
   size_t bytes;
-  const mgl_chat *chat;  // NULL: text or tokens
+  mgl_chat chat;  // of messages; of a text too, where texts are messages
 } written_prompt;
 
 // --- encoding ------------------------------------------------------------------------------------
 
-static mgl_status encode_text(const collector *c, const char *text, size_t bytes,
+static mgl_status encode_text(const collector *c, const written_prompt *written,
                               mgl_token_list *out, mgl_error *err) {
+  const char *text = written->text;
+  size_t bytes = written->bytes;
   if (!mgl_arguments_has(c->arguments, "chat")) {
     mgl_encode_options options = {.add_special = true};
     return mgl_tokenizer_encode(c->folder->tokenizer, text, bytes, options, out, err);
@@ -50,7 +53,9 @@ static mgl_status encode_text(const collector *c, const char *text, size_t bytes
   const mgl_chat_message messages[] = {{.role = "system", .content = system},
                                        {.role = "user", .content = copy}};
   size_t first = system == NULL ? 1 : 0;
-  mgl_chat chat = {.messages = messages + first, .message_count = 2 - first};
+  mgl_chat chat = written->chat;
+  chat.messages = messages + first;
+  chat.message_count = 2 - first;
   mgl_status status = mgl_chat_encode(c->folder, &chat, out, err);
   mgl_free(copy);
   return status;
@@ -63,10 +68,8 @@ static mgl_status encode(const collector *c, const written_prompt *written, mgl_
         err, MGL_ERR_UNSUPPORTED,
         "text needs a tokenizer.json, and the model's folder has none: use tokens");
   }
-  if (written->chat != NULL) {
-    return mgl_chat_encode(c->folder, written->chat, out, err);
-  }
-  return written->text == NULL ? MGL_OK : encode_text(c, written->text, written->bytes, out, err);
+  return written->text != NULL ? encode_text(c, written, out, err)
+                               : mgl_chat_encode(c->folder, &written->chat, out, err);
 }
 
 // How many tokens a prompt may get; the default is cut to the context, an explicit number is not.
@@ -199,8 +202,9 @@ void mgl_prompts_free(mgl_prompt_list *list) {
 // --- JSON lines ----------------------------------------------------------------------------------
 
 // Every key that a line may have, NULL behind the last.
-static const char *const line_keys[] = {"id",         "prompt", "messages",   "tokens",
-                                        "max_tokens", "stop",   "ignore_eos", MGL_APP_SAMPLING_KEYS,
+static const char *const line_keys[] = {"id",         "prompt",          "messages",
+                                        "tokens",     "max_tokens",      "stop",
+                                        "ignore_eos", MGL_APP_CHAT_KEYS, MGL_APP_SAMPLING_KEYS,
                                         NULL};
 
 static mgl_status unknown_key(const char *key, mgl_error *err) {
@@ -304,21 +308,28 @@ static mgl_status read_prompt(const collector *c, mgl_json_object o, mgl_prompt 
     return mgl_error_set(err, MGL_ERR_FORMAT,
                          "expected one of prompt, messages and tokens, found %d", given);
   }
+  bool is_chat = messages != NULL || (text != NULL && mgl_arguments_has(c->arguments, "chat"));
+  if (!is_chat && mgl_app_chat_in(o)) {
+    return mgl_error_set(err, MGL_ERR_FORMAT,
+                         "tools, chat_template_kwargs and continue_final_message need messages");
+  }
   if (tokens != NULL) {
     return read_tokens(tokens, c->folder->config.vocab_size, &prompt->tokens, err);
   }
-  written_prompt written = {0};
-  if (text != NULL) {
-    if (!json_is_string(text)) {
-      return mgl_error_set(err, MGL_ERR_FORMAT, "\"prompt\": expected a string");
-    }
-    written.text = json_string_value(text);
-    written.bytes = json_string_length(text);
-    return encode(c, &written, &prompt->tokens, err);
+  if (text != NULL && !json_is_string(text)) {
+    return mgl_error_set(err, MGL_ERR_FORMAT, "\"prompt\": expected a string");
   }
-  mgl_chat chat = {.json_messages = messages};
-  written.chat = &chat;
-  return encode(c, &written, &prompt->tokens, err);
+  mgl_app_chat own = {0};
+  mgl_status status = mgl_app_chat_read(o, &c->chat, &own, err);
+  if (status == MGL_OK) {
+    written_prompt written = {.text = json_string_value(text),
+                              .bytes = json_string_length(text),
+                              .chat = mgl_app_chat_view(&own)};
+    written.chat.json_messages = messages;
+    status = encode(c, &written, &prompt->tokens, err);
+  }
+  mgl_app_chat_free(&own);
+  return status;
 }
 
 static mgl_status read_object(const collector *c, const json_t *root, mgl_prompt *prompt,
@@ -351,7 +362,7 @@ static mgl_status read_json_line(const collector *c, const char *text, size_t by
 
 static mgl_status read_text(const collector *c, const char *text, size_t bytes, mgl_prompt *prompt,
                             mgl_error *err) {
-  written_prompt written = {.text = text, .bytes = bytes};
+  written_prompt written = {.text = text, .bytes = bytes, .chat = mgl_app_chat_view(&c->chat)};
   MGL_TRY(encode(c, &written, &prompt->tokens, err));
   MGL_TRY(limit_tokens(c, 0, prompt, err));
   limit_least(c, false, prompt);
@@ -431,18 +442,16 @@ static mgl_status add_file(collector *c, const char *path, mgl_error *err) {
   return status;
 }
 
-mgl_status mgl_prompts_collect(const mgl_arguments *arguments, const mgl_model_folder *folder,
-                               const mgl_sampling *sampling, mgl_prompt_list *out, mgl_error *err) {
-  collector c = {.arguments = arguments, .folder = folder, .sampling = sampling, .list = out};
-  bool is_json = mgl_arguments_has(arguments, "jsonl");
+static mgl_status add_all(collector *c, mgl_error *err) {
+  const mgl_arguments *arguments = c->arguments;
   bool has_source = false;
   for (size_t i = 0; i < arguments->count; i++) {
     const mgl_argument *argument = &arguments->items[i];
     if (strcmp(argument->option->name, "prompt") == 0) {
-      MGL_TRY(add_text(&c, argument->text, strlen(argument->text), err));
+      MGL_TRY(add_text(c, argument->text, strlen(argument->text), err));
       has_source = true;
     } else if (strcmp(argument->option->name, "file") == 0) {
-      MGL_TRY(add_file(&c, argument->text, err));
+      MGL_TRY(add_file(c, argument->text, err));
       has_source = true;
     }
   }
@@ -452,9 +461,20 @@ mgl_status mgl_prompts_collect(const mgl_arguments *arguments, const mgl_model_f
                          "megalith run --help");
   }
   if (!has_source) {
-    MGL_TRY(add_input(&c, is_json, err));
+    MGL_TRY(add_input(c, mgl_arguments_has(arguments, "jsonl"), err));
   }
-  return out->count > 0 ? MGL_OK
-                        : mgl_error_set(err, MGL_ERR_ARGUMENT,
-                                        "expected at least 1 prompt, found only blank lines");
+  return c->list->count > 0 ? MGL_OK
+                            : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                                            "expected at least 1 prompt, found only blank lines");
+}
+
+mgl_status mgl_prompts_collect(const mgl_arguments *arguments, const mgl_model_folder *folder,
+                               const mgl_sampling *sampling, mgl_prompt_list *out, mgl_error *err) {
+  collector c = {.arguments = arguments, .folder = folder, .sampling = sampling, .list = out};
+  mgl_status status = mgl_app_chat_choose(arguments, &c.chat, err);
+  if (status == MGL_OK) {
+    status = add_all(&c, err);
+  }
+  mgl_app_chat_free(&c.chat);
+  return status;
 }

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "device/cpu/read_ceiling.h"
 #include "engine/engine.h"
 
 // Zero-initialise; free with mgl_statistics_free.
@@ -26,10 +27,11 @@ typedef struct mgl_statistics {
 mgl_status mgl_statistics_add(mgl_statistics *statistics, const mgl_iteration *iteration,
                               mgl_error *err);
 
-// One line on standard error. ceiling: bytes per second, used when there were decode iterations; 0
-// where it could not be measured, and then no_ceiling says why.
+// One line on standard error. ceiling: used when there were decode iterations; without measurements
+// no_ceiling says why.
 void mgl_statistics_print(const mgl_statistics *statistics, uint64_t generated_tokens,
-                          const mgl_runner *runner, double ceiling, const char *no_ceiling);
+                          const mgl_runner *runner, const mgl_read_ceiling *ceiling,
+                          const char *no_ceiling);
 
 void mgl_statistics_free(mgl_statistics *statistics);
 

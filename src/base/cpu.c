@@ -1,10 +1,13 @@
 #include "base/cpu.h"
 
 #include <hwloc.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 
 struct mgl_topology {
   hwloc_topology_t hwloc;
@@ -58,9 +61,61 @@ mgl_status mgl_simd_choose(mgl_simd *out, mgl_error *err) {
                        wanted);
 }
 
-static uint32_t count_objects(hwloc_topology_t hwloc, hwloc_obj_type_t type) {
+// How many there are of a type; `otherwise` where the system does not tell.
+static uint32_t count_objects(hwloc_topology_t hwloc, hwloc_obj_type_t type, uint32_t otherwise) {
   int count = hwloc_get_nbobjs_by_type(hwloc, type);
-  return count < 1 ? 1 : (uint32_t)count;
+  return count < 1 ? otherwise : (uint32_t)count;
+}
+
+// Whether the system describes its processors where hwloc looks. Without /sys (a chroot, some
+// containers) hwloc would say so on standard error, which is not ours to write to.
+static bool has_sysfs(void) {
+  static const char *const folders[] = {"/sys/bus/cpu/devices", "/sys/devices/system/cpu"};
+  static const char *const names[] = {"package_cpus", "core_cpus", "core_siblings",
+                                      "thread_siblings"};
+  for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+    for (size_t j = 0; j < sizeof names / sizeof *names; j++) {
+      char path[96];
+      mgl_file_kind kind = MGL_FILE_ABSENT;
+      (void)snprintf(path, sizeof path, "%s/cpu0/topology/%s", folders[i], names[j]);
+      if (mgl_file_find(path, &kind, NULL) == MGL_OK && kind != MGL_FILE_ABSENT) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// What this process may use (a taskset or cpuset that hwloc did not apply by itself). It is read when
+// there is no topology yet, since threads are pinned as long as there is one: a second engine
+// would take the one processor of the thread that it is created on for all there are.
+static pthread_mutex_t allowed_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t topology_count;  // under the lock
+static hwloc_bitmap_t allowed;   // under the lock; NULL: all
+
+static void restrict_to_allowed(hwloc_topology_t hwloc) {
+  (void)pthread_mutex_lock(&allowed_lock);
+  if (topology_count++ == 0) {
+    allowed = hwloc_bitmap_alloc();
+    if (allowed != NULL && (hwloc_get_cpubind(hwloc, allowed, HWLOC_CPUBIND_PROCESS) != 0 ||
+                            hwloc_bitmap_iszero(allowed))) {
+      hwloc_bitmap_free(allowed);
+      allowed = NULL;
+    }
+  }
+  if (allowed != NULL) {
+    (void)hwloc_topology_restrict(hwloc, allowed, 0);
+  }
+  (void)pthread_mutex_unlock(&allowed_lock);
+}
+
+static void forget_allowed(void) {
+  (void)pthread_mutex_lock(&allowed_lock);
+  if (--topology_count == 0) {
+    hwloc_bitmap_free(allowed);  // NULL is fine
+    allowed = NULL;
+  }
+  (void)pthread_mutex_unlock(&allowed_lock);
 }
 
 mgl_status mgl_topology_create(mgl_topology **out, mgl_error *err) {
@@ -78,21 +133,19 @@ mgl_status mgl_topology_create(mgl_topology **out, mgl_error *err) {
   (void)hwloc_topology_set_type_filter(topology->hwloc, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
   (void)hwloc_topology_set_type_filter(topology->hwloc, HWLOC_OBJ_PACKAGE,
                                        HWLOC_TYPE_FILTER_KEEP_ALL);
+  if (!has_sysfs()) {  // the processor's own instructions and the system's calls still tell
+    (void)hwloc_topology_set_components(topology->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
+                                        "linux");
+  }
   if (hwloc_topology_load(topology->hwloc) != 0) {
     hwloc_topology_destroy(topology->hwloc);
     mgl_free(topology);
     return mgl_error_set(err, MGL_ERR_INTERNAL, "hwloc could not read this machine's topology");
   }
-  // A taskset or cpuset that hwloc did not apply by itself (affinity of this process).
-  hwloc_bitmap_t allowed = hwloc_bitmap_alloc();
-  if (allowed != NULL && hwloc_get_cpubind(topology->hwloc, allowed, HWLOC_CPUBIND_PROCESS) == 0 &&
-      !hwloc_bitmap_iszero(allowed)) {
-    (void)hwloc_topology_restrict(topology->hwloc, allowed, 0);
-  }
-  hwloc_bitmap_free(allowed);
-  topology->cores = count_objects(topology->hwloc, HWLOC_OBJ_CORE);
-  topology->threads = count_objects(topology->hwloc, HWLOC_OBJ_PU);
-  topology->numa_nodes = count_objects(topology->hwloc, HWLOC_OBJ_NUMANODE);
+  restrict_to_allowed(topology->hwloc);
+  topology->threads = count_objects(topology->hwloc, HWLOC_OBJ_PU, 1);
+  topology->cores = count_objects(topology->hwloc, HWLOC_OBJ_CORE, topology->threads);
+  topology->numa_nodes = count_objects(topology->hwloc, HWLOC_OBJ_NUMANODE, 1);
   hwloc_obj_t package = hwloc_get_obj_by_type(topology->hwloc, HWLOC_OBJ_PACKAGE, 0);
   const char *name = package == NULL ? NULL : hwloc_obj_get_info_by_name(package, "CPUModel");
   topology->cpu_name = name == NULL ? "" : name;
@@ -104,6 +157,7 @@ void mgl_topology_destroy(mgl_topology *topology) {
   if (topology != NULL) {
     hwloc_topology_destroy(topology->hwloc);
     mgl_free(topology);
+    forget_allowed();
   }
 }
 
@@ -125,7 +179,8 @@ bool mgl_topology_pin(const mgl_topology *topology, uint32_t index, uint32_t cou
     return false;
   }
   // hwloc numbers cores node by node, so taking every (cores/count)-th spreads over the nodes.
-  bool by_core = count <= topology->cores;
+  // Where each core has one thread the threads will do, and a system may tell of these alone.
+  bool by_core = count <= topology->cores && topology->cores < topology->threads;
   uint32_t available = by_core ? topology->cores : topology->threads;
   unsigned place = (unsigned)((uint64_t)index * available / count);
   hwloc_obj_t object =

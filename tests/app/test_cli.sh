@@ -9,11 +9,11 @@ test_help() {
   local command
   run --help
   check_status "--help" 0
-  for command in run score tokenize bench plan compile graph info trace completion; do
+  for command in run score tokenize template bench plan compile graph info trace completion; do
     check_has "--help" "$out" "  $command "
   done
   check_empty "--help: standard error" "$err"
-  for command in run score tokenize bench plan compile graph trace info completion; do
+  for command in run score tokenize template bench plan compile graph trace info completion; do
     run "$command" --help
     check_status "$command --help" 0
     check_has "$command --help" "$out" "Usage: megalith $command"
@@ -23,7 +23,7 @@ test_help() {
     check_status "$command -h with a mistake" 0
   done
   run run --help
-  for option in prompt file jsonl stop ignore-eos chat system max-tokens temperature top-k top-p seed device threads mode trace; do
+  for option in prompt file jsonl stop ignore-eos chat system tools chat-var max-tokens temperature top-k top-p seed device threads mode trace; do
     check_has "run --help" "$out" "--$option"
   done
   run --version
@@ -51,6 +51,8 @@ test_completion() {
   }
   mkdir -p "$work/folders/model one"
   check_equal "bash: commands" "tokenize" "$(complete_words megalith to)"
+  check_equal "bash: help" "help" "$(complete_words megalith he)"
+  check_equal "bash: devices of info" "cuda" "$(complete_words megalith info --device cu)"
   check_equal "bash: options" "--temperature" "$(complete_words megalith run --te)"
   check_equal "bash: choices" "dummy" "$(complete_words megalith bench --load-format du)"
   check_equal "bash: devices" "cuda" "$(complete_words megalith run --device cu)"
@@ -133,7 +135,7 @@ test_run() {
   run run --chat -p "What is 137 + 245?"
   check_status "run --chat" 0
   check_equal "run --chat" "137 + 245 = 382." "$(cat "$out")"
-  check_has "run: statistics" "$err" "of the read ceiling of"
+  check_has "run: statistics" "$err" "of the read ceiling"
   check_has "run: statistics" "$err" "generated: "
   check_equal "run: lines of statistics" 1 "$(wc -l <"$err")"
 
@@ -411,12 +413,42 @@ test_tokenize() {
 
 # --- bench and info ------------------------------------------------------------------------------
 
+# A share is told where the measurements of the ceiling agree, and nowhere else.
+check_share() {  # what, file with JSON lines of bench
+  checks=$((checks + 1))
+  sed -E 's/.*"gbps": ([^,]*), "ceiling_gbps": ([^,]*), "ceiling_spread": ([^,]*), "share": ([^,]*),.*/\1 \2 \3 \4/' "$2" |
+    awk 'NF != 4 || ($3 > 0.15) != ($4 == "null") { bad = 1 }
+         $4 != "null" && ($4 < 0.999 * $1 / $2 || $4 > 1.001 * $1 / $2) { bad = 1 } END { exit bad || NR == 0 }' ||
+    fail "$1: share" "gbps / ceiling_gbps, or null where ceiling_spread is above 0.15" "$(show "$2")"
+}
+
+# A machine that becomes slower and slower: shares of its ceiling would say nothing.
+test_unsteady_ceiling() {
+  local preload="$driver/libfake_clock.so"
+  if [ -z "$driver" ] || [ ! -f "$preload" ]; then
+    skip "no fake clock was given: a read ceiling that changes is not tested"
+    return
+  fi
+  # A sanitizer wants to be loaded first.
+  LD_PRELOAD=$preload ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0" \
+    run bench --prompt 8 --generate 300 --runs 2 --mode mega
+  check_status "an unsteady ceiling" 0
+  check_has "an unsteady ceiling" "$out" "% apart: no share is told where they are more than 15% apart"
+  checks=$((checks + 1))
+  grep '^mega ' "$out" | grep -q '%' && fail "an unsteady ceiling" "no share" "$(show "$out")"
+  LD_PRELOAD=$preload ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0" \
+    run bench --prompt 8 --generate 300 --runs 2 --mode mega --json
+  check_has "an unsteady ceiling: JSON" "$out" '"share": null'
+  check_share "an unsteady ceiling" "$out"
+}
+
 test_bench() {
   run bench --prompt 8 --generate 8 --runs 1
   check_status "bench" 0
   check_has "bench" "$out" "ms/token"
   check_has "bench: all modes" "$out" "mega "
   check_has "bench: all modes" "$out" "eager "
+  check_has "bench: the ceiling" "$out" " GB/s in 2 measurements, "
   run bench --batch 3 --prompt 70 --generate 8 --runs 2 --json --threads 2
   check_equal "bench --json: a line for each mode" 2 "$(wc -l <"$out")"
   check_status "bench --json" 0
@@ -426,6 +458,7 @@ test_bench() {
     generate threads simd model tokens_per_s prompt_ms prompt_tokens_per_s load_format round_ms; do
     check_has "bench --json" "$out" "$field"
   done
+  check_share "bench --json" "$out"
   # Weights once, and 3 sequences of 70 + 8 / 2 tokens of context with 8 layers * K, V * 2 heads * 64
   # bf16 each.
   check_has "bench: bytes per token" "$out" \
@@ -554,7 +587,7 @@ test_info() {
   for word in processor "SIMD level" cores NUMA "memory bandwidth" GPU megalith jansson; do
     check_has "info" "$out" "$word"
   done
-  check_has "info" "$out" "GB/s"
+  check_has "info" "$out" " GB/s in 3 measurements, "
 }
 
 # --- broken models -------------------------------------------------------------------------------
@@ -718,7 +751,7 @@ test_interrupt() {
     >"$out" 2>"$err" </dev/null
   status=$?
   check_status "Ctrl-C" 130
-  check_has "Ctrl-C: statistics" "$err" "of the read ceiling of"
+  check_has "Ctrl-C: statistics" "$err" "of the read ceiling"
   check_equal "Ctrl-C: lines on standard error" 1 "$(wc -l <"$err")"
   checks=$((checks + 1))
   [ -s "$out" ] || fail "Ctrl-C" "some text" "nothing"
@@ -782,6 +815,7 @@ test_run_errors
 test_score
 test_tokenize
 test_bench
+test_unsteady_ceiling
 test_device
 test_info
 test_bad_models

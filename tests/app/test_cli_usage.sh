@@ -15,6 +15,8 @@ test_help_command() {
   run bench throughput --help
   cp "$out" "$work/help"
   local words
+  run help help
+  check_status "help help" 0
   for words in "help bench throughput" "--help bench throughput" "-h bench throughput"; do
     # shellcheck disable=SC2086
     run $words
@@ -59,6 +61,8 @@ test_options() {
     "-m $demo|MODEL stands without an option, as in megalith run path/to/model"
     "--model $demo|MODEL stands without an option, as in megalith run path/to/model"
     "--model=$demo|MODEL stands without an option" "-z|unknown option -z: see"
+    "--gpu|(did you mean --device cuda?)" "--cpu|(did you mean --device cpu?)" "--eager|(did you mean --mode eager?)"
+    "--HELP|(did you mean --help?)" "--=x|unknown option --=x: see" "--|expected at least 1 token"
     "-p --chat hi|--prompt: expected a value (TEXT), found the option --chat (if that is the value: --prompt=--chat)"
     "--stop -p x|--stop: expected a value (TEXT), found the option -p"
     "-f --jsonl|--file: expected a value (FILE), found the option --jsonl"
@@ -67,6 +71,8 @@ test_options() {
     # shellcheck disable=SC2086
     expect_error "run ${row%%|*}" "${row#*|}" run ${row%%|*}
   done
+  run run --chat "-p=What is 12 + 7?" -n=12
+  check_equal "a value behind -p=" "12 + 7 = 19." "$(cat "$out")"
   run run --prompt=--chat -n 1
   check_status "an option as a text" 0
   run run -p -5 -n 1
@@ -91,6 +97,7 @@ test_models() {
     run -p What is this
   expect_error "text for tokenize" "text is read from standard input" tokenize "Hello there"
   expect_error "text for score" "text stands behind --text" score "Hello there" --tokens 1
+  expect_error "a subcommand" "(did you mean megalith bench throughput?)" bench througput
   expect_error "help as MODEL" "see megalith bench --help" bench help
   for row in /no/where ./no no/where/at-all; do
     expect_error "run $row" "$row does not exist: expected a folder" run "$row" -p x
@@ -127,6 +134,28 @@ test_reader_gone() {
   # What it was writing is removed.
   timeout 120 "$program" run -p Once -n 400 --ignore-eos --trace "$work/gone.json" 2>"$err" </dev/null | head -c 5 >"$out"
   check_equal "a trace of it: files left" 0 "$(find "$work" -name '*gone*' | wc -l)"
+}
+
+# --- a machine without /sys ----------------------------------------------------------------------
+
+test_no_sys() {
+  local flags=-m
+  [ "$(id -u)" -eq 0 ] || flags=-rm
+  if ! unshare "$flags" mount -t tmpfs none /sys 2>/dev/null; then
+    skip "no mount namespace is allowed here: a machine without /sys is not tested"
+    return
+  fi
+  # shellcheck disable=SC2016
+  timeout 120 unshare "$flags" sh -c 'mount -t tmpfs none /sys && exec "$@"' - \
+    "$program" score --tokens 1,2 --threads 2 >"$out" 2>"$err" </dev/null
+  status=$?
+  check_status "without /sys" 0
+  check_empty "without /sys: standard error" "$err"
+  run info
+  grep '^cores' "$out" >"$work/cores"
+  # shellcheck disable=SC2016
+  unshare "$flags" sh -c 'mount -t tmpfs none /sys && exec "$@"' - "$program" info >"$out" 2>"$err" </dev/null
+  check_equal "without /sys: cores" "$(cat "$work/cores")" "$(grep '^cores' "$out")"
 }
 
 # --- JSON lines ----------------------------------------------------------------------------------
@@ -171,5 +200,6 @@ test_commands
 test_options
 test_models
 test_reader_gone
+test_no_sys
 test_json_lines
 finish

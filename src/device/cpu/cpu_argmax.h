@@ -1,7 +1,6 @@
 // The largest logit of each row, found where the logits are made: each worker notes the largest of
 // the columns that it computes, and whoever plans the next iteration combines one note a worker.
-// Rejected: a pass over all logits by one thread while the others wait (SPEED.md, "Mega against
-// eager").
+// Rejected: a pass over all logits by one thread while the others wait (docs/log/035).
 //
 // The order is total, so that the choice does not depend on who computed which columns: a NaN
 // before all numbers, then larger logits first, then smaller indices first.

@@ -6,7 +6,7 @@
 // Elements of gate, and of up, that lie in scratch at a time: 64 KiB, so that they stay in the L2
 // cache until silu_mul reads them. With 64 tokens that is 128 columns, enough rows of weights for a
 // kernel call to be free; with one, mostly the whole tile: each call begins its stream of weights
-// anew (SPEED.md, "Mega against eager").
+// anew (docs/log/036).
 enum { GATE_UP_ELEMENTS = 8192, GATE_UP_LEAST_COLUMNS = 128 };
 
 enum { KEY_BYTES = 64 };

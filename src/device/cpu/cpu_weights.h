@@ -1,8 +1,8 @@
 // Weights of a tensor program in memory: where the CPU kernels read them.
 //
 // Matrices are used in place in the mapped file, or copied once into huge pages; vectors (norms and
-// biases) become f32 arrays. Dummy weights are drawn into huge pages. See SPEED.md for what
-// in-place costs.
+// biases) become f32 arrays. Dummy weights are drawn into huge pages. What using
+// weights in place costs was measured (docs/log/017, 018).
 #ifndef MGL_DEVICE_CPU_CPU_WEIGHTS_H
 #define MGL_DEVICE_CPU_CPU_WEIGHTS_H
 
@@ -47,7 +47,7 @@ typedef struct mgl_cpu_weight_sizes {
   size_t vector_bytes;  // as f32
 } mgl_cpu_weight_sizes;
 
-// What binding takes: vectors always, matrices unless they are mapped.
+// Measures what binding takes: vectors always, matrices unless they are mapped.
 mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph);
 
 void mgl_cpu_weights_release(mgl_cpu_weights *weights);

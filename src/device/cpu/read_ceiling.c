@@ -1,5 +1,6 @@
 #include "device/cpu/read_ceiling.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -56,13 +57,53 @@ mgl_status mgl_read_ceiling_measure(mgl_team *team, mgl_simd simd, const void *m
   } else if (job.own != NULL) {
     mgl_team_run(team, fill_share, &job);
   }
-  for (uint32_t pass = 0; status == MGL_OK && pass < passes; pass++) {
-    uint64_t start_ns = mgl_clock_ns();
+  uint64_t begin_ns = mgl_clock_ns();
+  uint64_t start_ns = begin_ns;
+  for (uint32_t pass = 0;
+       status == MGL_OK && (pass < passes || start_ns - begin_ns < MGL_READ_CEILING_LEAST_NS);
+       pass++) {
     mgl_team_run(team, read_share, &job);
-    double rate = (double)job.bytes * 1e9 / (double)(mgl_clock_ns() - start_ns);
+    uint64_t end_ns = mgl_clock_ns();
+    double rate = (double)job.bytes * 1e9 / (double)(end_ns - start_ns);
+    start_ns = end_ns;
     *out_bytes_per_s = rate > *out_bytes_per_s ? rate : *out_bytes_per_s;
   }
   mgl_free(job.checksums);
   mgl_pages_unmap(job.own, job.bytes);
   return status;
+}
+
+// --- several measurements ------------------------------------------------------------------------
+
+void mgl_read_ceiling_add(mgl_read_ceiling *ceiling, double bytes_per_s) {
+  bool is_first = ceiling->count++ == 0;
+  ceiling->least = is_first || bytes_per_s < ceiling->least ? bytes_per_s : ceiling->least;
+  ceiling->most = is_first || bytes_per_s > ceiling->most ? bytes_per_s : ceiling->most;
+}
+
+double mgl_read_ceiling_spread(const mgl_read_ceiling *ceiling) {
+  return ceiling->most > 0 ? (ceiling->most - ceiling->least) / ceiling->most : 0;
+}
+
+bool mgl_read_ceiling_is_steady(const mgl_read_ceiling *ceiling) {
+  return ceiling->count > 1 && ceiling->least > 0 &&
+         mgl_read_ceiling_spread(ceiling) <= MGL_READ_CEILING_MAX_SPREAD;
+}
+
+void mgl_read_ceiling_append(const mgl_read_ceiling *ceiling, mgl_text *out) {
+  if (ceiling->count > 1 && !mgl_read_ceiling_is_steady(ceiling)) {
+    mgl_text_format(out, "%.3g to ", ceiling->least / 1e9);
+  }
+  mgl_text_format(out, "%.3g GB/s in %" PRIu32 " measurement%s", ceiling->most / 1e9,
+                  ceiling->count, ceiling->count == 1 ? "" : "s");
+  if (ceiling->count > 1) {
+    mgl_text_format(out, ", %.0f%% apart", 100 * mgl_read_ceiling_spread(ceiling));
+  }
+}
+
+void mgl_read_ceiling_append_refusal(const mgl_read_ceiling *ceiling, mgl_text *out) {
+  if (!mgl_read_ceiling_is_steady(ceiling)) {
+    mgl_text_format(out, ": no share is told where they are more than %.0f%% apart",
+                    100 * MGL_READ_CEILING_MAX_SPREAD);
+  }
 }

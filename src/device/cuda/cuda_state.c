@@ -47,8 +47,8 @@ static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
 enum { TOKENS_16 = 16 };
 
 // Whether the time of a graph's stages is what reading takes, and not what x takes to come, which
-// queues behind pages, the longer the more rows it has. Fits what was measured (SPEED.md, attempt
-// 38): 3 pages a stage (no), 11 (up to 4 tokens), 14 and more (up to 8).
+// queues behind pages, the longer the more rows it has. Fits what was measured (docs/log/162):
+// 3 pages a stage (no), 11 (up to 4 tokens), 14 and more (up to 8).
 static bool is_streaming(uint32_t stage_pages, uint32_t tokens) {
   return tokens < TOKENS_16 && stage_pages >= 8 + tokens / 2;
 }

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/kernel_tables.h"
 
-// Measured (SPEED.md).
+// These were measured (docs/log/101).
 enum { PACK_LEAST_TOKENS = 20, PACK_LEAST_FEATURES = 64 };
 
 static const kernel_level *const levels[MGL_SIMD_COUNT] = {

@@ -5,7 +5,7 @@
 // a partial load; vec_sum4 then adds its lanes. Tiles only decide how many of these independent
 // chains run at once, and chunks of K only park the accumulators in memory meanwhile, so that the
 // bits of out[t][n] are the same in each of them. Weights are used in place, row-major: a packed
-// layout was measured and is not worth it (SPEED.md).
+// layout was measured and is not worth it (docs/log/014).
 //
 // Included by kernels_vector.inc.h.
 
@@ -232,7 +232,7 @@ static block plan_block(const plan *p, size_t i) {
 
 // One token streams through the weights. With VDPBF16PS the processor's own prefetchers follow best
 // (prefetch instructions cost 15%); the other levels spend more instructions per byte, so that
-// prefetches help them (AVX2 by 35%; SPEED.md).
+// prefetches help them (AVX2 by 35%; docs/log/007).
 #if defined(__AVX512BF16__)
 enum { linear_single_prefetch = 0 };
 #else

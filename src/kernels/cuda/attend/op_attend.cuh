@@ -4,7 +4,7 @@
 // rotates, the norm's weights, and where the row goes in scratch and in the cache; keys and values
 // of the warp's first tile are in registers. What counts is how few instructions are left then.
 //   Rejected: the megakernel's form, in which rows are looked for behind the wait, as there nothing
-//   is known to be waited for (SPEED.md).
+//   is known to be waited for (docs/log/157).
 #ifndef MGL_KERNELS_CUDA_ATTEND_OP_ATTEND_CUH
 #define MGL_KERNELS_CUDA_ATTEND_OP_ATTEND_CUH
 

@@ -3,7 +3,7 @@
 //
 // Each track is one thread's, which keeps its place in registers, reads the clock in a few cycles
 // and writes a span with one store that nobody waits for, after whatever others wait for. (Reading
-// the global timer for every span and counting in memory took 20% of an iteration: SPEED.md.)
+// the global timer for every span and counting in memory took 20% of an iteration: docs/log/173.)
 #ifndef MGL_KERNELS_CUDA_COMMON_TRACE_CUH
 #define MGL_KERNELS_CUDA_COMMON_TRACE_CUH
 

@@ -50,7 +50,7 @@ static __device__ inline uint32_t mgl_key_index(uint64_t key) {
 // few temperatures of the largest logit, where the answer nearly always is. If it is not, or if
 // those are too many, passes over the row divide an interval of keys that contains the answer into
 // 1024 parts, until what is in the part with the answer fits into a list.
-//   Rejected: halving the interval, 20 passes where a large vocabulary has flat logits (SPEED.md).
+//   Rejected: halving the interval, 20 passes where a large vocabulary has flat logits.
 
 enum {
   MGL_LIST_KEYS = 2048,
@@ -148,7 +148,7 @@ static __device__ inline number mgl_lanes_sum(number value) {
   return value;
 }
 
-// What a pass over the row finds. Logits without weight do not count.
+// An mgl_survey is what a pass over the row finds. Logits without weight do not count.
 struct mgl_survey {
   uint32_t count;  // of keys in the interval
   uint64_t mass;   // and the sum of their weights
@@ -264,7 +264,7 @@ static __device__ void mgl_finish_list(const mgl_logit_row *row, uint32_t count)
   mgl_sync_consumers();
 }
 
-// What is counted up to a target.
+// An mgl_measure says what is counted up to a target.
 enum mgl_measure { MGL_BY_COUNT, MGL_BY_MASS };
 
 struct mgl_boundary {

@@ -180,7 +180,7 @@ static __device__ __forceinline__ mgl_cuda_step mgl_head_step(mgl_controller *c)
 }
 
 // Lane 0: whether the step's event is activated. (A relaxed load with a fence after the last one
-// takes 0.4 us longer a stage: SPEED.md.)
+// takes 0.4 us longer a stage: docs/log/030.)
 static __device__ __forceinline__ bool mgl_step_ready(const mgl_word *counter, uint64_t target) {
   // Acquire, paired with the releases of the triggers: what the tasks before wrote is visible.
   return counter == nullptr || mgl_load_acquire(counter) >= target;

@@ -5,7 +5,7 @@
 // A turn takes tens of microseconds where requests come in, and loads one after the other, so no
 // worker's consumers may spend them: next_plan's task only says that the plan is wanted, and the
 // event that it triggers is triggered from here. What is sampled meanwhile waits for that event.
-//   Rejected: consumers that plan, on whose worker all stages of the iteration wait (SPEED.md).
+//   Rejected: consumers that plan, on whose worker all stages of the iteration wait (docs/log/059).
 //
 // When there is nothing to do, the last iteration ends first; whoever would begin the next one
 // waits (mgl_ask_next_plan), and this warp asks for commands, less and less often.

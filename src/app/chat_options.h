@@ -1,0 +1,47 @@
+// What a command says about chats beside the messages: tools and variables of the template, from
+// options and from keys of JSON objects.
+#ifndef MGL_APP_CHAT_OPTIONS_H
+#define MGL_APP_CHAT_OPTIONS_H
+
+#include <jansson.h>
+
+#include "app/options.h"
+#include "base/json.h"
+#include "model/chat.h"
+
+enum { MGL_APP_CHAT_JSON_BYTES = 16 * 1024 * 1024 };  // of a file with messages or tools
+
+// Owned; zero-initialise.
+typedef struct mgl_app_chat {
+  json_t *tools;      // NULL: none
+  json_t *variables;  // an object; NULL: none
+  bool continues_final;
+} mgl_app_chat;
+
+// The keys that an object may have for it.
+#define MGL_APP_CHAT_KEYS "tools", "chat_template_kwargs", "continue_final_message"
+
+// --tools and --chat-var. Free *out also after a failure.
+mgl_status mgl_app_chat_choose(const mgl_arguments *arguments, mgl_app_chat *out, mgl_error *err);
+// What an object says, and `usual` where it says nothing; variables of both, the object's first.
+mgl_status mgl_app_chat_read(mgl_json_object o, const mgl_app_chat *usual, mgl_app_chat *out,
+                             mgl_error *err);
+bool mgl_app_chat_in(mgl_json_object o);  // whether an object has one of the keys
+void mgl_app_chat_free(mgl_app_chat *chat);
+
+// Everything of a chat but its messages; borrows.
+mgl_chat mgl_app_chat_view(const mgl_app_chat *chat);
+
+#define MGL_ROWS_CHAT                                                                            \
+  {.name = "tools",                                                                              \
+   .value_name = "FILE",                                                                         \
+   .type = MGL_OPTION_FILE,                                                                      \
+   .help = "a JSON array of tools that the chat template shows to the model [none]"},            \
+  {                                                                                              \
+    .name = "chat-var", .value_name = "NAME=VALUE", .type = MGL_OPTION_TEXT, .repeatable = true, \
+    .help =                                                                                      \
+        "a variable of the chat template, such as enable_thinking=false; a value that is JSON "  \
+        "is that, any other a string [none]"                                                     \
+  }
+
+#endif

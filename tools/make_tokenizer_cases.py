@@ -1,20 +1,17 @@
 """Test tokenizers and their expected results, from the `tokenizers` library (pip install tokenizers).
 
-    make_tokenizer_cases.py write                      tests/data/tokenizer/*.json and *.cases.json
-    make_tokenizer_cases.py compare DUMP [--count N] [--seed S] [--family NAME]
-    make_tokenizer_cases.py classes DUMP               every code point, every Split pattern
+    make_tokenizer_cases.py write [--family NAME]      tests/data/tokenizer/*.json and *.cases.json
+    make_tokenizer_cases.py compare DUMP [--count N] [--seed S] [--family NAME] [--file TOKENIZER.JSON]
+    make_tokenizer_cases.py convert VOCABULARY OUT     a tokenizer.json of a tekken.json or o200k .tiktoken file
 
 `write` trains a small tokenizer of each family on text that this file generates, and a sample of encodings and decodings
-of generated strings. `compare` runs the same generator for N strings a family and asks both the library and our C code
-(DUMP is the built tests/tokenizer_dump). The exit status is 1 if anything differs. Last run with tokenizers 0.23.3.
-
-Left out, because the library's tables are of other Unicode versions than ours (utf8proc 2.8: Unicode 15):
-- in families with NFC, the 108 combining marks after Unicode 9 and U+11938 with its parts: the library's NFC has the
-  tables of Unicode 9 and does not order or compose them (LATE_MARKS);
-- in families with Digits, the 13 numbers of Unicode 17 that Rust's char::is_numeric knows (LATE_DIGITS).
-Letters, numbers and whitespace of the Split patterns agree on every code point (`classes` checks).
+of generated strings; and hashes of what NFC and each Split pattern make of every code point. `compare` runs the same
+generator for N strings a family, or for real tokenizers (`--file`), and asks both the library and our C code (DUMP is the
+built tests/tokenizer_dump); without --family and --file it compares NFC and the matches of each pattern too. The exit
+status is 1 if anything differs. Last run with tokenizers 0.23.3.
 """
 import argparse
+import base64
 import json
 import pathlib
 import random
@@ -22,32 +19,60 @@ import struct
 import subprocess
 import sys
 import tempfile
+import unicodedata
+import zlib
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "tokenizer"
-SAMPLE_STRINGS = 220
-SAMPLE_ID_LISTS = 40
+SAMPLE_STRINGS = 130
+SAMPLE_ID_LISTS = 30
 SAMPLE_SEED = 20
 
 CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 WORDS = r"(?i:" + CONTRACTIONS + r")|[^\r\n\p{L}\p{N}]?\p{L}+|"
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-PATTERNS = [  # in the order of mgl_split_pattern
-    CONTRACTIONS + r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    WORDS + r"\p{N}" + REST,
-    WORDS + r"\p{N}{1,3}" + REST,
-]
+WHITESPACE = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+JS_CONTRACTIONS = "'s|'S|'t|'T|'re|'rE|'Re|'RE|'ve|'vE|'Ve|'VE|'m|'M|'ll|'lL|'Ll|'LL|'d|'D"
+NO_WORD, CAPITALS, SMALL = r"[^\r\n\p{L}\p{N}]?", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
-LATE_MARKS = {
-    0x7FD, *range(0x898, 0x8A0), *range(0x8CA, 0x8D4), 0x9FE, 0xC3C, 0xD3B, 0xD3C, 0xEBA, 0x1715, *range(0x1ABF, 0x1ACF),
-    *range(0x1DF6, 0x1DFB), 0xA82C, *range(0x10D24, 0x10D28), 0x10EAB, 0x10EAC, *range(0x10EFD, 0x10F00),
-    *range(0x10F46, 0x10F51), *range(0x10F82, 0x10F86), 0x11070, 0x1133B, 0x1145E, 0x11839, 0x1183A, 0x1193D, 0x1193E,
-    0x11943, 0x119E0, 0x11A34, 0x11A47, 0x11A99, 0x11D42, 0x11D44, 0x11D45, 0x11D97, 0x11F41, 0x11F42, 0x16FF0, 0x16FF1,
-    0x1E08F, *range(0x1E130, 0x1E137), 0x1E2AE, *range(0x1E2EC, 0x1E2F0), *range(0x1E4EC, 0x1E4F0),
-    0x11930, 0x11935, 0x11938,
-}  # fmt: skip
-LATE_DIGITS = {*range(0x11DE0, 0x11DEA), *range(0x16FF4, 0x16FF7)}
+
+def o200k(tail, digits):
+    words = NO_WORD + CAPITALS + "*" + SMALL + "+" + tail + "|" + NO_WORD + CAPITALS + "+" + SMALL + "*" + tail
+    return words + "|" + digits + r"| ?[^\s\p{L}\p{N}]+[\r\n/]*" + WHITESPACE
+
+
+DEEPSEEK_LETTERS = (  # the characters that NFC would change are escaped
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-\u1f15\u1f18-\u1f1d\u1f20-\u1f45"
+    "\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc"
+    "\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffcℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻ"
+    "Ȿ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
+DEEPSEEK = [r"[\r\n]", r"\s?[" + DEEPSEEK_LETTERS + "]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+"]
+DEEPSEEK3 = [
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^"""
+    + "\r\n"
+    + r"\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+["
+    + "\r\n]*"
+    + r"|\s*["
+    + "\r\n"
+    + r"]+|\s+(?!\S)|\s+",
+]
+PATTERNS = {
+    "gpt2": CONTRACTIONS + r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "qwen": WORDS + r"\p{N}" + REST,
+    "llama3": WORDS + r"\p{N}{1,3}" + REST,
+    "o200k": o200k("(?i:" + CONTRACTIONS + ")?", r"\p{N}{1,3}"),
+    "o200k of JavaScript": o200k("(" + JS_CONTRACTIONS + ")?", r"\p{N}{1,3}"),
+    "tekken": o200k("", r"\p{N}"),
+    **{f"deepseek {i}": pattern for i, pattern in enumerate(DEEPSEEK)},
+    **{f"deepseek3 {i}": pattern for i, pattern in enumerate(DEEPSEEK3)},
+    "letters with a space": r"\s?\p{L}+",
+    "punctuation with a space": r"\s?\p{P}+",
+    "a symbol, mark or control": r"[\p{S}\p{M}\t\-\]a-c\^-`]",
+}
 
 # --- generated text ------------------------------------------------------------------------------
 
@@ -63,8 +88,11 @@ SCRIPTS = [  # (first, last) of the letters of each script that the generator dr
 SPACES = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x20, 0x20, 0x20, 0xA, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029,
           0x202F, 0x205F, 0x3000, 0x180E, 0x200B, 0x1C, 0x1D, 0x1E, 0x1F, 0xFEFF, 0x2060]  # fmt: skip
 MARKS = [*range(0x300, 0x370), *range(0x591, 0x5BE), *range(0x64B, 0x660), 0x93C, 0x94D, 0x9BC, 0xBBE, 0xE38, 0xE48, 0xF71,
-         0xF72, 0xF74, 0x3099, 0x309A, *range(0x20D0, 0x20F1), 0x1D165, 0x1D16E, 0xFE20, 0x345, 0x338]  # fmt: skip
+         0xF72, 0xF74, 0x3099, 0x309A, *range(0x20D0, 0x20F1), 0x1D165, 0x1D16E, 0xFE20, 0x345, 0x338, 0x9FE, 0x1AC1,
+         0x8D3, 0x1DF9, 0x11930, 0x11935, 0x11938, 0x1E136, 0x10EFD]  # fmt: skip
 DIGITS = [0x30, 0x660, 0x6F0, 0x966, 0xE50, 0xFF10, 0x1D7CE]
+CJK = [0x4E00, 0x4E2D, 0x65E5, 0x9FA5, 0x9FA6, 0x3400, 0x3041, 0x309F, 0x30A0, 0x30FB, 0x30FF, 0x3040, 0x3000, 0x3001, 0x3002, 0x3003,
+       0xFF01, 0xFF0C, 0xFF1F, 0xAC00, 0xD7FF, 0x800, 0x2E80, 0x20000, 0x30, 0xFF11, 0x41, 0x20, 0x201C, 0x2018]  # fmt: skip
 WORD_LIST = ("the of and to in is that it was for on are as with his they at be this have from or one had by word but not "
              "what all were we when your can said there use an each which she do how their if will up other about out many "
              "then them these so some her would make like him into time has look two more write go see number no way could "
@@ -108,6 +136,13 @@ def jamo(r):
     return text
 
 
+def mixed_case(r):
+    """Words such as a camelCase name, with titlecase and caseless letters and marks among them."""
+    letters = "aabcxyzABCDXYZéÉǅǈʰªßſKİ\u0301\u0308\u20ddا日ー"
+    text = "".join(r.choice(letters) for _ in range(r.randint(1, 8)))
+    return r.choice(["", "", " ", "_", "\u0301", "\n", "/", "1"]) + text + r.choice(["", "", "'s", "'LL", "'ſ", "/", "./\n/", " "])
+
+
 def special_text(r, specials):
     text = r.choice(specials)
     how = r.random()
@@ -121,7 +156,7 @@ def special_text(r, specials):
 
 
 def piece(r, specials):
-    kind = r.randrange(16)
+    kind = r.randrange(18)
     if kind <= 2:
         return " ".join(r.choice(WORD_LIST) for _ in range(r.randint(1, 5)))
     if kind == 3:
@@ -149,13 +184,15 @@ def piece(r, specials):
         return r.choice([" ", "  ", "\n", "\n\n", "\r\n", "\t", "▁", "▁▁", " ▁", "<0x41>", "<0xE4>", "Ġ", "ĠĠ", "Ċ"])
     if kind == 14:
         return r.choice(["👨‍👩‍👧‍👦", "🇩🇪🇫🇷", "👍🏽", "❤️", "🏴‍☠️", "e\u0301", "ﷺ", "ẛ̣", "Å", "가", "ｶﾞ", "\u200d", "\u202e"])
-    return r.choice([" ", "", " "]) + script_word(r) + r.choice(["", " ", "\n"])
+    if kind == 15:
+        return r.choice([" ", "", " "]) + script_word(r) + r.choice(["", " ", "\n"])
+    if kind == 16:
+        return mixed_case(r)
+    return "".join(chr(r.choice(CJK)) for _ in range(r.randint(1, 6)))
 
 
 def make_text(r, family):
-    text = "".join(piece(r, family["specials"]) for _ in range(r.choice([1, 1, 2, 3, 5, 8])))
-    left_out = family["left_out"]
-    return "".join(c for c in text if ord(c) not in left_out) if left_out else text
+    return "".join(piece(r, family["specials"]) for _ in range(r.choice([1, 1, 2, 3, 5, 8])))
 
 
 def damage(r, text):
@@ -249,7 +286,7 @@ def split_byte_level(pattern):
 def make_qwen():
     t = Tokenizer(models.BPE())
     t.normalizer = normalizers.NFC()
-    t.pre_tokenizer = split_byte_level(PATTERNS[1])
+    t.pre_tokenizer = split_byte_level(PATTERNS["qwen"])
     t.post_processor = processors.ByteLevel(trim_offsets=False)
     t.decoder = decoders.ByteLevel()
     train(t, 700, True, [])
@@ -261,7 +298,7 @@ def make_qwen():
 
 def make_llama3():
     t = Tokenizer(models.BPE())
-    t.pre_tokenizer = split_byte_level(PATTERNS[2])
+    t.pre_tokenizer = split_byte_level(PATTERNS["llama3"])
     t.decoder = decoders.ByteLevel()
     train(t, 800, True, [])
     data = rebuild(t, ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|reserved_special_token_0|>"], ignore_merges=True)
@@ -353,6 +390,86 @@ def make_added():
     )
 
 
+def make_o200k():
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = split_byte_level(PATTERNS["o200k"])
+    t.decoder = decoders.ByteLevel()
+    train(t, 700, True, [])
+    return rebuild(t, ["<|startoftext|>", "<|endoftext|>", "<|start|>", "<|message|>", "<|end|>"])
+
+
+def make_tekken():
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = split_byte_level(PATTERNS["tekken"])
+    t.decoder = decoders.ByteLevel()
+    train(t, 700, True, [])
+    data = rebuild(t, ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"], ignore_merges=True)
+    data["post_processor"] = template(data, ["<s>"])
+    return data
+
+
+def isolated(patterns):
+    return [pre_tokenizers.Split(Regex(p), "isolated") for p in patterns]
+
+
+def make_deepseek():
+    """V2 and before: letters, punctuation and ideographs by their code points."""
+    t = Tokenizer(models.BPE())
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    t.pre_tokenizer = pre_tokenizers.Sequence([*isolated(DEEPSEEK), pre_tokenizers.Digits(individual_digits=True), byte_level])
+    t.normalizer = normalizers.Sequence([])
+    t.post_processor = processors.ByteLevel(trim_offsets=False)
+    t.decoder = decoders.ByteLevel()
+    train(t, 700, True, [])
+    return rebuild(t, ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", {"content": "<|fim|>", "special": False, "normalized": True}])
+
+
+def make_deepseek3():
+    t = Tokenizer(models.BPE())
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    t.pre_tokenizer = pre_tokenizers.Sequence([*isolated(DEEPSEEK3), byte_level])
+    t.decoder = decoders.ByteLevel()
+    train(t, 700, True, [])
+    data = rebuild(t, ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>"])
+    data["post_processor"] = template(data, ["<｜begin▁of▁sentence｜>"])
+    return data
+
+
+def make_gemma():
+    """SentencePiece without a space in front; a Split that finds nothing, since the normaliser takes the spaces away."""
+    t = sentencepiece(800)
+    t.normalizer = normalizers.Replace(" ", "▁")
+    t.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    runs = [{"content": c * n, "special": False} for c in ("\n", "▁", "\t") for n in (1, 2, 3) if c * n != "▁"]
+    data = rebuild(t, ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", *runs])
+    data["post_processor"] = template(data, ["<bos>"])
+    return data
+
+
+def make_behaviors():
+    """Splits with each behaviour, one inside the other."""
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split("\n", "removed"),
+            pre_tokenizers.Split(Regex(r"\p{S}"), "contiguous"),
+            pre_tokenizers.Split(" ", "merged_with_next"),
+            pre_tokenizers.Split(Regex(r"[.,;!?]"), "merged_with_previous"),
+            pre_tokenizers.Split(Regex(r"[\t\p{M}]"), "contiguous", invert=True),
+            pre_tokenizers.Split("th", "merged_with_next", invert=True),
+            pre_tokenizers.Split("e", "merged_with_previous", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    t.decoder = decoders.ByteLevel()
+    splits = t.pre_tokenizer
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    train(t, 900, True, [])
+    t.pre_tokenizer = splits
+    return rebuild(t, ["<|endoftext|>"])
+
+
 FAMILIES = {
     "qwen": make_qwen,
     "llama3": make_llama3,
@@ -361,21 +478,27 @@ FAMILIES = {
     "mistral": make_mistral,
     "metaspace": make_metaspace,
     "added": make_added,
+    "o200k": make_o200k,
+    "tekken": make_tekken,
+    "deepseek": make_deepseek,
+    "deepseek3": make_deepseek3,
+    "gemma": make_gemma,
+    "behaviors": make_behaviors,
 }
 
 
-def load_family(name):
-    """What the comparison needs to know of a committed tokenizer."""
-    path = DATA / f"{name}.json"
+def load_tokenizer(path, name):
+    """What the comparison needs to know of a tokenizer."""
     data = json.loads(path.read_text())
-    specials = [t["content"] for t in data["added_tokens"]]
+    specials = [t["content"] for t in data["added_tokens"]] or ["<s>"]
     if name == "added":
         specials += ["\u00c5ngstr\u00f6m", "cafe\u0301", "l\u00e9", "aword", "word"]
-    left_out = LATE_MARKS if "NFC" in json.dumps(data["normalizer"]) else set()
-    if "Digits" in json.dumps(data["pre_tokenizer"]):
-        left_out = left_out | LATE_DIGITS
     size = max([*data["model"]["vocab"].values(), *(t["id"] for t in data["added_tokens"])]) + 1
-    return {"name": name, "path": path, "specials": specials, "left_out": left_out, "size": size, "library": Tokenizer.from_file(str(path))}
+    return {"name": name, "path": path, "specials": specials, "size": size, "library": Tokenizer.from_file(str(path))}
+
+
+def load_family(name):
+    return load_tokenizer(DATA / f"{name}.json", name)
 
 
 def make_requests(family, r, count):
@@ -384,9 +507,6 @@ def make_requests(family, r, count):
     for _ in range(count):
         text = make_text(r, family)
         data = damage(r, text) if r.random() < 0.08 else text.encode()
-        if family["left_out"]:  # damaging bytes can make other characters
-            clean = "".join(c for c in data.decode(errors="replace") if ord(c) not in family["left_out"])
-            data = data if clean == data.decode(errors="replace") else clean.encode()
         requests.append((data, r.random() < 0.5, r.random() < 0.15))
     return requests
 
@@ -414,9 +534,81 @@ def random_ids(family, r):
     return ids
 
 
-def write():
+# --- every code point ----------------------------------------------------------------------------
+
+CODES_A_HASH = 0x2000
+MARKED_CODES = 0x20000  # all marks of a canonical class other than 0 are below
+HASHED_PATTERNS = ["llama3", "o200k", "deepseek3 2", "a symbol, mark or control"]
+# One mark of each canonical class, the highest class first.
+CLASS_MARKS = {unicodedata.ucd_3_2_0.combining(chr(c)): chr(c) for c in range(0x300, 0x20000)}
+CLASS_MARKS = "".join(CLASS_MARKS[c] for c in sorted(CLASS_MARKS, reverse=True) if c != 0)
+
+
+def nfc_text(code):
+    c = chr(code)
+    return f"a{c}\u0301\u0345{c}\u0334{c}{c}\u0328\u1161\u11a8"
+
+
+def split_text(code):
+    c = chr(code)
+    return f"a{c}1{c}.{c} {c}'{c}x'r{c}A{c}B{c}b/{c}\n{c}\u0301{c}"
+
+
+def code_point_hashes(texts, limit=0x110000):
+    """CRC-32 of the bytes that `texts` gives for lists of code points, in groups of CODES_A_HASH."""
+    groups = [range(first, first + CODES_A_HASH) for first in range(0, limit, CODES_A_HASH)]
+    groups = [[code for code in group if not 0xD800 <= code < 0xE000] for group in groups]
+    return [f"{zlib.crc32(texts(group)):08x}" for group in groups]
+
+
+def library_matches(splitter, text):
+    """Start and end of each match in bytes; the splitter drops what stands between them."""
+    places = [0]
+    for c in text:
+        places.append(places[-1] + len(c.encode()))
+    return [places[at] for _, span in splitter.pre_tokenize_str(text) for at in span]
+
+
+def match_splitter(name):
+    return pre_tokenizers.Split(Regex(PATTERNS[name]), "removed", invert=True)
+
+
+def pack_matches(splitter, codes):
+    return b"".join(struct.pack(f"<{len(m)}I", *m) for m in (library_matches(splitter, split_text(c)) for c in codes))
+
+
+def word_bits(codes):
+    """For each code point, whether it touches a token that wants to stand alone."""
+    t = Tokenizer(models.BPE())
+    t.add_tokens([AddedToken("word", single_word=True, normalized=False)])
+    texts = [[chr(c) + "word", "word" + chr(c)] for c in codes]
+    found = [[len(e.ids) for e in t.encode_batch_fast(pair)] for pair in texts]
+    return bytes(byte for pair in found for byte in pair)
+
+
+def write_code_points():
+    nfc = normalizers.NFC().normalize_str
+    hashes = {
+        "nfc": code_point_hashes(lambda codes: "".join(nfc(nfc_text(c)) for c in codes).encode()),
+        "classes": code_point_hashes(
+            lambda codes: "".join(nfc("x" + CLASS_MARKS + chr(c) + CLASS_MARKS) for c in codes).encode(), MARKED_CODES
+        ),
+        "words": code_point_hashes(word_bits),
+        "splits": {},
+    }
+    for name in HASHED_PATTERNS:
+        splitter = match_splitter(name)
+        result = code_point_hashes(lambda codes: pack_matches(splitter, codes))
+        hashes["splits"][name] = {"regex": PATTERNS[name], "hashes": result}
+        print(f"code points: {name}", flush=True)
+    hashes["class_marks"] = CLASS_MARKS
+    (DATA / "code_points.json").write_text(json.dumps(hashes, ensure_ascii=False, indent=0) + "\n")
+
+
+def write(families):
     DATA.mkdir(parents=True, exist_ok=True)
-    for name, make in FAMILIES.items():
+    for name in families:
+        make = FAMILIES[name]
         data = json.dumps(make(), ensure_ascii=False, separators=(",", ":"))
         (DATA / f"{name}.json").write_text(data + "\n")
         family = load_family(name)
@@ -463,8 +655,8 @@ def show(family, what, source, ours, theirs):
     print(f"  {family} {what}: {ascii(source)}\n    ours    {ours}\n    library {theirs}")
 
 
-def compare_family(dump, name, count, seed):
-    family = load_family(name)
+def compare_tokenizer(dump, family, count, seed):
+    name = family["name"]
     r = random.Random(seed)
     requests = make_requests(family, r, count)
     expected = library_encode(family, requests)
@@ -489,59 +681,137 @@ def compare_family(dump, name, count, seed):
     return wrong + wrong_texts
 
 
-def compare_splits(dump, texts, label):
-    """Pre-token boundaries of each pattern, which ids alone would not always show."""
+def compare_splits(dump, texts):
+    """The matches of each pattern, which ids alone would not always show."""
     wrong = 0
-    path = DATA / "gpt2.json"
-    for index, pattern in enumerate(PATTERNS):
-        splitter = pre_tokenizers.Split(Regex(pattern), "isolated")
+    for name, regex in PATTERNS.items():
+        splitter = match_splitter(name)
         count = 0
-        for text, reply in zip(texts, ask(dump, path, [("s", index, t.encode()) for t in texts])):
-            ends, at = [], 0
-            for part, _ in splitter.pre_tokenize_str(text):
-                at += len(part.encode())
-                ends.append(at)
+        head = regex.encode() + b"\0"
+        for text, reply in zip(texts, ask(dump, DATA / "gpt2.json", [("s", 0, head + t.encode()) for t in texts])):
             ours = list(struct.unpack(f"<{len(reply) // 4}I", reply))
-            if ours != ends:
+            theirs = library_matches(splitter, text)
+            if ours != theirs:
                 count += 1
                 if count <= 5:
-                    show(f"pattern {index}", "split", text, ours, ends)
-        print(f"pattern {index}, {label}: {len(texts)} texts, {count} differ", flush=True)
+                    show(name, "split", text, ours, theirs)
+        print(f"pattern {name}: {len(texts)} texts, {count} differ", flush=True)
         wrong += count
     return wrong
 
 
-def classes(dump):
-    """Every code point: between letters, digits, spaces and punctuation, and after an apostrophe."""
-    texts = []
-    for code in range(0x110000):
-        if not 0xD800 <= code < 0xE000:
-            c = chr(code)
-            texts.append(f"a{c}1{c}{c}.{c} {c}'{c}x'r{c}")
-    return sum(compare_splits(dump, texts[i : i + 200000], f"code points from {i:#x}") for i in range(0, len(texts), 200000))
+def mark_sequence(r):
+    """Marks, letters that compose and what they decompose into, old and new, in any order."""
+    pool = [*MARKS, *(ord(m) for m in CLASS_MARKS)]
+    text = ""
+    for _ in range(r.randint(1, 12)):
+        kind = r.randrange(8)
+        if kind < 4:
+            text += chr(r.choice(pool))
+        elif kind == 4:
+            text += r.choice(["a", "e", "ệ", "Å", "か", "\u1100", "\u1161", "\u11a8", "가", "\u11a7", "क", "ড", "ཱ"])
+        elif kind == 5:
+            text += chr(r.choice([*range(0xC0, 0x180), *range(0x1E00, 0x2000), *range(0x900, 0xE00), *range(0x11000, 0x11F50)]))
+        else:
+            text += any_code_point(r)
+    return text
+
+
+def compare_nfc(dump, texts):
+    nfc = normalizers.NFC().normalize_str
+    wrong = 0
+    for text, reply in zip(texts, ask(dump, DATA / "gpt2.json", [("n", 0, t.encode()) for t in texts])):
+        if reply != nfc(text).encode():
+            wrong += 1
+            if wrong <= 5:
+                show("NFC", "of", text, ascii(reply.decode()), ascii(nfc(text)))
+    print(f"NFC: {len(texts)} texts, {wrong} differ", flush=True)
+    return wrong
+
+
+# --- real vocabularies ---------------------------------------------------------------------------
+
+
+def read_ranks(path):
+    """Tokens as bytes in the order of their ranks, and the number of ids that stand before them."""
+    if path.suffix == ".json":
+        data = json.loads(path.read_text())
+        special = data["config"]["default_num_special_tokens"]
+        kept = data["vocab"][: data["config"]["default_vocab_size"] - special]
+        return [base64.b64decode(t["token_bytes"]) for t in kept], special
+    lines = [line.split() for line in path.read_bytes().splitlines() if line]
+    return [base64.b64decode(token) for token, _ in lines], 0
+
+
+def convert(path, out):
+    """Byte-level BPE of ranked tokens: every pair of tokens that makes a token merges, at the rank of the result."""
+    tokens, special = read_ranks(path)
+    tekken = path.suffix == ".json"
+    characters = byte_characters()
+    text = ["".join(characters[b] for b in token) for token in tokens]
+    ranks = {token: rank for rank, token in enumerate(tokens)}
+    merges = []
+    for rank, token in enumerate(tokens):
+        cuts = [(token[:i], token[i:]) for i in range(1, len(token))]
+        pairs = sorted((ranks[a], ranks[b]) for a, b in cuts if a in ranks and b in ranks)
+        merges += [[text[a], text[b]] for a, b in pairs]
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = split_byte_level(PATTERNS["tekken" if tekken else "o200k"])
+    t.decoder = decoders.ByteLevel()
+    data = json.loads(t.to_str())
+    names = [f"<SPECIAL_{i}>" for i in range(special)]
+    data["model"].update(vocab={t: i for i, t in enumerate([*names, *text])}, merges=merges, ignore_merges=True)
+    added = names if tekken else ["<|endoftext|>"]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    data["added_tokens"] = [{"id": i if tekken else len(text), "content": name, **flags} for i, name in enumerate(added)]
+    out.write_text(json.dumps(data, ensure_ascii=False))
+    print(f"{out}: {len(text)} tokens, {len(merges)} merges")
+
+
+def byte_characters():
+    """The character that stands for each byte: printable Latin-1 for itself, the others from U+0100 on."""
+    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(0x100, 0x200))
+    return [chr(b) if b in own else chr(next(others)) for b in range(256)]
+
+
+def compare(args):
+    families = [load_family(name) for name in args.family or ([] if args.file else FAMILIES)]
+    families += [load_tokenizer(path, str(path)) for path in args.file or []]
+    wrong = sum(compare_tokenizer(args.dump, family, args.count, args.seed) for family in families)
+    if not args.family and not args.file:
+        r = random.Random(args.seed + 1)
+        family = {"specials": ["<|endoftext|>"]}
+        wrong += compare_splits(args.dump, [make_text(r, family) for _ in range(args.count)])
+        wrong += compare_nfc(args.dump, [mark_sequence(r) for _ in range(args.count)])
+    return wrong
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mode", choices=["write", "compare", "classes"])
-    parser.add_argument("dump", nargs="?", help="the built tests/tokenizer_dump")
-    parser.add_argument("--count", type=int, default=100000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--family", choices=list(FAMILIES), action="append")
+    modes = parser.add_subparsers(dest="mode", required=True)
+    write_mode = modes.add_parser("write")
+    write_mode.add_argument("--family", choices=[*FAMILIES, "code points"], action="append")
+    compare_mode = modes.add_parser("compare")
+    compare_mode.add_argument("dump", help="the built tests/tokenizer_dump")
+    compare_mode.add_argument("--count", type=int, default=100000)
+    compare_mode.add_argument("--seed", type=int, default=1)
+    compare_mode.add_argument("--family", choices=list(FAMILIES), action="append")
+    compare_mode.add_argument("--file", type=pathlib.Path, action="append", help="a real tokenizer.json")
+    convert_mode = modes.add_parser("convert")
+    convert_mode.add_argument("source", type=pathlib.Path)
+    convert_mode.add_argument("out", type=pathlib.Path)
     args = parser.parse_args()
-    if args.mode == "write":
-        write()
+    if args.mode == "compare":
+        return 1 if compare(args) else 0
+    if args.mode == "convert":
+        convert(args.source, args.out)
         return 0
-    if args.dump is None:
-        parser.error("the path of tokenizer_dump is missing")
-    if args.mode == "classes":
-        return 1 if classes(args.dump) else 0
-    wrong = sum(compare_family(args.dump, name, args.count, args.seed) for name in args.family or FAMILIES)
-    if not args.family:
-        r = random.Random(args.seed + 1)
-        family = {"specials": ["<|endoftext|>"], "left_out": set()}
-        wrong += compare_splits(args.dump, [t for t in (make_text(r, family) for _ in range(args.count)) if t], "generated")
-    return 1 if wrong else 0
+    wanted = args.family or [*FAMILIES, "code points"]
+    write([name for name in FAMILIES if name in wanted])
+    if "code points" in wanted:
+        write_code_points()
+    return 0
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@
 #include "app/statistics.h"
 #include "base/alloc.h"
 #include "device/cpu/read_ceiling.h"
+#include "device/cuda/cuda_wide.h"
 #include "engine/engine.h"
 
 enum {
@@ -231,6 +232,29 @@ static void keep_modes(bench *b, bool gpu) {
   b->result_count = count;
 }
 
+// On a GPU, what is set for the narrow class where the wide one decodes.
+static void note_idle_options(const bench *b) {
+  static const char *const of_narrow[] = {"launch",          "schedulers",  "scheduler-warps",
+                                          "in-flight",       "no-prefetch", "step-batch",
+                                          "in-flight-ahead", "coarse",      "events"};
+  bool is_wide = false;  // only mode mega has that class
+  for (size_t i = 0; i < b->result_count; i++) {
+    is_wide = is_wide || b->results[i].mode == MGL_MODE_MEGA;
+  }
+  is_wide = is_wide && mgl_runner_device(b->runner) != NULL && b->batch > MGL_CUDA_NARROW_TOKENS &&
+            mgl_runner_limits(b->runner)->tokens > MGL_USUAL_GPU_ITERATION_TOKENS;
+  for (size_t i = 0; is_wide && i < sizeof of_narrow / sizeof *of_narrow; i++) {
+    if (mgl_arguments_has(b->arguments, of_narrow[i])) {
+      (void)fprintf(
+          stderr,
+          "megalith: note: --%s is for iterations of up to %d tokens, or of up to %d with "
+          "--iteration-tokens %d, and the batch has %" PRIu32 "\n",
+          of_narrow[i], MGL_CUDA_NARROW_TOKENS, MGL_USUAL_GPU_ITERATION_TOKENS,
+          MGL_USUAL_GPU_ITERATION_TOKENS, b->batch);
+    }
+  }
+}
+
 static mgl_status measure(bench *b, mgl_error *err) {
   static const mgl_launch launches[] = {MGL_LAUNCH_AUTO, MGL_LAUNCH_AOT, MGL_LAUNCH_JIT};
   uint32_t launch = 0;
@@ -247,6 +271,7 @@ static mgl_status measure(bench *b, mgl_error *err) {
       .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
   MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
   keep_modes(b, mgl_runner_device(b->runner) != NULL);
+  note_idle_options(b);
   b->total_tokens = (uint64_t)b->batch * (b->prompt + b->generate - 1) * b->runs * b->result_count;
   mgl_progress_start(&b->progress, "measuring", MGL_PROGRESS_COUNT);
   mgl_status status = measure_ceiling(b, err);
@@ -478,13 +503,16 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_CUDA_MAX_PAGES,
-     .help = "GPU: pages of weights on their way for tasks that may run, at most [4, 2 for 16]"},
+     .help =
+         "GPU: pages of weights on their way for tasks that may run, at most [4, 2 for 16 tokens; "
+         "8 where weights stream]"},
     {.name = "in-flight-ahead",
      .value_name = "N",
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_CUDA_MAX_PAGES,
-     .help = "GPU: the same for tasks that still wait for their inputs [2]"},
+     .help = "GPU: the same for tasks that still wait for their inputs [2; 3 where weights "
+             "stream]"},
     {.name = "no-prefetch",
      .type = MGL_OPTION_FLAG,
      .help = "GPU: load weights only for tasks that may run"},
@@ -512,7 +540,11 @@ const mgl_command mgl_command_bench = {
         "that follows, and its share of the read ceiling, the rate of plain loads by the same\n"
         "threads before, between and after the rounds. Where these measurements lie more than 15%\n"
         "apart, no share is told (null in JSON). Weights that fit into the caches can exceed the\n"
-        "ceiling.",
+        "ceiling. Of a GPU, --launch, --schedulers and the options that begin with \"GPU:\" are "
+        "for\n"
+        "iterations of up to 16 tokens, or of up to 64 with --iteration-tokens 64: larger ones "
+        "have\n"
+        "a kernel of their own.",
     .examples =
         "megalith bench\n"
         "megalith bench path/to/model --batch 8 --prompt 128 --generate 128 --json\n"

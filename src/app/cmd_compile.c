@@ -400,6 +400,11 @@ static void append_label(const compilation *c, statistic s, mgl_text *out) {
                   label);
 }
 
+// Whether an engine can run such a graph.
+static bool is_run(const compilation *c, uint32_t tokens) {
+  return c->target == MGL_TARGET_CPU || tokens <= MGL_USUAL_GPU_ITERATION_TOKENS;
+}
+
 static void append_table(const compilation *c, mgl_text *out) {
   double values[MAX_GRAPHS][STATISTIC_COUNT];
   mgl_text_format(out, "%s (%s)%s, %" PRIu32 " worker%s%s%s\n", c->model.name, c->program->name,
@@ -425,6 +430,12 @@ static void append_table(const compilation *c, mgl_text *out) {
     }
     mgl_text_append_string(out, "\n");
   }
+  if (!is_run(c, c->tokens[c->graph_count - 1])) {
+    mgl_text_format(out,
+                    "\nNothing runs graphs for more than %d tokens on a GPU: such iterations have "
+                    "stages of their own there.\n",
+                    MGL_USUAL_GPU_ITERATION_TOKENS);
+  }
 }
 
 static void append_json(const compilation *c, mgl_text *out) {
@@ -439,7 +450,8 @@ static void append_json(const compilation *c, mgl_text *out) {
   for (uint32_t i = 0; i < c->graph_count; i++) {
     double values[STATISTIC_COUNT];
     collect(c, i, values);
-    mgl_text_format(out, "%s{\"tokens\": %" PRIu32, i == 0 ? "" : ", ", c->tokens[i]);
+    mgl_text_format(out, "%s{\"tokens\": %" PRIu32 ", \"is_run\": %s", i == 0 ? "" : ", ",
+                    c->tokens[i], is_run(c, c->tokens[i]) ? "true" : "false");
     for (uint32_t s = 0; s < STATISTIC_COUNT; s++) {
       statistic_unit unit = statistics[s].unit;
       mgl_text_format(out, ", \"%s\": ", statistics[s].key);
@@ -512,7 +524,8 @@ static const mgl_option options[] = {
      .short_name = 'n',
      .value_name = "N",
      .type = MGL_OPTION_TEXT,
-     .help = "compile for iterations of up to N tokens, 1 to 2048; all: for 1, 2, 4 to 2048 [1]"},
+     .help = "compile for iterations of up to N tokens, 1 to 2048; all: for 1, 2, 4 to 2048; GPUs "
+             "run such graphs of up to 64 only [1]"},
     {.name = "target",
      .value_name = "TARGET",
      .type = MGL_OPTION_CHOICE,
@@ -574,7 +587,9 @@ const mgl_command mgl_command_compile = {
     .positional = "MODEL",
     .description =
         "Turns a model into a task graph: fuses ops, cuts them into tasks, finds which tasks wait\n"
-        "for which, and places them on workers. Of MODEL only config.json is needed.",
+        "for which, and places them on workers. Of MODEL only config.json is needed. On GPUs\n"
+        "iterations of more than 64 tokens, and by default of more than 16, have stages of their\n"
+        "own instead of a task graph; graphs for more are there to look at.",
     .examples =
         "megalith compile --tokens all\n"
         "megalith compile path/to/model --workers 8 --bandwidth 200 -o task_graph.json\n"

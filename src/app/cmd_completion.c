@@ -120,7 +120,7 @@ static void append_bash(const mgl_command *const *commands, size_t count, mgl_te
       blank = " ";
     }
   }
-  mgl_text_append_string(out, "'\n  else\n    local command=\"${COMP_WORDS[1]}\"\n");
+  mgl_text_append_string(out, " help'\n  else\n    local command=\"${COMP_WORDS[1]}\"\n");
   for (size_t i = 0; i < count; i++) {
     if (second_word(commands[i]) != NULL) {
       mgl_text_format(out,
@@ -218,6 +218,7 @@ static void append_zsh(const mgl_command *const *commands, size_t count, mgl_tex
     }
   }
   mgl_text_append_string(out,
+                         "    'help:print the help of a command'\n"
                          "  )\n"
                          "  if (( CURRENT == 2 )); then\n"
                          "    _describe command commands\n"
@@ -331,6 +332,8 @@ static void append_fish(const mgl_command *const *commands, size_t count, mgl_te
                          "source\n"
                          "complete -c megalith -f\n"
                          "complete -c megalith -s h -l help -d 'print help'\n"
+                         "complete -c megalith -n __fish_use_subcommand -a help -d 'print the help "
+                         "of a command'\n"
                          "complete -c megalith -n __fish_use_subcommand -l version -d 'print the "
                          "version'\n");
   for (size_t i = 0; i < count; i++) {

@@ -1,8 +1,8 @@
 // The `megalith` command: finds the subcommand, runs it, and turns its result into an exit status.
 //
 // This is the only place that prints error messages. Exit status: 0 success, 1 any failure, 130
-// ended by Ctrl-C. A command whose reader has gone (megalith run ... | head -c 5) ends without a word
-// by SIGPIPE, as other tools do, but after it has removed what it was writing.
+// ended by Ctrl-C. A command whose reader has gone (megalith run ... | head -c 5) ends without a
+// word by SIGPIPE, as other tools do, but after it has removed what it was writing.
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -134,7 +134,7 @@ static const mgl_command *find_command(int argc, char *const *argv, int *words) 
 static mgl_status help(int argc, char *const *argv, mgl_error *err) {
   int words = 0;
   const mgl_command *command = argc < 3 ? NULL : find_command(argc - 1, argv + 1, &words);
-  if (argc > 2 && command == NULL && argv[2][0] != '-') {
+  if (argc > 2 && command == NULL && argv[2][0] != '-' && strcmp(argv[2], "help") != 0) {
     return unknown_command(argv[2], err);
   }
   return print_help(command, err);

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "app/commands.h"
+#include "app/words.h"
 #include "base/alloc.h"
 #include "base/file.h"
 
@@ -43,13 +45,35 @@ static bool is_text(const char *text) {
   return strpbrk(text, " \n\t?!") != NULL && strchr("/.~", text[0]) == NULL;
 }
 
+// The second word of a subcommand of this command that the path is likely to mean, NULL if none.
+static const char *likely_subcommand(const mgl_command *command, const char *path) {
+  size_t count = 0;
+  const mgl_command *const *commands = mgl_commands(&count);
+  size_t bytes = strlen(command->name);
+  for (size_t i = 0; i < count; i++) {
+    const char *name = commands[i]->name;
+    const char *likely[MGL_MAX_LIKELY_WORDS];
+    if (strncmp(name, command->name, bytes) == 0 && name[bytes] == ' ') {
+      const char *second = name + bytes + 1;
+      if (mgl_words_likely(path, &second, 1, likely) == 1) {
+        return second;
+      }
+    }
+  }
+  return NULL;
+}
+
 static void explain_absent(const mgl_arguments *arguments, mgl_error *err) {
   const char *path = arguments->positional;
   const char *hint = arguments->command->text_hint;
   const char *name = hub_name(path);
   char text[MGL_ERROR_TEXT_BYTES];
   memcpy(text, err->text, sizeof text);
-  if (strcmp(path, "help") == 0) {
+  const char *second = likely_subcommand(arguments->command, path);
+  if (second != NULL) {
+    (void)mgl_error_set(err, err->status, "%s (did you mean megalith %s %s?)", text,
+                        arguments->command->name, second);
+  } else if (strcmp(path, "help") == 0) {
     (void)mgl_error_set(err, err->status, "%s: see megalith %s --help", text,
                         arguments->command->name);
   } else if (is_text(path) && hint != NULL) {

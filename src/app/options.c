@@ -144,16 +144,33 @@ static const mgl_option *find_short(const mgl_command *command, char name) {
   return NULL;
 }
 
+// The option that has this word among its choices (--cuda: --device), NULL if none does.
+static const mgl_option *find_choice(const mgl_command *command, const char *word) {
+  for (size_t i = 0; i < command->option_count; i++) {
+    const mgl_option *option = &command->options[i];
+    if (option->choices != NULL && is_choice(option, word, strlen(word))) {
+      return option;
+    }
+  }
+  return NULL;
+}
+
 // " (did you mean ...?)" for a long option's name that the command does not have.
 static void ask_meant(const mgl_command *command, const char *word, char out[MGL_MEANT_BYTES]) {
-  const char *names[MGL_MAX_OPTIONS];
+  const char *names[MGL_MAX_OPTIONS + 1] = {"help"};
+  const char *choice = strcmp(word, "gpu") == 0 ? "cuda" : word;
+  const mgl_option *of_choice = find_choice(command, choice);
+  bool is_letter = word[0] != 0 && word[1] == 0;
+  const mgl_option *of_letter = is_letter ? find_short(command, word[0]) : NULL;
   for (size_t i = 0; i < command->option_count; i++) {
-    names[i] = command->options[i].name;
+    names[i + 1] = command->options[i].name;
   }
-  const mgl_option *of_letter = word[1] == 0 ? find_short(command, word[0]) : NULL;
-  mgl_words_ask("--", word, names, command->option_count, out);
   if (of_letter != NULL) {
     (void)snprintf(out, MGL_MEANT_BYTES, " (did you mean -%s, --%s?)", word, of_letter->name);
+  } else if (of_choice != NULL) {
+    (void)snprintf(out, MGL_MEANT_BYTES, " (did you mean --%s %s?)", of_choice->name, choice);
+  } else {
+    mgl_words_ask("--", word, names, command->option_count + 1, out);
   }
 }
 
@@ -200,7 +217,7 @@ static mgl_status match_option(const mgl_command *command, const char *text,
     *out_value = text[2 + bytes] == '=' ? text + 3 + bytes : NULL;
   } else {
     *out_option = find_short(command, text[1]);
-    *out_value = text[2] == 0 ? NULL : text + 2;
+    *out_value = text[2] == 0 ? NULL : text + 2 + (text[2] == '=');
   }
   if (*out_option == NULL) {
     return unknown_option(command, text, err);

@@ -150,7 +150,7 @@ static const cgroup_files cgroup_v1 = {"memory.limit_in_bytes", "memory.usage_in
 static const cgroup_files cgroup_v2 = {"memory.max", "memory.current", "inactive_file",
                                        "active_file"};
 
-// What the limit of one group leaves; UINT64_MAX if it has none.
+// Returns what the limit of one group leaves; UINT64_MAX if it has none.
 static uint64_t left_in_group(const char *folder, const cgroup_files *files) {
   uint64_t limit = lone_number(folder, files->limit);
   uint64_t used = lone_number(folder, files->used);

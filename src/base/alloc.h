@@ -36,7 +36,8 @@ void mgl_pages_unmap(void *memory, size_t bytes);
 // of this process's cgroups (version 1 or 2) and of those around them leave, page cache counted as
 // free. UINT64_MAX when the system does not tell.
 uint64_t mgl_memory_available(void);
-// The same with other folders in the place of /proc and /sys/fs/cgroup, for tests.
+// Returns mgl_memory_available with other folders in the place of /proc and /sys/fs/cgroup, for
+// tests.
 uint64_t mgl_memory_available_in(const char *proc, const char *cgroup);
 
 // --- fault injection for tests -------------------------------------------------------------------

@@ -25,9 +25,9 @@ typedef struct mgl_arena {
 // Uninitialised memory aligned for any type; NULL when memory is out or the limit is reached
 // (over_limit tells which). A size of zero gives a valid pointer.
 void *mgl_arena_alloc(mgl_arena *arena, size_t bytes);
-// The same, zeroed; an overflow of count * bytes_each gives NULL.
+// Returns zeroed memory; an overflow of count * bytes_each gives NULL.
 void *mgl_arena_alloc_zeroed(mgl_arena *arena, size_t count, size_t bytes_each);
-// The same without alignment, for text.
+// Returns memory without alignment, for text.
 char *mgl_arena_alloc_text(mgl_arena *arena, size_t bytes);
 // Enlarges the block data[0, bytes) in place by `extra` bytes; false when it is not the newest
 // block or its chunk is full (nothing changes then). A chain of appends becomes linear with it.

@@ -24,7 +24,8 @@ void mgl_file_map_close(mgl_file_map *map);
 mgl_status mgl_file_read(const char *path, size_t max_bytes, char **out, size_t *out_bytes,
                          mgl_error *err);
 
-// The same of anything that can be read to its end: a pipe or a device too. Waits for it.
+// Reads as mgl_file_read does, anything that can be read to its end: a pipe or a device too. It
+// waits for it.
 mgl_status mgl_file_read_any(const char *path, size_t max_bytes, char **out, size_t *out_bytes,
                              mgl_error *err);
 
@@ -34,8 +35,8 @@ typedef enum mgl_file_kind {
   MGL_FILE_OTHER,  // a file, a pipe, a device
 } mgl_file_kind;
 
-// What is at a path, behind links. That it cannot be told is an error: a folder that may not be
-// searched, links in a circle, a link to nothing.
+// Finds what is at a path, behind links. That it cannot be told is an error: a folder that may not
+// be searched, links in a circle, a link to nothing.
 mgl_status mgl_file_find(const char *path, mgl_file_kind *out, mgl_error *err);
 
 // "folder/name" in fresh memory (mgl_free it).

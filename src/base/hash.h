@@ -12,7 +12,7 @@ typedef struct mgl_hash {
   uint64_t low, high;
 } mgl_hash;
 
-// The same on every machine.
+// Hashes bytes, to the same value on every machine.
 mgl_hash mgl_hash_bytes(const void *data, size_t bytes);
 
 // 32 hexadecimal digits and a NUL.

@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 
-// What stands between the path and six letters or digits in a temporary name.
+// This mark stands between the path and six letters or digits in a temporary name.
 #define MGL_NEW_FILE_MARK ".partial-"
 
 typedef struct mgl_new_file {

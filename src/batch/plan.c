@@ -101,7 +101,7 @@ static void add_attention_items(mgl_plan *plan, uint32_t sequence, uint32_t firs
   }
 }
 
-// What the plan says of the sequence as a whole; returns its block table.
+// Adds what the plan says of the sequence as a whole; returns its block table.
 static const int32_t *add_sequence(mgl_plan *plan, uint32_t sequence, const mgl_plan_chunk *chunk) {
   uint32_t page_tokens = plan->limits.page_tokens;
   uint32_t kv_count = chunk->position + chunk->token_count;
@@ -109,7 +109,7 @@ static const int32_t *add_sequence(mgl_plan *plan, uint32_t sequence, const mgl_
   int32_t *table = plan->block_tables + (size_t)sequence * plan->limits.pages_per_sequence;
   memcpy(table, chunk->pages, pages * sizeof *table);
   memcpy(plan->pages + plan->page_start[sequence], chunk->pages, pages * sizeof *table);
-  // What is behind the pages of whoever had this row before is -1 already.
+  // The entries behind the pages of whoever had this row before are -1 already.
   for (uint32_t i = pages; i < plan->table_used[sequence]; i++) {
     table[i] = -1;
   }

@@ -43,12 +43,12 @@ typedef struct mgl_plan {
   uint32_t logit_row_count;  // L
   uint32_t attention_item_count;
 
-  // Of rows.
+  // These arrays have a place for each row, in order.
   int32_t *tokens;      // [T] token ids
   uint32_t *positions;  // [T] absolute position in the sequence
   uint32_t *slots;      // [T] KV slot that the row writes = page * P + position % P
 
-  // Of sequences.
+  // These arrays have a place for each sequence.
   uint32_t *query_start;       // [R + 1] first row of each, cumulative
   uint32_t *kv_start;          // [R + 1] cumulative lengths of KV, this iteration's included
   uint32_t *page_start;        // [R + 1] first entry of each in `pages`, cumulative
@@ -59,7 +59,7 @@ typedef struct mgl_plan {
   uint32_t *prompt_counts;     // [R] tokens of the prompt; 0 where it is not known
   uint32_t *steps;  // [R] tokens computed before this iteration = position of the first row
 
-  // Of rows whose logits are wanted.
+  // These arrays have a place for each row whose logits are wanted.
   uint32_t *logit_rows;    // [L] ascending
   int32_t *output_tokens;  // [L] what was sampled from them; -1 before
 

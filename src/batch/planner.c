@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "twin/planner_requests.h"
 
-// As kernels/cuda/planner.cu expects them.
+// kernels/cuda/planner.cu expects structs of these sizes.
 _Static_assert(sizeof(mgl_planner_slot) == 48 && sizeof(mgl_planner_page) == 64 &&
                    sizeof(mgl_planner_command) == 32 && sizeof(mgl_planner_limits) == 40,
                "one layout for host and device");

@@ -5,7 +5,7 @@
 #include "twin/planner.h"
 #include "twin/planner_pages.h"
 
-// What the block tables and lists say of each page.
+// The page_facts of a page are what the block tables and lists say of it.
 typedef struct page_facts {
   uint32_t references;
   uint32_t lists;  // times on the free stack or in the list of idle pages

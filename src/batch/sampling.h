@@ -50,7 +50,7 @@ typedef struct mgl_sampling {
 // Checks the ranges above, as far as they do not depend on model and request.
 mgl_status mgl_sampling_check(const mgl_sampling *sampling, mgl_error *err);
 
-// Of parameters that were checked. prompt_count: tokens of the prompt.
+// Makes the rule of parameters that were checked. prompt_count: tokens of the prompt.
 mgl_sampling_rule mgl_sampling_rule_of(const mgl_sampling *sampling, uint32_t prompt_count);
 
 // A sequence, as sampling sees it.

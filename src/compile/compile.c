@@ -30,8 +30,8 @@ static const struct {
     {"linearise", mgl_pass_linearise},  // 6  an event's tasks are consecutive
     {"label", mgl_pass_label},          // 7  AOT or JIT
     {"place", mgl_pass_place},          // 8  AOT tasks to workers
-    // 9 pack weights: not on the CPU, where rows as stored measured as fast; the GPU's packer will
-    // stand here
+    // 9 pack weights: not on the CPU, where rows as stored measured as fast; for a GPU they are
+    // packed at upload (device/cuda/cuda_upload.c), which needs no graph
     {"lay_out", mgl_pass_lay_out},  // 10 activations in reused memory
     {"emit", NULL},                 // 11 descriptors; mgl_pass_emit has a result
 };

@@ -59,7 +59,7 @@ typedef struct mgl_compile_options {
   mgl_text *dump_text;
 } mgl_compile_options;
 
-// What each pass did.
+// The report says what each pass did.
 typedef struct mgl_compile_report {
   uint32_t op_count, stage_count, chain_length;  // chain: longest path of dependent stages
   uint32_t task_count;                           // of ops, without empty ones
@@ -87,10 +87,10 @@ mgl_status mgl_compile(const mgl_graph *program, const mgl_compile_options *opti
 // keep their names.
 mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *err);
 
-// The same for the GPU: the ops of mgl_fuse_ops, before them next_plan (it waits for nothing and is
-// the program's first op; result "next_plan" i32[1]), behind them sample (inputs: logits,
-// next_plan; result "sampled" i32[L], an output; logits stays an output if it was one). Inputs of
-// all ops as in graph/op.def, in that order.
+// Fuses for the GPU: the result has the ops of mgl_fuse_ops, before them next_plan (it waits for
+// nothing and is the program's first op; result "next_plan" i32[1]), behind them sample (inputs:
+// logits, next_plan; result "sampled" i32[L], an output; logits stays an output if it was one).
+// Inputs of all ops are as in graph/op.def, in that order.
 //
 // Refuses with MGL_ERR_UNSUPPORTED what the GPU's kernels do not have: any op besides embed,
 // rope_angles, qkv_proj, attend, linear_add, gate_up, with one embed and one logits; a matrix, KV

@@ -23,7 +23,7 @@ typedef struct entry {
   uint32_t task;
 } entry;
 
-// What one op reads, or writes, of one tensor.
+// A touch is what one op reads, or writes, of one tensor.
 typedef struct touch {
   struct touch *next;  // an earlier op's
   const entry *entries;

@@ -60,7 +60,7 @@ static uint32_t producer_of(const fuser *f, uint32_t tensor, mgl_op_kind kind, u
   return op;
 }
 
-// The same, if nothing but the pattern reads the value.
+// Returns producer_of, if nothing but the pattern reads the value.
 static uint32_t sole_producer_of(const fuser *f, uint32_t tensor, mgl_op_kind kind,
                                  uint32_t optional) {
   return f->reads[tensor] == 1 ? producer_of(f, tensor, kind, optional) : NONE;

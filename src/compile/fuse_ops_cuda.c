@@ -105,7 +105,7 @@ static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error
   return op->kind == MGL_OP_ATTEND ? check_attend(program, op, err) : MGL_OK;
 }
 
-// What linears and attention hand on must be what the next linear's kernel reads.
+// Checks that linears and attention hand on what the next linear's kernel reads.
 static mgl_status check_activations(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
   return op->kind == MGL_OP_ATTEND || op->kind == MGL_OP_GATE_UP
              ? check_bf16(&program->tensors[op->output], "activations that feed linears", err)

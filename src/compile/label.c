@@ -7,8 +7,10 @@
 // are candidates. A candidate becomes JIT where the imbalance that it is modelled to have, and that
 // a scheduler could even out, costs more than the two extra hops (worker to scheduler, scheduler to
 // worker). With at most one task a worker, which the default partition makes, nothing can be evened
-// out: the longest task takes as long wherever it runs. So default graphs are AOT throughout, and a
-// finer partition of attention (--partition attend=x,y,1) is what makes JIT pay.
+// out: the longest task takes as long wherever it runs. So default graphs are AOT throughout. A
+// finer partition of attention (--partition attend=x,y,1) may be labelled JIT; where that was
+// measured, it took as long as the same cut AOT, and both longer than the default (docs/log/021).
+// For a GPU nothing is labelled: a JIT task costs more there than could be won.
 //
 // options->launch decides for all ops, an override for those that it names; the last one counts.
 #include <math.h>
@@ -16,9 +18,10 @@
 
 #include "compile/tgraph.h"
 
-// The model's constants, in one place. Hops: 1.15 us a dependency hop, 1.6 us a queue pop as others
-// measured them on GPUs; a worker's share of an H100's memory bandwidth is 25
-// GB/s, a core's of a desktop's or server's between 5 and 20.
+// The model's constants, in one place; they count for the CPU only. The hop is between the 1.15 us
+// of a dependency and the 1.6 us of a queue that MPK has on GPUs: 14 times what JIT costs a CPU
+// with workers that schedule themselves, and less than a dedicated scheduler's (docs/log/022),
+// so that what is labelled JIT has much to gain. Memory: a core's share is between 5 and 20 GB/s.
 static const double hop_ns = 1300;
 static const double extra_hops = 2;
 static const double ns_per_byte = 0.05;

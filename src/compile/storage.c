@@ -1,6 +1,6 @@
-// What passes and verifier share: what a program must fulfil, who touches which piece of activation
-// storage, and when one piece may take over another's bytes (the layout pass chooses by it, the
-// verifier proves by it).
+// Passes and verifier share these rules: what a program must fulfil, who touches which piece of
+// activation storage, and when one piece may take over another's bytes (the layout pass chooses by
+// it, the verifier proves by it).
 #include "compile/tgraph.h"
 
 mgl_status mgl_check_program(const mgl_graph *program, mgl_error *err) {

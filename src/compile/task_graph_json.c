@@ -46,7 +46,7 @@ static void write_string(const char *text, mgl_text *out) {
   mgl_text_append_string(out, "\"");
 }
 
-// What is said of one rectangle.
+// An operand_view is what is said of one rectangle.
 typedef struct operand_view {
   const char *base_ptr;
   uint64_t offset;

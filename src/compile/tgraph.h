@@ -125,8 +125,8 @@ void mgl_fill_aot_lists(mgl_task_graph *graph);
 // settled[op]: tasks [0, settled) come before this and all later ops.
 bool mgl_find_settled(const mgl_task_set *before, size_t op_count, mgl_arena *arena,
                       uint32_t **out);
-// What a finished program must fulfil besides, to be cut into tasks: at least one op, bounded
-// activations, and no op that reads, in other tiles, what it overwrites.
+// Checks what a finished program must fulfil besides, to be cut into tasks: at least one op,
+// bounded activations, and no op that reads, in other tiles, what it overwrites.
 mgl_status mgl_check_program(const mgl_graph *program, mgl_error *err);
 
 mgl_status mgl_out_of_memory(mgl_error *err);

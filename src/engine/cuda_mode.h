@@ -17,7 +17,8 @@
 #include "engine/mega_mode.h"
 #include "engine/memory_plan.h"
 
-// What a runner on a GPU takes besides what all take. Zeros are the defaults, but for the device.
+// A runner on a GPU takes these options besides those of all. Zeros are the defaults, but for the
+// device.
 typedef struct mgl_cuda_options {
   const mgl_cuda_device *device;  // opened by the thread that creates the runner; outlives it
   mgl_cuda_launch_options launch;
@@ -46,7 +47,7 @@ typedef struct mgl_cuda_mode_options {
   const mgl_weights_progress *progress;
 } mgl_cuda_mode_options;
 
-// What mgl_cuda_mode_create would take.
+// Plans the memory that mgl_cuda_mode_create would take.
 mgl_status mgl_cuda_mode_plan_memory(const mgl_cuda_mode_options *options, mgl_memory_plan *out,
                                      mgl_error *err);
 

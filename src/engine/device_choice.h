@@ -23,7 +23,7 @@ typedef struct mgl_device_choice {
 mgl_status mgl_device_parse(const char *where, const char *text, mgl_device_choice *out,
                             mgl_error *err);
 
-// What MEGALITH_DEVICE says in the environment; without it, auto.
+// Reads what MEGALITH_DEVICE says in the environment; without it, auto.
 mgl_status mgl_device_usual(mgl_device_choice *out, mgl_error *err);
 
 // Whether a driver finds any GPU, usable or not.

@@ -216,6 +216,12 @@ void mgl_engine_withdraw_all(mgl_engine *engine, bool forget) {
   mgl_planner_settle(engine->planner);
 }
 
+void mgl_engine_settle(mgl_engine *engine) {
+  if (!mgl_engine_on_device(engine)) {
+    mgl_planner_settle(engine->planner);
+  }
+}
+
 mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s) {
   for (uint32_t i = 0; i < s->stop_count; i++) {
     if (s->tokens[s->token_count - 1] == s->stop_ids[i]) {
@@ -272,7 +278,7 @@ static void hand_over(mgl_engine *engine) {
     s->slot = i;
     engine->slots[i] = s;
     engine->active++;
-    // What was generated before a pause is computed again like a prompt.
+    // Tokens that were generated before a pause are computed again like a prompt.
     mgl_planner_submit(engine->planner, i,
                        &(mgl_planner_request){.prompt_count = s->token_count,
                                               .max_tokens = s->max_tokens,

@@ -111,7 +111,7 @@ bool mgl_engine_has_work(const mgl_engine *engine);
 mgl_status mgl_engine_run(mgl_engine *engine, mgl_token_callback *on_token,
                           mgl_iteration_callback *on_iteration, void *context, mgl_error *err);
 
-// The same for one iteration; an error when there is no work. *out may be NULL.
+// Plans, runs and commits one iteration; it is an error when there is no work. *out may be NULL.
 mgl_status mgl_engine_step(mgl_engine *engine, mgl_token_callback *on_token, void *context,
                            mgl_iteration *out, mgl_error *err);
 
@@ -127,6 +127,10 @@ void mgl_engine_resume(mgl_engine *engine, uint32_t request);
 
 // True until the request has finished or was cancelled.
 bool mgl_engine_knows(const mgl_engine *engine, uint32_t request);
+
+// Between runs, without work: what was cancelled or paused since the last plan gives its pages back
+// now. (On a GPU the next run does that.)
+void mgl_engine_settle(mgl_engine *engine);
 
 void mgl_engine_get_statistics(const mgl_engine *engine, mgl_engine_statistics *out);
 

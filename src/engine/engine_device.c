@@ -99,7 +99,7 @@ void mgl_engine_count_served(const mgl_engine *engine, mgl_engine_statistics *ou
 
 // --- what comes back -----------------------------------------------------------------------------
 
-// What the device found out of a token's probability.
+// Reads what the device found out of a token's probability.
 static void read_logprobs(const mgl_cuda_logprobs *from, uint32_t top_count, mgl_token_logprob *top,
                           mgl_generated_token *token) {
   token->logprob = mgl_logprob(from->logit, from->largest, from->mass);
@@ -197,7 +197,7 @@ static mgl_feed_end device_tend(void *context) {
   return waits_for_more(run) ? MGL_FEED_OPEN : MGL_FEED_CLOSED;
 }
 
-// What any queued request asks of sampling.
+// Finds what any queued request asks of sampling.
 static void find_needs(const mgl_engine *engine, mgl_cuda_generate *job) {
   for (mgl_sequence *s = engine->requests.first; s != NULL; s = s->after) {
     const mgl_cuda_request request = request_of(s);

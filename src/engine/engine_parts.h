@@ -1,4 +1,4 @@
-// What the engine's files share: engine.c (requests, iterations), engine_requests.c (which requests
+// The engine's files share this: engine.c (requests, iterations), engine_requests.c (which requests
 // there are), engine_device.c (launches for whole requests on a GPU).
 #ifndef MGL_ENGINE_ENGINE_PARTS_H
 #define MGL_ENGINE_ENGINE_PARTS_H

@@ -1,4 +1,4 @@
-// What one iteration computed, for statistics.
+// An mgl_iteration is what one iteration computed, for statistics.
 #ifndef MGL_ENGINE_ITERATION_H
 #define MGL_ENGINE_ITERATION_H
 

@@ -25,7 +25,7 @@ typedef struct mgl_mega_mode_options {
   uint32_t trace_tasks;  // tasks per worker that the trace keeps; 0: no trace
 } mgl_mega_mode_options;
 
-// What an iteration gives; valid until the next one runs.
+// An iteration gives mgl_logits, which are valid until the next one runs.
 typedef struct mgl_logits {
   const float *rows;     // [plan->logit_row_count, V]
   const uint32_t *best;  // [plan->logit_row_count] index of each row's largest logit, the smallest

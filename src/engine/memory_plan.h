@@ -1,5 +1,5 @@
-// What a runner takes of a device's memory, known before any is taken; and how many KV pages a
-// share of the memory leaves room for.
+// A memory plan is what a runner takes of a device's memory, known before any is taken, and how
+// many KV pages a share of the memory leaves room for.
 //
 // The figures come from the same layouts that the runtime allocates by (cpu_program.h,
 // cuda_layout.h), not from a formula beside them.
@@ -48,7 +48,7 @@ typedef struct mgl_memory_plan_options {
 // `program` is canonical. free_bytes is mgl_memory_available().
 mgl_status mgl_memory_plan_cpu(const mgl_graph *program, const mgl_memory_plan_options *options,
                                mgl_memory_plan *out, mgl_error *err);
-// Of the program that mgl_cuda_program_create would make.
+// Plans the memory of the program that mgl_cuda_program_create would make.
 mgl_status mgl_memory_plan_gpu(const mgl_cuda_device *device,
                                const mgl_cuda_program_options *options, uint32_t page_tokens,
                                mgl_memory_plan *out, mgl_error *err);

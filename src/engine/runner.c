@@ -256,7 +256,7 @@ static mgl_status create_on_cpu(mgl_runner *runner, const mgl_checkpoint *checkp
                                 err);
 }
 
-// What comes before any large memory: sizes, the program, the machine's topology on the CPU.
+// Does what comes before any large memory: sizes, the program, the machine's topology on the CPU.
 static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *checkpoint,
                         const mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
   *out = NULL;

@@ -67,7 +67,7 @@ typedef struct mgl_runner_options {
   double memory_share;
   mgl_weight_source weights;
   uint64_t seed;  // of dummy weights
-  // Of mode mega (engine/mega_mode.h):
+  // Mode mega (engine/mega_mode.h) takes these:
   uint32_t schedulers;
   mgl_launch launch;
   const mgl_compile_override *overrides;  // must outlive the runner
@@ -87,8 +87,8 @@ mgl_status mgl_runner_create(const mgl_model_folder *folder, const mgl_runner_op
                              mgl_runner **out, mgl_error *err);
 void mgl_runner_destroy(mgl_runner *runner);  // NULL is fine
 
-// What mgl_runner_create with these options takes, without taking it. Needs no checkpoint: without
-// one, weights have the dtype that config.json names.
+// Plans the memory that mgl_runner_create with these options takes, without taking it. It needs no
+// checkpoint: without one, weights have the dtype that config.json names.
 mgl_status mgl_runner_plan_memory(const mgl_model_folder *folder, const mgl_runner_options *options,
                                   mgl_memory_plan *out, mgl_error *err);
 
@@ -119,7 +119,7 @@ mgl_cuda_program *mgl_runner_cuda_program(mgl_runner *runner);
 // set.
 mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *err);
 
-// What plans must be made for.
+// Returns the limits that plans must be made for.
 const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner);
 uint32_t mgl_runner_sequences(const mgl_runner *runner);  // that may run at once
 uint32_t mgl_runner_page_count(const mgl_runner *runner);
@@ -136,8 +136,8 @@ const char *mgl_runner_note(const mgl_runner *runner);
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner);
 uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner);
 
-// The read ceiling (device/cpu/read_ceiling.h) of this runner's team, over the memory of its weights
-// where that is large and its own, else over a buffer; on a GPU, over the packed weights.
+// The read ceiling (device/cpu/read_ceiling.h) of this runner's team, over the memory of its
+// weights where that is large and its own, else over a buffer; on a GPU, over the packed weights.
 mgl_status mgl_runner_read_ceiling(mgl_runner *runner, uint32_t passes, double *out_bytes_per_s,
                                    mgl_error *err);
 

@@ -102,7 +102,7 @@ typedef struct drawing {
   uint32_t held;
 } drawing;
 
-// What is behind min-p has no weight.
+// Returns the weight of a logit; what is behind min-p has none.
 static uint64_t weight_of(const drawing *d, float logit) {
   float below = mgl_logit_below(logit, d->largest, d->rule->inverse);
   return below >= d->rule->least ? mgl_logit_weight(below) : 0;
@@ -184,7 +184,7 @@ static void hold_bucket(drawing *d, uint32_t bucket) {
   d->held = count;
 }
 
-// Where a sum over descending keys reaches a target.
+// A boundary is where a sum over descending keys reaches a target.
 typedef struct boundary {
   uint32_t id;
   uint64_t mass;  // of all keys down to this one

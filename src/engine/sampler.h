@@ -17,8 +17,8 @@
 //
 // The random number comes from a counter-based generator, keyed by the request's seed and the
 // position of the token, and everything is computed as twin/sampling_rule.h says: the megakernel
-// chooses the same token from the same bits (kernels/cuda/small/tasks_sample.cuh). Of probabilities below
-// 2^-40 of the largest nothing is left.
+// chooses the same token from the same bits (kernels/cuda/small/tasks_sample.cuh). Of probabilities
+// below 2^-40 of the largest nothing is left.
 #ifndef MGL_ENGINE_SAMPLER_H
 #define MGL_ENGINE_SAMPLER_H
 

@@ -494,6 +494,9 @@ static const char *check_sample(const mgl_tensor *const *in, const mgl_tensor *o
 
 // NULL, or what is wrong with the op.
 static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (op->attrs[MGL_ATTR_EPS] < 0) {
+    return "eps must not be negative";
+  }
   switch (op->kind) {
     case MGL_OP_EMBED: return check_embed(in, out);
     case MGL_OP_RMSNORM: return check_rmsnorm(in, op->input_count, out);

@@ -1,5 +1,5 @@
-// What a task graph looks like from outside: counts, costs, the load of workers, and which chain of
-// tasks takes longest.
+// These functions say what a task graph looks like from outside: counts, costs, the load of
+// workers, and which chain of tasks takes longest.
 //
 // Pure functions over a verified task graph and its program: topological order, tasks of an event
 // consecutive, every index in range. The model behind finish times is deliberately small: a task

@@ -1,4 +1,4 @@
-// What the protocol relies on in a task graph, checked before anything runs.
+// This checks what the protocol relies on in a task graph, before anything runs.
 #ifndef MGL_TASK_PROTOCOL_CHECK_H
 #define MGL_TASK_PROTOCOL_CHECK_H
 

@@ -1,7 +1,7 @@
-// What tiles touch, op by op: one function a family of ops lists the operands; regions and costs
-// are read off that list, so that dependencies, placement and the JSON form cannot disagree.
-// Rejected: maps from grid axes to tensor dims as MPK has them, which cannot say that a tile of
-// attend reads three pieces of qkv.
+// This file says what tiles touch, op by op: one function a family of ops lists the operands;
+// regions and costs are read off that list, so that dependencies, placement and the JSON form
+// cannot disagree. Rejected: maps from grid axes to tensor dims as MPK has them, which cannot say
+// that a tile of attend reads three pieces of qkv.
 #include "task/tile.h"
 
 #include <assert.h>

@@ -41,7 +41,7 @@ enum {
   MGL_TILE_MAX_OPERANDS = 16,
   // The cost model's guess where only a plan knows: cached tokens of a sequence.
   MGL_TILE_MODEL_CONTEXT = 1024,
-  // What next_plan costs beyond its operands: the bytes that a worker could move meanwhile (some
+  // next_plan costs this beyond its operands: the bytes that a worker could move meanwhile (some
   // microseconds at an SM's 25 GB/s), so that placement gives its worker less of the weights.
   MGL_TILE_NEXT_PLAN_BYTES = 64 << 10,
 };
@@ -52,9 +52,10 @@ typedef struct mgl_region {
   uint32_t column_begin, column_end;
 } mgl_region;
 
-// What a tile reads and writes of activations and KV; inputs from the plan and weights are written
-// by no task and left out. In place counts as both: the storage that an in-place op takes over is
-// read and written as its input tensor, and written as its output. Rectangles are not empty.
+// An mgl_tile_access is what a tile reads and writes of activations and KV; inputs from the plan
+// and weights are written by no task and left out. In place counts as both: the storage that an
+// in-place op takes over is read and written as its input tensor, and written as its output.
+// Rectangles are not empty.
 typedef struct mgl_tile_access {
   uint32_t read_count, write_count;
   mgl_region reads[MGL_TILE_MAX_REGIONS];

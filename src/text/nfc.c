@@ -3,9 +3,11 @@
 // utf8proc has the tables and the composition. Ordering is ours: utf8proc swaps neighbours, which
 // is quadratic in a run of combining marks, and a megabyte of marks is a valid prompt. The text is
 // cut into segments that cannot influence each other, and segments below U+0300, where everything
-// is its own NFC, are copied. Known difference: `tokenizers` 0.23 normalises by the tables of
-// Unicode 9, so it leaves unordered the 108 marks that later versions added (listed in
-// tools/make_tokenizer_cases.py); we order them as Unicode says.
+// is its own NFC, are copied.
+//
+// Models were trained on what the `tokenizers` library makes of a text, and its crate
+// unicode-normalization-alignments has the tables of Unicode 9. So the marks that later versions
+// added have no class here, and the one composition that they added does not happen.
 #include "text/nfc.h"
 
 #include <stdbool.h>
@@ -32,8 +34,30 @@ typedef struct nfc_segment {
   size_t sorted_capacity;
 } nfc_segment;
 
-static unsigned combining_class(utf8proc_int32_t code) {
+// Combining marks from Unicode 10 to 15.1.
+static const mgl_code_range LATE_MARKS[] = {
+    {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
+    {0xc3c, 0xc3c},     {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},
+    {0x1abf, 0x1ace},   {0x1df6, 0x1dfa},   {0xa82c, 0xa82c},   {0x10d24, 0x10d27},
+    {0x10eab, 0x10eac}, {0x10efd, 0x10eff}, {0x10f46, 0x10f50}, {0x10f82, 0x10f85},
+    {0x11070, 0x11070}, {0x1133b, 0x1133b}, {0x1145e, 0x1145e}, {0x11839, 0x1183a},
+    {0x1193d, 0x1193e}, {0x11943, 0x11943}, {0x119e0, 0x119e0}, {0x11a34, 0x11a34},
+    {0x11a47, 0x11a47}, {0x11a99, 0x11a99}, {0x11d42, 0x11d42}, {0x11d44, 0x11d45},
+    {0x11d97, 0x11d97}, {0x11f41, 0x11f42}, {0x16ff0, 0x16ff1}, {0x1e08f, 0x1e08f},
+    {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef}, {0x1e4ec, 0x1e4ef},
+};
+
+// U+11938 is U+11935 U+11930 from Unicode 13 on.
+enum { LATE_SECOND = 0x11930, LATE_COMPOSITE = 0x11938 };
+
+static unsigned unicode_class(utf8proc_int32_t code) {
   return (unsigned)utf8proc_get_property(code)->combining_class & (CLASS_COUNT - 1);
+}
+
+static unsigned combining_class(utf8proc_int32_t code) {
+  unsigned class = unicode_class(code);
+  size_t late_count = sizeof LATE_MARKS / sizeof LATE_MARKS[0];
+  return class != 0 && mgl_code_in_ranges((uint32_t)code, LATE_MARKS, late_count) ? 0 : class;
 }
 
 static mgl_status reserve_codes(utf8proc_int32_t **codes, size_t *capacity, size_t needed,
@@ -50,6 +74,10 @@ static mgl_status decompose(nfc_segment *segment, const char *text, size_t bytes
     uint32_t code = mgl_utf8_next(text, &at);
     MGL_TRY(
         reserve_codes(&segment->codes, &segment->capacity, segment->count + DECOMPOSED_MAX, err));
+    if (code == LATE_COMPOSITE) {
+      segment->codes[segment->count++] = (utf8proc_int32_t)code;
+      continue;
+    }
     int boundary = 0;
     utf8proc_ssize_t written =
         utf8proc_decompose_char((utf8proc_int32_t)code, segment->codes + segment->count,
@@ -109,6 +137,15 @@ static mgl_status order_marks(nfc_segment *segment, mgl_error *err) {
   return MGL_OK;
 }
 
+// Whether utf8proc's composition would go wrong across the front of this code point. It is a
+// starter that composes with nothing in front of it, so it may as well start a part of its own.
+// utf8proc 2.8 swallows a U+11A7 behind a Hangul syllable, as if it were an empty final consonant;
+// it takes late marks for marks and composes U+11930.
+static bool starts_part(utf8proc_int32_t code) {
+  return code == HANGUL_BEFORE_FINALS || code == LATE_SECOND ||
+         (unicode_class(code) != 0 && combining_class(code) == 0);
+}
+
 // Composes code points that start with a starter, and appends them.
 static void append_composed(utf8proc_int32_t *codes, size_t count, mgl_text *out) {
   utf8proc_ssize_t composed =
@@ -123,12 +160,9 @@ static mgl_status normalize_segment(nfc_segment *segment, const char *text, size
                                     mgl_text *out, mgl_error *err) {
   MGL_TRY(decompose(segment, text, bytes, err));
   MGL_TRY(order_marks(segment, err));
-  // utf8proc 2.8 swallows a U+11A7 behind a Hangul syllable, as if it were an empty final
-  // consonant. It is a starter that composes with nothing, so each one may as well start a part of
-  // its own.
   size_t start = 0;
   for (size_t i = 1; i < segment->count; i++) {
-    if (segment->codes[i] == HANGUL_BEFORE_FINALS) {
+    if (starts_part(segment->codes[i])) {
       append_composed(segment->codes + start, i - start, out);
       start = i;
     }

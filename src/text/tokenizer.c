@@ -39,14 +39,61 @@ static mgl_status pass_on(encoder *e, size_t index, piece whole, size_t start, s
   return run_stage(e, index + 1, part, err);
 }
 
-static mgl_status run_split(encoder *e, size_t index, mgl_split_pattern pattern, piece whole,
-                            mgl_error *err) {
-  for (size_t at = 0; at < whole.bytes;) {
-    size_t end = mgl_split_next(pattern, whole.text, whole.bytes, at);
-    MGL_TRY(pass_on(e, index, whole, at, end, err));
-    at = end;
+// A part of the text that is a match of a pattern, or lies between two.
+typedef struct segment {
+  size_t start;
+  size_t end;
+  bool match;
+} segment;
+
+// Whether neighbours belong together; `before` is as it was found, without what merged into it.
+static bool merges(mgl_split_behavior behavior, bool before, bool match) {
+  switch (behavior) {
+    case MGL_SPLIT_ISOLATED:
+    case MGL_SPLIT_REMOVED: return false;
+    case MGL_SPLIT_MERGED_WITH_PREVIOUS: return match && !before;
+    case MGL_SPLIT_MERGED_WITH_NEXT: return before && !match;
+    case MGL_SPLIT_CONTIGUOUS: return before == match;
   }
-  return MGL_OK;
+  return false;
+}
+
+static mgl_status hand_on(encoder *e, size_t index, piece whole, segment done, mgl_error *err) {
+  const mgl_stage *stage = &e->tokenizer->pretokenizer.stages[index];
+  bool removed = stage->behavior == MGL_SPLIT_REMOVED && done.match;
+  return removed ? MGL_OK : pass_on(e, index, whole, done.start, done.end, err);
+}
+
+// Hands on *pending, which `next` then replaces, unless they merge.
+static mgl_status add_segment(encoder *e, size_t index, piece whole, segment *pending, segment next,
+                              mgl_error *err) {
+  const mgl_stage *stage = &e->tokenizer->pretokenizer.stages[index];
+  if (next.start == next.end) {
+    return MGL_OK;
+  }
+  next.match ^= stage->invert;
+  segment done = *pending;
+  *pending = next;
+  if (done.end > done.start && merges(stage->behavior, done.match, next.match)) {
+    pending->start = done.start;
+    return MGL_OK;
+  }
+  return hand_on(e, index, whole, done, err);
+}
+
+static mgl_status run_split(encoder *e, size_t index, piece whole, mgl_error *err) {
+  const mgl_split_pattern *pattern = &e->tokenizer->pretokenizer.stages[index].pattern;
+  segment pending = {0};
+  segment match = {.match = true};
+  for (size_t at = 0; at < whole.bytes; at = match.end) {
+    if (!mgl_split_next(pattern, whole.text, whole.bytes, at, &match.start, &match.end)) {
+      match.start = match.end = whole.bytes;
+    }
+    segment between = {at, match.start, false};
+    MGL_TRY(add_segment(e, index, whole, &pending, between, err));
+    MGL_TRY(add_segment(e, index, whole, &pending, match, err));
+  }
+  return hand_on(e, index, whole, pending, err);
 }
 
 // Runs of digits and of anything else; with `each`, every digit on its own.
@@ -55,7 +102,7 @@ static mgl_status run_digits(encoder *e, size_t index, bool each, piece whole, m
   bool in_digits = false;
   for (size_t at = 0; at < whole.bytes;) {
     size_t next = at;
-    bool digit = mgl_char_class(mgl_utf8_next(whole.text, &next)) == MGL_CHAR_NUMBER;
+    bool digit = mgl_char_is_numeric(mgl_utf8_next(whole.text, &next));
     if (at > start && (digit != in_digits || (digit && each))) {
       MGL_TRY(pass_on(e, index, whole, start, at, err));
       start = at;
@@ -123,7 +170,7 @@ static mgl_status run_byte_level(encoder *e, size_t index, const mgl_stage *stag
     MGL_TRY(mgl_text_check(buffer, err));
     whole = (piece){buffer->data, buffer->bytes, whole.first};
   }
-  return stage->split ? run_split(e, index, MGL_SPLIT_GPT2, whole, err)
+  return stage->split ? run_split(e, index, whole, err)
                       : pass_on(e, index, whole, 0, whole.bytes, err);
 }
 
@@ -139,7 +186,7 @@ static mgl_status run_stage(encoder *e, size_t index, piece whole, mgl_error *er
   }
   const mgl_stage *stage = &pretokenizer->stages[index];
   switch (stage->kind) {
-    case MGL_STAGE_SPLIT: return run_split(e, index, stage->pattern, whole, err);
+    case MGL_STAGE_SPLIT: return run_split(e, index, whole, err);
     case MGL_STAGE_DIGITS: return run_digits(e, index, stage->split, whole, err);
     case MGL_STAGE_METASPACE: return run_metaspace(e, index, stage, whole, err);
     case MGL_STAGE_BYTE_LEVEL: return run_byte_level(e, index, stage, whole, err);

@@ -1,11 +1,12 @@
 // tokenizer.json: text to token ids and back.
 //
-// Supported: BPE models with (a) byte-level alphabet and the GPT-2, Qwen2/3 or Llama 3
-// pre-tokeniser, (b) metaspace with byte fallback (Llama 2, Mistral); normalisers NFC, Prepend,
-// Replace, Sequence; added and special tokens; TemplateProcessing of one sequence (a leading BOS,
-// say). Anything else is refused by name; "truncation" and "padding" are ignored. Encoding takes
-// time linear in the text (n log n within one pre-token), whatever the text. A tokenizer is
-// immutable after opening and may be used by many threads.
+// Supported: BPE models with (a) byte-level alphabet and the pre-tokenisers of GPT-2, Qwen2/3,
+// Llama 3, GPT-4o and gpt-oss, newer Mistral (Tekken), DeepSeek, (b) metaspace or replaced spaces
+// with byte fallback (Llama 2, Mistral, Gemma); normalisers NFC, Prepend, Replace, Sequence; added
+// and special tokens; TemplateProcessing of one sequence (a leading BOS, say). Anything else is
+// refused by name; "truncation" and "padding" are ignored. Encoding takes time linear in the text
+// (n log n within one pre-token), whatever the text. A tokenizer is immutable after opening and may
+// be used by many threads.
 #ifndef MGL_TEXT_TOKENIZER_H
 #define MGL_TEXT_TOKENIZER_H
 

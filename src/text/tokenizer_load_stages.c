@@ -161,24 +161,40 @@ mgl_status mgl_normalizer_load(mgl_json_object file, mgl_normalizer *out, mgl_er
 
 // --- pre-tokeniser -------------------------------------------------------------------------------
 
-static mgl_status read_split(mgl_json_object o, mgl_stage *stage, mgl_error *err) {
+static mgl_status read_split_pattern(mgl_json_object o, mgl_split_pattern *out, mgl_error *err) {
   const char *string = NULL;
   const char *regex = NULL;
-  const char *behavior = NULL;
-  bool invert = false;
   MGL_TRY(read_pattern(o, &string, &regex, err));
-  if (regex == NULL || !mgl_split_pattern_find(regex, &stage->pattern)) {
-    return unsupported(o, regex == NULL ? "Split at the string" : "Split by the pattern",
-                       regex == NULL ? string : regex, err);
+  if (regex != NULL) {
+    return mgl_split_pattern_find(regex, out) ? MGL_OK
+                                              : unsupported(o, "Split by the pattern", regex, err);
   }
+  if (string[0] == 0) {
+    return mgl_error_set(err, MGL_ERR_FORMAT, "%s: Split at an empty string", o.where);
+  }
+  out->kind = MGL_SPLIT_LITERAL;
+  return copy_short(o, "pattern", string, out->literal, &out->literal_bytes, err);
+}
+
+static mgl_status read_split(mgl_json_object o, mgl_stage *stage, mgl_error *err) {
+  static const char *const BEHAVIORS[] = {
+      [MGL_SPLIT_ISOLATED] = "Isolated",
+      [MGL_SPLIT_REMOVED] = "Removed",
+      [MGL_SPLIT_MERGED_WITH_PREVIOUS] = "MergedWithPrevious",
+      [MGL_SPLIT_MERGED_WITH_NEXT] = "MergedWithNext",
+      [MGL_SPLIT_CONTIGUOUS] = "Contiguous",
+  };
+  const char *behavior = NULL;
+  MGL_TRY(read_split_pattern(o, &stage->pattern, err));
   MGL_TRY(mgl_json_string(o, "behavior", &behavior, err));
-  MGL_TRY(mgl_json_opt_bool(o, "invert", &invert, err));
-  // The patterns match everything, so that removing what they do not match removes nothing.
-  if (strcmp(behavior, invert ? "Removed" : "Isolated") != 0) {
-    return unsupported(o, invert ? "inverted Split with the behavior" : "Split with the behavior",
-                       behavior, err);
+  MGL_TRY(mgl_json_opt_bool(o, "invert", &stage->invert, err));
+  for (size_t i = 0; i < sizeof BEHAVIORS / sizeof BEHAVIORS[0]; i++) {
+    if (strcmp(behavior, BEHAVIORS[i]) == 0) {
+      stage->behavior = (mgl_split_behavior)i;
+      return MGL_OK;
+    }
   }
-  return MGL_OK;
+  return unsupported(o, "Split with the behavior", behavior, err);
 }
 
 static mgl_status read_scheme(mgl_json_object o, mgl_prepend_scheme *out, mgl_error *err) {
@@ -234,6 +250,7 @@ static mgl_status read_stage(mgl_json_object o, const char *type, void *out, mgl
   }
   if (strcmp(type, "ByteLevel") == 0) {
     stage->kind = MGL_STAGE_BYTE_LEVEL;
+    stage->pattern.kind = MGL_SPLIT_GPT2;
     stage->prefix_space = true;
     stage->split = true;
     MGL_TRY(mgl_json_opt_bool(o, "add_prefix_space", &stage->prefix_space, err));

@@ -13,9 +13,10 @@
 #include "text/tokenizer.h"
 
 enum {
-  MGL_TOKENIZER_MAX_STEPS = 8,     // of each of normaliser, pre-tokeniser, decoder
-  MGL_TOKENIZER_MAX_AFFIX = 64,    // special tokens before or behind a sequence
-  MGL_REWRITE_MAX_BYTES = 64,      // pattern and content of a Replace or Prepend
+  MGL_TOKENIZER_MAX_STEPS = 8,   // of each of normaliser, pre-tokeniser, decoder
+  MGL_TOKENIZER_MAX_AFFIX = 64,  // special tokens before or behind a sequence
+  // Pattern and content of a Replace or Prepend.
+  MGL_REWRITE_MAX_BYTES = MGL_SPLIT_MAX_LITERAL_BYTES,
   MGL_NORMALIZED_MAX_GROWTH = 16,  // a normaliser may make a text longer by this factor
 };
 
@@ -50,6 +51,15 @@ typedef enum mgl_stage_kind {
   MGL_STAGE_BYTE_LEVEL,  // always the last stage
 } mgl_stage_kind;
 
+// What becomes of the matches of a Split; text between them is a match in its place if inverted.
+typedef enum mgl_split_behavior {
+  MGL_SPLIT_ISOLATED,              // matches and what stands between them are pieces
+  MGL_SPLIT_REMOVED,               // only what stands between them
+  MGL_SPLIT_MERGED_WITH_PREVIOUS,  // a match ends the piece before it
+  MGL_SPLIT_MERGED_WITH_NEXT,      // a match starts the piece behind it
+  MGL_SPLIT_CONTIGUOUS,            // matches side by side are one piece
+} mgl_split_behavior;
+
 typedef enum mgl_prepend_scheme {
   MGL_PREPEND_ALWAYS,
   MGL_PREPEND_FIRST,  // only to the piece with which the text starts
@@ -59,11 +69,13 @@ typedef enum mgl_prepend_scheme {
 // One step of the pre-tokeniser; which fields count depends on the kind.
 typedef struct mgl_stage {
   mgl_stage_kind kind;
-  mgl_split_pattern pattern;  // split
-  bool split;                 // byte-level: by GPT-2's pattern; metaspace: at each replacement;
-                              // digits: each digit on its own
-  bool prefix_space;          // byte-level: a space goes in front of a piece that has none
-  char replacement[4];        // metaspace: one character instead of each space
+  mgl_split_pattern pattern;    // split
+  mgl_split_behavior behavior;  // split
+  bool invert;                  // split
+  bool split;                   // byte-level: by GPT-2's pattern; metaspace: at each replacement;
+                                // digits: each digit on its own
+  bool prefix_space;            // byte-level: a space goes in front of a piece that has none
+  char replacement[4];          // metaspace: one character instead of each space
   size_t replacement_bytes;
   mgl_prepend_scheme scheme;  // metaspace
 } mgl_stage;

@@ -11,16 +11,31 @@
 
 #include "base/text.h"
 
-// Every code point has exactly one of these.
+// Every code point has exactly one of these; masks of them stand for a class of a pattern.
 enum {
-  MGL_CHAR_LETTER = 1,  // \p{L}
-  MGL_CHAR_NUMBER = 2,  // \p{N}
-  MGL_CHAR_SPACE = 4,   // \s: the Unicode property White_Space
-  MGL_CHAR_OTHER = 8,
+  MGL_CHAR_UPPER = 1,     // Lu and Lt
+  MGL_CHAR_LOWER = 2,     // Ll
+  MGL_CHAR_CASELESS = 4,  // Lm and Lo
+  MGL_CHAR_NUMBER = 8,    // \p{N}
+  MGL_CHAR_SPACE = 16,    // \s: the Unicode property White_Space
+  MGL_CHAR_MARK = 32,     // \p{M}
+  MGL_CHAR_PUNCT = 64,    // \p{P}
+  MGL_CHAR_SYMBOL = 128,  // \p{S}
+  MGL_CHAR_REST = 256,    // control, format, private, unassigned
+  MGL_CHAR_LETTER = MGL_CHAR_UPPER | MGL_CHAR_LOWER | MGL_CHAR_CASELESS,  // \p{L}
 };
 
+typedef struct mgl_code_range {
+  uint32_t first;
+  uint32_t last;
+} mgl_code_range;
+
+// Whether a code point is in one of the ranges, which are sorted and apart.
+bool mgl_code_in_ranges(uint32_t code, const mgl_code_range *ranges, size_t count);
+
 unsigned mgl_char_class(uint32_t code);
-bool mgl_char_is_word(uint32_t code);  // \w of Rust's regex
+bool mgl_char_is_numeric(uint32_t code);  // char::is_numeric of Rust, which has Unicode 17
+bool mgl_char_is_word(uint32_t code);     // \w of Rust's regex
 
 typedef enum mgl_utf8_kind {
   MGL_UTF8_VALID,       // one character

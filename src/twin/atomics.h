@@ -54,7 +54,7 @@ MGL_SHARED_FN bool mgl_cas_acq_rel(mgl_word *word, uint64_t expected, uint64_t d
                                                  memory_order_acq_rel, memory_order_relaxed);
 }
 
-// The same between a device and its host, on words in memory that both see.
+// These load and store between a device and its host, on words in memory that both see.
 MGL_SHARED_FN uint64_t mgl_load_acquire_system(const mgl_word *word) {
   return mgl_load_acquire(word);
 }

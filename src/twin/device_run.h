@@ -1,6 +1,6 @@
-// What host and megakernel share besides descriptors and protocol: bound ops, steps, plans,
-// sequences, and the state of one launch. Read by both compilers; the host builds the bytes, the
-// device uses them as they are.
+// Host and megakernel share these structs besides descriptors and protocol: bound ops, steps,
+// plans, sequences, and the state of one launch. Both compilers read them; the host builds the
+// bytes, the device uses them as they are.
 //
 // The host passes the sizes and some offsets that its compiler gives these structs as
 // MGL_HOST_BYTES_* macros, and a device compiler that lays them out otherwise refuses the source
@@ -46,7 +46,7 @@ enum {
   MGL_CUDA_PAGE_K = 512,     // elements of a dot product that a page holds of each of its rows
   MGL_CUDA_K_ALIGN = 64,     // rows are padded with zeros to a multiple of so many elements
 
-  // Of linears of one token that have functions of their own (page_stream.cuh).
+  // Linears of one token have functions of their own up to these K (page_stream.cuh).
   MGL_ONE_MAX_K = 12288,
   MGL_ONE_NORMED_MAX_K = 4096,
 
@@ -81,11 +81,11 @@ typedef enum mgl_cuda_op_flags {
 // Carrying graphs. In the graphs for few tokens, an activation carries its own readiness: a 32-bit
 // word that is not written yet is MGL_CUDA_OPEN, a NaN that no computation makes, and who needs it
 // asks until it is not. So between two ops stands one store and one load, and no fence, counter or
-// poll of a counter. Each activation has two copies, which the runs of its graph take in turn;
-// who writes a word of one makes that of the other open again, for the run after. That is ordered
+// poll of a counter. Each activation has two copies, which the runs of its graph take in turn; who
+// writes a word of one makes that of the other open again, for the run after. That is ordered
 // before its use by the events between two iterations, of which every worker triggers one behind
-// all that it has written (mgl_cuda_carries, device/cuda/cuda_steps.h). What the logits are read from
-// is carried, logits are not.
+// all that it has written (mgl_cuda_carries, device/cuda/cuda_steps.h). What the logits are read
+// from is carried, logits are not.
 #define MGL_CUDA_OPEN 0xffffffffu
 enum { MGL_CUDA_CARRIED_TOKENS = 16 };  // graphs for at most so many tokens may be carrying ones
 
@@ -231,8 +231,9 @@ typedef enum mgl_cuda_injection {
   MGL_INJECT_LOSE,  // the task ends and does not trigger its event
 } mgl_cuda_injection;
 
-// What the device found when it raised MGL_FAULT_STUCK; in mgl_cuda_run.stall with the worker in
-// bits 32 to 47 and the task's index in its graph (mgl_id_index and graph of an id) below.
+// An mgl_cuda_stall is what the device found when it raised MGL_FAULT_STUCK. It lies in
+// mgl_cuda_run.stall, with the worker in bits 32 to 47 and the task's index in its graph
+// (mgl_id_index and graph of an id) below.
 typedef enum mgl_cuda_stall {
   MGL_CUDA_STALL_NONE,     // the device raised nothing
   MGL_CUDA_STALL_RUNNING,  // that task runs and does not end
@@ -249,9 +250,9 @@ typedef enum mgl_cuda_trace_role {
   MGL_CUDA_TRACE_ROLES,
 } mgl_cuda_trace_role;
 
-// What one store writes. Times are the low halves of the multiprocessor's clock, which takes a few
-// cycles to read where the global timer takes 0.25 to 0.5 us; cuda_trace.c makes nanoseconds of
-// them.
+// A span of the trace is what one store writes. Its times are the low halves of the
+// multiprocessor's clock, which takes a few cycles to read where the global timer takes 0.25 to 0.5
+// us; cuda_trace.c makes nanoseconds of them.
 typedef struct mgl_cuda_span {
   uint32_t begin, end;
   // The iteration's low half. Of TRIGGER, whose n-th span is of the same task as the n-th of
@@ -269,18 +270,20 @@ typedef struct mgl_cuda_mark {
 
 enum { MGL_CUDA_TRACE_MARKS = 8192 };  // that stay of each worker: some 65 ms
 
-// Of one worker, written when it ends: what it has recorded, also what was overwritten.
+// A worker writes its mgl_cuda_trace when it ends: the counts of what it has recorded, also of what
+// was overwritten.
 typedef struct mgl_cuda_trace {
   uint32_t span_counts[MGL_CUDA_TRACE_ROLES];
   uint32_t mark_count;
 } mgl_cuda_trace;
 
-// Where a planned entry's parts begin in the plan that is being made.
+// An mgl_cuda_entry_place says where a planned entry's parts begin in the plan that is being made.
 typedef struct mgl_cuda_entry_place {
   uint32_t row, item;
 } mgl_cuda_entry_place;
 
-// What the planner of a launch knows besides mgl_planner. Its own, but where said otherwise.
+// The planner of a launch knows this besides mgl_planner. It alone writes it, but where said
+// otherwise.
 typedef struct mgl_cuda_planning {
   // By next_plan's task of iteration i, which then lets its worker go on: plan i + 1 is wanted, and
   // whoever makes it triggers the task's event.
@@ -302,7 +305,7 @@ typedef struct mgl_cuda_planning {
   // Tokens of a plan that is made and too large for this kernel: the launch ends, and the wide
   // class computes it (wide_chain.h). 0: there is none.
   uint32_t wide_tokens;
-  // And of one that was made behind an iteration of the wide class and waits for this kernel.
+  // Tokens of a plan that was made behind an iteration of the wide class and waits for this kernel.
   uint32_t narrow_tokens;
   uint32_t wide_runs;  // 1: the iteration of wide_tokens runs
   uint32_t padding;
@@ -339,7 +342,7 @@ typedef struct mgl_cuda_run {
   uint32_t block_table_stride;
   uint32_t vocab;
   mgl_cuda_sequence *sequences;
-  // What makes plans (twin/plan_turn.h); NULL: the host made the only one.
+  // The planner makes plans (twin/plan_turn.h); NULL: the host made the only one.
   mgl_planner *planner;
   mgl_cuda_planning planning;
   uint32_t *next_rows;  // by slot: its row in the latest plan whose token is still to be sampled;

@@ -1,5 +1,5 @@
-// What a kernel of mode full gets by value: one op of one iteration's chain. Read by both
-// compilers; op_kernels.cu says how the kernels work together.
+// A kernel of mode full gets these structs by value: one op of one iteration's chain. Both
+// compilers read them; op_kernels.cu says how the kernels work together.
 #ifndef MGL_TWIN_OP_LAUNCH_H
 #define MGL_TWIN_OP_LAUNCH_H
 
@@ -15,8 +15,9 @@ enum {
   MGL_OP_SCRATCH_MAX_NORM = 4096,
 };
 
-// What attention's blocks begin an item with: found once an iteration, with its plan. A layer that
-// looks for it takes two trips to the L2, one behind the other, and one to read it here.
+// An mgl_op_first is what attention's blocks begin an item with, found once an iteration, with its
+// plan. A layer that looked for it would take two trips to the L2, one behind the other; reading it
+// here takes one.
 typedef struct mgl_op_first {
   mgl_cuda_item item;
   uint32_t own_first, own_last;             // KV pages of its first and last token
@@ -48,8 +49,8 @@ typedef struct mgl_cuda_op_launch {
   uint32_t scratch_bytes;
 } mgl_cuda_op_launch;
 
-// What the host learns of a plan, in one word: the iteration; how many can follow it at most;
-// flags; and its tokens, 0: there is no such plan now.
+// The host learns of a plan in one word, which has the iteration, how many can follow it at most,
+// these flags, and the plan's tokens (0: there is no such plan now).
 typedef enum mgl_host_plan_flags {
   MGL_HOST_PLAN_CALM = 1,   // no iteration that follows has more tokens (mgl_full_is_calm)
   MGL_HOST_PLAN_TOLD = 2,   // planned between iterations: the host was told of all before it

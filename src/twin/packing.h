@@ -2,9 +2,9 @@
 // dummy values are drawn into that form.
 //
 // Role: the kernels of weights.cu are these functions, one call per thread; the host's twin
-// (device/cuda/cuda_pack.h) uses the same offsets, and the tests run the bodies of the kernels on the
-// host, thread by thread. Method: a thread makes whole chunks of 8 elements, 16 bytes, which are
-// contiguous in both orders, so that a warp stores 512 bytes and loads 64 of each of 8 rows.
+// (device/cuda/cuda_pack.h) uses the same offsets, and the tests run the bodies of the kernels on
+// the host, thread by thread. Method: a thread makes whole chunks of 8 elements, 16 bytes, which
+// are contiguous in both orders, so that a warp stores 512 bytes and loads 64 of each of 8 rows.
 // Rejected: a transpose through shared memory; 64 bytes of a row are whole sectors already.
 #ifndef MGL_TWIN_PACKING_H
 #define MGL_TWIN_PACKING_H
@@ -129,7 +129,7 @@ MGL_SHARED_FN void mgl_chunk_store_packed(uint8_t *to, mgl_chunk chunk) {
   }
 }
 
-// Where a thread stands in its launch.
+// An mgl_place says where a thread stands in its launch.
 typedef struct mgl_place {
   uint32_t block, block_count;
   uint32_t thread, thread_count;
@@ -216,7 +216,8 @@ MGL_SHARED_FN mgl_chunk mgl_dummy_chunk(mgl_dummy_stream stream, uint64_t index,
   return chunk;
 }
 
-// As mgl_pack_share, of the matrix whose element (row, e) is number row * k + e of the stream.
+// Packs a share as mgl_pack_share does, of the matrix whose element (row, e) is number row * k + e
+// of the stream.
 MGL_SHARED_FN void mgl_dummy_packed_share(mgl_place at, mgl_dummy_stream stream, uint32_t row_count,
                                           uint32_t k, uint32_t first_block, uint32_t block_stride,
                                           uint8_t *packed) {

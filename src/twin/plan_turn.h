@@ -254,7 +254,7 @@ MGL_PLANNER_FN void mgl_turn_add_row(const mgl_cuda_run *run, mgl_cuda_plan *pla
   }
 }
 
-// What the entries up to some one have of everything.
+// The mgl_turn_sums of an entry count what all entries up to it have.
 typedef struct mgl_turn_sums {
   uint32_t rows, items, logits;
 } mgl_turn_sums;

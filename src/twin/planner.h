@@ -66,7 +66,7 @@ enum {
 
 #define MGL_NO_PAGE UINT32_MAX
 
-// What a cached page is found by: a hash of all tokens up to the page's end, and of the salt.
+// A cached page is found by its key: a hash of all tokens up to the page's end, and of the salt.
 typedef struct mgl_page_key {
   uint64_t words[MGL_PAGE_KEY_WORDS];
 } mgl_page_key;

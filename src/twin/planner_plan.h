@@ -24,7 +24,7 @@ MGL_PLANNER_FN uint32_t mgl_planner_promise(const mgl_planner *p, const mgl_plan
   return pages - page_count + (pages < most ? 1 : 0);
 }
 
-// The same of all that run.
+// Returns the pages that all sequences that run will still take (mgl_planner_promise).
 MGL_PLANNER_FN uint32_t mgl_planner_promised(mgl_lanes lanes, const mgl_planner *p) {
   const mgl_planner_slot *slots = mgl_planner_slots(p);
   const uint32_t *order = mgl_planner_array(p, p->order_at);

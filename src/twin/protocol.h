@@ -98,7 +98,7 @@ MGL_SHARED_FN bool mgl_queue_push(mgl_queue *queue, uint64_t value) {
     } else if (sequence < position) {
       return false;  // still holds what was pushed one round ago
     }
-    // Else another producer took the position: try the next.
+    // If another producer took the position, the loop tries the next.
   }
 }
 
@@ -121,7 +121,7 @@ MGL_SHARED_FN bool mgl_queue_pop(mgl_queue *queue, uint64_t *out_value) {
     } else if (sequence <= position) {
       return false;
     }
-    // Else another consumer took the position: try the next.
+    // If another consumer took the position, the loop tries the next.
   }
 }
 
@@ -166,7 +166,8 @@ typedef struct mgl_graph_view {
   uint32_t first_dependent;  // first LAUNCH_DEPENDENT_TASKS event with JIT tasks, or event_count
 } mgl_graph_view;
 
-// What one worker shares with the others. Its own words stand apart from those of the queue.
+// An mgl_worker_shared is what one worker shares with the others. The worker's own words stand
+// apart from those of the queue.
 typedef struct mgl_worker_shared {
   mgl_queue jit;      // ready tasks; pushed by schedulers, popped by this worker
   mgl_word current;   // id + 1 of the task that it runs, 0 for none; written by this worker
@@ -500,7 +501,7 @@ MGL_SHARED_FN bool mgl_trigger(mgl_protocol *p, const mgl_iteration_info *info,
 
 // --- workers -------------------------------------------------------------------------------------
 
-// What a worker knows by itself.
+// An mgl_worker_state is what a worker knows by itself; no other reads it.
 typedef struct mgl_worker_state {
   mgl_iteration_info info;  // of the iteration that it is in
   uint64_t iteration;       // that one, or the least that it enters next
@@ -652,7 +653,7 @@ MGL_SHARED_FN bool mgl_worker_finish(mgl_protocol *p, uint32_t worker, const mgl
 
 // --- dedicated schedulers ------------------------------------------------------------------------
 
-// What a scheduler knows by itself.
+// An mgl_scheduler_state is what a scheduler knows by itself; no other reads it.
 typedef struct mgl_scheduler_state {
   mgl_launch_list list;  // what it has still to queue, while `launching`
   uint32_t index;

@@ -23,7 +23,7 @@ typedef struct mgl_ring {
   uint8_t padding_after_tail[56];
 } mgl_ring;
 
-// What one side knows by itself. Zeros for a ring that was just made.
+// An mgl_ring_end is what one side knows by itself. It is zeros for a ring that was just made.
 typedef struct mgl_ring_end {
   uint64_t own;    // entries that it has written, or read
   uint64_t other;  // of the other side, when it last looked

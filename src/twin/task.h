@@ -16,7 +16,7 @@
 #define MGL_NO_WORKER UINT16_MAX
 #define MGL_NO_OP UINT32_MAX
 
-// What a task graph is compiled for. Grains, cuts and attention strides differ (task/tile.h).
+// A task graph is compiled for a target. Grains, cuts and attention strides differ (task/tile.h).
 typedef enum mgl_target {
   MGL_TARGET_CPU,
   MGL_TARGET_CUDA,

@@ -1,4 +1,4 @@
-// What host and device share of attention in the wide class, besides its work list
+// Host and device share this of attention in the wide class, besides its work list
 // (twin/wide_items.h): the bound op, and how large its buffers are.
 //
 // Letters: T rows of the graph, H heads, HKV KV heads, HD head dim, P tokens of a KV page.

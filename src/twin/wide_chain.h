@@ -25,7 +25,7 @@ typedef struct mgl_wide_list {
   const mgl_wide_op *ops;
 } mgl_wide_list;
 
-// What every turn of a program gets, by value.
+// Every turn of a program gets an mgl_wide_chain, by value.
 typedef struct mgl_wide_chain {
   mgl_wide_run *run;
   mgl_wide_plan *plan;
@@ -37,7 +37,8 @@ typedef struct mgl_wide_chain {
   mgl_wide_list lists[MGL_WIDE_LISTS];  // by tokens, the fewest first
 } mgl_wide_chain;
 
-// What the host is told by each turn, in feed.wide: turns so far, and whether the chain has ended.
+// Each turn tells the host in feed.wide how many turns there were so far, and whether the chain has
+// ended.
 MGL_PLANNER_FN uint64_t mgl_wide_word_make(uint64_t turns, bool over) {
   return turns << 1 | (over ? 1u : 0);
 }

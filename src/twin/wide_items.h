@@ -40,7 +40,7 @@ enum {
   MGL_WIDE_MAX_ITEMS =
       MGL_PLANNER_MAX_SLOTS + MGL_PLANNER_MAX_TOKENS / (MGL_WIDE_TILE_ROWS / MGL_WIDE_MAX_GROUP),
 
-  // What a unit costs beyond its steps, in steps.
+  // A unit costs so much beyond its steps, in steps.
   MGL_WIDE_STREAM_EXTRA = 2,
   MGL_WIDE_TILE_EXTRA = 3,
   // A cut so many steps from a unit's begin or end is moved there.
@@ -292,7 +292,7 @@ MGL_PLANNER_FN mgl_wide_cut mgl_wide_cut_at(const mgl_wide_line *line, uint64_t 
   return cut;
 }
 
-// Where the shares of workers begin in both lines.
+// An mgl_wide_division says where the shares of workers begin in both lines.
 typedef struct mgl_wide_division {
   uint64_t streams, tiles;  // lengths of the lines
   uint64_t stream_cost;     // of a step
@@ -314,7 +314,7 @@ MGL_PLANNER_FN mgl_wide_division mgl_wide_divide(const mgl_wide_shape *shape,
   return d;
 }
 
-// Where worker w begins, in steps of each line.
+// Returns where worker w begins, in steps of each line.
 MGL_PLANNER_FN uint64_t mgl_wide_worker_begin(const mgl_wide_division *d, uint32_t w,
                                               uint64_t *out_tile) {
   uint64_t streams = d->streams * d->stream_cost;

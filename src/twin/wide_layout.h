@@ -1,5 +1,5 @@
-// Where elements of the wide class's activations lie, for both compilers. The wide class is the
-// megakernel for large iterations (wide_kernel.cu).
+// This file says where elements of the wide class's activations lie, for both compilers. The wide
+// class is the megakernel for large iterations (wide_kernel.cu).
 //
 // Three forms, all of a graph's `tokens` rows (a multiple of 8), each made for the tensor cores:
 //

@@ -1,4 +1,4 @@
-// What the host and the kernel of the wide class share: the plan of an iteration and the launch.
+// The host and the kernel of the wide class share these: the plan of an iteration and the launch.
 //
 // The wide class is a second megakernel, for large iterations. Its tasks are long
 // (tens of microseconds), so its machinery is small: a launch runs one iteration, every worker
@@ -103,8 +103,9 @@ typedef struct mgl_wide_op {
     mgl_wide_attention attention;  // of rope_kv (kind kv_write), attend and MGL_WIDE_ROTATES
     mgl_cuda_op norm;              // of MGL_WIDE_WEIGHS
   } with;
-  // Of linears with tiles of several tasks: how many have left their sums, 0 before the launch; and
-  // sums, MGL_WIDE_TILE_SUMS floats for every split of each tile, or for the one that leaves them.
+  // Linears with tiles of several tasks have these: how many tasks have left their sums, 0 before
+  // the launch; and the sums, MGL_WIDE_TILE_SUMS floats for every split of each tile, or for the
+  // one that leaves them.
   uint32_t *arrived;  // [tiles]
   float *parts;
 } mgl_wide_op;

@@ -149,6 +149,21 @@ test_compile() {
   run compile "$folder" --target cuda --tokens all --verify
   check_status "compile --target cuda" 0
   check_has "compile --target cuda: workers of an H100" "$out" " for cuda, 132 workers"
+  # What no engine runs is told.
+  local nothing="Nothing runs graphs for more than 64 tokens on a GPU" tokens
+  check_has "compile --target cuda --tokens all" "$out" "$nothing"
+  for tokens in "--tokens 64 --target cuda" "--tokens 128"; do
+    # shellcheck disable=SC2086
+    run compile "$folder" $tokens
+    check_equal "compile $tokens: a graph that is run" 0 "$(grep -c "$nothing" "$out")"
+  done
+  run compile "$folder" --target cuda --tokens all --json
+  check_equal "compile --json: graphs that are run" "true true true true true true true false false false false false" \
+    "$(grep -o '"is_run": [a-z]*' "$out" | sed 's/.*: //' | xargs)"
+  run compile --help
+  check_has "compile --help" "$out" "iterations of more than 64 tokens"
+  run bench --help
+  check_has "bench --help" "$out" "iterations of up to 16 tokens, or of up to 64 with --iteration-tokens 64"
   run compile "$folder" --target cuda --json --workers 20
   check_json "compile --target cuda --json" "$out"
   check_has "compile --target cuda --json" "$out" '"target": "cuda", "workers": 20,'

@@ -15,6 +15,8 @@ test_help_command() {
   run bench throughput --help
   cp "$out" "$work/help"
   local words
+  run help help
+  check_status "help help" 0
   for words in "help bench throughput" "--help bench throughput" "-h bench throughput"; do
     # shellcheck disable=SC2086
     run $words
@@ -59,6 +61,8 @@ test_options() {
     "-m $demo|MODEL stands without an option, as in megalith run path/to/model"
     "--model $demo|MODEL stands without an option, as in megalith run path/to/model"
     "--model=$demo|MODEL stands without an option" "-z|unknown option -z: see"
+    "--gpu|(did you mean --device cuda?)" "--cpu|(did you mean --device cpu?)" "--eager|(did you mean --mode eager?)"
+    "--HELP|(did you mean --help?)" "--=x|unknown option --=x: see" "--|expected at least 1 token"
     "-p --chat hi|--prompt: expected a value (TEXT), found the option --chat (if that is the value: --prompt=--chat)"
     "--stop -p x|--stop: expected a value (TEXT), found the option -p"
     "-f --jsonl|--file: expected a value (FILE), found the option --jsonl"
@@ -67,6 +71,8 @@ test_options() {
     # shellcheck disable=SC2086
     expect_error "run ${row%%|*}" "${row#*|}" run ${row%%|*}
   done
+  run run --chat "-p=What is 12 + 7?" -n=12
+  check_equal "a value behind -p=" "12 + 7 = 19." "$(cat "$out")"
   run run --prompt=--chat -n 1
   check_status "an option as a text" 0
   run run -p -5 -n 1
@@ -91,6 +97,7 @@ test_models() {
     run -p What is this
   expect_error "text for tokenize" "text is read from standard input" tokenize "Hello there"
   expect_error "text for score" "text stands behind --text" score "Hello there" --tokens 1
+  expect_error "a subcommand" "(did you mean megalith bench throughput?)" bench througput
   expect_error "help as MODEL" "see megalith bench --help" bench help
   for row in /no/where ./no no/where/at-all; do
     expect_error "run $row" "$row does not exist: expected a folder" run "$row" -p x

@@ -4,7 +4,7 @@
 #   run.sh [SUITE...]    suites of Debian (default: bookworm trixie, which are 12 and 13)
 # Environment: JOBS (default 2), STEPS (default "demo test": targets of make), LIMIT (seconds that a
 # step may take, default 5400), MIRROR, ROOTS (folder for the roots, default a temporary one), KEEP=1
-# (leave the roots there).
+# (leave the roots there), REUSE=1 (go on in one that an earlier run with KEEP left, with what it built).
 #
 # Needs root, debootstrap, util-linux and a mirror; takes minutes to an hour, so it is no part of
 # `make test`. Prints a line for each step, the end of the log of one that failed, and what tests
@@ -60,21 +60,23 @@ step() {  # suite, name, log, command...
 
 run_suite() {  # suite
   local suite=$1 root=$roots/$1 name
-  rm -rf --one-file-system "$root"
-  mkdir -p "$root"
-  step "$suite" debootstrap "$roots/$suite-debootstrap.log" \
-    timeout "$limit" debootstrap --variant=minbase "$suite" "$root" "$mirror" || return 1
+  if [ -z "${REUSE:-}" ] || [ ! -d "$root/usr" ]; then
+    rm -rf --one-file-system "$root"
+    mkdir -p "$root"
+    step "$suite" debootstrap "$roots/$suite-debootstrap.log" \
+      timeout "$limit" debootstrap --variant=minbase "$suite" "$root" "$mirror" || return 1
+    if [ -e "$root/sys/kernel" ] || chroot "$root" sh -c 'command -v make' >/dev/null; then
+      echo "$suite: expected a root without /sys and make"
+      return 1
+    fi
+  fi
   mkdir -p "$root/megalith"
   (cd "$here" && git ls-files -z | tar --null -T - -c) | tar -x --no-same-owner -C "$root/megalith" || return 1
-  if [ -e "$root/sys/kernel" ] || chroot "$root" sh -c 'command -v make' >/dev/null; then
-    echo "$suite: expected a root without /sys and make"
-    return 1
-  fi
   step "$suite" install "$roots/$suite-install.log" inside "$root" "$install" || return 1
   for name in $steps; do
     step "$suite" "make $name" "$roots/$suite-$name.log" inside "$root" "make $name JOBS=$jobs" || return 1
     # What the tests said of themselves.
-    grep -E '^(skipped|[0-9]+% tests passed)' "$roots/$suite-$name.log" | sed "s/^/$suite: /"
+    grep -E '^(skipped|[0-9]+% tests passed|Total Test time)' "$roots/$suite-$name.log" | sed "s/^/$suite: /"
   done
   chroot "$root" sh -c 'gcc --version; clang --version; cmake --version' 2>/dev/null | grep -i version |
     sed "s/^/$suite: /"

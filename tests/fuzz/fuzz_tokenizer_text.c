@@ -1,7 +1,9 @@
 // Fuzzes encoding and decoding of arbitrary text with small fixed tokenizers of both kinds.
 //
 // Checked: a byte-level tokenizer gives the text back (with invalid UTF-8 replaced); streaming
-// equals decoding at once and never emits part of a character; NFC of an NFC text is that text.
+// equals decoding at once and never emits part of a character; NFC of an NFC text is that text; the
+// matches of each Split pattern are whole characters, in order, and the same when the text is cut
+// off where one starts; those of the patterns that match everything leave nothing out.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,6 +12,7 @@
 #include "base/text.h"
 #include "text/bpe.h"
 #include "text/nfc.h"
+#include "text/pretokenize.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -127,6 +130,54 @@ static void check_text(const mgl_tokenizer *tokenizer, const char *text, size_t 
   mgl_text_free(&whole);
 }
 
+#define WHITESPACE "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define CAPITALS "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define SMALL "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define PUNCTUATION "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*"
+
+static const struct {
+  const char *regex;
+  bool everything;  // matches cover the text
+} SPLITS[] = {
+    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", true},
+    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}"
+     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" WHITESPACE,
+     true},
+    {CAPITALS "*" SMALL "+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|" CAPITALS "+" SMALL
+              "*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}" PUNCTUATION WHITESPACE,
+     true},
+    {CAPITALS "*" SMALL "+|" CAPITALS "+" SMALL "*|\\p{N}" PUNCTUATION WHITESPACE, true},
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"
+     "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" WHITESPACE,
+     false},
+    {"\\s+$", false},
+    {"[\\r\\n]", false},
+    {"\\p{N}{1,3}", false},
+    {"\\s?[A-Za-z\xc2\xb5\xc3\x80-\xc3\x96]+", false},
+    {"[\xe4\xb8\x80-\xe9\xbe\xa5\xe0\xa0\x80-\xe4\xb8\x80]+", false},
+};
+
+// `text` is valid UTF-8.
+static void check_splits(const char *text, size_t bytes) {
+  for (size_t i = 0; i < sizeof SPLITS / sizeof SPLITS[0]; i++) {
+    mgl_split_pattern pattern;
+    require(mgl_split_pattern_find(SPLITS[i].regex, &pattern));
+    size_t start = 0;
+    size_t end = 0;
+    for (size_t at = 0; mgl_split_next(&pattern, text, bytes, at, &start, &end); at = end) {
+      require(start >= at && end > start && end <= bytes);
+      require(mgl_utf8_valid_prefix(text + start, end - start) == end - start);
+      require(start == at || !SPLITS[i].everything);
+      // What is in front of a match does not count.
+      size_t same_start = 0;
+      size_t same_end = 0;
+      require(mgl_split_next(&pattern, text + start, bytes - start, 0, &same_start, &same_end));
+      require(same_start == 0 && same_end == end - start);
+    }
+    require(end == bytes || !SPLITS[i].everything);
+  }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static mgl_tokenizer *byte_level;
   static mgl_tokenizer *fallback;
@@ -143,6 +194,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   check_text(byte_level, text, size, size % 2 == 0, &clean);
   check_text(fallback, text, size, size % 2 == 0, NULL);
   if (clean.bytes != 0) {
+    check_splits(clean.data, clean.bytes);
     require(mgl_nfc_append(&once, clean.data, clean.bytes, &err) == MGL_OK);
     require(mgl_nfc_append(&twice, once.data, once.bytes, &err) == MGL_OK);
     require_equal(&once, &twice);

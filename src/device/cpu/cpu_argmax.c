@@ -31,7 +31,7 @@ static void note_row(const mgl_cpu_program *p, const float *row, size_t begin, s
     count = end - first < BLOCK ? end - first : BLOCK;
     float largest = p->kernels->largest(row + first, count);
     bool fresh = best->iteration != p->iteration;
-    // Of equal ones the index decides, and `first` is the smallest that it can be.
+    // The index decides between equal ones, and `first` is the smallest that it can be.
     if (!fresh && !goes_before(largest, (uint32_t)first, best->logit, best->index)) {
       continue;
     }

@@ -1,4 +1,4 @@
-// Where activations lie in their block, and which ops must wait for a barrier.
+// This decides where activations lie in their block, and which ops must wait for a barrier.
 #ifndef MGL_DEVICE_CPU_CPU_LAYOUT_H
 #define MGL_DEVICE_CPU_CPU_LAYOUT_H
 

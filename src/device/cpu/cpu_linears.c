@@ -133,8 +133,8 @@ static uint32_t features_of(const mgl_cpu_program *p, uint32_t w) {
   return p->graph->tensors[w].dims[0].number;
 }
 
-// What features [begin, end) of an op other than gate_up read, piece by piece. Returns the number
-// of pieces.
+// Finds what features [begin, end) of an op other than gate_up read, piece by piece. Returns the
+// number of pieces.
 static uint32_t find_pieces(const mgl_cpu_program *p, const mgl_op *op, uint32_t begin,
                             uint32_t end, weight_rows pieces[MAX_PIECES]) {
   bool is_qkv = op->kind == MGL_OP_QKV_PROJ;
@@ -205,7 +205,7 @@ size_t mgl_cpu_linear_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_
 
 // --- products ------------------------------------------------------------------------------------
 
-// What a block gives for one piece, or for a part of it.
+// A block_out is what a block gives for one piece, or for a part of it.
 typedef struct block_out {
   float *out;             // of row run->first and the piece's first feature
   const float *residual;  // the same, or NULL

@@ -8,7 +8,8 @@ void mgl_lookahead_start(mgl_lookahead *l, const mgl_task_graph *graph, uint32_t
   if (l->graph != graph || l->at <= position) {
     *l = (mgl_lookahead){.graph = graph, .at = position + 1, .left = MGL_LOOKAHEAD_BYTES};
   }
-  // Else the weights of this task were passed, and what was fetched for later ones still counts.
+  // Otherwise the weights of this task were passed, and what was fetched for later ones still
+  // counts.
 }
 
 size_t mgl_lookahead_next(mgl_lookahead *l, uint32_t worker, mgl_task_weights *weights,

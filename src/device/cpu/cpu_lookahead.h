@@ -1,6 +1,6 @@
-// What a worker does while it waits for an event: it fetches the weights of its next AOT tasks into
-// its cache. Weights depend on nothing, and while one worker waits for a slower one, part of the
-// memory's bandwidth is free (docs/log/042). The loader of a GPU worker does the same.
+// A worker that waits for an event fetches the weights of its next AOT tasks into its cache.
+// Weights depend on nothing, and while one worker waits for a slower one, part of the memory's
+// bandwidth is free (docs/log/042). The loader of a GPU worker does the same.
 //
 // Bounded, so that what is fetched stays in a private cache of 1 MiB beside what tasks use. Behind
 // the last task of an iteration the list is taken to begin anew: the next iteration is likely to

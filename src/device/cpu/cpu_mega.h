@@ -50,7 +50,8 @@ typedef struct mgl_cpu_mega_options {
   // may block; the others then sleep, and the watchdog does not count the time.
   int (*next_plan)(void *context, uint64_t iteration);
 
-  // What a worker may fetch into its cache while it waits for an AOT task's event. NULL: nothing.
+  // A worker may fetch these weights into its cache while it waits for an AOT task's event. NULL:
+  // none.
   mgl_task_weights *weights;
 
   // How often workers have told, in the middle of a long task, that they are at work: as long as

@@ -29,7 +29,8 @@ typedef struct mgl_cpu_memory_options {
   uint32_t workers;      // at least 1; each gets its own scratch
 } mgl_cpu_memory_options;
 
-// What one worker knows of one row of logits: the largest of its columns (cpu_argmax.h).
+// An mgl_logit_note is what one worker knows of one row of logits: the largest of its columns
+// (cpu_argmax.h).
 typedef struct mgl_logit_note {
   uint64_t iteration;  // that the rest is of; of another one, nothing is known yet
   float logit;

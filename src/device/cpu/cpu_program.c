@@ -77,7 +77,7 @@ static mgl_status bind_rope(mgl_cpu_program *program, mgl_error *err) {
   return MGL_OK;
 }
 
-// What is made for the GPU does not run here.
+// Refuses what was made for the GPU, which does not run here.
 static mgl_status check_target(const mgl_graph *graph, const mgl_task_graph *tasks,
                                mgl_error *err) {
   for (size_t i = 0; i < graph->op_count; i++) {

@@ -61,7 +61,7 @@ typedef struct mgl_cpu_program_sizes {
   size_t scratch_bytes;  // of a worker, a multiple of MGL_CPU_SCRATCH_ALIGNMENT
 } mgl_cpu_program_sizes;
 
-// What a program that is created with these options reserves.
+// Measures what a program that is created with these options reserves.
 mgl_status mgl_cpu_program_measure(const mgl_graph *graph, const mgl_cpu_program_options *options,
                                    mgl_cpu_program_sizes *out, mgl_error *err);
 void mgl_cpu_program_destroy(mgl_cpu_program *program);  // NULL is fine

@@ -16,7 +16,7 @@
 
 enum { LOOKS = 8 };
 
-// What is compared from look to look.
+// Sights are compared from look to look.
 typedef struct sight {
   uint64_t run;
   uint64_t tasks;

@@ -47,7 +47,7 @@ typedef struct mgl_cpu_weight_sizes {
   size_t vector_bytes;  // as f32
 } mgl_cpu_weight_sizes;
 
-// What binding takes: vectors always, matrices unless they are mapped.
+// Measures what binding takes: vectors always, matrices unless they are mapped.
 mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph);
 
 void mgl_cpu_weights_release(mgl_cpu_weights *weights);

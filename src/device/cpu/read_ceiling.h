@@ -22,8 +22,8 @@
 enum {
   MGL_READ_CEILING_BYTES = 256 << 20,    // of a buffer of our own; more than any cache holds
   MGL_READ_CEILING_MAX_BYTES = 1 << 30,  // of one pass; more takes longer and shows the same
-  // Of a measurement: some time slices of the system's scheduler, for a pass over a small model is
-  // shorter than one.
+  // A measurement takes some time slices of the system's scheduler, since a pass over a small model
+  // is shorter than one.
   MGL_READ_CEILING_LEAST_NS = 20000000,
 };
 
@@ -51,9 +51,9 @@ void mgl_read_ceiling_append(const mgl_read_ceiling *ceiling, mgl_text *out);
 void mgl_read_ceiling_append_refusal(const mgl_read_ceiling *ceiling, mgl_text *out);
 
 // One measurement: highest rate, in bytes per second, of passes over memory[0 .. bytes), `passes`
-// of them (at least 1) and at least MGL_READ_CEILING_LEAST_NS long together. With memory NULL, over a buffer of at most MGL_READ_CEILING_BYTES, filled by the workers that read it:
-// a model whose weights fit into a cache is compared with that cache. Called by the thread that
-// created the team.
+// of them (at least 1) and at least MGL_READ_CEILING_LEAST_NS long together. With memory NULL, over
+// a buffer of at most MGL_READ_CEILING_BYTES, filled by the workers that read it: a model whose
+// weights fit into a cache is compared with that cache. Called by the thread that created the team.
 mgl_status mgl_read_ceiling_measure(mgl_team *team, mgl_simd simd, const void *memory, size_t bytes,
                                     uint32_t passes, double *out_bytes_per_s, mgl_error *err);
 

@@ -14,7 +14,7 @@
 
 enum { PATH_BYTES = MGL_CUDA_CACHE_PATH_BYTES + 128, NAME_BYTES = 96 };
 
-// What a file begins with; the cubin follows, and nothing else.
+// A file begins with this header; the cubin follows, and nothing else.
 typedef struct header {
   char magic[8];
   uint32_t version;

@@ -1,4 +1,4 @@
-// What a failed launch says: one message that names the task, the worker and the event.
+// A failed launch says one message here, which names the task, the worker and the event.
 #include "base/alloc.h"
 #include "device/cuda/cuda_program_parts.h"
 #include "device/cuda/cuda_steps.h"

@@ -39,7 +39,7 @@ typedef struct mgl_nvrtc {
 // MGL_ERR_UNSUPPORTED where libnvrtc is missing. Stays loaded until the process ends.
 mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err);
 
-// What the device code is specialised for.
+// Device code is specialised for a shape.
 typedef struct mgl_cuda_shape {
   uint32_t head_dim;  // a multiple of 32, at most 128
   uint32_t group;     // query heads of a KV head, 1 to 8
@@ -53,7 +53,7 @@ mgl_status mgl_cuda_compile(const mgl_nvrtc *nvrtc, const char *name, const char
                             const mgl_cuda_shape *shape, void **out_cubin, size_t *out_bytes,
                             mgl_text *log, mgl_error *err);
 
-// Of everything that mgl_cuda_compile gives to the compiler.
+// Hashes everything that mgl_cuda_compile gives to the compiler.
 mgl_status mgl_cuda_source_hash(const char *name, const char *architecture,
                                 const mgl_cuda_shape *shape, mgl_hash *out, mgl_error *err);
 
@@ -61,7 +61,7 @@ mgl_status mgl_cuda_source_hash(const char *name, const char *architecture,
 enum { MGL_ARCHITECTURE_BYTES = 16 };
 void mgl_cuda_architecture(const mgl_cuda_device *device, char out[MGL_ARCHITECTURE_BYTES]);
 
-// What a kernel takes, read from a compile log.
+// An mgl_cuda_usage is what a kernel takes, as a compile log says.
 typedef struct mgl_cuda_usage {
   uint32_t registers;
   uint32_t stack_bytes;

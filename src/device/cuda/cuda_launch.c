@@ -87,8 +87,8 @@ static mgl_feed_end tend(launch *l) {
   return l->next < job->request_count ? MGL_FEED_OPEN : MGL_FEED_CLOSED;
 }
 
-// What is to be told to the device: requests into free slots, and how the launch goes on. Once the
-// feed is closed it takes no more.
+// Tells the device what it must know: requests into free slots, and how the launch goes on. Once
+// the feed is closed it takes no more.
 static void feed(launch *l) {
   mgl_cuda_program *p = l->p;
   if (l->job == NULL || l->left) {
@@ -125,7 +125,7 @@ static mgl_status queue_more(launch *l, bool idle, mgl_cuda_full_state *state, m
   return MGL_OK;
 }
 
-// As wait_until.
+// Waits as wait_until does, and feeds the launch meanwhile.
 static mgl_status watch(launch *l, uint64_t patience_ns, bool *ended, mgl_error *err) {
   const mgl_cuda_driver *driver = &l->p->device->driver;
   uint64_t since_ns = mgl_clock_ns();

@@ -1,4 +1,4 @@
-// Where everything lies in the GPU's memory: planned before anything is allocated.
+// This plans where everything lies in the GPU's memory, before anything is allocated.
 //
 // There is one allocation of each kind of memory, and offsets in them. All is decided here from the
 // fused program, its task graphs and the sizes that the caller wants, so that a program that does
@@ -50,7 +50,8 @@ typedef struct mgl_cuda_model {
   uint32_t vocab;     // V
 } mgl_cuda_model;
 
-// Of a program that mgl_fuse_ops_cuda made, which has checked all but that layers are alike.
+// Reads the model off a program that mgl_fuse_ops_cuda made, which has checked all but that layers
+// are alike.
 mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_error *err);
 
 // The matrices of a linear op: inputs [first, first + count); count 0: it is none.
@@ -64,7 +65,7 @@ mgl_cuda_matrices mgl_cuda_matrices_of(const mgl_graph *program, const mgl_op *o
 // Bytes of a packed row block.
 uint64_t mgl_cuda_row_block_bytes(const mgl_cuda_matrices *matrices);
 
-// What a program is laid out for.
+// A program is laid out for these sizes.
 typedef struct mgl_cuda_sizes {
   const mgl_task_graph *const *graphs;
   uint32_t graph_count;
@@ -122,7 +123,7 @@ mgl_status mgl_cuda_layout_make(const mgl_graph *program, const mgl_cuda_model *
                                 const mgl_cuda_sizes *sizes, mgl_cuda_layout *out, mgl_error *err);
 void mgl_cuda_layout_free(mgl_cuda_layout *layout);  // of a zeroed one is fine
 
-// Where a graph's activations are.
+// Returns the kind of memory in which a graph's activations are.
 static inline mgl_cuda_memory_kind mgl_cuda_activation_memory(const mgl_cuda_layout *layout,
                                                               uint32_t graph) {
   return layout->copy_bytes[graph] != 0 ? MGL_CUDA_MEMORY_CARRIED : MGL_CUDA_MEMORY_ACTIVATIONS;

@@ -104,7 +104,7 @@ static mgl_status find_page(const mgl_cuda_program *p, const char *name, uint32_
   return MGL_OK;
 }
 
-// Where V has element i of [HKV, P, HD].
+// Returns where V has element i of [HKV, P, HD].
 static size_t place_in_v(const kv_page *page, size_t i) {
   size_t token = i % page->head / page->head_dim;
   return i / page->head * page->head + i % page->head_dim * MGL_CUDA_KV_PAGE_TOKENS + token;

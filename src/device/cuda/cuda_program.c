@@ -236,7 +236,7 @@ static mgl_status allocate(mgl_cuda_program *p, mgl_error *err) {
   return mgl_cuda_feed_create(p, err);
 }
 
-// What is read before it is written must not depend on who had the memory before.
+// Clears memory that is read before it is written: results must not depend on who had it before.
 static mgl_status clear(mgl_cuda_program *p, mgl_error *err) {
   static const mgl_cuda_memory_kind kinds[] = {
       MGL_CUDA_MEMORY_KV,    MGL_CUDA_MEMORY_ACTIVATIONS, MGL_CUDA_MEMORY_PARTIALS,
@@ -458,8 +458,8 @@ mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, c
   return MGL_OK;
 }
 
-// Where the latest run of a graph left an activation, or the first one finds it, from its first
-// copy on. Logits have one.
+// Returns where the latest run of a graph left an activation, or the first one finds it, from its
+// first copy on. Logits have one copy.
 static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t tensor) {
   uint64_t runs = mgl_cuda_image_run(p)->protocol.graph_runs[graph];
   for (size_t i = 0; i < p->program->op_count; i++) {

@@ -46,7 +46,7 @@ typedef struct mgl_cuda_program_options {
   uint32_t pages_per_sequence;  // of MGL_CUDA_KV_PAGE_TOKENS tokens, at least 1
   uint32_t page_count;          // KV pages; 0: for all sequences at their longest
   uint32_t logit_rows;          // most rows with logits, 1 to iteration_tokens; 0: one per sequence
-  // Of the task graphs (compile/compile.h):
+  // These fields are for the task graphs (compile/compile.h):
   mgl_launch launch;  // MGL_LAUNCH_AUTO is the default
   const mgl_compile_override *overrides;
   uint32_t override_count;
@@ -76,8 +76,8 @@ typedef struct mgl_cuda_program_memory {
   uint32_t page_count, workers;
 } mgl_cuda_program_memory;
 
-// What a program with these options would take. Needs the device, but takes nothing of it and
-// compiles no device code; whether it fits is not checked.
+// Measures what a program with these options would take. It needs the device, but takes nothing of
+// it and compiles no device code; whether it fits is not checked.
 mgl_status mgl_cuda_program_measure(const mgl_cuda_device *device,
                                     const mgl_cuda_program_options *options,
                                     mgl_cuda_program_memory *out, mgl_error *err);
@@ -133,12 +133,13 @@ typedef struct mgl_cuda_token {
 // order for each request.
 typedef void mgl_cuda_token_callback(void *context, const mgl_cuda_token *token);
 
-// What the device tells of an iteration that has ended. Counts, planning_ns and pages go on over
+// The device tells this of an iteration that has ended. Counts, planning_ns and pages go on over
 // launches; where the host is a thousand iterations late some are left out.
 typedef mgl_feed_iteration mgl_cuda_progress;
 typedef void mgl_cuda_progress_callback(void *context, const mgl_cuda_progress *progress);
 
-// What a job left behind. Filled in as far as it got also when it failed.
+// An mgl_cuda_outcome is what a job left behind. It is filled in as far as the job got, also when
+// it failed.
 typedef struct mgl_cuda_outcome {
   uint32_t iterations;
   uint64_t *iteration_ns;  // [iteration_capacity] the device's clock when each began, and at the
@@ -189,7 +190,7 @@ mgl_status mgl_cuda_program_check(const mgl_cuda_program *program, const mgl_cud
                                   mgl_error *err);
 // True if the running launch has memory for what the request asks of sampling.
 bool mgl_cuda_program_has_room(const mgl_cuda_program *program, const mgl_cuda_request *request);
-// What a request counts for most_edits and most_logprobs.
+// These return what a request counts for most_edits and most_logprobs.
 uint32_t mgl_cuda_request_edits(const mgl_cuda_request *request);
 uint32_t mgl_cuda_request_logprobs(const mgl_cuda_request *request);
 

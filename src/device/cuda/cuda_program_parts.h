@@ -148,7 +148,7 @@ size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out);  // and
 mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err);       // once they are there
 mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err);
 void mgl_cuda_wide_release(mgl_cuda_program *p);
-// As mgl_cuda_program_run_plan, in the wide class.
+// Runs a plan as mgl_cuda_program_run_plan does, in the wide class.
 mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                                   const mgl_cuda_launch_options *options, float *logits,
                                   mgl_error *err);

@@ -1,6 +1,6 @@
-// What sampling needs of memory beyond a sequence slot, which most requests do not: edits on the
-// device, and log probabilities in pinned memory. Taken when a launch first needs them, kept and
-// grown; every slot has as much as the most demanding request.
+// Some requests need memory for sampling beyond their sequence slot: edits on the device, and log
+// probabilities in pinned memory. It is taken when a launch first needs it, kept and grown; every
+// slot has as much as the most demanding request.
 //   Rejected: room for every slot's longest sequence from the start, 16 and 176 bytes a token.
 #include <stddef.h>
 

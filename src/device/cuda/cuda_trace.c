@@ -61,7 +61,7 @@ static mgl_status read_tracks(mgl_cuda_program *p, tracks *t, mgl_error *err) {
   MGL_CUDA_TRY(driver, copy_to_host, err, t->iteration_ns,
                mgl_cuda_state_at(p, state->iteration_ns),
                t->iteration_count * sizeof *t->iteration_ns);
-  // Where no iteration began, any time that is near will do.
+  // If no iteration began, any time that is near will do.
   t->origin_ns = t->iteration_ns[0] != 0 ? t->iteration_ns[0] : t->marks[0].ns;
   return MGL_OK;
 }

@@ -41,7 +41,8 @@ static void report(uploader *u, uint64_t bytes) {
 
 // --- matrices ------------------------------------------------------------------------------------
 
-// Where the rows of a matrix go: row block i becomes packed block first_block + i * block_stride.
+// A target says where the rows of a matrix go: row block i becomes packed block first_block + i *
+// block_stride.
 typedef struct target {
   uint32_t tensor;
   uint32_t first_block, block_stride;

@@ -59,9 +59,9 @@ typedef struct mgl_cuda_wide_layout {
   // Activations, of the largest graph.
   uint64_t residual, squares, x, qkv, q, attended, gated, gathered, logits, angles, parts;
   uint32_t shared_tiles;  // of several tasks, most of a graph
-  // Of attention; between launches stream_partials are all ones, merges 0.
+  // Attention has these; between launches stream_partials are all ones, merges 0.
   uint64_t stream_partials, stream_partial_bytes, tile_partials, merges, merge_bytes;
-  // What a launch uploads: run, plan, work, tables; and what it begins with zeros in.
+  // A launch uploads an image (run, plan, work, tables), and begins with zeros in `zeros`.
   uint64_t image, image_bytes;
   uint64_t plan, work, tables;  // offsets in the image; the run is at its begin
   // Counters of events, the largest of each logit row, splits that have arrived, and when each
@@ -100,7 +100,7 @@ void mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, 
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
                            const int32_t *block_tables, unsigned char *image);
 
-// What turns between iterations get.
+// Makes what turns between iterations get.
 mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a);
 
 // The image of a launch: `image` has image_bytes. Errors: more than the sizes, pages or vocabulary

@@ -160,7 +160,7 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   return MGL_OK;
 }
 
-// What attention finds between its layers.
+// Writes what attention must find between its layers.
 static mgl_status clear_attention(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_wide_layout *wide = &p->wide.layout;
   const mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
@@ -284,7 +284,7 @@ static mgl_status wait_for_end(mgl_cuda_program *p, uint64_t deadline_ns, mgl_er
       (double)deadline_ns / 1e9, ended ? "" : " and does not answer; the process must be ended");
 }
 
-// What a launch finds: its run, and zeros.
+// Uploads what a launch must find: its run, and zeros.
 static mgl_status upload(mgl_cuda_program *p, size_t image_bytes, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cuda_wide_layout *wide = &p->wide.layout;

@@ -178,7 +178,8 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
 }
 
 enum {
-  // Of 168 a thread at the start: 256 threads * 208 + 128 * 88 are as many.
+  // Threads start with 168 registers each, and hand them round: 256 threads * 208 + 128 * 88 are as
+  // many.
   MGL_CONSUMER_REGISTERS = 208,
   MGL_ROLE_REGISTERS = 88,
 };

@@ -163,8 +163,8 @@ static __device__ __noinline__ void mgl_op_next_plan(const mgl_cuda_op_launch &l
   }
 }
 
-// The same between iterations, when none runs: the first plan of a launch, and the next one where
-// there was nothing to do.
+// This kernel plans between iterations, when none runs: it makes the first plan of a launch, and
+// the next one where there was nothing to do.
 extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
     mgl_op_plan(mgl_cuda_run *run, uint64_t *host_plan, mgl_op_first *firsts) {
   (void)mgl_op_turn(run, host_plan, firsts, mgl_published(run), true);
@@ -179,8 +179,8 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
 
 // --- linears -------------------------------------------------------------------------------------
 
-// Where page number `index` of the block's stream (page_stream.cuh) lies, and its bytes; of one
-// pass.
+// Returns where page number `index` of the block's stream (page_stream.cuh) lies, and its bytes;
+// the stream is that of one pass.
 static __device__ __forceinline__ const uint8_t *mgl_page_of(const mgl_load *load, uint32_t index,
                                                              uint32_t *bytes) {
   uint32_t pages = mgl_pages_of_block(load->k_padded);

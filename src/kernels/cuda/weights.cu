@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(MGL_PACK_THREADS)
   mgl_pack_share(mgl_here(), rows, row_count, k, first_block, block_stride, packed);
 }
 
-// The same with dummy values: row r, element e is number r * k + e of the stream.
+// Packs dummy values instead of weights: row r, element e is number r * k + e of the stream.
 extern "C" __global__ void __launch_bounds__(MGL_PACK_THREADS)
     mgl_dummy_packed(mgl_dummy_stream stream, uint32_t row_count, uint32_t k, uint32_t first_block,
                      uint32_t block_stride, uint8_t *packed) {

@@ -19,7 +19,8 @@ static_assert(offsetof(mgl_wide_work, items) == MGL_HOST_BYTES_WIDE_ITEMS, "the 
 #endif
 
 enum {
-  // Of 168 a thread at the start: 256 threads * 224 + 128 * 56 are as many.
+  // Threads start with 168 registers each, and hand them round: 256 threads * 224 + 128 * 56 are as
+  // many.
   MGL_WIDE_CONSUMER_REGISTERS = 224,
   MGL_WIDE_SERVICE_REGISTERS = 56,
 };

@@ -1,6 +1,6 @@
-// What stands before and behind an iteration of the wide class where the device plans: a turn of
-// the planner, by one warp, and a token for each row of logits. Kernels of their own, queued one
-// behind the other: a wide iteration takes milliseconds.
+// These kernels run before and behind an iteration of the wide class where the device plans: one
+// warp takes a turn of the planner, and each row of logits gets its token. They are kernels of
+// their own, queued one behind the other, since a wide iteration takes milliseconds.
 #include "kernels/cuda/small/tasks_sample.cuh"
 #include "twin/wide_chain.h"
 

@@ -189,9 +189,11 @@ static void killed_writers_tear_nothing(void **state) {
   for (int i = 0; i < KILLS; i++) {
     pid_t child = fork();
     assert_true(child >= 0);
-    for (char letter = 'a'; child == 0; letter = letter == 'z' ? 'a' : (char)(letter + 1)) {
-      if (write_file(path, letter, NULL) != MGL_OK) {
-        _exit(1);
+    if (child == 0) {
+      for (char letter = 'a';; letter = letter == 'z' ? 'a' : (char)(letter + 1)) {
+        if (write_file(path, letter, NULL) != MGL_OK) {
+          _exit(1);
+        }
       }
     }
     struct timespec wait = {0, (long)(rand_r(&seed) % 3000) * 1000};

@@ -81,6 +81,7 @@ static const struct {
     {"y = linear(x, w, x, x, x, x, x, x, x) : f32[T,50]", "at most 8 inputs"},
     {"y = rmsnorm(x, norm) : bf16[T,8]", "all attributes"},
     {"y = rmsnorm(x, norm) eps=abc : bf16[T,8]", "a finite number"},
+    {"y = rmsnorm(x, norm) eps=-1e-6 : bf16[T,8]", "eps must not be negative"},
     {"y = rmsnorm(x, norm) eps=inf : bf16[T,8]", "a finite number"},
     {"y = rmsnorm(x, norm) eps=1e-6 eps=1 : bf16[T,8]", "given twice"},
     {"y = rmsnorm(x, norm) scale=1 : bf16[T,8]", "unknown here"},

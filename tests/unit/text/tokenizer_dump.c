@@ -5,13 +5,15 @@
 // and payload. Numbers are 32-bit little-endian, as on every machine that we run on.
 //   'e'  payload: text; number: bit 0 add_special, bit 1 plain_special; reply: ids
 //   'd'  payload: ids; number: bit 0 skip_special; reply: text (streaming must equal the whole)
-//   's'  payload: valid UTF-8; number: an mgl_split_pattern; reply: the ends of the pre-tokens
+//   's'  payload: a regular expression, NUL and valid UTF-8; reply: start and end of each match
+//   'n'  payload: valid UTF-8; reply: its NFC
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "text/nfc.h"
 #include "text/pretokenize.h"
 #include "text/tokenizer.h"
 
@@ -64,18 +66,37 @@ static void decode(const mgl_tokenizer *tokenizer, const int32_t *ids, size_t co
   mgl_text_free(&streamed);
 }
 
-static void split(const char *text, size_t bytes, mgl_split_pattern pattern) {
-  uint32_t *ends = mgl_alloc(bytes * sizeof *ends);
+static void split(const char *payload, size_t bytes) {
+  const char *text = memchr(payload, 0, bytes);
+  if (text == NULL) {
+    die("a split request without a NUL");
+  }
+  text++;
+  bytes -= (size_t)(text - payload);
+  mgl_split_pattern pattern;
+  if (!mgl_split_pattern_find(payload, &pattern)) {
+    die("an unknown pattern");
+  }
+  uint32_t *places = mgl_alloc((bytes + 1) * 2 * sizeof *places);
   size_t count = 0;
-  if (ends == NULL) {
+  if (places == NULL) {
     die("out of memory");
   }
-  for (size_t at = 0; at < bytes;) {
-    at = mgl_split_next(pattern, text, bytes, at);
-    ends[count++] = (uint32_t)at;
+  size_t start = 0;
+  for (size_t end = 0; mgl_split_next(&pattern, text, bytes, end, &start, &end);) {
+    places[count++] = (uint32_t)start;
+    places[count++] = (uint32_t)end;
   }
-  reply(ends, count * sizeof *ends);
-  mgl_free(ends);
+  reply(places, count * sizeof *places);
+  mgl_free(places);
+}
+
+static void normalize(const char *text, size_t bytes) {
+  mgl_error err;
+  mgl_text out = {0};
+  check(mgl_nfc_append(&out, text, bytes, &err), &err);
+  reply(out.data, out.bytes);
+  mgl_text_free(&out);
 }
 
 int main(int argc, char **argv) {
@@ -97,7 +118,8 @@ int main(int argc, char **argv) {
         decode(tokenizer, (const int32_t *)(const void *)payload, head[2] / sizeof(int32_t),
                (head[1] & 1) != 0);
         break;
-      case 's': split(payload, head[2], (mgl_split_pattern)head[1]); break;
+      case 's': split(payload, head[2]); break;
+      case 'n': normalize(payload, head[2]); break;
       default: die("unknown operation");
     }
     mgl_free(payload);

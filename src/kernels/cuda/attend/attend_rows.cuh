@@ -1,5 +1,5 @@
-// Of attend (tasks_attend.cuh): a task's items and KV pages, and the rows of this iteration, which
-// are normed, rotated and put into scratch and into the cache.
+// This part of attend (tasks_attend.cuh) finds a task's items and KV pages, and norms and rotates
+// the rows of this iteration and puts them into scratch and into the cache.
 #ifndef MGL_KERNELS_CUDA_ATTEND_ATTEND_ROWS_CUH
 #define MGL_KERNELS_CUDA_ATTEND_ATTEND_ROWS_CUH
 
@@ -80,8 +80,8 @@ typedef struct mgl_attend_state {
   float values[MGL_ATTEND_ROWS][4];
 } mgl_attend_state;
 
-// What was computed of an element of the output: the sum of weighted values, and of its column the
-// maximum score (times log2 e) and the sum of weights, both weights relative to that maximum.
+// An mgl_attend_part is what was computed of an element of the output: the sum of weighted values,
+// and its column's maximum score (times log2 e) and sum of weights, relative to that maximum.
 typedef struct mgl_attend_part {
   float value, max, sum;
 } mgl_attend_part;
@@ -98,7 +98,8 @@ static __device__ __forceinline__ float mgl_attend_unseen(void) {
   return __uint_as_float(0xff800000u);
 }
 
-// What weights are relative to: finite also where nothing is seen, so that weights are 0, not NaN.
+// Weights are relative to this maximum, which is finite also where nothing is seen, so that weights
+// are 0 there, not NaN.
 static __device__ __forceinline__ float mgl_attend_base(float max) {
   return max == mgl_attend_unseen() ? 0.0f : max;
 }

@@ -80,7 +80,8 @@ static __device__ __forceinline__ void mgl_attend_prefetch(const mgl_attend *a,
   }
 }
 
-// Of the positions `first` (low half) and the next one: a mask of those before `end`.
+// Returns a mask of those of the positions `first` (low half) and `first` + 1 that are before
+// `end`.
 static __device__ __forceinline__ uint32_t mgl_attend_before(uint32_t first, uint32_t end) {
   return (first < end ? 0xffffu : 0) | (first + 1 < end ? 0xffff0000u : 0);
 }
@@ -104,7 +105,8 @@ static __device__ __forceinline__ void mgl_attend_patch_k(const mgl_attend *a, u
   }
 }
 
-// The same for V. Positions that nobody sees become 0, as 0 times what may lie there need not be.
+// Patches V, where positions that nobody sees become 0, since 0 times what may lie there need not
+// be.
 static __device__ __forceinline__ void mgl_attend_patch_v(const mgl_attend *a, uint32_t first,
                                                           mgl_attend_tile *tile) {
   uint32_t group = mgl_attend_lane(a) / 4;
@@ -307,8 +309,9 @@ static __device__ __forceinline__ void mgl_attend_tiles(mgl_attend *a, mgl_atten
 
 // --- merging -------------------------------------------------------------------------------------
 
-// Where a warp's sum of values of a column and head dim element lies, in floats: pairs of columns
-// together, and permuted so that lanes of different columns meet in no bank; row 16 as row 0.
+// Returns where a warp's sum of values of a column and head dim element lies, in floats: pairs of
+// columns lie together, permuted so that lanes of different columns meet in no bank; row 16 is as
+// row 0.
 static __device__ __forceinline__ uint32_t mgl_attend_value_index(uint32_t warp, uint32_t column,
                                                                   uint32_t row) {
   uint32_t pair = column / 2;
@@ -316,7 +319,7 @@ static __device__ __forceinline__ uint32_t mgl_attend_value_index(uint32_t warp,
          column % 2;
 }
 
-// What this warp has, into scratch.
+// Puts what this warp has into scratch.
 static __device__ __forceinline__ void mgl_attend_publish(const mgl_attend *a,
                                                           mgl_attend_state *state) {
   uint32_t group = a->w->lane / 4;
@@ -548,7 +551,7 @@ static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
   }
 }
 
-// What is left of an item once its rows are on their way into scratch: of all consumers.
+// All consumers finish an item here, once its rows are on their way into scratch.
 static __device__ __forceinline__ void mgl_attend_finish_item(mgl_attend *a, mgl_attend_tile *tile,
                                                               mgl_attend_cursor *cursor) {
   mgl_sync_consumers();  // scratch has the rows of this iteration

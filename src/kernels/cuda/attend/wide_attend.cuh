@@ -15,8 +15,8 @@
 static __device__ __forceinline__ void mgl_wide_attend(const mgl_wide_attention *a, uint8_t *smem,
                                                        uint32_t worker, uint32_t thread,
                                                        const mgl_attend_gate *gate) {
-  // What follows from it is found here, task by task: the compiler would find it before the first
-  // task, and fetch it from local memory wherever it is used.
+  // The compiler must find what follows from the thread's number here, task by task. It would find
+  // it before the first task, and fetch it from local memory wherever it is used (docs/log/139).
   asm volatile("" : "+r"(thread));
   mgl_wide_streams(a, smem, worker, thread, gate);
   mgl_wide_tiles(a, smem, worker, thread);

@@ -31,8 +31,8 @@ enum {
 
 static_assert(MGL_STREAM_STAGES >= MGL_WIDE_ATTEND_AHEAD, "pages in flight");
 
-// What attention waits for before it reads what the iteration itself writes: a phase of an
-// mbarrier. Without one all is there.
+// Attention waits at this gate, a phase of an mbarrier, before it reads what the iteration itself
+// writes. Without a barrier all is there.
 typedef struct mgl_attend_gate {
   uint64_t *barrier;
   uint32_t parity;
@@ -474,8 +474,8 @@ static __device__ __forceinline__ void mgl_stream_add(uint4 *partial, bool prese
   }
 }
 
-// Of the 32 parties from `first` on: those that have parts of the unit, which party first - 1 or
-// one before it began. *more: and there may be others behind them.
+// Returns which of the 32 parties from `first` on have parts of the unit that party first - 1 or
+// one before it began. *more says that there may be others behind them.
 static __device__ __forceinline__ uint32_t mgl_stream_others(const mgl_wide_attention *a,
                                                              const mgl_wide_part *part,
                                                              uint32_t first, uint32_t lane,

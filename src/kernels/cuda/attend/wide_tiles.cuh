@@ -31,8 +31,8 @@ enum {
 static_assert(MGL_TILE_Q + MGL_TILE_QUERIES * MGL_TILE_Q_BYTES <= MGL_ATTEND_BYTES,
               "shared memory");
 
-// What the worker asks for next; every thread asks for its share. K runs a step ahead of V: it is
-// needed earlier.
+// An mgl_tile_feed is what the worker asks for next; every thread asks for its share. K runs a step
+// ahead of V, since it is needed earlier.
 typedef struct mgl_tile_feed {
   const mgl_wide_attention *a;
   mgl_wide_cut at, end;
@@ -217,7 +217,7 @@ static __device__ __forceinline__ void mgl_tile_merge(const mgl_wide_attention *
   }
 }
 
-// As mgl_stream_finish, by all consumers.
+// All consumers finish an item here, as one warp does in mgl_stream_finish.
 static __device__ __forceinline__ void mgl_tile_finish(const mgl_wide_attention *a,
                                                        const mgl_wide_item *item,
                                                        const mgl_wide_part *part, uint32_t worker,
@@ -314,7 +314,7 @@ static __device__ __forceinline__ void mgl_tile_issue_scores(const mgl_tile *t,
   mgl_wgmma_commit();
 }
 
-// And for the products of weights and values of step number `count`.
+// Issues the products of weights and values of step number `count`.
 static __device__ __forceinline__ void mgl_tile_issue_values(
     const mgl_tile *t, uint32_t count, const uint32_t (&weights)[MGL_TILE_PAGES][4],
     float (&values)[MGL_HEAD_COLUMNS][4]) {

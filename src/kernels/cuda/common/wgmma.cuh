@@ -31,7 +31,7 @@ static __device__ __forceinline__ uint64_t mgl_wgmma_descriptor(uint32_t address
          ((address & 0x3ffff) >> 4);
 }
 
-// The same for rows of 128, 64 or 32 bytes and the swizzle of that name.
+// Makes a descriptor of rows of 128, 64 or 32 bytes with the swizzle of that name.
 template <int row_bytes>
 static __device__ __forceinline__ uint64_t mgl_wgmma_rows(uint32_t address) {
   static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32, "swizzles");

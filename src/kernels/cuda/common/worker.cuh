@@ -26,7 +26,7 @@ enum {
   MGL_MBARRIER_TRIES = 1 << 24,  // many seconds
 };
 
-// What the consumers call for a task. Chosen by the controller, which has time.
+// The consumers call one of these functions for a task; the controller, which has time, chooses it.
 typedef enum mgl_task_function {
   MGL_CALL_LINEAR_ONE_NORMED,  // these three, of which a layer of one token consists, come first
   MGL_CALL_LINEAR_ONE,
@@ -49,8 +49,8 @@ typedef enum mgl_task_function {
   MGL_CALL_NOTHING,
 } mgl_task_function;
 
-// What an attend task begins with, read by the controller, so that its consumers have no trips to
-// the L2 before they ask for keys.
+// An mgl_first_item is what an attend task begins with. The controller reads it, so that consumers
+// have no trips to the L2 before they ask for keys.
 struct mgl_first_item {
   mgl_cuda_item item;      // of later items of the task too, until the output is made
   uint32_t item_count;     // of the plan
@@ -169,7 +169,8 @@ static __device__ __forceinline__ bool mgl_mbarrier_test(uint64_t *barrier, uint
   return mgl_mbarrier_test_at(mgl_shared_address(barrier), parity);
 }
 
-// The same; the hardware suspends the thread for a while first.
+// Asks whether the phase is over, as a test does, but the hardware suspends the thread for a while
+// first.
 static __device__ __forceinline__ bool mgl_mbarrier_try_at(uint32_t barrier, uint32_t parity) {
 #if MGL_TARGET_COPIES
   uint32_t done;
@@ -190,8 +191,8 @@ static __device__ __forceinline__ bool mgl_mbarrier_try(uint64_t *barrier, uint3
   return mgl_mbarrier_try_at(mgl_shared_address(barrier), parity);
 }
 
-// The same, suspended for a microsecond at most: for who looks at other things too, and should not
-// take issue slots from the warps that compute.
+// Asks whether the phase is over, suspended for a microsecond at most. It is for warps that look at
+// other things too, and should not take issue slots from those that compute.
 static __device__ __forceinline__ bool mgl_mbarrier_try_briefly(uint64_t *barrier,
                                                                 uint32_t parity) {
 #if MGL_TARGET_COPIES
@@ -223,8 +224,8 @@ static __device__ __forceinline__ void mgl_mbarrier_wait(uint64_t *barrier, uint
   mgl_mbarrier_wait_at(mgl_shared_address(barrier), parity);
 }
 
-// The same, or until the run stops. All threads that wait for one phase get the same answer: `stop`
-// is set by the thread that would complete the phase, after it has completed its last one.
+// Waits for the phase, or until the run stops. All threads that wait for one phase get the same
+// answer: `stop` is set by the thread that would complete it, after it has completed its last one.
 static __device__ __forceinline__ bool mgl_mbarrier_wait_or_stop(mgl_block *block,
                                                                  uint64_t *barrier,
                                                                  uint32_t parity) {
@@ -338,7 +339,7 @@ static __device__ __forceinline__ void mgl_write_word(uint8_t *at, uint32_t word
   mgl_store_l2_word(at + slot->open_at, MGL_CUDA_OPEN);
 }
 
-// The same for a word that has no value in this run: only the other copy's.
+// Opens a word that has no value in this run: only the other copy's is written.
 static __device__ __forceinline__ void mgl_open_word(uint8_t *at, const mgl_slot *slot) {
   mgl_store_l2_word(at + slot->open_at, MGL_CUDA_OPEN);
 }
@@ -359,7 +360,8 @@ static __device__ __forceinline__ void mgl_page_await_noted(mgl_block *block, ui
   mgl_note_starved(block, slot, threadIdx.x, from);
 }
 
-// The same as a function of its own.
+// Waits for a page that is not there yet and notes it, in a function of its own, so that the loops
+// that call it stay short.
 static __device__ __noinline__ void mgl_page_starve(mgl_block *block, uint32_t slot, uint32_t full,
                                                     uint32_t parity) {
   mgl_page_await_noted(block, slot, full, parity);
@@ -446,7 +448,7 @@ static __device__ __forceinline__ uint4 mgl_load_l2(const void *address) {
   return v;
 }
 
-// The same where `wanted`, else *v stays: predicated, not branched around.
+// Loads past the L1 where `wanted`, else *v stays: the load is predicated, not branched around.
 static __device__ __forceinline__ void mgl_load_l2_if(const void *address, bool wanted, uint4 *v) {
   asm volatile(
       "{\n.reg .pred p;\n"

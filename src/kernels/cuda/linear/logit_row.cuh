@@ -148,7 +148,7 @@ static __device__ inline number mgl_lanes_sum(number value) {
   return value;
 }
 
-// What a pass over the row finds. Logits without weight do not count.
+// An mgl_survey is what a pass over the row finds. Logits without weight do not count.
 struct mgl_survey {
   uint32_t count;  // of keys in the interval
   uint64_t mass;   // and the sum of their weights
@@ -264,7 +264,7 @@ static __device__ void mgl_finish_list(const mgl_logit_row *row, uint32_t count)
   mgl_sync_consumers();
 }
 
-// What is counted up to a target.
+// An mgl_measure says what is counted up to a target.
 enum mgl_measure { MGL_BY_COUNT, MGL_BY_MASS };
 
 struct mgl_boundary {

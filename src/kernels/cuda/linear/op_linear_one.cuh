@@ -17,7 +17,7 @@ enum {
 
 // --- x -------------------------------------------------------------------------------------------
 
-// Where this lane's group t of piece 0 is staged.
+// Returns where this lane's group t of piece 0 is staged.
 static __device__ __forceinline__ uint32_t mgl_op_one_stage_at(const mgl_worker *w,
                                                                const mgl_linear *l) {
   return mgl_shared_address(w->scratch) + MGL_OP_ONE_X_AT +

@@ -51,7 +51,7 @@ struct mgl_linear_shape {
   static_assert(TOKEN_OUTPUTS % 32 == 0, "a warp finishes outputs of one token at a time");
 };
 
-// What a linear task knows before it computes: the op in registers.
+// An mgl_linear is what a linear task knows before it computes: the op in registers.
 struct mgl_linear {
   const mgl_cuda_op *op;  // in shared memory, for what is read once
   const mgl_cuda_plan *plan;
@@ -79,7 +79,7 @@ struct mgl_linear {
 
 // --- activations ---------------------------------------------------------------------------------
 
-// Where elements e .. e + 7 of row `row` of the product lie in x.
+// Returns where elements e .. e + 7 of row `row` of the product lie in x.
 static __device__ __forceinline__ const uint8_t *mgl_linear_x(const mgl_linear *l, uint32_t row,
                                                               uint32_t e) {
   if (l->kind == MGL_OP_LOGITS) {
@@ -326,7 +326,7 @@ static __device__ __forceinline__ void mgl_linear_weights(mgl_worker *w, const m
   }
 }
 
-// The same for a task that the loader did not see: from memory.
+// Fetches a page from memory, for a task that the loader did not see.
 static __device__ __forceinline__ void mgl_linear_fetch(const mgl_worker *w, const uint8_t *page,
                                                         uint32_t page_bytes,
                                                         uint4 weights[MGL_LINEAR_STEPS]) {
@@ -457,7 +457,8 @@ static __device__ __forceinline__ float mgl_silu_mul(float gate, float up) {
   return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
-// Of gate_up: two neighbouring columns are a word of the output. All lanes of a warp.
+// Writes outputs of gate_up, where two neighbouring columns are a word. All lanes of a warp call
+// it.
 template <typename shape>
 static __device__ __forceinline__ void mgl_linear_write_gated(const mgl_worker *w,
                                                               const mgl_linear *l,
@@ -680,8 +681,8 @@ static __device__ __forceinline__ uint32_t mgl_linear_rows(const mgl_slot *slot)
   return slot->op.tokens == 1 ? 1 : __ldcg(&slot->plan->token_count);
 }
 
-// What all shapes begin with. rows: of the iteration that are computed. may_carry: the shape can
-// wait for words of x.
+// All shapes begin with this. rows are those of the iteration that are computed; may_carry says
+// that the shape can wait for words of x.
 static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, const mgl_slot *slot,
                                                        uint32_t rows, bool may_carry,
                                                        mgl_linear *l) {

@@ -317,7 +317,7 @@ static __device__ __forceinline__ uint4 mgl_one_column(const mgl_one_columns<NOR
   return v;
 }
 
-// Where a warp is in a batch.
+// An mgl_one_place says where a warp is in a batch.
 struct mgl_one_place {
   uint32_t piece;  // of the next page, in a row of x
   uint4 x;         // the columns of its round
@@ -492,8 +492,8 @@ static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   mgl_one_x<NORMED> mine;
   mgl_one_columns<NORMED> columns = {};
   mgl_one_squares<NORMED> squares = {};
-  // What comes from the L2 is on its way before anything is waited for. (Of one token x is the
-  // first row, also for logits.)
+  // All loads from the L2 are on their way before anything is waited for. (The x of one token is
+  // the first row, also for logits.)
   mine = {};
   if (l.carried) {
     mgl_one_ask<NORMED>(w, &l, l.x, mgl_one_polls_all(&l) ? mgl_one_rounds(&l) : 1, &mine);

@@ -105,7 +105,7 @@ static __device__ __forceinline__ void mgl_rows_ask(const mgl_rows_places<TILES>
   }
 }
 
-// Of the first `count` pieces. (The open word is the largest of all.)
+// Says whether one of the first `count` pieces has an open word, which is the largest of all.
 template <int TILES, bool NORMED, int PIECES>
 static __device__ __forceinline__ bool mgl_rows_is_open(
     const mgl_rows_raw<TILES, NORMED, PIECES> *raw, int count) {
@@ -256,10 +256,10 @@ static __device__ __forceinline__ void mgl_rows_release(mgl_worker *w, const mgl
 
 // --- products ------------------------------------------------------------------------------------
 
-// Where partial sums of a row block lie. What a lane has of one product, or of two tiles' products
-// for one feature, are 16 bytes: of one tile features g and g + 8 of tokens 2t and 2t + 1; of two
-// feature f of tokens 2t, 2t + 1, 2t + 8 and 2t + 9. Quads of four neighbouring t are permuted, so
-// that lanes with neighbouring features do not meet in a bank when they read theirs.
+// Returns where partial sums of a row block lie. A lane has 16 bytes of one product, or of two
+// tiles' products for one feature: with one tile, features g and g + 8 of tokens 2t and 2t + 1;
+// with two, feature f of tokens 2t, 2t + 1, 2t + 8 and 2t + 9. Quads of four neighbouring t are
+// permuted, so that lanes with neighbouring features do not meet in a bank when they read theirs.
 static __device__ __forceinline__ uint32_t mgl_rows_quad(uint32_t feature, uint32_t t) {
   return feature * 4 + (t ^ feature / 2 % 4);
 }
@@ -345,8 +345,8 @@ static __device__ __forceinline__ uint32_t mgl_rows_column(const mgl_linear *l,
                                                    : l->op->n;
 }
 
-// Of a plain x: the residuals of the batch's first row blocks, on their way into scratch, where
-// others have the sums of squares. (In registers they would be spilled.)
+// Where x is plain, sends the residuals of the batch's first row blocks on their way into scratch,
+// where a normed x has its sums of squares. (In registers they would be spilled.)
 template <int TILES>
 static __device__ __forceinline__ void mgl_rows_fetch_residuals(const mgl_worker *w,
                                                                 const mgl_linear *l) {
@@ -385,8 +385,8 @@ static __device__ __forceinline__ float mgl_rows_addend(const mgl_worker *w, con
   return l->op->bias != nullptr ? __ldg(l->op->bias + column) : 0;
 }
 
-// Of gate_up: two neighbouring columns are a word of the output. All lanes of a warp; value: of
-// gate or of up, the sum times the norm's factor.
+// Writes outputs of gate_up, where two neighbouring columns are a word. All lanes of a warp call
+// it; value is that of gate or of up, the sum times the norm's factor.
 static __device__ __forceinline__ void mgl_rows_write_gated(const mgl_worker *w,
                                                             const mgl_linear *l,
                                                             const mgl_rows_output *o,
@@ -410,7 +410,7 @@ static __device__ __forceinline__ void mgl_rows_write_gated(const mgl_worker *w,
   }
 }
 
-// Of the others.
+// Writes outputs of the linears other than gate_up.
 template <int TILES, bool NORMED>
 static __device__ __forceinline__ void mgl_rows_write(const mgl_worker *w, const mgl_linear *l,
                                                       const mgl_rows_output *o, uint32_t block,
@@ -439,14 +439,15 @@ static __device__ __forceinline__ void mgl_rows_write(const mgl_worker *w, const
   }
 }
 
-// Of the batch, which `rest` row blocks of the task follow.
+// Returns the first row block of the batch, which `rest` row blocks of the task follow.
 static __device__ __forceinline__ uint32_t mgl_rows_first_block(const mgl_worker *w,
                                                                 const mgl_linear *l,
                                                                 uint32_t rest) {
   return mgl_task_slot(w)->end - rest - l->blocks;
 }
 
-// What is needed before and behind the products, and should take no registers between.
+// Looks up again what is needed before and behind the products, and should take no registers
+// between.
 static __device__ __forceinline__ void mgl_rows_look_again(const mgl_worker *w, uint32_t rest,
                                                            mgl_linear *l) {
   const mgl_slot *slot = mgl_task_slot(w);
@@ -505,7 +506,7 @@ static __device__ __forceinline__ void mgl_rows_share_best(const mgl_worker *w, 
 
 // --- the task ------------------------------------------------------------------------------------
 
-// Where a linear has these functions: whole pairs of pages, and one pass.
+// Says whether a linear has these functions: its k is whole pairs of pages, and it has one pass.
 static __device__ __forceinline__ bool mgl_is_linear_of_rows(const mgl_cuda_op *op) {
   return MGL_TARGET_LINEAR_ROWS && op->row_tiles <= 2 && op->passes == 1 &&
          op->k % (MGL_GROUP_PAGES * MGL_CUDA_PAGE_K) == 0;
@@ -517,7 +518,7 @@ static __device__ __forceinline__ void mgl_rows_set_batch(mgl_linear *l, uint32_
   *rest -= l->blocks;
 }
 
-// What comes from the L2 before the products begin: the first group of x, and residuals.
+// Asks the L2 for what is needed before the products begin: the first group of x, and residuals.
 template <int TILES, bool NORMED>
 static __device__ __forceinline__ void mgl_rows_ask_first(
     const mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows,

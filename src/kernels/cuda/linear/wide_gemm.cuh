@@ -58,7 +58,7 @@ static __device__ __forceinline__ void mgl_wgmma(float (&d)[128], const uint32_t
 #undef MGL_SUMS_4
 #undef MGL_SUMS_8
 
-// The same of 64 columns, and of 128.
+// Multiplies 64 columns, and in the next function 128.
 static __device__ __forceinline__ void mgl_wgmma(float (&d)[32], const uint32_t *a, uint64_t b,
                                                  uint32_t add) {
   mgl_wgmma_columns(reinterpret_cast<float(&)[8][4]>(d), *reinterpret_cast<const uint32_t(*)[4]>(a),

@@ -74,7 +74,8 @@ static __device__ __forceinline__ void mgl_wide_ask_weights(const mgl_wide_worke
   }
 }
 
-// And for its x, in rows of 64 bytes, swizzled so that ldmatrix meets no bank twice. Ends a group.
+// Asks for the stage's x, in rows of 64 bytes, swizzled so that ldmatrix meets no bank twice. It
+// ends a group of copies.
 static __device__ __forceinline__ void mgl_wide_ask_x(const mgl_wide_worker *w, uint32_t stage) {
   const mgl_mma_source *source = &w->source;
   const uint32_t thread = w->warp * 32 + w->lane;

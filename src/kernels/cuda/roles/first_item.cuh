@@ -1,5 +1,5 @@
-// What an attend task begins with: found by whoever hands the task over, so that its consumers have
-// no trips to the L2 before they ask for keys.
+// Whoever hands an attend task over finds here what the task begins with, so that its consumers
+// have no trips to the L2 before they ask for keys.
 #ifndef MGL_KERNELS_CUDA_ROLES_FIRST_ITEM_CUH
 #define MGL_KERNELS_CUDA_ROLES_FIRST_ITEM_CUH
 

@@ -15,7 +15,8 @@
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
 
-// What the loader knows of one task; lane i of the warp holds that of the i-th fetched.
+// An mgl_load is what the loader knows of one task; lane i of the warp holds that of the i-th
+// fetched.
 struct mgl_load {
   const uint8_t *weights;  // NULL: nothing to stream
   uint32_t task;
@@ -122,7 +123,7 @@ static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_
 
 #endif
 
-// What the first lane that loads has found, for all of them: they stay together.
+// Gives all lanes that load what the first of them has found, so that they stay together.
 static __device__ __forceinline__ bool mgl_loader_told(bool found) {
   return MGL_LOADER_LANES == 1 ? found : __shfl_sync(0xffffffffu, found, 0) != 0;
 }
@@ -154,7 +155,7 @@ static __device__ __forceinline__ bool mgl_loader_await_room(mgl_loader *l) {
   return true;
 }
 
-// The same, for all that load.
+// Says to all lanes that load whether there is room.
 static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
   return mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_room(l));
 }

@@ -52,7 +52,7 @@ static __device__ __forceinline__ void mgl_store_task(mgl_cuda_run *run, mgl_blo
   }
 }
 
-// What the storer records.
+// An mgl_storer_trace is what the storer records.
 struct mgl_storer_trace {
   mgl_tracer waited, computed, triggered;
 };

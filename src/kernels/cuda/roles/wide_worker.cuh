@@ -63,7 +63,8 @@ struct mgl_wide_block {
 
 static_assert(sizeof(mgl_wide_block) <= MGL_WIDE_BLOCK_BYTES, "it has its place");
 
-// Where a thread of the portable kernel finds its share of a tile's stages (wide_gemm_mma.cuh).
+// An mgl_mma_source says where a thread of the portable kernel finds its share of a tile's stages
+// (wide_gemm_mma.cuh).
 struct mgl_mma_source {
   const uint8_t *weights;
   const uint8_t *x;
@@ -139,7 +140,8 @@ static __device__ __forceinline__ bool mgl_wide_begins_early(uint32_t kind) {
   return MGL_TARGET_WGMMA && kind == MGL_OP_ATTEND;
 }
 
-// What was written before is seen by copies of the copy engine after it, and the other way round.
+// Copies of the copy engine after this fence see what was written before it, and the other way
+// round.
 static __device__ __forceinline__ void mgl_proxy_fence() {
 #if MGL_TARGET_WGMMA
   asm volatile("fence.proxy.async;" ::: "memory");
@@ -150,7 +152,7 @@ static __device__ __forceinline__ void mgl_sync_wide_consumers() {
   mgl_block_sync<MGL_WIDE_BARRIER_CONSUMERS, MGL_WIDE_CONSUMERS>();
 }
 
-// Of the calling warp's warpgroup.
+// All warps of the calling warp's warpgroup wait for each other.
 static __device__ __forceinline__ void mgl_sync_wide_group(uint32_t group) {
   if (group == 0) {
     mgl_block_sync<MGL_WIDE_BARRIER_GROUP, 128>();
@@ -181,7 +183,7 @@ static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t 
       : "memory");
 }
 
-// The same of weights, by a policy for the L2.
+// Copies weights, by a policy for the L2.
 static __device__ __forceinline__ void mgl_wide_copy_by(uint64_t policy, uint32_t to,
                                                         const uint8_t *from, uint32_t bytes,
                                                         uint64_t *full) {
@@ -264,7 +266,8 @@ static __device__ __forceinline__ bool mgl_wide_elect() {
   return elected != 0;
 }
 
-// Where a tile's stages come from, found once; the same in all lanes.
+// An mgl_wide_source says where a tile's stages come from; it is found once, and the same in all
+// lanes.
 struct mgl_wide_source {
   const uint8_t *weights;  // of the first row block; the next column is behind it
   uint64_t policy;         // of the L2 for them
@@ -385,7 +388,7 @@ static __device__ __forceinline__ void mgl_wide_note_stage(const mgl_wide_worker
   }
 }
 
-// What will be read soon goes to the L2.
+// Sends what will be read soon to the L2.
 static __device__ __forceinline__ void mgl_wide_prefetch(const void *from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
@@ -401,7 +404,7 @@ static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_
   }
 }
 
-// The same of keys and values: pages of each warp's share of the streams, behind those that the
+// Sends keys and values to the L2: pages of each warp's share of the streams, behind those that the
 // warp asks for itself.
 static __device__ __forceinline__ void mgl_wide_prefetch_pages(const mgl_wide_worker *w,
                                                                const mgl_wide_attention *a) {
@@ -599,7 +602,7 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
 
 // --- the storer ----------------------------------------------------------------------------------
 
-// What gate_up staged: a tile of a column of x.
+// Stores what gate_up staged, a tile of a column of x.
 static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
                                                              const mgl_wide_slot *slot) {
   const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);

@@ -84,7 +84,7 @@ static __device__ __forceinline__ bool mgl_wide_begin_step(mgl_wide_worker *w,
   return ok;
 }
 
-// What gate_up staged: a tile of a column of x.
+// Stores what gate_up staged, a tile of a column of x.
 static __device__ __forceinline__ void mgl_wide_store_tile(const mgl_wide_worker *w,
                                                            const mgl_wide_slot *slot) {
   const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);

@@ -114,7 +114,7 @@ static __device__ uint32_t mgl_choose_by_rank(const mgl_logit_row *row,
 
 enum { MGL_EDIT_BATCH = 4 };  // edits of a thread at once
 
-// What a row's sampling works with, the same in all threads.
+// An mgl_sampling_job is what sampling one row works with; all threads have the same values.
 struct mgl_sampling_job {
   mgl_cuda_sequence *sequence;
   mgl_logit_row row;
@@ -293,7 +293,7 @@ static __device__ inline bool mgl_takes_row(const mgl_cuda_run *run, uint32_t sl
   return slot != UINT32_MAX && mgl_load_l2(&run->sequences[slot].max_tokens).y != 0;
 }
 
-// What is constant in a launch.
+// Reads those fields of a sequence that are constant in a launch.
 static __device__ inline void mgl_read_sequence(mgl_cuda_run *run, uint32_t slot,
                                                 mgl_sampled *sampled) {
   mgl_cuda_sequence *from = &run->sequences[slot];
@@ -313,7 +313,7 @@ static __device__ inline void mgl_read_sequence(mgl_cuda_run *run, uint32_t slot
   sampled->vocab = run->vocab;
 }
 
-// What other tasks wrote, all in one go.
+// Reads what other tasks wrote, all in one go.
 static __device__ inline void mgl_read_sampled(const uint64_t *best, mgl_sampled *sampled) {
   sampled->best = *(const volatile uint64_t *)best;
   if (sampled->sequence != nullptr) {
@@ -465,8 +465,8 @@ static __device__ __forceinline__ void mgl_sample_row(const mgl_worker *w, uint3
   }
 }
 
-// The same of a row of the task in a slot. A function of its own, so that it costs those that do
-// not take rows nothing; what it gets are numbers (see mgl_call).
+// Samples one row of the task in a slot. It is a function of its own, so that it costs those that
+// do not take rows nothing; what it gets are numbers (see mgl_call).
 static __device__ __noinline__ void mgl_task_sample_row(mgl_cuda_run *run, mgl_block *block,
                                                         uint32_t slot_idx, uint32_t row_idx) {
   mgl_worker w;

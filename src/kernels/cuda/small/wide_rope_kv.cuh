@@ -240,7 +240,7 @@ static __device__ __forceinline__ void mgl_rope_store_v(uint16_t *to, uint32_t f
   }
 }
 
-// The same of one position: `to` is where it lies.
+// Stores one position, which lies at `to`.
 static __device__ __forceinline__ void mgl_rope_store_one(uint16_t *to, uint2 v) {
   to[0] = (uint16_t)v.x;
   to[MGL_CUDA_KV_PAGE_TOKENS] = (uint16_t)(v.x >> 16);

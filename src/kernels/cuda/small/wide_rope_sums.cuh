@@ -138,7 +138,7 @@ static __device__ __forceinline__ void mgl_head_store_values(uint16_t *to, uint3
   }
 }
 
-// Where a KV head of a row's page begins, and the row's position in it.
+// Returns where a KV head of a row's page begins, and the row's position in it.
 static __device__ __forceinline__ size_t mgl_head_page(const mgl_wide_attention *a, uint32_t row,
                                                        uint32_t kv_head, uint32_t *out_position) {
   const uint32_t position = a->positions[row];

@@ -1,5 +1,5 @@
-// What streams and tiles of the wide class's attention have in common: rows of queries in a warp,
-// their online softmax and products, their output, and the parts of units that are cut.
+// This file has what streams and tiles of the wide class's attention share: rows of queries in a
+// warp, their online softmax and products, their output, and the parts of units that are cut.
 //
 // FlashAttention (Dao et al. 2022) with query rows, tokens times heads of a KV group, as rows of
 // the products: 16 a warp. In shared memory, rows of K lie in slabs of 64 elements (32, where HD is
@@ -326,7 +326,7 @@ typedef struct mgl_wide_parties {
   mgl_wide_cut begin;  // of the unit
 } mgl_wide_parties;
 
-// Of the unit of which `part`, done by party `own`, is a part.
+// Finds the parties of the unit of which `part`, done by party `own`, is a part.
 static __device__ __forceinline__ mgl_wide_parties mgl_wide_find_parties(const mgl_wide_cut *cuts,
                                                                          const mgl_wide_part *part,
                                                                          uint32_t steps,

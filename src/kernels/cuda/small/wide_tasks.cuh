@@ -214,8 +214,8 @@ static __device__ __forceinline__ void mgl_wide_weigh(const mgl_cuda_op *op, uin
   mgl_wide_store_squares(op, unit, range, lane, sums);
 }
 
-// The same (to the bit) of a range that has all its features, without a branch between loads: each
-// costs more than the load (docs/log/131).
+// Weighs a range that has all its features, to the same bits as mgl_wide_weigh, without a branch
+// between loads: each branch costs more than the load (docs/log/131).
 static __device__ __forceinline__ void mgl_wide_weigh_whole(const mgl_cuda_op *op, uint32_t unit,
                                                             uint32_t range, uint32_t lane) {
   constexpr int batch = 4;      // columns at once

@@ -37,8 +37,8 @@
 //
 // CALLBACKS run on one of the engine's computing threads, one at a time, and the engine waits for
 // them. They may submit, cancel, pause, resume and release, their own request too; the request that
-// they are given stays valid until they return. They may not destroy the engine; step and run refuse
-// to be called there. THE LIFE OF A REQUEST, below, says when nothing more is called.
+// they are given stays valid until they return. They may not destroy the engine; step and run
+// refuse to be called there. THE LIFE OF A REQUEST, below, says when nothing more is called.
 //
 // FORK. A child that fork made has none of an engine's threads, and finds locks as they happened to
 // be: all that it may do is exec or _exit. It may call no function of this header, not even to
@@ -152,9 +152,9 @@ MEGALITH_API const megalith_model_info *megalith_model_describe(const megalith_m
 MEGALITH_API megalith_status megalith_model_tokenize(const megalith_model *model, const char *text,
                                                      size_t bytes, int32_t *ids, size_t capacity,
                                                      size_t *count, megalith_error *error);
-// The text of ids, without special tokens, in the same way: *bytes becomes its size without the
-// terminating NUL, and as much as fits is written to text[0 .. capacity), always terminated if
-// capacity is not 0.
+// The text of ids of the vocabulary, without special tokens, in the same way: *bytes becomes its
+// size without the terminating NUL, and as much as fits is written to text[0 .. capacity), always
+// terminated if capacity is not 0.
 MEGALITH_API megalith_status megalith_model_detokenize(const megalith_model *model,
                                                        const int32_t *ids, size_t count, char *text,
                                                        size_t capacity, size_t *bytes,
@@ -219,7 +219,8 @@ MEGALITH_API megalith_status megalith_engine_run(megalith_engine *engine, megali
 // Makes the megalith_engine_run that is going on return after its iteration; without one, the next
 // one returns at once. Nothing is lost. Does nothing with `background`.
 MEGALITH_API void megalith_engine_stop(megalith_engine *engine);
-// Whether some request is neither over (THE LIFE OF A REQUEST) nor paused.
+// Whether some request is neither over (THE LIFE OF A REQUEST) nor paused, or something that was
+// asked for, such as a pause or the cancellation of a paused request, waits for the next iteration.
 MEGALITH_API bool megalith_engine_has_work(const megalith_engine *engine);
 
 typedef struct megalith_statistics {
@@ -346,7 +347,7 @@ typedef struct megalith_request_options {
 
   uint32_t max_new_tokens;  // 0: the model's default, else 256; as far as the context allows
   const megalith_sampling *sampling;  // NULL: as the model's generation_config.json has it
-  const int32_t *stop_tokens;         // [stop_token_count] besides the model's own
+  const int32_t *stop_tokens;  // [stop_token_count] of the vocabulary, besides the model's own
   uint32_t stop_token_count;
   bool ignore_model_stops;        // the model's own stop tokens do not end this request
   const char *const *stop_texts;  // [stop_text_count] that end the request where they are completed
@@ -395,9 +396,10 @@ MEGALITH_API void megalith_request_pause(megalith_request *request);
 MEGALITH_API void megalith_request_resume(megalith_request *request);
 
 // The next output in order, NULL if there is none within timeout_ms (0: do not wait; negative: wait
-// for ever), or none any more. Valid until the next call for this request. The thread that steps and
-// runs the engine never waits, nor do its callbacks, since nothing would come meanwhile. Outputs can
-// be read this way with and without a callback; the last one comes when on_output has returned.
+// for ever), or none any more. Valid until the next call for this request. The thread that steps
+// and runs the engine never waits, nor do its callbacks, since nothing would come meanwhile.
+// Outputs can be read this way with and without a callback; the last one comes when on_output has
+// returned.
 MEGALITH_API const megalith_output *megalith_request_next(megalith_request *request,
                                                           int timeout_ms);
 // Waits until the request is over; whether it is. The timeout is that of the function above.
@@ -417,8 +419,8 @@ typedef struct megalith_result {
   uint32_t top_count;
 } megalith_result;
 
-// All of a request that is over, NULL before; its own on_output has it in its last call. Valid until
-// it is released.
+// All of a request that is over, NULL before; its own on_output has it in its last call. Valid
+// until it is released.
 MEGALITH_API const megalith_result *megalith_request_result(megalith_request *request);
 
 // The request's handle is not used any more; if it has not finished, it is cancelled. Before or

@@ -37,4 +37,17 @@ if [ "${1:-build}" = test ]; then
   version=$(clang -dumpversion | cut -d. -f1)
   # shellcheck disable=SC2046
   install $(missing_of "libclang-rt-$version-dev")
+
+  # Checks of the sources are skipped, with a reason, without these: no error where they are not to be
+  # had. Of clang-format and clang-tidy it is version 14 that decides.
+  wanted=$(missing_of clang-format-14 clang-tidy-14 libc6-dev-arm64-cross)
+  if [ -n "$wanted" ] && [ "$(id -u)" -eq 0 ]; then
+    apt-cache show clang >/dev/null 2>&1 || apt-get update -qq || true
+    for package in $wanted; do
+      ! apt-cache show "$package" >/dev/null 2>&1 || (install "$package") ||
+        echo "not installed: $package; the check that needs it is skipped"
+    done
+  elif [ -n "$wanted" ]; then
+    echo "Checks of the sources that are skipped need: sudo apt-get install -y" $wanted
+  fi
 fi

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the release, ASan+UBSan, TSan and fuzzing trees and runs all their tests in one ctest.
+# Builds the release, ASan+UBSan, TSan and fuzzing trees and runs all their tests in one ctest; of the
+# debug preset only the command is built.
 #   test.sh JOBS         the tests of `make test`
 #   test.sh JOBS long    those of `make test-long` as well
 set -eu
@@ -18,6 +19,11 @@ for tree in build build-asan build-tsan build-fuzz; do
   echo "Building $tree"
   cmake --build $tree -j "$jobs" >build-log.txt 2>&1 || { cat build-log.txt; rm -f build-log.txt; exit 1; }
 done
+# The debug preset has to compile, with its own warnings; its tests would be those of asan again.
+echo "Building build-debug: the command alone"
+cmake --preset debug >/dev/null
+cmake --build build-debug -j "$jobs" --target megalith >build-log.txt 2>&1 ||
+  { cat build-log.txt; rm -f build-log.txt; exit 1; }
 rm -f build-log.txt
 
 # One ctest over all trees: a folder whose only content is the list of the others.

@@ -1,4 +1,5 @@
-// Prompts that are chats: the caller's messages, tools and variables, put into the model's template.
+// Prompts that are chats: the caller's messages, tools and variables, put into the model's
+// template.
 #include <stdio.h>
 #include <string.h>
 

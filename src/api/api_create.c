@@ -1,4 +1,5 @@
 // An engine's beginning and end, on the caller's thread or on one of its own.
+#include <assert.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -278,6 +279,7 @@ void megalith_engine_destroy(megalith_engine *engine) {
     return;
   }
   (void)pthread_mutex_lock(&engine->hub->lock);
+  assert(!mgl_api_is_in_callback(engine->hub));  // it would wait for itself
   engine->hub->quit = true;
   (void)pthread_cond_signal(&engine->hub->wake);
   (void)pthread_mutex_unlock(&engine->hub->lock);

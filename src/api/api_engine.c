@@ -112,6 +112,14 @@ static void grant(megalith_engine *engine, megalith_request *request, mgl_reques
   }
 }
 
+static void note_statistics(megalith_engine *engine) {
+  mgl_engine_statistics statistics;
+  mgl_engine_get_statistics(engine->engine, &statistics);
+  (void)pthread_mutex_lock(&engine->hub->lock);
+  engine->hub->statistics = statistics;
+  (void)pthread_mutex_unlock(&engine->hub->lock);
+}
+
 void mgl_api_before_plan(void *context) {
   megalith_engine *engine = context;
   mgl_request_wishes w;
@@ -119,11 +127,15 @@ void mgl_api_before_plan(void *context) {
   while ((request = take_from_inbox(engine->hub, &w)) != NULL) {
     grant(engine, request, w);
   }
-  mgl_engine_statistics statistics;
-  mgl_engine_get_statistics(engine->engine, &statistics);
-  (void)pthread_mutex_lock(&engine->hub->lock);
-  engine->hub->statistics = statistics;
-  (void)pthread_mutex_unlock(&engine->hub->lock);
+  note_statistics(engine);
+}
+
+// With nothing to compute, no plan comes that would take back what the cancelled held.
+static void settle(megalith_engine *engine) {
+  if (!mgl_engine_has_work(engine->engine)) {
+    mgl_engine_settle(engine->engine);
+    note_statistics(engine);
+  }
 }
 
 // --- running -------------------------------------------------------------------------------------
@@ -225,6 +237,7 @@ mgl_status mgl_api_drive(megalith_engine *engine, mgl_error *err) {
     }
     mgl_api_before_plan(engine);
   }
+  settle(engine);
   return MGL_OK;
 }
 
@@ -237,6 +250,7 @@ static mgl_status drive_once(megalith_engine *engine, mgl_error *err) {
     }
     mgl_api_before_plan(engine);
   }
+  settle(engine);
   return MGL_OK;
 }
 
@@ -294,7 +308,10 @@ bool megalith_engine_has_work(const megalith_engine *engine) {
   (void)pthread_mutex_lock(&engine->hub->lock);
   const hub *h = engine->hub;
   bool is_last_call = h->speaking != NULL && h->speaking->life.finished;
-  bool has_work = h->outstanding > h->held || (is_last_call && !mgl_api_is_in_callback(h));
+  // The inbox, too: else who steps only while there is work never ends a paused request that was
+  // cancelled.
+  bool has_work =
+      h->outstanding > h->held || h->inbox != NULL || (is_last_call && !mgl_api_is_in_callback(h));
   (void)pthread_mutex_unlock(&engine->hub->lock);
   return has_work;
 }

@@ -148,6 +148,17 @@ static mgl_status need_tokenizer(const megalith_model *model, mgl_error *err) {
   return MGL_OK;
 }
 
+mgl_status mgl_api_check_ids(const megalith_model *model, const char *what, const int32_t *ids,
+                             size_t count, mgl_error *err) {
+  for (size_t i = 0; i < count; i++) {
+    if (ids[i] < 0 || (uint32_t)ids[i] >= model->info.vocab_size) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s %zu: expected an id of 0 to %u, found %d",
+                           what, i, model->info.vocab_size - 1, ids[i]);
+    }
+  }
+  return MGL_OK;
+}
+
 megalith_status megalith_model_tokenize(const megalith_model *model, const char *text, size_t bytes,
                                         int32_t *ids, size_t capacity, size_t *count,
                                         megalith_error *error) {
@@ -188,6 +199,9 @@ megalith_status megalith_model_detokenize(const megalith_model *model, const int
   mgl_text all = {0};
   *bytes = 0;
   mgl_status status = need_tokenizer(model, &err);
+  if (status == MGL_OK) {
+    status = mgl_api_check_ids(model, "token", ids, count, &err);
+  }
   if (status == MGL_OK) {
     status = mgl_tokenizer_decode(model->folder.tokenizer, ids, count, true, &all, &err);
   }

@@ -119,6 +119,10 @@ megalith_status mgl_api_report(mgl_status status, const mgl_error *err, megalith
 // To the caller: the size of a text, and as much of it as fits.
 void mgl_api_hand_out_text(const mgl_text *all, char *text, size_t capacity, size_t *bytes);
 
+// Refuses ids that the model does not have; `what` names one in the message.
+mgl_status mgl_api_check_ids(const megalith_model *model, const char *what, const int32_t *ids,
+                             size_t count, mgl_error *err);
+
 void mgl_api_keep_model(megalith_model *model);  // megalith_model_close is its opposite
 
 // --- api_chat.c ----------------------------------------------------------------------------------

@@ -144,9 +144,9 @@ static mgl_status read_salt(const megalith_request_options *options, megalith_re
   return MGL_OK;
 }
 
-static mgl_status read_stops(const mgl_generation *generation,
-                             const megalith_request_options *options, megalith_request *request,
-                             mgl_error *err) {
+static mgl_status read_stops(const megalith_model *model, const megalith_request_options *options,
+                             megalith_request *request, mgl_error *err) {
+  const mgl_generation *generation = &model->folder.generation;
   uint32_t models = options->ignore_model_stops ? 0 : generation->eos_count;
   if (options->stop_token_count > MGL_MAX_EOS_IDS - models) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
@@ -154,6 +154,8 @@ static mgl_status read_stops(const mgl_generation *generation,
                          MGL_MAX_EOS_IDS - models, models, options->stop_token_count);
   }
   MGL_TRY(check_array("stop_tokens", options->stop_tokens, options->stop_token_count, err));
+  MGL_TRY(
+      mgl_api_check_ids(model, "stop token", options->stop_tokens, options->stop_token_count, err));
   if (models > 0) {
     memcpy(request->stop_ids, generation->eos_ids, models * sizeof *request->stop_ids);
   }
@@ -187,7 +189,7 @@ static mgl_status fill_request(const megalith_engine *engine,
   asked->prompt_count = request->prompt.count;
   asked->max_new_tokens = choose_new_tokens(engine, options->max_new_tokens, request->prompt.count);
   MGL_TRY(read_sampling(&folder->generation, options->sampling, request, err));
-  MGL_TRY(read_stops(&folder->generation, options, request, err));
+  MGL_TRY(read_stops(engine->model, options, request, err));
   MGL_TRY(read_salt(options, request, err));
   MGL_TRY(mgl_engine_check(engine->engine, asked, err));
   MGL_TRY(check_array("stop_texts", options->stop_texts, options->stop_text_count, err));

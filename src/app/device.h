@@ -24,9 +24,9 @@ mgl_status mgl_device_check_gpu(const mgl_arguments *arguments, mgl_error *err);
 // A line on standard error: the CPU runs it, and why the GPU does not.
 void mgl_device_note_cpu(const char *reason);
 
-// Appends the lines of `info`: where models run by the same rule (a GPU that --device names and that
-// cannot be used is the same error; one that MEGALITH_DEVICE names is described), and where device
-// code is cached.
+// Appends the lines of `info`: where models run by the same rule (a GPU that --device names and
+// that cannot be used is the same error; one that MEGALITH_DEVICE names is described), and where
+// device code is cached.
 mgl_status mgl_device_describe(const mgl_arguments *arguments, mgl_text *out, mgl_error *err);
 
 mgl_choice_name mgl_device_choice_name;

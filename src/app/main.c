@@ -1,8 +1,8 @@
 // The `megalith` command: finds the subcommand, runs it, and turns its result into an exit status.
 //
 // This is the only place that prints error messages. Exit status: 0 success, 1 any failure, 130
-// ended by Ctrl-C. A command whose reader has gone (megalith run ... | head -c 5) ends without a word
-// by SIGPIPE, as other tools do, but after it has removed what it was writing.
+// ended by Ctrl-C. A command whose reader has gone (megalith run ... | head -c 5) ends without a
+// word by SIGPIPE, as other tools do, but after it has removed what it was writing.
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

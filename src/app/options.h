@@ -2,10 +2,10 @@
 //
 // The tables are the only place where an option is written down: the parser, the --help texts
 // (help.h) and the completion scripts (cmd_completion.c) are all made from them. An argument is
-// `--name value`, `--name=value`, `-n value`, `-nvalue`, `-n=value` or `--name` for a flag; `--` ends the
-// options; what remains is the positional argument. Types and ranges are checked while parsing, so
-// a command reads only valid values. An option without `repeatable` counts with its last value.
-// Rejected: getopt_long, which knows no types, no help and no completion.
+// `--name value`, `--name=value`, `-n value`, `-nvalue`, `-n=value` or `--name` for a flag; `--`
+// ends the options; what remains is the positional argument. Types and ranges are checked while
+// parsing, so a command reads only valid values. An option without `repeatable` counts with its
+// last value. Rejected: getopt_long, which knows no types, no help and no completion.
 #ifndef MGL_APP_OPTIONS_H
 #define MGL_APP_OPTIONS_H
 

@@ -1,6 +1,7 @@
 #include "base/cpu.h"
 
 #include <hwloc.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +86,38 @@ static bool has_sysfs(void) {
   return false;
 }
 
+// The processors that this process may use (hwloc may not have applied a taskset or cpuset) are
+// read when there is no topology yet, since threads are pinned as long as there is one: a second
+// engine would take the one processor of the thread that it is created on for all there are.
+static pthread_mutex_t allowed_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t topology_count;  // under the lock
+static hwloc_bitmap_t allowed;   // under the lock; NULL: all
+
+static void restrict_to_allowed(hwloc_topology_t hwloc) {
+  (void)pthread_mutex_lock(&allowed_lock);
+  if (topology_count++ == 0) {
+    allowed = hwloc_bitmap_alloc();
+    if (allowed != NULL && (hwloc_get_cpubind(hwloc, allowed, HWLOC_CPUBIND_PROCESS) != 0 ||
+                            hwloc_bitmap_iszero(allowed))) {
+      hwloc_bitmap_free(allowed);
+      allowed = NULL;
+    }
+  }
+  if (allowed != NULL) {
+    (void)hwloc_topology_restrict(hwloc, allowed, 0);
+  }
+  (void)pthread_mutex_unlock(&allowed_lock);
+}
+
+static void forget_allowed(void) {
+  (void)pthread_mutex_lock(&allowed_lock);
+  if (--topology_count == 0) {
+    hwloc_bitmap_free(allowed);  // NULL is fine
+    allowed = NULL;
+  }
+  (void)pthread_mutex_unlock(&allowed_lock);
+}
+
 mgl_status mgl_topology_create(mgl_topology **out, mgl_error *err) {
   *out = NULL;
   mgl_topology *topology = mgl_alloc_zeroed(1, sizeof *topology);
@@ -109,13 +142,7 @@ mgl_status mgl_topology_create(mgl_topology **out, mgl_error *err) {
     mgl_free(topology);
     return mgl_error_set(err, MGL_ERR_INTERNAL, "hwloc could not read this machine's topology");
   }
-  // A taskset or cpuset that hwloc did not apply by itself (affinity of this process).
-  hwloc_bitmap_t allowed = hwloc_bitmap_alloc();
-  if (allowed != NULL && hwloc_get_cpubind(topology->hwloc, allowed, HWLOC_CPUBIND_PROCESS) == 0 &&
-      !hwloc_bitmap_iszero(allowed)) {
-    (void)hwloc_topology_restrict(topology->hwloc, allowed, 0);
-  }
-  hwloc_bitmap_free(allowed);
+  restrict_to_allowed(topology->hwloc);
   topology->threads = count_objects(topology->hwloc, HWLOC_OBJ_PU, 1);
   topology->cores = count_objects(topology->hwloc, HWLOC_OBJ_CORE, topology->threads);
   topology->numa_nodes = count_objects(topology->hwloc, HWLOC_OBJ_NUMANODE, 1);
@@ -130,6 +157,7 @@ void mgl_topology_destroy(mgl_topology *topology) {
   if (topology != NULL) {
     hwloc_topology_destroy(topology->hwloc);
     mgl_free(topology);
+    forget_allowed();
   }
 }
 

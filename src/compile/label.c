@@ -9,8 +9,8 @@
 // worker). With at most one task a worker, which the default partition makes, nothing can be evened
 // out: the longest task takes as long wherever it runs. So default graphs are AOT throughout. A
 // finer partition of attention (--partition attend=x,y,1) may be labelled JIT; where that was
-// measured, it took as long as the same cut AOT, and both longer than the default (SPEED.md, "Launch
-// on a skewed batch"). For a GPU nothing is labelled: a JIT task costs more there than could be won.
+// measured, it took as long as the same cut AOT, and both longer than the default (docs/log/021).
+// For a GPU nothing is labelled: a JIT task costs more there than could be won.
 //
 // options->launch decides for all ops, an override for those that it names; the last one counts.
 #include <math.h>
@@ -18,10 +18,10 @@
 
 #include "compile/tgraph.h"
 
-// The model's constants, in one place; they count for the CPU only. The hop is between the 1.15 us of
-// a dependency and the 1.6 us of a queue that MPK has on GPUs: 14 times what JIT costs a CPU with
-// workers that schedule themselves, and less than a dedicated scheduler's (SPEED.md, "hop"), so that
-// what is labelled JIT has much to gain. Memory: a core's share is between 5 and 20 GB/s.
+// The model's constants, in one place; they count for the CPU only. The hop is between the 1.15 us
+// of a dependency and the 1.6 us of a queue that MPK has on GPUs: 14 times what JIT costs a CPU
+// with workers that schedule themselves, and less than a dedicated scheduler's (docs/log/022),
+// so that what is labelled JIT has much to gain. Memory: a core's share is between 5 and 20 GB/s.
 static const double hop_ns = 1300;
 static const double extra_hops = 2;
 static const double ns_per_byte = 0.05;

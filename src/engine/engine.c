@@ -216,6 +216,12 @@ void mgl_engine_withdraw_all(mgl_engine *engine, bool forget) {
   mgl_planner_settle(engine->planner);
 }
 
+void mgl_engine_settle(mgl_engine *engine) {
+  if (!mgl_engine_on_device(engine)) {
+    mgl_planner_settle(engine->planner);
+  }
+}
+
 mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s) {
   for (uint32_t i = 0; i < s->stop_count; i++) {
     if (s->tokens[s->token_count - 1] == s->stop_ids[i]) {

@@ -128,6 +128,10 @@ void mgl_engine_resume(mgl_engine *engine, uint32_t request);
 // True until the request has finished or was cancelled.
 bool mgl_engine_knows(const mgl_engine *engine, uint32_t request);
 
+// Between runs, without work: what was cancelled or paused since the last plan gives its pages back
+// now. (On a GPU the next run does that.)
+void mgl_engine_settle(mgl_engine *engine);
+
 void mgl_engine_get_statistics(const mgl_engine *engine, mgl_engine_statistics *out);
 
 #endif

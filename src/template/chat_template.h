@@ -32,8 +32,8 @@ mgl_status mgl_chat_template_parse(const char *source, size_t bytes, const char 
                                    mgl_chat_template **out, mgl_error *err);
 void mgl_chat_template_destroy(mgl_chat_template *chat_template);  // NULL is fine
 
-// Whether the template looks into the parts of a message's content (an array of objects with a type)
-// or takes every content for a string.
+// Whether the template looks into the parts of a message's content (an array of objects with a
+// type) or takes every content for a string.
 bool mgl_chat_template_takes_parts(const mgl_chat_template *chat_template);
 
 // Renders with the variables of `context`, a JSON object: "messages" (array of {"role",

@@ -2,8 +2,8 @@
 //
 // The expressions with alternatives are known by their text and scanned in pretokenize_words.c. For
 // runs of one class the brackets are read, so that no table of ours repeats the hundred ranges of
-// DeepSeek's letters. Rejected: reading regular expressions in general, which ends in a backtracking
-// engine, quadratic or worse on hostile text.
+// DeepSeek's letters. Rejected: reading regular expressions in general, which ends in a
+// backtracking engine, quadratic or worse on hostile text.
 #include "text/pretokenize.h"
 
 #include <stdint.h>

@@ -3,17 +3,15 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "support/run_program.h"
 
 enum {
   PATH_BYTES = PATH_MAX,
@@ -27,14 +25,6 @@ static const char *const originals[ORIGINALS] = {"config.json",       "generatio
                                                  "tokenizer.json",    "tokenizer_config.json",
                                                  "model.safetensors", "graph.json",
                                                  "trace.json"};
-
-typedef struct outcome {
-  int status;  // of wait4
-  bool hung;
-  double seconds;  // of the processor
-  long peak_kib;
-  char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
-} outcome;
 
 typedef struct worst {
   double seconds;
@@ -198,98 +188,26 @@ static void fill_arguments(hostile_command command, const char *argv[ARGUMENTS])
   memcpy(argv + 1, of_commands[command], sizeof of_commands[command] - sizeof *argv);
 }
 
-static void redirect(int to, const char *name, int flags) {
-  char path[PATH_BYTES];
-  join(path, work, name);
-  int fd = open(name[0] == '/' ? name : path, flags, 0600);
-  if (fd < 0 || dup2(fd, to) < 0) {
-    _exit(126);
-  }
+static void run(const char *const argv[], run_outcome *o) {
+  run_program(&(run_options){.argv = argv, .folder = work}, o);
 }
 
-static void read_output(const char *name, char out[OUTPUT_BYTES]) {
-  char path[PATH_BYTES];
-  join(path, work, name);
-  FILE *file = fopen(path, "rb");
-  size_t bytes = file == NULL ? 0 : fread(out, 1, OUTPUT_BYTES - 1, file);
-  out[bytes] = 0;
-  if (file != NULL) {
-    (void)fclose(file);
-  }
-}
-
-static double now(void) {
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static double seconds_of(struct timeval t) {
-  return (double)t.tv_sec + (double)t.tv_usec * 1e-6;
-}
-
-static void wait_for(pid_t child, double start, outcome *o) {
-  struct rusage usage = {0};
-  useconds_t pause_us = 200;
-  for (;;) {
-    pid_t ended = wait4(child, &o->status, o->hung ? 0 : WNOHANG, &usage);
-    if (ended == child) {
-      break;
-    }
-    if (now() - start > HOSTILE_HANG_SECONDS) {
-      o->hung = true;
-      (void)kill(child, SIGKILL);
-    }
-    (void)usleep(pause_us);
-    pause_us = pause_us < 5000 ? pause_us * 2 : pause_us;
-  }
-  o->seconds = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
-  o->peak_kib = usage.ru_maxrss;
-}
-
-static void run_program(const char *const argv[], outcome *o) {
-  *o = (outcome){0};
-  (void)fflush(NULL);
-  double start = now();
-  pid_t child = fork();
-  if (child < 0) {
-    stop("start", program);
-  }
-  if (child == 0) {
-    redirect(0, "/dev/null", O_RDONLY);
-    redirect(1, "stdout", O_WRONLY | O_CREAT | O_TRUNC);
-    redirect(2, "stderr", O_WRONLY | O_CREAT | O_TRUNC);
-    (void)execv(program, (char *const *)(uintptr_t)argv);
-    _exit(127);
-  }
-  wait_for(child, start, o);
-  read_output("stdout", o->out);
-  read_output("stderr", o->err);
-}
-
-static void run_command(hostile_command command, outcome *o) {
+static void run_command(hostile_command command, run_outcome *o) {
   const char *argv[ARGUMENTS + 1] = {NULL};
   fill_arguments(command, argv);
-  run_program(argv, o);
+  run(argv, o);
 }
 
 // --- judging -------------------------------------------------------------------------------------
 
-static void complain(const char *name, const outcome *o, const char *what) {
+static void complain(const char *name, const run_outcome *o, const char *what) {
   failures++;
   (void)printf("FAILED %s: %s\n  status %#x, %.2f s, %ld MiB, stderr: %.300s\n", name, what,
                (unsigned)o->status, o->seconds, o->peak_kib >> 10, o->err);
 }
 
-static bool is_one_message(const char *err) {
-  size_t bytes = strlen(err);
-  const char *end = strchr(err, '\n');
-  return strncmp(err, "megalith: ", 10) == 0 && bytes > 20 && end == err + bytes - 1 &&
-         strstr(err, "(null)") == NULL;
-}
-
 // The bounds, which hold whatever the outcome.
-static void judge_cost(hostile_command command, const char *name, const outcome *o) {
+static void judge_cost(hostile_command command, const char *name, const run_outcome *o) {
   long base = valid_kib > demo_kib[command] ? valid_kib : demo_kib[command];
   long extra = o->peak_kib - base;
   if (!hostile_large()) {
@@ -314,19 +232,19 @@ static void judge_cost(hostile_command command, const char *name, const outcome 
 
 // True if the command refused the folder as it should.
 static bool judge(hostile_command command, const char *name, bool may_accept) {
-  outcome o;
+  run_outcome o;
   run_command(command, &o);
   judge_cost(command, name, &o);
-  bool accepted = WIFEXITED(o.status) && WEXITSTATUS(o.status) == 0;
+  bool accepted = run_ended(&o, 0);
   if (o.hung) {
     complain(name, &o, "hangs");
   } else if (!WIFEXITED(o.status)) {
     complain(name, &o, "killed by a signal");
   } else if (accepted && !may_accept) {
     complain(name, &o, "accepted");
-  } else if (!accepted && WEXITSTATUS(o.status) != 1) {
+  } else if (!accepted && !run_ended(&o, 1)) {
     complain(name, &o, "expected exit status 1");
-  } else if (!accepted && !is_one_message(o.err)) {
+  } else if (!accepted && !run_said_one_message(&o)) {
     complain(name, &o, "expected one message in one line");
   } else if (!accepted && o.out[0] != 0) {
     complain(name, &o, "wrote to standard output");
@@ -375,9 +293,9 @@ void hostile_valid(FILE *file, hostile_command command, const char *name) {
     return;
   }
   close_file(file, name);
-  outcome o;
+  run_outcome o;
   run_command(command, &o);
-  if (!WIFEXITED(o.status) || WEXITSTATUS(o.status) != 0) {
+  if (!run_ended(&o, 0)) {
     complain(name, &o, "a valid folder is refused");
   }
   (void)printf("valid, %s: %.2f s, %ld MiB\n", name, o.seconds, o.peak_kib >> 10);
@@ -407,15 +325,15 @@ static void read_original(int index) {
 // What the command itself writes: a task graph and a trace.
 static void make_originals(void) {
   char graph[PATH_BYTES], trace[PATH_BYTES];
-  outcome o;
+  run_outcome o;
   join(graph, work, "graph.json");
   join(trace, work, "trace.json");
   const char *const compile[] = {program, "compile", demo, "-w", "2", "-o", graph, NULL};
   const char *const bench[] = {program, "run", demo, "-t",      "2",   "-p",
                                "hi",    "-n",  "2",  "--trace", trace, NULL};
-  run_program(compile, &o);
+  run(compile, &o);
   if (o.status == 0) {
-    run_program(bench, &o);
+    run(bench, &o);
   }
   if (o.status != 0) {
     (void)fprintf(stderr, "hostile: cannot make a task graph and a trace: %s\n", o.err);
@@ -428,7 +346,7 @@ static void make_originals(void) {
 
 static void measure_demo(void) {
   for (int command = 0; command < HOSTILE_COMMANDS; command++) {
-    outcome o;
+    run_outcome o;
     (void)hostile_folder(NULL);
     run_command((hostile_command)command, &o);
     demo_kib[command] = o.peak_kib;

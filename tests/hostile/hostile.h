@@ -18,7 +18,6 @@
 enum {
   HOSTILE_SECONDS = 2,
   HOSTILE_MIB = 512,
-  HOSTILE_HANG_SECONDS = 30,  // of the wall; then it is killed, which fails the case
   HOSTILE_PATH_BYTES = 4096,
 };
 

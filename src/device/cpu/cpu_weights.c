@@ -124,7 +124,7 @@ static void fill_matrix(const matrix *m, uint64_t seed, mgl_team *team, uint64_t
   }
 }
 
-// ----------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 
 // Bytes of all matrices that one decode step reads: what some linear uses.
 static uint64_t count_step_bytes(const mgl_graph *graph) {

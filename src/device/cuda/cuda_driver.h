@@ -142,8 +142,8 @@ mgl_status mgl_cuda_check(const mgl_cuda_driver *driver, mgl_cu_result code, con
 #define MGL_CUDA_TRY(driver, member, err, ...) \
   MGL_TRY(mgl_cuda_check((driver), (driver)->member(__VA_ARGS__), #member, (err)))
 
-// Which kernels of those that device code has: kernels/cuda/common/target.h, which each includes those
-// before it.
+// Which kernels of those that device code has: kernels/cuda/common/target.h, which each includes
+// those before it.
 typedef enum mgl_cuda_kernels {
   MGL_CUDA_KERNELS_PORTABLE,  // cp.async and mma.sync, on every GPU
   MGL_CUDA_KERNELS_COPIES,    // bulk copies, on 10.0

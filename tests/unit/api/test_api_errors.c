@@ -1,5 +1,7 @@
 // What the public API refuses, and what goes wrong: hostile arguments, structs of other versions,
 // weights that give no finite logits, and memory that runs out.
+#include <sched.h>
+
 #include "base/alloc.h"
 #include "base/json.h"
 #include "model/config.h"
@@ -68,6 +70,72 @@ static void hostile_requests_are_refused(void **state) {
          "sizeof(megalith_request_options), found 4");
   assert_false(megalith_engine_has_work(engine));
   megalith_engine_destroy(engine);
+}
+
+static void ids_outside_the_vocabulary_are_refused(void **state) {
+  megalith_engine *engine = create((megalith_engine_options){.kv_tokens = 256});
+  const int32_t negative[] = {5, -1};
+  const int32_t large[] = {1024};
+  const int32_t last[] = {1023, 0};
+  megalith_error error = {0};
+  char text[64];
+  size_t bytes = 0;
+  (void)state;
+  refuse(engine,
+         (megalith_request_options){.text = "x", .stop_tokens = negative, .stop_token_count = 2},
+         MEGALITH_ERROR_ARGUMENT, "stop token 1: expected an id of 0 to 1023, found -1");
+  refuse(engine,
+         (megalith_request_options){.text = "x", .stop_tokens = large, .stop_token_count = 1},
+         MEGALITH_ERROR_ARGUMENT, "stop token 0: expected an id of 0 to 1023, found 1024");
+  megalith_request_release(submit(
+      engine, (megalith_request_options){.text = "x", .stop_tokens = last, .stop_token_count = 2}));
+  assert_int_equal(megalith_model_detokenize(model, negative, 2, text, sizeof text, &bytes, &error),
+                   MEGALITH_ERROR_ARGUMENT);
+  assert_non_null(strstr(error.text, "token 1: expected an id of 0 to 1023, found -1"));
+  assert_int_equal(bytes, 0);
+  assert_int_equal(megalith_model_detokenize(model, large, 1, text, sizeof text, &bytes, &error),
+                   MEGALITH_ERROR_ARGUMENT);
+  assert_non_null(strstr(error.text, "token 0: expected an id of 0 to 1023, found 1024"));
+  assert_int_equal(megalith_model_detokenize(model, last, 2, text, sizeof text, &bytes, &error),
+                   MEGALITH_OK);
+  assert_int_equal(megalith_model_detokenize(model, NULL, 0, text, sizeof text, &bytes, &error),
+                   MEGALITH_OK);
+  assert_int_equal(bytes, 0);
+  megalith_engine_destroy(engine);
+}
+
+// The thread that computes is pinned to one processor; the machine has as many as before.
+static void a_pinned_thread_knows_the_machine(void **state) {
+  cpu_set_t before;
+  megalith_engine *engine = NULL;
+  megalith_error error = {0};
+  char text[64];
+  (void)state;
+  assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+  const megalith_engine_options many = {.size = sizeof many, .threads = 1025};
+  (void)snprintf(text, sizeof text, "this machine has %d", CPU_COUNT(&before));
+  if (CPU_COUNT(&before) == 1) {
+    (void)printf("skipped: one processor is all that this test may use\n");
+    return;
+  }
+  megalith_engine *pinning = create((megalith_engine_options){.threads = 1, .kv_tokens = 256});
+  assert_int_equal(megalith_engine_create(model, &many, &engine, &error), MEGALITH_ERROR_LIMIT);
+  if (strstr(error.text, text) == NULL) {
+    fail_msg("expected \"%s\", found \"%s\"", text, error.text);
+  }
+  megalith_engine_destroy(pinning);
+  // Nor is a narrower set that this process gets later taken for the old one.
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (size_t i = 0; CPU_COUNT(&one) == 0; i++) {
+    if (CPU_ISSET(i, &before)) {
+      CPU_SET(i, &one);
+    }
+  }
+  assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+  assert_int_equal(megalith_engine_create(model, &many, &engine, &error), MEGALITH_ERROR_LIMIT);
+  assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+  assert_non_null(strstr(error.text, "this machine has 1"));
 }
 
 // An array that is said to be there and is not.
@@ -391,6 +459,8 @@ static void every_allocation_may_fail(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(hostile_requests_are_refused),
+      cmocka_unit_test(ids_outside_the_vocabulary_are_refused),
+      cmocka_unit_test(a_pinned_thread_knows_the_machine),
       cmocka_unit_test(missing_arrays_are_refused),
       cmocka_unit_test(limits_of_a_request_hold_at_their_borders),
       cmocka_unit_test(an_engine_has_so_many_requests_at_most),

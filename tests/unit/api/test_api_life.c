@@ -221,6 +221,97 @@ static void only_its_thread_computes(void **state) {
   megalith_engine_destroy(engine);
 }
 
+// --- what a cancellation gives back --------------------------------------------------------------
+
+static megalith_statistics statistics_of(const megalith_engine *engine) {
+  megalith_statistics s = {.size = sizeof s};
+  assert_int_equal(megalith_engine_get_statistics(engine, &s, NULL), MEGALITH_OK);
+  return s;
+}
+
+static void step(megalith_engine *engine) {
+  megalith_error error = {0};
+  if (megalith_engine_step(engine, &error) != MEGALITH_OK) {
+    fail_msg("%s", error.text);
+  }
+}
+
+static const megalith_request_options endless = {
+    .text = "Once upon a time", .max_new_tokens = 400, .ignore_model_stops = true};
+
+// Its KV memory is another's in the next iteration, and nobody's if there is no other.
+static void a_cancellation_frees_kv_memory(void **state) {
+  megalith_engine *engine = create((megalith_engine_options){.sequences = 1, .kv_tokens = 512});
+  megalith_request *first = submit(engine, endless);
+  megalith_request *second = submit(engine, endless);
+  (void)state;
+  for (uint32_t i = 0; i < 40; i++) {
+    step(engine);
+  }
+  uint32_t used = statistics_of(engine).pages_used;
+  assert_true(used >= 3);
+  assert_int_equal(statistics_of(engine).running, 1);
+  assert_int_equal(statistics_of(engine).waiting, 1);
+  megalith_request_cancel(first);
+  step(engine);
+  assert_true(megalith_request_wait(first, 0));
+  assert_int_equal(statistics_of(engine).running, 1);  // the second one
+  assert_int_equal(statistics_of(engine).waiting, 0);
+  assert_in_range(statistics_of(engine).pages_used, 1, 2);
+  assert_false(megalith_request_wait(second, 0));
+  megalith_request_cancel(second);
+  step(engine);
+  assert_true(megalith_request_wait(second, 0));
+  assert_int_equal(statistics_of(engine).running, 0);
+  assert_int_equal(statistics_of(engine).pages_used, 0);
+  megalith_request_release(first);
+  megalith_request_release(second);
+  megalith_engine_destroy(engine);
+}
+
+static void a_cancellation_in_the_background_too(void **state) {
+  megalith_engine *engine = create((megalith_engine_options){.background = true});
+  megalith_request *request = submit(engine, endless);
+  (void)state;
+  assert_non_null(megalith_request_next(request, -1));
+  megalith_request_cancel(request);
+  assert_true(megalith_request_wait(request, -1));
+  for (uint32_t i = 0; i < 10000 && statistics_of(engine).pages_used > 0; i++) {
+    sleep_ms(1);
+  }
+  assert_int_equal(statistics_of(engine).pages_used, 0);
+  assert_int_equal(statistics_of(engine).running, 0);
+  megalith_request_release(request);
+  megalith_engine_destroy(engine);
+}
+
+// Who steps only while there is work ends it.
+static void a_paused_request_can_be_cancelled(void **state) {
+  megalith_engine *engine = create((megalith_engine_options){0});
+  (void)state;
+  for (int steps = 0; steps < 2; steps++) {
+    megalith_request *request = submit(engine, endless);
+    for (int i = 0; i < steps; i++) {
+      step(engine);
+    }
+    megalith_request_pause(request);
+    while (megalith_engine_has_work(engine)) {
+      step(engine);
+    }
+    assert_false(megalith_request_wait(request, 0));
+    assert_int_equal(statistics_of(engine).paused, 1);
+    assert_int_equal(statistics_of(engine).pages_used, 0);
+    megalith_request_cancel(request);
+    while (megalith_engine_has_work(engine)) {
+      step(engine);
+    }
+    assert_true(megalith_request_wait(request, 0));
+    assert_int_equal(statistics_of(engine).paused, 0);
+    megalith_request_release(request);
+  }
+  megalith_engine_destroy(engine);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(cancelled_twice_and_released),
@@ -228,6 +319,9 @@ int main(void) {
       cmocka_unit_test(an_end_comes_after_the_last_calls),
       cmocka_unit_test(a_callback_may_release),
       cmocka_unit_test(only_its_thread_computes),
+      cmocka_unit_test(a_cancellation_frees_kv_memory),
+      cmocka_unit_test(a_cancellation_in_the_background_too),
+      cmocka_unit_test(a_paused_request_can_be_cancelled),
   };
   return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -1,6 +1,8 @@
 // Cached device code: found again, never half, never somebody else's, and no failure to store it
 // keeps anything from running.
+#include <dirent.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -8,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -53,6 +56,17 @@ static bool finds(const char *folder, const mgl_cuda_cache_key *wanted) {
   assert_memory_equal(&found, &usage, sizeof usage);
   mgl_free(cubin);
   return true;
+}
+
+static size_t count_files(const temp_folder *folder) {
+  size_t count = 0;
+  DIR *entries = opendir(folder->path);
+  assert_non_null(entries);
+  for (struct dirent *e = readdir(entries); e != NULL; e = readdir(entries)) {
+    count += e->d_name[0] != '.';
+  }
+  (void)closedir(entries);
+  return count;
 }
 
 static bool exists(const temp_folder *folder, const char *name) {
@@ -176,6 +190,40 @@ static void processes_do_not_disturb_each_other(void **state) {
   }
   assert_true(finds(folder.path, &key));
   temp_folder_remove(&folder);  // which fails if a temporary file were a folder; names are unique
+}
+
+// Writers that are killed at random moments: what is found is whole, and the next start, which
+// reads, removes what they left.
+static void killed_writers_tear_nothing(void **state) {
+  (void)state;
+  enum { KILLS = 100 };
+  temp_folder folder;
+  unsigned seed = 3;
+  size_t left = 0;
+  temp_folder_create(&folder);
+  fill(1);
+  for (int i = 0; i < KILLS; i++) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    while (child == 0) {
+      if (mgl_cuda_cache_write(folder.path, &key, code, sizeof code, &usage, NULL) != MGL_OK) {
+        _exit(1);
+      }
+    }
+    struct timespec wait = {0, (long)(rand_r(&seed) % 2000) * 1000};
+    (void)nanosleep(&wait, NULL);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    int result = 0;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFSIGNALED(result));
+    bool whole = exists(&folder, KEY_NAME);
+    left += count_files(&folder) - (whole ? 1 : 0);
+    assert_int_equal(finds(folder.path, &key), whole);  // a torn one would be removed, not found
+    assert_int_equal(count_files(&folder), whole ? 1 : 0);
+  }
+  print_message("%d writers killed, %zu left a temporary file\n", KILLS, left);
+  assert_true(left > 0);
+  temp_folder_remove(&folder);
 }
 
 static void the_folder_is_the_first_that_is_set(void **state) {
@@ -330,6 +378,7 @@ int main(void) {
       cmocka_unit_test(damaged_files_are_removed),
       cmocka_unit_test(a_folder_that_cannot_be_written_is_named),
       cmocka_unit_test(processes_do_not_disturb_each_other),
+      cmocka_unit_test(killed_writers_tear_nothing),
       cmocka_unit_test(the_folder_is_the_first_that_is_set),
       cmocka_unit_test(keys_tell_sources_apart),
       cmocka_unit_test(code_is_compiled_once),

@@ -124,6 +124,27 @@ mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mg
   return MGL_OK;
 }
 
+mgl_status mgl_app_model_path(const mgl_arguments *arguments, char **path, char **name,
+                              mgl_error *err) {
+  char demo[MAX_PATH_BYTES];
+  const char *found = arguments->positional;
+  *path = NULL;
+  *name = NULL;
+  if (found == NULL) {
+    MGL_TRY(find_demo(demo, err));
+    found = demo;
+  }
+  *path = mgl_strdup(found);
+  *name = name_of(found);
+  if (*path == NULL || *name == NULL) {
+    mgl_free(*path);
+    mgl_free(*name);
+    *path = *name = NULL;
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a path");
+  }
+  return MGL_OK;
+}
+
 void mgl_app_model_close(mgl_app_model *model) {
   mgl_model_folder_close(&model->folder);
   mgl_free(model->name);

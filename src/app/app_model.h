@@ -26,6 +26,11 @@ mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mg
                               mgl_error *err);
 void mgl_app_model_close(mgl_app_model *model);
 
+// The folder that mgl_app_model_open would open, for commands that open it by megalith.h; *name as
+// above. Free both with mgl_free.
+mgl_status mgl_app_model_path(const mgl_arguments *arguments, char **path, char **name,
+                              mgl_error *err);
+
 // Creates a runner with the sizes in *options; device, threads and weights come from the arguments,
 // the KV memory too, where they say something of it (mgl_memory_options), and the tokens of an
 // iteration where these are 0 (MGL_ROW_ITERATION_TOKENS). Shows a progress bar, and says on

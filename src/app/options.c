@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "app/words.h"
 #include "base/alloc.h"
+#include "base/words.h"
 
 enum { MAX_PATH_BYTES = 4096 };
 

@@ -386,6 +386,7 @@ def make_added():
             {"content": "cafe\u0301s", "normalized": False, "special": True},
             {"content": "le\u0301", "normalized": True, "special": True, "single_word": True},
             {"content": "\u3000", "rstrip": True, "special": False},
+            {"content": "\n\n", "lstrip": True, "rstrip": True, "special": False},
         ],
     )
 

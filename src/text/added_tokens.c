@@ -160,6 +160,11 @@ int32_t mgl_added_tokens_next(const mgl_added_tokens *added, const mgl_token_tri
       }
       *end = cursor->space_end > *end ? cursor->space_end : *end;
     }
+    // The token before it has taken the whitespace that this one lies in. (Where nothing strips to
+    // the right, the library panics.)
+    if (token->lstrip && *start >= *end) {
+      continue;
+    }
     cursor->done = *end;
     return index;
   }

@@ -230,6 +230,41 @@ static void test_special_tokens(void **state) {
   mgl_tokenizer_close(tokenizer);
 }
 
+// A token that strips to the left and lies in whitespace that the token before it took is no token
+// any more; one that does not strip to the left counts twice, as in the library.
+static void test_tokens_in_stripped_space(void **state) {
+  (void)state;
+  static const char JSON[] =
+      "{\"added_tokens\":[{\"id\":1,\"content\":\"<a>\",\"rstrip\":true,\"special\":true},"
+      "{\"id\":2,\"content\":\"\\n\",\"lstrip\":true,\"rstrip\":true,\"special\":true},"
+      "{\"id\":3,\"content\":\"\\t\",\"special\":true}],"
+      "\"model\":{\"vocab\":{\"x\":0},\"merges\":[]}}";
+  static const struct {
+    const char *text;
+    int32_t ids[4];
+    size_t count;
+  } CASES[] = {
+      {"x<a> \n x", {0, 1, 0}, 3},
+      {"x<a> \n\n x", {0, 1, 0}, 3},
+      {"x \n \n x", {0, 2, 0}, 3},
+      {"x<a>\tx", {0, 1, 3, 0}, 4},
+  };
+  mgl_error err = {0};
+  mgl_tokenizer *tokenizer = NULL;
+  if (mgl_tokenizer_parse(JSON, strlen(JSON), "stripped", &tokenizer, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+    mgl_token_list list = encode(tokenizer, CASES[i].text, strlen(CASES[i].text), false, false);
+    if (list.count != CASES[i].count ||
+        memcmp(list.ids, CASES[i].ids, list.count * sizeof *list.ids) != 0) {
+      fail_msg("case %zu: %zu tokens, or others than expected", i, list.count);
+    }
+    mgl_token_list_free(&list);
+  }
+  mgl_tokenizer_close(tokenizer);
+}
+
 static void test_encode_appends(void **state) {
   (void)state;
   mgl_error err = {0};
@@ -549,6 +584,7 @@ int main(void) {
       cmocka_unit_test(test_sample),
       cmocka_unit_test(test_streaming_waits_for_whole_characters),
       cmocka_unit_test(test_special_tokens),
+      cmocka_unit_test(test_tokens_in_stripped_space),
       cmocka_unit_test(test_encode_appends),
       cmocka_unit_test(test_hostile_texts),
       cmocka_unit_test(test_broken_files),

@@ -197,6 +197,41 @@ SMALL = [
     "{{ people|map(attribute='name')|map('lower')|list }} {{ 'y' if people|selectattr('age', 'eq', 99) else 'n' }} {{ 'y' if people|selectattr('age', 'eq', 99)|list else 'n' }}",
     "{% set g = list|select %}{{ g|list }}{{ g|list }} {{ [1, 2]|map('string')|first }} {{ messages|map(attribute='role')|unique|list }}",
     "{{ '%s' }} {{ ('a', 'b')[1] }} {{ [1, 2,][1] }} {{ {'a': 1,}.a }} {{ (name) }} {{ 'abc'[1].upper() }} {{ name.lower().upper()[0] }} {{ (n ~ '').rstrip('7') }}|",
+    # Blocks, self, loops that call themselves.
+    "{{ self }} {{ self is defined }} {{ self.x is defined }}{% block x %}b{% set q = 1 %}{{ q }}{% endblock %}{{ self.x() }}{{ self['x']()|upper }}{{ self.y is defined }}",
+    "{% set a = 1 %}{% for i in [1, 2] %}{% block x %}{{ a }}{{ i }}|{% endblock x %}{% block y scoped %}{{ a }}{{ i }}{{ loop.index }}{% set q = i %}{% endblock %}{{ q }}{% endfor %}",
+    "{% block a %}{{ self.b() }}{% endblock %}{% block b %}B{{ c }}{% endblock %}{% if yes %}{% set c = 3 %}{% endif %}{{ self.a() }}{% set loop = 5 %}{{ loop }}",
+    "{% with v = 1 %}{% block q %}{{ v }}{% endblock %}{% endwith %}{% macro m(v) %}{% block r scoped %}{{ v }}{% endblock %}{% endmacro %}{{ m(4) }}{{ self.r() }}",
+    "{% for x in [[1, [2]], [3]] recursive %}{{ loop.depth }}{{ loop.depth0 }}{{ loop.index }}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% else %}E{% endfor %}",
+    "{% set o = 'o' %}{% for x in [1, [2, []]] recursive %}{{ o }}{% if x is number %}{{ x }}{% continue %}{% endif %}[{{ loop(x)|upper }}]{% else %}none{% endfor %}{% for x in list if x > 1 recursive %}{{ x }}{% endfor %}",
+    "{% for x in 'abba' %}{{ loop.cycle('a', 'b', 'c') }}{{ loop.changed(x) }}{{ loop }} {% endfor %}{% for x in list %}{% set outer = loop %}{% for y in 'ab' %}{{ outer.index }}{{ loop.depth }}{% endfor %}{% endfor %}",
+    # Macros that take what they get.
+    "{% macro m(a) %}{{ a }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, b=4) }}{{ m(a=1) }}{{ m(*[1, 2], **{'q': 1}) }}{{ m(0, *'xy') }}{{ m() }}",
+    "{% macro m(a, varargs=5, caller=6) %}{{ a }}{{ varargs }}{{ caller }}{% endmacro %}{{ m(1) }}{% call m(2) %}c{% endcall %}{% macro k() %}{{ kwargs.caller is defined }}{% endmacro %}{% call k() %}{% endcall %}",
+    "{% macro o() %}<{{ caller() }}>{% endmacro %}{% macro m() %}{% call o() %}{{ caller is defined }}{% endcall %}{{ caller() }}{% endmacro %}{% call m() %}x{% endcall %}",
+    "{{ range(*[1, 7], **{}) | list }}{{ dict(**{'a': 1}) }}{{ 'a,b'.split(*[',']) }}{{ list | join(*['-']) }}",
+    # Escaped text.
+    "{{ '<a>'|e }} {{ (html|escape) + '<' }} {{ '<' + ('<'|e) }} {{ ['<'|e] }} {{ ('<'|e) ~ '<' }} {{ '<'|e|e }} {{ '<'|e|forceescape }} {{ '<'|e is escaped }} {{ 5|e }}",
+    "{{ ('<b>'|safe|upper) + '<' }} {{ ('<b>'|safe|replace('b', 'c')) + '<' }} {{ ('<'|safe)[0] + '<' }} {{ (html|safe|trim) + '&' }} {{ ('<'|safe|tojson) + '<' }} {{ (['<'|e]|join) + '<' }} {{ ('<'|safe|default('x')) + '>' }}",
+    "{{ '<p>a  <b>b</b> &amp; &lt;c&gt; &#65;&#x42;</p><!-- <x> -->\n d < e'|striptags }}|{{ 'a <!-- b'|striptags }}|{{ 'x & y'|striptags }}|{{ ''|striptags }}|{{ '<<!--a-->b>c'|striptags }}",
+    # Layout and measure.
+    "{{ 'x'|center(9) }}|{{ 'xy'.center(7, '*') }}{{ 'xy'.center(6, '*') }}{{ 'xyz'.center(6, '*') }}|{{ name|center }}|{{ 'ü'.ljust(3, '·') }}{{ 'ab'.rjust(5) }}{{ 'ab'.center(1) }}{{ '-5'.zfill(4) }}{{ '5'.zfill(3) }}",
+    "{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, true) }}|{{ 'foo bar baz qux'|truncate(11) }}|{{ 'foo bar baz qux'|truncate(11, false, '…', 0) }}|{{ 'äöü äöü äöü'|truncate(5, leeway=0) }}|{{ ''|truncate(3) }}",
+    "{{ text|wordcount }} {{ 'a-b c_d é1 ²'|wordcount }} {{ ''|wordcount }} {{ 12.5|wordcount }}",
+    "{{ '%-5s|%05.1f|%x|%c|%r|%%|%+d|% d|%#o|%.2s|%*d' | format('a', 3.14159, 255, 'q', 'z', 3, 4, 8, 'xyz', 4, 9) }} {{ '%(a)s-%(b)03d' % {'a': 1, 'b': 2} }} {{ '%s' % name }} {{ '%s %s' % (1, none) }} {{ '%d' % 3.9 }}",
+    "{{ '%(x)s'|format(x=1) }} {{ '%e %G %g %F' % (12345.678, 1e-10, 1e5, half) }} {{ '%5.3d|%-6d|%06d|%X' % (7, -7, -7, 171) }} {{ 'a' % [1] }} {{ '%s' % [1] }} {{ '%5s|%-5s|%05s' % ('é', 'é', 'é') }}",
+    "{{ '{:>5}{x!r:<6}{{}}'.format(1, x='y') }} {{ '{0}{1}{0}'.format(1, 2) }} {{ '{} {}'.format('a', 2) }} {{ '{0[a]}{0.b}{1[0]}'.format({'a': 1, 'b': 2}, [3]) }} {{ '{:*^9}|{:05d}|{:+.2f}|{:,}|{:x}|{:#b}|{:.1%}|{:e}'.format('m', 42, 3.14159, 1234567, 255, 5, 0.256, 12345.6) }}",
+    "{{ '{:{w}}|{:<{w}.2f}'.format('a', 2.5, w=6) }} {{ '{:.3}|{!s:>4}|{}'.format('abcdef', none, true) }} {{ '{:d}|{: d}|{:6}|{:<6}|{:06.1f}|{:6}'.format(true, 5, 5, 5, -2.55, 2.5) }} {{ '{:_}|{:c}|{:X}'.format(1234, 65, 171) }}",
+    # Parts and groups.
+    "{{ list|batch(2, 'x')|list }} {{ list|batch(2)|list }} {{ []|batch(3)|list }} {{ 'abcde'|batch(3)|map('join')|list }} {{ [1, 2]|batch(0)|list }}",
+    "{{ range(5)|slice(3)|list }} {{ range(5)|slice(3, 'z')|list }} {{ []|slice(2)|list }} {{ [1]|slice(3, 0)|list }} {% for column in range(4)|slice(2) %}{{ column|sum }},{% endfor %}",
+    "{{ people|groupby('age') }} {% for g in people|groupby('age') %}{{ g.grouper }}:{{ g.list|map(attribute='name')|join('+') }} {% endfor %}{% for age, all in people|groupby('age') %}{{ age }}{{ all|length }}{% endfor %}",
+    "{% for k, v in ['b', 'A', 'a', 'B']|groupby(0) %}{{ k }}{{ v }} {% endfor %}{% for k, v in ['b', 'A', 'a', 'B']|groupby(0, case_sensitive=true) %}{{ k }}{{ v }} {% endfor %}{{ people|groupby('zip', default='none')|first|first }}",
+    # Objects.
+    "{{ '{} {0}'.format(1) }}", "{{ '{'.format(1) }}", "{{ '%d' % 'a' }}", "{{ '%s %s' % 1 }}", "{{ 'a' % 1 }}", "{{ '{:q}'.format(1) }}",
+    "{% set c = cycler(1, 2, 'x') %}{{ c.next() }}{{ c.current }}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.reset() }}{{ c.current }}{% set j = joiner() %}{{ j() }}a{{ j() }}b{{ j() }}{% set k = joiner('|') %}{% for x in list %}{{ k() }}{{ x }}{% endfor %}",
+    "{{ none is sameas none }} {{ yes is sameas true }} {{ list is sameas list }} {{ list is sameas [3, 1, 2] }} {{ 1 is sameas true }} {{ n is sameas 7 }} {{ 'a' is sameas 'b' }} {{ missing is sameas missing }} {{ dict is not sameas none }}",
+    "{{ dict|attr('b') }}| {{ (dict|attr('items'))()|list }} {{ missing is filter }} {{ 'upper' is filter }} {{ 'nope' is filter }} {{ 'odd' is test }} {{ people|map('attr', 'name')|list }} {% set ns = namespace(x=4) %}{{ ns|attr('x') }}{{ ns|attr('y') }}|",
     # Errors of Jinja that must be errors here.
     "{{ missing.x }}", "{{ missing['x'] }}", "{{ missing + 1 }}", "{{ 1 + 'a' }}", "{{ 1 / 0 }}", "{{ 1 in 'a' }}",
     "{{ 'a' < 1 }}", "{{ n() }}", "{{ missing() }}", "{{ dict|first.x }}", "{% for x in 5 %}{% endfor %}", "{{ n|length }}",
@@ -213,9 +248,9 @@ SMALL = [
 
 # Templates that Jinja renders and Megalith refuses, by name and line.
 REFUSED = [
-    "{{ '%s' % name }}", "{{ list|batch(2)|list }}", "{{ people|groupby('age') }}", "{{ name|e }}", "{% for x in list recursive %}{% endfor %}",
-    "{% print name %}", "{% block x %}{% endblock %}", "{{ 9223372036854775807 + 1 }}", "{{ 'abc'.zfill(9) }}", "{{ '{}'.format(1) }}",
-    "{{ (html|safe) + '<' }}", "{{ cycler('a') is defined }}{{ cycler('a') }}", "{{ range(*[1, 2]) }}", "{{ list|select }}", "{{ name.upper }}", "{{ -2 ** zero }}", "{{ (name|safe).replace('A', '<') }}",
+    "{% print name %}", "{{ 9223372036854775807 + 1 }}", "{{ 'abc'.swapcase() }}", "{{ 'ab' is sameas ('a' ~ 'b') }}",
+    "{{ cycler('a') }}", "{{ list|select }}", "{{ name.upper }}", "{{ -2 ** zero }}", "{{ (name|safe).replace('A', '<') }}",
+    "{{ '%s'|safe % '<' }}", "{{ '&copy;'|striptags }}", "{{ '{:09,}'.format(1234) }}", "{% block x required %}{% endblock %}",
 ]
 
 CHATML = """\
@@ -585,13 +620,17 @@ FILTERS = ["trim", "upper", "lower", "title", "capitalize", "length", "first", "
            "sort", "unique|list", "reverse|list", "items|list", "dictsort", "map('string')|list", "select|list",
            "reject('none')|list", "select('defined')|list", "map(attribute='name')|list", "round(1)", "min", "max",
            "sum", "tojson(indent=1)", "indent(2)", "selectattr('age', 'gt', 3)|list", "sort(attribute='age')",
-           "map('upper')|join(',')", "select('string')|list", "count", "d", "safe", "map('length')|list"]
+           "map('upper')|join(',')", "select('string')|list", "count", "d", "safe", "map('length')|list", "e", "escape", "forceescape",
+           "striptags", "wordcount", "center(9)", "truncate(6)", "truncate(5, true, '', 0)", "batch(2)|list", "batch(3, 'f')|list",
+           "slice(2)|list", "slice(3, 0)|list", "groupby('age')", "groupby(0)", "groupby('name', default='?')|map('first')|list",
+           "attr('name')", "attr('upper')", "format(1)", "format('a', 2.5)", "batch(2)|map('join', '+')|list"]
 TESTS = ["defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number", "integer", "float",
          "boolean", "true", "false", "odd", "even", "eq 1", "in [1, 'a']", "gt 0", "divisibleby 2", "lower", "upper",
-         "callable", "ne none", "le 2"]
+         "callable", "ne none", "le 2", "sameas none", "sameas true", "escaped", "filter", "test", "sameas list"]
 METHODS = [".strip()", ".split()", ".split(' ')", ".upper()", ".lower()", ".title()", ".startswith('a')", ".endswith(' ')",
            ".replace('e', 'E')", ".find('b')", ".items()|list", ".keys()|list", ".values()|list", ".get('a', 0)", ".name",
            ".content", ".0", ".splitlines()", ".capitalize()", ".lstrip('a ')", ".rstrip()", ".count('a')", ".x",
+           ".center(7)", ".center(8, 'é')", ".ljust(5, '.')", ".rjust(6)", ".zfill(4)", ".format(1, 'x', a=2)", ".grouper", ".list",
            ".isdigit()", ".rsplit(' ', 1)", ".partition(' ')", ".index(1)", ".isalpha()", ".isupper()"]
 BINARY = ["+", "-", "*", "/", "//", "%", "**", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and", "or"]
 
@@ -629,14 +668,16 @@ TEXT = ["a", " ", "  ", "\n", "\n\n", "\t", " b\n  ", "\r\n", "\u00a0", "}", "{"
 STATEMENTS = ["if yes", "if no", "for x in list", "for k, v in dict.items()", "for x in list if x > 1", "set v = n",
               "else", "endif", "endfor", "set t", "endset", "macro m(a, b=1)", "endmacro", "break", "continue",
               "with q = 1", "endwith", "set ns = namespace(a=0)", "set ns.a = ns.a + 1", "elif n == 7", "filter upper",
-              "endfilter", "generation", "endgeneration", "set v = v ~ 'x'", "raw", "endraw", "call m(1)", "endcall"]
-OUTPUTS = ["n", "x", "v", "t", "m(1)", "loop.index", "loop.last", "loop.nextitem", "ns.a", "k", "m", "q", "caller()"]
+              "endfilter", "block p", "block q scoped", "endblock", "for x in [1, [2, [3]]] recursive", "macro w(a)",
+              "call(r) m(2, 3, z=4)", "set c = cycler(1, 2)", "set j = joiner()", "generation", "endgeneration", "set v = v ~ 'x'", "raw", "endraw", "call m(1)", "endcall"]
+OUTPUTS = ["self.p()", "self.q() if self.q is defined", "loop(x) if x is iterable", "loop.cycle('a', n)", "loop.changed(x)", "c.next()",
+           "c.current", "j()", "varargs", "kwargs", "w(1, 2, k=3)", "w(*[1, 2])", "self", "loop.depth", "r", "n", "x", "v", "t", "m(1)", "loop.index", "loop.last", "loop.nextitem", "ns.a", "k", "m", "q", "caller()"]
 
 
 def layout(rng):
     """Random text and tags, with blocks closed in their order most of the time."""
     ends = {"if": "endif", "for": "endfor", "macro": "endmacro", "with": "endwith", "filter": "endfilter",
-            "generation": "endgeneration", "set t": "endset", "raw": "endraw", "call": "endcall"}
+            "generation": "endgeneration", "block": "endblock", "set t": "endset", "raw": "endraw", "call": "endcall"}
     sign = lambda: rng.choice(["", "", "", "-", "+"])
     parts, open_ends = [], []
     for _ in range(rng.randrange(2, 14)):

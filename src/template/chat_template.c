@@ -111,7 +111,7 @@ mgl_status mgl_chat_template_render(const mgl_chat_template *chat_template, cons
   mgl_status status = mgl_jinja_from_json(&runtime, context, 0, &variables);
   if (status == MGL_OK) {
     runtime.context = *variables.dict;
-    status = mgl_jinja_render(&runtime, chat_template->tree.body);
+    status = mgl_jinja_render(&runtime, &chat_template->tree);
   }
   mgl_arena_free(&runtime.arena);
   if (status != MGL_OK) {

@@ -21,17 +21,8 @@ static const mgl_jinja_builtin *find(const mgl_jinja_builtin *table, mgl_jinja_s
 
 const mgl_jinja_builtin *mgl_jinja_find_filter(mgl_jinja_string name) {
   const mgl_jinja_builtin *found = find(mgl_jinja_filters, name);
-  return found != NULL ? found : find(mgl_jinja_list_filters, name);
-}
-
-const mgl_jinja_builtin *mgl_jinja_find_method(mgl_jinja_value object, mgl_jinja_string name) {
-  switch ((mgl_jinja_kind)object.kind) {
-    case MGL_JINJA_STRING: return find(mgl_jinja_string_methods, name);
-    case MGL_JINJA_DICT: return find(mgl_jinja_dict_methods, name);
-    case MGL_JINJA_LIST:
-    case MGL_JINJA_TUPLE: return find(mgl_jinja_list_methods, name);
-    default: return NULL;
-  }
+  found = found != NULL ? found : find(mgl_jinja_list_filters, name);
+  return found != NULL ? found : find(mgl_jinja_text_filters, name);
 }
 
 // Index of a parameter by its name in "first second third"; SIZE_MAX if it is not among them.
@@ -85,6 +76,18 @@ static mgl_status bind(mgl_jinja_runtime *runtime, const char *what, mgl_jinja_c
   return MGL_OK;
 }
 
+// Filters that make a |safe text of one; others give plain text.
+static bool keeps_safe(const mgl_jinja_builtin *filter) {
+  static const char *const names[] = {"upper",  "lower",  "capitalize", "trim",
+                                      "center", "indent", "string"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (strcmp(filter->name, names[i]) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 mgl_status mgl_jinja_call_builtin(mgl_jinja_runtime *runtime, const char *what,
                                   mgl_jinja_call *call, mgl_jinja_value *out) {
   if (call->builtin->function == NULL) {
@@ -96,7 +99,11 @@ mgl_status mgl_jinja_call_builtin(mgl_jinja_runtime *runtime, const char *what,
   if (call->builtin->parameters != NULL) {
     MGL_TRY(bind(runtime, what, call));
   }
-  return call->builtin->function(runtime, call, out);
+  MGL_TRY(call->builtin->function(runtime, call, out));
+  if (call->self.kind == MGL_JINJA_STRING && call->self.safe && out->kind == MGL_JINJA_STRING) {
+    out->safe = out->safe || keeps_safe(call->builtin);
+  }
+  return MGL_OK;
 }
 
 static mgl_status fail_type(mgl_jinja_runtime *runtime, const mgl_jinja_call *call, size_t idx,
@@ -157,7 +164,8 @@ static mgl_status test_type(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
       {"none", v.kind == MGL_JINJA_NONE},
       {"string", v.kind == MGL_JINJA_STRING},
       {"mapping", v.kind == MGL_JINJA_DICT},
-      {"iterable", mgl_jinja_is_iterable(v) || v.kind == MGL_JINJA_LOOP},
+      {"iterable",
+       mgl_jinja_is_iterable(v) || v.kind == MGL_JINJA_LOOP || v.kind == MGL_JINJA_SELF},
       {"sequence", sized},
       {"number", is_bool || v.kind == MGL_JINJA_INT || v.kind == MGL_JINJA_FLOAT},
       {"integer", v.kind == MGL_JINJA_INT},
@@ -166,6 +174,7 @@ static mgl_status test_type(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
       {"true", is_bool && v.boolean},
       {"false", is_bool && !v.boolean},
       {"callable", mgl_jinja_is_callable(v)},
+      {"escaped", v.kind == MGL_JINJA_STRING && v.safe},
   };
   for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
     if (strcmp(name, table[i].name) == 0) {
@@ -215,6 +224,56 @@ static mgl_status test_greater_equal(mgl_jinja_runtime *runtime, mgl_jinja_call 
 
 static mgl_status test_in(mgl_jinja_runtime *runtime, mgl_jinja_call *call, mgl_jinja_value *out) {
   return compare_with(runtime, call, MGL_JINJA_OP_IN, out);
+}
+
+// Python's `is`. Equal texts and numbers may be one object or two, which nothing here can tell.
+static mgl_status test_same(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                            mgl_jinja_value *out) {
+  mgl_jinja_value a = call->self;
+  mgl_jinja_value b = call->bound[0];
+  bool same = false;
+  bool known = true;
+  switch ((mgl_jinja_kind)a.kind) {
+    case MGL_JINJA_NONE:
+    case MGL_JINJA_SELF: same = true; break;
+    case MGL_JINJA_BOOL: same = a.boolean == b.boolean; break;
+    case MGL_JINJA_INT:
+      same = a.integer == b.integer;
+      known = !same || (a.integer >= -5 && a.integer <= 256);
+      break;
+    case MGL_JINJA_FLOAT: known = a.number != b.number; break;
+    case MGL_JINJA_STRING:
+      same = b.kind == MGL_JINJA_STRING && mgl_jinja_text_equal(a.string, b.string);
+      known = !same || a.string.data == b.string.data || a.string.bytes < 2;
+      break;
+    case MGL_JINJA_UNDEFINED:
+    case MGL_JINJA_METHOD:
+    case MGL_JINJA_BLOCK: break;
+    default: same = a.list == b.list; break;  // whichever pointer it is
+  }
+  if (a.kind == b.kind && !known) {
+    return mgl_jinja_fail(
+        runtime, MGL_ERR_UNSUPPORTED,
+        "sameas of two equal values of type %s is not supported: use ==", mgl_jinja_type_name(a));
+  }
+  *out = mgl_jinja_bool(a.kind == b.kind && same);
+  return MGL_OK;
+}
+
+// Whether a name is that of a filter or test.
+static mgl_status test_name(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                            mgl_jinja_value *out) {
+  bool is_test = call->builtin->name[0] == 't';
+  mgl_jinja_value v = call->self;
+  if (!mgl_jinja_is_hashable(v)) {
+    return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT, "%s: a %s is no name", call->builtin->name,
+                          mgl_jinja_type_name(v));
+  }
+  const mgl_jinja_builtin *found = v.kind != MGL_JINJA_STRING ? NULL
+                                   : is_test                  ? mgl_jinja_find_test(v.string)
+                                                              : mgl_jinja_find_filter(v.string);
+  *out = mgl_jinja_bool(found != NULL);
+  return MGL_OK;
 }
 
 // value % divisor == remainder; the divisor is the argument of divisibleby, else 2.
@@ -279,10 +338,10 @@ static const mgl_jinja_builtin tests[] = {
     {"divisibleby", "num", 1, test_remainder},
     {"upper", "", 0, test_case},
     {"lower", "", 0, test_case},
-    {"sameas", NULL, 0, NULL},
-    {"escaped", NULL, 0, NULL},
-    {"filter", NULL, 0, NULL},
-    {"test", NULL, 0, NULL},
+    {"sameas", "other", 1, test_same},
+    {"escaped", "", 0, test_type},
+    {"filter", "", 0, test_name},
+    {"test", "", 0, test_name},
     {NULL, NULL, 0, NULL},
 };
 
@@ -319,6 +378,52 @@ static mgl_status make_namespace(mgl_jinja_runtime *runtime, mgl_jinja_call *cal
   MGL_TRY(make_dict(runtime, call, out));
   out->kind = MGL_JINJA_NAMESPACE;
   return MGL_OK;
+}
+
+// cycler(a, b, ...), whose next() gives them in turn.
+static mgl_status make_cycler(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                              mgl_jinja_value *out) {
+  if (call->argument_count == 0 || call->keyword_count != 0) {
+    return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT, "cycler(): expected items to cycle through");
+  }
+  MGL_TRY(mgl_jinja_list_new(runtime, MGL_JINJA_CYCLER, out));
+  for (size_t i = 0; i < call->argument_count; i++) {
+    MGL_TRY(mgl_jinja_list_add(runtime, out->list, call->arguments[i]));
+  }
+  return MGL_OK;
+}
+
+static mgl_status cycler_next(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                              mgl_jinja_value *out) {
+  (void)runtime;
+  mgl_jinja_list *items = call->self.list;
+  *out = items->items[items->cursor];
+  items->cursor = (items->cursor + 1) % items->count;
+  return MGL_OK;
+}
+
+static mgl_status cycler_reset(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                               mgl_jinja_value *out) {
+  (void)runtime;
+  call->self.list->cursor = 0;
+  *out = mgl_jinja_none();
+  return MGL_OK;
+}
+
+static const mgl_jinja_builtin cycler_methods[] = {
+    {"next", "", 0, cycler_next},
+    {"reset", "", 0, cycler_reset},
+    {NULL, NULL, 0, NULL},
+};
+
+// joiner(sep): nothing when it is called first, then sep.
+static mgl_status make_joiner(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                              mgl_jinja_value *out) {
+  mgl_jinja_value separator = call->bound[0].kind == MGL_JINJA_ABSENT
+                                  ? mgl_jinja_string_value(MGL_JINJA_LITERAL(", "))
+                                  : call->bound[0];
+  MGL_TRY(mgl_jinja_list_new(runtime, MGL_JINJA_JOINER, out));
+  return mgl_jinja_list_add(runtime, out->list, separator);
 }
 
 static mgl_status make_range(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
@@ -400,11 +505,23 @@ static const mgl_jinja_builtin globals[] = {
     {"raise_exception", "message", 1, raise_exception},
     {"strftime_now", "format", 1, strftime_now},
     {"lipsum", NULL, 0, NULL},
-    {"cycler", NULL, 0, NULL},
-    {"joiner", NULL, 0, NULL},
+    {"cycler", NULL, 0, make_cycler},
+    {"joiner", "sep", 0, make_joiner},
     {NULL, NULL, 0, NULL},
 };
 
 const mgl_jinja_builtin *mgl_jinja_find_global(mgl_jinja_string name) {
   return find(globals, name);
+}
+
+const mgl_jinja_builtin *mgl_jinja_find_method(mgl_jinja_value object, mgl_jinja_string name) {
+  switch ((mgl_jinja_kind)object.kind) {
+    case MGL_JINJA_STRING: return find(mgl_jinja_string_methods, name);
+    case MGL_JINJA_DICT: return find(mgl_jinja_dict_methods, name);
+    case MGL_JINJA_LIST:
+    case MGL_JINJA_TUPLE: return find(mgl_jinja_list_methods, name);
+    case MGL_JINJA_LOOP: return find(mgl_jinja_loop_methods, name);
+    case MGL_JINJA_CYCLER: return find(cycler_methods, name);
+    default: return NULL;
+  }
 }

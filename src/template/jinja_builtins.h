@@ -44,6 +44,8 @@ const mgl_jinja_builtin *mgl_jinja_find_method(mgl_jinja_value object, mgl_jinja
 // The tables of the other files, ended by a NULL name.
 extern const mgl_jinja_builtin mgl_jinja_filters[];         // jinja_filters.c
 extern const mgl_jinja_builtin mgl_jinja_list_filters[];    // jinja_list_filters.c
+extern const mgl_jinja_builtin mgl_jinja_text_filters[];    // jinja_text_filters.c
+extern const mgl_jinja_builtin mgl_jinja_loop_methods[];    // jinja_loop.c
 extern const mgl_jinja_builtin mgl_jinja_string_methods[];  // jinja_methods.c
 extern const mgl_jinja_builtin mgl_jinja_dict_methods[];
 extern const mgl_jinja_builtin mgl_jinja_list_methods[];
@@ -72,6 +74,29 @@ mgl_status mgl_jinja_join(mgl_jinja_runtime *runtime, mgl_jinja_string separator
                           mgl_jinja_value items, bool strings_only, mgl_jinja_value *out);
 mgl_status mgl_jinja_split_lines(mgl_jinja_runtime *runtime, mgl_jinja_string text, bool keep_ends,
                                  mgl_jinja_value *out);
+
+// split() at runs of white space.
+mgl_status mgl_jinja_split_words(mgl_jinja_runtime *runtime, mgl_jinja_string text,
+                                 mgl_jinja_value *out);
+
+// --- and those of other files --------------------------------------------------------------------
+
+// As |safe text, with entities for what has a meaning in HTML unless it is safe already
+// (jinja_text_filters.c).
+mgl_status mgl_jinja_escape(mgl_jinja_runtime *runtime, mgl_jinja_string text, bool safe,
+                            mgl_jinja_value *out);
+// Fills a text up to a width; '<', '>' or '^' for where it stands then.
+enum { MGL_JINJA_MAX_PAD = 1 << 20 };
+mgl_status mgl_jinja_pad(mgl_jinja_runtime *runtime, mgl_jinja_string text, int64_t width,
+                         int32_t fill, char side, mgl_jinja_value *out);
+
+// format % values; the filter and the method of that name (jinja_format.c).
+mgl_status mgl_jinja_format_percent(mgl_jinja_runtime *runtime, mgl_jinja_value format,
+                                    mgl_jinja_value values, mgl_jinja_value *out);
+mgl_status mgl_jinja_filter_format(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                                   mgl_jinja_value *out);
+mgl_status mgl_jinja_method_format(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                                   mgl_jinja_value *out);
 
 // --- arguments -----------------------------------------------------------------------------------
 

@@ -17,89 +17,191 @@ mgl_status mgl_jinja_enter_depth(mgl_jinja_runtime *runtime) {
 
 // --- calls ---------------------------------------------------------------------------------------
 
-// Evaluates arguments into arena lists of call.
-static mgl_status evaluate_arguments(mgl_jinja_runtime *runtime, const mgl_jinja_node *node,
-                                     mgl_jinja_call *call) {
-  if (node->count == 0) {
-    return MGL_OK;
-  }
-  mgl_jinja_value *values = mgl_arena_alloc_zeroed(&runtime->arena, node->count, sizeof *values);
-  mgl_jinja_keyword *keywords =
-      mgl_arena_alloc_zeroed(&runtime->arena, node->count, sizeof *keywords);
-  if (values == NULL || keywords == NULL) {
-    return mgl_jinja_fail_memory(runtime);
-  }
-  call->arguments = values;
-  call->keywords = keywords;
-  for (const mgl_jinja_node *item = node->items; item != NULL; item = item->next) {
-    if (item->kind == MGL_JINJA_NODE_KEYWORD) {
-      mgl_jinja_keyword *keyword = &keywords[call->keyword_count++];
-      keyword->name = item->value.string;
-      MGL_TRY(mgl_jinja_evaluate(runtime, item->first, &keyword->value));
-    } else {
-      MGL_TRY(mgl_jinja_evaluate(runtime, item, &values[call->argument_count++]));
+// Arguments under construction.
+typedef struct arguments {
+  mgl_jinja_list values;
+  mgl_jinja_keyword *keywords;
+  size_t keyword_count, keyword_capacity;
+} arguments;
+
+static mgl_status add_keyword(mgl_jinja_runtime *runtime, arguments *a, mgl_jinja_string name,
+                              mgl_jinja_value value) {
+  if (a->keyword_count == a->keyword_capacity) {
+    size_t capacity = a->keyword_capacity == 0 ? 4 : a->keyword_capacity * 2;
+    mgl_jinja_keyword *moved = mgl_arena_alloc_zeroed(&runtime->arena, capacity, sizeof *moved);
+    if (moved == NULL) {
+      return mgl_jinja_fail_memory(runtime);
     }
+    if (a->keyword_count != 0) {
+      memcpy(moved, a->keywords, a->keyword_count * sizeof *moved);
+    }
+    a->keywords = moved;
+    a->keyword_capacity = capacity;
   }
+  a->keywords[a->keyword_count++] = (mgl_jinja_keyword){name, value};
+  return MGL_OK;
+}
+
+// *value: each of its items is an argument.
+static mgl_status unpack_list(mgl_jinja_runtime *runtime, mgl_jinja_value value, arguments *a) {
+  mgl_jinja_cursor cursor;
+  MGL_TRY(mgl_jinja_iterate(runtime, value, &cursor));
+  for (;;) {
+    mgl_jinja_value item;
+    bool more = false;
+    MGL_TRY(mgl_jinja_next(runtime, &cursor, &item, &more));
+    if (!more) {
+      return MGL_OK;
+    }
+    MGL_TRY(mgl_jinja_list_add(runtime, &a->values, item));
+  }
+}
+
+// **value: each of its pairs is a keyword.
+static mgl_status unpack_dict(mgl_jinja_runtime *runtime, mgl_jinja_value value, arguments *a) {
+  if (value.kind != MGL_JINJA_DICT) {
+    return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT, "expected a dict behind **, found a %s",
+                          mgl_jinja_type_name(value));
+  }
+  for (size_t i = 0; i < value.dict->count; i++) {
+    mgl_jinja_value key = value.dict->pairs[i].key;
+    MGL_TRY(mgl_jinja_charge(runtime, 1 + a->keyword_count / 16));
+    if (key.kind != MGL_JINJA_STRING) {
+      return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT, "a keyword must be a str, found a %s",
+                            mgl_jinja_type_name(key));
+    }
+    for (size_t k = 0; k < a->keyword_count; k++) {
+      if (mgl_jinja_text_equal(a->keywords[k].name, key.string)) {
+        return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT, "the keyword \"%.*s\" is given twice",
+                              (int)(key.string.bytes < 40 ? key.string.bytes : 40),
+                              key.string.data);
+      }
+    }
+    MGL_TRY(add_keyword(runtime, a, key.string, value.dict->pairs[i].value));
+  }
+  return MGL_OK;
+}
+
+static mgl_status evaluate_argument(mgl_jinja_runtime *runtime, const mgl_jinja_node *item,
+                                    arguments *a) {
+  bool is_plain = item->kind != MGL_JINJA_NODE_KEYWORD && item->kind != MGL_JINJA_NODE_UNPACK;
+  mgl_jinja_value value;
+  MGL_TRY(mgl_jinja_evaluate(runtime, is_plain ? item : item->first, &value));
+  if (is_plain) {
+    return mgl_jinja_list_add(runtime, &a->values, value);
+  }
+  if (item->kind == MGL_JINJA_NODE_KEYWORD) {
+    return add_keyword(runtime, a, item->value.string, value);
+  }
+  return item->op == '*' ? unpack_list(runtime, value, a) : unpack_dict(runtime, value, a);
+}
+
+// Evaluates arguments into arena lists of call. `caller`, if not NULL, is one more keyword.
+static mgl_status evaluate_arguments(mgl_jinja_runtime *runtime, const mgl_jinja_node *node,
+                                     const mgl_jinja_macro *caller, mgl_jinja_call *call) {
+  arguments a = {0};
+  for (const mgl_jinja_node *item = node->items; item != NULL; item = item->next) {
+    MGL_TRY(evaluate_argument(runtime, item, &a));
+  }
+  if (caller != NULL) {
+    mgl_jinja_value value = {.kind = MGL_JINJA_MACRO,
+                             .macro = (mgl_jinja_macro *)(uintptr_t)caller};
+    MGL_TRY(add_keyword(runtime, &a, MGL_JINJA_LITERAL("caller"), value));
+  }
+  call->arguments = a.values.items;
+  call->argument_count = a.values.count;
+  call->keywords = a.keywords;
+  call->keyword_count = a.keyword_count;
   runtime->line = node->line;
   return MGL_OK;
 }
 
-static const mgl_jinja_keyword *find_keyword(const mgl_jinja_call *call, mgl_jinja_string name) {
+// Takes a keyword out of the call, so that the end sees what no parameter wanted.
+static bool take_keyword(mgl_jinja_call *call, mgl_jinja_string name, mgl_jinja_value *out) {
+  mgl_jinja_keyword *keywords = (mgl_jinja_keyword *)(uintptr_t)call->keywords;
   for (size_t i = 0; i < call->keyword_count; i++) {
-    if (mgl_jinja_text_equal(call->keywords[i].name, name)) {
-      return &call->keywords[i];
+    if (mgl_jinja_text_equal(keywords[i].name, name)) {
+      *out = keywords[i].value;
+      call->keyword_count--;
+      memmove(keywords + i, keywords + i + 1, (call->keyword_count - i) * sizeof *keywords);
+      return true;
     }
   }
-  return NULL;
+  return false;
 }
 
-static mgl_status fail_argument(mgl_jinja_runtime *runtime, const char *problem,
-                                mgl_jinja_string name) {
-  return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT, "%s \"%.*s\"", problem,
-                        (int)(name.bytes < 40 ? name.bytes : 40), name.data);
+// Defines varargs, the arguments behind the parameters, or refuses these.
+static mgl_status bind_varargs(mgl_jinja_runtime *runtime, const mgl_jinja_call *call, size_t from,
+                               bool catches) {
+  size_t count = call->argument_count;
+  if (!catches && count > from) {
+    return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT, "a macro of %zu parameters got %zu arguments",
+                          from, count);
+  }
+  if (!catches) {
+    return MGL_OK;
+  }
+  mgl_jinja_value rest;
+  MGL_TRY(mgl_jinja_list_new(runtime, MGL_JINJA_TUPLE, &rest));
+  for (size_t i = from; i < count; i++) {
+    MGL_TRY(mgl_jinja_list_add(runtime, rest.list, call->arguments[i]));
+  }
+  return mgl_jinja_define(runtime, runtime->scope, MGL_JINJA_LITERAL("varargs"), rest);
 }
 
-// Defines a macro's parameters in the current scope.
+// The same of kwargs, the keywords that no parameter has.
+static mgl_status bind_kwargs(mgl_jinja_runtime *runtime, const mgl_jinja_call *call,
+                              bool catches) {
+  if (!catches && call->keyword_count != 0) {
+    mgl_jinja_string name = call->keywords[0].name;
+    return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT,
+                          "a macro got a keyword that it does not have, or twice: \"%.*s\"",
+                          (int)(name.bytes < 40 ? name.bytes : 40), name.data);
+  }
+  if (!catches) {
+    return MGL_OK;
+  }
+  mgl_jinja_value rest;
+  MGL_TRY(mgl_jinja_dict_new(runtime, &rest));
+  for (size_t i = 0; i < call->keyword_count; i++) {
+    MGL_TRY(mgl_jinja_dict_set(runtime, rest.dict, mgl_jinja_string_value(call->keywords[i].name),
+                               call->keywords[i].value));
+  }
+  return mgl_jinja_define(runtime, runtime->scope, MGL_JINJA_LITERAL("kwargs"), rest);
+}
+
+// Defines a macro's parameters in the current scope, then caller, kwargs and varargs where its body
+// uses them and no parameter has that name.
 static mgl_status bind_parameters(mgl_jinja_runtime *runtime, const mgl_jinja_node *node,
-                                  const mgl_jinja_call *call) {
+                                  mgl_jinja_call *call) {
+  unsigned catches = node->uses;
   size_t idx = 0;
-  size_t used = 0;
   for (const mgl_jinja_node *item = node->items; item != NULL; item = item->next, idx++) {
     mgl_jinja_string name = item->value.string;
-    const mgl_jinja_keyword *keyword = find_keyword(call, name);
     mgl_jinja_value value = mgl_jinja_undefined(name);
     if (idx < call->argument_count) {
-      if (keyword != NULL) {
-        return fail_argument(runtime, "a macro got twice its parameter", name);
-      }
       value = call->arguments[idx];
-    } else if (keyword != NULL) {
-      value = keyword->value;
-      used++;
-    } else if (item->first != NULL) {
+    } else if (!take_keyword(call, name, &value) && item->first != NULL) {
       MGL_TRY(mgl_jinja_evaluate(runtime, item->first, &value));
     }
     MGL_TRY(mgl_jinja_define(runtime, runtime->scope, name, value));
+    catches &= mgl_jinja_text_is(name, "caller")    ? ~(unsigned)MGL_JINJA_USES_CALLER
+               : mgl_jinja_text_is(name, "varargs") ? ~(unsigned)MGL_JINJA_USES_VARARGS
+               : mgl_jinja_text_is(name, "kwargs")  ? ~(unsigned)MGL_JINJA_USES_KWARGS
+                                                    : ~0u;
   }
-  mgl_jinja_string caller = MGL_JINJA_LITERAL("caller");
-  const mgl_jinja_keyword *keyword = find_keyword(call, caller);
-  if (node->uses_caller && node->kind == MGL_JINJA_NODE_MACRO) {
-    MGL_TRY(mgl_jinja_define(runtime, runtime->scope, caller,
-                             keyword == NULL ? mgl_jinja_undefined(caller) : keyword->value));
-    used += keyword != NULL;
+  if ((catches & MGL_JINJA_USES_CALLER) != 0) {
+    mgl_jinja_string caller = MGL_JINJA_LITERAL("caller");
+    mgl_jinja_value value = mgl_jinja_undefined(caller);
+    (void)take_keyword(call, caller, &value);
+    MGL_TRY(mgl_jinja_define(runtime, runtime->scope, caller, value));
   }
-  if (call->argument_count > node->count || used != call->keyword_count) {
-    return mgl_jinja_fail(
-        runtime, MGL_ERR_ARGUMENT,
-        "a macro of %zu parameters got %zu arguments, or a keyword that it does not "
-        "have",
-        node->count, call->argument_count + call->keyword_count);
-  }
-  return MGL_OK;
+  MGL_TRY(bind_kwargs(runtime, call, (catches & MGL_JINJA_USES_KWARGS) != 0));
+  return bind_varargs(runtime, call, node->count, (catches & MGL_JINJA_USES_VARARGS) != 0);
 }
 
 static mgl_status call_macro(mgl_jinja_runtime *runtime, const mgl_jinja_macro *callee,
-                             const mgl_jinja_call *call, mgl_jinja_value *out) {
+                             mgl_jinja_call *call, mgl_jinja_value *out) {
   mgl_jinja_scope *saved = runtime->scope;
   int line = runtime->line;
   MGL_TRY(mgl_jinja_new_scope(runtime, callee->closure, &runtime->scope));
@@ -107,6 +209,25 @@ static mgl_status call_macro(mgl_jinja_runtime *runtime, const mgl_jinja_macro *
   MGL_TRY(mgl_jinja_run_captured(runtime, callee->node->body, out));
   runtime->scope = saved;
   runtime->line = line;
+  return MGL_OK;
+}
+
+// loop(items), a joiner, self.name().
+static mgl_status call_object(mgl_jinja_runtime *runtime, mgl_jinja_value callee,
+                              const mgl_jinja_call *call, mgl_jinja_value *out) {
+  if (call->keyword_count != 0 || (callee.kind != MGL_JINJA_LOOP && call->argument_count != 0)) {
+    return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT, "a %s takes no such arguments",
+                          mgl_jinja_type_name(callee));
+  }
+  if (callee.kind == MGL_JINJA_LOOP) {
+    return mgl_jinja_call_loop(runtime, callee.loop, call->arguments, call->argument_count, out);
+  }
+  if (callee.kind == MGL_JINJA_BLOCK) {
+    return mgl_jinja_call_block(runtime, callee.block, out);
+  }
+  *out = callee.list->cursor == 0 ? mgl_jinja_string_value(MGL_JINJA_LITERAL(""))
+                                  : callee.list->items[0];
+  callee.list->cursor = 1;
   return MGL_OK;
 }
 
@@ -122,6 +243,9 @@ static mgl_status call_value(mgl_jinja_runtime *runtime, mgl_jinja_value callee,
       call->builtin = callee.method->builtin;
       call->self = callee.method->self;
       return mgl_jinja_call_builtin(runtime, "method", call, out);
+    case MGL_JINJA_LOOP:
+    case MGL_JINJA_JOINER:
+    case MGL_JINJA_BLOCK: return call_object(runtime, callee, call, out);
     default:
       return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT, "a %s cannot be called",
                             mgl_jinja_type_name(callee));
@@ -133,22 +257,7 @@ mgl_status mgl_jinja_evaluate_call(mgl_jinja_runtime *runtime, const mgl_jinja_n
   mgl_jinja_value callee;
   mgl_jinja_call call = {0};
   MGL_TRY(mgl_jinja_evaluate(runtime, node->first, &callee));
-  MGL_TRY(evaluate_arguments(runtime, node, &call));
-  runtime->line = node->line;
-  if (caller != NULL) {
-    size_t bytes = (call.keyword_count + 1) * sizeof call.keywords[0];
-    mgl_jinja_keyword *keywords = mgl_arena_alloc(&runtime->arena, bytes);
-    if (keywords == NULL) {
-      return mgl_jinja_fail_memory(runtime);
-    }
-    if (call.keyword_count != 0) {
-      memcpy(keywords, call.keywords, call.keyword_count * sizeof call.keywords[0]);
-    }
-    mgl_jinja_value value = {.kind = MGL_JINJA_MACRO,
-                             .macro = (mgl_jinja_macro *)(uintptr_t)caller};
-    keywords[call.keyword_count++] = (mgl_jinja_keyword){MGL_JINJA_LITERAL("caller"), value};
-    call.keywords = keywords;
-  }
+  MGL_TRY(evaluate_arguments(runtime, node, caller, &call));
   return call_value(runtime, callee, &call, out);
 }
 
@@ -156,19 +265,13 @@ mgl_status mgl_jinja_evaluate_call(mgl_jinja_runtime *runtime, const mgl_jinja_n
 static mgl_status apply_builtin(mgl_jinja_runtime *runtime, const mgl_jinja_node *node,
                                 const char *what, mgl_jinja_value self, mgl_jinja_value *out) {
   mgl_jinja_call call = {.builtin = node->builtin, .self = self};
-  MGL_TRY(evaluate_arguments(runtime, node, &call));
-  runtime->line = node->line;
+  MGL_TRY(evaluate_arguments(runtime, node, NULL, &call));
   if (node->builtin == NULL) {
     mgl_jinja_string name = node->value.string;
     return mgl_jinja_fail(runtime, MGL_ERR_UNSUPPORTED, "unknown %s \"%.*s\"", what,
                           (int)(name.bytes < 40 ? name.bytes : 40), name.data);
   }
-  MGL_TRY(mgl_jinja_call_builtin(runtime, what, &call, out));
-  // What a filter makes of a |safe text is taken to be one too, which errs towards refusing.
-  if (self.kind == MGL_JINJA_STRING && self.safe && out->kind == MGL_JINJA_STRING) {
-    out->safe = true;
-  }
-  return MGL_OK;
+  return mgl_jinja_call_builtin(runtime, what, &call, out);
 }
 
 mgl_status mgl_jinja_apply_filters(mgl_jinja_runtime *runtime, const mgl_jinja_node *node,

@@ -275,6 +275,20 @@ static mgl_status filter_default(mgl_jinja_runtime *runtime, mgl_jinja_call *cal
   return MGL_OK;
 }
 
+// An attribute only: a dict's keys are none.
+static mgl_status filter_attr(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                              mgl_jinja_value *out) {
+  mgl_jinja_string name = {0};
+  MGL_TRY(mgl_jinja_string_argument(runtime, call, 0, &name));
+  MGL_TRY(mgl_jinja_require_defined(runtime, call->self));
+  if (call->self.kind == MGL_JINJA_SELF ||
+      (call->self.kind == MGL_JINJA_DICT && mgl_jinja_find_method(call->self, name) == NULL)) {
+    *out = mgl_jinja_undefined(name);
+    return MGL_OK;
+  }
+  return mgl_jinja_get_attribute(runtime, call->self, name, out);
+}
+
 // separators=(",", ":").
 static mgl_status read_separators(mgl_jinja_runtime *runtime, mgl_jinja_value value,
                                   mgl_jinja_json_options *options) {
@@ -320,6 +334,7 @@ const mgl_jinja_builtin mgl_jinja_filters[] = {
     {"tojson", "ensure_ascii indent separators sort_keys", 0, filter_tojson},
     {"default", "default_value boolean", 0, filter_default},
     {"d", "default_value boolean", 0, filter_default},
+    {"attr", "name", 1, filter_attr},
     {"upper", "", 0, filter_case},
     {"lower", "", 0, filter_case},
     {"capitalize", "", 0, filter_case},

@@ -33,7 +33,7 @@ mgl_status mgl_jinja_new_scope(mgl_jinja_runtime *runtime, mgl_jinja_scope *pare
 // Sets a variable of that scope itself.
 mgl_status mgl_jinja_define(mgl_jinja_runtime *runtime, mgl_jinja_scope *in, mgl_jinja_string name,
                             mgl_jinja_value value);
-// Scopes from inside out, then the context, then the global functions; else undefined.
+// Scopes from inside out, then `self`, the context, the global functions; else undefined.
 mgl_status mgl_jinja_look_up(mgl_jinja_runtime *runtime, mgl_jinja_string name,
                              mgl_jinja_value *out);
 // To a NAME, a TUPLE of targets, or an attribute of a namespace().
@@ -53,8 +53,25 @@ mgl_status mgl_jinja_apply_filters(mgl_jinja_runtime *runtime, const mgl_jinja_n
 
 // --- statements ----------------------------------------------------------------------------------
 
+enum { MGL_JINJA_FLOW_NEXT, MGL_JINJA_FLOW_BREAK, MGL_JINJA_FLOW_CONTINUE };
+
+mgl_status mgl_jinja_run_body(mgl_jinja_runtime *runtime, const mgl_jinja_node *body);
+
+// Makes what was emitted since `start` a value and takes it off the output.
+mgl_status mgl_jinja_cut_output(mgl_jinja_runtime *runtime, size_t start, mgl_jinja_value *out);
 // Runs `body` with its text as a value instead of on the output.
 mgl_status mgl_jinja_run_captured(mgl_jinja_runtime *runtime, const mgl_jinja_node *body,
                                   mgl_jinja_value *out);
+// self.name(): a block's text.
+mgl_status mgl_jinja_call_block(mgl_jinja_runtime *runtime, const mgl_jinja_node *node,
+                                mgl_jinja_value *out);
+
+// --- loops (jinja_loop.c) ------------------------------------------------------------------------
+
+mgl_status mgl_jinja_run_for(mgl_jinja_runtime *runtime, const mgl_jinja_node *node);
+// loop(items) within a recursive loop: the text of the whole loop over other items.
+mgl_status mgl_jinja_call_loop(mgl_jinja_runtime *runtime, const struct mgl_jinja_loop *loop,
+                               const mgl_jinja_value *arguments, size_t count,
+                               mgl_jinja_value *out);
 
 #endif

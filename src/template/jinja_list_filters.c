@@ -463,6 +463,124 @@ static mgl_status filter_sum(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
   }
 }
 
+// --- parts ---------------------------------------------------------------------------------------
+
+// Adds a list of items[from, to) to `out`, made up to `count` items with `fill` unless that is
+// none.
+static mgl_status add_slice(mgl_jinja_runtime *runtime, mgl_jinja_list *out,
+                            const mgl_jinja_list *items, size_t from, size_t to, int64_t count,
+                            mgl_jinja_value fill) {
+  mgl_jinja_value part;
+  bool fills = fill.kind != MGL_JINJA_ABSENT && fill.kind != MGL_JINJA_NONE;
+  MGL_TRY(mgl_jinja_list_new(runtime, MGL_JINJA_LIST, &part));
+  for (size_t i = from; i < to; i++) {
+    MGL_TRY(mgl_jinja_charge(runtime, 1));
+    MGL_TRY(mgl_jinja_list_add(runtime, part.list, items->items[i]));
+  }
+  for (int64_t i = (int64_t)(to - from); fills && i < count; i++) {
+    MGL_TRY(mgl_jinja_charge(runtime, 1));
+    MGL_TRY(mgl_jinja_list_add(runtime, part.list, fill));
+  }
+  return mgl_jinja_list_add(runtime, out, part);
+}
+
+// Lists of `linecount` items.
+static mgl_status filter_batch(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                               mgl_jinja_value *out) {
+  int64_t count = 0;
+  mgl_jinja_value items;
+  mgl_jinja_value none = mgl_jinja_none();
+  MGL_TRY(mgl_jinja_integer_argument(runtime, call, 0, &count));
+  MGL_TRY(mgl_jinja_collect(runtime, call->self, MGL_JINJA_LIST, &items));
+  MGL_TRY(mgl_jinja_list_new(runtime, MGL_JINJA_ITERATOR, out));
+  size_t start = 0;
+  for (size_t i = 0; i < items.list->count; i++) {
+    if ((int64_t)(i - start) == count) {  // also at once where it is 0, as in Jinja
+      MGL_TRY(add_slice(runtime, out->list, items.list, start, i, 0, none));
+      start = i;
+    }
+  }
+  return start == items.list->count ? MGL_OK
+                                    : add_slice(runtime, out->list, items.list, start,
+                                                items.list->count, count, call->bound[1]);
+}
+
+// So many lists of about the same length, the longer ones first.
+static mgl_status filter_slice(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                               mgl_jinja_value *out) {
+  int64_t slices = 0;
+  mgl_jinja_value items;
+  MGL_TRY(mgl_jinja_integer_argument(runtime, call, 0, &slices));
+  MGL_TRY(mgl_jinja_collect(runtime, call->self, MGL_JINJA_LIST, &items));
+  MGL_TRY(mgl_jinja_list_new(runtime, MGL_JINJA_ITERATOR, out));
+  if (slices == 0) {
+    return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT, "slice: division by zero");
+  }
+  size_t each = slices < 0 ? 0 : items.list->count / (size_t)slices;
+  size_t longer = slices < 0 ? 0 : items.list->count % (size_t)slices;
+  size_t at = 0;
+  for (int64_t i = 0; i < slices; i++) {
+    bool is_longer = (size_t)i < longer;
+    size_t end = at + each + (is_longer ? 1 : 0);
+    MGL_TRY(mgl_jinja_charge(runtime, 1));
+    MGL_TRY(add_slice(runtime, out->list, items.list, at, end, (int64_t)each + 1, call->bound[1]));
+    at = end;
+  }
+  return MGL_OK;
+}
+
+// Adds (grouper, [item]) to the groups, or the item to the latest group if its key is the same.
+static mgl_status add_to_group(mgl_jinja_runtime *runtime, mgl_jinja_list *groups,
+                               mgl_jinja_value last_key, mgl_jinja_value key, mgl_jinja_value item,
+                               mgl_jinja_value shown) {
+  bool same = false;
+  if (last_key.kind != MGL_JINJA_ABSENT) {
+    MGL_TRY(mgl_jinja_equal(runtime, last_key, key, &same));
+  }
+  if (!same) {
+    mgl_jinja_value group;
+    mgl_jinja_value members;
+    MGL_TRY(mgl_jinja_list_new(runtime, MGL_JINJA_TUPLE, &group));
+    MGL_TRY(mgl_jinja_list_new(runtime, MGL_JINJA_LIST, &members));
+    group.view = 1;
+    MGL_TRY(mgl_jinja_list_add(runtime, group.list, shown));
+    MGL_TRY(mgl_jinja_list_add(runtime, group.list, members));
+    MGL_TRY(mgl_jinja_list_add(runtime, groups, group));
+  }
+  mgl_jinja_value group = groups->items[groups->count - 1];
+  return mgl_jinja_list_add(runtime, group.list->items[1].list, item);
+}
+
+// Items sorted by an attribute, in a pair for each of its values: (grouper, list).
+static mgl_status filter_groupby(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                                 mgl_jinja_value *out) {
+  bool case_sensitive = false;
+  mgl_jinja_value items;
+  mgl_jinja_value keys;
+  mgl_jinja_bool_argument(call, 2, &case_sensitive);
+  MGL_TRY(mgl_jinja_collect(runtime, call->self, MGL_JINJA_LIST, &items));
+  MGL_TRY(mgl_jinja_list_new(runtime, MGL_JINJA_LIST, &keys));
+  MGL_TRY(mgl_jinja_list_new(runtime, MGL_JINJA_LIST, out));
+  for (size_t i = 0; i < items.list->count; i++) {
+    mgl_jinja_value key;
+    MGL_TRY(get_path(runtime, items.list->items[i], call->bound[0], call->bound[1], &key));
+    MGL_TRY(fold_case(runtime, key, case_sensitive, &key));
+    MGL_TRY(mgl_jinja_list_add(runtime, keys.list, key));
+  }
+  MGL_TRY(sort_by_keys(runtime, items.list, keys.list, false));
+  mgl_jinja_value last = {.kind = MGL_JINJA_ABSENT};
+  for (size_t i = 0; i < items.list->count; i++) {
+    mgl_jinja_value item = items.list->items[i];
+    mgl_jinja_value shown;
+    mgl_jinja_value key;
+    MGL_TRY(get_path(runtime, item, call->bound[0], call->bound[1], &shown));
+    MGL_TRY(fold_case(runtime, shown, case_sensitive, &key));
+    MGL_TRY(add_to_group(runtime, out->list, last, key, item, shown));
+    last = key;
+  }
+  return MGL_OK;
+}
+
 const mgl_jinja_builtin mgl_jinja_list_filters[] = {
     {"length", "", 0, filter_length},
     {"count", "", 0, filter_length},
@@ -483,5 +601,8 @@ const mgl_jinja_builtin mgl_jinja_list_filters[] = {
     {"min", "case_sensitive attribute", 0, filter_extreme},
     {"max", "case_sensitive attribute", 0, filter_extreme},
     {"sum", "attribute start", 0, filter_sum},
+    {"batch", "linecount fill_with", 1, filter_batch},
+    {"slice", "slices fill_with", 1, filter_slice},
+    {"groupby", "attribute default case_sensitive", 1, filter_groupby},
     {NULL, NULL, 0, NULL},
 };

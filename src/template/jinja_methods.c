@@ -319,6 +319,13 @@ static mgl_status split_words(mgl_jinja_runtime *runtime, mgl_jinja_string text,
   return MGL_OK;
 }
 
+mgl_status mgl_jinja_split_words(mgl_jinja_runtime *runtime, mgl_jinja_string text,
+                                 mgl_jinja_value *out) {
+  MGL_TRY(mgl_jinja_charge(runtime, text.bytes / 16));
+  MGL_TRY(mgl_jinja_list_new(runtime, MGL_JINJA_LIST, out));
+  return split_words(runtime, text, -1, *out);
+}
+
 static mgl_status split_words_from_right(mgl_jinja_runtime *runtime, mgl_jinja_string text,
                                          int64_t most, mgl_jinja_value list) {
   text = mgl_jinja_text_strip(text, NULL, false, true);
@@ -471,6 +478,42 @@ static mgl_status method_join(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
   return mgl_jinja_join(runtime, call->self.string, call->bound[0], true, out);
 }
 
+// center, ljust and rjust.
+static mgl_status method_pad(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                             mgl_jinja_value *out) {
+  char name = call->builtin->name[0];
+  int64_t width = 0;
+  int32_t fill = ' ';
+  mgl_jinja_string text = MGL_JINJA_LITERAL(" ");
+  MGL_TRY(mgl_jinja_integer_argument(runtime, call, 0, &width));
+  MGL_TRY(mgl_jinja_string_argument(runtime, call, 1, &text));
+  if (mgl_jinja_text_length(text) != 1) {
+    return mgl_jinja_fail(runtime, MGL_ERR_ARGUMENT, "%s: expected one character to fill with",
+                          call->builtin->name);
+  }
+  (void)mgl_jinja_text_decode(text, 0, &fill);
+  char side = (char)(name == 'c' ? '^' : name == 'l' ? '<' : '>');
+  return mgl_jinja_pad(runtime, call->self.string, width, fill, side, out);
+}
+
+// Zeros behind the sign.
+static mgl_status method_zfill(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
+                               mgl_jinja_value *out) {
+  int64_t width = 0;
+  mgl_jinja_value padded;
+  mgl_jinja_string text = call->self.string;
+  MGL_TRY(mgl_jinja_integer_argument(runtime, call, 0, &width));
+  size_t sign = text.bytes != 0 && (text.data[0] == '-' || text.data[0] == '+') ? 1 : 0;
+  width = width < (int64_t)sign ? 0 : width - (int64_t)sign;
+  MGL_TRY(mgl_jinja_pad(runtime, mgl_jinja_text_part(text, sign, text.bytes), width, '0', '>',
+                        &padded));
+  mgl_jinja_string joined;
+  MGL_TRY(
+      mgl_jinja_text_concat(runtime, mgl_jinja_text_part(text, 0, sign), padded.string, &joined));
+  *out = mgl_jinja_string_value(joined);
+  return MGL_OK;
+}
+
 // --- dicts and lists -----------------------------------------------------------------------------
 
 static mgl_status method_view(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
@@ -556,24 +599,24 @@ const mgl_jinja_builtin mgl_jinja_string_methods[] = {
     {"isalnum", "", 0, method_is},
     {"isspace", "", 0, method_is},
     {"isascii", "", 0, method_is},
+    {"center", "width fillchar", 1, method_pad},
+    {"ljust", "width fillchar", 1, method_pad},
+    {"rjust", "width fillchar", 1, method_pad},
+    {"zfill", "width", 1, method_zfill},
+    {"format", NULL, 0, mgl_jinja_method_format},
     {"casefold", NULL, 0, NULL},
-    {"center", NULL, 0, NULL},
     {"encode", NULL, 0, NULL},
     {"expandtabs", NULL, 0, NULL},
-    {"format", NULL, 0, NULL},
     {"format_map", NULL, 0, NULL},
     {"isdecimal", NULL, 0, NULL},
     {"isidentifier", NULL, 0, NULL},
     {"isnumeric", NULL, 0, NULL},
     {"isprintable", NULL, 0, NULL},
     {"istitle", NULL, 0, NULL},
-    {"ljust", NULL, 0, NULL},
     {"maketrans", NULL, 0, NULL},
     {"rindex", NULL, 0, NULL},
-    {"rjust", NULL, 0, NULL},
     {"swapcase", NULL, 0, NULL},
     {"translate", NULL, 0, NULL},
-    {"zfill", NULL, 0, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -202,9 +202,9 @@ mgl_status mgl_jinja_binary(mgl_jinja_runtime *runtime, char op, mgl_jinja_value
     if (a.kind != MGL_JINJA_STRING) {
       return join_lists(runtime, a.list, b.list, (mgl_jinja_kind)a.kind, out);
     }
-    if (a.safe != b.safe) {
-      return mgl_jinja_fail(runtime, MGL_ERR_UNSUPPORTED,
-                            "+ with a |safe text escapes the other one: not supported, use ~");
+    if (a.safe != b.safe) {  // the other one is escaped
+      MGL_TRY(mgl_jinja_escape(runtime, a.string, a.safe, &a));
+      MGL_TRY(mgl_jinja_escape(runtime, b.string, b.safe, &b));
     }
     *out = a;
     return mgl_jinja_text_concat(runtime, a.string, b.string, &out->string);
@@ -216,8 +216,7 @@ mgl_status mgl_jinja_binary(mgl_jinja_runtime *runtime, char op, mgl_jinja_value
     return repeat(runtime, b, mgl_jinja_as_integer(a), out);
   }
   if (op == '%' && a.kind == MGL_JINJA_STRING) {
-    return mgl_jinja_fail(runtime, MGL_ERR_UNSUPPORTED,
-                          "formatting a text with %% is not supported");
+    return mgl_jinja_format_percent(runtime, a, b, out);
   }
   return fail_operands(runtime, op, a, b);
 }
@@ -333,6 +332,25 @@ static mgl_status find_in_dict(mgl_jinja_runtime *runtime, const mgl_jinja_dict 
   return MGL_OK;
 }
 
+static void find_block(const mgl_jinja_runtime *runtime, mgl_jinja_string name,
+                       mgl_jinja_value *out) {
+  for (const mgl_jinja_node *block = runtime->blocks; block != NULL; block = block->second) {
+    if (mgl_jinja_text_equal(block->value.string, name)) {
+      *out = (mgl_jinja_value){.kind = MGL_JINJA_BLOCK, .block = block};
+    }
+  }
+}
+
+// What groupby gives has names for its two items.
+static bool find_group_field(mgl_jinja_value group, mgl_jinja_string name, mgl_jinja_value *out) {
+  bool is_list = mgl_jinja_text_is(name, "list");
+  if (is_list || mgl_jinja_text_is(name, "grouper")) {
+    *out = group.list->items[is_list ? 1 : 0];
+    return true;
+  }
+  return false;
+}
+
 mgl_status mgl_jinja_get_attribute(mgl_jinja_runtime *runtime, mgl_jinja_value object,
                                    mgl_jinja_string name, mgl_jinja_value *out) {
   bool known = false;
@@ -341,7 +359,21 @@ mgl_status mgl_jinja_get_attribute(mgl_jinja_runtime *runtime, mgl_jinja_value o
   switch ((mgl_jinja_kind)object.kind) {
     case MGL_JINJA_NAMESPACE:
       return find_in_dict(runtime, object.dict, mgl_jinja_string_value(name), out);
-    case MGL_JINJA_LOOP: return mgl_jinja_loop_attribute(runtime, object.loop, name, out, &known);
+    case MGL_JINJA_LOOP:
+      MGL_TRY(mgl_jinja_loop_attribute(runtime, object.loop, name, out, &known));
+      return known ? MGL_OK : get_method(runtime, object, name, out, &known);
+    case MGL_JINJA_SELF: find_block(runtime, name, out); return MGL_OK;
+    case MGL_JINJA_CYCLER:
+      if (mgl_jinja_text_is(name, "current")) {
+        *out = object.list->items[object.list->cursor];
+        return MGL_OK;
+      }
+      break;
+    case MGL_JINJA_TUPLE:
+      if (object.view != 0 && find_group_field(object, name, out)) {
+        return MGL_OK;
+      }
+      break;
     case MGL_JINJA_MACRO:
     case MGL_JINJA_FUNCTION:
     case MGL_JINJA_METHOD:

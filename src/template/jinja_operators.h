@@ -22,9 +22,11 @@ mgl_status mgl_jinja_get_item(mgl_jinja_runtime *runtime, mgl_jinja_value object
 mgl_status mgl_jinja_slice(mgl_jinja_runtime *runtime, mgl_jinja_value object,
                            const mgl_jinja_value *bounds, mgl_jinja_value *out);
 
-// jinja_render.c: the fields of `loop`; *known is false for a name that it has not.
+// jinja_loop.c: the fields of `loop`, *known is false for a name that it has not; its repr.
 mgl_status mgl_jinja_loop_attribute(mgl_jinja_runtime *runtime, struct mgl_jinja_loop *loop,
                                     mgl_jinja_string name, mgl_jinja_value *out, bool *known);
+mgl_status mgl_jinja_loop_text(mgl_jinja_runtime *runtime, struct mgl_jinja_loop *loop,
+                               mgl_jinja_builder *builder);
 
 // An error unless the value is defined: "'x' is undefined".
 mgl_status mgl_jinja_require_defined(mgl_jinja_runtime *runtime, mgl_jinja_value value);

@@ -133,8 +133,10 @@ static mgl_jinja_node *parse_for(mgl_jinja_parser *p, int line) {
     return NULL;
   }
   if (mgl_jinja_at_name(p, "recursive")) {
-    return mgl_jinja_parse_fail(p, MGL_ERR_UNSUPPORTED, line,
-                                "recursive loops are not supported: use a macro");
+    node->op = 'r';
+    if (!mgl_jinja_advance(p)) {
+      return NULL;
+    }
   }
   p->loops++;
   bool parsed = parse_block(p, "for", line, ends, &node->body);
@@ -189,13 +191,6 @@ static bool parse_parameters(mgl_jinja_parser *p, mgl_jinja_node *node) {
         !mgl_jinja_expect_name(p, &name, "the name of a parameter")) {
       return false;
     }
-    if (mgl_jinja_text_is(name, "varargs") || mgl_jinja_text_is(name, "kwargs") ||
-        mgl_jinja_text_is(name, "caller")) {
-      (void)mgl_jinja_parse_fail(p, MGL_ERR_UNSUPPORTED, line,
-                                 "a parameter named \"%.*s\" is not supported", (int)name.bytes,
-                                 name.data);
-      return false;
-    }
     mgl_jinja_node *parameter = mgl_jinja_new_text_node(p, MGL_JINJA_NODE_NAME, line, name);
     if (!mgl_jinja_add_item(node, &tail, parameter)) {
       return false;
@@ -205,6 +200,10 @@ static bool parse_parameters(mgl_jinja_parser *p, mgl_jinja_node *node) {
       if (!mgl_jinja_advance(p) || (parameter->first = mgl_jinja_parse_expression(p)) == NULL) {
         return false;
       }
+    } else if (mgl_jinja_text_is(name, "caller")) {
+      (void)mgl_jinja_parse_fail(p, MGL_ERR_FORMAT, line,
+                                 "a parameter \"caller\" must have a default value");
+      return false;
     } else if (defaults) {
       (void)mgl_jinja_parse_fail_expected(p, "a default value, since the parameter before has one");
       return false;
@@ -214,19 +213,17 @@ static bool parse_parameters(mgl_jinja_parser *p, mgl_jinja_node *node) {
 }
 
 // The rest of a macro or call block from its parameters on: break and continue do not reach out of
-// it, and a use of `caller` in it is its own.
+// it, and a use of `caller` in it is its own; so are varargs and kwargs. Parameters of these names
+// are parameters.
 static mgl_jinja_node *parse_macro_body(mgl_jinja_parser *p, mgl_jinja_node *node, const char *tag,
                                         const char *end) {
   size_t loops = p->loops;
-  bool in_macro = p->in_macro;
-  bool uses_caller = p->uses_caller;
+  uint8_t uses = p->uses;
   p->loops = 0;
-  p->in_macro = true;
-  p->uses_caller = false;
+  p->uses = 0;
   bool parsed = parse_block_to(p, tag, node->line, end, &node->body);
-  node->uses_caller = p->uses_caller;
-  p->uses_caller = p->uses_caller || uses_caller;
-  p->in_macro = in_macro;
+  node->uses = p->uses;
+  p->uses |= uses;
   p->loops = loops;
   return parsed ? node : NULL;
 }
@@ -294,6 +291,43 @@ static mgl_jinja_node *parse_generation(mgl_jinja_parser *p, int line) {
   return parsed ? node : NULL;
 }
 
+// {% block name scoped %}: what it uses of a macro around it is not the macro's.
+static mgl_jinja_node *parse_named_block(mgl_jinja_parser *p, int line) {
+  mgl_jinja_node *node = mgl_jinja_new_text_node(p, MGL_JINJA_NODE_BLOCK, line, p->token.text);
+  mgl_jinja_string name;
+  size_t loops = p->loops;
+  uint8_t uses = p->uses;
+  if (node == NULL || !mgl_jinja_expect_name(p, &name, "the name of a block")) {
+    return NULL;
+  }
+  for (const mgl_jinja_node *other = p->blocks; other != NULL; other = other->second) {
+    if (mgl_jinja_text_equal(other->value.string, name)) {
+      return mgl_jinja_parse_fail(p, MGL_ERR_FORMAT, line, "the block \"%.*s\" is defined twice",
+                                  (int)(name.bytes < 40 ? name.bytes : 40), name.data);
+    }
+  }
+  node->second = p->blocks;
+  p->blocks = node;
+  if (mgl_jinja_at_name(p, "scoped")) {
+    node->op = 's';
+    if (!mgl_jinja_advance(p)) {
+      return NULL;
+    }
+  }
+  if (mgl_jinja_at_name(p, "required")) {
+    return mgl_jinja_parse_fail(p, MGL_ERR_UNSUPPORTED, line, "required blocks are not supported");
+  }
+  p->loops = 0;
+  bool parsed = parse_block_to(p, "block", line, "endblock", &node->body);
+  p->loops = loops;
+  p->uses = uses;
+  if (parsed && p->token.kind == MGL_JINJA_TOKEN_NAME &&
+      mgl_jinja_text_equal(p->token.text, name)) {
+    parsed = mgl_jinja_advance(p);
+  }
+  return parsed ? node : NULL;
+}
+
 static mgl_jinja_node *parse_flow(mgl_jinja_parser *p, mgl_jinja_node_kind kind, int line) {
   if (p->loops == 0) {
     return mgl_jinja_parse_fail(p, MGL_ERR_FORMAT, line, "\"%s\" outside of a loop",
@@ -304,9 +338,8 @@ static mgl_jinja_node *parse_flow(mgl_jinja_parser *p, mgl_jinja_node_kind kind,
 
 // The statement behind "{%".
 static mgl_jinja_node *parse_statement(mgl_jinja_parser *p) {
-  static const char *const unsupported[] = {"block", "extends", "include", "import",
-                                            "from",  "print",   "do",      "autoescape",
-                                            "trans", "debug",   NULL};
+  static const char *const unsupported[] = {"extends", "include", "import",     "from",  "print",
+                                            "do",      "trans",   "autoescape", "debug", NULL};
   mgl_jinja_string name;
   int line = p->token.line;
   if (!mgl_jinja_expect_name(p, &name, "the name of a statement")) {
@@ -324,6 +357,7 @@ static mgl_jinja_node *parse_statement(mgl_jinja_parser *p) {
       {"call", parse_call_block},
       {"filter", parse_filter_block},
       {"generation", parse_generation},
+      {"block", parse_named_block},
   };
   for (size_t i = 0; i < sizeof statements / sizeof statements[0]; i++) {
     if (mgl_jinja_text_is(name, statements[i].name)) {
@@ -427,6 +461,6 @@ mgl_status mgl_jinja_parse(mgl_jinja_string source, const char *where, mgl_arena
   if (!mgl_jinja_advance(&p) || !parse_body(&p, NULL, 0, no_ends, &body)) {
     return p.status;
   }
-  *out = (mgl_jinja_tree){.body = body, .newest = p.newest};
+  *out = (mgl_jinja_tree){.body = body, .newest = p.newest, .blocks = p.blocks};
   return MGL_OK;
 }

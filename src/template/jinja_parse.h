@@ -34,21 +34,31 @@ typedef enum mgl_jinja_node_kind {
   MGL_JINJA_NODE_FILTER,   // first (NULL: the text of a block), value.string: name, items, builtin
   MGL_JINJA_NODE_TEST,     // first, value.string: name, items, builtin
   MGL_JINJA_NODE_KEYWORD,  // among arguments: value.string, first
+  MGL_JINJA_NODE_UNPACK,   // among arguments: op '*' or MGL_JINJA_OP_POWER, first
   // Statements.
   MGL_JINJA_NODE_DATA,    // value.string
   MGL_JINJA_NODE_OUTPUT,  // first
   MGL_JINJA_NODE_IF,      // first: test, body, otherwise (an IF for elif)
-  MGL_JINJA_NODE_FOR,     // first: target, second: source, third: filter or NULL, body, otherwise
+  MGL_JINJA_NODE_FOR,     // first: target, second: source, third: filter or NULL, body, otherwise;
+                          // op 'r': recursive
   MGL_JINJA_NODE_SET,     // first: target (NAME, TUPLE, or ATTRIBUTE of a NAME), second
-  MGL_JINJA_NODE_SET_BLOCK,   // first: target, second: FILTER chain or NULL, body
-  MGL_JINJA_NODE_WITH,        // items: target, value, target, value ...; body
-  MGL_JINJA_NODE_MACRO,       // value.string, items: NAME with default in first; body; uses_caller
-  MGL_JINJA_NODE_CALL_BLOCK,  // first: CALL, items: parameters as of MACRO, body; uses_caller
+  MGL_JINJA_NODE_SET_BLOCK,     // first: target, second: FILTER chain or NULL, body
+  MGL_JINJA_NODE_WITH,          // items: target, value, target, value ...; body
+  MGL_JINJA_NODE_MACRO,         // value.string, items: NAME with default in first; body; uses
+  MGL_JINJA_NODE_CALL_BLOCK,    // first: CALL, items: parameters as of MACRO, body; uses
   MGL_JINJA_NODE_FILTER_BLOCK,  // second: FILTER chain, body
   MGL_JINJA_NODE_SCOPE,         // body, in a scope of its own (generation)
+  MGL_JINJA_NODE_BLOCK,         // value.string, body; op 's': scoped; second: the block before it
   MGL_JINJA_NODE_BREAK,
   MGL_JINJA_NODE_CONTINUE,
 } mgl_jinja_node_kind;
+
+// Names that a macro defines where its body uses them.
+typedef enum mgl_jinja_special {
+  MGL_JINJA_USES_CALLER = 1,
+  MGL_JINJA_USES_VARARGS = 2,
+  MGL_JINJA_USES_KWARGS = 4,
+} mgl_jinja_special;
 
 // Operators of BINARY, UNARY and COMPARISON: the character, or one of these for two characters.
 enum {
@@ -65,7 +75,7 @@ enum {
 typedef struct mgl_jinja_node {
   uint8_t kind;  // mgl_jinja_node_kind
   char op;
-  bool uses_caller;
+  uint8_t uses;  // of MACRO and CALL_BLOCK: a set of mgl_jinja_special
   int line;
   size_t count;  // of items
   mgl_jinja_value value;
@@ -82,6 +92,7 @@ typedef struct mgl_jinja_node {
 typedef struct mgl_jinja_tree {
   const mgl_jinja_node *body;    // the first statement, NULL for an empty template
   const mgl_jinja_node *newest;  // of all nodes, linked by made_before
+  const mgl_jinja_node *blocks;  // the last BLOCK, linked by second
 } mgl_jinja_tree;
 
 // Parses source (valid UTF-8, newlines normalised), which must live as long as the arena.

@@ -127,13 +127,12 @@ mgl_jinja_node *mgl_jinja_parse_name(mgl_jinja_parser *p) {
   }
   if (mgl_jinja_constant_of_name(name, &node->value)) {
     node->kind = MGL_JINJA_NODE_CONSTANT;
-  } else if (p->in_macro &&
-             (mgl_jinja_text_is(name, "varargs") || mgl_jinja_text_is(name, "kwargs"))) {
-    return mgl_jinja_parse_fail(p, MGL_ERR_UNSUPPORTED, p->token.line,
-                                "\"%.*s\" in a macro is not supported: name the macro's parameters",
-                                (int)name.bytes, name.data);
   }
-  p->uses_caller = p->uses_caller || mgl_jinja_text_is(name, "caller");
+  unsigned uses = mgl_jinja_text_is(name, "caller")    ? MGL_JINJA_USES_CALLER
+                  : mgl_jinja_text_is(name, "varargs") ? MGL_JINJA_USES_VARARGS
+                  : mgl_jinja_text_is(name, "kwargs")  ? MGL_JINJA_USES_KWARGS
+                                                       : 0;
+  p->uses = (uint8_t)(p->uses | uses);
   return mgl_jinja_advance(p) ? node : NULL;
 }
 
@@ -251,14 +250,63 @@ static mgl_jinja_node *parse_call(mgl_jinja_parser *p, mgl_jinja_node *callee) {
   return node != NULL && parse_arguments(p, node) ? node : NULL;
 }
 
-// "(a, b, name=c)" into call->items.
+// What arguments have been read; Jinja wants them in this order, * and ** once.
+typedef enum argument_kind {
+  ARGUMENT_PLAIN,
+  ARGUMENT_KEYWORD,
+  ARGUMENT_LIST,  // *x
+  ARGUMENT_DICT,  // **x
+} argument_kind;
+
+static bool may_follow(const bool seen[4], argument_kind kind) {
+  switch (kind) {
+    case ARGUMENT_PLAIN:
+      return !seen[ARGUMENT_KEYWORD] && !seen[ARGUMENT_LIST] && !seen[ARGUMENT_DICT];
+    case ARGUMENT_LIST: return !seen[ARGUMENT_LIST] && !seen[ARGUMENT_DICT];
+    default: return !seen[ARGUMENT_DICT];
+  }
+}
+
+// The kind of the argument at the current token.
+static bool find_argument_kind(mgl_jinja_parser *p, argument_kind *out) {
+  *out = mgl_jinja_at_operator(p, "*")    ? ARGUMENT_LIST
+         : mgl_jinja_at_operator(p, "**") ? ARGUMENT_DICT
+                                          : ARGUMENT_PLAIN;
+  if (p->token.kind == MGL_JINJA_TOKEN_NAME) {
+    if (!mgl_jinja_look_ahead(p)) {
+      return false;
+    }
+    if (mgl_jinja_is_token(&p->ahead, MGL_JINJA_TOKEN_OPERATOR, "=")) {
+      *out = ARGUMENT_KEYWORD;
+    }
+  }
+  return true;
+}
+
+static mgl_jinja_node *parse_argument(mgl_jinja_parser *p, argument_kind kind) {
+  if (kind == ARGUMENT_PLAIN) {
+    return mgl_jinja_parse_expression(p);
+  }
+  bool is_keyword = kind == ARGUMENT_KEYWORD;
+  mgl_jinja_node *argument = mgl_jinja_new_text_node(
+      p, is_keyword ? MGL_JINJA_NODE_KEYWORD : MGL_JINJA_NODE_UNPACK, p->token.line, p->token.text);
+  if (argument == NULL || !mgl_jinja_advance(p) || (is_keyword && !mgl_jinja_advance(p))) {
+    return NULL;
+  }
+  argument->op = kind == ARGUMENT_DICT ? MGL_JINJA_OP_POWER : '*';
+  argument->first = mgl_jinja_parse_expression(p);
+  return argument->first == NULL ? NULL : argument;
+}
+
+// "(a, b, name=c, *d, **e)" into call->items.
 static bool parse_arguments(mgl_jinja_parser *p, mgl_jinja_node *call) {
   mgl_jinja_node **tail = &call->items;
-  bool keywords = false;
+  bool seen[4] = {false};
   if (!mgl_jinja_expect_operator(p, "(")) {
     return false;
   }
   while (!mgl_jinja_at_operator(p, ")")) {
+    argument_kind kind = ARGUMENT_PLAIN;
     if (call->count != 0) {
       if (!mgl_jinja_expect_operator(p, ",")) {
         return false;
@@ -267,35 +315,16 @@ static bool parse_arguments(mgl_jinja_parser *p, mgl_jinja_node *call) {
         break;
       }
     }
-    if (mgl_jinja_at_operator(p, "*") || mgl_jinja_at_operator(p, "**")) {
-      (void)mgl_jinja_parse_fail(p, MGL_ERR_UNSUPPORTED, p->token.line,
-                                 "unpacking arguments with * or ** is not supported");
+    if (!find_argument_kind(p, &kind)) {
       return false;
     }
-    bool is_keyword = false;
-    if (p->token.kind == MGL_JINJA_TOKEN_NAME) {
-      if (!mgl_jinja_look_ahead(p)) {
-        return false;
-      }
-      is_keyword = mgl_jinja_is_token(&p->ahead, MGL_JINJA_TOKEN_OPERATOR, "=");
-    }
-    if (!is_keyword && keywords) {
-      (void)mgl_jinja_parse_fail_expected(p, "a keyword argument behind a keyword argument");
+    if (!may_follow(seen, kind)) {
+      (void)mgl_jinja_parse_fail_expected(
+          p, "arguments in the order plain ones, keywords and *, **, the last two once");
       return false;
     }
-    keywords = is_keyword;
-    mgl_jinja_node *argument = NULL;
-    if (is_keyword) {
-      argument = mgl_jinja_new_text_node(p, MGL_JINJA_NODE_KEYWORD, p->token.line, p->token.text);
-      if (argument == NULL || !mgl_jinja_advance(p) || !mgl_jinja_advance(p)) {
-        return false;
-      }
-      argument->first = mgl_jinja_parse_expression(p);
-      argument = argument->first == NULL ? NULL : argument;
-    } else {
-      argument = mgl_jinja_parse_expression(p);
-    }
-    if (!mgl_jinja_add_item(call, &tail, argument)) {
+    seen[kind] = true;
+    if (!mgl_jinja_add_item(call, &tail, parse_argument(p, kind))) {
       return false;
     }
   }

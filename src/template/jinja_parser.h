@@ -16,11 +16,11 @@ typedef struct mgl_jinja_parser {
   mgl_arena *arena;
   mgl_jinja_node *newest;  // of all nodes
   mgl_error *err;
-  size_t depth;       // open constructs, against MGL_TEMPLATE_MAX_DEPTH
-  size_t loops;       // loops around this place, for break and continue
-  bool in_macro;      // varargs and kwargs have a meaning here
-  bool uses_caller;   // "caller" was read since the innermost macro began
-  mgl_status status;  // of the failure
+  size_t depth;            // open constructs, against MGL_TEMPLATE_MAX_DEPTH
+  size_t loops;            // loops around this place, for break and continue
+  uint8_t uses;            // names that were read since the innermost macro began
+  mgl_jinja_node *blocks;  // the last one that ended
+  mgl_status status;       // of the failure
 } mgl_jinja_parser;
 
 // --- errors --------------------------------------------------------------------------------------

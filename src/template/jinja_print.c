@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "template/jinja_interpreter.h"
+#include "template/jinja_operators.h"
 #include "template/jinja_value.h"
 
 // --- building ------------------------------------------------------------------------------------
@@ -159,6 +161,16 @@ static void add_range_repr(mgl_jinja_builder *builder, const mgl_jinja_range *ra
   add_literal(builder, text);
 }
 
+static void add_macro_repr(mgl_jinja_builder *builder, const mgl_jinja_node *node) {
+  add_literal(builder, "<Macro ");
+  if (node->kind == MGL_JINJA_NODE_MACRO) {
+    add_string_repr(builder, node->value.string);
+  } else {
+    add_literal(builder, "anonymous");
+  }
+  add_literal(builder, ">");
+}
+
 static mgl_status add_repr(mgl_jinja_builder *builder, mgl_jinja_value value, size_t depth) {
   static const char *const view_open[] = {"dict_keys([", "dict_values([", "dict_items(["};
   MGL_TRY(enter_value(builder, depth));
@@ -169,11 +181,9 @@ static mgl_status add_repr(mgl_jinja_builder *builder, mgl_jinja_value value, si
     case MGL_JINJA_BOOL: add_literal(builder, value.boolean ? "True" : "False"); return MGL_OK;
     case MGL_JINJA_FLOAT: add_float(builder, value.number); return MGL_OK;
     case MGL_JINJA_STRING:
-      if (value.safe) {
-        return mgl_jinja_fail(builder->runtime, MGL_ERR_UNSUPPORTED,
-                              "printing a |safe text within a list or dict is not supported");
-      }
+      add_literal(builder, value.safe ? "Markup(" : "");
       add_string_repr(builder, value.string);
+      add_literal(builder, value.safe ? ")" : "");
       return MGL_OK;
     case MGL_JINJA_LIST: return add_list_repr(builder, value.list, "[", "]", depth);
     case MGL_JINJA_TUPLE:
@@ -191,11 +201,21 @@ static mgl_status add_repr(mgl_jinja_builder *builder, mgl_jinja_value value, si
       MGL_TRY(add_dict_repr(builder, value.dict, depth));
       add_literal(builder, ">");
       return MGL_OK;
+    case MGL_JINJA_LOOP: return mgl_jinja_loop_text(builder->runtime, value.loop, builder);
+    case MGL_JINJA_MACRO: add_macro_repr(builder, value.macro->node); return MGL_OK;
+    case MGL_JINJA_SELF: add_literal(builder, "<TemplateReference None>"); return MGL_OK;
     default:
       return mgl_jinja_fail(builder->runtime, MGL_ERR_UNSUPPORTED,
                             "printing a %s is not supported (is a call's () or a |list missing?)",
                             mgl_jinja_type_name(value));
   }
+}
+
+mgl_status mgl_jinja_to_repr(mgl_jinja_runtime *runtime, mgl_jinja_value value,
+                             mgl_jinja_value *out) {
+  mgl_jinja_builder builder = {.runtime = runtime};
+  MGL_TRY(add_repr(&builder, value, 0));
+  return mgl_jinja_builder_finish(&builder, out);
 }
 
 mgl_status mgl_jinja_to_text(mgl_jinja_runtime *runtime, mgl_jinja_value value,

@@ -54,6 +54,10 @@ mgl_status mgl_jinja_look_up(mgl_jinja_runtime *runtime, mgl_jinja_string name,
       return MGL_OK;
     }
   }
+  if (mgl_jinja_text_is(name, "self")) {
+    *out = (mgl_jinja_value){.kind = MGL_JINJA_SELF};
+    return MGL_OK;
+  }
   mgl_jinja_value *found = NULL;
   MGL_TRY(mgl_jinja_dict_find(runtime, &runtime->context, mgl_jinja_string_value(name), &found));
   if (found != NULL) {

@@ -273,6 +273,10 @@ const char *mgl_jinja_type_name(mgl_jinja_value value) {
     case MGL_JINJA_RANGE: return "range";
     case MGL_JINJA_NAMESPACE: return "Namespace";
     case MGL_JINJA_LOOP: return "loop";
+    case MGL_JINJA_CYCLER: return "Cycler";
+    case MGL_JINJA_JOINER: return "Joiner";
+    case MGL_JINJA_SELF: return "TemplateReference";
+    case MGL_JINJA_BLOCK: return "block";
     case MGL_JINJA_MACRO: return "macro";
     case MGL_JINJA_FUNCTION: return "function";
     case MGL_JINJA_METHOD: return "method";
@@ -297,7 +301,9 @@ bool mgl_jinja_is_true(mgl_jinja_value value) {
 bool mgl_jinja_is_callable(mgl_jinja_value value) {
   // Jinja's undefined object has a __call__, which only raises.
   return value.kind == MGL_JINJA_UNDEFINED || value.kind == MGL_JINJA_MACRO ||
-         value.kind == MGL_JINJA_FUNCTION || value.kind == MGL_JINJA_METHOD;
+         value.kind == MGL_JINJA_FUNCTION || value.kind == MGL_JINJA_METHOD ||
+         value.kind == MGL_JINJA_LOOP || value.kind == MGL_JINJA_JOINER ||
+         value.kind == MGL_JINJA_BLOCK;
 }
 
 static bool is_hashable_at(mgl_jinja_value value, size_t depth) {

@@ -43,6 +43,10 @@ typedef enum mgl_jinja_kind {
   MGL_JINJA_RANGE,
   MGL_JINJA_NAMESPACE,
   MGL_JINJA_LOOP,
+  MGL_JINJA_CYCLER,  // list, of which the cursor is the current item
+  MGL_JINJA_JOINER,  // list of the separator; the cursor is 1 once it was called
+  MGL_JINJA_SELF,    // the template's blocks by their names
+  MGL_JINJA_BLOCK,   // one of them, as self.name
   MGL_JINJA_MACRO,
   MGL_JINJA_FUNCTION,  // a global function
   MGL_JINJA_METHOD,    // a method and the object it belongs to
@@ -56,17 +60,18 @@ typedef enum mgl_jinja_view {
 
 typedef struct mgl_jinja_value {
   uint8_t kind;  // mgl_jinja_kind
-  uint8_t view;  // mgl_jinja_view of a VIEW
+  uint8_t view;  // mgl_jinja_view of a VIEW; 1 of a TUPLE that groupby made: (grouper, list)
   bool safe;     // a STRING that went through |safe: Jinja would escape what is added to it
   union {
     bool boolean;
     int64_t integer;
     double number;
     mgl_jinja_string string;
-    struct mgl_jinja_list *list;  // LIST, TUPLE, VIEW, ITERATOR
+    struct mgl_jinja_list *list;  // LIST, TUPLE, VIEW, ITERATOR, CYCLER, JOINER
     struct mgl_jinja_dict *dict;  // DICT, NAMESPACE
     struct mgl_jinja_range *range;
-    struct mgl_jinja_loop *loop;    // jinja_render.c
+    struct mgl_jinja_loop *loop;  // jinja_loop.c
+    const struct mgl_jinja_node *block;
     struct mgl_jinja_macro *macro;  // jinja_interpreter.h
     struct mgl_jinja_method *method;
     const struct mgl_jinja_builtin *function;
@@ -77,7 +82,7 @@ typedef struct mgl_jinja_list {
   mgl_jinja_value *items;
   size_t count;
   size_t capacity;
-  size_t cursor;  // items that an ITERATOR has handed out
+  size_t cursor;  // items that an ITERATOR has handed out; see CYCLER and JOINER
 } mgl_jinja_list;
 
 typedef struct mgl_jinja_pair {
@@ -106,8 +111,10 @@ typedef struct mgl_jinja_runtime {
   mgl_text *out;      // grows; captures (macros, block set) cut their part off again
   size_t out_start;   // bytes that the caller had in `out`
   struct mgl_jinja_scope *scope;
+  struct mgl_jinja_scope *top;          // of the template itself
+  const struct mgl_jinja_node *blocks;  // jinja_parse.h
   mgl_jinja_dict context;
-  int flow;  // jinja_render.c: a break or continue under way
+  int flow;  // jinja_interpreter.h: a break or continue under way
   mgl_error *err;
 } mgl_jinja_runtime;
 
@@ -201,6 +208,8 @@ mgl_status mgl_jinja_builder_finish(mgl_jinja_builder *builder, mgl_jinja_value 
 // str(value); strings come back as they are.
 mgl_status mgl_jinja_to_text(mgl_jinja_runtime *runtime, mgl_jinja_value value,
                              mgl_jinja_string *out);
+mgl_status mgl_jinja_to_repr(mgl_jinja_runtime *runtime, mgl_jinja_value value,
+                             mgl_jinja_value *out);
 
 typedef struct mgl_jinja_json_options {
   bool ascii;      // escape everything beyond ASCII

@@ -31,15 +31,15 @@ static inline void *mgl_cuda_pointer(mgl_cu_ptr address) {
 // triggers.
 bool mgl_cuda_carries(const mgl_task_graph *graph);
 
-// Of a carrying graph: true if nobody needs the event's count, since all that wait for it wait for
-// words; and true for a task that writes such words.
+// These ask of a carrying graph whether nobody needs the event's count, since all that wait for it
+// wait for words, and whether a task writes such words.
 bool mgl_cuda_is_carried_event(const mgl_task_graph *graph, uint32_t event);
 bool mgl_cuda_writes_words(const mgl_task *task);
 
 // True if MGL_CUDA_UNITS_APART holds for attend op `op` of a graph.
 bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op);
 
-// Where an activation of a graph lies; of one with copies, the first.
+// Returns where an activation of a graph lies, and the first copy of one that has copies.
 mgl_cu_ptr mgl_cuda_activation(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tensor);
 
 // Binds op `op` for graph `graph`, which is for up to `tokens` tokens.

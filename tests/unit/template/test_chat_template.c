@@ -121,8 +121,17 @@ static void errors_name_the_line(void **state) {
       {"\n{% include 'x' %}", MGL_ERR_UNSUPPORTED, "test: line 2: {% include %} is not supported"},
       {"{{ 'x' }}\n{{ 'x'|nope }}", MGL_ERR_UNSUPPORTED, "test: line 2: unknown filter \"nope\""},
       {"\n\n{{ 'x' is nope }}", MGL_ERR_UNSUPPORTED, "test: line 3: unknown test \"nope\""},
-      {"\n{{ 'x'.zfill(3) }}", MGL_ERR_UNSUPPORTED,
-       "test: line 2: method str.zfill is not supported"},
+      {"\n{{ 'x'.swapcase() }}", MGL_ERR_UNSUPPORTED,
+       "test: line 2: method str.swapcase is not supported"},
+      {"\n{% block a %}{% endblock %}{% block a %}{% endblock %}", MGL_ERR_FORMAT,
+       "test: line 2: the block \"a\" is defined twice"},
+      {"{{ self.nope() }}", MGL_ERR_ARGUMENT, "test: line 1: 'nope' is undefined"},
+      {"\n{% for x in [1] %}{{ loop([]) }}{% endfor %}", MGL_ERR_ARGUMENT,
+       "test: line 2: loop() needs a loop that is marked \"recursive\""},
+      {"{{ '{:99999}'.format(1) }}", MGL_ERR_UNSUPPORTED,
+       "test: line 1: format: a width or precision beyond 1000 is not supported"},
+      {"{{ '%d' % 'x' }}", MGL_ERR_ARGUMENT, "test: line 1: format: a number is needed for a str"},
+      {"{{ m(*1, *2) }}", MGL_ERR_FORMAT, "test: line 1: expected arguments in the order"},
       {"\n{{ m.x.y }}", MGL_ERR_ARGUMENT, "test: line 2: 'x' is undefined"},
       {"{% for i in 'a' %}\n{{ i + 1 }}\n{% endfor %}", MGL_ERR_ARGUMENT,
        "test: line 2: + has no meaning for a str and a int"},
@@ -184,6 +193,29 @@ static void work_is_bounded(void **state) {
       "{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x == [ns.x] }}");
   expect_limit("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}");
   expect_limit("{% for i in range(99999) %}{{ range(99999)|sort|length }}{% endfor %}");
+  // What calls itself, and what grows.
+  expect_limit("{% block b %}{{ self.b() }}{% endblock %}");
+  expect_limit(
+      "{% block a %}{{ self.b() }}{% endblock %}{% block b %}{{ self.a() }}{% endblock %}");
+  expect_limit("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}");
+  expect_limit("{% for x in [1, 1] recursive %}{{ loop([1, 1]) if loop.depth < 40 }}{% endfor %}");
+  expect_limit("{% macro m() %}{{ m(*varargs, **kwargs) }}{% endmacro %}{{ m(1, 2, a=3) }}");
+  expect_limit(
+      "{% for i in range(99999) %}{% set x = range(9999) %}"
+      "{% set y = namespace(**dict(a=x | list)) %}{% endfor %}");
+  expect_limit("{{ ('x' | center(4000000000)) }}");
+  expect_limit("{{ [1] | batch(4000000000000, 'x') | list }}");
+  expect_limit("{{ [1] | slice(4000000000000, 'x') | list }}");
+  expect_limit(
+      "{% for i in range(99999) %}{% set x = '%1000d%1000d%1000d' % (i, i, i) %}{% endfor %}");
+  expect_limit(
+      "{% for i in range(99999) %}{% set x = '{:>1000}{:>1000}{:>1000}'.format(i, i, i) %}{% "
+      "endfor %}");
+  expect_limit(
+      "{% for i in range(99999) %}{% set x = range(9999) | groupby('x', default=1) %}{% endfor %}");
+  expect_limit(
+      "{% for i in range(99999) %}{% set x = loop | string %}{% endfor %}"
+      "{% for i in range(99999) %}{% for j in range(99999) %}{{ loop }}{% endfor %}{% endfor %}");
   // Cheap steps over long texts.
   static const char *const on_long_texts[] = {
       "x == y",
@@ -201,6 +233,15 @@ static void work_is_bounded(void **state) {
       "x|tojson|length",
       "[x, y]|join|length",
       "x.split('q')|length",
+      "x|e|length",
+      "x|striptags|length",
+      "('<' ~ x)|striptags|length",
+      "x|wordcount",
+      "x|truncate(9)",
+      "x|truncate(3999999, leeway=0)|length",
+      "x.center(4000009)|length",
+      "('%s' % x)|length",
+      "'{}'.format(x)|length",
   };
   for (size_t i = 0; i < sizeof on_long_texts / sizeof on_long_texts[0]; i++) {
     char source[512];

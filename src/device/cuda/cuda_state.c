@@ -72,7 +72,7 @@ static uint32_t covering_pages(const mgl_cuda_program *p) {
 }
 
 // Pages on their way, at most. More than cover the latency queue in the memory system, where flags
-// and activations wait behind them; fewer leave it idle (docs/log/179).
+// and activations wait behind them; fewer leave it idle (docs/log/183).
 static void set_in_flight(const mgl_cuda_program *p, const mgl_cuda_launch_options *launch,
                           mgl_cuda_graph *graph) {
   bool streaming = is_streaming(p->layout.stage_pages, graph->tokens);

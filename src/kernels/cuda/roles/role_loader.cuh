@@ -4,12 +4,12 @@
 // Pages form a ring. What bounds it is not only the room in the ring: with all of a GPU's blocks
 // asking for a dozen pages each, every flag and activation waits behind 26 MB of requests. So few
 // pages are on their way at a time: the graph's in_flight for a task that has inputs, and
-// in_flight_ahead for one that waits for them (findings: worth 8 to 13% of a step).
+// in_flight_ahead for one that waits for them (worth 8 to 13% of a step).
 //
-// One lane asks for all that a multiprocessor reads, a page every 450 ns on an H200. So what it does
-// for a page is short: addresses in shared memory are numbers that it keeps (from a pointer the
-// compiler makes them anew each time), and in the steady state it looks at two mbarriers and at
-// nothing else.
+// One lane asks for all that a multiprocessor reads, a page every 450 ns on an H200, and what it
+// does for a page is short (docs/log/182): addresses in shared memory are numbers that it keeps,
+// since from a pointer the compiler makes them anew each time, and in the steady state it looks at
+// two mbarriers and at nothing else.
 //
 // It goes on into the next iteration as soon as that is announced. When the run stops it still
 // delivers the pages of all tasks that were let go, and leaves with no copy outstanding.

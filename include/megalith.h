@@ -140,6 +140,7 @@ typedef struct megalith_model_info {
   // Parts of the model's generation_config.json that Megalith does not apply, with commas between
   // them; "" if there are none.
   const char *unapplied;
+  const struct megalith_sampling *sampling;  // what a request without its own gets
 } megalith_model_info;
 
 // Valid until the model is closed.
@@ -158,6 +159,12 @@ MEGALITH_API megalith_status megalith_model_tokenize(const megalith_model *model
 MEGALITH_API megalith_status megalith_model_detokenize(const megalith_model *model,
                                                        const int32_t *ids, size_t count, char *text,
                                                        size_t capacity, size_t *bytes,
+                                                       megalith_error *error);
+
+// The text of one id alone, special tokens too, in the same way. It may be part of a character, whose
+// bytes then stand here as U+FFFD.
+MEGALITH_API megalith_status megalith_model_token_text(const megalith_model *model, int32_t id,
+                                                       char *text, size_t capacity, size_t *bytes,
                                                        megalith_error *error);
 
 // --- engines -------------------------------------------------------------------------------------

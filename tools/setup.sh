@@ -3,7 +3,7 @@
 # Debian 12 or Ubuntu 24.04. As root it installs with apt; otherwise it prints the one line to run.
 set -eu
 
-packages="gcc libc6-dev make cmake pkg-config libjansson-dev libutf8proc-dev libhwloc-dev libxxhash-dev libsodium-dev"
+packages="gcc libc6-dev make cmake pkg-config libjansson-dev libutf8proc-dev libhwloc-dev libxxhash-dev libsodium-dev libevent-dev libssl-dev"
 if [ "${1:-build}" = test ]; then
   packages="$packages libcmocka-dev clang spin"
 fi

@@ -74,7 +74,17 @@ static void describe(megalith_model *model) {
                                       .context_tokens = folder->config.context_tokens,
                                       .has_tokenizer = folder->tokenizer != NULL,
                                       .has_chat_template = folder->chat_template != NULL,
-                                      .unapplied = folder->generation.unapplied};
+                                      .unapplied = folder->generation.unapplied,
+                                      .sampling = &model->sampling};
+  const mgl_generation *generation = &folder->generation;
+  model->sampling =
+      (megalith_sampling){.size = sizeof model->sampling,
+                          .temperature = generation->do_sample ? generation->temperature : 0,
+                          .top_k = generation->top_k,
+                          .top_p = generation->top_p,
+                          .min_p = generation->min_p,
+                          .repetition_penalty = generation->repetition_penalty,
+                          .min_new_tokens = generation->min_new_tokens};
 }
 
 static mgl_status open_model(const char *path, const megalith_model_options *given,
@@ -192,9 +202,9 @@ void mgl_api_hand_out_text(const mgl_text *all, char *text, size_t capacity, siz
   }
 }
 
-megalith_status megalith_model_detokenize(const megalith_model *model, const int32_t *ids,
-                                          size_t count, char *text, size_t capacity, size_t *bytes,
-                                          megalith_error *error) {
+static megalith_status decode(const megalith_model *model, const int32_t *ids, size_t count,
+                              bool skip_special, char *text, size_t capacity, size_t *bytes,
+                              megalith_error *error) {
   mgl_error err = {0};
   mgl_text all = {0};
   *bytes = 0;
@@ -203,7 +213,7 @@ megalith_status megalith_model_detokenize(const megalith_model *model, const int
     status = mgl_api_check_ids(model, "token", ids, count, &err);
   }
   if (status == MGL_OK) {
-    status = mgl_tokenizer_decode(model->folder.tokenizer, ids, count, true, &all, &err);
+    status = mgl_tokenizer_decode(model->folder.tokenizer, ids, count, skip_special, &all, &err);
   }
   if (status == MGL_OK) {
     status = mgl_text_check(&all, &err);
@@ -213,4 +223,15 @@ megalith_status megalith_model_detokenize(const megalith_model *model, const int
   }
   mgl_text_free(&all);
   return mgl_api_report(status, &err, error);
+}
+
+megalith_status megalith_model_detokenize(const megalith_model *model, const int32_t *ids,
+                                          size_t count, char *text, size_t capacity, size_t *bytes,
+                                          megalith_error *error) {
+  return decode(model, ids, count, true, text, capacity, bytes, error);
+}
+
+megalith_status megalith_model_token_text(const megalith_model *model, int32_t id, char *text,
+                                          size_t capacity, size_t *bytes, megalith_error *error) {
+  return decode(model, &id, 1, false, text, capacity, bytes, error);
 }

@@ -23,6 +23,7 @@ struct megalith_model {
   mgl_weight_source source;
   uint64_t dummy_seed;
   megalith_model_info info;
+  megalith_sampling sampling;  // of generation_config.json
 };
 
 typedef struct hub {

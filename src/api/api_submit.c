@@ -77,18 +77,14 @@ static mgl_status copy_biases(const megalith_sampling *s, megalith_request *requ
   return MGL_OK;
 }
 
-static mgl_status read_sampling(const mgl_generation *generation, const megalith_sampling *given,
+static mgl_status read_sampling(const megalith_model *model, const megalith_sampling *given,
                                 megalith_request *request, mgl_error *err) {
   megalith_sampling s;
   uint32_t most = request->asked.max_new_tokens;
   MGL_TRY(mgl_api_read_options(given, sizeof s, "megalith_sampling", &s, err));
   if (given == NULL) {
-    s.temperature = generation->do_sample ? generation->temperature : 0;
-    s.top_k = generation->top_k;
-    s.top_p = generation->top_p;
-    s.min_p = generation->min_p;
-    s.repetition_penalty = generation->repetition_penalty;
-    s.min_new_tokens = generation->min_new_tokens < most ? generation->min_new_tokens : most;
+    s = model->sampling;
+    s.min_new_tokens = s.min_new_tokens < most ? s.min_new_tokens : most;
   }
   MGL_TRY(copy_biases(&s, request, err));
   request->asked.sampling = (mgl_sampling){.temperature = s.temperature,
@@ -188,7 +184,7 @@ static mgl_status fill_request(const megalith_engine *engine,
   asked->prompt = request->prompt.ids;
   asked->prompt_count = request->prompt.count;
   asked->max_new_tokens = choose_new_tokens(engine, options->max_new_tokens, request->prompt.count);
-  MGL_TRY(read_sampling(&folder->generation, options->sampling, request, err));
+  MGL_TRY(read_sampling(engine->model, options->sampling, request, err));
   MGL_TRY(read_stops(engine->model, options, request, err));
   MGL_TRY(read_salt(options, request, err));
   MGL_TRY(mgl_engine_check(engine->engine, asked, err));

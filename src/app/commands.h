@@ -8,6 +8,7 @@
 
 extern const mgl_command mgl_command_run;         // cmd_run.c
 extern const mgl_command mgl_command_score;       // cmd_score.c
+extern const mgl_command mgl_command_serve;       // cmd_serve.c
 extern const mgl_command mgl_command_tokenize;    // cmd_tokenize.c
 extern const mgl_command mgl_command_template;    // cmd_template.c
 extern const mgl_command mgl_command_bench;       // cmd_bench.c

@@ -11,15 +11,16 @@
 #include "app/help.h"
 #include "app/interrupt.h"
 #include "app/output.h"
-#include "app/words.h"
 #include "base/file.h"
+#include "base/words.h"
 
 enum { EXIT_FAILED = 1, EXIT_INTERRUPTED = 130 };
 
 static const mgl_command *const commands[] = {
-    &mgl_command_run,   &mgl_command_score,      &mgl_command_tokenize, &mgl_command_template,
-    &mgl_command_bench, &mgl_command_throughput, &mgl_command_plan,     &mgl_command_compile,
-    &mgl_command_graph, &mgl_command_trace,      &mgl_command_info,     &mgl_command_completion,
+    &mgl_command_run,        &mgl_command_serve, &mgl_command_score,      &mgl_command_tokenize,
+    &mgl_command_template,   &mgl_command_bench, &mgl_command_throughput, &mgl_command_plan,
+    &mgl_command_compile,    &mgl_command_graph, &mgl_command_trace,      &mgl_command_info,
+    &mgl_command_completion,
 };
 
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
@@ -145,7 +146,7 @@ static mgl_status dispatch(int argc, char *const *argv, mgl_error *err) {
   if (argc < 2) {
     return mgl_error_set(
         err, MGL_ERR_ARGUMENT,
-        "expected a command (run, score, tokenize, template, bench, plan, compile, "
+        "expected a command (run, serve, score, tokenize, template, bench, plan, compile, "
         "graph, trace, info, completion): see megalith --help");
   }
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "app/commands.h"
-#include "app/words.h"
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/words.h"
 
 enum { MAX_POINTER_BYTES = 1024 };  // of git lfs
 

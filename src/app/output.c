@@ -2,13 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "app/interrupt.h"
-#include "text/unicode.h"
 
 static bool reader_gone;  // set by the thread that writes, read by it at the end
 
@@ -71,32 +69,5 @@ mgl_status mgl_input_read(size_t max_bytes, mgl_text *out, mgl_error *err) {
     }
     mgl_text_append(out, chunk, (size_t)n);
     MGL_TRY(mgl_text_check(out, err));
-  }
-}
-
-void mgl_json_append_string(mgl_text *out, const char *text, size_t bytes) {
-  mgl_text valid = {0};
-  mgl_utf8_append_lossy(&valid, text, bytes);
-  out->failed = out->failed || valid.failed;
-  mgl_text_append(out, "\"", 1);
-  for (size_t i = 0; i < valid.bytes; i++) {
-    char c = valid.data[i];
-    if (c == '"' || c == '\\') {
-      mgl_text_format(out, "\\%c", c);
-    } else if ((unsigned char)c < 0x20) {
-      mgl_text_format(out, "\\u%04x", (unsigned)c);
-    } else {
-      mgl_text_append(out, &c, 1);
-    }
-  }
-  mgl_text_append(out, "\"", 1);
-  mgl_text_free(&valid);
-}
-
-void mgl_json_append_double(mgl_text *out, double value) {
-  if (isfinite(value)) {
-    mgl_text_format(out, "%.10g", value);
-  } else {
-    mgl_text_append_string(out, "null");
   }
 }

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "base/text.h"
+#include "request/json_text.h"
 
 // Makes sure that descriptors 0 to 2 are taken, so that no file that is opened later becomes
 // standard output. A closed one is replaced by one that fails to read or write. Call first.
@@ -25,10 +26,5 @@ mgl_status mgl_output_text(const mgl_text *text, mgl_error *err);
 
 // Reads standard input to its end; more than max_bytes is an error.
 mgl_status mgl_input_read(size_t max_bytes, mgl_text *out, mgl_error *err);
-
-// Appends `text` as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD.
-void mgl_json_append_string(mgl_text *out, const char *text, size_t bytes);
-// Appends a number as JSON; null when it is not finite.
-void mgl_json_append_double(mgl_text *out, double value);
 
 #endif

@@ -86,9 +86,9 @@ static bool has_sysfs(void) {
   return false;
 }
 
-// The processors that this process may use (hwloc may not have applied a taskset or cpuset) are read
-// when there is no topology yet, since threads are pinned as long as there is one: a second engine
-// would take the one processor of the thread that it is created on for all there are.
+// The processors that this process may use (hwloc may not have applied a taskset or cpuset) are
+// read when there is no topology yet, since threads are pinned as long as there is one: a second
+// engine would take the one processor of the thread that it is created on for all there are.
 static pthread_mutex_t allowed_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t topology_count;  // under the lock
 static hwloc_bitmap_t allowed;   // under the lock; NULL: all

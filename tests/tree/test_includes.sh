@@ -4,7 +4,7 @@
 set -eu
 cd "$1"
 order="base text template model graph twin task compile kernels/cpu kernels/cuda batch \
-device/cpu device/cuda engine api app"
+device/cpu device/cuda engine api request serve app"
 
 # rank FILE_OR_INCLUDE: its folder's place in the list, 0 if it is in none.
 rank() {

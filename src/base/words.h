@@ -1,6 +1,6 @@
 // What a word that nobody knows was likely meant to be.
-#ifndef MGL_APP_WORDS_H
-#define MGL_APP_WORDS_H
+#ifndef MGL_BASE_WORDS_H
+#define MGL_BASE_WORDS_H
 
 #include <stddef.h>
 

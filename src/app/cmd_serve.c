@@ -1,0 +1,237 @@
+// megalith serve: an HTTP server with the OpenAI API, for one model.
+//
+// Everything else is in serve/; here are the options, the model, the engine and the signals.
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "app/app_model.h"
+#include "app/commands.h"
+#include "app/model_path.h"
+#include "app/output.h"
+#include "base/alloc.h"
+#include "request/parameters.h"
+#include "serve/server.h"
+
+enum { DEFAULT_PORT = 8000 };
+
+typedef struct serving {
+  const mgl_arguments *arguments;
+  char *path, *name;
+  megalith_model *model;
+  megalith_engine *engine;
+  mgl_server *server;
+} serving;
+
+static mgl_status forward(megalith_status status, const megalith_error *error, mgl_error *err) {
+  return status == MEGALITH_OK ? MGL_OK : mgl_error_set(err, (mgl_status)status, "%s", error->text);
+}
+
+static mgl_status open_model(serving *s, mgl_error *err) {
+  const char *format = mgl_arguments_text(s->arguments, "load-format", "auto");
+  megalith_error error = {0};
+  megalith_model_options options = {.size = sizeof options};
+  options.weights = strcmp(format, "dummy") == 0    ? MEGALITH_WEIGHTS_DUMMY
+                    : strcmp(format, "copied") == 0 ? MEGALITH_WEIGHTS_COPIED
+                                                    : MEGALITH_WEIGHTS_MAPPED;
+  MGL_TRY(mgl_app_model_path(s->arguments, &s->path, &s->name, err));
+  mgl_status status =
+      forward(megalith_model_open(s->path, &options, &s->model, &error), &error, err);
+  if (status != MGL_OK && s->arguments->positional != NULL) {
+    mgl_model_path_explain(s->arguments, err);
+  }
+  return status;
+}
+
+static mgl_status create_engine(serving *s, mgl_error *err) {
+  const mgl_arguments *a = s->arguments;
+  megalith_error error = {0};
+  megalith_engine_options options = {
+      .size = sizeof options,
+      .device = mgl_arguments_text(a, "device", NULL),
+      .threads = (uint32_t)mgl_arguments_u64(a, "threads", 0),
+      .sequences = (uint32_t)mgl_arguments_u64(a, "max-num-seqs", 0),
+      .context_tokens = (uint32_t)mgl_arguments_u64(a, "max-model-len", 0),
+      .kv_tokens = mgl_arguments_u64(a, "kv-tokens", 0),
+      .memory_share = mgl_arguments_real(a, "memory-share", 0),
+      .page_tokens = (uint32_t)mgl_arguments_u64(a, "page-tokens", 0),
+      .iteration_tokens = (uint32_t)mgl_arguments_u64(a, "iteration-tokens", 0),
+      .background = true,
+  };
+  MGL_TRY(forward(megalith_engine_create(s->model, &options, &s->engine, &error), &error, err));
+  const char *note = megalith_engine_describe(s->engine)->note;
+  if (note[0] != 0) {
+    (void)fprintf(stderr, "megalith: note: %s\n", note);
+  }
+  return MGL_OK;
+}
+
+static mgl_status create_server(serving *s, mgl_error *err) {
+  const mgl_arguments *a = s->arguments;
+  mgl_server_options options = {
+      .model = s->model,
+      .engine = s->engine,
+      .model_name = mgl_arguments_text(a, "served-model-name", s->name),
+      .host = mgl_arguments_text(a, "host", NULL),
+      .port = (uint32_t)mgl_arguments_u64(a, "port", DEFAULT_PORT),
+      .unix_path = mgl_arguments_text(a, "unix", NULL),
+      .max_requests = (uint32_t)mgl_arguments_u64(a, "max-requests", 0),
+      .max_connections = (uint32_t)mgl_arguments_u64(a, "max-connections", 0),
+      .max_body_bytes = mgl_arguments_u64(a, "max-body-bytes", 0),
+      .drain_seconds = (uint32_t)mgl_arguments_u64(a, "drain-seconds", 0),
+      .logs_requests = mgl_arguments_has(a, "log-requests"),
+      .logs_json = strcmp(mgl_arguments_text(a, "log-format", "text"), "json") == 0,
+  };
+  return mgl_server_create(&options, &s->server, err);
+}
+
+// --- signals -------------------------------------------------------------------------------------
+
+static mgl_server *served;  // while signals are caught
+
+static void stop_served(int number) {
+  (void)number;
+  mgl_server_stop(served);
+}
+
+static void catch_signals(mgl_server *server) {
+  struct sigaction action = {.sa_handler = stop_served};
+  served = server;
+  (void)sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  (void)sigaction(SIGTERM, &action, NULL);
+  (void)sigaction(SIGINT, &action, NULL);
+}
+
+static void release_signals(void) {
+  (void)signal(SIGTERM, SIG_DFL);
+  (void)signal(SIGINT, SIG_DFL);
+  served = NULL;
+}
+
+// -------------------------------------------------------------------------------------------------
+
+static mgl_status print_parameters(mgl_error *err) {
+  mgl_text out = {0};
+  mgl_parameters_append_table(&out);
+  mgl_status status = mgl_output_text(&out, err);
+  mgl_text_free(&out);
+  return status;
+}
+
+static mgl_status serve_command(const mgl_arguments *arguments, mgl_error *err) {
+  serving s = {.arguments = arguments};
+  mgl_status status = MGL_OK;
+  if (mgl_arguments_has(arguments, "parameters")) {
+    return print_parameters(err);
+  }
+  if ((status = open_model(&s, err)) == MGL_OK && (status = create_engine(&s, err)) == MGL_OK &&
+      (status = create_server(&s, err)) == MGL_OK) {
+    catch_signals(s.server);
+    (void)fprintf(stderr, "megalith: serving %s at %s\n",
+                  mgl_arguments_text(arguments, "served-model-name", s.name),
+                  mgl_server_address(s.server));
+    status = mgl_server_run(s.server, err);
+    release_signals();
+  }
+  megalith_engine_destroy(s.engine);
+  mgl_server_destroy(s.server);
+  megalith_model_close(s.model);
+  mgl_free(s.path);
+  mgl_free(s.name);
+  return status;
+}
+
+static const char *log_format_choice(uint32_t index) {
+  static const char *const names[] = {"text", "json"};
+  return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
+
+static const mgl_option options[] = {
+    {.name = "host",
+     .value_name = "HOST",
+     .type = MGL_OPTION_TEXT,
+     .help = "the address or name to listen at; 0.0.0.0 for all of IPv4 [127.0.0.1]"},
+    {.name = "port",
+     .short_name = 'p',
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_max = 65535,
+     .help = "the port; 0: any that is free [8000]"},
+    {.name = "unix",
+     .value_name = "PATH",
+     .type = MGL_OPTION_FILE,
+     .help = "listen at a Unix socket there instead"},
+    {.name = "served-model-name",
+     .value_name = "NAME",
+     .type = MGL_OPTION_TEXT,
+     .help = "the model's name in the API [the folder's name]"},
+    {.name = "max-num-seqs",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MEGALITH_MAX_SEQUENCES,
+     .help = "requests that run together at most [64, on GPUs 256]"},
+    {.name = "max-model-len",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = INT32_MAX,
+     .help = "tokens of a request at most, prompt and answer together [the model's context]"},
+    {.name = "max-requests",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MEGALITH_MAX_REQUESTS / 2,
+     .help = "requests that run or wait at most; more get status 429 [512]"},
+    {.name = "max-connections",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = 1000000,
+     .help = "open connections at most; further ones wait [16384]"},
+    {.name = "max-body-bytes",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1024,
+     .u64_max = 1 << 30,
+     .help = "of a request [8388608]"},
+    {.name = "drain-seconds",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = 86400,
+     .help = "after SIGTERM, the time that requests have to end [30]"},
+    {.name = "log-requests",
+     .type = MGL_OPTION_FLAG,
+     .help = "a line on standard error for each request, without its text"},
+    {.name = "log-format",
+     .value_name = "FORMAT",
+     .type = MGL_OPTION_CHOICE,
+     .choices = log_format_choice,
+     .help = "of these lines: text or json [text]"},
+    {.name = "parameters",
+     .type = MGL_OPTION_FLAG,
+     .help = "print the table of the API's parameters, and end"},
+    MGL_ROWS_MEMORY("0.5 of the host's memory, 0.9 of a GPU's"),
+    MGL_ROW_ITERATION_TOKENS,
+    MGL_ROW_DEVICE,
+    MGL_ROW_THREADS,
+    MGL_ROW_LOAD_FORMAT,
+};
+
+const mgl_command mgl_command_serve = {
+    .name = "serve",
+    .summary = "an HTTP server with the OpenAI API",
+    .positional = "MODEL",
+    .description =
+        "Serves a model over HTTP: /v1/chat/completions, /v1/completions and more, as OpenAI's\n"
+        "clients know them. docs/serve.md describes endpoints, parameters and limits. The first\n"
+        "SIGTERM or Ctrl-C lets requests end, the second one cuts them off.",
+    .examples =
+        "megalith serve path/to/Qwen3-0.6B --port 8000\n"
+        "curl localhost:8000/v1/completions -d '{\"prompt\": \"Once upon a time\"}'",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+    .run = serve_command,
+};

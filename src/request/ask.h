@@ -1,0 +1,95 @@
+// What a client asks for: a JSON body, checked and ready for megalith_engine_submit.
+//
+// Nothing is silently ignored: every parameter is in the table of parameters.h and either works, or
+// is refused with its name, what was found and what is expected. Nothing here knows of HTTP.
+#ifndef MGL_REQUEST_ASK_H
+#define MGL_REQUEST_ASK_H
+
+#include <jansson.h>
+#include <megalith.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum {
+  MGL_ASK_MAX_CHOICES = 128,        // prompts times n
+  MGL_ASK_MAX_VALUES = 256 * 1024,  // of a body: strings, numbers, lists, ...
+  MGL_ASK_MAX_ID_BYTES = 128,       // of request_id and the like
+  MGL_ASK_PARAMETER_BYTES = 64,
+};
+
+// A set of these says where a parameter belongs.
+typedef enum mgl_endpoint {
+  MGL_ENDPOINT_COMPLETIONS = 1,
+  MGL_ENDPOINT_CHAT = 2,
+  MGL_ENDPOINT_RESPONSES = 4,
+  MGL_ENDPOINT_TOKENIZE = 8,
+  MGL_ENDPOINT_DETOKENIZE = 16,
+} mgl_endpoint;
+
+// "/v1/completions" and so on.
+const char *mgl_endpoint_path(mgl_endpoint endpoint);
+
+typedef struct mgl_ask_prompt {
+  const char *text;  // NULL: tokens
+  size_t text_bytes;
+  const int32_t *tokens;
+  size_t token_count;
+} mgl_ask_prompt;
+
+typedef struct mgl_ask {
+  mgl_endpoint endpoint;
+  json_t *root;  // what strings here point into
+  const char *model;
+  const char *request_id;
+  const char *user;
+  mgl_ask_prompt *prompts;  // [prompt_count]
+  size_t prompt_count;
+  bool is_chat;         // messages_json instead
+  char *messages_json;  // as megalith_request_options has them
+  char *tools_json;
+  char *variables_json;
+  bool continue_final_message;
+  bool hides_tools;  // tool_choice is none
+  uint32_t n;
+  bool stream, include_usage;
+  bool echo;
+  bool return_token_ids;
+  bool add_special_tokens;  // of tokenize
+  bool parallel_tool_calls;
+  bool has_seed;
+  bool chat_logprobs;  // of chats, where logprobs is a flag
+  uint32_t max_tokens;
+  megalith_sampling sampling;
+  uint32_t stop_count, stop_token_count;
+  const char *stops[MEGALITH_MAX_STOP_TEXTS];
+  int32_t stop_tokens[MEGALITH_MAX_STOP_TOKENS];
+  bool ignore_eos;
+  const char *cache_salt;
+  // While it is read:
+  json_t *variables;           // what variables_json is made of
+  const json_t *instructions;  // of responses
+  const json_t *input;
+  bool has_stream_options, has_generation_prompt, generation_prompt;
+  // Memory of what is above:
+  int32_t *token_memory;
+  size_t token_memory_count, token_memory_capacity;
+  megalith_logit_bias *biases;
+  // Of a failure: the parameter that is to blame, "" if none is.
+  char blamed[MGL_ASK_PARAMETER_BYTES];
+} mgl_ask;
+
+// Reads a body. `model` gives the defaults and the limits. Free with mgl_ask_free, also after a
+// failure; then blamed says which parameter it was.
+mgl_status mgl_ask_read(const megalith_model *model, mgl_endpoint endpoint, const char *body,
+                        size_t bytes, mgl_ask *out, mgl_error *err);
+void mgl_ask_free(mgl_ask *ask);
+
+// What to submit for choice i of prompts times n; pointers into *ask, on_output is the caller's.
+// *sampling is memory for what the options point to.
+void mgl_ask_options(const mgl_ask *ask, size_t i, megalith_sampling *sampling,
+                     megalith_request_options *out);
+
+#endif

@@ -1,0 +1,361 @@
+#include "request/read_values.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+static mgl_status refuse(const mgl_parameter *p, const json_t *value, mgl_error *err) {
+  return mgl_parameter_refuse(p->name, p->values, value, err);
+}
+
+// --- prompts -------------------------------------------------------------------------------------
+
+static bool is_ids(const json_t *value) {
+  size_t count = json_array_size(value);
+  for (size_t i = 0; i < count; i++) {
+    const json_t *id = json_array_get(value, i);
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX) {
+      return false;
+    }
+  }
+  return count > 0;
+}
+
+// Appends ids to the ask's memory, whose place may change until all are read.
+static mgl_status append_ids(mgl_ask *ask, const json_t *value, mgl_error *err) {
+  size_t count = json_array_size(value);
+  void *items = ask->token_memory;
+  MGL_TRY(mgl_grow(&items, &ask->token_memory_capacity, ask->token_memory_count + count,
+                   sizeof *ask->token_memory, err));
+  ask->token_memory = items;
+  for (size_t i = 0; i < count; i++) {
+    ask->token_memory[ask->token_memory_count++] =
+        (int32_t)json_integer_value(json_array_get(value, i));
+  }
+  return MGL_OK;
+}
+
+static mgl_status add_prompt(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                             mgl_error *err) {
+  mgl_ask_prompt *prompt = &ask->prompts[ask->prompt_count];
+  if (json_is_string(value)) {
+    prompt->text = json_string_value(value);
+    prompt->text_bytes = json_string_length(value);
+    if (prompt->text_bytes == 0) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\": expected a text that is not empty",
+                           p->name);
+    }
+  } else if (is_ids(value)) {
+    prompt->token_count = json_array_size(value);
+    MGL_TRY(append_ids(ask, value, err));
+  } else {
+    return refuse(p, value, err);
+  }
+  ask->prompt_count++;
+  return MGL_OK;
+}
+
+mgl_status mgl_read_prompt(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                           mgl_error *err) {
+  bool is_list = json_is_array(value) && !is_ids(value);
+  size_t count = is_list ? json_array_size(value) : 1;
+  bool takes_many = ask->endpoint == MGL_ENDPOINT_COMPLETIONS;
+  if (count == 0 || (is_list && !takes_many) ||
+      (ask->endpoint == MGL_ENDPOINT_DETOKENIZE && json_is_string(value))) {
+    return refuse(p, value, err);
+  }
+  if (count > MGL_ASK_MAX_CHOICES) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "\"%s\": expected at most %d prompts, found %zu",
+                         p->name, MGL_ASK_MAX_CHOICES, count);
+  }
+  ask->prompts = mgl_alloc_zeroed(count, sizeof *ask->prompts);
+  if (ask->prompts == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu prompts", count);
+  }
+  for (size_t i = 0; i < count; i++) {
+    MGL_TRY(add_prompt(ask, p, is_list ? json_array_get(value, i) : value, err));
+  }
+  size_t begin = 0;
+  for (size_t i = 0; i < count; i++) {
+    mgl_ask_prompt *prompt = &ask->prompts[i];
+    prompt->tokens = prompt->text == NULL ? ask->token_memory + begin : NULL;
+    begin += prompt->token_count;
+  }
+  return MGL_OK;
+}
+
+// --- chats ---------------------------------------------------------------------------------------
+
+// The JSON text of a value in the ask's keeping.
+static mgl_status keep_json(const json_t *value, char **out, mgl_error *err) {
+  mgl_free(*out);
+  *out = json_dumps(value, JSON_COMPACT);
+  return *out != NULL ? MGL_OK
+                      : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a part of the body");
+}
+
+mgl_status mgl_read_messages(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                             mgl_error *err) {
+  size_t count = json_array_size(value);
+  if (count == 0 || count > MEGALITH_MAX_MESSAGES) {
+    return refuse(p, value, err);
+  }
+  for (size_t i = 0; i < count; i++) {
+    const json_t *message = json_array_get(value, i);
+    if (!json_is_object(message) || !json_is_string(json_object_get(message, "role"))) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "\"messages\"[%zu]: expected an object with a role and a content", i);
+    }
+  }
+  ask->is_chat = true;
+  return keep_json(value, &ask->messages_json, err);
+}
+
+mgl_status mgl_read_tools(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                          mgl_error *err) {
+  size_t count = json_array_size(value);
+  if (!json_is_array(value)) {
+    return refuse(p, value, err);
+  }
+  for (size_t i = 0; i < count; i++) {
+    const json_t *tool = json_array_get(value, i);
+    const json_t *type = json_object_get(tool, "type");
+    const json_t *function = json_object_get(tool, "function");
+    if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0 ||
+        !json_is_string(json_object_get(function, "name"))) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "\"tools\"[%zu]: expected {\"type\": \"function\", \"function\": "
+                           "{\"name\": ...}}",
+                           i);
+    }
+  }
+  return count == 0 ? MGL_OK : keep_json(value, &ask->tools_json, err);
+}
+
+mgl_status mgl_read_tool_choice(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                mgl_error *err) {
+  const char *word = json_is_string(value) ? json_string_value(value) : "";
+  if (strcmp(word, "required") == 0 || json_is_object(value)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "\"tool_choice\": required and named functions are not supported yet: "
+                         "expected \"auto\" or \"none\"");
+  }
+  if (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0) {
+    return refuse(p, value, err);
+  }
+  ask->hides_tools = strcmp(word, "none") == 0;
+  return MGL_OK;
+}
+
+// One more variable of the template.
+static mgl_status set_variable(mgl_ask *ask, const char *name, json_t *value, mgl_error *err) {
+  if (ask->variables == NULL) {
+    ask->variables = json_object();
+  }
+  return json_object_set(ask->variables, name, value) == 0
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for template variables");
+}
+
+mgl_status mgl_read_template_kwargs(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                    mgl_error *err) {
+  const char *name = NULL;
+  json_t *item = NULL;
+  if (!json_is_object(value)) {
+    return refuse(p, value, err);
+  }
+  json_object_foreach((json_t *)value, name, item) {
+    MGL_TRY(set_variable(ask, name, item, err));
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_read_reasoning_effort(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                     mgl_error *err) {
+  static const char *const words[] = {"none", "minimal", "low", "medium", "high", NULL};
+  size_t i = 0;
+  while (words[i] != NULL &&
+         (!json_is_string(value) || strcmp(words[i], json_string_value(value)) != 0)) {
+    i++;
+  }
+  if (words[i] == NULL) {
+    return refuse(p, value, err);
+  }
+  if (i == 0) {
+    return set_variable(ask, "enable_thinking", json_false(), err);
+  }
+  return set_variable(ask, "reasoning_effort", (json_t *)value, err);
+}
+
+mgl_status mgl_read_generation_prompt(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                      mgl_error *err) {
+  if (!json_is_boolean(value)) {
+    return refuse(p, value, err);
+  }
+  ask->has_generation_prompt = true;
+  ask->generation_prompt = json_is_true(value);
+  return MGL_OK;
+}
+
+// {"type": "text"}.
+static bool is_text_format(const json_t *format) {
+  const char *type = json_string_value(json_object_get(format, "type"));
+  return type != NULL && strcmp(type, "text") == 0 && json_object_size(format) == 1;
+}
+
+mgl_status mgl_read_response_format(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                    mgl_error *err) {
+  const char *type = json_string_value(json_object_get(value, "type"));
+  (void)ask;
+  if (type != NULL && strncmp(type, "json_", 5) == 0) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "\"response_format\": %.40s is not supported yet: expected %s", type,
+                         p->values);
+  }
+  return is_text_format(value) ? MGL_OK : refuse(p, value, err);
+}
+
+// --- responses -----------------------------------------------------------------------------------
+
+mgl_status mgl_read_text_format(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                mgl_error *err) {
+  const json_t *format = json_object_get(value, "format");
+  (void)ask;
+  bool is_empty = json_is_object(value) && json_object_size(value) == 0;
+  bool is_text = json_object_size(value) == 1 && is_text_format(format);
+  return is_empty || is_text ? MGL_OK : refuse(p, value, err);
+}
+
+mgl_status mgl_read_instructions(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                 mgl_error *err) {
+  if (!json_is_string(value)) {
+    return refuse(p, value, err);
+  }
+  ask->instructions = value;
+  return MGL_OK;
+}
+
+mgl_status mgl_read_input(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                          mgl_error *err) {
+  if (!json_is_string(value) && json_array_size(value) == 0) {
+    return refuse(p, value, err);
+  }
+  ask->is_chat = true;
+  ask->input = value;
+  return MGL_OK;
+}
+
+// --- stops and sampling --------------------------------------------------------------------------
+
+mgl_status mgl_read_stop(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                         mgl_error *err) {
+  size_t count = json_is_array(value) ? json_array_size(value) : 1;
+  if (count > MEGALITH_MAX_STOP_TEXTS) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "\"stop\": expected at most %d texts, found %zu",
+                         MEGALITH_MAX_STOP_TEXTS, count);
+  }
+  for (size_t i = 0; i < count; i++) {
+    const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
+    size_t bytes = json_string_length(item);
+    if (!json_is_string(item) || bytes == 0 || bytes > MEGALITH_MAX_STOP_TEXT_BYTES ||
+        strlen(json_string_value(item)) != bytes) {
+      return refuse(p, item, err);
+    }
+    ask->stops[ask->stop_count++] = json_string_value(item);
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_read_stop_token_ids(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                   mgl_error *err) {
+  size_t count = json_array_size(value);
+  if (!json_is_array(value) || count > MEGALITH_MAX_STOP_TOKENS || (count > 0 && !is_ids(value))) {
+    return refuse(p, value, err);
+  }
+  for (size_t i = 0; i < count; i++) {
+    ask->stop_tokens[ask->stop_token_count++] =
+        (int32_t)json_integer_value(json_array_get(value, i));
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_read_top_k(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                          mgl_error *err) {
+  json_int_t k = json_integer_value(value);
+  if (!json_is_integer(value) || k < -1 || k > 16777216) {
+    return refuse(p, value, err);
+  }
+  ask->sampling.top_k = k < 0 ? 0 : (uint32_t)k;
+  return MGL_OK;
+}
+
+mgl_status mgl_read_seed(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                         mgl_error *err) {
+  if (!json_is_integer(value) || json_integer_value(value) < 0) {
+    return refuse(p, value, err);
+  }
+  ask->has_seed = true;
+  ask->sampling.seed = (uint64_t)json_integer_value(value);
+  return MGL_OK;
+}
+
+mgl_status mgl_read_logit_bias(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                               mgl_error *err) {
+  size_t count = json_object_size(value);
+  const char *key = NULL;
+  json_t *item = NULL;
+  if (!json_is_object(value) || count > MEGALITH_MAX_LOGIT_BIASES) {
+    return refuse(p, value, err);
+  }
+  mgl_free(ask->biases);
+  ask->biases = mgl_alloc_zeroed(count + 1, sizeof *ask->biases);
+  if (ask->biases == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu logit biases", count);
+  }
+  json_object_foreach((json_t *)value, key, item) {
+    char *end = NULL;
+    unsigned long id = strtoul(key, &end, 10);
+    bool is_id = key[0] >= '0' && key[0] <= '9' && *end == 0 && strlen(key) <= 9;
+    double bias = json_number_value(item);
+    if (!is_id || !json_is_number(item) || !(bias >= -100 && bias <= 100)) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "\"logit_bias\": expected %s, found it for \"%.40s\"", p->values, key);
+    }
+    ask->biases[ask->sampling.bias_count++] =
+        (megalith_logit_bias){.token = (int32_t)id, .value = (float)bias};
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_read_logprobs(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                             mgl_error *err) {
+  json_int_t count = json_integer_value(value);
+  if (!json_is_integer(value) || count < 0 || count > MEGALITH_MAX_TOP_LOGPROBS) {
+    return refuse(p, value, err);
+  }
+  ask->sampling.logprobs = true;
+  ask->sampling.top_logprobs = (uint32_t)count;
+  return MGL_OK;
+}
+
+mgl_status mgl_read_stream_options(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                   mgl_error *err) {
+  const char *key = NULL;
+  json_t *item = NULL;
+  if (!json_is_object(value)) {
+    return refuse(p, value, err);
+  }
+  ask->has_stream_options = true;
+  json_object_foreach((json_t *)value, key, item) {
+    bool is_usage = strcmp(key, "include_usage") == 0;
+    bool is_neutral =  // what other servers add to their events, and Megalith does not
+        (strcmp(key, "include_obfuscation") == 0 || strcmp(key, "continuous_usage_stats") == 0) &&
+        json_is_false(item);
+    if (!json_is_boolean(item) || (!is_usage && !is_neutral)) {
+      return refuse(p, value, err);
+    }
+    ask->include_usage = is_usage ? json_is_true(item) : ask->include_usage;
+  }
+  return MGL_OK;
+}

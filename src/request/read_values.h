@@ -1,0 +1,15 @@
+// Readers of parameters whose values are more than a number or a text; parameters.c names them.
+#ifndef MGL_REQUEST_READ_VALUES_H
+#define MGL_REQUEST_READ_VALUES_H
+
+#include "base/json.h"
+#include "request/parameters.h"
+
+mgl_parameter_read mgl_read_prompt, mgl_read_messages, mgl_read_input, mgl_read_instructions;
+mgl_parameter_read mgl_read_stop, mgl_read_stop_token_ids, mgl_read_top_k, mgl_read_logit_bias;
+mgl_parameter_read mgl_read_seed, mgl_read_stream_options, mgl_read_logprobs;
+mgl_parameter_read mgl_read_tools, mgl_read_tool_choice, mgl_read_template_kwargs;
+mgl_parameter_read mgl_read_reasoning_effort, mgl_read_generation_prompt;
+mgl_parameter_read mgl_read_response_format, mgl_read_text_format;
+
+#endif

@@ -1,0 +1,367 @@
+#include "serve/answer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "request/json_text.h"
+
+enum { TOKEN_BYTES = 512, LEAST_LOGPROB = -9999 };
+
+static bool is_chat(const mgl_answer *answer) {
+  return answer->ask->endpoint == MGL_ENDPOINT_CHAT;
+}
+
+static void append_quoted(mgl_text *out, const char *text) {
+  mgl_json_append_string(out, text, strlen(text));
+}
+
+// --- errors --------------------------------------------------------------------------------------
+
+void mgl_answer_append_error(mgl_text *out, int status, const char *message, const char *parameter,
+                             const char *code) {
+  const char *type = status == 401   ? "authentication_error"
+                     : status == 429 ? "rate_limit_error"
+                     : status >= 500 ? "server_error"
+                                     : "invalid_request_error";
+  mgl_text_append_string(out, "{\"error\":{\"message\":");
+  append_quoted(out, message);
+  mgl_text_format(out, ",\"type\":\"%s\",\"param\":", type);
+  if (parameter == NULL || parameter[0] == 0) {
+    mgl_text_append_string(out, "null");
+  } else {
+    append_quoted(out, parameter);
+  }
+  mgl_text_append_string(out, ",\"code\":");
+  if (code == NULL) {
+    mgl_text_append_string(out, "null");
+  } else {
+    append_quoted(out, code);
+  }
+  mgl_text_append_string(out, "}}");
+}
+
+void mgl_answer_append_error_event(mgl_text *out, const char *message) {
+  mgl_text_append_string(out, "data: ");
+  mgl_answer_append_error(out, 500, message, NULL, NULL);
+  mgl_text_append_string(out, "\n\n");
+}
+
+// --- log probabilities ---------------------------------------------------------------------------
+
+// A token's text; it may be half a character.
+static size_t text_of(const mgl_answer *answer, int32_t token, char text[TOKEN_BYTES]) {
+  size_t bytes = 0;
+  text[0] = 0;
+  (void)megalith_model_token_text(answer->model, token, text, TOKEN_BYTES, &bytes, NULL);
+  return bytes < TOKEN_BYTES ? bytes : TOKEN_BYTES - 1;
+}
+
+static void append_logprob(mgl_text *out, double value) {
+  // JSON has no infinity.
+  mgl_text_format(out, "%.9g", value > LEAST_LOGPROB ? value : LEAST_LOGPROB);
+}
+
+static void append_chat_token(const mgl_answer *answer, megalith_logprob item, mgl_text *out) {
+  char text[TOKEN_BYTES];
+  size_t bytes = text_of(answer, item.token, text);
+  mgl_text_append_string(out, "{\"token\":");
+  mgl_json_append_string(out, text, bytes);
+  mgl_text_append_string(out, ",\"logprob\":");
+  append_logprob(out, item.logprob);
+  mgl_text_append_string(out, ",\"bytes\":[");
+  for (size_t i = 0; i < bytes; i++) {
+    mgl_text_format(out, i == 0 ? "%u" : ",%u", (unsigned)(unsigned char)text[i]);
+  }
+  mgl_text_append_string(out, "]");
+}
+
+static void add_chat_logprob(const mgl_answer *answer, const megalith_output *output,
+                             mgl_text *out) {
+  mgl_text_append_string(out, out->bytes == 0 ? "" : ",");
+  append_chat_token(answer, (megalith_logprob){output->token, output->logprob}, out);
+  mgl_text_append_string(out, ",\"top_logprobs\":[");
+  for (uint32_t i = 0; i < output->top_count; i++) {
+    mgl_text_append_string(out, i == 0 ? "" : ",");
+    append_chat_token(answer, output->top[i], out);
+    mgl_text_append_string(out, "}");
+  }
+  mgl_text_append_string(out, "]}");
+}
+
+static size_t count_characters(const char *text, size_t bytes) {
+  size_t count = 0;
+  for (size_t i = 0; i < bytes; i++) {
+    count += ((unsigned char)text[i] & 0xc0) != 0x80 ? 1 : 0;
+  }
+  return count;
+}
+
+static void add_logprob(const mgl_answer *answer, const megalith_output *output,
+                        mgl_answer_choice *c) {
+  char text[TOKEN_BYTES];
+  const char *comma = c->tokens.bytes == 0 ? "" : ",";
+  size_t bytes = text_of(answer, output->token, text);
+  mgl_text_append_string(&c->tokens, comma);
+  mgl_json_append_string(&c->tokens, text, bytes);
+  mgl_text_append_string(&c->logprobs, comma);
+  append_logprob(&c->logprobs, output->logprob);
+  mgl_text_format(&c->offsets, "%s%zu", comma, c->offset);
+  c->offset += count_characters(text, bytes);
+  mgl_text_format(&c->tops, "%s{", comma);
+  for (uint32_t i = 0; i < output->top_count; i++) {
+    mgl_text_append_string(&c->tops, i == 0 ? "" : ",");
+    bytes = text_of(answer, output->top[i].token, text);
+    mgl_json_append_string(&c->tops, text, bytes);
+    mgl_text_append_string(&c->tops, ":");
+    append_logprob(&c->tops, output->top[i].logprob);
+  }
+  mgl_text_append_string(&c->tops, "}");
+}
+
+static void append_list(const char *name, const mgl_text *items, mgl_text *out) {
+  mgl_text_format(out, "\"%s\":[", name);
+  mgl_text_append(out, items->data, items->bytes);
+  mgl_text_append_string(out, "]");
+}
+
+static void append_logprobs(const mgl_answer *answer, const mgl_answer_choice *c, mgl_text *out) {
+  mgl_text_append_string(out, ",\"logprobs\":");
+  if (!answer->ask->sampling.logprobs) {
+    mgl_text_append_string(out, "null");
+  } else if (is_chat(answer)) {
+    mgl_text_append_string(out, "{");
+    append_list("content", &c->tokens, out);
+    mgl_text_append_string(out, ",\"refusal\":null}");
+  } else {
+    mgl_text_append_string(out, "{");
+    append_list("tokens", &c->tokens, out);
+    mgl_text_append_string(out, ",");
+    append_list("token_logprobs", &c->logprobs, out);
+    mgl_text_append_string(out, ",");
+    append_list("top_logprobs", &c->tops, out);
+    mgl_text_append_string(out, ",");
+    append_list("text_offset", &c->offsets, out);
+    mgl_text_append_string(out, "}");
+  }
+}
+
+static void clear_logprobs(mgl_answer_choice *c) {
+  mgl_text_clear(&c->tokens);
+  mgl_text_clear(&c->logprobs);
+  mgl_text_clear(&c->tops);
+  mgl_text_clear(&c->offsets);
+  mgl_text_clear(&c->token_ids);
+}
+
+// --- pieces --------------------------------------------------------------------------------------
+
+static void append_head(const mgl_answer *answer, bool is_event, mgl_text *out) {
+  static const char *const objects[2][2] = {{"text_completion", "text_completion"},
+                                            {"chat.completion", "chat.completion.chunk"}};
+  mgl_text_append_string(out, "{\"id\":");
+  append_quoted(out, answer->id);
+  mgl_text_format(out, ",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":",
+                  objects[is_chat(answer)][is_event], answer->created);
+  append_quoted(out, answer->model_name);
+}
+
+static void append_finish(const mgl_answer_choice *c, mgl_text *out) {
+  const char *word = c->finish == MEGALITH_FINISH_LENGTH ? "\"length\""
+                     : c->finish == MEGALITH_FINISH_NONE ? "null"
+                                                         : "\"stop\"";
+  mgl_text_format(out, ",\"finish_reason\":%s", word);
+}
+
+static void append_token_ids(const mgl_answer *answer, const mgl_answer_choice *c, mgl_text *out) {
+  if (answer->ask->return_token_ids) {
+    mgl_text_append_string(out, ",");
+    append_list("token_ids", &c->token_ids, out);
+  }
+}
+
+static void append_usage(const mgl_answer *answer, mgl_text *out) {
+  uint64_t generated = 0;
+  for (uint32_t i = 0; i < answer->choice_count; i++) {
+    generated += answer->choices[i].token_count;
+  }
+  mgl_text_format(out,
+                  "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64
+                  ",\"total_tokens\":%" PRIu64 "}",
+                  answer->prompt_tokens, generated, answer->prompt_tokens + generated);
+}
+
+// The prompt of a choice as text, for echo.
+static void append_echo(const mgl_answer *answer, uint32_t index, mgl_text *out) {
+  const mgl_ask_prompt *prompt = &answer->ask->prompts[index / answer->ask->n];
+  size_t bytes = 0;
+  if (prompt->text != NULL) {
+    mgl_text_append(out, prompt->text, prompt->text_bytes);
+    return;
+  }
+  (void)megalith_model_detokenize(answer->model, prompt->tokens, prompt->token_count, NULL, 0,
+                                  &bytes, NULL);
+  char *text = mgl_alloc(bytes + 1);
+  if (text == NULL) {
+    out->failed = true;
+  } else if (megalith_model_detokenize(answer->model, prompt->tokens, prompt->token_count, text,
+                                       bytes + 1, &bytes, NULL) == MEGALITH_OK) {
+    mgl_text_append(out, text, bytes);
+  }
+  mgl_free(text);
+}
+
+// --- streams -------------------------------------------------------------------------------------
+
+static void append_event(mgl_answer *answer, uint32_t index, const char *text, size_t bytes,
+                         mgl_text *out) {
+  mgl_answer_choice *c = &answer->choices[index];
+  mgl_text_append_string(out, "data: ");
+  append_head(answer, true, out);
+  mgl_text_format(out, ",\"choices\":[{\"index\":%u,", index);
+  if (is_chat(answer)) {
+    mgl_text_append_string(out, "\"delta\":{");
+    mgl_text_append_string(out, c->is_begun ? "" : "\"role\":\"assistant\"");
+    if (bytes > 0 || !c->is_begun) {
+      mgl_text_append_string(out, c->is_begun ? "\"content\":" : ",\"content\":");
+      mgl_json_append_string(out, text, bytes);
+    }
+    mgl_text_append_string(out, "}");
+  } else {
+    mgl_text_append_string(out, "\"text\":");
+    mgl_json_append_string(out, text, bytes);
+  }
+  append_logprobs(answer, c, out);
+  append_finish(c, out);
+  append_token_ids(answer, c, out);
+  mgl_text_append_string(out, answer->ask->include_usage ? "}],\"usage\":null}\n\n" : "}]}\n\n");
+  c->is_begun = true;
+  clear_logprobs(c);
+}
+
+static void stream_output(mgl_answer *answer, uint32_t index, const megalith_output *output,
+                          mgl_text *events) {
+  mgl_answer_choice *c = &answer->choices[index];
+  bool tells = output->text_bytes > 0 || output->finish != MEGALITH_FINISH_NONE ||
+               answer->ask->return_token_ids || answer->ask->sampling.logprobs;
+  bool echoes = !c->is_begun && answer->ask->echo;
+  if (!tells && c->is_begun) {
+    return;
+  }
+  if (!echoes) {
+    append_event(answer, index, output->text, output->text_bytes, events);
+    return;
+  }
+  mgl_text first = {0};
+  append_echo(answer, index, &first);
+  mgl_text_append(&first, output->text, output->text_bytes);
+  events->failed = events->failed || first.failed;
+  append_event(answer, index, first.data == NULL ? "" : first.data, first.bytes, events);
+  mgl_text_free(&first);
+}
+
+void mgl_answer_output(mgl_answer *answer, uint32_t choice, const megalith_output *output,
+                       mgl_text *events) {
+  mgl_answer_choice *c = &answer->choices[choice];
+  if (output->token >= 0) {
+    c->token_count++;
+    if (answer->ask->return_token_ids) {
+      mgl_text_format(&c->token_ids, c->token_ids.bytes == 0 ? "%d" : ",%d", output->token);
+    }
+    if (answer->ask->sampling.logprobs && is_chat(answer)) {
+      add_chat_logprob(answer, output, &c->tokens);
+    } else if (answer->ask->sampling.logprobs) {
+      add_logprob(answer, output, c);
+    }
+  }
+  c->finish = output->finish;
+  if (answer->ask->stream) {
+    stream_output(answer, choice, output, events);
+  } else {
+    mgl_text_append(&c->text, output->text, output->text_bytes);
+  }
+}
+
+// --- whole answers -------------------------------------------------------------------------------
+
+static void append_choice(const mgl_answer *answer, uint32_t index, mgl_text *out) {
+  const mgl_answer_choice *c = &answer->choices[index];
+  mgl_text text = {0};
+  mgl_text_format(out, "%s{\"index\":%u,", index == 0 ? "" : ",", index);
+  if (answer->ask->echo) {
+    append_echo(answer, index, &text);
+  }
+  mgl_text_append(&text, c->text.data, c->text.bytes);
+  out->failed = out->failed || text.failed || c->text.failed || c->tokens.failed ||
+                c->logprobs.failed || c->tops.failed || c->offsets.failed || c->token_ids.failed;
+  mgl_text_append_string(
+      out, is_chat(answer) ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
+  mgl_json_append_string(out, text.data == NULL ? "" : text.data, text.bytes);
+  mgl_text_append_string(out, is_chat(answer) ? ",\"refusal\":null}" : "");
+  append_logprobs(answer, c, out);
+  append_finish(c, out);
+  append_token_ids(answer, c, out);
+  mgl_text_append_string(out, "}");
+  mgl_text_free(&text);
+}
+
+void mgl_answer_end(mgl_answer *answer, mgl_text *out) {
+  if (answer->ask->stream) {
+    if (answer->ask->include_usage) {
+      mgl_text_append_string(out, "data: ");
+      append_head(answer, true, out);
+      mgl_text_append_string(out, ",\"choices\":[],");
+      append_usage(answer, out);
+      mgl_text_append_string(out, "}\n\n");
+    }
+    mgl_text_append_string(out, "data: [DONE]\n\n");
+    return;
+  }
+  append_head(answer, false, out);
+  mgl_text_append_string(out, ",\"choices\":[");
+  for (uint32_t i = 0; i < answer->choice_count; i++) {
+    append_choice(answer, i, out);
+  }
+  mgl_text_append_string(out, "],");
+  append_usage(answer, out);
+  mgl_text_append_string(out, "}");
+}
+
+// -------------------------------------------------------------------------------------------------
+
+mgl_status mgl_answer_init(const megalith_model *model, const char *model_name, const mgl_ask *ask,
+                           uint32_t choice_count, mgl_answer *out, mgl_error *err) {
+  unsigned char random[12];
+  char drawn[2 * sizeof random + 1];
+  randombytes_buf(random, sizeof random);
+  (void)sodium_bin2hex(drawn, sizeof drawn, random, sizeof random);
+  *out = (mgl_answer){.model = model,
+                      .model_name = model_name,
+                      .ask = ask,
+                      .created = (int64_t)time(NULL),
+                      .choice_count = choice_count};
+  (void)snprintf(out->id, sizeof out->id, "%s-%s", is_chat(out) ? "chatcmpl" : "cmpl",
+                 ask->request_id == NULL ? drawn : ask->request_id);
+  out->choices = mgl_alloc_zeroed(choice_count, sizeof *out->choices);
+  return out->choices != NULL
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u choices", choice_count);
+}
+
+void mgl_answer_free(mgl_answer *answer) {
+  for (uint32_t i = 0; answer->choices != NULL && i < answer->choice_count; i++) {
+    mgl_answer_choice *c = &answer->choices[i];
+    mgl_text_free(&c->text);
+    mgl_text_free(&c->token_ids);
+    mgl_text_free(&c->tokens);
+    mgl_text_free(&c->logprobs);
+    mgl_text_free(&c->tops);
+    mgl_text_free(&c->offsets);
+  }
+  mgl_free(answer->choices);
+  *answer = (mgl_answer){0};
+}

@@ -1,0 +1,483 @@
+#include "serve/http_server.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
+#include <event2/listener.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/ssl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+
+enum {
+  MAX_LISTENERS = 16,
+  LINGER_SECONDS = 1,            // for a client to read a refusal before the socket closes
+  READ_AHEAD_BYTES = 64 * 1024,  // of requests that a client sends before it has its answer
+  ACCEPT_BATCH = 64,
+};
+
+typedef enum phase {
+  PHASE_READING,    // a request, or waiting for one
+  PHASE_ANSWERING,  // the owner has the exchange, nothing is written yet
+  PHASE_STREAMING,
+  PHASE_FLUSHING,  // the answer is complete, and leaves
+  PHASE_LINGERING,
+} phase;
+
+struct mgl_exchange {
+  mgl_http_server *server;
+  mgl_exchange *previous, *next;
+  struct bufferevent *bev;
+  struct event *deadline;
+  mgl_http_reader reader;
+  phase phase;
+  bool keep_alive;  // after the present answer
+  bool chunked;     // the present answer
+  bool is_busy;     // inside mgl_exchange's own loop: do not free
+  bool is_dead;     // to be freed when it is not busy
+  mgl_exchange_watch watch;
+};
+
+struct mgl_http_server {
+  struct event_base *base;
+  mgl_http_options options;
+  mgl_http_callbacks callbacks;
+  mgl_http_counters counters;
+  struct evconnlistener *listeners[MAX_LISTENERS];
+  uint32_t listener_count;
+  struct event *retry;  // accepting again after descriptors ran out
+  bool is_draining;
+  mgl_exchange *first;
+};
+
+static void advance(mgl_exchange *x);
+
+// --- lives ---------------------------------------------------------------------------------------
+
+static void set_accepting(mgl_http_server *server, bool accepting) {
+  for (uint32_t i = 0; i < server->listener_count; i++) {
+    (void)(accepting ? evconnlistener_enable : evconnlistener_disable)(server->listeners[i]);
+  }
+}
+
+static void free_exchange(mgl_exchange *x) {
+  mgl_http_server *server = x->server;
+  if (x->bev != NULL) {
+    bufferevent_free(x->bev);
+  }
+  if (x->deadline != NULL) {
+    event_free(x->deadline);
+  }
+  mgl_http_reader_free(&x->reader);
+  if (x->next != NULL) {
+    x->next->previous = x->previous;
+  }
+  *(x->previous != NULL ? &x->previous->next : &server->first) = x->next;
+  mgl_free(x);
+  if (server->counters.open-- == server->options.max_connections && !server->is_draining) {
+    set_accepting(server, true);
+  }
+}
+
+// Ends the connection now, whatever it was doing.
+static void kill_exchange(mgl_exchange *x) {
+  mgl_exchange_watch watch = x->watch;
+  bool was_answering = x->phase == PHASE_ANSWERING || x->phase == PHASE_STREAMING;
+  if (x->is_dead) {
+    return;
+  }
+  x->is_dead = true;
+  x->watch = (mgl_exchange_watch){0};
+  if (was_answering) {
+    x->server->counters.gone++;
+    if (watch.gone != NULL) {
+      watch.gone(watch.context);
+    }
+  }
+  if (!x->is_busy) {
+    free_exchange(x);
+  }
+}
+
+static void set_deadline(mgl_exchange *x, uint32_t seconds) {
+  struct timeval after = {.tv_sec = (time_t)seconds};
+  (void)event_add(x->deadline, &after);
+}
+
+// --- reading -------------------------------------------------------------------------------------
+
+static void begin_reading(mgl_exchange *x) {
+  mgl_http_reader_next(&x->reader);
+  x->phase = PHASE_READING;
+  set_deadline(x, x->server->options.idle_seconds);
+}
+
+static void refuse(mgl_exchange *x) {
+  mgl_http_server *server = x->server;
+  server->counters.refused++;
+  x->keep_alive = false;
+  x->phase = PHASE_ANSWERING;
+  server->callbacks.refused(server->callbacks.context, x, x->reader.refusal, x->reader.reason);
+}
+
+// The reader has come to the end of a part of the request.
+static void step_reading(mgl_exchange *x, mgl_http_state before) {
+  mgl_http_server *server = x->server;
+  mgl_http_state state = x->reader.state;
+  x->keep_alive = x->reader.keep_alive && !server->is_draining;
+  if (state == MGL_HTTP_REFUSED) {
+    refuse(x);
+  } else if (state == MGL_HTTP_HEAD && before == MGL_HTTP_IDLE) {
+    set_deadline(x, server->options.head_seconds);
+  } else if (state == MGL_HTTP_BODY && before != MGL_HTTP_BODY) {
+    set_deadline(x, server->options.body_seconds);
+    x->phase = PHASE_ANSWERING;
+    if (!server->callbacks.accepts(server->callbacks.context, x)) {
+      return;
+    }
+    x->phase = PHASE_READING;
+    if (x->reader.wants_continue) {
+      static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+      (void)bufferevent_write(x->bev, go_on, sizeof go_on - 1);
+    }
+  } else if (state == MGL_HTTP_COMPLETE) {
+    (void)event_del(x->deadline);
+    x->phase = PHASE_ANSWERING;
+    server->callbacks.request(server->callbacks.context, x);
+  }
+}
+
+// Reads and answers as far as what has come allows.
+static void advance(mgl_exchange *x) {
+  if (x->is_busy) {
+    return;
+  }
+  x->is_busy = true;
+  struct evbuffer *input = bufferevent_get_input(x->bev);
+  while (!x->is_dead && x->phase == PHASE_READING && evbuffer_get_length(input) > 0) {
+    struct evbuffer_iovec part;
+    mgl_http_state before = x->reader.state;
+    if (evbuffer_peek(input, -1, NULL, &part, 1) < 1) {
+      break;
+    }
+    size_t used = mgl_http_read(&x->reader, part.iov_base, part.iov_len);
+    (void)evbuffer_drain(input, used);
+    step_reading(x, before);
+  }
+  x->is_busy = false;
+  if (x->is_dead) {
+    free_exchange(x);
+  }
+}
+
+static void on_readable(struct bufferevent *bev, void *context) {
+  mgl_exchange *x = context;
+  if (x->phase == PHASE_LINGERING || x->phase == PHASE_FLUSHING) {
+    if (!x->keep_alive) {
+      struct evbuffer *input = bufferevent_get_input(bev);
+      (void)evbuffer_drain(input, evbuffer_get_length(input));
+    }
+    return;
+  }
+  advance(x);
+}
+
+// --- writing -------------------------------------------------------------------------------------
+
+// The answer has left: on to the next request, or to the end.
+static void after_answer(mgl_exchange *x) {
+  if (x->keep_alive && !x->server->is_draining) {
+    begin_reading(x);
+    advance(x);
+    return;
+  }
+  if (x->server->options.tls != NULL) {
+    kill_exchange(x);
+    return;
+  }
+  // A socket that closes with unread input resets the connection, and the client may lose the
+  // answer: so its input is read, for a moment, to its end.
+  x->phase = PHASE_LINGERING;
+  (void)shutdown(bufferevent_getfd(x->bev), SHUT_WR);
+  set_deadline(x, LINGER_SECONDS);
+}
+
+static void on_written(struct bufferevent *bev, void *context) {
+  mgl_exchange *x = context;
+  (void)bev;
+  if (x->phase == PHASE_FLUSHING) {
+    after_answer(x);
+  } else if (x->phase == PHASE_STREAMING && x->watch.drained != NULL) {
+    x->watch.drained(x->watch.context);
+  }
+}
+
+static void on_end(struct bufferevent *bev, short what, void *context) {
+  mgl_exchange *x = context;
+  (void)bev;
+  if ((what & BEV_EVENT_CONNECTED) != 0) {
+    return;
+  }
+  if ((what & BEV_EVENT_EOF) != 0 && x->phase == PHASE_FLUSHING) {
+    x->keep_alive = false;  // it has said all, and may still read its answer
+    return;
+  }
+  x->server->counters.timed_out += (what & BEV_EVENT_TIMEOUT) != 0 ? 1 : 0;
+  kill_exchange(x);
+}
+
+static void on_deadline(evutil_socket_t fd, short what, void *context) {
+  mgl_exchange *x = context;
+  (void)fd;
+  (void)what;
+  bool is_slow = x->phase == PHASE_READING && x->reader.state != MGL_HTTP_IDLE;
+  x->server->counters.timed_out += is_slow ? 1 : 0;
+  if (is_slow) {
+    x->reader.state = MGL_HTTP_REFUSED;
+    x->reader.refusal = 408;
+    x->reader.reason = "the request did not come to its end in time";
+    refuse(x);
+  } else if (x->phase != PHASE_ANSWERING && x->phase != PHASE_STREAMING) {
+    kill_exchange(x);
+  }
+}
+
+static const char *phrase_of(int status) {
+  switch (status) {
+    case 200: return "OK";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 413: return "Content Too Large";
+    case 415: return "Unsupported Media Type";
+    case 417: return "Expectation Failed";
+    case 429: return "Too Many Requests";
+    case 431: return "Request Header Fields Too Large";
+    case 500: return "Internal Server Error";
+    case 501: return "Not Implemented";
+    case 503: return "Service Unavailable";
+    case 505: return "HTTP Version Not Supported";
+    default: return "Answer";
+  }
+}
+
+static void write_head(mgl_exchange *x, int status, const char *type, const char *headers,
+                       const char *framing) {
+  struct evbuffer *out = bufferevent_get_output(x->bev);
+  if (x->server->is_draining) {
+    x->keep_alive = false;
+  }
+  (void)evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n%s%s%s\r\n", status,
+                            phrase_of(status), type, headers, framing,
+                            x->keep_alive && x->reader.is_1_0 ? "Connection: keep-alive\r\n"
+                            : x->keep_alive                   ? ""
+                                                              : "Connection: close\r\n");
+}
+
+// The whole answer is in the output.
+static void finish_answer(mgl_exchange *x) {
+  x->phase = PHASE_FLUSHING;
+  x->watch = (mgl_exchange_watch){0};
+  (void)event_del(x->deadline);  // each write has its own
+  if (evbuffer_get_length(bufferevent_get_output(x->bev)) == 0) {
+    bufferevent_trigger(x->bev, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
+  }
+}
+
+void mgl_exchange_reply(mgl_exchange *exchange, int status, const char *type, const char *headers,
+                        const char *body, size_t bytes) {
+  char framing[64];
+  // What was not read of a request would be taken for the next one.
+  exchange->keep_alive = exchange->keep_alive && exchange->reader.state == MGL_HTTP_COMPLETE;
+  (void)snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", bytes);
+  write_head(exchange, status, type, headers, framing);
+  if (exchange->reader.method == NULL || strcmp(exchange->reader.method, "HEAD") != 0) {
+    (void)bufferevent_write(exchange->bev, body, bytes);
+  }
+  finish_answer(exchange);
+}
+
+void mgl_exchange_begin(mgl_exchange *exchange, int status, const char *type, const char *headers) {
+  exchange->chunked = !exchange->reader.is_1_0;
+  exchange->keep_alive = exchange->keep_alive && exchange->chunked;
+  exchange->phase = PHASE_STREAMING;
+  write_head(exchange, status, type, headers,
+             exchange->chunked ? "Transfer-Encoding: chunked\r\n" : "");
+}
+
+void mgl_exchange_write(mgl_exchange *exchange, const char *data, size_t bytes) {
+  struct evbuffer *out = bufferevent_get_output(exchange->bev);
+  if (bytes == 0) {
+    return;
+  }
+  if (exchange->chunked) {
+    (void)evbuffer_add_printf(out, "%zx\r\n", bytes);
+  }
+  (void)evbuffer_add(out, data, bytes);
+  if (exchange->chunked) {
+    (void)evbuffer_add(out, "\r\n", 2);
+  }
+}
+
+void mgl_exchange_end(mgl_exchange *exchange) {
+  if (exchange->chunked) {
+    (void)bufferevent_write(exchange->bev, "0\r\n\r\n", 5);
+  }
+  finish_answer(exchange);
+}
+
+size_t mgl_exchange_pending(const mgl_exchange *exchange) {
+  return evbuffer_get_length(bufferevent_get_output(exchange->bev));
+}
+
+const mgl_http_reader *mgl_exchange_request(const mgl_exchange *exchange) {
+  return &exchange->reader;
+}
+
+void mgl_exchange_set_watch(mgl_exchange *exchange, mgl_exchange_watch watch) {
+  exchange->watch = watch;
+}
+
+// --- connections ---------------------------------------------------------------------------------
+
+static struct bufferevent *create_bev(mgl_http_server *server, int fd) {
+  const int flags = BEV_OPT_CLOSE_ON_FREE;
+  if (server->options.tls == NULL) {
+    return bufferevent_socket_new(server->base, fd, flags);
+  }
+  SSL *ssl = SSL_new(server->options.tls);
+  return ssl == NULL ? NULL
+                     : bufferevent_openssl_socket_new(server->base, fd, ssl,
+                                                      BUFFEREVENT_SSL_ACCEPTING, flags);
+}
+
+static void on_accept(struct evconnlistener *listener, int fd, struct sockaddr *address, int bytes,
+                      void *context) {
+  mgl_http_server *server = context;
+  const int on = 1;
+  (void)listener;
+  (void)bytes;
+  mgl_exchange *x = mgl_alloc_zeroed(1, sizeof *x);
+  if (x == NULL) {
+    (void)close(fd);
+    return;
+  }
+  if (address->sa_family != AF_UNIX) {
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+  x->server = server;
+  x->reader.max_body_bytes = server->options.max_body_bytes;
+  x->next = server->first;
+  if (x->next != NULL) {
+    x->next->previous = x;
+  }
+  server->first = x;
+  server->counters.accepted++;
+  server->counters.open++;
+  x->deadline = evtimer_new(server->base, on_deadline, x);
+  x->bev = x->deadline == NULL ? NULL : create_bev(server, fd);
+  if (x->bev == NULL) {
+    (void)close(fd);
+    free_exchange(x);
+    return;
+  }
+  struct timeval write_time = {.tv_sec = (time_t)server->options.write_seconds};
+  bufferevent_setcb(x->bev, on_readable, on_written, on_end, x);
+  (void)bufferevent_set_timeouts(x->bev, NULL, &write_time);
+  bufferevent_setwatermark(x->bev, EV_READ, 0, READ_AHEAD_BYTES);
+  begin_reading(x);
+  (void)bufferevent_enable(x->bev, EV_READ | EV_WRITE);
+  if (server->counters.open >= server->options.max_connections) {
+    set_accepting(server, false);
+  }
+}
+
+static void on_retry(evutil_socket_t fd, short what, void *context) {
+  mgl_http_server *server = context;
+  (void)fd;
+  (void)what;
+  if (!server->is_draining && server->counters.open < server->options.max_connections) {
+    set_accepting(server, true);
+  }
+}
+
+// Out of descriptors, most likely: without a pause the loop would spin on it.
+static void on_accept_error(struct evconnlistener *listener, void *context) {
+  mgl_http_server *server = context;
+  struct timeval after = {.tv_usec = 100000};
+  (void)listener;
+  set_accepting(server, false);
+  (void)event_add(server->retry, &after);
+}
+
+mgl_status mgl_http_server_listen(mgl_http_server *server, int fd, mgl_error *err) {
+  struct evconnlistener *listener = NULL;
+  if (server->listener_count < MAX_LISTENERS) {
+    (void)evutil_make_socket_nonblocking(fd);
+    listener = evconnlistener_new(server->base, on_accept, server,
+                                  LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, -1, fd);
+  }
+  if (listener == NULL) {
+    (void)close(fd);
+    return mgl_error_set(err, MGL_ERR_IO, "cannot listen: %s", strerror(errno));
+  }
+  evconnlistener_set_error_cb(listener, on_accept_error);
+  server->listeners[server->listener_count++] = listener;
+  return MGL_OK;
+}
+
+mgl_status mgl_http_server_create(struct event_base *base, const mgl_http_options *options,
+                                  const mgl_http_callbacks *callbacks, mgl_http_server **out,
+                                  mgl_error *err) {
+  mgl_http_server *server = mgl_alloc_zeroed(1, sizeof *server);
+  *out = NULL;
+  if (server != NULL) {
+    *server = (mgl_http_server){.base = base, .options = *options, .callbacks = *callbacks};
+    server->retry = evtimer_new(base, on_retry, server);
+  }
+  if (server == NULL || server->retry == NULL) {
+    mgl_free(server);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a server");
+  }
+  *out = server;
+  return MGL_OK;
+}
+
+void mgl_http_server_drain(mgl_http_server *server) {
+  server->is_draining = true;
+  for (uint32_t i = 0; i < server->listener_count; i++) {
+    evconnlistener_free(server->listeners[i]);
+  }
+  server->listener_count = 0;
+  for (mgl_exchange *x = server->first, *next = NULL; x != NULL; x = next) {
+    next = x->next;
+    x->keep_alive = false;
+    if (x->phase == PHASE_READING && x->reader.state == MGL_HTTP_IDLE) {
+      kill_exchange(x);
+    }
+  }
+}
+
+void mgl_http_server_destroy(mgl_http_server *server) {
+  if (server == NULL) {
+    return;
+  }
+  mgl_http_server_drain(server);
+  while (server->first != NULL) {
+    kill_exchange(server->first);
+  }
+  event_free(server->retry);
+  mgl_free(server);
+}
+
+const mgl_http_counters *mgl_http_server_counters(const mgl_http_server *server) {
+  return &server->counters;
+}

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# `megalith serve` from outside: options, the documentation's table, signals, and the same text as
+# `megalith run`. Usage: test_cli_serve.sh PROGRAM DEMO_FOLDER SOURCE_TREE
+source_tree=$(realpath "$3")
+. "$(dirname "$0")/cli.sh" "$1" "$2"
+
+# Starts the server with the given arguments; leaves $server (its process) and $address.
+start() {
+  rm -f "$work/server.err"
+  "$program" serve --port 0 "$@" >"$work/server.out" 2>"$work/server.err" </dev/null &
+  server=$!
+  address=
+  for _ in $(seq 600); do
+    address=$(sed -n 's/.* at \(http[^ ]*\)$/\1/p; s/.* at unix:\(.*\)$/\1/p' "$work/server.err" 2>/dev/null)
+    [ -n "$address" ] && return
+    kill -0 $server 2>/dev/null || break
+    sleep 0.1
+  done
+  fail "serve" "a line with the address" "$(show "$work/server.err")"
+}
+
+# Ends it with a signal; leaves $status.
+stop() {  # signal
+  kill "-$1" $server
+  wait $server
+  status=$?
+}
+
+# METHOD PATH BODY: the answer, headers and all, by nothing but bash.
+ask() {
+  local host=${address#http://}
+  exec 3<>"/dev/tcp/${host%:*}/${host##*:}"
+  printf '%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' \
+    "$1" "$2" "${#3}" "$3" >&3
+  cat <&3 >"$out"
+  exec 3>&-
+}
+
+test_options() {
+  expect_error "serve: port" "--port: expected 0 to 65535" serve --port 65536
+  expect_error "serve: host" "host nowhere.invalid" serve --host nowhere.invalid
+  expect_error "serve: no folder" "does not exist" serve "$work/nothing"
+  run serve --parameters
+  check_status "serve --parameters" 0
+  # The table of the documentation is the program's.
+  sed -n '/^- `model` /,$p' "$source_tree/docs/serve.md" >"$work/table"
+  checks=$((checks + 1))
+  cmp -s "$out" "$work/table" || fail "docs/serve.md" "the output of serve --parameters" \
+    "$(diff "$out" "$work/table" | head -4 | tr '\n' '|')"
+}
+
+test_same_as_run() {
+  start
+  run run --chat -p "What is 137 + 245?"
+  local text
+  text=$(cat "$out")
+  ask POST /v1/chat/completions '{"messages": [{"role": "user", "content": "What is 137 + 245?"}]}'
+  check_has "serve: the text of run" "$out" "\"content\":\"$text\""
+  check_has "serve: status" "$out" "HTTP/1.1 200 OK"
+  run run -p "Once upon a time" -n 20 --temperature 0.9 --seed 11
+  text=$(cat "$out")
+  ask POST /v1/completions \
+    '{"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0.9, "seed": 11}'
+  check_has "serve: the text of run, sampled" "$out" "\"text\":\"$text\""
+  stop TERM
+  check_equal "serve: SIGTERM" 0 "$status"
+  check_empty "serve: standard output" "$work/server.out"
+}
+
+test_restart() {
+  local begin
+  start
+  local port=${address##*:}
+  kill -KILL $server
+  wait $server 2>/dev/null
+  begin=$(date +%s%N)
+  start --port "$port"
+  ask GET /ready ""
+  check_has "serve: after SIGKILL" "$out" "200 OK"
+  echo "ready $(($(date +%s%N) / 1000000 - begin / 1000000)) ms after the start that follows a SIGKILL"
+  stop INT
+  check_equal "serve: SIGINT" 0 "$status"
+  "$program" serve --unix "$work/socket" 2>"$work/server.err" &
+  server=$!
+  while [ ! -S "$work/socket" ] && kill -0 $server; do sleep 0.1; done
+  expect_error "serve: a socket that is in use" "Address already in use" serve --unix "$work/socket"
+  kill -KILL $server
+  wait $server 2>/dev/null
+  rm "$work/server.err"
+  "$program" serve --unix "$work/socket" 2>"$work/server.err" &
+  server=$!
+  while ! grep -qs serving "$work/server.err" && kill -0 $server; do sleep 0.1; done
+  check_has "serve: a socket that a killed server left" "$work/server.err" "unix:$work/socket"
+  stop TERM
+  checks=$((checks + 1))
+  [ ! -e "$work/socket" ] || fail "serve: the socket is removed" "nothing" "$work/socket"
+}
+
+test_options
+test_same_as_run
+test_restart
+finish

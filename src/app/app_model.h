@@ -66,24 +66,25 @@ mgl_choice_name mgl_load_format_choice;
     .u64_max = MGL_TEAM_MAX_THREADS, .help = "worker threads [one per core]"                       \
   }
 // For commands with an engine; `usual`: what the memory share is without --memory-share.
-#define MGL_ROWS_MEMORY(usual)                                                            \
-  {.name = "memory-share",                                                                \
-   .value_name = "X",                                                                     \
-   .type = MGL_OPTION_REAL,                                                               \
-   .min = 1e-6,                                                                           \
-   .max = 1,                                                                              \
-   .help =                                                                                \
-       "of the memory that is free, what weights, activations and KV memory may take "    \
-       "together, above 0 to 1 [" usual "]"},                                             \
-      {.name = "kv-tokens",                                                               \
-       .value_name = "N",                                                                 \
-       .type = MGL_OPTION_U64,                                                            \
-       .u64_min = 1,                                                                      \
-       .u64_max = INT32_MAX,                                                              \
-       .help = "tokens that the KV memory holds [by the memory share]"},                  \
-  {                                                                                       \
-    .name = "page-tokens", .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 16,      \
-    .u64_max = 256, .help = "tokens of a KV page on the CPU: 16, 32, 64, 128 or 256 [16]" \
+#define MGL_ROWS_MEMORY(usual)                                                               \
+  {.name = "memory-share",                                                                   \
+   .value_name = "X",                                                                        \
+   .type = MGL_OPTION_REAL,                                                                  \
+   .min = 1e-6,                                                                              \
+   .max = 1,                                                                                 \
+   .help =                                                                                   \
+       "of the memory that is free, what weights, activations and KV memory may take "       \
+       "together, above 0 to 1 [" usual "]"},                                                \
+      {.name = "kv-tokens",                                                                  \
+       .value_name = "N",                                                                    \
+       .type = MGL_OPTION_U64,                                                               \
+       .u64_min = 1,                                                                         \
+       .u64_max = INT32_MAX,                                                                 \
+       .help = "tokens that the KV memory holds [by the memory share]"},                     \
+  {                                                                                          \
+    .name = "page-tokens", .alias = "block-size", .value_name = "N", .type = MGL_OPTION_U64, \
+    .u64_min = 16, .u64_max = 256,                                                           \
+    .help = "tokens of a KV page on the CPU: 16, 32, 64, 128 or 256 [16]"                    \
   }
 #define MGL_ROW_MODE                                                                             \
   {                                                                                              \
@@ -96,8 +97,8 @@ mgl_choice_name mgl_load_format_choice;
 // the device. usual: the default, in words.
 #define MGL_ROW_ITERATION_TOKENS_OF(usual)                                               \
   {                                                                                      \
-    .name = "iteration-tokens", .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 1, \
-    .u64_max = MGL_MAX_ITERATION_TOKENS,                                                 \
+    .name = "iteration-tokens", .alias = "max-num-batched-tokens", .value_name = "N",    \
+    .type = MGL_OPTION_U64, .u64_min = 1, .u64_max = MGL_MAX_ITERATION_TOKENS,           \
     .help =                                                                              \
         "tokens of an iteration at most, to 2048: larger ones "                          \
         "compute prompts faster and take more memory, and others wait longer meanwhile " \

@@ -127,9 +127,10 @@ static mgl_status parse_value(mgl_argument *argument, mgl_error *err) {
 
 static const mgl_option *find_long(const mgl_command *command, const char *name, size_t bytes) {
   for (size_t i = 0; i < command->option_count; i++) {
-    const char *candidate = command->options[i].name;
-    if (strlen(candidate) == bytes && memcmp(candidate, name, bytes) == 0) {
-      return &command->options[i];
+    const mgl_option *o = &command->options[i];
+    if ((strlen(o->name) == bytes && memcmp(o->name, name, bytes) == 0) ||
+        (o->alias != NULL && strlen(o->alias) == bytes && memcmp(o->alias, name, bytes) == 0)) {
+      return o;
     }
   }
   return NULL;

@@ -45,6 +45,7 @@ typedef struct mgl_option {
   mgl_choice_name
       *choices;  // of MGL_OPTION_CHOICE and MGL_OPTION_LIST, and what to complete of _DEVICE
   bool repeatable;
+  const char *alias;  // another name, of other programs; NULL: none
 } mgl_option;
 
 struct mgl_arguments;
@@ -60,6 +61,7 @@ typedef struct mgl_command {
   const char *examples;       // for the help: one command per line
   const mgl_option *options;  // [option_count]; --help is not in it, every command has it
   size_t option_count;
+  bool takes_settings;  // options also come from the environment and a file (settings.h)
   mgl_status (*run)(const struct mgl_arguments *arguments, mgl_error *err);
 } mgl_command;
 

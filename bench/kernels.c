@@ -389,8 +389,12 @@ static void report_small(mgl_simd simd) {
   }
   float inv_freq[head_dim / 2] = {1, 0.5f, 0.25f}, angles[head_dim];
   mgl_rmsnorm_args norm = {x, NULL, y, hidden, 1e-6f, out, MGL_DTYPE_BF16};
-  mgl_rope_angles_args rope_angles = {&position, inv_freq, head_dim / 2, angles};
-  mgl_rope_args rope = {x, angles, heads, head_dim};
+  mgl_rope_angles_args rope_angles = {.positions = &position,
+                                      .inv_freq = inv_freq,
+                                      .half_dim = head_dim / 2,
+                                      .amplitude = 1,
+                                      .out = angles};
+  mgl_rope_args rope = {x, angles, heads, head_dim, head_dim};
   mgl_kv_write_args write = {.k = x,
                              .v = y,
                              .k_stride = (size_t)kv_heads * head_dim,

@@ -1,4 +1,4 @@
-"""Makes tests/data/reference: what transformers answers on small random models of the four families.
+"""Makes tests/data/reference: what transformers answers on small random models of the five families.
 
 For every model of MODELS two files: NAME.json (config, tensors, prompt, KL divergence and logit error of transformers
 in bf16 against fp32, greedy continuation with margins) and NAME.f32 (fp32 logits of the last `positions` prompt
@@ -53,13 +53,26 @@ Made with {versions}.
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 1024}
 LINEAR = {"rope_type": "linear", "factor": 4.0}
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}  # beyond max_position_embeddings
+
+
+def yarn(factor, original, **other):
+    return dict({"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}, **other)
+
+
+def longrope(original, pairs, **other):
+    """Factors as Phi-3's: near 1 for short sequences, up to 60 for long ones."""
+    return dict({"rope_type": "longrope", "original_max_position_embeddings": original,
+                 "short_factor": [round(1 + 0.05 * i, 2) for i in range(pairs)],
+                 "long_factor": [round(1.05 * 1.12 ** i, 3) for i in range(pairs)]}, **other)
 
 
 def model(name, seed, family, hidden, heads, head_dim, inner, layers, vocab, **other):
     """heads: (query heads, KV heads). seed: chosen so that the continuation does not fall into a short loop."""
     return dict(dict(name=name, seed=seed, family=family, hidden=hidden, heads=heads, head_dim=head_dim, inner=inner,
                      layers=layers, vocab=vocab, tied=False, dtype="bf16", theta=10000.0, eps=1e-6, scaling=None,
-                     context=2048, prompt=48, positions=48, new_style=False), **other)
+                     context=2048, prompt=48, positions=48, new_style=False, window=None, full_layers=0,
+                     attention_bias=False, mlp_bias=False, rotary=1), **other)
 
 
 # Query heads 3 to 16, GQA ratios 1 to 8; tests/data/reference/README.md shows them as a table.
@@ -84,6 +97,37 @@ MODELS = [
     model("mistral_80", 14, "Mistral", 240, (8, 2), 80, 560, 3, 300, eps=1e-5, theta=1e6),
     model("mistral_f32", 15, "Mistral", 200, (6, 1), 128, 360, 2, 260, dtype="f32", eps=1e-5),
     model("mistral_tied_16_heads", 16, "Mistral", 256, (16, 2), 64, 400, 2, 333, tied=True, eps=1e-5, new_style=True),
+    # Biases; ropes whose frequencies depend on more than theta, on both sides of the original context.
+    model("llama_biases", 1, "Llama", 160, (4, 2), 64, 320, 3, 220, eps=1e-5, attention_bias=True, mlp_bias=True,
+          positions=24),
+    model("qwen3_yarn_biases", 2, "Qwen3", 160, (6, 2), 64, 256, 2, 210, theta=1e6, attention_bias=True, context=640,
+          scaling=yarn(8.0, 80, truncate=False, attention_factor=1.3, beta_fast=16.0), prompt=200, positions=24,
+          new_style=True),
+    model("llama_yarn", 1, "Llama", 160, (5, 1), 64, 320, 2, 230, eps=1e-5, scaling=yarn(4.0, 64), context=64, prompt=150,
+          positions=24),
+    model("llama_dynamic_long", 1, "Llama", 160, (4, 2), 64, 320, 2, 200, eps=1e-5, scaling=DYNAMIC, context=96,
+          prompt=150, positions=24),
+    model("qwen2_dynamic_passing", 1, "Qwen2", 192, (3, 1), 64, 256, 2, 190, theta=1e6, scaling=DYNAMIC, context=80,
+          positions=24),
+    model("llama_longrope_long", 1, "Llama", 192, (6, 3), 64, 256, 2, 180, eps=1e-5, scaling=longrope(64, 32, factor=8.0),
+          context=512, prompt=150, positions=24, dtype="f32"),
+    # Windows: shorter than a page, of two splits, of some layers only.
+    model("mistral_window_700_tokens", 1, "Mistral", 160, (6, 2), 64, 256, 3, 200, eps=1e-5, window=300, prompt=700,
+          positions=24, context=1024),
+    model("mistral_window_f16", 1, "Mistral", 160, (3, 1), 80, 240, 3, 190, eps=1e-5, window=11, dtype="f16",
+          positions=24),
+    model("qwen2_window_layers", 1, "Qwen2", 192, (3, 3), 64, 256, 3, 210, theta=1e6, window=20, full_layers=1,
+          positions=24),
+    model("qwen3_window_types", 1, "Qwen3", 160, (4, 1), 64, 240, 3, 200, window=33, prompt=150, positions=24,
+          new_style=True),
+    # Phi-3: fused weights; a part of a head turns; short, long, and long from the 32nd new token on.
+    model("phi3_short", 1, "Phi3", 256, (4, 2), 64, 320, 3, 230, eps=1e-5, rotary=0.75, scaling=longrope(256, 24),
+          positions=24),
+    model("phi3_long_window", 1, "Phi3", 192, (3, 3), 64, 256, 3, 220, eps=1e-5, scaling=longrope(64, 32), context=1024,
+          window=70, prompt=150, positions=24),
+    model("phi3_passing", 1, "Phi3", 256, (4, 1), 64, 256, 2, 200, eps=1e-5, rotary=0.5, scaling=longrope(80, 16),
+          context=512, positions=24, new_style=True),
+    model("phi3_plain_f32", 1, "Phi3", 160, (2, 2), 80, 240, 2, 180, eps=1e-5, window=30, dtype="f32", positions=24),
 ]
 
 
@@ -101,11 +145,24 @@ def config_of(m):
     if m["family"] == "Qwen2" and m["hidden"] == m["heads"][0] * m["head_dim"]:
         del config["head_dim"]
     if m["family"] in ("Qwen2", "Qwen3"):
-        config["use_sliding_window"] = False
+        config["use_sliding_window"] = m["window"] is not None
+        if m["window"] is not None:
+            config["sliding_window"] = m["window"]
+            config["max_window_layers"] = m["full_layers"]
+        if m["window"] is not None and m["new_style"]:  # every other layer, which the number cannot say
+            config["layer_types"] = [("sliding" if i % 2 == 0 else "full") + "_attention" for i in range(m["layers"])]
     if m["family"] in ("Qwen3", "Llama"):
-        config["attention_bias"] = False
-    if m["family"] == "Mistral":
-        config["sliding_window"] = None
+        config["attention_bias"] = m["attention_bias"]
+    if m["mlp_bias"]:
+        config["mlp_bias"] = True
+    if m["family"] in ("Mistral", "Phi3"):
+        config["sliding_window"] = m["window"]
+    if m["family"] == "Phi3":
+        config["pad_token_id"] = None
+        if m["rotary"] != 1:
+            config["partial_rotary_factor"] = m["rotary"]
+        if m["scaling"] is not None:  # as the hub has it, beside the other parameters
+            config["original_max_position_embeddings"] = m["scaling"]["original_max_position_embeddings"]
     return config
 
 
@@ -117,14 +174,25 @@ def tensors_of(m):
     for layer in range(m["layers"]):
         at = f"model.layers.{layer}."
         tensors += [(at + "input_layernorm.weight", (hidden,)), (at + "post_attention_layernorm.weight", (hidden,))]
+        if m["family"] == "Phi3":
+            tensors += [(at + "self_attn.qkv_proj.weight", (q + 2 * kv, hidden)),
+                        (at + "self_attn.o_proj.weight", (hidden, q)),
+                        (at + "mlp.gate_up_proj.weight", (2 * inner, hidden)),
+                        (at + "mlp.down_proj.weight", (hidden, inner))]
+            continue
         for name, rows in (("q", q), ("k", kv), ("v", kv)):
             tensors.append((f"{at}self_attn.{name}_proj.weight", (rows, hidden)))
-            if m["family"] == "Qwen2":
+            if m["family"] == "Qwen2" or m["attention_bias"]:
                 tensors.append((f"{at}self_attn.{name}_proj.bias", (rows,)))
         if m["family"] == "Qwen3":
             tensors += [(f"{at}self_attn.{name}_norm.weight", (head_dim,)) for name in "qk"]
         tensors += [(at + "self_attn.o_proj.weight", (hidden, q)), (at + "mlp.gate_proj.weight", (inner, hidden)),
                     (at + "mlp.up_proj.weight", (inner, hidden)), (at + "mlp.down_proj.weight", (hidden, inner))]
+        if m["attention_bias"]:
+            tensors.append((at + "self_attn.o_proj.bias", (hidden,)))
+        if m["mlp_bias"]:
+            tensors += [(at + "mlp.gate_proj.bias", (inner,)), (at + "mlp.up_proj.bias", (inner,)),
+                        (at + "mlp.down_proj.bias", (hidden,))]
     tensors.append(("model.norm.weight", (hidden,)))
     if not m["tied"]:
         tensors.append(("lm_head.weight", (m["vocab"], hidden)))
@@ -177,17 +245,29 @@ def logits_of(loaded, ids, last):
 
 
 @torch.no_grad()
-def continue_greedily(loaded, ids):
-    """(tokens, margin of each step's top two logits), through the KV cache."""
-    step, cache, tokens, margins = torch.tensor([ids]), None, [], []
-    for _ in range(CONTINUATION):
+def continue_greedily(m, loaded, ids, forced=None):
+    """(tokens, margin of each step's top two logits, logits of each step), through the KV cache.
+
+    With longrope everything is computed again once the sequence is longer than the original context, as
+    Phi3ForCausalLM.generate does. forced: tokens to go on with, instead of the most likely ones."""
+    step, cache, tokens, margins, rows = torch.tensor([ids]), None, [], [], []
+    for i in range(CONTINUATION):
+        if depends_on_length(m) and m["scaling"]["rope_type"] == "longrope":
+            if len(ids) + i == m["scaling"]["original_max_position_embeddings"] + 1:
+                step, cache = torch.tensor([ids + tokens]), None
         out = loaded(step, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache = out.past_key_values
+        rows.append(out.logits[0, -1].float().numpy())
         top = out.logits[0, -1].double().topk(2)
-        tokens.append(int(top.indices[0]))
+        tokens.append(int(top.indices[0]) if forced is None else forced[i])
         margins.append(float(top.values[0] - top.values[1]))
         step = torch.tensor([[tokens[-1]]])
-    return tokens, margins
+    return tokens, margins, np.stack(rows)
+
+
+def depends_on_length(m):
+    """One pass over a prompt and its answer is then not what was computed token by token."""
+    return m["scaling"] is not None and m["scaling"]["rope_type"] in ("dynamic", "longrope")
 
 
 def measure(m):
@@ -197,13 +277,16 @@ def measure(m):
         write_folder(m, folder)
         fp32 = load(m, folder, torch.float32, "eager")
         logits = logits_of(fp32, ids, m["positions"])
-        tokens, margins = continue_greedily(fp32, ids)
+        tokens, margins, steps = continue_greedily(m, fp32, ids)
         everything = ids + tokens[:-1]
-        steps = logits_of(fp32, everything, CONTINUATION)
+        if not depends_on_length(m):
+            steps = logits_of(fp32, everything, CONTINUATION)
         runs = {}
         for attention in ("sdpa", "eager"):
             bf16 = load(m, folder, torch.bfloat16, attention)
-            runs[attention] = (logits_of(bf16, ids, m["positions"]), logits_of(bf16, everything, CONTINUATION))
+            prompt_logits = logits_of(bf16, ids, m["positions"])
+            runs[attention] = (prompt_logits, continue_greedily(m, bf16, ids, tokens)[2] if depends_on_length(m)
+                               else logits_of(bf16, everything, CONTINUATION))
     best = min(runs, key=lambda attention: kl(logits, runs[attention][0]).mean())
     bf16_logits, bf16_steps = runs[best]
     divergence, error = kl(logits, bf16_logits), float(np.abs(logits - bf16_logits).max())
@@ -263,16 +346,24 @@ def refuse_degenerate(m, figures):
 
 
 def write_readme():
-    columns = ["model", "heads", "hidden", "layers", "vocab", "tied", "stored", "rope, theta", "eps", "tokens",
+    columns = ["model", "heads", "hidden", "layers", "vocab", "tied", "stored", "rope, theta", "window", "eps", "tokens",
                "mean KL", "max KL", "bf16 error", "fp32 error", "decided", "distinct"]
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for m in MODELS:
         result = json.loads((OUTPUT / (m["name"] + ".json")).read_text())
-        rope = "plain" if m["scaling"] is None else f"{m['scaling']['rope_type']} x{m['scaling']['factor']:g}"
+        rope = "plain" if m["scaling"] is None else m["scaling"]["rope_type"]
+        if m["scaling"] is not None and "factor" in m["scaling"]:
+            rope += f" x{m['scaling']['factor']:g}"
+        original = m["scaling"] and m["scaling"].get("original_max_position_embeddings", m["context"])
+        if original and m["scaling"]["rope_type"] != "linear":
+            rope += f" beyond {original}"
+        if m["rotary"] != 1:
+            rope += f" of {m['rotary']:g} of a head"
+        window = "-" if m["window"] is None else str(m["window"])
         decided = sum(margin > result["bf16_logit_error"] for margin in result["margins"])
         lines.append(
             f"| {m['name']} | {m['heads'][0]}/{m['heads'][1]} x {m['head_dim']} | {m['hidden']} | {m['layers']} |"
-            f" {m['vocab']} | {'yes' if m['tied'] else 'no'} | {m['dtype']} | {rope}, {m['theta']:g} | {m['eps']:g} |"
+            f" {m['vocab']} | {'yes' if m['tied'] else 'no'} | {m['dtype']} | {rope}, {m['theta']:g} | {window} | {m['eps']:g} |"
             f" {m['prompt']} ({m['positions']}) | {result['bf16_mean_kl']:.3g} | {result['bf16_max_kl']:.3g} |"
             f" {result['bf16_logit_error']:.3g} | {result['fp32_logit_error']:.2g} | {decided}/{CONTINUATION} |"
             f" {len(set(result['continuation']))} |")

@@ -1,4 +1,4 @@
-"""A second opinion on transformers: the four families' forward pass in numpy float64, written independently.
+"""A second opinion on transformers: the five families' forward pass in numpy float64, written independently.
 
 tools/make_reference.py compares it with transformers in fp32: the difference shows how good fp32 is as a reference,
 and that config.json means to transformers what it means to us. `fault` plants one mistake that an engine could make;
@@ -10,45 +10,91 @@ import numpy as np
 
 FAULTS = ["rope plain", "llama3 without its middle band", "rope theta +0.1%", "rope interleaved",
           "rope position late by 1 in K", "eps 0", "no norm weight", "no qk norm", "no bias", "heads mod HKV",
-          "scale hidden/heads", "key 0 unseen", "oldest 1% of keys unseen", "last key unseen"]
+          "scale hidden/heads", "key 0 unseen", "oldest 1% of keys unseen", "last key unseen", "no window",
+          "window one longer", "window one shorter", "no attention factor", "whole heads turn", "other length"]
 
 
-def inverse_frequencies(config, fault):
-    head_dim = config["head_dim"]
+def yarn(config, scaling, dims, frequency):
+    theta, original = config["rope_theta"], scaling["original_max_position_embeddings"]
+
+    def dim_of(turns):
+        return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = dim_of(scaling.get("beta_fast", 32)), dim_of(scaling.get("beta_slow", 1))
+    if scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    keep = 1 - np.clip((np.arange(dims // 2) - low) / (high - low if high != low else 0.001), 0, 1)
+    return frequency * (keep + (1 - keep) / scaling["factor"])
+
+
+def attention_factor(config, scaling):
+    """What cos and sin are multiplied with."""
+    if "attention_factor" in scaling:
+        return scaling["attention_factor"]
+    if scaling["rope_type"] == "yarn":
+        return 0.1 * math.log(scaling["factor"]) + 1
+    original = scaling["original_max_position_embeddings"]
+    return math.sqrt(1 + math.log(config["max_position_embeddings"] / original) / math.log(original))
+
+
+def inverse_frequencies(config, tokens, fault):
+    """(frequencies of the dims that turn, factor of cos and sin) where all tokens are one forward pass."""
+    dims = int(config["head_dim"] * (1 if fault == "whole heads turn" else config.get("partial_rotary_factor", 1)))
     theta = config["rope_theta"] * (1.001 if fault == "rope theta +0.1%" else 1)
-    frequency = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    exponents = -np.arange(0, dims, 2, dtype=np.float64) / dims
     scaling = config.get("rope_scaling")
     if scaling is None or fault == "rope plain":
-        return frequency
-    if scaling["rope_type"] == "linear":
-        return frequency / scaling["factor"]
-    assert scaling["rope_type"] == "llama3"
+        return theta ** exponents, 1
+    kind, frequency = scaling["rope_type"], theta ** exponents
+    factor = attention_factor(config, scaling) if kind in ("yarn", "longrope") else 1
+    factor = 1 if fault == "no attention factor" else factor
+    if kind == "linear":
+        return frequency / scaling["factor"], factor
+    if kind == "yarn":
+        return yarn(config, scaling, dims, frequency), factor
+    if kind == "dynamic":
+        original = config["max_position_embeddings"]
+        length = original if fault == "other length" else max(tokens, original)
+        growth = scaling["factor"] * length / original - (scaling["factor"] - 1)
+        return (theta * growth ** (dims / (dims - 2))) ** exponents, factor
+    if kind == "longrope":
+        long = (tokens > scaling["original_max_position_embeddings"]) != (fault == "other length")
+        divisors = np.resize(scaling["long_factor" if long else "short_factor"], dims // 2)
+        return frequency / divisors, factor
+    assert kind == "llama3"
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     turns = scaling["original_max_position_embeddings"] * frequency / (2 * math.pi)
     keep = np.clip((turns - low) / (high - low), 0, 1)
     if fault == "llama3 without its middle band":
         keep = np.round(keep)
-    return frequency * (keep + (1 - keep) / scaling["factor"])
+    return frequency * (keep + (1 - keep) / scaling["factor"]), factor
 
 
-def rotate(x, positions, frequency, fault):
-    """x [T, H, HD]: dimension i turns with dimension i + HD/2."""
+def rotate(x, positions, rope, fault):
+    """x [T, H, HD]: of the first RD dimensions, i turns with i + RD/2."""
+    frequency, factor = rope
     angle = positions[:, None, None] * frequency
-    cos, sin = np.cos(angle), np.sin(angle)
-    out = np.empty_like(x)
-    half = x.shape[-1] // 2
-    a, b = (slice(0, None, 2), slice(1, None, 2)) if fault == "rope interleaved" else (slice(half), slice(half, None))
+    cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
+    out = x.copy()
+    half = len(frequency)
+    a, b = slice(half), slice(half, 2 * half)
+    if fault == "rope interleaved":
+        a, b = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
     out[..., a] = x[..., a] * cos - x[..., b] * sin
     out[..., b] = x[..., b] * cos + x[..., a] * sin
     return out
 
 
-def attention(q, k, v, config, fault):
-    """q [T, H, HD], k and v [T, HKV, HD] -> [T, H * HD], causal."""
+def attention(q, k, v, config, window, fault):
+    """q [T, H, HD], k and v [T, HKV, HD] -> [T, H * HD], causal; a query sees `window` keys, 0: all."""
     tokens, heads, head_dim = q.shape
     kv_heads = k.shape[1]
     scale_dim = config["hidden_size"] // heads if fault == "scale hidden/heads" else head_dim
     hidden = np.triu(np.ones((tokens, tokens), dtype=bool), 1)  # not seen by the query of this row
+    window += {"window one longer": 1, "window one shorter": -1}.get(fault, 0) if window > 1 else 0
+    if window != 0 and fault != "no window":
+        hidden |= np.tril(np.ones((tokens, tokens), dtype=bool), -window)
     if fault == "key 0 unseen":
         hidden[1:, 0] = True
     if fault == "oldest 1% of keys unseen":
@@ -65,12 +111,39 @@ def attention(q, k, v, config, fault):
     return out.reshape(tokens, heads * head_dim)
 
 
+def window_of(config, layer):
+    """Keys that a query of the layer sees, 0: all."""
+    window = config.get("sliding_window") or 0
+    if config["model_type"] not in ("qwen2", "qwen3"):
+        return window
+    if not config["use_sliding_window"]:
+        return 0
+    types = config.get("layer_types")
+    windowed = types[layer] == "sliding_attention" if types else layer >= config["max_window_layers"]
+    return window if windowed else 0
+
+
+def split_fused(weight, config):
+    """Phi-3's matrices as those of the other families."""
+    heads, kv_heads, head_dim = (config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    for name in [name for name in weight if "qkv_proj" in name or "gate_up_proj" in name]:
+        parts = {"q": heads * head_dim, "k": kv_heads * head_dim, "v": kv_heads * head_dim}
+        if "gate_up_proj" in name:
+            parts = dict.fromkeys(("gate", "up"), config["intermediate_size"])
+        rows, first = weight.pop(name), 0
+        for part, count in parts.items():
+            weight[name.replace("qkv_proj", part + "_proj").replace("gate_up_proj", part + "_proj")] = (
+                rows[first:first + count])
+            first += count
+
+
 def forward(config, weights, ids, last, fault=None):
     """Logits [last, V] of the last positions. weights: name -> float32 array as stored."""
     weight = {name: values.astype(np.float64) for name, values in weights.items()}
     heads, kv_heads, head_dim = (config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     eps = 0 if fault == "eps 0" else config["rms_norm_eps"]
-    frequency = inverse_frequencies(config, fault)
+    rope = inverse_frequencies(config, len(ids), fault)
+    split_fused(weight, config)
     positions = np.arange(len(ids), dtype=np.float64)
 
     def norm(x, name):
@@ -94,8 +167,8 @@ def forward(config, weights, ids, last, fault=None):
         k = heads_of(linear(y, at + "self_attn.k_proj"), at + "self_attn.k_norm.weight", kv_heads)
         v = linear(y, at + "self_attn.v_proj").reshape(len(ids), kv_heads, head_dim)
         late = 1 if fault == "rope position late by 1 in K" else 0
-        q, k = rotate(q, positions, frequency, fault), rotate(k, positions + late, frequency, fault)
-        x = x + linear(attention(q, k, v, config, fault), at + "self_attn.o_proj")
+        q, k = rotate(q, positions, rope, fault), rotate(k, positions + late, rope, fault)
+        x = x + linear(attention(q, k, v, config, window_of(config, layer), fault), at + "self_attn.o_proj")
         y = norm(x, at + "post_attention_layernorm.weight")
         gate = linear(y, at + "mlp.gate_proj")
         x = x + linear(gate / (1 + np.exp(-gate)) * linear(y, at + "mlp.up_proj"), at + "mlp.down_proj")

@@ -32,7 +32,7 @@ mgl_status mgl_app_model_path(const mgl_arguments *arguments, char **path, char 
                               mgl_error *err);
 
 // Creates a runner with the sizes in *options; device, threads and weights come from the arguments,
-// the KV memory too, where they say something of it (MGL_ROWS_MEMORY), and the tokens of an
+// the KV memory too, where they say something of it (mgl_memory_options), and the tokens of an
 // iteration where these are 0 (MGL_ROW_ITERATION_TOKENS). Shows a progress bar, and says on
 // standard error why a GPU that is there was not taken. The model must outlive the runner.
 mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,
@@ -60,32 +60,6 @@ mgl_status mgl_app_trace_write(mgl_output_file *file, const mgl_runner *runner, 
 mgl_choice_name mgl_mode_choice;
 mgl_choice_name mgl_load_format_choice;
 
-#define MGL_ROW_THREADS                                                                            \
-  {                                                                                                \
-    .name = "threads", .short_name = 't', .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 1, \
-    .u64_max = MGL_TEAM_MAX_THREADS, .help = "worker threads [one per core]"                       \
-  }
-// For commands with an engine; `usual`: what the memory share is without --memory-share.
-#define MGL_ROWS_MEMORY(usual)                                                               \
-  {.name = "memory-share",                                                                   \
-   .value_name = "X",                                                                        \
-   .type = MGL_OPTION_REAL,                                                                  \
-   .min = 1e-6,                                                                              \
-   .max = 1,                                                                                 \
-   .help =                                                                                   \
-       "of the memory that is free, what weights, activations and KV memory may take "       \
-       "together, above 0 to 1 [" usual "]"},                                                \
-      {.name = "kv-tokens",                                                                  \
-       .value_name = "N",                                                                    \
-       .type = MGL_OPTION_U64,                                                               \
-       .u64_min = 1,                                                                         \
-       .u64_max = INT32_MAX,                                                                 \
-       .help = "tokens that the KV memory holds [by the memory share]"},                     \
-  {                                                                                          \
-    .name = "page-tokens", .alias = "block-size", .value_name = "N", .type = MGL_OPTION_U64, \
-    .u64_min = 16, .u64_max = 256,                                                           \
-    .help = "tokens of a KV page on the CPU: 16, 32, 64, 128 or 256 [16]"                    \
-  }
 #define MGL_ROW_MODE                                                                             \
   {                                                                                              \
     .name = "mode", .value_name = "MODE", .type = MGL_OPTION_CHOICE, .choices = mgl_mode_choice, \
@@ -110,13 +84,8 @@ mgl_choice_name mgl_load_format_choice;
     .name = "trace", .value_name = "FILE", .type = MGL_OPTION_FILE,                           \
     .help = "write when each task ran to a JSON file for chrome://tracing or ui.perfetto.dev" \
   }
-#define MGL_ROW_LOAD_FORMAT                                                               \
-  {                                                                                       \
-    .name = "load-format", .value_name = "FORMAT", .type = MGL_OPTION_CHOICE,             \
-    .choices = mgl_load_format_choice,                                                    \
-    .help =                                                                               \
-        "where weights lie: auto, mapped (in the file), copied (into huge pages), dummy " \
-        "(made in memory; needs only config.json) [auto: mapped]"                         \
-  }
+
+extern const mgl_option_group mgl_place_options;   // where model and weights lie
+extern const mgl_option_group mgl_memory_options;  // of commands with an engine
 
 #endif

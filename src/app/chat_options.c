@@ -125,3 +125,20 @@ mgl_chat mgl_app_chat_view(const mgl_app_chat *chat) {
   return (mgl_chat){
       .tools = chat->tools, .variables = chat->variables, .continues_final = chat->continues_final};
 }
+
+// --- the options ---------------------------------------------------------------------------------
+
+static const mgl_option options[] = {
+    {.name = "tools",
+     .value_name = "FILE",
+     .type = MGL_OPTION_FILE,
+     .help = "a JSON array of tools that the chat template shows to the model [none]"},
+    {.name = "chat-var",
+     .value_name = "NAME=VALUE",
+     .type = MGL_OPTION_TEXT,
+     .repeatable = true,
+     .help = "a variable of the chat template, such as enable_thinking=false; a value that is JSON "
+             "is that, any other a string [none]"},
+};
+
+const mgl_option_group mgl_chat_options = {options, sizeof options / sizeof *options};

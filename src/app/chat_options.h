@@ -32,16 +32,6 @@ void mgl_app_chat_free(mgl_app_chat *chat);
 // Everything of a chat but its messages; borrows.
 mgl_chat mgl_app_chat_view(const mgl_app_chat *chat);
 
-#define MGL_ROWS_CHAT                                                                            \
-  {.name = "tools",                                                                              \
-   .value_name = "FILE",                                                                         \
-   .type = MGL_OPTION_FILE,                                                                      \
-   .help = "a JSON array of tools that the chat template shows to the model [none]"},            \
-  {                                                                                              \
-    .name = "chat-var", .value_name = "NAME=VALUE", .type = MGL_OPTION_TEXT, .repeatable = true, \
-    .help =                                                                                      \
-        "a variable of the chat template, such as enable_thinking=false; a value that is JSON "  \
-        "is that, any other a string [none]"                                                     \
-  }
+extern const mgl_option_group mgl_chat_options;
 
 #endif

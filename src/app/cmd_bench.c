@@ -472,9 +472,6 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_LIST,
      .choices = mgl_mode_choice,
      .help = "modes to compare, with commas between them [all]"},
-    MGL_ROW_DEVICE,
-    MGL_ROW_THREADS,
-    MGL_ROW_LOAD_FORMAT,
     MGL_ROW_TRACE,
     {.name = "launch",
      .value_name = "WHEN",
@@ -530,6 +527,8 @@ static const mgl_option options[] = {
      .help = "GPU: tasks wait for events, not for the words that they read"},
 };
 
+static const mgl_option_group *const groups[] = {&mgl_place_options, NULL};
+
 const mgl_command mgl_command_bench = {
     .name = "bench",
     .summary = "time per token, and its share of the read ceiling",
@@ -551,5 +550,6 @@ const mgl_command mgl_command_bench = {
         "megalith bench folder/with/config --load-format dummy",
     .options = options,
     .option_count = sizeof options / sizeof *options,
+    .groups = groups,
     .run = bench_command,
 };

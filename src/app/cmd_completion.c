@@ -77,13 +77,14 @@ static void append_bash_option(const mgl_option *option, mgl_text *out) {
 
 static void append_bash_command(const mgl_command *const *commands, size_t count,
                                 const mgl_command *command, mgl_text *out) {
+  const mgl_option *option = NULL;
   mgl_text_format(out, "    '%s')\n      case \"$previous\" in\n", command->name);
-  for (size_t i = 0; i < command->option_count; i++) {
-    append_bash_option(&command->options[i], out);
+  for (size_t i = 0; (option = mgl_command_option(command, i)) != NULL; i++) {
+    append_bash_option(option, out);
   }
   mgl_text_append_string(out, "      esac\n      options='--help");
-  for (size_t i = 0; i < command->option_count; i++) {
-    mgl_text_format(out, " --%s", command->options[i].name);
+  for (size_t i = 0; (option = mgl_command_option(command, i)) != NULL; i++) {
+    mgl_text_format(out, " --%s", option->name);
   }
   mgl_text_append_string(out, "'\n");
   if (command->choices != NULL) {
@@ -178,12 +179,13 @@ static void append_zsh_option(const mgl_option *option, mgl_text *out) {
 
 static void append_zsh_command(const mgl_command *const *commands, size_t count,
                                const mgl_command *command, mgl_text *out) {
+  const mgl_option *option = NULL;
   mgl_text inner = {0};
   append_inner(commands, count, command, &inner);
   static const mgl_option help = {.name = "help", .short_name = 'h', .help = "print help"};
   mgl_text_format(out, "    '%s')\n      _arguments -s", command->name);
-  for (size_t i = 0; i < command->option_count; i++) {
-    append_zsh_option(&command->options[i], out);
+  for (size_t i = 0; (option = mgl_command_option(command, i)) != NULL; i++) {
+    append_zsh_option(option, out);
   }
   append_zsh_option(&help, out);
   if (command->choices != NULL) {
@@ -305,6 +307,7 @@ static void append_fish_positional(const mgl_command *command, mgl_text *out) {
 
 static void append_fish_command(const mgl_command *const *commands, size_t count,
                                 const mgl_command *command, mgl_text *out) {
+  const mgl_option *option = NULL;
   const char *second = second_word(command);
   if (second == NULL) {
     mgl_text_format(out, "complete -c megalith -n __fish_use_subcommand -a %s -d '", command->name);
@@ -316,9 +319,9 @@ static void append_fish_command(const mgl_command *const *commands, size_t count
   }
   append_quoted(command->summary, "", out);
   mgl_text_append_string(out, "'\n");
-  for (size_t i = 0; i < command->option_count; i++) {
+  for (size_t i = 0; (option = mgl_command_option(command, i)) != NULL; i++) {
     append_fish_condition(commands, count, command, out);
-    append_fish_option(&command->options[i], out);
+    append_fish_option(option, out);
   }
   if (command->positional != NULL) {
     append_fish_condition(commands, count, command, out);

@@ -162,13 +162,11 @@ static const mgl_option options[] = {
      .u64_min = 1,
      .u64_max = MGL_MAX_CONTEXT,
      .help = "tokens of the longest request [the model's context]"},
-    MGL_ROWS_MEMORY("0.9 of a GPU's, 0.5 of the host's"),
     {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
     MGL_ROW_ITERATION_TOKENS,
-    MGL_ROW_DEVICE,
-    MGL_ROW_THREADS,
-    MGL_ROW_LOAD_FORMAT,
 };
+
+static const mgl_option_group *const groups[] = {&mgl_memory_options, &mgl_place_options, NULL};
 
 const mgl_command mgl_command_plan = {
     .name = "plan",
@@ -184,5 +182,6 @@ const mgl_command mgl_command_plan = {
         "megalith plan folder/with/config --kv-tokens 100000 --json",
     .options = options,
     .option_count = sizeof options / sizeof *options,
+    .groups = groups,
     .run = plan_command,
 };

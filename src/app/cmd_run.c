@@ -507,7 +507,6 @@ static const mgl_option options[] = {
      .value_name = "TEXT",
      .type = MGL_OPTION_TEXT,
      .help = "system message of the chat [none]"},
-    MGL_ROWS_CHAT,
     {.name = "max-tokens",
      .short_name = 'n',
      .value_name = "N",
@@ -523,15 +522,13 @@ static const mgl_option options[] = {
      .repeatable = true,
      .help = "end before this text; up to 16 of them [none]"},
     {.name = "ignore-eos", .type = MGL_OPTION_FLAG, .help = "go on behind the model's stop tokens"},
-    MGL_ROWS_SAMPLING,
-    MGL_ROWS_MEMORY("as much as all prompts can use together"),
     MGL_ROW_ITERATION_TOKENS,
-    MGL_ROW_DEVICE,
-    MGL_ROW_THREADS,
     MGL_ROW_MODE,
-    MGL_ROW_LOAD_FORMAT,
     MGL_ROW_TRACE,
 };
+
+static const mgl_option_group *const groups[] = {&mgl_chat_options, &mgl_sampling_options,
+                                                 &mgl_memory_options, &mgl_place_options, NULL};
 
 const mgl_command mgl_command_run = {
     .name = "run",
@@ -551,5 +548,6 @@ const mgl_command mgl_command_run = {
         "megalith run path/to/Qwen3-0.6B --chat -p \"Why is the sky blue?\"",
     .options = options,
     .option_count = sizeof options / sizeof *options,
+    .groups = groups,
     .run = run_command,
 };

@@ -250,11 +250,10 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_FILE,
      .help = "write the logits of every position to a NumPy file, float32 [tokens, vocabulary]"},
     MGL_ROW_ITERATION_TOKENS_OF("64"),
-    MGL_ROW_DEVICE,
-    MGL_ROW_THREADS,
     MGL_ROW_MODE,
-    MGL_ROW_LOAD_FORMAT,
 };
+
+static const mgl_option_group *const groups[] = {&mgl_place_options, NULL};
 
 const mgl_command mgl_command_score = {
     .name = "score",
@@ -269,5 +268,6 @@ const mgl_command mgl_command_score = {
         "megalith score path/to/model --tokens 1,2,3 --json --logits logits.npy",
     .options = options,
     .option_count = sizeof options / sizeof *options,
+    .groups = groups,
     .run = score_command,
 };

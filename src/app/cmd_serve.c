@@ -240,12 +240,10 @@ static const mgl_option options[] = {
     {.name = "parameters",
      .type = MGL_OPTION_FLAG,
      .help = "print the table of the API's parameters, and end"},
-    MGL_ROWS_MEMORY("0.5 of the host's memory, 0.9 of a GPU's"),
     MGL_ROW_ITERATION_TOKENS,
-    MGL_ROW_DEVICE,
-    MGL_ROW_THREADS,
-    MGL_ROW_LOAD_FORMAT,
 };
+
+static const mgl_option_group *const groups[] = {&mgl_memory_options, &mgl_place_options, NULL};
 
 const mgl_command mgl_command_serve = {
     .name = "serve",
@@ -263,5 +261,6 @@ const mgl_command mgl_command_serve = {
     .options = options,
     .option_count = sizeof options / sizeof *options,
     .takes_settings = true,
+    .groups = groups,
     .run = serve_command,
 };

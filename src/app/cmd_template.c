@@ -106,11 +106,12 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_FILE,
      .help = "a JSON array of messages as the OpenAI API has them, or an object with messages, and "
              "tools, chat_template_kwargs and continue_final_message; - is standard input"},
-    MGL_ROWS_CHAT,
     {.name = "continue",
      .type = MGL_OPTION_FLAG,
      .help = "leave the last message open, so that generation would go on inside it"},
 };
+
+static const mgl_option_group *const groups[] = {&mgl_chat_options, NULL};
 
 const mgl_command mgl_command_template = {
     .name = "template",
@@ -127,5 +128,6 @@ const mgl_command mgl_command_template = {
         "megalith template path/to/model --messages chat.json --tools tools.json",
     .options = options,
     .option_count = sizeof options / sizeof *options,
+    .groups = groups,
     .run = template_command,
 };

@@ -498,12 +498,10 @@ static const mgl_option options[] = {
      .max = 100,
      .help = "of sampling; 0: greedy [0]"},
     {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
-    MGL_ROWS_MEMORY("0.9 of a GPU's, 0.5 of the host's"),
-    MGL_ROW_DEVICE,
-    MGL_ROW_THREADS,
     MGL_ROW_MODE,
-    MGL_ROW_LOAD_FORMAT,
 };
+
+static const mgl_option_group *const groups[] = {&mgl_memory_options, &mgl_place_options, NULL};
 
 const mgl_command mgl_command_throughput = {
     .name = "bench throughput",
@@ -519,5 +517,6 @@ const mgl_command mgl_command_throughput = {
         "megalith bench throughput path/to/model --arrival-rate 4 --seed 7",
     .options = options,
     .option_count = sizeof options / sizeof *options,
+    .groups = groups,
     .run = throughput_command,
 };

@@ -71,7 +71,7 @@ static void append_indented(const char *lines, mgl_text *out) {
 void mgl_help_append_command(const mgl_command *command, mgl_text *out) {
   static const mgl_option help = {.name = "help", .short_name = 'h', .help = "print this text"};
   mgl_text_format(out, "Usage: megalith %s%s", command->name,
-                  command->option_count > 0 ? " [options]" : "");
+                  mgl_command_option(command, 0) != NULL ? " [options]" : "");
   if (command->positional != NULL) {
     bool is_optional = command->choices == NULL && !command->takes_file;
     mgl_text_format(out, is_optional ? " [%s]" : " %s", command->positional);
@@ -82,9 +82,10 @@ void mgl_help_append_command(const mgl_command *command, mgl_text *out) {
                     "\n%s is a Hugging Face model folder; without it, the demo model is used.\n",
                     command->positional);
   }
+  const mgl_option *option = NULL;
   mgl_text_append_string(out, "\nOptions:\n");
-  for (size_t i = 0; i < command->option_count; i++) {
-    append_option(&command->options[i], out);
+  for (size_t i = 0; (option = mgl_command_option(command, i)) != NULL; i++) {
+    append_option(option, out);
   }
   append_option(&help, out);
   mgl_text_append_string(out, "\nExamples:\n");

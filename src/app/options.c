@@ -125,35 +125,53 @@ static mgl_status parse_value(mgl_argument *argument, mgl_error *err) {
 
 // --- the command line ----------------------------------------------------------------------------
 
-static const mgl_option *find_long(const mgl_command *command, const char *name, size_t bytes) {
-  for (size_t i = 0; i < command->option_count; i++) {
-    const mgl_option *o = &command->options[i];
-    if ((strlen(o->name) == bytes && memcmp(o->name, name, bytes) == 0) ||
-        (o->alias != NULL && strlen(o->alias) == bytes && memcmp(o->alias, name, bytes) == 0)) {
-      return o;
+const mgl_option *mgl_command_option(const mgl_command *command, size_t index) {
+  if (index < command->option_count) {
+    return &command->options[index];
+  }
+  index -= command->option_count;
+  for (size_t i = 0; command->groups != NULL && command->groups[i] != NULL; i++) {
+    if (index < command->groups[i]->count) {
+      return &command->groups[i]->options[index];
     }
+    index -= command->groups[i]->count;
   }
   return NULL;
 }
 
-static const mgl_option *find_short(const mgl_command *command, char name) {
-  for (size_t i = 0; i < command->option_count; i++) {
-    if (command->options[i].short_name == name) {
-      return &command->options[i];
+static bool is_name(const char *candidate, const char *name, size_t bytes) {
+  return candidate != NULL && strlen(candidate) == bytes && memcmp(candidate, name, bytes) == 0;
+}
+
+static const mgl_option *find_long(const mgl_command *command, const char *name, size_t bytes) {
+  const mgl_option *option = NULL;
+  for (size_t i = 0; (option = mgl_command_option(command, i)) != NULL; i++) {
+    if (is_name(option->name, name, bytes) || is_name(option->alias, name, bytes)) {
+      break;
     }
   }
-  return NULL;
+  return option;
+}
+
+static const mgl_option *find_short(const mgl_command *command, char name) {
+  const mgl_option *option = NULL;
+  for (size_t i = 0; (option = mgl_command_option(command, i)) != NULL; i++) {
+    if (option->short_name == name) {
+      break;
+    }
+  }
+  return option;
 }
 
 // The option that has this word among its choices (--cuda: --device), NULL if none does.
 static const mgl_option *find_choice(const mgl_command *command, const char *word) {
-  for (size_t i = 0; i < command->option_count; i++) {
-    const mgl_option *option = &command->options[i];
+  const mgl_option *option = NULL;
+  for (size_t i = 0; (option = mgl_command_option(command, i)) != NULL; i++) {
     if (option->choices != NULL && is_choice(option, word, strlen(word))) {
-      return option;
+      break;
     }
   }
-  return NULL;
+  return option;
 }
 
 // " (did you mean ...?)" for a long option's name that the command does not have.
@@ -163,15 +181,17 @@ static void ask_meant(const mgl_command *command, const char *word, char out[MGL
   const mgl_option *of_choice = find_choice(command, choice);
   bool is_letter = word[0] != 0 && word[1] == 0;
   const mgl_option *of_letter = is_letter ? find_short(command, word[0]) : NULL;
-  for (size_t i = 0; i < command->option_count; i++) {
-    names[i + 1] = command->options[i].name;
+  const mgl_option *option = NULL;
+  size_t count = 1;
+  while ((option = mgl_command_option(command, count - 1)) != NULL && count <= MGL_MAX_OPTIONS) {
+    names[count++] = option->name;
   }
   if (of_letter != NULL) {
     (void)snprintf(out, MGL_MEANT_BYTES, " (did you mean -%s, --%s?)", word, of_letter->name);
   } else if (of_choice != NULL) {
     (void)snprintf(out, MGL_MEANT_BYTES, " (did you mean --%s %s?)", of_choice->name, choice);
   } else {
-    mgl_words_ask("--", word, names, command->option_count + 1, out);
+    mgl_words_ask("--", word, names, count, out);
   }
 }
 

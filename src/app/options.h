@@ -48,6 +48,12 @@ typedef struct mgl_option {
   const char *alias;  // another name, of other programs; NULL: none
 } mgl_option;
 
+// Options that several commands have.
+typedef struct mgl_option_group {
+  const mgl_option *options;  // [count]
+  size_t count;
+} mgl_option_group;
+
 struct mgl_arguments;
 
 typedef struct mgl_command {
@@ -59,11 +65,15 @@ typedef struct mgl_command {
   const char *text_hint;      // how it takes text, for who gives it as MODEL; NULL: it takes none
   const char *description;    // for the help: text lines of at most 90 characters
   const char *examples;       // for the help: one command per line
-  const mgl_option *options;  // [option_count]; --help is not in it, every command has it
+  const mgl_option *options;  // [option_count] of its own, without --help, which all have
   size_t option_count;
   bool takes_settings;  // options also come from the environment and a file (settings.h)
+  const mgl_option_group *const *groups;  // behind its own ones, NULL behind the last; NULL: none
   mgl_status (*run)(const struct mgl_arguments *arguments, mgl_error *err);
 } mgl_command;
+
+// The options of a command and of its groups by number, NULL behind the last one.
+const mgl_option *mgl_command_option(const mgl_command *command, size_t index);
 
 // One option as it was given.
 typedef struct mgl_argument {

@@ -20,13 +20,13 @@ static mgl_status add_argument(mgl_settings *s, char *argument, mgl_error *err) 
 }
 
 static const mgl_option *find_option(const mgl_command *command, const char *name) {
-  for (size_t i = 0; i < command->option_count; i++) {
-    const mgl_option *o = &command->options[i];
+  const mgl_option *o = NULL;
+  for (size_t i = 0; (o = mgl_command_option(command, i)) != NULL; i++) {
     if (strcmp(o->name, name) == 0 || (o->alias != NULL && strcmp(o->alias, name) == 0)) {
-      return o;
+      break;
     }
   }
-  return NULL;
+  return o;
 }
 
 static bool is_word(const char *value, const char *a, const char *b) {
@@ -166,17 +166,18 @@ static const char *config_path(int argc, char *const *argv) {
 // --- the environment -----------------------------------------------------------------------------
 
 static mgl_status add_environment(mgl_settings *s, const mgl_command *command, mgl_error *err) {
-  for (size_t i = 0; i < command->option_count; i++) {
+  const mgl_option *option = NULL;
+  for (size_t i = 0; (option = mgl_command_option(command, i)) != NULL; i++) {
     char name[MAX_NAME_BYTES] = "MEGALITH_";
     size_t used = strlen(name);
-    const char *c = command->options[i].name;
+    const char *c = option->name;
     for (; *c != 0 && used + 1 < sizeof name; c++) {
       name[used++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
     }
     name[used] = 0;
     const char *value = getenv(name);
     if (value != NULL && value[0] != 0) {
-      MGL_TRY(add_setting(s, &command->options[i], value, name, err));
+      MGL_TRY(add_setting(s, option, value, name, err));
     }
   }
   return MGL_OK;

@@ -45,7 +45,7 @@ static mgl_status take(cursor *c, char wanted, const char *expected, mgl_error *
 
 static mgl_status skip_string(cursor *c, mgl_error *err) {
   MGL_TRY(take(c, '"', "a string", err));
-  while (c->at < c->end && *c->at != '"') {
+  while (c->at < c->end && *c->at != '"' && (unsigned char)*c->at >= 0x20) {
     c->at += *c->at == '\\' && c->at + 1 < c->end ? 2 : 1;
   }
   return take(c, '"', "the end of a string", err);
@@ -80,19 +80,40 @@ static mgl_status skip_value(cursor *c, mgl_error *err) {
 
 // --- names ---------------------------------------------------------------------------------------
 
-// The index of a name, added if it is new. *hint: where the last one was; most are there or behind.
+// A file chooses its names and tracks, and their order: a lookup must not cost a pass over all.
+// Rejected: a hash table, of which a file can make a list.
+typedef struct name_index {
+  uint32_t sorted[MGL_TRACE_MAX_NAMES];  // [count of names], by their text
+  uint32_t last;                         // that was found; the next one is often it or behind it
+} name_index;
+
+static bool is_name(const mgl_trace_name *names, size_t count, size_t at, const char *text) {
+  return at < count && strcmp(names[at].text, text) == 0;
+}
+
+// index->last becomes that of a name, which is added if it is new.
 static mgl_status intern(mgl_trace_name **names, size_t *count, size_t *capacity, const char *text,
-                         size_t bytes, uint32_t *hint, mgl_error *err) {
+                         size_t bytes, name_index *index, mgl_error *err) {
   mgl_trace_name name = {{0}};
   void *items = *names;
   memcpy(name.text, text, bytes < sizeof name.text ? bytes : sizeof name.text - 1);
   mgl_string_make_printable(name.text);
-  for (size_t i = 0; i < *count; i++) {
-    size_t at = (*hint + i) % *count;
-    if (strcmp((*names)[at].text, name.text) == 0) {
-      *hint = (uint32_t)at;
+  for (uint32_t i = 0; i < 2; i++) {
+    if (is_name(*names, *count, (size_t)index->last + i, name.text)) {
+      index->last += i;
       return MGL_OK;
     }
+  }
+  size_t begin = 0;
+  for (size_t end = *count; begin < end;) {
+    size_t middle = (begin + end) / 2;
+    bool before = strcmp((*names)[index->sorted[middle]].text, name.text) < 0;
+    begin = before ? middle + 1 : begin;
+    end = before ? end : middle;
+  }
+  if (begin < *count && is_name(*names, *count, index->sorted[begin], name.text)) {
+    index->last = index->sorted[begin];
+    return MGL_OK;
   }
   if (*count == MGL_TRACE_MAX_NAMES) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "expected at most %d ops and workers, found more",
@@ -101,7 +122,10 @@ static mgl_status intern(mgl_trace_name **names, size_t *count, size_t *capacity
   MGL_TRY(mgl_grow(&items, capacity, *count + 1, sizeof name, err));
   *names = items;
   (*names)[*count] = name;
-  *hint = (uint32_t)(*count)++;
+  memmove(index->sorted + begin + 1, index->sorted + begin,
+          (*count - begin) * sizeof *index->sorted);
+  index->sorted[begin] = (uint32_t)*count;
+  index->last = (uint32_t)(*count)++;
   return MGL_OK;
 }
 
@@ -111,8 +135,8 @@ typedef struct reader {
   mgl_trace *trace;
   const char *path;
   size_t event;  // number of the present one
-  uint32_t op_hint;
-  size_t track_hint;
+  name_index ops, workers;
+  uint32_t sorted_tracks[MGL_TRACE_MAX_TRACKS];  // by their tid
 } reader;
 
 static mgl_status no_event(const reader *r, const char *expected, mgl_error *err) {
@@ -124,13 +148,16 @@ static mgl_status find_track(reader *r, uint64_t tid, struct mgl_trace_track **o
                              mgl_error *err) {
   mgl_trace *t = r->trace;
   void *items = t->tracks;
-  for (size_t i = 0; i < t->track_count; i++) {
-    size_t at = (r->track_hint + i) % t->track_count;
-    if (t->tracks[at].tid == tid) {
-      r->track_hint = at;
-      *out = &t->tracks[at];
-      return MGL_OK;
-    }
+  size_t begin = 0;
+  for (size_t end = t->track_count; begin < end;) {
+    size_t middle = (begin + end) / 2;
+    bool before = t->tracks[r->sorted_tracks[middle]].tid < tid;
+    begin = before ? middle + 1 : begin;
+    end = before ? end : middle;
+  }
+  if (begin < t->track_count && t->tracks[r->sorted_tracks[begin]].tid == tid) {
+    *out = &t->tracks[r->sorted_tracks[begin]];
+    return MGL_OK;
   }
   if (t->track_count == MGL_TRACE_MAX_TRACKS) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "%s: expected at most %d tracks, found more", r->path,
@@ -138,8 +165,10 @@ static mgl_status find_track(reader *r, uint64_t tid, struct mgl_trace_track **o
   }
   MGL_TRY(mgl_grow(&items, &t->track_capacity, t->track_count + 1, sizeof *t->tracks, err));
   t->tracks = items;
-  r->track_hint = t->track_count++;
-  *out = &t->tracks[r->track_hint];
+  memmove(r->sorted_tracks + begin + 1, r->sorted_tracks + begin,
+          (t->track_count - begin) * sizeof *r->sorted_tracks);
+  r->sorted_tracks[begin] = (uint32_t)t->track_count;
+  *out = &t->tracks[t->track_count++];
   **out = (struct mgl_trace_track){.tid = tid, .worker = UINT32_MAX};
   return MGL_OK;
 }
@@ -169,9 +198,9 @@ static mgl_status name_track(reader *r, struct mgl_trace_track *track, const cha
   if (track->role == MGL_TRACE_ROLES) {
     return MGL_OK;
   }
-  uint32_t worker = t->worker_count > 0 ? (uint32_t)t->worker_count - 1 : 0;
-  MGL_TRY(intern(&t->workers, &t->worker_count, &t->worker_capacity, name, bytes, &worker, err));
-  track->worker = worker;
+  MGL_TRY(
+      intern(&t->workers, &t->worker_count, &t->worker_capacity, name, bytes, &r->workers, err));
+  track->worker = r->workers.last;
   return MGL_OK;
 }
 
@@ -213,14 +242,13 @@ static mgl_status add_task(reader *r, mgl_json_object o, const char *name, mgl_e
     MGL_TRY(name_track(r, track, "worker", err));
   }
   mgl_trace *t = r->trace;
-  MGL_TRY(
-      intern(&t->ops, &t->op_count, &t->op_capacity, name, strcspn(name, " "), &r->op_hint, err));
+  MGL_TRY(intern(&t->ops, &t->op_count, &t->op_capacity, name, strcspn(name, " "), &r->ops, err));
   mgl_trace_span span = {.begin_us = begin,
                          .end_us = begin + duration,
                          .stream_us = stream < duration ? stream : duration,
                          .iteration = (uint32_t)iteration,
                          .graph = (uint32_t)graph,
-                         .op = r->op_hint,
+                         .op = r->ops.last,
                          .worker = track->worker,
                          .role = (uint32_t)track->role};
   MGL_TRY(add_span(r, &span, err));
@@ -321,8 +349,16 @@ mgl_status mgl_trace_read(const char *path, mgl_trace *out, mgl_error *err) {
   MGL_TRY(mgl_file_map_open(path, &map, err));
   const char *text = map.data != NULL ? (const char *)map.data : "";
   cursor c = {.path = path, .begin = text, .at = text, .end = text + map.bytes};
-  reader r = {.trace = out, .path = path};
-  mgl_status status = read_members(&r, &c, err);
+  reader *r = mgl_alloc_zeroed(1, sizeof *r);
+  mgl_status status = MGL_OK;
+  if (r == NULL) {
+    status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory reading %s", path);
+  } else {
+    r->trace = out;
+    r->path = path;
+    status = read_members(r, &c, err);
+  }
+  mgl_free(r);
   mgl_file_map_close(&map);
   if (status != MGL_OK) {
     mgl_trace_free(out);

@@ -23,6 +23,7 @@ mgl_status mgl_plan_create(const mgl_plan_limits *limits, mgl_plan **out, mgl_er
       {&plan->tokens, tokens, sizeof *plan->tokens},
       {&plan->positions, tokens, sizeof *plan->positions},
       {&plan->slots, tokens, sizeof *plan->slots},
+      {&plan->rope_lengths, tokens, sizeof *plan->rope_lengths},
       {&plan->query_start, sequences + 1, sizeof *plan->query_start},
       {&plan->kv_start, sequences + 1, sizeof *plan->kv_start},
       {&plan->page_start, sequences + 1, sizeof *plan->page_start},
@@ -62,6 +63,7 @@ void mgl_plan_destroy(mgl_plan *plan) {
   mgl_free(plan->tokens);
   mgl_free(plan->positions);
   mgl_free(plan->slots);
+  mgl_free(plan->rope_lengths);
   mgl_free(plan->query_start);
   mgl_free(plan->kv_start);
   mgl_free(plan->page_start);
@@ -140,6 +142,7 @@ void mgl_plan_add(mgl_plan *plan, const mgl_plan_chunk *chunk) {
     plan->positions[row] = position;
     plan->slots[row] = (uint32_t)table[position / limits->page_tokens] * limits->page_tokens +
                        position % limits->page_tokens;
+    plan->rope_lengths[row] = position < chunk->prompt_count ? chunk->prompt_count : position + 1;
     bool last = i + 1 == chunk->token_count;
     if (chunk->logits == MGL_LOGITS_ALL || (chunk->logits == MGL_LOGITS_LAST && last)) {
       plan->output_tokens[plan->logit_row_count] = -1;

@@ -44,9 +44,10 @@ typedef struct mgl_plan {
   uint32_t attention_item_count;
 
   // These arrays have a place for each row, in order.
-  int32_t *tokens;      // [T] token ids
-  uint32_t *positions;  // [T] absolute position in the sequence
-  uint32_t *slots;      // [T] KV slot that the row writes = page * P + position % P
+  int32_t *tokens;         // [T] token ids
+  uint32_t *positions;     // [T] absolute position in the sequence
+  uint32_t *slots;         // [T] KV slot that the row writes = page * P + position % P
+  uint32_t *rope_lengths;  // [T] length of graph/rope.h: the prompt's, in the answer position + 1
 
   // These arrays have a place for each sequence.
   uint32_t *query_start;       // [R + 1] first row of each, cumulative

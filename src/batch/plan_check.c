@@ -64,6 +64,10 @@ static mgl_status check_sequence(const mgl_plan *plan, uint32_t sequence, mgl_er
         plan->slots[first + i] != page * page_tokens + position % page_tokens) {
       return broken(err, "a row's token, position or slot is wrong", first + i);
     }
+    uint32_t prompt_count = plan->prompt_counts[sequence];
+    if (plan->rope_lengths[first + i] != (position < prompt_count ? prompt_count : position + 1)) {
+      return broken(err, "a row's length for the rope is wrong", first + i);
+    }
   }
   return MGL_OK;
 }

@@ -265,6 +265,7 @@ static mgl_op make_attend(const fuser *f, const attention_block *b, uint32_t qkv
     op.attrs[MGL_ATTR_EPS] = ops[b->head_norm[Q]].attrs[MGL_ATTR_EPS];
   }
   op.attrs[MGL_ATTR_SCALE] = attention->attrs[MGL_ATTR_SCALE];
+  op.attrs[MGL_ATTR_WINDOW] = attention->attrs[MGL_ATTR_WINDOW];
   return op;
 }
 

@@ -93,6 +93,33 @@ static mgl_status check_attend(const mgl_graph *program, const mgl_op *op, mgl_e
   return check_bf16(kv, "the KV cache", err);
 }
 
+static mgl_status lacks(const char *what, const char *where, mgl_error *err) {
+  return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "cuda: the GPU has no kernel for %s (\"%s\")" HINT,
+                       what, where);
+}
+
+// What the kernels for the CPU have and those for the GPU lack.
+static mgl_status check_features(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
+  const char *name = output_name(program, op);
+  if (op->kind == MGL_OP_LINEAR && op->input_count == 3) {
+    return lacks("a bias of the output projection or of the feed-forward part", name, err);
+  }
+  if (op->kind == MGL_OP_ROPE_ANGLES && op->attrs[MGL_ATTR_ORIGINAL] != 0) {
+    return lacks("a rope that depends on the sequence's length (dynamic, longrope)", name, err);
+  }
+  if (op->kind == MGL_OP_ROPE_ANGLES && op->attrs[MGL_ATTR_AMPLITUDE] != 0) {
+    return lacks("a rope that multiplies parts of heads", name, err);
+  }
+  if (op->kind == MGL_OP_ATTEND && op->attrs[MGL_ATTR_WINDOW] != 0) {
+    return lacks("a sliding window", name, err);
+  }
+  if (op->kind == MGL_OP_ATTEND && program->tensors[op->inputs[2]].dims[1].number * 2 !=
+                                       program->tensors[op->output].dims[2].number) {
+    return lacks("a rope of parts of heads (partial rotary)", name, err);
+  }
+  return MGL_OK;
+}
+
 static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
   if (!has_kernel(op->kind)) {
     return mgl_error_set(
@@ -130,6 +157,9 @@ static mgl_status find_only(const mgl_graph *program, mgl_op_kind kind, uint32_t
 
 static mgl_status check_program(const mgl_graph *program, uint32_t *embed, uint32_t *logits,
                                 mgl_error *err) {
+  for (size_t i = 0; i < program->op_count; i++) {  // first: an op that did not fuse says less
+    MGL_TRY(check_features(program, &program->ops[i], err));
+  }
   for (size_t i = 0; i < program->op_count; i++) {
     MGL_TRY(check_op(program, &program->ops[i], err));
     MGL_TRY(check_activations(program, &program->ops[i], err));

@@ -100,6 +100,16 @@ mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_
   return MGL_OK;
 }
 
+// Pages of a long prompt have other KV than those of a short one that begins alike, and with kind
+// dynamic every length has its own.
+static void mark_long_keys(const mgl_rope *rope, uint32_t prompt_count, mgl_page_key *keys,
+                           uint32_t key_count) {
+  uint64_t mark = rope->kind == MGL_ROPE_DYNAMIC ? prompt_count : 1;
+  for (uint32_t i = 0; mgl_rope_is_long(rope, prompt_count) && i < key_count; i++) {
+    keys[i].words[0] ^= mark;
+  }
+}
+
 // A sequence of its own memory; NULL when that is out.
 static mgl_sequence *create_sequence(const mgl_engine *engine, const mgl_request *request) {
   uint32_t prompt_count = (uint32_t)request->prompt_count;
@@ -120,11 +130,13 @@ static mgl_sequence *create_sequence(const mgl_engine *engine, const mgl_request
   if (has_keys) {
     mgl_page_keys_compute(tokens, prompt_count, page_tokens, request->salt, request->salt_bytes,
                           keys);
+    mark_long_keys(mgl_runner_rope(engine->runner), prompt_count, keys, key_count);
   }
   *s = (mgl_sequence){.slot = MGL_NO_SLOT,
                       .tokens = tokens,
                       .token_count = prompt_count,
                       .prompt_count = prompt_count,
+                      .rope_count = prompt_count,
                       .max_tokens = max_tokens,
                       .keys = keys,
                       .key_count = key_count,
@@ -300,7 +312,7 @@ static void fill_plan(mgl_engine *engine) {
             .tokens = s->tokens + e->position,
             .token_count = e->count,
             .position = e->position,
-            .prompt_count = s->prompt_count,
+            .prompt_count = s->rope_count,
             .pages = mgl_planner_pages_of(engine->planner, e->slot),
             .page_count = mgl_planner_slot_of(engine->planner, e->slot)->page_count,
             .logits = (e->flags & MGL_ENTRY_SAMPLES) != 0 ? MGL_LOGITS_LAST : MGL_LOGITS_NONE,
@@ -342,6 +354,19 @@ static void choose_token(const mgl_engine *engine, mgl_sequence *s, const float 
   }
 }
 
+// With longrope, a sequence that has grown beyond the original context is computed again with the
+// frequencies of long ones: what is cached was turned by the others.
+static void begin_again_if_long(mgl_engine *engine, mgl_sequence *s) {
+  const mgl_rope *rope = mgl_runner_rope(engine->runner);
+  if (rope->kind == MGL_ROPE_LONGROPE && mgl_rope_is_long(rope, s->token_count) &&
+      !mgl_rope_is_long(rope, s->rope_count)) {
+    s->rope_count = s->token_count;
+    s->key_count = 0;  // they name pages of short prompts
+    withdraw(engine, s);
+    mgl_requests_prepend(&engine->requests, s);
+  }
+}
+
 static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *logits,
                          uint32_t logit_row, const mgl_engine_run_context *callbacks,
                          mgl_error *err) {
@@ -356,7 +381,9 @@ static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *
   engine->plan->output_tokens[logit_row] = token.token;
   if (!callbacks->on_token(callbacks->context, &token) || token.finish != MGL_FINISH_NONE) {
     mgl_engine_cancel(engine, token.request);
+    return MGL_OK;
   }
+  begin_again_if_long(engine, s);
   return MGL_OK;
 }
 

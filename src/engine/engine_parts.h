@@ -19,6 +19,9 @@ typedef struct mgl_sequence {
   int32_t *tokens;  // prompt and what was generated, room for max_tokens
   uint32_t token_count;
   uint32_t prompt_count;
+  uint32_t
+      rope_count;  // of tokens whose length is that of the prompt (graph/rope.h): prompt_count,
+                   // and more once the whole was computed again
   uint32_t max_tokens;
   mgl_page_key *keys;  // [key_count] of the prompt's full pages
   uint32_t key_count;

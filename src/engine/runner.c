@@ -28,6 +28,7 @@ struct mgl_runner {
   uint32_t sequences;  // that run at once
   uint32_t page_count;
   uint32_t vocab_size;
+  mgl_rope rope;
 };
 
 static const char *const mode_names[MGL_MODE_COUNT] = {
@@ -149,6 +150,7 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
   runner->sequences = sequences;
   runner->page_count = (uint32_t)pool_pages;
   runner->vocab_size = config->vocab_size;
+  runner->rope = config->rope;
   return MGL_OK;
 }
 
@@ -418,6 +420,10 @@ uint32_t mgl_runner_sequences(const mgl_runner *runner) {
 uint32_t mgl_runner_page_count(const mgl_runner *runner) {
   return runner->page_count;
 }
+const mgl_rope *mgl_runner_rope(const mgl_runner *runner) {
+  return &runner->rope;
+}
+
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner) {
   return runner->vocab_size;
 }

@@ -124,8 +124,9 @@ const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner);
 uint32_t mgl_runner_sequences(const mgl_runner *runner);  // that may run at once
 uint32_t mgl_runner_page_count(const mgl_runner *runner);
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner);
-uint32_t mgl_runner_threads(const mgl_runner *runner);  // that compute; on a GPU, its workers
-mgl_simd mgl_runner_simd(const mgl_runner *runner);     // of the CPU only
+const mgl_rope *mgl_runner_rope(const mgl_runner *runner);  // of the model's config
+uint32_t mgl_runner_threads(const mgl_runner *runner);      // that compute; on a GPU, its workers
+mgl_simd mgl_runner_simd(const mgl_runner *runner);         // of the CPU only
 
 // The GPU, NULL on the CPU; and what the user should know of it ("": nothing;
 // device/cuda/cuda_program.h).

@@ -90,6 +90,7 @@ mgl_status mgl_score(mgl_runner *runner, const mgl_score_request *request, doubl
     mgl_plan_chunk chunk = {.tokens = request->tokens + at,
                             .token_count = left < limits->tokens ? (uint32_t)left : limits->tokens,
                             .position = (uint32_t)at,
+                            .prompt_count = (uint32_t)request->count,
                             .pages = pages,
                             .page_count = page_count,
                             .logits = MGL_LOGITS_ALL};

@@ -75,7 +75,17 @@ uint32_t mgl_decoder_begin(mgl_decoder *d) {
   d->block_tables = input(d, "block_tables", MGL_DIM_R);
   d->logit_rows = input(d, "logit_rows", MGL_DIM_L);
   uint32_t table = weight(d, "model.embed_tokens.weight", 2, c->vocab_size, c->hidden_size);
-  d->angles = mgl_graph_rope_angles(d->graph, "angles", d->positions, c->head_dim, &c->rope);
+  mgl_rope_frequencies rope;
+  mgl_rope_compute(c, &rope);
+  // Where whole heads turn, what cos and sin are multiplied with goes into the scores: the product
+  // of a Q and a K has its square. So no kernel of theirs needs to know.
+  d->scale = 1.0 / sqrt((double)c->head_dim);
+  if (2 * rope.half == c->head_dim) {
+    d->scale *= rope.amplitude * rope.amplitude;
+    rope.amplitude = 1;
+  }
+  uint32_t lengths = rope.original != 0 ? input(d, "rope_lengths", MGL_DIM_T) : MGL_NO_TENSOR;
+  d->angles = mgl_graph_rope_angles(d->graph, "angles", d->positions, lengths, &rope);
   return mgl_graph_embed(d->graph, "embedded", d->tokens, table);
 }
 
@@ -120,22 +130,27 @@ uint32_t mgl_decoder_attention(mgl_decoder *d, uint32_t layer, mgl_qkv qkv) {
   uint32_t q = mgl_graph_rope(d->graph, layer_value(layer, "q_rope").text, qkv.q, d->angles);
   uint32_t k = mgl_graph_rope(d->graph, layer_value(layer, "k_rope").text, qkv.k, d->angles);
   mgl_graph_kv_write(d->graph, k, qkv.v, d->slots, kv);
+  mgl_attention_inputs inputs = {.q = q,
+                                 .kv = kv,
+                                 .positions = d->positions,
+                                 .block_tables = d->block_tables,
+                                 .scale = d->scale,
+                                 .window = mgl_config_window(c, layer)};
   uint32_t attended =
-      mgl_graph_attention(d->graph, layer_value(layer, "attention").text, d->act, q, kv,
-                          d->positions, d->block_tables, 1.0 / sqrt((double)c->head_dim));
+      mgl_graph_attention(d->graph, layer_value(layer, "attention").text, d->act, &inputs);
   return linear(d, layer, "self_attn.o_proj", "o", attended, c->hidden_size,
-                c->head_count * c->head_dim, false, 0);
+                c->head_count * c->head_dim, c->output_bias, 0);
 }
 
 uint32_t mgl_decoder_feed_forward(mgl_decoder *d, uint32_t layer, uint32_t x) {
   const mgl_config *c = d->config;
-  uint32_t gate =
-      linear(d, layer, "mlp.gate_proj", "gate", x, c->intermediate_size, c->hidden_size, false, 0);
-  uint32_t up =
-      linear(d, layer, "mlp.up_proj", "up", x, c->intermediate_size, c->hidden_size, false, 0);
+  uint32_t gate = linear(d, layer, "mlp.gate_proj", "gate", x, c->intermediate_size, c->hidden_size,
+                         c->mlp_bias, 0);
+  uint32_t up = linear(d, layer, "mlp.up_proj", "up", x, c->intermediate_size, c->hidden_size,
+                       c->mlp_bias, 0);
   uint32_t gated = mgl_graph_silu_mul(d->graph, layer_value(layer, "gated").text, d->act, gate, up);
   return linear(d, layer, "mlp.down_proj", "down", gated, c->hidden_size, c->intermediate_size,
-                false, 0);
+                c->mlp_bias, 0);
 }
 
 uint32_t mgl_decoder_add(mgl_decoder *d, uint32_t layer, const char *name, uint32_t x, uint32_t y) {

@@ -17,6 +17,7 @@ typedef struct mgl_decoder {
   bool act_fits;                     // false once a linear weight was met that is not bf16
   uint32_t tokens, positions, slots, block_tables, logit_rows;
   uint32_t angles;
+  double scale;  // of attention's scores
 } mgl_decoder;
 
 typedef struct mgl_qkv {
@@ -31,9 +32,9 @@ uint32_t mgl_decoder_norm(mgl_decoder *decoder, uint32_t layer, const char *name
 mgl_qkv mgl_decoder_qkv(mgl_decoder *decoder, uint32_t layer, uint32_t x);
 // RMS norm of every head of q and k (weights q_norm and k_norm).
 void mgl_decoder_qk_norm(mgl_decoder *decoder, uint32_t layer, mgl_qkv *qkv);
-// RoPE, KV write, attention, output projection.
+// RoPE, KV write, attention (with the layer's window), output projection.
 uint32_t mgl_decoder_attention(mgl_decoder *decoder, uint32_t layer, mgl_qkv qkv);
-// down(silu(gate(x)) * up(x)).
+// down(silu(gate(x)) * up(x)), with biases if the config says so.
 uint32_t mgl_decoder_feed_forward(mgl_decoder *decoder, uint32_t layer, uint32_t x);
 // x + y; `name` distinguishes the two sums of a layer.
 uint32_t mgl_decoder_add(mgl_decoder *decoder, uint32_t layer, const char *name, uint32_t x,
@@ -47,5 +48,6 @@ void mgl_family_build_qwen3(mgl_decoder *decoder);
 void mgl_family_build_qwen2(mgl_decoder *decoder);
 void mgl_family_build_llama(mgl_decoder *decoder);
 void mgl_family_build_mistral(mgl_decoder *decoder);
+void mgl_family_build_phi3(mgl_decoder *decoder);
 
 #endif

@@ -1,4 +1,4 @@
-// Llama 2 and 3.x: the plain decoder; 3.x differs in its rope scaling only.
+// Llama 2 and 3.x: the plain decoder; rope, biases and windows are the config's.
 #include "graph/decoder.h"
 
 void mgl_family_build_llama(mgl_decoder *d) {

@@ -1,5 +1,4 @@
-// Mistral without a sliding window (config.c refuses one that would change results): Llama's
-// decoder.
+// Mistral: Llama's decoder; the sliding window of its layers is the config's.
 #include "graph/decoder.h"
 
 void mgl_family_build_mistral(mgl_decoder *d) {

@@ -1,4 +1,4 @@
-// Qwen3: RMS norm on every head of Q and K, no biases.
+// Qwen3: RMS norm on every head of Q and K; biases where the config has them.
 #include "graph/decoder.h"
 
 void mgl_family_build_qwen3(mgl_decoder *d) {

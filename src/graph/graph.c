@@ -16,7 +16,12 @@ static const mgl_op_info op_infos[MGL_OP_COUNT] = {
 };
 
 static const char *const attr_names[MGL_ATTR_COUNT] = {
-#define MGL_ATTR(enum_name, name) #name,
+#define MGL_ATTR(enum_name, name, optional) #name,
+#include "graph/op.def"
+};
+
+static const bool attr_optional[MGL_ATTR_COUNT] = {
+#define MGL_ATTR(enum_name, name, optional) optional,
 #include "graph/op.def"
 };
 
@@ -27,6 +32,10 @@ const mgl_op_info *mgl_op_info_of(mgl_op_kind kind) {
 
 const char *mgl_attr_name(mgl_attr attr) {
   return attr_names[attr];
+}
+
+bool mgl_attr_is_optional(mgl_attr attr) {
+  return attr_optional[attr];
 }
 
 mgl_status mgl_graph_create(const char *name, mgl_graph **out, mgl_error *err) {
@@ -49,6 +58,9 @@ void mgl_graph_destroy(mgl_graph *graph) {
   }
   for (size_t i = 0; i < graph->tensor_count; i++) {
     mgl_free(graph->tensors[i].name);
+  }
+  for (size_t i = 0; i < graph->op_count; i++) {
+    mgl_free((void *)(uintptr_t)graph->ops[i].values);
   }
   mgl_free(graph->tensors);
   mgl_free(graph->ops);
@@ -285,33 +297,59 @@ static const char *check_linear(const mgl_tensor *const *in, uint32_t count,
   return fits ? NULL : "the result must be f32 with the rows of x and N elements a row";
 }
 
+// Frequencies that depend on lengths have them, and either a base that grows or a second set.
+static const char *check_frequencies(const mgl_op *op, uint32_t half) {
+  const double *a = op->attrs;
+  const double original = a[MGL_ATTR_ORIGINAL];
+  bool grows = a[MGL_ATTR_THETA] != 0;
+  if (original < 0 || a[MGL_ATTR_THETA] < 0 || a[MGL_ATTR_AMPLITUDE] < 0 ||
+      (grows && (!(original > 0) || half < 2 || !(a[MGL_ATTR_FACTOR] >= 1))) ||
+      (!grows && a[MGL_ATTR_FACTOR] != 0)) {
+    return "amplitude, original and theta must not be negative; a theta needs original, a factor "
+           "of "
+           "at least 1 and 4 dims";
+  }
+  if ((original != 0) != (op->input_count == 2)) {
+    return "lengths are needed with original, and only then";
+  }
+  uint32_t sets = original != 0 && !grows ? 2 : 1;
+  if (op->value_count != sets * (uint64_t)half) {
+    return "values must be the RD/2 frequencies, twice as many with original and no theta";
+  }
+  for (uint32_t i = 0; i < op->value_count; i++) {
+    if (!(op->values[i] >= 0) || !isfinite(op->values[i])) {
+      return "values must be finite and not negative";
+    }
+  }
+  return NULL;
+}
+
 static const char *check_rope_angles(const mgl_op *op, const mgl_tensor *const *in,
                                      const mgl_tensor *out) {
-  if (!is_index(in[0], MGL_DIM_TOKENS)) {
-    return "positions must be an input i32[T]";
-  }
-  const double *a = op->attrs;
-  double kind = a[MGL_ATTR_ROPE_KIND];
-  if (!(kind == MGL_ROPE_PLAIN || kind == MGL_ROPE_LINEAR || kind == MGL_ROPE_LLAMA3) ||
-      !(a[MGL_ATTR_ROPE_THETA] > 0) || (kind != MGL_ROPE_PLAIN && !(a[MGL_ATTR_ROPE_FACTOR] > 0)) ||
-      (kind == MGL_ROPE_LLAMA3 &&
-       !(a[MGL_ATTR_ROPE_LOW] > 0 && a[MGL_ATTR_ROPE_HIGH] > a[MGL_ATTR_ROPE_LOW] &&
-         a[MGL_ATTR_ROPE_ORIGINAL] > 0))) {
-    return "kind must be 0, 1 or 2, and theta, factor, low < high, original positive where used";
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    if (!is_index(in[i], MGL_DIM_TOKENS)) {
+      return "positions and lengths must be inputs i32[T]";
+    }
   }
   bool fits = is_act(out) && is_f32(out) && out->rank == 3 &&
-              same_dim(out->dims[0], in[0]->dims[0]) && same_dim(out->dims[2], MGL_DIM(2));
-  return fits ? NULL : "the result must be f32[T,HD/2,2]";
+              same_dim(out->dims[0], in[0]->dims[0]) && same_dim(out->dims[2], MGL_DIM(2)) &&
+              out->dims[1].number <= MGL_MAX_HEAD_DIM / 2;
+  return fits ? check_frequencies(op, out->dims[1].number) : "the result must be f32[T,RD/2,2]";
+}
+
+// The angles of heads [T,heads,HD].
+static bool are_angles(const mgl_tensor *angles, const mgl_tensor *heads) {
+  return is_act(angles) && is_f32(angles) && angles->rank == 3 &&
+         same_dim(angles->dims[0], heads->dims[0]) && angles->dims[2].number == 2 &&
+         (uint64_t)angles->dims[1].number * 2 <= heads->dims[2].number;
 }
 
 static const char *check_rope(const mgl_tensor *const *in, const mgl_tensor *out) {
   if (!is_heads(in[0])) {
     return "x must be f32[T,heads,HD]";
   }
-  if (!is_act(in[1]) || !is_f32(in[1]) || in[1]->rank != 3 ||
-      !same_dim(in[1]->dims[0], in[0]->dims[0]) || in[1]->dims[2].number != 2 ||
-      (uint64_t)in[1]->dims[1].number * 2 != in[0]->dims[2].number) {
-    return "angles must be f32[T,HD/2,2]";
+  if (!are_angles(in[1], in[0])) {
+    return "angles must be f32[T,RD/2,2] with RD at most HD";
   }
   return is_heads(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of x";
 }
@@ -329,6 +367,10 @@ static const char *check_kv_write(const mgl_tensor *const *in, const mgl_tensor 
   return fits ? NULL : "the result must be a bf16 or f32 kv tensor [HKV,HD]";
 }
 
+static bool is_window(double tokens) {
+  return tokens >= 0 && tokens <= UINT32_MAX && tokens == floor(tokens);
+}
+
 static const char *check_attention(const mgl_op *op, const mgl_tensor *const *in,
                                    const mgl_tensor *out) {
   if (!is_heads(in[0])) {
@@ -341,8 +383,8 @@ static const char *check_attention(const mgl_op *op, const mgl_tensor *const *in
   if (!is_index(in[2], MGL_DIM_TOKENS) || !is_index(in[3], MGL_DIM_SEQUENCES)) {
     return "positions must be an input i32[T], block_tables i32[R]";
   }
-  if (!(op->attrs[MGL_ATTR_SCALE] > 0)) {
-    return "scale must be positive";
+  if (!(op->attrs[MGL_ATTR_SCALE] > 0) || !is_window(op->attrs[MGL_ATTR_WINDOW])) {
+    return "scale must be positive, the window a number of tokens, or 0";
   }
   return is_act(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of q";
 }
@@ -414,10 +456,11 @@ static const char *check_attend(const mgl_op *op, const mgl_tensor *const *in,
       (in[0]->dims[1].number - 2 * in[1]->dims[0].number) % in[1]->dims[0].number != 0) {
     return "qkv must be f32[T,H+2*HKV,HD] and kv [HKV,HD], with HKV dividing H";
   }
-  if (!is_act(in[2]) || !is_f32(in[2]) || in[2]->rank != 3 ||
-      !same_dim(in[2]->dims[0], in[0]->dims[0]) || in[2]->dims[2].number != 2 ||
-      (uint64_t)in[2]->dims[1].number * 2 != in[0]->dims[2].number) {
-    return "angles must be f32[T,HD/2,2]";
+  if (!are_angles(in[2], in[0])) {
+    return "angles must be f32[T,RD/2,2] with RD at most HD";
+  }
+  if (!is_window(op->attrs[MGL_ATTR_WINDOW])) {
+    return "the window must be a number of tokens, or 0";
   }
   if (!is_index(in[3], MGL_DIM_TOKENS) || !is_index(in[4], MGL_DIM_TOKENS) ||
       !is_index(in[5], MGL_DIM_SEQUENCES)) {
@@ -556,6 +599,15 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
     return;
   }
   graph->ops = ops;
+  if (op.value_count > 0) {
+    float *values = mgl_alloc(op.value_count * sizeof *values);
+    if (values == NULL) {
+      (void)mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the values of an op");
+      return;
+    }
+    memcpy(values, op.values, op.value_count * sizeof *values);
+    op.values = values;
+  }
   graph->ops[graph->op_count++] = op;
 }
 
@@ -680,22 +732,23 @@ uint32_t mgl_graph_linear(mgl_graph *graph, const char *name, uint32_t x, uint32
 }
 
 uint32_t mgl_graph_rope_angles(mgl_graph *graph, const char *name, uint32_t positions,
-                               uint32_t head_dim, const mgl_rope *rope) {
+                               uint32_t lengths, const mgl_rope_frequencies *rope) {
   if (failed(graph)) {
     return MGL_NO_TENSOR;
   }
-  mgl_op op = {.kind = MGL_OP_ROPE_ANGLES, .input_count = 1, .inputs = {positions}};
-  op.attrs[MGL_ATTR_ROPE_KIND] = rope->kind;
-  op.attrs[MGL_ATTR_ROPE_THETA] = rope->theta;
-  if (rope->kind != MGL_ROPE_PLAIN) {
-    op.attrs[MGL_ATTR_ROPE_FACTOR] = rope->factor;
+  mgl_op op = {.kind = MGL_OP_ROPE_ANGLES,
+               .input_count = 1,
+               .inputs = {positions},
+               .value_count = rope->value_count,
+               .values = rope->values};
+  if (lengths != MGL_NO_TENSOR) {
+    op.inputs[op.input_count++] = lengths;
   }
-  if (rope->kind == MGL_ROPE_LLAMA3) {
-    op.attrs[MGL_ATTR_ROPE_LOW] = rope->low_freq_factor;
-    op.attrs[MGL_ATTR_ROPE_HIGH] = rope->high_freq_factor;
-    op.attrs[MGL_ATTR_ROPE_ORIGINAL] = rope->original_context;
-  }
-  mgl_dim dims[] = {MGL_DIM_T, MGL_DIM(head_dim / 2), MGL_DIM(2)};
+  op.attrs[MGL_ATTR_AMPLITUDE] = rope->amplitude == 1 ? 0 : rope->amplitude;
+  op.attrs[MGL_ATTR_ORIGINAL] = rope->original;
+  op.attrs[MGL_ATTR_THETA] = rope->theta;
+  op.attrs[MGL_ATTR_FACTOR] = rope->factor;
+  mgl_dim dims[] = {MGL_DIM_T, MGL_DIM(rope->half), MGL_DIM(2)};
   return append(graph, name, MGL_DTYPE_F32, 3, dims, op);
 }
 
@@ -715,17 +768,19 @@ void mgl_graph_kv_write(mgl_graph *graph, uint32_t k, uint32_t v, uint32_t slots
       (mgl_op){.kind = MGL_OP_KV_WRITE, .input_count = 3, .inputs = {k, v, slots}, .output = kv});
 }
 
-uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t q,
-                             uint32_t kv, uint32_t positions, uint32_t block_tables, double scale) {
+uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype,
+                             const mgl_attention_inputs *inputs) {
   if (failed(graph)) {
     return MGL_NO_TENSOR;
   }
-  mgl_op op = {
-      .kind = MGL_OP_ATTENTION, .input_count = 4, .inputs = {q, kv, positions, block_tables}};
-  op.attrs[MGL_ATTR_SCALE] = scale;
+  mgl_op op = {.kind = MGL_OP_ATTENTION,
+               .input_count = 4,
+               .inputs = {inputs->q, inputs->kv, inputs->positions, inputs->block_tables}};
+  op.attrs[MGL_ATTR_SCALE] = inputs->scale;
+  op.attrs[MGL_ATTR_WINDOW] = inputs->window;
   mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[q].dims, sizeof dims);
-  return append(graph, name, dtype, graph->tensors[q].rank, dims, op);
+  memcpy(dims, graph->tensors[inputs->q].dims, sizeof dims);
+  return append(graph, name, dtype, graph->tensors[inputs->q].rank, dims, op);
 }
 
 uint32_t mgl_graph_silu_mul(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t gate,
@@ -747,31 +802,4 @@ uint32_t mgl_graph_add(mgl_graph *graph, const char *name, uint32_t x, uint32_t 
   memcpy(dims, graph->tensors[x].dims, sizeof dims);
   return append(graph, name, MGL_DTYPE_F32, graph->tensors[x].rank, dims,
                 (mgl_op){.kind = MGL_OP_ADD, .input_count = 2, .inputs = {x, y}});
-}
-
-// --- rotary frequencies --------------------------------------------------------------------------
-
-void mgl_rope_inv_freq(const mgl_op *op, uint32_t half_dim, float *out) {
-  const double *a = op->attrs;
-  const float factor = (float)a[MGL_ATTR_ROPE_FACTOR];
-  for (uint32_t i = 0; i < half_dim; i++) {
-    // The reference works in f32 from here on, so its roundings are part of the model.
-    float exponent = (float)(2 * i) / (float)(2 * half_dim);
-    float freq = 1.0f / powf((float)a[MGL_ATTR_ROPE_THETA], exponent);
-    if (a[MGL_ATTR_ROPE_KIND] == MGL_ROPE_LINEAR) {
-      freq /= factor;
-    } else if (a[MGL_ATTR_ROPE_KIND] == MGL_ROPE_LLAMA3) {
-      const float low = (float)a[MGL_ATTR_ROPE_LOW];
-      const float high = (float)a[MGL_ATTR_ROPE_HIGH];
-      const float original = (float)a[MGL_ATTR_ROPE_ORIGINAL];
-      float wavelength = 2.0f * 3.14159265358979323846f / freq;
-      if (wavelength > original / low) {
-        freq /= factor;
-      } else if (wavelength >= original / high) {
-        float smooth = (original / wavelength - low) / (high - low);
-        freq = (1.0f - smooth) * (freq / factor) + smooth * freq;
-      }
-    }
-    out[i] = freq;
-  }
 }

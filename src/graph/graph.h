@@ -17,6 +17,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "graph/rope.h"
 #include "model/config.h"
 
 enum {
@@ -25,13 +26,14 @@ enum {
   MGL_GRAPH_MAX_TENSORS = 1 << 18,
   MGL_GRAPH_MAX_OPS = 1 << 18,
   MGL_GRAPH_MAX_NAME_BYTES = 256,
+  MGL_GRAPH_MAX_VALUES = MGL_MAX_HEAD_DIM,  // of an op
 };
 
 #define MGL_NO_TENSOR UINT32_MAX
 #define MGL_GRAPH_MAX_ELEMENTS (UINT64_C(1) << 38)  // of one tensor, symbols counted as 1
 
 typedef enum mgl_attr {
-#define MGL_ATTR(enum_name, name) MGL_ATTR_##enum_name,
+#define MGL_ATTR(enum_name, name, optional) MGL_ATTR_##enum_name,
 #include "graph/op.def"
   MGL_ATTR_COUNT
 } mgl_attr;
@@ -54,6 +56,7 @@ typedef struct mgl_op_info {
 
 const mgl_op_info *mgl_op_info_of(mgl_op_kind kind);
 const char *mgl_attr_name(mgl_attr attr);
+bool mgl_attr_is_optional(mgl_attr attr);
 
 // A dim is a number, or a symbol whose value the plan of an iteration gives.
 typedef enum mgl_dim_symbol {
@@ -95,6 +98,8 @@ typedef struct mgl_op {
   uint32_t inputs[MGL_GRAPH_MAX_INPUTS];  // tensor indices
   uint32_t output;
   double attrs[MGL_ATTR_COUNT];  // those that the kind carries; 0 otherwise
+  uint32_t value_count;          // rope_angles only
+  const float *values;           // [value_count]; an op of a graph has its own copy
 } mgl_op;
 
 typedef struct mgl_graph {
@@ -136,12 +141,18 @@ uint32_t mgl_graph_rmsnorm(mgl_graph *graph, const char *name, mgl_dtype dtype, 
 // The output is [T, N], or [T, heads, N / heads] when heads is not 0. bias may be MGL_NO_TENSOR.
 uint32_t mgl_graph_linear(mgl_graph *graph, const char *name, uint32_t x, uint32_t weight,
                           uint32_t bias, uint32_t heads);
+// lengths: MGL_NO_TENSOR where the frequencies do not depend on them (graph/rope.h).
 uint32_t mgl_graph_rope_angles(mgl_graph *graph, const char *name, uint32_t positions,
-                               uint32_t head_dim, const mgl_rope *rope);
+                               uint32_t lengths, const mgl_rope_frequencies *rope);
 uint32_t mgl_graph_rope(mgl_graph *graph, const char *name, uint32_t x, uint32_t angles);
 void mgl_graph_kv_write(mgl_graph *graph, uint32_t k, uint32_t v, uint32_t slots, uint32_t kv);
-uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t q,
-                             uint32_t kv, uint32_t positions, uint32_t block_tables, double scale);
+typedef struct mgl_attention_inputs {
+  uint32_t q, kv, positions, block_tables;
+  double scale;
+  uint32_t window;  // 0: none
+} mgl_attention_inputs;
+uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype,
+                             const mgl_attention_inputs *inputs);
 uint32_t mgl_graph_silu_mul(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t gate,
                             uint32_t up);
 uint32_t mgl_graph_add(mgl_graph *graph, const char *name, uint32_t x, uint32_t y);
@@ -156,10 +167,5 @@ uint64_t mgl_dim_value(mgl_dim dim, const mgl_dim_values *values);
 uint64_t mgl_tensor_elements(const mgl_tensor *tensor, const mgl_dim_values *values);
 // Elements of all dims but the first.
 uint64_t mgl_tensor_row_elements(const mgl_tensor *tensor);
-
-// Inverse frequencies [head_dim / 2] of a rope_angles op: theta^(-2i/HD), scaled by kind as the
-// Hugging Face reference does (modeling_rope_utils: linear divides by factor; llama3 interpolates
-// by wavelength).
-void mgl_rope_inv_freq(const mgl_op *op, uint32_t half_dim, float *out);
 
 #endif

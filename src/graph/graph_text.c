@@ -44,10 +44,15 @@ static void print_op(const mgl_graph *graph, const mgl_op *op, mgl_text *out) {
   }
   mgl_text_append_string(out, ")");
   for (int attr = 0; attr < MGL_ATTR_COUNT; attr++) {
-    if ((info->attributes >> attr & 1) != 0) {
+    bool absent = mgl_attr_is_optional((mgl_attr)attr) && op->attrs[attr] == 0;
+    if ((info->attributes >> attr & 1) != 0 && !absent) {
       mgl_text_format(out, " %s=%.17g", mgl_attr_name((mgl_attr)attr), op->attrs[attr]);
     }
   }
+  for (uint32_t i = 0; i < op->value_count; i++) {
+    mgl_text_format(out, "%s%.9g", i == 0 ? " values=[" : ",", (double)op->values[i]);
+  }
+  mgl_text_append_string(out, op->value_count > 0 ? "]" : "");
   if (output->placement == MGL_PLACE_ACTIVATION) {
     mgl_text_append_string(out, " : ");
     print_type(output, out);
@@ -84,6 +89,7 @@ typedef struct parser {
   const char *where;
   mgl_graph *graph;
   mgl_error *err;
+  float values[MGL_GRAPH_MAX_VALUES];  // of the op at hand
 } parser;
 
 typedef struct word {
@@ -218,18 +224,48 @@ static mgl_status parse_arguments(parser *p, mgl_op *op) {
   return take(p, ')') ? MGL_OK : expected(p, "')' or ','");
 }
 
+// "=[NUMBER,NUMBER...]" into p->values.
+static mgl_status parse_values(parser *p, mgl_op *op) {
+  if (op->kind != MGL_OP_ROPE_ANGLES || op->value_count != 0) {
+    return expected(p, "values of rope_angles only, once, before");
+  }
+  if (*p->at++ != '=' || *p->at++ != '[') {
+    p->at--;
+    return expected(p, "'=' and '['");
+  }
+  do {
+    char *end = NULL;
+    if (op->value_count == MGL_GRAPH_MAX_VALUES) {
+      return expected(p, "']': at most 512 values");
+    }
+    skip_blanks(p);
+    p->values[op->value_count++] = strtof(p->at, &end);
+    if (end == p->at) {
+      return expected(p, "a number");
+    }
+    p->at = end;
+  } while (take(p, ','));
+  op->values = p->values;
+  return take(p, ']') ? MGL_OK : expected(p, "']' or ','");
+}
+
 static mgl_status parse_attributes(parser *p, mgl_op *op) {
-  uint32_t wanted = mgl_op_info_of(op->kind)->attributes;
+  uint32_t allowed = mgl_op_info_of(op->kind)->attributes;
   uint32_t seen = 0;
   skip_blanks(p);
   while (*p->at != 0 && *p->at != ':') {
     word name;
     MGL_TRY(parse_word(p, "an attribute name", &name));
+    if (strcmp(name.text, "values") == 0) {
+      MGL_TRY(parse_values(p, op));
+      skip_blanks(p);
+      continue;
+    }
     int attr = 0;
     while (attr < MGL_ATTR_COUNT && strcmp(name.text, mgl_attr_name((mgl_attr)attr)) != 0) {
       attr++;
     }
-    if (attr == MGL_ATTR_COUNT || (wanted >> attr & 1) == 0 || (seen >> attr & 1) != 0) {
+    if (attr == MGL_ATTR_COUNT || (allowed >> attr & 1) == 0 || (seen >> attr & 1) != 0) {
       return mgl_error_set(p->err, MGL_ERR_FORMAT,
                            "%s line %zu: attribute \"%.40s\" is unknown here or given twice",
                            p->where, p->line, name.text);
@@ -244,7 +280,12 @@ static mgl_status parse_attributes(parser *p, mgl_op *op) {
     p->at = end;
     skip_blanks(p);
   }
-  return seen == wanted ? MGL_OK : expected(p, "all attributes of the op");
+  for (int attr = 0; attr < MGL_ATTR_COUNT; attr++) {
+    if (((allowed & ~seen) >> attr & 1) != 0 && !mgl_attr_is_optional((mgl_attr)attr)) {
+      return expected(p, "all attributes of the op");
+    }
+  }
+  return MGL_OK;
 }
 
 static mgl_status parse_op(parser *p, const char *name) {

@@ -1,8 +1,8 @@
 // Reading config.json and generation_config.json into mgl_config and mgl_generation.
 //
 // One table row per family holds what the family's transformers configuration class assumes about
-// absent keys; the readers below then go through the file subject by subject (family, sizes, rope,
-// attention window, token ids). What changes results and is not implemented is refused by the name
+// absent keys; the readers below then go through the file subject by subject (family, sizes, rope in
+// config_rope.c, attention window, token ids). What changes results and is not implemented is refused by the name
 // of its key. Where transformers 4 and 5 would read the same file differently (a rope theta or type
 // given twice with different values), the file is refused instead of guessing. Rejected: defaults
 // for the five sizes that shape every tensor; a config without them is damaged, not terse.
@@ -14,6 +14,15 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "model/config_parts.h"
+
+// Which layers a sliding window is of.
+typedef enum window_rule {
+  WINDOW_NEVER,     // the family has none, and its key means nothing
+  WINDOW_OF_ALL,    // of every layer, unless sliding_window is null
+  WINDOW_SWITCHED,  // where use_sliding_window is true: from layer max_window_layers on, or as
+                    // layer_types says
+} window_rule;
 
 typedef struct family_info {
   const char *name;  // also its model_type
@@ -23,13 +32,19 @@ typedef struct family_info {
   uint32_t default_context_tokens;  // max_position_embeddings
   int32_t default_bos_id;           // -1: none
   int32_t default_eos_id;           // -1: none
-  bool window_needs_switch;         // sliding_window counts only where use_sliding_window is true
+  double default_eps;               // rms_norm_eps
+  window_rule window;
+  uint32_t default_window;  // sliding_window; 0: none
   bool qkv_bias;
+  bool
+      has_attention_bias;  // the key means something: Q, K, V and output have biases where it is true
+  bool has_mlp_bias;
   bool qk_norm;
+  bool fused_weights;
 } family_info;
 
-// The defaults are those of transformers' Qwen3Config, Qwen2Config, LlamaConfig and MistralConfig
-// (the same in 4.57 and 5).
+// The defaults are those of transformers' Qwen3Config, Qwen2Config, LlamaConfig, MistralConfig and
+// Phi3Config (the same in 4.57 and 5).
 static const family_info families[MGL_FAMILY_COUNT] = {
     [MGL_FAMILY_QWEN3] = {.name = "qwen3",
                           .architecture = "Qwen3ForCausalLM",
@@ -38,7 +53,10 @@ static const family_info families[MGL_FAMILY_COUNT] = {
                           .default_context_tokens = 32768,
                           .default_bos_id = -1,
                           .default_eos_id = -1,
-                          .window_needs_switch = true,
+                          .default_eps = 1e-6,
+                          .window = WINDOW_SWITCHED,
+                          .default_window = 4096,
+                          .has_attention_bias = true,
                           .qk_norm = true},
     [MGL_FAMILY_QWEN2] = {.name = "qwen2",
                           .architecture = "Qwen2ForCausalLM",
@@ -46,24 +64,40 @@ static const family_info families[MGL_FAMILY_COUNT] = {
                           .default_context_tokens = 32768,
                           .default_bos_id = -1,
                           .default_eos_id = -1,
-                          .window_needs_switch = true,
+                          .default_eps = 1e-6,
+                          .window = WINDOW_SWITCHED,
+                          .default_window = 4096,
                           .qkv_bias = true},
     [MGL_FAMILY_LLAMA] = {.name = "llama",
                           .architecture = "LlamaForCausalLM",
                           .default_context_tokens = 2048,
                           .default_bos_id = 1,
-                          .default_eos_id = 2},
+                          .default_eos_id = 2,
+                          .default_eps = 1e-6,
+                          .has_attention_bias = true,
+                          .has_mlp_bias = true},
     [MGL_FAMILY_MISTRAL] = {.name = "mistral",
                             .architecture = "MistralForCausalLM",
                             .default_kv_head_count = 8,
                             .default_context_tokens = 131072,
                             .default_bos_id = 1,
-                            .default_eos_id = 2},
+                            .default_eos_id = 2,
+                            .default_eps = 1e-6,
+                            .window = WINDOW_OF_ALL,
+                            .default_window = 4096},
+    [MGL_FAMILY_PHI3] = {.name = "phi3",
+                         .architecture = "Phi3ForCausalLM",
+                         .default_context_tokens = 4096,
+                         .default_bos_id = 1,
+                         .default_eos_id = 32000,
+                         .default_eps = 1e-5,
+                         .window = WINDOW_OF_ALL,
+                         .fused_weights = true},
 };
 
 enum {
-  DEFAULT_SLIDING_WINDOW = 4096,  // of every family that has the key
   DEFAULT_TOP_K = 50,             // of transformers' sampling
+  DEFAULT_MAX_WINDOW_LAYERS = 28  // of Qwen2Config and Qwen3Config
 };
 
 // Of generation_config.json: as batch/sampling.h, which stands below this folder.
@@ -71,7 +105,7 @@ enum {
 #define MAX_REPETITION_PENALTY 100
 
 #define SUPPORTED_FAMILIES \
-  "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM and MistralForCausalLM"
+  "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, MistralForCausalLM and Phi3ForCausalLM"
 
 const char *mgl_family_name(mgl_family family) {
   return families[family].name;
@@ -175,12 +209,11 @@ static mgl_status refuse_quantization(mgl_json_object o, mgl_error *err) {
 
 // Keys of other architectures that would change the arithmetic. A known architecture does not have
 // them in transformers; a file that does is a hybrid that this engine would run wrong.
-static mgl_status refuse_features(mgl_json_object o, mgl_family family, mgl_error *err) {
+static mgl_status refuse_features(mgl_json_object o, mgl_error *err) {
   static const struct {
     const char *key;
     double neutral;  // NAN: none
   } numbers[] = {
-      {"partial_rotary_factor", 1},
       {"logits_scaling", 1},
       {"logit_scale", 1},
       {"residual_multiplier", 1},
@@ -197,7 +230,7 @@ static mgl_status refuse_features(mgl_json_object o, mgl_family family, mgl_erro
     const char *key;
     bool neutral;
   } flags[] = {
-      {"mlp_bias", false},           {"is_causal", true},
+      {"lm_head_bias", false},       {"is_causal", true},
       {"use_qk_norm", false},        {"use_bidirectional_attention", false},
       {"is_encoder_decoder", false}, {"add_cross_attention", false},
   };
@@ -207,9 +240,6 @@ static mgl_status refuse_features(mgl_json_object o, mgl_family family, mgl_erro
   }
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
     MGL_TRY(refuse_flag(o, flags[i].key, flags[i].neutral, err));
-  }
-  if (family != MGL_FAMILY_QWEN2) {  // Qwen2 has its bias whatever this key says
-    MGL_TRY(refuse_flag(o, "attention_bias", false, err));
   }
   const char *activation = "silu";
   MGL_TRY(mgl_json_opt_string(o, "hidden_act", &activation, err));
@@ -222,26 +252,32 @@ static mgl_status refuse_features(mgl_json_object o, mgl_family family, mgl_erro
   return MGL_OK;
 }
 
-// --- sliding windows -----------------------------------------------------------------------------
-
-static mgl_status window_refused(mgl_json_object o, uint64_t window, const mgl_config *config,
-                                 mgl_error *err) {
-  return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                       "%s: a \"sliding_window\" of %" PRIu64
-                       " tokens%s is not supported, since it is smaller than "
-                       "max_position_embeddings (%" PRIu32 ")",
-                       o.where, window,
-                       mgl_json_has(o, "sliding_window") ? "" : " (the default of the absent key)",
-                       config->context_tokens);
+// Biases of attention and of the feed-forward part. Qwen2 has its own whatever the key says.
+static mgl_status read_biases(mgl_json_object o, mgl_config *out, mgl_error *err) {
+  const family_info *info = &families[out->family];
+  bool attention_bias = false;
+  out->qkv_bias = info->qkv_bias;
+  if (info->has_attention_bias) {
+    MGL_TRY(mgl_json_opt_bool(o, "attention_bias", &attention_bias, err));
+    out->qkv_bias = attention_bias;
+    out->output_bias = attention_bias;
+  } else if (!info->qkv_bias) {
+    MGL_TRY(refuse_flag(o, "attention_bias", false, err));
+  }
+  return info->has_mlp_bias ? mgl_json_opt_bool(o, "mlp_bias", &out->mlp_bias, err)
+                            : refuse_flag(o, "mlp_bias", false, err);
 }
 
-// "layer_types": all layers must attend fully. windowed layers are fine if the window covers all.
-static mgl_status check_layer_types(mgl_json_object o, const mgl_config *config,
-                                    bool window_covers_all, mgl_error *err) {
-  if (!mgl_json_has(o, "layer_types")) {
-    return MGL_OK;
-  }
-  const json_t *list = json_object_get(o.object, "layer_types");
+// --- sliding windows -----------------------------------------------------------------------------
+
+static void set_window(mgl_config *config, uint32_t layer) {
+  config->window_layers[layer / 64] |= UINT64_C(1) << layer % 64;
+}
+
+// "layer_types": which layers have the window. A family whose layers are all alike may have the
+// list too, where it says what they are.
+static mgl_status read_layer_types(mgl_json_object o, const json_t *list, bool may_window,
+                                   bool may_be_full, mgl_config *config, mgl_error *err) {
   if (!json_is_array(list) || json_array_size(list) != config->layer_count) {
     return mgl_error_set(err, MGL_ERR_FORMAT,
                          "%s: \"layer_types\": expected a list of num_hidden_layers (%" PRIu32
@@ -249,46 +285,68 @@ static mgl_status check_layer_types(mgl_json_object o, const mgl_config *config,
                          o.where, config->layer_count, json_is_array(list) ? "a list" : "no list",
                          json_array_size(list));
   }
-  for (size_t i = 0; i < json_array_size(list); i++) {
+  for (uint32_t i = 0; i < config->layer_count; i++) {
     const char *type = mgl_json_plain_string(json_array_get(list, i));
-    bool fine = type != NULL && (strcmp(type, "full_attention") == 0 ||
-                                 (window_covers_all && strcmp(type, "sliding_attention") == 0));
-    if (!fine) {
+    bool full = type != NULL && strcmp(type, "full_attention") == 0;
+    bool windowed = type != NULL && strcmp(type, "sliding_attention") == 0;
+    if (!(full && may_be_full) && !(windowed && may_window)) {
+      const char *expected = !may_window    ? "\"full_attention\""
+                             : !may_be_full ? "\"sliding_attention\""
+                                            : "\"full_attention\" or \"sliding_attention\"";
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                           "%s: \"layer_types\": layer %zu: expected \"full_attention\", found "
-                           "\"%.100s\", which is not supported",
-                           o.where, i, type != NULL ? type : "(no string)");
+                           "%s: \"layer_types\": layer %" PRIu32
+                           ": expected %s, found \"%.100s\", "
+                           "which is not supported",
+                           o.where, i, expected, type != NULL ? type : "(no string)");
+    }
+    if (windowed) {
+      set_window(config, i);
     }
   }
   return MGL_OK;
 }
 
-// Refuses a window that some layer would apply to a context that the model allows.
-static mgl_status check_window(mgl_json_object o, const mgl_config *config, mgl_error *err) {
+// The window that is on in some layer, 0: none; and the first such layer.
+static mgl_status read_window_size(mgl_json_object o, const mgl_config *config, uint64_t *out,
+                                   uint64_t *out_first_layer, mgl_error *err) {
   const family_info *info = &families[config->family];
-  if (config->family == MGL_FAMILY_LLAMA) {  // has no window, so its key means nothing
-    return check_layer_types(o, config, false, err);
-  }
-  bool enabled = !info->window_needs_switch;
-  uint64_t window = DEFAULT_SLIDING_WINDOW;
-  uint64_t full_layer_count = 0;  // layers before the first windowed one
-  if (info->window_needs_switch) {
-    full_layer_count = 28;  // max_window_layers of Qwen2Config and Qwen3Config
+  bool enabled = info->window == WINDOW_OF_ALL;
+  uint64_t window = info->default_window;
+  *out = 0;
+  *out_first_layer = 0;
+  if (info->window == WINDOW_SWITCHED) {
     MGL_TRY(mgl_json_opt_bool(o, "use_sliding_window", &enabled, err));
+    *out_first_layer = DEFAULT_MAX_WINDOW_LAYERS;
+    MGL_TRY(mgl_json_opt_u64(o, "max_window_layers", 0, INT64_MAX, out_first_layer, err));
   }
-  enabled = enabled && !is_null(o, "sliding_window");
-  if (enabled) {
+  if (enabled && !is_null(o, "sliding_window")) {
     MGL_TRY(mgl_json_opt_u64(o, "sliding_window", 1, INT64_MAX, &window, err));
+    *out = window;
   }
-  bool covers_all = enabled && window >= config->context_tokens;
-  if (info->window_needs_switch && enabled) {
-    MGL_TRY(mgl_json_opt_u64(o, "max_window_layers", 0, INT64_MAX, &full_layer_count, err));
-    enabled = full_layer_count < config->layer_count && !mgl_json_has(o, "layer_types");
+  return MGL_OK;
+}
+
+// Needs the sizes and the context as the rope stretches it.
+static mgl_status read_window(mgl_json_object o, mgl_config *config, mgl_error *err) {
+  const json_t *types = json_object_get(o.object, "layer_types");
+  const window_rule rule = families[config->family].window;
+  uint64_t window = 0;
+  uint64_t first_layer = 0;
+  MGL_TRY(read_window_size(o, config, &window, &first_layer, err));
+  bool covers_all = window >= config->context_tokens;
+  if (mgl_json_has(o, "layer_types")) {
+    bool may_be_full = rule != WINDOW_OF_ALL || window == 0 || covers_all;
+    MGL_TRY(read_layer_types(o, types, window != 0, may_be_full, config, err));
+  } else if (window != 0) {
+    for (uint64_t i = first_layer; i < config->layer_count; i++) {
+      set_window(config, (uint32_t)i);
+    }
   }
-  if (enabled && !covers_all) {
-    return window_refused(o, window, config, err);
+  config->window_tokens = covers_all ? 0 : (uint32_t)window;
+  if (config->window_tokens == 0) {
+    memset(config->window_layers, 0, sizeof config->window_layers);
   }
-  return check_layer_types(o, config, covers_all, err);
+  return MGL_OK;
 }
 
 // --- sizes ---------------------------------------------------------------------------------------
@@ -349,7 +407,7 @@ static mgl_status read_head_sizes(mgl_json_object o, mgl_config *out, mgl_error 
 
 static mgl_status read_sizes(mgl_json_object o, mgl_config *out, mgl_error *err) {
   out->context_tokens = families[out->family].default_context_tokens;
-  out->rms_norm_eps = 1e-6;
+  out->rms_norm_eps = families[out->family].default_eps;
   MGL_TRY(required_u32(o, "hidden_size", MGL_MAX_HIDDEN, &out->hidden_size, err));
   MGL_TRY(required_u32(o, "intermediate_size", MGL_MAX_INTERMEDIATE, &out->intermediate_size, err));
   MGL_TRY(required_u32(o, "num_hidden_layers", MGL_MAX_LAYERS, &out->layer_count, err));
@@ -380,142 +438,6 @@ static mgl_status read_dtype(mgl_json_object o, mgl_dtype *out, mgl_error *err) 
                        "%s: \"%s\": expected \"bfloat16\", \"float16\" or \"float32\", found "
                        "\"%.100s\", which is not supported",
                        o.where, key, found);
-}
-
-// --- rope ----------------------------------------------------------------------------------------
-
-static mgl_status required_double(mgl_json_object o, const char *key, double min, double max,
-                                  double *out, mgl_error *err) {
-  if (!mgl_json_has(o, key)) {
-    return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"%s\" is missing from the rope parameters",
-                         o.where, key);
-  }
-  return mgl_json_opt_double(o, key, min, max, out, err);
-}
-
-// The one object of rope parameters: "rope_scaling" (transformers 4) or "rope_parameters" (5).
-// out->object is NULL when there is neither.
-static mgl_status find_rope_object(mgl_json_object o, mgl_json_object *out, mgl_error *err) {
-  mgl_json_object scaling;
-  mgl_json_object parameters;
-  MGL_TRY(mgl_json_opt_object(o, "rope_scaling", &scaling, err));
-  MGL_TRY(mgl_json_opt_object(o, "rope_parameters", &parameters, err));
-  bool has_scaling = json_object_size(scaling.object) != 0;
-  bool has_parameters = json_object_size(parameters.object) != 0;
-  if (has_scaling && has_parameters && !json_equal(scaling.object, parameters.object)) {
-    return mgl_error_set(err, MGL_ERR_FORMAT,
-                         "%s: \"rope_scaling\" and \"rope_parameters\" contradict each other; "
-                         "expected one of them",
-                         o.where);
-  }
-  *out = has_scaling ? scaling : parameters;
-  out->object = has_scaling || has_parameters ? out->object : NULL;
-  // transformers 5 can nest one object per layer type; none of the families here needs that.
-  for (void *i = json_object_iter((json_t *)(uintptr_t)out->object); i != NULL;
-       i = json_object_iter_next((json_t *)(uintptr_t)out->object, i)) {
-    if (json_is_object(json_object_iter_value(i))) {
-      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                           "%s: rope parameters per layer type (\"%.100s\") are not supported",
-                           o.where, json_object_iter_key(i));
-    }
-  }
-  return MGL_OK;
-}
-
-static mgl_status read_rope_kind(mgl_json_object rope, bool is_scaling, mgl_rope_kind *out,
-                                 mgl_error *err) {
-  const char *rope_type = NULL;
-  const char *legacy_type = NULL;
-  MGL_TRY(mgl_json_opt_string(rope, "rope_type", &rope_type, err));
-  MGL_TRY(mgl_json_opt_string(rope, "type", &legacy_type, err));
-  if (rope_type != NULL && legacy_type != NULL && strcmp(rope_type, legacy_type) != 0) {
-    return mgl_error_set(err, MGL_ERR_FORMAT,
-                         "%s: rope \"type\" \"%.100s\" contradicts \"rope_type\" \"%.100s\"",
-                         rope.where, legacy_type, rope_type);
-  }
-  const char *type = rope_type != NULL ? rope_type : legacy_type;
-  if (type == NULL) {
-    if (is_scaling) {
-      return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"rope_scaling\": \"rope_type\" is missing",
-                           rope.where);
-    }
-    type = "default";
-  }
-  static const char *const names[] = {
-      [MGL_ROPE_PLAIN] = "default", [MGL_ROPE_LINEAR] = "linear", [MGL_ROPE_LLAMA3] = "llama3"};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    if (strcmp(type, names[i]) == 0) {
-      *out = (mgl_rope_kind)i;
-      return MGL_OK;
-    }
-  }
-  return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                       "%s: rope type \"%.100s\" is not supported; supported are \"default\", "
-                       "\"linear\" and \"llama3\"",
-                       rope.where, type);
-}
-
-// rope_theta at the top (transformers 4) or among the rope parameters (5); not two values.
-static mgl_status read_rope_theta(mgl_json_object o, mgl_json_object rope, double *out,
-                                  mgl_error *err) {
-  *out = 10000;
-  MGL_TRY(mgl_json_opt_double(o, "rope_theta", 1, 1e15, out, err));
-  double inner = *out;
-  MGL_TRY(mgl_json_opt_double(rope, "rope_theta", 1, 1e15, &inner, err));
-  if (mgl_json_has(o, "rope_theta") && inner != *out) {
-    return mgl_error_set(err, MGL_ERR_FORMAT,
-                         "%s: \"rope_theta\" is given twice: %g and, with the rope parameters, %g",
-                         o.where, *out, inner);
-  }
-  *out = inner;
-  return MGL_OK;
-}
-
-// The context that a llama3 rope was trained on; some files have it at the top as well.
-static mgl_status read_original_context(mgl_json_object o, mgl_json_object rope, double *out,
-                                        mgl_error *err) {
-  static const char key[] = "original_max_position_embeddings";
-  MGL_TRY(mgl_json_opt_double(o, key, 1, MGL_MAX_CONTEXT, out, err));
-  double inner = *out;
-  if (!mgl_json_has(o, key)) {
-    MGL_TRY(required_double(rope, key, 1, MGL_MAX_CONTEXT, &inner, err));
-  }
-  MGL_TRY(mgl_json_opt_double(rope, key, 1, MGL_MAX_CONTEXT, &inner, err));
-  if (mgl_json_has(o, key) && inner != *out) {
-    return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"%s\" is given twice: %g and %g", o.where, key,
-                         *out, inner);
-  }
-  *out = inner;
-  return MGL_OK;
-}
-
-static mgl_status read_rope(mgl_json_object o, mgl_rope *out, mgl_error *err) {
-  mgl_json_object rope;
-  *out = (mgl_rope){.kind = MGL_ROPE_PLAIN, .factor = 1};
-  MGL_TRY(find_rope_object(o, &rope, err));
-  MGL_TRY(read_rope_theta(o, rope, &out->theta, err));
-  if (rope.object == NULL) {
-    return MGL_OK;
-  }
-  bool is_scaling = rope.object == json_object_get(o.object, "rope_scaling");
-  MGL_TRY(refuse_unless(rope, "partial_rotary_factor", 1, err));
-  MGL_TRY(read_rope_kind(rope, is_scaling, &out->kind, err));
-  if (out->kind == MGL_ROPE_PLAIN) {
-    return MGL_OK;
-  }
-  MGL_TRY(required_double(rope, "factor", 1, 1e6, &out->factor, err));
-  if (out->kind == MGL_ROPE_LINEAR) {
-    return MGL_OK;
-  }
-  MGL_TRY(required_double(rope, "low_freq_factor", 1e-6, 1e6, &out->low_freq_factor, err));
-  MGL_TRY(required_double(rope, "high_freq_factor", 1e-6, 1e6, &out->high_freq_factor, err));
-  if (out->high_freq_factor <= out->low_freq_factor) {
-    return mgl_error_set(err, MGL_ERR_FORMAT,
-                         "%s: \"high_freq_factor\": expected more than low_freq_factor (%g), found "
-                         "%g",
-                         o.where, out->low_freq_factor, out->high_freq_factor);
-  }
-  return read_original_context(o, rope, &out->original_context, err);
 }
 
 // --- token ids -----------------------------------------------------------------------------------
@@ -589,12 +511,13 @@ static mgl_status read_config(mgl_json_object o, mgl_config *out, mgl_generation
                               mgl_error *err) {
   MGL_TRY(expect_object(o.object, o.where, err));
   MGL_TRY(read_family(o, &out->family, err));
-  out->qkv_bias = families[out->family].qkv_bias;
   out->qk_norm = families[out->family].qk_norm;
-  MGL_TRY(refuse_features(o, out->family, err));
+  out->fused_weights = families[out->family].fused_weights;
+  MGL_TRY(refuse_features(o, err));
+  MGL_TRY(read_biases(o, out, err));
   MGL_TRY(read_sizes(o, out, err));
-  MGL_TRY(check_window(o, out, err));
-  MGL_TRY(read_rope(o, &out->rope, err));
+  MGL_TRY(mgl_config_read_rope(o, out, err));
+  MGL_TRY(read_window(o, out, err));
   MGL_TRY(read_dtype(o, &out->dtype, err));
   return read_token_ids(o, out, generation, err);
 }

@@ -29,23 +29,36 @@ typedef enum mgl_family {
   MGL_FAMILY_QWEN3,    // Qwen3ForCausalLM: per-head RMS norm on Q and K
   MGL_FAMILY_QWEN2,    // Qwen2ForCausalLM (Qwen2 and 2.5): bias on Q, K and V
   MGL_FAMILY_LLAMA,    // LlamaForCausalLM (Llama 2 and 3.x)
-  MGL_FAMILY_MISTRAL,  // MistralForCausalLM without a sliding window
+  MGL_FAMILY_MISTRAL,  // MistralForCausalLM
+  MGL_FAMILY_PHI3,     // Phi3ForCausalLM (Phi-3, 3.5, 4 and 4-mini): fused weights
   MGL_FAMILY_COUNT,
 } mgl_family;
 
+// What the frequencies of the rotary embedding are; graph/rope.h has the formulas.
 typedef enum mgl_rope_kind {
   MGL_ROPE_PLAIN,
-  MGL_ROPE_LINEAR,  // positions divided by factor
-  MGL_ROPE_LLAMA3,  // frequency-dependent interpolation
+  MGL_ROPE_LINEAR,    // positions divided by factor
+  MGL_ROPE_LLAMA3,    // frequency-dependent interpolation
+  MGL_ROPE_YARN,      // the same with another ramp, and a factor of attention
+  MGL_ROPE_DYNAMIC,   // a base that grows with the sequence, beyond the original context
+  MGL_ROPE_LONGROPE,  // a factor for each frequency, others beyond the original context
+  MGL_ROPE_KIND_COUNT,
 } mgl_rope_kind;
 
 typedef struct mgl_rope {
   mgl_rope_kind kind;
   double theta;
-  double factor;            // linear, llama3
+  double factor;            // linear, llama3, yarn, dynamic
   double low_freq_factor;   // llama3
   double high_freq_factor;  // llama3
-  double original_context;  // llama3: original_max_position_embeddings
+  double beta_fast;         // yarn
+  double beta_slow;         // yarn
+  bool truncate;            // yarn: the ramp begins and ends at whole dims
+  double original_context;  // llama3, yarn, longrope: original_max_position_embeddings; dynamic:
+                            // max_position_embeddings
+  double attention_factor;  // yarn, longrope: of cos and sin; 0: 1
+  float short_factors[MGL_MAX_HEAD_DIM / 2];  // longrope: [rotary dims / 2]
+  float long_factors[MGL_MAX_HEAD_DIM / 2];   // the same, of sequences beyond original_context
 } mgl_rope;
 
 typedef struct mgl_config {
@@ -56,13 +69,20 @@ typedef struct mgl_config {
   uint32_t head_count;      // H, a multiple of kv_head_count
   uint32_t kv_head_count;   // HKV
   uint32_t head_dim;        // HD, even
+  uint32_t rotary_dim;      // even: the first dims of a head that turn; 0: all
   uint32_t vocab_size;      // V
-  uint32_t context_tokens;  // max_position_embeddings
+  uint32_t context_tokens;  // max_position_embeddings, or what yarn and dynamic make of it
   double rms_norm_eps;
   mgl_rope rope;
   bool tie_word_embeddings;
   bool qkv_bias;
+  bool output_bias;  // of the output projection of attention
+  bool mlp_bias;     // of gate, up and down
   bool qk_norm;
+  bool fused_weights;  // the checkpoint has qkv_proj and gate_up_proj (model/fused_weights.h)
+  // Tokens that a query of a windowed layer attends to, itself included; 0: no layer has a window.
+  uint32_t window_tokens;
+  uint64_t window_layers[MGL_MAX_LAYERS / 64];  // a bit for each layer
   mgl_dtype dtype;  // dtype or torch_dtype; what --load-format dummy draws (bf16 when absent)
   int32_t bos_id;   // -1 when absent
 } mgl_config;
@@ -84,7 +104,13 @@ typedef struct mgl_generation {
   char unapplied[MGL_UNAPPLIED_BYTES];
 } mgl_generation;
 
-const char *mgl_family_name(mgl_family family);  // "qwen3", "qwen2", "llama", "mistral"
+// "qwen3", "qwen2", "llama", "mistral", "phi3"
+const char *mgl_family_name(mgl_family family);
+
+// Tokens that a query of the layer attends to, itself included; 0: all before it.
+static inline uint32_t mgl_config_window(const mgl_config *config, uint32_t layer) {
+  return (config->window_layers[layer / 64] >> layer % 64 & 1) != 0 ? config->window_tokens : 0;
+}
 
 // Parses the text of a config.json. `where` names it in messages. Fills *generation with the
 // defaults of an absent generation_config.json. On failure both hold no usable value. Absent keys

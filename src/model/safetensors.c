@@ -9,6 +9,7 @@
 // dropped again by the kernel after packing).
 #include "model/safetensors.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -71,6 +72,7 @@ struct mgl_checkpoint {
   size_t entry_count;
   size_t entry_capacity;
   uint64_t bytes;
+  char *part_names;  // of mgl_checkpoint_add_parts, one after another
 };
 
 struct mgl_shard_index {
@@ -686,6 +688,7 @@ void mgl_checkpoint_close(mgl_checkpoint *checkpoint) {
   }
   mgl_free(checkpoint->files);
   mgl_free(checkpoint->entries);
+  mgl_free(checkpoint->part_names);
   mgl_free(checkpoint->where);
   mgl_free(checkpoint);
 }
@@ -718,4 +721,63 @@ size_t mgl_checkpoint_tensor_count(const mgl_checkpoint *checkpoint) {
 
 uint64_t mgl_checkpoint_bytes(const mgl_checkpoint *checkpoint) {
   return checkpoint->bytes;
+}
+
+// --- parts of matrices ---------------------------------------------------------------------------
+
+// `whole` with only the rows of `part`.
+static mgl_status cut_rows(const mgl_checkpoint *checkpoint, const tensor_entry *whole,
+                           const mgl_tensor_part *part, tensor_entry *out, mgl_error *err) {
+  const mgl_stored_tensor *tensor = &whole->tensor;
+  *out = *whole;
+  if (tensor->rank != 2 || tensor->dims[0] != part->total_rows) {
+    return mgl_error_set(err, MGL_ERR_FORMAT,
+                         "%s: weight \"%.200s\": config.json expects a matrix of %" PRIu64
+                         " rows, the file has rank %u and %" PRIu64,
+                         checkpoint->files[whole->file_idx].path, part->matrix, part->total_rows,
+                         tensor->rank, tensor->rank == 0 ? 0 : tensor->dims[0]);
+  }
+  if (whole->stored->supported) {  // else mgl_checkpoint_find refuses it anyway
+    uint64_t row_bytes = tensor->bytes / tensor->dims[0];
+    out->tensor.data = (const unsigned char *)tensor->data + part->first * row_bytes;
+    out->tensor.bytes = part->rows * row_bytes;
+  }
+  out->tensor.dims[0] = part->rows;
+  return MGL_OK;
+}
+
+mgl_status mgl_checkpoint_add_parts(mgl_checkpoint *checkpoint, const mgl_tensor_part *parts,
+                                    size_t count, mgl_error *err) {
+  size_t name_bytes = 0;
+  for (size_t i = 0; i < count; i++) {
+    assert(parts[i].rows <= parts[i].total_rows &&
+           parts[i].first <= parts[i].total_rows - parts[i].rows);
+    name_bytes += strlen(parts[i].name) + 1;
+  }
+  assert(checkpoint->part_names == NULL);
+  checkpoint->part_names = mgl_alloc(name_bytes);
+  void *entries = checkpoint->entries;
+  if (checkpoint->part_names == NULL ||
+      mgl_grow(&entries, &checkpoint->entry_capacity, checkpoint->entry_count + count,
+               sizeof(tensor_entry), err) != MGL_OK) {
+    return out_of_memory(checkpoint->where, err);
+  }
+  checkpoint->entries = entries;
+  char *name = checkpoint->part_names;
+  for (size_t i = 0; i < count; i++) {
+    const tensor_entry *whole = find_entry(checkpoint, parts[i].matrix);
+    tensor_entry *part = &checkpoint->entries[checkpoint->entry_count + i];
+    if (whole == NULL) {
+      return mgl_error_set(err, MGL_ERR_FORMAT,
+                           "tensor \"%.200s\" is missing from %s (%zu tensors)", parts[i].matrix,
+                           checkpoint->where, checkpoint->entry_count);
+    }
+    MGL_TRY(cut_rows(checkpoint, whole, &parts[i], part, err));
+    size_t bytes = strlen(parts[i].name) + 1;
+    memcpy(name, parts[i].name, bytes);
+    part->tensor.name = name;
+    name += bytes;
+  }
+  checkpoint->entry_count += count;
+  return sort_by_name(checkpoint, err);
 }

@@ -62,6 +62,18 @@ mgl_status mgl_checkpoint_find(const mgl_checkpoint *checkpoint, const char *nam
 // True if a tensor of that name exists, of whatever dtype.
 int mgl_checkpoint_has(const mgl_checkpoint *checkpoint, const char *name);
 
+// Rows [first, first + rows) of a stored matrix of total_rows rows, under a name of their own.
+typedef struct mgl_tensor_part {
+  const char *matrix;
+  const char *name;
+  uint64_t first, rows, total_rows;
+} mgl_tensor_part;
+
+// Makes parts of matrices found by their names, as if they were stored so. A matrix that is missing
+// or has another number of rows is an error; so is a name that is there already.
+mgl_status mgl_checkpoint_add_parts(mgl_checkpoint *checkpoint, const mgl_tensor_part *parts,
+                                    size_t count, mgl_error *err);
+
 size_t mgl_checkpoint_tensor_count(const mgl_checkpoint *checkpoint);
 uint64_t mgl_checkpoint_bytes(const mgl_checkpoint *checkpoint);  // sum over all tensors
 

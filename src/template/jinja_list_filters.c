@@ -465,7 +465,8 @@ static mgl_status filter_sum(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
 
 // --- parts ---------------------------------------------------------------------------------------
 
-// Adds a list of items[from, to) to `out`, made up to `count` items with `fill` unless that is none.
+// Adds a list of items[from, to) to `out`, made up to `count` items with `fill` unless that is
+// none.
 static mgl_status add_slice(mgl_jinja_runtime *runtime, mgl_jinja_list *out,
                             const mgl_jinja_list *items, size_t from, size_t to, int64_t count,
                             mgl_jinja_value fill) {

@@ -4,7 +4,8 @@
 // A run with faults ends by itself, with success or with status 1 and one message; it leaves no
 // temporary file, and what it was to write is there whole or not at all. After a kill the file is
 // whole or absent too, and the next run that ends removes what the killed one left. 20 runs of each
-// command, 1000 with MGL_TEST_LONG set, of which half have faults of probability 1e-3.
+// command, 1000 with MGL_TEST_LONG set, of which half have faults of probability 1e-3; 20 or 200
+// kills of each that writes.
 #include <dirent.h>
 #include <limits.h>
 #include <signal.h>
@@ -298,7 +299,7 @@ static void run_kills(unsigned runs) {
 
 int main(int argc, char **argv) {
   const char *base = getenv("TMPDIR");
-  unsigned runs = getenv("MGL_TEST_LONG") != NULL ? 1000 : 20;
+  bool is_long = getenv("MGL_TEST_LONG") != NULL;
   run_outcome o;
   if (argc != 4 || realpath(argv[1], program) == NULL || realpath(argv[2], demo) == NULL) {
     (void)fprintf(stderr, "usage: faults PROGRAM DEMO_FOLDER PRELOADED_LIBRARY\n");
@@ -327,8 +328,8 @@ int main(int argc, char **argv) {
     (void)fprintf(stderr, "faults: cannot make a task graph and a trace: %s\n", o.err);
     return 2;
   }
-  run_faults(runs);
-  run_kills(runs);
+  run_faults(is_long ? 1000 : 20);
+  run_kills(is_long ? 200 : 20);
   char path[300];
   static const char *const files[] = {"graph.json", "trace.json", "input",
                                       "stdout",     "stderr",     "out"};

@@ -1,10 +1,12 @@
 // Fuzzes the readers of config.json and generation_config.json. An accepted configuration must keep
 // the promises that later code relies on.
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "graph/rope.h"
 #include "model/config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -25,10 +27,18 @@ static void check_config(const mgl_config *c) {
   expect(c->head_dim >= 2 && c->head_dim <= MGL_MAX_HEAD_DIM && c->head_dim % 2 == 0);
   expect(c->vocab_size >= 1 && c->vocab_size <= MGL_MAX_VOCAB);
   expect(c->context_tokens >= 1 && c->context_tokens <= MGL_MAX_CONTEXT);
-  expect(c->rms_norm_eps > 0 && c->rope.theta >= 1 && c->rope.factor >= 1);
+  expect(c->rms_norm_eps > 0 && c->rope.theta >= 1 && c->rope.factor > 0);
   expect(c->rope.kind != MGL_ROPE_LLAMA3 ||
          (c->rope.high_freq_factor > c->rope.low_freq_factor && c->rope.low_freq_factor > 0 &&
           c->rope.original_context >= 1));
+  expect(c->rotary_dim % 2 == 0 && c->rotary_dim < c->head_dim);
+  expect(c->window_tokens < c->context_tokens);
+  mgl_rope_frequencies rope;
+  mgl_rope_compute(c, &rope);
+  for (uint32_t i = 0; i < rope.value_count; i++) {
+    expect(isfinite(rope.values[i]) && rope.values[i] >= 0);
+  }
+  expect(isfinite(rope.amplitude) && rope.amplitude > 0);
   expect(c->bos_id >= -1 && c->bos_id < (int32_t)c->vocab_size);
 }
 

@@ -255,6 +255,30 @@ static void replace_in(FILE *out, const char *text, const char *from, const char
   (void)fputs(at + strlen(from), out);
 }
 
+// As many names and tracks as there may be, asked for in the order that helps a reader least.
+static void large_traces(void) {
+  if (!hostile_large()) {
+    return;
+  }
+  for (int end = 0; end < 2; end++) {
+    FILE *out = hostile_create("trace.json");
+    (void)fputs("{\"traceEvents\":[", out);
+    for (int i = 0; i < 300000; i++) {
+      int at = i < 16384 ? i : 16383 - i % 16384;
+      (void)fprintf(out,
+                    "%s{\"ph\":\"X\",\"name\":\"op%d\",\"tid\":%d,\"ts\":%d,\"dur\":1,"
+                    "\"args\":{\"iteration\":%d}}",
+                    i == 0 ? "" : ",", at, at, i, i % 3);
+    }
+    (void)fputs(end == 0 ? "]" : "]}", out);
+    if (end == 0) {
+      hostile_refused(out, HOSTILE_TRACE, "trace: 16384 names and tracks, backwards, no end");
+    } else {
+      hostile_survived(out, HOSTILE_TRACE, "trace: 16384 names and tracks, backwards");
+    }
+  }
+}
+
 void hostile_graphs(void) {
   static const struct {
     const char *key, *values[8];
@@ -330,6 +354,7 @@ void hostile_graphs(void) {
     (void)fputs(traces[i], out);
     hostile_refused(out, HOSTILE_TRACE, "trace: %s", traces[i]);
   }
+  large_traces();
 }
 
 // --- everywhere ----------------------------------------------------------------------------------

@@ -334,10 +334,13 @@ static void add_normed_projection(generator *s, bool logits) {
 
 static void add_source(generator *s, bool angles) {
   if (angles) {
-    static const mgl_rope rope = {.kind = MGL_ROPE_PLAIN, .theta = 10000};
+    const mgl_config config = {.head_dim = s->head_dim,
+                               .rope = {.kind = MGL_ROPE_PLAIN, .theta = 10000}};
+    mgl_rope_frequencies rope;
+    mgl_rope_compute(&config, &rope);
     char name[32];
     (void)snprintf(name, sizeof name, "t%u", s->next_name++);
-    keep(s, ANGLES, mgl_graph_rope_angles(s->g, name, s->positions, s->head_dim, &rope));
+    keep(s, ANGLES, mgl_graph_rope_angles(s->g, name, s->positions, MGL_NO_TENSOR, &rope));
   } else {
     mgl_op op = {.kind = MGL_OP_EMBED, .input_count = 2};
     op.inputs[0] = s->tokens;

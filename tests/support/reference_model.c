@@ -42,6 +42,20 @@ const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT] = {
     "mistral_80",
     "mistral_f32",
     "mistral_tied_16_heads",
+    "llama_biases",
+    "qwen3_yarn_biases",
+    "llama_yarn",
+    "llama_dynamic_long",
+    "qwen2_dynamic_passing",
+    "llama_longrope_long",
+    "mistral_window_700_tokens",
+    "mistral_window_f16",
+    "qwen2_window_layers",
+    "qwen3_window_types",
+    "phi3_short",
+    "phi3_long_window",
+    "phi3_passing",
+    "phi3_plain_f32",
 };
 
 static mgl_status bad_member(mgl_json_object o, const char *key, mgl_error *err) {

@@ -61,22 +61,6 @@ static mgl_status bind_tensors(mgl_cpu_program *program, mgl_error *err) {
   return MGL_OK;
 }
 
-static mgl_status bind_rope(mgl_cpu_program *program, mgl_error *err) {
-  const mgl_graph *graph = program->graph;
-  for (size_t i = 0; i < graph->op_count; i++) {
-    const mgl_op *op = &graph->ops[i];
-    if (op->kind == MGL_OP_ROPE_ANGLES) {
-      uint32_t half_dim = graph->tensors[op->output].dims[1].number;
-      program->inv_freq[i] = mgl_alloc_zeroed(half_dim, sizeof(float));
-      if (program->inv_freq[i] == NULL) {
-        return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for rope frequencies");
-      }
-      mgl_rope_inv_freq(op, half_dim, program->inv_freq[i]);
-    }
-  }
-  return MGL_OK;
-}
-
 // Refuses what was made for the GPU, which does not run here.
 static mgl_status check_target(const mgl_graph *graph, const mgl_task_graph *tasks,
                                mgl_error *err) {
@@ -145,9 +129,7 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   program->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->data);
   program->offsets = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->offsets);
   program->kv = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->kv);
-  program->inv_freq = mgl_alloc_zeroed(graph->op_count, sizeof *program->inv_freq);
-  if (program->data == NULL || program->offsets == NULL || program->kv == NULL ||
-      program->inv_freq == NULL) {
+  if (program->data == NULL || program->offsets == NULL || program->kv == NULL) {
     status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program of %zu ops",
                            graph->op_count);
     goto fail;
@@ -160,7 +142,6 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   }
   program->scratch = mgl_cpu_scratch_lay_out(graph, &program->largest);
   if ((status = bind_tensors(program, err)) != MGL_OK ||
-      (status = bind_rope(program, err)) != MGL_OK ||
       (status = mgl_cpu_memory_reserve(memory, activation_bytes, program->scratch.bytes,
                                        program->largest.logit_rows, err)) != MGL_OK) {
     goto fail;
@@ -176,13 +157,9 @@ void mgl_cpu_program_destroy(mgl_cpu_program *program) {
   if (program == NULL) {
     return;
   }
-  for (size_t i = 0; program->inv_freq != NULL && i < program->graph->op_count; i++) {
-    mgl_free(program->inv_freq[i]);
-  }
   mgl_free(program->data);
   mgl_free(program->offsets);
   mgl_free(program->kv);
-  mgl_free(program->inv_freq);
   mgl_free(program->barrier);
   mgl_free(program);
 }
@@ -193,6 +170,7 @@ void mgl_cpu_program_set_plan(mgl_cpu_program *program, const mgl_plan *plan) {
     const void *data;
   } inputs[] = {{"tokens", plan->tokens},
                 {"positions", plan->positions},
+                {"rope_lengths", plan->rope_lengths},
                 {"slots", plan->slots},
                 {"block_tables", plan->block_tables},
                 {"logit_rows", plan->logit_rows}};
@@ -279,11 +257,28 @@ static void run_attention(const mgl_cpu_program *p, const mgl_op *op, uint32_t w
       .block_table_stride = p->plan->limits.pages_per_sequence,
       .kv = p->kv[op->inputs[1]],
       .head_count = q->dims[1].number,
+      .window = (uint32_t)op->attrs[MGL_ATTR_WINDOW],
       .scale = (float)op->attrs[MGL_ATTR_SCALE],
       .out = mgl_cpu_program_tensor(p, op->output),
       .out_dtype = p->graph->tensors[op->output].dtype,
   };
   p->kernels->attention(&args, mgl_cpu_work_scratch(p, worker), begin, end);
+}
+
+static void run_rope_angles(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  double amplitude = op->attrs[MGL_ATTR_AMPLITUDE];
+  mgl_rope_angles_args args = {
+      .positions = mgl_cpu_program_tensor(p, op->inputs[0]),
+      .lengths = op->input_count == 2 ? mgl_cpu_program_tensor(p, op->inputs[1]) : NULL,
+      .inv_freq = op->values,
+      .half_dim = p->graph->tensors[op->output].dims[1].number,
+      .amplitude = amplitude == 0 ? 1 : (float)amplitude,
+      .original = op->attrs[MGL_ATTR_ORIGINAL],
+      .theta = op->attrs[MGL_ATTR_THETA],
+      .factor = op->attrs[MGL_ATTR_FACTOR],
+      .out = mgl_cpu_program_tensor(p, op->output),
+  };
+  p->kernels->rope_angles(&args, begin, end);
 }
 
 static void run_rmsnorm(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
@@ -334,18 +329,13 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
     case MGL_OP_LINEAR:
       mgl_cpu_linear_run(p, (uint32_t)op_idx, worker, (uint32_t)begin, (uint32_t)end);
       return;
-    case MGL_OP_ROPE_ANGLES:
-      p->kernels->rope_angles(&(mgl_rope_angles_args){.positions = mgl_cpu_program_tensor(p, in[0]),
-                                                      .inv_freq = p->inv_freq[op_idx],
-                                                      .half_dim = out->dims[1].number,
-                                                      .out = mgl_cpu_program_tensor(p, op->output)},
-                              begin, end);
-      return;
+    case MGL_OP_ROPE_ANGLES: run_rope_angles(p, op, begin, end); return;
     case MGL_OP_ROPE:
       p->kernels->rope(&(mgl_rope_args){.x = mgl_cpu_program_tensor(p, op->output),
                                         .angles = mgl_cpu_program_tensor(p, in[1]),
                                         .head_count = out->dims[1].number,
-                                        .head_dim = out->dims[2].number},
+                                        .head_dim = out->dims[2].number,
+                                        .rotary_dim = 2 * tensors[in[1]].dims[1].number},
                        begin, end);
       return;
     case MGL_OP_KV_WRITE: run_kv_write(p, op, begin, end); return;

@@ -44,7 +44,6 @@ typedef struct mgl_cpu_program {
   const void **data;       // [tensor_count] weights; inputs, set by each plan
   uint64_t *offsets;       // [tensor_count] of activations in the block
   mgl_kv_layer *kv;        // [tensor_count], set for KV tensors
-  float **inv_freq;        // [op_count], set for rope_angles ops
   unsigned char *barrier;  // [op_count] 1: the op needs results or storage of ops since the last
                            // barrier; with a task graph NULL
   mgl_cpu_scratch_layout scratch;  // of a worker

@@ -30,7 +30,8 @@ typedef struct attend_unit {
   uint32_t kv_head;
   const float *qkv;     // [T, H + 2 HKV, HD]
   size_t qkv_stride;    // floats of a token
-  const float *angles;  // [T, HD / 2, 2]
+  const float *angles;  // [T, RD / 2, 2]
+  uint32_t rotary_dim;  // RD
   unsigned char *scratch;
   mgl_cpu_attend_layout layout;
 } attend_unit;
@@ -59,9 +60,10 @@ static void prepare_heads(const attend_unit *u, uint32_t first, uint32_t tokens,
   }
   mgl_rope_args args = {
       .x = out,
-      .angles = u->angles + first * head_dim,
+      .angles = u->angles + (size_t)first * u->rotary_dim,
       .head_count = count,
       .head_dim = u->h.head_dim,
+      .rotary_dim = u->rotary_dim,
   };
   u->p->kernels->rope(&args, 0, tokens);
 }
@@ -106,6 +108,7 @@ static void attend_tokens(const attend_unit *u, uint32_t sequence, uint32_t firs
       .block_table_stride = p->plan->limits.pages_per_sequence,
       .kv = p->kv[in[1]],
       .head_count = h->head_count,
+      .window = (uint32_t)u->op->attrs[MGL_ATTR_WINDOW],
       .scale = (float)u->op->attrs[MGL_ATTR_SCALE],
       .out = (unsigned char *)mgl_cpu_program_tensor(p, u->op->output) + first * out_row,
       .out_dtype = out->dtype,
@@ -123,6 +126,7 @@ static void run_attend(const mgl_cpu_program *p, const mgl_op *op, uint32_t work
       .qkv = mgl_cpu_program_tensor(p, op->inputs[0]),
       .qkv_stride = (size_t)mgl_tensor_row_elements(&p->graph->tensors[op->inputs[0]]),
       .angles = mgl_cpu_program_tensor(p, op->inputs[2]),
+      .rotary_dim = 2 * p->graph->tensors[op->inputs[2]].dims[1].number,
       .scratch = mgl_cpu_work_scratch(p, worker),
   };
   u.layout = mgl_cpu_lay_out_attend(&u.h);

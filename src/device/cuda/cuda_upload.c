@@ -187,7 +187,7 @@ static mgl_status upload_vectors(const uploader *u, float *buffer, mgl_error *er
     uint32_t count = 0;
     if (op->kind == MGL_OP_ROPE_ANGLES) {
       count = program->tensors[op->output].dims[1].number;
-      mgl_rope_inv_freq(op, count, buffer);
+      memcpy(buffer, op->values, count * sizeof *buffer);
     }
     for (uint32_t j = 5; op->kind == MGL_OP_QKV_PROJ && j < op->input_count; j++) {
       fill_vector(u, op->inputs[j], buffer + count);

@@ -8,8 +8,8 @@
 // FMAs, over the head dim or over the positions in ascending order, whatever the tile: the bits of
 // a query do not depend on the other queries of its item.
 //
-// Positions after a query's own are masked by selection or not visited: the memory of unused
-// positions may hold anything, NaN too.
+// Positions after a query's own, and before its window, are masked by selection or not visited: the
+// memory of unused positions may hold anything, NaN too.
 //
 // Included by kernels_vector.inc.h.
 
@@ -44,8 +44,10 @@ typedef struct attention_unit {
 typedef struct attention_split {
   size_t begin;                     // absolute position
   size_t first_pair;                // pairs before it end before the split
-  size_t shared;                    // positions that every pair from first_pair on attends to
-  size_t length;                    // positions that the last pair attends to
+  size_t end_pair;                  // windows of pairs from it on begin behind the split
+  size_t first_vector;              // of the first position that some pair attends to
+  size_t shared_begin, shared_end;  // positions that all these pairs attend to; empty: both 0
+  size_t length;                    // end of the positions that some pair attends to
   const char *keys[split_vectors];  // element (d = 0) of each vector of positions
   const char *values[split_pages];  // row of the first position of each page
   // Of the next split: pieces of head_dim / 2 lines, K and V of a page after each other. A score
@@ -91,10 +93,16 @@ static size_t vectors_of_tile(size_t pairs) {
   return pairs > 8 ? 2 : smaller(tile_vectors, vec_accumulators / pairs);
 }
 
-// Positions of the split that a pair attends to.
+// The positions of the split that a pair attends to end here,
 static size_t pair_length(const attention_unit *unit, const attention_split *split, size_t pair) {
   size_t count = (size_t)unit->positions[pair / unit->group] + 1 - split->begin;
   return smaller(count, MGL_ATTENTION_SPLIT);
+}
+
+// and begin here.
+static size_t pair_begin(const attention_unit *unit, const attention_split *split, size_t pair) {
+  size_t first = mgl_attention_first(unit->args, unit->positions[pair / unit->group]);
+  return first > split->begin ? first - split->begin : 0;
 }
 
 static attention_unit unit_start(const mgl_attention_args *args, float *scratch, size_t index) {
@@ -188,19 +196,35 @@ static void list_ahead(const attention_unit *unit, size_t begin, size_t end,
   }
 }
 
+// Which pairs reach the split, and which positions they attend to.
+static void find_pairs(const attention_unit *unit, attention_split *split) {
+  size_t token = 0, tokens = unit->pairs / unit->group;
+  while (unit->positions[token] < split->begin) {
+    token++;
+  }
+  split->first_pair = token * unit->group;
+  while (token < tokens && mgl_attention_first(unit->args, unit->positions[token]) <
+                               split->begin + MGL_ATTENTION_SPLIT) {
+    token++;
+  }
+  split->end_pair = token * unit->group;
+  split->first_vector = pair_begin(unit, split, split->first_pair) / vec_lanes;
+  split->shared_begin = pair_begin(unit, split, split->end_pair - 1);
+  split->shared_end = pair_length(unit, split, split->first_pair);
+  split->length = pair_length(unit, split, split->end_pair - 1);
+  if (split->shared_begin >= split->shared_end) {  // of a short window
+    split->shared_begin = split->shared_end = 0;
+  }
+}
+
 static attention_split split_start(const attention_unit *unit, size_t begin) {
   const mgl_kv_layer *kv = &unit->args->kv;
   attention_split split = {.begin = begin};
-  size_t token = 0;
-  while (unit->positions[token] < begin) {
-    token++;
-  }
-  split.first_pair = token * unit->group;
-  split.shared = pair_length(unit, &split, split.first_pair);
-  split.length = pair_length(unit, &split, unit->pairs - 1);
+  find_pairs(unit, &split);
   size_t bytes = kv_element_bytes(kv), page_tokens = kv->page_tokens;
   size_t block_bytes = page_tokens * kv->head_dim * bytes;  // one page of one KV head
-  for (size_t p = 0; p < split.length; p += page_tokens) {
+  size_t first = split.first_vector * vec_lanes / page_tokens * page_tokens;
+  for (size_t p = first; p < split.length; p += page_tokens) {
     size_t page = (size_t)unit->block_table[(begin + p) / page_tokens];
     size_t block = page * kv->kv_head_count + unit->kv_head;
     split.values[p / page_tokens] = (const char *)kv->v + block * block_bytes;
@@ -332,14 +356,16 @@ static void split_scores(const attention_unit *unit, const attention_split *spli
   bool bf16 = unit->args->kv.dtype == MGL_DTYPE_BF16;
   size_t vector_count = (split->length + vec_lanes - 1) / vec_lanes;
   size_t ahead = 0;
-  for (size_t pair = split->first_pair, pairs; pair < unit->pairs; pair += pairs) {
-    pairs = pairs_of_tile(unit->pairs - pair);
+  for (size_t pair = split->first_pair, pairs; pair < split->end_pair; pair += pairs) {
+    pairs = pairs_of_tile(split->end_pair - pair);
     size_t limit = vectors_of_tile(pairs);
-    for (size_t vector = 0, vectors; vector < vector_count; vector += vectors, ahead += 2) {
+    for (size_t vector = split->first_vector, vectors; vector < vector_count;
+         vector += vectors, ahead += 2) {
       vectors = tile_size(vector_count - vector, limit);
       attention_tile at = {.pair = pair, .first = vector};
       for (size_t i = 0; i < 2; i++) {  // where there is no more, what is there already
-        at.ahead[i] = ahead + i < split->ahead_count ? split->ahead[ahead + i] : split->keys[0];
+        at.ahead[i] =
+            ahead + i < split->ahead_count ? split->ahead[ahead + i] : split->keys[vector];
       }
 #define SCORE_TILE(pairs_, vectors_, bf16_) score_tile(unit, split, at, pairs_, vectors_, bf16_)
       TILE_SWITCH(pairs, vectors, SCORE_TILE)
@@ -377,21 +403,23 @@ static float max_lane(vec a) {
   return max;
 }
 
-// Scores of a pair to weights exp(score - max), zero after the pair's own position up to the end of
-// the vector. Returns their sum.
-static float softmax(float *weights, size_t length, float *max_out) {
+// Scores of a pair at the positions [begin, end) to weights exp(score - max), zero up to the ends of
+// their vectors. Returns their sum.
+static float softmax(float *weights, size_t begin, size_t end, float *max_out) {
   vec minus_infinity = vec_set(-INFINITY), max = minus_infinity, sum = vec_zero();
-  for (size_t p = 0; p < length; p += vec_lanes) {
+  size_t first = begin / vec_lanes * vec_lanes;
+  for (size_t p = first; p < end; p += vec_lanes) {
     vec score = vec_load(weights + p);
-    if (length - p < vec_lanes) {
-      score = vec_select(length - p, score, minus_infinity);
+    if (end - p < vec_lanes || p < begin) {
+      score = end - p < vec_lanes ? vec_select(end - p, score, minus_infinity) : score;
+      score = p < begin ? vec_select(begin - p, minus_infinity, score) : score;
       vec_store(weights + p, score);
     }
     max = vec_max(max, score);
   }
   *max_out = max_lane(max);
   vec offset = vec_set(*max_out);
-  for (size_t p = 0; p < length; p += vec_lanes) {
+  for (size_t p = first; p < end; p += vec_lanes) {
     vec weight = vec_exp(vec_sub(vec_load(weights + p), offset));
     vec_store(weights + p, weight);
     sum = vec_add(sum, weight);
@@ -405,11 +433,11 @@ static float exp_of(float x) {
 }
 
 // Merges the split's (max, sum, weighted V) of a pair into what came before.
-static void merge(const attention_unit *unit, bool first_split, size_t pair) {
+static void merge(const attention_unit *unit, const attention_split *split, size_t pair) {
   float max = unit->split_max[pair], sum = unit->split_sum[pair];
   size_t width = unit->layout.width;
   float *merged = unit->merged_out + pair * width, *split_out = unit->split_out + pair * width;
-  if (first_split) {
+  if (mgl_attention_first(unit->args, unit->positions[pair / unit->group]) >= split->begin) {
     memcpy(merged, split_out, width * sizeof *merged);
     unit->merged_max[pair] = max;
     unit->merged_sum[pair] = sum;
@@ -425,24 +453,41 @@ static void merge(const attention_unit *unit, bool first_split, size_t pair) {
   unit->merged_sum[pair] = unit->merged_sum[pair] * old_scale + sum * split_scale;
 }
 
-static void attend_split(const attention_unit *unit, const attention_split *split) {
-  size_t first = split->first_pair, width = unit->layout.width;
-  split_scores(unit, split);
-  for (size_t pair = first; pair < unit->pairs; pair++) {
-    unit->split_sum[pair] = softmax(unit->weights + pair * MGL_ATTENTION_SPLIT,
-                                    pair_length(unit, split, pair), &unit->split_max[pair]);
-  }
-  memset(unit->split_out + first * width, 0, (unit->pairs - first) * width * sizeof(float));
-  split_values(unit, split, first, unit->pairs, 0, split->shared);
-  // The few positions that only the later tokens of the item attend to.
-  for (size_t pair = first; pair < unit->pairs; pair += unit->group) {
-    size_t length = pair_length(unit, split, pair);
-    if (length > split->shared) {
-      split_values(unit, split, pair, pair + unit->group, split->shared, length);
+// Weighted V of all pairs. The positions are taken in ascending order whatever the other pairs of
+// the item attend to: those that only earlier tokens do, those that all do, the others.
+static void attend_values(const attention_unit *unit, const attention_split *split) {
+  const size_t begin = split->shared_begin, end = split->shared_end;
+  for (size_t pair = split->first_pair; pair < split->end_pair; pair += unit->group) {
+    size_t first = pair_begin(unit, split, pair);
+    size_t last = begin < end ? begin : pair_length(unit, split, pair);
+    if (first < last) {
+      split_values(unit, split, pair, pair + unit->group, first, last);
     }
   }
-  for (size_t pair = first; pair < unit->pairs; pair++) {
-    merge(unit, split->begin == 0, pair);
+  if (begin == end) {
+    return;
+  }
+  split_values(unit, split, split->first_pair, split->end_pair, begin, end);
+  for (size_t pair = split->first_pair; pair < split->end_pair; pair += unit->group) {
+    size_t last = pair_length(unit, split, pair);
+    if (last > end) {
+      split_values(unit, split, pair, pair + unit->group, end, last);
+    }
+  }
+}
+
+static void attend_split(const attention_unit *unit, const attention_split *split) {
+  size_t first = split->first_pair, end = split->end_pair, width = unit->layout.width;
+  split_scores(unit, split);
+  for (size_t pair = first; pair < end; pair++) {
+    unit->split_sum[pair] =
+        softmax(unit->weights + pair * MGL_ATTENTION_SPLIT, pair_begin(unit, split, pair),
+                pair_length(unit, split, pair), &unit->split_max[pair]);
+  }
+  memset(unit->split_out + first * width, 0, (end - first) * width * sizeof(float));
+  attend_values(unit, split);
+  for (size_t pair = first; pair < end; pair++) {
+    merge(unit, split, pair);
   }
 }
 
@@ -451,8 +496,10 @@ static void attention(const mgl_attention_args *args, void *scratch, size_t begi
   for (size_t index = begin; index < end; index++) {
     attention_unit unit = unit_start(args, scratch, index);
     size_t last = unit.positions[(unit.pairs - 1) / unit.group];
+    size_t first = mgl_attention_first(args, unit.positions[0]);
     gather_queries(&unit);
-    for (size_t position = 0; position <= last; position += MGL_ATTENTION_SPLIT) {
+    for (size_t position = first / MGL_ATTENTION_SPLIT * MGL_ATTENTION_SPLIT; position <= last;
+         position += MGL_ATTENTION_SPLIT) {
       attention_split split = split_start(&unit, position);
       attend_split(&unit, &split);
     }

@@ -76,21 +76,28 @@ size_t mgl_packed_bytes(uint32_t token_count, uint32_t k, mgl_dtype dtype);
 // Whether packing x pays for a linear of so many tokens and output features in one call.
 bool mgl_linear_packs(uint32_t token_count, size_t features);
 
-// Rotary angles of one iteration: out[t][i] = (cos, sin)(positions[t] * inv_freq[i]), the product
-// rounded to f32 first, as the Hugging Face reference does. Unit: a token t.
+// Rotary angles of one iteration: out[t][i] = amplitude * (cos, sin)(positions[t] * frequency[i]), the
+// product with the frequency rounded to f32 first, as the Hugging Face reference does. Rows whose
+// length is above `original` have other frequencies: those behind the others, or, with a theta, those
+// of the base that grows (graph/rope.h). Unit: a token t.
 typedef struct mgl_rope_angles_args {
   const uint32_t *positions;  // [T]
-  const float *inv_freq;      // [HD/2]
-  uint32_t half_dim;          // HD/2
-  float *out;                 // [T, HD/2, 2]: cos, sin
+  const uint32_t *lengths;    // [T]; NULL where frequencies do not depend on them
+  const float *inv_freq;      // [RD/2], or [2 * RD/2] with lengths and no theta
+  uint32_t half_dim;          // RD/2
+  float amplitude;
+  double original, theta, factor;  // with lengths
+  float *out;                      // [T, RD/2, 2]: cos, sin
 } mgl_rope_angles_args;
 
-// Rotary embedding, in place, of the pairs (i, i + HD/2) of every head. Unit: a token t.
+// Rotary embedding, in place, of the pairs (i, i + RD/2) of the first RD elements of every head.
+// Unit: a token t.
 typedef struct mgl_rope_args {
   float *x;             // [T, heads, HD]
-  const float *angles;  // [T, HD/2, 2]
+  const float *angles;  // [T, RD/2, 2]
   uint32_t head_count;
   uint32_t head_dim;
+  uint32_t rotary_dim;  // RD
 } mgl_rope_args;
 
 // The KV cache of one layer. K is stored with the position fastest inside a page, so that a vector
@@ -130,7 +137,8 @@ typedef struct mgl_attention_item {
   uint32_t query_count;  // 1 to MGL_ATTENTION_QUERY_TILE
 } mgl_attention_item;
 
-// Causal attention over paged KV: token t attends to positions 0..positions[t] of its sequence.
+// Causal attention over paged KV: token t attends to positions 0..positions[t] of its sequence, with
+// a window w to the last w of these; pages without any of them are not read.
 // Unit: item * HKV + kv_head; it computes all H/HKV query heads of that KV head.
 typedef struct mgl_attention_args {
   const float *q;         // row of head h of token t at q + t * q_stride + (h - q_head_begin) * HD
@@ -142,6 +150,7 @@ typedef struct mgl_attention_args {
   uint32_t block_table_stride;
   mgl_kv_layer kv;
   uint32_t head_count;  // H
+  uint32_t window;      // tokens; 0: all
   float scale;          // 1/sqrt(HD)
   void *out;            // [T, H, HD] of out_dtype
   mgl_dtype out_dtype;  // bf16 or f32

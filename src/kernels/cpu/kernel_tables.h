@@ -33,6 +33,11 @@ typedef struct attention_layout {
   size_t total;
 } attention_layout;
 
+// The first position that a token at `position` attends to.
+static inline size_t mgl_attention_first(const mgl_attention_args *args, size_t position) {
+  return args->window != 0 && position >= args->window ? position + 1 - args->window : 0;
+}
+
 attention_layout mgl_attention_layout(uint32_t group, uint32_t head_dim);
 
 // What the vector levels take over from the scalar one (kernels_scalar.c).

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "graph/rope.h"
 #include "kernels/cpu/kernel_tables.h"
 
 static float load(const void *data, mgl_dtype dtype, size_t index) {
@@ -83,20 +84,38 @@ static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
   }
 }
 
+// The frequencies of a row; `grown` has room for them.
+static const float *frequencies_of(const mgl_rope_angles_args *args, size_t t, float *grown) {
+  if (args->lengths == NULL || args->lengths[t] <= args->original) {
+    return args->inv_freq;
+  }
+  if (args->theta == 0) {
+    return args->inv_freq + args->half_dim;
+  }
+  float base = mgl_rope_grown_base(args->theta, args->factor, args->original, args->lengths[t],
+                                   args->half_dim);
+  for (uint32_t i = 0; i < args->half_dim; i++) {
+    grown[i] = mgl_rope_frequency(base, i, args->half_dim);
+  }
+  return grown;
+}
+
 // libm reduces the argument exactly, so that large positions keep their precision.
 void mgl_scalar_rope_angles(const mgl_rope_angles_args *args, size_t begin, size_t end) {
+  float grown[MGL_MAX_HEAD_DIM / 2];
   for (size_t t = begin; t < end; t++) {
+    const float *inv_freq = frequencies_of(args, t, grown);
     float *out = args->out + t * args->half_dim * 2;
     for (size_t i = 0; i < args->half_dim; i++) {
-      float angle = (float)args->positions[t] * args->inv_freq[i];
-      out[2 * i] = cosf(angle);
-      out[2 * i + 1] = sinf(angle);
+      float angle = (float)args->positions[t] * inv_freq[i];
+      out[2 * i] = cosf(angle) * args->amplitude;
+      out[2 * i + 1] = sinf(angle) * args->amplitude;
     }
   }
 }
 
 static void rope(const mgl_rope_args *args, size_t begin, size_t end) {
-  size_t half = args->head_dim / 2;
+  size_t half = args->rotary_dim / 2;
   for (size_t t = begin; t < end; t++) {
     const float *angles = args->angles + t * half * 2;
     for (size_t head = 0; head < args->head_count; head++) {
@@ -142,13 +161,17 @@ static void attend(const mgl_attention_args *args, const int32_t *block_table, s
                    size_t head, float *weights, float *split_out, float *merged_out) {
   const mgl_kv_layer *kv = &args->kv;
   size_t head_dim = kv->head_dim, count = (size_t)args->positions[t] + 1;
+  size_t first = mgl_attention_first(args, args->positions[t]);
   size_t kv_head = head / (args->head_count / kv->kv_head_count);
   const float *q = args->q + t * args->q_stride + (head - args->q_head_begin) * head_dim;
   float merged_max = -INFINITY, merged_sum = 0;
-  for (size_t begin = 0; begin < count; begin += MGL_ATTENTION_SPLIT) {
+  for (size_t begin = first / MGL_ATTENTION_SPLIT * MGL_ATTENTION_SPLIT; begin < count;
+       begin += MGL_ATTENTION_SPLIT) {
+    bool is_first = begin <= first;
+    size_t from = is_first ? first - begin : 0;
     size_t length = count - begin < MGL_ATTENTION_SPLIT ? count - begin : MGL_ATTENTION_SPLIT;
     float max = -INFINITY, sum = 0;
-    for (size_t p = 0; p < length; p++) {
+    for (size_t p = from; p < length; p++) {
       size_t page = (size_t)block_table[(begin + p) / kv->page_tokens];
       size_t offset = (begin + p) % kv->page_tokens;
       float score = 0;
@@ -159,7 +182,7 @@ static void attend(const mgl_attention_args *args, const int32_t *block_table, s
       max = fmaxf(max, weights[p]);
     }
     memset(split_out, 0, head_dim * sizeof(float));
-    for (size_t p = 0; p < length; p++) {
+    for (size_t p = from; p < length; p++) {
       size_t page = (size_t)block_table[(begin + p) / kv->page_tokens];
       size_t offset = (begin + p) % kv->page_tokens;
       float weight = expf(weights[p] - max);
@@ -169,10 +192,10 @@ static void attend(const mgl_attention_args *args, const int32_t *block_table, s
       }
     }
     float max_of_both = fmaxf(merged_max, max);
-    float old_scale = begin == 0 ? 0 : expf(merged_max - max_of_both);
+    float old_scale = is_first ? 0 : expf(merged_max - max_of_both);
     float new_scale = expf(max - max_of_both);
     for (size_t i = 0; i < head_dim; i++) {
-      float old = begin == 0 ? 0 : merged_out[i] * old_scale;
+      float old = is_first ? 0 : merged_out[i] * old_scale;
       merged_out[i] = old + split_out[i] * new_scale;
     }
     merged_sum = merged_sum * old_scale + sum * new_scale;

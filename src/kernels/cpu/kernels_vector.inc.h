@@ -138,7 +138,7 @@ static void rope_head(float *x, const float *angles, size_t half) {
 }
 
 static void rope(const mgl_rope_args *args, size_t begin, size_t end) {
-  size_t half = args->head_dim / 2;
+  size_t half = args->rotary_dim / 2;
   for (size_t t = begin; t < end; t++) {
     for (size_t head = 0; head < args->head_count; head++) {
       rope_head(args->x + (t * args->head_count + head) * args->head_dim,

@@ -124,6 +124,9 @@ static void a_pinned_thread_knows_the_machine(void **state) {
     fail_msg("expected \"%s\", found \"%s\"", text, error.text);
   }
   megalith_engine_destroy(pinning);
+#ifdef MGL_TEST_SANITIZED
+  (void)printf("skipped: a narrower set; sanitizers have threads that keep the whole one\n");
+#else
   // Nor is a narrower set that this process gets later taken for the old one.
   cpu_set_t one;
   CPU_ZERO(&one);
@@ -136,6 +139,7 @@ static void a_pinned_thread_knows_the_machine(void **state) {
   assert_int_equal(megalith_engine_create(model, &many, &engine, &error), MEGALITH_ERROR_LIMIT);
   assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
   assert_non_null(strstr(error.text, "this machine has 1"));
+#endif
 }
 
 // An array that is said to be there and is not.

@@ -141,6 +141,61 @@ static void models_without_kernels_are_refused(void **state) {
   mgl_graph_destroy(graph);
 }
 
+// What the CPU has and the GPU lacks is refused by name; what is data only runs there too.
+static void features_without_kernels_are_refused(void **state) {
+  (void)state;
+  const mgl_rope yarn = {.kind = MGL_ROPE_YARN,
+                         .theta = 1e4,
+                         .factor = 4,
+                         .beta_fast = 32,
+                         .beta_slow = 1,
+                         .original_context = 64,
+                         .attention_factor = 1.2};
+  mgl_rope dynamic = {.kind = MGL_ROPE_DYNAMIC, .theta = 1e4, .factor = 4, .original_context = 64};
+  mgl_rope longrope = {.kind = MGL_ROPE_LONGROPE, .theta = 1e4, .original_context = 64};
+  for (int i = 0; i < MGL_MAX_HEAD_DIM / 2; i++) {
+    longrope.short_factors[i] = longrope.long_factors[i] = 1;
+  }
+  const mgl_config plain = default_config();
+  const struct {
+    mgl_config config;
+    const char *message;
+  } cases[] = {
+      {.config = {.output_bias = true, .qkv_bias = true},
+       .message = "a bias of the output projection"},
+      {.config = {.mlp_bias = true}, .message = "a bias of the output projection or of the feed"},
+      {.config = {.rope = dynamic}, .message = "depends on the sequence's length"},
+      {.config = {.rope = longrope}, .message = "depends on the sequence's length"},
+      {.config = {.window_tokens = 16, .window_layers = {2}}, .message = "a sliding window"},
+      {.config = {.rotary_dim = 16}, .message = "partial rotary"},
+      {.config = {.rotary_dim = 16, .rope = yarn}, .message = "multiplies parts of heads"},
+      {.config = {.rope = yarn}, .message = NULL},
+      {.config = {.qkv_bias = true}, .message = NULL},
+      {.config = {.fused_weights = true, .family = MGL_FAMILY_PHI3}, .message = NULL},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const mgl_config *c = &cases[i].config;
+    mgl_config config = plain;
+    config.family = c->family;
+    config.qk_norm = c->family == MGL_FAMILY_QWEN3;
+    config.qkv_bias = c->qkv_bias;
+    config.output_bias = c->output_bias;
+    config.mlp_bias = c->mlp_bias;
+    config.rotary_dim = c->rotary_dim;
+    config.fused_weights = c->fused_weights;
+    config.window_tokens = c->window_tokens;
+    config.window_layers[0] = c->window_layers[0];
+    config.rope = c->rope.theta != 0 ? c->rope : plain.rope;
+    mgl_graph *graph = build_program(&config);
+    if (cases[i].message != NULL) {
+      expect_refusal(graph, cases[i].message);
+    } else {
+      mgl_graph_destroy(fuse(graph));
+    }
+    mgl_graph_destroy(graph);
+  }
+}
+
 #define HEAD                   \
   "program test\n"             \
   "input tokens i32[T]\n"      \
@@ -452,6 +507,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(next_plan_comes_first_and_sample_last),
       cmocka_unit_test(models_without_kernels_are_refused),
+      cmocka_unit_test(features_without_kernels_are_refused),
       cmocka_unit_test(programs_without_kernels_are_refused),
       cmocka_unit_test(names_of_the_device_ops_must_be_free),
       cmocka_unit_test(failed_allocations_are_reported),

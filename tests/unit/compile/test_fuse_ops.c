@@ -283,8 +283,7 @@ static void logits_need_a_norm_of_rows(void **state) {
   check_patterns(patterns, sizeof patterns / sizeof patterns[0]);
 }
 
-#define ANGLES \
-  "a = rope_angles(positions) kind=0 theta=10000 factor=0 low=0 high=0 original=0 : f32[T,2,2]\n"
+#define ANGLES "a = rope_angles(positions) values=[1,0.01] : f32[T,2,2]\n"
 #define QKV                                                          \
   "q = linear(n, wq) : f32[T,2,4]\nk = linear(n, wk) : f32[T,1,4]\n" \
   "v = linear(n, wv) : f32[T,1,4]\n"
@@ -339,7 +338,7 @@ static void attention_is_fused_as_a_whole_or_not_at_all(void **state) {
                 "v = linear(n, wv, bk) : f32[T,1,4]\n" ROPE WRITE ATTENTION "output t\n",
        "rope_angles qkv_proj attend "},
       // Angles of two kinds; v rotated instead of k.
-      {ANGLES "a2 = rope_angles(positions) kind=0 theta=9 factor=0 low=0 high=0 original=0 : "
+      {ANGLES "a2 = rope_angles(positions) values=[1,0.1] : "
               "f32[T,2,2]\n" N QKV
               "qr = rope(q, a) : f32[T,2,4]\nkr = rope(k, a2) : f32[T,1,4]\n" WRITE ATTENTION
               "output t\n",

@@ -55,6 +55,49 @@ static const mgl_config llama_f32_config = {
     .dtype = MGL_DTYPE_F32,
     .bos_id = -1};
 
+// What depends on more than the positions before a token: a window across pages and splits, lengths
+// beyond the original context, parts of heads that turn, biases.
+static const mgl_config phi3_config = {
+    .family = MGL_FAMILY_PHI3,
+    .hidden_size = 96,
+    .intermediate_size = 136,
+    .layer_count = 2,
+    .head_count = 6,
+    .kv_head_count = 2,
+    .head_dim = 48,
+    .rotary_dim = 36,
+    .vocab_size = VOCAB,
+    .context_tokens = 2048,
+    .rms_norm_eps = 1e-5,
+    .rope = {.kind = MGL_ROPE_DYNAMIC, .theta = 1e4, .factor = 4, .original_context = 100},
+    .window_tokens = 70,
+    .window_layers = {2},
+    .dtype = MGL_DTYPE_BF16,
+    .bos_id = -1};
+static const mgl_config biased_config = {.family = MGL_FAMILY_LLAMA,
+                                         .hidden_size = 96,
+                                         .intermediate_size = 200,
+                                         .layer_count = 2,
+                                         .head_count = 3,
+                                         .kv_head_count = 1,
+                                         .head_dim = 64,
+                                         .vocab_size = VOCAB,
+                                         .context_tokens = 2048,
+                                         .rms_norm_eps = 1e-5,
+                                         .rope = {.kind = MGL_ROPE_LONGROPE,
+                                                  .theta = 1e4,
+                                                  .original_context = 100,
+                                                  .attention_factor = 1.2,
+                                                  .short_factors = {[0 ... 31] = 1.5f},
+                                                  .long_factors = {[0 ... 31] = 7}},
+                                         .qkv_bias = true,
+                                         .output_bias = true,
+                                         .mlp_bias = true,
+                                         .window_tokens = 300,
+                                         .window_layers = {3},
+                                         .dtype = MGL_DTYPE_F32,
+                                         .bos_id = -1};
+
 // How the tokens of the observed sequence reach the model.
 typedef struct way {
   uint32_t threads;
@@ -77,6 +120,7 @@ static int32_t token_at(uint32_t sequence, uint32_t position) {
 
 typedef struct feeding {
   mgl_plan *plan;
+  uint32_t prompt;  // tokens of the observed sequence's
   int32_t pages[OTHERS + 1][(MOST_TOKENS + MGL_PAGE_TOKENS - 1) / MGL_PAGE_TOKENS];
   int32_t tokens[OTHERS + 1][MOST_TOKENS];
 } feeding;
@@ -87,6 +131,7 @@ static void add_chunk(feeding *f, uint32_t sequence, uint32_t position, uint32_t
                             .tokens = &f->tokens[sequence][position],
                             .token_count = count,
                             .position = position,
+                            .prompt_count = sequence == 0 ? f->prompt : 30,
                             .pages = f->pages[sequence],
                             .page_count = f->plan->limits.pages_per_sequence,
                             .logits = logits,
@@ -123,6 +168,7 @@ static void run_way(const mgl_config *config, uint32_t prompt, way w, float *out
   }
   feeding *f = calloc(1, sizeof *f);
   assert_non_null(f);
+  f->prompt = prompt;
   assert_int_equal(mgl_plan_create(mgl_runner_limits(runner), &f->plan, &err), MGL_OK);
   // Pages in an order that differs between ways, so that physical places do not matter either.
   uint32_t page_count = f->plan->limits.pages_per_sequence;
@@ -262,6 +308,21 @@ static void f32_bits_do_not_depend_on_the_way(void **state) {
   check_on_all_levels(&llama_f32_config, check_contract);
 }
 
+static void windows_and_lengths_keep_the_bits(void **state) {
+  (void)state;
+  check_on_all_levels(&phi3_config, check_contract);
+  check_on_all_levels(&biased_config, check_contract);
+}
+
+// On the best level only, for time; the second model's window is longer than a split.
+static void windows_and_lengths_in_large_iterations(void **state) {
+  (void)state;
+  assert_int_equal(setenv("MEGALITH_SIMD", mgl_simd_name(mgl_simd_detected()), 1), 0);
+  check_large_iterations(&phi3_config);
+  check_large_iterations(&biased_config);
+  assert_int_equal(unsetenv("MEGALITH_SIMD"), 0);
+}
+
 static void bf16_bits_of_large_iterations(void **state) {
   (void)state;
   check_on_all_levels(&qwen3_config, check_large_iterations);
@@ -276,6 +337,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bf16_bits_do_not_depend_on_the_way),
       cmocka_unit_test(f32_bits_do_not_depend_on_the_way),
+      cmocka_unit_test(windows_and_lengths_keep_the_bits),
+      cmocka_unit_test(windows_and_lengths_in_large_iterations),
       cmocka_unit_test(bf16_bits_of_large_iterations),
       cmocka_unit_test(f32_bits_of_large_iterations),
   };

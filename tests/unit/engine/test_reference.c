@@ -50,6 +50,7 @@ typedef struct fixture {
   mgl_plan *plan;
   int32_t *pages;  // [page_count]
   uint32_t page_count;
+  uint32_t prompt_count;  // tokens that count as the prompt's (graph/rope.h)
 } fixture;
 
 static void set_up(fixture *f, const char *name, mgl_simd simd, uint32_t shard_count) {
@@ -68,6 +69,7 @@ static void set_up(fixture *f, const char *name, mgl_simd simd, uint32_t shard_c
   assert_int_equal(mgl_runner_simd(f->runner), simd);
   MUST(mgl_plan_create(mgl_runner_limits(f->runner), &f->plan, &err));
   // The sequence's pages lie in descending order, every second one of the pool.
+  f->prompt_count = (uint32_t)f->of.reference.prompt_count;
   f->page_count = mgl_runner_limits(f->runner)->pages_per_sequence;
   f->pages = mgl_alloc_zeroed(f->page_count, sizeof *f->pages);
   assert_non_null(f->pages);
@@ -94,6 +96,7 @@ static const float *run_chunk(fixture *f, const int32_t *tokens, uint32_t count,
   mgl_plan_add(f->plan, &(mgl_plan_chunk){.tokens = tokens,
                                           .token_count = count,
                                           .position = position,
+                                          .prompt_count = f->prompt_count,
                                           .pages = f->pages,
                                           .page_count = f->page_count,
                                           .logits = want});
@@ -135,6 +138,24 @@ static int32_t largest_at(const float *logits, size_t count) {
   return (int32_t)best;
 }
 
+// Computes the sequence again once it is too long for the frequencies that it began with, as the
+// engine does.
+static void begin_again_if_long(fixture *f, size_t continued) {
+  const mgl_reference *r = &f->of.reference;
+  const mgl_rope *rope = mgl_runner_rope(f->runner);
+  uint32_t count = (uint32_t)(r->prompt_count + continued);
+  if (rope->kind != MGL_ROPE_LONGROPE || !mgl_rope_is_long(rope, count + 1) ||
+      mgl_rope_is_long(rope, f->prompt_count)) {
+    return;
+  }
+  f->prompt_count = count + 1;
+  for (uint32_t i = 0; i < count; i++) {
+    const int32_t *token =
+        i < r->prompt_count ? &r->prompt[i] : &r->continuation[i - r->prompt_count];
+    (void)run_chunk(f, token, 1, i, MGL_LOGITS_NONE);
+  }
+}
+
 // Steps where the margin demands the reference's token and the engine chose another.
 static size_t wrong_steps(fixture *f, const float *last_logits, size_t *out_decided) {
   const mgl_reference *r = &f->of.reference;
@@ -145,6 +166,7 @@ static size_t wrong_steps(fixture *f, const float *last_logits, size_t *out_deci
     bool decided = r->margins[i] > r->bf16_logit_error;
     *out_decided += decided;
     wrong += decided && largest_at(logits, r->vocab_size) != r->continuation[i];
+    begin_again_if_long(f, i);
     logits = run_chunk(f, &r->continuation[i], 1, (uint32_t)(r->prompt_count + i), MGL_LOGITS_LAST);
   }
   return wrong;

@@ -90,27 +90,6 @@ static void activations_are_f32_unless_all_weights_are_bf16(void **state) {
   }
 }
 
-// The frequencies that a llama3-scaled rope keeps, blends and divides, against the formula in
-// double.
-static void llama3_frequencies(void **state) {
-  (void)state;
-  mgl_op op = {.kind = MGL_OP_ROPE_ANGLES};
-  op.attrs[MGL_ATTR_ROPE_KIND] = MGL_ROPE_LLAMA3;
-  op.attrs[MGL_ATTR_ROPE_THETA] = 500000;
-  op.attrs[MGL_ATTR_ROPE_FACTOR] = 32;
-  op.attrs[MGL_ATTR_ROPE_LOW] = 1;
-  op.attrs[MGL_ATTR_ROPE_HIGH] = 4;
-  op.attrs[MGL_ATTR_ROPE_ORIGINAL] = 8192;
-  float freq[32];
-  mgl_rope_inv_freq(&op, 32, freq);
-  assert_true(freq[0] == 1.0f);      // short wavelengths stay
-  float divided = freq[31] * 32.0f;  // long ones are divided by the factor
-  assert_true(divided > 3.0e-6f && divided < 3.1e-6f);
-  for (int i = 1; i < 32; i++) {
-    assert_true(freq[i] < freq[i - 1]);
-  }
-}
-
 // Writes a checkpoint with the weights of `graph`, zeros but for the embedding, and a head of its
 // own unless head is NULL.
 static void write_checkpoint(const temp_folder *folder, const mgl_graph *graph,
@@ -204,7 +183,6 @@ int main(void) {
       cmocka_unit_test(every_family_builds),
       cmocka_unit_test(activations_are_f32_unless_all_weights_are_bf16),
       cmocka_unit_test(a_stored_head_beside_a_tied_embedding),
-      cmocka_unit_test(llama3_frequencies),
       cmocka_unit_test(allocation_failures_are_reported),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,6 +22,7 @@ typedef struct cache {
 typedef struct shape {
   uint32_t kv_heads, group, head_dim, page_tokens;
   mgl_dtype kv_dtype, out_dtype;
+  uint32_t window;  // 0: none
 } shape;
 
 static size_t key_index(const mgl_kv_layer *kv, size_t slot, size_t head, size_t i) {
@@ -96,13 +97,15 @@ static void cache_destroy(cache *c) {
 }
 
 // A token of one query row is checked against softmax in double.
-static void check_head(const cache *c, size_t s, size_t position, size_t kv_head, const float *q,
-                       float scale, const void *out, mgl_dtype out_dtype, size_t out_index) {
+static void check_head(const cache *c, const shape *sh, size_t s, size_t position, size_t kv_head,
+                       const float *q, const void *out, size_t out_index) {
   const mgl_kv_layer *kv = &c->kv;
+  const float scale = 1.0f / sqrtf((float)sh->head_dim);
   size_t head_dim = kv->head_dim, count = position + 1;
+  size_t first = sh->window != 0 && count > sh->window ? count - sh->window : 0;
   double *scores = malloc(count * sizeof *scores);
   double max = -INFINITY, min = INFINITY, magnitude = 0, sum = 0;
-  for (size_t p = 0; p < count; p++) {
+  for (size_t p = first; p < count; p++) {
     double score = 0, absolute = 0;
     for (size_t i = 0; i < head_dim; i++) {
       double product =
@@ -116,7 +119,7 @@ static void check_head(const cache *c, size_t s, size_t position, size_t kv_head
     min = fmin(min, scores[p]);
     magnitude = fmax(magnitude, absolute * (double)scale);
   }
-  for (size_t p = 0; p < count; p++) {
+  for (size_t p = first; p < count; p++) {
     scores[p] = exp(scores[p] - max);
     sum += scores[p];
   }
@@ -125,14 +128,14 @@ static void check_head(const cache *c, size_t s, size_t position, size_t kv_head
   double relative = 2.2 * (weight_error + (256 + 3 * splits + 2) * u);
   for (size_t i = 0; i < head_dim; i++) {
     double expected = 0, absolute = 0;
-    for (size_t p = 0; p < count; p++) {
+    for (size_t p = first; p < count; p++) {
       double v =
           (double)element_load(kv->v, kv->dtype, value_index(kv, cache_slot(c, s, p), kv_head, i));
       expected += scores[p] * v;
       absolute += scores[p] * fabs(v);
     }
-    check_close(element_load(out, out_dtype, out_index + i), expected / sum,
-                relative * absolute / sum, out_dtype);
+    check_close(element_load(out, sh->out_dtype, out_index + i), expected / sum,
+                relative * absolute / sum, sh->out_dtype);
   }
   free(scores);
 }
@@ -188,6 +191,7 @@ static mgl_attention_args run_args(const cache *c, const shape *sh, const batch 
       .block_table_stride = (uint32_t)c->table_stride,
       .kv = c->kv,
       .head_count = sh->kv_heads * sh->group,
+      .window = sh->window,
       .scale = 1.0f / sqrtf((float)sh->head_dim),
       .out = out->data,
       .out_dtype = sh->out_dtype,
@@ -221,8 +225,8 @@ static void check_shape(const shape *sh, const size_t *lengths, const size_t *co
     for (size_t t = 0; t < b.tokens; t++) {
       for (size_t head = 0; head < heads; head++) {
         size_t row = (t * heads + head) * sh->head_dim;
-        check_head(&c, b.sequences[t], b.positions[t], head / sh->group, b.q + row,
-                   1.0f / sqrtf((float)sh->head_dim), out.data, sh->out_dtype, row);
+        check_head(&c, sh, b.sequences[t], b.positions[t], head / sh->group, b.q + row, out.data,
+                   row);
       }
     }
     guarded_destroy(&out);
@@ -239,8 +243,8 @@ static void attention_matches_reference(void **state) {
     for (size_t j = 0; j < sizeof groups / sizeof *groups; j++) {
       mgl_dtype kv_dtype = random_below(2) ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
       mgl_dtype out_dtype = random_below(2) ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
-      shape sh = {1 + random_below(2),    groups[j], head_dims[i],
-                  16u << random_below(3), kv_dtype,  out_dtype};
+      shape sh = {1 + random_below(2), groups[j], head_dims[i], 16u << random_below(3), kv_dtype,
+                  out_dtype,           0};
       size_t lengths[] = {1 + random_below(40), 17};
       size_t counts[] = {1 + random_below((uint32_t)lengths[0]), 1};
       check_shape(&sh, lengths, counts, 2);
@@ -254,10 +258,31 @@ static void attention_matches_reference_at_positions(void **state) {
   static const size_t positions[] = {0, 1, 7, 8, 15, 16, 31, 254, 255, 256, 257, 511, 512, 1000};
   for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
     for (size_t count = 1; count <= 13; count += 4) {
-      shape sh = {2, 2, 64, count == 5 ? 32 : 16, MGL_DTYPE_BF16, MGL_DTYPE_F32};
+      shape sh = {2, 2, 64, count == 5 ? 32 : 16, MGL_DTYPE_BF16, MGL_DTYPE_F32, 0};
       size_t length = positions[i] + 1;
       size_t tokens = count < length ? count : length;
       check_shape(&sh, &length, &tokens, 1);
+    }
+  }
+}
+
+// Windows shorter and longer than pages, splits, query tiles and the sequence.
+static void windowed_attention_matches_reference(void **state) {
+  (void)state;
+  static const uint32_t windows[] = {1, 2, 7, 8, 15, 16, 17, 33, 100, 255, 256, 257, 300, 600};
+  static const size_t lengths[] = {1, 9, 40, 256, 262, 300, 520, 777};
+  for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+    for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++) {
+      mgl_dtype kv_dtype = random_below(2) ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
+      shape sh = {2,
+                  1 + random_below(3),
+                  30 + 2 * random_below(20),
+                  16u << random_below(3),
+                  kv_dtype,
+                  MGL_DTYPE_F32,
+                  windows[i]};
+      size_t count = 1 + random_below(lengths[j] < 30 ? (uint32_t)lengths[j] : 30);
+      check_shape(&sh, &lengths[j], &count, 1);
     }
   }
 }
@@ -270,9 +295,11 @@ static void attention_bits_do_not_depend_on_the_batch(void **state) {
   static const size_t counts[] = {1, 16, 1, 3, 64, 1, 40, 7};
   static const uint32_t head_dims[] = {64, 80, 128};
   for (size_t l = 0; l < level_count(); l++) {
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < 12; i++) {
+      static const uint32_t windows[] = {5, 16, 100, 256, 300, 513};
       mgl_dtype kv_dtype = i % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
-      shape sh = {2, 1 + (uint32_t)i, head_dims[i % 3], 16, kv_dtype, MGL_DTYPE_F32};
+      shape sh = {2,        1 + (uint32_t)i % 6, head_dims[i % 3],          16,
+                  kv_dtype, MGL_DTYPE_F32,       i < 6 ? 0 : windows[i - 6]};
       cache c = cache_create(&sh, lengths, 8);
       batch b = batch_create(&c, &sh, counts, MGL_ATTENTION_QUERY_TILE);
       guarded together = guarded_create(out_bytes(&sh, &b), 0);
@@ -302,7 +329,7 @@ static void attention_bits_do_not_depend_on_the_batch(void **state) {
 static void attention_takes_the_queries_of_one_group(void **state) {
   (void)state;
   static const size_t lengths[] = {40, 300}, counts[] = {11, 3};
-  shape sh = {3, 2, 80, 16, MGL_DTYPE_BF16, MGL_DTYPE_F32};
+  shape sh = {3, 2, 80, 16, MGL_DTYPE_BF16, MGL_DTYPE_F32, 0};
   size_t group_floats = (size_t)sh.group * sh.head_dim, row = sh.kv_heads * group_floats;
   size_t stride = group_floats + 5;
   cache c = cache_create(&sh, lengths, 2);
@@ -337,12 +364,50 @@ static void attention_takes_the_queries_of_one_group(void **state) {
   cache_destroy(&c);
 }
 
+// Pages before the window of every query are not read (they have no number here), and what its page
+// holds before the window has no influence.
+static void attention_reads_nothing_before_the_window(void **state) {
+  (void)state;
+  static const size_t length = 700, count = 12;
+  static const uint32_t windows[] = {1, 20, 256, 300};
+  for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
+    shape sh = {2, 2, 64, 16, w % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32, MGL_DTYPE_F32, windows[w]};
+    cache c = cache_create(&sh, &length, 1);
+    batch b = batch_create(&c, &sh, &count, count);
+    size_t first = length - count + 1 - sh.window;
+    guarded before[8], after = {0};
+    for (size_t l = 0; l < level_count(); l++) {
+      before[l] = guarded_create(out_bytes(&sh, &b), 0);
+      run(l, &c, &sh, &b, &before[l]);
+    }
+    for (size_t p = first / 16 * 16; p < first; p++) {
+      for (size_t j = 0; j < (size_t)sh.kv_heads * sh.head_dim; j++) {
+        size_t slot = cache_slot(&c, 0, p), head = j / sh.head_dim, d = j % sh.head_dim;
+        element_store(c.kv.k, sh.kv_dtype, key_index(&c.kv, slot, head, d), NAN);
+        element_store(c.kv.v, sh.kv_dtype, value_index(&c.kv, slot, head, d), NAN);
+      }
+    }
+    for (size_t page = 0; page < first / 16; page++) {
+      c.block_tables[page] = INT32_MAX / 2;
+    }
+    for (size_t l = 0; l < level_count(); l++) {
+      after = guarded_create(out_bytes(&sh, &b), 0);
+      run(l, &c, &sh, &b, &after);
+      assert_memory_equal(before[l].data, after.data, after.bytes);
+      guarded_destroy(&before[l]);
+      guarded_destroy(&after);
+    }
+    batch_destroy(&b);
+    cache_destroy(&c);
+  }
+}
+
 // What unused slots hold has no influence, nor has what later positions of the sequence hold: NaN
 // (as the cache is created), infinity, and numbers give the same bits.
 static void attention_bits_do_not_depend_on_unused_slots(void **state) {
   (void)state;
   static const size_t length = 300, count = 29;
-  shape sh = {2, 2, 64, 16, MGL_DTYPE_BF16, MGL_DTYPE_BF16};
+  shape sh = {2, 2, 64, 16, MGL_DTYPE_BF16, MGL_DTYPE_BF16, 0};
   for (size_t l = 0; l < level_count(); l++) {
     cache c = cache_create(&sh, &length, 1);
     c.lengths[0] = 270;  // so positions 241 to 269 are asked for, 270 to 299 are of the future
@@ -373,7 +438,7 @@ static void attention_bits_do_not_depend_on_unused_slots(void **state) {
 static void attention_keeps_tokens_of_an_item_apart(void **state) {
   (void)state;
   static const size_t length = 260, count = 8;
-  shape sh = {1, 3, 64, 16, MGL_DTYPE_F32, MGL_DTYPE_F32};
+  shape sh = {1, 3, 64, 16, MGL_DTYPE_F32, MGL_DTYPE_F32, 0};
   for (size_t l = 0; l < level_count(); l++) {
     cache c = cache_create(&sh, &length, 1);
     batch b = batch_create(&c, &sh, &count, MGL_ATTENTION_QUERY_TILE);
@@ -399,6 +464,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(attention_matches_reference),
       cmocka_unit_test(attention_matches_reference_at_positions),
+      cmocka_unit_test(windowed_attention_matches_reference),
+      cmocka_unit_test(attention_reads_nothing_before_the_window),
       cmocka_unit_test(attention_bits_do_not_depend_on_the_batch),
       cmocka_unit_test(attention_takes_the_queries_of_one_group),
       cmocka_unit_test(attention_bits_do_not_depend_on_unused_slots),

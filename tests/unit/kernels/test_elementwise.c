@@ -85,7 +85,11 @@ static void rope_angles_are_exact_at_large_positions(void **state) {
   }
   for (size_t l = 0; l < level_count(); l++) {
     guarded out = guarded_create(tokens * half * 2 * sizeof(float), 0);
-    mgl_rope_angles_args args = {positions, inv_freq, half, out.data};
+    mgl_rope_angles_args args = {.positions = positions,
+                                 .inv_freq = inv_freq,
+                                 .half_dim = half,
+                                 .amplitude = 1,
+                                 .out = out.data};
     level(l)->rope_angles(&args, 0, 3);
     level(l)->rope_angles(&args, 3, tokens);
     for (size_t i = 0; i < tokens * half; i++) {
@@ -98,27 +102,67 @@ static void rope_angles_are_exact_at_large_positions(void **state) {
   }
 }
 
-// Two products and a sum: at most 2 u (|a| + |b|).
+// Rows above the original length take the second frequencies, or those of a base that grows; cos and
+// sin are multiplied.
+static void rope_angles_follow_the_length(void **state) {
+  (void)state;
+  enum { half = 3 };
+  static const uint32_t positions[] = {5, 5, 5}, lengths[] = {64, 65, 640};
+  static const float inv_freq[2 * half] = {1, 0.1f, 0.01f, 0.5f, 0.05f, 0.005f};
+  for (int grows = 0; grows < 2; grows++) {
+    float out[3][half][2];
+    mgl_rope_angles_args args = {.positions = positions,
+                                 .lengths = lengths,
+                                 .inv_freq = inv_freq,
+                                 .half_dim = half,
+                                 .amplitude = 2,
+                                 .original = 64,
+                                 .theta = grows ? 1000 : 0,
+                                 .factor = grows ? 4 : 0,
+                                 .out = &out[0][0][0]};
+    mgl_cpu_kernels_for(MGL_SIMD_SCALAR)->rope_angles(&args, 0, 3);
+    for (uint32_t t = 0; t < 3; t++) {
+      // 1000 * (4 * length / 64 - 3)^(6 / 4), as transformers computes it
+      double base = 1000 * pow(4.0 * lengths[t] / 64 - 3, 1.5);
+      for (uint32_t i = 0; i < half; i++) {
+        double freq = t == 0  ? (double)inv_freq[i]
+                      : grows ? pow(base, -2.0 * i / 6)
+                              : (double)inv_freq[half + i];
+        assert_true(fabs((double)out[t][i][0] - 2 * cos(5 * freq)) < 1e-5);
+        assert_true(fabs((double)out[t][i][1] - 2 * sin(5 * freq)) < 1e-5);
+      }
+    }
+  }
+}
+
+// Two products and a sum: at most 2 u (|a| + |b|). What does not turn stays as it is.
 static void rope_matches_reference(void **state) {
   (void)state;
-  static const uint32_t head_dims[] = {2, 16, 30, 32, 64, 80, 96, 128, 256};
+  static const uint32_t dims[][2] = {{2, 2},   {16, 16}, {30, 30},   {32, 32},   {64, 64},
+                                     {80, 80}, {96, 96}, {128, 128}, {256, 256}, {16, 2},
+                                     {64, 48}, {80, 32}, {128, 96},  {256, 6}};
   enum { tokens = 5, heads = 3 };
-  for (size_t d = 0; d < sizeof head_dims / sizeof *head_dims; d++) {
-    size_t head_dim = head_dims[d], half = head_dim / 2, count = tokens * heads * head_dim;
-    guarded angles = guarded_create(tokens * head_dim * sizeof(float), 0);
-    fill_random(angles.data, MGL_DTYPE_F32, tokens * head_dim);
+  for (size_t d = 0; d < sizeof dims / sizeof *dims; d++) {
+    size_t head_dim = dims[d][0], rotary_dim = dims[d][1], half = rotary_dim / 2;
+    size_t count = tokens * heads * head_dim;
+    guarded angles = guarded_create(tokens * rotary_dim * sizeof(float), 0);
+    fill_random(angles.data, MGL_DTYPE_F32, tokens * rotary_dim);
     guarded before = guarded_create(count * sizeof(float), 0);
     fill_random(before.data, MGL_DTYPE_F32, count);
     for (size_t l = 0; l < level_count(); l++) {
       guarded x = guarded_create(count * sizeof(float), 0);
       memcpy(x.data, before.data, x.bytes);
-      mgl_rope_args args = {x.data, angles.data, heads, (uint32_t)head_dim};
+      mgl_rope_args args = {x.data, angles.data, heads, (uint32_t)head_dim, (uint32_t)rotary_dim};
       level(l)->rope(&args, 0, 2);
       level(l)->rope(&args, 2, tokens);
       for (size_t i = 0; i < count; i++) {
         size_t row = i / head_dim, lane = i % head_dim, pair = lane % half;
         const float *old = (float *)before.data + row * head_dim;
-        const float *angle = (float *)angles.data + row / heads * head_dim + 2 * pair;
+        const float *angle = (float *)angles.data + row / heads * rotary_dim + 2 * pair;
+        if (lane >= rotary_dim) {
+          assert_memory_equal((float *)x.data + i, old + lane, sizeof *old);
+          continue;
+        }
         double cosine = (double)angle[0], sine = (double)angle[1];
         double a = (double)old[lane] * cosine;
         double b = lane < half ? -(double)old[pair + half] * sine : (double)old[pair] * sine;
@@ -316,6 +360,7 @@ int main(void) {
       cmocka_unit_test(embed_copies_rows_exactly),
       cmocka_unit_test(rmsnorm_matches_reference),
       cmocka_unit_test(rope_angles_are_exact_at_large_positions),
+      cmocka_unit_test(rope_angles_follow_the_length),
       cmocka_unit_test(rope_matches_reference),
       cmocka_unit_test(kv_write_rounds_into_slots),
       cmocka_unit_test(silu_mul_matches_reference),

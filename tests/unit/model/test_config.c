@@ -1,8 +1,10 @@
 // config.json and generation_config.json: the shapes of public models, and everything refused.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -68,6 +70,11 @@
 // Least keys of a Llama 2 like model: everything else is a default.
 #define LLAMA_LEAST                                                        \
   "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96," \
+  "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":100}"
+
+// The same of a Phi-3, whose heads have 20 dims.
+#define PHI3_LEAST                                                        \
+  "{\"model_type\":\"phi3\",\"hidden_size\":80,\"intermediate_size\":96," \
   "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":100}"
 
 typedef struct good_case {
@@ -337,10 +344,9 @@ static const bad_case bad_cases[] = {
      "method gptq"},
     {QWEN3_0_6B, "{\"quantization\":{\"bits\":4}}", NOT_SUPPORTED, "quantised"},
     {QWEN3_0_6B, "{\"hidden_act\":\"gelu\"}", NOT_SUPPORTED, "\"gelu\""},
-    {QWEN3_0_6B, "{\"attention_bias\":true}", NOT_SUPPORTED, "attention_bias"},
-    {LLAMA32_1B, "{\"attention_bias\":true}", NOT_SUPPORTED, "attention_bias"},
     {MISTRAL_7B, "{\"attention_bias\":true}", NOT_SUPPORTED, "attention_bias"},
-    {LLAMA32_1B, "{\"mlp_bias\":true}", NOT_SUPPORTED, "mlp_bias"},
+    {QWEN3_0_6B, "{\"mlp_bias\":true}", NOT_SUPPORTED, "mlp_bias"},
+    {LLAMA32_1B, "{\"attention_bias\":1}", FORMAT, "attention_bias"},
     {LLAMA32_1B, "{\"mlp_bias\":1}", FORMAT, "mlp_bias"},
     {LLAMA32_1B, "{\"partial_rotary_factor\":0.5}", NOT_SUPPORTED, "partial_rotary_factor"},
     {LLAMA32_1B, "{\"logits_scaling\":8.0}", NOT_SUPPORTED, "logits_scaling"},
@@ -351,21 +357,16 @@ static const bad_case bad_cases[] = {
     {QWEN3_0_6B, "{\"num_experts\":128}", NOT_SUPPORTED, "num_experts"},
     {QWEN25_0_5B, "{\"is_causal\":false}", NOT_SUPPORTED, "is_causal"},
     // windows
-    {MISTRAL_7B, "{\"sliding_window\":4096}", NOT_SUPPORTED, "\"sliding_window\" of 4096"},
-    {MISTRAL_7B, "{\"sliding_window\":\"(absent)\"}", NOT_SUPPORTED, "default of the absent key"},
     {MISTRAL_7B, "{\"sliding_window\":0}", FORMAT, "sliding_window"},
     {MISTRAL_7B, "{\"sliding_window\":\"wide\"}", FORMAT, "sliding_window"},
-    {QWEN25_0_5B, "{\"use_sliding_window\":true,\"sliding_window\":1024}", NOT_SUPPORTED,
-     "\"sliding_window\" of 1024"},
-    {QWEN3_0_6B, "{\"num_hidden_layers\":30,\"use_sliding_window\":true,\"sliding_window\":512}",
-     NOT_SUPPORTED, "\"sliding_window\" of 512"},
     {QWEN3_0_6B,
      "{\"num_hidden_layers\":2,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
      NOT_SUPPORTED, "layer 1"},
-    {QWEN3_0_6B,
-     "{\"num_hidden_layers\":1,\"layer_types\":[\"sliding_attention\"],\"sliding_window\":64,"
-     "\"use_sliding_window\":true}",
-     NOT_SUPPORTED, "sliding_attention"},
+    {MISTRAL_7B,
+     "{\"num_hidden_layers\":1,\"layer_types\":[\"full_attention\"],\"sliding_window\":64}",
+     NOT_SUPPORTED, "layer 0: expected \"sliding_attention\""},
+    {QWEN25_0_5B, "{\"use_sliding_window\":true,\"max_window_layers\":-1}", FORMAT,
+     "max_window_layers"},
     {QWEN3_0_6B, "{\"layer_types\":[\"full_attention\"]}", FORMAT, "layer_types"},
     {QWEN3_0_6B, "{\"num_hidden_layers\":1,\"layer_types\":[\"linear_attention\"]}", NOT_SUPPORTED,
      "linear_attention"},
@@ -397,11 +398,33 @@ static const bad_case bad_cases[] = {
     {LLAMA32_1B, "{\"rope_theta\":\"big\"}", FORMAT, "rope_theta"},
     {LLAMA32_1B, "{\"rope_scaling\":8}", FORMAT, "rope_scaling"},
     {LLAMA32_1B, "{\"rope_scaling\":{\"factor\":2}}", FORMAT, "\"rope_type\" is missing"},
-    {LLAMA32_1B, "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}}", NOT_SUPPORTED,
-     "\"yarn\""},
-    {LLAMA32_1B, "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", NOT_SUPPORTED,
-     "\"dynamic\""},
-    {LLAMA32_1B, "{\"rope_scaling\":{\"type\":\"longrope\"}}", NOT_SUPPORTED, "\"longrope\""},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"rope_type\":\"proportional\",\"factor\":4}}", NOT_SUPPORTED,
+     "rope type \"proportional\" is not supported"},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":0.5}}", FORMAT,
+     "\"factor\""},
+    {LLAMA32_1B,
+     "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":1,\"beta_slow\":32}}",
+     FORMAT, "beta_fast"},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"type\":\"dynamic\"}}", FORMAT, "\"factor\" is missing"},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"type\":\"longrope\"}}", FORMAT,
+     "\"short_factor\": expected a list of 32 numbers"},
+    {LLAMA32_1B, "{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,2]}}", FORMAT,
+     "found a list of 2"},
+    {PHI3_LEAST,
+     "{\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2],\"long_factor\":[1,0]},"
+     "\"partial_rotary_factor\":0.2}",
+     FORMAT, "\"long_factor\": entry 1"},
+    {PHI3_LEAST, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", NOT_SUPPORTED, "phi3"},
+    {PHI3_LEAST, "{\"partial_rotary_factor\":0.05}", FORMAT, "partial_rotary_factor"},
+    {PHI3_LEAST, "{\"partial_rotary_factor\":0.75}", FORMAT, "is even"},
+    {PHI3_LEAST, "{\"partial_rotary_factor\":2}", FORMAT, "partial_rotary_factor"},
+    {PHI3_LEAST,
+     "{\"partial_rotary_factor\":1,\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", FORMAT,
+     "given twice"},
+    {PHI3_LEAST, "{\"attention_bias\":true}", NOT_SUPPORTED, "attention_bias"},
+    {PHI3_LEAST, "{\"mlp_bias\":true}", NOT_SUPPORTED, "mlp_bias"},
+    {PHI3_LEAST, "{\"lm_head_bias\":true}", NOT_SUPPORTED, "lm_head_bias"},
+    {LLAMA32_1B, "{\"partial_rotary_factor\":0.5}", NOT_SUPPORTED, "partial_rotary_factor"},
     {LLAMA32_1B,
      "{\"rope_scaling\":{\"type\":\"mrope\",\"rope_type\":\"default\",\"mrope_section\":[1]}}",
      FORMAT, "contradicts"},
@@ -522,6 +545,102 @@ static void test_accepted(void **state) {
       fail_msg("%s: %s", cases[i].patch, err.text);
     }
   }
+}
+
+static mgl_config parse_good(const char *base, const char *patch) {
+  mgl_config config;
+  mgl_generation generation;
+  mgl_error err = {0};
+  if (parse_patched(base, patch, &config, &generation, &err) != MGL_OK) {
+    fail_msg("%s: %s", patch, err.text);
+  }
+  return config;
+}
+
+// The windows of the layers, with blanks between them; 0: none.
+static void assert_windows(const mgl_config *config, const char *expected) {
+  char text[256] = "";
+  for (uint32_t i = 0; i < config->layer_count; i++) {
+    size_t used = strlen(text);
+    (void)snprintf(text + used, sizeof text - used, i == 0 ? "%u" : " %u",
+                   mgl_config_window(config, i));
+  }
+  assert_string_equal(text, expected);
+}
+
+static void test_windows(void **state) {
+  (void)state;
+#define LAYERS_3 "{\"num_hidden_layers\":3,"
+  mgl_config c = parse_good(MISTRAL_7B, LAYERS_3 "\"sliding_window\":4096}");
+  assert_windows(&c, "4096 4096 4096");
+  c = parse_good(MISTRAL_7B, LAYERS_3 "\"sliding_window\":\"(absent)\"}");
+  assert_windows(&c, "4096 4096 4096");
+  c = parse_good(MISTRAL_7B, LAYERS_3 "\"sliding_window\":32768}");
+  assert_windows(&c, "0 0 0");  // as long as the context
+  c = parse_good(LLAMA32_1B, LAYERS_3 "\"sliding_window\":16}");
+  assert_windows(&c, "0 0 0");
+  c = parse_good(PHI3_LEAST, LAYERS_3 "\"sliding_window\":2047}");
+  assert_windows(&c, "2047 2047 2047");
+  c = parse_good(PHI3_LEAST, "{\"num_hidden_layers\":3}");
+  assert_windows(&c, "0 0 0");
+#define QWEN_ON LAYERS_3 "\"use_sliding_window\":true,\"sliding_window\":100,"
+  c = parse_good(QWEN25_0_5B, QWEN_ON "\"max_window_layers\":1}");
+  assert_windows(&c, "0 100 100");
+  c = parse_good(QWEN25_0_5B, QWEN_ON "\"max_window_layers\":\"(absent)\"}");
+  assert_windows(&c, "0 0 0");  // 28 layers are full
+  c = parse_good(QWEN25_0_5B, LAYERS_3 "\"max_window_layers\":0,\"sliding_window\":100}");
+  assert_windows(&c, "0 0 0");
+  c = parse_good(QWEN3_0_6B, QWEN_ON
+                 "\"layer_types\":[\"sliding_attention\",\"full_attention\","
+                 "\"sliding_attention\"]}");
+  assert_windows(&c, "100 0 100");
+#undef LAYERS_3
+#undef QWEN_ON
+}
+
+static void test_biases(void **state) {
+  (void)state;
+  mgl_config c = parse_good(LLAMA_LEAST, "{\"attention_bias\":true}");
+  assert_true(c.qkv_bias && c.output_bias && !c.mlp_bias);
+  c = parse_good(LLAMA_LEAST, "{\"mlp_bias\":true}");
+  assert_true(!c.qkv_bias && !c.output_bias && c.mlp_bias);
+  c = parse_good(QWEN3_0_6B, "{\"attention_bias\":true}");
+  assert_true(c.qkv_bias && c.output_bias && !c.mlp_bias);
+  c = parse_good(QWEN25_0_5B, "{\"attention_bias\":false}");
+  assert_true(c.qkv_bias && !c.output_bias && !c.mlp_bias);
+}
+
+// What yarn and dynamic make of the context, and the factors that they and longrope derive.
+static void test_ropes(void **state) {
+  (void)state;
+  mgl_config c = parse_good(QWEN25_0_5B,
+                            "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,"
+                            "\"original_max_position_embeddings\":32768}}");
+  assert_int_equal(c.rope.kind, MGL_ROPE_YARN);
+  assert_int_equal(c.context_tokens, 131072);
+  assert_true(c.rope.beta_fast == 32 && c.rope.beta_slow == 1 && c.rope.truncate);
+  assert_true(fabs(c.rope.attention_factor - 1.138629436111989) < 1e-15);
+  c = parse_good(LLAMA_LEAST,
+                 "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":40,\"mscale\":0.7,"
+                 "\"mscale_all_dim\":1.0,\"beta_fast\":16,\"truncate\":false,"
+                 "\"original_max_position_embeddings\":1024}}");
+  assert_int_equal(c.context_tokens, 40960);
+  assert_true(c.rope.beta_fast == 16 && !c.rope.truncate);
+  assert_true(fabs(c.rope.attention_factor - (0.07 * log(40) + 1) / (0.1 * log(40) + 1)) < 1e-15);
+  c = parse_good(LLAMA_LEAST, "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}");
+  assert_int_equal(c.context_tokens, 4096);
+  assert_true(c.rope.original_context == 2048);
+  c = parse_good(PHI3_LEAST,
+                 "{\"partial_rotary_factor\":0.2,\"max_position_embeddings\":131072,"
+                 "\"original_max_position_embeddings\":4096,"
+                 "\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,1.5],"
+                 "\"long_factor\":[2,60]}}");
+  assert_int_equal(c.rope.kind, MGL_ROPE_LONGROPE);
+  assert_int_equal(c.rotary_dim, 4);
+  assert_int_equal(c.context_tokens, 131072);
+  assert_true(c.rope.short_factors[1] == 1.5f && c.rope.long_factors[1] == 60);
+  assert_true(fabs(c.rope.attention_factor - 1.1902380714238083) < 1e-15);
+  assert_true(c.fused_weights && c.rms_norm_eps == 1e-5);
 }
 
 static void test_absent_and_null_differ(void **state) {
@@ -665,6 +784,9 @@ int main(void) {
       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_broken_json),
       cmocka_unit_test(test_accepted),
+      cmocka_unit_test(test_windows),
+      cmocka_unit_test(test_biases),
+      cmocka_unit_test(test_ropes),
       cmocka_unit_test(test_absent_and_null_differ),
       cmocka_unit_test(test_generation),
       cmocka_unit_test(test_generation_defaults),

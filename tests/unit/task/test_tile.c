@@ -38,7 +38,7 @@ static const char program_text[] =
     "weight wd bf16[32,48]\n"
     "kv kv0 bf16[2,16]\n"
     "kv kv1 bf16[2,16]\n"
-    "angles = rope_angles(positions) kind=0 theta=10000 factor=0 low=0 high=0 original=0 : "
+    "angles = rope_angles(positions) values=[1,0.316228,0.1,0.001,0.001,0.001,0.001,0.001] : "
     "f32[T,8,2]\n"
     "x0 = embed(tokens, table) : f32[T,32]\n"
     "n = rmsnorm(x0, norm) eps=0.001 : bf16[T,32]\n"

@@ -161,8 +161,8 @@ MEGALITH_API megalith_status megalith_model_detokenize(const megalith_model *mod
                                                        size_t capacity, size_t *bytes,
                                                        megalith_error *error);
 
-// The text of one id alone, special tokens too, in the same way. It may be part of a character, whose
-// bytes then stand here as U+FFFD.
+// The text of one id alone, special tokens too, in the same way. It may be part of a character,
+// whose bytes then stand here as U+FFFD.
 MEGALITH_API megalith_status megalith_model_token_text(const megalith_model *model, int32_t id,
                                                        char *text, size_t capacity, size_t *bytes,
                                                        megalith_error *error);

@@ -1,6 +1,6 @@
-// The rotary embedding as data: what a config's kind and parameters come to, computed when a program
-// is built. From then on there are frequencies, and the rare rule that depends on a sequence's
-// length; no kernel knows of kinds.
+// The rotary embedding as data: what a config's kind and parameters come to, computed when a
+// program is built. From then on there are frequencies, and the rare rule that depends on a
+// sequence's length; no kernel knows of kinds.
 //
 // The formulas are those of transformers (modeling_rope_utils), in its precision (f32 from the
 // exponents on), so its roundings are part of the model.
@@ -12,7 +12,8 @@
 //   dynamic   beyond the original context a token turns with the base
 //             theta * (factor * length / original - (factor - 1)) ^ (RD / (RD - 2))
 //   longrope  beyond it the second frequencies count. When an answer grows beyond it, the engine
-//             computes the whole sequence again, as Phi3ForCausalLM.generate does.
+//             computes the whole sequence again, as Phi3ForCausalLM.generate does; the other classes
+//             of transformers go on with keys that were turned by the first ones.
 #ifndef MGL_GRAPH_ROPE_H
 #define MGL_GRAPH_ROPE_H
 
@@ -39,8 +40,8 @@ static inline bool mgl_rope_is_long(const mgl_rope *rope, uint64_t length) {
          (double)length > rope->original_context;
 }
 
-// Inverse frequency i of RD = 2 * half dims with this base. (Kernels compute those of a base that grows,
-// so both are here.)
+// Inverse frequency i of RD = 2 * half dims with this base. (Kernels compute those of a base that
+// grows, so both are here.)
 static inline float mgl_rope_frequency(float base, uint32_t i, uint32_t half) {
   return 1.0f / powf(base, (float)(2 * i) / (float)(2 * half));
 }

@@ -1,11 +1,12 @@
 // Reading config.json and generation_config.json into mgl_config and mgl_generation.
 //
 // One table row per family holds what the family's transformers configuration class assumes about
-// absent keys; the readers below then go through the file subject by subject (family, sizes, rope in
-// config_rope.c, attention window, token ids). What changes results and is not implemented is refused by the name
-// of its key. Where transformers 4 and 5 would read the same file differently (a rope theta or type
-// given twice with different values), the file is refused instead of guessing. Rejected: defaults
-// for the five sizes that shape every tensor; a config without them is damaged, not terse.
+// absent keys; the readers below then go through the file subject by subject (family, sizes, rope
+// in config_rope.c, attention window, token ids). What changes results and is not implemented is
+// refused by the name of its key. Where transformers 4 and 5 would read the same file differently
+// (a rope theta or type given twice with different values), the file is refused instead of
+// guessing. Rejected: defaults for the five sizes that shape every tensor; a config without them is
+// damaged, not terse.
 #include "model/config.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-// What the files that read a config.json share: config.c, and config_rope.c for the rotary embedding.
+// What the files that read a config.json share: config.c, and config_rope.c for the rotary
+// embedding.
 #ifndef MGL_MODEL_CONFIG_PARTS_H
 #define MGL_MODEL_CONFIG_PARTS_H
 

@@ -1,8 +1,8 @@
 // Checkpoints that store Q, K and V of a layer in one matrix, and gate and up in another (Phi-3).
 //
-// The rows of such a matrix are the rows of the matrices that it fuses, one after the other, so that
-// they can be found under the names that other families store them by. No byte moves, and nothing
-// behind the checkpoint knows of it.
+// The rows of such a matrix are the rows of the matrices that it fuses, one after the other, so
+// that they can be found under the names that other families store them by. No byte moves, and
+// nothing behind the checkpoint knows of it.
 #ifndef MGL_MODEL_FUSED_WEIGHTS_H
 #define MGL_MODEL_FUSED_WEIGHTS_H
 

@@ -403,8 +403,8 @@ static float max_lane(vec a) {
   return max;
 }
 
-// Scores of a pair at the positions [begin, end) to weights exp(score - max), zero up to the ends of
-// their vectors. Returns their sum.
+// Scores of a pair at the positions [begin, end) to weights exp(score - max), zero up to the ends
+// of their vectors. Returns their sum.
 static float softmax(float *weights, size_t begin, size_t end, float *max_out) {
   vec minus_infinity = vec_set(-INFINITY), max = minus_infinity, sum = vec_zero();
   size_t first = begin / vec_lanes * vec_lanes;

@@ -76,10 +76,10 @@ size_t mgl_packed_bytes(uint32_t token_count, uint32_t k, mgl_dtype dtype);
 // Whether packing x pays for a linear of so many tokens and output features in one call.
 bool mgl_linear_packs(uint32_t token_count, size_t features);
 
-// Rotary angles of one iteration: out[t][i] = amplitude * (cos, sin)(positions[t] * frequency[i]), the
-// product with the frequency rounded to f32 first, as the Hugging Face reference does. Rows whose
-// length is above `original` have other frequencies: those behind the others, or, with a theta, those
-// of the base that grows (graph/rope.h). Unit: a token t.
+// Rotary angles of one iteration: out[t][i] = amplitude * (cos, sin)(positions[t] * frequency[i]),
+// the product with the frequency rounded to f32 first, as the Hugging Face reference does. Rows
+// whose length is above `original` have other frequencies: those behind the others, or, with a
+// theta, those of the base that grows (graph/rope.h). Unit: a token t.
 typedef struct mgl_rope_angles_args {
   const uint32_t *positions;  // [T]
   const uint32_t *lengths;    // [T]; NULL where frequencies do not depend on them
@@ -137,9 +137,9 @@ typedef struct mgl_attention_item {
   uint32_t query_count;  // 1 to MGL_ATTENTION_QUERY_TILE
 } mgl_attention_item;
 
-// Causal attention over paged KV: token t attends to positions 0..positions[t] of its sequence, with
-// a window w to the last w of these; pages without any of them are not read.
-// Unit: item * HKV + kv_head; it computes all H/HKV query heads of that KV head.
+// Causal attention over paged KV: token t attends to positions 0..positions[t] of its sequence,
+// with a window w to the last w of these; pages without any of them are not read. Unit: item * HKV
+// + kv_head; it computes all H/HKV query heads of that KV head.
 typedef struct mgl_attention_args {
   const float *q;         // row of head h of token t at q + t * q_stride + (h - q_head_begin) * HD
   size_t q_stride;        // floats from a token to the next; H * HD where all heads are there

@@ -187,15 +187,22 @@ static void killed_writers_tear_nothing(void **state) {
   temp_folder_create(&folder);
   temp_folder_path(&folder, "a", path);
   for (int i = 0; i < KILLS; i++) {
+    int ready[2];
+    char byte = 0;
+    assert_int_equal(pipe(ready), 0);
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
+      (void)!write(ready[1], &byte, 1);
       for (char letter = 'a';; letter = letter == 'z' ? 'a' : (char)(letter + 1)) {
         if (write_file(path, letter, NULL) != MGL_OK) {
           _exit(1);
         }
       }
     }
+    assert_int_equal(read(ready[0], &byte, 1), 1);  // its time starts when it does
+    (void)close(ready[0]);
+    (void)close(ready[1]);
     struct timespec wait = {0, (long)(rand_r(&seed) % 3000) * 1000};
     (void)nanosleep(&wait, NULL);
     assert_int_equal(kill(child, SIGKILL), 0);

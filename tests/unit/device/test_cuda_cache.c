@@ -203,13 +203,22 @@ static void killed_writers_tear_nothing(void **state) {
   temp_folder_create(&folder);
   fill(1);
   for (int i = 0; i < KILLS; i++) {
+    int ready[2];
+    char byte = 0;
+    assert_int_equal(pipe(ready), 0);
     pid_t child = fork();
     assert_true(child >= 0);
+    if (child == 0) {
+      (void)!write(ready[1], &byte, 1);
+    }
     while (child == 0) {
       if (mgl_cuda_cache_write(folder.path, &key, code, sizeof code, &usage, NULL) != MGL_OK) {
         _exit(1);
       }
     }
+    assert_int_equal(read(ready[0], &byte, 1), 1);  // its time starts when it does
+    (void)close(ready[0]);
+    (void)close(ready[1]);
     struct timespec wait = {0, (long)(rand_r(&seed) % 2000) * 1000};
     (void)nanosleep(&wait, NULL);
     assert_int_equal(kill(child, SIGKILL), 0);

@@ -368,6 +368,7 @@ static const mgl_option memory_options[] = {
      .u64_max = INT32_MAX,
      .help = "tokens that the KV memory holds [by the memory share]"},
     {.name = "page-tokens",
+     .alias = "block-size",
      .value_name = "N",
      .type = MGL_OPTION_U64,
      .u64_min = 16,

@@ -71,8 +71,8 @@ mgl_choice_name mgl_load_format_choice;
 // the device. usual: the default, in words.
 #define MGL_ROW_ITERATION_TOKENS_OF(usual)                                               \
   {                                                                                      \
-    .name = "iteration-tokens", .value_name = "N", .type = MGL_OPTION_U64, .u64_min = 1, \
-    .u64_max = MGL_MAX_ITERATION_TOKENS,                                                 \
+    .name = "iteration-tokens", .alias = "max-num-batched-tokens", .value_name = "N",    \
+    .type = MGL_OPTION_U64, .u64_min = 1, .u64_max = MGL_MAX_ITERATION_TOKENS,           \
     .help =                                                                              \
         "tokens of an iteration at most, to 2048: larger ones "                          \
         "compute prompts faster and take more memory, and others wait longer meanwhile " \

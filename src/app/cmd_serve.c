@@ -75,6 +75,10 @@ static mgl_status create_server(serving *s, mgl_error *err) {
       .host = mgl_arguments_text(a, "host", NULL),
       .port = (uint32_t)mgl_arguments_u64(a, "port", DEFAULT_PORT),
       .unix_path = mgl_arguments_text(a, "unix", NULL),
+      .use_inherited = true,
+      .api_keys_path = mgl_arguments_text(a, "api-keys", NULL),
+      .tls_certificate_path = mgl_arguments_text(a, "tls-cert", NULL),
+      .tls_key_path = mgl_arguments_text(a, "tls-key", NULL),
       .max_requests = (uint32_t)mgl_arguments_u64(a, "max-requests", 0),
       .max_connections = (uint32_t)mgl_arguments_u64(a, "max-connections", 0),
       .max_body_bytes = mgl_arguments_u64(a, "max-body-bytes", 0),
@@ -82,6 +86,10 @@ static mgl_status create_server(serving *s, mgl_error *err) {
       .logs_requests = mgl_arguments_has(a, "log-requests"),
       .logs_json = strcmp(mgl_arguments_text(a, "log-format", "text"), "json") == 0,
   };
+  if ((options.tls_certificate_path == NULL) != (options.tls_key_path == NULL)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected both --tls-cert and --tls-key or neither, found one");
+  }
   return mgl_server_create(&options, &s->server, err);
 }
 
@@ -159,9 +167,28 @@ static const mgl_option options[] = {
      .u64_max = 65535,
      .help = "the port; 0: any that is free [8000]"},
     {.name = "unix",
+     .alias = "uds",
      .value_name = "PATH",
      .type = MGL_OPTION_FILE,
      .help = "listen at a Unix socket there instead"},
+    {.name = "api-keys",
+     .value_name = "FILE",
+     .type = MGL_OPTION_FILE,
+     .help = "a key a line; every route but /health and /ready then needs one of them"},
+    {.name = "tls-cert",
+     .alias = "ssl-certfile",
+     .value_name = "FILE",
+     .type = MGL_OPTION_FILE,
+     .help = "certificates for TLS, in PEM, the server's first"},
+    {.name = "tls-key",
+     .alias = "ssl-keyfile",
+     .value_name = "FILE",
+     .type = MGL_OPTION_FILE,
+     .help = "the key of the first one, in PEM"},
+    {.name = "config",
+     .value_name = "FILE",
+     .type = MGL_OPTION_FILE,
+     .help = "options from a JSON object or lines of YAML, \"port: 8000\""},
     {.name = "served-model-name",
      .value_name = "NAME",
      .type = MGL_OPTION_TEXT,
@@ -225,12 +252,15 @@ const mgl_command mgl_command_serve = {
     .description =
         "Serves a model over HTTP: /v1/chat/completions, /v1/completions and more, as OpenAI's\n"
         "clients know them. docs/serve.md describes endpoints, parameters and limits. The first\n"
-        "SIGTERM or Ctrl-C lets requests end, the second one cuts them off.",
+        "SIGTERM or Ctrl-C lets requests end, the second one cuts them off. Each option is also\n"
+        "a variable of the environment, --max-requests MEGALITH_MAX_REQUESTS, and may stand in\n"
+        "the file of --config; the command line counts first, the file last.",
     .examples =
         "megalith serve path/to/Qwen3-0.6B --port 8000\n"
         "curl localhost:8000/v1/completions -d '{\"prompt\": \"Once upon a time\"}'",
     .options = options,
     .option_count = sizeof options / sizeof *options,
+    .takes_settings = true,
     .groups = groups,
     .run = serve_command,
 };

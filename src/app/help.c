@@ -50,7 +50,14 @@ static void append_option(const mgl_option *option, mgl_text *out) {
   if (option->value_name != NULL) {
     mgl_text_format(out, " %s", option->value_name);
   }
-  append_wrapped(out, out->bytes - start, option->help);
+  if (option->alias == NULL) {
+    append_wrapped(out, out->bytes - start, option->help);
+    return;
+  }
+  mgl_text help = {0};
+  mgl_text_format(&help, "%s (also --%s)", option->help, option->alias);
+  append_wrapped(out, out->bytes - start, help.data == NULL ? option->help : help.data);
+  mgl_text_free(&help);
 }
 
 static void append_indented(const char *lines, mgl_text *out) {

@@ -11,6 +11,7 @@
 #include "app/help.h"
 #include "app/interrupt.h"
 #include "app/output.h"
+#include "app/settings.h"
 #include "base/file.h"
 #include "base/words.h"
 
@@ -91,8 +92,12 @@ static mgl_status unknown_command(const char *name, mgl_error *err) {
 
 static mgl_status run_command(const mgl_command *command, int argc, char *const *argv,
                               mgl_error *err) {
-  mgl_arguments arguments;
-  mgl_status status = mgl_arguments_parse(command, argc, argv, &arguments, err);
+  mgl_arguments arguments = {0};
+  mgl_settings settings = {0};
+  mgl_status status = mgl_settings_collect(command, argc, argv, &settings, err);
+  if (status == MGL_OK) {
+    status = mgl_arguments_parse(command, settings.argc, settings.argv, &arguments, err);
+  }
   if (status != MGL_OK) {
     char text[MGL_ERROR_TEXT_BYTES];
     memcpy(text, err->text, sizeof text);
@@ -101,6 +106,7 @@ static mgl_status run_command(const mgl_command *command, int argc, char *const 
     status = arguments.wants_help ? print_help(command, err) : command->run(&arguments, err);
   }
   mgl_arguments_free(&arguments);
+  mgl_settings_free(&settings);
   return status;
 }
 

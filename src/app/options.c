@@ -139,10 +139,14 @@ const mgl_option *mgl_command_option(const mgl_command *command, size_t index) {
   return NULL;
 }
 
+static bool is_name(const char *candidate, const char *name, size_t bytes) {
+  return candidate != NULL && strlen(candidate) == bytes && memcmp(candidate, name, bytes) == 0;
+}
+
 static const mgl_option *find_long(const mgl_command *command, const char *name, size_t bytes) {
   const mgl_option *option = NULL;
   for (size_t i = 0; (option = mgl_command_option(command, i)) != NULL; i++) {
-    if (strlen(option->name) == bytes && memcmp(option->name, name, bytes) == 0) {
+    if (is_name(option->name, name, bytes) || is_name(option->alias, name, bytes)) {
       break;
     }
   }

@@ -45,6 +45,7 @@ typedef struct mgl_option {
   mgl_choice_name
       *choices;  // of MGL_OPTION_CHOICE and MGL_OPTION_LIST, and what to complete of _DEVICE
   bool repeatable;
+  const char *alias;  // another name, of other programs; NULL: none
 } mgl_option;
 
 // Options that several commands have.
@@ -66,6 +67,7 @@ typedef struct mgl_command {
   const char *examples;       // for the help: one command per line
   const mgl_option *options;  // [option_count] of its own, without --help, which all have
   size_t option_count;
+  bool takes_settings;  // options also come from the environment and a file (settings.h)
   const mgl_option_group *const *groups;  // behind its own ones, NULL behind the last; NULL: none
   mgl_status (*run)(const struct mgl_arguments *arguments, mgl_error *err);
 } mgl_command;

@@ -354,9 +354,14 @@ static struct bufferevent *create_bev(mgl_http_server *server, int fd) {
     return bufferevent_socket_new(server->base, fd, flags);
   }
   SSL *ssl = SSL_new(server->options.tls);
-  return ssl == NULL ? NULL
-                     : bufferevent_openssl_socket_new(server->base, fd, ssl,
-                                                      BUFFEREVENT_SSL_ACCEPTING, flags);
+  struct bufferevent *bev =
+      ssl == NULL
+          ? NULL
+          : bufferevent_openssl_socket_new(server->base, fd, ssl, BUFFEREVENT_SSL_ACCEPTING, flags);
+  if (bev != NULL) {  // many clients just close, which must count as their end
+    bufferevent_openssl_set_allow_dirty_shutdown(bev, 1);
+  }
+  return bev;
 }
 
 static void on_accept(struct evconnlistener *listener, int fd, struct sockaddr *address, int bytes,

@@ -164,6 +164,13 @@ static const route *find_route(mgl_server *server, mgl_exchange *exchange) {
   for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
     found = strcmp(routes[i].path, request->path) == 0 ? &routes[i] : found;
   }
+  // A path that does not exist needs a key too, so that nobody learns what is here without one.
+  if ((found == NULL || !found->is_open) &&
+      !mgl_api_keys_allow(&server->keys, mgl_http_header_of(request, "Authorization"))) {
+    mgl_server_reply_error(server, exchange, 401, "expected a valid API key: Authorization: Bearer",
+                           NULL, "invalid_api_key");
+    return NULL;
+  }
   if (found == NULL) {
     mgl_server_reply_error(server, exchange, 404, "there is nothing at this path", NULL, NULL);
     return NULL;

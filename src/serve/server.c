@@ -15,6 +15,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "serve/server_parts.h"
+#include "serve/systemd.h"
+#include "serve/tls.h"
 
 enum { BACKLOG = 4096 };
 
@@ -105,11 +107,30 @@ static mgl_status listen_tcp(mgl_server *server, mgl_error *err) {
   return mgl_http_server_listen(server->http, fd, err);
 }
 
+// Takes what systemd has opened for us.
+static mgl_status listen_inherited(mgl_server *server, int first, uint32_t count, mgl_error *err) {
+  describe_address(server, first);
+  for (uint32_t i = 0; i < count; i++) {
+    MGL_TRY(mgl_http_server_listen(server->http, first + (int)i, err));
+  }
+  return MGL_OK;
+}
+
+static mgl_status start_listening(mgl_server *server, mgl_error *err) {
+  int first = 0;
+  uint32_t inherited = server->options.use_inherited ? mgl_systemd_sockets(&first) : 0;
+  if (inherited > 0) {
+    return listen_inherited(server, first, inherited, err);
+  }
+  return server->options.unix_path != NULL ? listen_unix(server, err) : listen_tcp(server, err);
+}
+
 // --- events --------------------------------------------------------------------------------------
 
 static void begin_drain(mgl_server *server) {
   server->drain_end_ns = mgl_clock_ns() + (uint64_t)server->options.drain_seconds * 1000000000u;
   mgl_http_server_drain(server->http);
+  mgl_systemd_notify("STOPPING=1");
 }
 
 static void on_stop(evutil_socket_t fd, short what, void *context) {
@@ -182,7 +203,14 @@ static void raise_descriptors(mgl_server_options *o) {
 
 static mgl_status start_parts(mgl_server *server, mgl_error *err) {
   const mgl_server_options *o = &server->options;
-  mgl_http_options http = {.max_body_bytes = o->max_body_bytes,
+  if (o->api_keys_path != NULL) {
+    MGL_TRY(mgl_api_keys_read(o->api_keys_path, &server->keys, err));
+  }
+  if (o->tls_certificate_path != NULL) {
+    MGL_TRY(mgl_tls_create(o->tls_certificate_path, o->tls_key_path, &server->tls, err));
+  }
+  mgl_http_options http = {.tls = server->tls,
+                           .max_body_bytes = o->max_body_bytes,
                            .max_connections = o->max_connections,
                            .idle_seconds = o->idle_seconds,
                            .head_seconds = o->head_seconds,
@@ -214,7 +242,7 @@ static mgl_status start_parts(mgl_server *server, mgl_error *err) {
   }
   MGL_TRY(mgl_http_server_create(server->base, &http, &callbacks, &server->http, err));
   MGL_TRY(mgl_jobs_create(server->base, &jobs, &told, &server->jobs, err));
-  return o->unix_path != NULL ? listen_unix(server, err) : listen_tcp(server, err);
+  return start_listening(server, err);
 }
 
 mgl_status mgl_server_create(const mgl_server_options *options, mgl_server **out, mgl_error *err) {
@@ -259,6 +287,7 @@ static bool is_drained(const mgl_server *server) {
 }
 
 mgl_status mgl_server_run(mgl_server *server, mgl_error *err) {
+  mgl_systemd_notify("READY=1");
   while (!is_drained(server)) {
     if (event_base_loop(server->base, EVLOOP_ONCE) < 0) {
       return mgl_error_set(err, MGL_ERR_INTERNAL, "the event loop has failed");
@@ -296,6 +325,8 @@ void mgl_server_destroy(mgl_server *server) {
     (void)unlink(server->unix_path);
   }
   mgl_free(server->unix_path);
+  mgl_api_keys_free(&server->keys);
+  mgl_tls_destroy(server->tls);
   mgl_text_free(&server->scratch);
   mgl_free(server);
 }

@@ -5,6 +5,7 @@
 #include <event2/event.h>
 
 #include "serve/answer.h"
+#include "serve/api_keys.h"
 #include "serve/http_server.h"
 #include "serve/jobs.h"
 #include "serve/metrics.h"
@@ -31,6 +32,8 @@ struct mgl_server {
   mgl_http_server *http;
   mgl_jobs *jobs;
   mgl_metrics metrics;
+  mgl_api_keys keys;
+  void *tls;
   mgl_call *first;
   char address[256];
   char *unix_path;  // to be removed at the end

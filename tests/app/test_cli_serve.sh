@@ -49,6 +49,82 @@ test_options() {
     "$(diff "$out" "$work/table" | head -4 | tr '\n' '|')"
 }
 
+test_settings() {
+  printf '# comment\nport: 0\nserved-model-name: "from yaml" # another\nlog-requests: true\nuds: ""\n' \
+    >"$work/settings.yaml"
+  expect_error "serve: an empty path" "--unix: expected a path" serve --config "$work/settings.yaml"
+  printf 'port: 0\nserved-model-name: "from yaml" # another\nlog-requests: true\n' >"$work/settings.yaml"
+  start --config "$work/settings.yaml"
+  ask GET /v1/models ""
+  check_has "serve --config" "$out" '"id":"from yaml"'
+  ask POST /v1/completions '{"prompt": "secret", "max_tokens": 2, "user": "u1"}'
+  stop TERM
+  check_has "serve --log-requests" "$work/server.err" ' + 2 tokens, done, user "u1"'
+  checks=$((checks + 1))
+  ! grep -q secret "$work/server.err" || fail "serve: the log" "no text of prompts" "one"
+  printf '{"served-model-name": "from json", "max-requests": 1}' >"$work/settings.json"
+  MEGALITH_SERVED_MODEL_NAME="from environment" MEGALITH_LOG_REQUESTS=0 start --config="$work/settings.json"
+  ask GET /v1/models ""
+  check_has "serve: the environment counts before the file" "$out" '"id":"from environment"'
+  ask GET /server_info ""
+  check_has "serve: the file counts" "$out" '"requests":1,'
+  stop TERM
+  printf '{"prot": 5}' >"$work/settings.json"
+  expect_error "serve: --config" "\"prot\" is no option of megalith serve" serve --config "$work/settings.json"
+  printf 'port 5\n' >"$work/settings.yaml"
+  expect_error "serve: --config" 'expected lines "name: value"' serve --config "$work/settings.yaml"
+  MEGALITH_PORT=x run serve
+  check_has "serve: MEGALITH_PORT" "$err" "--port: expected a whole number"
+  MEGALITH_LOG_REQUESTS=x run serve
+  check_has "serve: a flag" "$err" "MEGALITH_LOG_REQUESTS: expected true or false"
+}
+
+test_keys() {
+  printf '# keys\n\nfirst-key\nsecond-key\n' >"$work/keys"
+  start --api-keys "$work/keys"
+  local host=${address#http://}
+  ask GET /health ""
+  check_has "serve --api-keys: health" "$out" "200 OK"
+  ask GET /v1/models ""
+  check_has "serve --api-keys: none given" "$out" "401 Unauthorized"
+  local key
+  for key in "first-key 200" "second-key 200" "second-ke 401" "second-keyx 401" "# 401"; do
+    exec 3<>"/dev/tcp/${host%:*}/${host##*:}"
+    printf 'GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\n\r\n' \
+      "${key% *}" >&3
+    cat <&3 >"$out"
+    exec 3>&-
+    check_has "serve --api-keys: $key" "$out" "HTTP/1.1 ${key#* }"
+  done
+  stop TERM
+  : >"$work/keys"
+  expect_error "serve --api-keys: none" "expected an API key a line" serve --api-keys "$work/keys"
+}
+
+test_tls() {
+  if ! command -v openssl >/dev/null || ! command -v curl >/dev/null; then
+    skip "TLS: openssl and curl are not installed"
+    return
+  fi
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
+    -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
+  expect_error "serve --tls-cert" "expected both" serve --tls-cert "$work/cert.pem"
+  expect_error "serve --tls-key" "expected the key of the first certificate" \
+    serve --tls-cert "$work/cert.pem" --tls-key "$work/cert.pem"
+  start --ssl-certfile "$work/cert.pem" --tls-key "$work/key.pem" --host localhost
+  check_has "serve: TLS" "$work/server.err" "https://"
+  curl -s -m 60 -g --cacert "$work/cert.pem" --connect-to "::${address#https://}" \
+    "https://localhost/v1/completions" -d '{"prompt": "Once", "max_tokens": 3, "stream": true}' >"$out"
+  check_has "serve: TLS, a stream" "$out" "data: [DONE]"
+  exec 3<>"/dev/tcp/localhost/${address##*:}"
+  (printf 'GET /health HTTP/1.1\r\nHost: x\r\n\r\n' >&3) 2>/dev/null  # SIGPIPE where it is closed
+  timeout 20 cat <&3 >"$out" 2>/dev/null
+  exec 3>&-
+  checks=$((checks + 1))
+  ! grep -q "200 OK" "$out" || fail "serve: TLS" "no answer without it" "$(show "$out")"
+  stop TERM
+}
+
 test_same_as_run() {
   start
   run run --chat -p "What is 137 + 245?"
@@ -97,6 +173,9 @@ test_restart() {
 }
 
 test_options
+test_settings
+test_keys
+test_tls
 test_same_as_run
 test_restart
 finish

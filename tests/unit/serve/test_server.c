@@ -2,6 +2,9 @@
 // server, clients that go away, what is refused, and the end.
 #include "serve_bed.h"
 
+#include <stddef.h>
+#include <sys/un.h>
+
 #define QUESTION(text) "\"messages\":[{\"role\":\"user\",\"content\":\"" text "\"}]"
 
 static void expect_status(const bed *b, const char *path, const char *body, int status,
@@ -406,6 +409,48 @@ static void test_drain(void **state) {
   mgl_server_destroy(b.server);
 }
 
+// As systemd starts a service: a socket at descriptor 3, and somebody who waits for READY=1.
+static void test_systemd(void **state) {
+  bed b;
+  char pid[32];
+  char name[96];
+  char told[64] = "";
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  struct sockaddr_un listener = {.sun_family = AF_UNIX};
+  (void)state;
+  int socket_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(0, bind(socket_fd, (struct sockaddr *)&address, sizeof address));
+  assert_int_equal(0, listen(socket_fd, 8));
+  int kept = dup(3);  // what the test itself may have there
+  assert_int_equal(3, dup2(socket_fd, 3));
+  int told_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  (void)snprintf(name, sizeof name, "@megalith-test-%d", (int)getpid());
+  memcpy(listener.sun_path, name, strlen(name));
+  listener.sun_path[0] = 0;
+  assert_int_equal(0, bind(told_fd, (struct sockaddr *)&listener,
+                           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name))));
+  (void)snprintf(pid, sizeof pid, "%d", (int)getpid());
+  (void)setenv("LISTEN_PID", pid, 1);
+  (void)setenv("LISTEN_FDS", "1", 1);
+  (void)setenv("NOTIFY_SOCKET", name, 1);
+  start_server(&b, (mgl_server_options){.use_inherited = true});
+  (void)unsetenv("LISTEN_PID");
+  expect_status(&b, "/health", NULL, 200, "ok");
+  assert_true(recv(told_fd, told, sizeof told - 1, 0) > 0);
+  assert_string_equal("READY=1", told);
+  stop_server(&b);
+  memset(told, 0, sizeof told);
+  assert_true(recv(told_fd, told, sizeof told - 1, 0) > 0);
+  assert_string_equal("STOPPING=1", told);
+  (void)unsetenv("NOTIFY_SOCKET");
+  if (kept >= 0) {
+    (void)dup2(kept, 3);
+    (void)close(kept);
+  }
+  (void)close(socket_fd);
+  (void)close(told_fd);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_routes),     cmocka_unit_test(test_same_tokens),
@@ -413,6 +458,7 @@ int main(void) {
       cmocka_unit_test(test_keep_alive), cmocka_unit_test(test_refused_http),
       cmocka_unit_test(test_gone),       cmocka_unit_test(test_overload),
       cmocka_unit_test(test_slow_head),  cmocka_unit_test(test_drain),
+      cmocka_unit_test(test_systemd),
   };
   return cmocka_run_group_tests(tests, open_bed, close_bed);
 }

@@ -1,0 +1,43 @@
+#include "serve/systemd.h"
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { FIRST_SOCKET = 3, MOST_SOCKETS = 16 };
+
+uint32_t mgl_systemd_sockets(int *first) {
+  const char *pid = getenv("LISTEN_PID");
+  const char *count = getenv("LISTEN_FDS");
+  *first = FIRST_SOCKET;
+  if (pid == NULL || count == NULL || strtol(pid, NULL, 10) != (long)getpid()) {
+    return 0;
+  }
+  long n = strtol(count, NULL, 10);
+  n = n < 0 ? 0 : n > MOST_SOCKETS ? MOST_SOCKETS : n;
+  for (long i = 0; i < n; i++) {
+    (void)fcntl(FIRST_SOCKET + (int)i, F_SETFD, FD_CLOEXEC);
+  }
+  return (uint32_t)n;
+}
+
+void mgl_systemd_notify(const char *state) {
+  const char *path = getenv("NOTIFY_SOCKET");
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  if (path == NULL || (path[0] != '/' && path[0] != '@') ||
+      strlen(path) >= sizeof address.sun_path) {
+    return;
+  }
+  memcpy(address.sun_path, path, strlen(path));
+  address.sun_path[0] = path[0] == '@' ? 0 : path[0];  // @: a name that is no file
+  socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
+  int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd >= 0) {
+    (void)sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address, bytes);
+    (void)close(fd);
+  }
+}

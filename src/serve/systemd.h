@@ -1,0 +1,16 @@
+// The two small protocols of systemd that a service may speak, as their manual pages document them:
+// sockets that were opened for it (sd_listen_fds) and what it tells (sd_notify).
+//
+// Written out, since libsystemd would be a large dependency for a variable and a datagram.
+#ifndef MGL_SERVE_SYSTEMD_H
+#define MGL_SERVE_SYSTEMD_H
+
+#include <stdint.h>
+
+// How many sockets were passed to this process: descriptors 3 and up. 0 where nothing was.
+uint32_t mgl_systemd_sockets(int *first);
+
+// "READY=1", "STOPPING=1". Does nothing where nobody listens.
+void mgl_systemd_notify(const char *state);
+
+#endif

@@ -230,7 +230,7 @@ SMALL = [
     # Objects.
     "{{ '{} {0}'.format(1) }}", "{{ '{'.format(1) }}", "{{ '%d' % 'a' }}", "{{ '%s %s' % 1 }}", "{{ 'a' % 1 }}", "{{ '{:q}'.format(1) }}",
     "{% set c = cycler(1, 2, 'x') %}{{ c.next() }}{{ c.current }}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.reset() }}{{ c.current }}{% set j = joiner() %}{{ j() }}a{{ j() }}b{{ j() }}{% set k = joiner('|') %}{% for x in list %}{{ k() }}{{ x }}{% endfor %}",
-    "{{ none is sameas none }} {{ yes is sameas true }} {{ list is sameas list }} {{ list is sameas [3, 1, 2] }} {{ 1 is sameas true }} {{ n is sameas 7 }} {{ 'a' is sameas 'b' }} {{ missing is sameas missing }} {{ dict is not sameas none }}",
+    "{{ none is sameas none }} {{ yes is sameas true }} {{ list is sameas list }} {{ list is sameas [3, 1, 2] }} {{ 1 is sameas true }} {{ n is sameas 7 }} {{ 'a' is sameas 'b' }} {{ missing is sameas missing }} {{ dict is not sameas none }} {{ yes is sameas name }} {{ name is sameas n }} {{ half is sameas list }}",
     "{{ dict|attr('b') }}| {{ (dict|attr('items'))()|list }} {{ missing is filter }} {{ 'upper' is filter }} {{ 'nope' is filter }} {{ 'odd' is test }} {{ people|map('attr', 'name')|list }} {% set ns = namespace(x=4) %}{{ ns|attr('x') }}{{ ns|attr('y') }}|",
     # Errors of Jinja that must be errors here.
     "{{ missing.x }}", "{{ missing['x'] }}", "{{ missing + 1 }}", "{{ 1 + 'a' }}", "{{ 1 / 0 }}", "{{ 1 in 'a' }}",

@@ -233,6 +233,10 @@ static mgl_status test_same(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
   mgl_jinja_value b = call->bound[0];
   bool same = false;
   bool known = true;
+  *out = mgl_jinja_bool(false);
+  if (a.kind != b.kind) {
+    return MGL_OK;
+  }
   switch ((mgl_jinja_kind)a.kind) {
     case MGL_JINJA_NONE:
     case MGL_JINJA_SELF: same = true; break;
@@ -243,7 +247,7 @@ static mgl_status test_same(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
       break;
     case MGL_JINJA_FLOAT: known = a.number != b.number; break;
     case MGL_JINJA_STRING:
-      same = b.kind == MGL_JINJA_STRING && mgl_jinja_text_equal(a.string, b.string);
+      same = mgl_jinja_text_equal(a.string, b.string);
       known = !same || a.string.data == b.string.data || a.string.bytes < 2;
       break;
     case MGL_JINJA_UNDEFINED:
@@ -251,12 +255,12 @@ static mgl_status test_same(mgl_jinja_runtime *runtime, mgl_jinja_call *call,
     case MGL_JINJA_BLOCK: break;
     default: same = a.list == b.list; break;  // whichever pointer it is
   }
-  if (a.kind == b.kind && !known) {
+  if (!known) {
     return mgl_jinja_fail(
         runtime, MGL_ERR_UNSUPPORTED,
         "sameas of two equal values of type %s is not supported: use ==", mgl_jinja_type_name(a));
   }
-  *out = mgl_jinja_bool(a.kind == b.kind && same);
+  *out = mgl_jinja_bool(same);
   return MGL_OK;
 }
 

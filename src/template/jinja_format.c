@@ -31,23 +31,17 @@ static mgl_status fail_spec(mgl_jinja_runtime *runtime, mgl_status status, const
 
 // --- laying out ----------------------------------------------------------------------------------
 
-static void add_fill(mgl_jinja_builder *builder, int32_t fill, int64_t count) {
-  for (int64_t i = 0; i < count; i++) {
-    mgl_jinja_builder_add_codepoint(builder, fill);
-  }
-}
-
 // `head` (a sign, a prefix) stays in front of what fills the width between them for '='.
 static void add_aligned(mgl_jinja_builder *builder, const spec *s, char align,
                         mgl_jinja_string head, mgl_jinja_string body) {
   int64_t length = (int64_t)(mgl_jinja_text_length(head) + mgl_jinja_text_length(body));
   int64_t pad = s->width > length ? s->width - length : 0;
   int64_t left = align == '<' ? 0 : align == '^' ? pad / 2 : pad;
-  add_fill(builder, s->fill, align == '=' ? 0 : left);
+  mgl_jinja_builder_add_fill(builder, s->fill, align == '=' ? 0 : left);
   mgl_jinja_builder_add(builder, head);
-  add_fill(builder, s->fill, align == '=' ? pad : 0);
+  mgl_jinja_builder_add_fill(builder, s->fill, align == '=' ? pad : 0);
   mgl_jinja_builder_add(builder, body);
-  add_fill(builder, s->fill, pad - left);
+  mgl_jinja_builder_add_fill(builder, s->fill, pad - left);
 }
 
 static void add_text(mgl_jinja_builder *builder, const spec *s, mgl_jinja_string text) {

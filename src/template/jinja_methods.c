@@ -70,7 +70,7 @@ static bool starts_word(mgl_jinja_case how, int32_t previous) {
 mgl_status mgl_jinja_change_case(mgl_jinja_runtime *runtime, mgl_jinja_string text,
                                  mgl_jinja_case how, mgl_jinja_value *out) {
   mgl_jinja_builder builder = {.runtime = runtime};
-  MGL_TRY(mgl_jinja_charge(runtime, text.bytes / 8));
+  MGL_TRY(mgl_jinja_charge(runtime, text.bytes / 2));
   int32_t previous = 0;
   for (size_t at = 0; at < text.bytes;) {
     int32_t c = 0;

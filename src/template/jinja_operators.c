@@ -246,7 +246,7 @@ static mgl_status is_in(mgl_jinja_runtime *runtime, mgl_jinja_value item, mgl_ji
                             "expected a str to look for in a str, found %s",
                             mgl_jinja_type_name(item));
     }
-    MGL_TRY(mgl_jinja_charge(runtime, container.string.bytes / 64));
+    MGL_TRY(mgl_jinja_charge(runtime, container.string.bytes / 8));
     *out = mgl_jinja_text_find(container.string, item.string, 0) != SIZE_MAX;
     return MGL_OK;
   }
@@ -395,7 +395,7 @@ static mgl_status get_index(mgl_jinja_runtime *runtime, mgl_jinja_value object, 
                             mgl_jinja_value *out) {
   size_t length = 0;
   if (object.kind == MGL_JINJA_STRING) {
-    MGL_TRY(mgl_jinja_charge(runtime, object.string.bytes / 64));
+    MGL_TRY(mgl_jinja_charge(runtime, object.string.bytes / 16));
   }
   (void)mgl_jinja_length(object, &length);
   if (index < 0) {

@@ -41,6 +41,19 @@ void mgl_jinja_builder_add_codepoint(mgl_jinja_builder *builder, int32_t codepoi
                         (mgl_jinja_string){bytes, mgl_jinja_text_encode(codepoint, bytes)});
 }
 
+void mgl_jinja_builder_add_fill(mgl_jinja_builder *builder, int32_t codepoint, int64_t count) {
+  enum { AT_ONCE = 64 };
+  char bytes[AT_ONCE * MGL_JINJA_UTF8_BYTES];
+  size_t each = mgl_jinja_text_encode(codepoint, bytes);
+  for (size_t i = 1; i < AT_ONCE; i++) {
+    memcpy(bytes + i * each, bytes, each);
+  }
+  for (; count > 0; count -= AT_ONCE) {
+    size_t now = count < AT_ONCE ? (size_t)count : AT_ONCE;
+    mgl_jinja_builder_add(builder, (mgl_jinja_string){bytes, now * each});
+  }
+}
+
 static void add_literal(mgl_jinja_builder *builder, const char *literal) {
   mgl_jinja_builder_add(builder, (mgl_jinja_string){literal, strlen(literal)});
 }

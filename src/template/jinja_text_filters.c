@@ -177,7 +177,7 @@ static mgl_status filter_wordcount(mgl_jinja_runtime *runtime, mgl_jinja_call *c
   int64_t count = 0;
   bool inside = false;
   MGL_TRY(mgl_jinja_to_text(runtime, call->self, &text));
-  MGL_TRY(mgl_jinja_charge(runtime, text.bytes / 8));
+  MGL_TRY(mgl_jinja_charge(runtime, text.bytes / 2));
   for (size_t at = 0; at < text.bytes;) {
     int32_t c = 0;
     at += mgl_jinja_text_decode(text, at, &c);
@@ -201,14 +201,9 @@ mgl_status mgl_jinja_pad(mgl_jinja_runtime *runtime, mgl_jinja_string text, int6
     return mgl_jinja_fail(runtime, MGL_ERR_LIMIT, "a text padded to %lld characters is too long",
                           (long long)width);
   }
-  for (int64_t i = 0; i < pad + 1; i++) {
-    if (i == left) {
-      mgl_jinja_builder_add(&builder, text);
-    }
-    if (i < pad) {
-      mgl_jinja_builder_add_codepoint(&builder, fill);
-    }
-  }
+  mgl_jinja_builder_add_fill(&builder, fill, left);
+  mgl_jinja_builder_add(&builder, text);
+  mgl_jinja_builder_add_fill(&builder, fill, pad - left);
   return mgl_jinja_builder_finish(&builder, out);
 }
 
@@ -255,7 +250,7 @@ static mgl_status filter_truncate(mgl_jinja_runtime *runtime, mgl_jinja_call *ca
                           "leeway from 0, found a %s, %lld and %lld",
                           mgl_jinja_type_name(call->self), (long long)length, (long long)leeway);
   }
-  MGL_TRY(mgl_jinja_charge(runtime, found / 16));
+  MGL_TRY(mgl_jinja_charge(runtime, found / 4));
   if ((int64_t)found <= length || (int64_t)found - length <= leeway) {
     *out = call->self;
     return MGL_OK;

@@ -203,6 +203,7 @@ typedef struct mgl_jinja_builder {
 
 void mgl_jinja_builder_add(mgl_jinja_builder *builder, mgl_jinja_string text);
 void mgl_jinja_builder_add_codepoint(mgl_jinja_builder *builder, int32_t codepoint);
+void mgl_jinja_builder_add_fill(mgl_jinja_builder *builder, int32_t codepoint, int64_t count);
 mgl_status mgl_jinja_builder_finish(mgl_jinja_builder *builder, mgl_jinja_value *out);
 
 // str(value); strings come back as they are.

@@ -161,6 +161,12 @@ mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, jso
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   (void)pthread_once(&once, use_our_allocator);
   *out = NULL;
+  // jansson drops a NUL byte behind a number, as if it were not there.
+  const char *nul = bytes == 0 ? NULL : memchr(text, 0, bytes);
+  if (nul != NULL) {
+    return mgl_error_set(err, MGL_ERR_FORMAT, "%s: expected JSON, found a NUL byte at byte %zu",
+                         where, (size_t)(nul - text));
+  }
   MGL_TRY(check_cost(text, bytes, where, err));
   if (bytes > (SIZE_MAX - RESERVE_BASE_BYTES) / RESERVE_PER_INPUT_BYTE) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "%s: %zu bytes of JSON are too many", where, bytes);

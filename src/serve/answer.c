@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "request/json_text.h"
+#include "serve/responses.h"
 
 enum { TOKEN_BYTES = 512, LEAST_LOGPROB = -9999 };
 
@@ -279,7 +280,9 @@ void mgl_answer_output(mgl_answer *answer, uint32_t choice, const megalith_outpu
     }
   }
   c->finish = output->finish;
-  if (answer->ask->stream) {
+  if (answer->ask->endpoint == MGL_ENDPOINT_RESPONSES) {
+    mgl_responses_output(answer, output, events);
+  } else if (answer->ask->stream) {
     stream_output(answer, choice, output, events);
   } else {
     mgl_text_append(&c->text, output->text, output->text_bytes);
@@ -310,6 +313,10 @@ static void append_choice(const mgl_answer *answer, uint32_t index, mgl_text *ou
 }
 
 void mgl_answer_end(mgl_answer *answer, mgl_text *out) {
+  if (answer->ask->endpoint == MGL_ENDPOINT_RESPONSES) {
+    mgl_responses_end(answer, out);
+    return;
+  }
   if (answer->ask->stream) {
     if (answer->ask->include_usage) {
       mgl_text_append_string(out, "data: ");
@@ -344,7 +351,10 @@ mgl_status mgl_answer_init(const megalith_model *model, const char *model_name, 
                       .ask = ask,
                       .created = (int64_t)time(NULL),
                       .choice_count = choice_count};
-  (void)snprintf(out->id, sizeof out->id, "%s-%s", is_chat(out) ? "chatcmpl" : "cmpl",
+  (void)snprintf(out->id, sizeof out->id, "%s-%s",
+                 ask->endpoint == MGL_ENDPOINT_RESPONSES ? "resp"
+                 : is_chat(out)                          ? "chatcmpl"
+                                                         : "cmpl",
                  ask->request_id == NULL ? drawn : ask->request_id);
   out->choices = mgl_alloc_zeroed(choice_count, sizeof *out->choices);
   return out->choices != NULL

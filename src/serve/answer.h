@@ -32,6 +32,7 @@ typedef struct mgl_answer {
   int64_t created;             // seconds since 1970
   mgl_answer_choice *choices;  // [choice_count]
   uint32_t choice_count;
+  uint32_t event_count;    // of /v1/responses, whose events are numbered
   uint64_t prompt_tokens;  // of all prompts; known when choices have ended
 } mgl_answer;
 

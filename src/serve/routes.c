@@ -147,6 +147,7 @@ static void get_metrics(mgl_server *server, mgl_exchange *exchange) {
 static const route routes[] = {
     {"/v1/chat/completions", "POST", NULL, MGL_ENDPOINT_CHAT, false},
     {"/v1/completions", "POST", NULL, MGL_ENDPOINT_COMPLETIONS, false},
+    {"/v1/responses", "POST", NULL, MGL_ENDPOINT_RESPONSES, false},
     {"/tokenize", "POST", NULL, MGL_ENDPOINT_TOKENIZE, false},
     {"/detokenize", "POST", NULL, MGL_ENDPOINT_DETOKENIZE, false},
     {"/v1/models", "GET", get_models, 0, false},

@@ -4,7 +4,7 @@
 #   run.sh [SUITE...]    suites of Debian (default: bookworm trixie, which are 12 and 13)
 # Environment: JOBS (default 2), STEPS (default "demo test": targets of make), LIMIT (seconds that a
 # step may take, default 5400), MIRROR, ROOTS (folder for the roots, default a temporary one), KEEP=1
-# (leave the roots there), REUSE=1 (go on in one that an earlier run with KEEP left, with what it built).
+# (leave the roots there), REUSE=1 (go on in one that an earlier run with KEEP left).
 #
 # Needs root, debootstrap, util-linux and a mirror; takes minutes to an hour, so it is no part of
 # `make test`. Prints a line for each step, the end of the log of one that failed, and what tests
@@ -71,7 +71,7 @@ run_suite() {  # suite
     fi
   fi
   mkdir -p "$root/megalith"
-  (cd "$here" && git ls-files -z | tar --null -T - -c) | tar -x --no-same-owner -C "$root/megalith" || return 1
+  (cd "$here" && git ls-files -z | tar --null -T - -c) | tar -x -m --no-same-owner -C "$root/megalith" || return 1
   step "$suite" install "$roots/$suite-install.log" inside "$root" "$install" || return 1
   for name in $steps; do
     step "$suite" "make $name" "$roots/$suite-$name.log" inside "$root" "make $name JOBS=$jobs" || return 1

@@ -168,6 +168,8 @@ static void test_parse_uses_bytes(void **state) {
   assert_int_equal(mgl_json_parse("[1]garbage", 3, "x", &root, &err), MGL_OK);
   json_decref(root);
   assert_int_equal(mgl_json_parse("[1]\0", 4, "x", &root, &err), MGL_ERR_FORMAT);
+  assert_int_equal(mgl_json_parse("[1\0]", 4, "x", &root, &err), MGL_ERR_FORMAT);
+  assert_string_equal(err.text, "x: expected JSON, found a NUL byte at byte 2");
 }
 
 static void test_integers(void **state) {

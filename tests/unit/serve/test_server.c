@@ -221,6 +221,42 @@ static void test_stream(void **state) {
   stop_server(&b);
 }
 
+static void test_responses(void **state) {
+  bed b;
+  (void)state;
+  start_server(&b, (mgl_server_options){0});
+  reply r = ask_server(&b, "/v1/responses", "{\"input\":\"What is 12 + 7?\"}");
+  json_t *root = json_of(&r);
+  const json_t *item = json_array_get(json_object_get(root, "output"), 0);
+  const json_t *part = json_array_get(json_object_get(item, "content"), 0);
+  assert_string_equal("12 + 7 = 19.", json_string_value(json_object_get(part, "text")));
+  assert_string_equal("completed", json_string_value(json_object_get(root, "status")));
+  json_decref(root);
+  mgl_text_free(&r.body);
+  r = ask_server(&b, "/v1/responses",
+                 "{\"input\":\"What is 12 + 7?\",\"stream\":true,\"max_output_tokens\":3}");
+  static const char *const events[] = {"event: response.created\n",
+                                       "event: response.output_item.added\n",
+                                       "event: response.content_part.added\n",
+                                       "event: response.output_text.delta\n",
+                                       "\"sequence_number\":4,",
+                                       "event: response.output_text.done\n",
+                                       "event: response.output_item.done\n",
+                                       "event: response.incomplete\n",
+                                       "\"incomplete_details\":{\"reason\":\"max_output_tokens\"}"};
+  const char *at = r.body.data;
+  for (size_t i = 0; i < sizeof events / sizeof *events; i++) {  // in this order
+    at = strstr(at, events[i]);
+    if (at == NULL) {
+      fail_msg("expected %s in %s", events[i], r.body.data);
+    }
+  }
+  mgl_text_free(&r.body);
+  expect_status(&b, "/v1/responses", "{\"input\":\"x\",\"tools\":[{}]}", 400,
+                "nothing else is supported");
+  stop_server(&b);
+}
+
 static void test_many_choices(void **state) {
   bed b;
   (void)state;
@@ -453,12 +489,12 @@ static void test_systemd(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_routes),     cmocka_unit_test(test_same_tokens),
-      cmocka_unit_test(test_stream),     cmocka_unit_test(test_many_choices),
-      cmocka_unit_test(test_keep_alive), cmocka_unit_test(test_refused_http),
-      cmocka_unit_test(test_gone),       cmocka_unit_test(test_overload),
-      cmocka_unit_test(test_slow_head),  cmocka_unit_test(test_drain),
-      cmocka_unit_test(test_systemd),
+      cmocka_unit_test(test_routes),       cmocka_unit_test(test_same_tokens),
+      cmocka_unit_test(test_stream),       cmocka_unit_test(test_responses),
+      cmocka_unit_test(test_many_choices), cmocka_unit_test(test_keep_alive),
+      cmocka_unit_test(test_refused_http), cmocka_unit_test(test_gone),
+      cmocka_unit_test(test_overload),     cmocka_unit_test(test_slow_head),
+      cmocka_unit_test(test_drain),        cmocka_unit_test(test_systemd),
   };
   return cmocka_run_group_tests(tests, open_bed, close_bed);
 }

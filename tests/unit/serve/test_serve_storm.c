@@ -1,0 +1,176 @@
+// Many clients, of which a third go away at random points: nothing of them stays. Prints figures.
+// With MGL_TEST_LONG, 10^5 requests.
+#include "serve_bed.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <stdatomic.h>
+
+enum { CLIENTS = 8, USUAL_REQUESTS = 600, LONG_REQUESTS = 100000 };
+
+typedef struct storm {
+  const bed *b;
+  uint32_t requests;  // of each client
+  unsigned seed;
+  pthread_t thread;
+  uint32_t whole, cut;
+} storm;
+
+static unsigned draw(unsigned *seed, unsigned below) {
+  *seed = *seed * 1664525u + 1013904223u;
+  return (*seed >> 8) % below;
+}
+
+static uint32_t count_descriptors(void) {
+  uint32_t count = 0;
+  DIR *folder = opendir("/proc/self/fd");
+  assert_non_null(folder);
+  while (readdir(folder) != NULL) {
+    count++;
+  }
+  (void)closedir(folder);
+  return count;
+}
+
+// Sends a part of a request, or all of it and reads a part of its answer, and is gone.
+static void cut_off(storm *s, const char *text, size_t bytes) {
+  char part[512];
+  int fd = connect_client(s->b);
+  size_t sent = draw(&s->seed, 2) == 0 ? draw(&s->seed, (unsigned)bytes) : bytes;
+  (void)send(fd, text, sent, MSG_NOSIGNAL);
+  if (sent == bytes && draw(&s->seed, 2) == 0) {
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    (void)poll(&wait, 1, (int)draw(&s->seed, 20));
+    (void)recv(fd, part, 1 + draw(&s->seed, sizeof part - 1), MSG_DONTWAIT);
+  } else {
+    (void)usleep(draw(&s->seed, 3000));
+  }
+  if (draw(&s->seed, 2) == 0) {  // with a reset
+    struct linger now = {.l_onoff = 1};
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  }
+  (void)close(fd);
+  s->cut++;
+}
+
+static void *run_storm(void *context) {
+  storm *s = context;
+  for (uint32_t i = 0; i < s->requests; i++) {
+    mgl_text text = {0};
+    char body[256];
+    unsigned tokens = 1 + draw(&s->seed, 12);
+    (void)snprintf(body, sizeof body,
+                   "{\"prompt\":\"Request %u of a storm\",\"max_tokens\":%u,\"n\":%u,"
+                   "\"stream\":%s,\"ignore_eos\":true}",
+                   draw(&s->seed, 50), tokens, 1 + draw(&s->seed, 2),
+                   draw(&s->seed, 2) == 0 ? "true" : "false");
+    mgl_text_format(&text,
+                    "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n%s",
+                    strlen(body), body);
+    if (draw(&s->seed, 3) == 0) {
+      cut_off(s, text.data, text.bytes);
+    } else {
+      reply r;
+      int fd = connect_client(s->b);
+      send_text(fd, text.data);
+      if (!read_reply(fd, &r) || r.status != 200) {
+        (void)fprintf(stderr, "expected an answer, found status %d: %s\n", r.status, r.body.data);
+        abort();
+      }
+      mgl_text_free(&r.body);
+      (void)close(fd);
+      s->whole++;
+    }
+    mgl_text_free(&text);
+  }
+  return NULL;
+}
+
+static void test_storm(void **state) {
+  bed b;
+  storm storms[CLIENTS];
+  uint32_t whole = 0;
+  uint32_t cut = 0;
+  (void)state;
+#ifdef MGL_TEST_SANITIZED
+  uint32_t requests = getenv("MGL_TEST_LONG") != NULL ? LONG_REQUESTS / 10 : USUAL_REQUESTS / 3;
+#else
+  uint32_t requests = getenv("MGL_TEST_LONG") != NULL ? LONG_REQUESTS : USUAL_REQUESTS;
+#endif
+  uint64_t begin = mgl_clock_ns();
+  start_server(&b, (mgl_server_options){0});
+  wait_for_metric(&b, "megalith_connections_open", 1);
+  uint32_t descriptors = count_descriptors();
+  for (unsigned i = 0; i < CLIENTS; i++) {
+    storms[i] = (storm){.b = &b, .requests = requests / CLIENTS, .seed = 77 + i};
+    assert_int_equal(0, pthread_create(&storms[i].thread, NULL, run_storm, &storms[i]));
+  }
+  for (unsigned i = 0; i < CLIENTS; i++) {
+    (void)pthread_join(storms[i].thread, NULL);
+    whole += storms[i].whole;
+    cut += storms[i].cut;
+  }
+  wait_for_metric(&b, "megalith_requests_active", 0);
+  wait_for_metric(&b, "megalith_connections_open", 1);  // the one that asks
+  wait_for_metric(&b, "megalith_kv_pages_used", 0);
+  wait_for_metric(&b, "megalith_requests_running", 0);
+  assert_true(metric(&b, "megalith_http_responses_total{status=\"5xx\"}") == 0);
+  // The connection of the last question goes when the server has seen its end.
+  for (int i = 0; i < 1000 && count_descriptors() > descriptors; i++) {
+    (void)usleep(1000);
+  }
+  assert_true(count_descriptors() <= descriptors);
+  (void)printf("%u requests whole, %u cut off, %.1f s; nothing left\n", whole, cut,
+               (double)(mgl_clock_ns() - begin) * 1e-9);
+  stop_server(&b);
+}
+
+// Ten times what fits: the rest is told so at once.
+enum { MOST = 4, ASKERS = 40 };
+
+typedef struct asker {
+  const bed *b;
+  pthread_t thread;
+  int status;
+  double ms;
+} asker;
+
+static void *run_asker(void *context) {
+  asker *a = context;
+  uint64_t begin = mgl_clock_ns();
+  reply r = ask_server(a->b, "/v1/completions",
+                       "{\"prompt\":\"x\",\"max_tokens\":200,\"ignore_eos\":true}");
+  a->ms = (double)(mgl_clock_ns() - begin) * 1e-6;
+  a->status = r.status;
+  mgl_text_free(&r.body);
+  return NULL;
+}
+
+static void test_overload_figures(void **state) {
+  bed b;
+  asker askers[ASKERS];
+  uint32_t accepted = 0;
+  double slowest = 0;
+  (void)state;
+  start_server(&b, (mgl_server_options){.max_requests = MOST});
+  for (unsigned i = 0; i < ASKERS; i++) {
+    askers[i] = (asker){.b = &b};
+    assert_int_equal(0, pthread_create(&askers[i].thread, NULL, run_asker, &askers[i]));
+  }
+  for (unsigned i = 0; i < ASKERS; i++) {
+    (void)pthread_join(askers[i].thread, NULL);
+    accepted += askers[i].status == 200 ? 1 : 0;
+    assert_true(askers[i].status == 200 || askers[i].status == 429);
+    slowest = askers[i].status == 429 && askers[i].ms > slowest ? askers[i].ms : slowest;
+  }
+  assert_true(accepted >= MOST && accepted < ASKERS);
+  (void)printf("overload: %u of %u accepted, slowest 429 after %.1f ms\n", accepted, ASKERS,
+               slowest);
+  stop_server(&b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_storm),
+                                     cmocka_unit_test(test_overload_figures)};
+  return cmocka_run_group_tests(tests, open_bed, close_bed);
+}

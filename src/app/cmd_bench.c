@@ -501,15 +501,17 @@ static const mgl_option options[] = {
      .u64_min = 1,
      .u64_max = MGL_CUDA_MAX_PAGES,
      .help =
-         "GPU: pages of weights on their way for tasks that may run, at most [4, 2 for 16 tokens; "
-         "8 where weights stream]"},
+         "GPU: pages of weights on their way for tasks that may run, at most [8 where weights "
+         "stream, "
+         "else 4; of 16 tokens as many as cover the memory's latency, 2 on an H100, 3 on an H200]"},
     {.name = "in-flight-ahead",
      .value_name = "N",
      .type = MGL_OPTION_U64,
      .u64_min = 1,
      .u64_max = MGL_CUDA_MAX_PAGES,
-     .help = "GPU: the same for tasks that still wait for their inputs [2; 3 where weights "
-             "stream]"},
+     .help =
+         "GPU: the same for tasks that still wait for their inputs [as many as cover the memory's "
+         "latency; one more where weights stream]"},
     {.name = "no-prefetch",
      .type = MGL_OPTION_FLAG,
      .help = "GPU: load weights only for tasks that may run"},

@@ -72,6 +72,8 @@ static mgl_status read_attributes(mgl_cuda_device *out, mgl_error *err) {
     int attribute;
     uint32_t *value;
   } attributes[] = {{MGL_CU_ATTRIBUTE_SM_COUNT, &out->sm_count},
+                    {MGL_CU_ATTRIBUTE_MEMORY_CLOCK_KHZ, &out->memory_clock_khz},
+                    {MGL_CU_ATTRIBUTE_MEMORY_BUS_BITS, &out->memory_bus_bits},
                     {MGL_CU_ATTRIBUTE_MAJOR, &out->major},
                     {MGL_CU_ATTRIBUTE_MINOR, &out->minor},
                     {MGL_CU_ATTRIBUTE_SMEM_PER_BLOCK, &out->smem_per_block_bytes}};

@@ -22,6 +22,8 @@ enum {
   MGL_CU_NOT_READY = 600,
   MGL_CUDA_LEAST_DRIVER = 12000,  // CUDA 12.0
   MGL_CU_ATTRIBUTE_SM_COUNT = 16,
+  MGL_CU_ATTRIBUTE_MEMORY_CLOCK_KHZ = 36,
+  MGL_CU_ATTRIBUTE_MEMORY_BUS_BITS = 37,
   MGL_CU_ATTRIBUTE_SMEM_PER_SM = 81,
   MGL_CU_ATTRIBUTE_SMEM_RESERVED = 111,  // of every block, by the driver
   MGL_CU_ATTRIBUTE_MAJOR = 75,
@@ -162,8 +164,9 @@ typedef struct mgl_cuda_device {
   char name[128];
   int driver_version;  // 13000 is CUDA 13.0
   uint32_t sm_count;
-  uint32_t major, minor;          // compute capability
-  uint32_t smem_per_block_bytes;  // with opt-in
+  uint32_t memory_clock_khz, memory_bus_bits;  // 0: the driver does not say
+  uint32_t major, minor;                       // compute capability
+  uint32_t smem_per_block_bytes;               // with opt-in
   mgl_cuda_kernels kernels;
 } mgl_cuda_device;
 

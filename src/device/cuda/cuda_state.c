@@ -1,5 +1,6 @@
 // The state block of a launch, built on the host with the device's pointers: all that a launch
 // starts afresh, so that nothing of the one before matters.
+#include <math.h>
 #include <string.h>
 
 #include "device/cuda/cuda_program_parts.h"
@@ -53,13 +54,32 @@ static bool is_streaming(uint32_t stage_pages, uint32_t tokens) {
   return tokens < TOKENS_16 && stage_pages >= 8 + tokens / 2;
 }
 
-// Pages on their way, at most.
-static void set_in_flight(const mgl_cuda_launch_options *launch, uint32_t stage_pages,
+enum {
+  MEMORY_LATENCY_NS = 1200,  // from a page's request to its last byte while the memory is busy
+  LEAST_COVERING = 2,        // pages, of GPUs that do not say how fast their memory is
+  MOST_COVERING = MGL_CUDA_MAX_PAGES / 2,
+};
+
+// Pages that a worker must have on their way for the memory to be busy: what it delivers within its
+// latency. (By the memory's clock, at two bits a cycle and pin: 2 on an H100, 3 on an H200.)
+static uint32_t covering_pages(const mgl_cuda_program *p) {
+  double bytes_per_s = 2e3 * p->device->memory_clock_khz * (double)p->device->memory_bus_bits / 8;
+  double bytes = bytes_per_s * MEMORY_LATENCY_NS / 1e9 / p->workers;
+  double pages = ceil(bytes / MGL_CUDA_PAGE_BYTES);
+  return pages < LEAST_COVERING  ? (uint32_t)LEAST_COVERING
+         : pages > MOST_COVERING ? (uint32_t)MOST_COVERING
+                                 : (uint32_t)pages;
+}
+
+// Pages on their way, at most. More than cover the latency queue in the memory system, where flags
+// and activations wait behind them; fewer leave it idle (docs/log/183).
+static void set_in_flight(const mgl_cuda_program *p, const mgl_cuda_launch_options *launch,
                           mgl_cuda_graph *graph) {
-  bool streaming = is_streaming(stage_pages, graph->tokens);
+  bool streaming = is_streaming(p->layout.stage_pages, graph->tokens);
+  uint32_t covering = covering_pages(p);
   graph->in_flight_long = streaming ? 8 : 4;
-  graph->in_flight = streaming ? 8 : graph->tokens == TOKENS_16 ? 2 : 4;
-  graph->in_flight_ahead = streaming ? 3 : 2;
+  graph->in_flight = streaming ? 8 : graph->tokens == TOKENS_16 ? covering : 4;
+  graph->in_flight_ahead = streaming ? covering + 1 : covering;
   if (launch->in_flight != 0) {
     graph->in_flight = graph->in_flight_long = launch->in_flight;
   }
@@ -68,10 +88,10 @@ static void set_in_flight(const mgl_cuda_launch_options *launch, uint32_t stage_
   }
 }
 
-static void set_launch(const mgl_cuda_launch_options *launch, uint32_t stage_pages,
+static void set_launch(const mgl_cuda_program *p, const mgl_cuda_launch_options *launch,
                        mgl_cuda_run *run) {
   for (uint32_t i = 0; i < MGL_MAX_GRAPHS; i++) {
-    set_in_flight(launch, stage_pages, &run->graphs[i]);
+    set_in_flight(p, launch, &run->graphs[i]);
   }
   run->prefetch = launch->no_prefetch ? 0 : 1;
   run->step_batch = launch->step_batch;
@@ -116,7 +136,7 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   }
   make_queues(p);
   set_memory(p, run);
-  set_launch(start->launch, p->layout.stage_pages, run);
+  set_launch(p, start->launch, run);
   run->kv_heads = p->model.kv_heads;
   run->group = p->model.group;
   run->vocab = p->model.vocab;

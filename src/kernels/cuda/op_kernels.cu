@@ -236,13 +236,13 @@ static __device__ __forceinline__ bool mgl_await_room(const mgl_cuda_op_launch &
                                                       uint32_t *l2_at, long long *l2_clock,
                                                       mgl_loader *l) {
   for (;;) {
-    bool waits = l->block->arrived == 0;
+    bool waits = mgl_loader_word(l, offsetof(mgl_block, arrived)) == 0;
     mgl_loader_look(l);
     if (l->in_flight < (waits ? l->most_ahead : l->most) &&
-        mgl_mbarrier_test(&l->block->page_free[l->page], l->parity ^ 1)) {
+        mgl_mbarrier_test_at(mgl_loader_free(l, l->page), l->parity ^ 1)) {
       return true;
     }
-    if (l->block->stop != 0) {
+    if (mgl_loader_word(l, offsetof(mgl_block, stop)) != 0) {
       return false;
     }
     if (waits && *l2_at < l2_end && l->in_flight == 0 &&
@@ -257,8 +257,8 @@ static __device__ __forceinline__ bool mgl_await_room(const mgl_cuda_op_launch &
 static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &launch,
                                                    const mgl_load *load) {
   mgl_loader l = {};
-  l.block = (mgl_block *)mgl_memory;
-  l.pages = mgl_memory + MGL_CUDA_BLOCK_BYTES + launch.scratch_bytes;
+  l.block_at = mgl_kept(mgl_shared_address(mgl_memory));
+  l.pages_at = l.block_at + MGL_CUDA_BLOCK_BYTES + launch.scratch_bytes;
   l.page_count = launch.page_count;
   l.most = launch.in_flight;
   l.most_ahead = launch.in_flight_ahead;
@@ -277,8 +277,8 @@ static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &lau
                            mgl_await_room(launch, load, l2_end, &l2_at, &l2_clock, &l))) {
         break;
       }
-      mgl_page_load(l.pages + l.page * MGL_CUDA_PAGE_BYTES, from, bytes,
-                    &l.block->page_full[l.page]);
+      mgl_page_load(l.pages_at + l.page * MGL_CUDA_PAGE_BYTES, from, bytes,
+                    mgl_loader_full(&l, l.page));
       mgl_ring_next(&l, &l.page, &l.parity);
       l.in_flight++;
     }

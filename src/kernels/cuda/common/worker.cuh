@@ -135,6 +135,19 @@ static __device__ __forceinline__ uint32_t mgl_shared_address(const void *pointe
   return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+// A number that the compiler keeps in a register instead of making it anew at each use.
+static __device__ __forceinline__ uint32_t mgl_kept(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// A word of shared memory that other warps write.
+static __device__ __forceinline__ uint32_t mgl_load_shared_word(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+
 // --- mbarriers -----------------------------------------------------------------------------------
 
 static __device__ __forceinline__ void mgl_mbarrier_init(uint64_t *barrier, uint32_t arrivals) {

@@ -4,7 +4,12 @@
 // Pages form a ring. What bounds it is not only the room in the ring: with all of a GPU's blocks
 // asking for a dozen pages each, every flag and activation waits behind 26 MB of requests. So few
 // pages are on their way at a time: the graph's in_flight for a task that has inputs, and
-// in_flight_ahead for one that waits for them (findings: worth 8 to 13% of a step).
+// in_flight_ahead for one that waits for them (worth 8 to 13% of a step).
+//
+// One lane asks for all that a multiprocessor reads, a page every 450 ns on an H200, and what it
+// does for a page is short (docs/log/182): addresses in shared memory are numbers that it keeps,
+// since from a pointer the compiler makes them anew each time, and in the steady state it looks at
+// two mbarriers and at nothing else.
 //
 // It goes on into the next iteration as soon as that is announced. When the run stops it still
 // delivers the pages of all tasks that were let go, and leaves with no copy outstanding.
@@ -29,16 +34,17 @@ struct mgl_load {
 
 struct mgl_loader {
   mgl_cuda_run *run;
-  mgl_block *block;
-  uint8_t *pages;
+  uint32_t block_at;               // addresses in shared memory: of the block,
+  uint32_t pages_at;               // and of page 0 of the ring
   uint32_t page_count;             // run's
   uint32_t most_short, most_long;  // of the graph: of tasks with few pages, and with many
   uint32_t most_ahead;             // of those without inputs
-  uint32_t most;                   // of the task
+  uint32_t most;                   // of the task once it has inputs
+  uint32_t bound;                  // what holds now: `most`, or most_ahead before that
   uint32_t page, parity;           // of the ring: the next one to fill, and its phase
   uint32_t landed, landed_parity;  // the oldest one that was on its way when last looked at
-  uint32_t in_flight;
-  uint32_t ordinal;  // of the task among this worker's AOT tasks, all iterations
+  uint32_t in_flight;              // pages that were not seen to have landed
+  uint32_t ordinal;                // of the task among this worker's AOT tasks, all iterations
   uint64_t iteration;
   uint32_t graph;     // of that iteration
   mgl_tracer traced;  // lane 0's
@@ -53,15 +59,35 @@ static __device__ __forceinline__ void mgl_ring_next(const mgl_loader *l, uint32
   }
 }
 
+// Reads a word of the block that other warps write.
+static __device__ __forceinline__ uint32_t mgl_loader_word(const mgl_loader *l, size_t offset) {
+  return mgl_load_shared_word(l->block_at + (uint32_t)offset);
+}
+
+// Addresses of a page's mbarriers.
+static __device__ __forceinline__ uint32_t mgl_loader_full(const mgl_loader *l, uint32_t page) {
+  return l->block_at + (uint32_t)offsetof(mgl_block, page_full) + page * (uint32_t)sizeof(uint64_t);
+}
+
+static __device__ __forceinline__ uint32_t mgl_loader_free(const mgl_loader *l, uint32_t page) {
+  return l->block_at + (uint32_t)offsetof(mgl_block, page_free) + page * (uint32_t)sizeof(uint64_t);
+}
+
 // True if the loader should give up: the run stopped, and the task will never run.
 static __device__ __forceinline__ bool mgl_loader_gives_up(const mgl_loader *l) {
-  return l->block->stop != 0 && l->ordinal >= l->block->activated;
+  return mgl_loader_word(l, offsetof(mgl_block, stop)) != 0 &&
+         l->ordinal >= mgl_loader_word(l, offsetof(mgl_block, activated));
+}
+
+static __device__ __forceinline__ void mgl_loader_saw_landing(mgl_loader *l) {
+  l->in_flight--;
+  mgl_ring_next(l, &l->landed, &l->landed_parity);
 }
 
 static __device__ __forceinline__ void mgl_loader_look(mgl_loader *l) {
-  while (l->in_flight > 0 && mgl_mbarrier_test(&l->block->page_full[l->landed], l->landed_parity)) {
-    l->in_flight--;
-    mgl_ring_next(l, &l->landed, &l->landed_parity);
+  while (l->in_flight > 0 &&
+         mgl_mbarrier_test_at(mgl_loader_full(l, l->landed), l->landed_parity)) {
+    mgl_loader_saw_landing(l);
   }
 }
 
@@ -71,17 +97,15 @@ enum { MGL_LOADER_LANES = 1 };
 
 // One bulk copy. The hint: these bytes are read once an iteration, so they should not push out what
 // is read again (L2::evict_first, as createpolicy encodes it for all of the bytes).
-static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_t *from,
-                                                     uint32_t bytes, uint64_t *full) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
-      "r"(bytes)
-      : "memory");
+static __device__ __forceinline__ void mgl_page_load(uint32_t page_at, const uint8_t *from,
+                                                     uint32_t bytes, uint32_t full) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(bytes)
+               : "memory");
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
       "[%1], "
-      "%2, [%3], %4;" ::"r"(mgl_shared_address(page)),
-      "l"(from), "r"(bytes), "r"(mgl_shared_address(full)), "l"(0x12f0000000000000ull)
+      "%2, [%3], %4;" ::"r"(page_at),
+      "l"(from), "r"(bytes), "r"(full), "l"(0x12f0000000000000ull)
       : "memory");
 }
 
@@ -102,11 +126,11 @@ static __device__ __forceinline__ void mgl_lane_copies(uint32_t to, const uint8_
 
 // The whole warp copies. Copies follow each other without anything between them: one warp has to
 // ask for all that a multiprocessor reads, a copy every 20 ns.
-static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_t *from,
-                                                     uint32_t bytes, uint64_t *full) {
+static __device__ __forceinline__ void mgl_page_load(uint32_t page_at, const uint8_t *from,
+                                                     uint32_t bytes, uint32_t full) {
   constexpr uint32_t piece = MGL_CUDA_K_ALIGN * MGL_CUDA_BLOCK_ROWS * 2;  // pages are so many
   static_assert(piece % 512 == 0, "whole copies");
-  uint32_t to = mgl_shared_address(page) + threadIdx.x % 32 * 16;
+  uint32_t to = page_at + threadIdx.x % 32 * 16;
   from += threadIdx.x % 32 * 16;
   if (bytes == MGL_CUDA_PAGE_BYTES) {
     mgl_lane_copies<MGL_CUDA_PAGE_BYTES / 512>(to, from);
@@ -116,9 +140,7 @@ static __device__ __forceinline__ void mgl_page_load(uint8_t *page, const uint8_
       mgl_lane_copies<piece / 512>(to + at, from + at);
     }
   }
-  asm volatile(
-      "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(mgl_shared_address(full))
-      : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
 }
 
 #endif
@@ -133,21 +155,32 @@ static __device__ __forceinline__ bool mgl_loader_looks() {
   return MGL_LOADER_LANES == 1 || threadIdx.x % 32 == 0;
 }
 
-// Until the next page of the ring is free and few enough are on their way. False: give up. One
-// lane.
-static __device__ __forceinline__ bool mgl_loader_await_room(mgl_loader *l) {
-  for (;;) {
-    bool may_run = l->ordinal < l->block->arrived;
-    uint32_t most = may_run ? l->most : l->most_ahead;
-    mgl_loader_look(l);
-    if (l->in_flight < most) {
-      break;
+// Waits until few enough pages are on their way. False: give up. One lane.
+static __device__ __forceinline__ bool mgl_loader_await_landing(mgl_loader *l) {
+  while (l->in_flight >= l->bound) {
+    if (l->bound == l->most) {  // nothing but a landing changes this, and that is sure to come
+      mgl_mbarrier_wait_at(mgl_loader_full(l, l->landed), l->landed_parity);
+      mgl_loader_saw_landing(l);
+      continue;
     }
-    if (mgl_loader_gives_up(l)) {
+    if (l->ordinal < mgl_loader_word(l, offsetof(mgl_block, arrived))) {
+      l->bound = l->most;
+    }
+    mgl_loader_look(l);
+    if (l->in_flight >= l->bound && mgl_loader_gives_up(l)) {
       return false;
     }
   }
-  while (!mgl_mbarrier_try(&l->block->page_free[l->page], l->parity ^ 1)) {
+  return true;
+}
+
+// Waits until few enough are on their way and the next page of the ring is free. False: give up.
+// One lane.
+static __device__ __forceinline__ bool mgl_loader_await_room(mgl_loader *l) {
+  if (!mgl_loader_await_landing(l)) {
+    return false;
+  }
+  while (!mgl_mbarrier_try_at(mgl_loader_free(l, l->page), l->parity ^ 1)) {
     if (mgl_loader_gives_up(l)) {
       return false;
     }
@@ -165,8 +198,8 @@ static __device__ __forceinline__ bool mgl_load_page(mgl_loader *l, const uint8_
   if (!mgl_loader_room(l)) {
     return false;
   }
-  mgl_page_load(l->pages + l->page * MGL_CUDA_PAGE_BYTES, from, bytes,
-                &l->block->page_full[l->page]);
+  mgl_page_load(l->pages_at + l->page * MGL_CUDA_PAGE_BYTES, from, bytes,
+                mgl_loader_full(l, l->page));
   mgl_ring_next(l, &l->page, &l->parity);
   l->in_flight++;
   return true;
@@ -196,8 +229,8 @@ static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_l
 static __device__ __forceinline__ bool mgl_loader_await_turn(const mgl_loader *l) {
   uint32_t last = l->page == 0 ? l->page_count - 1 : l->page - 1;
   uint32_t parity = l->page == 0 ? l->parity ^ 1 : l->parity;
-  while (l->ordinal >= l->block->activated ||
-         !mgl_mbarrier_test(&l->block->page_free[last], parity)) {
+  while (l->ordinal >= mgl_loader_word(l, offsetof(mgl_block, activated)) ||
+         !mgl_mbarrier_test_at(mgl_loader_free(l, last), parity)) {
     if (mgl_loader_gives_up(l)) {
       return false;
     }
@@ -214,6 +247,7 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
   uint32_t most = mgl_batch_blocks(load->row_tiles);
   uint32_t pages = (load->end - load->begin) * mgl_pages_of_block(load->k_padded) * load->passes;
   l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
+  l->bound = l->most_ahead;
   for (uint32_t pass = 0; pass < load->passes; pass++) {
     for (uint32_t block = load->begin; block < load->end; block += most) {
       uint32_t blocks = load->end - block < most ? load->end - block : most;
@@ -298,7 +332,7 @@ static __device__ __forceinline__ uint32_t mgl_await_announcement(mgl_loader *l,
       *missed = announced >> 8 > l->iteration + 1;
       return announced & 255;
     }
-    if (l->block->stop != 0) {
+    if (mgl_loader_word(l, offsetof(mgl_block, stop)) != 0) {
       return 255;
     }
     __nanosleep(100);
@@ -309,8 +343,8 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
                                                       uint8_t *pages) {
   mgl_loader l = {};
   l.run = run;
-  l.block = block;
-  l.pages = pages;
+  l.block_at = mgl_kept(mgl_shared_address(block));
+  l.pages_at = mgl_kept(mgl_shared_address(pages));
   l.page_count = run->page_count;
   mgl_trace_open(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   for (;; l.iteration++) {

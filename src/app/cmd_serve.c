@@ -83,6 +83,7 @@ static mgl_status create_server(serving *s, mgl_error *err) {
       .max_connections = (uint32_t)mgl_arguments_u64(a, "max-connections", 0),
       .max_body_bytes = mgl_arguments_u64(a, "max-body-bytes", 0),
       .drain_seconds = (uint32_t)mgl_arguments_u64(a, "drain-seconds", 0),
+      .finds_thoughts = strcmp(mgl_arguments_text(a, "reasoning-parser", "none"), "think") == 0,
       .logs_requests = mgl_arguments_has(a, "log-requests"),
       .logs_json = strcmp(mgl_arguments_text(a, "log-format", "text"), "json") == 0,
   };
@@ -152,6 +153,11 @@ static mgl_status serve_command(const mgl_arguments *arguments, mgl_error *err) 
 
 static const char *log_format_choice(uint32_t index) {
   static const char *const names[] = {"text", "json"};
+  return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
+
+static const char *reasoning_choice(uint32_t index) {
+  static const char *const names[] = {"none", "think"};
   return index < sizeof names / sizeof *names ? names[index] : NULL;
 }
 
@@ -229,6 +235,11 @@ static const mgl_option options[] = {
      .u64_min = 1,
      .u64_max = 86400,
      .help = "after SIGTERM, the time that requests have to end [30]"},
+    {.name = "reasoning-parser",
+     .value_name = "NAME",
+     .type = MGL_OPTION_CHOICE,
+     .choices = reasoning_choice,
+     .help = "think: text of chats between <think> and </think> is reasoning_content [none]"},
     {.name = "log-requests",
      .type = MGL_OPTION_FLAG,
      .help = "a line on standard error for each request, without its text"},

@@ -172,9 +172,11 @@ static void append_head(const mgl_answer *answer, bool is_event, mgl_text *out) 
 }
 
 static void append_finish(const mgl_answer_choice *c, mgl_text *out) {
-  const char *word = c->finish == MEGALITH_FINISH_LENGTH ? "\"length\""
-                     : c->finish == MEGALITH_FINISH_NONE ? "null"
-                                                         : "\"stop\"";
+  bool calls = c->finish == MEGALITH_FINISH_STOP && c->call_count > 0;
+  const char *word = calls                                 ? "\"tool_calls\""
+                     : c->finish == MEGALITH_FINISH_LENGTH ? "\"length\""
+                     : c->finish == MEGALITH_FINISH_NONE   ? "null"
+                                                           : "\"stop\"";
   mgl_text_format(out, ",\"finish_reason\":%s", word);
 }
 
@@ -218,8 +220,10 @@ static void append_echo(const mgl_answer *answer, uint32_t index, mgl_text *out)
 
 // --- streams -------------------------------------------------------------------------------------
 
-static void append_event(mgl_answer *answer, uint32_t index, const char *text, size_t bytes,
-                         mgl_text *out) {
+// An event with a member of a delta, `"content":"..."`, or a text of completions; "" is a delta
+// without members.
+static void append_event(mgl_answer *answer, uint32_t index, const char *member, const char *text,
+                         size_t bytes, mgl_text *out) {
   mgl_answer_choice *c = &answer->choices[index];
   mgl_text_append_string(out, "data: ");
   append_head(answer, true, out);
@@ -227,15 +231,17 @@ static void append_event(mgl_answer *answer, uint32_t index, const char *text, s
   if (is_chat(answer)) {
     mgl_text_append_string(out, "\"delta\":{");
     mgl_text_append_string(out, c->is_begun ? "" : "\"role\":\"assistant\"");
-    if (bytes > 0 || !c->is_begun) {
-      mgl_text_append_string(out, c->is_begun ? "\"content\":" : ",\"content\":");
-      mgl_json_append_string(out, text, bytes);
-    }
-    mgl_text_append_string(out, "}");
-  } else {
-    mgl_text_append_string(out, "\"text\":");
+    mgl_text_append_string(out, c->is_begun || member[0] == 0 ? "" : ",");
+  }
+  if (strcmp(member, "tool_calls") == 0) {
+    mgl_text_append_string(out, "\"tool_calls\":[");
+    mgl_text_append(out, text, bytes);
+    mgl_text_append_string(out, "]");
+  } else if (member[0] != 0) {
+    mgl_text_format(out, "\"%s\":", member);
     mgl_json_append_string(out, text, bytes);
   }
+  mgl_text_append_string(out, is_chat(answer) ? "}" : "");
   append_logprobs(answer, c, out);
   append_finish(c, out);
   append_token_ids(answer, c, out);
@@ -244,6 +250,7 @@ static void append_event(mgl_answer *answer, uint32_t index, const char *text, s
   clear_logprobs(c);
 }
 
+// Of completions.
 static void stream_output(mgl_answer *answer, uint32_t index, const megalith_output *output,
                           mgl_text *events) {
   mgl_answer_choice *c = &answer->choices[index];
@@ -254,16 +261,94 @@ static void stream_output(mgl_answer *answer, uint32_t index, const megalith_out
     return;
   }
   if (!echoes) {
-    append_event(answer, index, output->text, output->text_bytes, events);
+    append_event(answer, index, "text", output->text, output->text_bytes, events);
     return;
   }
   mgl_text first = {0};
   append_echo(answer, index, &first);
   mgl_text_append(&first, output->text, output->text_bytes);
   events->failed = events->failed || first.failed;
-  append_event(answer, index, first.data == NULL ? "" : first.data, first.bytes, events);
+  append_event(answer, index, "text", first.data == NULL ? "" : first.data, first.bytes, events);
   mgl_text_free(&first);
 }
+
+// --- chats ---------------------------------------------------------------------------------------
+
+// Where what the parser finds in one output goes.
+typedef struct chat_output {
+  mgl_answer *answer;
+  uint32_t index;
+  mgl_text *events;
+} chat_output;
+
+static void tell(chat_output *o, const char *member, mgl_text *whole, const char *text,
+                 size_t bytes) {
+  if (o->answer->ask->stream) {
+    append_event(o->answer, o->index, member, text, bytes, o->events);
+  } else {
+    mgl_text_append(whole, text, bytes);
+  }
+}
+
+static void on_said(void *context, const char *text, size_t bytes) {
+  chat_output *o = context;
+  tell(o, "content", &o->answer->choices[o->index].text, text, bytes);
+}
+
+static void on_thought(void *context, const char *text, size_t bytes) {
+  chat_output *o = context;
+  tell(o, "reasoning_content", &o->answer->choices[o->index].thoughts, text, bytes);
+}
+
+static void on_called(void *context, const char *name, const char *arguments) {
+  chat_output *o = context;
+  mgl_answer_choice *c = &o->answer->choices[o->index];
+  unsigned char random[12];
+  char id[2 * sizeof random + 1];
+  mgl_text call = {0};
+  if (c->call_count > 0 && !o->answer->ask->parallel_tool_calls) {
+    return;
+  }
+  randombytes_buf(random, sizeof random);
+  (void)sodium_bin2hex(id, sizeof id, random, sizeof random);
+  mgl_text_append_string(&call, c->calls.bytes > 0 ? ",{" : "{");
+  if (o->answer->ask->stream) {
+    mgl_text_format(&call, "\"index\":%u,", c->call_count);
+  }
+  mgl_text_format(&call, "\"id\":\"call_%s\",\"type\":\"function\",\"function\":{\"name\":", id);
+  append_quoted(&call, name);
+  mgl_text_append_string(&call, ",\"arguments\":");
+  append_quoted(&call, arguments);
+  mgl_text_append_string(&call, "}}");
+  c->call_count++;
+  o->events->failed = o->events->failed || call.failed;
+  tell(o, "tool_calls", &c->calls, call.data, call.bytes);
+  mgl_text_free(&call);
+}
+
+static void add_chat_output(mgl_answer *answer, uint32_t index, const megalith_output *output,
+                            mgl_text *events) {
+  mgl_answer_choice *c = &answer->choices[index];
+  chat_output o = {.answer = answer, .index = index, .events = events};
+  mgl_output_sink sink = {
+      .context = &o, .said = on_said, .thought = on_thought, .called = on_called};
+  size_t before = events->bytes;
+  c->finish = MEGALITH_FINISH_NONE;  // for the events before the last one
+  mgl_output_parser_push(&c->parser, output->text, output->text_bytes, &sink);
+  if (output->finish != MEGALITH_FINISH_NONE) {
+    mgl_output_parser_finish(&c->parser, &sink);
+  }
+  c->finish = output->finish;
+  events->failed = events->failed || c->parser.held.failed;
+  bool tells = output->finish != MEGALITH_FINISH_NONE || !c->is_begun ||
+               (events->bytes == before &&
+                (answer->ask->return_token_ids || answer->ask->sampling.logprobs));
+  if (answer->ask->stream && tells) {
+    append_event(answer, index, c->is_begun ? "" : "content", "", 0, events);
+  }
+}
+
+// -------------------------------------------------------------------------------------------------
 
 void mgl_answer_output(mgl_answer *answer, uint32_t choice, const megalith_output *output,
                        mgl_text *events) {
@@ -282,6 +367,8 @@ void mgl_answer_output(mgl_answer *answer, uint32_t choice, const megalith_outpu
   c->finish = output->finish;
   if (answer->ask->endpoint == MGL_ENDPOINT_RESPONSES) {
     mgl_responses_output(answer, output, events);
+  } else if (is_chat(answer)) {
+    add_chat_output(answer, choice, output, events);
   } else if (answer->ask->stream) {
     stream_output(answer, choice, output, events);
   } else {
@@ -290,6 +377,27 @@ void mgl_answer_output(mgl_answer *answer, uint32_t choice, const megalith_outpu
 }
 
 // --- whole answers -------------------------------------------------------------------------------
+
+static void append_message(const mgl_answer_choice *c, mgl_text *out) {
+  size_t blanks = c->text.bytes == 0 ? 0 : strspn(c->text.data, " \t\r\n");
+  mgl_text_append_string(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+  if (c->call_count > 0 && blanks == c->text.bytes) {
+    mgl_text_append_string(out, "null");
+  } else {
+    mgl_json_append_string(out, c->text.data == NULL ? "" : c->text.data, c->text.bytes);
+  }
+  mgl_text_append_string(out, ",\"refusal\":null");
+  if (c->thoughts.bytes > 0) {
+    mgl_text_append_string(out, ",\"reasoning_content\":");
+    mgl_json_append_string(out, c->thoughts.data, c->thoughts.bytes);
+  }
+  if (c->call_count > 0) {
+    mgl_text_append_string(out, ",");
+    append_list("tool_calls", &c->calls, out);
+  }
+  out->failed = out->failed || c->thoughts.failed || c->calls.failed;
+  mgl_text_append_string(out, "}");
+}
 
 static void append_choice(const mgl_answer *answer, uint32_t index, mgl_text *out) {
   const mgl_answer_choice *c = &answer->choices[index];
@@ -301,10 +409,12 @@ static void append_choice(const mgl_answer *answer, uint32_t index, mgl_text *ou
   mgl_text_append(&text, c->text.data, c->text.bytes);
   out->failed = out->failed || text.failed || c->text.failed || c->tokens.failed ||
                 c->logprobs.failed || c->tops.failed || c->offsets.failed || c->token_ids.failed;
-  mgl_text_append_string(
-      out, is_chat(answer) ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
-  mgl_json_append_string(out, text.data == NULL ? "" : text.data, text.bytes);
-  mgl_text_append_string(out, is_chat(answer) ? ",\"refusal\":null}" : "");
+  if (is_chat(answer)) {
+    append_message(c, out);
+  } else {
+    mgl_text_append_string(out, "\"text\":");
+    mgl_json_append_string(out, text.data == NULL ? "" : text.data, text.bytes);
+  }
   append_logprobs(answer, c, out);
   append_finish(c, out);
   append_token_ids(answer, c, out);
@@ -341,7 +451,8 @@ void mgl_answer_end(mgl_answer *answer, mgl_text *out) {
 // -------------------------------------------------------------------------------------------------
 
 mgl_status mgl_answer_init(const megalith_model *model, const char *model_name, const mgl_ask *ask,
-                           uint32_t choice_count, mgl_answer *out, mgl_error *err) {
+                           uint32_t choice_count, bool finds_thoughts, mgl_answer *out,
+                           mgl_error *err) {
   unsigned char random[12];
   char drawn[2 * sizeof random + 1];
   randombytes_buf(random, sizeof random);
@@ -357,6 +468,10 @@ mgl_status mgl_answer_init(const megalith_model *model, const char *model_name, 
                                                          : "cmpl",
                  ask->request_id == NULL ? drawn : ask->request_id);
   out->choices = mgl_alloc_zeroed(choice_count, sizeof *out->choices);
+  for (uint32_t i = 0; out->choices != NULL && is_chat(out) && i < choice_count; i++) {
+    out->choices[i].parser.finds_thoughts = finds_thoughts;
+    out->choices[i].parser.finds_calls = ask->tools_json != NULL;
+  }
   return out->choices != NULL
              ? MGL_OK
              : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u choices", choice_count);
@@ -365,7 +480,10 @@ mgl_status mgl_answer_init(const megalith_model *model, const char *model_name, 
 void mgl_answer_free(mgl_answer *answer) {
   for (uint32_t i = 0; answer->choices != NULL && i < answer->choice_count; i++) {
     mgl_answer_choice *c = &answer->choices[i];
+    mgl_output_parser_free(&c->parser);
     mgl_text_free(&c->text);
+    mgl_text_free(&c->thoughts);
+    mgl_text_free(&c->calls);
     mgl_text_free(&c->token_ids);
     mgl_text_free(&c->tokens);
     mgl_text_free(&c->logprobs);

@@ -11,10 +11,15 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "request/ask.h"
+#include "serve/output_parser.h"
 
 // A choice, as far as it has come.
 typedef struct mgl_answer_choice {
-  mgl_text text;
+  mgl_output_parser parser;  // of chats
+  mgl_text text;             // what is said
+  mgl_text thoughts;
+  mgl_text calls;  // of tools, JSON with commas
+  uint32_t call_count;
   mgl_text token_ids;  // with commas
   // Log probabilities, as JSON with commas: in chats all in the first.
   mgl_text tokens, logprobs, tops, offsets;
@@ -36,8 +41,10 @@ typedef struct mgl_answer {
   uint64_t prompt_tokens;  // of all prompts; known when choices have ended
 } mgl_answer;
 
+// finds_thoughts: what stands between <think> and </think> becomes reasoning_content.
 mgl_status mgl_answer_init(const megalith_model *model, const char *model_name, const mgl_ask *ask,
-                           uint32_t choice_count, mgl_answer *out, mgl_error *err);
+                           uint32_t choice_count, bool finds_thoughts, mgl_answer *out,
+                           mgl_error *err);
 void mgl_answer_free(mgl_answer *answer);
 
 // Takes in one output. In streams appends the event to *events, if it makes one.

@@ -236,7 +236,8 @@ static void on_prepared(void *context, mgl_job *job) {
     call->last_ns = mgl_alloc_zeroed(job->choice_count, sizeof *call->last_ns);
     call->has_answer = call->last_ns != NULL &&
                        mgl_answer_init(server->options.model, server->options.model_name, &job->ask,
-                                       job->choice_count, &call->answer, &err) == MGL_OK;
+                                       job->choice_count, server->options.finds_thoughts,
+                                       &call->answer, &err) == MGL_OK;
     if (!call->has_answer) {
       tell_failure(call, MGL_ERR_MEMORY, "out of memory for an answer", NULL);
       mgl_job_abandon(job);

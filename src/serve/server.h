@@ -27,6 +27,7 @@ typedef struct mgl_server_options {
   const char *api_keys_path;
   const char *tls_certificate_path, *tls_key_path;
   bool logs_json, logs_requests;
+  bool finds_thoughts;  // <think>...</think> becomes reasoning_content of chats
 } mgl_server_options;
 
 enum {

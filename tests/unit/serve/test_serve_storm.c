@@ -4,7 +4,7 @@
 
 #include <dirent.h>
 #include <poll.h>
-#include <stdatomic.h>
+#include <sys/resource.h>
 
 enum { CLIENTS = 8, USUAL_REQUESTS = 600, LONG_REQUESTS = 100000 };
 
@@ -169,8 +169,65 @@ static void test_overload_figures(void **state) {
   stop_server(&b);
 }
 
+// Median time of some requests, in ms.
+static double measure_requests(const bed *b) {
+  enum { ROUNDS = 31 };
+  double ms[ROUNDS];
+  for (size_t i = 0; i < ROUNDS; i++) {
+    uint64_t begin = mgl_clock_ns();
+    reply r = ask_server(b, "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":8}");
+    double took = (double)(mgl_clock_ns() - begin) * 1e-6;
+    assert_int_equal(200, r.status);
+    mgl_text_free(&r.body);
+    size_t j = i;
+    for (; j > 0 && ms[j - 1] > took; j--) {
+      ms[j] = ms[j - 1];
+    }
+    ms[j] = took;
+  }
+  return ms[ROUNDS / 2];
+}
+
+// Connections that say nothing, and some that say half a head: others are served all the same.
+static void test_idle(void **state) {
+  bed b;
+  bool is_long = getenv("MGL_TEST_LONG") != NULL;
+  uint32_t idle = is_long ? 8000 : 300;
+  uint32_t slow = is_long ? 1000 : 100;
+  struct rlimit limit;
+  (void)state;
+  assert_int_equal(0, getrlimit(RLIMIT_NOFILE, &limit));
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur < 2 * (idle + slow) + 200) {  // both ends are here
+    (void)printf("skipped: %u connections need more than the %llu descriptors that are allowed\n",
+                 idle + slow, (unsigned long long)limit.rlim_cur);
+    return;
+  }
+  int *fds = malloc((idle + slow) * sizeof *fds);
+  start_server(&b, (mgl_server_options){.head_seconds = 600, .idle_seconds = 600});
+  double alone = measure_requests(&b);
+  for (uint32_t i = 0; i < idle + slow; i++) {
+    fds[i] = connect_client(&b);
+    if (i < slow) {
+      send_text(fds[i], "GET /health HTTP/1.1\r\nHost: x\r\nX-A: ");
+    }
+  }
+  double among = measure_requests(&b);
+  (void)printf("%u idle and %u slow connections: 8 tokens take %.2f ms, without them %.2f\n", idle,
+               slow, among, alone);
+  assert_true(metric(&b, "megalith_connections_open") == idle + slow + 1);
+  for (uint32_t i = 0; i < idle + slow; i++) {
+    (void)close(fds[i]);
+  }
+  free(fds);
+  wait_for_metric(&b, "megalith_connections_open", 1);
+  stop_server(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_storm),
-                                     cmocka_unit_test(test_overload_figures)};
+                                     cmocka_unit_test(test_overload_figures),
+                                     cmocka_unit_test(test_idle)};
   return cmocka_run_group_tests(tests, open_bed, close_bed);
 }

@@ -26,6 +26,7 @@ struct mgl_runner {
   const mgl_cuda_device *device;
   mgl_plan_limits limits;
   uint32_t sequences;  // that run at once
+  uint32_t logit_rows;
   uint32_t page_count;
   uint32_t vocab_size;
   mgl_rope rope;
@@ -148,6 +149,7 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
                                      .pages_per_sequence = pages,
                                      .page_tokens = page_tokens};
   runner->sequences = sequences;
+  runner->logit_rows = options->logit_rows == 0 ? runner->limits.sequences : options->logit_rows;
   runner->page_count = (uint32_t)pool_pages;
   runner->vocab_size = config->vocab_size;
   runner->rope = config->rope;
@@ -158,10 +160,6 @@ static uint64_t worker_count(const mgl_runner *runner, const mgl_runner_options 
   return options->threads != 0 ? options->threads : mgl_topology_cores(runner->topology);
 }
 
-static uint32_t logit_rows_of(const mgl_runner *runner, const mgl_runner_options *options) {
-  return options->logit_rows == 0 ? runner->limits.sequences : options->logit_rows;
-}
-
 // A thread for each worker, and for each dedicated scheduler.
 static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *options,
                               mgl_error *err) {
@@ -170,7 +168,7 @@ static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *opti
   runner->mega_options = (mgl_mega_mode_options){.workers = (uint32_t)workers,
                                                  .schedulers = options->schedulers,
                                                  .tokens = runner->limits.tokens,
-                                                 .logit_rows = logit_rows_of(runner, options),
+                                                 .logit_rows = runner->logit_rows,
                                                  .simd = runner->simd,
                                                  .launch = options->launch,
                                                  .overrides = options->overrides,
@@ -191,7 +189,7 @@ static mgl_cuda_mode_options gpu_options(const mgl_runner *runner, const mgl_che
                                  .limits = runner->limits,
                                  .sequences = runner->sequences,
                                  .page_count = runner->page_count,
-                                 .logit_rows = logit_rows_of(runner, options),
+                                 .logit_rows = runner->logit_rows,
                                  .schedulers = options->schedulers,
                                  .launch = options->launch,
                                  .overrides = options->overrides,
@@ -209,7 +207,7 @@ static mgl_status plan_memory(const mgl_runner *runner, const mgl_checkpoint *ch
   } else {
     MGL_TRY(mgl_team_check(runner->topology, options->threads, err));
     mgl_memory_plan_options cpu = {.limits = runner->limits,
-                                   .logit_rows = logit_rows_of(runner, options),
+                                   .logit_rows = runner->logit_rows,
                                    .page_count = runner->page_count,
                                    .weights = options->weights,
                                    .workers = (uint32_t)worker_count(runner, options),
@@ -249,7 +247,7 @@ static mgl_status create_on_cpu(mgl_runner *runner, const mgl_checkpoint *checkp
   mgl_cpu_program_options program_options = {
       .simd = runner->simd,
       .largest = {.tokens = runner->limits.tokens,
-                  .logit_rows = logit_rows_of(runner, options),
+                  .logit_rows = runner->logit_rows,
                   .sequences = runner->limits.sequences},
   };
   MGL_TRY(mgl_cpu_memory_create(&runner->weights, &memory_options, runner->topology,
@@ -413,6 +411,10 @@ mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *
 
 const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner) {
   return &runner->limits;
+}
+
+uint32_t mgl_runner_logit_rows(const mgl_runner *runner) {
+  return runner->logit_rows;
 }
 uint32_t mgl_runner_sequences(const mgl_runner *runner) {
   return runner->sequences;

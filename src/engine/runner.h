@@ -121,6 +121,8 @@ mgl_status mgl_runner_trace(const mgl_runner *runner, mgl_text *out, mgl_error *
 
 // Returns the limits that plans must be made for.
 const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner);
+// Returns how many rows of an iteration may have logits: what the options asked for.
+uint32_t mgl_runner_logit_rows(const mgl_runner *runner);
 uint32_t mgl_runner_sequences(const mgl_runner *runner);  // that may run at once
 uint32_t mgl_runner_page_count(const mgl_runner *runner);
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner);

@@ -6,6 +6,7 @@
 
 mgl_runner_options mgl_score_runner_options(uint32_t count, uint32_t iteration_tokens) {
   uint32_t most = iteration_tokens == 0 ? MGL_INVARIANT_TOKENS : iteration_tokens;
+  most = most < MGL_SCORE_MOST_ROWS ? most : MGL_SCORE_MOST_ROWS;
   uint32_t chunk = count < most ? count : most;
   return (mgl_runner_options){
       .iteration_tokens = chunk, .sequences = 1, .sequence_tokens = count, .logit_rows = chunk};
@@ -85,10 +86,12 @@ mgl_status mgl_score(mgl_runner *runner, const mgl_score_request *request, doubl
   }
   logprobs[0] = NAN;
   mgl_status status = mgl_plan_create(limits, &plan, err);
-  for (size_t at = 0; status == MGL_OK && at < request->count; at += limits->tokens) {
+  uint32_t most = mgl_runner_logit_rows(runner);  // every row of a chunk has some
+  most = limits->tokens < most ? limits->tokens : most;
+  for (size_t at = 0; status == MGL_OK && at < request->count; at += most) {
     size_t left = request->count - at;
     mgl_plan_chunk chunk = {.tokens = request->tokens + at,
-                            .token_count = left < limits->tokens ? (uint32_t)left : limits->tokens,
+                            .token_count = left < most ? (uint32_t)left : most,
                             .position = (uint32_t)at,
                             .prompt_count = (uint32_t)request->count,
                             .pages = pages,

@@ -11,6 +11,12 @@
 #include "base/status.h"
 #include "engine/runner.h"
 
+enum {
+  // Most rows with logits in an iteration: so many an iteration on a GPU has (MGL_WIDE_MAX_SEQUENCES),
+  // and more would need more memory than they save time.
+  MGL_SCORE_MOST_ROWS = 1024,
+};
+
 typedef struct mgl_score_request {
   mgl_mode mode;
   const int32_t *tokens;  // [count] ids in [0, V)
@@ -22,7 +28,7 @@ typedef struct mgl_score_request {
 } mgl_score_request;
 
 // The options that a runner for scoring `count` tokens needs, in chunks of at most iteration_tokens
-// (0: MGL_INVARIANT_TOKENS); the caller adds threads and weights. All logits of a chunk are in
+// (0: MGL_INVARIANT_TOKENS) and MGL_SCORE_MOST_ROWS; the caller adds threads and weights. All logits of a chunk are in
 // memory.
 mgl_runner_options mgl_score_runner_options(uint32_t count, uint32_t iteration_tokens);
 

@@ -13,8 +13,7 @@
 //             theta * (factor * length / original - (factor - 1)) ^ (RD / (RD - 2))
 //   longrope  beyond it the second frequencies count. When an answer grows beyond it, the engine
 //             computes the whole sequence again, as Phi3ForCausalLM.generate does; the other
-// classes
-//             of transformers go on with keys that were turned by the first ones.
+//             classes of transformers go on with keys that were turned by the first ones.
 #ifndef MGL_GRAPH_ROPE_H
 #define MGL_GRAPH_ROPE_H
 

@@ -361,6 +361,40 @@ static void texts_are_scored(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
+// Iterations of 2048 tokens have room for 1024 rows of logits, and every row of a scored text has
+// some.
+static void long_texts_are_scored(void **state) {
+  (void)state;
+  enum { COUNT = 2048 + 300 };
+  mgl_error err = {0};
+  mgl_model_folder folder = {.config = config};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
+  folder.config.context_tokens = COUNT;
+  mgl_runner_options options = mgl_score_runner_options(COUNT, 2048);
+  mgl_runner *runner = NULL;
+  static int32_t tokens[COUNT];
+  static double logprobs[COUNT];
+  options.weights = MGL_WEIGHTS_DUMMY;
+  options.cuda = &cuda;
+  options.iteration_tokens = 2048;  // as the command sets it
+  if (mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  for (int32_t i = 0; i < COUNT; i++) {
+    tokens[i] = i % VOCAB;
+  }
+  mgl_score_request request = {.tokens = tokens, .count = COUNT};
+  if (mgl_score(runner, &request, logprobs, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  for (int32_t i = 1; i < COUNT; i++) {  // all logits are alike
+    assert_true(fabs(logprobs[i] + log(VOCAB)) < 1e-9);
+  }
+  mgl_runner_destroy(runner);
+  assert_int_equal(fake.live, 0);
+}
+
 // --- what is asked of sampling -------------------------------------------------------------------
 
 typedef struct asked {
@@ -705,6 +739,7 @@ int main(void) {
       cmocka_unit_test(a_stopped_run_leaves_the_rest_waiting),
       cmocka_unit_test(failures_are_those_of_the_cpu),
       cmocka_unit_test(texts_are_scored),
+      cmocka_unit_test(long_texts_are_scored),
       cmocka_unit_test(sampling_reaches_the_device),
       cmocka_unit_test(a_crowd_is_served),
       cmocka_unit_test(usual_numbers_follow_the_device),

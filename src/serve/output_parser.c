@@ -116,7 +116,7 @@ void mgl_output_parser_push(mgl_output_parser *parser, const char *text, size_t 
       pass_on_call(p->held.data, at, found->text, sink);
     }
     drop(&p->held, at + strlen(found->text));
-    p->part = found->begins;
+    p->part = (int)found->begins;
   }
   if (p->part != PART_CALL) {
     size_t sure = p->held.bytes - count_waiting(p);

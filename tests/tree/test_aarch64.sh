@@ -14,7 +14,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/include" "$folder/out"
 for where in /usr/include /usr/include/"$(cc -dumpmachine)"; do
-  for name in jansson.h jansson_config.h utf8proc.h hwloc.h hwloc sodium.h sodium xxhash.h; do
+  for name in jansson.h jansson_config.h utf8proc.h hwloc.h hwloc sodium.h sodium xxhash.h event2 \
+    openssl; do
     [ ! -e "$where/$name" ] || cp -r "$where/$name" "$folder/include"
   done
 done

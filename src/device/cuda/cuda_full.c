@@ -53,7 +53,7 @@ static const char *const kernel_names[KERNEL_COUNT] = {
 
 // A linear's blocks share a multiprocessor with those of the op before or behind it, half of its
 // memory each, where they have at most so many pages to go through: then it is the hop that takes
-// the time. Where pages do, a long ring is better (SPEED.md).
+// the time. Where pages do, a long ring is better (docs/log/067).
 enum { SHARED_PAGES_1 = 32, SHARED_PAGES_4 = 6, SHARED_PAGES_8 = 4 };
 
 // Pages behind the ring that wait in the L2, of linears of one token that share: where the memory
@@ -71,11 +71,11 @@ enum { IN_FLIGHT = 6, IN_FLIGHT_16 = 2, IN_FLIGHT_LONG = 4, LONG_PAGES = 12, IN_
 enum { LEAST_PAGES = 2 };  // of a ring
 
 // A turn of the planner beside logits takes two to four times as long as beside attention, since
-// its loads queue behind pages, so logits hide it only where they have so many weights (SPEED.md).
+// its loads queue behind pages, so logits hide it only where they have so many weights (docs/log/158).
 enum { HIDING_LOGITS_MIB = 400 };
 
 // From so many positions on attention of one token has the kernel of many, and blocks for as many
-// chunks as there may be; below, for as many as it has there (SPEED.md).
+// chunks as there may be; below, for as many as it has there (docs/log/066).
 enum { LONG_CONTEXT = 512, SHORT_STRIDES = LONG_CONTEXT / MGL_CUDA_MIN_CHUNK };
 
 // What is baked into the graphs.

@@ -258,7 +258,7 @@ static bool can_rotate(const builder *b) {
 // Parts of linear_add cost little, since whoever does the norm behind it adds them: as many as
 // there are workers for; and so with qkv_proj and rope_kv. Other linears pay for joining two parts
 // of a tile: that is done where half of the workers would have nothing to do, and with few tokens
-// where the last round of tiles would leave most workers without one (SPEED.md).
+// where the last round of tiles would leave most workers without one (docs/log/082).
 static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
   enum { JOIN_STAGES = 16 };  // of k, below which joining costs more than it gains
   enum { MOST_IDLE = 15 };    // percent of a tile's time

@@ -217,7 +217,7 @@ static __device__ __forceinline__ void mgl_tile_merge(const mgl_wide_attention *
   }
 }
 
-// All consumers finish an item here, as one warp does in mgl_stream_finish.
+// All consumers finish an item here: its cut parts are added in order, and its rows are written.
 static __device__ __forceinline__ void mgl_tile_finish(const mgl_wide_attention *a,
                                                        const mgl_wide_item *item,
                                                        const mgl_wide_part *part, uint32_t worker,

@@ -71,7 +71,8 @@ enum { IN_FLIGHT = 6, IN_FLIGHT_16 = 2, IN_FLIGHT_LONG = 4, LONG_PAGES = 12, IN_
 enum { LEAST_PAGES = 2 };  // of a ring
 
 // A turn of the planner beside logits takes two to four times as long as beside attention, since
-// its loads queue behind pages, so logits hide it only where they have so many weights (docs/log/158).
+// its loads queue behind pages, so logits hide it only where they have so many weights
+// (docs/log/158).
 enum { HIDING_LOGITS_MIB = 400 };
 
 // From so many positions on attention of one token has the kernel of many, and blocks for as many

@@ -520,11 +520,15 @@ static void init_places(void) {
   }
 }
 
+// Callbacks still come by: a ticket leaves its slot before it is dropped.
 static void empty_slots(uint64_t *random) {
   for (size_t i = 0; i < SLOTS; i++) {
-    if (slots[i].ticket != NULL) {
-      drop_ticket(slots[i].ticket, random);
-      slots[i].ticket = NULL;
+    (void)pthread_mutex_lock(&slots[i].lock);
+    ticket *t = slots[i].ticket;
+    slots[i].ticket = NULL;
+    (void)pthread_mutex_unlock(&slots[i].lock);
+    if (t != NULL) {
+      drop_ticket(t, random);
     }
   }
 }

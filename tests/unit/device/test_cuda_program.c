@@ -322,6 +322,31 @@ static void pages_in_flight_are_bounded(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
+// By what a data sheet says of an H100's and an H200's memory, a worker's share of it as on a GPU of
+// 132 multiprocessors; and where the driver says nothing, or far too much.
+static void pages_in_flight_follow_the_memory(void **state) {
+  (void)state;
+  enum { SMS = 132 };
+  mgl_error err = {0};
+  static const struct {
+    uint32_t clock_khz, bus_bits, pages;
+  } cases[] = {{0, 0, 2}, {2619000, 5120, 2}, {3201000, 6144, 3}, {4000000000, 8192, 6}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    mgl_cuda_device device = fake_cuda_device();
+    device.memory_clock_khz = cases[i].clock_khz;
+    device.memory_bus_bits = cases[i].bus_bits * FAKE_CUDA_WORKERS / SMS;
+    mgl_cuda_program *program = fake_model_program(&device, usual);
+    assert_int_equal(run_short(program, (mgl_cuda_launch_options){0}, &err), MGL_OK);
+    for (uint32_t j = 0; j < 5; j++) {
+      const mgl_cuda_graph *graph = &fake.run->graphs[j];
+      assert_int_equal(graph->in_flight, graph->tokens == 16 ? cases[i].pages : 4);
+      assert_int_equal(graph->in_flight_ahead, cases[i].pages);
+    }
+    mgl_cuda_program_destroy(program);
+  }
+  assert_int_equal(fake.live, 0);
+}
+
 static void faults_are_named(void **state) {
   (void)state;
   mgl_error err = {0};
@@ -689,6 +714,7 @@ int main(void) {
       cmocka_unit_test(large_iterations_run_on_other_gpus),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(pages_in_flight_are_bounded),
+      cmocka_unit_test(pages_in_flight_follow_the_memory),
       cmocka_unit_test(faults_are_named),
       cmocka_unit_test(requests_are_fed_and_ended),
       cmocka_unit_test(a_trace_has_the_times_of_the_clocks),

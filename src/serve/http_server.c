@@ -113,8 +113,8 @@ static void set_deadline(mgl_exchange *x, uint32_t seconds) {
   x->deadline_ns = mgl_clock_ns() + (uint64_t)seconds * 1000000000u;
 }
 
-// An answer with a gap would be taken for a whole one: where memory is out for a part of it, nothing
-// more goes out, and the end of the connection, which the loop then sees, ends the exchange.
+// An answer with a gap would be taken for a whole one: where memory is out for a part of it,
+// nothing more goes out, and the end of the connection, which the loop then sees, ends the exchange.
 static void break_off(mgl_exchange *x) {
   x->is_broken = true;
   (void)shutdown(bufferevent_getfd(x->bev), SHUT_RDWR);

@@ -114,7 +114,8 @@ static void set_deadline(mgl_exchange *x, uint32_t seconds) {
 }
 
 // An answer with a gap would be taken for a whole one: where memory is out for a part of it,
-// nothing more goes out, and the end of the connection, which the loop then sees, ends the exchange.
+// nothing more goes out, and the end of the connection, which the loop then sees, ends the
+// exchange.
 static void break_off(mgl_exchange *x) {
   x->is_broken = true;
   (void)shutdown(bufferevent_getfd(x->bev), SHUT_RDWR);

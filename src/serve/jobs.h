@@ -3,9 +3,9 @@
 // A body becomes a job. A thread of its own reads it and submits or tokenizes it (JSON, templates
 // and tokenizers may take long, and the I/O thread must not wait), the engine's thread tells of
 // outputs; both leave a note, and an eventfd wakes the I/O thread, which reads the outputs with
-// megalith_request_next and hands them to the job's owner. So all but jobs.c runs on one thread, and
-// nothing is allocated for an output. Rejected: copies of outputs in a queue, which can run out of
-// memory.
+// megalith_request_next and hands them to the job's owner. So all but jobs.c runs on one thread,
+// and nothing is allocated for an output. Rejected: copies of outputs in a queue, which can run out
+// of memory.
 #ifndef MGL_SERVE_JOBS_H
 #define MGL_SERVE_JOBS_H
 

@@ -40,13 +40,10 @@ static uint64_t take(mgl_cuda_layout *layout, mgl_cuda_memory_kind kind, uint64_
 // --- what the megakernel knows -------------------------------------------------------------------
 
 mgl_cuda_matrices mgl_cuda_matrices_of(const mgl_graph *program, const mgl_op *op) {
-  mgl_cuda_matrices m = {0};
-  switch (op->kind) {
-    case MGL_OP_QKV_PROJ: m = (mgl_cuda_matrices){.first = 2, .count = 3}; break;
-    case MGL_OP_LINEAR_ADD: m = (mgl_cuda_matrices){.first = 2, .count = 1}; break;
-    case MGL_OP_GATE_UP: m = (mgl_cuda_matrices){.first = 2, .count = 2}; break;
-    case MGL_OP_LOGITS: m = (mgl_cuda_matrices){.first = 3, .count = 1}; break;
-    default: return m;
+  mgl_op_range inputs = mgl_op_inputs(op, MGL_ROLE_MATRIX);
+  mgl_cuda_matrices m = {.first = inputs.first, .count = inputs.count};
+  if (m.count == 0) {
+    return (mgl_cuda_matrices){0};
   }
   uint32_t halves = 0;
   m.k = program->tensors[op->inputs[m.first]].dims[1].number;
@@ -74,7 +71,7 @@ mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_
     if (op->kind != MGL_OP_ATTEND) {
       continue;
     }
-    const mgl_tensor *kv = &program->tensors[op->inputs[1]];
+    const mgl_tensor *kv = mgl_graph_input(program, op, MGL_ROLE_KV);
     mgl_cuda_model now = {.head_dim = kv->dims[1].number,
                           .kv_heads = kv->dims[0].number,
                           .group = result->dims[1].number / kv->dims[0].number,
@@ -103,9 +100,10 @@ static uint64_t elements_of(const mgl_tensor *tensor) {
 }
 
 static uint64_t take_biases(mgl_cuda_layout *layout, const mgl_graph *program, const mgl_op *op) {
+  mgl_op_range biases = mgl_op_inputs(op, MGL_ROLE_BIAS);
   uint64_t features = 0;
-  for (uint32_t i = 5; i < op->input_count; i++) {
-    features += elements_of(&program->tensors[op->inputs[i]]);
+  for (uint32_t i = 0; i < biases.count; i++) {
+    features += elements_of(&program->tensors[op->inputs[biases.first + i]]);
   }
   return features == 0 ? MGL_CUDA_NOWHERE
                        : take(layout, MGL_CUDA_MEMORY_VECTORS, features * sizeof(float));
@@ -126,10 +124,11 @@ static void lay_out_ops(const mgl_graph *program, uint32_t workers, mgl_cuda_lay
       stages += op->kind != MGL_OP_LOGITS;
       stage_bytes += op->kind != MGL_OP_LOGITS ? bytes : 0;
     }
-    if (op->kind == MGL_OP_EMBED) {
-      layout->matrices[i] =
-          take(layout, MGL_CUDA_MEMORY_TABLE, elements_of(&program->tensors[op->inputs[1]]) * 2);
-    } else if (op->kind == MGL_OP_QKV_PROJ) {
+    const mgl_tensor *table = mgl_graph_input(program, op, MGL_ROLE_TABLE);
+    if (table != NULL) {
+      layout->matrices[i] = take(layout, MGL_CUDA_MEMORY_TABLE, elements_of(table) * 2);
+    }
+    if (m.count > 0) {
       layout->extras[i] = take_biases(layout, program, op);
     } else if (op->kind == MGL_OP_ROPE_ANGLES) {
       uint64_t half = program->tensors[op->output].dims[1].number;

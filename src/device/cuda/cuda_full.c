@@ -179,8 +179,8 @@ static mgl_status find_ops(mgl_cuda_program *p, mgl_error *err) {
         angles++;
         break;
       case MGL_OP_LOGITS: {
-        mgl_cuda_matrices m = mgl_cuda_matrices_of(p->program, &p->program->ops[i]);
-        uint64_t bytes = m.row_blocks * mgl_cuda_row_block_bytes(&m);
+        mgl_packed_matrices m = mgl_packed_matrices_of(p->program, &p->program->ops[i]);
+        uint64_t bytes = m.row_blocks * mgl_packed_row_block_bytes(&m);
         full->logits_hide_plan = bytes >> 20 >= HIDING_LOGITS_MIB;
         full->op_launches++;
         break;
@@ -347,7 +347,7 @@ static uint32_t strides_of(const mgl_cuda_program *p, graph_shape shape) {
 static uint32_t units_of(const mgl_cuda_program *p, graph_shape shape, uint32_t op_idx) {
   const mgl_op *op = &p->program->ops[op_idx];
   if (is_linear(op->kind)) {
-    return mgl_cuda_matrices_of(p->program, op).row_blocks;
+    return mgl_packed_matrices_of(p->program, op).row_blocks;
   }
   return op->kind == MGL_OP_ATTEND ? p->model.kv_heads * strides_of(p, shape)
                                    : p->graphs[shape.graph]->tokens;

@@ -38,7 +38,7 @@ static void bind_x(const mgl_cuda_addresses *a, uint32_t graph, const mgl_op *op
 static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
                         uint32_t op_idx, mgl_cuda_op *out) {
   const mgl_op *op = &a->program->ops[op_idx];
-  mgl_cuda_matrices m = mgl_cuda_matrices_of(a->program, op);
+  mgl_packed_matrices m = mgl_packed_matrices_of(a->program, op);
   bool adds = op->kind == MGL_OP_LINEAR_ADD;
   bool few = op->kind == MGL_OP_LOGITS && a->logit_rows < tokens;
   set_tiles(out, few ? a->logit_rows : tokens);

@@ -102,7 +102,7 @@ static mgl_status check_stored(const uploader *u, const mgl_tensor *tensor, mgl_
 static mgl_status upload_matrices(uploader *u, uint32_t op_idx, mgl_error *err) {
   const mgl_graph *program = u->p->program;
   const mgl_op *op = &program->ops[op_idx];
-  mgl_cuda_matrices m = mgl_cuda_matrices_of(program, op);
+  mgl_packed_matrices m = mgl_packed_matrices_of(program, op);
   uint32_t block = 0;
   for (uint32_t i = 0; i < m.count; i++) {
     bool interleaved = mgl_op_info_of(op->kind)->cuda_grain == MGL_CUDA_HALF_ROWS;

@@ -154,7 +154,7 @@ static uint32_t gathered_rows(const builder *b) {
 // weights. splits: of the linear before, whose parts the norm adds.
 static mgl_wide_op norm_before(const builder *b, const mgl_op *op, uint32_t splits) {
   const mgl_cuda_wide_layout *wide = b->a->wide;
-  mgl_cuda_matrices m = mgl_cuda_matrices_of(b->a->program, op);
+  mgl_packed_matrices m = mgl_packed_matrices_of(b->a->program, op);
   bool gathers = op->kind == MGL_OP_LOGITS;
   mgl_wide_op out = {
       .op = {.kind = MGL_OP_RMSNORM,
@@ -202,7 +202,7 @@ static const mgl_op *linear_behind(const builder *b, const mgl_op *op) {
   do {
     op++;
     assert(op < program->ops + program->op_count);
-  } while (mgl_cuda_matrices_of(program, op).count == 0);
+  } while (mgl_packed_matrices_of(program, op).count == 0);
   return op;
 }
 
@@ -366,7 +366,7 @@ static void place_linear(const builder *b, const mgl_op *op, mgl_cuda_op *out) {
 }
 
 static void add_linear(builder *b, const mgl_op *op) {
-  mgl_cuda_matrices m = mgl_cuda_matrices_of(b->a->program, op);
+  mgl_packed_matrices m = mgl_packed_matrices_of(b->a->program, op);
   uint32_t op_idx = (uint32_t)(op - b->a->program->ops);
   uint32_t rows = op->kind == MGL_OP_LOGITS ? gathered_rows(b) : b->tokens;
   uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / b->tile_tokens);
@@ -419,7 +419,7 @@ static void build(builder *b) {
     const mgl_op *op = &program->ops[i];
     if (op->kind == MGL_OP_ATTEND) {
       add_attend(b, op);
-    } else if (mgl_cuda_matrices_of(program, op).count > 0) {
+    } else if (mgl_packed_matrices_of(program, op).count > 0) {
       add_linear(b, op);
     }
   }

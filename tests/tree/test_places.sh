@@ -3,6 +3,7 @@
 #
 # 1. An op is named in at most 8 files of src/ beside op.def: what it is, they ask graph/op.h.
 # 2. "Is it a linear" is asked in graph/ alone.
+# 3. Acquire and release stand in twin/ alone.
 #
 # Exceptions have their number here, which must be the tree's: it goes down when one goes away, and
 # up for nothing.
@@ -75,6 +76,15 @@ while read -r file; do
     *) complain "$file asks whether an op is a linear: graph/op.h knows (mgl_op_is_linear)" ;;
   esac
 done <"$found"
+
+# --- 3. acquire and release ----------------------------------------------------------------------
+
+orders='memory_order_(acquire|release|acq_rel|consume)|__ATOMIC_(ACQ|REL|CONS)'
+orders="$orders|(ld|st|red|atom)\\.(acquire|release|acq_rel)|__threadfence|fence\\.acq_rel"
+if grep -rnE "$orders" src | grep -v '^src/twin/'; then
+  complain "the orders of memory above belong into twin/atomics.h or twin/atomics_cuda.h"
+fi
+grep -rqE "$orders" src/twin || complain "expected acquire and release in src/twin, found none"
 
 echo "$ops ops, $bad complaints"
 [ $bad = 0 ]

@@ -546,7 +546,7 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
   for (uint32_t at = mgl_wide_uniform(w->run->step_start[blockIdx.x]); at < end && ok; at++) {
     const mgl_wide_slot *slot = mgl_wide_fill_slot(w, at);
     ok = mgl_op_kind_is_linear(mgl_wide_uniform(slot->op.kind)) ? mgl_wide_produce_linear(w, slot)
-                                                             : mgl_wide_produce_other(w, slot);
+                                                                : mgl_wide_produce_other(w, slot);
     mgl_wide_next_slot(w);
   }
   __syncwarp();

@@ -19,7 +19,7 @@ mgl_dtype mgl_graph_act_dtype(const mgl_graph *graph) {
     uint32_t count = 0;
     find_matrices(&graph->ops[i], &first, &count);
     for (uint32_t j = first; j < first + count; j++) {
-      if (graph->tensors[graph->ops[i].inputs[j]].dtype != MGL_DTYPE_BF16) {
+      if (!mgl_dtype_fits_bf16(graph->tensors[graph->ops[i].inputs[j]].dtype)) {
         return MGL_DTYPE_F32;
       }
     }

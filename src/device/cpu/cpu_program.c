@@ -321,6 +321,7 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
       p->kernels->embed(&(mgl_embed_args){.tokens = mgl_cpu_program_tensor(p, in[0]),
                                           .table = mgl_cpu_program_tensor(p, in[1]),
                                           .table_dtype = tensors[in[1]].dtype,
+                                          .table_form = mgl_tensor_form(&tensors[in[1]]),
                                           .width = out->dims[1].number,
                                           .out = mgl_cpu_program_tensor(p, op->output)},
                         begin, end);

@@ -168,7 +168,7 @@ static mgl_status find_e4m3(finder *f) {
   MGL_TRY(set_size(f, m->codes.dims[0], m->codes.dims[1]));
   m->form.dtype = MGL_DTYPE_E4M3;
   m->read = mgl_packed_read_by.bytes;
-  return set_scales(f, FLOAT_SCALES " F8_E8M0", false);
+  return set_scales(f, FLOAT_SCALES " F8_E8M0 U8", false);
 }
 
 static mgl_status find_i8(finder *f) {

@@ -196,6 +196,12 @@ mgl_status mgl_quantization_read(mgl_json_object config, mgl_quantization *out, 
       mgl_json_has(config, "quantization_config") ? "quantization_config" : "compression_config";
   mgl_json_object o;
   *out = (mgl_quantization){0};
+  if (mgl_json_has(config, "quantization")) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "%s: \"quantization\": models quantised by MLX are not supported: "
+                         "expected a \"quantization_config\" with one of " METHODS,
+                         config.where);
+  }
   MGL_TRY(mgl_json_opt_object(config, key, &o, err));
   if (o.object == NULL) {
     return MGL_OK;

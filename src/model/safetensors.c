@@ -752,12 +752,15 @@ mgl_status mgl_checkpoint_add_packed(mgl_checkpoint *checkpoint, struct mgl_pack
   MGL_TRY(mgl_grow(&entries, &checkpoint->entry_capacity, checkpoint->entry_count + count,
                    sizeof(tensor_entry), err));
   checkpoint->entries = entries;
-  size_t old_count = checkpoint->entry_count;
+  size_t sorted = checkpoint->entry_count;  // what follows is in no order yet
   for (size_t i = 0; i < count; i++) {
     const mgl_packed_matrix *matrix = &matrices[i];
-    tensor_entry key = {.tensor = {.name = matrix->name}};
-    tensor_entry *entry = bsearch(&key, checkpoint->entries, old_count, sizeof key, compare_names);
-    size_t file_idx = find_entry(checkpoint, matrix->codes.name)->file_idx;
+    tensor_entry key = {.tensor = {.name = matrix->codes.name}};
+    const tensor_entry *lead =
+        bsearch(&key, checkpoint->entries, sorted, sizeof key, compare_names);
+    size_t file_idx = lead->file_idx;
+    key.tensor.name = matrix->name;
+    tensor_entry *entry = bsearch(&key, checkpoint->entries, sorted, sizeof key, compare_names);
     if (entry == NULL) {
       entry = &checkpoint->entries[checkpoint->entry_count++];
     }

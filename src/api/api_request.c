@@ -12,6 +12,7 @@ void mgl_api_destroy_request(megalith_request *request) {
   mgl_token_list_free(&request->prompt);
   mgl_text_output_destroy(request->output);
   (void)pthread_cond_destroy(&request->changed);
+  mgl_grammar_release(request->asked.grammar);
   mgl_free(request->biases);
   mgl_free(request->tokens);
   mgl_free(request->logprobs);

@@ -50,6 +50,7 @@ void mgl_api_append_inbox(megalith_request *request) {
 static megalith_finish finish_of(mgl_finish_reason reason) {
   switch (reason) {
     case MGL_FINISH_NONE: return MEGALITH_FINISH_NONE;
+    case MGL_FINISH_COMPLETE:
     case MGL_FINISH_STOP: return MEGALITH_FINISH_STOP;
     case MGL_FINISH_LENGTH: return MEGALITH_FINISH_LENGTH;
   }

@@ -259,7 +259,7 @@ mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s) {
     }
   }
   if (s->is_complete) {
-    return MGL_FINISH_STOP;
+    return MGL_FINISH_COMPLETE;
   }
   return s->token_count == s->max_tokens ? MGL_FINISH_LENGTH : MGL_FINISH_NONE;
 }

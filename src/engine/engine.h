@@ -23,9 +23,10 @@
 typedef struct mgl_engine mgl_engine;
 
 typedef enum mgl_finish_reason {
-  MGL_FINISH_NONE,    // still running
-  MGL_FINISH_STOP,    // produced a stop token, or completed its grammar
-  MGL_FINISH_LENGTH,  // reached max_new_tokens
+  MGL_FINISH_NONE,      // still running
+  MGL_FINISH_STOP,      // produced a stop token
+  MGL_FINISH_LENGTH,    // reached max_new_tokens
+  MGL_FINISH_COMPLETE,  // this token, which is text, completed its grammar
 } mgl_finish_reason;
 
 typedef struct mgl_request {

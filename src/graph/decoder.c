@@ -49,8 +49,8 @@ static uint32_t weight(mgl_decoder *d, const char *name, uint32_t rank, uint32_t
   return mgl_graph_form_tensor(d->graph, name, MGL_PLACE_WEIGHT, form, rank, dims);
 }
 
-// bf16 activations need weights that are exact in bf16, in every linear. One that is not ends this build with the
-// graph's sticky error, and mgl_family_build starts again with f32.
+// bf16 activations need weights that are exact in bf16, in every linear. One that is not ends this
+// build with the graph's sticky error, and mgl_family_build starts again with f32.
 static void check_act(mgl_decoder *d, uint32_t linear_weight) {
   if (d->graph->error.status == MGL_OK && d->act == MGL_DTYPE_BF16 &&
       !mgl_dtype_fits_bf16(d->graph->tensors[linear_weight].dtype)) {

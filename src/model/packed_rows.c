@@ -43,7 +43,7 @@ static void read_scales(const mgl_packed_matrix *m, uint64_t row, float *out) {
   }
 }
 
-// --- one byte a code: F8_E4M3 or I8 [N, K] -------------------------------------------------------
+// --- one byte a code: F8_E4M3 or I8 [N, K] ------------------------------------------------------
 
 static void read_bytes(const mgl_packed_matrix *m, uint64_t first, uint32_t count,
                        const mgl_code_rows *out) {
@@ -60,7 +60,7 @@ static void read_bytes(const mgl_packed_matrix *m, uint64_t first, uint32_t coun
   }
 }
 
-// --- compressed-tensors, packed integers: I32 [N, K / codes of a word], value + 2^(bits-1) --------
+// --- compressed-tensors, packed integers: I32 [N, K / codes of a word], value + 2^(bits-1) -------
 
 // Zero points lie along the rows: word [row / codes of a word, group].
 static void read_packed_zeros(const mgl_packed_matrix *m, uint64_t row, const float *scales,
@@ -92,7 +92,7 @@ static void read_words(const mgl_packed_matrix *m, uint64_t first, uint32_t coun
   }
 }
 
-// --- floats of 4 bits: U8 [N, K / 2], the even element low ----------------------------------------
+// --- floats of 4 bits: U8 [N, K / 2], the even element low ---------------------------------------
 
 // MXFP4: a scale E8M0 for 32. NVFP4: a scale E4M3 for 16, and one of the whole matrix: a divisor
 // (compressed-tensors' weight_global_scale) or a factor (ModelOpt's weight_scale_2).

@@ -113,8 +113,8 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   mgl_cpu_weight_sizes weights = mgl_cpu_weights_measure(job->program);
   bool mapped = job->build->weights == MGL_WEIGHTS_MAPPED;
   sizes->free_bytes = mgl_memory_available();
-  sizes->weight_bytes = weights.vector_bytes + (mapped ? 0 : weights.matrix_bytes);
-  sizes->mapped_bytes = mapped ? weights.matrix_bytes : 0;
+  sizes->weight_bytes = weights.vector_bytes + (mapped ? weights.code_bytes : weights.matrix_bytes);
+  sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.code_bytes : 0;
   sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
   return measure_graphs(job, sizes, err);
 }
@@ -208,6 +208,7 @@ static void cpu_describe(const void *model, mgl_device_info *out) {
 }
 
 const mgl_device_table mgl_cpu_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_EAGER,
+                                        .takes_grammars = true,
                                         .mode_hint = "eager on a CPU; try --device cuda",
                                         .open = cpu_open,
                                         .defaults = cpu_defaults,

@@ -57,11 +57,24 @@ static mgl_cuda_program_options program_options(const cuda_model *m, const mgl_d
                                     .get_code = m->options.get_code};
 }
 
+static mgl_status check_forms(const mgl_graph *graph, mgl_error *err) {
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    if (graph->tensors[i].group != 0) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "weight \"%s\" is quantised (%s), which runs on the CPU only so far: "
+                           "use --device cpu, or the model in bf16",
+                           graph->tensors[i].name, mgl_dtype_name(graph->tensors[i].dtype));
+    }
+  }
+  return MGL_OK;
+}
+
 static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,
                                mgl_error *err) {
   const cuda_model *m = model;
   mgl_cuda_program_options options = program_options(m, job);
   mgl_cuda_program_memory memory;
+  MGL_TRY(check_forms(job->program, err));
   MGL_TRY(mgl_cuda_program_measure(m->options.device, &options, &memory, err));
   const uint64_t *bytes = memory.bytes;
   uint64_t all = 0;
@@ -87,6 +100,7 @@ static mgl_status cuda_create(void *model, const mgl_device_job *job, mgl_error 
   cuda_model *m = model;
   uint32_t rows = job->sizes->logit_rows;
   mgl_cuda_program_options options = program_options(m, job);
+  MGL_TRY(check_forms(job->program, err));
   MGL_TRY(mgl_cuda_program_create(m->options.device, &options, &m->program, err));
   m->vocab = mgl_cuda_program_describe(m->program).model.vocab;
   m->logits = mgl_alloc_zeroed((size_t)rows * m->vocab, sizeof *m->logits);

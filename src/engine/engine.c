@@ -58,6 +58,7 @@ void mgl_engine_destroy(mgl_engine *engine) {
     return;
   }
   mgl_requests_reset(&engine->requests);
+  mgl_constraints_destroy(engine->constraints);
   mgl_plan_destroy(engine->plan);
   mgl_sampler_destroy(engine->sampler);
   mgl_planner_destroy(engine->planner);
@@ -96,6 +97,17 @@ mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_
       return mgl_error_set(err, MGL_ERR_ARGUMENT, "token %zu: expected an id of 0 to %u, found %d",
                            i, vocab_size - 1, r->prompt[i]);
     }
+  }
+  if (r->grammar != NULL && !mgl_runner_takes_grammars(engine->runner)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "grammars are not supported on a GPU yet, which chooses tokens by itself: "
+                         "use device cpu");
+  }
+  if (r->grammar != NULL && mgl_grammar_vocabulary(r->grammar)->token_count != vocab_size) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "grammar: expected one of this model (%u tokens), found one of another "
+                         "(%u)",
+                         vocab_size, mgl_grammar_vocabulary(r->grammar)->token_count);
   }
   return MGL_OK;
 }
@@ -158,6 +170,9 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
   s->request = engine->request_count;
   const mgl_sampling_request sampling = sampling_request(engine, request);
   mgl_status status = mgl_sampling_state_init(&s->sampling, &sampling, err);
+  if (status == MGL_OK && request->grammar != NULL) {
+    status = mgl_engine_constrain(engine, s, request->grammar, err);
+  }
   if (status == MGL_OK) {
     status = mgl_requests_add(&engine->requests, s, err);
   }
@@ -171,16 +186,18 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
 }
 
 bool mgl_engine_has_work(const mgl_engine *engine) {
-  return engine->requests.queued + engine->active > 0;
+  return engine->requests.queued + engine->active + engine->parked_count > 0;
 }
 
 bool mgl_engine_knows(const mgl_engine *engine, uint32_t request) {
   return mgl_requests_find(&engine->requests, request) != NULL;
 }
 
-// Takes a sequence from its slot or from the queue; the slot is freed before the next plan.
 void mgl_engine_withdraw(mgl_engine *engine, mgl_sequence *s) {
   mgl_requests_take(&engine->requests, s);
+  if (s->parked) {
+    mgl_engine_unpark(engine, s);
+  }
   if (s->served) {
     mgl_engine_withdraw_served(engine, s);
   }
@@ -209,7 +226,7 @@ void mgl_engine_pause(mgl_engine *engine, uint32_t request) {
 
 void mgl_engine_resume(mgl_engine *engine, uint32_t request) {
   mgl_sequence *s = mgl_requests_find(&engine->requests, request);
-  if (s != NULL && s->slot == MGL_NO_SLOT && !s->queued && !s->served) {
+  if (s != NULL && s->slot == MGL_NO_SLOT && !s->queued && !s->served && !s->parked) {
     mgl_requests_prepend(&engine->requests, s);
   }
 }
@@ -237,6 +254,9 @@ mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s) {
     if (s->tokens[s->token_count - 1] == s->stop_ids[i]) {
       return MGL_FINISH_STOP;
     }
+  }
+  if (s->is_complete) {
+    return MGL_FINISH_COMPLETE;
   }
   return s->token_count == s->max_tokens ? MGL_FINISH_LENGTH : MGL_FINISH_NONE;
 }
@@ -272,7 +292,7 @@ void mgl_engine_get_statistics(const mgl_engine *engine, mgl_engine_statistics *
   if (planner->pages_used_most > out->pages_used_most) {
     out->pages_used_most = planner->pages_used_most;
   }
-  out->waiting = engine->requests.queued;
+  out->waiting = engine->requests.queued + engine->parked_count;
   if (engine->device_run != NULL) {
     mgl_engine_count_served(engine, out);
   }

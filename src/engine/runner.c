@@ -311,6 +311,10 @@ uint32_t mgl_runner_page_count(const mgl_runner *runner) {
   return runner->sizes.page_count;
 }
 
+bool mgl_runner_takes_grammars(const mgl_runner *runner) {
+  return runner->device->takes_grammars;
+}
+
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner) {
   return runner->vocab_size;
 }

@@ -54,14 +54,20 @@ static void fill_plan(mgl_engine *engine) {
 }
 
 // Gives a sequence its next token, from its row of the logits. top: where token->top points to.
-static void choose_token(const mgl_engine *engine, mgl_sequence *s, const float *logits,
-                         uint32_t best, mgl_token_logprob *top, mgl_generated_token *token) {
+static mgl_status choose_token(const mgl_engine *engine, mgl_sequence *s, const float *logits,
+                               uint32_t best, mgl_token_logprob *top, mgl_generated_token *token,
+                               mgl_error *err) {
   const mgl_sampling_rule *rule = &s->sampling.rule;
   mgl_sampling_state_count(&s->sampling, s->tokens, s->token_count);
+  mgl_sampling_state plain = {.rule.top_p = 1};
+  bool must_stop = false;
   mgl_sample_row row = {
       .logits = logits, .best = best, .position = s->token_count, .state = &s->sampling};
+  MGL_TRY(mgl_engine_mask(engine, s, &row.mask, &must_stop, err));
+  row.state = must_stop ? &plain : row.state;
   uint32_t id = mgl_sample(engine->sampler, &row);
   s->tokens[s->token_count++] = (int32_t)id;
+  MGL_TRY(mgl_engine_follow(s, err));
   *token = (mgl_generated_token){.request = s->request,
                                  .token = (int32_t)id,
                                  .finish = mgl_sequence_finish_reason(s),
@@ -71,6 +77,7 @@ static void choose_token(const mgl_engine *engine, mgl_sequence *s, const float 
     token->top_count = mgl_sample_logprobs(engine->sampler, logits, best, id, rule->top_logprobs,
                                            top, &token->logprob);
   }
+  return MGL_OK;
 }
 
 // With longrope, a sequence that has grown beyond the original context is computed again with the
@@ -94,9 +101,18 @@ static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *
   if (!isfinite(row[best])) {
     return mgl_engine_not_finite(engine, s, err);
   }
+  if (!mgl_engine_has_mask(s)) {
+    mgl_engine_withdraw(engine, s);
+    mgl_engine_park(engine, s);
+    return MGL_OK;
+  }
   mgl_token_logprob top[MGL_MAX_TOP_LOGPROBS];
   mgl_generated_token token;
-  choose_token(engine, s, row, best, top, &token);
+  mgl_status status = choose_token(engine, s, row, best, top, &token, err);
+  if (status != MGL_OK) {
+    mgl_engine_cancel(engine, s->request);
+    return status;
+  }
   engine->plan->output_tokens[logit_row] = token.token;
   if (!callbacks->on_token(callbacks->context, &token) || token.finish != MGL_FINISH_NONE) {
     mgl_engine_cancel(engine, token.request);
@@ -169,6 +185,7 @@ static const mgl_plan *next_plan(void *context, const mgl_logits *logits) {
     engine->options.before_plan(engine->options.context);
   }
   uint64_t planning_ns = mgl_clock_ns();
+  mgl_engine_queue_parked(engine, engine->requests.queued + engine->active == 0);
   mgl_planner_settle(engine->planner);
   hand_over(engine);
   uint32_t tokens = mgl_planner_plan(engine->planner);

@@ -50,6 +50,10 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .seed = model->dummy_seed,
       .cuda = on_gpu ? &cuda : NULL,
   };
+  if (options->prompt_logprobs && !on_gpu) {
+    uint32_t tokens = options->iteration_tokens;
+    runner.logit_rows = tokens == 0 ? MGL_USUAL_HOST_ITERATION_TOKENS : tokens;
+  }
   if (runner.pool_tokens == 0 && runner.memory_share == 0) {
     runner.memory_share = MGL_USUAL_SHARE;
   }

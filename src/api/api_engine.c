@@ -65,8 +65,10 @@ static mgl_status enter(megalith_engine *engine, megalith_request *request, mgl_
   engine->active[engine->active_count++] =
       (active_request){.number = request->number, .request = request};
   request->entered = true;
-  mgl_token_list_free(&request->prompt);  // the engine below has its copy
-  request->asked.prompt = NULL;
+  if (request->prompt_logprobs == NULL) {
+    mgl_token_list_free(&request->prompt);  // the engine below has its copy
+    request->asked.prompt = NULL;
+  }
   return MGL_OK;
 }
 

@@ -24,6 +24,7 @@ struct megalith_model {
   uint64_t dummy_seed;
   megalith_model_info info;
   megalith_sampling sampling;  // of generation_config.json
+  const char *template_variables[MGL_TEMPLATE_MAX_VARIABLES];
 };
 
 typedef struct hub {
@@ -52,9 +53,13 @@ struct megalith_request {
   mgl_token_list prompt;
   int32_t stop_ids[MEGALITH_MAX_STOP_TOKENS];
   unsigned char salt[MEGALITH_MAX_SALT_BYTES];
-  mgl_logit_bias *biases;  // [asked.sampling.bias_count]
-  mgl_request asked;       // its pointers point at those above
-  uint32_t top_count;      // alternatives of each token
+  mgl_logit_bias *biases;         // [asked.sampling.bias_count]
+  int32_t *allowed;               // [asked.sampling.allowed_count]
+  mgl_request asked;              // its pointers point at those above
+  uint32_t top_count;             // alternatives of each token
+  double *prompt_logprobs;        // [prompt.count], filled by the engine; NULL: not asked for
+  mgl_token_logprob *prompt_top;  // [prompt.count, asked.prompt_top_count] the same
+  megalith_logprob *prompt_told;  // the same, for the caller
   megalith_output_callback *on_output;
   void *context;
   // Used by the engine's thread only:

@@ -37,6 +37,14 @@ typedef struct mgl_request {
   uint32_t stop_count;      // at most MGL_MAX_EOS_IDS
   const void *salt;         // requests share pages of their prompts only under the same salt; NULL
   size_t salt_bytes;        // with 0 bytes is one too; at most MGL_MAX_SALT_BYTES
+  int32_t priority;         // of those that wait, ones with less go first; else in their order
+  // Unless NULL, the caller's memory for the log probability of each token of the prompt behind
+  // those before it, filled before the first token is handed out; NaN for the first. Needs a CPU
+  // and a runner with logits for all rows of an iteration, and takes nothing from the prefix cache.
+  double *prompt_logprobs;        // [prompt_count]
+  mgl_token_logprob *prompt_top;  // [prompt_count, prompt_top_count] the likeliest; the first row
+                                  // is not written
+  uint32_t prompt_top_count;      // at most MGL_MAX_TOP_LOGPROBS and V
 } mgl_request;
 
 enum { MGL_MAX_SALT_BYTES = 256 };

@@ -90,6 +90,24 @@ static const float *edit_row(mgl_sampler *sampler, const mgl_sample_row *row) {
   return edited;
 }
 
+// What is not allowed is out, in the sampler's scratch.
+static const float *mask_row(mgl_sampler *sampler, const mgl_sample_row *row, const float *logits) {
+  float *edited = sampler->edited;
+  for (uint32_t i = 0; i < sampler->vocab_size; i++) {
+    edited[i] = mgl_sampling_allows(row->state, i) ? logits[i] : MGL_LOGIT_OUT;
+  }
+  return edited;
+}
+
+// The first token that is allowed: where all of them are out by the model's own logits.
+static uint32_t first_allowed(const mgl_sampler *sampler, const mgl_sampling_state *state) {
+  uint32_t i = 0;
+  while (i + 1 < sampler->vocab_size && !mgl_sampling_allows(state, i)) {
+    i++;
+  }
+  return i;
+}
+
 // --- drawing -------------------------------------------------------------------------------------
 
 // A row to draw from.
@@ -244,7 +262,15 @@ uint32_t mgl_sample(mgl_sampler *sampler, const mgl_sample_row *row) {
   }
   if (mgl_edits_apply(rule, row->position)) {
     logits = edit_row(sampler, row);
+  }
+  if (row->state->allowed != NULL) {
+    logits = mask_row(sampler, row, logits);
+  }
+  if (logits != row->logits) {
     best = mgl_argmax(logits, sampler->vocab_size);
+  }
+  if (!mgl_sampling_allows(row->state, best)) {
+    return first_allowed(sampler, row->state);
   }
   if ((rule->flags & MGL_SAMPLING_DRAWS) == 0 || !isfinite(logits[best])) {
     return best;

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "request/json_text.h"
+#include "serve/openapi.h"
 #include "serve/server_parts.h"
 
 enum { STUCK_SECONDS = 60 };  // without an iteration while there is work
@@ -142,6 +143,13 @@ static void get_metrics(mgl_server *server, mgl_exchange *exchange) {
   mgl_text_free(&body);
 }
 
+static void get_openapi(mgl_server *server, mgl_exchange *exchange) {
+  mgl_text body = {0};
+  mgl_openapi_append(&body);
+  mgl_server_reply(server, exchange, 200, "application/json", "", &body);
+  mgl_text_free(&body);
+}
+
 // --- finding -------------------------------------------------------------------------------------
 
 static const route routes[] = {
@@ -156,7 +164,28 @@ static const route routes[] = {
     {"/version", "GET", get_version, 0, false},
     {"/metrics", "GET", get_metrics, 0, false},
     {"/server_info", "GET", get_server_info, 0, false},
+    {"/openapi.json", "GET", get_openapi, 0, false},
 };
+
+static void refuse_method(mgl_server *server, mgl_exchange *exchange, bool gets) {
+  mgl_text body = {0};
+  mgl_answer_append_error(&body, 405, gets ? "expected method GET" : "expected method POST", NULL,
+                          NULL);
+  mgl_server_reply(server, exchange, 405, "application/json",
+                   gets ? "Allow: GET, HEAD\r\n" : "Allow: POST\r\n", &body);
+  mgl_text_free(&body);
+}
+
+bool mgl_server_route_at(size_t i, mgl_server_route *out) {
+  if (i >= sizeof routes / sizeof *routes) {
+    return false;
+  }
+  *out = (mgl_server_route){.path = routes[i].path,
+                            .method = routes[i].method,
+                            .endpoint = routes[i].endpoint,
+                            .is_open = routes[i].is_open};
+  return true;
+}
 
 // The route of a request; NULL where it has been refused.
 static const route *find_route(mgl_server *server, mgl_exchange *exchange) {
@@ -178,9 +207,7 @@ static const route *find_route(mgl_server *server, mgl_exchange *exchange) {
   }
   bool is_head = strcmp(found->method, "GET") == 0 && strcmp(request->method, "HEAD") == 0;
   if (strcmp(found->method, request->method) != 0 && !is_head) {
-    bool gets = strcmp(found->method, "GET") == 0;
-    mgl_server_reply_error(server, exchange, 405,
-                           gets ? "expected method GET" : "expected method POST", NULL, NULL);
+    refuse_method(server, exchange, strcmp(found->method, "GET") == 0);
     return NULL;
   }
   if (found->function == NULL && !mgl_jobs_has_room(server->jobs)) {

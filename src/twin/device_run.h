@@ -84,7 +84,7 @@ typedef enum mgl_cuda_op_flags {
 // poll of a counter. Each activation has two copies, which the runs of its graph take in turn; who
 // writes a word of one makes that of the other open again, for the run after. That is ordered
 // before its use by the events between two iterations, of which every worker triggers one behind
-// all that it has written (mgl_cuda_carries, device/cuda/cuda_steps.h). What the logits are read
+// all that it has written (mgl_words_carry, lower/words.h). What the logits are read
 // from is carried, logits are not.
 #define MGL_CUDA_OPEN 0xffffffffu
 enum { MGL_CUDA_CARRIED_TOKENS = 16 };  // graphs for at most so many tokens may be carrying ones

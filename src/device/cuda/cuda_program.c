@@ -274,7 +274,8 @@ static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *o
       ops[i].flags |= MGL_CUDA_UNITS_APART;
     }
   }
-  mgl_cuda_make_steps(graph, p->layout.copy_bytes[idx] != 0, steps, step_start);
+  MGL_TRY(mgl_cuda_make_steps(p->program, graph, p->layout.copy_bytes[idx] != 0, steps, step_start,
+                              err));
   size_t count = graph->aot_start[graph->worker_count];
   size_t starts = graph->worker_count + (size_t)1;
   MGL_TRY(copy_descriptors(p, at->ops, ops, p->program->op_count * sizeof *ops, err));

@@ -102,7 +102,7 @@ static mgl_status check_stored(const uploader *u, const mgl_tensor *tensor, mgl_
 static mgl_status upload_matrices(uploader *u, uint32_t op_idx, mgl_error *err) {
   const mgl_graph *program = u->p->program;
   const mgl_op *op = &program->ops[op_idx];
-  mgl_cuda_matrices m = mgl_cuda_matrices_of(program, op);
+  mgl_packed_matrices m = mgl_packed_matrices_of(program, op);
   uint32_t block = 0;
   for (uint32_t i = 0; i < m.count; i++) {
     bool interleaved = op->kind == MGL_OP_GATE_UP;
@@ -251,7 +251,7 @@ mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *ch
   uploader u = {.p = p, .checkpoint = checkpoint};
   for (uint32_t i = 0; i < p->program->op_count; i++) {
     const mgl_op *op = &p->program->ops[i];
-    mgl_cuda_matrices m = mgl_cuda_matrices_of(p->program, op);
+    mgl_packed_matrices m = mgl_packed_matrices_of(p->program, op);
     uint32_t first = op->kind == MGL_OP_EMBED ? 1 : m.first;
     uint32_t count = op->kind == MGL_OP_EMBED ? 1 : m.count;
     for (uint32_t j = first; j < first + count; j++) {

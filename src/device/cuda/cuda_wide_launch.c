@@ -67,7 +67,7 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
       .pages_per_sequence = o->pages_per_sequence,
       .workers = p->workers,
       .few = p->device->kernels == MGL_CUDA_KERNELS_WGMMA};
-  mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout);
+  MGL_TRY(mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout, err));
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
   p->wide.narrow_tokens = mgl_cuda_wide_narrow_tokens(p->program, p->layout.step_bytes, sizes.few);
   return MGL_OK;
@@ -153,9 +153,9 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   const mgl_cuda_wide_graph *g = &p->wide.layout.graphs[idx];
   mgl_cuda_wide_addresses a = addresses_of(p);
   uint64_t bytes = g->step_start + (p->workers + UINT64_C(1)) * sizeof(uint32_t) - g->ops;
-  mgl_cuda_wide_make_graph(&a, idx, (mgl_wide_op *)(void *)buffer,
-                           (mgl_cuda_step *)(void *)(buffer + (g->steps - g->ops)),
-                           (uint32_t *)(void *)(buffer + (g->step_start - g->ops)));
+  MGL_TRY(mgl_cuda_wide_make_graph(&a, idx, (mgl_wide_op *)(void *)buffer,
+                                   (mgl_cuda_step *)(void *)(buffer + (g->steps - g->ops)),
+                                   (uint32_t *)(void *)(buffer + (g->step_start - g->ops)), err));
   MGL_CUDA_TRY(driver, copy_to_device, err, a.block + g->ops, buffer, (size_t)bytes);
   return MGL_OK;
 }

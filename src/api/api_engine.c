@@ -174,6 +174,15 @@ static bool on_token(void *context, const mgl_generated_token *token) {
   return true;
 }
 
+void mgl_api_on_failure(void *context, uint32_t number, const mgl_error *err) {
+  megalith_engine *engine = context;
+  active_request *entry = find_active(engine, number);
+  if (entry != NULL) {
+    mgl_api_end_request(entry->request, MEGALITH_FINISH_FAILED, err);
+    leave(engine, entry->request, entry);
+  }
+}
+
 static bool on_iteration(void *context, const mgl_iteration *iteration) {
   megalith_engine *engine = context;
   (void)iteration;

@@ -158,6 +158,8 @@ void mgl_api_end_request(megalith_request *request, megalith_finish finish, cons
 
 // Between iterations, on a GPU while the next one is computed: takes in what the inbox has.
 void mgl_api_before_plan(void *engine);
+// A request's logits mean nothing, and the engine below has thrown it out.
+void mgl_api_on_failure(void *engine, uint32_t number, const mgl_error *err);
 // Asked while a launch runs on a GPU: it ends early.
 bool mgl_api_should_stop(void *engine);
 // Computes until there is nothing to do or it shall stop.

@@ -406,13 +406,25 @@ static void begin_again_if_long(mgl_engine *engine, mgl_sequence *s) {
   }
 }
 
+// Ends a request whose logits mean nothing. Without anyone to tell it to, the run ends too.
+static mgl_status fail_request(mgl_engine *engine, const mgl_sequence *s, mgl_error *err) {
+  const mgl_engine_options *options = &engine->options;
+  uint32_t request = s->request;
+  mgl_status status = mgl_engine_not_finite(engine, s, err);
+  if (options->on_failure == NULL) {
+    return status;
+  }
+  options->on_failure(options->context, request, err);
+  return MGL_OK;
+}
+
 static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *logits,
                          uint32_t logit_row, const mgl_engine_run_context *callbacks,
                          mgl_error *err) {
   const float *row = logits->rows + (size_t)logit_row * mgl_runner_vocab_size(engine->runner);
   uint32_t best = logits->best[logit_row];
   if (!isfinite(row[best])) {
-    return mgl_engine_not_finite(engine, s, err);
+    return fail_request(engine, s, err);
   }
   mgl_token_logprob top[MGL_MAX_TOP_LOGPROBS];
   mgl_generated_token token;
@@ -426,16 +438,16 @@ static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *
   return MGL_OK;
 }
 
-// Scores the tokens of the prompt that an entry's rows predict.
-static mgl_status score_prompt(mgl_engine *engine, mgl_sequence *s, const mgl_plan_entry *e,
-                               const mgl_logits *logits, uint32_t logit_row, mgl_error *err) {
+// Scores the tokens of the prompt that an entry's rows predict. False: logits are not finite.
+static bool score_prompt(mgl_engine *engine, mgl_sequence *s, const mgl_plan_entry *e,
+                         const mgl_logits *logits, uint32_t logit_row) {
   uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
   for (uint32_t i = 0; i < e->count && e->position + i + 1 < s->prompt_count; i++) {
     uint32_t next = e->position + i + 1;
     uint32_t best = logits->best[logit_row + i];
     const float *row = logits->rows + (size_t)(logit_row + i) * vocab_size;
     if (!isfinite(row[best])) {
-      return mgl_engine_not_finite(engine, s, err);
+      return false;
     }
     (void)mgl_sample_logprobs(
         engine->sampler, row, best, (uint32_t)s->tokens[next], s->prompt_top_count,
@@ -444,7 +456,7 @@ static mgl_status score_prompt(mgl_engine *engine, mgl_sequence *s, const mgl_pl
   uint32_t known = e->position + e->count + 1;
   known = known < s->prompt_count ? known : s->prompt_count;
   s->prompt_known = known > s->prompt_known ? known : s->prompt_known;
-  return MGL_OK;
+  return true;
 }
 
 // Samples for every sequence whose last known token was computed, and ends those that are done. If
@@ -462,11 +474,14 @@ static mgl_status commit(mgl_engine *engine, const mgl_logits *logits,
     mgl_sequence *s = engine->slots[e->slot];
     mgl_plan_logits rows = logits_of(s, e);
     mgl_status status = MGL_OK;
+    bool is_sound = true;
     if (rows == MGL_LOGITS_ALL) {
-      status = score_prompt(engine, s, e, logits, logit_row, err);
+      is_sound = score_prompt(engine, s, e, logits, logit_row);
       logit_row += e->count - 1;
     }
-    if (status == MGL_OK && (e->flags & MGL_ENTRY_SAMPLES) != 0) {
+    if (!is_sound) {
+      status = fail_request(engine, s, err);
+    } else if ((e->flags & MGL_ENTRY_SAMPLES) != 0) {
       status = sample(engine, s, logits, logit_row, callbacks, err);
     }
     logit_row += rows != MGL_LOGITS_NONE ? 1 : 0;

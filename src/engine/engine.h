@@ -76,7 +76,10 @@ typedef struct mgl_engine_options {
   void (*before_plan)(void *context);
   // Asked while a launch runs on a GPU; true ends it, and the run with it. May be NULL.
   bool (*should_stop)(void *context);
-  void *context;     // of these two
+  // On the CPU, a request's logits are not finite: it is cancelled already. May be NULL: then the
+  // run ends with this error, and so it does on a GPU.
+  void (*on_failure)(void *context, uint32_t request, const mgl_error *err);
+  void *context;     // of these three
   uint64_t idle_ns;  // on a GPU a run without work goes on for so long, asking before_plan
 } mgl_engine_options;
 
@@ -115,7 +118,7 @@ bool mgl_engine_has_work(const mgl_engine *engine);
 // threads, one at a time; they must not call the engine or the runner (before_plan may).
 // On a GPU all of it is one launch, on_iteration is heard an iteration late, and what a run that
 // was stopped leaves unfinished is taken up again by the next one. Logits that are not finite end
-// the run with an error that names the request, which is cancelled.
+// the run with an error that names the request, which is cancelled (but see on_failure).
 mgl_status mgl_engine_run(mgl_engine *engine, mgl_token_callback *on_token,
                           mgl_iteration_callback *on_iteration, void *context, mgl_error *err);
 

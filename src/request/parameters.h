@@ -42,10 +42,12 @@ mgl_status mgl_parameter_find(mgl_endpoint endpoint, const char *name, const mgl
 mgl_status mgl_parameter_set(mgl_ask *ask, const mgl_parameter *parameter, const json_t *value,
                              mgl_error *err);
 
-// Appends the JSON Schema of a value: null always counts as absent.
-void mgl_parameter_append_schema(const mgl_parameter *parameter, mgl_text *out);
+// Appends the JSON Schema of a value (null always counts as absent), where token ids are below
+// vocab_size.
+void mgl_parameter_append_schema(const mgl_parameter *parameter, uint32_t vocab_size,
+                                 mgl_text *out);
 // And that of a whole body.
-void mgl_parameters_append_schema(mgl_endpoint endpoint, mgl_text *out);
+void mgl_parameters_append_schema(mgl_endpoint endpoint, uint32_t vocab_size, mgl_text *out);
 
 // Appends the list of the documentation, in Markdown.
 void mgl_parameters_append_table(mgl_text *out);

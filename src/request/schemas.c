@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "request/parameters.h"
+#include "request/value_schemas.h"
 
 static void append_only(const mgl_parameter *p, mgl_text *out) {
   size_t bytes = strlen(p->values) - 2;  // without its brackets
@@ -14,7 +15,18 @@ static bool is_required(const mgl_parameter *p) {
   return strcmp(p->otherwise, "required") == 0;
 }
 
-void mgl_parameter_append_schema(const mgl_parameter *p, mgl_text *out) {
+// A schema with the vocabulary's last id in its places.
+static void append_with_ids(const char *schema, uint32_t vocab_size, mgl_text *out) {
+  const char *place = NULL;
+  while ((place = strstr(schema, SCHEMA_LAST_ID)) != NULL) {
+    mgl_text_append(out, schema, (size_t)(place - schema));
+    mgl_text_format(out, "%u", vocab_size - 1);
+    schema = place + strlen(SCHEMA_LAST_ID);
+  }
+  mgl_text_append_string(out, schema);
+}
+
+void mgl_parameter_append_schema(const mgl_parameter *p, uint32_t vocab_size, mgl_text *out) {
   switch (p->type) {
     case MGL_PARAMETER_BOOL:
       mgl_text_append_string(out, "{\"type\":[\"boolean\",\"null\"]}");
@@ -34,17 +46,15 @@ void mgl_parameter_append_schema(const mgl_parameter *p, mgl_text *out) {
                       p->min, p->max);
       break;
     case MGL_PARAMETER_READ:
-      if (is_required(p)) {
-        mgl_text_append_string(out, p->schema);
-      } else {
-        mgl_text_format(out, "{\"anyOf\":[%s,{\"type\":\"null\"}]}", p->schema);
-      }
+      mgl_text_append_string(out, is_required(p) ? "" : "{\"anyOf\":[");
+      append_with_ids(p->schema, vocab_size, out);
+      mgl_text_append_string(out, is_required(p) ? "" : ",{\"type\":\"null\"}]}");
       break;
     case MGL_PARAMETER_ONLY: append_only(p, out); break;
   }
 }
 
-void mgl_parameters_append_schema(mgl_endpoint endpoint, mgl_text *out) {
+void mgl_parameters_append_schema(mgl_endpoint endpoint, uint32_t vocab_size, mgl_text *out) {
   const mgl_parameter *p = NULL;
   mgl_text required = {0};
   const char *comma = "";
@@ -55,7 +65,7 @@ void mgl_parameters_append_schema(mgl_endpoint endpoint, mgl_text *out) {
       continue;
     }
     mgl_text_format(out, "%s\"%s\":", comma, p->name);
-    mgl_parameter_append_schema(p, out);
+    mgl_parameter_append_schema(p, vocab_size, out);
     comma = ",";
     if (is_required(p)) {
       mgl_text_format(&required, "%s\"%s\"", required.bytes == 0 ? "" : ",", p->name);

@@ -7,7 +7,8 @@
 #define SCHEMA_RANGE(least, most) \
   "{\"type\":\"integer\",\"minimum\":" least ",\"maximum\":" most "}"
 #define SCHEMA_TEXT "{\"type\":\"string\",\"minLength\":1}"
-#define SCHEMA_ID SCHEMA_RANGE("0", "2147483647")
+#define SCHEMA_LAST_ID "\"last id\""  // stands for the vocabulary's
+#define SCHEMA_ID SCHEMA_RANGE("0", SCHEMA_LAST_ID)
 #define SCHEMA_IDS "{\"type\":\"array\",\"minItems\":1,\"items\":" SCHEMA_ID "}"
 #define SCHEMA_PROMPTS                                                                      \
   "{\"anyOf\":[" SCHEMA_TEXT "," SCHEMA_IDS                                                 \

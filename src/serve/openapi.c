@@ -94,7 +94,7 @@ static void append_replies(const mgl_server_route *route, const char *schema, mg
   }
   if (streams) {
     mgl_text_append_string(out, ",");
-    append_content("text/event-stream", TEXT, out);
+    append_content("text/event-stream", OBJECT("\"data\"", "\"data\":" TEXT), out);  // each event
   }
   mgl_text_append_string(out, "}}");
   if (!route->is_open) {
@@ -115,7 +115,7 @@ static void append_replies(const mgl_server_route *route, const char *schema, mg
   mgl_text_append_string(out, "}");
 }
 
-static void append_operation(const mgl_server_route *route, mgl_text *out) {
+static void append_operation(const mgl_server_route *route, uint32_t vocab_size, mgl_text *out) {
   size_t i = 0;
   while (i + 1 < DESCRIPTION_COUNT && strcmp(descriptions[i].path, route->path) != 0) {
     i++;
@@ -128,7 +128,7 @@ static void append_operation(const mgl_server_route *route, mgl_text *out) {
   }
   if (route->endpoint != 0) {
     mgl_text body = {0};
-    mgl_parameters_append_schema(route->endpoint, &body);
+    mgl_parameters_append_schema(route->endpoint, vocab_size, &body);
     mgl_text_append_string(out, "\"requestBody\":{\"required\":true,\"content\":{");
     append_content("application/json", body.data == NULL ? "{}" : body.data, out);
     mgl_text_append_string(out, "}},");
@@ -139,7 +139,7 @@ static void append_operation(const mgl_server_route *route, mgl_text *out) {
   mgl_text_append_string(out, "}}");
 }
 
-void mgl_openapi_append(mgl_text *out) {
+void mgl_openapi_append(uint32_t vocab_size, mgl_text *out) {
   mgl_server_route route;
   mgl_text_format(out,
                   "{\"openapi\":\"3.1.0\",\"info\":{\"title\":\"Megalith\",\"version\":\"%s\"},"
@@ -147,7 +147,7 @@ void mgl_openapi_append(mgl_text *out) {
                   megalith_version());
   for (size_t i = 0; mgl_server_route_at(i, &route); i++) {
     mgl_text_append_string(out, i == 0 ? "" : ",");
-    append_operation(&route, out);
+    append_operation(&route, vocab_size, out);
   }
   mgl_text_append_string(
       out,

@@ -15,6 +15,7 @@ typedef struct mgl_server_route {
 // False behind the last one (routes.c).
 bool mgl_server_route_at(size_t i, mgl_server_route *out);
 
-void mgl_openapi_append(mgl_text *out);
+// vocab_size: token ids are below it.
+void mgl_openapi_append(uint32_t vocab_size, mgl_text *out);
 
 #endif

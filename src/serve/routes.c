@@ -145,7 +145,7 @@ static void get_metrics(mgl_server *server, mgl_exchange *exchange) {
 
 static void get_openapi(mgl_server *server, mgl_exchange *exchange) {
   mgl_text body = {0};
-  mgl_openapi_append(&body);
+  mgl_openapi_append(megalith_model_describe(server->options.model)->vocab_size, &body);
   mgl_server_reply(server, exchange, 200, "application/json", "", &body);
   mgl_text_free(&body);
 }

@@ -37,14 +37,14 @@ static inline void make_chat_folder(const char *demo, const char *chat_template,
 
 static inline megalith_model *open_chat_model(const char *demo, const char *chat_template) {
   temp_folder folder;
-  megalith_model *model = NULL;
+  megalith_model *opened = NULL;
   megalith_error error = {0};
   make_chat_folder(demo, chat_template, &folder);
-  if (megalith_model_open(folder.path, NULL, &model, &error) != MEGALITH_OK) {
+  if (megalith_model_open(folder.path, NULL, &opened, &error) != MEGALITH_OK) {
     (void)fprintf(stderr, "%s\n", error.text);
   }
   temp_folder_remove(&folder);  // what is mapped stays
-  return model;
+  return opened;
 }
 
 #endif

@@ -271,7 +271,7 @@ static void test_table(void **state) {
     assert_non_null(p->meaning);
     assert_true(p->type != MGL_PARAMETER_READ || (p->read != NULL && p->schema != NULL));
     mgl_text schema = {0};
-    mgl_parameter_append_schema(p, &schema);
+    mgl_parameter_append_schema(p, 1024, &schema);
     json_t *root = json_loads(schema.data, 0, NULL);
     if (!json_is_object(root)) {
       fail_msg("%s: %s is no schema", p->name, schema.data);

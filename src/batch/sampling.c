@@ -198,13 +198,13 @@ static mgl_status init_allowed(mgl_sampling_state *state, const mgl_sampling_req
   if (s->allowed_count == 0) {
     return MGL_OK;
   }
-  state->allowed = mgl_alloc_zeroed((r->vocab_size + 31) / 32, sizeof *state->allowed);
+  state->allowed = mgl_alloc_zeroed((r->vocab_size + 63) / 64, sizeof *state->allowed);
   if (state->allowed == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the tokens that a request allows");
   }
   for (uint32_t i = 0; i < s->allowed_count; i++) {
     uint32_t token = (uint32_t)s->allowed[i];
-    state->allowed[token / 32] |= UINT32_C(1) << token % 32;
+    state->allowed[token / 64] |= UINT64_C(1) << token % 64;
   }
   return MGL_OK;
 }

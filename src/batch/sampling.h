@@ -62,7 +62,7 @@ typedef struct mgl_sampling_state {
   uint32_t edit_count;
   uint32_t edit_capacity;
   uint32_t counted;   // tokens of the sequence that the edits know
-  uint32_t *allowed;  // [ceil(V / 32)] a bit for each token that may be chosen; NULL: all may
+  uint64_t *allowed;  // [ceil(V / 64)] a bit for each token that may be chosen; NULL: all may
 } mgl_sampling_state;
 
 typedef struct mgl_sampling_request {
@@ -86,7 +86,7 @@ void mgl_sampling_state_reset(mgl_sampling_state *state);  // an all-zero one is
 
 // Whether a token may be chosen.
 static inline bool mgl_sampling_allows(const mgl_sampling_state *state, uint32_t token) {
-  return state->allowed == NULL || (state->allowed[token / 32] >> token % 32 & 1) != 0;
+  return state->allowed == NULL || (state->allowed[token / 64] >> token % 64 & 1) != 0;
 }
 
 // Counts the tokens from `counted` on as generated. tokens: [token_count] of the sequence, prompt

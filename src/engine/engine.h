@@ -18,13 +18,15 @@
 #include "engine/iteration.h"
 #include "engine/runner.h"
 #include "engine/sampler.h"
+#include "grammar/grammar.h"
 
 typedef struct mgl_engine mgl_engine;
 
 typedef enum mgl_finish_reason {
-  MGL_FINISH_NONE,    // still running
-  MGL_FINISH_STOP,    // produced a stop token
-  MGL_FINISH_LENGTH,  // reached max_new_tokens
+  MGL_FINISH_NONE,      // still running
+  MGL_FINISH_STOP,      // produced a stop token
+  MGL_FINISH_LENGTH,    // reached max_new_tokens
+  MGL_FINISH_COMPLETE,  // this token, which is text, completed its grammar
 } mgl_finish_reason;
 
 typedef struct mgl_request {
@@ -45,6 +47,7 @@ typedef struct mgl_request {
   mgl_token_logprob *prompt_top;  // [prompt_count, prompt_top_count] the likeliest; the first row
                                   // is not written
   uint32_t prompt_top_count;      // at most MGL_MAX_TOP_LOGPROBS and V
+  mgl_grammar *grammar;  // that the generated text must match; NULL: none. Kept. Not on GPUs
 } mgl_request;
 
 enum { MGL_MAX_SALT_BYTES = 256 };

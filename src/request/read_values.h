@@ -12,6 +12,5 @@ mgl_parameter_read mgl_read_prompt_logprobs, mgl_read_allowed, mgl_read_priority
 mgl_parameter_read mgl_read_max_tokens, mgl_read_skip_special;
 mgl_parameter_read mgl_read_tools, mgl_read_tool_choice, mgl_read_template_kwargs;
 mgl_parameter_read mgl_read_reasoning_effort, mgl_read_generation_prompt;
-mgl_parameter_read mgl_read_response_format, mgl_read_text_format;
 
 #endif

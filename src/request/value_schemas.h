@@ -30,12 +30,29 @@
   "\"include_usage\":{\"type\":\"boolean\"},\"include_obfuscation\":{\"const\":false}," \
   "\"continuous_usage_stats\":{\"const\":false}}}"
 #define SCHEMA_EFFORT "{\"enum\":[\"none\",\"minimal\",\"low\",\"medium\",\"high\",\"xhigh\"]}"
-#define SCHEMA_TEXT_FORMAT                                                       \
+#define SCHEMA_PLAIN_FORMAT                                                      \
   "{\"type\":\"object\",\"required\":[\"type\"],\"additionalProperties\":false," \
-  "\"properties\":{\"type\":{\"const\":\"text\"}}}"
-#define SCHEMA_TEXT_OPTIONS                                              \
-  "{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{" \
-  "\"format\":" SCHEMA_TEXT_FORMAT "}}"
+  "\"properties\":{\"type\":{\"enum\":[\"text\",\"json_object\"]}}}"
+#define SCHEMA_JSON_SCHEMA(members)                                                      \
+  "{\"type\":\"object\",\"required\":[" members                                          \
+  "\"name\",\"schema\"],"                                                                \
+  "\"additionalProperties\":false,\"properties\":{\"type\":{\"const\":\"json_schema\"}," \
+  "\"name\":{\"type\":\"string\"},\"description\":{\"type\":\"string\"},"                \
+  "\"strict\":{\"type\":[\"boolean\",\"null\"]},\"schema\":{\"type\":[\"object\",\"boolean\"]}}}"
+#define SCHEMA_FORMAT                                                                    \
+  "{\"anyOf\":[" SCHEMA_PLAIN_FORMAT                                                     \
+  ",{\"type\":\"object\",\"required\":[\"type\","                                        \
+  "\"json_schema\"],\"additionalProperties\":false,\"properties\":{\"type\":{\"const\":" \
+  "\"json_schema\"},\"json_schema\":" SCHEMA_JSON_SCHEMA("") "}}]}"
+#define SCHEMA_TEXT_OPTIONS                                                                       \
+  "{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{\"verbosity\":{\"const\":" \
+  "\"medium\"},\"format\":{\"anyOf\":[{\"type\":\"null\"}," SCHEMA_PLAIN_FORMAT                   \
+  "," SCHEMA_JSON_SCHEMA("\"type\",") "]}}}"
+#define SCHEMA_STRUCTURED                                                                    \
+  "{\"type\":\"object\",\"minProperties\":1,\"properties\":{\"json\":{\"type\":[\"object\"," \
+  "\"boolean\",\"string\"]},\"regex\":" SCHEMA_TEXT ",\"grammar\":" SCHEMA_TEXT              \
+  ",\"choice\":{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"string\"}},"         \
+  "\"json_object\":{\"type\":\"boolean\"}}}"
 #define SCHEMA_TOOLS                                                                        \
   "{\"type\":\"array\",\"maxItems\":1024,\"items\":{\"type\":\"object\","                   \
   "\"required\":[\"type\",\"function\"],\"properties\":{\"type\":{\"const\":\"function\"}," \

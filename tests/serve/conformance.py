@@ -343,11 +343,9 @@ def safety_identifier(s, e):
     expect(ANSWER, text_of(s.chat(safety_identifier="somebody")))
 
 
-@test("responses", "user", "safety_identifier", "text")
+@test("responses", "user", "safety_identifier")
 def response_names(s, e):
-    expect(ANSWER, s.respond(user="u", safety_identifier="s",
-                             text={"format": {"type": "text"}}).output_text)
-    expect("text", refusal(lambda: s.respond(text={"format": {"type": "json_object"}})).param)
+    expect(ANSWER, s.respond(user="u", safety_identifier="s").output_text)
 
 
 # --- chats ---------------------------------------------------------------------------------------
@@ -384,11 +382,42 @@ def continued(s, e):
            refusal(lambda: s.chat(add_generation_prompt=False)).param)
 
 
-@test("chat", "response_format")
+# --- structured output ---------------------------------------------------------------------------
+
+SCHEMA = {"name": "sum", "strict": True, "schema": {
+    "type": "object", "properties": {"a": {"type": "integer", "minimum": 12, "maximum": 12},
+                                     "ok": {"type": "boolean"}},
+    "required": ["a", "ok"], "additionalProperties": False}}
+
+
+def check_sum(text):
+    value = json.loads(text)
+    expect((["a", "ok"], 12, True), (sorted(value), value["a"], isinstance(value["ok"], bool)))
+
+
+@test("chat completions", "response_format")
 def response_format(s, e):
-    expect(ANSWER, text_of(s.chat(response_format={"type": "text"})))
-    expect("response_format",
-           refusal(lambda: s.chat(response_format={"type": "json_object"})).param)
+    expect(text_of(ask[e](s)), text_of(ask[e](s, response_format={"type": "text"})))
+    check_sum(text_of(ask[e](s, max_tokens=200, response_format={
+        "type": "json_schema", "json_schema": SCHEMA})))
+    text = text_of(ask[e](s, max_tokens=60, response_format={"type": "json_object"}))
+    expect("{", text.strip()[:1])
+
+
+@test("responses", "text")
+def response_text(s, e):
+    expect(ANSWER, s.respond(text={"format": {"type": "text"}}).output_text)
+    check_sum(s.respond(max_output_tokens=200, text={
+        "format": {"type": "json_schema", **SCHEMA}}).output_text)
+
+
+@test("chat completions", "structured_outputs")
+def structured_outputs(s, e):
+    for name, value, wanted in [("regex", "1[2]", "12"), ("choice", ["yes"], "yes"),
+                                ("grammar", 'root ::= "a" "b"', "ab"), ("json", {"const": 1}, "1")]:
+        expect(wanted, text_of(ask[e](s, structured_outputs={name: value})))
+    error = refusal(lambda: ask[e](s, structured_outputs={"regex": "("}))
+    expect("structured_outputs", error.param)
 
 
 # --- every parameter of the document -------------------------------------------------------------
@@ -411,6 +440,13 @@ def wrong_values(schema):
     yield {"wrong": [1]}
 
 
+def neutral_values(schema):
+    """All values that a schema takes, if these are some only; else none."""
+    if all(form == {"type": "null"} for form in schema.get("anyOf", [{}])):
+        return [None]
+    return schema.get("enum", [])
+
+
 def check_refusals(s, endpoint, name, schema):
     needed = {"chat": {"messages": QUESTION}, "completions": {"prompt": "x"},
               "responses": {"input": "x"}}[endpoint]
@@ -426,7 +462,7 @@ def check_neutral(s, endpoint, name, schema):
     needed = {"chat": {"messages": QUESTION, "max_tokens": 1},
               "completions": {"prompt": "x", "max_tokens": 1},
               "responses": {"input": "x", "max_output_tokens": 1}}[endpoint]
-    for value in schema["enum"]:
+    for value in neutral_values(schema):
         s.root.post(PATHS[endpoint], body={**needed, name: value}, cast_to=object)
 
 
@@ -449,12 +485,12 @@ def run_all():
             run(endpoint, name, check_refusals, main, endpoint, name, schema)
             if function is not None:
                 run(endpoint, name, function, main, endpoint)
-            elif "enum" in schema:
+            elif neutral_values(schema):
                 run(endpoint, name, check_neutral, main, endpoint, name, schema)
             else:
                 failures.append(f"{endpoint} {name}: no test")
             word = "works" if function else \
-                "only " + ", ".join(json.dumps(v) for v in schema.get("enum", []) if v is not None)
+                "only " + ", ".join(json.dumps(v) for v in neutral_values(schema) if v is not None)
             verdicts.setdefault(name, {})[endpoint] = word if word != "only " else "refused"
     for (endpoint, name) in tests:
         if endpoint not in verdicts.get(name, {}):

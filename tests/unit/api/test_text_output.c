@@ -165,14 +165,18 @@ static void limits_are_checked(void **state) {
   const char *const too_long[] = {long_stop};
   const char *const empty[] = {""};
   const char *const null[] = {NULL};
-  assert_int_equal(mgl_text_output_create(tokenizer, too_long, 1, false, &output, &err), MGL_ERR_LIMIT);
+  assert_int_equal(mgl_text_output_create(tokenizer, too_long, 1, false, &output, &err),
+                   MGL_ERR_LIMIT);
   assert_non_null(strstr(err.text, "stop text 0: expected 1 to 256 bytes, found 257"));
-  assert_int_equal(mgl_text_output_create(tokenizer, empty, 1, false, &output, &err), MGL_ERR_LIMIT);
+  assert_int_equal(mgl_text_output_create(tokenizer, empty, 1, false, &output, &err),
+                   MGL_ERR_LIMIT);
   assert_int_equal(mgl_text_output_create(tokenizer, null, 1, false, &output, &err), MGL_ERR_LIMIT);
-  assert_int_equal(mgl_text_output_create(tokenizer, many, 17, false, &output, &err), MGL_ERR_LIMIT);
+  assert_int_equal(mgl_text_output_create(tokenizer, many, 17, false, &output, &err),
+                   MGL_ERR_LIMIT);
   assert_int_equal(mgl_text_output_create(tokenizer, many, 16, false, &output, &err), MGL_OK);
   mgl_text_output_destroy(output);
-  assert_int_equal(mgl_text_output_create(NULL, many, 1, false, &output, &err), MGL_ERR_UNSUPPORTED);
+  assert_int_equal(mgl_text_output_create(NULL, many, 1, false, &output, &err),
+                   MGL_ERR_UNSUPPORTED);
   assert_int_equal(mgl_text_output_create(NULL, NULL, 0, false, &output, &err), MGL_OK);
   mgl_text out = {0};
   bool stopped = true;

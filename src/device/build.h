@@ -32,6 +32,7 @@ enum {
   MGL_USUAL_SEQUENCES = 64,  // that run at once, by default; more where iterations are large
 };
 
+#define MGL_EVERY_ROW UINT32_MAX
 #define MGL_USUAL_SHARE (-1.0)  // of the memory that is free; by device
 
 // All pointers must outlive what is built, but for `cuda`, which is read while it is made.
@@ -45,7 +46,8 @@ typedef struct mgl_build {
                        // iteration has tokens, or `requests`, if those are fewer
   uint32_t requests;   // that there will be, 0 if that is not known. Only for sequences 0
   uint32_t sequence_tokens;  // longest sequence in tokens, 1 to the model's context
-  uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence of it
+  uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence of it,
+                             // MGL_EVERY_ROW: every row
   uint32_t page_tokens;      // tokens of a KV page: 16, 32, 64, 128 or 256; 0: MGL_PAGE_TOKENS
   uint64_t pool_tokens;      // KV memory in tokens; 0: sequences * sequence_tokens
   // Unless 0, all that is taken is at most this share of the memory that is free, above 0 to 1, or

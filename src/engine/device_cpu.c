@@ -208,7 +208,7 @@ static void cpu_describe(const void *model, mgl_device_info *out) {
 }
 
 const mgl_device_table mgl_cpu_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_EAGER,
-                                        .takes_grammars = true,
+                                        .hands_out_logits = true,
                                         .mode_hint = "eager on a CPU; try --device cuda",
                                         .open = cpu_open,
                                         .defaults = cpu_defaults,

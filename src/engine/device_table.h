@@ -59,7 +59,8 @@ struct mgl_engine;
 struct mgl_engine_run_context;
 
 typedef struct mgl_device_table {
-  bool takes_grammars;    // the engine chooses tokens, so that masks hold
+  // Those who are served see logits: the engine chooses tokens, so that masks of grammars hold.
+  bool hands_out_logits;
   uint32_t modes;         // bit (1 << mgl_mode) for each that runs there
   const char *mode_hint;  // what to do about others
   // *out is the device's own; destroy frees it, whatever became of it.

@@ -78,6 +78,34 @@ static mgl_sampling_request sampling_request(const mgl_engine *engine, const mgl
                                 .vocab_size = mgl_runner_vocab_size(engine->runner)};
 }
 
+// What devices that choose tokens by themselves, and small logits, cannot do.
+static mgl_status check_logits(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
+  const mgl_runner *runner = engine->runner;
+  uint32_t tokens = mgl_runner_limits(runner)->tokens;
+  bool on_device = !mgl_runner_hands_out_logits(runner);
+  if (r->sampling.allowed_count > 0 && on_device) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "allowed tokens work on the CPU only so far, and this engine is on a GPU");
+  }
+  if (r->sampling.allowed_count > 0 && r->grammar != NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected one of allowed tokens and a grammar, found both: together they "
+                         "may leave no token");
+  }
+  if (r->prompt_logprobs != NULL && on_device) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "log probabilities of prompts work on the CPU only so far, and this "
+                         "engine is on a GPU");
+  }
+  if (r->prompt_logprobs != NULL && mgl_runner_logit_rows(runner) < tokens) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "log probabilities of prompts need an engine with logits for the %u "
+                         "tokens of an iteration, found %u",
+                         tokens, mgl_runner_logit_rows(runner));
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
   const mgl_sampling_request sampling = sampling_request(engine, r);
   uint32_t vocab_size = sampling.vocab_size;
@@ -92,13 +120,14 @@ mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_
     return mgl_error_set(err, MGL_ERR_LIMIT, "salt: expected at most %d bytes, found %zu",
                          MGL_MAX_SALT_BYTES, r->salt_bytes);
   }
+  MGL_TRY(check_logits(engine, r, err));
   for (size_t i = 0; i < r->prompt_count; i++) {
     if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= vocab_size) {
       return mgl_error_set(err, MGL_ERR_ARGUMENT, "token %zu: expected an id of 0 to %u, found %d",
                            i, vocab_size - 1, r->prompt[i]);
     }
   }
-  if (r->grammar != NULL && !mgl_runner_takes_grammars(engine->runner)) {
+  if (r->grammar != NULL && !mgl_runner_hands_out_logits(engine->runner)) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "grammars are not supported on a GPU yet, which chooses tokens by itself: "
                          "use device cpu");
@@ -127,7 +156,7 @@ static mgl_sequence *create_sequence(const mgl_engine *engine, const mgl_request
   uint32_t prompt_count = (uint32_t)request->prompt_count;
   uint32_t max_tokens = prompt_count + request->max_new_tokens;
   uint32_t page_tokens = engine->planner->limits.page_tokens;
-  bool has_keys = engine->options.prefix_cache;
+  bool has_keys = engine->options.prefix_cache && request->prompt_logprobs == NULL;
   uint32_t key_count = has_keys ? prompt_count / page_tokens : 0;
   mgl_sequence *s = mgl_alloc_zeroed(1, sizeof *s);
   int32_t *tokens = mgl_alloc_zeroed(max_tokens, sizeof *tokens);
@@ -152,7 +181,15 @@ static mgl_sequence *create_sequence(const mgl_engine *engine, const mgl_request
                       .max_tokens = max_tokens,
                       .keys = keys,
                       .key_count = key_count,
-                      .stop_count = request->stop_count};
+                      .stop_count = request->stop_count,
+                      .priority = request->priority,
+                      .prompt_logprobs = request->prompt_logprobs,
+                      .prompt_top = request->prompt_top,
+                      .prompt_top_count = request->prompt_top_count};
+  if (request->prompt_logprobs != NULL) {
+    request->prompt_logprobs[0] = NAN;
+    s->prompt_known = 1;
+  }
   if (request->stop_count > 0) {
     memcpy(s->stop_ids, request->stop_ids, request->stop_count * sizeof *s->stop_ids);
   }
@@ -180,7 +217,7 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
     mgl_sequence_destroy(s);
     return status;
   }
-  mgl_requests_append(&engine->requests, s);
+  mgl_requests_insert(&engine->requests, s);
   *out_request = engine->request_count++;
   return MGL_OK;
 }

@@ -93,7 +93,7 @@ static mgl_status check_build(const mgl_build *build, const mgl_config *config,
                          "a sequence of %u tokens does not fit: the model's context is %u tokens",
                          build->sequence_tokens, config->context_tokens);
   }
-  if (build->logit_rows > tokens) {
+  if (build->logit_rows > tokens && build->logit_rows != MGL_EVERY_ROW) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
                          "rows with logits: expected at most the %u tokens of an iteration, found "
                          "%u",
@@ -124,14 +124,17 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
     return mgl_error_set(err, MGL_ERR_LIMIT, "KV cache: %llu pages, at most %u are supported",
                          (unsigned long long)pool_pages, most_pages);
   }
-  uint32_t rows = sequences < tokens ? sequences : tokens;
+  uint32_t sampled = sequences < tokens ? sequences : tokens;
+  uint32_t rows = build->logit_rows == 0               ? sampled
+                  : build->logit_rows == MGL_EVERY_ROW ? tokens
+                                                       : build->logit_rows;
   runner->sizes = (mgl_sizes){
       .limits = {.tokens = tokens,
-                 .sequences = rows,
+                 .sequences = sampled,
                  .pages_per_sequence = pages,
                  .page_tokens = page_tokens},
       .sequences = sequences,
-      .logit_rows = build->logit_rows == 0 ? rows : build->logit_rows,
+      .logit_rows = rows,
       .page_count = (uint32_t)pool_pages,
       .workers = usual->workers,
   };
@@ -311,8 +314,8 @@ uint32_t mgl_runner_page_count(const mgl_runner *runner) {
   return runner->sizes.page_count;
 }
 
-bool mgl_runner_takes_grammars(const mgl_runner *runner) {
-  return runner->device->takes_grammars;
+bool mgl_runner_hands_out_logits(const mgl_runner *runner) {
+  return runner->device->hands_out_logits;
 }
 
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner) {

@@ -69,7 +69,7 @@ const mgl_plan_limits *mgl_runner_limits(const mgl_runner *runner);
 uint32_t mgl_runner_logit_rows(const mgl_runner *runner);
 uint32_t mgl_runner_sequences(const mgl_runner *runner);  // that may run at once
 uint32_t mgl_runner_page_count(const mgl_runner *runner);
-bool mgl_runner_takes_grammars(const mgl_runner *runner);
+bool mgl_runner_hands_out_logits(const mgl_runner *runner);
 uint32_t mgl_runner_vocab_size(const mgl_runner *runner);
 const mgl_rope *mgl_runner_rope(const mgl_runner *runner);  // of the model's config
 uint32_t mgl_runner_threads(const mgl_runner *runner);      // that compute; on a GPU, its workers

@@ -28,6 +28,14 @@ static void hand_over(mgl_engine *engine) {
   }
 }
 
+// Which rows of an entry have logits. The same until they are committed.
+static mgl_plan_logits logits_of(const mgl_sequence *s, const mgl_plan_entry *e) {
+  if (s->prompt_logprobs != NULL && s->prompt_known < s->prompt_count) {
+    return MGL_LOGITS_ALL;
+  }
+  return (e->flags & MGL_ENTRY_SAMPLES) != 0 ? MGL_LOGITS_LAST : MGL_LOGITS_NONE;
+}
+
 // Expands what the planner decided.
 static void fill_plan(mgl_engine *engine) {
   const mgl_plan_entry *entries = mgl_planner_entries(engine->planner);
@@ -35,17 +43,16 @@ static void fill_plan(mgl_engine *engine) {
   for (uint32_t i = 0; i < engine->planner->entry_count; i++) {
     const mgl_plan_entry *e = &entries[i];
     const mgl_sequence *s = engine->slots[e->slot];
-    mgl_plan_add(
-        engine->plan,
-        &(mgl_plan_chunk){
-            .tokens = s->tokens + e->position,
-            .token_count = e->count,
-            .position = e->position,
-            .prompt_count = s->rope_count,
-            .pages = mgl_planner_pages_of(engine->planner, e->slot),
-            .page_count = mgl_planner_slot_of(engine->planner, e->slot)->page_count,
-            .logits = (e->flags & MGL_ENTRY_SAMPLES) != 0 ? MGL_LOGITS_LAST : MGL_LOGITS_NONE,
-        });
+    mgl_plan_add(engine->plan,
+                 &(mgl_plan_chunk){
+                     .tokens = s->tokens + e->position,
+                     .token_count = e->count,
+                     .position = e->position,
+                     .prompt_count = s->rope_count,
+                     .pages = mgl_planner_pages_of(engine->planner, e->slot),
+                     .page_count = mgl_planner_slot_of(engine->planner, e->slot)->page_count,
+                     .logits = logits_of(s, e),
+                 });
   }
 #ifdef MGL_CHECK_PLANS
   mgl_error err = {0};
@@ -93,13 +100,25 @@ static void begin_again_if_long(mgl_engine *engine, mgl_sequence *s) {
   }
 }
 
+// Ends a request whose logits mean nothing. Without anyone to tell it to, the run ends too.
+static mgl_status fail_request(mgl_engine *engine, const mgl_sequence *s, mgl_error *err) {
+  const mgl_engine_options *options = &engine->options;
+  uint32_t request = s->request;
+  mgl_status status = mgl_engine_not_finite(engine, s, err);
+  if (options->on_failure == NULL) {
+    return status;
+  }
+  options->on_failure(options->context, request, err);
+  return MGL_OK;
+}
+
 static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *logits,
                          uint32_t logit_row, const mgl_engine_run_context *callbacks,
                          mgl_error *err) {
   const float *row = logits->rows + (size_t)logit_row * mgl_runner_vocab_size(engine->runner);
   uint32_t best = logits->best[logit_row];
   if (!isfinite(row[best])) {
-    return mgl_engine_not_finite(engine, s, err);
+    return fail_request(engine, s, err);
   }
   if (!mgl_engine_has_mask(s)) {
     mgl_engine_withdraw(engine, s);
@@ -122,6 +141,27 @@ static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *
   return MGL_OK;
 }
 
+// Scores the tokens of the prompt that an entry's rows predict. False: logits are not finite.
+static bool score_prompt(mgl_engine *engine, mgl_sequence *s, const mgl_plan_entry *e,
+                         const mgl_logits *logits, uint32_t logit_row) {
+  uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
+  for (uint32_t i = 0; i < e->count && e->position + i + 1 < s->prompt_count; i++) {
+    uint32_t next = e->position + i + 1;
+    uint32_t best = logits->best[logit_row + i];
+    const float *row = logits->rows + (size_t)(logit_row + i) * vocab_size;
+    if (!isfinite(row[best])) {
+      return false;
+    }
+    (void)mgl_sample_logprobs(
+        engine->sampler, row, best, (uint32_t)s->tokens[next], s->prompt_top_count,
+        s->prompt_top + (size_t)next * s->prompt_top_count, &s->prompt_logprobs[next]);
+  }
+  uint32_t known = e->position + e->count + 1;
+  known = known < s->prompt_count ? known : s->prompt_count;
+  s->prompt_known = known > s->prompt_known ? known : s->prompt_known;
+  return true;
+}
+
 // Samples for every sequence whose last known token was computed, and ends those that are done. If
 // one of them fails, the others begin anew from the tokens that they have.
 static mgl_status commit(mgl_engine *engine, const mgl_logits *logits,
@@ -134,11 +174,20 @@ static mgl_status commit(mgl_engine *engine, const mgl_logits *logits,
     bool decodes = (e->flags & MGL_ENTRY_DECODES) != 0;
     *(decodes ? &stats->decode_tokens : &stats->prompt_tokens) += e->count;
     stats->kv_tokens += decodes ? e->position + e->count : 0;
-    if ((e->flags & MGL_ENTRY_SAMPLES) == 0) {
-      continue;
-    }
     mgl_sequence *s = engine->slots[e->slot];
-    mgl_status status = sample(engine, s, logits, logit_row++, callbacks, err);
+    mgl_plan_logits rows = logits_of(s, e);
+    mgl_status status = MGL_OK;
+    bool is_sound = true;
+    if (rows == MGL_LOGITS_ALL) {
+      is_sound = score_prompt(engine, s, e, logits, logit_row);
+      logit_row += e->count - 1;
+    }
+    if (!is_sound) {
+      status = fail_request(engine, s, err);
+    } else if ((e->flags & MGL_ENTRY_SAMPLES) != 0) {
+      status = sample(engine, s, logits, logit_row, callbacks, err);
+    }
+    logit_row += rows != MGL_LOGITS_NONE ? 1 : 0;
     if (status != MGL_OK) {
       mgl_engine_withdraw_all(engine, false);
       return status;

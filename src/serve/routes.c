@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "request/json_text.h"
+#include "serve/pages.h"
 #include "serve/server_parts.h"
 
 enum { STUCK_SECONDS = 60 };  // without an iteration while there is work
@@ -142,6 +143,23 @@ static void get_metrics(mgl_server *server, mgl_exchange *exchange) {
   mgl_text_free(&body);
 }
 
+static void get_page(mgl_server *server, mgl_exchange *exchange) {
+  const char *path = mgl_exchange_request(exchange)->path;
+  const mgl_page_source *page = mgl_page_sources;
+  mgl_text headers = {0};
+  mgl_text body = {0};
+  while (strcmp(page->path, path) != 0) {  // routes names no other
+    page++;
+  }
+  mgl_page_append_headers(page->html, &headers);
+  mgl_text_append_string(&body, page->html);
+  body.failed = body.failed || headers.failed;
+  mgl_server_reply(server, exchange, 200, "text/html; charset=utf-8",
+                   headers.data == NULL ? "" : headers.data, &body);
+  mgl_text_free(&headers);
+  mgl_text_free(&body);
+}
+
 // --- finding -------------------------------------------------------------------------------------
 
 static const route routes[] = {
@@ -156,6 +174,9 @@ static const route routes[] = {
     {"/version", "GET", get_version, 0, false},
     {"/metrics", "GET", get_metrics, 0, false},
     {"/server_info", "GET", get_server_info, 0, false},
+    // Open, since browsers send no keys; they hold nothing, and what they ask for needs one.
+    {"/", "GET", get_page, 0, true},
+    {"/dashboard", "GET", get_page, 0, true},
 };
 
 // The route of a request; NULL where it has been refused.

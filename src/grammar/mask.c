@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "grammar/rows.h"
 
 enum {
@@ -111,7 +112,7 @@ static bool goes_on(look *l, uint32_t from, int low, int high, int left) {
 }
 
 // Whether all characters beyond ASCII go on.
-static bool others_go_on(look *l, uint32_t from) {
+static bool look_at_others(look *l, uint32_t from) {
   static const struct {
     uint8_t lead_low, lead_high, low, high;
     int left;
@@ -134,14 +135,26 @@ static bool others_go_on(look *l, uint32_t from) {
   return true;
 }
 
+// Where all characters beyond ASCII lead to: one place, MGL_PLACE_SEVERAL or MGL_PLACE_DEAD.
+static uint32_t other_next(mgl_rows *rows, uint32_t from) {
+  mgl_row *row = mgl_row_of(rows, from);
+  if (row->other_next == MGL_PLACE_UNKNOWN) {
+    place_list to = {0};
+    look l = {.rows = rows, .to = &to};
+    bool all = look_at_others(&l, from);
+    row->other_next = (uint16_t)(!all            ? MGL_PLACE_DEAD
+                                 : to.count == 1 ? to.at[0]
+                                                 : (uint32_t)MGL_PLACE_SEVERAL);
+  }
+  return row->other_next;
+}
+
+enum { OTHERS = 1 << (MGL_PLAIN_KINDS - 1) };
+
 // Of these kinds those of which all characters go on.
 static uint32_t kinds_that_go_on(mgl_rows *rows, uint32_t from, uint32_t kinds) {
-  enum { OTHERS = 1 << (MGL_PLAIN_KINDS - 1) };
-  look l = {.rows = rows};
-  uint32_t all = mgl_row_of(rows, from)->all_kinds;
-  if ((kinds & OTHERS) != 0 && !others_go_on(&l, from)) {
-    all &= ~(uint32_t)OTHERS;
-  } else {
+  uint32_t all = mgl_row_of(rows, from)->all_kinds & ~(uint32_t)OTHERS;
+  if ((kinds & OTHERS) != 0 && other_next(rows, from) != MGL_PLACE_DEAD) {
     all |= OTHERS;
   }
   return kinds & all;
@@ -150,8 +163,18 @@ static uint32_t kinds_that_go_on(mgl_rows *rows, uint32_t from, uint32_t kinds) 
 // Adds where these kinds, which all go on, lead to.
 static bool add_next(mgl_rows *rows, uint32_t from, uint32_t kinds, place_list *to,
                      uint32_t new_from) {
-  look l = {.rows = rows, .to = to, .new_from = new_from};
   const mgl_row *row = mgl_row_of(rows, from);
+  if ((kinds & OTHERS) != 0 && other_next(rows, from) == MGL_PLACE_SEVERAL) {
+    look l = {.rows = rows, .to = to, .new_from = new_from};
+    if (!look_at_others(&l, from)) {
+      return false;
+    }
+  } else if ((kinds & OTHERS) != 0 && !add_place(to, other_next(rows, from), new_from)) {
+    return false;
+  }
+  if (row->ascii_next != MGL_PLACE_SEVERAL) {
+    return (kinds & ~(uint32_t)OTHERS) == 0 || add_place(to, row->ascii_next, new_from);
+  }
   uint32_t last = MGL_PLACE_DEAD;
   for (uint32_t byte = ' '; byte < 0x7f; byte++) {
     int kind = mgl_plain_kind(byte);
@@ -163,7 +186,7 @@ static bool add_next(mgl_rows *rows, uint32_t from, uint32_t kinds, place_list *
       }
     }
   }
-  return (kinds >> (MGL_PLAIN_KINDS - 1) & 1) == 0 || others_go_on(&l, from);
+  return true;
 }
 
 // What is known of tokens of plain characters without a look at them.
@@ -185,9 +208,8 @@ static decided decided_with(mgl_rows *rows, const place_list *seen, uint32_t kin
 
 // Goes through all texts of plain characters at once, one character after the other. Kinds that do
 // not always go on are dropped; where nothing new is reached, what goes on does so for ever.
-static decided decide(mgl_rows *rows, uint32_t start) {
+static decided decide_kinds(mgl_rows *rows, uint32_t start, uint32_t kinds) {
   place_list seen = {.at = {start}, .count = 1};
-  uint32_t kinds = ALL_KINDS;
   uint32_t from = 0;
   for (uint32_t chars = 0; chars < MGL_PLAIN_MAX_CHARS; chars++) {
     uint32_t end = seen.count;
@@ -215,6 +237,20 @@ static decided decide(mgl_rows *rows, uint32_t start) {
     from = end;
   }
   return decided_with(rows, &seen, kinds, MGL_PLAIN_MAX_CHARS);
+}
+
+// All kinds at once, as inside a string; if that says nothing (a blank ends a word, and then no
+// letter goes on), as many of them as go together, those with most tokens first.
+static decided decide(mgl_rows *rows, uint32_t start) {
+  static const uint32_t order[] = {1, 32, 4, 2, 8, 16};
+  decided all = decide_kinds(rows, start, ALL_KINDS);
+  bool says_nothing = all.kinds == 0;
+  for (size_t i = 0; i < MGL_PLAIN_KINDS && says_nothing; i++) {
+    uint32_t kinds = all.kinds | order[i];
+    decided more = decide_kinds(rows, start, kinds);
+    all = more.kinds == kinds ? more : all;
+  }
+  return all;
 }
 
 static bool is_decided(decided d, uint32_t group) {
@@ -257,9 +293,8 @@ static void walk(mgl_mask_maker *m, const mgl_token_group *group, uint32_t start
       i = end;
       continue;
     }
-    for (uint32_t j = 0; j < (node.tokens & 0xff); j++) {
-      uint32_t id = order[(node.tokens >> 8) + j];
-      mask[id / 64] |= UINT64_C(1) << (id % 64);
+    for (uint32_t j = node.tokens & 0xff, at = node.tokens >> 8; j > 0; j--, at++) {
+      mask[order[at] / 64] |= UINT64_C(1) << (order[at] % 64);
     }
     i++;
     if (end > i) {
@@ -342,4 +377,35 @@ mgl_status mgl_mask_make(mgl_mask_maker *m, const mgl_matcher *matcher, uint64_t
   }
   (void)pthread_mutex_unlock(&m->lock);
   return status;
+}
+
+void mgl_mask_warm(mgl_mask_maker *m, uint64_t budget_ns) {
+  enum { MOST_PLACES = 2000, MOST_MASKS = MGL_MASK_KEPT * 3 / 4, LEAST_KINDS = 2 };
+  uint64_t end_ns = mgl_clock_ns() + budget_ns;
+  uint64_t *mask = mgl_alloc_zeroed(m->vocabulary->mask_words, sizeof *mask);
+  mgl_configuration begin;
+  uint32_t place = MGL_PLACE_DEAD;
+  uint32_t made = 0;
+  (void)pthread_mutex_lock(&m->lock);
+  mgl_rows *rows = &m->rows;
+  mgl_rows_begin(rows);
+  bool goes_on = mask != NULL && mgl_steps_begin(&rows->steps, &begin, NULL) == MGL_OK &&
+                 mgl_rows_place(rows, &begin, &place, NULL) == MGL_OK;
+  // Places are numbered as they are found, so this goes from near to far.
+  for (uint32_t i = 1; i < rows->count && i < MOST_PLACES && goes_on; i++) {
+    uint32_t kinds = mgl_row_of(rows, i)->some_kinds;
+    if (__builtin_popcount(kinds) >= LEAST_KINDS && made < MOST_MASKS) {
+      make(m, i, mask);
+      made++;
+      if (rows->error.status == MGL_OK) {
+        keep(m, i, mask);
+      }
+    }
+    goes_on = rows->error.status == MGL_OK && mgl_clock_ns() < end_ns;
+  }
+  if (rows->error.status != MGL_OK) {
+    forget_all(m);  // whoever needs what failed here will be told
+  }
+  (void)pthread_mutex_unlock(&m->lock);
+  mgl_free(mask);
 }

@@ -30,4 +30,7 @@ void mgl_mask_maker_destroy(mgl_mask_maker *maker);  // NULL is fine
 mgl_status mgl_mask_make(mgl_mask_maker *maker, const mgl_matcher *matcher, uint64_t *mask,
                          mgl_error *err);
 
+// Learns for so long what the beginnings of texts need, so that those who generate them do not wait.
+void mgl_mask_warm(mgl_mask_maker *maker, uint64_t budget_ns);
+
 #endif

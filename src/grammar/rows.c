@@ -111,9 +111,7 @@ static uint32_t find_place(const mgl_rows *r, const mgl_configuration *c, size_t
   return 0;
 }
 
-// The place of a configuration, new or not; MGL_PLACE_DEAD if nothing goes on from it and it
-// accepts nothing.
-static mgl_status place_of(mgl_rows *r, const mgl_configuration *c, uint32_t *out, mgl_error *err) {
+mgl_status mgl_rows_place(mgl_rows *r, const mgl_configuration *c, uint32_t *out, mgl_error *err) {
   void *items = r->pairs;
   size_t hash = hash_of(c->pairs, c->count, c->accepts);
   bool is_dead = c->count == 0 && !c->accepts;
@@ -157,7 +155,7 @@ mgl_status mgl_rows_import(mgl_rows *r, const mgl_matcher *matcher, uint32_t *ou
   }
   MGL_TRY(mgl_closure_finish(&r->steps, &found, err));
   found.accepts = matcher->at.accepts;
-  return place_of(r, &found, out, err);
+  return mgl_rows_place(r, &found, out, err);
 }
 
 // --- rows ----------------------------------------------------------------------------------------
@@ -183,7 +181,7 @@ static mgl_status step(mgl_rows *r, uint32_t from, uint8_t byte, uint32_t *out, 
                          "the grammar is too ambiguous: a mask takes more than %d steps",
                          MGL_ROWS_MAX_WORK);
   }
-  return place_of(r, &found, out, err);
+  return mgl_rows_place(r, &found, out, err);
 }
 
 // Bytes between which no edge begins or ends lead to the same place.
@@ -211,6 +209,7 @@ static mgl_status fill_row(mgl_rows *r, uint32_t from, mgl_row *row, mgl_error *
 static void note_kinds(mgl_row *row) {
   unsigned some = 0;
   unsigned all = (1u << MGL_PLAIN_KINDS) - 1;
+  uint32_t one = MGL_PLACE_DEAD;
   for (uint32_t byte = ' '; byte < 256; byte++) {
     int kind = mgl_plain_kind(byte);
     if (kind >= 0) {
@@ -219,11 +218,20 @@ static void note_kinds(mgl_row *row) {
       all &= row->next[byte] == MGL_PLACE_DEAD ? ~bit : ~0u;
     }
   }
+  for (uint32_t byte = ' '; byte < 0x7f; byte++) {
+    int kind = mgl_plain_kind(byte);
+    if (kind >= 0 && (all >> kind & 1) != 0) {
+      uint32_t next = row->next[byte];
+      one = one == MGL_PLACE_DEAD || one == next ? next : MGL_PLACE_SEVERAL;
+    }
+  }
   row->some_kinds = (uint8_t)some;
   row->all_kinds = (uint8_t)all;
+  row->ascii_next = (uint16_t)one;
+  row->other_next = MGL_PLACE_UNKNOWN;
 }
 
-const mgl_row *mgl_rows_make(mgl_rows *r, uint32_t place) {
+mgl_row *mgl_rows_make(mgl_rows *r, uint32_t place) {
   if (r->error.status != MGL_OK) {
     return &dead_row;
   }

@@ -12,12 +12,18 @@ enum {
   MGL_ROWS_MAX = 32768,         // places that are known at once
   MGL_ROWS_MAX_WORK = 8 << 20,  // pairs found between two calls of mgl_rows_begin
   MGL_PLACE_DEAD = 0,           // where no text goes on
+  MGL_PLACE_SEVERAL = 0xffff,   // not a place, but more than one
+  MGL_PLACE_UNKNOWN = 0xfffe,
 };
 
 typedef struct mgl_row {
   uint16_t next[256];  // MGL_PLACE_DEAD: the byte is not allowed
   uint8_t some_kinds;  // sets of kinds of plain characters (vocabulary.h): of which a first byte is
   uint8_t all_kinds;   // allowed; of which all are (of those in ASCII)
+  uint16_t ascii_next;  // the one place where all bytes of all_kinds lead; MGL_PLACE_SEVERAL
+  uint16_t
+      other_next;  // the same of characters beyond ASCII; MGL_PLACE_DEAD: some are not allowed;
+                   // MGL_PLACE_UNKNOWN at first, then whoever finds out writes it down
 } mgl_row;
 
 typedef struct mgl_place {
@@ -51,15 +57,19 @@ void mgl_rows_forget(mgl_rows *rows);  // all places
 
 // Forgets failures, and work that was done.
 void mgl_rows_begin(mgl_rows *rows);
+// The place of a configuration of rows->steps, new or not; MGL_PLACE_DEAD if nothing goes on from
+// it and it accepts nothing.
+mgl_status mgl_rows_place(mgl_rows *rows, const mgl_configuration *configuration, uint32_t *out,
+                          mgl_error *err);
 // The place of a matcher's text.
 mgl_status mgl_rows_import(mgl_rows *rows, const mgl_matcher *matcher, uint32_t *out,
                            mgl_error *err);
 // Makes a row; use mgl_row_of.
-const mgl_row *mgl_rows_make(mgl_rows *rows, uint32_t place);
+mgl_row *mgl_rows_make(mgl_rows *rows, uint32_t place);
 
 // Valid until mgl_rows_forget. After a failure a row that leads nowhere.
-static inline const mgl_row *mgl_row_of(mgl_rows *rows, uint32_t place) {
-  const mgl_row *row = rows->places[place].row;
+static inline mgl_row *mgl_row_of(mgl_rows *rows, uint32_t place) {
+  mgl_row *row = rows->places[place].row;
   return row != NULL ? row : mgl_rows_make(rows, place);
 }
 

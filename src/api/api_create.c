@@ -6,6 +6,7 @@
 
 #include "api/api_parts.h"
 #include "base/alloc.h"
+#include "device/cpu/team.h"
 #include "engine/device_choice.h"
 
 _Static_assert((int)MEGALITH_MAX_SEQUENCES == (int)MGL_MAX_SEQUENCES, "one limit");
@@ -38,7 +39,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
   const megalith_model *model = engine->model;
   uint32_t context = model->folder.config.context_tokens;
   mgl_cuda_options cuda = {.device = &engine->device};
-  mgl_runner_options runner = {
+  mgl_build runner = {
       .threads = on_gpu ? 0 : options->threads,
       .iteration_tokens = options->iteration_tokens,
       .sequences = options->sequences,
@@ -50,6 +51,9 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .seed = model->dummy_seed,
       .cuda = on_gpu ? &cuda : NULL,
   };
+  if (options->prompt_logprobs && !on_gpu) {
+    runner.logit_rows = MGL_EVERY_ROW;
+  }
   if (runner.pool_tokens == 0 && runner.memory_share == 0) {
     runner.memory_share = MGL_USUAL_SHARE;
   }
@@ -123,6 +127,7 @@ static mgl_status start(megalith_engine *engine, const megalith_engine_options *
                                        .prefix_cache = !options->no_prefix_cache,
                                        .before_plan = mgl_api_before_plan,
                                        .should_stop = mgl_api_should_stop,
+                                       .on_failure = mgl_api_on_failure,
                                        .context = engine,
                                        .idle_ns = options->background ? IDLE_NS : 0};
   MGL_TRY(mgl_runner_prepare(engine->runner, MGL_MODE_MEGA, err));

@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/cache_folder.h"
 #include "device/cpu/cpu_eager.h"
 #include "device/cpu/cpu_program.h"
+#include "device/cpu/cpu_tune.h"
 #include "device/cpu/read_ceiling.h"
 #include "device/cpu/team.h"
 #include "graph/family.h"
@@ -18,6 +20,8 @@ struct mgl_runner {
   mgl_simd simd;
   mgl_graph *graph;
   mgl_cpu_weights weights;
+  mgl_linear_way way;
+  mgl_tuned tuned;
   mgl_cpu_memory *memory;
   mgl_cpu_program *program;  // of mode eager
   mgl_mega_mode *mega;       // NULL until mode mega is first used
@@ -239,7 +243,16 @@ static mgl_status create_on_cpu(mgl_runner *runner, const mgl_checkpoint *checkp
   MGL_TRY(mgl_cpu_weights_bind(runner->graph, checkpoint, options->weights, options->seed,
                                runner->team, runner->topology, &options->progress, &runner->weights,
                                err));
+  char folder[MGL_CACHE_FOLDER_BYTES];
+  mgl_tune_options tune_options = {.team = runner->team,
+                                   .topology = runner->topology,
+                                   .simd = runner->simd,
+                                   .mapped = options->weights == MGL_WEIGHTS_MAPPED,
+                                   .again = options->tune,
+                                   .folder = mgl_cache_folder(folder) ? folder : NULL};
+  runner->tuned = mgl_cpu_tune(&runner->weights, &tune_options, &runner->way);
   mgl_cpu_memory_options memory_options = {
+      .way = &runner->way,
       .page_tokens = runner->limits.page_tokens,
       .page_count = runner->page_count,
       .workers = mgl_team_size(runner->team),
@@ -444,6 +457,11 @@ const char *mgl_runner_note(const mgl_runner *runner) {
 }
 mgl_simd mgl_runner_simd(const mgl_runner *runner) {
   return runner->simd;
+}
+
+const mgl_linear_way *mgl_runner_way(const mgl_runner *runner, mgl_tuned *out_tuned) {
+  *out_tuned = runner->tuned;
+  return &runner->way;
 }
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner) {
   return runner->cuda != NULL ? gpu_info(runner).step_bytes : runner->weights.step_bytes;

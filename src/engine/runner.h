@@ -12,6 +12,7 @@
 #include "base/cpu.h"
 #include "base/status.h"
 #include "batch/plan.h"
+#include "device/cpu/cpu_tune.h"
 #include "device/cpu/cpu_weights.h"
 #include "engine/cuda_mode.h"
 #include "engine/mega_mode.h"
@@ -67,6 +68,8 @@ typedef struct mgl_runner_options {
   double memory_share;
   mgl_weight_source weights;
   uint64_t seed;  // of dummy weights
+  bool tune;      // on the CPU: measure how linears walk though the cache folder knows
+                  // (device/cpu/cpu_tune.h)
   // Mode mega (engine/mega_mode.h) takes these:
   uint32_t schedulers;
   mgl_launch launch;
@@ -129,6 +132,9 @@ uint32_t mgl_runner_vocab_size(const mgl_runner *runner);
 const mgl_rope *mgl_runner_rope(const mgl_runner *runner);  // of the model's config
 uint32_t mgl_runner_threads(const mgl_runner *runner);      // that compute; on a GPU, its workers
 mgl_simd mgl_runner_simd(const mgl_runner *runner);         // of the CPU only
+
+// How linears walk on the CPU, and where that was taken from.
+const mgl_linear_way *mgl_runner_way(const mgl_runner *runner, mgl_tuned *out_tuned);
 
 // The GPU, NULL on the CPU; and what the user should know of it ("": nothing;
 // device/cuda/cuda_program.h).

@@ -54,8 +54,8 @@ typedef struct mgl_linear_way {
   uint32_t few_ahead;
   // Many tokens: from which number on x is packed; whether bf16 is packed as f32, odd and even
   // elements apart, for processors whose instruction for pairs is slower than two for f32; whether
-  // the next rows are fetched into L2; and how many rows stay in a cache while the tokens pass, up to
-  // MGL_LINEAR_SOME of them, and more.
+  // the next rows are fetched into L2; and how many rows stay in a cache while the tokens pass, up
+  // to MGL_LINEAR_SOME of them, and more.
   uint32_t pack_tokens;  // at least MGL_LINEAR_LEAST_PACKED
   bool split;
   bool many_fetch;

@@ -3,11 +3,11 @@
 //
 // The same chains of additions as in linear_vector.inc.h, so the same bits; what differs is what
 // stays where. A panel of rows of weights, 256 KiB or what mgl_linear_way says, stays in the L2
-// cache while all tiles of tokens pass over it; a tile's chunk of x, 12 KiB, stays in the L1 cache while the rows of the panel pass
-// over it. The next panel is fetched into L2 meanwhile, a little by each tile. Accumulators are
-// parked between chunks of K. Rejected (docs/log/092, 095, 098): blocks of rows that stay in L1
-// while x passes, prefetching weights into L1, packed weights, and lanes that are rows, which would
-// save the sums over lanes, but change the order of summation.
+// cache while all tiles of tokens pass over it; a tile's chunk of x, 12 KiB, stays in the L1 cache
+// while the rows of the panel pass over it. The next panel is fetched into L2 meanwhile, a little
+// by each tile. Accumulators are parked between chunks of K. Rejected (docs/log/092, 095, 098):
+// blocks of rows that stay in L1 while x passes, prefetching weights into L1, packed weights, and
+// lanes that are rows, which would save the sums over lanes, but change the order of summation.
 //
 // Packed x: tile after tile of about the same number of tokens, linear_tokens at most; in a tile,
 // step after step of K; in a step, one vector of each token, filled up with zeros behind K. Split
@@ -333,7 +333,7 @@ static bool splits(void) {
 }
 
 // Until the machine was measured. VDPBF16PS is as fast as the others' two products on all
-// processors but Intel's, which have it at half the pace; measuring finds that (docs/log/191).
+// processors but Intel's, which have it at half the pace; measuring finds that (docs/log/185).
 #if defined(__AVX512BF16__)
 #define USUAL_SPLIT false
 #else

@@ -61,8 +61,10 @@ static operand_view view_of(const mgl_graph *program, const mgl_region *region) 
   bool kv = tensor->placement == MGL_PLACE_KV;
   return (operand_view){
       .base_ptr = tensor->name,
-      .offset =
-          (region->row_begin * stride + region->column_begin) * mgl_dtype_bytes(tensor->dtype),
+      .offset = tensor->group != 0  // of codes: whole rows
+                    ? region->row_begin * mgl_tensor_row_bytes(tensor)
+                    : (region->row_begin * stride + region->column_begin) *
+                          mgl_dtype_bytes(tensor->dtype),
       .dims = {region->row_end - region->row_begin,
                kv ? stride : (uint64_t)(region->column_end - region->column_begin)},
       .strides = {stride, 1},
@@ -351,7 +353,7 @@ static mgl_status read_header(const json_t *root, const char *where, mgl_graph *
                          where, format_name);
   }
   MGL_TRY(read_target(o, &graph->target, err));
-  MGL_TRY(read_int(root, where, "tokens", 1, MGL_COMPILE_MAX_TOKENS, 0, &graph->tokens, err));
+  MGL_TRY(read_int(root, where, "tokens", 1, MGL_MAX_ITERATION_TOKENS, 0, &graph->tokens, err));
   graph->logit_rows = graph->tokens;
   if (json_object_get(root, "logit_rows") != NULL) {
     MGL_TRY(read_int(root, where, "logit_rows", 1, graph->tokens, 0, &graph->logit_rows, err));

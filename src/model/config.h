@@ -10,7 +10,9 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
+#include "base/limits.h"
 #include "base/status.h"
+#include "model/quantization.h"
 
 // Limits on sizes in config.json. They exist so that hostile values cannot overflow a product.
 enum {
@@ -20,7 +22,6 @@ enum {
   MGL_MAX_HEADS = 1024,
   MGL_MAX_HEAD_DIM = 512,
   MGL_MAX_VOCAB = 1 << 20,
-  MGL_MAX_CONTEXT = 1 << 24,
   MGL_MAX_EOS_IDS = 16,
   MGL_UNAPPLIED_BYTES = 768,  // room for all the names
 };
@@ -84,7 +85,8 @@ typedef struct mgl_config {
   uint32_t window_tokens;
   uint64_t window_layers[MGL_MAX_LAYERS / 64];  // a bit for each layer
   mgl_dtype dtype;  // dtype or torch_dtype; what --load-format dummy draws (bf16 when absent)
-  int32_t bos_id;   // -1 when absent
+  mgl_quantization quantization;
+  int32_t bos_id;  // -1 when absent
 } mgl_config;
 
 // Defaults of generation_config.json (config.json's eos_token_id where it is absent).

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/json.h"
 #include "request/parameters.h"
+#include "request/read_grammar.h"
 
 // Counts what could become a value of JSON, before memory is taken for any: two bytes of a body
 // can become hundreds.
@@ -194,12 +195,18 @@ mgl_status mgl_ask_read(const megalith_model *model, mgl_endpoint endpoint, cons
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "body: expected a JSON object");
   }
   MGL_TRY(read_members(out, err));
-  return finish(out, err);
+  MGL_TRY(finish(out, err));
+  blame(out, out->grammar_kind == 0 ? "" : out->grammar_parameter);
+  MGL_TRY(mgl_ask_compile_grammar(out, model, err));
+  blame(out, "");
+  return MGL_OK;
 }
 
 void mgl_ask_free(mgl_ask *ask) {
   json_decref(ask->root);
   json_decref(ask->variables);
+  megalith_grammar_release(ask->grammar);
+  mgl_free(ask->grammar_text);
   mgl_free(ask->prompts);
   mgl_free(ask->token_memory);
   mgl_free(ask->biases);
@@ -225,6 +232,7 @@ void mgl_ask_options(const mgl_ask *ask, size_t i, megalith_sampling *sampling,
       .ignore_model_stops = ask->ignore_eos,
       .stop_texts = ask->stops,
       .stop_text_count = ask->stop_count,
+      .grammar = ask->grammar,
   };
   if (prompt == NULL) {
     out->messages_json = ask->messages_json;

@@ -68,11 +68,15 @@ typedef struct mgl_ask {
   int32_t stop_tokens[MEGALITH_MAX_STOP_TOKENS];
   bool ignore_eos;
   const char *cache_salt;
+  megalith_grammar *grammar;  // compiled; NULL: none
   // While it is read:
   json_t *variables;           // what variables_json is made of
   const json_t *instructions;  // of responses
   const json_t *input;
   bool has_stream_options, has_generation_prompt, generation_prompt;
+  megalith_grammar_kind grammar_kind;  // 0: none
+  char *grammar_text;
+  const char *grammar_parameter;  // that asks for it
   // Memory of what is above:
   int32_t *token_memory;
   size_t token_memory_count, token_memory_capacity;

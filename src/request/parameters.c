@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/words.h"
+#include "request/read_grammar.h"
 #include "request/read_values.h"
 
 enum {
@@ -113,22 +114,34 @@ static const mgl_parameter table[] = {
      MEANS("false", "the answer continues the last message; add_generation_prompt is then false")},
     {"add_generation_prompt", M | T, READ(mgl_read_generation_prompt, "true or false"),
      MEANS("not continue_final_message", "must be what continue_final_message is not")},
+    // What the answer must be.
+    {"response_format", C | M,
+     READ(mgl_read_response_format,
+          "{\"type\": \"text\"}, {\"type\": \"json_object\"}, or {\"type\": \"json_schema\", "
+          "\"json_schema\": {\"name\": ..., \"schema\": ...}}"),
+     MEANS("text", "JSON that is valid by the schema, strict or not")},
+    {"text", R,
+     READ(mgl_read_text_format,
+          "{\"format\": {\"type\": \"text\"}}, with json_object, or with json_schema, name and "
+          "schema"),
+     MEANS("text", "as response_format")},
+    {"structured_outputs", C | M,
+     READ(mgl_read_structured_outputs,
+          "an object with one of json, regex, choice, grammar and json_object"),
+     MEANS("none", "what the answer must match; docs/grammars.md has the syntax")},
     // What is refused but for the value that changes nothing.
-    {"response_format", M, READ(mgl_read_response_format, "{\"type\": \"text\"}"),
-     MEANS("text", "json_object and json_schema are not supported yet")},
-    {"text", R, READ(mgl_read_text_format, "{\"format\": {\"type\": \"text\"}}"),
-     MEANS("text", "other formats are not supported yet")},
     {"best_of", C | M, ONLY("[1]"), MEANS("1", "")},
     {"suffix", C, ONLY("[\"\"]"), MEANS("none", "")},
     {"priority", C | M, ONLY("[0]"), MEANS("0", "requests are served in their order")},
     {"prompt_logprobs", C | M, ONLY("[]"), MEANS("none", "not supported yet")},
     {"allowed_token_ids", C | M, ONLY("[]"), MEANS("none", "not supported yet")},
     {"bad_words", C | M, ONLY("[[]]"), MEANS("none", "not supported yet")},
-    {"structured_outputs", C | M, ONLY("[]"), MEANS("none", "not supported yet")},
-    {"guided_json", C | M, ONLY("[]"), MEANS("none", "not supported yet")},
-    {"guided_regex", C | M, ONLY("[]"), MEANS("none", "not supported yet")},
-    {"guided_choice", C | M, ONLY("[]"), MEANS("none", "not supported yet")},
-    {"guided_grammar", C | M, ONLY("[]"), MEANS("none", "not supported yet")},
+    {"guided_json", C | M, READ(mgl_read_guided, "null"), MEANS("none", "use structured_outputs")},
+    {"guided_regex", C | M, READ(mgl_read_guided, "null"), MEANS("none", "use structured_outputs")},
+    {"guided_choice", C | M, READ(mgl_read_guided, "null"),
+     MEANS("none", "use structured_outputs")},
+    {"guided_grammar", C | M, READ(mgl_read_guided, "null"),
+     MEANS("none", "use structured_outputs")},
     {"use_beam_search", C | M, ONLY("[false]"), MEANS("false", "")},
     {"length_penalty", C | M, ONLY("[1]"), MEANS("1", "")},
     {"early_stopping", C | M, ONLY("[false]"), MEANS("false", "")},

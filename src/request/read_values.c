@@ -198,34 +198,7 @@ mgl_status mgl_read_generation_prompt(mgl_ask *ask, const mgl_parameter *p, cons
   return MGL_OK;
 }
 
-// {"type": "text"}.
-static bool is_text_format(const json_t *format) {
-  const char *type = json_string_value(json_object_get(format, "type"));
-  return type != NULL && strcmp(type, "text") == 0 && json_object_size(format) == 1;
-}
-
-mgl_status mgl_read_response_format(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
-                                    mgl_error *err) {
-  const char *type = json_string_value(json_object_get(value, "type"));
-  (void)ask;
-  if (type != NULL && strncmp(type, "json_", 5) == 0) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "\"response_format\": %.40s is not supported yet: expected %s", type,
-                         p->values);
-  }
-  return is_text_format(value) ? MGL_OK : refuse(p, value, err);
-}
-
 // --- responses -----------------------------------------------------------------------------------
-
-mgl_status mgl_read_text_format(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
-                                mgl_error *err) {
-  const json_t *format = json_object_get(value, "format");
-  (void)ask;
-  bool is_empty = json_is_object(value) && json_object_size(value) == 0;
-  bool is_text = json_object_size(value) == 1 && is_text_format(format);
-  return is_empty || is_text ? MGL_OK : refuse(p, value, err);
-}
 
 mgl_status mgl_read_instructions(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
                                  mgl_error *err) {

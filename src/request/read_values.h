@@ -10,6 +10,5 @@ mgl_parameter_read mgl_read_stop, mgl_read_stop_token_ids, mgl_read_top_k, mgl_r
 mgl_parameter_read mgl_read_seed, mgl_read_stream_options, mgl_read_logprobs;
 mgl_parameter_read mgl_read_tools, mgl_read_tool_choice, mgl_read_template_kwargs;
 mgl_parameter_read mgl_read_reasoning_effort, mgl_read_generation_prompt;
-mgl_parameter_read mgl_read_response_format, mgl_read_text_format;
 
 #endif

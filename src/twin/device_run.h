@@ -14,17 +14,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "graph/op.h"
 #include "twin/feed.h"
 #include "twin/protocol.h"
 #include "twin/sampling_rule.h"
-
-#ifdef __CUDACC__
-typedef enum mgl_op_kind {  // as in graph/graph.h
-#define MGL_OP(enum_name, name, inputs, optional, outputs, in_place, attributes) MGL_OP_##enum_name,
-#include "graph/op.def"
-  MGL_OP_COUNT
-} mgl_op_kind;
-#endif
 
 enum {
   // A worker's warps: consumers first, so that they form whole warpgroups.
@@ -51,7 +44,6 @@ enum {
   MGL_ONE_NORMED_MAX_K = 4096,
 
   MGL_CUDA_MAX_TOKENS = 64,  // of an iteration
-  MGL_CUDA_MAX_SEQUENCES = MGL_PLANNER_MAX_SLOTS,
   MGL_CUDA_MAX_STOP_IDS = 16,
   MGL_CUDA_KV_PAGE_TOKENS = 16,  // P
 
@@ -84,7 +76,7 @@ typedef enum mgl_cuda_op_flags {
 // poll of a counter. Each activation has two copies, which the runs of its graph take in turn; who
 // writes a word of one makes that of the other open again, for the run after. That is ordered
 // before its use by the events between two iterations, of which every worker triggers one behind
-// all that it has written (mgl_cuda_carries, device/cuda/cuda_steps.h). What the logits are read
+// all that it has written (mgl_words_carry, lower/words.h). What the logits are read
 // from is carried, logits are not.
 #define MGL_CUDA_OPEN 0xffffffffu
 enum { MGL_CUDA_CARRIED_TOKENS = 16 };  // graphs for at most so many tokens may be carrying ones

@@ -394,7 +394,7 @@ static double linear_flop(const mgl_cuda_program *p) {
   double flop = 0;
   for (size_t i = 0; i < p->program->op_count; i++) {
     const mgl_op *op = &p->program->ops[i];
-    mgl_cuda_matrices m = mgl_cuda_matrices_of(p->program, op);
+    mgl_packed_matrices m = mgl_packed_matrices_of(p->program, op);
     for (uint32_t j = 0; j < m.count && op->kind != MGL_OP_LOGITS; j++) {
       flop += 2.0 * m.k * p->program->tensors[op->inputs[m.first + j]].dims[0].number;
     }

@@ -4,6 +4,7 @@
 An oracle for what clients expect of the API; no part of `make test`, which needs no Python.
 Needs: pip install openai. The server serves the demo model.
 """
+import json
 import sys
 
 import openai
@@ -68,8 +69,22 @@ for name, value in [("top_k", 5), ("min_p", 0.1), ("repetition_penalty", 1.2), (
     chat(model="demo", messages=QUESTION, max_tokens=2, extra_body={name: value})
     check(name, True, True)
 for name, value in [("temperature", -1), ("top_p", 2), ("n", 0), ("top_logprobs", 3),
-                    ("response_format", {"type": "json_object"}), ("tool_choice", "required")]:
+                    ("response_format", {"type": "xml"}), ("tool_choice", "required")]:
     refused(f"{name} refused", name, lambda: chat(model="demo", messages=QUESTION, **{name: value}))
+schema = {"name": "sum", "strict": True, "schema": {
+    "type": "object", "properties": {"a": {"type": "integer", "minimum": 12, "maximum": 12},
+                                     "ok": {"type": "boolean"}},
+    "required": ["a", "ok"], "additionalProperties": False}}
+r = chat(model="demo", messages=QUESTION, max_tokens=200,
+         response_format={"type": "json_schema", "json_schema": schema})
+check("response_format", (12, True, "stop"),
+      (json.loads(r.choices[0].message.content)["a"],
+       isinstance(json.loads(r.choices[0].message.content)["ok"], bool),
+       r.choices[0].finish_reason))
+for name, value, wanted in [("regex", "1[2]", "12"), ("choice", ["yes"], "yes"),
+                            ("grammar", 'root ::= "a" "b"', "ab"), ("json", {"const": 1}, "1")]:
+    r = chat(model="demo", messages=QUESTION, extra_body={"structured_outputs": {name: value}})
+    check(f"structured_outputs.{name}", wanted, r.choices[0].message.content)
 refused("unknown", "temprature",
         lambda: chat(model="demo", messages=QUESTION, extra_body={"temprature": 1}))
 try:

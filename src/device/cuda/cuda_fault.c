@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "device/cuda/cuda_program_parts.h"
 #include "device/cuda/cuda_steps.h"
+#include "lower/words.h"
 
 // Appends what a task is: "task 12 (linear_add "3.down", units 16 to 32)".
 static void describe_task(const mgl_cuda_program *p, uint32_t graph_idx, uint32_t task_idx,
@@ -52,11 +53,13 @@ static bool is_open(const mgl_cuda_program *p, uint32_t graph, const mgl_task *t
                     const words *w) {
   uint32_t strides = p->graphs[graph]->attention_strides;
   uint32_t head = p->model.group * p->model.head_dim;
-  uint32_t scale = task->type == MGL_OP_ATTEND || task->type == MGL_OP_GATE_UP ? 1 : 2;
-  bool by_rows = task->type == MGL_OP_EMBED || task->type == MGL_OP_ROPE_ANGLES;
+  const mgl_op *op = &p->program->ops[task->op];
+  mgl_unit unit = mgl_op_info_of(op->kind)->unit;
+  size_t scale = mgl_dtype_bytes(p->program->tensors[op->output].dtype) / sizeof *w->halves;
+  bool by_rows = unit == MGL_UNIT_ROW;
   size_t begin = by_rows ? 0 : task->begin * scale;
   size_t end = by_rows ? w->row_halves : task->end * scale;
-  if (task->type == MGL_OP_ATTEND) {
+  if (unit == MGL_UNIT_HEAD) {
     begin = (size_t)(task->begin / strides) * head;
     end = (size_t)((task->end - 1) / strides + 1) * head;
   }
@@ -82,7 +85,7 @@ static bool find_open_task(const mgl_cuda_program *p, uint32_t graph_idx, uint32
   bool found = false;
   for (uint32_t i = 0; i < graph->task_count && rows > 0 && published > 0 && !found; i++) {
     const mgl_task *task = &graph->tasks[i];
-    if (!mgl_cuda_writes_words(task)) {
+    if (!mgl_words_are_written(task)) {
       continue;
     }
     if (task->op != w.op && !read_words(p, graph_idx, task->op, rows, &w)) {
@@ -112,7 +115,7 @@ static uint64_t counter_of(const mgl_cuda_program *p, uint32_t graph, uint32_t e
 static bool is_complete(const mgl_cuda_program *p, uint32_t graph, uint32_t event, uint64_t run) {
   return event == MGL_NO_EVENT ||
          p->graphs[graph]->events[event].type == MGL_EVENT_LAUNCH_DEPENDENT_TASKS ||
-         (is_carrying(p, graph) && mgl_cuda_is_carried_event(p->graphs[graph], event)) ||
+         (is_carrying(p, graph) && mgl_words_replace_event(p->graphs[graph], event)) ||
          counter_of(p, graph, event) >= p->graphs[graph]->events[event].trigger_count * run;
 }
 

@@ -5,6 +5,8 @@
 
 #include "base/alloc.h"
 #include "device/cuda/cuda_program_parts.h"
+#include "lower/packed.h"
+#include "lower/schedule.h"
 #include "twin/op_launch.h"
 
 _Static_assert(MGL_CUDA_FULL_LONG % 2 == 0, "it begins and ends with the same plan");
@@ -105,9 +107,7 @@ struct mgl_cuda_full {
   // NULL: not made yet. The second ones are for long contexts.
   void *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS][2][GRAPH_KINDS];
   settings settings;
-  uint32_t next_plan_op, angles_op;
   bool logits_hide_plan;
-  uint32_t op_launches;  // kernels of an iteration
   // Of the present launch.
   uint64_t queued;  // iterations
   uint32_t most_iterations;
@@ -162,38 +162,15 @@ static mgl_status set_kernel(mgl_cuda_program *p, op_kernel kernel, mgl_error *e
   return MGL_OK;
 }
 
-// The ops that share a launch with others.
-static mgl_status find_ops(mgl_cuda_program *p, mgl_error *err) {
-  mgl_cuda_full *full = p->full;
-  uint32_t plans = 0;
-  uint32_t angles = 0;
-  full->op_launches = 0;
-  for (uint32_t i = 0; i < p->program->op_count; i++) {
-    switch (p->program->ops[i].kind) {
-      case MGL_OP_NEXT_PLAN:
-        full->next_plan_op = i;
-        plans++;
-        break;
-      case MGL_OP_ROPE_ANGLES:
-        full->angles_op = i;
-        angles++;
-        break;
-      case MGL_OP_LOGITS: {
-        mgl_cuda_matrices m = mgl_cuda_matrices_of(p->program, &p->program->ops[i]);
-        uint64_t bytes = m.row_blocks * mgl_cuda_row_block_bytes(&m);
-        full->logits_hide_plan = bytes >> 20 >= HIDING_LOGITS_MIB;
-        full->op_launches++;
-        break;
-      }
-      default: full->op_launches++; break;
+static bool logits_hide_plan(const mgl_graph *program) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < program->op_count; i++) {
+    if (program->ops[i].kind == MGL_OP_LOGITS) {
+      mgl_packed_matrices m = mgl_packed_matrices_of(program, &program->ops[i]);
+      bytes += m.row_blocks * mgl_packed_row_block_bytes(&m);
     }
   }
-  return plans == 1 && angles == 1
-             ? MGL_OK
-             : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                             "mode full: expected one op next_plan and one rope_angles, found %u "
-                             "and %u",
-                             plans, angles);
+  return bytes >> 20 >= HIDING_LOGITS_MIB;
 }
 
 static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
@@ -201,7 +178,7 @@ static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
   mgl_cuda_full *full = p->full;
   void *pinned = NULL;
   unsigned flags = MGL_CU_HOST_ALLOC_PORTABLE | MGL_CU_HOST_ALLOC_MAPPED;
-  MGL_TRY(find_ops(p, err));
+  full->logits_hide_plan = logits_hide_plan(p->program);
   mgl_cuda_module module = {"kernels/cuda/op_kernels.cu", kernel_names[KERNEL_LINEAR_1],
                             &full->module, NULL};
   MGL_TRY(mgl_cuda_load_modules(p, &module, 1, err));
@@ -253,11 +230,6 @@ void mgl_cuda_full_destroy(mgl_cuda_program *p) {
 
 // --- an iteration's kernels ----------------------------------------------------------------------
 
-static bool is_linear(mgl_op_kind kind) {
-  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
-         kind == MGL_OP_LOGITS;
-}
-
 // Pages that the block with the most of them goes through in a pass.
 static uint32_t pages_of(const mgl_cuda_op_launch *launch) {
   uint32_t of_unit = (launch->ops[0].k_padded + MGL_CUDA_PAGE_K - 1) / MGL_CUDA_PAGE_K;
@@ -298,7 +270,8 @@ static op_kernel kernel_of(const mgl_cuda_op_launch *launch, graph_shape shape) 
 }
 
 // Scratch of a block, and pages: as many as fit into a multiprocessor's memory, or into half of it.
-static void set_memory(const mgl_cuda_program *p, op_kernel kernel, mgl_cuda_op_launch *out) {
+static void set_memory(const mgl_cuda_program *p, op_kernel kernel, bool is_linear,
+                       mgl_cuda_op_launch *out) {
   const mgl_cuda_op *op = &out->ops[0];
   bool of_one = kernel == KERNEL_LINEAR_1_NORMED || kernel == KERNEL_LINEAR_1;
   bool of_eight = kernel == KERNEL_LINEAR_8_SHARED_NORMED || kernel == KERNEL_LINEAR_8_SHARED;
@@ -306,7 +279,7 @@ static void set_memory(const mgl_cuda_program *p, op_kernel kernel, mgl_cuda_op_
   uint32_t half = p->full->half_bytes;
   out->scratch_bytes = MGL_CUDA_SCRATCH_BYTES;
   out->page_count = 0;
-  if (!is_linear((mgl_op_kind)op->kind)) {
+  if (!is_linear) {
     return;
   }
   out->page_count = p->smem_pages;
@@ -344,15 +317,6 @@ static uint32_t strides_of(const mgl_cuda_program *p, graph_shape shape) {
   return is_short && all > SHORT_STRIDES ? (uint32_t)SHORT_STRIDES : all;
 }
 
-static uint32_t units_of(const mgl_cuda_program *p, graph_shape shape, uint32_t op_idx) {
-  const mgl_op *op = &p->program->ops[op_idx];
-  if (is_linear(op->kind)) {
-    return mgl_cuda_matrices_of(p->program, op).row_blocks;
-  }
-  return op->kind == MGL_OP_ATTEND ? p->model.kv_heads * strides_of(p, shape)
-                                   : p->graphs[shape.graph]->tokens;
-}
-
 static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, uint32_t op_idx,
                     mgl_cuda_op_launch *out) {
   mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
@@ -361,43 +325,55 @@ static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, u
   out->ops[place].copy_bytes = 0;
 }
 
-// The op in whose launch the next plan is made: where the host waits for it to queue that
-// iteration, the first one that leaves most multiprocessors idle; else the longest one, if it hides
-// that.
-static mgl_op_kind planning_op(const mgl_cuda_program *p, graph_shape shape) {
-  return shape.calm && p->full->logits_hide_plan ? MGL_OP_LOGITS : MGL_OP_ATTEND;
+// An iteration's launches. The next plan is made where the host waits for it to queue that
+// iteration: beside the first launch that leaves most multiprocessors idle; else beside the longest
+// one, if it hides that.
+static mgl_status lower(const mgl_cuda_program *p, graph_shape shape, mgl_schedule **out,
+                        mgl_error *err) {
+  const mgl_task_graph *graph = p->graphs[shape.graph];
+  const mgl_kernels_options options = {.tokens = graph->tokens,
+                                       .logit_rows = graph->logit_rows,
+                                       .workers = p->workers,
+                                       .strides = strides_of(p, shape),
+                                       .plan_at_logits = shape.calm && p->full->logits_hide_plan};
+  return mgl_lower_kernels(p->program, &options, out, err);
 }
 
-// The launch of op `op_idx`, number `ordinal` of its iteration, which reads plan `parity`.
-static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, graph_shape shape, uint32_t parity,
-                                      uint32_t op_idx, uint32_t ordinal) {
+// The launch of step `ordinal` of a schedule, of an iteration that reads plan `parity`.
+static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, const mgl_schedule *s,
+                                      graph_shape shape, uint32_t parity, uint32_t ordinal) {
   const mgl_cuda_full *full = p->full;
-  uint32_t graph = shape.graph;
+  const mgl_schedule_op *op = &s->ops[s->steps[ordinal].op];
   mgl_cu_ptr plans = mgl_cuda_state_at(p, p->layout.state.plans);
+  mgl_packed_matrices matrices = mgl_packed_matrices_of(p->program, &p->program->ops[op->op]);
   mgl_cuda_op_launch out = {
       .run = mgl_cuda_pointer(mgl_cuda_state_at(p, p->layout.state.run)),
       .plan = mgl_cuda_pointer(plans + parity * sizeof(mgl_cuda_plan)),
       .next_plan = mgl_cuda_pointer(plans + (parity ^ 1) * sizeof(mgl_cuda_plan)),
       .host_plan = mgl_cuda_pointer(full->host_plan_at),
       .firsts = mgl_cuda_pointer(full->firsts),
-      .graph = graph,
+      .graph = shape.graph,
       .parity = parity,
       .ordinal = ordinal,
-      .op_launches = full->op_launches,
-      .units = units_of(p, shape, op_idx),
-      .strides = strides_of(p, shape),
+      .op_launches = s->step_count,
+      .units = matrices.count > 0 ? matrices.row_blocks : op->units,
+      .strides = s->strides,
       .in_flight = full->settings.in_flight,
       .in_flight_ahead = full->settings.in_flight_ahead,
       .prefetch = full->settings.prefetch};
-  bind_op(p, graph, 0, op_idx, &out);
+  bind_op(p, shape.graph, 0, op->op, &out);
   // Blocks of logits may fill a multiprocessor each: one is left to the planner.
-  bool shares = planning_op(p, shape) == MGL_OP_LOGITS && out.ops[0].kind == MGL_OP_LOGITS;
-  uint32_t most = shares && p->workers > 1 ? p->workers - 1 : p->workers;
+  bool plans_beside = shape.calm && full->logits_hide_plan && op->kind == MGL_OP_LOGITS;
+  uint32_t most = plans_beside && p->workers > 1 ? p->workers - 1 : p->workers;
   out.blocks = out.units < most ? out.units : most;
   // A unit of the most, those of logits, has pages in memory.
   assert((uint64_t)out.units * out.blocks <= UINT32_MAX);
-  set_memory(p, kernel_of(&out, shape), &out);
+  set_memory(p, kernel_of(&out, shape), matrices.count > 0, &out);
   out.ops[1].kind = MGL_OP_COUNT;
+  if (op->with != MGL_NO_OP) {
+    bind_op(p, shape.graph, 1, op->with, &out);
+    out.second_units = p->program->ops[op->with].kind == MGL_OP_NEXT_PLAN ? 1 : out.units;
+  }
   return out;
 }
 
@@ -422,25 +398,10 @@ static mgl_status launch_op(const mgl_cuda_program *p, op_kernel kernel,
   return MGL_OK;
 }
 
-static mgl_status launch_iteration(const mgl_cuda_program *p, graph_shape shape, uint32_t parity,
-                                   mgl_error *err) {
-  uint32_t graph = shape.graph;
-  bool planned = false;
-  uint32_t ordinal = 0;
-  for (uint32_t i = 0; i < p->program->op_count; i++) {
-    mgl_op_kind kind = p->program->ops[i].kind;
-    if (kind == MGL_OP_NEXT_PLAN || kind == MGL_OP_ROPE_ANGLES) {
-      continue;
-    }
-    mgl_cuda_op_launch launch = make_launch(p, shape, parity, i, ordinal++);
-    if (kind == MGL_OP_EMBED) {
-      bind_op(p, graph, 1, p->full->angles_op, &launch);
-      launch.second_units = launch.units;
-    } else if (kind == planning_op(p, shape) && !planned) {
-      bind_op(p, graph, 1, p->full->next_plan_op, &launch);
-      launch.second_units = 1;
-      planned = true;
-    }
+static mgl_status launch_iteration(const mgl_cuda_program *p, const mgl_schedule *s,
+                                   graph_shape shape, uint32_t parity, mgl_error *err) {
+  for (uint32_t i = 0; i < s->step_count; i++) {
+    mgl_cuda_op_launch launch = make_launch(p, s, shape, parity, i);
     MGL_TRY(launch_op(p, kernel_of(&launch, shape), &launch, err));
   }
   return MGL_OK;
@@ -454,12 +415,19 @@ static mgl_status make_graph(mgl_cuda_program *p, graph_shape shape, graph_kind 
   uint32_t count = kind == GRAPH_LONG ? MGL_CUDA_FULL_LONG : 1;
   void *stream = p->full->capture_stream;
   void *captured = NULL;
-  mgl_status status = MGL_OK;
-  MGL_CUDA_TRY(driver, capture_begin, err, stream, MGL_CU_CAPTURE_RELAXED);
-  for (uint32_t i = 0; i < count && status == MGL_OK; i++) {
-    status = launch_iteration(p, shape, kind == GRAPH_ODD ? 1 : i % 2, err);
+  mgl_schedule *s = NULL;
+  MGL_TRY(lower(p, shape, &s, err));
+  mgl_cu_result code = driver->capture_begin(stream, MGL_CU_CAPTURE_RELAXED);
+  mgl_status status = mgl_cuda_check(driver, code, "capture_begin", err);
+  if (status != MGL_OK) {
+    mgl_schedule_destroy(s);
+    return status;
   }
-  mgl_cu_result code = driver->capture_end(stream, &captured);
+  for (uint32_t i = 0; i < count && status == MGL_OK; i++) {
+    status = launch_iteration(p, s, shape, kind == GRAPH_ODD ? 1 : i % 2, err);
+  }
+  mgl_schedule_destroy(s);
+  code = driver->capture_end(stream, &captured);
   if (status == MGL_OK) {
     status = mgl_cuda_check(driver, code, "capture_end", err);
   }

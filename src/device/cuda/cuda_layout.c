@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "device/cuda/cuda_steps.h"
+#include "lower/words.h"
 
 enum { ITERATIONS = 1 << 16 };  // that are timed: 512 KiB
 
@@ -39,30 +39,6 @@ static uint64_t take(mgl_cuda_layout *layout, mgl_cuda_memory_kind kind, uint64_
 
 // --- what the megakernel knows -------------------------------------------------------------------
 
-mgl_cuda_matrices mgl_cuda_matrices_of(const mgl_graph *program, const mgl_op *op) {
-  mgl_cuda_matrices m = {0};
-  switch (op->kind) {
-    case MGL_OP_QKV_PROJ: m = (mgl_cuda_matrices){.first = 2, .count = 3}; break;
-    case MGL_OP_LINEAR_ADD: m = (mgl_cuda_matrices){.first = 2, .count = 1}; break;
-    case MGL_OP_GATE_UP: m = (mgl_cuda_matrices){.first = 2, .count = 2}; break;
-    case MGL_OP_LOGITS: m = (mgl_cuda_matrices){.first = 3, .count = 1}; break;
-    default: return m;
-  }
-  uint32_t halves = 0;
-  m.k = program->tensors[op->inputs[m.first]].dims[1].number;
-  m.k_padded = (m.k + MGL_CUDA_K_ALIGN - 1) / MGL_CUDA_K_ALIGN * MGL_CUDA_K_ALIGN;
-  for (uint32_t i = 0; i < m.count; i++) {
-    uint32_t rows = program->tensors[op->inputs[m.first + i]].dims[0].number;
-    halves += (rows + MGL_CUDA_HALF_ROWS - 1) / MGL_CUDA_HALF_ROWS;
-  }
-  m.row_blocks = (halves + 1) / 2;
-  return m;
-}
-
-uint64_t mgl_cuda_row_block_bytes(const mgl_cuda_matrices *matrices) {
-  return (uint64_t)matrices->k_padded * MGL_CUDA_BLOCK_ROWS * 2;
-}
-
 mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_error *err) {
   *out = (mgl_cuda_model){0};
   for (size_t i = 0; i < program->op_count; i++) {
@@ -74,7 +50,7 @@ mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_
     if (op->kind != MGL_OP_ATTEND) {
       continue;
     }
-    const mgl_tensor *kv = &program->tensors[op->inputs[1]];
+    const mgl_tensor *kv = mgl_graph_input(program, op, MGL_ROLE_KV);
     mgl_cuda_model now = {.head_dim = kv->dims[1].number,
                           .kv_heads = kv->dims[0].number,
                           .group = result->dims[1].number / kv->dims[0].number,
@@ -103,9 +79,10 @@ static uint64_t elements_of(const mgl_tensor *tensor) {
 }
 
 static uint64_t take_biases(mgl_cuda_layout *layout, const mgl_graph *program, const mgl_op *op) {
+  mgl_op_range biases = mgl_op_inputs(op, MGL_ROLE_BIAS);
   uint64_t features = 0;
-  for (uint32_t i = 5; i < op->input_count; i++) {
-    features += elements_of(&program->tensors[op->inputs[i]]);
+  for (uint32_t i = 0; i < biases.count; i++) {
+    features += elements_of(&program->tensors[op->inputs[biases.first + i]]);
   }
   return features == 0 ? MGL_CUDA_NOWHERE
                        : take(layout, MGL_CUDA_MEMORY_VECTORS, features * sizeof(float));
@@ -116,20 +93,21 @@ static void lay_out_ops(const mgl_graph *program, uint32_t workers, mgl_cuda_lay
   uint64_t stage_bytes = 0;
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_op *op = &program->ops[i];
-    mgl_cuda_matrices m = mgl_cuda_matrices_of(program, op);
+    mgl_packed_matrices m = mgl_packed_matrices_of(program, op);
     layout->matrices[i] = MGL_CUDA_NOWHERE;
     layout->extras[i] = MGL_CUDA_NOWHERE;
     if (m.count > 0) {
-      uint64_t bytes = m.row_blocks * mgl_cuda_row_block_bytes(&m);
+      uint64_t bytes = m.row_blocks * mgl_packed_row_block_bytes(&m);
       layout->matrices[i] = take(layout, MGL_CUDA_MEMORY_WEIGHTS, bytes);
       layout->step_bytes += bytes;
       stages += op->kind != MGL_OP_LOGITS;
       stage_bytes += op->kind != MGL_OP_LOGITS ? bytes : 0;
     }
-    if (op->kind == MGL_OP_EMBED) {
-      layout->matrices[i] =
-          take(layout, MGL_CUDA_MEMORY_TABLE, elements_of(&program->tensors[op->inputs[1]]) * 2);
-    } else if (op->kind == MGL_OP_QKV_PROJ) {
+    const mgl_tensor *table = mgl_graph_input(program, op, MGL_ROLE_TABLE);
+    if (table != NULL) {
+      layout->matrices[i] = take(layout, MGL_CUDA_MEMORY_TABLE, elements_of(table) * 2);
+    }
+    if (m.count > 0) {
       layout->extras[i] = take_biases(layout, program, op);
     } else if (op->kind == MGL_OP_ROPE_ANGLES) {
       uint64_t half = program->tensors[op->output].dims[1].number;
@@ -164,7 +142,7 @@ static mgl_status lay_out_activations(const mgl_graph *program, const mgl_cuda_s
   const mgl_task_graph *g = sizes->graphs[graph];
   const mgl_dim_values largest = {g->tokens, g->tokens, g->tokens};
   uint64_t *offsets = mgl_alloc_zeroed(program->tensor_count, sizeof *offsets);
-  bool carrying = !sizes->events_only && mgl_cuda_carries(g);
+  bool carrying = !sizes->events_only && mgl_words_carry(g);
   bool own_storage = sizes->keep_activations || carrying;
   mgl_cuda_memory_kind kind = carrying ? MGL_CUDA_MEMORY_CARRIED : MGL_CUDA_MEMORY_ACTIVATIONS;
   uint64_t start = carrying ? layout->bytes[kind] : 0;
@@ -319,8 +297,8 @@ mgl_status mgl_cuda_layout_make(const mgl_graph *program, const mgl_cuda_model *
   if (sizes->staging) {
     uint64_t staging = MGL_CUDA_STAGING_BYTES;
     for (size_t i = 0; i < program->op_count; i++) {
-      mgl_cuda_matrices m = mgl_cuda_matrices_of(program, &program->ops[i]);
-      uint64_t block = mgl_cuda_row_block_bytes(&m);
+      mgl_packed_matrices m = mgl_packed_matrices_of(program, &program->ops[i]);
+      uint64_t block = mgl_packed_row_block_bytes(&m);
       staging = block > staging ? block : staging;
     }
     take(out, MGL_CUDA_MEMORY_STAGING, staging);

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "graph/graph.h"
+#include "lower/packed.h"
 #include "twin/device_run.h"
 #include "twin/task.h"
 
@@ -53,17 +54,6 @@ typedef struct mgl_cuda_model {
 // Reads the model off a program that mgl_fuse_ops_cuda made, which has checked all but that layers
 // are alike.
 mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_error *err);
-
-// The matrices of a linear op: inputs [first, first + count); count 0: it is none.
-typedef struct mgl_cuda_matrices {
-  uint32_t first, count;
-  uint32_t k, k_padded;
-  uint32_t row_blocks;  // of all of them
-} mgl_cuda_matrices;
-
-mgl_cuda_matrices mgl_cuda_matrices_of(const mgl_graph *program, const mgl_op *op);
-// Bytes of a packed row block.
-uint64_t mgl_cuda_row_block_bytes(const mgl_cuda_matrices *matrices);
 
 // A program is laid out for these sizes.
 typedef struct mgl_cuda_sizes {

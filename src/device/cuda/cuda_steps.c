@@ -1,5 +1,9 @@
 #include "device/cuda/cuda_steps.h"
 
+#include <string.h>
+
+#include "lower/packed.h"
+#include "lower/schedule.h"
 #include "twin/device_run.h"
 
 enum { TILE_TOKENS = 8, MOST_ROW_TILES = 4 };
@@ -38,7 +42,7 @@ static void bind_x(const mgl_cuda_addresses *a, uint32_t graph, const mgl_op *op
 static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
                         uint32_t op_idx, mgl_cuda_op *out) {
   const mgl_op *op = &a->program->ops[op_idx];
-  mgl_cuda_matrices m = mgl_cuda_matrices_of(a->program, op);
+  mgl_packed_matrices m = mgl_packed_matrices_of(a->program, op);
   bool adds = op->kind == MGL_OP_LINEAR_ADD;
   bool few = op->kind == MGL_OP_LOGITS && a->logit_rows < tokens;
   set_tiles(out, few ? a->logit_rows : tokens);
@@ -109,60 +113,6 @@ mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32
   return out;
 }
 
-static bool is_linear(uint16_t kind) {
-  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
-         kind == MGL_OP_LOGITS;
-}
-
-// --- carrying graphs -----------------------------------------------------------------------------
-
-// True for tasks all of whose inputs from other tasks of the iteration are activations.
-static bool waits_for_words(const mgl_task *task) {
-  return (task->flags & MGL_TASK_EMPTY) == 0 &&
-         (is_linear(task->type) || task->type == MGL_OP_ATTEND);
-}
-
-bool mgl_cuda_is_carried_event(const mgl_task_graph *graph, uint32_t event_idx) {
-  const mgl_event *event = &graph->events[event_idx];
-  if (event->type != MGL_EVENT_LAUNCH_TASKS) {
-    return false;
-  }
-  for (uint32_t i = event->first_task; i < event->last_task; i++) {
-    if (!waits_for_words(&graph->tasks[i])) {
-      return false;
-    }
-  }
-  return true;
-}
-
-bool mgl_cuda_writes_words(const mgl_task *task) {
-  return (waits_for_words(task) && task->type != MGL_OP_LOGITS) || task->type == MGL_OP_EMBED ||
-         task->type == MGL_OP_ROPE_ANGLES;
-}
-
-bool mgl_cuda_carries(const mgl_task_graph *graph) {
-  if (graph->tokens > MGL_CUDA_CARRIED_TOKENS) {
-    return false;
-  }
-  for (uint32_t i = 0; i < graph->task_count; i++) {
-    if ((graph->tasks[i].flags & MGL_TASK_JIT) != 0) {
-      return false;
-    }
-  }
-  for (uint32_t worker = 0; worker < graph->worker_count; worker++) {
-    bool covered = true;
-    for (uint32_t i = graph->aot_start[worker]; i < graph->aot_start[worker + 1]; i++) {
-      const mgl_task *task = &graph->tasks[graph->aot_tasks[i]];
-      covered = !mgl_cuda_is_carried_event(graph, task->trigger_event) ||
-                (covered && !mgl_cuda_writes_words(task));
-    }
-    if (!covered) {
-      return false;
-    }
-  }
-  return true;
-}
-
 bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op) {
   for (uint32_t worker = 0; worker < graph->worker_count; worker++) {
     uint32_t next_head = 0;
@@ -183,50 +133,38 @@ bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op) {
   return true;
 }
 
-static mgl_cuda_step make_step(const mgl_task_graph *graph, uint32_t task_idx) {
-  const mgl_task *task = &graph->tasks[task_idx];
-  const mgl_event *trigger = &graph->events[task->trigger_event];
-  mgl_cuda_step step = {.task = task_idx,
-                        .op = task->op,
-                        .begin = task->begin,
-                        .end = task->end,
-                        .wait_event = MGL_NO_EVENT,
-                        .trigger_event = task->trigger_event,
-                        .trigger_kind = (uint32_t)trigger->type << 16 | trigger->flags};
-  if (is_linear(task->type)) {  // columns to row blocks
-    uint32_t columns = task->type == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
-    step.begin = task->begin / columns;
-    step.end = (task->end + columns - 1) / columns;
+// How many columns of an op's result make a row block; 1: its units are none.
+static uint32_t columns_of_block(const mgl_graph *program, const mgl_op *op) {
+  if (mgl_packed_matrices_of(program, op).count == 0) {
+    return 1;
   }
-  // What waits for a dependent launch is of the iteration before, which has ended.
-  if (task->dependent_event != MGL_NO_EVENT &&
-      graph->events[task->dependent_event].type != MGL_EVENT_LAUNCH_DEPENDENT_TASKS) {
-    step.wait_event = task->dependent_event;
-    step.wait_count = graph->events[task->dependent_event].trigger_count;
-  }
-  return step;
+  return op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
 }
 
-static mgl_cuda_step make_carrying_step(const mgl_task_graph *graph, uint32_t task_idx) {
-  const mgl_task *task = &graph->tasks[task_idx];
-  mgl_cuda_step step = make_step(graph, task_idx);
-  if (waits_for_words(task)) {
-    step.wait_event = MGL_NO_EVENT;
-    step.wait_count = 0;
-  }
-  if (mgl_cuda_is_carried_event(graph, task->trigger_event)) {
-    step.trigger_event = MGL_NO_EVENT;
-  }
-  return step;
+static mgl_cuda_step make_step(const mgl_graph *program, const mgl_task_graph *graph,
+                               const mgl_schedule *s, uint32_t task_idx) {
+  const mgl_event *trigger = &graph->events[graph->tasks[task_idx].trigger_event];
+  const mgl_schedule_step *from = &s->steps[task_idx];
+  uint32_t columns = columns_of_block(program, &program->ops[from->op]);
+  return (mgl_cuda_step){
+      .task = task_idx,
+      .op = from->op,
+      .begin = from->begin / columns,
+      .end = (from->end + columns - 1) / columns,
+      .wait_event = from->event,
+      .wait_count = from->event == MGL_NO_EVENT ? 0 : s->events[from->event].trigger_count,
+      .trigger_event = from->trigger,
+      .trigger_kind = (uint32_t)trigger->type << 16 | trigger->flags};
 }
 
-void mgl_cuda_make_steps(const mgl_task_graph *graph, bool carrying, mgl_cuda_step *steps,
-                         uint32_t *step_start) {
-  for (uint32_t worker = 0; worker <= graph->worker_count; worker++) {
-    step_start[worker] = graph->aot_start[worker];
+mgl_status mgl_cuda_make_steps(const mgl_graph *program, const mgl_task_graph *graph, bool carrying,
+                               mgl_cuda_step *steps, uint32_t *step_start, mgl_error *err) {
+  mgl_schedule *s = NULL;
+  MGL_TRY(mgl_lower_graph(program, graph, carrying ? MGL_LOWER_WORDS : MGL_LOWER_TASKS, &s, err));
+  for (uint32_t i = 0; i < s->list_start[s->worker_count]; i++) {
+    steps[i] = make_step(program, graph, s, s->list[i]);
   }
-  for (uint32_t i = 0; i < graph->aot_start[graph->worker_count]; i++) {
-    uint32_t task = graph->aot_tasks[i];
-    steps[i] = carrying ? make_carrying_step(graph, task) : make_step(graph, task);
-  }
+  memcpy(step_start, s->list_start, (s->worker_count + (size_t)1) * sizeof *step_start);
+  mgl_schedule_destroy(s);
+  return MGL_OK;
 }

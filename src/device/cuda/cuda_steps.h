@@ -26,16 +26,6 @@ static inline void *mgl_cuda_pointer(mgl_cu_ptr address) {
   return (void *)(uintptr_t)address;
 }
 
-// True if a graph may be a carrying one (twin/device_run.h): it is for few tokens, has no
-// JIT task, and behind all that a worker writes there is an event between two iterations that it
-// triggers.
-bool mgl_cuda_carries(const mgl_task_graph *graph);
-
-// These ask of a carrying graph whether nobody needs the event's count, since all that wait for it
-// wait for words, and whether a task writes such words.
-bool mgl_cuda_is_carried_event(const mgl_task_graph *graph, uint32_t event);
-bool mgl_cuda_writes_words(const mgl_task *task);
-
 // True if MGL_CUDA_UNITS_APART holds for attend op `op` of a graph.
 bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op);
 
@@ -46,10 +36,9 @@ mgl_cu_ptr mgl_cuda_activation(const mgl_cuda_addresses *a, uint32_t graph, uint
 mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
                              uint32_t op);
 
-// Every worker's AOT list as steps: steps[aot_start[workers]] and step_start[workers + 1], both the
-// caller's. Of a carrying graph, without the waits and triggers that words of activations stand
-// for.
-void mgl_cuda_make_steps(const mgl_task_graph *graph, bool carrying, mgl_cuda_step *steps,
-                         uint32_t *step_start);
+// Every worker's list of a task graph's schedule (lower/words.c), by words if carrying, as steps:
+// steps[aot_start[workers]] and step_start[workers + 1], both the caller's.
+mgl_status mgl_cuda_make_steps(const mgl_graph *program, const mgl_task_graph *graph, bool carrying,
+                               mgl_cuda_step *steps, uint32_t *step_start, mgl_error *err);
 
 #endif

@@ -1,20 +1,19 @@
 #include "device/cuda/cuda_wide.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "device/cuda/cuda_steps.h"
+#include "lower/packed.h"
+#include "lower/schedule.h"
+#include "lower/stages.h"
 #include "twin/wide_layout.h"
 
-_Static_assert((int)MGL_WIDE_MAX_TOKENS == (int)MGL_PLAN_MAX_TOKENS, "as batch/plan.h says");
-_Static_assert(MGL_WIDE_LEAST_TILE << (MGL_CUDA_WIDE_GRAPHS - 1) == MGL_WIDE_MAX_TOKENS,
+_Static_assert(MGL_WIDE_LEAST_TILE << (MGL_CUDA_WIDE_GRAPHS - 1) == MGL_MAX_ITERATION_TOKENS,
                "a graph for every power of two");
 _Static_assert(MGL_WIDE_LEAST_TILE << (MGL_WIDE_TILES - 1) == MGL_WIDE_MOST_TILE,
                "and tiles for the first ones");
 _Static_assert(sizeof(mgl_wide_op) == sizeof(mgl_cuda_op) + sizeof(mgl_wide_attention) + 16,
                "no padding that the device might not have");
-
-enum { UNIT_TOKENS = 8 };  // of embed and of norms
 
 static uint32_t ceil_div(uint32_t a, uint32_t b) {
   return (a + b - 1) / b;
@@ -40,310 +39,96 @@ uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t toke
 
 // --- graphs --------------------------------------------------------------------------------------
 
-// A graph under construction: one worker's steps, or with NULLs only counts.
-typedef struct builder {
-  const mgl_cuda_wide_addresses *a;
-  uint32_t workers, worker;
-  uint32_t tokens, tile_tokens;
-  mgl_wide_op *ops;
-  mgl_cuda_step *steps;
-  uint32_t step_at;  // of the worker's steps: the next one
-  uint32_t op_count, step_count, stage_count;
-  uint32_t stage_tasks, previous_tasks;  // of this stage so far, and of the one before
-  uint32_t splits;         // of the linear whose parts the next norm adds; 1: there are none
-  bool weighed;            // that linear does the norm too
-  bool rotated;            // qkv_proj does rope_kv too
-  uint32_t arrived_count;  // counters of tiles of several tasks so far
-  uint64_t part_bytes;     // most bytes of the sums of a linear's tasks
-} builder;
-
-// Of a residual stream of this graph, or of a part of one.
-static uint64_t stream_bytes(const builder *b, uint32_t hidden) {
-  return (uint64_t)b->tokens * ceil_div(hidden, MGL_WIDE_K) * MGL_WIDE_K * sizeof(float);
+static mgl_stages_options stages_of(const mgl_cuda_wide_sizes *sizes, uint32_t graph) {
+  uint32_t tokens = graph_tokens(sizes, graph);
+  return (mgl_stages_options){
+      .tokens = tokens,
+      .tile_tokens = tokens < MGL_WIDE_MOST_TILE ? tokens : (uint32_t)MGL_WIDE_MOST_TILE,
+      .logit_rows = sizes->logit_rows,
+      .workers = sizes->workers};
 }
 
-static mgl_cu_ptr block_at(const builder *b, uint64_t offset) {
-  return b->a->block + offset;
+static void *block_at(const mgl_cuda_wide_addresses *a, uint64_t offset) {
+  return mgl_cuda_pointer(a->block + offset);
 }
 
-static const float *vector_at(const builder *b, uint64_t offset) {
-  return offset == MGL_CUDA_NOWHERE
-             ? NULL
-             : mgl_cuda_pointer(b->a->base[MGL_CUDA_MEMORY_VECTORS] + offset);
+static const float *vector_at(const mgl_cuda_wide_addresses *a, uint64_t offset) {
+  return offset == MGL_CUDA_NOWHERE ? NULL
+                                    : mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_VECTORS] + offset);
 }
 
-static const float *norm_of(const builder *b, const mgl_op *op, uint32_t input) {
-  return vector_at(b, b->a->layout->vectors[op->inputs[input]]);
+static const float *norm_of(const mgl_cuda_wide_addresses *a, const mgl_op *op, uint32_t input) {
+  return vector_at(a, a->layout->vectors[op->inputs[input]]);
 }
 
-// The next op's tasks wait for all of this stage.
-static void end_stage(builder *b) {
-  b->previous_tasks = b->stage_tasks;
-  b->stage_tasks = 0;
-  b->stage_count++;
+static void bind_embed(const mgl_cuda_wide_addresses *a, uint32_t op_idx, mgl_cuda_op *out) {
+  const mgl_op *op = &a->program->ops[op_idx];
+  out->n = (uint32_t)mgl_tensor_row_elements(&a->program->tensors[op->output]);
+  out->out = block_at(a, a->wide->residual);
+  out->weights = mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_TABLE] + a->layout->matrices[op_idx]);
 }
 
-// A task of the op that add_op adds next.
-static void add_task(builder *b, uint32_t worker, uint32_t begin, uint32_t end) {
-  if (b->steps != NULL && worker == b->worker) {
-    b->steps[b->step_at++] = (mgl_cuda_step){
-        .task = b->step_count,
-        .op = b->op_count,
-        .begin = begin,
-        .end = end,
-        .wait_event = b->stage_count == 0 ? MGL_NO_EVENT : b->stage_count - 1,
-        .wait_count = b->previous_tasks,
-        .trigger_event = b->stage_count,
-    };
-  }
-  b->step_count++;
-  b->stage_tasks++;
-}
-
-static void add_op(builder *b, const mgl_wide_op *op) {
-  if (b->ops != NULL) {
-    b->ops[b->op_count] = *op;
-  }
-  b->op_count++;
-}
-
-// Tasks of an op in this stage: `count` with equal shares of `units`, in turn to the workers.
-static void add_tasks(builder *b, const mgl_wide_op *op, uint32_t units, uint32_t count) {
-  for (uint32_t i = 0; i < count; i++) {
-    add_task(b, b->stage_tasks % b->workers, (uint32_t)((uint64_t)units * i / count),
-             (uint32_t)((uint64_t)units * (i + 1) / count));
-  }
-  add_op(b, op);
-}
-
-static void add_shared(builder *b, const mgl_wide_op *op, uint32_t units) {
-  add_tasks(b, op, units, units < b->workers ? units : b->workers);
-}
-
-// --- ops -----------------------------------------------------------------------------------------
-
-static void add_begin(builder *b, const mgl_op *op) {
-  const mgl_graph *program = b->a->program;
-  uint32_t op_idx = (uint32_t)(op - program->ops);
-  mgl_wide_op out = {.op = {.kind = (uint32_t)op->kind, .tokens = b->tokens, .passes = 1}};
-  uint64_t row = mgl_tensor_row_elements(&program->tensors[op->output]);
-  if (op->kind == MGL_OP_EMBED) {
-    out.op.n = (uint32_t)row;
-    out.op.out = mgl_cuda_pointer(block_at(b, b->a->wide->residual));
-    if (b->ops != NULL) {
-      out.op.weights =
-          mgl_cuda_pointer(b->a->base[MGL_CUDA_MEMORY_TABLE] + b->a->layout->matrices[op_idx]);
-    }
-    add_shared(b, &out, b->tokens / UNIT_TOKENS);
-  } else {
-    out.op.out = mgl_cuda_pointer(block_at(b, b->a->wide->angles));
-    if (b->ops != NULL) {
-      out.op.angles = vector_at(b, b->a->layout->extras[op_idx]);
-    }
-    add_shared(b, &out, b->tokens);
-  }
-}
-
-// Rows of the gathered x: whole tiles, and no more than the graph has.
-static uint32_t gathered_rows(const builder *b) {
-  uint32_t rows = ceil_div(b->a->wide->sizes.logit_rows, b->tile_tokens) * b->tile_tokens;
-  return rows < b->tokens ? rows : b->tokens;
+static void bind_angles(const mgl_cuda_wide_addresses *a, uint32_t op_idx, mgl_cuda_op *out) {
+  out->out = block_at(a, a->wide->angles);
+  out->angles = vector_at(a, a->layout->extras[op_idx]);
 }
 
 // The norm in front of a linear, whose inputs 0 and 1 are the residual stream and the norm's
-// weights. splits: of the linear before, whose parts the norm adds.
-static mgl_wide_op norm_before(const builder *b, const mgl_op *op, uint32_t splits) {
-  const mgl_cuda_wide_layout *wide = b->a->wide;
-  mgl_cuda_matrices m = mgl_cuda_matrices_of(b->a->program, op);
+// weights. rows: of the result; parts: that the linear before left, which the norm adds.
+static mgl_cuda_op norm_before(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
+                               uint32_t op_idx, uint32_t rows, uint32_t parts) {
+  const mgl_cuda_wide_layout *wide = a->wide;
+  const mgl_op *op = &a->program->ops[op_idx];
+  mgl_packed_matrices m = mgl_packed_matrices_of(a->program, op);
   bool gathers = op->kind == MGL_OP_LOGITS;
-  mgl_wide_op out = {
-      .op = {.kind = MGL_OP_RMSNORM,
-             .flags = gathers ? MGL_WIDE_GATHERS : 0,
-             .k = m.k,
-             .k_padded = m.k_padded,
-             .n = m.k,
-             .tokens = b->tokens,
-             .row_tiles = gathers ? gathered_rows(b) : b->tokens,
-             .passes = splits,
-             .copy_bytes = stream_bytes(b, m.k),
-             .x = mgl_cuda_pointer(block_at(b, wide->residual)),
-             .residual = mgl_cuda_pointer(block_at(b, wide->squares)),
-             .out = mgl_cuda_pointer(block_at(b, gathers ? wide->gathered : wide->x))}};
-  if (b->ops != NULL) {
-    out.op.norm = norm_of(b, op, 1);
-    out.op.bias = splits > 1 ? mgl_cuda_pointer(block_at(b, wide->parts)) : NULL;
-  }
-  return out;
+  return (mgl_cuda_op){.kind = MGL_OP_RMSNORM,
+                       .flags = gathers ? MGL_WIDE_GATHERS : 0,
+                       .k = m.k,
+                       .k_padded = m.k_padded,
+                       .n = m.k,
+                       .tokens = s->tokens,
+                       .row_tiles = rows,
+                       .passes = parts,
+                       .copy_bytes = mgl_stages_stream_bytes(s->tokens, m.k),
+                       .x = block_at(a, wide->residual),
+                       .residual = block_at(a, wide->squares),
+                       .out = block_at(a, gathers ? wide->gathered : wide->x),
+                       .norm = norm_of(a, op, 1),
+                       .bias = parts > 1 ? block_at(a, wide->parts) : NULL};
 }
 
-// It is a stage, unless the linear before does it.
-static void add_norm(builder *b, const mgl_op *op) {
-  mgl_wide_op norm = norm_before(b, op, b->splits);
-  uint32_t units = norm.op.row_tiles / UNIT_TOKENS;
-  if (!b->weighed) {
-    add_shared(b, &norm, units * ceil_div(norm.op.k, MGL_WIDE_NORM_RANGE));
-    end_stage(b);
-  }
-  b->splits = 1;
-  b->weighed = false;
-}
-
-// --- linears -------------------------------------------------------------------------------------
-
-// How the tiles of a linear become tasks.
-typedef struct tile_cut {
-  enum { WHOLE, SPLIT, EVEN } how;
-  uint32_t passes;  // SPLIT: tasks of each tile, all of them at once, each a worker's only one
-} tile_cut;
-
-// The first linear behind a linear_add.
-static const mgl_op *linear_behind(const builder *b, const mgl_op *op) {
-  const mgl_graph *program = b->a->program;
-  do {
-    op++;
-    assert(op < program->ops + program->op_count);
-  } while (mgl_cuda_matrices_of(program, op).count == 0);
-  return op;
-}
-
-static mgl_wide_attention attention_of(const builder *b, const mgl_op *op) {
-  const mgl_cuda_wide_layout *wide = b->a->wide;
-  mgl_cu_ptr image = block_at(b, wide->image);
-  mgl_wide_attention out = {
-      .qkv = mgl_cuda_pointer(block_at(b, wide->qkv)),
-      .q = mgl_cuda_pointer(block_at(b, wide->q)),
-      .out = mgl_cuda_pointer(block_at(b, wide->attended)),
-      .angles = mgl_cuda_pointer(block_at(b, wide->angles)),
-      .positions = mgl_cuda_pointer(image + wide->plan + offsetof(mgl_wide_plan, positions)),
-      .slots = mgl_cuda_pointer(image + wide->plan + offsetof(mgl_wide_plan, slots)),
-      .work = mgl_cuda_pointer(image + wide->work),
-      .stream_partials = mgl_cuda_pointer(block_at(b, wide->stream_partials)),
-      .tile_partials = mgl_cuda_pointer(block_at(b, wide->tile_partials)),
-      .merges = mgl_cuda_pointer(block_at(b, wide->merges)),
+static mgl_wide_attention attention_of(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
+                                       uint32_t op_idx) {
+  const mgl_cuda_wide_layout *wide = a->wide;
+  const mgl_op *op = &a->program->ops[op_idx];
+  uint64_t image = wide->image;
+  mgl_cu_ptr kv = a->base[MGL_CUDA_MEMORY_KV] + a->layout->kv[op->inputs[1]];
+  bool normed = op->input_count > 6;
+  return (mgl_wide_attention){
+      .qkv = block_at(a, wide->qkv),
+      .q = block_at(a, wide->q),
+      .out = block_at(a, wide->attended),
+      .angles = block_at(a, wide->angles),
+      .q_norm = normed ? norm_of(a, op, 6) : NULL,
+      .k_norm = normed ? norm_of(a, op, 7) : NULL,
+      .k_cache = mgl_cuda_pointer(kv),
+      .v_cache = mgl_cuda_pointer(kv + a->layout->kv_half_bytes),
+      .positions = block_at(a, image + wide->plan + offsetof(mgl_wide_plan, positions)),
+      .slots = block_at(a, image + wide->plan + offsetof(mgl_wide_plan, slots)),
+      .work = block_at(a, image + wide->work),
+      .stream_partials = block_at(a, wide->stream_partials),
+      .tile_partials = block_at(a, wide->tile_partials),
+      .merges = block_at(a, wide->merges),
       .block_table_stride = wide->sizes.pages_per_sequence,
-      .kv_heads = b->a->model->kv_heads,
-      .tokens = b->tokens,
+      .kv_heads = a->model->kv_heads,
+      .tokens = s->tokens,
       .eps = (float)op->attrs[MGL_ATTR_EPS],
       .scale = (float)op->attrs[MGL_ATTR_SCALE]};
-  if (b->ops != NULL) {
-    mgl_cu_ptr kv = b->a->base[MGL_CUDA_MEMORY_KV] + b->a->layout->kv[op->inputs[1]];
-    out.k_cache = mgl_cuda_pointer(kv);
-    out.v_cache = mgl_cuda_pointer(kv + b->a->layout->kv_half_bytes);
-    if (op->input_count > 6) {
-      out.q_norm = norm_of(b, op, 6);
-      out.k_norm = norm_of(b, op, 7);
-    }
-  }
-  return out;
-}
-
-static const mgl_op *attend_behind(const builder *b, const mgl_op *op) {
-  while (op->kind != MGL_OP_ATTEND) {
-    op++;
-    assert(op < b->a->program->ops + b->a->program->op_count);
-  }
-  return op;
-}
-
-// Whether a stage's end and an idle worker cost more than what sharing tiles of the graph does.
-static bool has_few_tokens(const builder *b) {
-  return b->tokens == b->tile_tokens;
-}
-
-// Whether a qkv_proj can do rope_kv: heads lie within tiles.
-static bool can_rotate(const builder *b) {
-  return has_few_tokens(b) && MGL_WIDE_FEATURES % b->a->model->head_dim == 0;
-}
-
-// Parts of linear_add cost little, since whoever does the norm behind it adds them: as many as
-// there are workers for; and so with qkv_proj and rope_kv. Other linears pay for joining two parts
-// of a tile: that is done where half of the workers would have nothing to do, and with few tokens
-// where the last round of tiles would leave most workers without one (docs/log/082).
-static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
-  enum { JOIN_STAGES = 16 };  // of k, below which joining costs more than it gains
-  enum { MOST_IDLE = 15 };    // percent of a tile's time
-  bool joins = k_stages > JOIN_STAGES && op->kind != MGL_OP_LOGITS;
-  uint32_t most = b->workers / tiles;
-  most = most < MGL_CUDA_WIDE_MAX_SPLITS ? most : MGL_CUDA_WIDE_MAX_SPLITS;
-  most = most < k_stages ? most : k_stages;
-  if (most >= 1 &&
-      (op->kind == MGL_OP_LINEAR_ADD || (op->kind == MGL_OP_QKV_PROJ && can_rotate(b)))) {
-    return (tile_cut){SPLIT, most};
-  }
-  if (joins && most >= MGL_CUDA_WIDE_JOINED) {
-    return (tile_cut){SPLIT, MGL_CUDA_WIDE_JOINED};
-  }
-  uint64_t slots = (uint64_t)ceil_div(tiles, b->workers) * b->workers;
-  bool idle = slots * 100 > tiles * (UINT64_C(100) + MOST_IDLE);
-  return (tile_cut){joins && most == 0 && idle && has_few_tokens(b) ? EVEN : WHOLE, 1};
-}
-
-// Where worker `worker` begins in the line of all stages of k of all tiles: not near a tile's end.
-static uint32_t even_cut(const builder *b, uint32_t tiles, uint32_t k_stages, uint32_t worker) {
-  enum { SNAP = 4 };
-  uint32_t at = (uint32_t)((uint64_t)tiles * k_stages * worker / b->workers);
-  uint32_t inside = at % k_stages;
-  if (inside < SNAP) {
-    return at - inside;
-  }
-  return k_stages - inside < SNAP ? at + k_stages - inside : at;
-}
-
-static void add_linear_tasks(builder *b, const tile_cut *cut, uint32_t tiles, uint32_t k_stages) {
-  if (cut->how == EVEN) {
-    for (uint32_t worker = 0; worker < b->workers; worker++) {
-      uint32_t end = even_cut(b, tiles, k_stages, worker + 1);
-      for (uint32_t at = even_cut(b, tiles, k_stages, worker), next = 0; at < end; at = next) {
-        next = (at / k_stages + 1) * k_stages;
-        next = next < end ? next : end;
-        add_task(b, worker, at, next);
-      }
-    }
-    return;
-  }
-  for (uint32_t split = 0; split < cut->passes; split++) {
-    for (uint32_t tile = 0; tile < tiles; tile++) {
-      add_task(b, b->stage_tasks % b->workers, tile * k_stages + k_stages * split / cut->passes,
-               tile * k_stages + k_stages * (split + 1) / cut->passes);
-    }
-  }
-}
-
-// Room for what tasks of a tile leave for each other, and what is done with it.
-static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, uint32_t tiles,
-                        mgl_wide_op *out) {
-  uint64_t bytes = (uint64_t)tiles * MGL_WIDE_FEATURES * b->tile_tokens * sizeof(float);
-  out->op.passes = 1;
-  if (op->kind == MGL_OP_LINEAR_ADD) {
-    const mgl_op *next = linear_behind(b, op);
-    out->op.passes = cut->passes;
-    out->op.copy_bytes = stream_bytes(b, out->op.n);
-    bytes = cut->passes * out->op.copy_bytes;
-    b->splits = cut->passes;
-    b->weighed = has_few_tokens(b) && cut->passes > 1 && next->kind != MGL_OP_LOGITS;
-    if (b->weighed) {
-      out->op.flags = MGL_WIDE_WEIGHS;
-      out->with.norm = norm_before(b, next, cut->passes).op;
-    }
-  } else if (op->kind == MGL_OP_QKV_PROJ && cut->how == SPLIT && can_rotate(b)) {
-    b->rotated = true;
-    out->op.passes = cut->passes;
-    out->op.flags = MGL_WIDE_ROTATES;
-    out->with.attention = attention_of(b, attend_behind(b, op));
-    bytes *= cut->passes;
-  }
-  if (cut->passes > 1 || cut->how == EVEN || out->op.flags != 0) {
-    out->arrived =
-        mgl_cuda_pointer(block_at(b, b->a->wide->arrived + b->arrived_count * sizeof(uint32_t)));
-    out->parts = mgl_cuda_pointer(block_at(b, b->a->wide->parts));
-    b->arrived_count += tiles;
-    b->part_bytes = bytes > b->part_bytes ? bytes : b->part_bytes;
-  }
 }
 
 // Where a linear's x, result and other activations lie.
-static void place_linear(const builder *b, const mgl_op *op, mgl_cuda_op *out) {
-  const mgl_cuda_wide_layout *wide = b->a->wide;
+static void place_linear(const mgl_cuda_wide_addresses *a, const mgl_op *op, mgl_cuda_op *out) {
+  const mgl_cuda_wide_layout *wide = a->wide;
   uint64_t to = 0;
   uint64_t from = wide->x;
   switch (op->kind) {
@@ -353,97 +138,82 @@ static void place_linear(const builder *b, const mgl_op *op, mgl_cuda_op *out) {
     default:
       to = out->passes > 1 ? wide->parts : wide->residual;
       // Its x comes from attend or from gate_up.
-      from = b->a->program->tensors[op->inputs[1]].rank == 3 ? wide->attended : wide->gated;
+      from = a->program->tensors[op->inputs[1]].rank == 3 ? wide->attended : wide->gated;
       break;
   }
-  out->x = mgl_cuda_pointer(block_at(b, from));
-  out->out = mgl_cuda_pointer(block_at(b, to));
-  out->residual = mgl_cuda_pointer(block_at(b, wide->residual));
+  out->x = block_at(a, from);
+  out->out = block_at(a, to);
+  out->residual = block_at(a, wide->residual);
   if (op->kind != MGL_OP_LINEAR_ADD) {
-    out->norm = mgl_cuda_pointer(block_at(b, wide->squares));
+    out->norm = block_at(a, wide->squares);
     out->eps = (float)op->attrs[MGL_ATTR_EPS];
   }
 }
 
-static void add_linear(builder *b, const mgl_op *op) {
-  mgl_cuda_matrices m = mgl_cuda_matrices_of(b->a->program, op);
-  uint32_t op_idx = (uint32_t)(op - b->a->program->ops);
-  uint32_t rows = op->kind == MGL_OP_LOGITS ? gathered_rows(b) : b->tokens;
-  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / b->tile_tokens);
-  uint32_t k_stages = m.k_padded / MGL_WIDE_K;
-  if (op->kind != MGL_OP_LINEAR_ADD) {
-    add_norm(b, op);
+static void bind_linear(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
+                        const mgl_schedule_op *of, mgl_wide_op *out) {
+  const mgl_op *op = &a->program->ops[of->op];
+  mgl_packed_matrices m = mgl_packed_matrices_of(a->program, op);
+  out->op.flags = of->flags;
+  out->op.k = m.k;
+  out->op.k_padded = m.k_padded;
+  out->op.n = (uint32_t)mgl_tensor_row_elements(&a->program->tensors[op->output]);
+  out->op.tokens = of->rows;
+  if (op->kind == MGL_OP_LINEAR_ADD) {
+    out->op.copy_bytes = mgl_stages_stream_bytes(s->tokens, out->op.n);
   }
-  tile_cut cut = cut_of(b, op, tiles, k_stages);
-  mgl_wide_op out = {
-      .op = {.kind = (uint32_t)op->kind,
-             .k = m.k,
-             .k_padded = m.k_padded,
-             .n = (uint32_t)mgl_tensor_row_elements(&b->a->program->tensors[op->output]),
-             .tokens = rows}};
-  share_tiles(b, op, &cut, tiles, &out);
-  place_linear(b, op, &out.op);
-  if (b->ops != NULL) {
-    out.op.weights =
-        mgl_cuda_pointer(b->a->base[MGL_CUDA_MEMORY_WEIGHTS] + b->a->layout->matrices[op_idx]);
-    out.op.bias = op->kind == MGL_OP_QKV_PROJ ? vector_at(b, b->a->layout->extras[op_idx]) : NULL;
+  if ((of->flags & MGL_WIDE_WEIGHS) != 0) {
+    out->with.norm = norm_before(a, s, of->with, s->tokens, of->splits);
+  } else if ((of->flags & MGL_WIDE_ROTATES) != 0) {
+    out->with.attention = attention_of(a, s, of->with);
   }
-  add_linear_tasks(b, &cut, tiles, k_stages);
-  add_op(b, &out);
-  end_stage(b);
+  if (of->first_shared != MGL_NOT_SHARED) {
+    out->arrived = block_at(a, a->wide->arrived + of->first_shared * sizeof(uint32_t));
+    out->parts = block_at(a, a->wide->parts);
+  }
+  place_linear(a, op, &out->op);
+  out->op.weights =
+      mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_WEIGHTS] + a->layout->matrices[of->op]);
+  out->op.bias = op->kind == MGL_OP_QKV_PROJ ? vector_at(a, a->layout->extras[of->op]) : NULL;
 }
 
-static void add_attend(builder *b, const mgl_op *op) {
-  mgl_wide_op out = {.op = {.kind = MGL_OP_KV_WRITE, .tokens = b->tokens, .passes = 1},
-                     .with.attention = attention_of(b, op)};
-  if (!b->rotated) {
-    add_shared(b, &out, b->tokens);
-    end_stage(b);
+static mgl_wide_op bind_op(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
+                           const mgl_schedule_op *of) {
+  mgl_wide_op out = {.op = {.kind = of->kind, .tokens = s->tokens, .passes = of->splits}};
+  switch (of->kind) {
+    case MGL_OP_EMBED: bind_embed(a, of->op, &out.op); break;
+    case MGL_OP_ROPE_ANGLES: bind_angles(a, of->op, &out.op); break;
+    case MGL_OP_RMSNORM: out.op = norm_before(a, s, of->op, of->rows, of->splits); break;
+    case MGL_OP_KV_WRITE:
+    case MGL_OP_ATTEND: out.with.attention = attention_of(a, s, of->op); break;
+    default: bind_linear(a, s, of, &out); break;
   }
-  b->rotated = false;
-  out.op.kind = MGL_OP_ATTEND;
-  add_tasks(b, &out, b->workers, b->workers);
-  end_stage(b);
+  return out;
 }
 
-static void build(builder *b) {
-  const mgl_graph *program = b->a->program;
-  b->splits = 1;
-  for (size_t i = 0; i < program->op_count; i++) {  // both wait for nothing
-    if (program->ops[i].kind == MGL_OP_EMBED || program->ops[i].kind == MGL_OP_ROPE_ANGLES) {
-      add_begin(b, &program->ops[i]);
-    }
+mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph,
+                                    mgl_wide_op *ops, mgl_cuda_step *steps, uint32_t *step_start,
+                                    mgl_error *err) {
+  mgl_stages_options options = stages_of(&a->wide->sizes, graph);
+  mgl_schedule *s = NULL;
+  MGL_TRY(mgl_lower_stages(a->program, &options, &s, err));
+  for (uint32_t i = 0; i < s->op_count; i++) {
+    ops[i] = bind_op(a, s, &s->ops[i]);
   }
-  end_stage(b);
-  for (size_t i = 0; i < program->op_count; i++) {
-    const mgl_op *op = &program->ops[i];
-    if (op->kind == MGL_OP_ATTEND) {
-      add_attend(b, op);
-    } else if (mgl_cuda_matrices_of(program, op).count > 0) {
-      add_linear(b, op);
-    }
+  for (uint32_t i = 0; i < s->step_count; i++) {
+    const mgl_schedule_step *step = &s->steps[s->list[i]];
+    steps[i] = (mgl_cuda_step){
+        .task = s->list[i],
+        .op = step->op,
+        .begin = step->begin,
+        .end = step->end,
+        .wait_event = step->event,
+        .wait_count = step->event == MGL_NO_EVENT ? 0 : s->events[step->event].trigger_count,
+        .trigger_event = step->trigger};
   }
-}
-
-void mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, mgl_wide_op *ops,
-                              mgl_cuda_step *steps, uint32_t *step_start) {
-  uint32_t workers = a->wide->sizes.workers;
-  uint32_t at = 0;
-  for (uint32_t worker = 0; worker < workers; worker++) {
-    builder b = {.a = a,
-                 .workers = workers,
-                 .worker = worker,
-                 .tokens = a->wide->graphs[graph].tokens,
-                 .tile_tokens = a->wide->graphs[graph].tile_tokens,
-                 .ops = ops,
-                 .steps = steps,
-                 .step_at = at};
-    build(&b);
-    step_start[worker] = at;
-    at = b.step_at;
-  }
-  step_start[workers] = at;
-  assert(at == a->wide->graphs[graph].step_count);
+  memcpy(step_start, s->list_start, (s->worker_count + (size_t)1) * sizeof *step_start);
+  mgl_schedule_destroy(s);
+  return MGL_OK;
 }
 
 // --- memory --------------------------------------------------------------------------------------
@@ -500,33 +270,41 @@ static void lay_out_image(mgl_cuda_wide_layout *out) {
   out->image = take(&out->bytes, bytes);
 }
 
-void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model,
-                           const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out) {
+// The graph of so many tokens, and what its steps leave for each other.
+static mgl_status lay_out_graph(const mgl_graph *program, uint32_t graph, uint64_t *part_bytes,
+                                mgl_cuda_wide_layout *out, mgl_error *err) {
+  mgl_stages_options options = stages_of(&out->sizes, graph);
+  mgl_cuda_wide_graph *g = &out->graphs[graph];
+  mgl_schedule *s = NULL;
+  MGL_TRY(mgl_lower_stages(program, &options, &s, err));
+  g->tokens = options.tokens;
+  g->tile_tokens = options.tile_tokens;
+  g->op_count = s->op_count;
+  g->step_count = s->step_count;
+  g->stage_count = s->event_count;
+  g->ops = take(&out->bytes, (uint64_t)g->op_count * sizeof(mgl_wide_op));
+  g->steps = take(&out->bytes, (uint64_t)g->step_count * sizeof(mgl_cuda_step));
+  g->step_start = take(&out->bytes, (out->sizes.workers + UINT64_C(1)) * sizeof(uint32_t));
+  *part_bytes = s->part_bytes > *part_bytes ? s->part_bytes : *part_bytes;
+  out->shared_tiles = s->shared_tiles > out->shared_tiles ? s->shared_tiles : out->shared_tiles;
+  mgl_schedule_destroy(s);
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model,
+                                 const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out,
+                                 mgl_error *err) {
   *out = (mgl_cuda_wide_layout){.sizes = *sizes};
   out->graph_count = mgl_cuda_wide_graph_for(out, sizes->tokens) + 1;
   uint32_t stages = 0;
   uint32_t gathered = 0;
   uint64_t part_bytes = 0;
   for (uint32_t i = 0; i < out->graph_count; i++) {
-    mgl_cuda_wide_graph *g = &out->graphs[i];
-    mgl_cuda_wide_addresses nowhere = {.program = program, .model = model, .wide = out};
-    g->tokens = graph_tokens(sizes, i);
-    g->tile_tokens = g->tokens < MGL_WIDE_MOST_TILE ? g->tokens : (uint32_t)MGL_WIDE_MOST_TILE;
-    builder b = {.a = &nowhere,
-                 .workers = sizes->workers,
-                 .tokens = g->tokens,
-                 .tile_tokens = g->tile_tokens};
-    build(&b);
-    g->op_count = b.op_count;
-    g->step_count = b.step_count;
-    g->stage_count = b.stage_count;
-    g->ops = take(&out->bytes, (uint64_t)g->op_count * sizeof(mgl_wide_op));
-    g->steps = take(&out->bytes, (uint64_t)g->step_count * sizeof(mgl_cuda_step));
-    g->step_start = take(&out->bytes, (sizes->workers + UINT64_C(1)) * sizeof(uint32_t));
-    stages = g->stage_count > stages ? g->stage_count : stages;
-    gathered = gathered_rows(&b) > gathered ? gathered_rows(&b) : gathered;
-    part_bytes = b.part_bytes > part_bytes ? b.part_bytes : part_bytes;
-    out->shared_tiles = b.arrived_count > out->shared_tiles ? b.arrived_count : out->shared_tiles;
+    MGL_TRY(lay_out_graph(program, i, &part_bytes, out, err));
+    mgl_stages_options options = stages_of(sizes, i);
+    uint32_t rows = mgl_stages_gathered_rows(&options);
+    gathered = rows > gathered ? rows : gathered;
+    stages = out->graphs[i].stage_count > stages ? out->graphs[i].stage_count : stages;
   }
   lay_out_activations(program, model, part_bytes, gathered, out);
   lay_out_image(out);
@@ -535,6 +313,7 @@ void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model
   out->arrived = take(&out->bytes, out->shared_tiles * sizeof(uint32_t));
   out->stage_ns = take(&out->bytes, stages * sizeof(uint64_t));
   out->zero_bytes = out->bytes - out->zeros;
+  return MGL_OK;
 }
 
 // --- the image -----------------------------------------------------------------------------------
@@ -643,7 +422,7 @@ mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_
   mgl_wide_plan *to = (mgl_wide_plan *)(void *)(image + wide->plan);
   mgl_wide_work *work = (mgl_wide_work *)(void *)(image + wide->work);
   int32_t *tables = (int32_t *)(void *)(image + wide->tables);
-  mgl_plan_entry entries[MGL_WIDE_MAX_SEQUENCES];
+  mgl_plan_entry entries[MGL_MAX_SEQUENCES];
   MGL_TRY(check_plan(a, plan, err));
   mgl_cuda_wide_set_run(a, plan->token_count,
                         mgl_cuda_pointer(a->block + wide->image + wide->tables), image);

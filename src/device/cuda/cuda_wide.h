@@ -1,13 +1,8 @@
-// The wide class on the host: its ops, steps and memory. Pure: addresses in, bytes out; launches
-// are in cuda_wide_launch.c.
+// The wide class on the host: schedules of stages (lower/stages.c) bound to memory. Pure: addresses
+// in, bytes out; launches are in cuda_wide_launch.c.
 //
-// A graph of the wide class is a list of stages: a stage is one op (or two that wait for the same),
-// its tasks are spread over all workers, and the next stage waits for all of them. So the graph
-// needs no dependency analysis: each op waits for everything before it. A stage's end costs some
-// eight microseconds; so norms and rope_kv, which are short, are done by those who have made a
-// tile of the linear before, where its tiles are few (MGL_WIDE_WEIGHS, MGL_WIDE_ROTATES). There is
-// a graph for 256, 512, 1024 and 2048 tokens, and with wgmma one for 64 and one for 128, which have
-// smaller tiles; all share one block of activations.
+// There is a graph for 256, 512, 1024 and 2048 tokens, and with wgmma one for 64 and one for 128,
+// which have smaller tiles; all share one block of activations.
 #ifndef MGL_DEVICE_CUDA_CUDA_WIDE_H
 #define MGL_DEVICE_CUDA_CUDA_WIDE_H
 
@@ -30,14 +25,12 @@ enum {
   MGL_CUDA_NARROW_TOKENS = 16,
   MGL_CUDA_NARROW_TOKENS_SMALL = 32,
   MGL_CUDA_SMALL_LAYER_BYTES = 288 << 20,
-  MGL_CUDA_WIDE_MAX_SPLITS = 8,  // of a tile along k
-  MGL_CUDA_WIDE_JOINED = 2,      // where one task adds them
 };
 
 typedef struct mgl_cuda_wide_sizes {
-  uint32_t tokens;              // most of an iteration: 1 to MGL_WIDE_MAX_TOKENS
-  uint32_t sequences;           // of an iteration, 1 to MGL_WIDE_MAX_SEQUENCES
-  uint32_t logit_rows;          // of an iteration, 1 to MGL_WIDE_MAX_SEQUENCES
+  uint32_t tokens;              // most of an iteration: 1 to MGL_MAX_ITERATION_TOKENS
+  uint32_t sequences;           // of an iteration, 1 to MGL_MAX_SEQUENCES
+  uint32_t logit_rows;          // of an iteration, 1 to MGL_MAX_SEQUENCES
   uint32_t pages_per_sequence;  // of the block tables
   uint32_t workers;             // 1 to MGL_WIDE_MAX_WORKERS
   bool few;                     // there are kernels for smaller tiles than MGL_WIDE_MOST_TILE
@@ -71,8 +64,9 @@ typedef struct mgl_cuda_wide_layout {
 } mgl_cuda_wide_layout;
 
 // `program` is fused for the GPU.
-void mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model,
-                           const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out);
+mgl_status mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model,
+                                 const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out,
+                                 mgl_error *err);
 
 // Iterations of up to how many tokens the narrow class computes faster, of a fused program whose
 // weights have so many bytes: it takes as long as its products with every weight do, the wide class
@@ -93,8 +87,9 @@ typedef struct mgl_cuda_wide_addresses {
 } mgl_cuda_wide_addresses;
 
 // Ops, steps and starts of a graph: [op_count], [step_count], [workers + 1], the caller's.
-void mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, mgl_wide_op *ops,
-                              mgl_cuda_step *steps, uint32_t *step_start);
+mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph,
+                                    mgl_wide_op *ops, mgl_cuda_step *steps, uint32_t *step_start,
+                                    mgl_error *err);
 
 // The run of a launch of so many tokens, at the begin of the image.
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,

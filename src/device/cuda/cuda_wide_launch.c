@@ -40,8 +40,7 @@ void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
   mgl_cuda_program_options *o = &p->options;
   if (o->iteration_tokens > MGL_CUDA_MAX_TOKENS) {
     p->wide.tokens = o->iteration_tokens;
-    p->wide.rows =
-        o->logit_rows < MGL_WIDE_MAX_SEQUENCES ? o->logit_rows : (uint32_t)MGL_WIDE_MAX_SEQUENCES;
+    p->wide.rows = o->logit_rows < MGL_MAX_SEQUENCES ? o->logit_rows : (uint32_t)MGL_MAX_SEQUENCES;
     o->iteration_tokens = MGL_CUDA_MAX_TOKENS;
     o->logit_rows = o->logit_rows < o->iteration_tokens ? o->logit_rows : o->iteration_tokens;
   }
@@ -67,7 +66,7 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
       .pages_per_sequence = o->pages_per_sequence,
       .workers = p->workers,
       .few = p->device->kernels == MGL_CUDA_KERNELS_WGMMA};
-  mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout);
+  MGL_TRY(mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout, err));
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
   p->wide.narrow_tokens = mgl_cuda_wide_narrow_tokens(p->program, p->layout.step_bytes, sizes.few);
   return MGL_OK;
@@ -153,9 +152,9 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   const mgl_cuda_wide_graph *g = &p->wide.layout.graphs[idx];
   mgl_cuda_wide_addresses a = addresses_of(p);
   uint64_t bytes = g->step_start + (p->workers + UINT64_C(1)) * sizeof(uint32_t) - g->ops;
-  mgl_cuda_wide_make_graph(&a, idx, (mgl_wide_op *)(void *)buffer,
-                           (mgl_cuda_step *)(void *)(buffer + (g->steps - g->ops)),
-                           (uint32_t *)(void *)(buffer + (g->step_start - g->ops)));
+  MGL_TRY(mgl_cuda_wide_make_graph(&a, idx, (mgl_wide_op *)(void *)buffer,
+                                   (mgl_cuda_step *)(void *)(buffer + (g->steps - g->ops)),
+                                   (uint32_t *)(void *)(buffer + (g->step_start - g->ops)), err));
   MGL_CUDA_TRY(driver, copy_to_device, err, a.block + g->ops, buffer, (size_t)bytes);
   return MGL_OK;
 }

@@ -217,11 +217,6 @@ INLINE void compute_packed(const mgl_linear_args *args, size_t begin, size_t end
   }
 }
 
-// Functions of their own: all tiles in one function have too many loops for the compiler to
-// allocate registers loop by loop (gcc: ira-max-loops-num), which cost the levels without VDPBF16PS
-// a third.
-#define SEPARATE static __attribute__((noinline))
-
 INLINE void linear_of(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
   if (args->token_count == 1) {
     choose_single(args, begin, end, kind);
@@ -284,6 +279,10 @@ static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
   const mgl_linear_args *args = &with_way;
   with_way.way = given->way != NULL ? given->way : &usual_way;
   bool packed = args->packed;
+  if (mgl_dtype_is_code(args->w_dtype)) {
+    linear_codes(args, begin, end);
+    return;
+  }
   if (args->x_dtype == MGL_DTYPE_BF16) {
     assert(args->w_dtype == MGL_DTYPE_BF16);
     (packed && args->split ? split_bf16_bf16

@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_steps.h"
 #include "device/cuda/cuda_wide.h"
 #include "graph/family.h"
+#include "lower/stages.h"
 #include "model/config.h"
 #include "twin/wide_layout.h"
 
@@ -58,7 +59,7 @@ static void open_world(world *w, const char *json, const mgl_cuda_wide_sizes *si
                            .pages_per_sequence = 1,
                            .page_count = 1};
   assert_int_equal(mgl_cuda_layout_make(w->program, &w->model, &narrow, &w->layout, &err), MGL_OK);
-  mgl_cuda_wide_lay_out(w->program, &w->model, sizes, &w->wide);
+  assert_int_equal(mgl_cuda_wide_lay_out(w->program, &w->model, sizes, &w->wide, &err), MGL_OK);
   for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
     w->base[i] = (i + UINT64_C(1)) << 40;
   }
@@ -102,7 +103,7 @@ static void check_graph(const world *w, uint32_t graph) {
   uint32_t *stage = mgl_alloc_zeroed(g->op_count, sizeof *stage);
   unsigned char *seen = mgl_alloc_zeroed(g->step_count, 1);
   uint32_t start[WORKERS + 1];
-  mgl_cuda_wide_make_graph(&w->addresses, graph, ops, steps, start);
+  assert_int_equal(mgl_cuda_wide_make_graph(&w->addresses, graph, ops, steps, start, NULL), MGL_OK);
   assert_int_equal(start[WORKERS], g->step_count);
   for (uint32_t i = 0; i < g->step_count; i++) {
     tasks[steps[i].trigger_event]++;
@@ -146,13 +147,13 @@ static bool is_linear(const mgl_wide_op *op) {
 // Tasks of an op's tiles, in the order of their first units.
 typedef struct tile_tasks {
   uint32_t count;
-  uint32_t begin[MGL_CUDA_WIDE_MAX_SPLITS], end[MGL_CUDA_WIDE_MAX_SPLITS];
-  bool first_of_stage[MGL_CUDA_WIDE_MAX_SPLITS];  // of its worker's
+  uint32_t begin[MGL_STAGES_MAX_SPLITS], end[MGL_STAGES_MAX_SPLITS];
+  bool first_of_stage[MGL_STAGES_MAX_SPLITS];  // of its worker's
 } tile_tasks;
 
 static void note_task(tile_tasks *tile, uint32_t begin, uint32_t end, bool first) {
   uint32_t at = tile->count++;
-  assert_true(tile->count <= MGL_CUDA_WIDE_MAX_SPLITS);
+  assert_true(tile->count <= MGL_STAGES_MAX_SPLITS);
   for (; at > 0 && tile->begin[at - 1] > begin; at--) {
     tile->begin[at] = tile->begin[at - 1];
     tile->end[at] = tile->end[at - 1];
@@ -225,7 +226,7 @@ static void check_tiles(const world *w, uint32_t graph, uint32_t *even) {
   uint32_t saved = 0;  // stages
   uint32_t counters = 0;
   const mgl_wide_op *before = NULL;  // the linear before
-  mgl_cuda_wide_make_graph(&w->addresses, graph, ops, steps, start);
+  assert_int_equal(mgl_cuda_wide_make_graph(&w->addresses, graph, ops, steps, start, NULL), MGL_OK);
   for (uint32_t i = 0; i < g->op_count; i++) {
     const mgl_wide_op *op = &ops[i];
     if (op->op.kind == MGL_OP_ATTEND) {
@@ -306,11 +307,12 @@ static void parts_are_added(void **state) {
     mgl_cuda_step *steps = mgl_alloc_zeroed(g->step_count, sizeof *steps);
     uint32_t start[WORKERS + 1];
     const mgl_cuda_op *parts = NULL;
-    mgl_cuda_wide_make_graph(&w.addresses, graph, ops, steps, start);
+    assert_int_equal(mgl_cuda_wide_make_graph(&w.addresses, graph, ops, steps, start, NULL),
+                     MGL_OK);
     for (uint32_t i = 0; i < g->op_count; i++) {
       const mgl_cuda_op *op = &ops[i].op;
       if (op->kind == MGL_OP_LINEAR_ADD) {
-        assert_true(op->passes >= 1 && op->passes <= MGL_CUDA_WIDE_MAX_SPLITS);
+        assert_true(op->passes >= 1 && op->passes <= MGL_STAGES_MAX_SPLITS);
         assert_true(op->passes <= op->k_padded / MGL_WIDE_K);
         assert_int_equal(op->out == op->residual, op->passes == 1);
         parts = op->passes > 1 && (op->flags & MGL_WIDE_WEIGHS) == 0 ? op : NULL;

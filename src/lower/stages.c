@@ -1,0 +1,329 @@
+// Large iterations as stages: a stage is one op, or two that wait for the same; its steps are spread
+// over all workers, and the next stage waits for all of them.
+//
+//   requires  a program that mgl_fuse_ops_cuda made
+//   ensures   every op's units are cut without gap; events are the ends of stages, in order; a
+//             tile's steps stand as twin/wide_run.h asks, so that nobody waits for ever
+//
+// A stage's end costs some eight microseconds; so norms and the rotation, which are short, are done
+// by those who have made a tile of the linear before, where its tiles are few (MGL_WIDE_WEIGHS,
+// MGL_WIDE_ROTATES).
+#include <assert.h>
+
+#include "lower/lower_parts.h"
+#include "lower/packed.h"
+#include "lower/stages.h"
+#include "twin/wide_layout.h"
+#include "twin/wide_run.h"
+
+enum { UNIT_TOKENS = 8 };  // of embed and of norms
+
+// A schedule under construction; in the first of two passes it is only counted.
+typedef struct builder {
+  const mgl_graph *program;
+  const mgl_stages_options *options;
+  mgl_schedule *out;  // its arrays are NULL while counting
+  uint32_t op_count, step_count, stage_count;
+  uint32_t stage_steps;   // of this stage so far
+  uint32_t splits;        // of the linear whose parts the next norm adds; 1: there are none
+  bool weighed;           // that linear does the norm too
+  bool rotated;           // qkv_proj does the rotation too
+  uint32_t shared_tiles;  // so far
+  uint64_t part_bytes;    // most bytes of the sums of a linear's steps
+} builder;
+
+static uint32_t ceil_div(uint32_t a, uint32_t b) {
+  return (a + b - 1) / b;
+}
+
+uint64_t mgl_stages_stream_bytes(uint32_t tokens, uint32_t hidden) {
+  return (uint64_t)tokens * ceil_div(hidden, MGL_WIDE_K) * MGL_WIDE_K * sizeof(float);
+}
+
+uint32_t mgl_stages_gathered_rows(const mgl_stages_options *o) {
+  uint32_t rows = ceil_div(o->logit_rows, o->tile_tokens) * o->tile_tokens;
+  return rows < o->tokens ? rows : o->tokens;
+}
+
+// The next op's steps wait for all of this stage.
+static void end_stage(builder *b) {
+  if (b->out->events != NULL) {
+    b->out->events[b->stage_count].trigger_count = b->stage_steps;
+  }
+  b->stage_steps = 0;
+  b->stage_count++;
+}
+
+// A step of the op that add_op adds next.
+static void add_step(builder *b, uint32_t worker, uint32_t begin, uint32_t end) {
+  if (b->out->steps != NULL) {
+    bool first = b->stage_count == 0;
+    b->out->steps[b->step_count] =
+        (mgl_schedule_step){.op = b->op_count,
+                            .begin = begin,
+                            .end = end,
+                            .worker = worker,
+                            .wait = first ? MGL_WAIT_NOTHING : MGL_WAIT_STAGE,
+                            .event = first ? MGL_NO_EVENT : b->stage_count - 1,
+                            .trigger = b->stage_count};
+  }
+  b->step_count++;
+  b->stage_steps++;
+}
+
+static void add_op(builder *b, const mgl_schedule_op *op) {
+  if (b->out->ops != NULL) {
+    b->out->ops[b->op_count] = *op;
+    b->out->ops[b->op_count].stage = b->stage_count;
+  }
+  b->op_count++;
+}
+
+// Steps of an op in this stage: `count` with equal shares of its units, in turn to the workers.
+static void add_steps(builder *b, const mgl_schedule_op *op, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    add_step(b, b->stage_steps % b->options->workers, (uint32_t)((uint64_t)op->units * i / count),
+             (uint32_t)((uint64_t)op->units * (i + 1) / count));
+  }
+  add_op(b, op);
+}
+
+static void add_spread(builder *b, const mgl_schedule_op *op) {
+  add_steps(b, op, op->units < b->options->workers ? op->units : b->options->workers);
+}
+
+static mgl_schedule_op simple(const builder *b, mgl_op_kind kind, const mgl_op *op,
+                              uint32_t units) {
+  return (mgl_schedule_op){.kind = (uint32_t)kind,
+                           .op = (uint32_t)(op - b->program->ops),
+                           .with = MGL_NO_OP,
+                           .rows = b->options->tokens,
+                           .units = units,
+                           .splits = 1,
+                           .first_shared = MGL_NOT_SHARED};
+}
+
+// --- linears -------------------------------------------------------------------------------------
+
+// How the tiles of a linear become steps.
+typedef struct tile_cut {
+  enum { WHOLE, SPLIT, EVEN } how;
+  uint32_t passes;  // SPLIT: steps of each tile, all of them at once, each a worker's only one
+} tile_cut;
+
+// The first linear behind a linear_add.
+static const mgl_op *linear_behind(const builder *b, const mgl_op *op) {
+  do {
+    op++;
+    assert(op < b->program->ops + b->program->op_count);
+  } while (mgl_packed_matrices_of(b->program, op).count == 0);
+  return op;
+}
+
+static const mgl_op *attend_behind(const builder *b, const mgl_op *op) {
+  while (op->kind != MGL_OP_ATTEND) {
+    op++;
+    assert(op < b->program->ops + b->program->op_count);
+  }
+  return op;
+}
+
+// Whether a stage's end and an idle worker cost more than what sharing tiles of the graph does.
+static bool has_few_tokens(const builder *b) {
+  return b->options->tokens == b->options->tile_tokens;
+}
+
+// Whether a qkv_proj can do the rotation: heads lie within tiles.
+static bool can_rotate(const builder *b, const mgl_op *op) {
+  const mgl_op *attend = attend_behind(b, op);
+  uint32_t head_dim = b->program->tensors[attend->inputs[1]].dims[1].number;
+  return has_few_tokens(b) && MGL_WIDE_FEATURES % head_dim == 0;
+}
+
+// Parts of linear_add cost little, since whoever does the norm behind it adds them: as many as
+// there are workers for; and so with qkv_proj and the rotation. Other linears pay for joining two
+// parts of a tile: that is done where half of the workers would have nothing to do, and with few
+// tokens where the last round of tiles would leave most workers without one (docs/log/082).
+static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
+  enum { JOIN_STAGES = 16 };  // of k, below which joining costs more than it gains
+  enum { MOST_IDLE = 15 };    // percent of a tile's time
+  bool joins = k_stages > JOIN_STAGES && op->kind != MGL_OP_LOGITS;
+  uint32_t workers = b->options->workers;
+  uint32_t most = workers / tiles;
+  most = most < MGL_STAGES_MAX_SPLITS ? most : MGL_STAGES_MAX_SPLITS;
+  most = most < k_stages ? most : k_stages;
+  if (most >= 1 &&
+      (op->kind == MGL_OP_LINEAR_ADD || (op->kind == MGL_OP_QKV_PROJ && can_rotate(b, op)))) {
+    return (tile_cut){SPLIT, most};
+  }
+  if (joins && most >= MGL_STAGES_JOINED) {
+    return (tile_cut){SPLIT, MGL_STAGES_JOINED};
+  }
+  uint64_t slots = (uint64_t)ceil_div(tiles, workers) * workers;
+  bool idle = slots * 100 > tiles * (UINT64_C(100) + MOST_IDLE);
+  return (tile_cut){joins && most == 0 && idle && has_few_tokens(b) ? EVEN : WHOLE, 1};
+}
+
+// Where worker `worker` begins in the line of all stages of k of all tiles: not near a tile's end.
+static uint32_t even_cut(const builder *b, uint32_t tiles, uint32_t k_stages, uint32_t worker) {
+  enum { SNAP = 4 };
+  uint32_t at = (uint32_t)((uint64_t)tiles * k_stages * worker / b->options->workers);
+  uint32_t inside = at % k_stages;
+  if (inside < SNAP) {
+    return at - inside;
+  }
+  return k_stages - inside < SNAP ? at + k_stages - inside : at;
+}
+
+static void add_linear_steps(builder *b, const tile_cut *cut, uint32_t tiles, uint32_t k_stages) {
+  uint32_t workers = b->options->workers;
+  if (cut->how == EVEN) {
+    for (uint32_t worker = 0; worker < workers; worker++) {
+      uint32_t end = even_cut(b, tiles, k_stages, worker + 1);
+      for (uint32_t at = even_cut(b, tiles, k_stages, worker), next = 0; at < end; at = next) {
+        next = (at / k_stages + 1) * k_stages;
+        next = next < end ? next : end;
+        add_step(b, worker, at, next);
+      }
+    }
+    return;
+  }
+  for (uint32_t split = 0; split < cut->passes; split++) {
+    for (uint32_t tile = 0; tile < tiles; tile++) {
+      add_step(b, b->stage_steps % workers, tile * k_stages + k_stages * split / cut->passes,
+               tile * k_stages + k_stages * (split + 1) / cut->passes);
+    }
+  }
+}
+
+// What becomes of the sums of a tile's steps, and room for them.
+static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, mgl_schedule_op *out) {
+  uint64_t bytes =
+      (uint64_t)out->tiles * MGL_WIDE_FEATURES * b->options->tile_tokens * sizeof(float);
+  if (op->kind == MGL_OP_LINEAR_ADD) {
+    const mgl_op *next = linear_behind(b, op);
+    uint32_t features = (uint32_t)mgl_tensor_row_elements(&b->program->tensors[op->output]);
+    out->splits = cut->passes;
+    bytes = cut->passes * mgl_stages_stream_bytes(b->options->tokens, features);
+    b->splits = cut->passes;
+    b->weighed = has_few_tokens(b) && cut->passes > 1 && next->kind != MGL_OP_LOGITS;
+    if (b->weighed) {
+      out->flags = MGL_WIDE_WEIGHS;
+      out->with = (uint32_t)(next - b->program->ops);
+    }
+  } else if (op->kind == MGL_OP_QKV_PROJ && cut->how == SPLIT && can_rotate(b, op)) {
+    b->rotated = true;
+    out->splits = cut->passes;
+    out->flags = MGL_WIDE_ROTATES;
+    out->with = (uint32_t)(attend_behind(b, op) - b->program->ops);
+    bytes *= cut->passes;
+  }
+  if (cut->passes > 1 || cut->how == EVEN || out->flags != 0) {
+    out->first_shared = b->shared_tiles;
+    b->shared_tiles += out->tiles;
+    b->part_bytes = bytes > b->part_bytes ? bytes : b->part_bytes;
+  }
+}
+
+// The norm in front of a linear is a stage, unless the linear before does it.
+static void add_norm(builder *b, const mgl_op *op, uint32_t k, uint32_t rows) {
+  mgl_schedule_op norm =
+      simple(b, MGL_OP_RMSNORM, op, rows / UNIT_TOKENS * ceil_div(k, MGL_WIDE_NORM_RANGE));
+  norm.rows = rows;
+  norm.splits = b->splits;
+  norm.flags = op->kind == MGL_OP_LOGITS ? MGL_WIDE_GATHERS : 0;
+  if (!b->weighed) {
+    add_spread(b, &norm);
+    end_stage(b);
+  }
+  b->splits = 1;
+  b->weighed = false;
+}
+
+static void add_linear(builder *b, const mgl_op *op) {
+  mgl_packed_matrices m = mgl_packed_matrices_of(b->program, op);
+  uint32_t rows =
+      op->kind == MGL_OP_LOGITS ? mgl_stages_gathered_rows(b->options) : b->options->tokens;
+  uint32_t k_stages = m.k_padded / MGL_WIDE_K;
+  if (op->kind != MGL_OP_LINEAR_ADD) {
+    add_norm(b, op, m.k, rows);
+  }
+  mgl_schedule_op out = simple(b, op->kind, op, 0);
+  out.rows = rows;
+  out.tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / b->options->tile_tokens);
+  out.units = out.tiles * k_stages;
+  tile_cut cut = cut_of(b, op, out.tiles, k_stages);
+  share_tiles(b, op, &cut, &out);
+  add_linear_steps(b, &cut, out.tiles, k_stages);
+  add_op(b, &out);
+  end_stage(b);
+}
+
+// --- all of it -----------------------------------------------------------------------------------
+
+static void add_attend(builder *b, const mgl_op *op) {
+  mgl_schedule_op rotation = simple(b, MGL_OP_KV_WRITE, op, b->options->tokens);
+  mgl_schedule_op attend = simple(b, MGL_OP_ATTEND, op, b->options->workers);
+  if (!b->rotated) {
+    add_spread(b, &rotation);
+    end_stage(b);
+  }
+  b->rotated = false;
+  add_steps(b, &attend, attend.units);
+  end_stage(b);
+}
+
+// Embed and rope_angles, which wait for nothing.
+static void add_first_stage(builder *b) {
+  for (size_t i = 0; i < b->program->op_count; i++) {
+    const mgl_op *op = &b->program->ops[i];
+    uint32_t tokens = b->options->tokens;
+    if (op->kind == MGL_OP_EMBED || op->kind == MGL_OP_ROPE_ANGLES) {
+      uint32_t units = op->kind == MGL_OP_EMBED ? tokens / UNIT_TOKENS : tokens;
+      mgl_schedule_op out = simple(b, op->kind, op, units);
+      add_spread(b, &out);
+    }
+  }
+  end_stage(b);
+}
+
+static builder build(const mgl_graph *program, const mgl_stages_options *options,
+                     mgl_schedule *out) {
+  builder b = {.program = program, .options = options, .out = out, .splits = 1};
+  add_first_stage(&b);
+  for (size_t i = 0; i < program->op_count; i++) {
+    const mgl_op *op = &program->ops[i];
+    if (op->kind == MGL_OP_ATTEND) {
+      add_attend(&b, op);
+    } else if (mgl_packed_matrices_of(program, op).count > 0) {
+      add_linear(&b, op);
+    }
+  }
+  return b;
+}
+
+mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *options,
+                            mgl_schedule **out, mgl_error *err) {
+  mgl_schedule sizes = {.lowering = MGL_LOWER_STAGES,
+                        .target = MGL_TARGET_CUDA,
+                        .tokens = options->tokens,
+                        .logit_rows = options->logit_rows,
+                        .worker_count = options->workers,
+                        .tile_tokens = options->tile_tokens};
+  builder counted = build(program, options, &sizes);
+  sizes.op_count = counted.op_count;
+  sizes.step_count = counted.step_count;
+  sizes.event_count = counted.stage_count;
+  sizes.part_bytes = counted.part_bytes;
+  sizes.shared_tiles = counted.shared_tiles;
+  *out = mgl_schedule_create(&sizes);
+  if (*out == NULL) {
+    return mgl_schedule_out_of_memory(err);
+  }
+  (void)build(program, options, *out);
+  for (uint32_t i = 0; i < counted.stage_count; i++) {
+    (*out)->events[i].type = MGL_EVENT_LAUNCH_TASKS;
+  }
+  mgl_schedule_fill_lists(*out);
+  return MGL_OK;
+}

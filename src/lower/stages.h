@@ -1,0 +1,19 @@
+// Sizes of the stages' lowering (stages.c) that memory is planned by.
+#ifndef MGL_LOWER_STAGES_H
+#define MGL_LOWER_STAGES_H
+
+#include <stdint.h>
+
+#include "lower/schedule.h"
+
+enum {
+  MGL_STAGES_MAX_SPLITS = 8,  // of a tile along k
+  MGL_STAGES_JOINED = 2,      // where one step adds them
+};
+
+// Bytes of the residual stream of so many tokens, and of each part of a linear's sums in its form.
+uint64_t mgl_stages_stream_bytes(uint32_t tokens, uint32_t hidden);
+// Rows of the gathered x: whole tiles, and no more than the graph has.
+uint32_t mgl_stages_gathered_rows(const mgl_stages_options *options);
+
+#endif

@@ -372,8 +372,8 @@ mgl_linear_way mgl_known_way(mgl_simd simd, const char *processor) {
 // What a choice depends on.
 static void describe(const tuner *t, const char *processor, mgl_text *out) {
   const mgl_tune_options *o = t->options;
-  mgl_text_format(out, "%s, %s, %" PRIu32 " threads on %" PRIu32 " nodes, weights in %s", processor,
-                  mgl_simd_name(o->simd), mgl_team_size(o->team),
+  mgl_text_format(out, "%s, %s, %" PRIu32 " threads, nodes of memory: %" PRIu32 ", weights in %s",
+                  processor, mgl_simd_name(o->simd), mgl_team_size(o->team),
                   mgl_topology_numa_nodes(o->topology), o->mapped ? "a file" : "memory");
   for (uint32_t i = 0; i < t->shape_count; i++) {
     mgl_text_format(out, ", %" PRIu64 " MB of %s rows of %" PRIu32, t->shapes[i].bytes / 1000000,

@@ -139,7 +139,7 @@ static mgl_status add_yaml(mgl_settings *s, const mgl_command *command, char *te
     if (line[0] == 0 || strcmp(line, "---") == 0) {
       continue;
     }
-    if (colon == NULL || line != text) {
+    if (colon == NULL || line != text || line[0] == '-') {
       return mgl_error_set(err, MGL_ERR_FORMAT,
                            "%s: expected lines \"name: value\", without indentation or lists, "
                            "found \"%.80s\"",

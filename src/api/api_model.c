@@ -135,9 +135,8 @@ void mgl_api_keep_model(megalith_model *model) {
 }
 
 void megalith_model_close(megalith_model *model) {
-  // acq_rel: the last one sees all that others did with the model before they let go.
-  if (model != NULL &&
-      atomic_fetch_sub_explicit(&model->references, 1, memory_order_acq_rel) == 1) {
+  // The last one sees all that others did with the model before they let go.
+  if (model != NULL && mgl_count_add_acq_rel(&model->references, UINT32_MAX) == 1) {
     mgl_model_folder_close(&model->folder);
     mgl_free(model);
   }

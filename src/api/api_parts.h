@@ -10,15 +10,15 @@
 
 #include <megalith.h>
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "api/request_life.h"
 #include "api/text_output.h"
 #include "engine/engine.h"
 #include "model/model_folder.h"
+#include "twin/atomics.h"
 
 struct megalith_model {
-  atomic_uint references;  // the caller's, and one of each engine
+  mgl_count references;  // the caller's, and one of each engine
   mgl_model_folder folder;
   mgl_weight_source source;
   uint64_t dummy_seed;

@@ -5,9 +5,7 @@
 // random gaps (a Poisson process), and the time to the first token counts from the arrival; without
 // one, all are there at the start, as in the benchmarks of other engines.
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -17,32 +15,17 @@
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
+#include "app/random_work.h"
 #include "app/statistics.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "engine/engine.h"
 
-enum {
-  DEFAULT_REQUESTS = 256,
-  MAX_REQUESTS = 65536,
-  DEFAULT_LEAST = 100,
-  DEFAULT_MOST = 1024,
-};
-
-// Streams of random numbers of one seed.
-enum { DRAW_INPUT = 1, DRAW_OUTPUT, DRAW_GAP, DRAW_TOKEN };
-
-typedef struct range {
-  uint32_t least, most;
-} range;
-
-// One request of the work, and when its tokens came.
-typedef struct work {
-  uint32_t input, output;
+// When the tokens of a request came, from the start.
+typedef struct times {
   uint32_t generated;
-  uint64_t arrival_ns;  // from the start
   uint64_t first_ns, last_ns;
-} work;
+} times;
 
 // What iterations of one kind took.
 typedef struct phase {
@@ -54,14 +37,11 @@ typedef struct phase {
 typedef struct throughput {
   const mgl_arguments *arguments;
   mgl_app_model model;
-  uint64_t seed;
-  uint32_t request_count;
-  uint32_t common;  // tokens that all prompts begin with
-  work *requests;   // [request_count], numbered as the engine numbers them
-  int32_t *prompt;  // [longest input] of the request that is being submitted
-  double *gaps_ms;  // [gap_count] between tokens of a request
+  mgl_random_work work;  // numbered as the engine numbers its requests
+  times *times;          // [work.count]
+  int32_t *prompt;       // [longest input] of the request that is being submitted
+  double *gaps_ms;       // [gap_count] between tokens of a request
   size_t gap_count;
-  uint64_t input_tokens, output_tokens;
   mgl_runner *runner;
   mgl_engine *engine;
   mgl_progress progress;
@@ -83,95 +63,14 @@ typedef struct figures {
 
 // --- the work ------------------------------------------------------------------------------------
 
-static double draw(const throughput *t, int stream, uint64_t index) {
-  return mgl_sampling_uniform(t->seed ^ (uint64_t)stream << 56, index);
-}
-
-static uint32_t draw_length(const throughput *t, int stream, uint64_t index, range r) {
-  return r.least + (uint32_t)(draw(t, stream, index) * (r.most - r.least + 1));
-}
-
-// "MIN:MAX", or one number for both.
-static mgl_status read_range(const mgl_arguments *arguments, const char *name, range *out,
-                             mgl_error *err) {
-  const char *text = mgl_arguments_text(arguments, name, NULL);
-  *out = (range){DEFAULT_LEAST, DEFAULT_MOST};
-  if (text == NULL) {
-    return MGL_OK;
-  }
-  unsigned long numbers[2] = {0, 0};
-  const char *at = text;
-  bool valid = true;
-  for (int i = 0; i < 2 && valid; i++) {
-    size_t digits = strspn(at, "0123456789");
-    valid = digits > 0 && digits < 10;
-    numbers[i] = strtoul(at, NULL, 10);
-    at += digits;
-    if (i == 0 && *at == 0) {
-      numbers[1] = numbers[0];
-      break;
-    }
-    valid = valid && *at == (i == 0 ? ':' : 0);
-    at += i == 0 && valid ? 1 : 0;
-  }
-  if (!valid || numbers[0] < 1 || numbers[1] < numbers[0] || numbers[1] > MGL_MAX_CONTEXT) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "--%s: expected MIN:MAX, tokens of 1 to %d, found \"%.40s\"", name,
-                         MGL_MAX_CONTEXT, text);
-  }
-  *out = (range){(uint32_t)numbers[0], (uint32_t)numbers[1]};
-  return MGL_OK;
-}
-
-static mgl_status check_context(const throughput *t, range input, range output, mgl_error *err) {
-  uint64_t context = t->model.folder.config.context_tokens;
-  if ((uint64_t)input.most + output.most > context) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "--input and --output: expected %" PRIu64
-                         " tokens at most together (the model's context), found %" PRIu64,
-                         context, (uint64_t)input.most + output.most);
-  }
-  if (t->common > input.least) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "--common-prefix: expected at most the least of --input, %" PRIu32
-                         ", found %" PRIu32,
-                         input.least, t->common);
-  }
-  return MGL_OK;
-}
-
 static mgl_status make_work(throughput *t, mgl_error *err) {
-  range input;
-  range output;
-  double rate = mgl_arguments_real(t->arguments, "arrival-rate", 0);
-  double arrival_s = 0;
-  uint32_t longest = 1;
-  MGL_TRY(read_range(t->arguments, "input", &input, err));
-  MGL_TRY(read_range(t->arguments, "output", &output, err));
-  t->seed = mgl_arguments_u64(t->arguments, "seed", 0);
-  t->request_count = (uint32_t)mgl_arguments_u64(t->arguments, "requests", DEFAULT_REQUESTS);
-  t->common = (uint32_t)mgl_arguments_u64(t->arguments, "common-prefix", 0);
-  MGL_TRY(check_context(t, input, output, err));
-  t->requests = mgl_alloc_zeroed(t->request_count, sizeof *t->requests);
-  if (t->requests == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %" PRIu32 " requests",
-                         t->request_count);
-  }
-  for (uint32_t i = 0; i < t->request_count; i++) {
-    work *w = &t->requests[i];
-    w->input = draw_length(t, DRAW_INPUT, i, input);
-    w->output = draw_length(t, DRAW_OUTPUT, i, output);
-    w->arrival_ns = (uint64_t)(arrival_s * 1e9);
-    arrival_s += rate > 0 ? -log1p(-draw(t, DRAW_GAP, i)) / rate : 0;
-    t->input_tokens += w->input;
-    t->output_tokens += w->output;
-    longest = w->input > longest ? w->input : longest;
-  }
-  t->prompt = mgl_alloc_zeroed(longest, sizeof *t->prompt);
-  t->gaps_ms = mgl_alloc_zeroed((size_t)t->output_tokens, sizeof *t->gaps_ms);
-  if (t->prompt == NULL || t->gaps_ms == NULL) {
+  MGL_TRY(mgl_random_work_make(t->arguments, t->model.folder.config.context_tokens, &t->work, err));
+  t->times = mgl_alloc_zeroed(t->work.count, sizeof *t->times);
+  t->prompt = mgl_alloc_zeroed(t->work.longest_input, sizeof *t->prompt);
+  t->gaps_ms = mgl_alloc_zeroed((size_t)t->work.output_tokens, sizeof *t->gaps_ms);
+  if (t->times == NULL || t->prompt == NULL || t->gaps_ms == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the times of %" PRIu64 " tokens",
-                         t->output_tokens);
+                         t->work.output_tokens);
   }
   return MGL_OK;
 }
@@ -179,13 +78,9 @@ static mgl_status make_work(throughput *t, mgl_error *err) {
 // --- the run -------------------------------------------------------------------------------------
 
 static mgl_status submit(throughput *t, uint32_t index, mgl_error *err) {
-  const work *w = &t->requests[index];
-  uint32_t vocab_size = mgl_runner_vocab_size(t->runner);
+  const mgl_work_item *w = &t->work.items[index];
   uint32_t number = 0;
-  for (uint32_t i = 0; i < w->input; i++) {
-    uint64_t of_request = i < t->common ? 0 : index + UINT64_C(1);
-    t->prompt[i] = (int32_t)(draw(t, DRAW_TOKEN, of_request << 24 | i) * vocab_size);
-  }
+  mgl_random_work_prompt(&t->work, index, mgl_runner_vocab_size(t->runner), t->prompt);
   mgl_request request = {
       .prompt = t->prompt,
       .prompt_count = w->input,
@@ -200,8 +95,8 @@ static mgl_status submit(throughput *t, uint32_t index, mgl_error *err) {
 static void before_plan(void *context) {
   throughput *t = context;
   uint64_t now_ns = mgl_clock_ns() - t->start_ns;
-  while (t->status == MGL_OK && t->submitted < t->request_count &&
-         t->requests[t->submitted].arrival_ns <= now_ns) {
+  while (t->status == MGL_OK && t->submitted < t->work.count &&
+         t->work.items[t->submitted].arrival_ns <= now_ns) {
     t->status = submit(t, t->submitted++, t->err);
   }
 }
@@ -213,7 +108,7 @@ static bool interrupted(void *context) {
 
 static bool on_token(void *context, const mgl_generated_token *token) {
   throughput *t = context;
-  work *w = &t->requests[token->request];
+  times *w = &t->times[token->request];
   uint64_t now_ns = mgl_clock_ns() - t->start_ns;
   if (w->generated++ == 0) {
     w->first_ns = now_ns;
@@ -235,7 +130,7 @@ static bool on_iteration(void *context, const mgl_iteration *iteration) {
   at->bytes += (double)mgl_runner_step_bytes(t->runner) +
                (double)iteration->kv_tokens * (double)mgl_runner_kv_bytes_per_token(t->runner);
   t->done_tokens += tokens;
-  mgl_progress_update(&t->progress, t->done_tokens, t->input_tokens + t->output_tokens);
+  mgl_progress_update(&t->progress, t->done_tokens, t->work.input_tokens + t->work.output_tokens);
   return t->status == MGL_OK && !mgl_interrupt_seen();
 }
 
@@ -251,9 +146,9 @@ static mgl_status generate(throughput *t, mgl_error *err) {
   mgl_status status = MGL_OK;
   t->start_ns = mgl_clock_ns();
   while (status == MGL_OK && !mgl_interrupt_seen() &&
-         (t->submitted < t->request_count || mgl_engine_has_work(t->engine))) {
+         (t->submitted < t->work.count || mgl_engine_has_work(t->engine))) {
     if (!mgl_engine_has_work(t->engine)) {
-      wait_until(t->start_ns + t->requests[t->submitted].arrival_ns);
+      wait_until(t->start_ns + t->work.items[t->submitted].arrival_ns);
     }
     status = mgl_engine_run(t->engine, on_token, on_iteration, t, err);
     status = status == MGL_OK ? t->status : status;
@@ -263,15 +158,10 @@ static mgl_status generate(throughput *t, mgl_error *err) {
 }
 
 static mgl_status start(throughput *t, mgl_error *err) {
-  uint32_t longest = 1;
-  for (uint32_t i = 0; i < t->request_count; i++) {
-    uint32_t tokens = t->requests[i].input + t->requests[i].output;
-    longest = tokens > longest ? tokens : longest;
-  }
   uint32_t places = (uint32_t)mgl_arguments_u64(t->arguments, "sequences", 0);
-  mgl_runner_options options = {.sequences = places < t->request_count ? places : t->request_count,
-                                .requests = t->request_count,
-                                .sequence_tokens = longest,
+  mgl_runner_options options = {.sequences = places < t->work.count ? places : t->work.count,
+                                .requests = t->work.count,
+                                .sequence_tokens = t->work.longest,
                                 .memory_share = MGL_USUAL_SHARE};
   MGL_TRY(mgl_app_model_start(&t->model, t->arguments, &options, &t->runner, err));
   mgl_engine_options engine = {
@@ -294,16 +184,15 @@ static void median_and_p99(double *values, size_t count, double out[2]) {
 }
 
 static mgl_status add_up(throughput *t, figures *out, mgl_error *err) {
-  double *first_ms = mgl_alloc_zeroed(t->request_count, sizeof *first_ms);
+  double *first_ms = mgl_alloc_zeroed(t->work.count, sizeof *first_ms);
   if (first_ms == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the results");
   }
-  for (uint32_t i = 0; i < t->request_count; i++) {
-    const work *w = &t->requests[i];
-    first_ms[i] = (double)(w->first_ns - w->arrival_ns) / 1e6;
+  for (uint32_t i = 0; i < t->work.count; i++) {
+    first_ms[i] = (double)(t->times[i].first_ns - t->work.items[i].arrival_ns) / 1e6;
   }
   *out = (figures){.seconds = (double)t->end_ns / 1e9};
-  median_and_p99(first_ms, t->request_count, out->first_ms);
+  median_and_p99(first_ms, t->work.count, out->first_ms);
   median_and_p99(t->gaps_ms, t->gap_count, out->gap_ms);
   mgl_engine_get_statistics(t->engine, &out->engine);
   mgl_free(first_ms);
@@ -322,13 +211,13 @@ static double bytes_per_s(const phase *p) {
 static void append_json(const throughput *t, const figures *f, mgl_text *out) {
   const mgl_engine_statistics *s = &f->engine;
   const mgl_cuda_device *device = mgl_runner_device(t->runner);
-  mgl_text_format(out, "{\"requests\": %" PRIu32 ", \"input_tokens\": %" PRIu64, t->request_count,
-                  t->input_tokens);
-  mgl_text_format(out, ", \"output_tokens\": %" PRIu64 ", \"seconds\": %.6g", t->output_tokens,
+  mgl_text_format(out, "{\"requests\": %" PRIu32 ", \"input_tokens\": %" PRIu64, t->work.count,
+                  t->work.input_tokens);
+  mgl_text_format(out, ", \"output_tokens\": %" PRIu64 ", \"seconds\": %.6g", t->work.output_tokens,
                   f->seconds);
   mgl_text_format(out, ", \"output_tokens_per_s\": %.6g, \"total_tokens_per_s\": %.6g",
-                  (double)t->output_tokens / f->seconds,
-                  (double)(t->input_tokens + t->output_tokens) / f->seconds);
+                  (double)t->work.output_tokens / f->seconds,
+                  (double)(t->work.input_tokens + t->work.output_tokens) / f->seconds);
   mgl_text_format(out, ", \"first_token_ms\": {\"median\": %.6g, \"p99\": %.6g}", f->first_ms[0],
                   f->first_ms[1]);
   mgl_text_format(out, ", \"inter_token_ms\": {\"median\": %.6g, \"p99\": %.6g}", f->gap_ms[0],
@@ -350,7 +239,7 @@ static void append_json(const throughput *t, const figures *f, mgl_text *out) {
                   t->decoding.iterations, t->decoding.tokens, (double)t->decoding.ns / 1e6);
   mgl_text_format(out, ", \"bytes_per_s\": %.6g}", bytes_per_s(&t->decoding));
   mgl_text_format(out, ", \"sequences\": %" PRIu32 ", \"seed\": %" PRIu64 ", \"mode\": \"%s\"",
-                  mgl_runner_sequences(t->runner), t->seed,
+                  mgl_runner_sequences(t->runner), t->work.seed,
                   mgl_mode_name(mgl_app_mode(t->arguments)));
   mgl_text_append_string(out, ", \"device\": ");
   const char *name = device != NULL ? device->name : mgl_simd_name(mgl_runner_simd(t->runner));
@@ -387,12 +276,12 @@ static void append_table(const throughput *t, const figures *f, mgl_text *out) {
   mgl_text_format(out,
                   "%s: %" PRIu32 " requests, %" PRIu64 " tokens in, %" PRIu64 " out, up to %" PRIu32
                   " at once, %" PRIu32 " %s, %s\n\n",
-                  t->model.name, t->request_count, t->input_tokens, t->output_tokens,
+                  t->model.name, t->work.count, t->work.input_tokens, t->work.output_tokens,
                   mgl_runner_sequences(t->runner), mgl_runner_threads(t->runner),
                   device != NULL ? "workers" : "threads",
                   device != NULL ? device->name : mgl_simd_name(mgl_runner_simd(t->runner)));
-  mgl_human_number((double)t->output_tokens / f->seconds, cells[0]);
-  mgl_human_number((double)(t->input_tokens + t->output_tokens) / f->seconds, cells[1]);
+  mgl_human_number((double)t->work.output_tokens / f->seconds, cells[0]);
+  mgl_human_number((double)(t->work.input_tokens + t->work.output_tokens) / f->seconds, cells[1]);
   mgl_text_format(out, "%-22s %s output, %s total\n", "tokens/s", cells[0], cells[1]);
   mgl_human_ms(f->seconds * 1e3, cells[0]);
   mgl_text_format(out, "%-22s %s, %" PRIu64 " iterations\n", "time", cells[0], s->iterations);
@@ -434,7 +323,8 @@ static mgl_status throughput_command(const mgl_arguments *arguments, mgl_error *
   }
   mgl_engine_destroy(t.engine);
   mgl_runner_destroy(t.runner);
-  mgl_free(t.requests);
+  mgl_random_work_free(&t.work);
+  mgl_free(t.times);
   mgl_free(t.prompt);
   mgl_free(t.gaps_ms);
   mgl_app_model_close(&t.model);
@@ -442,39 +332,6 @@ static mgl_status throughput_command(const mgl_arguments *arguments, mgl_error *
 }
 
 static const mgl_option options[] = {
-    {.name = "requests",
-     .short_name = 'n',
-     .value_name = "N",
-     .type = MGL_OPTION_U64,
-     .u64_min = 1,
-     .u64_max = MAX_REQUESTS,
-     .help = "requests in all [256]"},
-    {.name = "input",
-     .value_name = "MIN:MAX",
-     .type = MGL_OPTION_TEXT,
-     .help = "tokens of a prompt, at random in this range [100:1024]"},
-    {.name = "output",
-     .value_name = "MIN:MAX",
-     .type = MGL_OPTION_TEXT,
-     .help = "tokens to generate for a prompt, at random in this range [100:1024]"},
-    {.name = "common-prefix",
-     .value_name = "N",
-     .type = MGL_OPTION_U64,
-     .u64_min = 0,
-     .u64_max = MGL_MAX_CONTEXT,
-     .help = "tokens that all prompts begin with [0]"},
-    {.name = "seed",
-     .value_name = "N",
-     .type = MGL_OPTION_U64,
-     .u64_min = 0,
-     .u64_max = UINT64_MAX,
-     .help = "of lengths, tokens and arrivals [0]"},
-    {.name = "arrival-rate",
-     .value_name = "X",
-     .type = MGL_OPTION_REAL,
-     .min = 1e-6,
-     .max = 1e6,
-     .help = "requests that arrive in a second, with random gaps [all at the start]"},
     {.name = "sequences",
      .value_name = "N",
      .type = MGL_OPTION_U64,
@@ -501,7 +358,8 @@ static const mgl_option options[] = {
     MGL_ROW_MODE,
 };
 
-static const mgl_option_group *const groups[] = {&mgl_memory_options, &mgl_place_options, NULL};
+static const mgl_option_group *const groups[] = {&mgl_work_options, &mgl_memory_options,
+                                                 &mgl_place_options, NULL};
 
 const mgl_command mgl_command_throughput = {
     .name = "bench throughput",

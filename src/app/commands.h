@@ -6,19 +6,20 @@
 
 #include "app/options.h"
 
-extern const mgl_command mgl_command_run;         // cmd_run.c
-extern const mgl_command mgl_command_score;       // cmd_score.c
-extern const mgl_command mgl_command_serve;       // cmd_serve.c
-extern const mgl_command mgl_command_tokenize;    // cmd_tokenize.c
-extern const mgl_command mgl_command_template;    // cmd_template.c
-extern const mgl_command mgl_command_bench;       // cmd_bench.c
-extern const mgl_command mgl_command_throughput;  // cmd_throughput.c
-extern const mgl_command mgl_command_plan;        // cmd_plan.c
-extern const mgl_command mgl_command_compile;     // cmd_compile.c
-extern const mgl_command mgl_command_graph;       // cmd_graph.c
-extern const mgl_command mgl_command_trace;       // cmd_trace.c
-extern const mgl_command mgl_command_info;        // cmd_info.c
-extern const mgl_command mgl_command_completion;  // cmd_completion.c
+extern const mgl_command mgl_command_run;          // cmd_run.c
+extern const mgl_command mgl_command_score;        // cmd_score.c
+extern const mgl_command mgl_command_serve;        // cmd_serve.c
+extern const mgl_command mgl_command_tokenize;     // cmd_tokenize.c
+extern const mgl_command mgl_command_template;     // cmd_template.c
+extern const mgl_command mgl_command_bench;        // cmd_bench.c
+extern const mgl_command mgl_command_throughput;   // cmd_throughput.c
+extern const mgl_command mgl_command_bench_serve;  // cmd_bench_serve.c
+extern const mgl_command mgl_command_plan;         // cmd_plan.c
+extern const mgl_command mgl_command_compile;      // cmd_compile.c
+extern const mgl_command mgl_command_graph;        // cmd_graph.c
+extern const mgl_command mgl_command_trace;        // cmd_trace.c
+extern const mgl_command mgl_command_info;         // cmd_info.c
+extern const mgl_command mgl_command_completion;   // cmd_completion.c
 
 // All of them, in the order of the help (main.c).
 const mgl_command *const *mgl_commands(size_t *out_count);

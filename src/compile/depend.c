@@ -202,8 +202,7 @@ static bool file_op(mgl_tgraph *tg, history *histories, uint32_t op_idx) {
     for (uint32_t j = 0; j < i; j++) {
       seen |= op->inputs[j] == op->inputs[i];
     }
-    bool is_write =
-        (i == 0 && mgl_op_info_of(op->kind)->in_place) || (i == 1 && op->kind == MGL_OP_ATTEND);
+    bool is_write = mgl_op_updates(op, i);
     if (!seen && (!file_tensor(tg, histories, op_idx, op->inputs[i], false) ||
                   (is_write && !file_tensor(tg, histories, op_idx, op->inputs[i], true)))) {
       return false;

@@ -31,19 +31,6 @@ static bool has_kernel(mgl_op_kind kind) {
   }
 }
 
-// The inputs [*first, *first + *count) of an op that are matrices.
-static void find_matrices(mgl_op_kind kind, uint32_t *first, uint32_t *count) {
-  *count = 1;
-  switch (kind) {
-    case MGL_OP_EMBED: *first = 1; return;
-    case MGL_OP_QKV_PROJ: *first = 2, *count = 3; return;
-    case MGL_OP_LINEAR_ADD: *first = 2; return;
-    case MGL_OP_GATE_UP: *first = 2, *count = 2; return;
-    case MGL_OP_LOGITS: *first = 3; return;
-    default: *first = 0, *count = 0; return;
-  }
-}
-
 static mgl_status check_bf16(const mgl_tensor *tensor, const char *what, mgl_error *err) {
   return tensor->dtype == MGL_DTYPE_BF16
              ? MGL_OK
@@ -54,13 +41,14 @@ static mgl_status check_bf16(const mgl_tensor *tensor, const char *what, mgl_err
 
 static mgl_status check_matrices(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
   static const char *const names[] = {"rows (output features)", "columns (input features)"};
-  uint32_t first = 0;
-  uint32_t count = 0;
-  find_matrices(op->kind, &first, &count);
-  for (uint32_t i = first; i < first + count; i++) {
+  for (uint32_t i = 0; i < op->input_count; i++) {
     const mgl_tensor *w = &program->tensors[op->inputs[i]];
+    bool is_table = mgl_op_role(op, i) == MGL_ROLE_TABLE;
+    if (!is_table && mgl_op_role(op, i) != MGL_ROLE_MATRIX) {
+      continue;
+    }
     MGL_TRY(check_bf16(w, "matrices", err));
-    for (uint32_t d = op->kind == MGL_OP_EMBED; d < 2; d++) {  // a table's rows are only looked up
+    for (uint32_t d = is_table; d < 2; d++) {  // a table's rows are only looked up
       if (w->dims[d].number % MGL_FUSE_CUDA_FEATURE_STEP != 0) {
         return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                              "cuda: expected a multiple of %d as the %s of \"%s\", found %u" HINT,
@@ -72,7 +60,7 @@ static mgl_status check_matrices(const mgl_graph *program, const mgl_op *op, mgl
 }
 
 static mgl_status check_attend(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
-  const mgl_tensor *kv = &program->tensors[op->inputs[1]];
+  const mgl_tensor *kv = mgl_graph_input(program, op, MGL_ROLE_KV);
   const mgl_tensor *out = &program->tensors[op->output];
   uint32_t head_dim = kv->dims[1].number;
   uint32_t group = out->dims[1].number / kv->dims[0].number;
@@ -101,7 +89,7 @@ static mgl_status lacks(const char *what, const char *where, mgl_error *err) {
 // What the kernels for the CPU have and those for the GPU lack.
 static mgl_status check_features(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
   const char *name = output_name(program, op);
-  if (op->kind == MGL_OP_LINEAR && op->input_count == 3) {
+  if (op->kind == MGL_OP_LINEAR && mgl_op_input(op, MGL_ROLE_BIAS) != MGL_NO_TENSOR) {
     return lacks("a bias of the output projection or of the feed-forward part", name, err);
   }
   if (op->kind == MGL_OP_ROPE_ANGLES && op->attrs[MGL_ATTR_ORIGINAL] != 0) {
@@ -113,8 +101,9 @@ static mgl_status check_features(const mgl_graph *program, const mgl_op *op, mgl
   if (op->kind == MGL_OP_ATTEND && op->attrs[MGL_ATTR_WINDOW] != 0) {
     return lacks("a sliding window", name, err);
   }
-  if (op->kind == MGL_OP_ATTEND && program->tensors[op->inputs[2]].dims[1].number * 2 !=
-                                       program->tensors[op->output].dims[2].number) {
+  if (op->kind == MGL_OP_ATTEND &&
+      mgl_graph_input(program, op, MGL_ROLE_ANGLES)->dims[1].number * 2 !=
+          program->tensors[op->output].dims[2].number) {
     return lacks("a rope of parts of heads (partial rotary)", name, err);
   }
   return MGL_OK;
@@ -174,7 +163,7 @@ static mgl_status add_device_ops(mgl_graph *program, uint32_t embed, uint32_t lo
                                  mgl_error *err) {
   const mgl_dim one = MGL_DIM(1);
   const mgl_dim rows = MGL_DIM_L;
-  uint32_t tokens = program->ops[embed].inputs[0];
+  uint32_t tokens = mgl_op_input(&program->ops[embed], MGL_ROLE_TOKENS);
   uint32_t scores = program->ops[logits].output;
   uint32_t next_plan =
       mgl_graph_tensor(program, "next_plan", MGL_PLACE_ACTIVATION, MGL_DTYPE_I32, 1, &one);

@@ -200,8 +200,9 @@ static uint32_t *qkv_segments(mgl_tgraph *tg, const mgl_op *op, uint32_t *out_co
   const mgl_graph *program = tg->program;
   uint32_t grain = mgl_tile_grain(op, tg->options->target);
   uint32_t head_dim = program->tensors[op->output].dims[2].number;
-  uint32_t q_columns = program->tensors[op->inputs[2]].dims[0].number;
-  uint32_t kv_heads = program->tensors[op->inputs[3]].dims[0].number / head_dim;
+  const uint32_t *matrices = op->inputs + mgl_op_inputs(op, MGL_ROLE_MATRIX).first;
+  uint32_t q_columns = program->tensors[matrices[0]].dims[0].number;
+  uint32_t kv_heads = program->tensors[matrices[1]].dims[0].number / head_dim;
   if (head_dim % grain != 0 || q_columns % (kv_heads * head_dim) != 0) {
     return NULL;
   }

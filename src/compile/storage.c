@@ -19,10 +19,11 @@ mgl_status mgl_check_program(const mgl_graph *program, mgl_error *err) {
   }
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_op *op = &program->ops[i];
-    if (op->kind == MGL_OP_LINEAR_ADD && op->inputs[0] == op->inputs[1]) {
+    uint32_t residual = mgl_op_input(op, MGL_ROLE_RESIDUAL);
+    if (residual != MGL_NO_TENSOR && residual == mgl_op_input(op, MGL_ROLE_X)) {
       return mgl_error_set(err, MGL_ERR_ARGUMENT,
                            "linear_add reads all of \"%s\" while it overwrites it",
-                           program->tensors[op->inputs[0]].name);
+                           program->tensors[residual].name);
     }
   }
   return MGL_OK;
@@ -60,7 +61,7 @@ static void find_roots(const mgl_graph *program, const mgl_dim_values *dims,
 
 // The distinct roots that an op touches.
 static uint32_t roots_of_op(const mgl_graph *program, const mgl_storage *storages, const mgl_op *op,
-                            uint32_t roots[MGL_GRAPH_MAX_INPUTS + 1]) {
+                            uint32_t roots[MGL_OP_MAX_INPUTS + 1]) {
   uint32_t count = 0;
   for (uint32_t i = 0; i <= op->input_count; i++) {
     uint32_t tensor = i < op->input_count ? op->inputs[i] : op->output;
@@ -82,8 +83,7 @@ static uint32_t roots_of_op(const mgl_graph *program, const mgl_storage *storage
 bool mgl_find_storages(const mgl_graph *program, const mgl_dim_values *dims, mgl_arena *arena,
                        mgl_storage **out) {
   mgl_storage *storages = mgl_arena_alloc_zeroed(arena, program->tensor_count, sizeof *storages);
-  uint32_t *ops =
-      mgl_arena_alloc(arena, program->op_count * (MGL_GRAPH_MAX_INPUTS + 1) * sizeof *ops);
+  uint32_t *ops = mgl_arena_alloc(arena, program->op_count * (MGL_OP_MAX_INPUTS + 1) * sizeof *ops);
   if (storages == NULL || ops == NULL) {
     return false;
   }
@@ -91,7 +91,7 @@ bool mgl_find_storages(const mgl_graph *program, const mgl_dim_values *dims, mgl
     storages[i].root = MGL_NO_TENSOR;
   }
   find_roots(program, dims, storages);
-  uint32_t roots[MGL_GRAPH_MAX_INPUTS + 1];
+  uint32_t roots[MGL_OP_MAX_INPUTS + 1];
   for (uint32_t op = 0; op < program->op_count; op++) {
     uint32_t count = roots_of_op(program, storages, &program->ops[op], roots);
     for (uint32_t i = 0; i < count; i++) {

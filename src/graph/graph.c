@@ -8,36 +8,6 @@
 
 #include "base/alloc.h"
 
-static const mgl_op_info op_infos[MGL_OP_COUNT] = {
-#define MGL_ATTR_BIT(attr) (1u << MGL_ATTR_##attr)
-#define MGL_OP(enum_name, name, inputs, optional, outputs, in_place, attributes) \
-  {#name, inputs, optional, outputs, in_place, attributes},
-#include "graph/op.def"
-};
-
-static const char *const attr_names[MGL_ATTR_COUNT] = {
-#define MGL_ATTR(enum_name, name, optional) #name,
-#include "graph/op.def"
-};
-
-static const bool attr_optional[MGL_ATTR_COUNT] = {
-#define MGL_ATTR(enum_name, name, optional) optional,
-#include "graph/op.def"
-};
-
-const mgl_op_info *mgl_op_info_of(mgl_op_kind kind) {
-  assert(kind < MGL_OP_COUNT);
-  return &op_infos[kind];
-}
-
-const char *mgl_attr_name(mgl_attr attr) {
-  return attr_names[attr];
-}
-
-bool mgl_attr_is_optional(mgl_attr attr) {
-  return attr_optional[attr];
-}
-
 mgl_status mgl_graph_create(const char *name, mgl_graph **out, mgl_error *err) {
   *out = NULL;
   mgl_graph *graph = mgl_alloc_zeroed(1, sizeof *graph);
@@ -576,7 +546,7 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
                         op.input_count);
     return;
   }
-  const mgl_tensor *inputs[MGL_GRAPH_MAX_INPUTS] = {0};
+  const mgl_tensor *inputs[MGL_OP_MAX_INPUTS] = {0};
   for (uint32_t i = 0; i < op.input_count; i++) {
     assert(op.inputs[i] < graph->tensor_count);
     inputs[i] = &graph->tensors[op.inputs[i]];

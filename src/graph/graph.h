@@ -17,12 +17,12 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "graph/op.h"
 #include "graph/rope.h"
 #include "model/config.h"
 
 enum {
   MGL_GRAPH_MAX_RANK = 4,
-  MGL_GRAPH_MAX_INPUTS = 8,
   MGL_GRAPH_MAX_TENSORS = 1 << 18,
   MGL_GRAPH_MAX_OPS = 1 << 18,
   MGL_GRAPH_MAX_NAME_BYTES = 256,
@@ -31,32 +31,6 @@ enum {
 
 #define MGL_NO_TENSOR UINT32_MAX
 #define MGL_GRAPH_MAX_ELEMENTS (UINT64_C(1) << 38)  // of one tensor, symbols counted as 1
-
-typedef enum mgl_attr {
-#define MGL_ATTR(enum_name, name, optional) MGL_ATTR_##enum_name,
-#include "graph/op.def"
-  MGL_ATTR_COUNT
-} mgl_attr;
-
-typedef enum mgl_op_kind {
-#define MGL_OP(enum_name, name, inputs, optional, outputs, in_place, attributes) MGL_OP_##enum_name,
-#include "graph/op.def"
-  MGL_OP_COUNT
-} mgl_op_kind;
-
-// What op.def says of an op.
-typedef struct mgl_op_info {
-  const char *name;
-  uint32_t input_count;     // required
-  uint32_t optional_count;  // may follow
-  uint32_t output_count;
-  bool in_place;
-  uint32_t attributes;  // bit (1 << mgl_attr) for each attribute
-} mgl_op_info;
-
-const mgl_op_info *mgl_op_info_of(mgl_op_kind kind);
-const char *mgl_attr_name(mgl_attr attr);
-bool mgl_attr_is_optional(mgl_attr attr);
 
 // A dim is a number, or a symbol whose value the plan of an iteration gives.
 typedef enum mgl_dim_symbol {
@@ -95,12 +69,24 @@ typedef struct mgl_tensor {
 typedef struct mgl_op {
   mgl_op_kind kind;
   uint32_t input_count;
-  uint32_t inputs[MGL_GRAPH_MAX_INPUTS];  // tensor indices
+  uint32_t inputs[MGL_OP_MAX_INPUTS];  // tensor indices
   uint32_t output;
   double attrs[MGL_ATTR_COUNT];  // those that the kind carries; 0 otherwise
   uint32_t value_count;          // rope_angles only
   const float *values;           // [value_count]; an op of a graph has its own copy
 } mgl_op;
+
+// Inputs [first, first + count) of an op: those of one role, which are neighbours. None: count 0.
+typedef struct mgl_op_range {
+  uint32_t first, count;
+} mgl_op_range;
+
+mgl_op_range mgl_op_inputs(const mgl_op *op, mgl_role role);
+// The tensor that has that role, the first if several do; MGL_NO_TENSOR if none does.
+uint32_t mgl_op_input(const mgl_op *op, mgl_role role);
+mgl_role mgl_op_role(const mgl_op *op, uint32_t input);
+bool mgl_op_updates(const mgl_op *op, uint32_t input);  // the op writes that input too
+bool mgl_op_is_linear(const mgl_op *op);
 
 typedef struct mgl_graph {
   char *name;
@@ -165,6 +151,8 @@ typedef struct mgl_dim_values {
 } mgl_dim_values;
 uint64_t mgl_dim_value(mgl_dim dim, const mgl_dim_values *values);
 uint64_t mgl_tensor_elements(const mgl_tensor *tensor, const mgl_dim_values *values);
+// mgl_op_input as a tensor; NULL if the op has none of that role.
+const mgl_tensor *mgl_graph_input(const mgl_graph *graph, const mgl_op *op, mgl_role role);
 // Elements of all dims but the first.
 uint64_t mgl_tensor_row_elements(const mgl_tensor *tensor);
 

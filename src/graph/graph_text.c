@@ -216,7 +216,7 @@ static mgl_status parse_arguments(parser *p, mgl_op *op) {
       return mgl_error_set(p->err, MGL_ERR_FORMAT, "%s line %zu: unknown tensor \"%.64s\"",
                            p->where, p->line, name.text);
     }
-    if (op->input_count == MGL_GRAPH_MAX_INPUTS) {
+    if (op->input_count == MGL_OP_MAX_INPUTS) {
       return expected(p, "')': at most 8 inputs");
     }
     op->inputs[op->input_count++] = tensor;

@@ -3,13 +3,10 @@
 #include "twin/device_run.h"
 
 mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_op *op) {
-  mgl_packed_matrices m = {0};
-  switch (op->kind) {
-    case MGL_OP_QKV_PROJ: m = (mgl_packed_matrices){.first = 2, .count = 3}; break;
-    case MGL_OP_LINEAR_ADD: m = (mgl_packed_matrices){.first = 2, .count = 1}; break;
-    case MGL_OP_GATE_UP: m = (mgl_packed_matrices){.first = 2, .count = 2}; break;
-    case MGL_OP_LOGITS: m = (mgl_packed_matrices){.first = 3, .count = 1}; break;
-    default: return m;
+  mgl_op_range inputs = mgl_op_inputs(op, MGL_ROLE_MATRIX);
+  mgl_packed_matrices m = {.first = inputs.first, .count = inputs.count};
+  if (m.count == 0) {
+    return (mgl_packed_matrices){0};
   }
   uint32_t halves = 0;
   m.k = program->tensors[op->inputs[m.first]].dims[1].number;

@@ -25,9 +25,6 @@ static void free_call(mgl_call *call) {
     call->next->previous = call->previous;
   }
   *(call->previous != NULL ? &call->previous->next : &server->first) = call->next;
-  if (call->keep_alive != NULL) {
-    event_free(call->keep_alive);
-  }
   mgl_answer_free(&call->answer);
   mgl_free(call->last_ns);
   mgl_free(call);
@@ -37,9 +34,6 @@ static void on_gone(void *context) {
   mgl_call *call = context;
   call->exchange = NULL;
   call->server->metrics.cancelled_by_clients++;
-  if (call->keep_alive != NULL) {
-    (void)event_del(call->keep_alive);
-  }
   mgl_job_abandon(call->job);
 }
 
@@ -55,9 +49,6 @@ static void on_drained(void *context) {
 static void let_exchange_go(mgl_call *call) {
   mgl_exchange_set_watch(call->exchange, (mgl_exchange_watch){0});
   call->exchange = NULL;
-  if (call->keep_alive != NULL) {
-    (void)event_del(call->keep_alive);
-  }
 }
 
 static void write_events(mgl_call *call, const mgl_text *events) {
@@ -87,83 +78,16 @@ static void fail_call(mgl_call *call, int status, const char *message, const cha
 }
 
 // A comment, which clients of event streams skip, so that nobody on the way gives up on a stream.
-static void on_keep_alive(evutil_socket_t fd, short what, void *context) {
+void mgl_server_keep_streams(mgl_server *server) {
   static const char comment[] = ": keep-alive\n\n";
-  mgl_call *call = context;
-  (void)fd;
-  (void)what;
-  if (call->exchange != NULL &&
-      mgl_clock_ns() - call->written_ns >= (uint64_t)KEEP_ALIVE_SECONDS * 900000000u) {
-    mgl_exchange_write(call->exchange, comment, sizeof comment - 1);
-    call->written_ns = mgl_clock_ns();
-  }
-}
-
-// --- small answers that need the body only -------------------------------------------------------
-
-static mgl_status append_tokenized(const mgl_call *call, mgl_text *out, mgl_error *err) {
-  const megalith_model *model = call->server->options.model;
-  const mgl_ask *ask = &call->job->ask;
-  const char *text = ask->is_chat ? NULL : ask->prompts[0].text;
-  size_t bytes = ask->is_chat ? 0 : ask->prompts[0].text_bytes;
-  char *rendered = NULL;
-  int32_t *ids = NULL;
-  size_t count = 0;
-  megalith_error error = {0};
-  megalith_status status = MEGALITH_OK;
-  if (ask->is_chat) {
-    megalith_sampling sampling;
-    megalith_request_options options;
-    mgl_ask_options(ask, 0, &sampling, &options);
-    status = megalith_model_render(model, &options, NULL, 0, &bytes, &error);
-    rendered = status == MEGALITH_OK ? mgl_alloc(bytes + 1) : NULL;
-    if (rendered != NULL) {
-      status = megalith_model_render(model, &options, rendered, bytes + 1, &bytes, &error);
+  uint64_t now_ns = mgl_clock_ns();
+  for (mgl_call *call = server->first; call != NULL; call = call->next) {
+    if (call->exchange != NULL && call->has_answer && call->answer.ask->stream &&
+        now_ns - call->written_ns >= (uint64_t)KEEP_ALIVE_SECONDS * 1000000000u) {
+      mgl_exchange_write(call->exchange, comment, sizeof comment - 1);
+      call->written_ns = now_ns;
     }
-    text = rendered;
   }
-  if (status == MEGALITH_OK && text != NULL) {
-    status = megalith_model_tokenize(model, text, bytes, NULL, 0, &count, &error);
-    ids = status == MEGALITH_OK ? mgl_alloc_zeroed(count + 1, sizeof *ids) : NULL;
-  }
-  if (ids != NULL) {
-    status = megalith_model_tokenize(model, text, bytes, ids, count, &count, &error);
-  }
-  if (status == MEGALITH_OK && ids == NULL) {
-    error.status = status = MEGALITH_ERROR_MEMORY;
-    (void)snprintf(error.text, sizeof error.text, "out of memory for %zu bytes of text", bytes);
-  }
-  mgl_text_format(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", count,
-                  megalith_engine_describe(call->server->options.engine)->context_tokens);
-  for (size_t i = 0; status == MEGALITH_OK && i < count; i++) {
-    mgl_text_format(out, i == 0 ? "%d" : ",%d", ids[i]);
-  }
-  mgl_text_append_string(out, "]}");
-  mgl_free(rendered);
-  mgl_free(ids);
-  return status == MEGALITH_OK ? MGL_OK : mgl_error_set(err, (mgl_status)status, "%s", error.text);
-}
-
-static mgl_status append_detokenized(const mgl_call *call, mgl_text *out, mgl_error *err) {
-  const megalith_model *model = call->server->options.model;
-  const mgl_ask_prompt *prompt = &call->job->ask.prompts[0];
-  size_t bytes = 0;
-  megalith_error error = {0};
-  megalith_status status = megalith_model_detokenize(model, prompt->tokens, prompt->token_count,
-                                                     NULL, 0, &bytes, &error);
-  char *text = status == MEGALITH_OK ? mgl_alloc(bytes + 1) : NULL;
-  if (status == MEGALITH_OK && text == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu bytes of text", bytes);
-  }
-  if (status == MEGALITH_OK) {
-    status = megalith_model_detokenize(model, prompt->tokens, prompt->token_count, text, bytes + 1,
-                                       &bytes, &error);
-  }
-  mgl_text_append_string(out, "{\"prompt\":");
-  mgl_json_append_string(out, text == NULL ? "" : text, status == MEGALITH_OK ? bytes : 0);
-  mgl_text_append_string(out, "}");
-  mgl_free(text);
-  return status == MEGALITH_OK ? MGL_OK : mgl_error_set(err, (mgl_status)status, "%s", error.text);
 }
 
 // --- what jobs tell ------------------------------------------------------------------------------
@@ -189,31 +113,17 @@ static void tell_failure(mgl_call *call, mgl_status status, const char *text,
 }
 
 static void answer_reading(mgl_call *call) {
-  mgl_text body = {0};
-  mgl_error err = {0};
-  bool decodes = call->job->endpoint == MGL_ENDPOINT_DETOKENIZE;
-  mgl_status status = (decodes ? append_detokenized : append_tokenized)(call, &body, &err);
-  if (status != MGL_OK) {
-    tell_failure(call, status, err.text, NULL);
-  } else {
-    mgl_exchange *exchange = call->exchange;
-    let_exchange_go(call);
-    mgl_server_reply(call->server, exchange, 200, "application/json", "", &body);
-  }
-  mgl_text_free(&body);
+  mgl_exchange *exchange = call->exchange;
+  let_exchange_go(call);
+  mgl_server_reply(call->server, exchange, 200, "application/json", "", &call->job->reading);
 }
 
 static void begin_stream(mgl_call *call) {
-  struct timeval period = {.tv_sec = KEEP_ALIVE_SECONDS};
   mgl_server *server = call->server;
   mgl_exchange_begin(call->exchange, 200, "text/event-stream; charset=utf-8",
                      "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
   server->metrics.requests[2]++;
   call->written_ns = mgl_clock_ns();
-  call->keep_alive = event_new(server->base, -1, EV_PERSIST, on_keep_alive, call);
-  if (call->keep_alive != NULL) {
-    (void)event_add(call->keep_alive, &period);
-  }
 }
 
 static void on_prepared(void *context, mgl_job *job) {
@@ -291,10 +201,25 @@ static void on_output(void *context, mgl_choice *choice, const megalith_output *
   }
 }
 
+// Whether each choice has had its last output; where memory is out, outputs cannot be read.
+static bool is_whole(const mgl_answer *answer) {
+  for (uint32_t i = 0; i < answer->choice_count; i++) {
+    if (answer->choices[i].finish == MEGALITH_FINISH_NONE) {
+      return false;
+    }
+  }
+  return true;
+}
+
 static void finish_answer(mgl_call *call) {
   mgl_text out = {0};
   mgl_exchange *exchange = call->exchange;
   mgl_answer_end(&call->answer, &out);
+  if (out.failed || !is_whole(&call->answer)) {
+    fail_call(call, 503, "out of memory for an answer", NULL, NULL);
+    mgl_text_free(&out);
+    return;
+  }
   let_exchange_go(call);
   if (call->answer.ask->stream) {
     mgl_exchange_write(exchange, out.data, out.bytes);
@@ -366,10 +291,8 @@ const mgl_job_callbacks mgl_server_job_callbacks = {
 
 void mgl_server_start_call(mgl_server *server, mgl_exchange *exchange, mgl_endpoint endpoint) {
   mgl_call *call = mgl_alloc_zeroed(1, sizeof *call);
-  const mgl_text *body = &mgl_exchange_request(exchange)->body;
-  char *copy = call == NULL ? NULL : mgl_strndup(body->data == NULL ? "" : body->data, body->bytes);
-  if (copy == NULL) {
-    mgl_free(call);
+  mgl_text body = {0};
+  if (call == NULL) {
     mgl_server_reply_error(server, exchange, 503, "out of memory for a request", NULL, NULL);
     return;
   }
@@ -379,7 +302,8 @@ void mgl_server_start_call(mgl_server *server, mgl_exchange *exchange, mgl_endpo
     call->next->previous = call;
   }
   server->first = call;
-  call->job = mgl_jobs_start(server->jobs, endpoint, copy, body->bytes, call);
+  mgl_exchange_take_body(exchange, &body);
+  call->job = mgl_jobs_start(server->jobs, endpoint, body, call);
   if (call->job == NULL) {
     free_call(call);
     mgl_server_reply_error(server, exchange, 503, "out of memory for a request", NULL, NULL);

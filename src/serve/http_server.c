@@ -14,12 +14,14 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 
 enum {
   MAX_LISTENERS = 16,
+  SWEEP_MS = 250,                // between looks at all deadlines
   LINGER_SECONDS = 1,            // for a client to read a refusal before the socket closes
   READ_AHEAD_BYTES = 64 * 1024,  // of requests that a client sends before it has its answer
-  ACCEPT_BATCH = 64,
+  DRAIN_IDLE_SECONDS = 1,        // for a request that is on its way when the server drains
 };
 
 typedef enum phase {
@@ -34,13 +36,17 @@ struct mgl_exchange {
   mgl_http_server *server;
   mgl_exchange *previous, *next;
   struct bufferevent *bev;
-  struct event *deadline;
   mgl_http_reader reader;
   phase phase;
-  bool keep_alive;  // after the present answer
-  bool chunked;     // the present answer
-  bool is_busy;     // inside mgl_exchange's own loop: do not free
-  bool is_dead;     // to be freed when it is not busy
+  uint64_t deadline_ns;  // of the phase; 0: none
+  uint64_t put, taken;   // bytes for the client in all, and those that have left at the last look
+  uint64_t taken_ns;     // when that was more than before
+  bool keep_alive;       // after the present answer
+  bool chunked;          // the present answer
+  bool is_busy;          // inside mgl_exchange's own loop: do not free
+  bool is_dead;          // to be freed when it is not busy
+  bool is_held;    // the client has sent enough ahead: nothing is read before its answer has left
+  bool is_broken;  // memory was out for a part of the answer: it is closed instead
   mgl_exchange_watch watch;
 };
 
@@ -51,7 +57,8 @@ struct mgl_http_server {
   mgl_http_counters counters;
   struct evconnlistener *listeners[MAX_LISTENERS];
   uint32_t listener_count;
-  struct event *retry;  // accepting again after descriptors ran out
+  struct event *sweep;
+  bool is_paused;  // nothing is accepted until the next look: descriptors ran out
   bool is_draining;
   mgl_exchange *first;
 };
@@ -70,9 +77,6 @@ static void free_exchange(mgl_exchange *x) {
   mgl_http_server *server = x->server;
   if (x->bev != NULL) {
     bufferevent_free(x->bev);
-  }
-  if (x->deadline != NULL) {
-    event_free(x->deadline);
   }
   mgl_http_reader_free(&x->reader);
   if (x->next != NULL) {
@@ -106,8 +110,29 @@ static void kill_exchange(mgl_exchange *x) {
 }
 
 static void set_deadline(mgl_exchange *x, uint32_t seconds) {
-  struct timeval after = {.tv_sec = (time_t)seconds};
-  (void)event_add(x->deadline, &after);
+  x->deadline_ns = mgl_clock_ns() + (uint64_t)seconds * 1000000000u;
+}
+
+// An answer with a gap would be taken for a whole one: where memory is out for a part of it,
+// nothing more goes out, and the end of the connection, which the loop then sees, ends the
+// exchange.
+static void break_off(mgl_exchange *x) {
+  x->is_broken = true;
+  (void)shutdown(bufferevent_getfd(x->bev), SHUT_RDWR);
+}
+
+// Puts bytes behind what is on its way to the client.
+static void put(mgl_exchange *x, const char *data, size_t bytes) {
+  if (x->is_broken) {
+    return;
+  }
+  if (evbuffer_get_length(bufferevent_get_output(x->bev)) == 0) {
+    x->taken_ns = mgl_clock_ns();
+  }
+  x->put += bytes;
+  if (bufferevent_write(x->bev, data, bytes) != 0) {
+    break_off(x);
+  }
 }
 
 // --- reading -------------------------------------------------------------------------------------
@@ -116,6 +141,10 @@ static void begin_reading(mgl_exchange *x) {
   mgl_http_reader_next(&x->reader);
   x->phase = PHASE_READING;
   set_deadline(x, x->server->options.idle_seconds);
+  if (x->is_held) {
+    x->is_held = false;
+    (void)bufferevent_enable(x->bev, EV_READ);
+  }
 }
 
 static void refuse(mgl_exchange *x) {
@@ -144,10 +173,10 @@ static void step_reading(mgl_exchange *x, mgl_http_state before) {
     x->phase = PHASE_READING;
     if (x->reader.wants_continue) {
       static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
-      (void)bufferevent_write(x->bev, go_on, sizeof go_on - 1);
+      put(x, go_on, sizeof go_on - 1);
     }
   } else if (state == MGL_HTTP_COMPLETE) {
-    (void)event_del(x->deadline);
+    x->deadline_ns = 0;
     x->phase = PHASE_ANSWERING;
     server->callbacks.request(server->callbacks.context, x);
   }
@@ -178,14 +207,17 @@ static void advance(mgl_exchange *x) {
 
 static void on_readable(struct bufferevent *bev, void *context) {
   mgl_exchange *x = context;
-  if (x->phase == PHASE_LINGERING || x->phase == PHASE_FLUSHING) {
-    if (!x->keep_alive) {
-      struct evbuffer *input = bufferevent_get_input(bev);
-      (void)evbuffer_drain(input, evbuffer_get_length(input));
-    }
-    return;
+  struct evbuffer *input = bufferevent_get_input(bev);
+  bool is_last = x->phase == PHASE_LINGERING || (x->phase == PHASE_FLUSHING && !x->keep_alive);
+  if (is_last) {
+    (void)evbuffer_drain(input, evbuffer_get_length(input));
+  } else if (x->phase == PHASE_READING) {
+    advance(x);
+  } else if (evbuffer_get_length(input) >= READ_AHEAD_BYTES) {
+    // libevent's own mark of how much to read ahead takes memory, and crashes where it is out.
+    x->is_held = true;
+    (void)bufferevent_disable(bev, EV_READ);
   }
-  advance(x);
 }
 
 // --- writing -------------------------------------------------------------------------------------
@@ -211,6 +243,9 @@ static void after_answer(mgl_exchange *x) {
 static void on_written(struct bufferevent *bev, void *context) {
   mgl_exchange *x = context;
   (void)bev;
+  if (x->is_broken) {
+    return;
+  }
   if (x->phase == PHASE_FLUSHING) {
     after_answer(x);
   } else if (x->phase == PHASE_STREAMING && x->watch.drained != NULL) {
@@ -224,7 +259,7 @@ static void on_end(struct bufferevent *bev, short what, void *context) {
   if ((what & BEV_EVENT_CONNECTED) != 0) {
     return;
   }
-  if ((what & BEV_EVENT_EOF) != 0 && x->phase == PHASE_FLUSHING) {
+  if ((what & BEV_EVENT_EOF) != 0 && x->phase == PHASE_FLUSHING && !x->is_broken) {
     x->keep_alive = false;  // it has said all, and may still read its answer
     return;
   }
@@ -232,19 +267,54 @@ static void on_end(struct bufferevent *bev, short what, void *context) {
   kill_exchange(x);
 }
 
-static void on_deadline(evutil_socket_t fd, short what, void *context) {
-  mgl_exchange *x = context;
-  (void)fd;
-  (void)what;
+static void end_phase(mgl_exchange *x) {
   bool is_slow = x->phase == PHASE_READING && x->reader.state != MGL_HTTP_IDLE;
-  x->server->counters.timed_out += is_slow ? 1 : 0;
+  x->deadline_ns = 0;
   if (is_slow) {
+    x->server->counters.timed_out++;
     x->reader.state = MGL_HTTP_REFUSED;
     x->reader.refusal = 408;
     x->reader.reason = "the request did not come to its end in time";
     refuse(x);
   } else if (x->phase != PHASE_ANSWERING && x->phase != PHASE_STREAMING) {
     kill_exchange(x);
+  }
+}
+
+// Whether the client has taken nothing for too long. Where memory was out, libevent may not be
+// waiting for it to take something: then it is told to once more.
+static bool is_stalled(mgl_exchange *x, uint64_t now_ns) {
+  size_t pending = evbuffer_get_length(bufferevent_get_output(x->bev));
+  uint64_t taken = x->put - pending;
+  if (pending == 0 || taken != x->taken) {
+    x->taken = taken;
+    x->taken_ns = now_ns;
+  } else {
+    (void)bufferevent_enable(x->bev, EV_WRITE);
+  }
+  return now_ns - x->taken_ns >= (uint64_t)x->server->options.write_seconds * 1000000000u;
+}
+
+// Looks at all deadlines: one timer for all connections, since one for each costs memory that may
+// be out, and time with each write.
+static void on_sweep(evutil_socket_t fd, short what, void *context) {
+  mgl_http_server *server = context;
+  uint64_t now_ns = mgl_clock_ns();
+  (void)fd;
+  (void)what;
+  for (mgl_exchange *x = server->first, *next = NULL; x != NULL; x = next) {
+    next = x->next;
+    if (is_stalled(x, now_ns)) {
+      server->counters.timed_out++;
+      kill_exchange(x);
+    } else if (x->deadline_ns != 0 && now_ns >= x->deadline_ns) {
+      end_phase(x);
+    }
+  }
+  if (server->is_paused && !server->is_draining &&
+      server->counters.open < server->options.max_connections) {
+    server->is_paused = false;
+    set_accepting(server, true);
   }
 }
 
@@ -271,23 +341,29 @@ static const char *phrase_of(int status) {
 
 static void write_head(mgl_exchange *x, int status, const char *type, const char *headers,
                        const char *framing) {
-  struct evbuffer *out = bufferevent_get_output(x->bev);
+  mgl_text head = {0};
   if (x->server->is_draining) {
     x->keep_alive = false;
   }
-  (void)evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n%s%s%s\r\n", status,
-                            phrase_of(status), type, headers, framing,
-                            x->keep_alive && x->reader.is_1_0 ? "Connection: keep-alive\r\n"
-                            : x->keep_alive                   ? ""
-                                                              : "Connection: close\r\n");
+  mgl_text_format(&head, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n%s%s%s\r\n", status,
+                  phrase_of(status), type, headers, framing,
+                  x->keep_alive && x->reader.is_1_0 ? "Connection: keep-alive\r\n"
+                  : x->keep_alive                   ? ""
+                                                    : "Connection: close\r\n");
+  if (head.failed) {
+    break_off(x);
+  } else {
+    put(x, head.data, head.bytes);
+  }
+  mgl_text_free(&head);
 }
 
 // The whole answer is in the output.
 static void finish_answer(mgl_exchange *x) {
   x->phase = PHASE_FLUSHING;
   x->watch = (mgl_exchange_watch){0};
-  (void)event_del(x->deadline);  // each write has its own
-  if (evbuffer_get_length(bufferevent_get_output(x->bev)) == 0) {
+  x->deadline_ns = 0;  // writes have their own
+  if (!x->is_broken && evbuffer_get_length(bufferevent_get_output(x->bev)) == 0) {
     bufferevent_trigger(x->bev, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
   }
 }
@@ -300,7 +376,7 @@ void mgl_exchange_reply(mgl_exchange *exchange, int status, const char *type, co
   (void)snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", bytes);
   write_head(exchange, status, type, headers, framing);
   if (exchange->reader.method == NULL || strcmp(exchange->reader.method, "HEAD") != 0) {
-    (void)bufferevent_write(exchange->bev, body, bytes);
+    put(exchange, body, bytes);
   }
   finish_answer(exchange);
 }
@@ -314,22 +390,22 @@ void mgl_exchange_begin(mgl_exchange *exchange, int status, const char *type, co
 }
 
 void mgl_exchange_write(mgl_exchange *exchange, const char *data, size_t bytes) {
-  struct evbuffer *out = bufferevent_get_output(exchange->bev);
+  char size[24];
   if (bytes == 0) {
     return;
   }
   if (exchange->chunked) {
-    (void)evbuffer_add_printf(out, "%zx\r\n", bytes);
+    put(exchange, size, (size_t)snprintf(size, sizeof size, "%zx\r\n", bytes));
   }
-  (void)evbuffer_add(out, data, bytes);
+  put(exchange, data, bytes);
   if (exchange->chunked) {
-    (void)evbuffer_add(out, "\r\n", 2);
+    put(exchange, "\r\n", 2);
   }
 }
 
 void mgl_exchange_end(mgl_exchange *exchange) {
   if (exchange->chunked) {
-    (void)bufferevent_write(exchange->bev, "0\r\n\r\n", 5);
+    put(exchange, "0\r\n\r\n", 5);
   }
   finish_answer(exchange);
 }
@@ -340,6 +416,11 @@ size_t mgl_exchange_pending(const mgl_exchange *exchange) {
 
 const mgl_http_reader *mgl_exchange_request(const mgl_exchange *exchange) {
   return &exchange->reader;
+}
+
+void mgl_exchange_take_body(mgl_exchange *exchange, mgl_text *out) {
+  *out = exchange->reader.body;
+  exchange->reader.body = (mgl_text){0};
 }
 
 void mgl_exchange_set_watch(mgl_exchange *exchange, mgl_exchange_watch watch) {
@@ -387,40 +468,29 @@ static void on_accept(struct evconnlistener *listener, int fd, struct sockaddr *
   server->first = x;
   server->counters.accepted++;
   server->counters.open++;
-  x->deadline = evtimer_new(server->base, on_deadline, x);
-  x->bev = x->deadline == NULL ? NULL : create_bev(server, fd);
+  x->bev = create_bev(server, fd);
   if (x->bev == NULL) {
     (void)close(fd);
     free_exchange(x);
     return;
   }
-  struct timeval write_time = {.tv_sec = (time_t)server->options.write_seconds};
   bufferevent_setcb(x->bev, on_readable, on_written, on_end, x);
-  (void)bufferevent_set_timeouts(x->bev, NULL, &write_time);
-  bufferevent_setwatermark(x->bev, EV_READ, 0, READ_AHEAD_BYTES);
   begin_reading(x);
-  (void)bufferevent_enable(x->bev, EV_READ | EV_WRITE);
+  if (bufferevent_enable(x->bev, EV_READ | EV_WRITE) != 0) {
+    kill_exchange(x);
+    return;
+  }
   if (server->counters.open >= server->options.max_connections) {
     set_accepting(server, false);
-  }
-}
-
-static void on_retry(evutil_socket_t fd, short what, void *context) {
-  mgl_http_server *server = context;
-  (void)fd;
-  (void)what;
-  if (!server->is_draining && server->counters.open < server->options.max_connections) {
-    set_accepting(server, true);
   }
 }
 
 // Out of descriptors, most likely: without a pause the loop would spin on it.
 static void on_accept_error(struct evconnlistener *listener, void *context) {
   mgl_http_server *server = context;
-  struct timeval after = {.tv_usec = 100000};
   (void)listener;
   set_accepting(server, false);
-  (void)event_add(server->retry, &after);
+  server->is_paused = true;
 }
 
 mgl_status mgl_http_server_listen(mgl_http_server *server, int fd, mgl_error *err) {
@@ -442,13 +512,17 @@ mgl_status mgl_http_server_listen(mgl_http_server *server, int fd, mgl_error *er
 mgl_status mgl_http_server_create(struct event_base *base, const mgl_http_options *options,
                                   const mgl_http_callbacks *callbacks, mgl_http_server **out,
                                   mgl_error *err) {
+  const struct timeval period = {.tv_usec = SWEEP_MS * 1000};
   mgl_http_server *server = mgl_alloc_zeroed(1, sizeof *server);
   *out = NULL;
   if (server != NULL) {
     *server = (mgl_http_server){.base = base, .options = *options, .callbacks = *callbacks};
-    server->retry = evtimer_new(base, on_retry, server);
+    server->sweep = event_new(base, -1, EV_PERSIST, on_sweep, server);
   }
-  if (server == NULL || server->retry == NULL) {
+  if (server == NULL || server->sweep == NULL || event_add(server->sweep, &period) != 0) {
+    if (server != NULL && server->sweep != NULL) {
+      event_free(server->sweep);
+    }
     mgl_free(server);
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a server");
   }
@@ -456,17 +530,31 @@ mgl_status mgl_http_server_create(struct event_base *base, const mgl_http_option
   return MGL_OK;
 }
 
+// Connections that the system has accepted already would be reset with the listening socket.
+static void accept_rest(mgl_http_server *server, struct evconnlistener *listener) {
+  while (server->counters.open < server->options.max_connections) {
+    struct sockaddr_storage address = {0};
+    socklen_t bytes = sizeof address;
+    int fd = accept4(evconnlistener_get_fd(listener), (struct sockaddr *)&address, &bytes,
+                     SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      return;
+    }
+    on_accept(listener, fd, (struct sockaddr *)&address, (int)bytes, server);
+  }
+}
+
 void mgl_http_server_drain(mgl_http_server *server) {
-  server->is_draining = true;
   for (uint32_t i = 0; i < server->listener_count; i++) {
+    accept_rest(server, server->listeners[i]);
     evconnlistener_free(server->listeners[i]);
   }
+  server->is_draining = true;
   server->listener_count = 0;
-  for (mgl_exchange *x = server->first, *next = NULL; x != NULL; x = next) {
-    next = x->next;
+  for (mgl_exchange *x = server->first; x != NULL; x = x->next) {
     x->keep_alive = false;
     if (x->phase == PHASE_READING && x->reader.state == MGL_HTTP_IDLE) {
-      kill_exchange(x);
+      set_deadline(x, DRAIN_IDLE_SECONDS);
     }
   }
 }
@@ -479,7 +567,7 @@ void mgl_http_server_destroy(mgl_http_server *server) {
   while (server->first != NULL) {
     kill_exchange(server->first);
   }
-  event_free(server->retry);
+  event_free(server->sweep);
   mgl_free(server);
 }
 

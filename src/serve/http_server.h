@@ -57,13 +57,16 @@ mgl_status mgl_http_server_create(struct event_base *base, const mgl_http_option
 void mgl_http_server_destroy(mgl_http_server *server);
 // Accepts connections from a listening socket, which becomes the server's.
 mgl_status mgl_http_server_listen(mgl_http_server *server, int fd, mgl_error *err);
-// No new connections; those that wait for a request end now, others behind their answer.
+// No new connections; those that wait for a request end if none comes within a second, others
+// behind their answer.
 void mgl_http_server_drain(mgl_http_server *server);
 const mgl_http_counters *mgl_http_server_counters(const mgl_http_server *server);
 
 // --- exchanges -----------------------------------------------------------------------------------
 
 const mgl_http_reader *mgl_exchange_request(const mgl_exchange *exchange);
+// Moves the body of a complete request out of its reader; free with mgl_text_free.
+void mgl_exchange_take_body(mgl_exchange *exchange, mgl_text *out);
 // Who is told when the client goes away, or when it has taken what waited; NULL: nobody.
 typedef struct mgl_exchange_watch {
   void *context;

@@ -6,24 +6,34 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "serve/reading.h"
 
-enum { PREPARERS = 2 };  // so that one slow body does not hold up all others
+// Two threads, so that nobody waits for the large body of somebody else: one takes small bodies
+// only, the other one large bodies first, and with less right to the processor than the engine.
+enum { LANE_SMALL, LANE_LARGE, LANES };
+enum { LARGE_BODY_BYTES = 128 * 1024, LARGE_LANE_NICE = 10 };
+
+typedef struct lane {
+  mgl_jobs *jobs;
+  pthread_t thread;
+  mgl_job *first, **last;  // that wait to be prepared; under the lock
+} lane;
 
 struct mgl_jobs {
   mgl_jobs_options options;
   mgl_job_callbacks callbacks;
   int wake_fd;  // eventfd: there are notes
   struct event *wake;
-  pthread_t threads[PREPARERS];
+  lane lanes[LANES];
   uint32_t thread_count;
   atomic_uint active;  // choices; a job counts as one until it is prepared
   // Under the lock:
   pthread_mutex_t lock;
   pthread_cond_t work;
-  mgl_job *first, **last;  // that wait to be prepared
   bool quit;
   mgl_note *first_note, **last_note;
 };
@@ -130,8 +140,9 @@ static mgl_status submit(mgl_job *job, mgl_error *err) {
 
 static mgl_status read_body(mgl_job *job) {
   const char *expected = job->jobs->options.model_name;
-  MGL_TRY(mgl_ask_read(job->jobs->options.model, job->endpoint, job->body, job->body_bytes,
-                       &job->ask, &job->error));
+  MGL_TRY(mgl_ask_read(job->jobs->options.model, job->endpoint,
+                       job->body.data == NULL ? "" : job->body.data, job->body.bytes, &job->ask,
+                       &job->error));
   if (job->ask.model != NULL && strcmp(job->ask.model, expected) != 0) {
     job->is_unknown_model = true;
     return mgl_error_set(&job->error, MGL_ERR_ARGUMENT, "\"model\": expected %.100s, found %.100s",
@@ -147,10 +158,11 @@ static void prepare(mgl_job *job) {
     goto tell;
   }
   job->status = read_body(job);
-  mgl_free(job->body);
-  job->body = NULL;
-  if (job->status == MGL_OK && !job->only_reads) {
-    job->status = submit(job, &job->error);
+  mgl_text_free(&job->body);
+  if (job->status == MGL_OK) {
+    job->status = job->only_reads ? mgl_reading_answer(jobs->options.model, jobs->options.engine,
+                                                       &job->ask, &job->reading, &job->error)
+                                  : submit(job, &job->error);
   }
 tell:
   (void)pthread_mutex_lock(&jobs->lock);
@@ -161,17 +173,31 @@ tell:
   }
 }
 
-static void *run_preparer(void *context) {
-  mgl_jobs *jobs = context;
+static mgl_job *take_from(lane *from) {
+  mgl_job *job = from->first;
+  if (job != NULL) {
+    from->first = job->next;
+    from->last = from->first == NULL ? &from->first : from->last;
+  }
+  return job;
+}
+
+static void *run_lane(void *context) {
+  lane *own = context;
+  mgl_jobs *jobs = own->jobs;
+  if (own == &jobs->lanes[LANE_LARGE]) {
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), LARGE_LANE_NICE);  // of this thread alone
+  }
   (void)pthread_mutex_lock(&jobs->lock);
   while (!jobs->quit) {
-    mgl_job *job = jobs->first;
+    mgl_job *job = take_from(own);
+    if (job == NULL) {
+      job = take_from(&jobs->lanes[LANE_SMALL]);
+    }
     if (job == NULL) {
       (void)pthread_cond_wait(&jobs->work, &jobs->lock);
       continue;
     }
-    jobs->first = job->next;
-    jobs->last = jobs->first == NULL ? &jobs->first : jobs->last;
     (void)pthread_mutex_unlock(&jobs->lock);
     prepare(job);
     (void)pthread_mutex_lock(&jobs->lock);
@@ -191,7 +217,8 @@ static void end_job(mgl_job *job) {
   (void)atomic_fetch_sub(&jobs->active, job->counted);
   mgl_ask_free(&job->ask);
   mgl_free(job->choices);
-  mgl_free(job->body);
+  mgl_text_free(&job->body);
+  mgl_text_free(&job->reading);
   mgl_free(job);
 }
 
@@ -263,11 +290,10 @@ static void on_wake(evutil_socket_t fd, short what, void *context) {
   }
 }
 
-mgl_job *mgl_jobs_start(mgl_jobs *jobs, mgl_endpoint endpoint, char *body, size_t bytes,
-                        void *owner) {
+mgl_job *mgl_jobs_start(mgl_jobs *jobs, mgl_endpoint endpoint, mgl_text body, void *owner) {
   mgl_job *job = mgl_alloc_zeroed(1, sizeof *job);
   if (job == NULL) {
-    mgl_free(body);
+    mgl_text_free(&body);
     return NULL;
   }
   *job = (mgl_job){
@@ -275,15 +301,15 @@ mgl_job *mgl_jobs_start(mgl_jobs *jobs, mgl_endpoint endpoint, char *body, size_
       .owner = owner,
       .endpoint = endpoint,
       .body = body,
-      .body_bytes = bytes,
       .only_reads = endpoint == MGL_ENDPOINT_TOKENIZE || endpoint == MGL_ENDPOINT_DETOKENIZE,
       .counted = 1};
   job->note.job = job;
   (void)atomic_fetch_add(&jobs->active, 1);
   (void)pthread_mutex_lock(&jobs->lock);
-  *jobs->last = job;
-  jobs->last = &job->next;
-  (void)pthread_cond_signal(&jobs->work);
+  lane *to = &jobs->lanes[body.bytes > LARGE_BODY_BYTES ? LANE_LARGE : LANE_SMALL];
+  *to->last = job;
+  to->last = &job->next;
+  (void)pthread_cond_broadcast(&jobs->work);  // one of the threads may not take it
   (void)pthread_mutex_unlock(&jobs->lock);
   return job;
 }
@@ -332,15 +358,19 @@ mgl_status mgl_jobs_create(struct event_base *base, const mgl_jobs_options *opti
   }
   jobs->options = *options;
   jobs->callbacks = *callbacks;
-  jobs->last = &jobs->first;
+  for (int i = 0; i < LANES; i++) {
+    jobs->lanes[i] = (lane){.jobs = jobs};
+    jobs->lanes[i].last = &jobs->lanes[i].first;
+  }
   jobs->last_note = &jobs->first_note;
   (void)pthread_mutex_init(&jobs->lock, NULL);
   (void)pthread_cond_init(&jobs->work, NULL);
   jobs->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   jobs->wake = event_new(base, jobs->wake_fd, EV_READ | EV_PERSIST, on_wake, jobs);
   bool ready = jobs->wake_fd >= 0 && jobs->wake != NULL && event_add(jobs->wake, NULL) == 0;
-  while (ready && jobs->thread_count < PREPARERS) {
-    ready = pthread_create(&jobs->threads[jobs->thread_count], NULL, run_preparer, jobs) == 0;
+  while (ready && jobs->thread_count < LANES) {
+    lane *next = &jobs->lanes[jobs->thread_count];
+    ready = pthread_create(&next->thread, NULL, run_lane, next) == 0;
     jobs->thread_count += ready ? 1 : 0;
   }
   if (!ready) {
@@ -360,7 +390,7 @@ void mgl_jobs_destroy(mgl_jobs *jobs) {
   (void)pthread_cond_broadcast(&jobs->work);
   (void)pthread_mutex_unlock(&jobs->lock);
   for (uint32_t i = 0; i < jobs->thread_count; i++) {
-    (void)pthread_join(jobs->threads[i], NULL);
+    (void)pthread_join(jobs->lanes[i].thread, NULL);
   }
   if (jobs->wake != NULL) {
     event_free(jobs->wake);

@@ -1,10 +1,11 @@
 // Jobs: what stands between the thread that does I/O and the engine.
 //
-// A body becomes a job. A thread of its own reads it and submits it (templates and tokenizers may
-// take long, and the I/O thread must not wait), the engine's thread tells of outputs; both leave a
-// note, and an eventfd wakes the I/O thread, which reads the outputs with megalith_request_next and
-// hands them to the job's owner. So all but jobs.c runs on one thread, and nothing is allocated
-// for an output. Rejected: copies of outputs in a queue, which can run out of memory.
+// A body becomes a job. A thread of its own reads it and submits or tokenizes it (JSON, templates
+// and tokenizers may take long, and the I/O thread must not wait), the engine's thread tells of
+// outputs; both leave a note, and an eventfd wakes the I/O thread, which reads the outputs with
+// megalith_request_next and hands them to the job's owner. So all but jobs.c runs on one thread,
+// and nothing is allocated for an output. Rejected: copies of outputs in a queue, which can run out
+// of memory.
 #ifndef MGL_SERVE_JOBS_H
 #define MGL_SERVE_JOBS_H
 
@@ -15,6 +16,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "request/ask.h"
 
 typedef struct mgl_jobs mgl_jobs;
@@ -44,10 +46,10 @@ struct mgl_job {
   mgl_jobs *jobs;
   void *owner;  // the owner's; set by whoever starts it
   mgl_endpoint endpoint;
-  char *body;
-  size_t body_bytes;
-  bool only_reads;  // the body is read, and nothing submitted (tokenize)
+  mgl_text body;
+  bool only_reads;  // nothing is submitted (tokenize)
   // From `prepared` on:
+  mgl_text reading;  // the answer to a job that only reads
   mgl_ask ask;
   mgl_choice *choices;  // [choice_count]
   uint32_t choice_count;
@@ -89,9 +91,8 @@ void mgl_jobs_destroy(mgl_jobs *jobs);
 // Whether one more choice fits.
 bool mgl_jobs_has_room(const mgl_jobs *jobs);
 uint32_t mgl_jobs_active(const mgl_jobs *jobs);
-// Takes over the body (memory of base/alloc.h). NULL: no memory, and the body is freed.
-mgl_job *mgl_jobs_start(mgl_jobs *jobs, mgl_endpoint endpoint, char *body, size_t bytes,
-                        void *owner);
+// Takes over the body. NULL: no memory, and the body is freed.
+mgl_job *mgl_jobs_start(mgl_jobs *jobs, mgl_endpoint endpoint, mgl_text body, void *owner);
 // Nobody wants the answer any more. `ended` follows.
 void mgl_job_abandon(mgl_job *job);
 // While its client takes nothing, a job's requests give their KV memory to others.

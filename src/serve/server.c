@@ -163,6 +163,7 @@ static void on_tick(evutil_socket_t fd, short what, void *context) {
   (void)fd;
   (void)what;
   watch_engine(context);
+  mgl_server_keep_streams(context);
 }
 
 static void ignore_fatal(int code) {

@@ -21,9 +21,8 @@ typedef struct mgl_call {
   bool has_answer;  // answer is made
   bool is_paused;   // the client takes nothing
   uint64_t start_ns;
-  uint64_t *last_ns;         // [choice_count] when the latest token came; 0: none yet
-  struct event *keep_alive;  // sends a comment where nothing else goes out
-  uint64_t written_ns;       // when something went out
+  uint64_t *last_ns;    // [choice_count] when the latest token came; 0: none yet
+  uint64_t written_ns;  // when something went out
 } mgl_call;
 
 struct mgl_server {
@@ -63,6 +62,8 @@ void mgl_server_reply_error(mgl_server *server, mgl_exchange *exchange, int stat
 // --- calls.c -------------------------------------------------------------------------------------
 
 void mgl_server_start_call(mgl_server *server, mgl_exchange *exchange, mgl_endpoint endpoint);
+// Once a second: sends something on streams on which nothing goes out.
+void mgl_server_keep_streams(mgl_server *server);
 extern const mgl_job_callbacks mgl_server_job_callbacks;  // context: the server
 
 #endif

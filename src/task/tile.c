@@ -1,6 +1,6 @@
-// This file says what tiles touch, op by op: one function a family of ops lists the operands;
-// regions and costs are read off that list, so that dependencies, placement and the JSON form
-// cannot disagree. Rejected: maps from grid axes to tensor dims as MPK has them, which cannot say
+// This file says what tiles touch, one function a unit: it lists the operands by their roles
+// (graph/op.def); regions and costs are read off that list, so that dependencies, placement and the
+// JSON form cannot disagree. Rejected: maps from grid axes to tensor dims as MPK has them, which cannot say
 // that a tile of attend reads three pieces of qkv.
 #include "task/tile.h"
 
@@ -73,196 +73,157 @@ static void add_units(operand_list *list, uint32_t input, uint32_t per_row, uint
   add(list, input, last, last + 1, 0, to);
 }
 
-// --- the ops -------------------------------------------------------------------------------------
+// --- the ops, by their unit and the roles of their inputs ----------------------------------------
 
-static void list_rmsnorm(operand_list *list, uint32_t begin, uint32_t end) {
+static void add_of_rows(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
+  mgl_role role = mgl_op_role(list->op, input);
+  if (role == MGL_ROLE_TABLE || role == MGL_ROLE_NEXT_PLAN) {
+    add_whole(list, input);
+  } else {
+    add_rows(list, input, begin, end);
+  }
+}
+
+static uint32_t vectors_per_row(const operand_list *list) {
   const mgl_tensor *output = &list->graph->tensors[list->op->output];
-  uint32_t per_row = columns_of(list, MGL_TILE_OUTPUT) / output->dims[output->rank - 1].number;
-  if (list->op->input_count == 3) {
-    add_whole(list, 0);  // which rows, the plan says
-    add_whole(list, 1);
-    add_rows(list, 2, begin, end);
+  return columns_of(list, MGL_TILE_OUTPUT) / output->dims[output->rank - 1].number;
+}
+
+static void add_of_vectors(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
+  mgl_role role = mgl_op_role(list->op, input);
+  if (role == MGL_ROLE_ROWS) {
+    add_rows(list, input, begin, end);
+  } else if (role == MGL_ROLE_X && mgl_op_input(list->op, MGL_ROLE_ROWS) == MGL_NO_TENSOR) {
+    add_units(list, input, vectors_per_row(list), begin, end);
   } else {
-    add_units(list, 0, per_row, begin, end);
-    add_whole(list, 1);
-  }
-  add_units(list, MGL_TILE_OUTPUT, per_row, begin, end);
-}
-
-// Rows [begin, end) of every input but the one that stays whole (an index of an input, or none).
-static void list_rows(operand_list *list, uint32_t whole, uint32_t begin, uint32_t end) {
-  for (uint32_t i = 0; i < list->op->input_count; i++) {
-    if (i == whole) {
-      add_whole(list, i);
-    } else {
-      add_rows(list, i, begin, end);
-    }
-  }
-  if (list->graph->tensors[list->op->output].placement == MGL_PLACE_KV) {
-    add_whole(list, MGL_TILE_OUTPUT);
-  } else {
-    add_rows(list, MGL_TILE_OUTPUT, begin, end);
+    add_whole(list, input);  // of x: which rows, the plan says
   }
 }
 
-static void list_linear(operand_list *list, uint32_t begin, uint32_t end) {
-  add_whole(list, 0);
-  add_rows(list, 1, begin, end);
-  if (list->op->input_count == 3) {
-    add_rows(list, 2, begin, end);
+// Rows of a matrix, or elements of its bias, that columns [begin, end) of the result come from. If
+// all matrices have as many rows as the result has columns, these are those of one after the other;
+// else each has a row for every column.
+static void add_features(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
+  mgl_op_range matrices = mgl_op_inputs(list->op, MGL_ROLE_MATRIX);
+  uint32_t place = input - mgl_op_inputs(list->op, mgl_op_role(list->op, input)).first;
+  uint32_t first = 0;
+  uint32_t all = 0;
+  for (uint32_t i = 0; i < matrices.count; i++) {
+    first += i < place ? rows_of(list, matrices.first + i) : 0;
+    all += rows_of(list, matrices.first + i);
   }
-  add_columns(list, MGL_TILE_OUTPUT, begin, end);
+  first = all == columns_of(list, MGL_TILE_OUTPUT) ? first : 0;
+  uint32_t last = first + rows_of(list, input);
+  uint32_t from = begin > first ? begin : first;
+  uint32_t to = end < last ? end : last;
+  if (from < to) {
+    add_rows(list, input, from - first, to - first);
+  }
 }
 
-// Columns [begin, end) of Q, K and V one after the other: those of each of the three weights.
-static void list_qkv_proj(operand_list *list, uint32_t begin, uint32_t end) {
-  add_whole(list, 0);
-  add_whole(list, 1);
-  for (uint32_t i = 2; i < list->op->input_count; i++) {
-    uint32_t first = 0;
-    for (uint32_t before = 2; before < 2 + (i - 2) % 3; before++) {
-      first += rows_of(list, before);
-    }
-    uint32_t last = first + rows_of(list, i);
-    uint32_t from = begin > first ? begin : first;
-    uint32_t to = end < last ? end : last;
-    if (from < to) {
-      add_rows(list, i, from - first, to - first);
-    }
+static void add_of_columns(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
+  switch (mgl_op_role(list->op, input)) {
+    case MGL_ROLE_MATRIX:
+    case MGL_ROLE_BIAS: add_features(list, input, begin, end); break;
+    case MGL_ROLE_RESIDUAL: add_columns(list, input, begin, end); break;
+    default: add_whole(list, input); break;
   }
-  add_columns(list, MGL_TILE_OUTPUT, begin, end);
 }
 
-static void list_attention(operand_list *list, uint32_t strides, uint32_t begin, uint32_t end) {
+// KV heads [first, last) of attention.
+static void add_of_heads(operand_list *list, uint32_t input, uint32_t first, uint32_t last) {
   const mgl_tensor *output = &list->graph->tensors[list->op->output];
   uint32_t head_dim = output->dims[2].number;
-  uint32_t kv_heads = rows_of(list, 1);
+  uint32_t kv_heads = mgl_tile_kv_heads(list->graph, list->op);
   uint32_t group = output->dims[1].number / kv_heads * head_dim;  // columns of Q of one KV head
-  uint32_t first = begin / strides;
-  uint32_t last = (end + strides - 1) / strides;
-  add_columns(list, 0, first * group, last * group);
-  if (list->op->kind == MGL_OP_ATTEND) {
-    uint32_t k = kv_heads * group;
-    uint32_t v = k + kv_heads * head_dim;
-    add_columns(list, 0, k + first * head_dim, k + last * head_dim);
-    add_columns(list, 0, v + first * head_dim, v + last * head_dim);
+  uint32_t k = kv_heads * group;
+  uint32_t v = k + kv_heads * head_dim;
+  mgl_role role = input == MGL_TILE_OUTPUT ? MGL_ROLE_Q : mgl_op_role(list->op, input);
+  if (role == MGL_ROLE_KV) {
+    add_rows(list, input, first, last);
+  } else if (role != MGL_ROLE_Q && role != MGL_ROLE_QKV) {
+    add_whole(list, input);
+  } else {
+    add_columns(list, input, first * group, last * group);
+    if (role == MGL_ROLE_QKV) {
+      add_columns(list, input, k + first * head_dim, k + last * head_dim);
+      add_columns(list, input, v + first * head_dim, v + last * head_dim);
+    }
   }
-  add_rows(list, 1, first, last);
-  for (uint32_t i = 2; i < list->op->input_count; i++) {
-    add_whole(list, i);
+}
+
+static void add_output(operand_list *list, mgl_unit unit, uint32_t begin, uint32_t end) {
+  bool is_kv = list->graph->tensors[list->op->output].placement == MGL_PLACE_KV;
+  switch (is_kv ? MGL_UNIT_WHOLE : unit) {
+    case MGL_UNIT_ROW: add_rows(list, MGL_TILE_OUTPUT, begin, end); break;
+    case MGL_UNIT_VECTOR:
+      add_units(list, MGL_TILE_OUTPUT, vectors_per_row(list), begin, end);
+      break;
+    case MGL_UNIT_COLUMN:
+    case MGL_UNIT_ELEMENT: add_columns(list, MGL_TILE_OUTPUT, begin, end); break;
+    case MGL_UNIT_HEAD: add_of_heads(list, MGL_TILE_OUTPUT, begin, end); break;
+    default: add_whole(list, MGL_TILE_OUTPUT); break;
   }
-  add_columns(list, MGL_TILE_OUTPUT, first * group, last * group);
 }
 
 uint32_t mgl_tile_operands(const mgl_graph *graph, const mgl_op *op, uint32_t tokens,
                            uint32_t strides, uint32_t begin, uint32_t end,
                            mgl_tile_operand out[MGL_TILE_MAX_OPERANDS]) {
   operand_list list = {graph, op, {tokens, tokens, tokens}, out, 0};
-  switch (op->kind) {
-    case MGL_OP_EMBED: list_rows(&list, 1, begin, end); break;
-    case MGL_OP_RMSNORM: list_rmsnorm(&list, begin, end); break;
-    case MGL_OP_LINEAR: list_linear(&list, begin, end); break;
-    case MGL_OP_ROPE_ANGLES:
-    case MGL_OP_ROPE:
-    case MGL_OP_KV_WRITE: list_rows(&list, UINT32_MAX, begin, end); break;
-    case MGL_OP_ATTENTION:
-    case MGL_OP_ATTEND: list_attention(&list, strides, begin, end); break;
-    case MGL_OP_SILU_MUL:
-    case MGL_OP_ADD:
-      add_columns(&list, 0, begin, end);
-      add_columns(&list, 1, begin, end);
-      add_columns(&list, MGL_TILE_OUTPUT, begin, end);
-      break;
-    case MGL_OP_QKV_PROJ: list_qkv_proj(&list, begin, end); break;
-    case MGL_OP_LINEAR_ADD:
-      add_columns(&list, 0, begin, end);
-      add_whole(&list, 1);
-      add_rows(&list, 2, begin, end);
-      add_columns(&list, MGL_TILE_OUTPUT, begin, end);
-      break;
-    case MGL_OP_GATE_UP:
-    case MGL_OP_LOGITS:
-      add_whole(&list, 0);
-      add_whole(&list, 1);
-      if (op->kind == MGL_OP_LOGITS) {
-        add_whole(&list, 2);
-      } else {
-        add_rows(&list, 2, begin, end);
-      }
-      add_rows(&list, 3, begin, end);
-      add_columns(&list, MGL_TILE_OUTPUT, begin, end);
-      break;
-    case MGL_OP_NEXT_PLAN:
-      add_whole(&list, 0);
-      add_whole(&list, MGL_TILE_OUTPUT);
-      break;
-    case MGL_OP_SAMPLE: list_rows(&list, 1, begin, end); break;
-    case MGL_OP_COUNT: assert(0 && "unknown op"); break;
+  mgl_unit unit = mgl_op_info_of(op->kind)->unit;
+  if (unit == MGL_UNIT_HEAD) {  // strides of a head read and write the same rectangles
+    begin = begin / strides;
+    end = (end + strides - 1) / strides;
   }
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    switch (unit) {
+      case MGL_UNIT_ROW: add_of_rows(&list, i, begin, end); break;
+      case MGL_UNIT_VECTOR: add_of_vectors(&list, i, begin, end); break;
+      case MGL_UNIT_COLUMN: add_of_columns(&list, i, begin, end); break;
+      case MGL_UNIT_ELEMENT: add_columns(&list, i, begin, end); break;
+      case MGL_UNIT_HEAD: add_of_heads(&list, i, begin, end); break;
+      case MGL_UNIT_WHOLE:
+      case MGL_UNIT_COUNT: add_whole(&list, i); break;
+    }
+  }
+  add_output(&list, unit, begin, end);
   return list.count;
 }
 
 // --- units ---------------------------------------------------------------------------------------
 
 bool mgl_tile_is_attention(const mgl_op *op) {
-  return op->kind == MGL_OP_ATTENTION || op->kind == MGL_OP_ATTEND;
+  return mgl_op_info_of(op->kind)->unit == MGL_UNIT_HEAD;
 }
 
 uint32_t mgl_tile_kv_heads(const mgl_graph *graph, const mgl_op *op) {
-  return graph->tensors[op->inputs[1]].dims[0].number;
+  return mgl_graph_input(graph, op, MGL_ROLE_KV)->dims[0].number;
 }
 
 uint32_t mgl_tile_units(const mgl_graph *graph, const mgl_op *op, uint32_t tokens,
                         uint32_t strides) {
   const mgl_dim_values dims = {tokens, tokens, tokens};
   const mgl_tensor *output = &graph->tensors[op->output];
-  switch (op->kind) {
-    case MGL_OP_EMBED:
-    case MGL_OP_ROPE_ANGLES:
-    case MGL_OP_ROPE:
-    case MGL_OP_SAMPLE: return (uint32_t)mgl_dim_value(output->dims[0], &dims);
-    case MGL_OP_NEXT_PLAN: return 1;
-    case MGL_OP_KV_WRITE:
-      return (uint32_t)mgl_dim_value(graph->tensors[op->inputs[0]].dims[0], &dims);
-    case MGL_OP_RMSNORM:
+  switch (mgl_op_info_of(op->kind)->unit) {
+    case MGL_UNIT_ROW: {
+      bool is_kv = output->placement == MGL_PLACE_KV;  // which has no row a token
+      const mgl_tensor *rows = is_kv ? &graph->tensors[op->inputs[0]] : output;
+      return (uint32_t)mgl_dim_value(rows->dims[0], &dims);
+    }
+    case MGL_UNIT_VECTOR:
       return (uint32_t)(mgl_tensor_elements(output, &dims) / output->dims[output->rank - 1].number);
-    case MGL_OP_ATTENTION:
-    case MGL_OP_ATTEND: return mgl_tile_kv_heads(graph, op) * strides;
-    case MGL_OP_LINEAR:
-    case MGL_OP_SILU_MUL:
-    case MGL_OP_ADD:
-    case MGL_OP_QKV_PROJ:
-    case MGL_OP_LINEAR_ADD:
-    case MGL_OP_GATE_UP:
-    case MGL_OP_LOGITS: return (uint32_t)mgl_tensor_row_elements(output);
-    case MGL_OP_COUNT: break;
+    case MGL_UNIT_COLUMN:
+    case MGL_UNIT_ELEMENT: return (uint32_t)mgl_tensor_row_elements(output);
+    case MGL_UNIT_HEAD: return mgl_tile_kv_heads(graph, op) * strides;
+    case MGL_UNIT_WHOLE:
+    case MGL_UNIT_COUNT: break;
   }
-  assert(0 && "unknown op");
-  return 0;
+  return 1;
 }
 
 uint32_t mgl_tile_grain(const mgl_op *op, mgl_target target) {
-  switch (op->kind) {
-    case MGL_OP_LINEAR:
-    case MGL_OP_SILU_MUL:
-    case MGL_OP_ADD:
-    case MGL_OP_QKV_PROJ:
-    case MGL_OP_LINEAR_ADD:
-    case MGL_OP_LOGITS: return 16;
-    case MGL_OP_GATE_UP: return target == MGL_TARGET_CUDA ? 8 : 16;
-    case MGL_OP_EMBED:
-    case MGL_OP_RMSNORM:
-    case MGL_OP_ROPE_ANGLES:
-    case MGL_OP_ROPE:
-    case MGL_OP_KV_WRITE:
-    case MGL_OP_ATTENTION:
-    case MGL_OP_ATTEND:
-    case MGL_OP_NEXT_PLAN:
-    case MGL_OP_SAMPLE: return 1;
-    case MGL_OP_COUNT: break;
-  }
-  assert(0 && "unknown op");
-  return 1;
+  const mgl_op_info *info = mgl_op_info_of(op->kind);
+  return target == MGL_TARGET_CUDA ? info->cuda_grain : info->cpu_grain;
 }
 
 // --- regions and costs ---------------------------------------------------------------------------
@@ -280,13 +241,12 @@ void mgl_tile_regions(const mgl_graph *graph, const mgl_op *op, uint32_t tokens,
       continue;
     }
     bool is_output = operand->input == MGL_TILE_OUTPUT;
-    bool taken_over = operand->input == 0 && mgl_op_info_of(op->kind)->in_place;
-    bool updates_kv = operand->input == 1 && op->kind == MGL_OP_ATTEND;
+    bool is_updated = !is_output && mgl_op_updates(op, operand->input);
     if (!is_output) {
       assert(out->read_count < MGL_TILE_MAX_REGIONS);
       out->reads[out->read_count++] = operand->region;
     }
-    if (is_output || taken_over || updates_kv) {
+    if (is_output || is_updated) {
       assert(out->write_count < MGL_TILE_MAX_REGIONS);
       out->writes[out->write_count++] = operand->region;
     }
@@ -309,7 +269,7 @@ uint64_t mgl_tile_weight_bytes(const mgl_graph *graph, const mgl_op *op, uint32_
     if (graph->tensors[region.tensor].placement != MGL_PLACE_WEIGHT) {
       continue;
     }
-    if (op->kind == MGL_OP_EMBED) {
+    if (mgl_op_role(op, operands[i].input) == MGL_ROLE_TABLE) {
       region.row_end = end - begin;  // a row of the table a token
       region.row_begin = 0;
     }
@@ -329,7 +289,7 @@ uint64_t mgl_tile_cost(const mgl_graph *graph, const mgl_op *op, uint32_t tokens
     }
   }
   if (mgl_tile_is_attention(op)) {
-    const mgl_tensor *kv = &graph->tensors[op->inputs[1]];
+    const mgl_tensor *kv = mgl_graph_input(graph, op, MGL_ROLE_KV);
     uint64_t sequence =
         (uint64_t)MGL_TILE_MODEL_CONTEXT * 2 * kv->dims[1].number * mgl_dtype_bytes(kv->dtype);
     uint64_t unit = strides <= tokens ? (tokens + strides - 1) / strides * sequence

@@ -1,17 +1,15 @@
 // Tiles: which part of an op a task computes, and which parts of tensors that reads and writes.
 //
-// A task computes *tile units* [begin, end) of its op. Tile units are fixed when a task graph is
-// compiled for T tokens; they cut columns (output features, heads), never the tokens that an
-// iteration brings or not:
-//   linear, qkv_proj, linear_add, gate_up, logits, silu_mul, add
+// A task computes *tile units* [begin, end) of its op, whose row of graph/op.def says which. Tile
+// units are fixed when a task graph is compiled for T tokens; they cut columns (output features,
+// heads), never the tokens that an iteration brings or not:
+//   COLUMN, ELEMENT
 //       one output column, for all rows
-//   rmsnorm, rope, embed, rope_angles, kv_write
-//       one row (rmsnorm of heads: token * heads + head)
-//   sample
-//       one row of logits
-//   next_plan
+//   ROW, VECTOR
+//       one row (a vector of heads: token * heads + head); of sample, one of logits
+//   WHOLE
 //       all of it: there is one unit
-//   attention, attend
+//   HEAD
 //       kv_head * strides + stride: that KV head, for every strides-th item of a work list of the
 //       plan, beginning with `stride`. What an item is, the target says:
 //         CPU   attention: up to 12 consecutive tokens of a sequence; attend: a whole sequence. So

@@ -54,6 +54,22 @@ MGL_SHARED_FN bool mgl_cas_acq_rel(mgl_word *word, uint64_t expected, uint64_t d
                                                  memory_order_acq_rel, memory_order_relaxed);
 }
 
+// Counters of 32 bits, which a futex can wait for. They may wrap around.
+typedef _Atomic uint32_t mgl_count;
+
+MGL_SHARED_FN uint32_t mgl_count_load_acquire(const mgl_count *count) {
+  return atomic_load_explicit(count, memory_order_acquire);
+}
+
+// Both add and return the value before.
+MGL_SHARED_FN uint32_t mgl_count_add_release(mgl_count *count, uint32_t amount) {
+  return atomic_fetch_add_explicit(count, amount, memory_order_release);
+}
+
+MGL_SHARED_FN uint32_t mgl_count_add_acq_rel(mgl_count *count, uint32_t amount) {
+  return atomic_fetch_add_explicit(count, amount, memory_order_acq_rel);
+}
+
 // These load and store between a device and its host, on words in memory that both see.
 MGL_SHARED_FN uint64_t mgl_load_acquire_system(const mgl_word *word) {
   return mgl_load_acquire(word);

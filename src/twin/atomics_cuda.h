@@ -78,6 +78,46 @@ MGL_SHARED_FN bool mgl_cas_acq_rel(mgl_word *word, uint64_t expected, uint64_t d
   return before == expected;
 }
 
+// Counters of 32 bits in device memory, by one thread for its block: a release covers what the block
+// wrote before the barrier in front of it, and what an acquire has seen the block may read behind
+// the next one.
+typedef uint32_t mgl_count;
+
+MGL_SHARED_FN uint32_t mgl_count_load_acquire(const mgl_count *count) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(count) : "memory");
+  return value;
+}
+
+MGL_SHARED_FN void mgl_count_up_release(mgl_count *count) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+}
+
+// Adds, and returns the value before.
+MGL_SHARED_FN uint32_t mgl_count_add_acq_rel(mgl_count *count, uint32_t amount) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(count), "r"(amount)
+               : "memory");
+  return before;
+}
+
+// Adds 1, or goes back to 0 from `most`, and returns the value before.
+MGL_SHARED_FN uint32_t mgl_count_up_acq_rel(mgl_count *count, uint32_t most) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(count), "r"(most)
+               : "memory");
+  return before;
+}
+
+// What this thread wrote before is seen by the host before what it writes after.
+MGL_SHARED_FN void mgl_fence_system(void) {
+  __threadfence_system();
+}
+
 MGL_SHARED_FN void mgl_fence_seq_cst(void) {
   asm volatile("fence.sc.gpu;" ::: "memory");
 }

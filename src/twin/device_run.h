@@ -14,17 +14,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "graph/op.h"
 #include "twin/feed.h"
 #include "twin/protocol.h"
 #include "twin/sampling_rule.h"
-
-#ifdef __CUDACC__
-typedef enum mgl_op_kind {  // as in graph/graph.h
-#define MGL_OP(enum_name, name, inputs, optional, outputs, in_place, attributes) MGL_OP_##enum_name,
-#include "graph/op.def"
-  MGL_OP_COUNT
-} mgl_op_kind;
-#endif
 
 enum {
   // A worker's warps: consumers first, so that they form whole warpgroups.

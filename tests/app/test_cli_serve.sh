@@ -4,37 +4,7 @@
 source_tree=$(realpath "$3")
 . "$(dirname "$0")/cli.sh" "$1" "$2"
 
-# Starts the server with the given arguments; leaves $server (its process) and $address.
-start() {
-  rm -f "$work/server.err"
-  "$program" serve --port 0 "$@" >"$work/server.out" 2>"$work/server.err" </dev/null &
-  server=$!
-  address=
-  for _ in $(seq 600); do
-    address=$(sed -n 's/.* at \(http[^ ]*\)$/\1/p; s/.* at unix:\(.*\)$/\1/p' "$work/server.err" 2>/dev/null)
-    [ -n "$address" ] && return
-    kill -0 $server 2>/dev/null || break
-    sleep 0.1
-  done
-  fail "serve" "a line with the address" "$(show "$work/server.err")"
-}
-
-# Ends it with a signal; leaves $status.
-stop() {  # signal
-  kill "-$1" $server
-  wait $server
-  status=$?
-}
-
-# METHOD PATH BODY: the answer, headers and all, by nothing but bash.
-ask() {
-  local host=${address#http://}
-  exec 3<>"/dev/tcp/${host%:*}/${host##*:}"
-  printf '%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' \
-    "$1" "$2" "${#3}" "$3" >&3
-  cat <&3 >"$out"
-  exec 3>&-
-}
+. "$(dirname "$0")/server.sh"
 
 test_options() {
   expect_error "serve: port" "--port: expected 0 to 65535" serve --port 65536
@@ -82,18 +52,13 @@ test_settings() {
 test_keys() {
   printf '# keys\n\nfirst-key\nsecond-key\n' >"$work/keys"
   start --api-keys "$work/keys"
-  local host=${address#http://}
   ask GET /health ""
   check_has "serve --api-keys: health" "$out" "200 OK"
   ask GET /v1/models ""
   check_has "serve --api-keys: none given" "$out" "401 Unauthorized"
   local key
   for key in "first-key 200" "second-key 200" "second-ke 401" "second-keyx 401" "# 401"; do
-    exec 3<>"/dev/tcp/${host%:*}/${host##*:}"
-    printf 'GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\n\r\n' \
-      "${key% *}" >&3
-    cat <&3 >"$out"
-    exec 3>&-
+    ask GET /v1/models "" "Authorization: Bearer ${key% *}"
     check_has "serve --api-keys: $key" "$out" "HTTP/1.1 ${key#* }"
   done
   stop TERM

@@ -130,14 +130,14 @@ static bool conflicts(const mgl_graph *graph, const mgl_byte_range *ranges, acce
 
 mgl_status mgl_cpu_find_barriers(const mgl_graph *graph, const mgl_byte_range *ranges,
                                  unsigned char *barrier, mgl_error *err) {
-  access *since = mgl_alloc_zeroed(graph->op_count * (MGL_GRAPH_MAX_INPUTS + 1), sizeof *since);
+  access *since = mgl_alloc_zeroed(graph->op_count * (MGL_OP_MAX_INPUTS + 1), sizeof *since);
   if (since == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory finding barriers");
   }
   size_t since_count = 0;
   for (size_t op_idx = 0; op_idx < graph->op_count; op_idx++) {
     const mgl_op *op = &graph->ops[op_idx];
-    access own[MGL_GRAPH_MAX_INPUTS + 1];
+    access own[MGL_OP_MAX_INPUTS + 1];
     size_t own_count = 0;
     for (uint32_t i = 0; i < op->input_count; i++) {
       mgl_placement placement = graph->tensors[op->inputs[i]].placement;

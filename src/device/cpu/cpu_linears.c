@@ -18,11 +18,6 @@ static uint32_t smaller(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
-static bool is_linear(const mgl_op *op) {
-  return op->kind == MGL_OP_LINEAR || op->kind == MGL_OP_LINEAR_ADD ||
-         op->kind == MGL_OP_QKV_PROJ || op->kind == MGL_OP_GATE_UP || op->kind == MGL_OP_LOGITS;
-}
-
 // --- rows ----------------------------------------------------------------------------------------
 
 // One run of an op, and the block of rows at hand.
@@ -60,17 +55,16 @@ static const void *pack_rows(const linear_run *run, const void *rows) {
   return args.out;
 }
 
-// The block's rows of x, normed (inputs 0 and 1 of the op), made unless they are there.
+// The block's rows of x, normed, made unless they are there.
 static const void *stage_block(const linear_run *run) {
   const mgl_cpu_program *p = run->p;
   const mgl_op *op = run->op;
   unsigned char *scratch = mgl_cpu_scratch_of(p, run->worker);
   void *rows = scratch + p->scratch.stage;
-  bool some = op->kind == MGL_OP_LOGITS;
   stage_key wanted = {.iteration = p->iteration,
-                      .x = op->inputs[0],
-                      .norm = op->inputs[1],
-                      .index = some ? op->inputs[2] : MGL_NO_TENSOR,
+                      .x = mgl_op_input(op, MGL_ROLE_X),
+                      .norm = mgl_op_input(op, MGL_ROLE_NORM),
+                      .index = mgl_op_input(op, MGL_ROLE_ROWS),
                       .first = run->first,
                       .eps = (float)op->attrs[MGL_ATTR_EPS]};
   stage_key present;
@@ -78,6 +72,7 @@ static const void *stage_block(const linear_run *run) {
   wanted.packed = present.packed;
   if (memcmp(&present, &wanted, sizeof wanted) != 0) {
     const float *x = mgl_cpu_program_tensor(p, wanted.x);
+    bool some = wanted.index != MGL_NO_TENSOR;
     const uint32_t *index = some ? mgl_cpu_program_tensor(p, wanted.index) : NULL;
     mgl_rmsnorm_args args = {
         .x = some ? x : x + (size_t)run->first * run->k,
@@ -101,8 +96,7 @@ static const void *stage_block(const linear_run *run) {
 
 // The block's rows of an x that lies in memory.
 static const void *find_block(const linear_run *run) {
-  const unsigned char *x =
-      mgl_cpu_program_tensor(run->p, run->op->inputs[run->op->kind == MGL_OP_LINEAR_ADD ? 1 : 0]);
+  const unsigned char *x = mgl_cpu_program_input(run->p, run->op, MGL_ROLE_X);
   x += (size_t)run->first * run->k * mgl_dtype_bytes(run->x_dtype);
   if (!run->packs) {
     return x;
@@ -114,9 +108,12 @@ static const void *find_block(const linear_run *run) {
   return pack_rows(run, x);
 }
 
+static bool is_normed(const mgl_op *op) {
+  return mgl_op_input(op, MGL_ROLE_NORM) != MGL_NO_TENSOR;
+}
+
 static const void *block_of(const linear_run *run) {
-  bool in_memory = run->op->kind == MGL_OP_LINEAR || run->op->kind == MGL_OP_LINEAR_ADD;
-  return in_memory ? find_block(run) : stage_block(run);
+  return is_normed(run->op) ? stage_block(run) : find_block(run);
 }
 
 // --- weights -------------------------------------------------------------------------------------
@@ -137,18 +134,16 @@ static uint32_t features_of(const mgl_cpu_program *p, uint32_t w) {
 // number of pieces.
 static uint32_t find_pieces(const mgl_cpu_program *p, const mgl_op *op, uint32_t begin,
                             uint32_t end, weight_rows pieces[MAX_PIECES]) {
-  bool is_qkv = op->kind == MGL_OP_QKV_PROJ;
-  uint32_t input = op->kind == MGL_OP_LINEAR ? 1 : op->kind == MGL_OP_LOGITS ? 3 : 2;
+  mgl_op_range matrices = mgl_op_inputs(op, MGL_ROLE_MATRIX);
+  mgl_op_range biases = mgl_op_inputs(op, MGL_ROLE_BIAS);
   uint32_t count = 0;
-  for (uint32_t i = 0, offset = 0; i < (is_qkv ? MAX_PIECES : 1); i++) {
-    weight_rows piece = {.w = op->inputs[input + i], .bias = MGL_NO_TENSOR};
+  for (uint32_t i = 0, offset = 0; i < matrices.count; i++) {
+    weight_rows piece = {.w = op->inputs[matrices.first + i], .bias = MGL_NO_TENSOR};
     uint32_t features = features_of(p, piece.w);
     piece.column = begin > offset ? begin : offset;
     uint32_t last = smaller(end, offset + features);
-    if (is_qkv && op->input_count == 8) {
-      piece.bias = op->inputs[5 + i];
-    } else if (op->kind == MGL_OP_LINEAR && op->input_count == 3) {
-      piece.bias = op->inputs[2];
+    if (i < biases.count) {
+      piece.bias = op->inputs[biases.first + i];
     }
     if (piece.column < last) {
       piece.first = piece.column - offset;
@@ -166,6 +161,11 @@ static const unsigned char *weight_at(const mgl_cpu_program *p, uint32_t w, uint
          (size_t)row * weight->dims[1].number * mgl_dtype_bytes(weight->dtype);
 }
 
+// The matrix of gate (0) or of up (1).
+static uint32_t gate_up_weight(const mgl_op *op, uint32_t which) {
+  return op->inputs[mgl_op_inputs(op, MGL_ROLE_MATRIX).first + which];
+}
+
 // Piece `index` of what a tile reads for its first block; false: there are no more.
 static bool find_piece(const mgl_cpu_program *p, const mgl_op *op, uint32_t begin, uint32_t end,
                        uint32_t index, weight_rows *out) {
@@ -176,7 +176,7 @@ static bool find_piece(const mgl_cpu_program *p, const mgl_op *op, uint32_t begi
       return false;
     }
     *out = (weight_rows){
-        .w = op->inputs[2 + index % 2], .first = first, .count = smaller(end - first, columns)};
+        .w = gate_up_weight(op, index % 2), .first = first, .count = smaller(end - first, columns)};
     return true;
   }
   weight_rows pieces[MAX_PIECES];
@@ -191,7 +191,7 @@ size_t mgl_cpu_linear_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_
                               uint32_t end, size_t from, const void **out) {
   const mgl_op *op = &p->graph->ops[op_idx];
   weight_rows rows;
-  for (uint32_t i = 0; is_linear(op) && find_piece(p, op, begin, end, i, &rows); i++) {
+  for (uint32_t i = 0; mgl_op_is_linear(op) && find_piece(p, op, begin, end, i, &rows); i++) {
     const mgl_tensor *weight = &p->graph->tensors[rows.w];
     size_t bytes = (size_t)rows.count * weight->dims[1].number * mgl_dtype_bytes(weight->dtype);
     if (from < bytes) {
@@ -257,16 +257,14 @@ static void compute(const linear_run *run, const void *x, const weight_rows *pie
 static void run_block(const linear_run *run, const weight_rows *pieces, uint32_t piece_count) {
   const mgl_cpu_program *p = run->p;
   const void *x = block_of(run);
+  const float *residual = mgl_cpu_program_input(p, run->op, MGL_ROLE_RESIDUAL);
   block_out to = {.stride = (uint32_t)mgl_tensor_row_elements(&p->graph->tensors[run->op->output])};
   size_t row = (size_t)run->first * to.stride;
   bool is_last = run->first + run->count == run->rows;
   for (uint32_t i = 0; i < piece_count; i++) {
     const weight_rows *next = i + 1 < piece_count ? &pieces[i + 1] : is_last ? NULL : pieces;
     to.out = (float *)mgl_cpu_program_tensor(p, run->op->output) + row + pieces[i].column;
-    if (run->op->kind == MGL_OP_LINEAR_ADD) {
-      to.residual =
-          (const float *)mgl_cpu_program_tensor(p, run->op->inputs[0]) + row + pieces[i].column;
-    }
+    to.residual = residual == NULL ? NULL : residual + row + pieces[i].column;
     compute(run, x, &pieces[i], next, to);
   }
 }
@@ -278,15 +276,17 @@ static void run_gate_up_block(const linear_run *run, uint32_t begin, uint32_t en
   const mgl_tensor *out = &p->graph->tensors[op->output];
   const void *x = block_of(run);
   const uint32_t columns = mgl_cpu_gate_up_columns(run->count);
+  const uint32_t w_gate = gate_up_weight(op, 0);
+  const uint32_t w_up = gate_up_weight(op, 1);
   float *gate = mgl_cpu_work_scratch(p, run->worker);
   float *up = gate + (size_t)columns * run->count;
   for (uint32_t first = begin, count; first < end; first += count) {
     count = smaller(end - first, columns);
     uint32_t after = smaller(end - first - count, columns);
     const weight_rows pieces[] = {
-        {.w = op->inputs[2], .bias = MGL_NO_TENSOR, .first = first, .count = count},
-        {.w = op->inputs[3], .bias = MGL_NO_TENSOR, .first = first, .count = count},
-        {.w = op->inputs[2], .bias = MGL_NO_TENSOR, .first = first + count, .count = after},
+        {.w = w_gate, .bias = MGL_NO_TENSOR, .first = first, .count = count},
+        {.w = w_up, .bias = MGL_NO_TENSOR, .first = first, .count = count},
+        {.w = w_gate, .bias = MGL_NO_TENSOR, .first = first + count, .count = after},
     };
     compute(run, x, &pieces[0], &pieces[1], (block_out){.out = gate, .stride = columns});
     compute(run, x, &pieces[1], after > 0 ? &pieces[2] : NULL,
@@ -308,16 +308,12 @@ static void run_gate_up_block(const linear_run *run, uint32_t begin, uint32_t en
 static linear_run begin_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t worker) {
   const mgl_op *op = &p->graph->ops[op_idx];
   linear_run run = {.p = p, .op = op, .worker = worker};
-  uint32_t input = op->kind == MGL_OP_LINEAR_ADD ? 1 : 0;
-  uint32_t weight = op->kind == MGL_OP_LINEAR ? 1 : op->kind == MGL_OP_LOGITS ? 3 : 2;
-  run.k = p->graph->tensors[op->inputs[weight]].dims[1].number;
-  if (op->kind == MGL_OP_LINEAR || op->kind == MGL_OP_LINEAR_ADD) {
-    run.x_dtype = p->graph->tensors[op->inputs[input]].dtype;
-    run.rows = (uint32_t)(mgl_cpu_program_elements(p, op->inputs[input]) / run.k);
-  } else {
-    run.x_dtype = p->act;
-    run.rows = op->kind == MGL_OP_LOGITS ? p->plan->logit_row_count : p->plan->token_count;
-  }
+  uint32_t x = mgl_op_input(op, MGL_ROLE_X);
+  run.k = mgl_graph_input(p->graph, op, MGL_ROLE_MATRIX)->dims[1].number;
+  run.x_dtype = is_normed(op) ? p->act : p->graph->tensors[x].dtype;
+  run.rows = mgl_op_input(op, MGL_ROLE_ROWS) != MGL_NO_TENSOR
+                 ? p->plan->logit_row_count
+                 : (uint32_t)(mgl_cpu_program_elements(p, x) / run.k);
   return run;
 }
 

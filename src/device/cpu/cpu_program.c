@@ -203,59 +203,53 @@ uint64_t mgl_cpu_program_elements(const mgl_cpu_program *program, uint32_t tenso
   return mgl_tensor_elements(&program->graph->tensors[tensor], &values);
 }
 
+void *mgl_cpu_program_input(const mgl_cpu_program *program, const mgl_op *op, mgl_role role) {
+  uint32_t tensor = mgl_op_input(op, role);
+  return tensor == MGL_NO_TENSOR ? NULL : mgl_cpu_program_tensor(program, tensor);
+}
+
 size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx) {
   const mgl_op *op = &program->graph->ops[op_idx];
   const mgl_tensor *output = &program->graph->tensors[op->output];
-  switch (op->kind) {
-    case MGL_OP_EMBED:
-    case MGL_OP_ROPE_ANGLES:
-    case MGL_OP_ROPE:
-    case MGL_OP_KV_WRITE: return program->plan->token_count;
-    case MGL_OP_RMSNORM:
+  switch (mgl_op_info_of(op->kind)->unit) {
+    case MGL_UNIT_ROW: return program->plan->token_count;
+    case MGL_UNIT_VECTOR:
       return (size_t)mgl_cpu_program_elements(program, op->output) /
              output->dims[output->rank - 1].number;
-    case MGL_OP_LINEAR:
-      return mgl_cpu_program_elements(program, op->inputs[0]) == 0
+    case MGL_UNIT_COLUMN:
+      return mgl_cpu_program_elements(program, mgl_op_input(op, MGL_ROLE_X)) == 0
                  ? 0
                  : mgl_tensor_row_elements(output);
-    case MGL_OP_ATTENTION:
-      return (size_t)program->plan->attention_item_count * program->kv[op->inputs[1]].kv_head_count;
-    case MGL_OP_SILU_MUL:
-    case MGL_OP_ADD: return (size_t)mgl_cpu_program_elements(program, op->output);
-    case MGL_OP_QKV_PROJ:
-    case MGL_OP_ATTEND:
-    case MGL_OP_LINEAR_ADD:
-    case MGL_OP_GATE_UP:
-    case MGL_OP_LOGITS: break;  // run as tasks only
-    case MGL_OP_NEXT_PLAN:
-    case MGL_OP_SAMPLE: break;  // refused at creation
-    case MGL_OP_COUNT: break;
+    case MGL_UNIT_HEAD:
+      return (size_t)program->plan->attention_item_count *
+             program->kv[mgl_op_input(op, MGL_ROLE_KV)].kv_head_count;
+    case MGL_UNIT_ELEMENT: return (size_t)mgl_cpu_program_elements(program, op->output);
+    case MGL_UNIT_WHOLE:
+    case MGL_UNIT_COUNT: break;
   }
-  assert(0 && "unknown op");
-  return 0;
+  return 1;
 }
 
 size_t mgl_cpu_op_grain(const mgl_cpu_program *program, size_t op_idx) {
-  switch (program->graph->ops[op_idx].kind) {
-    case MGL_OP_LINEAR:
+  switch (mgl_op_info_of(program->graph->ops[op_idx].kind)->unit) {
+    case MGL_UNIT_COLUMN:
       return 16;  // a multiple of every kernel's row block; 64 bytes of f32 output
-    case MGL_OP_SILU_MUL:
-    case MGL_OP_ADD: return 512;  // less is not worth another worker
+    case MGL_UNIT_ELEMENT: return 512;  // less is not worth another worker
     default: return 1;
   }
 }
 
 static void run_attention(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
                           size_t end) {
-  const mgl_tensor *q = &p->graph->tensors[op->inputs[0]];
+  const mgl_tensor *q = mgl_graph_input(p->graph, op, MGL_ROLE_Q);
   mgl_attention_args args = {
-      .q = mgl_cpu_program_tensor(p, op->inputs[0]),
+      .q = mgl_cpu_program_input(p, op, MGL_ROLE_Q),
       .q_stride = (size_t)q->dims[1].number * q->dims[2].number,
       .items = p->plan->attention_items,
-      .positions = mgl_cpu_program_tensor(p, op->inputs[2]),
-      .block_tables = mgl_cpu_program_tensor(p, op->inputs[3]),
+      .positions = mgl_cpu_program_input(p, op, MGL_ROLE_POSITIONS),
+      .block_tables = mgl_cpu_program_input(p, op, MGL_ROLE_BLOCK_TABLES),
       .block_table_stride = p->plan->limits.pages_per_sequence,
-      .kv = p->kv[op->inputs[1]],
+      .kv = p->kv[mgl_op_input(op, MGL_ROLE_KV)],
       .head_count = q->dims[1].number,
       .window = (uint32_t)op->attrs[MGL_ATTR_WINDOW],
       .scale = (float)op->attrs[MGL_ATTR_SCALE],
@@ -268,8 +262,8 @@ static void run_attention(const mgl_cpu_program *p, const mgl_op *op, uint32_t w
 static void run_rope_angles(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
   double amplitude = op->attrs[MGL_ATTR_AMPLITUDE];
   mgl_rope_angles_args args = {
-      .positions = mgl_cpu_program_tensor(p, op->inputs[0]),
-      .lengths = op->input_count == 2 ? mgl_cpu_program_tensor(p, op->inputs[1]) : NULL,
+      .positions = mgl_cpu_program_input(p, op, MGL_ROLE_POSITIONS),
+      .lengths = mgl_cpu_program_input(p, op, MGL_ROLE_LENGTHS),
       .inv_freq = op->values,
       .half_dim = p->graph->tensors[op->output].dims[1].number,
       .amplitude = amplitude == 0 ? 1 : (float)amplitude,
@@ -284,9 +278,9 @@ static void run_rope_angles(const mgl_cpu_program *p, const mgl_op *op, size_t b
 static void run_rmsnorm(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
   const mgl_tensor *output = &p->graph->tensors[op->output];
   mgl_rmsnorm_args args = {
-      .x = mgl_cpu_program_tensor(p, op->inputs[0]),
-      .x_row_index = op->input_count == 3 ? mgl_cpu_program_tensor(p, op->inputs[2]) : NULL,
-      .weight = mgl_cpu_program_tensor(p, op->inputs[1]),
+      .x = mgl_cpu_program_input(p, op, MGL_ROLE_X),
+      .x_row_index = mgl_cpu_program_input(p, op, MGL_ROLE_ROWS),
+      .weight = mgl_cpu_program_input(p, op, MGL_ROLE_NORM),
       .width = output->dims[output->rank - 1].number,
       .eps = (float)op->attrs[MGL_ATTR_EPS],
       .out = mgl_cpu_program_tensor(p, op->output),
@@ -299,67 +293,67 @@ static void run_kv_write(const mgl_cpu_program *p, const mgl_op *op, size_t begi
   const mgl_kv_layer *kv = &p->kv[op->output];
   size_t stride = (size_t)kv->kv_head_count * kv->head_dim;
   mgl_kv_write_args args = {
-      .k = mgl_cpu_program_tensor(p, op->inputs[0]),
-      .v = mgl_cpu_program_tensor(p, op->inputs[1]),
+      .k = mgl_cpu_program_input(p, op, MGL_ROLE_K),
+      .v = mgl_cpu_program_input(p, op, MGL_ROLE_V),
       .k_stride = stride,
       .v_stride = stride,
       .head_end = kv->kv_head_count,
-      .slots = mgl_cpu_program_tensor(p, op->inputs[2]),
+      .slots = mgl_cpu_program_input(p, op, MGL_ROLE_SLOTS),
       .kv = *kv,
   };
   p->kernels->kv_write(&args, begin, end);
 }
 
+static void run_embed(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  mgl_embed_args args = {.tokens = mgl_cpu_program_input(p, op, MGL_ROLE_TOKENS),
+                         .table = mgl_cpu_program_input(p, op, MGL_ROLE_TABLE),
+                         .table_dtype = mgl_graph_input(p->graph, op, MGL_ROLE_TABLE)->dtype,
+                         .width = p->graph->tensors[op->output].dims[1].number,
+                         .out = mgl_cpu_program_tensor(p, op->output)};
+  p->kernels->embed(&args, begin, end);
+}
+
+static void run_rope(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  const mgl_tensor *out = &p->graph->tensors[op->output];
+  const mgl_tensor *angles = mgl_graph_input(p->graph, op, MGL_ROLE_ANGLES);
+  mgl_rope_args args = {.x = mgl_cpu_program_tensor(p, op->output),
+                        .angles = mgl_cpu_program_input(p, op, MGL_ROLE_ANGLES),
+                        .head_count = out->dims[1].number,
+                        .head_dim = out->dims[2].number,
+                        .rotary_dim = 2 * angles->dims[1].number};
+  p->kernels->rope(&args, begin, end);
+}
+
+static void run_silu_mul(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  mgl_silu_mul_args args = {.gate = mgl_cpu_program_input(p, op, MGL_ROLE_X),
+                            .up = mgl_cpu_program_input(p, op, MGL_ROLE_Y),
+                            .out = mgl_cpu_program_tensor(p, op->output),
+                            .out_dtype = p->graph->tensors[op->output].dtype};
+  p->kernels->silu_mul(&args, begin, end);
+}
+
+static void run_add(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  mgl_add_args args = {.x = mgl_cpu_program_tensor(p, op->output),
+                       .y = mgl_cpu_program_input(p, op, MGL_ROLE_Y)};
+  p->kernels->add(&args, begin, end);
+}
+
 void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, size_t begin,
                     size_t end) {
   const mgl_op *op = &p->graph->ops[op_idx];
-  const mgl_tensor *tensors = p->graph->tensors;
-  const mgl_tensor *out = &tensors[op->output];
-  const uint32_t *in = op->inputs;
   switch (op->kind) {
-    case MGL_OP_EMBED:
-      p->kernels->embed(&(mgl_embed_args){.tokens = mgl_cpu_program_tensor(p, in[0]),
-                                          .table = mgl_cpu_program_tensor(p, in[1]),
-                                          .table_dtype = tensors[in[1]].dtype,
-                                          .width = out->dims[1].number,
-                                          .out = mgl_cpu_program_tensor(p, op->output)},
-                        begin, end);
-      return;
+    case MGL_OP_EMBED: run_embed(p, op, begin, end); return;
     case MGL_OP_RMSNORM: run_rmsnorm(p, op, begin, end); return;
     case MGL_OP_LINEAR:
       mgl_cpu_linear_run(p, (uint32_t)op_idx, worker, (uint32_t)begin, (uint32_t)end);
       return;
     case MGL_OP_ROPE_ANGLES: run_rope_angles(p, op, begin, end); return;
-    case MGL_OP_ROPE:
-      p->kernels->rope(&(mgl_rope_args){.x = mgl_cpu_program_tensor(p, op->output),
-                                        .angles = mgl_cpu_program_tensor(p, in[1]),
-                                        .head_count = out->dims[1].number,
-                                        .head_dim = out->dims[2].number,
-                                        .rotary_dim = 2 * tensors[in[1]].dims[1].number},
-                       begin, end);
-      return;
+    case MGL_OP_ROPE: run_rope(p, op, begin, end); return;
     case MGL_OP_KV_WRITE: run_kv_write(p, op, begin, end); return;
     case MGL_OP_ATTENTION: run_attention(p, op, worker, begin, end); return;
-    case MGL_OP_SILU_MUL:
-      p->kernels->silu_mul(&(mgl_silu_mul_args){.gate = mgl_cpu_program_tensor(p, in[0]),
-                                                .up = mgl_cpu_program_tensor(p, in[1]),
-                                                .out = mgl_cpu_program_tensor(p, op->output),
-                                                .out_dtype = out->dtype},
-                           begin, end);
-      return;
-    case MGL_OP_ADD:
-      p->kernels->add(&(mgl_add_args){.x = mgl_cpu_program_tensor(p, op->output),
-                                      .y = mgl_cpu_program_tensor(p, in[1])},
-                      begin, end);
-      return;
-    case MGL_OP_QKV_PROJ:
-    case MGL_OP_ATTEND:
-    case MGL_OP_LINEAR_ADD:
-    case MGL_OP_GATE_UP:
-    case MGL_OP_LOGITS: break;  // run as tasks only
-    case MGL_OP_NEXT_PLAN:
-    case MGL_OP_SAMPLE: break;  // refused at creation
-    case MGL_OP_COUNT: break;
+    case MGL_OP_SILU_MUL: run_silu_mul(p, op, begin, end); return;
+    case MGL_OP_ADD: run_add(p, op, begin, end); return;
+    default: break;  // fused ops run as tasks only, those of the GPU were refused at creation
   }
   assert(0 && "unknown op");
 }

@@ -19,8 +19,8 @@ static size_t larger(size_t a, size_t b) {
   return a > b ? a : b;
 }
 
-static uint32_t block_of(uint32_t rows) {
-  return rows < MGL_CPU_BLOCK_TOKENS ? rows : (uint32_t)MGL_CPU_BLOCK_TOKENS;
+static uint32_t block_of(uint64_t rows) {
+  return rows < MGL_CPU_BLOCK_TOKENS ? (uint32_t)rows : (uint32_t)MGL_CPU_BLOCK_TOKENS;
 }
 
 uint32_t mgl_cpu_gate_up_columns(uint32_t tokens) {
@@ -29,7 +29,7 @@ uint32_t mgl_cpu_gate_up_columns(uint32_t tokens) {
 }
 
 mgl_cpu_heads mgl_cpu_heads_of(const mgl_graph *graph, const mgl_op *op) {
-  const mgl_tensor *kv = &graph->tensors[op->inputs[1]];
+  const mgl_tensor *kv = mgl_graph_input(graph, op, MGL_ROLE_KV);
   const mgl_tensor *out = &graph->tensors[op->output];
   return (mgl_cpu_heads){.head_count = out->dims[1].number,
                          .kv_head_count = kv->dims[0].number,
@@ -62,34 +62,20 @@ static size_t work_bytes(const mgl_graph *graph, const mgl_op *op, const mgl_dim
   }
 }
 
-// The input that is a linear's weight, or one of them; MGL_NO_TENSOR: the op is no linear.
-static uint32_t weight_of(const mgl_op *op) {
-  switch (op->kind) {
-    case MGL_OP_LINEAR: return op->inputs[1];
-    case MGL_OP_LINEAR_ADD:
-    case MGL_OP_QKV_PROJ:
-    case MGL_OP_GATE_UP: return op->inputs[2];
-    case MGL_OP_LOGITS: return op->inputs[3];
-    default: return MGL_NO_TENSOR;
-  }
-}
-
 // Normed rows of a block, of the ops that norm.
 static size_t stage_bytes(const mgl_graph *graph, const mgl_op *op, mgl_dtype act, uint32_t rows) {
-  if (op->kind != MGL_OP_QKV_PROJ && op->kind != MGL_OP_GATE_UP && op->kind != MGL_OP_LOGITS) {
-    return 0;
-  }
-  return (size_t)rows * graph->tensors[op->inputs[1]].dims[0].number * mgl_dtype_bytes(act);
+  const mgl_tensor *norm = mgl_graph_input(graph, op, MGL_ROLE_NORM);
+  return norm == NULL ? 0 : (size_t)rows * norm->dims[0].number * mgl_dtype_bytes(act);
 }
 
 // Rows of a linear that it computes at a time.
 static uint32_t block_rows(const mgl_graph *graph, const mgl_op *op, uint32_t k,
                            const mgl_dim_values *largest) {
-  uint64_t rows = op->kind == MGL_OP_LOGITS ? largest->logit_rows : largest->tokens;
-  if (op->kind == MGL_OP_LINEAR) {
-    rows = mgl_tensor_elements(&graph->tensors[op->inputs[0]], largest) / k;
-  }
-  return rows < MGL_CPU_BLOCK_TOKENS ? (uint32_t)rows : (uint32_t)MGL_CPU_BLOCK_TOKENS;
+  const mgl_tensor *rows = mgl_graph_input(graph, op, MGL_ROLE_ROWS);
+  uint64_t count = rows != NULL
+                       ? mgl_dim_value(rows->dims[0], largest)
+                       : mgl_tensor_elements(mgl_graph_input(graph, op, MGL_ROLE_X), largest) / k;
+  return block_of(count);
 }
 
 mgl_cpu_scratch_layout mgl_cpu_scratch_lay_out(const mgl_graph *graph,
@@ -100,12 +86,12 @@ mgl_cpu_scratch_layout mgl_cpu_scratch_lay_out(const mgl_graph *graph,
   size_t work = 0;
   for (size_t i = 0; i < graph->op_count; i++) {
     const mgl_op *op = &graph->ops[i];
-    uint32_t weight = weight_of(op);
+    const mgl_tensor *weight = mgl_graph_input(graph, op, MGL_ROLE_MATRIX);
     work = larger(work, work_bytes(graph, op, largest));
-    if (weight == MGL_NO_TENSOR) {
+    if (weight == NULL) {
       continue;
     }
-    const mgl_dim *dims = graph->tensors[weight].dims;
+    const mgl_dim *dims = weight->dims;
     uint32_t rows = block_rows(graph, op, dims[1].number, largest);
     stage = larger(stage, stage_bytes(graph, op, act, rows));
     if (mgl_linear_packs(rows, dims[0].number)) {

@@ -73,15 +73,14 @@ static void prepare_heads(const attend_unit *u, uint32_t first, uint32_t tokens,
 static void attend_tokens(const attend_unit *u, uint32_t sequence, uint32_t first,
                           uint32_t tokens) {
   const mgl_cpu_program *p = u->p;
-  const uint32_t *in = u->op->inputs;
+  const mgl_op *op = u->op;
   const mgl_cpu_heads *h = &u->h;
-  const mgl_tensor *out = &p->graph->tensors[u->op->output];
-  bool normed = u->op->input_count == 8;
+  const mgl_tensor *out = &p->graph->tensors[op->output];
   size_t head_dim = h->head_dim;
   float *q = (float *)(void *)(u->scratch + u->layout.q);
   float *k = (float *)(void *)(u->scratch + u->layout.k);
   prepare_heads(u, first, tokens, h->head_count + u->kv_head, 1,
-                normed ? mgl_cpu_program_tensor(p, in[7]) : NULL, k);
+                mgl_cpu_program_input(p, op, MGL_ROLE_K_NORM), k);
   mgl_kv_write_args write = {
       .k = k,
       .v = u->qkv + first * u->qkv_stride +
@@ -90,12 +89,12 @@ static void attend_tokens(const attend_unit *u, uint32_t sequence, uint32_t firs
       .v_stride = u->qkv_stride,
       .head_begin = u->kv_head,
       .head_end = u->kv_head + 1,
-      .slots = (const uint32_t *)mgl_cpu_program_tensor(p, in[4]) + first,
-      .kv = p->kv[in[1]],
+      .slots = (const uint32_t *)mgl_cpu_program_input(p, op, MGL_ROLE_SLOTS) + first,
+      .kv = p->kv[mgl_op_input(op, MGL_ROLE_KV)],
   };
   p->kernels->kv_write(&write, 0, tokens);
   prepare_heads(u, first, tokens, u->kv_head * h->group, h->group,
-                normed ? mgl_cpu_program_tensor(p, in[6]) : NULL, q);
+                mgl_cpu_program_input(p, op, MGL_ROLE_Q_NORM), q);
   mgl_attention_item item = {.sequence = sequence, .query_begin = 0, .query_count = tokens};
   size_t out_row = h->head_count * head_dim * mgl_dtype_bytes(out->dtype);
   mgl_attention_args attention = {
@@ -103,14 +102,14 @@ static void attend_tokens(const attend_unit *u, uint32_t sequence, uint32_t firs
       .q_stride = h->group * head_dim,
       .q_head_begin = u->kv_head * h->group,
       .items = &item,
-      .positions = (const uint32_t *)mgl_cpu_program_tensor(p, in[3]) + first,
-      .block_tables = mgl_cpu_program_tensor(p, in[5]),
+      .positions = (const uint32_t *)mgl_cpu_program_input(p, op, MGL_ROLE_POSITIONS) + first,
+      .block_tables = mgl_cpu_program_input(p, op, MGL_ROLE_BLOCK_TABLES),
       .block_table_stride = p->plan->limits.pages_per_sequence,
-      .kv = p->kv[in[1]],
+      .kv = p->kv[mgl_op_input(op, MGL_ROLE_KV)],
       .head_count = h->head_count,
-      .window = (uint32_t)u->op->attrs[MGL_ATTR_WINDOW],
-      .scale = (float)u->op->attrs[MGL_ATTR_SCALE],
-      .out = (unsigned char *)mgl_cpu_program_tensor(p, u->op->output) + first * out_row,
+      .window = (uint32_t)op->attrs[MGL_ATTR_WINDOW],
+      .scale = (float)op->attrs[MGL_ATTR_SCALE],
+      .out = (unsigned char *)mgl_cpu_program_tensor(p, op->output) + first * out_row,
       .out_dtype = out->dtype,
   };
   p->kernels->attention(&attention, u->scratch + u->layout.attention, u->kv_head, u->kv_head + 1);
@@ -119,14 +118,16 @@ static void attend_tokens(const attend_unit *u, uint32_t sequence, uint32_t firs
 static void run_attend(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, uint32_t begin,
                        uint32_t end) {
   const mgl_plan *plan = p->plan;
+  const mgl_tensor *qkv = mgl_graph_input(p->graph, op, MGL_ROLE_QKV);
+  const mgl_tensor *angles = mgl_graph_input(p->graph, op, MGL_ROLE_ANGLES);
   attend_unit u = {
       .p = p,
       .op = op,
       .h = mgl_cpu_heads_of(p->graph, op),
-      .qkv = mgl_cpu_program_tensor(p, op->inputs[0]),
-      .qkv_stride = (size_t)mgl_tensor_row_elements(&p->graph->tensors[op->inputs[0]]),
-      .angles = mgl_cpu_program_tensor(p, op->inputs[2]),
-      .rotary_dim = 2 * p->graph->tensors[op->inputs[2]].dims[1].number,
+      .qkv = mgl_cpu_program_input(p, op, MGL_ROLE_QKV),
+      .qkv_stride = (size_t)mgl_tensor_row_elements(qkv),
+      .angles = mgl_cpu_program_input(p, op, MGL_ROLE_ANGLES),
+      .rotary_dim = 2 * angles->dims[1].number,
       .scratch = mgl_cpu_work_scratch(p, worker),
   };
   u.layout = mgl_cpu_lay_out_attend(&u.h);
@@ -146,7 +147,7 @@ static void run_attend(const mgl_cpu_program *p, const mgl_op *op, uint32_t work
 // Every strides-th item of the work list, for one KV head a unit.
 static void run_attention(const mgl_cpu_program *p, uint32_t op, uint32_t worker, uint32_t begin,
                           uint32_t end) {
-  size_t kv_heads = p->kv[p->graph->ops[op].inputs[1]].kv_head_count;
+  size_t kv_heads = p->kv[mgl_op_input(&p->graph->ops[op], MGL_ROLE_KV)].kv_head_count;
   for (uint32_t unit = begin; unit < end; unit++) {
     size_t kv_head = unit / p->strides;
     for (size_t item = unit % p->strides; item < p->plan->attention_item_count;
@@ -188,24 +189,20 @@ void mgl_cpu_task_run(const mgl_cpu_program *p, uint32_t worker, uint32_t op_idx
   if (begin >= end || mgl_cpu_program_elements(p, op->output) == 0) {
     return;
   }
-  switch (op->kind) {
-    case MGL_OP_EMBED:
-    case MGL_OP_RMSNORM:
-    case MGL_OP_ROPE_ANGLES:
-    case MGL_OP_ROPE:
-    case MGL_OP_KV_WRITE: run_present(p, op_idx, worker, begin, end); return;
-    case MGL_OP_ATTENTION: run_attention(p, op_idx, worker, begin, end); return;
-    case MGL_OP_SILU_MUL:
-    case MGL_OP_ADD: run_columns(p, op_idx, worker, begin, end); return;
-    case MGL_OP_ATTEND: run_attend(p, op, worker, begin, end); return;
-    case MGL_OP_LINEAR:
-    case MGL_OP_LINEAR_ADD:
-    case MGL_OP_QKV_PROJ:
-    case MGL_OP_GATE_UP:
-    case MGL_OP_LOGITS: mgl_cpu_linear_run(p, op_idx, worker, begin, end); return;
-    case MGL_OP_NEXT_PLAN:
-    case MGL_OP_SAMPLE: break;  // refused when the program was made
-    case MGL_OP_COUNT: break;
+  switch (mgl_op_info_of(op->kind)->unit) {
+    case MGL_UNIT_ROW:
+    case MGL_UNIT_VECTOR: run_present(p, op_idx, worker, begin, end); return;
+    case MGL_UNIT_ELEMENT: run_columns(p, op_idx, worker, begin, end); return;
+    case MGL_UNIT_COLUMN: mgl_cpu_linear_run(p, op_idx, worker, begin, end); return;
+    case MGL_UNIT_HEAD:
+      if (op->kind == MGL_OP_ATTEND) {
+        run_attend(p, op, worker, begin, end);
+      } else {
+        run_attention(p, op_idx, worker, begin, end);
+      }
+      return;
+    case MGL_UNIT_WHOLE:
+    case MGL_UNIT_COUNT: break;  // of the GPU: refused when the program was made
   }
   assert(0 && "unknown op");
 }

@@ -30,8 +30,8 @@ enum {
 // Each on a cache line of its own: every notification reads `sleepers`, and finds it in its cache
 // as long as nobody starts or stops sleeping.
 static struct {
-  _Alignas(64) atomic_uint sleepers;
-  _Alignas(64) atomic_uint generation;
+  _Alignas(64) mgl_count sleepers;
+  _Alignas(64) mgl_count generation;
 } place;
 
 void mgl_notify(void) {
@@ -40,7 +40,7 @@ void mgl_notify(void) {
     return;
   }
   // Release, paired with the acquire in mgl_sleep_prepare.
-  atomic_fetch_add_explicit(&place.generation, 1, memory_order_release);
+  (void)mgl_count_add_release(&place.generation, 1);
   (void)syscall(SYS_futex, &place.generation, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -48,7 +48,7 @@ mgl_sleep_ticket mgl_sleep_prepare(void) {
   atomic_fetch_add_explicit(&place.sleepers, 1, memory_order_relaxed);
   mgl_fence_seq_cst();  // pairs with the one in mgl_notify
   // Acquire, paired with the release in mgl_notify.
-  return atomic_load_explicit(&place.generation, memory_order_acquire);
+  return mgl_count_load_acquire(&place.generation);
 }
 
 void mgl_sleep_cancel(void) {

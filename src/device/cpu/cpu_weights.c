@@ -130,8 +130,9 @@ static void fill_matrix(const matrix *m, uint64_t seed, mgl_team *team, uint64_t
 static uint64_t count_step_bytes(const mgl_graph *graph) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < graph->op_count; i++) {
-    if (graph->ops[i].kind == MGL_OP_LINEAR) {
-      const mgl_tensor *w = &graph->tensors[graph->ops[i].inputs[1]];
+    mgl_op_range matrices = mgl_op_inputs(&graph->ops[i], MGL_ROLE_MATRIX);
+    for (uint32_t j = matrices.first; j < matrices.first + matrices.count; j++) {
+      const mgl_tensor *w = &graph->tensors[graph->ops[i].inputs[j]];
       bytes += elements_of(w) * mgl_dtype_bytes(w->dtype);
     }
   }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "twin/atomics.h"
 
 // Spins before sleeping. One spin is a pause instruction, some 15 to 60 ns on current processors;
 // the total covers the imbalance of two shares of one op, and is far below a time slice.
@@ -37,33 +38,25 @@ struct mgl_team {
   // The barrier. `arrived` counts workers of the present generation; the last one resets it and
   // advances `generation`, on which the others wait.
   char padding_before_arrived[64];  // each on a cache line of its own
-  atomic_uint arrived;
+  mgl_count arrived;
   char padding_before_generation[64];
-  atomic_uint generation;
-  atomic_uint sleepers;
+  mgl_count generation;
+  mgl_count sleepers;
 };
 
-static void pause_cpu(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  atomic_signal_fence(memory_order_seq_cst);
-#endif
-}
-
-static void futex_wait(atomic_uint *word, unsigned seen) {
+static void futex_wait(mgl_count *word, unsigned seen) {
   (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 }
 
-static void futex_wake_all(atomic_uint *word) {
+static void futex_wake_all(mgl_count *word) {
   (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
 void mgl_team_barrier(mgl_team *team) {
   // Relaxed is enough: nobody can advance the generation before this worker has arrived.
   unsigned generation = atomic_load_explicit(&team->generation, memory_order_relaxed);
-  // acq_rel: the last one to arrive acquires what all the others released by arriving.
-  unsigned before = atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
+  // The last one to arrive acquires what all the others released by arriving.
+  unsigned before = mgl_count_add_acq_rel(&team->arrived, 1);
   if (before + 1 == team->size) {
     atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
     // Release, paired with the acquires of the waiters below. seq_cst, together with `sleepers`:
@@ -75,10 +68,10 @@ void mgl_team_barrier(mgl_team *team) {
     return;
   }
   for (uint32_t spin = 0; spin < team->spin_limit; spin++) {
-    if (atomic_load_explicit(&team->generation, memory_order_acquire) != generation) {
+    if (mgl_count_load_acquire(&team->generation) != generation) {
       return;
     }
-    pause_cpu();
+    mgl_relax();
   }
   atomic_fetch_add_explicit(&team->sleepers, 1, memory_order_seq_cst);
   while (atomic_load_explicit(&team->generation, memory_order_seq_cst) == generation) {
@@ -108,7 +101,7 @@ static void stop_threads(mgl_team *team) {
   if (team->started + 1 == team->size) {
     mgl_team_barrier(team);
   } else {
-    while (atomic_load_explicit(&team->arrived, memory_order_acquire) != team->started) {
+    while (mgl_count_load_acquire(&team->arrived) != team->started) {
       (void)sched_yield();
     }
     team->size = team->started + 1;

@@ -53,11 +53,13 @@ static bool is_open(const mgl_cuda_program *p, uint32_t graph, const mgl_task *t
                     const words *w) {
   uint32_t strides = p->graphs[graph]->attention_strides;
   uint32_t head = p->model.group * p->model.head_dim;
-  uint32_t scale = task->type == MGL_OP_ATTEND || task->type == MGL_OP_GATE_UP ? 1 : 2;
-  bool by_rows = task->type == MGL_OP_EMBED || task->type == MGL_OP_ROPE_ANGLES;
+  const mgl_op *op = &p->program->ops[task->op];
+  mgl_unit unit = mgl_op_info_of(op->kind)->unit;
+  size_t scale = mgl_dtype_bytes(p->program->tensors[op->output].dtype) / sizeof *w->halves;
+  bool by_rows = unit == MGL_UNIT_ROW;
   size_t begin = by_rows ? 0 : task->begin * scale;
   size_t end = by_rows ? w->row_halves : task->end * scale;
-  if (task->type == MGL_OP_ATTEND) {
+  if (unit == MGL_UNIT_HEAD) {
     begin = (size_t)(task->begin / strides) * head;
     end = (size_t)((task->end - 1) / strides + 1) * head;
   }

@@ -4,7 +4,6 @@
 // here, or ending: ended by the host, and not used again until the device says that it will not
 // write to it any more.
 #include <assert.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -70,13 +69,13 @@ static mgl_page_key *keys_of(const mgl_cuda_program *p, uint32_t slot) {
 }
 
 // Cells are read and written whole, while the device writes them: a cell is one word.
-static _Atomic uint64_t *cells_of(const mgl_cuda_program *p, uint32_t slot) {
+static mgl_word *cells_of(const mgl_cuda_program *p, uint32_t slot) {
   const mgl_cuda_feeding *f = &p->feeding;
-  return (_Atomic uint64_t *)(void *)((unsigned char *)f->block + f->cells_at) +
+  return (mgl_word *)(void *)((unsigned char *)f->block + f->cells_at) +
          (size_t)slot * p->layout.tokens_per_sequence;
 }
 
-_Static_assert(sizeof(mgl_feed_cell) == sizeof(_Atomic uint64_t), "a cell is one word");
+_Static_assert(sizeof(mgl_feed_cell) == sizeof(mgl_word), "a cell is one word");
 
 mgl_status mgl_cuda_feed_create(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
@@ -291,7 +290,7 @@ void mgl_cuda_feed_submit(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_req
   mgl_cuda_feeding *f = &p->feeding;
   mgl_cuda_slot *s = &f->slots[slot];
   uint32_t max_tokens = r->prompt_count + r->max_new_tokens;
-  _Atomic uint64_t *cells = cells_of(p, slot);
+  mgl_word *cells = cells_of(p, slot);
   assert(s->state == MGL_CUDA_SLOT_FREE);
   *s = (mgl_cuda_slot){.state = MGL_CUDA_SLOT_BUSY,
                        .number = r->number,
@@ -312,7 +311,7 @@ void mgl_cuda_feed_submit(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_req
            r->edit_count * sizeof *r->edits);
   }
   for (uint32_t i = r->prompt_count; i < max_tokens; i++) {
-    atomic_store_explicit(&cells[i], (uint32_t)MGL_FEED_NO_TOKEN, memory_order_relaxed);
+    mgl_store_relaxed(&cells[i], (uint32_t)MGL_FEED_NO_TOKEN);
   }
   send(f, &(mgl_feed_command){.call = MGL_FEED_SUBMIT,
                               .slot = slot,
@@ -366,7 +365,7 @@ static bool report_slot(mgl_cuda_program *p, const mgl_cuda_generate *job, uint3
   bool any = false;
   while (s->state == MGL_CUDA_SLOT_BUSY) {
     // Acquire: the device wrote the token's log probabilities before it.
-    uint64_t word = atomic_load_explicit(&cells_of(p, slot)[s->seen], memory_order_acquire);
+    uint64_t word = mgl_load_acquire_system(&cells_of(p, slot)[s->seen]);
     mgl_feed_cell cell = {.token = (int32_t)(uint32_t)word, .ns = (uint32_t)(word >> 32)};
     if (cell.token == MGL_FEED_NO_TOKEN) {
       break;

@@ -50,7 +50,7 @@ mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_
     if (op->kind != MGL_OP_ATTEND) {
       continue;
     }
-    const mgl_tensor *kv = &program->tensors[op->inputs[1]];
+    const mgl_tensor *kv = mgl_graph_input(program, op, MGL_ROLE_KV);
     mgl_cuda_model now = {.head_dim = kv->dims[1].number,
                           .kv_heads = kv->dims[0].number,
                           .group = result->dims[1].number / kv->dims[0].number,
@@ -79,9 +79,10 @@ static uint64_t elements_of(const mgl_tensor *tensor) {
 }
 
 static uint64_t take_biases(mgl_cuda_layout *layout, const mgl_graph *program, const mgl_op *op) {
+  mgl_op_range biases = mgl_op_inputs(op, MGL_ROLE_BIAS);
   uint64_t features = 0;
-  for (uint32_t i = 5; i < op->input_count; i++) {
-    features += elements_of(&program->tensors[op->inputs[i]]);
+  for (uint32_t i = 0; i < biases.count; i++) {
+    features += elements_of(&program->tensors[op->inputs[biases.first + i]]);
   }
   return features == 0 ? MGL_CUDA_NOWHERE
                        : take(layout, MGL_CUDA_MEMORY_VECTORS, features * sizeof(float));
@@ -102,10 +103,11 @@ static void lay_out_ops(const mgl_graph *program, uint32_t workers, mgl_cuda_lay
       stages += op->kind != MGL_OP_LOGITS;
       stage_bytes += op->kind != MGL_OP_LOGITS ? bytes : 0;
     }
-    if (op->kind == MGL_OP_EMBED) {
-      layout->matrices[i] =
-          take(layout, MGL_CUDA_MEMORY_TABLE, elements_of(&program->tensors[op->inputs[1]]) * 2);
-    } else if (op->kind == MGL_OP_QKV_PROJ) {
+    const mgl_tensor *table = mgl_graph_input(program, op, MGL_ROLE_TABLE);
+    if (table != NULL) {
+      layout->matrices[i] = take(layout, MGL_CUDA_MEMORY_TABLE, elements_of(table) * 2);
+    }
+    if (m.count > 0) {
       layout->extras[i] = take_biases(layout, program, op);
     } else if (op->kind == MGL_OP_ROPE_ANGLES) {
       uint64_t half = program->tensors[op->output].dims[1].number;

@@ -105,7 +105,7 @@ static mgl_status upload_matrices(uploader *u, uint32_t op_idx, mgl_error *err) 
   mgl_packed_matrices m = mgl_packed_matrices_of(program, op);
   uint32_t block = 0;
   for (uint32_t i = 0; i < m.count; i++) {
-    bool interleaved = op->kind == MGL_OP_GATE_UP;
+    bool interleaved = mgl_op_info_of(op->kind)->cuda_grain == MGL_CUDA_HALF_ROWS;
     const mgl_tensor *tensor = &program->tensors[op->inputs[m.first + i]];
     target t = {.tensor = op->inputs[m.first + i],
                 .first_block = interleaved ? i : block,
@@ -123,7 +123,7 @@ static mgl_status upload_matrices(uploader *u, uint32_t op_idx, mgl_error *err) 
 }
 
 static mgl_status upload_table(uploader *u, uint32_t op_idx, mgl_error *err) {
-  uint32_t idx = u->p->program->ops[op_idx].inputs[1];
+  uint32_t idx = mgl_op_input(&u->p->program->ops[op_idx], MGL_ROLE_TABLE);
   const mgl_tensor *tensor = &u->p->program->tensors[idx];
   mgl_cu_ptr to = u->p->memory[MGL_CUDA_MEMORY_TABLE] + u->p->layout.matrices[op_idx];
   uint64_t count = (uint64_t)tensor->dims[0].number * tensor->dims[1].number;
@@ -189,7 +189,8 @@ static mgl_status upload_vectors(const uploader *u, float *buffer, mgl_error *er
       count = program->tensors[op->output].dims[1].number;
       memcpy(buffer, op->values, count * sizeof *buffer);
     }
-    for (uint32_t j = 5; op->kind == MGL_OP_QKV_PROJ && j < op->input_count; j++) {
+    mgl_op_range biases = mgl_op_inputs(op, MGL_ROLE_BIAS);
+    for (uint32_t j = biases.first; j < biases.first + biases.count; j++) {
       fill_vector(u, op->inputs[j], buffer + count);
       count += length_of(&program->tensors[op->inputs[j]]);
     }
@@ -208,10 +209,8 @@ static size_t longest_vector(const mgl_graph *program) {
     }
   }
   for (size_t i = 0; i < program->op_count; i++) {
-    uint32_t half = program->tensors[program->ops[i].output].dims[1].number;
-    if (program->ops[i].kind == MGL_OP_ROPE_ANGLES && half > longest) {
-      longest = half;
-    }
+    uint32_t values = program->ops[i].value_count;
+    longest = values > longest ? values : longest;
   }
   return 3 * longest;
 }
@@ -230,7 +229,7 @@ static mgl_status upload(uploader *u, mgl_error *err) {
                                  &u->found, err));
   }
   for (uint32_t i = 0; i < p->program->op_count; i++) {
-    if (p->program->ops[i].kind == MGL_OP_EMBED) {
+    if (mgl_op_input(&p->program->ops[i], MGL_ROLE_TABLE) != MGL_NO_TENSOR) {
       MGL_TRY(upload_table(u, i, err));
     }
     MGL_TRY(upload_matrices(u, i, err));
@@ -251,12 +250,12 @@ mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *ch
   uploader u = {.p = p, .checkpoint = checkpoint};
   for (uint32_t i = 0; i < p->program->op_count; i++) {
     const mgl_op *op = &p->program->ops[i];
-    mgl_packed_matrices m = mgl_packed_matrices_of(p->program, op);
-    uint32_t first = op->kind == MGL_OP_EMBED ? 1 : m.first;
-    uint32_t count = op->kind == MGL_OP_EMBED ? 1 : m.count;
-    for (uint32_t j = first; j < first + count; j++) {
+    for (uint32_t j = 0; j < op->input_count; j++) {
       const mgl_tensor *w = &p->program->tensors[op->inputs[j]];
-      u.total_bytes += (uint64_t)w->dims[0].number * w->dims[1].number * sizeof(mgl_bf16);
+      mgl_role role = mgl_op_role(op, j);
+      if (role == MGL_ROLE_MATRIX || role == MGL_ROLE_TABLE) {
+        u.total_bytes += (uint64_t)w->dims[0].number * w->dims[1].number * sizeof(mgl_bf16);
+      }
     }
   }
   mgl_status status = upload(&u, err);

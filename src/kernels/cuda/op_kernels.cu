@@ -141,7 +141,7 @@ static __device__ __noinline__ uint32_t mgl_op_turn(mgl_cuda_run *run, uint64_t 
   if (lanes.lane == 0) {
     run->planning.planning_ns += mgl_global_ns() - begin;
     // The host polls it, and takes what it says of the plan from nowhere else.
-    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(host_plan), "l"(word) : "memory");
+    mgl_store_release_system((mgl_word *)host_plan, word);
   }
   __syncwarp();
   return mgl_host_plan_tokens(word);

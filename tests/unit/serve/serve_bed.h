@@ -4,6 +4,7 @@
 #define MGL_TESTS_SERVE_BED_H
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,6 +37,7 @@ typedef struct bed {
 } bed;
 
 static inline int open_bed(void **state) {
+  (void)signal(SIGPIPE, SIG_IGN);  // as the command does
   megalith_error error = {0};
   megalith_engine_options options = {.size = sizeof options,
                                      .device = "cpu",

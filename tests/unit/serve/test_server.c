@@ -419,7 +419,8 @@ static void test_slow_head(void **state) {
   stop_server(&b);
 }
 
-// What runs at SIGTERM goes on to its end; what comes is not accepted.
+// What runs at SIGTERM goes on to its end. A request that was on its way on an open connection is
+// answered, and new connections are not accepted.
 static void test_drain(void **state) {
   bed b;
   reply r;
@@ -427,11 +428,23 @@ static void test_drain(void **state) {
   start_server(&b, (mgl_server_options){0});
   int fd = connect_client(&b);
   int idle = connect_client(&b);
+  int late = connect_client(&b);
   char byte = 0;
   send_post(fd, "/v1/completions",
             "{\"prompt\":\"x\",\"max_tokens\":200,\"ignore_eos\":true,\"stream\":true}");
   assert_true(read_reply_head(fd, &r));
+  int last = connect_client(&b);
   mgl_server_stop(b.server);
+  for (int i = 0; i < 2; i++) {
+    reply answer;
+    int on = i == 0 ? late : last;
+    send_post(on, "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":2}");
+    assert_true(read_reply(on, &answer));
+    assert_int_equal(200, answer.status);
+    assert_non_null(strstr(answer.head, "Connection: close"));
+    mgl_text_free(&answer.body);
+    (void)close(on);
+  }
   assert_int_equal(0, recv(idle, &byte, 1, 0));
   char line[1024] = "";
   bool done = false;

@@ -34,17 +34,6 @@ static __device__ __forceinline__ uint32_t mgl_transpose8(uint32_t row) {
   return column;
 }
 
-// Adds 1, or goes back to 0 from `most`, and returns the value before; releases what this thread's
-// block wrote before the last barrier, and acquires what was released by the additions before.
-static __device__ __forceinline__ uint32_t mgl_count_acq_rel(uint32_t *counter, uint32_t most) {
-  uint32_t before;
-  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(counter), "r"(most)
-               : "memory");
-  return before;
-}
-
 // --- a tile's operands ---------------------------------------------------------------------------
 
 static __device__ __forceinline__ void mgl_attend_load_k(const mgl_attend *a, uint32_t page,
@@ -513,7 +502,7 @@ static __device__ __forceinline__ bool mgl_attend_is_last(const mgl_attend *a) {
   if (a->w->thread == 0) {
     uint32_t *counter = a->merges + (size_t)a->item.merge * a->kv_heads + a->kv_head;
     // The last one leaves the counter at 0, for the next layer.
-    *answer = mgl_count_acq_rel(counter, a->item.chunks - 1) + 1 == a->item.chunks ? 1 : 0;
+    *answer = mgl_count_up_acq_rel(counter, a->item.chunks - 1) + 1 == a->item.chunks ? 1 : 0;
   }
   mgl_sync_consumers();
   return *answer != 0;

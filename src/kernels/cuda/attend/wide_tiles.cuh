@@ -234,7 +234,7 @@ static __device__ __forceinline__ void mgl_tile_finish(const mgl_wide_attention 
     }
     mgl_sync_consumers();
     if (thread == 0) {
-      done = mgl_merge_add(counter, part->end - part->begin) + (part->end - part->begin);
+      done = mgl_count_add_acq_rel(counter, part->end - part->begin) + (part->end - part->begin);
       if (done == item->steps) {
         *counter = 0;  // for the next layer
       }

@@ -51,9 +51,9 @@ static __device__ __forceinline__ uint32_t mgl_group_pages(const mgl_cuda_op *op
   return mgl_is_linear_of_one(op) ? mgl_pages_of_block(op->k_padded) : MGL_GROUP_PAGES;
 }
 
-static __device__ __forceinline__ bool mgl_is_linear(uint32_t kind) {
-  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
-         kind == MGL_OP_LOGITS || kind == MGL_CUDA_OP_STREAMED;
+// True for ops whose weights come through pages.
+static __device__ __forceinline__ bool mgl_is_paged(uint32_t kind) {
+  return mgl_op_kind_is_linear(kind) || kind == MGL_CUDA_OP_STREAMED;
 }
 
 #endif

@@ -304,8 +304,7 @@ static __device__ __forceinline__ void mgl_wide_arrive(const mgl_wide_worker *w,
   mgl_sync_wide_consumers();
   if (w->warp == 0 && w->lane == 0) {
     // Release of what all threads wrote before the barrier, for mgl_wide_await.
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(slot->arrived + tile->number)
-                 : "memory");
+    mgl_count_up_release(slot->arrived + tile->number);
   }
 }
 
@@ -318,10 +317,7 @@ static __device__ __forceinline__ void mgl_wide_await(const mgl_wide_worker *w,
     uint64_t fault;
     do {
       fault = mgl_load_relaxed(&w->run->fault);  // both are on their way at once
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                   : "=r"(seen)
-                   : "l"(slot->arrived + tile->number)
-                   : "memory");
+      seen = mgl_count_load_acquire(slot->arrived + tile->number);
     } while (seen < count && fault == MGL_WIDE_FAULT_NONE);
   }
   mgl_sync_wide_consumers();

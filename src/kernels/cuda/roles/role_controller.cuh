@@ -349,7 +349,7 @@ static __device__ __forceinline__ mgl_poll_result mgl_serve_jit(mgl_controller *
   const mgl_graph_view *view = &c->run->protocol.graphs[ready.info.graph];
   const mgl_task *task = &view->tasks[ready.task];
   uint32_t kind = task->type;
-  uint32_t unit = mgl_is_linear(kind) ? mgl_block_columns(kind) : 1;
+  uint32_t unit = mgl_is_paged(kind) ? mgl_block_columns(kind) : 1;
   const mgl_event *trigger = &view->events[task->trigger_event];
   mgl_cuda_step step;
   step.task = ready.task;

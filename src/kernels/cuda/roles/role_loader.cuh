@@ -269,7 +269,7 @@ static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *
   const mgl_cuda_step *step = &graph->steps[at];
   const mgl_cuda_op *op = &graph->ops[step->op];
   mgl_load load;
-  load.weights = mgl_is_linear(op->kind) ? op->weights : nullptr;
+  load.weights = mgl_is_paged(op->kind) ? op->weights : nullptr;
   load.task = step->task;
   load.begin = step->begin;
   load.end = step->end;

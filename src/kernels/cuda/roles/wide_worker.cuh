@@ -119,11 +119,6 @@ static __device__ __forceinline__ void mgl_wide_next_slot(mgl_wide_worker *w) {
   w->parity ^= w->slot == 0 ? 1 : 0;
 }
 
-static __device__ __forceinline__ bool mgl_wide_is_linear(uint32_t kind) {
-  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
-         kind == MGL_OP_LOGITS;
-}
-
 static __device__ __forceinline__ bool mgl_wide_has_attention(const mgl_cuda_op *op) {
   return op->kind == MGL_OP_KV_WRITE || op->kind == MGL_OP_ATTEND ||
          (op->flags & MGL_WIDE_ROTATES) != 0;
@@ -550,8 +545,8 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
   bool ok = true;
   for (uint32_t at = mgl_wide_uniform(w->run->step_start[blockIdx.x]); at < end && ok; at++) {
     const mgl_wide_slot *slot = mgl_wide_fill_slot(w, at);
-    ok = mgl_wide_is_linear(mgl_wide_uniform(slot->op.kind)) ? mgl_wide_produce_linear(w, slot)
-                                                             : mgl_wide_produce_other(w, slot);
+    ok = mgl_op_kind_is_linear(mgl_wide_uniform(slot->op.kind)) ? mgl_wide_produce_linear(w, slot)
+                                                                : mgl_wide_produce_other(w, slot);
     mgl_wide_next_slot(w);
   }
   __syncwarp();
@@ -582,7 +577,7 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     const mgl_cuda_op *op = &slot->op;
     mgl_wide_note_stage(w, &slot->step);  // here nobody waits for it
-    if (mgl_wide_is_linear(op->kind) && op->norm != nullptr) {
+    if (mgl_op_kind_is_linear(op->kind) && op->norm != nullptr) {
       const uint32_t first = mgl_wide_tile_of(w, slot).token;
 #pragma unroll 1
       for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {

@@ -61,7 +61,7 @@ static __device__ __forceinline__ void mgl_wide_leave_factors(mgl_wide_worker *w
 static __device__ __forceinline__ bool mgl_wide_begin_step(mgl_wide_worker *w,
                                                            const mgl_wide_slot *slot) {
   bool ok = true;
-  if (!mgl_wide_is_linear(slot->op.kind)) {
+  if (!mgl_op_kind_is_linear(slot->op.kind)) {
     ok = mgl_wide_await_step(w, slot);
   } else {
     const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);

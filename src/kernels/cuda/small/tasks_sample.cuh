@@ -434,7 +434,7 @@ static __device__ inline void mgl_send_logprobs(const mgl_sampling_job *job,
   for (uint32_t i = 0; i < count; i++) {
     to[i] = from[i];
   }
-  __threadfence_system();
+  mgl_fence_system();
 }
 
 // All threads: the row of a sequence that takes one; its largest logit is *best, which becomes 0.

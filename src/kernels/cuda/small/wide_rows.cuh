@@ -83,17 +83,6 @@ static __device__ __forceinline__ bool mgl_consumers_any(bool mine) {
   return any != 0;
 }
 
-// Adds, and returns the value before; releases what the barrier before has gathered, and acquires
-// what the additions before have released.
-static __device__ __forceinline__ uint32_t mgl_merge_add(uint32_t *counter, uint32_t steps) {
-  uint32_t before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(counter), "r"(steps)
-               : "memory");
-  return before;
-}
-
 static __device__ __forceinline__ float mgl_wide_unseen() {
   return __uint_as_float(0xff800000u);  // minus infinity
 }

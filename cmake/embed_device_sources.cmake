@@ -5,7 +5,7 @@ function(mgl_embed_device_sources target)
   set(src ${CMAKE_SOURCE_DIR}/src)
   file(GLOB files CONFIGURE_DEPENDS ${src}/kernels/cuda/*.cu ${src}/kernels/cuda/*/*.cuh
     ${src}/kernels/cuda/*/*.h ${src}/twin/*.h)
-  list(APPEND files ${src}/graph/op.def ${src}/graph/op.h)
+  list(APPEND files ${src}/graph/op.def ${src}/graph/op.h ${src}/base/limits.h)
   set(declarations "")
   set(entries "")
   set(index 0)

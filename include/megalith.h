@@ -82,6 +82,7 @@ enum {
   MEGALITH_MAX_SALT_BYTES = 256,         // of a request's cache_salt
   MEGALITH_MAX_LOGIT_BIASES = 1024,      // of a request
   MEGALITH_MAX_TOP_LOGPROBS = 20,
+  MEGALITH_MAX_GRAMMAR_BYTES = 1024 * 1024,  // of a grammar's text
   MEGALITH_ERROR_TEXT_BYTES = 1024,
 };
 
@@ -104,6 +105,7 @@ typedef struct megalith_error {
 typedef struct megalith_model megalith_model;
 typedef struct megalith_engine megalith_engine;
 typedef struct megalith_request megalith_request;
+typedef struct megalith_grammar megalith_grammar;
 
 // "0.1.0", of the library that runs.
 MEGALITH_API const char *megalith_version(void);
@@ -166,6 +168,35 @@ MEGALITH_API megalith_status megalith_model_detokenize(const megalith_model *mod
 MEGALITH_API megalith_status megalith_model_token_text(const megalith_model *model, int32_t id,
                                                        char *text, size_t capacity, size_t *bytes,
                                                        megalith_error *error);
+
+// --- grammars ------------------------------------------------------------------------------------
+
+typedef enum megalith_grammar_kind {
+  MEGALITH_GRAMMAR_JSON_SCHEMA = 1,  // JSON that is valid by a JSON Schema
+  MEGALITH_GRAMMAR_JSON_OBJECT = 2,  // any JSON object; needs no text
+  MEGALITH_GRAMMAR_REGEX = 3,        // what a regular expression matches as a whole
+  MEGALITH_GRAMMAR_CHOICE = 4,       // one of the texts of a JSON array
+  MEGALITH_GRAMMAR_EBNF = 5,         // what the rule `root` stands for
+  MEGALITH_GRAMMAR_PARTS = 6,  // these put together, and special tokens: a JSON object, such as
+                               // {"sequence": [{"text": "<call>"}, {"schema": {}}]}
+} megalith_grammar_kind;
+
+typedef struct megalith_grammar_options {
+  size_t size;  // sizeof(megalith_grammar_options)
+  megalith_grammar_kind kind;
+  const char *text;   // UTF-8, to MEGALITH_MAX_GRAMMAR_BYTES; docs/grammars.md has the syntax
+  size_t text_bytes;  // 0: to its NUL
+} megalith_grammar_options;
+
+// Compiles a grammar for requests to this model (megalith_request_options.grammar), on the calling
+// thread; up to some hundred milliseconds, the model's first one longer. The same grammar again is
+// found in a cache. What is not supported is refused, with its place in the text:
+// MEGALITH_ERROR_ARGUMENT, _UNSUPPORTED or _LIMIT. Needs the model's tokenizer.
+MEGALITH_API megalith_status megalith_grammar_create(const megalith_model *model,
+                                                     const megalith_grammar_options *options,
+                                                     megalith_grammar **out, megalith_error *error);
+// Requests that still use it keep it; before or after the model is closed. NULL is fine.
+MEGALITH_API void megalith_grammar_release(megalith_grammar *grammar);
 
 // --- engines -------------------------------------------------------------------------------------
 
@@ -283,7 +314,8 @@ typedef struct megalith_logit_bias {
 } megalith_logit_bias;
 
 // How tokens are chosen. The steps and their order are vLLM's: stop tokens wait for min_new_tokens,
-// biases, penalties (repetition, frequency, presence), temperature, min_p, top_k, top_p.
+// biases, penalties (repetition, frequency, presence), the grammar, temperature, min_p, top_k,
+// top_p.
 typedef struct megalith_sampling {
   size_t size;         // sizeof(megalith_sampling)
   double temperature;  // 0: always the likeliest token; to 100
@@ -309,7 +341,7 @@ typedef struct megalith_message {
 
 typedef enum megalith_finish {
   MEGALITH_FINISH_NONE = 0,       // more will come
-  MEGALITH_FINISH_STOP = 1,       // a stop token or a stop text
+  MEGALITH_FINISH_STOP = 1,       // a stop token, a stop text, or the end of what a grammar allows
   MEGALITH_FINISH_LENGTH = 2,     // max_new_tokens
   MEGALITH_FINISH_CANCELLED = 3,  // by megalith_request_cancel, or the engine's end
   MEGALITH_FINISH_FAILED = 4,     // megalith_result.error says why
@@ -377,6 +409,12 @@ typedef struct megalith_request_options {
                                     // (messages, tools, add_generation_prompt, bos_token,
                                     // eos_token)
   bool continue_final_message;      // the last message is not closed: generation goes on inside it
+
+  // What is generated matches this grammar; NULL: anything. Stop tokens are allowed where the text
+  // may end, and where nothing can follow the request ends by itself (MEGALITH_FINISH_STOP), before
+  // min_new_tokens too. What max_new_tokens, a stop text or a cancellation cuts off is the beginning
+  // of a text that matches. Of this model; kept. Not on a GPU yet (MEGALITH_ERROR_UNSUPPORTED).
+  megalith_grammar *grammar;
 } megalith_request_options;
 
 // The text that the messages or messages_json of `options` become, with tools_json and what else

@@ -113,7 +113,12 @@ static mgl_status open_model(const char *path, const megalith_model_options *giv
   unsigned needs = MGL_WANT_TEXT;
   needs |= model->source == MGL_WEIGHTS_DUMMY ? 0u : (unsigned)MGL_NEED_WEIGHTS;
   mgl_status status = mgl_model_folder_open(path, needs, &model->folder, err);
+  if (status == MGL_OK) {
+    status = mgl_grammar_cache_create(model->folder.tokenizer, model->folder.config.vocab_size,
+                                      &model->grammars, err);
+  }
   if (status != MGL_OK) {
+    mgl_model_folder_close(&model->folder);
     mgl_free(model);
     return status;
   }
@@ -137,6 +142,7 @@ void mgl_api_keep_model(megalith_model *model) {
 void megalith_model_close(megalith_model *model) {
   // The last one sees all that others did with the model before they let go.
   if (model != NULL && mgl_count_add_acq_rel(&model->references, UINT32_MAX) == 1) {
+    mgl_grammar_cache_destroy(model->grammars);
     mgl_model_folder_close(&model->folder);
     mgl_free(model);
   }

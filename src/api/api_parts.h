@@ -14,6 +14,7 @@
 #include "api/request_life.h"
 #include "api/text_output.h"
 #include "engine/engine.h"
+#include "grammar/cache.h"
 #include "model/model_folder.h"
 #include "twin/atomics.h"
 
@@ -24,6 +25,7 @@ struct megalith_model {
   uint64_t dummy_seed;
   megalith_model_info info;
   megalith_sampling sampling;  // of generation_config.json
+  mgl_grammar_cache *grammars;
 };
 
 typedef struct hub {
@@ -53,7 +55,7 @@ struct megalith_request {
   int32_t stop_ids[MEGALITH_MAX_STOP_TOKENS];
   unsigned char salt[MEGALITH_MAX_SALT_BYTES];
   mgl_logit_bias *biases;  // [asked.sampling.bias_count]
-  mgl_request asked;       // its pointers point at those above
+  mgl_request asked;       // its pointers point at those above; it has a reference to its grammar
   uint32_t top_count;      // alternatives of each token
   megalith_output_callback *on_output;
   void *context;
@@ -132,6 +134,10 @@ void mgl_api_keep_model(megalith_model *model);  // megalith_model_close is its 
 mgl_status mgl_api_encode_chat(const mgl_model_folder *folder,
                                const megalith_request_options *options, mgl_token_list *out,
                                mgl_error *err);
+
+// --- api_grammar.c -------------------------------------------------------------------------------
+
+mgl_grammar *mgl_api_grammar(megalith_grammar *grammar);
 
 // --- api_request.c -------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ void mgl_api_destroy_request(megalith_request *request) {
   mgl_token_list_free(&request->prompt);
   mgl_text_output_destroy(request->output);
   (void)pthread_cond_destroy(&request->changed);
+  mgl_grammar_release(request->asked.grammar);
   mgl_free(request->biases);
   mgl_free(request->tokens);
   mgl_free(request->logprobs);
@@ -49,6 +50,7 @@ void mgl_api_append_inbox(megalith_request *request) {
 static megalith_finish finish_of(mgl_finish_reason reason) {
   switch (reason) {
     case MGL_FINISH_NONE: return MEGALITH_FINISH_NONE;
+    case MGL_FINISH_COMPLETE:
     case MGL_FINISH_STOP: return MEGALITH_FINISH_STOP;
     case MGL_FINISH_LENGTH: return MEGALITH_FINISH_LENGTH;
   }

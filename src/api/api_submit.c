@@ -187,6 +187,10 @@ static mgl_status fill_request(const megalith_engine *engine,
   MGL_TRY(read_sampling(engine->model, options->sampling, request, err));
   MGL_TRY(read_stops(engine->model, options, request, err));
   MGL_TRY(read_salt(options, request, err));
+  if (options->grammar != NULL) {
+    asked->grammar = mgl_api_grammar(options->grammar);
+    mgl_grammar_keep(asked->grammar);
+  }
   MGL_TRY(mgl_engine_check(engine->engine, asked, err));
   MGL_TRY(check_array("stop_texts", options->stop_texts, options->stop_text_count, err));
   MGL_TRY(mgl_text_output_create(folder->tokenizer, options->stop_texts, options->stop_text_count,

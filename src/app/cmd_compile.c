@@ -70,7 +70,7 @@ static const char *target_choice(uint32_t index) {
 static mgl_status parse_tokens(compilation *c, mgl_error *err) {
   const char *text = mgl_arguments_text(c->arguments, "tokens", "1");
   if (strcmp(text, "all") == 0) {
-    for (uint32_t n = 1; n <= MGL_COMPILE_MAX_TOKENS; n *= 2) {
+    for (uint32_t n = 1; n <= MGL_MAX_ITERATION_TOKENS; n *= 2) {
       c->tokens[c->graph_count++] = n;
     }
     return MGL_OK;
@@ -78,10 +78,10 @@ static mgl_status parse_tokens(compilation *c, mgl_error *err) {
   char *end = NULL;
   unsigned long value = strtoul(text, &end, 10);
   if (!isdigit((unsigned char)text[0]) || *end != 0 || value < 1 ||
-      value > MGL_COMPILE_MAX_TOKENS) {
+      value > MGL_MAX_ITERATION_TOKENS) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "--tokens: expected 1 to %d or all, found \"%.80s\"",
-                         MGL_COMPILE_MAX_TOKENS, text);
+                         MGL_MAX_ITERATION_TOKENS, text);
   }
   c->tokens[c->graph_count++] = (uint32_t)value;
   return MGL_OK;

@@ -208,7 +208,7 @@ static mgl_status accept_token(run *r, stream *s, const mgl_generated_token *tok
   bool stopped = false;
   MGL_TRY(add_token(r, s, token, &stopped, err));
   s->finished = token->finish != MGL_FINISH_NONE || stopped;
-  s->finish = stopped || token->finish == MGL_FINISH_STOP ? "stop" : "length";
+  s->finish = stopped || token->finish != MGL_FINISH_LENGTH ? "stop" : "length";
   return s == &r->streams[r->current] ? write_ready(r, err) : MGL_OK;
 }
 

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 
 mgl_status mgl_plan_create(const mgl_plan_limits *limits, mgl_plan **out, mgl_error *err) {
-  assert(limits->tokens >= 1 && limits->tokens <= MGL_PLAN_MAX_TOKENS);
+  assert(limits->tokens >= 1 && limits->tokens <= MGL_MAX_ITERATION_TOKENS);
   assert(limits->sequences >= 1 && limits->sequences <= limits->tokens);
   *out = NULL;
   mgl_plan *plan = mgl_alloc_zeroed(1, sizeof *plan);

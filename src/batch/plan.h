@@ -17,20 +17,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "kernels/cpu/cpu_kernels.h"
 
 enum {
-  MGL_PLAN_MAX_TOKENS = 2048,  // rows of a plan
-  // The most that a runner computes in an iteration.
-  MGL_MAX_ITERATION_TOKENS = MGL_PLAN_MAX_TOKENS,
   // The contract: up to this many tokens an iteration, the bits of a result do not depend on what
   // shares the iteration, on any device.
   MGL_INVARIANT_TOKENS = 64,
 };
 
 typedef struct mgl_plan_limits {
-  uint32_t tokens;              // 1 to MGL_PLAN_MAX_TOKENS
+  uint32_t tokens;              // 1 to MGL_MAX_ITERATION_TOKENS
   uint32_t sequences;           // of one iteration: 1 to tokens
   uint32_t pages_per_sequence;  // at least 1
   uint32_t page_tokens;         // P

@@ -25,13 +25,14 @@ static mgl_status check_range(const char *name, uint64_t value, uint64_t least, 
 }
 
 static mgl_status check_limits(const mgl_planner_limits *l, mgl_error *err) {
-  MGL_TRY(check_range("requests that the planner knows", l->slots, 1, MGL_PLANNER_MAX_SLOTS, err));
+  MGL_TRY(check_range("requests that the planner knows", l->slots, 1, MGL_MAX_SEQUENCES, err));
   MGL_TRY(check_range("sequences that run at once", l->sequences, 1, l->slots, err));
-  MGL_TRY(check_range("tokens per iteration", l->iteration_tokens, 1, MGL_PLANNER_MAX_TOKENS, err));
-  MGL_TRY(check_range("tokens of a KV page", l->page_tokens, 1, MGL_PLANNER_MAX_CONTEXT, err));
+  MGL_TRY(
+      check_range("tokens per iteration", l->iteration_tokens, 1, MGL_MAX_ITERATION_TOKENS, err));
+  MGL_TRY(check_range("tokens of a KV page", l->page_tokens, 1, MGL_MAX_CONTEXT, err));
   MGL_TRY(check_range("KV pages", l->page_count, 1, MGL_PLANNER_MAX_PAGES, err));
   return check_range("KV pages of a sequence", l->pages_per_sequence, 1,
-                     MGL_PLANNER_MAX_CONTEXT / l->page_tokens, err);
+                     MGL_MAX_CONTEXT / l->page_tokens, err);
 }
 
 // The offset of an array of `count` elements behind *end, which moves behind it.

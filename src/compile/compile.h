@@ -10,13 +10,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "graph/graph.h"
 #include "twin/task.h"
 
 enum {
-  MGL_COMPILE_MAX_TOKENS = 2048,  // MGL_MAX_ITERATION_TOKENS of batch/plan.h
   MGL_COMPILE_MAX_WORKERS = 4096,
   MGL_COMPILE_MAX_STRIDES = 64,              // attention tasks per KV head
   MGL_COMPILE_MAX_TASKS = 1 << 24,           // of one task graph, empty ones included
@@ -45,7 +45,7 @@ typedef struct mgl_compile_options {
   // CPU (0) or CUDA: grain (mgl_tile_grain), cuts of embed and rope_angles, and
   // attention strides, which on CUDA are workers / KV heads even for one token. See task/tile.h.
   mgl_target target;
-  uint32_t tokens;  // 1 to MGL_COMPILE_MAX_TOKENS: the graph serves iterations of up to that many
+  uint32_t tokens;  // 1 to MGL_MAX_ITERATION_TOKENS: the graph serves iterations of up to that many
   uint32_t logit_rows;  // most of them that need logits, 1 to tokens; 0: all
   uint32_t workers;     // 1 to MGL_COMPILE_MAX_WORKERS
   mgl_launch launch;    // for everything that no override names

@@ -58,7 +58,7 @@ static mgl_status check_grid(const mgl_tgraph *tg, const mgl_compile_override *o
                          "partition %s=%u,%u,%u: y (tasks per KV head) is at most %u for %s", o->op,
                          o->grid[0], o->grid[1], o->grid[2], most_strides, name);
   }
-  uint32_t units = mgl_tile_units(tg->program, op, MGL_COMPILE_MAX_TOKENS, o->grid[1]);
+  uint32_t units = mgl_tile_units(tg->program, op, MGL_MAX_ITERATION_TOKENS, o->grid[1]);
   uint32_t grain = mgl_tile_grain(op, tg->options->target);
   uint32_t most = ceil_div(units, grain);
   if (o->grid[0] > most) {
@@ -103,9 +103,9 @@ static mgl_status check_override(const mgl_tgraph *tg, const mgl_compile_overrid
 static mgl_status check_options(const mgl_tgraph *tg, uint32_t *strides, mgl_error *err) {
   const mgl_compile_options *options = tg->options;
   MGL_TRY(mgl_check_program(tg->program, err));
-  if (options->tokens < 1 || options->tokens > MGL_COMPILE_MAX_TOKENS) {
+  if (options->tokens < 1 || options->tokens > MGL_MAX_ITERATION_TOKENS) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "tokens: expected 1 to %d, found %u",
-                         MGL_COMPILE_MAX_TOKENS, options->tokens);
+                         MGL_MAX_ITERATION_TOKENS, options->tokens);
   }
   if (options->logit_rows > options->tokens) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,

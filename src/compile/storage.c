@@ -11,10 +11,10 @@ mgl_status mgl_check_program(const mgl_graph *program, mgl_error *err) {
     const mgl_tensor *tensor = &program->tensors[i];
     if (tensor->placement == MGL_PLACE_ACTIVATION &&
         (mgl_tensor_row_elements(tensor) > MGL_COMPILE_MAX_ROW_ELEMENTS ||
-         tensor->dims[0].number > MGL_COMPILE_MAX_TOKENS)) {
+         tensor->dims[0].number > MGL_MAX_ITERATION_TOKENS)) {
       return mgl_error_set(err, MGL_ERR_LIMIT,
                            "activation \"%s\": expected at most %d rows of %d elements",
-                           tensor->name, MGL_COMPILE_MAX_TOKENS, MGL_COMPILE_MAX_ROW_ELEMENTS);
+                           tensor->name, MGL_MAX_ITERATION_TOKENS, MGL_COMPILE_MAX_ROW_ELEMENTS);
     }
   }
   for (size_t i = 0; i < program->op_count; i++) {

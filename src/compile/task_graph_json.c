@@ -351,7 +351,7 @@ static mgl_status read_header(const json_t *root, const char *where, mgl_graph *
                          where, format_name);
   }
   MGL_TRY(read_target(o, &graph->target, err));
-  MGL_TRY(read_int(root, where, "tokens", 1, MGL_COMPILE_MAX_TOKENS, 0, &graph->tokens, err));
+  MGL_TRY(read_int(root, where, "tokens", 1, MGL_MAX_ITERATION_TOKENS, 0, &graph->tokens, err));
   graph->logit_rows = graph->tokens;
   if (json_object_get(root, "logit_rows") != NULL) {
     MGL_TRY(read_int(root, where, "logit_rows", 1, graph->tokens, 0, &graph->logit_rows, err));

@@ -54,7 +54,7 @@ static mgl_status out_of_memory(const verifier *v, mgl_error *err) {
 
 static mgl_status check_shape(const verifier *v, mgl_error *err) {
   const mgl_task_graph *g = v->graph;
-  if (g->tokens < 1 || g->tokens > MGL_COMPILE_MAX_TOKENS) {
+  if (g->tokens < 1 || g->tokens > MGL_MAX_ITERATION_TOKENS) {
     return wrong(err, "tokens must be 1 to 2048", 0, g->tokens);
   }
   if (g->logit_rows < 1 || g->logit_rows > g->tokens) {

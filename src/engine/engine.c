@@ -58,6 +58,7 @@ void mgl_engine_destroy(mgl_engine *engine) {
     return;
   }
   mgl_requests_reset(&engine->requests);
+  mgl_constraints_destroy(engine->constraints);
   mgl_plan_destroy(engine->plan);
   mgl_sampler_destroy(engine->sampler);
   mgl_planner_destroy(engine->planner);
@@ -96,6 +97,17 @@ mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_
       return mgl_error_set(err, MGL_ERR_ARGUMENT, "token %zu: expected an id of 0 to %u, found %d",
                            i, vocab_size - 1, r->prompt[i]);
     }
+  }
+  if (r->grammar != NULL && mgl_engine_on_device(engine)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "grammars are not supported on a GPU yet, which chooses tokens by itself: "
+                         "use device cpu");
+  }
+  if (r->grammar != NULL && mgl_grammar_vocabulary(r->grammar)->token_count != vocab_size) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "grammar: expected one of this model (%u tokens), found one of another "
+                         "(%u)",
+                         vocab_size, mgl_grammar_vocabulary(r->grammar)->token_count);
   }
   return MGL_OK;
 }
@@ -158,6 +170,9 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
   s->request = engine->request_count;
   const mgl_sampling_request sampling = sampling_request(engine, request);
   mgl_status status = mgl_sampling_state_init(&s->sampling, &sampling, err);
+  if (status == MGL_OK && request->grammar != NULL) {
+    status = mgl_engine_constrain(engine, s, request->grammar, err);
+  }
   if (status == MGL_OK) {
     status = mgl_requests_add(&engine->requests, s, err);
   }
@@ -171,7 +186,7 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
 }
 
 bool mgl_engine_has_work(const mgl_engine *engine) {
-  return engine->requests.queued + engine->active > 0;
+  return engine->requests.queued + engine->active + engine->parked_count > 0;
 }
 
 bool mgl_engine_knows(const mgl_engine *engine, uint32_t request) {
@@ -181,6 +196,9 @@ bool mgl_engine_knows(const mgl_engine *engine, uint32_t request) {
 // Takes a sequence from its slot or from the queue; the slot is freed before the next plan.
 static void withdraw(mgl_engine *engine, mgl_sequence *s) {
   mgl_requests_take(&engine->requests, s);
+  if (s->parked) {
+    mgl_engine_unpark(engine, s);
+  }
   if (s->served) {
     mgl_engine_withdraw_served(engine, s);
   }
@@ -209,7 +227,7 @@ void mgl_engine_pause(mgl_engine *engine, uint32_t request) {
 
 void mgl_engine_resume(mgl_engine *engine, uint32_t request) {
   mgl_sequence *s = mgl_requests_find(&engine->requests, request);
-  if (s != NULL && s->slot == MGL_NO_SLOT && !s->queued && !s->served) {
+  if (s != NULL && s->slot == MGL_NO_SLOT && !s->queued && !s->served && !s->parked) {
     mgl_requests_prepend(&engine->requests, s);
   }
 }
@@ -240,6 +258,9 @@ mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s) {
       return MGL_FINISH_STOP;
     }
   }
+  if (s->is_complete) {
+    return MGL_FINISH_COMPLETE;
+  }
   return s->token_count == s->max_tokens ? MGL_FINISH_LENGTH : MGL_FINISH_NONE;
 }
 
@@ -264,7 +285,7 @@ void mgl_engine_get_statistics(const mgl_engine *engine, mgl_engine_statistics *
   if (planner->pages_used_most > out->pages_used_most) {
     out->pages_used_most = planner->pages_used_most;
   }
-  out->waiting = engine->requests.queued;
+  out->waiting = engine->requests.queued + engine->parked_count;
   if (engine->device_run != NULL) {
     mgl_engine_count_served(engine, out);
   }
@@ -335,14 +356,20 @@ mgl_status mgl_engine_not_finite(mgl_engine *engine, const mgl_sequence *s, mgl_
 }
 
 // Gives a sequence its next token, from its row of the logits. top: where token->top points to.
-static void choose_token(const mgl_engine *engine, mgl_sequence *s, const float *logits,
-                         uint32_t best, mgl_token_logprob *top, mgl_generated_token *token) {
+static mgl_status choose_token(const mgl_engine *engine, mgl_sequence *s, const float *logits,
+                               uint32_t best, mgl_token_logprob *top, mgl_generated_token *token,
+                               mgl_error *err) {
   const mgl_sampling_rule *rule = &s->sampling.rule;
   mgl_sampling_state_count(&s->sampling, s->tokens, s->token_count);
+  mgl_sampling_state plain = {.rule.top_p = 1};
+  bool must_stop = false;
   mgl_sample_row row = {
       .logits = logits, .best = best, .position = s->token_count, .state = &s->sampling};
+  MGL_TRY(mgl_engine_mask(engine, s, &row.mask, &must_stop, err));
+  row.state = must_stop ? &plain : row.state;
   uint32_t id = mgl_sample(engine->sampler, &row);
   s->tokens[s->token_count++] = (int32_t)id;
+  MGL_TRY(mgl_engine_follow(s, err));
   *token = (mgl_generated_token){.request = s->request,
                                  .token = (int32_t)id,
                                  .finish = mgl_sequence_finish_reason(s),
@@ -352,6 +379,7 @@ static void choose_token(const mgl_engine *engine, mgl_sequence *s, const float 
     token->top_count = mgl_sample_logprobs(engine->sampler, logits, best, id, rule->top_logprobs,
                                            top, &token->logprob);
   }
+  return MGL_OK;
 }
 
 // With longrope, a sequence that has grown beyond the original context is computed again with the
@@ -375,9 +403,18 @@ static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *
   if (!isfinite(row[best])) {
     return mgl_engine_not_finite(engine, s, err);
   }
+  if (!mgl_engine_has_mask(s)) {
+    withdraw(engine, s);
+    mgl_engine_park(engine, s);
+    return MGL_OK;
+  }
   mgl_token_logprob top[MGL_MAX_TOP_LOGPROBS];
   mgl_generated_token token;
-  choose_token(engine, s, row, best, top, &token);
+  mgl_status status = choose_token(engine, s, row, best, top, &token, err);
+  if (status != MGL_OK) {
+    mgl_engine_cancel(engine, s->request);
+    return status;
+  }
   engine->plan->output_tokens[logit_row] = token.token;
   if (!callbacks->on_token(callbacks->context, &token) || token.finish != MGL_FINISH_NONE) {
     mgl_engine_cancel(engine, token.request);
@@ -450,6 +487,7 @@ static const mgl_plan *next_plan(void *context, const mgl_logits *logits) {
     engine->options.before_plan(engine->options.context);
   }
   uint64_t planning_ns = mgl_clock_ns();
+  mgl_engine_queue_parked(engine, engine->requests.queued + engine->active == 0);
   mgl_planner_settle(engine->planner);
   hand_over(engine);
   uint32_t tokens = mgl_planner_plan(engine->planner);

@@ -18,13 +18,15 @@
 #include "engine/iteration.h"
 #include "engine/runner.h"
 #include "engine/sampler.h"
+#include "grammar/grammar.h"
 
 typedef struct mgl_engine mgl_engine;
 
 typedef enum mgl_finish_reason {
-  MGL_FINISH_NONE,    // still running
-  MGL_FINISH_STOP,    // produced a stop token
-  MGL_FINISH_LENGTH,  // reached max_new_tokens
+  MGL_FINISH_NONE,      // still running
+  MGL_FINISH_STOP,      // produced a stop token
+  MGL_FINISH_LENGTH,    // reached max_new_tokens
+  MGL_FINISH_COMPLETE,  // this token, which is text, completed its grammar
 } mgl_finish_reason;
 
 typedef struct mgl_request {
@@ -37,6 +39,7 @@ typedef struct mgl_request {
   uint32_t stop_count;      // at most MGL_MAX_EOS_IDS
   const void *salt;         // requests share pages of their prompts only under the same salt; NULL
   size_t salt_bytes;        // with 0 bytes is one too; at most MGL_MAX_SALT_BYTES
+  mgl_grammar *grammar;     // that the generated text must match; NULL: none. Kept. Not on GPUs
 } mgl_request;
 
 enum { MGL_MAX_SALT_BYTES = 256 };

@@ -254,7 +254,7 @@ mgl_status mgl_engine_run_on_device(mgl_engine *engine, const mgl_engine_run_con
   mgl_device_run run = {.engine = engine,
                         .callbacks = callbacks,
                         .program = mgl_runner_cuda_program(engine->runner),
-                        .served_capacity = MGL_PLANNER_MAX_SLOTS};
+                        .served_capacity = MGL_MAX_SEQUENCES};
   mgl_status status = MGL_OK;
   mgl_engine_withdraw_all(engine, true);
   if (engine->options.before_plan != NULL) {

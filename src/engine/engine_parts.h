@@ -3,6 +3,7 @@
 #ifndef MGL_ENGINE_ENGINE_PARTS_H
 #define MGL_ENGINE_ENGINE_PARTS_H
 
+#include "engine/constraint.h"
 #include "engine/engine.h"
 #include "twin/planner.h"
 
@@ -14,6 +15,7 @@ typedef struct mgl_sequence {
   struct mgl_sequence *before, *after;  // in the queue
   bool queued;
   bool served;    // a launch on a GPU has it
+  bool parked;    // it waits for its mask, outside of the queue
   uint32_t slot;  // of the planner, or MGL_NO_SLOT
   uint32_t request;
   int32_t *tokens;  // prompt and what was generated, room for max_tokens
@@ -28,6 +30,8 @@ typedef struct mgl_sequence {
   mgl_sampling_state sampling;
   int32_t stop_ids[MGL_MAX_EOS_IDS];
   uint32_t stop_count;
+  mgl_constraint *constraint;  // NULL: no grammar
+  bool is_complete;            // the grammar's text is whole, and nothing can follow
 } mgl_sequence;
 
 // All requests that have not ended: found by number, and those that wait for a slot of the planner
@@ -66,6 +70,9 @@ struct mgl_engine {
   mgl_sequence **slots;  // [planner's slots] who is in each; NULL: nobody any more
   uint32_t active;       // that are not NULL
   mgl_requests requests;
+  mgl_constraints *constraints;  // NULL: no request has had a grammar
+  mgl_sequence *parked;          // linked by `after`
+  uint32_t parked_count;
   uint32_t request_count;            // the next one's number
   mgl_engine_statistics statistics;  // what counts up
   mgl_device_run *device_run;        // the launch that runs on a GPU; NULL: none
@@ -77,6 +84,27 @@ typedef struct mgl_engine_run_context {
   mgl_iteration_callback *on_iteration;
   void *context;
 } mgl_engine_run_context;
+
+// --- engine_grammar.c
+
+// Gives a new sequence its constraint, and begins with the first mask.
+mgl_status mgl_engine_constrain(mgl_engine *engine, mgl_sequence *s, mgl_grammar *grammar,
+                                mgl_error *err);
+// Whether a sequence's token can be chosen now; waits a moment for its mask.
+bool mgl_engine_has_mask(const mgl_sequence *s);
+// The tokens that the sequence may have next, stop tokens included; NULL: all. Fails where there is
+// none. *must_stop: only stop tokens are left, whatever holds them back.
+mgl_status mgl_engine_mask(const mgl_engine *engine, mgl_sequence *s, const uint64_t **out,
+                           bool *must_stop, mgl_error *err);
+// Follows the sequence's newest token, and begins with the mask of the next.
+mgl_status mgl_engine_follow(mgl_sequence *s, mgl_error *err);
+// Puts a sequence that is nowhere aside until its mask is made; the queue takes those whose mask
+// is, and if `wait` at least one.
+void mgl_engine_park(mgl_engine *engine, mgl_sequence *s);
+void mgl_engine_unpark(mgl_engine *engine, mgl_sequence *s);
+void mgl_engine_queue_parked(mgl_engine *engine, bool wait);
+
+// --- engine.c
 
 mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s);
 

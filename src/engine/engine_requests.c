@@ -8,6 +8,7 @@ enum { FIRST_BUCKETS = 64 };
 void mgl_sequence_destroy(mgl_sequence *s) {
   if (s != NULL) {
     mgl_sampling_state_reset(&s->sampling);
+    mgl_constraint_destroy(s->constraint);
     mgl_free(s->tokens);
     mgl_free(s->keys);
     mgl_free(s);

@@ -177,7 +177,6 @@ static mgl_status create_team(mgl_runner *runner, const mgl_runner_options *opti
   return MGL_OK;
 }
 
-_Static_assert((int)MGL_MAX_SEQUENCES == (int)MGL_PLANNER_MAX_SLOTS, "as the planner's");
 _Static_assert((int)MGL_PAGE_TOKENS == (int)MGL_CUDA_KV_PAGE_TOKENS, "one size of KV pages");
 
 static mgl_cuda_mode_options gpu_options(const mgl_runner *runner, const mgl_checkpoint *checkpoint,

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/cpu.h"
+#include "base/limits.h"
 #include "base/status.h"
 #include "batch/plan.h"
 #include "device/cpu/cpu_weights.h"
@@ -41,7 +42,6 @@ enum {
   MGL_USUAL_LARGE_ITERATION_TOKENS = 2048,
   MGL_USUAL_SEQUENCES = 64,         // that run at once, by default
   MGL_USUAL_LARGE_SEQUENCES = 256,  // where iterations are large
-  MGL_MAX_SEQUENCES = 1024,         // that run at once
 };
 
 #define MGL_USUAL_SHARE (-1.0)  // the next two, by device

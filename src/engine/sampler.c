@@ -77,15 +77,30 @@ uint32_t mgl_argmax(const float *logits, uint32_t count) {
 
 // --- edits ---------------------------------------------------------------------------------------
 
-// The row with its edits, in the sampler's scratch.
+// Takes out of a row what a mask does not allow. A word at a time: most have all tokens or none.
+static void apply_mask(float *logits, uint32_t count, const uint64_t *mask) {
+  for (uint32_t first = 0; first < count; first += 64) {
+    uint64_t word = mask[first / 64];
+    uint32_t end = count - first < 64 ? count : first + 64;
+    for (uint32_t i = first; i < end && word != UINT64_MAX; i++) {
+      logits[i] = (word >> (i - first) & 1) != 0 ? logits[i] : MGL_LOGIT_OUT;
+    }
+  }
+}
+
+// The row with its edits and without what its mask does not allow, in the sampler's scratch.
 static const float *edit_row(mgl_sampler *sampler, const mgl_sample_row *row) {
   const mgl_sampling_state *state = row->state;
   float *edited = sampler->edited;
   memcpy(edited, row->logits, sampler->vocab_size * sizeof *edited);
-  for (uint32_t i = 0; i < state->edit_count; i++) {
+  bool edits = mgl_edits_apply(&state->rule, row->position);
+  for (uint32_t i = 0; i < state->edit_count && edits; i++) {
     const mgl_logit_edit *edit = &state->edits[i];
     edited[edit->token] =
         mgl_edited_logit(&state->rule, edit, row->position, row->logits[edit->token]);
+  }
+  if (row->mask != NULL) {
+    apply_mask(edited, sampler->vocab_size, row->mask);
   }
   return edited;
 }
@@ -242,7 +257,7 @@ uint32_t mgl_sample(mgl_sampler *sampler, const mgl_sample_row *row) {
   if (!isfinite(logits[best])) {
     return best;
   }
-  if (mgl_edits_apply(rule, row->position)) {
+  if (mgl_edits_apply(rule, row->position) || row->mask != NULL) {
     logits = edit_row(sampler, row);
     best = mgl_argmax(logits, sampler->vocab_size);
   }

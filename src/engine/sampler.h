@@ -7,12 +7,14 @@
 //   3. logit biases are added;
 //   4. penalties: repetition (as transformers: over prompt and answer, a positive logit is divided
 //      by it and any other multiplied), then frequency, then presence (over the answer);
-//   5. temperature 0 takes the largest logit; any other divides the logits;
-//   6. min-p, then top-k, then top-p: each cuts what those before it left, and top-p is a share of
+//   5. tokens that a grammar does not allow are out (vLLM has this as its first step, which comes to
+//      the same);
+//   6. temperature 0 takes the largest logit; any other divides the logits;
+//   7. min-p, then top-k, then top-p: each cuts what those before it left, and top-p is a share of
 //      it. (transformers cuts by min-p last. That differs only where min-p and top-p are both used:
 //      here top-p is a share of fewer tokens.) Ties at an edge go to smaller ids;
-//   7. the token is drawn in proportion to what is left.
-// transformers reports log probabilities of step 6 (scores) or of step 1 (logits); vLLM's default
+//   8. the token is drawn in proportion to what is left.
+// transformers reports log probabilities of step 7 (scores) or of step 1 (logits); vLLM's default
 // is step 1, and so says how likely the model itself finds a token.
 //
 // The random number comes from a counter-based generator, keyed by the request's seed and the
@@ -42,11 +44,12 @@ typedef struct mgl_sample_row {
   uint32_t best;                    // mgl_argmax of them
   uint32_t position;                // of the token in the sequence
   const mgl_sampling_state *state;  // has counted all tokens before the position
+  const uint64_t *mask;  // [ceil(V / 64)] bit t % 64 of word t / 64: token t is allowed; NULL: all
 } mgl_sample_row;
 
 // The token for the row's position. Where the largest logit is not finite (a NaN, an infinity, or
 // all -infinity), it is the token: the caller must check for that, since then no choice has a
-// meaning.
+// meaning. So too where a mask leaves no token with a finite logit: the caller must leave one.
 uint32_t mgl_sample(mgl_sampler *sampler, const mgl_sample_row *row);
 
 // A token and the natural logarithm of the probability that the model gives it.

@@ -12,7 +12,7 @@
 #include "engine/runner.h"
 
 enum {
-  // Most rows with logits in an iteration: so many has one on a GPU (MGL_WIDE_MAX_SEQUENCES), and
+  // Most rows with logits in an iteration: so many has one on a GPU (MGL_MAX_SEQUENCES), and
   // more would need more memory than they save time.
   MGL_SCORE_MOST_ROWS = 1024,
 };

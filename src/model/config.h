@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
+#include "base/limits.h"
 #include "base/status.h"
 
 // Limits on sizes in config.json. They exist so that hostile values cannot overflow a product.
@@ -20,7 +21,6 @@ enum {
   MGL_MAX_HEADS = 1024,
   MGL_MAX_HEAD_DIM = 512,
   MGL_MAX_VOCAB = 1 << 20,
-  MGL_MAX_CONTEXT = 1 << 24,
   MGL_MAX_EOS_IDS = 16,
   MGL_UNAPPLIED_BYTES = 768,  // room for all the names
 };

@@ -63,18 +63,22 @@ static void flush_byte_level(mgl_detokenizer *d, bool at_end, mgl_text *out) {
 }
 
 // A token of the byte-level alphabet stands for bytes, any other one for its text.
-static void push_byte_level(mgl_detokenizer *d, const char *text, size_t bytes, mgl_text *out) {
+static void append_mapped(const char *text, size_t bytes, mgl_text *out) {
   bool mapped = true;
   for (size_t at = 0; at < bytes && mapped;) {
     mapped = mgl_char_to_byte(mgl_utf8_next(text, &at)) >= 0;
   }
   if (!mapped) {
-    mgl_text_append(&d->waiting, text, bytes);
+    mgl_text_append(out, text, bytes);
   }
   for (size_t at = 0; at < bytes && mapped;) {
     char byte = (char)mgl_char_to_byte(mgl_utf8_next(text, &at));
-    mgl_text_append(&d->waiting, &byte, 1);
+    mgl_text_append(out, &byte, 1);
   }
+}
+
+static void push_byte_level(mgl_detokenizer *d, const char *text, size_t bytes, mgl_text *out) {
+  append_mapped(text, bytes, &d->waiting);
   flush_byte_level(d, false, out);
 }
 
@@ -142,17 +146,24 @@ static int fallback_byte(const char *text, size_t bytes) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
+// A token's text with all replacements made, in one of the buffers or where it was.
+static mgl_status rewrite(const mgl_decoder *decoder, mgl_text buffers[2], const char **text,
+                          size_t *bytes, mgl_error *err) {
+  size_t limit = mgl_rewrite_limit(*bytes);
+  for (size_t i = 0; i<decoder->replace_count && * bytes> 0; i++) {
+    mgl_text *buffer = &buffers[i % 2];
+    mgl_text_clear(buffer);
+    MGL_TRY(mgl_rewrite_append(&decoder->replace[i], *text, *bytes, limit, buffer, err));
+    *text = buffer->data;
+    *bytes = buffer->bytes;
+  }
+  return MGL_OK;
+}
+
 static mgl_status push_steps(mgl_detokenizer *d, const char *text, size_t bytes, mgl_text *out,
                              mgl_error *err) {
   const mgl_decoder *decoder = &d->tokenizer->decoder;
-  size_t limit = mgl_rewrite_limit(bytes);
-  for (size_t i = 0; i < decoder->replace_count && bytes > 0; i++) {
-    mgl_text *buffer = &d->rewritten[i % 2];
-    mgl_text_clear(buffer);
-    MGL_TRY(mgl_rewrite_append(&decoder->replace[i], text, bytes, limit, buffer, err));
-    text = buffer->data;
-    bytes = buffer->bytes;
-  }
+  MGL_TRY(rewrite(decoder, d->rewritten, &text, &bytes, err));
   int byte = decoder->byte_fallback ? fallback_byte(text, bytes) : -1;
   if (byte >= 0) {
     char value = (char)byte;
@@ -247,4 +258,52 @@ mgl_status mgl_tokenizer_decode(const mgl_tokenizer *tokenizer, const int32_t *i
   }
   release(&d);
   return status;
+}
+
+// --- tokens on their own -------------------------------------------------------------------------
+
+static mgl_status append_token(const mgl_decoder *decoder, const char *text, size_t bytes,
+                               mgl_text *out, mgl_error *err) {
+  mgl_text buffers[2] = {{0}};
+  mgl_status status = MGL_OK;
+  int byte = -1;
+  switch (decoder->kind) {
+    case MGL_DECODER_JOIN:
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "this tokenizer puts spaces between tokens: a token has no text of its "
+                           "own");
+    case MGL_DECODER_BYTE_LEVEL: append_mapped(text, bytes, out); break;
+    case MGL_DECODER_METASPACE: push_metaspace(decoder, false, text, bytes, out); break;
+    case MGL_DECODER_STEPS:
+      status = rewrite(decoder, buffers, &text, &bytes, err);
+      byte = status == MGL_OK && decoder->byte_fallback ? fallback_byte(text, bytes) : -1;
+      if (byte >= 0) {
+        char value = (char)byte;
+        mgl_text_append(out, &value, 1);
+      } else if (status == MGL_OK) {
+        mgl_text_append(out, text, bytes);
+      }
+      break;
+  }
+  mgl_text_free(&buffers[0]);
+  mgl_text_free(&buffers[1]);
+  return status;
+}
+
+mgl_status mgl_tokenizer_token_bytes(const mgl_tokenizer *t, int32_t id, mgl_text *out,
+                                     bool *is_token, bool *is_special, mgl_error *err) {
+  size_t bytes = 0;
+  const char *text = id >= 0 ? token_text(t, id, &bytes) : NULL;
+  *is_token = text != NULL;
+  *is_special = text != NULL && t->skippable[id];
+  if (text != NULL && !*is_special) {
+    MGL_TRY(append_token(&t->decoder, text, bytes, out, err));
+  }
+  return mgl_text_check(out, err);
+}
+
+bool mgl_tokenizer_drops_first_blank(const mgl_tokenizer *t) {
+  const mgl_decoder *decoder = &t->decoder;
+  return (decoder->kind == MGL_DECODER_METASPACE && decoder->drop_first) ||
+         (decoder->kind == MGL_DECODER_STEPS && decoder->strip > 0 && decoder->character == ' ');
 }

@@ -59,6 +59,14 @@ mgl_status mgl_tokenizer_encode(const mgl_tokenizer *tokenizer, const char *text
 mgl_status mgl_tokenizer_decode(const mgl_tokenizer *tokenizer, const int32_t *ids, size_t count,
                                 bool skip_special, mgl_text *out, mgl_error *err);
 
+// Appends the bytes that an id adds to a text (behind the text's start, and as parts of characters
+// where it has only parts) to *out. Special tokens add none. MGL_ERR_UNSUPPORTED of a tokenizer
+// whose tokens have no bytes of their own (it puts spaces between them).
+mgl_status mgl_tokenizer_token_bytes(const mgl_tokenizer *tokenizer, int32_t id, mgl_text *out,
+                                     bool *is_token, bool *is_special, mgl_error *err);
+// Whether decoding drops a blank with which a text begins.
+bool mgl_tokenizer_drops_first_blank(const mgl_tokenizer *tokenizer);
+
 // Streaming detokeniser: the texts of successive pushes, concatenated and finished, equal the
 // decode of the whole. Never emits half a character: bytes of an incomplete one wait for the next
 // token. With byte fallback a whole run of <0x..> tokens waits for the token that ends it, since

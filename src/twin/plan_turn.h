@@ -22,7 +22,7 @@ enum {
   MGL_CHUNKED_POSITIONS = MGL_CUDA_MIN_CHUNK * MGL_CUDA_MAX_CHUNKS,
 };
 
-_Static_assert((int)MGL_PLANNER_MAX_TOKENS <= (int)MGL_CHUNKED_POSITIONS,
+_Static_assert((int)MGL_MAX_ITERATION_TOKENS <= (int)MGL_CHUNKED_POSITIONS,
                "an entry crosses one such multiple at most");
 
 // --- commands ------------------------------------------------------------------------------------

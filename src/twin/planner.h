@@ -55,12 +55,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/limits.h"
+
 enum {
-  MGL_PLANNER_MAX_SLOTS = 1024,
-  MGL_PLANNER_MAX_TOKENS = 2048,      // rows of an iteration
-  MGL_PLANNER_MAX_PAGES = 1 << 26,    // of the pool
-  MGL_PLANNER_MAX_CONTEXT = 1 << 24,  // tokens of a sequence
-  MGL_PLANNER_DECODE_SHARE = 16,      // prompts keep one row of so many
+  MGL_PLANNER_MAX_PAGES = 1 << 26,  // of the pool
+  MGL_PLANNER_DECODE_SHARE = 16,    // prompts keep one row of so many
   MGL_PAGE_KEY_WORDS = 4,
 };
 
@@ -72,13 +71,13 @@ typedef struct mgl_page_key {
 } mgl_page_key;
 
 typedef struct mgl_planner_limits {
-  uint32_t slots;               // requests that it knows at once: 1 to MGL_PLANNER_MAX_SLOTS
+  uint32_t slots;               // requests that it knows at once: 1 to MGL_MAX_SEQUENCES
   uint32_t sequences;           // that run at once: 1 to slots
-  uint32_t iteration_tokens;    // 1 to MGL_PLANNER_MAX_TOKENS
+  uint32_t iteration_tokens;    // 1 to MGL_MAX_ITERATION_TOKENS
   uint32_t chunk_tokens;        // most rows of one prompt in an iteration; 0: no limit of its own
   uint32_t page_tokens;         // P, at least 1
   uint32_t page_count;          // 1 to MGL_PLANNER_MAX_PAGES
-  uint32_t pages_per_sequence;  // at least 1; times P at most MGL_PLANNER_MAX_CONTEXT
+  uint32_t pages_per_sequence;  // at least 1; times P at most MGL_MAX_CONTEXT
   uint32_t prompts_first;       // 1: sequences decode only while none computes its prompt
   uint32_t prefix_cache;        // 1: on
   uint32_t late;  // 1: results come up to one iteration after the next plan (on a GPU), so a slot

@@ -38,7 +38,7 @@ enum {
   MGL_WIDE_MAX_WORKERS = 192,
   // An entry has one item, and one more for every full tile.
   MGL_WIDE_MAX_ITEMS =
-      MGL_PLANNER_MAX_SLOTS + MGL_PLANNER_MAX_TOKENS / (MGL_WIDE_TILE_ROWS / MGL_WIDE_MAX_GROUP),
+      MGL_MAX_SEQUENCES + MGL_MAX_ITERATION_TOKENS / (MGL_WIDE_TILE_ROWS / MGL_WIDE_MAX_GROUP),
 
   // A unit costs so much beyond its steps, in steps.
   MGL_WIDE_STREAM_EXTRA = 2,
@@ -366,7 +366,7 @@ MGL_PLANNER_FN void mgl_wide_build_cuts(mgl_lanes lanes, const mgl_wide_shape *s
 }
 
 // The work of an iteration whose rows are those of the entries, one entry behind the other: at most
-// MGL_PLANNER_MAX_SLOTS entries of MGL_PLANNER_MAX_TOKENS tokens.
+// MGL_MAX_SEQUENCES entries of MGL_MAX_ITERATION_TOKENS tokens.
 MGL_PLANNER_FN void mgl_wide_build(mgl_lanes lanes, const mgl_wide_shape *shape,
                                    const mgl_plan_entry *entries, uint32_t entry_count,
                                    mgl_wide_work *work) {

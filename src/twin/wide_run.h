@@ -35,9 +35,6 @@
 #include "twin/wide_items.h"
 
 enum {
-  MGL_WIDE_MAX_TOKENS = 2048,
-  MGL_WIDE_MAX_SEQUENCES = 1024,
-
   // A worker's warps: consumers first, so that they form whole warpgroups.
   MGL_WIDE_CONSUMER_WARPS = 8,
   MGL_WIDE_CONSUMERS = MGL_WIDE_CONSUMER_WARPS * 32,
@@ -117,11 +114,11 @@ typedef struct mgl_wide_plan {
   uint32_t logit_row_count;
   uint32_t padding;
   mgl_feed_iteration note;  // what the host tells of the iteration, where the device has planned it
-  int32_t tokens[MGL_WIDE_MAX_TOKENS];
-  uint32_t positions[MGL_WIDE_MAX_TOKENS];
-  uint32_t slots[MGL_WIDE_MAX_TOKENS];           // row of the block tables of each token
-  uint32_t logit_slots[MGL_WIDE_MAX_SEQUENCES];  // [L] sequence slots to sample for
-  uint32_t logit_rows[MGL_WIDE_MAX_SEQUENCES];   // [L] rows whose logits are wanted
+  int32_t tokens[MGL_MAX_ITERATION_TOKENS];
+  uint32_t positions[MGL_MAX_ITERATION_TOKENS];
+  uint32_t slots[MGL_MAX_ITERATION_TOKENS];  // row of the block tables of each token
+  uint32_t logit_slots[MGL_MAX_SEQUENCES];   // [L] sequence slots to sample for
+  uint32_t logit_rows[MGL_MAX_SEQUENCES];    // [L] rows whose logits are wanted
 } mgl_wide_plan;
 
 // One launch.

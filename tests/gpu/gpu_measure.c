@@ -7,7 +7,7 @@
 
 // Of each request's tokens in their order; requests may be reported in any.
 typedef struct hashes {
-  uint64_t of[MGL_CUDA_MAX_SEQUENCES];
+  uint64_t of[MGL_MAX_SEQUENCES];
 } hashes;
 
 static void on_token(void *context, const mgl_cuda_token *token) {

@@ -11,7 +11,7 @@
 #include "twin/wide_layout.h"
 
 enum {
-  WIDE_MAX_ENTRIES = MGL_PLANNER_MAX_SLOTS,
+  WIDE_MAX_ENTRIES = MGL_MAX_SEQUENCES,
   WIDE_P = MGL_WIDE_STREAM_STEP,
   WIDE_NAN = 0x7fc0,  // bf16; what lies in everything that nobody has written
 };

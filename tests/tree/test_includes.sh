@@ -3,8 +3,8 @@
 # no include runs upward. Usage: test_includes.sh SOURCE_TREE
 set -eu
 cd "$1"
-order="base text template model graph twin task compile lower kernels/cpu kernels/cuda batch \
-device/cpu device/cuda engine api request serve app"
+order="base text grammar template model graph twin task compile lower kernels/cpu kernels/cuda \
+batch device/cpu device/cuda engine api request serve app"
 
 # rank FILE_OR_INCLUDE: its folder's place in the list, 0 if it is in none.
 rank() {

@@ -28,7 +28,7 @@ mgl_status mgl_cuda_feed_limits(mgl_cuda_program *p, uint64_t *out_planner_bytes
   }
   uint32_t ahead = sequences < MOST_SLOTS_AHEAD ? sequences : MOST_SLOTS_AHEAD;
   uint32_t slots = sequences + ahead;
-  f->slot_count = slots < MGL_PLANNER_MAX_SLOTS ? slots : MGL_PLANNER_MAX_SLOTS;
+  f->slot_count = slots < MGL_MAX_SEQUENCES ? slots : MGL_MAX_SEQUENCES;
   f->limits = (mgl_planner_limits){
       .slots = f->slot_count,
       .sequences = sequences,

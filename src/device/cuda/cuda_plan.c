@@ -21,7 +21,7 @@ void mgl_cuda_plan_clear(mgl_cuda_plan *plan) {
 
 void mgl_cuda_plan_add(mgl_cuda_plan *plan, const mgl_cuda_plan_rows *rows) {
   assert(rows->count >= 1 && rows->count <= MGL_CUDA_MAX_TOKENS - plan->token_count);
-  assert(rows->slot < MGL_CUDA_MAX_SEQUENCES);
+  assert(rows->slot < MGL_MAX_SEQUENCES);
   uint32_t first = plan->token_count;
   for (uint32_t i = 0; i < rows->count; i++) {
     plan->tokens[first + i] = rows->tokens[i];

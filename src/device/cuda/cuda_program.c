@@ -27,8 +27,9 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
                               mgl_error *err) {
   mgl_cuda_program_options *o = &p->options;
   *o = *options;
-  MGL_TRY(check_range("tokens of an iteration", o->iteration_tokens, 1, MGL_WIDE_MAX_TOKENS, err));
-  MGL_TRY(check_range("sequences", o->sequences, 1, MGL_CUDA_MAX_SEQUENCES, err));
+  MGL_TRY(
+      check_range("tokens of an iteration", o->iteration_tokens, 1, MGL_MAX_ITERATION_TOKENS, err));
+  MGL_TRY(check_range("sequences", o->sequences, 1, MGL_MAX_SEQUENCES, err));
   MGL_TRY(check_range("KV pages of a sequence", o->pages_per_sequence, 1,
                       MGL_MAX_CONTEXT / MGL_CUDA_KV_PAGE_TOKENS, err));
   uint64_t pages = (uint64_t)o->sequences * o->pages_per_sequence;

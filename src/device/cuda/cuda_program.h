@@ -39,10 +39,10 @@ typedef struct mgl_cuda_program_options {
   const mgl_graph *program;          // canonical; used only while creating
   const mgl_checkpoint *checkpoint;  // NULL: dummy weights; used only while creating
   uint64_t seed;                     // of dummy weights
-  // Most tokens of an iteration, 1 to MGL_WIDE_MAX_TOKENS. Iterations of more than
+  // Most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS. Iterations of more than
   // MGL_CUDA_MAX_TOKENS run in the wide class, which has up to MGL_WIDE_MAX_WORKERS workers.
   uint32_t iteration_tokens;
-  uint32_t sequences;           // that run at once, 1 to MGL_CUDA_MAX_SEQUENCES
+  uint32_t sequences;           // that run at once, 1 to MGL_MAX_SEQUENCES
   uint32_t pages_per_sequence;  // of MGL_CUDA_KV_PAGE_TOKENS tokens, at least 1
   uint32_t page_count;          // KV pages; 0: for all sequences at their longest
   uint32_t logit_rows;          // most rows with logits, 1 to iteration_tokens; 0: one per sequence

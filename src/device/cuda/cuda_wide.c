@@ -8,8 +8,7 @@
 #include "lower/stages.h"
 #include "twin/wide_layout.h"
 
-_Static_assert((int)MGL_WIDE_MAX_TOKENS == (int)MGL_PLAN_MAX_TOKENS, "as batch/plan.h says");
-_Static_assert(MGL_WIDE_LEAST_TILE << (MGL_CUDA_WIDE_GRAPHS - 1) == MGL_WIDE_MAX_TOKENS,
+_Static_assert(MGL_WIDE_LEAST_TILE << (MGL_CUDA_WIDE_GRAPHS - 1) == MGL_MAX_ITERATION_TOKENS,
                "a graph for every power of two");
 _Static_assert(MGL_WIDE_LEAST_TILE << (MGL_WIDE_TILES - 1) == MGL_WIDE_MOST_TILE,
                "and tiles for the first ones");
@@ -401,7 +400,7 @@ mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_
   mgl_wide_plan *to = (mgl_wide_plan *)(void *)(image + wide->plan);
   mgl_wide_work *work = (mgl_wide_work *)(void *)(image + wide->work);
   int32_t *tables = (int32_t *)(void *)(image + wide->tables);
-  mgl_plan_entry entries[MGL_WIDE_MAX_SEQUENCES];
+  mgl_plan_entry entries[MGL_MAX_SEQUENCES];
   MGL_TRY(check_plan(a, plan, err));
   mgl_cuda_wide_set_run(a, plan->token_count,
                         mgl_cuda_pointer(a->block + wide->image + wide->tables), image);

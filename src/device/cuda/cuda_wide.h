@@ -23,9 +23,9 @@ enum {
 };
 
 typedef struct mgl_cuda_wide_sizes {
-  uint32_t tokens;              // most of an iteration: 1 to MGL_WIDE_MAX_TOKENS
-  uint32_t sequences;           // of an iteration, 1 to MGL_WIDE_MAX_SEQUENCES
-  uint32_t logit_rows;          // of an iteration, 1 to MGL_WIDE_MAX_SEQUENCES
+  uint32_t tokens;              // most of an iteration: 1 to MGL_MAX_ITERATION_TOKENS
+  uint32_t sequences;           // of an iteration, 1 to MGL_MAX_SEQUENCES
+  uint32_t logit_rows;          // of an iteration, 1 to MGL_MAX_SEQUENCES
   uint32_t pages_per_sequence;  // of the block tables
   uint32_t workers;             // 1 to MGL_WIDE_MAX_WORKERS
   bool few;                     // there are kernels for smaller tiles than MGL_WIDE_MOST_TILE

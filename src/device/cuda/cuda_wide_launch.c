@@ -40,8 +40,7 @@ void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
   mgl_cuda_program_options *o = &p->options;
   if (o->iteration_tokens > MGL_CUDA_MAX_TOKENS) {
     p->wide.tokens = o->iteration_tokens;
-    p->wide.rows =
-        o->logit_rows < MGL_WIDE_MAX_SEQUENCES ? o->logit_rows : (uint32_t)MGL_WIDE_MAX_SEQUENCES;
+    p->wide.rows = o->logit_rows < MGL_MAX_SEQUENCES ? o->logit_rows : (uint32_t)MGL_MAX_SEQUENCES;
     o->iteration_tokens = MGL_CUDA_MAX_TOKENS;
     o->logit_rows = o->logit_rows < o->iteration_tokens ? o->logit_rows : o->iteration_tokens;
   }

@@ -15,7 +15,7 @@
 
 typedef struct iteration {
   mgl_wide_shape shape;
-  mgl_plan_entry entries[MGL_PLANNER_MAX_SLOTS];
+  mgl_plan_entry entries[MGL_MAX_SEQUENCES];
   uint32_t entry_count, rows;
   mgl_wide_work work;
 } iteration;
@@ -52,11 +52,11 @@ static iteration *random_iteration(void) {
                               .workers = 1 + random_below(MGL_WIDE_MAX_WORKERS)};
   it.entry_count = 0;
   it.rows = 0;
-  uint32_t entries = 1 + random_below(random_below(4) == 0 ? MGL_PLANNER_MAX_SLOTS : 40);
+  uint32_t entries = 1 + random_below(random_below(4) == 0 ? MGL_MAX_SEQUENCES : 40);
   uint32_t most_context = 1u << random_below(15);
   uint32_t long_percent = random_below(101);
-  for (uint32_t i = 0; i < entries && it.rows < MGL_PLANNER_MAX_TOKENS; i++) {
-    uint32_t left = MGL_PLANNER_MAX_TOKENS - it.rows;
+  for (uint32_t i = 0; i < entries && it.rows < MGL_MAX_ITERATION_TOKENS; i++) {
+    uint32_t left = MGL_MAX_ITERATION_TOKENS - it.rows;
     uint32_t count = random_below(100) < long_percent ? 1 + random_below(400) : 1;
     add(&it, random_below(most_context), count < left ? count : left);
   }
@@ -192,7 +192,7 @@ static void the_largest_iteration_fits(void **state) {
   for (uint32_t i = 0; i < 1023; i++) {
     add(&it, 16000, 1);
   }
-  add(&it, 0, MGL_PLANNER_MAX_TOKENS - 1023);
+  add(&it, 0, MGL_MAX_ITERATION_TOKENS - 1023);
   build(&it, 1);
   check_items(&it);
   assert_int_equal(it.work.item_count, 1023 + (2048 - 1023 + 15) / 16);

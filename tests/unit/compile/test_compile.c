@@ -246,7 +246,7 @@ static void wrong_options_are_explained(void **state) {
   }
   const mgl_compile_options wrong[] = {
       {.tokens = 0, .workers = 1},
-      {.tokens = MGL_COMPILE_MAX_TOKENS + 1, .workers = 1},
+      {.tokens = MGL_MAX_ITERATION_TOKENS + 1, .workers = 1},
       {.tokens = 4, .logit_rows = 5, .workers = 1},
       {.tokens = 1, .workers = 0},
       {.tokens = 1, .workers = MGL_COMPILE_MAX_WORKERS + 1},

@@ -733,7 +733,7 @@ static void what_does_not_fit_is_refused(void **state) {
   assert_non_null(strstr(err.text, "GiB are free on the GPU"));
   assert_non_null(strstr(err.text, "KV cache"));
   fake.free_bytes = (size_t)1 << 32;
-  options.sequences = MGL_CUDA_MAX_SEQUENCES + 1;
+  options.sequences = MGL_MAX_SEQUENCES + 1;
   assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_LIMIT);
   options.sequences = 4;
   options.workers = WORKERS + 1;

@@ -264,7 +264,7 @@ static void samples_follow_the_exact_distribution(void **state) {
 static uint32_t sample(mgl_sampler *sampler, const float *logits, uint32_t count,
                        const mgl_sampling *sampling, uint32_t position) {
   mgl_sampling_state state = {.rule = mgl_sampling_rule_of(sampling, 1)};
-  mgl_sample_row row = {logits, mgl_argmax(logits, count), position, &state};
+  mgl_sample_row row = {logits, mgl_argmax(logits, count), position, &state, NULL};
   return mgl_sample(sampler, &row);
 }
 
@@ -335,8 +335,8 @@ static void greedy_choices_are_edited(void **state) {
       make_sequence(seed, &s);
       p.biases = s.biases;
       open_state(&s, &p, ANSWER, &sampling_state);
-      mgl_sample_row row = {s.logits, mgl_argmax(s.logits, VOCAB), PROMPT + ANSWER,
-                            &sampling_state};
+      mgl_sample_row row = {s.logits, mgl_argmax(s.logits, VOCAB), PROMPT + ANSWER, &sampling_state,
+                            NULL};
       uint32_t id = mgl_sample(sampler, &row);
       double best = -INFINITY;
       for (int32_t i = 0; i < VOCAB; i++) {

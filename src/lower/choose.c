@@ -72,7 +72,7 @@ mgl_status mgl_lower_iteration(const mgl_graph *program, const mgl_iteration_opt
     return lower_graph(program, options, out, err);
   }
   uint32_t rows = compile->logit_rows == 0 ? compile->tokens : compile->logit_rows;
-  rows = rows < MGL_WIDE_MAX_SEQUENCES ? rows : (uint32_t)MGL_WIDE_MAX_SEQUENCES;
+  rows = rows < MGL_MAX_SEQUENCES ? rows : (uint32_t)MGL_MAX_SEQUENCES;
   const mgl_stages_options stages = mgl_stages_options_of(
       options->few, mgl_stages_graph_for(options->few, compile->tokens), rows, compile->workers);
   return mgl_lower_stages(program, &stages, out, err);

@@ -164,7 +164,7 @@ static mgl_status check_ops(mgl_verifier *v, mgl_error *err) {
   if (seen == NULL) {
     return mgl_verifier_out_of_memory(v, err);
   }
-  if (s->tokens < 1 || s->tokens > MGL_COMPILE_MAX_TOKENS || s->worker_count < 1 ||
+  if (s->tokens < 1 || s->tokens > MGL_MAX_ITERATION_TOKENS || s->worker_count < 1 ||
       s->worker_count > MGL_COMPILE_MAX_WORKERS || s->op_count < 1 || s->step_count < 1 ||
       s->event_count < 1) {
     return mgl_schedule_wrong(

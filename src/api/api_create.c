@@ -50,6 +50,10 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .seed = model->dummy_seed,
       .cuda = on_gpu ? &cuda : NULL,
   };
+  if (options->prompt_logprobs && !on_gpu) {
+    uint32_t tokens = options->iteration_tokens;
+    runner.logit_rows = tokens == 0 ? MGL_USUAL_HOST_ITERATION_TOKENS : tokens;
+  }
   if (runner.pool_tokens == 0 && runner.memory_share == 0) {
     runner.memory_share = MGL_USUAL_SHARE;
   }
@@ -123,6 +127,7 @@ static mgl_status start(megalith_engine *engine, const megalith_engine_options *
                                        .prefix_cache = !options->no_prefix_cache,
                                        .before_plan = mgl_api_before_plan,
                                        .should_stop = mgl_api_should_stop,
+                                       .on_failure = mgl_api_on_failure,
                                        .context = engine,
                                        .idle_ns = options->background ? IDLE_NS : 0};
   MGL_TRY(mgl_runner_prepare(engine->runner, MGL_MODE_MEGA, err));

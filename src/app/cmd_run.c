@@ -253,7 +253,7 @@ static mgl_status submit(run *r, size_t i, mgl_error *err) {
     uint32_t number = 0;
     mgl_status status =
         mgl_text_output_create(r->model.folder.tokenizer, (const char *const *)prompt->stops,
-                               prompt->stop_count, &s->output, &reason);
+                               prompt->stop_count, false, &s->output, &reason);
     if (status == MGL_OK) {
       status = mgl_engine_submit(r->engine, &request, &number, &reason);
     }

@@ -8,14 +8,21 @@ size_t mgl_dtype_bytes(mgl_dtype dtype) {
     case MGL_DTYPE_I32: return 4;
     case MGL_DTYPE_F16:
     case MGL_DTYPE_BF16: return 2;
-    case MGL_DTYPE_COUNT: break;
+    default: break;
   }
-  assert(0 && "unknown dtype");
+  assert(0 && "a plain dtype");
   return 0;
 }
 
 const char *mgl_dtype_name(mgl_dtype dtype) {
-  static const char *const names[MGL_DTYPE_COUNT] = {"f32", "f16", "bf16", "i32"};
+  static const char *const names[MGL_DTYPE_COUNT] = {
+      "f32",
+      "f16",
+      "bf16",
+      "i32",
+#define MGL_CODE(enum_name, name, bits) #name,
+#include "base/form.def"
+  };
   return names[dtype];
 }
 

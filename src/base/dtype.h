@@ -11,14 +11,16 @@ typedef enum mgl_dtype {
   MGL_DTYPE_F16,
   MGL_DTYPE_BF16,
   MGL_DTYPE_I32,
+#define MGL_CODE(enum_name, name, bits) MGL_DTYPE_##enum_name,
+#include "base/form.def"
   MGL_DTYPE_COUNT,
 } mgl_dtype;
 
 typedef uint16_t mgl_bf16;  // bit pattern: the upper half of an IEEE float
 typedef uint16_t mgl_f16;   // bit pattern: IEEE half
 
-size_t mgl_dtype_bytes(mgl_dtype dtype);
-const char *mgl_dtype_name(mgl_dtype dtype);  // "f32", "f16", "bf16", "i32"
+size_t mgl_dtype_bytes(mgl_dtype dtype);      // of a plain one; rows of codes: base/form.h
+const char *mgl_dtype_name(mgl_dtype dtype);  // "f32", "f16", "bf16", "i32", or a code's
 
 static inline float mgl_bf16_to_f32(mgl_bf16 value) {
   uint32_t bits = (uint32_t)value << 16;

@@ -351,7 +351,8 @@ static void write_program(fuser *f) {
   for (size_t i = 0; i < f->in->tensor_count; i++) {
     const mgl_tensor *t = &f->in->tensors[i];
     if (t->placement != MGL_PLACE_ACTIVATION) {
-      f->map[i] = mgl_graph_tensor(f->out, t->name, t->placement, t->dtype, t->rank, t->dims);
+      f->map[i] = mgl_graph_form_tensor(f->out, t->name, t->placement, mgl_tensor_form(t), t->rank,
+                                        t->dims);
     }
   }
   for (size_t i = 0; i < f->in->op_count && f->out->error.status == MGL_OK; i++) {

@@ -61,8 +61,10 @@ static operand_view view_of(const mgl_graph *program, const mgl_region *region) 
   bool kv = tensor->placement == MGL_PLACE_KV;
   return (operand_view){
       .base_ptr = tensor->name,
-      .offset =
-          (region->row_begin * stride + region->column_begin) * mgl_dtype_bytes(tensor->dtype),
+      .offset = tensor->group != 0  // of codes: whole rows
+                    ? region->row_begin * mgl_tensor_row_bytes(tensor)
+                    : (region->row_begin * stride + region->column_begin) *
+                          mgl_dtype_bytes(tensor->dtype),
       .dims = {region->row_end - region->row_begin,
                kv ? stride : (uint64_t)(region->column_end - region->column_begin)},
       .strides = {stride, 1},

@@ -78,6 +78,34 @@ static mgl_sampling_request sampling_request(const mgl_engine *engine, const mgl
                                 .vocab_size = mgl_runner_vocab_size(engine->runner)};
 }
 
+// What GPUs and small logits cannot do.
+static mgl_status check_device(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
+  const mgl_runner *runner = engine->runner;
+  uint32_t tokens = mgl_runner_limits(runner)->tokens;
+  bool on_gpu = mgl_runner_device(runner) != NULL;
+  if (r->sampling.allowed_count > 0 && on_gpu) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "allowed tokens work on the CPU only so far, and this engine is on a GPU");
+  }
+  if (r->sampling.allowed_count > 0 && r->grammar != NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected one of allowed tokens and a grammar, found both: together they "
+                         "may leave no token");
+  }
+  if (r->prompt_logprobs != NULL && on_gpu) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "log probabilities of prompts work on the CPU only so far, and this "
+                         "engine is on a GPU");
+  }
+  if (r->prompt_logprobs != NULL && mgl_runner_logit_rows(runner) < tokens) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "log probabilities of prompts need an engine with logits for the %u "
+                         "tokens of an iteration, found %u",
+                         tokens, mgl_runner_logit_rows(runner));
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
   const mgl_sampling_request sampling = sampling_request(engine, r);
   uint32_t vocab_size = sampling.vocab_size;
@@ -92,6 +120,7 @@ mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_
     return mgl_error_set(err, MGL_ERR_LIMIT, "salt: expected at most %d bytes, found %zu",
                          MGL_MAX_SALT_BYTES, r->salt_bytes);
   }
+  MGL_TRY(check_device(engine, r, err));
   for (size_t i = 0; i < r->prompt_count; i++) {
     if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= vocab_size) {
       return mgl_error_set(err, MGL_ERR_ARGUMENT, "token %zu: expected an id of 0 to %u, found %d",
@@ -127,7 +156,7 @@ static mgl_sequence *create_sequence(const mgl_engine *engine, const mgl_request
   uint32_t prompt_count = (uint32_t)request->prompt_count;
   uint32_t max_tokens = prompt_count + request->max_new_tokens;
   uint32_t page_tokens = engine->planner->limits.page_tokens;
-  bool has_keys = engine->options.prefix_cache;
+  bool has_keys = engine->options.prefix_cache && request->prompt_logprobs == NULL;
   uint32_t key_count = has_keys ? prompt_count / page_tokens : 0;
   mgl_sequence *s = mgl_alloc_zeroed(1, sizeof *s);
   int32_t *tokens = mgl_alloc_zeroed(max_tokens, sizeof *tokens);
@@ -152,7 +181,15 @@ static mgl_sequence *create_sequence(const mgl_engine *engine, const mgl_request
                       .max_tokens = max_tokens,
                       .keys = keys,
                       .key_count = key_count,
-                      .stop_count = request->stop_count};
+                      .stop_count = request->stop_count,
+                      .priority = request->priority,
+                      .prompt_logprobs = request->prompt_logprobs,
+                      .prompt_top = request->prompt_top,
+                      .prompt_top_count = request->prompt_top_count};
+  if (request->prompt_logprobs != NULL) {
+    request->prompt_logprobs[0] = NAN;
+    s->prompt_known = 1;
+  }
   if (request->stop_count > 0) {
     memcpy(s->stop_ids, request->stop_ids, request->stop_count * sizeof *s->stop_ids);
   }
@@ -180,7 +217,7 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
     mgl_sequence_destroy(s);
     return status;
   }
-  mgl_requests_append(&engine->requests, s);
+  mgl_requests_insert(&engine->requests, s);
   *out_request = engine->request_count++;
   return MGL_OK;
 }
@@ -320,6 +357,14 @@ static void hand_over(mgl_engine *engine) {
   }
 }
 
+// Which rows of an entry have logits. The same until they are committed.
+static mgl_plan_logits logits_of(const mgl_sequence *s, const mgl_plan_entry *e) {
+  if (s->prompt_logprobs != NULL && s->prompt_known < s->prompt_count) {
+    return MGL_LOGITS_ALL;
+  }
+  return (e->flags & MGL_ENTRY_SAMPLES) != 0 ? MGL_LOGITS_LAST : MGL_LOGITS_NONE;
+}
+
 // Expands what the planner decided.
 static void fill_plan(mgl_engine *engine) {
   const mgl_plan_entry *entries = mgl_planner_entries(engine->planner);
@@ -327,17 +372,16 @@ static void fill_plan(mgl_engine *engine) {
   for (uint32_t i = 0; i < engine->planner->entry_count; i++) {
     const mgl_plan_entry *e = &entries[i];
     const mgl_sequence *s = engine->slots[e->slot];
-    mgl_plan_add(
-        engine->plan,
-        &(mgl_plan_chunk){
-            .tokens = s->tokens + e->position,
-            .token_count = e->count,
-            .position = e->position,
-            .prompt_count = s->rope_count,
-            .pages = mgl_planner_pages_of(engine->planner, e->slot),
-            .page_count = mgl_planner_slot_of(engine->planner, e->slot)->page_count,
-            .logits = (e->flags & MGL_ENTRY_SAMPLES) != 0 ? MGL_LOGITS_LAST : MGL_LOGITS_NONE,
-        });
+    mgl_plan_add(engine->plan,
+                 &(mgl_plan_chunk){
+                     .tokens = s->tokens + e->position,
+                     .token_count = e->count,
+                     .position = e->position,
+                     .prompt_count = s->rope_count,
+                     .pages = mgl_planner_pages_of(engine->planner, e->slot),
+                     .page_count = mgl_planner_slot_of(engine->planner, e->slot)->page_count,
+                     .logits = logits_of(s, e),
+                 });
   }
 #ifdef MGL_CHECK_PLANS
   mgl_error err = {0};
@@ -395,13 +439,25 @@ static void begin_again_if_long(mgl_engine *engine, mgl_sequence *s) {
   }
 }
 
+// Ends a request whose logits mean nothing. Without anyone to tell it to, the run ends too.
+static mgl_status fail_request(mgl_engine *engine, const mgl_sequence *s, mgl_error *err) {
+  const mgl_engine_options *options = &engine->options;
+  uint32_t request = s->request;
+  mgl_status status = mgl_engine_not_finite(engine, s, err);
+  if (options->on_failure == NULL) {
+    return status;
+  }
+  options->on_failure(options->context, request, err);
+  return MGL_OK;
+}
+
 static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *logits,
                          uint32_t logit_row, const mgl_engine_run_context *callbacks,
                          mgl_error *err) {
   const float *row = logits->rows + (size_t)logit_row * mgl_runner_vocab_size(engine->runner);
   uint32_t best = logits->best[logit_row];
   if (!isfinite(row[best])) {
-    return mgl_engine_not_finite(engine, s, err);
+    return fail_request(engine, s, err);
   }
   if (!mgl_engine_has_mask(s)) {
     withdraw(engine, s);
@@ -424,6 +480,27 @@ static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *
   return MGL_OK;
 }
 
+// Scores the tokens of the prompt that an entry's rows predict. False: logits are not finite.
+static bool score_prompt(mgl_engine *engine, mgl_sequence *s, const mgl_plan_entry *e,
+                         const mgl_logits *logits, uint32_t logit_row) {
+  uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
+  for (uint32_t i = 0; i < e->count && e->position + i + 1 < s->prompt_count; i++) {
+    uint32_t next = e->position + i + 1;
+    uint32_t best = logits->best[logit_row + i];
+    const float *row = logits->rows + (size_t)(logit_row + i) * vocab_size;
+    if (!isfinite(row[best])) {
+      return false;
+    }
+    (void)mgl_sample_logprobs(
+        engine->sampler, row, best, (uint32_t)s->tokens[next], s->prompt_top_count,
+        s->prompt_top + (size_t)next * s->prompt_top_count, &s->prompt_logprobs[next]);
+  }
+  uint32_t known = e->position + e->count + 1;
+  known = known < s->prompt_count ? known : s->prompt_count;
+  s->prompt_known = known > s->prompt_known ? known : s->prompt_known;
+  return true;
+}
+
 // Samples for every sequence whose last known token was computed, and ends those that are done. If
 // one of them fails, the others begin anew from the tokens that they have.
 static mgl_status commit(mgl_engine *engine, const mgl_logits *logits,
@@ -436,11 +513,20 @@ static mgl_status commit(mgl_engine *engine, const mgl_logits *logits,
     bool decodes = (e->flags & MGL_ENTRY_DECODES) != 0;
     *(decodes ? &stats->decode_tokens : &stats->prompt_tokens) += e->count;
     stats->kv_tokens += decodes ? e->position + e->count : 0;
-    if ((e->flags & MGL_ENTRY_SAMPLES) == 0) {
-      continue;
-    }
     mgl_sequence *s = engine->slots[e->slot];
-    mgl_status status = sample(engine, s, logits, logit_row++, callbacks, err);
+    mgl_plan_logits rows = logits_of(s, e);
+    mgl_status status = MGL_OK;
+    bool is_sound = true;
+    if (rows == MGL_LOGITS_ALL) {
+      is_sound = score_prompt(engine, s, e, logits, logit_row);
+      logit_row += e->count - 1;
+    }
+    if (!is_sound) {
+      status = fail_request(engine, s, err);
+    } else if ((e->flags & MGL_ENTRY_SAMPLES) != 0) {
+      status = sample(engine, s, logits, logit_row, callbacks, err);
+    }
+    logit_row += rows != MGL_LOGITS_NONE ? 1 : 0;
     if (status != MGL_OK) {
       mgl_engine_withdraw_all(engine, false);
       return status;

@@ -30,6 +30,11 @@ typedef struct mgl_sequence {
   mgl_sampling_state sampling;
   int32_t stop_ids[MGL_MAX_EOS_IDS];
   uint32_t stop_count;
+  int32_t priority;
+  double *prompt_logprobs;  // as in mgl_request
+  mgl_token_logprob *prompt_top;
+  uint32_t prompt_top_count;
+  uint32_t prompt_known;       // tokens of the prompt whose log probability is there
   mgl_constraint *constraint;  // NULL: no grammar
   bool is_complete;            // the grammar's text is whole, and nothing can follow
 } mgl_sequence;
@@ -53,7 +58,8 @@ mgl_status mgl_requests_add(mgl_requests *requests, mgl_sequence *s, mgl_error *
 mgl_sequence *mgl_requests_find(const mgl_requests *requests, uint32_t request);  // NULL: none
 void mgl_requests_remove(mgl_requests *requests, mgl_sequence *s);                // destroys it
 
-void mgl_requests_append(mgl_requests *requests, mgl_sequence *s);   // behind the queue
+// Into the queue, behind all whose priority is not more.
+void mgl_requests_insert(mgl_requests *requests, mgl_sequence *s);
 void mgl_requests_prepend(mgl_requests *requests, mgl_sequence *s);  // in front of it
 void mgl_requests_take(mgl_requests *requests, mgl_sequence *s);     // out of it, if it is there
 

@@ -57,8 +57,8 @@ mgl_status mgl_memory_plan_cpu(const mgl_graph *program, const mgl_memory_plan_o
   bool mapped = options->weights == MGL_WEIGHTS_MAPPED;
   *out = (mgl_memory_plan){
       .free_bytes = mgl_memory_available(),
-      .weight_bytes = weights.vector_bytes + (mapped ? 0 : weights.matrix_bytes),
-      .mapped_bytes = mapped ? weights.matrix_bytes : 0,
+      .weight_bytes = weights.vector_bytes + (mapped ? weights.code_bytes : weights.matrix_bytes),
+      .mapped_bytes = mapped ? weights.matrix_bytes - weights.code_bytes : 0,
       .kv_bytes_per_token = mgl_graph_kv_bytes_per_token(program),
       .page_tokens = options->limits.page_tokens,
       .page_count = options->page_count,

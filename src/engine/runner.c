@@ -255,6 +255,18 @@ static mgl_status create_on_cpu(mgl_runner *runner, const mgl_checkpoint *checkp
                                 err);
 }
 
+static mgl_status check_gpu_forms(const mgl_graph *graph, mgl_error *err) {
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    if (graph->tensors[i].group != 0) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "weight \"%s\" is quantised (%s), which runs on the CPU only so far: "
+                           "use --device cpu, or the model in bf16",
+                           graph->tensors[i].name, mgl_dtype_name(graph->tensors[i].dtype));
+    }
+  }
+  return MGL_OK;
+}
+
 // Does what comes before any large memory: sizes, the program, the machine's topology on the CPU.
 static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *checkpoint,
                         const mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
@@ -266,6 +278,9 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
   mgl_status status = size_up(runner, &folder->config, options, err);
   if (status == MGL_OK) {
     status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
+  }
+  if (status == MGL_OK && options->cuda != NULL) {
+    status = check_gpu_forms(runner->graph, err);
   }
   if (status == MGL_OK && options->cuda == NULL) {
     status = mgl_topology_create(&runner->topology, err);

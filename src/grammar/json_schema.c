@@ -243,12 +243,21 @@ static unsigned type_of_value(const json_t *value) {
 }
 
 const mgl_expression *mgl_schema_value(mgl_schema_reader *r, const json_t *value) {
-  char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-  if (text == NULL) {
-    return mgl_builder_fail(r->b, MGL_ERR_MEMORY, "out of memory for a schema");
+  const mgl_expression *e = NULL;
+  // With as few digits as mean the same numbers.
+  for (size_t digits = 15; digits <= 17 && e == NULL && !mgl_builder_failed(r->b); digits++) {
+    json_t *same = NULL;
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits));
+    if (text == NULL) {
+      return mgl_builder_fail(r->b, MGL_ERR_MEMORY, "out of memory for a schema");
+    }
+    same = json_loads(text, JSON_DECODE_ANY, NULL);
+    if (digits == 17 || json_equal(value, same)) {
+      e = mgl_expression_string(r->b, text);
+    }
+    json_decref(same);
+    mgl_free(text);
   }
-  const mgl_expression *e = mgl_expression_string(r->b, text);
-  free(text);
   return e;
 }
 

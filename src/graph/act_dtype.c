@@ -5,7 +5,7 @@ mgl_dtype mgl_graph_act_dtype(const mgl_graph *graph) {
     const mgl_op *op = &graph->ops[i];
     mgl_op_range matrices = mgl_op_inputs(op, MGL_ROLE_MATRIX);
     for (uint32_t j = 0; j < matrices.count; j++) {
-      if (graph->tensors[op->inputs[matrices.first + j]].dtype != MGL_DTYPE_BF16) {
+      if (!mgl_dtype_fits_bf16(graph->tensors[op->inputs[matrices.first + j]].dtype)) {
         return MGL_DTYPE_F32;
       }
     }

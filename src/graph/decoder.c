@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/packed_weights.h"
+
 // "model.layers.LAYER.NAME", in a buffer that lasts until the end of the full expression's block.
 typedef struct tensor_name {
   char text[MGL_GRAPH_MAX_NAME_BYTES];
@@ -22,27 +24,36 @@ static tensor_name layer_value(uint32_t layer, const char *name) {
   return result;
 }
 
-// Declares a weight with the dtype that the checkpoint stores. Its shape is the config's; the
+// Of a quantised model, the matrices of the layers: all tools leave embedding and head as they are.
+static bool is_drawn_in_codes(const mgl_config *config, const char *name) {
+  return config->quantization.method != MGL_QUANT_NONE && strstr(name, "_proj.weight") != NULL;
+}
+
+// Declares a weight with the form that the checkpoint stores. Its shape is the config's; the
 // loader compares it with the file's.
 static uint32_t weight(mgl_decoder *d, const char *name, uint32_t rank, uint32_t rows,
                        uint32_t columns) {
-  mgl_dtype dtype = d->config->dtype;
+  mgl_form form = mgl_form_plain(d->config->dtype);
+  if (d->checkpoint == NULL && is_drawn_in_codes(d->config, name)) {
+    form = d->config->quantization.drawn;
+    form.group = form.group < columns ? form.group : columns;
+  }
   if (d->checkpoint != NULL && d->graph->error.status == MGL_OK) {
     const mgl_stored_tensor *stored = NULL;
     if (mgl_checkpoint_find(d->checkpoint, name, &stored, &d->graph->error) != MGL_OK) {
       return MGL_NO_TENSOR;
     }
-    dtype = stored->dtype;
+    form = stored->packed != NULL ? stored->packed->form : mgl_form_plain(stored->dtype);
   }
   mgl_dim dims[] = {MGL_DIM(rows), MGL_DIM(columns)};
-  return mgl_graph_tensor(d->graph, name, MGL_PLACE_WEIGHT, dtype, rank, dims);
+  return mgl_graph_form_tensor(d->graph, name, MGL_PLACE_WEIGHT, form, rank, dims);
 }
 
-// bf16 activations need bf16 weights in every linear. One that is not ends this build with the
-// graph's sticky error, and mgl_family_build starts again with f32.
+// bf16 activations need weights that are exact in bf16, in every linear. One that is not ends this
+// build with the graph's sticky error, and mgl_family_build starts again with f32.
 static void check_act(mgl_decoder *d, uint32_t linear_weight) {
   if (d->graph->error.status == MGL_OK && d->act == MGL_DTYPE_BF16 &&
-      d->graph->tensors[linear_weight].dtype != MGL_DTYPE_BF16) {
+      !mgl_dtype_fits_bf16(d->graph->tensors[linear_weight].dtype)) {
     d->act_fits = false;
     (void)mgl_error_set(&d->graph->error, MGL_ERR_UNSUPPORTED, "not all weights are bf16");
   }
@@ -171,7 +182,8 @@ static bool head_is_embedding(mgl_decoder *d) {
           MGL_OK) {
     return false;  // the graph's sticky error ends the build
   }
-  return head->dtype == table->dtype && head->rank == table->rank &&
+  return head->packed == NULL && table->packed == NULL && head->dtype == table->dtype &&
+         head->rank == table->rank &&
          memcmp(head->dims, table->dims, head->rank * sizeof *head->dims) == 0 &&
          head->bytes == table->bytes && memcmp(head->data, table->data, head->bytes) == 0;
 }

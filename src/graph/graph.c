@@ -98,8 +98,30 @@ static bool failed(const mgl_graph *graph) {
   return graph->error.status != MGL_OK;
 }
 
+static bool check_codes(mgl_graph *graph, const char *name, mgl_placement placement, mgl_form form,
+                        uint32_t rank, const mgl_dim *dims) {
+  if (!mgl_dtype_is_code(form.dtype)) {
+    return true;
+  }
+  if (placement != MGL_PLACE_WEIGHT || rank != 2) {
+    (void)mgl_error_set(&graph->error, MGL_ERR_ARGUMENT,
+                        "tensor \"%s\": only a weight [N,K] can be of codes", name);
+    return false;
+  }
+  if (mgl_form_check(form, dims[1].number, &graph->error) != MGL_OK) {
+    mgl_error_prefix(&graph->error, "tensor \"%s\"", name);
+    return false;
+  }
+  return true;
+}
+
 uint32_t mgl_graph_tensor(mgl_graph *graph, const char *name, mgl_placement placement,
                           mgl_dtype dtype, uint32_t rank, const mgl_dim *dims) {
+  return mgl_graph_form_tensor(graph, name, placement, mgl_form_plain(dtype), rank, dims);
+}
+
+uint32_t mgl_graph_form_tensor(mgl_graph *graph, const char *name, mgl_placement placement,
+                               mgl_form form, uint32_t rank, const mgl_dim *dims) {
   if (failed(graph)) {
     return MGL_NO_TENSOR;
   }
@@ -128,6 +150,9 @@ uint32_t mgl_graph_tensor(mgl_graph *graph, const char *name, mgl_placement plac
       return MGL_NO_TENSOR;
     }
   }
+  if (!check_codes(graph, name, placement, form, rank, dims)) {
+    return MGL_NO_TENSOR;
+  }
   void *tensors = graph->tensors;
   char *copy = mgl_strdup(name);
   if (copy == NULL || !grow_name_table(graph) ||
@@ -139,7 +164,12 @@ uint32_t mgl_graph_tensor(mgl_graph *graph, const char *name, mgl_placement plac
   }
   graph->tensors = tensors;
   mgl_tensor *tensor = &graph->tensors[graph->tensor_count];
-  *tensor = (mgl_tensor){.name = copy, .placement = placement, .dtype = dtype, .rank = rank};
+  *tensor = (mgl_tensor){.name = copy,
+                         .placement = placement,
+                         .dtype = form.dtype,
+                         .group = form.group,
+                         .offsets = form.offsets,
+                         .rank = rank};
   memcpy(tensor->dims, dims, rank * sizeof *dims);
   graph->name_table[name_slot(graph, name)] = (uint32_t)graph->tensor_count + 1;
   return (uint32_t)graph->tensor_count++;
@@ -172,6 +202,16 @@ uint64_t mgl_tensor_row_elements(const mgl_tensor *tensor) {
     elements *= tensor->dims[i].number;
   }
   return elements;
+}
+
+mgl_form mgl_tensor_form(const mgl_tensor *tensor) {
+  return (mgl_form){.dtype = tensor->dtype, .group = tensor->group, .offsets = tensor->offsets};
+}
+
+uint64_t mgl_tensor_row_bytes(const mgl_tensor *tensor) {
+  uint64_t elements = mgl_tensor_row_elements(tensor);
+  return tensor->group == 0 ? elements * mgl_dtype_bytes(tensor->dtype)
+                            : mgl_row_layout_of(mgl_tensor_form(tensor), (uint32_t)elements).bytes;
 }
 
 // --- checks of one op: what its comment in op.def says -------------------------------------------
@@ -254,8 +294,8 @@ static const char *check_linear(const mgl_tensor *const *in, uint32_t count,
   if (mgl_tensor_row_elements(in[0]) != in[1]->dims[1].number) {
     return "the rows of x must have the K elements of the weight [N,K]";
   }
-  if (in[0]->dtype == MGL_DTYPE_BF16 && in[1]->dtype != MGL_DTYPE_BF16) {
-    return "bf16 activations need a bf16 weight";
+  if (in[0]->dtype == MGL_DTYPE_BF16 && !mgl_dtype_fits_bf16(in[1]->dtype)) {
+    return "bf16 activations need a weight of bf16 or codes";
   }
   if (count == 3 &&
       (!is_float_weight(in[2]) || in[2]->rank != 1 || !same_dim(in[2]->dims[0], in[1]->dims[0]))) {

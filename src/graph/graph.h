@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
+#include "base/form.h"
 #include "base/status.h"
 #include "graph/op.h"
 #include "graph/rope.h"
@@ -61,6 +62,8 @@ typedef struct mgl_tensor {
   char *name;  // unique in the graph
   mgl_placement placement;
   mgl_dtype dtype;
+  uint32_t group;  // of a weight of codes (base/form.h): elements of a row that share a scale
+  bool offsets;    // it has them
   uint32_t rank;
   mgl_dim dims[MGL_GRAPH_MAX_RANK];
   bool is_output;  // read by the caller after the iteration
@@ -107,6 +110,9 @@ void mgl_graph_destroy(mgl_graph *graph);  // NULL is fine
 // Declares a tensor. Name rules: 1 to MGL_GRAPH_MAX_NAME_BYTES - 1 of [A-Za-z0-9_.-], unique.
 uint32_t mgl_graph_tensor(mgl_graph *graph, const char *name, mgl_placement placement,
                           mgl_dtype dtype, uint32_t rank, const mgl_dim *dims);
+// Declares one of any form; codes are for weights of rank 2 only.
+uint32_t mgl_graph_form_tensor(mgl_graph *graph, const char *name, mgl_placement placement,
+                               mgl_form form, uint32_t rank, const mgl_dim *dims);
 // Appends an op whose output is an already declared tensor. Checks kinds, shapes and dtypes by
 // op.def.
 void mgl_graph_op(mgl_graph *graph, mgl_op op);
@@ -155,5 +161,8 @@ uint64_t mgl_tensor_elements(const mgl_tensor *tensor, const mgl_dim_values *val
 const mgl_tensor *mgl_graph_input(const mgl_graph *graph, const mgl_op *op, mgl_role role);
 // Elements of all dims but the first.
 uint64_t mgl_tensor_row_elements(const mgl_tensor *tensor);
+mgl_form mgl_tensor_form(const mgl_tensor *tensor);
+// Bytes of these elements, with the scales and offsets of a weight of codes.
+uint64_t mgl_tensor_row_bytes(const mgl_tensor *tensor);
 
 #endif

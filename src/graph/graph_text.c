@@ -23,7 +23,9 @@ static const char *const placement_words[] = {[MGL_PLACE_INPUT] = "input",
 // --- printing ------------------------------------------------------------------------------------
 
 static void print_type(const mgl_tensor *tensor, mgl_text *out) {
-  mgl_text_append_string(out, mgl_dtype_name(tensor->dtype));
+  char form[MGL_FORM_NAME_BYTES];
+  mgl_form_name(mgl_tensor_form(tensor), form);
+  mgl_text_append_string(out, form);
   for (uint32_t i = 0; i < tensor->rank; i++) {
     mgl_text_append_string(out, i == 0 ? "[" : ",");
     if (tensor->dims[i].symbol == MGL_DIM_NUMBER) {
@@ -147,7 +149,7 @@ static mgl_status parse_dim(parser *p, mgl_dim *out) {
 }
 
 typedef struct tensor_type {
-  mgl_dtype dtype;
+  mgl_form form;
   uint32_t rank;
   mgl_dim dims[MGL_GRAPH_MAX_RANK];
 } tensor_type;
@@ -155,17 +157,14 @@ typedef struct tensor_type {
 static mgl_status parse_type(parser *p, tensor_type *out) {
   word dtype;
   MGL_TRY(parse_word(p, "a type like f32[T,64]", &dtype));
-  *out = (tensor_type){.dtype = MGL_DTYPE_COUNT};
-  for (int i = 0; i < MGL_DTYPE_COUNT; i++) {
-    if (strcmp(dtype.text, mgl_dtype_name((mgl_dtype)i)) == 0) {
-      out->dtype = (mgl_dtype)i;
-    }
-  }
-  if (out->dtype == MGL_DTYPE_COUNT || !take(p, '[')) {
-    return mgl_error_set(p->err, MGL_ERR_FORMAT,
-                         "%s line %zu: expected f32[...], f16[...], bf16[...] or i32[...], found "
-                         "\"%.40s\"",
-                         p->where, p->line, dtype.text);
+  *out = (tensor_type){0};
+  if (!mgl_form_parse(dtype.text, &out->form) || !take(p, '[')) {
+    return mgl_error_set(
+        p->err, MGL_ERR_FORMAT,
+        "%s line %zu: expected f32[...], f16[...], bf16[...], i32[...] or a form of codes like "
+        "i4.128[...], found "
+        "\"%.40s\"",
+        p->where, p->line, dtype.text);
   }
   do {
     if (out->rank == MGL_GRAPH_MAX_RANK) {
@@ -200,7 +199,7 @@ static mgl_status parse_declaration(parser *p, mgl_placement placement) {
       return expected(p, "numbers only in the dims of a weight or kv, before");
     }
   }
-  (void)mgl_graph_tensor(p->graph, name.text, placement, type.dtype, type.rank, type.dims);
+  (void)mgl_graph_form_tensor(p->graph, name.text, placement, type.form, type.rank, type.dims);
   return forward_graph_error(p);
 }
 
@@ -306,8 +305,8 @@ static mgl_status parse_op(parser *p, const char *name) {
   if (take(p, ':')) {
     tensor_type type;
     MGL_TRY(parse_type(p, &type));
-    op.output =
-        mgl_graph_tensor(p->graph, name, MGL_PLACE_ACTIVATION, type.dtype, type.rank, type.dims);
+    op.output = mgl_graph_form_tensor(p->graph, name, MGL_PLACE_ACTIVATION, type.form, type.rank,
+                                      type.dims);
     MGL_TRY(forward_graph_error(p));
   } else {
     op.output = mgl_graph_find(p->graph, name);

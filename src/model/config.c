@@ -193,21 +193,6 @@ static mgl_status refuse_flag(mgl_json_object o, const char *key, bool neutral, 
   return MGL_OK;
 }
 
-static mgl_status refuse_quantization(mgl_json_object o, mgl_error *err) {
-  static const char *const keys[] = {"quantization_config", "compression_config", "quantization"};
-  for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-    if (mgl_json_has(o, keys[i])) {
-      const json_t *value = json_object_get(o.object, keys[i]);
-      const char *method = json_string_value(json_object_get(value, "quant_method"));
-      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                           "%s: \"%s\" (method %.60s): quantised models are not supported; use the "
-                           "model in bf16, fp16 or fp32",
-                           o.where, keys[i], method != NULL ? method : "unknown");
-    }
-  }
-  return MGL_OK;
-}
-
 // Keys of other architectures that would change the arithmetic. A known architecture does not have
 // them in transformers; a file that does is a hybrid that this engine would run wrong.
 static mgl_status refuse_features(mgl_json_object o, mgl_error *err) {
@@ -235,7 +220,6 @@ static mgl_status refuse_features(mgl_json_object o, mgl_error *err) {
       {"use_qk_norm", false},        {"use_bidirectional_attention", false},
       {"is_encoder_decoder", false}, {"add_cross_attention", false},
   };
-  MGL_TRY(refuse_quantization(o, err));
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
     MGL_TRY(refuse_unless(o, numbers[i].key, numbers[i].neutral, err));
   }
@@ -520,6 +504,7 @@ static mgl_status read_config(mgl_json_object o, mgl_config *out, mgl_generation
   MGL_TRY(mgl_config_read_rope(o, out, err));
   MGL_TRY(read_window(o, out, err));
   MGL_TRY(read_dtype(o, &out->dtype, err));
+  MGL_TRY(mgl_quantization_read(o, &out->quantization, err));
   return read_token_ids(o, out, generation, err);
 }
 

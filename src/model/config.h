@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/limits.h"
 #include "base/status.h"
+#include "model/quantization.h"
 
 // Limits on sizes in config.json. They exist so that hostile values cannot overflow a product.
 enum {
@@ -84,7 +85,8 @@ typedef struct mgl_config {
   uint32_t window_tokens;
   uint64_t window_layers[MGL_MAX_LAYERS / 64];  // a bit for each layer
   mgl_dtype dtype;  // dtype or torch_dtype; what --load-format dummy draws (bf16 when absent)
-  int32_t bos_id;   // -1 when absent
+  mgl_quantization quantization;
+  int32_t bos_id;  // -1 when absent
 } mgl_config;
 
 // Defaults of generation_config.json (config.json's eos_token_id where it is absent).

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "model/fused_weights.h"
+#include "model/packed_weights.h"
 
 enum {
   MAX_CONFIG_BYTES = 4 * 1024 * 1024,
@@ -287,6 +288,9 @@ mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_fol
   }
   if (opens_weights) {
     status = mgl_checkpoint_open(path, &out->checkpoint, err);
+    if (status == MGL_OK) {
+      status = mgl_packed_weights_name(&out->config.quantization, out->checkpoint, err);
+    }
     if (status == MGL_OK && out->config.fused_weights) {
       status = mgl_fused_weights_name(&out->config, out->checkpoint, err);
     }

@@ -20,6 +20,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "model/packed_weights.h"
 
 enum {
   LENGTH_BYTES = 8,                    // the header length in front of the header
@@ -73,6 +74,7 @@ struct mgl_checkpoint {
   size_t entry_capacity;
   uint64_t bytes;
   char *part_names;  // of mgl_checkpoint_add_parts, one after another
+  struct mgl_packed_matrix *packed;
 };
 
 struct mgl_shard_index {
@@ -223,6 +225,7 @@ static mgl_status parse_tensor(const json_t *value, const unsigned char *data, u
                          elements, entry->stored->name, end - entry->begin);
   }
   entry->tensor.dtype = entry->stored->dtype;
+  entry->tensor.stored_dtype = entry->stored->name;
   entry->tensor.data = data + entry->begin;
   entry->tensor.bytes = end - entry->begin;
   return MGL_OK;
@@ -689,6 +692,7 @@ void mgl_checkpoint_close(mgl_checkpoint *checkpoint) {
   mgl_free(checkpoint->files);
   mgl_free(checkpoint->entries);
   mgl_free(checkpoint->part_names);
+  mgl_free(checkpoint->packed);
   mgl_free(checkpoint->where);
   mgl_free(checkpoint);
 }
@@ -711,6 +715,20 @@ mgl_status mgl_checkpoint_find(const mgl_checkpoint *checkpoint, const char *nam
   return MGL_OK;
 }
 
+const mgl_stored_tensor *mgl_checkpoint_at(const mgl_checkpoint *checkpoint, size_t i) {
+  return &checkpoint->entries[i].tensor;
+}
+
+const mgl_stored_tensor *mgl_checkpoint_raw(const mgl_checkpoint *checkpoint, const char *name) {
+  const tensor_entry *entry = find_entry(checkpoint, name);
+  return entry != NULL ? &entry->tensor : NULL;
+}
+
+const char *mgl_checkpoint_path_of(const mgl_checkpoint *checkpoint, const char *name) {
+  const tensor_entry *entry = find_entry(checkpoint, name);
+  return entry != NULL ? checkpoint->files[entry->file_idx].path : checkpoint->where;
+}
+
 int mgl_checkpoint_has(const mgl_checkpoint *checkpoint, const char *name) {
   return find_entry(checkpoint, name) != NULL;
 }
@@ -721,6 +739,41 @@ size_t mgl_checkpoint_tensor_count(const mgl_checkpoint *checkpoint) {
 
 uint64_t mgl_checkpoint_bytes(const mgl_checkpoint *checkpoint) {
   return checkpoint->bytes;
+}
+
+// --- quantised matrices --------------------------------------------------------------------------
+
+mgl_status mgl_checkpoint_add_packed(mgl_checkpoint *checkpoint, struct mgl_packed_matrix *matrices,
+                                     size_t count, mgl_error *err) {
+  static const stored_dtype packed_dtype = {.name = "packed", .bits = 8, .supported = true};
+  assert(checkpoint->packed == NULL);
+  checkpoint->packed = matrices;
+  void *entries = checkpoint->entries;
+  MGL_TRY(mgl_grow(&entries, &checkpoint->entry_capacity, checkpoint->entry_count + count,
+                   sizeof(tensor_entry), err));
+  checkpoint->entries = entries;
+  size_t sorted = checkpoint->entry_count;  // what follows is in no order yet
+  for (size_t i = 0; i < count; i++) {
+    const mgl_packed_matrix *matrix = &matrices[i];
+    tensor_entry key = {.tensor = {.name = matrix->codes.name}};
+    const tensor_entry *lead =
+        bsearch(&key, checkpoint->entries, sorted, sizeof key, compare_names);
+    size_t file_idx = lead->file_idx;
+    key.tensor.name = matrix->name;
+    tensor_entry *entry = bsearch(&key, checkpoint->entries, sorted, sizeof key, compare_names);
+    if (entry == NULL) {
+      entry = &checkpoint->entries[checkpoint->entry_count++];
+    }
+    *entry = (tensor_entry){.tensor = {.name = matrix->name,
+                                       .dtype = matrix->form.dtype,
+                                       .stored_dtype = matrix->codes.stored_dtype,
+                                       .packed = matrix,
+                                       .rank = 2,
+                                       .dims = {matrix->rows, matrix->k}},
+                            .stored = &packed_dtype,
+                            .file_idx = file_idx};
+  }
+  return sort_by_name(checkpoint, err);
 }
 
 // --- parts of matrices ---------------------------------------------------------------------------
@@ -737,7 +790,9 @@ static mgl_status cut_rows(const mgl_checkpoint *checkpoint, const tensor_entry 
                          checkpoint->files[whole->file_idx].path, part->matrix, part->total_rows,
                          tensor->rank, tensor->rank == 0 ? 0 : tensor->dims[0]);
   }
-  if (whole->stored->supported) {  // else mgl_checkpoint_find refuses it anyway
+  if (tensor->packed != NULL) {
+    out->tensor.first_row = tensor->first_row + part->first;
+  } else if (whole->stored->supported) {  // else mgl_checkpoint_find refuses it anyway
     uint64_t row_bytes = tensor->bytes / tensor->dims[0];
     out->tensor.data = (const unsigned char *)tensor->data + part->first * row_bytes;
     out->tensor.bytes = part->rows * row_bytes;

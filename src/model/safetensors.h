@@ -25,6 +25,11 @@ enum {
 typedef struct mgl_stored_tensor {
   const char *name;
   mgl_dtype dtype;  // F32, F16 or BF16; a tensor of another dtype is an error only when looked up
+  const char *stored_dtype;  // as the file names it, e.g. "F8_E4M3"
+  // A quantised matrix, which is found under the name of what it stands for: dtype is its code, and
+  // data is NULL. Its rows are read by packed_weights.h; row 0 is row first_row of `packed`.
+  const struct mgl_packed_matrix *packed;
+  uint64_t first_row;
   uint32_t rank;
   uint64_t dims[MGL_TENSOR_MAX_RANK];
   const void *data;  // aligned only as well as the file has it: 1 byte in the worst case
@@ -73,6 +78,17 @@ typedef struct mgl_tensor_part {
 // or has another number of rows is an error; so is a name that is there already.
 mgl_status mgl_checkpoint_add_parts(mgl_checkpoint *checkpoint, const mgl_tensor_part *parts,
                                     size_t count, mgl_error *err);
+
+// The i-th tensor in the order of names, of any dtype; and the one of a name, or NULL.
+const mgl_stored_tensor *mgl_checkpoint_at(const mgl_checkpoint *checkpoint, size_t i);
+const mgl_stored_tensor *mgl_checkpoint_raw(const mgl_checkpoint *checkpoint, const char *name);
+// Where a tensor of the checkpoint is, for messages.
+const char *mgl_checkpoint_path_of(const mgl_checkpoint *checkpoint, const char *name);
+
+// Takes matrices (one block of mgl_alloc, with their names behind them) and finds each under its
+// name from now on, in the place of a tensor that has it.
+mgl_status mgl_checkpoint_add_packed(mgl_checkpoint *checkpoint, struct mgl_packed_matrix *matrices,
+                                     size_t count, mgl_error *err);
 
 size_t mgl_checkpoint_tensor_count(const mgl_checkpoint *checkpoint);
 uint64_t mgl_checkpoint_bytes(const mgl_checkpoint *checkpoint);  // sum over all tensors

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/json.h"
 #include "request/parameters.h"
+#include "request/read_grammar.h"
 
 // Counts what could become a value of JSON, before memory is taken for any: two bytes of a body
 // can become hundreds.
@@ -91,10 +92,12 @@ static mgl_status check_rest(mgl_ask *ask, mgl_error *err) {
     return BLAME("add_generation_prompt",
                  "\"add_generation_prompt\": expected the opposite of continue_final_message");
   }
-  if (ask->echo && ask->sampling.logprobs) {
-    return BLAME("echo",
-                 "\"echo\": log probabilities of prompts are not supported yet: expected "
-                 "one of echo and logprobs");
+  if (ask->has_prompt_logprobs && ask->stream) {
+    return BLAME("prompt_logprobs", "\"prompt_logprobs\": expected no \"stream\" beside it");
+  }
+  if (ask->hides_answer && !ask->echo && !ask->has_prompt_logprobs) {
+    return BLAME("max_tokens",
+                 "\"max_tokens\": expected at least 1 without echo and prompt_logprobs, found 0");
   }
   if (!ask->add_special_tokens && !ask->is_chat) {
     return BLAME("add_special_tokens", "\"add_special_tokens\": expected true, found false");
@@ -169,6 +172,11 @@ static mgl_status finish(mgl_ask *ask, mgl_error *err) {
   }
   ask->sampling.logprobs = ask->sampling.logprobs || ask->chat_logprobs;
   ask->sampling.biases = ask->biases;
+  ask->sampling.allowed = ask->allowed;
+  bool echoes = ask->echo && ask->sampling.logprobs;
+  uint32_t tops = echoes ? ask->sampling.top_logprobs : 0;
+  ask->sampling.prompt_logprobs = echoes || ask->has_prompt_logprobs;
+  ask->sampling.prompt_top_logprobs = tops > ask->prompt_logprobs ? tops : ask->prompt_logprobs;
   if (ask->max_tokens != 0 && ask->sampling.min_new_tokens > ask->max_tokens) {
     ask->sampling.min_new_tokens = ask->max_tokens;  // the model's default, not the client's
   }
@@ -184,7 +192,8 @@ mgl_status mgl_ask_read(const megalith_model *model, mgl_endpoint endpoint, cons
                    .n = 1,
                    .add_special_tokens = true,
                    .parallel_tool_calls = true,
-                   .sampling = *info->sampling};
+                   .sampling = *info->sampling,
+                   .info = info};
   if (count_values(body, bytes) > MGL_ASK_MAX_VALUES) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "expected at most %d values of JSON, found more",
                          MGL_ASK_MAX_VALUES);
@@ -194,15 +203,22 @@ mgl_status mgl_ask_read(const megalith_model *model, mgl_endpoint endpoint, cons
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "body: expected a JSON object");
   }
   MGL_TRY(read_members(out, err));
-  return finish(out, err);
+  MGL_TRY(finish(out, err));
+  blame(out, out->grammar_kind == 0 ? "" : out->grammar_parameter);
+  MGL_TRY(mgl_ask_compile_grammar(out, model, err));
+  blame(out, "");
+  return MGL_OK;
 }
 
 void mgl_ask_free(mgl_ask *ask) {
   json_decref(ask->root);
   json_decref(ask->variables);
+  megalith_grammar_release(ask->grammar);
+  mgl_free(ask->grammar_text);
   mgl_free(ask->prompts);
   mgl_free(ask->token_memory);
   mgl_free(ask->biases);
+  mgl_free(ask->allowed);
   mgl_free(ask->messages_json);
   mgl_free(ask->tools_json);
   mgl_free(ask->variables_json);
@@ -223,8 +239,11 @@ void mgl_ask_options(const mgl_ask *ask, size_t i, megalith_sampling *sampling,
       .stop_tokens = ask->stop_tokens,
       .stop_token_count = ask->stop_token_count,
       .ignore_model_stops = ask->ignore_eos,
+      .priority = ask->priority,
+      .keep_special = ask->shows_special,
       .stop_texts = ask->stops,
       .stop_text_count = ask->stop_count,
+      .grammar = ask->grammar,
   };
   if (prompt == NULL) {
     out->messages_json = ask->messages_json;

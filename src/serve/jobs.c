@@ -138,6 +138,40 @@ static mgl_status submit(mgl_job *job, mgl_error *err) {
   return MGL_OK;
 }
 
+// Whether the prompt has opened a thought: only its text tells.
+static mgl_status find_thought(mgl_job *job, mgl_error *err) {
+  const megalith_model *model = job->jobs->options.model;
+  megalith_sampling sampling;
+  megalith_request_options options;
+  megalith_error error = {0};
+  size_t bytes = 0;
+  mgl_ask_options(&job->ask, 0, &sampling, &options);
+  if (megalith_model_render(model, &options, NULL, 0, &bytes, &error) != MEGALITH_OK) {
+    return mgl_error_set(err, (mgl_status)error.status, "%s", error.text);
+  }
+  char *prompt = mgl_alloc(bytes + 1);
+  if (prompt == NULL ||
+      megalith_model_render(model, &options, prompt, bytes + 1, &bytes, &error) != MEGALITH_OK) {
+    mgl_free(prompt);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a prompt of %zu bytes", bytes);
+  }
+  job->ask.starts_in_thought = mgl_prompt_is_in_thought(prompt, bytes);
+  mgl_free(prompt);
+  return MGL_OK;
+}
+
+// What the parser of the model's output must know of a chat.
+static mgl_status look_at_chat(mgl_job *job, mgl_error *err) {
+  mgl_output_syntax syntax = job->jobs->options.syntax;
+  bool marks_are_special = syntax.tools == MGL_TOOLS_LLAMA3 || syntax.tools == MGL_TOOLS_MISTRAL;
+  if (job->endpoint != MGL_ENDPOINT_CHAT) {
+    return MGL_OK;
+  }
+  job->ask.shows_special =
+      job->ask.shows_special || (job->ask.tools_json != NULL && marks_are_special);
+  return syntax.finds_thoughts ? find_thought(job, err) : MGL_OK;
+}
+
 static mgl_status read_body(mgl_job *job) {
   const char *expected = job->jobs->options.model_name;
   MGL_TRY(mgl_ask_read(job->jobs->options.model, job->endpoint,
@@ -148,7 +182,7 @@ static mgl_status read_body(mgl_job *job) {
     return mgl_error_set(&job->error, MGL_ERR_ARGUMENT, "\"model\": expected %.100s, found %.100s",
                          expected, job->ask.model);
   }
-  return MGL_OK;
+  return job->only_reads ? MGL_OK : look_at_chat(job, &job->error);
 }
 
 static void prepare(mgl_job *job) {
@@ -332,6 +366,10 @@ void mgl_job_pause(mgl_job *job, bool pause) {
       (pause ? megalith_request_pause : megalith_request_resume)(job->choices[i].request);
     }
   }
+}
+
+void mgl_choice_prompt(mgl_choice *choice, megalith_prompt *out) {
+  megalith_request_prompt(choice->request, out);
 }
 
 const megalith_result *mgl_choice_result(mgl_choice *choice) {

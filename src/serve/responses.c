@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "request/json_text.h"
 
 static void append_quoted(mgl_text *out, const char *text) {
@@ -54,6 +55,13 @@ static void append_usage(const mgl_answer *answer, mgl_text *out) {
                   answer->prompt_tokens, generated, answer->prompt_tokens + generated);
 }
 
+// The format as it was asked for.
+static void append_format(const json_t *text, mgl_text *out) {
+  char *asked = json_object_get(text, "format") == NULL ? NULL : json_dumps(text, JSON_COMPACT);
+  mgl_text_append_string(out, asked == NULL ? "{\"format\":{\"type\":\"text\"}}" : asked);
+  mgl_free(asked);
+}
+
 static void append_response(const mgl_answer *answer, bool is_whole, mgl_text *out) {
   const mgl_ask *ask = answer->ask;
   const char *status = !is_whole ? "in_progress" : is_cut(answer) ? "incomplete" : "completed";
@@ -82,9 +90,11 @@ static void append_response(const mgl_answer *answer, bool is_whole, mgl_text *o
   mgl_text_append_string(out, "],\"parallel_tool_calls\":true,\"previous_response_id\":null,");
   mgl_text_format(out, "\"store\":false,\"temperature\":%.17g,\"top_p\":%.17g,",
                   ask->sampling.temperature, ask->sampling.top_p == 0 ? 1 : ask->sampling.top_p);
+  mgl_text_append_string(out, "\"text\":");
+  append_format(json_object_get(ask->root, "text"), out);
   mgl_text_append_string(out,
-                         "\"text\":{\"format\":{\"type\":\"text\"}},\"tool_choice\":\"auto\","
-                         "\"tools\":[],\"truncation\":\"disabled\",\"metadata\":{},\"usage\":");
+                         ",\"tool_choice\":\"auto\",\"tools\":[],\"truncation\":\"disabled\","
+                         "\"metadata\":{},\"usage\":");
   if (is_whole) {
     append_usage(answer, out);
   } else {

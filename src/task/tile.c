@@ -254,9 +254,12 @@ void mgl_tile_regions(const mgl_graph *graph, const mgl_op *op, uint32_t tokens,
 }
 
 static uint64_t region_bytes(const mgl_graph *graph, const mgl_region *region) {
-  return (uint64_t)(region->row_end - region->row_begin) *
-         (region->column_end - region->column_begin) *
-         mgl_dtype_bytes(graph->tensors[region->tensor].dtype);
+  const mgl_tensor *tensor = &graph->tensors[region->tensor];
+  uint64_t rows = region->row_end - region->row_begin;
+  if (tensor->group != 0) {  // of codes: whole rows
+    return rows * mgl_tensor_row_bytes(tensor);
+  }
+  return rows * (region->column_end - region->column_begin) * mgl_dtype_bytes(tensor->dtype);
 }
 
 uint64_t mgl_tile_weight_bytes(const mgl_graph *graph, const mgl_op *op, uint32_t tokens,

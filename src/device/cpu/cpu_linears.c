@@ -157,8 +157,7 @@ static uint32_t find_pieces(const mgl_cpu_program *p, const mgl_op *op, uint32_t
 
 static const unsigned char *weight_at(const mgl_cpu_program *p, uint32_t w, uint32_t row) {
   const mgl_tensor *weight = &p->graph->tensors[w];
-  return (const unsigned char *)mgl_cpu_program_tensor(p, w) +
-         (size_t)row * weight->dims[1].number * mgl_dtype_bytes(weight->dtype);
+  return (const unsigned char *)mgl_cpu_program_tensor(p, w) + row * mgl_tensor_row_bytes(weight);
 }
 
 // The matrix of gate (0) or of up (1).
@@ -193,7 +192,7 @@ size_t mgl_cpu_linear_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_
   weight_rows rows;
   for (uint32_t i = 0; mgl_op_is_linear(op) && find_piece(p, op, begin, end, i, &rows); i++) {
     const mgl_tensor *weight = &p->graph->tensors[rows.w];
-    size_t bytes = (size_t)rows.count * weight->dims[1].number * mgl_dtype_bytes(weight->dtype);
+    size_t bytes = rows.count * mgl_tensor_row_bytes(weight);
     if (from < bytes) {
       *out = weight_at(p, rows.w, rows.first) + from;
       return bytes - from;
@@ -228,6 +227,8 @@ static void compute(const linear_run *run, const void *x, const weight_rows *pie
       .packed = run->packs,
       .w = weight_at(p, piece->w, piece->first),
       .w_dtype = weight->dtype,
+      .w_group = weight->group,
+      .w_offsets = weight->offsets,
       .bias = piece->bias == MGL_NO_TENSOR
                   ? NULL
                   : (const float *)mgl_cpu_program_tensor(p, piece->bias) + piece->first,
@@ -305,6 +306,16 @@ static void run_gate_up_block(const linear_run *run, uint32_t begin, uint32_t en
   }
 }
 
+// Whether an op reads codes; its x is then not packed, plain matrices among them or not.
+static bool reads_codes(const mgl_cpu_program *p, const mgl_op *op) {
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    if (p->graph->tensors[op->inputs[i]].group != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 static linear_run begin_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t worker) {
   const mgl_op *op = &p->graph->ops[op_idx];
   linear_run run = {.p = p, .op = op, .worker = worker};
@@ -322,10 +333,11 @@ void mgl_cpu_linear_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t work
   linear_run run = begin_run(p, op_idx, worker);
   weight_rows pieces[MAX_PIECES];
   bool is_gate_up = run.op->kind == MGL_OP_GATE_UP;
+  bool codes = reads_codes(p, run.op);
   uint32_t piece_count = is_gate_up ? 0 : find_pieces(p, run.op, begin, end, pieces);
   for (run.first = 0; run.first < run.rows; run.first += run.count) {
     run.count = smaller(run.rows - run.first, MGL_CPU_BLOCK_TOKENS);
-    run.packs = mgl_linear_packs(run.count, end - begin);
+    run.packs = !codes && mgl_linear_packs(run.count, end - begin);
     if (is_gate_up) {
       run_gate_up_block(&run, begin, end);
     } else {

@@ -148,7 +148,8 @@ static mgl_status find(const mgl_cpu_memory *memory, const mgl_tensor *tensor, u
                          tensor->name);
   }
   const mgl_tensor *bound = &graph->tensors[*out];
-  bool same = bound->placement == tensor->placement && bound->dtype == tensor->dtype &&
+  bool same = bound->placement == tensor->placement &&
+              mgl_form_same(mgl_tensor_form(bound), mgl_tensor_form(tensor)) &&
               bound->rank == tensor->rank;
   for (uint32_t i = 0; same && i < tensor->rank; i++) {
     same = bound->dims[i].symbol == tensor->dims[i].symbol &&

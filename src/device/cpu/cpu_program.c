@@ -305,11 +305,13 @@ static void run_kv_write(const mgl_cpu_program *p, const mgl_op *op, size_t begi
 }
 
 static void run_embed(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
-  mgl_embed_args args = {.tokens = mgl_cpu_program_input(p, op, MGL_ROLE_TOKENS),
-                         .table = mgl_cpu_program_input(p, op, MGL_ROLE_TABLE),
-                         .table_dtype = mgl_graph_input(p->graph, op, MGL_ROLE_TABLE)->dtype,
-                         .width = p->graph->tensors[op->output].dims[1].number,
-                         .out = mgl_cpu_program_tensor(p, op->output)};
+  mgl_embed_args args = {
+      .tokens = mgl_cpu_program_input(p, op, MGL_ROLE_TOKENS),
+      .table = mgl_cpu_program_input(p, op, MGL_ROLE_TABLE),
+      .table_dtype = mgl_graph_input(p->graph, op, MGL_ROLE_TABLE)->dtype,
+      .table_form = mgl_tensor_form(mgl_graph_input(p->graph, op, MGL_ROLE_TABLE)),
+      .width = p->graph->tensors[op->output].dims[1].number,
+      .out = mgl_cpu_program_tensor(p, op->output)};
   p->kernels->embed(&args, begin, end);
 }
 

@@ -6,6 +6,8 @@
 
 #include "base/alloc.h"
 #include "model/dummy_weights.h"
+#include "model/packed_weights.h"
+#include "model/quantize_row.h"
 
 enum {
   MATRIX_ALIGNMENT = 4096,            // a matrix starts on a page, so that it can be placed alone
@@ -22,7 +24,7 @@ static size_t elements_of(const mgl_tensor *tensor) {
 }
 
 static size_t padded_bytes(const mgl_tensor *tensor) {
-  size_t bytes = elements_of(tensor) * mgl_dtype_bytes(tensor->dtype);
+  size_t bytes = tensor->dims[0].number * mgl_tensor_row_bytes(tensor);
   return (bytes + MATRIX_ALIGNMENT - 1) / MATRIX_ALIGNMENT * MATRIX_ALIGNMENT;
 }
 
@@ -82,7 +84,8 @@ typedef struct fill_job {
   const matrix *item;
   uint64_t seed;
   mgl_team *team;
-  size_t begin, end;  // elements of this step
+  size_t begin, end;  // elements of this step; of codes: rows
+  mgl_error *errors;  // [workers]; of codes
 } fill_job;
 
 static void fill_share(void *context, uint32_t index) {
@@ -105,6 +108,79 @@ static void fill_share(void *context, uint32_t index) {
   }
 }
 
+// Draws a row's values and rounds them to codes.
+static mgl_status draw_codes(const matrix *m, uint64_t seed, size_t begin, size_t end,
+                             mgl_error *err) {
+  const mgl_form form = mgl_tensor_form(m->tensor);
+  const uint32_t k = m->tensor->dims[1].number;
+  const uint64_t dims[] = {m->tensor->dims[0].number, k};
+  size_t row_bytes = mgl_tensor_row_bytes(m->tensor);
+  mgl_row_quantiser q;
+  MGL_TRY(mgl_row_quantiser_create(form, k, &q, err));
+  for (size_t row = begin; row < end; row++) {
+    mgl_dummy_weights_fill(m->tensor->name, seed, MGL_DTYPE_F32, 2, dims, row * k, (row + 1) * k,
+                           q.values);
+    mgl_row_quantise(&q, MGL_QUANTISE_RANGE);
+    mgl_row_write(form, k, q.codes, q.scales, q.offsets, m->out + row * row_bytes);
+  }
+  mgl_row_quantiser_destroy(&q);
+  return MGL_OK;
+}
+
+static void fill_code_share(void *context, uint32_t index) {
+  const fill_job *job = context;
+  const matrix *m = job->item;
+  size_t begin = 0;
+  size_t end = 0;
+  mgl_team_share(index, mgl_team_size(job->team), job->end - job->begin, MGL_PACKED_ROWS, &begin,
+                 &end);
+  begin += job->begin;
+  end += job->begin;
+  mgl_error *err = &job->errors[index];
+  if (m->stored != NULL) {
+    (void)mgl_packed_rows(m->stored, begin, (uint32_t)(end - begin),
+                          m->out + begin * mgl_tensor_row_bytes(m->tensor), err);
+  } else {
+    (void)draw_codes(m, job->seed, begin, end, err);
+  }
+}
+
+static void report_fill(const mgl_weights_progress *progress, uint64_t done, uint64_t total) {
+  if (progress != NULL && progress->report != NULL) {
+    progress->report(progress->context, done, total);
+  }
+}
+
+static mgl_status fill_codes(const matrix *m, uint64_t seed, mgl_team *team, uint64_t total_bytes,
+                             uint64_t *done_bytes, const mgl_weights_progress *progress,
+                             mgl_error *err) {
+  size_t row_bytes = mgl_tensor_row_bytes(m->tensor), rows = m->tensor->dims[0].number;
+  size_t step = FILL_CHUNK_BYTES / row_bytes + 1;
+  mgl_status status = MGL_OK;
+  mgl_error *errors = mgl_alloc_zeroed(mgl_team_size(team), sizeof *errors);
+  if (errors == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for \"%s\"", m->tensor->name);
+  }
+  for (size_t begin = 0; begin < rows && status == MGL_OK; begin += step) {
+    fill_job job = {.item = m,
+                    .seed = seed,
+                    .team = team,
+                    .begin = begin,
+                    .end = rows - begin < step ? rows : begin + step,
+                    .errors = errors};
+    mgl_team_run(team, fill_code_share, &job);
+    for (uint32_t i = 0; i < mgl_team_size(team) && status == MGL_OK; i++) {
+      if (errors[i].status != MGL_OK) {
+        status = mgl_error_set(err, errors[i].status, "%s", errors[i].text);
+      }
+    }
+    *done_bytes += (job.end - job.begin) * row_bytes;
+    report_fill(progress, *done_bytes, total_bytes);
+  }
+  mgl_free(errors);
+  return status;
+}
+
 static void fill_matrix(const matrix *m, uint64_t seed, mgl_team *team, uint64_t total_bytes,
                         uint64_t *done_bytes, const mgl_weights_progress *progress) {
   size_t element_bytes = mgl_dtype_bytes(m->tensor->dtype);
@@ -118,9 +194,7 @@ static void fill_matrix(const matrix *m, uint64_t seed, mgl_team *team, uint64_t
                     .end = count - begin < step ? count : begin + step};
     mgl_team_run(team, fill_share, &job);
     *done_bytes += (job.end - job.begin) * element_bytes;
-    if (progress != NULL && progress->report != NULL) {
-      progress->report(progress->context, *done_bytes, total_bytes);
-    }
+    report_fill(progress, *done_bytes, total_bytes);
   }
 }
 
@@ -133,7 +207,7 @@ static uint64_t count_step_bytes(const mgl_graph *graph) {
     mgl_op_range matrices = mgl_op_inputs(&graph->ops[i], MGL_ROLE_MATRIX);
     for (uint32_t j = matrices.first; j < matrices.first + matrices.count; j++) {
       const mgl_tensor *w = &graph->tensors[graph->ops[i].inputs[j]];
-      bytes += elements_of(w) * mgl_dtype_bytes(w->dtype);
+      bytes += w->dims[0].number * mgl_tensor_row_bytes(w);
     }
   }
   return bytes;
@@ -161,11 +235,15 @@ static mgl_status bind_one(const binder *b, size_t tensor_idx, unsigned char **m
     fill_vector(tensor, stored, b->seed, *vector_at);
     b->out->data[tensor_idx] = *vector_at;
     *vector_at += elements_of(tensor);
-  } else if (b->source == MGL_WEIGHTS_MAPPED) {
+  } else if (b->source == MGL_WEIGHTS_MAPPED && tensor->group == 0) {
     b->out->data[tensor_idx] = stored->data;
   } else {
     matrix m = {.tensor = tensor, .stored = stored, .out = *matrix_at};
-    fill_matrix(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress);
+    if (tensor->group != 0) {
+      MGL_TRY(fill_codes(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress, err));
+    } else {
+      fill_matrix(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress);
+    }
     b->out->data[tensor_idx] = *matrix_at;
     *matrix_at += padded_bytes(tensor);
   }
@@ -180,6 +258,7 @@ mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph) {
       sizes.vector_bytes += elements_of(tensor) * sizeof(float);
     } else if (is_weight(tensor)) {
       sizes.matrix_bytes += padded_bytes(tensor);
+      sizes.code_bytes += tensor->group != 0 ? padded_bytes(tensor) : 0;
     }
   }
   return sizes;
@@ -194,7 +273,7 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
   mgl_status status = MGL_OK;
   mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
   size_t vector_elements = sizes.vector_bytes / sizeof *out->vectors;
-  size_t matrix_bytes = sizes.matrix_bytes;
+  size_t matrix_bytes = source == MGL_WEIGHTS_MAPPED ? sizes.code_bytes : sizes.matrix_bytes;
   out->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *out->data);
   out->vectors = mgl_alloc_zeroed(vector_elements, sizeof *out->vectors);
   if (out->data == NULL || out->vectors == NULL) {
@@ -202,7 +281,7 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
         mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu norm weights", vector_elements);
     goto fail;
   }
-  if (source != MGL_WEIGHTS_MAPPED && matrix_bytes != 0) {
+  if (matrix_bytes != 0) {
     status = mgl_pages_map(matrix_bytes, "weights", &out->pages, err);
     if (status != MGL_OK) {
       goto fail;

@@ -1,6 +1,7 @@
 // Weights of a tensor program in memory: where the CPU kernels read them.
 //
-// Matrices are used in place in the mapped file, or copied once into huge pages; vectors (norms and
+// Matrices are used in place in the mapped file, or copied once into huge pages; those of codes are
+// always made there, as base/form.h lays them out. Vectors (norms and
 // biases) become f32 arrays. Dummy weights are drawn into huge pages. What using
 // weights in place costs was measured (docs/log/017, 018).
 #ifndef MGL_DEVICE_CPU_CPU_WEIGHTS_H
@@ -25,7 +26,7 @@ typedef struct mgl_cpu_weights {
   const void **data;  // [tensor_count]: matrices in their dtype, vectors as f32; NULL: not a weight
   uint64_t step_bytes;  // read by one decode step of one sequence: every matrix once, embeddings
                         // only as output projection
-  void *pages;          // copied or drawn matrices
+  void *pages;          // copied, made or drawn matrices
   size_t pages_bytes;
   float *vectors;  // all vectors, one after the other
 } mgl_cpu_weights;
@@ -44,10 +45,11 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
                                 mgl_cpu_weights *out, mgl_error *err);
 typedef struct mgl_cpu_weight_sizes {
   size_t matrix_bytes;  // of all matrices, each padded to whole pages
+  size_t code_bytes;    // of those of codes among them, which are never used in place
   size_t vector_bytes;  // as f32
 } mgl_cpu_weight_sizes;
 
-// Measures what binding takes: vectors always, matrices unless they are mapped.
+// Measures what binding takes: vectors and codes always, other matrices unless they are mapped.
 mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph);
 
 void mgl_cpu_weights_release(mgl_cpu_weights *weights);

@@ -18,12 +18,14 @@
 
 #include "base/cpu.h"
 #include "base/dtype.h"
+#include "base/form.h"
 
 // Embedding lookup: out[t][:] = table[tokens[t]][:]. Unit: a token t.
 typedef struct mgl_embed_args {
   const int32_t *tokens;  // [T], each in [0, V)
   const void *table;      // [V, D] of table_dtype
-  mgl_dtype table_dtype;  // f32, f16, bf16
+  mgl_dtype table_dtype;  // f32, f16, bf16, or a code of base/form.h
+  mgl_form table_form;    // with a code
   uint32_t width;         // D
   float *out;             // [T, D]
 } mgl_embed_args;
@@ -42,13 +44,16 @@ typedef struct mgl_rmsnorm_args {
 
 // Linear: out[t][n] = sum_k x[t][k] * w[n][k] (+ bias[n]), or residual[t][n] + that sum, rounded in
 // between as a linear and an add would. Unit: an output feature n.
-// Supported (x, w) dtypes: (bf16, bf16), (f32, bf16), (f32, f16), (f32, f32).
+// Supported (x, w) dtypes: (bf16, bf16), (f32, bf16), (f32, f16), (f32, f32), and both with codes.
 typedef struct mgl_linear_args {
   const void *x;  // [T, K] of x_dtype, rows contiguous; or what `pack` made of them
   mgl_dtype x_dtype;
-  bool packed;    // the latter; for many tokens and rows that is faster (mgl_linear_packs)
+  bool packed;    // the latter; for many tokens and rows that is faster (mgl_linear_packs), and
+                  // never where weights are codes
   const void *w;  // [N, K] of w_dtype, row-major, as stored: aligned to its element only
   mgl_dtype w_dtype;
+  uint32_t w_group;  // of codes, whose rows lie as base/form.h says; else 0
+  bool w_offsets;
   const float *bias;      // [N] or NULL
   const float *residual;  // [T, out_stride] or NULL; may be out itself
   uint32_t token_count;   // T >= 1; not packed, more than 64 in several passes over the weights
@@ -60,6 +65,10 @@ typedef struct mgl_linear_args {
   const void *next_w;
   uint32_t next_rows;
 } mgl_linear_args;
+
+static inline mgl_form mgl_linear_form(const mgl_linear_args *args) {
+  return (mgl_form){.dtype = args->w_dtype, .group = args->w_group, .offsets = args->w_offsets};
+}
 
 // Rearranges rows of x as `linear` of the same table reads them.
 typedef struct mgl_pack_args {

@@ -41,6 +41,7 @@ static inline size_t mgl_attention_first(const mgl_attention_args *args, size_t 
 attention_layout mgl_attention_layout(uint32_t group, uint32_t head_dim);
 
 // What the vector levels take over from the scalar one (kernels_scalar.c).
+void mgl_scalar_embed(const mgl_embed_args *args, size_t begin, size_t end);
 void mgl_scalar_rope_angles(const mgl_rope_angles_args *args, size_t begin, size_t end);
 float mgl_scalar_largest(const float *x, size_t count);
 uint64_t mgl_scalar_read_stream(const void *memory, size_t bytes);

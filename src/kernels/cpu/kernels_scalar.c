@@ -40,8 +40,15 @@ static void store(void *data, mgl_dtype dtype, size_t index, float value) {
   }
 }
 
-static void embed(const mgl_embed_args *args, size_t begin, size_t end) {
+void mgl_scalar_embed(const mgl_embed_args *args, size_t begin, size_t end) {
   for (size_t t = begin; t < end; t++) {
+    if (mgl_dtype_is_code(args->table_dtype)) {
+      size_t bytes = mgl_row_layout_of(args->table_form, args->width).bytes;
+      mgl_row_widen(args->table_form, args->width,
+                    (const char *)args->table + (size_t)args->tokens[t] * bytes,
+                    args->out + t * args->width);
+      continue;
+    }
     size_t row = (size_t)args->tokens[t] * args->width;
     for (size_t i = 0; i < args->width; i++) {
       args->out[t * args->width + i] = load(args->table, args->table_dtype, row + i);
@@ -69,11 +76,38 @@ static void pack(const mgl_pack_args *args) {
   memcpy(args->out, args->x, (size_t)args->token_count * args->k * mgl_dtype_bytes(args->dtype));
 }
 
+// A row of x times a row of codes: group by group, the sum times the scale; offsets take away sums
+// of x.
+static float dot_codes(const mgl_linear_args *args, size_t t, const char *row,
+                       const mgl_row_layout *layout) {
+  float total = 0;
+  for (uint32_t group = 0; group < layout->groups; group++) {
+    float sum = 0, x_sum = 0;
+    uint32_t begin = group * args->w_group;
+    uint32_t end = args->k - begin < args->w_group ? args->k : begin + args->w_group;
+    for (uint32_t i = begin; i < end; i++) {
+      float x = load(args->x, args->x_dtype, t * args->k + i);
+      sum += x * mgl_code_value(args->w_dtype, mgl_row_code(args->w_dtype, row, i));
+      x_sum += x;
+    }
+    total += sum * load(row + layout->scales, MGL_DTYPE_F32, group);
+    if (args->w_offsets) {
+      total -= x_sum * load(row + layout->offsets, MGL_DTYPE_F32, group);
+    }
+  }
+  return total;
+}
+
 static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
+  bool is_code = mgl_dtype_is_code(args->w_dtype);
+  mgl_row_layout layout = mgl_row_layout_of(mgl_linear_form(args), args->k);
   for (size_t n = begin; n < end; n++) {
     for (size_t t = 0; t < args->token_count; t++) {
       float sum = 0;
-      for (size_t i = 0; i < args->k; i++) {
+      if (is_code) {
+        sum = dot_codes(args, t, (const char *)args->w + n * layout.bytes, &layout);
+      }
+      for (size_t i = 0; !is_code && i < args->k; i++) {
         sum += load(args->x, args->x_dtype, t * args->k + i) *
                load(args->w, args->w_dtype, n * args->k + i);
       }
@@ -263,7 +297,7 @@ const kernel_level mgl_level_scalar = {
     .kernels =
         {
             .name = "scalar",
-            .embed = embed,
+            .embed = mgl_scalar_embed,
             .rmsnorm = rmsnorm,
             .pack = pack,
             .linear = linear,

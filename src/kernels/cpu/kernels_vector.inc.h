@@ -78,6 +78,10 @@ INLINE float sum_lanes(vec a) {
 
 static void embed(const mgl_embed_args *args, size_t begin, size_t end) {
   size_t width = args->width;
+  if (mgl_dtype_is_code(args->table_dtype)) {
+    mgl_scalar_embed(args, begin, end);
+    return;
+  }
   for (size_t t = begin; t < end; t++) {
     size_t row = (size_t)args->tokens[t] * width;
     for (size_t i = 0; i < width; i += vec_lanes) {
@@ -241,7 +245,8 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
 
 #include "kernels/cpu/attention_vector.inc.h"
 #include "kernels/cpu/linear_vector.inc.h"
-// Behind the tiles that it builds on.
+// Behind the tiles that they build on.
+#include "kernels/cpu/linear_codes.inc.h"
 #include "kernels/cpu/linear_packed.inc.h"
 
 #define KERNEL_LEVEL(level_name)                   \

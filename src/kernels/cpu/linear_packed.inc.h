@@ -182,11 +182,6 @@ INLINE void compute_packed(const mgl_linear_args *args, size_t begin, size_t end
   }
 }
 
-// Functions of their own: all tiles in one function have too many loops for the compiler to
-// allocate registers loop by loop (gcc: ira-max-loops-num), which cost the levels without VDPBF16PS
-// a third.
-#define SEPARATE static __attribute__((noinline))
-
 INLINE void linear_of(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
   if (args->token_count == 1) {
     compute_single(args, begin, end, kind);
@@ -239,6 +234,10 @@ SEPARATE void packed_f32_f32(const mgl_linear_args *args, size_t begin, size_t e
 
 static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
   bool packed = args->packed;
+  if (mgl_dtype_is_code(args->w_dtype)) {
+    linear_codes(args, begin, end);
+    return;
+  }
   if (args->x_dtype == MGL_DTYPE_BF16) {
     assert(args->w_dtype == MGL_DTYPE_BF16);
     (packed ? packed_bf16_bf16 : linear_bf16_bf16)(args, begin, end);

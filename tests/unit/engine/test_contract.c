@@ -333,6 +333,22 @@ static void f32_bits_of_large_iterations(void **state) {
   check_on_all_levels(&llama_f32_config, check_large_iterations);
 }
 
+// Codes, drawn: groups that end in blocks, at every 32 codes and in the middle of a step, whole rows.
+static void codes_keep_the_bits(void **state) {
+  (void)state;
+  static const mgl_form forms[] = {{MGL_DTYPE_E4M3, 128, false},
+                                   {MGL_DTYPE_I8, MGL_FORM_WHOLE_ROW, false},
+                                   {MGL_DTYPE_I4, 32, true},
+                                   {MGL_DTYPE_E2M1, 16, false}};
+  assert_int_equal(setenv("MEGALITH_SIMD", mgl_simd_name(mgl_simd_detected()), 1), 0);
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    mgl_config config = i % 2 == 0 ? qwen3_config : biased_config;
+    config.quantization = (mgl_quantization){.method = MGL_QUANT_COMPRESSED, .drawn = forms[i]};
+    check_contract(&config);
+  }
+  assert_int_equal(unsetenv("MEGALITH_SIMD"), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bf16_bits_do_not_depend_on_the_way),
@@ -341,6 +357,7 @@ int main(void) {
       cmocka_unit_test(windows_and_lengths_in_large_iterations),
       cmocka_unit_test(bf16_bits_of_large_iterations),
       cmocka_unit_test(f32_bits_of_large_iterations),
+      cmocka_unit_test(codes_keep_the_bits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -340,9 +340,9 @@ static const bad_case bad_cases[] = {
     {LLAMA_LEAST, "{\"model_type\":null}", FORMAT, "is this the config.json of a model"},
     {LLAMA_LEAST, "{\"model_type\":\"qwen3_moe\"}", NOT_SUPPORTED, "qwen3_moe"},
     // features
-    {QWEN3_0_6B, "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}}", NOT_SUPPORTED,
-     "method gptq"},
-    {QWEN3_0_6B, "{\"quantization\":{\"bits\":4}}", NOT_SUPPORTED, "quantised"},
+    {QWEN3_0_6B, "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":3}}", NOT_SUPPORTED,
+     "found 3"},
+    {QWEN3_0_6B, "{\"quantization\":{\"bits\":4}}", NOT_SUPPORTED, "MLX"},
     {QWEN3_0_6B, "{\"hidden_act\":\"gelu\"}", NOT_SUPPORTED, "\"gelu\""},
     {MISTRAL_7B, "{\"attention_bias\":true}", NOT_SUPPORTED, "attention_bias"},
     {QWEN3_0_6B, "{\"mlp_bias\":true}", NOT_SUPPORTED, "mlp_bias"},

@@ -1,0 +1,104 @@
+// Codes of weights (base/form.def) to vectors, with AVX2: the same names as codes_avx512.h.
+#ifndef MGL_KERNELS_CPU_CODES_AVX2_H
+#define MGL_KERNELS_CPU_CODES_AVX2_H
+
+#include "base/form.h"
+#include "kernels/cpu/vector_avx2.h"
+
+// The bits that a 4-bit code's place in its word begins at; a constant, as the shifts want it.
+#define SHIFT_WORDS(shift, words, e)                    \
+  ((e) % MGL_CODE_BLOCK / 32 == 0   ? (words)           \
+   : (e) % MGL_CODE_BLOCK / 32 == 1 ? shift((words), 4) \
+   : (e) % MGL_CODE_BLOCK / 32 == 2 ? shift((words), 8) \
+                                    : shift((words), 12))
+
+// 16 words of a code's 4 bits to bf16: a lookup for each half of the result.
+INLINE __m256i bf16_of_nibbles(__m256i words, mgl_dtype code) {
+  const __m128i low_integers =
+      _mm_setr_epi8(0, (char)0xe0, (char)0xc0, (char)0xa0, (char)0x80, 0x40, 0, (char)0x80, 0,
+                    (char)0x80, 0, 0x40, (char)0x80, (char)0xa0, (char)0xc0, (char)0xe0);
+  const __m128i high_integers =
+      _mm_setr_epi8((char)0xc1, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0,
+                    (char)0xc0, (char)0xbf, 0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40);
+  const __m128i low_floats =
+      _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0, 0, 0, (char)0x80,
+                    (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0);
+  const __m128i high_floats =
+      _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, (char)0x80, (char)0xbf, (char)0xbf,
+                    (char)0xbf, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0);
+  __m256i low = _mm256_broadcastsi128_si256(code == MGL_DTYPE_I4 ? low_integers : low_floats);
+  __m256i high = _mm256_broadcastsi128_si256(code == MGL_DTYPE_I4 ? high_integers : high_floats);
+  __m256i index = _mm256_and_si256(words, _mm256_set1_epi16(15));
+  // An index with its highest bit gives 0.
+  __m256i low_index = _mm256_or_si256(index, _mm256_set1_epi16((short)0x8000));
+  __m256i high_index = _mm256_or_si256(_mm256_slli_epi16(index, 8), _mm256_set1_epi16(0x80));
+  return _mm256_or_si256(_mm256_shuffle_epi8(low, low_index),
+                         _mm256_shuffle_epi8(high, high_index));
+}
+
+INLINE __m256i bf16_of_e4m3(__m128i bytes) {
+  __m256i words = _mm256_cvtepi8_epi16(bytes);
+  __m256i magnitude = _mm256_and_si256(_mm256_slli_epi16(words, 4), _mm256_set1_epi16(0x7f0));
+  __m256i normal = _mm256_add_epi16(magnitude, _mm256_set1_epi16(120 << 7));
+  // The eight subnormals, and zero, are looked up: their lower bytes stand before their upper ones.
+  const __m256i small =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x20, 0x40, 0x60,
+                                                0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c));
+  __m256i index = _mm256_srli_epi16(magnitude, 4);
+  __m256i twice = _mm256_or_si256(index, _mm256_slli_epi16(index, 8));
+  __m256i looked_up = _mm256_shuffle_epi8(small, _mm256_add_epi16(twice, _mm256_set1_epi16(0x800)));
+  __m256i is_small = _mm256_cmpgt_epi16(_mm256_set1_epi16(8), index);
+  __m256i value = _mm256_blendv_epi8(normal, looked_up, is_small);
+  return _mm256_or_si256(value, _mm256_and_si256(words, _mm256_set1_epi16((short)0x8000)));
+}
+
+INLINE __m256i bf16_of_i8(__m128i bytes) {
+  __m256i words = _mm256_cvtepi8_epi16(bytes);
+  __m256i odd = _mm256_srai_epi32(words, 16);
+  __m256i even = _mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16);
+  __m256i odd_bits = _mm256_castps_si256(_mm256_cvtepi32_ps(odd));
+  __m256i even_bits = _mm256_castps_si256(_mm256_cvtepi32_ps(even));
+  return _mm256_or_si256(odd_bits, _mm256_srli_epi32(even_bits, 16));
+}
+
+// Elements e to e + 15 as bf16; e is a multiple of 16.
+INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
+  if (code == MGL_DTYPE_I4 || code == MGL_DTYPE_E2M1) {
+    __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)(block + e % 32 * 2));
+    words = SHIFT_WORDS(_mm256_srli_epi16, words, e);
+    return _mm256_castsi256_ps(bf16_of_nibbles(words, code));
+  }
+  __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(block + e));
+  return _mm256_castsi256_ps(code == MGL_DTYPE_I8 ? bf16_of_i8(bytes) : bf16_of_e4m3(bytes));
+}
+
+// Elements e to e + 7 as f32; e is a multiple of 8.
+INLINE vec vec_codes(const char *block, size_t e, mgl_dtype code) {
+  if (code == MGL_DTYPE_I4 || code == MGL_DTYPE_E2M1) {
+    __m256i words = _mm256_cvtepu16_epi32(load_halves(block + e % 32 * 2));
+    words = SHIFT_WORDS(_mm256_srli_epi32, words, e);
+    if (code == MGL_DTYPE_I4) {
+      words = _mm256_and_si256(words, _mm256_set1_epi32(15));
+      return _mm256_cvtepi32_ps(_mm256_sub_epi32(words, _mm256_set1_epi32(8)));
+    }
+    const vec magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(words, _mm256_set1_epi32(8)), 28);
+    vec magnitude = _mm256_permutevar8x32_ps(magnitudes, words);
+    return _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign));
+  }
+  __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)(block + e));
+  if (code == MGL_DTYPE_I8) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+  }
+  // As f16 the bits are 2^-8 of the value, subnormals included.
+  __m128i halves = _mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7);
+  halves = _mm_and_si128(halves, _mm_set1_epi16((short)0xbfff));
+  return vec_mul(_mm256_cvtph_ps(halves), vec_set(256));
+}
+
+// A vector of this level's pairs never spans two groups.
+INLINE vec vec_set_halves(float low, float high) {
+  return _mm256_set_m128(_mm_set1_ps(high), _mm_set1_ps(low));
+}
+
+#endif

@@ -1,0 +1,133 @@
+// Rounding rows to codes: symmetric, a group at a time, each value to the nearest code.
+//
+// Scales are rounded to bf16 first, as checkpoints store them, and codes are chosen for the rounded
+// scale. Where the error decides, the candidates are the range's scale times 1, 0.98 ... 0.7: large
+// values are then clipped, the others finer. Rejected: a search by the gradient; the error is not
+// smooth, and this is within a few percent of the best scale.
+#include "model/quantize_row.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+enum { CANDIDATES = 16 };
+#define CANDIDATE_STEP 0.02f
+
+mgl_status mgl_row_quantiser_create(mgl_form form, uint32_t k, mgl_row_quantiser *out,
+                                    mgl_error *err) {
+  uint32_t groups = mgl_row_layout_of(form, k).groups;
+  *out = (mgl_row_quantiser){.form = form,
+                             .k = k,
+                             .groups = groups,
+                             .values = mgl_alloc_zeroed(k, sizeof(float)),
+                             .codes = mgl_alloc_zeroed(k, 1),
+                             .scales = mgl_alloc_zeroed(groups, sizeof(float)),
+                             .offsets = mgl_alloc_zeroed(groups, sizeof(float))};
+  if (out->values == NULL || out->codes == NULL || out->scales == NULL || out->offsets == NULL) {
+    mgl_row_quantiser_destroy(out);
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a row of %u codes", k);
+  }
+  return MGL_OK;
+}
+
+void mgl_row_quantiser_destroy(mgl_row_quantiser *quantiser) {
+  mgl_free(quantiser->values);
+  mgl_free(quantiser->codes);
+  mgl_free(quantiser->scales);
+  mgl_free(quantiser->offsets);
+  *quantiser = (mgl_row_quantiser){0};
+}
+
+static float largest_code(mgl_dtype code) {
+  switch (code) {
+    case MGL_DTYPE_E4M3: return 448;
+    case MGL_DTYPE_I8: return 127;
+    case MGL_DTYPE_I4: return 7;
+    default: return 6;
+  }
+}
+
+// The E4M3 code next to a value of at most 448; ties go to the even mantissa.
+static uint8_t nearest_e4m3(float value) {
+  float magnitude = fabsf(value) > 448 ? 448 : fabsf(value);
+  int exponent = 0;
+  (void)frexpf(magnitude, &exponent);  // in [2^(exponent-1), 2^exponent)
+  int step = exponent - 4 > -9 ? exponent - 4 : -9;
+  float units = rintf(ldexpf(magnitude, -step));  // of 2^step: 0 to 16
+  magnitude = ldexpf(units, step);
+  unsigned sign = value < 0 ? 0x80 : 0;
+  if (magnitude < 0x1p-6f) {
+    return (uint8_t)(sign | (unsigned)ldexpf(magnitude, 9));
+  }
+  (void)frexpf(magnitude, &exponent);
+  unsigned mantissa = (unsigned)ldexpf(magnitude, 4 - exponent) - 8;
+  return (uint8_t)(sign | (unsigned)(exponent + 6) << 3 | mantissa);
+}
+
+static uint8_t nearest_e2m1(float value) {
+  static const float borders[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5};  // between codes
+  float magnitude = fabsf(value);
+  uint8_t code = 0;
+  // At a border the even code wins: the lower one of an even index, the upper one of an odd.
+  while (code < 7 && (magnitude > borders[code] || (magnitude == borders[code] && code % 2 == 1))) {
+    code++;
+  }
+  return (uint8_t)(code | (value < 0 ? 8 : 0));
+}
+
+static uint8_t nearest(mgl_dtype code, float value) {
+  float clipped;
+  switch (code) {
+    case MGL_DTYPE_E4M3: return nearest_e4m3(value);
+    case MGL_DTYPE_I8:
+      clipped = rintf(value);
+      return (uint8_t)(int8_t)(clipped < -128 ? -128 : clipped > 127 ? 127 : clipped);
+    case MGL_DTYPE_I4:
+      clipped = rintf(value);
+      return (uint8_t)((clipped < -8 ? -8 : clipped > 7 ? 7 : clipped) + 8);
+    default: return nearest_e2m1(value);
+  }
+}
+
+// Rounds a group by a scale; returns the squared error.
+static double round_group(mgl_dtype code, const float *values, uint32_t count, float scale,
+                          uint8_t *codes) {
+  double error = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    codes[i] = scale > 0 ? nearest(code, values[i] / scale) : nearest(code, 0);
+    double difference = (double)values[i] - (double)scale * mgl_code_value(code, codes[i]);
+    error += difference * difference;
+  }
+  return error;
+}
+
+static float in_bf16(float value) {
+  return mgl_bf16_to_f32(mgl_f32_to_bf16(value));
+}
+
+void mgl_row_quantise(mgl_row_quantiser *q, mgl_quantise_rule rule) {
+  const mgl_dtype code = q->form.dtype;
+  for (uint32_t g = 0; g < q->groups; g++) {
+    uint32_t begin = g * q->form.group;
+    uint32_t count = q->k - begin < q->form.group ? q->k - begin : q->form.group;
+    const float *values = q->values + begin;
+    float largest = 0;
+    for (uint32_t i = 0; i < count; i++) {
+      largest = fmaxf(largest, fabsf(values[i]));
+    }
+    float range = in_bf16(largest / largest_code(code)), best = range;
+    uint8_t *codes = q->codes + begin;
+    double least = round_group(code, values, count, range, codes);
+    for (int i = 1; rule == MGL_QUANTISE_ERROR && i < CANDIDATES; i++) {
+      float scale = in_bf16(range * (1 - CANDIDATE_STEP * (float)i));
+      double error = round_group(code, values, count, scale, codes);
+      if (error < least) {
+        least = error;
+        best = scale;
+      }
+    }
+    q->scales[g] = best;
+    (void)round_group(code, values, count, best, codes);
+  }
+}

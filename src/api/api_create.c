@@ -6,6 +6,7 @@
 
 #include "api/api_parts.h"
 #include "base/alloc.h"
+#include "device/cpu/team.h"
 #include "engine/device_choice.h"
 
 _Static_assert((int)MEGALITH_MAX_SEQUENCES == (int)MGL_MAX_SEQUENCES, "one limit");
@@ -38,7 +39,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
   const megalith_model *model = engine->model;
   uint32_t context = model->folder.config.context_tokens;
   mgl_cuda_options cuda = {.device = &engine->device};
-  mgl_runner_options runner = {
+  mgl_build runner = {
       .threads = on_gpu ? 0 : options->threads,
       .iteration_tokens = options->iteration_tokens,
       .sequences = options->sequences,
@@ -51,8 +52,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .cuda = on_gpu ? &cuda : NULL,
   };
   if (options->prompt_logprobs && !on_gpu) {
-    uint32_t tokens = options->iteration_tokens;
-    runner.logit_rows = tokens == 0 ? MGL_USUAL_HOST_ITERATION_TOKENS : tokens;
+    runner.logit_rows = MGL_EVERY_ROW;
   }
   if (runner.pool_tokens == 0 && runner.memory_share == 0) {
     runner.memory_share = MGL_USUAL_SHARE;

@@ -36,13 +36,13 @@ mgl_status mgl_app_model_path(const mgl_arguments *arguments, char **path, char 
 // iteration where these are 0 (MGL_ROW_ITERATION_TOKENS). Shows a progress bar, and says on
 // standard error why a GPU that is there was not taken. The model must outlive the runner.
 mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,
-                               mgl_runner_options *options, mgl_runner **out, mgl_error *err);
+                               mgl_build *options, mgl_runner **out, mgl_error *err);
 
 // What such a runner would take of the memory of the device that it would run on, of which *device
 // says the name, borrowed until the model is closed.
 mgl_status mgl_app_model_plan(mgl_app_model *model, const mgl_arguments *arguments,
-                              mgl_runner_options *options, mgl_memory_plan *out,
-                              const char **device, mgl_error *err);
+                              mgl_build *options, mgl_sizes *out, const char **device,
+                              mgl_error *err);
 
 // The first mode of --mode, MGL_MODE_MEGA when it was not given.
 mgl_mode mgl_app_mode(const mgl_arguments *arguments);

@@ -402,7 +402,7 @@ static void append_label(const compilation *c, statistic s, mgl_text *out) {
 
 // Whether an engine can run such a graph.
 static bool is_run(const compilation *c, uint32_t tokens) {
-  return c->target == MGL_TARGET_CPU || tokens <= MGL_USUAL_GPU_ITERATION_TOKENS;
+  return c->target == MGL_TARGET_CPU || tokens <= MGL_CUDA_MAX_TOKENS;
 }
 
 static void append_table(const compilation *c, mgl_text *out) {
@@ -434,7 +434,7 @@ static void append_table(const compilation *c, mgl_text *out) {
     mgl_text_format(out,
                     "\nNothing runs graphs for more than %d tokens on a GPU: such iterations have "
                     "stages of their own there.\n",
-                    MGL_USUAL_GPU_ITERATION_TOKENS);
+                    MGL_CUDA_MAX_TOKENS);
   }
 }
 

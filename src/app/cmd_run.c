@@ -276,7 +276,7 @@ static mgl_status submit(run *r, size_t i, mgl_error *err) {
 }
 
 // Sizes for all prompts that can run: no more memory than they can use together.
-static void choose_sizes(run *r, mgl_runner_options *options) {
+static void choose_sizes(run *r, mgl_build *options) {
   uint64_t page = mgl_arguments_u64(r->arguments, "page-tokens", MGL_PAGE_TOKENS);
   uint64_t pool_tokens = 0;
   size_t count = 0;
@@ -319,7 +319,7 @@ static mgl_status allocate(run *r, mgl_error *err) {
 }
 
 static mgl_status start(run *r, mgl_error *err) {
-  mgl_runner_options options = {0};
+  mgl_build options = {0};
   choose_sizes(r, &options);
   MGL_TRY(mgl_app_model_start(&r->model, r->arguments, &options, &r->runner, err));
   mgl_engine_options engine_options = {.mode = mgl_app_mode(r->arguments),

@@ -1,5 +1,5 @@
 // The engine's files share this: engine.c (requests, iterations), engine_requests.c (which requests
-// there are), engine_device.c (launches for whole requests on a GPU).
+// there are), serve_planned.c and serve_fed.c (how a device serves them).
 #ifndef MGL_ENGINE_ENGINE_PARTS_H
 #define MGL_ENGINE_ENGINE_PARTS_H
 
@@ -123,17 +123,23 @@ void mgl_engine_withdraw_all(mgl_engine *engine, bool forget);
 
 void mgl_engine_count_iteration(mgl_engine *engine, const mgl_iteration *iteration);
 
-// --- engine_device.c
+// Takes a sequence from its slot, the launch that has it, or the queue; a slot is freed before the
+// next plan.
+void mgl_engine_withdraw(mgl_engine *engine, mgl_sequence *s);
 
-// Adds what the present launch has: running and waiting requests, pages.
+// --- how a device serves (device_table.h): until there are no requests or the run ends -----------
+
+mgl_status mgl_serve_planned(mgl_engine *engine, const mgl_engine_run_context *callbacks,
+                             mgl_error *err);
+mgl_status mgl_serve_fed(mgl_engine *engine, const mgl_engine_run_context *callbacks,
+                         mgl_error *err);
+
+// --- serve_fed.c, while a launch runs (engine->device_run) ---------------------------------------
+
+// Adds what the launch has: running and waiting requests, pages.
 void mgl_engine_count_served(const mgl_engine *engine, mgl_engine_statistics *out);
 
 // Takes a sequence from the launch that has it.
 void mgl_engine_withdraw_served(mgl_engine *engine, mgl_sequence *s);
-
-// True where launches for whole requests serve the engine.
-bool mgl_engine_on_device(const mgl_engine *engine);
-mgl_status mgl_engine_run_on_device(mgl_engine *engine, const mgl_engine_run_context *callbacks,
-                                    mgl_error *err);
 
 #endif

@@ -91,6 +91,7 @@ mgl_status mgl_grammar_compile(const mgl_grammar_source *source, mgl_vocabulary 
     mgl_grammar_release(g);
     return status;
   }
+  mgl_mask_warm(g->masks, MGL_GRAMMAR_WARM_MS * UINT64_C(1000000));
   g->vocabulary = vocabulary;
   mgl_vocabulary_keep(vocabulary);
   *out = g;

@@ -22,7 +22,7 @@
 enum { WORKERS = FAKE_CUDA_WORKERS, NOTHING = FAKE_CUDA_NEVER };
 
 static const mgl_cuda_program_options usual = {
-    .iteration_tokens = 16, .sequences = 4, .pages_per_sequence = 8};
+    .sizes.limits.tokens = 16, .sizes.sequences = 4, .sizes.limits.pages_per_sequence = 8};
 
 typedef struct heard {
   int32_t tokens[4][128];
@@ -48,7 +48,7 @@ static void jobs_run_to_their_ends(void **state) {
     mgl_error err = {0};
     heard h = {0};
     mgl_cuda_program_options options = usual;
-    options.launch = launches[i];
+    options.build.launch = launches[i];
     mgl_cuda_program *program = fake_model_program(&device, options);
     int32_t prompt[40];
     for (int32_t j = 0; j < 40; j++) {
@@ -153,8 +153,8 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   (void)state;
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_program_options options = usual;
-  options.iteration_tokens = 300;
-  options.sequences = CROWD_SLOTS;
+  options.sizes.limits.tokens = 300;
+  options.sizes.sequences = CROWD_SLOTS;
   mgl_cuda_program *program = fake_model_program(&device, options);
   uint64_t times[1024];
   for (int again = 0; again < 2; again++) {
@@ -200,8 +200,8 @@ static void iterations_find_their_kernel(void **state) {
   mgl_cuda_program_options options = usual;
   mgl_cuda_outcome outcome = {0};
   crowd c = {0};
-  options.iteration_tokens = 70;
-  options.sequences = CROWD_SLOTS;
+  options.sizes.limits.tokens = 70;
+  options.sizes.sequences = CROWD_SLOTS;
   fake.wide_runs = 0;
   fake.few_wide_runs = 0;
   mgl_cuda_program *program = fake_model_program(&device, options);
@@ -220,8 +220,8 @@ static void large_iterations_run_on_other_gpus(void **state) {
   mgl_cuda_program_options options = usual;
   mgl_cuda_outcome outcome = {0};
   crowd c = {0};
-  options.iteration_tokens = 300;
-  options.sequences = CROWD_SLOTS;
+  options.sizes.limits.tokens = 300;
+  options.sizes.sequences = CROWD_SLOTS;
   device.major = 8;
   device.kernels = MGL_CUDA_KERNELS_PORTABLE;
   fake.portable = true;
@@ -544,7 +544,7 @@ static void a_trace_has_the_times_of_the_clocks(void **state) {
   mgl_cuda_device device = fake_cuda_device();
   fake.iteration_step_ns = 1000000000;
   mgl_cuda_program_options options = usual;
-  options.trace_spans = 1000;
+  options.build.trace_tasks = 1000;
   mgl_cuda_program *program = fake_model_program(&device, options);
   for (int again = 0; again < 2; again++) {
     assert_int_equal(run_short(program, (mgl_cuda_launch_options){0}, &err), MGL_OK);
@@ -560,7 +560,7 @@ static void a_trace_has_the_times_of_the_clocks(void **state) {
   }
   mgl_cuda_program_destroy(program);
   // Only the latest ones stay.
-  options.trace_spans = 5;
+  options.build.trace_tasks = 5;
   program = fake_model_program(&device, options);
   assert_int_equal(run_for(program, 12, (mgl_cuda_launch_options){0}, &err), MGL_OK);
   assert_true(fake.run->traces[0].mark_count > MGL_CUDA_TRACE_MARKS);
@@ -685,10 +685,10 @@ static void what_does_not_fit_is_refused(void **state) {
   assert_non_null(strstr(err.text, "GiB are free on the GPU"));
   assert_non_null(strstr(err.text, "KV cache"));
   fake.free_bytes = (size_t)1 << 32;
-  options.sequences = MGL_MAX_SEQUENCES + 1;
+  options.sizes.sequences = MGL_MAX_SEQUENCES + 1;
   assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_LIMIT);
-  options.sequences = 4;
-  options.workers = WORKERS + 1;
+  options.sizes.sequences = 4;
+  options.sizes.workers = WORKERS + 1;
   assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_LIMIT);
   mgl_graph_destroy(graph);
   assert_int_equal(fake.live, 0);

@@ -1,4 +1,4 @@
-// The engine on a GPU: launches that take in requests while they run.
+// Serving by feeding a GPU: launches that take in requests while they run.
 //
 // The device has a planner of its own (twin/plan_turn.h), which admits, preempts and caches
 // as the host's does. What the engine has queued goes to it as it has slots; requests that come,
@@ -19,6 +19,7 @@ enum { MOST_EMPTY_LAUNCHES = 16 };  // one after the other; more mean that nothi
 struct mgl_device_run {
   mgl_engine *engine;
   const mgl_engine_run_context *callbacks;
+  void *model;  // of the device
   mgl_cuda_program *program;
   mgl_sequence **served;  // [served_count] that the device has, in order of submission
   uint32_t served_count;
@@ -32,10 +33,6 @@ struct mgl_device_run {
   uint32_t empty_launches;   // the latest ones, without a token
   mgl_cuda_progress before;  // the latest that was counted
 };
-
-bool mgl_engine_on_device(const mgl_engine *engine) {
-  return mgl_runner_device(engine->runner) != NULL && mgl_mode_is_for(engine->options.mode, true);
-}
 
 // --- requests ------------------------------------------------------------------------------------
 
@@ -225,7 +222,7 @@ static mgl_status run_launch(mgl_device_run *run, mgl_error *err) {
   run->token_count = 0;
   run->before = mgl_cuda_program_progress(run->program);
   engine->device_run = run;
-  mgl_status status = mgl_runner_generate(engine->runner, engine->options.mode, &job, err);
+  mgl_status status = mgl_device_cuda_generate(run->model, engine->options.mode, &job, err);
   engine->device_run = NULL;
   while (run->served_count > 0) {
     mgl_sequence *s = run->served[--run->served_count];
@@ -249,11 +246,13 @@ static mgl_status run_launch(mgl_device_run *run, mgl_error *err) {
   return status;
 }
 
-mgl_status mgl_engine_run_on_device(mgl_engine *engine, const mgl_engine_run_context *callbacks,
-                                    mgl_error *err) {
+mgl_status mgl_serve_fed(mgl_engine *engine, const mgl_engine_run_context *callbacks,
+                         mgl_error *err) {
+  void *model = mgl_runner_model(engine->runner);
   mgl_device_run run = {.engine = engine,
                         .callbacks = callbacks,
-                        .program = mgl_runner_cuda_program(engine->runner),
+                        .model = model,
+                        .program = mgl_device_cuda_program(model),
                         .served_capacity = MGL_MAX_SEQUENCES};
   mgl_status status = MGL_OK;
   mgl_engine_withdraw_all(engine, true);

@@ -357,8 +357,8 @@ def tools(s, e):
     expect(True, other.chat(tools=TOOLS, tool_choice="auto").usage.prompt_tokens > plain)
     expect(plain, other.chat(tools=TOOLS, tool_choice="none").usage.prompt_tokens)
     for choice in ("required", {"type": "function", "function": {"name": "f"}}):
-        answer = other.chat(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False,
-                            max_tokens=100).choices[0]
+        answer = caller.chat(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False,
+                             max_tokens=100).choices[0]
         call, = answer.message.tool_calls
         expect(("f", "{}", "tool_calls"),
                (call.function.name, call.function.arguments, answer.finish_reason))
@@ -554,6 +554,7 @@ for entry in os.listdir(DEMO):
 with open(os.path.join(folder, "chat_template.jinja"), "w") as file:
     file.write(TEMPLATE)
 main, other = Server(DEMO), Server(folder)
+caller = Server(folder, "--reasoning-parser", "none")  # the demo would think for ever
 try:
     verdicts = run_all()
     if "--table" in sys.argv:
@@ -563,6 +564,7 @@ try:
 finally:
     main.stop()
     other.stop()
+    caller.stop()
     shutil.rmtree(folder)
 for failure in failures:
     print("FAILED", failure)

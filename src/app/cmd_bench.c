@@ -234,9 +234,9 @@ static void keep_modes(bench *b, bool gpu) {
 
 // On a GPU, what is set for the narrow class where the wide one decodes.
 static void note_idle_options(const bench *b) {
-  static const char *const of_narrow[] = {"launch",          "schedulers",  "scheduler-warps",
-                                          "in-flight",       "no-prefetch", "step-batch",
-                                          "in-flight-ahead", "coarse",      "events"};
+  static const char *const of_narrow[] = {
+      "launch",     "schedulers",      "scheduler-warps", "in-flight", "no-prefetch",
+      "step-batch", "in-flight-ahead", "coarse",          "events",    "partition"};
   bool is_wide = false;  // only mode mega has that class
   for (size_t i = 0; i < b->result_count; i++) {
     is_wide = is_wide || b->results[i].mode == MGL_MODE_MEGA;
@@ -462,6 +462,7 @@ static const mgl_option options[] = {
      .u64_max = MGL_MAX_ITERATION_TOKENS,
      .help = "prompt tokens of one sequence in an iteration at most [those of an iteration]"},
     MGL_ROW_ITERATION_TOKENS,
+    MGL_ROW_PARTITION,
     {.name = "json",
      .type = MGL_OPTION_FLAG,
      .help = "print one JSON object for each mode, a line each"},

@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "compile/compile.h"
+#include "compile/overrides.h"
 #include "device/cpu/read_ceiling.h"
 #include "graph/family.h"
 #include "graph/graph_text.h"
@@ -39,8 +40,7 @@ typedef struct compilation {
   uint32_t tokens[MAX_GRAPHS];
   uint32_t graph_count;
   mgl_compile_report reports[MAX_GRAPHS];  // [graph_count]
-  mgl_compile_override *overrides;         // their names are owned
-  uint32_t override_count;
+  mgl_overrides overrides;
   mgl_launch launch;
   mgl_target target;
   uint32_t workers;
@@ -81,78 +81,41 @@ static mgl_status parse_tokens(compilation *c, mgl_error *err) {
   return MGL_OK;
 }
 
-// "x,y,z", "x,y" or "x"; what is left out is 1.
-static bool parse_grid(const char *text, uint32_t grid[3]) {
-  grid[0] = grid[1] = grid[2] = 1;
-  for (int i = 0; i < 3; i++) {
-    char *end = NULL;
-    unsigned long value = strtoul(text, &end, 10);
-    if (!isdigit((unsigned char)text[0]) || value < 1 || value > MGL_COMPILE_MAX_TASKS) {
-      return false;
-    }
-    grid[i] = (uint32_t)value;
-    if (*end == 0) {
-      return true;
-    }
-    if (*end != ',') {
-      return false;
-    }
-    text = end + 1;
-  }
-  return false;
-}
-
 static bool parse_launch(const char *text, mgl_launch *out) {
   *out = strcmp(text, "jit") == 0 ? MGL_LAUNCH_JIT : MGL_LAUNCH_AOT;
   return strcmp(text, "jit") == 0 || strcmp(text, "aot") == 0;
 }
 
-// One override per option, in the order given: where two name the same op, the last one counts.
-static mgl_status parse_override(compilation *c, const mgl_argument *argument, mgl_error *err) {
-  bool is_partition = strcmp(argument->option->name, "partition") == 0;
-  const char *equals = strchr(argument->text, '=');
-  if (!is_partition && equals == NULL) {
-    if (!parse_launch(argument->text, &c->launch)) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "--launch: expected aot, jit, OP=aot or OP=jit, found \"%.80s\"",
-                           argument->text);
-    }
-    return MGL_OK;
+// --launch, for one op or for all.
+static mgl_status read_launch(compilation *c, const char *text, mgl_error *err) {
+  const char *equals = strchr(text, '=');
+  mgl_compile_override *override = NULL;
+  if (equals == NULL) {
+    return parse_launch(text, &c->launch)
+               ? MGL_OK
+               : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                               "--launch: expected aot, jit, OP=aot or OP=jit, found \"%.80s\"",
+                               text);
   }
-  if (equals == NULL || equals == argument->text) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "--%s: expected %s, found \"%.80s\"",
-                         argument->option->name, argument->option->value_name, argument->text);
+  if (equals == text) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "--launch: expected OP=aot|jit, found \"%.80s\"",
+                         text);
   }
-  mgl_compile_override *override = &c->overrides[c->override_count];
-  if (is_partition && !parse_grid(equals + 1, override->grid)) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "--partition: expected up to three numbers of 1 to %d with commas "
-                         "between them behind \"=\", found \"%.80s\"",
-                         MGL_COMPILE_MAX_TASKS, argument->text);
-  }
-  if (!is_partition && !parse_launch(equals + 1, &override->launch)) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "--launch: expected aot or jit behind \"=\", found \"%.80s\"",
-                         argument->text);
-  }
-  override->op = mgl_strndup(argument->text, (size_t)(equals - argument->text));
-  if (override->op == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for an override");
-  }
-  c->override_count++;
-  return MGL_OK;
+  MGL_TRY(mgl_overrides_append(&c->overrides, text, (size_t)(equals - text), &override, err));
+  return parse_launch(equals + 1, &override->launch)
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                             "--launch: expected aot or jit behind \"=\", found \"%.80s\"", text);
 }
 
+// In the order given: where two name the same op, the last one counts.
 static mgl_status parse_overrides(compilation *c, mgl_error *err) {
-  c->overrides = mgl_alloc_zeroed(c->arguments->count, sizeof *c->overrides);
-  if (c->overrides == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu overrides",
-                         c->arguments->count);
-  }
   for (size_t i = 0; i < c->arguments->count; i++) {
-    const char *name = c->arguments->items[i].option->name;
-    if (strcmp(name, "partition") == 0 || strcmp(name, "launch") == 0) {
-      MGL_TRY(parse_override(c, &c->arguments->items[i], err));
+    const mgl_argument *argument = &c->arguments->items[i];
+    if (strcmp(argument->option->name, "partition") == 0) {
+      MGL_TRY(mgl_overrides_read(&c->overrides, "--partition", argument->text, err));
+    } else if (strcmp(argument->option->name, "launch") == 0) {
+      MGL_TRY(read_launch(c, argument->text, err));
     }
   }
   return MGL_OK;
@@ -258,8 +221,8 @@ static mgl_status compile_all(compilation *c, mgl_text *dump, mgl_error *err) {
         .tokens = c->tokens[i],
         .workers = c->workers,
         .launch = c->launch,
-        .overrides = c->overrides,
-        .override_count = c->override_count,
+        .overrides = c->overrides.items,
+        .override_count = (uint32_t)c->overrides.count,
         .coarse = mgl_arguments_has(c->arguments, "coarse"),
         .verify = mgl_arguments_has(c->arguments, "verify"),
         .dump = is_fusion ? NULL : pass,
@@ -509,10 +472,7 @@ static mgl_status compile_and_print(compilation *c, mgl_error *err) {
 static mgl_status compile_command(const mgl_arguments *arguments, mgl_error *err) {
   compilation c = {.arguments = arguments};
   mgl_status status = compile_and_print(&c, err);
-  for (uint32_t i = 0; i < c.override_count; i++) {
-    mgl_free((char *)c.overrides[i].op);
-  }
-  mgl_free(c.overrides);
+  mgl_overrides_free(&c.overrides);
   mgl_graph_destroy(c.fused);
   mgl_graph_destroy(c.canonical);
   mgl_app_model_close(&c.model);
@@ -538,12 +498,7 @@ static const mgl_option options[] = {
      .u64_min = 1,
      .u64_max = MGL_COMPILE_MAX_WORKERS,
      .help = "workers that tasks are made for and placed on [one per core; 132 for cuda]"},
-    {.name = "partition",
-     .value_name = "OP=X,Y,Z",
-     .type = MGL_OPTION_TEXT,
-     .repeatable = true,
-     .help = "how many tasks an op becomes: X along its columns or rows, Y per KV head of "
-             "attention, Z is 1; OP is a kind (gate_up) or a name (3.gate_up)"},
+    MGL_ROW_PARTITION,
     {.name = "launch",
      .value_name = "OP=aot|jit",
      .type = MGL_OPTION_TEXT,

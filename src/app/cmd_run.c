@@ -523,6 +523,7 @@ static const mgl_option options[] = {
      .help = "end before this text; up to 16 of them [none]"},
     {.name = "ignore-eos", .type = MGL_OPTION_FLAG, .help = "go on behind the model's stop tokens"},
     MGL_ROW_ITERATION_TOKENS,
+    MGL_ROW_PARTITION,
     MGL_ROW_MODE,
     MGL_ROW_TRACE,
 };

@@ -278,6 +278,8 @@ static void on_ended(void *context, mgl_job *job) {
     const megalith_result *result = mgl_choice_result(&job->choices[i]);
     if (result != NULL) {
       server->metrics.finished[result->finish]++;
+      mgl_histogram_add_tokens(&server->metrics.prompt_sizes, result->prompt_token_count);
+      mgl_histogram_add_tokens(&server->metrics.answer_sizes, result->token_count);
       uint64_t prompt = i % job->ask.n == 0 ? result->prompt_token_count : 0;
       server->metrics.prompt_tokens += prompt;
       call->answer.prompt_tokens += prompt;

@@ -134,12 +134,15 @@ static void get_metrics(mgl_server *server, mgl_exchange *exchange) {
   megalith_statistics statistics = {.size = sizeof statistics};
   mgl_text body = {0};
   (void)megalith_engine_get_statistics(server->options.engine, &statistics, NULL);
-  mgl_metrics_append(&(mgl_metrics_sources){.metrics = &server->metrics,
-                                            .connections = mgl_http_server_counters(server->http),
-                                            .engine = &statistics,
-                                            .model_name = server->options.model_name,
-                                            .active = mgl_jobs_active(server->jobs)},
-                     &body);
+  mgl_metrics_append(
+      &(mgl_metrics_sources){
+          .metrics = &server->metrics,
+          .connections = mgl_http_server_counters(server->http),
+          .engine = &statistics,
+          .model_name = server->options.model_name,
+          .page_tokens = megalith_engine_describe(server->options.engine)->page_tokens,
+          .active = mgl_jobs_active(server->jobs)},
+      &body);
   mgl_server_reply(server, exchange, 200, "text/plain; version=0.0.4; charset=utf-8", "", &body);
   mgl_text_free(&body);
 }

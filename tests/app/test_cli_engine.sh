@@ -300,7 +300,21 @@ test_throughput_bar() {
 
 # -------------------------------------------------------------------------------------------------
 
+# Other cuts of ops give the same text.
+test_partitions() {
+  run run -p Once -n 8 --ignore-eos
+  cp "$out" "$work/uncut"
+  run run -p Once -n 8 --ignore-eos --partition gate_up=3 --partition attend=2,2
+  check_status "run --partition" 0
+  check_equal "run --partition" "$(cat "$work/uncut")" "$(cat "$out")"
+  run bench --batch 2 --prompt 8 --generate 4 --runs 1 --partition logits=5 --json
+  check_status "bench --partition" 0
+  expect_error "run --partition: no such op" "no op of that kind" run -p a --partition foo=2
+  expect_error "bench --partition: no number" "--partition: expected OP=X,Y,Z" bench --partition logits
+}
+
 test_run_files
+test_partitions
 test_run_jsonl
 test_throughput
 test_plan

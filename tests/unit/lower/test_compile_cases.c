@@ -7,6 +7,7 @@
 //   # case: workers=3 tokens=2 dump=emit
 //   #! a part of the message, where the compiler must refuse the program
 //
+// dump=lower is the schedule that runs such iterations, in mode full where kernels=1.
 // A dump must be the lines behind "#| ", all of them. With MGL_UPDATE_CASES set, the files get what
 // the compiler says now; the difference is for whoever commits it to read.
 #include <dirent.h>
@@ -22,6 +23,7 @@
 
 #include "base/text.h"
 #include "compile/compile.h"
+#include "lower/choose.h"
 #include "support/programs.h"
 
 #define FOLDER MGL_TEST_DATA "/../compile"
@@ -33,6 +35,7 @@ typedef struct compile_case {
   mgl_compile_options options;
   char dump[MAX_DUMP_NAME];
   bool fuses;
+  bool kernels;
 } compile_case;
 
 static const char *string_of(const mgl_text *text) {
@@ -52,6 +55,8 @@ static void set_option(compile_case *c, const char *file, const char *key, const
     o->coarse = number != 0;
   } else if (strcmp(key, "exact") == 0) {
     o->exact = number != 0;
+  } else if (strcmp(key, "kernels") == 0) {
+    c->kernels = number != 0;
   } else if (strcmp(key, "fuse") == 0) {
     c->fuses = number != 0;
   } else if (strcmp(key, "target") == 0) {
@@ -85,19 +90,33 @@ static compile_case read_case(const char *file, const char *line) {
   return c;
 }
 
+static mgl_status dump_schedule(const mgl_graph *program, const compile_case *c, mgl_text *out,
+                                mgl_error *err) {
+  const mgl_iteration_options options = {.compile = c->options, .few = true, .kernels = c->kernels};
+  mgl_schedule *schedule = NULL;
+  MGL_TRY(mgl_lower_iteration(program, &options, &schedule, err));
+  mgl_status status = mgl_schedule_verify(program, schedule, err);
+  mgl_schedule_print(program, schedule, out);
+  mgl_schedule_destroy(schedule);
+  return status;
+}
+
 // What the compiler says: its dump, or "error: " and its message.
 static void compile_as(const mgl_graph *program, compile_case *c, mgl_text *out) {
   mgl_error err = {0};
   mgl_graph *fused = NULL;
   mgl_task_graph *graph = NULL;
-  c->options.dump = c->dump;
-  c->options.dump_text = out;
   mgl_status status = MGL_OK;
   if (c->fuses) {
     status = mgl_fuse_ops_for(c->options.target, program, &fused, &err);
   }
-  if (status == MGL_OK) {
-    status = mgl_compile(fused != NULL ? fused : program, &c->options, &graph, NULL, &err);
+  const mgl_graph *compiled = fused != NULL ? fused : program;
+  if (status == MGL_OK && strcmp(c->dump, "lower") == 0) {
+    status = dump_schedule(compiled, c, out, &err);
+  } else if (status == MGL_OK) {
+    c->options.dump = c->dump;
+    c->options.dump_text = out;
+    status = mgl_compile(compiled, &c->options, &graph, NULL, &err);
   }
   if (status != MGL_OK) {
     mgl_text_clear(out);

@@ -241,7 +241,7 @@ static void note_idle_options(const bench *b) {
   for (size_t i = 0; i < b->result_count; i++) {
     is_wide = is_wide || b->results[i].mode == MGL_MODE_MEGA;
   }
-  is_wide = is_wide && mgl_runner_device(b->runner) != NULL && b->batch > MGL_CUDA_NARROW_TOKENS &&
+  is_wide = is_wide && mgl_runner_device(b->runner) != NULL && b->batch > MGL_NARROW_TOKENS &&
             mgl_runner_limits(b->runner)->tokens > MGL_CUDA_MAX_TOKENS;
   for (size_t i = 0; is_wide && i < sizeof of_narrow / sizeof *of_narrow; i++) {
     if (mgl_arguments_has(b->arguments, of_narrow[i])) {
@@ -249,7 +249,7 @@ static void note_idle_options(const bench *b) {
           stderr,
           "megalith: note: --%s is for iterations of up to %d tokens, or of up to %d with "
           "--iteration-tokens %d, and the batch has %" PRIu32 "\n",
-          of_narrow[i], MGL_CUDA_NARROW_TOKENS, MGL_CUDA_MAX_TOKENS, MGL_CUDA_MAX_TOKENS, b->batch);
+          of_narrow[i], MGL_NARROW_TOKENS, MGL_CUDA_MAX_TOKENS, MGL_CUDA_MAX_TOKENS, b->batch);
     }
   }
 }

@@ -21,6 +21,7 @@
 #include "device/cpu/read_ceiling.h"
 #include "graph/family.h"
 #include "graph/graph_text.h"
+#include "lower/choose.h"
 
 enum {
   MAX_GRAPHS = 12,  // of --tokens all: 1, 2, 4, ..., 2048
@@ -48,11 +49,16 @@ typedef struct compilation {
 } compilation;
 
 // What --dump takes. Op fusion comes before the compiler's own passes, so that mode eager has it
-// too.
+// too; lowering comes behind them.
 static const char *dump_choice(uint32_t index) {
-  static const char *const first[] = {"list", "fuse_ops"};
-  const uint32_t count = sizeof first / sizeof *first;
-  return index < count ? first[index] : mgl_pass_name(index - count);
+  static const char *const others[] = {"list", "fuse_ops", "lower"};
+  const uint32_t count = sizeof others / sizeof *others;
+  return index < count ? others[index] : mgl_pass_name(index - count);
+}
+
+static const char *mode_choice(uint32_t index) {
+  static const char *const modes[] = {"mega", "full"};
+  return index < sizeof modes / sizeof *modes ? modes[index] : NULL;
 }
 
 static const char *target_choice(uint32_t index) {
@@ -152,6 +158,11 @@ static mgl_status check_arguments(const compilation *c, mgl_error *err) {
   if (mgl_arguments_has(c->arguments, "bandwidth") && mgl_arguments_has(c->arguments, "measure")) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected one of --bandwidth and --measure");
   }
+  if (mgl_arguments_has(c->arguments, "mode") &&
+      (c->target != MGL_TARGET_CUDA || dump == NULL || strcmp(dump, "lower") != 0)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--mode: expected --target cuda and --dump lower with it");
+  }
   if (dump != NULL && mgl_arguments_has(c->arguments, "json")) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "--dump and --json both write to standard output: expected one of them");
@@ -209,25 +220,51 @@ static mgl_status save_graph(const compilation *c, const mgl_task_graph *graph, 
   return status;
 }
 
+static mgl_compile_options compile_options(const compilation *c, uint32_t index) {
+  return (mgl_compile_options){.target = c->target,
+                               .tokens = c->tokens[index],
+                               .workers = c->workers,
+                               .launch = c->launch,
+                               .overrides = c->overrides.items,
+                               .override_count = (uint32_t)c->overrides.count,
+                               .coarse = mgl_arguments_has(c->arguments, "coarse"),
+                               .verify = mgl_arguments_has(c->arguments, "verify")};
+}
+
+// The schedules that run iterations of so many tokens. On a GPU with tensor cores for warpgroups.
+static mgl_status dump_schedules(const compilation *c, mgl_text *dump, mgl_error *err) {
+  for (uint32_t i = 0; i < c->graph_count; i++) {
+    const mgl_iteration_options options = {
+        .compile = compile_options(c, i),
+        .few = true,
+        .kernels = strcmp(mgl_arguments_text(c->arguments, "mode", "mega"), "full") == 0};
+    mgl_schedule *schedule = NULL;
+    MGL_TRY(mgl_lower_iteration(c->program, &options, &schedule, err));
+    mgl_status status =
+        options.compile.verify ? mgl_schedule_verify(c->program, schedule, err) : MGL_OK;
+    if (status == MGL_OK) {
+      mgl_schedule_print(c->program, schedule, dump);
+      status = mgl_text_check(dump, err);
+    }
+    mgl_schedule_destroy(schedule);
+    MGL_TRY(status);
+  }
+  return MGL_OK;
+}
+
 // Compiles all graphs; *dump receives what --dump asks for.
 static mgl_status compile_all(compilation *c, mgl_text *dump, mgl_error *err) {
   const char *pass = mgl_arguments_text(c->arguments, "dump", NULL);
   bool is_fusion = pass != NULL && strcmp(pass, "fuse_ops") == 0;
   mgl_status status = MGL_OK;
+  if (pass != NULL && strcmp(pass, "lower") == 0) {
+    return dump_schedules(c, dump, err);
+  }
   for (uint32_t i = 0; i < c->graph_count && status == MGL_OK; i++) {
     mgl_task_graph *graph = NULL;
-    mgl_compile_options options = {
-        .target = c->target,
-        .tokens = c->tokens[i],
-        .workers = c->workers,
-        .launch = c->launch,
-        .overrides = c->overrides.items,
-        .override_count = (uint32_t)c->overrides.count,
-        .coarse = mgl_arguments_has(c->arguments, "coarse"),
-        .verify = mgl_arguments_has(c->arguments, "verify"),
-        .dump = is_fusion ? NULL : pass,
-        .dump_text = dump,
-    };
+    mgl_compile_options options = compile_options(c, i);
+    options.dump = is_fusion ? NULL : pass;
+    options.dump_text = dump;
     status = mgl_compile(c->program, &options, &graph, &c->reports[i], err);
     if (status == MGL_OK && mgl_arguments_has(c->arguments, "output")) {
       status = save_graph(c, graph, err);
@@ -396,7 +433,7 @@ static void append_table(const compilation *c, mgl_text *out) {
   if (!is_run(c, c->tokens[c->graph_count - 1])) {
     mgl_text_format(out,
                     "\nNothing runs graphs for more than %d tokens on a GPU: such iterations have "
-                    "stages of their own there.\n",
+                    "stages there (--dump lower).\n",
                     MGL_CUDA_MAX_TOKENS);
   }
 }
@@ -484,8 +521,8 @@ static const mgl_option options[] = {
      .short_name = 'n',
      .value_name = "N",
      .type = MGL_OPTION_TEXT,
-     .help = "compile for iterations of up to N tokens, 1 to 2048; all: for 1, 2, 4 to 2048; GPUs "
-             "run such graphs of up to 64 only [1]"},
+     .help = "compile for iterations of up to N tokens, 1 to 2048; all: for 1, 2, 4 to 2048; what "
+             "GPUs run for more than 16, --dump lower prints [1]"},
     {.name = "target",
      .value_name = "TARGET",
      .type = MGL_OPTION_CHOICE,
@@ -508,6 +545,11 @@ static const mgl_option options[] = {
     {.name = "no-fuse",
      .type = MGL_OPTION_FLAG,
      .help = "compile the ops as the model has them, without fusing any"},
+    {.name = "mode",
+     .value_name = "MODE",
+     .type = MGL_OPTION_CHOICE,
+     .choices = mode_choice,
+     .help = "of a GPU, with --dump lower: mega or full [mega]"},
     {.name = "coarse",
      .type = MGL_OPTION_FLAG,
      .help = "one event per pair of ops instead of exact dependencies, for comparison"},
@@ -528,7 +570,8 @@ static const mgl_option options[] = {
      .value_name = "PASS",
      .type = MGL_OPTION_CHOICE,
      .choices = dump_choice,
-     .help = "print what PASS leaves instead of the statistics; list prints the passes' names"},
+     .help = "print what PASS leaves instead of the statistics; list prints the passes' names; "
+             "lower: the schedule that runs iterations of so many tokens"},
     {.name = "output",
      .short_name = 'o',
      .value_name = "FILE",

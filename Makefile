@@ -12,9 +12,10 @@ demo: setup
 	$(MAKE) all
 	tools/demo.sh build/megalith
 
-# The command, its demo model, libmegalith, megalith.h and megalith.pc. PREFIX=~/.local needs no root.
+# The command, its demo model, manual page and systemd unit, libmegalith, megalith.h and megalith.pc.
+# PREFIX=~/.local needs no root.
 install: setup build/Makefile
-	$(call BUILD,build) --target megalith libmegalith libmegalith_static
+	$(call BUILD,build) --target megalith man libmegalith libmegalith_static
 	cmake --install build --prefix $(PREFIX)
 
 # Release, ASan+UBSan, TSan and fuzzing builds, then one ctest run over all of them.

@@ -93,13 +93,13 @@ int main(int argc, char **argv) {
     die(argc != 2 ? "usage: bench_skew CONFIG_FOLDER" : err.text);
   }
   for (int way = 0; way < WAYS; way++) {
-    mgl_runner_options options = {.sequences = SEQUENCES,
-                                  .sequence_tokens = LONG + 16,
-                                  .iteration_tokens = SEQUENCES,
-                                  .pool_tokens = LONG + 16 + SEQUENCES * 32,
-                                  .weights = MGL_WEIGHTS_DUMMY,
-                                  .overrides = way == 0 ? NULL : &fine[way - 1],
-                                  .override_count = way == 0 ? 0 : 1};
+    mgl_build options = {.sequences = SEQUENCES,
+                         .sequence_tokens = LONG + 16,
+                         .iteration_tokens = SEQUENCES,
+                         .pool_tokens = LONG + 16 + SEQUENCES * 32,
+                         .weights = MGL_WEIGHTS_DUMMY,
+                         .overrides = way == 0 ? NULL : &fine[way - 1],
+                         .override_count = way == 0 ? 0 : 1};
     if (mgl_runner_create(&folder, &options, &runners[way], &err) != MGL_OK) {
       die(err.text);
     }

@@ -143,6 +143,10 @@ typedef struct megalith_model_info {
   // them; "" if there are none.
   const char *unapplied;
   const struct megalith_sampling *sampling;  // what a request without its own gets
+  const char *chat_template;                 // its source; "" if there is none
+  const char *const *template_variables;  // [template_variable_count] what the chat template takes
+  size_t template_variable_count;         // besides messages and what Megalith sets, such as
+                                          // "enable_thinking"
 } megalith_model_info;
 
 // Valid until the model is closed.
@@ -220,10 +224,15 @@ typedef struct megalith_engine_options {
                               // GPUs of more than 192 multiprocessors to 64; 0: 128, on other GPUs
                               // 2048, on these 64. Larger ones compute prompts faster, but the
                               // requests that generate meanwhile wait longer for a token
-  uint32_t chunk_tokens;  // most prompt tokens of one request in an iteration; 0: no limit of its
-                          // own. Smaller chunks make others wait less behind long prompts
-  bool no_prefix_cache;   // prompts that begin alike do not share KV memory. Results are the same
-  bool background;        // compute on a thread of the engine's own (see THREADS)
+  uint32_t chunk_tokens;   // most prompt tokens of one request in an iteration; 0: no limit of its
+                           // own. Smaller chunks make others wait less behind long prompts
+  bool no_prefix_cache;    // prompts that begin alike do not share KV memory. Results are the same
+  bool background;         // compute on a thread of the engine's own (see THREADS)
+  bool prompt_logprobs;    // requests may set prompt_logprobs; takes memory for the logits of all
+                           // tokens of an iteration. Means nothing on a GPU
+  const char *partitions;  // how many tasks ops become, "gate_up=16 attend=4,2": of a kind of op or
+                           // of one ("3.gate_up"), along its columns or rows, and of attention per
+                           // KV head. Results are the same. NULL: the compiler decides
 } megalith_engine_options;
 
 MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,
@@ -332,6 +341,12 @@ typedef struct megalith_sampling {
   bool logprobs;                      // outputs tell how likely the model finds each token,
   uint32_t top_logprobs;              // and so many of the likeliest; to MEGALITH_MAX_TOP_LOGPROBS
   uint64_t seed;                      // the same seed, prompt and parameters give the same text
+  const int32_t *allowed;  // [allowed_count] only these tokens are chosen; with 0 all may be.
+  uint32_t allowed_count;  // On the CPU only
+  bool prompt_logprobs;    // megalith_request_prompt tells how likely the model finds each token
+  uint32_t
+      prompt_top_logprobs;  // of the prompt, and so many of the likeliest. On the CPU only, and
+                            // only if the engine's options say so
 } megalith_sampling;
 
 typedef struct megalith_message {
@@ -410,6 +425,8 @@ typedef struct megalith_request_options {
                                     // eos_token)
   bool continue_final_message;      // the last message is not closed: generation goes on inside it
 
+  int32_t priority;   // of the requests that wait, those with less begin first; else in their order
+  bool keep_special;  // special tokens that are generated appear in the text, but not stop tokens
   // What is generated matches this grammar; NULL: anything. Stop tokens are allowed where the text
   // may end, and where nothing can follow the request ends by itself (MEGALITH_FINISH_STOP), before
   // min_new_tokens too. What max_new_tokens, a stop text or a cancellation cuts off is the beginning
@@ -467,6 +484,19 @@ typedef struct megalith_result {
 // All of a request that is over, NULL before; its own on_output has it in its last call. Valid
 // until it is released.
 MEGALITH_API const megalith_result *megalith_request_result(megalith_request *request);
+
+// The prompt of a request that asked for prompt_logprobs; others have no tokens here. Log
+// probabilities are NULL until the request has given its first output with a token.
+typedef struct megalith_prompt {
+  const int32_t *tokens;  // [token_count]
+  size_t token_count;
+  const double *logprobs;       // [token_count] of each behind those before it; NaN for the first
+  const megalith_logprob *top;  // [token_count, top_count]; the first row means nothing
+  uint32_t top_count;
+} megalith_prompt;
+
+// Valid until the request is released.
+MEGALITH_API void megalith_request_prompt(megalith_request *request, megalith_prompt *out);
 
 // The request's handle is not used any more; if it has not finished, it is cancelled. Before or
 // after the engine is destroyed; in callbacks too, where `request` stays valid until they return.

@@ -4,6 +4,7 @@
 set -eu
 
 packages="gcc libc6-dev make cmake pkg-config libjansson-dev libutf8proc-dev libhwloc-dev libxxhash-dev libsodium-dev libevent-dev libssl-dev"
+browser_and_man="chromium man-db"
 if [ "${1:-build}" = test ]; then
   packages="$packages libcmocka-dev clang spin"
 fi
@@ -40,7 +41,9 @@ if [ "${1:-build}" = test ]; then
 
   # Checks of the sources are skipped, with a reason, without these: no error where they are not to be
   # had. Of clang-format and clang-tidy it is version 14 that decides.
-  wanted=$(missing_of clang-format-14 clang-tidy-14 libc6-dev-arm64-cross)
+  # The server's pages and the man page are tried where chromium and man are there; nginx and promtool are
+  # used where they are, and not installed, since their packages start services.
+  wanted=$(missing_of clang-format-14 clang-tidy-14 libc6-dev-arm64-cross $browser_and_man)
   if [ -n "$wanted" ] && [ "$(id -u)" -eq 0 ]; then
     apt-cache show clang >/dev/null 2>&1 || apt-get update -qq || true
     for package in $wanted; do

@@ -6,6 +6,7 @@
 
 #include "api/api_parts.h"
 #include "base/alloc.h"
+#include "device/cpu/team.h"
 #include "engine/device_choice.h"
 
 _Static_assert((int)MEGALITH_MAX_SEQUENCES == (int)MGL_MAX_SEQUENCES, "one limit");
@@ -38,7 +39,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
   const megalith_model *model = engine->model;
   uint32_t context = model->folder.config.context_tokens;
   mgl_cuda_options cuda = {.device = &engine->device};
-  mgl_runner_options runner = {
+  mgl_build runner = {
       .threads = on_gpu ? 0 : options->threads,
       .iteration_tokens = options->iteration_tokens,
       .sequences = options->sequences,
@@ -48,8 +49,13 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .memory_share = options->memory_share,
       .weights = model->source,
       .seed = model->dummy_seed,
+      .overrides = engine->overrides.items,
+      .override_count = (uint32_t)engine->overrides.count,
       .cuda = on_gpu ? &cuda : NULL,
   };
+  if (options->prompt_logprobs && !on_gpu) {
+    runner.logit_rows = MGL_EVERY_ROW;
+  }
   if (runner.pool_tokens == 0 && runner.memory_share == 0) {
     runner.memory_share = MGL_USUAL_SHARE;
   }
@@ -117,12 +123,16 @@ static mgl_status start(megalith_engine *engine, const megalith_engine_options *
                         mgl_error *err) {
   uint32_t models = engine->model->folder.generation.max_new_tokens;
   engine->default_new_tokens = models != 0 ? models : DEFAULT_NEW_TOKENS;
+  if (options->partitions != NULL) {
+    MGL_TRY(mgl_overrides_read(&engine->overrides, "partitions", options->partitions, err));
+  }
   MGL_TRY(start_on_device(engine, options, err));
   mgl_engine_options engine_options = {.mode = MGL_MODE_MEGA,
                                        .chunk_tokens = options->chunk_tokens,
                                        .prefix_cache = !options->no_prefix_cache,
                                        .before_plan = mgl_api_before_plan,
                                        .should_stop = mgl_api_should_stop,
+                                       .on_failure = mgl_api_on_failure,
                                        .context = engine,
                                        .idle_ns = options->background ? IDLE_NS : 0};
   MGL_TRY(mgl_runner_prepare(engine->runner, MGL_MODE_MEGA, err));
@@ -139,6 +149,7 @@ static void finish(megalith_engine *engine) {
   mgl_engine_destroy(engine->engine);
   mgl_runner_destroy(engine->runner);
   mgl_cuda_device_close(&engine->device);
+  mgl_overrides_free(&engine->overrides);
 }
 
 // --- a thread of its own -------------------------------------------------------------------------

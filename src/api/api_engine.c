@@ -65,8 +65,10 @@ static mgl_status enter(megalith_engine *engine, megalith_request *request, mgl_
   engine->active[engine->active_count++] =
       (active_request){.number = request->number, .request = request};
   request->entered = true;
-  mgl_token_list_free(&request->prompt);  // the engine below has its copy
-  request->asked.prompt = NULL;
+  if (request->prompt_logprobs == NULL) {
+    mgl_token_list_free(&request->prompt);  // the engine below has its copy
+    request->asked.prompt = NULL;
+  }
   return MGL_OK;
 }
 
@@ -170,6 +172,15 @@ static bool on_token(void *context, const mgl_generated_token *token) {
     leave(engine, request, entry);
   }
   return true;
+}
+
+void mgl_api_on_failure(void *context, uint32_t number, const mgl_error *err) {
+  megalith_engine *engine = context;
+  active_request *entry = find_active(engine, number);
+  if (entry != NULL) {
+    mgl_api_end_request(entry->request, MEGALITH_FINISH_FAILED, err);
+    leave(engine, entry->request, entry);
+  }
 }
 
 static bool on_iteration(void *context, const mgl_iteration *iteration) {

@@ -67,6 +67,26 @@ const char *megalith_version(void) {
 
 // --- models --------------------------------------------------------------------------------------
 
+// Variables of the template that a caller may set: all but those that Megalith sets.
+static void describe_template(megalith_model *model) {
+  static const char *const own[] = {"messages", "tools", "add_generation_prompt", "bos_token",
+                                    "eos_token"};
+  const mgl_chat_template *chat = model->folder.chat_template;
+  size_t count = 0;
+  const char *const *names = chat == NULL ? NULL : mgl_chat_template_variables(chat, &count);
+  model->info.chat_template = chat == NULL ? "" : mgl_chat_template_source(chat);
+  for (size_t i = 0; i < count; i++) {
+    bool is_own = false;
+    for (size_t j = 0; j < sizeof own / sizeof *own; j++) {
+      is_own = is_own || strcmp(names[i], own[j]) == 0;
+    }
+    if (!is_own) {
+      model->template_variables[model->info.template_variable_count++] = names[i];
+    }
+  }
+  model->info.template_variables = model->template_variables;
+}
+
 static void describe(megalith_model *model) {
   const mgl_model_folder *folder = &model->folder;
   model->info = (megalith_model_info){.family = mgl_family_name(folder->config.family),
@@ -76,6 +96,7 @@ static void describe(megalith_model *model) {
                                       .has_chat_template = folder->chat_template != NULL,
                                       .unapplied = folder->generation.unapplied,
                                       .sampling = &model->sampling};
+  describe_template(model);
   const mgl_generation *generation = &folder->generation;
   model->sampling =
       (megalith_sampling){.size = sizeof model->sampling,

@@ -13,6 +13,7 @@
 
 #include "api/request_life.h"
 #include "api/text_output.h"
+#include "compile/overrides.h"
 #include "engine/engine.h"
 #include "grammar/cache.h"
 #include "model/model_folder.h"
@@ -25,6 +26,7 @@ struct megalith_model {
   uint64_t dummy_seed;
   megalith_model_info info;
   megalith_sampling sampling;  // of generation_config.json
+  const char *template_variables[MGL_TEMPLATE_MAX_VARIABLES];
   mgl_grammar_cache *grammars;
 };
 
@@ -54,9 +56,13 @@ struct megalith_request {
   mgl_token_list prompt;
   int32_t stop_ids[MEGALITH_MAX_STOP_TOKENS];
   unsigned char salt[MEGALITH_MAX_SALT_BYTES];
-  mgl_logit_bias *biases;  // [asked.sampling.bias_count]
-  mgl_request asked;       // its pointers point at those above; it has a reference to its grammar
-  uint32_t top_count;      // alternatives of each token
+  mgl_logit_bias *biases;   // [asked.sampling.bias_count]
+  int32_t *allowed;         // [asked.sampling.allowed_count]
+  mgl_request asked;        // its pointers point at those above; it has a reference to its grammar
+  uint32_t top_count;       // alternatives of each token
+  double *prompt_logprobs;  // [prompt.count], filled by the engine; NULL: not asked for
+  mgl_token_logprob *prompt_top;  // [prompt.count, asked.prompt_top_count] the same
+  megalith_logprob *prompt_told;  // the same, for the caller
   megalith_output_callback *on_output;
   void *context;
   // Used by the engine's thread only:
@@ -99,6 +105,7 @@ struct megalith_engine {
   uint32_t default_new_tokens;
   // Used by the thread that computes only:
   mgl_cuda_device device;
+  mgl_overrides overrides;
   mgl_runner *runner;
   mgl_engine *engine;
   active_request *active;  // ascending numbers
@@ -159,6 +166,8 @@ void mgl_api_end_request(megalith_request *request, megalith_finish finish, cons
 
 // Between iterations, on a GPU while the next one is computed: takes in what the inbox has.
 void mgl_api_before_plan(void *engine);
+// A request's logits mean nothing, and the engine below has thrown it out.
+void mgl_api_on_failure(void *engine, uint32_t number, const mgl_error *err);
 // Asked while a launch runs on a GPU: it ends early.
 bool mgl_api_should_stop(void *engine);
 // Computes until there is nothing to do or it shall stop.

@@ -14,6 +14,10 @@ void mgl_api_destroy_request(megalith_request *request) {
   (void)pthread_cond_destroy(&request->changed);
   mgl_grammar_release(request->asked.grammar);
   mgl_free(request->biases);
+  mgl_free(request->allowed);
+  mgl_free(request->prompt_logprobs);
+  mgl_free(request->prompt_top);
+  mgl_free(request->prompt_told);
   mgl_free(request->tokens);
   mgl_free(request->logprobs);
   mgl_free(request->top);
@@ -57,9 +61,21 @@ static megalith_finish finish_of(mgl_finish_reason reason) {
   return MEGALITH_FINISH_NONE;
 }
 
+// Behind the first token, what the engine found out about the prompt in the caller's form.
+static void keep_prompt(megalith_request *request) {
+  size_t count = request->prompt.count * request->asked.prompt_top_count;
+  for (size_t i = request->asked.prompt_top_count; i < count; i++) {
+    const mgl_token_logprob *from = &request->prompt_top[i];
+    request->prompt_told[i] = (megalith_logprob){from->token, from->logprob};
+  }
+}
+
 // Keeps a token and what is asked about it.
 static void keep_token(megalith_request *request, const mgl_generated_token *token) {
   size_t i = request->token_count++;
+  if (i == 0 && request->prompt_logprobs != NULL) {
+    keep_prompt(request);
+  }
   request->tokens[i] = token->token;
   if (request->logprobs != NULL) {
     request->logprobs[i] = token->logprob;
@@ -314,6 +330,22 @@ bool megalith_request_wait(megalith_request *request, int timeout_ms) {
   bool finished = is_over(request);
   (void)pthread_mutex_unlock(&request->hub->lock);
   return finished;
+}
+
+void megalith_request_prompt(megalith_request *request, megalith_prompt *out) {
+  (void)pthread_mutex_lock(&request->hub->lock);
+  *out = (megalith_prompt){0};
+  if (request->prompt_logprobs != NULL) {
+    out->tokens = request->prompt.ids;
+    out->token_count = request->prompt.count;
+  }
+  // The engine has filled them before the first token; what it wrote is seen through the lock.
+  if (request->prompt_logprobs != NULL && request->token_count > 0) {
+    out->logprobs = request->prompt_logprobs;
+    out->top = request->prompt_told;
+    out->top_count = request->asked.prompt_top_count;
+  }
+  (void)pthread_mutex_unlock(&request->hub->lock);
 }
 
 const megalith_result *megalith_request_result(megalith_request *request) {

@@ -77,6 +77,54 @@ static mgl_status copy_biases(const megalith_sampling *s, megalith_request *requ
   return MGL_OK;
 }
 
+static mgl_status copy_allowed(const megalith_sampling *s, uint32_t vocab_size,
+                               megalith_request *request, mgl_error *err) {
+  if (s->allowed_count > vocab_size) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "allowed tokens: expected at most %u, found %u",
+                         vocab_size, s->allowed_count);
+  }
+  MGL_TRY(check_array("allowed tokens", s->allowed, s->allowed_count, err));
+  if (s->allowed_count == 0) {
+    return MGL_OK;
+  }
+  request->allowed = mgl_alloc_zeroed(s->allowed_count, sizeof *request->allowed);
+  if (request->allowed == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u allowed tokens",
+                         s->allowed_count);
+  }
+  memcpy(request->allowed, s->allowed, s->allowed_count * sizeof *request->allowed);
+  return MGL_OK;
+}
+
+// Memory for what the engine shall find out about the prompt.
+static mgl_status read_prompt_logprobs(const megalith_sampling *s, uint32_t vocab_size,
+                                       megalith_request *request, mgl_error *err) {
+  size_t count = request->prompt.count;
+  uint32_t tops = s->prompt_top_logprobs;
+  if (!s->prompt_logprobs) {
+    return MGL_OK;
+  }
+  if (tops > MGL_MAX_TOP_LOGPROBS) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "log probabilities of a prompt: expected at most %d, found %u",
+                         MGL_MAX_TOP_LOGPROBS, tops);
+  }
+  tops = tops < vocab_size ? tops : vocab_size;
+  request->prompt_logprobs = mgl_alloc_zeroed(count + 1, sizeof *request->prompt_logprobs);
+  request->prompt_top = mgl_alloc_zeroed(count * tops + 1, sizeof *request->prompt_top);
+  request->prompt_told = mgl_alloc_zeroed(count * tops + 1, sizeof *request->prompt_told);
+  if (request->prompt_logprobs == NULL || request->prompt_top == NULL ||
+      request->prompt_told == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY,
+                         "out of memory for the log probabilities of a prompt of %zu tokens",
+                         count);
+  }
+  request->asked.prompt_logprobs = request->prompt_logprobs;
+  request->asked.prompt_top = request->prompt_top;
+  request->asked.prompt_top_count = tops;
+  return MGL_OK;
+}
+
 static mgl_status read_sampling(const megalith_model *model, const megalith_sampling *given,
                                 megalith_request *request, mgl_error *err) {
   megalith_sampling s;
@@ -87,6 +135,8 @@ static mgl_status read_sampling(const megalith_model *model, const megalith_samp
     s.min_new_tokens = s.min_new_tokens < most ? s.min_new_tokens : most;
   }
   MGL_TRY(copy_biases(&s, request, err));
+  MGL_TRY(copy_allowed(&s, model->info.vocab_size, request, err));
+  MGL_TRY(read_prompt_logprobs(&s, model->info.vocab_size, request, err));
   request->asked.sampling = (mgl_sampling){.temperature = s.temperature,
                                            .top_k = s.top_k,
                                            .top_p = s.top_p == 0 ? 1 : s.top_p,
@@ -96,6 +146,8 @@ static mgl_status read_sampling(const megalith_model *model, const megalith_samp
                                            .frequency_penalty = s.frequency_penalty,
                                            .biases = request->biases,
                                            .bias_count = s.bias_count,
+                                           .allowed = request->allowed,
+                                           .allowed_count = s.allowed_count,
                                            .min_tokens = s.min_new_tokens,
                                            .logprobs = s.logprobs,
                                            .top_logprobs = s.logprobs ? s.top_logprobs : 0,
@@ -194,10 +246,11 @@ static mgl_status fill_request(const megalith_engine *engine,
   MGL_TRY(mgl_engine_check(engine->engine, asked, err));
   MGL_TRY(check_array("stop_texts", options->stop_texts, options->stop_text_count, err));
   MGL_TRY(mgl_text_output_create(folder->tokenizer, options->stop_texts, options->stop_text_count,
-                                 &request->output, err));
+                                 options->keep_special, &request->output, err));
   MGL_TRY(allocate_outputs(engine, request, err));
   request->on_output = options->on_output;
   request->context = options->context;
+  asked->priority = options->priority;
   return MGL_OK;
 }
 

@@ -22,7 +22,8 @@ static mgl_status check_stops(const char *const *stops, uint32_t count, mgl_erro
 }
 
 mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer, const char *const *stops,
-                                  uint32_t count, mgl_text_output **out, mgl_error *err) {
+                                  uint32_t count, bool keep_special, mgl_text_output **out,
+                                  mgl_error *err) {
   *out = NULL;
   if (count > MGL_MAX_STOP_TEXTS) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "stop texts: expected at most %d, found %u",
@@ -39,7 +40,7 @@ mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer, const char *co
   }
   mgl_status status = MGL_OK;
   if (tokenizer != NULL) {
-    status = mgl_detokenizer_create(tokenizer, true, &output->detokenizer, err);
+    status = mgl_detokenizer_create(tokenizer, !keep_special, &output->detokenizer, err);
   }
   if (status == MGL_OK && count > 0) {
     status = mgl_stop_matcher_create(stops, count, &output->stops, err);

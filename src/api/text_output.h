@@ -22,9 +22,10 @@ enum {
 typedef struct mgl_text_output mgl_text_output;
 
 // tokenizer: borrowed; NULL gives no text ever, and then there must be no stop texts. stops:
-// [count] of 1 to MGL_MAX_STOP_TEXT_BYTES bytes, copied.
+// [count] of 1 to MGL_MAX_STOP_TEXT_BYTES bytes, copied. keep_special: special tokens have text.
 mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer, const char *const *stops,
-                                  uint32_t count, mgl_text_output **out, mgl_error *err);
+                                  uint32_t count, bool keep_special, mgl_text_output **out,
+                                  mgl_error *err);
 void mgl_text_output_destroy(mgl_text_output *output);  // NULL is fine
 
 // Appends what this token makes certain to *text. *stopped: a stop text is complete; all before it

@@ -149,6 +149,7 @@ void mgl_app_model_close(mgl_app_model *model) {
   mgl_model_folder_close(&model->folder);
   mgl_free(model->name);
   mgl_cuda_device_close(&model->device);
+  mgl_overrides_free(&model->overrides);
   *model = (mgl_app_model){0};
 }
 
@@ -159,17 +160,17 @@ static void report(void *context, uint64_t done_bytes, uint64_t total_bytes) {
 // What is made of the options, once the device is known: a runner, or its plan.
 typedef struct outcome {
   mgl_runner **runner;  // NULL: only the plan is wanted
-  mgl_memory_plan *plan;
+  mgl_sizes *plan;
   const char **device;
 } outcome;
 
 static mgl_status start(const mgl_app_model *model, const mgl_arguments *arguments,
-                        mgl_runner_options *options, const outcome *out, mgl_error *err) {
+                        mgl_build *options, const outcome *out, mgl_error *err) {
   mgl_progress progress;
   options->weights = model->source;
   if (out->runner == NULL) {
     *out->device = options->cuda != NULL ? model->device.name : "CPU";
-    return mgl_runner_plan_memory(&model->folder, options, out->plan, err);
+    return mgl_runner_measure(&model->folder, options, out->plan, err);
   }
   bool is_dummy = model->source == MGL_WEIGHTS_DUMMY;
   uint32_t trace = options->cuda != NULL ? TRACE_SPANS : TRACE_TASKS;
@@ -199,7 +200,7 @@ static uint32_t number_of(const mgl_arguments *arguments, const char *name) {
 }
 
 static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *arguments,
-                               uint32_t ordinal, mgl_runner_options *options, const outcome *out,
+                               uint32_t ordinal, mgl_build *options, const outcome *out,
                                mgl_error *err) {
   MGL_TRY(mgl_device_check_gpu(arguments, err));
   MGL_TRY(mgl_cuda_device_open((int)ordinal, &model->device, err));
@@ -209,13 +210,14 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
                  .in_flight_ahead = number_of(arguments, "in-flight-ahead"),
                  .no_prefetch = find_argument(arguments, "no-prefetch") != NULL,
                  .step_batch = number_of(arguments, "step-batch")},
-      .coarse = find_argument(arguments, "coarse") != NULL,
-      .events_only = find_argument(arguments, "events") != NULL,
-      .scheduler_warps = find_argument(arguments, "scheduler-warps") != NULL,
   };
   options->cuda = &cuda;
+  options->coarse = find_argument(arguments, "coarse") != NULL;
+  options->events_only = find_argument(arguments, "events") != NULL;
+  options->scheduler_warps = find_argument(arguments, "scheduler-warps") != NULL;
   mgl_status status = start(model, arguments, options, out, err);
   options->cuda = NULL;
+  options->coarse = options->events_only = options->scheduler_warps = false;
   if (status != MGL_OK) {
     mgl_cuda_device_close(&model->device);
     return status;
@@ -227,8 +229,7 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
 }
 
 // --memory-share, --kv-tokens and --iteration-tokens, where the command has them.
-static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_runner_options *options,
-                               mgl_error *err) {
+static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_build *options, mgl_error *err) {
   const mgl_argument *share = find_argument(arguments, "memory-share");
   const mgl_argument *tokens = find_argument(arguments, "kv-tokens");
   if (share != NULL && tokens != NULL) {
@@ -248,11 +249,27 @@ static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_runner_option
   return MGL_OK;
 }
 
+// --partition, where the command has it.
+static mgl_status read_partitions(mgl_app_model *model, const mgl_arguments *arguments,
+                                  mgl_build *build, mgl_error *err) {
+  for (size_t i = 0; i < arguments->count; i++) {
+    if (strcmp(arguments->items[i].option->name, "partition") == 0) {
+      MGL_TRY(mgl_overrides_read(&model->overrides, "--partition", arguments->items[i].text, err));
+    }
+  }
+  if (model->overrides.count > 0) {
+    build->overrides = model->overrides.items;
+    build->override_count = (uint32_t)model->overrides.count;
+  }
+  return MGL_OK;
+}
+
 static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments,
-                            mgl_runner_options *options, const outcome *out, mgl_error *err) {
+                            mgl_build *options, const outcome *out, mgl_error *err) {
   mgl_device_choice device;
   mgl_error reason = {0};
   MGL_TRY(choose_sizes(arguments, options, err));
+  MGL_TRY(read_partitions(model, arguments, options, err));
   MGL_TRY(mgl_device_wanted(arguments, &device, err));
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(model, arguments, device.ordinal, options, out, err);
@@ -276,14 +293,14 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
 }
 
 mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,
-                               mgl_runner_options *options, mgl_runner **out, mgl_error *err) {
+                               mgl_build *options, mgl_runner **out, mgl_error *err) {
   *out = NULL;
   return on_device(model, arguments, options, &(outcome){.runner = out}, err);
 }
 
 mgl_status mgl_app_model_plan(mgl_app_model *model, const mgl_arguments *arguments,
-                              mgl_runner_options *options, mgl_memory_plan *out,
-                              const char **device, mgl_error *err) {
+                              mgl_build *options, mgl_sizes *out, const char **device,
+                              mgl_error *err) {
   return on_device(model, arguments, options, &(outcome){.plan = out, .device = device}, err);
 }
 

@@ -84,7 +84,7 @@ static mgl_status read_sizes(bench *b, mgl_error *err) {
                          context, tokens);
   }
   // 0: the usual number, which is no less than this on any device.
-  uint64_t least = b->batch > MGL_USUAL_GPU_ITERATION_TOKENS ? b->batch : 0;
+  uint64_t least = b->batch > MGL_CUDA_MAX_TOKENS ? b->batch : 0;
   b->iteration_tokens = (uint32_t)mgl_arguments_u64(arguments, "iteration-tokens", least);
   if (b->iteration_tokens != 0 && b->iteration_tokens < b->batch) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
@@ -234,23 +234,22 @@ static void keep_modes(bench *b, bool gpu) {
 
 // On a GPU, what is set for the narrow class where the wide one decodes.
 static void note_idle_options(const bench *b) {
-  static const char *const of_narrow[] = {"launch",          "schedulers",  "scheduler-warps",
-                                          "in-flight",       "no-prefetch", "step-batch",
-                                          "in-flight-ahead", "coarse",      "events"};
+  static const char *const of_narrow[] = {
+      "launch",     "schedulers",      "scheduler-warps", "in-flight", "no-prefetch",
+      "step-batch", "in-flight-ahead", "coarse",          "events",    "partition"};
   bool is_wide = false;  // only mode mega has that class
   for (size_t i = 0; i < b->result_count; i++) {
     is_wide = is_wide || b->results[i].mode == MGL_MODE_MEGA;
   }
-  is_wide = is_wide && mgl_runner_device(b->runner) != NULL && b->batch > MGL_CUDA_NARROW_TOKENS &&
-            mgl_runner_limits(b->runner)->tokens > MGL_USUAL_GPU_ITERATION_TOKENS;
+  is_wide = is_wide && mgl_runner_device(b->runner) != NULL && b->batch > MGL_NARROW_TOKENS &&
+            mgl_runner_limits(b->runner)->tokens > MGL_CUDA_MAX_TOKENS;
   for (size_t i = 0; is_wide && i < sizeof of_narrow / sizeof *of_narrow; i++) {
     if (mgl_arguments_has(b->arguments, of_narrow[i])) {
       (void)fprintf(
           stderr,
           "megalith: note: --%s is for iterations of up to %d tokens, or of up to %d with "
           "--iteration-tokens %d, and the batch has %" PRIu32 "\n",
-          of_narrow[i], MGL_CUDA_NARROW_TOKENS, MGL_USUAL_GPU_ITERATION_TOKENS,
-          MGL_USUAL_GPU_ITERATION_TOKENS, b->batch);
+          of_narrow[i], MGL_NARROW_TOKENS, MGL_CUDA_MAX_TOKENS, MGL_CUDA_MAX_TOKENS, b->batch);
     }
   }
 }
@@ -262,13 +261,12 @@ static mgl_status measure(bench *b, mgl_error *err) {
   while (strcmp(launch_choice(launch), name) != 0) {
     launch++;
   }
-  mgl_runner_options options = {
-      .iteration_tokens = b->iteration_tokens,
-      .sequences = b->batch,
-      .sequence_tokens = b->prompt + b->generate,
-      .page_tokens = (uint32_t)mgl_arguments_u64(b->arguments, "page-tokens", 0),
-      .launch = launches[launch],
-      .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
+  mgl_build options = {.iteration_tokens = b->iteration_tokens,
+                       .sequences = b->batch,
+                       .sequence_tokens = b->prompt + b->generate,
+                       .page_tokens = (uint32_t)mgl_arguments_u64(b->arguments, "page-tokens", 0),
+                       .launch = launches[launch],
+                       .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
   MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
   keep_modes(b, mgl_runner_device(b->runner) != NULL);
   note_idle_options(b);
@@ -464,6 +462,7 @@ static const mgl_option options[] = {
      .u64_max = MGL_MAX_ITERATION_TOKENS,
      .help = "prompt tokens of one sequence in an iteration at most [those of an iteration]"},
     MGL_ROW_ITERATION_TOKENS,
+    MGL_ROW_PARTITION,
     {.name = "json",
      .type = MGL_OPTION_FLAG,
      .help = "print one JSON object for each mode, a line each"},

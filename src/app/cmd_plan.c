@@ -15,23 +15,24 @@
 typedef struct planning {
   const mgl_arguments *arguments;
   mgl_app_model model;
-  mgl_runner_options options;
-  mgl_memory_plan plan;
+  mgl_build options;
+  mgl_sizes plan;
   const char *device;
 } planning;
 
 static uint64_t kv_tokens(const planning *p) {
-  return (uint64_t)p->plan.page_count * p->plan.page_tokens;
+  return (uint64_t)p->plan.page_count * p->plan.limits.page_tokens;
 }
 
 // Sequences of so many tokens that fit, each in pages of its own.
 static uint64_t sequences_of(const planning *p, uint64_t tokens) {
-  return p->plan.page_count / ((tokens + p->plan.page_tokens - 1) / p->plan.page_tokens);
+  return p->plan.page_count /
+         ((tokens + p->plan.limits.page_tokens - 1) / p->plan.limits.page_tokens);
 }
 
 // The longest of so many sequences that fit.
 static uint64_t longest_of(const planning *p, uint64_t sequences) {
-  uint64_t tokens = p->plan.page_count / sequences * p->plan.page_tokens;
+  uint64_t tokens = p->plan.page_count / sequences * p->plan.limits.page_tokens;
   return tokens < p->options.sequence_tokens ? tokens : p->options.sequence_tokens;
 }
 
@@ -54,7 +55,7 @@ static const char *weights_note(const planning *p) {
 // "so many sequences of so many tokens" for lengths that halve, until all places are taken.
 static void append_fits(const planning *p, mgl_text *out) {
   uint64_t tokens = p->options.sequence_tokens;
-  uint64_t least = p->plan.page_tokens;
+  uint64_t least = p->plan.limits.page_tokens;
   mgl_text_append_string(out, "\nrequests that run at once, by their length:\n");
   bool more = true;
   while (more && tokens >= least) {
@@ -68,7 +69,7 @@ static void append_fits(const planning *p, mgl_text *out) {
 }
 
 static void append_text(const planning *p, mgl_text *out) {
-  const mgl_memory_plan *plan = &p->plan;
+  const mgl_sizes *plan = &p->plan;
   char size[MGL_HUMAN_BYTES];
   char note[64];
   mgl_human_size(plan->free_bytes, size);
@@ -79,23 +80,23 @@ static void append_text(const planning *p, mgl_text *out) {
   append_part(out, "other", plan->other_bytes, "");
   mgl_human_size(plan->kv_bytes_per_token, size);
   (void)snprintf(note, sizeof note, "%s a token", size);
-  append_part(out, "KV memory", mgl_memory_plan_kv_bytes(plan), note);
+  append_part(out, "KV memory", mgl_sizes_kv_bytes(plan), note);
   (void)snprintf(note, sizeof note, "%.1f%% of what is free",
-                 100 * (double)mgl_memory_plan_total(plan) / (double)plan->free_bytes);
-  append_part(out, "in all", mgl_memory_plan_total(plan), note);
+                 100 * (double)mgl_sizes_total(plan) / (double)plan->free_bytes);
+  append_part(out, "in all", mgl_sizes_total(plan), note);
   if (plan->loading_bytes > 0) {
     append_part(out, "while loading", plan->loading_bytes, "more");
   }
   mgl_text_format(out,
                   "\nKV memory holds %" PRIu64 " tokens in %" PRIu32 " pages of %" PRIu32
                   ": %" PRIu32 " sequences of %" PRIu64 "\n",
-                  kv_tokens(p), plan->page_count, plan->page_tokens, p->plan.sequences,
+                  kv_tokens(p), plan->page_count, plan->limits.page_tokens, p->plan.sequences,
                   longest_of(p, p->plan.sequences));
   append_fits(p, out);
 }
 
 static void append_json(const planning *p, mgl_text *out) {
-  const mgl_memory_plan *plan = &p->plan;
+  const mgl_sizes *plan = &p->plan;
   mgl_text_append_string(out, "{\"model\": ");
   mgl_json_append_string(out, p->model.name, strlen(p->model.name));
   mgl_text_append_string(out, ", \"device\": ");
@@ -107,11 +108,11 @@ static void append_json(const planning *p, mgl_text *out) {
   mgl_text_format(out, ", \"activation_bytes\": %" PRIu64 ", \"other_bytes\": %" PRIu64,
                   plan->activation_bytes, plan->other_bytes);
   mgl_text_format(out, ", \"kv_bytes\": %" PRIu64 ", \"kv_bytes_per_token\": %" PRIu64,
-                  mgl_memory_plan_kv_bytes(plan), plan->kv_bytes_per_token);
+                  mgl_sizes_kv_bytes(plan), plan->kv_bytes_per_token);
   mgl_text_format(out, ", \"total_bytes\": %" PRIu64 ", \"loading_bytes\": %" PRIu64,
-                  mgl_memory_plan_total(plan), plan->loading_bytes);
+                  mgl_sizes_total(plan), plan->loading_bytes);
   mgl_text_format(out, ", \"kv_tokens\": %" PRIu64 ", \"page_tokens\": %" PRIu32, kv_tokens(p),
-                  plan->page_tokens);
+                  plan->limits.page_tokens);
   mgl_text_format(out, ", \"sequences\": %" PRIu32 ", \"context\": %" PRIu32, p->plan.sequences,
                   p->options.sequence_tokens);
   mgl_text_format(
@@ -137,10 +138,10 @@ static mgl_status plan_command(const mgl_arguments *arguments, mgl_error *err) {
   planning p = {.arguments = arguments};
   MGL_TRY(mgl_app_model_open(arguments, MGL_WANT_WEIGHTS, &p.model, err));
   uint32_t context = p.model.folder.config.context_tokens;
-  p.options = (mgl_runner_options){
-      .sequences = (uint32_t)mgl_arguments_u64(arguments, "sequences", 0),
-      .sequence_tokens = (uint32_t)mgl_arguments_u64(arguments, "context", context),
-      .memory_share = MGL_USUAL_SHARE};
+  p.options =
+      (mgl_build){.sequences = (uint32_t)mgl_arguments_u64(arguments, "sequences", 0),
+                  .sequence_tokens = (uint32_t)mgl_arguments_u64(arguments, "context", context),
+                  .memory_share = MGL_USUAL_SHARE};
   mgl_status status = mgl_app_model_plan(&p.model, arguments, &p.options, &p.plan, &p.device, err);
   if (status == MGL_OK) {
     status = print(&p, err);

@@ -58,7 +58,7 @@ static mgl_status on_logits(void *context, size_t position, const float *logits,
 static mgl_status compute(score *s, mgl_error *err) {
   mgl_runner *runner = NULL;
   const char *logits_path = mgl_arguments_text(s->arguments, "logits", NULL);
-  mgl_runner_options options = mgl_score_runner_options(
+  mgl_build options = mgl_score_build(
       (uint32_t)s->tokens.count, (uint32_t)mgl_arguments_u64(s->arguments, "iteration-tokens", 0));
   s->logprobs = mgl_alloc_zeroed(s->tokens.count, sizeof *s->logprobs);
   if (s->logprobs == NULL) {

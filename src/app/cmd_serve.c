@@ -13,7 +13,10 @@
 #include "request/parameters.h"
 #include "serve/server.h"
 
-enum { DEFAULT_PORT = 8000 };
+enum {
+  DEFAULT_PORT = 8000,
+  MOST_PROMPT_LOGPROB_ROWS = 256,  // their logits take memory: of 150k tokens 600 KB each
+};
 
 typedef struct serving {
   const mgl_arguments *arguments;
@@ -43,6 +46,17 @@ static mgl_status open_model(serving *s, mgl_error *err) {
   return status;
 }
 
+// All of --partition, with spaces between them.
+static mgl_text partitions_of(const mgl_arguments *a) {
+  mgl_text text = {0};
+  for (size_t i = 0; i < a->count; i++) {
+    if (strcmp(a->items[i].option->name, "partition") == 0) {
+      mgl_text_format(&text, "%s ", a->items[i].text);
+    }
+  }
+  return text;
+}
+
 static mgl_status create_engine(serving *s, mgl_error *err) {
   const mgl_arguments *a = s->arguments;
   megalith_error error = {0};
@@ -58,12 +72,43 @@ static mgl_status create_engine(serving *s, mgl_error *err) {
       .iteration_tokens = (uint32_t)mgl_arguments_u64(a, "iteration-tokens", 0),
       .background = true,
   };
-  MGL_TRY(forward(megalith_engine_create(s->model, &options, &s->engine, &error), &error, err));
+  mgl_text partitions = partitions_of(a);
+  options.partitions = partitions.data;
+  options.prompt_logprobs = options.iteration_tokens <= MOST_PROMPT_LOGPROB_ROWS;
+  mgl_status status = mgl_text_check(&partitions, err);
+  if (status == MGL_OK) {
+    status = forward(megalith_engine_create(s->model, &options, &s->engine, &error), &error, err);
+  }
+  mgl_text_free(&partitions);
+  MGL_TRY(status);
   const char *note = megalith_engine_describe(s->engine)->note;
   if (note[0] != 0) {
     (void)fprintf(stderr, "megalith: note: %s\n", note);
   }
   return MGL_OK;
+}
+
+// The formats of the options, or what the chat template says.
+static mgl_output_syntax choose_syntax(const serving *s) {
+  static const struct {
+    const char *name;
+    mgl_tool_format format;
+  } formats[] = {{"none", MGL_TOOLS_NONE},
+                 {"hermes", MGL_TOOLS_HERMES},
+                 {"llama3", MGL_TOOLS_LLAMA3},
+                 {"llama3_json", MGL_TOOLS_LLAMA3},
+                 {"mistral", MGL_TOOLS_MISTRAL}};
+  const char *chat_template = megalith_model_describe(s->model)->chat_template;
+  const char *tools = mgl_arguments_text(s->arguments, "tool-parser", "auto");
+  const char *reasoning = mgl_arguments_text(s->arguments, "reasoning-parser", "auto");
+  mgl_output_syntax syntax = {.tools = mgl_tool_format_of_template(chat_template),
+                              .finds_thoughts = strcmp(reasoning, "auto") == 0
+                                                    ? mgl_template_thinks(chat_template)
+                                                    : strcmp(reasoning, "none") != 0};
+  for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+    syntax.tools = strcmp(tools, formats[i].name) == 0 ? formats[i].format : syntax.tools;
+  }
+  return syntax;
 }
 
 static mgl_status create_server(serving *s, mgl_error *err) {
@@ -83,7 +128,7 @@ static mgl_status create_server(serving *s, mgl_error *err) {
       .max_connections = (uint32_t)mgl_arguments_u64(a, "max-connections", 0),
       .max_body_bytes = mgl_arguments_u64(a, "max-body-bytes", 0),
       .drain_seconds = (uint32_t)mgl_arguments_u64(a, "drain-seconds", 0),
-      .finds_thoughts = strcmp(mgl_arguments_text(a, "reasoning-parser", "none"), "think") == 0,
+      .syntax = choose_syntax(s),
       .logs_requests = mgl_arguments_has(a, "log-requests"),
       .logs_json = strcmp(mgl_arguments_text(a, "log-format", "text"), "json") == 0,
   };
@@ -156,12 +201,19 @@ static const char *log_format_choice(uint32_t index) {
   return index < sizeof names / sizeof *names ? names[index] : NULL;
 }
 
+// The latter names are vLLM's.
+static const char *tool_choice(uint32_t index) {
+  static const char *const names[] = {"auto", "none", "hermes", "llama3", "mistral", "llama3_json"};
+  return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
+
 static const char *reasoning_choice(uint32_t index) {
-  static const char *const names[] = {"none", "think"};
+  static const char *const names[] = {"auto", "none", "think", "qwen3", "deepseek_r1"};
   return index < sizeof names / sizeof *names ? names[index] : NULL;
 }
 
 static const mgl_option options[] = {
+    MGL_ROW_PARTITION,
     {.name = "host",
      .value_name = "HOST",
      .type = MGL_OPTION_TEXT,
@@ -180,7 +232,7 @@ static const mgl_option options[] = {
     {.name = "api-keys",
      .value_name = "FILE",
      .type = MGL_OPTION_FILE,
-     .help = "a key a line; every route but /health and /ready then needs one of them"},
+     .help = "a key a line; all but /health, /ready and the pages then needs one of them"},
     {.name = "tls-cert",
      .alias = "ssl-certfile",
      .value_name = "FILE",
@@ -239,7 +291,13 @@ static const mgl_option options[] = {
      .value_name = "NAME",
      .type = MGL_OPTION_CHOICE,
      .choices = reasoning_choice,
-     .help = "think: text of chats between <think> and </think> is reasoning_content [none]"},
+     .help = "think: <think>...</think> becomes reasoning_content [auto: by the chat template]"},
+    {.name = "tool-parser",
+     .alias = "tool-call-parser",
+     .value_name = "NAME",
+     .type = MGL_OPTION_CHOICE,
+     .choices = tool_choice,
+     .help = "how the model writes calls of tools [auto: by the chat template]"},
     {.name = "log-requests",
      .type = MGL_OPTION_FLAG,
      .help = "a line on standard error for each request, without its text"},

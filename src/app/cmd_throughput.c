@@ -159,10 +159,10 @@ static mgl_status generate(throughput *t, mgl_error *err) {
 
 static mgl_status start(throughput *t, mgl_error *err) {
   uint32_t places = (uint32_t)mgl_arguments_u64(t->arguments, "sequences", 0);
-  mgl_runner_options options = {.sequences = places < t->work.count ? places : t->work.count,
-                                .requests = t->work.count,
-                                .sequence_tokens = t->work.longest,
-                                .memory_share = MGL_USUAL_SHARE};
+  mgl_build options = {.sequences = places < t->work.count ? places : t->work.count,
+                       .requests = t->work.count,
+                       .sequence_tokens = t->work.longest,
+                       .memory_share = MGL_USUAL_SHARE};
   MGL_TRY(mgl_app_model_start(&t->model, t->arguments, &options, &t->runner, err));
   mgl_engine_options engine = {
       .mode = mgl_app_mode(t->arguments),

@@ -137,9 +137,17 @@ static const mgl_command *find_command(int argc, char *const *argv, int *words) 
   return found;
 }
 
-// `megalith help`, and `megalith help COMMAND`; --help and -h in its place are the same.
+// `megalith help`, and `megalith help COMMAND`; --help and -h in its place are the same. `megalith
+// help --man` prints the manual page.
 static mgl_status help(int argc, char *const *argv, mgl_error *err) {
   int words = 0;
+  if (argc == 3 && strcmp(argv[2], "--man") == 0) {
+    mgl_text out = {0};
+    mgl_help_append_man(commands, COMMAND_COUNT, &out);
+    mgl_status status = mgl_output_text(&out, err);
+    mgl_text_free(&out);
+    return status;
+  }
   const mgl_command *command = argc < 3 ? NULL : find_command(argc - 1, argv + 1, &words);
   if (argc > 2 && command == NULL && argv[2][0] != '-' && strcmp(argv[2], "help") != 0) {
     return unknown_command(argv[2], err);

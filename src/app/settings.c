@@ -110,6 +110,23 @@ static char *trim(char *text) {
   return text;
 }
 
+// What more of YAML would mean something else than the text that it is written with.
+static mgl_status check_plain(const char *value, const char *path, mgl_error *err) {
+  value += strspn(value, " \t");
+  char quote = *value == '"' || *value == '\'' ? *value : 0;
+  const char *end = quote == 0 ? NULL : strchr(value + 1, quote);
+  const char *rest = end == NULL ? "" : end + 1 + strspn(end + 1, " \t\r");
+  bool is_plain = quote == 0
+                      ? *value == 0 || strchr("[{&*!|>%@`,", *value) == NULL
+                      : end != NULL && (*rest == 0 || *rest == '#') &&
+                            (quote == '\'' || memchr(value, '\\', (size_t)(end - value)) == NULL);
+  return is_plain ? MGL_OK
+                  : mgl_error_set(err, MGL_ERR_FORMAT,
+                                  "%s: expected a plain or quoted value, found \"%.80s\": of YAML, "
+                                  "only lines \"name: value\" are read; a JSON object can say more",
+                                  path, value);
+}
+
 static mgl_status add_yaml(mgl_settings *s, const mgl_command *command, char *text,
                            const char *path, mgl_error *err) {
   for (char *next = NULL; text != NULL; text = next) {
@@ -122,11 +139,14 @@ static mgl_status add_yaml(mgl_settings *s, const mgl_command *command, char *te
     if (line[0] == 0 || strcmp(line, "---") == 0) {
       continue;
     }
-    if (colon == NULL || line != text) {
+    if (colon == NULL || line != text || line[0] == '-') {
       return mgl_error_set(err, MGL_ERR_FORMAT,
-                           "%s: expected lines \"name: value\", found \"%.80s\"", path, line);
+                           "%s: expected lines \"name: value\", without indentation or lists, "
+                           "found \"%.80s\"",
+                           path, line);
     }
     *colon = 0;
+    MGL_TRY(check_plain(colon + 1, path, err));
     MGL_TRY(add_named(s, command, trim(line), trim(colon + 1), path, err));
   }
   return MGL_OK;

@@ -129,9 +129,37 @@ static mgl_status check_biases(const mgl_sampling_request *r, mgl_error *err) {
   return MGL_OK;
 }
 
+static bool is_stop(const mgl_sampling_request *r, int32_t token) {
+  for (uint32_t i = 0; i < r->stop_count; i++) {
+    if (r->stop_ids[i] == token) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static mgl_status check_allowed(const mgl_sampling_request *r, mgl_error *err) {
+  const mgl_sampling *s = r->sampling;
+  bool goes_on = s->allowed_count == 0 || s->min_tokens == 0;
+  for (uint32_t i = 0; i < s->allowed_count; i++) {
+    int32_t token = s->allowed[i];
+    if (token < 0 || (uint32_t)token >= r->vocab_size) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "allowed tokens: expected ids of 0 to %u, found %d", r->vocab_size - 1,
+                           token);
+    }
+    goes_on = goes_on || !is_stop(r, token);
+  }
+  return goes_on ? MGL_OK
+                 : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                                 "min tokens: expected an allowed token that does not stop, found "
+                                 "stop tokens only");
+}
+
 mgl_status mgl_sampling_check_request(const mgl_sampling_request *r, mgl_error *err) {
   MGL_TRY(mgl_sampling_check(r->sampling, err));
   MGL_TRY(check_biases(r, err));
+  MGL_TRY(check_allowed(r, err));
   if (r->sampling->min_tokens > r->max_new_tokens) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "min tokens: expected at most the most tokens, %u, found %u",
@@ -164,6 +192,23 @@ static uint32_t list_edits(const mgl_sampling_request *r, mgl_logit_edit *edits)
   return count;
 }
 
+static mgl_status init_allowed(mgl_sampling_state *state, const mgl_sampling_request *r,
+                               mgl_error *err) {
+  const mgl_sampling *s = r->sampling;
+  if (s->allowed_count == 0) {
+    return MGL_OK;
+  }
+  state->allowed = mgl_alloc_zeroed((r->vocab_size + 63) / 64, sizeof *state->allowed);
+  if (state->allowed == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the tokens that a request allows");
+  }
+  for (uint32_t i = 0; i < s->allowed_count; i++) {
+    uint32_t token = (uint32_t)s->allowed[i];
+    state->allowed[token / 64] |= UINT64_C(1) << token % 64;
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_sampling_state_init(mgl_sampling_state *state, const mgl_sampling_request *r,
                                    mgl_error *err) {
   const mgl_sampling *s = r->sampling;
@@ -171,6 +216,7 @@ mgl_status mgl_sampling_state_init(mgl_sampling_state *state, const mgl_sampling
   MGL_TRY(mgl_sampling_check_request(r, err));
   state->rule = mgl_sampling_rule_of(s, r->prompt_count);
   state->counted = r->prompt_count;
+  MGL_TRY(init_allowed(state, r, err));
   if ((state->rule.flags & (MGL_SAMPLING_EDITS | MGL_SAMPLING_HOLDS)) == 0) {
     return MGL_OK;
   }
@@ -184,6 +230,7 @@ mgl_status mgl_sampling_state_init(mgl_sampling_state *state, const mgl_sampling
   }
   if (state->edits == NULL) {
     mgl_free(all);
+    mgl_sampling_state_reset(state);
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the penalties of a request");
   }
   memcpy(state->edits, all, state->edit_count * sizeof *all);
@@ -193,6 +240,7 @@ mgl_status mgl_sampling_state_init(mgl_sampling_state *state, const mgl_sampling
 
 void mgl_sampling_state_reset(mgl_sampling_state *state) {
   mgl_free(state->edits);
+  mgl_free(state->allowed);
   *state = (mgl_sampling_state){0};
 }
 

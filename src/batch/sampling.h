@@ -41,6 +41,8 @@ typedef struct mgl_sampling {
   double frequency_penalty;      // -2 to 2, subtracted as often as the token was generated
   const mgl_logit_bias *biases;  // [bias_count], added to logits; copied
   uint32_t bias_count;           // at most MGL_MAX_LOGIT_BIASES
+  const int32_t *allowed;  // [allowed_count] no other tokens are chosen; copied. NULL with 0: all
+  uint32_t allowed_count;
   uint32_t min_tokens;    // no stop token before so many were generated; at most max_new_tokens
   bool logprobs;          // log probabilities of the generated tokens are wanted,
   uint32_t top_logprobs;  // and those of so many of the likeliest; at most MGL_MAX_TOP_LOGPROBS
@@ -59,7 +61,8 @@ typedef struct mgl_sampling_state {
   mgl_logit_edit *edits;  // [edit_count] in no order; room for edit_capacity
   uint32_t edit_count;
   uint32_t edit_capacity;
-  uint32_t counted;  // tokens of the sequence that the edits know
+  uint32_t counted;   // tokens of the sequence that the edits know
+  uint64_t *allowed;  // [ceil(V / 64)] a bit for each token that may be chosen; NULL: all may
 } mgl_sampling_state;
 
 typedef struct mgl_sampling_request {
@@ -80,6 +83,11 @@ mgl_status mgl_sampling_check_request(const mgl_sampling_request *request, mgl_e
 mgl_status mgl_sampling_state_init(mgl_sampling_state *state, const mgl_sampling_request *request,
                                    mgl_error *err);
 void mgl_sampling_state_reset(mgl_sampling_state *state);  // an all-zero one is fine
+
+// Whether a token may be chosen.
+static inline bool mgl_sampling_allows(const mgl_sampling_state *state, uint32_t token) {
+  return state->allowed == NULL || (state->allowed[token / 64] >> token % 64 & 1) != 0;
+}
 
 // Counts the tokens from `counted` on as generated. tokens: [token_count] of the sequence, prompt
 // included. O(edits) for each new one.

@@ -78,6 +78,34 @@ static mgl_sampling_request sampling_request(const mgl_engine *engine, const mgl
                                 .vocab_size = mgl_runner_vocab_size(engine->runner)};
 }
 
+// What devices that choose tokens by themselves, and small logits, cannot do.
+static mgl_status check_logits(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
+  const mgl_runner *runner = engine->runner;
+  uint32_t tokens = mgl_runner_limits(runner)->tokens;
+  bool on_device = !mgl_runner_hands_out_logits(runner);
+  if (r->sampling.allowed_count > 0 && on_device) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "allowed tokens work on the CPU only so far, and this engine is on a GPU");
+  }
+  if (r->sampling.allowed_count > 0 && r->grammar != NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected one of allowed tokens and a grammar, found both: together they "
+                         "may leave no token");
+  }
+  if (r->prompt_logprobs != NULL && on_device) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "log probabilities of prompts work on the CPU only so far, and this "
+                         "engine is on a GPU");
+  }
+  if (r->prompt_logprobs != NULL && mgl_runner_logit_rows(runner) < tokens) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "log probabilities of prompts need an engine with logits for the %u "
+                         "tokens of an iteration, found %u",
+                         tokens, mgl_runner_logit_rows(runner));
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_error *err) {
   const mgl_sampling_request sampling = sampling_request(engine, r);
   uint32_t vocab_size = sampling.vocab_size;
@@ -92,13 +120,14 @@ mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_
     return mgl_error_set(err, MGL_ERR_LIMIT, "salt: expected at most %d bytes, found %zu",
                          MGL_MAX_SALT_BYTES, r->salt_bytes);
   }
+  MGL_TRY(check_logits(engine, r, err));
   for (size_t i = 0; i < r->prompt_count; i++) {
     if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= vocab_size) {
       return mgl_error_set(err, MGL_ERR_ARGUMENT, "token %zu: expected an id of 0 to %u, found %d",
                            i, vocab_size - 1, r->prompt[i]);
     }
   }
-  if (r->grammar != NULL && mgl_engine_on_device(engine)) {
+  if (r->grammar != NULL && !mgl_runner_hands_out_logits(engine->runner)) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "grammars are not supported on a GPU yet, which chooses tokens by itself: "
                          "use device cpu");
@@ -127,7 +156,7 @@ static mgl_sequence *create_sequence(const mgl_engine *engine, const mgl_request
   uint32_t prompt_count = (uint32_t)request->prompt_count;
   uint32_t max_tokens = prompt_count + request->max_new_tokens;
   uint32_t page_tokens = engine->planner->limits.page_tokens;
-  bool has_keys = engine->options.prefix_cache;
+  bool has_keys = engine->options.prefix_cache && request->prompt_logprobs == NULL;
   uint32_t key_count = has_keys ? prompt_count / page_tokens : 0;
   mgl_sequence *s = mgl_alloc_zeroed(1, sizeof *s);
   int32_t *tokens = mgl_alloc_zeroed(max_tokens, sizeof *tokens);
@@ -152,7 +181,15 @@ static mgl_sequence *create_sequence(const mgl_engine *engine, const mgl_request
                       .max_tokens = max_tokens,
                       .keys = keys,
                       .key_count = key_count,
-                      .stop_count = request->stop_count};
+                      .stop_count = request->stop_count,
+                      .priority = request->priority,
+                      .prompt_logprobs = request->prompt_logprobs,
+                      .prompt_top = request->prompt_top,
+                      .prompt_top_count = request->prompt_top_count};
+  if (request->prompt_logprobs != NULL) {
+    request->prompt_logprobs[0] = NAN;
+    s->prompt_known = 1;
+  }
   if (request->stop_count > 0) {
     memcpy(s->stop_ids, request->stop_ids, request->stop_count * sizeof *s->stop_ids);
   }
@@ -180,7 +217,7 @@ mgl_status mgl_engine_submit(mgl_engine *engine, const mgl_request *request, uin
     mgl_sequence_destroy(s);
     return status;
   }
-  mgl_requests_append(&engine->requests, s);
+  mgl_requests_insert(&engine->requests, s);
   *out_request = engine->request_count++;
   return MGL_OK;
 }
@@ -193,8 +230,7 @@ bool mgl_engine_knows(const mgl_engine *engine, uint32_t request) {
   return mgl_requests_find(&engine->requests, request) != NULL;
 }
 
-// Takes a sequence from its slot or from the queue; the slot is freed before the next plan.
-static void withdraw(mgl_engine *engine, mgl_sequence *s) {
+void mgl_engine_withdraw(mgl_engine *engine, mgl_sequence *s) {
   mgl_requests_take(&engine->requests, s);
   if (s->parked) {
     mgl_engine_unpark(engine, s);
@@ -213,7 +249,7 @@ static void withdraw(mgl_engine *engine, mgl_sequence *s) {
 void mgl_engine_cancel(mgl_engine *engine, uint32_t request) {
   mgl_sequence *s = mgl_requests_find(&engine->requests, request);
   if (s != NULL) {
-    withdraw(engine, s);
+    mgl_engine_withdraw(engine, s);
     mgl_requests_remove(&engine->requests, s);
   }
 }
@@ -221,7 +257,7 @@ void mgl_engine_cancel(mgl_engine *engine, uint32_t request) {
 void mgl_engine_pause(mgl_engine *engine, uint32_t request) {
   mgl_sequence *s = mgl_requests_find(&engine->requests, request);
   if (s != NULL) {
-    withdraw(engine, s);
+    mgl_engine_withdraw(engine, s);
   }
 }
 
@@ -236,7 +272,7 @@ void mgl_engine_withdraw_all(mgl_engine *engine, bool forget) {
   for (uint32_t i = engine->planner->count; i > 0; i--) {
     mgl_sequence *s = engine->slots[mgl_planner_order(engine->planner, i - 1)];
     if (s != NULL) {
-      withdraw(engine, s);
+      mgl_engine_withdraw(engine, s);
       mgl_requests_prepend(&engine->requests, s);
     }
   }
@@ -247,9 +283,7 @@ void mgl_engine_withdraw_all(mgl_engine *engine, bool forget) {
 }
 
 void mgl_engine_settle(mgl_engine *engine) {
-  if (!mgl_engine_on_device(engine)) {
-    mgl_planner_settle(engine->planner);
-  }
+  mgl_planner_settle(engine->planner);
 }
 
 mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s) {
@@ -262,6 +296,16 @@ mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s) {
     return MGL_FINISH_COMPLETE;
   }
   return s->token_count == s->max_tokens ? MGL_FINISH_LENGTH : MGL_FINISH_NONE;
+}
+
+mgl_status mgl_engine_not_finite(mgl_engine *engine, const mgl_sequence *s, mgl_error *err) {
+  uint32_t request = s->request;
+  uint32_t position = s->token_count - 1;
+  mgl_engine_cancel(engine, request);
+  return mgl_error_set(err, MGL_ERR_FORMAT,
+                       "the model's logits are not finite (NaN or infinity) at position %u of "
+                       "request %u: damaged weights?",
+                       position, request);
 }
 
 // --- statistics ----------------------------------------------------------------------------------
@@ -297,226 +341,13 @@ void mgl_engine_get_statistics(const mgl_engine *engine, mgl_engine_statistics *
   }
 }
 
-// --- iterations ----------------------------------------------------------------------------------
-
-// Hands requests to the planner, in the order of the queue, while it has free slots.
-static void hand_over(mgl_engine *engine) {
-  uint32_t slots = engine->planner->limits.slots;
-  for (uint32_t i = 0; i < slots && engine->requests.first != NULL; i++) {
-    if (!mgl_planner_is_free(engine->planner, i)) {
-      continue;
-    }
-    mgl_sequence *s = engine->requests.first;
-    mgl_requests_take(&engine->requests, s);
-    s->slot = i;
-    engine->slots[i] = s;
-    engine->active++;
-    // Tokens that were generated before a pause are computed again like a prompt.
-    mgl_planner_submit(engine->planner, i,
-                       &(mgl_planner_request){.prompt_count = s->token_count,
-                                              .max_tokens = s->max_tokens,
-                                              .key_count = s->key_count,
-                                              .keys = s->keys});
-  }
-}
-
-// Expands what the planner decided.
-static void fill_plan(mgl_engine *engine) {
-  const mgl_plan_entry *entries = mgl_planner_entries(engine->planner);
-  mgl_plan_clear(engine->plan);
-  for (uint32_t i = 0; i < engine->planner->entry_count; i++) {
-    const mgl_plan_entry *e = &entries[i];
-    const mgl_sequence *s = engine->slots[e->slot];
-    mgl_plan_add(
-        engine->plan,
-        &(mgl_plan_chunk){
-            .tokens = s->tokens + e->position,
-            .token_count = e->count,
-            .position = e->position,
-            .prompt_count = s->rope_count,
-            .pages = mgl_planner_pages_of(engine->planner, e->slot),
-            .page_count = mgl_planner_slot_of(engine->planner, e->slot)->page_count,
-            .logits = (e->flags & MGL_ENTRY_SAMPLES) != 0 ? MGL_LOGITS_LAST : MGL_LOGITS_NONE,
-        });
-  }
-#ifdef MGL_CHECK_PLANS
-  mgl_error err = {0};
-  assert(mgl_plan_check(engine->plan, engine->planner->limits.page_count, &err) == MGL_OK);
-#endif
-}
-
-mgl_status mgl_engine_not_finite(mgl_engine *engine, const mgl_sequence *s, mgl_error *err) {
-  uint32_t request = s->request;
-  uint32_t position = s->token_count - 1;
-  mgl_engine_cancel(engine, request);
-  return mgl_error_set(err, MGL_ERR_FORMAT,
-                       "the model's logits are not finite (NaN or infinity) at position %u of "
-                       "request %u: damaged weights?",
-                       position, request);
-}
-
-// Gives a sequence its next token, from its row of the logits. top: where token->top points to.
-static mgl_status choose_token(const mgl_engine *engine, mgl_sequence *s, const float *logits,
-                               uint32_t best, mgl_token_logprob *top, mgl_generated_token *token,
-                               mgl_error *err) {
-  const mgl_sampling_rule *rule = &s->sampling.rule;
-  mgl_sampling_state_count(&s->sampling, s->tokens, s->token_count);
-  mgl_sampling_state plain = {.rule.top_p = 1};
-  bool must_stop = false;
-  mgl_sample_row row = {
-      .logits = logits, .best = best, .position = s->token_count, .state = &s->sampling};
-  MGL_TRY(mgl_engine_mask(engine, s, &row.mask, &must_stop, err));
-  row.state = must_stop ? &plain : row.state;
-  uint32_t id = mgl_sample(engine->sampler, &row);
-  s->tokens[s->token_count++] = (int32_t)id;
-  MGL_TRY(mgl_engine_follow(s, err));
-  *token = (mgl_generated_token){.request = s->request,
-                                 .token = (int32_t)id,
-                                 .finish = mgl_sequence_finish_reason(s),
-                                 .logprob = NAN,
-                                 .top = top};
-  if ((rule->flags & MGL_SAMPLING_LOGPROBS) != 0) {
-    token->top_count = mgl_sample_logprobs(engine->sampler, logits, best, id, rule->top_logprobs,
-                                           top, &token->logprob);
-  }
-  return MGL_OK;
-}
-
-// With longrope, a sequence that has grown beyond the original context is computed again with the
-// frequencies of long ones: what is cached was turned by the others.
-static void begin_again_if_long(mgl_engine *engine, mgl_sequence *s) {
-  const mgl_rope *rope = mgl_runner_rope(engine->runner);
-  if (rope->kind == MGL_ROPE_LONGROPE && mgl_rope_is_long(rope, s->token_count) &&
-      !mgl_rope_is_long(rope, s->rope_count)) {
-    s->rope_count = s->token_count;
-    s->key_count = 0;  // they name pages of short prompts
-    withdraw(engine, s);
-    mgl_requests_prepend(&engine->requests, s);
-  }
-}
-
-static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *logits,
-                         uint32_t logit_row, const mgl_engine_run_context *callbacks,
-                         mgl_error *err) {
-  const float *row = logits->rows + (size_t)logit_row * mgl_runner_vocab_size(engine->runner);
-  uint32_t best = logits->best[logit_row];
-  if (!isfinite(row[best])) {
-    return mgl_engine_not_finite(engine, s, err);
-  }
-  if (!mgl_engine_has_mask(s)) {
-    withdraw(engine, s);
-    mgl_engine_park(engine, s);
-    return MGL_OK;
-  }
-  mgl_token_logprob top[MGL_MAX_TOP_LOGPROBS];
-  mgl_generated_token token;
-  mgl_status status = choose_token(engine, s, row, best, top, &token, err);
-  if (status != MGL_OK) {
-    mgl_engine_cancel(engine, s->request);
-    return status;
-  }
-  engine->plan->output_tokens[logit_row] = token.token;
-  if (!callbacks->on_token(callbacks->context, &token) || token.finish != MGL_FINISH_NONE) {
-    mgl_engine_cancel(engine, token.request);
-    return MGL_OK;
-  }
-  begin_again_if_long(engine, s);
-  return MGL_OK;
-}
-
-// Samples for every sequence whose last known token was computed, and ends those that are done. If
-// one of them fails, the others begin anew from the tokens that they have.
-static mgl_status commit(mgl_engine *engine, const mgl_logits *logits,
-                         const mgl_engine_run_context *callbacks, mgl_iteration *stats,
-                         mgl_error *err) {
-  const mgl_plan_entry *entries = mgl_planner_entries(engine->planner);
-  uint32_t logit_row = 0;
-  for (uint32_t i = 0; i < engine->planner->entry_count; i++) {
-    const mgl_plan_entry *e = &entries[i];
-    bool decodes = (e->flags & MGL_ENTRY_DECODES) != 0;
-    *(decodes ? &stats->decode_tokens : &stats->prompt_tokens) += e->count;
-    stats->kv_tokens += decodes ? e->position + e->count : 0;
-    if ((e->flags & MGL_ENTRY_SAMPLES) == 0) {
-      continue;
-    }
-    mgl_sequence *s = engine->slots[e->slot];
-    mgl_status status = sample(engine, s, logits, logit_row++, callbacks, err);
-    if (status != MGL_OK) {
-      mgl_engine_withdraw_all(engine, false);
-      return status;
-    }
-  }
-  assert(logit_row == engine->plan->logit_row_count);
-  return MGL_OK;
-}
-
-typedef struct planned_run {
-  mgl_engine *engine;
-  const mgl_engine_run_context *callbacks;
-  uint64_t start_ns;  // of the present iteration
-  mgl_status status;  // of commit
-  mgl_error *err;
-} planned_run;
-
-// Commits the iteration before; false: the run ends.
-static bool commit_iteration(planned_run *run, const mgl_logits *logits) {
-  mgl_engine *engine = run->engine;
-  const mgl_engine_run_context *callbacks = run->callbacks;
-  mgl_iteration stats = {0};
-  run->status = commit(engine, logits, callbacks, &stats, run->err);
-  if (run->status != MGL_OK) {
-    return false;
-  }
-  uint64_t now_ns = mgl_clock_ns();
-  stats.ns = now_ns - run->start_ns;
-  run->start_ns = now_ns;
-  mgl_engine_count_iteration(engine, &stats);
-  return callbacks->on_iteration == NULL || callbacks->on_iteration(callbacks->context, &stats);
-}
-
-// Commits the iteration before and plans the next.
-static const mgl_plan *next_plan(void *context, const mgl_logits *logits) {
-  planned_run *run = context;
-  mgl_engine *engine = run->engine;
-  if (logits == NULL) {
-    run->start_ns = mgl_clock_ns();  // not earlier: the first use of a mode compiles its graphs
-  } else if (!commit_iteration(run, logits)) {
-    return NULL;
-  }
-  if (engine->options.before_plan != NULL) {
-    engine->options.before_plan(engine->options.context);
-  }
-  uint64_t planning_ns = mgl_clock_ns();
-  mgl_engine_queue_parked(engine, engine->requests.queued + engine->active == 0);
-  mgl_planner_settle(engine->planner);
-  hand_over(engine);
-  uint32_t tokens = mgl_planner_plan(engine->planner);
-  if (tokens == 0) {
-    assert(!mgl_engine_has_work(engine));
-    return NULL;
-  }
-  fill_plan(engine);
-  engine->statistics.planning_ns += mgl_clock_ns() - planning_ns;
-  return engine->plan;
-}
-
-static mgl_status run_planned(mgl_engine *engine, const mgl_engine_run_context *callbacks,
-                              mgl_error *err) {
-  planned_run run = {.engine = engine, .callbacks = callbacks, .err = err};
-  mgl_status status = mgl_runner_loop(engine->runner, engine->options.mode, next_plan, &run, err);
-  if (status != MGL_OK) {
-    mgl_engine_withdraw_all(engine, true);  // what the last iteration computed is not known
-    return status;
-  }
-  return run.status;
-}
+// --- runs ----------------------------------------------------------------------------------------
 
 mgl_status mgl_engine_run(mgl_engine *engine, mgl_token_callback *on_token,
                           mgl_iteration_callback *on_iteration, void *context, mgl_error *err) {
   const mgl_engine_run_context callbacks = {
       .on_token = on_token, .on_iteration = on_iteration, .context = context};
-  return mgl_engine_on_device(engine) ? mgl_engine_run_on_device(engine, &callbacks, err)
-                                      : run_planned(engine, &callbacks, err);
+  return mgl_runner_serve(engine->runner, engine->options.mode, engine, &callbacks, err);
 }
 
 // Adapts the callbacks of a single step.
@@ -545,7 +376,7 @@ mgl_status mgl_engine_step(mgl_engine *engine, mgl_token_callback *on_token, voi
   if (!mgl_engine_has_work(engine)) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "step: no request is waiting or running");
   }
-  MGL_TRY(run_planned(engine, &callbacks, err));
+  MGL_TRY(mgl_serve_planned(engine, &callbacks, err));
   if (out != NULL) {
     *out = step.iteration;
   }

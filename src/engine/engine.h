@@ -39,7 +39,15 @@ typedef struct mgl_request {
   uint32_t stop_count;      // at most MGL_MAX_EOS_IDS
   const void *salt;         // requests share pages of their prompts only under the same salt; NULL
   size_t salt_bytes;        // with 0 bytes is one too; at most MGL_MAX_SALT_BYTES
-  mgl_grammar *grammar;     // that the generated text must match; NULL: none. Kept. Not on GPUs
+  int32_t priority;         // of those that wait, ones with less go first; else in their order
+  // Unless NULL, the caller's memory for the log probability of each token of the prompt behind
+  // those before it, filled before the first token is handed out; NaN for the first. Needs a CPU
+  // and a runner with logits for all rows of an iteration, and takes nothing from the prefix cache.
+  double *prompt_logprobs;        // [prompt_count]
+  mgl_token_logprob *prompt_top;  // [prompt_count, prompt_top_count] the likeliest; the first row
+                                  // is not written
+  uint32_t prompt_top_count;      // at most MGL_MAX_TOP_LOGPROBS and V
+  mgl_grammar *grammar;  // that the generated text must match; NULL: none. Kept. Not on GPUs
 } mgl_request;
 
 enum { MGL_MAX_SALT_BYTES = 256 };
@@ -71,7 +79,10 @@ typedef struct mgl_engine_options {
   void (*before_plan)(void *context);
   // Asked while a launch runs on a GPU; true ends it, and the run with it. May be NULL.
   bool (*should_stop)(void *context);
-  void *context;     // of these two
+  // On the CPU, a request's logits are not finite: it is cancelled already. May be NULL: then the
+  // run ends with this error, and so it does on a GPU.
+  void (*on_failure)(void *context, uint32_t request, const mgl_error *err);
+  void *context;     // of these three
   uint64_t idle_ns;  // on a GPU a run without work goes on for so long, asking before_plan
 } mgl_engine_options;
 
@@ -110,7 +121,7 @@ bool mgl_engine_has_work(const mgl_engine *engine);
 // threads, one at a time; they must not call the engine or the runner (before_plan may).
 // On a GPU all of it is one launch, on_iteration is heard an iteration late, and what a run that
 // was stopped leaves unfinished is taken up again by the next one. Logits that are not finite end
-// the run with an error that names the request, which is cancelled.
+// the run with an error that names the request, which is cancelled (but see on_failure).
 mgl_status mgl_engine_run(mgl_engine *engine, mgl_token_callback *on_token,
                           mgl_iteration_callback *on_iteration, void *context, mgl_error *err);
 

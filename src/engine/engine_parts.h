@@ -1,5 +1,5 @@
 // The engine's files share this: engine.c (requests, iterations), engine_requests.c (which requests
-// there are), engine_device.c (launches for whole requests on a GPU).
+// there are), serve_planned.c and serve_fed.c (how a device serves them).
 #ifndef MGL_ENGINE_ENGINE_PARTS_H
 #define MGL_ENGINE_ENGINE_PARTS_H
 
@@ -30,6 +30,11 @@ typedef struct mgl_sequence {
   mgl_sampling_state sampling;
   int32_t stop_ids[MGL_MAX_EOS_IDS];
   uint32_t stop_count;
+  int32_t priority;
+  double *prompt_logprobs;  // as in mgl_request
+  mgl_token_logprob *prompt_top;
+  uint32_t prompt_top_count;
+  uint32_t prompt_known;       // tokens of the prompt whose log probability is there
   mgl_constraint *constraint;  // NULL: no grammar
   bool is_complete;            // the grammar's text is whole, and nothing can follow
 } mgl_sequence;
@@ -53,7 +58,8 @@ mgl_status mgl_requests_add(mgl_requests *requests, mgl_sequence *s, mgl_error *
 mgl_sequence *mgl_requests_find(const mgl_requests *requests, uint32_t request);  // NULL: none
 void mgl_requests_remove(mgl_requests *requests, mgl_sequence *s);                // destroys it
 
-void mgl_requests_append(mgl_requests *requests, mgl_sequence *s);   // behind the queue
+// Into the queue, behind all whose priority is not more.
+void mgl_requests_insert(mgl_requests *requests, mgl_sequence *s);
 void mgl_requests_prepend(mgl_requests *requests, mgl_sequence *s);  // in front of it
 void mgl_requests_take(mgl_requests *requests, mgl_sequence *s);     // out of it, if it is there
 
@@ -117,17 +123,23 @@ void mgl_engine_withdraw_all(mgl_engine *engine, bool forget);
 
 void mgl_engine_count_iteration(mgl_engine *engine, const mgl_iteration *iteration);
 
-// --- engine_device.c
+// Takes a sequence from its slot, the launch that has it, or the queue; a slot is freed before the
+// next plan.
+void mgl_engine_withdraw(mgl_engine *engine, mgl_sequence *s);
 
-// Adds what the present launch has: running and waiting requests, pages.
+// --- how a device serves (device_table.h): until there are no requests or the run ends -----------
+
+mgl_status mgl_serve_planned(mgl_engine *engine, const mgl_engine_run_context *callbacks,
+                             mgl_error *err);
+mgl_status mgl_serve_fed(mgl_engine *engine, const mgl_engine_run_context *callbacks,
+                         mgl_error *err);
+
+// --- serve_fed.c, while a launch runs (engine->device_run) ---------------------------------------
+
+// Adds what the launch has: running and waiting requests, pages.
 void mgl_engine_count_served(const mgl_engine *engine, mgl_engine_statistics *out);
 
 // Takes a sequence from the launch that has it.
 void mgl_engine_withdraw_served(mgl_engine *engine, mgl_sequence *s);
-
-// True where launches for whole requests serve the engine.
-bool mgl_engine_on_device(const mgl_engine *engine);
-mgl_status mgl_engine_run_on_device(mgl_engine *engine, const mgl_engine_run_context *callbacks,
-                                    mgl_error *err);
 
 #endif

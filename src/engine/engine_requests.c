@@ -89,12 +89,16 @@ void mgl_requests_remove(mgl_requests *requests, mgl_sequence *s) {
   mgl_sequence_destroy(s);
 }
 
-void mgl_requests_append(mgl_requests *requests, mgl_sequence *s) {
+void mgl_requests_insert(mgl_requests *requests, mgl_sequence *s) {
   assert(!s->queued);
-  s->before = requests->last;
-  s->after = NULL;
-  *(requests->last == NULL ? &requests->first : &requests->last->after) = s;
-  requests->last = s;
+  mgl_sequence *before = requests->last;
+  while (before != NULL && before->priority > s->priority) {
+    before = before->before;
+  }
+  s->before = before;
+  s->after = before == NULL ? requests->first : before->after;
+  *(s->before == NULL ? &requests->first : &s->before->after) = s;
+  *(s->after == NULL ? &requests->last : &s->after->before) = s;
   requests->queued++;
   s->queued = true;
 }

@@ -1,9 +1,23 @@
-// An mgl_iteration is what one iteration computed, for statistics.
+// What an iteration is asked for, what it gives, and what it computed, for statistics.
 #ifndef MGL_ENGINE_ITERATION_H
 #define MGL_ENGINE_ITERATION_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "batch/plan.h"
+
+// An iteration gives mgl_logits, which are valid until the next one runs.
+typedef struct mgl_logits {
+  const float *rows;     // [plan->logit_row_count, V]
+  const uint32_t *best;  // [plan->logit_row_count] index of each row's largest logit, the smallest
+                         // of equal ones; a NaN counts as the largest, so that one look at that
+                         // logit tells whether the row is sound
+} mgl_logits;
+
+// The plan of the next iteration, NULL to stop. logits: of the iteration before; NULL at first.
+// Called on any thread of the team, one at a time, after everything of the iteration before.
+typedef const mgl_plan *mgl_next_plan_callback(void *context, const mgl_logits *logits);
 
 typedef struct mgl_iteration {
   uint32_t prompt_tokens;

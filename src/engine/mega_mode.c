@@ -86,28 +86,21 @@ static const char *op_name(void *context, const mgl_task_graph *graph, uint32_t 
 }
 
 static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
-                                 const mgl_mega_mode_options *options, mgl_error *err) {
-  uint32_t count = graph_for(options->tokens) + 1;
+                                 const mgl_device_job *job, mgl_simd simd, mgl_error *err) {
+  uint32_t count = graph_for(job->sizes->limits.tokens) + 1;
   for (uint32_t i = 0; i < count; i++) {
-    uint32_t tokens = 1u << i;
-    mgl_compile_options compile = {
-        .tokens = tokens,
-        .logit_rows = tokens < options->logit_rows ? tokens : options->logit_rows,
-        .workers = options->workers,
-        .launch = options->launch,
-        .overrides = options->overrides,
-        .override_count = options->override_count};
+    mgl_compile_options compile =
+        mgl_build_compile(job->build, job->sizes, MGL_TARGET_CPU, 1u << i);
     MGL_TRY(mgl_compile(mode->program, &compile, &mode->graphs[i], NULL, err));
-    mgl_cpu_program_options program = {.simd = options->simd, .task_graph = mode->graphs[i]};
+    mgl_cpu_program_options program = {.simd = simd, .task_graph = mode->graphs[i]};
     MGL_TRY(mgl_cpu_program_create(mode->program, memory, &program, &mode->programs[i], err));
     mode->graph_count = i + 1;
   }
   return MGL_OK;
 }
 
-mgl_status mgl_mega_mode_create(const mgl_graph *program, mgl_cpu_memory *memory, mgl_team *team,
-                                const mgl_mega_mode_options *options, mgl_mega_mode **out,
-                                mgl_error *err) {
+mgl_status mgl_mega_mode_create(const mgl_device_job *job, mgl_cpu_memory *memory, mgl_team *team,
+                                mgl_simd simd, mgl_mega_mode **out, mgl_error *err) {
   *out = NULL;
   mgl_mega_mode *mode = mgl_alloc_zeroed(1, sizeof *mode);
   if (mode == NULL) {
@@ -115,17 +108,17 @@ mgl_status mgl_mega_mode_create(const mgl_graph *program, mgl_cpu_memory *memory
   }
   mode->memory = memory;
   mgl_cpu_mega_options mega = mgl_cpu_mega_defaults();
-  mega.schedulers = options->schedulers;
-  mega.trace_tasks = options->trace_tasks;
+  mega.schedulers = job->build->schedulers;
+  mega.trace_tasks = job->build->trace_tasks;
   mega.context = mode;
   mega.run_task = run_task;
   mega.next_plan = next_plan;
   mega.pulses = pulses;
   mega.op_name = op_name;
   mega.weights = memory->weights->step_bytes > CACHED_BYTES ? weights_of_task : NULL;
-  mgl_status status = mgl_fuse_ops(program, &mode->program, err);
+  mgl_status status = mgl_fuse_ops(job->program, &mode->program, err);
   if (status == MGL_OK) {
-    status = compile_graphs(mode, memory, options, err);
+    status = compile_graphs(mode, memory, job, simd, err);
   }
   if (status == MGL_OK) {
     status = mgl_cpu_mega_create((const mgl_task_graph *const *)mode->graphs, mode->graph_count,

@@ -88,7 +88,7 @@ static void apply_mask(float *logits, uint32_t count, const uint64_t *mask) {
   }
 }
 
-// The row with its edits and without what its mask does not allow, in the sampler's scratch.
+// The row with its edits and without what its masks do not allow, in the sampler's scratch.
 static const float *edit_row(mgl_sampler *sampler, const mgl_sample_row *row) {
   const mgl_sampling_state *state = row->state;
   float *edited = sampler->edited;
@@ -102,7 +102,19 @@ static const float *edit_row(mgl_sampler *sampler, const mgl_sample_row *row) {
   if (row->mask != NULL) {
     apply_mask(edited, sampler->vocab_size, row->mask);
   }
+  if (state->allowed != NULL) {
+    apply_mask(edited, sampler->vocab_size, state->allowed);
+  }
   return edited;
+}
+
+// The first token that is allowed: where all of them are out by the model's own logits.
+static uint32_t first_allowed(const mgl_sampler *sampler, const mgl_sampling_state *state) {
+  uint32_t i = 0;
+  while (i + 1 < sampler->vocab_size && !mgl_sampling_allows(state, i)) {
+    i++;
+  }
+  return i;
 }
 
 // --- drawing -------------------------------------------------------------------------------------
@@ -257,9 +269,12 @@ uint32_t mgl_sample(mgl_sampler *sampler, const mgl_sample_row *row) {
   if (!isfinite(logits[best])) {
     return best;
   }
-  if (mgl_edits_apply(rule, row->position) || row->mask != NULL) {
+  if (mgl_edits_apply(rule, row->position) || row->mask != NULL || row->state->allowed != NULL) {
     logits = edit_row(sampler, row);
     best = mgl_argmax(logits, sampler->vocab_size);
+  }
+  if (!mgl_sampling_allows(row->state, best)) {
+    return first_allowed(sampler, row->state);
   }
   if ((rule->flags & MGL_SAMPLING_DRAWS) == 0 || !isfinite(logits[best])) {
     return best;

@@ -4,11 +4,11 @@
 
 #include "base/alloc.h"
 
-mgl_runner_options mgl_score_runner_options(uint32_t count, uint32_t iteration_tokens) {
+mgl_build mgl_score_build(uint32_t count, uint32_t iteration_tokens) {
   uint32_t most = iteration_tokens == 0 ? MGL_INVARIANT_TOKENS : iteration_tokens;
   most = most < MGL_SCORE_MOST_ROWS ? most : MGL_SCORE_MOST_ROWS;
   uint32_t chunk = count < most ? count : most;
-  return (mgl_runner_options){
+  return (mgl_build){
       .iteration_tokens = chunk, .sequences = 1, .sequence_tokens = count, .logit_rows = chunk};
 }
 

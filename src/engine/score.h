@@ -30,7 +30,7 @@ typedef struct mgl_score_request {
 // The options that a runner for scoring `count` tokens needs, in chunks of at most iteration_tokens
 // (0: MGL_INVARIANT_TOKENS) and MGL_SCORE_MOST_ROWS; the caller adds threads and weights. All
 // logits of a chunk are in memory.
-mgl_runner_options mgl_score_runner_options(uint32_t count, uint32_t iteration_tokens);
+mgl_build mgl_score_build(uint32_t count, uint32_t iteration_tokens);
 
 // Fills logprobs[0 .. count): natural logarithm of the probability of tokens[i] behind tokens
 // 0 .. i - 1, softmax in double; NAN at 0, where nothing comes before. Logits that are not

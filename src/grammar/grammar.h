@@ -10,7 +10,10 @@
 
 #include "grammar/mask.h"
 
-enum { MGL_GRAMMAR_COMPILE_MS = 3000 };  // more is refused
+enum {
+  MGL_GRAMMAR_COMPILE_MS = 3000,  // more is refused
+  MGL_GRAMMAR_WARM_MS = 25,       // then masks are made that will be needed
+};
 
 typedef enum mgl_grammar_kind {
   MGL_GRAMMAR_JSON_SCHEMA,  // the schema

@@ -9,7 +9,7 @@
 #include "grammar/expression.h"
 
 enum {
-  MGL_JSON_MAX_INDENT = 40,          // blanks and tabs behind a new line
+  MGL_JSON_MAX_INDENT = 20,          // blanks and tabs behind a new line
   MGL_JSON_MAX_INTEGER_DIGITS = 18,  // before the point
   MGL_JSON_MAX_FRACTION_DIGITS = 17,
   MGL_JSON_MAX_EXPONENT_DIGITS = 2,

@@ -73,6 +73,10 @@ static uint32_t common(const sorted_token *a, const sorted_token *b) {
   return i;
 }
 
+static void close_node(mgl_token_group *group, uint32_t node) {
+  group->nodes[node].end_and_byte |= group->node_count << 8;
+}
+
 // A group's nodes from its tokens, which are sorted and stand at order[first_token].
 static mgl_status build_trie(const sorted_token *tokens, uint32_t count, uint32_t first_token,
                              mgl_token_group *group, mgl_error *err) {
@@ -82,30 +86,38 @@ static mgl_status build_trie(const sorted_token *tokens, uint32_t count, uint32_
   for (uint32_t i = 0; i < count; i++) {
     nodes += tokens[i].count - (i == 0 ? 0 : common(&tokens[i - 1], &tokens[i]));
   }
+  if (nodes >= MGL_TRIE_MAX_NODES) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "expected a vocabulary of fewer than %d bytes without what tokens share, "
+                         "found %zu",
+                         MGL_TRIE_MAX_NODES, nodes);
+  }
   group->nodes = mgl_alloc_zeroed(nodes, sizeof *group->nodes);
   if (group->nodes == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a vocabulary");
   }
   for (uint32_t i = 0; i < count; i++) {
     uint32_t kept = i == 0 ? 0 : common(&tokens[i - 1], &tokens[i]);
-    for (; depth > kept; depth--) {
-      group->nodes[path[depth - 1]].end = group->node_count;
+    while (depth > kept) {
+      close_node(group, path[--depth]);
     }
     for (; depth < tokens[i].count; depth++) {
       path[depth] = group->node_count;
-      group->nodes[group->node_count++] =
-          (mgl_trie_node){.byte = (uint8_t)tokens[i].bytes[depth], .first_token = first_token + i};
+      group->nodes[group->node_count++].end_and_byte = (uint8_t)tokens[i].bytes[depth];
     }
     mgl_trie_node *last = &group->nodes[path[depth - 1]];
-    last->first_token = last->token_count == 0 ? first_token + i : last->first_token;
-    last->token_count++;
+    uint32_t here = last->tokens & 0xff;
+    if (here == 0) {
+      last->tokens = (first_token + i) << 8 | 1;
+    } else if (here < 0xff) {  // more than 255 tokens of the same bytes: the others are not allowed
+      last->tokens++;
+    }
     uint8_t first = (uint8_t)tokens[i].bytes[0];
     group->first_bytes[first / 64] |= UINT64_C(1) << (first % 64);
   }
-  for (; depth > 0; depth--) {
-    group->nodes[path[depth - 1]].end = group->node_count;
+  while (depth > 0) {
+    close_node(group, path[--depth]);
   }
-  group->token_count = count;
   return MGL_OK;
 }
 

@@ -26,23 +26,21 @@ enum {
   MGL_PLAIN_MAX_CHARS = 32,                   // longer tokens are among the others
   MGL_MASK_MAX_TOKEN_BYTES = 512,             // longer tokens are never allowed
   MGL_SPECIAL_BYTES = 4,
+  MGL_TRIE_MAX_NODES = 1 << 24,  // of a group; a vocabulary of 150k tokens has 400k in all
 };
 
 // Of an ASCII character or, above 0x7f, of any character that is not; -1: not plain.
 int mgl_plain_kind(uint32_t code);
 
+// Two words, since a walk is as fast as it reads them.
 typedef struct mgl_trie_node {
-  uint32_t end;          // the first node behind this one's subtree
-  uint32_t first_token;  // in `order`
-  uint16_t token_count;  // that end here
-  uint8_t byte;
-  uint8_t unused;
+  uint32_t end_and_byte;  // the first node behind this one's subtree, times 256, plus its byte
+  uint32_t tokens;        // how many end here; with their first place in `order` times 256
 } mgl_trie_node;
 
 typedef struct mgl_token_group {
   mgl_trie_node *nodes;  // [node_count]
   uint32_t node_count;
-  uint32_t token_count;
   uint64_t first_bytes[4];  // a set: with which bytes its tokens begin
   uint64_t *tokens;         // [mask_words] its tokens; NULL: none
 } mgl_token_group;

@@ -81,6 +81,35 @@ static mgl_status check_prompt(mgl_ask *ask, mgl_error *err) {
   return MGL_OK;
 }
 
+static bool has_tool(const mgl_ask *ask, const char *name) {
+  for (size_t i = 0; i < json_array_size(ask->tools); i++) {
+    const json_t *function = json_object_get(json_array_get(ask->tools, i), "function");
+    if (strcmp(json_string_value(json_object_get(function, "name")), name) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static mgl_status check_calls(mgl_ask *ask, mgl_error *err) {
+  if (!ask->requires_call) {
+    return MGL_OK;
+  }
+  if (ask->tools == NULL) {
+    return BLAME("tool_choice", "\"tool_choice\": expected \"tools\" beside it");
+  }
+  if (ask->called_function != NULL && !has_tool(ask, ask->called_function)) {
+    return BLAME("tool_choice", "\"tool_choice\": expected a function of \"tools\", found %.60s",
+                 ask->called_function);
+  }
+  if (ask->grammar_kind != 0) {
+    return BLAME("tool_choice",
+                 "\"tool_choice\": expected no \"%s\" beside a call that is required",
+                 ask->grammar_parameter);
+  }
+  return MGL_OK;
+}
+
 static mgl_status check_rest(mgl_ask *ask, mgl_error *err) {
   if (ask->sampling.top_logprobs > 0 && ask->endpoint == MGL_ENDPOINT_CHAT && !ask->chat_logprobs) {
     return BLAME("top_logprobs", "\"top_logprobs\": expected \"logprobs\": true beside it");
@@ -92,10 +121,12 @@ static mgl_status check_rest(mgl_ask *ask, mgl_error *err) {
     return BLAME("add_generation_prompt",
                  "\"add_generation_prompt\": expected the opposite of continue_final_message");
   }
-  if (ask->echo && ask->sampling.logprobs) {
-    return BLAME("echo",
-                 "\"echo\": log probabilities of prompts are not supported yet: expected "
-                 "one of echo and logprobs");
+  if (ask->has_prompt_logprobs && ask->stream) {
+    return BLAME("prompt_logprobs", "\"prompt_logprobs\": expected no \"stream\" beside it");
+  }
+  if (ask->hides_answer && !ask->echo && !ask->has_prompt_logprobs) {
+    return BLAME("max_tokens",
+                 "\"max_tokens\": expected at least 1 without echo and prompt_logprobs, found 0");
   }
   if (!ask->add_special_tokens && !ask->is_chat) {
     return BLAME("add_special_tokens", "\"add_special_tokens\": expected true, found false");
@@ -157,6 +188,7 @@ static mgl_status join_input(mgl_ask *ask, mgl_error *err) {
 static mgl_status finish(mgl_ask *ask, mgl_error *err) {
   MGL_TRY(check_prompt(ask, err));
   MGL_TRY(check_rest(ask, err));
+  MGL_TRY(check_calls(ask, err));
   if (ask->input != NULL) {
     MGL_TRY(join_input(ask, err));
   }
@@ -170,6 +202,11 @@ static mgl_status finish(mgl_ask *ask, mgl_error *err) {
   }
   ask->sampling.logprobs = ask->sampling.logprobs || ask->chat_logprobs;
   ask->sampling.biases = ask->biases;
+  ask->sampling.allowed = ask->allowed;
+  bool echoes = ask->echo && ask->sampling.logprobs;
+  uint32_t tops = echoes ? ask->sampling.top_logprobs : 0;
+  ask->sampling.prompt_logprobs = echoes || ask->has_prompt_logprobs;
+  ask->sampling.prompt_top_logprobs = tops > ask->prompt_logprobs ? tops : ask->prompt_logprobs;
   if (ask->max_tokens != 0 && ask->sampling.min_new_tokens > ask->max_tokens) {
     ask->sampling.min_new_tokens = ask->max_tokens;  // the model's default, not the client's
   }
@@ -185,7 +222,8 @@ mgl_status mgl_ask_read(const megalith_model *model, mgl_endpoint endpoint, cons
                    .n = 1,
                    .add_special_tokens = true,
                    .parallel_tool_calls = true,
-                   .sampling = *info->sampling};
+                   .sampling = *info->sampling,
+                   .info = info};
   if (count_values(body, bytes) > MGL_ASK_MAX_VALUES) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "expected at most %d values of JSON, found more",
                          MGL_ASK_MAX_VALUES);
@@ -210,6 +248,7 @@ void mgl_ask_free(mgl_ask *ask) {
   mgl_free(ask->prompts);
   mgl_free(ask->token_memory);
   mgl_free(ask->biases);
+  mgl_free(ask->allowed);
   mgl_free(ask->messages_json);
   mgl_free(ask->tools_json);
   mgl_free(ask->variables_json);
@@ -230,6 +269,8 @@ void mgl_ask_options(const mgl_ask *ask, size_t i, megalith_sampling *sampling,
       .stop_tokens = ask->stop_tokens,
       .stop_token_count = ask->stop_token_count,
       .ignore_model_stops = ask->ignore_eos,
+      .priority = ask->priority,
+      .keep_special = ask->shows_special,
       .stop_texts = ask->stops,
       .stop_text_count = ask->stop_count,
       .grammar = ask->grammar,

@@ -18,6 +18,8 @@ enum {
   MGL_ASK_MAX_VALUES = 256 * 1024,  // of a body: strings, numbers, lists, ...
   MGL_ASK_MAX_ID_BYTES = 128,       // of request_id and the like
   MGL_ASK_PARAMETER_BYTES = 64,
+  MGL_ASK_MAX_TOOLS = 1024,
+  MGL_ASK_MAX_TOOL_NAME_BYTES = 256,
 };
 
 // A set of these says where a parameter belongs.
@@ -52,10 +54,19 @@ typedef struct mgl_ask {
   char *tools_json;
   char *variables_json;
   bool continue_final_message;
-  bool hides_tools;  // tool_choice is none
+  bool hides_tools;    // tool_choice is none,
+  bool requires_call;  // or required, or a function:
+  const char *called_function;
+  const json_t *tools;  // NULL: none
   uint32_t n;
   bool stream, include_usage;
   bool echo;
+  bool hides_answer;  // max_tokens is 0: a token is generated, and nobody is told
+  bool has_prompt_logprobs;
+  uint32_t prompt_logprobs;  // of the likeliest, besides the prompt's own
+  bool shows_special;        // special tokens in texts
+  bool starts_in_thought;    // the prompt has opened a thought; the server's to find out
+  bool shows_token_ids;      // "token_id:7" in place of a token's text
   bool return_token_ids;
   bool add_special_tokens;  // of tokenize
   bool parallel_tool_calls;
@@ -68,12 +79,14 @@ typedef struct mgl_ask {
   int32_t stop_tokens[MEGALITH_MAX_STOP_TOKENS];
   bool ignore_eos;
   const char *cache_salt;
+  int32_t priority;
   megalith_grammar *grammar;  // compiled; NULL: none
   // While it is read:
   json_t *variables;           // what variables_json is made of
   const json_t *instructions;  // of responses
   const json_t *input;
   bool has_stream_options, has_generation_prompt, generation_prompt;
+  const megalith_model_info *info;
   megalith_grammar_kind grammar_kind;  // 0: none
   char *grammar_text;
   const char *grammar_parameter;  // that asks for it
@@ -81,6 +94,7 @@ typedef struct mgl_ask {
   int32_t *token_memory;
   size_t token_memory_count, token_memory_capacity;
   megalith_logit_bias *biases;
+  int32_t *allowed;
   // Of a failure: the parameter that is to blame, "" if none is.
   char blamed[MGL_ASK_PARAMETER_BYTES];
 } mgl_ask;

@@ -29,6 +29,7 @@ typedef struct mgl_parameter {
   const char *values;        // in words (of MGL_PARAMETER_READ), or the JSON array
   const char *otherwise;     // what counts without it, in words
   const char *meaning;
+  const char *schema;  // of MGL_PARAMETER_READ: JSON Schema, but for null
 } mgl_parameter;
 
 // NULL behind the last one.
@@ -40,6 +41,13 @@ mgl_status mgl_parameter_find(mgl_endpoint endpoint, const char *name, const mgl
 // Checks one value and puts it into *ask.
 mgl_status mgl_parameter_set(mgl_ask *ask, const mgl_parameter *parameter, const json_t *value,
                              mgl_error *err);
+
+// Appends the JSON Schema of a value (null always counts as absent), where token ids are below
+// vocab_size.
+void mgl_parameter_append_schema(const mgl_parameter *parameter, uint32_t vocab_size,
+                                 mgl_text *out);
+// And that of a whole body.
+void mgl_parameters_append_schema(mgl_endpoint endpoint, uint32_t vocab_size, mgl_text *out);
 
 // Appends the list of the documentation, in Markdown.
 void mgl_parameters_append_table(mgl_text *out);

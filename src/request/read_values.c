@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/words.h"
 
 static mgl_status refuse(const mgl_parameter *p, const json_t *value, mgl_error *err) {
   return mgl_parameter_refuse(p->name, p->values, value, err);
@@ -62,7 +63,8 @@ mgl_status mgl_read_prompt(mgl_ask *ask, const mgl_parameter *p, const json_t *v
   size_t count = is_list ? json_array_size(value) : 1;
   bool takes_many = ask->endpoint == MGL_ENDPOINT_COMPLETIONS;
   if (count == 0 || (is_list && !takes_many) ||
-      (ask->endpoint == MGL_ENDPOINT_DETOKENIZE && json_is_string(value))) {
+      (ask->endpoint == MGL_ENDPOINT_DETOKENIZE && json_is_string(value)) ||
+      (ask->endpoint == MGL_ENDPOINT_TOKENIZE && !json_is_string(value))) {
     return refuse(p, value, err);
   }
   if (count > MGL_ASK_MAX_CHOICES) {
@@ -95,6 +97,33 @@ static mgl_status keep_json(const json_t *value, char **out, mgl_error *err) {
                       : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a part of the body");
 }
 
+static bool is_text_or_none(const json_t *value) {
+  return value == NULL || json_is_null(value) || json_is_string(value);
+}
+
+// The rest is the template's business (model/chat.c).
+static mgl_status check_message(const json_t *message, size_t i, mgl_error *err) {
+  const json_t *calls = json_object_get(message, "tool_calls");
+  bool has_calls = calls != NULL && !json_is_null(calls);
+  if (!json_is_object(message) || json_string_length(json_object_get(message, "role")) == 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "\"messages\"[%zu]: expected an object with a role and a content", i);
+  }
+  if (!is_text_or_none(json_object_get(message, "name")) ||
+      !is_text_or_none(json_object_get(message, "tool_call_id"))) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "\"messages\"[%zu]: expected texts as name and tool_call_id", i);
+  }
+  for (size_t j = 0; j < json_array_size(calls); j++) {
+    has_calls = has_calls && json_is_object(json_object_get(json_array_get(calls, j), "function"));
+  }
+  if (calls != NULL && !json_is_null(calls) && (!json_is_array(calls) || !has_calls)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "\"messages\"[%zu].tool_calls: expected objects with a function", i);
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_read_messages(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
                              mgl_error *err) {
   size_t count = json_array_size(value);
@@ -102,49 +131,80 @@ mgl_status mgl_read_messages(mgl_ask *ask, const mgl_parameter *p, const json_t 
     return refuse(p, value, err);
   }
   for (size_t i = 0; i < count; i++) {
-    const json_t *message = json_array_get(value, i);
-    if (!json_is_object(message) || !json_is_string(json_object_get(message, "role"))) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "\"messages\"[%zu]: expected an object with a role and a content", i);
-    }
+    MGL_TRY(check_message(json_array_get(value, i), i, err));
   }
   ask->is_chat = true;
   return keep_json(value, &ask->messages_json, err);
 }
 
+// Of a kind, or null, or absent.
+static bool is_or_none(const json_t *object, const char *key, json_type type) {
+  const json_t *value = json_object_get(object, key);
+  return value == NULL || json_is_null(value) || json_typeof(value) == type;
+}
+
+static bool is_tool(const json_t *tool) {
+  const char *type = json_string_value(json_object_get(tool, "type"));
+  const json_t *function = json_object_get(tool, "function");
+  size_t name_bytes = json_string_length(json_object_get(function, "name"));
+  return type != NULL && strcmp(type, "function") == 0 && name_bytes > 0 &&
+         name_bytes <= MGL_ASK_MAX_TOOL_NAME_BYTES &&
+         is_or_none(function, "description", JSON_STRING) &&
+         is_or_none(function, "parameters", JSON_OBJECT) &&
+         (is_or_none(function, "strict", JSON_TRUE) || is_or_none(function, "strict", JSON_FALSE));
+}
+
+// Whether the chat template takes a variable.
+static bool template_has(const mgl_ask *ask, const char *name) {
+  const megalith_model_info *info = ask->info;
+  if (strcmp(name, "tools") == 0) {  // which Megalith sets, and does not list
+    return strstr(info->chat_template, name) != NULL;
+  }
+  for (size_t i = 0; i < info->template_variable_count; i++) {
+    if (strcmp(info->template_variables[i], name) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 mgl_status mgl_read_tools(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
                           mgl_error *err) {
   size_t count = json_array_size(value);
-  if (!json_is_array(value)) {
+  if (!json_is_array(value) || count > MGL_ASK_MAX_TOOLS) {
     return refuse(p, value, err);
   }
   for (size_t i = 0; i < count; i++) {
-    const json_t *tool = json_array_get(value, i);
-    const json_t *type = json_object_get(tool, "type");
-    const json_t *function = json_object_get(tool, "function");
-    if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0 ||
-        !json_is_string(json_object_get(function, "name"))) {
+    if (!is_tool(json_array_get(value, i))) {
       return mgl_error_set(err, MGL_ERR_ARGUMENT,
                            "\"tools\"[%zu]: expected {\"type\": \"function\", \"function\": "
                            "{\"name\": ...}}",
                            i);
     }
   }
+  if (count > 0 && !template_has(ask, "tools") && ask->endpoint == MGL_ENDPOINT_CHAT) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "\"tools\": expected none, found %zu: this model's chat template shows it "
+                         "no tools",
+                         count);
+  }
+  ask->tools = count == 0 ? NULL : value;
   return count == 0 ? MGL_OK : keep_json(value, &ask->tools_json, err);
 }
 
 mgl_status mgl_read_tool_choice(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
                                 mgl_error *err) {
-  const char *word = json_is_string(value) ? json_string_value(value) : "";
-  if (strcmp(word, "required") == 0 || json_is_object(value)) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "\"tool_choice\": required and named functions are not supported yet: "
-                         "expected \"auto\" or \"none\"");
-  }
-  if (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0) {
+  const char *word = json_string_value(value);
+  const char *type = json_string_value(json_object_get(value, "type"));
+  const char *name = json_string_value(json_object_get(json_object_get(value, "function"), "name"));
+  bool is_function = type != NULL && strcmp(type, "function") == 0 && name != NULL;
+  if (!is_function && (word == NULL || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0 &&
+                                        strcmp(word, "required") != 0))) {
     return refuse(p, value, err);
   }
-  ask->hides_tools = strcmp(word, "none") == 0;
+  ask->called_function = is_function ? name : NULL;
+  ask->requires_call = is_function || strcmp(word, "required") == 0;
+  ask->hides_tools = word != NULL && strcmp(word, "none") == 0;
   return MGL_OK;
 }
 
@@ -166,6 +226,15 @@ mgl_status mgl_read_template_kwargs(mgl_ask *ask, const mgl_parameter *p, const 
     return refuse(p, value, err);
   }
   json_object_foreach((json_t *)value, name, item) {
+    if (!template_has(ask, name) || strcmp(name, "tools") == 0) {
+      const megalith_model_info *info = ask->info;
+      char meant[MGL_MEANT_BYTES];
+      mgl_words_ask("", name, info->template_variables, info->template_variable_count, meant);
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "\"chat_template_kwargs\": \"%.60s\" is no variable of this model's "
+                           "chat template, which has %zu%s",
+                           name, info->template_variable_count, meant);
+    }
     MGL_TRY(set_variable(ask, name, item, err));
   }
   return MGL_OK;
@@ -173,7 +242,8 @@ mgl_status mgl_read_template_kwargs(mgl_ask *ask, const mgl_parameter *p, const 
 
 mgl_status mgl_read_reasoning_effort(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
                                      mgl_error *err) {
-  static const char *const words[] = {"none", "minimal", "low", "medium", "high", NULL};
+  static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", NULL};
+  static const char *const switches[] = {"enable_thinking", "thinking"};
   size_t i = 0;
   while (words[i] != NULL &&
          (!json_is_string(value) || strcmp(words[i], json_string_value(value)) != 0)) {
@@ -182,10 +252,18 @@ mgl_status mgl_read_reasoning_effort(mgl_ask *ask, const mgl_parameter *p, const
   if (words[i] == NULL) {
     return refuse(p, value, err);
   }
-  if (i == 0) {
-    return set_variable(ask, "enable_thinking", json_false(), err);
+  if (template_has(ask, p->name)) {
+    return set_variable(ask, p->name, (json_t *)value, err);
   }
-  return set_variable(ask, "reasoning_effort", (json_t *)value, err);
+  for (size_t j = 0; j < sizeof switches / sizeof *switches; j++) {
+    if (template_has(ask, switches[j])) {
+      return set_variable(ask, switches[j], i == 0 ? json_false() : json_true(), err);
+    }
+  }
+  return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                       "\"reasoning_effort\": expected none, found \"%s\": this model's chat "
+                       "template has no variable for it",
+                       words[i]);
 }
 
 mgl_status mgl_read_generation_prompt(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
@@ -298,6 +376,65 @@ mgl_status mgl_read_logit_bias(mgl_ask *ask, const mgl_parameter *p, const json_
     ask->biases[ask->sampling.bias_count++] =
         (megalith_logit_bias){.token = (int32_t)id, .value = (float)bias};
   }
+  return MGL_OK;
+}
+
+mgl_status mgl_read_allowed(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                            mgl_error *err) {
+  size_t count = json_array_size(value);
+  if (!is_ids(value) || count > ask->info->vocab_size) {
+    return refuse(p, value, err);
+  }
+  mgl_free(ask->allowed);
+  ask->allowed = mgl_alloc_zeroed(count, sizeof *ask->allowed);
+  if (ask->allowed == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu allowed tokens", count);
+  }
+  for (size_t i = 0; i < count; i++) {
+    ask->allowed[i] = (int32_t)json_integer_value(json_array_get(value, i));
+  }
+  ask->sampling.allowed_count = (uint32_t)count;
+  return MGL_OK;
+}
+
+mgl_status mgl_read_priority(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                             mgl_error *err) {
+  json_int_t priority = json_integer_value(value);
+  if (!json_is_integer(value) || priority < INT32_MIN || priority > INT32_MAX) {
+    return refuse(p, value, err);
+  }
+  ask->priority = (int32_t)priority;
+  return MGL_OK;
+}
+
+mgl_status mgl_read_max_tokens(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                               mgl_error *err) {
+  json_int_t count = json_integer_value(value);
+  if (!json_is_integer(value) || count < 0 || count > 16777216) {
+    return refuse(p, value, err);
+  }
+  ask->hides_answer = count == 0;
+  ask->max_tokens = count == 0 ? 1 : (uint32_t)count;
+  return MGL_OK;
+}
+
+mgl_status mgl_read_skip_special(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                 mgl_error *err) {
+  if (!json_is_boolean(value)) {
+    return refuse(p, value, err);
+  }
+  ask->shows_special = json_is_false(value);
+  return MGL_OK;
+}
+
+mgl_status mgl_read_prompt_logprobs(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                    mgl_error *err) {
+  json_int_t count = json_integer_value(value);
+  if (!json_is_integer(value) || count < 0 || count > MEGALITH_MAX_TOP_LOGPROBS) {
+    return refuse(p, value, err);
+  }
+  ask->has_prompt_logprobs = true;
+  ask->prompt_logprobs = (uint32_t)count;
   return MGL_OK;
 }
 

@@ -1,7 +1,6 @@
 #include "serve/answer.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +8,8 @@
 
 #include "base/alloc.h"
 #include "request/json_text.h"
+#include "serve/answer_logprobs.h"
 #include "serve/responses.h"
-
-enum { TOKEN_BYTES = 512, LEAST_LOGPROB = -9999 };
 
 static bool is_chat(const mgl_answer *answer) {
   return answer->ask->endpoint == MGL_ENDPOINT_CHAT;
@@ -52,113 +50,6 @@ void mgl_answer_append_error_event(mgl_text *out, const char *message) {
   mgl_text_append_string(out, "\n\n");
 }
 
-// --- log probabilities ---------------------------------------------------------------------------
-
-// A token's text; it may be half a character.
-static size_t text_of(const mgl_answer *answer, int32_t token, char text[TOKEN_BYTES]) {
-  size_t bytes = 0;
-  text[0] = 0;
-  (void)megalith_model_token_text(answer->model, token, text, TOKEN_BYTES, &bytes, NULL);
-  return bytes < TOKEN_BYTES ? bytes : TOKEN_BYTES - 1;
-}
-
-static void append_logprob(mgl_text *out, double value) {
-  // JSON has no infinity.
-  mgl_text_format(out, "%.9g", value > LEAST_LOGPROB ? value : LEAST_LOGPROB);
-}
-
-static void append_chat_token(const mgl_answer *answer, megalith_logprob item, mgl_text *out) {
-  char text[TOKEN_BYTES];
-  size_t bytes = text_of(answer, item.token, text);
-  mgl_text_append_string(out, "{\"token\":");
-  mgl_json_append_string(out, text, bytes);
-  mgl_text_append_string(out, ",\"logprob\":");
-  append_logprob(out, item.logprob);
-  mgl_text_append_string(out, ",\"bytes\":[");
-  for (size_t i = 0; i < bytes; i++) {
-    mgl_text_format(out, i == 0 ? "%u" : ",%u", (unsigned)(unsigned char)text[i]);
-  }
-  mgl_text_append_string(out, "]");
-}
-
-static void add_chat_logprob(const mgl_answer *answer, const megalith_output *output,
-                             mgl_text *out) {
-  mgl_text_append_string(out, out->bytes == 0 ? "" : ",");
-  append_chat_token(answer, (megalith_logprob){output->token, output->logprob}, out);
-  mgl_text_append_string(out, ",\"top_logprobs\":[");
-  for (uint32_t i = 0; i < output->top_count; i++) {
-    mgl_text_append_string(out, i == 0 ? "" : ",");
-    append_chat_token(answer, output->top[i], out);
-    mgl_text_append_string(out, "}");
-  }
-  mgl_text_append_string(out, "]}");
-}
-
-static size_t count_characters(const char *text, size_t bytes) {
-  size_t count = 0;
-  for (size_t i = 0; i < bytes; i++) {
-    count += ((unsigned char)text[i] & 0xc0) != 0x80 ? 1 : 0;
-  }
-  return count;
-}
-
-static void add_logprob(const mgl_answer *answer, const megalith_output *output,
-                        mgl_answer_choice *c) {
-  char text[TOKEN_BYTES];
-  const char *comma = c->tokens.bytes == 0 ? "" : ",";
-  size_t bytes = text_of(answer, output->token, text);
-  mgl_text_append_string(&c->tokens, comma);
-  mgl_json_append_string(&c->tokens, text, bytes);
-  mgl_text_append_string(&c->logprobs, comma);
-  append_logprob(&c->logprobs, output->logprob);
-  mgl_text_format(&c->offsets, "%s%zu", comma, c->offset);
-  c->offset += count_characters(text, bytes);
-  mgl_text_format(&c->tops, "%s{", comma);
-  for (uint32_t i = 0; i < output->top_count; i++) {
-    mgl_text_append_string(&c->tops, i == 0 ? "" : ",");
-    bytes = text_of(answer, output->top[i].token, text);
-    mgl_json_append_string(&c->tops, text, bytes);
-    mgl_text_append_string(&c->tops, ":");
-    append_logprob(&c->tops, output->top[i].logprob);
-  }
-  mgl_text_append_string(&c->tops, "}");
-}
-
-static void append_list(const char *name, const mgl_text *items, mgl_text *out) {
-  mgl_text_format(out, "\"%s\":[", name);
-  mgl_text_append(out, items->data, items->bytes);
-  mgl_text_append_string(out, "]");
-}
-
-static void append_logprobs(const mgl_answer *answer, const mgl_answer_choice *c, mgl_text *out) {
-  mgl_text_append_string(out, ",\"logprobs\":");
-  if (!answer->ask->sampling.logprobs) {
-    mgl_text_append_string(out, "null");
-  } else if (is_chat(answer)) {
-    mgl_text_append_string(out, "{");
-    append_list("content", &c->tokens, out);
-    mgl_text_append_string(out, ",\"refusal\":null}");
-  } else {
-    mgl_text_append_string(out, "{");
-    append_list("tokens", &c->tokens, out);
-    mgl_text_append_string(out, ",");
-    append_list("token_logprobs", &c->logprobs, out);
-    mgl_text_append_string(out, ",");
-    append_list("top_logprobs", &c->tops, out);
-    mgl_text_append_string(out, ",");
-    append_list("text_offset", &c->offsets, out);
-    mgl_text_append_string(out, "}");
-  }
-}
-
-static void clear_logprobs(mgl_answer_choice *c) {
-  mgl_text_clear(&c->tokens);
-  mgl_text_clear(&c->logprobs);
-  mgl_text_clear(&c->tops);
-  mgl_text_clear(&c->offsets);
-  mgl_text_clear(&c->token_ids);
-}
-
 // --- pieces --------------------------------------------------------------------------------------
 
 static void append_head(const mgl_answer *answer, bool is_event, mgl_text *out) {
@@ -183,7 +74,16 @@ static void append_finish(const mgl_answer_choice *c, mgl_text *out) {
 static void append_token_ids(const mgl_answer *answer, const mgl_answer_choice *c, mgl_text *out) {
   if (answer->ask->return_token_ids) {
     mgl_text_append_string(out, ",");
-    append_list("token_ids", &c->token_ids, out);
+    mgl_answer_append_list("token_ids", &c->token_ids, out);
+  }
+}
+
+// Of completions, in each choice.
+static void append_prompt_logprobs(const mgl_answer *answer, uint32_t index, mgl_text *out) {
+  if (answer->ask->has_prompt_logprobs) {
+    mgl_text_append_string(out, ",");
+    mgl_answer_append_list("prompt_logprobs", &answer->choices[index].prompt, out);
+    out->failed = out->failed || answer->choices[index].prompt.failed;
   }
 }
 
@@ -242,12 +142,12 @@ static void append_event(mgl_answer *answer, uint32_t index, const char *member,
     mgl_json_append_string(out, text, bytes);
   }
   mgl_text_append_string(out, is_chat(answer) ? "}" : "");
-  append_logprobs(answer, c, out);
+  mgl_answer_append_logprobs(answer, c, out);
   append_finish(c, out);
   append_token_ids(answer, c, out);
   mgl_text_append_string(out, answer->ask->include_usage ? "}],\"usage\":null}\n\n" : "}]}\n\n");
   c->is_begun = true;
-  clear_logprobs(c);
+  mgl_answer_clear_logprobs(c);
 }
 
 // Of completions.
@@ -300,38 +200,65 @@ static void on_thought(void *context, const char *text, size_t bytes) {
   tell(o, "reasoning_content", &o->answer->choices[o->index].thoughts, text, bytes);
 }
 
-static void on_called(void *context, const char *name, const char *arguments) {
+// Calls beyond the first are for nobody if one alone is wanted.
+static bool is_wanted(const chat_output *o) {
+  const mgl_answer_choice *c = &o->answer->choices[o->index];
+  return c->call_count <= 1 || o->answer->ask->parallel_tool_calls;
+}
+
+// A call begins: in streams with no arguments yet, else up to where they go.
+static void on_called(void *context, const char *name) {
   chat_output *o = context;
   mgl_answer_choice *c = &o->answer->choices[o->index];
   unsigned char random[12];
   char id[2 * sizeof random + 1];
   mgl_text call = {0};
-  if (c->call_count > 0 && !o->answer->ask->parallel_tool_calls) {
+  bool streams = o->answer->ask->stream;
+  uint32_t number = c->call_count++;
+  if (!is_wanted(o)) {
     return;
   }
   randombytes_buf(random, sizeof random);
   (void)sodium_bin2hex(id, sizeof id, random, sizeof random);
-  mgl_text_append_string(&call, c->calls.bytes > 0 ? ",{" : "{");
-  if (o->answer->ask->stream) {
-    mgl_text_format(&call, "\"index\":%u,", c->call_count);
+  mgl_text_append_string(&call, number > 0 && !streams ? ",{" : "{");
+  if (streams) {
+    mgl_text_format(&call, "\"index\":%u,", number);
   }
   mgl_text_format(&call, "\"id\":\"call_%s\",\"type\":\"function\",\"function\":{\"name\":", id);
   append_quoted(&call, name);
-  mgl_text_append_string(&call, ",\"arguments\":");
-  append_quoted(&call, arguments);
-  mgl_text_append_string(&call, "}}");
-  c->call_count++;
+  mgl_text_append_string(&call, streams ? ",\"arguments\":\"\"}}" : ",\"arguments\":");
   o->events->failed = o->events->failed || call.failed;
   tell(o, "tool_calls", &c->calls, call.data, call.bytes);
   mgl_text_free(&call);
+}
+
+// Arguments: in streams a piece, else all of them (the parser holds calls).
+static void on_argued(void *context, const char *text, size_t bytes) {
+  chat_output *o = context;
+  mgl_answer_choice *c = &o->answer->choices[o->index];
+  mgl_text piece = {0};
+  if (!is_wanted(o)) {
+    return;
+  }
+  if (o->answer->ask->stream) {
+    mgl_text_format(&piece, "{\"index\":%u,\"function\":{\"arguments\":", c->call_count - 1);
+  }
+  mgl_json_append_string(&piece, text, bytes);
+  mgl_text_append_string(&piece, "}}");
+  o->events->failed = o->events->failed || piece.failed;
+  tell(o, "tool_calls", &c->calls, piece.data, piece.bytes);
+  mgl_text_free(&piece);
 }
 
 static void add_chat_output(mgl_answer *answer, uint32_t index, const megalith_output *output,
                             mgl_text *events) {
   mgl_answer_choice *c = &answer->choices[index];
   chat_output o = {.answer = answer, .index = index, .events = events};
-  mgl_output_sink sink = {
-      .context = &o, .said = on_said, .thought = on_thought, .called = on_called};
+  mgl_output_sink sink = {.context = &o,
+                          .said = on_said,
+                          .thought = on_thought,
+                          .called = on_called,
+                          .argued = on_argued};
   size_t before = events->bytes;
   c->finish = MEGALITH_FINISH_NONE;  // for the events before the last one
   mgl_output_parser_push(&c->parser, output->text, output->text_bytes, &sink);
@@ -350,19 +277,17 @@ static void add_chat_output(mgl_answer *answer, uint32_t index, const megalith_o
 
 // -------------------------------------------------------------------------------------------------
 
-void mgl_answer_output(mgl_answer *answer, uint32_t choice, const megalith_output *output,
+void mgl_answer_output(mgl_answer *answer, uint32_t choice, const megalith_output *given,
                        mgl_text *events) {
   mgl_answer_choice *c = &answer->choices[choice];
+  const megalith_output nothing = {.token = -1, .finish = given->finish, .text = ""};
+  const megalith_output *output = answer->ask->hides_answer ? &nothing : given;
   if (output->token >= 0) {
     c->token_count++;
     if (answer->ask->return_token_ids) {
       mgl_text_format(&c->token_ids, c->token_ids.bytes == 0 ? "%d" : ",%d", output->token);
     }
-    if (answer->ask->sampling.logprobs && is_chat(answer)) {
-      add_chat_logprob(answer, output, &c->tokens);
-    } else if (answer->ask->sampling.logprobs) {
-      add_logprob(answer, output, c);
-    }
+    mgl_answer_add_logprob(answer, output, c);
   }
   c->finish = output->finish;
   if (answer->ask->endpoint == MGL_ENDPOINT_RESPONSES) {
@@ -393,7 +318,7 @@ static void append_message(const mgl_answer_choice *c, mgl_text *out) {
   }
   if (c->call_count > 0) {
     mgl_text_append_string(out, ",");
-    append_list("tool_calls", &c->calls, out);
+    mgl_answer_append_list("tool_calls", &c->calls, out);
   }
   out->failed = out->failed || c->thoughts.failed || c->calls.failed;
   mgl_text_append_string(out, "}");
@@ -415,9 +340,12 @@ static void append_choice(const mgl_answer *answer, uint32_t index, mgl_text *ou
     mgl_text_append_string(out, "\"text\":");
     mgl_json_append_string(out, text.data == NULL ? "" : text.data, text.bytes);
   }
-  append_logprobs(answer, c, out);
+  mgl_answer_append_logprobs(answer, c, out);
   append_finish(c, out);
   append_token_ids(answer, c, out);
+  if (!is_chat(answer)) {
+    append_prompt_logprobs(answer, index, out);
+  }
   mgl_text_append_string(out, "}");
   mgl_text_free(&text);
 }
@@ -445,13 +373,16 @@ void mgl_answer_end(mgl_answer *answer, mgl_text *out) {
   }
   mgl_text_append_string(out, "],");
   append_usage(answer, out);
+  if (is_chat(answer)) {
+    append_prompt_logprobs(answer, 0, out);
+  }
   mgl_text_append_string(out, "}");
 }
 
 // -------------------------------------------------------------------------------------------------
 
 mgl_status mgl_answer_init(const megalith_model *model, const char *model_name, const mgl_ask *ask,
-                           uint32_t choice_count, bool finds_thoughts, mgl_answer *out,
+                           uint32_t choice_count, mgl_output_syntax syntax, mgl_answer *out,
                            mgl_error *err) {
   unsigned char random[12];
   char drawn[2 * sizeof random + 1];
@@ -469,8 +400,11 @@ mgl_status mgl_answer_init(const megalith_model *model, const char *model_name, 
                  ask->request_id == NULL ? drawn : ask->request_id);
   out->choices = mgl_alloc_zeroed(choice_count, sizeof *out->choices);
   for (uint32_t i = 0; out->choices != NULL && is_chat(out) && i < choice_count; i++) {
-    out->choices[i].parser.finds_thoughts = finds_thoughts;
-    out->choices[i].parser.finds_calls = ask->tools_json != NULL;
+    out->choices[i].parser =
+        (mgl_output_parser){.tools = ask->tools_json != NULL ? syntax.tools : MGL_TOOLS_NONE,
+                            .finds_thoughts = syntax.finds_thoughts,
+                            .starts_in_thought = syntax.finds_thoughts && ask->starts_in_thought,
+                            .holds_calls = !ask->stream};
   }
   return out->choices != NULL
              ? MGL_OK
@@ -485,6 +419,7 @@ void mgl_answer_free(mgl_answer *answer) {
     mgl_text_free(&c->thoughts);
     mgl_text_free(&c->calls);
     mgl_text_free(&c->token_ids);
+    mgl_text_free(&c->prompt);
     mgl_text_free(&c->tokens);
     mgl_text_free(&c->logprobs);
     mgl_text_free(&c->tops);

@@ -23,7 +23,8 @@ typedef struct mgl_answer_choice {
   mgl_text token_ids;  // with commas
   // Log probabilities, as JSON with commas: in chats all in the first.
   mgl_text tokens, logprobs, tops, offsets;
-  size_t offset;  // in characters, of the next token
+  size_t offset;    // in characters, of the next token
+  mgl_text prompt;  // log probabilities of the prompt, JSON with commas
   uint32_t token_count;
   megalith_finish finish;
   bool is_begun;  // its first event has gone out
@@ -41,12 +42,14 @@ typedef struct mgl_answer {
   uint64_t prompt_tokens;  // of all prompts; known when choices have ended
 } mgl_answer;
 
-// finds_thoughts: what stands between <think> and </think> becomes reasoning_content.
 mgl_status mgl_answer_init(const megalith_model *model, const char *model_name, const mgl_ask *ask,
-                           uint32_t choice_count, bool finds_thoughts, mgl_answer *out,
+                           uint32_t choice_count, mgl_output_syntax syntax, mgl_answer *out,
                            mgl_error *err);
 void mgl_answer_free(mgl_answer *answer);
 
+// Takes in the log probabilities of a choice's prompt, in front of its first output, if the ask
+// wants them (sampling.prompt_logprobs).
+void mgl_answer_add_prompt(mgl_answer *answer, uint32_t choice, const megalith_prompt *prompt);
 // Takes in one output. In streams appends the event to *events, if it makes one.
 void mgl_answer_output(mgl_answer *answer, uint32_t choice, const megalith_output *output,
                        mgl_text *events);

@@ -144,10 +144,10 @@ static void on_prepared(void *context, mgl_job *job) {
     answer_reading(call);
   } else {
     call->last_ns = mgl_alloc_zeroed(job->choice_count, sizeof *call->last_ns);
-    call->has_answer = call->last_ns != NULL &&
-                       mgl_answer_init(server->options.model, server->options.model_name, &job->ask,
-                                       job->choice_count, server->options.finds_thoughts,
-                                       &call->answer, &err) == MGL_OK;
+    call->has_answer =
+        call->last_ns != NULL &&
+        mgl_answer_init(server->options.model, server->options.model_name, &job->ask,
+                        job->choice_count, server->options.syntax, &call->answer, &err) == MGL_OK;
     if (!call->has_answer) {
       tell_failure(call, MGL_ERR_MEMORY, "out of memory for an answer", NULL);
       mgl_job_abandon(job);
@@ -180,6 +180,12 @@ static void on_output(void *context, mgl_choice *choice, const megalith_output *
   mgl_text *events = &server->scratch;
   if (call->exchange == NULL || !call->has_answer) {
     return;
+  }
+  if (output->token >= 0 && call->last_ns[choice->index] == 0 &&
+      choice->job->ask.sampling.prompt_logprobs) {
+    megalith_prompt prompt;
+    mgl_choice_prompt(choice, &prompt);
+    mgl_answer_add_prompt(&call->answer, choice->index, &prompt);
   }
   measure(call, choice, output);
   if (output->finish == MEGALITH_FINISH_FAILED || output->finish == MEGALITH_FINISH_CANCELLED) {
@@ -272,6 +278,8 @@ static void on_ended(void *context, mgl_job *job) {
     const megalith_result *result = mgl_choice_result(&job->choices[i]);
     if (result != NULL) {
       server->metrics.finished[result->finish]++;
+      mgl_histogram_add_tokens(&server->metrics.prompt_sizes, result->prompt_token_count);
+      mgl_histogram_add_tokens(&server->metrics.answer_sizes, result->token_count);
       uint64_t prompt = i % job->ask.n == 0 ? result->prompt_token_count : 0;
       server->metrics.prompt_tokens += prompt;
       call->answer.prompt_tokens += prompt;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "serve/call_grammar.h"
 #include "serve/reading.h"
 
 // Two threads, so that nobody waits for the large body of somebody else: one takes small bodies
@@ -138,6 +139,33 @@ static mgl_status submit(mgl_job *job, mgl_error *err) {
   return MGL_OK;
 }
 
+// Whether the prompt has opened a thought: only its text tells.
+static mgl_status find_thought(mgl_job *job, mgl_error *err) {
+  char *prompt = NULL;
+  size_t bytes = 0;
+  mgl_status status = mgl_reading_render(job->jobs->options.model, &job->ask, &prompt, &bytes, err);
+  job->ask.starts_in_thought = status == MGL_OK && mgl_prompt_is_in_thought(prompt, bytes);
+  mgl_free(prompt);
+  return status;
+}
+
+// What the parser of the model's output must know of a chat.
+static mgl_status look_at_chat(mgl_job *job, mgl_error *err) {
+  mgl_output_syntax syntax = job->jobs->options.syntax;
+  bool marks_are_special = syntax.tools == MGL_TOOLS_LLAMA3 || syntax.tools == MGL_TOOLS_MISTRAL;
+  if (job->endpoint != MGL_ENDPOINT_CHAT) {
+    return MGL_OK;
+  }
+  job->ask.shows_special =
+      job->ask.shows_special || (job->ask.tools_json != NULL && marks_are_special);
+  if (syntax.finds_thoughts) {
+    MGL_TRY(find_thought(job, err));
+  }
+  return job->ask.requires_call
+             ? mgl_call_grammar_compile(job->jobs->options.model, syntax, &job->ask, err)
+             : MGL_OK;
+}
+
 static mgl_status read_body(mgl_job *job) {
   const char *expected = job->jobs->options.model_name;
   MGL_TRY(mgl_ask_read(job->jobs->options.model, job->endpoint,
@@ -148,7 +176,7 @@ static mgl_status read_body(mgl_job *job) {
     return mgl_error_set(&job->error, MGL_ERR_ARGUMENT, "\"model\": expected %.100s, found %.100s",
                          expected, job->ask.model);
   }
-  return MGL_OK;
+  return job->only_reads ? MGL_OK : look_at_chat(job, &job->error);
 }
 
 static void prepare(mgl_job *job) {
@@ -332,6 +360,10 @@ void mgl_job_pause(mgl_job *job, bool pause) {
       (pause ? megalith_request_pause : megalith_request_resume)(job->choices[i].request);
     }
   }
+}
+
+void mgl_choice_prompt(mgl_choice *choice, megalith_prompt *out) {
+  megalith_request_prompt(choice->request, out);
 }
 
 const megalith_result *mgl_choice_result(mgl_choice *choice) {

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "request/ask.h"
+#include "serve/output_parser.h"
 
 typedef struct mgl_jobs mgl_jobs;
 typedef struct mgl_job mgl_job;
@@ -81,6 +82,7 @@ typedef struct mgl_jobs_options {
   megalith_engine *engine;
   const char *model_name;  // another one is refused
   uint32_t max_active;     // choices that run or wait; more are refused as overload
+  mgl_output_syntax syntax;
 } mgl_jobs_options;
 
 mgl_status mgl_jobs_create(struct event_base *base, const mgl_jobs_options *options,
@@ -97,6 +99,8 @@ mgl_job *mgl_jobs_start(mgl_jobs *jobs, mgl_endpoint endpoint, mgl_text body, vo
 void mgl_job_abandon(mgl_job *job);
 // While its client takes nothing, a job's requests give their KV memory to others.
 void mgl_job_pause(mgl_job *job, bool pause);
+// Of a choice that has given an output, if the ask wants log probabilities of prompts.
+void mgl_choice_prompt(mgl_choice *choice, megalith_prompt *out);
 // Of a choice that has ended, else NULL.
 const megalith_result *mgl_choice_result(mgl_choice *choice);
 

@@ -1,20 +1,47 @@
 #include "serve/metrics.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
 
-// vLLM's bounds for all three, so that its dashboards fit.
-static const double bounds[MGL_HISTOGRAM_BUCKETS] = {
+// vLLM's bounds, so that its dashboards fit.
+static const double second_bounds[MGL_HISTOGRAM_BUCKETS] = {
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
     1.0,   2.5,   5.0,  7.5,  10,   20,   40,   80,  160,  640, 2560};
 
-void mgl_histogram_add(mgl_histogram *histogram, double seconds) {
+static const double token_bounds[MGL_HISTOGRAM_BUCKETS] = {
+    1,    2,     5,     10,    20,     50,     100,    200,     500,     1000,    2000,
+    5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000, 5000000, 10000000};
+
+static void add(mgl_histogram *histogram, const double *bounds, double value) {
   size_t i = 0;
-  while (i < MGL_HISTOGRAM_BUCKETS && seconds > bounds[i]) {
+  while (i < MGL_HISTOGRAM_BUCKETS && value > bounds[i]) {
     i++;
   }
   histogram->counts[i]++;
   histogram->count++;
-  histogram->sum += seconds;
+  histogram->sum += value;
+}
+
+void mgl_histogram_add(mgl_histogram *histogram, double seconds) {
+  add(histogram, second_bounds, seconds);
+}
+
+void mgl_histogram_add_tokens(mgl_histogram *histogram, uint64_t tokens) {
+  add(histogram, token_bounds, (double)tokens);
+}
+
+// The value of a label, quoted.
+static void append_label(const char *value, mgl_text *out) {
+  mgl_text_append_string(out, "\"");
+  for (; *value != 0; value++) {
+    bool escapes = *value == '"' || *value == '\\' || *value == '\n';
+    mgl_text_append_string(out, escapes ? "\\" : "");
+    mgl_text_append(out, *value == '\n' ? "n" : value, 1);
+  }
+  mgl_text_append_string(out, "\"");
 }
 
 // A sample under its own name and, if it has one, under vLLM's.
@@ -34,13 +61,14 @@ static void append_number(const mgl_metrics_sources *from, sample s, double valu
   mgl_text_format(out, "megalith_%s %.17g\n", s.name, value);
   if (s.vllm_name != NULL) {
     append_type("vllm:", s.vllm_name, &s, out);
-    mgl_text_format(out, "vllm:%s{model_name=\"%s\"} %.17g\n", s.vllm_name, from->model_name,
-                    value);
+    mgl_text_format(out, "vllm:%s{model_name=", s.vllm_name);
+    append_label(from->model_name, out);
+    mgl_text_format(out, "} %.17g\n", value);
   }
 }
 
 static void append_buckets(const char *prefix, const char *name, const char *label,
-                           const mgl_histogram *h, mgl_text *out) {
+                           const mgl_histogram *h, const double *bounds, mgl_text *out) {
   uint64_t below = 0;
   const char *comma = label[0] == 0 ? "" : ",";
   for (size_t i = 0; i < MGL_HISTOGRAM_BUCKETS; i++) {
@@ -57,13 +85,15 @@ static void append_buckets(const char *prefix, const char *name, const char *lab
 }
 
 static void append_histogram(const mgl_metrics_sources *from, sample s, const mgl_histogram *h,
-                             mgl_text *out) {
+                             const double *bounds, mgl_text *out) {
   mgl_text label = {0};
-  mgl_text_format(&label, "model_name=\"%s\"", from->model_name);
+  mgl_text_append_string(&label, "model_name=");
+  append_label(from->model_name, &label);
+  out->failed = out->failed || label.failed;
   append_type("megalith_", s.name, &s, out);
-  append_buckets("megalith_", s.name, "", h, out);
+  append_buckets("megalith_", s.name, "", h, bounds, out);
   append_type("vllm:", s.vllm_name, &s, out);
-  append_buckets("vllm:", s.vllm_name, label.data == NULL ? "" : label.data, h, out);
+  append_buckets("vllm:", s.vllm_name, label.data == NULL ? "" : label.data, h, bounds, out);
   mgl_text_free(&label);
 }
 
@@ -82,8 +112,9 @@ static void append_finishes(const mgl_metrics_sources *from, mgl_text *out) {
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
     uint64_t count = from->metrics->finished[words[i].finish];
     mgl_text_format(out, "megalith_%s{reason=\"%s\"} %" PRIu64 "\n", s.name, words[i].word, count);
-    mgl_text_format(out, "vllm:%s{finished_reason=\"%s\",model_name=\"%s\"} %" PRIu64 "\n",
-                    s.vllm_name, words[i].word, from->model_name, count);
+    mgl_text_format(out, "vllm:%s{finished_reason=\"%s\",model_name=", s.vllm_name, words[i].word);
+    append_label(from->model_name, out);
+    mgl_text_format(out, "} %" PRIu64 "\n", count);
   }
 }
 
@@ -93,6 +124,67 @@ static void append_statuses(const mgl_metrics *m, mgl_text *out) {
   for (unsigned i = 1; i < sizeof m->requests / sizeof *m->requests; i++) {
     mgl_text_format(out, "megalith_%s{status=\"%uxx\"} %" PRIu64 "\n", s.name, i, m->requests[i]);
   }
+}
+
+static void append_histograms(const mgl_metrics_sources *from, mgl_text *out) {
+  const mgl_metrics *m = from->metrics;
+  const struct {
+    sample s;
+    const mgl_histogram *histogram;
+    const double *bounds;
+  } all[] = {
+      {{"time_to_first_token_seconds", "time_to_first_token_seconds", "histogram",
+        "From the request's last byte to its first token."},
+       &m->first_token,
+       second_bounds},
+      {{"inter_token_latency_seconds", "inter_token_latency_seconds", "histogram",
+        "Between tokens of a choice."},
+       &m->inter_token,
+       second_bounds},
+      {{"request_latency_seconds", "e2e_request_latency_seconds", "histogram",
+        "From the request's last byte to its last token."},
+       &m->end_to_end,
+       second_bounds},
+      {{"request_prompt_tokens", "request_prompt_tokens", "histogram", "Tokens of a prompt."},
+       &m->prompt_sizes,
+       token_bounds},
+      {{"request_generated_tokens", "request_generation_tokens", "histogram",
+        "Tokens generated for a choice."},
+       &m->answer_sizes,
+       token_bounds},
+  };
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    append_histogram(from, all[i].s, all[i].histogram, all[i].bounds, out);
+  }
+}
+
+// What routers compute the free KV memory from.
+static void append_cache_config(const mgl_metrics_sources *from, mgl_text *out) {
+  static const sample s = {NULL, "cache_config_info", "gauge", "The KV memory's pages."};
+  append_type("vllm:", s.vllm_name, &s, out);
+  mgl_text_format(out, "vllm:%s{block_size=\"%u\",num_gpu_blocks=\"%u\",model_name=", s.vllm_name,
+                  from->page_tokens, from->engine->pages);
+  append_label(from->model_name, out);
+  mgl_text_append_string(out, "} 1\n");
+}
+
+// Bytes of the process in memory; 0 where the system does not tell.
+static uint64_t resident_bytes(void) {
+  char text[64] = "";
+  unsigned long long pages[2] = {0, 0};
+  int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) {
+    (void)!read(fd, text, sizeof text - 1);
+    (void)close(fd);
+  }
+  (void)sscanf(text, "%llu %llu", &pages[0], &pages[1]);
+  return (uint64_t)pages[1] * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static double thread_seconds(void) {
+  struct timespec now = {0};
+  (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 void mgl_metrics_append(const mgl_metrics_sources *sources, mgl_text *out) {
@@ -124,24 +216,17 @@ void mgl_metrics_append(const mgl_metrics_sources *sources, mgl_text *out) {
   COUNTER("generated_tokens_total", "generation_tokens_total", "Tokens generated.",
           m->generated_tokens);
   append_finishes(from, out);
-  append_histogram(from,
-                   (sample){"time_to_first_token_seconds", "time_to_first_token_seconds",
-                            "histogram", "From the request's last byte to its first token."},
-                   &m->first_token, out);
-  append_histogram(from,
-                   (sample){"inter_token_latency_seconds", "inter_token_latency_seconds",
-                            "histogram", "Between tokens of a choice."},
-                   &m->inter_token, out);
-  append_histogram(from,
-                   (sample){"request_latency_seconds", "e2e_request_latency_seconds", "histogram",
-                            "From the request's last byte to its last token."},
-                   &m->end_to_end, out);
+  append_histograms(from, out);
   append_statuses(m, out);
   COUNTER("overload_responses_total", NULL, "Requests that were refused with 429.", m->overloads);
   COUNTER("clients_gone_total", NULL, "Clients that left before the end of their answer.", c->gone);
   COUNTER("http_refused_total", NULL, "Requests that are no strict HTTP.", c->refused);
   COUNTER("http_timeouts_total", NULL, "Connections closed at a deadline.", c->timed_out);
   COUNTER("connections_total", NULL, "Connections accepted.", c->accepted);
+  append_cache_config(from, out);
+  GAUGE("resident_memory_bytes", NULL, "Memory of the process.", resident_bytes());
+  COUNTER("io_thread_seconds_total", NULL, "Processor time of the thread that does I/O.",
+          thread_seconds());
   GAUGE("connections_open", NULL, "Connections that are open.", c->open);
 #undef GAUGE
 #undef COUNTER

@@ -14,6 +14,7 @@
 
 enum { MGL_HISTOGRAM_BUCKETS = 22 };
 
+// Of seconds, or of tokens; each has bounds of its own.
 typedef struct mgl_histogram {
   uint64_t counts[MGL_HISTOGRAM_BUCKETS + 1];  // the last one beyond all bounds
   uint64_t count;
@@ -27,18 +28,22 @@ typedef struct mgl_metrics {
   uint64_t prompt_tokens, generated_tokens;
   uint64_t cancelled_by_clients;
   mgl_histogram first_token, inter_token, end_to_end;  // seconds
+  mgl_histogram prompt_sizes, answer_sizes;            // tokens, of a choice
 } mgl_metrics;
 
 void mgl_histogram_add(mgl_histogram *histogram, double seconds);
+void mgl_histogram_add_tokens(mgl_histogram *histogram, uint64_t tokens);
 
 typedef struct mgl_metrics_sources {
   const mgl_metrics *metrics;
   const mgl_http_counters *connections;
   const megalith_statistics *engine;
   const char *model_name;
+  uint32_t page_tokens;
   uint32_t active;  // choices that the server has
 } mgl_metrics_sources;
 
+// On the I/O thread, whose processor time is among the figures.
 void mgl_metrics_append(const mgl_metrics_sources *sources, mgl_text *out);
 
 #endif

@@ -5,6 +5,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "request/json_text.h"
+#include "serve/openapi.h"
+#include "serve/pages.h"
 #include "serve/server_parts.h"
 
 enum { STUCK_SECONDS = 60 };  // without an iteration while there is work
@@ -132,13 +134,40 @@ static void get_metrics(mgl_server *server, mgl_exchange *exchange) {
   megalith_statistics statistics = {.size = sizeof statistics};
   mgl_text body = {0};
   (void)megalith_engine_get_statistics(server->options.engine, &statistics, NULL);
-  mgl_metrics_append(&(mgl_metrics_sources){.metrics = &server->metrics,
-                                            .connections = mgl_http_server_counters(server->http),
-                                            .engine = &statistics,
-                                            .model_name = server->options.model_name,
-                                            .active = mgl_jobs_active(server->jobs)},
-                     &body);
+  mgl_metrics_append(
+      &(mgl_metrics_sources){
+          .metrics = &server->metrics,
+          .connections = mgl_http_server_counters(server->http),
+          .engine = &statistics,
+          .model_name = server->options.model_name,
+          .page_tokens = megalith_engine_describe(server->options.engine)->page_tokens,
+          .active = mgl_jobs_active(server->jobs)},
+      &body);
   mgl_server_reply(server, exchange, 200, "text/plain; version=0.0.4; charset=utf-8", "", &body);
+  mgl_text_free(&body);
+}
+
+static void get_openapi(mgl_server *server, mgl_exchange *exchange) {
+  mgl_text body = {0};
+  mgl_openapi_append(megalith_model_describe(server->options.model)->vocab_size, &body);
+  mgl_server_reply(server, exchange, 200, "application/json", "", &body);
+  mgl_text_free(&body);
+}
+
+static void get_page(mgl_server *server, mgl_exchange *exchange) {
+  const char *path = mgl_exchange_request(exchange)->path;
+  const mgl_page_source *page = mgl_page_sources;
+  mgl_text headers = {0};
+  mgl_text body = {0};
+  while (strcmp(page->path, path) != 0) {  // routes names no other
+    page++;
+  }
+  mgl_page_append_headers(page->html, &headers);
+  mgl_text_append_string(&body, page->html);
+  body.failed = body.failed || headers.failed;
+  mgl_server_reply(server, exchange, 200, "text/html; charset=utf-8",
+                   headers.data == NULL ? "" : headers.data, &body);
+  mgl_text_free(&headers);
   mgl_text_free(&body);
 }
 
@@ -156,7 +185,31 @@ static const route routes[] = {
     {"/version", "GET", get_version, 0, false},
     {"/metrics", "GET", get_metrics, 0, false},
     {"/server_info", "GET", get_server_info, 0, false},
+    {"/openapi.json", "GET", get_openapi, 0, false},
+    // Open, since browsers send no keys; they hold nothing, and what they ask for needs one.
+    {"/", "GET", get_page, 0, true},
+    {"/dashboard", "GET", get_page, 0, true},
 };
+
+static void refuse_method(mgl_server *server, mgl_exchange *exchange, bool gets) {
+  mgl_text body = {0};
+  mgl_answer_append_error(&body, 405, gets ? "expected method GET" : "expected method POST", NULL,
+                          NULL);
+  mgl_server_reply(server, exchange, 405, "application/json",
+                   gets ? "Allow: GET, HEAD\r\n" : "Allow: POST\r\n", &body);
+  mgl_text_free(&body);
+}
+
+bool mgl_server_route_at(size_t i, mgl_server_route *out) {
+  if (i >= sizeof routes / sizeof *routes) {
+    return false;
+  }
+  *out = (mgl_server_route){.path = routes[i].path,
+                            .method = routes[i].method,
+                            .endpoint = routes[i].endpoint,
+                            .is_open = routes[i].is_open};
+  return true;
+}
 
 // The route of a request; NULL where it has been refused.
 static const route *find_route(mgl_server *server, mgl_exchange *exchange) {
@@ -178,9 +231,7 @@ static const route *find_route(mgl_server *server, mgl_exchange *exchange) {
   }
   bool is_head = strcmp(found->method, "GET") == 0 && strcmp(request->method, "HEAD") == 0;
   if (strcmp(found->method, request->method) != 0 && !is_head) {
-    bool gets = strcmp(found->method, "GET") == 0;
-    mgl_server_reply_error(server, exchange, 405,
-                           gets ? "expected method GET" : "expected method POST", NULL, NULL);
+    refuse_method(server, exchange, strcmp(found->method, "GET") == 0);
     return NULL;
   }
   if (found->function == NULL && !mgl_jobs_has_room(server->jobs)) {

@@ -224,7 +224,8 @@ static mgl_status start_parts(mgl_server *server, mgl_error *err) {
   mgl_jobs_options jobs = {.model = o->model,
                            .engine = o->engine,
                            .model_name = o->model_name,
-                           .max_active = o->max_requests};
+                           .max_active = o->max_requests,
+                           .syntax = o->syntax};
   mgl_job_callbacks told = mgl_server_job_callbacks;
   struct timeval second = {.tv_sec = 1};
   told.context = server;

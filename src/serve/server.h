@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "serve/output_parser.h"
 
 typedef struct mgl_server mgl_server;
 
@@ -27,7 +28,7 @@ typedef struct mgl_server_options {
   const char *api_keys_path;
   const char *tls_certificate_path, *tls_key_path;
   bool logs_json, logs_requests;
-  bool finds_thoughts;  // <think>...</think> becomes reasoning_content of chats
+  mgl_output_syntax syntax;  // of the model's chats
 } mgl_server_options;
 
 enum {

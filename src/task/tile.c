@@ -1,7 +1,7 @@
 // This file says what tiles touch, one function a unit: it lists the operands by their roles
 // (graph/op.def); regions and costs are read off that list, so that dependencies, placement and the
-// JSON form cannot disagree. Rejected: maps from grid axes to tensor dims as MPK has them, which cannot say
-// that a tile of attend reads three pieces of qkv.
+// JSON form cannot disagree. Rejected: maps from grid axes to tensor dims as MPK has them, which
+// cannot say that a tile of attend reads three pieces of qkv.
 #include "task/tile.h"
 
 #include <assert.h>

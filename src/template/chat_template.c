@@ -16,7 +16,10 @@ struct mgl_chat_template {
   mgl_arena arena;  // the source, the tree and `where`
   const char *where;
   mgl_jinja_tree tree;
+  const char *source;
   bool takes_parts;
+  const char *variables[MGL_TEMPLATE_MAX_VARIABLES];
+  size_t variable_count;
 };
 
 // The source with "\r\n" and "\r" as "\n" and without one newline at its end, as Jinja reads it.
@@ -53,6 +56,21 @@ static mgl_status check_source(const char *source, size_t bytes, const char *whe
   return MGL_OK;
 }
 
+static mgl_status list_variables(mgl_chat_template *parsed, mgl_error *err) {
+  mgl_jinja_string names[MGL_TEMPLATE_MAX_VARIABLES];
+  size_t count = mgl_jinja_variables(&parsed->tree, names, MGL_TEMPLATE_MAX_VARIABLES);
+  for (size_t i = 0; i < count; i++) {
+    char *name = mgl_arena_alloc_text(&parsed->arena, names[i].bytes + 1);
+    if (name == NULL) {
+      return mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory for a template", parsed->where);
+    }
+    memcpy(name, names[i].data, names[i].bytes);
+    name[names[i].bytes] = 0;
+    parsed->variables[parsed->variable_count++] = name;
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_chat_template_parse(const char *source, size_t bytes, const char *where,
                                    mgl_chat_template **out, mgl_error *err) {
   *out = NULL;
@@ -65,16 +83,19 @@ mgl_status mgl_chat_template_parse(const char *source, size_t bytes, const char 
   parsed->arena.limit = MGL_TEMPLATE_MAX_MEMORY_BYTES;
   size_t where_bytes = strlen(where) + 1;
   char *where_copy = mgl_arena_alloc_text(&parsed->arena, where_bytes);
-  char *copy = mgl_arena_alloc_text(&parsed->arena, bytes);
+  char *copy = mgl_arena_alloc_text(&parsed->arena, bytes + 1);
   if (where_copy == NULL || copy == NULL) {
     status = mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory for a template", where);
     goto fail;
   }
   memcpy(where_copy, where, where_bytes);
   parsed->where = where_copy;
-  status = mgl_jinja_parse(normalise(source, bytes, copy), parsed->where, &parsed->arena,
-                           &parsed->tree, err);
-  if (status != MGL_OK) {
+  mgl_jinja_string normalised = normalise(source, bytes, copy);
+  copy[normalised.bytes] = 0;
+  parsed->source = copy;
+  if ((status = mgl_jinja_parse(normalised, parsed->where, &parsed->arena, &parsed->tree, err)) !=
+          MGL_OK ||
+      (status = list_variables(parsed, err)) != MGL_OK) {
     goto fail;
   }
   parsed->takes_parts = mgl_jinja_takes_parts(&parsed->tree);
@@ -94,6 +115,16 @@ void mgl_chat_template_destroy(mgl_chat_template *chat_template) {
 
 bool mgl_chat_template_takes_parts(const mgl_chat_template *chat_template) {
   return chat_template->takes_parts;
+}
+
+const char *mgl_chat_template_source(const mgl_chat_template *chat_template) {
+  return chat_template->source;
+}
+
+const char *const *mgl_chat_template_variables(const mgl_chat_template *chat_template,
+                                               size_t *count) {
+  *count = chat_template->variable_count;
+  return chat_template->variables;
 }
 
 mgl_status mgl_chat_template_render(const mgl_chat_template *chat_template, const json_t *context,

@@ -20,6 +20,7 @@ enum {
   MGL_TEMPLATE_MAX_OUTPUT_BYTES = 16 << 20,  // some 4 million tokens
   MGL_TEMPLATE_MAX_STEPS = 10 * 1000 * 1000,
   MGL_TEMPLATE_MAX_DEPTH = 64,                // nesting of the source: blocks and brackets
+  MGL_TEMPLATE_MAX_VARIABLES = 64,            // that are listed
   MGL_TEMPLATE_MAX_MEMORY_BYTES = 256 << 20,  // of one parsed tree, and of one render
 };
 
@@ -35,6 +36,14 @@ void mgl_chat_template_destroy(mgl_chat_template *chat_template);  // NULL is fi
 // Whether the template looks into the parts of a message's content (an array of objects with a
 // type) or takes every content for a string.
 bool mgl_chat_template_takes_parts(const mgl_chat_template *chat_template);
+
+// Its source, with newlines as Jinja reads them; as long as the template.
+const char *mgl_chat_template_source(const mgl_chat_template *chat_template);
+
+// The variables that the template takes: names that it reads and does not define itself ("messages"
+// and "tools" among them); at most MGL_TEMPLATE_MAX_VARIABLES, as long as the template.
+const char *const *mgl_chat_template_variables(const mgl_chat_template *chat_template,
+                                               size_t *count);
 
 // Renders with the variables of `context`, a JSON object: "messages" (array of {"role",
 // "content"}), "add_generation_prompt" (bool), "bos_token" and "eos_token" (strings), "tools" and

@@ -4,13 +4,17 @@
 // that came from ".content": by itself, through variables, or through the parameters of macros. The
 // scopes of variables do not count; a wrong guess needs one name for two things. Rejected: trying
 // the template on a message with parts, since many print what they do not expect.
+//
+// Its variables are the names that it reads and defines nowhere, scopes again left aside.
 #include <string.h>
 
+#include "template/jinja_builtins.h"
 #include "template/jinja_parse.h"
 
-enum { MAX_NAMES = 64, MAX_HOPS = 16 };
+enum { MAX_NAMES = 256, MAX_HOPS = 16 };
 
-// Variables that hold a content. Templates have few names; what does not fit is not followed.
+// Names, such as of variables that hold a content. Templates have few; what does not fit is not
+// followed.
 typedef struct name_set {
   mgl_jinja_string names[MAX_NAMES];
   size_t count;
@@ -138,4 +142,85 @@ bool mgl_jinja_takes_parts(const mgl_jinja_tree *tree) {
     }
   }
   return false;
+}
+
+// --- variables -----------------------------------------------------------------------------------
+
+static bool binds(const mgl_jinja_node *target, mgl_jinja_string name) {
+  if (target != NULL && target->kind == MGL_JINJA_NODE_TUPLE) {
+    for (const mgl_jinja_node *item = target->items; item != NULL; item = item->next) {
+      if (binds(item, name)) {
+        return true;
+      }
+    }
+  }
+  return target != NULL && target->kind == MGL_JINJA_NODE_NAME &&
+         mgl_jinja_text_equal(target->value.string, name);
+}
+
+// Whether a statement gives the name a value.
+static bool defines(const mgl_jinja_node *node, mgl_jinja_string name) {
+  switch ((mgl_jinja_node_kind)node->kind) {
+    case MGL_JINJA_NODE_SET:
+    case MGL_JINJA_NODE_SET_BLOCK:
+    case MGL_JINJA_NODE_FOR: return binds(node->first, name);
+    case MGL_JINJA_NODE_WITH:
+      for (const mgl_jinja_node *item = node->items; item != NULL; item = item->next->next) {
+        if (binds(item, name)) {
+          return true;
+        }
+      }
+      return false;
+    case MGL_JINJA_NODE_MACRO:
+    case MGL_JINJA_NODE_CALL_BLOCK:
+      for (const mgl_jinja_node *item = node->items; item != NULL; item = item->next) {
+        if (binds(item, name)) {
+          return true;
+        }
+      }
+      return node->kind == MGL_JINJA_NODE_MACRO && mgl_jinja_text_equal(node->value.string, name);
+    default: return false;
+  }
+}
+
+// Whether it asks "NAME is defined", or takes "NAME | default(...)".
+static bool asks_for(const mgl_jinja_node *node, mgl_jinja_string name) {
+  bool is_question =
+      node->kind == MGL_JINJA_NODE_TEST && (mgl_jinja_text_is(node->value.string, "defined") ||
+                                            mgl_jinja_text_is(node->value.string, "undefined"));
+  bool has_default =
+      node->kind == MGL_JINJA_NODE_FILTER && (mgl_jinja_text_is(node->value.string, "default") ||
+                                              mgl_jinja_text_is(node->value.string, "d"));
+  return (is_question || has_default) && binds(node->first, name);
+}
+
+static bool is_variable(const mgl_jinja_tree *tree, mgl_jinja_string name) {
+  static const char *const specials[] = {"loop", "self", "caller", "varargs", "kwargs"};
+  bool is_defined = mgl_jinja_find_global(name) != NULL;
+  for (size_t i = 0; i < sizeof specials / sizeof *specials; i++) {
+    is_defined = is_defined || mgl_jinja_text_is(name, specials[i]);
+  }
+  for (const mgl_jinja_node *node = tree->newest; node != NULL; node = node->made_before) {
+    if (asks_for(node, name)) {
+      return true;
+    }
+    is_defined = is_defined || defines(node, name);
+  }
+  return !is_defined;
+}
+
+size_t mgl_jinja_variables(const mgl_jinja_tree *tree, mgl_jinja_string *names, size_t capacity) {
+  name_set seen = {0};
+  size_t count = 0;
+  for (const mgl_jinja_node *node = tree->newest; node != NULL; node = node->made_before) {
+    if (node->kind != MGL_JINJA_NODE_NAME || has_name(&seen, node->value.string) ||
+        seen.count == MAX_NAMES) {
+      continue;
+    }
+    seen.names[seen.count++] = node->value.string;
+    if (count < capacity && is_variable(tree, node->value.string)) {
+      names[count++] = node->value.string;
+    }
+  }
+  return count;
 }

@@ -103,4 +103,9 @@ mgl_status mgl_jinja_parse(mgl_jinja_string source, const char *where, mgl_arena
 // (jinja_inspect.c).
 bool mgl_jinja_takes_parts(const mgl_jinja_tree *tree);
 
+// The names that the template reads and that its caller may define: those that it does not define
+// itself, or asks "is defined" of before it does. Fills names[0 .. returned count) with the first
+// `capacity` of them, each once.
+size_t mgl_jinja_variables(const mgl_jinja_tree *tree, mgl_jinja_string *names, size_t capacity);
+
 #endif

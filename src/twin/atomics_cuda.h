@@ -78,9 +78,9 @@ MGL_SHARED_FN bool mgl_cas_acq_rel(mgl_word *word, uint64_t expected, uint64_t d
   return before == expected;
 }
 
-// Counters of 32 bits in device memory, by one thread for its block: a release covers what the block
-// wrote before the barrier in front of it, and what an acquire has seen the block may read behind
-// the next one.
+// Counters of 32 bits in device memory, by one thread for its block: a release covers what the
+// block wrote before the barrier in front of it, and what an acquire has seen the block may read
+// behind the next one.
 typedef uint32_t mgl_count;
 
 MGL_SHARED_FN uint32_t mgl_count_load_acquire(const mgl_count *count) {

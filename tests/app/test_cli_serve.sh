@@ -43,6 +43,20 @@ test_settings() {
   expect_error "serve: --config" "\"prot\" is no option of megalith serve" serve --config "$work/settings.json"
   printf 'port 5\n' >"$work/settings.yaml"
   expect_error "serve: --config" 'expected lines "name: value"' serve --config "$work/settings.yaml"
+  # YAML is read as lines: what would mean something else is refused.
+  local yaml
+  for yaml in 'uds: [a, b]' 'uds: &x a' 'uds: *x' 'uds: !!str a' 'uds: |' 'uds: "a\tb"' 'uds: "a" b' "uds: 'a" \
+    'uds: {a: b}'; do
+    printf 'port: 0\n%s\n' "$yaml" >"$work/settings.yaml"
+    expect_error "serve: YAML: $yaml" 'only lines "name: value" are read' serve --config "$work/settings.yaml"
+  done
+  for yaml in 'served-model-name:\n  - a' 'served-model-name:\n  name: a' '- port: 5' 'port: 0\n  host: x'; do
+    # shellcheck disable=SC2059
+    printf -- "$yaml\n" >"$work/settings.yaml"
+    expect_error "serve: YAML: $yaml" 'without indentation or lists' serve --config "$work/settings.yaml"
+  done
+  printf 'serve:\n  port: 5\n' >"$work/settings.yaml"
+  expect_error "serve: nested YAML" '"serve" is no option' serve --config "$work/settings.yaml"
   MEGALITH_PORT=x run serve
   check_has "serve: MEGALITH_PORT" "$err" "--port: expected a whole number"
   MEGALITH_LOG_REQUESTS=x run serve

@@ -112,19 +112,20 @@ static mgl_cuda_program *make(const study *s, const shape *wanted) {
         (mgl_compile_override){.op = "logits", .grid = {wanted->logit_tasks * workers, 1, 1}};
   }
   uint32_t longest = load->prompt + load->generate;
-  return gpu_program(s->bench, &s->model,
-                     (mgl_cuda_program_options){
-                         .iteration_tokens = MGL_CUDA_MAX_TOKENS,
-                         .sequences = load->batch,
-                         .pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS,
-                         .launch = wanted->launch,
-                         .overrides = overrides,
-                         .override_count = count,
-                         .coarse = wanted->coarse,
-                         .events_only = wanted->events_only,
-                         .schedulers = wanted->schedulers,
-                         .scheduler_warps = wanted->scheduler_warps,
-                         .trace_spans = s->options->trace != NULL ? TRACE_SPANS : 0});
+  return gpu_program(
+      s->bench, &s->model,
+      (mgl_cuda_program_options){
+          .sizes.limits.tokens = MGL_CUDA_MAX_TOKENS,
+          .sizes.sequences = load->batch,
+          .sizes.limits.pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS,
+          .build.launch = wanted->launch,
+          .build.overrides = overrides,
+          .build.override_count = count,
+          .build.coarse = wanted->coarse,
+          .build.events_only = wanted->events_only,
+          .build.schedulers = wanted->schedulers,
+          .build.scheduler_warps = wanted->scheduler_warps,
+          .build.trace_tasks = s->options->trace != NULL ? TRACE_SPANS : 0});
 }
 
 static void run_variant(study *s, const variant *v, mgl_cuda_program *program, uint32_t round) {

@@ -301,11 +301,11 @@ static void open_program(correctness *c) {
   uint32_t sequences = r->sequence_count - 1;
   c->program = gpu_program(c->bench, &c->model,
                            (mgl_cuda_program_options){.checkpoint = c->folder.checkpoint,
-                                                      .iteration_tokens = c->chunk,
-                                                      .sequences = sequences,
-                                                      .pages_per_sequence = most,
-                                                      .page_count = total,
-                                                      .logit_rows = CHUNK,
+                                                      .sizes.limits.tokens = c->chunk,
+                                                      .sizes.sequences = sequences,
+                                                      .sizes.limits.pages_per_sequence = most,
+                                                      .sizes.page_count = total,
+                                                      .sizes.logit_rows = CHUNK,
                                                       .poison = true});
   mgl_plan_limits limits = {.tokens = c->chunk,
                             .sequences = sequences,

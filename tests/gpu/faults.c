@@ -84,11 +84,12 @@ void gpu_faults_run(gpu_bench *bench, int count, char **arguments) {
   // With few workers every one has a task of the logits, and activations carry their readiness;
   // with all of them the small models' tasks wait for events.
   for (uint32_t workers = FEW_WORKERS;; workers = 0) {
-    mgl_cuda_program *program = gpu_program(bench, &model,
-                                            (mgl_cuda_program_options){.iteration_tokens = 8,
-                                                                       .sequences = 1,
-                                                                       .pages_per_sequence = PAGES,
-                                                                       .workers = workers});
+    mgl_cuda_program *program =
+        gpu_program(bench, &model,
+                    (mgl_cuda_program_options){.sizes.limits.tokens = 8,
+                                               .sizes.sequences = 1,
+                                               .sizes.limits.pages_per_sequence = PAGES,
+                                               .sizes.workers = workers});
     printf("\n## Faults: %s, %u workers (stall after %.1f s)\n\n", model.name,
            mgl_cuda_program_describe(program).workers, (double)STALL_NS / 1e9);
     gpu_must(run(program, &model, (mgl_cuda_launch_options){0}, &host_ns, &err), &err);

@@ -247,10 +247,10 @@ static void run_idle(feed_test *t) {
 
 // All decode together, in iterations of the wide class.
 static void run_crowd(feed_test *t, const gpu_model *model) {
-  t->program =
-      gpu_program(t->bench, model,
-                  (mgl_cuda_program_options){
-                      .iteration_tokens = 2048, .sequences = CROWD, .pages_per_sequence = 8});
+  t->program = gpu_program(t->bench, model,
+                           (mgl_cuda_program_options){.sizes.limits.tokens = 2048,
+                                                      .sizes.sequences = CROWD,
+                                                      .sizes.limits.pages_per_sequence = 8});
   run_feed(t, "256 at once", CROWD, CROWD_NEW, 0);
   mgl_cuda_program_destroy(t->program);
 }
@@ -264,9 +264,10 @@ void gpu_feed_run(gpu_bench *bench, int count, char **arguments) {
   gpu_model_open(count > 0 ? arguments[0] : none[0], &model);
   printf("\n## Feed: %s\n\n", model.name);
   show_power("before any launch");
-  t->program = gpu_program(bench, &model,
-                           (mgl_cuda_program_options){
-                               .iteration_tokens = 64, .sequences = 16, .pages_per_sequence = 40});
+  t->program = gpu_program(
+      bench, &model,
+      (mgl_cuda_program_options){
+          .sizes.limits.tokens = 64, .sizes.sequences = 16, .sizes.limits.pages_per_sequence = 40});
   for (uint32_t i = 0; i < PROMPT; i++) {
     t->prompt[i] = gpu_model_token(&model, i);
   }

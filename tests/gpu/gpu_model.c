@@ -74,7 +74,7 @@ mgl_cuda_program *gpu_program(gpu_bench *bench, const gpu_model *model,
   mgl_error err = {0};
   mgl_cuda_program *program = NULL;
   options.program = model->program;
-  options.seed = GPU_SEED;
+  options.build.seed = GPU_SEED;
   gpu_must(mgl_cuda_program_create(&bench->device, &options, &program, &err), &err);
   return program;
 }

@@ -100,17 +100,18 @@ static mgl_cuda_program *make_program(gpu_bench *bench, const way *by, const cut
   }
   gpu_model model;
   open_model(layers, &model);
-  mgl_cuda_program *program = gpu_program(bench, &model,
-                                          (mgl_cuda_program_options){.iteration_tokens = 1,
-                                                                     .sequences = 1,
-                                                                     .pages_per_sequence = PAGES,
-                                                                     .launch = MGL_LAUNCH_AOT,
-                                                                     .overrides = overrides,
-                                                                     .override_count = 4,
-                                                                     .coarse = true,
-                                                                     .events_only = true,
-                                                                     .schedulers = by->schedulers,
-                                                                     .scheduler_warps = by->warps});
+  mgl_cuda_program *program =
+      gpu_program(bench, &model,
+                  (mgl_cuda_program_options){.sizes.limits.tokens = 1,
+                                             .sizes.sequences = 1,
+                                             .sizes.limits.pages_per_sequence = PAGES,
+                                             .build.launch = MGL_LAUNCH_AOT,
+                                             .build.overrides = overrides,
+                                             .build.override_count = 4,
+                                             .build.coarse = true,
+                                             .build.events_only = true,
+                                             .build.schedulers = by->schedulers,
+                                             .build.scheduler_warps = by->warps});
   gpu_model_close(&model);
   return program;
 }
@@ -124,7 +125,7 @@ static bool is_linear(uint32_t kind) {
 static double empty_layers(mgl_cuda_program *p, uint32_t pages) {
   size_t count = p->program->op_count;
   mgl_cuda_op *ops = gpu_must_alloc(count, sizeof *ops);
-  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
+  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->sizes.logit_rows};
   const mgl_task_graph *graph = p->graphs[0];
   mgl_error err = {0};
   double bytes = 0;
@@ -304,16 +305,17 @@ static double working_us(gpu_bench *bench, const gpu_model *model, const way *by
                          mgl_cuda_program_info *info, uint32_t *tasks) {
   mgl_compile_override override = {.op = "attend",
                                    .launch = by->jit ? MGL_LAUNCH_JIT : MGL_LAUNCH_AOT};
-  mgl_cuda_program *program = gpu_program(bench, model,
-                                          (mgl_cuda_program_options){.iteration_tokens = 1,
-                                                                     .sequences = 1,
-                                                                     .pages_per_sequence = PAGES,
-                                                                     .launch = MGL_LAUNCH_AOT,
-                                                                     .overrides = &override,
-                                                                     .override_count = 1,
-                                                                     .events_only = events_only,
-                                                                     .schedulers = by->schedulers,
-                                                                     .scheduler_warps = by->warps});
+  mgl_cuda_program *program =
+      gpu_program(bench, model,
+                  (mgl_cuda_program_options){.sizes.limits.tokens = 1,
+                                             .sizes.sequences = 1,
+                                             .sizes.limits.pages_per_sequence = PAGES,
+                                             .build.launch = MGL_LAUNCH_AOT,
+                                             .build.overrides = &override,
+                                             .build.override_count = 1,
+                                             .build.events_only = events_only,
+                                             .build.schedulers = by->schedulers,
+                                             .build.scheduler_warps = by->warps});
   double us = iteration_us(program, &(mgl_cuda_launch_options){0});
   *info = mgl_cuda_program_describe(program);
   *tasks = tasks_of(program, MGL_OP_ATTEND);

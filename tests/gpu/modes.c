@@ -116,12 +116,12 @@ static void compare_modes(gpu_bench *bench, const char *folder, const modes_opti
   uint32_t longest = largest(&o->contexts) + o->generate.values[0];
   uint32_t batch = largest(&o->batches);
   uint32_t prefill = o->prefill.values[0];
-  mgl_cuda_program *program =
-      gpu_program(bench, &model,
-                  (mgl_cuda_program_options){
-                      .iteration_tokens = prefill > batch ? prefill : batch,
-                      .sequences = batch,
-                      .pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS});
+  mgl_cuda_program *program = gpu_program(
+      bench, &model,
+      (mgl_cuda_program_options){
+          .sizes.limits.tokens = prefill > batch ? prefill : batch,
+          .sizes.sequences = batch,
+          .sizes.limits.pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS});
   double ceiling = 0;
   gpu_must(mgl_cuda_program_read_ceiling(program, CEILING_PASSES, &ceiling, &err), &err);
   mgl_cuda_program_info info = mgl_cuda_program_describe(program);

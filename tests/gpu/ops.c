@@ -164,10 +164,10 @@ static void compare(gpu_bench *bench, const char *name) {
   gpu_twin_open(&s.model, TOKENS, SEQUENCES * PAGES, &s.cpu);
   gpu_twin_open_exact(&s.model, &s.cpu, &s.exact);
   s.gpu = gpu_program(bench, &s.model,
-                      (mgl_cuda_program_options){.iteration_tokens = TOKENS,
-                                                 .sequences = SEQUENCES,
-                                                 .pages_per_sequence = PAGES,
-                                                 .logit_rows = TOKENS,
+                      (mgl_cuda_program_options){.sizes.limits.tokens = TOKENS,
+                                                 .sizes.sequences = SEQUENCES,
+                                                 .sizes.limits.pages_per_sequence = PAGES,
+                                                 .sizes.logit_rows = TOKENS,
                                                  .poison = true,
                                                  .keep_activations = true});
   gpu_must(mgl_plan_create(&limits, &s.plan, &err), &err);

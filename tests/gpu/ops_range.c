@@ -90,12 +90,12 @@ static void open_range(range *r) {
   gpu_twin_open(&r->model, TOKENS, PAGES, &r->cpu);
   gpu_twin_open_exact(&r->model, &r->cpu, &r->exact);
   r->gpu = gpu_program(r->bench, &r->model,
-                       (mgl_cuda_program_options){.iteration_tokens = TOKENS,
-                                                  .sequences = 1,
-                                                  .pages_per_sequence = PAGES,
-                                                  .logit_rows = TOKENS,
+                       (mgl_cuda_program_options){.sizes.limits.tokens = TOKENS,
+                                                  .sizes.sequences = 1,
+                                                  .sizes.limits.pages_per_sequence = PAGES,
+                                                  .sizes.logit_rows = TOKENS,
                                                   .poison = true,
-                                                  .events_only = r->options->events_only,
+                                                  .build.events_only = r->options->events_only,
                                                   .keep_activations = true});
   gpu_must(mgl_plan_create(&limits, &r->plan, &err), &err);
   for (uint32_t i = 0; i < PAGES; i++) {

@@ -315,10 +315,10 @@ static void run(gpu_bench *bench, const char *name) {
   gpu_model_open(name, &t->model);
   uint32_t vocab = t->model.config.vocab_size;
   t->program = gpu_program(bench, &t->model,
-                           (mgl_cuda_program_options){.iteration_tokens = PROMPT + NEW,
-                                                      .sequences = SEQUENCES,
-                                                      .pages_per_sequence = PAGES,
-                                                      .logit_rows = PROMPT + NEW});
+                           (mgl_cuda_program_options){.sizes.limits.tokens = PROMPT + NEW,
+                                                      .sizes.sequences = SEQUENCES,
+                                                      .sizes.limits.pages_per_sequence = PAGES,
+                                                      .sizes.logit_rows = PROMPT + NEW});
   gpu_must(mgl_plan_create(&limits, &t->plan, &err), &err);
   gpu_must(mgl_sampler_create(vocab, &t->sampler, &err), &err);
   t->logits = gpu_must_alloc((size_t)(PROMPT + NEW) * vocab, sizeof *t->logits);

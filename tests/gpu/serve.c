@@ -247,10 +247,10 @@ static void serve_model(gpu_bench *bench, const char *name) {
   for (uint32_t pool = 0; pool < 3; pool++) {
     bool tiny = pools[pool].pages == TINY_POOL;
     s->program = gpu_program(bench, &s->model,
-                             (mgl_cuda_program_options){.iteration_tokens = ITERATION,
-                                                        .sequences = pools[pool].sequences,
-                                                        .pages_per_sequence = PAGES,
-                                                        .page_count = pools[pool].pages,
+                             (mgl_cuda_program_options){.sizes.limits.tokens = ITERATION,
+                                                        .sizes.sequences = pools[pool].sequences,
+                                                        .sizes.limits.pages_per_sequence = PAGES,
+                                                        .sizes.page_count = pools[pool].pages,
                                                         .poison = true});
     s->full = false;
     if (pool == 0) {

@@ -28,16 +28,17 @@ static void open_sides(sides *s, const char *name) {
   mgl_error err = {0};
   gpu_model_open(name, &s->model);
   mgl_model_folder folder = {.config = s->model.config};
-  mgl_runner_options cpu = {.iteration_tokens = 8,
-                            .sequences = 1,
-                            .sequence_tokens = PAGES * GPU_PAGE_TOKENS,
-                            .weights = MGL_WEIGHTS_DUMMY,
-                            .seed = GPU_SEED};
+  mgl_build cpu = {.iteration_tokens = 8,
+                   .sequences = 1,
+                   .sequence_tokens = PAGES * GPU_PAGE_TOKENS,
+                   .weights = MGL_WEIGHTS_DUMMY,
+                   .seed = GPU_SEED};
   gpu_must(mgl_runner_create(&folder, &cpu, &s->cpu, &err), &err);
-  s->gpu = gpu_program(
-      s->bench, &s->model,
-      (mgl_cuda_program_options){
-          .iteration_tokens = 8, .sequences = 1, .pages_per_sequence = PAGES, .poison = true});
+  s->gpu = gpu_program(s->bench, &s->model,
+                       (mgl_cuda_program_options){.sizes.limits.tokens = 8,
+                                                  .sizes.sequences = 1,
+                                                  .sizes.limits.pages_per_sequence = PAGES,
+                                                  .poison = true});
   gpu_must(mgl_plan_create(mgl_runner_limits(s->cpu), &s->plan, &err), &err);
   s->logits = gpu_must_alloc(s->model.config.vocab_size, sizeof *s->logits);
 }

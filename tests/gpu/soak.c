@@ -222,13 +222,13 @@ static bool open_soak(soak *s, gpu_bench *bench, const gpu_model *model, const m
   mgl_error err = {0};
   *s = (soak){.bench = bench, .model = model, .machine = m};
   mgl_cuda_program_options options = {.program = model->program,
-                                      .seed = GPU_SEED,
-                                      .iteration_tokens = ITERATION,
-                                      .sequences = SEQUENCES,
-                                      .pages_per_sequence = PAGES,
-                                      .launch = m->launch,
-                                      .schedulers = m->schedulers,
-                                      .scheduler_warps = m->scheduler_warps,
+                                      .build.seed = GPU_SEED,
+                                      .sizes.limits.tokens = ITERATION,
+                                      .sizes.sequences = SEQUENCES,
+                                      .sizes.limits.pages_per_sequence = PAGES,
+                                      .build.launch = m->launch,
+                                      .build.schedulers = m->schedulers,
+                                      .build.scheduler_warps = m->scheduler_warps,
                                       .poison = true};
   if (mgl_cuda_program_create(&bench->device, &options, &s->program, &err) != MGL_OK) {
     gpu_check(bench, false, "%s, %s: the program cannot be made: %s", model->name, m->name,

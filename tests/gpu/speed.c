@@ -73,14 +73,15 @@ static void print_memory(const mgl_cuda_program_info *info, double seconds) {
 static mgl_cuda_program *make(gpu_bench *bench, const gpu_model *model, const speed_options *o,
                               uint32_t trace_spans) {
   uint32_t longest = o->load.prompt + o->load.generate;
-  return gpu_program(bench, model,
-                     (mgl_cuda_program_options){
-                         .iteration_tokens = o->tokens,
-                         .sequences = o->load.batch,
-                         .pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS,
-                         .workers = o->workers,
-                         .events_only = o->events_only,
-                         .trace_spans = trace_spans});
+  return gpu_program(
+      bench, model,
+      (mgl_cuda_program_options){
+          .sizes.limits.tokens = o->tokens,
+          .sizes.sequences = o->load.batch,
+          .sizes.limits.pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS,
+          .sizes.workers = o->workers,
+          .build.events_only = o->events_only,
+          .build.trace_tasks = trace_spans});
 }
 
 // What a trace costs: launches of a program with it beside those of the one without, in turn;

@@ -37,21 +37,20 @@ static start start_once(gpu_bench *bench, const mgl_model_folder *folder, uint32
   bool wide = tokens > NARROW_TOKENS;
   mgl_error err = {0};
   mgl_runner *runner = NULL;
-  mgl_memory_plan plan;
+  mgl_sizes plan;
   mgl_cuda_options cuda = {.device = &bench->device};
-  mgl_runner_options options = {
-      .iteration_tokens = tokens,
-      .sequences = wide ? (uint32_t)WIDE_SEQUENCES : (uint32_t)NARROW_SEQUENCES,
-      .sequence_tokens = folder->config.context_tokens,
-      .memory_share = MGL_USUAL_SHARE,
-      .weights = MGL_WEIGHTS_DUMMY,
-      .cuda = &cuda};
+  mgl_build options = {.iteration_tokens = tokens,
+                       .sequences = wide ? (uint32_t)WIDE_SEQUENCES : (uint32_t)NARROW_SEQUENCES,
+                       .sequence_tokens = folder->config.context_tokens,
+                       .memory_share = MGL_USUAL_SHARE,
+                       .weights = MGL_WEIGHTS_DUMMY,
+                       .cuda = &cuda};
   double before = free_bytes(bench);
-  gpu_must(mgl_runner_plan_memory(folder, &options, &plan, &err), &err);
+  gpu_must(mgl_runner_measure(folder, &options, &plan, &err), &err);
   uint64_t begin = mgl_clock_ns();
   gpu_must(mgl_runner_create(folder, &options, &runner, &err), &err);
   start out = {.seconds = (double)(mgl_clock_ns() - begin) / 1e9,
-               .planned_bytes = (double)mgl_memory_plan_total(&plan),
+               .planned_bytes = (double)mgl_sizes_total(&plan),
                .used_bytes = before - free_bytes(bench)};
   mgl_runner_destroy(runner);
   return out;

@@ -45,11 +45,11 @@ static void open_sides(wide_sides *s, gpu_bench *bench, const char *name, uint32
   s->program =
       gpu_program(bench, &s->model,
                   (mgl_cuda_program_options){
-                      .iteration_tokens = TOKENS,
-                      .sequences = sequences,
-                      .pages_per_sequence = pages_each,
-                      .page_count = sequences * pages_each,
-                      .logit_rows = sequences > MOST_ROWS ? sequences : (uint32_t)MOST_ROWS});
+                      .sizes.limits.tokens = TOKENS,
+                      .sizes.sequences = sequences,
+                      .sizes.limits.pages_per_sequence = pages_each,
+                      .sizes.page_count = sequences * pages_each,
+                      .sizes.logit_rows = sequences > MOST_ROWS ? sequences : (uint32_t)MOST_ROWS});
   mgl_plan_limits limits = {.tokens = TOKENS,
                             .sequences = sequences,
                             .pages_per_sequence = pages_each,

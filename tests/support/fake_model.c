@@ -36,7 +36,7 @@ mgl_cuda_program *fake_model_program(const mgl_cuda_device *device,
   mgl_cuda_program *program = NULL;
   mgl_graph *graph = fake_model_graph(options.checkpoint);
   options.program = graph;
-  options.seed = FAKE_MODEL_SEED;
+  options.build.seed = FAKE_MODEL_SEED;
   options.get_code = fake_cuda_code;
   if (mgl_cuda_program_create(device, &options, &program, &err) != MGL_OK) {
     fail_msg("%s", err.text);

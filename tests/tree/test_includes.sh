@@ -4,16 +4,18 @@
 set -eu
 cd "$1"
 order="base text grammar template model graph twin task compile lower kernels/cpu kernels/cuda \
-batch device/cpu device/cuda engine api request serve app"
+batch device device/cpu device/cuda engine api request serve app"
 
-# rank FILE_OR_INCLUDE: its folder's place in the list, 0 if it is in none.
+# rank FILE_OR_INCLUDE: its folder's place in the list (the last that fits: what stands in device/
+# itself is for device/cpu/ and device/cuda/), 0 if it is in none.
 rank() {
   place=0
+  found=0
   for folder in $order; do
     place=$((place + 1))
-    case "$1" in "$folder"/*) echo $place && return ;; esac
+    case "$1" in "$folder"/*) found=$place ;; esac
   done
-  echo 0
+  echo $found
 }
 
 upward=0

@@ -11,15 +11,10 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "device/build.h"
 #include "device/cpu/team.h"
 #include "graph/graph.h"
 #include "model/safetensors.h"
-
-typedef enum mgl_weight_source {
-  MGL_WEIGHTS_MAPPED,  // in place, from the checkpoint's mapping
-  MGL_WEIGHTS_COPIED,  // copied from the checkpoint into huge pages
-  MGL_WEIGHTS_DUMMY,   // drawn (model/dummy_weights.h); no checkpoint
-} mgl_weight_source;
 
 typedef struct mgl_cpu_weights {
   const mgl_graph *graph;  // the program that they were bound for; borrowed
@@ -30,11 +25,6 @@ typedef struct mgl_cpu_weights {
   size_t pages_bytes;
   float *vectors;  // all vectors, one after the other
 } mgl_cpu_weights;
-
-typedef struct mgl_weights_progress {
-  void (*report)(void *context, uint64_t done_bytes, uint64_t total_bytes);  // may be NULL
-  void *context;
-} mgl_weights_progress;
 
 // Checks every weight's shape against the checkpoint and binds it. The graph must outlive *out, and
 // the checkpoint too when the source is MGL_WEIGHTS_MAPPED. seed is for dummy weights. Other

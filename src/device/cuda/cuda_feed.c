@@ -17,10 +17,10 @@ enum {
 // --- memory --------------------------------------------------------------------------------------
 
 mgl_status mgl_cuda_feed_limits(mgl_cuda_program *p, uint64_t *out_planner_bytes, mgl_error *err) {
-  const mgl_cuda_program_options *o = &p->options;
+  const mgl_sizes *o = &p->sizes;
   mgl_cuda_feeding *f = &p->feeding;
   uint32_t sequences = o->sequences;  // of which as many sample at once as have rows
-  if (p->wide.tokens == 0 && o->logit_rows < o->iteration_tokens && o->logit_rows < sequences) {
+  if (p->wide.tokens == 0 && o->logit_rows < o->limits.tokens && o->logit_rows < sequences) {
     sequences = o->logit_rows;
   }
   if (p->wide.tokens > 0 && p->wide.rows < sequences) {
@@ -32,10 +32,10 @@ mgl_status mgl_cuda_feed_limits(mgl_cuda_program *p, uint64_t *out_planner_bytes
   f->limits = (mgl_planner_limits){
       .slots = f->slot_count,
       .sequences = sequences,
-      .iteration_tokens = p->wide.tokens > 0 ? p->wide.tokens : o->iteration_tokens,
+      .iteration_tokens = p->wide.tokens > 0 ? p->wide.tokens : o->limits.tokens,
       .page_tokens = MGL_CUDA_KV_PAGE_TOKENS,
       .page_count = o->page_count,
-      .pages_per_sequence = o->pages_per_sequence,
+      .pages_per_sequence = o->limits.pages_per_sequence,
       .prefix_cache = 1,
       .late = 1};
   return mgl_planner_size(&f->limits, out_planner_bytes, err);
@@ -65,7 +65,7 @@ static int32_t *tokens_of(const mgl_cuda_program *p, uint32_t slot) {
 static mgl_page_key *keys_of(const mgl_cuda_program *p, uint32_t slot) {
   const mgl_cuda_feeding *f = &p->feeding;
   return (mgl_page_key *)(void *)((unsigned char *)f->block + f->keys_at) +
-         (size_t)slot * p->options.pages_per_sequence;
+         (size_t)slot * p->sizes.limits.pages_per_sequence;
 }
 
 // Cells are read and written whole, while the device writes them: a cell is one word.
@@ -88,7 +88,7 @@ mgl_status mgl_cuda_feed_create(mgl_cuda_program *p, mgl_error *err) {
   f->iterations_at = take(f, MGL_FEED_ITERATIONS * sizeof(mgl_feed_iteration));
   f->sequences_at = take(f, slots * sizeof(mgl_cuda_sequence));
   f->tokens_at = take(f, slots * p->layout.tokens_per_sequence * sizeof(int32_t));
-  f->keys_at = take(f, slots * p->options.pages_per_sequence * sizeof(mgl_page_key));
+  f->keys_at = take(f, slots * p->sizes.limits.pages_per_sequence * sizeof(mgl_page_key));
   f->cells_at = take(f, slots * p->layout.tokens_per_sequence * sizeof(mgl_feed_cell));
   unsigned flags = MGL_CU_HOST_ALLOC_PORTABLE | MGL_CU_HOST_ALLOC_MAPPED;
   MGL_CUDA_TRY(driver, host_alloc, err, &f->block, (size_t)f->bytes, flags);
@@ -177,7 +177,7 @@ mgl_status mgl_cuda_feed_begin(mgl_cuda_program *p, const mgl_cuda_generate *job
   }
   mgl_planner_limits limits = f->limits;
   if (job->launch.full) {  // which has no kernels for more
-    limits.iteration_tokens = p->options.iteration_tokens;
+    limits.iteration_tokens = p->sizes.limits.tokens;
   }
   MGL_CUDA_TRY(&p->device->driver, copy_to_device, err,
                p->memory[MGL_CUDA_MEMORY_PLANNER] + offsetof(mgl_planner, limits), &limits,

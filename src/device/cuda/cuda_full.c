@@ -319,7 +319,7 @@ static uint32_t strides_of(const mgl_cuda_program *p, graph_shape shape) {
 
 static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, uint32_t op_idx,
                     mgl_cuda_op_launch *out) {
-  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
+  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->sizes.logit_rows};
   out->ops[place] = mgl_cuda_bind_op(&addresses, graph, p->graphs[graph]->tokens, op_idx);
   out->ops[place].flags &= ~(uint32_t)MGL_CUDA_CARRIED;  // kernels follow each other
   out->ops[place].copy_bytes = 0;

@@ -214,7 +214,7 @@ static mgl_status upload_state(launch *l, mgl_error *err) {
   }
   MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->iteration_ns), 0,
                p->layout.iteration_capacity * sizeof(uint64_t));
-  if (p->options.trace_spans > 0 && !l->options.full) {  // of the latest launch that has one
+  if (p->trace_spans > 0 && !l->options.full) {  // of the latest launch that has one
     MGL_CUDA_TRY(driver, memory_set, err, mgl_cuda_state_at(p, state->traces), 0,
                  p->workers * sizeof(mgl_cuda_trace));
   }
@@ -236,7 +236,7 @@ static mgl_status download_state(launch *l, mgl_error *err) {
 }
 
 static mgl_status launch_megakernel(mgl_cuda_program *p, mgl_error *err) {
-  unsigned blocks = p->workers + (p->options.scheduler_warps ? 0 : p->options.schedulers);
+  unsigned blocks = p->workers + (p->build.scheduler_warps ? 0 : p->build.schedulers);
   unsigned smem =
       MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * MGL_CUDA_PAGE_BYTES;
   mgl_cu_ptr at = mgl_cuda_state_at(p, p->layout.state.run);
@@ -272,17 +272,17 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
 mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                                      const mgl_cuda_launch_options *options, float *logits,
                                      mgl_error *err) {
-  if (plan->token_count > p->options.iteration_tokens && p->wide.tokens > 0) {
+  if (plan->token_count > p->sizes.limits.tokens && p->wide.tokens > 0) {
     return mgl_cuda_wide_run_plan(p, plan, options, logits, err);
   }
   launch l = {.p = p, .most_iterations = 1};
-  mgl_cuda_plan_limits limits = {.iteration_tokens = p->options.iteration_tokens,
-                                 .logit_rows = p->options.logit_rows,
-                                 .slots = p->options.sequences < p->options.iteration_tokens
-                                              ? p->options.sequences
-                                              : p->options.iteration_tokens,
-                                 .stride = p->options.pages_per_sequence,
-                                 .page_count = p->options.page_count,
+  mgl_cuda_plan_limits limits = {.iteration_tokens = p->sizes.limits.tokens,
+                                 .logit_rows = p->sizes.logit_rows,
+                                 .slots = p->sizes.sequences < p->sizes.limits.tokens
+                                              ? p->sizes.sequences
+                                              : p->sizes.limits.tokens,
+                                 .stride = p->sizes.limits.pages_per_sequence,
+                                 .page_count = p->sizes.page_count,
                                  .vocab = p->model.vocab,
                                  .group = p->model.group};
   MGL_TRY(set_defaults(p, options, &l.options, err));
@@ -421,7 +421,7 @@ static mgl_status run_wide(launch *l, mgl_error *err) {
     p->lost = !ended;
     return mgl_error_set(err, MGL_ERR_INTERNAL,
                          "an iteration of more than %u tokens did not end after %.1f s",
-                         p->options.iteration_tokens, (double)l->options.deadline_ns / 1e9);
+                         p->sizes.limits.tokens, (double)l->options.deadline_ns / 1e9);
   }
   l->wide = false;
   MGL_TRY(mgl_cuda_wide_end(p, err));

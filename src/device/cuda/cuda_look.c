@@ -31,7 +31,7 @@ static mgl_status upload_ops(mgl_cuda_program *p, uint32_t graph, const mgl_cuda
 mgl_status mgl_cuda_program_choose(mgl_cuda_program *p, uint32_t first, uint32_t last,
                                    mgl_error *err) {
   size_t count = p->program->op_count;
-  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
+  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->sizes.logit_rows};
   mgl_cuda_op *ops = mgl_alloc_zeroed(count, sizeof *ops);
   if (ops == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu ops", count);
@@ -87,7 +87,7 @@ static mgl_status find_page(const mgl_cuda_program *p, const char *name, uint32_
                             kv_page *out, mgl_error *err) {
   uint32_t idx = mgl_graph_find(p->program, name);
   if (idx == MGL_NO_TENSOR || p->program->tensors[idx].placement != MGL_PLACE_KV ||
-      number >= p->options.page_count) {
+      number >= p->sizes.page_count) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" is no KV tensor with a page %u", name,
                          number);
   }

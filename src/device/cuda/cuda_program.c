@@ -23,35 +23,44 @@ static mgl_status check_range(const char *what, uint64_t value, uint64_t least, 
                        (unsigned long long)value);
 }
 
+static mgl_status set_sizes(mgl_cuda_program *p, mgl_error *err) {
+  mgl_sizes *s = &p->sizes;
+  MGL_TRY(
+      check_range("tokens of an iteration", s->limits.tokens, 1, MGL_MAX_ITERATION_TOKENS, err));
+  MGL_TRY(check_range("sequences", s->sequences, 1, MGL_MAX_SEQUENCES, err));
+  MGL_TRY(check_range("KV pages of a sequence", s->limits.pages_per_sequence, 1,
+                      MGL_MAX_CONTEXT / MGL_CUDA_KV_PAGE_TOKENS, err));
+  uint64_t pages = (uint64_t)s->sequences * s->limits.pages_per_sequence;
+  pages = s->page_count == 0 ? pages : s->page_count;
+  MGL_TRY(check_range("KV pages", pages, 1, INT32_MAX / MGL_CUDA_KV_PAGE_TOKENS - 1, err));
+  s->page_count = (uint32_t)pages;
+  if (s->logit_rows == 0) {
+    s->logit_rows = s->sequences < s->limits.tokens ? s->sequences : s->limits.tokens;
+  }
+  MGL_TRY(check_range("rows with logits", s->logit_rows, 1, s->limits.tokens, err));
+  mgl_cuda_wide_set_options(p);
+  return MGL_OK;
+}
+
 static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_options *options,
                               mgl_error *err) {
-  mgl_cuda_program_options *o = &p->options;
-  *o = *options;
-  MGL_TRY(
-      check_range("tokens of an iteration", o->iteration_tokens, 1, MGL_MAX_ITERATION_TOKENS, err));
-  MGL_TRY(check_range("sequences", o->sequences, 1, MGL_MAX_SEQUENCES, err));
-  MGL_TRY(check_range("KV pages of a sequence", o->pages_per_sequence, 1,
-                      MGL_MAX_CONTEXT / MGL_CUDA_KV_PAGE_TOKENS, err));
-  uint64_t pages = (uint64_t)o->sequences * o->pages_per_sequence;
-  pages = o->page_count == 0 ? pages : o->page_count;
-  MGL_TRY(check_range("KV pages", pages, 1, INT32_MAX / MGL_CUDA_KV_PAGE_TOKENS - 1, err));
-  o->page_count = (uint32_t)pages;
-  if (o->logit_rows == 0) {
-    o->logit_rows = o->sequences < o->iteration_tokens ? o->sequences : o->iteration_tokens;
-  }
-  MGL_TRY(check_range("rows with logits", o->logit_rows, 1, o->iteration_tokens, err));
-  mgl_cuda_wide_set_options(p);
-  MGL_TRY(check_range("spans of the trace", o->trace_spans, 0, 1 << 20, err));
-  if (o->trace_spans > 0) {
-    o->trace_spans = (uint32_t)mgl_power_of_two_at_least(o->trace_spans);
-  }
-  uint32_t blocks = o->scheduler_warps ? 0 : o->schedulers;
+  const mgl_build *build = &p->build;
+  p->options = options;
+  p->get_code = options->get_code;
+  p->build = options->build;
+  p->sizes = options->sizes;
+  MGL_TRY(set_sizes(p, err));
+  MGL_TRY(check_range("spans of the trace", build->trace_tasks, 0, 1 << 20, err));
+  p->trace_spans =
+      build->trace_tasks == 0 ? 0 : (uint32_t)mgl_power_of_two_at_least(build->trace_tasks);
+  uint32_t blocks = build->scheduler_warps ? 0 : build->schedulers;
   uint32_t sms = p->device->sm_count;
   MGL_TRY(check_range("scheduler blocks", blocks, 0, sms - 1, err));
-  MGL_TRY(check_range("workers", o->workers, 0, sms - blocks, err));
-  p->workers = o->workers == 0 ? sms - blocks : o->workers;
-  return check_range("schedulers", o->schedulers, 0,
-                     o->scheduler_warps ? p->workers - 1 : sms - p->workers, err);
+  MGL_TRY(check_range("workers", p->sizes.workers, 0, sms - blocks, err));
+  p->workers = p->sizes.workers == 0 ? sms - blocks : p->sizes.workers;
+  p->sizes.workers = p->workers;
+  return check_range("schedulers", build->schedulers, 0,
+                     build->scheduler_warps ? p->workers - 1 : sms - p->workers, err);
 }
 
 // --- task graphs ---------------------------------------------------------------------------------
@@ -81,18 +90,11 @@ static mgl_status check_graph(const mgl_cuda_program *p, const mgl_task_graph *g
 }
 
 static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
-  const mgl_cuda_program_options *o = &p->options;
-  MGL_TRY(mgl_fuse_ops_cuda(o->program, &p->program, err));
+  MGL_TRY(mgl_fuse_ops_cuda(p->options->program, &p->program, err));
   MGL_TRY(mgl_cuda_model_of(p->program, &p->model, err));
-  uint32_t count = mgl_cuda_graph_for(o->iteration_tokens) + 1;
+  uint32_t count = mgl_cuda_graph_for(p->sizes.limits.tokens) + 1;
   for (uint32_t i = 0; i < count; i++) {
-    mgl_compile_options compile = {.target = MGL_TARGET_CUDA,
-                                   .tokens = 1u << i,
-                                   .workers = p->workers,
-                                   .launch = o->launch,
-                                   .overrides = o->overrides,
-                                   .override_count = o->override_count,
-                                   .coarse = o->coarse};
+    mgl_compile_options compile = mgl_build_compile(&p->build, &p->sizes, MGL_TARGET_CUDA, 1u << i);
     MGL_TRY(mgl_compile(p->program, &compile, &p->graphs[i], NULL, err));
     p->graph_count = i + 1;
     mgl_status status = check_graph(p, p->graphs[i], err);
@@ -127,8 +129,8 @@ static mgl_status load_module(mgl_cuda_program *p, mgl_cuda_code *code, void **m
 mgl_status mgl_cuda_load_modules(mgl_cuda_program *p, const mgl_cuda_module *modules, size_t count,
                                  mgl_error *err) {
   mgl_cuda_shape shape = {
-      .head_dim = p->model.head_dim, .group = p->model.group, .trace = p->options.trace_spans > 0};
-  mgl_cuda_code_function *get = p->options.get_code;
+      .head_dim = p->model.head_dim, .group = p->model.group, .trace = p->trace_spans > 0};
+  mgl_cuda_code_function *get = p->get_code;
   mgl_cuda_code_wish wishes[MGL_CUDA_MAX_CODES];
   mgl_status status = MGL_OK;
   for (size_t i = 0; i < count; i++) {
@@ -189,24 +191,24 @@ static mgl_status load_code(mgl_cuda_program *p, mgl_error *err) {
 // --- memory --------------------------------------------------------------------------------------
 
 static mgl_status plan_memory(mgl_cuda_program *p, uint64_t *out_free_bytes, mgl_error *err) {
-  const mgl_cuda_program_options *o = &p->options;
+  const mgl_sizes *all = &p->sizes;
   uint64_t planner_bytes = 0;
   MGL_TRY(mgl_cuda_feed_limits(p, &planner_bytes, err));
   mgl_cuda_sizes sizes = {
       .graphs = (const mgl_task_graph *const *)p->graphs,
       .graph_count = p->graph_count,
       .workers = p->workers,
-      .schedulers = o->schedulers,
-      .iteration_tokens = o->iteration_tokens,
-      .sequences = o->sequences < o->iteration_tokens ? o->sequences : o->iteration_tokens,
+      .schedulers = p->build.schedulers,
+      .iteration_tokens = all->limits.tokens,
+      .sequences = all->sequences < all->limits.tokens ? all->sequences : all->limits.tokens,
       .slots = p->feeding.slot_count,
       .planner_bytes = planner_bytes,
-      .pages_per_sequence = o->pages_per_sequence,
-      .page_count = o->page_count,
-      .trace_spans = o->trace_spans,
-      .keep_activations = o->keep_activations,
-      .events_only = o->events_only || o->coarse,
-      .staging = o->checkpoint != NULL};
+      .pages_per_sequence = all->limits.pages_per_sequence,
+      .page_count = all->page_count,
+      .trace_spans = p->trace_spans,
+      .keep_activations = p->options->keep_activations,
+      .events_only = p->build.events_only || p->build.coarse,
+      .staging = p->options->checkpoint != NULL};
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   MGL_TRY(mgl_cuda_layout_make(p->program, &p->model, &sizes, &p->layout, err));
@@ -245,7 +247,7 @@ static mgl_status clear(mgl_cuda_program *p, mgl_error *err) {
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
     bool state = kinds[i] == MGL_CUDA_MEMORY_STATE || kinds[i] == MGL_CUDA_MEMORY_TOKENS ||
                  kinds[i] == MGL_CUDA_MEMORY_PLANNER;
-    unsigned char value = p->options.poison && !state ? 0xff : 0;
+    unsigned char value = p->options->poison && !state ? 0xff : 0;
     if (p->layout.bytes[kinds[i]] > 0) {
       MGL_CUDA_TRY(&p->device->driver, memory_set, err, p->memory[kinds[i]], value,
                    (size_t)p->layout.bytes[kinds[i]]);
@@ -267,7 +269,7 @@ static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *o
                                mgl_cuda_step *steps, uint32_t *step_start, mgl_error *err) {
   const mgl_task_graph *graph = p->graphs[idx];
   const mgl_cuda_graph_layout *at = &p->layout.graphs[idx];
-  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->options.logit_rows};
+  mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->sizes.logit_rows};
   for (uint32_t i = 0; i < p->program->op_count; i++) {
     ops[i] = mgl_cuda_bind_op(&addresses, idx, graph->tokens, i);
     if (ops[i].kind == MGL_OP_ATTEND && (ops[i].flags & MGL_CUDA_CARRIED) != 0 &&
@@ -330,7 +332,7 @@ mgl_status mgl_cuda_program_measure(const mgl_cuda_device *device,
   mgl_status status = prepare(p, options, &out->free_bytes, err);
   if (status == MGL_OK) {
     memcpy(out->bytes, p->layout.bytes, sizeof out->bytes);
-    out->page_count = p->options.page_count;
+    out->page_count = p->sizes.page_count;
     out->workers = p->workers;
   }
   mgl_cuda_program_destroy(p);
@@ -360,9 +362,8 @@ static mgl_status create(mgl_cuda_program *p, const mgl_cuda_program_options *op
     (void)driver->memory_free(p->memory[MGL_CUDA_MEMORY_STAGING]);
     p->memory[MGL_CUDA_MEMORY_STAGING] = 0;
   }
-  p->options.program = NULL;
-  p->options.checkpoint = NULL;
-  p->options.overrides = NULL;
+  p->options = NULL;
+  p->build.overrides = NULL;
   return MGL_OK;
 }
 

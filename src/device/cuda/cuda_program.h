@@ -22,7 +22,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "batch/plan.h"
-#include "compile/compile.h"
+#include "device/build.h"
 #include "device/cuda/cuda_code.h"
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/cuda_jit.h"
@@ -38,31 +38,17 @@ typedef struct mgl_cuda_program mgl_cuda_program;
 typedef struct mgl_cuda_program_options {
   const mgl_graph *program;          // canonical; used only while creating
   const mgl_checkpoint *checkpoint;  // NULL: dummy weights; used only while creating
-  uint64_t seed;                     // of dummy weights
-  // Most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS. Iterations of more than
-  // MGL_CUDA_MAX_TOKENS run in the wide class, which has up to MGL_WIDE_MAX_WORKERS workers.
-  uint32_t iteration_tokens;
-  uint32_t sequences;           // that run at once, 1 to MGL_MAX_SEQUENCES
-  uint32_t pages_per_sequence;  // of MGL_CUDA_KV_PAGE_TOKENS tokens, at least 1
-  uint32_t page_count;          // KV pages; 0: for all sequences at their longest
-  uint32_t logit_rows;          // most rows with logits, 1 to iteration_tokens; 0: one per sequence
-  // These fields are for the task graphs (compile/compile.h):
-  mgl_launch launch;  // MGL_LAUNCH_AUTO is the default
-  const mgl_compile_override *overrides;
-  uint32_t override_count;
-  bool coarse;
-  bool events_only;      // tasks wait for counters of events, never for words of activations
-  uint32_t workers;      // 0: a worker on every multiprocessor that no scheduler block takes
-  uint32_t schedulers;   // dedicated; 0: whoever activates an event schedules its tasks
-  bool scheduler_warps;  // they are warps of worker blocks, else blocks of their own
+  mgl_build build;                   // what the graphs, the trace and dummy weights are asked for
+  // Tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS; those of more than MGL_CUDA_MAX_TOKENS
+  // run in the wide class, which has up to MGL_WIDE_MAX_WORKERS workers. Sequences, 1 to
+  // MGL_MAX_SEQUENCES, and pages of each, of MGL_CUDA_KV_PAGE_TOKENS tokens. These may be 0:
+  // page_count: for all sequences at their longest; logit_rows: one per sequence; workers: one on
+  // every multiprocessor that no scheduler block takes. Measured figures are not read.
+  mgl_sizes sizes;
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
   // For debugging:
-  uint32_t trace_spans;   // the latest spans that each worker and role keeps, rounded up to a power
-                          // of two; 0: no trace
   bool poison;            // KV cache, activations and partial results begin as NaN
   bool keep_activations;  // every activation keeps its value until the next iteration
-  void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes);  // of the weights
-  void *progress_context;
 } mgl_cuda_program_options;
 
 // The device must outlive *out. MGL_ERR_UNSUPPORTED: a model that the kernels cannot run, no
@@ -105,6 +91,13 @@ typedef struct mgl_cuda_launch_options {
   uint32_t injection_task;  // of the graph that runs in that iteration
   uint64_t injection_iteration;
 } mgl_cuda_launch_options;
+
+// What a build says of the GPU. Zeros are the defaults, but for the device.
+typedef struct mgl_cuda_options {
+  const mgl_cuda_device *device;  // opened by the thread that makes the model; outlives it
+  mgl_cuda_launch_options launch;
+  mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
+} mgl_cuda_options;
 
 typedef struct mgl_cuda_request {
   uint32_t number;              // by which it is reported; of a source's request

@@ -84,8 +84,14 @@ typedef struct mgl_cuda_feeding {
 
 struct mgl_cuda_program {
   const mgl_cuda_device *device;
-  mgl_cuda_program_options options;  // without what is used only while creating
-  mgl_graph *program;                // fused
+  const mgl_cuda_program_options *options;  // only while creating
+  mgl_cuda_code_function *get_code;         // NULL: mgl_cuda_code_get
+  mgl_build build;                          // of the options
+  // Those of the options, with what they left open. Tokens of an iteration and rows with logits are
+  // the narrow class's.
+  mgl_sizes sizes;
+  uint32_t trace_spans;  // a power of two, or 0
+  mgl_graph *program;    // fused
   mgl_task_graph *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS];
   uint32_t graph_count;
   uint32_t workers;

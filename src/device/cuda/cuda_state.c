@@ -21,7 +21,7 @@ static void make_queues(mgl_cuda_program *p) {
   for (uint32_t i = 0; i < p->workers; i++) {
     make_queue(p, &workers[i].jit, state->jit_size, &slot);
   }
-  for (uint32_t i = 0; i < p->options.schedulers; i++) {
+  for (uint32_t i = 0; i < p->build.schedulers; i++) {
     make_queue(p, &queues[i], state->scheduler_size, &slot);
   }
 }
@@ -105,7 +105,7 @@ static void set_launch(const mgl_cuda_program *p, const mgl_cuda_launch_options 
 static void set_memory(const mgl_cuda_program *p, mgl_cuda_run *run) {
   const mgl_cuda_state_layout *state = &p->layout.state;
   run->block_tables = mgl_cuda_pointer(mgl_cuda_state_at(p, state->block_tables));
-  run->block_table_stride = p->options.pages_per_sequence;
+  run->block_table_stride = p->sizes.limits.pages_per_sequence;
   run->sequences = mgl_cuda_pointer(mgl_cuda_state_at(p, state->sequences));
   run->next_rows = mgl_cuda_pointer(mgl_cuda_state_at(p, state->next_rows));
   run->plans = mgl_cuda_pointer(mgl_cuda_state_at(p, state->plans));
@@ -114,8 +114,8 @@ static void set_memory(const mgl_cuda_program *p, mgl_cuda_run *run) {
   run->iteration_ns = mgl_cuda_pointer(mgl_cuda_state_at(p, state->iteration_ns));
   run->iteration_capacity = p->layout.iteration_capacity;
   run->traces = mgl_cuda_pointer(mgl_cuda_state_at(p, state->traces));
-  run->span_count = p->options.trace_spans;
-  if (p->options.trace_spans > 0) {
+  run->span_count = p->trace_spans;
+  if (p->trace_spans > 0) {
     run->spans = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TRACE]);
     run->marks = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TRACE] + state->trace_marks);
   }
@@ -126,7 +126,7 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   p->iterations_past += mgl_load_relaxed(&run->protocol.published) + 1;
   memset(p->image, 0, (size_t)p->layout.state.image_bytes);
   run->protocol.worker_count = p->workers;
-  run->protocol.scheduler_count = p->options.schedulers;
+  run->protocol.scheduler_count = p->build.schedulers;
   run->protocol.graph_count = p->graph_count;
   run->protocol.workers = mgl_cuda_pointer(mgl_cuda_state_at(p, p->layout.state.workers));
   run->protocol.scheduler_queues =
@@ -144,10 +144,10 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   run->iterations_past = p->iterations_past;
   run->page_count = p->smem_pages;
   run->has_jit = p->has_jit ? 1 : 0;
-  run->scheduler_warps = p->options.scheduler_warps ? 1 : 0;
+  run->scheduler_warps = p->build.scheduler_warps ? 1 : 0;
   run->most_iterations = start->most_iterations;
   bool wide = p->wide.tokens > 0 && !start->launch->full;
-  run->iteration_tokens = wide ? p->wide.narrow_tokens : p->options.iteration_tokens;
+  run->iteration_tokens = wide ? p->wide.narrow_tokens : p->sizes.limits.tokens;
   run->sequence_slots = p->feeding.slot_count;
   // No plan exists yet.
   mgl_cuda_plan_clear(mgl_cuda_image_plan(p));

@@ -39,7 +39,7 @@ static mgl_status read_tracks(mgl_cuda_program *p, tracks *t, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cuda_state_layout *state = &p->layout.state;
   mgl_cu_ptr memory = p->memory[MGL_CUDA_MEMORY_TRACE];
-  t->capacity = p->options.trace_spans;
+  t->capacity = p->trace_spans;
   t->worker_count = p->workers;
   t->iteration_count = p->layout.iteration_capacity;
   size_t kept = (size_t)t->worker_count * t->capacity;
@@ -187,7 +187,7 @@ static void append_track(const mgl_cuda_program *p, const tracks *t, uint32_t wo
 
 mgl_status mgl_cuda_program_trace_json(mgl_cuda_program *p, mgl_text *out, mgl_error *err) {
   tracks t = {0};
-  if (p->options.trace_spans == 0 || p->lost) {
+  if (p->trace_spans == 0 || p->lost) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "there is a trace only if it was asked for");
   }
   mgl_status status = read_tracks(p, &t, err);

@@ -32,10 +32,10 @@ static mgl_status launch(const uploader *u, void *kernel, uint64_t blocks, void 
 }
 
 static void report(uploader *u, uint64_t bytes) {
-  const mgl_cuda_program_options *o = &u->p->options;
+  const mgl_weights_progress *progress = &u->p->build.progress;
   u->done_bytes += bytes;
-  if (o->progress != NULL) {
-    o->progress(o->progress_context, u->done_bytes, u->total_bytes);
+  if (progress->report != NULL) {
+    progress->report(progress->context, u->done_bytes, u->total_bytes);
   }
 }
 
@@ -51,7 +51,7 @@ typedef struct target {
 
 static mgl_dummy_stream dummy_stream(const uploader *u, const mgl_tensor *tensor) {
   uint64_t dims[] = {tensor->dims[0].number, tensor->dims[1].number};
-  return mgl_dummy_weights_stream(tensor->name, u->p->options.seed, 2, dims, 0);
+  return mgl_dummy_weights_stream(tensor->name, u->p->build.seed, 2, dims, 0);
 }
 
 static mgl_status draw_matrix(uploader *u, target t, mgl_error *err) {
@@ -157,8 +157,8 @@ static void fill_vector(const uploader *u, uint32_t idx, float *out) {
   uint64_t dims[] = {count};
   for (uint32_t i = 0; i < count; i++) {
     unsigned char element[4];
-    mgl_dummy_weights_fill(tensor->name, u->p->options.seed, tensor->dtype, 1, dims, i,
-                           i + (size_t)1, element);
+    mgl_dummy_weights_fill(tensor->name, u->p->build.seed, tensor->dtype, 1, dims, i, i + (size_t)1,
+                           element);
     mgl_widen_f32(tensor->dtype, element, 1, &out[i]);
   }
 }

@@ -37,17 +37,17 @@ static int block_smem_bytes(const mgl_cuda_program *p) {
 // --- making it -----------------------------------------------------------------------------------
 
 void mgl_cuda_wide_set_options(mgl_cuda_program *p) {
-  mgl_cuda_program_options *o = &p->options;
-  if (o->iteration_tokens > MGL_CUDA_MAX_TOKENS) {
-    p->wide.tokens = o->iteration_tokens;
+  mgl_sizes *o = &p->sizes;
+  if (o->limits.tokens > MGL_CUDA_MAX_TOKENS) {
+    p->wide.tokens = o->limits.tokens;
     p->wide.rows = o->logit_rows < MGL_MAX_SEQUENCES ? o->logit_rows : (uint32_t)MGL_MAX_SEQUENCES;
-    o->iteration_tokens = MGL_CUDA_MAX_TOKENS;
-    o->logit_rows = o->logit_rows < o->iteration_tokens ? o->logit_rows : o->iteration_tokens;
+    o->limits.tokens = MGL_CUDA_MAX_TOKENS;
+    o->logit_rows = o->logit_rows < o->limits.tokens ? o->logit_rows : o->limits.tokens;
   }
 }
 
 mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
-  const mgl_cuda_program_options *o = &p->options;
+  const mgl_sizes *o = &p->sizes;
   if (p->wide.tokens == 0) {
     return MGL_OK;
   }
@@ -63,12 +63,12 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
       .tokens = p->wide.tokens,
       .sequences = o->sequences < p->wide.tokens ? o->sequences : p->wide.tokens,
       .logit_rows = p->wide.rows,
-      .pages_per_sequence = o->pages_per_sequence,
+      .pages_per_sequence = o->limits.pages_per_sequence,
       .workers = p->workers,
       .few = p->device->kernels == MGL_CUDA_KERNELS_WGMMA};
   MGL_TRY(mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout, err));
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
-  p->wide.narrow_tokens = mgl_cuda_wide_narrow_tokens(p->program, p->layout.step_bytes, sizes.few);
+  p->wide.narrow_tokens = mgl_narrow_tokens(p->program, p->layout.step_bytes, sizes.few);
   return MGL_OK;
 }
 
@@ -316,7 +316,7 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                          "an earlier launch did not end; the process must be ended");
   }
   p->feeding.planner_lost = true;  // its cached pages may be overwritten
-  MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->options.page_count, p->wide.image, err));
+  MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->sizes.page_count, p->wide.image, err));
   MGL_TRY(upload(p, (size_t)wide->image_bytes, err));
   const mgl_cuda_wide_graph *g = &wide->graphs[mgl_cuda_wide_graph_for(wide, plan->token_count)];
   uint32_t kernel = 0;

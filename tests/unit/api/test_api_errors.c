@@ -3,9 +3,7 @@
 #include <sched.h>
 
 #include "base/alloc.h"
-#include "base/json.h"
-#include "model/config.h"
-#include "support/reference_model.h"
+#include "support/poisoned_model.h"
 #include "support/temp_folder.h"
 #include "unit/api/api_bed.h"
 
@@ -324,52 +322,15 @@ static void hostile_engines_and_models_are_refused(void **state) {
 
 // --- a model without text; one request's fault ---------------------------------------------------
 
-// Makes the embedding of `token` a NaN in an f32 model.
-static void poison(const temp_folder *folder, uint32_t token, uint32_t hidden) {
-  char path[TEMP_PATH_BYTES];
-  char header[65536];
-  uint64_t header_bytes = 0;
-  json_t *root = NULL;
-  mgl_error err = {0};
-  temp_folder_path(folder, "model.safetensors", path);
-  FILE *file = fopen(path, "r+b");
-  assert_non_null(file);
-  assert_int_equal(fread(&header_bytes, 8, 1, file), 1);
-  assert_true(header_bytes < sizeof header);
-  assert_int_equal(fread(header, header_bytes, 1, file), 1);
-  assert_int_equal(mgl_json_parse(header, header_bytes, "header", &root, &err), MGL_OK);
-  const json_t *tensor = json_object_get(root, "model.embed_tokens.weight");
-  assert_string_equal(json_string_value(json_object_get(tensor, "dtype")), "F32");
-  long begin = (long)json_integer_value(json_array_get(json_object_get(tensor, "data_offsets"), 0));
-  float nan_bits[1] = {(float)(0.0 / 0.0)};
-  assert_int_equal(
-      fseek(file, 8 + (long)header_bytes + begin + (long)(token * hidden * 4), SEEK_SET), 0);
-  assert_int_equal(fwrite(nan_bits, sizeof nan_bits, 1, file), 1);
-  assert_int_equal(fclose(file), 0);
-  json_decref(root);
-}
-
 static void a_request_that_fails_takes_no_other_with_it(void **state) {
   temp_folder folder;
-  mgl_reference reference;
-  mgl_error err = {0};
   megalith_error error = {0};
   megalith_model *small = NULL;
   megalith_engine *engine = NULL;
   const int32_t sound[] = {1, 2, 3};
-  const int32_t damaged[] = {1, 7, 3};
+  const int32_t damaged[] = {1, POISONED_TOKEN, 3};
   (void)state;
-  temp_folder_create(&folder);
-  assert_int_equal(mgl_reference_load(MGL_TEST_DATA "/reference", "mistral_f32", &reference, &err),
-                   MGL_OK);
-  assert_int_equal(mgl_reference_write_folder(&reference, folder.path, 1, &err), MGL_OK);
-  mgl_config config;
-  mgl_generation generation;
-  assert_int_equal(mgl_config_parse(reference.config_json, strlen(reference.config_json), "config",
-                                    &config, &generation, &err),
-                   MGL_OK);
-  assert_false(config.tie_word_embeddings);
-  poison(&folder, 7, config.hidden_size);
+  poisoned_model_write(MGL_TEST_DATA, &folder);
   assert_int_equal(megalith_model_open(folder.path, NULL, &small, &error), MEGALITH_OK);
   assert_false(megalith_model_describe(small)->has_tokenizer);
   megalith_engine_options options = {.size = sizeof options, .threads = 2, .kv_tokens = 1024};
@@ -397,7 +358,6 @@ static void a_request_that_fails_takes_no_other_with_it(void **state) {
     megalith_request_release(requests[i]);
   }
   megalith_engine_destroy(engine);
-  mgl_reference_reset(&reference);
   temp_folder_remove(&folder);
 }
 

@@ -21,10 +21,10 @@ enum { REQUESTS = 5, MOST_TOKENS = 160, PROMPT = 60 };
 // page_count: 0: enough for all.
 static mgl_cuda_program *make_for(const mgl_cuda_device *device, uint32_t most_tokens,
                                   uint32_t page_count) {
-  mgl_cuda_program_options options = {.iteration_tokens = 16,
-                                      .sequences = REQUESTS,
-                                      .pages_per_sequence = most_tokens / 16,
-                                      .page_count = page_count};
+  mgl_cuda_program_options options = {.sizes.limits.tokens = 16,
+                                      .sizes.sequences = REQUESTS,
+                                      .sizes.limits.pages_per_sequence = most_tokens / 16,
+                                      .sizes.page_count = page_count};
   return fake_model_program(device, options);
 }
 

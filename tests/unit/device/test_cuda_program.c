@@ -14,15 +14,19 @@
 #include "base/json.h"
 #include "device/cuda/cuda_plan.h"
 #include "device/cuda/cuda_program.h"
+#include "device/cuda/cuda_program_parts.h"
+#include "device/cuda/cuda_steps.h"
 #include "device/cuda/cuda_wide.h"
+#include "lower/choose.h"
 #include "support/fake_cuda.h"
 #include "support/fake_model.h"
+#include "support/must.h"
 #include "twin/wide_items.h"
 
 enum { WORKERS = FAKE_CUDA_WORKERS, NOTHING = FAKE_CUDA_NEVER };
 
 static const mgl_cuda_program_options usual = {
-    .iteration_tokens = 16, .sequences = 4, .pages_per_sequence = 8};
+    .sizes.limits.tokens = 16, .sizes.sequences = 4, .sizes.limits.pages_per_sequence = 8};
 
 typedef struct heard {
   int32_t tokens[4][128];
@@ -48,7 +52,7 @@ static void jobs_run_to_their_ends(void **state) {
     mgl_error err = {0};
     heard h = {0};
     mgl_cuda_program_options options = usual;
-    options.launch = launches[i];
+    options.build.launch = launches[i];
     mgl_cuda_program *program = fake_model_program(&device, options);
     int32_t prompt[40];
     for (int32_t j = 0; j < 40; j++) {
@@ -153,8 +157,8 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   (void)state;
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_program_options options = usual;
-  options.iteration_tokens = 300;
-  options.sequences = CROWD_SLOTS;
+  options.sizes.limits.tokens = 300;
+  options.sizes.sequences = CROWD_SLOTS;
   mgl_cuda_program *program = fake_model_program(&device, options);
   uint64_t times[1024];
   for (int again = 0; again < 2; again++) {
@@ -172,7 +176,7 @@ static void large_iterations_run_in_the_wide_class(void **state) {
     assert_true(fake.wide_runs >= 4 && fake.runs >= 2 && fake.runs < fake.wide_runs);
     assert_true(fake.empty_wide_runs >= fake.runs - 1);  // each chain ends behind one
     assert_true(outcome.iterations > fake.wide_runs + CROWD_TOKENS);
-    assert_int_equal(fake.run->iteration_tokens, MGL_CUDA_NARROW_TOKENS);
+    assert_int_equal(fake.run->iteration_tokens, MGL_NARROW_TOKENS);
     assert_true(c.unslept > c.heard * 3 / 4);  // not those behind the last launch
     assert_int_equal(c.iterations, outcome.iterations);
     assert_true(c.rows >= rows);  // and rows of sequences that had ended
@@ -188,9 +192,53 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   c = (crowd){0};
   run_crowd(program, &c, true, &outcome);
   assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
-  assert_true(fake.wide_runs == 0 && c.most <= 64 && c.most > MGL_CUDA_NARROW_TOKENS);
+  assert_true(fake.wide_runs == 0 && c.most <= 64 && c.most > MGL_NARROW_TOKENS);
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);
+}
+
+static void check_step(const mgl_schedule *s, uint32_t at, const mgl_cuda_step *step) {
+  const mgl_schedule_step *from = &s->steps[s->list[at]];
+  assert_int_equal(step->task, s->list[at]);
+  assert_int_equal(step->op, from->op);
+  assert_int_equal(step->wait_event, from->event);
+  assert_int_equal(step->wait_count,
+                   from->event == MGL_NO_EVENT ? 0 : s->events[from->event].trigger_count);
+  assert_int_equal(step->trigger_event, from->trigger);
+}
+
+// The steps that lie in the GPU's memory are those of the schedules that the compiler prints.
+static void what_runs_is_the_schedule(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = usual;
+  options.iteration_tokens = 300;
+  options.sequences = 20;
+  mgl_cuda_program *p = fake_model_program(&device, options);
+  const bool few = p->wide.layout.sizes.few;
+  for (uint32_t tokens = 1; tokens <= 300; tokens += 1 + tokens / 2) {
+    mgl_iteration_options wanted = {.few = few,
+                                    .compile = {.target = MGL_TARGET_CUDA,
+                                                .tokens = tokens,
+                                                .logit_rows = tokens < 20 ? tokens : 20,
+                                                .workers = p->workers}};
+    mgl_schedule *s = NULL;
+    bool narrow = tokens <= mgl_narrow_tokens(p->program, p->layout.step_bytes, few);
+    MUST(mgl_lower_iteration(p->program, &wanted, &s, &err));
+    MUST(mgl_schedule_verify(p->program, s, &err));
+    uint32_t narrow_graph = mgl_cuda_graph_for(tokens);
+    uint32_t wide_graph = mgl_cuda_wide_graph_for(&p->wide.layout, tokens);
+    mgl_cu_ptr at =
+        narrow ? p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + p->layout.graphs[narrow_graph].steps
+               : p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.graphs[wide_graph].steps;
+    const mgl_cuda_step *steps = mgl_cuda_pointer(at);
+    assert_int_equal(s->lowering == MGL_LOWER_STAGES, !narrow);
+    for (uint32_t i = 0; i < s->list_start[s->worker_count]; i++) {
+      check_step(s, i, &steps[i]);
+    }
+    mgl_schedule_destroy(s);
+  }
+  mgl_cuda_program_destroy(p);
 }
 
 // Those of few tokens in the kernel for them.
@@ -200,8 +248,8 @@ static void iterations_find_their_kernel(void **state) {
   mgl_cuda_program_options options = usual;
   mgl_cuda_outcome outcome = {0};
   crowd c = {0};
-  options.iteration_tokens = 70;
-  options.sequences = CROWD_SLOTS;
+  options.sizes.limits.tokens = 70;
+  options.sizes.sequences = CROWD_SLOTS;
   fake.wide_runs = 0;
   fake.few_wide_runs = 0;
   mgl_cuda_program *program = fake_model_program(&device, options);
@@ -220,8 +268,8 @@ static void large_iterations_run_on_other_gpus(void **state) {
   mgl_cuda_program_options options = usual;
   mgl_cuda_outcome outcome = {0};
   crowd c = {0};
-  options.iteration_tokens = 300;
-  options.sequences = CROWD_SLOTS;
+  options.sizes.limits.tokens = 300;
+  options.sizes.sequences = CROWD_SLOTS;
   device.major = 8;
   device.kernels = MGL_CUDA_KERNELS_PORTABLE;
   fake.portable = true;
@@ -544,7 +592,7 @@ static void a_trace_has_the_times_of_the_clocks(void **state) {
   mgl_cuda_device device = fake_cuda_device();
   fake.iteration_step_ns = 1000000000;
   mgl_cuda_program_options options = usual;
-  options.trace_spans = 1000;
+  options.build.trace_tasks = 1000;
   mgl_cuda_program *program = fake_model_program(&device, options);
   for (int again = 0; again < 2; again++) {
     assert_int_equal(run_short(program, (mgl_cuda_launch_options){0}, &err), MGL_OK);
@@ -560,7 +608,7 @@ static void a_trace_has_the_times_of_the_clocks(void **state) {
   }
   mgl_cuda_program_destroy(program);
   // Only the latest ones stay.
-  options.trace_spans = 5;
+  options.build.trace_tasks = 5;
   program = fake_model_program(&device, options);
   assert_int_equal(run_for(program, 12, (mgl_cuda_launch_options){0}, &err), MGL_OK);
   assert_true(fake.run->traces[0].mark_count > MGL_CUDA_TRACE_MARKS);
@@ -685,10 +733,10 @@ static void what_does_not_fit_is_refused(void **state) {
   assert_non_null(strstr(err.text, "GiB are free on the GPU"));
   assert_non_null(strstr(err.text, "KV cache"));
   fake.free_bytes = (size_t)1 << 32;
-  options.sequences = MGL_MAX_SEQUENCES + 1;
+  options.sizes.sequences = MGL_MAX_SEQUENCES + 1;
   assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_LIMIT);
-  options.sequences = 4;
-  options.workers = WORKERS + 1;
+  options.sizes.sequences = 4;
+  options.sizes.workers = WORKERS + 1;
   assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_LIMIT);
   mgl_graph_destroy(graph);
   assert_int_equal(fake.live, 0);
@@ -710,6 +758,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_run_to_their_ends),
       cmocka_unit_test(large_iterations_run_in_the_wide_class),
+      cmocka_unit_test(what_runs_is_the_schedule),
       cmocka_unit_test(iterations_find_their_kernel),
       cmocka_unit_test(large_iterations_run_on_other_gpus),
       cmocka_unit_test(a_plan_runs_once),

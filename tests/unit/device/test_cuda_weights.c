@@ -134,9 +134,9 @@ static void weights_lie_where_ops_read_them(void **state) {
   mgl_cuda_request request = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = 6};
   mgl_cuda_generate job = {.requests = &request, .request_count = 1};
   for (int stored = 0; stored < 2; stored++) {
-    mgl_cuda_program_options options = {.iteration_tokens = 16,
-                                        .sequences = 4,
-                                        .pages_per_sequence = 8,
+    mgl_cuda_program_options options = {.sizes.limits.tokens = 16,
+                                        .sizes.sequences = 4,
+                                        .sizes.limits.pages_per_sequence = 8,
                                         .checkpoint = stored != 0 ? checkpoint : NULL};
     mgl_cuda_program *program = fake_model_program(&device, options);
     assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_OK);

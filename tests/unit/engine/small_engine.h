@@ -25,7 +25,7 @@ static inline mgl_config small_engine_config(uint32_t context_tokens) {
 
 // On two threads, with dummy weights; sequences of up to context_tokens, what else is set in
 // `options` as it is.
-static inline mgl_runner *small_engine_runner(uint32_t context_tokens, mgl_runner_options options) {
+static inline mgl_runner *small_engine_runner(uint32_t context_tokens, mgl_build options) {
   mgl_model_folder folder = {.config = small_engine_config(context_tokens)};
   mgl_runner *runner = NULL;
   options.threads = 2;

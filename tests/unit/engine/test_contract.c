@@ -151,17 +151,17 @@ static void run_way(const mgl_config *config, uint32_t prompt, way w, float *out
   const uint32_t tokens = prompt + DECODED, iteration = w.iteration == 0 ? 64 : w.iteration;
   mgl_error err = {0};
   mgl_model_folder folder = {.config = *config};
-  mgl_runner_options options = {.threads = w.threads,
-                                .iteration_tokens = iteration,
-                                .sequences = OTHERS + 1,
-                                .sequence_tokens = tokens,
-                                .logit_rows = iteration,
-                                .weights = MGL_WEIGHTS_DUMMY,
-                                .seed = 5,
-                                .launch = w.launch,
-                                .overrides = hybrid,
-                                .override_count = w.launch == MGL_LAUNCH_AUTO ? 2 : 0,
-                                .schedulers = w.schedulers};
+  mgl_build options = {.threads = w.threads,
+                       .iteration_tokens = iteration,
+                       .sequences = OTHERS + 1,
+                       .sequence_tokens = tokens,
+                       .logit_rows = iteration,
+                       .weights = MGL_WEIGHTS_DUMMY,
+                       .seed = 5,
+                       .launch = w.launch,
+                       .overrides = hybrid,
+                       .override_count = w.launch == MGL_LAUNCH_AUTO ? 2 : 0,
+                       .schedulers = w.schedulers};
   mgl_runner *runner = NULL;
   if (mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK) {
     fail_msg("%s", err.text);

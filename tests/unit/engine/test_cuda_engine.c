@@ -49,11 +49,11 @@ static void open_bed(bed *b, mgl_engine_options options) {
   mgl_model_folder folder = {.config = config};
   *b = (bed){.device = fake_cuda_device()};
   mgl_cuda_options cuda = {.device = &b->device, .get_code = fake_cuda_code};
-  mgl_runner_options runner = {.sequences = PLACES,
-                               .iteration_tokens = MGL_CUDA_MAX_TOKENS,
-                               .sequence_tokens = CONTEXT,
-                               .weights = MGL_WEIGHTS_DUMMY,
-                               .cuda = &cuda};
+  mgl_build runner = {.sequences = PLACES,
+                      .iteration_tokens = MGL_CUDA_MAX_TOKENS,
+                      .sequence_tokens = CONTEXT,
+                      .weights = MGL_WEIGHTS_DUMMY,
+                      .cuda = &cuda};
   fake.runs = 0;
   if (mgl_runner_create(&folder, &runner, &b->runner, &err) != MGL_OK) {
     fail_msg("%s", err.text);
@@ -334,7 +334,7 @@ static void texts_are_scored(void **state) {
   mgl_model_folder folder = {.config = config};
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
-  mgl_runner_options options = mgl_score_runner_options(COUNT, 0);
+  mgl_build options = mgl_score_build(COUNT, 0);
   mgl_runner *runner = NULL;
   int32_t tokens[COUNT];
   double logprobs[COUNT];
@@ -371,7 +371,7 @@ static void long_texts_are_scored(void **state) {
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
   folder.config.context_tokens = COUNT;
-  mgl_runner_options options = mgl_score_runner_options(COUNT, 2048);
+  mgl_build options = mgl_score_build(COUNT, 2048);
   mgl_runner *runner = NULL;
   static int32_t tokens[COUNT];
   static double logprobs[COUNT];
@@ -587,12 +587,12 @@ static void run_crowd(mgl_mode mode, bool large, uint32_t pool_tokens, bool pref
   mgl_model_folder folder = {.config = config};
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
-  mgl_runner_options options = {.sequences = 12,
-                                .iteration_tokens = large ? 300 : 32,
-                                .sequence_tokens = CONTEXT,
-                                .pool_tokens = pool_tokens,
-                                .weights = MGL_WEIGHTS_DUMMY,
-                                .cuda = &cuda};
+  mgl_build options = {.sequences = 12,
+                       .iteration_tokens = large ? 300 : 32,
+                       .sequence_tokens = CONTEXT,
+                       .pool_tokens = pool_tokens,
+                       .weights = MGL_WEIGHTS_DUMMY,
+                       .cuda = &cuda};
   crowd c = {.random = pool_tokens + (prefix_cache ? 1 : 0), .arrive = arrive, .stir = stir};
   mgl_engine_options engine = {.mode = mode,
                                .prefix_cache = prefix_cache,
@@ -666,17 +666,17 @@ static void usual_numbers_follow_the_device(void **state) {
     mgl_model_folder folder = {.config = config};
     mgl_cuda_device device = fake_cuda_device();
     mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
-    mgl_runner_options options = {.iteration_tokens = cases[i].iteration_tokens,
-                                  .sequences = cases[i].sequences,
-                                  .requests = cases[i].requests,
-                                  .sequence_tokens = CONTEXT,
-                                  .weights = MGL_WEIGHTS_DUMMY,
-                                  .cuda = cases[i].multiprocessors != 0 ? &cuda : NULL};
+    mgl_build options = {.iteration_tokens = cases[i].iteration_tokens,
+                         .sequences = cases[i].sequences,
+                         .requests = cases[i].requests,
+                         .sequence_tokens = CONTEXT,
+                         .weights = MGL_WEIGHTS_DUMMY,
+                         .cuda = cases[i].multiprocessors != 0 ? &cuda : NULL};
     mgl_runner *runner = NULL;
-    mgl_memory_plan plan;
+    mgl_sizes plan;
     device.sm_count = cases[i].multiprocessors;
     if (mgl_runner_create(&folder, &options, &runner, &err) != MGL_OK ||
-        mgl_runner_plan_memory(&folder, &options, &plan, &err) != MGL_OK) {
+        mgl_runner_measure(&folder, &options, &plan, &err) != MGL_OK) {
       fail_msg("%s", err.text);
     }
     assert_int_equal(mgl_runner_limits(runner)->tokens, cases[i].expected_tokens);

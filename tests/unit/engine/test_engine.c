@@ -19,8 +19,8 @@
 enum { VOCAB = SMALL_ENGINE_VOCAB, CONTEXT = 128, REQUESTS = 12, MOST_NEW = 30 };
 
 static mgl_runner *make_runner(uint32_t sequences, uint64_t pool_tokens) {
-  return small_engine_runner(
-      CONTEXT, (mgl_runner_options){.sequences = sequences, .pool_tokens = pool_tokens});
+  return small_engine_runner(CONTEXT,
+                             (mgl_build){.sequences = sequences, .pool_tokens = pool_tokens});
 }
 
 typedef struct results {
@@ -311,7 +311,7 @@ static void logits_that_are_not_finite_end_the_run(void **state) {
   for (int mode = 0; mode < MGL_MODE_COUNT && mgl_mode_is_for((mgl_mode)mode, false); mode++) {
     static results r;
     memset(&r, 0, sizeof r);
-    mgl_runner_options options = {
+    mgl_build options = {
         .threads = 2, .sequences = 4, .sequence_tokens = 32, .weights = MGL_WEIGHTS_DUMMY};
     mgl_runner *runner = NULL;
     mgl_engine *engine = NULL;
@@ -392,7 +392,7 @@ static void bad_requests_are_refused(void **state) {
 static void bad_runner_options_are_refused(void **state) {
   (void)state;
   const struct {
-    mgl_runner_options options;
+    mgl_build options;
     const char *message;
   } bad[] = {
       {{.sequences = 1, .sequence_tokens = CONTEXT + 1}, "context is 128"},
@@ -411,7 +411,7 @@ static void bad_runner_options_are_refused(void **state) {
   int64_t live = mgl_alloc_live();
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     mgl_model_folder folder = {.config = small_engine_config(CONTEXT)};
-    mgl_runner_options options = bad[i].options;
+    mgl_build options = bad[i].options;
     mgl_runner *runner = NULL;
     mgl_error err = {0};
     options.weights = MGL_WEIGHTS_DUMMY;
@@ -428,7 +428,7 @@ static void bad_runner_options_are_refused(void **state) {
 static mgl_status run_once(void *context, mgl_error *err) {
   (void)context;
   mgl_model_folder folder = {.config = small_engine_config(CONTEXT)};
-  mgl_runner_options options = {
+  mgl_build options = {
       .threads = 2, .sequences = 2, .sequence_tokens = 32, .weights = MGL_WEIGHTS_DUMMY};
   mgl_runner *runner = NULL;
   mgl_engine *engine = NULL;

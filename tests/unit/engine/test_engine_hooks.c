@@ -42,8 +42,8 @@ static bool on_token(void *context, const mgl_generated_token *token) {
 static void open_bed(bed *b, uint32_t sequences, uint64_t pool_tokens, mgl_mode mode) {
   *b = (bed){0};
   mgl_engine_options engine = {.mode = mode, .before_plan = before_plan, .context = b};
-  b->runner = small_engine_runner(
-      CONTEXT, (mgl_runner_options){.sequences = sequences, .pool_tokens = pool_tokens});
+  b->runner =
+      small_engine_runner(CONTEXT, (mgl_build){.sequences = sequences, .pool_tokens = pool_tokens});
   MUST(mgl_engine_create(b->runner, &engine, &b->engine, &err));
 }
 

@@ -136,8 +136,7 @@ static void stir(void *context) {
 }
 
 static mgl_runner *make_runner(const way *how) {
-  return small_engine_runner(CONTEXT,
-                             (mgl_runner_options){.sequences = how->sequences,
+  return small_engine_runner(CONTEXT, (mgl_build){.sequences = how->sequences,
                                                   .iteration_tokens = how->iteration_tokens,
                                                   .page_tokens = how->page_tokens,
                                                   .pool_tokens = how->pool_tokens});

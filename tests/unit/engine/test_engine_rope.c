@@ -41,12 +41,12 @@ static mgl_runner *make_runner(mgl_rope_kind kind) {
     rope->short_factors[i] = 1;
     rope->long_factors[i] = (float)(2 + i);
   }
-  mgl_runner_options options = {.threads = 2,
-                                .iteration_tokens = 64,
-                                .sequences = OTHERS + 1,
-                                .sequence_tokens = CONTEXT,
-                                .weights = MGL_WEIGHTS_DUMMY,
-                                .seed = 3};
+  mgl_build options = {.threads = 2,
+                       .iteration_tokens = 64,
+                       .sequences = OTHERS + 1,
+                       .sequence_tokens = CONTEXT,
+                       .weights = MGL_WEIGHTS_DUMMY,
+                       .seed = 3};
   mgl_runner *runner = NULL;
   MUST(mgl_runner_create(&folder, &options, &runner, &err));
   return runner;

@@ -51,7 +51,7 @@ static mgl_status generate(mgl_engine *engine, const mgl_token_list *prompt, out
 static mgl_status run_once(mgl_error *err) {
   static const unsigned needs = MGL_NEED_TOKENIZER | MGL_NEED_WEIGHTS | MGL_NEED_CHAT_TEMPLATE;
   mgl_model_folder folder;
-  mgl_runner_options options = {.threads = 1, .sequences = 1, .sequence_tokens = 64};
+  mgl_build options = {.threads = 1, .sequences = 1, .sequence_tokens = 64};
   mgl_runner *runner = NULL;
   mgl_engine *engine = NULL;
   mgl_token_list prompt = {0};

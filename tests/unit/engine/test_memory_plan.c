@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "device/build.h"
 #include "engine/engine.h"
-#include "engine/memory_plan.h"
 #include "support/fake_cuda.h"
 
 static mgl_config config_of(uint32_t hidden, uint32_t layers, uint32_t vocab) {
@@ -84,25 +84,25 @@ static void the_cpu_takes_what_was_planned(void **state) {
     for (uint32_t threads = 1; threads <= 2; threads++) {
       mgl_model_folder folder = {.config =
                                      config_of(cases[i].hidden, cases[i].layers, cases[i].vocab)};
-      mgl_runner_options options = {.threads = threads,
-                                    .sequences = cases[i].sequences,
-                                    .sequence_tokens = cases[i].context,
-                                    .pool_tokens = cases[i].pool_tokens,
-                                    .iteration_tokens = cases[i].iteration_tokens,
-                                    .weights = MGL_WEIGHTS_DUMMY};
-      mgl_memory_plan plan;
+      mgl_build options = {.threads = threads,
+                           .sequences = cases[i].sequences,
+                           .sequence_tokens = cases[i].context,
+                           .pool_tokens = cases[i].pool_tokens,
+                           .iteration_tokens = cases[i].iteration_tokens,
+                           .weights = MGL_WEIGHTS_DUMMY};
+      mgl_sizes plan;
       mgl_runner *runner = NULL;
       mgl_error err = {0};
       uint64_t pages = mgl_pages_live_bytes();
       uint64_t heap = heap_bytes();
-      assert_int_equal(mgl_runner_plan_memory(&folder, &options, &plan, &err), MGL_OK);
+      assert_int_equal(mgl_runner_measure(&folder, &options, &plan, &err), MGL_OK);
       assert_int_equal(mgl_pages_live_bytes(), pages);  // planning takes nothing
       assert_int_equal(plan.workers, threads);
       assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
       assert_int_equal(plan.page_count, mgl_runner_page_count(runner));
       use(runner, MGL_MODE_EAGER);
       use(runner, MGL_MODE_MEGA);
-      within_3_percent(mgl_memory_plan_total(&plan),
+      within_3_percent(mgl_sizes_total(&plan),
                        mgl_pages_live_bytes() - pages + heap_bytes() - heap);
       mgl_runner_destroy(runner);
       assert_int_equal(mgl_pages_live_bytes(), pages);
@@ -112,50 +112,50 @@ static void the_cpu_takes_what_was_planned(void **state) {
 
 static void mapped_weights_are_in_their_files(void **state) {
   mgl_model_folder folder = {.config = config_of(256, 4, 4000)};
-  mgl_runner_options options = {
+  mgl_build options = {
       .threads = 1, .sequences = 4, .sequence_tokens = 64, .weights = MGL_WEIGHTS_DUMMY};
-  mgl_memory_plan dummy;
-  mgl_memory_plan mapped;
+  mgl_sizes dummy;
+  mgl_sizes mapped;
   mgl_error err = {0};
   (void)state;
-  assert_int_equal(mgl_runner_plan_memory(&folder, &options, &dummy, &err), MGL_OK);
+  assert_int_equal(mgl_runner_measure(&folder, &options, &dummy, &err), MGL_OK);
   options.weights = MGL_WEIGHTS_MAPPED;  // without a checkpoint: the config is enough
-  assert_int_equal(mgl_runner_plan_memory(&folder, &options, &mapped, &err), MGL_OK);
+  assert_int_equal(mgl_runner_measure(&folder, &options, &mapped, &err), MGL_OK);
   assert_int_equal(dummy.mapped_bytes, 0);
   assert_int_equal(mapped.weight_bytes + mapped.mapped_bytes, dummy.weight_bytes);
   assert_true(mapped.mapped_bytes > 100 * mapped.weight_bytes);
-  assert_int_equal(mgl_memory_plan_total(&mapped), mgl_memory_plan_total(&dummy));
+  assert_int_equal(mgl_sizes_total(&mapped), mgl_sizes_total(&dummy));
 }
 
 static void a_share_bounds_everything(void **state) {
   mgl_model_folder folder = {.config = config_of(256, 4, 4000)};
-  mgl_runner_options options = {.threads = 1,
-                                .sequences = 16,
-                                .sequence_tokens = 4096,
-                                .weights = MGL_WEIGHTS_DUMMY,
-                                .memory_share = 0.5};
-  mgl_memory_plan plan;
+  mgl_build options = {.threads = 1,
+                       .sequences = 16,
+                       .sequence_tokens = 4096,
+                       .weights = MGL_WEIGHTS_DUMMY,
+                       .memory_share = 0.5};
+  mgl_sizes plan;
   mgl_error err = {0};
   (void)state;
-  assert_int_equal(mgl_runner_plan_memory(&folder, &options, &plan, &err), MGL_OK);
+  assert_int_equal(mgl_runner_measure(&folder, &options, &plan, &err), MGL_OK);
   assert_int_equal(plan.page_count, 16 * 4096 / MGL_PAGE_TOKENS);  // no more than can be used
   // A share that leaves room for about 100 pages.
-  uint64_t page_bytes = plan.kv_bytes_per_token * plan.page_tokens;
-  uint64_t others = mgl_memory_plan_total(&plan) - mgl_memory_plan_kv_bytes(&plan);
-  mgl_memory_plan small = plan;
+  uint64_t page_bytes = plan.kv_bytes_per_token * plan.limits.page_tokens;
+  uint64_t others = mgl_sizes_total(&plan) - mgl_sizes_kv_bytes(&plan);
+  mgl_sizes small = plan;
   double share = (double)(others + 100 * page_bytes + page_bytes / 2) / (double)plan.free_bytes;
-  assert_int_equal(mgl_memory_plan_share(&small, share, &err), MGL_OK);
+  assert_int_equal(mgl_sizes_share(&small, share, &err), MGL_OK);
   assert_int_equal(small.page_count, 100);
-  assert_true((double)mgl_memory_plan_total(&small) <= share * (double)plan.free_bytes);
+  assert_true((double)mgl_sizes_total(&small) <= share * (double)plan.free_bytes);
   // What loading takes for a while must fit too, but is no part of the share.
   small = plan;
   small.loading_bytes = plan.free_bytes - others - 7 * page_bytes;
-  assert_int_equal(mgl_memory_plan_share(&small, 1, &err), MGL_OK);
+  assert_int_equal(mgl_sizes_share(&small, 1, &err), MGL_OK);
   assert_int_equal(small.page_count, 7);
   // None is left.
   small = plan;
   share = (double)(others + page_bytes / 2) / (double)plan.free_bytes;
-  assert_int_equal(mgl_memory_plan_share(&small, share, &err), MGL_ERR_MEMORY);
+  assert_int_equal(mgl_sizes_share(&small, share, &err), MGL_ERR_MEMORY);
   assert_non_null(strstr(err.text, "no memory for a KV page: weights take "));
   // A runner gets what was planned.
   mgl_runner *runner = NULL;
@@ -173,17 +173,17 @@ static void a_gpu_takes_what_was_planned(void **state) {
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
   mgl_model_folder folder = {.config = config_of(256, 2, 512)};
-  mgl_runner_options options = {.sequences = 4,
-                                .sequence_tokens = 512,
-                                .weights = MGL_WEIGHTS_DUMMY,
-                                .memory_share = 0.9,
-                                .cuda = &cuda};
-  mgl_memory_plan plan;
+  mgl_build options = {.sequences = 4,
+                       .sequence_tokens = 512,
+                       .weights = MGL_WEIGHTS_DUMMY,
+                       .memory_share = 0.9,
+                       .cuda = &cuda};
+  mgl_sizes plan;
   mgl_error err = {0};
   (void)state;
   size_t free_bytes = fake.free_bytes;
   int live = fake.live;
-  assert_int_equal(mgl_runner_plan_memory(&folder, &options, &plan, &err), MGL_OK);
+  assert_int_equal(mgl_runner_measure(&folder, &options, &plan, &err), MGL_OK);
   assert_int_equal(fake.live, live);
   assert_int_equal(plan.free_bytes, free_bytes);
   assert_int_equal(plan.page_count, 4 * 512 / MGL_PAGE_TOKENS);
@@ -193,8 +193,8 @@ static void a_gpu_takes_what_was_planned(void **state) {
   assert_int_equal(mgl_runner_page_count(runner), plan.page_count);
   mgl_runner_destroy(runner);
   // Half of the KV memory fits.
-  uint64_t kv = mgl_memory_plan_kv_bytes(&plan);
-  fake.free_bytes = (size_t)(mgl_memory_plan_total(&plan) - kv / 2);
+  uint64_t kv = mgl_sizes_kv_bytes(&plan);
+  fake.free_bytes = (size_t)(mgl_sizes_total(&plan) - kv / 2);
   options.memory_share = 1;
   assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
   assert_int_equal(mgl_runner_page_count(runner), plan.page_count / 2);

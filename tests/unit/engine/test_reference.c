@@ -56,7 +56,7 @@ typedef struct fixture {
 static void set_up(fixture *f, const char *name, mgl_simd simd, uint32_t shard_count) {
   *f = (fixture){0};
   mgl_reference_model_open(&f->of, MGL_TEST_DATA "/reference", name, shard_count);
-  mgl_runner_options options = {
+  mgl_build options = {
       .threads = THREADS,
       .sequences = SEQUENCES,
       .sequence_tokens =

@@ -42,11 +42,10 @@ static void set_up(fixture *f, const char *name) {
     fail_msg("%s: %s", path, error.text);
   }
   mgl_reference_model_open(&f->of, MGL_TEST_DATA "/reference", name, 1);
-  mgl_runner_options options = {
-      .threads = 2,
-      .sequences = 1,
-      .sequence_tokens = (uint32_t)f->of.reference.prompt_count + MOST_TOKENS,
-      .weights = MGL_WEIGHTS_MAPPED};
+  mgl_build options = {.threads = 2,
+                       .sequences = 1,
+                       .sequence_tokens = (uint32_t)f->of.reference.prompt_count + MOST_TOKENS,
+                       .weights = MGL_WEIGHTS_MAPPED};
   MUST(mgl_runner_create(&f->of.model, &options, &f->runner, &err));
 }
 

@@ -48,7 +48,7 @@ static mgl_runner *create_runner(uint32_t chunk, double rms_norm_eps) {
   mgl_error err = {0};
   mgl_model_folder folder = {.config = config};
   folder.config.rms_norm_eps = rms_norm_eps;
-  mgl_runner_options options = mgl_score_runner_options(TOKENS, 0);
+  mgl_build options = mgl_score_build(TOKENS, 0);
   options.threads = 2;
   options.weights = MGL_WEIGHTS_DUMMY;
   options.iteration_tokens = chunk;

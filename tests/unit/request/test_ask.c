@@ -6,13 +6,15 @@
 #include <string.h>
 
 #include "request/parameters.h"
+#include "support/chat_model.h"
 #include "support/must.h"
 
 static megalith_model *model;
 
 static int open_model(void **state) {
   (void)state;
-  return megalith_model_open(MGL_DEMO_FOLDER, NULL, &model, NULL) == MEGALITH_OK ? 0 : -1;
+  model = open_chat_model(MGL_DEMO_FOLDER, CHAT_MODEL_TEMPLATE);
+  return model != NULL ? 0 : -1;
 }
 
 static int close_model(void **state) {
@@ -57,7 +59,9 @@ static const refusal refusals[] = {
     {C, "{\"prompt\":\"x\",\"top_p\":1.5}", "top_p", "0 to 1, found 1.5"},
     {C, "{\"prompt\":\"x\",\"top_k\":-2}", "top_k", "expected -1 to 16777216, found -2"},
     {C, "{\"prompt\":\"x\",\"min_p\":true}", "min_p", "found true"},
-    {C, "{\"prompt\":\"x\",\"max_tokens\":0}", "max_tokens", "found 0"},
+    {C, "{\"prompt\":\"x\",\"max_tokens\":0}", "max_tokens", "without echo"},
+    {C, "{\"prompt\":\"x\",\"max_tokens\":-1}", "max_tokens", "0 to 16777216, found -1"},
+    {M, "{" USER ",\"max_tokens\":0}", "max_tokens", "1 to 16777216, found 0"},
     {C, "{\"prompt\":\"x\",\"max_tokens\":1.5}", "max_tokens", "found 1.5"},
     {C, "{\"prompt\":\"x\",\"max_tokens\":2,\"min_tokens\":3}", "min_tokens", "at most max_tokens"},
     {C, "{\"prompt\":\"x\",\"n\":0}", "n", "1 to 128, found 0"},
@@ -71,16 +75,41 @@ static const refusal refusals[] = {
     {C, "{\"prompt\":\"x\",\"logit_bias\":{\"x\":1}}", "logit_bias", "found it for \"x\""},
     {C, "{\"prompt\":\"x\",\"logit_bias\":{\"5\":101}}", "logit_bias", "found it for \"5\""},
     {C, "{\"prompt\":\"x\",\"logprobs\":21}", "logprobs", "0 to 20, found 21"},
-    {C, "{\"prompt\":\"x\",\"logprobs\":1,\"echo\":true}", "echo", "not supported yet"},
     {C, "{\"prompt\":\"x\",\"stream_options\":{}}", "stream_options", "\"stream\": true beside it"},
     {C, "{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"x\":true}}", "stream_options",
      "include_usage"},
     {C, "{\"prompt\":\"x\",\"suffix\":\"y\"}", "suffix", "found \"y\""},
-    {C, "{\"prompt\":\"x\",\"prompt_logprobs\":1}", "prompt_logprobs", "expected null"},
-    {C, "{\"prompt\":\"x\",\"allowed_token_ids\":[1]}", "allowed_token_ids", "expected null"},
-    {C, "{\"prompt\":\"x\",\"priority\":1}", "priority", "expected only 0"},
+    {C, "{\"prompt\":\"x\",\"prompt_logprobs\":21}", "prompt_logprobs", "0 to 20, found 21"},
+    {C, "{\"prompt\":\"x\",\"prompt_logprobs\":1,\"stream\":true}", "prompt_logprobs",
+     "no \"stream\""},
+    {C, "{\"prompt\":\"x\",\"allowed_token_ids\":[]}", "allowed_token_ids", "1 or more token ids"},
+    {C, "{\"prompt\":\"x\",\"allowed_token_ids\":[-1]}", "allowed_token_ids", "found [-1]"},
+    {C, "{\"prompt\":\"x\",\"priority\":0.5}", "priority", "found 0.5"},
+    {C, "{\"prompt\":\"x\",\"priority\":3000000000}", "priority", "-2147483648 to 2147483647"},
+    {C, "{\"prompt\":\"x\",\"skip_special_tokens\":1}", "skip_special_tokens", "found 1"},
+    {M, "{" USER ",\"chat_template_kwargs\":{\"enable_thinkin\":1}}", "chat_template_kwargs",
+     "did you mean enable_thinking?"},
+    {M, "{" USER ",\"chat_template_kwargs\":{\"messages\":1}}", "chat_template_kwargs",
+     "\"messages\" is no variable"},
+    {M, "{" USER ",\"chat_template_kwargs\":[]}", "chat_template_kwargs", "an object"},
+    {M,
+     "{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
+     "\"parameters\":5}}]}",
+     "tools", "\"tools\"[0]: expected"},
+    {M, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"tool_calls\":5}]}", "messages",
+     "objects with a function"},
+    {MGL_ENDPOINT_TOKENIZE, "{\"prompt\":[5]}", "prompt", "expected a text, found [5]"},
     {C, "{\"prompt\":\"x\",\"cache_salt\":\"\"}", "cache_salt", "1 to 256 bytes"},
-    {M, "{" USER ",\"tool_choice\":\"required\"}", "tool_choice", "not supported yet"},
+    {M, "{" USER ",\"tool_choice\":\"required\"}", "tool_choice", "\"tools\" beside it"},
+    {M, "{" USER ",\"tool_choice\":\"x\"}", "tool_choice", "auto, none, required, or {"},
+    {M,
+     "{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+     "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
+     "tool_choice", "a function of \"tools\", found g"},
+    {M,
+     "{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+     "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}",
+     "tool_choice", "no \"response_format\" beside"},
     {M, "{" USER ",\"tools\":[{\"type\":\"x\"}]}", "tools", "\"tools\"[0]: expected"},
     {M, "{" USER ",\"top_logprobs\":2}", "top_logprobs", "\"logprobs\": true beside it"},
     {M, "{" USER ",\"logprobs\":2}", "logprobs", "true or false, found 2"},
@@ -119,7 +148,9 @@ static void test_completion(void **state) {
            "\"stop_token_ids\":[5],\"ignore_eos\":true,\"logit_bias\":{\"7\":-100},\"logprobs\":3,"
            "\"presence_penalty\":1,\"frequency_penalty\":-1,\"repetition_penalty\":1.5,"
            "\"min_tokens\":2,\"cache_salt\":\"s\",\"stream\":true,"
-           "\"stream_options\":{\"include_usage\":true},\"best_of\":1,\"user\":null}",
+           "\"stream_options\":{\"include_usage\":true},\"best_of\":1,\"user\":null,"
+           "\"allowed_token_ids\":[4,5],\"priority\":-7,\"skip_special_tokens\":false,"
+           "\"echo\":true}",
            &ask);
   assert_int_equal(2, ask.prompt_count);
   assert_true(ask.stream && ask.include_usage && ask.has_seed);
@@ -140,6 +171,9 @@ static void test_completion(void **state) {
   assert_string_equal("b", options.stop_texts[1]);
   assert_int_equal(5, options.stop_tokens[0]);
   assert_int_equal(1, options.cache_salt_bytes);
+  assert_true(sampling.allowed_count == 2 && sampling.allowed[1] == 5);
+  assert_true(options.priority == -7 && options.keep_special);
+  assert_true(sampling.prompt_logprobs && sampling.prompt_top_logprobs == 3);
   mgl_ask_options(&ask, 1, &sampling, &options);
   assert_int_equal(2, options.token_count);
   mgl_ask_free(&ask);
@@ -153,12 +187,12 @@ static void test_chat(void **state) {
   read_ask(M,
            "{" USER
            ",\"max_completion_tokens\":9,\"logprobs\":true,\"top_logprobs\":2,"
-           "\"chat_template_kwargs\":{\"a\":1},\"reasoning_effort\":\"none\","
+           "\"chat_template_kwargs\":{\"bomb\":1},\"reasoning_effort\":\"none\","
            "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
            &ask);
   mgl_ask_options(&ask, 0, &sampling, &options);
   assert_string_equal("[{\"role\":\"user\",\"content\":\"x\"}]", options.messages_json);
-  assert_string_equal("{\"a\":1,\"enable_thinking\":false}", options.chat_variables_json);
+  assert_string_equal("{\"bomb\":1,\"enable_thinking\":false}", options.chat_variables_json);
   assert_non_null(options.tools_json);
   assert_int_equal(9, options.max_new_tokens);
   assert_true(sampling.logprobs && sampling.top_logprobs == 2);
@@ -209,6 +243,29 @@ static void test_bombs(void **state) {
   free(body);
 }
 
+// What the demo's own template does not know is refused, too.
+static void test_plain_template(void **state) {
+  static const refusal plain[] = {
+      {M, "{" USER ",\"reasoning_effort\":\"low\"}", "reasoning_effort", "no variable for it"},
+      {M, "{" USER ",\"chat_template_kwargs\":{\"x\":1}}", "chat_template_kwargs", "which has 0"},
+      {M, "{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}", "tools",
+       "shows it no tools"},
+  };
+  megalith_model *demo = NULL;
+  (void)state;
+  assert_int_equal(MEGALITH_OK, megalith_model_open(MGL_DEMO_FOLDER, NULL, &demo, NULL));
+  for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+    mgl_ask ask;
+    mgl_error err = {0};
+    assert_int_not_equal(MGL_OK,
+                         mgl_ask_read(demo, M, plain[i].body, strlen(plain[i].body), &ask, &err));
+    assert_non_null(strstr(err.text, plain[i].message));
+    assert_string_equal(plain[i].parameter, ask.blamed);
+    mgl_ask_free(&ask);
+  }
+  megalith_model_close(demo);
+}
+
 // Names are unique at each endpoint, and every row has what the documentation prints.
 static void test_table(void **state) {
   (void)state;
@@ -217,7 +274,15 @@ static void test_table(void **state) {
     const mgl_parameter *other = NULL;
     assert_non_null(p->otherwise);
     assert_non_null(p->meaning);
-    assert_true(p->type != MGL_PARAMETER_READ || p->read != NULL);
+    assert_true(p->type != MGL_PARAMETER_READ || (p->read != NULL && p->schema != NULL));
+    mgl_text schema = {0};
+    mgl_parameter_append_schema(p, 1024, &schema);
+    json_t *root = json_loads(schema.data, 0, NULL);
+    if (!json_is_object(root)) {
+      fail_msg("%s: %s is no schema", p->name, schema.data);
+    }
+    json_decref(root);
+    mgl_text_free(&schema);
     for (size_t j = 0; j < i; j++) {
       other = mgl_parameter_at(j);
       if (strcmp(p->name, other->name) == 0 && (p->endpoints & other->endpoints) != 0) {
@@ -229,9 +294,10 @@ static void test_table(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_refusals), cmocka_unit_test(test_completion),
-      cmocka_unit_test(test_chat),     cmocka_unit_test(test_responses),
-      cmocka_unit_test(test_bombs),    cmocka_unit_test(test_table),
+      cmocka_unit_test(test_refusals),       cmocka_unit_test(test_completion),
+      cmocka_unit_test(test_chat),           cmocka_unit_test(test_responses),
+      cmocka_unit_test(test_bombs),          cmocka_unit_test(test_table),
+      cmocka_unit_test(test_plain_template),
   };
   return cmocka_run_group_tests(tests, open_model, close_model);
 }

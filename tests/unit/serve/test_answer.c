@@ -7,13 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "support/chat_model.h"
 #include "support/must.h"
 
 static megalith_model *model;
 
 static int open_model(void **state) {
   (void)state;
-  return megalith_model_open(MGL_DEMO_FOLDER, NULL, &model, NULL) == MEGALITH_OK ? 0 : -1;
+  model = open_chat_model(MGL_DEMO_FOLDER, CHAT_MODEL_TEMPLATE);
+  return model != NULL ? 0 : -1;
 }
 
 static int close_model(void **state) {
@@ -35,7 +37,8 @@ static void answer(const char *body, size_t part, mgl_text *out) {
   mgl_ask ask;
   mgl_answer a;
   MUST(mgl_ask_read(model, MGL_ENDPOINT_CHAT, body, strlen(body), &ask, &err));
-  MUST(mgl_answer_init(model, "demo", &ask, 1, true, &a, &err));
+  mgl_output_syntax syntax = {.tools = MGL_TOOLS_HERMES, .finds_thoughts = true};
+  MUST(mgl_answer_init(model, "demo", &ask, 1, syntax, &a, &err));
   for (size_t at = 0; at < sizeof said - 1; at += part) {
     char text[sizeof said];
     bool is_last = at + part >= sizeof said - 1;
@@ -94,7 +97,9 @@ static void test_events(void **state) {
   mgl_text out = {0};
   char thoughts[64] = "";
   char finish[32] = "";
+  char arguments[64] = "";
   size_t calls = 0;
+  size_t pieces = 0;
   (void)state;
   answer(ASKED(",\"stream\":true"), 5, &out);
   const char *at = out.data;
@@ -108,8 +113,12 @@ static void test_events(void **state) {
     const char *reason = string_at(choice, "finish_reason");
     strncat(thoughts, thought == NULL ? "" : thought, sizeof thoughts - strlen(thoughts) - 1);
     if (call != NULL) {
-      assert_int_equal((int)calls++, json_integer_value(json_object_get(call, "index")));
-      assert_non_null(string_at(call, "id"));
+      bool begins = string_at(call, "id") != NULL;
+      const char *piece = string_at(json_object_get(call, "function"), "arguments");
+      calls += begins ? 1 : 0;
+      pieces += begins ? 0 : 1;
+      assert_int_equal((int)calls - 1, json_integer_value(json_object_get(call, "index")));
+      strncat(arguments, piece, sizeof arguments - strlen(arguments) - 1);
     }
     if (reason != NULL) {
       (void)snprintf(finish, sizeof finish, "%s", reason);
@@ -119,6 +128,8 @@ static void test_events(void **state) {
   assert_string_equal("I call f.", thoughts);
   assert_string_equal("tool_calls", finish);
   assert_int_equal(2, calls);
+  assert_string_equal("{\"x\":1}{}", arguments);
+  assert_in_range(pieces, 3, 9);  // they came as they were written
   mgl_text_free(&out);
 }
 

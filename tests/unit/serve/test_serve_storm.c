@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 
 enum { CLIENTS = 8, USUAL_REQUESTS = 600, LONG_REQUESTS = 100000 };
@@ -125,6 +126,87 @@ static void test_storm(void **state) {
   stop_server(&b);
 }
 
+// --- pages come back -----------------------------------------------------------------------------
+
+// Stands before the engine's (-Wl,--wrap): notes the latest iteration at each cancellation.
+void __real_megalith_request_cancel(megalith_request *request);
+void __wrap_megalith_request_cancel(megalith_request *request);
+static atomic_uint_fast64_t cancelled_at;  // 1 + that iteration; 0: nothing was cancelled
+
+static megalith_statistics statistics_now(void) {
+  megalith_statistics now = {.size = sizeof now};
+  assert_int_equal(MEGALITH_OK, megalith_engine_get_statistics(engine, &now, NULL));
+  return now;
+}
+
+void __wrap_megalith_request_cancel(megalith_request *request) {
+  atomic_store(&cancelled_at, statistics_now().iterations + 1);
+  __real_megalith_request_cancel(request);
+}
+
+static atomic_bool stop_background;
+
+// Keeps the engine in iterations, with few pages.
+static void *run_background(void *context) {
+  const bed *b = context;
+  while (!atomic_load(&stop_background)) {
+    reply r = ask_server(b, "/v1/completions",
+                         "{\"prompt\":\"x\",\"max_tokens\":60,\"ignore_eos\":true}");
+    mgl_text_free(&r.body);
+  }
+  return NULL;
+}
+
+// A client with a long prompt goes away, while others go on: no statistics of two iterations later
+// or more have its pages.
+static void test_pages_return(void **state) {
+  enum { CUTS = 40, PROMPT = 400, MANY_PAGES = 20 };
+  bed b;
+  pthread_t background;
+  mgl_text body = {0};
+  uint64_t most = 0;
+  (void)state;
+  start_server(&b, (mgl_server_options){0});
+  atomic_store(&stop_background, false);
+  assert_int_equal(0, pthread_create(&background, NULL, run_background, &b));
+  for (int cut = 0; cut < CUTS; cut++) {
+    reply r;
+    char line[512];
+    mgl_text_clear(&body);
+    for (int i = 0; i < PROMPT; i++) {
+      mgl_text_format(&body, i == 0 ? "{\"prompt\":[%d" : ",%d", 20 + (i * 7 + cut) % 200);
+    }
+    mgl_text_append_string(&body, "],\"max_tokens\":90,\"ignore_eos\":true,\"stream\":true}");
+    int fd = connect_client(&b);
+    send_post(fd, "/v1/completions", body.data);
+    assert_true(read_reply_head(fd, &r) && read_line(fd, line, sizeof line));
+    assert_true(statistics_now().pages_used > MANY_PAGES);
+    atomic_store(&cancelled_at, 0);
+    (void)close(fd);
+    megalith_statistics now;
+    uint64_t at = 0;
+    do {
+      now = statistics_now();
+      at = atomic_load(&cancelled_at);
+      uint64_t since = at == 0 ? 0 : now.iterations + 1 - at;
+      if (since >= 2 && now.pages_used > MANY_PAGES) {
+        fail_msg("cut %d: %u pages are used %llu iterations later", cut, now.pages_used,
+                 (unsigned long long)since);
+      }
+      most = now.pages_used > MANY_PAGES && since > most ? since : most;
+    } while (at == 0 || now.pages_used > MANY_PAGES);
+  }
+  (void)printf(
+      "%d clients with %d tokens went away: their pages were seen %llu iterations later, "
+      "and not at the next one\n",
+      CUTS, PROMPT, (unsigned long long)most);
+  atomic_store(&stop_background, true);
+  (void)pthread_join(background, NULL);
+  mgl_text_free(&body);
+  wait_for_metric(&b, "megalith_kv_pages_used", 0);
+  stop_server(&b);
+}
+
 // Ten times what fits: the rest is told so at once.
 enum { MOST = 4, ASKERS = 40 };
 
@@ -226,8 +308,8 @@ static void test_idle(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_storm),
-                                     cmocka_unit_test(test_overload_figures),
-                                     cmocka_unit_test(test_idle)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_storm), cmocka_unit_test(test_pages_return),
+      cmocka_unit_test(test_overload_figures), cmocka_unit_test(test_idle)};
   return cmocka_run_group_tests(tests, open_bed, close_bed);
 }

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <sys/un.h>
 
+#include "serve/openapi.h"
+
 #define QUESTION(text) "\"messages\":[{\"role\":\"user\",\"content\":\"" text "\"}]"
 
 static void expect_status(const bed *b, const char *path, const char *body, int status,
@@ -42,6 +44,31 @@ static void test_routes(void **state) {
                 "\"content\":\"137 + 245 = 382.\"");
   expect_status(&b, "/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":2,\"echo\":true}", 200,
                 "\"text\":\"Once");
+  stop_server(&b);
+}
+
+// The document has every route, and of each that takes a body all of its parameters.
+static void test_openapi(void **state) {
+  bed b;
+  mgl_server_route route;
+  (void)state;
+  start_server(&b, (mgl_server_options){0});
+  reply r = ask_server(&b, "/openapi.json", NULL);
+  json_t *root = json_of(&r);
+  const json_t *paths = json_object_get(root, "paths");
+  for (size_t i = 0; mgl_server_route_at(i, &route); i++) {
+    const json_t *operation = json_object_get(json_object_get(paths, route.path),
+                                              strcmp(route.method, "GET") == 0 ? "get" : "post");
+    if (json_object_get(json_object_get(operation, "responses"), "200") == NULL) {
+      fail_msg("%s %s is not in the document", route.method, route.path);
+    }
+    assert_int_equal(route.endpoint != 0, json_object_get(operation, "requestBody") != NULL);
+  }
+  json_decref(root);
+  mgl_text_free(&r.body);
+  r = ask_server(&b, "/v1/completions", NULL);
+  assert_non_null(strstr(r.head, "Allow: POST"));
+  mgl_text_free(&r.body);
   stop_server(&b);
 }
 
@@ -502,12 +529,13 @@ static void test_systemd(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_routes),       cmocka_unit_test(test_same_tokens),
-      cmocka_unit_test(test_stream),       cmocka_unit_test(test_responses),
-      cmocka_unit_test(test_many_choices), cmocka_unit_test(test_keep_alive),
-      cmocka_unit_test(test_refused_http), cmocka_unit_test(test_gone),
-      cmocka_unit_test(test_overload),     cmocka_unit_test(test_slow_head),
-      cmocka_unit_test(test_drain),        cmocka_unit_test(test_systemd),
+      cmocka_unit_test(test_routes),      cmocka_unit_test(test_openapi),
+      cmocka_unit_test(test_same_tokens), cmocka_unit_test(test_stream),
+      cmocka_unit_test(test_responses),   cmocka_unit_test(test_many_choices),
+      cmocka_unit_test(test_keep_alive),  cmocka_unit_test(test_refused_http),
+      cmocka_unit_test(test_gone),        cmocka_unit_test(test_overload),
+      cmocka_unit_test(test_slow_head),   cmocka_unit_test(test_drain),
+      cmocka_unit_test(test_systemd),
   };
   return cmocka_run_group_tests(tests, open_bed, close_bed);
 }

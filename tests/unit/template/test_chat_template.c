@@ -358,15 +358,48 @@ static void failing_allocations_leave_nothing(void **state) {
   json_decref(cases);
 }
 
+static void test_variables(void **state) {
+  static const struct {
+    const char *source;
+    const char *expected;  // with blanks between them, in any order
+  } cases[] = {
+      {"{% for m in messages %}{{ m.content }}{% endfor %}", "messages"},
+      {"{% set x = enable_thinking | default(true) %}{{ x }}", "enable_thinking"},
+      {"{% if not date_string is defined %}{% set date_string = 'x' %}{% endif %}", "date_string"},
+      {"{% macro m(a, b=c) %}{{ a }}{{ d }}{% endmacro %}{{ m(1) }}{{ raise_exception('') }}",
+       "c d"},
+      {"{% set ns = namespace(a=1) %}{% set ns.a = e %}{{ loop }}{{ ns.a }}", "e"},
+      {"{% with p=q %}{{ p }}{% endwith %}{% for k, v in items %}{{ k }}{{ v }}{% endfor %}",
+       "q items"},
+      {"text", ""},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_chat_template *parsed = NULL;
+    mgl_error err = {0};
+    size_t count = 0;
+    size_t bytes = 0;
+    assert_int_equal(MGL_OK, mgl_chat_template_parse(cases[i].source, strlen(cases[i].source),
+                                                     "test", &parsed, &err));
+    assert_string_equal(cases[i].source, mgl_chat_template_source(parsed));
+    const char *const *names = mgl_chat_template_variables(parsed, &count);
+    for (size_t j = 0; j < count; j++) {
+      if (strstr(cases[i].expected, names[j]) == NULL) {
+        fail_msg("%s: found %s", cases[i].source, names[j]);
+      }
+      bytes += strlen(names[j]) + 1;
+    }
+    assert_int_equal(strlen(cases[i].expected), bytes == 0 ? 0 : bytes - 1);
+    mgl_chat_template_destroy(parsed);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(renders_as_jinja_does),
-      cmocka_unit_test(errors_name_the_line),
-      cmocka_unit_test(work_is_bounded),
-      cmocka_unit_test(nesting_is_bounded),
-      cmocka_unit_test(long_flat_templates_are_fine),
-      cmocka_unit_test(the_clock_is_read),
-      cmocka_unit_test(failing_allocations_leave_nothing),
+      cmocka_unit_test(test_variables),       cmocka_unit_test(renders_as_jinja_does),
+      cmocka_unit_test(errors_name_the_line), cmocka_unit_test(work_is_bounded),
+      cmocka_unit_test(nesting_is_bounded),   cmocka_unit_test(long_flat_templates_are_fine),
+      cmocka_unit_test(the_clock_is_read),    cmocka_unit_test(failing_allocations_leave_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

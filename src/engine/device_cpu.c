@@ -1,0 +1,223 @@
+// The CPU as a device: a team, weights and KV in memory, modes mega and eager.
+#include <assert.h>
+
+#include "base/alloc.h"
+#include "device/cpu/cpu_eager.h"
+#include "device/cpu/cpu_program.h"
+#include "device/cpu/cpu_weights.h"
+#include "device/cpu/read_ceiling.h"
+#include "device/cpu/team.h"
+#include "engine/device_table.h"
+#include "engine/engine_parts.h"
+#include "engine/mega_mode.h"
+
+enum {
+  // Results do not depend on it; twice as many compute prompts 13% faster and cost others 50 ms of
+  // waiting on two cores (docs/log/102).
+  USUAL_ITERATION_TOKENS = 128,
+};
+#define USUAL_SHARE 0.5
+
+typedef struct cpu_model {
+  mgl_topology *topology;
+  mgl_team *team;
+  mgl_simd simd;
+  mgl_device_job job;
+  mgl_cpu_weights weights;
+  mgl_cpu_memory *memory;
+  mgl_cpu_program *program;  // of mode eager
+  mgl_mega_mode *mega;       // NULL until mode mega is first used
+} cpu_model;
+
+static mgl_status cpu_open(const mgl_build *build, void **out, mgl_error *err) {
+  (void)build;
+  cpu_model *m = mgl_alloc_zeroed(1, sizeof *m);
+  if (m == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a model runner");
+  }
+  *out = m;
+  return mgl_topology_create(&m->topology, err);
+}
+
+static uint64_t worker_count(const cpu_model *m, const mgl_build *build) {
+  return build->threads != 0 ? build->threads : mgl_topology_cores(m->topology);
+}
+
+static void cpu_defaults(const void *model, const mgl_build *build, mgl_device_defaults *out) {
+  *out = (mgl_device_defaults){.where = "the CPU",
+                               .iteration_tokens = USUAL_ITERATION_TOKENS,
+                               .most_tokens = MGL_MAX_ITERATION_TOKENS,
+                               .sequences = MGL_USUAL_SEQUENCES,
+                               .workers = (uint32_t)worker_count(model, build),
+                               .share = USUAL_SHARE};
+}
+
+// --- what it takes -------------------------------------------------------------------------------
+
+static uint64_t descriptor_bytes(const mgl_task_graph *graph) {
+  return graph->task_count * sizeof *graph->tasks + graph->event_count * sizeof *graph->events +
+         graph->aot_start[graph->worker_count] * sizeof *graph->aot_tasks;
+}
+
+static mgl_cpu_program_options eager_options(mgl_simd simd, const mgl_sizes *sizes) {
+  return (mgl_cpu_program_options){.simd = simd,
+                                   .largest = {.tokens = sizes->limits.tokens,
+                                               .logit_rows = sizes->logit_rows,
+                                               .sequences = sizes->limits.sequences}};
+}
+
+// Activations and scratch are shared by all programs of a model: the largest of each counts. Task
+// graphs for fewer tokens need no more than the one for the most.
+static mgl_status measure_programs(const mgl_device_job *job, const mgl_graph *fused,
+                                   const mgl_task_graph *tasks, mgl_sizes *sizes, mgl_error *err) {
+  mgl_cpu_program_options eager = eager_options((mgl_simd)0, sizes);
+  mgl_cpu_program_options mega = {.task_graph = tasks};
+  mgl_cpu_program_sizes of[2];
+  MGL_TRY(mgl_cpu_program_measure(job->program, &eager, &of[0], err));
+  MGL_TRY(mgl_cpu_program_measure(fused, &mega, &of[1], err));
+  size_t activations = of[of[1].activation_bytes > of[0].activation_bytes].activation_bytes;
+  size_t scratch = of[of[1].scratch_bytes > of[0].scratch_bytes].scratch_bytes;
+  uint64_t threads = (uint64_t)sizes->workers + job->build->schedulers;
+  sizes->activation_bytes = activations + scratch * threads;
+  return MGL_OK;
+}
+
+static mgl_status measure_graphs(const mgl_device_job *job, mgl_sizes *sizes, mgl_error *err) {
+  mgl_graph *fused = NULL;
+  mgl_task_graph *tasks = NULL;
+  uint32_t graphs = 1;
+  uint32_t tokens = 1;
+  for (; tokens < sizes->limits.tokens; tokens *= 2) {
+    graphs++;
+  }
+  mgl_compile_options compile = mgl_build_compile(job->build, sizes, MGL_TARGET_CPU, tokens);
+  mgl_status status = mgl_fuse_ops(job->program, &fused, err);
+  if (status == MGL_OK) {
+    status = mgl_compile(fused, &compile, &tasks, NULL, err);
+  }
+  if (status == MGL_OK) {
+    status = measure_programs(job, fused, tasks, sizes, err);
+  }
+  if (status == MGL_OK) {
+    sizes->other_bytes = graphs * descriptor_bytes(tasks);
+  }
+  mgl_task_graph_destroy(tasks);
+  mgl_graph_destroy(fused);
+  return status;
+}
+
+static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,
+                              mgl_error *err) {
+  cpu_model *m = model;
+  MGL_TRY(mgl_team_check(m->topology, job->build->threads, err));
+  mgl_cpu_weight_sizes weights = mgl_cpu_weights_measure(job->program);
+  bool mapped = job->build->weights == MGL_WEIGHTS_MAPPED;
+  sizes->free_bytes = mgl_memory_available();
+  sizes->weight_bytes = weights.vector_bytes + (mapped ? weights.code_bytes : weights.matrix_bytes);
+  sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.code_bytes : 0;
+  sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
+  return measure_graphs(job, sizes, err);
+}
+
+// --- making it -----------------------------------------------------------------------------------
+
+static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *err) {
+  cpu_model *m = model;
+  const mgl_build *build = job->build;
+  const mgl_sizes *sizes = job->sizes;
+  m->job = *job;
+  MGL_TRY(mgl_simd_choose(&m->simd, err));
+  // A thread for each worker, and for each dedicated scheduler.
+  MGL_TRY(mgl_team_create(m->topology, worker_count(m, build) + build->schedulers, &m->team, err));
+  MGL_TRY(mgl_cpu_weights_bind(job->program, job->checkpoint, build->weights, build->seed, m->team,
+                               m->topology, &build->progress, &m->weights, err));
+  mgl_cpu_memory_options memory_options = {
+      .page_tokens = sizes->limits.page_tokens,
+      .page_count = sizes->page_count,
+      .workers = mgl_team_size(m->team),
+  };
+  mgl_cpu_program_options program_options = eager_options(m->simd, sizes);
+  MGL_TRY(mgl_cpu_memory_create(&m->weights, &memory_options, m->topology, &m->memory, err));
+  return mgl_cpu_program_create(job->program, m->memory, &program_options, &m->program, err);
+}
+
+static void cpu_destroy(void *model) {
+  cpu_model *m = model;
+  mgl_mega_mode_destroy(m->mega);
+  mgl_cpu_program_destroy(m->program);
+  mgl_cpu_memory_destroy(m->memory);
+  mgl_cpu_weights_release(&m->weights);
+  mgl_team_destroy(m->team);
+  mgl_topology_destroy(m->topology);
+  mgl_free(m);
+}
+
+static mgl_status cpu_prepare(void *model, mgl_mode mode, mgl_error *err) {
+  cpu_model *m = model;
+  if (m->mega != NULL || mode != MGL_MODE_MEGA) {
+    return MGL_OK;
+  }
+  return mgl_mega_mode_create(&m->job, m->memory, m->team, m->simd, &m->mega, err);
+}
+
+// --- using it ------------------------------------------------------------------------------------
+
+static mgl_status cpu_run_plans(void *model, mgl_mode mode, mgl_next_plan_callback *next,
+                                void *context, mgl_error *err) {
+  cpu_model *m = model;
+  if (mode == MGL_MODE_MEGA) {
+    MGL_TRY(cpu_prepare(m, mode, err));
+    return mgl_mega_mode_run(m->mega, next, context, err);
+  }
+  assert(mode == MGL_MODE_EAGER);
+  const mgl_plan *plan = next(context, NULL);
+  while (plan != NULL) {
+    mgl_cpu_eager_run(m->program, m->team, plan);
+    mgl_logits logits = mgl_logits_of(m->program);
+    plan = next(context, &logits);
+  }
+  return MGL_OK;
+}
+
+// Over the memory of the weights where that is large and its own, else over a buffer.
+static mgl_status cpu_read_ceiling(void *model, uint32_t passes, double *out_bytes_per_s,
+                                   mgl_error *err) {
+  const cpu_model *m = model;
+  const mgl_cpu_weights *weights = &m->weights;
+  bool use_pages = weights->pages_bytes >= MGL_READ_CEILING_BYTES;
+  return mgl_read_ceiling_measure(m->team, m->simd, use_pages ? weights->pages : NULL,
+                                  use_pages ? weights->pages_bytes : weights->step_bytes, passes,
+                                  out_bytes_per_s, err);
+}
+
+static mgl_status cpu_trace(const void *model, mgl_text *out, mgl_error *err) {
+  const cpu_model *m = model;
+  if (m->mega == NULL || m->job.build->trace_tasks == 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "there is a trace in mode mega only, if asked for");
+  }
+  return mgl_mega_mode_trace(m->mega, out, err);
+}
+
+static void cpu_describe(const void *model, mgl_device_info *out) {
+  const cpu_model *m = model;
+  *out = (mgl_device_info){.workers = m->job.sizes->workers,
+                           .simd = m->simd,
+                           .step_bytes = m->weights.step_bytes,
+                           .kv_bytes_per_token = mgl_graph_kv_bytes_per_token(m->job.program),
+                           .note = ""};
+}
+
+const mgl_device_table mgl_cpu_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_EAGER,
+                                        .hands_out_logits = true,
+                                        .mode_hint = "eager on a CPU; try --device cuda",
+                                        .open = cpu_open,
+                                        .defaults = cpu_defaults,
+                                        .measure = cpu_measure,
+                                        .create = cpu_create,
+                                        .destroy = cpu_destroy,
+                                        .prepare = cpu_prepare,
+                                        .run_plans = cpu_run_plans,
+                                        .serve = mgl_serve_planned,
+                                        .read_ceiling = cpu_read_ceiling,
+                                        .trace = cpu_trace,
+                                        .describe = cpu_describe};

@@ -1,0 +1,193 @@
+// A GPU as a device: the model as a GPU program, and modes mega and full to run it.
+//
+// Requests are served by launches for many iterations (serve_fed.c): the device plans and samples by
+// itself. What those cannot do (logits for scoring, a single iteration) runs plan by plan, a launch
+// for each.
+#include "base/alloc.h"
+#include "device/cpu/cpu_memory.h"
+#include "engine/device_table.h"
+#include "engine/engine_parts.h"
+#include "engine/sampler.h"
+#include "twin/wide_items.h"
+
+enum {
+  USUAL_ITERATION_TOKENS = MGL_CUDA_MAX_TOKENS,
+  // On GPUs with kernels for more (MGL_WIDE_MAX_WORKERS; docs/log/106 has others).
+  USUAL_LARGE_ITERATION_TOKENS = MGL_MAX_ITERATION_TOKENS,
+  USUAL_LARGE_SEQUENCES = 256,
+};
+#define USUAL_SHARE 0.9
+
+typedef struct cuda_model {
+  mgl_cuda_options options;
+  mgl_cuda_program *program;
+  uint32_t vocab;
+  float *logits;  // [logit_rows, V]
+  uint32_t best[MGL_MAX_ITERATION_TOKENS];
+} cuda_model;
+
+static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) {
+  cuda_model *m = mgl_alloc_zeroed(1, sizeof *m);
+  if (m == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
+  }
+  m->options = *build->cuda;
+  *out = m;
+  return MGL_OK;
+}
+
+static void cuda_defaults(const void *model, const mgl_build *build, mgl_device_defaults *out) {
+  const cuda_model *m = model;
+  bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS;
+  (void)build;
+  *out = (mgl_device_defaults){
+      .where = "this GPU",
+      .iteration_tokens = large ? USUAL_LARGE_ITERATION_TOKENS : USUAL_ITERATION_TOKENS,
+      .most_tokens = large ? MGL_MAX_ITERATION_TOKENS : (uint32_t)MGL_CUDA_MAX_TOKENS,
+      .sequences = large ? USUAL_LARGE_SEQUENCES : MGL_USUAL_SEQUENCES,
+      .page_tokens = MGL_CUDA_KV_PAGE_TOKENS,
+      .share = USUAL_SHARE};
+}
+
+static mgl_cuda_program_options program_options(const cuda_model *m, const mgl_device_job *job) {
+  return (mgl_cuda_program_options){.program = job->program,
+                                    .checkpoint = job->checkpoint,
+                                    .build = *job->build,
+                                    .sizes = *job->sizes,
+                                    .get_code = m->options.get_code};
+}
+
+static mgl_status check_forms(const mgl_graph *graph, mgl_error *err) {
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    if (graph->tensors[i].group != 0) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "weight \"%s\" is quantised (%s), which runs on the CPU only so far: "
+                           "use --device cpu, or the model in bf16",
+                           graph->tensors[i].name, mgl_dtype_name(graph->tensors[i].dtype));
+    }
+  }
+  return MGL_OK;
+}
+
+static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,
+                               mgl_error *err) {
+  const cuda_model *m = model;
+  mgl_cuda_program_options options = program_options(m, job);
+  mgl_cuda_program_memory memory;
+  MGL_TRY(check_forms(job->program, err));
+  MGL_TRY(mgl_cuda_program_measure(m->options.device, &options, &memory, err));
+  const uint64_t *bytes = memory.bytes;
+  uint64_t all = 0;
+  for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
+    all += bytes[i];
+  }
+  sizes->workers = memory.workers;
+  sizes->page_count = memory.page_count;
+  sizes->free_bytes = memory.free_bytes;
+  sizes->weight_bytes = bytes[MGL_CUDA_MEMORY_WEIGHTS] + bytes[MGL_CUDA_MEMORY_TABLE] +
+                        bytes[MGL_CUDA_MEMORY_VECTORS];
+  sizes->activation_bytes = bytes[MGL_CUDA_MEMORY_ACTIVATIONS] + bytes[MGL_CUDA_MEMORY_PARTIALS] +
+                            bytes[MGL_CUDA_MEMORY_WIDE];
+  sizes->loading_bytes = bytes[MGL_CUDA_MEMORY_STAGING];
+  sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
+  // The one page that nobody uses is among them.
+  sizes->other_bytes = all - sizes->weight_bytes - sizes->activation_bytes - sizes->loading_bytes -
+                       mgl_sizes_kv_bytes(sizes);
+  return MGL_OK;
+}
+
+static mgl_status cuda_create(void *model, const mgl_device_job *job, mgl_error *err) {
+  cuda_model *m = model;
+  uint32_t rows = job->sizes->logit_rows;
+  mgl_cuda_program_options options = program_options(m, job);
+  MGL_TRY(check_forms(job->program, err));
+  MGL_TRY(mgl_cuda_program_create(m->options.device, &options, &m->program, err));
+  m->vocab = mgl_cuda_program_describe(m->program).model.vocab;
+  m->logits = mgl_alloc_zeroed((size_t)rows * m->vocab, sizeof *m->logits);
+  return m->logits != NULL
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u rows of logits", rows);
+}
+
+static void cuda_destroy(void *model) {
+  cuda_model *m = model;
+  mgl_cuda_program_destroy(m->program);
+  mgl_free(m->logits);
+  mgl_free(m);
+}
+
+static mgl_status cuda_prepare(void *model, mgl_mode mode, mgl_error *err) {
+  (void)model;
+  (void)mode;
+  (void)err;
+  return MGL_OK;  // all is there
+}
+
+static mgl_cuda_launch_options launch_options(const cuda_model *m, mgl_mode mode) {
+  mgl_cuda_launch_options launch = m->options.launch;
+  launch.full = mode == MGL_MODE_FULL;
+  return launch;
+}
+
+// Each in a launch of its own.
+static mgl_status cuda_run_plans(void *model, mgl_mode mode, mgl_next_plan_callback *next,
+                                 void *context, mgl_error *err) {
+  cuda_model *m = model;
+  mgl_cuda_launch_options launch = launch_options(m, mode);
+  const mgl_logits logits = {.rows = m->logits, .best = m->best};
+  const mgl_plan *plan = next(context, NULL);
+  while (plan != NULL) {
+    MGL_TRY(mgl_cuda_program_run_plan(m->program, plan, &launch, m->logits, err));
+    for (uint32_t row = 0; row < plan->logit_row_count; row++) {
+      m->best[row] = mgl_argmax(m->logits + (size_t)row * m->vocab, m->vocab);
+    }
+    plan = next(context, &logits);
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_device_cuda_generate(void *model, mgl_mode mode, const mgl_cuda_generate *job,
+                                    mgl_error *err) {
+  cuda_model *m = model;
+  mgl_cuda_generate generate = *job;
+  generate.launch = launch_options(m, mode);
+  return mgl_cuda_program_generate(m->program, &generate, err);
+}
+
+mgl_cuda_program *mgl_device_cuda_program(void *model) {
+  return ((cuda_model *)model)->program;
+}
+
+static mgl_status cuda_read_ceiling(void *model, uint32_t passes, double *out_bytes_per_s,
+                                    mgl_error *err) {
+  return mgl_cuda_program_read_ceiling(((cuda_model *)model)->program, passes, out_bytes_per_s,
+                                       err);
+}
+
+static mgl_status cuda_trace(const void *model, mgl_text *out, mgl_error *err) {
+  return mgl_cuda_program_trace_json(((const cuda_model *)model)->program, out, err);
+}
+
+static void cuda_describe(const void *model, mgl_device_info *out) {
+  const cuda_model *m = model;
+  mgl_cuda_program_info info = mgl_cuda_program_describe(m->program);
+  *out = (mgl_device_info){.workers = info.workers,
+                           .step_bytes = info.step_bytes,
+                           .kv_bytes_per_token = info.kv_bytes_per_token,
+                           .gpu = m->options.device,
+                           .note = mgl_cuda_program_note(m->program)};
+}
+
+const mgl_device_table mgl_cuda_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_FULL,
+                                         .mode_hint = "full on a GPU; try --device cpu",
+                                         .open = cuda_open,
+                                         .defaults = cuda_defaults,
+                                         .measure = cuda_measure,
+                                         .create = cuda_create,
+                                         .destroy = cuda_destroy,
+                                         .prepare = cuda_prepare,
+                                         .run_plans = cuda_run_plans,
+                                         .serve = mgl_serve_fed,
+                                         .read_ceiling = cuda_read_ceiling,
+                                         .trace = cuda_trace,
+                                         .describe = cuda_describe};

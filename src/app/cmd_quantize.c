@@ -65,7 +65,7 @@ static mgl_status score_folder(const mgl_model_folder *folder, comparison *c,
                                mgl_status (*on_logits)(void *, size_t, const float *, mgl_error *),
                                mgl_error *err) {
   mgl_runner *runner = NULL;
-  mgl_runner_options options = mgl_score_runner_options((uint32_t)c->tokens.count, 0);
+  mgl_build options = mgl_score_build((uint32_t)c->tokens.count, 0);
   double *logprobs = mgl_alloc_zeroed(c->tokens.count, sizeof *logprobs);
   if (logprobs == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a score");

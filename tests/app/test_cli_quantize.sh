@@ -29,6 +29,8 @@ test_format() {
   if [ "$bytes" -gt "$2" ]; then
     fail "size of $1" "at most $2 bytes" "$bytes"
   fi
+  run plan "$folder"
+  check_has "plan of $1" "$out" "(qwen3, compressed-tensors"
   run run --chat -f "$work/prompts" "$folder"
   check_status "run in $1" 0
   right=$(grep -v '^$' "$out" | paste -d '|' - "$work/answers" | awk -F '|' '$1 == $2' | wc -l)

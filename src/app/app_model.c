@@ -228,7 +228,7 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
   return MGL_OK;
 }
 
-// --memory-share, --kv-tokens and --iteration-tokens, where the command has them.
+// --memory-share, --kv-tokens, --iteration-tokens and --tune, where the command has them.
 static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_build *options, mgl_error *err) {
   const mgl_argument *share = find_argument(arguments, "memory-share");
   const mgl_argument *tokens = find_argument(arguments, "kv-tokens");
@@ -237,6 +237,7 @@ static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_build *option
                          "expected one of --memory-share and --kv-tokens, found both");
   }
   options->page_tokens = number_of(arguments, "page-tokens");
+  options->tune = mgl_arguments_has(arguments, "tune");
   if (options->iteration_tokens == 0) {
     options->iteration_tokens = number_of(arguments, "iteration-tokens");
   }
@@ -364,6 +365,10 @@ static const mgl_option place_options[] = {
      .choices = mgl_load_format_choice,
      .help = "where weights lie: auto, mapped (in the file), copied (into huge pages), dummy "
              "(made in memory; needs only config.json) [auto: mapped]"},
+    {.name = "tune",
+     .type = MGL_OPTION_FLAG,
+     .help = "CPU: measure again which way of reading weights is fastest here, which the first "
+             "start did"},
 };
 
 const mgl_option_group mgl_place_options = {place_options,

@@ -18,6 +18,7 @@
 #include "app/statistics.h"
 #include "base/alloc.h"
 #include "device/cpu/read_ceiling.h"
+#include "device/cpu/way_cache.h"
 #include "device/cuda/cuda_wide.h"
 #include "engine/engine.h"
 
@@ -313,6 +314,20 @@ static const char *source_name(const bench *b) {
   return "unknown";
 }
 
+static void append_host(const bench *b, mgl_text *out) {
+  char processor[MGL_PROCESSOR_BYTES];
+  mgl_text way = {0};
+  mgl_processor_name(processor);
+  mgl_way_append(mgl_runner_way(b->runner), &way);
+  mgl_text_append_string(out, ", \"processor\": ");
+  mgl_json_append_string(out, processor, strlen(processor));
+  mgl_text_format(out, ", \"threads\": %" PRIu32 ", \"simd\": \"%s\"",
+                  mgl_runner_threads(b->runner), mgl_simd_name(mgl_runner_simd(b->runner)));
+  mgl_text_append_string(out, ", \"linears\": ");
+  mgl_json_append_string(out, way.data, way.bytes);
+  mgl_text_free(&way);
+}
+
 static void append_json(const bench *b, mgl_text *out) {
   const mgl_cuda_device *device = mgl_runner_device(b->runner);
   for (size_t i = 0; i < b->result_count; i++) {
@@ -335,8 +350,7 @@ static void append_json(const bench *b, mgl_text *out) {
       mgl_json_append_string(out, device->name, strlen(device->name));
       mgl_text_format(out, ", \"workers\": %" PRIu32, mgl_runner_threads(b->runner));
     } else {
-      mgl_text_format(out, ", \"threads\": %" PRIu32 ", \"simd\": \"%s\"",
-                      mgl_runner_threads(b->runner), mgl_simd_name(mgl_runner_simd(b->runner)));
+      append_host(b, out);
     }
     mgl_text_format(out, ", \"load_format\": \"%s\"", source_name(b));
     mgl_text_append_string(out, ", \"model\": ");

@@ -13,6 +13,7 @@
 // Included by kernels_vector.inc.h, behind linear_vector.inc.h.
 
 enum {
+  codes_ahead = 2,     // blocks of rows between a prefetch and its use
   codes_chunk = 2048,  // elements of K that are decoded at a time, if a group is not longer
   codes_most = 4096,   // MGL_FORM_MAX_GROUP
   codes_tokens = 64,   // of a pass over the weights
@@ -193,7 +194,7 @@ INLINE void codes_single(const mgl_linear_args *args, size_t begin, size_t end, 
     sum_groups(args, 0, sums, x);
   }
   size_t ahead =
-      linear_ahead * linear_rows * mgl_row_layout_of(mgl_linear_form(args), args->k).bytes;
+      codes_ahead * linear_rows * mgl_row_layout_of(mgl_linear_form(args), args->k).bytes;
   for (size_t n = begin; n < end; n += linear_rows) {
     code_rows rows = find_code_rows(args, n, end);
     vec acc[linear_rows], sum[linear_rows];

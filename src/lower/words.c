@@ -3,8 +3,8 @@
 //   requires  a verified task graph of the program; for words, one that mgl_words_carry takes
 //   ensures   op i of the schedule is op i of the program; step i is task i of the graph; lists are
 //             the graph's. By words: a linear or attend waits for no event, and an event that only
-//             such tasks wait for is neither awaited nor triggered. What the words order is what the
-//             regions of the tasks say, which are all that these tasks read.
+//             such tasks wait for is neither awaited nor triggered. What the words order is what
+//             the regions of the tasks say, which are all that these tasks read.
 #include "lower/words.h"
 
 #include <string.h>

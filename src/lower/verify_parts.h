@@ -36,6 +36,4 @@ mgl_status mgl_verifier_out_of_memory(const mgl_verifier *v, mgl_error *err);
 // units and share tiles as kernels ask (verify_ops.c).
 mgl_status mgl_verify_ops(mgl_verifier *v, mgl_error *err);
 
-bool mgl_verifier_is_linear(const mgl_verifier *v, uint32_t op);  // of the program
-
 #endif

@@ -14,15 +14,10 @@
 #include "task/tile.h"
 #include "twin/device_run.h"
 
-static bool is_linear(uint16_t kind) {
-  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
-         kind == MGL_OP_LOGITS;
-}
-
 // True for tasks all of whose inputs from other tasks of the iteration are activations.
 static bool waits_for_words(const mgl_task *task) {
   return (task->flags & MGL_TASK_EMPTY) == 0 &&
-         (is_linear(task->type) || task->type == MGL_OP_ATTEND);
+         (mgl_op_kind_is_linear(task->type) || task->type == MGL_OP_ATTEND);
 }
 
 bool mgl_words_replace_event(const mgl_task_graph *graph, uint32_t event_idx) {

@@ -1,8 +1,8 @@
 // A GPU as a device: the model as a GPU program, and modes mega and full to run it.
 //
-// Requests are served by launches for many iterations (serve_fed.c): the device plans and samples by
-// itself. What those cannot do (logits for scoring, a single iteration) runs plan by plan, a launch
-// for each.
+// Requests are served by launches for many iterations (serve_fed.c): the device plans and samples
+// by itself. What those cannot do (logits for scoring, a single iteration) runs plan by plan, a
+// launch for each.
 #include "base/alloc.h"
 #include "device/cpu/cpu_memory.h"
 #include "engine/device_table.h"

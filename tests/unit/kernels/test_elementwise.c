@@ -19,7 +19,11 @@ static void embed_copies_rows_exactly(void **state) {
       fill_random(table.data, dtypes[d], vocabulary * width);
       for (size_t l = 0; l < level_count(); l++) {
         guarded out = guarded_create(tokens * width * sizeof(float), 0);
-        mgl_embed_args args = {ids, table.data, dtypes[d], (uint32_t)width, out.data};
+        mgl_embed_args args = {.tokens = ids,
+                               .table = table.data,
+                               .table_dtype = dtypes[d],
+                               .width = (uint32_t)width,
+                               .out = out.data};
         level(l)->embed(&args, 0, 2);
         level(l)->embed(&args, 2, tokens);
         for (size_t i = 0; i < tokens * width; i++) {

@@ -224,12 +224,15 @@ typedef struct megalith_engine_options {
                               // GPUs of more than 192 multiprocessors to 64; 0: 128, on other GPUs
                               // 2048, on these 64. Larger ones compute prompts faster, but the
                               // requests that generate meanwhile wait longer for a token
-  uint32_t chunk_tokens;  // most prompt tokens of one request in an iteration; 0: no limit of its
-                          // own. Smaller chunks make others wait less behind long prompts
-  bool no_prefix_cache;   // prompts that begin alike do not share KV memory. Results are the same
-  bool background;        // compute on a thread of the engine's own (see THREADS)
-  bool prompt_logprobs;   // requests may set prompt_logprobs; takes memory for the logits of all
-                          // tokens of an iteration. Means nothing on a GPU
+  uint32_t chunk_tokens;   // most prompt tokens of one request in an iteration; 0: no limit of its
+                           // own. Smaller chunks make others wait less behind long prompts
+  bool no_prefix_cache;    // prompts that begin alike do not share KV memory. Results are the same
+  bool background;         // compute on a thread of the engine's own (see THREADS)
+  bool prompt_logprobs;    // requests may set prompt_logprobs; takes memory for the logits of all
+                           // tokens of an iteration. Means nothing on a GPU
+  const char *partitions;  // how many tasks ops become, "gate_up=16 attend=4,2": of a kind of op or
+                           // of one ("3.gate_up"), along its columns or rows, and of attention per
+                           // KV head. Results are the same. NULL: the compiler decides
 } megalith_engine_options;
 
 MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,

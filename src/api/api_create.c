@@ -49,6 +49,8 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .memory_share = options->memory_share,
       .weights = model->source,
       .seed = model->dummy_seed,
+      .overrides = engine->overrides.items,
+      .override_count = (uint32_t)engine->overrides.count,
       .cuda = on_gpu ? &cuda : NULL,
   };
   if (options->prompt_logprobs && !on_gpu) {
@@ -121,6 +123,9 @@ static mgl_status start(megalith_engine *engine, const megalith_engine_options *
                         mgl_error *err) {
   uint32_t models = engine->model->folder.generation.max_new_tokens;
   engine->default_new_tokens = models != 0 ? models : DEFAULT_NEW_TOKENS;
+  if (options->partitions != NULL) {
+    MGL_TRY(mgl_overrides_read(&engine->overrides, "partitions", options->partitions, err));
+  }
   MGL_TRY(start_on_device(engine, options, err));
   mgl_engine_options engine_options = {.mode = MGL_MODE_MEGA,
                                        .chunk_tokens = options->chunk_tokens,
@@ -144,6 +149,7 @@ static void finish(megalith_engine *engine) {
   mgl_engine_destroy(engine->engine);
   mgl_runner_destroy(engine->runner);
   mgl_cuda_device_close(&engine->device);
+  mgl_overrides_free(&engine->overrides);
 }
 
 // --- a thread of its own -------------------------------------------------------------------------

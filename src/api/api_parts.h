@@ -13,6 +13,7 @@
 
 #include "api/request_life.h"
 #include "api/text_output.h"
+#include "compile/overrides.h"
 #include "engine/engine.h"
 #include "grammar/cache.h"
 #include "model/model_folder.h"
@@ -104,6 +105,7 @@ struct megalith_engine {
   uint32_t default_new_tokens;
   // Used by the thread that computes only:
   mgl_cuda_device device;
+  mgl_overrides overrides;
   mgl_runner *runner;
   mgl_engine *engine;
   active_request *active;  // ascending numbers

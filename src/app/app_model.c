@@ -149,6 +149,7 @@ void mgl_app_model_close(mgl_app_model *model) {
   mgl_model_folder_close(&model->folder);
   mgl_free(model->name);
   mgl_cuda_device_close(&model->device);
+  mgl_overrides_free(&model->overrides);
   *model = (mgl_app_model){0};
 }
 
@@ -227,7 +228,7 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
   return MGL_OK;
 }
 
-// --memory-share, --kv-tokens and --iteration-tokens, where the command has them.
+// --memory-share, --kv-tokens, --iteration-tokens and --tune, where the command has them.
 static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_build *options, mgl_error *err) {
   const mgl_argument *share = find_argument(arguments, "memory-share");
   const mgl_argument *tokens = find_argument(arguments, "kv-tokens");
@@ -236,6 +237,7 @@ static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_build *option
                          "expected one of --memory-share and --kv-tokens, found both");
   }
   options->page_tokens = number_of(arguments, "page-tokens");
+  options->tune = mgl_arguments_has(arguments, "tune");
   if (options->iteration_tokens == 0) {
     options->iteration_tokens = number_of(arguments, "iteration-tokens");
   }
@@ -248,11 +250,27 @@ static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_build *option
   return MGL_OK;
 }
 
+// --partition, where the command has it.
+static mgl_status read_partitions(mgl_app_model *model, const mgl_arguments *arguments,
+                                  mgl_build *build, mgl_error *err) {
+  for (size_t i = 0; i < arguments->count; i++) {
+    if (strcmp(arguments->items[i].option->name, "partition") == 0) {
+      MGL_TRY(mgl_overrides_read(&model->overrides, "--partition", arguments->items[i].text, err));
+    }
+  }
+  if (model->overrides.count > 0) {
+    build->overrides = model->overrides.items;
+    build->override_count = (uint32_t)model->overrides.count;
+  }
+  return MGL_OK;
+}
+
 static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments,
                             mgl_build *options, const outcome *out, mgl_error *err) {
   mgl_device_choice device;
   mgl_error reason = {0};
   MGL_TRY(choose_sizes(arguments, options, err));
+  MGL_TRY(read_partitions(model, arguments, options, err));
   MGL_TRY(mgl_device_wanted(arguments, &device, err));
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(model, arguments, device.ordinal, options, out, err);
@@ -347,6 +365,10 @@ static const mgl_option place_options[] = {
      .choices = mgl_load_format_choice,
      .help = "where weights lie: auto, mapped (in the file), copied (into huge pages), dummy "
              "(made in memory; needs only config.json) [auto: mapped]"},
+    {.name = "tune",
+     .type = MGL_OPTION_FLAG,
+     .help = "CPU: measure again which way of reading weights is fastest here, which the first "
+             "start did"},
 };
 
 const mgl_option_group mgl_place_options = {place_options,

@@ -7,6 +7,7 @@
 #include "app/device.h"
 #include "app/options.h"
 #include "app/output_file.h"
+#include "compile/overrides.h"
 #include "device/cpu/team.h"
 #include "engine/runner.h"
 #include "model/model_folder.h"
@@ -14,8 +15,9 @@
 typedef struct mgl_app_model {
   mgl_model_folder folder;
   mgl_weight_source source;
-  char *name;              // last part of the folder's path, printable
-  mgl_cuda_device device;  // open while the model runs on a GPU
+  char *name;               // last part of the folder's path, printable
+  mgl_cuda_device device;   // open while the model runs on a GPU
+  mgl_overrides overrides;  // of --partition
 } mgl_app_model;
 
 // Opens MODEL, or else the demo model: the folder that MEGALITH_DEMO names, else demo beside the
@@ -60,6 +62,14 @@ mgl_status mgl_app_trace_write(mgl_output_file *file, const mgl_runner *runner, 
 mgl_choice_name mgl_mode_choice;
 mgl_choice_name mgl_load_format_choice;
 
+// The runner of mgl_app_model_start compiles by it.
+#define MGL_ROW_PARTITION                                                                         \
+  {                                                                                               \
+    .name = "partition", .value_name = "OP=X,Y,Z", .type = MGL_OPTION_TEXT, .repeatable = true,   \
+    .help =                                                                                       \
+        "how many tasks an op becomes: X along its columns or rows, Y per KV head of attention, " \
+        "Z is 1; OP is a kind (gate_up) or a name (3.gate_up)"                                    \
+  }
 #define MGL_ROW_MODE                                                                             \
   {                                                                                              \
     .name = "mode", .value_name = "MODE", .type = MGL_OPTION_CHOICE, .choices = mgl_mode_choice, \

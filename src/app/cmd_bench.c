@@ -18,6 +18,7 @@
 #include "app/statistics.h"
 #include "base/alloc.h"
 #include "device/cpu/read_ceiling.h"
+#include "device/cpu/way_cache.h"
 #include "device/cuda/cuda_wide.h"
 #include "engine/engine.h"
 
@@ -234,14 +235,14 @@ static void keep_modes(bench *b, bool gpu) {
 
 // On a GPU, what is set for the narrow class where the wide one decodes.
 static void note_idle_options(const bench *b) {
-  static const char *const of_narrow[] = {"launch",          "schedulers",  "scheduler-warps",
-                                          "in-flight",       "no-prefetch", "step-batch",
-                                          "in-flight-ahead", "coarse",      "events"};
+  static const char *const of_narrow[] = {
+      "launch",     "schedulers",      "scheduler-warps", "in-flight", "no-prefetch",
+      "step-batch", "in-flight-ahead", "coarse",          "events",    "partition"};
   bool is_wide = false;  // only mode mega has that class
   for (size_t i = 0; i < b->result_count; i++) {
     is_wide = is_wide || b->results[i].mode == MGL_MODE_MEGA;
   }
-  is_wide = is_wide && mgl_runner_device(b->runner) != NULL && b->batch > MGL_CUDA_NARROW_TOKENS &&
+  is_wide = is_wide && mgl_runner_device(b->runner) != NULL && b->batch > MGL_NARROW_TOKENS &&
             mgl_runner_limits(b->runner)->tokens > MGL_CUDA_MAX_TOKENS;
   for (size_t i = 0; is_wide && i < sizeof of_narrow / sizeof *of_narrow; i++) {
     if (mgl_arguments_has(b->arguments, of_narrow[i])) {
@@ -249,7 +250,7 @@ static void note_idle_options(const bench *b) {
           stderr,
           "megalith: note: --%s is for iterations of up to %d tokens, or of up to %d with "
           "--iteration-tokens %d, and the batch has %" PRIu32 "\n",
-          of_narrow[i], MGL_CUDA_NARROW_TOKENS, MGL_CUDA_MAX_TOKENS, MGL_CUDA_MAX_TOKENS, b->batch);
+          of_narrow[i], MGL_NARROW_TOKENS, MGL_CUDA_MAX_TOKENS, MGL_CUDA_MAX_TOKENS, b->batch);
     }
   }
 }
@@ -313,6 +314,20 @@ static const char *source_name(const bench *b) {
   return "unknown";
 }
 
+static void append_host(const bench *b, mgl_text *out) {
+  char processor[MGL_PROCESSOR_BYTES];
+  mgl_text way = {0};
+  mgl_processor_name(processor);
+  mgl_way_append(mgl_runner_way(b->runner), &way);
+  mgl_text_append_string(out, ", \"processor\": ");
+  mgl_json_append_string(out, processor, strlen(processor));
+  mgl_text_format(out, ", \"threads\": %" PRIu32 ", \"simd\": \"%s\"",
+                  mgl_runner_threads(b->runner), mgl_simd_name(mgl_runner_simd(b->runner)));
+  mgl_text_append_string(out, ", \"linears\": ");
+  mgl_json_append_string(out, way.data, way.bytes);
+  mgl_text_free(&way);
+}
+
 static void append_json(const bench *b, mgl_text *out) {
   const mgl_cuda_device *device = mgl_runner_device(b->runner);
   for (size_t i = 0; i < b->result_count; i++) {
@@ -335,8 +350,7 @@ static void append_json(const bench *b, mgl_text *out) {
       mgl_json_append_string(out, device->name, strlen(device->name));
       mgl_text_format(out, ", \"workers\": %" PRIu32, mgl_runner_threads(b->runner));
     } else {
-      mgl_text_format(out, ", \"threads\": %" PRIu32 ", \"simd\": \"%s\"",
-                      mgl_runner_threads(b->runner), mgl_simd_name(mgl_runner_simd(b->runner)));
+      append_host(b, out);
     }
     mgl_text_format(out, ", \"load_format\": \"%s\"", source_name(b));
     mgl_text_append_string(out, ", \"model\": ");
@@ -462,6 +476,7 @@ static const mgl_option options[] = {
      .u64_max = MGL_MAX_ITERATION_TOKENS,
      .help = "prompt tokens of one sequence in an iteration at most [those of an iteration]"},
     MGL_ROW_ITERATION_TOKENS,
+    MGL_ROW_PARTITION,
     {.name = "json",
      .type = MGL_OPTION_FLAG,
      .help = "print one JSON object for each mode, a line each"},

@@ -17,9 +17,11 @@
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "compile/compile.h"
+#include "compile/overrides.h"
 #include "device/cpu/read_ceiling.h"
 #include "graph/family.h"
 #include "graph/graph_text.h"
+#include "lower/choose.h"
 
 enum {
   MAX_GRAPHS = 12,  // of --tokens all: 1, 2, 4, ..., 2048
@@ -39,8 +41,7 @@ typedef struct compilation {
   uint32_t tokens[MAX_GRAPHS];
   uint32_t graph_count;
   mgl_compile_report reports[MAX_GRAPHS];  // [graph_count]
-  mgl_compile_override *overrides;         // their names are owned
-  uint32_t override_count;
+  mgl_overrides overrides;
   mgl_launch launch;
   mgl_target target;
   uint32_t workers;
@@ -48,11 +49,16 @@ typedef struct compilation {
 } compilation;
 
 // What --dump takes. Op fusion comes before the compiler's own passes, so that mode eager has it
-// too.
+// too; lowering comes behind them.
 static const char *dump_choice(uint32_t index) {
-  static const char *const first[] = {"list", "fuse_ops"};
-  const uint32_t count = sizeof first / sizeof *first;
-  return index < count ? first[index] : mgl_pass_name(index - count);
+  static const char *const others[] = {"list", "fuse_ops", "lower"};
+  const uint32_t count = sizeof others / sizeof *others;
+  return index < count ? others[index] : mgl_pass_name(index - count);
+}
+
+static const char *mode_choice(uint32_t index) {
+  static const char *const modes[] = {"mega", "full"};
+  return index < sizeof modes / sizeof *modes ? modes[index] : NULL;
 }
 
 static const char *target_choice(uint32_t index) {
@@ -81,78 +87,41 @@ static mgl_status parse_tokens(compilation *c, mgl_error *err) {
   return MGL_OK;
 }
 
-// "x,y,z", "x,y" or "x"; what is left out is 1.
-static bool parse_grid(const char *text, uint32_t grid[3]) {
-  grid[0] = grid[1] = grid[2] = 1;
-  for (int i = 0; i < 3; i++) {
-    char *end = NULL;
-    unsigned long value = strtoul(text, &end, 10);
-    if (!isdigit((unsigned char)text[0]) || value < 1 || value > MGL_COMPILE_MAX_TASKS) {
-      return false;
-    }
-    grid[i] = (uint32_t)value;
-    if (*end == 0) {
-      return true;
-    }
-    if (*end != ',') {
-      return false;
-    }
-    text = end + 1;
-  }
-  return false;
-}
-
 static bool parse_launch(const char *text, mgl_launch *out) {
   *out = strcmp(text, "jit") == 0 ? MGL_LAUNCH_JIT : MGL_LAUNCH_AOT;
   return strcmp(text, "jit") == 0 || strcmp(text, "aot") == 0;
 }
 
-// One override per option, in the order given: where two name the same op, the last one counts.
-static mgl_status parse_override(compilation *c, const mgl_argument *argument, mgl_error *err) {
-  bool is_partition = strcmp(argument->option->name, "partition") == 0;
-  const char *equals = strchr(argument->text, '=');
-  if (!is_partition && equals == NULL) {
-    if (!parse_launch(argument->text, &c->launch)) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "--launch: expected aot, jit, OP=aot or OP=jit, found \"%.80s\"",
-                           argument->text);
-    }
-    return MGL_OK;
+// --launch, for one op or for all.
+static mgl_status read_launch(compilation *c, const char *text, mgl_error *err) {
+  const char *equals = strchr(text, '=');
+  mgl_compile_override *override = NULL;
+  if (equals == NULL) {
+    return parse_launch(text, &c->launch)
+               ? MGL_OK
+               : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                               "--launch: expected aot, jit, OP=aot or OP=jit, found \"%.80s\"",
+                               text);
   }
-  if (equals == NULL || equals == argument->text) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "--%s: expected %s, found \"%.80s\"",
-                         argument->option->name, argument->option->value_name, argument->text);
+  if (equals == text) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "--launch: expected OP=aot|jit, found \"%.80s\"",
+                         text);
   }
-  mgl_compile_override *override = &c->overrides[c->override_count];
-  if (is_partition && !parse_grid(equals + 1, override->grid)) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "--partition: expected up to three numbers of 1 to %d with commas "
-                         "between them behind \"=\", found \"%.80s\"",
-                         MGL_COMPILE_MAX_TASKS, argument->text);
-  }
-  if (!is_partition && !parse_launch(equals + 1, &override->launch)) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "--launch: expected aot or jit behind \"=\", found \"%.80s\"",
-                         argument->text);
-  }
-  override->op = mgl_strndup(argument->text, (size_t)(equals - argument->text));
-  if (override->op == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for an override");
-  }
-  c->override_count++;
-  return MGL_OK;
+  MGL_TRY(mgl_overrides_append(&c->overrides, text, (size_t)(equals - text), &override, err));
+  return parse_launch(equals + 1, &override->launch)
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                             "--launch: expected aot or jit behind \"=\", found \"%.80s\"", text);
 }
 
+// In the order given: where two name the same op, the last one counts.
 static mgl_status parse_overrides(compilation *c, mgl_error *err) {
-  c->overrides = mgl_alloc_zeroed(c->arguments->count, sizeof *c->overrides);
-  if (c->overrides == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu overrides",
-                         c->arguments->count);
-  }
   for (size_t i = 0; i < c->arguments->count; i++) {
-    const char *name = c->arguments->items[i].option->name;
-    if (strcmp(name, "partition") == 0 || strcmp(name, "launch") == 0) {
-      MGL_TRY(parse_override(c, &c->arguments->items[i], err));
+    const mgl_argument *argument = &c->arguments->items[i];
+    if (strcmp(argument->option->name, "partition") == 0) {
+      MGL_TRY(mgl_overrides_read(&c->overrides, "--partition", argument->text, err));
+    } else if (strcmp(argument->option->name, "launch") == 0) {
+      MGL_TRY(read_launch(c, argument->text, err));
     }
   }
   return MGL_OK;
@@ -188,6 +157,11 @@ static mgl_status check_arguments(const compilation *c, mgl_error *err) {
   }
   if (mgl_arguments_has(c->arguments, "bandwidth") && mgl_arguments_has(c->arguments, "measure")) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected one of --bandwidth and --measure");
+  }
+  if (mgl_arguments_has(c->arguments, "mode") &&
+      (c->target != MGL_TARGET_CUDA || dump == NULL || strcmp(dump, "lower") != 0)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--mode: expected --target cuda and --dump lower with it");
   }
   if (dump != NULL && mgl_arguments_has(c->arguments, "json")) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
@@ -246,25 +220,51 @@ static mgl_status save_graph(const compilation *c, const mgl_task_graph *graph, 
   return status;
 }
 
+static mgl_compile_options compile_options(const compilation *c, uint32_t index) {
+  return (mgl_compile_options){.target = c->target,
+                               .tokens = c->tokens[index],
+                               .workers = c->workers,
+                               .launch = c->launch,
+                               .overrides = c->overrides.items,
+                               .override_count = (uint32_t)c->overrides.count,
+                               .coarse = mgl_arguments_has(c->arguments, "coarse"),
+                               .verify = mgl_arguments_has(c->arguments, "verify")};
+}
+
+// The schedules that run iterations of so many tokens. On a GPU with tensor cores for warpgroups.
+static mgl_status dump_schedules(const compilation *c, mgl_text *dump, mgl_error *err) {
+  for (uint32_t i = 0; i < c->graph_count; i++) {
+    const mgl_iteration_options options = {
+        .compile = compile_options(c, i),
+        .few = true,
+        .kernels = strcmp(mgl_arguments_text(c->arguments, "mode", "mega"), "full") == 0};
+    mgl_schedule *schedule = NULL;
+    MGL_TRY(mgl_lower_iteration(c->program, &options, &schedule, err));
+    mgl_status status =
+        options.compile.verify ? mgl_schedule_verify(c->program, schedule, err) : MGL_OK;
+    if (status == MGL_OK) {
+      mgl_schedule_print(c->program, schedule, dump);
+      status = mgl_text_check(dump, err);
+    }
+    mgl_schedule_destroy(schedule);
+    MGL_TRY(status);
+  }
+  return MGL_OK;
+}
+
 // Compiles all graphs; *dump receives what --dump asks for.
 static mgl_status compile_all(compilation *c, mgl_text *dump, mgl_error *err) {
   const char *pass = mgl_arguments_text(c->arguments, "dump", NULL);
   bool is_fusion = pass != NULL && strcmp(pass, "fuse_ops") == 0;
   mgl_status status = MGL_OK;
+  if (pass != NULL && strcmp(pass, "lower") == 0) {
+    return dump_schedules(c, dump, err);
+  }
   for (uint32_t i = 0; i < c->graph_count && status == MGL_OK; i++) {
     mgl_task_graph *graph = NULL;
-    mgl_compile_options options = {
-        .target = c->target,
-        .tokens = c->tokens[i],
-        .workers = c->workers,
-        .launch = c->launch,
-        .overrides = c->overrides,
-        .override_count = c->override_count,
-        .coarse = mgl_arguments_has(c->arguments, "coarse"),
-        .verify = mgl_arguments_has(c->arguments, "verify"),
-        .dump = is_fusion ? NULL : pass,
-        .dump_text = dump,
-    };
+    mgl_compile_options options = compile_options(c, i);
+    options.dump = is_fusion ? NULL : pass;
+    options.dump_text = dump;
     status = mgl_compile(c->program, &options, &graph, &c->reports[i], err);
     if (status == MGL_OK && mgl_arguments_has(c->arguments, "output")) {
       status = save_graph(c, graph, err);
@@ -433,7 +433,7 @@ static void append_table(const compilation *c, mgl_text *out) {
   if (!is_run(c, c->tokens[c->graph_count - 1])) {
     mgl_text_format(out,
                     "\nNothing runs graphs for more than %d tokens on a GPU: such iterations have "
-                    "stages of their own there.\n",
+                    "stages there (--dump lower).\n",
                     MGL_CUDA_MAX_TOKENS);
   }
 }
@@ -509,10 +509,7 @@ static mgl_status compile_and_print(compilation *c, mgl_error *err) {
 static mgl_status compile_command(const mgl_arguments *arguments, mgl_error *err) {
   compilation c = {.arguments = arguments};
   mgl_status status = compile_and_print(&c, err);
-  for (uint32_t i = 0; i < c.override_count; i++) {
-    mgl_free((char *)c.overrides[i].op);
-  }
-  mgl_free(c.overrides);
+  mgl_overrides_free(&c.overrides);
   mgl_graph_destroy(c.fused);
   mgl_graph_destroy(c.canonical);
   mgl_app_model_close(&c.model);
@@ -524,8 +521,8 @@ static const mgl_option options[] = {
      .short_name = 'n',
      .value_name = "N",
      .type = MGL_OPTION_TEXT,
-     .help = "compile for iterations of up to N tokens, 1 to 2048; all: for 1, 2, 4 to 2048; GPUs "
-             "run such graphs of up to 64 only [1]"},
+     .help = "compile for iterations of up to N tokens, 1 to 2048; all: for 1, 2, 4 to 2048; what "
+             "GPUs run for more than 16, --dump lower prints [1]"},
     {.name = "target",
      .value_name = "TARGET",
      .type = MGL_OPTION_CHOICE,
@@ -538,12 +535,7 @@ static const mgl_option options[] = {
      .u64_min = 1,
      .u64_max = MGL_COMPILE_MAX_WORKERS,
      .help = "workers that tasks are made for and placed on [one per core; 132 for cuda]"},
-    {.name = "partition",
-     .value_name = "OP=X,Y,Z",
-     .type = MGL_OPTION_TEXT,
-     .repeatable = true,
-     .help = "how many tasks an op becomes: X along its columns or rows, Y per KV head of "
-             "attention, Z is 1; OP is a kind (gate_up) or a name (3.gate_up)"},
+    MGL_ROW_PARTITION,
     {.name = "launch",
      .value_name = "OP=aot|jit",
      .type = MGL_OPTION_TEXT,
@@ -553,6 +545,11 @@ static const mgl_option options[] = {
     {.name = "no-fuse",
      .type = MGL_OPTION_FLAG,
      .help = "compile the ops as the model has them, without fusing any"},
+    {.name = "mode",
+     .value_name = "MODE",
+     .type = MGL_OPTION_CHOICE,
+     .choices = mode_choice,
+     .help = "of a GPU, with --dump lower: mega or full [mega]"},
     {.name = "coarse",
      .type = MGL_OPTION_FLAG,
      .help = "one event per pair of ops instead of exact dependencies, for comparison"},
@@ -573,7 +570,8 @@ static const mgl_option options[] = {
      .value_name = "PASS",
      .type = MGL_OPTION_CHOICE,
      .choices = dump_choice,
-     .help = "print what PASS leaves instead of the statistics; list prints the passes' names"},
+     .help = "print what PASS leaves instead of the statistics; list prints the passes' names; "
+             "lower: the schedule that runs iterations of so many tokens"},
     {.name = "output",
      .short_name = 'o',
      .value_name = "FILE",

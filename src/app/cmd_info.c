@@ -14,8 +14,10 @@
 #include "app/human.h"
 #include "app/output.h"
 #include "base/alloc.h"
+#include "base/cache_folder.h"
 #include "base/cpu.h"
 #include "device/cpu/read_ceiling.h"
+#include "device/cpu/way_cache.h"
 
 enum { CEILING_MEASUREMENTS = 3, CEILING_PASSES = 2 };  // passes of each
 
@@ -75,6 +77,39 @@ static void append_memory(const mgl_read_ceiling *ceiling, mgl_text *out) {
   mgl_text_append_string(out, " (reading, all cores)\n");
 }
 
+// Entries of the cache folder that were measured on this processor.
+typedef struct ways_found {
+  char processor[MGL_PROCESSOR_BYTES];
+  mgl_text *out;
+  uint32_t count;
+} ways_found;
+
+static void append_way(void *context, const char *about, const mgl_linear_way *way) {
+  ways_found *found = context;
+  size_t bytes = strlen(found->processor);
+  if (strncmp(about, found->processor, bytes) != 0) {
+    return;
+  }
+  const char *rest = about[bytes] == ',' ? about + bytes + 2 : about;
+  mgl_text_format(found->out, "%-18s%.*s\n%18s", found->count++ == 0 ? "linears" : "",
+                  (int)strcspn(rest, ";"), rest, "");
+  mgl_way_append(way, found->out);
+  mgl_text_append_string(found->out, "\n");
+}
+
+static void append_ways(mgl_text *out) {
+  char folder[MGL_CACHE_FOLDER_BYTES];
+  ways_found found = {.out = out};
+  mgl_processor_name(found.processor);
+  if (mgl_cache_folder(folder)) {
+    mgl_way_cache_list(folder, append_way, &found);
+  }
+  if (found.count == 0) {
+    mgl_text_append_string(out,
+                           "linears           not measured: the first start with a model does\n");
+  }
+}
+
 static void append_versions(mgl_text *out) {
   struct utsname system;
   mgl_text_append_string(out, "megalith          " MGL_VERSION "\n");
@@ -110,6 +145,7 @@ static mgl_status describe(const mgl_arguments *arguments, const mgl_topology *t
   if (status == MGL_OK) {
     append_processor(topology, simd, out);
     append_memory(&ceiling, out);
+    append_ways(out);
     mgl_gpu_list_append(out);
     status = mgl_device_describe(arguments, out, err);
     append_versions(out);

@@ -48,6 +48,9 @@ static const char *weights_note(const planning *p) {
   if (p->options.cuda != NULL || p->plan.mapped_bytes == 0) {
     return "";
   }
+  if (p->model.folder.config.quantization.method != MGL_QUANT_NONE) {
+    return "quantised ones in memory, others in their files";
+  }
   return p->model.folder.checkpoint != NULL ? "in their files (--load-format copied: in memory)"
                                             : "in their files, which are not in the folder";
 }
@@ -73,8 +76,11 @@ static void append_text(const planning *p, mgl_text *out) {
   char size[MGL_HUMAN_BYTES];
   char note[64];
   mgl_human_size(plan->free_bytes, size);
-  mgl_text_format(out, "%s (%s) on %s, %" PRIu32 " workers; %s are free\n\n", p->model.name,
-                  mgl_family_name(p->model.folder.config.family), p->device, plan->workers, size);
+  const mgl_config *config = &p->model.folder.config;
+  bool is_quantised = config->quantization.method != MGL_QUANT_NONE;
+  mgl_text_format(out, "%s (%s%s%s) on %s, %" PRIu32 " workers; %s are free\n\n", p->model.name,
+                  mgl_family_name(config->family), is_quantised ? ", " : "",
+                  config->quantization.format, p->device, plan->workers, size);
   append_part(out, "weights", plan->weight_bytes + plan->mapped_bytes, weights_note(p));
   append_part(out, "activations", plan->activation_bytes, "");
   append_part(out, "other", plan->other_bytes, "");

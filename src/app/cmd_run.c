@@ -13,6 +13,7 @@
 #include "app/app_model.h"
 #include "app/chat_options.h"
 #include "app/commands.h"
+#include "app/grammar_options.h"
 #include "app/human.h"
 #include "app/interrupt.h"
 #include "app/output.h"
@@ -39,8 +40,9 @@ typedef struct stream {
 typedef struct run {
   const mgl_arguments *arguments;
   mgl_app_model model;
-  mgl_app_sampling sampling;  // of the command line; its seed is that of prompt 0
-  mgl_text piece;             // the text of a token, while it is written down
+  mgl_app_sampling sampling;    // of the command line; its seed is that of prompt 0
+  mgl_text piece;               // the text of a token, while it is written down
+  mgl_grammar_cache *grammars;  // NULL: the model has no tokenizer
   mgl_prompt_list prompts;
   stream *streams;      // [prompts.count]
   size_t *by_request;   // [prompts.count] the prompt of each of the engine's requests
@@ -249,7 +251,8 @@ static mgl_status submit(run *r, size_t i, mgl_error *err) {
                            .max_new_tokens = prompt->max_new_tokens,
                            .sampling = prompt->sampling,
                            .stop_ids = prompt->stop_ids,
-                           .stop_count = prompt->stop_id_count};
+                           .stop_count = prompt->stop_id_count,
+                           .grammar = prompt->grammar};
     uint32_t number = 0;
     mgl_status status =
         mgl_text_output_create(r->model.folder.tokenizer, (const char *const *)prompt->stops,
@@ -407,6 +410,7 @@ static void release(run *r) {
   mgl_free(r->by_request);
   mgl_text_free(&r->piece);
   mgl_prompts_free(&r->prompts);
+  mgl_grammar_cache_destroy(r->grammars);
   mgl_statistics_free(&r->statistics);
   mgl_app_model_close(&r->model);
 }
@@ -439,6 +443,14 @@ static mgl_status choose_sampling(run *r, mgl_error *err) {
   return MGL_OK;
 }
 
+static mgl_status open_grammars(run *r, mgl_error *err) {
+  const mgl_model_folder *folder = &r->model.folder;
+  return folder->tokenizer == NULL
+             ? MGL_OK
+             : mgl_grammar_cache_create(folder->tokenizer, folder->config.vocab_size, &r->grammars,
+                                        err);
+}
+
 static bool can_run(const run *r) {
   for (size_t i = 0; i < r->prompts.count; i++) {
     if (r->prompts.items[i].error == NULL) {
@@ -467,8 +479,9 @@ static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
       (status = mgl_app_trace_open(arguments, mgl_app_mode(arguments) == MGL_MODE_MEGA, &r.trace,
                                    err)) == MGL_OK &&
       (status = choose_sampling(&r, err)) == MGL_OK &&
-      (status = mgl_prompts_collect(arguments, &r.model.folder, &r.sampling.sampling, &r.prompts,
-                                    err)) == MGL_OK &&
+      (status = open_grammars(&r, err)) == MGL_OK &&
+      (status = mgl_prompts_collect(arguments, &r.model.folder, &r.sampling.sampling, r.grammars,
+                                    &r.prompts, err)) == MGL_OK &&
       (status = allocate(&r, err)) == MGL_OK) {
     status = can_run(&r) ? run_prompts(&r, err) : report_failures(&r, err);
   }
@@ -498,8 +511,8 @@ static const mgl_option options[] = {
      .help =
          "files, or standard input without any, have a JSON object a line, with prompt, "
          "messages or tokens, and id, max_tokens, stop, ignore_eos, tools, chat_template_kwargs, "
-         "continue_final_message and what samples, named as the options with _ for -; so has the "
-         "output"},
+         "continue_final_message, response_format, structured_outputs and what samples, named as "
+         "the options with _ for -; so has the output"},
     {.name = "chat",
      .type = MGL_OPTION_FLAG,
      .help = "a prompt is a user's message, put into the model's chat template"},
@@ -523,12 +536,14 @@ static const mgl_option options[] = {
      .help = "end before this text; up to 16 of them [none]"},
     {.name = "ignore-eos", .type = MGL_OPTION_FLAG, .help = "go on behind the model's stop tokens"},
     MGL_ROW_ITERATION_TOKENS,
+    MGL_ROW_PARTITION,
     MGL_ROW_MODE,
     MGL_ROW_TRACE,
 };
 
-static const mgl_option_group *const groups[] = {&mgl_chat_options, &mgl_sampling_options,
-                                                 &mgl_memory_options, &mgl_place_options, NULL};
+static const mgl_option_group *const groups[] = {&mgl_chat_options,    &mgl_sampling_options,
+                                                 &mgl_grammar_options, &mgl_memory_options,
+                                                 &mgl_place_options,   NULL};
 
 const mgl_command mgl_command_run = {
     .name = "run",

@@ -46,6 +46,17 @@ static mgl_status open_model(serving *s, mgl_error *err) {
   return status;
 }
 
+// All of --partition, with spaces between them.
+static mgl_text partitions_of(const mgl_arguments *a) {
+  mgl_text text = {0};
+  for (size_t i = 0; i < a->count; i++) {
+    if (strcmp(a->items[i].option->name, "partition") == 0) {
+      mgl_text_format(&text, "%s ", a->items[i].text);
+    }
+  }
+  return text;
+}
+
 static mgl_status create_engine(serving *s, mgl_error *err) {
   const mgl_arguments *a = s->arguments;
   megalith_error error = {0};
@@ -61,8 +72,15 @@ static mgl_status create_engine(serving *s, mgl_error *err) {
       .iteration_tokens = (uint32_t)mgl_arguments_u64(a, "iteration-tokens", 0),
       .background = true,
   };
+  mgl_text partitions = partitions_of(a);
+  options.partitions = partitions.data;
   options.prompt_logprobs = options.iteration_tokens <= MOST_PROMPT_LOGPROB_ROWS;
-  MGL_TRY(forward(megalith_engine_create(s->model, &options, &s->engine, &error), &error, err));
+  mgl_status status = mgl_text_check(&partitions, err);
+  if (status == MGL_OK) {
+    status = forward(megalith_engine_create(s->model, &options, &s->engine, &error), &error, err);
+  }
+  mgl_text_free(&partitions);
+  MGL_TRY(status);
   const char *note = megalith_engine_describe(s->engine)->note;
   if (note[0] != 0) {
     (void)fprintf(stderr, "megalith: note: %s\n", note);
@@ -195,6 +213,7 @@ static const char *reasoning_choice(uint32_t index) {
 }
 
 static const mgl_option options[] = {
+    MGL_ROW_PARTITION,
     {.name = "host",
      .value_name = "HOST",
      .type = MGL_OPTION_TEXT,

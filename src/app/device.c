@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cache_folder.h"
 #include "device/cuda/cuda_cache.h"
 #include "device/cuda/cuda_jit.h"
 
@@ -75,7 +76,7 @@ void mgl_device_note_cpu(const char *reason) {
 
 // What compiles code for a GPU, and where it is kept.
 static void describe_code(mgl_text *out) {
-  char folder[MGL_CUDA_CACHE_PATH_BYTES];
+  char folder[MGL_CACHE_FOLDER_BYTES];
   mgl_nvrtc nvrtc;
   mgl_error err = {0};
   if (mgl_nvrtc_open(&nvrtc, &err) == MGL_OK) {
@@ -87,7 +88,7 @@ static void describe_code(mgl_text *out) {
     mgl_text_format(out, "device compiler   none, cached code only: %s\n", err.text);
   }
   mgl_text_format(out, "device code       cached in %s\n",
-                  mgl_cuda_cache_folder(folder) ? folder : "no folder: HOME is not set");
+                  mgl_cache_folder(folder) ? folder : "no folder: HOME is not set");
 }
 
 mgl_status mgl_device_describe(const mgl_arguments *arguments, mgl_text *out, mgl_error *err) {

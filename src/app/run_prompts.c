@@ -7,6 +7,7 @@
 
 #include "api/text_output.h"
 #include "app/chat_options.h"
+#include "app/grammar_options.h"
 #include "app/output.h"
 #include "app/sampling_options.h"
 #include "base/alloc.h"
@@ -21,6 +22,8 @@ typedef struct collector {
   const mgl_model_folder *folder;
   const mgl_sampling *sampling;
   mgl_app_chat chat;  // of the command line
+  mgl_grammar_cache *grammars;
+  mgl_grammar *grammar;  // of the command line; NULL: none
   mgl_prompt_list *list;
 } collector;
 
@@ -137,6 +140,10 @@ static mgl_status fill_defaults(const collector *c, mgl_prompt *prompt, mgl_erro
   const mgl_generation *generation = &c->folder->generation;
   prompt->sampling = *c->sampling;
   prompt->sampling.seed += c->list->count - 1;
+  if (c->grammar != NULL) {
+    mgl_grammar_keep(c->grammar);
+    prompt->grammar = c->grammar;
+  }
   if (!mgl_arguments_has(c->arguments, "ignore-eos")) {
     memcpy(prompt->stop_ids, generation->eos_ids, sizeof prompt->stop_ids);
     prompt->stop_id_count = generation->eos_count;
@@ -189,6 +196,7 @@ static void free_prompt(mgl_prompt *prompt) {
   }
   mgl_free(prompt->stops);
   mgl_free(prompt->biases);
+  mgl_grammar_release(prompt->grammar);
 }
 
 void mgl_prompts_free(mgl_prompt_list *list) {
@@ -202,9 +210,16 @@ void mgl_prompts_free(mgl_prompt_list *list) {
 // --- JSON lines ----------------------------------------------------------------------------------
 
 // Every key that a line may have, NULL behind the last.
-static const char *const line_keys[] = {"id",         "prompt",          "messages",
-                                        "tokens",     "max_tokens",      "stop",
-                                        "ignore_eos", MGL_APP_CHAT_KEYS, MGL_APP_SAMPLING_KEYS,
+static const char *const line_keys[] = {"id",
+                                        "prompt",
+                                        "messages",
+                                        "tokens",
+                                        "max_tokens",
+                                        "stop",
+                                        "ignore_eos",
+                                        MGL_APP_CHAT_KEYS,
+                                        MGL_APP_SAMPLING_KEYS,
+                                        MGL_APP_GRAMMAR_KEYS,
                                         NULL};
 
 static mgl_status unknown_key(const char *key, mgl_error *err) {
@@ -332,6 +347,16 @@ static mgl_status read_prompt(const collector *c, mgl_json_object o, mgl_prompt 
   return status;
 }
 
+static mgl_status read_grammar(const collector *c, mgl_json_object o, mgl_prompt *prompt,
+                               mgl_error *err) {
+  if (c->grammars == NULL &&
+      (mgl_json_has(o, "response_format") || mgl_json_has(o, "structured_outputs"))) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "a grammar needs a tokenizer.json, and the model's folder has none");
+  }
+  return mgl_app_grammar_read(o, c->grammars, &prompt->grammar, err);
+}
+
 static mgl_status read_object(const collector *c, const json_t *root, mgl_prompt *prompt,
                               mgl_error *err) {
   mgl_json_object o = {.object = root, .where = "JSON"};
@@ -343,6 +368,7 @@ static mgl_status read_object(const collector *c, const json_t *root, mgl_prompt
   MGL_TRY(check_keys(o, err));
   MGL_TRY(read_parameters(o, prompt, &max_tokens, err));
   MGL_TRY(read_stop_texts(o, prompt, err));
+  MGL_TRY(read_grammar(c, o, prompt, err));
   MGL_TRY(read_prompt(c, o, prompt, err));
   MGL_TRY(limit_tokens(c, max_tokens, prompt, err));
   limit_least(c, mgl_json_has(o, "min_tokens"), prompt);
@@ -469,12 +495,21 @@ static mgl_status add_all(collector *c, mgl_error *err) {
 }
 
 mgl_status mgl_prompts_collect(const mgl_arguments *arguments, const mgl_model_folder *folder,
-                               const mgl_sampling *sampling, mgl_prompt_list *out, mgl_error *err) {
-  collector c = {.arguments = arguments, .folder = folder, .sampling = sampling, .list = out};
+                               const mgl_sampling *sampling, mgl_grammar_cache *grammars,
+                               mgl_prompt_list *out, mgl_error *err) {
+  collector c = {.arguments = arguments,
+                 .folder = folder,
+                 .sampling = sampling,
+                 .grammars = grammars,
+                 .list = out};
   mgl_status status = mgl_app_chat_choose(arguments, &c.chat, err);
+  if (status == MGL_OK && grammars != NULL) {
+    status = mgl_app_grammar_choose(arguments, grammars, &c.grammar, err);
+  }
   if (status == MGL_OK) {
     status = add_all(&c, err);
   }
+  mgl_grammar_release(c.grammar);
   mgl_app_chat_free(&c.chat);
   return status;
 }

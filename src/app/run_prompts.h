@@ -13,6 +13,7 @@
 #include "app/options.h"
 #include "base/status.h"
 #include "engine/sampler.h"
+#include "grammar/cache.h"
 #include "model/model_folder.h"
 
 enum { MGL_RUN_MAX_PROMPTS = 65536 };
@@ -28,7 +29,8 @@ typedef struct mgl_prompt {
   mgl_logit_bias *biases;  // of a JSON line, what sampling.biases is then; NULL: none
   int32_t stop_ids[MGL_MAX_EOS_IDS];
   uint32_t stop_id_count;
-  char **stops;  // [stop_count] stop texts
+  mgl_grammar *grammar;  // that the output must match; NULL: none
+  char **stops;          // [stop_count] stop texts
   uint32_t stop_count;
 } mgl_prompt;
 
@@ -40,9 +42,10 @@ typedef struct mgl_prompt_list {
 
 // Reads all of them, in the order of the command line; free the list also after a failure.
 // `sampling` is that of a prompt that says nothing else; prompt i without a seed of its own gets
-// sampling->seed + i.
+// sampling->seed + i. grammars: where those that are asked for come from; NULL without a tokenizer.
 mgl_status mgl_prompts_collect(const mgl_arguments *arguments, const mgl_model_folder *folder,
-                               const mgl_sampling *sampling, mgl_prompt_list *out, mgl_error *err);
+                               const mgl_sampling *sampling, mgl_grammar_cache *grammars,
+                               mgl_prompt_list *out, mgl_error *err);
 void mgl_prompts_free(mgl_prompt_list *list);
 
 // Notes why a prompt that is a line cannot run; any other failure, and any other prompt's, stays

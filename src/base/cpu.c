@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -60,6 +63,41 @@ mgl_status mgl_simd_choose(mgl_simd *out, mgl_error *err) {
                        "MEGALITH_SIMD: expected scalar, avx2, avx512 or avx512_bf16, found \"%s\"",
                        wanted);
 }
+
+#if defined(__x86_64__)
+void mgl_processor_name(char out[MGL_PROCESSOR_BYTES]) {
+  unsigned int vendor[4] = {0}, version[4] = {0}, brand[3][4] = {{0}};
+  (void)__get_cpuid(0, &vendor[0], &vendor[1], &vendor[3], &vendor[2]);
+  (void)__get_cpuid(1, &version[0], &version[1], &version[2], &version[3]);
+  for (unsigned int i = 0; i < 3; i++) {
+    (void)__get_cpuid(0x80000002u + i, &brand[i][0], &brand[i][1], &brand[i][2], &brand[i][3]);
+  }
+  unsigned int family = version[0] >> 8 & 15, model = version[0] >> 4 & 15;
+  model |= family == 6 || family == 15 ? version[0] >> 12 & 0xf0 : 0;
+  family += family == 15 ? version[0] >> 20 & 0xff : 0;
+  char words[sizeof brand + 1] = "";
+  memcpy(words, brand, sizeof brand);
+  (void)snprintf(out, MGL_PROCESSOR_BYTES, "%.12s %u.%u.%u %s", (const char *)&vendor[1], family,
+                 model, version[0] & 15, words + strspn(words, " "));
+}
+#else
+void mgl_processor_name(char out[MGL_PROCESSOR_BYTES]) {
+  char line[256];
+  FILE *file = fopen("/proc/cpuinfo", "re");
+  (void)snprintf(out, MGL_PROCESSOR_BYTES, "unknown");
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    const char *colon = strchr(line, ':');
+    if (strncmp(line, "CPU part", 8) == 0 && colon != NULL) {
+      (void)snprintf(out, MGL_PROCESSOR_BYTES, "part%.*s", (int)strcspn(colon + 1, "\n"),
+                     colon + 1);
+      break;
+    }
+  }
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+}
+#endif
 
 // How many there are of a type; `otherwise` where the system does not tell.
 static uint32_t count_objects(hwloc_topology_t hwloc, hwloc_obj_type_t type, uint32_t otherwise) {

@@ -24,6 +24,11 @@ const char *mgl_simd_name(mgl_simd simd);  // "scalar", "avx2", "avx512", "avx51
 mgl_simd mgl_simd_detected(void);
 mgl_status mgl_simd_choose(mgl_simd *out, mgl_error *err);
 
+// Names the processor that runs this: "GenuineIntel 6.207.2 Intel(R) Xeon(R) Processor" (vendor,
+// family, model, stepping, name), where its instructions tell, else as the system calls it.
+enum { MGL_PROCESSOR_BYTES = 128 };
+void mgl_processor_name(char out[MGL_PROCESSOR_BYTES]);
+
 typedef struct mgl_topology mgl_topology;
 
 // Reads the machine's topology, restricted to what this process may use (cpuset, affinity).

@@ -56,6 +56,8 @@ typedef struct mgl_build {
   double memory_share;
   mgl_weight_source weights;
   uint64_t seed;  // of dummy weights
+  bool tune;      // on the CPU: measure how linears walk though the cache folder knows
+                  // (device/cpu/cpu_tune.h)
   // For the task graphs (compile/compile.h) and who schedules them:
   mgl_launch launch;  // MGL_LAUNCH_AUTO is the default
   const mgl_compile_override *overrides;

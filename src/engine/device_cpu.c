@@ -2,8 +2,10 @@
 #include <assert.h>
 
 #include "base/alloc.h"
+#include "base/cache_folder.h"
 #include "device/cpu/cpu_eager.h"
 #include "device/cpu/cpu_program.h"
+#include "device/cpu/cpu_tune.h"
 #include "device/cpu/cpu_weights.h"
 #include "device/cpu/read_ceiling.h"
 #include "device/cpu/team.h"
@@ -24,6 +26,7 @@ typedef struct cpu_model {
   mgl_simd simd;
   mgl_device_job job;
   mgl_cpu_weights weights;
+  mgl_linear_way way;
   mgl_cpu_memory *memory;
   mgl_cpu_program *program;  // of mode eager
   mgl_mega_mode *mega;       // NULL until mode mega is first used
@@ -131,7 +134,16 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
   MGL_TRY(mgl_team_create(m->topology, worker_count(m, build) + build->schedulers, &m->team, err));
   MGL_TRY(mgl_cpu_weights_bind(job->program, job->checkpoint, build->weights, build->seed, m->team,
                                m->topology, &build->progress, &m->weights, err));
+  char folder[MGL_CACHE_FOLDER_BYTES];
+  mgl_tune_options tune_options = {.team = m->team,
+                                   .topology = m->topology,
+                                   .simd = m->simd,
+                                   .mapped = build->weights == MGL_WEIGHTS_MAPPED,
+                                   .again = build->tune,
+                                   .folder = mgl_cache_folder(folder) ? folder : NULL};
+  (void)mgl_cpu_tune(&m->weights, &tune_options, &m->way);
   mgl_cpu_memory_options memory_options = {
+      .way = &m->way,
       .page_tokens = sizes->limits.page_tokens,
       .page_count = sizes->page_count,
       .workers = mgl_team_size(m->team),
@@ -204,7 +216,8 @@ static void cpu_describe(const void *model, mgl_device_info *out) {
                            .simd = m->simd,
                            .step_bytes = m->weights.step_bytes,
                            .kv_bytes_per_token = mgl_graph_kv_bytes_per_token(m->job.program),
-                           .note = ""};
+                           .note = "",
+                           .way = &m->way};
 }
 
 const mgl_device_table mgl_cpu_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_EAGER,

@@ -17,6 +17,7 @@
 #include "device/cuda/cuda_program.h"
 #include "engine/iteration.h"
 #include "graph/graph.h"
+#include "kernels/cpu/cpu_kernels.h"
 #include "model/safetensors.h"
 
 // How a graph is launched.
@@ -53,6 +54,7 @@ typedef struct mgl_device_info {
   uint64_t kv_bytes_per_token;  // that one token of context adds to it
   const mgl_cuda_device *gpu;   // NULL on the CPU
   const char *note;             // what the user should know of it, or ""
+  const mgl_linear_way *way;    // how linears walk; NULL on a GPU
 } mgl_device_info;
 
 struct mgl_engine;

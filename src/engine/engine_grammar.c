@@ -40,6 +40,9 @@ mgl_status mgl_engine_mask(const mgl_engine *engine, mgl_sequence *s, const uint
     return MGL_OK;
   }
   MGL_TRY(mgl_constraint_mask(s->constraint, &mask, &any, err));
+  for (uint32_t i = 0; i < vocab_size / 64 + 1 && s->sampling.allowed != NULL; i++) {
+    mask[i] &= i < (vocab_size + 63) / 64 ? s->sampling.allowed[i] : 0;
+  }
   // A stop token ends the text, whatever its own text is.
   for (int set = 0; set < 2; set++) {
     for (uint32_t i = 0; i < s->stop_count; i++) {

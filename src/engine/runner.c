@@ -352,6 +352,10 @@ const char *mgl_runner_note(const mgl_runner *runner) {
   return info_of(runner).note;
 }
 
+const mgl_linear_way *mgl_runner_way(const mgl_runner *runner) {
+  return info_of(runner).way;
+}
+
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner) {
   return info_of(runner).step_bytes;
 }

@@ -74,6 +74,7 @@ uint32_t mgl_runner_vocab_size(const mgl_runner *runner);
 const mgl_rope *mgl_runner_rope(const mgl_runner *runner);  // of the model's config
 uint32_t mgl_runner_threads(const mgl_runner *runner);      // that compute; on a GPU, its workers
 mgl_simd mgl_runner_simd(const mgl_runner *runner);         // of the CPU only
+const mgl_linear_way *mgl_runner_way(const mgl_runner *runner);  // of linears; NULL on a GPU
 
 // The GPU, NULL on the CPU; and what the user should know of it ("": nothing;
 // device/cuda/cuda_program.h).

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "text/token_table.h"
 #include "text/unicode.h"
 
 enum { MOST_NAME_BYTES = 80 };
@@ -12,7 +13,8 @@ typedef struct ebnf_parser {
   size_t bytes;
   size_t at;
   int nesting;
-  uint32_t first_rule;  // of the builder's; those before are not the grammar's
+  uint32_t first_rule;    // of the builder's; those before are not the grammar's
+  mgl_token_table names;  // of rules, from first_rule on
 } ebnf_parser;
 
 static size_t line_of(const ebnf_parser *p, size_t at) {
@@ -97,12 +99,16 @@ static uint32_t read_name(ebnf_parser *p) {
   memcpy(name, p->text + p->at, count);
   name[count] = 0;
   p->at += count;
-  for (size_t i = p->first_rule; i < p->b->rule_count; i++) {
-    if (strcmp(p->b->rules[i].name, name) == 0) {
-      return (uint32_t)i;
-    }
+  int32_t known = mgl_token_table_find(&p->names, name, count);
+  if (known >= 0) {
+    return p->first_rule + (uint32_t)known;
   }
-  return mgl_rule_add(p->b, name);
+  uint32_t rule = mgl_rule_add(p->b, name);
+  if (rule != UINT32_MAX && mgl_token_table_add(&p->names, (int32_t)(rule - p->first_rule), name,
+                                                count, NULL) != MGL_OK) {
+    (void)mgl_builder_fail(p->b, MGL_ERR_MEMORY, "out of memory for a grammar");
+  }
+  return rule;
 }
 
 // --- characters ----------------------------------------------------------------------------------
@@ -134,7 +140,7 @@ static uint32_t read_character(ebnf_parser *p) {
     return mgl_utf8_next(p->text, &p->at);
   }
   char c = peek(p);
-  p->at++;
+  p->at += ends(p) ? 0 : 1;
   for (size_t i = 0; i + 1 < sizeof escapes; i += 2) {
     if (escapes[i] == c && c != 0) {
       return (uint32_t)escapes[i + 1];
@@ -152,8 +158,13 @@ static uint32_t read_character(ebnf_parser *p) {
 static const mgl_expression *parse_text(ebnf_parser *p) {
   size_t begin = p->at;
   char quote = p->text[p->at++];
-  char *out = mgl_builder_alloc(p->b, p->bytes - p->at + 8, 1);  // no text is longer than it looks
   size_t count = 0;
+  while (p->at + count < p->bytes && p->text[p->at + count] != '\n' &&
+         (p->text[p->at + count] != quote || p->text[p->at + count - 1] == '\\')) {
+    count++;
+  }
+  char *out = mgl_builder_alloc(p->b, count + 8, 1);  // no text is longer than it looks
+  count = 0;
   while (out != NULL && !ends(p) && peek(p) != quote && peek(p) != '\n') {
     uint32_t code = read_character(p);
     if (mgl_builder_failed(p->b)) {
@@ -350,20 +361,24 @@ static void parse_rule(ebnf_parser *p) {
   skip_blanks(p);
 }
 
+static const mgl_expression *parse(ebnf_parser *p) {
+  static const char root[] = "root";
+  size_t valid = mgl_utf8_valid_prefix(p->text, p->bytes);
+  if (valid != p->bytes) {
+    return refuse(p, valid, "expected UTF-8");
+  }
+  skip_blanks(p);
+  while (!ends(p) && !mgl_builder_failed(p->b)) {
+    parse_rule(p);
+  }
+  int32_t first = mgl_token_table_find(&p->names, root, sizeof root - 1);
+  return first >= 0 ? mgl_expression_rule(p->b, p->first_rule + (uint32_t)first)
+                    : refuse(p, 0, "expected a rule named root, where a text begins");
+}
+
 const mgl_expression *mgl_ebnf_parse(mgl_builder *b, const char *text, size_t bytes) {
   ebnf_parser p = {.b = b, .text = text, .bytes = bytes, .first_rule = (uint32_t)b->rule_count};
-  size_t valid = mgl_utf8_valid_prefix(text, bytes);
-  if (valid != bytes) {
-    return refuse(&p, valid, "expected UTF-8");
-  }
-  skip_blanks(&p);
-  while (!ends(&p) && !mgl_builder_failed(b)) {
-    parse_rule(&p);
-  }
-  for (size_t i = p.first_rule; i < b->rule_count; i++) {
-    if (strcmp(b->rules[i].name, "root") == 0) {
-      return mgl_expression_rule(b, (uint32_t)i);
-    }
-  }
-  return refuse(&p, 0, "expected a rule named root, where a text begins");
+  const mgl_expression *e = parse(&p);
+  mgl_token_table_free(&p.names);
+  return e;
 }

@@ -111,8 +111,12 @@ const mgl_code_range *mgl_ranges_without(mgl_builder *b, const mgl_code_range *r
   if (all == NULL || minus == NULL || out == NULL) {
     return NULL;
   }
-  memcpy(all, ranges, count * sizeof *all);
-  memcpy(minus, without, without_count * sizeof *minus);
+  if (count > 0) {
+    memcpy(all, ranges, count * sizeof *all);
+  }
+  if (without_count > 0) {
+    memcpy(minus, without, without_count * sizeof *minus);
+  }
   count = join_ranges(all, count);
   without_count = join_ranges(minus, without_count);
   size_t j = 0;

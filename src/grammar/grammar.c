@@ -73,6 +73,14 @@ static mgl_status compile(const mgl_grammar_source *source, const mgl_tokenizer 
   return status;
 }
 
+// Whether a text can begin at all, and in not too many places at once.
+static mgl_status check_begin(const mgl_automaton *automaton, mgl_error *err) {
+  mgl_matcher matcher;
+  MGL_TRY(mgl_matcher_init(&matcher, automaton, err));
+  mgl_matcher_reset(&matcher);
+  return MGL_OK;
+}
+
 // -------------------------------------------------------------------------------------------------
 
 mgl_status mgl_grammar_compile(const mgl_grammar_source *source, mgl_vocabulary *vocabulary,
@@ -84,6 +92,9 @@ mgl_status mgl_grammar_compile(const mgl_grammar_source *source, mgl_vocabulary 
   }
   atomic_init(&g->references, 1);
   mgl_status status = compile(source, tokenizer, &g->automaton, err);
+  if (status == MGL_OK) {
+    status = check_begin(g->automaton, err);
+  }
   if (status == MGL_OK) {
     status = mgl_mask_maker_create(g->automaton, vocabulary, &g->masks, err);
   }

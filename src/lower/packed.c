@@ -22,3 +22,12 @@ mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_o
 uint64_t mgl_packed_row_block_bytes(const mgl_packed_matrices *matrices) {
   return (uint64_t)matrices->k_padded * MGL_CUDA_BLOCK_ROWS * 2;
 }
+
+uint64_t mgl_packed_program_bytes(const mgl_graph *program) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < program->op_count; i++) {
+    mgl_packed_matrices m = mgl_packed_matrices_of(program, &program->ops[i]);
+    bytes += m.row_blocks * mgl_packed_row_block_bytes(&m);
+  }
+  return bytes;
+}

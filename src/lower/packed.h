@@ -17,5 +17,7 @@ typedef struct mgl_packed_matrices {
 mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_op *op);
 // Bytes of a packed row block.
 uint64_t mgl_packed_row_block_bytes(const mgl_packed_matrices *matrices);
+// Bytes of all of a program's matrices.
+uint64_t mgl_packed_program_bytes(const mgl_graph *program);
 
 #endif

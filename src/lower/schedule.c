@@ -116,7 +116,7 @@ static void print_op(const mgl_graph *program, const mgl_schedule *s, uint32_t i
     mgl_text_format(out, ", %" PRIu32 " parts", op->splits);
   }
   mgl_text_append_string(out,
-                         op->tiles != 0 && op->first_shared != MGL_NOT_SHARED && op->splits == 1
+                         op->flags == 0 && op->first_shared != MGL_NOT_SHARED && op->splits == 1
                              ? ", tiles of several steps\n"
                              : "\n");
 }

@@ -48,7 +48,11 @@ bool mgl_words_carry(const mgl_task_graph *graph) {
     return false;
   }
   for (uint32_t i = 0; i < graph->task_count; i++) {
-    if ((graph->tasks[i].flags & MGL_TASK_JIT) != 0) {
+    const mgl_task *task = &graph->tasks[i];
+    bool known = (task->flags & MGL_TASK_EMPTY) != 0 || waits_for_words(task) ||
+                 mgl_words_are_written(task) || task->type == MGL_OP_NEXT_PLAN ||
+                 task->type == MGL_OP_SAMPLE;
+    if (!known || (task->flags & MGL_TASK_JIT) != 0) {
       return false;
     }
   }

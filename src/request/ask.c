@@ -81,6 +81,35 @@ static mgl_status check_prompt(mgl_ask *ask, mgl_error *err) {
   return MGL_OK;
 }
 
+static bool has_tool(const mgl_ask *ask, const char *name) {
+  for (size_t i = 0; i < json_array_size(ask->tools); i++) {
+    const json_t *function = json_object_get(json_array_get(ask->tools, i), "function");
+    if (strcmp(json_string_value(json_object_get(function, "name")), name) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static mgl_status check_calls(mgl_ask *ask, mgl_error *err) {
+  if (!ask->requires_call) {
+    return MGL_OK;
+  }
+  if (ask->tools == NULL) {
+    return BLAME("tool_choice", "\"tool_choice\": expected \"tools\" beside it");
+  }
+  if (ask->called_function != NULL && !has_tool(ask, ask->called_function)) {
+    return BLAME("tool_choice", "\"tool_choice\": expected a function of \"tools\", found %.60s",
+                 ask->called_function);
+  }
+  if (ask->grammar_kind != 0) {
+    return BLAME("tool_choice",
+                 "\"tool_choice\": expected no \"%s\" beside a call that is required",
+                 ask->grammar_parameter);
+  }
+  return MGL_OK;
+}
+
 static mgl_status check_rest(mgl_ask *ask, mgl_error *err) {
   if (ask->sampling.top_logprobs > 0 && ask->endpoint == MGL_ENDPOINT_CHAT && !ask->chat_logprobs) {
     return BLAME("top_logprobs", "\"top_logprobs\": expected \"logprobs\": true beside it");
@@ -159,6 +188,7 @@ static mgl_status join_input(mgl_ask *ask, mgl_error *err) {
 static mgl_status finish(mgl_ask *ask, mgl_error *err) {
   MGL_TRY(check_prompt(ask, err));
   MGL_TRY(check_rest(ask, err));
+  MGL_TRY(check_calls(ask, err));
   if (ask->input != NULL) {
     MGL_TRY(join_input(ask, err));
   }

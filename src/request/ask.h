@@ -54,7 +54,10 @@ typedef struct mgl_ask {
   char *tools_json;
   char *variables_json;
   bool continue_final_message;
-  bool hides_tools;  // tool_choice is none
+  bool hides_tools;    // tool_choice is none,
+  bool requires_call;  // or required, or a function:
+  const char *called_function;
+  const json_t *tools;  // NULL: none
   uint32_t n;
   bool stream, include_usage;
   bool echo;

@@ -188,21 +188,23 @@ mgl_status mgl_read_tools(mgl_ask *ask, const mgl_parameter *p, const json_t *va
                          "no tools",
                          count);
   }
+  ask->tools = count == 0 ? NULL : value;
   return count == 0 ? MGL_OK : keep_json(value, &ask->tools_json, err);
 }
 
 mgl_status mgl_read_tool_choice(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
                                 mgl_error *err) {
-  const char *word = json_is_string(value) ? json_string_value(value) : "";
-  if (strcmp(word, "required") == 0 || json_is_object(value)) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "\"tool_choice\": required and named functions are not supported yet: "
-                         "expected \"auto\" or \"none\"");
-  }
-  if (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0) {
+  const char *word = json_string_value(value);
+  const char *type = json_string_value(json_object_get(value, "type"));
+  const char *name = json_string_value(json_object_get(json_object_get(value, "function"), "name"));
+  bool is_function = type != NULL && strcmp(type, "function") == 0 && name != NULL;
+  if (!is_function && (word == NULL || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0 &&
+                                        strcmp(word, "required") != 0))) {
     return refuse(p, value, err);
   }
-  ask->hides_tools = strcmp(word, "none") == 0;
+  ask->called_function = is_function ? name : NULL;
+  ask->requires_call = is_function || strcmp(word, "required") == 0;
+  ask->hides_tools = word != NULL && strcmp(word, "none") == 0;
   return MGL_OK;
 }
 

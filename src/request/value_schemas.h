@@ -61,6 +61,11 @@
   "\"description\":{\"type\":[\"string\",\"null\"]},"                                       \
   "\"parameters\":{\"type\":[\"object\",\"null\"]},"                                        \
   "\"strict\":{\"type\":[\"boolean\",\"null\"]}}}}}}"
+#define SCHEMA_TOOL_CHOICE                                                                         \
+  "{\"anyOf\":[{\"enum\":[\"auto\",\"none\",\"required\"]},{\"type\":\"object\",\"required\":"     \
+  "[\"type\",\"function\"],\"properties\":{\"type\":{\"const\":\"function\"},\"function\":"        \
+  "{\"type\":\"object\",\"required\":[\"name\"],\"properties\":{\"name\":{\"type\":\"string\"}}}}" \
+  "}]}"
 #define SCHEMA_CONTENT(types)                                                        \
   "{\"anyOf\":[{\"type\":[\"string\",\"null\"]},{\"type\":\"array\",\"items\":"      \
   "{\"type\":\"object\",\"required\":[\"type\",\"text\"],\"properties\":{\"type\":{" \

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "serve/call_grammar.h"
 #include "serve/reading.h"
 
 // Two threads, so that nobody waits for the large body of somebody else: one takes small bodies
@@ -140,24 +141,12 @@ static mgl_status submit(mgl_job *job, mgl_error *err) {
 
 // Whether the prompt has opened a thought: only its text tells.
 static mgl_status find_thought(mgl_job *job, mgl_error *err) {
-  const megalith_model *model = job->jobs->options.model;
-  megalith_sampling sampling;
-  megalith_request_options options;
-  megalith_error error = {0};
+  char *prompt = NULL;
   size_t bytes = 0;
-  mgl_ask_options(&job->ask, 0, &sampling, &options);
-  if (megalith_model_render(model, &options, NULL, 0, &bytes, &error) != MEGALITH_OK) {
-    return mgl_error_set(err, (mgl_status)error.status, "%s", error.text);
-  }
-  char *prompt = mgl_alloc(bytes + 1);
-  if (prompt == NULL ||
-      megalith_model_render(model, &options, prompt, bytes + 1, &bytes, &error) != MEGALITH_OK) {
-    mgl_free(prompt);
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a prompt of %zu bytes", bytes);
-  }
-  job->ask.starts_in_thought = mgl_prompt_is_in_thought(prompt, bytes);
+  mgl_status status = mgl_reading_render(job->jobs->options.model, &job->ask, &prompt, &bytes, err);
+  job->ask.starts_in_thought = status == MGL_OK && mgl_prompt_is_in_thought(prompt, bytes);
   mgl_free(prompt);
-  return MGL_OK;
+  return status;
 }
 
 // What the parser of the model's output must know of a chat.
@@ -169,7 +158,12 @@ static mgl_status look_at_chat(mgl_job *job, mgl_error *err) {
   }
   job->ask.shows_special =
       job->ask.shows_special || (job->ask.tools_json != NULL && marks_are_special);
-  return syntax.finds_thoughts ? find_thought(job, err) : MGL_OK;
+  if (syntax.finds_thoughts) {
+    MGL_TRY(find_thought(job, err));
+  }
+  return job->ask.requires_call
+             ? mgl_call_grammar_compile(job->jobs->options.model, syntax, &job->ask, err)
+             : MGL_OK;
 }
 
 static mgl_status read_body(mgl_job *job) {

@@ -11,9 +11,8 @@ static mgl_status forward(megalith_status status, const megalith_error *error, m
   return status == MEGALITH_OK ? MGL_OK : mgl_error_set(err, (mgl_status)status, "%s", error->text);
 }
 
-// The text of a chat, to be freed with mgl_free.
-static mgl_status render(const megalith_model *model, const mgl_ask *ask, char **out, size_t *bytes,
-                         mgl_error *err) {
+mgl_status mgl_reading_render(const megalith_model *model, const mgl_ask *ask, char **out,
+                              size_t *bytes, mgl_error *err) {
   megalith_sampling sampling;
   megalith_request_options options;
   megalith_error error = {0};
@@ -65,7 +64,7 @@ static mgl_status append_tokenized(const megalith_model *model, const megalith_e
   }
   char *text = NULL;
   size_t bytes = 0;
-  mgl_status status = render(model, ask, &text, &bytes, err);
+  mgl_status status = mgl_reading_render(model, ask, &text, &bytes, err);
   if (status == MGL_OK) {
     status = append_ids(model, engine, text, bytes, out, err);
   }

@@ -122,6 +122,45 @@ test_same_as_run() {
   check_empty "serve: standard output" "$work/server.out"
 }
 
+# Asks for line N of the prompts with more members; leaves the ids of the answer in tokens.N.
+ask_line() {  # N MEMBERS
+  local out=$work/answer.$1 body
+  body=$(sed -n "$1p" "$work/prompts.jsonl")
+  ask POST /v1/completions "${body%\}}, \"return_token_ids\": true, $2}"
+  grep -o '"token_ids":\[[0-9,]*\]' "$out" | sed 's/.*\[//; s/]//; /^$/d' | paste -sd, >"$work/tokens.$1"
+}
+
+# The tokens of `megalith run`, for one client and for 64 at once, whole and as streams.
+test_same_tokens() {
+  local n=64 i stream pids
+  for i in $(seq $n); do
+    printf '{"prompt": "Question %d: what is %d + %d?", "max_tokens": 16, "seed": %d, ' \
+      "$i" $((7 * i)) $((3 * i)) "$i"
+    printf '"temperature": %s, "ignore_eos": true}\n' "$([ $((i % 2)) = 0 ] && echo 0 || echo 1.3)"
+  done >"$work/prompts.jsonl"
+  run run --jsonl -f "$work/prompts.jsonl"
+  sed 's/^{"index": \([0-9]*\),.*"tokens": \[\([^]]*\)\].*/\1 \2/' "$out" | sort -n | cut -d' ' -f2- |
+    tr -d ' ' >"$work/expected"
+  check_equal "serve: prompts of run" $n "$(grep -c '^[0-9][0-9,]*$' "$work/expected")"
+  start
+  for stream in false true; do
+    for i in 1 2; do ask_line $i "\"stream\": $stream"; done
+    check_equal "serve: the tokens of run, one client, stream $stream" "$(sed -n 1,2p "$work/expected")" \
+      "$(cat "$work/tokens.1" "$work/tokens.2")"
+    pids=()
+    for i in $(seq $n); do
+      ask_line "$i" "\"stream\": $stream" &
+      pids+=($!)
+    done
+    wait "${pids[@]}"
+    for i in $(seq $n); do cat "$work/tokens.$i"; done >"$work/found"
+    checks=$((checks + 1))
+    cmp -s "$work/expected" "$work/found" || fail "serve: the tokens of run, $n clients, stream $stream" \
+      "the same" "$(diff "$work/expected" "$work/found" | head -4 | tr '\n' '|')"
+  done
+  stop TERM
+}
+
 test_restart() {
   local begin
   start
@@ -156,5 +195,6 @@ test_settings
 test_keys
 test_tls
 test_same_as_run
+test_same_tokens
 test_restart
 finish

@@ -26,7 +26,7 @@ PROGRAM, DEMO = sys.argv[1:3]
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 QUESTION = [{"role": "user", "content": "What is 12 + 7?"}]
 ANSWER = "12 + 7 = 19."
-TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
 # A template that knows tools, thoughts and a variable; the demo's own knows none.
 TEMPLATE = """{%- for tool in tools or [] %}{{ tool | tojson }}
 {% endfor %}{%- for message in messages %}<|im_start|>{{ message.role }}
@@ -356,7 +356,13 @@ def tools(s, e):
     expect(True, other.chat(tools=TOOLS).usage.prompt_tokens > plain)
     expect(True, other.chat(tools=TOOLS, tool_choice="auto").usage.prompt_tokens > plain)
     expect(plain, other.chat(tools=TOOLS, tool_choice="none").usage.prompt_tokens)
-    other.chat(tools=TOOLS, parallel_tool_calls=False)
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        answer = caller.chat(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False,
+                             max_tokens=100).choices[0]
+        call, = answer.message.tool_calls
+        expect(("f", "{}", "tool_calls"),
+               (call.function.name, call.function.arguments, answer.finish_reason))
+    expect("tool_choice", refusal(lambda: other.chat(tool_choice="required")).param)
     expect("tools", refusal(lambda: s.chat(tools=TOOLS)).param)
 
 
@@ -548,6 +554,7 @@ for entry in os.listdir(DEMO):
 with open(os.path.join(folder, "chat_template.jinja"), "w") as file:
     file.write(TEMPLATE)
 main, other = Server(DEMO), Server(folder)
+caller = Server(folder, "--reasoning-parser", "none")  # the demo would think for ever
 try:
     verdicts = run_all()
     if "--table" in sys.argv:
@@ -557,6 +564,7 @@ try:
 finally:
     main.stop()
     other.stop()
+    caller.stop()
     shutil.rmtree(folder)
 for failure in failures:
     print("FAILED", failure)

@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as folder:
     try:
         code = subprocess.call(
             [sys.executable, "-m", "schemathesis.cli", "run", address + "/openapi.json",
-             "--max-time", seconds, "--seed", os.environ.get("SEED", "1"), "--no-color",
+             "--max-time", seconds, "--request-timeout", "300", "--seed", os.environ.get("SEED", "1"), "--no-color",
              "--exclude-checks", "positive_data_acceptance"], cwd=folder)
     finally:
         server.terminate()

@@ -13,9 +13,10 @@
 #define CHAT_MODEL_TEMPLATE                                                                       \
   "{%- for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}"                               \
   "{%- for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>" \
-  "\n{% endfor %}{% if enable_thinking is defined %}<tool_call><think>{% endif %}"                \
+  "\n{% endfor %}"                                                                                \
   "{% for i in range(bomb | default(0)) %}{% for j in range(bomb) %}{% endfor %}{% endfor %}"     \
-  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"                              \
+  "{% if enable_thinking %}<think>\n{% endif %}"
 
 // A folder like the demo's, but for the template; the caller removes it.
 static inline void make_chat_folder(const char *demo, const char *chat_template,

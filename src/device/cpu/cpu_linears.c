@@ -29,6 +29,7 @@ typedef struct linear_run {
   mgl_dtype x_dtype;
   uint32_t rows;          // of x in this iteration
   bool packs;             // x is packed
+  bool splits;            // and split
   uint32_t first, count;  // of the block
 } linear_run;
 
@@ -48,6 +49,7 @@ static const void *pack_rows(const linear_run *run, const void *rows) {
   unsigned char *scratch = mgl_cpu_scratch_of(run->p, run->worker);
   mgl_pack_args args = {.x = rows,
                         .dtype = run->x_dtype,
+                        .split = run->splits,
                         .token_count = run->count,
                         .k = run->k,
                         .out = scratch + run->p->scratch.packed};
@@ -225,6 +227,7 @@ static void compute(const linear_run *run, const void *x, const weight_rows *pie
       .x = x,
       .x_dtype = run->x_dtype,
       .packed = run->packs,
+      .split = run->splits,
       .w = weight_at(p, piece->w, piece->first),
       .w_dtype = weight->dtype,
       .w_group = weight->group,
@@ -237,6 +240,7 @@ static void compute(const linear_run *run, const void *x, const weight_rows *pie
       .k = run->k,
       .out = to.out,
       .out_stride = to.stride,
+      .way = &p->way,
   };
   for (uint32_t begin = 0, end; begin < piece->count; begin = end) {
     end = begin + smaller(features, piece->count - begin);
@@ -337,7 +341,8 @@ void mgl_cpu_linear_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t work
   uint32_t piece_count = is_gate_up ? 0 : find_pieces(p, run.op, begin, end, pieces);
   for (run.first = 0; run.first < run.rows; run.first += run.count) {
     run.count = smaller(run.rows - run.first, MGL_CPU_BLOCK_TOKENS);
-    run.packs = !codes && mgl_linear_packs(run.count, end - begin);
+    run.packs = !codes && mgl_linear_packs(&p->way, run.count, end - begin);
+    run.splits = run.packs && p->way.split && run.x_dtype == MGL_DTYPE_BF16;
     if (is_gate_up) {
       run_gate_up_block(&run, begin, end);
     } else {

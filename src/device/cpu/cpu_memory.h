@@ -27,6 +27,8 @@ typedef struct mgl_cpu_memory_options {
   uint32_t page_tokens;  // P of a KV page
   uint32_t page_count;   // KV pages
   uint32_t workers;      // at least 1; each gets its own scratch
+  // How programs walk over linears, copied into each: NULL, the usual way of their kernels.
+  const mgl_linear_way *way;
 } mgl_cpu_memory_options;
 
 // An mgl_logit_note is what one worker knows of one row of logits: the largest of its columns

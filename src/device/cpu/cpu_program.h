@@ -35,6 +35,7 @@ typedef struct mgl_cpu_program {
   const mgl_graph *graph;
   mgl_cpu_memory *memory;  // shared with other programs
   const mgl_cpu_kernels *kernels;
+  mgl_linear_way way;  // of the memory's options, or the usual one of the kernels
   mgl_dim_values largest;
   uint32_t strides;        // tasks per KV head in attention ops
   uint32_t logits;         // the tensor "logits", MGL_NO_TENSOR if there is none

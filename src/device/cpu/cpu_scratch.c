@@ -94,7 +94,8 @@ mgl_cpu_scratch_layout mgl_cpu_scratch_lay_out(const mgl_graph *graph,
     const mgl_dim *dims = weight->dims;
     uint32_t rows = block_rows(graph, op, dims[1].number, largest);
     stage = larger(stage, stage_bytes(graph, op, act, rows));
-    if (mgl_linear_packs(rows, dims[0].number)) {
+    const mgl_linear_way soonest = {.pack_tokens = MGL_LINEAR_LEAST_PACKED};
+    if (mgl_linear_packs(&soonest, rows, dims[0].number)) {  // in whatever way there will be
       packed = larger(packed, mgl_packed_bytes(rows, dims[1].number, act));
     }
   }

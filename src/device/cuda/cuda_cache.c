@@ -1,18 +1,16 @@
 #include "device/cuda/cuda_cache.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/cache_folder.h"
 #include "base/file.h"
 #include "base/new_file.h"
 
-enum { PATH_BYTES = MGL_CUDA_CACHE_PATH_BYTES + 128, NAME_BYTES = 96 };
+enum { PATH_BYTES = MGL_CACHE_FOLDER_BYTES + 128, NAME_BYTES = 96 };
 
 // A file begins with this header; the cubin follows, and nothing else.
 typedef struct header {
@@ -30,22 +28,6 @@ static const char magic[8] = {'M', 'G', 'L', 'C', 'U', 'B', 'I', 'N'};
 enum { VERSION = 1 };
 
 _Static_assert(sizeof(header) == 80, "no padding that a checksum would read");
-
-bool mgl_cuda_cache_folder(char out[MGL_CUDA_CACHE_PATH_BYTES]) {
-  static const struct {
-    const char *variable, *below;
-  } places[] = {
-      {"MEGALITH_CACHE", ""}, {"XDG_CACHE_HOME", "/megalith"}, {"HOME", "/.cache/megalith"}};
-  for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-    const char *value = getenv(places[i].variable);
-    bool absolute = value != NULL && value[0] == '/';
-    if (absolute || (i == 0 && value != NULL && value[0] != 0)) {  // XDG: relative paths are void
-      int bytes = snprintf(out, MGL_CUDA_CACHE_PATH_BYTES, "%s%s", value, places[i].below);
-      return bytes > 0 && bytes < MGL_CUDA_CACHE_PATH_BYTES;
-    }
-  }
-  return false;
-}
 
 static void file_name(const mgl_cuda_cache_key *key, char out[NAME_BYTES]) {
   char hash[MGL_HASH_TEXT_BYTES];
@@ -141,29 +123,6 @@ bool mgl_cuda_cache_read(const char *folder, const mgl_cuda_cache_key *key, void
 
 // --- writing -------------------------------------------------------------------------------------
 
-static mgl_status refused(const char *path, mgl_error *err) {
-  return mgl_error_set(err, MGL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-}
-
-static mgl_status make_folders(const char *folder, mgl_error *err) {
-  char path[PATH_BYTES];
-  (void)snprintf(path, sizeof path, "%.4095s", folder);
-  for (char *at = path + 1;; at++) {
-    if (*at != '/' && *at != 0) {
-      continue;
-    }
-    char end = *at;
-    *at = 0;
-    if (mkdir(path, 0700) != 0 && errno != EEXIST && (end == 0 || access(path, X_OK) != 0)) {
-      return refused(folder, err);
-    }
-    if (end == 0) {
-      return MGL_OK;
-    }
-    *at = end;
-  }
-}
-
 mgl_status mgl_cuda_cache_write(const char *folder, const mgl_cuda_cache_key *key,
                                 const void *cubin, size_t bytes, const mgl_cuda_usage *usage,
                                 mgl_error *err) {
@@ -180,7 +139,7 @@ mgl_status mgl_cuda_cache_write(const char *folder, const mgl_cuda_cache_key *ke
   h.checksum = checksum_of(&h, cubin);
   file_name(key, name);
   (void)snprintf(path, sizeof path, "%.4095s/%s", folder, name);
-  MGL_TRY(make_folders(folder, err));
+  MGL_TRY(mgl_cache_folder_make(folder, err));
   mgl_status status = mgl_new_file_create(path, &file, err);
   if (status == MGL_OK) {
     status = mgl_new_file_write(&file, &h, sizeof h, err);

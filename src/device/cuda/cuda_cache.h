@@ -24,18 +24,14 @@ typedef struct mgl_cuda_cache_key {
   int nvrtc_major, nvrtc_minor;  // 0 and 0: any toolkit's will do
 } mgl_cuda_cache_key;
 
-enum { MGL_CUDA_CACHE_PATH_BYTES = 4096, MGL_CUDA_CACHE_MAX_BYTES = 64 << 20 };
-
-// $MEGALITH_CACHE, else $XDG_CACHE_HOME/megalith, else $HOME/.cache/megalith. False: none of them
-// is set, or the path is too long.
-bool mgl_cuda_cache_folder(char out[MGL_CUDA_CACHE_PATH_BYTES]);
+enum { MGL_CUDA_CACHE_MAX_BYTES = 64 << 20 };
 
 // The code and its resources: true, and *out_cubin is freed with mgl_free. Damaged files, and those
 // of another key under this name, are removed on the way, as is what killed writers left.
 bool mgl_cuda_cache_read(const char *folder, const mgl_cuda_cache_key *key, void **out_cubin,
                          size_t *out_bytes, mgl_cuda_usage *usage);
 
-// Makes the folder, and those above it, if they are missing.
+// Makes the folder (base/cache_folder.h) if it is missing.
 mgl_status mgl_cuda_cache_write(const char *folder, const mgl_cuda_cache_key *key,
                                 const void *cubin, size_t bytes, const mgl_cuda_usage *usage,
                                 mgl_error *err);

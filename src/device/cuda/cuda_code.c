@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/cache_folder.h"
 #include "device/cuda/cuda_cache.h"
 
 static mgl_status compile(const mgl_nvrtc *nvrtc, const char *name, const char *architecture,
@@ -41,8 +42,8 @@ mgl_status mgl_cuda_code_get(const mgl_cuda_device *device, const char *name,
   mgl_nvrtc nvrtc;
   mgl_cuda_cache_key key = {0};
   char architecture[MGL_ARCHITECTURE_BYTES];
-  char folder_path[MGL_CUDA_CACHE_PATH_BYTES];
-  const char *folder = mgl_cuda_cache_folder(folder_path) ? folder_path : NULL;
+  char folder_path[MGL_CACHE_FOLDER_BYTES];
+  const char *folder = mgl_cache_folder(folder_path) ? folder_path : NULL;
   *out = (mgl_cuda_code){0};
   mgl_cuda_architecture(device, architecture);
   MGL_TRY(mgl_cuda_source_hash(name, architecture, shape, &key.source, err));

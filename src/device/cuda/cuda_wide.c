@@ -25,27 +25,14 @@ static uint64_t take(uint64_t *bytes, uint64_t more) {
   return at;
 }
 
-static uint32_t graph_tokens(const mgl_cuda_wide_sizes *sizes, uint32_t graph) {
-  return (uint32_t)(sizes->few ? MGL_WIDE_LEAST_TILE : MGL_WIDE_MOST_TILE) << graph;
-}
-
 uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t tokens) {
-  uint32_t graph = 0;
-  while (graph_tokens(&wide->sizes, graph) < tokens) {
-    graph++;
-  }
-  return graph;
+  return mgl_stages_graph_for(wide->sizes.few, tokens);
 }
 
 // --- graphs --------------------------------------------------------------------------------------
 
 static mgl_stages_options stages_of(const mgl_cuda_wide_sizes *sizes, uint32_t graph) {
-  uint32_t tokens = graph_tokens(sizes, graph);
-  return (mgl_stages_options){
-      .tokens = tokens,
-      .tile_tokens = tokens < MGL_WIDE_MOST_TILE ? tokens : (uint32_t)MGL_WIDE_MOST_TILE,
-      .logit_rows = sizes->logit_rows,
-      .workers = sizes->workers};
+  return mgl_stages_options_of(sizes->few, graph, sizes->logit_rows, sizes->workers);
 }
 
 static void *block_at(const mgl_cuda_wide_addresses *a, uint64_t offset) {
@@ -366,15 +353,6 @@ static mgl_status copy_pages(const mgl_cuda_wide_addresses *a, const mgl_plan *f
     }
   }
   return MGL_OK;
-}
-
-uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few) {
-  uint64_t layers = 0;
-  for (size_t i = 0; i < program->op_count; i++) {
-    layers += program->ops[i].kind == MGL_OP_ATTEND ? 1 : 0;
-  }
-  bool small = step_bytes <= layers * MGL_CUDA_SMALL_LAYER_BYTES;
-  return small && !few ? MGL_CUDA_NARROW_TOKENS_SMALL : MGL_CUDA_NARROW_TOKENS;
 }
 
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,

@@ -14,17 +14,12 @@
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/cuda_layout.h"
 #include "graph/graph.h"
+#include "lower/choose.h"
 #include "twin/wide_chain.h"
 #include "twin/wide_run.h"
 
 enum {
   MGL_CUDA_WIDE_GRAPHS = 6,
-  // Most tokens of an iteration of the narrow class where there is a wide one, which takes less
-  // time for more (docs/log/156); and where the wide one has no tiles of few tokens, of models
-  // whose weights are up to so many bytes a layer.
-  MGL_CUDA_NARROW_TOKENS = 16,
-  MGL_CUDA_NARROW_TOKENS_SMALL = 32,
-  MGL_CUDA_SMALL_LAYER_BYTES = 288 << 20,
 };
 
 typedef struct mgl_cuda_wide_sizes {
@@ -67,11 +62,6 @@ typedef struct mgl_cuda_wide_layout {
 mgl_status mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model *model,
                                  const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out,
                                  mgl_error *err);
-
-// Iterations of up to how many tokens the narrow class computes faster, of a fused program whose
-// weights have so many bytes: it takes as long as its products with every weight do, the wide class
-// one to four ms of stages that wait for each other (docs/log/105). few: as in mgl_cuda_wide_sizes.
-uint32_t mgl_cuda_wide_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few);
 
 // The graph for so many tokens, at most as many as the layout's sizes say.
 uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t tokens);

@@ -8,8 +8,10 @@
 
 #include "kernels/cpu/kernel_tables.h"
 
-// These were measured (docs/log/101).
-enum { PACK_LEAST_TOKENS = 20, PACK_LEAST_FEATURES = 64 };
+enum {
+  PACK_LEAST_FEATURES = 64,  // docs/log/101
+  PADDED_ELEMENTS = 32,      // of K, by any table
+};
 
 static const kernel_level *const levels[MGL_SIMD_COUNT] = {
     [MGL_SIMD_SCALAR] = &mgl_level_scalar,
@@ -30,12 +32,16 @@ uint64_t mgl_cpu_read_stream(mgl_simd simd, const void *memory, size_t bytes) {
   return levels[simd]->read_stream(memory, bytes);
 }
 
+// Split operands are f32.
 size_t mgl_packed_bytes(uint32_t token_count, uint32_t k, mgl_dtype dtype) {
-  return ((size_t)k * mgl_dtype_bytes(dtype) + 63) / 64 * 64 * token_count;
+  assert(dtype == MGL_DTYPE_BF16 || dtype == MGL_DTYPE_F32);
+  (void)dtype;
+  size_t padded = ((size_t)k + PADDED_ELEMENTS - 1) / PADDED_ELEMENTS * PADDED_ELEMENTS;
+  return padded * sizeof(float) * token_count;
 }
 
-bool mgl_linear_packs(uint32_t token_count, size_t features) {
-  return token_count >= PACK_LEAST_TOKENS && features >= PACK_LEAST_FEATURES;
+bool mgl_linear_packs(const mgl_linear_way *way, uint32_t token_count, size_t features) {
+  return token_count >= way->pack_tokens && features >= PACK_LEAST_FEATURES;
 }
 
 static size_t take(size_t *total, size_t count) {

@@ -42,6 +42,35 @@ typedef struct mgl_rmsnorm_args {
   mgl_dtype out_dtype;  // bf16 or f32
 } mgl_rmsnorm_args;
 
+// How linears walk over their operands. What a processor is fast with differs, and so is chosen on
+// the machine (device/cpu/cpu_tune.h); results are the same bits in every way.
+typedef enum mgl_fetch { MGL_FETCH_NONE, MGL_FETCH_L1, MGL_FETCH_L2, MGL_FETCH_COUNT } mgl_fetch;
+
+typedef struct mgl_linear_way {
+  // One token: four rows of weights side by side, or one after the other; and what is fetched that
+  // is read `one_ahead` bytes later, side by side in whole blocks of four rows.
+  bool one_in_turn;
+  mgl_fetch one_fetch;
+  uint32_t one_ahead;  // at most MGL_LINEAR_MOST_AHEAD
+  // A few tokens: blocks of four rows between a fetch and its use; 0: nothing is fetched.
+  uint32_t few_ahead;
+  // Many tokens: from which number on x is packed; whether bf16 is packed as f32, odd and even
+  // elements apart, for processors whose instruction for pairs is slower than two for f32; whether
+  // the next rows are fetched into L2; and how many rows stay in a cache while the tokens pass, up
+  // to MGL_LINEAR_SOME of them, and more.
+  uint32_t pack_tokens;  // at least MGL_LINEAR_LEAST_PACKED
+  bool split;
+  bool many_fetch;
+  uint32_t some_rows, many_rows;  // at least 4; 0: as many as are 256 KiB
+} mgl_linear_way;
+
+enum {
+  MGL_LINEAR_MOST_AHEAD = 1 << 20,
+  MGL_LINEAR_MOST_BLOCKS = 64,
+  MGL_LINEAR_LEAST_PACKED = 4,
+  MGL_LINEAR_SOME = 24,
+};
+
 // Linear: out[t][n] = sum_k x[t][k] * w[n][k] (+ bias[n]), or residual[t][n] + that sum, rounded in
 // between as a linear and an add would. Unit: an output feature n.
 // Supported (x, w) dtypes: (bf16, bf16), (f32, bf16), (f32, f16), (f32, f32), and both with codes.
@@ -50,6 +79,7 @@ typedef struct mgl_linear_args {
   mgl_dtype x_dtype;
   bool packed;    // the latter; for many tokens and rows that is faster (mgl_linear_packs), and
                   // never where weights are codes
+  bool split;     // as it was packed
   const void *w;  // [N, K] of w_dtype, row-major, as stored: aligned to its element only
   mgl_dtype w_dtype;
   uint32_t w_group;  // of codes, whose rows lie as base/form.h says; else 0
@@ -64,6 +94,7 @@ typedef struct mgl_linear_args {
   // meanwhile. NULL and 0: none.
   const void *next_w;
   uint32_t next_rows;
+  const mgl_linear_way *way;  // NULL: the table's usual one
 } mgl_linear_args;
 
 static inline mgl_form mgl_linear_form(const mgl_linear_args *args) {
@@ -74,16 +105,17 @@ static inline mgl_form mgl_linear_form(const mgl_linear_args *args) {
 typedef struct mgl_pack_args {
   const void *x;    // [T, K] of dtype, rows contiguous
   mgl_dtype dtype;  // bf16 or f32
+  bool split;       // only of bf16: see mgl_linear_way
   uint32_t token_count;
   uint32_t k;
   void *out;  // mgl_packed_bytes, aligned to 64
 } mgl_pack_args;
 
-// Of any table.
+// Of any table and way.
 size_t mgl_packed_bytes(uint32_t token_count, uint32_t k, mgl_dtype dtype);
 
 // Whether packing x pays for a linear of so many tokens and output features in one call.
-bool mgl_linear_packs(uint32_t token_count, size_t features);
+bool mgl_linear_packs(const mgl_linear_way *way, uint32_t token_count, size_t features);
 
 // Rotary angles of one iteration: out[t][i] = amplitude * (cos, sin)(positions[t] * frequency[i]),
 // the product with the frequency rounded to f32 first, as the Hugging Face reference does. Rows
@@ -197,6 +229,10 @@ typedef struct mgl_cpu_kernels {
   void (*add)(const mgl_add_args *args, size_t begin, size_t end);
   // The largest of count >= 1 elements, of equal ones (0 and -0) any; a NaN if one of them is.
   float (*largest)(const float *x, size_t count);
+  // Whether this processor computes split operands to the bits of pairs. Where not, no way may
+  // split. Takes microseconds.
+  bool (*splits)(void);
+  mgl_linear_way usual;  // of linears on a processor that nothing is known of
 } mgl_cpu_kernels;
 
 // The table of a SIMD level that this processor has (base/cpu.h); asserts that it was compiled in.

@@ -71,7 +71,11 @@ static void rmsnorm(const mgl_rmsnorm_args *args, size_t begin, size_t end) {
   }
 }
 
-// Packed rows are rows as they are.
+// Packed rows are rows as they are, split or not.
+static bool splits(void) {
+  return true;
+}
+
 static void pack(const mgl_pack_args *args) {
   memcpy(args->out, args->x, (size_t)args->token_count * args->k * mgl_dtype_bytes(args->dtype));
 }
@@ -308,6 +312,8 @@ const kernel_level mgl_level_scalar = {
             .silu_mul = silu_mul,
             .add = add,
             .largest = mgl_scalar_largest,
+            .splits = splits,
+            .usual = {.pack_tokens = 20},
         },
     .read_stream = mgl_scalar_read_stream,
 };

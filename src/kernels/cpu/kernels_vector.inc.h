@@ -8,15 +8,9 @@
 #include <assert.h>
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "kernels/cpu/kernel_tables.h"
-
-// Loops over the registers of a tile: bounds are constant after inlining.
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 32")
-#endif
 
 INLINE vec load_as(const void *data, mgl_dtype dtype, size_t index) {
   switch (dtype) {
@@ -265,6 +259,8 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
             .silu_mul = silu_mul,                  \
             .add = add,                            \
             .largest = largest,                    \
+            .splits = splits,                      \
+            .usual = USUAL_WAY,                    \
         },                                         \
     .read_stream = read_stream,                    \
   }

@@ -13,6 +13,7 @@
 // Included by kernels_vector.inc.h, behind linear_vector.inc.h.
 
 enum {
+  codes_ahead = 2,     // blocks of rows between a prefetch and its use
   codes_chunk = 2048,  // elements of K that are decoded at a time, if a group is not longer
   codes_most = 4096,   // MGL_FORM_MAX_GROUP
   codes_tokens = 64,   // of a pass over the weights
@@ -168,6 +169,23 @@ INLINE void single_step(const mgl_linear_args *args, const code_rows *rows, size
   }
 }
 
+// Fetches a block of the rows that come `ahead` bytes behind these: decoding takes so many
+// instructions a byte that the processor's own prefetchers fall behind.
+INLINE void prefetch_block(const code_rows *rows, size_t i, size_t ahead, mgl_dtype code,
+                           grouping groups) {
+  size_t at = ahead + codes_bytes_of(i, code);
+  for (size_t byte = 0; byte < codes_bytes_of(MGL_CODE_BLOCK, code); byte += 64) {
+    UNROLL for (size_t r = 0; r < linear_rows; r++) {
+      _mm_prefetch(rows->codes[r] + at + byte, _MM_HINT_T0);
+    }
+  }
+  if (groups != grouping_blocks) {  // else the scales are few, and fetched with the next row
+    UNROLL for (size_t r = 0; r < linear_rows; r++) {
+      _mm_prefetch(rows->scales[r] + ahead + i / (groups == grouping_16 ? 4 : 8), _MM_HINT_T0);
+    }
+  }
+}
+
 INLINE void codes_single(const mgl_linear_args *args, size_t begin, size_t end, mgl_dtype code,
                          operand x, grouping groups) {
   size_t step = step_of((kinds){x, x}), k = args->k;
@@ -175,6 +193,8 @@ INLINE void codes_single(const mgl_linear_args *args, size_t begin, size_t end, 
   if (args->w_offsets) {
     sum_groups(args, 0, sums, x);
   }
+  size_t ahead =
+      codes_ahead * linear_rows * mgl_row_layout_of(mgl_linear_form(args), args->k).bytes;
   for (size_t n = begin; n < end; n += linear_rows) {
     code_rows rows = find_code_rows(args, n, end);
     vec acc[linear_rows], sum[linear_rows];
@@ -183,6 +203,7 @@ INLINE void codes_single(const mgl_linear_args *args, size_t begin, size_t end, 
     }
     size_t i = 0, group_end = args->w_group;
     for (; i < k; i += MGL_CODE_BLOCK) {
+      prefetch_block(&rows, i, ahead, code, groups);
       if (i + MGL_CODE_BLOCK <= k) {
         UNROLL for (size_t e = 0; e < MGL_CODE_BLOCK; e += step) {
           single_step(args, &rows, i, e, true, acc, sum, code, x, groups);

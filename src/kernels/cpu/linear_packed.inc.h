@@ -2,15 +2,17 @@
 // weights are used in place.
 //
 // The same chains of additions as in linear_vector.inc.h, so the same bits; what differs is what
-// stays where. A panel of rows of weights, 256 KiB, stays in the L2 cache while all tiles of tokens
-// pass over it; a tile's chunk of x, 12 KiB, stays in the L1 cache while the rows of the panel pass
-// over it. The next panel is fetched into L2 meanwhile, a little by each tile. Accumulators are
-// parked between chunks of K. Rejected (docs/log/092, 095, 098): blocks of rows that stay in L1
-// while x passes, prefetching weights into L1, packed weights, and lanes that are rows, which would
-// save the sums over lanes, but change the order of summation.
+// stays where. A panel of rows of weights, 256 KiB or what mgl_linear_way says, stays in the L2
+// cache while all tiles of tokens pass over it; a tile's chunk of x, 12 KiB, stays in the L1 cache
+// while the rows of the panel pass over it. The next panel is fetched into L2 meanwhile, a little
+// by each tile. Accumulators are parked between chunks of K. Rejected (docs/log/092, 095, 098):
+// blocks of rows that stay in L1 while x passes, prefetching weights into L1, packed weights, and
+// lanes that are rows, which would save the sums over lanes, but change the order of summation.
 //
 // Packed x: tile after tile of about the same number of tokens, linear_tokens at most; in a tile,
-// step after step of K; in a step, one vector of each token, filled up with zeros behind K.
+// step after step of K; in a step, one vector of each token, filled up with zeros behind K. Split
+// x: in a step the odd elements of each token, then the even ones, so that a product of pairs is
+// two of f32 (in the order of VDPBF16PS), and x need not be widened again for each block of rows.
 //
 // Included by kernels_vector.inc.h, behind linear_vector.inc.h.
 
@@ -36,7 +38,12 @@ static size_t tile_start(const packed_tiles *tiles, size_t tile) {
   return tile * tiles->tokens / tiles->count;
 }
 
-INLINE void pack_of(const mgl_pack_args *args, operand kind) {
+// Vectors of a token in a step.
+INLINE size_t vectors_of(kinds kind) {
+  return kind.x == operand_bf16_split ? 2 : 1;
+}
+
+INLINE void pack_of(const mgl_pack_args *args, operand kind, bool split) {
   size_t step = step_of((kinds){kind, kind}), bytes = operand_bytes(kind), k = args->k;
   packed_tiles tiles = tiles_of(args->token_count);
   float *out = args->out;
@@ -46,18 +53,24 @@ INLINE void pack_of(const mgl_pack_args *args, operand kind) {
       for (size_t t = first; t < end; t++, out += vec_lanes) {
         const char *x = (const char *)args->x + (t * k + i) * bytes;
         vec value = k - i < step ? operand_load_partial(x, k - i, kind) : operand_load(x, kind);
-        vec_store(out, value);
+        vec_store(out, split ? vec_pairs_odd(value) : value);
+        if (split) {
+          vec_store(out + (end - first) * vec_lanes, vec_pairs_even(value));
+        }
       }
+      out += split ? (end - first) * vec_lanes : 0;
     }
   }
 }
 
 static void pack(const mgl_pack_args *args) {
-  if (args->dtype == MGL_DTYPE_BF16) {
-    pack_of(args, operand_bf16_pairs);
+  assert(args->dtype == MGL_DTYPE_BF16 || (args->dtype == MGL_DTYPE_F32 && !args->split));
+  if (args->dtype == MGL_DTYPE_F32) {
+    pack_of(args, operand_f32, false);
+  } else if (args->split) {
+    pack_of(args, operand_bf16_pairs, true);
   } else {
-    assert(args->dtype == MGL_DTYPE_F32);
-    pack_of(args, operand_f32);
+    pack_of(args, operand_bf16_pairs, false);
   }
 }
 
@@ -65,15 +78,21 @@ static void pack(const mgl_pack_args *args) {
 // vectors.
 INLINE void packed_step(vec acc[][linear_rows], const float *x, const sources *from, size_t i,
                         size_t partial, size_t tokens, kinds kind) {
-  vec weights[linear_rows];
-  UNROLL for (size_t r = 0; r < linear_rows; r++) {
-    const char *w = from->w[r] + i * operand_bytes(kind.w);
-    weights[r] = partial > 0 ? operand_load_partial(w, partial, kind.w) : operand_load(w, kind.w);
-  }
-  UNROLL for (size_t j = 0; j < tokens; j++) {
-    vec value = vec_load(x + j * vec_lanes);
+  bool split = kind.x == operand_bf16_split;
+  UNROLL for (size_t half = 0; half < vectors_of(kind); half++) {
+    vec weights[linear_rows];
     UNROLL for (size_t r = 0; r < linear_rows; r++) {
-      acc[j][r] = operand_dot(acc[j][r], value, weights[r], kind.x);
+      const char *w = from->w[r] + i * operand_bytes(kind.w);
+      weights[r] = partial > 0 ? operand_load_partial(w, partial, kind.w) : operand_load(w, kind.w);
+      if (split) {
+        weights[r] = half == 0 ? vec_pairs_odd(weights[r]) : vec_pairs_even(weights[r]);
+      }
+    }
+    UNROLL for (size_t j = 0; j < tokens; j++) {
+      vec value = vec_load(x + (half * tokens + j) * vec_lanes);
+      UNROLL for (size_t r = 0; r < linear_rows; r++) {
+        acc[j][r] = operand_dot(acc[j][r], value, weights[r], kind.x);
+      }
     }
   }
 }
@@ -91,15 +110,20 @@ INLINE void packed_tile(const mgl_linear_args *args, const block *at, const floa
     }
   }
   const char *ahead = at->ahead;
-  for (; i + step <= end; i += step, x += tokens * vec_lanes) {
+  bool split = kind.x == operand_bf16_split;
+  uint32_t control = split ? vec_subnormals_begin(acc[0], tokens * linear_rows) : 0;
+  for (; i + step <= end; i += step, x += vectors_of(kind) * tokens * vec_lanes) {
     for (size_t r = 0; r < ahead_rows; r++) {
-      _mm_prefetch(ahead + r * from.w_stride, _MM_HINT_T1);
+      fetch(ahead, r * from.w_stride, MGL_FETCH_L2);
     }
     ahead += step * operand_bytes(kind.w);
     packed_step(acc, x, &from, i, 0, tokens, kind);
   }
   if (i < end) {
     packed_step(acc, x, &from, i, end - i, tokens, kind);
+  }
+  if (split) {
+    vec_subnormals_end(control, acc[0], tokens * linear_rows);
   }
   UNROLL for (size_t j = 0; j < tokens; j++) {
     if (end < args->k) {
@@ -125,11 +149,12 @@ INLINE void compute_panel_tile(const mgl_linear_args *args, const panel *p, size
                                const packed_tiles *tiles, size_t tile, vec *state, kinds kind) {
   size_t step = step_of(kind), k = args->k, row_bytes = k * operand_bytes(kind.w);
   size_t t = tile_start(tiles, tile), tokens = tile_start(tiles, tile + 1) - t;
-  const float *x = (const float *)args->x + t * ((k + step - 1) / step) * vec_lanes;
+  size_t step_floats = vectors_of(kind) * vec_lanes;  // of a token
+  const float *x = (const float *)args->x + t * ((k + step - 1) / step) * step_floats;
   // This tile's part of the next panel: these of every four rows.
   size_t first = tile * linear_rows / tiles->count;
   size_t count = (tile + 1) * linear_rows / tiles->count - first;
-  for (size_t begin = 0; begin < k; begin += chunk, x += chunk / step * tokens * vec_lanes) {
+  for (size_t begin = 0; begin < k; begin += chunk, x += chunk / step * tokens * step_floats) {
     for (size_t n = p->n; n < p->n_end; n += linear_rows) {
       size_t row = n - p->n + first;
       block at = {
@@ -140,7 +165,7 @@ INLINE void compute_panel_tile(const mgl_linear_args *args, const panel *p, size
           .state = state + (n - p->n) * linear_tokens,
           .ahead = p->ahead,
       };
-      if (row + count <= p->ahead_rows) {
+      if (args->way->many_fetch && row + count <= p->ahead_rows) {
         at.ahead += row * row_bytes + begin * operand_bytes(kind.w);
         at.ahead_rows = count;
       }
@@ -158,13 +183,23 @@ INLINE void compute_panel_tile(const mgl_linear_args *args, const panel *p, size
   }
 }
 
+// Most rows of a panel, a multiple of linear_rows.
+static size_t panel_rows(const mgl_linear_args *args, size_t row_bytes, bool chunked) {
+  size_t most = chunked ? packed_chunked_rows : packed_most_rows;
+  size_t rows = args->token_count <= MGL_LINEAR_SOME ? args->way->some_rows : args->way->many_rows;
+  size_t least = linear_rows;
+  if (rows == 0) {
+    rows = packed_panel_bytes / row_bytes;
+    least = packed_least_rows;
+  }
+  rows = rows / linear_rows * linear_rows;
+  return rows < least ? least : rows > most ? most : rows;
+}
+
 INLINE void compute_packed(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
   vec state[packed_state];
   size_t k = args->k, chunk = packed_chunk_steps * step_of(kind);
-  size_t row_bytes = k * operand_bytes(kind.w);
-  size_t most = k > chunk ? packed_chunked_rows : packed_most_rows;
-  size_t rows = packed_panel_bytes / row_bytes / linear_rows * linear_rows;
-  rows = rows < packed_least_rows ? packed_least_rows : rows > most ? most : rows;
+  size_t row_bytes = k * operand_bytes(kind.w), rows = panel_rows(args, row_bytes, k > chunk);
   packed_tiles tiles = tiles_of(args->token_count);
   for (size_t n = begin, n_end; n < end; n = n_end) {
     n_end = n + rows < end ? n + rows : end;
@@ -184,7 +219,7 @@ INLINE void compute_packed(const mgl_linear_args *args, size_t begin, size_t end
 
 INLINE void linear_of(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
   if (args->token_count == 1) {
-    compute_single(args, begin, end, kind);
+    choose_single(args, begin, end, kind);
     return;
   }
   vec state[linear_state];
@@ -193,10 +228,11 @@ INLINE void linear_of(const mgl_linear_args *args, size_t begin, size_t end, kin
   size_t count = (end - begin + linear_rows - 1) / linear_rows * p.chunks;
   for (size_t i = 0; i < count; i++) {
     block at = plan_block(&p, i);
-    block later = plan_block(&p, i + linear_ahead < count ? i + linear_ahead : i);
+    size_t ahead = args->way->few_ahead;
+    block later = plan_block(&p, i + ahead < count ? i + ahead : i);
     at.state = state + (at.n - begin) / linear_rows % p.panel_blocks * state_stride;
     at.ahead = (const char *)args->w + (later.n * p.k + later.begin) * operand_bytes(kind.w);
-    compute_block(args, at, kind);
+    compute_block(args, at, ahead > 0, kind);
   }
 }
 
@@ -206,6 +242,10 @@ SEPARATE void linear_bf16_bf16(const mgl_linear_args *args, size_t begin, size_t
 
 SEPARATE void packed_bf16_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
   compute_packed(args, begin, end, (kinds){operand_bf16_pairs, operand_bf16_pairs});
+}
+
+SEPARATE void split_bf16_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
+  compute_packed(args, begin, end, (kinds){operand_bf16_split, operand_bf16_pairs});
 }
 
 SEPARATE void linear_f32_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
@@ -232,7 +272,12 @@ SEPARATE void packed_f32_f32(const mgl_linear_args *args, size_t begin, size_t e
   compute_packed(args, begin, end, (kinds){operand_f32, operand_f32});
 }
 
-static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
+static const mgl_linear_way usual_way;
+
+static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
+  mgl_linear_args with_way = *given;
+  const mgl_linear_args *args = &with_way;
+  with_way.way = given->way != NULL ? given->way : &usual_way;
   bool packed = args->packed;
   if (mgl_dtype_is_code(args->w_dtype)) {
     linear_codes(args, begin, end);
@@ -240,13 +285,62 @@ static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
   }
   if (args->x_dtype == MGL_DTYPE_BF16) {
     assert(args->w_dtype == MGL_DTYPE_BF16);
-    (packed ? packed_bf16_bf16 : linear_bf16_bf16)(args, begin, end);
+    (packed && args->split ? split_bf16_bf16
+     : packed              ? packed_bf16_bf16
+                           : linear_bf16_bf16)(args, begin, end);
     return;
   }
-  assert(args->x_dtype == MGL_DTYPE_F32);
+  assert(args->x_dtype == MGL_DTYPE_F32 && !args->split);
   switch (args->w_dtype) {
     case MGL_DTYPE_BF16: (packed ? packed_f32_bf16 : linear_f32_bf16)(args, begin, end); break;
     case MGL_DTYPE_F16: (packed ? packed_f32_f16 : linear_f32_f16)(args, begin, end); break;
     default: (packed ? packed_f32_f32 : linear_f32_f32)(args, begin, end); break;
   }
 }
+
+// Whether split operands give the bits of pairs: numbers of all sizes, subnormals among them, from
+// a generator of fixed seed.
+static bool splits(void) {
+  enum { trials = 256 };
+  uint64_t state = 1;
+  uint32_t bits[3][vec_lanes];
+  for (int trial = 0; trial < trials; trial++) {
+    for (size_t i = 0; i < 3 * vec_lanes; i++) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      // Half of the trials near 1, where every bit of a sum counts.
+      uint32_t random = (uint32_t)(state >> 32);
+      bits[i / vec_lanes][i % vec_lanes] =
+          trial % 2 == 0 ? random : (random & 0x83ff83ffu) | 0x3c003c00u;
+    }
+    vec sum = vec_load(bits[0]), x = vec_load(bits[1]), w = vec_load(bits[2]);
+    vec pairs = vec_dot_pairs(sum, x, w), split = sum;
+    uint32_t control = vec_subnormals_begin(&split, 1);
+    split = vec_fma(vec_pairs_odd(x), vec_pairs_odd(w), split);
+    split = vec_fma(vec_pairs_even(x), vec_pairs_even(w), split);
+    vec_subnormals_end(control, &split, 1);
+    float a[vec_lanes], b[vec_lanes];
+    vec_store(a, pairs);
+    vec_store(b, split);
+    for (size_t i = 0; i < vec_lanes; i++) {
+      bool both_nan = isnan(a[i]) && isnan(b[i]);
+      if (!both_nan && memcmp(&a[i], &b[i], sizeof a[i]) != 0) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Until the machine was measured. VDPBF16PS is as fast as the others' two products on all
+// processors but Intel's, which have it at half the pace; measuring finds that (docs/log/185).
+#if defined(__AVX512BF16__)
+#define USUAL_SPLIT false
+#else
+#define USUAL_SPLIT true
+#endif
+#define USUAL_WAY                                                                       \
+  {                                                                                     \
+    .one_fetch = MGL_FETCH_L1, .one_ahead = 8 << 10, .few_ahead = 2, .pack_tokens = 20, \
+    .split = USUAL_SPLIT, .many_fetch = true,                                           \
+  }
+static const mgl_linear_way usual_way = USUAL_WAY;

@@ -4,8 +4,9 @@
 // Every dot product has one accumulator vector that takes K in ascending steps, the last step with
 // a partial load; vec_sum4 then adds its lanes. Tiles only decide how many of these independent
 // chains run at once, and chunks of K only park the accumulators in memory meanwhile, so that the
-// bits of out[t][n] are the same in each of them. Weights are used in place, row-major: a packed
-// layout was measured and is not worth it (docs/log/014).
+// bits of out[t][n] are the same in each of them. Which tiles, and what is fetched ahead of its
+// use, mgl_linear_way says. Weights are used in place, row-major: a packed layout was measured and
+// is not worth it (docs/log/014).
 //
 // Included by kernels_vector.inc.h.
 
@@ -25,11 +26,16 @@ enum {
   linear_chunk_bytes = 2048,  // of a row of weights
   linear_panel = 8,           // blocks
   linear_state = 4 * 64,      // accumulators kept between chunks
-  linear_ahead = 2,           // blocks between a prefetch and its use
 };
 
 // How the elements of an operand are held in a register.
-typedef enum operand { operand_f32, operand_f16, operand_bf16, operand_bf16_pairs } operand;
+typedef enum operand {
+  operand_f32,
+  operand_f16,
+  operand_bf16,
+  operand_bf16_pairs,
+  operand_bf16_split,  // of packed x: a register of odd elements, one of even ones, as f32
+} operand;
 
 INLINE size_t operand_bytes(operand kind) {
   return kind == operand_f32 ? 4 : 2;
@@ -63,7 +69,7 @@ typedef struct kinds {
 
 // Elements of K in one step.
 INLINE size_t step_of(kinds kind) {
-  return kind.x == operand_bf16_pairs ? 2 * vec_lanes : vec_lanes;
+  return kind.w == operand_bf16_pairs ? 2 * vec_lanes : vec_lanes;
 }
 
 // Adds bias and residual to the sums of rows n to n + 3 and stores those below n_end.
@@ -168,14 +174,14 @@ INLINE void compute_tile(const mgl_linear_args *args, const block *at, size_t t,
 
 // A block for all tokens, in tiles of about the same size. Each tile prefetches its share of the
 // block at at.ahead; this block is in the L1 cache because an earlier one did the same.
-INLINE void compute_block(const mgl_linear_args *args, block at, kinds kind) {
+INLINE void compute_block(const mgl_linear_args *args, block at, bool fetches, kinds kind) {
   size_t count = args->token_count, tiles = (count + linear_tokens - 1) / linear_tokens;
   const char *ahead = at.ahead;
   for (size_t i = 0, t = 0, t_end; i < tiles; i++, t = t_end) {
     size_t first = i * linear_rows / tiles;
     t_end = (i + 1) * count / tiles;
     at.ahead = ahead + first * args->k * operand_bytes(kind.w);
-    at.ahead_rows = (i + 1) * linear_rows / tiles - first;
+    at.ahead_rows = fetches ? (i + 1) * linear_rows / tiles - first : 0;
     switch (t_end - t) {
 #if defined(__AVX512F__)
       case 6: compute_tile(args, &at, t, 6, kind); break;
@@ -235,35 +241,63 @@ static block plan_block(const plan *p, size_t i) {
   return b;
 }
 
-// One token streams through the weights. With VDPBF16PS the processor's own prefetchers follow best
-// (prefetch instructions cost 15%); the other levels spend more instructions per byte, so that
-// prefetches help them (AVX2 by 35%; docs/log/007).
-#if defined(__AVX512BF16__)
-enum { linear_single_prefetch = 0 };
-#else
-enum { linear_single_prefetch = 1 };
-#endif
+// Fetches what the next loads of a row, at `from`, will want `ahead` bytes later.
+INLINE void fetch(const char *from, size_t ahead, mgl_fetch into) {
+  if (into == MGL_FETCH_L1) {
+    _mm_prefetch(from + ahead, _MM_HINT_T0);
+  } else if (into == MGL_FETCH_L2) {
+    _mm_prefetch(from + ahead, _MM_HINT_T1);
+  }
+}
 
-INLINE void compute_single(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
-  size_t k = args->k, step = step_of(kind);
+// One token streams through the weights. Rows one after the other are one stream, which some
+// processors' own prefetchers follow best; four side by side hide the latency of the sums.
+INLINE void compute_single(const mgl_linear_args *args, size_t begin, size_t end, kinds kind,
+                           bool in_turn, mgl_fetch into) {
+  size_t k = args->k, step = step_of(kind), width = operand_bytes(kind.w);
+  size_t at_once = in_turn ? 1 : linear_rows, block_bytes = at_once * k * width;
+  size_t ahead = args->way->one_ahead;
+  ahead = in_turn ? ahead : (ahead + block_bytes - 1) / block_bytes * block_bytes;
   for (size_t n = begin; n < end; n += linear_rows) {
     sources from = find_sources(args, 0, n, end, kind);
-    size_t ahead = linear_ahead * linear_rows * from.w_stride, i = 0;
-    vec acc[1][linear_rows];
-    UNROLL for (size_t r = 0; r < linear_rows; r++) {
-      acc[0][r] = vec_zero();
-    }
-    for (; i + step <= k; i += step) {
-      if (linear_single_prefetch) {
-        UNROLL for (size_t r = 0; r < linear_rows; r++) {
-          _mm_prefetch(from.w[r] + ahead + i * operand_bytes(kind.w), _MM_HINT_T0);
+    vec acc[linear_rows];
+    UNROLL for (size_t first = 0; first < linear_rows; first += at_once) {
+      size_t i = 0;
+      UNROLL for (size_t r = first; r < first + at_once; r++) {
+        acc[r] = vec_zero();
+      }
+      for (; i + step <= k; i += step) {
+        vec x = operand_load(from.x + i * operand_bytes(kind.x), kind.x);
+        UNROLL for (size_t r = first; r < first + at_once; r++) {
+          fetch(from.w[r] + i * width, ahead, into);
+          acc[r] = operand_dot(acc[r], x, operand_load(from.w[r] + i * width, kind.w), kind.x);
         }
       }
-      tile_step(acc, &from, i, 0, 1, kind);
+      if (i < k) {
+        vec x = operand_load_partial(from.x + i * operand_bytes(kind.x), k - i, kind.x);
+        UNROLL for (size_t r = first; r < first + at_once; r++) {
+          vec w = operand_load_partial(from.w[r] + i * width, k - i, kind.w);
+          acc[r] = operand_dot(acc[r], x, w, kind.x);
+        }
+      }
     }
-    if (i < k) {
-      tile_step(acc, &from, i, k - i, 1, kind);
-    }
-    store_sums(args, 0, n, end, vec_sum4(acc[0][0], acc[0][1], acc[0][2], acc[0][3]));
+    store_sums(args, 0, n, end, vec_sum4(acc[0], acc[1], acc[2], acc[3]));
+  }
+}
+
+INLINE void choose_single(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
+  switch (args->way->one_fetch + (args->way->one_in_turn ? MGL_FETCH_COUNT : 0)) {
+    case MGL_FETCH_L1: compute_single(args, begin, end, kind, false, MGL_FETCH_L1); return;
+    case MGL_FETCH_L2: compute_single(args, begin, end, kind, false, MGL_FETCH_L2); return;
+    case MGL_FETCH_COUNT + MGL_FETCH_NONE:
+      compute_single(args, begin, end, kind, true, MGL_FETCH_NONE);
+      return;
+    case MGL_FETCH_COUNT + MGL_FETCH_L1:
+      compute_single(args, begin, end, kind, true, MGL_FETCH_L1);
+      return;
+    case MGL_FETCH_COUNT + MGL_FETCH_L2:
+      compute_single(args, begin, end, kind, true, MGL_FETCH_L2);
+      return;
+    default: compute_single(args, begin, end, kind, false, MGL_FETCH_NONE);
   }
 }

@@ -10,8 +10,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "kernels/cpu/vector_words.h"
 
 typedef __m256 vec;
 
@@ -173,14 +172,28 @@ INLINE vec vec_load_pairs_partial(const void *from, size_t count) {  // count 0 
   return vec_load_pairs(buffer);
 }
 
-INLINE vec vec_dot_pairs(vec acc, vec x, vec w) {
+INLINE vec vec_pairs_even(vec pairs) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
+}
+
+INLINE vec vec_pairs_odd(vec pairs) {
   __m256i high = _mm256_set1_epi32((int)0xffff0000u);
-  __m256i x_bits = _mm256_castps_si256(x), w_bits = _mm256_castps_si256(w);
-  vec x_even = _mm256_castsi256_ps(_mm256_slli_epi32(x_bits, 16));
-  vec w_even = _mm256_castsi256_ps(_mm256_slli_epi32(w_bits, 16));
-  vec x_odd = _mm256_castsi256_ps(_mm256_and_si256(x_bits, high));
-  vec w_odd = _mm256_castsi256_ps(_mm256_and_si256(w_bits, high));
-  return vec_fma(x_odd, w_odd, vec_fma(x_even, w_even, acc));
+  return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs), high));
+}
+
+INLINE vec vec_dot_pairs(vec acc, vec x, vec w) {
+  acc = vec_fma(vec_pairs_odd(x), vec_pairs_odd(w), acc);
+  return vec_fma(vec_pairs_even(x), vec_pairs_even(w), acc);
+}
+
+// vec_dot_pairs treats subnormals as all instructions of this level do.
+INLINE uint32_t vec_subnormals_begin(vec *accumulators, size_t count) {
+  (void)accumulators;
+  return (uint32_t)count;
+}
+
+INLINE void vec_subnormals_end(uint32_t before, vec *accumulators, size_t count) {
+  (void)before, (void)accumulators, (void)count;
 }
 
 enum { vec_stream_block = 256 };

@@ -10,8 +10,7 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "kernels/cpu/vector_words.h"
 
 typedef __m512 vec;
 
@@ -160,18 +159,57 @@ INLINE vec vec_load_pairs_partial(const void *from, size_t count) {  // count 0 
   return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, from));
 }
 
-// acc + x[2i] * w[2i] + x[2i + 1] * w[2i + 1]. VDPBF16PS treats subnormals as zero.
+// The even and the odd elements of pairs, as f32.
+INLINE vec vec_pairs_even(vec pairs) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+}
+
+INLINE vec vec_pairs_odd(vec pairs) {
+  __m512i high = _mm512_set1_epi32((int)0xffff0000u);
+  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), high));
+}
+
+// acc + x[2i] * w[2i] + x[2i + 1] * w[2i + 1], the odd product first. VDPBF16PS does the same but
+// that it treats subnormals as zero.
 INLINE vec vec_dot_pairs(vec acc, vec x, vec w) {
 #if defined(__AVX512BF16__)
   return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)w);
 #else
-  __m512i high = _mm512_set1_epi32((int)0xffff0000u);
-  __m512i x_bits = _mm512_castps_si512(x), w_bits = _mm512_castps_si512(w);
-  vec x_even = _mm512_castsi512_ps(_mm512_slli_epi32(x_bits, 16));
-  vec w_even = _mm512_castsi512_ps(_mm512_slli_epi32(w_bits, 16));
-  vec x_odd = _mm512_castsi512_ps(_mm512_and_si512(x_bits, high));
-  vec w_odd = _mm512_castsi512_ps(_mm512_and_si512(w_bits, high));
-  return vec_fma(x_odd, w_odd, vec_fma(x_even, w_even, acc));
+  acc = vec_fma(vec_pairs_odd(x), vec_pairs_odd(w), acc);
+  return vec_fma(vec_pairs_even(x), vec_pairs_even(w), acc);
+#endif
+}
+
+// Between these two, other instructions treat subnormals as vec_dot_pairs does. What is computed
+// there must pass through both as `accumulators`, or the compiler may compute it elsewhere: it does
+// not know that arithmetic depends on the control register.
+INLINE uint32_t vec_subnormals_begin(vec *accumulators, size_t count) {
+#if defined(__AVX512BF16__)
+  uint32_t before, zeroed;
+  __asm__ volatile("stmxcsr %0" : "=m"(before));
+  zeroed = before | _MM_FLUSH_ZERO_ON | 0x40u;  // of results, of operands
+  __asm__ volatile("ldmxcsr %0" : : "m"(zeroed) : "memory");
+  UNROLL for (size_t i = 0; i < count; i++) {
+    __asm__ volatile("" : "+v"(accumulators[i]));
+  }
+  return before;
+#else
+  (void)accumulators;
+  return (uint32_t)count;
+#endif
+}
+
+INLINE void vec_subnormals_end(uint32_t before, vec *accumulators, size_t count) {
+#if defined(__AVX512BF16__)
+  UNROLL for (size_t i = 0; i < count; i++) {
+    __asm__ volatile("" : "+v"(accumulators[i]));
+  }
+  __asm__ volatile("ldmxcsr %0" : : "m"(before) : "memory");
+  UNROLL for (size_t i = 0; i < count; i++) {
+    __asm__ volatile("" : "+v"(accumulators[i]));
+  }
+#else
+  (void)before, (void)accumulators, (void)count;
 #endif
 }
 

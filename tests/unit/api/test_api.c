@@ -375,6 +375,30 @@ static void what_sampling_asks_for_is_done(void **state) {
   megalith_engine_destroy(engine);
 }
 
+static void partitions_change_no_result(void **state) {
+  (void)state;
+  static const char *const partitions[] = {"gate_up=3", " qkv_proj=16,1  attend=2,2 "};
+  static const char *const wrong[] = {"foo=3", "gate_up", "", "gate_up=3,2", "gate_up=0"};
+  for (size_t i = 0; i < sizeof partitions / sizeof *partitions; i++) {
+    megalith_engine *engine = create((megalith_engine_options){.partitions = partitions[i]});
+    megalith_request *request = submit_question(engine, 1, (megalith_request_options){0});
+    run(engine);
+    check_answer(request, 1);
+    megalith_request_release(request);
+    megalith_engine_destroy(engine);
+  }
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    megalith_engine_options options = {
+        .size = sizeof options, .threads = 2, .kv_tokens = 8192, .partitions = wrong[i]};
+    megalith_engine *engine = NULL;
+    megalith_error error = {0};
+    assert_int_equal(megalith_engine_create(model, &options, &engine, &error),
+                     MEGALITH_ERROR_ARGUMENT);
+    assert_null(engine);
+    assert_true(error.text[0] != 0);
+  }
+}
+
 static void a_paused_request_gives_its_pages_away(void **state) {
   // Pages for one long request at a time.
   megalith_engine *engine = create((megalith_engine_options){.kv_tokens = 96});
@@ -457,6 +481,7 @@ int main(void) {
       cmocka_unit_test(requests_end_where_they_are_told_to),
       cmocka_unit_test(sampling_is_of_the_request_alone),
       cmocka_unit_test(what_sampling_asks_for_is_done),
+      cmocka_unit_test(partitions_change_no_result),
       cmocka_unit_test(a_paused_request_gives_its_pages_away),
       cmocka_unit_test(prompts_that_begin_alike_share_memory),
   };

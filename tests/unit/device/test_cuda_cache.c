@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "base/cache_folder.h"
 #include "device/cuda/cuda_cache.h"
 #include "device/cuda/cuda_code.h"
 #include "support/temp_folder.h"
@@ -237,25 +238,25 @@ static void killed_writers_tear_nothing(void **state) {
 
 static void the_folder_is_the_first_that_is_set(void **state) {
   (void)state;
-  char path[MGL_CUDA_CACHE_PATH_BYTES];
+  char path[MGL_CACHE_FOLDER_BYTES];
   assert_int_equal(setenv("HOME", "/home/h", 1), 0);
   assert_int_equal(unsetenv("XDG_CACHE_HOME"), 0);
   assert_int_equal(unsetenv("MEGALITH_CACHE"), 0);
-  assert_true(mgl_cuda_cache_folder(path));
+  assert_true(mgl_cache_folder(path));
   assert_string_equal(path, "/home/h/.cache/megalith");
   assert_int_equal(setenv("XDG_CACHE_HOME", "not/absolute", 1), 0);
-  assert_true(mgl_cuda_cache_folder(path));
+  assert_true(mgl_cache_folder(path));
   assert_string_equal(path, "/home/h/.cache/megalith");
   assert_int_equal(setenv("XDG_CACHE_HOME", "/x", 1), 0);
-  assert_true(mgl_cuda_cache_folder(path));
+  assert_true(mgl_cache_folder(path));
   assert_string_equal(path, "/x/megalith");
   assert_int_equal(setenv("MEGALITH_CACHE", "/m", 1), 0);
-  assert_true(mgl_cuda_cache_folder(path));
+  assert_true(mgl_cache_folder(path));
   assert_string_equal(path, "/m");
   assert_int_equal(unsetenv("HOME"), 0);
   assert_int_equal(unsetenv("XDG_CACHE_HOME"), 0);
   assert_int_equal(setenv("MEGALITH_CACHE", "", 1), 0);
-  assert_false(mgl_cuda_cache_folder(path));
+  assert_false(mgl_cache_folder(path));
 }
 
 static void keys_tell_sources_apart(void **state) {

@@ -14,9 +14,13 @@
 #include "base/json.h"
 #include "device/cuda/cuda_plan.h"
 #include "device/cuda/cuda_program.h"
+#include "device/cuda/cuda_program_parts.h"
+#include "device/cuda/cuda_steps.h"
 #include "device/cuda/cuda_wide.h"
+#include "lower/choose.h"
 #include "support/fake_cuda.h"
 #include "support/fake_model.h"
+#include "support/must.h"
 #include "twin/wide_items.h"
 
 enum { WORKERS = FAKE_CUDA_WORKERS, NOTHING = FAKE_CUDA_NEVER };
@@ -172,7 +176,7 @@ static void large_iterations_run_in_the_wide_class(void **state) {
     assert_true(fake.wide_runs >= 4 && fake.runs >= 2 && fake.runs < fake.wide_runs);
     assert_true(fake.empty_wide_runs >= fake.runs - 1);  // each chain ends behind one
     assert_true(outcome.iterations > fake.wide_runs + CROWD_TOKENS);
-    assert_int_equal(fake.run->iteration_tokens, MGL_CUDA_NARROW_TOKENS);
+    assert_int_equal(fake.run->iteration_tokens, MGL_NARROW_TOKENS);
     assert_true(c.unslept > c.heard * 3 / 4);  // not those behind the last launch
     assert_int_equal(c.iterations, outcome.iterations);
     assert_true(c.rows >= rows);  // and rows of sequences that had ended
@@ -188,9 +192,53 @@ static void large_iterations_run_in_the_wide_class(void **state) {
   c = (crowd){0};
   run_crowd(program, &c, true, &outcome);
   assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
-  assert_true(fake.wide_runs == 0 && c.most <= 64 && c.most > MGL_CUDA_NARROW_TOKENS);
+  assert_true(fake.wide_runs == 0 && c.most <= 64 && c.most > MGL_NARROW_TOKENS);
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);
+}
+
+static void check_step(const mgl_schedule *s, uint32_t at, const mgl_cuda_step *step) {
+  const mgl_schedule_step *from = &s->steps[s->list[at]];
+  assert_int_equal(step->task, s->list[at]);
+  assert_int_equal(step->op, from->op);
+  assert_int_equal(step->wait_event, from->event);
+  assert_int_equal(step->wait_count,
+                   from->event == MGL_NO_EVENT ? 0 : s->events[from->event].trigger_count);
+  assert_int_equal(step->trigger_event, from->trigger);
+}
+
+// The steps that lie in the GPU's memory are those of the schedules that the compiler prints.
+static void what_runs_is_the_schedule(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = usual;
+  options.iteration_tokens = 300;
+  options.sequences = 20;
+  mgl_cuda_program *p = fake_model_program(&device, options);
+  const bool few = p->wide.layout.sizes.few;
+  for (uint32_t tokens = 1; tokens <= 300; tokens += 1 + tokens / 2) {
+    mgl_iteration_options wanted = {.few = few,
+                                    .compile = {.target = MGL_TARGET_CUDA,
+                                                .tokens = tokens,
+                                                .logit_rows = tokens < 20 ? tokens : 20,
+                                                .workers = p->workers}};
+    mgl_schedule *s = NULL;
+    bool narrow = tokens <= mgl_narrow_tokens(p->program, p->layout.step_bytes, few);
+    MUST(mgl_lower_iteration(p->program, &wanted, &s, &err));
+    MUST(mgl_schedule_verify(p->program, s, &err));
+    uint32_t narrow_graph = mgl_cuda_graph_for(tokens);
+    uint32_t wide_graph = mgl_cuda_wide_graph_for(&p->wide.layout, tokens);
+    mgl_cu_ptr at =
+        narrow ? p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + p->layout.graphs[narrow_graph].steps
+               : p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.graphs[wide_graph].steps;
+    const mgl_cuda_step *steps = mgl_cuda_pointer(at);
+    assert_int_equal(s->lowering == MGL_LOWER_STAGES, !narrow);
+    for (uint32_t i = 0; i < s->list_start[s->worker_count]; i++) {
+      check_step(s, i, &steps[i]);
+    }
+    mgl_schedule_destroy(s);
+  }
+  mgl_cuda_program_destroy(p);
 }
 
 // Those of few tokens in the kernel for them.
@@ -710,6 +758,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_run_to_their_ends),
       cmocka_unit_test(large_iterations_run_in_the_wide_class),
+      cmocka_unit_test(what_runs_is_the_schedule),
       cmocka_unit_test(iterations_find_their_kernel),
       cmocka_unit_test(large_iterations_run_on_other_gpus),
       cmocka_unit_test(a_plan_runs_once),

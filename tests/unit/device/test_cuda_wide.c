@@ -441,10 +441,10 @@ static void small_iterations_are_narrow(void **state) {
                    {.kind = MGL_OP_ATTEND},
                    {.kind = MGL_OP_LOGITS}};
   const mgl_graph program = {.ops = ops, .op_count = 5};
-  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib, false), 32);
-  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 2 * 288 * mib + 1, false), 16);
-  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 1, false), 32);
-  assert_int_equal(mgl_cuda_wide_narrow_tokens(&program, 1, true), 16);
+  assert_int_equal(mgl_narrow_tokens(&program, 2 * 288 * mib, false), 32);
+  assert_int_equal(mgl_narrow_tokens(&program, 2 * 288 * mib + 1, false), 16);
+  assert_int_equal(mgl_narrow_tokens(&program, 1, false), 32);
+  assert_int_equal(mgl_narrow_tokens(&program, 1, true), 16);
 }
 
 int main(void) {

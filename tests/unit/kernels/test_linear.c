@@ -136,11 +136,30 @@ static void linear_matches_reference_random(void **state) {
   }
 }
 
+// Any way that there is.
+static mgl_linear_way random_way(size_t l) {
+  static const uint32_t rows[] = {0, 4, 8, 13, 16, 64, 1000};
+  enum { count = sizeof rows / sizeof *rows };
+  return (mgl_linear_way){
+      .one_in_turn = random_below(2) == 0,
+      .one_fetch = (mgl_fetch)random_below(MGL_FETCH_COUNT),
+      .one_ahead = random_below(MGL_LINEAR_MOST_AHEAD + 1),
+      .few_ahead = random_below(5),
+      .pack_tokens = MGL_LINEAR_LEAST_PACKED,
+      .split = random_below(2) == 0 && level(l)->splits(),
+      .many_fetch = random_below(2) == 0,
+      .some_rows = rows[random_below(count)],
+      .many_rows = rows[random_below(count)],
+  };
+}
+
 // The rows of args->x, packed behind poison for random memory; args then name them.
 static guarded pack(size_t l, mgl_linear_args *args) {
+  args->split = args->way != NULL && args->way->split && args->x_dtype == MGL_DTYPE_BF16;
   guarded packed = guarded_create(mgl_packed_bytes(args->token_count, args->k, args->x_dtype), 0);
   level(l)->pack(&(mgl_pack_args){.x = args->x,
                                   .dtype = args->x_dtype,
+                                  .split = args->split,
                                   .token_count = args->token_count,
                                   .k = args->k,
                                   .out = packed.data});
@@ -149,15 +168,17 @@ static guarded pack(size_t l, mgl_linear_args *args) {
   return packed;
 }
 
-// The same rows token by token, in random ranges, packed or not, and with other alignments of w:
-// the same bits.
+// The same rows token by token, in random ranges and ways, packed or not, and with other alignments
+// of w: the same bits.
 static void check_bits(size_t l, const problem *p) {
   size_t out_bytes = p->tokens * p->rows * sizeof(float);
   guarded whole = guarded_create(out_bytes, 0), parts = guarded_create(out_bytes, 0);
   mgl_linear_args args = problem_args(p, &whole, p->rows);
   level(l)->linear(&args, 0, p->rows);
   mgl_linear_args many = args;
+  mgl_linear_way way = random_way(l);
   many.out = parts.data;
+  many.way = &way;
   guarded all = pack(l, &many);
   level(l)->linear(&many, 0, p->rows);
   assert_memory_equal(whole.data, parts.data, out_bytes);
@@ -170,6 +191,8 @@ static void check_bits(size_t l, const problem *p) {
   for (size_t t = 0, count; t < p->tokens; t += count) {
     count = 1 + random_below((uint32_t)(p->tokens - t < 9 ? p->tokens - t : 9));
     bool packs = random_below(2) == 0;
+    way = random_way(l);
+    args.way = &way;
     args.x = (const char *)p->x.data + t * x_bytes;
     args.packed = false;
     args.token_count = (uint32_t)count;
@@ -207,6 +230,46 @@ static void linear_bits_do_not_depend_on_blocking(void **state) {
           problem_destroy(&p);
         }
       }
+    }
+  }
+}
+
+// A way may split where this processor gives the bits of pairs: those of subnormals too, of huge
+// numbers and of infinities.
+static void split_operands_give_the_bits_of_pairs(void **state) {
+  (void)state;
+  enum { tokens = 30, rows = 21, k = 1100 };
+  for (size_t l = 0; l < level_count(); l++) {
+    if (!level(l)->splits()) {
+      print_message("%s: this processor's instruction for pairs rounds otherwise: nothing splits\n",
+                    level(l)->name);
+      continue;
+    }
+    for (int size = 0; size < 4; size++) {
+      problem p = problem_create(tokens, rows, k, 0, 0, false);
+      for (size_t i = 0; i < tokens * k; i++) {  // about 2^-126 to 2^-95, 1, 2^120
+        static const uint16_t exponents[] = {0x0001, 0x1f00, 0x3f80, 0x7b80};
+        uint16_t bits =
+            (uint16_t)((random_below(2) << 15 | random_below(0x1000)) + exponents[(size_t)size]);
+        memcpy((char *)p.x.data + 2 * i, &bits, sizeof bits);
+      }
+      guarded pairs = guarded_create(sizeof(float) * tokens * rows, 0);
+      guarded split = guarded_create(sizeof(float) * tokens * rows, 0);
+      for (int splits = 0; splits < 2; splits++) {
+        mgl_linear_way way = {.split = splits == 1, .some_rows = 8};
+        mgl_linear_args args = problem_args(&p, splits == 1 ? &split : &pairs, rows);
+        args.way = &way;
+        guarded packed = pack(l, &args);
+        level(l)->linear(&args, 0, rows);
+        guarded_destroy(&packed);
+      }
+      for (size_t i = 0; i < tokens * rows; i++) {
+        float a = ((float *)pairs.data)[i], b = ((float *)split.data)[i];
+        assert_true((isnan(a) && isnan(b)) || memcmp(&a, &b, sizeof a) == 0);
+      }
+      guarded_destroy(&pairs);
+      guarded_destroy(&split);
+      problem_destroy(&p);
     }
   }
 }
@@ -310,6 +373,7 @@ int main(void) {
       cmocka_unit_test(linear_matches_reference),
       cmocka_unit_test(linear_matches_reference_random),
       cmocka_unit_test(linear_bits_do_not_depend_on_blocking),
+      cmocka_unit_test(split_operands_give_the_bits_of_pairs),
       cmocka_unit_test(linear_adds_a_residual_as_add_would),
       cmocka_unit_test(linear_keeps_rows_apart),
       cmocka_unit_test(linear_reads_nothing_after_the_last_row),

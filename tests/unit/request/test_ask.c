@@ -100,7 +100,16 @@ static const refusal refusals[] = {
      "objects with a function"},
     {MGL_ENDPOINT_TOKENIZE, "{\"prompt\":[5]}", "prompt", "expected a text, found [5]"},
     {C, "{\"prompt\":\"x\",\"cache_salt\":\"\"}", "cache_salt", "1 to 256 bytes"},
-    {M, "{" USER ",\"tool_choice\":\"required\"}", "tool_choice", "not supported yet"},
+    {M, "{" USER ",\"tool_choice\":\"required\"}", "tool_choice", "\"tools\" beside it"},
+    {M, "{" USER ",\"tool_choice\":\"x\"}", "tool_choice", "auto, none, required, or {"},
+    {M,
+     "{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+     "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
+     "tool_choice", "a function of \"tools\", found g"},
+    {M,
+     "{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+     "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}",
+     "tool_choice", "no \"response_format\" beside"},
     {M, "{" USER ",\"tools\":[{\"type\":\"x\"}]}", "tools", "\"tools\"[0]: expected"},
     {M, "{" USER ",\"top_logprobs\":2}", "top_logprobs", "\"logprobs\": true beside it"},
     {M, "{" USER ",\"logprobs\":2}", "logprobs", "true or false, found 2"},

@@ -1,0 +1,423 @@
+#include "device/cpu/cpu_tune.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/text.h"
+#include "device/cpu/way_cache.h"
+#include "graph/act_dtype.h"
+
+enum {
+  WAYS_VERSION = 1,  // of ways and of the kernels that walk them; another one measures anew
+  MOST_SHAPES = 2,   // widths of rows that are measured, those with most bytes
+  MOST_WAYS = 12,    // that are compared at a time
+  ROUNDS = 6,
+  LEAST_ROUNDS = 3,  // else there is no result
+  MOST_TOKENS = 64,
+  // Of weights, that a worker reads in a pass: long enough for a stream to get going, short beside
+  // a time slice of the system.
+  STREAM_BYTES = 2 << 20,
+  PRODUCT_BYTES = 512 << 10,
+  LEAST_ROWS = 64,
+};
+
+// --- what is measured ----------------------------------------------------------------------------
+
+// All matrices of linears whose rows have this width.
+typedef struct shape {
+  uint32_t k;
+  mgl_dtype dtype;
+  uint64_t bytes;
+  uint32_t most_features;  // of a matrix
+  size_t op;               // of the matrix that the next piece is taken from
+  uint32_t row;            // of it
+} shape;
+
+typedef struct tuner {
+  const mgl_cpu_weights *weights;
+  const mgl_tune_options *options;
+  const mgl_cpu_kernels *kernels;
+  mgl_dtype act;
+  shape shapes[MOST_SHAPES + 1];  // by bytes, the largest first; one more while they are collected
+  uint32_t shape_count;
+  uint64_t total_bytes;
+  uint64_t deadline_ns;
+  unsigned char *memory;  // [workers] of x, packed x and out
+  size_t x_bytes, packed_bytes, worker_bytes;
+} tuner;
+
+static const mgl_tensor *matrix_of(const mgl_graph *graph, size_t op_idx) {
+  const mgl_op *op = &graph->ops[op_idx];
+  const mgl_tensor *w = op->kind == MGL_OP_LINEAR ? &graph->tensors[op->inputs[1]] : NULL;
+  bool is_matrix = w != NULL && w->placement == MGL_PLACE_WEIGHT && w->rank == 2 &&
+                   w->dims[0].number >= LEAST_ROWS;
+  return is_matrix && (w->dtype == MGL_DTYPE_BF16 || w->dtype == MGL_DTYPE_F16 ||
+                       w->dtype == MGL_DTYPE_F32)
+             ? w
+             : NULL;
+}
+
+static void collect_shapes(tuner *t) {
+  const mgl_graph *graph = t->weights->graph;
+  for (size_t i = 0; i < graph->op_count; i++) {
+    const mgl_tensor *w = matrix_of(graph, i);
+    if (w == NULL) {
+      continue;
+    }
+    uint64_t bytes = (uint64_t)w->dims[0].number * w->dims[1].number * mgl_dtype_bytes(w->dtype);
+    uint32_t at = 0;
+    while (at < t->shape_count &&
+           (t->shapes[at].k != w->dims[1].number || t->shapes[at].dtype != w->dtype)) {
+      at++;
+    }
+    if (at == t->shape_count) {
+      t->shape_count += at < MOST_SHAPES ? 1 : 0;
+      t->shapes[at] = (shape){.k = w->dims[1].number, .dtype = w->dtype};
+    }
+    t->shapes[at].bytes += bytes;
+    t->total_bytes += bytes;
+    if (w->dims[0].number > t->shapes[at].most_features) {
+      t->shapes[at].most_features = w->dims[0].number;
+    }
+    for (; at > 0 && t->shapes[at].bytes > t->shapes[at - 1].bytes; at--) {
+      shape more = t->shapes[at];
+      t->shapes[at] = t->shapes[at - 1];
+      t->shapes[at - 1] = more;
+    }
+  }
+}
+
+// The next `rows` rows of the shape; the matrices are walked through in turn, so that none is in a
+// cache.
+static const unsigned char *next_piece(const tuner *t, shape *s, uint32_t rows) {
+  const mgl_graph *graph = t->weights->graph;
+  for (;;) {
+    const mgl_tensor *w = matrix_of(graph, s->op);
+    if (w != NULL && w->dims[1].number == s->k && w->dtype == s->dtype &&
+        s->row + rows <= w->dims[0].number) {
+      const unsigned char *data = t->weights->data[graph->ops[s->op].inputs[1]];
+      size_t row_bytes = (size_t)s->k * mgl_dtype_bytes(s->dtype);
+      s->row += rows;
+      return data + (s->row - rows) * row_bytes;
+    }
+    s->op = (s->op + 1) % graph->op_count;
+    s->row = 0;
+  }
+}
+
+// --- a pass --------------------------------------------------------------------------------------
+
+typedef struct pass {
+  const tuner *t;
+  const mgl_linear_way *way;
+  const shape *s;
+  uint32_t tokens, rows;
+  const unsigned char **pieces;  // [workers]
+  uint64_t *ns;                  // [workers]
+} pass;
+
+static unsigned touch_pages(const unsigned char *at, size_t bytes) {
+  unsigned sum = 0;
+  for (size_t i = 0; i < bytes; i += 4096) {
+    sum += ((const volatile unsigned char *)at)[i];
+  }
+  return sum;
+}
+
+static void run_share(void *context, uint32_t index) {
+  const pass *p = context;
+  const tuner *t = p->t;
+  unsigned char *x = t->memory + index * t->worker_bytes;
+  mgl_linear_args args = {
+      .x = x,
+      .x_dtype = t->act,
+      .w = p->pieces[index],
+      .w_dtype = p->s->dtype,
+      .token_count = p->tokens,
+      .k = p->s->k,
+      .out = (float *)(void *)(x + t->x_bytes + t->packed_bytes),
+      .out_stride = p->rows,
+      .packed = mgl_linear_packs(p->way, p->tokens, p->rows),
+      .way = p->way,
+  };
+  args.split = args.packed && p->way->split && t->act == MGL_DTYPE_BF16;
+  if (t->options->mapped) {
+    (void)touch_pages(args.w, (size_t)p->rows * p->s->k * mgl_dtype_bytes(p->s->dtype));
+  }
+  mgl_team_barrier(t->options->team);
+  uint64_t begin_ns = mgl_clock_ns();
+  if (args.packed) {
+    mgl_pack_args pack = {.x = x,
+                          .dtype = t->act,
+                          .split = args.split,
+                          .token_count = p->tokens,
+                          .k = p->s->k,
+                          .out = x + t->x_bytes};
+    t->kernels->pack(&pack);
+    args.x = pack.out;
+  }
+  t->kernels->linear(&args, 0, p->rows);
+  p->ns[index] = mgl_clock_ns() - begin_ns;
+}
+
+static int compare_ns(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+// Nanoseconds for a byte of weights, of the worker in the middle: one that had to wait for others
+// who use the machine says nothing of the way.
+static double run_pass(const tuner *t, shape *s, const mgl_linear_way *way, uint32_t tokens,
+                       pass *p) {
+  size_t row_bytes = (size_t)s->k * mgl_dtype_bytes(s->dtype);
+  size_t rows = (tokens < MOST_TOKENS ? STREAM_BYTES : PRODUCT_BYTES) / row_bytes / 16 * 16;
+  rows = rows < LEAST_ROWS ? LEAST_ROWS : rows;
+  uint32_t workers = mgl_team_size(t->options->team);
+  p->t = t;
+  p->way = way;
+  p->s = s;
+  p->tokens = tokens;
+  p->rows = rows < s->most_features ? (uint32_t)rows : s->most_features;
+  for (uint32_t i = 0; i < workers; i++) {
+    p->pieces[i] = next_piece(t, s, p->rows);
+  }
+  mgl_team_run(t->options->team, run_share, p);
+  qsort(p->ns, workers, sizeof *p->ns, compare_ns);
+  return (double)p->ns[(workers - 1) / 2] / (double)(row_bytes * p->rows);
+}
+
+static int compare(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+// The lower quartile of each way, weighted by the bytes that each shape has of the model. False:
+// time ran out.
+static bool measure(tuner *t, pass *p, const mgl_linear_way *ways, size_t count, uint32_t tokens,
+                    double *costs) {
+  double samples[MOST_WAYS][ROUNDS];
+  memset(costs, 0, count * sizeof *costs);
+  for (uint32_t s = 0; s < t->shape_count; s++) {
+    size_t rounds = 0;
+    for (; rounds < ROUNDS && mgl_clock_ns() < t->deadline_ns; rounds++) {
+      for (size_t i = 0; i < count; i++) {
+        samples[i][rounds] = run_pass(t, &t->shapes[s], &ways[i], tokens, p);
+      }
+    }
+    if (rounds < LEAST_ROUNDS) {
+      return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+      qsort(samples[i], rounds, sizeof samples[i][0], compare);
+      costs[i] += samples[i][rounds / 4] * (double)t->shapes[s].bytes;
+    }
+  }
+  return true;
+}
+
+// The cheapest way replaces ways[0], the present one, where it is cheaper by enough.
+static bool choose(tuner *t, pass *p, const mgl_linear_way *ways, size_t count, uint32_t tokens,
+                   mgl_linear_way *out) {
+  double costs[MOST_WAYS];
+  if (!measure(t, p, ways, count, tokens, costs)) {
+    return false;
+  }
+  size_t best = 0;
+  for (size_t i = 1; i < count; i++) {
+    double least = best == 0 ? costs[0] * (1 - MGL_TUNE_LEAST_GAIN) : costs[best];
+    best = costs[i] < least ? i : best;
+  }
+  *out = ways[best];
+  return true;
+}
+
+// --- the choices, one after the other ------------------------------------------------------------
+
+static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
+  static const struct {
+    bool in_turn;
+    mgl_fetch fetch;
+    uint32_t ahead;
+  } tried[] = {
+      {false, MGL_FETCH_NONE, 0},      {false, MGL_FETCH_L1, 4 << 10},
+      {false, MGL_FETCH_L1, 16 << 10}, {false, MGL_FETCH_L2, 16 << 10},
+      {false, MGL_FETCH_L2, 48 << 10}, {true, MGL_FETCH_NONE, 0},
+      {true, MGL_FETCH_L1, 4 << 10},   {true, MGL_FETCH_L2, 8 << 10},
+      {true, MGL_FETCH_L2, 16 << 10},
+  };
+  mgl_linear_way ways[MOST_WAYS] = {*way};
+  size_t count = 1;
+  for (size_t i = 0; i < sizeof tried / sizeof *tried; i++, count++) {
+    ways[count] = *way;
+    ways[count].one_in_turn = tried[i].in_turn;
+    ways[count].one_fetch = tried[i].fetch;
+    ways[count].one_ahead = tried[i].ahead;
+  }
+  return choose(t, p, ways, count, 1, way);
+}
+
+// Of a few tokens whose x is not packed.
+static bool choose_few(tuner *t, pass *p, mgl_linear_way *way) {
+  static const uint32_t aheads[] = {0, 1, 2, 4};
+  mgl_linear_way ways[MOST_WAYS] = {*way};
+  uint32_t pack_tokens = way->pack_tokens;
+  ways[0].pack_tokens = UINT32_MAX;
+  size_t count = 1;
+  for (size_t i = 0; i < sizeof aheads / sizeof *aheads; i++, count++) {
+    ways[count] = ways[0];
+    ways[count].few_ahead = aheads[i];
+  }
+  bool done = choose(t, p, ways, count, MGL_LINEAR_LEAST_PACKED, way);
+  way->pack_tokens = pack_tokens;
+  return done;
+}
+
+// Split or not, and rows of a panel, of `tokens` tokens.
+static bool choose_packed(tuner *t, pass *p, uint32_t tokens, mgl_linear_way *way) {
+  static const uint32_t rows[] = {0, 8, 16, 32};
+  bool splits = t->act == MGL_DTYPE_BF16 && t->kernels->splits();
+  mgl_linear_way ways[MOST_WAYS] = {*way};
+  uint32_t pack_tokens = way->pack_tokens;
+  ways[0].pack_tokens = MGL_LINEAR_LEAST_PACKED;
+  ways[0].split = way->split && splits;
+  size_t count = 1;
+  for (int split = 0; split <= (splits ? 1 : 0); split++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+      bool many = tokens > MGL_LINEAR_SOME;
+      if (!many && (split == 1) != ways[0].split) {
+        continue;  // one for all numbers of tokens: that which many have chosen
+      }
+      ways[count] = ways[0];
+      ways[count].split = split == 1;
+      *(many ? &ways[count].many_rows : &ways[count].some_rows) = rows[i];
+      count++;
+    }
+  }
+  ways[count] = ways[0];
+  ways[count++].many_fetch = !way->many_fetch;
+  bool done = choose(t, p, ways, count, tokens, way);
+  way->pack_tokens = pack_tokens;
+  return done;
+}
+
+// The number of tokens from which on packing pays.
+static bool choose_pack_tokens(tuner *t, pass *p, mgl_linear_way *way) {
+  static const uint32_t tokens[] = {16, 8, 6, 4};
+  uint32_t least = MGL_LINEAR_SOME;
+  for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+    mgl_linear_way ways[2] = {*way, *way};
+    double costs[2];
+    ways[0].pack_tokens = UINT32_MAX;
+    ways[1].pack_tokens = MGL_LINEAR_LEAST_PACKED;
+    if (!measure(t, p, ways, 2, tokens[i], costs)) {
+      return false;
+    }
+    if (costs[1] > costs[0]) {
+      break;
+    }
+    least = tokens[i];
+  }
+  way->pack_tokens = least;
+  return true;
+}
+
+static bool measure_all(tuner *t, mgl_linear_way *way) {
+  uint32_t workers = mgl_team_size(t->options->team);
+  uint32_t widest = 0;
+  size_t most_rows = LEAST_ROWS;
+  for (uint32_t i = 0; i < t->shape_count; i++) {
+    size_t rows = STREAM_BYTES / ((size_t)t->shapes[i].k * mgl_dtype_bytes(t->shapes[i].dtype));
+    most_rows = rows > most_rows ? rows : most_rows;
+    widest = t->shapes[i].k > widest ? t->shapes[i].k : widest;
+  }
+  t->x_bytes = ((size_t)MOST_TOKENS * widest * sizeof(float) + 4095) / 4096 * 4096;
+  t->packed_bytes = (mgl_packed_bytes(MOST_TOKENS, widest, t->act) + 4095) / 4096 * 4096;
+  size_t out_bytes = (most_rows * MOST_TOKENS * sizeof(float) + 4095) / 4096 * 4096;
+  t->worker_bytes = t->x_bytes + t->packed_bytes + out_bytes;
+  pass p = {.pieces = mgl_alloc_zeroed(workers, sizeof *p.pieces),
+            .ns = mgl_alloc_zeroed(workers, sizeof *p.ns)};
+  void *memory = NULL;
+  mgl_error ignored = {0};
+  bool done = p.pieces != NULL && p.ns != NULL &&
+              mgl_pages_map(t->worker_bytes * workers, "choosing how linears walk", &memory,
+                            &ignored) == MGL_OK;
+  t->memory = memory;
+  done = done && choose_one_token(t, &p, way) && choose_packed(t, &p, MOST_TOKENS, way) &&
+         choose_packed(t, &p, 8, way) && choose_few(t, &p, way) && choose_pack_tokens(t, &p, way);
+  mgl_pages_unmap(memory, t->worker_bytes * workers);
+  mgl_free(p.pieces);
+  mgl_free(p.ns);
+  return done;
+}
+
+// --- what is known -------------------------------------------------------------------------------
+
+mgl_linear_way mgl_known_way(mgl_simd simd, const char *processor) {
+  mgl_linear_way way = mgl_cpu_kernels_for(simd)->usual;
+  bool is_bf16 = simd == MGL_SIMD_AVX512_BF16;
+  if (is_bf16 && strncmp(processor, "AuthenticAMD 26.", 16) == 0) {
+    way.one_fetch = MGL_FETCH_NONE;  // Zen 5: docs/log/007
+  } else if (is_bf16 && strncmp(processor, "GenuineIntel 6.", 15) == 0) {
+    way.split = mgl_cpu_kernels_for(simd)->splits();  // Emerald Rapids: docs/log/185
+    way.pack_tokens = 8;
+    way.some_rows = 16;
+  }
+  return way;
+}
+
+// What a choice depends on.
+static void describe(const tuner *t, const char *processor, mgl_text *out) {
+  const mgl_tune_options *o = t->options;
+  mgl_text_format(out, "%s, %s, %" PRIu32 " threads, nodes of memory: %" PRIu32 ", weights in %s",
+                  processor, mgl_simd_name(o->simd), mgl_team_size(o->team),
+                  mgl_topology_numa_nodes(o->topology), o->mapped ? "a file" : "memory");
+  for (uint32_t i = 0; i < t->shape_count; i++) {
+    mgl_text_format(out, ", %" PRIu64 " MB of %s rows of %" PRIu32, t->shapes[i].bytes / 1000000,
+                    mgl_dtype_name(t->shapes[i].dtype), t->shapes[i].k);
+  }
+  mgl_text_format(out, "; ways %d, compiler " __VERSION__, WAYS_VERSION);
+}
+
+mgl_tuned mgl_cpu_tune(const mgl_cpu_weights *weights, const mgl_tune_options *options,
+                       mgl_linear_way *out) {
+  char processor[MGL_PROCESSOR_BYTES];
+  mgl_processor_name(processor);
+  *out = mgl_known_way(options->simd, processor);
+  tuner t = {.weights = weights,
+             .options = options,
+             .kernels = mgl_cpu_kernels_for(options->simd),
+             .act = mgl_graph_act_dtype(weights->graph)};
+  collect_shapes(&t);
+  if (t.total_bytes < MGL_TUNE_LEAST_BYTES || options->simd == MGL_SIMD_SCALAR) {
+    return MGL_TUNED_KNOWN;
+  }
+  mgl_text about = {0};
+  mgl_error ignored = {0};
+  mgl_tuned tuned = MGL_TUNED_KNOWN;
+  mgl_linear_way way = *out;
+  describe(&t, processor, &about);
+  if (mgl_text_check(&about, &ignored) != MGL_OK) {
+    mgl_text_free(&about);
+    return tuned;
+  }
+  if (!options->again && options->folder != NULL &&
+      mgl_way_cache_read(options->folder, about.data, &way) &&
+      (!way.split || t.kernels->splits())) {
+    tuned = MGL_TUNED_CACHED;
+  } else {
+    way = *out;
+    t.deadline_ns = mgl_clock_ns() + MGL_TUNE_MOST_NS;
+    tuned = measure_all(&t, &way) ? MGL_TUNED_MEASURED : MGL_TUNED_PARTLY;
+    if (tuned == MGL_TUNED_MEASURED && options->folder != NULL) {
+      // A folder that cannot be written to costs the next start the same time again.
+      (void)mgl_way_cache_write(options->folder, about.data, &way, &ignored);
+    }
+  }
+  *out = way;
+  mgl_text_free(&about);
+  return tuned;
+}

@@ -1,0 +1,269 @@
+// Of task graphs and launches, ops are the program's, and what their units touch task/tile.h says.
+// Buffers are tensors; where an op takes over its input's storage the tensors of the chain are one
+// buffer, but not by words, where every activation has storage of its own.
+//
+// In stages ops are cut otherwise, and activations lie in buffers that all layers share. Each op is
+// ordered against each other one as a whole, so rectangles are whole buffers; what is there at which
+// time, the values say.
+#include "lower/access.h"
+
+#include <assert.h>
+
+#include "task/tile.h"
+#include "twin/wide_run.h"
+
+// Buffers of stages; K and V of layers follow, by their tensors' numbers.
+typedef enum stage_buffer {
+  BUFFER_RESIDUAL,
+  BUFFER_SQUARES,
+  BUFFER_X,
+  BUFFER_QKV,
+  BUFFER_Q,
+  BUFFER_ATTENDED,
+  BUFFER_GATED,
+  BUFFER_GATHERED,
+  BUFFER_LOGITS,
+  BUFFER_ANGLES,
+  BUFFER_PARTS,
+  BUFFER_COUNT,
+} stage_buffer;
+
+static const char *const stage_names[BUFFER_COUNT] = {
+    [BUFFER_RESIDUAL] = "residual",
+    [BUFFER_SQUARES] = "squares",
+    [BUFFER_X] = "x",
+    [BUFFER_QKV] = "qkv",
+    [BUFFER_Q] = "q",
+    [BUFFER_ATTENDED] = "attended",
+    [BUFFER_GATED] = "gated",
+    [BUFFER_GATHERED] = "gathered",
+    [BUFFER_LOGITS] = "logits",
+    [BUFFER_ANGLES] = "angles",
+    [BUFFER_PARTS] = "parts",
+};
+
+// Values are tensors of the program, and what stages make beside them, of an op.
+typedef enum value_kind {
+  VALUE_TENSOR,
+  VALUE_NORM,     // the weighed input of op, and its sums of squares
+  VALUE_ROTATED,  // queries of attend
+  VALUE_PARTS,    // of the sums of a linear_add; `splits` of them
+  VALUE_OWN,      // what the steps of an op leave for each other
+} value_kind;
+
+static uint64_t value_of(value_kind kind, uint32_t splits, uint32_t index) {
+  return (uint64_t)kind << 48 | (uint64_t)splits << 32 | index;
+}
+
+typedef struct access_list {
+  const mgl_graph *program;
+  const mgl_schedule *schedule;
+  mgl_access *out;
+  uint32_t count;
+} access_list;
+
+static void add(access_list *list, bool writes, uint32_t buffer, uint64_t value) {
+  assert(list->count < MGL_ACCESS_MAX);
+  list->out[list->count++] = (mgl_access){
+      .buffer = buffer, .row_end = 1, .column_end = 1, .writes = writes, .value = value};
+}
+
+static void add_read(access_list *list, uint32_t buffer, uint64_t value) {
+  add(list, false, buffer, value);
+}
+
+static void add_write(access_list *list, uint32_t buffer, uint64_t value) {
+  add(list, true, buffer, value);
+}
+
+// --- ops of the program --------------------------------------------------------------------------
+
+// The tensor whose storage `tensor` has.
+static uint32_t root_of(const access_list *list, uint32_t tensor) {
+  const mgl_graph *program = list->program;
+  if (list->schedule->lowering == MGL_LOWER_WORDS) {
+    return tensor;
+  }
+  for (size_t i = program->op_count; i-- > 0;) {
+    const mgl_op *op = &program->ops[i];
+    if (op->output == tensor && mgl_op_info_of(op->kind)->in_place) {
+      tensor = op->inputs[0];
+    }
+  }
+  return tensor;
+}
+
+static void add_region(access_list *list, const mgl_region *r, bool writes, uint64_t value) {
+  assert(list->count < MGL_ACCESS_MAX);
+  list->out[list->count++] = (mgl_access){.buffer = root_of(list, r->tensor),
+                                          .row_begin = r->row_begin,
+                                          .row_end = r->row_end,
+                                          .column_begin = r->column_begin,
+                                          .column_end = r->column_end,
+                                          .writes = writes,
+                                          .value = value};
+}
+
+static void add_tile(access_list *list, uint32_t op_idx, uint32_t begin, uint32_t end) {
+  const mgl_op *op = &list->program->ops[op_idx];
+  mgl_tile_access tile;
+  mgl_tile_regions(list->program, op, list->schedule->tokens, list->schedule->strides, begin, end,
+                   &tile);
+  for (uint32_t i = 0; i < tile.read_count; i++) {
+    add_region(list, &tile.reads[i], false, tile.reads[i].tensor);
+  }
+  for (uint32_t i = 0; i < tile.write_count; i++) {
+    uint32_t tensor = tile.writes[i].tensor;
+    bool taken_over = tensor != op->output &&
+                      list->program->tensors[tensor].placement != (mgl_placement)MGL_PLACE_KV;
+    if (!taken_over || list->schedule->lowering != MGL_LOWER_WORDS) {
+      add_region(list, &tile.writes[i], true, taken_over ? op->output : tensor);
+    }
+  }
+}
+
+// --- stages --------------------------------------------------------------------------------------
+
+// The op that computes a tensor.
+static const mgl_op *producer_of(const mgl_graph *program, uint32_t tensor) {
+  for (size_t i = 0; i < program->op_count; i++) {
+    if (program->ops[i].output == tensor) {
+      return &program->ops[i];
+    }
+  }
+  return NULL;
+}
+
+static uint32_t index_of(const access_list *list, const mgl_op *op) {
+  return (uint32_t)(op - list->program->ops);
+}
+
+// The norm of linear `op_idx`: it reads its residual stream, of which `parts` parts are still to be
+// added where the linear before left them.
+static void add_norm(access_list *list, uint32_t op_idx, uint32_t parts) {
+  const mgl_op *op = &list->program->ops[op_idx];
+  const mgl_op *before = producer_of(list->program, op->inputs[0]);
+  bool gathers = op->kind == MGL_OP_LOGITS;
+  uint64_t norm = value_of(VALUE_NORM, 0, op_idx);
+  if (parts > 1 && before != NULL && before->kind == MGL_OP_LINEAR_ADD) {
+    add_read(list, BUFFER_RESIDUAL, before->inputs[0]);
+    add_read(list, BUFFER_PARTS, value_of(VALUE_PARTS, parts, index_of(list, before)));
+    // Of the rows that are gathered; nothing reads the others any more.
+    add_write(list, BUFFER_RESIDUAL, op->inputs[0]);
+  } else {
+    add_read(list, BUFFER_RESIDUAL, op->inputs[0]);
+  }
+  add_write(list, gathers ? BUFFER_GATHERED : BUFFER_X, norm);
+  add_write(list, BUFFER_SQUARES, norm);
+}
+
+static void add_rotation(access_list *list, uint32_t attend_idx) {
+  const mgl_op *attend = &list->program->ops[attend_idx];
+  add_read(list, BUFFER_ANGLES, attend->inputs[2]);
+  add_write(list, BUFFER_Q, value_of(VALUE_ROTATED, 0, attend_idx));
+  add_write(list, BUFFER_COUNT + attend->inputs[1], attend->inputs[1]);
+}
+
+static void add_linear_add(access_list *list, const mgl_schedule_op *s) {
+  const mgl_op *op = &list->program->ops[s->op];
+  bool attended = list->program->tensors[op->inputs[1]].rank == 3;
+  add_read(list, attended ? BUFFER_ATTENDED : BUFFER_GATED, op->inputs[1]);
+  if (s->splits == 1) {
+    add_read(list, BUFFER_RESIDUAL, op->inputs[0]);
+    add_write(list, BUFFER_RESIDUAL, op->output);
+  } else if ((s->flags & MGL_WIDE_WEIGHS) == 0) {
+    add_write(list, BUFFER_PARTS, value_of(VALUE_PARTS, s->splits, s->op));
+  } else {
+    add_read(list, BUFFER_RESIDUAL, op->inputs[0]);
+    add_write(list, BUFFER_PARTS, value_of(VALUE_OWN, 0, s->op));
+    add_write(list, BUFFER_RESIDUAL, op->output);
+    add_write(list, BUFFER_X, value_of(VALUE_NORM, 0, s->with));
+    add_write(list, BUFFER_SQUARES, value_of(VALUE_NORM, 0, s->with));
+  }
+}
+
+// A linear with a norm, whose input it reads weighed.
+static void add_normed_linear(access_list *list, const mgl_schedule_op *s) {
+  const mgl_op *op = &list->program->ops[s->op];
+  uint64_t norm = value_of(VALUE_NORM, 0, s->op);
+  add_read(list, op->kind == MGL_OP_LOGITS ? BUFFER_GATHERED : BUFFER_X, norm);
+  add_read(list, BUFFER_SQUARES, norm);
+  if (s->first_shared != MGL_NOT_SHARED) {
+    add_write(list, BUFFER_PARTS, value_of(VALUE_OWN, 0, s->op));
+  }
+  if ((s->flags & MGL_WIDE_ROTATES) != 0) {
+    add_rotation(list, s->with);
+    return;
+  }
+  add_write(list,
+            op->kind == MGL_OP_QKV_PROJ  ? BUFFER_QKV
+            : op->kind == MGL_OP_GATE_UP ? BUFFER_GATED
+                                         : BUFFER_LOGITS,
+            op->output);
+}
+
+static void add_stage_op(access_list *list, const mgl_schedule_op *s) {
+  const mgl_op *op = &list->program->ops[s->op];
+  switch (s->kind) {
+    case MGL_OP_EMBED: add_write(list, BUFFER_RESIDUAL, op->output); break;
+    case MGL_OP_ROPE_ANGLES: add_write(list, BUFFER_ANGLES, op->output); break;
+    case MGL_OP_RMSNORM: add_norm(list, s->op, s->splits); break;
+    case MGL_OP_KV_WRITE:
+      add_read(list, BUFFER_QKV, op->inputs[0]);
+      add_rotation(list, s->op);
+      break;
+    case MGL_OP_ATTEND:
+      add_read(list, BUFFER_Q, value_of(VALUE_ROTATED, 0, s->op));
+      add_read(list, BUFFER_COUNT + op->inputs[1], op->inputs[1]);
+      add_write(list, BUFFER_ATTENDED, op->output);
+      break;
+    case MGL_OP_LINEAR_ADD: add_linear_add(list, s); break;
+    default: add_normed_linear(list, s); break;
+  }
+}
+
+// -------------------------------------------------------------------------------------------------
+
+uint32_t mgl_schedule_accesses(const mgl_graph *program, const mgl_schedule *schedule,
+                               uint32_t op_idx, uint32_t begin, uint32_t end,
+                               mgl_access out[MGL_ACCESS_MAX]) {
+  access_list list = {program, schedule, out, 0};
+  const mgl_schedule_op *s = &schedule->ops[op_idx];
+  if (schedule->lowering == MGL_LOWER_STAGES) {
+    add_stage_op(&list, s);
+    return list.count;
+  }
+  add_tile(&list, s->op, begin, end);
+  if (s->with != MGL_NO_OP) {
+    add_tile(&list, s->with, 0,
+             mgl_tile_units(program, &program->ops[s->with], schedule->tokens, schedule->strides));
+  }
+  return list.count;
+}
+
+uint32_t mgl_access_buffers(const mgl_graph *program, const mgl_schedule *schedule) {
+  uint32_t own = schedule->lowering == MGL_LOWER_STAGES ? BUFFER_COUNT : 0;
+  return own + (uint32_t)program->tensor_count;
+}
+
+uint64_t mgl_access_first_value(const mgl_graph *program, const mgl_schedule *schedule,
+                                uint32_t buffer) {
+  if (schedule->lowering == MGL_LOWER_STAGES) {
+    if (buffer < BUFFER_COUNT) {
+      return MGL_ACCESS_NOTHING;
+    }
+    buffer -= BUFFER_COUNT;
+  }
+  return program->tensors[buffer].placement == MGL_PLACE_KV ? buffer : MGL_ACCESS_NOTHING;
+}
+
+const char *mgl_access_buffer_name(const mgl_graph *program, const mgl_schedule *schedule,
+                                   uint32_t buffer) {
+  if (schedule->lowering == MGL_LOWER_STAGES) {
+    if (buffer < BUFFER_COUNT) {
+      return stage_names[buffer];
+    }
+    buffer -= BUFFER_COUNT;
+  }
+  return program->tensors[buffer].name;
+}

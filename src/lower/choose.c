@@ -1,0 +1,79 @@
+#include "lower/choose.h"
+
+#include "lower/packed.h"
+#include "lower/words.h"
+#include "twin/device_run.h"
+#include "twin/wide_run.h"
+
+uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few) {
+  uint64_t layers = 0;
+  for (size_t i = 0; i < program->op_count; i++) {
+    layers += program->ops[i].kind == MGL_OP_ATTEND ? 1 : 0;
+  }
+  bool small = step_bytes <= layers * MGL_SMALL_LAYER_BYTES;
+  return small && !few ? MGL_NARROW_TOKENS_SMALL : MGL_NARROW_TOKENS;
+}
+
+uint32_t mgl_stages_graph_tokens(bool few, uint32_t graph) {
+  return (uint32_t)(few ? MGL_WIDE_LEAST_TILE : MGL_WIDE_MOST_TILE) << graph;
+}
+
+uint32_t mgl_stages_graph_for(bool few, uint32_t tokens) {
+  uint32_t graph = 0;
+  while (mgl_stages_graph_tokens(few, graph) < tokens) {
+    graph++;
+  }
+  return graph;
+}
+
+mgl_stages_options mgl_stages_options_of(bool few, uint32_t graph, uint32_t logit_rows,
+                                         uint32_t workers) {
+  uint32_t tokens = mgl_stages_graph_tokens(few, graph);
+  return (mgl_stages_options){
+      .tokens = tokens,
+      .tile_tokens = tokens < MGL_WIDE_MOST_TILE ? tokens : (uint32_t)MGL_WIDE_MOST_TILE,
+      .logit_rows = logit_rows,
+      .workers = workers};
+}
+
+// The task graph, and its schedule.
+static mgl_status lower_graph(const mgl_graph *program, const mgl_iteration_options *options,
+                              mgl_schedule **out, mgl_error *err) {
+  mgl_compile_options compile = options->compile;
+  mgl_task_graph *graph = NULL;
+  uint32_t tokens = 1;
+  while (tokens < compile.tokens) {
+    tokens *= 2;
+  }
+  compile.tokens = tokens;
+  MGL_TRY(mgl_compile(program, &compile, &graph, NULL, err));
+  mgl_status status = MGL_OK;
+  if (options->kernels) {
+    const mgl_kernels_options kernels = {.tokens = tokens,
+                                         .logit_rows = graph->logit_rows,
+                                         .workers = compile.workers,
+                                         .strides = graph->attention_strides};
+    status = mgl_lower_kernels(program, &kernels, out, err);
+  } else {
+    bool words = compile.target == MGL_TARGET_CUDA && mgl_words_carry(graph);
+    status = mgl_lower_graph(program, graph, words ? MGL_LOWER_WORDS : MGL_LOWER_TASKS, out, err);
+  }
+  mgl_task_graph_destroy(graph);
+  return status;
+}
+
+mgl_status mgl_lower_iteration(const mgl_graph *program, const mgl_iteration_options *options,
+                               mgl_schedule **out, mgl_error *err) {
+  const mgl_compile_options *compile = &options->compile;
+  bool narrow = compile->target == MGL_TARGET_CPU ||
+                compile->tokens <=
+                    mgl_narrow_tokens(program, mgl_packed_program_bytes(program), options->few);
+  if (narrow || options->kernels) {
+    return lower_graph(program, options, out, err);
+  }
+  uint32_t rows = compile->logit_rows == 0 ? compile->tokens : compile->logit_rows;
+  rows = rows < MGL_MAX_SEQUENCES ? rows : (uint32_t)MGL_MAX_SEQUENCES;
+  const mgl_stages_options stages = mgl_stages_options_of(
+      options->few, mgl_stages_graph_for(options->few, compile->tokens), rows, compile->workers);
+  return mgl_lower_stages(program, &stages, out, err);
+}

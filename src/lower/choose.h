@@ -1,0 +1,45 @@
+// Which schedule runs an iteration: by the target, the mode, and how many tokens it has.
+#ifndef MGL_LOWER_CHOOSE_H
+#define MGL_LOWER_CHOOSE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compile/compile.h"
+#include "lower/schedule.h"
+
+enum {
+  // Most tokens of an iteration of task graphs on a GPU where there are stages, which take less
+  // time for more (docs/log/156); and where those have no tiles of few tokens, of models whose
+  // weights are up to so many bytes a layer.
+  MGL_NARROW_TOKENS = 16,
+  MGL_NARROW_TOKENS_SMALL = 32,
+  MGL_SMALL_LAYER_BYTES = 288 << 20,
+};
+
+// Iterations of up to how many tokens a GPU's task graphs compute faster than stages: they take as
+// long as their products with every weight do, stages one to four ms in which they wait for each
+// other (docs/log/105). step_bytes: of its weights; few: there are tiles of 64 and 128 tokens.
+uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few);
+
+// Tokens of the graph of stages number `graph`, and the number of the one for so many tokens.
+uint32_t mgl_stages_graph_tokens(bool few, uint32_t graph);
+uint32_t mgl_stages_graph_for(bool few, uint32_t tokens);
+// The stages of that graph.
+mgl_stages_options mgl_stages_options_of(bool few, uint32_t graph, uint32_t logit_rows,
+                                         uint32_t workers);
+
+typedef struct mgl_iteration_options {
+  // As for the task graph: target, tokens (of the iteration), logit_rows, workers, and what is about
+  // tasks.
+  mgl_compile_options compile;
+  bool few;      // of a GPU: there are tiles of 64 and 128 tokens (sm_90a)
+  bool kernels;  // of a GPU: a launch for every op (mode full)
+} mgl_iteration_options;
+
+// Makes the schedule that runs iterations of options->compile.tokens tokens. `program` is fused for
+// the target.
+mgl_status mgl_lower_iteration(const mgl_graph *program, const mgl_iteration_options *options,
+                               mgl_schedule **out, mgl_error *err);
+
+#endif

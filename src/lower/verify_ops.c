@@ -1,0 +1,379 @@
+// Of a schedule's verifier: that ops, units, tiles and lists are as they must be, each by itself.
+// What happens before what is verify.c's.
+#include <stdlib.h>
+
+#include "compile/compile.h"
+#include "lower/packed.h"
+#include "lower/stages.h"
+#include "lower/verify_parts.h"
+#include "task/tile.h"
+#include "twin/wide_layout.h"
+#include "twin/wide_run.h"
+
+// --- ops -----------------------------------------------------------------------------------------
+
+static uint32_t ceil_div(uint32_t a, uint32_t b) {
+  return (a + b - 1) / b;
+}
+
+bool mgl_verifier_is_linear(const mgl_verifier *v, uint32_t op) {
+  return mgl_packed_matrices_of(v->program, &v->program->ops[op]).count > 0;
+}
+
+// Units of an op of stages, by its own numbers (twin/wide_run.h).
+static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
+  const mgl_schedule *s = v->s;
+  const mgl_schedule_op *op = &s->ops[idx];
+  mgl_stages_options options = {s->tokens, s->tile_tokens, s->logit_rows, s->worker_count};
+  mgl_packed_matrices m = mgl_packed_matrices_of(v->program, &v->program->ops[op->op]);
+  bool gathers = v->program->ops[op->op].kind == MGL_OP_LOGITS;
+  uint32_t rows = gathers ? mgl_stages_gathered_rows(&options) : s->tokens;
+  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / s->tile_tokens);
+  uint32_t units = 0;
+  switch (op->kind) {
+    case MGL_OP_EMBED: units = s->tokens / 8; break;
+    case MGL_OP_ROPE_ANGLES:
+    case MGL_OP_KV_WRITE: units = s->tokens; break;
+    case MGL_OP_ATTEND: units = s->worker_count; break;
+    case MGL_OP_RMSNORM: units = rows / 8 * ceil_div(m.k, MGL_WIDE_NORM_RANGE); break;
+    default: units = tiles * (m.k_padded / MGL_WIDE_K); break;
+  }
+  if (op->units != units || op->rows != rows) {
+    return mgl_schedule_wrong(err, "an op of a stage must have the rows and units of its kind", idx,
+                              op->units);
+  }
+  if (op->tiles != (op->kind == MGL_OP_RMSNORM || !mgl_verifier_is_linear(v, op->op) ? 0 : tiles)) {
+    return mgl_schedule_wrong(err, "a linear must have the tiles of its result", idx, op->tiles);
+  }
+  return MGL_OK;
+}
+
+// Whether the residual stream that a linear begins with comes from a linear_add.
+static bool adds_before(const mgl_verifier *v, const mgl_op *linear) {
+  for (size_t i = 0; i < v->program->op_count; i++) {
+    if (v->program->ops[i].output == linear->inputs[0]) {
+      return v->program->ops[i].kind == MGL_OP_LINEAR_ADD;
+    }
+  }
+  return false;
+}
+
+// What an op of stages does besides.
+static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
+  const mgl_schedule_op *op = &v->s->ops[idx];
+  const mgl_op *of = &v->program->ops[op->op];
+  const mgl_op *with = op->with == MGL_NO_OP ? NULL : &v->program->ops[op->with];
+  bool right = false;
+  switch (op->flags) {
+    case 0: right = with == NULL; break;
+    case MGL_WIDE_GATHERS: right = with == NULL && op->kind == MGL_OP_RMSNORM; break;
+    case MGL_WIDE_WEIGHS:
+      right = op->kind == MGL_OP_LINEAR_ADD && op->splits > 1 && with != NULL &&
+              with->inputs[0] == of->output && with->kind != MGL_OP_LOGITS;
+      break;
+    case MGL_WIDE_ROTATES:
+      right = op->kind == MGL_OP_QKV_PROJ && with != NULL && with->kind == MGL_OP_ATTEND &&
+              with->inputs[0] == of->output &&
+              MGL_WIDE_FEATURES % v->program->tensors[with->inputs[1]].dims[1].number == 0;
+      break;
+    default: break;
+  }
+  bool gathers = op->kind == MGL_OP_RMSNORM && of->kind == MGL_OP_LOGITS;
+  bool may_split = op->kind == MGL_OP_LINEAR_ADD || op->flags == MGL_WIDE_ROTATES ||
+                   (op->kind == MGL_OP_RMSNORM && adds_before(v, of));
+  right = right && gathers == (op->flags == MGL_WIDE_GATHERS) && op->splits >= 1 &&
+          op->splits <= (may_split ? (uint32_t)MGL_STAGES_MAX_SPLITS : 1);
+  return right ? MGL_OK
+               : mgl_schedule_wrong(err, "an op of a stage has flags that its kind has no use for",
+                                    idx, op->flags);
+}
+
+// A linear that leaves sums must have room for them.
+static mgl_status check_parts(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
+  const mgl_schedule *s = v->s;
+  const mgl_schedule_op *op = &s->ops[idx];
+  const mgl_op *of = &v->program->ops[op->op];
+  uint32_t features = (uint32_t)mgl_tensor_row_elements(&v->program->tensors[of->output]);
+  uint64_t bytes =
+      of->kind == MGL_OP_LINEAR_ADD
+          ? op->splits * mgl_stages_stream_bytes(s->tokens, features)
+          : (uint64_t)op->splits * op->tiles * MGL_WIDE_FEATURES * s->tile_tokens * sizeof(float);
+  bool leaves = op->first_shared != MGL_NOT_SHARED || op->splits > 1 || op->flags != 0;
+  if (!leaves) {
+    return MGL_OK;
+  }
+  return op->first_shared != MGL_NOT_SHARED && op->first_shared <= s->shared_tiles &&
+                 op->tiles <= s->shared_tiles - op->first_shared && bytes <= s->part_bytes
+             ? MGL_OK
+             : mgl_schedule_wrong(err,
+                                  "a linear's steps must have counters and room for their sums",
+                                  idx, op->first_shared);
+}
+
+static mgl_status check_stage_op(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
+  const mgl_schedule_op *op = &v->s->ops[idx];
+  mgl_op_kind kind = v->program->ops[op->op].kind;
+  bool linear = mgl_verifier_is_linear(v, op->op);
+  bool known =
+      op->kind == (uint32_t)kind
+          ? linear || kind == MGL_OP_EMBED || kind == MGL_OP_ROPE_ANGLES || kind == MGL_OP_ATTEND
+          : (op->kind == MGL_OP_RMSNORM && linear && kind != MGL_OP_LINEAR_ADD) ||
+                (op->kind == MGL_OP_KV_WRITE && kind == MGL_OP_ATTEND);
+  if (!known) {
+    return mgl_schedule_wrong(err, "an op of a stage must be of a kind that its op has", idx,
+                              op->kind);
+  }
+  MGL_TRY(check_stage_units(v, idx, err));
+  MGL_TRY(check_stage_flags(v, idx, err));
+  return op->kind == (uint32_t)kind && linear ? check_parts(v, idx, err) : MGL_OK;
+}
+
+static mgl_status check_op(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
+  const mgl_schedule *s = v->s;
+  const mgl_schedule_op *op = &s->ops[idx];
+  if (op->op >= v->program->op_count ||
+      (op->with != MGL_NO_OP && op->with >= v->program->op_count)) {
+    return mgl_schedule_wrong(err, "an op must be one of the program", idx, op->op);
+  }
+  if (s->lowering == MGL_LOWER_STAGES) {
+    return check_stage_op(v, idx, err);
+  }
+  const mgl_op *of = &v->program->ops[op->op];
+  if (s->lowering != MGL_LOWER_KERNELS && op->op != idx) {
+    return mgl_schedule_wrong(err, "ops must stand as in the program", idx, op->op);
+  }
+  if (op->kind != (uint32_t)of->kind || op->flags != 0 || op->tiles != 0 || op->splits != 1 ||
+      (op->with != MGL_NO_OP && s->lowering != MGL_LOWER_KERNELS)) {
+    return mgl_schedule_wrong(err, "an op must be its program's, and nothing besides", idx,
+                              op->kind);
+  }
+  return op->units == mgl_tile_units(v->program, of, s->tokens, s->strides)
+             ? MGL_OK
+             : mgl_schedule_wrong(err, "an op must have its units", idx, op->units);
+}
+
+// Whether the lowering leaves an op of the program to others: iterations of stages are planned and
+// sampled by launches of their own.
+static bool is_left_out(const mgl_verifier *v, mgl_op_kind kind) {
+  return v->s->lowering == MGL_LOWER_STAGES && (kind == MGL_OP_NEXT_PLAN || kind == MGL_OP_SAMPLE);
+}
+
+static mgl_status check_ops(mgl_verifier *v, mgl_error *err) {
+  const mgl_schedule *s = v->s;
+  uint32_t *seen = mgl_arena_alloc_zeroed(&v->arena, v->program->op_count, sizeof *seen);
+  if (seen == NULL) {
+    return mgl_verifier_out_of_memory(v, err);
+  }
+  if (s->tokens < 1 || s->tokens > MGL_MAX_ITERATION_TOKENS || s->worker_count < 1 ||
+      s->worker_count > MGL_COMPILE_MAX_WORKERS || s->op_count < 1 || s->step_count < 1 ||
+      s->event_count < 1) {
+    return mgl_schedule_wrong(
+        err, "tokens must be 1 to 2048, workers 1 to 4096, and there must be work", 0, s->tokens);
+  }
+  bool stages = s->lowering == MGL_LOWER_STAGES;
+  if (stages ? s->tile_tokens < MGL_WIDE_LEAST_TILE || s->tile_tokens > MGL_WIDE_MOST_TILE ||
+                   s->tokens % s->tile_tokens != 0
+             : s->strides < 1 || s->strides > MGL_COMPILE_MAX_STRIDES) {
+    return mgl_schedule_wrong(err, "tiles must have 64 to 256 tokens, KV heads 1 to 64 strides", 0,
+                              s->strides);
+  }
+  for (uint32_t i = 0; i < s->op_count; i++) {
+    MGL_TRY(check_op(v, i, err));
+    const mgl_schedule_op *op = &s->ops[i];
+    seen[op->op] += op->kind == (uint32_t)v->program->ops[op->op].kind;
+    if (op->with != MGL_NO_OP && !stages) {
+      seen[op->with]++;
+    }
+  }
+  for (uint32_t i = 0; i < v->program->op_count; i++) {
+    if (seen[i] != (is_left_out(v, v->program->ops[i].kind) ? 0 : 1)) {
+      return mgl_schedule_wrong(err, "every op of the program must be computed once", i, seen[i]);
+    }
+  }
+  return MGL_OK;
+}
+
+// --- tiles ---------------------------------------------------------------------------------------
+
+static int compare_steps(const void *a, const void *b) {
+  const mgl_numbered_step *x = a;
+  const mgl_numbered_step *y = b;
+  if (x->op != y->op) {
+    return x->op < y->op ? -1 : 1;
+  }
+  return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static uint32_t grain_of(const mgl_verifier *v, uint32_t op) {
+  const mgl_schedule *s = v->s;
+  return s->lowering == MGL_LOWER_STAGES
+             ? 1
+             : mgl_tile_grain(&v->program->ops[s->ops[op].op], s->target);
+}
+
+static mgl_status number_steps(mgl_verifier *v, mgl_error *err) {
+  const mgl_schedule *s = v->s;
+  v->steps = mgl_arena_alloc_zeroed(&v->arena, s->step_count, sizeof *v->steps);
+  v->number = mgl_arena_alloc(&v->arena, s->step_count * sizeof *v->number);
+  v->op_first = mgl_arena_alloc_zeroed(&v->arena, s->op_count + (size_t)1, sizeof *v->op_first);
+  if (v->steps == NULL || v->number == NULL || v->op_first == NULL) {
+    return mgl_verifier_out_of_memory(v, err);
+  }
+  for (uint32_t i = 0; i < s->step_count; i++) {
+    const mgl_schedule_step *step = &s->steps[i];
+    v->number[i] = MGL_NO_OP;
+    if (step->op == MGL_NO_OP) {
+      continue;
+    }
+    if (step->op >= s->op_count || step->begin >= step->end || step->end > s->ops[step->op].units) {
+      return mgl_schedule_wrong(err, "a step must compute units of an op", i, step->op);
+    }
+    v->steps[v->count++] =
+        (mgl_numbered_step){.op = step->op, .begin = step->begin, .end = step->end, .step = i};
+    v->op_first[step->op + 1]++;
+  }
+  qsort(v->steps, v->count, sizeof *v->steps, compare_steps);
+  for (uint32_t op = 0; op < s->op_count; op++) {
+    v->op_first[op + 1] += v->op_first[op];
+  }
+  for (uint32_t i = 0; i < v->count; i++) {
+    v->number[v->steps[i].step] = i;
+  }
+  return MGL_OK;
+}
+
+static mgl_status check_cut(const mgl_verifier *v, uint32_t op, mgl_error *err) {
+  uint32_t grain = grain_of(v, op);
+  uint32_t next = 0;
+  for (uint32_t i = v->op_first[op]; i < v->op_first[op + 1]; i++) {
+    if (v->steps[i].begin != next || next % grain != 0) {
+      return mgl_schedule_wrong(err, "the steps of an op must cut its units without gap or overlap",
+                                op, v->steps[i].begin);
+    }
+    next = v->steps[i].end;
+  }
+  return next == v->s->ops[op].units
+             ? MGL_OK
+             : mgl_schedule_wrong(err, "the steps of an op must cover its units", op, next);
+}
+
+// Whether a step is the first one of its worker in its stage.
+static bool is_first_of_stage(const mgl_verifier *v, uint32_t step_idx) {
+  const mgl_schedule *s = v->s;
+  const mgl_schedule_step *step = &s->steps[step_idx];
+  for (uint32_t i = s->list_start[step->worker]; i < s->list_start[step->worker + 1]; i++) {
+    const mgl_schedule_step *other = &s->steps[s->list[i]];
+    if (s->ops[other->op].stage == s->ops[step->op].stage) {
+      return s->list[i] == step_idx;
+    }
+  }
+  return false;
+}
+
+// The steps of a tile, [from, to) by number. Who waits for the others: of a tile whose sums are
+// joined the step with the first units, else all of them or none. Who is waited for must be its
+// worker's first step, which nothing keeps from running.
+static mgl_status check_tile(const mgl_verifier *v, uint32_t op_idx, uint32_t from, uint32_t to,
+                             mgl_error *err) {
+  const mgl_schedule_op *op = &v->s->ops[op_idx];
+  uint32_t per_tile = op->units / op->tiles;
+  bool all_wait = (op->flags & (MGL_WIDE_WEIGHS | MGL_WIDE_ROTATES)) != 0;
+  bool summed_later = op->splits > 1 && !all_wait;
+  if (all_wait || summed_later ? to - from != op->splits : to - from > MGL_STAGES_JOINED) {
+    return mgl_schedule_wrong(err, "a tile must have as many steps as its sums are added of",
+                              op_idx, to - from);
+  }
+  for (uint32_t i = from; i < to; i++) {
+    const mgl_numbered_step *n = &v->steps[i];
+    uint32_t tile = n->begin / per_tile;
+    if ((n->end - 1) / per_tile != tile) {
+      return mgl_schedule_wrong(err, "a step must not go on into the next tile", op_idx, n->end);
+    }
+    if ((all_wait || summed_later) &&
+        n->begin - tile * per_tile != per_tile * (i - from) / op->splits) {
+      return mgl_schedule_wrong(err, "the splits of a tile must be equal", op_idx, n->begin);
+    }
+    bool is_awaited = !summed_later && to - from > 1 && (all_wait || i > from);
+    if (is_awaited && !is_first_of_stage(v, n->step)) {
+      return mgl_schedule_wrong(
+          err, "who is waited for in a tile must be its worker's first step of the stage", op_idx,
+          n->step);
+    }
+  }
+  return to - from == 1 || op->first_shared != MGL_NOT_SHARED
+             ? MGL_OK
+             : mgl_schedule_wrong(err, "tiles of several steps must have counters", op_idx,
+                                  to - from);
+}
+
+static mgl_status check_tiles(const mgl_verifier *v, mgl_error *err) {
+  uint32_t shared = 0;  // counters so far: they must not overlap
+  for (uint32_t op = 0; op < v->s->op_count; op++) {
+    const mgl_schedule_op *o = &v->s->ops[op];
+    MGL_TRY(check_cut(v, op, err));
+    if (o->tiles == 0) {
+      continue;
+    }
+    if (o->first_shared != MGL_NOT_SHARED) {
+      if (o->first_shared < shared) {
+        return mgl_schedule_wrong(err, "two ops must not share counters of tiles", op,
+                                  o->first_shared);
+      }
+      shared = o->first_shared + o->tiles;
+    }
+    uint32_t per_tile = o->units / o->tiles;
+    for (uint32_t from = v->op_first[op], to = from; from < v->op_first[op + 1]; from = to) {
+      while (to < v->op_first[op + 1] &&
+             v->steps[to].begin / per_tile == v->steps[from].begin / per_tile) {
+        to++;
+      }
+      MGL_TRY(check_tile(v, op, from, to, err));
+    }
+  }
+  return MGL_OK;
+}
+
+// --- lists ---------------------------------------------------------------------------------------
+
+static mgl_status check_lists(const mgl_verifier *v, mgl_error *err) {
+  const mgl_schedule *s = v->s;
+  uint32_t listed = 0;
+  for (uint32_t i = 0; i < s->step_count; i++) {
+    if (s->steps[i].worker != MGL_SCHEDULE_ANYONE) {
+      if (s->steps[i].worker >= s->worker_count || s->steps[i].op == MGL_NO_OP) {
+        return mgl_schedule_wrong(err, "a step's worker must be one of the schedule's", i,
+                                  s->steps[i].worker);
+      }
+      listed++;
+    } else if (s->lowering == MGL_LOWER_STAGES ||
+               (s->lowering == MGL_LOWER_WORDS && s->steps[i].op != MGL_NO_OP)) {
+      return mgl_schedule_wrong(err, "every step of stages or words must have a worker", i,
+                                s->steps[i].op);
+    }
+  }
+  if (s->list_start[0] != 0 || s->list_start[s->worker_count] != listed) {
+    return mgl_schedule_wrong(err, "the workers' lists must hold the steps that have a worker",
+                              listed, s->list_start[s->worker_count]);
+  }
+  for (uint32_t w = 0; w < s->worker_count; w++) {
+    if (s->list_start[w + 1] < s->list_start[w] || s->list_start[w + 1] > listed) {
+      return mgl_schedule_wrong(err, "the workers' lists must follow each other", w,
+                                s->list_start[w + 1]);
+    }
+    for (uint32_t i = s->list_start[w]; i < s->list_start[w + 1]; i++) {
+      if (s->list[i] >= s->step_count || s->steps[s->list[i]].worker != w ||
+          (i > s->list_start[w] && s->list[i] <= s->list[i - 1])) {
+        return mgl_schedule_wrong(err, "a worker's list must hold its steps, ascending", w,
+                                  s->list[i]);
+      }
+    }
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_verify_ops(mgl_verifier *v, mgl_error *err) {
+  MGL_TRY(check_ops(v, err));
+  MGL_TRY(number_steps(v, err));
+  MGL_TRY(check_lists(v, err));
+  return check_tiles(v, err);
+}

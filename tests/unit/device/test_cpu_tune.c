@@ -1,0 +1,254 @@
+// How linears walk, chosen on the machine: found again, within its time, and no file in the cache
+// folder can do more than cost time.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "device/cpu/cpu_tune.h"
+#include "device/cpu/way_cache.h"
+#include "graph/graph_text.h"
+#include "support/must.h"
+#include "support/temp_folder.h"
+
+enum { ATTEMPTS = 8 };  // on a busy machine one may run out of time
+
+static const char about[] = "a processor, 2 threads";
+
+static const mgl_linear_way some_way = {.one_in_turn = true,
+                                        .one_fetch = MGL_FETCH_L2,
+                                        .one_ahead = 12345,
+                                        .few_ahead = 3,
+                                        .pack_tokens = 9,
+                                        .split = true,
+                                        .many_fetch = true,
+                                        .some_rows = 16,
+                                        .many_rows = 64};
+
+static bool same(const mgl_linear_way *a, const mgl_linear_way *b) {
+  return a->one_in_turn == b->one_in_turn && a->one_fetch == b->one_fetch &&
+         a->one_ahead == b->one_ahead && a->few_ahead == b->few_ahead &&
+         a->pack_tokens == b->pack_tokens && a->split == b->split &&
+         a->many_fetch == b->many_fetch && a->some_rows == b->some_rows &&
+         a->many_rows == b->many_rows;
+}
+
+// --- the cache -----------------------------------------------------------------------------------
+
+typedef struct listing {
+  uint32_t count;
+  char about[200];
+} listing;
+
+static void note(void *context, const char *found, const mgl_linear_way *way) {
+  listing *l = context;
+  l->count++;
+  (void)snprintf(l->about, sizeof l->about, "%s", found);
+  assert_true(same(way, &some_way));
+}
+
+static void what_was_written_is_found(void **state) {
+  (void)state;
+  temp_folder folder;
+  char below[TEMP_PATH_BYTES];
+  mgl_linear_way way = {0};
+  listing l = {0};
+  temp_folder_create(&folder);
+  temp_folder_path(&folder, "made", below);
+  assert_false(mgl_way_cache_read(below, about, &way));
+  mgl_way_cache_list(below, note, &l);
+  assert_int_equal(l.count, 0);
+  MUST(mgl_way_cache_write(below, about, &some_way, &err));
+  assert_true(mgl_way_cache_read(below, about, &way));
+  assert_true(same(&way, &some_way));
+  assert_false(mgl_way_cache_read(below, "another processor", &way));
+  mgl_way_cache_list(below, note, &l);
+  assert_int_equal(l.count, 1);
+  assert_string_equal(l.about, about);
+  char command[TEMP_PATH_BYTES + 20];
+  (void)snprintf(command, sizeof command, "rm -r '%s'", below);
+  assert_int_equal(system(command), 0);
+  temp_folder_remove(&folder);
+}
+
+// The name that the entry of `about` has.
+static void find_name(const char *folder, char out[200]) {
+  char command[TEMP_PATH_BYTES + 50];
+  (void)snprintf(command, sizeof command, "ls '%s'", folder);
+  FILE *names = popen(command, "r");
+  assert_non_null(names);
+  assert_non_null(fgets(out, 200, names));
+  out[strcspn(out, "\n")] = 0;
+  assert_int_equal(pclose(names), 0);
+}
+
+static void what_is_not_whole_is_absent(void **state) {
+  (void)state;
+  static const char *const texts[] = {
+      "",
+      "{",
+      "[]",
+      "{\"about\": 7}",
+      "{\"about\": \"a processor, 2 threads\"}",
+      // Of another processor under this one's name; then numbers beyond what kernels take.
+      "{\"about\": \"x\", \"one_in_turn\": 0, \"one_fetch\": 0, \"one_ahead\": 0, \"few_ahead\": 0,"
+      " \"pack_tokens\": 4, \"split\": 0, \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0}",
+      "{\"about\": \"a processor, 2 threads\", \"one_in_turn\": 0, \"one_fetch\": 3,"
+      " \"one_ahead\": 0, \"few_ahead\": 0, \"pack_tokens\": 4, \"split\": 0, \"many_fetch\": 0,"
+      " \"some_rows\": 0, \"many_rows\": 0}",
+      "{\"about\": \"a processor, 2 threads\", \"one_in_turn\": 0, \"one_fetch\": 0,"
+      " \"one_ahead\": 0, \"few_ahead\": 0, \"pack_tokens\": 3, \"split\": 0, \"many_fetch\": 0,"
+      " \"some_rows\": 0, \"many_rows\": 0}",
+      "{\"about\": \"a processor, 2 threads\", \"one_in_turn\": 0, \"one_fetch\": 0,"
+      " \"one_ahead\": 1048577, \"few_ahead\": 0, \"pack_tokens\": 4, \"split\": 0,"
+      " \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0}",
+  };
+  temp_folder folder;
+  char name[200];
+  mgl_linear_way way = some_way;
+  temp_folder_create(&folder);
+  MUST(mgl_way_cache_write(folder.path, about, &some_way, &err));
+  find_name(folder.path, name);
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    temp_folder_write_text(&folder, name, texts[i]);
+    assert_false(mgl_way_cache_read(folder.path, about, &way));
+    assert_true(same(&way, &some_way));
+  }
+  MUST(mgl_way_cache_write(folder.path, about, &some_way, &err));
+  assert_true(mgl_way_cache_read(folder.path, about, &way));
+  temp_folder_remove(&folder);
+}
+
+// --- measuring -----------------------------------------------------------------------------------
+
+typedef struct world {
+  mgl_graph *graph;
+  const void **data;
+  void *matrix;
+  mgl_topology *topology;
+  mgl_team *team;
+  mgl_cpu_weights weights;
+  mgl_tune_options options;
+  temp_folder folder;
+} world;
+
+// A program of one linear with `rows` rows of 1024, which are zeros.
+static void world_create(world *w, uint32_t rows) {
+  char text[500];
+  *w = (world){0};
+  (void)snprintf(text, sizeof text,
+                 "program tune\ninput tokens i32[T]\n"
+                 "weight table bf16[16,1024]\nweight norm bf16[1024]\nweight head bf16[%u,1024]\n"
+                 "x0 = embed(tokens, table) : f32[T,1024]\n"
+                 "x1 = rmsnorm(x0, norm) eps=1e-06 : bf16[T,1024]\n"
+                 "logits = linear(x1, head) : f32[T,%u]\noutput logits\n",
+                 rows, rows);
+  MUST(mgl_graph_parse(text, strlen(text), "test", &w->graph, &err));
+  MUST(mgl_pages_map((size_t)rows * 2048, "matrix", &w->matrix, &err));
+  w->data = calloc(w->graph->tensor_count, sizeof *w->data);
+  assert_non_null(w->data);
+  w->data[mgl_graph_find(w->graph, "head")] = w->matrix;
+  w->weights = (mgl_cpu_weights){.graph = w->graph, .data = w->data};
+  MUST(mgl_topology_create(&w->topology, &err));
+  MUST(mgl_team_create(w->topology, 0, &w->team, &err));
+  temp_folder_create(&w->folder);
+  w->options = (mgl_tune_options){.team = w->team,
+                                  .topology = w->topology,
+                                  .simd = mgl_simd_detected(),
+                                  .mapped = true,
+                                  .folder = w->folder.path};
+}
+
+static void world_destroy(world *w, uint32_t rows) {
+  mgl_team_destroy(w->team);
+  mgl_topology_destroy(w->topology);
+  mgl_pages_unmap(w->matrix, (size_t)rows * 2048);
+  free(w->data);
+  mgl_graph_destroy(w->graph);
+  temp_folder_remove(&w->folder);
+}
+
+static void a_large_model_is_measured_once(void **state) {
+  (void)state;
+  enum { ROWS = 33000 };
+  world w;
+  mgl_linear_way way = {0}, again = {0};
+  world_create(&w, ROWS);
+  if (w.options.simd == MGL_SIMD_SCALAR) {
+    print_message("skipped: scalar kernels have one way\n");
+    world_destroy(&w, ROWS);
+    return;
+  }
+  mgl_tuned tuned = MGL_TUNED_PARTLY;
+  for (int i = 0; i < ATTEMPTS && tuned == MGL_TUNED_PARTLY; i++) {
+    uint64_t begin_ns = mgl_clock_ns();
+    tuned = mgl_cpu_tune(&w.weights, &w.options, &way);
+    // A round that began in time may end behind it, in sanitized builds long behind.
+    assert_true(mgl_clock_ns() - begin_ns < 3 * (uint64_t)MGL_TUNE_MOST_NS);
+    assert_true(way.pack_tokens >= MGL_LINEAR_LEAST_PACKED);
+  }
+  if (tuned == MGL_TUNED_PARTLY) {
+    print_message("not shown that it is kept: the machine is too busy to measure\n");
+  } else {
+    assert_int_equal(tuned, MGL_TUNED_MEASURED);
+    assert_int_equal(mgl_cpu_tune(&w.weights, &w.options, &again), MGL_TUNED_CACHED);
+    assert_true(same(&way, &again));
+    w.options.mapped = false;  // another thing to choose for
+    assert_int_not_equal(mgl_cpu_tune(&w.weights, &w.options, &again), MGL_TUNED_CACHED);
+    w.options.mapped = true;
+    w.options.again = true;
+    assert_int_not_equal(mgl_cpu_tune(&w.weights, &w.options, &again), MGL_TUNED_CACHED);
+  }
+  world_destroy(&w, ROWS);
+}
+
+static void a_small_model_is_not(void **state) {
+  (void)state;
+  enum { ROWS = 32000 };
+  world w;
+  mgl_linear_way way = {0};
+  char processor[MGL_PROCESSOR_BYTES];
+  world_create(&w, ROWS);
+  mgl_processor_name(processor);
+  mgl_linear_way known = mgl_known_way(w.options.simd, processor);
+  assert_int_equal(mgl_cpu_tune(&w.weights, &w.options, &way), MGL_TUNED_KNOWN);
+  assert_true(same(&way, &known));
+  world_destroy(&w, ROWS);
+}
+
+// Without memory the known way is good, and nothing leaks.
+static void no_memory_is_no_failure(void **state) {
+  (void)state;
+  enum { ROWS = 33000, ALLOCATIONS = 5 };
+  world w;
+  mgl_linear_way way = {0};
+  world_create(&w, ROWS);
+  w.options.folder = NULL;
+  int64_t live = mgl_alloc_live();
+  for (uint64_t n = 1; n <= ALLOCATIONS; n++) {
+    mgl_alloc_fail_nth(n);
+    (void)mgl_cpu_tune(&w.weights, &w.options, &way);
+    mgl_alloc_fail_nth(0);
+    assert_int_equal(mgl_alloc_live(), live);
+  }
+  world_destroy(&w, ROWS);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_was_written_is_found),
+      cmocka_unit_test(what_is_not_whole_is_absent),
+      cmocka_unit_test(a_large_model_is_measured_once),
+      cmocka_unit_test(a_small_model_is_not),
+      cmocka_unit_test(no_memory_is_no_failure),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,366 @@
+// Schedules of all lowerings, of models and of random programs, proven by the verifier; and mutated
+// ones, of which it must find every one.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "compile/compile.h"
+#include "lower/schedule.h"
+#include "lower/words.h"
+#include "model/config.h"
+#include "support/must.h"
+#include "support/programs.h"
+#include "support/random_program.h"
+#include "twin/wide_run.h"
+
+#ifdef MGL_TEST_SANITIZED
+enum { PROGRAMS = 40, MUTATIONS = 300, SAMPLES = 1 };
+#else
+enum { PROGRAMS = 200, MUTATIONS = 3000, SAMPLES = 3 };
+#endif
+
+static mgl_graph *fused_model(const char *name) {
+  char path[512];
+  static char json[1 << 14];
+  mgl_config config;
+  mgl_generation generation;
+  mgl_graph *canonical = NULL;
+  mgl_graph *program = NULL;
+  (void)snprintf(path, sizeof path, "%s/../../bench/configs/%s/config.json", MGL_TEST_DATA, name);
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  size_t bytes = fread(json, 1, sizeof json, file);
+  (void)fclose(file);
+  MUST(mgl_config_parse(json, bytes, path, &config, &generation, &err));
+  MUST(mgl_family_build(&config, NULL, &canonical, &err));
+  MUST(mgl_fuse_ops_cuda(canonical, &program, &err));
+  mgl_graph_destroy(canonical);
+  return program;
+}
+
+static mgl_task_graph *compile_graph(const mgl_graph *program, mgl_target target, uint32_t tokens,
+                                     uint32_t workers) {
+  const mgl_compile_options options = {.target = target, .tokens = tokens, .workers = workers};
+  mgl_task_graph *graph = NULL;
+  MUST(mgl_compile(program, &options, &graph, NULL, &err));
+  return graph;
+}
+
+// Calls `judge` with the schedule, and destroys it.
+typedef void judge_function(const mgl_graph *program, mgl_schedule *schedule, void *context);
+
+static void verify(const mgl_graph *program, mgl_schedule *schedule, void *context) {
+  uint32_t *count = context;
+  MUST(mgl_schedule_verify(program, schedule, &err));
+  count[schedule->lowering]++;
+}
+
+static void judge_graph(const mgl_graph *program, mgl_target target, uint32_t tokens,
+                        uint32_t workers, judge_function *judge, void *context) {
+  mgl_task_graph *graph = compile_graph(program, target, tokens, workers);
+  mgl_schedule *schedule = NULL;
+  MUST(mgl_lower_graph(program, graph, MGL_LOWER_TASKS, &schedule, &err));
+  judge(program, schedule, context);
+  mgl_schedule_destroy(schedule);
+  if (target == MGL_TARGET_CUDA && mgl_words_carry(graph)) {
+    MUST(mgl_lower_graph(program, graph, MGL_LOWER_WORDS, &schedule, &err));
+    judge(program, schedule, context);
+    mgl_schedule_destroy(schedule);
+  }
+  mgl_task_graph_destroy(graph);
+}
+
+static void judge_stages(const mgl_graph *program, uint32_t tokens, uint32_t workers,
+                         judge_function *judge, void *context) {
+  uint32_t tile = tokens < MGL_WIDE_MOST_TILE ? tokens : (uint32_t)MGL_WIDE_MOST_TILE;
+  mgl_stages_options options = {tokens, tile, tokens < 1024 ? tokens : 1024, workers};
+  mgl_schedule *schedule = NULL;
+  MUST(mgl_lower_stages(program, &options, &schedule, &err));
+  judge(program, schedule, context);
+  mgl_schedule_destroy(schedule);
+}
+
+static void judge_kernels(const mgl_graph *program, uint32_t tokens, uint32_t workers,
+                          bool plan_at_logits, judge_function *judge, void *context) {
+  mgl_kernels_options options = {tokens, tokens, workers, 4, plan_at_logits};
+  mgl_schedule *schedule = NULL;
+  MUST(mgl_lower_kernels(program, &options, &schedule, &err));
+  judge(program, schedule, context);
+  mgl_schedule_destroy(schedule);
+}
+
+// --- schedules -----------------------------------------------------------------------------------
+
+static void schedules_of_models_are_right(void **state) {
+  (void)state;
+  static const char *const models[] = {"qwen3-0.6b", "llama-3.2-1b", "qwen3-1.7b", "qwen3-8b"};
+  random_source source = {1};
+  uint32_t counts[MGL_LOWER_COUNT] = {0};
+  for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+    mgl_graph *program = fused_model(models[m]);
+    for (uint32_t log = 0; log <= 11; log++) {
+      uint32_t tokens = UINT32_C(1) << log;
+      for (uint32_t i = 0; i < SAMPLES; i++) {
+        uint32_t workers = i == 0 ? 132 : 1 + random_below(&source, 132);
+        if (tokens <= 16 && (i == 0 || m == 0)) {
+          judge_graph(program, MGL_TARGET_CUDA, tokens, workers, verify, counts);
+        }
+        if (tokens >= MGL_WIDE_LEAST_TILE) {
+          judge_stages(program, tokens, workers, verify, counts);
+        }
+        judge_kernels(program, tokens, workers, i % 2 != 0, verify, counts);
+      }
+    }
+    mgl_graph_destroy(program);
+  }
+  for (uint32_t i = 0; i < MGL_LOWER_COUNT; i++) {
+    print_message("%s: %u schedules\n", mgl_lowering_name((mgl_lowering)i), counts[i]);
+    assert_true(counts[i] > 0);
+  }
+}
+
+static mgl_graph *small_program(mgl_family family) {
+  mgl_config config = small_config(family);
+  mgl_graph *program = NULL;
+  config.vocab_size = 304;  // a multiple of 8
+  mgl_graph *canonical = build_program(&config);
+  MUST(mgl_fuse_ops_cuda(canonical, &program, &err));
+  mgl_graph_destroy(canonical);
+  return program;
+}
+
+// Every number of workers, with a small model.
+static void any_workers_do(void **state) {
+  (void)state;
+  uint32_t counts[MGL_LOWER_COUNT] = {0};
+  mgl_graph *program = small_program(MGL_FAMILY_QWEN3);
+  for (uint32_t workers = 1; workers <= 132; workers++) {
+    judge_graph(program, MGL_TARGET_CUDA, UINT32_C(1) << workers % 7, workers, verify, counts);
+    judge_stages(program, UINT32_C(64) << workers % 6, workers, verify, counts);
+  }
+  mgl_graph_destroy(program);
+}
+
+static void schedules_of_random_programs_are_right(void **state) {
+  (void)state;
+  uint32_t counts[MGL_LOWER_COUNT] = {0};
+  random_source source = {2};
+  for (uint32_t seed = 0; seed < PROGRAMS; seed++) {
+    bool cuda = seed % 2 != 0;
+    mgl_graph *program = cuda ? random_cuda_program(seed, 4 + random_below(&source, 12))
+                              : random_program(seed, 4 + random_below(&source, 12));
+    judge_graph(program, cuda ? MGL_TARGET_CUDA : MGL_TARGET_CPU, 1 + random_below(&source, 9),
+                1 + random_below(&source, 9), verify, counts);
+    mgl_graph_destroy(program);
+  }
+  print_message("%u by tasks, %u by words\n", counts[MGL_LOWER_TASKS], counts[MGL_LOWER_WORDS]);
+}
+
+// --- mutations -----------------------------------------------------------------------------------
+
+typedef enum mutation {
+  MUTATE_BEGIN,
+  MUTATE_END,
+  MUTATE_OP,
+  MUTATE_WORKER,
+  MUTATE_LIST,
+  MUTATE_NO_WAIT,
+  MUTATE_EARLIER_WAIT,
+  MUTATE_COUNT,
+  MUTATE_NO_TRIGGER,
+  MUTATE_TRIGGER,
+  MUTATE_SPLITS,
+  MUTATE_FLAGS,
+  MUTATE_UNITS,
+  MUTATE_WITH,
+  MUTATE_SWAP_OPS,
+  MUTATE_SHARED,
+  MUTATION_COUNT,
+} mutation;
+
+static const char *const mutation_names[MUTATION_COUNT] = {
+    "begin",      "end",     "op",     "worker", "list",  "no wait", "earlier wait", "count",
+    "no trigger", "trigger", "splits", "flags",  "units", "with",    "swap ops",     "shared"};
+
+static void add_or_take(uint32_t *number, random_source *source) {
+  *number += *number > 0 && random_below(source, 2) == 0 ? UINT32_MAX : 1;
+}
+
+// Of steps. False: it cannot be done at that step.
+static bool mutate_step(mgl_schedule *s, mutation how, random_source *source) {
+  uint32_t at = random_below(source, s->step_count);
+  mgl_schedule_step *step = &s->steps[at];
+  switch (how) {
+    case MUTATE_BEGIN: add_or_take(&step->begin, source); return step->op != MGL_NO_OP;
+    case MUTATE_END: add_or_take(&step->end, source); return step->op != MGL_NO_OP;
+    case MUTATE_OP:
+      step->op = (step->op + 1) % s->op_count;
+      return step->op != MGL_NO_OP && s->op_count > 1;
+    case MUTATE_WORKER:
+      if (step->worker == MGL_SCHEDULE_ANYONE) {
+        return false;
+      }
+      step->worker = step->worker + 1;
+      return true;
+    case MUTATE_NO_WAIT:
+      if (step->wait == MGL_WAIT_NOTHING) {
+        return false;
+      }
+      step->wait = MGL_WAIT_NOTHING;
+      step->event = MGL_NO_EVENT;
+      return true;
+    case MUTATE_EARLIER_WAIT:
+      if (step->event == MGL_NO_EVENT || step->event == 0 ||
+          (s->lowering != MGL_LOWER_STAGES && s->lowering != MGL_LOWER_KERNELS)) {
+        return false;
+      }
+      step->event--;
+      return true;
+    case MUTATE_NO_TRIGGER:
+      if (step->trigger == MGL_NO_EVENT) {
+        return false;
+      }
+      step->trigger = MGL_NO_EVENT;
+      return true;
+    case MUTATE_TRIGGER:
+      if (step->trigger == MGL_NO_EVENT) {
+        return false;
+      }
+      step->trigger = (step->trigger + 1) % (s->event_count + 1);
+      return true;
+    default: return false;
+  }
+}
+
+static bool mutate_op(mgl_schedule *s, mutation how, random_source *source) {
+  uint32_t at = random_below(source, s->op_count);
+  mgl_schedule_op *op = &s->ops[at];
+  switch (how) {
+    case MUTATE_SPLITS: add_or_take(&op->splits, source); return true;
+    case MUTATE_FLAGS: op->flags ^= UINT32_C(8) << random_below(source, 3); return true;
+    case MUTATE_UNITS: add_or_take(&op->units, source); return true;
+    case MUTATE_WITH: op->with = op->with == MGL_NO_OP ? 0 : op->with - 1; return true;
+    case MUTATE_SWAP_OPS: {
+      uint32_t other = random_below(source, s->op_count);
+      mgl_schedule_op kept = s->ops[other];
+      if (other == at) {
+        return false;
+      }
+      s->ops[other] = *op;
+      *op = kept;
+      return true;
+    }
+    case MUTATE_SHARED:
+      if (op->first_shared == MGL_NOT_SHARED || s->lowering != MGL_LOWER_STAGES) {
+        return false;
+      }
+      op->first_shared = MGL_NOT_SHARED;
+      return true;
+    default: return false;
+  }
+}
+
+static bool mutate(mgl_schedule *s, mutation how, random_source *source) {
+  if (how == MUTATE_LIST) {
+    uint32_t listed = s->list_start[s->worker_count];
+    if (listed < 2) {
+      return false;
+    }
+    uint32_t at = random_below(source, listed - 1);
+    uint32_t kept = s->list[at];
+    s->list[at] = s->list[at + 1];
+    s->list[at + 1] = kept;
+    return true;
+  }
+  if (how == MUTATE_COUNT) {
+    add_or_take(&s->events[random_below(source, s->event_count)].trigger_count, source);
+    return true;
+  }
+  return how >= MUTATE_SPLITS ? mutate_op(s, how, source) : mutate_step(s, how, source);
+}
+
+typedef struct mutants {
+  random_source source;
+  uint32_t found[MUTATION_COUNT], missed;
+  uint32_t tries;  // of a schedule
+} mutants;
+
+static void find_mutants(const mgl_graph *program, mgl_schedule *s, void *context) {
+  mutants *m = context;
+  MUST(mgl_schedule_verify(program, s, &err));
+  size_t op_bytes = s->op_count * sizeof *s->ops;
+  size_t step_bytes = s->step_count * sizeof *s->steps;
+  size_t event_bytes = s->event_count * sizeof *s->events;
+  size_t list_bytes = s->step_count * sizeof *s->list;
+  void *ops = malloc(op_bytes);
+  void *steps = malloc(step_bytes);
+  void *events = malloc(event_bytes);
+  void *list = malloc(list_bytes);
+  assert_true(ops != NULL && steps != NULL && events != NULL && list != NULL);
+  memcpy(ops, s->ops, op_bytes);
+  memcpy(steps, s->steps, step_bytes);
+  memcpy(events, s->events, event_bytes);
+  memcpy(list, s->list, list_bytes);
+  for (uint32_t i = 0; i < m->tries; i++) {
+    mutation how = (mutation)random_below(&m->source, MUTATION_COUNT);
+    mgl_error err = {0};
+    if (mutate(s, how, &m->source)) {
+      if (mgl_schedule_verify(program, s, &err) == MGL_OK) {
+        print_message("missed: %s in %s for %u tokens\n", mutation_names[how],
+                      mgl_lowering_name(s->lowering), s->tokens);
+        m->missed++;
+      } else {
+        assert_true(strncmp(err.text, "schedule: ", 10) == 0);
+        m->found[how]++;
+      }
+    }
+    memcpy(s->ops, ops, op_bytes);
+    memcpy(s->steps, steps, step_bytes);
+    memcpy(s->events, events, event_bytes);
+    memcpy(s->list, list, list_bytes);
+  }
+  free(ops);
+  free(steps);
+  free(events);
+  free(list);
+}
+
+static void every_mutation_is_found(void **state) {
+  (void)state;
+  mutants m = {.source = {3}, .tries = MUTATIONS / 10};
+  for (int family = 0; family < 3; family++) {
+    mgl_graph *program = small_program((mgl_family)family);
+    judge_graph(program, MGL_TARGET_CUDA, 1, 7, find_mutants, &m);
+    judge_graph(program, MGL_TARGET_CUDA, 4, 3, find_mutants, &m);
+    judge_stages(program, 64, 5, find_mutants, &m);
+    judge_stages(program, 64, 40, find_mutants, &m);
+    judge_stages(program, 256, 9, find_mutants, &m);
+    judge_kernels(program, 2, 9, false, find_mutants, &m);
+    judge_kernels(program, 2, 9, true, find_mutants, &m);
+    mgl_graph_destroy(program);
+  }
+  uint32_t all = 0;
+  for (uint32_t i = 0; i < MUTATION_COUNT; i++) {
+    print_message("%-14s %u found\n", mutation_names[i], m.found[i]);
+    assert_true(m.found[i] > 0);
+    all += m.found[i];
+  }
+  print_message("%u of %u mutations found\n", all, all + m.missed);
+  assert_int_equal(m.missed, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(schedules_of_models_are_right),
+      cmocka_unit_test(any_workers_do),
+      cmocka_unit_test(schedules_of_random_programs_are_right),
+      cmocka_unit_test(every_mutation_is_found),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -429,8 +429,9 @@ typedef struct megalith_request_options {
   bool keep_special;  // special tokens that are generated appear in the text, but not stop tokens
   // What is generated matches this grammar; NULL: anything. Stop tokens are allowed where the text
   // may end, and where nothing can follow the request ends by itself (MEGALITH_FINISH_STOP), before
-  // min_new_tokens too. What max_new_tokens, a stop text or a cancellation cuts off is the beginning
-  // of a text that matches. Of this model; kept. Not on a GPU yet (MEGALITH_ERROR_UNSUPPORTED).
+  // min_new_tokens too. What max_new_tokens, a stop text or a cancellation cuts off is the
+  // beginning of a text that matches. Of this model; kept. Not on a GPU yet
+  // (MEGALITH_ERROR_UNSUPPORTED).
   megalith_grammar *grammar;
 } megalith_request_options;
 

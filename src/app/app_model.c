@@ -150,6 +150,11 @@ void mgl_app_model_close(mgl_app_model *model) {
   mgl_free(model->name);
   mgl_cuda_device_close(&model->device);
   mgl_overrides_free(&model->overrides);
+  for (uint32_t i = 0; i < model->given_count; i++) {
+    mgl_task_graph_destroy(model->given[i].graph);
+    mgl_graph_destroy(model->given[i].program);
+  }
+  mgl_free(model->given);
   *model = (mgl_app_model){0};
 }
 
@@ -265,12 +270,45 @@ static mgl_status read_partitions(mgl_app_model *model, const mgl_arguments *arg
   return MGL_OK;
 }
 
+static mgl_status read_task_graph(const char *path, mgl_given_graph *out, mgl_error *err) {
+  char *text = NULL;
+  size_t bytes = 0;
+  MGL_TRY(mgl_file_read(path, MGL_TASK_GRAPH_JSON_MAX_BYTES, &text, &bytes, err));
+  mgl_status status = mgl_task_graph_read_json(text, bytes, path, &out->program, &out->graph, err);
+  mgl_free(text);
+  return status;
+}
+
+// --task-graph, where the command has it.
+static mgl_status read_task_graphs(mgl_app_model *model, const mgl_arguments *arguments,
+                                   mgl_build *build, mgl_error *err) {
+  model->given = mgl_alloc_zeroed(arguments->count + 1, sizeof *model->given);
+  if (model->given == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for task graphs");
+  }
+  for (size_t i = 0; i < arguments->count; i++) {
+    if (strcmp(arguments->items[i].option->name, "task-graph") == 0) {
+      MGL_TRY(read_task_graph(arguments->items[i].text, &model->given[model->given_count], err));
+      model->given_count++;
+    }
+  }
+  if (model->given_count > 0 && mgl_app_mode(arguments) != MGL_MODE_MEGA) {
+    return mgl_error_set(
+        err, MGL_ERR_ARGUMENT,
+        "--task-graph: expected --mode mega, since no other mode runs task graphs");
+  }
+  build->given = model->given;
+  build->given_count = model->given_count;
+  return MGL_OK;
+}
+
 static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments,
                             mgl_build *options, const outcome *out, mgl_error *err) {
   mgl_device_choice device;
   mgl_error reason = {0};
   MGL_TRY(choose_sizes(arguments, options, err));
   MGL_TRY(read_partitions(model, arguments, options, err));
+  MGL_TRY(read_task_graphs(model, arguments, options, err));
   MGL_TRY(mgl_device_wanted(arguments, &device, err));
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(model, arguments, device.ordinal, options, out, err);

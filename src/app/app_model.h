@@ -18,6 +18,8 @@ typedef struct mgl_app_model {
   char *name;               // last part of the folder's path, printable
   mgl_cuda_device device;   // open while the model runs on a GPU
   mgl_overrides overrides;  // of --partition
+  mgl_given_graph *given;   // [given_count] of --task-graph
+  uint32_t given_count;
 } mgl_app_model;
 
 // Opens MODEL, or else the demo model: the folder that MEGALITH_DEMO names, else demo beside the
@@ -62,6 +64,14 @@ mgl_status mgl_app_trace_write(mgl_output_file *file, const mgl_runner *runner, 
 mgl_choice_name mgl_mode_choice;
 mgl_choice_name mgl_load_format_choice;
 
+// The runner of mgl_app_model_start runs them in mode mega.
+#define MGL_ROW_TASK_GRAPH                                                                        \
+  {                                                                                               \
+    .name = "task-graph", .value_name = "FILE", .type = MGL_OPTION_TEXT, .repeatable = true,      \
+    .help =                                                                                       \
+        "run this task graph, which megalith compile -o wrote for as many workers, in the place " \
+        "of the compiler's for so many tokens; on the CPU, in mode mega"                          \
+  }
 // The runner of mgl_app_model_start compiles by it.
 #define MGL_ROW_PARTITION                                                                         \
   {                                                                                               \

@@ -537,6 +537,7 @@ static const mgl_option options[] = {
     {.name = "ignore-eos", .type = MGL_OPTION_FLAG, .help = "go on behind the model's stop tokens"},
     MGL_ROW_ITERATION_TOKENS,
     MGL_ROW_PARTITION,
+    MGL_ROW_TASK_GRAPH,
     MGL_ROW_MODE,
     MGL_ROW_TRACE,
 };

@@ -35,6 +35,13 @@ enum {
 #define MGL_EVERY_ROW UINT32_MAX
 #define MGL_USUAL_SHARE (-1.0)  // of the memory that is free; by device
 
+// A task graph that is to be run in the place of the compiler's, with the program that it is of.
+// Verified (mgl_task_graph_read_json does it).
+typedef struct mgl_given_graph {
+  mgl_graph *program;
+  mgl_task_graph *graph;
+} mgl_given_graph;
+
 // All pointers must outlive what is built, but for `cuda`, which is read while it is made.
 typedef struct mgl_build {
   uint64_t threads;           // on the CPU; 0: one per physical core
@@ -62,6 +69,9 @@ typedef struct mgl_build {
   mgl_launch launch;  // MGL_LAUNCH_AUTO is the default
   const mgl_compile_override *overrides;
   uint32_t override_count;
+  const mgl_given_graph
+      *given;            // [given_count] on the CPU: each for iterations of as many tokens as
+  uint32_t given_count;  // it says, a power of two, down to half of them
   bool coarse;           // one event between two ops
   uint32_t schedulers;   // dedicated; 0: whoever activates an event schedules its tasks
   bool scheduler_warps;  // on a GPU: they are warps of worker blocks, else blocks of their own

@@ -2,9 +2,9 @@
 //
 // The engine's thread follows the text, which is quick. Masks, which may take long, are made by a
 // thread of their own as soon as a token is known, beside the iteration that computes the next
-// logits. So a mask is there when it is needed; where it is not, the engine waits a moment, and then
-// goes on without the request, which joins again when its mask is there. Other requests never wait
-// longer than that moment for somebody's grammar.
+// logits. So a mask is there when it is needed; where it is not, the engine waits a moment, and
+// then goes on without the request, which joins again when its mask is there. Other requests never
+// wait longer than that moment for somebody's grammar.
 //
 // A constraint belongs to the engine's thread, but between mgl_constraint_begin_mask and a
 // mgl_constraint_wait that has returned true.

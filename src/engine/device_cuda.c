@@ -1,8 +1,8 @@
 // A GPU as a device: the model as a GPU program, and modes mega and full to run it.
 //
-// Requests are served by launches for many iterations (serve_fed.c): the device plans and samples by
-// itself. What those cannot do (logits for scoring, a single iteration) runs plan by plan, a launch
-// for each.
+// Requests are served by launches for many iterations (serve_fed.c): the device plans and samples
+// by itself. What those cannot do (logits for scoring, a single iteration) runs plan by plan, a
+// launch for each.
 #include "base/alloc.h"
 #include "device/cpu/cpu_memory.h"
 #include "engine/device_table.h"
@@ -27,6 +27,10 @@ typedef struct cuda_model {
 } cuda_model;
 
 static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) {
+  if (build->given_count > 0) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "task graphs from files run on the CPU only so far: use --device cpu");
+  }
   cuda_model *m = mgl_alloc_zeroed(1, sizeof *m);
   if (m == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");

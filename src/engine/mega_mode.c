@@ -1,12 +1,14 @@
 #include "engine/mega_mode.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "device/cpu/cpu_argmax.h"
 #include "device/cpu/cpu_linears.h"
 #include "device/cpu/cpu_mega.h"
 #include "device/cpu/cpu_tasks.h"
+#include "graph/graph_text.h"
 
 enum {
   MAX_GRAPHS = 12,  // 1, 2, 4 ... 2048 tokens
@@ -19,6 +21,7 @@ _Static_assert(1 << (MAX_GRAPHS - 1) == MGL_MAX_ITERATION_TOKENS, "a graph for e
 struct mgl_mega_mode {
   mgl_graph *program;                  // fused
   mgl_task_graph *graphs[MAX_GRAPHS];  // graphs[i] is for up to 1 << i tokens
+  bool is_given[MAX_GRAPHS];           // graphs[i] is the build's
   mgl_cpu_program *programs[MAX_GRAPHS];
   uint32_t graph_count;
   mgl_cpu_mega *mega;
@@ -85,13 +88,70 @@ static const char *op_name(void *context, const mgl_task_graph *graph, uint32_t 
   return mode->program->tensors[mode->program->ops[op].output].name;
 }
 
+// Whether the programs are one: as text, since one came out of a file.
+static mgl_status check_program(const mgl_graph *own, const mgl_graph *given, mgl_error *err) {
+  mgl_text texts[2] = {{0}, {0}};
+  mgl_graph_print(own, &texts[0]);
+  mgl_graph_print(given, &texts[1]);
+  mgl_status status = mgl_text_check(&texts[0], err);
+  if (status == MGL_OK) {
+    status = mgl_text_check(&texts[1], err);
+  }
+  if (status == MGL_OK && strcmp(texts[0].data, texts[1].data) != 0) {
+    status = mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "task graph: expected one of this model's fused program (\"%s\"), found "
+                           "one of another (\"%s\")",
+                           own->name, given->name);
+  }
+  mgl_text_free(&texts[0]);
+  mgl_text_free(&texts[1]);
+  return status;
+}
+
+// Puts the build's own graphs into their places, for this program, team and iterations.
+static mgl_status take_given(mgl_mega_mode *mode, const mgl_device_job *job, mgl_error *err) {
+  const mgl_sizes *sizes = job->sizes;
+  for (uint32_t i = 0; i < job->build->given_count; i++) {
+    mgl_task_graph *graph = job->build->given[i].graph;
+    uint32_t place = graph_for(graph->tokens);
+    uint32_t rows = graph->tokens < sizes->logit_rows ? graph->tokens : sizes->logit_rows;
+    if (graph->target != MGL_TARGET_CPU || graph->worker_count != sizes->workers) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "task graph: expected one for %u workers of a CPU, found one for %u of "
+                           "%s; see --threads",
+                           sizes->workers, graph->worker_count,
+                           graph->target == MGL_TARGET_CPU ? "a CPU" : "a GPU");
+    }
+    MGL_TRY(check_program(mode->program, job->build->given[i].program, err));
+    if (1u << place != graph->tokens || graph->tokens > 1u << graph_for(sizes->limits.tokens)) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "task graph: expected one for a power of two of tokens up to %u, found "
+                           "one for %u",
+                           1u << graph_for(sizes->limits.tokens), graph->tokens);
+    }
+    if (graph->logit_rows < rows || mode->is_given[place]) {
+      return mgl_error_set(
+          err, MGL_ERR_ARGUMENT,
+          "task graph for %u tokens: expected one with at least %u rows of logits, "
+          "found %s",
+          graph->tokens, rows, mode->is_given[place] ? "two" : "fewer");
+    }
+    mode->graphs[place] = graph;
+    mode->is_given[place] = true;
+  }
+  return MGL_OK;
+}
+
 static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
                                  const mgl_device_job *job, mgl_simd simd, mgl_error *err) {
   uint32_t count = graph_for(job->sizes->limits.tokens) + 1;
+  MGL_TRY(take_given(mode, job, err));
   for (uint32_t i = 0; i < count; i++) {
     mgl_compile_options compile =
         mgl_build_compile(job->build, job->sizes, MGL_TARGET_CPU, 1u << i);
-    MGL_TRY(mgl_compile(mode->program, &compile, &mode->graphs[i], NULL, err));
+    if (!mode->is_given[i]) {
+      MGL_TRY(mgl_compile(mode->program, &compile, &mode->graphs[i], NULL, err));
+    }
     mgl_cpu_program_options program = {.simd = simd, .task_graph = mode->graphs[i]};
     MGL_TRY(mgl_cpu_program_create(mode->program, memory, &program, &mode->programs[i], err));
     mode->graph_count = i + 1;
@@ -139,7 +199,9 @@ void mgl_mega_mode_destroy(mgl_mega_mode *mode) {
   mgl_cpu_mega_destroy(mode->mega);
   for (uint32_t i = 0; i < MAX_GRAPHS; i++) {
     mgl_cpu_program_destroy(mode->programs[i]);
-    mgl_task_graph_destroy(mode->graphs[i]);
+    if (!mode->is_given[i]) {
+      mgl_task_graph_destroy(mode->graphs[i]);
+    }
   }
   mgl_graph_destroy(mode->program);
   mgl_free(mode);

@@ -8,8 +8,7 @@
 //   3. logit biases are added;
 //   4. penalties: repetition (as transformers: over prompt and answer, a positive logit is divided
 //      by it and any other multiplied), then frequency, then presence (over the answer);
-//   5. tokens that a grammar does not allow are out (vLLM has this as its first step, which comes to
-//      the same);
+//   5. tokens that a grammar does not allow are out (vLLM's first step, which comes to the same);
 //   6. temperature 0 takes the largest logit; any other divides the logits;
 //   7. min-p, then top-k, then top-p: each cuts what those before it left, and top-p is a share of
 //      it. (transformers cuts by min-p last. That differs only where min-p and top-p are both used:

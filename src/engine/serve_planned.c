@@ -1,6 +1,7 @@
-// Serving by plans of the host: before each iteration requests go to the planner as it has slots, what
-// it decides becomes a plan, and behind it every sequence whose last token was computed gets the next
-// one, sampled from its logits. A device that plans by itself needs it for single iterations only.
+// Serving by plans of the host: before each iteration requests go to the planner as it has slots,
+// what it decides becomes a plan, and behind it every sequence whose last token was computed gets
+// the next one, sampled from its logits. A device that plans by itself needs it for single
+// iterations only.
 #include <assert.h>
 #include <math.h>
 

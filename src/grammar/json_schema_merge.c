@@ -168,12 +168,28 @@ static const json_t *without_reference(mgl_schema_reader *r, const json_t *schem
   return target == NULL || rest == NULL ? NULL : mgl_schema_merge(r, target, rest, place);
 }
 
+// `items` are those behind the `prefixItems` of the same schema, so the two cannot come from two.
+static bool mixes_items(const json_t *a, const json_t *b) {
+  const json_t *a_prefix = json_object_get(a, "prefixItems");
+  const json_t *b_prefix = json_object_get(b, "prefixItems");
+  bool a_has_items = json_object_get(a, "items") != NULL;
+  bool b_has_items = json_object_get(b, "items") != NULL;
+  return (a_prefix != NULL && b_prefix == NULL && b_has_items) ||
+         (b_prefix != NULL && a_prefix == NULL && a_has_items);
+}
+
 static const json_t *merge_objects(mgl_schema_reader *r, const json_t *a, const json_t *b,
                                    const mgl_schema_place *place) {
   json_t *out = keep(r, json_copy((json_t *)a));
   json_t *properties = json_object();
   const char *keyword = NULL;
   json_t *value = NULL;
+  if (mixes_items(a, b)) {
+    json_decref(properties);
+    return mgl_schema_fail(r, place, MGL_ERR_UNSUPPORTED,
+                           "\"prefixItems\" of one schema and \"items\" of another at once are not "
+                           "supported");
+  }
   json_object_foreach((json_t *)b, keyword, value) {
     json_t *mine = json_object_get(a, keyword);
     if (strcmp(keyword, "properties") == 0 || (mine != NULL && mgl_schema_is_annotation(keyword))) {

@@ -3,8 +3,8 @@
 // buffer, but not by words, where every activation has storage of its own.
 //
 // In stages ops are cut otherwise, and activations lie in buffers that all layers share. Each op is
-// ordered against each other one as a whole, so rectangles are whole buffers; what is there at which
-// time, the values say.
+// ordered against each other one as a whole, so rectangles are whole buffers; what is there at
+// which time, the values say.
 #include "lower/access.h"
 
 #include <assert.h>

@@ -30,8 +30,8 @@ mgl_stages_options mgl_stages_options_of(bool few, uint32_t graph, uint32_t logi
                                          uint32_t workers);
 
 typedef struct mgl_iteration_options {
-  // As for the task graph: target, tokens (of the iteration), logit_rows, workers, and what is about
-  // tasks.
+  // As for the task graph: target, tokens (of the iteration), logit_rows, workers, and what is
+  // about tasks.
   mgl_compile_options compile;
   bool few;      // of a GPU: there are tiles of 64 and 128 tokens (sm_90a)
   bool kernels;  // of a GPU: a launch for every op (mode full)

@@ -1,5 +1,5 @@
-// Mode full: an op is a launch, which waits for the launch before it. Two ops of a program are short
-// and wait for nothing that others of the iteration compute: they share a launch.
+// Mode full: an op is a launch, which waits for the launch before it. Two ops of a program are
+// short and wait for nothing that others of the iteration compute: they share a launch.
 //
 //   requires  a program that mgl_fuse_ops_cuda made
 //   ensures   a step for every launch, in program order; rope_angles is computed beside embed, the

@@ -1,5 +1,5 @@
-// A linear's matrices as a GPU has them: packed in row blocks (twin/packing.h). What a row block is,
-// mgl_cuda_op.weights of twin/device_run.h says.
+// A linear's matrices as a GPU has them: packed in row blocks (twin/packing.h). What a row block
+// is, mgl_cuda_op.weights of twin/device_run.h says.
 #ifndef MGL_LOWER_PACKED_H
 #define MGL_LOWER_PACKED_H
 

@@ -1,13 +1,13 @@
-// A schedule says what the workers of a target do in an iteration of up to T tokens, in which order,
-// and what each piece of work waits for. It is made from a program and, where there is one, its task
-// graph; devices bind it to memory and run it, and add nothing to it. All that a target runs, in any
-// mode, is a schedule, so one verifier proves them all (verify.c), and `megalith compile --dump
-// lower` prints what will run.
+// A schedule says what the workers of a target do in an iteration of up to T tokens, in which
+// order, and what each piece of work waits for. It is made from a program and, where there is one,
+// its task graph; devices bind it to memory and run it, and add nothing to it. All that a target
+// runs, in any mode, is a schedule, so one verifier proves them all (verify.c), and `megalith
+// compile --dump lower` prints what will run.
 //
 // There are four lowerings (a file each):
 //   tasks    the task graph as it is: a step waits until its event is activated
-//   words    the same without waits for activations whose words say themselves that they are written
-//   stages   large iterations: an op's steps are spread over all workers, and the next op's wait for
+//   words    the same without waits for activations whose words say themselves that they are there
+//   stages   large iterations: an op's steps are spread over all workers, and the next op waits for
 //            all of them. Linears are cut in two dimensions and along k; ops that this cuts in two
 //            (a norm, the rotation) are ops of the schedule
 //   kernels  an op is a launch, which waits for the launch before it

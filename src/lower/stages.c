@@ -1,5 +1,5 @@
-// Large iterations as stages: a stage is one op, or two that wait for the same; its steps are spread
-// over all workers, and the next stage waits for all of them.
+// Large iterations as stages: a stage is one op, or two that wait for the same; its steps are
+// spread over all workers, and the next stage waits for all of them.
 //
 //   requires  a program that mgl_fuse_ops_cuda made
 //   ensures   every op's units are cut without gap; events are the ends of stages, in order; a

@@ -301,7 +301,7 @@ static mgl_status check_ordered(mgl_verifier *v, mgl_error *err) {
 static bool writes_words(const mgl_verifier *v, uint32_t op) {
   uint32_t kind = v->s->ops[op].kind;
   return kind == MGL_OP_EMBED || kind == MGL_OP_ROPE_ANGLES || kind == MGL_OP_ATTEND ||
-         (mgl_verifier_is_linear(v, v->s->ops[op].op) && kind != MGL_OP_LOGITS);
+         (mgl_op_is_linear(&v->program->ops[v->s->ops[op].op]) && kind != MGL_OP_LOGITS);
 }
 
 static mgl_status check_words(const mgl_verifier *v, mgl_error *err) {

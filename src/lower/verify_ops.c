@@ -16,10 +16,6 @@ static uint32_t ceil_div(uint32_t a, uint32_t b) {
   return (a + b - 1) / b;
 }
 
-bool mgl_verifier_is_linear(const mgl_verifier *v, uint32_t op) {
-  return mgl_packed_matrices_of(v->program, &v->program->ops[op]).count > 0;
-}
-
 // Units of an op of stages, by its own numbers (twin/wide_run.h).
 static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
   const mgl_schedule *s = v->s;
@@ -42,7 +38,8 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
     return mgl_schedule_wrong(err, "an op of a stage must have the rows and units of its kind", idx,
                               op->units);
   }
-  if (op->tiles != (op->kind == MGL_OP_RMSNORM || !mgl_verifier_is_linear(v, op->op) ? 0 : tiles)) {
+  if (op->tiles !=
+      (op->kind == MGL_OP_RMSNORM || !mgl_op_is_linear(&v->program->ops[op->op]) ? 0 : tiles)) {
     return mgl_schedule_wrong(err, "a linear must have the tiles of its result", idx, op->tiles);
   }
   return MGL_OK;
@@ -113,7 +110,7 @@ static mgl_status check_parts(const mgl_verifier *v, uint32_t idx, mgl_error *er
 static mgl_status check_stage_op(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
   const mgl_schedule_op *op = &v->s->ops[idx];
   mgl_op_kind kind = v->program->ops[op->op].kind;
-  bool linear = mgl_verifier_is_linear(v, op->op);
+  bool linear = mgl_op_is_linear(&v->program->ops[op->op]);
   bool known =
       op->kind == (uint32_t)kind
           ? linear || kind == MGL_OP_EMBED || kind == MGL_OP_ROPE_ANGLES || kind == MGL_OP_ATTEND

@@ -32,10 +32,8 @@ typedef struct mgl_verifier {
 mgl_status mgl_schedule_wrong(mgl_error *err, const char *what, uint64_t where, uint64_t found);
 mgl_status mgl_verifier_out_of_memory(const mgl_verifier *v, mgl_error *err);
 
-// The ops are the program's; steps get their numbers; lists hold the steps; steps cut the ops' units
-// and share tiles as kernels ask (verify_ops.c).
+// The ops are the program's; steps get their numbers; lists hold the steps; steps cut the ops'
+// units and share tiles as kernels ask (verify_ops.c).
 mgl_status mgl_verify_ops(mgl_verifier *v, mgl_error *err);
-
-bool mgl_verifier_is_linear(const mgl_verifier *v, uint32_t op);  // of the program
 
 #endif

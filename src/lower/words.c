@@ -3,8 +3,8 @@
 //   requires  a verified task graph of the program; for words, one that mgl_words_carry takes
 //   ensures   op i of the schedule is op i of the program; step i is task i of the graph; lists are
 //             the graph's. By words: a linear or attend waits for no event, and an event that only
-//             such tasks wait for is neither awaited nor triggered. What the words order is what the
-//             regions of the tasks say, which are all that these tasks read.
+//             such tasks wait for is neither awaited nor triggered. What the words order is what
+//             the regions of the tasks say, which are all that these tasks read.
 #include "lower/words.h"
 
 #include <string.h>
@@ -14,15 +14,10 @@
 #include "task/tile.h"
 #include "twin/device_run.h"
 
-static bool is_linear(uint16_t kind) {
-  return kind == MGL_OP_QKV_PROJ || kind == MGL_OP_LINEAR_ADD || kind == MGL_OP_GATE_UP ||
-         kind == MGL_OP_LOGITS;
-}
-
 // True for tasks all of whose inputs from other tasks of the iteration are activations.
 static bool waits_for_words(const mgl_task *task) {
   return (task->flags & MGL_TASK_EMPTY) == 0 &&
-         (is_linear(task->type) || task->type == MGL_OP_ATTEND);
+         (mgl_op_kind_is_linear(task->type) || task->type == MGL_OP_ATTEND);
 }
 
 bool mgl_words_replace_event(const mgl_task_graph *graph, uint32_t event_idx) {

@@ -313,8 +313,42 @@ test_partitions() {
   expect_error "bench --partition: no number" "--partition: expected OP=X,Y,Z" bench --partition logits
 }
 
+# A task graph from a file is run, verified, in the place of the compiler's: the same text.
+test_task_graphs() {
+  for n in 1 8; do
+    run compile -n $n -w 2 --partition gate_up=5 --launch attend=jit -o "$work/graph$n.json"
+  done
+  run compile -n 1 -w 3 -o "$work/workers3.json"
+  run compile -n 3 -w 2 -o "$work/tokens3.json"
+  run compile -n 1 -w 2 --target cuda -o "$work/cuda.json"
+  run compile -n 1 -w 2 --no-fuse -o "$work/unfused.json"
+  sed 's/"num_triggers": *5/"num_triggers": 4/' "$work/graph1.json" >"$work/broken.json"
+  run run -p Once -n 8 --ignore-eos -t 2
+  cp "$out" "$work/compiled"
+  run run -p Once -n 8 --ignore-eos -t 2 --task-graph "$work/graph1.json" \
+    --task-graph "$work/graph8.json" --trace "$work/given.trace"
+  check_status "run --task-graph" 0
+  check_equal "run --task-graph" "$(cat "$work/compiled")" "$(cat "$out")"
+  run run -p Once -n 8 --ignore-eos -t 2 --trace "$work/own.trace"
+  checks=$((checks + 1))
+  [ "$(grep -c gated "$work/given.trace")" -gt "$(grep -c gated "$work/own.trace")" ] ||
+    fail "run --task-graph: tasks" "more of gate_up" "as many"
+  expect_error "task graph: workers" "expected one for 2 workers of a CPU, found one for 3 of a CPU" \
+    run -p a -t 2 --task-graph "$work/workers3.json"
+  expect_error "task graph: a GPU's" "found one for 2 of a GPU" run -p a -t 2 --task-graph "$work/cuda.json"
+  expect_error "task graph: tokens" "expected one for a power of two of tokens" \
+    run -p a -t 2 --task-graph "$work/tokens3.json"
+  expect_error "task graph: unfused" "found one of another" run -p a -t 2 --task-graph "$work/unfused.json"
+  expect_error "task graph: broken" "" run -p a -t 2 --task-graph "$work/broken.json"
+  expect_error "task graph: twice" "found two" \
+    run -p a -t 2 --task-graph "$work/graph1.json" --task-graph "$work/graph1.json"
+  expect_error "task graph: eager" "expected --mode mega" \
+    run -p a -t 2 --mode eager --task-graph "$work/graph1.json"
+}
+
 test_run_files
 test_partitions
+test_task_graphs
 test_run_jsonl
 test_throughput
 test_plan

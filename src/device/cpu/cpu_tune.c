@@ -12,16 +12,16 @@
 #include "graph/act_dtype.h"
 
 enum {
-  WAYS_VERSION = 1,  // of ways and of the kernels that walk them; another one measures anew
+  WAYS_VERSION = 2,  // of ways and of the kernels that walk them; another one measures anew
   MOST_SHAPES = 2,   // widths of rows that are measured, those with most bytes
   MOST_WAYS = 12,    // that are compared at a time
   ROUNDS = 6,
-  LEAST_ROUNDS = 3,  // else there is no result
-  MOST_TOKENS = 64,
+  LEAST_ROUNDS = 3,   // else there is no result
+  MOST_TOKENS = 128,  // the usual iteration; with fewer, panels look good whose x leaves L2
   // Of weights, that a worker reads in a pass: long enough for a stream to get going, short beside
   // a time slice of the system.
   STREAM_BYTES = 2 << 20,
-  PRODUCT_BYTES = 512 << 10,
+  PRODUCT_BYTES = 256 << 10,
   LEAST_ROWS = 64,
 };
 
@@ -278,22 +278,22 @@ static bool choose_few(tuner *t, pass *p, mgl_linear_way *way) {
 
 // Split or not, and rows of a panel, of `tokens` tokens.
 static bool choose_packed(tuner *t, pass *p, uint32_t tokens, mgl_linear_way *way) {
-  static const uint32_t rows[] = {0, 8, 16, 32};
+  static const uint32_t rows[2][4] = {{0, 8, 16, 32}, {0, 16, 32, 64}};
   bool splits = t->act == MGL_DTYPE_BF16 && t->kernels->splits();
+  bool many = tokens > MGL_LINEAR_SOME;
   mgl_linear_way ways[MOST_WAYS] = {*way};
   uint32_t pack_tokens = way->pack_tokens;
   ways[0].pack_tokens = MGL_LINEAR_LEAST_PACKED;
   ways[0].split = way->split && splits;
   size_t count = 1;
   for (int split = 0; split <= (splits ? 1 : 0); split++) {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-      bool many = tokens > MGL_LINEAR_SOME;
+    for (size_t i = 0; i < sizeof rows[0] / sizeof *rows[0]; i++) {
       if (!many && (split == 1) != ways[0].split) {
         continue;  // one for all numbers of tokens: that which many have chosen
       }
       ways[count] = ways[0];
       ways[count].split = split == 1;
-      *(many ? &ways[count].many_rows : &ways[count].some_rows) = rows[i];
+      *(many ? &ways[count].many_rows : &ways[count].some_rows) = rows[many][i];
       count++;
     }
   }

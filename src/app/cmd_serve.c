@@ -299,6 +299,7 @@ static const mgl_option options[] = {
      .choices = tool_choice,
      .help = "how the model writes calls of tools [auto: by the chat template]"},
     {.name = "log-requests",
+     .alias = "enable-log-requests",
      .type = MGL_OPTION_FLAG,
      .help = "a line on standard error for each request, without its text"},
     {.name = "log-format",

@@ -212,8 +212,8 @@ static void what_runs_is_the_schedule(void **state) {
   (void)state;
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_program_options options = usual;
-  options.iteration_tokens = 300;
-  options.sequences = 20;
+  options.sizes.limits.tokens = 300;
+  options.sizes.sequences = 20;
   mgl_cuda_program *p = fake_model_program(&device, options);
   const bool few = p->wide.layout.sizes.few;
   for (uint32_t tokens = 1; tokens <= 300; tokens += 1 + tokens / 2) {

@@ -51,9 +51,14 @@ typedef struct compilation {
 // What --dump takes. Op fusion comes before the compiler's own passes, so that mode eager has it
 // too; lowering comes behind them.
 static const char *dump_choice(uint32_t index) {
-  static const char *const others[] = {"list", "fuse_ops", "lower"};
-  const uint32_t count = sizeof others / sizeof *others;
-  return index < count ? others[index] : mgl_pass_name(index - count);
+  static const char *const first[] = {"list", "fuse_ops"};
+  const uint32_t count = sizeof first / sizeof *first;
+  if (index < count) {
+    return first[index];
+  }
+  const char *pass = mgl_pass_name(index - count);
+  bool is_next = pass == NULL && (index == count || mgl_pass_name(index - count - 1) != NULL);
+  return is_next ? "lower" : pass;
 }
 
 static const char *mode_choice(uint32_t index) {

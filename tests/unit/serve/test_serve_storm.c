@@ -186,8 +186,8 @@ static void test_pages_return(void **state) {
     megalith_statistics now;
     uint64_t at = 0;
     do {
+      at = atomic_load(&cancelled_at);  // first: iterations are counted on meanwhile
       now = statistics_now();
-      at = atomic_load(&cancelled_at);
       uint64_t since = at == 0 ? 0 : now.iterations + 1 - at;
       if (since >= 2 && now.pages_used > MANY_PAGES) {
         fail_msg("cut %d: %u pages are used %llu iterations later", cut, now.pages_used,

@@ -14,6 +14,7 @@
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/random_work.h"
+#include "app/statistics.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -229,18 +230,11 @@ typedef struct figures {
   double first_ms[3], gap_ms[3], end_ms[3], refused_ms[3];  // percentiles 50, 90 and 99
 } figures;
 
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a;
-  double y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-// By the nearest rank. Sorts the values.
+// Reorders the values.
 static void percentiles(double *values, size_t count, double out[3]) {
-  static const size_t ranks[] = {50, 90, 99};
-  qsort(values, count, sizeof *values, compare);
+  static const unsigned ranks[] = {50, 90, 99};
   for (size_t i = 0; i < 3; i++) {
-    out[i] = count == 0 ? 0 : values[(count * ranks[i] + 99) / 100 - 1];
+    out[i] = mgl_percentile(values, count, ranks[i]);
   }
 }
 
@@ -419,12 +413,6 @@ static const mgl_option options[] = {
      .u64_min = 1,
      .u64_max = INT32_MAX,
      .help = "random token ids are below it [256]"},
-    {.name = "temperature",
-     .value_name = "X",
-     .type = MGL_OPTION_REAL,
-     .min = 0,
-     .max = 100,
-     .help = "of sampling; 0: greedy [0]"},
     {.name = "extra-body",
      .value_name = "JSON",
      .type = MGL_OPTION_TEXT,
@@ -455,7 +443,6 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_max = 65536,
      .help = "connections beside the requests that send a header's byte each second [0]"},
-    {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
 };
 
 static const mgl_option_group *const groups[] = {&mgl_work_options, NULL};

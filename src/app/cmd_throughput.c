@@ -177,10 +177,10 @@ static mgl_status start(throughput *t, mgl_error *err) {
 
 // --- results -------------------------------------------------------------------------------------
 
-// Median and 99th percentile (the nearest rank) of values, which it sorts.
+// Reorders the values.
 static void median_and_p99(double *values, size_t count, double out[2]) {
   out[0] = mgl_median(values, count);
-  out[1] = count == 0 ? 0 : values[(count * 99 + 99) / 100 - 1];
+  out[1] = mgl_percentile(values, count, 99);
 }
 
 static mgl_status add_up(throughput *t, figures *out, mgl_error *err) {
@@ -348,13 +348,6 @@ static const mgl_option options[] = {
     {.name = "no-prefix-cache",
      .type = MGL_OPTION_FLAG,
      .help = "prompts that begin alike do not share KV memory"},
-    {.name = "temperature",
-     .value_name = "X",
-     .type = MGL_OPTION_REAL,
-     .min = 0,
-     .max = 100,
-     .help = "of sampling; 0: greedy [0]"},
-    {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
     MGL_ROW_MODE,
 };
 

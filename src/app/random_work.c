@@ -161,6 +161,13 @@ static const mgl_option options[] = {
      .min = 1e-6,
      .max = 1e6,
      .help = "requests that arrive in a second, with random gaps [all at the start]"},
+    {.name = "temperature",
+     .value_name = "X",
+     .type = MGL_OPTION_REAL,
+     .min = 0,
+     .max = 100,
+     .help = "of sampling; 0: greedy [0]"},
+    {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
 };
 
 const mgl_option_group mgl_work_options = {options, sizeof options / sizeof *options};

@@ -39,6 +39,14 @@ double mgl_median(double *values, size_t count) {
   return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
+double mgl_percentile(double *values, size_t count, unsigned percent) {
+  if (count == 0) {
+    return 0;
+  }
+  qsort(values, count, sizeof *values, compare_doubles);
+  return values[(count * percent + 99) / 100 - 1];
+}
+
 // "18% of the read ceiling of 136 GB/s in 3 measurements, 2% apart", or why there is no share.
 static void append_share(double rate, const mgl_read_ceiling *ceiling, const char *no_ceiling,
                          mgl_text *out) {

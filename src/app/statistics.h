@@ -38,4 +38,8 @@ void mgl_statistics_free(mgl_statistics *statistics);
 // Median of values[0 .. count), which it reorders; 0 of none.
 double mgl_median(double *values, size_t count);
 
+// The value that percent of the others do not exceed, by the nearest rank; 0 of none. Reorders
+// values[0 .. count). percent: 1 to 100.
+double mgl_percentile(double *values, size_t count, unsigned percent);
+
 #endif

@@ -303,42 +303,20 @@ static bool sees_part(const ebnf_parser *p) {
          (is_name_byte(c, true) && !sees_rule(p));
 }
 
-// Parts, in memory that doubles.
-typedef struct part_list {
-  const mgl_expression **parts;
-  size_t count, capacity;
-} part_list;
-
-static void add_part(ebnf_parser *p, part_list *list, const mgl_expression *part) {
-  if (list->count == list->capacity) {
-    size_t capacity = list->capacity == 0 ? 4 : list->capacity * 2;
-    const mgl_expression **parts = mgl_builder_alloc(p->b, capacity, sizeof *parts);
-    if (parts == NULL) {
-      return;
-    }
-    if (list->count > 0) {
-      memcpy(parts, list->parts, list->count * sizeof *parts);
-    }
-    list->parts = parts;
-    list->capacity = capacity;
-  }
-  list->parts[list->count++] = part;
-}
-
 static const mgl_expression *parse_sequence(ebnf_parser *p) {
-  part_list list = {0};
+  mgl_expression_list list = {0};
   skip_blanks(p);
   while (sees_part(p) && !mgl_builder_failed(p->b)) {
-    add_part(p, &list, parse_repeat(p));
+    mgl_expression_list_add(p->b, &list, parse_repeat(p));
     skip_blanks(p);
   }
   return mgl_builder_failed(p->b) ? NULL : mgl_expression_sequence(p->b, list.parts, list.count);
 }
 
 static const mgl_expression *parse_choice(ebnf_parser *p) {
-  part_list list = {0};
+  mgl_expression_list list = {0};
   do {
-    add_part(p, &list, parse_sequence(p));
+    mgl_expression_list_add(p->b, &list, parse_sequence(p));
   } while (take(p, "|") && !mgl_builder_failed(p->b));
   return mgl_builder_failed(p->b) ? NULL : mgl_expression_choice(p->b, list.parts, list.count);
 }

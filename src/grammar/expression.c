@@ -217,6 +217,23 @@ const mgl_expression *mgl_expression_rule(mgl_builder *b, uint32_t rule) {
   return e;
 }
 
+void mgl_expression_list_add(mgl_builder *b, mgl_expression_list *list,
+                             const mgl_expression *part) {
+  if (list->count == list->capacity) {
+    size_t capacity = list->capacity == 0 ? 8 : list->capacity * 2;
+    const mgl_expression **parts = mgl_builder_alloc(b, capacity, sizeof *parts);
+    if (parts == NULL) {
+      return;
+    }
+    if (list->count > 0) {
+      memcpy(parts, list->parts, list->count * sizeof *parts);
+    }
+    list->parts = parts;
+    list->capacity = capacity;
+  }
+  list->parts[list->count++] = part;
+}
+
 uint32_t mgl_rule_add(mgl_builder *b, const char *name) {
   enum { SHOWN_BYTES = 80 };
   size_t bytes = strlen(name) < SHOWN_BYTES ? strlen(name) : SHOWN_BYTES;

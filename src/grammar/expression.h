@@ -92,6 +92,14 @@ const mgl_expression *mgl_expression_repeat(mgl_builder *b, const mgl_expression
 const mgl_expression *mgl_expression_optional(mgl_builder *b, const mgl_expression *body);
 const mgl_expression *mgl_expression_rule(mgl_builder *b, uint32_t rule);
 
+// Parts of a sequence or choice whose number is not known before. Zero-initialise.
+typedef struct mgl_expression_list {
+  const mgl_expression **parts;  // the builder's
+  size_t count, capacity;
+} mgl_expression_list;
+
+void mgl_expression_list_add(mgl_builder *b, mgl_expression_list *list, const mgl_expression *part);
+
 // What is in `ranges` and not in `without`, as ranges; *count becomes their number.
 const mgl_code_range *mgl_ranges_without(mgl_builder *b, const mgl_code_range *ranges, size_t count,
                                          const mgl_code_range *without, size_t without_count,

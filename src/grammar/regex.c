@@ -346,34 +346,12 @@ static const mgl_expression *anything(regex_parser *p) {
   return mgl_expression_repeat(p->b, set_of(p, everything, 1, false), 0, MGL_REPEAT_UNBOUNDED);
 }
 
-// Parts and how many, in the arena.
-typedef struct part_list {
-  const mgl_expression **parts;
-  size_t count, capacity;
-} part_list;
-
-static void add_part(regex_parser *p, part_list *list, const mgl_expression *part) {
-  if (list->count == list->capacity) {
-    size_t capacity = list->capacity == 0 ? 8 : list->capacity * 2;
-    const mgl_expression **parts = mgl_builder_alloc(p->b, capacity, sizeof *parts);
-    if (parts == NULL) {
-      return;
-    }
-    if (list->count > 0) {
-      memcpy(parts, list->parts, list->count * sizeof *parts);
-    }
-    list->parts = parts;
-    list->capacity = capacity;
-  }
-  list->parts[list->count++] = part;
-}
-
 static const mgl_expression *parse_sequence(regex_parser *p, bool is_top) {
-  part_list list = {0};
+  mgl_expression_list list = {0};
   bool begins = is_top && take(p, "^");
   bool is_closed = false;
   if (is_top && p->options.searches && !begins) {
-    add_part(p, &list, anything(p));
+    mgl_expression_list_add(p->b, &list, anything(p));
   }
   while (!ends(p) && !sees(p, "|") && !sees(p, ")") && !mgl_builder_failed(p->b)) {
     bool is_last = p->at + 1 == p->bytes || p->text[p->at + 1] == '|';
@@ -381,18 +359,18 @@ static const mgl_expression *parse_sequence(regex_parser *p, bool is_top) {
       is_closed = true;
       break;
     }
-    add_part(p, &list, parse_repeat(p));
+    mgl_expression_list_add(p->b, &list, parse_repeat(p));
   }
   if (is_top && p->options.searches && !is_closed) {
-    add_part(p, &list, anything(p));
+    mgl_expression_list_add(p->b, &list, anything(p));
   }
   return mgl_builder_failed(p->b) ? NULL : mgl_expression_sequence(p->b, list.parts, list.count);
 }
 
 static const mgl_expression *parse_choice(regex_parser *p, bool is_top) {
-  part_list list = {0};
+  mgl_expression_list list = {0};
   do {
-    add_part(p, &list, parse_sequence(p, is_top));
+    mgl_expression_list_add(p->b, &list, parse_sequence(p, is_top));
   } while (take(p, "|") && !mgl_builder_failed(p->b));
   return mgl_builder_failed(p->b) ? NULL : mgl_expression_choice(p->b, list.parts, list.count);
 }

@@ -18,7 +18,8 @@ typedef struct mgl_npy {
 
 enum { MGL_NPY_MAX_RANK = 4 };
 
-// Starts a file of that shape, of 1 to MGL_NPY_MAX_RANK dims; the first is that of rows. On failure *out is zeroed and nothing is left behind.
+// Starts a file of that shape, of 1 to MGL_NPY_MAX_RANK dims; the first is that of rows. On failure
+// *out is zeroed and nothing is left behind.
 mgl_status mgl_npy_create(const char *path, uint32_t rank, const uint64_t *dims, mgl_npy *out,
                           mgl_error *err);
 mgl_status mgl_npy_write_row(mgl_npy *npy, const float *row, mgl_error *err);

@@ -69,8 +69,8 @@ static mgl_status compute(score *s, mgl_error *err) {
   mgl_interrupt_watch();
   mgl_status status = MGL_OK;
   if (logits_path != NULL) {
-    status = mgl_npy_create(logits_path, s->tokens.count, s->model.folder.config.vocab_size,
-                            &s->npy, err);
+    const uint64_t dims[] = {s->tokens.count, s->model.folder.config.vocab_size};
+    status = mgl_npy_create(logits_path, 2, dims, &s->npy, err);
   }
   if (status == MGL_OK) {
     mgl_score_request request = {.mode = mgl_app_mode(s->arguments),

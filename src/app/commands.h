@@ -17,6 +17,7 @@ extern const mgl_command mgl_command_bench_serve;  // cmd_bench_serve.c
 extern const mgl_command mgl_command_plan;         // cmd_plan.c
 extern const mgl_command mgl_command_compile;      // cmd_compile.c
 extern const mgl_command mgl_command_graph;        // cmd_graph.c
+extern const mgl_command mgl_command_test;         // cmd_test.c
 extern const mgl_command mgl_command_trace;        // cmd_trace.c
 extern const mgl_command mgl_command_quantize;     // cmd_quantize.c
 extern const mgl_command mgl_command_info;         // cmd_info.c

@@ -18,10 +18,10 @@
 enum { EXIT_FAILED = 1, EXIT_INTERRUPTED = 130 };
 
 static const mgl_command *const commands[] = {
-    &mgl_command_run,      &mgl_command_serve,   &mgl_command_score,      &mgl_command_tokenize,
-    &mgl_command_template, &mgl_command_bench,   &mgl_command_throughput, &mgl_command_bench_serve,
-    &mgl_command_plan,     &mgl_command_compile, &mgl_command_graph,      &mgl_command_trace,
-    &mgl_command_quantize, &mgl_command_info,    &mgl_command_completion,
+    &mgl_command_run,      &mgl_command_serve,    &mgl_command_score,      &mgl_command_tokenize,
+    &mgl_command_template, &mgl_command_bench,    &mgl_command_throughput, &mgl_command_bench_serve,
+    &mgl_command_plan,     &mgl_command_compile,  &mgl_command_graph,      &mgl_command_test,
+    &mgl_command_trace,    &mgl_command_quantize, &mgl_command_info,       &mgl_command_completion,
 };
 
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };

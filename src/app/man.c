@@ -43,9 +43,10 @@ static void append_option(const mgl_option *option, mgl_text *out) {
 
 static void append_command(const mgl_command *command, mgl_text *out) {
   const mgl_option *option = NULL;
-  mgl_text_format(out, ".SS megalith %s%s%s\n", command->name,
-                  command->positional == NULL ? "" : " ",
-                  command->positional == NULL ? "" : command->positional);
+  mgl_text_format(
+      out, ".SS megalith %s%s%s%s%s\n", command->name, command->positional == NULL ? "" : " ",
+      command->positional == NULL ? "" : command->positional, command->second == NULL ? "" : " ",
+      command->second == NULL ? "" : command->second);
   append_escaped(command->description, out);
   mgl_text_append_string(out, "\n");
   for (size_t i = 0; (option = mgl_command_option(command, i)) != NULL; i++) {

@@ -308,6 +308,10 @@ static mgl_status parse_positional(mgl_arguments *out, const char *text, mgl_err
   if (command->positional == NULL) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected options only, found \"%.80s\"", text);
   }
+  if (out->positional != NULL && command->second != NULL && out->second == NULL) {
+    out->second = text;
+    return MGL_OK;
+  }
   if (out->positional != NULL) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "expected one %s, found \"%.80s\" and \"%.80s\"%s%s", command->positional,

@@ -3,7 +3,8 @@
 // The tables are the only place where an option is written down: the parser, the --help texts
 // (help.h) and the completion scripts (cmd_completion.c) are all made from them. An argument is
 // `--name value`, `--name=value`, `-n value`, `-nvalue`, `-n=value` or `--name` for a flag; `--`
-// ends the options; what remains is the positional argument. Types and ranges are checked while
+// ends the options; what remains is the positional argument, with a second one behind it where the
+// command has that. Types and ranges are checked while
 // parsing, so a command reads only valid values. An option without `repeatable` counts with its
 // last value. Rejected: getopt_long, which knows no types, no help and no completion.
 #ifndef MGL_APP_OPTIONS_H
@@ -60,6 +61,7 @@ typedef struct mgl_command {
   const char *name;
   const char *summary;        // one line, lower case
   const char *positional;     // name of the one positional argument; NULL: there is none
+  const char *second;         // of one behind it, which may be left out; NULL: there is none
   mgl_choice_name *choices;   // what the positional argument may be; NULL: a path
   bool takes_file;            // that path is a file and required; else a model folder
   const char *text_hint;      // how it takes text, for who gives it as MODEL; NULL: it takes none
@@ -88,6 +90,7 @@ typedef struct mgl_arguments {
   mgl_argument *items;  // [count] in the order of the command line
   size_t count;
   const char *positional;  // NULL when absent; borrowed from argv
+  const char *second;      // likewise
   bool wants_help;         // -h or --help was among them; then nothing else is checked
 } mgl_arguments;
 

@@ -3,10 +3,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-// Without optimisation gcc 14 refuses what xxhash demands to be inlined.
-#if !defined(__OPTIMIZE__)
-#define XXH_NO_INLINE_HINTS 1
-#endif
 #define XXH_INLINE_ALL  // compiled in: nothing to link, nothing to find at run time
 #include <xxhash.h>
 

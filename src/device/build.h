@@ -73,6 +73,8 @@ typedef struct mgl_build {
       *given;            // [given_count] on the CPU: each for iterations of as many tokens as
   uint32_t given_count;  // it says, a power of two, down to half of them
   bool coarse;           // one event between two ops
+  bool plain;            // on the CPU: ops as the model has them, none fused
+  bool look;             // parts of iterations will be run and looked at (engine/op_test.h)
   uint32_t schedulers;   // dedicated; 0: whoever activates an event schedules its tasks
   bool scheduler_warps;  // on a GPU: they are warps of worker blocks, else blocks of their own
   bool events_only;      // on a GPU: tasks wait for counters of events, never for words of

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/cache_folder.h"
 #include "device/cpu/cpu_eager.h"
+#include "device/cpu/cpu_look.h"
 #include "device/cpu/cpu_program.h"
 #include "device/cpu/cpu_tune.h"
 #include "device/cpu/cpu_weights.h"
@@ -116,8 +117,8 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   mgl_cpu_weight_sizes weights = mgl_cpu_weights_measure(job->program);
   bool mapped = job->build->weights == MGL_WEIGHTS_MAPPED;
   sizes->free_bytes = mgl_memory_available();
-  sizes->weight_bytes = weights.vector_bytes + (mapped ? weights.code_bytes : weights.matrix_bytes);
-  sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.code_bytes : 0;
+  sizes->weight_bytes = weights.vector_bytes + (mapped ? weights.made_bytes : weights.matrix_bytes);
+  sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.made_bytes : 0;
   sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
   return measure_graphs(job, sizes, err);
 }
@@ -220,6 +221,40 @@ static void cpu_describe(const void *model, mgl_device_info *out) {
                            .way = &m->way};
 }
 
+// --- looking at parts of an iteration ------------------------------------------------------------
+
+static const mgl_graph *cpu_program(const void *model) {
+  return mgl_mega_mode_program(((const cpu_model *)model)->mega);
+}
+
+static mgl_status cpu_choose(void *model, uint32_t first, uint32_t last, mgl_error *err) {
+  (void)err;
+  mgl_mega_mode_choose(((cpu_model *)model)->mega, first, last);
+  return MGL_OK;
+}
+
+static mgl_status cpu_write(void *model, uint32_t tokens, const char *name, const float *values,
+                            size_t count, mgl_error *err) {
+  return mgl_cpu_write_activation(mgl_mega_mode_binding(((cpu_model *)model)->mega, tokens), name,
+                                  values, count, err);
+}
+
+static mgl_status cpu_read(void *model, uint32_t tokens, const char *name, float *out, size_t count,
+                           mgl_error *err) {
+  return mgl_cpu_read_activation(mgl_mega_mode_binding(((cpu_model *)model)->mega, tokens), name,
+                                 out, count, err);
+}
+
+static mgl_status cpu_write_kv(void *model, const char *name, uint32_t page, const float *k,
+                               const float *v, mgl_error *err) {
+  return mgl_cpu_write_kv(((cpu_model *)model)->program, name, page, k, v, err);
+}
+
+static mgl_status cpu_read_kv(void *model, const char *name, uint32_t page, float *k, float *v,
+                              mgl_error *err) {
+  return mgl_cpu_read_kv(((cpu_model *)model)->program, name, page, k, v, err);
+}
+
 const mgl_device_table mgl_cpu_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_EAGER,
                                         .hands_out_logits = true,
                                         .mode_hint = "eager on a CPU; try --device cuda",
@@ -233,4 +268,10 @@ const mgl_device_table mgl_cpu_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL
                                         .serve = mgl_serve_planned,
                                         .read_ceiling = cpu_read_ceiling,
                                         .trace = cpu_trace,
-                                        .describe = cpu_describe};
+                                        .describe = cpu_describe,
+                                        .look = {.program = cpu_program,
+                                                 .choose = cpu_choose,
+                                                 .write = cpu_write,
+                                                 .read = cpu_read,
+                                                 .write_kv = cpu_write_kv,
+                                                 .read_kv = cpu_read_kv}};

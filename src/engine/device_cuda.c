@@ -31,6 +31,10 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "task graphs from files run on the CPU only so far: use --device cpu");
   }
+  if (build->plain) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "ops that are not fused run on the CPU only so far: use --device cpu");
+  }
   cuda_model *m = mgl_alloc_zeroed(1, sizeof *m);
   if (m == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
@@ -58,7 +62,9 @@ static mgl_cuda_program_options program_options(const cuda_model *m, const mgl_d
                                     .checkpoint = job->checkpoint,
                                     .build = *job->build,
                                     .sizes = *job->sizes,
-                                    .get_code = m->options.get_code};
+                                    .get_code = m->options.get_code,
+                                    .poison = job->build->look,
+                                    .keep_activations = job->build->look};
 }
 
 static mgl_status check_forms(const mgl_graph *graph, mgl_error *err) {
@@ -182,6 +188,46 @@ static void cuda_describe(const void *model, mgl_device_info *out) {
                            .note = mgl_cuda_program_note(m->program)};
 }
 
+// --- looking at parts of an iteration (device/cuda/cuda_look.c) ----------------------------------
+
+static uint32_t graph_of(uint32_t tokens) {
+  uint32_t graph = 0;
+  while (1u << graph < tokens) {
+    graph++;
+  }
+  return graph;
+}
+
+static const mgl_graph *cuda_fused(const void *model) {
+  return mgl_cuda_program_fused(((const cuda_model *)model)->program);
+}
+
+static mgl_status cuda_choose(void *model, uint32_t first, uint32_t last, mgl_error *err) {
+  return mgl_cuda_program_choose(((cuda_model *)model)->program, first, last, err);
+}
+
+static mgl_status cuda_write(void *model, uint32_t tokens, const char *name, const float *values,
+                             size_t count, mgl_error *err) {
+  return mgl_cuda_program_write(((cuda_model *)model)->program, graph_of(tokens), name, values,
+                                count, err);
+}
+
+static mgl_status cuda_read(void *model, uint32_t tokens, const char *name, float *out,
+                            size_t count, mgl_error *err) {
+  return mgl_cuda_program_read(((cuda_model *)model)->program, graph_of(tokens), name, out, count,
+                               err);
+}
+
+static mgl_status cuda_write_kv(void *model, const char *name, uint32_t page, const float *k,
+                                const float *v, mgl_error *err) {
+  return mgl_cuda_program_write_kv(((cuda_model *)model)->program, name, page, k, v, err);
+}
+
+static mgl_status cuda_read_kv(void *model, const char *name, uint32_t page, float *k, float *v,
+                               mgl_error *err) {
+  return mgl_cuda_program_read_kv(((cuda_model *)model)->program, name, page, k, v, err);
+}
+
 const mgl_device_table mgl_cuda_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_FULL,
                                          .mode_hint = "full on a GPU; try --device cpu",
                                          .open = cuda_open,
@@ -194,4 +240,10 @@ const mgl_device_table mgl_cuda_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MG
                                          .serve = mgl_serve_fed,
                                          .read_ceiling = cuda_read_ceiling,
                                          .trace = cuda_trace,
-                                         .describe = cuda_describe};
+                                         .describe = cuda_describe,
+                                         .look = {.program = cuda_fused,
+                                                  .choose = cuda_choose,
+                                                  .write = cuda_write,
+                                                  .read = cuda_read,
+                                                  .write_kv = cuda_write_kv,
+                                                  .read_kv = cuda_read_kv}};

@@ -57,6 +57,24 @@ typedef struct mgl_device_info {
   const mgl_linear_way *way;    // how linears walk; NULL on a GPU
 } mgl_device_info;
 
+// Running parts of an iteration in mode mega and looking at what they make, for tests of single ops
+// (op_test.h). The build must have asked for it (mgl_build.look), and the mode be prepared. Values
+// are f32 here, whatever is stored; an activation is that of the graph for so many tokens.
+typedef struct mgl_device_look {
+  const mgl_graph *(*program)(const void *model);  // whose ops are chosen: the device's fused one
+  // From now on only ops [first, last] compute. Activations become NaN.
+  mgl_status (*choose)(void *model, uint32_t first, uint32_t last, mgl_error *err);
+  mgl_status (*write)(void *model, uint32_t tokens, const char *name, const float *values,
+                      size_t count, mgl_error *err);
+  mgl_status (*read)(void *model, uint32_t tokens, const char *name, float *out, size_t count,
+                     mgl_error *err);
+  // A page of a layer's KV cache. k, v: [HKV, P, HD].
+  mgl_status (*write_kv)(void *model, const char *name, uint32_t page, const float *k,
+                         const float *v, mgl_error *err);
+  mgl_status (*read_kv)(void *model, const char *name, uint32_t page, float *k, float *v,
+                        mgl_error *err);
+} mgl_device_look;
+
 struct mgl_engine;
 struct mgl_engine_run_context;
 
@@ -86,6 +104,7 @@ typedef struct mgl_device_table {
   // Chrome trace JSON of the latest run in mode mega.
   mgl_status (*trace)(const void *model, mgl_text *out, mgl_error *err);
   void (*describe)(const void *model, mgl_device_info *out);
+  mgl_device_look look;
 } mgl_device_table;
 
 extern const mgl_device_table mgl_cpu_table;

@@ -19,7 +19,10 @@ enum {
 _Static_assert(1 << (MAX_GRAPHS - 1) == MGL_MAX_ITERATION_TOKENS, "a graph for every token count");
 
 struct mgl_mega_mode {
-  mgl_graph *program;                  // fused
+  mgl_graph *fused;                    // NULL: the ops are not fused
+  const mgl_graph *program;            // that, or the job's
+  uint32_t first, last;                // ops that compute (mgl_mega_mode_choose)
+  bool makes_logits;                   // theirs is among them
   mgl_task_graph *graphs[MAX_GRAPHS];  // graphs[i] is for up to 1 << i tokens
   bool is_given[MAX_GRAPHS];           // graphs[i] is the build's
   mgl_cpu_program *programs[MAX_GRAPHS];
@@ -44,6 +47,9 @@ static uint32_t graph_for(uint32_t tokens) {
 static void run_task(void *context, uint32_t worker, const mgl_task_graph *graph,
                      const mgl_task *task) {
   const mgl_mega_mode *mode = context;
+  if (task->op < mode->first || task->op > mode->last) {
+    return;
+  }
   mgl_cpu_task_run(mode->programs[graph_for(graph->tokens)], worker, task->op, task->begin,
                    task->end);
 }
@@ -63,7 +69,7 @@ mgl_logits mgl_logits_of(const mgl_cpu_program *program) {
 static int next_plan(void *context, uint64_t iteration) {
   mgl_mega_mode *mode = context;
   mgl_logits logits = {0};
-  if (iteration > 0) {
+  if (iteration > 0 && mode->makes_logits) {
     logits = mgl_logits_of(mode->current);
   }
   const mgl_plan *plan = mode->next(mode->next_context, iteration > 0 ? &logits : NULL);
@@ -176,7 +182,10 @@ mgl_status mgl_mega_mode_create(const mgl_device_job *job, mgl_cpu_memory *memor
   mega.pulses = pulses;
   mega.op_name = op_name;
   mega.weights = memory->weights->step_bytes > CACHED_BYTES ? weights_of_task : NULL;
-  mgl_status status = mgl_fuse_ops(job->program, &mode->program, err);
+  mode->last = UINT32_MAX;
+  mode->makes_logits = true;
+  mgl_status status = job->build->plain ? MGL_OK : mgl_fuse_ops(job->program, &mode->fused, err);
+  mode->program = mode->fused != NULL ? mode->fused : job->program;
   if (status == MGL_OK) {
     status = compile_graphs(mode, memory, job, simd, err);
   }
@@ -203,7 +212,7 @@ void mgl_mega_mode_destroy(mgl_mega_mode *mode) {
       mgl_task_graph_destroy(mode->graphs[i]);
     }
   }
-  mgl_graph_destroy(mode->program);
+  mgl_graph_destroy(mode->fused);
   mgl_free(mode);
 }
 
@@ -212,6 +221,25 @@ mgl_status mgl_mega_mode_run(mgl_mega_mode *mode, mgl_next_plan_callback *next, 
   mode->next = next;
   mode->next_context = context;
   return mgl_cpu_mega_run(mode->mega, err);
+}
+
+const mgl_graph *mgl_mega_mode_program(const mgl_mega_mode *mode) {
+  return mode->program;
+}
+
+mgl_cpu_program *mgl_mega_mode_binding(const mgl_mega_mode *mode, uint32_t tokens) {
+  return mode->programs[graph_for(tokens)];
+}
+
+void mgl_mega_mode_choose(mgl_mega_mode *mode, uint32_t first, uint32_t last) {
+  mode->first = first;
+  mode->last = last;
+  mode->makes_logits = false;
+  uint32_t logits = mgl_graph_find(mode->program, "logits");
+  for (uint32_t i = first; i < mode->program->op_count && i <= last; i++) {
+    mode->makes_logits = mode->makes_logits || mode->program->ops[i].output == logits;
+  }
+  memset(mode->memory->activations, 0xff, mode->memory->activation_bytes);
 }
 
 mgl_status mgl_mega_mode_trace(const mgl_mega_mode *mode, mgl_text *out, mgl_error *err) {

@@ -24,6 +24,14 @@ void mgl_mega_mode_destroy(mgl_mega_mode *mode);  // NULL is fine
 mgl_status mgl_mega_mode_run(mgl_mega_mode *mode, mgl_next_plan_callback *next, void *context,
                              mgl_error *err);
 
+// The program whose ops are the task graphs'; and the binding of the one for so many tokens.
+const mgl_graph *mgl_mega_mode_program(const mgl_mega_mode *mode);
+mgl_cpu_program *mgl_mega_mode_binding(const mgl_mega_mode *mode, uint32_t tokens);
+
+// From now on tasks of ops other than [first, last] do nothing; the logits that `next` gets are
+// then NULL if theirs is another op. Activations become NaN.
+void mgl_mega_mode_choose(mgl_mega_mode *mode, uint32_t first, uint32_t last);
+
 // Chrome trace of the latest run.
 mgl_status mgl_mega_mode_trace(const mgl_mega_mode *mode, mgl_text *out, mgl_error *err);
 

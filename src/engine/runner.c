@@ -330,6 +330,18 @@ void *mgl_runner_model(mgl_runner *runner) {
   return runner->model;
 }
 
+const mgl_device_table *mgl_runner_table(const mgl_runner *runner) {
+  return runner->device;
+}
+
+const mgl_graph *mgl_runner_program(const mgl_runner *runner) {
+  return runner->graph;
+}
+
+const mgl_build *mgl_runner_build(const mgl_runner *runner) {
+  return &runner->build;
+}
+
 static mgl_device_info info_of(const mgl_runner *runner) {
   mgl_device_info info;
   runner->device->describe(runner->model, &info);

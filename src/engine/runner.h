@@ -56,6 +56,11 @@ struct mgl_engine_run_context;
 mgl_status mgl_runner_serve(mgl_runner *runner, mgl_mode mode, struct mgl_engine *engine,
                             const struct mgl_engine_run_context *callbacks, mgl_error *err);
 void *mgl_runner_model(mgl_runner *runner);  // the device's, for how it serves
+// For tests of single ops (op_test.h): the device's functions, the canonical program, and what was
+// asked for.
+const mgl_device_table *mgl_runner_table(const mgl_runner *runner);
+const mgl_graph *mgl_runner_program(const mgl_runner *runner);
+const mgl_build *mgl_runner_build(const mgl_runner *runner);
 
 // Chrome trace JSON of the latest loop or job in mode mega; an error unless options.trace_tasks was
 // set.

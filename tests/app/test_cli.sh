@@ -9,11 +9,11 @@ test_help() {
   local command
   run --help
   check_status "--help" 0
-  for command in run score tokenize template bench plan compile graph info trace completion; do
+  for command in run score tokenize template bench plan compile graph test info trace completion; do
     check_has "--help" "$out" "  $command "
   done
   check_empty "--help: standard error" "$err"
-  for command in run score tokenize template bench plan compile graph trace info completion; do
+  for command in run score tokenize template bench plan compile graph test trace info completion; do
     run "$command" --help
     check_status "$command --help" 0
     check_has "$command --help" "$out" "Usage: megalith $command"

@@ -345,6 +345,70 @@ test_broken_graphs() {
   change '.first_tasks = []'
 }
 
+# --- test ----------------------------------------------------------------------------------------
+
+test_ops() {
+  local folder=$work/ops level
+  run test "$demo" 0.v..0.gated -t 2 --tokens 3 --context 20 --output "$folder"
+  check_status "test" 0
+  check_empty "test: standard error" "$err"
+  check_has "test: its line" "$out" "    5  gate_up      0.gated                   2304"
+  check_has "test: the cache" "$out" "    3  attend       kv.0                       768"
+  check_has "test: the end" "$out" "3 tokens behind 20 of context: 3 of 3 outputs passed"
+  check_equal "test: files" "0.attended.expected.npy 0.attended.npy 0.gated.expected.npy \
+0.gated.npy kv.0.expected.npy kv.0.npy" "$(cd "$folder" && echo *)"
+  check_equal "test: size" $((128 + 3 * 768 * 4)) "$(wc -c <"$folder/0.gated.npy")"
+  check_has "test: shape" "$folder/kv.0.npy" "'shape': (2, 3, 2, 64)"
+
+  # What one range made, the next one takes.
+  run test "$demo" 0.fed_forward -t 2 --tokens 3 --output "$folder/next" \
+    --input 0.gated="$folder/0.gated.npy" --input 0.attended="$folder/0.attended.npy"
+  check_status "test with inputs" 0
+  check_has "test with inputs" "$out" "1 of 1 outputs passed"
+  cp "$folder/next/0.fed_forward.npy" "$work/fed_forward.npy"
+  run test "$demo" 5..6 -t 1 --tokens 3 --output "$folder/next" \
+    --input 0.attended="$folder/0.attended.npy"
+  check_status "test by number" 0
+  check_equal "test: two ranges make what one makes" 0 \
+    "$(cmp "$work/fed_forward.npy" "$folder/next/0.fed_forward.npy" >/dev/null 2>&1; echo $?)"
+
+  run test "$demo" --list
+  check_has "test --list" "$out" "   42  logits       logits (7.fed_forward)"
+  run test "$demo" 0.q_norm..0.attention --no-fuse --each
+  check_status "test --no-fuse" 0
+  check_has "test --no-fuse" "$out" "kv_write     kv.0"
+  for level in scalar avx2; do
+    (export MEGALITH_SIMD=$level; "$program" test "$demo" 2..6 --tokens 7 >"$out" 2>"$err" </dev/null)
+    if grep -q "this processor has" "$err"; then
+      skip "test at level $level" "$(head -n 1 "$err")"
+      continue
+    fi
+    check_has "test at level $level" "$out" "2 of 2 outputs passed"
+  done
+}
+
+test_ops_errors() {
+  # Other kernels round otherwise, and nothing but equal bits passes.
+  run test "$demo" logits --tokens 7 --seed 3 --tolerance 0
+  if ! grep -q "1 of 1 outputs passed" "$out"; then  # kernels that are not scalar
+    check_status "test that fails" 1
+    check_has "test that fails" "$out" "FAILED"
+    check_has "test that fails" "$err" \
+      "megalith: 1 of 1 outputs are further from the reference than their bounds"
+  fi
+  expect_error "no such op" 'expected an op of 0 to 42 or the name of its result, found "43"' \
+    test "$demo" 43
+  expect_error "backwards" "expected a range in the order of the program, found op 5..3" \
+    test "$demo" 5..3
+  expect_error "no input" 'expected an input of ops 5 to 5, found "x", which is none' \
+    test "$demo" 5 --input x="$work/ops/0.gated.npy"
+  expect_error "no file" "expected NAME=FILE" test "$demo" 5 --input x
+  expect_error "a file of something else" "expected a NumPy file" \
+    test "$demo" 5 --input x="$demo/config.json"
+  expect_error "no context" "the model's context is 512 tokens" test "$demo" --context 600
+  expect_error "two ranges" "expected one MODEL" test "$demo" 5 6
+}
+
 # -------------------------------------------------------------------------------------------------
 
 test_trace_summary
@@ -352,4 +416,6 @@ test_compile
 test_compile_errors
 test_graph
 test_broken_graphs
+test_ops
+test_ops_errors
 finish

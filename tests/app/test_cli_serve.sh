@@ -19,6 +19,36 @@ test_options() {
     "$(diff "$out" "$work/table" | head -4 | tr '\n' '|')"
 }
 
+# The README's table of parameters says what the program's says, row by row in both directions, and
+# names tests that exist.
+test_table() {
+  run serve --parameters
+  # "- `name` (CM): what is taken [...": name and endpoint, then works, refused, or the only values.
+  awk '/^- / { if (line != "") print line; line = $0; next } { sub(/^ +/, " "); line = line $0 }
+    END { print line }' "$out" | sed -E 's/^- `([^`]*)` \(([A-Z]*)\): (.*)/\1|\2|\3/' |
+    awk -F'|' '{ verdict = "works"
+      if ($3 ~ /^null \[/) verdict = "refused"
+      if ($3 ~ /^only /) {
+        verdict = $3; sub(/^only /, "", verdict); sub(/ \[[^][]*\](\.|:.*)?$/, "", verdict)
+        gsub(/, /, " or ", verdict); verdict = "only so " verdict }
+      for (i = 1; i <= length($2); i++) print $1, substr($2, i, 1), verdict }' | sort >"$work/program"
+  sed -n '/^| parameters | of /,/^$/p' "$source_tree/README.md" | tail -n +3 | sed '/^$/d' >"$work/rows"
+  awk -F' [|] ' '{ sub(/^[|] /, "", $1)
+    for (count = split($1, cells, /, `/); count > 0; count--) {
+      name = cells[count]; sub(/^`/, "", name); values = name
+      sub(/`.*/, "", name); sub(/^[^`]*`/, "", values)
+      for (i = 1; i <= length($2); i++) print name, substr($2, i, 1), $3 values } }' "$work/rows" |
+    sort >"$work/documented"
+  check_number "README: rows of parameters" "x > 100" "$(wc -l <"$work/documented")"
+  checks=$((checks + 1))
+  cmp -s "$work/program" "$work/documented" || fail "README: the table of parameters" \
+    "what serve --parameters says" "$(diff "$work/program" "$work/documented" | head -4 | tr '\n' '|')"
+  local name
+  for name in $(sed 's/.*| `\([a-z_]*\)` |$/\1/' "$work/rows" | sort -u); do
+    check_has "README: a test" "$source_tree/tests/serve/conformance.py" "def $name("
+  done
+}
+
 test_settings() {
   printf '# comment\nport: 0\nserved-model-name: "from yaml" # another\nlog-requests: true\nuds: ""\n' \
     >"$work/settings.yaml"
@@ -191,6 +221,7 @@ test_restart() {
 }
 
 test_options
+test_table
 test_settings
 test_keys
 test_tls

@@ -59,6 +59,7 @@ static const command commands[] = {
     {{"compile", DEMO, "--target", "cuda", "-n", "16", "-o", OUT}, NULL, "graph.json", 1},
     {{"graph", GRAPH, "--svg", OUT, "--layer", "0"}, NULL, "graph.svg", 1},
     {{"graph", GRAPH, "--path", "--workers"}, NULL, NULL, 1},
+    {{"test", DEMO, "0.v..0.attended", "-t", "2", "-n", "3"}, NULL, NULL, 5},
     {{"trace", TRACE}, NULL, NULL, 1},
     {{"info"}, NULL, NULL, 20},
     {{"completion", "bash"}, NULL, NULL, 1},

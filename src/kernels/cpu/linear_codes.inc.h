@@ -142,7 +142,7 @@ INLINE void finish_codes(const mgl_linear_args *args, const code_rows *rows, siz
 // --- one token -----------------------------------------------------------------------------------
 
 INLINE size_t codes_bytes_of(size_t count, mgl_dtype code) {
-  return code == MGL_DTYPE_I4 || code == MGL_DTYPE_E2M1 ? count / 2 : count;
+  return mgl_code_is_nibble(code) ? count / 2 : count;
 }
 
 // Whether a sum is scaled behind the step that begins at element e of a block.
@@ -380,8 +380,10 @@ INLINE void codes_several(const mgl_linear_args *args, size_t begin, size_t end,
 CODES_SINGLES(e4m3_blocks, E4M3, grouping_blocks)
 CODES_SINGLES(i8_blocks, I8, grouping_blocks)
 CODES_SINGLES(i8_32, I8, grouping_32)
+CODES_SINGLES(i8_16, I8, grouping_16)
 CODES_SINGLES(i4_blocks, I4, grouping_blocks)
 CODES_SINGLES(i4_32, I4, grouping_32)
+CODES_SINGLES(u4_32, U4, grouping_32)
 CODES_SINGLES(e2m1_32, E2M1, grouping_32)
 CODES_SINGLES(e2m1_16, E2M1, grouping_16)
 
@@ -405,8 +407,10 @@ static single_function *find_single(const mgl_linear_args *args, grouping groups
       SINGLE(E4M3, e4m3_blocks, grouping_blocks),
       SINGLE(I8, i8_blocks, grouping_blocks),
       SINGLE(I8, i8_32, grouping_32),
+      SINGLE(I8, i8_16, grouping_16),
       SINGLE(I4, i4_blocks, grouping_blocks),
       SINGLE(I4, i4_32, grouping_32),
+      SINGLE(U4, u4_32, grouping_32),
       SINGLE(E2M1, e2m1_32, grouping_32),
       SINGLE(E2M1, e2m1_16, grouping_16),
   };

@@ -23,7 +23,7 @@ static const mgl_dtype codes[] = {
 enum { code_count = sizeof codes / sizeof *codes };
 
 static uint8_t random_code(mgl_dtype code) {
-  uint8_t bits = (uint8_t)random_below(code == MGL_DTYPE_I4 || code == MGL_DTYPE_E2M1 ? 16 : 256);
+  uint8_t bits = (uint8_t)random_below(mgl_code_is_nibble(code) ? 16 : 256);
   return code == MGL_DTYPE_E4M3 && (bits & 0x7f) == 0x7f ? 0 : bits;  // NaN
 }
 

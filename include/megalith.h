@@ -81,6 +81,8 @@ enum {
   MEGALITH_MAX_STOP_TEXT_BYTES = 256,    // of each
   MEGALITH_MAX_SALT_BYTES = 256,         // of a request's cache_salt
   MEGALITH_MAX_LOGIT_BIASES = 1024,      // of a request
+  MEGALITH_MAX_BAD_WORDS = 256,          // of a request
+  MEGALITH_MAX_BAD_WORD_BYTES = 256,     // of each
   MEGALITH_MAX_TOP_LOGPROBS = 20,
   MEGALITH_MAX_GRAMMAR_BYTES = 1024 * 1024,  // of a grammar's text
   MEGALITH_ERROR_TEXT_BYTES = 1024,
@@ -375,7 +377,8 @@ typedef struct megalith_output {
   megalith_finish finish;  // not NONE: this is the request's last output
   const char *text;        // that became certain with this token, terminated; often "", since a
                            // character may take several tokens, and what may be the beginning of a
-                           // stop text waits. Neither stop tokens nor stop texts appear in it
+                           // stop text waits. Stop tokens do not appear in it, and stop texts
+                           // only by keep_stop_text
   size_t text_bytes;
   double logprob;               // of the token; NaN unless asked for
   const megalith_logprob *top;  // [top_count] the likeliest tokens, most likely first
@@ -433,7 +436,25 @@ typedef struct megalith_request_options {
   // beginning of a text that matches. Of this model; kept. Not on a GPU yet
   // (MEGALITH_ERROR_UNSUPPORTED).
   megalith_grammar *grammar;
+  bool without_special;  // `text` gets nothing in front that the tokenizer puts there, such as a
+                         // BOS; chats never do, since templates write it
+  bool keep_stop_text;   // the stop text that ends the request is the end of its text
+  uint32_t max_prompt_tokens;  // of a longer prompt only so many tokens at its end count; 0: all,
+                               // UINT32_MAX: as many as fit beside max_new_tokens
+  const char *const
+      *bad_words;           // [bad_word_count] texts that are not generated, neither as they are
+  uint32_t bad_word_count;  // nor behind a blank: the last token of the tokens that each
+                            // becomes is never chosen behind those before it. (Other tokens may
+                            // spell it.) Up to MEGALITH_MAX_BAD_WORDS; not with a grammar or
+                            // allowed tokens, and on the CPU only
 } megalith_request_options;
+
+// The tokens that the prompt of `options` becomes, in the manner of megalith_model_tokenize. What
+// else the options say does not count; nothing is cut off.
+MEGALITH_API megalith_status megalith_model_encode(const megalith_model *model,
+                                                   const megalith_request_options *options,
+                                                   int32_t *ids, size_t capacity, size_t *count,
+                                                   megalith_error *error);
 
 // The text that the messages or messages_json of `options` become, with tools_json and what else
 // belongs to a chat, before it is tokens; in the manner of megalith_model_detokenize. What else the

@@ -195,6 +195,14 @@ mgl_status mgl_api_check_ids(const megalith_model *model, const char *what, cons
   return MGL_OK;
 }
 
+static void hand_out_ids(const mgl_token_list *list, int32_t *ids, size_t capacity, size_t *count) {
+  size_t copied = list->count < capacity ? list->count : capacity;
+  *count = list->count;
+  if (copied > 0) {
+    memcpy(ids, list->ids, copied * sizeof *ids);
+  }
+}
+
 megalith_status megalith_model_tokenize(const megalith_model *model, const char *text, size_t bytes,
                                         int32_t *ids, size_t capacity, size_t *count,
                                         megalith_error *error) {
@@ -207,11 +215,26 @@ megalith_status megalith_model_tokenize(const megalith_model *model, const char 
                                   (mgl_encode_options){.add_special = true}, &list, &err);
   }
   if (status == MGL_OK) {
-    *count = list.count;
-    size_t copied = list.count < capacity ? list.count : capacity;
-    if (copied > 0) {
-      memcpy(ids, list.ids, copied * sizeof *ids);
-    }
+    hand_out_ids(&list, ids, capacity, count);
+  }
+  mgl_token_list_free(&list);
+  return mgl_api_report(status, &err, error);
+}
+
+megalith_status megalith_model_encode(const megalith_model *model,
+                                      const megalith_request_options *options, int32_t *ids,
+                                      size_t capacity, size_t *count, megalith_error *error) {
+  mgl_error err = {0};
+  mgl_token_list list = {0};
+  megalith_request_options known;
+  *count = 0;
+  mgl_status status =
+      mgl_api_read_options(options, sizeof known, "megalith_request_options", &known, &err);
+  if (status == MGL_OK) {
+    status = mgl_api_encode_prompt(&model->folder, &known, &list, &err);
+  }
+  if (status == MGL_OK) {
+    hand_out_ids(&list, ids, capacity, count);
   }
   mgl_token_list_free(&list);
   return mgl_api_report(status, &err, error);

@@ -56,8 +56,11 @@ struct megalith_request {
   mgl_token_list prompt;
   int32_t stop_ids[MEGALITH_MAX_STOP_TOKENS];
   unsigned char salt[MEGALITH_MAX_SALT_BYTES];
-  mgl_logit_bias *biases;   // [asked.sampling.bias_count]
-  int32_t *allowed;         // [asked.sampling.allowed_count]
+  mgl_logit_bias *biases;     // [asked.sampling.bias_count]
+  int32_t *allowed;           // [asked.sampling.allowed_count]
+  mgl_token_list bad_tokens;  // of asked.sampling.bad_runs
+  uint32_t *bad_ends;         // [bad_count]
+  uint32_t bad_count;
   mgl_request asked;        // its pointers point at those above; it has a reference to its grammar
   uint32_t top_count;       // alternatives of each token
   double *prompt_logprobs;  // [prompt.count], filled by the engine; NULL: not asked for
@@ -134,6 +137,13 @@ mgl_status mgl_api_check_ids(const megalith_model *model, const char *what, cons
                              size_t count, mgl_error *err);
 
 void mgl_api_keep_model(megalith_model *model);  // megalith_model_close is its opposite
+
+// --- api_submit.c --------------------------------------------------------------------------------
+
+// The tokens of the prompt that the options name, all of them.
+mgl_status mgl_api_encode_prompt(const mgl_model_folder *folder,
+                                 const megalith_request_options *options, mgl_token_list *out,
+                                 mgl_error *err);
 
 // --- api_chat.c ----------------------------------------------------------------------------------
 

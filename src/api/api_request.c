@@ -15,6 +15,8 @@ void mgl_api_destroy_request(megalith_request *request) {
   mgl_grammar_release(request->asked.grammar);
   mgl_free(request->biases);
   mgl_free(request->allowed);
+  mgl_token_list_free(&request->bad_tokens);
+  mgl_free(request->bad_ends);
   mgl_free(request->prompt_logprobs);
   mgl_free(request->prompt_top);
   mgl_free(request->prompt_told);

@@ -1,4 +1,5 @@
 // Submission: from the caller's struct to a request in the inbox, everything checked on the way.
+#include <stdio.h>
 #include <string.h>
 
 #include "api/api_parts.h"
@@ -24,9 +25,9 @@ static mgl_status copy_tokens(const megalith_request_options *options, mgl_token
   return MGL_OK;
 }
 
-static mgl_status encode_prompt(const mgl_model_folder *folder,
-                                const megalith_request_options *options, mgl_token_list *out,
-                                mgl_error *err) {
+mgl_status mgl_api_encode_prompt(const mgl_model_folder *folder,
+                                 const megalith_request_options *options, mgl_token_list *out,
+                                 mgl_error *err) {
   bool is_chat = options->messages != NULL || options->messages_json != NULL;
   int given = (options->text != NULL) + (options->tokens != NULL) + (options->messages != NULL) +
               (options->messages_json != NULL);
@@ -55,8 +56,25 @@ static mgl_status encode_prompt(const mgl_model_folder *folder,
     return mgl_api_encode_chat(folder, options, out, err);
   }
   size_t bytes = options->text_bytes != 0 ? options->text_bytes : strlen(options->text);
-  mgl_encode_options how = {.add_special = true, .plain_special = options->plain_special};
+  mgl_encode_options how = {.add_special = !options->without_special,
+                            .plain_special = options->plain_special};
   return mgl_tokenizer_encode(folder->tokenizer, options->text, bytes, how, out, err);
+}
+
+// Keeps the end of a prompt that is longer than asked for.
+static void cut_prompt(const megalith_engine *engine, const megalith_request_options *options,
+                       mgl_token_list *prompt) {
+  uint32_t context = engine->info.context_tokens;
+  uint32_t wanted =
+      options->max_new_tokens != 0 ? options->max_new_tokens : engine->default_new_tokens;
+  size_t most = options->max_prompt_tokens;
+  if (most == UINT32_MAX) {
+    most = wanted < context ? context - wanted : 1;
+  }
+  if (most != 0 && prompt->count > most) {
+    memmove(prompt->ids, prompt->ids + prompt->count - most, most * sizeof *prompt->ids);
+    prompt->count = most;
+  }
 }
 
 // --- what else is asked --------------------------------------------------------------------------
@@ -93,6 +111,60 @@ static mgl_status copy_allowed(const megalith_sampling *s, uint32_t vocab_size,
                          s->allowed_count);
   }
   memcpy(request->allowed, s->allowed, s->allowed_count * sizeof *request->allowed);
+  return MGL_OK;
+}
+
+// The tokens of a bad word as one more run, unless they are the last run again: some tokenizers put
+// a blank before every text.
+static mgl_status add_bad_run(const mgl_tokenizer *tokenizer, const char *blank, const char *word,
+                              megalith_request *request, mgl_error *err) {
+  char text[MEGALITH_MAX_BAD_WORD_BYTES + 2];
+  mgl_token_list *tokens = &request->bad_tokens;
+  size_t begin = tokens->count;
+  size_t last = request->bad_count < 2 ? 0 : request->bad_ends[request->bad_count - 2];
+  int bytes = snprintf(text, sizeof text, "%s%s", blank, word);
+  MGL_TRY(
+      mgl_tokenizer_encode(tokenizer, text, (size_t)bytes, (mgl_encode_options){0}, tokens, err));
+  size_t run = tokens->count - begin;
+  bool repeats = run == begin - last &&
+                 memcmp(tokens->ids + last, tokens->ids + begin, run * sizeof *tokens->ids) == 0;
+  if (run == 0 || repeats) {
+    tokens->count = begin;
+  } else {
+    request->bad_ends[request->bad_count++] = (uint32_t)tokens->count;
+  }
+  return MGL_OK;
+}
+
+static mgl_status read_bad_words(const mgl_tokenizer *tokenizer,
+                                 const megalith_request_options *options, megalith_request *request,
+                                 mgl_error *err) {
+  if (options->bad_word_count == 0) {
+    return MGL_OK;
+  }
+  MGL_TRY(check_array("bad_words", options->bad_words, options->bad_word_count, err));
+  if (options->bad_word_count > MEGALITH_MAX_BAD_WORDS || tokenizer == NULL) {
+    return mgl_error_set(err, tokenizer == NULL ? MGL_ERR_UNSUPPORTED : MGL_ERR_LIMIT,
+                         "bad words: expected at most %d, and a tokenizer.json, found %u",
+                         MEGALITH_MAX_BAD_WORDS, options->bad_word_count);
+  }
+  request->bad_ends =
+      mgl_alloc_zeroed(2 * (size_t)options->bad_word_count, sizeof *request->bad_ends);
+  if (request->bad_ends == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for bad words");
+  }
+  for (uint32_t i = 0; i < options->bad_word_count; i++) {
+    const char *word = options->bad_words[i];
+    size_t bytes = word == NULL ? 0 : strlen(word);
+    if (bytes < 1 || bytes > MEGALITH_MAX_BAD_WORD_BYTES) {
+      return mgl_error_set(err, MGL_ERR_LIMIT, "bad word %u: expected 1 to %d bytes, found %zu", i,
+                           MEGALITH_MAX_BAD_WORD_BYTES, bytes);
+    }
+    MGL_TRY(add_bad_run(tokenizer, "", word, request, err));
+    MGL_TRY(add_bad_run(tokenizer, " ", word, request, err));
+  }
+  request->asked.sampling.bad_runs = (mgl_bad_runs){
+      .tokens = request->bad_tokens.ids, .ends = request->bad_ends, .count = request->bad_count};
   return MGL_OK;
 }
 
@@ -231,12 +303,14 @@ static mgl_status fill_request(const megalith_engine *engine,
                                const megalith_request_options *options, megalith_request *request,
                                mgl_error *err) {
   const mgl_model_folder *folder = &engine->model->folder;
-  MGL_TRY(encode_prompt(folder, options, &request->prompt, err));
+  MGL_TRY(mgl_api_encode_prompt(folder, options, &request->prompt, err));
+  cut_prompt(engine, options, &request->prompt);
   mgl_request *asked = &request->asked;
   asked->prompt = request->prompt.ids;
   asked->prompt_count = request->prompt.count;
   asked->max_new_tokens = choose_new_tokens(engine, options->max_new_tokens, request->prompt.count);
   MGL_TRY(read_sampling(engine->model, options->sampling, request, err));
+  MGL_TRY(read_bad_words(folder->tokenizer, options, request, err));
   MGL_TRY(read_stops(engine->model, options, request, err));
   MGL_TRY(read_salt(options, request, err));
   if (options->grammar != NULL) {
@@ -245,8 +319,11 @@ static mgl_status fill_request(const megalith_engine *engine,
   }
   MGL_TRY(mgl_engine_check(engine->engine, asked, err));
   MGL_TRY(check_array("stop_texts", options->stop_texts, options->stop_text_count, err));
-  MGL_TRY(mgl_text_output_create(folder->tokenizer, options->stop_texts, options->stop_text_count,
-                                 options->keep_special, &request->output, err));
+  const mgl_text_output_options text_options = {.stops = options->stop_texts,
+                                                .stop_count = options->stop_text_count,
+                                                .keep_special = options->keep_special,
+                                                .keep_stop = options->keep_stop_text};
+  MGL_TRY(mgl_text_output_create(folder->tokenizer, &text_options, &request->output, err));
   MGL_TRY(allocate_outputs(engine, request, err));
   request->on_output = options->on_output;
   request->context = options->context;

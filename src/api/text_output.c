@@ -7,7 +7,8 @@
 struct mgl_text_output {
   mgl_detokenizer *detokenizer;  // NULL: no text
   mgl_stop_matcher *stops;       // NULL: no stop texts
-  mgl_text piece;                // of one token, while it is looked at
+  bool keep_stop;
+  mgl_text piece;  // of one token, while it is looked at
 };
 
 static mgl_status check_stops(const char *const *stops, uint32_t count, mgl_error *err) {
@@ -21,9 +22,10 @@ static mgl_status check_stops(const char *const *stops, uint32_t count, mgl_erro
   return MGL_OK;
 }
 
-mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer, const char *const *stops,
-                                  uint32_t count, bool keep_special, mgl_text_output **out,
+mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer,
+                                  const mgl_text_output_options *options, mgl_text_output **out,
                                   mgl_error *err) {
+  uint32_t count = options->stop_count;
   *out = NULL;
   if (count > MGL_MAX_STOP_TEXTS) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "stop texts: expected at most %d, found %u",
@@ -33,17 +35,18 @@ mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer, const char *co
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "stop texts need a tokenizer.json in the model's folder");
   }
-  MGL_TRY(check_stops(stops, count, err));
+  MGL_TRY(check_stops(options->stops, count, err));
   mgl_text_output *output = mgl_alloc_zeroed(1, sizeof *output);
   if (output == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the text of a request");
   }
+  output->keep_stop = options->keep_stop;
   mgl_status status = MGL_OK;
   if (tokenizer != NULL) {
-    status = mgl_detokenizer_create(tokenizer, !keep_special, &output->detokenizer, err);
+    status = mgl_detokenizer_create(tokenizer, !options->keep_special, &output->detokenizer, err);
   }
   if (status == MGL_OK && count > 0) {
-    status = mgl_stop_matcher_create(stops, count, &output->stops, err);
+    status = mgl_stop_matcher_create(options->stops, count, &output->stops, err);
   }
   if (status != MGL_OK) {
     mgl_text_output_destroy(output);
@@ -72,7 +75,7 @@ static mgl_status release_piece(mgl_text_output *output, bool at_end, mgl_text *
     mgl_text_append(text, piece->data, piece->bytes);
   } else {
     *stopped = mgl_stop_matcher_push(output->stops, piece->data, piece->bytes, text);
-    if (at_end && !*stopped) {
+    if (*stopped ? output->keep_stop : at_end) {
       mgl_stop_matcher_finish(output->stops, text);
     }
   }

@@ -21,10 +21,16 @@ enum {
 
 typedef struct mgl_text_output mgl_text_output;
 
-// tokenizer: borrowed; NULL gives no text ever, and then there must be no stop texts. stops:
-// [count] of 1 to MGL_MAX_STOP_TEXT_BYTES bytes, copied. keep_special: special tokens have text.
-mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer, const char *const *stops,
-                                  uint32_t count, bool keep_special, mgl_text_output **out,
+typedef struct mgl_text_output_options {
+  const char *const *stops;  // [stop_count] of 1 to MGL_MAX_STOP_TEXT_BYTES bytes; copied
+  uint32_t stop_count;
+  bool keep_special;  // special tokens have text
+  bool keep_stop;     // the stop text that ends the text is part of it
+} mgl_text_output_options;
+
+// tokenizer: borrowed; NULL gives no text ever, and then there must be no stop texts.
+mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer,
+                                  const mgl_text_output_options *options, mgl_text_output **out,
                                   mgl_error *err);
 void mgl_text_output_destroy(mgl_text_output *output);  // NULL is fine
 

@@ -77,9 +77,8 @@ static void append_text(const planning *p, mgl_text *out) {
   char note[64];
   mgl_human_size(plan->free_bytes, size);
   const mgl_config *config = &p->model.folder.config;
-  bool is_quantised = config->quantization.method != MGL_QUANT_NONE;
   mgl_text_format(out, "%s (%s%s%s) on %s, %" PRIu32 " workers; %s are free\n\n", p->model.name,
-                  mgl_family_name(config->family), is_quantised ? ", " : "",
+                  mgl_family_name(config->family), config->quantization.format[0] != 0 ? ", " : "",
                   config->quantization.format, p->device, plan->workers, size);
   append_part(out, "weights", plan->weight_bytes + plan->mapped_bytes, weights_note(p));
   append_part(out, "activations", plan->activation_bytes, "");

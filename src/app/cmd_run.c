@@ -253,10 +253,11 @@ static mgl_status submit(run *r, size_t i, mgl_error *err) {
                            .stop_ids = prompt->stop_ids,
                            .stop_count = prompt->stop_id_count,
                            .grammar = prompt->grammar};
+    const mgl_text_output_options text_options = {.stops = (const char *const *)prompt->stops,
+                                                  .stop_count = prompt->stop_count};
     uint32_t number = 0;
     mgl_status status =
-        mgl_text_output_create(r->model.folder.tokenizer, (const char *const *)prompt->stops,
-                               prompt->stop_count, false, &s->output, &reason);
+        mgl_text_output_create(r->model.folder.tokenizer, &text_options, &s->output, &reason);
     if (status == MGL_OK) {
       status = mgl_engine_submit(r->engine, &request, &number, &reason);
     }

@@ -82,7 +82,8 @@ void mgl_help_append_command(const mgl_command *command, mgl_text *out) {
   mgl_text_format(out, "\n\n%s\n", command->description);
   if (command->positional != NULL && command->choices == NULL && !command->takes_file) {
     mgl_text_format(out,
-                    "\n%s is a Hugging Face model folder; without it, the demo model is used.\n",
+                    "\n%s is a Hugging Face model folder or a GGUF file; without it, the demo\n"
+                    "model is used.\n",
                     command->positional);
   }
   const mgl_option *option = NULL;

@@ -117,8 +117,6 @@ void mgl_model_path_explain(const mgl_arguments *arguments, mgl_error *err) {
   memcpy(text, err->text, sizeof text);
   if (!exists(path)) {
     explain_absent(arguments, err);
-  } else if (ends_with(path, ".gguf")) {
-    (void)mgl_error_set(err, err->status, "%s; GGUF files are not read", text);
   } else if (ends_with(path, ".safetensors") || ends_with(path, "/config.json") ||
              strcmp(path, "config.json") == 0) {
     (void)mgl_error_set(err, err->status, "%s; name the folder that it lies in", text);

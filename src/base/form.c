@@ -58,6 +58,7 @@ float mgl_code_value(mgl_dtype code, unsigned bits) {
     case MGL_DTYPE_E4M3: return e4m3_value(bits);
     case MGL_DTYPE_I8: return (float)(int8_t)bits;
     case MGL_DTYPE_I4: return (float)bits - 8;
+    case MGL_DTYPE_U4: return (float)bits;
     case MGL_DTYPE_E2M1: return (bits & 8) != 0 ? -e2m1[bits & 7] : e2m1[bits & 7];
     default: break;
   }

@@ -42,6 +42,11 @@ typedef struct mgl_row_layout {
 
 bool mgl_dtype_is_code(mgl_dtype dtype);
 
+// Whether a code has 4 bits; a constant for a constant, as kernels want it.
+static inline bool mgl_code_is_nibble(mgl_dtype code) {
+  return code == MGL_DTYPE_I4 || code == MGL_DTYPE_U4 || code == MGL_DTYPE_E2M1;
+}
+
 // Whether elements are exact in bf16: such weights leave activations in bf16.
 static inline bool mgl_dtype_fits_bf16(mgl_dtype dtype) {
   return dtype == MGL_DTYPE_BF16 || mgl_dtype_is_code(dtype);

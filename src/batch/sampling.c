@@ -156,10 +156,45 @@ static mgl_status check_allowed(const mgl_sampling_request *r, mgl_error *err) {
                                  "stop tokens only");
 }
 
+static mgl_status check_bad_runs(const mgl_sampling_request *r, mgl_error *err) {
+  const mgl_bad_runs *runs = &r->sampling->bad_runs;
+  if (runs->count > MGL_MAX_BAD_RUNS) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "bad words: expected at most %d runs of tokens, found %u",
+                         MGL_MAX_BAD_RUNS, runs->count);
+  }
+  if (runs->count > 0 && r->sampling->allowed_count > 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected one of bad words and allowed tokens, found both: together they "
+                         "may leave no token");
+  }
+  if (runs->count > 0 && runs->count + r->stop_count >= r->vocab_size) {
+    return mgl_error_set(
+        err, MGL_ERR_ARGUMENT,
+        "bad words: expected to leave a token of a vocabulary of %u, found %u runs "
+        "of tokens and %u stop tokens",
+        r->vocab_size, runs->count, r->stop_count);
+  }
+  for (uint32_t i = 0, begin = 0; i < runs->count; begin = runs->ends[i++]) {
+    if (runs->ends[i] <= begin || runs->ends[i] - begin > MGL_MAX_BAD_RUN_TOKENS) {
+      return mgl_error_set(err, MGL_ERR_LIMIT, "bad words: expected 1 to %d tokens, found %u",
+                           MGL_MAX_BAD_RUN_TOKENS, runs->ends[i] - begin);
+    }
+    for (uint32_t j = begin; j < runs->ends[i]; j++) {
+      if (runs->tokens[j] < 0 || (uint32_t)runs->tokens[j] >= r->vocab_size) {
+        return mgl_error_set(err, MGL_ERR_ARGUMENT, "bad words: expected ids of 0 to %u, found %d",
+                             r->vocab_size - 1, runs->tokens[j]);
+      }
+    }
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_sampling_check_request(const mgl_sampling_request *r, mgl_error *err) {
   MGL_TRY(mgl_sampling_check(r->sampling, err));
   MGL_TRY(check_biases(r, err));
   MGL_TRY(check_allowed(r, err));
+  MGL_TRY(check_bad_runs(r, err));
   if (r->sampling->min_tokens > r->max_new_tokens) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "min tokens: expected at most the most tokens, %u, found %u",
@@ -209,14 +244,28 @@ static mgl_status init_allowed(mgl_sampling_state *state, const mgl_sampling_req
   return MGL_OK;
 }
 
-mgl_status mgl_sampling_state_init(mgl_sampling_state *state, const mgl_sampling_request *r,
-                                   mgl_error *err) {
+static mgl_status init_bad_runs(mgl_sampling_state *state, const mgl_bad_runs *runs,
+                                mgl_error *err) {
+  uint32_t count = runs->count;
+  uint32_t tokens = count == 0 ? 0 : runs->ends[count - 1];
+  if (count == 0) {
+    return MGL_OK;
+  }
+  state->bad_tokens = mgl_alloc_zeroed(tokens, sizeof *state->bad_tokens);
+  state->bad_ends = mgl_alloc_zeroed(count, sizeof *state->bad_ends);
+  state->barred = mgl_alloc_zeroed(count, sizeof *state->barred);
+  if (state->bad_tokens == NULL || state->bad_ends == NULL || state->barred == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the bad words of a request");
+  }
+  memcpy(state->bad_tokens, runs->tokens, tokens * sizeof *state->bad_tokens);
+  memcpy(state->bad_ends, runs->ends, count * sizeof *state->bad_ends);
+  state->bad_runs = (mgl_bad_runs){state->bad_tokens, state->bad_ends, count};
+  return MGL_OK;
+}
+
+static mgl_status init_edits(mgl_sampling_state *state, const mgl_sampling_request *r,
+                             mgl_error *err) {
   const mgl_sampling *s = r->sampling;
-  *state = (mgl_sampling_state){0};
-  MGL_TRY(mgl_sampling_check_request(r, err));
-  state->rule = mgl_sampling_rule_of(s, r->prompt_count);
-  state->counted = r->prompt_count;
-  MGL_TRY(init_allowed(state, r, err));
   if ((state->rule.flags & (MGL_SAMPLING_EDITS | MGL_SAMPLING_HOLDS)) == 0) {
     return MGL_OK;
   }
@@ -230,7 +279,6 @@ mgl_status mgl_sampling_state_init(mgl_sampling_state *state, const mgl_sampling
   }
   if (state->edits == NULL) {
     mgl_free(all);
-    mgl_sampling_state_reset(state);
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the penalties of a request");
   }
   memcpy(state->edits, all, state->edit_count * sizeof *all);
@@ -238,14 +286,53 @@ mgl_status mgl_sampling_state_init(mgl_sampling_state *state, const mgl_sampling
   return MGL_OK;
 }
 
+mgl_status mgl_sampling_state_init(mgl_sampling_state *state, const mgl_sampling_request *r,
+                                   mgl_error *err) {
+  *state = (mgl_sampling_state){0};
+  MGL_TRY(mgl_sampling_check_request(r, err));
+  state->rule = mgl_sampling_rule_of(r->sampling, r->prompt_count);
+  state->counted = r->prompt_count;
+  state->prompt_count = r->prompt_count;
+  mgl_status status = init_allowed(state, r, err);
+  if (status == MGL_OK) {
+    status = init_bad_runs(state, &r->sampling->bad_runs, err);
+  }
+  if (status == MGL_OK) {
+    status = init_edits(state, r, err);
+  }
+  if (status != MGL_OK) {
+    mgl_sampling_state_reset(state);
+  }
+  return status;
+}
+
 void mgl_sampling_state_reset(mgl_sampling_state *state) {
   mgl_free(state->edits);
   mgl_free(state->allowed);
+  mgl_free(state->bad_tokens);
+  mgl_free(state->bad_ends);
+  mgl_free(state->barred);
   *state = (mgl_sampling_state){0};
+}
+
+// Runs are begun by generated tokens alone, so that an answer is free to go on with a prompt's.
+static void find_barred(mgl_sampling_state *state, const int32_t *tokens, uint32_t token_count) {
+  const mgl_bad_runs *runs = &state->bad_runs;
+  uint32_t generated = token_count - state->prompt_count;
+  state->barred_count = 0;
+  for (uint32_t i = 0, begin = 0; i < runs->count; begin = runs->ends[i++]) {
+    uint32_t before = runs->ends[i] - begin - 1;
+    if (before <= generated &&
+        (before == 0 || memcmp(tokens + token_count - before, runs->tokens + begin,
+                               before * sizeof *tokens) == 0)) {
+      state->barred[state->barred_count++] = runs->tokens[begin + before];
+    }
+  }
 }
 
 void mgl_sampling_state_count(mgl_sampling_state *state, const int32_t *tokens,
                               uint32_t token_count) {
+  find_barred(state, tokens, token_count);
   if ((state->rule.flags & MGL_SAMPLING_COUNTS) == 0) {
     return;
   }

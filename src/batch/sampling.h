@@ -19,6 +19,8 @@ enum {
   MGL_MAX_LOGIT_BIASES = 1024,  // of a request
   MGL_MAX_LOGIT_BIAS = 100,     // either way, as MGL_MAX_PENALTY
   MGL_MAX_PENALTY = 2,          // presence and frequency
+  MGL_MAX_BAD_RUNS = 512,       // of a request
+  MGL_MAX_BAD_RUN_TOKENS = 1024,
 };
 
 #define MGL_MIN_REPETITION_PENALTY 0.01
@@ -28,6 +30,14 @@ typedef struct mgl_logit_bias {
   int32_t token;  // in [0, V), at most once in a list
   float value;    // at most MGL_MAX_LOGIT_BIAS either way
 } mgl_logit_bias;
+
+// Runs of tokens that are not generated: behind all tokens of a run but its last, that one is not
+// chosen. Run i has the tokens from ends[i - 1] (0 for the first) to ends[i].
+typedef struct mgl_bad_runs {
+  const int32_t *tokens;  // [ends[count - 1]]
+  const uint32_t *ends;   // [count] ascending: a run has 1 to MGL_MAX_BAD_RUN_TOKENS
+  uint32_t count;         // at most MGL_MAX_BAD_RUNS
+} mgl_bad_runs;
 
 // Zeros are off, but top_p is 1 then.
 typedef struct mgl_sampling {
@@ -43,6 +53,7 @@ typedef struct mgl_sampling {
   uint32_t bias_count;           // at most MGL_MAX_LOGIT_BIASES
   const int32_t *allowed;  // [allowed_count] no other tokens are chosen; copied. NULL with 0: all
   uint32_t allowed_count;
+  mgl_bad_runs bad_runs;  // copied; not with `allowed`, since both together may leave no token
   uint32_t min_tokens;    // no stop token before so many were generated; at most max_new_tokens
   bool logprobs;          // log probabilities of the generated tokens are wanted,
   uint32_t top_logprobs;  // and those of so many of the likeliest; at most MGL_MAX_TOP_LOGPROBS
@@ -61,8 +72,14 @@ typedef struct mgl_sampling_state {
   mgl_logit_edit *edits;  // [edit_count] in no order; room for edit_capacity
   uint32_t edit_count;
   uint32_t edit_capacity;
-  uint32_t counted;   // tokens of the sequence that the edits know
-  uint64_t *allowed;  // [ceil(V / 64)] a bit for each token that may be chosen; NULL: all may
+  uint32_t counted;     // tokens of the sequence that the edits know
+  uint64_t *allowed;    // [ceil(V / 64)] a bit for each token that may be chosen; NULL: all may
+  int32_t *bad_tokens;  // of bad_runs, which point at these
+  uint32_t *bad_ends;
+  mgl_bad_runs bad_runs;
+  uint32_t prompt_count;
+  int32_t *barred;  // [barred_count] last tokens of runs that have come so far; room for all runs
+  uint32_t barred_count;
 } mgl_sampling_state;
 
 typedef struct mgl_sampling_request {
@@ -89,8 +106,8 @@ static inline bool mgl_sampling_allows(const mgl_sampling_state *state, uint32_t
   return state->allowed == NULL || (state->allowed[token / 64] >> token % 64 & 1) != 0;
 }
 
-// Counts the tokens from `counted` on as generated. tokens: [token_count] of the sequence, prompt
-// included. O(edits) for each new one.
+// Counts the tokens from `counted` on as generated, and finds what is barred behind them. tokens:
+// [token_count] of the sequence, prompt included. O(edits) for each new one, and O(bad runs).
 void mgl_sampling_state_count(mgl_sampling_state *state, const int32_t *tokens,
                               uint32_t token_count);
 

@@ -353,6 +353,10 @@ static void write_program(fuser *f) {
     if (t->placement != MGL_PLACE_ACTIVATION) {
       f->map[i] = mgl_graph_form_tensor(f->out, t->name, t->placement, mgl_tensor_form(t), t->rank,
                                         t->dims);
+      if (f->map[i] == MGL_NO_TENSOR) {
+        return;  // out->error says why
+      }
+      f->out->tensors[f->map[i]].made = t->made;
     }
   }
   for (size_t i = 0; i < f->in->op_count && f->out->error.status == MGL_OK; i++) {

@@ -117,8 +117,8 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   mgl_cpu_weight_sizes weights = mgl_cpu_weights_measure(job->program);
   bool mapped = job->build->weights == MGL_WEIGHTS_MAPPED;
   sizes->free_bytes = mgl_memory_available();
-  sizes->weight_bytes = weights.vector_bytes + (mapped ? weights.code_bytes : weights.matrix_bytes);
-  sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.code_bytes : 0;
+  sizes->weight_bytes = weights.vector_bytes + (mapped ? weights.made_bytes : weights.matrix_bytes);
+  sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.made_bytes : 0;
   sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
   return measure_graphs(job, sizes, err);
 }

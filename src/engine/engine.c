@@ -87,10 +87,15 @@ static mgl_status check_logits(const mgl_engine *engine, const mgl_request *r, m
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "allowed tokens work on the CPU only so far, and this engine is on a GPU");
   }
-  if (r->sampling.allowed_count > 0 && r->grammar != NULL) {
+  if (r->sampling.bad_runs.count > 0 && on_device) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "bad words work on the CPU only so far, and this engine is on a GPU");
+  }
+  if ((r->sampling.allowed_count > 0 || r->sampling.bad_runs.count > 0) && r->grammar != NULL) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "expected one of allowed tokens and a grammar, found both: together they "
-                         "may leave no token");
+                         "expected one of %s and a grammar, found both: together they may leave no "
+                         "token",
+                         r->sampling.allowed_count > 0 ? "allowed tokens" : "bad words");
   }
   if (r->prompt_logprobs != NULL && on_device) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,

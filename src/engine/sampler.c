@@ -105,6 +105,9 @@ static const float *edit_row(mgl_sampler *sampler, const mgl_sample_row *row) {
   if (state->allowed != NULL) {
     apply_mask(edited, sampler->vocab_size, state->allowed);
   }
+  for (uint32_t i = 0; i < state->barred_count; i++) {
+    edited[state->barred[i]] = MGL_LOGIT_OUT;
+  }
   return edited;
 }
 
@@ -269,7 +272,8 @@ uint32_t mgl_sample(mgl_sampler *sampler, const mgl_sample_row *row) {
   if (!isfinite(logits[best])) {
     return best;
   }
-  if (mgl_edits_apply(rule, row->position) || row->mask != NULL || row->state->allowed != NULL) {
+  if (mgl_edits_apply(rule, row->position) || row->mask != NULL || row->state->allowed != NULL ||
+      row->state->barred_count > 0) {
     logits = edit_row(sampler, row);
     best = mgl_argmax(logits, sampler->vocab_size);
   }

@@ -4,7 +4,7 @@
 // the parameters and leaves the order open):
 //   1. log probabilities, if wanted: of the logits as the model gives them;
 //   2. tokens that are not allowed are out, and stop tokens while fewer than min_tokens were
-//      generated;
+//      generated, and what would complete a bad word;
 //   3. logit biases are added;
 //   4. penalties: repetition (as transformers: over prompt and answer, a positive logit is divided
 //      by it and any other multiplied), then frequency, then presence (over the answer);

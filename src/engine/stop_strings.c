@@ -113,12 +113,11 @@ bool mgl_stop_matcher_push(mgl_stop_matcher *matcher, const char *text, size_t b
       mgl_text_append(out, text + i, 1);
       matcher->held_bytes = 0;
     }
-    if (complete > 0) {
-      matcher->held_bytes = 0;
-      return true;
-    }
     if (keep > 0) {
       matcher->held[matcher->held_bytes++] = text[i];
+    }
+    if (complete > 0) {
+      return true;
     }
   }
   return false;

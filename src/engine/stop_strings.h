@@ -30,11 +30,12 @@ void mgl_stop_matcher_destroy(mgl_stop_matcher *matcher);  // NULL is fine
 
 // Takes the next piece of the text and appends to *out what cannot be part of a stop string any
 // more. True: a stop string is complete; what was before it has been appended, and what follows it
-// is dropped. Must not be called after that. Check *out with mgl_text_check.
+// is dropped. Must not be called after that; mgl_stop_matcher_finish would then append the stop
+// string itself. Check *out with mgl_text_check.
 bool mgl_stop_matcher_push(mgl_stop_matcher *matcher, const char *text, size_t bytes,
                            mgl_text *out);
 
-// Appends what is held back: the text has ended by itself.
+// Appends what is held back: the text has ended by itself, or the stop string shall be part of it.
 void mgl_stop_matcher_finish(mgl_stop_matcher *matcher, mgl_text *out);
 
 #endif

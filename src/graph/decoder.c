@@ -34,6 +34,7 @@ static bool is_drawn_in_codes(const mgl_config *config, const char *name) {
 static uint32_t weight(mgl_decoder *d, const char *name, uint32_t rank, uint32_t rows,
                        uint32_t columns) {
   mgl_form form = mgl_form_plain(d->config->dtype);
+  bool made = false;
   if (d->checkpoint == NULL && is_drawn_in_codes(d->config, name)) {
     form = d->config->quantization.drawn;
     form.group = form.group < columns ? form.group : columns;
@@ -43,10 +44,15 @@ static uint32_t weight(mgl_decoder *d, const char *name, uint32_t rank, uint32_t
     if (mgl_checkpoint_find(d->checkpoint, name, &stored, &d->graph->error) != MGL_OK) {
       return MGL_NO_TENSOR;
     }
-    form = stored->packed != NULL ? stored->packed->form : mgl_form_plain(stored->dtype);
+    made = stored->packed != NULL;
+    form = made ? stored->packed->form : mgl_form_plain(stored->dtype);
   }
   mgl_dim dims[] = {MGL_DIM(rows), MGL_DIM(columns)};
-  return mgl_graph_form_tensor(d->graph, name, MGL_PLACE_WEIGHT, form, rank, dims);
+  uint32_t tensor = mgl_graph_form_tensor(d->graph, name, MGL_PLACE_WEIGHT, form, rank, dims);
+  if (tensor != MGL_NO_TENSOR) {
+    d->graph->tensors[tensor].made = made;
+  }
+  return tensor;
 }
 
 // bf16 activations need weights that are exact in bf16, in every linear. One that is not ends this

@@ -64,6 +64,7 @@ typedef struct mgl_tensor {
   mgl_dtype dtype;
   uint32_t group;  // of a weight of codes (base/form.h): elements of a row that share a scale
   bool offsets;    // it has them
+  bool made;       // of a weight: its rows are made when it is loaded, not used where they lie
   uint32_t rank;
   mgl_dim dims[MGL_GRAPH_MAX_RANK];
   bool is_output;  // read by the caller after the iteration

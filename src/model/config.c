@@ -513,8 +513,10 @@ static mgl_status expect_object(const json_t *root, const char *where, mgl_error
   return MGL_OK;
 }
 
-static mgl_status read_config(mgl_json_object o, mgl_config *out, mgl_generation *generation,
-                              mgl_error *err) {
+mgl_status mgl_config_read(mgl_json_object o, mgl_config *out, mgl_generation *generation,
+                           mgl_error *err) {
+  *out = (mgl_config){.bos_id = -1};
+  *generation = (mgl_generation){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
   MGL_TRY(expect_object(o.object, o.where, err));
   MGL_TRY(read_family(o, &out->family, err));
   out->qk_norm = families[out->family].qk_norm;
@@ -532,11 +534,9 @@ static mgl_status read_config(mgl_json_object o, mgl_config *out, mgl_generation
 mgl_status mgl_config_parse(const char *json, size_t bytes, const char *where, mgl_config *out,
                             mgl_generation *generation, mgl_error *err) {
   json_t *root = NULL;
-  *out = (mgl_config){.bos_id = -1};
-  *generation = (mgl_generation){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
   MGL_TRY(mgl_json_parse(json, bytes, where, &root, err));
   mgl_json_object o = {.object = root, .where = where};
-  mgl_status status = read_config(o, out, generation, err);
+  mgl_status status = mgl_config_read(o, out, generation, err);
   json_decref(root);
   return status;
 }
@@ -602,8 +602,8 @@ static void find_unapplied(mgl_json_object o, mgl_generation *inout) {
   }
 }
 
-static mgl_status read_generation(mgl_json_object o, uint32_t vocab_size, mgl_generation *inout,
-                                  mgl_error *err) {
+mgl_status mgl_generation_read(mgl_json_object o, uint32_t vocab_size, mgl_generation *inout,
+                               mgl_error *err) {
   MGL_TRY(expect_object(o.object, o.where, err));
   MGL_TRY(read_eos(o, vocab_size, inout, err));
   MGL_TRY(mgl_json_opt_bool(o, "do_sample", &inout->do_sample, err));
@@ -630,7 +630,7 @@ mgl_status mgl_generation_parse(const char *json, size_t bytes, const char *wher
   json_t *root = NULL;
   MGL_TRY(mgl_json_parse(json, bytes, where, &root, err));
   mgl_json_object o = {.object = root, .where = where};
-  mgl_status status = read_generation(o, vocab_size, inout, err);
+  mgl_status status = mgl_generation_read(o, vocab_size, inout, err);
   json_decref(root);
   return status;
 }

@@ -123,8 +123,14 @@ static inline uint32_t mgl_config_window(const mgl_config *config, uint32_t laye
 mgl_status mgl_config_parse(const char *json, size_t bytes, const char *where, mgl_config *out,
                             mgl_generation *generation, mgl_error *err);
 
+// The same of a parsed one.
+mgl_status mgl_config_read(mgl_json_object o, mgl_config *out, mgl_generation *generation,
+                           mgl_error *err);
+
 // Parses the text of a generation_config.json on top of what mgl_config_parse put into *inout.
 mgl_status mgl_generation_parse(const char *json, size_t bytes, const char *where,
                                 uint32_t vocab_size, mgl_generation *inout, mgl_error *err);
+mgl_status mgl_generation_read(mgl_json_object o, uint32_t vocab_size, mgl_generation *inout,
+                               mgl_error *err);
 
 #endif

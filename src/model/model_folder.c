@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "model/fused_weights.h"
+#include "model/gguf_folder.h"
 #include "model/packed_weights.h"
 
 enum {
@@ -19,7 +20,8 @@ enum {
   MAX_TOKENIZER_CONFIG_BYTES = 32 * 1024 * 1024,  // has every added token
 };
 
-#define FOLDER_HINT "expected a folder with config.json, tokenizer.json and *.safetensors"
+#define FOLDER_HINT \
+  "expected a folder with config.json, tokenizer.json and *.safetensors, or a GGUF file"
 
 // The path of a file of the folder; *out is NULL (and nothing to free) when it does not exist.
 static mgl_status find_file(const char *folder, const char *name, char **out, mgl_error *err) {
@@ -33,9 +35,7 @@ static mgl_status find_file(const char *folder, const char *name, char **out, mg
   return status;
 }
 
-static mgl_status check_folder(const char *path, mgl_error *err) {
-  mgl_file_kind kind = MGL_FILE_ABSENT;
-  MGL_TRY(mgl_file_find(path, &kind, err));
+static mgl_status check_folder(const char *path, mgl_file_kind kind, mgl_error *err) {
   if (kind == MGL_FILE_ABSENT) {
     return mgl_error_set(err, MGL_ERR_IO, "%s does not exist: " FOLDER_HINT, path);
   }
@@ -189,22 +189,6 @@ static mgl_status open_template(mgl_model_folder *folder, mgl_json_object tokeni
                                  &folder->chat_template, err);
 }
 
-// What opening the template gave, for a caller that needs it or only wants it.
-static mgl_status may_lack_template(mgl_model_folder *folder, unsigned needs, mgl_status status,
-                                    const mgl_error *reason, mgl_error *err) {
-  if (status == MGL_OK) {
-    return MGL_OK;
-  }
-  bool is_absent = status == MGL_ERR_UNSUPPORTED || status == MGL_ERR_FORMAT;
-  if ((needs & MGL_NEED_CHAT_TEMPLATE) != 0 || !is_absent) {
-    return mgl_error_set(err, status, "%s", reason->text);
-  }
-  folder->no_chat_template = mgl_strdup(reason->text);
-  return folder->no_chat_template != NULL
-             ? MGL_OK
-             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory opening %s", folder->path);
-}
-
 // Reads what tokenizer_config.json says, a file that may be absent.
 static mgl_status read_tokenizer_config(mgl_model_folder *folder, unsigned needs, mgl_error *err) {
   char *path = NULL;
@@ -228,7 +212,7 @@ static mgl_status read_tokenizer_config(mgl_model_folder *folder, unsigned needs
   if (status == MGL_OK && (needs & (MGL_NEED_CHAT_TEMPLATE | MGL_WANT_TEXT)) != 0) {
     mgl_error reason = {0};
     status = open_template(folder, o, &reason);
-    status = may_lack_template(folder, needs, status, &reason, err);
+    status = mgl_model_folder_lack_template(folder, needs, status, &reason, err);
   }
   json_decref(root);
   mgl_free(path);
@@ -251,8 +235,17 @@ static mgl_status has_weights(const char *folder, bool *out, mgl_error *err) {
 
 mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_folder *out,
                                  mgl_error *err) {
+  mgl_file_kind kind = MGL_FILE_ABSENT;
+  bool is_gguf = false;
   *out = (mgl_model_folder){0};
-  MGL_TRY(check_folder(path, err));
+  MGL_TRY(mgl_file_find(path, &kind, err));
+  if (kind == MGL_FILE_OTHER) {
+    MGL_TRY(mgl_gguf_folder_open(path, needs, &is_gguf, out, err));
+  }
+  if (is_gguf) {
+    return MGL_OK;
+  }
+  MGL_TRY(check_folder(path, kind, err));
   const unsigned text_needs = MGL_NEED_TOKENIZER | MGL_NEED_CHAT_TEMPLATE | MGL_WANT_TEXT;
   mgl_status status = MGL_OK;
   out->path = mgl_strdup(path);

@@ -1,5 +1,6 @@
 // A Hugging Face model folder, opened: configuration, generation defaults, tokenizer, chat template
-// and checkpoint. Each part is optional for some caller, so the caller says what it needs.
+// and checkpoint. Each part is optional for some caller, so the caller says what it needs. A GGUF
+// file has all of them too, and is opened as a folder is (gguf_folder.h).
 #ifndef MGL_MODEL_MODEL_FOLDER_H
 #define MGL_MODEL_MODEL_FOLDER_H
 
@@ -31,7 +32,7 @@ typedef struct mgl_model_folder {
   mgl_checkpoint *checkpoint;  // NULL unless asked for
 } mgl_model_folder;
 
-// Opens a folder; `needs` is a set of mgl_folder_need. config.json is always read,
+// Opens a folder, or a GGUF file; `needs` is a set of mgl_folder_need. config.json is always read,
 // generation_config.json if present. A tokenizer may have ids that the model's vocab_size does not
 // cover; the engine refuses a prompt with such an id. Zeroes *out first; on failure nothing is
 // held.

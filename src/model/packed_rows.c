@@ -180,13 +180,19 @@ const mgl_packed_readers mgl_packed_read_by = {.bytes = read_bytes,
 // --- rows in memory ------------------------------------------------------------------------------
 
 static mgl_status check_row(const mgl_packed_matrix *m, uint64_t row, const uint8_t *codes,
-                            const float *scales, mgl_error *err) {
+                            const float *scales, const float *offsets, mgl_error *err) {
   for (uint32_t g = 0; g < m->groups; g++) {
-    if (!(scales[g] >= 0) || isinf(scales[g])) {
+    if (!isfinite(scales[g]) || (scales[g] < 0 && !m->signed_scales)) {
+      return mgl_error_set(
+          err, MGL_ERR_FORMAT,
+          "%s: weight \"%s\": scale of row %" PRIu64 ", group %u: expected a number%s, found %g",
+          m->where, m->name, row, g, m->signed_scales ? "" : " of at least 0", (double)scales[g]);
+    }
+    if (m->form.offsets && !isfinite(offsets[g])) {
       return mgl_error_set(err, MGL_ERR_FORMAT,
-                           "%s: weight \"%s\": scale of row %" PRIu64
-                           ", group %u: expected a number of at least 0, found %g",
-                           m->where, m->name, row, g, (double)scales[g]);
+                           "%s: weight \"%s\": offset of row %" PRIu64
+                           ", group %u: expected a number, found %g",
+                           m->where, m->name, row, g, (double)offsets[g]);
     }
   }
   for (uint32_t i = 0; m->form.dtype == MGL_DTYPE_E4M3 && i < m->k; i++) {
@@ -204,6 +210,10 @@ static mgl_status check_row(const mgl_packed_matrix *m, uint64_t row, const uint
 mgl_status mgl_packed_rows(const mgl_stored_tensor *tensor, uint64_t first, uint32_t count,
                            void *out, mgl_error *err) {
   const mgl_packed_matrix *m = tensor->packed;
+  if (m->make != NULL) {
+    m->make(m, tensor->first_row + first, count, out);
+    return MGL_OK;
+  }
   size_t most = count < MGL_PACKED_ROWS ? count : MGL_PACKED_ROWS;
   size_t row_bytes = mgl_row_layout_of(m->form, m->k).bytes;
   mgl_status status = MGL_OK;
@@ -220,8 +230,9 @@ mgl_status mgl_packed_rows(const mgl_stored_tensor *tensor, uint64_t first, uint
     for (uint32_t r = 0; r < step && status == MGL_OK; r++) {
       const uint8_t *codes = rows.codes + (size_t)r * m->k;
       const float *scales = rows.scales + (size_t)r * m->groups;
-      status = check_row(m, row + r, codes, scales, err);
-      mgl_row_write(m->form, m->k, codes, scales, rows.offsets + (size_t)r * m->groups,
+      const float *offsets = rows.offsets + (size_t)r * m->groups;
+      status = check_row(m, row + r, codes, scales, offsets, err);
+      mgl_row_write(m->form, m->k, codes, scales, offsets,
                     (unsigned char *)out + (done + r) * row_bytes);
     }
     done += step;

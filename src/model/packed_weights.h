@@ -29,10 +29,13 @@ typedef struct mgl_packed_matrix {
   // Reads rows [first, first + count) as they are stored; mgl_packed_read checks them.
   void (*read)(const struct mgl_packed_matrix *matrix, uint64_t first, uint32_t count,
                const mgl_code_rows *out);
+  // Instead, of a plain form: makes the rows as they shall lie in memory.
+  void (*make)(const struct mgl_packed_matrix *matrix, uint64_t first, uint32_t count, void *out);
   uint64_t rows;
   uint32_t k;
   uint32_t groups;  // of a row
   mgl_form form;
+  bool signed_scales;  // scales may be negative
   mgl_stored_tensor codes, scales;
   mgl_stored_tensor zeros;  // with offsets; data NULL: none
   mgl_stored_tensor global;
@@ -40,6 +43,9 @@ typedef struct mgl_packed_matrix {
   uint32_t scale_rows, scale_columns;
   uint32_t zero_shift;  // gptq: added to a stored zero point
   uint32_t bits;        // of a stored code
+  // gguf: how its blocks are read (NULL: plain), and rows of a head that are interleaved (0: none).
+  const struct mgl_gguf_coding *coding;
+  uint32_t turned_rows;
 } mgl_packed_matrix;
 
 enum { MGL_PACKED_ROWS = 16 };  // that the readers like to be asked for
@@ -49,7 +55,8 @@ mgl_status mgl_packed_weights_name(const mgl_quantization *quantization, mgl_che
                                    mgl_error *err);
 
 // Makes rows [first, first + count) of a tensor that is packed, as base/form.h lays them out.
-// Refuses scales that are negative or not finite, and codes that are NaN. Thread-safe.
+// Refuses scales and offsets that are not finite, negative scales where they make no sense, and
+// codes that are NaN. Thread-safe.
 mgl_status mgl_packed_rows(const mgl_stored_tensor *tensor, uint64_t first, uint32_t count,
                            void *out, mgl_error *err);
 

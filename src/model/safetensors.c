@@ -3,13 +3,10 @@
 // Opening goes file by file: map it, parse its JSON header, check each tensor's own numbers, then
 // check that the tensors together cover the data section exactly (sorted by offset, each must start
 // where the one before ended, as the reference library demands). At the end all tensors are sorted
-// by name; two of one name are an error, and lookup is a binary search. The JSON tree is dropped
-// after its file; names live in one block per file. Rejected: a hash table (a sorted array needs no
-// load factor and finds duplicates for free), and reading tensors into memory (mapped pages can be
-// dropped again by the kernel after packing).
+// by name. The JSON tree is dropped after its file; names live in one block per file. Rejected:
+// reading tensors into memory (mapped pages can be dropped again by the kernel after packing).
 #include "model/safetensors.h"
 
-#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +17,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "model/packed_weights.h"
+#include "model/checkpoint_parts.h"
 
 enum {
   LENGTH_BYTES = 8,                    // the header length in front of the header
@@ -28,15 +25,8 @@ enum {
   MAX_FILE_NAME_BYTES = 255,
 };
 
-typedef struct stored_dtype {
-  const char *name;
-  uint32_t bits;
-  bool supported;
-  mgl_dtype dtype;  // where supported
-} stored_dtype;
-
 // All types of the format. Sizes of unsupported ones are needed to check the offsets around them.
-static const stored_dtype stored_dtypes[] = {
+static const mgl_stored_dtype stored_dtypes[] = {
     {"F32", 32, true, MGL_DTYPE_F32},  // the three that can be looked up
     {"F16", 16, true, MGL_DTYPE_F16},           {"BF16", 16, true, MGL_DTYPE_BF16},
     {"BOOL", 8, false, MGL_DTYPE_COUNT},        {"U8", 8, false, MGL_DTYPE_COUNT},
@@ -51,42 +41,12 @@ static const stored_dtype stored_dtypes[] = {
     {"F4", 4, false, MGL_DTYPE_COUNT},
 };
 
-typedef struct tensor_entry {
-  mgl_stored_tensor tensor;
-  uint64_t begin;  // offset in the data section of its file
-  const stored_dtype *stored;
-  size_t file_idx;
-} tensor_entry;
-
-typedef struct tensor_file {
-  char *path;        // as shown in messages
-  mgl_file_map map;  // empty for a file that the caller holds in memory
-  char *names;       // NUL-terminated names of its tensors, one after another
-} tensor_file;
-
-struct mgl_checkpoint {
-  char *where;
-  tensor_file *files;
-  size_t file_count;
-  size_t file_capacity;
-  tensor_entry *entries;  // sorted by name once open
-  size_t entry_count;
-  size_t entry_capacity;
-  uint64_t bytes;
-  char *part_names;  // of mgl_checkpoint_add_parts, one after another
-  struct mgl_packed_matrix *packed;
-};
-
 struct mgl_shard_index {
   json_t *root;
   const json_t *weight_map;  // in root
   const char **shards;       // [shard_count] in root
   size_t shard_count;
 };
-
-static mgl_status out_of_memory(const char *where, mgl_error *err) {
-  return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory opening %s", where);
-}
 
 // --- one header ----------------------------------------------------------------------------------
 
@@ -186,7 +146,7 @@ static mgl_status parse_offsets(const json_t *offsets, uint64_t data_bytes, uint
   return MGL_OK;
 }
 
-static mgl_status parse_stored_dtype(const json_t *value, const stored_dtype **out,
+static mgl_status parse_stored_dtype(const json_t *value, const mgl_stored_dtype **out,
                                      mgl_error *err) {
   const char *name = mgl_json_plain_string(value);
   if (name == NULL) {
@@ -205,7 +165,7 @@ static mgl_status parse_stored_dtype(const json_t *value, const stored_dtype **o
 
 // Fills all of *entry but its name and file. Messages lack the tensor's name.
 static mgl_status parse_tensor(const json_t *value, const unsigned char *data, uint64_t data_bytes,
-                               tensor_entry *entry, mgl_error *err) {
+                               mgl_tensor_entry *entry, mgl_error *err) {
   uint64_t elements = 0;
   uint64_t bits = 0;
   uint64_t end = 0;
@@ -234,13 +194,13 @@ static mgl_status parse_tensor(const json_t *value, const unsigned char *data, u
 // --- one file ------------------------------------------------------------------------------------
 
 // Makes room for the tensors of a header and for their names.
-static mgl_status reserve_tensors(mgl_checkpoint *checkpoint, tensor_file *file,
+static mgl_status reserve_tensors(mgl_checkpoint *checkpoint, mgl_tensor_file *file,
                                   const json_t *header, mgl_error *err) {
   size_t name_bytes = 0;
   size_t total = checkpoint->entry_count + json_object_size(header);
-  if (total > MGL_SAFETENSORS_MAX_TENSORS) {
+  if (total > MGL_CHECKPOINT_MAX_TENSORS) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "%s: expected at most %d tensors, found %zu",
-                         file->path, MGL_SAFETENSORS_MAX_TENSORS, total);
+                         file->path, MGL_CHECKPOINT_MAX_TENSORS, total);
   }
   for (void *i = json_object_iter((json_t *)(uintptr_t)header); i != NULL;
        i = json_object_iter_next((json_t *)(uintptr_t)header, i)) {
@@ -255,18 +215,18 @@ static mgl_status reserve_tensors(mgl_checkpoint *checkpoint, tensor_file *file,
   }
   file->names = mgl_alloc(name_bytes);
   if (file->names == NULL) {
-    return out_of_memory(file->path, err);
+    return mgl_checkpoint_no_memory(file->path, err);
   }
   void *entries = checkpoint->entries;
   mgl_status status =
-      mgl_grow(&entries, &checkpoint->entry_capacity, total, sizeof(tensor_entry), err);
+      mgl_grow(&entries, &checkpoint->entry_capacity, total, sizeof(mgl_tensor_entry), err);
   checkpoint->entries = entries;
   return status;
 }
 
 static int compare_offsets(const void *left, const void *right) {
-  const tensor_entry *a = left;
-  const tensor_entry *b = right;
+  const mgl_tensor_entry *a = left;
+  const mgl_tensor_entry *b = right;
   if (a->begin != b->begin) {
     return a->begin < b->begin ? -1 : 1;
   }
@@ -278,7 +238,7 @@ static mgl_status check_coverage(mgl_checkpoint *checkpoint, size_t first, uint6
                                  const char *where, mgl_error *err) {
   uint64_t covered = 0;
   size_t count = checkpoint->entry_count - first;
-  tensor_entry *entries = count != 0 ? checkpoint->entries + first : NULL;
+  mgl_tensor_entry *entries = count != 0 ? checkpoint->entries + first : NULL;
   if (count != 0) {
     qsort(entries, count, sizeof *entries, compare_offsets);
   }
@@ -303,7 +263,7 @@ static mgl_status check_coverage(mgl_checkpoint *checkpoint, size_t first, uint6
 // Adds the tensors of a parsed header. `data` is the data section.
 static mgl_status add_tensors(mgl_checkpoint *checkpoint, size_t file_idx, const json_t *header,
                               const unsigned char *data, uint64_t data_bytes, mgl_error *err) {
-  tensor_file *file = &checkpoint->files[file_idx];
+  mgl_tensor_file *file = &checkpoint->files[file_idx];
   size_t first = checkpoint->entry_count;
   MGL_TRY(reserve_tensors(checkpoint, file, header, err));
   char *name = file->names;
@@ -314,8 +274,8 @@ static mgl_status add_tensors(mgl_checkpoint *checkpoint, size_t file_idx, const
       MGL_TRY(check_metadata(json_object_iter_value(i), file->path, err));
       continue;
     }
-    tensor_entry *entry = &checkpoint->entries[checkpoint->entry_count];
-    *entry = (tensor_entry){.tensor = {.name = name}, .file_idx = file_idx};
+    mgl_tensor_entry *entry = &checkpoint->entries[checkpoint->entry_count];
+    *entry = (mgl_tensor_entry){.tensor = {.name = name}, .file_idx = file_idx};
     mgl_status status = parse_tensor(json_object_iter_value(i), data, data_bytes, entry, err);
     if (status != MGL_OK) {
       mgl_error_prefix(err, "%s: tensor \"%.200s\"", file->path, key);
@@ -345,71 +305,23 @@ static mgl_status add_file_bytes(mgl_checkpoint *checkpoint, size_t file_idx,
   return status;
 }
 
-// Appends a file without content; takes a copy of its path.
-static mgl_status append_file(mgl_checkpoint *checkpoint, const char *path, mgl_error *err) {
-  void *files = checkpoint->files;
-  mgl_status status = mgl_grow(&files, &checkpoint->file_capacity, checkpoint->file_count + 1,
-                               sizeof(tensor_file), err);
-  checkpoint->files = files;
-  if (status != MGL_OK) {
-    return status;
-  }
-  char *copy = mgl_strdup(path);
-  if (copy == NULL) {
-    return out_of_memory(path, err);
-  }
-  checkpoint->files[checkpoint->file_count++] = (tensor_file){.path = copy};
-  return MGL_OK;
-}
-
 // Appends and maps folder/name and adds its tensors.
 static mgl_status add_file(mgl_checkpoint *checkpoint, const char *folder, const char *name,
                            mgl_error *err) {
   char *path = NULL;
   MGL_TRY(mgl_path_join(folder, name, &path, err));
-  mgl_status status = append_file(checkpoint, path, err);
+  mgl_status status = mgl_checkpoint_append_file(checkpoint, path, err);
   mgl_free(path);
   if (status != MGL_OK) {
     return status;
   }
   size_t file_idx = checkpoint->file_count - 1;
-  tensor_file *file = &checkpoint->files[file_idx];
+  mgl_tensor_file *file = &checkpoint->files[file_idx];
   MGL_TRY(mgl_file_map_open(file->path, &file->map, err));
   return add_file_bytes(checkpoint, file_idx, file->map.data, file->map.bytes, err);
 }
 
 // --- all files together --------------------------------------------------------------------------
-
-static int compare_names(const void *left, const void *right) {
-  const tensor_entry *a = left;
-  const tensor_entry *b = right;
-  return strcmp(a->tensor.name, b->tensor.name);
-}
-
-// Sorts for lookup and refuses a name that two files define (within one, the JSON parser did).
-static mgl_status sort_by_name(mgl_checkpoint *checkpoint, mgl_error *err) {
-  tensor_entry *entries = checkpoint->entries;
-  if (checkpoint->entry_count != 0) {
-    qsort(entries, checkpoint->entry_count, sizeof *entries, compare_names);
-  }
-  for (size_t i = 1; i < checkpoint->entry_count; i++) {
-    if (compare_names(&entries[i - 1], &entries[i]) == 0) {
-      return mgl_error_set(err, MGL_ERR_FORMAT,
-                           "tensor \"%.200s\" is in two files, %s and %s: expected it in one",
-                           entries[i].tensor.name, checkpoint->files[entries[i - 1].file_idx].path,
-                           checkpoint->files[entries[i].file_idx].path);
-    }
-  }
-  return MGL_OK;
-}
-
-static const tensor_entry *find_entry(const mgl_checkpoint *checkpoint, const char *name) {
-  tensor_entry key = {.tensor = {.name = name}};
-  if (checkpoint->entry_count == 0) {
-    return NULL;
-  }
-  return bsearch(&key, checkpoint->entries, checkpoint->entry_count, sizeof key, compare_names);
-}
 
 static int compare_strings(const void *left, const void *right) {
   return strcmp(*(const char *const *)left, *(const char *const *)right);
@@ -440,7 +352,7 @@ static mgl_status list_shards(mgl_shard_index *index, const char *where, mgl_err
   size_t distinct = 0;
   const char **shards = mgl_alloc(json_object_size(weight_map) * sizeof *shards);
   if (shards == NULL) {
-    return out_of_memory(where, err);
+    return mgl_checkpoint_no_memory(where, err);
   }
   index->shards = shards;
   for (void *i = json_object_iter((json_t *)(uintptr_t)weight_map); i != NULL;
@@ -467,7 +379,7 @@ mgl_status mgl_shard_index_parse(const char *json, size_t bytes, const char *whe
   *out = NULL;
   mgl_shard_index *index = mgl_alloc_zeroed(1, sizeof *index);
   if (index == NULL) {
-    return out_of_memory(where, err);
+    return mgl_checkpoint_no_memory(where, err);
   }
   mgl_status status = mgl_json_parse(json, bytes, where, &index->root, err);
   if (status == MGL_OK) {
@@ -511,7 +423,7 @@ static mgl_status check_weight_map(const mgl_checkpoint *checkpoint, const json_
        i = json_object_iter_next((json_t *)(uintptr_t)weight_map, i)) {
     const char *name = json_object_iter_key(i);
     const char *shard = json_string_value(json_object_iter_value(i));
-    const tensor_entry *entry = find_entry(checkpoint, name);
+    const mgl_tensor_entry *entry = mgl_checkpoint_entry(checkpoint, name);
     const char *path = entry != NULL ? checkpoint->files[entry->file_idx].path : NULL;
     const char *slash = path != NULL ? strrchr(path, '/') : NULL;
     if (slash == NULL || strcmp(slash + 1, shard) != 0) {
@@ -535,7 +447,7 @@ static mgl_status open_shards(mgl_checkpoint *checkpoint, const char *folder,
     status = add_file(checkpoint, folder, index->shards[i], err);
   }
   if (status == MGL_OK) {
-    status = sort_by_name(checkpoint, err);
+    status = mgl_checkpoint_sort(checkpoint, err);
   }
   if (status == MGL_OK) {
     status = check_weight_map(checkpoint, index->weight_map, index_path, err);
@@ -568,7 +480,7 @@ static mgl_status find_only_file(const char *folder, char **out, mgl_error *err)
     }
     *out = mgl_strdup(item->d_name);
     if (*out == NULL) {
-      status = out_of_memory(folder, err);
+      status = mgl_checkpoint_no_memory(folder, err);
       goto fail;
     }
   }
@@ -622,7 +534,7 @@ static mgl_status open_folder(mgl_checkpoint *checkpoint, const char *folder, mg
     }
   }
   if (status == MGL_OK) {
-    status = sort_by_name(checkpoint, err);
+    status = mgl_checkpoint_sort(checkpoint, err);
   }
 fail:  // also the way out of success: all of this is scratch
   mgl_free(only_name);
@@ -633,24 +545,10 @@ fail:  // also the way out of success: all of this is scratch
 
 // --- public functions ----------------------------------------------------------------------------
 
-static mgl_status create(const char *where, mgl_checkpoint **out, mgl_error *err) {
-  *out = mgl_alloc_zeroed(1, sizeof **out);
-  if (*out == NULL) {
-    return out_of_memory(where, err);
-  }
-  (*out)->where = mgl_strdup(where);
-  if ((*out)->where == NULL) {
-    mgl_free(*out);
-    *out = NULL;
-    return out_of_memory(where, err);
-  }
-  return MGL_OK;
-}
-
 mgl_status mgl_checkpoint_open(const char *folder, mgl_checkpoint **out, mgl_error *err) {
   mgl_checkpoint *checkpoint = NULL;
   *out = NULL;
-  MGL_TRY(create(folder, &checkpoint, err));
+  MGL_TRY(mgl_checkpoint_create(folder, &checkpoint, err));
   mgl_status status = open_folder(checkpoint, folder, err);
   if (status != MGL_OK) {
     mgl_checkpoint_close(checkpoint);
@@ -664,13 +562,13 @@ mgl_status mgl_checkpoint_parse(const void *data, size_t bytes, const char *wher
                                 mgl_checkpoint **out, mgl_error *err) {
   mgl_checkpoint *checkpoint = NULL;
   *out = NULL;
-  MGL_TRY(create(where, &checkpoint, err));
-  mgl_status status = append_file(checkpoint, where, err);
+  MGL_TRY(mgl_checkpoint_create(where, &checkpoint, err));
+  mgl_status status = mgl_checkpoint_append_file(checkpoint, where, err);
   if (status == MGL_OK) {
     status = add_file_bytes(checkpoint, 0, data, bytes, err);
   }
   if (status == MGL_OK) {
-    status = sort_by_name(checkpoint, err);
+    status = mgl_checkpoint_sort(checkpoint, err);
   }
   if (status != MGL_OK) {
     mgl_checkpoint_close(checkpoint);
@@ -678,161 +576,4 @@ mgl_status mgl_checkpoint_parse(const void *data, size_t bytes, const char *wher
   }
   *out = checkpoint;
   return MGL_OK;
-}
-
-void mgl_checkpoint_close(mgl_checkpoint *checkpoint) {
-  if (checkpoint == NULL) {
-    return;
-  }
-  for (size_t i = 0; i < checkpoint->file_count; i++) {
-    mgl_file_map_close(&checkpoint->files[i].map);
-    mgl_free(checkpoint->files[i].names);
-    mgl_free(checkpoint->files[i].path);
-  }
-  mgl_free(checkpoint->files);
-  mgl_free(checkpoint->entries);
-  mgl_free(checkpoint->part_names);
-  mgl_free(checkpoint->packed);
-  mgl_free(checkpoint->where);
-  mgl_free(checkpoint);
-}
-
-mgl_status mgl_checkpoint_find(const mgl_checkpoint *checkpoint, const char *name,
-                               const mgl_stored_tensor **out, mgl_error *err) {
-  const tensor_entry *entry = find_entry(checkpoint, name);
-  *out = NULL;
-  if (entry == NULL) {
-    return mgl_error_set(err, MGL_ERR_FORMAT, "tensor \"%.200s\" is missing from %s (%zu tensors)",
-                         name, checkpoint->where, checkpoint->entry_count);
-  }
-  if (!entry->stored->supported) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "%s: tensor \"%.200s\": expected dtype F32, F16 or BF16, found %s, which "
-                         "is not supported",
-                         checkpoint->files[entry->file_idx].path, name, entry->stored->name);
-  }
-  *out = &entry->tensor;
-  return MGL_OK;
-}
-
-const mgl_stored_tensor *mgl_checkpoint_at(const mgl_checkpoint *checkpoint, size_t i) {
-  return &checkpoint->entries[i].tensor;
-}
-
-const mgl_stored_tensor *mgl_checkpoint_raw(const mgl_checkpoint *checkpoint, const char *name) {
-  const tensor_entry *entry = find_entry(checkpoint, name);
-  return entry != NULL ? &entry->tensor : NULL;
-}
-
-const char *mgl_checkpoint_path_of(const mgl_checkpoint *checkpoint, const char *name) {
-  const tensor_entry *entry = find_entry(checkpoint, name);
-  return entry != NULL ? checkpoint->files[entry->file_idx].path : checkpoint->where;
-}
-
-int mgl_checkpoint_has(const mgl_checkpoint *checkpoint, const char *name) {
-  return find_entry(checkpoint, name) != NULL;
-}
-
-size_t mgl_checkpoint_tensor_count(const mgl_checkpoint *checkpoint) {
-  return checkpoint->entry_count;
-}
-
-uint64_t mgl_checkpoint_bytes(const mgl_checkpoint *checkpoint) {
-  return checkpoint->bytes;
-}
-
-// --- quantised matrices --------------------------------------------------------------------------
-
-mgl_status mgl_checkpoint_add_packed(mgl_checkpoint *checkpoint, struct mgl_packed_matrix *matrices,
-                                     size_t count, mgl_error *err) {
-  static const stored_dtype packed_dtype = {.name = "packed", .bits = 8, .supported = true};
-  assert(checkpoint->packed == NULL);
-  checkpoint->packed = matrices;
-  void *entries = checkpoint->entries;
-  MGL_TRY(mgl_grow(&entries, &checkpoint->entry_capacity, checkpoint->entry_count + count,
-                   sizeof(tensor_entry), err));
-  checkpoint->entries = entries;
-  size_t sorted = checkpoint->entry_count;  // what follows is in no order yet
-  for (size_t i = 0; i < count; i++) {
-    const mgl_packed_matrix *matrix = &matrices[i];
-    tensor_entry key = {.tensor = {.name = matrix->codes.name}};
-    const tensor_entry *lead =
-        bsearch(&key, checkpoint->entries, sorted, sizeof key, compare_names);
-    size_t file_idx = lead->file_idx;
-    key.tensor.name = matrix->name;
-    tensor_entry *entry = bsearch(&key, checkpoint->entries, sorted, sizeof key, compare_names);
-    if (entry == NULL) {
-      entry = &checkpoint->entries[checkpoint->entry_count++];
-    }
-    *entry = (tensor_entry){.tensor = {.name = matrix->name,
-                                       .dtype = matrix->form.dtype,
-                                       .stored_dtype = matrix->codes.stored_dtype,
-                                       .packed = matrix,
-                                       .rank = 2,
-                                       .dims = {matrix->rows, matrix->k}},
-                            .stored = &packed_dtype,
-                            .file_idx = file_idx};
-  }
-  return sort_by_name(checkpoint, err);
-}
-
-// --- parts of matrices ---------------------------------------------------------------------------
-
-// `whole` with only the rows of `part`.
-static mgl_status cut_rows(const mgl_checkpoint *checkpoint, const tensor_entry *whole,
-                           const mgl_tensor_part *part, tensor_entry *out, mgl_error *err) {
-  const mgl_stored_tensor *tensor = &whole->tensor;
-  *out = *whole;
-  if (tensor->rank != 2 || tensor->dims[0] != part->total_rows) {
-    return mgl_error_set(err, MGL_ERR_FORMAT,
-                         "%s: weight \"%.200s\": config.json expects a matrix of %" PRIu64
-                         " rows, the file has rank %u and %" PRIu64,
-                         checkpoint->files[whole->file_idx].path, part->matrix, part->total_rows,
-                         tensor->rank, tensor->rank == 0 ? 0 : tensor->dims[0]);
-  }
-  if (tensor->packed != NULL) {
-    out->tensor.first_row = tensor->first_row + part->first;
-  } else if (whole->stored->supported) {  // else mgl_checkpoint_find refuses it anyway
-    uint64_t row_bytes = tensor->bytes / tensor->dims[0];
-    out->tensor.data = (const unsigned char *)tensor->data + part->first * row_bytes;
-    out->tensor.bytes = part->rows * row_bytes;
-  }
-  out->tensor.dims[0] = part->rows;
-  return MGL_OK;
-}
-
-mgl_status mgl_checkpoint_add_parts(mgl_checkpoint *checkpoint, const mgl_tensor_part *parts,
-                                    size_t count, mgl_error *err) {
-  size_t name_bytes = 0;
-  for (size_t i = 0; i < count; i++) {
-    assert(parts[i].rows <= parts[i].total_rows &&
-           parts[i].first <= parts[i].total_rows - parts[i].rows);
-    name_bytes += strlen(parts[i].name) + 1;
-  }
-  assert(checkpoint->part_names == NULL);
-  checkpoint->part_names = mgl_alloc(name_bytes);
-  void *entries = checkpoint->entries;
-  if (checkpoint->part_names == NULL ||
-      mgl_grow(&entries, &checkpoint->entry_capacity, checkpoint->entry_count + count,
-               sizeof(tensor_entry), err) != MGL_OK) {
-    return out_of_memory(checkpoint->where, err);
-  }
-  checkpoint->entries = entries;
-  char *name = checkpoint->part_names;
-  for (size_t i = 0; i < count; i++) {
-    const tensor_entry *whole = find_entry(checkpoint, parts[i].matrix);
-    tensor_entry *part = &checkpoint->entries[checkpoint->entry_count + i];
-    if (whole == NULL) {
-      return mgl_error_set(err, MGL_ERR_FORMAT,
-                           "tensor \"%.200s\" is missing from %s (%zu tensors)", parts[i].matrix,
-                           checkpoint->where, checkpoint->entry_count);
-    }
-    MGL_TRY(cut_rows(checkpoint, whole, &parts[i], part, err));
-    size_t bytes = strlen(parts[i].name) + 1;
-    memcpy(name, parts[i].name, bytes);
-    part->tensor.name = name;
-    name += bytes;
-  }
-  checkpoint->entry_count += count;
-  return sort_by_name(checkpoint, err);
 }

@@ -128,8 +128,14 @@ static mgl_status check_rest(mgl_ask *ask, mgl_error *err) {
     return BLAME("max_tokens",
                  "\"max_tokens\": expected at least 1 without echo and prompt_logprobs, found 0");
   }
-  if (!ask->add_special_tokens && !ask->is_chat) {
-    return BLAME("add_special_tokens", "\"add_special_tokens\": expected true, found false");
+  if (ask->has_add_special && ask->add_special_tokens && ask->is_chat) {
+    return BLAME("add_special_tokens",
+                 "\"add_special_tokens\": expected false beside messages, found true: the template "
+                 "writes what a chat begins with");
+  }
+  if (ask->max_prompt_tokens != 0 && ask->echo) {
+    return BLAME("truncate_prompt_tokens",
+                 "\"truncate_prompt_tokens\": expected no \"echo\" beside it");
   }
   if (ask->max_tokens != 0 && ask->sampling.min_new_tokens > ask->max_tokens &&
       json_object_get(ask->root, "min_tokens") != NULL) {
@@ -273,6 +279,10 @@ void mgl_ask_options(const mgl_ask *ask, size_t i, megalith_sampling *sampling,
       .keep_special = ask->shows_special,
       .stop_texts = ask->stops,
       .stop_text_count = ask->stop_count,
+      .keep_stop_text = ask->keep_stop,
+      .bad_words = ask->bad_words,
+      .bad_word_count = ask->bad_word_count,
+      .max_prompt_tokens = ask->max_prompt_tokens,
       .grammar = ask->grammar,
   };
   if (prompt == NULL) {
@@ -283,6 +293,7 @@ void mgl_ask_options(const mgl_ask *ask, size_t i, megalith_sampling *sampling,
   } else if (prompt->text != NULL) {
     out->text = prompt->text;
     out->text_bytes = prompt->text_bytes;
+    out->without_special = !ask->add_special_tokens;
   } else {
     out->tokens = prompt->tokens;
     out->token_count = prompt->token_count;

@@ -68,7 +68,10 @@ typedef struct mgl_ask {
   bool starts_in_thought;    // the prompt has opened a thought; the server's to find out
   bool shows_token_ids;      // "token_id:7" in place of a token's text
   bool return_token_ids;
-  bool add_special_tokens;  // of tokenize
+  bool add_special_tokens;  // what the model wants in front of texts
+  bool keep_stop;           // the stop text is part of the answer
+  bool hides_thoughts;      // include_reasoning is false
+  bool return_token_strs;   // of tokenize
   bool parallel_tool_calls;
   bool has_seed;
   bool chat_logprobs;  // of chats, where logprobs is a flag
@@ -78,6 +81,9 @@ typedef struct mgl_ask {
   const char *stops[MEGALITH_MAX_STOP_TEXTS];
   int32_t stop_tokens[MEGALITH_MAX_STOP_TOKENS];
   bool ignore_eos;
+  const char *bad_words[MEGALITH_MAX_BAD_WORDS];
+  uint32_t bad_word_count;
+  uint32_t max_prompt_tokens;  // as megalith_request_options has it
   const char *cache_salt;
   int32_t priority;
   megalith_grammar *grammar;  // compiled; NULL: none
@@ -85,7 +91,7 @@ typedef struct mgl_ask {
   json_t *variables;           // what variables_json is made of
   const json_t *instructions;  // of responses
   const json_t *input;
-  bool has_stream_options, has_generation_prompt, generation_prompt;
+  bool has_stream_options, has_generation_prompt, generation_prompt, has_add_special;
   const megalith_model_info *info;
   megalith_grammar_kind grammar_kind;  // 0: none
   char *grammar_text;

@@ -299,12 +299,13 @@ mgl_status mgl_read_input(mgl_ask *ask, const mgl_parameter *p, const json_t *va
 
 // --- stops and sampling --------------------------------------------------------------------------
 
-mgl_status mgl_read_stop(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
-                         mgl_error *err) {
+// Texts of 1 to 256 bytes without NUL into items, which has room for `most`.
+static mgl_status read_texts(const mgl_parameter *p, const json_t *value, const char **items,
+                             size_t most, uint32_t *out_count, mgl_error *err) {
   size_t count = json_is_array(value) ? json_array_size(value) : 1;
-  if (count > MEGALITH_MAX_STOP_TEXTS) {
-    return mgl_error_set(err, MGL_ERR_LIMIT, "\"stop\": expected at most %d texts, found %zu",
-                         MEGALITH_MAX_STOP_TEXTS, count);
+  if (count > most) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "\"%s\": expected at most %zu texts, found %zu",
+                         p->name, most, count);
   }
   for (size_t i = 0; i < count; i++) {
     const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
@@ -313,9 +314,22 @@ mgl_status mgl_read_stop(mgl_ask *ask, const mgl_parameter *p, const json_t *val
         strlen(json_string_value(item)) != bytes) {
       return refuse(p, item, err);
     }
-    ask->stops[ask->stop_count++] = json_string_value(item);
+    items[(*out_count)++] = json_string_value(item);
   }
   return MGL_OK;
+}
+
+mgl_status mgl_read_stop(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                         mgl_error *err) {
+  return read_texts(p, value, ask->stops, MEGALITH_MAX_STOP_TEXTS, &ask->stop_count, err);
+}
+
+mgl_status mgl_read_bad_words(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                              mgl_error *err) {
+  _Static_assert(MEGALITH_MAX_BAD_WORD_BYTES == MEGALITH_MAX_STOP_TEXT_BYTES, "read_texts");
+  return json_is_array(value) ? read_texts(p, value, ask->bad_words, MEGALITH_MAX_BAD_WORDS,
+                                           &ask->bad_word_count, err)
+                              : refuse(p, value, err);
 }
 
 mgl_status mgl_read_stop_token_ids(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
@@ -415,6 +429,35 @@ mgl_status mgl_read_max_tokens(mgl_ask *ask, const mgl_parameter *p, const json_
   }
   ask->hides_answer = count == 0;
   ask->max_tokens = count == 0 ? 1 : (uint32_t)count;
+  return MGL_OK;
+}
+
+mgl_status mgl_read_truncate(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                             mgl_error *err) {
+  json_int_t count = json_integer_value(value);
+  if (!json_is_integer(value) || count < -1 || count == 0 || count > 16777216) {
+    return refuse(p, value, err);
+  }
+  ask->max_prompt_tokens = count < 0 ? UINT32_MAX : (uint32_t)count;
+  return MGL_OK;
+}
+
+mgl_status mgl_read_add_special(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                mgl_error *err) {
+  if (!json_is_boolean(value)) {
+    return refuse(p, value, err);
+  }
+  ask->has_add_special = true;
+  ask->add_special_tokens = json_is_true(value);
+  return MGL_OK;
+}
+
+mgl_status mgl_read_include_reasoning(mgl_ask *ask, const mgl_parameter *p, const json_t *value,
+                                      mgl_error *err) {
+  if (!json_is_boolean(value)) {
+    return refuse(p, value, err);
+  }
+  ask->hides_thoughts = json_is_false(value);
   return MGL_OK;
 }
 

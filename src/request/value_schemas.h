@@ -20,6 +20,7 @@
 #define SCHEMA_STOP               \
   "{\"anyOf\":[" SCHEMA_STOP_TEXT \
   ",{\"type\":\"array\",\"maxItems\":16,\"items\":" SCHEMA_STOP_TEXT "}]}"
+#define SCHEMA_BAD_WORDS "{\"type\":\"array\",\"maxItems\":256,\"items\":" SCHEMA_STOP_TEXT "}"
 #define SCHEMA_STOP_IDS "{\"type\":\"array\",\"maxItems\":16,\"items\":" SCHEMA_ID "}"
 #define SCHEMA_BIASES                                 \
   "{\"type\":\"object\",\"maxProperties\":1024,"      \

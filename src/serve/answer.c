@@ -197,6 +197,9 @@ static void on_said(void *context, const char *text, size_t bytes) {
 
 static void on_thought(void *context, const char *text, size_t bytes) {
   chat_output *o = context;
+  if (o->answer->ask->hides_thoughts) {
+    return;
+  }
   tell(o, "reasoning_content", &o->answer->choices[o->index].thoughts, text, bytes);
 }
 

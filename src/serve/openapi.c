@@ -54,7 +54,8 @@ static const description descriptions[] = {
      NULL},
     {"/tokenize", "Makes token ids of a text or a chat",
      OBJECT("\"count\",\"max_model_len\",\"tokens\"",
-            "\"count\":" COUNT ",\"max_model_len\":" COUNT ",\"tokens\":" LIST(COUNT)),
+            "\"count\":" COUNT ",\"max_model_len\":" COUNT
+            ",\"tokens\":" LIST(COUNT) ",\"token_strs\":" LIST("{\"type\":\"string\"}")),
      NULL},
     {"/detokenize", "Makes a text of token ids", OBJECT("\"prompt\"", "\"prompt\":" TEXT), NULL},
     {"/v1/models", "The served model",

@@ -1,5 +1,7 @@
 #include "serve/reading.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "request/json_text.h"
 
@@ -26,49 +28,65 @@ mgl_status mgl_reading_render(const megalith_model *model, const mgl_ask *ask, c
                  err);
 }
 
-static mgl_status append_ids(const megalith_model *model, const megalith_engine *engine,
-                             const char *text, size_t bytes, mgl_text *out, mgl_error *err) {
-  megalith_error error = {0};
-  // Never more tokens than bytes but for what stands in front: one pass is enough for most texts.
-  size_t capacity = bytes + 16;
-  size_t count = 0;
-  int32_t *ids = mgl_alloc_zeroed(capacity, sizeof *ids);
-  if (ids == NULL) {
-    return out_of_memory(bytes, err);
-  }
-  megalith_status status =
-      megalith_model_tokenize(model, text, bytes, ids, capacity, &count, &error);
-  if (status == MEGALITH_OK && count > capacity) {
-    mgl_free(ids);
-    capacity = count;
-    ids = mgl_alloc_zeroed(capacity, sizeof *ids);
-    if (ids == NULL) {
-      return out_of_memory(bytes, err);
+// The ids of the ask's prompt; the caller frees them.
+static mgl_status encode(const megalith_model *model, const mgl_ask *ask, int32_t **out,
+                         size_t *count, mgl_error *err) {
+  megalith_sampling sampling;
+  megalith_request_options options;
+  mgl_ask_options(ask, 0, &sampling, &options);
+  // Rarely more tokens than bytes: one pass is enough for most prompts.
+  const char *given = ask->is_chat ? ask->messages_json : NULL;
+  size_t bytes = given == NULL ? ask->prompts[0].text_bytes : strlen(given);
+  *count = bytes + 16;
+  for (size_t capacity = 0; capacity < *count;) {
+    megalith_error error = {0};
+    capacity = *count;
+    mgl_free(*out);
+    *out = mgl_alloc_zeroed(capacity, sizeof **out);
+    if (*out == NULL) {
+      return out_of_memory(capacity, err);
     }
-    status = megalith_model_tokenize(model, text, bytes, ids, capacity, &count, &error);
+    MGL_TRY(forward(megalith_model_encode(model, &options, *out, capacity, count, &error), &error,
+                    err));
   }
-  mgl_text_format(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", count,
-                  megalith_engine_describe(engine)->context_tokens);
-  for (size_t i = 0; status == MEGALITH_OK && i < count; i++) {
-    mgl_text_format(out, i == 0 ? "%d" : ",%d", ids[i]);
+  return MGL_OK;
+}
+
+static mgl_status append_token_strs(const megalith_model *model, const int32_t *ids, size_t count,
+                                    mgl_text *out, mgl_error *err) {
+  enum { TEXT_BYTES = 1024 };  // more than tokens have
+  char text[TEXT_BYTES];
+  mgl_text_append_string(out, ",\"token_strs\":[");
+  for (size_t i = 0; i < count; i++) {
+    size_t bytes = 0;
+    megalith_error error = {0};
+    MGL_TRY(forward(megalith_model_token_text(model, ids[i], text, sizeof text, &bytes, &error),
+                    &error, err));
+    mgl_text_append_string(out, i == 0 ? "" : ",");
+    mgl_json_append_string(out, text, bytes < sizeof text ? bytes : sizeof text - 1);
   }
-  mgl_text_append_string(out, "]}");
-  mgl_free(ids);
-  return forward(status, &error, err);
+  mgl_text_append_string(out, "]");
+  return MGL_OK;
 }
 
 static mgl_status append_tokenized(const megalith_model *model, const megalith_engine *engine,
                                    const mgl_ask *ask, mgl_text *out, mgl_error *err) {
-  if (!ask->is_chat) {
-    return append_ids(model, engine, ask->prompts[0].text, ask->prompts[0].text_bytes, out, err);
-  }
-  char *text = NULL;
-  size_t bytes = 0;
-  mgl_status status = mgl_reading_render(model, ask, &text, &bytes, err);
+  size_t count = 0;
+  int32_t *ids = NULL;
+  mgl_status status = encode(model, ask, &ids, &count, err);
   if (status == MGL_OK) {
-    status = append_ids(model, engine, text, bytes, out, err);
+    mgl_text_format(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", count,
+                    megalith_engine_describe(engine)->context_tokens);
+    for (size_t i = 0; i < count; i++) {
+      mgl_text_format(out, i == 0 ? "%d" : ",%d", ids[i]);
+    }
+    mgl_text_append_string(out, "]");
+    if (ask->return_token_strs) {
+      status = append_token_strs(model, ids, count, out, err);
+    }
+    mgl_text_append_string(out, "}");
   }
-  mgl_free(text);
+  mgl_free(ids);
   return status;
 }
 

@@ -166,6 +166,14 @@ bool mgl_split_pattern_find(const char *regex, mgl_split_pattern *out) {
   return read_run(regex, out);
 }
 
+const char *mgl_split_pattern_regex(mgl_split_kind kind) {
+  size_t i = 0;
+  while (PATTERNS[i].kind != kind) {
+    i++;
+  }
+  return PATTERNS[i].regex;
+}
+
 // --- matches -------------------------------------------------------------------------------------
 
 static bool in_class(const mgl_split_pattern *pattern, uint32_t code) {

@@ -45,6 +45,9 @@ typedef struct mgl_split_pattern {
 // Recognises a regular expression; false if it is none of ours.
 bool mgl_split_pattern_find(const char *regex, mgl_split_pattern *out);
 
+// The regular expression of a kind that has alternatives, as most files spell it.
+const char *mgl_split_pattern_regex(mgl_split_kind kind);
+
 // The first match at or behind `from`, false if there is none. Called from the end of the last
 // match on, it walks a text in linear time. `text` must be valid UTF-8.
 bool mgl_split_next(const mgl_split_pattern *pattern, const char *text, size_t bytes, size_t from,

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/json.h"
 #include "base/status.h"
 #include "base/text.h"
 
@@ -37,6 +38,8 @@ void mgl_token_list_free(mgl_token_list *list);
 mgl_status mgl_tokenizer_open(const char *path, mgl_tokenizer **out, mgl_error *err);
 mgl_status mgl_tokenizer_parse(const char *json, size_t bytes, const char *where,
                                mgl_tokenizer **out, mgl_error *err);
+// The same of a parsed one.
+mgl_status mgl_tokenizer_read(mgl_json_object file, mgl_tokenizer **out, mgl_error *err);
 void mgl_tokenizer_close(mgl_tokenizer *tokenizer);  // NULL is fine
 
 // One more than the largest id.

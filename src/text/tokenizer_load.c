@@ -398,23 +398,30 @@ static mgl_status load(mgl_json_object file, mgl_tokenizer *t, mgl_error *err) {
   return check_affix(t, &t->suffix, file.where, err);
 }
 
-mgl_status mgl_tokenizer_parse(const char *json, size_t bytes, const char *where,
-                               mgl_tokenizer **out, mgl_error *err) {
+mgl_status mgl_tokenizer_read(mgl_json_object file, mgl_tokenizer **out, mgl_error *err) {
   *out = NULL;
-  json_t *root = NULL;
-  MGL_TRY(mgl_json_parse(json, bytes, where, &root, err));
   mgl_tokenizer *tokenizer = mgl_alloc_zeroed(1, sizeof *tokenizer);
   mgl_status status =
       tokenizer == NULL
-          ? mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory for a tokenizer", where)
-          : load((mgl_json_object){.object = root, .where = where}, tokenizer, err);
-  json_decref(root);
+          ? mgl_error_set(err, MGL_ERR_MEMORY, "%s: out of memory for a tokenizer", file.where)
+          : load(file, tokenizer, err);
   if (status != MGL_OK) {
     mgl_tokenizer_close(tokenizer);
     return status;
   }
   *out = tokenizer;
   return MGL_OK;
+}
+
+mgl_status mgl_tokenizer_parse(const char *json, size_t bytes, const char *where,
+                               mgl_tokenizer **out, mgl_error *err) {
+  *out = NULL;
+  json_t *root = NULL;
+  MGL_TRY(mgl_json_parse(json, bytes, where, &root, err));
+  mgl_status status =
+      mgl_tokenizer_read((mgl_json_object){.object = root, .where = where}, out, err);
+  json_decref(root);
+  return status;
 }
 
 mgl_status mgl_tokenizer_open(const char *path, mgl_tokenizer **out, mgl_error *err) {

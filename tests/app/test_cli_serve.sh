@@ -19,6 +19,36 @@ test_options() {
     "$(diff "$out" "$work/table" | head -4 | tr '\n' '|')"
 }
 
+# The README's table of parameters says what the program's says, row by row in both directions, and
+# names tests that exist.
+test_table() {
+  run serve --parameters
+  # "- `name` (CM): what is taken [...": name and endpoint, then works, refused, or the only values.
+  awk '/^- / { if (line != "") print line; line = $0; next } { sub(/^ +/, " "); line = line $0 }
+    END { print line }' "$out" | sed -E 's/^- `([^`]*)` \(([A-Z]*)\): (.*)/\1|\2|\3/' |
+    awk -F'|' '{ verdict = "works"
+      if ($3 ~ /^null \[/) verdict = "refused"
+      if ($3 ~ /^only /) {
+        verdict = $3; sub(/^only /, "", verdict); sub(/ \[[^][]*\](\.|:.*)?$/, "", verdict)
+        gsub(/, /, " or ", verdict); verdict = "only so " verdict }
+      for (i = 1; i <= length($2); i++) print $1, substr($2, i, 1), verdict }' | sort >"$work/program"
+  sed -n '/^| parameters | of /,/^$/p' "$source_tree/README.md" | tail -n +3 | sed '/^$/d' >"$work/rows"
+  awk -F' [|] ' '{ sub(/^[|] /, "", $1)
+    for (count = split($1, cells, /, `/); count > 0; count--) {
+      name = cells[count]; sub(/^`/, "", name); values = name
+      sub(/`.*/, "", name); sub(/^[^`]*`/, "", values)
+      for (i = 1; i <= length($2); i++) print name, substr($2, i, 1), $3 values } }' "$work/rows" |
+    sort >"$work/documented"
+  check_number "README: rows of parameters" "x > 100" "$(wc -l <"$work/documented")"
+  checks=$((checks + 1))
+  cmp -s "$work/program" "$work/documented" || fail "README: the table of parameters" \
+    "what serve --parameters says" "$(diff "$work/program" "$work/documented" | head -4 | tr '\n' '|')"
+  local name
+  for name in $(sed 's/.*| `\([a-z_]*\)` |$/\1/' "$work/rows" | sort -u); do
+    check_has "README: a test" "$source_tree/tests/serve/conformance.py" "def $name("
+  done
+}
+
 test_settings() {
   printf '# comment\nport: 0\nserved-model-name: "from yaml" # another\nlog-requests: true\nuds: ""\n' \
     >"$work/settings.yaml"
@@ -63,6 +93,37 @@ test_settings() {
   check_has "serve: a flag" "$err" "MEGALITH_LOG_REQUESTS: expected true or false"
 }
 
+# Without a key, paths say nothing of the server but that it is there: health and readiness are a
+# word, and the pages are the same bytes whatever runs, with keys or without.
+test_open_paths() {
+  local path
+  start --served-model-name plain-name
+  for path in / /dashboard; do
+    ask GET "$path" ""
+    sed '1,/^\r*$/d' "$out" >"$work/page.${path#/}"
+  done
+  stop TERM
+  start --api-keys "$work/keys" --served-model-name other-name
+  ask GET /openapi.json "" "Authorization: Bearer first-key"
+  grep -o '"/[^"]*":{' "$out" | cut -d'"' -f2 >"$work/paths"
+  check_number "serve: paths" "x >= 12" "$(wc -l <"$work/paths")"
+  for path in $(cat "$work/paths") / /dashboard /nothing; do
+    ask GET "$path" ""
+    case $path in
+      /health | /ready) check_has "serve: $path without a key" "$out" "HTTP/1.1 200" ;;
+      / | /dashboard)
+        check_has "serve: $path without a key" "$out" "HTTP/1.1 200"
+        sed '1,/^\r*$/d' "$out" >"$work/found"
+        checks=$((checks + 1))
+        cmp -s "$work/page.${path#/}" "$work/found" || fail "serve: $path" "the same page" "another"
+        checks=$((checks + 1))
+        ! grep -qE "other-name|first-key" "$out" || fail "serve: $path" "no name, no key" "one" ;;
+      *) check_has "serve: $path without a key" "$out" "HTTP/1.1 401" ;;
+    esac
+  done
+  stop TERM
+}
+
 test_keys() {
   printf '# keys\n\nfirst-key\nsecond-key\n' >"$work/keys"
   start --api-keys "$work/keys"
@@ -76,6 +137,7 @@ test_keys() {
     check_has "serve --api-keys: $key" "$out" "HTTP/1.1 ${key#* }"
   done
   stop TERM
+  test_open_paths
   : >"$work/keys"
   expect_error "serve --api-keys: none" "expected an API key a line" serve --api-keys "$work/keys"
 }
@@ -191,6 +253,7 @@ test_restart() {
 }
 
 test_options
+test_table
 test_settings
 test_keys
 test_tls

@@ -106,7 +106,7 @@ test_models() {
   done
   expect_error "a file of weights" "name the folder that it lies in" run "$demo/model.safetensors" -p x
   : >"$work/model.gguf"
-  expect_error "another format" "GGUF files are not read" run "$work/model.gguf" -p x
+  expect_error "an empty GGUF file" "is the download complete?" run "$work/model.gguf" -p x
   mkdir -p "$work/models--a--b/snapshots"
   expect_error "a hub's cache" "the model is the folder inside $work/models--a--b/snapshots" \
     run "$work/models--a--b" -p x

@@ -116,10 +116,11 @@ def text_of(answer):
     return choice.text if hasattr(choice, "text") else choice.message.content
 
 
-@test("chat completions responses", "model")
+@test("chat completions responses tokenize detokenize", "model")
 def model(s, e):
-    call = {"chat": s.chat, "completions": s.complete, "responses": s.respond}[e]
-    expect("demo", call().model)
+    def call(**body):
+        return s.post(PATHS[e], **{**LEAST[e], **body})
+    expect("demo", call(model="demo").get("model", "demo"))  # the last two do not repeat it
     try:
         call(model="other")
     except openai.NotFoundError as error:
@@ -183,9 +184,12 @@ def min_tokens(s, e):
     expect(40, ask[e](s, max_tokens=40, ignore_eos=True, **start).usage.completion_tokens)
 
 
-@test("chat completions", "stop")
+@test("chat completions", "stop", "include_stop_str_in_output")
 def stop(s, e):
     whole = text_of(ask[e](s))
+    ends = whole.index(whole[4:6]) + 2
+    kept = ask[e](s, stop=whole[4:6], include_stop_str_in_output=True)
+    expect((whole[:ends], "stop"), (text_of(kept), kept.choices[0].finish_reason))
     expect(whole[:whole.index(whole[4:6])], text_of(ask[e](s, stop=whole[4:6])))
     expect(whole[:whole.index(whole[3:6])], text_of(ask[e](s, stop=["never", whole[3:6]])))
 
@@ -244,6 +248,21 @@ def biases(s, e):
     expect({40, 41}, set(ids.choices[0].token_ids))
 
 
+@test("chat completions", "bad_words")
+def bad_words(s, e):
+    start = {"max_tokens": 40, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
+    words = text_of(ask[e](s, **start)).split()[:2]
+    answer = ask[e](s, bad_words=words, **start)
+    expect([], [word for word in words if f" {word} " in text_of(answer)])
+    for word in words:
+        run = s.post("/tokenize", prompt=" " + word)["tokens"]
+        ids = answer.choices[0].token_ids
+        expect(False, any(ids[i:i + len(run)] == run for i in range(len(ids))))
+    both = {"bad_words": ["x"], "allowed_token_ids": [40]}
+    expect(True, "expected one of bad words and allowed tokens" in
+           refusal(lambda: ask[e](s, **both)).message)
+
+
 @test("chat completions", "n")
 def n(s, e):
     several = ask[e](s, n=3, temperature=1.5, seed=7)
@@ -251,6 +270,49 @@ def n(s, e):
     third = ask[e](s, temperature=1.5, seed=9)
     expect(text_of(third), (several.choices[2].text if e == "completions"
                             else several.choices[2].message.content))
+
+
+# --- prompts ---------------------------------------------------------------------------------------
+
+@test("chat completions", "truncate_prompt_tokens")
+def truncated(s, e):
+    expect(3, ask[e](s, truncate_prompt_tokens=3).usage.prompt_tokens)
+    whole = ask[e](s)
+    for most in (1000, -1):
+        same = ask[e](s, truncate_prompt_tokens=most)
+        expect((text_of(whole), whole.usage), (text_of(same), same.usage))
+    if e == "completions":
+        ids = s.post("/tokenize", prompt="There was a dog. Once upon")["tokens"]
+        last = len(s.post("/tokenize", prompt=" Once upon")["tokens"])
+        expect(text_of(s.complete(prompt=ids[-last:])),
+               text_of(s.complete(prompt=ids, truncate_prompt_tokens=last)))
+        context = s.post("/tokenize", prompt="x")["max_model_len"]
+        longest = s.complete(prompt=[40] * (context + 9), truncate_prompt_tokens=-1)
+        expect(context - 6, longest.usage.prompt_tokens)
+        expect("truncate_prompt_tokens",
+               refusal(lambda: s.complete(truncate_prompt_tokens=3, echo=True)).param)
+
+
+@test("completions tokenize", "add_special_tokens")
+def special_in_front(s, e):
+    """`other` has a tokenizer that puts a token in front of texts."""
+    ids = other.post("/tokenize", prompt="Once upon")["tokens"]
+    plain = other.post("/tokenize", prompt="Once upon", add_special_tokens=False)["tokens"]
+    expect((BOS, plain), (ids[0], ids[1:]))
+    expect(len(ids), other.complete().usage.prompt_tokens)
+    expect(len(plain), other.complete(add_special_tokens=False).usage.prompt_tokens)
+    chat = other.post("/tokenize", messages=QUESTION, add_special_tokens=False)["count"]
+    expect(chat, other.chat(max_tokens=1).usage.prompt_tokens)
+    error = refusal(lambda: other.post("/tokenize", messages=QUESTION, add_special_tokens=True))
+    expect("add_special_tokens", error.param)
+
+
+@test("tokenize", "return_token_strs")
+def token_strs(s, e):
+    found = s.post("/tokenize", prompt="Once upon a time", return_token_strs=True)
+    expect((found["count"], "Once upon a time"),
+           (len(found["token_strs"]), "".join(found["token_strs"])))
+    expect(False, "token_strs" in s.post("/tokenize", prompt="x"))
 
 
 # --- what is told --------------------------------------------------------------------------------
@@ -366,6 +428,18 @@ def tools(s, e):
     expect("tools", refusal(lambda: s.chat(tools=TOOLS)).param)
 
 
+@test("chat", "include_reasoning")
+def include_reasoning(s, e):
+    thinks = {"chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 9}
+    shown = other.chat(include_reasoning=True, **thinks)
+    hidden = other.chat(include_reasoning=False, **thinks)
+    expect(True, bool(shown.choices[0].message.reasoning_content))
+    expect(None, getattr(hidden.choices[0].message, "reasoning_content", None))
+    expect(shown.usage, hidden.usage)
+    events = other.chat(include_reasoning=False, stream=True, **thinks)
+    expect([], [x for x in events if getattr(x.choices[0].delta, "reasoning_content", None)])
+
+
 @test("chat", "chat_template_kwargs", "reasoning_effort")
 def template(s, e):
     plain = other.chat().usage.prompt_tokens
@@ -386,6 +460,25 @@ def continued(s, e):
                                     add_generation_prompt=False)))
     expect("add_generation_prompt",
            refusal(lambda: s.chat(add_generation_prompt=False)).param)
+
+
+@test("tokenize", "prompt", "messages", "tools", "chat_template_kwargs")
+@test("detokenize", "tokens")
+def tokenized(s, e):
+    ids = s.post("/tokenize", prompt="Once upon")["tokens"]
+    expect("Once upon", s.post("/detokenize", tokens=ids)["prompt"])
+    for ask_for in ({}, {"tools": TOOLS}, {"chat_template_kwargs": {"enable_thinking": True}}):
+        found = other.post("/tokenize", messages=QUESTION, **ask_for)
+        expect(other.chat(max_tokens=1, **ask_for).usage.prompt_tokens, found["count"])
+        expect(found["count"], len(found["tokens"]))
+
+
+@test("tokenize", "continue_final_message", "add_generation_prompt")
+def tokenized_continued(s, e):
+    begun = QUESTION + [{"role": "assistant", "content": "12 + 7"}]
+    flags = {"continue_final_message": True, "add_generation_prompt": False}
+    expect(s.chat(messages=begun, **flags).usage.prompt_tokens,
+           s.post("/tokenize", messages=begun, **flags)["count"])
 
 
 # --- structured output ---------------------------------------------------------------------------
@@ -429,7 +522,11 @@ def structured_outputs(s, e):
 # --- every parameter of the document -------------------------------------------------------------
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions",
-         "responses": "/v1/responses"}
+         "responses": "/v1/responses", "tokenize": "/tokenize", "detokenize": "/detokenize"}
+LEAST = {"chat": {"messages": QUESTION, "max_tokens": 1},
+         "completions": {"prompt": "x", "max_tokens": 1},
+         "responses": {"input": "x", "max_output_tokens": 1},
+         "tokenize": {"prompt": "x"}, "detokenize": {"tokens": [1]}}
 
 
 def wrong_values(schema):
@@ -454,22 +551,16 @@ def neutral_values(schema):
 
 
 def check_refusals(s, endpoint, name, schema):
-    needed = {"chat": {"messages": QUESTION}, "completions": {"prompt": "x"},
-              "responses": {"input": "x"}}[endpoint]
     for value in wrong_values(schema):
-        body = {**needed, name: value}
-        error = refusal(lambda: s.root.post(PATHS[endpoint], body=body, cast_to=object))
+        error = refusal(lambda: s.post(PATHS[endpoint], **{**LEAST[endpoint], name: value}))
         shown = json.dumps(value, separators=(",", ":"))
         if error.param != name or f'"{name}"' not in error.message:
             raise AssertionError(f"{shown}: expected a refusal that names it, found {error.message}")
 
 
 def check_neutral(s, endpoint, name, schema):
-    needed = {"chat": {"messages": QUESTION, "max_tokens": 1},
-              "completions": {"prompt": "x", "max_tokens": 1},
-              "responses": {"input": "x", "max_output_tokens": 1}}[endpoint]
     for value in neutral_values(schema):
-        s.root.post(PATHS[endpoint], body={**needed, name: value}, cast_to=object)
+        s.post(PATHS[endpoint], **{**LEAST[endpoint], name: value})
 
 
 def run(endpoint, name, check, *arguments):
@@ -495,14 +586,19 @@ def run_all():
                 run(endpoint, name, check_neutral, main, endpoint, name, schema)
             else:
                 failures.append(f"{endpoint} {name}: no test")
-            word = "works" if function else \
-                "only " + ", ".join(json.dumps(v) for v in neutral_values(schema) if v is not None)
-            verdicts.setdefault(name, {})[endpoint] = word if word != "only " else "refused"
+            only = " or ".join(json.dumps(v) for v in neutral_values(schema) if v is not None)
+            verdict = (WORDS[0], "", function.__name__) if function else \
+                (WORDS[1], f" {only}", "check_neutral") if only else \
+                (WORDS[2], "", "check_refusals")
+            verdicts.setdefault(name, {})[endpoint] = verdict
     for (endpoint, name) in tests:
         if endpoint not in verdicts.get(name, {}):
             failures.append(f"{endpoint} {name}: tested, but no parameter of the document")
     run("chat", "unknown", unknown_names)
     return verdicts
+
+
+WORDS = ["works", "only so", "refused"]  # of verdicts
 
 
 def unknown_names():
@@ -515,31 +611,25 @@ def unknown_names():
 # --- the table -----------------------------------------------------------------------------------
 
 def table(verdicts):
-    """Parameters by what they do; C, M and R are the endpoints, as in docs/serve.md."""
-    letters = {"completions": "C", "chat": "M", "responses": "R"}
-    groups = {}
-    for name, words in verdicts.items():
-        for word in dict.fromkeys(words.values()):
-            which = "".join(letters[e] for e in letters if words.get(e) == word)
-            group = word if word in ("works", "refused") else "neutral"
-            shown = f"`{name}` {which}" + ("" if group != "neutral" else f": {word[5:]}")
-            groups.setdefault(group, []).append(shown)
-    heads = {"works": "work", "neutral": "only these values, which change nothing",
-             "refused": "refused (400)"}
-    lines = []
-    for group, head in heads.items():
-        lines += wrap(f"- **{head}**: " + ", ".join(groups.get(group, [])) + ".")
+    """Rows of parameters with the same endpoints (letters as in docs/serve.md), verdict and test."""
+    letters = {"completions": "C", "chat": "M", "responses": "R", "tokenize": "T", "detokenize": "D"}
+    rows = {}
+    for name, found in verdicts.items():
+        for verdict in dict.fromkeys(found.values()):
+            which = "".join(letters[e] for e in letters if found.get(e) == verdict)
+            word, values, function = verdict
+            rows.setdefault((word, which, function), []).append(f"`{name}`{values}")
+    lines = ["| parameters | of | | test |", "|---|---|---|---|"]
+    for word, which, function in sorted(rows, key=lambda row: WORDS.index(row[0])):
+        end = f" | {which} | {word} | `{function}` |"
+        line = "|"
+        for cell in rows[word, which, function]:
+            if len(line) + len(cell) + len(end) + 2 > 100:
+                lines.append(line + end)
+                line = "|"
+            line += (" " if line == "|" else ", ") + cell
+        lines.append(line + end)
     return "\n".join(lines) + "\n"
-
-
-def wrap(text):
-    lines, line = [], ""
-    for word in text.split(" "):
-        if len(line) + 1 + len(word) > 98:
-            lines.append(line)
-            line = " "
-        line = word if line == "" else line + " " + word if line != " " else "  " + word
-    return lines + [line]
 
 
 def check_readme(text):
@@ -553,6 +643,18 @@ for entry in os.listdir(DEMO):
     os.symlink(os.path.abspath(os.path.join(DEMO, entry)), os.path.join(folder, entry))
 with open(os.path.join(folder, "chat_template.jinja"), "w") as file:
     file.write(TEMPLATE)
+with open(os.path.join(DEMO, "tokenizer.json")) as file:
+    tokenizer = json.load(file)
+special = tokenizer["added_tokens"][0]
+BOS, name = special["id"], special["content"]
+tokenizer["post_processor"] = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {name: {"id": name, "ids": [BOS], "tokens": [name]}}}
+os.remove(os.path.join(folder, "tokenizer.json"))
+with open(os.path.join(folder, "tokenizer.json"), "w") as file:
+    json.dump(tokenizer, file)
 main, other = Server(DEMO), Server(folder)
 caller = Server(folder, "--reasoning-parser", "none")  # the demo would think for ever
 try:
@@ -567,7 +669,7 @@ finally:
     caller.stop()
     shutil.rmtree(folder)
 for failure in failures:
-    print("FAILED", failure)
+    print("FAILED", failure, file=sys.stderr)
 count = sum(len(words) for words in verdicts.values())
 print(f"{count} parameters of {len(PATHS)} endpoints, openai {openai.__version__}, "
       f"{len(failures)} failed", file=sys.stderr)

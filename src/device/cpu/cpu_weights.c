@@ -18,6 +18,11 @@ static bool is_weight(const mgl_tensor *tensor) {
   return tensor->placement == MGL_PLACE_WEIGHT;
 }
 
+// Whether its rows are made even if the checkpoint's files are mapped.
+static bool is_made(const mgl_tensor *tensor) {
+  return tensor->group != 0 || tensor->made;
+}
+
 static size_t elements_of(const mgl_tensor *tensor) {
   static const mgl_dim_values none = {0};
   return (size_t)mgl_tensor_elements(tensor, &none);
@@ -51,7 +56,7 @@ static mgl_status check_shape(const mgl_tensor *tensor, const mgl_stored_tensor 
     (void)snprintf(expected, sizeof expected, "[%u]", tensor->dims[0].number);
   }
   return mgl_error_set(err, MGL_ERR_FORMAT,
-                       "weight \"%s\": config.json expects shape %s, the file has %s%s",
+                       "weight \"%s\": the configuration expects shape %s, the file has %s%s",
                        tensor->name, expected, found, stored->rank > 0 ? "]" : "");
 }
 
@@ -127,22 +132,23 @@ static mgl_status draw_codes(const matrix *m, uint64_t seed, size_t begin, size_
   return MGL_OK;
 }
 
-static void fill_code_share(void *context, uint32_t index) {
-  const fill_job *job = context;
+static void fill_code_range(const fill_job *job, size_t begin, size_t end, mgl_error *err) {
   const matrix *m = job->item;
-  size_t begin = 0;
-  size_t end = 0;
-  mgl_team_share(index, mgl_team_size(job->team), job->end - job->begin, MGL_PACKED_ROWS, &begin,
-                 &end);
-  begin += job->begin;
-  end += job->begin;
-  mgl_error *err = &job->errors[index];
   if (m->stored != NULL) {
     (void)mgl_packed_rows(m->stored, begin, (uint32_t)(end - begin),
                           m->out + begin * mgl_tensor_row_bytes(m->tensor), err);
   } else {
     (void)draw_codes(m, job->seed, begin, end, err);
   }
+}
+
+static void fill_code_share(void *context, uint32_t index) {
+  const fill_job *job = context;
+  size_t begin = 0;
+  size_t end = 0;
+  mgl_team_share(index, mgl_team_size(job->team), job->end - job->begin, MGL_PACKED_ROWS, &begin,
+                 &end);
+  fill_code_range(job, begin + job->begin, end + job->begin, &job->errors[index]);
 }
 
 static void report_fill(const mgl_weights_progress *progress, uint64_t done, uint64_t total) {
@@ -157,7 +163,8 @@ static mgl_status fill_codes(const matrix *m, uint64_t seed, mgl_team *team, uin
   size_t row_bytes = mgl_tensor_row_bytes(m->tensor), rows = m->tensor->dims[0].number;
   size_t step = FILL_CHUNK_BYTES / row_bytes + 1;
   mgl_status status = MGL_OK;
-  mgl_error *errors = mgl_alloc_zeroed(mgl_team_size(team), sizeof *errors);
+  const uint32_t workers = team != NULL ? mgl_team_size(team) : 1;
+  mgl_error *errors = mgl_alloc_zeroed(workers, sizeof *errors);
   if (errors == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for \"%s\"", m->tensor->name);
   }
@@ -168,8 +175,12 @@ static mgl_status fill_codes(const matrix *m, uint64_t seed, mgl_team *team, uin
                     .begin = begin,
                     .end = rows - begin < step ? rows : begin + step,
                     .errors = errors};
-    mgl_team_run(team, fill_code_share, &job);
-    for (uint32_t i = 0; i < mgl_team_size(team) && status == MGL_OK; i++) {
+    if (team != NULL) {
+      mgl_team_run(team, fill_code_share, &job);
+    } else {
+      fill_code_range(&job, begin, job.end, &errors[0]);
+    }
+    for (uint32_t i = 0; i < workers && status == MGL_OK; i++) {
       if (errors[i].status != MGL_OK) {
         status = mgl_error_set(err, errors[i].status, "%s", errors[i].text);
       }
@@ -235,11 +246,11 @@ static mgl_status bind_one(const binder *b, size_t tensor_idx, unsigned char **m
     fill_vector(tensor, stored, b->seed, *vector_at);
     b->out->data[tensor_idx] = *vector_at;
     *vector_at += elements_of(tensor);
-  } else if (b->source == MGL_WEIGHTS_MAPPED && tensor->group == 0) {
+  } else if (b->source == MGL_WEIGHTS_MAPPED && !is_made(tensor)) {
     b->out->data[tensor_idx] = stored->data;
   } else {
     matrix m = {.tensor = tensor, .stored = stored, .out = *matrix_at};
-    if (tensor->group != 0) {
+    if (is_made(tensor)) {
       MGL_TRY(fill_codes(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress, err));
     } else {
       fill_matrix(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress);
@@ -258,7 +269,7 @@ mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph) {
       sizes.vector_bytes += elements_of(tensor) * sizeof(float);
     } else if (is_weight(tensor)) {
       sizes.matrix_bytes += padded_bytes(tensor);
-      sizes.code_bytes += tensor->group != 0 ? padded_bytes(tensor) : 0;
+      sizes.made_bytes += is_made(tensor) ? padded_bytes(tensor) : 0;
     }
   }
   return sizes;
@@ -273,7 +284,7 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
   mgl_status status = MGL_OK;
   mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
   size_t vector_elements = sizes.vector_bytes / sizeof *out->vectors;
-  size_t matrix_bytes = source == MGL_WEIGHTS_MAPPED ? sizes.code_bytes : sizes.matrix_bytes;
+  size_t matrix_bytes = source == MGL_WEIGHTS_MAPPED ? sizes.made_bytes : sizes.matrix_bytes;
   out->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *out->data);
   out->vectors = mgl_alloc_zeroed(vector_elements, sizeof *out->vectors);
   if (out->data == NULL || out->vectors == NULL) {
@@ -287,7 +298,9 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
       goto fail;
     }
     out->pages_bytes = matrix_bytes;
-    mgl_topology_interleave(topology, out->pages, matrix_bytes);
+    if (topology != NULL) {
+      mgl_topology_interleave(topology, out->pages, matrix_bytes);
+    }
   }
   unsigned char *matrix_at = out->pages;
   float *vector_at = out->vectors;

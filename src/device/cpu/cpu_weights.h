@@ -35,11 +35,12 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
                                 mgl_cpu_weights *out, mgl_error *err);
 typedef struct mgl_cpu_weight_sizes {
   size_t matrix_bytes;  // of all matrices, each padded to whole pages
-  size_t code_bytes;    // of those of codes among them, which are never used in place
+  size_t made_bytes;    // of those among them that are made, and never used in place
   size_t vector_bytes;  // as f32
 } mgl_cpu_weight_sizes;
 
-// Measures what binding takes: vectors and codes always, other matrices unless they are mapped.
+// Measures what binding takes: vectors and what is made always, other matrices unless they are
+// mapped.
 mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph);
 
 void mgl_cpu_weights_release(mgl_cpu_weights *weights);

@@ -20,14 +20,23 @@ INLINE __m256i bf16_of_nibbles(__m256i words, mgl_dtype code) {
   const __m128i high_integers =
       _mm_setr_epi8((char)0xc1, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0,
                     (char)0xc0, (char)0xbf, 0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40);
+  const __m128i low_unsigned =
+      _mm_setr_epi8(0, (char)0x80, 0, 0x40, (char)0x80, (char)0xa0, (char)0xc0, (char)0xe0, 0, 0x10,
+                    0x20, 0x30, 0x40, 0x50, 0x60, 0x70);
+  const __m128i high_unsigned = _mm_setr_epi8(0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x41,
+                                              0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41);
   const __m128i low_floats =
       _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0, 0, 0, (char)0x80,
                     (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0);
   const __m128i high_floats =
       _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, (char)0x80, (char)0xbf, (char)0xbf,
                     (char)0xbf, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0);
-  __m256i low = _mm256_broadcastsi128_si256(code == MGL_DTYPE_I4 ? low_integers : low_floats);
-  __m256i high = _mm256_broadcastsi128_si256(code == MGL_DTYPE_I4 ? high_integers : high_floats);
+  __m256i low = _mm256_broadcastsi128_si256(code == MGL_DTYPE_I4   ? low_integers
+                                            : code == MGL_DTYPE_U4 ? low_unsigned
+                                                                   : low_floats);
+  __m256i high = _mm256_broadcastsi128_si256(code == MGL_DTYPE_I4   ? high_integers
+                                             : code == MGL_DTYPE_U4 ? high_unsigned
+                                                                    : high_floats);
   __m256i index = _mm256_and_si256(words, _mm256_set1_epi16(15));
   // An index with its highest bit gives 0.
   __m256i low_index = _mm256_or_si256(index, _mm256_set1_epi16((short)0x8000));
@@ -63,7 +72,7 @@ INLINE __m256i bf16_of_i8(__m128i bytes) {
 
 // Elements e to e + 15 as bf16; e is a multiple of 16.
 INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_I4 || code == MGL_DTYPE_E2M1) {
+  if (mgl_code_is_nibble(code)) {
     __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)(block + e % 32 * 2));
     words = SHIFT_WORDS(_mm256_srli_epi16, words, e);
     return _mm256_castsi256_ps(bf16_of_nibbles(words, code));
@@ -74,12 +83,13 @@ INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
 
 // Elements e to e + 7 as f32; e is a multiple of 8.
 INLINE vec vec_codes(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_I4 || code == MGL_DTYPE_E2M1) {
+  if (mgl_code_is_nibble(code)) {
     __m256i words = _mm256_cvtepu16_epi32(load_halves(block + e % 32 * 2));
     words = SHIFT_WORDS(_mm256_srli_epi32, words, e);
-    if (code == MGL_DTYPE_I4) {
+    if (code != MGL_DTYPE_E2M1) {
       words = _mm256_and_si256(words, _mm256_set1_epi32(15));
-      return _mm256_cvtepi32_ps(_mm256_sub_epi32(words, _mm256_set1_epi32(8)));
+      int zero = code == MGL_DTYPE_I4 ? 8 : 0;
+      return _mm256_cvtepi32_ps(_mm256_sub_epi32(words, _mm256_set1_epi32(zero)));
     }
     const vec magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
     __m256i sign = _mm256_slli_epi32(_mm256_and_si256(words, _mm256_set1_epi32(8)), 28);

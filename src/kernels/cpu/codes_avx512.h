@@ -21,10 +21,15 @@ INLINE __m512i nibble_values_bf16(mgl_dtype code) {
   const __m256i integers = _mm256_setr_epi16(
       (short)0xc100, (short)0xc0e0, (short)0xc0c0, (short)0xc0a0, (short)0xc080, (short)0xc040,
       (short)0xc000, (short)0xbf80, 0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0);
+  const __m256i unsigned_integers =
+      _mm256_setr_epi16(0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110,
+                        0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
   const __m256i floats = _mm256_setr_epi16(
       0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, (short)0x8000, (short)0xbf00,
       (short)0xbf80, (short)0xbfc0, (short)0xc000, (short)0xc040, (short)0xc080, (short)0xc0c0);
-  return _mm512_broadcast_i64x4(code == MGL_DTYPE_I4 ? integers : floats);
+  return _mm512_broadcast_i64x4(code == MGL_DTYPE_I4   ? integers
+                                : code == MGL_DTYPE_U4 ? unsigned_integers
+                                                       : floats);
 }
 
 INLINE __m512i bf16_of_e4m3(__m256i bytes) {
@@ -52,7 +57,7 @@ INLINE __m512i bf16_of_i8(__m256i bytes) {
 
 // Elements e to e + 31 as bf16; e is a multiple of 32.
 INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_I4 || code == MGL_DTYPE_E2M1) {
+  if (mgl_code_is_nibble(code)) {
     __m512i words = _mm512_loadu_si512(block);
     words = SHIFT_WORDS(_mm512_srli_epi16, words, e);
     return _mm512_castsi512_ps(_mm512_permutexvar_epi16(words, nibble_values_bf16(code)));
@@ -63,7 +68,7 @@ INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
 
 // Elements e to e + 15 as f32; e is a multiple of 16.
 INLINE vec vec_codes(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_I4 || code == MGL_DTYPE_E2M1) {
+  if (mgl_code_is_nibble(code)) {
     const vec values = vec_from_bf16(_mm512_castsi512_si256(nibble_values_bf16(code)));
     __m512i words = _mm512_cvtepu16_epi32(
         _mm256_loadu_si256((const __m256i *)(const void *)(block + e % 32 * 2)));

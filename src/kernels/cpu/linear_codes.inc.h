@@ -142,7 +142,7 @@ INLINE void finish_codes(const mgl_linear_args *args, const code_rows *rows, siz
 // --- one token -----------------------------------------------------------------------------------
 
 INLINE size_t codes_bytes_of(size_t count, mgl_dtype code) {
-  return code == MGL_DTYPE_I4 || code == MGL_DTYPE_E2M1 ? count / 2 : count;
+  return mgl_code_is_nibble(code) ? count / 2 : count;
 }
 
 // Whether a sum is scaled behind the step that begins at element e of a block.
@@ -176,12 +176,12 @@ INLINE void prefetch_block(const code_rows *rows, size_t i, size_t ahead, mgl_dt
   size_t at = ahead + codes_bytes_of(i, code);
   for (size_t byte = 0; byte < codes_bytes_of(MGL_CODE_BLOCK, code); byte += 64) {
     UNROLL for (size_t r = 0; r < linear_rows; r++) {
-      _mm_prefetch(rows->codes[r] + at + byte, _MM_HINT_T0);
+      FETCH_L1(rows->codes[r] + at + byte);
     }
   }
   if (groups != grouping_blocks) {  // else the scales are few, and fetched with the next row
     UNROLL for (size_t r = 0; r < linear_rows; r++) {
-      _mm_prefetch(rows->scales[r] + ahead + i / (groups == grouping_16 ? 4 : 8), _MM_HINT_T0);
+      FETCH_L1(rows->scales[r] + ahead + i / (groups == grouping_16 ? 4 : 8));
     }
   }
 }
@@ -297,12 +297,14 @@ INLINE void codes_tiles(const mgl_linear_args *args, const code_rows *rows, cons
     size_t t = i * count / tiles, tokens = (i + 1) * count / tiles - t;
     vec *own = state + t * linear_rows;
     switch (tokens) {
-#if defined(__AVX512F__)
+#if LINEAR_TOKENS > 4
       case 6: codes_tile(args, rows, w, first + t, 6, begin, end, own, x, groups); break;
       case 5: codes_tile(args, rows, w, first + t, 5, begin, end, own, x, groups); break;
 #endif
+#if LINEAR_TOKENS > 2
       case 4: codes_tile(args, rows, w, first + t, 4, begin, end, own, x, groups); break;
       case 3: codes_tile(args, rows, w, first + t, 3, begin, end, own, x, groups); break;
+#endif
       case 2: codes_tile(args, rows, w, first + t, 2, begin, end, own, x, groups); break;
       default: codes_tile(args, rows, w, first + t, 1, begin, end, own, x, groups); break;
     }
@@ -378,8 +380,10 @@ INLINE void codes_several(const mgl_linear_args *args, size_t begin, size_t end,
 CODES_SINGLES(e4m3_blocks, E4M3, grouping_blocks)
 CODES_SINGLES(i8_blocks, I8, grouping_blocks)
 CODES_SINGLES(i8_32, I8, grouping_32)
+CODES_SINGLES(i8_16, I8, grouping_16)
 CODES_SINGLES(i4_blocks, I4, grouping_blocks)
 CODES_SINGLES(i4_32, I4, grouping_32)
+CODES_SINGLES(u4_32, U4, grouping_32)
 CODES_SINGLES(e2m1_32, E2M1, grouping_32)
 CODES_SINGLES(e2m1_16, E2M1, grouping_16)
 
@@ -403,8 +407,10 @@ static single_function *find_single(const mgl_linear_args *args, grouping groups
       SINGLE(E4M3, e4m3_blocks, grouping_blocks),
       SINGLE(I8, i8_blocks, grouping_blocks),
       SINGLE(I8, i8_32, grouping_32),
+      SINGLE(I8, i8_16, grouping_16),
       SINGLE(I4, i4_blocks, grouping_blocks),
       SINGLE(I4, i4_32, grouping_32),
+      SINGLE(U4, u4_32, grouping_32),
       SINGLE(E2M1, e2m1_32, grouping_32),
       SINGLE(E2M1, e2m1_16, grouping_16),
   };

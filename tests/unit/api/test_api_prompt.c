@@ -1,5 +1,6 @@
-// What was added for servers: log probabilities of prompts, tokens that are allowed, priorities,
-// special tokens in texts, and the variables of a chat template.
+// What was added for servers: log probabilities of prompts, tokens that are allowed, bad words, ends
+// of prompts, stop texts that stay, priorities, special tokens in texts, and the variables of a chat
+// template.
 #include "api_bed.h"
 
 #include <math.h>
@@ -169,6 +170,146 @@ static void test_allowed(void **state) {
   megalith_engine_destroy(engine);
 }
 
+// --- bad words, stop texts, ends of prompts ------------------------------------------------------
+
+static const char prompt[] = "Once upon a time there was";
+
+// A greedy answer to the prompt's tokens.
+static megalith_request *answer(megalith_engine *engine, megalith_request_options options) {
+  static const megalith_sampling greedy = {.size = sizeof greedy};
+  options.text = options.tokens == NULL ? prompt : NULL;
+  options.max_new_tokens = 40;
+  options.ignore_model_stops = true;
+  options.sampling = &greedy;
+  megalith_request *request = submit(engine, options);
+  run(engine);
+  return request;
+}
+
+static size_t find_run(const megalith_result *result, const int32_t *ids, size_t count) {
+  for (size_t i = 0; i + count <= result->token_count; i++) {
+    if (memcmp(result->tokens + i, ids, count * sizeof *ids) == 0) {
+      return i;
+    }
+  }
+  return SIZE_MAX;
+}
+
+// Each pair of tokens that the answer has, as a bad word: it is gone, and what was before it is not.
+static void test_bad_words(void **state) {
+  (void)state;
+  megalith_engine *engine = create((megalith_engine_options){0});
+  megalith_request *plain = answer(engine, (megalith_request_options){0});
+  const megalith_result *result = megalith_request_result(plain);
+  uint32_t checked = 0;
+  for (size_t i = 0; i + 2 <= result->token_count; i++) {
+    char text[MEGALITH_MAX_BAD_WORD_BYTES];
+    int32_t ids[8];
+    size_t bytes = 0;
+    size_t count = 0;
+    assert_int_equal(MEGALITH_OK, megalith_model_detokenize(model, result->tokens + i, 2, text,
+                                                            sizeof text, &bytes, NULL));
+    assert_int_equal(MEGALITH_OK,
+                     megalith_model_tokenize(model, text, bytes, ids, 8, &count, NULL));
+    if (count != 2 || memcmp(ids, result->tokens + i, sizeof *ids * 2) != 0) {
+      continue;  // alone, this text has other tokens
+    }
+    const char *words[] = {"never there", text};
+    megalith_request *request =
+        answer(engine, (megalith_request_options){.bad_words = words, .bad_word_count = 2});
+    const megalith_result *other = megalith_request_result(request);
+    size_t first = find_run(result, ids, 2);
+    assert_true(find_run(other, ids, 2) == SIZE_MAX);
+    assert_memory_equal(result->tokens, other->tokens, (first + 1) * sizeof *ids);
+    megalith_request_release(request);
+    checked++;
+  }
+  assert_true(checked > 10);
+  megalith_request_release(plain);
+  megalith_engine_destroy(engine);
+}
+
+static void test_bad_word_refusals(void **state) {
+  static const char *const empty = "";
+  static const char *const fine = "x";
+  megalith_error error = {0};
+  (void)state;
+  megalith_engine *engine = create((megalith_engine_options){0});
+  megalith_request_options options = {
+      .size = sizeof options, .text = "x", .bad_words = &empty, .bad_word_count = 1};
+  assert_int_not_equal(MEGALITH_OK, megalith_engine_submit(engine, &options, NULL, &error));
+  assert_string_equal("bad word 0: expected 1 to 256 bytes, found 0", error.text);
+  options.bad_word_count = MEGALITH_MAX_BAD_WORDS + 1;
+  assert_int_not_equal(MEGALITH_OK, megalith_engine_submit(engine, &options, NULL, &error));
+  assert_non_null(strstr(error.text, "at most 256"));
+  options.bad_word_count = 1;
+  options.bad_words = &fine;
+  const megalith_grammar_options grammar = {
+      .size = sizeof grammar, .kind = MEGALITH_GRAMMAR_REGEX, .text = "a+"};
+  assert_int_equal(MEGALITH_OK, megalith_grammar_create(model, &grammar, &options.grammar, &error));
+  assert_int_not_equal(MEGALITH_OK, megalith_engine_submit(engine, &options, NULL, &error));
+  assert_non_null(strstr(error.text, "expected one of bad words and a grammar, found both"));
+  megalith_grammar_release(options.grammar);
+  megalith_engine_destroy(engine);
+}
+
+static void test_keep_stop_text(void **state) {
+  (void)state;
+  megalith_engine *engine = create((megalith_engine_options){0});
+  megalith_request *plain = answer(engine, (megalith_request_options){0});
+  const char *whole = megalith_request_result(plain)->text;
+  char stop_text[8];
+  (void)snprintf(stop_text, sizeof stop_text, "%.7s", whole + 11);
+  const char *stop = stop_text;
+  size_t begin = (size_t)(strstr(whole, stop) - whole);
+  for (int keeps = 0; keeps < 2; keeps++) {
+    megalith_request *request = answer(
+        engine, (megalith_request_options){
+                    .stop_texts = &stop, .stop_text_count = 1, .keep_stop_text = keeps != 0});
+    const megalith_result *result = megalith_request_result(request);
+    assert_int_equal(MEGALITH_FINISH_STOP, result->finish);
+    assert_int_equal(begin + (keeps != 0 ? strlen(stop) : 0), strlen(result->text));
+    assert_memory_equal(whole, result->text, strlen(result->text));
+    megalith_request_release(request);
+  }
+  megalith_request_release(plain);
+  megalith_engine_destroy(engine);
+}
+
+static void test_prompt_ends(void **state) {
+  int32_t ids[MOST_TOKENS];
+  size_t count = tokenize(ids);
+  (void)state;
+  megalith_engine *engine = create((megalith_engine_options){.context_tokens = 50});
+  static const struct {
+    uint32_t most;
+    size_t left;
+  } cases[] = {{3, 3}, {9, 9}, {UINT32_MAX, 10}};  // 50 - 40 fit
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    megalith_request *cut = answer(
+        engine, (megalith_request_options){
+                    .tokens = ids, .token_count = count, .max_prompt_tokens = cases[i].most});
+    megalith_request *same =
+        answer(engine, (megalith_request_options){.tokens = ids + count - cases[i].left,
+                                                  .token_count = cases[i].left});
+    const megalith_result *found = megalith_request_result(cut);
+    assert_memory_equal(megalith_request_result(same)->tokens, found->tokens, 40 * sizeof *ids);
+    megalith_request_release(cut);
+    megalith_request_release(same);
+  }
+  // A prompt that is not longer stays whole.
+  megalith_request *whole =
+      answer(engine, (megalith_request_options){.tokens = ids, .token_count = 5});
+  megalith_request *same = answer(
+      engine,
+      (megalith_request_options){.tokens = ids, .token_count = 5, .max_prompt_tokens = 5000});
+  assert_memory_equal(megalith_request_result(whole)->tokens, megalith_request_result(same)->tokens,
+                      40 * sizeof *ids);
+  megalith_request_release(whole);
+  megalith_request_release(same);
+  megalith_engine_destroy(engine);
+}
+
 // --- priorities ----------------------------------------------------------------------------------
 
 typedef struct ending {
@@ -247,9 +388,11 @@ static void test_describe(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_prompt_logprobs), cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_allowed),         cmocka_unit_test(test_priority),
-      cmocka_unit_test(test_special),         cmocka_unit_test(test_describe),
+      cmocka_unit_test(test_prompt_logprobs),   cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_allowed),           cmocka_unit_test(test_bad_words),
+      cmocka_unit_test(test_bad_word_refusals), cmocka_unit_test(test_keep_stop_text),
+      cmocka_unit_test(test_prompt_ends),       cmocka_unit_test(test_priority),
+      cmocka_unit_test(test_special),           cmocka_unit_test(test_describe),
   };
   return cmocka_run_group_tests(tests, open_model, close_model);
 }

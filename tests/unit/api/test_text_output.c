@@ -25,6 +25,12 @@ static int close_tokenizer(void **state) {
   return 0;
 }
 
+static mgl_status create(const mgl_tokenizer *of, const char *const *stops, uint32_t count,
+                         mgl_text_output **out, mgl_error *err) {
+  const mgl_text_output_options options = {.stops = stops, .stop_count = count};
+  return mgl_text_output_create(of, &options, out, err);
+}
+
 // Pushes every byte of `text` as a token of its own (or what the tokenizer makes of it), checks
 // that text is held no longer than necessary, and returns all of it.
 static bool run(const char *text, bool whole, const char *const *stops, uint32_t count,
@@ -44,7 +50,7 @@ static bool run(const char *text, bool whole, const char *const *stops, uint32_t
         mgl_tokenizer_encode(tokenizer, text, bytes, (mgl_encode_options){0}, &tokens, &err),
         MGL_OK);
   }
-  assert_int_equal(mgl_text_output_create(tokenizer, stops, count, false, &output, &err), MGL_OK);
+  assert_int_equal(create(tokenizer, stops, count, &output, &err), MGL_OK);
   for (size_t i = 0; i < tokens.count && !stopped; i++) {
     assert_int_equal(mgl_text_output_push(output, tokens.ids[i], out, &stopped, &err), MGL_OK);
   }
@@ -138,7 +144,7 @@ static void text_is_held_no_longer_than_it_must(void **state) {
   mgl_error err = {0};
   bool stopped = false;
   (void)state;
-  assert_int_equal(mgl_text_output_create(tokenizer, stops, 1, false, &output, &err), MGL_OK);
+  assert_int_equal(create(tokenizer, stops, 1, &output, &err), MGL_OK);
   const char *pieces[] = {"E", "N", "x"};
   const char *expected[] = {"", "", "ENx"};
   for (size_t i = 0; i < 3; i++) {
@@ -165,19 +171,15 @@ static void limits_are_checked(void **state) {
   const char *const too_long[] = {long_stop};
   const char *const empty[] = {""};
   const char *const null[] = {NULL};
-  assert_int_equal(mgl_text_output_create(tokenizer, too_long, 1, false, &output, &err),
-                   MGL_ERR_LIMIT);
+  assert_int_equal(create(tokenizer, too_long, 1, &output, &err), MGL_ERR_LIMIT);
   assert_non_null(strstr(err.text, "stop text 0: expected 1 to 256 bytes, found 257"));
-  assert_int_equal(mgl_text_output_create(tokenizer, empty, 1, false, &output, &err),
-                   MGL_ERR_LIMIT);
-  assert_int_equal(mgl_text_output_create(tokenizer, null, 1, false, &output, &err), MGL_ERR_LIMIT);
-  assert_int_equal(mgl_text_output_create(tokenizer, many, 17, false, &output, &err),
-                   MGL_ERR_LIMIT);
-  assert_int_equal(mgl_text_output_create(tokenizer, many, 16, false, &output, &err), MGL_OK);
+  assert_int_equal(create(tokenizer, empty, 1, &output, &err), MGL_ERR_LIMIT);
+  assert_int_equal(create(tokenizer, null, 1, &output, &err), MGL_ERR_LIMIT);
+  assert_int_equal(create(tokenizer, many, 17, &output, &err), MGL_ERR_LIMIT);
+  assert_int_equal(create(tokenizer, many, 16, &output, &err), MGL_OK);
   mgl_text_output_destroy(output);
-  assert_int_equal(mgl_text_output_create(NULL, many, 1, false, &output, &err),
-                   MGL_ERR_UNSUPPORTED);
-  assert_int_equal(mgl_text_output_create(NULL, NULL, 0, false, &output, &err), MGL_OK);
+  assert_int_equal(create(NULL, many, 1, &output, &err), MGL_ERR_UNSUPPORTED);
+  assert_int_equal(create(NULL, NULL, 0, &output, &err), MGL_OK);
   mgl_text out = {0};
   bool stopped = true;
   assert_int_equal(mgl_text_output_push(output, 5, &out, &stopped, &err), MGL_OK);

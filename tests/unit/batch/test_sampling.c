@@ -58,6 +58,8 @@ static void requests_are_checked(void **state) {
   static const mgl_logit_bias negative = {.token = -1, .value = 1};
   static const mgl_logit_bias twice[] = {{3, 1}, {4, 1}, {3, 2}};
   static const int32_t stops[] = {0, 1, 2};
+  static const uint32_t whole[] = {3};
+  static const uint32_t empty[] = {1, 1};
   static const struct {
     mgl_sampling sampling;
     uint32_t vocab_size;
@@ -69,6 +71,15 @@ static void requests_are_checked(void **state) {
       {{.top_p = 1, .bias_count = 3, .biases = twice}, VOCAB, "token 3 twice"},
       {{.top_p = 1, .min_tokens = 11}, VOCAB, "at most the most tokens, 10, found 11"},
       {{.top_p = 1, .min_tokens = 1}, 3, "3 stop tokens in a vocabulary of 3"},
+      {{.top_p = 1, .bad_runs = {stops, whole, 513}},
+       VOCAB,
+       "at most 512 runs of tokens, found 513"},
+      {{.top_p = 1, .bad_runs = {stops, empty, 2}}, VOCAB, "expected 1 to 1024 tokens, found 0"},
+      {{.top_p = 1, .bad_runs = {&outside.token, empty, 1}}, VOCAB, "0 to 299, found 300"},
+      {{.top_p = 1, .bad_runs = {stops, whole, 1}}, 4, "to leave a token of a vocabulary of 4"},
+      {{.top_p = 1, .bad_runs = {stops, whole, 1}, .allowed = stops, .allowed_count = 1},
+       VOCAB,
+       "one of bad words and allowed tokens"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     mgl_sampling_state made;
@@ -223,17 +234,71 @@ static void edits_follow_the_sequence(void **state) {
   }
 }
 
+// Of random runs over few tokens: what is barred behind every beginning of a sequence.
+static void runs_bar_their_last_token(void **state) {
+  enum { PROMPT = 5, NEW = 60, RUNS = 40, LONGEST = 4, FEW = 3 };
+  uint64_t random = 11;
+  uint32_t met = 0;
+  (void)state;
+  for (int round = 0; round < 50; round++) {
+    int32_t tokens[PROMPT + NEW];
+    int32_t run_tokens[RUNS * LONGEST];
+    uint32_t ends[RUNS];
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < RUNS; i++) {
+      for (uint32_t left = 1 + next_random(&random) % LONGEST; left > 0; left--) {
+        run_tokens[end++] = (int32_t)(next_random(&random) % FEW);
+      }
+      ends[i] = end;
+    }
+    for (uint32_t i = 0; i < PROMPT + NEW; i++) {
+      tokens[i] = (int32_t)(next_random(&random) % FEW);
+    }
+    const mgl_sampling p = {.top_p = 1, .bad_runs = {run_tokens, ends, RUNS}};
+    mgl_sampling_request request = {.sampling = &p,
+                                    .prompt = tokens,
+                                    .prompt_count = PROMPT,
+                                    .max_new_tokens = NEW,
+                                    .vocab_size = VOCAB};
+    mgl_sampling_state made;
+    mgl_error err = {0};
+    assert_int_equal(mgl_sampling_state_init(&made, &request, &err), MGL_OK);
+    for (uint32_t count = PROMPT; count <= PROMPT + NEW; count++) {
+      uint32_t expected = 0;
+      mgl_sampling_state_count(&made, tokens, count);
+      for (uint32_t i = 0, begin = 0; i < RUNS; begin = ends[i++]) {
+        uint32_t same = 0;
+        uint32_t before = ends[i] - begin - 1;
+        while (same < before && count - before + same >= PROMPT && count >= before &&
+               tokens[count - before + same] == run_tokens[begin + same]) {
+          same++;
+        }
+        if (same == before) {
+          assert_true(expected < made.barred_count);
+          assert_int_equal(run_tokens[begin + before], made.barred[expected++]);
+        }
+        met += same == before && before > 1 ? 1 : 0;
+      }
+      assert_int_equal(expected, made.barred_count);
+    }
+    mgl_sampling_state_reset(&made);
+  }
+  assert_true(met > 1000);
+}
+
 static void states_need_memory(void **state) {
   (void)state;
   static const int32_t prompt[] = {1, 2, 3};
-  static const mgl_sampling p = {.top_p = 1, .repetition_penalty = 2};
+  static const uint32_t ends[] = {3};
+  static const mgl_sampling p = {
+      .top_p = 1, .repetition_penalty = 2, .bad_runs = {prompt, ends, 1}};
   mgl_sampling_request request = {.sampling = &p,
                                   .prompt = prompt,
                                   .prompt_count = 3,
                                   .max_new_tokens = 5,
                                   .vocab_size = VOCAB};
   int64_t live = mgl_alloc_live();
-  for (uint64_t nth = 1; nth <= 2; nth++) {
+  for (uint64_t nth = 1; nth <= 5; nth++) {
     mgl_sampling_state made;
     mgl_error err = {0};
     mgl_alloc_fail_nth(nth);
@@ -294,6 +359,7 @@ int main(void) {
       cmocka_unit_test(requests_are_checked),
       cmocka_unit_test(rules_say_what_is_asked_for),
       cmocka_unit_test(edits_follow_the_sequence),
+      cmocka_unit_test(runs_bar_their_last_token),
       cmocka_unit_test(states_need_memory),
       cmocka_unit_test(weights_are_exponentials),
       cmocka_unit_test(sums_are_cut_where_they_should),

@@ -32,7 +32,8 @@ static uint32_t count_of(const char *const *strings) {
 }
 
 // Where the text ends: before the longest of the stop strings that end first; its length if none.
-static size_t end_of(const char *text, const char *const *strings, bool *stops) {
+// *stop_bytes: of the stop string; 0 if none.
+static size_t end_of(const char *text, const char *const *strings, size_t *stop_bytes) {
   for (size_t end = 1; end <= strlen(text); end++) {
     size_t longest = 0;
     for (uint32_t i = 0; i < count_of(strings); i++) {
@@ -42,11 +43,11 @@ static size_t end_of(const char *text, const char *const *strings, bool *stops) 
       }
     }
     if (longest > 0) {
-      *stops = true;
+      *stop_bytes = longest;
       return end - longest;
     }
   }
-  *stops = false;
+  *stop_bytes = 0;
   return strlen(text);
 }
 
@@ -66,9 +67,9 @@ static size_t held_of(const char *text, size_t bytes, const char *const *strings
 static void check(const char *text, const char *const *strings, uint64_t cuts) {
   mgl_stop_matcher *matcher = make(strings, count_of(strings));
   mgl_text out = {0};
-  bool stops = false;
+  size_t stop_bytes = 0;
   bool stopped = false;
-  size_t end = end_of(text, strings, &stops);
+  size_t end = end_of(text, strings, &stop_bytes);
   size_t bytes = strlen(text);
   for (size_t at = 0; at < bytes && !stopped;) {
     size_t piece = 1;
@@ -84,9 +85,14 @@ static void check(const char *text, const char *const *strings, uint64_t cuts) {
   if (!stopped) {
     mgl_stop_matcher_finish(matcher, &out);
   }
-  if (stopped != stops || out.bytes != end || memcmp(out.data, text, end) != 0) {
+  if (stopped != (stop_bytes > 0) || out.bytes != end || memcmp(out.data, text, end) != 0) {
     fail_msg("\"%s\", cuts %llx: found \"%.*s\", expected %zu bytes", text,
              (unsigned long long)cuts, (int)out.bytes, out.data == NULL ? "" : out.data, end);
+  }
+  if (stopped) {  // which appends the stop string itself
+    mgl_stop_matcher_finish(matcher, &out);
+    assert_int_equal(end + stop_bytes, out.bytes);
+    assert_memory_equal(text, out.data, out.bytes);
   }
   mgl_text_free(&out);
   mgl_stop_matcher_destroy(matcher);

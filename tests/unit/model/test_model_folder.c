@@ -192,8 +192,8 @@ static void test_missing(void **state) {
   temp_folder_create(&folder);
   temp_folder_path(&folder, "nowhere", path);
   assert_open_fails(path, 0, "does not exist: expected a folder with config.json");
-  temp_folder_write_text(&folder, "model.gguf", "x");
-  temp_folder_path(&folder, "model.gguf", path);
+  temp_folder_write_text(&folder, "model.bin", "x");
+  temp_folder_path(&folder, "model.bin", path);
   assert_open_fails(path, 0, "is a file: expected a folder with config.json");
   assert_open_fails("", 0, "does not exist");
   assert_open_fails(folder.path, ALL_NEEDS, "has no config.json");

@@ -21,7 +21,7 @@ typedef struct maker {
 
 // --- values --------------------------------------------------------------------------------------
 
-// The first element as JSON; what is no number becomes a text, which the reader of the configuration
+// The first element as JSON; what is no number becomes a text, which the configuration's reader
 // refuses.
 static json_t *number_of(const mgl_gguf_value *value) {
   if (value->kind == MGL_GGUF_STRING || value->kind == MGL_GGUF_BOOL || value->count == 0) {

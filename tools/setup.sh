@@ -43,7 +43,8 @@ if [ "${1:-build}" = test ]; then
   # had. Of clang-format and clang-tidy it is version 14 that decides.
   # The server's pages and the man page are tried where chromium and man are there; nginx and promtool are
   # used where they are, and not installed, since their packages start services.
-  wanted=$(missing_of clang-format-14 clang-tidy-14 libc6-dev-arm64-cross $browser_and_man)
+  wanted=$(missing_of clang-format-14 clang-tidy-14 libc6-dev-arm64-cross gcc-aarch64-linux-gnu \
+    qemu-user $browser_and_man)
   if [ -n "$wanted" ] && [ "$(id -u)" -eq 0 ]; then
     apt-cache show clang >/dev/null 2>&1 || apt-get update -qq || true
     for package in $wanted; do

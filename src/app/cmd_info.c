@@ -15,7 +15,8 @@
 #include "app/output.h"
 #include "base/alloc.h"
 #include "base/cache_folder.h"
-#include "base/cpu.h"
+#include "base/simd.h"
+#include "base/topology.h"
 #include "device/cpu/read_ceiling.h"
 #include "device/cpu/way_cache.h"
 

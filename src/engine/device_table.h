@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/cpu.h"
+#include "base/simd.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "device/build.h"

@@ -3,7 +3,7 @@
 #ifndef MGL_ENGINE_MEGA_MODE_H
 #define MGL_ENGINE_MEGA_MODE_H
 
-#include "base/cpu.h"
+#include "base/simd.h"
 #include "base/status.h"
 #include "device/cpu/cpu_memory.h"
 #include "device/cpu/cpu_program.h"

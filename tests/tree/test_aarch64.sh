@@ -1,7 +1,8 @@
 #!/bin/sh
 # The host half compiles for aarch64: every C file of src/ but the x86 kernels, with the flags of the
 # build, by clang (which needs no cross compiler), to object files that are thrown away. Nothing is
-# linked or run. Headers of libraries are the host's: none of those used depends on the processor.
+# linked or run here; the kernels are, in test_neon.sh. Headers of libraries are the host's: none of
+# those used depends on the processor.
 # Usage: test_aarch64.sh SOURCE_TREE
 set -eu
 cd "$1"

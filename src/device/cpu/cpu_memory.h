@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/cpu.h"
 #include "base/status.h"
+#include "base/topology.h"
 #include "batch/plan.h"
 #include "device/cpu/cpu_weights.h"
 #include "graph/graph.h"

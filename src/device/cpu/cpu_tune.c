@@ -358,7 +358,7 @@ static bool measure_all(tuner *t, mgl_linear_way *way) {
 
 mgl_linear_way mgl_known_way(mgl_simd simd, const char *processor) {
   mgl_linear_way way = mgl_cpu_kernels_for(simd)->usual;
-  bool is_bf16 = simd == MGL_SIMD_AVX512_BF16;
+  bool is_bf16 = strcmp(mgl_simd_name(simd), "avx512_bf16") == 0;
   if (is_bf16 && strncmp(processor, "AuthenticAMD 26.", 16) == 0) {
     way.one_fetch = MGL_FETCH_NONE;  // Zen 5: docs/log/007
   } else if (is_bf16 && strncmp(processor, "GenuineIntel 6.", 15) == 0) {

@@ -16,7 +16,8 @@
 
 #include <stdbool.h>
 
-#include "base/cpu.h"
+#include "base/simd.h"
+#include "base/topology.h"
 #include "device/cpu/cpu_weights.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/cpu_kernels.h"

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/cpu.h"
+#include "base/simd.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "device/cpu/team.h"

@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/cpu.h"
 #include "base/status.h"
+#include "base/topology.h"
 
 enum { MGL_TEAM_MAX_THREADS = 1024 };
 

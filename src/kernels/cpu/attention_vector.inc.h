@@ -152,13 +152,11 @@ static void gather_four_queries(const attention_unit *unit, size_t pair) {
   }
   float *out = unit->query_columns + pair;
   for (; i + 4 <= head_dim; i += 4) {
-    __m128 a = _mm_loadu_ps(q[0] + i), b = _mm_loadu_ps(q[1] + i);
-    __m128 c = _mm_loadu_ps(q[2] + i), d = _mm_loadu_ps(q[3] + i);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    _mm_storeu_ps(out + i * unit->pairs, a);
-    _mm_storeu_ps(out + (i + 1) * unit->pairs, b);
-    _mm_storeu_ps(out + (i + 2) * unit->pairs, c);
-    _mm_storeu_ps(out + (i + 3) * unit->pairs, d);
+    vec4 a = vec4_load(q[0] + i), b = vec4_load(q[1] + i);
+    vec4 c = vec4_load(q[2] + i), d = vec4_load(q[3] + i);
+    UNROLL for (size_t j = 0; j < 4; j++) {
+      vec4_store(out + (i + j) * unit->pairs, (vec4){a[j], b[j], c[j], d[j]});
+    }
   }
   for (; i < head_dim; i++) {
     for (size_t j = 0; j < 4; j++) {
@@ -256,7 +254,7 @@ INLINE void score_tile(const attention_unit *unit, const attention_split *split,
   const float *q = unit->query_columns + at.pair;
   for (size_t i = 0; i < head_dim; i++, q += unit->pairs) {
     vec keys[tile_vectors];
-    _mm_prefetch(at.ahead[i % 2] + i / 2 * 64, _MM_HINT_T1);
+    FETCH_L2(at.ahead[i % 2] + i / 2 * 64);
     UNROLL for (size_t v = 0; v < vectors; v++) {
       keys[v] = load_kv(split->keys[at.first + v] + i * key_stride, bf16);
     }
@@ -428,8 +426,7 @@ static float softmax(float *weights, size_t begin, size_t end, float *max_out) {
 }
 
 static float exp_of(float x) {
-  return _mm_cvtss_f32(
-      vec_sum4(vec_select(1, vec_exp(vec_set(x)), vec_zero()), vec_zero(), vec_zero(), vec_zero()));
+  return sum_lanes(vec_select(1, vec_exp(vec_set(x)), vec_zero()));
 }
 
 // Merges the split's (max, sum, weighted V) of a pair into what came before.

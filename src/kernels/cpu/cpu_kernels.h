@@ -16,9 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/cpu.h"
 #include "base/dtype.h"
 #include "base/form.h"
+#include "base/simd.h"
 
 // Embedding lookup: out[t][:] = table[tokens[t]][:]. Unit: a token t.
 typedef struct mgl_embed_args {

@@ -67,7 +67,7 @@ INLINE vec vec_exp(vec x) {
 }
 
 INLINE float sum_lanes(vec a) {
-  return _mm_cvtss_f32(vec_sum4(a, vec_zero(), vec_zero(), vec_zero()));
+  return vec_sum4(a, vec_zero(), vec_zero(), vec_zero())[0];
 }
 
 static void embed(const mgl_embed_args *args, size_t begin, size_t end) {

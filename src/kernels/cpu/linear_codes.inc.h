@@ -176,12 +176,12 @@ INLINE void prefetch_block(const code_rows *rows, size_t i, size_t ahead, mgl_dt
   size_t at = ahead + codes_bytes_of(i, code);
   for (size_t byte = 0; byte < codes_bytes_of(MGL_CODE_BLOCK, code); byte += 64) {
     UNROLL for (size_t r = 0; r < linear_rows; r++) {
-      _mm_prefetch(rows->codes[r] + at + byte, _MM_HINT_T0);
+      FETCH_L1(rows->codes[r] + at + byte);
     }
   }
   if (groups != grouping_blocks) {  // else the scales are few, and fetched with the next row
     UNROLL for (size_t r = 0; r < linear_rows; r++) {
-      _mm_prefetch(rows->scales[r] + ahead + i / (groups == grouping_16 ? 4 : 8), _MM_HINT_T0);
+      FETCH_L1(rows->scales[r] + ahead + i / (groups == grouping_16 ? 4 : 8));
     }
   }
 }
@@ -297,12 +297,14 @@ INLINE void codes_tiles(const mgl_linear_args *args, const code_rows *rows, cons
     size_t t = i * count / tiles, tokens = (i + 1) * count / tiles - t;
     vec *own = state + t * linear_rows;
     switch (tokens) {
-#if defined(__AVX512F__)
+#if LINEAR_TOKENS > 4
       case 6: codes_tile(args, rows, w, first + t, 6, begin, end, own, x, groups); break;
       case 5: codes_tile(args, rows, w, first + t, 5, begin, end, own, x, groups); break;
 #endif
+#if LINEAR_TOKENS > 2
       case 4: codes_tile(args, rows, w, first + t, 4, begin, end, own, x, groups); break;
       case 3: codes_tile(args, rows, w, first + t, 3, begin, end, own, x, groups); break;
+#endif
       case 2: codes_tile(args, rows, w, first + t, 2, begin, end, own, x, groups); break;
       default: codes_tile(args, rows, w, first + t, 1, begin, end, own, x, groups); break;
     }

@@ -170,12 +170,14 @@ INLINE void compute_panel_tile(const mgl_linear_args *args, const panel *p, size
         at.ahead_rows = count;
       }
       switch (tokens) {
-#if defined(__AVX512F__)
+#if LINEAR_TOKENS > 4
         case 6: packed_tile(args, &at, x, t, 6, kind); break;
         case 5: packed_tile(args, &at, x, t, 5, kind); break;
 #endif
+#if LINEAR_TOKENS > 2
         case 4: packed_tile(args, &at, x, t, 4, kind); break;
         case 3: packed_tile(args, &at, x, t, 3, kind); break;
+#endif
         case 2: packed_tile(args, &at, x, t, 2, kind); break;
         default: packed_tile(args, &at, x, t, 1, kind); break;
       }
@@ -333,14 +335,9 @@ static bool splits(void) {
 
 // Until the machine was measured. VDPBF16PS is as fast as the others' two products on all
 // processors but Intel's, which have it at half the pace; measuring finds that (docs/log/185).
-#if defined(__AVX512BF16__)
-#define USUAL_SPLIT false
-#else
-#define USUAL_SPLIT true
-#endif
 #define USUAL_WAY                                                                       \
   {                                                                                     \
     .one_fetch = MGL_FETCH_L1, .one_ahead = 8 << 10, .few_ahead = 2, .pack_tokens = 20, \
-    .split = USUAL_SPLIT, .many_fetch = true,                                           \
+    .split = !VEC_DOT_IS_ONE, .many_fetch = true,                                       \
   }
 static const mgl_linear_way usual_way = USUAL_WAY;

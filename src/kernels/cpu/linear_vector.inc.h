@@ -15,13 +15,9 @@
 // a third.
 #define SEPARATE static __attribute__((noinline))
 
-// Tiles of linear_tokens x linear_rows accumulators fill the registers.
-#if defined(__AVX512F__)
-enum { linear_tokens = 6 };
-#else
-enum { linear_tokens = 4 };
-#endif
 enum {
+  linear_tokens =
+      LINEAR_TOKENS,  // tiles of linear_tokens x linear_rows accumulators fill registers
   linear_rows = 4,
   linear_chunk_bytes = 2048,  // of a row of weights
   linear_panel = 8,           // blocks
@@ -73,21 +69,21 @@ INLINE size_t step_of(kinds kind) {
 }
 
 // Adds bias and residual to the sums of rows n to n + 3 and stores those below n_end.
-INLINE void store_sums(const mgl_linear_args *args, size_t t, size_t n, size_t n_end, __m128 sums) {
+INLINE void store_sums(const mgl_linear_args *args, size_t t, size_t n, size_t n_end, vec4 sums) {
   float *out = args->out + t * args->out_stride;
   const float *residual = args->residual != NULL ? args->residual + t * args->out_stride : NULL;
   if (n + 4 <= n_end) {
     if (args->bias != NULL) {
-      sums = _mm_add_ps(sums, _mm_loadu_ps(args->bias + n));
+      sums += vec4_load(args->bias + n);
     }
     if (residual != NULL) {
-      sums = _mm_add_ps(_mm_loadu_ps(residual + n), sums);
+      sums += vec4_load(residual + n);
     }
-    _mm_storeu_ps(out + n, sums);
+    vec4_store(out + n, sums);
     return;
   }
   float values[4];
-  _mm_storeu_ps(values, sums);
+  vec4_store(values, sums);
   for (size_t r = n; r < n_end; r++) {
     float sum = args->bias != NULL ? values[r - n] + args->bias[r] : values[r - n];
     out[r] = residual != NULL ? residual[r] + sum : sum;
@@ -153,7 +149,7 @@ INLINE void compute_tile(const mgl_linear_args *args, const block *at, size_t t,
   const char *ahead = at->ahead;
   for (; i + step <= end; i += step, ahead += step * operand_bytes(kind.w)) {
     for (size_t r = 0; r < ahead_rows; r++) {
-      _mm_prefetch(ahead + r * from.w_stride, _MM_HINT_T0);
+      FETCH_L1(ahead + r * from.w_stride);
     }
     tile_step(acc, &from, i, 0, tokens, kind);
   }
@@ -183,12 +179,14 @@ INLINE void compute_block(const mgl_linear_args *args, block at, bool fetches, k
     at.ahead = ahead + first * args->k * operand_bytes(kind.w);
     at.ahead_rows = fetches ? (i + 1) * linear_rows / tiles - first : 0;
     switch (t_end - t) {
-#if defined(__AVX512F__)
+#if LINEAR_TOKENS > 4
       case 6: compute_tile(args, &at, t, 6, kind); break;
       case 5: compute_tile(args, &at, t, 5, kind); break;
 #endif
+#if LINEAR_TOKENS > 2
       case 4: compute_tile(args, &at, t, 4, kind); break;
       case 3: compute_tile(args, &at, t, 3, kind); break;
+#endif
       case 2: compute_tile(args, &at, t, 2, kind); break;
       default: compute_tile(args, &at, t, 1, kind); break;
     }
@@ -244,9 +242,9 @@ static block plan_block(const plan *p, size_t i) {
 // Fetches what the next loads of a row, at `from`, will want `ahead` bytes later.
 INLINE void fetch(const char *from, size_t ahead, mgl_fetch into) {
   if (into == MGL_FETCH_L1) {
-    _mm_prefetch(from + ahead, _MM_HINT_T0);
+    FETCH_L1(from + ahead);
   } else if (into == MGL_FETCH_L2) {
-    _mm_prefetch(from + ahead, _MM_HINT_T1);
+    FETCH_L2(from + ahead);
   }
 }
 

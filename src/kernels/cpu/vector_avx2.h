@@ -15,6 +15,8 @@
 typedef __m256 vec;
 
 enum { vec_lanes = 8, vec_accumulators = 8 };
+#define LINEAR_TOKENS 4
+#define VEC_DOT_IS_ONE false
 
 INLINE __m256i vec_mask(size_t count) {
   static const int32_t table[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
@@ -155,7 +157,7 @@ INLINE void vec_deinterleave(vec first, vec second, vec *even, vec *odd) {
   *odd = _mm256_shuffle_ps(low, high, 0xdd);
 }
 
-INLINE __m128 vec_sum4(vec a, vec b, vec c, vec d) {
+INLINE vec4 vec_sum4(vec a, vec b, vec c, vec d) {
   vec ab = vec_add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
   vec cd = vec_add(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
   vec abcd = vec_add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));

@@ -15,7 +15,15 @@
 typedef __m512 vec;
 
 // vec_accumulators: how many accumulators a register tile of the attention may have.
+// LINEAR_TOKENS: tokens of a register tile of linears, of four rows.
+// VEC_DOT_IS_ONE: vec_dot_pairs is one instruction.
 enum { vec_lanes = 16, vec_accumulators = 16 };
+#define LINEAR_TOKENS 6
+#if defined(__AVX512BF16__)
+#define VEC_DOT_IS_ONE true
+#else
+#define VEC_DOT_IS_ONE false
+#endif
 
 INLINE __mmask16 vec_mask(size_t count) {
   return (__mmask16)((1u << count) - 1u);
@@ -141,7 +149,7 @@ INLINE void vec_deinterleave(vec first, vec second, vec *even, vec *odd) {
 
 // The sums of the lanes of a, b, c and d. Each sum has the same order of additions wherever it
 // stands, so that a row of a tile and a single row get the same bits.
-INLINE __m128 vec_sum4(vec a, vec b, vec c, vec d) {
+INLINE vec4 vec_sum4(vec a, vec b, vec c, vec d) {
   vec ab = vec_add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   vec cd = vec_add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
   vec abcd = vec_add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "base/cpu.h"
+#include "base/simd.h"
 #include "device/cpu/cpu_argmax.h"
 
 enum {

@@ -13,7 +13,8 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "base/cpu.h"
+#include "base/simd.h"
+#include "base/topology.h"
 #include "compile/compile.h"
 #include "device/cpu/cpu_eager.h"
 #include "device/cpu/cpu_linears.h"

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "base/cpu.h"
+#include "base/simd.h"
 #include "engine/runner.h"
 
 #ifdef MGL_TEST_SANITIZED

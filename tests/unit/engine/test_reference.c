@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "base/cpu.h"
+#include "base/simd.h"
 #include "batch/plan.h"
 #include "engine/engine.h"
 #include "engine/runner.h"

@@ -216,6 +216,9 @@ static size_t out_bytes(const shape *sh, const batch *b) {
 
 static void check_shape(const shape *sh, const size_t *lengths, const size_t *counts,
                         size_t sequence_count) {
+  if (!takes_case()) {
+    return;
+  }
   cache c = cache_create(sh, lengths, sequence_count);
   batch b = batch_create(&c, sh, counts, 1 + random_below(MGL_ATTENTION_QUERY_TILE));
   size_t heads = sh->kv_heads * sh->group;
@@ -296,6 +299,9 @@ static void attention_bits_do_not_depend_on_the_batch(void **state) {
   static const uint32_t head_dims[] = {64, 80, 128};
   for (size_t l = 0; l < level_count(); l++) {
     for (size_t i = 0; i < 12; i++) {
+      if (!takes_case()) {
+        continue;
+      }
       static const uint32_t windows[] = {5, 16, 100, 256, 300, 513};
       mgl_dtype kv_dtype = i % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
       shape sh = {2,        1 + (uint32_t)i % 6, head_dims[i % 3],          16,

@@ -1,13 +1,10 @@
-#include "base/cpu.h"
+#include "base/topology.h"
 
 #include <hwloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -19,85 +16,6 @@ struct mgl_topology {
   uint32_t numa_nodes;
   const char *cpu_name;
 };
-
-static const char *const simd_names[MGL_SIMD_COUNT] = {"scalar", "avx2", "avx512", "avx512_bf16"};
-
-const char *mgl_simd_name(mgl_simd simd) {
-  return simd_names[simd];
-}
-
-mgl_simd mgl_simd_detected(void) {
-#if defined(__x86_64__)
-  // F16C is not asked for: clang 14 does not know its name, and every processor with AVX2 has it.
-  __builtin_cpu_init();
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (avx512) {
-    return __builtin_cpu_supports("avx512bf16") ? MGL_SIMD_AVX512_BF16 : MGL_SIMD_AVX512;
-  }
-  return avx2 ? MGL_SIMD_AVX2 : MGL_SIMD_SCALAR;
-#else
-  return MGL_SIMD_SCALAR;
-#endif
-}
-
-mgl_status mgl_simd_choose(mgl_simd *out, mgl_error *err) {
-  *out = mgl_simd_detected();
-  const char *wanted = getenv("MEGALITH_SIMD");
-  if (wanted == NULL || *wanted == 0) {
-    return MGL_OK;
-  }
-  for (int simd = 0; simd < MGL_SIMD_COUNT; simd++) {
-    if (strcmp(wanted, simd_names[simd]) == 0) {
-      if ((mgl_simd)simd > *out) {
-        return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                             "MEGALITH_SIMD=%s: this processor has %s at most", wanted,
-                             simd_names[*out]);
-      }
-      *out = (mgl_simd)simd;
-      return MGL_OK;
-    }
-  }
-  return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                       "MEGALITH_SIMD: expected scalar, avx2, avx512 or avx512_bf16, found \"%s\"",
-                       wanted);
-}
-
-#if defined(__x86_64__)
-void mgl_processor_name(char out[MGL_PROCESSOR_BYTES]) {
-  unsigned int vendor[4] = {0}, version[4] = {0}, brand[3][4] = {{0}};
-  (void)__get_cpuid(0, &vendor[0], &vendor[1], &vendor[3], &vendor[2]);
-  (void)__get_cpuid(1, &version[0], &version[1], &version[2], &version[3]);
-  for (unsigned int i = 0; i < 3; i++) {
-    (void)__get_cpuid(0x80000002u + i, &brand[i][0], &brand[i][1], &brand[i][2], &brand[i][3]);
-  }
-  unsigned int family = version[0] >> 8 & 15, model = version[0] >> 4 & 15;
-  model |= family == 6 || family == 15 ? version[0] >> 12 & 0xf0 : 0;
-  family += family == 15 ? version[0] >> 20 & 0xff : 0;
-  char words[sizeof brand + 1] = "";
-  memcpy(words, brand, sizeof brand);
-  (void)snprintf(out, MGL_PROCESSOR_BYTES, "%.12s %u.%u.%u %s", (const char *)&vendor[1], family,
-                 model, version[0] & 15, words + strspn(words, " "));
-}
-#else
-void mgl_processor_name(char out[MGL_PROCESSOR_BYTES]) {
-  char line[256];
-  FILE *file = fopen("/proc/cpuinfo", "re");
-  (void)snprintf(out, MGL_PROCESSOR_BYTES, "unknown");
-  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-    const char *colon = strchr(line, ':');
-    if (strncmp(line, "CPU part", 8) == 0 && colon != NULL) {
-      (void)snprintf(out, MGL_PROCESSOR_BYTES, "part%.*s", (int)strcspn(colon + 1, "\n"),
-                     colon + 1);
-      break;
-    }
-  }
-  if (file != NULL) {
-    (void)fclose(file);
-  }
-}
-#endif
 
 // How many there are of a type; `otherwise` where the system does not tell.
 static uint32_t count_objects(hwloc_topology_t hwloc, hwloc_obj_type_t type, uint32_t otherwise) {

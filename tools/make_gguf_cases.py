@@ -147,6 +147,19 @@ def add_quantised(out, config, name, shape, kind, random):
     return values
 
 
+def add_letters(out):
+    """A tokenizer of 48 pieces, with which the command can run the model."""
+    texts = ["<unk>", "<s>", "</s>", "\u2581"] + [chr(ord("a") + i) for i in range(26)] + list("0123456789.,!?+-=:")
+    out.add_tokenizer_model("llama")
+    out.add_token_list(texts)
+    out.add_token_scores([float(-i) for i in range(len(texts))])
+    out.add_token_types([2, 3, 3] + [1] * (len(texts) - 3))
+    out.add_bos_token_id(1)
+    out.add_eos_token_id(2)
+    out.add_unk_token_id(0)
+    out.add_chat_template("{% for m in messages %}{{ m.content }}!{% endfor %}")
+
+
 def write_model(name, config, types):
     random = np.random.default_rng(12)
     out = gguf.GGUFWriter(OUTPUT / f"{name}.gguf", config["model_type"])
@@ -158,6 +171,8 @@ def write_model(name, config, types):
         else:
             kind = types[make_gguf.own_name(tensor).split(".")[-2]]
             weights[tensor] = add_quantised(out, config, tensor, shape, kind, random)
+    if name == "llama_mixed":
+        add_letters(out)
     if "factors" in config:
         out.add_tensor("rope_freqs.weight", np.array(config["factors"], dtype=np.float32))
         config = dict(config, rope_scaling={"rope_type": "longrope", "short_factor": config["factors"],

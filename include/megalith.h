@@ -1,9 +1,9 @@
 // megalith.h: run open-weight language models from C or C++.
 //
-// A *model* is an opened Hugging Face folder or GGUF file. An *engine* is a model made ready on one device:
-// weights, KV memory and the threads or the GPU that compute. A *request* is one prompt and what is
-// generated for it. An engine computes many requests at once, in one persistent kernel; what a
-// request gives does not depend on what else runs.
+// A *model* is an opened Hugging Face folder or GGUF file. An *engine* is a model made ready on one
+// device: weights, KV memory and the threads or the GPU that compute. A *request* is one prompt and
+// what is generated for it. An engine computes many requests at once, in one persistent kernel;
+// what a request gives does not depend on what else runs.
 //
 // The shortest program (examples/generate.c has it with its errors checked):
 //

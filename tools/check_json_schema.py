@@ -8,6 +8,7 @@
 Nothing that a grammar takes may be invalid: that is an error, and so is generated text that is not
 valid. Valid values that it does not take, and schemas that it refuses, are counted.
 """
+import decimal
 import json
 import pathlib
 import random
@@ -31,6 +32,9 @@ def texts_of(value):
 
 
 def is_valid(schema, value):
+    # As decimals: 19.99 is a multiple of 0.01, and no multiple in binary floating point.
+    schema, value = (json.loads(json.dumps(x), parse_float=decimal.Decimal)
+                     for x in (schema, value))
     return jsonschema.Draft202012Validator(
         schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER).is_valid(value)
 
@@ -77,11 +81,15 @@ def random_schema(r, depth):
     if kind == 1:
         low = r.randrange(-120, 100)
         return {"type": "integer", **r.choice([{}, {"minimum": low}, {"maximum": low},
-                                                {"minimum": low, "maximum": low + r.randrange(90)}])}
+                                                {"minimum": low, "maximum": low + r.randrange(90)},
+                                                {"multipleOf": r.choice([2, 3, 5, 10, 12, 60])},
+                                                {"multipleOf": 7, "minimum": low}])}
     if kind == 2:
         low = r.randrange(-300, 300) / 100
         return {"type": "number", **r.choice([{}, {"exclusiveMinimum": low}, {"maximum": low},
-                                               {"minimum": low, "exclusiveMaximum": low + 1.5}])}
+                                               {"minimum": low, "exclusiveMaximum": low + 1.5},
+                                               {"multipleOf": r.choice([0.01, 0.25, 0.5, 1.5, 3])},
+                                               {"multipleOf": 0.1, "exclusiveMaximum": low}])}
     if kind == 3:
         return {"enum": r.sample(["a", "ab", 1, 2.5, None, True, [1], {"x": 0}], 3)}
     if kind == 4:

@@ -165,14 +165,13 @@ bool mgl_constraint_wait(mgl_constraint *c, uint64_t timeout_ns) {
   mgl_constraints *cs = c->owner;
   struct timespec until;
   (void)clock_gettime(CLOCK_MONOTONIC, &until);
-  uint64_t ns = (uint64_t)until.tv_nsec + (timeout_ns == UINT64_MAX ? 0 : timeout_ns);
+  uint64_t ns = (uint64_t)until.tv_nsec + timeout_ns;
   until.tv_sec += (time_t)(ns / 1000000000u);
   until.tv_nsec = (long)(ns % 1000000000u);
   (void)pthread_mutex_lock(&cs->lock);
   int result = 0;
   while (c->state != MASK_READY && result == 0 && timeout_ns != 0) {
-    result = timeout_ns == UINT64_MAX ? pthread_cond_wait(&cs->ready, &cs->lock)
-                                      : pthread_cond_timedwait(&cs->ready, &cs->lock, &until);
+    result = pthread_cond_timedwait(&cs->ready, &cs->lock, &until);
   }
   bool is_ready = c->state == MASK_READY;
   (void)pthread_mutex_unlock(&cs->lock);

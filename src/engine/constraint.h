@@ -29,7 +29,7 @@ void mgl_constraint_destroy(mgl_constraint *constraint);  // at any time; NULL i
 
 // Begins to make the mask for the next token.
 void mgl_constraint_begin_mask(mgl_constraint *constraint);
-// Waits until the mask is made, for up to so many nanoseconds; UINT64_MAX: for ever.
+// Waits until the mask is made, for up to so many nanoseconds.
 bool mgl_constraint_wait(mgl_constraint *constraint, uint64_t timeout_ns);
 // The mask, once it is made: [mask words of the vocabulary]. Its holder may change it. *any:
 // whether it has any token.

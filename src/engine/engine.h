@@ -77,7 +77,8 @@ typedef struct mgl_engine_options {
   // engine, while it computes the next). It may submit, cancel, pause and resume requests, which
   // the next plan respects. May be NULL.
   void (*before_plan)(void *context);
-  // Asked while a launch runs on a GPU; true ends it, and the run with it. May be NULL.
+  // Asked while a launch runs on a GPU, and while all requests wait for masks; true ends the run.
+  // May be NULL.
   bool (*should_stop)(void *context);
   // On the CPU, a request's logits are not finite: it is cancelled already. May be NULL: then the
   // run ends with this error, and so it does on a GPU.

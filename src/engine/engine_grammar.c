@@ -102,14 +102,13 @@ void mgl_engine_unpark(mgl_engine *engine, mgl_sequence *s) {
   engine->parked_count--;
 }
 
-void mgl_engine_queue_parked(mgl_engine *engine, bool wait) {
+void mgl_engine_queue_parked(mgl_engine *engine) {
   mgl_sequence *s = engine->parked;
   while (s != NULL) {
     mgl_sequence *next = s->after;
-    if (mgl_constraint_wait(s->constraint, wait ? UINT64_MAX : 0)) {
+    if (mgl_constraint_wait(s->constraint, 0)) {
       mgl_engine_unpark(engine, s);
       mgl_requests_prepend(&engine->requests, s);
-      wait = false;
     }
     s = next;
   }

@@ -105,10 +105,10 @@ mgl_status mgl_engine_mask(const mgl_engine *engine, mgl_sequence *s, const uint
 // Follows the sequence's newest token, and begins with the mask of the next.
 mgl_status mgl_engine_follow(mgl_sequence *s, mgl_error *err);
 // Puts a sequence that is nowhere aside until its mask is made; the queue takes those whose mask
-// is, and if `wait` at least one.
+// is.
 void mgl_engine_park(mgl_engine *engine, mgl_sequence *s);
 void mgl_engine_unpark(mgl_engine *engine, mgl_sequence *s);
-void mgl_engine_queue_parked(mgl_engine *engine, bool wait);
+void mgl_engine_queue_parked(mgl_engine *engine);
 
 // --- engine.c
 

@@ -222,6 +222,25 @@ static bool commit_iteration(planned_run *run, const mgl_logits *logits) {
   return callbacks->on_iteration == NULL || callbacks->on_iteration(callbacks->context, &stats);
 }
 
+// Asks who is there, until there is something to compute: while all wait for their masks, somebody
+// else may come, whom that does not concern. False: the run shall end.
+static bool gather(mgl_engine *engine) {
+  const mgl_engine_options *options = &engine->options;
+  for (;;) {
+    if (options->before_plan != NULL) {
+      options->before_plan(options->context);
+    }
+    mgl_engine_queue_parked(engine);
+    if (engine->requests.queued + engine->active > 0 || engine->parked_count == 0) {
+      return true;
+    }
+    if (options->should_stop != NULL && options->should_stop(options->context)) {
+      return false;
+    }
+    (void)mgl_engine_has_mask(engine->parked);
+  }
+}
+
 // Commits the iteration before and plans the next.
 static const mgl_plan *next_plan(void *context, const mgl_logits *logits) {
   planned_run *run = context;
@@ -231,11 +250,10 @@ static const mgl_plan *next_plan(void *context, const mgl_logits *logits) {
   } else if (!commit_iteration(run, logits)) {
     return NULL;
   }
-  if (engine->options.before_plan != NULL) {
-    engine->options.before_plan(engine->options.context);
+  if (!gather(engine)) {
+    return NULL;
   }
   uint64_t planning_ns = mgl_clock_ns();
-  mgl_engine_queue_parked(engine, engine->requests.queued + engine->active == 0);
   mgl_planner_settle(engine->planner);
   hand_over(engine);
   uint32_t tokens = mgl_planner_plan(engine->planner);

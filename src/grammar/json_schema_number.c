@@ -1,7 +1,8 @@
 // Numbers of a schema: their bounds, as expressions of digits.
 //
 // A number between two bounds is compared digit by digit, as one reads it: below the first digits
-// of a bound anything goes, at them the comparison goes on. Numbers with bounds have no exponent.
+// of a bound anything goes, at them the comparison goes on. Numbers with bounds or a divisor have
+// no exponent.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,9 +12,13 @@
 
 enum { DIGITS_BYTES = 64 };
 
+enum { MOST_PLACES = 9 };  // of a divisor, behind the point
+
 typedef struct digits_maker {
   mgl_builder *b;
   const mgl_expression *nothing, *never;
+  mgl_multiples *multiples;  // [multiple_count] by places behind the point
+  uint32_t multiple_count;   // 0: no divisor
 } digits_maker;
 
 static const mgl_expression *digit_range(const digits_maker *d, int low, int high) {
@@ -240,6 +245,82 @@ static const mgl_expression *integers(const digits_maker *d, const decimal *low,
   return whole(d, from, high->whole - (leaves_out ? 1 : 0));
 }
 
+// --- multiples -----------------------------------------------------------------------------------
+
+// A bound without its point, `places` digits behind it kept, as far as there are whole numbers for
+// it. *is_exact: nothing was cut off.
+static uint64_t scale(const decimal *d, uint32_t places, bool *is_exact) {
+  const uint64_t most = 999999999999999999u;
+  uint64_t value = d->whole;
+  size_t digits = strlen(d->fraction);
+  for (uint32_t i = 0; i < places; i++) {
+    uint64_t digit = i < digits ? (uint64_t)(d->fraction[i] - '0') : 0;
+    value = value > (most - digit) / 10 ? most : value * 10 + digit;
+  }
+  *is_exact = digits <= places;
+  return value;
+}
+
+static const mgl_expression *multiples(const digits_maker *d, const decimal *low,
+                                       const decimal *high) {
+  const mgl_expression *parts[MOST_PLACES + 1];
+  size_t count = 0;
+  for (uint32_t places = 0; places < d->multiple_count; places++) {
+    bool is_exact = false;
+    uint64_t from = scale(low, places, &is_exact);
+    from += !is_exact || low->excluded ? 1 : 0;
+    uint64_t to = scale(high, places, &is_exact);
+    bool leaves_out = is_exact && high->excluded;
+    if (to >= (leaves_out ? 1 : 0) && from <= to - leaves_out) {
+      parts[count++] = mgl_multiples_between(&d->multiples[places], from, to - leaves_out);
+    }
+  }
+  return mgl_expression_choice(d->b, parts, count);
+}
+
+static uint64_t common_divisor(uint64_t a, uint64_t b) {
+  while (b != 0) {
+    uint64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+// What "multipleOf" means for numbers of so many places behind the point, or fewer than it has.
+static void read_divisor(mgl_schema_reader *r, const json_t *schema, bool is_integer,
+                         digits_maker *d, const mgl_schema_place *place) {
+  const json_t *value = json_object_get(schema, "multipleOf");
+  double number = json_number_value(value);
+  uint64_t sum = 0;
+  if (value == NULL) {
+    return;
+  }
+  if (!json_is_number(value) || !(number > 0)) {
+    (void)mgl_schema_fail(r, place, MGL_ERR_ARGUMENT, "\"multipleOf\": expected a number above 0");
+    return;
+  }
+  decimal divisor = decimal_of(number, false);
+  uint32_t most = (uint32_t)strlen(divisor.fraction);
+  bool is_exact = most <= MOST_PLACES && divisor.whole < 1000000000;
+  uint64_t whole = is_exact ? scale(&divisor, most, &is_exact) : 0;
+  uint64_t shift = 1;
+  for (uint32_t i = most + 1; i > 0 && is_exact; i--, shift *= 10) {
+    // With fewer places, the digits are that many zeros short.
+    d->multiples[i - 1] = mgl_multiples_make(r->b, whole / common_divisor(whole, shift), i - 1);
+    sum += i == 1 || !is_integer ? d->multiples[i - 1].divisor : 0;
+  }
+  d->multiple_count = is_integer ? 1 : most + 1;
+  if (!is_exact || sum > MGL_JSON_MAX_DIVISOR) {
+    (void)mgl_schema_fail(r, place, MGL_ERR_UNSUPPORTED,
+                          "\"multipleOf\": expected a number below 1e9 of at most %d places behind "
+                          "the point, with at most %d remainders, found %g",
+                          MOST_PLACES, MGL_JSON_MAX_DIVISOR, number);
+  }
+}
+
+// --- a schema ------------------------------------------------------------------------------------
+
 typedef struct bounds {
   double low, high;
   bool low_excluded, high_excluded;
@@ -267,22 +348,27 @@ static void take_bound(mgl_schema_reader *r, const json_t *schema, const char *k
 const mgl_expression *mgl_schema_number(mgl_schema_reader *r, const json_t *schema, bool is_integer,
                                         const mgl_schema_place *place) {
   mgl_builder *b = r->b;
-  const digits_maker d = {.b = b,
-                          .nothing = mgl_expression_sequence(b, NULL, 0),
-                          .never = mgl_expression_choice(b, NULL, 0)};
+  mgl_multiples by_places[MOST_PLACES + 1];
+  digits_maker d = {.b = b,
+                    .nothing = mgl_expression_sequence(b, NULL, 0),
+                    .never = mgl_expression_choice(b, NULL, 0),
+                    .multiples = by_places};
   bounds range = {.low = -INFINITY, .high = INFINITY};
   take_bound(r, schema, "minimum", &range, true, false, place);
   take_bound(r, schema, "exclusiveMinimum", &range, true, true, place);
   take_bound(r, schema, "maximum", &range, false, false, place);
   take_bound(r, schema, "exclusiveMaximum", &range, false, true, place);
-  if (isinf(range.low) && isinf(range.high)) {
+  read_divisor(r, schema, is_integer, &d, place);
+  if (isinf(range.low) && isinf(range.high) && d.multiple_count == 0) {
     return is_integer ? r->rules->integer : r->rules->number;
   }
   if (mgl_builder_failed(b) || range.low > range.high) {
     return d.never;
   }
   const mgl_expression *(*make)(const digits_maker *, const decimal *, const decimal *) =
-      is_integer ? integers : decimals;
+      d.multiple_count > 0 ? multiples
+      : is_integer         ? integers
+                           : decimals;
   const mgl_expression *parts[2];
   size_t count = 0;
   const decimal zero = {.excluded = false};

@@ -1,6 +1,6 @@
 // What the files of the JSON Schema compiler share: json_schema.c (keywords, references, choices),
 // json_schema_merge.c (two schemas that hold at once), json_schema_list.c (objects and arrays),
-// json_schema_string.c, json_schema_number.c.
+// json_schema_string.c, json_schema_number.c and json_schema_multiple.c.
 #ifndef MGL_GRAMMAR_JSON_SCHEMA_PARTS_H
 #define MGL_GRAMMAR_JSON_SCHEMA_PARTS_H
 
@@ -68,5 +68,21 @@ uint64_t mgl_schema_count(mgl_schema_reader *r, const json_t *schema, const char
                           uint64_t missing, const mgl_schema_place *place);
 // One value as compact JSON, or with the blanks that other values may have.
 const mgl_expression *mgl_schema_value(mgl_schema_reader *r, const json_t *value);
+
+// Numbers of `places` digits behind the point that, without the point, are multiples of a divisor.
+enum { MGL_JSON_MAX_DIVISOR = 512 };  // once what makes only zeros is taken out of it
+
+typedef struct mgl_multiples {
+  mgl_builder *b;
+  uint64_t divisor;  // 1 to MGL_JSON_MAX_DIVISOR
+  uint32_t places;
+  uint32_t zeros;  // that stand behind a multiple of the divisor
+  uint32_t
+      *rules;  // [MGL_JSON_MAX_INTEGER_DIGITS + 1, divisor] one more than the rule; 0: not made
+} mgl_multiples;
+
+mgl_multiples mgl_multiples_make(mgl_builder *b, uint64_t divisor, uint32_t places);
+// Those from low to high, as they are without the point.
+const mgl_expression *mgl_multiples_between(mgl_multiples *m, uint64_t low, uint64_t high);
 
 #endif

@@ -93,6 +93,37 @@ test_settings() {
   check_has "serve: a flag" "$err" "MEGALITH_LOG_REQUESTS: expected true or false"
 }
 
+# Without a key, paths say nothing of the server but that it is there: health and readiness are a
+# word, and the pages are the same bytes whatever runs, with keys or without.
+test_open_paths() {
+  local path
+  start --served-model-name plain-name
+  for path in / /dashboard; do
+    ask GET "$path" ""
+    sed '1,/^\r*$/d' "$out" >"$work/page.${path#/}"
+  done
+  stop TERM
+  start --api-keys "$work/keys" --served-model-name other-name
+  ask GET /openapi.json "" "Authorization: Bearer first-key"
+  grep -o '"/[^"]*":{' "$out" | cut -d'"' -f2 >"$work/paths"
+  check_number "serve: paths" "x >= 12" "$(wc -l <"$work/paths")"
+  for path in $(cat "$work/paths") / /dashboard /nothing; do
+    ask GET "$path" ""
+    case $path in
+      /health | /ready) check_has "serve: $path without a key" "$out" "HTTP/1.1 200" ;;
+      / | /dashboard)
+        check_has "serve: $path without a key" "$out" "HTTP/1.1 200"
+        sed '1,/^\r*$/d' "$out" >"$work/found"
+        checks=$((checks + 1))
+        cmp -s "$work/page.${path#/}" "$work/found" || fail "serve: $path" "the same page" "another"
+        checks=$((checks + 1))
+        ! grep -qE "other-name|first-key" "$out" || fail "serve: $path" "no name, no key" "one" ;;
+      *) check_has "serve: $path without a key" "$out" "HTTP/1.1 401" ;;
+    esac
+  done
+  stop TERM
+}
+
 test_keys() {
   printf '# keys\n\nfirst-key\nsecond-key\n' >"$work/keys"
   start --api-keys "$work/keys"
@@ -106,6 +137,7 @@ test_keys() {
     check_has "serve --api-keys: $key" "$out" "HTTP/1.1 ${key#* }"
   done
   stop TERM
+  test_open_paths
   : >"$work/keys"
   expect_error "serve --api-keys: none" "expected an API key a line" serve --api-keys "$work/keys"
 }

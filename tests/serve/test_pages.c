@@ -494,6 +494,12 @@ static void test_keys(browser *b) {
   expect(b, "keys: the model's name", "document.getElementById('title').textContent === 'demo'");
   (void)evaluate(b, LAST ".querySelector('button').click()");
   expect(b, "keys: an answer", IDLE " && " LAST_TEXT " === '12 + 7 = 19.'");
+  open_page(b, "/dashboard");
+  expect(b, "keys: the dashboard asks for one",
+         "!document.getElementById('key-row').hidden &&"
+         " document.getElementById('state').textContent !== 'live'");
+  (void)evaluate(b, "document.getElementById('key').value = 'page-key'");
+  expect(b, "keys: the dashboard", "document.getElementById('state').textContent === 'live'");
   stop_server(&s);
 }
 

@@ -1,6 +1,7 @@
 // Grammars of every kind, construct by construct: texts that match and texts that do not.
 #include "grammar/grammar.h"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -294,6 +295,75 @@ static void test_json_numbers(void **state) {
   }
 }
 
+// Numbers of 0 to 3 places in a grid, with divisors and bounds in thousandths.
+static void check_multiples(bool is_integer, int divisor, int low, int high) {
+  char schema[200];
+  char bounds[100] = "";
+  int count = 0;
+  if (low != INT_MIN) {
+    (void)snprintf(bounds, sizeof bounds, ",\"minimum\":%g,\"exclusiveMaximum\":%g", low / 1000.0,
+                   high / 1000.0);
+  }
+  (void)snprintf(schema, sizeof schema, "{\"type\":\"%s\",\"multipleOf\":%g%s}",
+                 is_integer ? "integer" : "number", divisor / 1000.0, bounds);
+  mgl_error err = {0};
+  mgl_grammar *g = NULL;
+  mgl_vocabulary *v = byte_vocabulary();
+  mgl_status status = mgl_grammar_compile(
+      &(mgl_grammar_source){MGL_GRAMMAR_JSON_SCHEMA, schema, strlen(schema)}, v, NULL, &g, &err);
+  mgl_vocabulary_release(v);
+  int places = divisor % 1000 == 0 ? 0 : divisor % 100 == 0 ? 1 : divisor % 10 == 0 ? 2 : 3;
+  for (int k = -5000; k <= 125000; k += k % 1000 == 0 || k < 1200 ? 1 : 137) {
+    bool fits = k % divisor == 0 && (low == INT_MIN || (k >= low && k < high));
+    count += fits && (!is_integer || k % 1000 == 0) ? 1 : 0;
+    for (int shown = 0, unit = 1000; shown <= 3 && status == MGL_OK; shown++, unit /= 10) {
+      char text[32];
+      (void)snprintf(text, sizeof text, "%.*f", shown, k / 1000.0);
+      bool taken = matches(g, text, strlen(text));
+      // As many places as the divisor has, and not -0.
+      bool expected =
+          k % unit == 0 && fits && shown <= (is_integer ? 0 : places) && (text[0] != '-' || k != 0);
+      if (k % unit == 0 && taken != expected) {
+        fail_msg("%s and %s: %s", schema, text, taken ? "taken" : "not taken");
+      }
+    }
+  }
+  if (status != MGL_OK && count > 0) {
+    fail_msg("%s: %s", schema, err.text);
+  }
+  mgl_grammar_release(g);
+}
+
+static void test_json_multiples(void **state) {
+  static const int divisors[] = {1,    10,   100, 250,   500,   1500,  1000,  2000,  3000,
+                                 5000, 7000, 990, 10000, 12000, 30000, 60000, 100000};
+  static const int bounds[][2] = {{INT_MIN, 0},   {0, 1000},      {-4500, 99}, {1, 100000},
+                                  {-3000, -1000}, {9000, 120001}, {500, 500}};
+  static const grammar_case cases[] = {
+      {MGL_GRAMMAR_JSON_SCHEMA,
+       "{\"multipleOf\":360}",
+       {"0", "-360", "720", "360000", "999999999999999720"},
+       {"1", "36", "00", "361", "1e2", "360.0"}},
+      {MGL_GRAMMAR_JSON_SCHEMA,
+       "{\"multipleOf\":1000000,\"maximum\":3000000}",
+       {"0", "1000000", "3000000", "-900000000000000000"},
+       {"4000000", "100000", "00", "000000"}},
+      {MGL_GRAMMAR_JSON_SCHEMA,
+       "{\"type\":\"object\",\"properties\":{\"price\":{\"type\":\"number\",\"minimum\":0,"
+       "\"multipleOf\":0.01}},\"required\":[\"price\"]}",
+       {"{\"price\":19.99}", "{\"price\": 19.9}", "{\"price\": 20}", "{\"price\":0.01}"},
+       {"{\"price\":19.999}", "{\"price\":-1}", "{\"price\":.5}", "{\"price\":01}"}},
+  };
+  (void)state;
+  check_cases(cases, sizeof cases / sizeof *cases);
+  for (size_t i = 0; i < sizeof divisors / sizeof *divisors; i++) {
+    for (size_t j = 0; j < sizeof bounds / sizeof *bounds; j++) {
+      check_multiples(false, divisors[i], bounds[j][0], bounds[j][1]);
+      check_multiples(true, divisors[i], bounds[j][0], bounds[j][1]);
+    }
+  }
+}
+
 static void test_parts(void **state) {
   static const grammar_case cases[] = {
       {MGL_GRAMMAR_PARTS,
@@ -318,10 +388,10 @@ static void test_parts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_regex),        cmocka_unit_test(test_choice),
-      cmocka_unit_test(test_ebnf),         cmocka_unit_test(test_json),
-      cmocka_unit_test(test_json_strings), cmocka_unit_test(test_json_numbers),
-      cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_regex),          cmocka_unit_test(test_choice),
+      cmocka_unit_test(test_ebnf),           cmocka_unit_test(test_json),
+      cmocka_unit_test(test_json_strings),   cmocka_unit_test(test_json_numbers),
+      cmocka_unit_test(test_json_multiples), cmocka_unit_test(test_parts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

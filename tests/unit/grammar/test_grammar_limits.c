@@ -135,6 +135,24 @@ static void test_deep(void **state) {
   expect(MGL_GRAMMAR_JSON_SCHEMA, &text, "in a circle");
 }
 
+// What is refused says which keyword and where.
+static void test_divisors(void **state) {
+  static const char *const divisors[][2] = {
+      {"0", "expected a number above 0"}, {"-3", "above 0"},           {"\"x\"", "above 0"},
+      {"9.99", "at most 512 remainders"}, {"1031", "found 1031"},      {"1e9", "below 1e9"},
+      {"1e-10", "at most 9 places"},      {"1.0000000001", "9 places"}};
+  mgl_text text = {0};
+  (void)state;
+  for (size_t i = 0; i < sizeof divisors / sizeof *divisors; i++) {
+    for (size_t part = 0; part < 2; part++) {
+      mgl_text_format(&text, "{\"properties\":{\"a\":{\"type\":\"number\",\"multipleOf\":%s}}}",
+                      divisors[i][0]);
+      expect(MGL_GRAMMAR_JSON_SCHEMA, &text,
+             part == 0 ? "schema at /properties/a: \"multipleOf\": expected" : divisors[i][1]);
+    }
+  }
+}
+
 static void test_large(void **state) {
   mgl_text text = {0};
   (void)state;
@@ -275,9 +293,9 @@ static void test_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_deep),      cmocka_unit_test(test_large),
-      cmocka_unit_test(test_ambiguous), cmocka_unit_test(test_no_end),
-      cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_deep),   cmocka_unit_test(test_divisors),
+      cmocka_unit_test(test_large),  cmocka_unit_test(test_ambiguous),
+      cmocka_unit_test(test_no_end), cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

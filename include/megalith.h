@@ -1,9 +1,9 @@
 // megalith.h: run open-weight language models from C or C++.
 //
-// A *model* is an opened Hugging Face folder. An *engine* is a model made ready on one device:
-// weights, KV memory and the threads or the GPU that compute. A *request* is one prompt and what is
-// generated for it. An engine computes many requests at once, in one persistent kernel; what a
-// request gives does not depend on what else runs.
+// A *model* is an opened Hugging Face folder or GGUF file. An *engine* is a model made ready on one
+// device: weights, KV memory and the threads or the GPU that compute. A *request* is one prompt and
+// what is generated for it. An engine computes many requests at once, in one persistent kernel;
+// what a request gives does not depend on what else runs.
 //
 // The shortest program (examples/generate.c has it with its errors checked):
 //
@@ -127,7 +127,8 @@ typedef struct megalith_model_options {
 } megalith_model_options;
 
 // Opens a folder with config.json, safetensors files and, for prompts and outputs that are text,
-// tokenizer.json; reads the chat template if there is one. Weights go to a device when an engine is
+// tokenizer.json; or a GGUF file, which has all of them. Reads the chat template if there is one.
+// Weights go to a device when an engine is
 // created. A file that changes while it is in use is the caller's risk, as with any mapped file.
 MEGALITH_API megalith_status megalith_model_open(const char *path,
                                                  const megalith_model_options *options,

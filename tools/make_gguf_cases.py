@@ -12,6 +12,7 @@ pieces.gguf: a SentencePiece vocabulary trained on the first logs; pieces.json: 
 """
 import io
 import json
+import math
 import pathlib
 
 import gguf
@@ -72,11 +73,25 @@ def config_of(family, hidden, heads, head_dim, inner, layers, tied, **other):
                  "tie_word_embeddings": tied, "use_sliding_window": False}, **other)
 
 
-FACTORS = [1, 1, 1.5, 2.25, 4, 8, 8, 8]  # of the frequencies, as Llama 3 has them
+FACTORS = [1, 1, 1.5, 2.25, 4, 8, 8, 16]  # of the frequencies, as no known rule gives them
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8192}
+
+
+def llama3_factors(config):
+    """As llama.cpp's converter works them out of a config.json."""
+    factors, low, high, original = [], 1.0, 4.0, 8192
+    for i in range(0, config["head_dim"], 2):
+        length = 2 * math.pi * config["rope_theta"] ** (i / config["head_dim"])
+        smooth = (original / length - low) / (high - low)
+        factors.append(1 if length < original / high else 8.0 if length > original / low
+                       else 1 / ((1 - smooth) / 8.0 + smooth))
+    return factors
+
 
 # Name: config, the type of plain matrices or the types of quantised ones by the end of their names.
 MODELS = {
-    "llama_f16": (config_of("llama", 32, (2, 1), 16, 64, 2, False), "F16"),
+    "llama_f16": (config_of("llama", 32, (2, 1), 16, 64, 2, False, rope_scaling=LLAMA3), "F16"),
     "qwen3_bf16": (config_of("qwen3", 32, (2, 1), 16, 64, 2, True), "BF16"),
     "qwen2_f32": (config_of("qwen2", 48, (3, 1), 16, 64, 1, False), "F32"),
     "llama_mixed": (config_of("llama", 256, (4, 2), 16, 64, 1, False, factors=FACTORS),
@@ -132,6 +147,19 @@ def add_quantised(out, config, name, shape, kind, random):
     return values
 
 
+def add_letters(out):
+    """A tokenizer of 48 pieces, with which the command can run the model."""
+    texts = ["<unk>", "<s>", "</s>", "\u2581"] + [chr(ord("a") + i) for i in range(26)] + list("0123456789.,!?+-=:")
+    out.add_tokenizer_model("llama")
+    out.add_token_list(texts)
+    out.add_token_scores([float(-i) for i in range(len(texts))])
+    out.add_token_types([2, 3, 3] + [1] * (len(texts) - 3))
+    out.add_bos_token_id(1)
+    out.add_eos_token_id(2)
+    out.add_unk_token_id(0)
+    out.add_chat_template("{% for m in messages %}{{ m.content }}!{% endfor %}")
+
+
 def write_model(name, config, types):
     random = np.random.default_rng(12)
     out = gguf.GGUFWriter(OUTPUT / f"{name}.gguf", config["model_type"])
@@ -143,10 +171,14 @@ def write_model(name, config, types):
         else:
             kind = types[make_gguf.own_name(tensor).split(".")[-2]]
             weights[tensor] = add_quantised(out, config, tensor, shape, kind, random)
+    if name == "llama_mixed":
+        add_letters(out)
     if "factors" in config:
         out.add_tensor("rope_freqs.weight", np.array(config["factors"], dtype=np.float32))
         config = dict(config, rope_scaling={"rope_type": "longrope", "short_factor": config["factors"],
                                             "original_max_position_embeddings": 256, "attention_factor": 1})
+    if config.get("rope_scaling") == LLAMA3:
+        out.add_tensor("rope_freqs.weight", np.array(llama3_factors(config), dtype=np.float32))
     make_gguf.finish(out)
     logits = reference_forward.forward(config, weights, np.array(TOKENS), len(TOKENS))
     (OUTPUT / f"{name}.f32").write_bytes(logits.astype("<f4").tobytes())

@@ -1,4 +1,4 @@
-"""Makes tests/data/reference: what transformers answers on small random models of the five families.
+"""Makes tests/data/reference: what transformers answers on small random models of the six families.
 
 For every model of MODELS two files: NAME.json (config, tensors, prompt, KL divergence and logit error of transformers
 in bf16 against fp32, greedy continuation with margins) and NAME.f32 (fp32 logits of the last `positions` prompt
@@ -127,6 +127,11 @@ MODELS = [
           window=70, prompt=150, positions=24),
     model("phi3_passing", 1, "Phi3", 256, (4, 1), 64, 256, 2, 200, eps=1e-5, rotary=0.5, scaling=longrope(80, 16),
           context=512, positions=24, new_style=True),
+    # Phi: layer norms, a feed-forward part without a gate beside attention, biases everywhere.
+    model("phi_half_rotary", 1, "Phi", 256, (4, 4), 64, 512, 3, 230, eps=1e-5, rotary=0.5, positions=24),
+    model("phi_gqa_f32", 1, "Phi", 240, (6, 2), 40, 400, 3, 210, eps=1e-5, rotary=0.4, dtype="f32", prompt=150,
+          positions=24, new_style=True),
+    model("phi_f16_whole", 1, "Phi", 160, (2, 2), 80, 328, 2, 199, eps=0.01, dtype="f16", positions=24),
     model("phi3_plain_f32", 1, "Phi3", 160, (2, 2), 80, 240, 2, 180, eps=1e-5, window=30, dtype="f32", positions=24),
 ]
 
@@ -157,10 +162,16 @@ def config_of(m):
         config["mlp_bias"] = True
     if m["family"] in ("Mistral", "Phi3"):
         config["sliding_window"] = m["window"]
-    if m["family"] == "Phi3":
+    if m["family"] == "Phi":
+        config["hidden_act"] = "gelu_new"
+        config["layer_norm_eps"] = config.pop("rms_norm_eps")
+        del config["head_dim"]
+    if m["family"] in ("Phi", "Phi3"):
         config["pad_token_id"] = None
-        if m["rotary"] != 1:
+        if m["rotary"] != 1 or m["family"] == "Phi":
             config["partial_rotary_factor"] = m["rotary"]
+        if m["family"] == "Phi" and m["new_style"]:
+            config["rope_parameters"]["partial_rotary_factor"] = config.pop("partial_rotary_factor")
         if m["scaling"] is not None:  # as the hub has it, beside the other parameters
             config["original_max_position_embeddings"] = m["scaling"]["original_max_position_embeddings"]
     return config
@@ -173,6 +184,13 @@ def tensors_of(m):
     tensors = [("model.embed_tokens.weight", (m["vocab"], hidden))]
     for layer in range(m["layers"]):
         at = f"model.layers.{layer}."
+        if m["family"] == "Phi":
+            tensors += [(at + "input_layernorm.weight", (hidden,)), (at + "input_layernorm.bias", (hidden,))]
+            for name, rows, columns in (("self_attn.q_proj", q, hidden), ("self_attn.k_proj", kv, hidden),
+                                        ("self_attn.v_proj", kv, hidden), ("self_attn.dense", hidden, q),
+                                        ("mlp.fc1", inner, hidden), ("mlp.fc2", hidden, inner)):
+                tensors += [(f"{at}{name}.weight", (rows, columns)), (f"{at}{name}.bias", (rows,))]
+            continue
         tensors += [(at + "input_layernorm.weight", (hidden,)), (at + "post_attention_layernorm.weight", (hidden,))]
         if m["family"] == "Phi3":
             tensors += [(at + "self_attn.qkv_proj.weight", (q + 2 * kv, hidden)),
@@ -193,6 +211,9 @@ def tensors_of(m):
         if m["mlp_bias"]:
             tensors += [(at + "mlp.gate_proj.bias", (inner,)), (at + "mlp.up_proj.bias", (inner,)),
                         (at + "mlp.down_proj.bias", (hidden,))]
+    if m["family"] == "Phi":
+        return tensors + [("model.final_layernorm.weight", (hidden,)), ("model.final_layernorm.bias", (hidden,)),
+                          ("lm_head.weight", (m["vocab"], hidden)), ("lm_head.bias", (m["vocab"],))]
     tensors.append(("model.norm.weight", (hidden,)))
     if not m["tied"]:
         tensors.append(("lm_head.weight", (m["vocab"], hidden)))
@@ -321,7 +342,8 @@ def measure(m):
 def forward64(m, fault=None):
     weights = {name: reference_weights.rounded(reference_weights.draw(name, m["seed"], dims), m["dtype"]).reshape(dims)
                for name, dims in tensors_of(m)}
-    config = dict(config_of(m), rope_theta=m["theta"], rope_scaling=m["scaling"], head_dim=m["head_dim"])
+    config = dict(config_of(m), rope_theta=m["theta"], rope_scaling=m["scaling"], head_dim=m["head_dim"],
+                  partial_rotary_factor=m["rotary"])
     return reference_forward.forward(config, weights, prompt_of(m), m["positions"], fault)
 
 

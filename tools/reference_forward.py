@@ -1,4 +1,4 @@
-"""A second opinion on transformers: the five families' forward pass in numpy float64, written independently.
+"""A second opinion on transformers: the six families' forward pass in numpy float64, written independently.
 
 tools/make_reference.py compares it with transformers in fp32: the difference shows how good fp32 is as a reference,
 and that config.json means to transformers what it means to us. `fault` plants one mistake that an engine could make;
@@ -11,7 +11,8 @@ import numpy as np
 FAULTS = ["rope plain", "llama3 without its middle band", "rope theta +0.1%", "rope interleaved",
           "rope position late by 1 in K", "eps 0", "no norm weight", "no qk norm", "no bias", "heads mod HKV",
           "scale hidden/heads", "key 0 unseen", "oldest 1% of keys unseen", "last key unseen", "no window",
-          "window one longer", "window one shorter", "no attention factor", "whole heads turn", "other length"]
+          "window one longer", "window one shorter", "no attention factor", "whole heads turn", "other length",
+          "mean stays", "feed-forward behind attention", "gelu by sigmoid"]
 
 
 def yarn(config, scaling, dims, frequency):
@@ -137,12 +138,49 @@ def split_fused(weight, config):
             first += count
 
 
+def forward_phi(config, weight, ids, last, rope, fault):
+    """Phi-1 and 2: one layer norm before attention and feed-forward part, whose results are added."""
+    heads, kv_heads, head_dim = (config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    eps = 0 if fault == "eps 0" else config["layer_norm_eps"]
+    positions = np.arange(len(ids), dtype=np.float64)
+
+    def norm(x, name):
+        x = x if fault == "mean stays" else x - x.mean(axis=-1, keepdims=True)
+        y = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
+        return (y if fault == "no norm weight" else y * weight[name + ".weight"]) + weight[name + ".bias"]
+
+    def linear(x, name):
+        y = x @ weight[name + ".weight"].T
+        return y if fault == "no bias" else y + weight[name + ".bias"]
+
+    def gelu(x):
+        if fault == "gelu by sigmoid":
+            return x / (1 + np.exp(-1.702 * x))
+        return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+    x = weight["model.embed_tokens.weight"][ids]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        y = norm(x, at + "input_layernorm")
+        q, k, v = (linear(y, f"{at}self_attn.{name}_proj").reshape(len(ids), count, head_dim)
+                   for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)))
+        late = 1 if fault == "rope position late by 1 in K" else 0
+        q, k = rotate(q, positions, rope, fault), rotate(k, positions + late, rope, fault)
+        attended = linear(attention(q, k, v, config, 0, fault), at + "self_attn.dense")
+        if fault == "feed-forward behind attention":
+            y = norm(x + attended, at + "input_layernorm")
+        x = x + attended + linear(gelu(linear(y, at + "mlp.fc1")), at + "mlp.fc2")
+    return linear(norm(x[-last:], "model.final_layernorm"), "lm_head")
+
+
 def forward(config, weights, ids, last, fault=None):
     """Logits [last, V] of the last positions. weights: name -> float32 array as stored."""
     weight = {name: values.astype(np.float64) for name, values in weights.items()}
     heads, kv_heads, head_dim = (config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
-    eps = 0 if fault == "eps 0" else config["rms_norm_eps"]
+    eps = 0 if fault == "eps 0" else config.get("rms_norm_eps", config.get("layer_norm_eps"))
     rope = inverse_frequencies(config, len(ids), fault)
+    if config["model_type"] == "phi":
+        return forward_phi(config, weight, ids, last, rope, fault)
     split_fused(weight, config)
     positions = np.arange(len(ids), dtype=np.float64)
 

@@ -384,6 +384,12 @@ static mgl_status check_folders(const mgl_quantise_options *options, mgl_error *
   MGL_TRY(mgl_model_folder_open(options->from, 0, &folder, err));
   bool is_plain = folder.config.quantization.method == MGL_QUANT_NONE;
   mgl_model_folder_close(&folder);
+  MGL_TRY(mgl_file_find(options->from, &kind, err));
+  if (kind != MGL_FILE_FOLDER) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "%s is a GGUF file: expected a model folder, whose files go along",
+                         options->from);
+  }
   if (!is_plain) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "%s is quantised already: expected a model in bf16, f16 or f32",

@@ -114,6 +114,21 @@ uint32_t mgl_decoder_norm(mgl_decoder *d, uint32_t layer, const char *name, uint
                            d->config->rms_norm_eps);
 }
 
+// Weight and bias of a layer norm of that name.
+static mgl_norm_weights layernorm_weights(mgl_decoder *d, const char *name) {
+  char text[MGL_GRAPH_MAX_NAME_BYTES + 8];
+  (void)snprintf(text, sizeof text, "%s.weight", name);
+  uint32_t w = weight(d, text, 1, d->config->hidden_size, 0);
+  (void)snprintf(text, sizeof text, "%s.bias", name);
+  return (mgl_norm_weights){.weight = w, .shift = weight(d, text, 1, d->config->hidden_size, 0)};
+}
+
+uint32_t mgl_decoder_layernorm(mgl_decoder *d, uint32_t layer, const char *name, uint32_t x) {
+  mgl_norm_weights weights = layernorm_weights(d, layer_weight(layer, name).text);
+  return mgl_graph_layernorm(d->graph, layer_value(layer, name).text, d->act, x, weights,
+                             MGL_NO_TENSOR, d->config->rms_norm_eps);
+}
+
 mgl_qkv mgl_decoder_qkv(mgl_decoder *d, uint32_t layer, uint32_t x) {
   const mgl_config *c = d->config;
   uint32_t q_features = c->head_count * c->head_dim;
@@ -155,7 +170,7 @@ uint32_t mgl_decoder_attention(mgl_decoder *d, uint32_t layer, mgl_qkv qkv) {
                                  .window = mgl_config_window(c, layer)};
   uint32_t attended =
       mgl_graph_attention(d->graph, layer_value(layer, "attention").text, d->act, &inputs);
-  return linear(d, layer, "self_attn.o_proj", "o", attended, c->hidden_size,
+  return linear(d, layer, d->output_name, "o", attended, c->hidden_size,
                 c->head_count * c->head_dim, c->output_bias, 0);
 }
 
@@ -167,6 +182,15 @@ uint32_t mgl_decoder_feed_forward(mgl_decoder *d, uint32_t layer, uint32_t x) {
                        c->mlp_bias, 0);
   uint32_t gated = mgl_graph_silu_mul(d->graph, layer_value(layer, "gated").text, d->act, gate, up);
   return linear(d, layer, "mlp.down_proj", "down", gated, c->hidden_size, c->intermediate_size,
+                c->mlp_bias, 0);
+}
+
+uint32_t mgl_decoder_gelu_feed_forward(mgl_decoder *d, uint32_t layer, uint32_t x) {
+  const mgl_config *c = d->config;
+  uint32_t inner =
+      linear(d, layer, "mlp.fc1", "inner", x, c->intermediate_size, c->hidden_size, c->mlp_bias, 0);
+  uint32_t active = mgl_graph_gelu(d->graph, layer_value(layer, "active").text, d->act, inner);
+  return linear(d, layer, "mlp.fc2", "down", active, c->hidden_size, c->intermediate_size,
                 c->mlp_bias, 0);
 }
 
@@ -194,15 +218,25 @@ static bool head_is_embedding(mgl_decoder *d) {
          head->bytes == table->bytes && memcmp(head->data, table->data, head->bytes) == 0;
 }
 
-void mgl_decoder_end(mgl_decoder *d, uint32_t x) {
+// The output projection of normed rows.
+static void project(mgl_decoder *d, uint32_t last) {
   const mgl_config *c = d->config;
-  uint32_t norm = weight(d, "model.norm.weight", 1, c->hidden_size, 0);
   uint32_t head = head_is_embedding(d)
                       ? mgl_graph_find(d->graph, "model.embed_tokens.weight")
                       : weight(d, "lm_head.weight", 2, c->vocab_size, c->hidden_size);
+  uint32_t bias = c->head_bias ? weight(d, "lm_head.bias", 1, c->vocab_size, 0) : MGL_NO_TENSOR;
   check_act(d, head);
-  uint32_t last =
-      mgl_graph_rmsnorm(d->graph, "final_norm", d->act, x, norm, d->logit_rows, c->rms_norm_eps);
-  uint32_t logits = mgl_graph_linear(d->graph, "logits", last, head, MGL_NO_TENSOR, 0);
-  mgl_graph_mark_output(d->graph, logits);
+  mgl_graph_mark_output(d->graph, mgl_graph_linear(d->graph, "logits", last, head, bias, 0));
+}
+
+void mgl_decoder_end(mgl_decoder *d, uint32_t x) {
+  uint32_t norm = weight(d, "model.norm.weight", 1, d->config->hidden_size, 0);
+  project(d, mgl_graph_rmsnorm(d->graph, "final_norm", d->act, x, norm, d->logit_rows,
+                               d->config->rms_norm_eps));
+}
+
+void mgl_decoder_end_layernorm(mgl_decoder *d, uint32_t x) {
+  mgl_norm_weights weights = layernorm_weights(d, "model.final_layernorm");
+  project(d, mgl_graph_layernorm(d->graph, "final_norm", d->act, x, weights, d->logit_rows,
+                                 d->config->rms_norm_eps));
 }

@@ -1,6 +1,6 @@
 // What the model families share: a decoder of pre-norm layers with grouped-query attention and a
-// gated feed-forward part. A family file composes these parts in the order in which a token meets
-// them.
+// feed-forward part, gated or not. A family file composes these parts in the order in which a token
+// meets them.
 #ifndef MGL_GRAPH_DECODER_H
 #define MGL_GRAPH_DECODER_H
 
@@ -17,7 +17,8 @@ typedef struct mgl_decoder {
   bool act_fits;                     // false once a linear weight was met that is not bf16
   uint32_t tokens, positions, slots, block_tables, logit_rows;
   uint32_t angles;
-  double scale;  // of attention's scores
+  double scale;             // of attention's scores
+  const char *output_name;  // of its output projection
 } mgl_decoder;
 
 typedef struct mgl_qkv {
@@ -28,6 +29,8 @@ typedef struct mgl_qkv {
 uint32_t mgl_decoder_begin(mgl_decoder *decoder);
 // RMS norm of x with weight "model.layers.LAYER.NAME.weight".
 uint32_t mgl_decoder_norm(mgl_decoder *decoder, uint32_t layer, const char *name, uint32_t x);
+// The same with a layer norm, which also has ".bias".
+uint32_t mgl_decoder_layernorm(mgl_decoder *decoder, uint32_t layer, const char *name, uint32_t x);
 // The three projections of the normed x, with bias if the config says so.
 mgl_qkv mgl_decoder_qkv(mgl_decoder *decoder, uint32_t layer, uint32_t x);
 // RMS norm of every head of q and k (weights q_norm and k_norm).
@@ -36,6 +39,8 @@ void mgl_decoder_qk_norm(mgl_decoder *decoder, uint32_t layer, mgl_qkv *qkv);
 uint32_t mgl_decoder_attention(mgl_decoder *decoder, uint32_t layer, mgl_qkv qkv);
 // down(silu(gate(x)) * up(x)), with biases if the config says so.
 uint32_t mgl_decoder_feed_forward(mgl_decoder *decoder, uint32_t layer, uint32_t x);
+// fc2(gelu(fc1(x))), likewise.
+uint32_t mgl_decoder_gelu_feed_forward(mgl_decoder *decoder, uint32_t layer, uint32_t x);
 // x + y; `name` distinguishes the two sums of a layer.
 uint32_t mgl_decoder_add(mgl_decoder *decoder, uint32_t layer, const char *name, uint32_t x,
                          uint32_t y);
@@ -43,11 +48,15 @@ uint32_t mgl_decoder_add(mgl_decoder *decoder, uint32_t layer, const char *name,
 // projection is the embedding, unless the checkpoint stores a "lm_head.weight" that differs.
 void mgl_decoder_end(mgl_decoder *decoder, uint32_t x);
 
+// The same behind the layer norm "model.final_layernorm".
+void mgl_decoder_end_layernorm(mgl_decoder *decoder, uint32_t x);
+
 // The family builders, each in its own file.
 void mgl_family_build_qwen3(mgl_decoder *decoder);
 void mgl_family_build_qwen2(mgl_decoder *decoder);
 void mgl_family_build_llama(mgl_decoder *decoder);
 void mgl_family_build_mistral(mgl_decoder *decoder);
 void mgl_family_build_phi3(mgl_decoder *decoder);
+void mgl_family_build_phi(mgl_decoder *decoder);
 
 #endif

@@ -5,7 +5,7 @@
 static void (*const builders[MGL_FAMILY_COUNT])(mgl_decoder *) = {
     [MGL_FAMILY_QWEN3] = mgl_family_build_qwen3, [MGL_FAMILY_QWEN2] = mgl_family_build_qwen2,
     [MGL_FAMILY_LLAMA] = mgl_family_build_llama, [MGL_FAMILY_MISTRAL] = mgl_family_build_mistral,
-    [MGL_FAMILY_PHI3] = mgl_family_build_phi3,
+    [MGL_FAMILY_PHI3] = mgl_family_build_phi3,   [MGL_FAMILY_PHI] = mgl_family_build_phi,
 };
 
 mgl_status mgl_family_build(const mgl_config *config, const mgl_checkpoint *checkpoint,
@@ -17,8 +17,12 @@ mgl_status mgl_family_build(const mgl_config *config, const mgl_checkpoint *chec
   for (mgl_dtype act = MGL_DTYPE_BF16;; act = MGL_DTYPE_F32) {
     mgl_graph *graph = NULL;
     MGL_TRY(mgl_graph_create(mgl_family_name(config->family), &graph, err));
-    mgl_decoder decoder = {
-        .graph = graph, .config = config, .checkpoint = checkpoint, .act = act, .act_fits = true};
+    mgl_decoder decoder = {.graph = graph,
+                           .config = config,
+                           .checkpoint = checkpoint,
+                           .act = act,
+                           .act_fits = true,
+                           .output_name = "self_attn.o_proj"};
     builders[config->family](&decoder);
     if (!decoder.act_fits) {
       mgl_graph_destroy(graph);

@@ -128,9 +128,14 @@ mgl_status mgl_graph_finish(mgl_graph *graph, mgl_error *err);
 
 // --- op constructors: the result is a fresh activation named `name` ------------------------------
 uint32_t mgl_graph_embed(mgl_graph *graph, const char *name, uint32_t tokens, uint32_t table);
+typedef struct mgl_norm_weights {
+  uint32_t weight, shift;
+} mgl_norm_weights;
 // rows may be MGL_NO_TENSOR.
 uint32_t mgl_graph_rmsnorm(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,
                            uint32_t weight, uint32_t rows, double eps);
+uint32_t mgl_graph_layernorm(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,
+                             mgl_norm_weights weights, uint32_t rows, double eps);
 // The output is [T, N], or [T, heads, N / heads] when heads is not 0. bias may be MGL_NO_TENSOR.
 uint32_t mgl_graph_linear(mgl_graph *graph, const char *name, uint32_t x, uint32_t weight,
                           uint32_t bias, uint32_t heads);
@@ -148,6 +153,7 @@ uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype
                              const mgl_attention_inputs *inputs);
 uint32_t mgl_graph_silu_mul(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t gate,
                             uint32_t up);
+uint32_t mgl_graph_gelu(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x);
 uint32_t mgl_graph_add(mgl_graph *graph, const char *name, uint32_t x, uint32_t y);
 
 // Number of elements of a tensor, symbols replaced by these values.

@@ -33,19 +33,22 @@ typedef struct family_info {
   uint32_t default_context_tokens;  // max_position_embeddings
   int32_t default_bos_id;           // -1: none
   int32_t default_eos_id;           // -1: none
-  double default_eps;               // rms_norm_eps
+  double default_eps;
+  const char *eps_key;     // NULL: rms_norm_eps
+  const char *activation;  // hidden_act; NULL: silu
   window_rule window;
   uint32_t default_window;  // sliding_window; 0: none
   bool qkv_bias;
   bool
       has_attention_bias;  // the key means something: Q, K, V and output have biases where it is true
   bool has_mlp_bias;
+  bool all_biases;  // of every linear, whatever keys say
   bool qk_norm;
   bool fused_weights;
 } family_info;
 
-// The defaults are those of transformers' Qwen3Config, Qwen2Config, LlamaConfig, MistralConfig and
-// Phi3Config (the same in 4.57 and 5).
+// The defaults are those of transformers' Qwen3Config, Qwen2Config, LlamaConfig, MistralConfig,
+// Phi3Config and PhiConfig (the same in 4.57 and 5).
 static const family_info families[MGL_FAMILY_COUNT] = {
     [MGL_FAMILY_QWEN3] = {.name = "qwen3",
                           .architecture = "Qwen3ForCausalLM",
@@ -94,6 +97,15 @@ static const family_info families[MGL_FAMILY_COUNT] = {
                          .default_eps = 1e-5,
                          .window = WINDOW_OF_ALL,
                          .fused_weights = true},
+    [MGL_FAMILY_PHI] = {.name = "phi",
+                        .architecture = "PhiForCausalLM",
+                        .default_context_tokens = 2048,
+                        .default_bos_id = 1,
+                        .default_eos_id = 2,
+                        .default_eps = 1e-5,
+                        .eps_key = "layer_norm_eps",
+                        .activation = "gelu_new",
+                        .all_biases = true},
 };
 
 enum {
@@ -105,8 +117,9 @@ enum {
 #define MIN_REPETITION_PENALTY 0.01
 #define MAX_REPETITION_PENALTY 100
 
-#define SUPPORTED_FAMILIES \
-  "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, MistralForCausalLM and Phi3ForCausalLM"
+#define SUPPORTED_FAMILIES                                                                     \
+  "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Phi3ForCausalLM " \
+  "and PhiForCausalLM"
 
 const char *mgl_family_name(mgl_family family) {
   return families[family].name;
@@ -195,7 +208,7 @@ static mgl_status refuse_flag(mgl_json_object o, const char *key, bool neutral, 
 
 // Keys of other architectures that would change the arithmetic. A known architecture does not have
 // them in transformers; a file that does is a hybrid that this engine would run wrong.
-static mgl_status refuse_features(mgl_json_object o, mgl_error *err) {
+static mgl_status refuse_features(mgl_json_object o, mgl_family family, mgl_error *err) {
   static const struct {
     const char *key;
     double neutral;  // NAN: none
@@ -219,6 +232,7 @@ static mgl_status refuse_features(mgl_json_object o, mgl_error *err) {
       {"lm_head_bias", false},       {"is_causal", true},
       {"use_qk_norm", false},        {"use_bidirectional_attention", false},
       {"is_encoder_decoder", false}, {"add_cross_attention", false},
+      {"qk_layernorm", false},
   };
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
     MGL_TRY(refuse_unless(o, numbers[i].key, numbers[i].neutral, err));
@@ -226,13 +240,14 @@ static mgl_status refuse_features(mgl_json_object o, mgl_error *err) {
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
     MGL_TRY(refuse_flag(o, flags[i].key, flags[i].neutral, err));
   }
-  const char *activation = "silu";
+  const char *expected = families[family].activation != NULL ? families[family].activation : "silu";
+  const char *activation = expected;
   MGL_TRY(mgl_json_opt_string(o, "hidden_act", &activation, err));
-  if (strcmp(activation, "silu") != 0) {
+  if (strcmp(activation, expected) != 0) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "%s: \"hidden_act\": expected \"silu\", found \"%.100s\", which is not "
+                         "%s: \"hidden_act\": expected \"%s\", found \"%.100s\", which is not "
                          "supported",
-                         o.where, activation);
+                         o.where, expected, activation);
   }
   return MGL_OK;
 }
@@ -242,6 +257,10 @@ static mgl_status read_biases(mgl_json_object o, mgl_config *out, mgl_error *err
   const family_info *info = &families[out->family];
   bool attention_bias = false;
   out->qkv_bias = info->qkv_bias;
+  if (info->all_biases) {
+    out->qkv_bias = out->output_bias = out->mlp_bias = out->head_bias = true;
+    return MGL_OK;
+  }
   if (info->has_attention_bias) {
     MGL_TRY(mgl_json_opt_bool(o, "attention_bias", &attention_bias, err));
     out->qkv_bias = attention_bias;
@@ -399,7 +418,9 @@ static mgl_status read_sizes(mgl_json_object o, mgl_config *out, mgl_error *err)
   MGL_TRY(required_u32(o, "vocab_size", MGL_MAX_VOCAB, &out->vocab_size, err));
   MGL_TRY(optional_u32(o, "max_position_embeddings", MGL_MAX_CONTEXT, &out->context_tokens, err));
   MGL_TRY(read_head_sizes(o, out, err));
-  MGL_TRY(mgl_json_opt_double(o, "rms_norm_eps", 1e-30, 1, &out->rms_norm_eps, err));
+  const char *eps_key = families[out->family].eps_key;
+  eps_key = eps_key != NULL ? eps_key : "rms_norm_eps";
+  MGL_TRY(mgl_json_opt_double(o, eps_key, 1e-30, 1, &out->rms_norm_eps, err));
   return mgl_json_opt_bool(o, "tie_word_embeddings", &out->tie_word_embeddings, err);
 }
 
@@ -500,7 +521,7 @@ mgl_status mgl_config_read(mgl_json_object o, mgl_config *out, mgl_generation *g
   MGL_TRY(read_family(o, &out->family, err));
   out->qk_norm = families[out->family].qk_norm;
   out->fused_weights = families[out->family].fused_weights;
-  MGL_TRY(refuse_features(o, err));
+  MGL_TRY(refuse_features(o, out->family, err));
   MGL_TRY(read_biases(o, out, err));
   MGL_TRY(read_sizes(o, out, err));
   MGL_TRY(mgl_config_read_rope(o, out, err));

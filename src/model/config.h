@@ -32,6 +32,7 @@ typedef enum mgl_family {
   MGL_FAMILY_LLAMA,    // LlamaForCausalLM (Llama 2 and 3.x)
   MGL_FAMILY_MISTRAL,  // MistralForCausalLM
   MGL_FAMILY_PHI3,     // Phi3ForCausalLM (Phi-3, 3.5, 4 and 4-mini): fused weights
+  MGL_FAMILY_PHI,      // PhiForCausalLM (Phi-1, 1.5 and 2): layer norms, parallel parts, biases
   MGL_FAMILY_COUNT,
 } mgl_family;
 
@@ -73,12 +74,13 @@ typedef struct mgl_config {
   uint32_t rotary_dim;      // even: the first dims of a head that turn; 0: all
   uint32_t vocab_size;      // V
   uint32_t context_tokens;  // max_position_embeddings, or what yarn and dynamic make of it
-  double rms_norm_eps;
+  double rms_norm_eps;      // of layer norms too
   mgl_rope rope;
   bool tie_word_embeddings;
   bool qkv_bias;
   bool output_bias;  // of the output projection of attention
   bool mlp_bias;     // of gate, up and down
+  bool head_bias;    // of the output projection of the model
   bool qk_norm;
   bool fused_weights;  // the checkpoint has qkv_proj and gate_up_proj (model/fused_weights.h)
   // Tokens that a query of a windowed layer attends to, itself included; 0: no layer has a window.
@@ -106,7 +108,7 @@ typedef struct mgl_generation {
   char unapplied[MGL_UNAPPLIED_BYTES];
 } mgl_generation;
 
-// "qwen3", "qwen2", "llama", "mistral", "phi3"
+// "qwen3", "qwen2", "llama", "mistral", "phi3", "phi"
 const char *mgl_family_name(mgl_family family);
 
 // Tokens that a query of the layer attends to, itself included; 0: all before it.

@@ -224,11 +224,12 @@ static void stretch_context(mgl_config *config) {
 
 // --- partial rotary ------------------------------------------------------------------------------
 
-// Of the families here only Phi-3's class in transformers turns a part of a head.
+// Of the families here only the classes of Phi and Phi-3 in transformers turn a part of a head.
 static mgl_status read_rotary_dim(mgl_json_object o, mgl_json_object rope, mgl_config *config,
                                   mgl_error *err) {
   static const char key[] = "partial_rotary_factor";
-  double factor = 1;
+  const bool is_phi = config->family == MGL_FAMILY_PHI;
+  double factor = is_phi ? 0.5 : 1;
   MGL_TRY(mgl_json_opt_double(o, key, 0, 1, &factor, err));
   double inner = factor;
   MGL_TRY(mgl_json_opt_double(rope, key, 0, 1, &inner, err));
@@ -236,7 +237,7 @@ static mgl_status read_rotary_dim(mgl_json_object o, mgl_json_object rope, mgl_c
     return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"%s\" is given twice: %g and %g", o.where, key,
                          factor, inner);
   }
-  if (inner != 1 && config->family != MGL_FAMILY_PHI3) {
+  if (inner != 1 && config->family != MGL_FAMILY_PHI3 && !is_phi) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "%s: \"%s\" is supported only as 1", o.where,
                          key);
   }
@@ -270,6 +271,11 @@ mgl_status mgl_config_read_rope(mgl_json_object o, mgl_config *config, mgl_error
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "%s: the rope type of a phi3 model is supported only as \"default\" and "
                          "\"longrope\"",
+                         o.where);
+  }
+  if (config->family == MGL_FAMILY_PHI && out->kind != MGL_ROPE_PLAIN) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "%s: the rope type of a phi model is supported only as \"default\"",
                          o.where);
   }
   switch (out->kind) {

@@ -7,6 +7,7 @@
 #include "model/gguf.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,13 +121,11 @@ static mgl_status skip_elements(cursor *c, mgl_gguf_value *value) {
     c->at += bytes;
     return MGL_OK;
   }
+  char what[MGL_GGUF_MAX_KEY_BYTES + 32];
+  (void)snprintf(what, sizeof what, "a string of \"%.*s\"", shown, value->key.text);
   for (uint64_t i = 0; i < value->count; i++) {
     mgl_gguf_string ignored;
-    mgl_status status = take_string(c, "a string", &ignored);
-    if (status != MGL_OK) {
-      mgl_error_prefix(c->err, "key \"%.*s\"", shown, value->key.text);
-      return status;
-    }
+    MGL_TRY(take_string(c, what, &ignored));
   }
   return MGL_OK;
 }

@@ -2,6 +2,7 @@
 #include "model/gguf_config.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 #include "model/config.h"
 #include "model/gguf_tokenizer.h"
 
-enum { KEY_BYTES = 128, MAX_LIST = 4096 };  // MAX_LIST: layers, frequencies
+enum { KEY_BYTES = 128, LLAMA3_CONTEXT = 8192 };
 
 typedef struct maker {
   const mgl_gguf *gguf;
@@ -20,39 +21,23 @@ typedef struct maker {
 
 // --- values --------------------------------------------------------------------------------------
 
-static json_t *element(const mgl_gguf_value *value, uint64_t i) {
-  if (value->kind == MGL_GGUF_STRING) {
-    const unsigned char *at = value->data;
-    mgl_gguf_string string = mgl_gguf_next_string(&at);
-    return json_stringn(string.text, string.bytes);
+// The first element as JSON; what is no number becomes a text, which the configuration's reader
+// refuses.
+static json_t *number_of(const mgl_gguf_value *value) {
+  if (value->kind == MGL_GGUF_STRING || value->kind == MGL_GGUF_BOOL || value->count == 0) {
+    return json_string("no number");
   }
-  if (value->kind == MGL_GGUF_BOOL) {
-    return json_boolean(value->data[i] != 0);
+  if (mgl_gguf_is_integer(value)) {
+    return json_integer(mgl_gguf_integer(value, 0));
   }
-  return mgl_gguf_is_integer(value) ? json_integer(mgl_gguf_integer(value, i))
-                                    : json_real(mgl_gguf_number(value, i));
-}
-
-json_t *mgl_gguf_json(const mgl_gguf_value *value) {
-  if (!value->is_array) {
-    return element(value, 0);
-  }
-  json_t *list = value->count > MAX_LIST || value->kind == MGL_GGUF_STRING ? NULL : json_array();
-  for (uint64_t i = 0; list != NULL && i < value->count; i++) {
-    if (json_array_append_new(list, element(value, i)) != 0) {
-      json_decref(list);
-      return NULL;
-    }
-  }
-  return list;
+  double number = mgl_gguf_number(value, 0);
+  return isfinite(number) ? json_real(number) : json_string("no number");
 }
 
 static mgl_status put(maker *m, const char *key, json_t *value) {
   if (json_object_set_new(m->out, key, value) != 0) {
-    return mgl_error_set(m->err, MGL_ERR_FORMAT,
-                         "%s: the value for \"%s\": expected a number or a short text (or memory "
-                         "is out)",
-                         m->gguf->where, key);
+    return mgl_error_set(m->err, MGL_ERR_MEMORY, "%s: out of memory for its configuration",
+                         m->gguf->where);
   }
   return MGL_OK;
 }
@@ -93,7 +78,8 @@ static mgl_status put_size(maker *m, const char *key, const char *suffix, bool r
                      : mgl_error_set(m->err, MGL_ERR_FORMAT, "%s: \"%s\" is missing",
                                      m->gguf->where, own);
   }
-  if (value->kind == MGL_GGUF_STRING || value->kind == MGL_GGUF_BOOL) {
+  bool is_number = value->kind != MGL_GGUF_STRING && value->kind != MGL_GGUF_BOOL;
+  if (!is_number) {
     return mgl_error_set(m->err, MGL_ERR_FORMAT, "%s: \"%s\": expected a number", m->gguf->where,
                          own);
   }
@@ -102,7 +88,7 @@ static mgl_status put_size(maker *m, const char *key, const char *suffix, bool r
       return unsupported(m, own, "a number that differs by layer");
     }
   }
-  return put(m, key, element(value, 0));
+  return put(m, key, number_of(value));
 }
 
 static mgl_status put_sizes(maker *m) {
@@ -195,19 +181,43 @@ static mgl_status refuse_features(maker *m) {
 
 // --- rope ----------------------------------------------------------------------------------------
 
-// Factors of frequencies that the converter worked out (Llama 3): a longrope without a long part.
+// Whether factors are those that the converter works out of rope type "llama3" as Llama 3.1 to 3.3
+// have it: 1 for wavelengths below original / 4, `most` above the original context.
+static bool are_llama3(const maker *m, const float *factors, uint64_t count, double most) {
+  const double low = 1, high = 4, original = LLAMA3_CONTEXT;
+  const double theta = json_number_value(json_object_get(m->out, "rope_theta"));
+  for (uint64_t i = 0; i < count; i++) {
+    double wavelength = 2 * 3.14159265358979323846 * pow(theta, (double)i / (double)count);
+    double smooth = fmin(fmax((original / wavelength - low) / (high - low), 0), 1);
+    double expected = 1 / ((1 - smooth) / most + smooth);
+    if (!(fabs((double)factors[i] - expected) <= 1e-4 * expected)) {
+      return false;
+    }
+  }
+  return count != 0 && most >= 1;
+}
+
+// Factors of frequencies, of which a file does not say how they came about: those of Llama 3 are
+// told by their values; of others a longrope without a long part has the same frequencies.
 static mgl_status put_factors(maker *m, const mgl_gguf_tensor *tensor) {
+  float factors[MGL_MAX_HEAD_DIM / 2];
   if (strcmp(tensor->type->name, "F32") != 0 || tensor->rank != 1 ||
       tensor->dims[0] > MGL_MAX_HEAD_DIM / 2) {
     return mgl_error_set(m->err, MGL_ERR_FORMAT,
                          "%s: tensor \"rope_freqs.weight\": expected at most %d numbers in F32",
                          m->gguf->where, MGL_MAX_HEAD_DIM / 2);
   }
+  mgl_widen_f32(MGL_DTYPE_F32, tensor->data, (size_t)tensor->dims[0], factors);
+  double most = tensor->dims[0] == 0 ? 0 : (double)factors[tensor->dims[0] - 1];
+  if (are_llama3(m, factors, tensor->dims[0], most)) {
+    return put(
+        m, "rope_scaling",
+        json_pack("{ss,sf,sf,sf,si}", "rope_type", "llama3", "factor", most, "low_freq_factor", 1.0,
+                  "high_freq_factor", 4.0, "original_max_position_embeddings", LLAMA3_CONTEXT));
+  }
   json_t *list = json_array();
   for (uint64_t i = 0; i < tensor->dims[0]; i++) {
-    float factor;
-    mgl_widen_f32(MGL_DTYPE_F32, tensor->data + 4 * i, 1, &factor);
-    (void)json_array_append_new(list, json_real((double)factor));  // NaN: the list is too short
+    (void)json_array_append_new(list, json_real((double)factors[i]));  // a NaN leaves it too short
   }
   json_t *context = json_object_get(m->out, "max_position_embeddings");
   return put(
@@ -404,7 +414,7 @@ mgl_status mgl_gguf_generation(const mgl_gguf *gguf, json_t **out, mgl_error *er
   mgl_status status = put(&m, "do_sample", json_boolean(heat != NULL));
   for (size_t i = 0; i < sizeof keys / sizeof *keys && status == MGL_OK; i++) {
     const mgl_gguf_value *value = mgl_gguf_find(gguf, keys[i].own);
-    status = value == NULL ? MGL_OK : put(&m, keys[i].key, mgl_gguf_json(value));
+    status = value == NULL ? MGL_OK : put(&m, keys[i].key, number_of(value));
   }
   if (status != MGL_OK) {
     json_decref(m.out);

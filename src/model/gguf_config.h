@@ -13,8 +13,4 @@ mgl_status mgl_gguf_config(const mgl_gguf *gguf, json_t **out, mgl_error *err);
 // The sampling defaults, as a generation_config.json.
 mgl_status mgl_gguf_generation(const mgl_gguf *gguf, json_t **out, mgl_error *err);
 
-// A number, a list of numbers, a bool or a string as JSON; NULL when memory is out, for a number
-// that JSON lacks (NaN) and for text that is not UTF-8.
-json_t *mgl_gguf_json(const mgl_gguf_value *value);
-
 #endif

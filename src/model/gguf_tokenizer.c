@@ -113,8 +113,9 @@ static mgl_status put_token(maker *m, json_t *vocab, json_t *added, uint64_t id,
 }
 
 static mgl_status put_tokens(maker *m) {
-  json_t *vocab = json_object(), *added = json_array();
+  json_t *added = json_array();
   MGL_TRY(put(m, m->root, "added_tokens", added));
+  json_t *vocab = json_object();
   MGL_TRY(put(m, m->model, "vocab", vocab));
   MGL_TRY(check_size(m, m->tokens, MGL_TOKENIZER_MAX_VOCAB, MGL_GGUF_MAX_TOKEN_TEXT));
   if (m->kinds != NULL && m->kinds->count != m->tokens->count) {
@@ -152,10 +153,12 @@ static mgl_status put_affix(maker *m, json_t *single, json_t *tokens, const char
 static mgl_status put_template(maker *m, bool bos, bool eos) {
   MGL_TRY(mgl_gguf_bool(m->gguf, "tokenizer.ggml.add_bos_token", &bos, m->err));
   MGL_TRY(mgl_gguf_bool(m->gguf, "tokenizer.ggml.add_eos_token", &eos, m->err));
-  json_t *single = json_array(), *tokens = json_object();
-  json_t *processor = json_pack("{ss,so,so}", "type", "TemplateProcessing", "single", single,
-                                "special_tokens", tokens);
+  json_t *processor = json_pack("{ss}", "type", "TemplateProcessing");
   MGL_TRY(put(m, m->root, "post_processor", processor));
+  json_t *single = json_array();
+  MGL_TRY(put(m, processor, "single", single));
+  json_t *tokens = json_object();
+  MGL_TRY(put(m, processor, "special_tokens", tokens));
   MGL_TRY(put_affix(m, single, tokens, "tokenizer.ggml.bos_token_id", "bos", bos));
   json_t *text = json_pack("{s{ss,si}}", "Sequence", "id", "A", "type_id", 0);
   if (json_array_append_new(single, text) != 0) {
@@ -272,9 +275,10 @@ static mgl_status make_sentence_pieces(maker *m) {
     mgl_free(unknown);
     MGL_TRY(put(m, m->model, "unk_token", text));
   }
-  json_t *steps = json_array(), *decoders = json_array();
+  json_t *steps = json_array();
   MGL_TRY(put(m, m->root, "normalizer",
               json_pack("{ss,so}", "type", "Sequence", "normalizers", steps)));
+  json_t *decoders = json_array();
   MGL_TRY(
       put(m, m->root, "decoder", json_pack("{ss,so}", "type", "Sequence", "decoders", decoders)));
   int failed = 0;

@@ -24,7 +24,7 @@ enum {
   MGL_GGUF_MAX_TOKEN_TEXT = 64 << 20,  // bytes of all tokens, or of all merges
   MGL_GGUF_MAX_PIECE_TEXT = 16 << 20,  // of all tokens with scores
   MGL_GGUF_MAX_PIECE_BYTES = 256,      // of one
-  MGL_GGUF_MAX_MERGES = 2 << 20,
+  MGL_GGUF_MAX_MERGES = 1 << 20,
 };
 
 // *out is NULL where the file has no tokenizer. Free it with json_decref.

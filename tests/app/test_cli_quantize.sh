@@ -46,6 +46,8 @@ test_errors() {
   expect_error "quantize twice" "is there already" quantize --to int8 -o "$work/int8"
   expect_error "quantize what is quantised" "is quantised already" \
     quantize "$work/int4" --to int8 -o "$work/x"
+  expect_error "quantize a GGUF file" "is a GGUF file: expected a model folder" \
+    quantize "$(dirname "$0")/../data/gguf/llama_f16.gguf" --to int8 -o "$work/x"
   expect_error "a group of fp8" "expected no group" quantize --to fp8 --group 64 -o "$work/x"
   expect_error "a group that does not divide" "another --group may fit" \
     quantize --to int4 --group 96 -o "$work/x"

@@ -26,6 +26,9 @@ static const char *const originals[ORIGINALS] = {"config.json",       "generatio
                                                  "model.safetensors", "graph.json",
                                                  "trace.json"};
 
+#define CASES MGL_TEST_DATA "/gguf/"
+#define VOCABULARY CASES "demo_vocabulary.gguf"
+
 typedef struct worst {
   double seconds;
   long extra_kib;
@@ -36,7 +39,7 @@ typedef struct worst {
 static char program[PATH_BYTES], demo[PATH_BYTES];
 static char work[PATH_BYTES];    // everything of this run
 static char folder[PATH_BYTES];  // of the case
-static mgl_text texts[ORIGINALS];
+static mgl_text texts[ORIGINALS], gguf_text;
 static long demo_kib[HOSTILE_COMMANDS];
 // Of a valid folder as large as the cases that follow; 0: the demo model's.
 static long valid_kib;
@@ -172,7 +175,7 @@ const char *hostile_edit(const char *text, const char *key, const char *value) {
 // --- running -------------------------------------------------------------------------------------
 
 static void fill_arguments(hostile_command command, const char *argv[ARGUMENTS]) {
-  static char graph[PATH_BYTES], trace[PATH_BYTES];
+  static char graph[PATH_BYTES], trace[PATH_BYTES], gguf[PATH_BYTES];
   static const char *const of_commands[HOSTILE_COMMANDS][ARGUMENTS] = {
       [HOSTILE_RUN] = {"run", folder, "-t", "1", "--chat", "-p", "hi", "-n", "1"},
       [HOSTILE_SCORE] = {"score", folder, "-t", "1", "--tokens", "1,2"},
@@ -181,7 +184,10 @@ static void fill_arguments(hostile_command command, const char *argv[ARGUMENTS])
       [HOSTILE_COMPILE] = {"compile", folder, "-w", "2"},
       [HOSTILE_GRAPH] = {"graph", graph},
       [HOSTILE_TRACE] = {"trace", trace},
+      [HOSTILE_GGUF] = {"tokenize", gguf},
+      [HOSTILE_GGUF_PLAN] = {"plan", gguf, "-t", "1", "--context", "16"},
   };
+  join(gguf, folder, "model.gguf");
   join(graph, folder, "graph.json");
   join(trace, folder, "trace.json");
   argv[0] = program;
@@ -305,21 +311,29 @@ void hostile_valid(FILE *file, hostile_command command, const char *name) {
 
 // --- the run -------------------------------------------------------------------------------------
 
-static void read_original(int index) {
-  char path[PATH_BYTES];
+static void read_file(const char *path, size_t most_bytes, mgl_text *out) {
   char chunk[4096];
-  join(path, index < ORIGINALS - 2 ? demo : work, originals[index]);
   FILE *file = fopen(path, "rb");
   if (file == NULL) {
     stop("read", path);
   }
-  // Of the weights only the header is needed.
-  size_t most_bytes = strcmp(originals[index], "model.safetensors") == 0 ? 16384 : 16 << 20;
-  for (size_t n = 1; n > 0 && texts[index].bytes < most_bytes;) {
+  for (size_t n = 1; n > 0 && out->bytes < most_bytes;) {
     n = fread(chunk, 1, sizeof chunk, file);
-    mgl_text_append(&texts[index], chunk, n);
+    mgl_text_append(out, chunk, n);
   }
   (void)fclose(file);
+}
+
+static void read_original(int index) {
+  char path[PATH_BYTES];
+  join(path, index < ORIGINALS - 2 ? demo : work, originals[index]);
+  // Of the weights only the header is needed.
+  bool is_weights = strcmp(originals[index], "model.safetensors") == 0;
+  read_file(path, is_weights ? 16384 : 16 << 20, &texts[index]);
+}
+
+const mgl_text *hostile_gguf(void) {
+  return &gguf_text;
 }
 
 // What the command itself writes: a task graph and a trace.
@@ -342,12 +356,15 @@ static void make_originals(void) {
   for (int i = 0; i < ORIGINALS; i++) {
     read_original(i);
   }
+  read_file(VOCABULARY, 1 << 20, &gguf_text);
 }
 
 static void measure_demo(void) {
   for (int command = 0; command < HOSTILE_COMMANDS; command++) {
     run_outcome o;
+    bool plans = command == HOSTILE_GGUF_PLAN;
     (void)hostile_folder(NULL);
+    (void)symlink(plans ? CASES "llama_f16.gguf" : VOCABULARY, hostile_path("model.gguf"));
     run_command((hostile_command)command, &o);
     demo_kib[command] = o.peak_kib;
     if (o.status != 0) {
@@ -379,6 +396,7 @@ int main(int argc, char **argv) {
   hostile_templates();
   hostile_weights();
   hostile_graphs();
+  hostile_ggufs();
   hostile_everywhere();
   empty(folder);
   (void)rmdir(folder);
@@ -387,6 +405,7 @@ int main(int argc, char **argv) {
   for (int i = 0; i < ORIGINALS; i++) {
     mgl_text_free(&texts[i]);
   }
+  mgl_text_free(&gguf_text);
   (void)printf("%u hostile folders refused; %u more survived (%u of them accepted); %u failures\n",
                refused_count, survived_count + accepted_count, accepted_count, failures);
   if (hostile_large()) {

@@ -27,8 +27,10 @@ typedef enum hostile_command {
   HOSTILE_TOKENIZE,
   HOSTILE_PLAN,
   HOSTILE_COMPILE,
-  HOSTILE_GRAPH,  // graph.json of the folder
-  HOSTILE_TRACE,  // trace.json of the folder
+  HOSTILE_GRAPH,      // graph.json of the folder
+  HOSTILE_TRACE,      // trace.json of the folder
+  HOSTILE_GGUF,       // model.gguf of the folder: its tokenizer
+  HOSTILE_GGUF_PLAN,  // the same: its weights
   HOSTILE_COMMANDS,
 } hostile_command;
 
@@ -55,6 +57,8 @@ bool hostile_large(void);
 
 // The text of a demo model's file, or of graph.json and trace.json as the command wrote them.
 const mgl_text *hostile_original(const char *file);
+// The bytes of a sound GGUF file: the demo model's tokenizer.
+const mgl_text *hostile_gguf(void);
 // The text with the value of the first "key" replaced, or (if there is none, or `key` is NULL) with
 // `value` put behind the first brace. In static memory, valid until the next call.
 const char *hostile_edit(const char *text, const char *key, const char *value);
@@ -67,6 +71,7 @@ void hostile_tokenizers(void);
 void hostile_templates(void);
 void hostile_weights(void);
 void hostile_graphs(void);
+void hostile_ggufs(void);
 // Broken JSON, and things that are no files, in the place of every file.
 void hostile_everywhere(void);
 

@@ -208,7 +208,7 @@ static void add_linear(generator *s) {
   }
 }
 
-static void add_rmsnorm(generator *s) {
+static void add_norm(generator *s) {
   static const shape from[] = {HIDDEN, HIDDEN, QUERIES, KEYS, HIDDEN};
   static const shape to[] = {NORMED, NORMED, QUERIES, KEYS, LAST};
   uint32_t kind = below(s, 5);
@@ -218,6 +218,10 @@ static void add_rmsnorm(generator *s) {
     op.inputs[0] = x;
     op.inputs[1] = vector(s, from[kind] == HIDDEN ? s->d : s->head_dim);
     op.attrs[MGL_ATTR_EPS] = 1e-6;
+    if (below(s, 4) == 0) {
+      op.kind = MGL_OP_LAYERNORM;
+      op.inputs[op.input_count++] = vector(s, from[kind] == HIDDEN ? s->d : s->head_dim);
+    }
     if (to[kind] == LAST) {
       op.inputs[op.input_count++] = s->logit_rows;
     }
@@ -264,6 +268,9 @@ static void add_elementwise(generator *s, bool sum) {
       take_over(s, kind, x);
     }
     mgl_op op = {.kind = sum ? MGL_OP_ADD : MGL_OP_SILU_MUL, .input_count = 2, .inputs = {x, y}};
+    if (!sum && below(s, 3) == 0) {
+      op = (mgl_op){.kind = MGL_OP_GELU, .input_count = 1, .inputs = {x}};
+    }
     (void)append(s, op, sum ? HIDDEN : GATED);
   }
 }
@@ -369,7 +376,7 @@ static void add_op(generator *s) {
     case 1:
     case 2:
     case 3:
-    case 4: add_rmsnorm(s); break;
+    case 4: add_norm(s); break;
     case 5:
     case 6:
     case 7:

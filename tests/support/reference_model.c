@@ -55,6 +55,9 @@ const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT] = {
     "phi3_short",
     "phi3_long_window",
     "phi3_passing",
+    "phi_half_rotary",
+    "phi_gqa_f32",
+    "phi_f16_whole",
     "phi3_plain_f32",
 };
 

@@ -276,18 +276,21 @@ static void run_rope_angles(const mgl_cpu_program *p, const mgl_op *op, size_t b
   p->kernels->rope_angles(&args, begin, end);
 }
 
-static void run_rmsnorm(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+static void run_norm(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
   const mgl_tensor *output = &p->graph->tensors[op->output];
+  mgl_op_range weights = mgl_op_inputs(op, MGL_ROLE_NORM);
+  uint32_t last = op->inputs[weights.first + weights.count - 1];
   mgl_rmsnorm_args args = {
       .x = mgl_cpu_program_input(p, op, MGL_ROLE_X),
       .x_row_index = mgl_cpu_program_input(p, op, MGL_ROLE_ROWS),
       .weight = mgl_cpu_program_input(p, op, MGL_ROLE_NORM),
+      .shift = mgl_cpu_program_tensor(p, last),
       .width = output->dims[output->rank - 1].number,
       .eps = (float)op->attrs[MGL_ATTR_EPS],
       .out = mgl_cpu_program_tensor(p, op->output),
       .out_dtype = output->dtype,
   };
-  p->kernels->rmsnorm(&args, begin, end);
+  (weights.count == 2 ? p->kernels->layernorm : p->kernels->rmsnorm)(&args, begin, end);
 }
 
 static void run_kv_write(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
@@ -335,6 +338,13 @@ static void run_silu_mul(const mgl_cpu_program *p, const mgl_op *op, size_t begi
   p->kernels->silu_mul(&args, begin, end);
 }
 
+static void run_gelu(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  mgl_gelu_args args = {.x = mgl_cpu_program_input(p, op, MGL_ROLE_X),
+                        .out = mgl_cpu_program_tensor(p, op->output),
+                        .out_dtype = p->graph->tensors[op->output].dtype};
+  p->kernels->gelu(&args, begin, end);
+}
+
 static void run_add(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
   mgl_add_args args = {.x = mgl_cpu_program_tensor(p, op->output),
                        .y = mgl_cpu_program_input(p, op, MGL_ROLE_Y)};
@@ -346,7 +356,8 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
   const mgl_op *op = &p->graph->ops[op_idx];
   switch (op->kind) {
     case MGL_OP_EMBED: run_embed(p, op, begin, end); return;
-    case MGL_OP_RMSNORM: run_rmsnorm(p, op, begin, end); return;
+    case MGL_OP_RMSNORM:
+    case MGL_OP_LAYERNORM: run_norm(p, op, begin, end); return;
     case MGL_OP_LINEAR:
       mgl_cpu_linear_run(p, (uint32_t)op_idx, worker, (uint32_t)begin, (uint32_t)end);
       return;
@@ -355,6 +366,7 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
     case MGL_OP_KV_WRITE: run_kv_write(p, op, begin, end); return;
     case MGL_OP_ATTENTION: run_attention(p, op, worker, begin, end); return;
     case MGL_OP_SILU_MUL: run_silu_mul(p, op, begin, end); return;
+    case MGL_OP_GELU: run_gelu(p, op, begin, end); return;
     case MGL_OP_ADD: run_add(p, op, begin, end); return;
     default: break;  // fused ops run as tasks only, those of the GPU were refused at creation
   }

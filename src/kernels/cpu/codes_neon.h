@@ -20,14 +20,16 @@ INLINE uint16x8_t nibble_words(const char *block, size_t e) {
 
 // Codes to bf16, by a lookup for each byte of the result.
 INLINE uint16x8_t bf16_of_nibbles(uint16x8_t words, mgl_dtype code) {
-  static const uint8_t low[2][16] = {
+  static const uint8_t low[3][16] = {
       {0, 0xe0, 0xc0, 0xa0, 0x80, 0x40, 0, 0x80, 0, 0x80, 0, 0x40, 0x80, 0xa0, 0xc0, 0xe0},
+      {0, 0x80, 0, 0x40, 0x80, 0xa0, 0xc0, 0xe0, 0, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70},
       {0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0, 0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0}};
-  static const uint8_t high[2][16] = {
+  static const uint8_t high[3][16] = {
       {0xc1, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xbf, 0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40},
+      {0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41},
       {0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0,
        0xc0}};
-  size_t kind = code == MGL_DTYPE_I4 ? 0 : 1;
+  size_t kind = code == MGL_DTYPE_I4 ? 0 : code == MGL_DTYPE_U4 ? 1 : 2;
   uint8x16_t index = vreinterpretq_u8_u16(words);
   uint16x8_t lows = vreinterpretq_u16_u8(vqtbl1q_u8(vld1q_u8(low[kind]), index));
   uint16x8_t highs = vreinterpretq_u16_u8(vqtbl1q_u8(vld1q_u8(high[kind]), index));
@@ -52,7 +54,7 @@ INLINE uint16x8_t bf16_of_bytes(int8x8_t bytes, mgl_dtype code) {
 
 // Elements e to e + 7 as bf16; e is a multiple of 8.
 INLINE uint16x8_t bf16_of_codes(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_I4 || code == MGL_DTYPE_E2M1) {
+  if (mgl_code_is_nibble(code)) {
     return bf16_of_nibbles(nibble_words(block, e), code);
   }
   return bf16_of_bytes(vld1_s8((const int8_t *)block + e), code);

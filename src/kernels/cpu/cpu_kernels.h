@@ -30,8 +30,9 @@ typedef struct mgl_embed_args {
   float *out;             // [T, D]
 } mgl_embed_args;
 
-// RMS norm of rows: out = x / sqrt(mean(x^2) + eps) * weight. Unit: a row.
-// With x_row_index, row r reads x[x_row_index[r]] (gather of the rows that need logits).
+// RMS norm of rows: out = x / sqrt(mean(x^2) + eps) * weight. Unit: a row. The layer norm has the
+// same arguments: out = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + shift. With
+// x_row_index, row r reads x[x_row_index[r]] (gather of the rows that need logits).
 typedef struct mgl_rmsnorm_args {
   const float *x;               // [rows, width]
   const uint32_t *x_row_index;  // [rows] or NULL
@@ -40,6 +41,7 @@ typedef struct mgl_rmsnorm_args {
   float eps;
   void *out;            // [rows, width] of out_dtype
   mgl_dtype out_dtype;  // bf16 or f32
+  const float *shift;   // [width], of the layer norm only
 } mgl_rmsnorm_args;
 
 // How linears walk over their operands. What a processor is fast with differs, and so is chosen on
@@ -209,6 +211,16 @@ typedef struct mgl_silu_mul_args {
   mgl_dtype out_dtype;
 } mgl_silu_mul_args;
 
+// Activation: out = x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3))). Unit: an element of [T * F].
+typedef struct mgl_gelu_args {
+  const float *x;  // [T, F]
+  void *out;       // [T, F] of out_dtype
+  mgl_dtype out_dtype;
+} mgl_gelu_args;
+
+#define MGL_GELU_SLOPE 0x1.988454p+0f  // 2 sqrt(2 / pi)
+#define MGL_GELU_CUBE 0.044715f
+
 // x += y. Unit: one element.
 typedef struct mgl_add_args {
   float *x;
@@ -219,6 +231,7 @@ typedef struct mgl_cpu_kernels {
   const char *name;  // "scalar", "avx2", "avx512", "avx512_bf16"
   void (*embed)(const mgl_embed_args *args, size_t begin, size_t end);
   void (*rmsnorm)(const mgl_rmsnorm_args *args, size_t begin, size_t end);
+  void (*layernorm)(const mgl_rmsnorm_args *args, size_t begin, size_t end);
   void (*pack)(const mgl_pack_args *args);
   void (*linear)(const mgl_linear_args *args, size_t begin, size_t end);
   void (*rope_angles)(const mgl_rope_angles_args *args, size_t begin, size_t end);
@@ -226,6 +239,7 @@ typedef struct mgl_cpu_kernels {
   void (*kv_write)(const mgl_kv_write_args *args, size_t begin, size_t end);
   void (*attention)(const mgl_attention_args *args, void *scratch, size_t begin, size_t end);
   void (*silu_mul)(const mgl_silu_mul_args *args, size_t begin, size_t end);
+  void (*gelu)(const mgl_gelu_args *args, size_t begin, size_t end);
   void (*add)(const mgl_add_args *args, size_t begin, size_t end);
   // The largest of count >= 1 elements, of equal ones (0 and -0) any; a NaN if one of them is.
   float (*largest)(const float *x, size_t count);

@@ -71,6 +71,26 @@ static void rmsnorm(const mgl_rmsnorm_args *args, size_t begin, size_t end) {
   }
 }
 
+static void layernorm(const mgl_rmsnorm_args *args, size_t begin, size_t end) {
+  for (size_t row = begin; row < end; row++) {
+    size_t source = args->x_row_index != NULL ? args->x_row_index[row] : row;
+    const float *x = args->x + source * args->width;
+    float sum = 0, squares = 0;
+    for (size_t i = 0; i < args->width; i++) {
+      sum += x[i];
+    }
+    float mean = sum / (float)args->width;
+    for (size_t i = 0; i < args->width; i++) {
+      squares += (x[i] - mean) * (x[i] - mean);
+    }
+    float inverse = 1.0f / sqrtf(squares / (float)args->width + args->eps);
+    for (size_t i = 0; i < args->width; i++) {
+      store(args->out, args->out_dtype, row * args->width + i,
+            (x[i] - mean) * inverse * args->weight[i] + args->shift[i]);
+    }
+  }
+}
+
 // Packed rows are rows as they are, split or not.
 static bool splits(void) {
   return true;
@@ -267,6 +287,14 @@ static void silu_mul(const mgl_silu_mul_args *args, size_t begin, size_t end) {
   }
 }
 
+static void gelu(const mgl_gelu_args *args, size_t begin, size_t end) {
+  for (size_t i = begin; i < end; i++) {
+    float x = args->x[i];
+    float inner = MGL_GELU_SLOPE * (x + MGL_GELU_CUBE * x * x * x);
+    store(args->out, args->out_dtype, i, x / (1.0f + expf(-inner)));
+  }
+}
+
 static void add(const mgl_add_args *args, size_t begin, size_t end) {
   for (size_t i = begin; i < end; i++) {
     args->x[i] += args->y[i];
@@ -303,6 +331,7 @@ const kernel_level mgl_level_scalar = {
             .name = "scalar",
             .embed = mgl_scalar_embed,
             .rmsnorm = rmsnorm,
+            .layernorm = layernorm,
             .pack = pack,
             .linear = linear,
             .rope_angles = mgl_scalar_rope_angles,
@@ -310,6 +339,7 @@ const kernel_level mgl_level_scalar = {
             .kv_write = kv_write,
             .attention = attention,
             .silu_mul = silu_mul,
+            .gelu = gelu,
             .add = add,
             .largest = mgl_scalar_largest,
             .splits = splits,

@@ -85,6 +85,17 @@ static void embed(const mgl_embed_args *args, size_t begin, size_t end) {
   }
 }
 
+// The sum of (x - mean)^power, 1 or 2.
+static float sum_of_powers(const float *x, size_t width, float mean, int power) {
+  vec sum = vec_zero();
+  for (size_t i = 0; i < width; i += vec_lanes) {
+    vec value = vec_sub(load_up_to(x, MGL_DTYPE_F32, i, width - i), vec_set(mean));
+    value = width - i < vec_lanes ? vec_select(width - i, value, vec_zero()) : value;
+    sum = power == 1 ? vec_add(sum, value) : vec_fma(value, value, sum);
+  }
+  return sum_lanes(sum);
+}
+
 // Four accumulators hide the latency of the additions; vector i goes to accumulator i mod 4.
 static float sum_of_squares(const float *x, size_t width) {
   vec sums[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()};
@@ -118,6 +129,23 @@ static void rmsnorm(const mgl_rmsnorm_args *args, size_t begin, size_t end) {
   }
 }
 
+static void layernorm(const mgl_rmsnorm_args *args, size_t begin, size_t end) {
+  size_t width = args->width;
+  for (size_t row = begin; row < end; row++) {
+    size_t source = args->x_row_index != NULL ? args->x_row_index[row] : row;
+    const float *x = args->x + source * width;
+    float mean = sum_of_powers(x, width, 0, 1) / (float)width;
+    float variance = sum_of_powers(x, width, mean, 2) / (float)width;
+    vec inverse = vec_set(1.0f / sqrtf(variance + args->eps));
+    for (size_t i = 0; i < width; i += vec_lanes) {
+      vec value = vec_sub(load_up_to(x, MGL_DTYPE_F32, i, width - i), vec_set(mean));
+      vec weight = load_up_to(args->weight, MGL_DTYPE_F32, i, width - i);
+      vec shift = load_up_to(args->shift, MGL_DTYPE_F32, i, width - i);
+      value = vec_fma(vec_mul(value, inverse), weight, shift);
+      store_up_to(args->out, args->out_dtype, row * width + i, width - i, value);
+    }
+  }
+}
 static void rope_head(float *x, const float *angles, size_t half) {
   for (size_t i = 0; i < half; i += vec_lanes) {
     size_t count = half - i < vec_lanes ? half - i : vec_lanes;
@@ -194,6 +222,17 @@ static void silu_mul(const mgl_silu_mul_args *args, size_t begin, size_t end) {
   }
 }
 
+// exp of more than 88.73 is infinite: the quotient is then -0, as it should be.
+static void gelu(const mgl_gelu_args *args, size_t begin, size_t end) {
+  for (size_t i = begin; i < end; i += vec_lanes) {
+    vec x = load_up_to(args->x, MGL_DTYPE_F32, i, end - i);
+    vec inner = vec_fma(vec_mul(vec_mul(vec_set(MGL_GELU_CUBE), x), vec_mul(x, x)), vec_set(1), x);
+    inner = vec_mul(vec_set(-MGL_GELU_SLOPE), inner);
+    vec denominator = vec_add(vec_set(1.0f), vec_exp(inner));
+    store_up_to(args->out, args->out_dtype, i, end - i, vec_div(x, denominator));
+  }
+}
+
 static void add(const mgl_add_args *args, size_t begin, size_t end) {
   for (size_t i = begin; i < end; i += vec_lanes) {
     vec x = load_up_to(args->x, MGL_DTYPE_F32, i, end - i);
@@ -250,6 +289,7 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
             .name = level_name,                    \
             .embed = embed,                        \
             .rmsnorm = rmsnorm,                    \
+            .layernorm = layernorm,                \
             .pack = pack,                          \
             .linear = linear,                      \
             .rope_angles = mgl_scalar_rope_angles, \
@@ -257,6 +297,7 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
             .kv_write = kv_write,                  \
             .attention = attention,                \
             .silu_mul = silu_mul,                  \
+            .gelu = gelu,                          \
             .add = add,                            \
             .largest = largest,                    \
             .splits = splits,                      \

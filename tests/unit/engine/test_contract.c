@@ -74,6 +74,25 @@ static const mgl_config phi3_config = {
     .window_layers = {2},
     .dtype = MGL_DTYPE_BF16,
     .bos_id = -1};
+// No op of it is fused.
+static const mgl_config phi_config = {.family = MGL_FAMILY_PHI,
+                                      .hidden_size = 104,
+                                      .intermediate_size = 200,
+                                      .layer_count = 2,
+                                      .head_count = 4,
+                                      .kv_head_count = 2,
+                                      .head_dim = 26,
+                                      .rotary_dim = 12,
+                                      .vocab_size = VOCAB,
+                                      .context_tokens = 2048,
+                                      .rms_norm_eps = 1e-5,
+                                      .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
+                                      .qkv_bias = true,
+                                      .output_bias = true,
+                                      .mlp_bias = true,
+                                      .head_bias = true,
+                                      .dtype = MGL_DTYPE_BF16,
+                                      .bos_id = -1};
 static const mgl_config biased_config = {.family = MGL_FAMILY_LLAMA,
                                          .hidden_size = 96,
                                          .intermediate_size = 200,
@@ -113,6 +132,8 @@ typedef struct way {
 // tasks.
 static const mgl_compile_override hybrid[] = {{.op = "attend", .launch = MGL_LAUNCH_JIT},
                                               {.op = "1.gated", .launch = MGL_LAUNCH_JIT}};
+static const mgl_compile_override plain_hybrid[] = {{.op = "attention", .launch = MGL_LAUNCH_JIT},
+                                                    {.op = "1.active", .launch = MGL_LAUNCH_JIT}};
 
 static int32_t token_at(uint32_t sequence, uint32_t position) {
   return (int32_t)((sequence * 7919u + position * 104729u + 13u) % VOCAB);
@@ -159,7 +180,7 @@ static void run_way(const mgl_config *config, uint32_t prompt, way w, float *out
                        .weights = MGL_WEIGHTS_DUMMY,
                        .seed = 5,
                        .launch = w.launch,
-                       .overrides = hybrid,
+                       .overrides = config->family == MGL_FAMILY_PHI ? plain_hybrid : hybrid,
                        .override_count = w.launch == MGL_LAUNCH_AUTO ? 2 : 0,
                        .schedulers = w.schedulers};
   mgl_runner *runner = NULL;
@@ -314,12 +335,18 @@ static void windows_and_lengths_keep_the_bits(void **state) {
   check_on_all_levels(&biased_config, check_contract);
 }
 
+static void ops_that_are_not_fused_keep_the_bits(void **state) {
+  (void)state;
+  check_on_all_levels(&phi_config, check_contract);
+}
+
 // On the best level only, for time; the second model's window is longer than a split.
 static void windows_and_lengths_in_large_iterations(void **state) {
   (void)state;
   assert_int_equal(setenv("MEGALITH_SIMD", mgl_simd_name(mgl_simd_detected()), 1), 0);
   check_large_iterations(&phi3_config);
   check_large_iterations(&biased_config);
+  check_large_iterations(&phi_config);
   assert_int_equal(unsetenv("MEGALITH_SIMD"), 0);
 }
 
@@ -359,6 +386,7 @@ int main(void) {
       cmocka_unit_test(bf16_bits_do_not_depend_on_the_way),
       cmocka_unit_test(f32_bits_do_not_depend_on_the_way),
       cmocka_unit_test(windows_and_lengths_keep_the_bits),
+      cmocka_unit_test(ops_that_are_not_fused_keep_the_bits),
       cmocka_unit_test(windows_and_lengths_in_large_iterations),
       cmocka_unit_test(bf16_bits_of_large_iterations),
       cmocka_unit_test(f32_bits_of_large_iterations),

@@ -138,7 +138,9 @@ static void gives_the_bits_of_a_folder(void **state) {
        "{\"model_type\":\"llama\",\"hidden_size\":32,\"intermediate_size\":64,"
        "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
        "\"head_dim\":16,\"vocab_size\":48,\"max_position_embeddings\":256,"
-       "\"rms_norm_eps\":1e-5,\"bos_token_id\":null,\"eos_token_id\":null}"},
+       "\"rms_norm_eps\":1e-5,\"bos_token_id\":null,\"eos_token_id\":null,"
+       "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+       "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}"},
       {"qwen3_bf16", MGL_DTYPE_BF16,
        "{\"model_type\":\"qwen3\",\"hidden_size\":32,\"intermediate_size\":64,"
        "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
@@ -164,6 +166,7 @@ static void gives_the_bits_of_a_folder(void **state) {
     run(&folder, MGL_WEIGHTS_MAPPED, &of_folder);
     assert_memory_equal(&of_file, &of_folder, sizeof of_file);
     assert_int_equal(file.config.family, folder.config.family);
+    assert_int_equal(file.config.rope.kind, folder.config.rope.kind);
     assert_int_equal(file.config.context_tokens, folder.config.context_tokens);
     assert_int_equal(file.config.tie_word_embeddings, folder.config.tie_word_embeddings);
     mgl_model_folder_close(&file);

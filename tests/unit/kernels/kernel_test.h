@@ -105,12 +105,13 @@ static inline void fill_random(void *data, mgl_dtype dtype, size_t count) {
   }
 }
 
-// |value - expected| <= bound, and value is not NaN. bf16 outputs may round once more.
+// |value - expected| <= bound, or both are the same infinity, and value is not NaN. bf16 outputs may
+// round once more.
 static inline void check_close(float value, double expected, double bound, mgl_dtype dtype) {
   if (dtype == MGL_DTYPE_BF16) {
     bound += (fabs(expected) + bound) * BF16_ROUNDOFF;
   }
-  if (!(fabs((double)value - expected) <= bound)) {
+  if ((double)value != expected && !(fabs((double)value - expected) <= bound)) {
     fail_msg("found %.9g, expected %.9g within %.3g", (double)value, expected, bound);
   }
 }

@@ -1,5 +1,5 @@
-// The ops that work by element or by row, at every level: embed, rmsnorm, rope_angles, rope,
-// kv_write, silu_mul, add, and the read stream. Each test states its bound where it checks it; u is
+// The ops that work by element or by row, at every level: embed, rmsnorm, layernorm, rope_angles,
+// rope, kv_write, silu_mul, gelu, add, and the read stream. Each test states its bound where it checks it; u is
 // 2^-24. Each also splits the units at random and compares bits with the whole range.
 #include "kernel_test.h"
 
@@ -55,7 +55,8 @@ static void rmsnorm_matches_reference(void **state) {
       mgl_dtype dtype = bf16 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
       guarded out = guarded_create(rows * width * mgl_dtype_bytes(dtype), 0);
       mgl_rmsnorm_args args = {
-          x.data, gather ? index : NULL, weight.data, (uint32_t)width, 1e-6f, out.data, dtype};
+          x.data, gather ? index : NULL, weight.data, (uint32_t)width, 1e-6f, out.data, dtype,
+          NULL};
       level(l / 4)->rmsnorm(&args, 0, 1);
       level(l / 4)->rmsnorm(&args, 1, rows);
       for (size_t r = 0; r < rows; r++) {
@@ -75,6 +76,63 @@ static void rmsnorm_matches_reference(void **state) {
     }
     guarded_destroy(&x);
     guarded_destroy(&weight);
+  }
+}
+
+// The mean is off by (width + 2) u of the mean size, and so is each difference from it, absolutely;
+// the variance, a sum of positive terms, by twice that relatively and by the square of the mean's
+// error, which eps hides; then as above.
+static void layernorm_matches_reference(void **state) {
+  (void)state;
+  enum { rows = 4, source_rows = 9 };
+  static const uint32_t index[rows] = {8, 0, 3, 3};
+  for (size_t w = 0; w < width_count; w++) {
+    size_t width = widths[w];
+    guarded x = guarded_create(source_rows * width * sizeof(float), 0);
+    guarded vectors = guarded_create(2 * width * sizeof(float), 0);
+    const float *weight = (float *)vectors.data, *shift = weight + width;
+    fill_random(x.data, MGL_DTYPE_F32, source_rows * width);
+    fill_random(vectors.data, MGL_DTYPE_F32, 2 * width);
+    for (size_t l = 0; l < 4 * level_count(); l++) {
+      bool gather = l % 2, bf16 = l / 2 % 2;
+      mgl_dtype dtype = bf16 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
+      guarded out = guarded_create(rows * width * mgl_dtype_bytes(dtype), 0);
+      mgl_rmsnorm_args args = {.x = (float *)x.data,
+                               .x_row_index = gather ? index : NULL,
+                               .weight = weight,
+                               .shift = shift,
+                               .width = (uint32_t)width,
+                               .eps = 1e-3f,
+                               .out = out.data,
+                               .out_dtype = dtype};
+      level(l / 4)->layernorm(&args, 0, 1);
+      level(l / 4)->layernorm(&args, 1, rows);
+      for (size_t r = 0; r < rows; r++) {
+        const float *row = (float *)x.data + (gather ? index[r] : r) * width;
+        double sum = 0, size = 0, squares = 0;
+        for (size_t i = 0; i < width; i++) {
+          sum += (double)row[i];
+          size += fabs((double)row[i]);
+        }
+        double mean = sum / (double)width;
+        for (size_t i = 0; i < width; i++) {
+          squares += ((double)row[i] - mean) * ((double)row[i] - mean);
+        }
+        double inverse = 1 / sqrt(squares / (double)width + (double)1e-3f);
+        double relative = ((double)width + 12) * F32_ROUNDOFF;
+        for (size_t i = 0; i < width; i++) {
+          double scaled = ((double)row[i] - mean) * inverse * (double)weight[i];
+          double of_mean = relative * (size / (double)width + fabs((double)row[i])) * inverse;
+          double bound = 2 * relative * fabs(scaled) + of_mean * fabs((double)weight[i]) +
+                         2 * F32_ROUNDOFF * (fabs(scaled) + fabs((double)shift[i]));
+          check_close(element_load(out.data, dtype, r * width + i), scaled + (double)shift[i],
+                      bound, dtype);
+        }
+      }
+      guarded_destroy(&out);
+    }
+    guarded_destroy(&x);
+    guarded_destroy(&vectors);
   }
 }
 
@@ -292,6 +350,43 @@ static void silu_mul_matches_reference(void **state) {
   }
 }
 
+// The inner polynomial is off by 5 u of its largest term, which exp turns into that relative error;
+// exp, a sum and a quotient add 4 u. Where exp nears overflow the quotient is below 2^-119.
+static void gelu_matches_reference(void **state) {
+  (void)state;
+  static const size_t counts[] = {1, 5, 8, 31, 33, 20000};
+  for (size_t c = 0; c < 6; c++) {
+    size_t count = counts[c];
+    guarded in = guarded_create(count * sizeof(float), 4);
+    for (size_t i = 0; i < count; i++) {
+      ((float *)in.data)[i] = silu_input(i, count) / 8;
+    }
+    for (size_t l = 0; l < 2 * level_count(); l++) {
+      mgl_dtype dtype = l % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
+      guarded out = guarded_create(count * mgl_dtype_bytes(dtype), 0);
+      guarded whole = guarded_create(out.bytes, 0);
+      mgl_gelu_args args = {(float *)in.data, out.data, dtype};
+      for (size_t begin = 0, end; begin < count; begin = end) {
+        end = begin + 1 + random_below((uint32_t)(count - begin < 100 ? count - begin : 100));
+        level(l / 2)->gelu(&args, begin, end);
+      }
+      args.out = whole.data;
+      level(l / 2)->gelu(&args, 0, count);
+      assert_memory_equal(out.data, whole.data, out.bytes);
+      for (size_t i = 0; i < count; i++) {
+        double x = (double)((float *)in.data)[i];
+        double inner = 2 * sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x);
+        double expected = x / (1 + exp(-inner));
+        double bound = (8 * fabs(inner) + 6) * F32_ROUNDOFF * fabs(expected) + 0x1p-119;
+        check_close(element_load(out.data, dtype, i), expected, bound, dtype);
+      }
+      guarded_destroy(&out);
+      guarded_destroy(&whole);
+    }
+    guarded_destroy(&in);
+  }
+}
+
 // Ties, overflow to infinity, NaN payloads: silu of 200 is 200, so out = bf16(200 * up).
 static void bf16_outputs_round_to_nearest_even(void **state) {
   (void)state;
@@ -363,6 +458,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(embed_copies_rows_exactly),
       cmocka_unit_test(rmsnorm_matches_reference),
+      cmocka_unit_test(layernorm_matches_reference),
+      cmocka_unit_test(gelu_matches_reference),
       cmocka_unit_test(rope_angles_are_exact_at_large_positions),
       cmocka_unit_test(rope_angles_follow_the_length),
       cmocka_unit_test(rope_matches_reference),

@@ -77,6 +77,11 @@
   "{\"model_type\":\"phi3\",\"hidden_size\":80,\"intermediate_size\":96," \
   "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":100}"
 
+// And of a Phi.
+#define PHI_LEAST                                                        \
+  "{\"model_type\":\"phi\",\"hidden_size\":64,\"intermediate_size\":96," \
+  "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":100}"
+
 typedef struct good_case {
   const char *name;
   const char *json;
@@ -348,6 +353,10 @@ static const bad_case bad_cases[] = {
     {QWEN3_0_6B, "{\"mlp_bias\":true}", NOT_SUPPORTED, "mlp_bias"},
     {LLAMA32_1B, "{\"attention_bias\":1}", FORMAT, "attention_bias"},
     {LLAMA32_1B, "{\"mlp_bias\":1}", FORMAT, "mlp_bias"},
+    {PHI_LEAST, "{\"hidden_act\":\"silu\"}", NOT_SUPPORTED, "expected \"gelu_new\""},
+    {PHI_LEAST, "{\"qk_layernorm\":true}", NOT_SUPPORTED, "qk_layernorm"},
+    {PHI_LEAST, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", NOT_SUPPORTED,
+     "phi model"},
     {LLAMA32_1B, "{\"partial_rotary_factor\":0.5}", NOT_SUPPORTED, "partial_rotary_factor"},
     {LLAMA32_1B, "{\"logits_scaling\":8.0}", NOT_SUPPORTED, "logits_scaling"},
     {LLAMA32_1B, "{\"residual_multiplier\":0.22}", NOT_SUPPORTED, "residual_multiplier"},
@@ -607,7 +616,13 @@ static void test_biases(void **state) {
   c = parse_good(QWEN3_0_6B, "{\"attention_bias\":true}");
   assert_true(c.qkv_bias && c.output_bias && !c.mlp_bias);
   c = parse_good(QWEN25_0_5B, "{\"attention_bias\":false}");
-  assert_true(c.qkv_bias && !c.output_bias && !c.mlp_bias);
+  assert_true(c.qkv_bias && !c.output_bias && !c.mlp_bias && !c.head_bias);
+  c = parse_good(PHI_LEAST, "{\"layer_norm_eps\":0.5}");
+  assert_true(c.qkv_bias && c.output_bias && c.mlp_bias && c.head_bias);
+  assert_true(c.rms_norm_eps == 0.5 && c.rotary_dim == 8 && c.head_dim == 16);
+  assert_true(c.context_tokens == 2048 && c.bos_id == 1 && c.kv_head_count == 4);
+  c = parse_good(PHI_LEAST, "{\"rope_parameters\":{\"partial_rotary_factor\":0.25}}");
+  assert_true(c.rotary_dim == 4 && c.rms_norm_eps == 1e-5);
 }
 
 // What yarn and dynamic make of the context, and the factors that they and longrope derive.

@@ -220,7 +220,7 @@ static void refuses_damaged_metadata(void **state) {
   write_value(&w, MGL_GGUF_ARRAY, MGL_GGUF_STRING, 4);
   gguf_number(&w, 3, 8);
   gguf_string(&w, "one");
-  expect(&w, "too few strings", "key \"k\"");
+  expect(&w, "too few strings", "a string of \"k\"");
   gguf_begin(&w, 3, 0, 2);
   gguf_u32(&w, "k", 1);
   gguf_u32(&w, "k", 2);
@@ -433,6 +433,44 @@ static void refuses_what_it_lacks(void **state) {
   }
 }
 
+// --- memory that is out --------------------------------------------------------------------------
+
+// Makes each allocation fail in turn: every time one message, nothing held.
+static void fail_allocations(const void *data, size_t bytes, unsigned needs) {
+  mgl_status status = MGL_ERR_MEMORY;
+  uint64_t n = 0;
+  int64_t live = mgl_alloc_live();
+  while (status != MGL_OK) {
+    mgl_model_folder folder;
+    mgl_error err = {0};
+    mgl_alloc_fail_nth(++n);
+    status = mgl_gguf_folder_parse(data, bytes, "m.gguf", needs, &folder, &err);
+    mgl_alloc_fail_nth(0);
+    if (status == MGL_OK) {
+      mgl_model_folder_close(&folder);
+    } else if (status != MGL_ERR_MEMORY) {
+      fail_msg("allocation %d: %s", (int)n, err.text);
+    }
+    if (mgl_alloc_live() != live) {
+      fail_msg("allocation %d: %d blocks are left", (int)n, (int)(mgl_alloc_live() - live));
+    }
+  }
+  assert_true(n > 50);
+}
+
+static void reports_every_failed_allocation(void **state) {
+  (void)state;
+  gguf_writer w = {0};
+  mgl_file_map map;
+  write_metadata(&w, &(change){"tokenizer.chat_template", "{{ messages[0].content }}", 0, NULL});
+  fail_allocations(w.data, w.bytes, MGL_WANT_TEXT);
+  mgl_text_clear(&w);
+  MUST(mgl_file_map_open(CASES "llama_f16.gguf", &map, &err));
+  fail_allocations(map.data, map.bytes, MGL_NEED_WEIGHTS);
+  mgl_file_map_close(&map);
+  mgl_text_free(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(dequantises_as_gguf_does),
@@ -442,6 +480,7 @@ int main(void) {
       cmocka_unit_test(refuses_damaged_tensors),
       cmocka_unit_test(survives_cuts_and_changes),
       cmocka_unit_test(refuses_what_it_lacks),
+      cmocka_unit_test(reports_every_failed_allocation),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,576 @@
+// The ops of a program: what op.def says of each, checked, and its constructor.
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "graph/graph.h"
+
+// --- checks of one op: what its comment in op.def says -------------------------------------------
+
+static bool is_f32(const mgl_tensor *t) {
+  return t->dtype == MGL_DTYPE_F32;
+}
+
+static bool is_act(const mgl_tensor *t) {
+  return t->placement == MGL_PLACE_ACTIVATION &&
+         (t->dtype == MGL_DTYPE_F32 || t->dtype == MGL_DTYPE_BF16);
+}
+
+static bool is_float_weight(const mgl_tensor *t) {
+  return t->placement == MGL_PLACE_WEIGHT && t->dtype != MGL_DTYPE_I32;
+}
+
+static bool is_index(const mgl_tensor *t, mgl_dim_symbol symbol) {
+  return t->placement == MGL_PLACE_INPUT && t->dtype == MGL_DTYPE_I32 && t->rank == 1 &&
+         t->dims[0].symbol == symbol;
+}
+
+static bool same_dim(mgl_dim a, mgl_dim b) {
+  return a.symbol == b.symbol && a.number == b.number;
+}
+
+static bool same_shape(const mgl_tensor *a, const mgl_tensor *b) {
+  bool same = a->rank == b->rank;
+  for (uint32_t i = 0; same && i < a->rank; i++) {
+    same = same_dim(a->dims[i], b->dims[i]);
+  }
+  return same;
+}
+
+// f32 activation of shape [T, heads, HD].
+static bool is_heads(const mgl_tensor *t) {
+  return is_act(t) && is_f32(t) && t->rank == 3;
+}
+
+static const char *check_embed(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_index(in[0], MGL_DIM_TOKENS)) {
+    return "tokens must be an input i32[T]";
+  }
+  if (!is_float_weight(in[1]) || in[1]->rank != 2) {
+    return "the table must be a weight [V,D]";
+  }
+  bool fits = is_f32(out) && out->rank == 2 && same_dim(out->dims[0], in[0]->dims[0]) &&
+              same_dim(out->dims[1], in[1]->dims[1]);
+  return fits ? NULL : "the result must be f32[T,D]";
+}
+
+// x, `weights` vectors, and rows if there is one input more.
+static const char *check_norm(const mgl_tensor *const *in, uint32_t weights, uint32_t count,
+                              const mgl_tensor *out) {
+  const mgl_tensor *rows = count == weights + 2 ? in[count - 1] : NULL;
+  if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank < 2) {
+    return "x must be an f32 activation of rank 2 or more";
+  }
+  for (uint32_t i = 1; i <= weights; i++) {
+    if (!is_float_weight(in[i]) || in[i]->rank != 1 ||
+        !same_dim(in[i]->dims[0], in[0]->dims[in[0]->rank - 1])) {
+      return "the weight must be as long as the last dim of x";
+    }
+  }
+  if (rows != NULL && (!is_index(rows, MGL_DIM_LOGIT_ROWS) || in[0]->rank != 2)) {
+    return "rows must be an input i32[L], with x of rank 2";
+  }
+  bool fits = is_act(out) && out->rank == in[0]->rank &&
+              same_dim(out->dims[0], rows != NULL ? rows->dims[0] : in[0]->dims[0]);
+  for (uint32_t i = 1; fits && i < out->rank; i++) {
+    fits = same_dim(out->dims[i], in[0]->dims[i]);
+  }
+  return fits ? NULL : "the result must have the shape of x (L rows where rows are given)";
+}
+
+static const char *check_linear(const mgl_tensor *const *in, uint32_t count,
+                                const mgl_tensor *out) {
+  if (!is_act(in[0]) || in[0]->rank < 2) {
+    return "x must be an activation of rank 2 or more";
+  }
+  if (!is_float_weight(in[1]) || in[1]->rank != 2) {
+    return "the weight must be [N,K]";
+  }
+  if (mgl_tensor_row_elements(in[0]) != in[1]->dims[1].number) {
+    return "the rows of x must have the K elements of the weight [N,K]";
+  }
+  if (in[0]->dtype == MGL_DTYPE_BF16 && !mgl_dtype_fits_bf16(in[1]->dtype)) {
+    return "bf16 activations need a weight of bf16 or codes";
+  }
+  if (count == 3 &&
+      (!is_float_weight(in[2]) || in[2]->rank != 1 || !same_dim(in[2]->dims[0], in[1]->dims[0]))) {
+    return "the bias must be a weight [N]";
+  }
+  bool fits = is_act(out) && is_f32(out) && out->rank >= 2 &&
+              same_dim(out->dims[0], in[0]->dims[0]) &&
+              mgl_tensor_row_elements(out) == in[1]->dims[0].number;
+  return fits ? NULL : "the result must be f32 with the rows of x and N elements a row";
+}
+
+// Frequencies that depend on lengths have them, and either a base that grows or a second set.
+static const char *check_frequencies(const mgl_op *op, uint32_t half) {
+  const double *a = op->attrs;
+  const double original = a[MGL_ATTR_ORIGINAL];
+  bool grows = a[MGL_ATTR_THETA] != 0;
+  if (original < 0 || a[MGL_ATTR_THETA] < 0 || a[MGL_ATTR_AMPLITUDE] < 0 ||
+      (grows && (!(original > 0) || half < 2 || !(a[MGL_ATTR_FACTOR] >= 1))) ||
+      (!grows && a[MGL_ATTR_FACTOR] != 0)) {
+    return "amplitude, original and theta must not be negative; a theta needs original, a factor "
+           "of "
+           "at least 1 and 4 dims";
+  }
+  if ((original != 0) != (op->input_count == 2)) {
+    return "lengths are needed with original, and only then";
+  }
+  uint32_t sets = original != 0 && !grows ? 2 : 1;
+  if (op->value_count != sets * (uint64_t)half) {
+    return "values must be the RD/2 frequencies, twice as many with original and no theta";
+  }
+  for (uint32_t i = 0; i < op->value_count; i++) {
+    if (!(op->values[i] >= 0) || !isfinite(op->values[i])) {
+      return "values must be finite and not negative";
+    }
+  }
+  return NULL;
+}
+
+static const char *check_rope_angles(const mgl_op *op, const mgl_tensor *const *in,
+                                     const mgl_tensor *out) {
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    if (!is_index(in[i], MGL_DIM_TOKENS)) {
+      return "positions and lengths must be inputs i32[T]";
+    }
+  }
+  bool fits = is_act(out) && is_f32(out) && out->rank == 3 &&
+              same_dim(out->dims[0], in[0]->dims[0]) && same_dim(out->dims[2], MGL_DIM(2)) &&
+              out->dims[1].number <= MGL_MAX_HEAD_DIM / 2;
+  return fits ? check_frequencies(op, out->dims[1].number) : "the result must be f32[T,RD/2,2]";
+}
+
+// The angles of heads [T,heads,HD].
+static bool are_angles(const mgl_tensor *angles, const mgl_tensor *heads) {
+  return is_act(angles) && is_f32(angles) && angles->rank == 3 &&
+         same_dim(angles->dims[0], heads->dims[0]) && angles->dims[2].number == 2 &&
+         (uint64_t)angles->dims[1].number * 2 <= heads->dims[2].number;
+}
+
+static const char *check_rope(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_heads(in[0])) {
+    return "x must be f32[T,heads,HD]";
+  }
+  if (!are_angles(in[1], in[0])) {
+    return "angles must be f32[T,RD/2,2] with RD at most HD";
+  }
+  return is_heads(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of x";
+}
+
+static const char *check_kv_write(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_heads(in[0]) || !is_heads(in[1]) || !same_shape(in[0], in[1])) {
+    return "k and v must be f32[T,HKV,HD]";
+  }
+  if (!is_index(in[2], MGL_DIM_TOKENS)) {
+    return "slots must be an input i32[T]";
+  }
+  bool fits = out->placement == MGL_PLACE_KV && out->rank == 2 &&
+              (out->dtype == MGL_DTYPE_BF16 || out->dtype == MGL_DTYPE_F32) &&
+              same_dim(out->dims[0], in[0]->dims[1]) && same_dim(out->dims[1], in[0]->dims[2]);
+  return fits ? NULL : "the result must be a bf16 or f32 kv tensor [HKV,HD]";
+}
+
+static bool is_window(double tokens) {
+  return tokens >= 0 && tokens <= UINT32_MAX && tokens == floor(tokens);
+}
+
+static const char *check_attention(const mgl_op *op, const mgl_tensor *const *in,
+                                   const mgl_tensor *out) {
+  if (!is_heads(in[0])) {
+    return "q must be f32[T,H,HD]";
+  }
+  if (in[1]->placement != MGL_PLACE_KV || !same_dim(in[1]->dims[1], in[0]->dims[2]) ||
+      in[0]->dims[1].number % in[1]->dims[0].number != 0) {
+    return "kv must be [HKV,HD] with HKV dividing H";
+  }
+  if (!is_index(in[2], MGL_DIM_TOKENS) || !is_index(in[3], MGL_DIM_SEQUENCES)) {
+    return "positions must be an input i32[T], block_tables i32[R]";
+  }
+  if (!(op->attrs[MGL_ATTR_SCALE] > 0) || !is_window(op->attrs[MGL_ATTR_WINDOW])) {
+    return "scale must be positive, the window a number of tokens, or 0";
+  }
+  return is_act(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of q";
+}
+
+static const char *check_silu_mul(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_act(in[0]) || !is_f32(in[0]) || !is_act(in[1]) || !is_f32(in[1]) ||
+      !same_shape(in[0], in[1])) {
+    return "gate and up must be f32 of one shape";
+  }
+  return is_act(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of gate";
+}
+
+static const char *check_gelu(const mgl_tensor *const *in, const mgl_tensor *out) {
+  return is_act(in[0]) && is_f32(in[0]) && is_act(out) && same_shape(out, in[0])
+             ? NULL
+             : "x must be an f32 activation, the result one of its shape";
+}
+
+static const char *check_add(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_act(in[0]) || !is_f32(in[0]) || !is_act(in[1]) || !is_f32(in[1]) ||
+      !same_shape(in[0], in[1])) {
+    return "x and y must be f32 of one shape";
+  }
+  return is_act(out) && is_f32(out) && same_shape(out, in[0])
+             ? NULL
+             : "the result must be f32 with the shape of x";
+}
+
+// --- fused ops -----------------------------------------------------------------------------------
+
+// x f32[T,D] and norm[D], the first two inputs of all ops that begin with a norm.
+static bool is_normed_input(const mgl_tensor *const *in) {
+  return is_act(in[0]) && is_f32(in[0]) && in[0]->rank == 2 && is_float_weight(in[1]) &&
+         in[1]->rank == 1 && same_dim(in[1]->dims[0], in[0]->dims[1]);
+}
+
+// A weight [N,K] whose K is `columns`.
+static bool is_matrix(const mgl_tensor *t, uint64_t columns) {
+  return is_float_weight(t) && t->rank == 2 && t->dims[1].number == columns;
+}
+
+static const char *check_qkv_proj(const mgl_op *op, const mgl_tensor *const *in,
+                                  const mgl_tensor *out) {
+  if (!is_normed_input(in)) {
+    return "x must be f32[T,D], norm a weight [D]";
+  }
+  uint64_t features = 0;
+  for (uint32_t i = 2; i < 5; i++) {
+    if (!is_matrix(in[i], in[0]->dims[1].number)) {
+      return "wq, wk and wv must be weights [N,D]";
+    }
+    features += in[i]->dims[0].number;
+  }
+  if (op->input_count != 5 && op->input_count != 8) {
+    return "expected no bias or three";
+  }
+  for (uint32_t i = 5; i < op->input_count; i++) {
+    if (!is_float_weight(in[i]) || in[i]->rank != 1 ||
+        !same_dim(in[i]->dims[0], in[i - 3]->dims[0])) {
+      return "a bias must be as long as its weight has rows";
+    }
+  }
+  bool fits = is_heads(out) && same_dim(out->dims[0], in[0]->dims[0]) &&
+              mgl_tensor_row_elements(out) == features &&
+              same_dim(in[3]->dims[0], in[4]->dims[0]) &&
+              in[3]->dims[0].number % out->dims[2].number == 0;
+  return fits ? NULL : "the result must be f32[T,H+2*HKV,HD]";
+}
+
+static const char *check_attend(const mgl_op *op, const mgl_tensor *const *in,
+                                const mgl_tensor *out) {
+  if (!is_heads(in[0]) || in[1]->placement != MGL_PLACE_KV ||
+      !same_dim(in[1]->dims[1], in[0]->dims[2]) ||
+      in[0]->dims[1].number <= 2 * in[1]->dims[0].number ||
+      (in[0]->dims[1].number - 2 * in[1]->dims[0].number) % in[1]->dims[0].number != 0) {
+    return "qkv must be f32[T,H+2*HKV,HD] and kv [HKV,HD], with HKV dividing H";
+  }
+  if (!are_angles(in[2], in[0])) {
+    return "angles must be f32[T,RD/2,2] with RD at most HD";
+  }
+  if (!is_window(op->attrs[MGL_ATTR_WINDOW])) {
+    return "the window must be a number of tokens, or 0";
+  }
+  if (!is_index(in[3], MGL_DIM_TOKENS) || !is_index(in[4], MGL_DIM_TOKENS) ||
+      !is_index(in[5], MGL_DIM_SEQUENCES)) {
+    return "positions and slots must be inputs i32[T], block_tables i32[R]";
+  }
+  if (op->input_count != 6 && op->input_count != 8) {
+    return "expected no head norm or two";
+  }
+  for (uint32_t i = 6; i < op->input_count; i++) {
+    if (!is_float_weight(in[i]) || in[i]->rank != 1 || !same_dim(in[i]->dims[0], in[0]->dims[2])) {
+      return "q_norm and k_norm must be weights [HD]";
+    }
+  }
+  bool fits = op->attrs[MGL_ATTR_SCALE] > 0 && is_act(out) && out->rank == 3 &&
+              same_dim(out->dims[0], in[0]->dims[0]) && same_dim(out->dims[2], in[0]->dims[2]) &&
+              out->dims[1].number == in[0]->dims[1].number - 2 * in[1]->dims[0].number;
+  return fits ? NULL : "scale must be positive and the result act[T,H,HD]";
+}
+
+static const char *check_linear_add(const mgl_tensor *const *in, const mgl_tensor *out) {
+  const char *wrong = check_linear(in + 1, 2, out);
+  if (wrong != NULL) {
+    return wrong;
+  }
+  return is_act(in[0]) && same_shape(in[0], out) ? NULL
+                                                 : "the residual must have the result's shape";
+}
+
+static const char *check_gate_up(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_normed_input(in) || !is_matrix(in[2], in[0]->dims[1].number) ||
+      !is_matrix(in[3], in[0]->dims[1].number) || !same_shape(in[2], in[3])) {
+    return "x must be f32[T,D], norm [D], w_gate and w_up [F,D]";
+  }
+  bool fits = is_act(out) && out->rank == 2 && same_dim(out->dims[0], in[0]->dims[0]) &&
+              same_dim(out->dims[1], in[2]->dims[0]);
+  return fits ? NULL : "the result must be act[T,F]";
+}
+
+static const char *check_logits(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_normed_input(in) || !is_index(in[2], MGL_DIM_LOGIT_ROWS) ||
+      !is_matrix(in[3], in[0]->dims[1].number)) {
+    return "x must be f32[T,D], norm [D], rows i32[L], w [V,D]";
+  }
+  bool fits = is_act(out) && is_f32(out) && out->rank == 2 &&
+              same_dim(out->dims[0], in[2]->dims[0]) && same_dim(out->dims[1], in[3]->dims[0]);
+  return fits ? NULL : "the result must be f32[L,V]";
+}
+
+// --- device ops ----------------------------------------------------------------------------------
+
+// i32 activation of rank 1 and that length.
+static bool is_int_vector(const mgl_tensor *t, mgl_dim dim) {
+  return t->placement == MGL_PLACE_ACTIVATION && t->dtype == MGL_DTYPE_I32 && t->rank == 1 &&
+         same_dim(t->dims[0], dim);
+}
+
+static const char *check_next_plan(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_index(in[0], MGL_DIM_TOKENS)) {
+    return "tokens must be an input i32[T]";
+  }
+  return is_int_vector(out, MGL_DIM(1)) ? NULL : "the result must be i32[1]";
+}
+
+static const char *check_sample(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
+      !same_dim(in[0]->dims[0], MGL_DIM_L)) {
+    return "logits must be f32[L,V]";
+  }
+  if (!is_int_vector(in[1], MGL_DIM(1))) {
+    return "next_plan must be an activation i32[1]";
+  }
+  return is_int_vector(out, MGL_DIM_L) ? NULL : "the result must be i32[L]";
+}
+
+// NULL, or what is wrong with the op.
+static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (op->attrs[MGL_ATTR_EPS] < 0) {
+    return "eps must not be negative";
+  }
+  switch (op->kind) {
+    case MGL_OP_EMBED: return check_embed(in, out);
+    case MGL_OP_RMSNORM: return check_norm(in, 1, op->input_count, out);
+    case MGL_OP_LAYERNORM: return check_norm(in, 2, op->input_count, out);
+    case MGL_OP_LINEAR: return check_linear(in, op->input_count, out);
+    case MGL_OP_ROPE_ANGLES: return check_rope_angles(op, in, out);
+    case MGL_OP_ROPE: return check_rope(in, out);
+    case MGL_OP_KV_WRITE: return check_kv_write(in, out);
+    case MGL_OP_ATTENTION: return check_attention(op, in, out);
+    case MGL_OP_SILU_MUL: return check_silu_mul(in, out);
+    case MGL_OP_GELU: return check_gelu(in, out);
+    case MGL_OP_ADD: return check_add(in, out);
+    case MGL_OP_QKV_PROJ: return check_qkv_proj(op, in, out);
+    case MGL_OP_ATTEND: return check_attend(op, in, out);
+    case MGL_OP_LINEAR_ADD: return check_linear_add(in, out);
+    case MGL_OP_GATE_UP: return check_gate_up(in, out);
+    case MGL_OP_LOGITS: return check_logits(in, out);
+    case MGL_OP_NEXT_PLAN: return check_next_plan(in, out);
+    case MGL_OP_SAMPLE: return check_sample(in, out);
+    case MGL_OP_COUNT: break;
+  }
+  assert(0 && "unknown op kind");
+  return "unknown op";
+}
+
+void mgl_graph_op(mgl_graph *graph, mgl_op op) {
+  if (graph->error.status != MGL_OK) {
+    return;
+  }
+  mgl_error *err = &graph->error;
+  const mgl_op_info *info = mgl_op_info_of(op.kind);
+  if (op.input_count < info->input_count ||
+      op.input_count > info->input_count + info->optional_count) {
+    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected %u to %u inputs, found %u", info->name,
+                        info->input_count, info->input_count + info->optional_count,
+                        op.input_count);
+    return;
+  }
+  const mgl_tensor *inputs[MGL_OP_MAX_INPUTS] = {0};
+  for (uint32_t i = 0; i < op.input_count; i++) {
+    assert(op.inputs[i] < graph->tensor_count);
+    inputs[i] = &graph->tensors[op.inputs[i]];
+  }
+  assert(op.output < graph->tensor_count);
+  const mgl_tensor *output = &graph->tensors[op.output];
+  const char *wrong = check_op(&op, inputs, output);
+  if (wrong != NULL) {
+    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s = %s(%s, ...): %s", output->name, info->name,
+                        inputs[0]->name, wrong);
+    return;
+  }
+  void *ops = graph->ops;
+  if (graph->op_count >= MGL_GRAPH_MAX_OPS) {
+    (void)mgl_error_set(err, MGL_ERR_LIMIT, "expected at most %d ops, found more",
+                        MGL_GRAPH_MAX_OPS);
+    return;
+  }
+  if (mgl_grow(&ops, &graph->op_capacity, graph->op_count + 1, sizeof op, err) != MGL_OK) {
+    return;
+  }
+  graph->ops = ops;
+  if (op.value_count > 0) {
+    float *values = mgl_alloc(op.value_count * sizeof *values);
+    if (values == NULL) {
+      (void)mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the values of an op");
+      return;
+    }
+    memcpy(values, op.values, op.value_count * sizeof *values);
+    op.values = values;
+  }
+  graph->ops[graph->op_count++] = op;
+}
+
+// --- constructors --------------------------------------------------------------------------------
+
+// Declares the output and appends the op.
+static uint32_t append(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t rank,
+                       const mgl_dim *dims, mgl_op op) {
+  op.output = mgl_graph_tensor(graph, name, MGL_PLACE_ACTIVATION, dtype, rank, dims);
+  mgl_graph_op(graph, op);
+  return op.output;
+}
+
+uint32_t mgl_graph_embed(mgl_graph *graph, const char *name, uint32_t tokens, uint32_t table) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_dim dims[] = {MGL_DIM_T, graph->tensors[table].dims[1]};
+  return append(graph, name, MGL_DTYPE_F32, 2, dims,
+                (mgl_op){.kind = MGL_OP_EMBED, .input_count = 2, .inputs = {tokens, table}});
+}
+
+// A norm with its weights in place.
+static uint32_t norm(mgl_graph *graph, const char *name, mgl_dtype dtype, mgl_op op, uint32_t rows,
+                     double eps) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  uint32_t x = op.inputs[0];
+  op.attrs[MGL_ATTR_EPS] = eps;
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[x].dims, sizeof dims);
+  if (rows != MGL_NO_TENSOR) {
+    op.inputs[op.input_count++] = rows;
+    dims[0] = MGL_DIM_L;
+  }
+  return append(graph, name, dtype, graph->tensors[x].rank, dims, op);
+}
+
+uint32_t mgl_graph_rmsnorm(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,
+                           uint32_t weight, uint32_t rows, double eps) {
+  const mgl_op op = {.kind = MGL_OP_RMSNORM, .input_count = 2, .inputs = {x, weight}};
+  return norm(graph, name, dtype, op, rows, eps);
+}
+
+uint32_t mgl_graph_layernorm(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,
+                             mgl_norm_weights weights, uint32_t rows, double eps) {
+  const mgl_op op = {
+      .kind = MGL_OP_LAYERNORM, .input_count = 3, .inputs = {x, weights.weight, weights.shift}};
+  return norm(graph, name, dtype, op, rows, eps);
+}
+
+uint32_t mgl_graph_linear(mgl_graph *graph, const char *name, uint32_t x, uint32_t weight,
+                          uint32_t bias, uint32_t heads) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {.kind = MGL_OP_LINEAR, .input_count = 2, .inputs = {x, weight}};
+  if (bias != MGL_NO_TENSOR) {
+    op.inputs[op.input_count++] = bias;
+  }
+  mgl_dim features = graph->tensors[weight].dims[0];
+  mgl_dim dims[] = {graph->tensors[x].dims[0], features, MGL_DIM(0)};
+  if (heads != 0) {
+    dims[1] = MGL_DIM(heads);
+    dims[2] = MGL_DIM(features.number / heads);
+  }
+  return append(graph, name, MGL_DTYPE_F32, heads != 0 ? 3 : 2, dims, op);
+}
+
+uint32_t mgl_graph_rope_angles(mgl_graph *graph, const char *name, uint32_t positions,
+                               uint32_t lengths, const mgl_rope_frequencies *rope) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {.kind = MGL_OP_ROPE_ANGLES,
+               .input_count = 1,
+               .inputs = {positions},
+               .value_count = rope->value_count,
+               .values = rope->values};
+  if (lengths != MGL_NO_TENSOR) {
+    op.inputs[op.input_count++] = lengths;
+  }
+  op.attrs[MGL_ATTR_AMPLITUDE] = rope->amplitude == 1 ? 0 : rope->amplitude;
+  op.attrs[MGL_ATTR_ORIGINAL] = rope->original;
+  op.attrs[MGL_ATTR_THETA] = rope->theta;
+  op.attrs[MGL_ATTR_FACTOR] = rope->factor;
+  mgl_dim dims[] = {MGL_DIM_T, MGL_DIM(rope->half), MGL_DIM(2)};
+  return append(graph, name, MGL_DTYPE_F32, 3, dims, op);
+}
+
+uint32_t mgl_graph_rope(mgl_graph *graph, const char *name, uint32_t x, uint32_t angles) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[x].dims, sizeof dims);
+  return append(graph, name, MGL_DTYPE_F32, graph->tensors[x].rank, dims,
+                (mgl_op){.kind = MGL_OP_ROPE, .input_count = 2, .inputs = {x, angles}});
+}
+
+void mgl_graph_kv_write(mgl_graph *graph, uint32_t k, uint32_t v, uint32_t slots, uint32_t kv) {
+  mgl_graph_op(
+      graph,
+      (mgl_op){.kind = MGL_OP_KV_WRITE, .input_count = 3, .inputs = {k, v, slots}, .output = kv});
+}
+
+uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype,
+                             const mgl_attention_inputs *inputs) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {.kind = MGL_OP_ATTENTION,
+               .input_count = 4,
+               .inputs = {inputs->q, inputs->kv, inputs->positions, inputs->block_tables}};
+  op.attrs[MGL_ATTR_SCALE] = inputs->scale;
+  op.attrs[MGL_ATTR_WINDOW] = inputs->window;
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[inputs->q].dims, sizeof dims);
+  return append(graph, name, dtype, graph->tensors[inputs->q].rank, dims, op);
+}
+
+uint32_t mgl_graph_silu_mul(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t gate,
+                            uint32_t up) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[gate].dims, sizeof dims);
+  return append(graph, name, dtype, graph->tensors[gate].rank, dims,
+                (mgl_op){.kind = MGL_OP_SILU_MUL, .input_count = 2, .inputs = {gate, up}});
+}
+
+uint32_t mgl_graph_gelu(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[x].dims, sizeof dims);
+  return append(graph, name, dtype, graph->tensors[x].rank, dims,
+                (mgl_op){.kind = MGL_OP_GELU, .input_count = 1, .inputs = {x}});
+}
+
+uint32_t mgl_graph_add(mgl_graph *graph, const char *name, uint32_t x, uint32_t y) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[x].dims, sizeof dims);
+  return append(graph, name, MGL_DTYPE_F32, graph->tensors[x].rank, dims,
+                (mgl_op){.kind = MGL_OP_ADD, .input_count = 2, .inputs = {x, y}});
+}

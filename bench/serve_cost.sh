@@ -4,12 +4,12 @@
 # [MODEL [ROUNDS [OPTIONS of both]]]; the device is MEGALITH_DEVICE's. Prints a line a round and, at
 # the end, medians: the share of the tokens/s that is left, and what the first token waits longer.
 #
-# Linux shares processors among sessions first (sched_autogroup), whatever the nice values in each. So
-# where other sessions work too, it is their number that is measured, and who sleeps and wakes more
-# often wins: a server had 1.6 times the tokens/s of the engine alone. Hence this runs in a session of
-# its own, which as root gets nearly all of the processors; else it says that it did not.
+# Linux shares processors among sessions first (sched_autogroup), whatever the nice values in each.
+# So where other sessions work too, it is their number that is measured, and who sleeps and wakes
+# more often wins: a server had 1.6 times the tokens/s of the engine alone. Hence this runs in a
+# session of its own, which as root gets nearly all of the processors; else it says that it did not.
 if [ -z "${SERVE_COST_SESSION:-}" ]; then
-  SERVE_COST_SESSION=1 exec setsid -w "$0" "$@"
+  SERVE_COST_SESSION=1 exec setsid -w bash "$0" "$@"
 fi
 set -eu
 (echo -20 >/proc/self/autogroup) 2>/dev/null ||

@@ -54,7 +54,7 @@ for round in $(seq "$rounds"); do
   }
   run_server() {
     "$program" bench serve "unix:$work/socket" --concurrency "$streams" --vocab-size "$vocab" \
-      --extra-body '{"return_token_ids": true}' --seed "$round" --json "${@}" >"$work/http"
+      --seed "$round" --json "${@}" >"$work/http"
   }
   if [ $((round % 2)) = 1 ]; then run_engine "$@"; run_server "$@"; else run_server "$@"; run_engine "$@"; fi
   echo "$(figure engine output_tokens_per_s) $(figure http output_tokens_per_s)" \

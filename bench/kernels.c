@@ -388,7 +388,8 @@ static void report_small(mgl_simd simd) {
     x[i] = (float)(i % 101 - 50) * 0.1f;
   }
   float inv_freq[head_dim / 2] = {1, 0.5f, 0.25f}, angles[head_dim];
-  mgl_rmsnorm_args norm = {x, NULL, y, hidden, 1e-6f, out, MGL_DTYPE_BF16};
+  mgl_rmsnorm_args norm = {
+      .x = x, .weight = y, .width = hidden, .eps = 1e-6f, .out = out, .out_dtype = MGL_DTYPE_BF16};
   mgl_rope_angles_args rope_angles = {.positions = &position,
                                       .inv_freq = inv_freq,
                                       .half_dim = head_dim / 2,

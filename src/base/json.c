@@ -54,6 +54,11 @@ static void use_our_allocator(void) {
   json_set_alloc_funcs(json_alloc, json_free);
 }
 
+void mgl_json_prepare(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  (void)pthread_once(&once, use_our_allocator);
+}
+
 typedef struct json_input {
   const char *text;
   size_t bytes;
@@ -158,8 +163,7 @@ static mgl_status check_cost(const char *text, size_t bytes, const char *where, 
 
 mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, json_t **out,
                           mgl_error *err) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  (void)pthread_once(&once, use_our_allocator);
+  mgl_json_prepare();
   *out = NULL;
   // jansson drops a NUL byte behind a number, as if it were not there.
   const char *nul = bytes == 0 ? NULL : memchr(text, 0, bytes);

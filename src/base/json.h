@@ -27,6 +27,10 @@ enum {
 mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, json_t **out,
                           mgl_error *err);
 
+// What parsing does first: jansson's memory is base/alloc.h's from then on. For who makes values
+// without having parsed any.
+void mgl_json_prepare(void);
+
 // At least the bytes that parsing the text takes, and less than twice as many where it is large:
 // a count of its values, made in one pass without parsing. *out_depth is its nesting.
 uint64_t mgl_json_memory(const char *text, size_t bytes, size_t *out_depth);

@@ -23,7 +23,8 @@ typedef struct mgl_stored_tensor {
   mgl_dtype dtype;  // F32, F16 or BF16; a tensor of another dtype is an error only when looked up
   const char *stored_dtype;  // as the file names it, e.g. "F8_E4M3"
   // A quantised matrix, which is found under the name of what it stands for: dtype is its code, and
-  // data is NULL. Its rows are read by packed_weights.h; row 0 is row first_row of `packed`.
+  // data is NULL. Its rows are read by packed_weights.h; row 0 is row first_row of `packed`. So are
+  // those of a plain matrix that the file has in another order; dtype is then a plain one.
   const struct mgl_packed_matrix *packed;
   uint64_t first_row;
   uint32_t rank;

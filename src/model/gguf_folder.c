@@ -29,13 +29,28 @@ mgl_status mgl_model_folder_lack_template(mgl_model_folder *folder, unsigned nee
              : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory opening %s", folder->path);
 }
 
+// What people call a mixture of types, by "general.file_type"; NULL: it has no name here.
+static const char *mixture_name(uint64_t file_type) {
+  static const char *const names[] = {
+      [0] = "F32",     [1] = "F16",     [2] = "Q4_0",    [3] = "Q4_1",    [7] = "Q8_0",
+      [8] = "Q5_0",    [9] = "Q5_1",    [10] = "Q2_K",   [11] = "Q3_K_S", [12] = "Q3_K_M",
+      [13] = "Q3_K_L", [14] = "Q4_K_S", [15] = "Q4_K_M", [16] = "Q5_K_S", [17] = "Q5_K_M",
+      [18] = "Q6_K",   [21] = "Q2_K_S", [25] = "IQ4_NL", [30] = "IQ4_XS", [32] = "BF16"};
+  return file_type < sizeof names / sizeof *names ? names[file_type] : NULL;
+}
+
 // The format for reports, and the form of weights that are drawn in the file's shape.
-static void describe_weights(const mgl_gguf *gguf, mgl_quantization *out) {
+static mgl_status describe_weights(const mgl_gguf *gguf, mgl_quantization *out, mgl_error *err) {
   const mgl_gguf_type *type = NULL;
+  uint64_t file_type = UINT64_MAX;
+  MGL_TRY(mgl_gguf_u64(gguf, "general.file_type", &file_type, err));
   out->drawn = mgl_gguf_layer_form(gguf, &type);
   out->method = out->drawn.group != 0 ? MGL_QUANT_GGUF : MGL_QUANT_NONE;
-  (void)snprintf(out->format, sizeof out->format, "GGUF%s%s", type == NULL ? "" : " ",
-                 type == NULL ? "" : type->name);
+  const char *name = mixture_name(file_type);
+  name = name == NULL && type != NULL ? type->name : name;
+  (void)snprintf(out->format, sizeof out->format, "GGUF%s%s", name == NULL ? "" : " ",
+                 name == NULL ? "" : name);
+  return MGL_OK;
 }
 
 static mgl_status read_config(const mgl_gguf *gguf, mgl_model_folder *out, mgl_error *err) {
@@ -52,8 +67,7 @@ static mgl_status read_config(const mgl_gguf *gguf, mgl_model_folder *out, mgl_e
   o.object = json;
   status = mgl_generation_read(o, out->config.vocab_size, &out->generation, err);
   json_decref(json);
-  describe_weights(gguf, &out->config.quantization);
-  return status;
+  return status == MGL_OK ? describe_weights(gguf, &out->config.quantization, err) : status;
 }
 
 static mgl_status read_template(const mgl_gguf *gguf, mgl_model_folder *out, mgl_error *err) {
@@ -111,6 +125,7 @@ static mgl_status read_all(const mgl_gguf *gguf, unsigned needs, mgl_file_map *m
 static mgl_status open_bytes(const void *data, size_t bytes, const char *where, unsigned needs,
                              mgl_file_map *map, mgl_model_folder *out, mgl_error *err) {
   mgl_gguf gguf = {0};
+  mgl_json_prepare();
   *out = (mgl_model_folder){.path = mgl_strdup(where)};
   mgl_status status = out->path == NULL
                           ? mgl_error_set(err, MGL_ERR_MEMORY, "out of memory opening %s", where)

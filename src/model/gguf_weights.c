@@ -82,6 +82,26 @@ static bool is_other(mgl_gguf_string own) {
   return false;
 }
 
+static bool ends_with(const char *text, const char *end) {
+  size_t bytes = strlen(text), end_bytes = strlen(end);
+  return bytes >= end_bytes && strcmp(text + bytes - end_bytes, end) == 0;
+}
+
+// Whether the model has a place for it: an extra bias or norm would change the answer.
+static bool is_used(const mgl_config *config, const char *name) {
+  bool is_bias = ends_with(name, ".bias");
+  if (ends_with(name, "q_norm.weight") || ends_with(name, "k_norm.weight")) {
+    return config->qk_norm;
+  }
+  if (is_bias && strstr(name, ".mlp.") != NULL) {
+    return config->mlp_bias;
+  }
+  if (is_bias && strstr(name, ".self_attn.o_proj") != NULL) {
+    return config->output_bias;
+  }
+  return !is_bias || (config->qkv_bias && ends_with(name, "_proj.bias"));
+}
+
 // --- rows ----------------------------------------------------------------------------------------
 
 // Where the file has a row: see the header.
@@ -184,11 +204,6 @@ static mgl_status pack(binder *b, const mgl_gguf_tensor *tensor, mgl_tensor_entr
   return MGL_OK;
 }
 
-static bool ends_with(const char *text, const char *end) {
-  size_t bytes = strlen(text), end_bytes = strlen(end);
-  return bytes >= end_bytes && strcmp(text + bytes - end_bytes, end) == 0;
-}
-
 // Whether the converter interleaved its rows.
 static bool is_turned(const binder *b, const char *name) {
   return b->config->family == MGL_FAMILY_LLAMA &&
@@ -228,7 +243,7 @@ static mgl_status add_tensors(binder *b) {
     if (is_other(tensor->name)) {
       continue;
     }
-    if (!name_of(tensor->name, b->config->layer_count, name)) {
+    if (!name_of(tensor->name, b->config->layer_count, name) || !is_used(b->config, name)) {
       return refuse(b, tensor,
                     " has no place in this model; the answer would be wrong "
                     "without it");

@@ -497,8 +497,10 @@ mgl_status mgl_http_server_listen(mgl_http_server *server, int fd, mgl_error *er
   struct evconnlistener *listener = NULL;
   if (server->listener_count < MAX_LISTENERS) {
     (void)evutil_make_socket_nonblocking(fd);
+    // 0: it listens already. With any other number libevent would listen anew, with -1 for a queue
+    // of 128: of a thousand who connect at once, most would wait a second to try again.
     listener = evconnlistener_new(server->base, on_accept, server,
-                                  LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, -1, fd);
+                                  LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
   }
   if (listener == NULL) {
     (void)close(fd);

@@ -1,9 +1,9 @@
 // Weights of a tensor program in memory: where the CPU kernels read them.
 //
-// Matrices are used in place in the mapped file, or copied once into huge pages; those of codes are
-// always made there, as base/form.h lays them out. Vectors (norms and
-// biases) become f32 arrays. Dummy weights are drawn into huge pages. What using
-// weights in place costs was measured (docs/log/017, 018).
+// Matrices are used in place in the mapped file, or copied once into huge pages; those of codes,
+// and plain ones whose rows lie in another order in the file, are always made there. Vectors (norms
+// and biases) become f32 arrays. Dummy weights are drawn into huge pages. What using weights in
+// place costs was measured (docs/log/017, 018).
 #ifndef MGL_DEVICE_CPU_CPU_WEIGHTS_H
 #define MGL_DEVICE_CPU_CPU_WEIGHTS_H
 

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/engine.h"
+#include "engine/op_test.h"
 #include "engine/score.h"
 #include "support/fake_cuda.h"
 
@@ -358,6 +359,59 @@ static void texts_are_scored(void **state) {
   fake.free_bytes = 1 << 20;
   assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_ERR_MEMORY);
   assert_non_null(strstr(err.text, "are free on the GPU"));
+  assert_int_equal(fake.live, 0);
+}
+
+// The range's inputs and the cache are in the device's memory when it is launched. No kernel runs
+// there, so that nothing is computed: its results stay NaN, and that fails.
+static void a_range_of_ops_is_launched(void **state) {
+  (void)state;
+  enum { TOKENS = 3, BEFORE = 20, DIMS = 32, PAGE = 2 * 16 * DIMS };
+  mgl_error err = {0};
+  mgl_model_folder folder = {.config = config};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
+  const mgl_op_test_options of = {.tokens = TOKENS, .context = BEFORE, .tolerance = -1};
+  mgl_build options = mgl_op_test_build(&of);
+  mgl_runner *runner = NULL;
+  mgl_op_test *test = NULL;
+  const mgl_op_result *results = NULL;
+  uint32_t count = 0;
+  uint32_t op = 0;
+  static float values[TOKENS * 12 * DIMS], k[PAGE], v[PAGE];
+  options.weights = MGL_WEIGHTS_DUMMY;
+  options.threads = 2;
+  options.cuda = &cuda;
+  fake.runs = 0;
+  assert_int_equal(mgl_runner_create(&folder, &options, &runner, &err), MGL_OK);
+  if (mgl_op_test_create(runner, &folder, &of, &test, &err) != MGL_OK ||
+      mgl_op_test_find(test, "1.attention", &op, &err) != MGL_OK ||
+      mgl_op_test_run(test, op, op, &results, &count, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  assert_int_equal(fake.runs, 1);
+  assert_int_equal(count, 2);
+  for (uint32_t i = 0; i < count; i++) {
+    assert_false(results[i].passed);
+    assert_true(isnan(results[i].largest) && results[i].largest_bound > 0);
+    assert_true(isfinite(results[i].expected[0]));
+  }
+  const mgl_device_look *look = &mgl_runner_table(runner)->look;
+  void *model = mgl_runner_model(runner);
+  assert_int_equal(look->read(model, TOKENS, "1.v", values, TOKENS * 12 * DIMS, &err), MGL_OK);
+  for (uint32_t i = 0; i < TOKENS * 12 * DIMS; i++) {
+    assert_true(isfinite(values[i]));
+  }
+  assert_int_equal(look->read_kv(model, "kv.1", 1, k, v, &err), MGL_OK);  // the first of two
+  for (uint32_t i = 0; i < PAGE; i++) {
+    assert_true(isfinite(k[i]) && isfinite(v[i]));
+  }
+  assert_int_equal(look->read_kv(model, "kv.1", 0, k, v, &err), MGL_OK);
+  for (uint32_t i = 0; i < 16 * DIMS; i++) {
+    assert_int_equal(isfinite(k[i]) != 0, i / DIMS < BEFORE - 16);
+  }
+  mgl_op_test_destroy(test);
+  mgl_runner_destroy(runner);
   assert_int_equal(fake.live, 0);
 }
 
@@ -742,6 +796,7 @@ int main(void) {
       cmocka_unit_test(long_texts_are_scored),
       cmocka_unit_test(sampling_reaches_the_device),
       cmocka_unit_test(a_crowd_is_served),
+      cmocka_unit_test(a_range_of_ops_is_launched),
       cmocka_unit_test(usual_numbers_follow_the_device),
       cmocka_unit_test(a_launch_waits_for_more),
   };

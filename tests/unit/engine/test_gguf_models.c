@@ -14,7 +14,9 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "batch/plan.h"
+#include "device/cpu/cpu_weights.h"
 #include "engine/runner.h"
+#include "graph/family.h"
 #include "model/dummy_weights.h"
 #include "model/model_folder.h"
 #include "support/must.h"
@@ -175,10 +177,39 @@ static void gives_the_bits_of_a_folder(void **state) {
   }
 }
 
+// As a GPU's upload binds weights: without threads. Interleaved rows must be in order.
+static void binds_weights_without_a_team(void **state) {
+  (void)state;
+  mgl_model_folder folder;
+  mgl_graph *graph = NULL;
+  mgl_cpu_weights weights;
+  MUST(mgl_model_folder_open(CASES "llama_f16.gguf", MGL_NEED_WEIGHTS, &folder, &err));
+  MUST(mgl_family_build(&folder.config, folder.checkpoint, &graph, &err));
+  MUST(mgl_cpu_weights_bind(graph, folder.checkpoint, MGL_WEIGHTS_MAPPED, 0, NULL, NULL, NULL,
+                            &weights, &err));
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const mgl_tensor *t = &graph->tensors[i];
+    if (t->placement != MGL_PLACE_WEIGHT || t->rank != 2) {
+      continue;
+    }
+    uint64_t dims[] = {t->dims[0].number, t->dims[1].number};
+    size_t count = (size_t)(dims[0] * dims[1]);
+    assert_int_equal(t->dtype, MGL_DTYPE_F16);
+    mgl_f16 *drawn = malloc(count * sizeof *drawn);
+    mgl_dummy_weights_fill(t->name, SEED, t->dtype, 2, dims, 0, count, drawn);
+    assert_memory_equal(weights.data[i], drawn, count * sizeof *drawn);
+    free(drawn);
+  }
+  mgl_cpu_weights_release(&weights);
+  mgl_graph_destroy(graph);
+  mgl_model_folder_close(&folder);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gives_the_logits_of_gguf),
       cmocka_unit_test(gives_the_bits_of_a_folder),
+      cmocka_unit_test(binds_weights_without_a_team),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,6 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "model/gguf.h"
 #include "model/gguf_blocks.h"
 #include "model/gguf_folder.h"
@@ -72,89 +71,6 @@ static void dequantises_as_gguf_does(void **state) {
   assert_int_equal(checked, 13);
   mgl_gguf_free(&gguf);
   mgl_file_map_close(&map);
-}
-
-// --- tokenizers ----------------------------------------------------------------------------------
-
-static void check_ids(const mgl_tokenizer *tokenizer, const char *text, const json_t *expected) {
-  mgl_token_list ids = {0};
-  mgl_encode_options options = {.add_special = true, .plain_special = true};
-  MUST(mgl_tokenizer_encode(tokenizer, text, strlen(text), options, &ids, &err));
-  bool same = ids.count == json_array_size(expected);
-  for (size_t i = 0; same && i < ids.count; i++) {
-    same = ids.ids[i] == json_integer_value(json_array_get(expected, i));
-  }
-  if (!same) {
-    fail_msg("other ids than sentencepiece's of \"%s\"", text);
-  }
-  mgl_token_list_free(&ids);
-}
-
-static void cuts_pieces_as_sentencepiece_does(void **state) {
-  (void)state;
-  mgl_model_folder folder;
-  json_t *cases = NULL;
-  MUST(mgl_model_folder_open(CASES "pieces.gguf", MGL_NEED_TOKENIZER, &folder, &err));
-  MUST(mgl_json_read(CASES "pieces.json", 1 << 20, &cases, &err));
-  assert_true(json_array_size(cases) > 100);
-  for (size_t i = 0; i < json_array_size(cases); i++) {
-    const json_t *item = json_array_get(cases, i);
-    check_ids(folder.tokenizer, json_string_value(json_array_get(item, 0)),
-              json_array_get(item, 1));
-  }
-  assert_string_equal(folder.bos_token, "<s>");
-  json_decref(cases);
-  mgl_model_folder_close(&folder);
-}
-
-// Both tokenizers on a text and back.
-static void compare(const mgl_model_folder *a, const mgl_model_folder *b, const char *text,
-                    size_t bytes) {
-  mgl_token_list of_a = {0}, of_b = {0};
-  mgl_text text_a = {0}, text_b = {0};
-  mgl_encode_options options = {.add_special = true};
-  MUST(mgl_tokenizer_encode(a->tokenizer, text, bytes, options, &of_a, &err));
-  MUST(mgl_tokenizer_encode(b->tokenizer, text, bytes, options, &of_b, &err));
-  assert_int_equal(of_a.count, of_b.count);
-  assert_memory_equal(of_a.ids, of_b.ids, of_a.count * sizeof *of_a.ids);
-  MUST(mgl_tokenizer_decode(a->tokenizer, of_a.ids, of_a.count, false, &text_a, &err));
-  MUST(mgl_tokenizer_decode(b->tokenizer, of_b.ids, of_b.count, false, &text_b, &err));
-  assert_int_equal(text_a.bytes, text_b.bytes);
-  assert_memory_equal(text_a.data, text_b.data, text_a.bytes);
-  mgl_text_free(&text_a);
-  mgl_text_free(&text_b);
-  mgl_token_list_free(&of_a);
-  mgl_token_list_free(&of_b);
-}
-
-static void reads_text_parts_as_the_folder_has_them(void **state) {
-  (void)state;
-  mgl_model_folder file, folder;
-  char *text = NULL;
-  size_t bytes = 0;
-  static const char chat[] = "<|im_start|>user\nHi, 12 + 35?<|im_end|>\n\xcc\x81 e\xcc\x81 \xff";
-  MUST(mgl_model_folder_open(CASES "demo_vocabulary.gguf", MGL_NEED_CHAT_TEMPLATE, &file, &err));
-  MUST(mgl_model_folder_open(MGL_DEMO_FOLDER, MGL_NEED_CHAT_TEMPLATE, &folder, &err));
-  assert_int_equal(mgl_tokenizer_vocab_size(file.tokenizer),
-                   mgl_tokenizer_vocab_size(folder.tokenizer));
-  compare(&file, &folder, chat, sizeof chat - 1);
-  for (int32_t id = 0; id < (int32_t)mgl_tokenizer_vocab_size(folder.tokenizer); id++) {
-    mgl_text of_file = {0}, of_folder = {0};
-    MUST(mgl_tokenizer_decode(file.tokenizer, &id, 1, true, &of_file, &err));
-    MUST(mgl_tokenizer_decode(folder.tokenizer, &id, 1, true, &of_folder, &err));
-    assert_int_equal(of_file.bytes, of_folder.bytes);
-    assert_true(of_file.bytes == 0 || memcmp(of_file.data, of_folder.data, of_file.bytes) == 0);
-    mgl_text_free(&of_file);
-    mgl_text_free(&of_folder);
-  }
-  MUST(mgl_file_read(MGL_DEMO_FOLDER "/README.md", 1 << 20, &text, &bytes, &err));
-  compare(&file, &folder, text, bytes);
-  assert_string_equal(file.eos_token, folder.eos_token);
-  assert_non_null(file.chat_template);
-  assert_int_equal(file.generation.eos_count, folder.generation.eos_count);  // <|endoftext|> too
-  mgl_free(text);
-  mgl_model_folder_close(&file);
-  mgl_model_folder_close(&folder);
 }
 
 // --- damage --------------------------------------------------------------------------------------
@@ -410,6 +326,10 @@ static void refuses_what_it_lacks(void **state) {
       {"tokenizer.ggml.scores", NULL, 0, "expected as many as tokens (3), found 0"},
       {"tokenizer.ggml.bos_token_id", "", 77, "below vocab_size (3), found 77"},
       {"tokenizer.ggml.bos_token_id", "", 1, NULL},
+      {"general.sampling.top_k", "many", 0, "\"top_k\": expected an integer"},
+      {"general.sampling.temp", "", 1, NULL},
+      {"general.sampling.temp", "", 70000, "\"temperature\": expected"},
+      {"general.file_type", "Q8", 0, "\"general.file_type\": expected an integer"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     gguf_writer w = {0};
@@ -473,14 +393,9 @@ static void reports_every_failed_allocation(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(dequantises_as_gguf_does),
-      cmocka_unit_test(cuts_pieces_as_sentencepiece_does),
-      cmocka_unit_test(reads_text_parts_as_the_folder_has_them),
-      cmocka_unit_test(refuses_damaged_metadata),
-      cmocka_unit_test(refuses_damaged_tensors),
-      cmocka_unit_test(survives_cuts_and_changes),
-      cmocka_unit_test(refuses_what_it_lacks),
-      cmocka_unit_test(reports_every_failed_allocation),
+      cmocka_unit_test(dequantises_as_gguf_does), cmocka_unit_test(refuses_damaged_metadata),
+      cmocka_unit_test(refuses_damaged_tensors),  cmocka_unit_test(survives_cuts_and_changes),
+      cmocka_unit_test(refuses_what_it_lacks),    cmocka_unit_test(reports_every_failed_allocation),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

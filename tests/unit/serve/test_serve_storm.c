@@ -128,10 +128,17 @@ static void test_storm(void **state) {
 
 // --- pages come back -----------------------------------------------------------------------------
 
-// Stands before the engine's (-Wl,--wrap): notes the latest iteration at each cancellation.
+enum { MANY_PAGES = 20 };  // fewer than a long prompt takes, more than what runs beside it
+
+// Both stand before the engine's (-Wl,--wrap). They count plans, and tell after which of them a
+// cancelled request still has its pages.
 void __real_megalith_request_cancel(megalith_request *request);
 void __wrap_megalith_request_cancel(megalith_request *request);
-static atomic_uint_fast64_t cancelled_at;  // 1 + that iteration; 0: nothing was cancelled
+void __real_mgl_api_before_plan(void *context);
+void __wrap_mgl_api_before_plan(void *context);
+static atomic_uint_fast64_t plans;         // begun
+static atomic_uint_fast64_t cancelled_at;  // 1 + plans as the cancellation returned; 0: none did
+static atomic_uint_fast64_t most_plans;    // begun since then, with the pages still in use
 
 static megalith_statistics statistics_now(void) {
   megalith_statistics now = {.size = sizeof now};
@@ -140,8 +147,19 @@ static megalith_statistics statistics_now(void) {
 }
 
 void __wrap_megalith_request_cancel(megalith_request *request) {
-  atomic_store(&cancelled_at, statistics_now().iterations + 1);
   __real_megalith_request_cancel(request);
+  atomic_store(&cancelled_at, atomic_load(&plans) + 1);
+}
+
+// What it notes of pages is from before its plan.
+void __wrap_mgl_api_before_plan(void *context) {
+  uint64_t plan = atomic_fetch_add(&plans, 1) + 1;
+  uint64_t at = atomic_load(&cancelled_at);  // first: what is cancelled from now on is not meant
+  __real_mgl_api_before_plan(context);
+  uint64_t since = at == 0 ? 0 : plan + 1 - at;
+  if (since > atomic_load(&most_plans) && statistics_now().pages_used > MANY_PAGES) {
+    atomic_store(&most_plans, since);
+  }
 }
 
 static atomic_bool stop_background;
@@ -157,15 +175,16 @@ static void *run_background(void *context) {
   return NULL;
 }
 
-// A client with a long prompt goes away, while others go on: no statistics of two iterations later
-// or more have its pages.
+// A client with a long prompt goes away, while others go on. The first plan that begins after the
+// cancellation takes the pages back, so the second one does not find them in use.
 static void test_pages_return(void **state) {
-  enum { CUTS = 40, PROMPT = 400, MANY_PAGES = 20 };
+  enum { CUTS = 40, PROMPT = 400 };
   bed b;
   pthread_t background;
   mgl_text body = {0};
-  uint64_t most = 0;
   (void)state;
+  atomic_store(&cancelled_at, 0);  // other tests cancel, too
+  atomic_store(&most_plans, 0);
   start_server(&b, (mgl_server_options){0});
   atomic_store(&stop_background, false);
   assert_int_equal(0, pthread_create(&background, NULL, run_background, &b));
@@ -181,25 +200,19 @@ static void test_pages_return(void **state) {
     send_post(fd, "/v1/completions", body.data);
     assert_true(read_reply_head(fd, &r) && read_line(fd, line, sizeof line));
     assert_true(statistics_now().pages_used > MANY_PAGES);
-    atomic_store(&cancelled_at, 0);
     (void)close(fd);
-    megalith_statistics now;
-    uint64_t at = 0;
-    do {
-      at = atomic_load(&cancelled_at);  // first: iterations are counted on meanwhile
-      now = statistics_now();
-      uint64_t since = at == 0 ? 0 : now.iterations + 1 - at;
-      if (since >= 2 && now.pages_used > MANY_PAGES) {
-        fail_msg("cut %d: %u pages are used %llu iterations later", cut, now.pages_used,
-                 (unsigned long long)since);
-      }
-      most = now.pages_used > MANY_PAGES && since > most ? since : most;
-    } while (at == 0 || now.pages_used > MANY_PAGES);
+    while (atomic_load(&cancelled_at) == 0 || statistics_now().pages_used > MANY_PAGES) {
+      (void)usleep(100);
+    }
+    if (atomic_load(&most_plans) > 1) {
+      fail_msg("cut %d: plan %llu after the cancellation found its pages in use", cut,
+               (unsigned long long)atomic_load(&most_plans));
+    }
+    atomic_store(&cancelled_at, 0);
   }
-  (void)printf(
-      "%d clients with %d tokens went away: their pages were seen %llu iterations later, "
-      "and not at the next one\n",
-      CUTS, PROMPT, (unsigned long long)most);
+  (void)printf("%d clients with %d tokens went away: the first plan after it took their pages%s\n",
+               CUTS, PROMPT, atomic_load(&most_plans) == 1 ? "" : ", never seen");
+  assert_int_equal(1, atomic_load(&most_plans));  // else nothing was looked at
   atomic_store(&stop_background, true);
   (void)pthread_join(background, NULL);
   mgl_text_free(&body);

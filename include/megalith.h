@@ -344,8 +344,8 @@ typedef struct megalith_sampling {
   bool logprobs;                      // outputs tell how likely the model finds each token,
   uint32_t top_logprobs;              // and so many of the likeliest; to MEGALITH_MAX_TOP_LOGPROBS
   uint64_t seed;                      // the same seed, prompt and parameters give the same text
-  const int32_t *allowed;  // [allowed_count] only these tokens are chosen; with 0 all may be.
-  uint32_t allowed_count;  // On the CPU only
+  const int32_t *allowed;  // [allowed_count] only these tokens are chosen; with 0 all may be
+  uint32_t allowed_count;
   bool prompt_logprobs;    // megalith_request_prompt tells how likely the model finds each token
   uint32_t
       prompt_top_logprobs;  // of the prompt, and so many of the likeliest. On the CPU only, and
@@ -447,7 +447,7 @@ typedef struct megalith_request_options {
   uint32_t bad_word_count;  // nor behind a blank: the last token of the tokens that each
                             // becomes is never chosen behind those before it. (Other tokens may
                             // spell it.) Up to MEGALITH_MAX_BAD_WORDS; not with a grammar or
-                            // allowed tokens, and on the CPU only
+                            // allowed tokens
 } megalith_request_options;
 
 // The tokens that the prompt of `options` becomes, in the manner of megalith_model_tokenize. What

@@ -8,7 +8,7 @@
 #include "twin/planner_requests.h"
 
 // kernels/cuda/planner.cu expects structs of these sizes.
-_Static_assert(sizeof(mgl_planner_slot) == 48 && sizeof(mgl_planner_page) == 64 &&
+_Static_assert(sizeof(mgl_planner_slot) == 56 && sizeof(mgl_planner_page) == 64 &&
                    sizeof(mgl_planner_command) == 32 && sizeof(mgl_planner_limits) == 40,
                "one layout for host and device");
 
@@ -172,6 +172,10 @@ void mgl_planner_pause(mgl_planner *planner, uint32_t slot) {
 void mgl_planner_resume(mgl_planner *planner, uint32_t slot) {
   assert(slot < planner->limits.slots);
   mgl_planner_resume_on(planner, slot);
+}
+
+void mgl_planner_mask(mgl_planner *planner, uint32_t slot, uint32_t masked_to) {
+  mgl_planner_mask_on(planner, slot, masked_to);
 }
 
 void mgl_planner_settle(mgl_planner *planner) {

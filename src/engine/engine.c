@@ -83,14 +83,6 @@ static mgl_status check_logits(const mgl_engine *engine, const mgl_request *r, m
   const mgl_runner *runner = engine->runner;
   uint32_t tokens = mgl_runner_limits(runner)->tokens;
   bool on_device = !mgl_runner_hands_out_logits(runner);
-  if (r->sampling.allowed_count > 0 && on_device) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "allowed tokens work on the CPU only so far, and this engine is on a GPU");
-  }
-  if (r->sampling.bad_runs.count > 0 && on_device) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "bad words work on the CPU only so far, and this engine is on a GPU");
-  }
   if ((r->sampling.allowed_count > 0 || r->sampling.bad_runs.count > 0) && r->grammar != NULL) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "expected one of %s and a grammar, found both: together they may leave no "
@@ -131,11 +123,6 @@ mgl_status mgl_engine_check(const mgl_engine *engine, const mgl_request *r, mgl_
       return mgl_error_set(err, MGL_ERR_ARGUMENT, "token %zu: expected an id of 0 to %u, found %d",
                            i, vocab_size - 1, r->prompt[i]);
     }
-  }
-  if (r->grammar != NULL && !mgl_runner_hands_out_logits(engine->runner)) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "grammars are not supported on a GPU yet, which chooses tokens by itself: "
-                         "use device cpu");
   }
   if (r->grammar != NULL && mgl_grammar_vocabulary(r->grammar)->token_count != vocab_size) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
@@ -303,14 +290,24 @@ mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s) {
   return s->token_count == s->max_tokens ? MGL_FINISH_LENGTH : MGL_FINISH_NONE;
 }
 
-mgl_status mgl_engine_not_finite(mgl_engine *engine, const mgl_sequence *s, mgl_error *err) {
-  uint32_t request = s->request;
-  uint32_t position = s->token_count - 1;
+mgl_status mgl_engine_fail(mgl_engine *engine, uint32_t request, mgl_status status,
+                           mgl_error *err) {
+  const mgl_engine_options *options = &engine->options;
   mgl_engine_cancel(engine, request);
-  return mgl_error_set(err, MGL_ERR_FORMAT,
-                       "the model's logits are not finite (NaN or infinity) at position %u of "
-                       "request %u: damaged weights?",
-                       position, request);
+  if (options->on_failure == NULL) {
+    return status;
+  }
+  options->on_failure(options->context, request, err);
+  return MGL_OK;
+}
+
+mgl_status mgl_engine_not_finite(mgl_engine *engine, const mgl_sequence *s, mgl_error *err) {
+  mgl_status status =
+      mgl_error_set(err, MGL_ERR_FORMAT,
+                    "the model's logits are not finite (NaN or infinity) at position %u of "
+                    "request %u: damaged weights?",
+                    s->token_count - 1, s->request);
+  return mgl_engine_fail(engine, s->request, status, err);
 }
 
 // --- statistics ----------------------------------------------------------------------------------

@@ -69,6 +69,31 @@ mgl_status mgl_engine_mask(const mgl_engine *engine, mgl_sequence *s, const uint
   return MGL_OK;
 }
 
+bool mgl_engine_masks_all(const mgl_sequence *s) {
+  return s->constraint != NULL || s->sampling.bad_runs.count > 0;
+}
+
+bool mgl_engine_is_masked(const mgl_sequence *s) {
+  return s->sampling.allowed != NULL || mgl_engine_masks_all(s);
+}
+
+mgl_status mgl_engine_fill_mask(const mgl_engine *engine, mgl_sequence *s, uint64_t *words,
+                                bool *must_stop, mgl_error *err) {
+  const mgl_sampling_state *state = &s->sampling;
+  uint32_t vocab_size = mgl_runner_vocab_size(engine->runner);
+  const uint64_t *of_grammar = NULL;
+  MGL_TRY(mgl_engine_mask(engine, s, &of_grammar, must_stop, err));
+  const uint64_t *from = of_grammar != NULL ? of_grammar : state->allowed;
+  for (uint32_t i = 0; i < (vocab_size + 63) / 64; i++) {
+    words[i] = from != NULL ? from[i] : UINT64_MAX;
+  }
+  for (uint32_t i = 0; i < state->barred_count && !*must_stop; i++) {
+    uint32_t token = (uint32_t)state->barred[i];
+    words[token / 64] &= ~(UINT64_C(1) << token % 64);
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_engine_follow(mgl_sequence *s, mgl_error *err) {
   int32_t token = s->tokens[s->token_count - 1];
   if (s->constraint == NULL || is_stop(s, token)) {
@@ -111,5 +136,22 @@ void mgl_engine_queue_parked(mgl_engine *engine) {
       mgl_requests_prepend(&engine->requests, s);
     }
     s = next;
+  }
+}
+
+bool mgl_engine_gather(mgl_engine *engine) {
+  const mgl_engine_options *options = &engine->options;
+  for (;;) {
+    if (options->before_plan != NULL) {
+      options->before_plan(options->context);
+    }
+    mgl_engine_queue_parked(engine);
+    if (engine->requests.queued + engine->active > 0 || engine->parked_count == 0) {
+      return true;
+    }
+    if (options->should_stop != NULL && options->should_stop(options->context)) {
+      return false;
+    }
+    (void)mgl_engine_has_mask(engine->parked);
   }
 }

@@ -16,6 +16,7 @@ typedef struct mgl_sequence {
   bool queued;
   bool served;    // a launch on a GPU has it
   bool parked;    // it waits for its mask, outside of the queue
+  bool unmasked;  // served, and the launch waits for the mask of its next token
   uint32_t slot;  // of the planner, or MGL_NO_SLOT
   uint32_t request;
   int32_t *tokens;  // prompt and what was generated, room for max_tokens
@@ -102,6 +103,13 @@ bool mgl_engine_has_mask(const mgl_sequence *s);
 // none. *must_stop: only stop tokens are left, whatever holds them back.
 mgl_status mgl_engine_mask(const mgl_engine *engine, mgl_sequence *s, const uint64_t **out,
                            bool *must_stop, mgl_error *err);
+// Whether a sequence's tokens are chosen by masks where a device chooses them, and whether each has
+// a mask of its own. Then they are what grammar, allowed tokens and bad words come to.
+bool mgl_engine_is_masked(const mgl_sequence *s);
+bool mgl_engine_masks_all(const mgl_sequence *s);
+// The mask of the next token, for a device: as mgl_engine_mask. words: [ceil(V / 64)]
+mgl_status mgl_engine_fill_mask(const mgl_engine *engine, mgl_sequence *s, uint64_t *words,
+                                bool *must_stop, mgl_error *err);
 // Follows the sequence's newest token, and begins with the mask of the next.
 mgl_status mgl_engine_follow(mgl_sequence *s, mgl_error *err);
 // Puts a sequence that is nowhere aside until its mask is made; the queue takes those whose mask
@@ -109,12 +117,19 @@ mgl_status mgl_engine_follow(mgl_sequence *s, mgl_error *err);
 void mgl_engine_park(mgl_engine *engine, mgl_sequence *s);
 void mgl_engine_unpark(mgl_engine *engine, mgl_sequence *s);
 void mgl_engine_queue_parked(mgl_engine *engine);
+// Asks who is there, until there is something to compute: while all wait for their masks, somebody
+// else may come, whom that does not concern. False: the run shall end.
+bool mgl_engine_gather(mgl_engine *engine);
 
 // --- engine.c
 
 mgl_finish_reason mgl_sequence_finish_reason(const mgl_sequence *s);
 
-// Ends a request whose logits mean nothing, and says so.
+// Ends a request that failed with that status, which err tells of, and says so to who submitted it.
+// Where nobody listens it returns the status, and the run ends, too.
+mgl_status mgl_engine_fail(mgl_engine *engine, uint32_t request, mgl_status status, mgl_error *err);
+
+// The same for one whose logits mean nothing.
 mgl_status mgl_engine_not_finite(mgl_engine *engine, const mgl_sequence *s, mgl_error *err);
 
 // All that have slots go back to the front of the queue, in their order, with the tokens that they

@@ -25,6 +25,11 @@ struct mgl_device_run {
   uint32_t served_count;
   size_t served_capacity;
   mgl_cuda_request request;  // the latest one that was given to it
+  uint64_t *mask;            // [ceil(V / 64)] of the latest one that needs it
+  uint32_t masked_count;     // served, whose tokens all have masks of their own
+  uint32_t unmasked_count;   // of those, for whose next mask the launch waits
+  mgl_status status;         // of a request that failed, where nobody listens: the run ends
+  mgl_error *err;
   bool stop;                 // the run is to end
   bool needs_room;           // the first of the queue needs another launch
   bool asks;                 // before_plan is due
@@ -48,16 +53,53 @@ static mgl_cuda_request request_of(mgl_sequence *s) {
                             .stop_ids = s->stop_ids,
                             .stop_count = s->stop_count,
                             .keys = s->keys,
-                            .key_count = s->key_count};
+                            .key_count = s->key_count,
+                            .masks_all = mgl_engine_masks_all(s)};
+}
+
+// Fails one request; the run goes on, unless nobody listens.
+static void fail(mgl_device_run *run, mgl_sequence *s, mgl_status status) {
+  if (mgl_engine_fail(run->engine, s->request, status, run->err) != MGL_OK) {
+    run->status = status;
+    run->stop = true;
+  }
+}
+
+// The mask of a sequence's next token, which is made. False: there is none, and the request fails.
+static bool find_mask(mgl_device_run *run, mgl_sequence *s, mgl_cuda_mask *out) {
+  mgl_sampling_state_count(&s->sampling, s->tokens, s->token_count);
+  *out = (mgl_cuda_mask){.words = run->mask};
+  mgl_status status = mgl_engine_fill_mask(run->engine, s, run->mask, &out->is_plain, run->err);
+  if (status != MGL_OK) {
+    fail(run, s, status);
+  }
+  return status == MGL_OK;
+}
+
+// The first of the queue that can be served; those whose masks are not made yet are put aside.
+static mgl_sequence *first_queued(mgl_device_run *run) {
+  mgl_engine *engine = run->engine;
+  mgl_sequence *s = NULL;
+  while ((s = engine->requests.first) != NULL && !run->stop) {
+    if (s->constraint != NULL && !mgl_constraint_wait(s->constraint, 0)) {
+      mgl_requests_take(&engine->requests, s);
+      mgl_engine_park(engine, s);
+      continue;
+    }
+    run->request = request_of(s);
+    if (!mgl_engine_is_masked(s) || find_mask(run, s, &run->request.mask)) {
+      return s;
+    }
+  }
+  return NULL;
 }
 
 static const mgl_cuda_request *device_next(void *context) {
   mgl_device_run *run = context;
-  mgl_sequence *s = run->engine->requests.first;
-  if (s == NULL || run->stop) {
+  mgl_sequence *s = first_queued(run);
+  if (s == NULL) {
     return NULL;
   }
-  run->request = request_of(s);
   if (run->served_count == run->served_capacity ||
       !mgl_cuda_program_has_room(run->program, &run->request)) {
     run->needs_room = true;
@@ -65,8 +107,36 @@ static const mgl_cuda_request *device_next(void *context) {
   }
   mgl_requests_take(&run->engine->requests, s);
   s->served = true;
+  run->masked_count += run->request.masks_all ? 1 : 0;
   run->served[run->served_count++] = s;
   return &run->request;
+}
+
+// The launch has computed the sequence's newest token, and waits for the next one's mask.
+static void await_mask(mgl_device_run *run, mgl_sequence *s) {
+  s->unmasked = true;
+  run->unmasked_count++;
+}
+
+// Sends masks that are made to the launch. From the end: one that fails is removed.
+static void send_masks(mgl_device_run *run) {
+  for (uint32_t i = run->served_count; i > 0 && run->unmasked_count > 0; i--) {
+    mgl_sequence *s = run->served[i - 1];
+    mgl_cuda_mask mask;
+    bool is_made = s->constraint == NULL || (s->unmasked && mgl_constraint_wait(s->constraint, 0));
+    if (s->unmasked && is_made && find_mask(run, s, &mask)) {
+      mgl_cuda_program_mask(run->program, s->request, &mask, s->token_count);
+      s->unmasked = false;
+      run->unmasked_count--;
+    }
+  }
+}
+
+static void leave_launch(mgl_device_run *run, mgl_sequence *s) {
+  run->masked_count -= mgl_engine_masks_all(s) ? 1 : 0;
+  run->unmasked_count -= s->unmasked ? 1 : 0;
+  s->unmasked = false;
+  s->served = false;
 }
 
 static void remove_served(mgl_device_run *run, mgl_sequence *s) {
@@ -77,7 +147,7 @@ static void remove_served(mgl_device_run *run, mgl_sequence *s) {
   memmove(&run->served[at], &run->served[at + 1],
           (run->served_count - at - 1) * sizeof(mgl_sequence *));
   run->served_count--;
-  s->served = false;
+  leave_launch(run, s);
 }
 
 void mgl_engine_withdraw_served(mgl_engine *engine, mgl_sequence *s) {
@@ -116,6 +186,11 @@ static void device_token(void *context, const mgl_cuda_token *from) {
   assert(s != NULL && s->served);
   s->tokens[s->token_count++] = from->token;
   run->token_count++;
+  mgl_status status = mgl_engine_follow(s, run->err);
+  if (status != MGL_OK) {
+    fail(run, s, status);
+    return;
+  }
   mgl_generated_token token = {.request = s->request,
                                .token = from->token,
                                .finish = mgl_sequence_finish_reason(s),
@@ -126,11 +201,13 @@ static void device_token(void *context, const mgl_cuda_token *from) {
     read_logprobs(from->logprobs, vocab_size < wanted ? vocab_size : wanted, top, &token);
   }
   bool wanted = run->callbacks->on_token(run->callbacks->context, &token);
-  if (token.finish != MGL_FINISH_NONE) {
+  if (token.finish != MGL_FINISH_NONE && token.finish != MGL_FINISH_COMPLETE) {
     remove_served(run, s);  // its slot is free already
   }
   if (!wanted || token.finish != MGL_FINISH_NONE) {
     mgl_engine_cancel(engine, token.request);
+  } else if (mgl_engine_masks_all(s)) {
+    await_mask(run, s);
   }
 }
 
@@ -187,7 +264,11 @@ static mgl_feed_end device_tend(void *context) {
     run->asks = false;
     options->before_plan(options->context);
   }
-  if (engine->requests.first != NULL || (options->before_plan != NULL && run->served_count > 0)) {
+  mgl_engine_queue_parked(engine);
+  send_masks(run);
+  bool waits = run->masked_count + engine->parked_count > 0;
+  if (engine->requests.first != NULL || waits ||
+      (options->before_plan != NULL && run->served_count > 0)) {
     run->idle_since_ns = 0;
     return MGL_FEED_OPEN;
   }
@@ -202,6 +283,7 @@ static void find_needs(const mgl_engine *engine, mgl_cuda_generate *job) {
     uint32_t logprobs = mgl_cuda_request_logprobs(&request);
     job->most_edits = edits > job->most_edits ? edits : job->most_edits;
     job->most_logprobs = logprobs > job->most_logprobs ? logprobs : job->most_logprobs;
+    job->has_masks = job->has_masks || mgl_engine_is_masked(s);
   }
 }
 
@@ -226,7 +308,7 @@ static mgl_status run_launch(mgl_device_run *run, mgl_error *err) {
   engine->device_run = NULL;
   while (run->served_count > 0) {
     mgl_sequence *s = run->served[--run->served_count];
-    s->served = false;
+    leave_launch(run, s);
     mgl_requests_prepend(&engine->requests, s);
   }
   if (status == MGL_ERR_FORMAT) {
@@ -253,19 +335,27 @@ mgl_status mgl_serve_fed(mgl_engine *engine, const mgl_engine_run_context *callb
                         .callbacks = callbacks,
                         .model = model,
                         .program = mgl_device_cuda_program(model),
-                        .served_capacity = MGL_MAX_SEQUENCES};
+                        .served_capacity = MGL_MAX_SEQUENCES,
+                        .err = err};
   mgl_status status = MGL_OK;
   mgl_engine_withdraw_all(engine, true);
   if (engine->options.before_plan != NULL) {
     engine->options.before_plan(engine->options.context);
   }
   run.served = mgl_alloc_zeroed(run.served_capacity, sizeof(mgl_sequence *));
-  if (run.served == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a run on the GPU");
+  run.mask = mgl_alloc_zeroed((mgl_runner_vocab_size(engine->runner) + 63) / 64, sizeof *run.mask);
+  if (run.served == NULL || run.mask == NULL) {
+    status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a run on the GPU");
   }
-  while (status == MGL_OK && !run.stop && engine->requests.first != NULL) {
-    status = run_launch(&run, err);
+  while (status == MGL_OK && !run.stop && engine->requests.queued + engine->parked_count > 0) {
+    if (engine->requests.first != NULL) {
+      status = run_launch(&run, err);
+      status = status == MGL_OK ? run.status : status;
+    } else {
+      run.stop = !mgl_engine_gather(engine);
+    }
   }
+  mgl_free(run.mask);
   mgl_free(run.served);
   return status;
 }

@@ -101,25 +101,13 @@ static void begin_again_if_long(mgl_engine *engine, mgl_sequence *s) {
   }
 }
 
-// Ends a request whose logits mean nothing. Without anyone to tell it to, the run ends too.
-static mgl_status fail_request(mgl_engine *engine, const mgl_sequence *s, mgl_error *err) {
-  const mgl_engine_options *options = &engine->options;
-  uint32_t request = s->request;
-  mgl_status status = mgl_engine_not_finite(engine, s, err);
-  if (options->on_failure == NULL) {
-    return status;
-  }
-  options->on_failure(options->context, request, err);
-  return MGL_OK;
-}
-
 static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *logits,
                          uint32_t logit_row, const mgl_engine_run_context *callbacks,
                          mgl_error *err) {
   const float *row = logits->rows + (size_t)logit_row * mgl_runner_vocab_size(engine->runner);
   uint32_t best = logits->best[logit_row];
   if (!isfinite(row[best])) {
-    return fail_request(engine, s, err);
+    return mgl_engine_not_finite(engine, s, err);
   }
   if (!mgl_engine_has_mask(s)) {
     mgl_engine_withdraw(engine, s);
@@ -130,8 +118,7 @@ static mgl_status sample(mgl_engine *engine, mgl_sequence *s, const mgl_logits *
   mgl_generated_token token;
   mgl_status status = choose_token(engine, s, row, best, top, &token, err);
   if (status != MGL_OK) {
-    mgl_engine_cancel(engine, s->request);
-    return status;
+    return mgl_engine_fail(engine, s->request, status, err);
   }
   engine->plan->output_tokens[logit_row] = token.token;
   if (!callbacks->on_token(callbacks->context, &token) || token.finish != MGL_FINISH_NONE) {
@@ -184,7 +171,7 @@ static mgl_status commit(mgl_engine *engine, const mgl_logits *logits,
       logit_row += e->count - 1;
     }
     if (!is_sound) {
-      status = fail_request(engine, s, err);
+      status = mgl_engine_not_finite(engine, s, err);
     } else if ((e->flags & MGL_ENTRY_SAMPLES) != 0) {
       status = sample(engine, s, logits, logit_row, callbacks, err);
     }
@@ -222,25 +209,6 @@ static bool commit_iteration(planned_run *run, const mgl_logits *logits) {
   return callbacks->on_iteration == NULL || callbacks->on_iteration(callbacks->context, &stats);
 }
 
-// Asks who is there, until there is something to compute: while all wait for their masks, somebody
-// else may come, whom that does not concern. False: the run shall end.
-static bool gather(mgl_engine *engine) {
-  const mgl_engine_options *options = &engine->options;
-  for (;;) {
-    if (options->before_plan != NULL) {
-      options->before_plan(options->context);
-    }
-    mgl_engine_queue_parked(engine);
-    if (engine->requests.queued + engine->active > 0 || engine->parked_count == 0) {
-      return true;
-    }
-    if (options->should_stop != NULL && options->should_stop(options->context)) {
-      return false;
-    }
-    (void)mgl_engine_has_mask(engine->parked);
-  }
-}
-
 // Commits the iteration before and plans the next.
 static const mgl_plan *next_plan(void *context, const mgl_logits *logits) {
   planned_run *run = context;
@@ -250,7 +218,7 @@ static const mgl_plan *next_plan(void *context, const mgl_logits *logits) {
   } else if (!commit_iteration(run, logits)) {
     return NULL;
   }
-  if (!gather(engine)) {
+  if (!mgl_engine_gather(engine)) {
     return NULL;
   }
   uint64_t planning_ns = mgl_clock_ns();

@@ -213,6 +213,9 @@ typedef struct mgl_cuda_sequence {
   mgl_logit_edit *edits;             // [edit_count], with room for all that may join; or NULL
   mgl_cuda_logprobs *host_logprobs;  // [max_tokens - prompt_count] of generated tokens, in pinned
       // host memory, each complete before its token is there; or NULL
+  const uint64_t *mask;  // [1 + ceil(V / 64)] of the next token, in pinned host memory; or NULL.
+      // Word 0: not 0, the rule is not applied; bit t % 64 of word 1 + t / 64: token t may come
+  uint64_t more_padding;
   int32_t stop_ids[MGL_CUDA_MAX_STOP_IDS];
 } mgl_cuda_sequence;
 

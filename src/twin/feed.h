@@ -7,6 +7,10 @@
 // early, until `settled` says that the command has had its effect. Commands are never held up: a
 // slot that is not free yet for the planner (it becomes free an iteration after the host could see
 // the last token) makes the request wait on the device.
+//
+// A request whose every token needs a mask of its own (a grammar's) is not planned until the host
+// has written it: it is `masked_to` so many tokens. The mask for the first is there when it is
+// submitted; each token that comes lets the host make the next. No other request waits for it.
 #ifndef MGL_TWIN_FEED_H
 #define MGL_TWIN_FEED_H
 
@@ -28,6 +32,7 @@ typedef enum mgl_feed_end {
 typedef enum mgl_feed_call {
   MGL_FEED_SUBMIT,
   MGL_FEED_END,    // pages become free before the next plan; its tokens go on for an iteration
+  MGL_FEED_MASK,   // the mask of the slot's next token is there: `masked_to`
   MGL_FEED_CLOSE,  // `slot` is an mgl_feed_end, above any that was sent before
 } mgl_feed_call;
 
@@ -38,7 +43,8 @@ typedef struct mgl_feed_command {
   uint32_t max_tokens;
   uint32_t key_count;
   uint32_t edit_count;
-  uint32_t padding[2];
+  uint32_t masked_to;  // of SUBMIT and MASK, as in mgl_planner_request
+  uint32_t padding;
 } mgl_feed_command;
 
 // A generated token, one store of eight bytes.

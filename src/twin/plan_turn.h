@@ -91,6 +91,8 @@ MGL_PLANNER_FN void mgl_turn_read_commands(mgl_cuda_run *run) {
       planning->end = command.slot;
     } else if (command.call == MGL_FEED_END) {
       mgl_turn_end(run, command.slot);
+    } else if (command.call == MGL_FEED_MASK) {
+      mgl_planner_mask_on(run->planner, command.slot, command.masked_to);
     } else {
       uint32_t at = planning->pending_first + planning->pending_count++;
       run->pending[at % run->sequence_slots] = command;
@@ -144,6 +146,7 @@ MGL_PLANNER_FN void mgl_turn_submit(mgl_lanes lanes, mgl_cuda_run *run,
     request.prompt_count = command->prompt_count;
     request.max_tokens = command->max_tokens;
     request.key_count = command->key_count;
+    request.masked_to = command->masked_to;
     request.keys = keys;
     mgl_planner_submit_on(run->planner, command->slot, &request);
   }

@@ -29,7 +29,8 @@
 // iteration_tokens: each gets as much as the others (water-filling), but no more than its rest and
 // chunk_tokens. While any prompt is to be computed, a sixteenth of the iteration (at least a row;
 // of an iteration of one row, every other) is kept from decoding; if that or the limit leaves too
-// few rows to decode, sequences take turns.
+// few rows to decode, sequences take turns. A sequence whose next token needs a mask that is not
+// there (masked_to) gets none; it keeps its pages.
 //
 // Admission. The first that waits is admitted when a place is free and the pages that are free or
 // can be evicted suffice for: the pages of its tokens that no cached page holds, the rest of all
@@ -109,6 +110,8 @@ typedef struct mgl_planner_slot {
   uint32_t page_count;       // pages that it holds: block table [0, page_count)
   uint32_t key_count;        // keys of full prompt pages
   uint32_t freed_step;       // `step` of the planner when the slot became free
+  uint32_t masked_to;        // with so many tokens it gets no rows, until a mask for the next one is
+                             // there; UINT32_MAX: it needs none
   const mgl_page_key *keys;  // [key_count], where the planner runs; borrowed until the slot is free
 } mgl_planner_slot;
 
@@ -189,6 +192,7 @@ typedef struct mgl_planner_request {
   uint32_t prompt_count;
   uint32_t max_tokens;
   uint32_t key_count;  // at most prompt_count / P; 0 without a prefix cache
+  uint32_t masked_to;  // as that of a slot; 0: it needs no masks
   const mgl_page_key *keys;
 } mgl_planner_request;
 
@@ -199,6 +203,7 @@ typedef enum mgl_planner_call {
   MGL_CALL_END,
   MGL_CALL_PAUSE,
   MGL_CALL_RESUME,
+  MGL_CALL_MASK,  // `masked_to` of `request`
   MGL_CALL_SETTLE,
   MGL_CALL_PLAN,
 } mgl_planner_call;
@@ -240,6 +245,9 @@ void mgl_planner_end(mgl_planner *planner, uint32_t slot);
 // From the next settle on the request holds no pages and is not planned, until it is resumed.
 void mgl_planner_pause(mgl_planner *planner, uint32_t slot);
 void mgl_planner_resume(mgl_planner *planner, uint32_t slot);
+
+// A mask for the next token of the request in the slot is there, which holds to so many tokens.
+void mgl_planner_mask(mgl_planner *planner, uint32_t slot, uint32_t masked_to);
 
 void mgl_planner_settle(mgl_planner *planner);
 

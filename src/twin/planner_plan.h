@@ -91,7 +91,7 @@ typedef struct mgl_planner_division {
 } mgl_planner_division;
 
 MGL_PLANNER_FN uint32_t mgl_planner_wants(const mgl_planner *p, const mgl_planner_slot *s) {
-  if (s->state != MGL_SLOT_RUNNING) {
+  if (s->state != MGL_SLOT_RUNNING || s->token_count >= s->masked_to) {
     return 0;
   }
   if (s->computed >= s->prefill) {

@@ -23,6 +23,7 @@ MGL_PLANNER_FN void mgl_planner_submit_on(mgl_planner *p, uint32_t slot,
   s->page_count = 0;
   s->key_count = p->limits.prefix_cache != 0 ? request->key_count : 0;
   s->keys = request->keys;
+  s->masked_to = request->masked_to != 0 ? request->masked_to : UINT32_MAX;
   mgl_planner_array(p, p->order_at)[p->count++] = slot;
 }
 
@@ -42,6 +43,10 @@ MGL_PLANNER_FN void mgl_planner_resume_on(mgl_planner *p, uint32_t slot) {
   }
 }
 
+MGL_PLANNER_FN void mgl_planner_mask_on(mgl_planner *p, uint32_t slot, uint32_t masked_to) {
+  mgl_planner_slots(p)[slot].masked_to = masked_to;
+}
+
 // All lanes: does what the command says.
 MGL_PLANNER_FN void mgl_planner_obey(mgl_lanes lanes, mgl_planner *p,
                                      const mgl_planner_command *command) {
@@ -54,6 +59,8 @@ MGL_PLANNER_FN void mgl_planner_obey(mgl_lanes lanes, mgl_planner *p,
       mgl_planner_submit_on(p, command->slot, &command->request);
     } else if (command->call == MGL_CALL_RESUME) {
       mgl_planner_resume_on(p, command->slot);
+    } else if (command->call == MGL_CALL_MASK) {
+      mgl_planner_mask_on(p, command->slot, command->request.masked_to);
     } else {
       mgl_planner_wish_on(p, command->slot,
                           command->call == MGL_CALL_END ? MGL_WISH_END : MGL_WISH_PAUSE);

@@ -32,6 +32,7 @@ typedef enum mgl_sampling_flags {
   MGL_SAMPLING_HOLDS = 4,      // logits of stop tokens are edited before stop_position
   MGL_SAMPLING_COUNTS = 8,     // generated tokens join the edits
   MGL_SAMPLING_LOGPROBS = 16,  // log probabilities are wanted
+  MGL_SAMPLING_MASKED = 32,    // on a GPU: a mask says which tokens may be chosen
 } mgl_sampling_flags;
 
 // A request's parameters as they are applied. All zero is greedy. Made by mgl_sampling_rule_of.

@@ -20,6 +20,8 @@ enum {
   PAGES = 5,
   STOPS = 2,
   BIASES = 40,
+  ALLOWED = 50,
+  BAD_RUNS = 20,
   SEEDS = 3,
   MOST_TIMES = 512,
 };
@@ -70,6 +72,21 @@ static const mgl_sampling cases[] = {
      .min_tokens = 10,
      .logprobs = true,
      .top_logprobs = 20},
+    // Chosen by masks: one for all tokens, and one for each.
+    {.top_p = 1, .allowed_count = ALLOWED},
+    {.temperature = 1, .top_p = 0.9, .allowed_count = ALLOWED, .logprobs = true, .top_logprobs = 3},
+    {.temperature = 5, .top_p = 1, .top_k = 9, .allowed_count = ALLOWED, .bias_count = BIASES},
+    {.top_p = 1, .allowed_count = 1},
+    {.top_p = 1, .bias_count = BIASES, .bad_runs.count = BAD_RUNS},
+    {.temperature = 1.1,
+     .top_k = 30,
+     .top_p = 0.95,
+     .frequency_penalty = 0.2,
+     .bias_count = BIASES,
+     .bad_runs.count = BAD_RUNS,
+     .min_tokens = 5,
+     .logprobs = true,
+     .top_logprobs = 20},
 };
 
 enum { CASES = sizeof cases / sizeof cases[0] };
@@ -79,7 +96,11 @@ typedef struct drawn {
   mgl_sampling sampling;
   mgl_logit_bias biases[BIASES];
   int32_t stops[STOPS];
+  int32_t allowed[ALLOWED];
+  int32_t bad_tokens[2 * BAD_RUNS];
+  uint32_t bad_ends[BAD_RUNS];
   mgl_sampling_state state;
+  bool ended;
   int32_t tokens[PROMPT + NEW];
   uint32_t count;  // of tokens
   mgl_cuda_logprobs logprobs[NEW];
@@ -91,7 +112,10 @@ typedef struct sampling_test {
   mgl_cuda_program *program;
   mgl_plan *plan;
   mgl_sampler *sampler;
-  float *logits;  // [PROMPT + NEW, V]
+  float *logits;   // [PROMPT + NEW, V]
+  uint64_t *mask;  // [ceil(V / 64)]
+  mgl_cuda_request requests[SEQUENCES];
+  uint32_t request_count, request_next;
   drawn drawn[SEQUENCES];
   uint64_t tokens, token_differences, logprobs, logprob_differences;
 } sampling_test;
@@ -123,35 +147,95 @@ static void make_request(const sampling_test *t, uint32_t case_idx, uint32_t see
   for (uint32_t i = 0; i < STOPS; i++) {
     d->stops[i] = d->sampling.min_tokens > 0 ? d->biases[i * 3].token : (int32_t)(vocab - 1 - i);
   }
+  for (uint32_t i = 0; i < ALLOWED; i++) {
+    d->allowed[i] = (int32_t)((i * i * 13 + seed) % vocab);
+  }
+  for (uint32_t i = 0; i < BAD_RUNS; i++) {  // of likely tokens, one behind the other
+    d->bad_tokens[2 * i] = d->biases[i % 5 == 0 ? i : 3].token;
+    d->bad_tokens[2 * i + 1] = d->biases[i % 5 == 0 ? 6 : i].token;
+    d->bad_ends[i] = 2 * i + 2;
+  }
+  d->sampling.allowed = d->sampling.allowed_count > 0 ? d->allowed : NULL;
+  d->sampling.bad_runs.tokens = d->bad_tokens;
+  d->sampling.bad_runs.ends = d->bad_ends;
   d->sampling.biases = d->biases;
   d->sampling.seed = seed * 1000 + case_idx;
   init_state(t, d);
 }
 
+// The mask of the next token; words NULL: it has none.
+static mgl_cuda_mask next_mask(sampling_test *t, drawn *d) {
+  const mgl_sampling_state *state = &d->state;
+  bool is_masked = state->allowed != NULL || state->bad_runs.count > 0;
+  mgl_sampling_state_count(&d->state, d->tokens, d->count);
+  for (uint32_t i = 0; i < (t->model.config.vocab_size + 63) / 64; i++) {
+    t->mask[i] = state->allowed != NULL ? state->allowed[i] : UINT64_MAX;
+  }
+  for (uint32_t i = 0; i < state->barred_count; i++) {
+    t->mask[state->barred[i] / 64] &= ~(UINT64_C(1) << state->barred[i] % 64);
+  }
+  return (mgl_cuda_mask){.words = is_masked ? t->mask : NULL};
+}
+
 static void on_token(void *context, const mgl_cuda_token *token) {
-  drawn *d = &((sampling_test *)context)->drawn[token->request];
+  sampling_test *t = context;
+  drawn *d = &t->drawn[token->request];
   if (token->logprobs != NULL) {
     d->logprobs[d->count - PROMPT] = *token->logprobs;
   }
   d->tokens[d->count++] = token->token;
+  d->ended = token->state != MGL_CUDA_SEQUENCE_RUNNING;
+  if (t->requests[token->request].masks_all && !d->ended) {
+    mgl_cuda_mask mask = next_mask(t, d);
+    mgl_cuda_program_mask(t->program, token->request, &mask, d->count);
+  }
+}
+
+static const mgl_cuda_request *next_request(void *context) {
+  sampling_test *t = context;
+  if (t->request_next == t->request_count) {
+    return NULL;
+  }
+  mgl_cuda_request *r = &t->requests[t->request_next];
+  r->mask = next_mask(t, &t->drawn[t->request_next++]);
+  return r;
+}
+
+// Open while a mask may have to be sent.
+static mgl_feed_end tend(void *context) {
+  const sampling_test *t = context;
+  bool all_ended = t->request_next == t->request_count;
+  for (uint32_t i = 0; i < t->request_count; i++) {
+    all_ended = all_ended && t->drawn[i].ended;
+  }
+  return all_ended ? MGL_FEED_CLOSED : MGL_FEED_OPEN;
 }
 
 static void generate(sampling_test *t, uint32_t count) {
+  static const mgl_cuda_request_source source = {.next = next_request, .tend = tend};
   mgl_error err = {0};
-  mgl_cuda_request requests[SEQUENCES];
+  mgl_cuda_generate job = {
+      .source = &source, .has_masks = true, .on_token = on_token, .context = t};
   for (uint32_t i = 0; i < count; i++) {
     const drawn *d = &t->drawn[i];
-    requests[i] = (mgl_cuda_request){.prompt = d->tokens,
-                                     .prompt_count = PROMPT,
-                                     .max_new_tokens = NEW,
-                                     .rule = d->state.rule,
-                                     .edits = d->state.edits,
-                                     .edit_count = d->state.edit_count,
-                                     .stop_ids = d->stops,
-                                     .stop_count = STOPS};
+    mgl_cuda_request *r = &t->requests[i];
+    *r = (mgl_cuda_request){.number = i,
+                            .prompt = d->tokens,
+                            .prompt_count = PROMPT,
+                            .max_new_tokens = NEW,
+                            .rule = d->state.rule,
+                            .edits = d->state.edits,
+                            .edit_count = d->state.edit_count,
+                            .stop_ids = d->stops,
+                            .stop_count = STOPS,
+                            .masks_all = d->state.bad_runs.count > 0};
+    uint32_t edits = mgl_cuda_request_edits(r);
+    uint32_t logprobs = mgl_cuda_request_logprobs(r);
+    job.most_edits = edits > job.most_edits ? edits : job.most_edits;
+    job.most_logprobs = logprobs > job.most_logprobs ? logprobs : job.most_logprobs;
   }
-  mgl_cuda_generate job = {
-      .requests = requests, .request_count = count, .on_token = on_token, .context = t};
+  t->request_count = count;
+  t->request_next = 0;
   gpu_must(mgl_cuda_program_generate(t->program, &job, &err), &err);
 }
 
@@ -247,13 +331,15 @@ static double median_us(sampling_test *t, uint32_t batch, const mgl_sampling *sa
   for (uint32_t i = 0; i < batch; i++) {
     make_request(t, 0, i, &t->drawn[i]);
     t->drawn[i].sampling = *sampling;
+    t->drawn[i].sampling.allowed = sampling->allowed_count > 0 ? t->drawn[i].allowed : NULL;
     init_state(t, &t->drawn[i]);
     requests[i] = (mgl_cuda_request){.prompt = t->drawn[i].tokens,
                                      .prompt_count = PROMPT,
                                      .max_new_tokens = NEW,
                                      .rule = t->drawn[i].state.rule,
                                      .edits = t->drawn[i].state.edits,
-                                     .edit_count = t->drawn[i].state.edit_count};
+                                     .edit_count = t->drawn[i].state.edit_count,
+                                     .mask.words = t->drawn[i].state.allowed};
   }
   mgl_cuda_outcome outcome = {.iteration_ns = times, .iteration_capacity = MOST_TIMES};
   mgl_cuda_generate job = {
@@ -287,6 +373,7 @@ static void print_costs(sampling_test *t) {
         .repetition_penalty = 1.1,
         .presence_penalty = 0.1,
         .frequency_penalty = 0.1}},
+      {"greedy, 50 allowed", {.top_p = 1, .allowed_count = ALLOWED}},
       {"greedy, log probabilities", {.top_p = 1, .logprobs = true}},
       {"greedy, 20 log probabilities", {.top_p = 1, .logprobs = true, .top_logprobs = 20}},
   };
@@ -322,8 +409,10 @@ static void run(gpu_bench *bench, const char *name) {
   gpu_must(mgl_plan_create(&limits, &t->plan, &err), &err);
   gpu_must(mgl_sampler_create(vocab, &t->sampler, &err), &err);
   t->logits = gpu_must_alloc((size_t)(PROMPT + NEW) * vocab, sizeof *t->logits);
+  t->mask = gpu_must_alloc((vocab + 63) / 64, sizeof *t->mask);
   compare_all(t);
   print_costs(t);
+  mgl_free(t->mask);
   mgl_free(t->logits);
   mgl_sampler_destroy(t->sampler);
   mgl_plan_destroy(t->plan);

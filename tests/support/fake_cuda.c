@@ -391,6 +391,18 @@ static void device_sampling(mgl_cuda_sequence *s, int32_t token) {
   }
 }
 
+// The first token from this one on, and round, that the sequence's mask allows.
+static int32_t device_mask(const mgl_cuda_run *run, const mgl_cuda_sequence *s, int32_t token) {
+  uint32_t at = (uint32_t)token;
+  bool is_masked = (s->rule.flags & MGL_SAMPLING_MASKED) != 0;
+  assert_true(is_masked == (s->mask != NULL));
+  for (uint32_t i = 0; is_masked && (s->mask[1 + at / 64] >> at % 64 & 1) == 0; i++) {
+    assert_true(i < run->vocab);
+    at = (at + 1) % run->vocab;
+  }
+  return (int32_t)at;
+}
+
 static void send(const mgl_cuda_sequence *s, int32_t token) {
   mgl_word *cells = (mgl_word *)(void *)s->cells;
   mgl_store_release(&cells[s->token_count], UINT64_C(77) << 32 | (uint32_t)token);
@@ -400,7 +412,7 @@ static void send(const mgl_cuda_sequence *s, int32_t token) {
 void fake_cuda_append_token(mgl_cuda_run *run, uint64_t iteration, uint32_t slot) {
   mgl_cuda_sequence *s = &run->sequences[slot];
   uint32_t next_row = run->next_rows[slot];
-  int32_t token = fake_cuda_token(s->tokens[0], s->token_count);
+  int32_t token = device_mask(run, s, fake_cuda_token(s->tokens[0], s->token_count));
   if (next_row != UINT32_MAX) {
     run->plans[(iteration + 1) & 1].tokens[next_row] = token;
   }

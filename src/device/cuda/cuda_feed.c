@@ -11,7 +11,7 @@
 
 enum {
   MOST_SLOTS_AHEAD = 64,   // requests that wait on the device, so that it never waits for one
-  COMMANDS_OF_A_SLOT = 5,  // submitted and ended, twice, and what is said of all
+  COMMANDS_OF_A_SLOT = 7,  // submitted, masked and ended, twice, and what is said of all
 };
 
 // --- memory --------------------------------------------------------------------------------------
@@ -269,7 +269,6 @@ static void stage_sequence(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_re
       .token_count = r->prompt_count,
       .prompt_count = r->prompt_count,
       .max_tokens = r->prompt_count + r->max_new_tokens,
-      .takes_row = r->rule.flags,
       .edit_count = r->edit_count,
       .stop_count = r->stop_count,
       .cells = mgl_cuda_pointer(f->at + f->cells_at + first * sizeof(mgl_feed_cell)),
@@ -281,6 +280,9 @@ static void stage_sequence(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_re
   if (mgl_cuda_request_logprobs(r) > 0) {
     s->host_logprobs = mgl_cuda_pointer(f->logprobs_at + logprobs);
   }
+  s->mask = mgl_cuda_sampling_mask(p, slot, &r->mask);
+  s->rule.flags |= s->mask != NULL ? (uint32_t)MGL_SAMPLING_MASKED : 0;
+  s->takes_row = s->rule.flags;
   if (r->stop_count > 0) {
     memcpy(s->stop_ids, r->stop_ids, r->stop_count * sizeof *s->stop_ids);
   }
@@ -318,16 +320,34 @@ void mgl_cuda_feed_submit(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_req
                               .prompt_count = r->prompt_count,
                               .max_tokens = max_tokens,
                               .key_count = r->key_count,
-                              .edit_count = r->edit_count});
+                              .edit_count = r->edit_count,
+                              .masked_to = r->masks_all ? r->prompt_count + 1 : 0});
+}
+
+// The slot of a request that has not ended; slot_count: none.
+static uint32_t find_slot(const mgl_cuda_feeding *f, uint32_t number) {
+  uint32_t slot = f->busy > 0 ? 0 : f->slot_count;
+  while (slot < f->slot_count &&
+         (f->slots[slot].state != MGL_CUDA_SLOT_BUSY || f->slots[slot].number != number)) {
+    slot++;
+  }
+  return slot;
 }
 
 void mgl_cuda_program_end(mgl_cuda_program *p, uint32_t number) {
-  mgl_cuda_feeding *f = &p->feeding;
-  for (uint32_t i = 0; i < f->slot_count && f->busy > 0; i++) {
-    if (f->slots[i].state == MGL_CUDA_SLOT_BUSY && f->slots[i].number == number) {
-      end_slot(f, i);
-      return;
-    }
+  uint32_t slot = find_slot(&p->feeding, number);
+  if (slot < p->feeding.slot_count) {
+    end_slot(&p->feeding, slot);
+  }
+}
+
+void mgl_cuda_program_mask(mgl_cuda_program *p, uint32_t number, const mgl_cuda_mask *mask,
+                           uint32_t token_count) {
+  uint32_t slot = find_slot(&p->feeding, number);
+  if (slot < p->feeding.slot_count) {
+    (void)mgl_cuda_sampling_mask(p, slot, mask);
+    send(&p->feeding, &(mgl_feed_command){
+                          .call = MGL_FEED_MASK, .slot = slot, .masked_to = token_count + 1});
   }
 }
 

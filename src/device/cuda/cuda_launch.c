@@ -334,6 +334,7 @@ static mgl_status check_job(launch *l, mgl_error *err) {
   const mgl_cuda_generate *job = l->job;
   uint32_t edits = job->most_edits;
   uint32_t logprobs = job->most_logprobs;
+  bool has_masks = job->has_masks;
   if (job->source == NULL && job->request_count < 1) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "requests: expected at least 1, found 0");
   }
@@ -348,8 +349,9 @@ static mgl_status check_job(launch *l, mgl_error *err) {
     uint32_t p = mgl_cuda_request_logprobs(r);
     edits = e > edits ? e : edits;
     logprobs = p > logprobs ? p : logprobs;
+    has_masks = has_masks || r->mask.words != NULL;
   }
-  return mgl_cuda_sampling_reserve(l->p, edits, logprobs, err);
+  return mgl_cuda_sampling_reserve(l->p, edits, logprobs, has_masks, err);
 }
 
 // Counts the iterations of the launch that has ended, and keeps when they began.

@@ -99,6 +99,12 @@ typedef struct mgl_cuda_options {
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
 } mgl_cuda_options;
 
+// Which tokens may be chosen.
+typedef struct mgl_cuda_mask {
+  const uint64_t *words;  // [ceil(V / 64)] bit t % 64 of word t / 64: token t; NULL: all
+  bool is_plain;          // the rule is not applied: of those tokens the largest logit's is taken
+} mgl_cuda_mask;
+
 typedef struct mgl_cuda_request {
   uint32_t number;              // by which it is reported; of a source's request
   const int32_t *prompt;        // [prompt_count] ids in [0, V)
@@ -112,6 +118,8 @@ typedef struct mgl_cuda_request {
   const mgl_page_key
       *keys;           // [key_count] of the prompt's full pages, by which they are found in the
   uint32_t key_count;  // prefix cache and entered into it; 0: neither
+  mgl_cuda_mask mask;  // of the first token
+  bool masks_all;      // every token waits for one of its own (mgl_cuda_program_mask)
 } mgl_cuda_request;
 
 typedef struct mgl_cuda_token {
@@ -160,6 +168,7 @@ typedef struct mgl_cuda_generate {
   const mgl_cuda_request_source *source;  // instead of the two above, unless NULL
   uint32_t most_edits;     // of a source's requests: edits, with max_new_tokens where generated
   uint32_t most_logprobs;  // tokens join them; and max_new_tokens of those with log probabilities
+  bool has_masks;          // whether any has a mask
   mgl_cuda_token_callback *on_token;        // may be NULL
   mgl_cuda_progress_callback *on_progress;  // may be NULL
   bool (*should_stop)(void *context);       // asked all the time; true ends the launch behind the
@@ -190,6 +199,12 @@ uint32_t mgl_cuda_request_logprobs(const mgl_cuda_request *request);
 // Ends a request of the running launch, by its number: nothing more is heard of it. Unknown ones
 // are fine. On the launch's thread.
 void mgl_cuda_program_end(mgl_cuda_program *program, uint32_t number);
+
+// The next token of a request of the running launch, which waits for its mask. It was submitted with
+// masks_all; token_count: that it has, prompt included. Unknown ones are fine. On the launch's
+// thread.
+void mgl_cuda_program_mask(mgl_cuda_program *program, uint32_t number, const mgl_cuda_mask *mask,
+                           uint32_t token_count);
 
 // The latest that the device has told.
 mgl_cuda_progress mgl_cuda_program_progress(const mgl_cuda_program *program);

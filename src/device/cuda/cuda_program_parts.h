@@ -80,6 +80,8 @@ typedef struct mgl_cuda_feeding {
   mgl_cuda_logprobs *logprobs;  // pinned: [slot_count, logprob_capacity]
   mgl_cu_ptr logprobs_at;       // as the device sees it
   uint32_t logprob_capacity;
+  uint64_t *masks;      // pinned: [slot_count, mask_stride] (mgl_cuda_sequence.mask); NULL: none yet
+  mgl_cu_ptr masks_at;  // as the device sees it
 } mgl_cuda_feeding;
 
 struct mgl_cuda_program {
@@ -207,9 +209,12 @@ void mgl_cuda_feed_set_end(mgl_cuda_program *p, mgl_feed_end end);
 // Reports what has arrived since the last look; returns whether anything has.
 bool mgl_cuda_feed_report(mgl_cuda_program *p, const mgl_cuda_generate *job);
 
-// Memory for edits and log probabilities (cuda_sampling.c).
+// Memory for edits, log probabilities and masks (cuda_sampling.c).
 mgl_status mgl_cuda_sampling_reserve(mgl_cuda_program *p, uint32_t most_edits,
-                                     uint32_t most_logprobs, mgl_error *err);
+                                     uint32_t most_logprobs, bool has_masks, mgl_error *err);
+// Writes a slot's mask where the device reads it; returns its address there, NULL without a mask.
+const uint64_t *mgl_cuda_sampling_mask(mgl_cuda_program *p, uint32_t slot,
+                                       const mgl_cuda_mask *mask);
 void mgl_cuda_sampling_release(mgl_cuda_program *p);
 
 // An activation of a graph with room for `count` elements (cuda_program.c).

@@ -1,8 +1,9 @@
-// Some requests need memory for sampling beyond their sequence slot: edits on the device, and log
-// probabilities in pinned memory. It is taken when a launch first needs it, kept and grown; every
-// slot has as much as the most demanding request.
+// Some requests need memory for sampling beyond their sequence slot: edits on the device, log
+// probabilities and masks in pinned memory. It is taken when a launch first needs it, kept and
+// grown; every slot has as much as the most demanding request.
 //   Rejected: room for every slot's longest sequence from the start, 16 and 176 bytes a token.
 #include <stddef.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "device/cuda/cuda_program_parts.h"
@@ -19,7 +20,8 @@ uint32_t mgl_cuda_request_logprobs(const mgl_cuda_request *r) {
 
 bool mgl_cuda_program_has_room(const mgl_cuda_program *p, const mgl_cuda_request *r) {
   return mgl_cuda_request_edits(r) <= p->feeding.edit_capacity &&
-         mgl_cuda_request_logprobs(r) <= p->feeding.logprob_capacity;
+         mgl_cuda_request_logprobs(r) <= p->feeding.logprob_capacity &&
+         (r->mask.words == NULL || p->feeding.masks != NULL);
 }
 
 static void release_edits(mgl_cuda_program *p) {
@@ -42,6 +44,13 @@ static void release_logprobs(mgl_cuda_program *p) {
   }
   f->logprobs = NULL;
   f->logprob_capacity = 0;
+}
+
+static void release_masks(mgl_cuda_program *p) {
+  if (p->feeding.masks != NULL) {
+    (void)p->device->driver.host_free(p->feeding.masks);
+  }
+  p->feeding.masks = NULL;
 }
 
 static mgl_status take_pinned(mgl_cuda_program *p, size_t bytes, const char *what, void **out,
@@ -87,13 +96,51 @@ static mgl_status grow_logprobs(mgl_cuda_program *p, uint32_t count, mgl_error *
   return status;
 }
 
+// --- masks ---------------------------------------------------------------------------------------
+
+static size_t mask_words(const mgl_cuda_program *p) {
+  return (p->model.vocab + 63) / 64;
+}
+
+// Words of a slot: one of its own before those of the mask.
+static size_t mask_stride(const mgl_cuda_program *p) {
+  return (mask_words(p) + 2) / 2 * 2;
+}
+
+static mgl_status take_masks(mgl_cuda_program *p, mgl_error *err) {
+  mgl_cuda_feeding *f = &p->feeding;
+  void *pinned = NULL;
+  size_t bytes = f->slot_count * mask_stride(p) * sizeof *f->masks;
+  mgl_status status = take_pinned(p, bytes, "masks of tokens", &pinned, &f->masks_at, err);
+  f->masks = pinned;
+  if (status != MGL_OK) {
+    release_masks(p);
+  }
+  return status;
+}
+
+const uint64_t *mgl_cuda_sampling_mask(mgl_cuda_program *p, uint32_t slot,
+                                       const mgl_cuda_mask *mask) {
+  const mgl_cuda_feeding *f = &p->feeding;
+  size_t at = slot * mask_stride(p);
+  if (mask->words == NULL) {
+    return NULL;
+  }
+  f->masks[at] = mask->is_plain ? 1 : 0;
+  memcpy(&f->masks[at + 1], mask->words, mask_words(p) * sizeof *f->masks);
+  return mgl_cuda_pointer(f->masks_at + at * sizeof *f->masks);
+}
+
 mgl_status mgl_cuda_sampling_reserve(mgl_cuda_program *p, uint32_t most_edits,
-                                     uint32_t most_logprobs, mgl_error *err) {
+                                     uint32_t most_logprobs, bool has_masks, mgl_error *err) {
   if (most_edits > p->feeding.edit_capacity) {
     MGL_TRY(grow_edits(p, (uint32_t)mgl_power_of_two_at_least(most_edits), err));
   }
   if (most_logprobs > p->feeding.logprob_capacity) {
     MGL_TRY(grow_logprobs(p, (uint32_t)mgl_power_of_two_at_least(most_logprobs), err));
+  }
+  if (has_masks && p->feeding.masks == NULL) {
+    MGL_TRY(take_masks(p, err));
   }
   return MGL_OK;
 }
@@ -101,4 +148,5 @@ mgl_status mgl_cuda_sampling_reserve(mgl_cuda_program *p, uint32_t most_edits,
 void mgl_cuda_sampling_release(mgl_cuda_program *p) {
   release_edits(p);
   release_logprobs(p);
+  release_masks(p);
 }

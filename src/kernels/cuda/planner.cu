@@ -3,7 +3,7 @@
 #include "twin/atomics.h"
 #include "twin/planner_requests.h"
 
-static_assert(sizeof(mgl_planner_slot) == 48 && sizeof(mgl_planner_page) == 64 &&
+static_assert(sizeof(mgl_planner_slot) == 56 && sizeof(mgl_planner_page) == 64 &&
                   sizeof(mgl_planner_command) == 32 && sizeof(mgl_planner_limits) == 40,
               "as the host lays them out");
 

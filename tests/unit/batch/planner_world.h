@@ -34,6 +34,7 @@ typedef struct world_request {
   uint32_t planned;      // rows planned since the last start
   uint32_t token_count;  // after the planned iterations
   uint32_t sampled;      // tokens after the iterations that ran
+  uint32_t masked_to;    // tokens up to which masks are there; 0: it needs none
   bool stopped, cancelled, paused;
   bool admitted;         // had a row
   uint32_t rows_behind;  // rows planned behind its stop token
@@ -44,6 +45,7 @@ typedef struct world_request {
 typedef struct world_mirror {
   void (*submit)(void *context, uint32_t slot, const mgl_planner_request *request);
   void (*wish)(void *context, uint32_t slot, int wish);  // 0: end, 1: pause, 2: resume
+  void (*mask)(void *context, uint32_t slot, uint32_t masked_to);
   void (*settle)(void *context);
   void (*plan)(void *context);
   void *context;
@@ -56,6 +58,7 @@ typedef struct world {
   uint32_t arrive_percent;                   // that another request comes, in a turn
   uint32_t cancel_permille, pause_permille;  // of each request, in a turn
   uint32_t stop_percent;                     // of requests
+  uint32_t mask_percent;                     // of requests whose tokens wait for masks
   uint32_t families;                         // of prompts with the same beginning
   world_request *requests;                   // [slots]; tokens NULL: none
   uint64_t *cells;                           // [page_count * P]
@@ -156,10 +159,12 @@ static inline void world_submit(world *w) {
                    : UINT32_MAX;
   r->token_count = r->prompt_count;
   r->sampled = r->prompt_count;
+  r->masked_to = world_chance(w, w->mask_percent) ? r->prompt_count + 1 : 0;
   world_make_tokens(w, r);
   mgl_planner_request request = {.prompt_count = r->prompt_count,
                                  .max_tokens = r->max_tokens,
                                  .key_count = r->prompt_count / w->limits.page_tokens,
+                                 .masked_to = r->masked_to,
                                  .keys = r->keys};
   mgl_planner_submit(w->planner, slot, &request);
   if (w->mirror != NULL) {
@@ -176,16 +181,29 @@ static inline void world_wish(world *w, uint32_t slot, int wish) {
   }
 }
 
+// The mask for the next token gets ready.
+static inline void world_mask(world *w, uint32_t slot) {
+  uint32_t to = w->requests[slot].sampled + 1;
+  w->requests[slot].masked_to = to;
+  mgl_planner_mask(w->planner, slot, to);
+  if (w->mirror != NULL) {
+    w->mirror->mask(w->mirror->context, slot, to);
+  }
+}
+
 static inline bool world_ended(const world_request *r) {
   return r->stopped || r->cancelled || r->token_count == r->max_tokens;
 }
 
-// Cancels, pauses and resumes at random, and tells of those that stopped.
+// Cancels, pauses, resumes and makes masks at random, and tells of those that stopped.
 static inline void world_wishes(world *w) {
   for (uint32_t i = 0; i < w->limits.slots; i++) {
     world_request *r = &w->requests[i];
     if (r->tokens == NULL || world_ended(r)) {
       continue;
+    }
+    if (r->masked_to != 0 && r->sampled == r->masked_to && world_chance(w, 40)) {
+      world_mask(w, i);
     }
     if (r->sampled >= r->stop_at) {
       r->stopped = true;
@@ -277,6 +295,7 @@ static inline void world_take_plan(world *w) {
       assert_true(e->position == 0 || w->limits.prefix_cache != 0);
     }
     assert_true(end <= r->token_count);
+    assert_true(r->masked_to == 0 || r->token_count < r->masked_to);
     assert_int_equal((e->flags & MGL_ENTRY_SAMPLES) != 0, end == r->token_count);
     assert_int_equal((e->flags & MGL_ENTRY_DECODES) != 0, i < p->decode_entry_count);
     if ((e->flags & MGL_ENTRY_DECODES) != 0) {

@@ -442,6 +442,7 @@ static void check_shares(world *w) {
     bool wants = prompt
                      ? s->computed < s->prefill && (l->chunk_tokens == 0 || rows < l->chunk_tokens)
                      : rows == 0;
+    wants = wants && s->token_count < s->masked_to;
     hungry += wants && prompt ? 1 : 0;
     decoding_hungry += wants && !prompt ? 1 : 0;
     if (prompt) {
@@ -476,7 +477,8 @@ static void check_first(world *w) {
   }
   for (uint32_t i = 0; i < w->limits.slots; i++) {
     world_request *r = &w->requests[i];
-    r->idle_turns = r == first && rows_of(w, i) == 0 ? r->idle_turns + 1 : 0;
+    bool is_idle = rows_of(w, i) == 0 && r->masked_to == 0;  // not if it waits for a mask
+    r->idle_turns = r == first && is_idle ? r->idle_turns + 1 : 0;
   }
   if (first != NULL && w->resumed == 0 && w->limits.prompts_first == 0 &&
       first->idle_turns > turns) {
@@ -527,6 +529,7 @@ static void run_world(uint64_t seed, uint32_t turns, run_totals *totals) {
   w.cancel_permille = world_random(&w, 3) * 4;
   w.pause_permille = world_random(&w, 3) * 4;
   w.stop_percent = world_random(&w, 60);
+  w.mask_percent = world_random(&w, 3) * 25;
   uint64_t bound = (uint64_t)(limits.slots + 1) * limits.pages_per_sequence * limits.page_tokens *
                    (limits.sequences + 2) * 2;
   for (uint64_t t = 0; t < turns || w.ended < w.submitted; t++) {

@@ -37,6 +37,11 @@ static void mirror_wish(void *context, uint32_t slot, int wish) {
   obey(context, &(mgl_planner_command){.call = calls[wish], .slot = slot});
 }
 
+static void mirror_mask(void *context, uint32_t slot, uint32_t masked_to) {
+  obey(context, &(mgl_planner_command){
+                    .call = MGL_CALL_MASK, .slot = slot, .request.masked_to = masked_to});
+}
+
 static void mirror_settle(void *context) {
   obey(context, &(mgl_planner_command){.call = MGL_CALL_SETTLE});
 }
@@ -56,6 +61,7 @@ static void run_world(const mgl_planner_limits *limits, uint64_t seed, uint32_t 
   lanes_model.random = (uint32_t)seed;
   const world_mirror mirror = {.submit = mirror_submit,
                                .wish = mirror_wish,
+                               .mask = mirror_mask,
                                .settle = mirror_settle,
                                .plan = mirror_plan,
                                .context = m};
@@ -65,6 +71,7 @@ static void run_world(const mgl_planner_limits *limits, uint64_t seed, uint32_t 
   w.cancel_permille = 5;
   w.pause_permille = 10;
   w.stop_percent = 20;
+  w.mask_percent = seed % 2 == 0 ? 30 : 0;
   for (uint32_t t = 0; t < turns; t++) {
     world_turn(&w, true);
   }

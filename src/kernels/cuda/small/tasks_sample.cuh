@@ -125,6 +125,7 @@ struct mgl_sampling_job {
   int32_t latest;  // the token before it, where it was generated in this launch and is to join the
                    // edits; else -1
   uint64_t best;   // the largest key
+  const uint64_t *mask;  // of the sequence; NULL: all tokens may be chosen
 };
 
 static __device__ inline float mgl_read_logit(const float *address) {
@@ -206,6 +207,53 @@ static __device__ void mgl_find_unedited(const mgl_sampling_job *job, uint32_t t
       scratch->logprobs.logit = edit.logit;
     }
   }
+}
+
+// --- masks ---------------------------------------------------------------------------------------
+
+enum { MGL_MASK_BATCH = 4 };  // words of a thread on their way at once
+
+// All threads: takes out of the row what the mask does not allow. Words come from host memory, a
+// batch of them for each wait.
+static __device__ void mgl_mask_row(const mgl_sampling_job *job) {
+  const volatile uint64_t *words = job->mask + 1;  // volatile: the host writes them between tokens
+  float *logits = (float *)job->row.logits;
+  uint32_t lane = job->row.w->lane;
+  uint32_t word_count = (job->row.count + 63) / 64;
+  for (uint32_t base = job->row.w->warp * 32; base < word_count;
+       base += MGL_MASK_BATCH * MGL_CUDA_CONSUMERS) {
+    uint64_t own[MGL_MASK_BATCH];
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_MASK_BATCH; i++) {
+      uint32_t at = base + i * MGL_CUDA_CONSUMERS + lane;
+      own[i] = at < word_count ? words[at] : UINT64_MAX;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_MASK_BATCH; i++) {
+      for (uint32_t j = 0; j < 32; j++) {
+        uint64_t word = __shfl_sync(0xffffffffu, own[i], (int)j);
+        uint32_t first = (base + i * MGL_CUDA_CONSUMERS + j) * 64;
+        for (uint32_t bit = lane; bit < 64 && word != UINT64_MAX; bit += 32) {
+          if ((word >> bit & 1) == 0 && first + bit < job->row.count) {
+            logits[first + bit] = MGL_LOGIT_OUT;
+          }
+        }
+      }
+    }
+  }
+  mgl_sync_consumers();
+}
+
+// All threads: the first token that the mask allows, for where all of them are out by the model's
+// own logits.
+static __device__ uint32_t mgl_first_allowed(const mgl_sampling_job *job) {
+  const volatile uint64_t *words = job->mask + 1;
+  uint32_t i = 0;
+  while (i + 1 < (job->row.count + 63) / 64 && words[i] == 0) {
+    i++;
+  }
+  uint64_t word = words[i];
+  return i * 64 + (word != 0 ? (uint32_t)__ffsll((long long)word) - 1 : 0);
 }
 
 // --- log probabilities ---------------------------------------------------------------------------
@@ -376,6 +424,7 @@ static __device__ inline void mgl_read_job(const mgl_worker *w, uint32_t row_idx
   }
   job->edits = from->edits;
   job->edit_count = limits.z;
+  job->mask = (job->rule.flags & MGL_SAMPLING_MASKED) != 0 ? from->mask : nullptr;
   job->position = counts.y;
   job->latest = -1;
   if ((job->rule.flags & MGL_SAMPLING_COUNTS) != 0 && counts.y > counts.w) {
@@ -394,17 +443,25 @@ static __device__ inline void mgl_read_job(const mgl_worker *w, uint32_t row_idx
 
 // All threads: a token for a row with a finite largest logit.
 static __device__ uint32_t mgl_choose(mgl_sampling_job *job) {
-  bool edited = mgl_edits_apply(&job->rule, job->position);
+  bool masked = job->mask != nullptr;
+  bool plain = masked && *(const volatile uint64_t *)job->mask != 0;
+  bool edited = mgl_edits_apply(&job->rule, job->position) && !plain;
   if ((job->rule.flags & MGL_SAMPLING_LOGPROBS) != 0) {
     mgl_note_logprobs(job);
   }
   if (edited) {
     mgl_edit_row(job);
+  }
+  if (masked) {
+    mgl_mask_row(job);
+  }
+  if (edited || masked) {
     job->best = mgl_largest_key(&job->row);
     job->row.largest = mgl_key_logit(job->best);
   }
-  uint32_t token = mgl_key_index(job->best);
-  if ((job->rule.flags & MGL_SAMPLING_DRAWS) != 0 && mgl_is_finite(job->row.largest)) {
+  bool any = mgl_is_finite(job->row.largest);
+  uint32_t token = masked && !any ? mgl_first_allowed(job) : mgl_key_index(job->best);
+  if ((job->rule.flags & MGL_SAMPLING_DRAWS) != 0 && any && !plain) {
     double uniform = mgl_sampling_uniform(job->rule.seed, job->position);
     token = mgl_sampling_ranks(&job->rule, job->row.count)
                 ? mgl_choose_by_rank(&job->row, &job->rule, job->best, uniform)

@@ -346,7 +346,7 @@ typedef struct megalith_sampling {
   uint64_t seed;                      // the same seed, prompt and parameters give the same text
   const int32_t *allowed;  // [allowed_count] only these tokens are chosen; with 0 all may be
   uint32_t allowed_count;
-  bool prompt_logprobs;    // megalith_request_prompt tells how likely the model finds each token
+  bool prompt_logprobs;  // megalith_request_prompt tells how likely the model finds each token
   uint32_t
       prompt_top_logprobs;  // of the prompt, and so many of the likeliest. On the CPU only, and
                             // only if the engine's options say so

@@ -47,7 +47,7 @@ typedef struct mgl_request {
   mgl_token_logprob *prompt_top;  // [prompt_count, prompt_top_count] the likeliest; the first row
                                   // is not written
   uint32_t prompt_top_count;      // at most MGL_MAX_TOP_LOGPROBS and V
-  mgl_grammar *grammar;  // that the generated text must match; NULL: none. Kept
+  mgl_grammar *grammar;           // that the generated text must match; NULL: none. Kept
 } mgl_request;
 
 enum { MGL_MAX_SALT_BYTES = 256 };

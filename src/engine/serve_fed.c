@@ -30,10 +30,10 @@ struct mgl_device_run {
   uint32_t unmasked_count;   // of those, for whose next mask the launch waits
   mgl_status status;         // of a request that failed, where nobody listens: the run ends
   mgl_error *err;
-  bool stop;                 // the run is to end
-  bool needs_room;           // the first of the queue needs another launch
-  bool asks;                 // before_plan is due
-  uint64_t idle_since_ns;    // 0: there is something to do
+  bool stop;               // the run is to end
+  bool needs_room;         // the first of the queue needs another launch
+  bool asks;               // before_plan is due
+  uint64_t idle_since_ns;  // 0: there is something to do
   uint64_t token_count;
   uint32_t empty_launches;   // the latest ones, without a token
   mgl_cuda_progress before;  // the latest that was counted

@@ -100,18 +100,18 @@ typedef enum mgl_slot_wish {
 
 // A place for a request. Counts are those after all planned iterations.
 typedef struct mgl_planner_slot {
-  uint32_t state;            // mgl_slot_state
-  uint32_t wishes;           // mgl_slot_wish, carried out by the next settle
-  uint32_t prompt_count;     // tokens of the prompt, at least 1
-  uint32_t max_tokens;       // prompt and answer, above prompt_count
-  uint32_t token_count;      // prompt and what was sampled
-  uint32_t computed;         // tokens whose KV is in pages
-  uint32_t prefill;          // token_count at admission: up to here tokens count as a prompt's
-  uint32_t page_count;       // pages that it holds: block table [0, page_count)
-  uint32_t key_count;        // keys of full prompt pages
-  uint32_t freed_step;       // `step` of the planner when the slot became free
-  uint32_t masked_to;        // with so many tokens it gets no rows, until a mask for the next one is
-                             // there; UINT32_MAX: it needs none
+  uint32_t state;         // mgl_slot_state
+  uint32_t wishes;        // mgl_slot_wish, carried out by the next settle
+  uint32_t prompt_count;  // tokens of the prompt, at least 1
+  uint32_t max_tokens;    // prompt and answer, above prompt_count
+  uint32_t token_count;   // prompt and what was sampled
+  uint32_t computed;      // tokens whose KV is in pages
+  uint32_t prefill;       // token_count at admission: up to here tokens count as a prompt's
+  uint32_t page_count;    // pages that it holds: block table [0, page_count)
+  uint32_t key_count;     // keys of full prompt pages
+  uint32_t freed_step;    // `step` of the planner when the slot became free
+  uint32_t masked_to;     // with so many tokens it gets no rows, until a mask for the next one is
+                          // there; UINT32_MAX: it needs none
   const mgl_page_key *keys;  // [key_count], where the planner runs; borrowed until the slot is free
 } mgl_planner_slot;
 

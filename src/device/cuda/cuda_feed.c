@@ -346,8 +346,8 @@ void mgl_cuda_program_mask(mgl_cuda_program *p, uint32_t number, const mgl_cuda_
   uint32_t slot = find_slot(&p->feeding, number);
   if (slot < p->feeding.slot_count) {
     (void)mgl_cuda_sampling_mask(p, slot, mask);
-    send(&p->feeding, &(mgl_feed_command){
-                          .call = MGL_FEED_MASK, .slot = slot, .masked_to = token_count + 1});
+    send(&p->feeding,
+         &(mgl_feed_command){.call = MGL_FEED_MASK, .slot = slot, .masked_to = token_count + 1});
   }
 }
 

@@ -200,9 +200,9 @@ uint32_t mgl_cuda_request_logprobs(const mgl_cuda_request *request);
 // are fine. On the launch's thread.
 void mgl_cuda_program_end(mgl_cuda_program *program, uint32_t number);
 
-// The next token of a request of the running launch, which waits for its mask. It was submitted with
-// masks_all; token_count: that it has, prompt included. Unknown ones are fine. On the launch's
-// thread.
+// The mask of the next token of a request of the running launch, which waits for it: one that was
+// submitted with masks_all. token_count: that it has, prompt included. Unknown requests are fine.
+// On the launch's thread.
 void mgl_cuda_program_mask(mgl_cuda_program *program, uint32_t number, const mgl_cuda_mask *mask,
                            uint32_t token_count);
 

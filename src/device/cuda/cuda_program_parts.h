@@ -80,7 +80,7 @@ typedef struct mgl_cuda_feeding {
   mgl_cuda_logprobs *logprobs;  // pinned: [slot_count, logprob_capacity]
   mgl_cu_ptr logprobs_at;       // as the device sees it
   uint32_t logprob_capacity;
-  uint64_t *masks;      // pinned: [slot_count, mask_stride] (mgl_cuda_sequence.mask); NULL: none yet
+  uint64_t *masks;  // pinned: [slot_count, mask_stride] (mgl_cuda_sequence.mask); NULL: none yet
   mgl_cu_ptr masks_at;  // as the device sees it
 } mgl_cuda_feeding;
 

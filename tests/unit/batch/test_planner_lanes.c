@@ -38,8 +38,8 @@ static void mirror_wish(void *context, uint32_t slot, int wish) {
 }
 
 static void mirror_mask(void *context, uint32_t slot, uint32_t masked_to) {
-  obey(context, &(mgl_planner_command){
-                    .call = MGL_CALL_MASK, .slot = slot, .request.masked_to = masked_to});
+  obey(context,
+       &(mgl_planner_command){.call = MGL_CALL_MASK, .slot = slot, .request.masked_to = masked_to});
 }
 
 static void mirror_settle(void *context) {

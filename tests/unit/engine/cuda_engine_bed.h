@@ -66,7 +66,8 @@ static inline void close_bed(bed *b) {
   assert_int_equal(fake.live, 0);
 }
 
-static inline uint32_t submit(bed *b, uint32_t prompt_count, uint32_t max_new_tokens, int32_t stop) {
+static inline uint32_t submit(bed *b, uint32_t prompt_count, uint32_t max_new_tokens,
+                              int32_t stop) {
   int32_t prompt[CONTEXT];
   uint32_t number = 0;
   mgl_error err = {0};

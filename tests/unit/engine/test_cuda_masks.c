@@ -225,12 +225,9 @@ static void cancelled_requests_wait_for_no_mask(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(grammars_hold),
-      cmocka_unit_test(grammars_go_on_in_the_next_launch),
-      cmocka_unit_test(dead_ends_fail_alone),
-      cmocka_unit_test(allowed_tokens_hold),
-      cmocka_unit_test(bad_words_hold),
-      cmocka_unit_test(cancelled_requests_wait_for_no_mask),
+      cmocka_unit_test(grammars_hold),        cmocka_unit_test(grammars_go_on_in_the_next_launch),
+      cmocka_unit_test(dead_ends_fail_alone), cmocka_unit_test(allowed_tokens_hold),
+      cmocka_unit_test(bad_words_hold),       cmocka_unit_test(cancelled_requests_wait_for_no_mask),
   };
   return cmocka_run_group_tests(tests, make_vocabulary, release_vocabulary);
 }

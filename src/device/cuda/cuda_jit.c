@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "twin/device_run.h"
 #include "twin/op_launch.h"
+#include "twin/plain_op.h"
 #include "twin/wide_run.h"
 
 enum { MAX_HEADERS = 80, MAX_OPTIONS = 56, OPTION_BYTES = 64 };
@@ -104,6 +105,7 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
                  {"PROTOCOL", sizeof(mgl_protocol)},
                  {"OP", sizeof(mgl_cuda_op)},
                  {"OP_LAUNCH", sizeof(mgl_cuda_op_launch)},
+                 {"PLAIN_OP", sizeof(mgl_plain_op)},
                  {"PLANNER_SLOT", sizeof(mgl_planner_slot)},
                  {"PLANNER_PAGE", sizeof(mgl_planner_page)},
                  {"PLANNER", sizeof(mgl_planner)},

@@ -26,9 +26,9 @@
 //   gpu_tests start FOLDER... [cold=0]
 //                                 what a start takes without and with cached code, and whether
 //                                 memory is as planned
-//   gpu_tests plain [data=DIR] [only=TEXT]
+//   gpu_tests plain [data=DIR] [only=TEXT] | FOLDER...
 //                                 models by plain kernels: those of tests/data/reference against
-//                                 transformers, wide ones against the CPU
+//                                 transformers, wide ones against the CPU; or a folder's speed
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names

@@ -3,7 +3,7 @@
 // First every model of tests/data/reference against transformers, under the bar of the CPU's own
 // test (support/reference_run.h), with prompts in chunks of 64 and of 7, which must give the same
 // figures to the last bit. Then models of a real one's width against the CPU: rows, heads and
-// contexts of more than one block's work.
+// contexts of more than one block's work. With a FOLDER instead its speed, with dummy weights.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,14 +42,14 @@ static void check_reference(gpu_bench *bench, const char *data, const char *name
   char figures[256];
   mgl_reference_model_open(&of, data, name, 1);
   mgl_build build = mgl_reference_build(&of.reference);
+  mgl_sizes sizes;
+  mgl_error err = {0};
+  build.cuda = &cuda;
+  gpu_must(mgl_runner_measure(&of.model, &build, &sizes, &err), &err);
   // Those that tasks cover are asked for plain kernels; the others get them by themselves.
+  bool is_covered = sizes.note[0] == 0;
+  build.plain = is_covered;
   mgl_runner *runner = open_runner(&of.model, build, &cuda);
-  bool is_covered = mgl_runner_has_mode(runner, MGL_MODE_MEGA);
-  if (is_covered) {
-    mgl_runner_destroy(runner);
-    build.plain = true;
-    runner = open_runner(&of.model, build, &cuda);
-  }
   uint64_t begin_ns = mgl_clock_ns();
   for (uint32_t i = 0; i < 2; i++) {
     mgl_reference_run run;
@@ -171,6 +171,73 @@ static void check_wide(gpu_bench *bench, size_t number) {
   mgl_runner_destroy(gpu);
 }
 
+// --- speed ---------------------------------------------------------------------------------------
+
+enum { SPEED_PROMPT = 128, SPEED_STEPS = 24, SPEED_MOST = 8 };
+
+// Milliseconds of an iteration of `count` tokens of each of `sequences` texts.
+static double run_iteration(mgl_runner *runner, mgl_plan *plan, uint32_t sequences, uint32_t at,
+                            uint32_t count) {
+  int32_t tokens[SPEED_PROMPT];
+  int32_t pages[(SPEED_PROMPT + SPEED_STEPS) / MGL_PAGE_TOKENS + 1];
+  mgl_logits logits = {0};
+  mgl_error err = {0};
+  uint32_t page_count = mgl_runner_limits(runner)->pages_per_sequence;
+  mgl_plan_clear(plan);
+  for (uint32_t s = 0; s < sequences; s++) {
+    for (uint32_t i = 0; i < count; i++) {
+      tokens[i] = (int32_t)((s * 31 + (at + i) * 7919u) % mgl_runner_vocab_size(runner));
+    }
+    for (uint32_t i = 0; i < page_count; i++) {
+      pages[i] = (int32_t)(s * page_count + i);
+    }
+    mgl_plan_add(plan, &(mgl_plan_chunk){.tokens = tokens,
+                                         .token_count = count,
+                                         .position = at,
+                                         .prompt_count = SPEED_PROMPT,
+                                         .pages = pages,
+                                         .page_count = page_count,
+                                         .logits = MGL_LOGITS_LAST});
+  }
+  uint64_t begin_ns = mgl_clock_ns();
+  gpu_must(mgl_runner_run(runner, MGL_MODE_FULL, plan, &logits, &err), &err);
+  return (double)(mgl_clock_ns() - begin_ns) / 1e6;
+}
+
+// A model of a folder with a config.json, with dummy weights.
+static void measure_speed(gpu_bench *bench, const char *path) {
+  const mgl_cuda_options cuda = {.device = &bench->device};
+  mgl_model_folder folder;
+  mgl_plan *plan = NULL;
+  mgl_error err = {0};
+  double ceiling = 0;
+  gpu_must(mgl_model_folder_open(path, 0, &folder, &err), &err);
+  const mgl_build build = {.iteration_tokens = SPEED_PROMPT * SPEED_MOST,
+                           .sequences = SPEED_MOST,
+                           .sequence_tokens = SPEED_PROMPT + SPEED_STEPS,
+                           .weights = MGL_WEIGHTS_DUMMY,
+                           .plain = true,
+                           .seed = GPU_SEED};
+  mgl_runner *runner = open_runner(&folder, build, &cuda);
+  gpu_must(mgl_plan_create(mgl_runner_limits(runner), &plan, &err), &err);
+  gpu_must(mgl_runner_read_ceiling(runner, 5, &ceiling, &err), &err);
+  double bytes = (double)mgl_runner_step_bytes(runner);
+  printf("\n%s: %.2f GB of weights a token, read in %.2f ms at the ceiling\n\n", path, bytes / 1e9,
+         bytes / ceiling * 1e3);
+  for (uint32_t sequences = 1; sequences <= SPEED_MOST; sequences *= SPEED_MOST) {
+    double steps[SPEED_STEPS];
+    double prompt = run_iteration(runner, plan, sequences, 0, SPEED_PROMPT);
+    for (uint32_t i = 0; i < SPEED_STEPS; i++) {
+      steps[i] = run_iteration(runner, plan, sequences, SPEED_PROMPT + i, 1);
+    }
+    printf("- batch %u: %.2f ms a token, prompts of %d in %.1f ms\n", sequences,
+           gpu_median(steps, SPEED_STEPS), SPEED_PROMPT, prompt);
+  }
+  mgl_plan_destroy(plan);
+  mgl_runner_destroy(runner);
+  mgl_model_folder_close(&folder);
+}
+
 // -------------------------------------------------------------------------------------------------
 
 void gpu_plain_run(gpu_bench *bench, int count, char **arguments) {
@@ -179,6 +246,13 @@ void gpu_plain_run(gpu_bench *bench, int count, char **arguments) {
   for (int i = 0; i < count; i++) {
     data = strncmp(arguments[i], "data=", 5) == 0 ? arguments[i] + 5 : data;
     only = strncmp(arguments[i], "only=", 5) == 0 ? arguments[i] + 5 : only;
+    if (strchr(arguments[i], '=') == NULL) {
+      measure_speed(bench, arguments[i]);
+      only = NULL;
+    }
+  }
+  if (only == NULL) {
+    return;
   }
   printf("\n## Plain kernels\n\n");
   for (size_t i = 0; i < MGL_REFERENCE_COUNT; i++) {

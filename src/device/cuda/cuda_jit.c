@@ -1,5 +1,6 @@
 #include "device/cuda/cuda_jit.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "twin/plain_op.h"
 #include "twin/wide_run.h"
 
-enum { MAX_HEADERS = 80, MAX_OPTIONS = 56, OPTION_BYTES = 64 };
+enum { MAX_HEADERS = 128, MAX_OPTIONS = 56, OPTION_BYTES = 64 };
 
 mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err) {
   static const char *const files[] = {"libnvrtc.so.13",
@@ -195,7 +196,8 @@ mgl_status mgl_cuda_compile(const mgl_nvrtc *nvrtc, const char *name, const char
   for (const mgl_cuda_source *at = mgl_cuda_sources; at->name != NULL; at++) {
     if (strcmp(at->name, name) == 0) {
       source = at->text;
-    } else if (count < MAX_HEADERS) {
+    } else {
+      assert(count < MAX_HEADERS);
       texts[count] = at->text;
       names[count++] = at->name;
     }

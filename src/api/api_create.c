@@ -127,7 +127,7 @@ static mgl_status start(megalith_engine *engine, const megalith_engine_options *
     MGL_TRY(mgl_overrides_read(&engine->overrides, "partitions", options->partitions, err));
   }
   MGL_TRY(start_on_device(engine, options, err));
-  mgl_engine_options engine_options = {.mode = MGL_MODE_MEGA,
+  mgl_engine_options engine_options = {.mode = mgl_runner_usual_mode(engine->runner),
                                        .chunk_tokens = options->chunk_tokens,
                                        .prefix_cache = !options->no_prefix_cache,
                                        .before_plan = mgl_api_before_plan,
@@ -135,7 +135,7 @@ static mgl_status start(megalith_engine *engine, const megalith_engine_options *
                                        .on_failure = mgl_api_on_failure,
                                        .context = engine,
                                        .idle_ns = options->background ? IDLE_NS : 0};
-  MGL_TRY(mgl_runner_prepare(engine->runner, MGL_MODE_MEGA, err));
+  MGL_TRY(mgl_runner_prepare(engine->runner, engine_options.mode, err));
   MGL_TRY(mgl_engine_create(engine->runner, &engine_options, &engine->engine, err));
   mgl_api_before_plan(engine);  // for the statistics
   return MGL_OK;

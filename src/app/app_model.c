@@ -39,6 +39,17 @@ mgl_mode mgl_app_mode(const mgl_arguments *arguments) {
   return mode;
 }
 
+mgl_mode mgl_app_mode_of(const mgl_arguments *arguments, const mgl_runner *runner) {
+  return mgl_arguments_has(arguments, "mode") ? mgl_app_mode(arguments)
+                                              : mgl_runner_usual_mode(runner);
+}
+
+// Whether --mode names mode mega, among others maybe.
+static bool names_mega(const mgl_arguments *arguments) {
+  return mgl_arguments_has(arguments, "mode") &&
+         strstr(mgl_arguments_text(arguments, "mode", ""), mgl_mode_name(MGL_MODE_MEGA)) != NULL;
+}
+
 // --- the demo model ------------------------------------------------------------------------------
 
 static bool has_config(const char *folder) {
@@ -217,12 +228,13 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
                  .step_batch = number_of(arguments, "step-batch")},
   };
   options->cuda = &cuda;
+  options->fused = names_mega(arguments);
   options->coarse = find_argument(arguments, "coarse") != NULL;
   options->events_only = find_argument(arguments, "events") != NULL;
   options->scheduler_warps = find_argument(arguments, "scheduler-warps") != NULL;
   mgl_status status = start(model, arguments, options, out, err);
   options->cuda = NULL;
-  options->coarse = options->events_only = options->scheduler_warps = false;
+  options->coarse = options->events_only = options->scheduler_warps = options->fused = false;
   if (status != MGL_OK) {
     mgl_cuda_device_close(&model->device);
     return status;

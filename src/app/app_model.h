@@ -48,8 +48,10 @@ mgl_status mgl_app_model_plan(mgl_app_model *model, const mgl_arguments *argumen
                               mgl_build *options, mgl_sizes *out, const char **device,
                               mgl_error *err);
 
-// The first mode of --mode, MGL_MODE_MEGA when it was not given.
+// The first mode of --mode, MGL_MODE_MEGA when it was not given; or, once there is a runner, its
+// usual one.
 mgl_mode mgl_app_mode(const mgl_arguments *arguments);
+mgl_mode mgl_app_mode_of(const mgl_arguments *arguments, const mgl_runner *runner);
 
 // --trace FILE of the commands that have MGL_ROW_TRACE: opened before the work, so that a path that
 // cannot be written is told at once; written behind it. Without the option both do nothing.
@@ -85,7 +87,7 @@ mgl_choice_name mgl_load_format_choice;
     .name = "mode", .value_name = "MODE", .type = MGL_OPTION_CHOICE, .choices = mgl_mode_choice, \
     .help =                                                                                      \
         "how the model's ops are launched: mega, one megakernel; eager, op by op (CPU); "        \
-        "full, a kernel for each in CUDA graphs (GPU) [mega]"                                    \
+        "full, a kernel for each (GPU) [mega, where fused tasks cover the model]"                \
   }
 // For commands with an engine on whose iterations the row has a say; the runner checks the limit of
 // the device. usual: the default, in words.

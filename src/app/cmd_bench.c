@@ -221,10 +221,10 @@ static const char *launch_choice(uint32_t index) {
 }
 
 // Of all modes, when none was asked for, those of the device.
-static void keep_modes(bench *b, bool gpu) {
+static void keep_modes(bench *b) {
   size_t count = 0;
   for (size_t i = 0; i < b->result_count; i++) {
-    if (mgl_mode_is_for(b->results[i].mode, gpu)) {
+    if (mgl_runner_has_mode(b->runner, b->results[i].mode)) {
       mode_result kept = b->results[i];
       b->results[i] = b->results[count];
       b->results[count++] = kept;
@@ -269,7 +269,7 @@ static mgl_status measure(bench *b, mgl_error *err) {
                        .launch = launches[launch],
                        .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
   MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
-  keep_modes(b, mgl_runner_device(b->runner) != NULL);
+  keep_modes(b);
   note_idle_options(b);
   b->total_tokens = (uint64_t)b->batch * (b->prompt + b->generate - 1) * b->runs * b->result_count;
   mgl_progress_start(&b->progress, "measuring", MGL_PROGRESS_COUNT);

@@ -205,15 +205,26 @@ static mgl_status look_at_machine(compilation *c, mgl_error *err) {
 
 // --- compiling -----------------------------------------------------------------------------------
 
+// Whether the schedule of mode full on a GPU is wanted.
+static bool dumps_kernels(const compilation *c) {
+  return c->target == MGL_TARGET_CUDA &&
+         strcmp(mgl_arguments_text(c->arguments, "dump", ""), "lower") == 0 &&
+         strcmp(mgl_arguments_text(c->arguments, "mode", ""), "full") == 0;
+}
+
 static mgl_status build_program(compilation *c, mgl_error *err) {
   MGL_TRY(mgl_app_model_open(c->arguments, 0, &c->model, err));
   MGL_TRY(mgl_family_build(&c->model.folder.config, NULL, &c->canonical, err));
   c->program = c->canonical;
-  if (!mgl_arguments_has(c->arguments, "no-fuse")) {
-    MGL_TRY(mgl_fuse_ops_for(c->target, c->canonical, &c->fused, err));
-    c->program = c->fused;
+  if (mgl_arguments_has(c->arguments, "no-fuse")) {
+    return MGL_OK;
   }
-  return MGL_OK;
+  mgl_status status = mgl_fuse_ops_for(c->target, c->canonical, &c->fused, err);
+  if (status == MGL_ERR_UNSUPPORTED && dumps_kernels(c)) {
+    return MGL_OK;  // plain kernels run it as it is
+  }
+  c->program = c->fused;
+  return status;
 }
 
 static mgl_status save_graph(const compilation *c, const mgl_task_graph *graph, mgl_error *err) {
@@ -241,9 +252,7 @@ static mgl_compile_options compile_options(const compilation *c, uint32_t index)
 static mgl_status dump_schedules(const compilation *c, mgl_text *dump, mgl_error *err) {
   for (uint32_t i = 0; i < c->graph_count; i++) {
     const mgl_iteration_options options = {
-        .compile = compile_options(c, i),
-        .few = true,
-        .kernels = strcmp(mgl_arguments_text(c->arguments, "mode", "mega"), "full") == 0};
+        .compile = compile_options(c, i), .few = true, .kernels = dumps_kernels(c)};
     mgl_schedule *schedule = NULL;
     MGL_TRY(mgl_lower_iteration(c->program, &options, &schedule, err));
     mgl_status status =

@@ -80,6 +80,9 @@ static void append_text(const planning *p, mgl_text *out) {
   mgl_text_format(out, "%s (%s%s%s) on %s, %" PRIu32 " workers; %s are free\n\n", p->model.name,
                   mgl_family_name(config->family), config->quantization.format[0] != 0 ? ", " : "",
                   config->quantization.format, p->device, plan->workers, size);
+  if (plan->note[0] != 0) {
+    mgl_text_format(out, "%s\n\n", plan->note);
+  }
   append_part(out, "weights", plan->weight_bytes + plan->mapped_bytes, weights_note(p));
   append_part(out, "activations", plan->activation_bytes, "");
   append_part(out, "other", plan->other_bytes, "");
@@ -120,9 +123,11 @@ static void append_json(const planning *p, mgl_text *out) {
                   plan->limits.page_tokens);
   mgl_text_format(out, ", \"sequences\": %" PRIu32 ", \"context\": %" PRIu32, p->plan.sequences,
                   p->options.sequence_tokens);
-  mgl_text_format(
-      out, ", \"sequences_of_context\": %" PRIu64 ", \"tokens_of_sequences\": %" PRIu64 "}\n",
-      sequences_of(p, p->options.sequence_tokens), longest_of(p, p->plan.sequences));
+  mgl_text_format(out, ", \"sequences_of_context\": %" PRIu64 ", \"tokens_of_sequences\": %" PRIu64,
+                  sequences_of(p, p->options.sequence_tokens), longest_of(p, p->plan.sequences));
+  mgl_text_append_string(out, ", \"note\": ");
+  mgl_json_append_string(out, plan->note, strlen(plan->note));
+  mgl_text_append_string(out, "}\n");
 }
 
 // -------------------------------------------------------------------------------------------------

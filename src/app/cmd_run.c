@@ -326,7 +326,7 @@ static mgl_status start(run *r, mgl_error *err) {
   mgl_build options = {0};
   choose_sizes(r, &options);
   MGL_TRY(mgl_app_model_start(&r->model, r->arguments, &options, &r->runner, err));
-  mgl_engine_options engine_options = {.mode = mgl_app_mode(r->arguments),
+  mgl_engine_options engine_options = {.mode = mgl_app_mode_of(r->arguments, r->runner),
                                        .prefix_cache = true,
                                        .should_stop = interrupted,
                                        .context = r};

@@ -73,7 +73,7 @@ static mgl_status compute(score *s, mgl_error *err) {
     status = mgl_npy_create(logits_path, 2, dims, &s->npy, err);
   }
   if (status == MGL_OK) {
-    mgl_score_request request = {.mode = mgl_app_mode(s->arguments),
+    mgl_score_request request = {.mode = mgl_app_mode_of(s->arguments, runner),
                                  .tokens = s->tokens.ids,
                                  .count = s->tokens.count,
                                  .on_logits = on_logits,

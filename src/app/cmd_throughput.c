@@ -165,7 +165,7 @@ static mgl_status start(throughput *t, mgl_error *err) {
                        .memory_share = MGL_USUAL_SHARE};
   MGL_TRY(mgl_app_model_start(&t->model, t->arguments, &options, &t->runner, err));
   mgl_engine_options engine = {
-      .mode = mgl_app_mode(t->arguments),
+      .mode = mgl_app_mode_of(t->arguments, t->runner),
       .chunk_tokens = (uint32_t)mgl_arguments_u64(t->arguments, "chunk", 0),
       .prefix_cache = !mgl_arguments_has(t->arguments, "no-prefix-cache"),
       .before_plan = before_plan,
@@ -240,7 +240,7 @@ static void append_json(const throughput *t, const figures *f, mgl_text *out) {
   mgl_text_format(out, ", \"bytes_per_s\": %.6g}", bytes_per_s(&t->decoding));
   mgl_text_format(out, ", \"sequences\": %" PRIu32 ", \"seed\": %" PRIu64 ", \"mode\": \"%s\"",
                   mgl_runner_sequences(t->runner), t->work.seed,
-                  mgl_mode_name(mgl_app_mode(t->arguments)));
+                  mgl_mode_name(mgl_app_mode_of(t->arguments, t->runner)));
   mgl_text_append_string(out, ", \"device\": ");
   const char *name = device != NULL ? device->name : mgl_simd_name(mgl_runner_simd(t->runner));
   mgl_json_append_string(out, name, strlen(name));

@@ -65,13 +65,8 @@ mgl_status mgl_device_check_gpu(const mgl_arguments *arguments, mgl_error *err) 
 // --- words ---------------------------------------------------------------------------------------
 
 void mgl_device_note_cpu(const char *reason) {
-  static const char hint[] = "; try --device cpu";  // which is what happens
-  size_t bytes = strlen(reason);
-  if (bytes > sizeof hint - 1 && strcmp(reason + bytes - (sizeof hint - 1), hint) == 0) {
-    bytes -= sizeof hint - 1;
-  }
-  (void)fprintf(stderr, "megalith: note: running on the CPU, not on the GPU: %.*s\n", (int)bytes,
-                reason);
+  (void)fprintf(stderr, "megalith: note: running on the CPU, not on the GPU: %.*s\n",
+                (int)mgl_device_reason_bytes(reason), reason);
 }
 
 // What compiles code for a GPU, and where it is kept.

@@ -32,6 +32,8 @@ enum {
   MGL_USUAL_SEQUENCES = 64,  // that run at once, by default; more where iterations are large
 };
 
+enum { MGL_SIZES_NOTE_BYTES = 512 };
+
 #define MGL_EVERY_ROW UINT32_MAX
 #define MGL_USUAL_SHARE (-1.0)  // of the memory that is free; by device
 
@@ -73,7 +75,8 @@ typedef struct mgl_build {
       *given;            // [given_count] on the CPU: each for iterations of as many tokens as
   uint32_t given_count;  // it says, a power of two, down to half of them
   bool coarse;           // one event between two ops
-  bool plain;            // on the CPU: ops as the model has them, none fused
+  bool plain;            // ops as the model has them, none fused
+  bool fused;            // on a GPU: fused tasks or nothing, not plain kernels in their place
   bool look;             // parts of iterations will be run and looked at (engine/op_test.h)
   uint32_t schedulers;   // dedicated; 0: whoever activates an event schedules its tasks
   bool scheduler_warps;  // on a GPU: they are warps of worker blocks, else blocks of their own
@@ -100,6 +103,7 @@ typedef struct mgl_sizes {
   uint64_t other_bytes;       // what else is as large as the model: descriptors, state of launches
   uint64_t loading_bytes;     // that are only taken while weights are loaded
   uint64_t kv_bytes_per_token;
+  char note[MGL_SIZES_NOTE_BYTES];  // what the user should know, or ""
 } mgl_sizes;
 
 uint64_t mgl_sizes_kv_bytes(const mgl_sizes *sizes);

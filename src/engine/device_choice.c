@@ -57,3 +57,10 @@ bool mgl_device_may_fall_back(mgl_status status) {
   return status == MGL_ERR_UNSUPPORTED || status == MGL_ERR_MEMORY || status == MGL_ERR_IO ||
          status == MGL_ERR_INTERNAL || status == MGL_ERR_LIMIT;
 }
+
+size_t mgl_device_reason_bytes(const char *reason) {
+  static const char hint[] = "; try --device cpu";
+  size_t bytes = strlen(reason);
+  size_t before = bytes < sizeof hint - 1 ? 0 : bytes - (sizeof hint - 1);
+  return bytes > 0 && strcmp(reason + before, hint) == 0 ? before : bytes;
+}

@@ -3,6 +3,7 @@
 #define MGL_ENGINE_DEVICE_CHOICE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -36,5 +37,9 @@ bool mgl_device_auto_tries(const mgl_device_choice *choice);
 // Whether another device could do better after this failure: a damaged model or a wrong argument
 // stays what it is.
 bool mgl_device_may_fall_back(mgl_status status);
+
+// Bytes of such an error's text without the hint to use the CPU, which whoever tells what was done
+// about it leaves out.
+size_t mgl_device_reason_bytes(const char *reason);
 
 #endif

@@ -257,7 +257,7 @@ static mgl_status cpu_read_kv(void *model, const char *name, uint32_t page, floa
 
 const mgl_device_table mgl_cpu_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_EAGER,
                                         .hands_out_logits = true,
-                                        .mode_hint = "eager on a CPU; try --device cuda",
+                                        .mode_hint = "mega or eager on a CPU; try --device cuda",
                                         .open = cpu_open,
                                         .defaults = cpu_defaults,
                                         .measure = cpu_measure,

@@ -31,10 +31,6 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "task graphs from files run on the CPU only so far: use --device cpu");
   }
-  if (build->plain) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "ops that are not fused run on the CPU only so far: use --device cpu");
-  }
   cuda_model *m = mgl_alloc_zeroed(1, sizeof *m);
   if (m == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
@@ -79,12 +75,21 @@ static mgl_status check_forms(const mgl_graph *graph, mgl_error *err) {
   return MGL_OK;
 }
 
+static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
+  mgl_graph *fused = NULL;
+  mgl_cuda_model model;
+  MGL_TRY(check_forms(program, err));
+  MGL_TRY(mgl_fuse_ops_cuda(program, &fused, err));
+  mgl_status status = mgl_cuda_model_of(fused, &model, err);
+  mgl_graph_destroy(fused);
+  return status;
+}
+
 static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,
                                mgl_error *err) {
   const cuda_model *m = model;
   mgl_cuda_program_options options = program_options(m, job);
   mgl_cuda_program_memory memory;
-  MGL_TRY(check_forms(job->program, err));
   MGL_TRY(mgl_cuda_program_measure(m->options.device, &options, &memory, err));
   const uint64_t *bytes = memory.bytes;
   uint64_t all = 0;
@@ -110,7 +115,6 @@ static mgl_status cuda_create(void *model, const mgl_device_job *job, mgl_error 
   cuda_model *m = model;
   uint32_t rows = job->sizes->logit_rows;
   mgl_cuda_program_options options = program_options(m, job);
-  MGL_TRY(check_forms(job->program, err));
   MGL_TRY(mgl_cuda_program_create(m->options.device, &options, &m->program, err));
   m->vocab = mgl_cuda_program_describe(m->program).model.vocab;
   m->logits = mgl_alloc_zeroed((size_t)rows * m->vocab, sizeof *m->logits);
@@ -229,7 +233,9 @@ static mgl_status cuda_read_kv(void *model, const char *name, uint32_t page, flo
 }
 
 const mgl_device_table mgl_cuda_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_FULL,
-                                         .mode_hint = "full on a GPU; try --device cpu",
+                                         .mode_hint = "mega or full on a GPU; try --device cpu",
+                                         .covers = cuda_covers,
+                                         .otherwise = &mgl_cuda_plain_table,
                                          .open = cuda_open,
                                          .defaults = cuda_defaults,
                                          .measure = cuda_measure,

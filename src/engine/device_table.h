@@ -1,6 +1,7 @@
 // A device as runner and engine see it: a table of functions, and what they hand each other.
 //
-// There are two, device_cpu.c and device_cuda.c. What a device is asked of a model in the order of
+// There are three: device_cpu.c, device_cuda.c and, for models that no fused task of a GPU covers,
+// device_cuda_plain.c. What a device is asked of a model in the order of
 // a model's life: open (nothing large is taken), defaults (what is taken where a build says
 // nothing), measure (what it would take), create; then prepare, run_plans and serve, any number of
 // times; destroy. Nobody above asks which device it is, but to say its name.
@@ -24,7 +25,8 @@
 typedef enum mgl_mode {
   MGL_MODE_MEGA,   // one megakernel (twin/protocol.h)
   MGL_MODE_EAGER,  // op by op, with a barrier between those that depend (device/cpu/cpu_eager.h)
-  MGL_MODE_FULL,   // a GPU kernel for each op, in CUDA graphs (device/cuda/cuda_full.h)
+  MGL_MODE_FULL,  // a GPU kernel for each op: in CUDA graphs (device/cuda/cuda_full.h), or plain ones
+                  // of any model (device/cuda/cuda_plain.h)
   MGL_MODE_COUNT,
 } mgl_mode;
 
@@ -82,7 +84,10 @@ typedef struct mgl_device_table {
   // Those who are served see logits: the engine chooses tokens, so that masks of grammars hold.
   bool hands_out_logits;
   uint32_t modes;         // bit (1 << mgl_mode) for each that runs there
-  const char *mode_hint;  // what to do about others
+  const char *mode_hint;  // what to expect and do, for others
+  // MGL_ERR_UNSUPPORTED says what of a program it cannot run. NULL: it runs all.
+  mgl_status (*covers)(const mgl_graph *program, mgl_error *err);
+  const struct mgl_device_table *otherwise;  // what runs what it does not cover; NULL: nothing
   // *out is the device's own; destroy frees it, whatever became of it.
   mgl_status (*open)(const mgl_build *build, void **out, mgl_error *err);
   void (*defaults)(const void *model, const mgl_build *build, mgl_device_defaults *out);
@@ -109,6 +114,7 @@ typedef struct mgl_device_table {
 
 extern const mgl_device_table mgl_cpu_table;
 extern const mgl_device_table mgl_cuda_table;
+extern const mgl_device_table mgl_cuda_plain_table;
 
 // A launch for whole requests on a GPU, under the build's launch options.
 mgl_status mgl_device_cuda_generate(void *model, mgl_mode mode, const mgl_cuda_generate *job,

@@ -1,9 +1,11 @@
 #include "engine/runner.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/device_choice.h"
 #include "graph/family.h"
 #include "twin/planner.h"
 
@@ -15,6 +17,7 @@ struct mgl_runner {
   mgl_sizes sizes;
   uint32_t vocab_size;
   mgl_rope rope;
+  char note[MGL_SIZES_NOTE_BYTES];  // why the device is not the one that covers more; ""
 };
 
 static const char *const mode_names[MGL_MODE_COUNT] = {
@@ -39,15 +42,23 @@ static const mgl_device_table *table_of(bool gpu) {
   return gpu ? &mgl_cuda_table : &mgl_cpu_table;
 }
 
-bool mgl_mode_is_for(mgl_mode mode, bool gpu) {
-  return (table_of(gpu)->modes >> mode & 1) != 0;
+bool mgl_runner_has_mode(const mgl_runner *runner, mgl_mode mode) {
+  return (runner->device->modes >> mode & 1) != 0;
+}
+
+mgl_mode mgl_runner_usual_mode(const mgl_runner *runner) {
+  int mode = 0;
+  while (!mgl_runner_has_mode(runner, (mgl_mode)mode)) {
+    mode++;
+  }
+  return (mgl_mode)mode;
 }
 
 static mgl_status check_mode(const mgl_runner *runner, mgl_mode mode, mgl_error *err) {
-  return (runner->device->modes >> mode & 1) != 0
+  return mgl_runner_has_mode(runner, mode)
              ? MGL_OK
-             : mgl_error_set(err, MGL_ERR_UNSUPPORTED, "mode %s: expected mega or %s",
-                             mgl_mode_name(mode), runner->device->mode_hint);
+             : mgl_error_set(err, MGL_ERR_UNSUPPORTED, "mode %s: expected %s", mgl_mode_name(mode),
+                             runner->device->mode_hint);
 }
 
 // --- sizes ---------------------------------------------------------------------------------------
@@ -165,7 +176,41 @@ static mgl_status measure(const mgl_runner *runner, const mgl_checkpoint *checkp
 
 // --- making it -----------------------------------------------------------------------------------
 
-// Does what comes before any large memory: the device, sizes, the program.
+// Whether something was asked for that is of fused tasks.
+static bool wants_tasks(const mgl_build *build) {
+  return build->fused || build->look || build->given_count > 0 || build->override_count > 0 ||
+         build->trace_tasks > 0;
+}
+
+// The device that runs the program: where a GPU's tasks do not cover it, plain kernels do.
+static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_error *err) {
+  const mgl_device_table *table = runner->device;
+  mgl_error why = {0};
+  if (table->otherwise == NULL) {
+    return MGL_OK;
+  }
+  if (build->plain && build->look) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "ops that are not fused are looked at on the CPU only so far: use "
+                         "--device cpu");
+  }
+  if (!build->plain) {
+    mgl_status status = table->covers(runner->graph, &why);
+    if (status == MGL_OK) {
+      return MGL_OK;
+    }
+    if (status != MGL_ERR_UNSUPPORTED || wants_tasks(build)) {
+      return mgl_error_set(err, status, "%s", why.text);
+    }
+    (void)snprintf(runner->note, sizeof runner->note,
+                   "mode full runs the model by plain kernels, which are slow: %.*s",
+                   (int)mgl_device_reason_bytes(why.text), why.text);
+  }
+  runner->device = table->otherwise;
+  return runner->device->covers(runner->graph, err);
+}
+
+// Does what comes before any large memory: the program, the device, sizes.
 static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *checkpoint,
                         const mgl_build *build, mgl_runner **out, mgl_error *err) {
   *out = NULL;
@@ -178,14 +223,17 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
   runner->device = table_of(build->cuda != NULL);
   runner->vocab_size = folder->config.vocab_size;
   runner->rope = folder->config.rope;
-  mgl_status status = runner->device->open(build, &runner->model, err);
+  mgl_status status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
+  if (status == MGL_OK) {
+    status = choose_device(runner, build, err);
+  }
+  if (status == MGL_OK) {
+    status = runner->device->open(build, &runner->model, err);
+  }
   runner->build.cuda = NULL;  // borrowed until here
   if (status == MGL_OK) {
     runner->device->defaults(runner->model, build, &usual);
     status = size_up(runner, &folder->config, &usual, err);
-  }
-  if (status == MGL_OK) {
-    status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
   }
   if (status != MGL_OK) {
     mgl_runner_destroy(runner);
@@ -200,6 +248,7 @@ mgl_status mgl_runner_measure(const mgl_model_folder *folder, const mgl_build *b
   mgl_runner *runner = NULL;
   MGL_TRY(begin(folder, folder->checkpoint, build, &runner, err));
   mgl_status status = measure(runner, folder->checkpoint, out, err);
+  memcpy(out->note, runner->note, sizeof out->note);
   mgl_runner_destroy(runner);
   return status;
 }
@@ -361,7 +410,7 @@ const mgl_cuda_device *mgl_runner_device(const mgl_runner *runner) {
 }
 
 const char *mgl_runner_note(const mgl_runner *runner) {
-  return info_of(runner).note;
+  return runner->note[0] != 0 ? runner->note : info_of(runner).note;
 }
 
 const mgl_linear_way *mgl_runner_way(const mgl_runner *runner) {

@@ -47,7 +47,8 @@ mgl_status mgl_runner_run(mgl_runner *runner, mgl_mode mode, const mgl_plan *pla
                           mgl_error *err);
 
 // Whether the mode runs there. (An error where it does not is MGL_ERR_UNSUPPORTED.)
-bool mgl_mode_is_for(mgl_mode mode, bool gpu);
+bool mgl_runner_has_mode(const mgl_runner *runner, mgl_mode mode);
+mgl_mode mgl_runner_usual_mode(const mgl_runner *runner);  // mega where it is there
 
 struct mgl_engine;
 struct mgl_engine_run_context;
@@ -81,8 +82,8 @@ uint32_t mgl_runner_threads(const mgl_runner *runner);      // that compute; on 
 mgl_simd mgl_runner_simd(const mgl_runner *runner);         // of the CPU only
 const mgl_linear_way *mgl_runner_way(const mgl_runner *runner);  // of linears; NULL on a GPU
 
-// The GPU, NULL on the CPU; and what the user should know of it ("": nothing;
-// device/cuda/cuda_program.h).
+// The GPU, NULL on the CPU; and what the user should know: that plain kernels run the model, and
+// why, or of device code (device/cuda/cuda_program.h). "": nothing.
 const mgl_cuda_device *mgl_runner_device(const mgl_runner *runner);
 const char *mgl_runner_note(const mgl_runner *runner);
 

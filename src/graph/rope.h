@@ -17,9 +17,9 @@
 #ifndef MGL_GRAPH_ROPE_H
 #define MGL_GRAPH_ROPE_H
 
-#include <math.h>
 #include <stdint.h>
 
+#include "graph/formulas.h"
 #include "model/config.h"
 
 typedef struct mgl_rope_frequencies {
@@ -38,20 +38,6 @@ void mgl_rope_compute(const mgl_config *config, mgl_rope_frequencies *out);
 static inline bool mgl_rope_is_long(const mgl_rope *rope, uint64_t length) {
   return (rope->kind == MGL_ROPE_DYNAMIC || rope->kind == MGL_ROPE_LONGROPE) &&
          (double)length > rope->original_context;
-}
-
-// Inverse frequency i of RD = 2 * half dims with this base. (Kernels compute those of a base that
-// grows, so both are here.)
-static inline float mgl_rope_frequency(float base, uint32_t i, uint32_t half) {
-  return 1.0f / powf(base, (float)(2 * i) / (float)(2 * half));
-}
-
-// The base of kind dynamic for a length above `original`.
-static inline float mgl_rope_grown_base(double theta, double factor, double original,
-                                        uint32_t length, uint32_t half) {
-  double growth = factor * length / original - (factor - 1);
-  double dims = 2.0 * half;
-  return (float)(theta * pow(growth, dims / (dims - 2)));
 }
 
 #endif

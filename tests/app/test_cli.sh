@@ -559,6 +559,7 @@ test_unusable_gpus() {
   run_with FAKE_CUDA_DEVICES=0 MEGALITH_DEVICE= $bench
   check_status "no GPU, and nobody asked for one" 0
   check_empty "no GPU, and nobody asked for one" "$err"
+  test_plain_kernels
   LD_LIBRARY_PATH=$driver run bench --device cuda:1
   check_error "too large a number" "GPU 1 was asked for, the driver finds 1, counted from 0"
   LD_LIBRARY_PATH=$driver MEGALITH_DEVICE= MEGALITH_CACHE=/tmp/none run info
@@ -573,6 +574,33 @@ test_unusable_gpus() {
   LD_LIBRARY_PATH=$driver FAKE_CUDA_MAJOR=7 MEGALITH_DEVICE=cuda run info
   check_status "info: MEGALITH_DEVICE" 0
   check_has "info: MEGALITH_DEVICE" "$out" "--device cuda:0   cannot be used: Fake GPU has compute capability 7.0"
+}
+
+# A model that no fused task covers: what says so, and what asking for fused tasks gives.
+test_plain_kernels() {
+  local lacks='the GPU has no kernel for a layer norm ("0.input_layernorm")'
+  mkdir -p "$work/phi"
+  cat >"$work/phi/config.json" <<'END'
+{"architectures": ["PhiForCausalLM"], "model_type": "phi", "vocab_size": 301, "hidden_size": 96,
+ "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 6,
+ "num_key_value_heads": 2, "max_position_embeddings": 256, "layer_norm_eps": 1e-5,
+ "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "hidden_act": "gelu_new",
+ "tie_word_embeddings": false, "torch_dtype": "bfloat16"}
+END
+  LD_LIBRARY_PATH=$driver FAKE_CUDA_FREE=9000000000 run plan "$work/phi" --device cuda
+  check_status "plan: plain kernels" 0
+  check_has "plan: plain kernels" "$out" \
+    "mode full runs the model by plain kernels, which are slow: cuda: $lacks"
+  check_has "plan: plain kernels" "$out" "KV memory holds"
+  LD_LIBRARY_PATH=$driver FAKE_CUDA_FREE=9000000000 run plan "$work/phi" --device cuda --json
+  check_json "plan --json: plain kernels" "$out"
+  check_has "plan --json: plain kernels" "$out" '"note": "mode full runs the model by plain kernels'
+  LD_LIBRARY_PATH=$driver run bench "$work/phi" --load-format dummy --device cuda --mode mega,full
+  check_error "mode mega by name" "$lacks; try --device cpu"
+  run compile "$work/phi" --target cuda --mode full --dump lower --verify --tokens 3
+  check_status "compile: plain kernels" 0
+  check_has "compile: plain kernels" "$out" "layernorm"
+  expect_error "compile: no fused task" "$lacks" compile "$work/phi" --target cuda --dump lower
 }
 
 test_info() {

@@ -26,6 +26,9 @@
 //   gpu_tests start FOLDER... [cold=0]
 //                                 what a start takes without and with cached code, and whether
 //                                 memory is as planned
+//   gpu_tests plain [data=DIR] [only=TEXT] | FOLDER...
+//                                 models by plain kernels: those of tests/data/reference against
+//                                 transformers, wide ones against the CPU; or a folder's speed
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
@@ -168,6 +171,7 @@ int main(int argc, char **argv) {
                {"ablations", gpu_ablations_run},
                {"modes", gpu_modes_run},
                {"hops", gpu_hops_run},
+               {"plain", gpu_plain_run},
                {"start", gpu_start_run},
                {"wide", gpu_wide_run},
                {"wide_attend", gpu_wide_attend_run},

@@ -201,6 +201,7 @@ case ${1:-} in
   part smoke tiny wide bias
   part ops tiny wide bias
   part sampling tiny wide bias bench/configs/qwen3-0.6b
+  part plain
   part wide
   part planner
   part wide_attend

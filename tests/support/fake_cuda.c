@@ -238,6 +238,9 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
   const char *name = function;
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)smem, (void)stream, (void)extra;
   assert_true(grid_x >= 1);
+  if (fake_cuda_plain_launch(name, grid_x, block_x, p)) {
+    return 0;
+  }
   if (strcmp(name, "mgl_op_plan") == 0) {
     assert_int_equal(block_x, MGL_OP_PLAN_THREADS);
     fake_cuda_run_plan_kernel(*(mgl_cuda_run **)p[0], *(uint64_t **)p[1], *(mgl_op_first **)p[2]);

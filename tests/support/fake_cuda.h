@@ -1,6 +1,6 @@
 // A GPU without a GPU: a driver whose device memory is the host's, and a megakernel that is the
 // host's protocol over the very state that the device would get, on a thread of its own. It
-// computes no numbers (every byte of fresh memory is 0x5a); plans, task order, events, tokens, the
+// computes no numbers (every byte of fresh memory is 0x5a; plain kernels do compute); plans, task order, events, tokens, the
 // feed, faults and memory are all there, and every read of the KV cache is checked. Graphs of mode
 // full run when they are launched, kernel by kernel.
 #ifndef MGL_TESTS_SUPPORT_FAKE_CUDA_H
@@ -51,6 +51,7 @@ typedef struct fake_cuda {
   uint32_t attend_tokens;              // of its graph
   uint32_t attends_any, attends_long;  // launches of these kernels of attention
   bool capture_fails;
+  uint32_t plain_launches;  // of plain kernels, which compute what they would on a device
 } fake_cuda;
 
 extern fake_cuda fake;  // reset by fake_cuda_device, but for counts

@@ -1,7 +1,9 @@
 // What the files of the fake GPU share: fake_cuda.c (driver and megakernel), fake_cuda_wide.c
-// (large iterations) and fake_cuda_full.c (graphs of mode full).
+// (large iterations), fake_cuda_full.c (graphs of mode full) and fake_cuda_plain.c (plain kernels).
 #ifndef MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
 #define MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
+
+#include <stdbool.h>
 
 #include "support/fake_cuda.h"
 #include "twin/op_launch.h"
@@ -32,6 +34,9 @@ size_t fake_cuda_wide_smem(void);       // bytes
 void fake_cuda_wide_plan(void **p);
 void fake_cuda_wide_run(void **p, uint32_t tile_tokens);
 void fake_cuda_wide_sample(void **p);
+
+// Of fake_cuda_plain.c: runs a plain kernel; false: it is none.
+bool fake_cuda_plain_launch(const char *name, unsigned blocks, unsigned threads, void **p);
 
 // Of fake_cuda_full.c.
 

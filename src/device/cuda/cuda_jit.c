@@ -1,5 +1,6 @@
 #include "device/cuda/cuda_jit.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,9 +9,10 @@
 #include "base/alloc.h"
 #include "twin/device_run.h"
 #include "twin/op_launch.h"
+#include "twin/plain_op.h"
 #include "twin/wide_run.h"
 
-enum { MAX_HEADERS = 80, MAX_OPTIONS = 56, OPTION_BYTES = 64 };
+enum { MAX_HEADERS = 128, MAX_OPTIONS = 56, OPTION_BYTES = 64 };
 
 mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err) {
   static const char *const files[] = {"libnvrtc.so.13",
@@ -104,6 +106,7 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
                  {"PROTOCOL", sizeof(mgl_protocol)},
                  {"OP", sizeof(mgl_cuda_op)},
                  {"OP_LAUNCH", sizeof(mgl_cuda_op_launch)},
+                 {"PLAIN_OP", sizeof(mgl_plain_op)},
                  {"PLANNER_SLOT", sizeof(mgl_planner_slot)},
                  {"PLANNER_PAGE", sizeof(mgl_planner_page)},
                  {"PLANNER", sizeof(mgl_planner)},
@@ -193,7 +196,8 @@ mgl_status mgl_cuda_compile(const mgl_nvrtc *nvrtc, const char *name, const char
   for (const mgl_cuda_source *at = mgl_cuda_sources; at->name != NULL; at++) {
     if (strcmp(at->name, name) == 0) {
       source = at->text;
-    } else if (count < MAX_HEADERS) {
+    } else {
+      assert(count < MAX_HEADERS);
       texts[count] = at->text;
       names[count++] = at->name;
     }

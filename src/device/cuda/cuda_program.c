@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "device/cuda/cuda_ceiling.h"
 #include "device/cuda/cuda_program_parts.h"
 #include "task/protocol_check.h"
 
@@ -494,6 +495,22 @@ mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char
   }
   mgl_free(stored);
   return status;
+}
+
+mgl_status mgl_cuda_program_read_ceiling(mgl_cuda_program *p, uint32_t passes,
+                                         double *out_bytes_per_s, mgl_error *err) {
+  const mgl_cuda_ceiling ceiling = {.device = p->device,
+                                    .module = p->weights_module,
+                                    .stream = p->stream,
+                                    .memory = p->memory[MGL_CUDA_MEMORY_WEIGHTS],
+                                    .bytes = p->layout.bytes[MGL_CUDA_MEMORY_WEIGHTS],
+                                    // Free between launches.
+                                    .out = p->memory[MGL_CUDA_MEMORY_PARTIALS]};
+  *out_bytes_per_s = 0;
+  if (p->lost) {
+    return mgl_error_set(err, MGL_ERR_INTERNAL, "an earlier launch did not end");
+  }
+  return mgl_cuda_ceiling_measure(&ceiling, passes, out_bytes_per_s, err);
 }
 
 const char *mgl_cuda_program_note(const mgl_cuda_program *p) {

@@ -19,6 +19,7 @@
 #include "base/dtype.h"
 #include "base/form.h"
 #include "base/simd.h"
+#include "graph/formulas.h"
 
 // Embedding lookup: out[t][:] = table[tokens[t]][:]. Unit: a token t.
 typedef struct mgl_embed_args {
@@ -217,9 +218,6 @@ typedef struct mgl_gelu_args {
   void *out;       // [T, F] of out_dtype
   mgl_dtype out_dtype;
 } mgl_gelu_args;
-
-#define MGL_GELU_SLOPE 0x1.988454p+0f  // 2 sqrt(2 / pi)
-#define MGL_GELU_CUBE 0.044715f
 
 // x += y. Unit: one element.
 typedef struct mgl_add_args {

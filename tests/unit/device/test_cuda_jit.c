@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/cuda_jit.h"
 #include "twin/device_run.h"
+#include "twin/plain_op.h"
 #include "twin/wide_run.h"
 #include "unit/device/open_nvrtc.h"
 
@@ -222,6 +223,24 @@ static void op_kernels_compile_for_all_architectures(void **state) {
   for_architectures("kernels/cuda/op_kernels.cu", check_op_kernels);
 }
 
+// Blocks of MGL_PLAIN_THREADS; the linear's sums and operands fit into registers.
+static void check_plain(const mgl_text *log, const char *architecture) {
+  static const char *const kernels[] = {
+#define MGL_PLAIN(enum_name, name) "mgl_plain_kernel_" #name,
+#include "twin/plain.def"
+  };
+  for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
+    mgl_cuda_usage usage = usage_of(log, kernels[i], architecture);
+    assert_true(usage.registers * MGL_PLAIN_THREADS <= 65536);
+    assert_int_equal(usage.spill_bytes, 0);
+  }
+}
+
+static void plain_kernels_compile_for_all_architectures(void **state) {
+  (void)state;
+  for_architectures("kernels/cuda/plain.cu", check_plain);
+}
+
 static void a_broken_request_is_explained(void **state) {
   (void)state;
   mgl_nvrtc nvrtc;
@@ -328,6 +347,7 @@ int main(void) {
       cmocka_unit_test(protocol_and_tasks_compile_for_all_architectures),
       cmocka_unit_test(the_planner_compiles_for_the_device),
       cmocka_unit_test(op_kernels_compile_for_all_architectures),
+      cmocka_unit_test(plain_kernels_compile_for_all_architectures),
       cmocka_unit_test(the_wide_class_compiles_for_all_architectures),
       cmocka_unit_test(a_broken_request_is_explained),
       cmocka_unit_test(resources_are_read_from_a_log),

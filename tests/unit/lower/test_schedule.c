@@ -162,6 +162,29 @@ static void schedules_of_random_programs_are_right(void **state) {
   print_message("%u by tasks, %u by words\n", counts[MGL_LOWER_TASKS], counts[MGL_LOWER_WORDS]);
 }
 
+// A launch for every op of programs that are not fused: what plain kernels run.
+static void schedules_of_plain_kernels_are_right(void **state) {
+  (void)state;
+  uint32_t counts[MGL_LOWER_COUNT] = {0};
+  random_source source = {4};
+  for (int family = 0; family < MGL_FAMILY_COUNT; family++) {
+    mgl_config config = small_config((mgl_family)family);
+    mgl_graph *program = build_program(&config);
+    for (uint32_t tokens = 1; tokens <= 2048; tokens *= 2) {
+      judge_kernels(program, tokens - random_below(&source, (tokens + 1) / 2),
+                    1 + random_below(&source, 132), false, verify, counts);
+    }
+    mgl_graph_destroy(program);
+  }
+  for (uint32_t seed = 0; seed < PROGRAMS; seed++) {
+    mgl_graph *program = random_program(seed, 4 + random_below(&source, 12));
+    judge_kernels(program, 1 + random_below(&source, 9), 1 + random_below(&source, 9), false,
+                  verify, counts);
+    mgl_graph_destroy(program);
+  }
+  assert_int_equal(counts[MGL_LOWER_KERNELS], MGL_FAMILY_COUNT * 12 + PROGRAMS);
+}
+
 // --- mutations -----------------------------------------------------------------------------------
 
 typedef enum mutation {
@@ -345,6 +368,10 @@ static void every_mutation_is_found(void **state) {
     judge_kernels(program, 2, 9, true, find_mutants, &m);
     mgl_graph_destroy(program);
   }
+  mgl_config config = small_config(MGL_FAMILY_PHI);
+  mgl_graph *plain = build_program(&config);
+  judge_kernels(plain, 3, 9, false, find_mutants, &m);
+  mgl_graph_destroy(plain);
   uint32_t all = 0;
   for (uint32_t i = 0; i < MUTATION_COUNT; i++) {
     print_message("%-14s %u found\n", mutation_names[i], m.found[i]);
@@ -360,6 +387,7 @@ int main(void) {
       cmocka_unit_test(schedules_of_models_are_right),
       cmocka_unit_test(any_workers_do),
       cmocka_unit_test(schedules_of_random_programs_are_right),
+      cmocka_unit_test(schedules_of_plain_kernels_are_right),
       cmocka_unit_test(every_mutation_is_found),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,135 @@
+// A GPU as a device for models that no fused task covers: a plain kernel for every op, in mode full
+// (device/cuda/cuda_plain.h). The host plans, and chooses tokens from logits that come back to it;
+// so grammars and all sampling parameters work.
+#include "base/alloc.h"
+#include "device/cpu/cpu_memory.h"
+#include "device/cuda/cuda_plain.h"
+#include "engine/device_table.h"
+#include "engine/engine_parts.h"
+#include "engine/sampler.h"
+
+enum { USUAL_ITERATION_TOKENS = 256 };  // logits of every sequence are copied each iteration
+#define USUAL_SHARE 0.9
+
+typedef struct plain_model {
+  mgl_cuda_options options;
+  mgl_cuda_plain *program;
+  uint64_t kv_bytes_per_token;
+  uint32_t vocab;
+  float *logits;  // [logit_rows, V]
+  uint32_t best[MGL_MAX_ITERATION_TOKENS];
+} plain_model;
+
+static mgl_status plain_open(const mgl_build *build, void **out, mgl_error *err) {
+  plain_model *m = mgl_alloc_zeroed(1, sizeof *m);
+  if (m == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
+  }
+  m->options = *build->cuda;
+  *out = m;
+  return MGL_OK;
+}
+
+static void plain_defaults(const void *model, const mgl_build *build, mgl_device_defaults *out) {
+  (void)model, (void)build;
+  *out = (mgl_device_defaults){.where = "this GPU",
+                               .iteration_tokens = USUAL_ITERATION_TOKENS,
+                               .most_tokens = MGL_MAX_ITERATION_TOKENS,
+                               .sequences = MGL_USUAL_SEQUENCES,
+                               .page_tokens = 0,
+                               .share = USUAL_SHARE};
+}
+
+static mgl_cuda_plain_options plain_options(const plain_model *m, const mgl_device_job *job) {
+  return (mgl_cuda_plain_options){.program = job->program,
+                                  .checkpoint = job->checkpoint,
+                                  .build = job->build,
+                                  .sizes = *job->sizes,
+                                  .get_code = m->options.get_code};
+}
+
+static mgl_status plain_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,
+                                mgl_error *err) {
+  const plain_model *m = model;
+  const mgl_cuda_plain_options options = plain_options(m, job);
+  return mgl_cuda_plain_measure(m->options.device, &options, sizes, err);
+}
+
+static mgl_status plain_create(void *model, const mgl_device_job *job, mgl_error *err) {
+  plain_model *m = model;
+  uint32_t rows = job->sizes->logit_rows;
+  const mgl_cuda_plain_options options = plain_options(m, job);
+  MGL_TRY(mgl_cuda_plain_create(m->options.device, &options, &m->program, err));
+  m->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
+  m->vocab = job->program->tensors[mgl_graph_find(job->program, "logits")].dims[1].number;
+  m->logits = mgl_alloc_zeroed((size_t)rows * m->vocab, sizeof *m->logits);
+  return m->logits != NULL
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u rows of logits", rows);
+}
+
+static void plain_destroy(void *model) {
+  plain_model *m = model;
+  mgl_cuda_plain_destroy(m->program);
+  mgl_free(m->logits);
+  mgl_free(m);
+}
+
+static mgl_status plain_prepare(void *model, mgl_mode mode, mgl_error *err) {
+  (void)model, (void)mode, (void)err;
+  return MGL_OK;  // all is there
+}
+
+static mgl_status plain_run_plans(void *model, mgl_mode mode, mgl_next_plan_callback *next,
+                                  void *context, mgl_error *err) {
+  plain_model *m = model;
+  const mgl_logits logits = {.rows = m->logits, .best = m->best};
+  const mgl_plan *plan = next(context, NULL);
+  (void)mode;
+  while (plan != NULL) {
+    MGL_TRY(mgl_cuda_plain_run(m->program, plan, m->logits, err));
+    for (uint32_t row = 0; row < plan->logit_row_count; row++) {
+      m->best[row] = mgl_argmax(m->logits + (size_t)row * m->vocab, m->vocab);
+    }
+    plan = next(context, &logits);
+  }
+  return MGL_OK;
+}
+
+static mgl_status plain_read_ceiling(void *model, uint32_t passes, double *out_bytes_per_s,
+                                     mgl_error *err) {
+  return mgl_cuda_plain_read_ceiling(((plain_model *)model)->program, passes, out_bytes_per_s, err);
+}
+
+static mgl_status plain_trace(const void *model, mgl_text *out, mgl_error *err) {
+  (void)model, (void)out;
+  return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                       "a trace is of fused tasks, and plain kernels run this model");
+}
+
+static void plain_describe(const void *model, mgl_device_info *out) {
+  const plain_model *m = model;
+  *out = (mgl_device_info){.workers = m->options.device->sm_count,
+                           .step_bytes = mgl_cuda_plain_step_bytes(m->program),
+                           .kv_bytes_per_token = m->kv_bytes_per_token,
+                           .gpu = m->options.device,
+                           .note = mgl_cuda_plain_note(m->program)};
+}
+
+const mgl_device_table mgl_cuda_plain_table = {
+    .hands_out_logits = true,
+    .modes = 1u << MGL_MODE_FULL,
+    .mode_hint = "full, since plain kernels run this model; try --device cpu",
+    .covers = mgl_cuda_plain_check,
+    .open = plain_open,
+    .defaults = plain_defaults,
+    .measure = plain_measure,
+    .create = plain_create,
+    .destroy = plain_destroy,
+    .prepare = plain_prepare,
+    .run_plans = plain_run_plans,
+    .serve = mgl_serve_planned,
+    .read_ceiling = plain_read_ceiling,
+    .trace = plain_trace,
+    .describe = plain_describe,
+};

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/expert_weights.h"
 #include "model/packed_weights.h"
 
 // "model.layers.LAYER.NAME", in a buffer that lasts until the end of the full expression's block.
@@ -183,6 +184,103 @@ uint32_t mgl_decoder_feed_forward(mgl_decoder *d, uint32_t layer, uint32_t x) {
   uint32_t gated = mgl_graph_silu_mul(d->graph, layer_value(layer, "gated").text, d->act, gate, up);
   return linear(d, layer, "mlp.down_proj", "down", gated, c->hidden_size, c->intermediate_size,
                 c->mlp_bias, 0);
+}
+
+// --- mixtures of experts -------------------------------------------------------------------------
+
+// Names of a mixture's weights, behind "model.layers.LAYER.".
+typedef struct mixture_names {
+  const char *router, *gate, *up, *down;
+} mixture_names;
+
+static const mixture_names usual_names = {.router = "mlp.gate.weight",
+                                          .gate = "mlp.experts.gate_proj.weight",
+                                          .up = "mlp.experts.up_proj.weight",
+                                          .down = "mlp.experts.down_proj.weight"};
+static const mixture_names mixtral_names = {.router = "block_sparse_moe.gate.weight",
+                                            .gate = "block_sparse_moe.experts.w1.weight",
+                                            .up = "block_sparse_moe.experts.w3.weight",
+                                            .down = "block_sparse_moe.experts.w2.weight"};
+static const mixture_names shared_names = {.router = "mlp.shared_expert_gate.weight",
+                                           .gate = "mlp.shared_expert.gate_proj.weight",
+                                           .up = "mlp.shared_expert.up_proj.weight",
+                                           .down = "mlp.shared_expert.down_proj.weight"};
+
+// Declares the matrices [rows, columns] of all experts as one tensor, in the form of the first one.
+static uint32_t expert_weight(mgl_decoder *d, uint32_t layer, const char *name, uint32_t experts,
+                              uint32_t rows, uint32_t columns) {
+  const tensor_name all = layer_weight(layer, name);
+  mgl_form form = mgl_form_plain(d->config->dtype);
+  bool made = false;
+  if (d->checkpoint != NULL && d->graph->error.status == MGL_OK) {
+    tensor_name first;
+    const mgl_stored_tensor *stored = NULL;
+    mgl_expert_weight_name(all.text, 0, first.text, sizeof first.text);
+    if (mgl_checkpoint_find(d->checkpoint, first.text, &stored, &d->graph->error) != MGL_OK) {
+      return MGL_NO_TENSOR;
+    }
+    made = stored->packed != NULL;
+    form = made ? stored->packed->form : mgl_form_plain(stored->dtype);
+  } else if (is_drawn_in_codes(d->config, all.text)) {
+    form = d->config->quantization.drawn;
+    form.group = form.group < columns ? form.group : columns;
+  }
+  mgl_dim dims[] = {MGL_DIM(experts), MGL_DIM(rows), MGL_DIM(columns)};
+  uint32_t tensor = mgl_graph_form_tensor(d->graph, all.text, MGL_PLACE_WEIGHT, form, 3, dims);
+  if (tensor != MGL_NO_TENSOR) {
+    d->graph->tensors[tensor].made = made;
+  }
+  check_act(d, tensor);
+  return tensor;
+}
+
+// x plus what `options->slots` of so many experts make of the normed x.
+static uint32_t mix(mgl_decoder *d, uint32_t layer, const mixture_names *names, const char *prefix,
+                    uint32_t experts, uint32_t inner, const mgl_route_options *options, uint32_t x,
+                    uint32_t normed) {
+  const uint32_t hidden = d->config->hidden_size;
+  char text[64];
+  uint32_t router = weight(d, layer_weight(layer, names->router).text, 2, experts, hidden);
+  check_act(d, router);
+  (void)snprintf(text, sizeof text, "%srouter", prefix);
+  uint32_t logits =
+      mgl_graph_linear(d->graph, layer_value(layer, text).text, normed, router, MGL_NO_TENSOR, 0);
+  (void)snprintf(text, sizeof text, "%sroutes", prefix);
+  uint32_t routes =
+      mgl_graph_route(d->graph, layer_value(layer, text).text, logits, MGL_NO_TENSOR, options);
+  const mgl_expert_weights weights = {
+      .gate = expert_weight(d, layer, names->gate, experts, inner, hidden),
+      .up = expert_weight(d, layer, names->up, experts, inner, hidden),
+      .down = expert_weight(d, layer, names->down, experts, hidden, inner),
+      .gate_bias = MGL_NO_TENSOR,
+      .up_bias = MGL_NO_TENSOR,
+      .down_bias = MGL_NO_TENSOR};
+  (void)snprintf(text, sizeof text, "%sgated", prefix);
+  uint32_t gated = mgl_graph_expert_gate_up(d->graph, layer_value(layer, text).text, d->act, normed,
+                                            routes, &weights, 0);
+  (void)snprintf(text, sizeof text, "%sfed_forward", prefix);
+  return mgl_graph_expert_down(d->graph, layer_value(layer, text).text, x, gated, routes, &weights);
+}
+
+uint32_t mgl_decoder_feed_forward_or_experts(mgl_decoder *d, uint32_t layer, uint32_t x,
+                                             uint32_t normed) {
+  const mgl_mixture *m = &d->config->mixture;
+  if (!mgl_config_is_mixture(d->config, layer)) {
+    return mgl_decoder_add(d, layer, "fed_forward", x, mgl_decoder_feed_forward(d, layer, normed));
+  }
+  const mgl_route_options options = {.slots = m->slots,
+                                     .scores = m->scores,
+                                     .renormalise = m->renormalise,
+                                     .scale = m->scale,
+                                     .groups = m->groups,
+                                     .top_groups = m->top_groups};
+  const bool is_mixtral = d->config->family == MGL_FAMILY_MIXTRAL;
+  if (m->shared_size != 0) {  // a mixture of one, whose weight the sigmoid of its logit is
+    const mgl_route_options shared = {.slots = 1, .scores = MGL_SCORES_SIGMOID, .scale = 1};
+    x = mix(d, layer, &shared_names, "shared_", 1, m->shared_size, &shared, x, normed);
+  }
+  return mix(d, layer, is_mixtral ? &mixtral_names : &usual_names, "", m->expert_count,
+             m->inner_size, &options, x, normed);
 }
 
 uint32_t mgl_decoder_gelu_feed_forward(mgl_decoder *d, uint32_t layer, uint32_t x) {

@@ -87,7 +87,7 @@ static float next_random(uint64_t *state) {
 // Terms of the longest sum behind an element of the result.
 static double terms_of(const mgl_cpu_program *p, const mgl_op *op) {
   const mgl_op_info *info = mgl_op_info_of(op->kind);
-  if (info->unit == MGL_UNIT_COLUMN) {
+  if (info->unit == MGL_UNIT_COLUMN || info->unit == MGL_UNIT_EXPERT) {
     return (double)mgl_tensor_row_elements(mgl_graph_input(p->graph, op, MGL_ROLE_X));
   }
   if (info->unit == MGL_UNIT_HEAD) {

@@ -79,7 +79,8 @@ def mixture(name, seed, family, hidden, heads, head_dim, experts, slots, expert_
     """together: experts as transformers 5 has them in memory, all in one tensor; else each in its own, as the hub."""
     return model(name, seed, family, hidden, heads, head_dim, other.pop("inner", expert_inner), layers, vocab,
                  **dict(dict(experts=experts, slots=slots, expert_inner=expert_inner, renormalise=False, shared=0, step=1,
-                             mlp_only=[], together=False, positions=24), **other))
+                             mlp_only=[], together=False, positions=24, dense=0, groups=1, top_groups=1, scale=1.0,
+                             qk_norm=False), **other))
 
 
 # Query heads 3 to 16, GQA ratios 1 to 8; tests/data/reference/README.md shows them as a table.
@@ -146,11 +147,16 @@ MODELS = [
     mixture("qwen3_moe_one_expert", 1, "Qwen3Moe", 128, (2, 2), 64, 1, 1, 200, 4, 180, inner=240, step=2, mlp_only=[1],
             dtype="f16", tied=True),
     mixture("mixtral_2_of_4", 1, "Mixtral", 160, (5, 1), 64, 4, 2, 144, 3, 200, eps=1e-5, theta=1e6),
-    mixture("mixtral_one_slot_window", 1, "Mixtral", 128, (2, 1), 64, 3, 1, 136, 2, 190, eps=1e-5, window=20,
+    mixture("mixtral_one_slot_window", 4, "Mixtral", 128, (2, 1), 64, 3, 1, 136, 2, 190, eps=1e-5, window=20,
             together=True, new_style=True),
     mixture("qwen2_moe_shared", 1, "Qwen2Moe", 160, (5, 1), 32, 6, 3, 88, 3, 200, inner=200, shared=176, mlp_only=[0]),
-    mixture("qwen2_moe_f32", 1, "Qwen2Moe", 128, (4, 4), 32, 7, 2, 64, 2, 180, shared=40, renormalise=True, dtype="f32",
+    mixture("qwen2_moe_f32", 3, "Qwen2Moe", 128, (4, 4), 32, 7, 2, 64, 2, 180, shared=40, renormalise=True, dtype="f32",
             together=True),
+    mixture("olmoe_whole_norm", 6, "Olmoe", 128, (4, 2), 32, 8, 3, 72, 3, 190, eps=1e-5),
+    mixture("glm4_moe_groups", 1, "Glm4Moe", 128, (4, 2), 40, 8, 2, 48, 2, 200, inner=160, eps=1e-5, shared=1, dense=1,
+            groups=4, top_groups=2, scale=1.5, renormalise=True, rotary=0.5, qk_norm=True),
+    mixture("glm4_moe_biases_f32", 1, "Glm4Moe", 96, (3, 1), 32, 6, 2, 56, 2, 180, inner=144, eps=1e-5, shared=2, dense=0,
+            rotary=0.5, attention_bias=True, dtype="f32", together=True, new_style=True),
     model("phi3_plain_f32", 1, "Phi3", 160, (2, 2), 80, 240, 2, 180, eps=1e-5, window=30, dtype="f32", positions=24),
 ]
 
@@ -160,7 +166,8 @@ def config_of(m):
     rope = ({"rope_parameters": dict(m["scaling"] or {"rope_type": "default"}, rope_theta=m["theta"])}
             if m["new_style"] else {"rope_theta": m["theta"], "rope_scaling": m["scaling"]})
     config = {
-        "architectures": [m["family"] + "ForCausalLM"], "model_type": m["family"].lower().replace("moe", "_moe"),
+        "architectures": [m["family"] + "ForCausalLM"], "model_type": m["family"].lower().replace("4moe", "4_moe").replace("3moe", "3_moe")
+        .replace("2moe", "2_moe"),
         "hidden_act": "silu",
         "hidden_size": m["hidden"], "intermediate_size": m["inner"], "num_hidden_layers": m["layers"],
         "num_attention_heads": m["heads"][0], "num_key_value_heads": m["heads"][1], "head_dim": m["head_dim"],
@@ -180,6 +187,15 @@ def config_of(m):
         config["attention_bias"] = m["attention_bias"]
     if m["family"] == "Mixtral":
         config.update(num_local_experts=m["experts"], num_experts_per_tok=m["slots"])
+    elif m["family"] == "Olmoe":
+        config.update(num_experts=m["experts"], num_experts_per_tok=m["slots"], norm_topk_prob=m["renormalise"],
+                      clip_qkv=None, pad_token_id=None)
+        del config["head_dim"]
+    elif m["family"] == "Glm4Moe":
+        config.update(n_routed_experts=m["experts"], num_experts_per_tok=m["slots"], n_shared_experts=m["shared"],
+                      moe_intermediate_size=m["expert_inner"], norm_topk_prob=m["renormalise"], n_group=m["groups"],
+                      topk_group=m["top_groups"], routed_scaling_factor=m["scale"], first_k_dense_replace=m["dense"],
+                      use_qk_norm=m["qk_norm"], attention_bias=m["attention_bias"], partial_rotary_factor=m["rotary"])
     elif m["experts"] != 0:
         config.update(num_experts=m["experts"], num_experts_per_tok=m["slots"], moe_intermediate_size=m["expert_inner"],
                       norm_topk_prob=m["renormalise"], decoder_sparse_step=m["step"], mlp_only_layers=m["mlp_only"],
@@ -206,7 +222,7 @@ def config_of(m):
 
 
 def is_mixture(m, layer):
-    return m["experts"] != 0 and layer not in m["mlp_only"] and (layer + 1) % m["step"] == 0
+    return m["experts"] != 0 and layer >= m["dense"] and layer not in m["mlp_only"] and (layer + 1) % m["step"] == 0
 
 
 def mixture_tensors(m, at):
@@ -216,7 +232,12 @@ def mixture_tensors(m, at):
     if m["family"] == "Mixtral":
         block, gate, up, down = "block_sparse_moe", "w1", "w3", "w2"
     tensors = [(f"{at}{block}.gate.weight", (experts, hidden))]
-    if m["shared"] != 0:
+    if m["family"] == "Glm4Moe":
+        shared = m["shared"] * inner
+        tensors += [(at + "mlp.gate.e_score_correction_bias", (experts,))]
+        tensors += [(f"{at}mlp.shared_experts.{name}.weight", (shared, hidden)) for name in (gate, up)]
+        tensors += [(f"{at}mlp.shared_experts.{down}.weight", (hidden, shared))]
+    elif m["shared"] != 0:
         tensors += [(at + "mlp.shared_expert_gate.weight", (1, hidden))]
         tensors += [(f"{at}mlp.shared_expert.{name}.weight", (m["shared"], hidden)) for name in (gate, up)]
         tensors += [(f"{at}mlp.shared_expert.{down}.weight", (hidden, m["shared"]))]
@@ -254,7 +275,9 @@ def tensors_of(m):
             tensors.append((f"{at}self_attn.{name}_proj.weight", (rows, hidden)))
             if m["family"] in ("Qwen2", "Qwen2Moe") or m["attention_bias"]:
                 tensors.append((f"{at}self_attn.{name}_proj.bias", (rows,)))
-        if m["family"] in ("Qwen3", "Qwen3Moe"):
+        if m["family"] == "Olmoe":
+            tensors += [(at + "self_attn.q_norm.weight", (q,)), (at + "self_attn.k_norm.weight", (kv,))]
+        if m["family"] in ("Qwen3", "Qwen3Moe") or m["experts"] and m["qk_norm"]:
             tensors += [(f"{at}self_attn.{name}_norm.weight", (head_dim,)) for name in "qk"]
         tensors.append((at + "self_attn.o_proj.weight", (hidden, q)))
         if is_mixture(m, layer):
@@ -262,7 +285,7 @@ def tensors_of(m):
             continue
         tensors += [(at + "mlp.gate_proj.weight", (inner, hidden)), (at + "mlp.up_proj.weight", (inner, hidden)),
                     (at + "mlp.down_proj.weight", (hidden, inner))]
-        if m["attention_bias"]:
+        if m["attention_bias"] and m["family"] != "Glm4Moe":
             tensors.append((at + "self_attn.o_proj.bias", (hidden,)))
         if m["mlp_bias"]:
             tensors += [(at + "mlp.gate_proj.bias", (inner,)), (at + "mlp.up_proj.bias", (inner,)),

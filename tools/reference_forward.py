@@ -13,7 +13,7 @@ FAULTS = ["rope plain", "llama3 without its middle band", "rope theta +0.1%", "r
           "scale hidden/heads", "key 0 unseen", "oldest 1% of keys unseen", "last key unseen", "no window",
           "window one longer", "window one shorter", "no attention factor", "whole heads turn", "other length",
           "mean stays", "feed-forward behind attention", "gelu by sigmoid", "weights not renormalised",
-          "worst of the chosen left out", "next expert's weights", "no shared expert", "shared expert ungated"]
+          "worst of the chosen left out", "next expert's weights", "no shared expert", "shared expert ungated", "no bias of choice", "no groups", "not scaled"]
 
 
 def yarn(config, scaling, dims, frequency):
@@ -173,18 +173,31 @@ def experts(config, weight, at, y, fault):
     scores = np.exp(logits - logits.max(axis=1, keepdims=True))
     scores /= scores.sum(axis=1, keepdims=True)
     count = logits.shape[1]
+    choice = scores
+    if at + "gate.e_score_correction_bias" in weight:
+        scores = sigmoid(logits)
+        choice = scores + (0 if fault == "no bias of choice" else weight[at + "gate.e_score_correction_bias"])
+        groups = choice.reshape(len(y), config["n_group"], -1)
+        best = np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
+        left = np.argsort(-best, axis=1, kind="stable")[:, config["topk_group"]:]
+        if fault != "no groups":
+            np.put_along_axis(groups, left[:, :, None], -np.inf, axis=1)
+        choice = groups.reshape(len(y), -1)
     slots = config["num_experts_per_tok"] - (fault == "worst of the chosen left out")
     renormalises = config.get("norm_topk_prob", True) and fault != "weights not renormalised"
+    factor = config.get("routed_scaling_factor", 1) if fault != "not scaled" else 1
     out = np.zeros_like(y)
     for t in range(len(y)):
-        chosen = np.argsort(-scores[t], kind="stable")[:slots]
+        chosen = np.argsort(-choice[t], kind="stable")[:slots]
         divisor = scores[t, chosen].sum() if renormalises else 1
         for e in chosen:
             other = (e + (fault == "next expert's weights")) % count
-            out[t] += scores[t, e] / divisor * expert(f"experts.{other}", y[t:t + 1])[0]
+            out[t] += factor * scores[t, e] / divisor * expert(f"experts.{other}", y[t:t + 1])[0]
     if at + "shared_expert_gate.weight" in weight and fault != "no shared expert":
         factor = 1 if fault == "shared expert ungated" else sigmoid(y @ weight[at + "shared_expert_gate.weight"].T)
         out += factor * expert("shared_expert", y)
+    if at + "shared_experts.up_proj.weight" in weight and fault != "no shared expert":
+        out += expert("shared_experts", y)
     return out
 
 
@@ -244,8 +257,11 @@ def forward(config, weights, ids, last, fault=None):
         return y if bias is None or fault == "no bias" else y + bias
 
     def heads_of(x, name, count):
-        x = x.reshape(len(ids), count, head_dim)
-        return norm(x, name) if name in weight and fault != "no qk norm" else x
+        if name not in weight or fault == "no qk norm":
+            return x.reshape(len(ids), count, head_dim)
+        if len(weight[name]) != head_dim:  # over all heads
+            return norm(x, name).reshape(len(ids), count, head_dim)
+        return norm(x.reshape(len(ids), count, head_dim), name)
 
     x = weight["model.embed_tokens.weight"][ids]
     for layer in range(config["num_hidden_layers"]):

@@ -33,7 +33,7 @@ uint32_t mgl_decoder_norm(mgl_decoder *decoder, uint32_t layer, const char *name
 uint32_t mgl_decoder_layernorm(mgl_decoder *decoder, uint32_t layer, const char *name, uint32_t x);
 // The three projections of the normed x, with bias if the config says so.
 mgl_qkv mgl_decoder_qkv(mgl_decoder *decoder, uint32_t layer, uint32_t x);
-// RMS norm of every head of q and k (weights q_norm and k_norm).
+// RMS norm of every head of q and k (weights q_norm and k_norm), or of all heads together.
 void mgl_decoder_qk_norm(mgl_decoder *decoder, uint32_t layer, mgl_qkv *qkv);
 // RoPE, KV write, attention (with the layer's window), output projection.
 uint32_t mgl_decoder_attention(mgl_decoder *decoder, uint32_t layer, mgl_qkv qkv);

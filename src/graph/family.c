@@ -13,6 +13,8 @@ static void (*const builders[MGL_FAMILY_COUNT])(mgl_decoder *) = {
     [MGL_FAMILY_QWEN3_MOE] = mgl_family_build_qwen3,
     [MGL_FAMILY_QWEN2_MOE] = mgl_family_build_llama,
     [MGL_FAMILY_MIXTRAL] = mgl_family_build_llama,
+    [MGL_FAMILY_OLMOE] = mgl_family_build_qwen3,
+    [MGL_FAMILY_GLM4_MOE] = mgl_family_build_llama,
 };
 
 mgl_status mgl_family_build(const mgl_config *config, const mgl_checkpoint *checkpoint,

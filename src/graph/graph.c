@@ -232,6 +232,10 @@ uint32_t mgl_tensor_experts(const mgl_tensor *tensor) {
   return tensor->placement == MGL_PLACE_WEIGHT && tensor->rank == 3 ? tensor->dims[0].number : 0;
 }
 
+uint32_t mgl_op_vector_elements(const mgl_graph *graph, const mgl_op *op) {
+  return mgl_graph_input(graph, op, MGL_ROLE_NORM)->dims[0].number;
+}
+
 uint32_t mgl_op_slots(const mgl_graph *graph, const mgl_op *op) {
   return mgl_graph_input(graph, op, MGL_ROLE_ROUTES)->dims[1].number;
 }

@@ -195,6 +195,8 @@ uint64_t mgl_tensor_row_bytes(const mgl_tensor *tensor);
 uint64_t mgl_tensor_inner_bytes(const mgl_tensor *tensor);
 // Experts of a weight [E,N,K], which are bound one by one; 0 of all other tensors.
 uint32_t mgl_tensor_experts(const mgl_tensor *tensor);
+// Elements of a vector of an op whose unit that is: those of its norm's weight.
+uint32_t mgl_op_vector_elements(const mgl_graph *graph, const mgl_op *op);
 // Experts that a token has, by the routes of an op of experts.
 uint32_t mgl_op_slots(const mgl_graph *graph, const mgl_op *op);
 

@@ -63,9 +63,12 @@ static const char *check_norm(const mgl_tensor *const *in, uint32_t weights, uin
     return "x must be an f32 activation of rank 2 or more";
   }
   for (uint32_t i = 1; i <= weights; i++) {
-    if (!is_float_weight(in[i]) || in[i]->rank != 1 ||
-        !same_dim(in[i]->dims[0], in[0]->dims[in[0]->rank - 1])) {
-      return "the weight must be as long as the last dim of x";
+    bool fits = is_float_weight(in[i]) && in[i]->rank == 1 &&
+                (in[i]->dims[0].number == in[0]->dims[in[0]->rank - 1].number ||
+                 in[i]->dims[0].number == mgl_tensor_row_elements(in[0])) &&
+                same_dim(in[i]->dims[0], in[1]->dims[0]);
+    if (!fits) {
+      return "the weight must be as long as the last dim of x, or as a row";
     }
   }
   if (rows != NULL && (!is_index(rows, MGL_DIM_LOGIT_ROWS) || in[0]->rank != 2)) {

@@ -37,6 +37,8 @@ typedef enum mgl_family {
   MGL_FAMILY_QWEN3_MOE,  // Qwen3MoeForCausalLM: Qwen3 with a mixture of experts
   MGL_FAMILY_QWEN2_MOE,  // Qwen2MoeForCausalLM: Qwen2 with one, and an expert that all tokens have
   MGL_FAMILY_MIXTRAL,    // MixtralForCausalLM: Mistral with one
+  MGL_FAMILY_OLMOE,      // OlmoeForCausalLM: Llama with one, and a norm over all of Q, and of K
+  MGL_FAMILY_GLM4_MOE,   // Glm4MoeForCausalLM (GLM-4.5 to 4.7): sigmoid routing as DeepSeek's
   MGL_FAMILY_COUNT,
 } mgl_family;
 
@@ -110,6 +112,7 @@ typedef struct mgl_config {
   bool mlp_bias;     // of gate, up and down
   bool head_bias;    // of the output projection of the model
   bool qk_norm;
+  bool whole_qk_norm;  // over all heads together
   bool fused_weights;  // the checkpoint has qkv_proj and gate_up_proj (model/fused_weights.h)
   // Tokens that a query of a windowed layer attends to, itself included; 0: no layer has a window.
   uint32_t window_tokens;
@@ -137,7 +140,8 @@ typedef struct mgl_generation {
   char unapplied[MGL_UNAPPLIED_BYTES];
 } mgl_generation;
 
-// "qwen3", "qwen2", "llama", "mistral", "phi3", "phi", "qwen3_moe", "qwen2_moe", "mixtral"
+// "qwen3", "qwen2", "llama", "mistral", "phi3", "phi", "qwen3_moe", "qwen2_moe", "mixtral", "olmoe",
+// "glm4_moe"
 const char *mgl_family_name(mgl_family family);
 
 // Tokens that a query of the layer attends to, itself included; 0: all before it.

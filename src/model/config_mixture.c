@@ -12,17 +12,18 @@ static mgl_status read_number(mgl_json_object o, const char *key, uint32_t max, 
   return MGL_OK;
 }
 
-static mgl_status read_expert_count(mgl_json_object o, uint32_t *out, mgl_error *err) {
-  const bool both = mgl_json_has(o, "num_experts") && mgl_json_has(o, "num_local_experts");
+static mgl_status read_expert_count(mgl_json_object o, const char *key, uint32_t *out,
+                                    mgl_error *err) {
+  const bool both = mgl_json_has(o, key) && mgl_json_has(o, "num_local_experts");
   uint32_t local = *out;
   MGL_TRY(read_number(o, "num_local_experts", MGL_MAX_EXPERTS, &local, err));
   *out = local;
-  MGL_TRY(read_number(o, "num_experts", MGL_MAX_EXPERTS, out, err));
+  MGL_TRY(read_number(o, key, MGL_MAX_EXPERTS, out, err));
   if (both && *out != local) {
     return mgl_error_set(err, MGL_ERR_FORMAT,
-                         "%s: \"num_experts\" is %" PRIu32 " and \"num_local_experts\" %" PRIu32
+                         "%s: \"%s\" is %" PRIu32 " and \"num_local_experts\" %" PRIu32
                          ": expected the same number",
-                         o.where, *out, local);
+                         o.where, key, *out, local);
   }
   return MGL_OK;
 }
@@ -73,6 +74,35 @@ static mgl_status check_inner_size(mgl_json_object o, const mgl_config *config, 
   return MGL_OK;
 }
 
+// What DeepSeek-V3's router brought, in families without its attention.
+static mgl_status read_deepseek(mgl_json_object o, mgl_config *config, mgl_error *err) {
+  mgl_mixture *m = &config->mixture;
+  uint64_t shared = 1;
+  uint64_t dense = 1;
+  m->scores = MGL_SCORES_SIGMOID;
+  m->choice_bias = true;
+  MGL_TRY(mgl_json_opt_u64(o, "n_shared_experts", 0, MGL_MAX_INTERMEDIATE / m->inner_size, &shared,
+                           err));
+  MGL_TRY(mgl_json_opt_u64(o, "first_k_dense_replace", 0, MGL_MAX_LAYERS, &dense, err));
+  MGL_TRY(mgl_json_opt_double(o, "routed_scaling_factor", 1e-6, 1e6, &m->scale, err));
+  m->shared_size = (uint32_t)shared * m->inner_size;
+  for (uint32_t i = 0; i < config->layer_count && i < dense; i++) {
+    m->dense_layers[i / 64] |= UINT64_C(1) << i % 64;
+  }
+  m->groups = 1;
+  m->top_groups = 1;
+  MGL_TRY(read_number(o, "n_group", m->expert_count, &m->groups, err));
+  MGL_TRY(read_number(o, "topk_group", m->groups, &m->top_groups, err));
+  if (m->expert_count % m->groups != 0 || m->expert_count / m->groups * m->top_groups < m->slots) {
+    return mgl_error_set(err, MGL_ERR_FORMAT,
+                         "%s: \"n_group\": expected a divisor of the %" PRIu32
+                         " experts, and enough experts in topk_group (%" PRIu32
+                         ") of the groups for the %" PRIu32 " of a token; found %" PRIu32,
+                         o.where, m->expert_count, m->top_groups, m->slots, m->groups);
+  }
+  return check_inner_size(o, config, m->shared_size, err);
+}
+
 mgl_status mgl_config_read_mixture(mgl_json_object o, const mgl_mixture_rule *rule,
                                    mgl_config *config, mgl_error *err) {
   mgl_mixture *m = &config->mixture;
@@ -82,9 +112,10 @@ mgl_status mgl_config_read_mixture(mgl_json_object o, const mgl_mixture_rule *ru
                      .shared_size = rule->default_shared_size,
                      .shared_gate = rule->default_shared_size != 0,
                      .scores = MGL_SCORES_SOFTMAX,
-                     .renormalise = rule->always_renormalises,
+                     .renormalise = rule->always_renormalises || rule->default_renormalise,
                      .scale = 1};
-  MGL_TRY(read_expert_count(o, &m->expert_count, err));
+  MGL_TRY(read_expert_count(o, rule->is_deepseek ? "n_routed_experts" : "num_experts",
+                            &m->expert_count, err));
   MGL_TRY(read_number(o, "num_experts_per_tok", UINT32_MAX, &m->slots, err));
   if (m->slots > m->expert_count) {
     return mgl_error_set(err, MGL_ERR_FORMAT,
@@ -104,6 +135,9 @@ mgl_status mgl_config_read_mixture(mgl_json_object o, const mgl_mixture_rule *ru
   MGL_TRY(check_inner_size(o, config, m->shared_size, err));
   if (!rule->always_renormalises) {
     MGL_TRY(mgl_json_opt_bool(o, "norm_topk_prob", &m->renormalise, err));
+  }
+  if (rule->is_deepseek) {
+    MGL_TRY(read_deepseek(o, config, err));
   }
   return rule->has_dense_layers ? read_dense_layers(o, config, err) : MGL_OK;
 }

@@ -18,7 +18,10 @@ typedef struct mgl_mixture_rule {
   uint32_t default_inner_size;   // moe_intermediate_size; 0: an expert has intermediate_size
   uint32_t default_shared_size;  // shared_expert_intermediate_size; 0: there is no such expert
   bool always_renormalises;      // else the key norm_topk_prob says
-  bool has_dense_layers;         // decoder_sparse_step and mlp_only_layers
+  bool default_renormalise;
+  bool has_dense_layers;  // decoder_sparse_step and mlp_only_layers
+  bool is_deepseek;       // keys as DeepSeek-V3 has them: n_routed_experts, n_shared_experts,
+                          // first_k_dense_replace, groups; sigmoid, a bias that chooses
 } mgl_mixture_rule;
 
 // Reads config->mixture. Needs the sizes.

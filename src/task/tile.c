@@ -85,8 +85,7 @@ static void add_of_rows(operand_list *list, uint32_t input, uint32_t begin, uint
 }
 
 static uint32_t vectors_per_row(const operand_list *list) {
-  const mgl_tensor *output = &list->graph->tensors[list->op->output];
-  return columns_of(list, MGL_TILE_OUTPUT) / output->dims[output->rank - 1].number;
+  return columns_of(list, MGL_TILE_OUTPUT) / mgl_op_vector_elements(list->graph, list->op);
 }
 
 static void add_of_vectors(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
@@ -224,7 +223,7 @@ uint32_t mgl_tile_units(const mgl_graph *graph, const mgl_op *op, uint32_t token
       return (uint32_t)mgl_dim_value(rows->dims[0], &dims);
     }
     case MGL_UNIT_VECTOR:
-      return (uint32_t)(mgl_tensor_elements(output, &dims) / output->dims[output->rank - 1].number);
+      return (uint32_t)(mgl_tensor_elements(output, &dims) / mgl_op_vector_elements(graph, op));
     case MGL_UNIT_COLUMN:
     case MGL_UNIT_EXPERT:
     case MGL_UNIT_ELEMENT: return (uint32_t)mgl_tensor_row_elements(output);

@@ -59,6 +59,17 @@ const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT] = {
     "phi_gqa_f32",
     "phi_f16_whole",
     "phi3_plain_f32",
+    "qwen3_moe_8_experts",
+    "qwen3_moe_512_experts",
+    "qwen3_moe_all_f32",
+    "qwen3_moe_one_expert",
+    "mixtral_2_of_4",
+    "mixtral_one_slot_window",
+    "qwen2_moe_shared",
+    "qwen2_moe_f32",
+    "olmoe_whole_norm",
+    "glm4_moe_groups",
+    "glm4_moe_biases_f32",
 };
 
 static mgl_status bad_member(mgl_json_object o, const char *key, mgl_error *err) {

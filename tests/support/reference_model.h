@@ -18,7 +18,7 @@
 #include "model/model_folder.h"
 #include "support/temp_folder.h"
 
-enum { MGL_REFERENCE_COUNT = 33, MGL_REFERENCE_MAX_SHARDS = 99 };
+enum { MGL_REFERENCE_COUNT = 44, MGL_REFERENCE_MAX_SHARDS = 99 };
 
 // Every model of tests/data/reference.
 extern const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT];

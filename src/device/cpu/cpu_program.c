@@ -218,7 +218,7 @@ size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx) {
     case MGL_UNIT_ROW: return program->plan->token_count;
     case MGL_UNIT_VECTOR:
       return (size_t)mgl_cpu_program_elements(program, op->output) /
-             output->dims[output->rank - 1].number;
+             mgl_op_vector_elements(program->graph, op);
     case MGL_UNIT_COLUMN:
       return mgl_cpu_program_elements(program, mgl_op_input(op, MGL_ROLE_X)) == 0
                  ? 0
@@ -289,7 +289,7 @@ static void run_norm(const mgl_cpu_program *p, const mgl_op *op, size_t begin, s
       .x_row_index = mgl_cpu_program_input(p, op, MGL_ROLE_ROWS),
       .weight = mgl_cpu_program_input(p, op, MGL_ROLE_NORM),
       .shift = mgl_cpu_program_tensor(p, last),
-      .width = output->dims[output->rank - 1].number,
+      .width = mgl_op_vector_elements(p->graph, op),
       .eps = (float)op->attrs[MGL_ATTR_EPS],
       .out = mgl_cpu_program_tensor(p, op->output),
       .out_dtype = output->dtype,

@@ -96,8 +96,7 @@ static double terms_of(const mgl_cpu_program *p, const mgl_op *op) {
            (double)p->plan->limits.pages_per_sequence * p->plan->limits.page_tokens;
   }
   if (info->unit == MGL_UNIT_VECTOR) {
-    const mgl_tensor *output = &p->graph->tensors[op->output];
-    return output->dims[output->rank - 1].number;
+    return mgl_op_vector_elements(p->graph, op);
   }
   return USUAL_TERMS;
 }

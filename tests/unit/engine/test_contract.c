@@ -391,6 +391,16 @@ static void mixtures_keep_the_bits(void **state) {
   check_on_all_levels(&f32_mixture_config, check_contract);
 }
 
+static void mixtures_in_codes_keep_the_bits(void **state) {
+  (void)state;
+  mgl_config config = shared_mixture_config;
+  config.quantization = (mgl_quantization){.method = MGL_QUANT_COMPRESSED,
+                                           .drawn = {.dtype = MGL_DTYPE_I4, .group = 32}};
+  assert_int_equal(setenv("MEGALITH_SIMD", mgl_simd_name(mgl_simd_detected()), 1), 0);
+  check_contract(&config);
+  assert_int_equal(unsetenv("MEGALITH_SIMD"), 0);
+}
+
 static void mixtures_in_large_iterations(void **state) {
   (void)state;
   assert_int_equal(setenv("MEGALITH_SIMD", mgl_simd_name(mgl_simd_detected()), 1), 0);
@@ -451,6 +461,7 @@ int main(void) {
       cmocka_unit_test(f32_bits_of_large_iterations),
       cmocka_unit_test(codes_keep_the_bits),
       cmocka_unit_test(mixtures_keep_the_bits),
+      cmocka_unit_test(mixtures_in_codes_keep_the_bits),
       cmocka_unit_test(mixtures_in_large_iterations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,6 +20,8 @@
 #define QWEN3(rest) CONFIG("Qwen3MoeForCausalLM", "48", rest)
 #define QWEN2(rest) CONFIG("Qwen2MoeForCausalLM", "24", rest)
 #define MIXTRAL(rest) CONFIG("MixtralForCausalLM", "32", rest)
+#define GLM4(rest) CONFIG("Glm4MoeForCausalLM", "46", rest)
+#define OLMOE(rest) CONFIG("OlmoeForCausalLM", "16", rest)
 
 static mgl_status parse(const char *json, mgl_config *config, mgl_error *err) {
   mgl_generation generation;
@@ -89,6 +91,33 @@ static void layers_without_experts(void **state) {
   }
 }
 
+static void keys_of_deepseek_s_router(void **state) {
+  (void)state;
+  mgl_config c = parsed(
+      GLM4(",\"n_routed_experts\":160,\"num_experts_per_tok\":8,\"moe_intermediate_size\":1536,"
+           "\"n_shared_experts\":2,\"first_k_dense_replace\":3,\"n_group\":4,\"topk_group\":2,"
+           "\"routed_scaling_factor\":2.5,\"norm_topk_prob\":true,\"use_qk_norm\":true,"
+           "\"attention_bias\":true,\"partial_rotary_factor\":0.5,\"num_nextn_predict_layers\":1"));
+  assert_int_equal(c.family, MGL_FAMILY_GLM4_MOE);
+  assert_true(c.qk_norm && !c.whole_qk_norm && c.qkv_bias && !c.output_bias);
+  assert_int_equal(c.rotary_dim, 64);
+  assert_true(c.mixture.expert_count == 160 && c.mixture.slots == 8);
+  assert_int_equal(c.mixture.shared_size, 2 * 1536);
+  assert_false(c.mixture.shared_gate);
+  assert_int_equal(c.mixture.scores, MGL_SCORES_SIGMOID);
+  assert_true(c.mixture.choice_bias && c.mixture.renormalise && c.mixture.scale == 2.5);
+  assert_true(c.mixture.groups == 4 && c.mixture.top_groups == 2);
+  for (uint32_t i = 0; i < 46; i++) {
+    assert_int_equal(mgl_config_is_mixture(&c, i), i >= 3);
+  }
+  c = parsed(GLM4(""));
+  assert_true(c.mixture.expert_count == 128 && c.mixture.shared_size == 1408 && !c.qk_norm);
+  assert_true(mgl_config_is_mixture(&c, 1) && !mgl_config_is_mixture(&c, 0) && c.rotary_dim == 64);
+  c = parsed(OLMOE(",\"clip_qkv\":null"));
+  assert_true(c.qk_norm && c.whole_qk_norm && c.mixture.expert_count == 64);
+  assert_true(c.mixture.inner_size == 6144 && !c.mixture.renormalise);
+}
+
 static void refused(void **state) {
   (void)state;
   static const struct {
@@ -114,6 +143,13 @@ static void refused(void **state) {
       {QWEN3(",\"mlp_only_layers\":[-1]"), MGL_ERR_FORMAT, "mlp_only_layers"},
       {QWEN3(",\"mlp_only_layers\":[0.5]"), MGL_ERR_FORMAT, "mlp_only_layers"},
       {QWEN3(",\"use_sliding_window\":true"), MGL_ERR_UNSUPPORTED, "use_sliding_window"},
+      {OLMOE(",\"clip_qkv\":8.0"), MGL_ERR_UNSUPPORTED, "clip_qkv"},
+      {OLMOE(",\"use_qk_norm\":true"), MGL_ERR_UNSUPPORTED, "use_qk_norm"},
+      {GLM4(",\"n_group\":3"), MGL_ERR_FORMAT, "n_group"},
+      {GLM4(",\"n_group\":32,\"topk_group\":1"), MGL_ERR_FORMAT, "n_group"},
+      {GLM4(",\"n_group\":4,\"topk_group\":5"), MGL_ERR_FORMAT, "topk_group"},
+      {GLM4(",\"n_shared_experts\":1000000000"), MGL_ERR_FORMAT, "n_shared_experts"},
+      {GLM4(",\"routed_scaling_factor\":0"), MGL_ERR_FORMAT, "routed_scaling_factor"},
       {QWEN2(",\"shared_expert_intermediate_size\":0"), MGL_ERR_FORMAT,
        "shared_expert_intermediate_size"},
       {"{\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":65536,"
@@ -138,6 +174,7 @@ int main(void) {
       cmocka_unit_test(models_as_the_hub_has_them),
       cmocka_unit_test(absent_keys),
       cmocka_unit_test(layers_without_experts),
+      cmocka_unit_test(keys_of_deepseek_s_router),
       cmocka_unit_test(refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

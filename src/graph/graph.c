@@ -144,7 +144,8 @@ uint32_t mgl_graph_form_tensor(mgl_graph *graph, const char *name, mgl_placement
   }
   uint64_t elements = 1;
   for (uint32_t i = 0; i < rank; i++) {
-    elements *= dims[i].symbol == MGL_DIM_NUMBER ? dims[i].number : 1;
+    const bool once = dims[i].symbol != MGL_DIM_NUMBER && dims[i].number == 0;  // a row a token
+    elements *= once ? 1 : dims[i].number;
     if (elements == 0 || elements > MGL_GRAPH_MAX_ELEMENTS) {
       (void)mgl_error_set(err, MGL_ERR_LIMIT, "tensor \"%s\": expected 1 to 2^38 elements", name);
       return MGL_NO_TENSOR;

@@ -17,8 +17,13 @@
 #include "base/topology.h"
 #include "device/cpu/cpu_eager.h"
 #include "device/cpu/cpu_program.h"
+#include "graph/family.h"
 #include "graph/graph_text.h"
+#include "model/expert_weights.h"
+#include "model/safetensors.h"
 #include "support/must.h"
+#include "support/temp_folder.h"
+#include "support/write_safetensors.h"
 #include "task/tile.h"
 
 enum { D = 40, F = 56, VOCABULARY = 64, MOST_TOKENS = 300, MOST_EXPERTS = 512 };
@@ -316,6 +321,126 @@ static void other_routes_are_refused(void **state) {
   }
 }
 
+// --- files whose experts are not what the configuration says -------------------------------------
+
+static const mgl_config small_config = {
+    .family = MGL_FAMILY_QWEN3_MOE,
+    .hidden_size = 8,
+    .intermediate_size = 8,
+    .layer_count = 1,
+    .head_count = 1,
+    .kv_head_count = 1,
+    .head_dim = 8,
+    .vocab_size = 9,
+    .context_tokens = 64,
+    .rms_norm_eps = 1e-6,
+    .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
+    .qk_norm = true,
+    .tie_word_embeddings = true,
+    .mixture = {.expert_count = 3, .slots = 2, .inner_size = 4, .scale = 1},
+    .dtype = MGL_DTYPE_BF16,
+    .bos_id = -1};
+
+// What becomes of the tensor of that name.
+typedef struct damage {
+  const char *name;
+  enum { INTACT, MISSING, TRANSPOSED, FLAT, OF_F32 } what;
+  mgl_status status;
+  const char *message;
+} damage;
+
+static void write_tensor(safetensors_writer *writer, const damage *d, const char *name,
+                         uint32_t rank, uint64_t rows, uint64_t columns) {
+  static const float zeros[256];
+  const bool hit = strcmp(name, d->name) == 0;
+  uint64_t dims[] = {rows, columns};
+  if (hit && d->what == TRANSPOSED) {
+    dims[0] = columns;
+    dims[1] = rows;
+  }
+  if (hit && d->what == FLAT) {
+    dims[0] *= columns;
+    rank = 1;
+  }
+  if (!hit || d->what != MISSING) {
+    safetensors_add(writer, name, hit && d->what == OF_F32 ? MGL_DTYPE_F32 : MGL_DTYPE_BF16, rank,
+                    dims, zeros);
+  }
+}
+
+static void write_model(const temp_folder *folder, const damage *d) {
+  mgl_graph *graph = NULL;
+  safetensors_writer writer;
+  MUST(mgl_family_build(&small_config, NULL, &graph, &err));
+  safetensors_begin(&writer, folder->path, "model.safetensors");
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const mgl_tensor *t = &graph->tensors[i];
+    for (uint32_t e = 0; e < mgl_tensor_experts(t); e++) {
+      char name[MGL_GRAPH_MAX_NAME_BYTES];
+      mgl_expert_weight_name(t->name, e, name, sizeof name);
+      write_tensor(&writer, d, name, 2, t->dims[1].number, t->dims[2].number);
+    }
+    if (t->placement == MGL_PLACE_WEIGHT && t->rank < 3) {
+      write_tensor(&writer, d, t->name, t->rank, t->dims[0].number,
+                   t->rank == 2 ? t->dims[1].number : 1);
+    }
+  }
+  safetensors_finish(&writer);
+  mgl_graph_destroy(graph);
+}
+
+// Builds the program for the checkpoint, and binds its weights.
+static mgl_status bind(const mgl_checkpoint *checkpoint, mgl_error *err) {
+  mgl_graph *graph = NULL;
+  mgl_cpu_weights weights;
+  MGL_TRY(mgl_family_build(&small_config, checkpoint, &graph, err));
+  mgl_status status = mgl_cpu_weights_bind(graph, checkpoint, MGL_WEIGHTS_MAPPED, 0, NULL, NULL,
+                                           NULL, &weights, err);
+  if (status == MGL_OK) {
+    mgl_cpu_weights_release(&weights);
+  }
+  mgl_graph_destroy(graph);
+  return status;
+}
+
+static void files_with_other_experts_are_refused(void **state) {
+  (void)state;
+#define EXPERTS "model.layers.0.mlp.experts."
+  static const damage damages[] = {
+      {"", INTACT, MGL_OK, ""},
+      {EXPERTS "0.gate_proj.weight", MISSING, MGL_ERR_FORMAT,
+       "\"" EXPERTS "0.gate_proj.weight\" is missing"},
+      {EXPERTS "2.down_proj.weight", MISSING, MGL_ERR_FORMAT,
+       "\"" EXPERTS "2.down_proj.weight\" is missing"},
+      {EXPERTS "1.up_proj.weight", TRANSPOSED, MGL_ERR_FORMAT,
+       "\"" EXPERTS "1.up_proj.weight\": the configuration expects shape [4, 8], the file has [8, "
+       "4]"},
+      {EXPERTS "0.down_proj.weight", FLAT, MGL_ERR_FORMAT,
+       "expects shape [8, 4], the file has [32]"},
+      {EXPERTS "2.up_proj.weight", OF_F32, MGL_ERR_UNSUPPORTED,
+       "\"" EXPERTS "2.up_proj.weight\": expected bf16 as the layer's other experts, found f32"},
+      {"model.layers.0.mlp.gate.weight", MISSING, MGL_ERR_FORMAT, "mlp.gate.weight\" is missing"},
+      {"model.layers.0.mlp.gate.weight", TRANSPOSED, MGL_ERR_FORMAT, "expects shape [3, 8]"},
+  };
+  for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+    temp_folder folder;
+    mgl_checkpoint *checkpoint = NULL;
+    mgl_error err = {0};
+    const int64_t live = mgl_alloc_live();
+    temp_folder_create(&folder);
+    write_model(&folder, &damages[i]);
+    assert_int_equal(mgl_checkpoint_open(folder.path, &checkpoint, &err), MGL_OK);
+    mgl_status status = bind(checkpoint, &err);
+    if (status != damages[i].status || strstr(err.text, damages[i].message) == NULL) {
+      fail_msg("%s: status %d, \"%s\"; expected \"%s\"", damages[i].name, (int)status, err.text,
+               damages[i].message);
+    }
+    mgl_checkpoint_close(checkpoint);
+    temp_folder_remove(&folder);
+    assert_int_equal(mgl_alloc_live(), live);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(results_are_those_of_sums),
@@ -323,6 +448,7 @@ int main(void) {
       cmocka_unit_test(bytes_of_a_step),
       cmocka_unit_test(tiles_cut_the_rows_of_all_experts),
       cmocka_unit_test(other_routes_are_refused),
+      cmocka_unit_test(files_with_other_experts_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

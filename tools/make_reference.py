@@ -1,4 +1,4 @@
-"""Makes tests/data/reference: what transformers answers on small random models of the six families.
+"""Makes tests/data/reference: what transformers answers on small random models of all families.
 
 For every model of MODELS two files: NAME.json (config, tensors, prompt, KL divergence and logit error of transformers
 in bf16 against fp32, greedy continuation with margins) and NAME.f32 (fp32 logits of the last `positions` prompt
@@ -72,7 +72,15 @@ def model(name, seed, family, hidden, heads, head_dim, inner, layers, vocab, **o
     return dict(dict(name=name, seed=seed, family=family, hidden=hidden, heads=heads, head_dim=head_dim, inner=inner,
                      layers=layers, vocab=vocab, tied=False, dtype="bf16", theta=10000.0, eps=1e-6, scaling=None,
                      context=2048, prompt=48, positions=48, new_style=False, window=None, full_layers=0,
-                     attention_bias=False, mlp_bias=False, rotary=1), **other)
+                     attention_bias=False, mlp_bias=False, rotary=1, experts=0), **other)
+
+
+def mixture(name, seed, family, hidden, heads, head_dim, experts, slots, expert_inner, layers, vocab, **other):
+    """together: experts as transformers 5 has them in memory, all in one tensor; else each in its own, as the hub."""
+    return model(name, seed, family, hidden, heads, head_dim, other.pop("inner", expert_inner), layers, vocab,
+                 **dict(dict(experts=experts, slots=slots, expert_inner=expert_inner, renormalise=False, shared=0, step=1,
+                             mlp_only=[], together=False, positions=24, dense=0, groups=1, top_groups=1, scale=1.0,
+                             qk_norm=False), **other))
 
 
 # Query heads 3 to 16, GQA ratios 1 to 8; tests/data/reference/README.md shows them as a table.
@@ -132,6 +140,23 @@ MODELS = [
     model("phi_gqa_f32", 1, "Phi", 240, (6, 2), 40, 400, 3, 210, eps=1e-5, rotary=0.4, dtype="f32", prompt=150,
           positions=24, new_style=True),
     model("phi_f16_whole", 1, "Phi", 160, (2, 2), 80, 328, 2, 199, eps=0.01, dtype="f16", positions=24),
+    # Mixtures: one slot, all experts, one expert, many; the first layers without; a shared expert.
+    mixture("qwen3_moe_8_experts", 1, "Qwen3Moe", 160, (4, 2), 64, 8, 2, 96, 3, 210, renormalise=True, theta=1e6),
+    mixture("qwen3_moe_512_experts", 1, "Qwen3Moe", 128, (2, 1), 64, 512, 8, 32, 2, 200, together=True, new_style=True),
+    mixture("qwen3_moe_all_f32", 1, "Qwen3Moe", 120, (3, 1), 40, 5, 5, 72, 2, 190, together=True, dtype="f32"),
+    mixture("qwen3_moe_one_expert", 1, "Qwen3Moe", 128, (2, 2), 64, 1, 1, 200, 4, 180, inner=240, step=2, mlp_only=[1],
+            dtype="f16", tied=True),
+    mixture("mixtral_2_of_4", 1, "Mixtral", 160, (5, 1), 64, 4, 2, 144, 3, 200, eps=1e-5, theta=1e6),
+    mixture("mixtral_one_slot_window", 4, "Mixtral", 128, (2, 1), 64, 3, 1, 136, 2, 190, eps=1e-5, window=20,
+            together=True, new_style=True),
+    mixture("qwen2_moe_shared", 1, "Qwen2Moe", 160, (5, 1), 32, 6, 3, 88, 3, 200, inner=200, shared=176, mlp_only=[0]),
+    mixture("qwen2_moe_f32", 3, "Qwen2Moe", 128, (4, 4), 32, 7, 2, 64, 2, 180, shared=40, renormalise=True, dtype="f32",
+            together=True),
+    mixture("olmoe_whole_norm", 6, "Olmoe", 128, (4, 2), 32, 8, 3, 72, 3, 190, eps=1e-5),
+    mixture("glm4_moe_groups", 1, "Glm4Moe", 128, (4, 2), 40, 8, 2, 48, 2, 200, inner=160, eps=1e-5, shared=1, dense=1,
+            groups=4, top_groups=2, scale=1.5, renormalise=True, rotary=0.5, qk_norm=True),
+    mixture("glm4_moe_biases_f32", 1, "Glm4Moe", 96, (3, 1), 32, 6, 2, 56, 2, 180, inner=144, eps=1e-5, shared=2, dense=0,
+            rotary=0.5, attention_bias=True, dtype="f32", together=True, new_style=True),
     model("phi3_plain_f32", 1, "Phi3", 160, (2, 2), 80, 240, 2, 180, eps=1e-5, window=30, dtype="f32", positions=24),
 ]
 
@@ -141,7 +166,9 @@ def config_of(m):
     rope = ({"rope_parameters": dict(m["scaling"] or {"rope_type": "default"}, rope_theta=m["theta"])}
             if m["new_style"] else {"rope_theta": m["theta"], "rope_scaling": m["scaling"]})
     config = {
-        "architectures": [m["family"] + "ForCausalLM"], "model_type": m["family"].lower(), "hidden_act": "silu",
+        "architectures": [m["family"] + "ForCausalLM"], "model_type": m["family"].lower().replace("4moe", "4_moe").replace("3moe", "3_moe")
+        .replace("2moe", "2_moe"),
+        "hidden_act": "silu",
         "hidden_size": m["hidden"], "intermediate_size": m["inner"], "num_hidden_layers": m["layers"],
         "num_attention_heads": m["heads"][0], "num_key_value_heads": m["heads"][1], "head_dim": m["head_dim"],
         "vocab_size": m["vocab"], "max_position_embeddings": m["context"], "rms_norm_eps": m["eps"],
@@ -158,9 +185,26 @@ def config_of(m):
             config["layer_types"] = [("sliding" if i % 2 == 0 else "full") + "_attention" for i in range(m["layers"])]
     if m["family"] in ("Qwen3", "Llama"):
         config["attention_bias"] = m["attention_bias"]
+    if m["family"] == "Mixtral":
+        config.update(num_local_experts=m["experts"], num_experts_per_tok=m["slots"])
+    elif m["family"] == "Olmoe":
+        config.update(num_experts=m["experts"], num_experts_per_tok=m["slots"], norm_topk_prob=m["renormalise"],
+                      clip_qkv=None, pad_token_id=None)
+        del config["head_dim"]
+    elif m["family"] == "Glm4Moe":
+        config.update(n_routed_experts=m["experts"], num_experts_per_tok=m["slots"], n_shared_experts=m["shared"],
+                      moe_intermediate_size=m["expert_inner"], norm_topk_prob=m["renormalise"], n_group=m["groups"],
+                      topk_group=m["top_groups"], routed_scaling_factor=m["scale"], first_k_dense_replace=m["dense"],
+                      use_qk_norm=m["qk_norm"], attention_bias=m["attention_bias"], partial_rotary_factor=m["rotary"])
+    elif m["experts"] != 0:
+        config.update(num_experts=m["experts"], num_experts_per_tok=m["slots"], moe_intermediate_size=m["expert_inner"],
+                      norm_topk_prob=m["renormalise"], decoder_sparse_step=m["step"], mlp_only_layers=m["mlp_only"],
+                      use_sliding_window=False)
+    if m["family"] == "Qwen2Moe":
+        config["shared_expert_intermediate_size"] = m["shared"]
     if m["mlp_bias"]:
         config["mlp_bias"] = True
-    if m["family"] in ("Mistral", "Phi3"):
+    if m["family"] in ("Mistral", "Mixtral", "Phi3"):
         config["sliding_window"] = m["window"]
     if m["family"] == "Phi":
         config["hidden_act"] = "gelu_new"
@@ -175,6 +219,35 @@ def config_of(m):
         if m["scaling"] is not None:  # as the hub has it, beside the other parameters
             config["original_max_position_embeddings"] = m["scaling"]["original_max_position_embeddings"]
     return config
+
+
+def is_mixture(m, layer):
+    return m["experts"] != 0 and layer >= m["dense"] and layer not in m["mlp_only"] and (layer + 1) % m["step"] == 0
+
+
+def mixture_tensors(m, at):
+    """[(name, dims)] of a layer's experts and router."""
+    hidden, inner, experts = m["hidden"], m["expert_inner"], m["experts"]
+    block, gate, up, down = "mlp", "gate_proj", "up_proj", "down_proj"
+    if m["family"] == "Mixtral":
+        block, gate, up, down = "block_sparse_moe", "w1", "w3", "w2"
+    tensors = [(f"{at}{block}.gate.weight", (experts, hidden))]
+    if m["family"] == "Glm4Moe":
+        shared = m["shared"] * inner
+        tensors += [(at + "mlp.gate.e_score_correction_bias", (experts,))]
+        tensors += [(f"{at}mlp.shared_experts.{name}.weight", (shared, hidden)) for name in (gate, up)]
+        tensors += [(f"{at}mlp.shared_experts.{down}.weight", (hidden, shared))]
+    elif m["shared"] != 0:
+        tensors += [(at + "mlp.shared_expert_gate.weight", (1, hidden))]
+        tensors += [(f"{at}mlp.shared_expert.{name}.weight", (m["shared"], hidden)) for name in (gate, up)]
+        tensors += [(f"{at}mlp.shared_expert.{down}.weight", (hidden, m["shared"]))]
+    if m["together"]:
+        return tensors + [(at + "mlp.experts.gate_up_proj", (experts, 2 * inner, hidden)),
+                          (at + "mlp.experts.down_proj", (experts, hidden, inner))]
+    for i in range(experts):
+        tensors += [(f"{at}{block}.experts.{i}.{name}.weight", (inner, hidden)) for name in (gate, up)]
+        tensors += [(f"{at}{block}.experts.{i}.{down}.weight", (hidden, inner))]
+    return tensors
 
 
 def tensors_of(m):
@@ -200,13 +273,19 @@ def tensors_of(m):
             continue
         for name, rows in (("q", q), ("k", kv), ("v", kv)):
             tensors.append((f"{at}self_attn.{name}_proj.weight", (rows, hidden)))
-            if m["family"] == "Qwen2" or m["attention_bias"]:
+            if m["family"] in ("Qwen2", "Qwen2Moe") or m["attention_bias"]:
                 tensors.append((f"{at}self_attn.{name}_proj.bias", (rows,)))
-        if m["family"] == "Qwen3":
+        if m["family"] == "Olmoe":
+            tensors += [(at + "self_attn.q_norm.weight", (q,)), (at + "self_attn.k_norm.weight", (kv,))]
+        if m["family"] in ("Qwen3", "Qwen3Moe") or m["experts"] and m["qk_norm"]:
             tensors += [(f"{at}self_attn.{name}_norm.weight", (head_dim,)) for name in "qk"]
-        tensors += [(at + "self_attn.o_proj.weight", (hidden, q)), (at + "mlp.gate_proj.weight", (inner, hidden)),
-                    (at + "mlp.up_proj.weight", (inner, hidden)), (at + "mlp.down_proj.weight", (hidden, inner))]
-        if m["attention_bias"]:
+        tensors.append((at + "self_attn.o_proj.weight", (hidden, q)))
+        if is_mixture(m, layer):
+            tensors += mixture_tensors(m, at)
+            continue
+        tensors += [(at + "mlp.gate_proj.weight", (inner, hidden)), (at + "mlp.up_proj.weight", (inner, hidden)),
+                    (at + "mlp.down_proj.weight", (hidden, inner))]
+        if m["attention_bias"] and m["family"] != "Glm4Moe":
             tensors.append((at + "self_attn.o_proj.bias", (hidden,)))
         if m["mlp_bias"]:
             tensors += [(at + "mlp.gate_proj.bias", (inner,)), (at + "mlp.up_proj.bias", (inner,)),

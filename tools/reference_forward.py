@@ -1,4 +1,4 @@
-"""A second opinion on transformers: the six families' forward pass in numpy float64, written independently.
+"""A second opinion on transformers: the families' forward pass in numpy float64, written independently.
 
 tools/make_reference.py compares it with transformers in fp32: the difference shows how good fp32 is as a reference,
 and that config.json means to transformers what it means to us. `fault` plants one mistake that an engine could make;
@@ -12,7 +12,8 @@ FAULTS = ["rope plain", "llama3 without its middle band", "rope theta +0.1%", "r
           "rope position late by 1 in K", "eps 0", "no norm weight", "no qk norm", "no bias", "heads mod HKV",
           "scale hidden/heads", "key 0 unseen", "oldest 1% of keys unseen", "last key unseen", "no window",
           "window one longer", "window one shorter", "no attention factor", "whole heads turn", "other length",
-          "mean stays", "feed-forward behind attention", "gelu by sigmoid"]
+          "mean stays", "feed-forward behind attention", "gelu by sigmoid", "weights not renormalised",
+          "worst of the chosen left out", "next expert's weights", "no shared expert", "shared expert ungated", "no bias of choice", "no groups", "not scaled"]
 
 
 def yarn(config, scaling, dims, frequency):
@@ -115,7 +116,7 @@ def attention(q, k, v, config, window, fault):
 def window_of(config, layer):
     """Keys that a query of the layer sees, 0: all."""
     window = config.get("sliding_window") or 0
-    if config["model_type"] not in ("qwen2", "qwen3"):
+    if config["model_type"] not in ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"):
         return window
     if not config["use_sliding_window"]:
         return 0
@@ -136,6 +137,68 @@ def split_fused(weight, config):
             weight[name.replace("qkv_proj", part + "_proj").replace("gate_up_proj", part + "_proj")] = (
                 rows[first:first + count])
             first += count
+
+
+def gated(y, gate, up, down):
+    a = y @ gate.T
+    return (a / (1 + np.exp(-a)) * (y @ up.T)) @ down.T
+
+
+def name_experts(weight, config):
+    """Mixtures' matrices under the names of Qwen's, each expert's by itself."""
+    renamed = {"block_sparse_moe": "mlp", "w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+    for name in list(weight):
+        parts = [renamed.get(part, part) for part in name.split(".")]
+        array = weight.pop(name)
+        if parts[-2] == "experts":  # of all experts
+            half = array.shape[1] // 2
+            pieces = {"down_proj": array} if parts[-1] == "down_proj" else {
+                "gate_proj": array[:, :half], "up_proj": array[:, half:]}
+            for piece, values in pieces.items():
+                for i, matrix in enumerate(values):
+                    weight[".".join(parts[:-1] + [str(i), piece, "weight"])] = matrix
+        else:
+            weight[".".join(parts)] = array
+
+
+def experts(config, weight, at, y, fault):
+    """What the mixture of a layer makes of the normed y [T, D]."""
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    def expert(name, rows):
+        return gated(rows, *(weight[f"{at}{name}.{part}_proj.weight"] for part in ("gate", "up", "down")))
+
+    logits = y @ weight[at + "gate.weight"].T
+    scores = np.exp(logits - logits.max(axis=1, keepdims=True))
+    scores /= scores.sum(axis=1, keepdims=True)
+    count = logits.shape[1]
+    choice = scores
+    if at + "gate.e_score_correction_bias" in weight:
+        scores = sigmoid(logits)
+        choice = scores + (0 if fault == "no bias of choice" else weight[at + "gate.e_score_correction_bias"])
+        groups = choice.reshape(len(y), config["n_group"], -1)
+        best = np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
+        left = np.argsort(-best, axis=1, kind="stable")[:, config["topk_group"]:]
+        if fault != "no groups":
+            np.put_along_axis(groups, left[:, :, None], -np.inf, axis=1)
+        choice = groups.reshape(len(y), -1)
+    slots = config["num_experts_per_tok"] - (fault == "worst of the chosen left out")
+    renormalises = config.get("norm_topk_prob", True) and fault != "weights not renormalised"
+    factor = config.get("routed_scaling_factor", 1) if fault != "not scaled" else 1
+    out = np.zeros_like(y)
+    for t in range(len(y)):
+        chosen = np.argsort(-choice[t], kind="stable")[:slots]
+        divisor = scores[t, chosen].sum() if renormalises else 1
+        for e in chosen:
+            other = (e + (fault == "next expert's weights")) % count
+            out[t] += factor * scores[t, e] / divisor * expert(f"experts.{other}", y[t:t + 1])[0]
+    if at + "shared_expert_gate.weight" in weight and fault != "no shared expert":
+        factor = 1 if fault == "shared expert ungated" else sigmoid(y @ weight[at + "shared_expert_gate.weight"].T)
+        out += factor * expert("shared_expert", y)
+    if at + "shared_experts.up_proj.weight" in weight and fault != "no shared expert":
+        out += expert("shared_experts", y)
+    return out
 
 
 def forward_phi(config, weight, ids, last, rope, fault):
@@ -181,7 +244,7 @@ def forward(config, weights, ids, last, fault=None):
     rope = inverse_frequencies(config, len(ids), fault)
     if config["model_type"] == "phi":
         return forward_phi(config, weight, ids, last, rope, fault)
-    split_fused(weight, config)
+    split_fused(weight, config) if "experts" not in "".join(weight) else name_experts(weight, config)
     positions = np.arange(len(ids), dtype=np.float64)
 
     def norm(x, name):
@@ -194,8 +257,11 @@ def forward(config, weights, ids, last, fault=None):
         return y if bias is None or fault == "no bias" else y + bias
 
     def heads_of(x, name, count):
-        x = x.reshape(len(ids), count, head_dim)
-        return norm(x, name) if name in weight and fault != "no qk norm" else x
+        if name not in weight or fault == "no qk norm":
+            return x.reshape(len(ids), count, head_dim)
+        if len(weight[name]) != head_dim:  # over all heads
+            return norm(x, name).reshape(len(ids), count, head_dim)
+        return norm(x.reshape(len(ids), count, head_dim), name)
 
     x = weight["model.embed_tokens.weight"][ids]
     for layer in range(config["num_hidden_layers"]):
@@ -208,6 +274,9 @@ def forward(config, weights, ids, last, fault=None):
         q, k = rotate(q, positions, rope, fault), rotate(k, positions + late, rope, fault)
         x = x + linear(attention(q, k, v, config, window_of(config, layer), fault), at + "self_attn.o_proj")
         y = norm(x, at + "post_attention_layernorm.weight")
+        if at + "mlp.gate.weight" in weight:
+            x = x + experts(config, weight, at + "mlp.", y, fault)
+            continue
         gate = linear(y, at + "mlp.gate_proj")
         x = x + linear(gate / (1 + np.exp(-gate)) * linear(y, at + "mlp.up_proj"), at + "mlp.down_proj")
     x = norm(x[-last:], "model.norm.weight")

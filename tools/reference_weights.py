@@ -14,7 +14,7 @@ MASK = (1 << 64) - 1
 
 # The first matching suffix decides; "" matches every name.
 MATRIX_GAINS = [("embed_tokens.weight", 3.0), ("lm_head.weight", 3.0), ("q_proj.weight", 1.5), ("k_proj.weight", 1.5),
-                ("", 1.0)]
+                (".gate.weight", 3.0), ("", 1.0)]
 
 
 def fnv1a64(data):
@@ -42,9 +42,9 @@ def random_bits(name, seed, begin, end):
 
 def affine_of(name, dims):
     """(offset, scale) of a tensor, as float32."""
-    if len(dims) == 2:
+    if len(dims) >= 2:
         gain = next(gain for suffix, gain in MATRIX_GAINS if name.endswith(suffix))
-        return np.float32(0), np.float32(gain * np.sqrt(np.float64(3.0) / np.float64(dims[1])))
+        return np.float32(0), np.float32(gain * np.sqrt(np.float64(3.0) / np.float64(dims[-1])))
     if name.endswith(("q_norm.weight", "k_norm.weight")):
         return np.float32(1.5), np.float32(0.375)
     if name.endswith("norm.weight"):

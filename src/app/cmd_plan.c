@@ -84,6 +84,11 @@ static void append_text(const planning *p, mgl_text *out) {
     mgl_text_format(out, "%s\n\n", plan->note);
   }
   append_part(out, "weights", plan->weight_bytes + plan->mapped_bytes, weights_note(p));
+  if (config->mixture.expert_count != 0 && plan->step_bytes != 0) {
+    (void)snprintf(note, sizeof note, "%" PRIu32 " of %" PRIu32 " experts of a layer",
+                   config->mixture.slots, config->mixture.expert_count);
+    append_part(out, "  read for a token", plan->step_bytes, note);
+  }
   append_part(out, "activations", plan->activation_bytes, "");
   append_part(out, "other", plan->other_bytes, "");
   mgl_human_size(plan->kv_bytes_per_token, size);
@@ -113,6 +118,9 @@ static void append_json(const planning *p, mgl_text *out) {
                   plan->free_bytes);
   mgl_text_format(out, ", \"weight_bytes\": %" PRIu64 ", \"mapped_weight_bytes\": %" PRIu64,
                   plan->weight_bytes + plan->mapped_bytes, plan->mapped_bytes);
+  if (plan->step_bytes != 0) {
+    mgl_text_format(out, ", \"active_weight_bytes\": %" PRIu64, plan->step_bytes);
+  }
   mgl_text_format(out, ", \"activation_bytes\": %" PRIu64 ", \"other_bytes\": %" PRIu64,
                   plan->activation_bytes, plan->other_bytes);
   mgl_text_format(out, ", \"kv_bytes\": %" PRIu64 ", \"kv_bytes_per_token\": %" PRIu64,

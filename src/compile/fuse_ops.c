@@ -184,6 +184,10 @@ static bool find_rotated(const fuser *f, uint32_t value, uint32_t which, attenti
   uint32_t x = f->in->ops[b->rope[which]].inputs[0];
   b->head_norm[which] = sole_producer_of(f, x, MGL_OP_RMSNORM, 0);
   if (b->head_norm[which] != NONE) {
+    const mgl_op *norm = &f->in->ops[b->head_norm[which]];
+    if (mgl_op_vector_elements(f->in, norm) != tensor_of(f, norm->output)->dims[2].number) {
+      return false;  // of all heads together
+    }
     x = f->in->ops[b->head_norm[which]].inputs[0];
   }
   b->linear[which] = f->reads[x] == 1 ? f->producer[x] : NONE;

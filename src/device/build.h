@@ -103,6 +103,7 @@ typedef struct mgl_sizes {
   uint64_t other_bytes;       // what else is as large as the model: descriptors, state of launches
   uint64_t loading_bytes;     // that are only taken while weights are loaded
   uint64_t kv_bytes_per_token;
+  uint64_t step_bytes;  // of weights that a step of one sequence reads; 0: the device does not say
   char note[MGL_SIZES_NOTE_BYTES];  // what the user should know, or ""
 } mgl_sizes;
 

@@ -120,6 +120,7 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   sizes->weight_bytes = weights.vector_bytes + (mapped ? weights.made_bytes : weights.matrix_bytes);
   sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.made_bytes : 0;
   sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
+  sizes->step_bytes = mgl_cpu_weights_step_bytes(job->program);
   return measure_graphs(job, sizes, err);
 }
 

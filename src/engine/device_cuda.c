@@ -65,6 +65,12 @@ static mgl_cuda_program_options program_options(const cuda_model *m, const mgl_d
 
 static mgl_status check_forms(const mgl_graph *graph, mgl_error *err) {
   for (size_t i = 0; i < graph->tensor_count; i++) {
+    if (mgl_tensor_experts(&graph->tensors[i]) != 0) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "%s is a mixture of experts, which runs on the CPU only so far: use "
+                           "--device cpu",
+                           graph->name);
+    }
     if (graph->tensors[i].group != 0) {
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                            "weight \"%s\" is quantised (%s), which runs on the CPU only so far: "

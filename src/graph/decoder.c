@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/expert_weights.h"
 #include "model/packed_weights.h"
 
 // "model.layers.LAYER.NAME", in a buffer that lasts until the end of the full expression's block.
@@ -145,8 +146,10 @@ mgl_qkv mgl_decoder_qkv(mgl_decoder *d, uint32_t layer, uint32_t x) {
 
 void mgl_decoder_qk_norm(mgl_decoder *d, uint32_t layer, mgl_qkv *qkv) {
   const mgl_config *c = d->config;
-  uint32_t wq = weight(d, layer_weight(layer, "self_attn.q_norm.weight").text, 1, c->head_dim, 0);
-  uint32_t wk = weight(d, layer_weight(layer, "self_attn.k_norm.weight").text, 1, c->head_dim, 0);
+  const uint32_t q = c->whole_qk_norm ? c->head_count * c->head_dim : c->head_dim;
+  const uint32_t k = c->whole_qk_norm ? c->kv_head_count * c->head_dim : c->head_dim;
+  uint32_t wq = weight(d, layer_weight(layer, "self_attn.q_norm.weight").text, 1, q, 0);
+  uint32_t wk = weight(d, layer_weight(layer, "self_attn.k_norm.weight").text, 1, k, 0);
   qkv->q = mgl_graph_rmsnorm(d->graph, layer_value(layer, "q_norm").text, MGL_DTYPE_F32, qkv->q, wq,
                              MGL_NO_TENSOR, c->rms_norm_eps);
   qkv->k = mgl_graph_rmsnorm(d->graph, layer_value(layer, "k_norm").text, MGL_DTYPE_F32, qkv->k, wk,
@@ -174,15 +177,128 @@ uint32_t mgl_decoder_attention(mgl_decoder *d, uint32_t layer, mgl_qkv qkv) {
                 c->head_count * c->head_dim, c->output_bias, 0);
 }
 
-uint32_t mgl_decoder_feed_forward(mgl_decoder *d, uint32_t layer, uint32_t x) {
+// down(silu(gate(x)) * up(x)) with weights "PREFIX.gate_proj" and so on, F = inner.
+static uint32_t gated_feed_forward(mgl_decoder *d, uint32_t layer, const char *prefix,
+                                   const char *result, uint32_t inner, uint32_t x) {
   const mgl_config *c = d->config;
-  uint32_t gate = linear(d, layer, "mlp.gate_proj", "gate", x, c->intermediate_size, c->hidden_size,
-                         c->mlp_bias, 0);
-  uint32_t up = linear(d, layer, "mlp.up_proj", "up", x, c->intermediate_size, c->hidden_size,
-                       c->mlp_bias, 0);
-  uint32_t gated = mgl_graph_silu_mul(d->graph, layer_value(layer, "gated").text, d->act, gate, up);
-  return linear(d, layer, "mlp.down_proj", "down", gated, c->hidden_size, c->intermediate_size,
-                c->mlp_bias, 0);
+  char name[64];
+  (void)snprintf(name, sizeof name, "%s.gate_proj", prefix);
+  uint32_t gate = linear(d, layer, name, "gate", x, inner, c->hidden_size, c->mlp_bias, 0);
+  (void)snprintf(name, sizeof name, "%s.up_proj", prefix);
+  uint32_t up = linear(d, layer, name, "up", x, inner, c->hidden_size, c->mlp_bias, 0);
+  uint32_t gated = mgl_graph_silu_mul(d->graph, layer_value(layer, result).text, d->act, gate, up);
+  (void)snprintf(name, sizeof name, "%s.down_proj", prefix);
+  return linear(d, layer, name, "down", gated, c->hidden_size, inner, c->mlp_bias, 0);
+}
+
+uint32_t mgl_decoder_feed_forward(mgl_decoder *d, uint32_t layer, uint32_t x) {
+  return gated_feed_forward(d, layer, "mlp", "gated", d->config->intermediate_size, x);
+}
+
+// --- mixtures of experts -------------------------------------------------------------------------
+
+// Names of a mixture's weights, behind "model.layers.LAYER.".
+typedef struct mixture_names {
+  const char *router, *gate, *up, *down;
+  const char *choice_bias;  // NULL: none, whatever the config says
+} mixture_names;
+
+static const mixture_names usual_names = {.router = "mlp.gate.weight",
+                                          .gate = "mlp.experts.gate_proj.weight",
+                                          .up = "mlp.experts.up_proj.weight",
+                                          .down = "mlp.experts.down_proj.weight",
+                                          .choice_bias = "mlp.gate.e_score_correction_bias"};
+static const mixture_names mixtral_names = {.router = "block_sparse_moe.gate.weight",
+                                            .gate = "block_sparse_moe.experts.w1.weight",
+                                            .up = "block_sparse_moe.experts.w3.weight",
+                                            .down = "block_sparse_moe.experts.w2.weight"};
+static const mixture_names shared_names = {.router = "mlp.shared_expert_gate.weight",
+                                           .gate = "mlp.shared_expert.gate_proj.weight",
+                                           .up = "mlp.shared_expert.up_proj.weight",
+                                           .down = "mlp.shared_expert.down_proj.weight"};
+
+// Declares the matrices [rows, columns] of all experts as one tensor, in the form of the first one.
+static uint32_t expert_weight(mgl_decoder *d, uint32_t layer, const char *name, uint32_t experts,
+                              uint32_t rows, uint32_t columns) {
+  const tensor_name all = layer_weight(layer, name);
+  mgl_form form = mgl_form_plain(d->config->dtype);
+  bool made = false;
+  if (d->checkpoint != NULL && d->graph->error.status == MGL_OK) {
+    tensor_name first;
+    const mgl_stored_tensor *stored = NULL;
+    mgl_expert_weight_name(all.text, 0, first.text, sizeof first.text);
+    if (mgl_checkpoint_find(d->checkpoint, first.text, &stored, &d->graph->error) != MGL_OK) {
+      return MGL_NO_TENSOR;
+    }
+    made = stored->packed != NULL;
+    form = made ? stored->packed->form : mgl_form_plain(stored->dtype);
+  } else if (is_drawn_in_codes(d->config, all.text)) {
+    form = d->config->quantization.drawn;
+    form.group = form.group < columns ? form.group : columns;
+  }
+  mgl_dim dims[] = {MGL_DIM(experts), MGL_DIM(rows), MGL_DIM(columns)};
+  uint32_t tensor = mgl_graph_form_tensor(d->graph, all.text, MGL_PLACE_WEIGHT, form, 3, dims);
+  if (tensor != MGL_NO_TENSOR) {
+    d->graph->tensors[tensor].made = made;
+  }
+  check_act(d, tensor);
+  return tensor;
+}
+
+// x plus what `options->slots` of so many experts make of the normed x.
+static uint32_t mix(mgl_decoder *d, uint32_t layer, const mixture_names *names, const char *prefix,
+                    uint32_t experts, uint32_t inner, const mgl_route_options *options, uint32_t x,
+                    uint32_t normed) {
+  const uint32_t hidden = d->config->hidden_size;
+  char text[64];
+  uint32_t router = weight(d, layer_weight(layer, names->router).text, 2, experts, hidden);
+  check_act(d, router);
+  (void)snprintf(text, sizeof text, "%srouter", prefix);
+  uint32_t logits =
+      mgl_graph_linear(d->graph, layer_value(layer, text).text, normed, router, MGL_NO_TENSOR, 0);
+  (void)snprintf(text, sizeof text, "%sroutes", prefix);
+  uint32_t bias = MGL_NO_TENSOR;
+  if (names->choice_bias != NULL && d->config->mixture.choice_bias) {
+    bias = weight(d, layer_weight(layer, names->choice_bias).text, 1, experts, 0);
+  }
+  uint32_t routes = mgl_graph_route(d->graph, layer_value(layer, text).text, logits, bias, options);
+  const mgl_expert_weights weights = {
+      .gate = expert_weight(d, layer, names->gate, experts, inner, hidden),
+      .up = expert_weight(d, layer, names->up, experts, inner, hidden),
+      .down = expert_weight(d, layer, names->down, experts, hidden, inner),
+      .gate_bias = MGL_NO_TENSOR,
+      .up_bias = MGL_NO_TENSOR,
+      .down_bias = MGL_NO_TENSOR};
+  (void)snprintf(text, sizeof text, "%sgated", prefix);
+  uint32_t gated = mgl_graph_expert_gate_up(d->graph, layer_value(layer, text).text, d->act, normed,
+                                            routes, &weights, 0);
+  (void)snprintf(text, sizeof text, "%sfed_forward", prefix);
+  return mgl_graph_expert_down(d->graph, layer_value(layer, text).text, x, gated, routes, &weights);
+}
+
+uint32_t mgl_decoder_feed_forward_or_experts(mgl_decoder *d, uint32_t layer, uint32_t x,
+                                             uint32_t normed) {
+  const mgl_mixture *m = &d->config->mixture;
+  if (!mgl_config_is_mixture(d->config, layer)) {
+    return mgl_decoder_add(d, layer, "fed_forward", x, mgl_decoder_feed_forward(d, layer, normed));
+  }
+  const mgl_route_options options = {.slots = m->slots,
+                                     .scores = m->scores,
+                                     .renormalise = m->renormalise,
+                                     .scale = m->scale,
+                                     .groups = m->groups,
+                                     .top_groups = m->top_groups};
+  const bool is_mixtral = d->config->family == MGL_FAMILY_MIXTRAL;
+  if (m->shared_size != 0 && !m->shared_gate) {
+    uint32_t shared =
+        gated_feed_forward(d, layer, "mlp.shared_experts", "shared_gated", m->shared_size, normed);
+    x = mgl_decoder_add(d, layer, "shared", x, shared);
+  } else if (m->shared_size != 0) {  // a mixture of one, whose weight the sigmoid of its logit is
+    const mgl_route_options shared = {.slots = 1, .scores = MGL_SCORES_SIGMOID, .scale = 1};
+    x = mix(d, layer, &shared_names, "shared_", 1, m->shared_size, &shared, x, normed);
+  }
+  return mix(d, layer, is_mixtral ? &mixtral_names : &usual_names, "", m->expert_count,
+             m->inner_size, &options, x, normed);
 }
 
 uint32_t mgl_decoder_gelu_feed_forward(mgl_decoder *d, uint32_t layer, uint32_t x) {

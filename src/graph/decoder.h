@@ -33,12 +33,15 @@ uint32_t mgl_decoder_norm(mgl_decoder *decoder, uint32_t layer, const char *name
 uint32_t mgl_decoder_layernorm(mgl_decoder *decoder, uint32_t layer, const char *name, uint32_t x);
 // The three projections of the normed x, with bias if the config says so.
 mgl_qkv mgl_decoder_qkv(mgl_decoder *decoder, uint32_t layer, uint32_t x);
-// RMS norm of every head of q and k (weights q_norm and k_norm).
+// RMS norm of every head of q and k (weights q_norm and k_norm), or of all heads together.
 void mgl_decoder_qk_norm(mgl_decoder *decoder, uint32_t layer, mgl_qkv *qkv);
 // RoPE, KV write, attention (with the layer's window), output projection.
 uint32_t mgl_decoder_attention(mgl_decoder *decoder, uint32_t layer, mgl_qkv qkv);
 // down(silu(gate(x)) * up(x)), with biases if the config says so.
 uint32_t mgl_decoder_feed_forward(mgl_decoder *decoder, uint32_t layer, uint32_t x);
+// x plus the feed-forward part of the normed x: the gated one, or the layer's mixture of experts.
+uint32_t mgl_decoder_feed_forward_or_experts(mgl_decoder *decoder, uint32_t layer, uint32_t x,
+                                             uint32_t normed);
 // fc2(gelu(fc1(x))), likewise.
 uint32_t mgl_decoder_gelu_feed_forward(mgl_decoder *decoder, uint32_t layer, uint32_t x);
 // x + y; `name` distinguishes the two sums of a layer.

@@ -3,9 +3,18 @@
 #include "graph/decoder.h"
 
 static void (*const builders[MGL_FAMILY_COUNT])(mgl_decoder *) = {
-    [MGL_FAMILY_QWEN3] = mgl_family_build_qwen3, [MGL_FAMILY_QWEN2] = mgl_family_build_qwen2,
-    [MGL_FAMILY_LLAMA] = mgl_family_build_llama, [MGL_FAMILY_MISTRAL] = mgl_family_build_mistral,
-    [MGL_FAMILY_PHI3] = mgl_family_build_phi3,   [MGL_FAMILY_PHI] = mgl_family_build_phi,
+    [MGL_FAMILY_QWEN3] = mgl_family_build_qwen3,
+    [MGL_FAMILY_QWEN2] = mgl_family_build_qwen2,
+    [MGL_FAMILY_LLAMA] = mgl_family_build_llama,
+    [MGL_FAMILY_MISTRAL] = mgl_family_build_mistral,
+    [MGL_FAMILY_PHI3] = mgl_family_build_phi3,
+    [MGL_FAMILY_PHI] = mgl_family_build_phi,
+    // Their layers' feed-forward parts are what the config says (mgl_decoder_feed_forward).
+    [MGL_FAMILY_QWEN3_MOE] = mgl_family_build_qwen3,
+    [MGL_FAMILY_QWEN2_MOE] = mgl_family_build_llama,
+    [MGL_FAMILY_MIXTRAL] = mgl_family_build_llama,
+    [MGL_FAMILY_OLMOE] = mgl_family_build_qwen3,
+    [MGL_FAMILY_GLM4_MOE] = mgl_family_build_llama,
 };
 
 mgl_status mgl_family_build(const mgl_config *config, const mgl_checkpoint *checkpoint,

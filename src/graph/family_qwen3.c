@@ -9,7 +9,7 @@ void mgl_family_build_qwen3(mgl_decoder *d) {
     mgl_decoder_qk_norm(d, layer, &qkv);
     x = mgl_decoder_add(d, layer, "attended", x, mgl_decoder_attention(d, layer, qkv));
     normed = mgl_decoder_norm(d, layer, "post_attention_layernorm", x);
-    x = mgl_decoder_add(d, layer, "fed_forward", x, mgl_decoder_feed_forward(d, layer, normed));
+    x = mgl_decoder_feed_forward_or_experts(d, layer, x, normed);
   }
   mgl_decoder_end(d, x);
 }

@@ -103,12 +103,12 @@ static bool check_codes(mgl_graph *graph, const char *name, mgl_placement placem
   if (!mgl_dtype_is_code(form.dtype)) {
     return true;
   }
-  if (placement != MGL_PLACE_WEIGHT || rank != 2) {
+  if (placement != MGL_PLACE_WEIGHT || rank < 2) {
     (void)mgl_error_set(&graph->error, MGL_ERR_ARGUMENT,
                         "tensor \"%s\": only a weight [N,K] can be of codes", name);
     return false;
   }
-  if (mgl_form_check(form, dims[1].number, &graph->error) != MGL_OK) {
+  if (mgl_form_check(form, dims[rank - 1].number, &graph->error) != MGL_OK) {
     mgl_error_prefix(&graph->error, "tensor \"%s\"", name);
     return false;
   }
@@ -136,7 +136,7 @@ uint32_t mgl_graph_form_tensor(mgl_graph *graph, const char *name, mgl_placement
     (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "tensor \"%s\" is declared twice", name);
     return MGL_NO_TENSOR;
   }
-  uint32_t max_rank = placement == MGL_PLACE_WEIGHT ? 2 : MGL_GRAPH_MAX_RANK;
+  uint32_t max_rank = placement == MGL_PLACE_WEIGHT ? 3 : MGL_GRAPH_MAX_RANK;
   if (rank < 1 || rank > max_rank || graph->tensor_count >= MGL_GRAPH_MAX_TENSORS) {
     (void)mgl_error_set(err, MGL_ERR_LIMIT, "tensor \"%s\": rank %u of 1 to %u, tensor %zu of %d",
                         name, rank, max_rank, graph->tensor_count, MGL_GRAPH_MAX_TENSORS);
@@ -144,11 +144,19 @@ uint32_t mgl_graph_form_tensor(mgl_graph *graph, const char *name, mgl_placement
   }
   uint64_t elements = 1;
   for (uint32_t i = 0; i < rank; i++) {
-    elements *= dims[i].symbol == MGL_DIM_NUMBER ? dims[i].number : 1;
+    const bool once = dims[i].symbol != MGL_DIM_NUMBER && dims[i].number == 0;  // a row a token
+    elements *= once ? 1 : dims[i].number;
     if (elements == 0 || elements > MGL_GRAPH_MAX_ELEMENTS) {
       (void)mgl_error_set(err, MGL_ERR_LIMIT, "tensor \"%s\": expected 1 to 2^38 elements", name);
       return MGL_NO_TENSOR;
     }
+  }
+  if (placement == MGL_PLACE_WEIGHT && rank == 3 && elements / dims[0].number > INT32_MAX) {
+    (void)mgl_error_set(err, MGL_ERR_LIMIT,
+                        "tensor \"%s\": expected 1 to 2^31 - 1 elements of an "
+                        "expert's matrix",
+                        name);
+    return MGL_NO_TENSOR;
   }
   if (!check_codes(graph, name, placement, form, rank, dims)) {
     return MGL_NO_TENSOR;
@@ -184,7 +192,7 @@ void mgl_graph_mark_output(mgl_graph *graph, uint32_t tensor) {
 uint64_t mgl_dim_value(mgl_dim dim, const mgl_dim_values *values) {
   switch (dim.symbol) {
     case MGL_DIM_NUMBER: return dim.number;
-    case MGL_DIM_TOKENS: return values->tokens;
+    case MGL_DIM_TOKENS: return (uint64_t)values->tokens * (dim.number > 1 ? dim.number : 1);
     case MGL_DIM_LOGIT_ROWS: return values->logit_rows;
     case MGL_DIM_SEQUENCES: return values->sequences;
   }
@@ -210,8 +218,27 @@ mgl_form mgl_tensor_form(const mgl_tensor *tensor) {
 
 uint64_t mgl_tensor_row_bytes(const mgl_tensor *tensor) {
   uint64_t elements = mgl_tensor_row_elements(tensor);
-  return tensor->group == 0 ? elements * mgl_dtype_bytes(tensor->dtype)
-                            : mgl_row_layout_of(mgl_tensor_form(tensor), (uint32_t)elements).bytes;
+  return tensor->group == 0
+             ? elements * mgl_dtype_bytes(tensor->dtype)
+             : elements / tensor->dims[tensor->rank - 1].number * mgl_tensor_inner_bytes(tensor);
+}
+
+uint64_t mgl_tensor_inner_bytes(const mgl_tensor *tensor) {
+  uint32_t k = tensor->dims[tensor->rank - 1].number;
+  return tensor->group == 0 ? (uint64_t)k * mgl_dtype_bytes(tensor->dtype)
+                            : mgl_row_layout_of(mgl_tensor_form(tensor), k).bytes;
+}
+
+uint32_t mgl_tensor_experts(const mgl_tensor *tensor) {
+  return tensor->placement == MGL_PLACE_WEIGHT && tensor->rank == 3 ? tensor->dims[0].number : 0;
+}
+
+uint32_t mgl_op_vector_elements(const mgl_graph *graph, const mgl_op *op) {
+  return mgl_graph_input(graph, op, MGL_ROLE_NORM)->dims[0].number;
+}
+
+uint32_t mgl_op_slots(const mgl_graph *graph, const mgl_op *op) {
+  return mgl_graph_input(graph, op, MGL_ROLE_ROUTES)->dims[1].number;
 }
 
 // --- the whole program ---------------------------------------------------------------------------

@@ -43,11 +43,12 @@ typedef enum mgl_dim_symbol {
 
 typedef struct mgl_dim {
   mgl_dim_symbol symbol;
-  uint32_t number;  // with MGL_DIM_NUMBER: at least 1; else 0
+  uint32_t number;  // with MGL_DIM_NUMBER: at least 1; of T 0, or that many times T, at least 2
 } mgl_dim;
 
 #define MGL_DIM(n) ((mgl_dim){MGL_DIM_NUMBER, (n)})
 #define MGL_DIM_T ((mgl_dim){MGL_DIM_TOKENS, 0})
+#define MGL_DIM_T_TIMES(n) ((mgl_dim){MGL_DIM_TOKENS, (n) > 1 ? (n) : 0})
 #define MGL_DIM_L ((mgl_dim){MGL_DIM_LOGIT_ROWS, 0})
 #define MGL_DIM_R ((mgl_dim){MGL_DIM_SEQUENCES, 0})
 
@@ -111,7 +112,7 @@ void mgl_graph_destroy(mgl_graph *graph);  // NULL is fine
 // Declares a tensor. Name rules: 1 to MGL_GRAPH_MAX_NAME_BYTES - 1 of [A-Za-z0-9_.-], unique.
 uint32_t mgl_graph_tensor(mgl_graph *graph, const char *name, mgl_placement placement,
                           mgl_dtype dtype, uint32_t rank, const mgl_dim *dims);
-// Declares one of any form; codes are for weights of rank 2 only.
+// Declares one of any form; codes are for weights [N,K] and [E,N,K] only.
 uint32_t mgl_graph_form_tensor(mgl_graph *graph, const char *name, mgl_placement placement,
                                mgl_form form, uint32_t rank, const mgl_dim *dims);
 // Appends an op whose output is an already declared tensor. Checks kinds, shapes and dtypes by
@@ -155,6 +156,25 @@ uint32_t mgl_graph_silu_mul(mgl_graph *graph, const char *name, mgl_dtype dtype,
                             uint32_t up);
 uint32_t mgl_graph_gelu(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x);
 uint32_t mgl_graph_add(mgl_graph *graph, const char *name, uint32_t x, uint32_t y);
+typedef struct mgl_route_options {
+  uint32_t slots;  // experts of a token
+  mgl_scores scores;
+  bool renormalise;
+  double scale;
+  uint32_t groups, top_groups;  // 0: none
+} mgl_route_options;
+// bias may be MGL_NO_TENSOR.
+uint32_t mgl_graph_route(mgl_graph *graph, const char *name, uint32_t logits, uint32_t bias,
+                         const mgl_route_options *options);
+// Weights of all experts of a layer; biases may be MGL_NO_TENSOR, all of them or none.
+typedef struct mgl_expert_weights {
+  uint32_t gate, up, down;
+  uint32_t gate_bias, up_bias, down_bias;
+} mgl_expert_weights;
+uint32_t mgl_graph_expert_gate_up(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,
+                                  uint32_t routes, const mgl_expert_weights *weights, double limit);
+uint32_t mgl_graph_expert_down(mgl_graph *graph, const char *name, uint32_t residual, uint32_t x,
+                               uint32_t routes, const mgl_expert_weights *weights);
 
 // Number of elements of a tensor, symbols replaced by these values.
 typedef struct mgl_dim_values {
@@ -171,5 +191,13 @@ uint64_t mgl_tensor_row_elements(const mgl_tensor *tensor);
 mgl_form mgl_tensor_form(const mgl_tensor *tensor);
 // Bytes of these elements, with the scales and offsets of a weight of codes.
 uint64_t mgl_tensor_row_bytes(const mgl_tensor *tensor);
+// Bytes of a row [K] of a weight [N,K] or [E,N,K].
+uint64_t mgl_tensor_inner_bytes(const mgl_tensor *tensor);
+// Experts of a weight [E,N,K], which are bound one by one; 0 of all other tensors.
+uint32_t mgl_tensor_experts(const mgl_tensor *tensor);
+// Elements of a vector of an op whose unit that is: those of its norm's weight.
+uint32_t mgl_op_vector_elements(const mgl_graph *graph, const mgl_op *op);
+// Experts that a token has, by the routes of an op of experts.
+uint32_t mgl_op_slots(const mgl_graph *graph, const mgl_op *op);
 
 #endif

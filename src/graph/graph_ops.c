@@ -23,7 +23,7 @@ static bool is_float_weight(const mgl_tensor *t) {
 
 static bool is_index(const mgl_tensor *t, mgl_dim_symbol symbol) {
   return t->placement == MGL_PLACE_INPUT && t->dtype == MGL_DTYPE_I32 && t->rank == 1 &&
-         t->dims[0].symbol == symbol;
+         t->dims[0].symbol == symbol && t->dims[0].number == 0;
 }
 
 static bool same_dim(mgl_dim a, mgl_dim b) {
@@ -63,9 +63,12 @@ static const char *check_norm(const mgl_tensor *const *in, uint32_t weights, uin
     return "x must be an f32 activation of rank 2 or more";
   }
   for (uint32_t i = 1; i <= weights; i++) {
-    if (!is_float_weight(in[i]) || in[i]->rank != 1 ||
-        !same_dim(in[i]->dims[0], in[0]->dims[in[0]->rank - 1])) {
-      return "the weight must be as long as the last dim of x";
+    bool fits = is_float_weight(in[i]) && in[i]->rank == 1 &&
+                (in[i]->dims[0].number == in[0]->dims[in[0]->rank - 1].number ||
+                 in[i]->dims[0].number == mgl_tensor_row_elements(in[0])) &&
+                same_dim(in[i]->dims[0], in[1]->dims[0]);
+    if (!fits) {
+      return "the weight must be as long as the last dim of x, or as a row";
     }
   }
   if (rows != NULL && (!is_index(rows, MGL_DIM_LOGIT_ROWS) || in[0]->rank != 2)) {
@@ -347,6 +350,106 @@ static const char *check_sample(const mgl_tensor *const *in, const mgl_tensor *o
   return is_int_vector(out, MGL_DIM_L) ? NULL : "the result must be i32[L]";
 }
 
+// --- mixtures of experts -------------------------------------------------------------------------
+
+static bool is_number(double value, double most) {
+  return value >= 0 && value <= most && value == floor(value);
+}
+
+static const char *check_route(const mgl_op *op, const mgl_tensor *const *in,
+                               const mgl_tensor *out) {
+  const double *a = op->attrs;
+  if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2) {
+    return "logits must be f32[T,E]";
+  }
+  const uint32_t experts = in[0]->dims[1].number;
+  if (op->input_count == 2 &&
+      (!is_float_weight(in[1]) || in[1]->rank != 1 || !same_dim(in[1]->dims[0], in[0]->dims[1]))) {
+    return "the bias must be a weight [E]";
+  }
+  if (!(a[MGL_ATTR_SCALE] > 0) || !is_number(a[MGL_ATTR_SCORES], MGL_SCORES_COUNT - 1) ||
+      !is_number(a[MGL_ATTR_RENORMALISE], 1)) {
+    return "scale must be positive, scores 0, 1 or 2, renormalise 0 or 1";
+  }
+  bool fits = is_act(out) && is_f32(out) && out->rank == 3 &&
+              same_dim(out->dims[0], in[0]->dims[0]) && out->dims[1].number <= experts &&
+              experts <= MGL_MAX_EXPERTS && out->dims[2].number == 2;
+  if (!fits) {
+    return "the result must be f32[T,S,2] with S at most E, of at most 1024 experts";
+  }
+  const double groups = a[MGL_ATTR_GROUPS] == 0 ? 1 : a[MGL_ATTR_GROUPS];
+  if (!is_number(groups, experts) || fmod(experts, groups) != 0 ||
+      !is_number(a[MGL_ATTR_TOP_GROUPS], groups) ||
+      (a[MGL_ATTR_TOP_GROUPS] != 0 &&
+       a[MGL_ATTR_TOP_GROUPS] * (experts / groups) < out->dims[1].number)) {
+    return "groups must divide E, and top_groups of them must have S experts";
+  }
+  return NULL;
+}
+
+// A weight [E,N,K] and, where there is a bias, that as [E*N].
+static bool are_experts(const mgl_tensor *w, const mgl_tensor *bias, uint64_t columns) {
+  bool fits = is_float_weight(w) && w->rank == 3 && w->dims[2].number == columns &&
+              w->dims[0].number <= MGL_MAX_EXPERTS;
+  return fits && (bias == NULL || (is_float_weight(bias) && bias->rank == 1 &&
+                                   bias->dims[0].number / w->dims[1].number == w->dims[0].number &&
+                                   bias->dims[0].number % w->dims[1].number == 0));
+}
+
+static bool are_routes(const mgl_tensor *t, mgl_dim rows) {
+  return is_act(t) && is_f32(t) && t->rank == 3 && same_dim(t->dims[0], rows) &&
+         t->dims[2].number == 2;
+}
+
+static bool takes_experts(const mgl_tensor *x, const mgl_tensor *w) {
+  return x->dtype != MGL_DTYPE_BF16 || mgl_dtype_fits_bf16(w->dtype);
+}
+
+static const char *check_expert_gate_up(const mgl_op *op, const mgl_tensor *const *in,
+                                        const mgl_tensor *out) {
+  const bool biased = op->input_count == 6;
+  if (!is_act(in[0]) || in[0]->rank != 2 || !same_dim(in[0]->dims[0], MGL_DIM_T) ||
+      !are_routes(in[1], in[0]->dims[0])) {
+    return "x must be act[T,D], routes f32[T,S,2]";
+  }
+  if ((op->input_count != 4 && !biased) ||
+      !are_experts(in[2], biased ? in[4] : NULL, in[0]->dims[1].number) ||
+      !are_experts(in[3], biased ? in[5] : NULL, in[0]->dims[1].number) ||
+      !same_shape(in[2], in[3])) {
+    return "w_gate and w_up must be weights [E,F,D], with biases [E*F] or none";
+  }
+  if (!takes_experts(in[0], in[2]) || !takes_experts(in[0], in[3])) {
+    return "bf16 activations need weights of bf16 or codes";
+  }
+  if (!(op->attrs[MGL_ATTR_LIMIT] >= 0) || in[1]->dims[1].number > in[2]->dims[0].number) {
+    return "limit must not be negative, and a token has at most all experts";
+  }
+  bool fits = is_act(out) && out->rank == 2 &&
+              same_dim(out->dims[0], MGL_DIM_T_TIMES(in[1]->dims[1].number)) &&
+              same_dim(out->dims[1], in[2]->dims[1]);
+  return fits ? NULL : "the result must be act[sT,F], S rows a token";
+}
+
+static const char *check_expert_down(const mgl_op *op, const mgl_tensor *const *in,
+                                     const mgl_tensor *out) {
+  if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
+      !same_dim(in[0]->dims[0], MGL_DIM_T) || !are_routes(in[2], in[0]->dims[0])) {
+    return "the residual must be f32[T,N], routes f32[T,S,2]";
+  }
+  if (!is_act(in[1]) || in[1]->rank != 2 ||
+      !same_dim(in[1]->dims[0], MGL_DIM_T_TIMES(in[2]->dims[1].number))) {
+    return "x must be act[sT,F], S rows a token";
+  }
+  if (!are_experts(in[3], op->input_count == 5 ? in[4] : NULL, in[1]->dims[1].number) ||
+      !same_dim(in[3]->dims[1], in[0]->dims[1]) || !takes_experts(in[1], in[3]) ||
+      in[2]->dims[1].number > in[3]->dims[0].number) {
+    return "w must be a weight [E,N,F] that x fits, with a bias [E*N] or none";
+  }
+  return is_act(out) && is_f32(out) && same_shape(out, in[0])
+             ? NULL
+             : "the result must be f32 with the shape of the residual";
+}
+
 // NULL, or what is wrong with the op.
 static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out) {
   if (op->attrs[MGL_ATTR_EPS] < 0) {
@@ -371,10 +474,28 @@ static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const
     case MGL_OP_LOGITS: return check_logits(in, out);
     case MGL_OP_NEXT_PLAN: return check_next_plan(in, out);
     case MGL_OP_SAMPLE: return check_sample(in, out);
+    case MGL_OP_ROUTE: return check_route(op, in, out);
+    case MGL_OP_EXPERT_GATE_UP: return check_expert_gate_up(op, in, out);
+    case MGL_OP_EXPERT_DOWN: return check_expert_down(op, in, out);
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op kind");
   return "unknown op";
+}
+
+// Whether an op of experts takes what a route made for as many of them: their numbers are then
+// those of experts that there are.
+static bool is_routed(const mgl_graph *graph, const mgl_op *op) {
+  const uint32_t routes = mgl_op_input(op, MGL_ROLE_ROUTES);
+  for (size_t i = graph->op_count; routes != MGL_NO_TENSOR && i-- > 0;) {
+    const mgl_op *made = &graph->ops[i];
+    if (made->output == routes) {
+      return made->kind == MGL_OP_ROUTE &&
+             mgl_graph_input(graph, made, MGL_ROLE_X)->dims[1].number ==
+                 mgl_graph_input(graph, op, MGL_ROLE_EXPERTS)->dims[0].number;
+    }
+  }
+  return routes == MGL_NO_TENSOR;
 }
 
 void mgl_graph_op(mgl_graph *graph, mgl_op op) {
@@ -398,6 +519,9 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
   assert(op.output < graph->tensor_count);
   const mgl_tensor *output = &graph->tensors[op.output];
   const char *wrong = check_op(&op, inputs, output);
+  if (wrong == NULL && !is_routed(graph, &op)) {
+    wrong = "routes must come from a route of as many experts";
+  }
   if (wrong != NULL) {
     (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s = %s(%s, ...): %s", output->name, info->name,
                         inputs[0]->name, wrong);
@@ -573,4 +697,56 @@ uint32_t mgl_graph_add(mgl_graph *graph, const char *name, uint32_t x, uint32_t 
   memcpy(dims, graph->tensors[x].dims, sizeof dims);
   return append(graph, name, MGL_DTYPE_F32, graph->tensors[x].rank, dims,
                 (mgl_op){.kind = MGL_OP_ADD, .input_count = 2, .inputs = {x, y}});
+}
+
+uint32_t mgl_graph_route(mgl_graph *graph, const char *name, uint32_t logits, uint32_t bias,
+                         const mgl_route_options *options) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {.kind = MGL_OP_ROUTE, .input_count = 1, .inputs = {logits}};
+  if (bias != MGL_NO_TENSOR) {
+    op.inputs[op.input_count++] = bias;
+  }
+  op.attrs[MGL_ATTR_SCALE] = options->scale;
+  op.attrs[MGL_ATTR_SCORES] = options->scores;
+  op.attrs[MGL_ATTR_RENORMALISE] = options->renormalise ? 1 : 0;
+  op.attrs[MGL_ATTR_GROUPS] = options->groups;
+  op.attrs[MGL_ATTR_TOP_GROUPS] = options->top_groups;
+  mgl_dim dims[] = {MGL_DIM_T, MGL_DIM(options->slots), MGL_DIM(2)};
+  return append(graph, name, MGL_DTYPE_F32, 3, dims, op);
+}
+
+uint32_t mgl_graph_expert_gate_up(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,
+                                  uint32_t routes, const mgl_expert_weights *weights,
+                                  double limit) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {.kind = MGL_OP_EXPERT_GATE_UP,
+               .input_count = 4,
+               .inputs = {x, routes, weights->gate, weights->up}};
+  if (weights->gate_bias != MGL_NO_TENSOR) {
+    op.inputs[op.input_count++] = weights->gate_bias;
+    op.inputs[op.input_count++] = weights->up_bias;
+  }
+  op.attrs[MGL_ATTR_LIMIT] = limit;
+  mgl_dim dims[] = {MGL_DIM_T_TIMES(graph->tensors[routes].dims[1].number),
+                    graph->tensors[weights->gate].dims[1]};
+  return append(graph, name, dtype, 2, dims, op);
+}
+
+uint32_t mgl_graph_expert_down(mgl_graph *graph, const char *name, uint32_t residual, uint32_t x,
+                               uint32_t routes, const mgl_expert_weights *weights) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {
+      .kind = MGL_OP_EXPERT_DOWN, .input_count = 4, .inputs = {residual, x, routes, weights->down}};
+  if (weights->down_bias != MGL_NO_TENSOR) {
+    op.inputs[op.input_count++] = weights->down_bias;
+  }
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[residual].dims, sizeof dims);
+  return append(graph, name, MGL_DTYPE_F32, graph->tensors[residual].rank, dims, op);
 }

@@ -31,6 +31,9 @@ static void print_type(const mgl_tensor *tensor, mgl_text *out) {
     if (tensor->dims[i].symbol == MGL_DIM_NUMBER) {
       mgl_text_format(out, "%" PRIu32, tensor->dims[i].number);
     } else {
+      if (tensor->dims[i].number > 1) {  // so many rows a token
+        mgl_text_format(out, "%" PRIu32, tensor->dims[i].number);
+      }
       mgl_text_append(out, &symbol_letters[tensor->dims[i].symbol], 1);
     }
   }
@@ -139,12 +142,15 @@ static mgl_status parse_dim(parser *p, mgl_dim *out) {
   }
   char *end = NULL;
   unsigned long value = strtoul(text.text, &end, 10);
-  if (text.text[0] < '0' || text.text[0] > '9' || *end != 0 || value < 1 || value > INT32_MAX) {
+  bool times = end[0] == symbol_letters[MGL_DIM_TOKENS] && end[1] == 0;
+  if (text.text[0] < '0' || text.text[0] > '9' || (*end != 0 && !times) || value < 1 ||
+      value > (times ? (unsigned long)MGL_MAX_EXPERTS : INT32_MAX)) {
     return mgl_error_set(p->err, MGL_ERR_FORMAT,
-                         "%s line %zu: expected a dim T, L, R or 1 to %d, found \"%.40s\"",
-                         p->where, p->line, INT32_MAX, text.text);
+                         "%s line %zu: expected a dim T, L, R, 1 to %d, or 1T to %dT, found "
+                         "\"%.40s\"",
+                         p->where, p->line, INT32_MAX, MGL_MAX_EXPERTS, text.text);
   }
-  *out = MGL_DIM((uint32_t)value);
+  *out = times ? MGL_DIM_T_TIMES((uint32_t)value) : MGL_DIM((uint32_t)value);
   return MGL_OK;
 }
 

@@ -181,12 +181,17 @@ mgl_status mgl_checkpoint_add_packed(mgl_checkpoint *checkpoint, struct mgl_pack
 
 // --- parts of matrices ---------------------------------------------------------------------------
 
-// `whole` with only the rows of `part`.
+// `whole`, a matrix or matrices behind each other, with only the rows of `part`.
 static mgl_status cut_rows(const mgl_checkpoint *checkpoint, const mgl_tensor_entry *whole,
                            const mgl_tensor_part *part, mgl_tensor_entry *out, mgl_error *err) {
   const mgl_stored_tensor *tensor = &whole->tensor;
+  const bool stacked = tensor->rank == 3;
+  const uint64_t rows =
+      stacked && tensor->dims[0] != 0 && tensor->dims[1] == part->total_rows / tensor->dims[0]
+          ? tensor->dims[0] * tensor->dims[1]
+          : tensor->dims[0];
   *out = *whole;
-  if (tensor->rank != 2 || tensor->dims[0] != part->total_rows) {
+  if ((tensor->rank != 2 && !stacked) || rows != part->total_rows) {
     return mgl_error_set(err, MGL_ERR_FORMAT,
                          "%s: weight \"%.200s\": config.json expects a matrix of %" PRIu64
                          " rows, the file has rank %u and %" PRIu64,
@@ -196,11 +201,13 @@ static mgl_status cut_rows(const mgl_checkpoint *checkpoint, const mgl_tensor_en
   if (tensor->packed != NULL) {
     out->tensor.first_row = tensor->first_row + part->first;
   } else if (whole->stored->supported) {  // else mgl_checkpoint_find refuses it anyway
-    uint64_t row_bytes = tensor->bytes / tensor->dims[0];
+    uint64_t row_bytes = tensor->bytes / part->total_rows;
     out->tensor.data = (const unsigned char *)tensor->data + part->first * row_bytes;
     out->tensor.bytes = part->rows * row_bytes;
   }
+  out->tensor.rank = 2;
   out->tensor.dims[0] = part->rows;
+  out->tensor.dims[1] = tensor->dims[tensor->rank - 1];
   return MGL_OK;
 }
 

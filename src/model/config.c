@@ -39,16 +39,40 @@ typedef struct family_info {
   window_rule window;
   uint32_t default_window;  // sliding_window; 0: none
   bool qkv_bias;
+  bool has_qkv_bias;  // the key means something
   bool
       has_attention_bias;  // the key means something: Q, K, V and output have biases where it is true
   bool has_mlp_bias;
-  bool all_biases;  // of every linear, whatever keys say
+  bool all_biases;      // of every linear, whatever keys say
+  bool no_output_bias;  // whatever attention_bias says
   bool qk_norm;
+  bool whole_qk_norm;
+  bool has_qk_norm;  // the key use_qk_norm means something
   bool fused_weights;
+  const mgl_mixture_rule *mixture;  // NULL: there are no experts
 } family_info;
 
+static const mgl_mixture_rule qwen3_moe = {.default_expert_count = 128,
+                                           .default_slots = 8,
+                                           .default_inner_size = 768,
+                                           .has_dense_layers = true};
+static const mgl_mixture_rule qwen2_moe = {.default_expert_count = 60,
+                                           .default_slots = 4,
+                                           .default_inner_size = 1408,
+                                           .default_shared_size = 5632,
+                                           .has_dense_layers = true};
+static const mgl_mixture_rule mixtral = {
+    .default_expert_count = 8, .default_slots = 2, .always_renormalises = true};
+static const mgl_mixture_rule olmoe = {.default_expert_count = 64, .default_slots = 8};
+static const mgl_mixture_rule glm4_moe = {.default_expert_count = 128,
+                                          .default_slots = 8,
+                                          .default_inner_size = 1408,
+                                          .default_renormalise = true,
+                                          .is_deepseek = true};
+
 // The defaults are those of transformers' Qwen3Config, Qwen2Config, LlamaConfig, MistralConfig,
-// Phi3Config and PhiConfig (the same in 4.57 and 5).
+// Phi3Config and PhiConfig (the same in 4.57 and 5), Qwen3MoeConfig, Qwen2MoeConfig,
+// MixtralConfig, OlmoeConfig and Glm4MoeConfig (of 5).
 static const family_info families[MGL_FAMILY_COUNT] = {
     [MGL_FAMILY_QWEN3] = {.name = "qwen3",
                           .architecture = "Qwen3ForCausalLM",
@@ -106,6 +130,56 @@ static const family_info families[MGL_FAMILY_COUNT] = {
                         .eps_key = "layer_norm_eps",
                         .activation = "gelu_new",
                         .all_biases = true},
+    [MGL_FAMILY_QWEN3_MOE] = {.name = "qwen3_moe",
+                              .architecture = "Qwen3MoeForCausalLM",
+                              .default_kv_head_count = 4,
+                              .default_context_tokens = 32768,
+                              .default_bos_id = -1,
+                              .default_eos_id = -1,
+                              .default_eps = 1e-6,
+                              .has_attention_bias = true,
+                              .qk_norm = true,
+                              .mixture = &qwen3_moe},
+    [MGL_FAMILY_QWEN2_MOE] = {.name = "qwen2_moe",
+                              .architecture = "Qwen2MoeForCausalLM",
+                              .default_kv_head_count = 16,
+                              .default_context_tokens = 32768,
+                              .default_bos_id = -1,
+                              .default_eos_id = -1,
+                              .default_eps = 1e-6,
+                              .qkv_bias = true,
+                              .has_qkv_bias = true,
+                              .mixture = &qwen2_moe},
+    [MGL_FAMILY_MIXTRAL] = {.name = "mixtral",
+                            .architecture = "MixtralForCausalLM",
+                            .default_kv_head_count = 8,
+                            .default_context_tokens = 131072,
+                            .default_bos_id = 1,
+                            .default_eos_id = 2,
+                            .default_eps = 1e-5,
+                            .window = WINDOW_OF_ALL,
+                            .mixture = &mixtral},
+    [MGL_FAMILY_OLMOE] = {.name = "olmoe",
+                          .architecture = "OlmoeForCausalLM",
+                          .default_context_tokens = 4096,
+                          .default_bos_id = -1,
+                          .default_eos_id = 50279,
+                          .default_eps = 1e-5,
+                          .has_attention_bias = true,
+                          .qk_norm = true,
+                          .whole_qk_norm = true,
+                          .mixture = &olmoe},
+    [MGL_FAMILY_GLM4_MOE] = {.name = "glm4_moe",
+                             .architecture = "Glm4MoeForCausalLM",
+                             .default_kv_head_count = 8,
+                             .default_context_tokens = 131072,
+                             .default_bos_id = -1,
+                             .default_eos_id = -1,
+                             .default_eps = 1e-5,
+                             .has_attention_bias = true,
+                             .no_output_bias = true,
+                             .has_qk_norm = true,
+                             .mixture = &glm4_moe},
 };
 
 enum {
@@ -117,9 +191,10 @@ enum {
 #define MIN_REPETITION_PENALTY 0.01
 #define MAX_REPETITION_PENALTY 100
 
-#define SUPPORTED_FAMILIES                                                                     \
-  "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Phi3ForCausalLM " \
-  "and PhiForCausalLM"
+#define SUPPORTED_FAMILIES                                                                      \
+  "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Phi3ForCausalLM, " \
+  "PhiForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM, "              \
+  "OlmoeForCausalLM and Glm4MoeForCausalLM"
 
 const char *mgl_family_name(mgl_family family) {
   return families[family].name;
@@ -222,19 +297,30 @@ static mgl_status refuse_features(mgl_json_object o, mgl_family family, mgl_erro
       {"final_logit_softcapping", NAN},
       {"attn_logit_softcapping", NAN},
       {"query_pre_attn_scalar", NAN},
-      {"num_experts", 0},
+      {"clip_qkv", NAN},
+      {"num_experts", 0},  // the last two: of dense families
       {"num_local_experts", 0},
   };
+  enum { NUMBERS = sizeof numbers / sizeof numbers[0], OF_DENSE = 2 };
+  const size_t count = families[family].mixture != NULL ? NUMBERS - OF_DENSE : NUMBERS;
   static const struct {
     const char *key;
     bool neutral;
   } flags[] = {
-      {"lm_head_bias", false},       {"is_causal", true},
-      {"use_qk_norm", false},        {"use_bidirectional_attention", false},
-      {"is_encoder_decoder", false}, {"add_cross_attention", false},
+      {"lm_head_bias", false},
+      {"is_causal", true},
+      {"use_bidirectional_attention", false},
+      {"is_encoder_decoder", false},
+      {"add_cross_attention", false},
       {"qk_layernorm", false},
   };
-  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+  if (families[family].mixture != NULL && families[family].window == WINDOW_NEVER) {
+    MGL_TRY(refuse_flag(o, "use_sliding_window", false, err));
+  }
+  if (!families[family].has_qk_norm) {
+    MGL_TRY(refuse_flag(o, "use_qk_norm", false, err));
+  }
+  for (size_t i = 0; i < count; i++) {
     MGL_TRY(refuse_unless(o, numbers[i].key, numbers[i].neutral, err));
   }
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
@@ -257,6 +343,9 @@ static mgl_status read_biases(mgl_json_object o, mgl_config *out, mgl_error *err
   const family_info *info = &families[out->family];
   bool attention_bias = false;
   out->qkv_bias = info->qkv_bias;
+  if (info->has_qkv_bias) {
+    MGL_TRY(mgl_json_opt_bool(o, "qkv_bias", &out->qkv_bias, err));
+  }
   if (info->all_biases) {
     out->qkv_bias = out->output_bias = out->mlp_bias = out->head_bias = true;
     return MGL_OK;
@@ -264,7 +353,7 @@ static mgl_status read_biases(mgl_json_object o, mgl_config *out, mgl_error *err
   if (info->has_attention_bias) {
     MGL_TRY(mgl_json_opt_bool(o, "attention_bias", &attention_bias, err));
     out->qkv_bias = attention_bias;
-    out->output_bias = attention_bias;
+    out->output_bias = attention_bias && !info->no_output_bias;
   } else if (!info->qkv_bias) {
     MGL_TRY(refuse_flag(o, "attention_bias", false, err));
   }
@@ -520,12 +609,19 @@ mgl_status mgl_config_read(mgl_json_object o, mgl_config *out, mgl_generation *g
   MGL_TRY(expect_object(o.object, o.where, err));
   MGL_TRY(read_family(o, &out->family, err));
   out->qk_norm = families[out->family].qk_norm;
+  out->whole_qk_norm = families[out->family].whole_qk_norm;
+  if (families[out->family].has_qk_norm) {
+    MGL_TRY(mgl_json_opt_bool(o, "use_qk_norm", &out->qk_norm, err));
+  }
   out->fused_weights = families[out->family].fused_weights;
   MGL_TRY(refuse_features(o, out->family, err));
   MGL_TRY(read_biases(o, out, err));
   MGL_TRY(read_sizes(o, out, err));
   MGL_TRY(mgl_config_read_rope(o, out, err));
   MGL_TRY(read_window(o, out, err));
+  if (families[out->family].mixture != NULL) {
+    MGL_TRY(mgl_config_read_mixture(o, families[out->family].mixture, out, err));
+  }
   MGL_TRY(read_dtype(o, &out->dtype, err));
   MGL_TRY(mgl_quantization_read(o, &out->quantization, err));
   return read_token_ids(o, out, generation, err);

@@ -23,16 +23,22 @@ enum {
   MGL_MAX_HEAD_DIM = 512,
   MGL_MAX_VOCAB = 1 << 20,
   MGL_MAX_EOS_IDS = 16,
+  MGL_MAX_EXPERTS = 1024,     // of a layer
   MGL_UNAPPLIED_BYTES = 768,  // room for all the names
 };
 
 typedef enum mgl_family {
-  MGL_FAMILY_QWEN3,    // Qwen3ForCausalLM: per-head RMS norm on Q and K
-  MGL_FAMILY_QWEN2,    // Qwen2ForCausalLM (Qwen2 and 2.5): bias on Q, K and V
-  MGL_FAMILY_LLAMA,    // LlamaForCausalLM (Llama 2 and 3.x)
-  MGL_FAMILY_MISTRAL,  // MistralForCausalLM
-  MGL_FAMILY_PHI3,     // Phi3ForCausalLM (Phi-3, 3.5, 4 and 4-mini): fused weights
-  MGL_FAMILY_PHI,      // PhiForCausalLM (Phi-1, 1.5 and 2): layer norms, parallel parts, biases
+  MGL_FAMILY_QWEN3,      // Qwen3ForCausalLM: per-head RMS norm on Q and K
+  MGL_FAMILY_QWEN2,      // Qwen2ForCausalLM (Qwen2 and 2.5): bias on Q, K and V
+  MGL_FAMILY_LLAMA,      // LlamaForCausalLM (Llama 2 and 3.x)
+  MGL_FAMILY_MISTRAL,    // MistralForCausalLM
+  MGL_FAMILY_PHI3,       // Phi3ForCausalLM (Phi-3, 3.5, 4 and 4-mini): fused weights
+  MGL_FAMILY_PHI,        // PhiForCausalLM (Phi-1, 1.5 and 2): layer norms, parallel parts, biases
+  MGL_FAMILY_QWEN3_MOE,  // Qwen3MoeForCausalLM: Qwen3 with a mixture of experts
+  MGL_FAMILY_QWEN2_MOE,  // Qwen2MoeForCausalLM: Qwen2 with one, and an expert that all tokens have
+  MGL_FAMILY_MIXTRAL,    // MixtralForCausalLM: Mistral with one
+  MGL_FAMILY_OLMOE,      // OlmoeForCausalLM: Llama with one, and a norm over all of Q, and of K
+  MGL_FAMILY_GLM4_MOE,   // Glm4MoeForCausalLM (GLM-4.5 to 4.7): sigmoid routing as DeepSeek's
   MGL_FAMILY_COUNT,
 } mgl_family;
 
@@ -63,6 +69,30 @@ typedef struct mgl_rope {
   float long_factors[MGL_MAX_HEAD_DIM / 2];   // the same, of sequences beyond original_context
 } mgl_rope;
 
+// What the router's logits become.
+typedef enum mgl_scores {
+  MGL_SCORES_SOFTMAX,            // over all experts
+  MGL_SCORES_SOFTMAX_OF_CHOSEN,  // the logits choose, then softmax over the slots of a token
+  MGL_SCORES_SIGMOID,
+  MGL_SCORES_COUNT,
+} mgl_scores;
+
+// The feed-forward part as a mixture of experts.
+typedef struct mgl_mixture {
+  uint32_t expert_count;  // E; 0: every layer has a plain feed-forward part
+  uint32_t slots;         // experts of a token
+  uint32_t inner_size;    // F of an expert
+  uint32_t shared_size;   // F of the expert that all tokens have, besides; 0: there is none
+  bool shared_gate;       // whose result is multiplied by a sigmoid
+  mgl_scores scores;
+  bool choice_bias;             // scores are chosen by what a bias makes of them
+  bool renormalise;             // a token's weights are divided by their sum
+  double scale;                 // and multiplied with this
+  uint32_t groups, top_groups;  // 0: experts are not in groups
+  uint64_t
+      dense_layers[MGL_MAX_LAYERS / 64];  // a bit for each layer with a plain feed-forward part
+} mgl_mixture;
+
 typedef struct mgl_config {
   mgl_family family;
   uint32_t hidden_size;        // D
@@ -82,10 +112,12 @@ typedef struct mgl_config {
   bool mlp_bias;     // of gate, up and down
   bool head_bias;    // of the output projection of the model
   bool qk_norm;
+  bool whole_qk_norm;  // over all heads together
   bool fused_weights;  // the checkpoint has qkv_proj and gate_up_proj (model/fused_weights.h)
   // Tokens that a query of a windowed layer attends to, itself included; 0: no layer has a window.
   uint32_t window_tokens;
   uint64_t window_layers[MGL_MAX_LAYERS / 64];  // a bit for each layer
+  mgl_mixture mixture;
   mgl_dtype dtype;  // dtype or torch_dtype; what --load-format dummy draws (bf16 when absent)
   mgl_quantization quantization;
   int32_t bos_id;  // -1 when absent
@@ -108,12 +140,19 @@ typedef struct mgl_generation {
   char unapplied[MGL_UNAPPLIED_BYTES];
 } mgl_generation;
 
-// "qwen3", "qwen2", "llama", "mistral", "phi3", "phi"
+// "qwen3", "qwen2", "llama", "mistral", "phi3", "phi", "qwen3_moe", "qwen2_moe", "mixtral", "olmoe",
+// "glm4_moe"
 const char *mgl_family_name(mgl_family family);
 
 // Tokens that a query of the layer attends to, itself included; 0: all before it.
 static inline uint32_t mgl_config_window(const mgl_config *config, uint32_t layer) {
   return (config->window_layers[layer / 64] >> layer % 64 & 1) != 0 ? config->window_tokens : 0;
+}
+
+// Whether the layer's feed-forward part is a mixture of experts.
+static inline bool mgl_config_is_mixture(const mgl_config *config, uint32_t layer) {
+  return config->mixture.expert_count != 0 &&
+         (config->mixture.dense_layers[layer / 64] >> layer % 64 & 1) == 0;
 }
 
 // Parses the text of a config.json. `where` names it in messages. Fills *generation with the

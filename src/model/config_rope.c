@@ -224,12 +224,13 @@ static void stretch_context(mgl_config *config) {
 
 // --- partial rotary ------------------------------------------------------------------------------
 
-// Of the families here only the classes of Phi and Phi-3 in transformers turn a part of a head.
+// Of the families here only the classes of Phi, Phi-3 and GLM-4-MoE in transformers turn a part of
+// a head.
 static mgl_status read_rotary_dim(mgl_json_object o, mgl_json_object rope, mgl_config *config,
                                   mgl_error *err) {
   static const char key[] = "partial_rotary_factor";
-  const bool is_phi = config->family == MGL_FAMILY_PHI;
-  double factor = is_phi ? 0.5 : 1;
+  const bool halves = config->family == MGL_FAMILY_PHI || config->family == MGL_FAMILY_GLM4_MOE;
+  double factor = halves ? 0.5 : 1;
   MGL_TRY(mgl_json_opt_double(o, key, 0, 1, &factor, err));
   double inner = factor;
   MGL_TRY(mgl_json_opt_double(rope, key, 0, 1, &inner, err));
@@ -237,7 +238,7 @@ static mgl_status read_rotary_dim(mgl_json_object o, mgl_json_object rope, mgl_c
     return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"%s\" is given twice: %g and %g", o.where, key,
                          factor, inner);
   }
-  if (inner != 1 && config->family != MGL_FAMILY_PHI3 && !is_phi) {
+  if (inner != 1 && config->family != MGL_FAMILY_PHI3 && !halves) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "%s: \"%s\" is supported only as 1", o.where,
                          key);
   }

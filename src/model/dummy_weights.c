@@ -42,11 +42,8 @@ static double matrix_gain(const char *name) {
     const char *suffix;
     double gain;
   } gains[] = {
-      {"embed_tokens.weight", 3.0},
-      {"lm_head.weight", 3.0},
-      {"q_proj.weight", 1.5},
-      {"k_proj.weight", 1.5},
-      {"", 1.0},
+      {"embed_tokens.weight", 3.0}, {"lm_head.weight", 3.0}, {"q_proj.weight", 1.5},
+      {"k_proj.weight", 1.5},       {".gate.weight", 3.0},   {"", 1.0},
   };
   size_t i = 0;
   while (!ends_with(name, gains[i].suffix)) {
@@ -60,8 +57,8 @@ static void set_map(mgl_dummy_stream *stream, const char *name, uint32_t rank,
                     const uint64_t *dims) {
   stream->offset = 0.0f;
   stream->scale = 0.5f;
-  if (rank == 2) {
-    stream->scale = (float)(matrix_gain(name) * sqrt(3.0 / (double)dims[1]));
+  if (rank >= 2) {
+    stream->scale = (float)(matrix_gain(name) * sqrt(3.0 / (double)dims[rank - 1]));
   } else if (ends_with(name, "q_norm.weight") || ends_with(name, "k_norm.weight")) {
     stream->offset = 1.5f;
     stream->scale = 0.375f;
@@ -73,7 +70,7 @@ static void set_map(mgl_dummy_stream *stream, const char *name, uint32_t rank,
 
 mgl_dummy_stream mgl_dummy_weights_stream(const char *name, uint64_t seed, uint32_t rank,
                                           const uint64_t *dims, uint64_t first) {
-  assert(rank == 1 || rank == 2);
+  assert(rank >= 1 && rank <= 3);
   mgl_dummy_stream stream = {.start = splitmix64(fnv1a64(name) + seed * GOLDEN) + first * GOLDEN};
   set_map(&stream, name, rank, dims);
   return stream;

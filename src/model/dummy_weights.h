@@ -11,9 +11,9 @@
 // Offset and scale follow from the name. Activations stay near 1, logits spread like a trained
 // model's (standard deviation 3), and attention scores spread by about 2, so that a mistake in rope
 // or masking shows in the logits even behind thousands of tokens:
-//   rank 2: offset 0, scale = gain * sqrt(3 / dims[1]) in double, rounded to f32; gain 3 for names
-//   ending in "embed_tokens.weight" or "lm_head.weight", 1.5 for "q_proj.weight" and
-//   "k_proj.weight", 1 otherwise
+//   rank 2 and 3: offset 0, scale = gain * sqrt(3 / last of dims) in double, rounded to f32; gain 3
+//   for names ending in "embed_tokens.weight", "lm_head.weight" or ".gate.weight" (of routers), 1.5
+//   for "q_proj.weight" and "k_proj.weight", 1 otherwise
 //   rank 1: names ending in "q_norm.weight" or "k_norm.weight": offset 1.5, scale 0.375; else in
 //   "norm.weight": offset 1, scale 0.25; all others (biases): offset 0, scale 0.5
 #ifndef MGL_MODEL_DUMMY_WEIGHTS_H
@@ -33,12 +33,12 @@ typedef struct mgl_dummy_stream {
 } mgl_dummy_stream;
 
 // The stream whose value 0 is element `first` of the tensor, for targets that draw the values
-// themselves (twin/packing.h). dims has `rank` (1 or 2) entries.
+// themselves (twin/packing.h). dims has `rank` (1 to 3) entries.
 mgl_dummy_stream mgl_dummy_weights_stream(const char *name, uint64_t seed, uint32_t rank,
                                           const uint64_t *dims, uint64_t first);
 
 // Writes elements [begin, end) of the tensor to out[0 ..), which is aligned for the dtype. dims has
-// `rank` (1 or 2) entries. dtype: F32, F16 or BF16. Thread-safe, cannot fail.
+// `rank` (1 to 3) entries. dtype: F32, F16 or BF16. Thread-safe, cannot fail.
 void mgl_dummy_weights_fill(const char *name, uint64_t seed, mgl_dtype dtype, uint32_t rank,
                             const uint64_t *dims, size_t begin, size_t end, void *out);
 

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "model/expert_weights.h"
 #include "model/fused_weights.h"
 #include "model/gguf_folder.h"
 #include "model/packed_weights.h"
@@ -283,6 +284,9 @@ mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_fol
     status = mgl_checkpoint_open(path, &out->checkpoint, err);
     if (status == MGL_OK) {
       status = mgl_packed_weights_name(&out->config.quantization, out->checkpoint, err);
+    }
+    if (status == MGL_OK && out->config.mixture.expert_count != 0) {
+      status = mgl_expert_weights_name(&out->config, out->checkpoint, err);
     }
     if (status == MGL_OK && out->config.fused_weights) {
       status = mgl_fused_weights_name(&out->config, out->checkpoint, err);

@@ -77,7 +77,7 @@ static void add_units(operand_list *list, uint32_t input, uint32_t per_row, uint
 
 static void add_of_rows(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
   mgl_role role = mgl_op_role(list->op, input);
-  if (role == MGL_ROLE_TABLE || role == MGL_ROLE_NEXT_PLAN) {
+  if (role == MGL_ROLE_TABLE || role == MGL_ROLE_NEXT_PLAN || role == MGL_ROLE_EXPERT_BIAS) {
     add_whole(list, input);
   } else {
     add_rows(list, input, begin, end);
@@ -85,8 +85,7 @@ static void add_of_rows(operand_list *list, uint32_t input, uint32_t begin, uint
 }
 
 static uint32_t vectors_per_row(const operand_list *list) {
-  const mgl_tensor *output = &list->graph->tensors[list->op->output];
-  return columns_of(list, MGL_TILE_OUTPUT) / output->dims[output->rank - 1].number;
+  return columns_of(list, MGL_TILE_OUTPUT) / mgl_op_vector_elements(list->graph, list->op);
 }
 
 static void add_of_vectors(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
@@ -130,6 +129,17 @@ static void add_of_columns(operand_list *list, uint32_t input, uint32_t begin, u
   }
 }
 
+// Of all experts: which of them are read, data say.
+static void add_of_experts(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
+  const mgl_tensor *tensor = &list->graph->tensors[tensor_of(list, input)];
+  uint32_t inner = tensor->rank == 3 ? tensor->dims[2].number : 1;
+  switch (mgl_op_role(list->op, input)) {
+    case MGL_ROLE_EXPERTS: add_columns(list, input, begin * inner, end * inner); break;
+    case MGL_ROLE_RESIDUAL: add_columns(list, input, begin, end); break;
+    default: add_whole(list, input); break;
+  }
+}
+
 // KV heads [first, last) of attention.
 static void add_of_heads(operand_list *list, uint32_t input, uint32_t first, uint32_t last) {
   const mgl_tensor *output = &list->graph->tensors[list->op->output];
@@ -160,6 +170,7 @@ static void add_output(operand_list *list, mgl_unit unit, uint32_t begin, uint32
       add_units(list, MGL_TILE_OUTPUT, vectors_per_row(list), begin, end);
       break;
     case MGL_UNIT_COLUMN:
+    case MGL_UNIT_EXPERT:
     case MGL_UNIT_ELEMENT: add_columns(list, MGL_TILE_OUTPUT, begin, end); break;
     case MGL_UNIT_HEAD: add_of_heads(list, MGL_TILE_OUTPUT, begin, end); break;
     default: add_whole(list, MGL_TILE_OUTPUT); break;
@@ -180,6 +191,7 @@ uint32_t mgl_tile_operands(const mgl_graph *graph, const mgl_op *op, uint32_t to
       case MGL_UNIT_ROW: add_of_rows(&list, i, begin, end); break;
       case MGL_UNIT_VECTOR: add_of_vectors(&list, i, begin, end); break;
       case MGL_UNIT_COLUMN: add_of_columns(&list, i, begin, end); break;
+      case MGL_UNIT_EXPERT: add_of_experts(&list, i, begin, end); break;
       case MGL_UNIT_ELEMENT: add_columns(&list, i, begin, end); break;
       case MGL_UNIT_HEAD: add_of_heads(&list, i, begin, end); break;
       case MGL_UNIT_WHOLE:
@@ -211,8 +223,9 @@ uint32_t mgl_tile_units(const mgl_graph *graph, const mgl_op *op, uint32_t token
       return (uint32_t)mgl_dim_value(rows->dims[0], &dims);
     }
     case MGL_UNIT_VECTOR:
-      return (uint32_t)(mgl_tensor_elements(output, &dims) / output->dims[output->rank - 1].number);
+      return (uint32_t)(mgl_tensor_elements(output, &dims) / mgl_op_vector_elements(graph, op));
     case MGL_UNIT_COLUMN:
+    case MGL_UNIT_EXPERT:
     case MGL_UNIT_ELEMENT: return (uint32_t)mgl_tensor_row_elements(output);
     case MGL_UNIT_HEAD: return mgl_tile_kv_heads(graph, op) * strides;
     case MGL_UNIT_WHOLE:
@@ -256,10 +269,12 @@ void mgl_tile_regions(const mgl_graph *graph, const mgl_op *op, uint32_t tokens,
 static uint64_t region_bytes(const mgl_graph *graph, const mgl_region *region) {
   const mgl_tensor *tensor = &graph->tensors[region->tensor];
   uint64_t rows = region->row_end - region->row_begin;
-  if (tensor->group != 0) {  // of codes: whole rows
-    return rows * mgl_tensor_row_bytes(tensor);
+  uint64_t columns = region->column_end - region->column_begin;
+  if (tensor->group != 0) {  // of codes: whole rows of a matrix
+    return rows * (columns / tensor->dims[tensor->rank - 1].number) *
+           mgl_tensor_inner_bytes(tensor);
   }
-  return rows * (region->column_end - region->column_begin) * mgl_dtype_bytes(tensor->dtype);
+  return rows * columns * mgl_dtype_bytes(tensor->dtype);
 }
 
 uint64_t mgl_tile_weight_bytes(const mgl_graph *graph, const mgl_op *op, uint32_t tokens,
@@ -275,6 +290,10 @@ uint64_t mgl_tile_weight_bytes(const mgl_graph *graph, const mgl_op *op, uint32_
     if (mgl_op_role(op, operands[i].input) == MGL_ROLE_TABLE) {
       region.row_end = end - begin;  // a row of the table a token
       region.row_begin = 0;
+    }
+    if (mgl_op_role(op, operands[i].input) == MGL_ROLE_EXPERTS) {
+      uint64_t most = (uint64_t)mgl_op_slots(graph, op) * tokens;  // that are chosen
+      region.row_end = most < region.row_end ? (uint32_t)most : region.row_end;
     }
     bytes += region_bytes(graph, &region);
   }

@@ -339,6 +339,44 @@ static void add_normed_projection(generator *s, bool logits) {
   }
 }
 
+static uint32_t experts(generator *s, uint32_t count, uint32_t n, uint32_t k) {
+  mgl_dim dims[] = {MGL_DIM(count), MGL_DIM(n), MGL_DIM(k)};
+  return declare(s, "w", MGL_PLACE_WEIGHT, MGL_DTYPE_BF16, 3, dims);
+}
+
+// A mixture of experts: from the router's logits to the residual stream.
+static void add_mixture(generator *s) {
+  uint32_t x = pick(s, NORMED);
+  uint32_t residual = pick(s, HIDDEN);
+  if (x == MGL_NO_TENSOR || residual == MGL_NO_TENSOR) {
+    return;
+  }
+  const uint32_t count = 1 + below(s, 6);
+  const uint32_t biases = below(s, 2);
+  const mgl_route_options options = {.slots = 1 + below(s, count),
+                                     .scores = (mgl_scores)below(s, MGL_SCORES_COUNT),
+                                     .renormalise = below(s, 2) == 0,
+                                     .scale = 1.5};
+  const mgl_expert_weights w = {.gate = experts(s, count, s->f, s->d),
+                                .up = experts(s, count, s->f, s->d),
+                                .down = experts(s, count, s->d, s->f),
+                                .gate_bias = biases == 0 ? MGL_NO_TENSOR : vector(s, count * s->f),
+                                .up_bias = biases == 0 ? MGL_NO_TENSOR : vector(s, count * s->f),
+                                .down_bias = biases == 0 ? MGL_NO_TENSOR : vector(s, count * s->d)};
+  char names[4][32];
+  for (uint32_t i = 0; i < 4; i++) {
+    (void)snprintf(names[i], sizeof names[i], "t%u", s->next_name++);
+  }
+  uint32_t logits = mgl_graph_linear(s->g, names[0], x, matrix(s, count, s->d), MGL_NO_TENSOR, 0);
+  uint32_t routes = mgl_graph_route(s->g, names[1], logits,
+                                    biases == 0 ? MGL_NO_TENSOR : vector(s, count), &options);
+  uint32_t gated = mgl_graph_expert_gate_up(s->g, names[2], s->act, x, routes, &w, below(s, 2) * 7);
+  s->was_read[x] = 1;
+  s->was_read[residual] = 1;
+  take_over(s, HIDDEN, residual);
+  keep(s, HIDDEN, mgl_graph_expert_down(s->g, names[3], residual, gated, routes, &w));
+}
+
 static void add_source(generator *s, bool angles) {
   if (angles) {
     const mgl_config config = {.head_dim = s->head_dim,
@@ -371,7 +409,7 @@ static void add_sample(generator *s) {
 }
 
 static void add_op(generator *s) {
-  switch (below(s, 24)) {
+  switch (below(s, 25)) {
     case 0: add_source(s, below(s, 2) == 0); break;
     case 1:
     case 2:
@@ -395,6 +433,7 @@ static void add_op(generator *s) {
     case 20:
     case 21: add_linear_add(s); break;
     case 22: add_normed_projection(s, false); break;
+    case 23: add_mixture(s); break;
     default: add_normed_projection(s, true); break;
   }
 }

@@ -59,6 +59,17 @@ const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT] = {
     "phi_gqa_f32",
     "phi_f16_whole",
     "phi3_plain_f32",
+    "qwen3_moe_8_experts",
+    "qwen3_moe_512_experts",
+    "qwen3_moe_all_f32",
+    "qwen3_moe_one_expert",
+    "mixtral_2_of_4",
+    "mixtral_one_slot_window",
+    "qwen2_moe_shared",
+    "qwen2_moe_f32",
+    "olmoe_whole_norm",
+    "glm4_moe_groups",
+    "glm4_moe_biases_f32",
 };
 
 static mgl_status bad_member(mgl_json_object o, const char *key, mgl_error *err) {
@@ -130,7 +141,7 @@ static mgl_status read_tensor(mgl_json_object o, const json_t *item, mgl_referen
   const char *dtype = json_string_value(json_array_get(item, 1));
   const json_t *dims = json_array_get(item, 2);
   size_t rank = json_array_size(dims);
-  if (name == NULL || dtype == NULL || rank < 1 || rank > 2) {
+  if (name == NULL || dtype == NULL || rank < 1 || rank > 3) {
     return bad_member(o, key, err);
   }
   out->rank = (uint32_t)rank;
@@ -296,7 +307,11 @@ static void shard_name(uint32_t shard, uint32_t shard_count, char out[MAX_SHARD_
 }
 
 static uint64_t tensor_elements(const mgl_reference_tensor *tensor) {
-  return tensor->dims[0] * (tensor->rank == 2 ? tensor->dims[1] : 1);
+  uint64_t elements = 1;
+  for (uint32_t i = 0; i < tensor->rank; i++) {
+    elements *= tensor->dims[i];
+  }
+  return elements;
 }
 
 // Shard s holds tensors [first_of(s), first_of(s + 1)); no shard is empty.

@@ -18,7 +18,7 @@
 #include "model/model_folder.h"
 #include "support/temp_folder.h"
 
-enum { MGL_REFERENCE_COUNT = 33, MGL_REFERENCE_MAX_SHARDS = 99 };
+enum { MGL_REFERENCE_COUNT = 44, MGL_REFERENCE_MAX_SHARDS = 99 };
 
 // Every model of tests/data/reference.
 extern const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT];
@@ -26,8 +26,8 @@ extern const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT];
 typedef struct mgl_reference_tensor {
   char *name;
   mgl_dtype dtype;
-  uint32_t rank;  // 1 or 2
-  uint64_t dims[2];
+  uint32_t rank;  // 1 to 3
+  uint64_t dims[3];
 } mgl_reference_tensor;
 
 // All pointers are owned; mgl_reference_reset frees them.

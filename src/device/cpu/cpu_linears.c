@@ -45,15 +45,21 @@ typedef struct stage_key {
 
 _Static_assert(sizeof(stage_key) == 32, "compared as bytes; it has 64 of the scratch");
 
-static const void *pack_rows(const linear_run *run, const void *rows) {
-  unsigned char *scratch = mgl_cpu_scratch_of(run->p, run->worker);
-  mgl_pack_args args = {.x = rows,
-                        .dtype = run->x_dtype,
-                        .split = run->splits,
-                        .token_count = run->count,
-                        .k = run->k,
-                        .out = scratch + run->p->scratch.packed};
-  run->p->kernels->pack(&args);
+static mgl_pack_args packing_of(const linear_run *run, const void *rows) {
+  return (mgl_pack_args){.x = rows,
+                         .dtype = run->x_dtype,
+                         .split = run->splits,
+                         .token_count = run->count,
+                         .k = run->k};
+}
+
+const void *mgl_cpu_pack(const mgl_cpu_program *p, uint32_t worker, mgl_pack_args args) {
+  // They take the place of packed rows of the stage.
+  const uint32_t none = 0;
+  unsigned char *scratch = mgl_cpu_scratch_of(p, worker);
+  memcpy(scratch + p->scratch.stage_key + offsetof(stage_key, packed), &none, sizeof none);
+  args.out = scratch + p->scratch.packed;
+  p->kernels->pack(&args);
   return args.out;
 }
 
@@ -89,7 +95,7 @@ static const void *stage_block(const linear_run *run) {
     wanted.packed = 0;
   }
   if (run->packs && wanted.packed == 0) {
-    (void)pack_rows(run, rows);
+    (void)mgl_cpu_pack(p, run->worker, packing_of(run, rows));
     wanted.packed = 1;
   }
   memcpy(scratch + p->scratch.stage_key, &wanted, sizeof wanted);
@@ -100,14 +106,7 @@ static const void *stage_block(const linear_run *run) {
 static const void *find_block(const linear_run *run) {
   const unsigned char *x = mgl_cpu_program_input(run->p, run->op, MGL_ROLE_X);
   x += (size_t)run->first * run->k * mgl_dtype_bytes(run->x_dtype);
-  if (!run->packs) {
-    return x;
-  }
-  // They take the place of packed rows of the stage.
-  const uint32_t none = 0;
-  unsigned char *scratch = mgl_cpu_scratch_of(run->p, run->worker);
-  memcpy(scratch + run->p->scratch.stage_key + offsetof(stage_key, packed), &none, sizeof none);
-  return pack_rows(run, x);
+  return run->packs ? mgl_cpu_pack(run->p, run->worker, packing_of(run, x)) : x;
 }
 
 static bool is_normed(const mgl_op *op) {
@@ -213,16 +212,30 @@ typedef struct block_out {
   uint32_t stride;
 } block_out;
 
+void mgl_cpu_multiply(const mgl_cpu_program *p, uint32_t worker, mgl_linear_args args,
+                      uint32_t features) {
+  const uint64_t most = CALL_PRODUCTS / ((uint64_t)args.token_count * args.k) / CALL_LEAST_FEATURES;
+  const uint64_t step = most == 0 ? (uint64_t)CALL_LEAST_FEATURES : most * CALL_LEAST_FEATURES;
+  const mgl_form form = mgl_linear_form(&args);
+  const size_t row_bytes = form.group == 0 ? (size_t)args.k * mgl_dtype_bytes(form.dtype)
+                                           : mgl_row_layout_of(form, args.k).bytes;
+  const void *after = args.next_w;
+  const uint32_t after_rows = args.next_rows;
+  args.way = &p->way;
+  for (uint32_t begin = 0, end; begin < features; begin = end) {
+    end = step < features - begin ? begin + (uint32_t)step : features;
+    args.next_w = end < features ? (const unsigned char *)args.w + end * row_bytes : after;
+    args.next_rows = end < features ? features - end : after_rows;
+    p->kernels->linear(&args, begin, end);
+    mgl_cpu_memory_pulse(p->memory, worker);
+  }
+}
+
 // next: what is computed behind this piece; NULL: nothing.
 static void compute(const linear_run *run, const void *x, const weight_rows *piece,
                     const weight_rows *next, block_out to) {
   const mgl_cpu_program *p = run->p;
   const mgl_tensor *weight = &p->graph->tensors[piece->w];
-  uint64_t most =
-      CALL_PRODUCTS / ((uint64_t)run->count * run->k) / CALL_LEAST_FEATURES * CALL_LEAST_FEATURES;
-  uint32_t features = most < CALL_LEAST_FEATURES ? (uint32_t)CALL_LEAST_FEATURES
-                      : most < piece->count      ? (uint32_t)most
-                                                 : piece->count;
   mgl_linear_args args = {
       .x = x,
       .x_dtype = run->x_dtype,
@@ -240,23 +253,10 @@ static void compute(const linear_run *run, const void *x, const weight_rows *pie
       .k = run->k,
       .out = to.out,
       .out_stride = to.stride,
-      .way = &p->way,
+      .next_w = next == NULL ? NULL : weight_at(p, next->w, next->first),
+      .next_rows = next == NULL ? 0 : next->count,
   };
-  for (uint32_t begin = 0, end; begin < piece->count; begin = end) {
-    end = begin + smaller(features, piece->count - begin);
-    if (end < piece->count) {
-      args.next_w = weight_at(p, piece->w, piece->first + end);
-      args.next_rows = piece->count - end;
-    } else if (next != NULL) {
-      args.next_w = weight_at(p, next->w, next->first);
-      args.next_rows = next->count;
-    } else {
-      args.next_w = NULL;
-      args.next_rows = 0;
-    }
-    p->kernels->linear(&args, begin, end);
-    mgl_cpu_memory_pulse(p->memory, run->worker);
-  }
+  mgl_cpu_multiply(p, run->worker, args, piece->count);
 }
 
 static void run_block(const linear_run *run, const weight_rows *pieces, uint32_t piece_count) {

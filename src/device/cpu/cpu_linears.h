@@ -19,6 +19,15 @@
 void mgl_cpu_linear_run(const mgl_cpu_program *program, uint32_t op, uint32_t worker,
                         uint32_t begin, uint32_t end);
 
+// Packs rows into the worker's scratch, where they lie until the next call for it. args.out is
+// ignored.
+const void *mgl_cpu_pack(const mgl_cpu_program *program, uint32_t worker, mgl_pack_args args);
+
+// Features [0, features) of args.w, in calls of a few seconds at most, between which the worker
+// tells that it is at work. args.way is ignored; args.next_w is what is read behind them.
+void mgl_cpu_multiply(const mgl_cpu_program *program, uint32_t worker, mgl_linear_args args,
+                      uint32_t features);
+
 // The weights that such a call reads, in the order in which it reads them for the first block:
 // those from byte `from` on, as far as they lie in one piece. Returns their bytes, and where they
 // are; 0: there are no more (other ops have none). Reads nothing that a plan changes, so it may be

@@ -4,10 +4,12 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "device/cpu/cpu_experts.h"
 #include "device/cpu/cpu_layout.h"
 #include "device/cpu/cpu_linears.h"
 #include "device/cpu/cpu_tasks.h"
 #include "graph/act_dtype.h"
+#include "kernels/cpu/route.h"
 
 // --- binding -------------------------------------------------------------------------------------
 
@@ -216,11 +218,12 @@ size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx) {
     case MGL_UNIT_ROW: return program->plan->token_count;
     case MGL_UNIT_VECTOR:
       return (size_t)mgl_cpu_program_elements(program, op->output) /
-             output->dims[output->rank - 1].number;
+             mgl_op_vector_elements(program->graph, op);
     case MGL_UNIT_COLUMN:
       return mgl_cpu_program_elements(program, mgl_op_input(op, MGL_ROLE_X)) == 0
                  ? 0
                  : mgl_tensor_row_elements(output);
+    case MGL_UNIT_EXPERT: return mgl_tensor_row_elements(output);
     case MGL_UNIT_HEAD:
       return (size_t)program->plan->attention_item_count *
              program->kv[mgl_op_input(op, MGL_ROLE_KV)].kv_head_count;
@@ -234,6 +237,7 @@ size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx) {
 size_t mgl_cpu_op_grain(const mgl_cpu_program *program, size_t op_idx) {
   switch (mgl_op_info_of(program->graph->ops[op_idx].kind)->unit) {
     case MGL_UNIT_COLUMN:
+    case MGL_UNIT_EXPERT:
       return 16;  // a multiple of every kernel's row block; 64 bytes of f32 output
     case MGL_UNIT_ELEMENT: return 512;  // less is not worth another worker
     default: return 1;
@@ -285,7 +289,7 @@ static void run_norm(const mgl_cpu_program *p, const mgl_op *op, size_t begin, s
       .x_row_index = mgl_cpu_program_input(p, op, MGL_ROLE_ROWS),
       .weight = mgl_cpu_program_input(p, op, MGL_ROLE_NORM),
       .shift = mgl_cpu_program_tensor(p, last),
-      .width = output->dims[output->rank - 1].number,
+      .width = mgl_op_vector_elements(p->graph, op),
       .eps = (float)op->attrs[MGL_ATTR_EPS],
       .out = mgl_cpu_program_tensor(p, op->output),
       .out_dtype = output->dtype,
@@ -351,6 +355,23 @@ static void run_add(const mgl_cpu_program *p, const mgl_op *op, size_t begin, si
   p->kernels->add(&args, begin, end);
 }
 
+static void run_route(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  const mgl_tensor *out = &p->graph->tensors[op->output];
+  mgl_route_args args = {
+      .logits = mgl_cpu_program_input(p, op, MGL_ROLE_X),
+      .bias = mgl_cpu_program_input(p, op, MGL_ROLE_EXPERT_BIAS),
+      .expert_count = mgl_graph_input(p->graph, op, MGL_ROLE_X)->dims[1].number,
+      .slots = out->dims[1].number,
+      .scores = (mgl_scores)op->attrs[MGL_ATTR_SCORES],
+      .renormalise = op->attrs[MGL_ATTR_RENORMALISE] != 0,
+      .scale = (float)op->attrs[MGL_ATTR_SCALE],
+      .groups = (uint32_t)op->attrs[MGL_ATTR_GROUPS],
+      .top_groups = (uint32_t)op->attrs[MGL_ATTR_TOP_GROUPS],
+      .out = mgl_cpu_program_tensor(p, op->output),
+  };
+  mgl_route(&args, begin, end);
+}
+
 void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, size_t begin,
                     size_t end) {
   const mgl_op *op = &p->graph->ops[op_idx];
@@ -368,6 +389,11 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
     case MGL_OP_SILU_MUL: run_silu_mul(p, op, begin, end); return;
     case MGL_OP_GELU: run_gelu(p, op, begin, end); return;
     case MGL_OP_ADD: run_add(p, op, begin, end); return;
+    case MGL_OP_ROUTE: run_route(p, op, begin, end); return;
+    case MGL_OP_EXPERT_GATE_UP:
+    case MGL_OP_EXPERT_DOWN:
+      mgl_cpu_experts_run(p, op, worker, (uint32_t)begin, (uint32_t)end);
+      return;
     default: break;  // fused ops run as tasks only, those of the GPU were refused at creation
   }
   assert(0 && "unknown op");

@@ -87,7 +87,7 @@ static float next_random(uint64_t *state) {
 // Terms of the longest sum behind an element of the result.
 static double terms_of(const mgl_cpu_program *p, const mgl_op *op) {
   const mgl_op_info *info = mgl_op_info_of(op->kind);
-  if (info->unit == MGL_UNIT_COLUMN) {
+  if (info->unit == MGL_UNIT_COLUMN || info->unit == MGL_UNIT_EXPERT) {
     return (double)mgl_tensor_row_elements(mgl_graph_input(p->graph, op, MGL_ROLE_X));
   }
   if (info->unit == MGL_UNIT_HEAD) {
@@ -96,8 +96,7 @@ static double terms_of(const mgl_cpu_program *p, const mgl_op *op) {
            (double)p->plan->limits.pages_per_sequence * p->plan->limits.page_tokens;
   }
   if (info->unit == MGL_UNIT_VECTOR) {
-    const mgl_tensor *output = &p->graph->tensors[op->output];
-    return output->dims[output->rank - 1].number;
+    return mgl_op_vector_elements(p->graph, op);
   }
   return USUAL_TERMS;
 }

@@ -47,9 +47,27 @@ mgl_cpu_attend_layout mgl_cpu_lay_out_attend(const mgl_cpu_heads *h) {
   return layout;
 }
 
+mgl_cpu_expert_layout mgl_cpu_lay_out_experts(const mgl_graph *graph, const mgl_op *op,
+                                              uint32_t tokens) {
+  const mgl_tensor *w = mgl_graph_input(graph, op, MGL_ROLE_EXPERTS);
+  const mgl_tensor *x = mgl_graph_input(graph, op, MGL_ROLE_X);
+  const size_t rows = block_of(tokens);
+  mgl_cpu_expert_layout layout = {0};
+  layout.rows = align64(((size_t)w->dims[0].number + 1) * sizeof(uint32_t));
+  layout.gather =
+      layout.rows + align64((size_t)tokens * mgl_op_slots(graph, op) * sizeof(uint32_t));
+  layout.sums = layout.gather + align64(rows * w->dims[2].number * mgl_dtype_bytes(x->dtype));
+  layout.bytes =
+      layout.sums + 2 * sizeof(float) * larger(GATE_UP_LEAST_COLUMNS * rows, GATE_UP_ELEMENTS);
+  return layout;
+}
+
 static size_t work_bytes(const mgl_graph *graph, const mgl_op *op, const mgl_dim_values *largest) {
   mgl_cpu_heads h;
   size_t elements;
+  if (mgl_op_info_of(op->kind)->unit == MGL_UNIT_EXPERT) {
+    return mgl_cpu_lay_out_experts(graph, op, largest->tokens).bytes;
+  }
   switch (op->kind) {
     case MGL_OP_ATTENTION:
       h = mgl_cpu_heads_of(graph, op);
@@ -87,12 +105,14 @@ mgl_cpu_scratch_layout mgl_cpu_scratch_lay_out(const mgl_graph *graph,
   for (size_t i = 0; i < graph->op_count; i++) {
     const mgl_op *op = &graph->ops[i];
     const mgl_tensor *weight = mgl_graph_input(graph, op, MGL_ROLE_MATRIX);
+    const mgl_tensor *experts = mgl_graph_input(graph, op, MGL_ROLE_EXPERTS);
     work = larger(work, work_bytes(graph, op, largest));
-    if (weight == NULL) {
+    if (weight == NULL && experts == NULL) {
       continue;
     }
-    const mgl_dim *dims = weight->dims;
-    uint32_t rows = block_rows(graph, op, dims[1].number, largest);
+    const mgl_dim *dims = weight != NULL ? weight->dims : experts->dims + 1;
+    uint32_t rows = weight != NULL ? block_rows(graph, op, dims[1].number, largest)
+                                   : block_of(largest->tokens);  // of an expert
     stage = larger(stage, stage_bytes(graph, op, act, rows));
     const mgl_linear_way soonest = {.pack_tokens = MGL_LINEAR_LEAST_PACKED};
     if (mgl_linear_packs(&soonest, rows, dims[0].number)) {  // in whatever way there will be

@@ -52,4 +52,16 @@ typedef struct mgl_cpu_attend_layout {
 
 mgl_cpu_attend_layout mgl_cpu_lay_out_attend(const mgl_cpu_heads *heads);
 
+// Work part of an op of experts, for iterations of `tokens` tokens: offsets in bytes.
+typedef struct mgl_cpu_expert_layout {
+  size_t first;   // u32 [E + 1]: where the rows of each expert begin in `rows`
+  size_t rows;    // u32 [T * S]: token * S + slot, by expert
+  size_t gather;  // rows of x of one expert
+  size_t sums;    // f32: of gate and of up, or of down
+  size_t bytes;
+} mgl_cpu_expert_layout;
+
+mgl_cpu_expert_layout mgl_cpu_lay_out_experts(const mgl_graph *graph, const mgl_op *op,
+                                              uint32_t tokens);
+
 #endif

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "device/cpu/cpu_experts.h"
 #include "device/cpu/cpu_linears.h"
 
 static uint32_t smaller(uint32_t a, uint32_t b) {
@@ -194,6 +195,7 @@ void mgl_cpu_task_run(const mgl_cpu_program *p, uint32_t worker, uint32_t op_idx
     case MGL_UNIT_VECTOR: run_present(p, op_idx, worker, begin, end); return;
     case MGL_UNIT_ELEMENT: run_columns(p, op_idx, worker, begin, end); return;
     case MGL_UNIT_COLUMN: mgl_cpu_linear_run(p, op_idx, worker, begin, end); return;
+    case MGL_UNIT_EXPERT: mgl_cpu_experts_run(p, op, worker, begin, end); return;
     case MGL_UNIT_HEAD:
       if (op->kind == MGL_OP_ATTEND) {
         run_attend(p, op, worker, begin, end);

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "model/dummy_weights.h"
+#include "model/expert_weights.h"
 #include "model/packed_weights.h"
 #include "model/quantize_row.h"
 
@@ -28,9 +29,12 @@ static size_t elements_of(const mgl_tensor *tensor) {
   return (size_t)mgl_tensor_elements(tensor, &none);
 }
 
+// A matrix, or those of all experts, each of which is padded.
 static size_t padded_bytes(const mgl_tensor *tensor) {
-  size_t bytes = tensor->dims[0].number * mgl_tensor_row_bytes(tensor);
-  return (bytes + MATRIX_ALIGNMENT - 1) / MATRIX_ALIGNMENT * MATRIX_ALIGNMENT;
+  const uint32_t experts = mgl_tensor_experts(tensor);
+  size_t bytes = (experts != 0 ? 1 : tensor->dims[0].number) * mgl_tensor_row_bytes(tensor);
+  bytes = (bytes + MATRIX_ALIGNMENT - 1) / MATRIX_ALIGNMENT * MATRIX_ALIGNMENT;
+  return bytes * (experts != 0 ? experts : 1);
 }
 
 static mgl_status check_shape(const mgl_tensor *tensor, const mgl_stored_tensor *stored,
@@ -58,6 +62,22 @@ static mgl_status check_shape(const mgl_tensor *tensor, const mgl_stored_tensor 
   return mgl_error_set(err, MGL_ERR_FORMAT,
                        "weight \"%s\": the configuration expects shape %s, the file has %s%s",
                        tensor->name, expected, found, stored->rank > 0 ? "]" : "");
+}
+
+// The matrices of all experts of a weight are stored alike: the program has one form for them.
+static mgl_status check_form(const mgl_tensor *tensor, const mgl_stored_tensor *stored,
+                             mgl_error *err) {
+  const mgl_form found =
+      stored->packed != NULL ? stored->packed->form : mgl_form_plain(stored->dtype);
+  char names[2][MGL_FORM_NAME_BYTES];
+  if (mgl_form_same(found, mgl_tensor_form(tensor))) {
+    return MGL_OK;
+  }
+  mgl_form_name(mgl_tensor_form(tensor), names[0]);
+  mgl_form_name(found, names[1]);
+  return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                       "weight \"%s\": expected %s as the layer's other experts, found %s",
+                       tensor->name, names[0], names[1]);
 }
 
 // Converts or draws a vector to f32.
@@ -211,14 +231,18 @@ static void fill_matrix(const matrix *m, uint64_t seed, mgl_team *team, uint64_t
 
 // -----------------------------------------------------------------------------------------------
 
-// Bytes of all matrices that one decode step reads: what some linear uses.
-static uint64_t count_step_bytes(const mgl_graph *graph) {
+uint64_t mgl_cpu_weights_step_bytes(const mgl_graph *graph) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < graph->op_count; i++) {
     mgl_op_range matrices = mgl_op_inputs(&graph->ops[i], MGL_ROLE_MATRIX);
     for (uint32_t j = matrices.first; j < matrices.first + matrices.count; j++) {
       const mgl_tensor *w = &graph->tensors[graph->ops[i].inputs[j]];
       bytes += w->dims[0].number * mgl_tensor_row_bytes(w);
+    }
+    mgl_op_range experts = mgl_op_inputs(&graph->ops[i], MGL_ROLE_EXPERTS);
+    for (uint32_t j = experts.first; j < experts.first + experts.count; j++) {
+      const mgl_tensor *w = &graph->tensors[graph->ops[i].inputs[j]];
+      bytes += mgl_op_slots(graph, &graph->ops[i]) * mgl_tensor_row_bytes(w);
     }
   }
   return bytes;
@@ -234,9 +258,57 @@ typedef struct binder {
   mgl_cpu_weights *out;
 } binder;
 
+// Binds one matrix: where it is stored, or at *matrix_at, behind which the next one begins.
+static mgl_status bind_matrix(const binder *b, const mgl_tensor *tensor,
+                              const mgl_stored_tensor *stored, unsigned char **matrix_at,
+                              const void **out, uint64_t *done_bytes, mgl_error *err) {
+  if (b->source == MGL_WEIGHTS_MAPPED && !is_made(tensor)) {
+    *out = stored->data;
+    return MGL_OK;
+  }
+  matrix m = {.tensor = tensor, .stored = stored, .out = *matrix_at};
+  if (is_made(tensor)) {
+    MGL_TRY(fill_codes(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress, err));
+  } else {
+    fill_matrix(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress);
+  }
+  *out = *matrix_at;
+  *matrix_at += padded_bytes(tensor);
+  return MGL_OK;
+}
+
+// Binds the matrices of all experts, which have names and files of their own.
+static mgl_status bind_experts(const binder *b, const mgl_tensor *tensor, const void **table,
+                               unsigned char **matrix_at, uint64_t *done_bytes, mgl_error *err) {
+  for (uint32_t e = 0; e < tensor->dims[0].number; e++) {
+    char name[MGL_GRAPH_MAX_NAME_BYTES];
+    const mgl_stored_tensor *stored = NULL;
+    mgl_tensor one = *tensor;
+    mgl_expert_weight_name(tensor->name, e, name, sizeof name);
+    one.name = name;
+    one.rank = 2;
+    one.dims[0] = tensor->dims[1];
+    one.dims[1] = tensor->dims[2];
+    if (b->source != MGL_WEIGHTS_DUMMY) {
+      MGL_TRY(mgl_checkpoint_find(b->checkpoint, name, &stored, err));
+      MGL_TRY(check_shape(&one, stored, err));
+      MGL_TRY(check_form(&one, stored, err));
+    }
+    MGL_TRY(bind_matrix(b, &one, stored, matrix_at, &table[e], done_bytes, err));
+  }
+  return MGL_OK;
+}
+
 static mgl_status bind_one(const binder *b, size_t tensor_idx, unsigned char **matrix_at,
-                           float **vector_at, uint64_t *done_bytes, mgl_error *err) {
+                           float **vector_at, const void ***table_at, uint64_t *done_bytes,
+                           mgl_error *err) {
   const mgl_tensor *tensor = &b->graph->tensors[tensor_idx];
+  if (mgl_tensor_experts(tensor) != 0) {
+    const void **table = *table_at;
+    b->out->data[tensor_idx] = table;
+    *table_at += mgl_tensor_experts(tensor);
+    return bind_experts(b, tensor, table, matrix_at, done_bytes, err);
+  }
   const mgl_stored_tensor *stored = NULL;
   if (b->source != MGL_WEIGHTS_DUMMY) {
     MGL_TRY(mgl_checkpoint_find(b->checkpoint, tensor->name, &stored, err));
@@ -246,19 +318,9 @@ static mgl_status bind_one(const binder *b, size_t tensor_idx, unsigned char **m
     fill_vector(tensor, stored, b->seed, *vector_at);
     b->out->data[tensor_idx] = *vector_at;
     *vector_at += elements_of(tensor);
-  } else if (b->source == MGL_WEIGHTS_MAPPED && !is_made(tensor)) {
-    b->out->data[tensor_idx] = stored->data;
-  } else {
-    matrix m = {.tensor = tensor, .stored = stored, .out = *matrix_at};
-    if (is_made(tensor)) {
-      MGL_TRY(fill_codes(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress, err));
-    } else {
-      fill_matrix(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress);
-    }
-    b->out->data[tensor_idx] = *matrix_at;
-    *matrix_at += padded_bytes(tensor);
+    return MGL_OK;
   }
-  return MGL_OK;
+  return bind_matrix(b, tensor, stored, matrix_at, &b->out->data[tensor_idx], done_bytes, err);
 }
 
 mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph) {
@@ -279,15 +341,20 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
                                 mgl_weight_source source, uint64_t seed, mgl_team *team,
                                 const mgl_topology *topology, const mgl_weights_progress *progress,
                                 mgl_cpu_weights *out, mgl_error *err) {
-  *out = (mgl_cpu_weights){.graph = graph, .step_bytes = count_step_bytes(graph)};
+  *out = (mgl_cpu_weights){.graph = graph, .step_bytes = mgl_cpu_weights_step_bytes(graph)};
   binder b = {graph, checkpoint, source, seed, team, progress, out};
   mgl_status status = MGL_OK;
   mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
   size_t vector_elements = sizes.vector_bytes / sizeof *out->vectors;
   size_t matrix_bytes = source == MGL_WEIGHTS_MAPPED ? sizes.made_bytes : sizes.matrix_bytes;
+  size_t expert_count = 1;  // so that there is something to allocate
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    expert_count += mgl_tensor_experts(&graph->tensors[i]);
+  }
   out->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *out->data);
+  out->experts = mgl_alloc_zeroed(expert_count, sizeof *out->experts);
   out->vectors = mgl_alloc_zeroed(vector_elements, sizeof *out->vectors);
-  if (out->data == NULL || out->vectors == NULL) {
+  if (out->data == NULL || out->experts == NULL || out->vectors == NULL) {
     status =
         mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu norm weights", vector_elements);
     goto fail;
@@ -304,10 +371,11 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
   }
   unsigned char *matrix_at = out->pages;
   float *vector_at = out->vectors;
+  const void **table_at = out->experts;
   uint64_t done_bytes = 0;
   for (size_t i = 0; i < graph->tensor_count; i++) {
     if (is_weight(&graph->tensors[i])) {
-      status = bind_one(&b, i, &matrix_at, &vector_at, &done_bytes, err);
+      status = bind_one(&b, i, &matrix_at, &vector_at, &table_at, &done_bytes, err);
       if (status != MGL_OK) {
         goto fail;
       }
@@ -321,6 +389,7 @@ fail:
 
 void mgl_cpu_weights_release(mgl_cpu_weights *weights) {
   mgl_free(weights->data);
+  mgl_free(weights->experts);
   mgl_free(weights->vectors);
   mgl_pages_unmap(weights->pages, weights->pages_bytes);
   *weights = (mgl_cpu_weights){0};

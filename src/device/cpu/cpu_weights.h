@@ -18,10 +18,13 @@
 
 typedef struct mgl_cpu_weights {
   const mgl_graph *graph;  // the program that they were bound for; borrowed
-  const void **data;  // [tensor_count]: matrices in their dtype, vectors as f32; NULL: not a weight
-  uint64_t step_bytes;  // read by one decode step of one sequence: every matrix once, embeddings
-                        // only as output projection
-  void *pages;          // copied, made or drawn matrices
+  // [tensor_count]: matrices in their dtype, vectors as f32; of experts a table [E] of where each
+  // one's matrix is, as a file has them anywhere; NULL: not a weight
+  const void **data;
+  const void **experts;  // these tables, one after the other
+  uint64_t step_bytes;   // read by one decode step of one sequence: every matrix once, embeddings
+                         // only as output projection, of experts those that a token has
+  void *pages;           // copied, made or drawn matrices
   size_t pages_bytes;
   float *vectors;  // all vectors, one after the other
 } mgl_cpu_weights;
@@ -42,6 +45,9 @@ typedef struct mgl_cpu_weight_sizes {
 // Measures what binding takes: vectors and what is made always, other matrices unless they are
 // mapped.
 mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph);
+
+// Bytes of weights that one decode step of one sequence reads.
+uint64_t mgl_cpu_weights_step_bytes(const mgl_graph *graph);
 
 void mgl_cpu_weights_release(mgl_cpu_weights *weights);
 

@@ -117,6 +117,51 @@ static const mgl_config biased_config = {.family = MGL_FAMILY_LLAMA,
                                          .dtype = MGL_DTYPE_F32,
                                          .bos_id = -1};
 
+// Mixtures of experts; the first has a layer without one and an expert that all tokens have.
+static const mgl_config shared_mixture_config = {.family = MGL_FAMILY_QWEN2_MOE,
+                                                 .hidden_size = 104,
+                                                 .intermediate_size = 136,
+                                                 .layer_count = 3,
+                                                 .head_count = 4,
+                                                 .kv_head_count = 2,
+                                                 .head_dim = 40,
+                                                 .vocab_size = VOCAB,
+                                                 .context_tokens = 2048,
+                                                 .rms_norm_eps = 1e-6,
+                                                 .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
+                                                 .qkv_bias = true,
+                                                 .mixture = {.expert_count = 9,
+                                                             .slots = 3,
+                                                             .inner_size = 72,
+                                                             .shared_size = 56,
+                                                             .shared_gate = true,
+                                                             .renormalise = true,
+                                                             .scale = 1,
+                                                             .dense_layers = {1}},
+                                                 .dtype = MGL_DTYPE_BF16,
+                                                 .bos_id = -1};
+static const mgl_config f32_mixture_config = {.family = MGL_FAMILY_MIXTRAL,
+                                              .hidden_size = 72,
+                                              .intermediate_size = 88,
+                                              .layer_count = 2,
+                                              .head_count = 3,
+                                              .kv_head_count = 1,
+                                              .head_dim = 48,
+                                              .vocab_size = VOCAB,
+                                              .context_tokens = 2048,
+                                              .rms_norm_eps = 1e-5,
+                                              .rope = {.kind = MGL_ROPE_PLAIN, .theta = 1e4},
+                                              .mixture = {.expert_count = 12,
+                                                          .slots = 4,
+                                                          .inner_size = 88,
+                                                          .scores = MGL_SCORES_SIGMOID,
+                                                          .renormalise = true,
+                                                          .scale = 2.5,
+                                                          .groups = 4,
+                                                          .top_groups = 2},
+                                              .dtype = MGL_DTYPE_F32,
+                                              .bos_id = -1};
+
 // How the tokens of the observed sequence reach the model.
 typedef struct way {
   uint32_t threads;
@@ -340,6 +385,30 @@ static void ops_that_are_not_fused_keep_the_bits(void **state) {
   check_on_all_levels(&phi_config, check_contract);
 }
 
+static void mixtures_keep_the_bits(void **state) {
+  (void)state;
+  check_on_all_levels(&shared_mixture_config, check_contract);
+  check_on_all_levels(&f32_mixture_config, check_contract);
+}
+
+static void mixtures_in_codes_keep_the_bits(void **state) {
+  (void)state;
+  mgl_config config = shared_mixture_config;
+  config.quantization = (mgl_quantization){.method = MGL_QUANT_COMPRESSED,
+                                           .drawn = {.dtype = MGL_DTYPE_I4, .group = 32}};
+  assert_int_equal(setenv("MEGALITH_SIMD", mgl_simd_name(mgl_simd_detected()), 1), 0);
+  check_contract(&config);
+  assert_int_equal(unsetenv("MEGALITH_SIMD"), 0);
+}
+
+static void mixtures_in_large_iterations(void **state) {
+  (void)state;
+  assert_int_equal(setenv("MEGALITH_SIMD", mgl_simd_name(mgl_simd_detected()), 1), 0);
+  check_large_iterations(&shared_mixture_config);
+  check_large_iterations(&f32_mixture_config);
+  assert_int_equal(unsetenv("MEGALITH_SIMD"), 0);
+}
+
 // On the best level only, for time; the second model's window is longer than a split.
 static void windows_and_lengths_in_large_iterations(void **state) {
   (void)state;
@@ -391,6 +460,9 @@ int main(void) {
       cmocka_unit_test(bf16_bits_of_large_iterations),
       cmocka_unit_test(f32_bits_of_large_iterations),
       cmocka_unit_test(codes_keep_the_bits),
+      cmocka_unit_test(mixtures_keep_the_bits),
+      cmocka_unit_test(mixtures_in_codes_keep_the_bits),
+      cmocka_unit_test(mixtures_in_large_iterations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

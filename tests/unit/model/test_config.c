@@ -343,7 +343,7 @@ static const bad_case bad_cases[] = {
     {LLAMA32_1B, "{\"model_type\":\"mistral\"}", NOT_SUPPORTED, "mistral"},
     {LLAMA32_1B, "{\"model_type\":5}", FORMAT, "model_type"},
     {LLAMA_LEAST, "{\"model_type\":null}", FORMAT, "is this the config.json of a model"},
-    {LLAMA_LEAST, "{\"model_type\":\"qwen3_moe\"}", NOT_SUPPORTED, "qwen3_moe"},
+    {LLAMA_LEAST, "{\"model_type\":\"deepseek_v3\"}", NOT_SUPPORTED, "deepseek_v3"},
     // features
     {QWEN3_0_6B, "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":3}}", NOT_SUPPORTED,
      "found 3"},

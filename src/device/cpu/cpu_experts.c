@@ -1,0 +1,252 @@
+#include "device/cpu/cpu_experts.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "device/cpu/cpu_linears.h"
+#include "device/cpu/cpu_tasks.h"
+
+// Of the activation that is clamped: gate * sigmoid(SLOPE * gate) * (up + 1).
+#define SLOPE 1.702f
+
+// One run of an op.
+typedef struct expert_run {
+  const mgl_cpu_program *p;
+  const mgl_op *op;
+  uint32_t worker;
+  uint32_t begin, end;     // columns
+  uint32_t tokens, slots;  // of this iteration, of a token
+  uint32_t experts;
+  bool is_down;
+  uint32_t k;           // columns of x
+  uint32_t slots_of_x;  // slots that have the same row of x: all of a token, or one
+  mgl_dtype x_dtype;
+  const float *routes;  // [T, S, 2]
+  uint32_t *first;      // [E + 1] into rows
+  uint32_t *rows;       // [T * S] token * S + slot, sorted by expert
+  unsigned char *gather;
+  float *sums;
+} expert_run;
+
+// Rows [at, at + count) of `rows`, all of one expert.
+typedef struct expert_rows {
+  uint32_t expert;
+  uint32_t at, count;
+  const void *x;  // [count, K], or what pack made of them
+  bool packed, split;
+} expert_rows;
+
+static uint32_t smaller(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+
+static uint32_t expert_of(const expert_run *r, uint32_t row) {
+  uint32_t expert = (uint32_t)lrintf(r->routes[2 * (size_t)row]);
+  assert(expert < r->experts);  // as op route makes them
+  return expert;
+}
+
+static float weight_of(const expert_run *r, uint32_t row) {
+  return r->routes[2 * (size_t)row + 1];
+}
+
+// --- rows by experts -----------------------------------------------------------------------------
+
+static void sort_rows(const expert_run *r) {
+  const uint32_t count = r->tokens * r->slots;
+  memset(r->first, 0, ((size_t)r->experts + 1) * sizeof *r->first);
+  for (uint32_t row = 0; row < count; row++) {
+    r->first[expert_of(r, row) + 1]++;
+  }
+  for (uint32_t e = 0; e < r->experts; e++) {
+    r->first[e + 1] += r->first[e];
+  }
+  for (uint32_t row = 0; row < count; row++) {  // first[e] goes on to where e + 1 begins
+    r->rows[r->first[expert_of(r, row)]++] = row;
+  }
+  for (uint32_t e = r->experts; e > 0; e--) {
+    r->first[e] = r->first[e - 1];
+  }
+  r->first[0] = 0;
+}
+
+// The rows of x: in their place if it is one, else gathered in scratch; and packed where it pays.
+static void find_x(const expert_run *r, expert_rows *b) {
+  const mgl_cpu_program *p = r->p;
+  const unsigned char *x = mgl_cpu_program_input(p, r->op, MGL_ROLE_X);
+  const size_t bytes = r->k * mgl_dtype_bytes(r->x_dtype);
+  b->x = x + r->rows[b->at] / r->slots_of_x * bytes;
+  for (uint32_t i = 0; b->count > 1 && i < b->count; i++) {
+    memcpy(r->gather + i * bytes, x + r->rows[b->at + i] / r->slots_of_x * bytes, bytes);
+    b->x = r->gather;
+  }
+  const mgl_tensor *w = mgl_graph_input(p->graph, r->op, MGL_ROLE_EXPERTS);
+  b->packed = w->group == 0 && mgl_linear_packs(&p->way, b->count, r->end - r->begin);
+  b->split = b->packed && p->way.split && r->x_dtype == MGL_DTYPE_BF16;
+  if (b->packed) {
+    b->x = mgl_cpu_pack(
+        p, r->worker,
+        (mgl_pack_args){
+            .x = b->x, .dtype = r->x_dtype, .split = b->split, .token_count = b->count, .k = r->k});
+  }
+}
+
+// --- products ------------------------------------------------------------------------------------
+
+// Rows [first, first + count) of an expert's matrix, the `which`-th of the op, times x. in_place:
+// added to what is in out.
+static void multiply(const expert_run *r, const expert_rows *b, uint32_t which, uint32_t first,
+                     uint32_t count, float *out, uint32_t stride, bool in_place) {
+  const mgl_op *op = r->op;
+  const mgl_op_range matrices = mgl_op_inputs(op, MGL_ROLE_EXPERTS);
+  const mgl_op_range biases = mgl_op_inputs(op, MGL_ROLE_EXPERT_BIAS);
+  const uint32_t tensor = op->inputs[matrices.first + which];
+  const mgl_tensor *w = &r->p->graph->tensors[tensor];
+  const void *const *experts = mgl_cpu_program_tensor(r->p, tensor);
+  const float *bias = NULL;
+  if (which < biases.count && !r->is_down) {
+    bias = mgl_cpu_program_tensor(r->p, op->inputs[biases.first + which]);
+    bias += (size_t)b->expert * w->dims[1].number + first;
+  }
+  mgl_cpu_multiply(r->p, r->worker,
+                   (mgl_linear_args){.x = b->x,
+                                     .x_dtype = r->x_dtype,
+                                     .packed = b->packed,
+                                     .split = b->split,
+                                     .w = (const unsigned char *)experts[b->expert] +
+                                          first * mgl_tensor_inner_bytes(w),
+                                     .w_dtype = w->dtype,
+                                     .w_group = w->group,
+                                     .w_offsets = w->offsets,
+                                     .bias = bias,
+                                     .residual = in_place ? out : NULL,
+                                     .token_count = b->count,
+                                     .k = r->k,
+                                     .out = out,
+                                     .out_stride = stride},
+                   count);
+}
+
+// What silu_mul shall get for a row: the weight goes into up, and of a clamped activation, which is
+// silu(SLOPE * gate) / SLOPE * (up + 1), what silu does not do.
+static void weigh(float *gate, float *up, uint32_t count, float weight, float limit) {
+  if (limit == 0) {
+    for (uint32_t i = 0; i < count; i++) {
+      up[i] *= weight;
+    }
+    return;
+  }
+  weight /= SLOPE;
+  for (uint32_t i = 0; i < count; i++) {
+    gate[i] = SLOPE * fminf(gate[i], limit);
+    up[i] = (fmaxf(fminf(up[i], limit), -limit) + 1) * weight;
+  }
+}
+
+static void gate_up(const expert_run *r, const expert_rows *b) {
+  const mgl_cpu_program *p = r->p;
+  const mgl_tensor *out = &p->graph->tensors[r->op->output];
+  const uint32_t columns = mgl_cpu_gate_up_columns(b->count);
+  float *gate = r->sums;
+  float *up = gate + (size_t)columns * b->count;
+  for (uint32_t first = r->begin, count; first < r->end; first += count) {
+    count = smaller(r->end - first, columns);
+    multiply(r, b, 0, first, count, gate, columns, false);
+    multiply(r, b, 1, first, count, up, columns, false);
+    for (uint32_t i = 0; i < b->count; i++) {
+      const uint32_t row = r->rows[b->at + i];
+      const size_t at = (size_t)row * out->dims[1].number + first;
+      mgl_silu_mul_args args = {.gate = gate + (size_t)i * columns,
+                                .up = up + (size_t)i * columns,
+                                .out = (unsigned char *)mgl_cpu_program_tensor(p, r->op->output) +
+                                       at * mgl_dtype_bytes(out->dtype),
+                                .out_dtype = out->dtype};
+      weigh(gate + (size_t)i * columns, up + (size_t)i * columns, count, weight_of(r, row),
+            (float)r->op->attrs[MGL_ATTR_LIMIT]);
+      p->kernels->silu_mul(&args, 0, count);
+    }
+  }
+}
+
+// The columns of a token's row of the result.
+static float *result_of(const expert_run *r, uint32_t token, uint32_t column) {
+  const mgl_tensor *out = &r->p->graph->tensors[r->op->output];
+  float *rows = mgl_cpu_program_tensor(r->p, r->op->output);  // which are the residual's
+  return rows + (size_t)token * out->dims[1].number + column;
+}
+
+static void down(const expert_run *r, const expert_rows *b) {
+  if (b->count == 1) {
+    float *out = result_of(r, r->rows[b->at] / r->slots, r->begin);
+    multiply(r, b, 0, r->begin, r->end - r->begin, out, r->end - r->begin, true);
+    return;
+  }
+  const uint32_t columns = mgl_cpu_gate_up_columns(b->count);
+  for (uint32_t first = r->begin, count; first < r->end; first += count) {
+    count = smaller(r->end - first, columns);
+    multiply(r, b, 0, first, count, r->sums, columns, false);
+    for (uint32_t i = 0; i < b->count; i++) {
+      mgl_add_args args = {.x = result_of(r, r->rows[b->at + i] / r->slots, first),
+                           .y = r->sums + (size_t)i * columns};
+      r->p->kernels->add(&args, 0, count);
+    }
+  }
+}
+
+// The biases of the slots of all tokens, times their weights.
+static void add_biases(const expert_run *r) {
+  const float *bias = mgl_cpu_program_input(r->p, r->op, MGL_ROLE_EXPERT_BIAS);
+  const uint32_t columns = r->p->graph->tensors[r->op->output].dims[1].number;
+  for (uint32_t row = 0; bias != NULL && row < r->tokens * r->slots; row++) {
+    const float *from = bias + (size_t)expert_of(r, row) * columns + r->begin;
+    const float weight = weight_of(r, row);
+    float *to = result_of(r, row / r->slots, r->begin);
+    for (uint32_t i = 0; i < r->end - r->begin; i++) {
+      to[i] += weight * from[i];
+    }
+  }
+}
+
+void mgl_cpu_experts_run(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker,
+                         uint32_t begin, uint32_t end) {
+  const mgl_tensor *w = mgl_graph_input(p->graph, op, MGL_ROLE_EXPERTS);
+  const mgl_tensor *x = mgl_graph_input(p->graph, op, MGL_ROLE_X);
+  const mgl_cpu_expert_layout layout = mgl_cpu_lay_out_experts(p->graph, op, p->largest.tokens);
+  const bool is_down = mgl_op_input(op, MGL_ROLE_RESIDUAL) != MGL_NO_TENSOR;
+  unsigned char *scratch = mgl_cpu_work_scratch(p, worker);
+  const uint32_t slots = mgl_op_slots(p->graph, op);
+  const expert_run r = {.p = p,
+                        .op = op,
+                        .worker = worker,
+                        .begin = begin,
+                        .end = end,
+                        .tokens = p->plan->token_count,
+                        .slots = slots,
+                        .experts = w->dims[0].number,
+                        .is_down = is_down,
+                        .k = w->dims[2].number,
+                        .slots_of_x = is_down ? 1 : slots,
+                        .x_dtype = x->dtype,
+                        .routes = mgl_cpu_program_input(p, op, MGL_ROLE_ROUTES),
+                        .first = (uint32_t *)(void *)(scratch + layout.first),
+                        .rows = (uint32_t *)(void *)(scratch + layout.rows),
+                        .gather = scratch + layout.gather,
+                        .sums = (float *)(void *)(scratch + layout.sums)};
+  sort_rows(&r);
+  if (is_down) {
+    add_biases(&r);
+  }
+  for (uint32_t e = 0; e < r.experts; e++) {
+    for (uint32_t at = r.first[e], count; at < r.first[e + 1]; at += count) {
+      count = smaller(r.first[e + 1] - at, MGL_CPU_BLOCK_TOKENS);
+      expert_rows rows = {.expert = e, .at = at, .count = count};
+      find_x(&r, &rows);
+      if (is_down) {
+        down(&r, &rows);
+      } else {
+        gate_up(&r, &rows);
+      }
+    }
+  }
+}

@@ -89,6 +89,9 @@ static mgl_status lacks(const char *what, const char *where, mgl_error *err) {
 // What the kernels for the CPU have and those for the GPU lack.
 static mgl_status check_features(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
   const char *name = output_name(program, op);
+  if (mgl_op_input(op, MGL_ROLE_ROUTES) != MGL_NO_TENSOR) {
+    return lacks("a mixture of experts", name, err);
+  }
   if (op->kind == MGL_OP_LAYERNORM) {
     return lacks("a layer norm", name, err);
   }

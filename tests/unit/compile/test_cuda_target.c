@@ -174,6 +174,9 @@ static void features_without_kernels_are_refused(void **state) {
       {.config = {.rotary_dim = 16, .rope = yarn}, .message = "multiplies parts of heads"},
       {.config = {.family = MGL_FAMILY_PHI, .qkv_bias = true},
        .message = "no kernel for a layer norm (\"0.input_layernorm\")"},
+      {.config = {.family = MGL_FAMILY_QWEN3_MOE,
+                  .mixture = {.expert_count = 4, .slots = 2, .inner_size = 64, .scale = 1}},
+       .message = "a mixture of experts"},
       {.config = {.rope = yarn}, .message = NULL},
       {.config = {.qkv_bias = true}, .message = NULL},
       {.config = {.fused_weights = true, .family = MGL_FAMILY_PHI3}, .message = NULL},
@@ -188,6 +191,7 @@ static void features_without_kernels_are_refused(void **state) {
     config.mlp_bias = c->mlp_bias;
     config.rotary_dim = c->rotary_dim;
     config.fused_weights = c->fused_weights;
+    config.mixture = c->mixture;
     config.window_tokens = c->window_tokens;
     config.window_layers[0] = c->window_layers[0];
     config.rope = c->rope.theta != 0 ? c->rope : plain.rope;

@@ -57,6 +57,8 @@ static void units_have_their_roles(void **state) {
     if (unit == MGL_UNIT_COLUMN || unit == MGL_UNIT_ELEMENT || unit == MGL_UNIT_VECTOR) {
       assert_true(mgl_op_input(&op, MGL_ROLE_X) != MGL_NO_TENSOR);
     }
+    assert_int_equal(unit == MGL_UNIT_EXPERT, mgl_op_input(&op, MGL_ROLE_ROUTES) != MGL_NO_TENSOR);
+    assert_int_equal(unit == MGL_UNIT_EXPERT, mgl_op_inputs(&op, MGL_ROLE_EXPERTS).count > 0);
     assert_int_equal(unit == MGL_UNIT_HEAD, mgl_op_input(&op, MGL_ROLE_KV) != MGL_NO_TENSOR);
   }
 }

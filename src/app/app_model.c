@@ -44,12 +44,6 @@ mgl_mode mgl_app_mode_of(const mgl_arguments *arguments, const mgl_runner *runne
                                               : mgl_runner_usual_mode(runner);
 }
 
-// Whether --mode names mode mega, among others maybe.
-static bool names_mega(const mgl_arguments *arguments) {
-  return mgl_arguments_has(arguments, "mode") &&
-         strstr(mgl_arguments_text(arguments, "mode", ""), mgl_mode_name(MGL_MODE_MEGA)) != NULL;
-}
-
 // --- the demo model ------------------------------------------------------------------------------
 
 static bool has_config(const char *folder) {
@@ -213,6 +207,12 @@ static const mgl_argument *find_argument(const mgl_arguments *arguments, const c
 static uint32_t number_of(const mgl_arguments *arguments, const char *name) {
   const mgl_argument *argument = find_argument(arguments, name);
   return argument == NULL ? 0 : (uint32_t)argument->u64;
+}
+
+// Whether --mode, where the command has it, names mode mega, among others maybe.
+static bool names_mega(const mgl_arguments *arguments) {
+  const mgl_argument *argument = find_argument(arguments, "mode");
+  return argument != NULL && strstr(argument->text, mgl_mode_name(MGL_MODE_MEGA)) != NULL;
 }
 
 static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *arguments,

@@ -125,9 +125,9 @@ typedef struct mgl_kernels_options {
   bool plan_at_logits;  // the next plan is made beside logits, else beside the first attention
 } mgl_kernels_options;
 
-// `program` is fused for the GPU, or has no next_plan: then every op is a launch of its own. Refuses
-// with MGL_ERR_UNSUPPORTED a program with more than one next_plan, or one without one rope_angles,
-// which share a launch with others.
+// `program` is fused for the GPU, or has no next_plan: then every op is a launch of its own.
+// Refuses with MGL_ERR_UNSUPPORTED a program with more than one next_plan, or one without one
+// rope_angles, which share a launch with others.
 mgl_status mgl_lower_kernels(const mgl_graph *program, const mgl_kernels_options *options,
                              mgl_schedule **out, mgl_error *err);
 

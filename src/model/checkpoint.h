@@ -43,8 +43,8 @@ mgl_status mgl_checkpoint_find(const mgl_checkpoint *checkpoint, const char *nam
 // True if a tensor of that name exists, of whatever dtype.
 int mgl_checkpoint_has(const mgl_checkpoint *checkpoint, const char *name);
 
-// Rows [first, first + rows) of a stored matrix of total_rows rows, under a name of their own; or of
-// matrices behind each other in one tensor [n,N,K], whose rows are then n * N.
+// Rows [first, first + rows) of a stored matrix of total_rows rows, under a name of their own; or
+// of matrices behind each other in one tensor [n,N,K], whose rows are then n * N.
 typedef struct mgl_tensor_part {
   const char *matrix;
   const char *name;

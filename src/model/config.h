@@ -140,8 +140,8 @@ typedef struct mgl_generation {
   char unapplied[MGL_UNAPPLIED_BYTES];
 } mgl_generation;
 
-// "qwen3", "qwen2", "llama", "mistral", "phi3", "phi", "qwen3_moe", "qwen2_moe", "mixtral", "olmoe",
-// "glm4_moe"
+// "qwen3", "qwen2", "llama", "mistral", "phi3", "phi", "qwen3_moe", "qwen2_moe", "mixtral",
+// "olmoe", "glm4_moe"
 const char *mgl_family_name(mgl_family family);
 
 // Tokens that a query of the layer attends to, itself included; 0: all before it.

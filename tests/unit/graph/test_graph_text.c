@@ -107,7 +107,7 @@ static const struct {
      "z = sample(l, y) : i32[T]",
      "the result must be i32[L]"},
     {"weight bad f32[T,8]", "numbers only"},
-    {"weight bad f32[2,2,2]", "rank 3 of 1 to 2"},
+    {"weight bad f32[2,2,2,2]", "rank 4 of 1 to 3"},
     {"weight big f32[2000000000,2000000000]", "elements"},
     {"weight w bf16[6,8]", "declared twice"},
     {"input y% i32[T]", "expected"},

@@ -50,7 +50,10 @@ static void files_agree_with_themselves(void **state) {
     // Prompt at once here, through the KV cache there: equal up to fp32 rounding.
     assert_true(fabs((double)(chosen - second) - reference.margins[0]) < 1e-3);
     assert_true(reference.bf16_mean_kl > 0 && reference.bf16_mean_kl < reference.bf16_max_kl);
-    assert_true(reference.bf16_max_kl < 0.05 && reference.bf16_logit_error < 1);
+    bool is_mixture =
+        strstr(reference.config_json, "experts") != NULL;  // one may be taken for another
+    assert_true(reference.bf16_max_kl < (is_mixture ? 0.5 : 0.05) &&
+                reference.bf16_logit_error < 1);
     assert_true(reference.fp32_logit_error < 0.02 * reference.bf16_logit_error);
     size_t decided = 0;
     for (size_t k = 0; k < reference.continuation_count; k++) {

@@ -1,6 +1,6 @@
-// NVRTC has no <stdint.h>, <stdbool.h>, <stddef.h> or <string.h>, so the compiler at run time is given
-// this file under those four names (cmake/embed_device_sources.cmake); nothing else includes it. Sizes
-// equal the host's, so that structs of the protocol have one layout.
+// NVRTC has no <stdint.h>, <stdbool.h>, <stddef.h> or <string.h>, so the compiler at run time is
+// given this file under those four names (cmake/embed_device_sources.cmake); nothing else includes
+// it. Sizes equal the host's, so that structs of the protocol have one layout.
 #ifndef MGL_KERNELS_CUDA_COMMON_NVRTC_TYPES_H
 #define MGL_KERNELS_CUDA_COMMON_NVRTC_TYPES_H
 

@@ -1,7 +1,7 @@
 // Plain kernels: blocks, sums over their threads, and elements of any dtype.
 //
-// A plain kernel is slow and correct: it takes every shape and dtype that the CPU takes. Its body is
-// a function of an op and a place, written in what C and CUDA C have in common: a host that says
+// A plain kernel is slow and correct: it takes every shape and dtype that the CPU takes. Its body
+// is a function of an op and a place, written in what C and CUDA C have in common: a host that says
 // that a block has one thread runs it as it is (tests/support/fake_cuda_plain.c), so that all but
 // the threads' cooperation is tested without a GPU.
 //

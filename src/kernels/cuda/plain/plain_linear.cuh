@@ -1,6 +1,6 @@
-// The plain linear: a warp computes a few features of a few tokens; its lanes take eight elements of
-// a row each in turn. So a weight is read once for every eight tokens, from the caches but for the
-// first time, and rows of any length, dtype and form do.
+// The plain linear: a warp computes a few features of a few tokens; its lanes take eight elements
+// of a row each in turn. So a weight is read once for every eight tokens, from the caches but for
+// the first time, and rows of any length, dtype and form do.
 //
 // Rejected: tiles in shared memory and tensor cores. Those are the fused tasks' business.
 #ifndef MGL_KERNELS_CUDA_PLAIN_PLAIN_LINEAR_CUH

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,23 +30,76 @@ static void *count_live(void *memory) {
   return memory;
 }
 
+// --- budgets -------------------------------------------------------------------------------------
+
+static _Thread_local mgl_alloc_budget *budget;
+
+// Whether the thread may hold so many more bytes.
+static bool affords(size_t bytes) {
+  if (budget == NULL) {
+    return true;
+  }
+  uint64_t held = budget->held < 0 ? 0 : (uint64_t)budget->held;
+  bool fits = held <= budget->limit && bytes <= budget->limit - held;
+  budget->refused |= !fits;
+  return fits;
+}
+
+// Counts a block that was just made, or (sign -1) that is about to go.
+static void *count_held(void *memory, int sign) {
+  if (budget != NULL && memory != NULL) {
+    budget->held += sign * (int64_t)malloc_usable_size(memory);
+    budget->peak = budget->held > budget->peak ? budget->held : budget->peak;
+  }
+  return memory;
+}
+
+void mgl_alloc_budget_begin(mgl_alloc_budget *begun, uint64_t limit) {
+  *begun = (mgl_alloc_budget){.limit = limit, .outer = budget};
+  budget = begun;
+}
+
+void mgl_alloc_budget_end(mgl_alloc_budget *begun) {
+  budget = begun->outer;
+}
+
+void mgl_alloc_budget_earn(uint64_t text_bytes) {
+  if (budget != NULL) {
+    bool overflows = text_bytes > (UINT64_MAX - budget->limit) / MGL_ALLOC_BUDGET_FACTOR;
+    budget->limit = overflows ? UINT64_MAX : budget->limit + text_bytes * MGL_ALLOC_BUDGET_FACTOR;
+  }
+}
+
+// --- the heap ------------------------------------------------------------------------------------
+
 void *mgl_alloc(size_t bytes) {
-  return injected_failure() ? NULL : count_live(malloc(bytes == 0 ? 1 : bytes));
+  if (injected_failure() || !affords(bytes)) {
+    return NULL;
+  }
+  return count_held(count_live(malloc(bytes == 0 ? 1 : bytes)), 1);
 }
 
 void *mgl_alloc_zeroed(size_t count, size_t bytes_each) {
-  if (injected_failure()) {
+  bool empty = count == 0 || bytes_each == 0;
+  bool overflows = !empty && count > SIZE_MAX / bytes_each;
+  if (injected_failure() || overflows || !affords(count * bytes_each)) {
     return NULL;
   }
-  bool empty = count == 0 || bytes_each == 0;
-  return count_live(empty ? calloc(1, 1) : calloc(count, bytes_each));
+  return count_held(count_live(empty ? calloc(1, 1) : calloc(count, bytes_each)), 1);
 }
 
 void *mgl_realloc(void *old, size_t bytes) {
   if (old == NULL) {
     return mgl_alloc(bytes);
   }
-  return injected_failure() ? NULL : realloc(old, bytes == 0 ? 1 : bytes);
+  // Both blocks may be there while the contents move.
+  if (injected_failure() || !affords(bytes)) {
+    return NULL;
+  }
+  count_held(old, -1);
+  void *moved = realloc(old, bytes == 0 ? 1 : bytes);
+  count_held(moved == NULL ? old : moved, 1);
+  return moved;
 }
 
 char *mgl_strndup(const char *text, size_t bytes) {
@@ -64,6 +118,7 @@ char *mgl_strdup(const char *text) {
 void mgl_free(void *memory) {
   if (memory != NULL) {
     atomic_fetch_sub_explicit(&alloc_live, 1, memory_order_relaxed);
+    count_held(memory, -1);
     free(memory);
   }
 }

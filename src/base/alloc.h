@@ -40,6 +40,27 @@ uint64_t mgl_memory_available(void);
 // tests.
 uint64_t mgl_memory_available_in(const char *proc, const char *cgroup);
 
+// --- budgets ------------------------------------------------------------------------------------
+
+// What a thread may hold of the heap while it reads something that a stranger made: from begin to
+// end, an allocation of this thread that would go beyond the budget returns NULL. Blocks that are
+// freed give their bytes back. Pages (mgl_pages_map) do not count, nor do other threads.
+typedef struct mgl_alloc_budget {
+  uint64_t limit;  // bytes
+  int64_t held;    // bytes: negative if more from before was freed than taken
+  int64_t peak;
+  bool refused;  // an allocation went beyond it
+  struct mgl_alloc_budget *outer;
+} mgl_alloc_budget;
+
+enum { MGL_ALLOC_BUDGET_FACTOR = 20 };  // bytes that a byte of text may take
+
+// `budget` must stay until its end. Of budgets one in the other the inner one counts.
+void mgl_alloc_budget_begin(mgl_alloc_budget *budget, uint64_t limit);
+void mgl_alloc_budget_end(mgl_alloc_budget *budget);
+// Raises the limit of the thread's budget, if it has one, by what so many bytes of text may take.
+void mgl_alloc_budget_earn(uint64_t text_bytes);
+
 // --- fault injection for tests -------------------------------------------------------------------
 
 // Makes the Nth (1 = next) allocation from now on fail, once; 0 switches it off.

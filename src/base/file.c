@@ -119,6 +119,7 @@ mgl_status mgl_file_read(const char *path, size_t max_bytes, char **out, size_t 
                            max_bytes);
     goto fail;
   }
+  mgl_alloc_budget_earn(bytes);
   text = mgl_alloc(bytes + 1);
   if (text == NULL) {
     status =

@@ -18,6 +18,7 @@ enum {
   DEFAULT_ALIGNMENT = 32,
   MIN_VALUE_BYTES = 13,   // an empty key, a type, a byte
   MIN_TENSOR_BYTES = 24,  // an empty name, no dims, type, offset
+  TEXT_OF_A_BYTE = 6,  // a token is a few bytes here, and a JSON value of its own when it is read
 };
 
 static const mgl_gguf_type types[] = {
@@ -360,6 +361,7 @@ static mgl_status parse(cursor *c, mgl_gguf *out) {
   }
   MGL_TRY(take_metadata(c, out));
   MGL_TRY(take_tensors(c, out));
+  mgl_alloc_budget_earn((uint64_t)(c->at - c->start) * TEXT_OF_A_BYTE);
   return find_data(c, out);
 }
 

@@ -6,6 +6,7 @@
 // running raw prompts).
 #include "model/model_folder.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -234,11 +235,10 @@ static mgl_status has_weights(const char *folder, bool *out, mgl_error *err) {
   return MGL_OK;
 }
 
-mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_folder *out,
-                                 mgl_error *err) {
+static mgl_status open_parts(const char *path, unsigned needs, mgl_model_folder *out,
+                             mgl_error *err) {
   mgl_file_kind kind = MGL_FILE_ABSENT;
   bool is_gguf = false;
-  *out = (mgl_model_folder){0};
   MGL_TRY(mgl_file_find(path, &kind, err));
   if (kind == MGL_FILE_OTHER) {
     MGL_TRY(mgl_gguf_folder_open(path, needs, &is_gguf, out, err));
@@ -299,6 +299,29 @@ mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_fol
 fail:
   mgl_model_folder_close(out);
   return status;
+}
+
+mgl_status mgl_model_folder_open(const char *path, unsigned needs, mgl_model_folder *out,
+                                 mgl_error *err) {
+  mgl_alloc_budget budget;
+  *out = (mgl_model_folder){0};
+  mgl_alloc_budget_begin(&budget, MGL_FOLDER_BUDGET_BASE_BYTES);
+  mgl_status status = open_parts(path, needs, out, err);
+  mgl_alloc_budget_end(&budget);
+  if (!budget.refused) {
+    return status;
+  }
+  // Whoever met the refusal could only say that memory was out, or went on without.
+  if (status == MGL_OK) {
+    mgl_model_folder_close(out);
+  }
+  uint64_t text_bytes = (budget.limit - MGL_FOLDER_BUDGET_BASE_BYTES) / MGL_ALLOC_BUDGET_FACTOR;
+  return mgl_error_set(err, MGL_ERR_LIMIT,
+                       "%s: what its files say would take more than %" PRIu64
+                       " MiB of memory: expected at most %d MiB, and %d bytes for each of the "
+                       "%" PRIu64 " bytes of text read so far",
+                       path, budget.limit >> 20, MGL_FOLDER_BUDGET_BASE_BYTES >> 20,
+                       MGL_ALLOC_BUDGET_FACTOR, text_bytes);
 }
 
 void mgl_model_folder_close(mgl_model_folder *folder) {

@@ -32,6 +32,11 @@ typedef struct mgl_model_folder {
   mgl_checkpoint *checkpoint;  // NULL unless asked for
 } mgl_model_folder;
 
+// What all that a folder's texts become may take of the heap while they are read and afterwards,
+// besides MGL_ALLOC_BUDGET_FACTOR bytes for each byte of text: JSON values, tokenizer, template,
+// tables of tensors. Weights are mapped and do not count.
+enum { MGL_FOLDER_BUDGET_BASE_BYTES = 64 << 20 };
+
 // Opens a folder, or a GGUF file; `needs` is a set of mgl_folder_need. config.json is always read,
 // generation_config.json if present. A tokenizer may have ids that the model's vocab_size does not
 // cover; the engine refuses a prompt with such an id. Zeroes *out first; on failure nothing is

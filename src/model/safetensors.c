@@ -297,6 +297,7 @@ static mgl_status add_file_bytes(mgl_checkpoint *checkpoint, size_t file_idx,
   size_t header_bytes = 0;
   json_t *header = NULL;
   MGL_TRY(check_header_extent(bytes, count, path, &header_bytes, err));
+  mgl_alloc_budget_earn(header_bytes);
   MGL_TRY(mgl_json_parse((const char *)bytes + LENGTH_BYTES, header_bytes, path, &header, err));
   size_t data_start = LENGTH_BYTES + header_bytes;
   mgl_status status =

@@ -232,6 +232,20 @@ static void indexes(void) {
     repeat(out, ",{}", 10 << 20);
     (void)fputs("]}", out);
     hostile_refused(out, HOSTILE_SCORE, "index: 30 MB of {}");
+    out = create_index();
+    (void)fputs("{\"metadata\":[{}", out);
+    repeat(out, ",{}", 300000);
+    (void)fputs("],\"weight_map\":{\"a\":\"s.safetensors\"}}", out);
+    FILE *shard = fopen(hostile_path("s.safetensors"), "wb");
+    if (shard == NULL) {
+      abort();
+    }
+    write_length(shard, strlen("{\"a\":[{}]}") + 3 * 300000);
+    (void)fputs("{\"a\":[{}", shard);
+    repeat(shard, ",{}", 300000);
+    (void)fputs("]}", shard);
+    (void)fclose(shard);
+    hostile_refused(out, HOSTILE_SCORE, "index and shard: each dense and small");
   }
 }
 

@@ -274,12 +274,50 @@ static void test_memory_available(void **state) {
   assert_true(mgl_memory_available() > 0);
 }
 
+static void test_budget(void **state) {
+  (void)state;
+  mgl_alloc_budget outer, inner;
+  void *before = mgl_alloc(1000);
+  mgl_alloc_budget_begin(&outer, 100000);
+  void *first = mgl_alloc(60000);
+  assert_non_null(first);
+  assert_in_range(outer.held, 60000, 61000);
+  assert_null(mgl_alloc(60000));
+  assert_true(outer.refused);
+  assert_null(mgl_alloc_zeroed(6, 10000));
+  assert_null(mgl_strndup("x", SIZE_MAX - 1));
+  mgl_free(first);
+  first = mgl_alloc_zeroed(6, 10000);
+  assert_non_null(first);
+  assert_null(mgl_realloc(first, 70000));  // both blocks may be there at once
+  first = mgl_realloc(first, 30000);
+  assert_in_range(outer.held, 30000, 31000);
+  // The inner one counts alone, and earns alone; blocks from before may go.
+  mgl_alloc_budget_begin(&inner, 1000);
+  mgl_free(before);
+  assert_true(inner.held < 0 && !inner.refused);
+  mgl_alloc_budget_earn(100);
+  assert_int_equal(inner.limit, 1000 + 100 * MGL_ALLOC_BUDGET_FACTOR);
+  mgl_alloc_budget_earn(UINT64_MAX / 2);
+  assert_true(inner.limit == UINT64_MAX);
+  mgl_alloc_budget_end(&inner);
+  mgl_free(first);
+  assert_in_range(outer.peak, 60000, 100000);
+  assert_int_equal(outer.held, 0);
+  mgl_alloc_budget_end(&outer);
+  mgl_alloc_budget_earn(1);  // without a budget nothing happens
+  void *large = mgl_alloc(200000);
+  assert_non_null(large);
+  mgl_free(large);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_heap),     cmocka_unit_test(test_overflow),
       cmocka_unit_test(test_grow),     cmocka_unit_test(test_injected_failures),
       cmocka_unit_test(test_pages),    cmocka_unit_test(test_pages_refused),
       cmocka_unit_test(test_messages), cmocka_unit_test(test_memory_available),
+      cmocka_unit_test(test_budget),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -287,6 +287,50 @@ static void test_vocabulary_too_large(void **state) {
   temp_folder_remove(&folder);
 }
 
+// Writes a file that begins and ends so, and has `count` empty objects in between.
+static void write_dense(const temp_folder *folder, const char *name, const char *begin,
+                        size_t count, const char *end, bool has_length) {
+  char path[TEMP_PATH_BYTES];
+  temp_folder_path(folder, name, path);
+  FILE *file = fopen(path, "wb");
+  assert_non_null(file);
+  uint64_t header_bytes = strlen(begin) + 3 * count + strlen(end) + 2;
+  if (has_length) {
+    assert_int_equal(fwrite(&header_bytes, sizeof header_bytes, 1, file), 1);
+  }
+  (void)fputs(begin, file);
+  for (size_t i = 0; i < count; i++) {
+    (void)fputs("{},", file);
+  }
+  (void)fputs("{}", file);
+  (void)fputs(end, file);
+  assert_int_equal(fclose(file), 0);
+}
+
+// An index and a header that a reader would take by themselves, and that together take more than
+// a folder may: one budget counts for all that is read.
+static void test_one_budget(void **state) {
+  (void)state;
+  temp_folder folder;
+  const size_t count = 300000;
+  create_full_folder(&folder);
+  mgl_model_folder opened;
+  write_dense(&folder, "model.safetensors.index.json", "{\"metadata\":[", count,
+              "],\"weight_map\":{\"one\":\"w-1.safetensors\",\"two\":\"w-2.safetensors\"}}", false);
+  open_folder(&folder, MGL_NEED_WEIGHTS, &opened);
+  mgl_model_folder_close(&opened);
+  write_dense(&folder, "w-2.safetensors", "{\"one\":[", count, "]}", true);
+  assert_open_fails(folder.path, MGL_NEED_WEIGHTS, "expected at most 64 MiB, and 20 bytes for");
+  temp_folder_write_text(&folder, "model.safetensors.index.json",
+                         "{\"weight_map\":{\"one\":\"w-2.safetensors\"}}");
+  assert_open_fails(folder.path, MGL_NEED_WEIGHTS, "w-2.safetensors: tensor \"one\"");
+  // A thread's budget ends with the reading.
+  void *large = mgl_alloc((size_t)2 * MGL_FOLDER_BUDGET_BASE_BYTES);
+  assert_non_null(large);
+  mgl_free(large);
+  temp_folder_remove(&folder);
+}
+
 static void assert_chat(const temp_folder *folder, const char *expected) {
   mgl_model_folder opened;
   mgl_text chat = {0};
@@ -420,15 +464,11 @@ static void test_injected_failures(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_full_folder),
-      cmocka_unit_test(test_needs),
-      cmocka_unit_test(test_missing),
-      cmocka_unit_test(test_unreachable),
-      cmocka_unit_test(test_bad_files),
-      cmocka_unit_test(test_vocabulary_too_large),
-      cmocka_unit_test(test_where_the_template_is),
-      cmocka_unit_test(test_wanted_text),
-      cmocka_unit_test(test_injected_failures),
+      cmocka_unit_test(test_full_folder), cmocka_unit_test(test_needs),
+      cmocka_unit_test(test_missing),     cmocka_unit_test(test_unreachable),
+      cmocka_unit_test(test_bad_files),   cmocka_unit_test(test_vocabulary_too_large),
+      cmocka_unit_test(test_one_budget),  cmocka_unit_test(test_where_the_template_is),
+      cmocka_unit_test(test_wanted_text), cmocka_unit_test(test_injected_failures),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,9 @@ static mgl_status check_matrices(const mgl_graph *program, const mgl_op *op, mgl
     if (!is_table && mgl_op_role(op, i) != MGL_ROLE_MATRIX) {
       continue;
     }
-    MGL_TRY(check_bf16(w, "matrices", err));
+    if (!mgl_dtype_is_code(w->dtype)) {
+      MGL_TRY(check_bf16(w, "matrices", err));
+    }
     for (uint32_t d = is_table; d < 2; d++) {  // a table's rows are only looked up
       if (w->dims[d].number % MGL_FUSE_CUDA_FEATURE_STEP != 0) {
         return mgl_error_set(err, MGL_ERR_UNSUPPORTED,

@@ -47,7 +47,9 @@ static uint64_t worker_count(const cpu_model *m, const mgl_build *build) {
   return build->threads != 0 ? build->threads : mgl_topology_cores(m->topology);
 }
 
-static void cpu_defaults(const void *model, const mgl_build *build, mgl_device_defaults *out) {
+static void cpu_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
+                         mgl_device_defaults *out) {
+  (void)program;
   *out = (mgl_device_defaults){.where = "the CPU",
                                .iteration_tokens = USUAL_ITERATION_TOKENS,
                                .most_tokens = MGL_MAX_ITERATION_TOKENS,

@@ -8,6 +8,7 @@
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
 #include "engine/sampler.h"
+#include "lower/packed.h"
 #include "twin/wide_items.h"
 
 enum {
@@ -40,9 +41,12 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
   return MGL_OK;
 }
 
-static void cuda_defaults(const void *model, const mgl_build *build, mgl_device_defaults *out) {
+// The kernels of large iterations have no codes yet.
+static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
+                          mgl_device_defaults *out) {
   const cuda_model *m = model;
-  bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS;
+  bool large =
+      m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && mgl_packed_kinds(program) >> 1 == 0;
   (void)build;
   *out = (mgl_device_defaults){
       .where = "this GPU",
@@ -63,19 +67,13 @@ static mgl_cuda_program_options program_options(const cuda_model *m, const mgl_d
                                     .keep_activations = job->build->look};
 }
 
-static mgl_status check_forms(const mgl_graph *graph, mgl_error *err) {
+static mgl_status check_experts(const mgl_graph *graph, mgl_error *err) {
   for (size_t i = 0; i < graph->tensor_count; i++) {
     if (mgl_tensor_experts(&graph->tensors[i]) != 0) {
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                            "%s is a mixture of experts, which runs on the CPU only so far: use "
                            "--device cpu",
                            graph->name);
-    }
-    if (graph->tensors[i].group != 0) {
-      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                           "weight \"%s\" is quantised (%s), which runs on the CPU only so far: "
-                           "use --device cpu, or the model in bf16",
-                           graph->tensors[i].name, mgl_dtype_name(graph->tensors[i].dtype));
     }
   }
   return MGL_OK;
@@ -84,11 +82,19 @@ static mgl_status check_forms(const mgl_graph *graph, mgl_error *err) {
 static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   mgl_graph *fused = NULL;
   mgl_cuda_model model;
-  MGL_TRY(check_forms(program, err));
+  MGL_TRY(check_experts(program, err));
   MGL_TRY(mgl_fuse_ops_cuda(program, &fused, err));
   mgl_status status = mgl_cuda_model_of(fused, &model, err);
+  if (status == MGL_OK) {
+    status = mgl_packed_check(fused, err);
+  }
   mgl_graph_destroy(fused);
   return status;
+}
+
+// Mode full has no kernels for codes.
+static uint32_t cuda_modes_of(const mgl_graph *program) {
+  return mgl_packed_kinds(program) >> 1 == 0 ? UINT32_MAX : 1u << MGL_MODE_MEGA;
 }
 
 static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,
@@ -239,7 +245,10 @@ static mgl_status cuda_read_kv(void *model, const char *name, uint32_t page, flo
 }
 
 const mgl_device_table mgl_cuda_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_FULL,
-                                         .mode_hint = "mega or full on a GPU; try --device cpu",
+                                         .mode_hint =
+                                             "mega or full on a GPU (mega for quantised weights); "
+                                             "try --device cpu",
+                                         .modes_of = cuda_modes_of,
                                          .covers = cuda_covers,
                                          .otherwise = &mgl_cuda_plain_table,
                                          .open = cuda_open,

@@ -30,7 +30,9 @@ static mgl_status plain_open(const mgl_build *build, void **out, mgl_error *err)
   return MGL_OK;
 }
 
-static void plain_defaults(const void *model, const mgl_build *build, mgl_device_defaults *out) {
+static void plain_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
+                           mgl_device_defaults *out) {
+  (void)program;
   (void)model, (void)build;
   *out = (mgl_device_defaults){.where = "this GPU",
                                .iteration_tokens = USUAL_ITERATION_TOKENS,

@@ -85,12 +85,15 @@ typedef struct mgl_device_table {
   bool hands_out_logits;
   uint32_t modes;         // bit (1 << mgl_mode) for each that runs there
   const char *mode_hint;  // what to expect and do, for others
+  // Those of them that run a program that it covers; NULL: all of them.
+  uint32_t (*modes_of)(const mgl_graph *program);
   // MGL_ERR_UNSUPPORTED says what of a program it cannot run. NULL: it runs all.
   mgl_status (*covers)(const mgl_graph *program, mgl_error *err);
   const struct mgl_device_table *otherwise;  // what runs what it does not cover; NULL: nothing
   // *out is the device's own; destroy frees it, whatever became of it.
   mgl_status (*open)(const mgl_build *build, void **out, mgl_error *err);
-  void (*defaults)(const void *model, const mgl_build *build, mgl_device_defaults *out);
+  void (*defaults)(const void *model, const mgl_build *build, const mgl_graph *program,
+                   mgl_device_defaults *out);
   // Measures what create would take: fills the figures of *sizes, and workers.
   mgl_status (*measure)(void *model, const mgl_device_job *job, mgl_sizes *sizes, mgl_error *err);
   mgl_status (*create)(void *model, const mgl_device_job *job, mgl_error *err);

@@ -43,7 +43,12 @@ static const mgl_device_table *table_of(bool gpu) {
 }
 
 bool mgl_runner_has_mode(const mgl_runner *runner, mgl_mode mode) {
-  return (runner->device->modes >> mode & 1) != 0;
+  const mgl_device_table *device = runner->device;
+  uint32_t modes = device->modes;
+  if (device->modes_of != NULL) {
+    modes &= device->modes_of(runner->graph);
+  }
+  return (modes >> mode & 1) != 0;
 }
 
 mgl_mode mgl_runner_usual_mode(const mgl_runner *runner) {
@@ -168,7 +173,7 @@ static mgl_status measure(const mgl_runner *runner, const mgl_checkpoint *checkp
   MGL_TRY(runner->device->measure(runner->model, &job, out, err));
   if (share == MGL_USUAL_SHARE) {
     mgl_device_defaults usual;
-    runner->device->defaults(runner->model, &runner->build, &usual);
+    runner->device->defaults(runner->model, &runner->build, runner->graph, &usual);
     share = usual.share;
   }
   return share == 0 ? MGL_OK : mgl_sizes_share(out, share, err);
@@ -232,7 +237,7 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
   }
   runner->build.cuda = NULL;  // borrowed until here
   if (status == MGL_OK) {
-    runner->device->defaults(runner->model, build, &usual);
+    runner->device->defaults(runner->model, build, runner->graph, &usual);
     status = size_up(runner, &folder->config, &usual, err);
   }
   if (status != MGL_OK) {

@@ -1,6 +1,16 @@
 #include "lower/packed.h"
 
+#include "base/form.h"
 #include "twin/device_run.h"
+
+static mgl_packing packing_of(mgl_dtype dtype) {
+  switch (dtype) {
+    case MGL_DTYPE_E4M3: return MGL_PACKING_E4M3;
+    case MGL_DTYPE_I8: return MGL_PACKING_I8;
+    case MGL_DTYPE_I4: return MGL_PACKING_I4;
+    default: return MGL_PACKING_BF16;
+  }
+}
 
 mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_op *op) {
   mgl_op_range inputs = mgl_op_inputs(op, MGL_ROLE_MATRIX);
@@ -11,6 +21,9 @@ mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_o
   uint32_t halves = 0;
   m.k = program->tensors[op->inputs[m.first]].dims[1].number;
   m.k_padded = (m.k + MGL_CUDA_K_ALIGN - 1) / MGL_CUDA_K_ALIGN * MGL_CUDA_K_ALIGN;
+  const mgl_tensor *first = &program->tensors[op->inputs[m.first]];
+  m.packing = packing_of(first->dtype);
+  m.group = first->group < MGL_PANEL_K ? first->group : (uint32_t)MGL_PANEL_K;
   for (uint32_t i = 0; i < m.count; i++) {
     uint32_t rows = program->tensors[op->inputs[m.first + i]].dims[0].number;
     halves += (rows + MGL_CUDA_HALF_ROWS - 1) / MGL_CUDA_HALF_ROWS;
@@ -20,7 +33,10 @@ mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_o
 }
 
 uint64_t mgl_packed_row_block_bytes(const mgl_packed_matrices *matrices) {
-  return (uint64_t)matrices->k_padded * MGL_CUDA_BLOCK_ROWS * 2;
+  if (matrices->packing == MGL_PACKING_BF16) {
+    return (uint64_t)matrices->k_padded * MGL_CUDA_BLOCK_ROWS * 2;
+  }
+  return (uint64_t)mgl_panels_of(matrices->k) * mgl_panel_bytes(matrices->packing, matrices->group);
 }
 
 uint64_t mgl_packed_program_bytes(const mgl_graph *program) {
@@ -30,4 +46,81 @@ uint64_t mgl_packed_program_bytes(const mgl_graph *program) {
     bytes += m.row_blocks * mgl_packed_row_block_bytes(&m);
   }
   return bytes;
+}
+
+// One form of all matrices of an op.
+static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
+  mgl_op_range inputs = mgl_op_inputs(op, MGL_ROLE_MATRIX);
+  for (uint32_t i = 0; i < inputs.count; i++) {
+    const mgl_tensor *w = &program->tensors[op->inputs[inputs.first + i]];
+    const mgl_tensor *first = &program->tensors[op->inputs[inputs.first]];
+    const mgl_form form = mgl_tensor_form(w);
+    char names[2][MGL_FORM_NAME_BYTES];
+    mgl_form_name(form, names[0]);
+    mgl_form_name(mgl_tensor_form(first), names[1]);
+    if (!mgl_form_same(form, mgl_tensor_form(first))) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "weight \"%s\" is %s and \"%s\" %s; matrices that are multiplied "
+                           "together must be alike",
+                           w->name, names[0], first->name, names[1]);
+    }
+    bool packs = packing_of(w->dtype) != MGL_PACKING_BF16 && !form.offsets &&
+                 (form.group >= w->dims[1].number ||
+                  (form.group >= MGL_PANEL_LEAST_GROUP && form.group <= MGL_PANEL_K &&
+                   (form.group & (form.group - 1)) == 0));
+    packs = packs && w->dims[1].number % MGL_PANEL_COLUMNS == 0;
+    if (form.group != 0 && !packs) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "weight \"%s\" is %s [%u, %u]; the tasks of a GPU have e4m3, i8 and i4 "
+                           "with groups of 32 to 1024 (powers of two) or whole rows, without "
+                           "offsets, in rows of a multiple of %d",
+                           w->name, names[0], w->dims[0].number, w->dims[1].number,
+                           MGL_PANEL_COLUMNS);
+    }
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_packed_check(const mgl_graph *program, mgl_error *err) {
+  for (size_t i = 0; i < program->op_count; i++) {
+    MGL_TRY(check_op(program, &program->ops[i], err));
+    const mgl_tensor *table = mgl_graph_input(program, &program->ops[i], MGL_ROLE_TABLE);
+    if (table != NULL && table->group != 0) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "the table \"%s\" is quantised, and the tasks of a GPU want it in bf16",
+                           table->name);
+    }
+  }
+  return MGL_OK;
+}
+
+uint32_t mgl_packed_kinds(const mgl_graph *program) {
+  uint32_t kinds = 0;
+  for (size_t i = 0; i < program->op_count; i++) {
+    mgl_packed_matrices m = mgl_packed_matrices_of(program, &program->ops[i]);
+    kinds |= m.count > 0 ? 1u << m.packing : 0;
+  }
+  return kinds;
+}
+
+bool mgl_packed_has_group(const mgl_graph *program, uint32_t group) {
+  for (size_t i = 0; i < program->op_count; i++) {
+    mgl_packed_matrices m = mgl_packed_matrices_of(program, &program->ops[i]);
+    if (m.count > 0 && m.packing != MGL_PACKING_BF16 && m.group == group) {
+      return true;
+    }
+  }
+  return false;
+}
+
+uint32_t mgl_packed_page_bytes(const mgl_graph *program) {
+  uint32_t most = MGL_CUDA_PAGE_BYTES;
+  for (size_t i = 0; i < program->op_count; i++) {
+    mgl_packed_matrices m = mgl_packed_matrices_of(program, &program->ops[i]);
+    if (m.count > 0 && m.packing != MGL_PACKING_BF16) {
+      uint32_t bytes = mgl_packing_panels(m.packing) * mgl_panel_bytes(m.packing, m.group);
+      most = bytes > most ? bytes : most;
+    }
+  }
+  return most;
 }

@@ -51,18 +51,15 @@ static float largest_code(mgl_dtype code) {
 // The E4M3 code next to a value of at most 448; ties go to the even mantissa.
 static uint8_t nearest_e4m3(float value) {
   float magnitude = fabsf(value) > 448 ? 448 : fabsf(value);
-  int exponent = 0;
-  (void)frexpf(magnitude, &exponent);  // in [2^(exponent-1), 2^exponent)
-  int step = exponent - 4 > -9 ? exponent - 4 : -9;
-  float units = rintf(ldexpf(magnitude, -step));  // of 2^step: 0 to 16
-  magnitude = ldexpf(units, step);
-  unsigned sign = value < 0 ? 0x80 : 0;
-  if (magnitude < 0x1p-6f) {
-    return (uint8_t)(sign | (unsigned)ldexpf(magnitude, 9));
-  }
-  (void)frexpf(magnitude, &exponent);
-  unsigned mantissa = (unsigned)ldexpf(magnitude, 4 - exponent) - 8;
-  return (uint8_t)(sign | (unsigned)(exponent + 6) << 3 | mantissa);
+  uint32_t bits;
+  memcpy(&bits, &magnitude, sizeof bits);
+  uint32_t exponent = bits >> 23 > 121 ? bits >> 23 : 121;  // biased; below 2^-6 steps stay alike
+  uint32_t inverse_bits = (254 + 3 - exponent) << 23;       // 1 / step, and the step is 2^-3 of it
+  float inverse;
+  memcpy(&inverse, &inverse_bits, sizeof inverse);
+  // 0 to 16 steps: 8 and more are a mantissa behind its leading 1, and 16 carries to the exponent.
+  uint32_t steps = (uint32_t)rintf(magnitude * inverse);
+  return (uint8_t)((value < 0 ? 0x80 : 0) | ((exponent - 121) * 8 + steps));
 }
 
 static uint8_t nearest_e2m1(float value) {

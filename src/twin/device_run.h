@@ -83,7 +83,8 @@ enum { MGL_CUDA_CARRIED_TOKENS = 16 };  // graphs for at most so many tokens may
 
 // An op bound to device memory, for one task graph. 16-byte pieces are copied to shared memory.
 //
-// Packed weights of the linears: row block b holds 16 output features, which are [16 b, 16 b + 16)
+// Packed weights of the linears, those of codes in panels (twin/packing.h), others as bf16: row
+// block b holds 16 output features, which are [16 b, 16 b + 16)
 // (of qkv_proj: of Q, K and V one after the other), or for gate_up [8 b, 8 b + 8) of gate, then of
 // up. Rows are padded with zeros to k_padded elements. A row block is ceil(k_padded / 512) pages
 // one after the other; page c holds elements [512 c, 512 c + kr) of its rows, kr = min(512,
@@ -94,7 +95,7 @@ enum { MGL_CUDA_CARRIED_TOKENS = 16 };  // graphs for at most so many tokens may
 // ones.
 typedef struct mgl_cuda_op {
   uint32_t kind;   // mgl_op_kind
-  uint32_t flags;  // mgl_cuda_op_flags
+  uint32_t flags;  // mgl_cuda_op_flags; of linears their packing too (mgl_op_packing)
   uint32_t k;      // elements that a dot product or a norm runs over
   uint32_t k_padded;
   uint32_t n;          // elements of an output row

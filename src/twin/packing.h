@@ -6,6 +6,8 @@
 // the host, thread by thread. Method: a thread makes whole chunks of 8 elements, 16 bytes, which
 // are contiguous in both orders, so that a warp stores 512 bytes and loads 64 of each of 8 rows.
 // Rejected: a transpose through shared memory; 64 bytes of a row are whole sectors already.
+//
+// Weights of codes (base/form.h) are packed in panels, at the end of this file.
 #ifndef MGL_TWIN_PACKING_H
 #define MGL_TWIN_PACKING_H
 
@@ -183,6 +185,216 @@ MGL_SHARED_FN void mgl_pack_share(mgl_place at, const uint16_t *rows, uint32_t r
           mgl_chunk_store_packed(packed + mgl_packed_chunk_offset(k, half, index), batch[i]);
         }
       }
+    }
+  }
+}
+
+// --- panels --------------------------------------------------------------------------------------
+
+// A packing says how a matrix lies in device memory: as bf16 (above), or as one of the codes.
+typedef enum mgl_packing {
+  MGL_PACKING_BF16,
+  MGL_PACKING_E4M3,
+  MGL_PACKING_I8,
+  MGL_PACKING_I4,
+  MGL_PACKING_COUNT,
+} mgl_packing;
+
+// A row block of codes is panels, one after the other: each has 1024 elements of the 16 rows, the
+// last one filled up with codes of scale 0. A panel is its codes in the order in which tensor cores
+// want the elements, 64 columns after 64 columns, and then its scales, f32: of the first group of
+// each row in the order of mgl_panel_scale_offset, of the second group, and so on. A group that is
+// longer than a panel has a scale in each.
+//
+// In 64 columns, lane 4 g + t of a warp has the elements 32 j + 8 t + 4 s + 2 h + i of rows g + 8 u
+// (j, s, h, i, u: 0 or 1). Codes of 8 bits: the lane's 32-bit word 2 s + h of the 16 bytes at 512 j
+// + 16 lane has four of them, of the two i in its halves and of the two u in each half
+// (mgl_panel_pair). Codes of 4 bits: word 2 j + s of the 16 bytes at 16 lane, bits 4 (2 h + u) of
+// half i.
+enum {
+  MGL_PANEL_K = 1024,
+  MGL_PANEL_COLUMNS = 64,
+  MGL_PANEL_SCALE_BYTES = 64,  // of a group's rows
+  MGL_PANEL_LEAST_GROUP = 32,
+};
+
+// An op's flags have its packing, and the logarithm of the elements that share a scale in a panel.
+enum { MGL_PACKING_SHIFT = 8, MGL_GROUP_SHIFT_SHIFT = 12, MGL_PACKING_MASK = 15 };
+
+MGL_SHARED_FN uint32_t mgl_op_packing(const mgl_cuda_op *op) {
+  return op->flags >> MGL_PACKING_SHIFT & MGL_PACKING_MASK;
+}
+
+MGL_SHARED_FN uint32_t mgl_op_group_shift(const mgl_cuda_op *op) {
+  return op->flags >> MGL_GROUP_SHIFT_SHIFT & MGL_PACKING_MASK;
+}
+
+MGL_SHARED_FN uint32_t mgl_packing_flags(mgl_packing packing, uint32_t group_shift) {
+  return (uint32_t)packing << MGL_PACKING_SHIFT | group_shift << MGL_GROUP_SHIFT_SHIFT;
+}
+
+// Bits of a code.
+MGL_SHARED_FN uint32_t mgl_packing_bits(mgl_packing packing) {
+  return packing == MGL_PACKING_BF16 ? 16 : packing == MGL_PACKING_I4 ? 4 : 8;
+}
+
+// Panels that one smem page has of a task's stream.
+MGL_SHARED_FN uint32_t mgl_packing_panels(mgl_packing packing) {
+  return packing == MGL_PACKING_I4 ? 2 : 1;
+}
+
+MGL_SHARED_FN uint32_t mgl_panels_of(uint32_t k) {
+  return (k + (MGL_PANEL_K - 1)) / MGL_PANEL_K;
+}
+
+MGL_SHARED_FN uint32_t mgl_panel_codes_bytes(mgl_packing packing) {
+  return MGL_CUDA_BLOCK_ROWS * MGL_PANEL_K / 8 * mgl_packing_bits(packing);
+}
+
+// group: elements of a row that share a scale, a power of two; MGL_PANEL_K where they are more.
+MGL_SHARED_FN uint32_t mgl_panel_bytes(mgl_packing packing, uint32_t group) {
+  return mgl_panel_codes_bytes(packing) + MGL_PANEL_K / group * MGL_PANEL_SCALE_BYTES;
+}
+
+MGL_SHARED_FN uint32_t mgl_op_panel_bytes(const mgl_cuda_op *op) {
+  return mgl_panel_bytes((mgl_packing)mgl_op_packing(op), 1u << mgl_op_group_shift(op));
+}
+
+// Where in a panel the scale of a row (0 to 15) and of a group of the panel lies. Rows g and g + 8
+// are neighbours, as lanes read them.
+MGL_SHARED_FN uint32_t mgl_panel_scale_offset(mgl_packing packing, uint32_t group_idx,
+                                              uint32_t row) {
+  return mgl_panel_codes_bytes(packing) + group_idx * MGL_PANEL_SCALE_BYTES + row % 8 * 8 +
+         row / 8 * 4;
+}
+
+// A code of 8 bits each of rows g and g + 8 as 16 bits, of which the device makes bf16 by few
+// instructions (kernels/cuda/linear/codes.cuh): of two's complement as they are; of E4M3 the second
+// code's sign and magnitude where bf16 has them, with the first one's bits between: its sign is bit
+// 11, its magnitude's upper three bits are bits 12 to 14, the lower four are bits 0 to 3.
+MGL_SHARED_FN uint32_t mgl_panel_pair(mgl_packing packing, uint32_t first, uint32_t second) {
+  if (packing != MGL_PACKING_E4M3) {
+    return first | second << 8;
+  }
+  return (second & 0x80) << 8 | (second & 0x7f) << 4 | (first & 0x80) << 4 | (first & 0x70) << 8 |
+         (first & 0x0f);
+}
+
+// A matrix of codes in its rows (base/form.h): what the packing of a range of rows reads.
+typedef struct mgl_code_rows {
+  const uint8_t *rows;  // of row_bytes each: codes, then scales
+  uint32_t row_count, row_bytes;
+  uint32_t scales;  // bytes from a row's begin to its scales
+  uint32_t k;
+  uint32_t group;  // elements of a scale; MGL_PANEL_K or less, or k and more: one scale
+} mgl_code_rows;
+
+// A row's code of an element; one of value 0 where there is none.
+MGL_SHARED_FN uint32_t mgl_code_of(mgl_packing packing, const mgl_code_rows *m, uint32_t row,
+                                   uint32_t element) {
+  if (row >= m->row_count || element >= m->k) {
+    return packing == MGL_PACKING_I4 ? 8 : 0;
+  }
+  const uint8_t *from = m->rows + (uint64_t)row * m->row_bytes;
+  if (packing != MGL_PACKING_I4) {
+    return from[element];
+  }
+  uint32_t place = element % 128 / 32;  // base/form.h
+  return from[element / 128 * 64 + element % 32 * 2 + place / 2] >> 4 * (place % 2) & 15u;
+}
+
+// 32-bit word `index` of the codes of panel `panel` of the row block that begins with these rows.
+// Row halves: row g of half u is rows[u] + g.
+MGL_SHARED_FN uint32_t mgl_panel_word(mgl_packing packing, const mgl_code_rows *m,
+                                      const uint32_t rows[2], uint32_t panel, uint32_t index) {
+  const uint32_t words = mgl_packing_bits(packing) * 32;  // of 64 columns
+  const uint32_t in_columns = index % words;
+  const uint32_t lane = in_columns / 4 % 32, word = in_columns % 4;
+  const uint32_t g = lane / 4, t = lane % 4;
+  const uint32_t first = panel * MGL_PANEL_K + index / words * MGL_PANEL_COLUMNS + 8 * t;
+  uint32_t out = 0;
+  if (packing == MGL_PACKING_I4) {
+    for (uint32_t i = 0; i < 8; i++) {  // 2 h + u in the two low bits, i above
+      uint32_t element = first + word / 2 * 32 + word % 2 * 4 + i / 2 % 2 * 2 + i / 4;
+      uint32_t code = mgl_code_of(packing, m, rows[i % 2] + g, element);
+      out |= code << (i % 4 * 4 + i / 4 * 16);
+    }
+    return out;
+  }
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t element = first + in_columns / 128 * 32 + word / 2 * 4 + word % 2 * 2 + i;
+    uint32_t low = mgl_code_of(packing, m, rows[0] + g, element);
+    uint32_t high = mgl_code_of(packing, m, rows[1] + g, element);
+    out |= mgl_panel_pair(packing, low, high) << 16 * i;
+  }
+  return out;
+}
+
+// The bits of a word of codes that are of rows of half u.
+MGL_SHARED_FN uint32_t mgl_panel_half_mask(mgl_packing packing, uint32_t u) {
+  uint32_t first = packing == MGL_PACKING_I4     ? 0x0f0f0f0fu
+                   : packing == MGL_PACKING_E4M3 ? 0x780f780fu
+                                                 : 0x00ff00ffu;
+  return u == 0 ? first : ~first;
+}
+
+// Writes those bits of a word that are in the mask.
+MGL_SHARED_FN void mgl_panel_put(uint8_t *to, uint32_t bits, uint32_t mask) {
+#ifdef __CUDACC__
+  *(uint32_t *)to = (*(uint32_t *)to & ~mask) | (bits & mask);
+#else
+  uint32_t word;
+  memcpy(&word, to, sizeof word);
+  word = (word & ~mask) | (bits & mask);
+  memcpy(to, &word, sizeof word);
+#endif
+}
+
+// The scale of a row of the matrix in a panel's group, as bits; 0 where there is none.
+MGL_SHARED_FN uint32_t mgl_panel_scale(const mgl_code_rows *m, uint32_t row, uint32_t element) {
+  if (row >= m->row_count || element >= m->k) {
+    return 0;
+  }
+  const uint8_t *from =
+      m->rows + (uint64_t)row * m->row_bytes + m->scales + element / m->group * sizeof(float);
+  uint32_t bits = 0;
+  for (uint32_t i = 0; i < 4; i++) {  // rows have any length
+    bits |= (uint32_t)from[i] << 8 * i;
+  }
+  return bits;
+}
+
+// A thread's share of packing codes: half row blocks as in mgl_pack_share, but only those halves
+// that are half `u` of their row block, since both have bits of the same words. So what is packed
+// takes two launches, one after the other; gate and up, of which each has one of the halves, leave
+// the other's bits as they are.
+MGL_SHARED_FN void mgl_pack_codes_share(mgl_place at, mgl_packing packing, mgl_code_rows m,
+                                        uint32_t u, uint32_t first_half, uint32_t half_stride,
+                                        uint8_t *packed) {
+  const uint32_t group = m.group < MGL_PANEL_K ? m.group : (uint32_t)MGL_PANEL_K;
+  const uint32_t panel_bytes = mgl_panel_bytes(packing, group);
+  const uint32_t panels = mgl_panels_of(m.k);
+  const uint32_t words = mgl_panel_codes_bytes(packing) / 4;
+  const uint32_t scales = MGL_PANEL_K / group * MGL_CUDA_HALF_ROWS;  // of a half
+  const uint32_t halves = mgl_packed_blocks(m.row_count);
+  for (uint64_t i = at.block; i < (uint64_t)halves * panels; i += at.block_count) {
+    const uint32_t half_idx = (uint32_t)(i / panels), panel = (uint32_t)(i % panels);
+    const uint64_t half = first_half + (uint64_t)half_idx * half_stride;
+    if (half % 2 != u) {
+      continue;
+    }
+    uint8_t *to = packed + (half / 2 * panels + panel) * panel_bytes;
+    uint32_t rows[2] = {UINT32_MAX - 8, UINT32_MAX - 8};  // no rows
+    rows[u] = half_idx * MGL_CUDA_HALF_ROWS;
+    for (uint32_t j = at.thread; j < words; j += at.thread_count) {
+      mgl_panel_put(to + j * 4, mgl_panel_word(packing, &m, rows, panel, j),
+                    mgl_panel_half_mask(packing, u));
+    }
+    for (uint32_t j = at.thread; j < scales; j += at.thread_count) {
+      uint32_t row = j % MGL_CUDA_HALF_ROWS, idx = j / MGL_CUDA_HALF_ROWS;
+      uint32_t element = panel * MGL_PANEL_K + idx * group;
+      mgl_panel_put(to + mgl_panel_scale_offset(packing, idx, row + u * MGL_CUDA_HALF_ROWS),
+                    mgl_panel_scale(&m, rows[u] + row, element), UINT32_MAX);
     }
   }
 }

@@ -251,6 +251,11 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
     assert_int_equal(block_x, MGL_PACK_THREADS);
     mgl_pack_share(alone, *(const uint16_t **)p[0], *(uint32_t *)p[1], *(uint32_t *)p[2],
                    *(uint32_t *)p[3], *(uint32_t *)p[4], *(uint8_t **)p[5]);
+  } else if (strcmp(name, "mgl_pack_codes") == 0) {
+    assert_int_equal(block_x, MGL_PACK_THREADS);
+    mgl_pack_codes_share(alone, (mgl_packing) * (uint32_t *)p[1], *(mgl_code_rows *)p[0],
+                         *(uint32_t *)p[2], *(uint32_t *)p[3], *(uint32_t *)p[4],
+                         *(uint8_t **)p[5]);
   } else if (strcmp(name, "mgl_dummy_packed") == 0) {
     assert_int_equal(block_x, MGL_PACK_THREADS);
     mgl_dummy_packed_share(alone, *(mgl_dummy_stream *)p[0], *(uint32_t *)p[1], *(uint32_t *)p[2],

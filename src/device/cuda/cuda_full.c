@@ -174,6 +174,10 @@ static bool logits_hide_plan(const mgl_graph *program) {
 }
 
 static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
+  if (p->packings >> 1 != 0) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "mode full has no kernels for quantised weights: use mode mega");
+  }
   const mgl_cuda_driver *driver = &p->device->driver;
   mgl_cuda_full *full = p->full;
   void *pinned = NULL;

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "twin/device_run.h"
 #include "twin/op_launch.h"
+#include "twin/packing.h"
 #include "twin/plain_op.h"
 #include "twin/wide_run.h"
 
@@ -133,6 +134,11 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HEAD_DIM=%u", shape->head_dim);
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_GROUP=%u", shape->group);
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_TRACE=%d", shape->trace ? 1 : 0);
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_PACKINGS=%u",
+                 shape->packings == 0 ? 1u << MGL_PACKING_BF16 : shape->packings);
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_GROUPS_OF_32=%d", shape->groups_of_32 ? 1 : 0);
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_PAGE_BYTES=%u",
+                 shape->page_bytes == 0 ? (unsigned)MGL_CUDA_PAGE_BYTES : shape->page_bytes);
   return count;
 }
 

@@ -44,6 +44,9 @@ typedef struct mgl_cuda_shape {
   uint32_t head_dim;  // a multiple of 32, at most 128
   uint32_t group;     // query heads of a KV head, 1 to 8
   bool trace;
+  uint32_t packings;    // mgl_packed_kinds; 0: bf16
+  bool groups_of_32;    // of codes
+  uint32_t page_bytes;  // from an smem page to the next; 0: MGL_CUDA_PAGE_BYTES
 } mgl_cuda_shape;
 
 // Compiles the embedded source `name` for `architecture` ("sm_90a"). The cubin is freed with

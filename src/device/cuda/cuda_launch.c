@@ -237,8 +237,7 @@ static mgl_status download_state(launch *l, mgl_error *err) {
 
 static mgl_status launch_megakernel(mgl_cuda_program *p, mgl_error *err) {
   unsigned blocks = p->workers + (p->build.scheduler_warps ? 0 : p->build.schedulers);
-  unsigned smem =
-      MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * MGL_CUDA_PAGE_BYTES;
+  unsigned smem = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * p->page_bytes;
   mgl_cu_ptr at = mgl_cuda_state_at(p, p->layout.state.run);
   void *parameters[] = {&at};
   MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->kernel, blocks, 1, 1,

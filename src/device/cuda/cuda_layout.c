@@ -294,11 +294,12 @@ mgl_status mgl_cuda_layout_make(const mgl_graph *program, const mgl_cuda_model *
   }
   lay_out_tokens(sizes, out);
   lay_out_state(model, sizes, out);
-  if (sizes->staging) {
+  if (sizes->staging || mgl_packed_kinds(program) >> 1 != 0) {
     uint64_t staging = MGL_CUDA_STAGING_BYTES;
     for (size_t i = 0; i < program->op_count; i++) {
       mgl_packed_matrices m = mgl_packed_matrices_of(program, &program->ops[i]);
-      uint64_t block = mgl_packed_row_block_bytes(&m);
+      // No rows of codes are longer than those of bf16.
+      uint64_t block = m.count == 0 ? 0 : (uint64_t)m.k * 2 * MGL_CUDA_BLOCK_ROWS;
       staging = block > staging ? block : staging;
     }
     take(out, MGL_CUDA_MEMORY_STAGING, staging);

@@ -92,6 +92,9 @@ static mgl_status check_graph(const mgl_cuda_program *p, const mgl_task_graph *g
 
 static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
   MGL_TRY(mgl_fuse_ops_cuda(p->options->program, &p->program, err));
+  MGL_TRY(mgl_packed_check(p->program, err));
+  p->packings = mgl_packed_kinds(p->program);
+  p->page_bytes = mgl_packed_page_bytes(p->program);
   MGL_TRY(mgl_cuda_model_of(p->program, &p->model, err));
   uint32_t count = mgl_cuda_graph_for(p->sizes.limits.tokens) + 1;
   for (uint32_t i = 0; i < count; i++) {
@@ -104,6 +107,11 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
       return status;
     }
     p->has_jit = p->has_jit || has_jit(p->graphs[i]);
+  }
+  if (p->has_jit && p->packings >> 1 != 0) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "linears of quantised weights run in their worker's list on a GPU: leave "
+                         "out what makes their tasks just-in-time ones");
   }
   return MGL_OK;
 }
@@ -129,8 +137,12 @@ static mgl_status load_module(mgl_cuda_program *p, mgl_cuda_code *code, void **m
 
 mgl_status mgl_cuda_load_modules(mgl_cuda_program *p, const mgl_cuda_module *modules, size_t count,
                                  mgl_error *err) {
-  mgl_cuda_shape shape = {
-      .head_dim = p->model.head_dim, .group = p->model.group, .trace = p->trace_spans > 0};
+  mgl_cuda_shape shape = {.head_dim = p->model.head_dim,
+                          .group = p->model.group,
+                          .trace = p->trace_spans > 0,
+                          .packings = p->packings,
+                          .groups_of_32 = mgl_packed_has_group(p->program, 32),
+                          .page_bytes = p->page_bytes};
   mgl_cuda_code_function *get = p->get_code;
   mgl_cuda_code_wish wishes[MGL_CUDA_MAX_CODES];
   mgl_status status = MGL_OK;
@@ -154,15 +166,14 @@ static mgl_status set_shared_memory(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   uint32_t fixed = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->usage.static_smem_bytes;
   uint32_t all = p->device->smem_per_block_bytes;
-  uint32_t pages = all > fixed ? (all - fixed) / MGL_CUDA_PAGE_BYTES : 0;
+  uint32_t pages = all > fixed ? (all - fixed) / p->page_bytes : 0;
   if (pages < 2) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "%s gives a block %u bytes of shared memory; at least %u are needed",
-                         p->device->name, all, fixed + 2 * MGL_CUDA_PAGE_BYTES);
+                         p->device->name, all, fixed + 2 * p->page_bytes);
   }
   p->smem_pages = pages < MGL_CUDA_MAX_PAGES ? pages : MGL_CUDA_MAX_PAGES;
-  uint32_t bytes =
-      MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * MGL_CUDA_PAGE_BYTES;
+  uint32_t bytes = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * p->page_bytes;
   int blocks = 0;
   MGL_CUDA_TRY(driver, function_set, err, p->kernel, MGL_CU_FUNC_MAX_DYNAMIC_SMEM, (int)bytes);
   MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, p->kernel, MGL_CUDA_THREADS, bytes);

@@ -107,6 +107,8 @@ struct mgl_cuda_program {
   void *stream;        // the launches'
   void *abort_stream;  // for telling a running launch to stop
   mgl_cuda_wide wide;
+  uint32_t packings;    // of the weights: bit 1 << mgl_packing
+  uint32_t page_bytes;  // from an smem page to the next
   uint32_t smem_pages;
   bool has_jit;
   unsigned char *image;      // [state.image_bytes] the state block on the host

@@ -6,7 +6,7 @@
 #include "lower/schedule.h"
 #include "twin/device_run.h"
 
-enum { TILE_TOKENS = 8, MOST_ROW_TILES = 4 };
+enum { TILE_TOKENS = 8, MOST_ROW_TILES = 4, MOST_CODED_TILES = 2 };
 
 mgl_cu_ptr mgl_cuda_activation(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tensor) {
   return a->base[mgl_cuda_activation_memory(a->layout, graph)] +
@@ -23,8 +23,13 @@ static const float *norm_of(const mgl_cuda_addresses *a, const mgl_op *op, uint3
   return vector_at(a, a->layout->vectors[op->inputs[input]]);
 }
 
-// How many tokens one reading of a weight serves: 8, 16, 32, or twice 32.
+// How many tokens one reading of a weight serves: 8, 16, 32, or twice 32; of codes at most 16.
 static void set_tiles(mgl_cuda_op *out, uint32_t rows) {
+  if (mgl_op_packing(out) != MGL_PACKING_BF16) {
+    out->row_tiles = rows <= TILE_TOKENS ? 1 : MOST_CODED_TILES;
+    out->passes = (rows + TILE_TOKENS * MOST_CODED_TILES - 1) / (TILE_TOKENS * MOST_CODED_TILES);
+    return;
+  }
   out->row_tiles = rows <= TILE_TOKENS ? 1 : rows <= 2 * TILE_TOKENS ? 2 : MOST_ROW_TILES;
   out->passes = rows <= TILE_TOKENS * MOST_ROW_TILES ? 1 : 2;
 }
@@ -45,12 +50,17 @@ static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t to
   mgl_packed_matrices m = mgl_packed_matrices_of(a->program, op);
   bool adds = op->kind == MGL_OP_LINEAR_ADD;
   bool few = op->kind == MGL_OP_LOGITS && a->logit_rows < tokens;
+  uint32_t group_shift = 0;
+  while (1u << group_shift < m.group) {
+    group_shift++;
+  }
+  out->flags = mgl_packing_flags(m.packing, group_shift);
   set_tiles(out, few ? a->logit_rows : tokens);
   out->k = m.k;
   out->k_padded = m.k_padded;
   out->weights = mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_WEIGHTS] + a->layout->matrices[op_idx]);
   bind_x(a, graph, op, adds ? 1 : 0, out);
-  out->flags = carried_flag(a, graph);
+  out->flags |= carried_flag(a, graph);
   if (adds) {
     out->residual = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->inputs[0]));
   } else {

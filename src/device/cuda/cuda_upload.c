@@ -16,6 +16,7 @@ typedef struct uploader {
   const mgl_checkpoint *checkpoint;  // NULL: dummies
   mgl_cpu_weights found;             // the checkpoint's, in place; vectors as f32
   void *pack;                        // kernels of weights.cu
+  void *pack_codes;
   void *dummy_packed;
   void *dummy_rows;
   uint64_t done_bytes, total_bytes;
@@ -88,6 +89,37 @@ static mgl_status pack_matrix(uploader *u, target t, mgl_error *err) {
   return MGL_OK;
 }
 
+// Of codes, whose rows the host has made (mgl_cpu_weights).
+static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_error *err) {
+  const mgl_cuda_driver *driver = &u->p->device->driver;
+  const mgl_tensor *tensor = &u->p->program->tensors[t.tensor];
+  const unsigned char *from = u->found.data[t.tensor];
+  mgl_cu_ptr staging = u->p->memory[MGL_CUDA_MEMORY_STAGING];
+  const mgl_row_layout row = mgl_row_layout_of(mgl_tensor_form(tensor), m.k);
+  uint32_t packing = m.packing;
+  uint64_t most = u->p->layout.bytes[MGL_CUDA_MEMORY_STAGING] / row.bytes / MGL_CUDA_HALF_ROWS *
+                  MGL_CUDA_HALF_ROWS;
+  for (uint64_t begin = 0; begin < tensor->dims[0].number; begin += most) {
+    uint64_t left = tensor->dims[0].number - begin;
+    mgl_code_rows rows = {.rows = mgl_cuda_pointer(staging),
+                          .row_count = (uint32_t)(left < most ? left : most),
+                          .row_bytes = (uint32_t)row.bytes,
+                          .scales = (uint32_t)row.scales,
+                          .k = m.k,
+                          .group = tensor->group};
+    uint32_t first = t.first_block + (uint32_t)(begin / MGL_CUDA_HALF_ROWS) * t.block_stride;
+    MGL_CUDA_TRY(driver, copy_to_device, err, staging, from + begin * row.bytes,
+                 (size_t)(rows.row_count * row.bytes));
+    for (uint32_t half = 0; half < 2; half++) {
+      void *parameters[] = {&rows, &packing, &half, &first, &t.block_stride, &t.packed};
+      MGL_TRY(launch(u, u->pack_codes, mgl_packed_blocks(rows.row_count) * mgl_panels_of(m.k),
+                     parameters, err));
+    }
+    report(u, rows.row_count * row.bytes);
+  }
+  return MGL_OK;
+}
+
 static mgl_status check_stored(const uploader *u, const mgl_tensor *tensor, mgl_error *err) {
   const mgl_stored_tensor *stored = NULL;
   MGL_TRY(mgl_checkpoint_find(u->checkpoint, tensor->name, &stored, err));
@@ -112,7 +144,9 @@ static mgl_status upload_matrices(uploader *u, uint32_t op_idx, mgl_error *err) 
                 .block_stride = interleaved ? 2 : 1,
                 .packed = u->p->memory[MGL_CUDA_MEMORY_WEIGHTS] + u->p->layout.matrices[op_idx]};
     block += mgl_packed_blocks(tensor->dims[0].number);
-    if (u->checkpoint == NULL) {
+    if (m.packing != MGL_PACKING_BF16) {
+      MGL_TRY(pack_codes(u, t, m, err));
+    } else if (u->checkpoint == NULL) {
       MGL_TRY(draw_matrix(u, t, err));
     } else {
       MGL_TRY(check_stored(u, tensor, err));
@@ -217,16 +251,38 @@ static size_t longest_vector(const mgl_graph *program) {
 
 // -------------------------------------------------------------------------------------------------
 
+// The checkpoint's weights, or dummies of codes: the host makes rows of codes, with all its cores.
+static mgl_status find_weights(uploader *u, mgl_error *err) {
+  const mgl_build *build = &u->p->build;
+  const mgl_weight_source source = u->checkpoint == NULL ? MGL_WEIGHTS_DUMMY : MGL_WEIGHTS_MAPPED;
+  mgl_topology *topology = NULL;
+  mgl_team *team = NULL;
+  mgl_status status = MGL_OK;
+  if (u->p->packings >> 1 != 0) {
+    status = mgl_topology_create(&topology, err);
+    if (status == MGL_OK) {
+      status = mgl_team_create(topology, build->threads, &team, err);
+    }
+  }
+  if (status == MGL_OK) {
+    status = mgl_cpu_weights_bind(u->p->program, u->checkpoint, source, build->seed, team, NULL,
+                                  NULL, &u->found, err);
+  }
+  mgl_team_destroy(team);
+  mgl_topology_destroy(topology);
+  return status;
+}
+
 static mgl_status upload(uploader *u, mgl_error *err) {
   mgl_cuda_program *p = u->p;
   const mgl_cuda_driver *driver = &p->device->driver;
   MGL_CUDA_TRY(driver, module_function, err, &u->pack, p->weights_module, "mgl_pack_weights");
+  MGL_CUDA_TRY(driver, module_function, err, &u->pack_codes, p->weights_module, "mgl_pack_codes");
   MGL_CUDA_TRY(driver, module_function, err, &u->dummy_packed, p->weights_module,
                "mgl_dummy_packed");
   MGL_CUDA_TRY(driver, module_function, err, &u->dummy_rows, p->weights_module, "mgl_dummy_rows");
-  if (u->checkpoint != NULL) {
-    MGL_TRY(mgl_cpu_weights_bind(p->program, u->checkpoint, MGL_WEIGHTS_MAPPED, 0, NULL, NULL, NULL,
-                                 &u->found, err));
+  if (u->checkpoint != NULL || p->packings >> 1 != 0) {
+    MGL_TRY(find_weights(u, err));
   }
   for (uint32_t i = 0; i < p->program->op_count; i++) {
     if (mgl_op_input(&p->program->ops[i], MGL_ROLE_TABLE) != MGL_NO_TENSOR) {
@@ -254,7 +310,7 @@ mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *ch
       const mgl_tensor *w = &p->program->tensors[op->inputs[j]];
       mgl_role role = mgl_op_role(op, j);
       if (role == MGL_ROLE_MATRIX || role == MGL_ROLE_TABLE) {
-        u.total_bytes += (uint64_t)w->dims[0].number * w->dims[1].number * sizeof(mgl_bf16);
+        u.total_bytes += w->dims[0].number * (uint64_t)mgl_tensor_row_bytes(w);
       }
     }
   }

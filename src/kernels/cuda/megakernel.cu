@@ -71,6 +71,36 @@ static __device__ __noinline__ uint32_t mgl_call(mgl_cuda_run *run, mgl_block *b
 
 static_assert(MGL_CUDA_SLOTS == 2, "a slot is one bit of the state");
 
+// The linears of one packing of codes.
+template <mgl_packing P>
+static __device__ __forceinline__ uint32_t mgl_run_coded(mgl_cuda_run *run, mgl_block *block,
+                                                         uint32_t state, uint32_t function) {
+  switch (function) {
+    case MGL_CODED_ONE_NORMED: return mgl_call<mgl_task_linear_one<true, P>>(run, block, state);
+    case MGL_CODED_ONE: return mgl_call<mgl_task_linear_one<false, P>>(run, block, state);
+    case MGL_CODED_ROWS_1: return mgl_call<mgl_task_linear_rows<1, false, P>>(run, block, state);
+    case MGL_CODED_ROWS_2: return mgl_call<mgl_task_linear_rows<2, false, P>>(run, block, state);
+    case MGL_CODED_ROWS_1_NORMED:
+      return mgl_call<mgl_task_linear_rows<1, true, P>>(run, block, state);
+    default: return mgl_call<mgl_task_linear_rows<2, true, P>>(run, block, state);
+  }
+}
+
+// Of those packings that the model has; others are not compiled.
+template <int P>
+static __device__ __forceinline__ uint32_t mgl_find_coded(mgl_cuda_run *run, mgl_block *block,
+                                                          uint32_t state, uint32_t function) {
+  if constexpr (P < MGL_PACKING_COUNT) {
+    if constexpr ((MGL_PACKINGS >> P & 1) != 0) {
+      if (function < MGL_CODED_FUNCTIONS) {
+        return mgl_run_coded<(mgl_packing)P>(run, block, state, function);
+      }
+    }
+    return mgl_find_coded<P + 1>(run, block, state, function - MGL_CODED_FUNCTIONS);
+  }
+  return state;
+}
+
 // A task without work (mgl_cuda_program_choose, or a measurement): it waits, and takes the pages
 // that the loader streams for it.
 static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
@@ -96,11 +126,14 @@ static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
 static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_block *block,
                                                         uint32_t state) {
   const uint32_t function = block->slots[state & 1].function;
+  if (MGL_HAS_CODES && function >= MGL_CALL_CODED) {
+    return mgl_find_coded<1>(run, block, state, function - MGL_CALL_CODED);
+  }
   if (function == MGL_CALL_LINEAR_ONE_NORMED) {
-    return mgl_call<mgl_task_linear_one<true>>(run, block, state);
+    return mgl_call<mgl_task_linear_one<true, MGL_PACKING_BF16>>(run, block, state);
   }
   if (function == MGL_CALL_LINEAR_ONE) {
-    return mgl_call<mgl_task_linear_one<false>>(run, block, state);
+    return mgl_call<mgl_task_linear_one<false, MGL_PACKING_BF16>>(run, block, state);
   }
   if (function == MGL_CALL_ATTEND) {
     return mgl_call<mgl_task_attend>(run, block, state);
@@ -108,12 +141,14 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
   switch (function) {
     case MGL_CALL_LINEAR_WHOLE: return mgl_call<mgl_task_linear<1, true, true>>(run, block, state);
 #if MGL_TARGET_LINEAR_ROWS
-    case MGL_CALL_LINEAR_ROWS_1: return mgl_call<mgl_task_linear_rows<1, false>>(run, block, state);
-    case MGL_CALL_LINEAR_ROWS_2: return mgl_call<mgl_task_linear_rows<2, false>>(run, block, state);
+    case MGL_CALL_LINEAR_ROWS_1:
+      return mgl_call<mgl_task_linear_rows<1, false, MGL_PACKING_BF16>>(run, block, state);
+    case MGL_CALL_LINEAR_ROWS_2:
+      return mgl_call<mgl_task_linear_rows<2, false, MGL_PACKING_BF16>>(run, block, state);
     case MGL_CALL_LINEAR_ROWS_1_NORMED:
-      return mgl_call<mgl_task_linear_rows<1, true>>(run, block, state);
+      return mgl_call<mgl_task_linear_rows<1, true, MGL_PACKING_BF16>>(run, block, state);
     case MGL_CALL_LINEAR_ROWS_2_NORMED:
-      return mgl_call<mgl_task_linear_rows<2, true>>(run, block, state);
+      return mgl_call<mgl_task_linear_rows<2, true, MGL_PACKING_BF16>>(run, block, state);
 #endif
     case MGL_CALL_LINEAR_1: return mgl_call<mgl_task_linear<1, true, false>>(run, block, state);
     case MGL_CALL_LINEAR_2: return mgl_call<mgl_task_linear<2, true, false>>(run, block, state);

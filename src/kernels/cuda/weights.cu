@@ -25,6 +25,15 @@ extern "C" __global__ void __launch_bounds__(MGL_PACK_THREADS)
   mgl_pack_share(mgl_here(), rows, row_count, k, first_block, block_stride, packed);
 }
 
+// Packs a range of rows of codes into panels, those in halves u of row blocks, which are counted as
+// by mgl_pack_weights. packing: an mgl_packing.
+extern "C" __global__ void __launch_bounds__(MGL_PACK_THREADS)
+    mgl_pack_codes(mgl_code_rows matrix, uint32_t packing, uint32_t u, uint32_t first_half,
+                   uint32_t half_stride, uint8_t *packed) {
+  mgl_pack_codes_share(mgl_here(), (mgl_packing)packing, matrix, u, first_half, half_stride,
+                       packed);
+}
+
 // Packs dummy values instead of weights: row r, element e is number r * k + e of the stream.
 extern "C" __global__ void __launch_bounds__(MGL_PACK_THREADS)
     mgl_dummy_packed(mgl_dummy_stream stream, uint32_t row_count, uint32_t k, uint32_t first_block,

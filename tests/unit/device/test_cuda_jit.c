@@ -15,11 +15,18 @@
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/cuda_jit.h"
 #include "twin/device_run.h"
+#include "twin/packing.h"
 #include "twin/plain_op.h"
 #include "twin/wide_run.h"
 #include "unit/device/open_nvrtc.h"
 
 static const mgl_cuda_shape shape = {.head_dim = 128, .group = 2, .trace = true};
+// All packings of codes, with the most scales.
+static const mgl_cuda_shape shape_of_codes = {.head_dim = 128,
+                                              .group = 2,
+                                              .packings = (1u << MGL_PACKING_COUNT) - 1,
+                                              .groups_of_32 = true,
+                                              .page_bytes = 20480};
 static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
@@ -67,12 +74,12 @@ static void check_spills(const char *log, const char *architecture) {
 
 // Compiles a source for one architecture; the log is freed by the caller.
 static void compile_for(const mgl_nvrtc *nvrtc, const char *source, const char *architecture,
-                        mgl_text *log) {
+                        const mgl_cuda_shape *of, mgl_text *log) {
   mgl_error err = {0};
   void *cubin = NULL;
   size_t bytes = 0;
   *log = (mgl_text){0};
-  if (mgl_cuda_compile(nvrtc, source, architecture, &shape, &cubin, &bytes, log, &err) != MGL_OK) {
+  if (mgl_cuda_compile(nvrtc, source, architecture, of, &cubin, &bytes, log, &err) != MGL_OK) {
     fail_msg("%s", log->data != NULL ? log->data : err.text);
   }
   assert_true(bytes > 0);
@@ -93,7 +100,7 @@ static mgl_cuda_usage usage_of(const mgl_text *log, const char *kernel, const ch
 typedef void check_function(const mgl_text *log, const char *architecture);
 
 // Calls `check` with the compiler's log for each architecture that is to be compiled.
-static void for_architectures(const char *source, check_function *check) {
+static void for_shape(const char *source, const mgl_cuda_shape *of, check_function *check) {
   const char *only = getenv("MGL_TEST_ARCHITECTURE");
   unsigned compiled = 0;
   mgl_nvrtc nvrtc;
@@ -103,13 +110,17 @@ static void for_architectures(const char *source, check_function *check) {
   for (size_t i = 0; i < ARCHITECTURES; i++) {
     if (only == NULL || strcmp(only, architectures[i]) == 0) {
       mgl_text log;
-      compile_for(&nvrtc, source, architectures[i], &log);
+      compile_for(&nvrtc, source, architectures[i], of, &log);
       check(&log, architectures[i]);
       mgl_text_free(&log);
       compiled++;
     }
   }
   assert_true(compiled > 0);
+}
+
+static void for_architectures(const char *source, check_function *check) {
+  for_shape(source, &shape, check);
 }
 
 static void check_megakernel(const mgl_text *log, const char *architecture) {
@@ -121,6 +132,34 @@ static void check_megakernel(const mgl_text *log, const char *architecture) {
 static void protocol_and_tasks_compile_for_all_architectures(void **state) {
   (void)state;
   for_architectures("kernels/cuda/megakernel.cu", check_megakernel);
+}
+
+// Its roles spill a little more, at what they do once an iteration, and tasks of 16 tokens where
+// registers cannot move between warps.
+static void check_coded(const mgl_text *log, const char *architecture) {
+  mgl_cuda_usage usage = usage_of(log, "mgl_megakernel", architecture);
+  assert_true(usage.registers * MGL_CUDA_THREADS <= 65536);
+  const char *at = log->data;
+  unsigned functions = 0;
+  while ((at = strstr(at, "EL11mgl_packing")) != NULL) {
+    const char *stores = strstr(at, " bytes spill stores");
+    assert_non_null(stores);
+    while (stores[-1] >= '0' && stores[-1] <= '9') {
+      stores--;
+    }
+    unsigned most = strcmp(architecture, "sm_80") == 0 ? 192 : 32;
+    if (strtoul(stores, NULL, 10) > most) {
+      fail_msg("%s: more than %u bytes spilled: %.160s", architecture, most, at);
+    }
+    functions++;
+    at = stores;
+  }
+  assert_true(functions >= (MGL_PACKING_COUNT - 1) * 6);
+}
+
+static void linears_of_codes_compile_for_all_architectures(void **state) {
+  (void)state;
+  for_shape("kernels/cuda/megakernel.cu", &shape_of_codes, check_coded);
 }
 
 static void check_planner(const mgl_text *log, const char *architecture) {
@@ -346,6 +385,7 @@ static void a_missing_driver_is_explained(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(protocol_and_tasks_compile_for_all_architectures),
+      cmocka_unit_test(linears_of_codes_compile_for_all_architectures),
       cmocka_unit_test(the_planner_compiles_for_the_device),
       cmocka_unit_test(op_kernels_compile_for_all_architectures),
       cmocka_unit_test(plain_kernels_compile_for_all_architectures),

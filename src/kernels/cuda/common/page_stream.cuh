@@ -7,17 +7,33 @@
 //
 // Ops of one token (mgl_is_linear_of_one) take row block after row block, a group being all its
 // pages. The order of pages does not change a bit: each sum takes its pages by ascending k.
+//
+// A page of codes has one panel, or two (twin/packing.h): for ops of one token those that follow
+// each other in their row block, else those of two row blocks of a batch. A group is one panel.
 #ifndef MGL_KERNELS_CUDA_COMMON_PAGE_STREAM_CUH
 #define MGL_KERNELS_CUDA_COMMON_PAGE_STREAM_CUH
 
 #include "twin/device_run.h"
+#include "twin/packing.h"
+
+#ifndef MGL_PACKINGS
+#define MGL_PACKINGS 1  // bit 1 << mgl_packing for each that the model has
+#endif
+#ifndef MGL_PAGE_BYTES
+#define MGL_PAGE_BYTES MGL_CUDA_PAGE_BYTES  // from an smem page to the next; codes have scales
+#endif
+
+enum { MGL_HAS_CODES = MGL_PACKINGS > 1 };
 
 // Row blocks of a batch, for a number of row tiles.
 static __device__ constexpr uint32_t mgl_batch_blocks(uint32_t row_tiles) {
   return row_tiles == 4 ? 2 : 4;
 }
 
-enum { MGL_GROUP_PAGES = 2 };  // pages along k of a group, but for ops of one token
+enum {
+  MGL_GROUP_PAGES = 2,  // pages along k of a group, but for ops of one token
+  MGL_ALL_PAGES = 0,    // of those with codes: a row block after the other
+};
 
 // Columns of the output that a row block makes.
 static __device__ __forceinline__ uint32_t mgl_block_columns(uint32_t kind) {
@@ -46,9 +62,19 @@ static __device__ __forceinline__ bool mgl_is_linear_of_one(const mgl_cuda_op *o
   return op->tokens == 1 && op->k % (2 * MGL_CUDA_PAGE_K) == 0 && op->k <= most;
 }
 
+// Pages of a row block of codes, for ops of one token.
+static __device__ __forceinline__ uint32_t mgl_coded_pages(uint32_t packing, uint32_t k_padded) {
+  uint32_t panels = mgl_packing_panels((mgl_packing)packing);
+  return (mgl_panels_of(k_padded) + panels - 1) / panels;
+}
+
 // Pages of a group along k.
 static __device__ __forceinline__ uint32_t mgl_group_pages(const mgl_cuda_op *op) {
-  return mgl_is_linear_of_one(op) ? mgl_pages_of_block(op->k_padded) : MGL_GROUP_PAGES;
+  if (mgl_is_linear_of_one(op)) {
+    bool codes = MGL_HAS_CODES && mgl_op_packing(op) != MGL_PACKING_BF16;
+    return codes ? (uint32_t)MGL_ALL_PAGES : mgl_pages_of_block(op->k_padded);
+  }
+  return MGL_GROUP_PAGES;
 }
 
 // True for ops whose weights come through pages.

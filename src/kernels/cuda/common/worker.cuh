@@ -47,7 +47,19 @@ typedef enum mgl_task_function {
   MGL_CALL_NEXT_PLAN,
   MGL_CALL_SAMPLE,
   MGL_CALL_NOTHING,
+  // Linears of codes: of mgl_packing 1 those of mgl_coded_function, then of mgl_packing 2, ...
+  MGL_CALL_CODED,
 } mgl_task_function;
+
+typedef enum mgl_coded_function {
+  MGL_CODED_ONE_NORMED,
+  MGL_CODED_ONE,
+  MGL_CODED_ROWS_1,
+  MGL_CODED_ROWS_2,
+  MGL_CODED_ROWS_1_NORMED,
+  MGL_CODED_ROWS_2_NORMED,
+  MGL_CODED_FUNCTIONS,
+} mgl_coded_function;
 
 // An mgl_first_item is what an attend task begins with. The controller reads it, so that consumers
 // have no trips to the L2 before they ask for keys.

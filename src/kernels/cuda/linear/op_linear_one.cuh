@@ -156,7 +156,7 @@ static __device__ __forceinline__ void mgl_op_one_batch(const mgl_worker *w, con
   uint4 odd[MGL_LINEAR_STEPS];
   mgl_op_one_load(w, l, ring, even);
   if (shares) {
-    mgl_one_share_squares<NORMED>(w, l, squares);
+    mgl_one_share_squares<NORMED, MGL_PACKING_BF16>(w, l, squares);
   }
 #pragma unroll 1
   for (uint32_t block = 0; block < l->blocks; block++) {
@@ -193,13 +193,13 @@ static __device__ __forceinline__ void mgl_op_task_linear_one(mgl_worker *w) {
   mgl_one_x<NORMED> mine;
   mgl_one_squares<NORMED> squares = {};
   if (NORMED) {
-    mgl_one_load_norm(w, &l, &norm);
+    mgl_one_load_norm<MGL_PACKING_BF16>(w, &l, &norm);
   }
   mgl_op_one_ring ring = {w->page, w->page_parity, 0, w->page};
   mgl_op_one_look(w, &ring, (end - begin) * l.pages);
   mgl_await_kernels_before();
   mine = {};
-  mgl_one_await<NORMED>(w, &l, &mine);
+  mgl_one_await<NORMED, MGL_PACKING_BF16>(w, &l, &mine);
   mgl_op_one_stage<NORMED>(w, &l, &mine, &norm, &squares);
   mgl_task_began(w);
   uint64_t best = 0;

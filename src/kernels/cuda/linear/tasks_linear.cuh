@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/common/page_stream.cuh"
 #include "kernels/cuda/common/worker.cuh"
+#include "kernels/cuda/linear/codes.cuh"
 #include "kernels/cuda/linear/logit_row.cuh"
 #include "kernels/cuda/small/tasks_iteration.cuh"
 
@@ -67,14 +68,17 @@ struct mgl_linear {
   uint32_t x_stride;
   uint32_t zero;  // mgl_cuda_op.zero
   bool normed;
-  bool carried;         // x and the residual carry their readiness
-  uint64_t copy_at;     // of the residual
-  uint32_t rows;        // tokens that the iteration brings
-  uint32_t first_row;   // of this pass
-  uint32_t block;       // first row block of the batch
-  uint32_t blocks;      // of the batch
-  uint32_t page_at;     // this lane's part of page 0 of the ring: address in shared memory
-  uint32_t partial_at;  // this lane's partial sums of row block 0
+  bool carried;             // x and the residual carry their readiness
+  uint64_t copy_at;         // of the residual
+  uint32_t rows;            // tokens that the iteration brings
+  uint32_t first_row;       // of this pass
+  uint32_t block;           // first row block of the batch
+  uint32_t blocks;          // of the batch
+  uint32_t page_at;         // this lane's part of page 0 of the ring: address in shared memory; of
+                            // codes the page's begin
+  mgl_slice_places slices;  // of codes
+  uint32_t panel_bytes;     // of codes
+  uint32_t partial_at;      // this lane's partial sums of row block 0
 };
 
 // --- activations ---------------------------------------------------------------------------------
@@ -302,7 +306,7 @@ template <bool FULL>
 static __device__ __forceinline__ void mgl_linear_weights(mgl_worker *w, const mgl_linear *l,
                                                           uint32_t page_bytes,
                                                           uint4 weights[MGL_LINEAR_STEPS]) {
-  uint32_t at = l->page_at + w->page * MGL_CUDA_PAGE_BYTES;
+  uint32_t at = l->page_at + w->page * MGL_PAGE_BYTES;
   mgl_page_wait(w);
 #pragma unroll
   for (int step = 0; step < MGL_LINEAR_STEPS; step++) {

@@ -45,6 +45,14 @@ static __device__ __forceinline__ uint32_t mgl_one_element(const mgl_worker *w, 
          w->lane % 4 * 8;
 }
 
+// The piece of x that this lane has in a round. Of codes, whose products are made two pieces at a
+// time, a column is a slice: two pieces that follow each other, in two rounds.
+template <mgl_packing P>
+static __device__ __forceinline__ uint32_t mgl_one_piece(const mgl_worker *w, uint32_t round) {
+  return P == MGL_PACKING_BF16 ? round * MGL_ONE_PIECES + w->lane / 4
+                               : (round / 2 * MGL_ONE_PIECES + w->lane / 4) * 2 + round % 2;
+}
+
 // This lane's groups of x, as they lie in memory; bf16 fills only [][0].
 template <bool NORMED>
 struct mgl_one_x {
@@ -53,14 +61,14 @@ struct mgl_one_x {
 };
 
 // Asks for the groups of rounds [0, rounds).
-template <bool NORMED>
+template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_one_ask(const mgl_worker *w, const mgl_linear *l,
                                                    const uint8_t *x, uint32_t rounds,
                                                    mgl_one_x<NORMED> *out) {
   constexpr uint32_t bytes = NORMED ? sizeof(float) : sizeof(uint16_t);
 #pragma unroll
   for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
-    uint32_t piece = round * MGL_ONE_PIECES + w->lane / 4;
+    uint32_t piece = mgl_one_piece<P>(w, round);
     if (round < rounds && piece < 2 * l->pages) {
       const uint8_t *from = x + (size_t)mgl_one_element(w, piece) * bytes;
       out->v[round][0] = mgl_load_l2(from);
@@ -92,13 +100,15 @@ static __device__ __forceinline__ bool mgl_one_polls_all(const mgl_linear *l) {
   return !l->carried || 2 * l->pages <= MGL_ONE_POLL_ROUNDS * MGL_ONE_PIECES;
 }
 
+template <mgl_packing P>
 static __device__ __forceinline__ uint32_t mgl_one_rounds(const mgl_linear *l) {
-  return (2 * l->pages + MGL_ONE_PIECES - 1) / MGL_ONE_PIECES;
+  return P == MGL_PACKING_BF16 ? (2 * l->pages + MGL_ONE_PIECES - 1) / MGL_ONE_PIECES
+                               : (l->pages + MGL_ONE_PIECES - 1) / MGL_ONE_PIECES * 2;
 }
 
 // All of this warp's share: asks again until it is there. Where x does not carry its readiness it
 // is there now, and was not asked for before.
-template <bool NORMED>
+template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_one_await(const mgl_worker *w, const mgl_linear *l,
                                                      mgl_one_x<NORMED> *out) {
   bool all = mgl_one_polls_all(l);
@@ -106,7 +116,7 @@ static __device__ __forceinline__ void mgl_one_await(const mgl_worker *w, const 
   bool asks = open || !all || !l->carried;
   while (asks && w->block->stop == 0) {
     all = all || !open;
-    mgl_one_ask<NORMED>(w, l, l->x, all ? mgl_one_rounds(l) : 1, out);
+    mgl_one_ask<NORMED, P>(w, l, l->x, all ? mgl_one_rounds<P>(l) : 1, out);
     open = l->carried && __any_sync(0xffffffffu, mgl_one_is_open<NORMED>(out)) != 0;
     asks = open || !all;
   }
@@ -117,11 +127,12 @@ struct mgl_one_norm {
   float4 v[MGL_ONE_NORMED_ROUNDS][2];
 };
 
+template <mgl_packing P>
 static __device__ __forceinline__ void mgl_one_load_norm(const mgl_worker *w, const mgl_linear *l,
                                                          mgl_one_norm *norm) {
 #pragma unroll
   for (uint32_t round = 0; round < MGL_ONE_NORMED_ROUNDS; round++) {
-    uint32_t piece = round * MGL_ONE_PIECES + w->lane / 4;
+    uint32_t piece = mgl_one_piece<P>(w, round);
     norm->v[round][0] = norm->v[round][1] = {};
     if (piece < 2 * l->pages) {
       const float4 *from = (const float4 *)(l->norm + mgl_one_element(w, piece));
@@ -145,7 +156,7 @@ struct mgl_one_squares {
 };
 
 // Norms and rounds x.
-template <bool NORMED>
+template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_one_round(const mgl_linear *l,
                                                      const mgl_one_x<NORMED> *x,
                                                      const mgl_one_norm *norm,
@@ -157,7 +168,7 @@ static __device__ __forceinline__ void mgl_one_round(const mgl_linear *l,
     if (NORMED) {
       const uint4 raw[2] = {x->v[round][0], x->v[round][NORMED ? 1 : 0]};
       squares->v[NORMED ? round : 0] = 0;
-      if (round * MGL_ONE_PIECES < 2 * l->pages) {
+      if (P != MGL_PACKING_BF16 || round * MGL_ONE_PIECES < 2 * l->pages) {
         columns->v[round] = mgl_linear_normed(raw, norm->v[round], &squares->v[NORMED ? round : 0]);
       }
     }
@@ -166,7 +177,7 @@ static __device__ __forceinline__ void mgl_one_round(const mgl_linear *l,
 
 // This warp's sum of squares, added up as the general shape does: of the groups t of all pieces in
 // their order, then over t. Nobody needs it before the products are made.
-template <bool NORMED>
+template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_one_share_squares(
     const mgl_worker *w, const mgl_linear *l, const mgl_one_squares<NORMED> *squares) {
   if (!NORMED) {
@@ -175,12 +186,20 @@ static __device__ __forceinline__ void mgl_one_share_squares(
   float sum = 0;
 #pragma unroll
   for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
-    if (round * MGL_ONE_PIECES >= 2 * l->pages) {
+    if (P != MGL_PACKING_BF16 || round * MGL_ONE_PIECES >= 2 * l->pages) {
       break;
     }
 #pragma unroll
     for (uint32_t i = 0; i < MGL_ONE_PIECES; i++) {  // pieces that are not there add 0
       sum += __shfl_sync(0xffffffffu, squares->v[NORMED ? round : 0], (int)(4 * i + w->lane % 4));
+    }
+  }
+  if (P != MGL_PACKING_BF16) {
+    static_assert(MGL_ONE_NORMED_ROUNDS == 2, "one round of slices");
+#pragma unroll
+    for (uint32_t i = 0; i < 2 * MGL_ONE_PIECES; i++) {
+      sum += __shfl_sync(0xffffffffu, squares->v[NORMED ? i % 2 : 0],
+                         (int)(4 * (i / 2) + w->lane % 4));
     }
   }
   sum += __shfl_xor_sync(0xffffffffu, sum, 1);
@@ -192,15 +211,24 @@ static __device__ __forceinline__ void mgl_one_share_squares(
 
 // --- pages ---------------------------------------------------------------------------------------
 
-// A warp's part of a page.
+// A warp's part of a page; of codes, of a panel.
+template <mgl_packing P>
 struct mgl_one_page {
+  static constexpr int AHEAD = 1;
+  mgl_slice<P> slice[MGL_SLICES];
+};
+
+template <>
+struct mgl_one_page<MGL_PACKING_BF16> {
+  static constexpr int AHEAD = MGL_ONE_AHEAD;
   uint4 v[MGL_LINEAR_STEPS];
 };
 
 // The task's pages as a warp goes through them.
 struct mgl_one_ring {
   uint32_t page, parity;  // of the next one to load
-  uint32_t left;          // pages of the task that are not loaded yet
+  uint32_t left;          // pages of the task that are not loaded yet; of codes, panels
+  uint32_t panel;         // of codes: the next one's number in its row block
 };
 
 enum { MGL_ONE_FREE = (int)(offsetof(mgl_block, page_free) - offsetof(mgl_block, page_full)) };
@@ -212,10 +240,10 @@ static __device__ __forceinline__ uint32_t mgl_one_barrier(const mgl_worker *w, 
 }
 
 static __device__ __forceinline__ void mgl_one_read(const mgl_linear *l, uint32_t page,
-                                                    mgl_one_page *out) {
+                                                    mgl_one_page<MGL_PACKING_BF16> *out) {
 #pragma unroll
   for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
-    out->v[step] = mgl_load_shared(l->page_at + page * MGL_CUDA_PAGE_BYTES + step * 512);
+    out->v[step] = mgl_load_shared(l->page_at + page * MGL_PAGE_BYTES + step * 512);
   }
 }
 
@@ -224,7 +252,7 @@ static __device__ __forceinline__ void mgl_one_read(const mgl_linear *l, uint32_
 // mbarrier, and each lane releases one page. False: the run has stopped before.
 static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, const mgl_linear *l,
                                                           mgl_one_ring *ring,
-                                                          mgl_one_page pages[MGL_ONE_AHEAD]) {
+                                                          mgl_one_page<MGL_PACKING_BF16> *pages) {
   const uint32_t go = mgl_shared_address(&w->block->go[w->slot]);
   const bool mine = w->lane < MGL_ONE_AHEAD && w->lane < ring->left;
   uint32_t page = ring->page + w->lane;
@@ -265,7 +293,8 @@ static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, c
 
 // The next page, into registers.
 static __device__ __forceinline__ void mgl_one_load(const mgl_worker *w, const mgl_linear *l,
-                                                    mgl_one_ring *ring, mgl_one_page *out) {
+                                                    mgl_one_ring *ring,
+                                                    mgl_one_page<MGL_PACKING_BF16> *out) {
   uint32_t full = mgl_one_barrier(w, ring->page);
   mgl_page_wait_at(w, full, ring->parity);
   mgl_one_read(l, ring->page, out);
@@ -290,8 +319,9 @@ struct mgl_one_sums {
 // Adds a page's products; x: the columns of its round, of which `column` and the next one are the
 // page's pieces. Only the lanes that hold these have the page's sums, and give them to the others.
 static __device__ __forceinline__ void mgl_one_products(const mgl_worker *w,
-                                                        const mgl_one_page *page, uint4 x,
-                                                        uint32_t column, mgl_one_sums *sums) {
+                                                        const mgl_one_page<MGL_PACKING_BF16> *page,
+                                                        uint4 x, uint32_t column,
+                                                        mgl_one_sums *sums) {
   float products[MGL_LINEAR_STEPS][4] = {};
 #pragma unroll
   for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
@@ -330,8 +360,8 @@ struct mgl_one_place {
 template <bool NORMED, bool ENDS>
 static __device__ __forceinline__ void mgl_one_step(const mgl_worker *w, const mgl_linear *l,
                                                     const mgl_one_columns<NORMED> *columns,
-                                                    mgl_one_page *page, mgl_one_ring *ring,
-                                                    mgl_one_place *at) {
+                                                    mgl_one_page<MGL_PACKING_BF16> *page,
+                                                    mgl_one_ring *ring, mgl_one_place *at) {
   mgl_one_products(w, page, at->x, at->piece % MGL_ONE_PIECES, &at->sums);
   if (ring->left > 0) {
     mgl_one_load(w, l, ring, page);
@@ -358,7 +388,7 @@ template <bool NORMED>
 static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const mgl_linear *l,
                                                      const mgl_one_columns<NORMED> *columns,
                                                      float *partial,
-                                                     mgl_one_page pages[MGL_ONE_AHEAD],
+                                                     mgl_one_page<MGL_PACKING_BF16> *pages,
                                                      mgl_one_ring *ring) {
   static_assert(MGL_ONE_AHEAD == 4, "steps below");
   mgl_one_place at = {0, columns->v[0], {0, 0}, partial + w->warp * MGL_ONE_WARP_FLOATS};
@@ -377,6 +407,160 @@ static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const 
       break;
     }
   }
+}
+
+// --- pages of codes ------------------------------------------------------------------------------
+
+// The next panel, into registers. Its page is there before its first one, and free behind its last.
+template <mgl_packing P>
+static __device__ __forceinline__ void mgl_one_load(const mgl_worker *w, const mgl_linear *l,
+                                                    mgl_one_ring *ring, mgl_one_page<P> *out) {
+  const uint32_t in_page = ring->panel % mgl_coded<P>::PANELS;
+  const uint32_t panels = l->pages / MGL_SLICES;
+  uint32_t full = mgl_one_barrier(w, ring->page);
+  if (in_page == 0) {
+    mgl_page_wait_at(w, full, ring->parity);
+  }
+#pragma unroll
+  for (int i = 0; i < MGL_SLICES; i++) {
+    mgl_read_slice<P>(&l->slices,
+                      l->page_at + ring->page * MGL_PAGE_BYTES + in_page * l->panel_bytes, i,
+                      &out->slice[i]);
+  }
+  ring->left--;
+  ring->panel = ring->panel + 1 == panels ? 0 : ring->panel + 1;
+  if (ring->panel != 0 && in_page + 1 != mgl_coded<P>::PANELS) {
+    return;
+  }
+  uint32_t arrived = 0;
+#pragma unroll
+  for (int i = 0; i < MGL_SLICES; i++) {
+    arrived |= mgl_slice_arrived<P>(&out->slice[i], l->zero);
+  }
+  full += MGL_ONE_FREE + arrived;
+  __syncwarp();
+  if (w->lane == 0) {
+    mgl_mbarrier_arrive_at(full);
+  }
+  uint32_t next = ring->page + 1;
+  ring->parity ^= next == w->page_count ? 1 : 0;
+  ring->page = next == w->page_count ? 0 : next;
+}
+
+// The task's first panel, as soon as it is there and the task may run. False: the run has stopped
+// before.
+template <mgl_packing P>
+static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, const mgl_linear *l,
+                                                          mgl_one_ring *ring,
+                                                          mgl_one_page<P> *panel) {
+  if (!mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity)) {
+    return false;
+  }
+  mgl_one_load(w, l, ring, panel);
+  return true;
+}
+
+// The products of a panel, and the scales that go onto them.
+struct mgl_one_made {
+  mgl_slice_sums products[MGL_SLICES][1];
+  float2 scale[MGL_SLICES][MGL_SLICE_SUMS];
+};
+
+// Where a warp is in a batch of codes: it adds up the products of one panel while those of the next
+// one are made.
+struct mgl_coded_place {
+  uint32_t slice;  // of its row block, with which the next panel begins
+  uint4 x[1][2];   // the columns of that slice and of the seven beside it
+  uint32_t added;  // slices of its row block that are added up
+  mgl_one_sums sums;
+  float *to;  // where the sums of that row block go
+};
+
+template <bool NORMED>
+static __device__ __forceinline__ void mgl_coded_columns(const mgl_one_columns<NORMED> *columns,
+                                                         mgl_coded_place *at) {
+#pragma unroll
+  for (uint32_t i = 0; i < mgl_one_columns<NORMED>::ROUNDS; i++) {
+    if (i < 2 || i / 2 == at->slice / MGL_ONE_PIECES) {
+      at->x[0][i % 2] = columns->v[i];
+    }
+  }
+}
+
+// Makes the products of a panel, and goes on behind it. A row block has l->pages slices.
+template <bool NORMED, mgl_packing P>
+static __device__ __forceinline__ void mgl_coded_make(const mgl_linear *l,
+                                                      const mgl_one_columns<NORMED> *columns,
+                                                      const mgl_one_page<P> *panel,
+                                                      mgl_coded_place *at, mgl_one_made *made) {
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_SLICES; i++) {
+    mgl_slice_products<P, 1>(&panel->slice[i], at->x, made->products[i]);
+#pragma unroll
+    for (int j = 0; j < MGL_SLICE_SUMS; j++) {
+      made->scale[i][j] = panel->slice[i].scale[j];
+    }
+  }
+  at->slice += MGL_SLICES;
+  if (at->slice == l->pages || at->slice % MGL_ONE_PIECES == 0) {
+    at->slice = at->slice == l->pages ? 0 : at->slice;
+    mgl_coded_columns<NORMED>(columns, at);
+  }
+}
+
+// Adds up the products of a panel. Those of a slice are in the lanes that hold its column, which
+// give them to the others.
+static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const mgl_linear *l,
+                                                     const mgl_one_made *made,
+                                                     mgl_coded_place *at) {
+  const int holder = (int)((w->lane & ~3u) + at->added % MGL_ONE_PIECES / 2);
+  static_assert(MGL_SLICES == 2, "a holder has the columns of both");
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_SLICES; i++) {
+#pragma unroll
+    for (int j = 0; j < MGL_SLICE_SUMS; j++) {
+      const float *p = made->products[i][0].v[j];
+      const float2 scale = made->scale[i][j];
+      at->sums.low = __fmaf_rn(__shfl_sync(0xffffffffu, p[i], holder), scale.x, at->sums.low);
+      at->sums.high = __fmaf_rn(__shfl_sync(0xffffffffu, p[2 + i], holder), scale.y, at->sums.high);
+    }
+  }
+  at->added += MGL_SLICES;
+  if (at->added == l->pages) {
+    if (w->lane % 4 == 0) {
+      at->to[w->lane / 4] = at->sums.low;
+      at->to[w->lane / 4 + MGL_CUDA_HALF_ROWS] = at->sums.high;
+    }
+    at->to += MGL_CUDA_BLOCK_ROWS;
+    at->sums = {0, 0};
+    at->added = 0;
+  }
+}
+
+// This warp's part of a batch of codes; *panel is the first one.
+template <bool NORMED, mgl_packing P>
+static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const mgl_linear *l,
+                                                     const mgl_one_columns<NORMED> *columns,
+                                                     float *partial, mgl_one_page<P> *panel,
+                                                     mgl_one_ring *ring) {
+  mgl_coded_place at = {
+      0, {{columns->v[0], columns->v[1]}}, 0, {0, 0}, partial + w->warp * MGL_ONE_WARP_FLOATS};
+  mgl_one_made before, made;
+  uint32_t left = l->blocks * (l->pages / MGL_SLICES);
+  mgl_coded_make<NORMED, P>(l, columns, panel, &at, &before);
+#pragma unroll 1
+  for (;;) {
+    if (ring->left > 0) {
+      mgl_one_load(w, l, ring, panel);
+    }
+    if (--left == 0) {
+      break;
+    }
+    mgl_coded_make<NORMED, P>(l, columns, panel, &at, &made);
+    mgl_coded_add(w, l, &before, &at);
+    before = made;
+  }
+  mgl_coded_add(w, l, &before, &at);
 }
 
 // --- outputs -------------------------------------------------------------------------------------
@@ -481,7 +665,7 @@ static __device__ __forceinline__ void mgl_one_batch_of(mgl_linear *l, uint32_t 
 
 // --- the task ------------------------------------------------------------------------------------
 
-template <bool NORMED>
+template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
@@ -496,26 +680,32 @@ static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   // the first row, also for logits.)
   mine = {};
   if (l.carried) {
-    mgl_one_ask<NORMED>(w, &l, l.x, mgl_one_polls_all(&l) ? mgl_one_rounds(&l) : 1, &mine);
+    mgl_one_ask<NORMED, P>(w, &l, l.x, mgl_one_polls_all(&l) ? mgl_one_rounds<P>(&l) : 1, &mine);
   }
   if (NORMED) {
-    mgl_one_load_norm(w, &l, &norm);
+    mgl_one_load_norm<P>(w, &l, &norm);
   }
   mgl_one_output output;
   mgl_one_batch_of(&l, begin, end);
   mgl_one_aim(w, &l, &output);
-  mgl_one_ring ring = {w->page, w->page_parity, (end - begin) * l.pages};
-  mgl_one_page pages[MGL_ONE_AHEAD];
+  mgl_one_ring ring = {w->page, w->page_parity, (end - begin) * l.pages, 0};
+  if constexpr (P != MGL_PACKING_BF16) {
+    ring.left = (end - begin) * (l.pages / MGL_SLICES);
+    l.page_at = mgl_shared_address(w->pages);
+    l.slices = mgl_find_slices<P>(w, mgl_op_group_shift(&slot->op));
+    l.panel_bytes = mgl_op_panel_bytes(&slot->op);
+  }
+  mgl_one_page<P> pages[mgl_one_page<P>::AHEAD];
   if (!mgl_one_load_first(w, &l, &ring, pages)) {
     return;
   }
   if (!l.carried) {  // now there is a residual
     mgl_one_aim(w, &l, &output);
   }
-  mgl_one_await<NORMED>(w, &l, &mine);
-  mgl_one_round<NORMED>(&l, &mine, &norm, &columns, &squares);
+  mgl_one_await<NORMED, P>(w, &l, &mine);
+  mgl_one_round<NORMED, P>(&l, &mine, &norm, &columns, &squares);
   mgl_task_began(w);
-  mgl_one_share_squares<NORMED>(w, &l, &squares);
+  mgl_one_share_squares<NORMED, P>(w, &l, &squares);
   uint64_t best = 0;
   uint32_t buffer = 0;
 #pragma unroll 1
@@ -523,7 +713,7 @@ static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
     // Two batches' partial sums in turn: who writes those of one has met at a barrier all that have
     // read those of the one before the last.
     float *partial = (float *)w->scratch + buffer * MGL_ONE_BATCH_FLOATS;
-    mgl_one_batch<NORMED>(w, &l, &columns, partial, pages, &ring);
+    mgl_one_batch(w, &l, &columns, partial, pages, &ring);
     mgl_sync_consumers();
     if (w->thread < MGL_ONE_OUTPUTS) {
       mgl_one_finish<NORMED>(w, &l, &output, partial, &best);

@@ -18,6 +18,7 @@
 #ifndef MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ROWS_CUH
 #define MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ROWS_CUH
 
+#include "kernels/cuda/linear/codes.cuh"
 #include "kernels/cuda/linear/tasks_linear.cuh"
 
 enum {
@@ -48,36 +49,50 @@ template <int TILES>
 struct mgl_rows_places {
   const uint8_t *at[TILES];
   bool there[TILES];
+  uint32_t left;  // elements of a row from the first one of this lane on; of codes
 };
 
 template <int TILES>
 static __device__ __forceinline__ void mgl_rows_find(const mgl_worker *w, const mgl_linear *l,
                                                      mgl_rows_places<TILES> *rows) {
+  const uint32_t first = mgl_linear_first(w, 0);
+  rows->left = first < l->k ? l->k - first : 0;
 #pragma unroll
   for (uint32_t tile = 0; tile < TILES; tile++) {
-    uint32_t row = w->lane / 4 + tile * 8;
+    uint32_t row = l->first_row + w->lane / 4 + tile * 8;
     rows->there[tile] = row < l->rows;
     rows->at[tile] = mgl_linear_x(l, rows->there[tile] ? row : 0, mgl_linear_first(w, 0));
   }
 }
 
 // This lane's part of PIECES pieces of a group, as it lies in memory; bf16 fills only [][][0].
-template <int TILES, bool NORMED, int PIECES>
+template <int TILES, bool NORMED, int PIECES, mgl_packing P>
 struct mgl_rows_raw {
   static constexpr int QUADS = NORMED ? 2 : 1;
   uint4 v[TILES][PIECES][QUADS];
 };
 
+// Whether a row has that piece of the group from page first_page on: panels are longer than rows
+// may be.
+template <mgl_packing P, int TILES>
+static __device__ __forceinline__ bool mgl_rows_has(const mgl_rows_places<TILES> *rows,
+                                                    uint32_t first_page, int piece) {
+  return P == MGL_PACKING_BF16 ||
+         first_page * MGL_CUDA_PAGE_K + mgl_linear_element(piece) < rows->left;
+}
+
 // Before it is asked for: open where there is a row, else zeros.
-template <int TILES, bool NORMED, int PIECES>
+template <int TILES, bool NORMED, int PIECES, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_clear(const mgl_rows_places<TILES> *rows,
-                                                      mgl_rows_raw<TILES, NORMED, PIECES> *raw) {
-  constexpr int quads = mgl_rows_raw<TILES, NORMED, PIECES>::QUADS;
+                                                      uint32_t first_page, int begin,
+                                                      mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
+  constexpr int quads = mgl_rows_raw<TILES, NORMED, PIECES, P>::QUADS;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
-    uint32_t word = rows->there[tile] ? MGL_CUDA_OPEN : 0;
 #pragma unroll
     for (int i = 0; i < PIECES * quads; i++) {
+      const bool has = mgl_rows_has<P>(rows, first_page, begin + i / quads);
+      const uint32_t word = rows->there[tile] && has ? MGL_CUDA_OPEN : 0;
       raw->v[tile][i / quads][i % quads] = make_uint4(word, word, word, word);
     }
   }
@@ -86,10 +101,10 @@ static __device__ __forceinline__ void mgl_rows_clear(const mgl_rows_places<TILE
 // By lanes that want it: `count` of the pieces, which begin with piece `begin` of the group from
 // page first_page on. (One condition for all: with one for each, the compiler loads them one behind
 // the other.)
-template <int TILES, bool NORMED, int PIECES>
+template <int TILES, bool NORMED, int PIECES, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_ask(const mgl_rows_places<TILES> *rows, bool wanted,
                                                     uint32_t first_page, int begin, int count,
-                                                    mgl_rows_raw<TILES, NORMED, PIECES> *raw) {
+                                                    mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
   constexpr uint32_t bytes = NORMED ? sizeof(float) : sizeof(uint16_t);
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
@@ -97,25 +112,27 @@ static __device__ __forceinline__ void mgl_rows_ask(const mgl_rows_places<TILES>
 #pragma unroll
     for (int piece = 0; piece < count; piece++) {
 #pragma unroll
-      for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED, PIECES>::QUADS; quad++) {
-        mgl_load_l2_if(from + mgl_linear_element(begin + piece) * bytes + quad * 16,
-                       wanted && rows->there[tile], &raw->v[tile][piece][quad]);
+      for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED, PIECES, P>::QUADS; quad++) {
+        mgl_load_l2_if(
+            from + mgl_linear_element(begin + piece) * bytes + quad * 16,
+            wanted && rows->there[tile] && mgl_rows_has<P>(rows, first_page, begin + piece),
+            &raw->v[tile][piece][quad]);
       }
     }
   }
 }
 
 // Says whether one of the first `count` pieces has an open word, which is the largest of all.
-template <int TILES, bool NORMED, int PIECES>
+template <int TILES, bool NORMED, int PIECES, mgl_packing P>
 static __device__ __forceinline__ bool mgl_rows_is_open(
-    const mgl_rows_raw<TILES, NORMED, PIECES> *raw, int count) {
+    const mgl_rows_raw<TILES, NORMED, PIECES, P> *raw, int count) {
   uint32_t largest = 0;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
 #pragma unroll
     for (int piece = 0; piece < count; piece++) {
 #pragma unroll
-      for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED, PIECES>::QUADS; quad++) {
+      for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED, PIECES, P>::QUADS; quad++) {
         uint4 v = raw->v[tile][piece][quad];
         largest = max(max(largest, max(v.x, v.y)), max(v.z, v.w));
       }
@@ -127,11 +144,11 @@ static __device__ __forceinline__ bool mgl_rows_is_open(
 // Until all of it is there, asked for again by those lanes that miss something: of a whole group
 // only first pieces, as long as these are open, since many rows asked for by all SMs again and
 // again fill the L2's queues. When the run stops it gives up, and the task is mute.
-template <int TILES, bool NORMED, int PIECES>
+template <int TILES, bool NORMED, int PIECES, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_await(const mgl_worker *w, const mgl_linear *l,
                                                       const mgl_rows_places<TILES> *rows,
                                                       uint32_t first_page, int begin,
-                                                      mgl_rows_raw<TILES, NORMED, PIECES> *raw) {
+                                                      mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
   while (l->carried) {
     bool open = mgl_rows_is_open(raw, PIECES);
     if (!__any_sync(0xffffffffu, open) || w->block->stop != 0) {
@@ -146,9 +163,13 @@ static __device__ __forceinline__ void mgl_rows_await(const mgl_worker *w, const
 }
 
 // The norm's weights of this warp into the L1: the caches forget them between iterations.
+template <mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_fetch_norm(const mgl_worker *w,
                                                            const mgl_linear *l) {
   for (uint32_t piece = w->lane / 4; piece < l->pages * MGL_LINEAR_CHUNKS; piece += 8) {
+    if (P != MGL_PACKING_BF16 && mgl_linear_first(w, 0) + mgl_linear_element((int)piece) >= l->k) {
+      continue;
+    }
     const float *from = l->norm + mgl_linear_first(w, 0) + mgl_linear_element((int)piece);
     float a, b;
     asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(a) : "l"(from));
@@ -166,16 +187,23 @@ static __device__ __forceinline__ const float *mgl_rows_norm(const mgl_worker *w
   return (const float *)norm;
 }
 
-template <int TILES, bool NORMED, int PIECES>
+template <int TILES, bool NORMED, int PIECES, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_convert(
-    const mgl_worker *w, uint32_t first_page, int begin,
-    const mgl_rows_raw<TILES, NORMED, PIECES> *raw, mgl_linear_group<TILES> *x,
+    const mgl_worker *w, const mgl_rows_places<TILES> *rows, uint32_t first_page, int begin,
+    const mgl_rows_raw<TILES, NORMED, PIECES, P> *raw, mgl_linear_group<TILES> *x,
     float squares[TILES]) {
   const float *weights = NORMED ? mgl_rows_norm(w) : nullptr;
 #pragma unroll
   for (int i = 0; i < PIECES; i++) {
     const int piece = begin + i;
     float4 norm[2];
+    if (!mgl_rows_has<P>(rows, first_page, piece)) {
+#pragma unroll
+      for (int tile = 0; tile < TILES; tile++) {
+        x->x[tile][piece / MGL_LINEAR_CHUNKS][piece % MGL_LINEAR_CHUNKS] = make_uint4(0, 0, 0, 0);
+      }
+      continue;
+    }
     if (NORMED) {
       const float *from = weights + mgl_linear_first(w, first_page) + mgl_linear_element(piece);
       norm[0] = __ldg((const float4 *)from);
@@ -192,8 +220,12 @@ static __device__ __forceinline__ void mgl_rows_convert(
 
 // --- pages ---------------------------------------------------------------------------------------
 
-// This warp's part of a page.
-struct mgl_rows_page {
+// This warp's part of a page; of codes, of half a panel.
+template <mgl_packing P>
+struct mgl_rows_page : mgl_slice<P> {};
+
+template <>
+struct mgl_rows_page<MGL_PACKING_BF16> {
   uint4 v[MGL_LINEAR_STEPS];
 };
 
@@ -220,25 +252,55 @@ static __device__ __forceinline__ void mgl_rows_await_pages(const mgl_worker *w)
 }
 
 static __device__ __forceinline__ void mgl_rows_read(const mgl_linear *l, uint32_t page,
-                                                     mgl_rows_page *out) {
+                                                     mgl_rows_page<MGL_PACKING_BF16> *out) {
 #pragma unroll
   for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
-    out->v[step] = mgl_load_shared(l->page_at + page * MGL_CUDA_PAGE_BYTES + step * 512);
+    out->v[step] = mgl_load_shared(l->page_at + page * MGL_PAGE_BYTES + step * 512);
   }
 }
 
 // Awaits two pages, and reads the first one.
-static __device__ __forceinline__ void mgl_rows_begin_pages(const mgl_worker *w,
-                                                            const mgl_linear *l,
-                                                            mgl_rows_page *first) {
+static __device__ __forceinline__ void mgl_rows_begin_pages(
+    const mgl_worker *w, const mgl_linear *l, mgl_rows_page<MGL_PACKING_BF16> *first) {
   mgl_rows_await_pages(w);
   mgl_rows_read(l, w->page, first);
 }
 
+// Where a panel of the page lies.
+static __device__ __forceinline__ uint32_t mgl_rows_panel(const mgl_worker *w, const mgl_linear *l,
+                                                          uint32_t panel) {
+  return l->page_at + w->page * MGL_PAGE_BYTES + panel * l->panel_bytes;
+}
+
+// Awaits a page, and reads the first half of its first panel.
+template <mgl_packing P>
+static __device__ __forceinline__ void mgl_rows_begin_pages(const mgl_worker *w,
+                                                            const mgl_linear *l,
+                                                            mgl_rows_page<P> *first) {
+  mgl_page_wait(w);
+  mgl_read_slice<P>(&l->slices, mgl_rows_panel(w, l, 0), 0, first);
+}
+
+// A page whose last panel is in registers.
+template <mgl_packing P>
+static __device__ __forceinline__ void mgl_rows_release_page(mgl_worker *w, const mgl_linear *l,
+                                                             const mgl_rows_page<P> *first,
+                                                             const mgl_rows_page<P> *second) {
+  uint32_t released = mgl_shared_address(&w->block->page_free[w->page]);
+  released += mgl_slice_arrived<P>(first, l->zero) | mgl_slice_arrived<P>(second, l->zero);
+  __syncwarp();
+  if (w->lane == 0) {
+    mgl_mbarrier_arrive_at(released);
+  }
+  uint32_t after = mgl_rows_second(w);
+  w->page_parity ^= after == 0 ? 1 : 0;
+  w->page = after;
+}
+
 // Two pages that are in registers: the loader may fill them again.
-static __device__ __forceinline__ void mgl_rows_release(mgl_worker *w, const mgl_linear *l,
-                                                        const mgl_rows_page *first,
-                                                        const mgl_rows_page *second) {
+static __device__ __forceinline__ void mgl_rows_release(
+    mgl_worker *w, const mgl_linear *l, const mgl_rows_page<MGL_PACKING_BF16> *first,
+    const mgl_rows_page<MGL_PACKING_BF16> *second) {
   uint32_t after = mgl_rows_second(w);
   uint32_t page = w->lane == 0 ? w->page : after;
   uint32_t released = mgl_shared_address(&w->block->page_free[page]);
@@ -291,27 +353,84 @@ static __device__ __forceinline__ void mgl_rows_unpack(uint4 v, int i, float sum
   sums[TILES - 1][second + 1] = __uint_as_float(v.w);
 }
 
-// A row block times a group, added to what is in scratch at `at`, an address in shared memory. a:
-// the first of its pages, and then, if `goes_on`, of the pages behind it.
+// The products of one half of a panel.
+template <int TILES, mgl_packing P>
+static __device__ __forceinline__ void mgl_rows_slice(const mgl_linear_group<TILES> *x, int slice,
+                                                      const mgl_rows_page<P> *page,
+                                                      mgl_slice_sums (&out)[TILES]) {
+  uint4 b[TILES][2];
+#pragma unroll
+  for (int i = 0; i < 2 * TILES; i++) {
+    b[i / 2][i % 2] = x->x[i / 2][slice][i % 2];
+  }
+  mgl_slice_products<P, TILES>(page, b, out);
+}
+
+// Scales them and adds them.
 template <int TILES>
+static __device__ __forceinline__ void mgl_rows_add_slice(const mgl_slice_sums (&products)[TILES],
+                                                          const float2 (&scale)[MGL_SLICE_SUMS],
+                                                          float sums[TILES][4]) {
+#pragma unroll
+  for (int i = 0; i < 4 * TILES; i++) {
+#pragma unroll
+    for (int j = 0; j < MGL_SLICE_SUMS; j++) {
+      sums[i / 4][i % 4] = __fmaf_rn(products[i / 4].v[j][i % 4],
+                                     i % 4 < 2 ? scale[j].x : scale[j].y, sums[i / 4][i % 4]);
+    }
+  }
+}
+
+// A row block times a group, added to what is in scratch at `at`, an address in shared memory. a:
+// the first of its pages, or of its panel's halves, and then, if `goes_on`, of what is behind it.
+// block: number of the row block in its batch.
+template <int TILES, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_block(mgl_worker *w, const mgl_linear *l,
                                                       const mgl_linear_group<TILES> *x, bool adds,
-                                                      uint32_t at, mgl_rows_page *a, bool goes_on) {
+                                                      uint32_t at, mgl_rows_page<P> *a,
+                                                      bool goes_on, uint32_t block) {
   float sums[TILES][4] = {};
-  mgl_rows_page b;
-  mgl_rows_read(l, mgl_rows_second(w), &b);
+  mgl_rows_page<P> b;
+  const uint32_t panel = block % mgl_coded<P>::PANELS;
+  if constexpr (P == MGL_PACKING_BF16) {
+    mgl_rows_read(l, mgl_rows_second(w), &b);
+  } else {
+    mgl_read_slice<P>(&l->slices, mgl_rows_panel(w, l, panel), 1, &b);
+  }
   if (adds) {
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
       mgl_rows_unpack<TILES>(mgl_load_shared(at + i * 512), i, sums);
     }
   }
-  mgl_linear_page<TILES>(x, 0, a->v, sums);
-  mgl_rows_release(w, l, a, &b);
-  if (goes_on) {
-    mgl_rows_begin_pages(w, l, a);
+  if constexpr (P == MGL_PACKING_BF16) {
+    mgl_linear_page<TILES>(x, 0, a->v, sums);
+    mgl_rows_release(w, l, a, &b);
+    if (goes_on) {
+      mgl_rows_begin_pages(w, l, a);
+    }
+    mgl_linear_page<TILES>(x, 1, b.v, sums);
+  } else {
+    mgl_slice_sums first[TILES], second[TILES];
+    float2 scale[MGL_SLICE_SUMS];
+    mgl_rows_slice<TILES, P>(x, 0, a, first);
+    mgl_rows_slice<TILES, P>(x, 1, &b, second);
+#pragma unroll
+    for (int i = 0; i < MGL_SLICE_SUMS; i++) {
+      scale[i] = a->scale[i];
+    }
+    const bool ends = panel + 1 == mgl_coded<P>::PANELS || block + 1 == l->blocks;
+    if (ends) {
+      mgl_rows_release_page<P>(w, l, a, &b);
+    }
+    if (ends && goes_on) {
+      mgl_rows_begin_pages<P>(w, l, a);
+    } else if (!ends) {
+      mgl_read_slice<P>(&l->slices, mgl_rows_panel(w, l, panel + 1), 0, a);
+    }
+    mgl_rows_add_slice<TILES>(first, scale, sums);
+    mgl_rows_add_slice<TILES>(second, b.scale, sums);
   }
-  mgl_linear_page<TILES>(x, 1, b.v, sums);
 #pragma unroll
   for (int i = 0; i < TILES; i++) {
     mgl_store_shared(at + i * 512, mgl_rows_pack<TILES>(sums, i));
@@ -323,14 +442,17 @@ static __device__ __forceinline__ void mgl_rows_block(mgl_worker *w, const mgl_l
 // A thread has outputs of one token and of one feature of a row block: of block `first` of a batch,
 // and of every ROUND-th behind it.
 struct mgl_rows_output {
-  uint32_t token, feature, first;
+  uint32_t token, feature, first;  // token: of this pass
+  uint32_t row;                    // of the iteration
 };
 
 template <int TILES>
-static __device__ __forceinline__ mgl_rows_output mgl_rows_aim(const mgl_worker *w) {
+static __device__ __forceinline__ mgl_rows_output mgl_rows_aim(const mgl_worker *w,
+                                                               const mgl_linear *l) {
   using shape = mgl_rows_shape<TILES>;
   mgl_rows_output o;
   o.token = w->thread % shape::BLOCK_FLOATS / MGL_CUDA_BLOCK_ROWS;
+  o.row = l->first_row + o.token;
   o.feature = w->thread % MGL_CUDA_BLOCK_ROWS;
   o.first = w->thread / shape::BLOCK_FLOATS;
   return o;
@@ -352,7 +474,7 @@ static __device__ __forceinline__ void mgl_rows_fetch_residuals(const mgl_worker
                                                                 const mgl_linear *l) {
   using shape = mgl_rows_shape<TILES>;
   uint32_t block = w->thread / shape::BLOCK_QUADS;
-  uint32_t token = w->thread % shape::BLOCK_QUADS / 4;
+  uint32_t token = l->first_row + w->thread % shape::BLOCK_QUADS / 4;
   if (l->kind != MGL_OP_LINEAR_ADD || block >= shape::EARLY || block >= l->blocks ||
       token >= l->rows || l->op->n % MGL_CUDA_BLOCK_ROWS != 0) {
     return;
@@ -396,13 +518,13 @@ static __device__ __forceinline__ void mgl_rows_write_gated(const mgl_worker *w,
   float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
   uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up));
   uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
-  uint8_t *at = (uint8_t *)l->op->out + ((size_t)o->token * l->op->n + column) * sizeof(uint16_t);
+  uint8_t *at = (uint8_t *)l->op->out + ((size_t)o->row * l->op->n + column) * sizeof(uint16_t);
   if (column >= l->op->n || column % 2 != 0) {
     return;
   }
   bool copies = mgl_has_copies(l->op);
-  if (o->token >= l->rows) {
-    if (copies && o->token < l->op->tokens) {
+  if (o->row >= l->rows) {
+    if (copies && o->row < l->op->tokens) {
       mgl_open_word(at, slot);
     }
   } else if (!mute) {
@@ -417,14 +539,14 @@ static __device__ __forceinline__ void mgl_rows_write(const mgl_worker *w, const
                                                       float value, bool mute, uint64_t *best) {
   const mgl_slot *slot = mgl_task_slot(w);
   uint32_t column = mgl_rows_column(l, o, block);
-  size_t element = (size_t)o->token * l->op->n + column;
+  size_t element = (size_t)o->row * l->op->n + column;
   uint8_t *at = (uint8_t *)l->op->out + element * sizeof(float);
   bool copies = mgl_has_copies(l->op) && l->kind != MGL_OP_LOGITS;
   if (column >= l->op->n) {
     return;
   }
-  if (o->token >= l->rows) {
-    if (copies && o->token < l->op->tokens) {
+  if (o->row >= l->rows) {
+    if (copies && o->row < l->op->tokens) {
       mgl_open_word(at, slot);
     }
     return;
@@ -464,7 +586,7 @@ template <int TILES, bool NORMED>
 static __device__ __forceinline__ void mgl_rows_finish(const mgl_worker *w, const mgl_linear *l,
                                                        uint64_t *best) {
   using shape = mgl_rows_shape<TILES>;
-  const mgl_rows_output o = mgl_rows_aim<TILES>(w);
+  const mgl_rows_output o = mgl_rows_aim<TILES>(w, l);
   const float *partial = (const float *)w->scratch + o.first * shape::BLOCK_FLOATS +
                          mgl_rows_place<TILES>(o.token, o.feature);
   bool mute = mgl_task_is_mute(w);
@@ -498,9 +620,9 @@ static __device__ __forceinline__ void mgl_rows_share_best(const mgl_worker *w, 
     uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)best, offset);
     best = other > best ? other : best;
   }
-  const mgl_rows_output o = mgl_rows_aim<TILES>(w);
-  if (o.feature == 0 && o.token < l->rows) {
-    atomicMax((unsigned long long *)&w->run->best[o.token], (unsigned long long)best);
+  const mgl_rows_output o = mgl_rows_aim<TILES>(w, l);
+  if (o.feature == 0 && o.row < l->rows) {
+    atomicMax((unsigned long long *)&w->run->best[o.row], (unsigned long long)best);
   }
 }
 
@@ -519,10 +641,10 @@ static __device__ __forceinline__ void mgl_rows_set_batch(mgl_linear *l, uint32_
 }
 
 // Asks the L2 for what is needed before the products begin: the first group of x, and residuals.
-template <int TILES, bool NORMED>
+template <int TILES, bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_ask_first(
     const mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows,
-    mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES> *raw) {
+    mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> *raw) {
   mgl_rows_ask(rows, true, 0, 0, MGL_ROWS_PIECES, raw);
   if (!NORMED) {
     mgl_rows_fetch_residuals<TILES>(w, l);
@@ -532,33 +654,34 @@ static __device__ __forceinline__ void mgl_rows_ask_first(
 enum { MGL_ROWS_HALF = MGL_ROWS_PIECES / 2 };
 
 // One half of a group, when it is there.
-template <int TILES>
+template <int TILES, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_take_half(
     const mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows,
-    uint32_t first_page, int begin, mgl_rows_raw<TILES, true, MGL_ROWS_HALF> *raw,
+    uint32_t first_page, int begin, mgl_rows_raw<TILES, true, MGL_ROWS_HALF, P> *raw,
     mgl_linear_group<TILES> *x, float squares[TILES]) {
   mgl_rows_await(w, l, rows, first_page, begin, raw);
-  mgl_rows_convert(w, first_page, begin, raw, x, squares);
+  mgl_rows_convert(w, rows, first_page, begin, raw, x, squares);
 }
 
 // The row blocks of a batch times a group of x. a: as in mgl_rows_block, which more pages follow or
 // not. HALVES: its successor from page `ahead` on, if any, comes meanwhile, one half of it during
 // each half of the row blocks, since the registers do not hold the words of a whole group beside it
 // (two tiles of f32).
-template <int TILES, bool HALVES>
+template <int TILES, bool HALVES, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_group(mgl_worker *w, const mgl_linear *l,
                                                       const mgl_rows_places<TILES> *rows, bool adds,
                                                       uint32_t ahead, bool follows,
-                                                      mgl_rows_page *a, mgl_linear_group<TILES> *x,
+                                                      mgl_rows_page<P> *a,
+                                                      mgl_linear_group<TILES> *x,
                                                       float squares[TILES]) {
   using shape = mgl_rows_shape<TILES>;
   const uint32_t at = mgl_shared_address(w->scratch) +
                       w->warp * (shape::WARP_FLOATS * (uint32_t)sizeof(float)) +
                       mgl_rows_quad(w->lane / 4, w->lane % 4) * 16;
-  mgl_rows_raw<TILES, true, MGL_ROWS_HALF> raw;
+  mgl_rows_raw<TILES, true, MGL_ROWS_HALF, P> raw;
   mgl_linear_group<TILES> next = *x;
   if (HALVES) {
-    mgl_rows_clear(rows, &raw);
+    mgl_rows_clear(rows, ahead, 0, &raw);
     if (follows) {
       mgl_rows_ask(rows, true, ahead, 0, MGL_ROWS_HALF, &raw);
     }
@@ -567,12 +690,12 @@ static __device__ __forceinline__ void mgl_rows_group(mgl_worker *w, const mgl_l
   for (uint32_t block = 0; block < l->blocks; block++) {
     if (HALVES && follows && block == l->blocks / 2) {
       mgl_rows_take_half(w, l, rows, ahead, 0, &raw, &next, squares);
-      mgl_rows_clear(rows, &raw);
+      mgl_rows_clear(rows, ahead, MGL_ROWS_HALF, &raw);
       mgl_rows_ask(rows, true, ahead, MGL_ROWS_HALF, MGL_ROWS_HALF, &raw);
     }
-    mgl_rows_block<TILES>(w, l, x, adds,
-                          at + block * (shape::BLOCK_FLOATS * (uint32_t)sizeof(float)), a,
-                          follows || block + 1 < l->blocks);
+    mgl_rows_block<TILES, P>(w, l, x, adds,
+                             at + block * (shape::BLOCK_FLOATS * (uint32_t)sizeof(float)), a,
+                             follows || block + 1 < l->blocks, block);
   }
   if (HALVES && follows) {
     mgl_rows_take_half(w, l, rows, ahead, MGL_ROWS_HALF, &raw, &next, squares);
@@ -582,10 +705,10 @@ static __device__ __forceinline__ void mgl_rows_group(mgl_worker *w, const mgl_l
 
 // A whole group from page `first` on, when it is there; the next one of the rows, from page `ahead`
 // on, is asked for. begins: the task does, with its first group.
-template <int TILES, bool NORMED>
+template <int TILES, bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_take_group(
     mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows, uint32_t first,
-    uint32_t ahead, bool begins, mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES> *raw,
+    uint32_t ahead, bool begins, mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> *raw,
     mgl_linear_group<TILES> *x, float squares[TILES]) {
   if (first == 0) {
 #pragma unroll
@@ -597,48 +720,57 @@ static __device__ __forceinline__ void mgl_rows_take_group(
   if (begins && first == 0) {
     mgl_task_began(w);
   }
-  mgl_rows_convert(w, first, 0, raw, x, squares);
+  mgl_rows_convert(w, rows, first, 0, raw, x, squares);
   if (first + MGL_GROUP_PAGES < l->pages) {
     mgl_rows_ask(rows, true, ahead, 0, MGL_ROWS_PIECES, raw);
   }
 }
 
-template <int TILES, bool NORMED>
-static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
+// One pass over the weights, for the rows from l.first_row on. Returns false if the run has failed.
+template <int TILES, bool NORMED, mgl_packing P>
+static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pass) {
   using shape = mgl_rows_shape<TILES>;
   constexpr bool HALVES = NORMED && TILES == 2;
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, slot->rows, true, &l);
   l.normed = NORMED;
+  l.first_row = pass * shape::TOKENS;
+  if constexpr (P != MGL_PACKING_BF16) {
+    l.page_at = mgl_shared_address(w->pages);
+    l.slices = mgl_find_slices<P>(w, mgl_op_group_shift(&slot->op));
+    l.panel_bytes = mgl_op_panel_bytes(&slot->op);
+  }
   mgl_rows_places<TILES> rows;
-  mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES> raw;
+  mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> raw;
   mgl_linear_group<TILES> x;
-  mgl_rows_page a;
+  mgl_rows_page<P> a;
   uint64_t best = 0;
   uint32_t rest = slot->end - slot->begin;  // row blocks of batches behind the present one
   mgl_rows_set_batch(&l, &rest, shape::BLOCKS);
   l.block = slot->begin;
   mgl_rows_find<TILES>(w, &l, &rows);
-  mgl_rows_clear(&rows, &raw);
+  mgl_rows_clear(&rows, 0, 0, &raw);
   if (l.carried) {
-    mgl_rows_ask_first<TILES, NORMED>(w, &l, &rows, &raw);
+    mgl_rows_ask_first(w, &l, &rows, &raw);
   }
   if (NORMED) {
-    mgl_rows_fetch_norm(w, &l);
+    mgl_rows_fetch_norm<P>(w, &l);
   }
-  if (!mgl_task_wait(w)) {
-    return;
+  if (pass == 0 && !mgl_task_wait(w)) {
+    return false;
   }
   if (!l.carried) {
-    mgl_rows_ask_first<TILES, NORMED>(w, &l, &rows, &raw);
+    mgl_rows_ask_first(w, &l, &rows, &raw);
   }
   mgl_rows_begin_pages(w, &l, &a);
   float squares[TILES] = {};
   if (HALVES) {
     mgl_rows_await(w, &l, &rows, 0, 0, &raw);
-    mgl_task_began(w);
-    mgl_rows_convert(w, 0, 0, &raw, &x, squares);
+    if (pass == 0) {
+      mgl_task_began(w);
+    }
+    mgl_rows_convert(w, &rows, 0, 0, &raw, &x, squares);
   }
   for (bool began = false;; began = true) {
 #pragma unroll 1
@@ -646,12 +778,12 @@ static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
       const bool more = first + MGL_GROUP_PAGES < l.pages;
       const uint32_t ahead = more ? first + MGL_GROUP_PAGES : 0;
       if (!HALVES) {
-        mgl_rows_take_group(w, &l, &rows, first, ahead, !began, &raw, &x, squares);
-      } else if (!began && !more) {
+        mgl_rows_take_group(w, &l, &rows, first, ahead, !began && pass == 0, &raw, &x, squares);
+      } else if (!began && !more) {  // of this pass
         mgl_linear_share_squares<TILES>(w, squares);
       }
-      mgl_rows_group<TILES, HALVES>(w, &l, &rows, first > 0, ahead, more || rest > 0, &a, &x,
-                                    squares);
+      mgl_rows_group<TILES, HALVES, P>(w, &l, &rows, first > 0, ahead, more || rest > 0, &a, &x,
+                                       squares);
     }
     if (!HALVES && rest > 0) {  // another batch follows
       mgl_rows_ask(&rows, true, 0, 0, MGL_ROWS_PIECES, &raw);
@@ -676,6 +808,22 @@ static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
     }
   }
   mgl_rows_share_best<TILES>(w, &l, best);
+  return true;
+}
+
+// Only of codes there are several passes, and none of their activations carry words.
+template <int TILES, bool NORMED, mgl_packing P>
+static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
+  if (P == MGL_PACKING_BF16) {
+    (void)mgl_rows_pass<TILES, NORMED, P>(w, 0);
+    return;
+  }
+  const uint32_t passes = mgl_task_slot(w)->op.passes;
+  for (uint32_t pass = 0; pass < passes && mgl_rows_pass<TILES, NORMED, P>(w, pass); pass++) {
+    if (pass + 1 < passes) {
+      mgl_sync_consumers();  // the last batch has been read
+    }
+  }
 }
 
 #endif

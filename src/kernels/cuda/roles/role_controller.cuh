@@ -186,9 +186,23 @@ static __device__ __forceinline__ bool mgl_step_ready(const mgl_word *counter, u
   return counter == nullptr || mgl_load_acquire(counter) >= target;
 }
 
+// A linear of codes.
+static __device__ __forceinline__ uint32_t mgl_coded_function_of(const mgl_cuda_op *op) {
+  bool normed = (op->flags & MGL_CUDA_X_NORMED) != 0;
+  uint32_t function = normed ? MGL_CODED_ROWS_1_NORMED : MGL_CODED_ROWS_1;
+  function += op->row_tiles - 1;
+  if (mgl_is_linear_of_one(op)) {
+    function = normed ? MGL_CODED_ONE_NORMED : MGL_CODED_ONE;
+  }
+  return MGL_CALL_CODED + (mgl_op_packing(op) - 1) * MGL_CODED_FUNCTIONS + function;
+}
+
 // A linear in the shape of its rows. Only one token to eight are worth a shape for whole pages.
 static __device__ __forceinline__ uint32_t mgl_linear_function(const mgl_cuda_op *op, bool paged) {
   uint32_t shape = op->row_tiles == 1 ? 0 : op->row_tiles == 2 ? 1 : 2;
+  if (MGL_HAS_CODES && mgl_op_packing(op) != MGL_PACKING_BF16) {
+    return mgl_coded_function_of(op);
+  }
   if (!paged) {
     return MGL_CALL_LINEAR_UNPAGED_1 + shape;
   }
@@ -308,7 +322,8 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
   if (lane == 0) {
     const uint32_t function = mgl_function_of(&slot->op, paged);
     slot->function = function;
-    if (function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED) {
+    if ((function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED) ||
+        (MGL_HAS_CODES && function >= MGL_CALL_CODED)) {
       slot->rows = mgl_linear_rows(slot);  // so that its consumers need not go to the L2 for it
     }
     mgl_mbarrier_arrive(&block->announced[c->slot]);

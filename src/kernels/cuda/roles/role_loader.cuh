@@ -30,6 +30,7 @@ struct mgl_load {
   uint32_t row_tiles;
   uint32_t passes;
   uint32_t group_pages;
+  uint32_t packing, panel_bytes;
 };
 
 struct mgl_loader {
@@ -95,12 +96,19 @@ static __device__ __forceinline__ void mgl_loader_look(mgl_loader *l) {
 
 enum { MGL_LOADER_LANES = 1 };
 
-// One bulk copy. The hint: these bytes are read once an iteration, so they should not push out what
-// is read again (L2::evict_first, as createpolicy encodes it for all of the bytes).
-static __device__ __forceinline__ void mgl_page_load(uint32_t page_at, const uint8_t *from,
-                                                     uint32_t bytes, uint32_t full) {
+// Before the copies into a page: so many bytes will come.
+static __device__ __forceinline__ void mgl_page_expect(uint32_t bytes, uint32_t full) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(bytes)
                : "memory");
+}
+
+// Behind them.
+static __device__ __forceinline__ void mgl_page_asked(uint32_t) {}
+
+// One bulk copy. The hint: these bytes are read once an iteration, so they should not push out what
+// is read again (L2::evict_first, as createpolicy encodes it for all of the bytes).
+static __device__ __forceinline__ void mgl_page_copy(uint32_t page_at, const uint8_t *from,
+                                                     uint32_t bytes, uint32_t full) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
       "[%1], "
@@ -124,26 +132,38 @@ static __device__ __forceinline__ void mgl_lane_copies(uint32_t to, const uint8_
   }
 }
 
+static __device__ __forceinline__ void mgl_page_expect(uint32_t, uint32_t) {}
+
+static __device__ __forceinline__ void mgl_page_asked(uint32_t full) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
+}
+
 // The whole warp copies. Copies follow each other without anything between them: one warp has to
 // ask for all that a multiprocessor reads, a copy every 20 ns.
-static __device__ __forceinline__ void mgl_page_load(uint32_t page_at, const uint8_t *from,
-                                                     uint32_t bytes, uint32_t full) {
-  constexpr uint32_t piece = MGL_CUDA_K_ALIGN * MGL_CUDA_BLOCK_ROWS * 2;  // pages are so many
-  static_assert(piece % 512 == 0, "whole copies");
+static __device__ __forceinline__ void mgl_page_copy(uint32_t page_at, const uint8_t *from,
+                                                     uint32_t bytes, uint32_t) {
   uint32_t to = page_at + threadIdx.x % 32 * 16;
   from += threadIdx.x % 32 * 16;
   if (bytes == MGL_CUDA_PAGE_BYTES) {
     mgl_lane_copies<MGL_CUDA_PAGE_BYTES / 512>(to, from);
   } else {
 #pragma unroll 1
-    for (uint32_t at = 0; at < bytes; at += piece) {
-      mgl_lane_copies<piece / 512>(to + at, from + at);
+    for (uint32_t at = 0; at < bytes; at += 512) {
+      if (at + threadIdx.x % 32 * 16 < bytes) {  // scales are any multiple of 64 bytes
+        mgl_lane_copies<1>(to + at, from + at);
+      }
     }
   }
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
 }
 
 #endif
+
+static __device__ __forceinline__ void mgl_page_load(uint32_t page_at, const uint8_t *from,
+                                                     uint32_t bytes, uint32_t full) {
+  mgl_page_expect(bytes, full);
+  mgl_page_copy(page_at, from, bytes, full);
+  mgl_page_asked(full);
+}
 
 // Gives all lanes that load what the first of them has found, so that they stay together.
 static __device__ __forceinline__ bool mgl_loader_told(bool found) {
@@ -198,10 +218,52 @@ static __device__ __forceinline__ bool mgl_load_page(mgl_loader *l, const uint8_
   if (!mgl_loader_room(l)) {
     return false;
   }
-  mgl_page_load(l->pages_at + l->page * MGL_CUDA_PAGE_BYTES, from, bytes,
-                mgl_loader_full(l, l->page));
+  mgl_page_load(l->pages_at + l->page * MGL_PAGE_BYTES, from, bytes, mgl_loader_full(l, l->page));
   mgl_ring_next(l, &l->page, &l->parity);
   l->in_flight++;
+  return true;
+}
+
+// A page of `count` panels (1 or 2), each so many bytes behind the one before.
+static __device__ __forceinline__ bool mgl_load_panels(mgl_loader *l, const mgl_load *load,
+                                                       const uint8_t *from, uint64_t step,
+                                                       uint32_t count) {
+  if (count == 1 || step == load->panel_bytes) {
+    return mgl_load_page(l, from, count * load->panel_bytes);
+  }
+  if (!mgl_loader_room(l)) {
+    return false;
+  }
+  uint32_t to = l->pages_at + l->page * MGL_PAGE_BYTES;
+  uint32_t full = mgl_loader_full(l, l->page);
+  mgl_page_expect(2 * load->panel_bytes, full);
+  mgl_page_copy(to, from, load->panel_bytes, full);
+  mgl_page_copy(to + load->panel_bytes, from + step, load->panel_bytes, full);
+  mgl_page_asked(full);
+  mgl_ring_next(l, &l->page, &l->parity);
+  l->in_flight++;
+  return true;
+}
+
+// As mgl_load_batch, of codes.
+static __device__ __forceinline__ bool mgl_load_coded_batch(mgl_loader *l, const mgl_load *load,
+                                                            uint32_t block, uint32_t blocks) {
+  const uint32_t panels = mgl_panels_of(load->k_padded);
+  const uint32_t most = mgl_packing_panels((mgl_packing)load->packing);
+  const uint64_t block_bytes = (uint64_t)panels * load->panel_bytes;
+  const uint8_t *first = load->weights + block * block_bytes;
+  const bool along_k = load->group_pages == MGL_ALL_PAGES;
+  const uint32_t outer = along_k ? blocks : panels, inner = along_k ? panels : blocks;
+  const uint64_t outer_step = along_k ? block_bytes : load->panel_bytes;
+  const uint64_t inner_step = along_k ? load->panel_bytes : block_bytes;
+  for (uint32_t i = 0; i < outer; i++) {
+    for (uint32_t j = 0; j < inner; j += most) {
+      uint32_t count = inner - j < most ? inner - j : most;
+      if (!mgl_load_panels(l, load, first + i * outer_step + j * inner_step, inner_step, count)) {
+        return false;
+      }
+    }
+  }
   return true;
 }
 
@@ -246,12 +308,19 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
   uint32_t began = mgl_trace_clock();
   uint32_t most = mgl_batch_blocks(load->row_tiles);
   uint32_t pages = (load->end - load->begin) * mgl_pages_of_block(load->k_padded) * load->passes;
+  if (MGL_HAS_CODES && load->packing != MGL_PACKING_BF16) {
+    pages = (load->end - load->begin) * mgl_coded_pages(load->packing, load->k_padded);
+  }
   l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
   l->bound = l->most_ahead;
   for (uint32_t pass = 0; pass < load->passes; pass++) {
     for (uint32_t block = load->begin; block < load->end; block += most) {
       uint32_t blocks = load->end - block < most ? load->end - block : most;
-      if (!mgl_load_batch(l, load, block, blocks)) {
+      if (MGL_HAS_CODES && load->packing != MGL_PACKING_BF16) {
+        if (!mgl_load_coded_batch(l, load, block, blocks)) {
+          return false;
+        }
+      } else if (!mgl_load_batch(l, load, block, blocks)) {
         return false;
       }
     }
@@ -277,6 +346,8 @@ static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *
   load.row_tiles = op->row_tiles;
   load.passes = op->passes;
   load.group_pages = mgl_group_pages(op);
+  load.packing = mgl_op_packing(op);
+  load.panel_bytes = mgl_op_panel_bytes(op);
   return load;
 }
 
@@ -291,6 +362,12 @@ static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine
   load.row_tiles = __shfl_sync(0xffffffffu, mine->row_tiles, lane);
   load.passes = __shfl_sync(0xffffffffu, mine->passes, lane);
   load.group_pages = __shfl_sync(0xffffffffu, mine->group_pages, lane);
+  load.packing = MGL_PACKING_BF16;
+  load.panel_bytes = 0;
+  if (MGL_HAS_CODES) {
+    load.packing = __shfl_sync(0xffffffffu, mine->packing, lane);
+    load.panel_bytes = __shfl_sync(0xffffffffu, mine->panel_bytes, lane);
+  }
   return load;
 }
 

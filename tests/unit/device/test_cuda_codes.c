@@ -1,0 +1,168 @@
+// Panels of codes: what the packing kernels write is where the layout's description says, and
+// decodes to what the rows hold.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "base/form.h"
+#include "twin/packing.h"
+
+typedef struct kind {
+  mgl_packing packing;
+  mgl_dtype dtype;
+  unsigned codes;
+} kind;
+
+static const kind kinds[] = {{MGL_PACKING_E4M3, MGL_DTYPE_E4M3, 256},
+                             {MGL_PACKING_I8, MGL_DTYPE_I8, 256},
+                             {MGL_PACKING_I4, MGL_DTYPE_I4, 16}};
+
+// A matrix in rows, with codes and scales that follow no pattern of the layout.
+static unsigned char *make_rows(mgl_form form, unsigned codes, uint32_t row_count, uint32_t k,
+                                uint32_t seed) {
+  const mgl_row_layout layout = mgl_row_layout_of(form, k);
+  unsigned char *rows = mgl_alloc(row_count * layout.bytes);
+  uint8_t *row_codes = mgl_alloc(k);
+  float *scales = mgl_alloc_zeroed(layout.groups, sizeof *scales);
+  uint32_t x = seed * 2654435761u + 1;
+  assert_true(rows != NULL && row_codes != NULL && scales != NULL);
+  for (uint32_t row = 0; row < row_count; row++) {
+    for (uint32_t e = 0; e < k; e++) {
+      x = x * 1664525u + 1013904223u;
+      row_codes[e] = (uint8_t)((x >> 16) % codes);
+    }
+    for (uint32_t g = 0; g < layout.groups; g++) {
+      scales[g] = 0.5f + (float)(row * 131 + g * 7 + seed) * 0x1p-9f;
+    }
+    mgl_row_write(form, k, row_codes, scales, NULL, rows + row * layout.bytes);
+  }
+  mgl_free(row_codes);
+  mgl_free(scales);
+  return rows;
+}
+
+// The code of an element, by the description in packing.h.
+static unsigned find_code(mgl_packing packing, const uint8_t *panel, uint32_t row, uint32_t e) {
+  const uint32_t u = row / 8, g = row % 8, column = e / 64, in = e % 64;
+  const uint32_t j = in / 32, t = in % 32 / 8, s = in % 8 / 4, h = in % 4 / 2, i = in % 2;
+  const uint32_t lane = 4 * g + t;
+  uint32_t word;
+  if (packing == MGL_PACKING_I4) {
+    memcpy(&word, panel + column * 512 + 16 * lane + (2 * j + s) * 4, sizeof word);
+    return word >> (4 * (2 * h + u) + 16 * i) & 15;
+  }
+  memcpy(&word, panel + column * 1024 + 512 * j + 16 * lane + (2 * s + h) * 4, sizeof word);
+  uint32_t half = word >> 16 * i & 0xffff;
+  if (packing == MGL_PACKING_I8) {
+    return half >> 8 * u & 0xff;
+  }
+  return u == 1 ? (half >> 8 & 0x80) | (half >> 4 & 0x7f)
+                : (half >> 4 & 0x80) | (half >> 8 & 0x70) | (half & 0x0f);
+}
+
+static float find_scale(mgl_packing packing, const uint8_t *panel, uint32_t group, uint32_t row) {
+  float scale;
+  uint32_t codes_bytes = packing == MGL_PACKING_I4 ? 8192 : 16384;
+  memcpy(&scale, panel + codes_bytes + group * 64 + row % 8 * 8 + row / 8 * 4, sizeof scale);
+  return scale;
+}
+
+static void pack(mgl_packing packing, mgl_form form, const unsigned char *rows, uint32_t row_count,
+                 uint32_t k, uint32_t first_half, uint32_t stride, uint8_t *packed) {
+  const mgl_row_layout layout = mgl_row_layout_of(form, k);
+  const mgl_code_rows matrix = {.rows = rows,
+                                .row_count = row_count,
+                                .row_bytes = (uint32_t)layout.bytes,
+                                .scales = (uint32_t)layout.scales,
+                                .k = k,
+                                .group = form.group};
+  for (uint32_t i = 0; i < 2 * 3 * 5; i++) {
+    const mgl_place at = {i / 5 % 3, 3, i % 5, 5};
+    mgl_pack_codes_share(at, packing, matrix, i / 15, first_half, stride, packed);
+  }
+}
+
+// Checks that row `row` of the packed matrix has the values of a row of the source; padding: 0.
+static void check_row(const kind *of, mgl_form form, const unsigned char *source, uint32_t k,
+                      const uint8_t *packed, uint32_t row) {
+  const uint32_t group = form.group < MGL_PANEL_K ? form.group : (uint32_t)MGL_PANEL_K;
+  const uint32_t panels = (k + 1023) / 1024;
+  float *wanted = mgl_alloc(k * sizeof *wanted);
+  mgl_row_widen(form, k, source, wanted);
+  for (uint32_t e = 0; e < panels * 1024; e++) {
+    const uint8_t *panel =
+        packed + ((uint64_t)(row / 16) * panels + e / 1024) * mgl_panel_bytes(of->packing, group);
+    float scale = find_scale(of->packing, panel, e % 1024 / group, row % 16);
+    unsigned code = find_code(of->packing, panel, row % 16, e % 1024);
+    float value = scale * mgl_code_value(of->dtype, code);
+    assert_true(e < k ? value == wanted[e] : value == 0);
+  }
+  mgl_free(wanted);
+}
+
+static void panels_hold_what_the_rows_do(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t rows, k, group;
+  } shapes[] = {{16, 1024, 128},
+                {24, 1088, 32},
+                {40, 2048, 1024},
+                {9, 192, MGL_FORM_WHOLE_ROW},
+                {16, 3072, MGL_FORM_WHOLE_ROW}};
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++) {
+      const uint32_t rows = shapes[j].rows, k = shapes[j].k;
+      const mgl_form form = {.dtype = kinds[i].dtype, .group = shapes[j].group};
+      const uint32_t group = form.group < MGL_PANEL_K ? form.group : (uint32_t)MGL_PANEL_K;
+      size_t bytes =
+          (rows + 15) / 16 * (size_t)((k + 1023) / 1024) * mgl_panel_bytes(kinds[i].packing, group);
+      unsigned char *source = make_rows(form, kinds[i].codes, rows, k, (uint32_t)(i + j));
+      uint8_t *packed = mgl_alloc(bytes);
+      memset(packed, 0xa5, bytes);
+      pack(kinds[i].packing, form, source, rows, k, 0, 1, packed);
+      for (uint32_t row = 0; row < rows; row++) {
+        check_row(&kinds[i], form, source + row * mgl_row_layout_of(form, k).bytes, k, packed, row);
+      }
+      mgl_free(packed);
+      mgl_free(source);
+    }
+  }
+}
+
+// Gate and up have halves of row blocks in turn, and neither call touches the other's.
+static void gate_and_up_share_words(void **state) {
+  (void)state;
+  enum { ROWS = 24, K = 1024 };
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    const mgl_form form = {.dtype = kinds[i].dtype, .group = 64};
+    size_t row_bytes = mgl_row_layout_of(form, K).bytes;
+    size_t bytes = ROWS / 8 * (size_t)mgl_panel_bytes(kinds[i].packing, 64);
+    unsigned char *gate = make_rows(form, kinds[i].codes, ROWS, K, 3);
+    unsigned char *up = make_rows(form, kinds[i].codes, ROWS, K, 4);
+    uint8_t *packed = mgl_alloc(bytes);
+    memset(packed, 0xa5, bytes);
+    pack(kinds[i].packing, form, gate, ROWS, K, 0, 2, packed);
+    pack(kinds[i].packing, form, up, ROWS, K, 1, 2, packed);
+    for (uint32_t row = 0; row < ROWS; row++) {
+      uint32_t at = row / 8 * 16 + row % 8;
+      check_row(&kinds[i], form, gate + row * row_bytes, K, packed, at);
+      check_row(&kinds[i], form, up + row * row_bytes, K, packed, at + 8);
+    }
+    mgl_free(packed);
+    mgl_free(gate);
+    mgl_free(up);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(panels_hold_what_the_rows_do),
+      cmocka_unit_test(gate_and_up_share_words),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -47,22 +47,26 @@ struct mgl_slice_sums {
 
 // Where a lane finds that in a panel.
 struct mgl_slice_places {
-  uint32_t codes;         // of slice 0
+  uint32_t codes;         // of slice 0 (these are kept in registers: they cost much to make anew)
   uint32_t scales;        // of slice 0, first columns
   uint32_t scales_step;   // to the next slice
   uint32_t scales_other;  // to the other columns
+  uint32_t magic;         // two bf16 of 128, which the compiler does not know: an instruction has
+                          // room for one constant, and the mask is another
 };
 
 template <mgl_packing P>
 static __device__ __forceinline__ mgl_slice_places mgl_find_slices(const mgl_worker *w,
-                                                                   uint32_t group_shift) {
+                                                                   const mgl_cuda_op *op) {
+  const uint32_t group_shift = mgl_op_group_shift(op), zero = op->zero;
   mgl_slice_places at;
-  at.codes = w->warp * (mgl_coded<P>::QUADS * 512) + w->lane * 16;
-  at.scales = mgl_coded<P>::CODES_BYTES +
-              (w->warp * MGL_PANEL_COLUMNS >> group_shift) * MGL_PANEL_SCALE_BYTES +
-              w->lane / 4 * 8;
-  at.scales_step = (MGL_SLICE_K >> group_shift) * MGL_PANEL_SCALE_BYTES;
+  at.codes = mgl_kept(w->warp * (mgl_coded<P>::QUADS * 512) + w->lane * 16);
+  at.scales = mgl_kept(mgl_coded<P>::CODES_BYTES +
+                       (w->warp * MGL_PANEL_COLUMNS >> group_shift) * MGL_PANEL_SCALE_BYTES +
+                       w->lane / 4 * 8);
+  at.scales_step = mgl_kept((MGL_SLICE_K >> group_shift) * MGL_PANEL_SCALE_BYTES);
   at.scales_other = group_shift == 5 ? MGL_PANEL_SCALE_BYTES : 0;
+  at.magic = 0x43004300u | zero;
   return at;
 }
 
@@ -106,14 +110,14 @@ static __device__ __forceinline__ uint32_t mgl_bf16_pair_fma(uint32_t a, uint32_
 
 // Operand a of k-step `step` (0 to 3). Every result is exact.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_decode(const mgl_slice<P> *s, int step, uint32_t a[4]) {
+static __device__ __forceinline__ void mgl_decode(const mgl_slice<P> *s, uint32_t magic, int step,
+                                                  uint32_t a[4]) {
   if constexpr (P == MGL_PACKING_I4) {
     const uint4 v = s->v[0];
     const uint32_t word = step == 0 ? v.x : step == 1 ? v.y : step == 2 ? v.z : v.w;
 #pragma unroll
     for (int i = 0; i < 4; i++) {  // 128 + code, less 136
-      a[i] =
-          mgl_bf16_pair_fma((word >> 4 * i & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc308c308u);
+      a[i] = mgl_bf16_pair_fma((word >> 4 * i & 0x000f000fu) | magic, 0x3f803f80u, 0xc308c308u);
     }
   } else {
     const uint4 v = s->v[step / 2];
@@ -131,8 +135,8 @@ static __device__ __forceinline__ void mgl_decode(const mgl_slice<P> *s, int ste
 #pragma unroll
         for (int u = 0; u < 2; u++) {
           const uint32_t pair = w >> 8 * u;
-          a[2 * h + u] = mgl_bf16_pair_fma((pair & 0x00800080u) | 0x43004300u, 0xbf80bf80u,
-                                           (pair & 0x007f007fu) | 0x43004300u);
+          a[2 * h + u] = mgl_bf16_pair_fma((pair & 0x00800080u) | magic, 0xbf80bf80u,
+                                           (pair & 0x007f007fu) | magic);
         }
       }
     }
@@ -151,13 +155,13 @@ static __device__ __forceinline__ void mgl_mma_first(float d[4], const uint32_t 
 
 // A slice's products. x: this lane's eight elements of the first 32 columns and of the others.
 template <mgl_packing P, int TILES>
-static __device__ __forceinline__ void mgl_slice_products(const mgl_slice<P> *s,
+static __device__ __forceinline__ void mgl_slice_products(const mgl_slice<P> *s, uint32_t magic,
                                                           const uint4 (&x)[TILES][2],
                                                           mgl_slice_sums (&out)[TILES]) {
 #pragma unroll
   for (int step = 0; step < 4; step++) {
     uint32_t a[4];
-    mgl_decode<P>(s, step, a);
+    mgl_decode<P>(s, magic, step, a);
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
       const uint4 b = x[tile][step / 2];

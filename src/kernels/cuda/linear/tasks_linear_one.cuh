@@ -495,7 +495,7 @@ static __device__ __forceinline__ void mgl_coded_make(const mgl_linear *l,
                                                       mgl_coded_place *at, mgl_one_made *made) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_SLICES; i++) {
-    mgl_slice_products<P, 1>(&panel->slice[i], at->x, made->products[i]);
+    mgl_slice_products<P, 1>(&panel->slice[i], l->slices.magic, at->x, made->products[i]);
 #pragma unroll
     for (int j = 0; j < MGL_SLICE_SUMS; j++) {
       made->scale[i][j] = panel->slice[i].scale[j];
@@ -545,22 +545,31 @@ static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const 
                                                      mgl_one_ring *ring) {
   mgl_coded_place at = {
       0, {{columns->v[0], columns->v[1]}}, 0, {0, 0}, partial + w->warp * MGL_ONE_WARP_FLOATS};
-  mgl_one_made before, made;
+  // Two in turn: a copy of products would wait for them.
+  mgl_one_made even, odd;
   uint32_t left = l->blocks * (l->pages / MGL_SLICES);
-  mgl_coded_make<NORMED, P>(l, columns, panel, &at, &before);
+  mgl_coded_make<NORMED, P>(l, columns, panel, &at, &even);
 #pragma unroll 1
   for (;;) {
     if (ring->left > 0) {
       mgl_one_load(w, l, ring, panel);
     }
     if (--left == 0) {
-      break;
+      mgl_coded_add(w, l, &even, &at);
+      return;
     }
-    mgl_coded_make<NORMED, P>(l, columns, panel, &at, &made);
-    mgl_coded_add(w, l, &before, &at);
-    before = made;
+    mgl_coded_make<NORMED, P>(l, columns, panel, &at, &odd);
+    mgl_coded_add(w, l, &even, &at);
+    if (ring->left > 0) {
+      mgl_one_load(w, l, ring, panel);
+    }
+    if (--left == 0) {
+      mgl_coded_add(w, l, &odd, &at);
+      return;
+    }
+    mgl_coded_make<NORMED, P>(l, columns, panel, &at, &even);
+    mgl_coded_add(w, l, &odd, &at);
   }
-  mgl_coded_add(w, l, &before, &at);
 }
 
 // --- outputs -------------------------------------------------------------------------------------
@@ -692,8 +701,9 @@ static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   if constexpr (P != MGL_PACKING_BF16) {
     ring.left = (end - begin) * (l.pages / MGL_SLICES);
     l.page_at = mgl_shared_address(w->pages);
-    l.slices = mgl_find_slices<P>(w, mgl_op_group_shift(&slot->op));
+    l.slices = mgl_find_slices<P>(w, &slot->op);
     l.panel_bytes = mgl_op_panel_bytes(&slot->op);
+    l.pages = mgl_kept(l.pages);
   }
   mgl_one_page<P> pages[mgl_one_page<P>::AHEAD];
   if (!mgl_one_load_first(w, &l, &ring, pages)) {

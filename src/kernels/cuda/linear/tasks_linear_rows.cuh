@@ -355,7 +355,8 @@ static __device__ __forceinline__ void mgl_rows_unpack(uint4 v, int i, float sum
 
 // The products of one half of a panel.
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_slice(const mgl_linear_group<TILES> *x, int slice,
+static __device__ __forceinline__ void mgl_rows_slice(const mgl_linear *l,
+                                                      const mgl_linear_group<TILES> *x, int slice,
                                                       const mgl_rows_page<P> *page,
                                                       mgl_slice_sums (&out)[TILES]) {
   uint4 b[TILES][2];
@@ -363,7 +364,7 @@ static __device__ __forceinline__ void mgl_rows_slice(const mgl_linear_group<TIL
   for (int i = 0; i < 2 * TILES; i++) {
     b[i / 2][i % 2] = x->x[i / 2][slice][i % 2];
   }
-  mgl_slice_products<P, TILES>(page, b, out);
+  mgl_slice_products<P, TILES>(page, l->slices.magic, b, out);
 }
 
 // Scales them and adds them.
@@ -413,8 +414,8 @@ static __device__ __forceinline__ void mgl_rows_block(mgl_worker *w, const mgl_l
   } else {
     mgl_slice_sums first[TILES], second[TILES];
     float2 scale[MGL_SLICE_SUMS];
-    mgl_rows_slice<TILES, P>(x, 0, a, first);
-    mgl_rows_slice<TILES, P>(x, 1, &b, second);
+    mgl_rows_slice<TILES, P>(l, x, 0, a, first);
+    mgl_rows_slice<TILES, P>(l, x, 1, &b, second);
 #pragma unroll
     for (int i = 0; i < MGL_SLICE_SUMS; i++) {
       scale[i] = a->scale[i];
@@ -738,7 +739,7 @@ static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pas
   l.first_row = pass * shape::TOKENS;
   if constexpr (P != MGL_PACKING_BF16) {
     l.page_at = mgl_shared_address(w->pages);
-    l.slices = mgl_find_slices<P>(w, mgl_op_group_shift(&slot->op));
+    l.slices = mgl_find_slices<P>(w, &slot->op);
     l.panel_bytes = mgl_op_panel_bytes(&slot->op);
   }
   mgl_rows_places<TILES> rows;

@@ -300,7 +300,8 @@ MGL_SHARED_FN uint32_t mgl_code_of(mgl_packing packing, const mgl_code_rows *m, 
     return from[element];
   }
   uint32_t place = element % 128 / 32;  // base/form.h
-  return from[element / 128 * 64 + element % 32 * 2 + place / 2] >> 4 * (place % 2) & 15u;
+  uint32_t byte = from[element / 128 * 64 + element % 32 * 2 + place / 2];
+  return byte >> 4 * (place % 2) & 15;
 }
 
 // 32-bit word `index` of the codes of panel `panel` of the row block that begins with these rows.

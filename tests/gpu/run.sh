@@ -21,6 +21,9 @@
 #   run.sh [PROGRAM] throughput [MODEL...]  256 requests through the engine (megalith bench throughput
 #       with its defaults, dummy weights; default: qwen3-0.6b, qwen3-8b); the figures go to
 #       $MGL_GPU_WORK/gpu_throughput.csv too. Then starts and memory (part start).
+#   run.sh [PROGRAM] codes [MODEL...]       quantised weights, by the command: a layer of MODEL in FP8,
+#                                           INT8 and INT4 op by op, then its milliseconds a token
+#                                           (default: qwen3-0.6b, llama-3.2-1b, qwen3-8b)
 #   run.sh [PROGRAM] modes [MODEL...]       mega against full, batches and contexts; the table goes
 #       to $MGL_GPU_WORK/gpu_modes.csv too
 #   run.sh [PROGRAM] ablations [MODEL...]   what each mechanism is worth: part ablations for each
@@ -196,6 +199,46 @@ END
   part start "$@"
 }
 
+# coded MODEL FORM: a folder in the work folder with the model's shape and dummy weights of that form.
+coded() {
+  folder=$work/$(basename "$1")-$2
+  mkdir -p "$folder"
+  case $2 in
+  fp8) form='"quant_method": "fp8", "weight_block_size": [128, 128]' ;;
+  int8) form='"num_bits": 8, "strategy": "channel"' format=int-quantized ;;
+  *) form='"num_bits": 4, "strategy": "group", "group_size": 128' format=pack-quantized ;;
+  esac
+  [ "$2" = fp8 ] || form="\"quant_method\": \"compressed-tensors\", \"format\": \"$format\",
+    \"ignore\": [\"lm_head\"], \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"],
+    \"weights\": {\"type\": \"int\", \"symmetric\": true, $form}}}"
+  sed '1s/{/{ "quantization_config": {@},/' "$1/config.json" |
+    FORM=$form awk '{ at = index($0, "@")
+      print at == 0 ? $0 : substr($0, 1, at - 1) ENVIRON["FORM"] substr($0, at + 1) }' \
+      >"$folder/config.json"
+  echo "$folder"
+}
+
+# The first command with a shape compiles its kernels, which may take a minute.
+codes() {
+  command=${MGL_MEGALITH:-build/megalith}
+  work=${MGL_GPU_WORK:-/tmp/megalith-gpu}
+  [ $# -gt 0 ] || set -- bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-8b
+  for model; do
+    for form in fp8 int8 int4; do
+      folder=$(coded "$model" $form)
+      printf '\n## %s\n\n' "$(basename "$folder")"
+      for tokens in 1 7 16 40; do
+        step 240 "$command" test "$folder" --device cuda --load-format dummy --each -n $tokens 2..6
+      done
+      for batch in 1 4 16; do
+        step 240 "$command" bench "$folder" --device cuda --load-format dummy --mode mega \
+          -b $batch -p 64 -g 256
+      done
+      rm -r "$folder"
+    done
+  done
+}
+
 case ${1:-} in
 '')
   part smoke tiny wide bias
@@ -243,6 +286,10 @@ ablations)
 throughput)
   shift
   throughput "$@"
+  ;;
+codes)
+  shift
+  codes "$@"
   ;;
 modes)
   shift

@@ -1,23 +1,42 @@
 #!/bin/sh
-# The CPU's table (docs/log/018): Qwen3-0.6B at batch 1 and 8, dummy weights and a safetensors file on disk. Without a
-# share (null) something else used the memory meanwhile.
-#   bench/cpu.sh [FOLDER]     FOLDER: where the 1.2 GB model file is written, once [/tmp/megalith-bench]
+# The CPU's table: models in bf16 at each SIMD level that the processor has, weights mapped from a file and copied into
+# huge pages, batch 1 and 8, and 16 sequences of 1000 tokens. Without a share ("-") something else used the memory
+# meanwhile, so that its ceiling moved.
+#   bench/cpu.sh [MODEL...]     folders of bench/configs [qwen3-0.6b llama-3.2-1b]
+# THREADS [2], RUNS [2]; MEGALITH_BENCH is where model files are written, once [/tmp/megalith-bench].
 set -eu
 cd "$(dirname "$0")/.."
-[ -f build/CMakeCache.txt ] || cmake --preset release >&2
-cmake --build build -j "$(nproc)" --target megalith bench_write_model >&2
-folder=${1:-/tmp/megalith-bench}
-if [ ! -f "$folder/model.safetensors" ]; then
+[ $# -gt 0 ] || set -- qwen3-0.6b llama-3.2-1b
+ours=${MEGALITH:-build/megalith} writer=${WRITER:-build/bench/bench_write_model}
+threads=${THREADS:-2} runs=${RUNS:-2}
+
+# row MODEL LEVEL WEIGHTS BATCH CONTEXT GENERATE
+row() {
+  MEGALITH_SIMD=$2 "$ours" bench "$folder" --device cpu --mode mega --threads "$threads" --runs "$runs" --json \
+    --load-format "$3" --batch "$4" --prompt "$5" --generate "$6" |
+    sed -E 's/.*"ms_per_token": ([0-9.]+),.*"gbps": ([0-9.]+), "ceiling_gbps": ([0-9.]+), "ceiling_spread": ([0-9.e-]+), "share": ([0-9.]+|null),.*/\1 \2 \3 \5/' |
+    awk -v head="| $1 | $2 | $3 | $4 | $5 |" '{ printf "%s %.4g | %.3g | %.3g | %s |\n", head, $1, $2, $3, $4 == "null" ? "-" : sprintf("%.2f", $4) }'
+}
+
+sed -nE 's/^model name[^:]*: /processor: /p' /proc/cpuinfo | head -1
+echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), bf16, $threads threads, $runs rounds"
+echo
+echo "| model | level | weights | sequences | context | ms a step | GB/s | ceiling, GB/s | share |"
+echo "|---|---|---|---|---|---|---|---|---|"
+for model; do
+  folder=${MEGALITH_BENCH:-/tmp/megalith-bench}/$model
   mkdir -p "$folder"
-  cp bench/configs/qwen3-0.6b/config.json "$folder"
-  build/bench/bench_write_model "$folder"
-fi
-echo "| weights | batch | mode | ms/step | GB/s | ceiling GB/s | its spread | share |"
-echo "|---|---|---|---|---|---|---|---|"
-for format in dummy mapped copied; do
-  for batch in 1 8; do
-    build/megalith bench "$folder" --load-format $format --batch $batch --generate 32 --json |
-      sed -E 's/.*"mode": "([a-z-]+)", "ms_per_token": ([0-9.]+),.*"gbps": ([0-9.]+), "ceiling_gbps": ([0-9.]+), "ceiling_spread": ([0-9.e-]+), "share": ([0-9.]+|null),.*/\1 | \2 | \3 | \4 | \5 | \6 |/' |
-      sed "s/^/| $format | $batch | /"
+  cp "bench/configs/$model/config.json" "$folder/config.json"
+  [ -f "$folder/model.safetensors" ] || "$writer" "$folder" >&2
+  best=
+  for level in avx512_bf16 avx512 avx2 neon_bf16 neon; do
+    if ! MEGALITH_SIMD=$level "$ours" info >/dev/null 2>&1; then
+      continue
+    fi
+    best=${best:-$level}
+    row "$model" "$level" mapped 1 64 32
+    row "$model" "$level" copied 1 64 32
+    row "$model" "$level" copied 8 64 24
   done
+  row "$model" "$best" copied 16 1000 16
 done

@@ -348,7 +348,8 @@ static bool measure_all(tuner *t, mgl_linear_way *way) {
                             &ignored) == MGL_OK;
   t->memory = memory;
   done = done && choose_one_token(t, &p, way) && choose_packed(t, &p, MOST_TOKENS, way) &&
-         choose_packed(t, &p, SOME_TOKENS, way) && choose_few(t, &p, way) && choose_pack_tokens(t, &p, way);
+         choose_packed(t, &p, SOME_TOKENS, way) && choose_few(t, &p, way) &&
+         choose_pack_tokens(t, &p, way);
   mgl_pages_unmap(memory, t->worker_bytes * workers);
   mgl_free(p.pieces);
   mgl_free(p.ns);

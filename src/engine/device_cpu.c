@@ -154,6 +154,8 @@ static mgl_status start_ranks(cpu_model *m, const mgl_device_job *job, mgl_ranks
   shared->count = job->build->ranks;
   shared->limits = sizes.limits;
   shared->logit_rows = sizes.logit_rows;
+  shared->crowded = (worker_count(m, job->build) + job->build->schedulers) * shared->count >
+                    mgl_topology_threads(m->topology);
   return mgl_ranks_start(shared, &m->ranks, err);
 }
 

@@ -50,7 +50,6 @@ struct mgl_ranks {
   size_t counters_step, activations_step;
   mgl_wait_place *places[MGL_MAX_RANKS];
   mgl_plan plan;  // of the others: its arrays lie in the mapping
-  bool crowded;
 
   // A thread that looks at the others, and shows them that this one lives.
   pthread_t watcher;
@@ -385,7 +384,7 @@ static bool is_posted(const mgl_ranks *r) {
 }
 
 static void wait_until(const mgl_ranks *r, ready_function *ready) {
-  mgl_backoff backoff = mgl_backoff_start(r->crowded);
+  mgl_backoff backoff = mgl_backoff_start(r->options.crowded);
   while (!ready(r)) {
     if (mgl_backoff_turn(&backoff)) {
       continue;
@@ -396,7 +395,7 @@ static void wait_until(const mgl_ranks *r, ready_function *ready) {
       return;
     }
     mgl_sleep(ticket);
-    backoff = mgl_backoff_start(r->crowded);
+    backoff = mgl_backoff_start(r->options.crowded);
   }
 }
 

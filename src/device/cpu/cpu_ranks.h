@@ -43,6 +43,7 @@ typedef struct mgl_ranks_options {
   uint32_t logit_rows;      // most of a plan
   size_t activation_bytes;  // of a rank
   uint64_t counters;        // of a rank
+  bool crowded;             // all have more threads together than there are processors
 } mgl_ranks_options;
 
 typedef struct mgl_ranks mgl_ranks;

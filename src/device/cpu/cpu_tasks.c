@@ -23,23 +23,28 @@ void *mgl_cpu_work_scratch(const mgl_cpu_program *p, uint32_t worker) {
 
 // --- attention -----------------------------------------------------------------------------------
 
-// One attend op and the KV head that a tile unit computes of it.
-typedef struct attend_unit {
+// One attend op.
+typedef struct attend_run {
   const mgl_cpu_program *p;
   const mgl_op *op;
   mgl_cpu_heads h;
-  uint32_t kv_head;
-  const float *qkv;     // [T, H + 2 HKV, HD]
-  size_t qkv_stride;    // floats of a token
-  const float *angles;  // [T, RD / 2, 2]
-  uint32_t rotary_dim;  // RD
+  const float *qkv;           // [T, H + 2 HKV, HD]
+  size_t qkv_stride;          // floats of a token
+  const float *angles;        // [T, RD / 2, 2]
+  uint32_t rotary_dim;        // RD
+  const uint32_t *positions;  // [T]
   unsigned char *scratch;
   mgl_cpu_attend_layout layout;
-} attend_unit;
+} attend_run;
+
+// Consecutive tokens [first, first + tokens) of one sequence, for the KV head of a tile unit.
+typedef struct attend_step {
+  uint32_t unit, sequence, first, tokens;
+} attend_step;
 
 // Heads [head, head + count) of the tokens [first, first + tokens) of qkv, normed (where `norm` is
 // given) and rotated into out [tokens, count, HD].
-static void prepare_heads(const attend_unit *u, uint32_t first, uint32_t tokens, uint32_t head,
+static void prepare_heads(const attend_run *u, uint32_t first, uint32_t tokens, uint32_t head,
                           uint32_t count, const float *norm, float *out) {
   size_t head_dim = u->h.head_dim;
   for (uint32_t t = 0; t < tokens; t++) {
@@ -69,42 +74,84 @@ static void prepare_heads(const attend_unit *u, uint32_t first, uint32_t tokens,
   u->p->kernels->rope(&args, 0, tokens);
 }
 
-// Consecutive tokens [first, first + tokens) of one sequence: their K and V go into the cache, then
-// their queries attend, which see these tokens and earlier ones only.
-static void attend_tokens(const attend_unit *u, uint32_t sequence, uint32_t first,
-                          uint32_t tokens) {
+static uint32_t kv_head_of(const attend_run *u, const attend_step *at) {
+  return at->unit / u->p->strides;
+}
+
+// The step at or behind `at`, whose tokens are counted here; of the unit behind the last if there
+// is none.
+static attend_step find_step(const attend_run *u, attend_step at, uint32_t end) {
+  const mgl_plan *plan = u->p->plan;
+  while (at.unit < end) {
+    if (at.sequence >= plan->sequence_count) {
+      at.unit++;
+      at.sequence = at.unit % u->p->strides;
+      at.first = 0;
+      continue;
+    }
+    uint32_t begin = plan->query_start[at.sequence], last = plan->query_start[at.sequence + 1];
+    at.first = at.first < begin ? begin : at.first;
+    if (at.first < last) {
+      at.tokens = smaller(last - at.first, MGL_ATTENTION_QUERY_TILE);
+      return at;
+    }
+    at.sequence += u->p->strides;
+  }
+  return at;
+}
+
+static const int32_t *block_tables_of(const attend_run *u) {
+  return mgl_cpu_program_input(u->p, u->op, MGL_ROLE_BLOCK_TABLES);
+}
+
+// What a step attends to.
+static mgl_attention_range range_of(const attend_run *u, const attend_step *at) {
+  size_t end = (size_t)u->positions[at->first + at->tokens - 1] + 1;
+  uint32_t window = (uint32_t)u->op->attrs[MGL_ATTR_WINDOW], first = u->positions[at->first];
+  return (mgl_attention_range){
+      .block_table =
+          block_tables_of(u) + (size_t)at->sequence * u->p->plan->limits.pages_per_sequence,
+      .kv_head = kv_head_of(u, at),
+      .begin = window != 0 && first >= window ? first + 1 - window : 0,
+      .end = end,
+  };
+}
+
+// K and V of a step's tokens go into the cache, then their queries attend, which see these tokens
+// and earlier ones only. next: what is attended to afterwards.
+static void attend_tokens(const attend_run *u, const attend_step *at, mgl_attention_range next) {
   const mgl_cpu_program *p = u->p;
   const mgl_op *op = u->op;
   const mgl_cpu_heads *h = &u->h;
   const mgl_tensor *out = &p->graph->tensors[op->output];
+  const uint32_t kv_head = kv_head_of(u, at), first = at->first, tokens = at->tokens;
   size_t head_dim = h->head_dim;
   float *q = (float *)(void *)(u->scratch + u->layout.q);
   float *k = (float *)(void *)(u->scratch + u->layout.k);
-  prepare_heads(u, first, tokens, h->head_count + u->kv_head, 1,
+  prepare_heads(u, first, tokens, h->head_count + kv_head, 1,
                 mgl_cpu_program_input(p, op, MGL_ROLE_K_NORM), k);
   mgl_kv_write_args write = {
       .k = k,
-      .v = u->qkv + first * u->qkv_stride +
-           (h->head_count + h->kv_head_count + u->kv_head) * head_dim,
+      .v = u->qkv + first * u->qkv_stride + (h->head_count + h->kv_head_count + kv_head) * head_dim,
       .k_stride = head_dim,
       .v_stride = u->qkv_stride,
-      .head_begin = u->kv_head,
-      .head_end = u->kv_head + 1,
+      .head_begin = kv_head,
+      .head_end = kv_head + 1,
       .slots = (const uint32_t *)mgl_cpu_program_input(p, op, MGL_ROLE_SLOTS) + first,
       .kv = p->kv[mgl_op_input(op, MGL_ROLE_KV)],
   };
   p->kernels->kv_write(&write, 0, tokens);
-  prepare_heads(u, first, tokens, u->kv_head * h->group, h->group,
+  prepare_heads(u, first, tokens, kv_head * h->group, h->group,
                 mgl_cpu_program_input(p, op, MGL_ROLE_Q_NORM), q);
-  mgl_attention_item item = {.sequence = sequence, .query_begin = 0, .query_count = tokens};
+  mgl_attention_item item = {.sequence = at->sequence, .query_begin = 0, .query_count = tokens};
   size_t out_row = h->head_count * head_dim * mgl_dtype_bytes(out->dtype);
   mgl_attention_args attention = {
       .q = q,
       .q_stride = h->group * head_dim,
-      .q_head_begin = u->kv_head * h->group,
+      .q_head_begin = kv_head * h->group,
       .items = &item,
-      .positions = (const uint32_t *)mgl_cpu_program_input(p, op, MGL_ROLE_POSITIONS) + first,
-      .block_tables = mgl_cpu_program_input(p, op, MGL_ROLE_BLOCK_TABLES),
+      .positions = u->positions + first,
+      .block_tables = block_tables_of(u),
       .block_table_stride = p->plan->limits.pages_per_sequence,
       .kv = p->kv[mgl_op_input(op, MGL_ROLE_KV)],
       .head_count = h->head_count,
@@ -112,16 +159,16 @@ static void attend_tokens(const attend_unit *u, uint32_t sequence, uint32_t firs
       .scale = (float)op->attrs[MGL_ATTR_SCALE],
       .out = (unsigned char *)mgl_cpu_program_tensor(p, op->output) + first * out_row,
       .out_dtype = out->dtype,
+      .next = next,
   };
-  p->kernels->attention(&attention, u->scratch + u->layout.attention, u->kv_head, u->kv_head + 1);
+  p->kernels->attention(&attention, u->scratch + u->layout.attention, kv_head, kv_head + 1);
 }
 
 static void run_attend(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, uint32_t begin,
                        uint32_t end) {
-  const mgl_plan *plan = p->plan;
   const mgl_tensor *qkv = mgl_graph_input(p->graph, op, MGL_ROLE_QKV);
   const mgl_tensor *angles = mgl_graph_input(p->graph, op, MGL_ROLE_ANGLES);
-  attend_unit u = {
+  attend_run u = {
       .p = p,
       .op = op,
       .h = mgl_cpu_heads_of(p->graph, op),
@@ -129,19 +176,19 @@ static void run_attend(const mgl_cpu_program *p, const mgl_op *op, uint32_t work
       .qkv_stride = (size_t)mgl_tensor_row_elements(qkv),
       .angles = mgl_cpu_program_input(p, op, MGL_ROLE_ANGLES),
       .rotary_dim = 2 * angles->dims[1].number,
+      .positions = mgl_cpu_program_input(p, op, MGL_ROLE_POSITIONS),
       .scratch = mgl_cpu_work_scratch(p, worker),
   };
   u.layout = mgl_cpu_lay_out_attend(&u.h);
-  for (uint32_t unit = begin; unit < end; unit++) {
-    u.kv_head = unit / p->strides;
-    for (uint32_t s = unit % p->strides; s < plan->sequence_count; s += p->strides) {
-      uint32_t last = plan->query_start[s + 1];
-      for (uint32_t first = plan->query_start[s], tokens; first < last; first += tokens) {
-        tokens = smaller(last - first, MGL_ATTENTION_QUERY_TILE);
-        attend_tokens(&u, s, first, tokens);
-        mgl_cpu_memory_pulse(p->memory, worker);
-      }
-    }
+  attend_step at = find_step(&u, (attend_step){.unit = begin, .sequence = begin % p->strides}, end);
+  while (at.unit < end) {
+    attend_step next = at;
+    next.first += at.tokens;
+    next = find_step(&u, next, end);
+    mgl_attention_range none = {0};
+    attend_tokens(&u, &at, next.unit < end ? range_of(&u, &next) : none);
+    mgl_cpu_memory_pulse(p->memory, worker);
+    at = next;
   }
 }
 

@@ -12,12 +12,13 @@
 #include "graph/act_dtype.h"
 
 enum {
-  WAYS_VERSION = 2,  // of ways and of the kernels that walk them; another one measures anew
+  WAYS_VERSION = 3,  // of ways and of the kernels that walk them; another one measures anew
   MOST_SHAPES = 2,   // widths of rows that are measured, those with most bytes
   MOST_WAYS = 12,    // that are compared at a time
   ROUNDS = 6,
   LEAST_ROUNDS = 3,   // else there is no result
   MOST_TOKENS = 128,  // the usual iteration; with fewer, panels look good whose x leaves L2
+  SOME_TOKENS = 16,   // fewer wait for the memory with any panel (docs/log/189)
   // Of weights, that a worker reads in a pass: long enough for a stream to get going, short beside
   // a time slice of the system.
   STREAM_BYTES = 2 << 20,
@@ -278,7 +279,7 @@ static bool choose_few(tuner *t, pass *p, mgl_linear_way *way) {
 
 // Split or not, and rows of a panel, of `tokens` tokens.
 static bool choose_packed(tuner *t, pass *p, uint32_t tokens, mgl_linear_way *way) {
-  static const uint32_t rows[2][4] = {{0, 8, 16, 32}, {0, 16, 32, 64}};
+  static const uint32_t rows[] = {0, 8, 16, 32, 64};
   bool splits = t->act == MGL_DTYPE_BF16 && t->kernels->splits();
   bool many = tokens > MGL_LINEAR_SOME;
   mgl_linear_way ways[MOST_WAYS] = {*way};
@@ -287,13 +288,13 @@ static bool choose_packed(tuner *t, pass *p, uint32_t tokens, mgl_linear_way *wa
   ways[0].split = way->split && splits;
   size_t count = 1;
   for (int split = 0; split <= (splits ? 1 : 0); split++) {
-    for (size_t i = 0; i < sizeof rows[0] / sizeof *rows[0]; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
       if (!many && (split == 1) != ways[0].split) {
         continue;  // one for all numbers of tokens: that which many have chosen
       }
       ways[count] = ways[0];
       ways[count].split = split == 1;
-      *(many ? &ways[count].many_rows : &ways[count].some_rows) = rows[many][i];
+      *(many ? &ways[count].many_rows : &ways[count].some_rows) = rows[i];
       count++;
     }
   }
@@ -347,7 +348,7 @@ static bool measure_all(tuner *t, mgl_linear_way *way) {
                             &ignored) == MGL_OK;
   t->memory = memory;
   done = done && choose_one_token(t, &p, way) && choose_packed(t, &p, MOST_TOKENS, way) &&
-         choose_packed(t, &p, 8, way) && choose_few(t, &p, way) && choose_pack_tokens(t, &p, way);
+         choose_packed(t, &p, SOME_TOKENS, way) && choose_few(t, &p, way) && choose_pack_tokens(t, &p, way);
   mgl_pages_unmap(memory, t->worker_bytes * workers);
   mgl_free(p.pieces);
   mgl_free(p.ns);

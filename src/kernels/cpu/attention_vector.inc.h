@@ -22,7 +22,6 @@ enum {
 #endif
   tile_vectors = 8,                        // at most
   split_pages = MGL_ATTENTION_SPLIT / 16,  // at most, with the smallest page
-  split_ahead = 4 * split_pages,           // of f32; of bf16 it is half of that
 };
 
 // What one unit works on. `pair` counts over token * group + head in the group.
@@ -50,17 +49,17 @@ typedef struct attention_split {
   size_t length;                    // end of the positions that some pair attends to
   const char *keys[split_vectors];  // element (d = 0) of each vector of positions
   const char *values[split_pages];  // row of the first position of each page
-  // Of the next split: pieces of head_dim / 2 lines, K and V of a page after each other. A score
-  // tile fetches two of them while it computes.
-  const char *ahead[split_ahead];
-  size_t ahead_count;
+  // K of the same pages of the split that comes next; NULL where it has none. Pages lie anywhere,
+  // and a processor's own prefetchers stop at the end of each (docs/log/189): so while scores read
+  // K, this split's V is fetched, as many bytes as are read, and while V is read, the next K.
+  const char *next_keys[split_pages];
 } attention_split;
 
 // Where a register tile stands: its first pair, and its first position vector (scores) or element
 // of the head dim (V, over the positions [begin, end) of the split).
 typedef struct attention_tile {
   size_t pair, first, begin, end;
-  const char *ahead[2];  // scores: what it fetches, head_dim / 2 lines each
+  bool fetches;  // what is read next; the first pairs do
 } attention_tile;
 
 INLINE vec load_kv(const char *from, bool bf16) {
@@ -178,19 +177,20 @@ static void gather_queries(const attention_unit *unit) {
   }
 }
 
-// Lists the pieces of the split at `begin`.
-static void list_ahead(const attention_unit *unit, size_t begin, size_t end,
-                       attention_split *split) {
-  const mgl_kv_layer *kv = &unit->args->kv;
-  size_t block_bytes = kv->page_tokens * kv->head_dim * kv_element_bytes(kv);
-  size_t piece_bytes = (kv->head_dim + 1) / 2 * 64;
-  for (size_t p = begin; p < end; p += kv->page_tokens) {
-    size_t page = (size_t)unit->block_table[p / kv->page_tokens];
-    size_t block = (page * kv->kv_head_count + unit->kv_head) * block_bytes;
-    for (size_t at = 0; at < block_bytes && split->ahead_count < split_ahead; at += piece_bytes) {
-      split->ahead[split->ahead_count++] = (const char *)kv->k + block + at;
-      split->ahead[split->ahead_count++] = (const char *)kv->v + block + at;
-    }
+// Where K of a page of one KV head begins; V has the same layout of pages and heads.
+INLINE size_t block_of(const mgl_kv_layer *kv, size_t page, size_t kv_head) {
+  return (page * kv->kv_head_count + kv_head) * kv->page_tokens * kv->head_dim *
+         kv_element_bytes(kv);
+}
+
+static void list_next(const mgl_kv_layer *kv, const mgl_attention_range *next,
+                      attention_split *split) {
+  size_t first = next->begin / MGL_ATTENTION_SPLIT * MGL_ATTENTION_SPLIT;
+  size_t end = smaller(next->end, first + MGL_ATTENTION_SPLIT);
+  for (size_t p = next->begin / kv->page_tokens * kv->page_tokens; p < end; p += kv->page_tokens) {
+    size_t page = (size_t)next->block_table[p / kv->page_tokens];
+    split->next_keys[(p - first) / kv->page_tokens] =
+        (const char *)kv->k + block_of(kv, page, next->kv_head);
   }
 }
 
@@ -215,18 +215,19 @@ static void find_pairs(const attention_unit *unit, attention_split *split) {
   }
 }
 
-static attention_split split_start(const attention_unit *unit, size_t begin) {
+// `after`: what comes behind this unit.
+static attention_split split_start(const attention_unit *unit, size_t begin,
+                                   const mgl_attention_range *after) {
   const mgl_kv_layer *kv = &unit->args->kv;
   attention_split split = {.begin = begin};
   find_pairs(unit, &split);
   size_t bytes = kv_element_bytes(kv), page_tokens = kv->page_tokens;
-  size_t block_bytes = page_tokens * kv->head_dim * bytes;  // one page of one KV head
   size_t first = split.first_vector * vec_lanes / page_tokens * page_tokens;
   for (size_t p = first; p < split.length; p += page_tokens) {
-    size_t page = (size_t)unit->block_table[(begin + p) / page_tokens];
-    size_t block = page * kv->kv_head_count + unit->kv_head;
-    split.values[p / page_tokens] = (const char *)kv->v + block * block_bytes;
-    const char *keys = (const char *)kv->k + block * block_bytes;
+    size_t block =
+        block_of(kv, (size_t)unit->block_table[(begin + p) / page_tokens], unit->kv_head);
+    split.values[p / page_tokens] = (const char *)kv->v + block;
+    const char *keys = (const char *)kv->k + block;
     for (size_t offset = 0; offset < page_tokens; offset += vec_lanes) {
       split.keys[(p + offset) / vec_lanes] = keys + offset * bytes;
     }
@@ -234,7 +235,10 @@ static attention_split split_start(const attention_unit *unit, size_t begin) {
   size_t next = begin + MGL_ATTENTION_SPLIT;
   size_t last = (size_t)unit->positions[(unit->pairs - 1) / unit->group] + 1;
   if (next < last) {
-    list_ahead(unit, next, smaller(last, next + MGL_ATTENTION_SPLIT), &split);
+    mgl_attention_range rest = {unit->block_table, (uint32_t)unit->kv_head, next, last};
+    list_next(kv, &rest, &split);
+  } else if (after->block_table != NULL) {
+    list_next(kv, after, &split);
   }
   return split;
 }
@@ -244,8 +248,16 @@ static attention_split split_start(const attention_unit *unit, size_t begin) {
 INLINE void score_tile(const attention_unit *unit, const attention_split *split, attention_tile at,
                        size_t pairs, size_t vectors, bool bf16) {
   size_t head_dim = unit->args->kv.head_dim;
-  size_t key_stride = unit->args->kv.page_tokens * (bf16 ? 2 : 4);
+  size_t page_tokens = unit->args->kv.page_tokens, bytes = bf16 ? 2 : 4;
+  size_t key_stride = page_tokens * bytes;
+  size_t step = vec_lanes * bytes;  // of V, for each vector of positions and element of the head
+  const char *ahead[tile_vectors];
   vec acc[tile_pairs][tile_vectors];
+  UNROLL for (size_t v = 0; v < vectors; v++) {
+    size_t p = (at.first + v) * vec_lanes;
+    const char *row = split->values[p / page_tokens] + p % page_tokens * head_dim * bytes;
+    ahead[v] = at.fetches ? row : split->keys[at.first + v];
+  }
   UNROLL for (size_t j = 0; j < pairs; j++) {
     UNROLL for (size_t v = 0; v < vectors; v++) {
       acc[j][v] = vec_zero();
@@ -254,7 +266,11 @@ INLINE void score_tile(const attention_unit *unit, const attention_split *split,
   const float *q = unit->query_columns + at.pair;
   for (size_t i = 0; i < head_dim; i++, q += unit->pairs) {
     vec keys[tile_vectors];
-    FETCH_L2(at.ahead[i % 2] + i / 2 * 64);
+    if (i * step % 64 == 0) {
+      UNROLL for (size_t v = 0; v < vectors; v++) {
+        FETCH_L2(ahead[v] + i * step);
+      }
+    }
     UNROLL for (size_t v = 0; v < vectors; v++) {
       keys[v] = load_kv(split->keys[at.first + v] + i * key_stride, bf16);
     }
@@ -290,11 +306,16 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
   }
   const float *weights = unit->weights + at.pair * MGL_ATTENTION_SPLIT;
   for (size_t p = at.begin; p < at.end;) {
-    const char *row =
-        split->values[p / page_tokens] + p % page_tokens * row_bytes + at.first * bytes;
-    size_t page_end = smaller(at.end, (p / page_tokens + 1) * page_tokens);
-    for (; p < page_end; p++, row += row_bytes) {
+    size_t page = p / page_tokens, offset = p % page_tokens * row_bytes + at.first * bytes;
+    const char *row = split->values[page] + offset;
+    const char *next = split->next_keys[page];
+    const char *ahead = at.fetches && next != NULL ? next + offset : row;
+    size_t page_end = smaller(at.end, (page + 1) * page_tokens);
+    for (; p < page_end; p++, row += row_bytes, ahead += row_bytes) {
       vec values[tile_vectors];
+      UNROLL for (size_t i = 0; i < vectors * vec_lanes * bytes; i += 64) {
+        FETCH_L2(ahead + i);
+      }
       UNROLL for (size_t v = 0; v < vectors; v++) {
         values[v] = vectors > 1 ? load_kv(row + v * vec_lanes * bytes, bf16)
                                 : load_up_to(row, dtype, 0, head_dim - at.first);
@@ -353,18 +374,12 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
 static void split_scores(const attention_unit *unit, const attention_split *split) {
   bool bf16 = unit->args->kv.dtype == MGL_DTYPE_BF16;
   size_t vector_count = (split->length + vec_lanes - 1) / vec_lanes;
-  size_t ahead = 0;
   for (size_t pair = split->first_pair, pairs; pair < split->end_pair; pair += pairs) {
     pairs = pairs_of_tile(split->end_pair - pair);
     size_t limit = vectors_of_tile(pairs);
-    for (size_t vector = split->first_vector, vectors; vector < vector_count;
-         vector += vectors, ahead += 2) {
+    for (size_t vector = split->first_vector, vectors; vector < vector_count; vector += vectors) {
       vectors = tile_size(vector_count - vector, limit);
-      attention_tile at = {.pair = pair, .first = vector};
-      for (size_t i = 0; i < 2; i++) {  // where there is no more, what is there already
-        at.ahead[i] =
-            ahead + i < split->ahead_count ? split->ahead[ahead + i] : split->keys[vector];
-      }
+      attention_tile at = {.pair = pair, .first = vector, .fetches = pair == split->first_pair};
 #define SCORE_TILE(pairs_, vectors_, bf16_) score_tile(unit, split, at, pairs_, vectors_, bf16_)
       TILE_SWITCH(pairs, vectors, SCORE_TILE)
     }
@@ -384,7 +399,8 @@ static void split_values(const attention_unit *unit, const attention_split *spli
       if (vectors > 1 && i + vectors * vec_lanes > head_dim) {
         vectors /= 2;  // the partial vector stands alone
       }
-      attention_tile at = {.pair = pair, .first = i, .begin = from, .end = to};
+      attention_tile at = {
+          .pair = pair, .first = i, .begin = from, .end = to, .fetches = pair == first};
 #define VALUE_TILE(pairs_, vectors_, bf16_) value_tile(unit, split, at, pairs_, vectors_, bf16_)
       TILE_SWITCH(pairs, vectors, VALUE_TILE)
     }
@@ -488,16 +504,28 @@ static void attend_split(const attention_unit *unit, const attention_split *spli
   }
 }
 
+// What unit `index` attends to.
+static mgl_attention_range range_of(const mgl_attention_args *args, size_t index) {
+  const mgl_attention_item *item = &args->items[index / args->kv.kv_head_count];
+  const uint32_t *positions = args->positions + item->query_begin;
+  return (mgl_attention_range){
+      .block_table = args->block_tables + (size_t)item->sequence * args->block_table_stride,
+      .kv_head = (uint32_t)(index % args->kv.kv_head_count),
+      .begin = mgl_attention_first(args, positions[0]),
+      .end = (size_t)positions[item->query_count - 1] + 1,
+  };
+}
+
 static void attention(const mgl_attention_args *args, void *scratch, size_t begin, size_t end) {
   size_t head_dim = args->kv.head_dim;
   for (size_t index = begin; index < end; index++) {
     attention_unit unit = unit_start(args, scratch, index);
-    size_t last = unit.positions[(unit.pairs - 1) / unit.group];
-    size_t first = mgl_attention_first(args, unit.positions[0]);
+    mgl_attention_range range = range_of(args, index);
+    mgl_attention_range after = index + 1 < end ? range_of(args, index + 1) : args->next;
     gather_queries(&unit);
-    for (size_t position = first / MGL_ATTENTION_SPLIT * MGL_ATTENTION_SPLIT; position <= last;
-         position += MGL_ATTENTION_SPLIT) {
-      attention_split split = split_start(&unit, position);
+    for (size_t position = range.begin / MGL_ATTENTION_SPLIT * MGL_ATTENTION_SPLIT;
+         position < range.end; position += MGL_ATTENTION_SPLIT) {
+      attention_split split = split_start(&unit, position, &after);
       attend_split(&unit, &split);
     }
     for (size_t pair = 0; pair < unit.pairs; pair++) {

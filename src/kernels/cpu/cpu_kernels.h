@@ -181,6 +181,13 @@ typedef struct mgl_attention_item {
   uint32_t query_count;  // 1 to MGL_ATTENTION_QUERY_TILE
 } mgl_attention_item;
 
+// Positions [begin, end) of one KV head of a sequence.
+typedef struct mgl_attention_range {
+  const int32_t *block_table;  // of the sequence
+  uint32_t kv_head;
+  size_t begin, end;
+} mgl_attention_range;
+
 // Causal attention over paged KV: token t attends to positions 0..positions[t] of its sequence,
 // with a window w to the last w of these; pages without any of them are not read. Unit: item * HKV
 // + kv_head; it computes all H/HKV query heads of that KV head.
@@ -198,6 +205,9 @@ typedef struct mgl_attention_args {
   float scale;          // 1/sqrt(HD)
   void *out;            // [T, H, HD] of out_dtype
   mgl_dtype out_dtype;  // bf16 or f32
+  // What the caller attends to behind these units, in a call of its own: the first of it is fetched
+  // meanwhile. Without a block table: nothing.
+  mgl_attention_range next;
 } mgl_attention_args;
 
 // Bytes of 64-byte aligned scratch that one worker needs for attention.

@@ -314,6 +314,15 @@ static mgl_status read_task_graphs(mgl_app_model *model, const mgl_arguments *ar
   return MGL_OK;
 }
 
+uint32_t mgl_app_ranks(const mgl_arguments *arguments) {
+  for (size_t i = arguments->count; i-- > 0;) {
+    if (strcmp(arguments->items[i].option->name, "tensor-parallel") == 0) {
+      return (uint32_t)arguments->items[i].u64;
+    }
+  }
+  return 1;
+}
+
 static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments,
                             mgl_build *options, const outcome *out, mgl_error *err) {
   mgl_device_choice device;
@@ -322,10 +331,11 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
   MGL_TRY(read_partitions(model, arguments, options, err));
   MGL_TRY(read_task_graphs(model, arguments, options, err));
   MGL_TRY(mgl_device_wanted(arguments, &device, err));
+  options->ranks = mgl_app_ranks(arguments);
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(model, arguments, device.ordinal, options, out, err);
   }
-  if (mgl_device_auto_tries(&device)) {
+  if (mgl_device_auto_tries(&device) && options->ranks < 2) {
     mgl_status status = mgl_device_check_gpu(arguments, &reason);
     if (status == MGL_OK) {
       status = start_on_gpu(model, arguments, 0, options, out, &reason);

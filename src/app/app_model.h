@@ -35,6 +35,9 @@ void mgl_app_model_close(mgl_app_model *model);
 mgl_status mgl_app_model_path(const mgl_arguments *arguments, char **path, char **name,
                               mgl_error *err);
 
+// --tensor-parallel, where the command has it; else 1.
+uint32_t mgl_app_ranks(const mgl_arguments *arguments);
+
 // Creates a runner with the sizes in *options; device, threads and weights come from the arguments,
 // the KV memory too, where they say something of it (mgl_memory_options), and the tokens of an
 // iteration where these are 0 (MGL_ROW_ITERATION_TOKENS). Shows a progress bar, and says on
@@ -91,6 +94,13 @@ mgl_choice_name mgl_load_format_choice;
   }
 // For commands with an engine on whose iterations the row has a say; the runner checks the limit of
 // the device. usual: the default, in words.
+#define MGL_ROW_TENSOR_PARALLEL                                                          \
+  {                                                                                      \
+    .name = "tensor-parallel", .alias = "tp", .value_name = "N", .type = MGL_OPTION_U64, \
+    .u64_min = 1, .u64_max = MGL_MAX_RANKS,                                              \
+    .help = "processes that run the model together on the CPU, each with its part [1]"   \
+  }
+
 #define MGL_ROW_ITERATION_TOKENS_OF(usual)                                               \
   {                                                                                      \
     .name = "iteration-tokens", .alias = "max-num-batched-tokens", .value_name = "N",    \

@@ -540,6 +540,7 @@ static const mgl_option options[] = {
     {.name = "events",
      .type = MGL_OPTION_FLAG,
      .help = "GPU: tasks wait for events, not for the words that they read"},
+    MGL_ROW_TENSOR_PARALLEL,
 };
 
 static const mgl_option_group *const groups[] = {&mgl_place_options, NULL};

@@ -19,6 +19,7 @@
 #include "base/topology.h"
 #include "compile/compile.h"
 #include "compile/overrides.h"
+#include "compile/shard.h"
 #include "device/cpu/read_ceiling.h"
 #include "graph/family.h"
 #include "graph/graph_text.h"
@@ -215,6 +216,12 @@ static bool dumps_kernels(const compilation *c) {
 static mgl_status build_program(compilation *c, mgl_error *err) {
   MGL_TRY(mgl_app_model_open(c->arguments, 0, &c->model, err));
   MGL_TRY(mgl_family_build(&c->model.folder.config, NULL, &c->canonical, err));
+  if (mgl_app_ranks(c->arguments) > 1) {
+    mgl_graph *cut = NULL;
+    MGL_TRY(mgl_shard_program(c->canonical, mgl_app_ranks(c->arguments), &cut, err));
+    mgl_graph_destroy(c->canonical);
+    c->canonical = cut;
+  }
   c->program = c->canonical;
   if (mgl_arguments_has(c->arguments, "no-fuse")) {
     return MGL_OK;
@@ -592,6 +599,7 @@ static const mgl_option options[] = {
      .value_name = "FILE",
      .type = MGL_OPTION_FILE,
      .help = "write the task graph as JSON (megalith graph reads it)"},
+    MGL_ROW_TENSOR_PARALLEL,
 };
 
 const mgl_command mgl_command_compile = {

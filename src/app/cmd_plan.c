@@ -80,6 +80,9 @@ static void append_text(const planning *p, mgl_text *out) {
   mgl_text_format(out, "%s (%s%s%s) on %s, %" PRIu32 " workers; %s are free\n\n", p->model.name,
                   mgl_family_name(config->family), config->quantization.format[0] != 0 ? ", " : "",
                   config->quantization.format, p->device, plan->workers, size);
+  if (p->options.ranks > 1) {
+    mgl_text_format(out, "each of %" PRIu32 " ranks:\n", p->options.ranks);
+  }
   if (plan->note[0] != 0) {
     mgl_text_format(out, "%s\n\n", plan->note);
   }
@@ -114,6 +117,7 @@ static void append_json(const planning *p, mgl_text *out) {
   mgl_json_append_string(out, p->model.name, strlen(p->model.name));
   mgl_text_append_string(out, ", \"device\": ");
   mgl_json_append_string(out, p->device, strlen(p->device));
+  mgl_text_format(out, ", \"ranks\": %" PRIu32, p->options.ranks);
   mgl_text_format(out, ", \"workers\": %" PRIu32 ", \"free_bytes\": %" PRIu64, plan->workers,
                   plan->free_bytes);
   mgl_text_format(out, ", \"weight_bytes\": %" PRIu64 ", \"mapped_weight_bytes\": %" PRIu64,
@@ -183,6 +187,7 @@ static const mgl_option options[] = {
      .help = "tokens of the longest request [the model's context]"},
     {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
     MGL_ROW_ITERATION_TOKENS,
+    MGL_ROW_TENSOR_PARALLEL,
 };
 
 static const mgl_option_group *const groups[] = {&mgl_memory_options, &mgl_place_options, NULL};

@@ -541,6 +541,7 @@ static const mgl_option options[] = {
     MGL_ROW_TASK_GRAPH,
     MGL_ROW_MODE,
     MGL_ROW_TRACE,
+    MGL_ROW_TENSOR_PARALLEL,
 };
 
 static const mgl_option_group *const groups[] = {&mgl_chat_options,    &mgl_sampling_options,

@@ -169,7 +169,9 @@ static bool file_tensor(mgl_tgraph *tg, history *histories, uint32_t op_idx, uin
   uint32_t first = tg->op_first[op_idx];
   uint32_t last = tg->op_first[op_idx + 1];
   touch *t = mgl_arena_alloc_zeroed(&tg->arena, 1, sizeof *t);
-  entry *entries = mgl_arena_alloc(&tg->arena, (size_t)(last - first) * 3 * sizeof *entries);
+  // No input is listed in more than three rectangles, and a result in one a rank.
+  size_t most = (size_t)(last - first) * (mgl_op_kind_is_exchange(op->kind) ? MGL_MAX_RANKS : 3);
+  entry *entries = mgl_arena_alloc(&tg->arena, most * sizeof *entries);
   if (t == NULL || entries == NULL) {
     return false;
   }
@@ -181,7 +183,7 @@ static bool file_tensor(mgl_tgraph *tg, history *histories, uint32_t op_idx, uin
     const mgl_region *regions = is_write ? access.writes : access.reads;
     for (uint32_t i = 0; i < count; i++) {
       if (regions[i].tensor == tensor) {
-        assert(t->count < (last - first) * 3);  // no input is listed in more than three rectangles
+        assert(t->count < most);
         entries[t->count++] = (entry){regions[i], task};
       }
     }

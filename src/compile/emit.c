@@ -57,6 +57,7 @@ static void emit_events(const mgl_tgraph *tg, mgl_task_graph *graph) {
       event->flags |= (flags & MGL_TASK_EMPTY) != 0 ? MGL_EVENT_HAS_EMPTY
                       : (flags & MGL_TASK_JIT) != 0 ? MGL_EVENT_HAS_JIT
                                                     : MGL_EVENT_HAS_AOT;
+      event->flags |= mgl_op_kind_is_exchange(graph->tasks[task].type) ? MGL_EVENT_REMOTE : 0;
     }
     event->type = i == graph->event_count - 1 ? MGL_EVENT_END_OF_TASK_GRAPH
                   : jit > MASSIVE_TASKS       ? MGL_EVENT_LAUNCH_MASSIVE_TASKS

@@ -361,6 +361,7 @@ static void write_program(fuser *f) {
         return;  // out->error says why
       }
       f->out->tensors[f->map[i]].made = t->made;
+      f->out->tensors[f->map[i]].slice = t->slice;
     }
   }
   for (size_t i = 0; i < f->in->op_count && f->out->error.status == MGL_OK; i++) {

@@ -12,6 +12,8 @@
 // measured, it took as long as the same cut AOT, and both longer than the default (docs/log/021).
 // For a GPU nothing is labelled: a JIT task costs more there than could be won.
 //
+// Ops that read other ranks' parts are AOT always.
+//
 // options->launch decides for all ops, an override for those that it names; the last one counts.
 #include <math.h>
 #include <string.h>
@@ -98,6 +100,9 @@ static void apply_overrides(mgl_tgraph *tg) {
           strcmp(name, tg->program->tensors[o->output].name) == 0) {
         apply(tg, op, options->overrides[i].launch);
       }
+    }
+    if (mgl_op_kind_is_exchange(o->kind)) {
+      tg->op_jit[op] = 0;  // a trigger of another rank can wake a worker, but queue nothing here
     }
     if (tg->op_jit[op] != 0) {
       tg->report.jit_tasks += tg->op_first[op + 1] - tg->op_first[op];

@@ -43,6 +43,10 @@ static void find_roots(const mgl_graph *program, const mgl_dim_values *dims,
                        mgl_storage *storages) {
   for (uint32_t op_idx = 0; op_idx < program->op_count; op_idx++) {
     const mgl_op *op = &program->ops[op_idx];
+    const uint32_t part = mgl_op_input(op, MGL_ROLE_PART);
+    if (part != MGL_NO_TENSOR) {
+      storages[storages[part].root].is_output = true;
+    }
     if (!is_activation(program, op->output)) {
       continue;
     }
@@ -119,7 +123,7 @@ bool mgl_find_storages(const mgl_graph *program, const mgl_dim_values *dims, mgl
 bool mgl_storage_is_free(const mgl_storage *a, const mgl_storage *b, const uint32_t *op_first,
                          const mgl_task_set *before) {
   if (a->is_output) {
-    return false;  // read after the iteration
+    return false;  // read after the iteration, or by other ranks until its end
   }
   for (uint32_t i = a->op_count; i-- > 0;) {  // the last one is the likeliest to be missing
     uint32_t op = a->ops[i];

@@ -100,7 +100,7 @@ typedef struct mgl_storage {
   uint32_t last_op;     // of all that touch the chain, in program order
   const uint32_t *ops;  // [op_count] that touch the chain, ascending
   uint32_t op_count;
-  bool is_output;  // a tensor of the chain is read after the iteration
+  bool is_output;  // a tensor of the chain is read after the iteration, or by other ranks
   uint64_t bytes;
 } mgl_storage;
 

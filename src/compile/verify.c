@@ -11,7 +11,11 @@
 //   array ordered    every two tasks of different ops whose regions conflict come one after the
 //   other storage    in-place ops keep their input's bytes; other activations share bytes only
 //   where all
-//              users of the one come before the first writers of the other; outputs share with none
+//              users of the one come before the first writers of the other; outputs, and what other
+//              ranks read, are not written over in the same iteration
+//   ranks      tasks that read other ranks' parts wait for an event that counts the triggers of all
+//              ranks. All ranks have the same graph, so what comes before such an event on one
+//              rank comes before it on all, and the sets below hold for every rank's copy
 //
 // The last two use sets of ancestors, by task number (op by op) and not by linear order, so that
 // they are a few spans each. The tasks of a LAUNCH_DEPENDENT_TASKS event run in the next iteration:
@@ -111,12 +115,18 @@ static mgl_status check_event(const verifier *v, uint32_t index, uint32_t first,
     flags |= (task->flags & MGL_TASK_EMPTY) != 0 ? MGL_EVENT_HAS_EMPTY
              : (task->flags & MGL_TASK_JIT) != 0 ? MGL_EVENT_HAS_JIT
                                                  : MGL_EVENT_HAS_AOT;
+    flags |= mgl_op_kind_is_exchange(task->type) ? MGL_EVENT_REMOTE : 0;
     if (task->dependent_event != index) {
       return wrong(err, "a task of an event's range must wait for it", i, task->dependent_event);
     }
   }
   if (e->flags != flags) {
     return wrong(err, "event flags must tell the kinds of its tasks", index, e->flags);
+  }
+  if ((flags & MGL_EVENT_REMOTE) != 0 &&
+      (e->type != MGL_EVENT_LAUNCH_TASKS || flags != (MGL_EVENT_HAS_AOT | MGL_EVENT_REMOTE))) {
+    return wrong(err, "tasks that read parts of other ranks must be AOT, as all of their event",
+                 index, flags);
   }
   if (e->type == MGL_EVENT_LAUNCH_DEPENDENT_TASKS && flags != MGL_EVENT_HAS_JIT) {
     return wrong(err, "dependent tasks of the next iteration must be JIT", index, flags);
@@ -177,6 +187,10 @@ static mgl_status check_task(const verifier *v, uint32_t index, mgl_error *err) 
   }
   if (empty || jit ? task->worker != MGL_NO_WORKER : task->worker >= g->worker_count) {
     return wrong(err, "exactly AOT tasks have a worker of the graph", index, task->worker);
+  }
+  if (mgl_op_kind_is_exchange(task->type) && task->dependent_event == MGL_NO_EVENT) {
+    return wrong(err, "a task that reads parts of other ranks must wait for an event", index,
+                 task->type);
   }
   if (empty) {
     return task->type == UINT16_MAX && task->op == MGL_NO_OP && task->begin == 0 &&

@@ -6,6 +6,7 @@
 #include "device/cpu/cpu_eager.h"
 #include "device/cpu/cpu_look.h"
 #include "device/cpu/cpu_program.h"
+#include "device/cpu/cpu_ranks.h"
 #include "device/cpu/cpu_tune.h"
 #include "device/cpu/cpu_weights.h"
 #include "device/cpu/read_ceiling.h"
@@ -30,6 +31,7 @@ typedef struct cpu_model {
   mgl_linear_way way;
   mgl_cpu_memory *memory;
   mgl_cpu_program *program;  // of mode eager
+  mgl_ranks *ranks;          // NULL: there is one
   mgl_mega_mode *mega;       // NULL until mode mega is first used
 } cpu_model;
 
@@ -43,8 +45,14 @@ static mgl_status cpu_open(const mgl_build *build, void **out, mgl_error *err) {
   return mgl_topology_create(&m->topology, err);
 }
 
+static uint32_t rank_count(const mgl_build *build) {
+  return build->ranks > 1 ? build->ranks : 1;
+}
+
+// Of a rank.
 static uint64_t worker_count(const cpu_model *m, const mgl_build *build) {
-  return build->threads != 0 ? build->threads : mgl_topology_cores(m->topology);
+  uint32_t cores = mgl_topology_cores(m->topology) / rank_count(build);
+  return build->threads != 0 ? build->threads : cores > 0 ? cores : 1;
 }
 
 static void cpu_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
@@ -75,7 +83,8 @@ static mgl_cpu_program_options eager_options(mgl_simd simd, const mgl_sizes *siz
 // Activations and scratch are shared by all programs of a model: the largest of each counts. Task
 // graphs for fewer tokens need no more than the one for the most.
 static mgl_status measure_programs(const mgl_device_job *job, const mgl_graph *fused,
-                                   const mgl_task_graph *tasks, mgl_sizes *sizes, mgl_error *err) {
+                                   const mgl_task_graph *tasks, mgl_sizes *sizes, size_t *block,
+                                   mgl_error *err) {
   mgl_cpu_program_options eager = eager_options((mgl_simd)0, sizes);
   mgl_cpu_program_options mega = {.task_graph = tasks};
   mgl_cpu_program_sizes of[2];
@@ -85,10 +94,13 @@ static mgl_status measure_programs(const mgl_device_job *job, const mgl_graph *f
   size_t scratch = of[of[1].scratch_bytes > of[0].scratch_bytes].scratch_bytes;
   uint64_t threads = (uint64_t)sizes->workers + job->build->schedulers;
   sizes->activation_bytes = activations + scratch * threads;
+  *block = activations;
   return MGL_OK;
 }
 
-static mgl_status measure_graphs(const mgl_device_job *job, mgl_sizes *sizes, mgl_error *err) {
+// *shared: what the ranks of several share.
+static mgl_status measure_graphs(const mgl_device_job *job, mgl_sizes *sizes,
+                                 mgl_ranks_options *shared, mgl_error *err) {
   mgl_graph *fused = NULL;
   mgl_task_graph *tasks = NULL;
   uint32_t graphs = 1;
@@ -97,15 +109,18 @@ static mgl_status measure_graphs(const mgl_device_job *job, mgl_sizes *sizes, mg
     graphs++;
   }
   mgl_compile_options compile = mgl_build_compile(job->build, sizes, MGL_TARGET_CPU, tokens);
-  mgl_status status = mgl_fuse_ops(job->program, &fused, err);
+  mgl_status status = job->build->plain ? MGL_OK : mgl_fuse_ops(job->program, &fused, err);
+  const mgl_graph *program = fused != NULL ? fused : job->program;
   if (status == MGL_OK) {
-    status = mgl_compile(fused, &compile, &tasks, NULL, err);
+    status = mgl_compile(program, &compile, &tasks, NULL, err);
   }
   if (status == MGL_OK) {
-    status = measure_programs(job, fused, tasks, sizes, err);
+    status = measure_programs(job, program, tasks, sizes, &shared->activation_bytes, err);
   }
   if (status == MGL_OK) {
     sizes->other_bytes = graphs * descriptor_bytes(tasks);
+    // Graphs for fewer tokens are cut otherwise; the runtime checks that theirs fit.
+    shared->counters = (uint64_t)graphs * 2 * (tasks->event_count + MGL_MAX_RANKS);
   }
   mgl_task_graph_destroy(tasks);
   mgl_graph_destroy(fused);
@@ -123,21 +138,39 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.made_bytes : 0;
   sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
   sizes->step_bytes = mgl_cpu_weights_step_bytes(job->program);
-  return measure_graphs(job, sizes, err);
+  mgl_ranks_options shared;
+  return measure_graphs(job, sizes, &shared, err);
 }
 
 // --- making it -----------------------------------------------------------------------------------
 
-static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *err) {
-  cpu_model *m = model;
+static mgl_status start_ranks(cpu_model *m, const mgl_device_job *job, mgl_ranks_options *shared,
+                              mgl_error *err) {
+  if (job->build->ranks < 2) {
+    return MGL_OK;
+  }
+  mgl_sizes sizes = *job->sizes;
+  MGL_TRY(measure_graphs(job, &sizes, shared, err));
+  shared->count = job->build->ranks;
+  shared->limits = sizes.limits;
+  shared->logit_rows = sizes.logit_rows;
+  shared->crowded = (worker_count(m, job->build) + job->build->schedulers) * shared->count >
+                    mgl_topology_threads(m->topology);
+  return mgl_ranks_start(shared, &m->ranks, err);
+}
+
+static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_options *shared,
+                       mgl_error *err) {
   const mgl_build *build = job->build;
   const mgl_sizes *sizes = job->sizes;
-  m->job = *job;
+  const uint32_t rank = m->ranks != NULL ? mgl_ranks_rank(m->ranks) : 0;
   MGL_TRY(mgl_simd_choose(&m->simd, err));
   // A thread for each worker, and for each dedicated scheduler.
-  MGL_TRY(mgl_team_create(m->topology, worker_count(m, build) + build->schedulers, &m->team, err));
-  MGL_TRY(mgl_cpu_weights_bind(job->program, job->checkpoint, build->weights, build->seed, m->team,
-                               m->topology, &build->progress, &m->weights, err));
+  MGL_TRY(mgl_team_create_part(m->topology, worker_count(m, build) + build->schedulers, rank,
+                               rank_count(build), &m->team, err));
+  MGL_TRY(mgl_cpu_weights_bind_rank(job->program, job->checkpoint, build->weights, build->seed,
+                                    m->team, m->topology, rank, rank == 0 ? &build->progress : NULL,
+                                    &m->weights, err));
   char folder[MGL_CACHE_FOLDER_BYTES];
   mgl_tune_options tune_options = {.team = m->team,
                                    .topology = m->topology,
@@ -152,14 +185,49 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
       .page_count = sizes->page_count,
       .workers = mgl_team_size(m->team),
   };
+  if (m->ranks != NULL) {
+    memory_options.rank = rank;
+    memory_options.rank_count = shared->count;
+    memory_options.shared_bytes = shared->activation_bytes;
+    memory_options.shared_counters = shared->counters;
+    for (uint32_t i = 0; i < shared->count; i++) {
+      memory_options.shared[i] = mgl_ranks_activations(m->ranks, i);
+    }
+  }
   mgl_cpu_program_options program_options = eager_options(m->simd, sizes);
   MGL_TRY(mgl_cpu_memory_create(&m->weights, &memory_options, m->topology, &m->memory, err));
   return mgl_cpu_program_create(job->program, m->memory, &program_options, &m->program, err);
 }
 
+static mgl_status cpu_prepare(void *model, mgl_mode mode, mgl_error *err);
+
+// What a rank other than 0 does for the rest of its life.
+static _Noreturn void follow(cpu_model *m, mgl_status status, mgl_error *err) {
+  if (status == MGL_OK) {
+    status = cpu_prepare(m, MGL_MODE_MEGA, err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_mega_mode_follow(m->mega, err);
+  }
+  mgl_ranks_leave(m->ranks, status == MGL_OK ? NULL : err);
+}
+
+static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *err) {
+  cpu_model *m = model;
+  mgl_ranks_options shared = {0};
+  m->job = *job;
+  MGL_TRY(start_ranks(m, job, &shared, err));  // before there are threads
+  mgl_status status = make(m, job, &shared, err);
+  if (m->ranks != NULL && mgl_ranks_rank(m->ranks) != 0) {
+    follow(m, status, err);
+  }
+  return status;
+}
+
 static void cpu_destroy(void *model) {
   cpu_model *m = model;
   mgl_mega_mode_destroy(m->mega);
+  mgl_ranks_stop(m->ranks);
   mgl_cpu_program_destroy(m->program);
   mgl_cpu_memory_destroy(m->memory);
   mgl_cpu_weights_release(&m->weights);
@@ -173,7 +241,7 @@ static mgl_status cpu_prepare(void *model, mgl_mode mode, mgl_error *err) {
   if (m->mega != NULL || mode != MGL_MODE_MEGA) {
     return MGL_OK;
   }
-  return mgl_mega_mode_create(&m->job, m->memory, m->team, m->simd, &m->mega, err);
+  return mgl_mega_mode_create(&m->job, m->memory, m->team, m->simd, m->ranks, &m->mega, err);
 }
 
 // --- using it ------------------------------------------------------------------------------------
@@ -185,7 +253,7 @@ static mgl_status cpu_run_plans(void *model, mgl_mode mode, mgl_next_plan_callba
     MGL_TRY(cpu_prepare(m, mode, err));
     return mgl_mega_mode_run(m->mega, next, context, err);
   }
-  assert(mode == MGL_MODE_EAGER);
+  assert(mode == MGL_MODE_EAGER && m->ranks == NULL);
   const mgl_plan *plan = next(context, NULL);
   while (plan != NULL) {
     mgl_cpu_eager_run(m->program, m->team, plan);

@@ -28,7 +28,9 @@ struct mgl_mega_mode {
   mgl_cpu_program *programs[MAX_GRAPHS];
   uint32_t graph_count;
   mgl_cpu_mega *mega;
+  mgl_ranks *ranks;  // NULL: there is one
   // The present run's.
+  mgl_error error;  // of the ranks
   mgl_next_plan_callback *next;
   void *next_context;
   const mgl_cpu_program *current;  // of the iteration that runs
@@ -66,13 +68,32 @@ mgl_logits mgl_logits_of(const mgl_cpu_program *program) {
                       .best = mgl_cpu_program_best_logits(program)};
 }
 
+// The plan of rank 0 goes to all of them; the others get it.
+static const mgl_plan *share_plan(mgl_mega_mode *mode, const mgl_plan *plan) {
+  if (mgl_ranks_rank(mode->ranks) != 0) {
+    return mgl_ranks_take(mode->ranks, &plan) == MGL_RANK_PLAN ? plan : NULL;
+  }
+  mgl_rank_command command = plan != NULL ? MGL_RANK_PLAN : MGL_RANK_END;
+  return mgl_ranks_post(mode->ranks, command, plan, &mode->error) == MGL_OK ? plan : NULL;
+}
+
+static bool is_follower(const mgl_mega_mode *mode) {
+  return mode->ranks != NULL && mgl_ranks_rank(mode->ranks) != 0;
+}
+
 static int next_plan(void *context, uint64_t iteration) {
   mgl_mega_mode *mode = context;
   mgl_logits logits = {0};
   if (iteration > 0 && mode->makes_logits) {
     logits = mgl_logits_of(mode->current);
   }
-  const mgl_plan *plan = mode->next(mode->next_context, iteration > 0 ? &logits : NULL);
+  const mgl_plan *plan = NULL;
+  if (!is_follower(mode)) {
+    plan = mode->next(mode->next_context, iteration > 0 ? &logits : NULL);
+  }
+  if (mode->ranks != NULL) {
+    plan = share_plan(mode, plan);
+  }
   if (plan == NULL) {
     return -1;
   }
@@ -165,8 +186,13 @@ static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
   return MGL_OK;
 }
 
+static void fail_run(void *context, const char *why) {
+  mgl_cpu_mega_fail(context, why);
+}
+
 mgl_status mgl_mega_mode_create(const mgl_device_job *job, mgl_cpu_memory *memory, mgl_team *team,
-                                mgl_simd simd, mgl_mega_mode **out, mgl_error *err) {
+                                mgl_simd simd, mgl_ranks *ranks, mgl_mega_mode **out,
+                                mgl_error *err) {
   *out = NULL;
   mgl_mega_mode *mode = mgl_alloc_zeroed(1, sizeof *mode);
   if (mode == NULL) {
@@ -177,6 +203,16 @@ mgl_status mgl_mega_mode_create(const mgl_device_job *job, mgl_cpu_memory *memor
   mega.schedulers = job->build->schedulers;
   mega.trace_tasks = job->build->trace_tasks;
   mega.context = mode;
+  mode->ranks = ranks;
+  if (ranks != NULL) {
+    const mgl_cpu_memory_options *shared = &memory->options;
+    mega.rank = shared->rank;
+    mega.rank_count = shared->rank_count;
+    mega.counter_capacity = shared->shared_counters;
+    for (uint32_t rank = 0; rank < shared->rank_count; rank++) {
+      mega.counters[rank] = mgl_ranks_counters(ranks, rank);
+    }
+  }
   mega.run_task = run_task;
   mega.next_plan = next_plan;
   mega.pulses = pulses;
@@ -197,6 +233,9 @@ mgl_status mgl_mega_mode_create(const mgl_device_job *job, mgl_cpu_memory *memor
     mgl_mega_mode_destroy(mode);
     return status;
   }
+  if (ranks != NULL) {
+    mgl_ranks_listen(ranks, fail_run, mode->mega);
+  }
   *out = mode;
   return MGL_OK;
 }
@@ -204,6 +243,9 @@ mgl_status mgl_mega_mode_create(const mgl_device_job *job, mgl_cpu_memory *memor
 void mgl_mega_mode_destroy(mgl_mega_mode *mode) {
   if (mode == NULL) {
     return;
+  }
+  if (mode->ranks != NULL) {
+    mgl_ranks_listen(mode->ranks, NULL, NULL);
   }
   mgl_cpu_mega_destroy(mode->mega);
   for (uint32_t i = 0; i < MAX_GRAPHS; i++) {
@@ -220,7 +262,29 @@ mgl_status mgl_mega_mode_run(mgl_mega_mode *mode, mgl_next_plan_callback *next, 
                              mgl_error *err) {
   mode->next = next;
   mode->next_context = context;
-  return mgl_cpu_mega_run(mode->mega, err);
+  mode->error = (mgl_error){0};
+  if (mode->ranks == NULL) {
+    return mgl_cpu_mega_run(mode->mega, err);
+  }
+  MGL_TRY(mgl_ranks_post(mode->ranks, MGL_RANK_RUN, NULL, err));
+  mgl_status status = mgl_cpu_mega_run(mode->mega, err);
+  if (status == MGL_OK && mode->error.status != MGL_OK) {
+    status = mgl_error_set(err, mode->error.status, "%s", mode->error.text);
+  }
+  if (status != MGL_OK) {
+    mgl_ranks_abandon(mode->ranks);
+  }
+  return status;
+}
+
+mgl_status mgl_mega_mode_follow(mgl_mega_mode *mode, mgl_error *err) {
+  const mgl_plan *unused = NULL;
+  mgl_rank_command command = mgl_ranks_take(mode->ranks, &unused);
+  while (command == MGL_RANK_RUN) {
+    MGL_TRY(mgl_cpu_mega_run(mode->mega, err));
+    command = mgl_ranks_take(mode->ranks, &unused);
+  }
+  return MGL_OK;
 }
 
 const mgl_graph *mgl_mega_mode_program(const mgl_mega_mode *mode) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "compile/shard.h"
 #include "engine/device_choice.h"
 #include "graph/family.h"
 #include "twin/planner.h"
@@ -48,6 +49,9 @@ bool mgl_runner_has_mode(const mgl_runner *runner, mgl_mode mode) {
   if (device->modes_of != NULL) {
     modes &= device->modes_of(runner->graph);
   }
+  if (runner->build.ranks > 1) {
+    modes &= 1u << MGL_MODE_MEGA;
+  }
   return (modes >> mode & 1) != 0;
 }
 
@@ -63,7 +67,8 @@ static mgl_status check_mode(const mgl_runner *runner, mgl_mode mode, mgl_error 
   return mgl_runner_has_mode(runner, mode)
              ? MGL_OK
              : mgl_error_set(err, MGL_ERR_UNSUPPORTED, "mode %s: expected %s", mgl_mode_name(mode),
-                             runner->device->mode_hint);
+                             runner->build.ranks > 1 ? "mega, which alone runs on several ranks"
+                                                     : runner->device->mode_hint);
 }
 
 // --- sizes ---------------------------------------------------------------------------------------
@@ -215,6 +220,19 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
   return runner->device->covers(runner->graph, err);
 }
 
+// Puts the program of a rank in the place of the whole one.
+static mgl_status cut(mgl_runner *runner, const mgl_build *build, mgl_error *err) {
+  mgl_graph *program = NULL;
+  if (build->cuda != NULL) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "several ranks run on the CPU only so far: use --device cpu");
+  }
+  MGL_TRY(mgl_shard_program(runner->graph, build->ranks, &program, err));
+  mgl_graph_destroy(runner->graph);
+  runner->graph = program;
+  return MGL_OK;
+}
+
 // Does what comes before any large memory: the program, the device, sizes.
 static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *checkpoint,
                         const mgl_build *build, mgl_runner **out, mgl_error *err) {
@@ -229,6 +247,9 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
   runner->vocab_size = folder->config.vocab_size;
   runner->rope = folder->config.rope;
   mgl_status status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
+  if (status == MGL_OK && build->ranks > 1) {
+    status = cut(runner, build, err);
+  }
   if (status == MGL_OK) {
     status = choose_device(runner, build, err);
   }

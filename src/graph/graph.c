@@ -233,6 +233,17 @@ uint32_t mgl_tensor_experts(const mgl_tensor *tensor) {
   return tensor->placement == MGL_PLACE_WEIGHT && tensor->rank == 3 ? tensor->dims[0].number : 0;
 }
 
+uint32_t mgl_slice_begin(const mgl_tensor *tensor, uint32_t rank) {
+  return tensor->slice.whole == 0
+             ? 0
+             : rank / tensor->slice.share * tensor->dims[tensor->slice.dim].number;
+}
+
+uint32_t mgl_op_row_units(const mgl_graph *graph, const mgl_op *op) {
+  const mgl_tensor *part = mgl_graph_input(graph, op, MGL_ROLE_PART);
+  return (uint32_t)mgl_tensor_row_elements(part != NULL ? part : &graph->tensors[op->output]);
+}
+
 uint32_t mgl_op_vector_elements(const mgl_graph *graph, const mgl_op *op) {
   return mgl_graph_input(graph, op, MGL_ROLE_NORM)->dims[0].number;
 }

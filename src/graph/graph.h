@@ -17,6 +17,7 @@
 
 #include "base/dtype.h"
 #include "base/form.h"
+#include "base/limits.h"
 #include "base/status.h"
 #include "graph/op.h"
 #include "graph/rope.h"
@@ -59,6 +60,17 @@ typedef enum mgl_placement {
   MGL_PLACE_ACTIVATION,  // allocated by the runtime
 } mgl_placement;
 
+// Which part of a stored weight a rank has: of dim `dim`, which has `whole` elements there, as many
+// as the tensor's dim says, from element rank / share times that number on.
+typedef struct mgl_weight_slice {
+  uint32_t whole;  // 0: all of the weight
+  uint32_t dim;    // 0 or 1
+  uint32_t share;  // neighbouring ranks that have the same part, at least 1
+  bool renamed;    // the weight's name is the tensor's without MGL_PART_SUFFIX
+} mgl_weight_slice;
+
+#define MGL_PART_SUFFIX ".part"
+
 typedef struct mgl_tensor {
   char *name;  // unique in the graph
   mgl_placement placement;
@@ -68,7 +80,8 @@ typedef struct mgl_tensor {
   bool made;       // of a weight: its rows are made when it is loaded, not used where they lie
   uint32_t rank;
   mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  bool is_output;  // read by the caller after the iteration
+  bool is_output;          // read by the caller after the iteration
+  mgl_weight_slice slice;  // of a weight of one of several ranks
 } mgl_tensor;
 
 typedef struct mgl_op {
@@ -176,6 +189,11 @@ uint32_t mgl_graph_expert_gate_up(mgl_graph *graph, const char *name, mgl_dtype 
 uint32_t mgl_graph_expert_down(mgl_graph *graph, const char *name, uint32_t residual, uint32_t x,
                                uint32_t routes, const mgl_expert_weights *weights);
 
+// residual + the sum of all ranks' parts; and the parts side by side.
+uint32_t mgl_graph_all_reduce(mgl_graph *graph, const char *name, uint32_t residual, uint32_t part,
+                              uint32_t ranks);
+uint32_t mgl_graph_all_gather(mgl_graph *graph, const char *name, uint32_t part, uint32_t ranks);
+
 // Number of elements of a tensor, symbols replaced by these values.
 typedef struct mgl_dim_values {
   uint32_t tokens;
@@ -195,6 +213,10 @@ uint64_t mgl_tensor_row_bytes(const mgl_tensor *tensor);
 uint64_t mgl_tensor_inner_bytes(const mgl_tensor *tensor);
 // Experts of a weight [E,N,K], which are bound one by one; 0 of all other tensors.
 uint32_t mgl_tensor_experts(const mgl_tensor *tensor);
+// First element of a slice's dim on that rank.
+uint32_t mgl_slice_begin(const mgl_tensor *tensor, uint32_t rank);
+// Elements of a row of an ELEMENT op that are its units: of what it writes, or of its part.
+uint32_t mgl_op_row_units(const mgl_graph *graph, const mgl_op *op);
 // Elements of a vector of an op whose unit that is: those of its norm's weight.
 uint32_t mgl_op_vector_elements(const mgl_graph *graph, const mgl_op *op);
 // Experts that a token has, by the routes of an op of experts.

@@ -450,6 +450,39 @@ static const char *check_expert_down(const mgl_op *op, const mgl_tensor *const *
              : "the result must be f32 with the shape of the residual";
 }
 
+// --- several ranks -------------------------------------------------------------------------------
+
+static bool is_part(const mgl_tensor *t) {
+  return is_act(t) && is_f32(t) && t->rank == 2 && !t->is_output;
+}
+
+static const char *check_ranks(const mgl_op *op) {
+  const double ranks = op->attrs[MGL_ATTR_RANKS];
+  return ranks >= 2 && is_number(ranks, MGL_MAX_RANKS) ? NULL : "ranks must be 2 to 8";
+}
+
+static const char *check_all_reduce(const mgl_op *op, const mgl_tensor *const *in,
+                                    const mgl_tensor *out) {
+  if (!is_part(in[1]) || in[0] == in[1]) {
+    return "part must be an f32 activation of rank 2, and not the residual or an output";
+  }
+  bool fits = is_act(in[0]) && is_f32(in[0]) && same_shape(in[0], in[1]) && is_act(out) &&
+              is_f32(out) && same_shape(out, in[0]);
+  return fits ? check_ranks(op) : "residual and result must be f32 with the shape of part";
+}
+
+static const char *check_all_gather(const mgl_op *op, const mgl_tensor *const *in,
+                                    const mgl_tensor *out) {
+  if (!is_part(in[0])) {
+    return "part must be an f32 activation of rank 2, and not an output";
+  }
+  const char *wrong = check_ranks(op);
+  bool fits = is_act(out) && is_f32(out) && out->rank == 2 &&
+              same_dim(out->dims[0], in[0]->dims[0]) &&
+              out->dims[1].number == in[0]->dims[1].number * op->attrs[MGL_ATTR_RANKS];
+  return wrong != NULL ? wrong : fits ? NULL : "the result must be f32 with a part for each rank";
+}
+
 // NULL, or what is wrong with the op.
 static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out) {
   if (op->attrs[MGL_ATTR_EPS] < 0) {
@@ -477,6 +510,8 @@ static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const
     case MGL_OP_ROUTE: return check_route(op, in, out);
     case MGL_OP_EXPERT_GATE_UP: return check_expert_gate_up(op, in, out);
     case MGL_OP_EXPERT_DOWN: return check_expert_down(op, in, out);
+    case MGL_OP_ALL_REDUCE: return check_all_reduce(op, in, out);
+    case MGL_OP_ALL_GATHER: return check_all_gather(op, in, out);
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op kind");
@@ -749,4 +784,27 @@ uint32_t mgl_graph_expert_down(mgl_graph *graph, const char *name, uint32_t resi
   mgl_dim dims[MGL_GRAPH_MAX_RANK];
   memcpy(dims, graph->tensors[residual].dims, sizeof dims);
   return append(graph, name, MGL_DTYPE_F32, graph->tensors[residual].rank, dims, op);
+}
+
+uint32_t mgl_graph_all_reduce(mgl_graph *graph, const char *name, uint32_t residual, uint32_t part,
+                              uint32_t ranks) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {.kind = MGL_OP_ALL_REDUCE, .input_count = 2, .inputs = {residual, part}};
+  op.attrs[MGL_ATTR_RANKS] = ranks;
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  memcpy(dims, graph->tensors[residual].dims, sizeof dims);
+  return append(graph, name, MGL_DTYPE_F32, graph->tensors[residual].rank, dims, op);
+}
+
+uint32_t mgl_graph_all_gather(mgl_graph *graph, const char *name, uint32_t part, uint32_t ranks) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {.kind = MGL_OP_ALL_GATHER, .input_count = 1, .inputs = {part}};
+  op.attrs[MGL_ATTR_RANKS] = ranks;
+  const mgl_dim *of = graph->tensors[part].dims;
+  mgl_dim dims[] = {of[0], MGL_DIM(of[1].number * ranks)};
+  return append(graph, name, MGL_DTYPE_F32, 2, dims, op);
 }

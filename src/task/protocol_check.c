@@ -79,10 +79,15 @@ static mgl_status check_event(const mgl_task_graph *g, uint32_t e, uint32_t trig
     bool empty = (g->tasks[i].flags & MGL_TASK_EMPTY) != 0;
     bool jit = (g->tasks[i].flags & MGL_TASK_JIT) != 0;
     flags |= empty ? MGL_EVENT_HAS_EMPTY : jit ? MGL_EVENT_HAS_JIT : MGL_EVENT_HAS_AOT;
+    flags |= event->flags & MGL_EVENT_REMOTE;
     if (g->tasks[i].dependent_event != e) {
       return mgl_error_set(err, MGL_ERR_FORMAT, "event %u: its task %u waits for event %u", e, i,
                            g->tasks[i].dependent_event);
     }
+  }
+  if ((flags & MGL_EVENT_REMOTE) != 0 && flags != (MGL_EVENT_HAS_AOT | MGL_EVENT_REMOTE)) {
+    return mgl_error_set(err, MGL_ERR_FORMAT,
+                         "event %u: expected AOT tasks only behind triggers of other ranks", e);
   }
   if (event->flags != flags) {
     return mgl_error_set(err, MGL_ERR_FORMAT, "event %u: expected flags %u, found %u", e, flags,

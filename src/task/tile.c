@@ -162,6 +162,14 @@ static void add_of_heads(operand_list *list, uint32_t input, uint32_t first, uin
   }
 }
 
+// Of what all ranks have parts of, the same columns of each of them.
+static void add_of_elements(operand_list *list, uint32_t begin, uint32_t end) {
+  uint32_t units = mgl_op_row_units(list->graph, list->op);
+  for (uint32_t at = 0; at < columns_of(list, MGL_TILE_OUTPUT); at += units) {
+    add_columns(list, MGL_TILE_OUTPUT, at + begin, at + end);
+  }
+}
+
 static void add_output(operand_list *list, mgl_unit unit, uint32_t begin, uint32_t end) {
   bool is_kv = list->graph->tensors[list->op->output].placement == MGL_PLACE_KV;
   switch (is_kv ? MGL_UNIT_WHOLE : unit) {
@@ -170,8 +178,8 @@ static void add_output(operand_list *list, mgl_unit unit, uint32_t begin, uint32
       add_units(list, MGL_TILE_OUTPUT, vectors_per_row(list), begin, end);
       break;
     case MGL_UNIT_COLUMN:
-    case MGL_UNIT_EXPERT:
-    case MGL_UNIT_ELEMENT: add_columns(list, MGL_TILE_OUTPUT, begin, end); break;
+    case MGL_UNIT_EXPERT: add_columns(list, MGL_TILE_OUTPUT, begin, end); break;
+    case MGL_UNIT_ELEMENT: add_of_elements(list, begin, end); break;
     case MGL_UNIT_HEAD: add_of_heads(list, MGL_TILE_OUTPUT, begin, end); break;
     default: add_whole(list, MGL_TILE_OUTPUT); break;
   }
@@ -225,8 +233,8 @@ uint32_t mgl_tile_units(const mgl_graph *graph, const mgl_op *op, uint32_t token
     case MGL_UNIT_VECTOR:
       return (uint32_t)(mgl_tensor_elements(output, &dims) / mgl_op_vector_elements(graph, op));
     case MGL_UNIT_COLUMN:
-    case MGL_UNIT_EXPERT:
-    case MGL_UNIT_ELEMENT: return (uint32_t)mgl_tensor_row_elements(output);
+    case MGL_UNIT_EXPERT: return (uint32_t)mgl_tensor_row_elements(output);
+    case MGL_UNIT_ELEMENT: return mgl_op_row_units(graph, op);
     case MGL_UNIT_HEAD: return mgl_tile_kv_heads(graph, op) * strides;
     case MGL_UNIT_WHOLE:
     case MGL_UNIT_COUNT: break;

@@ -4,7 +4,7 @@
 // units are fixed when a task graph is compiled for T tokens; they cut columns (output features,
 // heads), never the tokens that an iteration brings or not:
 //   COLUMN, ELEMENT
-//       one output column, for all rows
+//       one output column, for all rows; of all_gather one column of each rank's part
 //   ROW, VECTOR
 //       one row (a vector of heads: token * heads + head); of sample, one of logits
 //   WHOLE
@@ -35,8 +35,8 @@
 #include "twin/task.h"
 
 enum {
-  MGL_TILE_MAX_REGIONS = 12,
-  MGL_TILE_MAX_OPERANDS = 16,
+  MGL_TILE_MAX_REGIONS = 16,  // as many as ranks, at least
+  MGL_TILE_MAX_OPERANDS = 20,
   // The cost model's guess where only a plan knows: cached tokens of a sequence.
   MGL_TILE_MODEL_CONTEXT = 1024,
   // next_plan costs this beyond its operands: the bytes that a worker could move meanwhile (some

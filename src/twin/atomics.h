@@ -95,6 +95,8 @@ MGL_SHARED_FN void mgl_relax(void) {
 // Wakes waiters that sleep; called after whatever they wait for was stored. The host's runtime
 // defines it (device/cpu/cpu_wait.c); a device only spins and has nothing to wake.
 void mgl_notify(void);
+// The same for waiters of another process that runs the same model.
+void mgl_notify_rank(uint32_t rank);
 
 #endif
 #endif

@@ -32,11 +32,17 @@
 // outstanding task with the lowest index can always run: it is queued, or about to be, or at the
 // head of a list, or its worker runs another.
 //
+// Ranks. Several processes may run the same task graphs, iteration by iteration, each on its part
+// of a model. A REMOTE event counts the triggers of all ranks: each of them has a counter of its
+// own, to which every rank adds. Nobody runs ahead into the next iteration: next_plan comes back
+// only when all ranks are done with the present one.
+//
 // Limits. Ids carry the low 32 bits of the iteration: enough to check an id against the one live
 // iteration, so a run may go on for ever. The run of a graph has 48 bits.
 #ifndef MGL_TWIN_PROTOCOL_H
 #define MGL_TWIN_PROTOCOL_H
 
+#include "base/limits.h"
 #include "twin/atomics.h"
 #include "twin/task.h"
 
@@ -159,7 +165,8 @@ typedef struct mgl_graph_view {
   const mgl_event *events;
   const uint32_t *aot_start;
   const uint32_t *aot_tasks;
-  mgl_word *counters;  // [event_count]; added to by whoever triggers
+  mgl_word *counters;              // [event_count]; added to by whoever triggers
+  mgl_word *peers[MGL_MAX_RANKS];  // [rank_count] every rank's `counters`, for REMOTE events
   uint32_t task_count;
   uint32_t event_count;
   uint32_t ready_count;
@@ -195,6 +202,7 @@ typedef struct mgl_protocol {
   uint32_t worker_count;
   uint32_t scheduler_count;  // 0: embedded, activated events are scheduled by who activates them
   uint32_t graph_count;
+  uint32_t rank, rank_count;  // rank_count 0: there are no others
   mgl_graph_view graphs[MGL_MAX_GRAPHS];
   mgl_next_plan *next_plan;
   void *next_plan_context;
@@ -458,6 +466,29 @@ MGL_SHARED_FN bool mgl_hand_to_schedulers(mgl_protocol *p, uint64_t iteration, u
   return true;
 }
 
+// How often an event was triggered once it is activated in a run.
+MGL_SHARED_FN uint64_t mgl_activation_count(const mgl_protocol *p, const mgl_event *event,
+                                            uint64_t run) {
+  uint64_t ranks = (event->flags & MGL_EVENT_REMOTE) != 0 && p->rank_count > 1 ? p->rank_count : 1;
+  return event->trigger_count * run * ranks;
+}
+
+#ifdef __CUDACC__
+#define mgl_trigger_peers(p, view, event_idx, activated)
+#else
+// Adds a trigger to the other ranks' counters of a REMOTE event. All of its tasks are AOT, so who
+// waits for it polls its own rank's counter, and is woken by whoever makes the last trigger there.
+MGL_SHARED_FN void mgl_trigger_peers(mgl_protocol *p, const mgl_graph_view *view,
+                                     uint32_t event_idx, uint64_t activated) {
+  for (uint32_t rank = 0; rank < p->rank_count; rank++) {
+    // Release, paired with the acquire in mgl_is_activated: what this rank wrote is visible.
+    if (rank != p->rank && mgl_add_acq_rel(&view->peers[rank][event_idx], 1) + 1 == activated) {
+      mgl_notify_rank(rank);
+    }
+  }
+}
+#endif
+
 // Adds one trigger to an event, and if it is the last one of this run, does what the activation
 // asks for. Empty tasks are resolved here, without a queue: their own triggers are added in turn.
 // False: the run has failed.
@@ -470,11 +501,15 @@ MGL_SHARED_FN bool mgl_trigger(mgl_protocol *p, const mgl_iteration_info *info,
   while (pending_count > 0) {
     uint32_t current = pending[--pending_count];
     const mgl_event *event = &view->events[current];
+    const uint64_t activated = mgl_activation_count(p, event, info->run);
+    if ((event->flags & MGL_EVENT_REMOTE) != 0) {
+      mgl_trigger_peers(p, view, current, activated);
+    }
     // Acquire and release: the last trigger has seen what the tasks behind all the others wrote,
     // and passes it on to who waits for the counter or pops the event's tasks.
     uint64_t count = mgl_add_acq_rel(&view->counters[current], 1) + 1;
     if (event->type == MGL_EVENT_EMPTY || event->type == MGL_EVENT_LAUNCH_DEPENDENT_TASKS ||
-        count != event->trigger_count * info->run) {
+        count != activated) {
       continue;
     }
     if ((event->flags & MGL_EVENT_HAS_AOT) != 0) {
@@ -551,7 +586,7 @@ MGL_SHARED_FN bool mgl_is_activated(const mgl_protocol *p, const mgl_iteration_i
     return true;  // of the iteration before, which has ended
   }
   // Acquire, paired with the triggers' releases: what the tasks before wrote is visible.
-  return mgl_load_acquire(&view->counters[event_idx]) >= event->trigger_count * info->run;
+  return mgl_load_acquire(&view->counters[event_idx]) >= mgl_activation_count(p, event, info->run);
 }
 
 // Enters the live iteration if the worker has not been in it.

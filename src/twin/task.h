@@ -55,6 +55,7 @@ typedef enum mgl_event_flags {
   MGL_EVENT_HAS_JIT = 1,    // some of its tasks are JIT: its activation goes to a scheduler
   MGL_EVENT_HAS_EMPTY = 2,  // some of its tasks are empty: resolved at activation
   MGL_EVENT_HAS_AOT = 4,    // some of its tasks are AOT: workers may sleep until its activation
+  MGL_EVENT_REMOTE = 8,     // its tasks read what all ranks made: the triggers of all ranks count
 } mgl_event_flags;
 
 // 16 bytes.

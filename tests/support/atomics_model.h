@@ -72,4 +72,9 @@ MGL_SHARED_FN void mgl_notify(void) {
   model_after((const mgl_word *)0, MODEL_NOTIFY, 0);
 }
 
+MGL_SHARED_FN void mgl_notify_rank(uint32_t rank) {
+  (void)rank;
+  mgl_notify();
+}
+
 #endif

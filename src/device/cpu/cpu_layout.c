@@ -41,6 +41,10 @@ static void find_lifetimes(const mgl_graph *graph, const mgl_dim_values *values,
       bytes = (bytes + RANGE_ALIGNMENT - 1) / RANGE_ALIGNMENT * RANGE_ALIGNMENT;
       *life = (lifetime){.first_op = op_idx, .last_op = op_idx, .bytes = bytes, .root = op->output};
     }
+    const uint32_t part = mgl_op_input(op, MGL_ROLE_PART);
+    if (part != MGL_NO_TENSOR) {
+      lives[lives[part].root].last_op = graph->op_count;  // other ranks read it until the end
+    }
     if (graph->tensors[op->output].is_output) {
       lives[life->root].last_op = graph->op_count;  // read by the caller after the last op
     }

@@ -73,7 +73,9 @@ static mgl_status check_arguments(const mgl_task_graph *const *graphs, uint32_t 
 // Everything that a run needs, in arrays of known size.
 static bool allocate(mgl_cpu_mega *mega) {
   mgl_protocol *p = &mega->protocol;
-  mega->counters = mgl_alloc_zeroed(mega->counter_count, sizeof *mega->counters);
+  mega->counters = mega->options.rank_count > 0
+                       ? mega->options.counters[mega->options.rank]
+                       : mgl_alloc_zeroed(mega->counter_count, sizeof *mega->counters);
   p->workers = mgl_alloc_zeroed(p->worker_count, sizeof *p->workers);
   p->scheduler_queues = mgl_alloc_zeroed(p->scheduler_count, sizeof *p->scheduler_queues);
   mega->jit_slots = mgl_alloc_zeroed(p->worker_count, mega->jit_size * sizeof *mega->jit_slots);
@@ -132,6 +134,8 @@ mgl_status mgl_cpu_mega_create(const mgl_task_graph *const *graphs, uint32_t gra
   p->worker_count = graphs[0]->worker_count;
   p->scheduler_count = options->schedulers;
   p->graph_count = graph_count;
+  p->rank = options->rank;
+  p->rank_count = options->rank_count;
   p->next_plan = options->next_plan;
   p->next_plan_context = options->context;
   fill_views(mega, graphs);
@@ -141,6 +145,11 @@ mgl_status mgl_cpu_mega_create(const mgl_task_graph *const *graphs, uint32_t gra
     mega->jit_size = mgl_power_of_two_at_least(options->jit_queue_size);
   }
   mgl_status status = mgl_watchdog_start(mega, err);
+  if (status == MGL_OK && p->rank_count > 0 && mega->counter_count > options->counter_capacity) {
+    status = mgl_error_set(err, MGL_ERR_LIMIT,
+                           "events: expected at most %" PRIu64 " that ranks share, found %" PRIu64,
+                           options->counter_capacity, mega->counter_count);
+  }
   if (status != MGL_OK) {
     mgl_cpu_mega_destroy(mega);
     return status;
@@ -152,6 +161,9 @@ mgl_status mgl_cpu_mega_create(const mgl_task_graph *const *graphs, uint32_t gra
   mgl_word *counters = mega->counters;
   for (uint32_t i = 0; i < graph_count; i++) {
     p->graphs[i].counters = counters;
+    for (uint32_t rank = 0; rank < p->rank_count; rank++) {
+      p->graphs[i].peers[rank] = options->counters[rank] + (counters - mega->counters);
+    }
     counters += p->graphs[i].event_count;
   }
   *out = mega;
@@ -171,7 +183,9 @@ void mgl_cpu_mega_destroy(mgl_cpu_mega *mega) {
   mgl_free(mega->jit_slots);
   mgl_free(mega->protocol.scheduler_queues);
   mgl_free(mega->protocol.workers);
-  mgl_free(mega->counters);
+  if (mega->options.rank_count == 0) {
+    mgl_free(mega->counters);
+  }
   mgl_free(mega);
 }
 

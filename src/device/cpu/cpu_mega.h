@@ -16,10 +16,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "device/cpu/cpu_lookahead.h"
 #include "device/cpu/team.h"
+#include "twin/atomics.h"
 #include "twin/task.h"
 
 enum {
@@ -37,6 +39,12 @@ typedef struct mgl_cpu_mega_options {
                          // as liveness needs. Embedded schedulers never take less than that.
   uint32_t fault_ms;     // 0: no watchdog; default 10000
   uint32_t trace_tasks;  // tasks per worker that the trace keeps (the latest); 0: no trace
+
+  // Of several ranks: each one's counters of events, in memory that all have, `counter_capacity` of
+  // them. next_plan keeps the ranks together (twin/protocol.h). rank_count 0: there are no others.
+  uint32_t rank, rank_count;
+  mgl_word *counters[MGL_MAX_RANKS];
+  uint64_t counter_capacity;
 
   void *context;  // first argument of all callbacks
 
@@ -78,6 +86,9 @@ void mgl_cpu_mega_destroy(mgl_cpu_mega *mega);  // NULL is fine
 // Runs from iteration 0 until next_plan says stop. MGL_ERR_INTERNAL if a fault was raised; another
 // run may follow then as well.
 mgl_status mgl_cpu_mega_run(mgl_cpu_mega *mega, mgl_error *err);
+
+// Ends a run, if there is one, with this message and what the workers wait for. Any thread.
+void mgl_cpu_mega_fail(mgl_cpu_mega *mega, const char *why);
 
 // True once a fault was raised in this run: a long task body may look and give up. Any thread.
 bool mgl_cpu_mega_faulted(const mgl_cpu_mega *mega);

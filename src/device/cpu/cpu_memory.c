@@ -78,7 +78,9 @@ void mgl_cpu_memory_destroy(mgl_cpu_memory *memory) {
     return;
   }
   mgl_pages_unmap(memory->kv_pages, memory->kv_bytes);
-  mgl_pages_unmap(memory->activations, memory->activation_bytes);
+  if (memory->options.rank_count == 0) {
+    mgl_pages_unmap(memory->activations, memory->activation_bytes);
+  }
   mgl_pages_unmap(memory->scratch, memory->scratch_bytes * memory->options.workers);
   mgl_free(memory->best_logits);
   mgl_free(memory->logit_notes);
@@ -121,6 +123,16 @@ mgl_status mgl_cpu_memory_reserve(mgl_cpu_memory *memory, size_t activation_byte
   MGL_TRY(reserve_notes(memory, logit_rows, err));
   scratch_bytes = (scratch_bytes + MGL_CPU_SCRATCH_ALIGNMENT - 1) / MGL_CPU_SCRATCH_ALIGNMENT *
                   MGL_CPU_SCRATCH_ALIGNMENT;
+  if (memory->options.rank_count > 0) {
+    if (activation_bytes > memory->options.shared_bytes) {
+      return mgl_error_set(
+          err, MGL_ERR_LIMIT,
+          "activations: expected at most the %zu bytes that ranks share, found %zu",
+          memory->options.shared_bytes, activation_bytes);
+    }
+    memory->activations = memory->options.shared[memory->options.rank];
+    memory->activation_bytes = memory->options.shared_bytes;
+  }
   if (activation_bytes > memory->activation_bytes) {
     void *block = NULL;
     MGL_TRY(mgl_pages_map(activation_bytes, "activations", &block, err));

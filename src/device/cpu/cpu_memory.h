@@ -29,6 +29,12 @@ typedef struct mgl_cpu_memory_options {
   uint32_t workers;      // at least 1; each gets its own scratch
   // How programs walk over linears, copied into each: NULL, the usual way of their kernels.
   const mgl_linear_way *way;
+  // Of several ranks: each one's block of activations, shared_bytes long, in memory that all have.
+  // Rank 0 of 0: there are no others.
+  uint32_t rank, rank_count;
+  unsigned char *shared[MGL_MAX_RANKS];
+  size_t shared_bytes;
+  uint64_t shared_counters;  // of events, likewise of each rank
 } mgl_cpu_memory_options;
 
 // An mgl_logit_note is what one worker knows of one row of logits: the largest of its columns

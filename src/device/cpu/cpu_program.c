@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "device/cpu/cpu_argmax.h"
 #include "device/cpu/cpu_experts.h"
 #include "device/cpu/cpu_layout.h"
 #include "device/cpu/cpu_linears.h"
@@ -197,6 +198,12 @@ void *mgl_cpu_program_tensor(const mgl_cpu_program *program, uint32_t tensor) {
              : (void *)(uintptr_t)program->data[tensor];
 }
 
+const float *mgl_cpu_program_part(const mgl_cpu_program *program, uint32_t tensor, uint32_t rank) {
+  const mgl_cpu_memory_options *o = &program->memory->options;
+  assert(rank < o->rank_count);
+  return (const float *)(const void *)(o->shared[rank] + program->offsets[tensor]);
+}
+
 // --- running -------------------------------------------------------------------------------------
 
 uint64_t mgl_cpu_program_elements(const mgl_cpu_program *program, uint32_t tensor) {
@@ -227,7 +234,10 @@ size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx) {
     case MGL_UNIT_HEAD:
       return (size_t)program->plan->attention_item_count *
              program->kv[mgl_op_input(op, MGL_ROLE_KV)].kv_head_count;
-    case MGL_UNIT_ELEMENT: return (size_t)mgl_cpu_program_elements(program, op->output);
+    case MGL_UNIT_ELEMENT:
+      return mgl_op_kind_is_exchange(op->kind)
+                 ? mgl_op_row_units(program->graph, op)
+                 : (size_t)mgl_cpu_program_elements(program, op->output);
     case MGL_UNIT_WHOLE:
     case MGL_UNIT_COUNT: break;
   }
@@ -372,6 +382,47 @@ static void run_route(const mgl_cpu_program *p, const mgl_op *op, size_t begin, 
   mgl_route(&args, begin, end);
 }
 
+// Columns [begin, end) of all rows, in the order of the ranks, so that all get the same bits.
+static void run_all_reduce(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  const uint32_t part = mgl_op_input(op, MGL_ROLE_PART);
+  const uint32_t ranks = (uint32_t)op->attrs[MGL_ATTR_RANKS];
+  const size_t columns = mgl_op_row_units(p->graph, op);
+  const size_t rows = (size_t)mgl_cpu_program_elements(p, op->output) / columns;
+  float *out = mgl_cpu_program_tensor(p, op->output);
+  const float *parts[MGL_MAX_RANKS];
+  for (uint32_t rank = 0; rank < ranks; rank++) {
+    parts[rank] = mgl_cpu_program_part(p, part, rank);
+  }
+  for (size_t row = 0; row < rows; row++) {
+    for (size_t i = row * columns + begin; i < row * columns + end; i++) {
+      float sum = parts[0][i];
+      for (uint32_t rank = 1; rank < ranks; rank++) {
+        sum += parts[rank][i];
+      }
+      out[i] += sum;
+    }
+  }
+}
+
+// Columns [begin, end) of every rank's part.
+static void run_all_gather(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker,
+                           size_t begin, size_t end) {
+  const uint32_t part = mgl_op_input(op, MGL_ROLE_PART);
+  const uint32_t ranks = (uint32_t)op->attrs[MGL_ATTR_RANKS];
+  const size_t columns = mgl_op_row_units(p->graph, op);
+  const size_t rows = (size_t)mgl_cpu_program_elements(p, op->output) / (columns * ranks);
+  float *out = mgl_cpu_program_tensor(p, op->output);
+  for (uint32_t rank = 0; rank < ranks; rank++) {
+    const float *from = mgl_cpu_program_part(p, part, rank);
+    for (size_t row = 0; row < rows; row++) {
+      memcpy(out + (row * ranks + rank) * columns + begin, from + row * columns + begin,
+             (end - begin) * sizeof *out);
+    }
+    mgl_cpu_program_note_logits(p, op->output, worker, rank * columns + begin,
+                                rank * columns + end);
+  }
+}
+
 void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, size_t begin,
                     size_t end) {
   const mgl_op *op = &p->graph->ops[op_idx];
@@ -390,6 +441,8 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
     case MGL_OP_GELU: run_gelu(p, op, begin, end); return;
     case MGL_OP_ADD: run_add(p, op, begin, end); return;
     case MGL_OP_ROUTE: run_route(p, op, begin, end); return;
+    case MGL_OP_ALL_REDUCE: run_all_reduce(p, op, begin, end); return;
+    case MGL_OP_ALL_GATHER: run_all_gather(p, op, worker, begin, end); return;
     case MGL_OP_EXPERT_GATE_UP:
     case MGL_OP_EXPERT_DOWN:
       mgl_cpu_experts_run(p, op, worker, (uint32_t)begin, (uint32_t)end);

@@ -82,6 +82,9 @@ void mgl_cpu_op_run(const mgl_cpu_program *program, size_t op_idx, uint32_t work
 // another op reuses their storage, outputs until the next iteration of any program.
 void *mgl_cpu_program_tensor(const mgl_cpu_program *program, uint32_t tensor);
 
+// Where that rank has its part of what this rank has at `tensor`.
+const float *mgl_cpu_program_part(const mgl_cpu_program *program, uint32_t tensor, uint32_t rank);
+
 // Memory of the op's first input of that role; NULL if it has none.
 void *mgl_cpu_program_input(const mgl_cpu_program *program, const mgl_op *op, mgl_role role);
 

@@ -240,7 +240,13 @@ void mgl_cpu_task_run(const mgl_cpu_program *p, uint32_t worker, uint32_t op_idx
   switch (mgl_op_info_of(op->kind)->unit) {
     case MGL_UNIT_ROW:
     case MGL_UNIT_VECTOR: run_present(p, op_idx, worker, begin, end); return;
-    case MGL_UNIT_ELEMENT: run_columns(p, op_idx, worker, begin, end); return;
+    case MGL_UNIT_ELEMENT:
+      if (mgl_op_kind_is_exchange(op->kind)) {
+        mgl_cpu_op_run(p, op_idx, worker, begin, end);
+      } else {
+        run_columns(p, op_idx, worker, begin, end);
+      }
+      return;
     case MGL_UNIT_COLUMN: mgl_cpu_linear_run(p, op_idx, worker, begin, end); return;
     case MGL_UNIT_EXPERT: mgl_cpu_experts_run(p, op, worker, begin, end); return;
     case MGL_UNIT_HEAD:

@@ -27,37 +27,49 @@ enum {
   CROWDED_YIELDS = 4,
 };
 
-// Each on a cache line of its own: every notification reads `sleepers`, and finds it in its cache
-// as long as nobody starts or stops sleeping.
-static struct {
-  _Alignas(64) mgl_count sleepers;
-  _Alignas(64) mgl_count generation;
-} place;
+static mgl_wait_place own;
+static mgl_wait_place *place = &own;   // of this process
+static mgl_wait_place *const *places;  // of all ranks; NULL: there are no others
+static int private_flag = FUTEX_PRIVATE_FLAG;
 
-void mgl_notify(void) {
+void mgl_wait_share(mgl_wait_place *const *all, uint32_t rank) {
+  places = all;
+  place = all == NULL ? &own : all[rank];
+  private_flag = all == NULL ? FUTEX_PRIVATE_FLAG : 0;
+}
+
+static void wake(mgl_wait_place *at) {
   mgl_fence_seq_cst();  // pairs with the one in mgl_sleep_prepare
-  if (atomic_load_explicit(&place.sleepers, memory_order_relaxed) == 0) {
+  if (atomic_load_explicit(&at->sleepers, memory_order_relaxed) == 0) {
     return;
   }
   // Release, paired with the acquire in mgl_sleep_prepare.
-  (void)mgl_count_add_release(&place.generation, 1);
-  (void)syscall(SYS_futex, &place.generation, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+  (void)mgl_count_add_release(&at->generation, 1);
+  (void)syscall(SYS_futex, &at->generation, FUTEX_WAKE | private_flag, INT_MAX, NULL, NULL, 0);
+}
+
+void mgl_notify(void) {
+  wake(place);
+}
+
+void mgl_notify_rank(uint32_t rank) {
+  wake(places[rank]);
 }
 
 mgl_sleep_ticket mgl_sleep_prepare(void) {
-  atomic_fetch_add_explicit(&place.sleepers, 1, memory_order_relaxed);
-  mgl_fence_seq_cst();  // pairs with the one in mgl_notify
-  // Acquire, paired with the release in mgl_notify.
-  return mgl_count_load_acquire(&place.generation);
+  atomic_fetch_add_explicit(&place->sleepers, 1, memory_order_relaxed);
+  mgl_fence_seq_cst();  // pairs with the one in wake
+  // Acquire, paired with the release in wake.
+  return mgl_count_load_acquire(&place->generation);
 }
 
 void mgl_sleep_cancel(void) {
-  atomic_fetch_sub_explicit(&place.sleepers, 1, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&place->sleepers, 1, memory_order_relaxed);
 }
 
 void mgl_sleep(mgl_sleep_ticket ticket) {
   // Returns at once if the generation moved on; an interruption by a signal is a spurious wakeup.
-  (void)syscall(SYS_futex, &place.generation, FUTEX_WAIT_PRIVATE, ticket, NULL, NULL, 0);
+  (void)syscall(SYS_futex, &place->generation, FUTEX_WAIT | private_flag, ticket, NULL, NULL, 0);
   mgl_sleep_cancel();
 }
 

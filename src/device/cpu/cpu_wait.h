@@ -1,7 +1,8 @@
 // Waiting of CPU threads: spin, then yield, then sleep in the kernel until mgl_notify.
 //
-// There is one place to sleep for the whole process. A thread that wakes for another's sake polls
-// again and goes back; so spurious wakeups cost a little and are never wrong.
+// There is one place to sleep for the whole process; with several ranks, which are processes that
+// run one model together, one a rank, in memory that all of them have. A thread that wakes for
+// another's sake polls again and goes back; so spurious wakeups cost a little and are never wrong.
 //
 //   mgl_backoff backoff = mgl_backoff_start(crowded);
 //   while (!poll()) {
@@ -19,12 +20,25 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "twin/atomics.h"
+
 // One wait. `turns` are left before sleeping; crowded: more threads than processors, where a spin
 // takes the processor from the thread that is waited for.
 typedef struct mgl_backoff {
   uint32_t turns;
   bool crowded;
 } mgl_backoff;
+
+// A place to sleep, each word on a cache line of its own: every notification reads `sleepers`, and
+// finds it in its cache as long as nobody starts or stops sleeping.
+typedef struct mgl_wait_place {
+  _Alignas(64) mgl_count sleepers;
+  _Alignas(64) mgl_count generation;
+} mgl_wait_place;
+
+// From now on this process sleeps at places[rank], and mgl_notify_rank wakes the others'. NULL: at
+// its own again. While nobody waits.
+void mgl_wait_share(mgl_wait_place *const *places, uint32_t rank);
 
 mgl_backoff mgl_backoff_start(bool crowded);
 

@@ -46,7 +46,7 @@ static void append_task(const mgl_cpu_mega *mega, uint64_t id, char *message) {
 static void append_event(const mgl_cpu_mega *mega, uint64_t run, uint32_t graph, uint32_t event_idx,
                          char *message) {
   const mgl_graph_view *view = &mega->protocol.graphs[graph];
-  uint64_t per_run = view->events[event_idx].trigger_count;
+  uint64_t per_run = mgl_activation_count(&mega->protocol, &view->events[event_idx], 1);
   uint64_t count = mgl_load_relaxed(&view->counters[event_idx]);
   uint64_t before = per_run * (run - 1);
   append(message, "event %" PRIu32 " (%" PRIu64 " of %" PRIu64 " triggers)", event_idx,
@@ -54,11 +54,10 @@ static void append_event(const mgl_cpu_mega *mega, uint64_t run, uint32_t graph,
 }
 
 // Tasks that run are what hangs; those that wait show how far it got. The first three of each.
+// Behind what the message says already.
 static void describe(const mgl_cpu_mega *mega, char *message) {
   const mgl_protocol *p = &mega->protocol;
   mgl_iteration_info info = {0};
-  message[0] = '\0';
-  append(message, "no task made progress for %g s", (double)mega->options.fault_ms / 1000);
   if (!mgl_read_iteration(p, &info) || info.stop) {
     append(message, " before the next iteration was published");
     return;
@@ -127,6 +126,8 @@ static void *watch(void *argument) {
     looks = !w->quit && look(mega, &last) ? looks + 1 : 0;
     if (looks == LOOKS) {
       looks = 0;
+      w->message[0] = '\0';
+      append(w->message, "no task made progress for %g s", (double)mega->options.fault_ms / 1000);
       describe(mega, w->message);
       if (mega->options.on_fault != NULL) {
         mega->options.on_fault(mega->options.context, w->message);
@@ -136,6 +137,18 @@ static void *watch(void *argument) {
   }
   (void)pthread_mutex_unlock(&w->lock);
   return NULL;
+}
+
+void mgl_cpu_mega_fail(mgl_cpu_mega *mega, const char *why) {
+  watchdog *w = &mega->watch;
+  (void)pthread_mutex_lock(&w->lock);
+  if (w->active && mgl_load_relaxed(&mega->protocol.fault) == MGL_FAULT_NONE) {
+    w->message[0] = '\0';
+    append(w->message, "%s", why);
+    describe(mega, w->message);
+    mgl_raise_fault(&mega->protocol, MGL_FAULT_STUCK);
+  }
+  (void)pthread_mutex_unlock(&w->lock);
 }
 
 mgl_status mgl_watchdog_start(mgl_cpu_mega *mega, mgl_error *err) {

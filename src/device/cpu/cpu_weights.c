@@ -19,9 +19,30 @@ static bool is_weight(const mgl_tensor *tensor) {
   return tensor->placement == MGL_PLACE_WEIGHT;
 }
 
+static bool is_cut_by_columns(const mgl_tensor *tensor) {
+  return tensor->slice.whole != 0 && tensor->slice.dim == 1;
+}
+
+// The stored weight's name.
+static const char *stored_name(const mgl_tensor *tensor, char buffer[MGL_GRAPH_MAX_NAME_BYTES]) {
+  if (!tensor->slice.renamed) {
+    return tensor->name;
+  }
+  size_t bytes = strlen(tensor->name) - strlen(MGL_PART_SUFFIX);
+  memcpy(buffer, tensor->name, bytes);
+  buffer[bytes] = 0;
+  return buffer;
+}
+
+// Its size in that dim, of which a rank may have a part.
+static uint64_t stored_dim(const mgl_tensor *tensor, uint32_t dim) {
+  return tensor->slice.whole != 0 && tensor->slice.dim == dim ? tensor->slice.whole
+                                                              : tensor->dims[dim].number;
+}
+
 // Whether its rows are made even if the checkpoint's files are mapped.
 static bool is_made(const mgl_tensor *tensor) {
-  return tensor->group != 0 || tensor->made;
+  return tensor->group != 0 || tensor->made || is_cut_by_columns(tensor);
 }
 
 static size_t elements_of(const mgl_tensor *tensor) {
@@ -41,7 +62,7 @@ static mgl_status check_shape(const mgl_tensor *tensor, const mgl_stored_tensor 
                               mgl_error *err) {
   bool same = stored->rank == tensor->rank;
   for (uint32_t i = 0; same && i < tensor->rank; i++) {
-    same = stored->dims[i] == tensor->dims[i].number;
+    same = stored->dims[i] == stored_dim(tensor, i);
   }
   if (same) {
     return MGL_OK;
@@ -54,10 +75,10 @@ static mgl_status check_shape(const mgl_tensor *tensor, const mgl_stored_tensor 
   }
   char expected[64];
   if (tensor->rank == 2) {
-    (void)snprintf(expected, sizeof expected, "[%u, %u]", tensor->dims[0].number,
-                   tensor->dims[1].number);
+    (void)snprintf(expected, sizeof expected, "[%" PRIu64 ", %" PRIu64 "]", stored_dim(tensor, 0),
+                   stored_dim(tensor, 1));
   } else {
-    (void)snprintf(expected, sizeof expected, "[%u]", tensor->dims[0].number);
+    (void)snprintf(expected, sizeof expected, "[%" PRIu64 "]", stored_dim(tensor, 0));
   }
   return mgl_error_set(err, MGL_ERR_FORMAT,
                        "weight \"%s\": the configuration expects shape %s, the file has %s%s",
@@ -82,19 +103,24 @@ static mgl_status check_form(const mgl_tensor *tensor, const mgl_stored_tensor *
 
 // Converts or draws a vector to f32.
 static void fill_vector(const mgl_tensor *tensor, const mgl_stored_tensor *stored, uint64_t seed,
-                        float *out) {
+                        uint32_t rank, float *out) {
   size_t count = elements_of(tensor);
+  size_t first = mgl_slice_begin(tensor, rank);
   if (stored == NULL) {
-    uint64_t dims[] = {count};
+    char buffer[MGL_GRAPH_MAX_NAME_BYTES];
+    const char *name = stored_name(tensor, buffer);
+    uint64_t dims[] = {stored_dim(tensor, 0)};
     // Drawn in the tensor's own dtype and widened, so that dummy and stored vectors round alike.
     unsigned char element[4];
     for (size_t i = 0; i < count; i++) {
-      mgl_dummy_weights_fill(tensor->name, seed, tensor->dtype, 1, dims, i, i + 1, element);
+      mgl_dummy_weights_fill(name, seed, tensor->dtype, 1, dims, first + i, first + i + 1, element);
       mgl_widen_f32(tensor->dtype, element, 1, &out[i]);
     }
     return;
   }
-  mgl_widen_f32(stored->dtype, stored->data, count, out);
+  mgl_widen_f32(stored->dtype,
+                (const unsigned char *)stored->data + first * mgl_dtype_bytes(stored->dtype), count,
+                out);
 }
 
 // --- making matrices with the team ---------------------------------------------------------------
@@ -103,6 +129,7 @@ typedef struct matrix {
   const mgl_tensor *tensor;
   const mgl_stored_tensor *stored;  // NULL: dummy
   unsigned char *out;
+  uint32_t rank;  // whose part of it
 } matrix;
 
 typedef struct fill_job {
@@ -113,6 +140,36 @@ typedef struct fill_job {
   mgl_error *errors;  // [workers]; of codes
 } fill_job;
 
+// Elements [from, from + count) of the stored matrix into the rank's from `to` on.
+static void fill_run(const matrix *m, uint64_t seed, size_t from, size_t count, size_t to) {
+  const size_t element_bytes = mgl_dtype_bytes(m->tensor->dtype);
+  unsigned char *out = m->out + to * element_bytes;
+  if (m->stored != NULL) {
+    memcpy(out, (const unsigned char *)m->stored->data + from * element_bytes,
+           count * element_bytes);
+    return;
+  }
+  char buffer[MGL_GRAPH_MAX_NAME_BYTES];
+  uint64_t dims[] = {stored_dim(m->tensor, 0), stored_dim(m->tensor, 1)};
+  mgl_dummy_weights_fill(stored_name(m->tensor, buffer), seed, m->tensor->dtype, 2, dims, from,
+                         from + count, out);
+}
+
+// Elements [begin, end) of the rank's matrix: in one piece, or row by row.
+static void fill_elements(const matrix *m, uint64_t seed, size_t begin, size_t end) {
+  const size_t first = mgl_slice_begin(m->tensor, m->rank);
+  const size_t columns = m->tensor->dims[1].number;
+  if (!is_cut_by_columns(m->tensor)) {
+    fill_run(m, seed, first * columns + begin, end - begin, begin);
+    return;
+  }
+  for (size_t at = begin, count; at < end; at += count) {
+    size_t column = at % columns;
+    count = columns - column < end - at ? columns - column : end - at;
+    fill_run(m, seed, at / columns * m->tensor->slice.whole + first + column, count, at);
+  }
+}
+
 static void fill_share(void *context, uint32_t index) {
   const fill_job *job = context;
   const matrix *m = job->item;
@@ -121,16 +178,7 @@ static void fill_share(void *context, uint32_t index) {
   mgl_team_share(index, mgl_team_size(job->team), job->end - job->begin, 4096, &begin, &end);
   begin += job->begin;
   end += job->begin;
-  size_t element_bytes = mgl_dtype_bytes(m->tensor->dtype);
-  if (m->stored != NULL) {
-    memcpy(m->out + begin * element_bytes,
-           (const unsigned char *)m->stored->data + begin * element_bytes,
-           (end - begin) * element_bytes);
-  } else {
-    uint64_t dims[] = {m->tensor->dims[0].number, m->tensor->dims[1].number};
-    mgl_dummy_weights_fill(m->tensor->name, job->seed, m->tensor->dtype, 2, dims, begin, end,
-                           m->out + begin * element_bytes);
-  }
+  fill_elements(m, job->seed, begin, end);
 }
 
 // Draws a row's values and rounds them to codes.
@@ -255,6 +303,7 @@ typedef struct binder {
   uint64_t seed;
   mgl_team *team;
   const mgl_weights_progress *progress;
+  uint32_t rank;
   mgl_cpu_weights *out;
 } binder;
 
@@ -263,11 +312,12 @@ static mgl_status bind_matrix(const binder *b, const mgl_tensor *tensor,
                               const mgl_stored_tensor *stored, unsigned char **matrix_at,
                               const void **out, uint64_t *done_bytes, mgl_error *err) {
   if (b->source == MGL_WEIGHTS_MAPPED && !is_made(tensor)) {
-    *out = stored->data;
+    *out = (const unsigned char *)stored->data +
+           mgl_slice_begin(tensor, b->rank) * mgl_tensor_row_bytes(tensor);
     return MGL_OK;
   }
-  matrix m = {.tensor = tensor, .stored = stored, .out = *matrix_at};
-  if (is_made(tensor)) {
+  matrix m = {.tensor = tensor, .stored = stored, .out = *matrix_at, .rank = b->rank};
+  if (is_made(tensor) && !is_cut_by_columns(tensor)) {
     MGL_TRY(fill_codes(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress, err));
   } else {
     fill_matrix(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress);
@@ -311,11 +361,12 @@ static mgl_status bind_one(const binder *b, size_t tensor_idx, unsigned char **m
   }
   const mgl_stored_tensor *stored = NULL;
   if (b->source != MGL_WEIGHTS_DUMMY) {
-    MGL_TRY(mgl_checkpoint_find(b->checkpoint, tensor->name, &stored, err));
+    char buffer[MGL_GRAPH_MAX_NAME_BYTES];
+    MGL_TRY(mgl_checkpoint_find(b->checkpoint, stored_name(tensor, buffer), &stored, err));
     MGL_TRY(check_shape(tensor, stored, err));
   }
   if (tensor->rank == 1) {
-    fill_vector(tensor, stored, b->seed, *vector_at);
+    fill_vector(tensor, stored, b->seed, b->rank, *vector_at);
     b->out->data[tensor_idx] = *vector_at;
     *vector_at += elements_of(tensor);
     return MGL_OK;
@@ -337,12 +388,13 @@ mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph) {
   return sizes;
 }
 
-mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *checkpoint,
-                                mgl_weight_source source, uint64_t seed, mgl_team *team,
-                                const mgl_topology *topology, const mgl_weights_progress *progress,
-                                mgl_cpu_weights *out, mgl_error *err) {
+mgl_status mgl_cpu_weights_bind_rank(const mgl_graph *graph, const mgl_checkpoint *checkpoint,
+                                     mgl_weight_source source, uint64_t seed, mgl_team *team,
+                                     const mgl_topology *topology, uint32_t rank,
+                                     const mgl_weights_progress *progress, mgl_cpu_weights *out,
+                                     mgl_error *err) {
   *out = (mgl_cpu_weights){.graph = graph, .step_bytes = mgl_cpu_weights_step_bytes(graph)};
-  binder b = {graph, checkpoint, source, seed, team, progress, out};
+  binder b = {graph, checkpoint, source, seed, team, progress, rank, out};
   mgl_status status = MGL_OK;
   mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
   size_t vector_elements = sizes.vector_bytes / sizeof *out->vectors;
@@ -385,6 +437,14 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
 fail:
   mgl_cpu_weights_release(out);
   return status;
+}
+
+mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *checkpoint,
+                                mgl_weight_source source, uint64_t seed, mgl_team *team,
+                                const mgl_topology *topology, const mgl_weights_progress *progress,
+                                mgl_cpu_weights *out, mgl_error *err) {
+  return mgl_cpu_weights_bind_rank(graph, checkpoint, source, seed, team, topology, 0, progress,
+                                   out, err);
 }
 
 void mgl_cpu_weights_release(mgl_cpu_weights *weights) {

@@ -36,6 +36,12 @@ mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *ch
                                 mgl_weight_source source, uint64_t seed, mgl_team *team,
                                 const mgl_topology *topology, const mgl_weights_progress *progress,
                                 mgl_cpu_weights *out, mgl_error *err);
+// The same for a rank of several: of weights that are cut, only its part is read and bound.
+mgl_status mgl_cpu_weights_bind_rank(const mgl_graph *graph, const mgl_checkpoint *checkpoint,
+                                     mgl_weight_source source, uint64_t seed, mgl_team *team,
+                                     const mgl_topology *topology, uint32_t rank,
+                                     const mgl_weights_progress *progress, mgl_cpu_weights *out,
+                                     mgl_error *err);
 typedef struct mgl_cpu_weight_sizes {
   size_t matrix_bytes;  // of all matrices, each padded to whole pages
   size_t made_bytes;    // of those among them that are made, and never used in place

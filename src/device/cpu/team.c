@@ -25,8 +25,9 @@ typedef struct team_thread {
 struct mgl_team {
   const mgl_topology *topology;
   uint32_t size;
-  uint32_t started;     // threads that exist besides the caller; written before they are needed
-  uint32_t spin_limit;  // 0 when there are more workers than processors
+  uint32_t part, parts;  // all teams that share the machine have this size
+  uint32_t started;      // threads that exist besides the caller; written before they are needed
+  uint32_t spin_limit;   // 0 when there are more workers than processors
   cpu_set_t caller_affinity;
   team_thread *threads;  // [size]; entry 0 is the caller
 
@@ -80,10 +81,14 @@ void mgl_team_barrier(mgl_team *team) {
   atomic_fetch_sub_explicit(&team->sleepers, 1, memory_order_relaxed);
 }
 
+static void pin(const mgl_team *team, uint32_t index) {
+  (void)mgl_topology_pin(team->topology, team->part * team->size + index, team->parts * team->size);
+}
+
 static void *thread_main(void *argument) {
   team_thread *self = argument;
   mgl_team *team = self->team;
-  (void)mgl_topology_pin(team->topology, self->index, team->size);
+  pin(team, self->index);
   for (;;) {
     mgl_team_barrier(team);  // a run starts
     if (team->stop) {
@@ -134,6 +139,11 @@ mgl_status mgl_team_check(const mgl_topology *topology, uint64_t threads, mgl_er
 
 mgl_status mgl_team_create(const mgl_topology *topology, uint64_t threads, mgl_team **out,
                            mgl_error *err) {
+  return mgl_team_create_part(topology, threads, 0, 1, out, err);
+}
+
+mgl_status mgl_team_create_part(const mgl_topology *topology, uint64_t threads, uint32_t part,
+                                uint32_t parts, mgl_team **out, mgl_error *err) {
   *out = NULL;
   MGL_TRY(mgl_team_check(topology, threads, err));
   uint32_t size = threads == 0 ? mgl_topology_cores(topology) : (uint32_t)threads;
@@ -146,7 +156,9 @@ mgl_status mgl_team_create(const mgl_topology *topology, uint64_t threads, mgl_t
   }
   team->topology = topology;
   team->size = size;
-  team->spin_limit = size <= mgl_topology_threads(topology) ? SPIN_LIMIT : 0;
+  team->part = part;
+  team->parts = parts;
+  team->spin_limit = (uint64_t)size * parts <= mgl_topology_threads(topology) ? SPIN_LIMIT : 0;
   team->threads = entries;
   if (pthread_getaffinity_np(pthread_self(), sizeof team->caller_affinity,
                              &team->caller_affinity) != 0) {
@@ -162,7 +174,7 @@ mgl_status mgl_team_create(const mgl_topology *topology, uint64_t threads, mgl_t
     }
     team->started = i;
   }
-  (void)mgl_topology_pin(topology, 0, size);
+  pin(team, 0);
   *out = team;
   return MGL_OK;
 }

@@ -26,6 +26,9 @@ mgl_status mgl_team_check(const mgl_topology *topology, uint64_t threads, mgl_er
 // The calling thread is pinned as worker 0 until the team is destroyed.
 mgl_status mgl_team_create(const mgl_topology *topology, uint64_t threads, mgl_team **out,
                            mgl_error *err);
+// The same for team `part` of `parts` of one size, each of which has processors of its own.
+mgl_status mgl_team_create_part(const mgl_topology *topology, uint64_t threads, uint32_t part,
+                                uint32_t parts, mgl_team **out, mgl_error *err);
 void mgl_team_destroy(mgl_team *team);  // NULL is fine
 
 uint32_t mgl_team_size(const mgl_team *team);

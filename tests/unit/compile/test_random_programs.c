@@ -514,7 +514,8 @@ static void random_programs_compile_correctly(void **state) {
     mgl_graph_destroy(program);
   }
   for (int i = 0; i < MGL_OP_COUNT; i++) {
-    assert_true(sum.ops_seen[i] > 0);
+    // Exchanges stand only where mgl_shard_program puts them (test_shard.c).
+    assert_true(sum.ops_seen[i] > 0 || mgl_op_kind_is_exchange((uint32_t)i));
   }
   // The passes must also be of use.
   assert_true(sum.fused * 4 < sum.pairs && sum.pruned <= sum.fused);

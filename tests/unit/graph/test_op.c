@@ -53,9 +53,12 @@ static void units_have_their_roles(void **state) {
     mgl_op_range biases = mgl_op_inputs(&op, MGL_ROLE_BIAS);
     assert_int_equal(matrices.count > 0, unit == MGL_UNIT_COLUMN);
     assert_int_equal(matrices.count > 0, mgl_op_is_linear(&op));
+    assert_int_equal(mgl_op_input(&op, MGL_ROLE_PART) != MGL_NO_TENSOR,
+                     mgl_op_kind_is_exchange(op.kind));
     assert_true(biases.count == 0 || biases.count == matrices.count);
     if (unit == MGL_UNIT_COLUMN || unit == MGL_UNIT_ELEMENT || unit == MGL_UNIT_VECTOR) {
-      assert_true(mgl_op_input(&op, MGL_ROLE_X) != MGL_NO_TENSOR);
+      assert_true(mgl_op_input(&op, MGL_ROLE_X) != MGL_NO_TENSOR ||
+                  mgl_op_input(&op, MGL_ROLE_PART) != MGL_NO_TENSOR);
     }
     assert_int_equal(unit == MGL_UNIT_EXPERT, mgl_op_input(&op, MGL_ROLE_ROUTES) != MGL_NO_TENSOR);
     assert_int_equal(unit == MGL_UNIT_EXPERT, mgl_op_inputs(&op, MGL_ROLE_EXPERTS).count > 0);

@@ -466,6 +466,11 @@ MGL_SHARED_FN bool mgl_hand_to_schedulers(mgl_protocol *p, uint64_t iteration, u
   return true;
 }
 
+#ifdef __CUDACC__
+// A GPU has no other ranks so far, and its events stay as cheap as they were.
+#define mgl_activation_count(p, event, run) ((event)->trigger_count * (run))
+#define mgl_trigger_peers(p, view, event_idx, activated)
+#else
 // How often an event was triggered once it is activated in a run.
 MGL_SHARED_FN uint64_t mgl_activation_count(const mgl_protocol *p, const mgl_event *event,
                                             uint64_t run) {
@@ -473,9 +478,6 @@ MGL_SHARED_FN uint64_t mgl_activation_count(const mgl_protocol *p, const mgl_eve
   return event->trigger_count * run * ranks;
 }
 
-#ifdef __CUDACC__
-#define mgl_trigger_peers(p, view, event_idx, activated)
-#else
 // Adds a trigger to the other ranks' counters of a REMOTE event. All of its tasks are AOT, so who
 // waits for it polls its own rank's counter, and is woken by whoever makes the last trigger there.
 MGL_SHARED_FN void mgl_trigger_peers(mgl_protocol *p, const mgl_graph_view *view,

@@ -53,7 +53,7 @@ test_completion() {
   check_equal "bash: commands" "tokenize" "$(complete_words megalith to)"
   check_equal "bash: help" "help" "$(complete_words megalith he)"
   check_equal "bash: devices of info" "cuda" "$(complete_words megalith info --device cu)"
-  check_equal "bash: options" "--temperature" "$(complete_words megalith run --te)"
+  check_equal "bash: options" "--temperature" "$(complete_words megalith run --temp)"
   check_equal "bash: choices" "dummy" "$(complete_words megalith bench --load-format du)"
   check_equal "bash: devices" "cuda" "$(complete_words megalith run --device cu)"
   check_equal "bash: folders" "$work/folders/model one" \

@@ -77,7 +77,7 @@ static __device__ __forceinline__ uint32_t mgl_run_coded(mgl_cuda_run *run, mgl_
                                                          uint32_t state, uint32_t function) {
   switch (function) {
 #define MGL_TASK_CODED(ENUM, name, ...) \
-  case MGL_CODED_##ENUM:                           \
+  case MGL_CODED_##ENUM:                \
     return mgl_call<__VA_ARGS__>(run, block, state);
 #include "twin/variant.def"
     default: __builtin_unreachable();

@@ -74,6 +74,7 @@ static void open_world(world *w, uint32_t group, uint32_t iteration_tokens) {
   run->most_iterations = UINT32_MAX;
   run->iteration_tokens = iteration_tokens;
   run->narrow_context = UINT64_MAX;
+  run->long_tokens = 0;
   run->sequence_slots = SLOTS;
   run->block_table_stride = PAGES;
   run->token_stride = TOKENS;

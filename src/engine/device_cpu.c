@@ -183,13 +183,17 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
   MGL_TRY(mgl_cpu_weights_bind_rank(job->program, job->checkpoint, build->weights, build->seed,
                                     m->team, m->topology, rank, rank == 0 ? &build->progress : NULL,
                                     &m->weights, err));
-  char folder[MGL_CACHE_FOLDER_BYTES];
+  char usual[MGL_CACHE_FOLDER_BYTES];
+  const char *folder = build->compilation != NULL && build->compilation->cache_dir[0] != 0
+                           ? build->compilation->cache_dir
+                       : mgl_cache_folder(usual) ? usual
+                                                 : NULL;
   mgl_tune_options tune_options = {.team = m->team,
                                    .topology = m->topology,
                                    .simd = m->simd,
                                    .mapped = build->weights == MGL_WEIGHTS_MAPPED,
                                    .again = build->tune,
-                                   .folder = mgl_cache_folder(folder) ? folder : NULL};
+                                   .folder = folder};
   (void)mgl_cpu_tune(&m->weights, &tune_options, &m->way);
   mgl_cpu_memory_options memory_options = {
       .way = &m->way,

@@ -95,8 +95,8 @@ test_usage() {
     run -p x --temperature nan
   expect_error "top-p zero" "top-p: expected above 0 and at most 1" run -p x --top-p 0
   expect_error "top-p above 1" "--top-p: expected a number of 0 to 1, found 1.5" run -p x --top-p 1.5
-  expect_error "mode" "--mode: expected mega, eager or full, found \"fast\"" run -p x --mode fast
-  expect_error "mode list" "expected mega, eager or full, found \"\"" bench --mode eager,
+  expect_error "mode" "--mode: expected mega, eager, full, compiled, piecewise, full-decode-only or full-and-piecewise, found \"fast\"" run -p x --mode fast
+  expect_error "mode list" "full-decode-only or full-and-piecewise, found \"\"" bench --mode eager,
   for command in "run -p x" bench "score --tokens 1"; do
     for device in cuda:x cuda: cuda:-1 cuda:99999 gpu "" auto,cpu; do
       expect_error "$command --device $device" \

@@ -40,14 +40,11 @@ bool mgl_runner_has_mode(const mgl_runner *runner, mgl_mode mode) {
 }
 
 mgl_mode mgl_runner_usual_mode(const mgl_runner *runner) {
-  int mode = 0;
-  if (runner->build.compilation != NULL) {
-    return runner->compilation.mode;
+  const mgl_mode asked = runner->compilation.mode;
+  if (runner->build.compilation != NULL && mgl_runner_has_mode(runner, asked)) {
+    return asked;
   }
-  while (!mgl_runner_has_mode(runner, (mgl_mode)mode)) {
-    mode++;
-  }
-  return (mgl_mode)mode;
+  return mgl_runner_has_mode(runner, MGL_MODE_MEGA) ? MGL_MODE_MEGA : MGL_MODE_FULL;
 }
 
 static mgl_status check_mode(const mgl_runner *runner, mgl_mode mode, mgl_error *err) {

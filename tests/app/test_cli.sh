@@ -514,8 +514,6 @@ test_device() {
       skip "this machine has an NVIDIA driver: messages without one are not tested"
     fi
   done
-  expect_error "eager" "--mode eager is for the CPU, a GPU has mega and full; try --device cpu" \
-    bench --device cuda --mode mega,eager
   for with in "--in-flight 2" "--in-flight-ahead 2" --no-prefetch "--step-batch 4" --coarse --scheduler-warps; do
     expect_error "$with on the CPU" "${with%% *} is for a GPU, and the model runs on the CPU" \
       bench -p 4 -g 4 --runs 1 $with

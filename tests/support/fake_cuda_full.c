@@ -69,6 +69,9 @@ bool fake_cuda_plain_captured(const char *name, unsigned blocks, unsigned thread
     return false;
   }
   assert_true(captured->count < MAX_NODES);
+  if (captured->count == 0) {
+    fake.captured_rows = ((const mgl_plain_op *)p[0])->out.rows;
+  }
   captured->nodes[captured->count++] = (fake_node){.name = name,
                                                    .blocks = blocks,
                                                    .plain_threads = threads,

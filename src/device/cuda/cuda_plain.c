@@ -441,30 +441,28 @@ static uint32_t *image_of(const mgl_cuda_plain *p, plan_input input) {
   return p->image + (p->inputs[input] - p->inputs[0]) / sizeof *p->image;
 }
 
-// Rows [from, to) compute token 0 at position 0 of the spare page, and nobody reads their results.
-static void pad_plan(mgl_cuda_plain *p, const mgl_plan *plan, const mgl_dim_values *padded) {
-  uint32_t sequence = plan->sequence_count;
-  for (uint32_t row = plan->token_count; row < padded->tokens; row++) {
+// Rows from the plan's on compute token 0 at position 0 of the spare page, and nobody reads their
+// results.
+static void pad_plan(mgl_cuda_plain *p, const mgl_dim_values *plan, const mgl_dim_values *padded) {
+  const uint32_t pages = p->sizes.limits.pages_per_sequence;
+  for (uint32_t row = plan->tokens; row < padded->tokens; row++) {
     image_of(p, INPUT_TOKENS)[row] = 0;
     image_of(p, INPUT_POSITIONS)[row] = 0;
     image_of(p, INPUT_LENGTHS)[row] = 1;
     image_of(p, INPUT_SLOTS)[row] = p->sizes.page_count * p->sizes.limits.page_tokens;
-    image_of(p, INPUT_SEQUENCES)[row] = sequence;
+    image_of(p, INPUT_SEQUENCES)[row] = plan->sequences;
   }
-  for (uint32_t row = plan->logit_row_count; row < padded->logit_rows; row++) {
+  for (uint32_t row = plan->logit_rows; row < padded->logit_rows; row++) {
     image_of(p, INPUT_LOGIT_ROWS)[row] = 0;
   }
-  for (uint32_t i = 0; i < plan->limits.pages_per_sequence; i++) {
-    image_of(p, INPUT_BLOCK_TABLES)[sequence * plan->limits.pages_per_sequence + i] =
-        p->sizes.page_count;
+  for (uint32_t i = 0; i < pages; i++) {
+    image_of(p, INPUT_BLOCK_TABLES)[plan->sequences * pages + i] = p->sizes.page_count;
   }
 }
 
-mgl_status mgl_cuda_plain_stage(mgl_cuda_plain *p, const mgl_plan *plan,
-                                const mgl_dim_values *padded, mgl_error *err) {
+static void fill_plan(mgl_cuda_plain *p, const mgl_plan *plan) {
   const size_t each = sizeof *p->image;
   uint64_t tables = (uint64_t)plan->sequence_count * plan->limits.pages_per_sequence;
-  MGL_TRY(check_plan(p, plan, err));
   memcpy(image_of(p, INPUT_TOKENS), plan->tokens, plan->token_count * each);
   memcpy(image_of(p, INPUT_POSITIONS), plan->positions, plan->token_count * each);
   memcpy(image_of(p, INPUT_LENGTHS), plan->rope_lengths, plan->token_count * each);
@@ -476,10 +474,20 @@ mgl_status mgl_cuda_plain_stage(mgl_cuda_plain *p, const mgl_plan *plan,
       image_of(p, INPUT_SEQUENCES)[row] = i;
     }
   }
-  pad_plan(p, plan, padded);
-  tables += SPARE * plan->limits.pages_per_sequence;
+}
+
+mgl_status mgl_cuda_plain_stage(mgl_cuda_plain *p, const mgl_plan *plan,
+                                const mgl_dim_values *padded, mgl_error *err) {
+  mgl_dim_values values = {0};
+  if (plan != NULL) {
+    MGL_TRY(check_plan(p, plan, err));
+    values = (mgl_dim_values){plan->token_count, plan->logit_row_count, plan->sequence_count};
+    fill_plan(p, plan);
+  }
+  pad_plan(p, &values, padded);
+  uint64_t tables = ((uint64_t)values.sequences + SPARE) * p->sizes.limits.pages_per_sequence;
   return put(p, STATE, p->inputs[0], p->image,
-             p->inputs[INPUT_BLOCK_TABLES] - p->inputs[0] + tables * each, err);
+             p->inputs[INPUT_BLOCK_TABLES] - p->inputs[0] + tables * sizeof *p->image, err);
 }
 
 // --- launches ------------------------------------------------------------------------------------

@@ -152,6 +152,7 @@ static mgl_status capture_all(mgl_cuda_plain_graphs *g, mgl_graph_mode mode, mgl
   const graph_set *unused = NULL;
   uint32_t largest = g->sizes.items[g->sizes.count - 1];
   const mgl_dim_values values = {largest, rows_of(g, largest), largest};
+  MGL_TRY(mgl_cuda_plain_stage(g->plain, NULL, &values, err));
   MGL_TRY(launch_piece(g, g->whole.pieces, &values, err));
   MGL_CUDA_TRY(g->driver, context_synchronize, err);
   for (int kind = 0; kind < 2; kind++) {

@@ -29,7 +29,7 @@ for model; do
   cp "bench/configs/$model/config.json" "$folder/config.json"
   [ -f "$folder/model.safetensors" ] || "$writer" "$folder" >&2
   best=
-  for level in avx512_bf16 avx512 avx2 neon_bf16 neon; do
+  for level in amx_bf16 avx512_bf16 avx512 avx2 neon_bf16 neon; do
     if ! MEGALITH_SIMD=$level "$ours" info >/dev/null 2>&1; then
       continue
     fi

@@ -12,13 +12,14 @@
 #include "graph/act_dtype.h"
 
 enum {
-  WAYS_VERSION = 3,  // of ways and of the kernels that walk them; another one measures anew
+  WAYS_VERSION = 4,  // of ways and of the kernels that walk them; another one measures anew
   MOST_SHAPES = 2,   // widths of rows that are measured, those with most bytes
   MOST_WAYS = 12,    // that are compared at a time
   ROUNDS = 6,
   LEAST_ROUNDS = 3,   // else there is no result
   MOST_TOKENS = 128,  // the usual iteration; with fewer, panels look good whose x leaves L2
   SOME_TOKENS = 16,   // fewer wait for the memory with any panel (docs/log/189)
+  FEW_TOKENS = 4,
   // Of weights, that a worker reads in a pass: long enough for a stream to get going, short beside
   // a time slice of the system.
   STREAM_BYTES = 2 << 20,
@@ -248,7 +249,8 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
       {false, MGL_FETCH_L1, 16 << 10}, {false, MGL_FETCH_L2, 16 << 10},
       {false, MGL_FETCH_L2, 48 << 10}, {true, MGL_FETCH_NONE, 0},
       {true, MGL_FETCH_L1, 4 << 10},   {true, MGL_FETCH_L2, 8 << 10},
-      {true, MGL_FETCH_L2, 16 << 10},
+      {true, MGL_FETCH_L2, 16 << 10},  {false, MGL_FETCH_L2, 128 << 10},
+      {true, MGL_FETCH_L2, 64 << 10},
   };
   mgl_linear_way ways[MOST_WAYS] = {*way};
   size_t count = 1;
@@ -272,7 +274,7 @@ static bool choose_few(tuner *t, pass *p, mgl_linear_way *way) {
     ways[count] = ways[0];
     ways[count].few_ahead = aheads[i];
   }
-  bool done = choose(t, p, ways, count, MGL_LINEAR_LEAST_PACKED, way);
+  bool done = choose(t, p, ways, count, FEW_TOKENS, way);
   way->pack_tokens = pack_tokens;
   return done;
 }
@@ -307,7 +309,7 @@ static bool choose_packed(tuner *t, pass *p, uint32_t tokens, mgl_linear_way *wa
 
 // The number of tokens from which on packing pays.
 static bool choose_pack_tokens(tuner *t, pass *p, mgl_linear_way *way) {
-  static const uint32_t tokens[] = {16, 8, 6, 4};
+  static const uint32_t tokens[] = {16, 8, 6, 4, 2};
   uint32_t least = MGL_LINEAR_SOME;
   for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
     mgl_linear_way ways[2] = {*way, *way};

@@ -300,6 +300,11 @@ static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
   }
 }
 
+#if defined(LEVEL_HAS_TILES)
+static bool splits(void) {
+  return false;  // tiles have one way to multiply
+}
+#else
 // Whether split operands give the bits of pairs: numbers of all sizes, subnormals among them, from
 // a generator of fixed seed.
 static bool splits(void) {
@@ -332,6 +337,7 @@ static bool splits(void) {
   }
   return true;
 }
+#endif
 
 // Until the machine was measured. VDPBF16PS is as fast as the others' two products on all
 // processors but Intel's, which have it at half the pace; measuring finds that (docs/log/185).

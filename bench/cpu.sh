@@ -3,7 +3,7 @@
 # huge pages, batch 1 and 8, and 16 sequences of 1000 tokens. Without a share ("-") something else used the memory
 # meanwhile, so that its ceiling moved.
 #   bench/cpu.sh [MODEL...]     folders of bench/configs [qwen3-0.6b llama-3.2-1b]
-# THREADS [2], RUNS [2]; MEGALITH_BENCH is where model files are written, once [/tmp/megalith-bench].
+# THREADS [2], RUNS [2], LONG [1] (0: without the last row); MEGALITH_BENCH is where model files are written, once [/tmp/megalith-bench].
 set -eu
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- qwen3-0.6b llama-3.2-1b
@@ -38,5 +38,5 @@ for model; do
     row "$model" "$level" copied 1 64 32
     row "$model" "$level" copied 8 64 24
   done
-  row "$model" "$best" copied 16 1000 16
+  [ "${LONG:-1}" = 0 ] || row "$model" "$best" copied 16 1000 16
 done

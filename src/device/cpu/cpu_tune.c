@@ -263,8 +263,15 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
   return choose(t, p, ways, count, 1, way);
 }
 
+static bool is_tiled(const tuner *t) {
+  return t->kernels->tiles && t->act == MGL_DTYPE_BF16;
+}
+
 // Of a few tokens whose x is not packed.
 static bool choose_few(tuner *t, pass *p, mgl_linear_way *way) {
+  if (is_tiled(t)) {
+    return true;
+  }
   static const uint32_t aheads[] = {0, 1, 2, 4};
   mgl_linear_way ways[MOST_WAYS] = {*way};
   uint32_t pack_tokens = way->pack_tokens;
@@ -284,13 +291,16 @@ static bool choose_packed(tuner *t, pass *p, uint32_t tokens, mgl_linear_way *wa
   static const uint32_t rows[] = {0, 8, 16, 32, 64};
   bool splits = t->act == MGL_DTYPE_BF16 && t->kernels->splits();
   bool many = tokens > MGL_LINEAR_SOME;
+  if (is_tiled(t) && !many) {
+    return true;  // they stream as one does
+  }
   mgl_linear_way ways[MOST_WAYS] = {*way};
   uint32_t pack_tokens = way->pack_tokens;
   ways[0].pack_tokens = MGL_LINEAR_LEAST_PACKED;
   ways[0].split = way->split && splits;
   size_t count = 1;
   for (int split = 0; split <= (splits ? 1 : 0); split++) {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && !is_tiled(t); i++) {
       if (!many && (split == 1) != ways[0].split) {
         continue;  // one for all numbers of tokens: that which many have chosen
       }

@@ -254,6 +254,8 @@ typedef struct mgl_cpu_kernels {
   // Whether this processor computes split operands to the bits of pairs. Where not, no way may
   // split. Takes microseconds.
   bool (*splits)(void);
+  // Linears of bf16 go by tile registers: of a way, only one_*, pack_tokens and many_fetch count.
+  bool tiles;
   mgl_linear_way usual;  // of linears on a processor that nothing is known of
 } mgl_cpu_kernels;
 

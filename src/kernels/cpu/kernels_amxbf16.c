@@ -2,7 +2,7 @@
 // bf16, which tile registers compute.
 #if defined(__x86_64__)
 
-#define LEVEL_HAS_TILES
+#define LEVEL_HAS_TILES true
 #include "kernels/cpu/codes_avx512.h"
 #include "kernels/cpu/vector_avx512.h"
 // The body is written against the operations above.

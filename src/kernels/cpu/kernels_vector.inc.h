@@ -12,6 +12,10 @@
 
 #include "kernels/cpu/kernel_tables.h"
 
+#if !defined(LEVEL_HAS_TILES)
+#define LEVEL_HAS_TILES false
+#endif
+
 INLINE vec load_as(const void *data, mgl_dtype dtype, size_t index) {
   switch (dtype) {
     case MGL_DTYPE_BF16: return vec_load_bf16((const char *)data + index * 2);
@@ -302,6 +306,7 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
             .add = add,                                                    \
             .largest = largest,                                            \
             .splits = splits,                                              \
+            .tiles = LEVEL_HAS_TILES,                                      \
             .usual = __VA_ARGS__,                                          \
         },                                                                 \
     .read_stream = read_stream,                                            \

@@ -300,15 +300,13 @@ static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
   }
 }
 
-#if defined(LEVEL_HAS_TILES)
-static bool splits(void) {
-  return false;  // tiles have one way to multiply
-}
-#else
 // Whether split operands give the bits of pairs: numbers of all sizes, subnormals among them, from
 // a generator of fixed seed.
 static bool splits(void) {
   enum { trials = 256 };
+  if (LEVEL_HAS_TILES) {
+    return false;  // they have one way to multiply
+  }
   uint64_t state = 1;
   uint32_t bits[3][vec_lanes];
   for (int trial = 0; trial < trials; trial++) {
@@ -337,7 +335,6 @@ static bool splits(void) {
   }
   return true;
 }
-#endif
 
 // Until the machine was measured. VDPBF16PS is as fast as the others' two products on all
 // processors but Intel's, which have it at half the pace; measuring finds that (docs/log/185).

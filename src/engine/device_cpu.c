@@ -178,8 +178,11 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
   const uint32_t rank = m->ranks != NULL ? mgl_ranks_rank(m->ranks) : 0;
   MGL_TRY(mgl_simd_choose(&m->simd, err));
   // A thread for each worker, and for each dedicated scheduler.
-  MGL_TRY(mgl_team_create_part(m->topology, worker_count(m, build) + build->schedulers, rank,
-                               rank_count(build), &m->team, err));
+  const uint32_t threads = (uint32_t)worker_count(m, build) + build->schedulers;
+  uint32_t part = rank;
+  uint32_t parts = rank_count(build);
+  (void)mgl_topology_take_part(m->topology, threads, &part, &parts);
+  MGL_TRY(mgl_team_create_part(m->topology, threads, part, parts, &m->team, err));
   MGL_TRY(mgl_cpu_weights_bind_rank(job->program, job->checkpoint, build->weights, build->seed,
                                     m->team, m->topology, rank, rank == 0 ? &build->progress : NULL,
                                     &m->weights, err));

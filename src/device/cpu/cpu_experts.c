@@ -237,6 +237,8 @@ void mgl_cpu_experts_run(const mgl_cpu_program *p, const mgl_op *op, uint32_t wo
   sort_rows(&r);
   if (is_down) {
     add_biases(&r);
+  } else if (begin == 0) {  // one of the tasks of the op
+    mgl_cpu_loads_note(&p->memory->loads, mgl_cpu_program_input(p, op, MGL_ROLE_EXPERTS), r.first);
   }
   for (uint32_t e = 0; e < r.experts; e++) {
     for (uint32_t at = r.first[e], count; at < r.first[e + 1]; at += count) {

@@ -312,6 +312,15 @@ uint64_t mgl_cpu_weights_step_bytes(const mgl_graph *graph) {
   return bytes;
 }
 
+uint64_t mgl_cpu_weights_expert_bytes(const mgl_graph *graph) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const uint32_t experts = mgl_tensor_experts(&graph->tensors[i]);
+    bytes += experts > 1 ? experts * mgl_tensor_row_bytes(&graph->tensors[i]) : 0;
+  }
+  return bytes;
+}
+
 typedef struct binder {
   const mgl_graph *graph;
   const mgl_checkpoint *checkpoint;

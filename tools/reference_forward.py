@@ -218,6 +218,7 @@ def experts(config, weight, at, y, fault, margins):
         choice = scores + (0 if fault == "no bias of choice" else weight[at + "gate.e_score_correction_bias"])
         groups = choice.reshape(len(y), config["n_group"], -1)
         best = np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
+        note_margins(margins, best, config["topk_group"])
         left = np.argsort(-best, axis=1, kind="stable")[:, config["topk_group"]:]
         if fault != "no groups":
             np.put_along_axis(groups, left[:, :, None], -np.inf, axis=1)

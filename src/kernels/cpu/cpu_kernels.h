@@ -203,7 +203,8 @@ typedef struct mgl_attention_args {
   uint32_t head_count;  // H
   uint32_t window;      // tokens; 0: all
   float scale;          // 1/sqrt(HD)
-  void *out;            // [T, H, HD] of out_dtype
+  const float *sinks;  // [H], or NULL: exp of them joins the sums of the softmax, behind all splits
+  void *out;           // [T, H, HD] of out_dtype
   mgl_dtype out_dtype;  // bf16 or f32
   // What the caller attends to behind these units, in a call of its own: the first of it is fetched
   // meanwhile. Without a block table: nothing.

@@ -525,6 +525,98 @@ TURNS = """\
 {% endfor %}
 {% if add_generation_prompt %}{{ '<turn>model\n' }}{% endif %}"""
 
+CHANNELS = """\
+{#- Constructs of templates with channels and tools as signatures: what gpt-oss needs. -#}
+{%- macro kind(spec, required=[], nullable=false) -%}
+    {%- if spec.type == "array" -%}
+        {%- if spec['items'] -%}
+            {{- kind(spec['items'], required) + "[]" -}}
+        {%- else -%}
+            {{- "any[]" -}}
+        {%- endif -%}
+        {%- if nullable -%}{{- " | null" -}}{%- endif -%}
+    {%- elif spec.type is defined and spec.type is iterable and spec.type is not string and spec.type[0] is defined -%}
+        {{- spec.type | join(" | ") -}}
+    {%- elif spec.oneOf is defined -%}
+        {%- for one in spec.oneOf -%}
+            {{- kind(one, required, nullable=true) -}}
+            {%- if not loop.last -%}{{- " or " -}}{%- endif -%}
+        {%- endfor -%}
+    {%- elif spec.enum -%}
+        {{- '"' + spec.enum | join('" | "') + '"' -}}
+    {%- elif spec.type in ["number", "integer"] -%}
+        {{- "number" -}}
+    {%- else -%}
+        {{- spec.type if spec.type is string else "any" -}}
+    {%- endif -%}
+{%- endmacro -%}
+{%- macro signatures(name, tools) -%}
+    {{- "## " + name + "\\n\\nnamespace " + name + " {\\n\\n" }}
+    {%- for tool in tools %}
+        {%- set tool = tool.function %}
+        {{- "// " + tool.description + "\\n" }}
+        {{- "type " + tool.name + " = " }}
+        {%- if tool.parameters and tool.parameters.properties %}
+            {{- "(_: {\\n" }}
+            {%- for key, spec in tool.parameters.properties.items() %}
+                {%- if spec.description %}{{- "// " ~ spec.description ~ "\\n" }}{%- endif %}
+                {{- key }}
+                {%- if key not in (tool.parameters.required or []) %}{{- "?" }}{%- endif -%}
+                {{- ": " }}{{- kind(spec, tool.parameters.required or []) }}
+                {%- if spec.default is defined %}{{- ", // default: " ~ spec.default | tojson }}{%- endif -%}
+                {{- ",\\n" if not loop.last else "\\n" }}
+            {%- endfor %}
+            {{- "}) => any;\\n\\n" }}
+        {%- else -%}
+            {{- "() => any;\\n\\n" }}
+        {%- endif %}
+    {%- endfor %}
+    {{- "} // namespace " + name }}
+{%- endmacro -%}
+{%- set developer = "" %}
+{%- set rest = messages %}
+{%- if messages and messages[0].role in ["developer", "system"] %}
+    {%- set developer = messages[0].content %}
+    {%- set rest = messages[1:] %}
+{%- endif %}
+{{- "<|start|>system<|message|>" + "Effort: " + (reasoning_effort if reasoning_effort is defined else "medium") }}
+{%- if strftime_now is defined and false %}{{- strftime_now("%Y-%m-%d") }}{%- endif %}
+{{- "<|end|>" }}
+{%- if developer or tools %}
+    {{- "<|start|>developer<|message|>" + developer }}
+    {%- if tools -%}{{- "# Tools\\n\\n" + signatures("functions", tools) }}{%- endif -%}
+    {{- "<|end|>" }}
+{%- endif %}
+{%- set ns = namespace(last_call=none, last_user=-1) %}
+{%- for message in rest %}{%- if message.role == "user" %}{%- set ns.last_user = loop.index0 %}{%- endif %}{%- endfor %}
+{%- for message in rest -%}
+    {%- if "content" in message and message.content is string and "<|channel|>analysis" in message.content %}
+        {{- raise_exception("Give the analysis in its own field.") }}
+    {%- endif %}
+    {%- if message.role == "assistant" -%}
+        {%- if message.tool_calls is defined and message.tool_calls -%}
+            {%- set call = message.tool_calls[0].function if message.tool_calls[0].function else message.tool_calls[0] %}
+            {%- if message.content and not loop.last %}{{- "<|start|>assistant<|channel|>analysis<|message|>" + message.content + "<|end|>" }}{%- endif %}
+            {{- "<|start|>assistant to=functions." ~ call.name ~ "<|channel|>commentary json<|message|>" }}
+            {{- call.arguments if call.arguments is string else call.arguments | tojson }}{{- "<|call|>" }}
+            {%- set ns.last_call = call.name %}
+        {%- else %}
+            {%- set future = namespace(final=false) %}
+            {%- for later in rest[loop.index:] %}{%- if later.role == "assistant" and not future.final %}{%- set future.final = true %}{%- endif %}{%- endfor %}
+            {{- "<|start|>assistant<|channel|>final<|message|>" + message.content.split("</think>")[-1].lstrip("\\n") + ("<|end|>" if future.final or loop.index0 < ns.last_user else "<|return|>") }}
+            {%- set ns.last_call = none %}
+        {%- endif %}
+    {%- elif message.role == "tool" -%}
+        {%- if ns.last_call is none %}{{- raise_exception("No call before the result of a tool.") }}{%- endif %}
+        {{- "<|start|>functions." + ns.last_call }}{{- " to=assistant<|channel|>commentary<|message|>" + message.content | tojson + "<|end|>" }}
+    {%- elif message.role == "user" -%}
+        {{- "<|start|>user<|message|>" + (message.content if message.content is string else message.content | selectattr("type", "equalto", "text") | map(attribute="text") | join) + "<|end|>" }}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+<|start|>assistant
+{%- endif -%}"""
+
 TOOLS = [
     {"type": "function", "function": {
         "name": "get_weather", "description": "Weather of a place.\nMetric.",
@@ -555,7 +647,7 @@ CHATS = {
 }
 
 LONG = {"chatml": CHATML, "plain chatml": PLAIN_CHATML, "headers": HEADERS, "inst": INST, "thinking": THINKING,
-        "signatures": SIGNATURES, "turns": TURNS}
+        "signatures": SIGNATURES, "turns": TURNS, "channels": CHANNELS}
 
 
 def cases():

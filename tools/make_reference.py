@@ -146,7 +146,7 @@ MODELS = [
           positions=24, new_style=True),
     model("phi_f16_whole", 1, "Phi", 160, (2, 2), 80, 328, 2, 199, eps=0.01, dtype="f16", positions=24),
     # Mixtures: one slot, all experts, one expert, many; the first layers without; a shared expert.
-    # Of the first 109 seeds none with a margin of 1 keeps its routes in the continuation, too.
+    # Seeds of a margin of 1 (25, 66, 109) have bf16 errors of 1.7 and more in steps of their continuations.
     mixture("qwen3_moe_8_experts", 3, "Qwen3Moe", 160, (4, 2), 64, 8, 2, 96, 3, 210, renormalise=True, theta=1e6,
             least_margin=0.5),
     mixture("qwen3_moe_512_experts", 7, "Qwen3Moe", 128, (2, 1), 64, 512, 8, 32, 2, 200, together=True, new_style=True,
@@ -526,7 +526,7 @@ def find_seed(m):
     for seed in range(1, MOST_SEEDS + 1):
         margins = []
         forward64(dict(m, seed=seed), None, margins)
-        if min(margins, default=np.inf) < m["least_margin"]:
+        if min(margins, default=np.inf) < m.get("least_margin", 0):
             continue
         wrong = what_is_degenerate(m, measure(dict(m, seed=seed))[2])
         print(f"{m['name']}: seed {seed}: {wrong or 'fine'}", flush=True)

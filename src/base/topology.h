@@ -20,10 +20,10 @@ uint32_t mgl_topology_numa_nodes(const mgl_topology *topology);   // at least 1
 const char *mgl_topology_cpu_name(const mgl_topology *topology);  // "" if the system does not tell
 
 // Teams of one size that share the machine have a node of their own each, or share one with as many
-// others as all nodes have: team *part of *parts, of `size` workers each, is restricted to its node.
-// The topology then is that node, and *part and *parts are the team's place on it; pages that its
-// workers touch first lie there. All stays as it is with one node, where teams do not come out even,
-// or where a node has too few threads for its teams. True: it was restricted.
+// others as all nodes have: team *part of *parts, of `size` workers each, is restricted to its
+// node. The topology then is that node, and *part and *parts are the team's place on it; pages that
+// its workers touch first lie there. All stays as it is with one node, where teams do not come out
+// even, or where a node has too few threads for its teams. True: it was restricted.
 bool mgl_topology_take_part(mgl_topology *topology, uint32_t size, uint32_t *part, uint32_t *parts);
 
 // Where a worker runs.

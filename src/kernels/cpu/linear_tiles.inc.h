@@ -8,9 +8,9 @@
 // then, and memory takes longer. Tails of K are copied and filled up with zeros.
 //
 // Up to 16 tokens stream the weights, 16 or 32 rows at a time, from where they lie. More are groups
-// of up to 32, in four accumulators: of 32 rows, a chunk of K stays in the L1 cache while all groups
-// pass, and the next rows are fetched into L2 meanwhile. Tokens that are not packed are groups of
-// one.
+// of up to 32, in four accumulators: of 32 rows, a chunk of K stays in the L1 cache while all of
+// them pass, and the next rows are fetched into L2 meanwhile. Tokens that are not packed are groups
+// of one.
 //
 // Packed x: for 16 tokens (of the last group, what is left), step after step of K; in a step, 16
 // rows of a pair of each token.

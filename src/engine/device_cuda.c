@@ -41,12 +41,22 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
   return MGL_OK;
 }
 
-// The kernels of large iterations have no codes yet.
+// Mixtures that fused tasks cover.
+static bool has_mixture(const mgl_graph *program) {
+  for (size_t i = 0; i < program->op_count; i++) {
+    if (mgl_op_input(&program->ops[i], MGL_ROLE_ROUTES) != MGL_NO_TENSOR) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The kernels of large iterations have neither codes nor experts yet.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
   const cuda_model *m = model;
-  bool large =
-      m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && mgl_packed_kinds(program) >> 1 == 0;
+  bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS &&
+               mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program);
   (void)build;
   *out = (mgl_device_defaults){
       .where = "this GPU",
@@ -79,9 +89,10 @@ static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   return status;
 }
 
-// Mode full has no kernels for codes.
+// Mode full has no kernels for codes, nor for experts.
 static uint32_t cuda_modes_of(const mgl_graph *program) {
-  return mgl_packed_kinds(program) >> 1 == 0 ? UINT32_MAX : 1u << MGL_MODE_MEGA;
+  return mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program) ? UINT32_MAX
+                                                                      : 1u << MGL_MODE_MEGA;
 }
 
 static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,

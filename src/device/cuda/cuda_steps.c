@@ -48,7 +48,7 @@ static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t to
                         uint32_t op_idx, mgl_cuda_op *out) {
   const mgl_op *op = &a->program->ops[op_idx];
   mgl_packed_matrices m = mgl_packed_matrices_of(a->program, op);
-  bool adds = op->kind == MGL_OP_LINEAR_ADD;
+  bool adds = mgl_op_input(op, MGL_ROLE_RESIDUAL) != MGL_NO_TENSOR;
   bool few = op->kind == MGL_OP_LOGITS && a->logit_rows < tokens;
   uint32_t group_shift = 0;
   while (1u << group_shift < m.group) {
@@ -70,6 +70,27 @@ static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t to
   if (op->kind == MGL_OP_QKV_PROJ) {
     out->bias = vector_at(a, a->layout->extras[op_idx]);
   }
+}
+
+// The router computes what qkv_proj does, and the experts of one token what gate_up and linear_add
+// do, of S * F features, whose weights lie elsewhere for every slot (device_run.h).
+static void bind_mixture(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
+                         uint32_t op_idx, mgl_cuda_op *out) {
+  const mgl_op *op = &a->program->ops[op_idx];
+  uint32_t logits = mgl_op_input(op, MGL_ROLE_ROUTER);
+  bind_linear(a, graph, tokens, op_idx, out);
+  out->kind = MGL_OP_QKV_PROJ;
+  if (logits == MGL_NO_TENSOR) {
+    return;
+  }
+  out->kind =
+      mgl_op_input(op, MGL_ROLE_RESIDUAL) == MGL_NO_TENSOR ? MGL_OP_GATE_UP : MGL_OP_LINEAR_ADD;
+  out->flags |= MGL_CUDA_EXPERTS;
+  out->k = out->x_stride;
+  out->k_padded = out->x_stride;
+  out->row_tiles = 1;
+  out->passes = 1;
+  out->angles = mgl_cuda_pointer(mgl_cuda_activation(a, graph, logits));
 }
 
 static void bind_attend(const mgl_cuda_addresses *a, uint32_t graph, const mgl_op *op,
@@ -104,6 +125,9 @@ mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32
     case MGL_OP_LINEAR_ADD:
     case MGL_OP_GATE_UP:
     case MGL_OP_LOGITS: bind_linear(a, graph, tokens, op_idx, &out); break;
+    case MGL_OP_ROUTER:
+    case MGL_OP_EXPERTS_UP:
+    case MGL_OP_EXPERTS_DOWN: bind_mixture(a, graph, tokens, op_idx, &out); break;
     case MGL_OP_ATTEND: bind_attend(a, graph, op, &out); break;
     case MGL_OP_EMBED:
       out.k = out.n;
@@ -148,7 +172,7 @@ static uint32_t columns_of_block(const mgl_graph *program, const mgl_op *op) {
   if (mgl_packed_matrices_of(program, op).count == 0) {
     return 1;
   }
-  return op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+  return mgl_op_info_of(op->kind)->cuda_grain;
 }
 
 static mgl_cuda_step make_step(const mgl_graph *program, const mgl_task_graph *graph,

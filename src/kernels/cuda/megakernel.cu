@@ -4,8 +4,10 @@
 // a worker block have roles, one file per role; what they run is the protocol that the CPU runs.
 // Compiled at run time for the present GPU and model (device/cuda/cuda_jit.h).
 #include "kernels/cuda/attend/tasks_attend.cuh"
+#include "kernels/cuda/common/experts.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
+#include "kernels/cuda/linear/tasks_experts.cuh"
 #include "kernels/cuda/linear/tasks_linear.cuh"
 #include "kernels/cuda/linear/tasks_linear_one.cuh"
 #include "kernels/cuda/linear/tasks_linear_rows.cuh"
@@ -138,6 +140,14 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
   if (function == MGL_CALL_ATTEND) {
     return mgl_call<mgl_task_attend>(run, block, state);
   }
+#if MGL_EXPERTS
+  if (function == MGL_CALL_EXPERTS_UP) {
+    return mgl_call<mgl_task_experts<true>>(run, block, state);
+  }
+  if (function == MGL_CALL_EXPERTS_DOWN) {
+    return mgl_call<mgl_task_experts<false>>(run, block, state);
+  }
+#endif
   switch (function) {
     case MGL_CALL_LINEAR_WHOLE: return mgl_call<mgl_task_linear<1, true, true>>(run, block, state);
 #if MGL_TARGET_LINEAR_ROWS

@@ -47,6 +47,8 @@ typedef enum mgl_task_function {
   MGL_CALL_NEXT_PLAN,
   MGL_CALL_SAMPLE,
   MGL_CALL_NOTHING,
+  MGL_CALL_EXPERTS_UP,  // of mixtures, one token after the other
+  MGL_CALL_EXPERTS_DOWN,
   // Linears of codes: of mgl_packing 1 those of mgl_coded_function, then of mgl_packing 2, ...
   MGL_CALL_CODED,
 } mgl_task_function;

@@ -12,6 +12,7 @@
 #ifndef MGL_KERNELS_CUDA_ROLES_ROLE_CONTROLLER_CUH
 #define MGL_KERNELS_CUDA_ROLES_ROLE_CONTROLLER_CUH
 
+#include "kernels/cuda/common/experts.cuh"
 #include "kernels/cuda/common/page_stream.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
@@ -200,6 +201,9 @@ static __device__ __forceinline__ uint32_t mgl_coded_function_of(const mgl_cuda_
 // A linear in the shape of its rows. Only one token to eight are worth a shape for whole pages.
 static __device__ __forceinline__ uint32_t mgl_linear_function(const mgl_cuda_op *op, bool paged) {
   uint32_t shape = op->row_tiles == 1 ? 0 : op->row_tiles == 2 ? 1 : 2;
+  if (MGL_HAS_EXPERTS && (op->flags & MGL_CUDA_EXPERTS) != 0) {
+    return (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_EXPERTS_UP : MGL_CALL_EXPERTS_DOWN;
+  }
   if (MGL_HAS_CODES && mgl_op_packing(op) != MGL_PACKING_BF16) {
     return mgl_coded_function_of(op);
   }

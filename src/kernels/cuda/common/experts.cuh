@@ -15,6 +15,12 @@
 #define MGL_EXPERT_SCALE 1.0f
 #endif
 
+#if MGL_EXPERTS
+#define MGL_TARGET_IF_EXPERTS(...) __VA_ARGS__
+#else
+#define MGL_TARGET_IF_EXPERTS(...)
+#endif
+
 enum {
   MGL_HAS_EXPERTS = MGL_EXPERTS != 0,
   // In scratch, of each slot of each token: the number of its expert and its weight. Before that

@@ -55,7 +55,6 @@ static __device__ __forceinline__ bool mgl_loader_await_logits(mgl_loader *l, ui
       return false;
     }
   }
-  __threadfence();
   return true;
 }
 
@@ -144,9 +143,8 @@ static __device__ __forceinline__ void mgl_expert_choose(
   }
 }
 
-// The whole warp: the experts of a token. A function of its own, since the loader's registers are
-// few.
-static __device__ __noinline__ void mgl_expert_route(const uint8_t *logits_at, bool carried,
+// The whole warp: the experts of a token.
+static __device__ __forceinline__ void mgl_expert_route(const uint8_t *logits_at, bool carried,
                                                      uint32_t stop_at, uint32_t routes_at) {
   uint32_t logits[MGL_EXPERT_LANE_LOGITS];
   mgl_loader_logits(logits_at, carried, stop_at, logits);

@@ -30,14 +30,13 @@ enum {
 
 // --- when logits are there -----------------------------------------------------------------------
 
-// One lane: the live run of this iteration's graph, which says which copy of activations it writes.
-// False: give up.
-static __device__ __forceinline__ bool mgl_loader_find_run(mgl_loader *l) {
+// One lane: which copy of activations this iteration writes, which its run of the graph says, once it
+// is live. False: give up.
+static __device__ __forceinline__ bool mgl_loader_find_copy(mgl_loader *l) {
   mgl_iteration_info info;
-  while (l->run_iteration != l->iteration + 1) {
+  while (l->copy == MGL_LOADER_COPY_UNKNOWN) {
     if (mgl_read_iteration(&l->run->protocol, &info) && info.iteration == l->iteration) {
-      l->odd_run = (uint32_t)info.run % 2;
-      l->run_iteration = l->iteration + 1;
+      l->copy = info.run % 2 != 0 ? MGL_LOADER_COPY_FIRST : MGL_LOADER_COPY_SECOND;
     } else if (mgl_loader_gives_up(l)) {
       return false;
     }
@@ -48,7 +47,7 @@ static __device__ __forceinline__ bool mgl_loader_find_run(mgl_loader *l) {
 // One lane: until logits may be asked for. False: give up.
 static __device__ __forceinline__ bool mgl_loader_await_logits(mgl_loader *l, uint64_t copy_bytes) {
   if (copy_bytes != 0) {
-    return mgl_loader_find_run(l);
+    return mgl_loader_find_copy(l);
   }
   while (l->ordinal >= mgl_loader_word(l, offsetof(mgl_block, activated))) {
     if (mgl_loader_gives_up(l)) {
@@ -145,7 +144,7 @@ static __device__ __forceinline__ void mgl_expert_choose(
 
 // The whole warp: the experts of a token.
 static __device__ __forceinline__ void mgl_expert_route(const uint8_t *logits_at, bool carried,
-                                                     uint32_t stop_at, uint32_t routes_at) {
+                                                        uint32_t stop_at, uint32_t routes_at) {
   uint32_t logits[MGL_EXPERT_LANE_LOGITS];
   mgl_loader_logits(logits_at, carried, stop_at, logits);
   mgl_expert_choose(logits, routes_at);
@@ -155,31 +154,36 @@ static __device__ __forceinline__ uint32_t mgl_loader_routes(const mgl_loader *l
   return l->block_at + MGL_CUDA_BLOCK_BYTES + MGL_EXPERT_ROUTES_AT;
 }
 
-// The whole warp: the experts of all tokens, by the logits of this op, unless they are there. False:
-// give up.
+// Down follows gate and up in the program, and reads the same logits.
+static __device__ __forceinline__ uint32_t mgl_loader_key(const mgl_load *load) {
+  uint32_t op = load->experts >> 2;
+  return (load->experts & 3) == MGL_LOAD_EXPERTS_UP ? op : op - 1;
+}
+
+// The whole warp: the experts of all tokens for this task, unless they are there. False: give up.
+// (For down they are there, and it needs no trip to the L2 to find that out.)
 static __device__ __forceinline__ bool mgl_loader_route(mgl_loader *l, const mgl_load *load) {
-  if (l->routed == load->logits && l->routed_iteration == l->iteration) {
+  if (l->routed == mgl_loader_key(load)) {
     return true;
   }
+  const mgl_cuda_op *op = &l->run->graphs[l->graph].ops[load->experts >> 2];
+  const uint8_t *at = (const uint8_t *)op->angles;
+  l->routed = mgl_loader_key(load);
   uint32_t may = 1;
   if (threadIdx.x % 32 == 0) {
-    may = mgl_loader_await_logits(l, load->copy_bytes) ? 1 : 0;
+    may = mgl_loader_await_logits(l, op->copy_bytes) ? 1 : 0;
   }
   if (__shfl_sync(0xffffffffu, may, 0) == 0) {
     return false;
   }
-  bool carried = load->copy_bytes != 0;
-  uint32_t odd = __shfl_sync(0xffffffffu, l->odd_run, 0);
-  const uint8_t *at = load->logits + (odd != 0 ? 0 : load->copy_bytes);
-  l->rows = load->tokens == 1 ? 1 : __ldcg(&l->run->plans[l->iteration & 1].token_count);
+  l->rows = op->tokens == 1 ? 1 : __ldcg(&l->run->plans[l->iteration & 1].token_count);
+  at += __shfl_sync(0xffffffffu, l->copy, 0) == MGL_LOADER_COPY_SECOND ? op->copy_bytes : 0;
   for (uint32_t row = 0; row < l->rows; row++) {
-    mgl_expert_route(at + (size_t)row * (MGL_EXPERTS * sizeof(float)), carried,
+    mgl_expert_route(at + (size_t)row * (MGL_EXPERTS * sizeof(float)), op->copy_bytes != 0,
                      l->block_at + (uint32_t)offsetof(mgl_block, stop),
                      mgl_loader_routes(l) + row * (MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES));
   }
   __syncwarp();
-  l->routed = load->logits;
-  l->routed_iteration = l->iteration;
   return true;
 }
 
@@ -235,7 +239,7 @@ static __device__ __forceinline__ bool mgl_load_down(mgl_loader *l, const mgl_lo
 
 // All pages of a task of experts, token after token. False: give up.
 static __device__ __forceinline__ bool mgl_load_experts(mgl_loader *l, const mgl_load *load) {
-  const bool up = load->experts == MGL_LOAD_EXPERTS_UP;
+  const bool up = (load->experts & 3) == MGL_LOAD_EXPERTS_UP;
   const uint32_t pages = (load->end - load->begin) * l->rows * mgl_pages_of_block(load->k_padded);
   l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
   // What gate and up read was there before the logits were.

@@ -32,12 +32,11 @@ struct mgl_load {
   uint32_t passes;
   uint32_t group_pages;
   uint32_t packing, panel_bytes;
-  // With MGL_HAS_EXPERTS:
-  uint32_t experts;       // mgl_load_experts_kind
-  uint32_t tokens;        // most of the graph
-  const uint8_t *logits;  // of the router: the first copy
-  uint64_t copy_bytes;    // to the second; 0: there is one
+  // With MGL_HAS_EXPERTS: mgl_load_experts_kind, and above two bits the op's index.
+  uint32_t experts;
 };
+
+enum mgl_loader_copy { MGL_LOADER_COPY_FIRST, MGL_LOADER_COPY_SECOND, MGL_LOADER_COPY_UNKNOWN };
 
 typedef enum mgl_load_experts_kind {
   MGL_LOAD_DENSE,
@@ -60,13 +59,11 @@ struct mgl_loader {
   uint32_t ordinal;                // of the task among this worker's AOT tasks, all iterations
   uint64_t iteration;
   uint32_t graph;  // of that iteration
-  // With MGL_HAS_EXPERTS (loader_experts.cuh):
-  uint64_t run_iteration;     // plus 1, of which odd_run is known; lane 0's
-  uint32_t odd_run;           // 1: activations of that iteration are first copies
-  uint32_t rows;              // tokens of the routes in scratch
-  const uint8_t *routed;      // the logits that they are of,
-  uint64_t routed_iteration;  // and of which iteration
-  mgl_tracer traced;          // lane 0's
+  // With MGL_HAS_EXPERTS (loader_experts.cuh), of this iteration:
+  uint32_t copy;      // mgl_loader_copy of activations
+  uint32_t routed;    // mgl_loader_key of the ops that the routes in scratch are for; 0: none
+  uint32_t rows;      // tokens that they are of
+  mgl_tracer traced;  // lane 0's
 };
 
 // Both 0 and 1 are phases that a page may be in; a page that was never filled is free.
@@ -375,12 +372,10 @@ static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *
   load.packing = mgl_op_packing(op);
   load.panel_bytes = mgl_op_panel_bytes(op);
   if (MGL_HAS_EXPERTS) {
-    const bool up = (op->flags & MGL_CUDA_X_NORMED) != 0;
-    load.experts = up ? MGL_LOAD_EXPERTS_UP : MGL_LOAD_EXPERTS_DOWN;
-    load.experts = (op->flags & MGL_CUDA_EXPERTS) == 0 ? (uint32_t)MGL_LOAD_DENSE : load.experts;
-    load.tokens = op->tokens;
-    load.logits = (const uint8_t *)op->angles;
-    load.copy_bytes = op->copy_bytes;
+    const uint32_t kind = (op->flags & MGL_CUDA_X_NORMED) != 0 ? (uint32_t)MGL_LOAD_EXPERTS_UP
+                                                               : (uint32_t)MGL_LOAD_EXPERTS_DOWN;
+    load.experts =
+        (op->flags & MGL_CUDA_EXPERTS) == 0 ? (uint32_t)MGL_LOAD_DENSE : kind | step->op << 2;
   }
   return load;
 }
@@ -405,9 +400,6 @@ static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine
   load.experts = MGL_LOAD_DENSE;
   if (MGL_HAS_EXPERTS) {
     load.experts = __shfl_sync(0xffffffffu, mine->experts, lane);
-    load.tokens = __shfl_sync(0xffffffffu, mine->tokens, lane);
-    load.logits = (const uint8_t *)__shfl_sync(0xffffffffu, (unsigned long long)mine->logits, lane);
-    load.copy_bytes = __shfl_sync(0xffffffffu, (unsigned long long)mine->copy_bytes, lane);
   }
   return load;
 }
@@ -420,6 +412,10 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
   l->most_short = graph->in_flight;
   l->most_long = graph->in_flight_long;
   l->most_ahead = graph->in_flight_ahead;
+  if (MGL_HAS_EXPERTS) {
+    l->copy = MGL_LOADER_COPY_UNKNOWN;
+    l->routed = 0;
+  }
   for (uint32_t first = graph->step_start[blockIdx.x]; first < last; first += batch) {
     uint32_t count = last - first < batch ? last - first : batch;
     mgl_load mine = {};

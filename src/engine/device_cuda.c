@@ -3,6 +3,9 @@
 // Requests are served by launches for many iterations (serve_fed.c): the device plans and samples
 // by itself. What those cannot do (logits for scoring, a single iteration) runs plan by plan, a
 // launch for each.
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/alloc.h"
 #include "device/cpu/cpu_memory.h"
 #include "engine/device_table.h"
@@ -86,6 +89,13 @@ static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
     status = mgl_packed_check(fused, err);
   }
   mgl_graph_destroy(fused);
+  // Their tasks were compiled, but not yet compared with a reference on a GPU.
+  const char *asked = getenv("MEGALITH_MIXTURES");
+  if (status == MGL_OK && has_mixture(program) && (asked == NULL || strcmp(asked, "tasks") != 0)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "cuda: tasks of a mixture of experts are an experiment, for which "
+                         "MEGALITH_MIXTURES=tasks asks; try --device cpu");
+  }
   return status;
 }
 

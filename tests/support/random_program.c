@@ -408,42 +408,10 @@ static void add_sample(generator *s) {
   (void)append(s, op, SAMPLED);
 }
 
-// The same as a GPU has it: router, experts_up and experts_down.
-static void add_fused_mixture(generator *s) {
-  uint32_t x = pick(s, HIDDEN);
-  uint32_t residual = pick(s, HIDDEN);
-  const uint32_t count = 1 + below(s, 6);
-  const uint32_t slots = 1 + below(s, count);
-  const mgl_dim logit_dims[] = {MGL_DIM_T, MGL_DIM(count)};
-  const mgl_dim slot_dims[] = {MGL_DIM_T, MGL_DIM(slots * s->f)};
-  if (x == MGL_NO_TENSOR) {
-    return;
-  }
-  uint32_t logits = declare(s, "t", MGL_PLACE_ACTIVATION, MGL_DTYPE_F32, 2, logit_dims);
-  uint32_t gated = declare(s, "t", MGL_PLACE_ACTIVATION, s->act, 2, slot_dims);
-  mgl_op up = {.kind = MGL_OP_EXPERTS_UP,
-               .input_count = 5,
-               .inputs = {x, vector(s, s->d), logits, experts(s, count, s->f, s->d),
-                          experts(s, count, s->f, s->d)},
-               .output = gated};
-  up.attrs[MGL_ATTR_SCALE] = 1;
-  mgl_graph_op(s->g, (mgl_op){.kind = MGL_OP_ROUTER,
-                              .input_count = 3,
-                              .inputs = {x, vector(s, s->d), matrix(s, count, s->d)},
-                              .output = logits});
-  mgl_graph_op(s->g, up);
-  s->was_read[x] = 1;
-  s->was_read[residual] = 1;
-  take_over(s, HIDDEN, residual);
-  (void)append(s,
-               (mgl_op){.kind = MGL_OP_EXPERTS_DOWN,
-                        .input_count = 4,
-                        .inputs = {residual, gated, logits, experts(s, count, s->d, s->f)}},
-               HIDDEN);
-}
-
+// GPUs have no tasks for mixtures.
 static void add_op(generator *s, bool is_cuda) {
-  switch (below(s, 25)) {
+  uint32_t choice = below(s, is_cuda ? 24 : 25);
+  switch (is_cuda && choice == 23 ? 24 : choice) {
     case 0: add_source(s, below(s, 2) == 0); break;
     case 1:
     case 2:
@@ -467,13 +435,7 @@ static void add_op(generator *s, bool is_cuda) {
     case 20:
     case 21: add_linear_add(s); break;
     case 22: add_normed_projection(s, false); break;
-    case 23:
-      if (is_cuda) {
-        add_fused_mixture(s);
-      } else {
-        add_mixture(s);
-      }
-      break;
+    case 23: add_mixture(s); break;
     default: add_normed_projection(s, true); break;
   }
 }

@@ -90,6 +90,8 @@ mgl_status mgl_compile(const mgl_graph *program, const mgl_compile_options *opti
 // names its activations after the op that it replaces last; weights, inputs, KV tensors and outputs
 // keep their names.
 mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *err);
+// The same with the ops of mixtures, as far as the tasks of a GPU have their experts.
+mgl_status mgl_fuse_ops_and_mixtures(const mgl_graph *program, mgl_graph **out, mgl_error *err);
 
 // Fuses for the GPU: the result has the ops of mgl_fuse_ops, before them next_plan (it waits for
 // nothing and is the program's first op; result "next_plan" i32[1]), behind them sample (inputs:
@@ -106,6 +108,8 @@ enum {
   MGL_FUSE_CUDA_MAX_HEAD_DIM = 128,
   MGL_FUSE_CUDA_MAX_GROUP = 8,
   MGL_FUSE_CUDA_FEATURE_STEP = 8,
+  MGL_FUSE_CUDA_MAX_EXPERTS = 512,  // of a layer, and of a token
+  MGL_FUSE_CUDA_MAX_SLOTS = 32,
 };
 mgl_status mgl_fuse_ops_cuda(const mgl_graph *program, mgl_graph **out, mgl_error *err);
 

@@ -4,6 +4,8 @@
 //   qkv_proj + attend   rmsnorm, three linears, [two rmsnorms of heads,] two ropes, kv_write,
 //   attention linear_add          linear, add gate_up             rmsnorm, two linears, silu_mul
 //   logits              rmsnorm of rows, linear
+// and for a GPU a sixth:
+//   router, experts_up, experts_down  rmsnorm, linear, route, expert_gate_up, expert_down
 // The first two arise together or not at all, since qkv_proj has one result where the three linears
 // have three. Everything that matches no pattern stays as it is and where it is.
 //
@@ -21,6 +23,8 @@
 #include "base/alloc.h"
 #include "compile/compile.h"
 #include "graph/act_dtype.h"
+#include "model/config.h"
+#include "twin/device_run.h"
 
 #define NONE UINT32_MAX
 
@@ -34,6 +38,7 @@ typedef struct fuser {
   const mgl_graph *in;
   mgl_graph *out;
   mgl_dtype act;       // of the program
+  bool mixtures;       // their ops are fused too
   uint32_t *producer;  // [tensors] the op that writes an activation, or NONE
   uint32_t *reads;     // [tensors] by ops of the program; an output has one more
   uint32_t *taken_by;  // [tensors] the in-place op that takes over the storage, or NONE
@@ -137,6 +142,68 @@ static void match_gate_up(fuser *f, uint32_t at) {
   op.attrs[MGL_ATTR_EPS] = n->attrs[MGL_ATTR_EPS];
   replace(f, at, op);
   absorb(f, (uint32_t[]){norm, gate, up}, 3);
+}
+
+// Whether the tasks of a GPU have these experts: in bf16, of sizes that linears of one token have
+// (tasks_linear_one.cuh), chosen by a softmax.
+static bool are_tasks_for(const fuser *f, const mgl_op *route, const mgl_op *up,
+                          const mgl_op *down) {
+  const mgl_tensor *w = mgl_graph_input(f->in, up, MGL_ROLE_EXPERTS);
+  const mgl_tensor *w_down = mgl_graph_input(f->in, down, MGL_ROLE_EXPERTS);
+  const uint32_t slots = mgl_op_slots(f->in, up);
+  const uint32_t width = w->dims[2].number, features = w->dims[1].number;
+  const uint32_t step = 2 * MGL_CUDA_PAGE_K;
+  const bool plain = w->dtype == MGL_DTYPE_BF16 && w_down->dtype == MGL_DTYPE_BF16;
+  return f->act == MGL_DTYPE_BF16 && plain && up->attrs[MGL_ATTR_LIMIT] == 0 &&
+         route->attrs[MGL_ATTR_SCORES] != MGL_SCORES_SIGMOID &&
+         (route->attrs[MGL_ATTR_GROUPS] <= 1 || route->attrs[MGL_ATTR_TOP_GROUPS] == 0) &&
+         w->dims[0].number <= MGL_FUSE_CUDA_MAX_EXPERTS && slots <= MGL_FUSE_CUDA_MAX_SLOTS &&
+         width % step == 0 && width <= MGL_ONE_NORMED_MAX_K && features % MGL_CUDA_K_ALIGN == 0 &&
+         slots * (uint64_t)features <= MGL_ONE_MAX_K && slots * features % step == 0;
+}
+
+// A mixture: router, experts_up and experts_down stand where the router's linear, expert_gate_up
+// and expert_down stood.
+static void match_experts(fuser *f, uint32_t at) {
+  const mgl_op *ops = f->in->ops;
+  const mgl_op *down = &ops[at];
+  uint32_t up_idx = sole_producer_of(f, down->inputs[1], MGL_OP_EXPERT_GATE_UP, 0);
+  uint32_t route_idx = producer_of(f, down->inputs[2], MGL_OP_ROUTE, 0);
+  if (down->input_count != 4 || up_idx == NONE || route_idx == NONE ||
+      ops[up_idx].inputs[1] != down->inputs[2] || f->reads[down->inputs[2]] != 2) {
+    return;
+  }
+  const mgl_op *up = &ops[up_idx];
+  const mgl_op *route = &ops[route_idx];
+  uint32_t linear_idx = sole_producer_of(f, route->inputs[0], MGL_OP_LINEAR, 0);
+  uint32_t norm_idx = staged_norm(f, up->inputs[0], 2, 0, up_idx);
+  if (linear_idx == NONE || norm_idx == NONE || ops[linear_idx].inputs[0] != up->inputs[0] ||
+      tensor_of(f, ops[linear_idx].output)->rank != 2 || !are_tasks_for(f, route, up, down)) {
+    return;
+  }
+  const mgl_op *norm = &ops[norm_idx];
+  const uint32_t logits = route->inputs[0];
+  mgl_op router = {.kind = MGL_OP_ROUTER,
+                   .input_count = 3,
+                   .inputs = {norm->inputs[0], norm->inputs[1], ops[linear_idx].inputs[1]},
+                   .output = logits};
+  mgl_op experts_up = {
+      .kind = MGL_OP_EXPERTS_UP,
+      .input_count = 5,
+      .inputs = {norm->inputs[0], norm->inputs[1], logits, up->inputs[2], up->inputs[3]},
+      .output = up->output};
+  mgl_op experts_down = {.kind = MGL_OP_EXPERTS_DOWN,
+                         .input_count = 4,
+                         .inputs = {down->inputs[0], down->inputs[1], logits, down->inputs[3]},
+                         .output = down->output};
+  router.attrs[MGL_ATTR_EPS] = experts_up.attrs[MGL_ATTR_EPS] = norm->attrs[MGL_ATTR_EPS];
+  experts_up.attrs[MGL_ATTR_SCALE] = route->attrs[MGL_ATTR_SCALE];
+  experts_up.attrs[MGL_ATTR_SCORES] = route->attrs[MGL_ATTR_SCORES];
+  experts_up.attrs[MGL_ATTR_RENORMALISE] = route->attrs[MGL_ATTR_RENORMALISE];
+  replace(f, linear_idx, router);
+  replace(f, up_idx, experts_up);
+  replace(f, at, experts_down);
+  absorb(f, (uint32_t[]){norm_idx, route_idx}, 2);
 }
 
 static void match_logits(fuser *f, uint32_t at) {
@@ -301,6 +368,11 @@ static void match(fuser *f) {
       case MGL_OP_ADD: match_linear_add(f, i); break;
       case MGL_OP_SILU_MUL: match_gate_up(f, i); break;
       case MGL_OP_LINEAR: match_logits(f, i); break;
+      case MGL_OP_EXPERT_DOWN:
+        if (f->mixtures) {
+          match_experts(f, i);
+        }
+        break;
       default: break;
     }
     const mgl_op *op = &f->in->ops[i];
@@ -348,6 +420,10 @@ static void declare_output(fuser *f, const mgl_op *op) {
     }
     dims[1] = MGL_DIM(features / dims[2].number);
   }
+  if (op->kind == MGL_OP_EXPERTS_UP) {  // a row a token
+    dims[1] = MGL_DIM((dims[0].number > 1 ? dims[0].number : 1) * dims[1].number);
+    dims[0] = MGL_DIM_T;
+  }
   f->map[op->output] = mgl_graph_tensor(f->out, t->name, t->placement, t->dtype, t->rank, dims);
   if (t->is_output) {
     mgl_graph_mark_output(f->out, f->map[op->output]);
@@ -384,10 +460,10 @@ static void write_program(fuser *f) {
   }
 }
 
-mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *err) {
+static mgl_status fuse(const mgl_graph *program, bool mixtures, mgl_graph **out, mgl_error *err) {
   size_t tensors = program->tensor_count;
   size_t ops = program->op_count;
-  fuser f = {.in = program, .act = mgl_graph_act_dtype(program)};
+  fuser f = {.in = program, .act = mgl_graph_act_dtype(program), .mixtures = mixtures};
   *out = NULL;
   mgl_status status = mgl_graph_create(program->name, &f.out, err);
   if (status != MGL_OK) {
@@ -422,4 +498,12 @@ mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *er
   }
   *out = f.out;
   return MGL_OK;
+}
+
+mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *err) {
+  return fuse(program, false, out, err);
+}
+
+mgl_status mgl_fuse_ops_and_mixtures(const mgl_graph *program, mgl_graph **out, mgl_error *err) {
+  return fuse(program, true, out, err);
 }

@@ -26,6 +26,9 @@ static bool has_kernel(mgl_op_kind kind) {
     case MGL_OP_ATTEND:
     case MGL_OP_LINEAR_ADD:
     case MGL_OP_GATE_UP:
+    case MGL_OP_ROUTER:
+    case MGL_OP_EXPERTS_UP:
+    case MGL_OP_EXPERTS_DOWN:
     case MGL_OP_LOGITS: return true;
     default: return false;
   }
@@ -134,7 +137,7 @@ static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error
 
 // Checks that linears and attention hand on what the next linear's kernel reads.
 static mgl_status check_activations(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
-  return op->kind == MGL_OP_ATTEND || op->kind == MGL_OP_GATE_UP
+  return op->kind == MGL_OP_ATTEND || op->kind == MGL_OP_GATE_UP || op->kind == MGL_OP_EXPERTS_UP
              ? check_bf16(&program->tensors[op->output], "activations that feed linears", err)
              : MGL_OK;
 }
@@ -202,7 +205,7 @@ mgl_status mgl_fuse_ops_cuda(const mgl_graph *program, mgl_graph **out, mgl_erro
   uint32_t embed = 0;
   uint32_t logits = 0;
   *out = NULL;
-  MGL_TRY(mgl_fuse_ops(program, &fused, err));
+  MGL_TRY(mgl_fuse_ops_and_mixtures(program, &fused, err));
   mgl_status status = check_program(fused, &embed, &logits, err);
   if (status == MGL_OK) {
     status = add_device_ops(fused, embed, logits, err);

@@ -3,6 +3,9 @@
 // Requests are served by launches for many iterations (serve_fed.c): the device plans and samples
 // by itself. What those cannot do (logits for scoring, a single iteration) runs plan by plan, a
 // launch for each.
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/alloc.h"
 #include "device/cpu/cpu_memory.h"
 #include "engine/device_table.h"
@@ -41,12 +44,22 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
   return MGL_OK;
 }
 
-// The kernels of large iterations have no codes yet.
+// Mixtures that fused tasks cover.
+static bool has_mixture(const mgl_graph *program) {
+  for (size_t i = 0; i < program->op_count; i++) {
+    if (mgl_op_input(&program->ops[i], MGL_ROLE_ROUTES) != MGL_NO_TENSOR) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The kernels of large iterations have neither codes nor experts yet.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
   const cuda_model *m = model;
-  bool large =
-      m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && mgl_packed_kinds(program) >> 1 == 0;
+  bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS &&
+               mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program);
   (void)build;
   *out = (mgl_device_defaults){
       .where = "this GPU",
@@ -76,12 +89,20 @@ static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
     status = mgl_packed_check(fused, err);
   }
   mgl_graph_destroy(fused);
+  // Their tasks were compiled, but not yet compared with a reference on a GPU.
+  const char *asked = getenv("MEGALITH_MIXTURES");
+  if (status == MGL_OK && has_mixture(program) && (asked == NULL || strcmp(asked, "tasks") != 0)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "cuda: tasks of a mixture of experts are an experiment, for which "
+                         "MEGALITH_MIXTURES=tasks asks; try --device cpu");
+  }
   return status;
 }
 
-// Mode full has no kernels for codes.
+// Mode full has no kernels for codes, nor for experts.
 static uint32_t cuda_modes_of(const mgl_graph *program) {
-  return mgl_packed_kinds(program) >> 1 == 0 ? UINT32_MAX : 1u << MGL_MODE_MEGA;
+  return mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program) ? UINT32_MAX
+                                                                      : 1u << MGL_MODE_MEGA;
 }
 
 static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,

@@ -487,6 +487,64 @@ static const char *check_all_gather(const mgl_op *op, const mgl_tensor *const *i
   return wrong != NULL ? wrong : fits ? NULL : "the result must be f32 with a part for each rank";
 }
 
+// The router's logits, of one token a row.
+static bool are_router_logits(const mgl_tensor *t, const mgl_tensor *w) {
+  return is_act(t) && is_f32(t) && t->rank == 2 && same_dim(t->dims[0], MGL_DIM_T) &&
+         same_dim(t->dims[1], w->dims[0]);
+}
+
+static const char *check_router(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
+      !same_dim(in[0]->dims[0], MGL_DIM_T) || !is_float_weight(in[1]) || in[1]->rank != 1 ||
+      !same_dim(in[1]->dims[0], in[0]->dims[1])) {
+    return "x must be f32[T,D] with a norm [D]";
+  }
+  if (!is_float_weight(in[2]) || in[2]->rank != 2 || !same_dim(in[2]->dims[1], in[0]->dims[1])) {
+    return "w must be a weight [E,D]";
+  }
+  return are_router_logits(out, in[2]) ? NULL : "the result must be f32[T,E]";
+}
+
+// Columns of S slots of F each.
+static bool are_slots(const mgl_tensor *t, uint32_t features, uint32_t experts) {
+  return is_act(t) && t->rank == 2 && same_dim(t->dims[0], MGL_DIM_T) &&
+         t->dims[1].number % features == 0 && t->dims[1].number / features <= experts;
+}
+
+static const char *check_experts_up(const mgl_op *op, const mgl_tensor *const *in,
+                                    const mgl_tensor *out) {
+  if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
+      !same_dim(in[0]->dims[0], MGL_DIM_T) || !is_float_weight(in[1]) || in[1]->rank != 1 ||
+      !same_dim(in[1]->dims[0], in[0]->dims[1])) {
+    return "x must be f32[T,D] with a norm [D]";
+  }
+  if (!are_experts(in[3], NULL, in[0]->dims[1].number) || !same_shape(in[3], in[4]) ||
+      !are_router_logits(in[2], in[3])) {
+    return "w_gate and w_up must be weights [E,F,D], logits f32[T,E]";
+  }
+  if (!(op->attrs[MGL_ATTR_SCALE] > 0) ||
+      !is_number(op->attrs[MGL_ATTR_SCORES], MGL_SCORES_COUNT - 1)) {
+    return "scale must be positive, scores 0, 1 or 2";
+  }
+  return are_slots(out, in[3]->dims[1].number, in[3]->dims[0].number)
+             ? NULL
+             : "the result must be act[T,S*F]";
+}
+
+static const char *check_experts_down(const mgl_tensor *const *in, const mgl_tensor *out) {
+  if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
+      !same_dim(in[0]->dims[0], MGL_DIM_T)) {
+    return "the residual must be f32[T,N]";
+  }
+  if (!is_float_weight(in[3]) || in[3]->rank != 3 || !same_dim(in[3]->dims[1], in[0]->dims[1]) ||
+      !are_router_logits(in[2], in[3]) ||
+      !are_slots(in[1], in[3]->dims[2].number, in[3]->dims[0].number)) {
+    return "x must be act[T,S*F], w a weight [E,N,F], logits f32[T,E]";
+  }
+  return same_shape(in[0], out) && is_act(out) && is_f32(out) ? NULL
+                                                              : "the result must be f32[T,N]";
+}
+
 // NULL, or what is wrong with the op.
 static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out) {
   if (op->attrs[MGL_ATTR_EPS] < 0) {
@@ -511,6 +569,9 @@ static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const
     case MGL_OP_LOGITS: return check_logits(in, out);
     case MGL_OP_NEXT_PLAN: return check_next_plan(in, out);
     case MGL_OP_SAMPLE: return check_sample(in, out);
+    case MGL_OP_ROUTER: return check_router(in, out);
+    case MGL_OP_EXPERTS_UP: return check_experts_up(op, in, out);
+    case MGL_OP_EXPERTS_DOWN: return check_experts_down(in, out);
     case MGL_OP_ROUTE: return check_route(op, in, out);
     case MGL_OP_EXPERT_GATE_UP: return check_expert_gate_up(op, in, out);
     case MGL_OP_EXPERT_DOWN: return check_expert_down(op, in, out);

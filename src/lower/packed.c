@@ -14,21 +14,24 @@ static mgl_packing packing_of(mgl_dtype dtype) {
 
 mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_op *op) {
   mgl_op_range inputs = mgl_op_inputs(op, MGL_ROLE_MATRIX);
+  bool experts = inputs.count == 0 && mgl_op_is_linear(op);
+  inputs = experts ? mgl_op_inputs(op, MGL_ROLE_EXPERTS) : inputs;
   mgl_packed_matrices m = {.first = inputs.first, .count = inputs.count};
   if (m.count == 0) {
     return (mgl_packed_matrices){0};
   }
   uint32_t halves = 0;
-  m.k = program->tensors[op->inputs[m.first]].dims[1].number;
+  m.experts = experts ? program->tensors[op->inputs[m.first]].dims[0].number : 0;
+  m.k = program->tensors[op->inputs[m.first]].dims[experts ? 2 : 1].number;
   m.k_padded = (m.k + MGL_CUDA_K_ALIGN - 1) / MGL_CUDA_K_ALIGN * MGL_CUDA_K_ALIGN;
   const mgl_tensor *first = &program->tensors[op->inputs[m.first]];
   m.packing = packing_of(first->dtype);
   m.group = first->group < MGL_PANEL_K ? first->group : (uint32_t)MGL_PANEL_K;
   for (uint32_t i = 0; i < m.count; i++) {
-    uint32_t rows = program->tensors[op->inputs[m.first + i]].dims[0].number;
+    uint32_t rows = program->tensors[op->inputs[m.first + i]].dims[experts ? 1 : 0].number;
     halves += (rows + MGL_CUDA_HALF_ROWS - 1) / MGL_CUDA_HALF_ROWS;
   }
-  m.row_blocks = (halves + 1) / 2;
+  m.row_blocks = (halves + 1) / 2 * (experts ? m.experts : 1);
   return m;
 }
 

@@ -13,6 +13,7 @@ typedef struct mgl_packed_matrices {
   uint32_t first, count;
   uint32_t k, k_padded;
   uint32_t row_blocks;  // of all of them
+  uint32_t experts;  // that have matrices of their own, one expert behind the other; 0: no mixture
   mgl_packing packing;
   uint32_t group;  // of codes: elements of a panel's row that share a scale
 } mgl_packed_matrices;

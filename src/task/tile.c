@@ -299,6 +299,14 @@ uint64_t mgl_tile_weight_bytes(const mgl_graph *graph, const mgl_op *op, uint32_
       region.row_end = end - begin;  // a row of the table a token
       region.row_begin = 0;
     }
+    if (mgl_op_role(op, operands[i].input) == MGL_ROLE_EXPERTS && mgl_op_is_linear(op)) {
+      const mgl_tensor *w = &graph->tensors[region.tensor];
+      bool sums = mgl_op_input(op, MGL_ROLE_RESIDUAL) != MGL_NO_TENSOR;  // over a token's slots
+      uint64_t x = mgl_tensor_row_elements(mgl_graph_input(graph, op, MGL_ROLE_X));
+      uint64_t rows = (uint64_t)tokens * (end - begin) * (sums ? x / w->dims[2].number : 1);
+      bytes += rows * mgl_tensor_inner_bytes(w);
+      continue;
+    }
     if (mgl_op_role(op, operands[i].input) == MGL_ROLE_EXPERTS) {
       uint64_t most = (uint64_t)mgl_op_slots(graph, op) * tokens;  // that are chosen
       region.row_end = most < region.row_end ? (uint32_t)most : region.row_end;

@@ -68,6 +68,9 @@ typedef enum mgl_cuda_op_flags {
   // attend, in a carrying graph: no worker has two units of a KV head, and heads come in ascending
   // order. So a task may wait for items before its own: nobody waits in a circle.
   MGL_CUDA_UNITS_APART = 4,
+  // gate_up or linear_add of a mixture: of each token by itself, over the features of its S slots,
+  // one slot behind the other. Weights are those of the experts that the token's logits choose.
+  MGL_CUDA_EXPERTS = 8,
 } mgl_cuda_op_flags;
 
 // Carrying graphs. In the graphs for few tokens, an activation carries its own readiness: a 32-bit
@@ -113,7 +116,8 @@ typedef struct mgl_cuda_op {
   const float *bias;       // [n] or NULL
   const float *residual;   // [T, n]
   void *out;               // embed, linear, qkv_proj, linear_add, logits: f32; else bf16
-  const float *angles;     // attend: [T, HD / 2, 2] cos and sin; rope_angles: [HD / 2] frequencies
+  const float *angles;     // attend: [T, HD / 2, 2] cos and sin; rope_angles: [HD / 2] frequencies;
+                           // of experts: [T, E] the router's logits
   const float *q_norm;     // attend: [HD] or NULL
   const float *k_norm;
   uint16_t *k_cache;  // attend: bf16 [pages, HKV, P, HD]

@@ -31,6 +31,11 @@ MGL_SHARED_FN bool mgl_of_rows(const mgl_cuda_op *op) {
   return op->row_tiles <= 2 && op->passes == 1 && op->k % (2 * MGL_CUDA_PAGE_K) == 0;
 }
 
+// Of experts, which a token's logits choose.
+MGL_SHARED_FN bool mgl_of_experts(const mgl_cuda_op *op) {
+  return (op->flags & MGL_CUDA_EXPERTS) != 0;
+}
+
 // --- the megakernel's ----------------------------------------------------------------------------
 
 typedef enum mgl_task_function {

@@ -608,6 +608,11 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
   bool brief = false;
   for (size_t i = 0; i < MACHINES && whole; i++) {
     bool named = only == NULL || strstr(machines[i].name, only) != NULL;
+    // Tasks of experts are in their worker's list, and mode full has none.
+    if (c->model.config.mixture.expert_count != 0 &&
+        (machines[i].full || machines[i].hybrid || machines[i].launch == MGL_LAUNCH_JIT)) {
+      continue;
+    }
     if (i > 0 && !named) {
       continue;
     }
@@ -641,7 +646,7 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
 }
 
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments) {
-  static const char *const small[] = {"tiny", "wide", "whole", "bias"};
+  static const char *const small[] = {"tiny", "wide", "whole", "bias", "experts", "slots"};
   const char *only = NULL;
   int models = 0;
   for (int i = 0; i < count; i++) {

@@ -28,6 +28,24 @@ static const struct {
      "\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":128,"
      "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
      "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"},
+    {"experts",  // a page of down has parts of four experts
+     "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\",\"vocab_size\":"
+     "1000,"
+     "\"hidden_size\":1024,\"intermediate_size\":640,\"moe_intermediate_size\":128,"
+     "\"num_experts\":24,\"num_experts_per_tok\":8,\"norm_topk_prob\":false,"
+     "\"decoder_sparse_step\":1,\"mlp_only_layers\":[],\"num_hidden_layers\":3,"
+     "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":64,"
+     "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
+     "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"},
+    {"slots",  // a dense layer between, and pages that begin in one expert and end in the next
+     "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\",\"vocab_size\":"
+     "4104,"
+     "\"hidden_size\":2048,\"intermediate_size\":3072,\"moe_intermediate_size\":768,"
+     "\"num_experts\":40,\"num_experts_per_tok\":4,\"norm_topk_prob\":true,"
+     "\"decoder_sparse_step\":1,\"mlp_only_layers\":[1],\"num_hidden_layers\":3,"
+     "\"num_attention_heads\":8,\"num_key_value_heads\":1,\"head_dim\":128,"
+     "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
+     "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"},
     {"bias",
      "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
      "\"hidden_size\":256,\"intermediate_size\":512,\"num_hidden_layers\":3,"

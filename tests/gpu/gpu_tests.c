@@ -15,7 +15,7 @@
 //   gpu_tests reference [chunk=N] DIR...  KL against transformers; tests/gpu/reference.py makes DIR
 //   gpu_tests contract [MODEL...] [only=TEXT]
 //                                 the same bits in every way to run (default: tiny, wide, whole,
-//                                 bias); only: in those ways whose name has the text
+//                                 bias, experts, slots); only: in those ways whose name has the text
 //   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
 //                                 very many iterations, then with random delays, then faults
 //   gpu_tests memcheck [MODEL...] [only=TEXT]
@@ -42,7 +42,7 @@
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 // With MEGALITH_KERNELS=portable in the environment all of it runs the portable kernels.
-// MODEL: tiny, wide, whole, bias, or a folder with a config.json.
+// MODEL: tiny, wide, whole, bias, experts, slots, or a folder with a config.json.
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@
 #include "twin/plain_op.h"
 #include "twin/wide_run.h"
 
-enum { MAX_HEADERS = 128, MAX_OPTIONS = 56, OPTION_BYTES = 64 };
+enum { MAX_HEADERS = 128, MAX_OPTIONS = 64, OPTION_BYTES = 64 };
 
 mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err) {
   static const char *const files[] = {"libnvrtc.so.13",
@@ -139,6 +139,18 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_GROUPS_OF_32=%d", shape->groups_of_32 ? 1 : 0);
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_PAGE_BYTES=%u",
                  shape->page_bytes == 0 ? (unsigned)MGL_CUDA_PAGE_BYTES : shape->page_bytes);
+  const mgl_cuda_experts *e = &shape->experts;
+  if (e->count != 0) {
+    (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERTS=%u", e->count);
+    (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_SLOTS=%u", e->slots);
+    (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_FEATURES=%u", e->features);
+    (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_WIDTH=%u", e->width);
+    (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_SOFTMAX_OF_ALL=%d",
+                   e->softmax_of_all ? 1 : 0);
+    (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_RENORMALISE=%d",
+                   e->renormalise ? 1 : 0);
+    (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_SCALE=%#.9gf", (double)e->scale);
+  }
   return count;
 }
 

@@ -40,6 +40,16 @@ typedef struct mgl_nvrtc {
 mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err);
 
 // Device code is specialised for a shape.
+// The mixture that the narrow class is compiled for.
+typedef struct mgl_cuda_experts {
+  uint32_t count;     // E; 0: there is none
+  uint32_t slots;     // S
+  uint32_t features;  // F of an expert
+  uint32_t width;     // D
+  bool softmax_of_all, renormalise;
+  float scale;
+} mgl_cuda_experts;
+
 typedef struct mgl_cuda_shape {
   uint32_t head_dim;  // a multiple of 32, at most 128
   uint32_t group;     // query heads of a KV head, 1 to 8
@@ -47,6 +57,7 @@ typedef struct mgl_cuda_shape {
   uint32_t packings;    // mgl_packed_kinds; 0: bf16
   bool groups_of_32;    // of codes
   uint32_t page_bytes;  // from an smem page to the next; 0: MGL_CUDA_PAGE_BYTES
+  mgl_cuda_experts experts;
 } mgl_cuda_shape;
 
 // Compiles the embedded source `name` for `architecture` ("sm_90a"). The cubin is freed with

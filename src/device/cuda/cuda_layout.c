@@ -6,6 +6,8 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "lower/words.h"
+#include "model/config.h"
+#include "task/tile.h"
 
 enum { ITERATIONS = 1 << 16 };  // that are timed: 512 KiB
 
@@ -39,6 +41,39 @@ static uint64_t take(mgl_cuda_layout *layout, mgl_cuda_memory_kind kind, uint64_
 
 // --- what the megakernel knows -------------------------------------------------------------------
 
+// What the layers with experts have in common.
+static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, mgl_error *err) {
+  *out = (mgl_cuda_experts){0};
+  for (size_t i = 0; i < program->op_count; i++) {
+    const mgl_op *op = &program->ops[i];
+    if (op->kind != MGL_OP_EXPERTS_UP) {
+      continue;
+    }
+    const mgl_tensor *result = &program->tensors[op->output];
+    const mgl_tensor *w = mgl_graph_input(program, op, MGL_ROLE_EXPERTS);
+    const mgl_cuda_experts now = {
+        .count = w->dims[0].number,
+        .slots = result->dims[1].number / w->dims[1].number,
+        .features = w->dims[1].number,
+        .width = w->dims[2].number,
+        .softmax_of_all = op->attrs[MGL_ATTR_SCORES] == MGL_SCORES_SOFTMAX,
+        .renormalise = op->attrs[MGL_ATTR_RENORMALISE] != 0,
+        .scale = (float)op->attrs[MGL_ATTR_SCALE]};
+    bool same = now.count == out->count && now.slots == out->slots &&
+                now.features == out->features && now.width == out->width &&
+                now.softmax_of_all == out->softmax_of_all && now.renormalise == out->renormalise &&
+                now.scale == out->scale;
+    if (out->count != 0 && !same) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "\"%s\" has other experts than the layers before it: on the GPU all "
+                           "must be alike; run it on the CPU",
+                           result->name);
+    }
+    *out = now;
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_error *err) {
   *out = (mgl_cuda_model){0};
   for (size_t i = 0; i < program->op_count; i++) {
@@ -62,8 +97,10 @@ mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_
                            "be alike; run it on the CPU",
                            result->name);
     }
+    now.experts = out->experts;
     *out = now;
   }
+  MGL_TRY(find_experts(program, &out->experts, err));
   if (out->head_dim == 0 || out->vocab == 0) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "the program has no attention or no logits; run it on the CPU");
@@ -99,6 +136,8 @@ static void lay_out_ops(const mgl_graph *program, uint32_t workers, mgl_cuda_lay
     if (m.count > 0) {
       uint64_t bytes = m.row_blocks * mgl_packed_row_block_bytes(&m);
       layout->matrices[i] = take(layout, MGL_CUDA_MEMORY_WEIGHTS, bytes);
+      uint64_t tile = mgl_tile_units(program, op, 1, 1);
+      bytes = m.experts == 0 ? bytes : mgl_tile_weight_bytes(program, op, 1, 1, 0, (uint32_t)tile);
       layout->step_bytes += bytes;
       stages += op->kind != MGL_OP_LOGITS;
       stage_bytes += op->kind != MGL_OP_LOGITS ? bytes : 0;

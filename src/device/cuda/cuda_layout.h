@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "device/cuda/cuda_jit.h"
 #include "graph/graph.h"
 #include "lower/packed.h"
 #include "twin/device_run.h"
@@ -49,6 +50,7 @@ typedef struct mgl_cuda_model {
   uint32_t kv_heads;  // HKV
   uint32_t group;     // query heads of a KV head
   uint32_t vocab;     // V
+  mgl_cuda_experts experts;
 } mgl_cuda_model;
 
 // Reads the model off a program that mgl_fuse_ops_cuda made, which has checked all but that layers

@@ -108,10 +108,11 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
     }
     p->has_jit = p->has_jit || has_jit(p->graphs[i]);
   }
-  if (p->has_jit && p->packings >> 1 != 0) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "linears of quantised weights run in their worker's list on a GPU: leave "
-                         "out what makes their tasks just-in-time ones");
+  if (p->has_jit && (p->packings >> 1 != 0 || p->model.experts.count != 0)) {
+    return mgl_error_set(
+        err, MGL_ERR_UNSUPPORTED,
+        "linears of quantised weights and of experts run in their worker's list on a GPU: leave "
+        "out what makes their tasks just-in-time ones");
   }
   return MGL_OK;
 }
@@ -142,7 +143,8 @@ mgl_status mgl_cuda_load_modules(mgl_cuda_program *p, const mgl_cuda_module *mod
                           .trace = p->trace_spans > 0,
                           .packings = p->packings,
                           .groups_of_32 = mgl_packed_has_group(p->program, 32),
-                          .page_bytes = p->page_bytes};
+                          .page_bytes = p->page_bytes,
+                          .experts = p->model.experts};
   mgl_cuda_code_function *get = p->get_code;
   mgl_cuda_code_wish wishes[MGL_CUDA_MAX_CODES];
   mgl_status status = MGL_OK;

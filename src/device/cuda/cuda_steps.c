@@ -44,6 +44,24 @@ static void bind_x(const mgl_cuda_addresses *a, uint32_t graph, const mgl_op *op
   out->x_stride = (uint32_t)mgl_tensor_row_elements(&a->program->tensors[op->inputs[input]]);
 }
 
+// The router is computed as qkv_proj is, and the experts of one token as gate_up and linear_add, of
+// S * F features, whose weights lie elsewhere for every slot (device_run.h).
+static void size_mixture(const mgl_graph *program, const mgl_op *op, mgl_cuda_op *out) {
+  bool up = (out->flags & MGL_CUDA_X_NORMED) != 0;
+  if (op->kind == MGL_OP_ROUTER) {
+    out->kind = MGL_OP_QKV_PROJ;
+  }
+  if (mgl_op_input(op, MGL_ROLE_ROUTER) == MGL_NO_TENSOR) {
+    return;
+  }
+  out->kind = up ? MGL_OP_GATE_UP : MGL_OP_LINEAR_ADD;
+  out->flags |= MGL_CUDA_EXPERTS;
+  out->k = (uint32_t)mgl_tensor_row_elements(mgl_graph_input(program, op, MGL_ROLE_X));
+  out->k_padded = out->k;
+  out->row_tiles = 1;
+  out->passes = 1;
+}
+
 static void size_linear(const mgl_graph *program, uint32_t rows, const mgl_op *op,
                         mgl_cuda_op *out) {
   mgl_packed_matrices m = mgl_packed_matrices_of(program, op);
@@ -58,6 +76,7 @@ static void size_linear(const mgl_graph *program, uint32_t rows, const mgl_op *o
   if (mgl_op_inputs(op, MGL_ROLE_NORM).count > 0) {
     out->flags |= MGL_CUDA_X_NORMED;
   }
+  size_mixture(program, op, out);
 }
 
 static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t op_idx,
@@ -73,6 +92,10 @@ static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t op
     out->norm = norm_of(a, op, 1);
   }
   out->bias = vector_at(a, a->layout->extras[op_idx]);
+  uint32_t logits = mgl_op_input(op, MGL_ROLE_ROUTER);
+  if (logits != MGL_NO_TENSOR) {
+    out->angles = mgl_cuda_pointer(mgl_cuda_activation(a, graph, logits));
+  }
 }
 
 static void bind_attend(const mgl_cuda_addresses *a, uint32_t graph, const mgl_op *op,
@@ -163,7 +186,7 @@ static uint32_t columns_of_block(const mgl_graph *program, const mgl_op *op) {
   if (mgl_packed_matrices_of(program, op).count == 0) {
     return 1;
   }
-  return op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+  return mgl_op_info_of(op->kind)->cuda_grain;
 }
 
 static mgl_cuda_step make_step(const mgl_graph *program, const mgl_task_graph *graph,

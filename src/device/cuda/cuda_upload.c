@@ -10,6 +10,7 @@
 #include "device/cuda/cuda_pack.h"
 #include "device/cuda/cuda_program_parts.h"
 #include "model/dummy_weights.h"
+#include "model/expert_weights.h"
 
 typedef struct uploader {
   mgl_cuda_program *p;
@@ -46,20 +47,23 @@ static void report(uploader *u, uint64_t bytes) {
 // block_stride.
 typedef struct target {
   uint32_t tensor;
+  const char *name;     // of the matrix: the tensor's, or an expert's
+  uint32_t rows, k;     // of the matrix
+  const uint8_t *from;  // the checkpoint's
   uint32_t first_block, block_stride;
   mgl_cu_ptr packed;
 } target;
 
-static mgl_dummy_stream dummy_stream(const uploader *u, const mgl_tensor *tensor) {
-  uint64_t dims[] = {tensor->dims[0].number, tensor->dims[1].number};
-  return mgl_dummy_weights_stream(tensor->name, u->p->build.seed, 2, dims, 0);
+static mgl_dummy_stream dummy_stream(const uploader *u, const char *name, uint32_t rows,
+                                     uint32_t k) {
+  uint64_t dims[] = {rows, k};
+  return mgl_dummy_weights_stream(name, u->p->build.seed, 2, dims, 0);
 }
 
 static mgl_status draw_matrix(uploader *u, target t, mgl_error *err) {
-  const mgl_tensor *tensor = &u->p->program->tensors[t.tensor];
-  mgl_dummy_stream stream = dummy_stream(u, tensor);
-  uint32_t rows = tensor->dims[0].number;
-  uint32_t k = tensor->dims[1].number;
+  mgl_dummy_stream stream = dummy_stream(u, t.name, t.rows, t.k);
+  uint32_t rows = t.rows;
+  uint32_t k = t.k;
   void *parameters[] = {&stream, &rows, &k, &t.first_block, &t.block_stride, &t.packed};
   MGL_TRY(launch(u, u->dummy_packed, mgl_packed_blocks(rows), parameters, err));
   report(u, (uint64_t)rows * k * sizeof(mgl_bf16));
@@ -68,16 +72,15 @@ static mgl_status draw_matrix(uploader *u, target t, mgl_error *err) {
 
 static mgl_status pack_matrix(uploader *u, target t, mgl_error *err) {
   const mgl_cuda_driver *driver = &u->p->device->driver;
-  const mgl_tensor *tensor = &u->p->program->tensors[t.tensor];
-  const unsigned char *from = u->found.data[t.tensor];
+  const unsigned char *from = t.from;
   mgl_cu_ptr staging = u->p->memory[MGL_CUDA_MEMORY_STAGING];
-  uint32_t k = tensor->dims[1].number;
+  uint32_t k = t.k;
   uint64_t row_bytes = k * sizeof(mgl_bf16);
   // Whole halves of row blocks.
   uint64_t most = u->p->layout.bytes[MGL_CUDA_MEMORY_STAGING] / row_bytes / MGL_CUDA_HALF_ROWS *
                   MGL_CUDA_HALF_ROWS;
-  for (uint64_t row = 0; row < tensor->dims[0].number; row += most) {
-    uint64_t left = tensor->dims[0].number - row;
+  for (uint64_t row = 0; row < t.rows; row += most) {
+    uint64_t left = t.rows - row;
     uint32_t rows = (uint32_t)(left < most ? left : most);
     uint32_t first = t.first_block + (uint32_t)(row / MGL_CUDA_HALF_ROWS) * t.block_stride;
     void *parameters[] = {&staging, &rows, &k, &first, &t.block_stride, &t.packed};
@@ -120,13 +123,40 @@ static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_e
   return MGL_OK;
 }
 
-static mgl_status check_stored(const uploader *u, const mgl_tensor *tensor, mgl_error *err) {
+static mgl_status check_stored(const uploader *u, const char *name, mgl_error *err) {
   const mgl_stored_tensor *stored = NULL;
-  MGL_TRY(mgl_checkpoint_find(u->checkpoint, tensor->name, &stored, err));
+  MGL_TRY(mgl_checkpoint_find(u->checkpoint, name, &stored, err));
   if (stored->dtype != MGL_DTYPE_BF16) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "weight \"%s\" is stored as %s; matrices on the GPU must be bf16",
-                         tensor->name, mgl_dtype_name(stored->dtype));
+                         "weight \"%s\" is stored as %s; matrices on the GPU must be bf16", name,
+                         mgl_dtype_name(stored->dtype));
+  }
+  return MGL_OK;
+}
+
+static mgl_status upload_matrix(uploader *u, target t, mgl_packed_matrices m, mgl_error *err) {
+  if (m.packing != MGL_PACKING_BF16) {
+    return pack_codes(u, t, m, err);
+  }
+  if (u->checkpoint == NULL) {
+    return draw_matrix(u, t, err);
+  }
+  MGL_TRY(check_stored(u, t.name, err));
+  return pack_matrix(u, t, err);
+}
+
+// The matrices of all experts, each expert's row blocks behind those of the one before.
+static mgl_status upload_experts(uploader *u, target t, mgl_packed_matrices m, mgl_error *err) {
+  const mgl_tensor *tensor = &u->p->program->tensors[t.tensor];
+  const void *const *matrices = u->checkpoint == NULL ? NULL : u->found.data[t.tensor];
+  const uint64_t expert_bytes = m.row_blocks / m.experts * mgl_packed_row_block_bytes(&m);
+  for (uint32_t e = 0; e < m.experts; e++) {
+    char name[MGL_GRAPH_MAX_NAME_BYTES];
+    mgl_expert_weight_name(tensor->name, e, name, sizeof name);
+    t.name = name;
+    t.from = matrices == NULL ? NULL : matrices[e];
+    MGL_TRY(upload_matrix(u, t, m, err));
+    t.packed += expert_bytes;
   }
   return MGL_OK;
 }
@@ -139,19 +169,17 @@ static mgl_status upload_matrices(uploader *u, uint32_t op_idx, mgl_error *err) 
   for (uint32_t i = 0; i < m.count; i++) {
     bool interleaved = mgl_op_info_of(op->kind)->cuda_grain == MGL_CUDA_HALF_ROWS;
     const mgl_tensor *tensor = &program->tensors[op->inputs[m.first + i]];
+    const uint32_t rows_dim = m.experts != 0 ? 1 : 0;
     target t = {.tensor = op->inputs[m.first + i],
+                .name = tensor->name,
+                .rows = tensor->dims[rows_dim].number,
+                .k = tensor->dims[rows_dim + 1].number,
+                .from = u->found.data == NULL ? NULL : u->found.data[op->inputs[m.first + i]],
                 .first_block = interleaved ? i : block,
                 .block_stride = interleaved ? 2 : 1,
                 .packed = u->p->memory[MGL_CUDA_MEMORY_WEIGHTS] + u->p->layout.matrices[op_idx]};
-    block += mgl_packed_blocks(tensor->dims[0].number);
-    if (m.packing != MGL_PACKING_BF16) {
-      MGL_TRY(pack_codes(u, t, m, err));
-    } else if (u->checkpoint == NULL) {
-      MGL_TRY(draw_matrix(u, t, err));
-    } else {
-      MGL_TRY(check_stored(u, tensor, err));
-      MGL_TRY(pack_matrix(u, t, err));
-    }
+    block += mgl_packed_blocks(t.rows);
+    MGL_TRY(m.experts != 0 ? upload_experts(u, t, m, err) : upload_matrix(u, t, m, err));
   }
   return MGL_OK;
 }
@@ -162,11 +190,12 @@ static mgl_status upload_table(uploader *u, uint32_t op_idx, mgl_error *err) {
   mgl_cu_ptr to = u->p->memory[MGL_CUDA_MEMORY_TABLE] + u->p->layout.matrices[op_idx];
   uint64_t count = (uint64_t)tensor->dims[0].number * tensor->dims[1].number;
   if (u->checkpoint == NULL) {
-    mgl_dummy_stream stream = dummy_stream(u, tensor);
+    mgl_dummy_stream stream =
+        dummy_stream(u, tensor->name, tensor->dims[0].number, tensor->dims[1].number);
     void *parameters[] = {&stream, &count, &to};
     MGL_TRY(launch(u, u->dummy_rows, count / MGL_PACK_THREADS, parameters, err));
   } else {
-    MGL_TRY(check_stored(u, tensor, err));
+    MGL_TRY(check_stored(u, tensor->name, err));
     MGL_CUDA_TRY(&u->p->device->driver, copy_to_device, err, to, u->found.data[idx],
                  (size_t)(count * sizeof(mgl_bf16)));
   }
@@ -309,7 +338,7 @@ mgl_status mgl_cuda_upload_weights(mgl_cuda_program *p, const mgl_checkpoint *ch
     for (uint32_t j = 0; j < op->input_count; j++) {
       const mgl_tensor *w = &p->program->tensors[op->inputs[j]];
       mgl_role role = mgl_op_role(op, j);
-      if (role == MGL_ROLE_MATRIX || role == MGL_ROLE_TABLE) {
+      if (role == MGL_ROLE_MATRIX || role == MGL_ROLE_TABLE || role == MGL_ROLE_EXPERTS) {
         u.total_bytes += w->dims[0].number * (uint64_t)mgl_tensor_row_bytes(w);
       }
     }

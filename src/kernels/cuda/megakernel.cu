@@ -4,8 +4,10 @@
 // a worker block have roles, one file per role; what they run is the protocol that the CPU runs.
 // Compiled at run time for the present GPU and model (device/cuda/cuda_jit.h).
 #include "kernels/cuda/attend/tasks_attend.cuh"
+#include "kernels/cuda/common/experts.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
+#include "kernels/cuda/linear/tasks_experts.cuh"
 #include "kernels/cuda/linear/tasks_linear.cuh"
 #include "kernels/cuda/linear/tasks_linear_one.cuh"
 #include "kernels/cuda/linear/tasks_linear_rows.cuh"

@@ -502,6 +502,99 @@ static void json_keeps_the_target(void **state) {
   mgl_graph_destroy(graph);
 }
 
+// --- mixtures ------------------------------------------------------------------------------------
+
+enum { EXPERTS = 24, SLOTS = 8, INNER = 128, WIDTH = 1024 };
+
+static mgl_config mixture_config(void) {
+  mgl_config config = default_config();
+  config.family = MGL_FAMILY_QWEN3_MOE;
+  config.hidden_size = WIDTH;
+  config.mixture = (mgl_mixture){.expert_count = EXPERTS,
+                                 .slots = SLOTS,
+                                 .inner_size = INNER,
+                                 .renormalise = true,
+                                 .scale = 1};
+  return config;
+}
+
+// Its ops of a kind; *last is the last one.
+static uint32_t count_ops(const mgl_graph *fused, mgl_op_kind kind, const mgl_op **last) {
+  uint32_t count = 0;
+  for (size_t i = 0; i < fused->op_count; i++) {
+    if (fused->ops[i].kind == kind) {
+      *last = &fused->ops[i];
+      count++;
+    }
+  }
+  return count;
+}
+
+// A layer's mixture becomes three ops: experts_down follows experts_up, which follows router.
+static void mixtures_become_three_ops(void **state) {
+  (void)state;
+  const mgl_config config = mixture_config();
+  mgl_graph *graph = build_program(&config);
+  mgl_graph *fused = fuse(graph);
+  const mgl_op *router = NULL;
+  const mgl_op *up = NULL;
+  const mgl_op *down = NULL;
+  assert_int_equal(count_ops(fused, MGL_OP_ROUTER, &router), config.layer_count);
+  assert_int_equal(count_ops(fused, MGL_OP_EXPERTS_UP, &up), config.layer_count);
+  assert_int_equal(count_ops(fused, MGL_OP_EXPERTS_DOWN, &down), config.layer_count);
+  assert_true(up == router + 1 && down == up + 1);
+  const mgl_tensor *acts = &fused->tensors[up->output];
+  assert_int_equal(acts->rank, 2);
+  assert_int_equal(acts->dims[0].symbol, MGL_DIM_TOKENS);
+  assert_int_equal(acts->dims[0].number, 0);
+  assert_int_equal(acts->dims[1].number, SLOTS * INNER);
+  assert_true(mgl_op_input(up, MGL_ROLE_ROUTER) == router->output &&
+              mgl_op_input(down, MGL_ROLE_ROUTER) == router->output);
+  assert_true(up->attrs[MGL_ATTR_RENORMALISE] == 1 && up->attrs[MGL_ATTR_EPS] > 0);
+  // Bytes of a step: of all slots of a token, gate, up and down.
+  uint64_t bytes = mgl_tile_weight_bytes(fused, up, 1, 1, 0, SLOTS * INNER) +
+                   mgl_tile_weight_bytes(fused, down, 1, 1, 0, WIDTH);
+  assert_int_equal(bytes, 3 * SLOTS * INNER * WIDTH * 2 + WIDTH * 2);  // and the norm
+  mgl_graph_destroy(fused);
+  mgl_graph_destroy(graph);
+}
+
+// Whatever tokens choose, no worker has much more of them than another.
+static void tasks_of_mixtures_are_even(void **state) {
+  (void)state;
+  mgl_graph *fused = read_bench_config("qwen3-30b-a3b");
+  for (uint32_t tokens = 1; tokens <= 32; tokens *= 4) {
+    mgl_task_graph *g = compile(fused, tokens, WORKERS, NULL);
+    for (uint32_t i = 0; i < g->task_count; i++) {
+      const mgl_task *task = &g->tasks[i];
+      bool up = task->type == MGL_OP_EXPERTS_UP;
+      if (up || task->type == MGL_OP_EXPERTS_DOWN) {
+        assert_true(task->end - task->begin <= (up ? 6 * 8 : 16));
+      }
+    }
+    mgl_task_graph_destroy(g);
+  }
+  mgl_graph_destroy(fused);
+}
+
+static void mixtures_without_kernels_are_refused(void **state) {
+  (void)state;
+  mgl_config configs[5];
+  for (int i = 0; i < 5; i++) {
+    configs[i] = mixture_config();
+  }
+  configs[0].hidden_size = WIDTH + 512;       // no whole pairs of pages
+  configs[1].mixture.inner_size = INNER + 8;  // row blocks of down end in the middle
+  configs[2].mixture.slots = SLOTS - 1;       // nor are those of down's pages whole
+  configs[3].mixture.scores = MGL_SCORES_SIGMOID;
+  configs[4].mixture.expert_count = 1024;
+  for (int i = 0; i < 5; i++) {
+    mgl_graph *graph = build_program(&configs[i]);
+    expect_refusal(graph, "a mixture of experts");
+    mgl_graph_destroy(graph);
+  }
+}
+
 static void targets_have_names(void **state) {
   (void)state;
   mgl_target target = MGL_TARGET_CPU;
@@ -524,6 +617,9 @@ int main(void) {
       cmocka_unit_test(strides_do_not_depend_on_tokens),
       cmocka_unit_test(device_tiles),
       cmocka_unit_test(json_keeps_the_target),
+      cmocka_unit_test(mixtures_become_three_ops),
+      cmocka_unit_test(tasks_of_mixtures_are_even),
+      cmocka_unit_test(mixtures_without_kernels_are_refused),
       cmocka_unit_test(targets_have_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

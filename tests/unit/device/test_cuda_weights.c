@@ -3,12 +3,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "base/alloc.h"
 #include "device/cuda/cuda_pack.h"
+#include "graph/family.h"
 #include "model/dummy_weights.h"
 #include "support/fake_cuda.h"
 #include "support/fake_model.h"
@@ -153,7 +155,92 @@ static void weights_lie_where_ops_read_them(void **state) {
   temp_folder_remove(&folder);
 }
 
+// --- experts -------------------------------------------------------------------------------------
+
+enum { EXPERTS = 24, SLOTS = 8, INNER = 128, WIDTH = 1024 };
+
+static const char mixture_json[] =
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\",\"vocab_size\":512,"
+    "\"hidden_size\":1024,\"intermediate_size\":640,\"moe_intermediate_size\":128,"
+    "\"num_experts\":24,\"num_experts_per_tok\":8,\"norm_topk_prob\":true,\"decoder_sparse_step\":"
+    "1,"
+    "\"mlp_only_layers\":[],\"num_hidden_layers\":1,\"num_attention_heads\":4,"
+    "\"num_key_value_heads\":2,\"head_dim\":32,\"max_position_embeddings\":1024,"
+    "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
+    "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
+
+// An expert's matrix where the loader looks for it: behind those of the experts before.
+static void check_expert(const mgl_cuda_op *op, uint32_t expert, uint32_t rows, uint32_t k,
+                         uint32_t half, bool paired, const char *matrix) {
+  char name[96];
+  const uint64_t bytes = (uint64_t)rows * k * 2 * (paired ? 2 : 1);
+  mgl_cuda_op one = *op;
+  one.k = k;
+  one.weights = op->weights + expert * bytes;
+  (void)snprintf(name, sizeof name, "model.layers.0.mlp.experts.%u.%s.weight", expert, matrix);
+  check_packed(&one, half, paired ? 2 : 1, name, rows);
+}
+
+static void check_experts(const mgl_cuda_run *run, uint32_t graph, uint32_t op_count) {
+  uint32_t seen = 0;
+  for (uint32_t i = 0; i < op_count; i++) {
+    const mgl_cuda_op *op = &run->graphs[graph].ops[i];
+    if ((op->flags & MGL_CUDA_EXPERTS) == 0) {
+      continue;
+    }
+    const bool up = op->kind == MGL_OP_GATE_UP;
+    assert_int_equal(op->kind, up ? MGL_OP_GATE_UP : MGL_OP_LINEAR_ADD);
+    assert_int_equal(op->k, up ? WIDTH : SLOTS * INNER);
+    assert_int_equal(op->n, up ? SLOTS * INNER : WIDTH);
+    assert_ptr_equal(op->angles, run->graphs[graph].ops[i - (up ? 1 : 2)].out);
+    for (uint32_t expert = 0; expert < EXPERTS; expert += 23) {
+      if (up) {
+        check_expert(op, expert, INNER, WIDTH, 0, true, "gate_proj");
+        check_expert(op, expert, INNER, WIDTH, 1, true, "up_proj");
+      } else {
+        check_expert(op, expert, WIDTH, INNER, 0, false, "down_proj");
+      }
+    }
+    seen++;
+  }
+  assert_int_equal(seen, 2);
+}
+
+static void experts_lie_one_behind_the_other(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_config config;
+  mgl_generation generation;
+  mgl_graph *graph = NULL;
+  mgl_cuda_program *program = NULL;
+  mgl_cuda_device device = fake_cuda_device();
+  const int32_t prompt[] = {1, 2, 3};
+  mgl_cuda_request request = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = 3};
+  mgl_cuda_generate job = {.requests = &request, .request_count = 1};
+  assert_int_equal(
+      mgl_config_parse(mixture_json, strlen(mixture_json), "test", &config, &generation, &err),
+      MGL_OK);
+  assert_int_equal(mgl_family_build(&config, NULL, &graph, &err), MGL_OK);
+  const mgl_cuda_program_options options = {.program = graph,
+                                            .build.seed = FAKE_MODEL_SEED,
+                                            .get_code = fake_cuda_code,
+                                            .sizes.limits.tokens = 16,
+                                            .sizes.sequences = 2,
+                                            .sizes.limits.pages_per_sequence = 4};
+  if (mgl_cuda_program_create(&device, &options, &program, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_OK);
+  uint32_t ops = (uint32_t)mgl_cuda_program_fused(program)->op_count;
+  check_experts(fake.run, 0, ops);
+  check_experts(fake.run, 4, ops);
+  mgl_cuda_program_destroy(program);
+  mgl_graph_destroy(graph);
+  assert_int_equal(fake.live, 0);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(weights_lie_where_ops_read_them)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(weights_lie_where_ops_read_them),
+                                     cmocka_unit_test(experts_lie_one_behind_the_other)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

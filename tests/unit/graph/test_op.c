@@ -51,8 +51,10 @@ static void units_have_their_roles(void **state) {
     mgl_unit unit = mgl_op_info_of(op.kind)->unit;
     mgl_op_range matrices = mgl_op_inputs(&op, MGL_ROLE_MATRIX);
     mgl_op_range biases = mgl_op_inputs(&op, MGL_ROLE_BIAS);
-    assert_int_equal(matrices.count > 0, unit == MGL_UNIT_COLUMN);
-    assert_int_equal(matrices.count > 0, mgl_op_is_linear(&op));
+    // Of experts, logits say which of them a column of the result is made by.
+    bool multiplies = matrices.count > 0 || mgl_op_input(&op, MGL_ROLE_ROUTER) != MGL_NO_TENSOR;
+    assert_int_equal(multiplies, unit == MGL_UNIT_COLUMN);
+    assert_int_equal(multiplies, mgl_op_is_linear(&op));
     assert_int_equal(mgl_op_input(&op, MGL_ROLE_PART) != MGL_NO_TENSOR,
                      mgl_op_kind_is_exchange(op.kind));
     assert_true(biases.count == 0 || biases.count == matrices.count);
@@ -61,7 +63,8 @@ static void units_have_their_roles(void **state) {
                   mgl_op_input(&op, MGL_ROLE_PART) != MGL_NO_TENSOR);
     }
     assert_int_equal(unit == MGL_UNIT_EXPERT, mgl_op_input(&op, MGL_ROLE_ROUTES) != MGL_NO_TENSOR);
-    assert_int_equal(unit == MGL_UNIT_EXPERT, mgl_op_inputs(&op, MGL_ROLE_EXPERTS).count > 0);
+    assert_int_equal(unit == MGL_UNIT_EXPERT || (multiplies && matrices.count == 0),
+                     mgl_op_inputs(&op, MGL_ROLE_EXPERTS).count > 0);
     assert_int_equal(unit == MGL_UNIT_HEAD, mgl_op_input(&op, MGL_ROLE_KV) != MGL_NO_TENSOR);
   }
 }

@@ -16,6 +16,7 @@
 #ifndef MGL_KERNELS_CUDA_ROLES_ROLE_LOADER_CUH
 #define MGL_KERNELS_CUDA_ROLES_ROLE_LOADER_CUH
 
+#include "kernels/cuda/common/experts.cuh"
 #include "kernels/cuda/common/page_stream.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
@@ -31,7 +32,17 @@ struct mgl_load {
   uint32_t passes;
   uint32_t group_pages;
   uint32_t packing, panel_bytes;
+  // With MGL_HAS_EXPERTS: mgl_load_experts_kind, and above two bits the op's index.
+  uint32_t experts;
 };
+
+enum mgl_loader_copy { MGL_LOADER_COPY_FIRST, MGL_LOADER_COPY_SECOND, MGL_LOADER_COPY_UNKNOWN };
+
+typedef enum mgl_load_experts_kind {
+  MGL_LOAD_DENSE,
+  MGL_LOAD_EXPERTS_UP,
+  MGL_LOAD_EXPERTS_DOWN,
+} mgl_load_experts_kind;
 
 struct mgl_loader {
   mgl_cuda_run *run;
@@ -47,7 +58,11 @@ struct mgl_loader {
   uint32_t in_flight;              // pages that were not seen to have landed
   uint32_t ordinal;                // of the task among this worker's AOT tasks, all iterations
   uint64_t iteration;
-  uint32_t graph;     // of that iteration
+  uint32_t graph;  // of that iteration
+  // With MGL_HAS_EXPERTS (loader_experts.cuh), of this iteration:
+  uint32_t copy;      // mgl_loader_copy of activations
+  uint32_t routed;    // mgl_loader_key of the ops that the routes in scratch are for; 0: none
+  uint32_t rows;      // tokens that they are of
   mgl_tracer traced;  // lane 0's
 };
 
@@ -267,6 +282,8 @@ static __device__ __forceinline__ bool mgl_load_coded_batch(mgl_loader *l, const
   return true;
 }
 
+#include "kernels/cuda/roles/loader_experts.cuh"  // by the functions above
+
 // The pages of a batch of row blocks, in the order of page_stream.cuh.
 static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_load *load,
                                                       uint32_t block, uint32_t blocks) {
@@ -313,7 +330,13 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
   }
   l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
   l->bound = l->most_ahead;
-  for (uint32_t pass = 0; pass < load->passes; pass++) {
+  if (MGL_HAS_EXPERTS && load->experts != MGL_LOAD_DENSE) {
+    if (!mgl_load_experts(l, load)) {
+      return false;
+    }
+  }
+  const uint32_t passes = MGL_HAS_EXPERTS && load->experts != MGL_LOAD_DENSE ? 0 : load->passes;
+  for (uint32_t pass = 0; pass < passes; pass++) {
     for (uint32_t block = load->begin; block < load->end; block += most) {
       uint32_t blocks = load->end - block < most ? load->end - block : most;
       if (MGL_HAS_CODES && load->packing != MGL_PACKING_BF16) {
@@ -348,6 +371,12 @@ static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *
   load.group_pages = mgl_group_pages(op);
   load.packing = mgl_op_packing(op);
   load.panel_bytes = mgl_op_panel_bytes(op);
+  if (MGL_HAS_EXPERTS) {
+    const uint32_t kind = (op->flags & MGL_CUDA_X_NORMED) != 0 ? (uint32_t)MGL_LOAD_EXPERTS_UP
+                                                               : (uint32_t)MGL_LOAD_EXPERTS_DOWN;
+    load.experts =
+        (op->flags & MGL_CUDA_EXPERTS) == 0 ? (uint32_t)MGL_LOAD_DENSE : kind | step->op << 2;
+  }
   return load;
 }
 
@@ -368,6 +397,10 @@ static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine
     load.packing = __shfl_sync(0xffffffffu, mine->packing, lane);
     load.panel_bytes = __shfl_sync(0xffffffffu, mine->panel_bytes, lane);
   }
+  load.experts = MGL_LOAD_DENSE;
+  if (MGL_HAS_EXPERTS) {
+    load.experts = __shfl_sync(0xffffffffu, mine->experts, lane);
+  }
   return load;
 }
 
@@ -379,6 +412,10 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
   l->most_short = graph->in_flight;
   l->most_long = graph->in_flight_long;
   l->most_ahead = graph->in_flight_ahead;
+  if (MGL_HAS_EXPERTS) {
+    l->copy = MGL_LOADER_COPY_UNKNOWN;
+    l->routed = 0;
+  }
   for (uint32_t first = graph->step_start[blockIdx.x]; first < last; first += batch) {
     uint32_t count = last - first < batch ? last - first : batch;
     mgl_load mine = {};
@@ -388,7 +425,10 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
     for (uint32_t i = 0; i < count; i++, l->ordinal++) {
       mgl_load load = mgl_load_of_lane(&mine, i);
       bool goes_on = true;
-      if (load.weights != nullptr && lane < MGL_LOADER_LANES) {
+      if (MGL_HAS_EXPERTS && load.experts != MGL_LOAD_DENSE) {
+        goes_on = mgl_loader_route(l, &load);
+      }
+      if (goes_on && load.weights != nullptr && lane < MGL_LOADER_LANES) {
         goes_on = mgl_load_task(l, &load);
       }
       if (__any_sync(0xffffffffu, !goes_on)) {

@@ -1,0 +1,168 @@
+// The tasks of a mixture's experts: linears of one token (tasks_linear_one.cuh), for one token of
+// the iteration after the other. To them gate and up are a gate_up of S * F features, and down is a
+// linear_add of S * F inputs; which experts' weights the pages have, the loader knows
+// (roles/loader_experts.cuh). What is theirs is the weight of a slot, which goes into the outputs of
+// gate and up, so that down adds the slots up as it adds anything: in the order of their experts.
+//
+// A token costs a trip to the L2 for its x and its own reading of weights, also where two tokens
+// have an expert in common: of 8 tokens with 8 of 128 experts each, 51 of 64 are others.
+#ifndef MGL_KERNELS_CUDA_LINEAR_TASKS_EXPERTS_CUH
+#define MGL_KERNELS_CUDA_LINEAR_TASKS_EXPERTS_CUH
+
+#include "kernels/cuda/common/experts.cuh"
+#include "kernels/cuda/linear/tasks_linear_one.cuh"
+
+static_assert(MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES <= MGL_EXPERT_ROUTES_AT,
+              "routes lie behind what a linear of one token uses");
+
+// The output of this thread in the batch at hand, of token `row`.
+template <bool UP>
+static __device__ __forceinline__ void mgl_experts_aim(const mgl_worker *w, const mgl_linear *l,
+                                                       uint32_t row, mgl_one_output *o) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  constexpr uint32_t columns = UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+  uint32_t block = w->thread / MGL_CUDA_BLOCK_ROWS;
+  uint32_t in_block = w->thread % MGL_CUDA_BLOCK_ROWS;
+  o->column = (l->block + block) * columns + in_block;
+  o->there = block < l->blocks && in_block < columns && o->column < l->op->n;
+  size_t element = (size_t)row * l->op->n + o->column;
+  o->at = (uint8_t *)l->op->out + element * (UP ? sizeof(uint16_t) : sizeof(float));
+  o->open = nullptr;
+  if (mgl_has_copies(l->op)) {
+    o->open = o->at + slot->open_at;
+    o->at += slot->copy_at;
+  }
+  o->addend = 0;
+  if (!UP && o->there) {
+    const uint8_t *residual = (const uint8_t *)l->op->residual + l->copy_at;
+    o->addend = mgl_load_l2_float(residual + element * sizeof(float));
+  }
+}
+
+// The weight of the slot that a column of gate and up belongs to.
+static __device__ __forceinline__ float mgl_expert_weight(const mgl_worker *w, uint32_t row,
+                                                          uint32_t column) {
+  uint32_t slot = row * MGL_EXPERT_SLOTS + column / MGL_EXPERT_FEATURES;
+  const float *weights = (const float *)(w->scratch + MGL_EXPERT_ROUTES_AT);
+  return weights[slot * (MGL_EXPERT_ROUTE_BYTES / sizeof(float)) + 1];
+}
+
+// Finishes and writes an output of token `row`.
+template <bool UP>
+static __device__ __forceinline__ void mgl_experts_finish(const mgl_worker *w, const mgl_linear *l,
+                                                          uint32_t row, const mgl_one_output *o,
+                                                          const float *partial) {
+  bool mute = mgl_task_is_mute(w);
+  float value = mgl_one_total(partial + w->thread);
+  if (UP) {
+    value *= mgl_linear_factor<MGL_ONE_SUMS_AT>(w, l, 0);
+    float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
+    float weight = o->there ? mgl_expert_weight(w, row, o->column) : 0;
+    uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up * weight));
+    uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
+    if (o->there && o->column % 2 == 0 && !mute) {
+      mgl_one_write(o, bits | next << 16);
+    }
+  } else if (o->there) {
+    size_t element = (size_t)row * l->op->n + o->column;
+    value += mgl_linear_addend(w, l, element, o->addend);
+    if (!mute) {
+      mgl_one_write(o, __float_as_uint(value));
+    }
+  }
+}
+
+// Rows of the graph that the iteration does not have: their words of the other copy become open.
+template <bool UP>
+static __device__ __forceinline__ void mgl_experts_open_rest(const mgl_worker *w,
+                                                             const mgl_linear *l) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  if (!mgl_has_copies(l->op)) {
+    return;
+  }
+  constexpr uint32_t words = UP ? MGL_CUDA_HALF_ROWS / 2 : MGL_CUDA_BLOCK_ROWS;  // of a row block
+  const uint32_t row_words = UP ? l->op->n / 2 : l->op->n;
+  uint32_t end = slot->end * words < row_words ? slot->end * words : row_words;
+  for (uint32_t row = l->rows; row < l->op->tokens; row++) {
+    uint8_t *at = (uint8_t *)l->op->out + (size_t)row * row_words * sizeof(uint32_t);
+    for (uint32_t i = slot->begin * words + w->thread; i < end; i += MGL_CUDA_CONSUMERS) {
+      mgl_open_word(at + i * sizeof(uint32_t), slot);
+    }
+  }
+}
+
+// Row blocks [begin, end) of the slot for token `row`. False: the run has stopped before.
+template <bool UP>
+static __device__ __forceinline__ bool mgl_experts_row(mgl_worker *w, mgl_linear *l,
+                                                       const mgl_one_norm *norm, uint32_t row) {
+  constexpr mgl_packing P = MGL_PACKING_BF16;
+  const mgl_slot *slot = mgl_task_slot(w);
+  mgl_one_x<UP> mine = {};
+  mgl_one_columns<UP> columns = {};
+  mgl_one_squares<UP> squares = {};
+  if (l->carried) {
+    mgl_one_ask<UP, P>(w, l, l->x, mgl_one_polls_all(l) ? mgl_one_rounds<P>(l) : 1, &mine);
+  }
+  mgl_one_output output;
+  mgl_one_batch_of(l, slot->begin, slot->end);
+  mgl_experts_aim<UP>(w, l, row, &output);
+  mgl_one_ring ring = {w->page, w->page_parity, (slot->end - slot->begin) * l->pages, 0};
+  mgl_one_page<P> pages[mgl_one_page<P>::AHEAD];
+  if (!mgl_one_load_first(w, l, &ring, pages)) {
+    return false;
+  }
+  if (!l->carried) {  // now there is a residual
+    mgl_experts_aim<UP>(w, l, row, &output);
+  }
+  mgl_one_await<UP, P>(w, l, &mine);
+  mgl_one_round<UP, P>(l, &mine, norm, &columns, &squares);
+  if (row == 0) {
+    mgl_task_began(w);
+  }
+  mgl_one_share_squares<UP, P>(w, l, &squares);
+  uint32_t buffer = 0;
+#pragma unroll 1
+  for (;;) {
+    float *partial = (float *)w->scratch + buffer * MGL_ONE_BATCH_FLOATS;
+    mgl_one_batch(w, l, &columns, partial, pages, &ring);
+    mgl_sync_consumers();
+    if (w->thread < MGL_ONE_OUTPUTS) {
+      mgl_experts_finish<UP>(w, l, row, &output, partial);
+    }
+    if (l->block + l->blocks == slot->end) {
+      break;
+    }
+    mgl_one_batch_of(l, l->block + l->blocks, slot->end);
+    mgl_experts_aim<UP>(w, l, row, &output);
+    buffer ^= 1;
+  }
+  w->page = ring.page;
+  w->page_parity = ring.parity;
+  return true;
+}
+
+// UP: gate and up; else down.
+template <bool UP>
+static __device__ __forceinline__ void mgl_task_experts(mgl_worker *w) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  mgl_linear l;
+  mgl_one_norm norm;
+  mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
+  if (UP) {
+    mgl_one_load_norm<MGL_PACKING_BF16>(w, &l, &norm);
+  }
+  const uint32_t x_bytes = l.x_stride * (UP ? sizeof(float) : sizeof(uint16_t));
+#pragma unroll 1
+  for (uint32_t row = 0; row < l.rows; row++) {
+    if (row > 0) {
+      mgl_sync_consumers();  // the row before has read its sums
+    }
+    if (!mgl_experts_row<UP>(w, &l, &norm, row)) {
+      return;
+    }
+    l.x += x_bytes;
+  }
+  mgl_experts_open_rest<UP>(w, &l);
+}
+
+#endif

@@ -1,0 +1,257 @@
+// Experts in the loader: which ones a token has, and where their weights lie.
+//
+// Of one token, gate and up of its S experts are a gate_up of S * F features, and down is a
+// linear_add of S * F inputs: activations of slots lie behind each other, and all that tells such a
+// task from a dense one is where its weights come from. So the cut into tasks is static and even
+// whatever the router says, every output has one order of summation, and consumers need no expert's
+// number. Several tokens are computed one after the other, with the same bits.
+//   Rejected: a queue of pairs of tokens and experts, or a task for each expert: two more hops.
+//
+// The router's logits are words that carry their readiness, and so are what the numbers of experts
+// wait for. The loader of every worker chooses by itself, a warp for a token: largest logits first,
+// lower numbers first among equal ones, as the CPU does. It leaves numbers and weights in scratch,
+// behind what the tasks of experts use; they are there before the task's first page is. Nobody else
+// writes there meanwhile: that all logits are there means that all that was before has its words,
+// and behind the tasks of experts the next one of the block begins when their pages are consumed.
+//
+// A part of role_loader.cuh, which includes it behind what it calls.
+#ifndef MGL_KERNELS_CUDA_ROLES_LOADER_EXPERTS_CUH
+#define MGL_KERNELS_CUDA_ROLES_LOADER_EXPERTS_CUH
+
+#include "kernels/cuda/common/experts.cuh"
+
+enum {
+  MGL_EXPERT_LANE_LOGITS = (MGL_EXPERTS + 31) / 32,  // of a token, in each lane
+  MGL_EXPERT_UP_BLOCKS = MGL_EXPERT_FEATURES / MGL_CUDA_HALF_ROWS,
+  MGL_EXPERT_DOWN_BLOCKS = MGL_EXPERT_WIDTH / MGL_CUDA_BLOCK_ROWS,
+  MGL_EXPERT_UP_BYTES = MGL_EXPERT_WIDTH * MGL_CUDA_BLOCK_ROWS * 2,  // of a row block
+  MGL_EXPERT_DOWN_BYTES = MGL_EXPERT_FEATURES * MGL_CUDA_BLOCK_ROWS * 2,
+};
+
+// --- when logits are there -----------------------------------------------------------------------
+
+// One lane: which copy of activations this iteration writes, which its run of the graph says, once it
+// is live. False: give up.
+static __device__ __forceinline__ bool mgl_loader_find_copy(mgl_loader *l) {
+  mgl_iteration_info info;
+  while (l->copy == MGL_LOADER_COPY_UNKNOWN) {
+    if (mgl_read_iteration(&l->run->protocol, &info) && info.iteration == l->iteration) {
+      l->copy = info.run % 2 != 0 ? MGL_LOADER_COPY_FIRST : MGL_LOADER_COPY_SECOND;
+    } else if (mgl_loader_gives_up(l)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// One lane: until logits may be asked for. False: give up.
+static __device__ __forceinline__ bool mgl_loader_await_logits(mgl_loader *l, uint64_t copy_bytes) {
+  if (copy_bytes != 0) {
+    return mgl_loader_find_copy(l);
+  }
+  while (l->ordinal >= mgl_loader_word(l, offsetof(mgl_block, activated))) {
+    if (mgl_loader_gives_up(l)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// This lane's logits of a token: experts lane, lane + 32, ... Where the run stops they are whatever
+// is there; numbers of experts are made of them all the same, and the task is mute. stop_at: the
+// address of the block's `stop`.
+static __device__ __forceinline__ void mgl_loader_logits(const uint8_t *at, bool carried,
+                                                         uint32_t stop_at,
+                                                         uint32_t logits[MGL_EXPERT_LANE_LOGITS]) {
+  for (;;) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
+      uint32_t expert = i * 32 + threadIdx.x % 32;
+      logits[i] = 0xff800000u;  // -infinity
+      if (MGL_EXPERTS % 32 == 0 || expert < MGL_EXPERTS) {
+        logits[i] = mgl_load_l2_word(at + expert * sizeof(float));
+      }
+      largest = max(largest, logits[i]);
+    }
+    bool open = carried && largest == MGL_CUDA_OPEN;
+    if (!__any_sync(0xffffffffu, open) || mgl_load_shared_word(stop_at) != 0) {
+      return;
+    }
+  }
+}
+
+// --- the choice ----------------------------------------------------------------------------------
+
+// Numbers in the order of logits, above 0; a NaN is below all others.
+static __device__ __forceinline__ uint32_t mgl_expert_order(uint32_t logit) {
+  bool nan = (logit & 0x7fffffffu) > 0x7f800000u;
+  uint32_t order = (logit & 0x80000000u) != 0 ? ~logit : logit | 0x80000000u;
+  return nan ? 1 : order;
+}
+
+// The whole warp: writes the S experts of a token in the order of their numbers.
+static __device__ __forceinline__ void mgl_expert_choose(
+    const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t routes_at) {
+  uint32_t lane = threadIdx.x % 32, chosen = 0;
+  uint32_t order[MGL_EXPERT_LANE_LOGITS];
+  uint32_t top = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
+    order[i] = i * 32 + lane < MGL_EXPERTS ? mgl_expert_order(logits[i]) : 0;
+  }
+#pragma unroll 1
+  for (uint32_t slot = 0; slot < MGL_EXPERT_SLOTS; slot++) {
+    uint32_t best = order[0], place = 0;
+#pragma unroll
+    for (uint32_t i = 1; i < MGL_EXPERT_LANE_LOGITS; i++) {
+      place = order[i] > best ? i : place;
+      best = max(best, order[i]);
+    }
+    uint32_t largest = __reduce_max_sync(0xffffffffu, best);
+    uint32_t mine = best == largest ? place * 32 + lane : 0xffffffffu;
+    bool is_mine = mine == __reduce_min_sync(0xffffffffu, mine);
+    top = slot == 0 ? largest : top;
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
+      order[i] = is_mine && place == i ? 0 : order[i];
+    }
+    chosen |= is_mine ? 1u << place : 0;
+  }
+  float largest = __uint_as_float((top & 0x80000000u) != 0 ? top & 0x7fffffffu : ~top);
+  float weights[MGL_EXPERT_LANE_LOGITS];
+  float sum = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
+    weights[i] = __expf(__uint_as_float(logits[i]) - largest);
+    bool counts = (chosen >> i & 1) != 0 || (MGL_EXPERT_SOFTMAX_OF_ALL && !MGL_EXPERT_RENORMALISE);
+    sum += counts ? weights[i] : 0.0f;
+  }
+  sum = mgl_warp_sum(sum);
+  uint32_t before = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
+    bool is_chosen = (chosen >> i & 1) != 0;
+    uint32_t all = __ballot_sync(0xffffffffu, is_chosen);
+    if (is_chosen) {
+      uint32_t slot = before + __popc(all & ((1u << lane) - 1));
+      mgl_expert_put(routes_at + slot * MGL_EXPERT_ROUTE_BYTES, i * 32 + lane,
+                     __fdividef(weights[i], sum) * MGL_EXPERT_SCALE);
+    }
+    before += __popc(all);
+  }
+}
+
+// The whole warp: the experts of a token.
+static __device__ __forceinline__ void mgl_expert_route(const uint8_t *logits_at, bool carried,
+                                                        uint32_t stop_at, uint32_t routes_at) {
+  uint32_t logits[MGL_EXPERT_LANE_LOGITS];
+  mgl_loader_logits(logits_at, carried, stop_at, logits);
+  mgl_expert_choose(logits, routes_at);
+}
+
+static __device__ __forceinline__ uint32_t mgl_loader_routes(const mgl_loader *l) {
+  return l->block_at + MGL_CUDA_BLOCK_BYTES + MGL_EXPERT_ROUTES_AT;
+}
+
+// Down follows gate and up in the program, and reads the same logits.
+static __device__ __forceinline__ uint32_t mgl_loader_key(const mgl_load *load) {
+  uint32_t op = load->experts >> 2;
+  return (load->experts & 3) == MGL_LOAD_EXPERTS_UP ? op : op - 1;
+}
+
+// The whole warp: the experts of all tokens for this task, unless they are there. False: give up.
+// (For down they are there, and it needs no trip to the L2 to find that out.)
+static __device__ __forceinline__ bool mgl_loader_route(mgl_loader *l, const mgl_load *load) {
+  if (l->routed == mgl_loader_key(load)) {
+    return true;
+  }
+  const mgl_cuda_op *op = &l->run->graphs[l->graph].ops[load->experts >> 2];
+  const uint8_t *at = (const uint8_t *)op->angles;
+  l->routed = mgl_loader_key(load);
+  uint32_t may = 1;
+  if (threadIdx.x % 32 == 0) {
+    may = mgl_loader_await_logits(l, op->copy_bytes) ? 1 : 0;
+  }
+  if (__shfl_sync(0xffffffffu, may, 0) == 0) {
+    return false;
+  }
+  l->rows = op->tokens == 1 ? 1 : __ldcg(&l->run->plans[l->iteration & 1].token_count);
+  at += __shfl_sync(0xffffffffu, l->copy, 0) == MGL_LOADER_COPY_SECOND ? op->copy_bytes : 0;
+  for (uint32_t row = 0; row < l->rows; row++) {
+    mgl_expert_route(at + (size_t)row * (MGL_EXPERTS * sizeof(float)), op->copy_bytes != 0,
+                     l->block_at + (uint32_t)offsetof(mgl_block, stop),
+                     mgl_loader_routes(l) + row * (MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES));
+  }
+  __syncwarp();
+  return true;
+}
+
+// --- pages ---------------------------------------------------------------------------------------
+
+static __device__ __forceinline__ uint32_t mgl_loader_expert(const mgl_loader *l, uint32_t row,
+                                                             uint32_t slot) {
+  return mgl_load_shared_word(mgl_loader_routes(l) +
+                              (row * MGL_EXPERT_SLOTS + slot) * MGL_EXPERT_ROUTE_BYTES);
+}
+
+// Row block `block` of the S * F features of gate and up.
+static __device__ __forceinline__ bool mgl_load_up(mgl_loader *l, const mgl_load *load,
+                                                   uint32_t row, uint32_t block) {
+  uint32_t slot = block / MGL_EXPERT_UP_BLOCKS;
+  uint64_t from = (uint64_t)mgl_loader_expert(l, row, slot) * MGL_EXPERT_UP_BLOCKS +
+                  block % MGL_EXPERT_UP_BLOCKS;
+  from *= MGL_EXPERT_UP_BYTES;
+  for (uint32_t at = 0; at < MGL_EXPERT_UP_BYTES; at += MGL_CUDA_PAGE_BYTES) {
+    if (!mgl_load_page(l, load->weights + from + at, MGL_CUDA_PAGE_BYTES)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Row block `block` of down, of all slots one behind the other: a page may have parts of several.
+static __device__ __forceinline__ bool mgl_load_down(mgl_loader *l, const mgl_load *load,
+                                                     uint32_t row, uint32_t block) {
+  uint32_t slot = 0, in_slot = 0;
+  for (uint32_t at = 0; at < MGL_EXPERT_SLOTS * MGL_EXPERT_DOWN_BYTES; at += MGL_CUDA_PAGE_BYTES) {
+    if (!mgl_loader_room(l)) {
+      return false;
+    }
+    uint32_t to = l->pages_at + l->page * MGL_PAGE_BYTES;
+    uint32_t full = mgl_loader_full(l, l->page);
+    mgl_page_expect(MGL_CUDA_PAGE_BYTES, full);
+    for (uint32_t done = 0; done < MGL_CUDA_PAGE_BYTES;) {
+      uint32_t bytes = min(MGL_CUDA_PAGE_BYTES - done, MGL_EXPERT_DOWN_BYTES - in_slot);
+      uint64_t from = (uint64_t)mgl_loader_expert(l, row, slot) * MGL_EXPERT_DOWN_BLOCKS + block;
+      mgl_page_copy(to + done, load->weights + from * MGL_EXPERT_DOWN_BYTES + in_slot, bytes, full);
+      done += bytes;
+      in_slot += bytes;
+      slot += in_slot == MGL_EXPERT_DOWN_BYTES ? 1 : 0;
+      in_slot = in_slot == MGL_EXPERT_DOWN_BYTES ? 0 : in_slot;
+    }
+    mgl_page_asked(full);
+    mgl_ring_next(l, &l->page, &l->parity);
+    l->in_flight++;
+  }
+  return true;
+}
+
+// All pages of a task of experts, token after token. False: give up.
+static __device__ __forceinline__ bool mgl_load_experts(mgl_loader *l, const mgl_load *load) {
+  const bool up = (load->experts & 3) == MGL_LOAD_EXPERTS_UP;
+  const uint32_t pages = (load->end - load->begin) * l->rows * mgl_pages_of_block(load->k_padded);
+  l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
+  // What gate and up read was there before the logits were.
+  l->bound = up ? l->most : l->most_ahead;
+  for (uint32_t row = 0; row < l->rows; row++) {
+    for (uint32_t block = load->begin; block < load->end; block++) {
+      if (!(up ? mgl_load_up(l, load, row, block) : mgl_load_down(l, load, row, block))) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+#endif

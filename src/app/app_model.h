@@ -8,6 +8,7 @@
 #include "app/options.h"
 #include "app/output_file.h"
 #include "compile/overrides.h"
+#include "device/cpu/cpu_ranks.h"
 #include "device/cpu/team.h"
 #include "engine/runner.h"
 #include "model/model_folder.h"
@@ -17,6 +18,7 @@ typedef struct mgl_app_model {
   mgl_weight_source source;
   char *name;               // last part of the folder's path, printable
   mgl_cuda_device device;   // open while the model runs on a GPU
+  mgl_ranks *ranks;         // of several GPUs; NULL: one, or none
   mgl_overrides overrides;  // of --partition
   mgl_given_graph *given;   // [given_count] of --task-graph
   uint32_t given_count;

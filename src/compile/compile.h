@@ -86,6 +86,8 @@ mgl_status mgl_compile(const mgl_graph *program, const mgl_compile_options *opti
 // names its activations after the op that it replaces last; weights, inputs, KV tensors and outputs
 // keep their names.
 mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *err);
+// The same, and a linear with the all_reduce behind it becomes a linear_add over the ranks.
+mgl_status mgl_fuse_ops_and_sums(const mgl_graph *program, mgl_graph **out, mgl_error *err);
 
 // Fuses for the GPU: the result has the ops of mgl_fuse_ops, before them next_plan (it waits for
 // nothing and is the program's first op; result "next_plan" i32[1]), behind them sample (inputs:

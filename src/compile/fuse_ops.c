@@ -34,6 +34,7 @@ typedef struct fuser {
   const mgl_graph *in;
   mgl_graph *out;
   mgl_dtype act;       // of the program
+  bool sums_ranks;     // a linear and an all_reduce are a linear_add too
   uint32_t *producer;  // [tensors] the op that writes an activation, or NONE
   uint32_t *reads;     // [tensors] by ops of the program; an output has one more
   uint32_t *taken_by;  // [tensors] the in-place op that takes over the storage, or NONE
@@ -108,11 +109,12 @@ static void match_linear_add(fuser *f, uint32_t at) {
   if (!lives_until(f, in[0], at)) {
     return;  // also where x is the residual itself
   }
-  replace(f, at,
-          (mgl_op){.kind = MGL_OP_LINEAR_ADD,
-                   .input_count = 3,
-                   .inputs = {add->inputs[0], in[0], in[1]},
-                   .output = add->output});
+  mgl_op op = {.kind = MGL_OP_LINEAR_ADD,
+               .input_count = 3,
+               .inputs = {add->inputs[0], in[0], in[1]},
+               .output = add->output};
+  op.attrs[MGL_ATTR_OVER] = add->attrs[MGL_ATTR_RANKS];  // of an all_reduce
+  replace(f, at, op);
   absorb(f, &linear, 1);
 }
 
@@ -296,6 +298,11 @@ static void match(fuser *f) {
     switch (f->in->ops[i].kind) {
       case MGL_OP_ATTENTION: match_attention(f, i); break;
       case MGL_OP_ADD: match_linear_add(f, i); break;
+      case MGL_OP_ALL_REDUCE:
+        if (f->sums_ranks) {
+          match_linear_add(f, i);
+        }
+        break;
       case MGL_OP_SILU_MUL: match_gate_up(f, i); break;
       case MGL_OP_LINEAR: match_logits(f, i); break;
       default: break;
@@ -381,10 +388,10 @@ static void write_program(fuser *f) {
   }
 }
 
-mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *err) {
+static mgl_status fuse(const mgl_graph *program, bool sums_ranks, mgl_graph **out, mgl_error *err) {
   size_t tensors = program->tensor_count;
   size_t ops = program->op_count;
-  fuser f = {.in = program, .act = mgl_graph_act_dtype(program)};
+  fuser f = {.in = program, .act = mgl_graph_act_dtype(program), .sums_ranks = sums_ranks};
   *out = NULL;
   mgl_status status = mgl_graph_create(program->name, &f.out, err);
   if (status != MGL_OK) {
@@ -419,4 +426,12 @@ mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *er
   }
   *out = f.out;
   return MGL_OK;
+}
+
+mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *err) {
+  return fuse(program, false, out, err);
+}
+
+mgl_status mgl_fuse_ops_and_sums(const mgl_graph *program, mgl_graph **out, mgl_error *err) {
+  return fuse(program, true, out, err);
 }

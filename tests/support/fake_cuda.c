@@ -258,8 +258,9 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
                          *(uint8_t **)p[5]);
   } else if (strcmp(name, "mgl_dummy_packed") == 0) {
     assert_int_equal(block_x, MGL_PACK_THREADS);
-    mgl_dummy_packed_share(alone, *(mgl_dummy_stream *)p[0], *(uint32_t *)p[1], *(uint32_t *)p[2],
-                           *(uint32_t *)p[3], *(uint32_t *)p[4], *(uint8_t **)p[5]);
+    mgl_dummy_packed_share(alone, *(mgl_dummy_stream *)p[0], *(uint64_t *)p[1], *(uint64_t *)p[2],
+                           *(uint32_t *)p[3], *(uint32_t *)p[4], *(uint32_t *)p[5],
+                           *(uint32_t *)p[6], *(uint8_t **)p[7]);
   } else if (strcmp(name, "mgl_dummy_rows") == 0) {
     mgl_dummy_rows_share(alone, *(mgl_dummy_stream *)p[0], *(uint64_t *)p[1], *(uint16_t **)p[2]);
   } else if (strcmp(name, "mgl_wide_plan_run") == 0) {

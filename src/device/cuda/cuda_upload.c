@@ -50,9 +50,15 @@ typedef struct target {
   mgl_cu_ptr packed;
 } target;
 
+static uint32_t rank_of(const uploader *u) {
+  return u->p->peers.rank;
+}
+
+// The stream of the stored matrix, of which a rank may have a part.
 static mgl_dummy_stream dummy_stream(const uploader *u, const mgl_tensor *tensor) {
-  uint64_t dims[] = {tensor->dims[0].number, tensor->dims[1].number};
-  return mgl_dummy_weights_stream(tensor->name, u->p->build.seed, 2, dims, 0);
+  char name[MGL_GRAPH_MAX_NAME_BYTES];
+  uint64_t dims[] = {mgl_stored_dim(tensor, 0), mgl_stored_dim(tensor, 1)};
+  return mgl_dummy_weights_stream(mgl_stored_name(tensor, name), u->p->build.seed, 2, dims, 0);
 }
 
 static mgl_status draw_matrix(uploader *u, target t, mgl_error *err) {
@@ -60,7 +66,11 @@ static mgl_status draw_matrix(uploader *u, target t, mgl_error *err) {
   mgl_dummy_stream stream = dummy_stream(u, tensor);
   uint32_t rows = tensor->dims[0].number;
   uint32_t k = tensor->dims[1].number;
-  void *parameters[] = {&stream, &rows, &k, &t.first_block, &t.block_stride, &t.packed};
+  uint64_t stride = mgl_stored_dim(tensor, 1);
+  uint64_t first = mgl_slice_begin(tensor, rank_of(u));
+  first *= tensor->slice.dim == 0 ? stride : 1;
+  void *parameters[] = {&stream, &first,         &stride,         &rows,
+                        &k,      &t.first_block, &t.block_stride, &t.packed};
   MGL_TRY(launch(u, u->dummy_packed, mgl_packed_blocks(rows), parameters, err));
   report(u, (uint64_t)rows * k * sizeof(mgl_bf16));
   return MGL_OK;
@@ -122,7 +132,8 @@ static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_e
 
 static mgl_status check_stored(const uploader *u, const mgl_tensor *tensor, mgl_error *err) {
   const mgl_stored_tensor *stored = NULL;
-  MGL_TRY(mgl_checkpoint_find(u->checkpoint, tensor->name, &stored, err));
+  char name[MGL_GRAPH_MAX_NAME_BYTES];
+  MGL_TRY(mgl_checkpoint_find(u->checkpoint, mgl_stored_name(tensor, name), &stored, err));
   if (stored->dtype != MGL_DTYPE_BF16) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "weight \"%s\" is stored as %s; matrices on the GPU must be bf16",
@@ -188,10 +199,13 @@ static void fill_vector(const uploader *u, uint32_t idx, float *out) {
     memcpy(out, u->found.data[idx], count * sizeof *out);
     return;
   }
-  uint64_t dims[] = {count};
+  char name[MGL_GRAPH_MAX_NAME_BYTES];
+  const uint64_t dims[] = {mgl_stored_dim(tensor, 0)};
+  const size_t first = mgl_slice_begin(tensor, rank_of(u));
+  (void)mgl_stored_name(tensor, name);
   for (uint32_t i = 0; i < count; i++) {
     unsigned char element[4];
-    mgl_dummy_weights_fill(tensor->name, u->p->build.seed, tensor->dtype, 1, dims, i, i + (size_t)1,
+    mgl_dummy_weights_fill(name, u->p->build.seed, tensor->dtype, 1, dims, first + i, first + i + 1,
                            element);
     mgl_widen_f32(tensor->dtype, element, 1, &out[i]);
   }
@@ -258,15 +272,15 @@ static mgl_status find_weights(uploader *u, mgl_error *err) {
   mgl_topology *topology = NULL;
   mgl_team *team = NULL;
   mgl_status status = MGL_OK;
-  if (u->p->packings >> 1 != 0) {
+  if (u->p->packings >> 1 != 0 || u->p->ranks != NULL) {  // columns of a rank are made, too
     status = mgl_topology_create(&topology, err);
     if (status == MGL_OK) {
       status = mgl_team_create(topology, build->threads, &team, err);
     }
   }
   if (status == MGL_OK) {
-    status = mgl_cpu_weights_bind(u->p->program, u->checkpoint, source, build->seed, team, NULL,
-                                  NULL, &u->found, err);
+    status = mgl_cpu_weights_bind_rank(u->p->program, u->checkpoint, source, build->seed, team,
+                                       NULL, rank_of(u), NULL, &u->found, err);
   }
   mgl_team_destroy(team);
   mgl_topology_destroy(topology);

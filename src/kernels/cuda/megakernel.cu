@@ -15,6 +15,7 @@
 #include "kernels/cuda/roles/role_scheduler.cuh"
 #include "kernels/cuda/roles/role_storer.cuh"
 #include "kernels/cuda/small/tasks_iteration.cuh"
+#include "kernels/cuda/small/tasks_ranks.cuh"
 #include "kernels/cuda/small/tasks_sample.cuh"
 #include "twin/device_run.h"
 
@@ -163,6 +164,9 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
     case MGL_CALL_ROPE_ANGLES: return mgl_call<mgl_task_rope_angles>(run, block, state);
     case MGL_CALL_NEXT_PLAN: return mgl_call<mgl_task_next_plan>(run, block, state);
     case MGL_CALL_SAMPLE: return mgl_call<mgl_task_sample>(run, block, state);
+#if MGL_RANKS > 1
+    case MGL_CALL_ALL_GATHER: return mgl_call<mgl_task_all_gather>(run, block, state);
+#endif
     default: return mgl_call<mgl_task_nothing>(run, block, state);
   }
 }
@@ -178,6 +182,11 @@ static __device__ void mgl_consumers_run(mgl_cuda_run *run, mgl_block *block) {
     }
     mgl_sync_consumers();  // all have read what the task before left in scratch
     state = mgl_run_task(run, block, state);
+#if MGL_RANKS > 1
+    if (mgl_is_exchanged(&block->slots[slot].op)) {
+      state = mgl_call<mgl_task_sum_parts>(run, block, state);
+    }
+#endif
     if (block->stop != 0 && !mgl_mbarrier_test(&block->go[slot], parity)) {
       return;  // it was never let go
     }

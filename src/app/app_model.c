@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "device/cuda/cuda_ranks.h"
 
 #include "app/model_path.h"
 #include "app/progress.h"
 #include "base/alloc.h"
 #include "base/file.h"
+#include "device/cuda/cuda_ranks.h"
 
 enum {
   MAX_PATH_BYTES = 4096,

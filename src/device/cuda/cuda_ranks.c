@@ -102,6 +102,9 @@ mgl_status mgl_cuda_peers_create(const mgl_cuda_device *device, mgl_ranks *ranks
   if (status == MGL_OK) {
     status = exchange(device, ranks, handle, grain, out, err);
   }
+  if (status == MGL_OK) {  // all have all
+    status = mgl_ranks_meet(ranks, 0, &least, err);
+  }
   (void)driver->memory_release(handle);
   return status;
 }

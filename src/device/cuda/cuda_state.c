@@ -37,6 +37,10 @@ static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
   view.aot_tasks = mgl_cuda_pointer(base + at->aot_tasks);
   view.counters = mgl_cuda_pointer(
       mgl_cuda_state_at(p, state->counters + state->counter_start[graph] * sizeof(mgl_word)));
+  for (uint32_t rank = 0; p->ranks != NULL && rank < p->peers.count; rank++) {
+    view.peers[rank] = view.counters + (int64_t)(p->peers.at[rank] - p->peers.at[p->peers.rank]) /
+                                           (int64_t)sizeof(mgl_word);
+  }
   run->protocol.graphs[graph] = view;
   run->graphs[graph] = (mgl_cuda_graph){.steps = mgl_cuda_pointer(base + at->steps),
                                         .step_start = mgl_cuda_pointer(base + at->step_start),

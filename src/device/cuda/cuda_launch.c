@@ -579,10 +579,16 @@ static mgl_status follow_launch(mgl_cuda_program *p, mgl_error *err) {
   return run_launch(&l, err);
 }
 
-mgl_status mgl_cuda_program_follow(mgl_cuda_program *p, mgl_error *err) {
+mgl_status mgl_cuda_program_follow_until(mgl_cuda_program *p, mgl_rank_command *out,
+                                         mgl_error *err) {
   const mgl_plan *unused = NULL;
-  while (mgl_ranks_take(p->ranks, &unused) == MGL_RANK_RUN) {
+  while ((*out = mgl_ranks_take(p->ranks, &unused)) == MGL_RANK_RUN) {
     MGL_TRY(follow_launch(p, err));
   }
   return MGL_OK;
+}
+
+mgl_status mgl_cuda_program_follow(mgl_cuda_program *p, mgl_error *err) {
+  mgl_rank_command command = MGL_RANK_NONE;
+  return mgl_cuda_program_follow_until(p, &command, err);
 }

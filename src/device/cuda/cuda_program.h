@@ -220,6 +220,9 @@ mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *program, const mgl_plan *
 
 // Of a rank other than 0: takes part in all launches of rank 0, until that one quits.
 mgl_status mgl_cuda_program_follow(mgl_cuda_program *program, mgl_error *err);
+// The same until a command that is not of launches, which is *out.
+mgl_status mgl_cuda_program_follow_until(mgl_cuda_program *program, mgl_rank_command *out,
+                                         mgl_error *err);
 
 // --- looking in ----------------------------------------------------------------------------------
 

@@ -95,6 +95,9 @@ static __device__ __forceinline__ uint64_t mgl_place_logits(float *row, uint32_t
 // Columns [begin, end) of every rank's part of the logits, for all rows that have some; and what
 // the tasks of logits do on one rank, the largest logit of each row.
 static __device__ __forceinline__ void mgl_task_all_gather(mgl_worker *w) {
+  if (MGL_RANKS == 1) {
+    return;  // it is not called
+  }
   const mgl_cuda_run *run = w->run;
   const mgl_slot *slot = mgl_task_slot(w);
   const mgl_cuda_op *op = &slot->op;

@@ -100,7 +100,9 @@ mgl_choice_name mgl_load_format_choice;
   {                                                                                      \
     .name = "tensor-parallel", .alias = "tp", .value_name = "N", .type = MGL_OPTION_U64, \
     .u64_min = 1, .u64_max = MGL_MAX_RANKS,                                              \
-    .help = "processes that run the model together on the CPU, each with its part [1]"   \
+    .help =                                                                              \
+        "processes that run the model together, each with its part: on the CPU, or "     \
+        "with --device cuda on as many GPUs, from that one on [1]"                       \
   }
 
 #define MGL_ROW_ITERATION_TOKENS_OF(usual)                                               \

@@ -77,7 +77,7 @@ MGL_PLANNER_FN void mgl_turn_end(mgl_cuda_run *run, uint32_t slot) {
 
 // --- several ranks -------------------------------------------------------------------------------
 //
-// Every rank has all commands, in rings of their own which its host fills at its own pace. Turn n of
+// Every rank has all commands, in a ring of its own which its host fills at its own pace. Turn n of
 // rank 0 reads what is there; turn n of the others reads as many, and waits for them. Rank 0 writes
 // the word of turn n when all others have read that of turn n - 2, which was at the same place.
 

@@ -1,6 +1,6 @@
 // One model on several GPUs of this host: its tokens and the largest logits of each beside those of
-// one GPU, the same bits on all ranks and from run to run, a batch whose prompts come in chunks, and
-// a rank that is killed.
+// one GPU, the same bits on all ranks and from run to run, and a rank that is killed. Prompts come
+// in chunks.
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>

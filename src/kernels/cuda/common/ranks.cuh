@@ -62,9 +62,7 @@ static __device__ __forceinline__ void mgl_trigger_ranks(const mgl_cuda_run *run
     uint32_t to = run->protocol.rank + i;
     to = to < MGL_RANKS ? to : to - MGL_RANKS;
     // Release, paired with the acquire in mgl_step_ready: what the task wrote is visible there.
-    asm volatile(
-        "red.release.sys.global.add.u64 [%0], 1;" ::"l"(mgl_at_peer(counter, run->peers[to]))
-        : "memory");
+    mgl_add_release_system(mgl_at_peer(counter, run->peers[to]), 1);
   }
 }
 

@@ -40,7 +40,7 @@
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 //   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]
-//                                 one model on several GPUs beside one (tiny), and the loss of one
+//                                 one model on several GPUs beside one (cut), and the loss of one
 // With MEGALITH_KERNELS=portable in the environment all of it runs the portable kernels.
 // MODEL: tiny, wide, whole, bias, cut, or a folder with a config.json.
 #include <math.h>

@@ -15,7 +15,15 @@
 #include "compile/shard.h"
 #include "gpu/gpu_bench.h"
 
-enum { REQUESTS = 11, GENERATE = 24, TOP = 8, PAGES = 8, MOST_TOKENS = 16, SEQUENCES = 8 };
+enum {
+  REQUESTS = 11,
+  GENERATE = 24,
+  LONG = 900,  // tokens of requests that a lost rank ends
+  TOP = 8,
+  PAGES = 64,
+  MOST_TOKENS = 16,
+  SEQUENCES = 8,
+};
 
 #define MOST_ERROR 2e-2  // of logits, as in smoke.c: sums over the ranks round in another order
 #define MOST_GAP 0.15    // of two logits that may change places
@@ -67,10 +75,13 @@ static mgl_status generate(side *s, uint32_t count, bool draws, heard *out, mgl_
     for (uint32_t j = 0; j < 64; j++) {
       prompts[i][j] = gpu_model_token(&s->model, i * 64 + j);
     }
-    requests[i] = (mgl_cuda_request){
-        .prompt = prompts[i], .prompt_count = 1 + i * 12 % 61, .max_new_tokens = GENERATE};
-    requests[i].rule.flags = MGL_SAMPLING_LOGPROBS;
-    requests[i].rule.top_logprobs = TOP;
+    requests[i] = (mgl_cuda_request){.prompt = prompts[i],
+                                     .prompt_count = 1 + i * 12 % 61,
+                                     .max_new_tokens = out->victim != 0 ? LONG : GENERATE};
+    if (out->victim == 0) {
+      requests[i].rule.flags = MGL_SAMPLING_LOGPROBS;
+      requests[i].rule.top_logprobs = TOP;
+    }
     if (draws) {
       mgl_sampling_rule *rule = &requests[i].rule;
       rule->flags |= MGL_SAMPLING_DRAWS;
@@ -130,7 +141,8 @@ static void compare_sums(side *s, uint32_t graphs) {
 }
 
 // Tokens and their likeliest alternatives beside those of one GPU.
-static void compare(side *s, const heard *ranks, const heard *one, const char *what) {
+// (Of tokens that are drawn, one more or less of the sum of weights may choose another.)
+static void compare(side *s, const heard *ranks, const heard *one, bool drawn) {
   double worst = 0;
   uint32_t same = 0;
   uint32_t apart = 0;  // tokens that differ though their logits do not lie close
@@ -143,7 +155,7 @@ static void compare(side *s, const heard *ranks, const heard *one, const char *w
         worst = error > worst ? error : worst;
       }
       if (ranks->tokens[i][j] != one->tokens[i][j]) {
-        apart += (double)b->top[0].logit - (double)b->top[1].logit > MOST_GAP ? 1 : 0;
+        apart += (double)b->top[0].logit - (double)b->top[1].logit > MOST_GAP && !drawn ? 1 : 0;
         break;  // what follows continues other texts
       }
       same++;
@@ -151,10 +163,11 @@ static void compare(side *s, const heard *ranks, const heard *one, const char *w
   }
   const double scale = fabs((double)one->logprobs[0][0].largest);
   gpu_check(s->bench,
-            isfinite(worst) && worst <= MOST_ERROR * (scale > 1 ? scale : 1) && apart == 0,
+            isfinite(worst) && worst <= MOST_ERROR * (scale > 1 ? scale : 1) && apart == 0 &&
+                same >= REQUESTS * GENERATE / 4,
             "%s, %s: %u tokens as on one GPU, %u others without a reason, logits differ by at most "
             "%.3g (of %.3g)",
-            s->model.name, what, same, apart, worst, scale);
+            s->model.name, drawn ? "drawn" : "greedy", same, apart, worst, scale);
 }
 
 // --- what each rank does -------------------------------------------------------------------------
@@ -201,7 +214,7 @@ static void check_numbers(side *s, const heard *one, const heard *one_drawn, uin
          one->tokens[0][0]);
   (void)fflush(stdout);
   gpu_must(generate(s, REQUESTS, false, first, &err), &err);
-  compare(s, first, one, "greedy");
+  compare(s, first, one, false);
   gpu_must(mgl_ranks_post(s->ranks, MGL_RANK_END, NULL, &err), &err);
   compare_sums(s, graphs);
   gpu_must(generate(s, REQUESTS, false, again, &err), &err);
@@ -210,7 +223,7 @@ static void check_numbers(side *s, const heard *one, const heard *one_drawn, uin
                 memcmp(first->logprobs, again->logprobs, sizeof first->logprobs) == 0,
             "%s: run again: the same bits", s->model.name);
   gpu_must(generate(s, REQUESTS, true, again, &err), &err);
-  compare(s, again, one_drawn, "drawn");
+  compare(s, again, one_drawn, true);
   mgl_free(first);
   mgl_free(again);
 }
@@ -269,7 +282,7 @@ static void run_model(gpu_bench *bench, const char *name, uint32_t count, uint32
 void gpu_ranks_run(gpu_bench *bench, int count, char **arguments) {
   uint32_t ranks = 2;
   uint32_t tokens = MOST_TOKENS;
-  const char *name = "tiny";
+  const char *name = "cut";
   for (int i = 0; i < count; i++) {
     if (strncmp(arguments[i], "ranks=", 6) == 0) {
       ranks = (uint32_t)atoi(arguments[i] + 6);

@@ -9,6 +9,7 @@
 #include "app/progress.h"
 #include "base/alloc.h"
 #include "base/file.h"
+#include "device/cuda/cuda_ranks.h"
 
 enum {
   MAX_PATH_BYTES = 4096,
@@ -159,6 +160,7 @@ mgl_status mgl_app_model_path(const mgl_arguments *arguments, char **path, char 
 void mgl_app_model_close(mgl_app_model *model) {
   mgl_model_folder_close(&model->folder);
   mgl_free(model->name);
+  mgl_ranks_stop(model->ranks);
   mgl_cuda_device_close(&model->device);
   mgl_overrides_free(&model->overrides);
   for (uint32_t i = 0; i < model->given_count; i++) {
@@ -193,7 +195,9 @@ static mgl_status start(const mgl_app_model *model, const mgl_arguments *argumen
   mgl_progress_start(&progress, is_dummy ? "making weights" : "loading weights",
                      MGL_PROGRESS_BYTES);
   options->trace_tasks = mgl_app_wants_trace(arguments) ? trace : 0;
-  options->progress = (mgl_weights_progress){.report = report, .context = &progress};
+  if (model->ranks == NULL || mgl_ranks_rank(model->ranks) == 0) {
+    options->progress = (mgl_weights_progress){.report = report, .context = &progress};
+  }
   mgl_status status = mgl_runner_create(&model->folder, options, out->runner, err);
   mgl_progress_finish(&progress);
   return status;
@@ -227,14 +231,12 @@ static void note_of(const outcome *out) {
   }
 }
 
-static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *arguments,
-                               uint32_t ordinal, mgl_build *options, const outcome *out,
-                               mgl_error *err) {
-  MGL_TRY(mgl_device_check_gpu(arguments, err));
-  MGL_TRY(mgl_cuda_device_open((int)ordinal, &model->device, err));
+static mgl_status start_on_opened(mgl_app_model *model, const mgl_arguments *arguments,
+                                  mgl_build *options, const outcome *out, mgl_error *err) {
   mgl_cuda_device_choose_code(&model->device, options->compilation);
   mgl_cuda_options cuda = {
       .device = &model->device,
+      .ranks = model->ranks,
       .launch = {.in_flight = number_of(arguments, "in-flight"),
                  .in_flight_ahead = number_of(arguments, "in-flight-ahead"),
                  .no_prefetch = find_argument(arguments, "no-prefetch") != NULL,
@@ -248,7 +250,32 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
   mgl_status status = start(model, arguments, options, out, err);
   options->cuda = NULL;
   options->coarse = options->events_only = options->scheduler_warps = options->fused = false;
+  return status;
+}
+
+// Rank r of several runs on GPU ordinal + r. Others than rank 0 do not return.
+static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *arguments,
+                               uint32_t ordinal, mgl_build *options, const outcome *out,
+                               mgl_error *err) {
+  uint32_t rank = 0;
+  MGL_TRY(mgl_device_check_gpu(arguments, err));
+  if (options->ranks > 1 && out->runner != NULL) {  // before anything of CUDA is open
+    MGL_TRY(mgl_cuda_ranks_start(options->ranks, &model->ranks, err));
+    rank = mgl_ranks_rank(model->ranks);
+  }
+  mgl_status status = mgl_cuda_device_open((int)(ordinal + rank), &model->device, err);
+  if (status == MGL_OK) {
+    status = start_on_opened(model, arguments, options, out, err);
+  }
+  if (rank != 0) {
+    mgl_ranks_leave(model->ranks, err);
+  }
   if (status != MGL_OK) {
+    if (model->ranks != NULL) {
+      mgl_ranks_abandon(model->ranks);
+      mgl_ranks_stop(model->ranks);
+      model->ranks = NULL;
+    }
     mgl_cuda_device_close(&model->device);
     return status;
   }

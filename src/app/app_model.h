@@ -9,6 +9,7 @@
 #include "app/options.h"
 #include "app/output_file.h"
 #include "compile/overrides.h"
+#include "device/cpu/cpu_ranks.h"
 #include "device/cpu/team.h"
 #include "engine/runner.h"
 #include "model/model_folder.h"
@@ -18,6 +19,7 @@ typedef struct mgl_app_model {
   mgl_weight_source source;
   char *name;               // last part of the folder's path, printable
   mgl_cuda_device device;   // open while the model runs on a GPU
+  mgl_ranks *ranks;         // of several GPUs; NULL: one, or none
   mgl_overrides overrides;  // of --partition
   mgl_given_graph *given;   // [given_count] of --task-graph
   uint32_t given_count;
@@ -101,7 +103,9 @@ mgl_choice_name mgl_load_format_choice;
   {                                                                                      \
     .name = "tensor-parallel", .alias = "tp", .value_name = "N", .type = MGL_OPTION_U64, \
     .u64_min = 1, .u64_max = MGL_MAX_RANKS,                                              \
-    .help = "processes that run the model together on the CPU, each with its part [1]"   \
+    .help =                                                                              \
+        "processes that run the model together, each with its part: on the CPU, or "     \
+        "with --device cuda on as many GPUs, from that one on [1]"                       \
   }
 
 #define MGL_ROW_ITERATION_TOKENS_OF(usual)                                               \

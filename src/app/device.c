@@ -48,11 +48,6 @@ mgl_status mgl_device_check_gpu(const mgl_arguments *arguments, mgl_error *err) 
     if (strcmp(argument->option->name, "threads") == 0) {
       return mgl_error_set(err, MGL_ERR_ARGUMENT, "--threads is for the CPU; try --device cpu");
     }
-    if (strcmp(argument->option->name, "tensor-parallel") == 0 && argument->u64 > 1) {
-      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                           "--tensor-parallel: several ranks run on the CPU only so far; try "
-                           "--device cpu");
-    }
   }
   return MGL_OK;
 }

@@ -90,8 +90,9 @@ mgl_status mgl_compile(const mgl_graph *program, const mgl_compile_options *opti
 // names its activations after the op that it replaces last; weights, inputs, KV tensors and outputs
 // keep their names.
 mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *err);
-// The same with the ops of mixtures, as far as the tasks of a GPU have their experts.
-mgl_status mgl_fuse_ops_and_mixtures(const mgl_graph *program, mgl_graph **out, mgl_error *err);
+// The same with what the tasks of a GPU have besides: ops of mixtures, as far as their experts fit,
+// and a linear with the all_reduce behind it, which becomes a linear_add over the ranks.
+mgl_status mgl_fuse_ops_for_gpu(const mgl_graph *program, mgl_graph **out, mgl_error *err);
 
 // Fuses for the GPU: the result has the ops of mgl_fuse_ops, before them next_plan (it waits for
 // nothing and is the program's first op; result "next_plan" i32[1]), behind them sample (inputs:

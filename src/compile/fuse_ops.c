@@ -38,7 +38,7 @@ typedef struct fuser {
   const mgl_graph *in;
   mgl_graph *out;
   mgl_dtype act;       // of the program
-  bool mixtures;       // their ops are fused too
+  bool for_gpu;        // mixtures are fused too, and a linear with an all_reduce
   uint32_t *producer;  // [tensors] the op that writes an activation, or NONE
   uint32_t *reads;     // [tensors] by ops of the program; an output has one more
   uint32_t *taken_by;  // [tensors] the in-place op that takes over the storage, or NONE
@@ -113,11 +113,12 @@ static void match_linear_add(fuser *f, uint32_t at) {
   if (!lives_until(f, in[0], at)) {
     return;  // also where x is the residual itself
   }
-  replace(f, at,
-          (mgl_op){.kind = MGL_OP_LINEAR_ADD,
-                   .input_count = 3,
-                   .inputs = {add->inputs[0], in[0], in[1]},
-                   .output = add->output});
+  mgl_op op = {.kind = MGL_OP_LINEAR_ADD,
+               .input_count = 3,
+               .inputs = {add->inputs[0], in[0], in[1]},
+               .output = add->output};
+  op.attrs[MGL_ATTR_OVER] = add->attrs[MGL_ATTR_RANKS];  // of an all_reduce
+  replace(f, at, op);
   absorb(f, &linear, 1);
 }
 
@@ -366,10 +367,15 @@ static void match(fuser *f) {
     switch (f->in->ops[i].kind) {
       case MGL_OP_ATTENTION: match_attention(f, i); break;
       case MGL_OP_ADD: match_linear_add(f, i); break;
+      case MGL_OP_ALL_REDUCE:
+        if (f->for_gpu) {
+          match_linear_add(f, i);
+        }
+        break;
       case MGL_OP_SILU_MUL: match_gate_up(f, i); break;
       case MGL_OP_LINEAR: match_logits(f, i); break;
       case MGL_OP_EXPERT_DOWN:
-        if (f->mixtures) {
+        if (f->for_gpu) {
           match_experts(f, i);
         }
         break;
@@ -460,10 +466,10 @@ static void write_program(fuser *f) {
   }
 }
 
-static mgl_status fuse(const mgl_graph *program, bool mixtures, mgl_graph **out, mgl_error *err) {
+static mgl_status fuse(const mgl_graph *program, bool for_gpu, mgl_graph **out, mgl_error *err) {
   size_t tensors = program->tensor_count;
   size_t ops = program->op_count;
-  fuser f = {.in = program, .act = mgl_graph_act_dtype(program), .mixtures = mixtures};
+  fuser f = {.in = program, .act = mgl_graph_act_dtype(program), .for_gpu = for_gpu};
   *out = NULL;
   mgl_status status = mgl_graph_create(program->name, &f.out, err);
   if (status != MGL_OK) {
@@ -504,6 +510,6 @@ mgl_status mgl_fuse_ops(const mgl_graph *program, mgl_graph **out, mgl_error *er
   return fuse(program, false, out, err);
 }
 
-mgl_status mgl_fuse_ops_and_mixtures(const mgl_graph *program, mgl_graph **out, mgl_error *err) {
+mgl_status mgl_fuse_ops_for_gpu(const mgl_graph *program, mgl_graph **out, mgl_error *err) {
   return fuse(program, true, out, err);
 }

@@ -29,7 +29,8 @@ static bool has_kernel(mgl_op_kind kind) {
     case MGL_OP_ROUTER:
     case MGL_OP_EXPERTS_UP:
     case MGL_OP_EXPERTS_DOWN:
-    case MGL_OP_LOGITS: return true;
+    case MGL_OP_LOGITS:
+    case MGL_OP_ALL_GATHER: return true;
     default: return false;
   }
 }
@@ -179,6 +180,10 @@ static mgl_status add_device_ops(mgl_graph *program, uint32_t embed, uint32_t lo
   const mgl_dim rows = MGL_DIM_L;
   uint32_t tokens = mgl_op_input(&program->ops[embed], MGL_ROLE_TOKENS);
   uint32_t scores = program->ops[logits].output;
+  for (size_t i = logits; i < program->op_count; i++) {  // of several ranks: all of them
+    const mgl_op *op = &program->ops[i];
+    scores = op->kind == MGL_OP_ALL_GATHER && op->inputs[0] == scores ? op->output : scores;
+  }
   uint32_t next_plan =
       mgl_graph_tensor(program, "next_plan", MGL_PLACE_ACTIVATION, MGL_DTYPE_I32, 1, &one);
   uint32_t sampled =
@@ -205,7 +210,7 @@ mgl_status mgl_fuse_ops_cuda(const mgl_graph *program, mgl_graph **out, mgl_erro
   uint32_t embed = 0;
   uint32_t logits = 0;
   *out = NULL;
-  MGL_TRY(mgl_fuse_ops_and_mixtures(program, &fused, err));
+  MGL_TRY(mgl_fuse_ops_for_gpu(program, &fused, err));
   mgl_status status = check_program(fused, &embed, &logits, err);
   if (status == MGL_OK) {
     status = add_device_ops(fused, embed, logits, err);

@@ -48,7 +48,7 @@ typedef struct mgl_given_graph {
 // All pointers must outlive what is built, but for `cuda`, which is read while it is made.
 typedef struct mgl_build {
   uint64_t threads;           // on the CPU; 0: one per physical core
-  uint32_t ranks;             // on the CPU: processes that run the model together; 0: this one does
+  uint32_t ranks;             // processes that run the model together; 0: this one alone
   uint32_t iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS, on
                               // GPUs of more than MGL_WIDE_MAX_WORKERS multiprocessors to
                               // MGL_CUDA_MAX_TOKENS; 0: the usual number

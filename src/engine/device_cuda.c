@@ -54,13 +54,12 @@ static bool has_mixture(const mgl_graph *program) {
   return false;
 }
 
-// The kernels of large iterations have neither codes nor experts yet.
+// The kernels of large iterations have neither codes nor experts yet, and know of no other ranks.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
   const cuda_model *m = model;
   bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS &&
-               mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program);
-  (void)build;
+               mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program) && build->ranks < 2;
   *out = (mgl_device_defaults){
       .where = "this GPU",
       .iteration_tokens = large ? USUAL_LARGE_ITERATION_TOKENS : USUAL_ITERATION_TOKENS,
@@ -76,6 +75,7 @@ static mgl_cuda_program_options program_options(const cuda_model *m, const mgl_d
                                     .build = *job->build,
                                     .sizes = *job->sizes,
                                     .get_code = m->options.get_code,
+                                    .ranks = m->options.ranks,
                                     .poison = job->build->look,
                                     .keep_activations = job->build->look};
 }
@@ -111,6 +111,9 @@ static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes
   mgl_cuda_program_options options = program_options(m, job);
   mgl_cuda_program_memory memory;
   MGL_TRY(mgl_cuda_program_measure(m->options.device, &options, &memory, err));
+  if (m->options.ranks != NULL) {  // all make the same plans, so have as many pages
+    MGL_TRY(mgl_ranks_meet(m->options.ranks, memory.free_bytes, &memory.free_bytes, err));
+  }
   const uint64_t *bytes = memory.bytes;
   uint64_t all = 0;
   for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
@@ -131,11 +134,23 @@ static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes
   return MGL_OK;
 }
 
+// What a rank other than 0 does for the rest of its life.
+static _Noreturn void follow(cuda_model *m, mgl_status status, mgl_error *err) {
+  if (status == MGL_OK) {
+    status = mgl_cuda_program_follow(m->program, err);
+  }
+  mgl_ranks_leave(m->options.ranks, status == MGL_OK ? NULL : err);
+}
+
 static mgl_status cuda_create(void *model, const mgl_device_job *job, mgl_error *err) {
   cuda_model *m = model;
   uint32_t rows = job->sizes->logit_rows;
   mgl_cuda_program_options options = program_options(m, job);
-  MGL_TRY(mgl_cuda_program_create(m->options.device, &options, &m->program, err));
+  mgl_status status = mgl_cuda_program_create(m->options.device, &options, &m->program, err);
+  if (m->options.ranks != NULL && mgl_ranks_rank(m->options.ranks) != 0) {
+    follow(m, status, err);
+  }
+  MGL_TRY(status);
   m->vocab = mgl_cuda_program_describe(m->program).model.vocab;
   m->logits = mgl_alloc_zeroed((size_t)rows * m->vocab, sizeof *m->logits);
   return m->logits != NULL

@@ -233,6 +233,19 @@ uint32_t mgl_tensor_experts(const mgl_tensor *tensor) {
   return tensor->placement == MGL_PLACE_WEIGHT && tensor->rank == 3 ? tensor->dims[0].number : 0;
 }
 
+const char *mgl_stored_name(const mgl_tensor *tensor, char buffer[MGL_GRAPH_MAX_NAME_BYTES]) {
+  size_t bytes = strlen(tensor->name);
+  bytes -= tensor->slice.renamed ? strlen(MGL_PART_SUFFIX) : 0;
+  memcpy(buffer, tensor->name, bytes);
+  buffer[bytes] = 0;
+  return buffer;
+}
+
+uint64_t mgl_stored_dim(const mgl_tensor *tensor, uint32_t dim) {
+  return tensor->slice.whole != 0 && tensor->slice.dim == dim ? tensor->slice.whole
+                                                              : tensor->dims[dim].number;
+}
+
 uint32_t mgl_slice_begin(const mgl_tensor *tensor, uint32_t rank) {
   return tensor->slice.whole == 0
              ? 0

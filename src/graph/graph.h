@@ -214,6 +214,11 @@ uint64_t mgl_tensor_row_bytes(const mgl_tensor *tensor);
 uint64_t mgl_tensor_inner_bytes(const mgl_tensor *tensor);
 // Experts of a weight [E,N,K], which are bound one by one; 0 of all other tensors.
 uint32_t mgl_tensor_experts(const mgl_tensor *tensor);
+// Of a weight as it is stored, of which a rank may have a part: its name, in `buffer` where it has
+// another one here, and its size in a dim.
+const char *mgl_stored_name(const mgl_tensor *tensor, char buffer[MGL_GRAPH_MAX_NAME_BYTES]);
+uint64_t mgl_stored_dim(const mgl_tensor *tensor, uint32_t dim);
+
 // First element of a slice's dim on that rank.
 uint32_t mgl_slice_begin(const mgl_tensor *tensor, uint32_t rank);
 // Elements of a row of an ELEMENT op that are its units: of what it writes, or of its part.

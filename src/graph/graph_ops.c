@@ -299,10 +299,15 @@ static const char *check_attend(const mgl_op *op, const mgl_tensor *const *in,
   return fits ? NULL : "scale must be positive and the result act[T,H,HD]";
 }
 
-static const char *check_linear_add(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_linear_add(const mgl_op *op, const mgl_tensor *const *in,
+                                    const mgl_tensor *out) {
   const char *wrong = check_linear(in + 1, 2, out);
+  const double over = op->attrs[MGL_ATTR_OVER];
   if (wrong != NULL) {
     return wrong;
+  }
+  if (over != 0 && !(over >= 2 && over <= MGL_MAX_RANKS && over == floor(over))) {
+    return "over must be 2 to 8 ranks, or left out";
   }
   return is_act(in[0]) && same_shape(in[0], out) ? NULL
                                                  : "the residual must have the result's shape";
@@ -564,7 +569,7 @@ static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const
     case MGL_OP_ADD: return check_add(in, out);
     case MGL_OP_QKV_PROJ: return check_qkv_proj(op, in, out);
     case MGL_OP_ATTEND: return check_attend(op, in, out);
-    case MGL_OP_LINEAR_ADD: return check_linear_add(in, out);
+    case MGL_OP_LINEAR_ADD: return check_linear_add(op, in, out);
     case MGL_OP_GATE_UP: return check_gate_up(in, out);
     case MGL_OP_LOGITS: return check_logits(in, out);
     case MGL_OP_NEXT_PLAN: return check_next_plan(in, out);

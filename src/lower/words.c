@@ -46,7 +46,7 @@ bool mgl_words_carry(const mgl_task_graph *graph) {
     const mgl_task *task = &graph->tasks[i];
     bool known = (task->flags & MGL_TASK_EMPTY) != 0 || waits_for_words(task) ||
                  mgl_words_are_written(task) || task->type == MGL_OP_NEXT_PLAN ||
-                 task->type == MGL_OP_SAMPLE;
+                 task->type == MGL_OP_SAMPLE || task->type == MGL_OP_ALL_GATHER;
     if (!known || (task->flags & MGL_TASK_JIT) != 0) {
       return false;
     }

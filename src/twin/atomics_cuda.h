@@ -69,6 +69,12 @@ MGL_SHARED_FN void mgl_add_release(mgl_word *word, uint64_t amount) {
                : "memory");
 }
 
+// The same on a word in another GPU's memory.
+MGL_SHARED_FN void mgl_add_release_system(mgl_word *word, uint64_t amount) {
+  asm volatile("red.release.sys.add.u64 [%0], %1;" ::"l"(word), "l"((unsigned long long)amount)
+               : "memory");
+}
+
 MGL_SHARED_FN bool mgl_cas_acq_rel(mgl_word *word, uint64_t expected, uint64_t desired) {
   unsigned long long before;
   asm volatile("atom.acq_rel.gpu.cas.b64 %0, [%1], %2, %3;"

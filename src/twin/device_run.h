@@ -118,7 +118,11 @@ typedef struct mgl_cuda_op {
   void *out;               // embed, linear, qkv_proj, linear_add, logits: f32; else bf16
   const float *angles;     // attend: [T, HD / 2, 2] cos and sin; rope_angles: [HD / 2] frequencies;
                            // of experts: [T, E] the router's logits
-  const float *q_norm;     // attend: [HD] or NULL
+  union {
+    const float *q_norm;  // attend: [HD] or NULL
+    uint64_t exchange;  // linear_add over several ranks: which of those of the program, from 1 on;
+                        // other linears: 0
+  };
   const float *k_norm;
   uint16_t *k_cache;  // attend: bf16 [pages, HKV, P, HD]
   uint16_t *v_cache;  // attend: bf16 [pages, HKV, HD, P]
@@ -313,8 +317,33 @@ typedef struct mgl_cuda_planning {
   uint64_t wide_turns;         // of the chain
   uint64_t told;               // iterations of which the host was told
   uint64_t planning_ns;        // of all turns
+  uint64_t turns;              // that have read commands
   mgl_feed_iteration rows[2];  // [i & 1] what iteration i computes
 } mgl_cuda_planning;
+
+// Several ranks, a GPU each. All run the same launches of the same task graphs, and what they write
+// to each other lies at the same offsets of one block of memory on each GPU, which all have mapped.
+//
+// A linear_add over ranks sends the words of its partial sums to every rank's inbox, and adds up
+// what all ranks sent: (part of rank 0 + part of rank 1 + ...), so all have the same bits. A word
+// says itself which exchange it is of, in its upper half: so inboxes need no opening and no flags.
+//
+// Two inboxes, which exchanges take in turn, are enough. A rank sends row t of exchange e + 2 after
+// it has row t of exchange e + 1 whole. All parts of that depend on whole rows of exchange e on the
+// rank that sent them, since what stands between two exchanges reads whole rows (norms). So all
+// ranks have taken exchange e out of the inbox that is written again. From an iteration to the next
+// the same holds, as an iteration ends when all its tasks have.
+//
+// Logits of a rank are loaded by the others behind an event that counts the triggers of all ranks;
+// they are written again in the next iteration, behind exchanges with ranks that have loaded them.
+//
+// Planners make the same plans from the same commands: rank 0's says how many commands each of its
+// turns has read, and the others read as many (twin/plan_turn.h).
+typedef struct mgl_rank_words {
+  mgl_word turns[2];             // [n & 1] by rank 0: (n + 1) << 32 | commands read by turn n
+  mgl_word seen[MGL_MAX_RANKS];  // of rank 0; by each other: turns that it has read of
+  uint8_t padding[48];
+} mgl_rank_words;
 
 typedef struct mgl_cuda_run {
   mgl_protocol protocol;
@@ -374,6 +403,13 @@ typedef struct mgl_cuda_run {
   mgl_cuda_span *spans;  // [workers, MGL_CUDA_TRACE_ROLES, span_count]; NULL: no trace
   mgl_cuda_mark *marks;  // [workers, MGL_CUDA_TRACE_MARKS]
   uint32_t span_count;   // a power of two: the latest ones stay
+
+  // Of several ranks, which protocol.rank and rank_count say; else all zero.
+  uint64_t *inbox;               // [2, rank_count, inbox_stride]: tag << 32 | f32
+  uint32_t inbox_stride;         // words of a rank: rows of inbox_columns
+  uint32_t exchange_count;       // of an iteration
+  mgl_rank_words *rank_words;    // of this rank
+  int64_t peers[MGL_MAX_RANKS];  // bytes from this rank's block to the others'
 
   // Written by tasks. best: ordered f32 << 32 | ~index, the largest of each logit row; 0 between
   // iterations.

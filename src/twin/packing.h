@@ -429,10 +429,11 @@ MGL_SHARED_FN mgl_chunk mgl_dummy_chunk(mgl_dummy_stream stream, uint64_t index,
   return chunk;
 }
 
-// Packs a share as mgl_pack_share does, of the matrix whose element (row, e) is number row * k + e
-// of the stream.
-MGL_SHARED_FN void mgl_dummy_packed_share(mgl_place at, mgl_dummy_stream stream, uint32_t row_count,
-                                          uint32_t k, uint32_t first_block, uint32_t block_stride,
+// Packs a share as mgl_pack_share does, of the matrix whose element (row, e) is number
+// first + row * stride + e of the stream.
+MGL_SHARED_FN void mgl_dummy_packed_share(mgl_place at, mgl_dummy_stream stream, uint64_t first,
+                                          uint64_t stride, uint32_t row_count, uint32_t k,
+                                          uint32_t first_block, uint32_t block_stride,
                                           uint8_t *packed) {
   uint32_t chunk_count = mgl_packed_k(k);
   uint32_t block_count = mgl_packed_blocks(row_count);
@@ -443,7 +444,7 @@ MGL_SHARED_FN void mgl_dummy_packed_share(mgl_place at, mgl_dummy_stream stream,
       uint32_t element = mgl_packed_chunk_element(index);
       uint32_t count = row < row_count && element < k ? k - element : 0;
       mgl_chunk_store_packed(packed + mgl_packed_chunk_offset(k, half, index),
-                             mgl_dummy_chunk(stream, (uint64_t)row * k + element, count));
+                             mgl_dummy_chunk(stream, first + row * stride + element, count));
     }
   }
 }

@@ -75,15 +75,80 @@ MGL_PLANNER_FN void mgl_turn_end(mgl_cuda_run *run, uint32_t slot) {
   mgl_planner_wish_on(run->planner, slot, MGL_WISH_END);
 }
 
+// --- several ranks -------------------------------------------------------------------------------
+//
+// Every rank has all commands, in a ring of its own which its host fills at its own pace. Turn n of
+// rank 0 reads what is there; turn n of the others reads as many, and waits for them. Rank 0 writes
+// the word of turn n when all others have read that of turn n - 2, which was at the same place.
+
+// One lane: whether rank 0 has made the turn that comes next here.
+MGL_PLANNER_FN bool mgl_turn_is_led(const mgl_cuda_run *run) {
+  const uint64_t turn = run->planning.turns;
+  // Acquire, so that nothing behind it is done before.
+  return mgl_load_acquire_system(&run->rank_words->turns[turn & 1]) >> 32 == (uint32_t)(turn + 1);
+}
+
+MGL_PLANNER_FN mgl_rank_words *mgl_turn_words_of(const mgl_cuda_run *run, uint32_t rank) {
+  return (mgl_rank_words *)((uint8_t *)run->rank_words + run->peers[rank]);
+}
+
+MGL_PLANNER_FN bool mgl_turn_has_failed(const mgl_cuda_run *run) {
+  return mgl_load_relaxed(&run->protocol.fault) != MGL_FAULT_NONE;
+}
+
+// One lane, not of rank 0: how many commands will have been read behind this turn.
+MGL_PLANNER_FN uint64_t mgl_turn_follow(mgl_cuda_run *run) {
+  mgl_cuda_planning *planning = &run->planning;
+  const uint64_t own = planning->commands.own;
+  while (!mgl_turn_is_led(run)) {
+    if (mgl_turn_has_failed(run)) {
+      return own;
+    }
+    mgl_relax();
+  }
+  const uint64_t word = mgl_load_acquire_system(&run->rank_words->turns[planning->turns & 1]);
+  planning->turns++;
+  mgl_store_release_system(&mgl_turn_words_of(run, 0)->seen[run->protocol.rank], planning->turns);
+  return own + (uint32_t)((uint32_t)word - (uint32_t)own);
+}
+
+// One lane of rank 0: says how many commands this turn has read.
+MGL_PLANNER_FN void mgl_turn_lead(mgl_cuda_run *run) {
+  mgl_cuda_planning *planning = &run->planning;
+  const uint64_t turn = planning->turns++;
+  for (uint32_t rank = 1; rank < run->protocol.rank_count; rank++) {
+    while (turn >= 2 && mgl_load_acquire_system(&run->rank_words->seen[rank]) < turn - 1 &&
+           !mgl_turn_has_failed(run)) {
+      mgl_relax();
+    }
+    mgl_store_release_system(&mgl_turn_words_of(run, rank)->turns[turn & 1],
+                             (turn + 1) << 32 | (uint32_t)planning->commands.own);
+  }
+}
+
+// One lane: whether there is a command that this turn reads; not of rank 0, it comes for sure.
+MGL_PLANNER_FN bool mgl_turn_has_command(mgl_cuda_run *run, uint64_t last) {
+  mgl_cuda_planning *planning = &run->planning;
+  mgl_ring *ring = &run->feed->commands;
+  if (planning->commands.own == last) {
+    return false;
+  }
+  while (run->protocol.rank != 0 && !mgl_ring_has_entry(ring, &planning->commands) &&
+         !mgl_turn_has_failed(run)) {
+    mgl_relax();
+  }
+  return mgl_ring_has_entry(ring, &planning->commands);
+}
+
 // One lane: takes in all commands that are there. A slot has one request that waits for it at most,
 // and one that never begins: `pending` has room for them, as the host does not use a slot again
 // before the device has settled.
 MGL_PLANNER_FN void mgl_turn_read_commands(mgl_cuda_run *run) {
   mgl_cuda_planning *planning = &run->planning;
   mgl_ring *ring = &run->feed->commands;
+  const uint64_t last = run->protocol.rank != 0 ? mgl_turn_follow(run) : UINT64_MAX;
   bool any = false;
-  while (planning->pending_count < run->sequence_slots &&
-         mgl_ring_has_entry(ring, &planning->commands)) {
+  while (planning->pending_count < run->sequence_slots && mgl_turn_has_command(run, last)) {
     mgl_feed_command command = run->commands[planning->commands.own & run->command_mask];
     mgl_ring_take(&planning->commands);
     any = true;
@@ -100,6 +165,9 @@ MGL_PLANNER_FN void mgl_turn_read_commands(mgl_cuda_run *run) {
   }
   if (any) {
     mgl_ring_tell(ring, &planning->commands);
+  }
+  if (run->protocol.rank == 0 && run->protocol.rank_count > 1) {
+    mgl_turn_lead(run);
   }
 }
 
@@ -456,6 +524,9 @@ MGL_PLANNER_FN bool mgl_turn_is_over(const mgl_cuda_run *run) {
 // One lane: another turn may find something to do.
 MGL_PLANNER_FN bool mgl_turn_has_news(mgl_cuda_run *run) {
   mgl_cuda_planning *planning = &run->planning;
+  if (run->protocol.rank != 0) {
+    return mgl_turn_is_led(run);
+  }
   return planning->pending_count > 0 ||
          mgl_ring_has_entry(&run->feed->commands, &planning->commands);
 }

@@ -70,8 +70,6 @@ test_tokens() {
 test_refusals() {
   expect_error "3 ranks" "3 ranks: \"0.q\": its 4 heads cannot be cut" run "$demo" -p a --tp 3
   expect_error "eager" "mega, which alone runs on several ranks" run "$demo" -p a --tp 2 --mode eager
-  expect_error "a GPU" "several ranks run on the CPU only" \
-    run "$demo" -p a --tp 2 --device cuda
 }
 
 # A rank that is held up again and again is waited for.

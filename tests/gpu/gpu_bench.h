@@ -8,6 +8,7 @@
 #include "batch/plan.h"
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/cuda_program.h"
+#include "device/cuda/cuda_ranks.h"
 #include "graph/graph.h"
 #include "model/config.h"
 
@@ -30,6 +31,7 @@ void *gpu_must_alloc(size_t count, size_t bytes_each);
 // Small models of a size that the CPU computes at once, all with dummy weights:
 //   tiny   4 layers, 8 heads of 64, groups of 4, norms of heads
 //   wide   2 layers, 4 heads of 128, groups of 2, dot products of 1096 and 2200 elements
+//   cut    3 layers, 16 heads of 128, groups of 4, dot products that can be halved
 //   bias   3 layers, 8 heads of 32, groups of 8, biases of Q, K and V
 // Any other name is a folder with a config.json.
 typedef struct gpu_model {
@@ -138,6 +140,7 @@ void gpu_launch_run(gpu_bench *bench, int count, char **arguments);
 void gpu_start_run(gpu_bench *bench, int count, char **arguments);
 void gpu_wide_run(gpu_bench *bench, int count, char **arguments);
 void gpu_wide_attend_run(gpu_bench *bench, int count, char **arguments);
+void gpu_ranks_run(gpu_bench *bench, int count, char **arguments);
 void gpu_wide_speed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_memcheck_run(gpu_bench *bench, int count, char **arguments);
 

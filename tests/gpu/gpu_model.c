@@ -46,6 +46,12 @@ static const struct {
      "\"num_attention_heads\":8,\"num_key_value_heads\":1,\"head_dim\":128,"
      "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
      "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"},
+    {"cut",  // that its halves have rows of whole pairs of pages, too
+     "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":4096,"
+     "\"hidden_size\":2048,\"intermediate_size\":4096,\"num_hidden_layers\":3,"
+     "\"num_attention_heads\":16,\"num_key_value_heads\":4,\"head_dim\":128,"
+     "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
+     "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"},
     {"bias",
      "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
      "\"hidden_size\":256,\"intermediate_size\":512,\"num_hidden_layers\":3,"

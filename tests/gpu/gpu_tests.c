@@ -41,8 +41,10 @@
 //                             iterations of up to N tokens
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
+//   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]
+//                                 one model on several GPUs beside one (cut), and the loss of one
 // With MEGALITH_KERNELS=portable in the environment all of it runs the portable kernels.
-// MODEL: tiny, wide, whole, bias, experts, slots, or a folder with a config.json.
+// MODEL: tiny, wide, whole, bias, experts, slots, cut, or a folder with a config.json.
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -178,11 +180,14 @@ int main(int argc, char **argv) {
                {"start", gpu_start_run},
                {"wide", gpu_wide_run},
                {"wide_attend", gpu_wide_attend_run},
-               {"wide_speed", gpu_wide_speed_run}};
+               {"wide_speed", gpu_wide_speed_run},
+               {"ranks", gpu_ranks_run}};
   gpu_bench bench = {0};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {
-      open_device(&bench);
+      if (parts[i].run != gpu_ranks_run) {  // which starts processes first
+        open_device(&bench);
+      }
       parts[i].run(&bench, argc - 2, argv + 2);
       printf("\n%s\n", bench.failures == 0 ? "All checks passed." : "CHECKS FAILED.");
       (void)fflush(stdout);

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/hash.h"
 #include "device/cuda/cuda_code.h"
 #include "device/cuda/cuda_driver.h"
 #include "twin/device_run.h"
@@ -23,22 +24,26 @@ enum {
   FAKE_CUDA_NEVER = -1,
   FAKE_CUDA_TASK_NS = 1000,
   FAKE_CUDA_CLOCKS = 2,
+  FAKE_CUDA_HASHES = 4096,
 };
 
 typedef struct fake_cuda {
   size_t free_bytes;
-  int live;                    // device allocations
-  uint32_t idle_looks;         // for commands, by a launch that had nothing to do
-  uint32_t runs;               // of the megakernel
-  uint32_t wide_runs;          // of that of the wide class
-  bool portable;               // that one is the portable one
-  uint32_t few_wide_runs;      // of those, with the smallest tiles
-  uint32_t empty_wide_runs;    // that found nothing to do
-  uint64_t wide_ns;            // the device's timer at its latest turn
-  int hang_at;                 // iteration in which a task hangs, or FAKE_CUDA_NEVER
-  int not_finite_at;           // iteration whose logits are not finite, or FAKE_CUDA_NEVER
-  uint64_t iteration_step_ns;  // from one iteration's begin to the next one's
-  bool ignore_deadline;        // what the host writes into a running launch is lost
+  int live;                     // device allocations
+  int handles, maps;            // of memory that other processes map
+  mgl_cu_result access_result;  // of making such memory readable
+  mgl_hash *plan_hashes;        // [FAKE_CUDA_HASHES] of each iteration's plan; NULL: not wanted
+  uint32_t idle_looks;          // for commands, by a launch that had nothing to do
+  uint32_t runs;                // of the megakernel
+  uint32_t wide_runs;           // of that of the wide class
+  bool portable;                // that one is the portable one
+  uint32_t few_wide_runs;       // of those, with the smallest tiles
+  uint32_t empty_wide_runs;     // that found nothing to do
+  uint64_t wide_ns;             // the device's timer at its latest turn
+  int hang_at;                  // iteration in which a task hangs, or FAKE_CUDA_NEVER
+  int not_finite_at;            // iteration whose logits are not finite, or FAKE_CUDA_NEVER
+  uint64_t iteration_step_ns;   // from one iteration's begin to the next one's
+  bool ignore_deadline;         // what the host writes into a running launch is lost
   bool hung;
   mgl_cu_result launch_result;  // what a launch ends with
   mgl_cuda_run *run;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@ enum {
   QUIT_LOOKS = 100,                  // that a rank has to quit in
   ALIGNMENT = 4096,
   PLAN_ARRAYS = 8,
+  PASS_SECONDS = 600,  // that a rank may need until it has what it passes: it compiles code before
 };
 
 // What one rank writes.
@@ -29,6 +31,8 @@ typedef struct rank_words {
   _Alignas(64) mgl_word done;        // commands that it is done with
   _Alignas(64) mgl_word beats;       // signs of life
   mgl_wait_place place;              // where it sleeps; others wake it
+  mgl_word meetings;                 // that it has come to
+  uint64_t values[2];                // [n & 1] that it has brought to meeting n
   char error[MGL_ERROR_TEXT_BYTES];  // before it ends with a status that is not 0
 } rank_words;
 
@@ -48,16 +52,18 @@ struct mgl_ranks {
   size_t plan_at[PLAN_ARRAYS + 1];
   size_t counters_at, activations_at;  // of rank 0; the others' behind it, so many bytes apart:
   size_t counters_step, activations_step;
+  size_t block_at;
   mgl_wait_place *places[MGL_MAX_RANKS];
   mgl_plan plan;  // of the others: its arrays lie in the mapping
 
   // A thread that looks at the others, and shows them that this one lives.
   pthread_t watcher;
   bool watches;
-  mgl_word quits;             // it shall end
-  mgl_word abandoned;         // rank 0's run has failed
-  mgl_word failed;            // a rank has died or is silent: `why` is written
-  pid_t pids[MGL_MAX_RANKS];  // of rank 0; 0: it has ended
+  mgl_word quits;              // it shall end
+  mgl_word abandoned;          // rank 0's run has failed
+  mgl_word failed;             // a rank has died or is silent: `why` is written
+  pid_t pids[MGL_MAX_RANKS];   // of rank 0; 0: it has ended
+  int sockets[MGL_MAX_RANKS];  // of rank 0: to each other; of the others: to rank 0, the first one
   char why[MGL_ERROR_TEXT_BYTES];
   pthread_mutex_t lock;  // of the two below
   void (*on_fault)(void *context, const char *why);
@@ -107,7 +113,8 @@ static void lay_out(mgl_ranks *r) {
   r->counters_step = aligned(o->counters * sizeof(mgl_word));
   r->activations_at = at + r->counters_step * o->count;
   r->activations_step = aligned(o->activation_bytes);
-  r->bytes = r->activations_at + r->activations_step * o->count;
+  r->block_at = r->activations_at + r->activations_step * o->count;
+  r->bytes = r->block_at + aligned(o->block_bytes);
 }
 
 static void *at_of(const mgl_ranks *r, size_t offset) {
@@ -120,6 +127,14 @@ mgl_word *mgl_ranks_counters(const mgl_ranks *r, uint32_t rank) {
 
 unsigned char *mgl_ranks_activations(const mgl_ranks *r, uint32_t rank) {
   return at_of(r, r->activations_at + rank * r->activations_step);
+}
+
+uint32_t mgl_ranks_count(const mgl_ranks *r) {
+  return r->options.count;
+}
+
+void *mgl_ranks_block(const mgl_ranks *r) {
+  return at_of(r, r->block_at);
 }
 
 uint32_t mgl_ranks_rank(const mgl_ranks *r) {
@@ -251,8 +266,20 @@ static mgl_status start_watcher(mgl_ranks *r, mgl_error *err) {
 
 // --- beginning and end ---------------------------------------------------------------------------
 
-static void become(mgl_ranks *r, uint32_t rank, pid_t parent) {
+static void close_socket(int *fd) {
+  if (*fd >= 0) {
+    (void)close(*fd);
+  }
+  *fd = -1;
+}
+
+// Keeps `mine`, the end of the rank's socket; those to ranks before it were inherited.
+static void become(mgl_ranks *r, uint32_t rank, int mine, pid_t parent) {
   r->rank = rank;
+  for (uint32_t other = 0; other < MGL_MAX_RANKS; other++) {
+    close_socket(&r->sockets[other]);
+  }
+  r->sockets[0] = mine;
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) {
     _exit(1);  // it died before it could be told to us
@@ -268,6 +295,9 @@ static void become(mgl_ranks *r, uint32_t rank, pid_t parent) {
 
 static void destroy(mgl_ranks *r) {
   mgl_wait_share(NULL, 0);
+  for (uint32_t rank = 0; rank < MGL_MAX_RANKS; rank++) {
+    close_socket(&r->sockets[rank]);
+  }
   if (r->shared != NULL) {
     (void)munmap(r->shared, r->bytes);
   }
@@ -284,6 +314,7 @@ mgl_status mgl_ranks_start(const mgl_ranks_options *options, mgl_ranks **out, mg
   }
   r->options = *options;
   (void)pthread_mutex_init(&r->lock, NULL);
+  memset(r->sockets, 0xff, sizeof r->sockets);  // -1
   lay_out(r);
   void *shared = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -298,11 +329,15 @@ mgl_status mgl_ranks_start(const mgl_ranks_options *options, mgl_ranks **out, mg
   const pid_t parent = getpid();
   (void)fflush(NULL);  // or the others would have what is not written yet
   for (uint32_t rank = 1; rank < options->count; rank++) {
-    pid_t pid = fork();
+    int pair[2] = {-1, -1};
+    pid_t pid = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0 ? fork() : -1;
     if (pid == 0) {
-      become(r, rank, parent);
+      close_socket(&pair[0]);
+      become(r, rank, pair[1], parent);
       break;
     }
+    close_socket(&pair[1]);
+    r->sockets[rank] = pair[0];
     if (pid < 0) {
       mgl_status status =
           mgl_error_set(err, MGL_ERR_MEMORY, "could not start rank %u: %s", rank, strerror(errno));
@@ -399,13 +434,20 @@ static void wait_until(const mgl_ranks *r, ready_function *ready) {
   }
 }
 
+mgl_status mgl_ranks_check(const mgl_ranks *r, mgl_error *err) {
+  return mgl_load_acquire(&r->failed) == 0 ? MGL_OK
+                                           : mgl_error_set(err, MGL_ERR_INTERNAL, "%s", r->why);
+}
+
+mgl_status mgl_ranks_wait(mgl_ranks *r, mgl_error *err) {
+  wait_until(r, all_are_done);
+  return mgl_ranks_check(r, err);
+}
+
 mgl_status mgl_ranks_post(mgl_ranks *r, mgl_rank_command command, const mgl_plan *plan,
                           mgl_error *err) {
   assert(r->rank == 0);
-  wait_until(r, all_are_done);
-  if (mgl_load_acquire(&r->failed) != 0) {
-    return mgl_error_set(err, MGL_ERR_INTERNAL, "%s", r->why);
-  }
+  MGL_TRY(mgl_ranks_wait(r, err));
   ranks_shared *s = r->shared;
   s->command = command;
   if (plan != NULL) {
@@ -445,4 +487,93 @@ mgl_rank_command mgl_ranks_take(mgl_ranks *r, const mgl_plan **plan) {
   r->plan.attention_item_count = s->attention_item_count;
   *plan = &r->plan;
   return (mgl_rank_command)s->command;
+}
+
+// --- meeting -------------------------------------------------------------------------------------
+
+mgl_status mgl_ranks_meet(mgl_ranks *r, uint64_t value, uint64_t *least, mgl_error *err) {
+  rank_words *own = &r->shared->ranks[r->rank];
+  const uint64_t meeting = mgl_load_relaxed(&own->meetings);
+  own->values[meeting & 1] = value;  // which all have read when they came to the one before this
+  mgl_store_release(&own->meetings, meeting + 1);
+  *least = value;
+  for (uint32_t rank = 0; rank < r->options.count; rank++) {
+    rank_words *other = &r->shared->ranks[rank];
+    // Acquire, paired with the release above: what it did before, and its value, are visible.
+    while (mgl_load_acquire(&other->meetings) <= meeting) {
+      MGL_TRY(mgl_ranks_check(r, err));
+      (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000}, NULL);
+    }
+    *least = other->values[meeting & 1] < *least ? other->values[meeting & 1] : *least;
+  }
+  return MGL_OK;
+}
+
+// --- file descriptors ----------------------------------------------------------------------------
+
+static bool send_fd(int socket, int fd) {
+  char byte = 0;
+  struct iovec data = {&byte, 1};
+  _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {0};
+  struct msghdr message = {
+      .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  return sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+}
+
+static int take_fd(int socket) {
+  char byte = 0;
+  int fd = -1;
+  struct iovec data = {&byte, 1};
+  _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {0};
+  struct msghdr message = {
+      .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == 1 && CMSG_FIRSTHDR(&message) != NULL) {
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+  }
+  return fd;
+}
+
+// Rank 0 gathers all and hands them out.
+mgl_status mgl_ranks_pass(mgl_ranks *r, int fd, int fds[MGL_MAX_RANKS], mgl_error *err) {
+  const struct timeval patience = {.tv_sec = PASS_SECONDS};
+  bool fine = true;
+  memset(fds, 0xff, MGL_MAX_RANKS * sizeof *fds);
+  for (uint32_t rank = 0; rank < r->options.count; rank++) {
+    if (r->sockets[rank] >= 0) {
+      (void)setsockopt(r->sockets[rank], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    }
+  }
+  if (r->rank != 0) {
+    fine = send_fd(r->sockets[0], fd);
+    for (uint32_t rank = 0; fine && rank < r->options.count; rank++) {
+      fds[rank] = take_fd(r->sockets[0]);
+      fine = fds[rank] >= 0;
+    }
+  } else {
+    fds[0] = dup(fd);
+    fine = fds[0] >= 0;
+    for (uint32_t rank = 1; fine && rank < r->options.count; rank++) {
+      fds[rank] = take_fd(r->sockets[rank]);
+      fine = fds[rank] >= 0;
+    }
+    for (uint32_t to = 1; fine && to < r->options.count; to++) {
+      for (uint32_t rank = 0; fine && rank < r->options.count; rank++) {
+        fine = send_fd(r->sockets[to], fds[rank]);
+      }
+    }
+  }
+  if (fine) {
+    return MGL_OK;
+  }
+  for (uint32_t look = 0; look < QUIT_LOOKS; look++) {  // who died says why
+    MGL_TRY(mgl_ranks_check(r, err));
+    rest();
+  }
+  return mgl_error_set(err, MGL_ERR_IO, "rank %u could not pass a handle of its memory: %s",
+                       r->rank, strerror(errno));
 }

@@ -43,6 +43,7 @@ typedef struct mgl_ranks_options {
   uint32_t logit_rows;      // most of a plan
   size_t activation_bytes;  // of a rank
   uint64_t counters;        // of a rank
+  size_t block_bytes;       // that all share, zeros at first; what is not touched takes no memory
   bool crowded;             // all have more threads together than there are processors
 } mgl_ranks_options;
 
@@ -57,8 +58,20 @@ void mgl_ranks_stop(mgl_ranks *ranks);
 _Noreturn void mgl_ranks_leave(mgl_ranks *ranks, const mgl_error *err);
 
 uint32_t mgl_ranks_rank(const mgl_ranks *ranks);  // of this process
+uint32_t mgl_ranks_count(const mgl_ranks *ranks);
 mgl_word *mgl_ranks_counters(const mgl_ranks *ranks, uint32_t rank);
 unsigned char *mgl_ranks_activations(const mgl_ranks *ranks, uint32_t rank);
+
+void *mgl_ranks_block(const mgl_ranks *ranks);
+
+// Waits for all ranks, each of which calls it as often as the others; *least becomes the smallest
+// of their values. Fails as a post does.
+mgl_status mgl_ranks_meet(mgl_ranks *ranks, uint64_t value, uint64_t *least, mgl_error *err);
+// Of all ranks: hands a file descriptor to the others. fds[rank] are theirs, for the caller to
+// close; the own one is among them.
+mgl_status mgl_ranks_pass(mgl_ranks *ranks, int fd, int fds[MGL_MAX_RANKS], mgl_error *err);
+// MGL_OK, or what a post would fail with.
+mgl_status mgl_ranks_check(const mgl_ranks *ranks, mgl_error *err);
 
 // on_fault is called once on another thread when the ranks fail; NULL: nobody listens any more.
 void mgl_ranks_listen(mgl_ranks *ranks, void (*on_fault)(void *context, const char *why),
@@ -68,6 +81,8 @@ void mgl_ranks_listen(mgl_ranks *ranks, void (*on_fault)(void *context, const ch
 // MGL_ERR_INTERNAL, now and ever after, once a rank has died or fallen silent.
 mgl_status mgl_ranks_post(mgl_ranks *ranks, mgl_rank_command command, const mgl_plan *plan,
                           mgl_error *err);
+// Of rank 0: waits until all others are done with the command before, as a post does.
+mgl_status mgl_ranks_wait(mgl_ranks *ranks, mgl_error *err);
 // Of rank 0, whose run has failed: the others are ended, and posts fail.
 void mgl_ranks_abandon(mgl_ranks *ranks);
 // Of the others. *plan stays valid until the next call.

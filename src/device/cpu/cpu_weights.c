@@ -23,23 +23,6 @@ static bool is_cut_by_columns(const mgl_tensor *tensor) {
   return tensor->slice.whole != 0 && tensor->slice.dim == 1;
 }
 
-// The stored weight's name.
-static const char *stored_name(const mgl_tensor *tensor, char buffer[MGL_GRAPH_MAX_NAME_BYTES]) {
-  if (!tensor->slice.renamed) {
-    return tensor->name;
-  }
-  size_t bytes = strlen(tensor->name) - strlen(MGL_PART_SUFFIX);
-  memcpy(buffer, tensor->name, bytes);
-  buffer[bytes] = 0;
-  return buffer;
-}
-
-// Its size in that dim, of which a rank may have a part.
-static uint64_t stored_dim(const mgl_tensor *tensor, uint32_t dim) {
-  return tensor->slice.whole != 0 && tensor->slice.dim == dim ? tensor->slice.whole
-                                                              : tensor->dims[dim].number;
-}
-
 // Whether its rows are made even if the checkpoint's files are mapped.
 static bool is_made(const mgl_tensor *tensor) {
   return tensor->group != 0 || tensor->made || is_cut_by_columns(tensor);
@@ -62,7 +45,7 @@ static mgl_status check_shape(const mgl_tensor *tensor, const mgl_stored_tensor 
                               mgl_error *err) {
   bool same = stored->rank == tensor->rank;
   for (uint32_t i = 0; same && i < tensor->rank; i++) {
-    same = stored->dims[i] == stored_dim(tensor, i);
+    same = stored->dims[i] == mgl_stored_dim(tensor, i);
   }
   if (same) {
     return MGL_OK;
@@ -75,10 +58,10 @@ static mgl_status check_shape(const mgl_tensor *tensor, const mgl_stored_tensor 
   }
   char expected[64];
   if (tensor->rank == 2) {
-    (void)snprintf(expected, sizeof expected, "[%" PRIu64 ", %" PRIu64 "]", stored_dim(tensor, 0),
-                   stored_dim(tensor, 1));
+    (void)snprintf(expected, sizeof expected, "[%" PRIu64 ", %" PRIu64 "]",
+                   mgl_stored_dim(tensor, 0), mgl_stored_dim(tensor, 1));
   } else {
-    (void)snprintf(expected, sizeof expected, "[%" PRIu64 "]", stored_dim(tensor, 0));
+    (void)snprintf(expected, sizeof expected, "[%" PRIu64 "]", mgl_stored_dim(tensor, 0));
   }
   return mgl_error_set(err, MGL_ERR_FORMAT,
                        "weight \"%s\": the configuration expects shape %s, the file has %s%s",
@@ -120,8 +103,8 @@ static mgl_status fill_vector(const mgl_tensor *tensor, const mgl_stored_tensor 
   size_t first = mgl_slice_begin(tensor, rank);
   if (stored == NULL) {
     char buffer[MGL_GRAPH_MAX_NAME_BYTES];
-    const char *name = stored_name(tensor, buffer);
-    uint64_t dims[] = {stored_dim(tensor, 0)};
+    const char *name = mgl_stored_name(tensor, buffer);
+    uint64_t dims[] = {mgl_stored_dim(tensor, 0)};
     // Drawn in the tensor's own dtype and widened, so that dummy and stored vectors round alike.
     unsigned char element[4];
     for (size_t i = 0; i < count; i++) {
@@ -166,8 +149,8 @@ static void fill_run(const matrix *m, uint64_t seed, size_t from, size_t count, 
     return;
   }
   char buffer[MGL_GRAPH_MAX_NAME_BYTES];
-  uint64_t dims[] = {stored_dim(m->tensor, 0), stored_dim(m->tensor, 1)};
-  mgl_dummy_weights_fill(stored_name(m->tensor, buffer), seed, m->tensor->dtype, 2, dims, from,
+  uint64_t dims[] = {mgl_stored_dim(m->tensor, 0), mgl_stored_dim(m->tensor, 1)};
+  mgl_dummy_weights_fill(mgl_stored_name(m->tensor, buffer), seed, m->tensor->dtype, 2, dims, from,
                          from + count, out);
 }
 
@@ -387,7 +370,7 @@ static mgl_status bind_one(const binder *b, size_t tensor_idx, unsigned char **m
   const mgl_stored_tensor *stored = NULL;
   if (b->source != MGL_WEIGHTS_DUMMY) {
     char buffer[MGL_GRAPH_MAX_NAME_BYTES];
-    MGL_TRY(mgl_checkpoint_find(b->checkpoint, stored_name(tensor, buffer), &stored, err));
+    MGL_TRY(mgl_checkpoint_find(b->checkpoint, mgl_stored_name(tensor, buffer), &stored, err));
     MGL_TRY(check_shape(tensor, stored, err));
   }
   if (tensor->rank == 1) {

@@ -63,66 +63,113 @@ _Static_assert(sizeof(mgl_cu_launch_attribute) == 72 && sizeof(mgl_cu_launch_con
 enum { MGL_CU_CAPTURE_RELAXED = 2 };  // other calls are allowed meanwhile
 
 // MGL_CU(member, symbol, parameters)
-#define MGL_CU_TABLE(MGL_CU)                                                                   \
-  MGL_CU(init, "cuInit", (unsigned flags))                                                     \
-  MGL_CU(driver_version, "cuDriverGetVersion", (int *version))                                 \
-  MGL_CU(error_name, "cuGetErrorName", (mgl_cu_result code, const char **name))                \
-  MGL_CU(error_string, "cuGetErrorString", (mgl_cu_result code, const char **text))            \
-  MGL_CU(device_count, "cuDeviceGetCount", (int *count))                                       \
-  MGL_CU(device_get, "cuDeviceGet", (int *device, int ordinal))                                \
-  MGL_CU(device_name, "cuDeviceGetName", (char *name, int bytes, int device))                  \
-  MGL_CU(device_memory, "cuDeviceTotalMem_v2", (size_t * bytes, int device))                   \
-  MGL_CU(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))    \
-  MGL_CU(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))             \
-  MGL_CU(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                        \
-  MGL_CU(context_set, "cuCtxSetCurrent", (void *context))                                      \
-  MGL_CU(context_synchronize, "cuCtxSynchronize", (void))                                      \
-  MGL_CU(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total_bytes))          \
-  MGL_CU(memory_alloc, "cuMemAlloc_v2", (mgl_cu_ptr * out, size_t bytes))                      \
-  MGL_CU(memory_free, "cuMemFree_v2", (mgl_cu_ptr memory))                                     \
-  MGL_CU(memory_set, "cuMemsetD8_v2", (mgl_cu_ptr memory, unsigned char value, size_t bytes))  \
-  MGL_CU(copy_to_device, "cuMemcpyHtoD_v2", (mgl_cu_ptr to, const void *from, size_t bytes))   \
-  MGL_CU(copy_to_host, "cuMemcpyDtoH_v2", (void *to, mgl_cu_ptr from, size_t bytes))           \
-  MGL_CU(copy_to_device_async, "cuMemcpyHtoDAsync_v2",                                         \
-         (mgl_cu_ptr to, const void *from, size_t bytes, void *stream))                        \
-  MGL_CU(copy_to_host_async, "cuMemcpyDtoHAsync_v2",                                           \
-         (void *to, mgl_cu_ptr from, size_t bytes, void *stream))                              \
-  MGL_CU(host_alloc, "cuMemHostAlloc", (void **out, size_t bytes, unsigned flags))             \
-  MGL_CU(host_free, "cuMemFreeHost", (void *memory))                                           \
-  MGL_CU(host_address, "cuMemHostGetDevicePointer_v2",                                         \
-         (mgl_cu_ptr * out, void *memory, unsigned flags))                                     \
-  MGL_CU(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                     \
-  MGL_CU(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                 \
-  MGL_CU(stream_query, "cuStreamQuery", (void *stream))                                        \
-  MGL_CU(stream_synchronize, "cuStreamSynchronize", (void *stream))                            \
-  MGL_CU(event_create, "cuEventCreate", (void **event, unsigned flags))                        \
-  MGL_CU(event_destroy, "cuEventDestroy_v2", (void *event))                                    \
-  MGL_CU(event_record, "cuEventRecord", (void *event, void *stream))                           \
-  MGL_CU(event_synchronize, "cuEventSynchronize", (void *event))                               \
-  MGL_CU(event_elapsed, "cuEventElapsedTime", (float *ms, void *begin, void *end))             \
-  MGL_CU(module_load, "cuModuleLoadData", (void **module, const void *image))                  \
-  MGL_CU(module_unload, "cuModuleUnload", (void *module))                                      \
-  MGL_CU(module_function, "cuModuleGetFunction",                                               \
-         (void **function, void *module, const char *name))                                    \
-  MGL_CU(function_set, "cuFuncSetAttribute", (void *function, int attribute, int value))       \
-  MGL_CU(blocks_per_sm, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                         \
-         (int *blocks, void *function, int threads, size_t dynamic_smem_bytes))                \
-  MGL_CU(launch, "cuLaunchKernel",                                                             \
-         (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
-          unsigned block_y, unsigned block_z, unsigned smem_bytes, void *stream,               \
-          void **parameters, void **extra))                                                    \
-  MGL_CU(launch_config, "cuLaunchKernelEx",                                                    \
-         (const mgl_cu_launch_config *how, void *function, void **parameters, void **extra))   \
-  MGL_CU(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                   \
-  MGL_CU(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                      \
-  MGL_CU(graph_destroy, "cuGraphDestroy", (void *graph))                                       \
-  MGL_CU(graph_instantiate, "cuGraphInstantiateWithFlags",                                     \
-         (void **executable, void *graph, unsigned long long flags))                           \
-  MGL_CU(graph_launch, "cuGraphLaunch", (void *executable, void *stream))                      \
-  MGL_CU(graph_release, "cuGraphExecDestroy", (void *executable))                              \
-  MGL_CU(                                                                                      \
-      launch_cooperative, "cuLaunchCooperativeKernel",                                         \
-      (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,    \
+// CUmemAllocationProp and CUmemAccessDesc: memory that other processes map.
+enum {
+  MGL_CU_MEMORY_PINNED = 1,
+  MGL_CU_HANDLE_FD = 1,  // a POSIX file descriptor
+  MGL_CU_LOCATION_DEVICE = 1,
+  MGL_CU_ACCESS_READ_WRITE = 3,
+  MGL_CU_GRANULARITY_RECOMMENDED = 1,
+};
+
+typedef struct mgl_cu_location {
+  int type, id;
+} mgl_cu_location;
+
+typedef struct mgl_cu_allocation {
+  int type, handle_types;
+  mgl_cu_location location;
+  void *unused;
+  unsigned char flags[8];
+} mgl_cu_allocation;
+
+typedef struct mgl_cu_access {
+  mgl_cu_location location;
+  int flags;
+} mgl_cu_access;
+
+_Static_assert(sizeof(mgl_cu_allocation) == 32 && sizeof(mgl_cu_access) == 12,
+               "the driver's layout");
+
+#define MGL_CU_TABLE(MGL_CU)                                                                       \
+  MGL_CU(init, "cuInit", (unsigned flags))                                                         \
+  MGL_CU(driver_version, "cuDriverGetVersion", (int *version))                                     \
+  MGL_CU(error_name, "cuGetErrorName", (mgl_cu_result code, const char **name))                    \
+  MGL_CU(error_string, "cuGetErrorString", (mgl_cu_result code, const char **text))                \
+  MGL_CU(device_count, "cuDeviceGetCount", (int *count))                                           \
+  MGL_CU(device_get, "cuDeviceGet", (int *device, int ordinal))                                    \
+  MGL_CU(device_name, "cuDeviceGetName", (char *name, int bytes, int device))                      \
+  MGL_CU(device_memory, "cuDeviceTotalMem_v2", (size_t * bytes, int device))                       \
+  MGL_CU(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))        \
+  MGL_CU(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                 \
+  MGL_CU(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                            \
+  MGL_CU(context_set, "cuCtxSetCurrent", (void *context))                                          \
+  MGL_CU(context_synchronize, "cuCtxSynchronize", (void))                                          \
+  MGL_CU(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total_bytes))              \
+  MGL_CU(memory_alloc, "cuMemAlloc_v2", (mgl_cu_ptr * out, size_t bytes))                          \
+  MGL_CU(memory_free, "cuMemFree_v2", (mgl_cu_ptr memory))                                         \
+  MGL_CU(memory_set, "cuMemsetD8_v2", (mgl_cu_ptr memory, unsigned char value, size_t bytes))      \
+  MGL_CU(memory_granularity, "cuMemGetAllocationGranularity",                                      \
+         (size_t * out, const mgl_cu_allocation *how, int option))                                 \
+  MGL_CU(                                                                                          \
+      memory_create, "cuMemCreate",                                                                \
+      (uint64_t * handle, size_t bytes, const mgl_cu_allocation *how, unsigned long long flags))   \
+  MGL_CU(memory_release, "cuMemRelease", (uint64_t handle))                                        \
+  MGL_CU(memory_export, "cuMemExportToShareableHandle",                                            \
+         (void *out, uint64_t handle, int handle_type, unsigned long long flags))                  \
+  MGL_CU(memory_import, "cuMemImportFromShareableHandle",                                          \
+         (uint64_t * handle, void *from, int handle_type))                                         \
+  MGL_CU(                                                                                          \
+      address_reserve, "cuMemAddressReserve",                                                      \
+      (mgl_cu_ptr * out, size_t bytes, size_t alignment, mgl_cu_ptr at, unsigned long long flags)) \
+  MGL_CU(address_free, "cuMemAddressFree", (mgl_cu_ptr at, size_t bytes))                          \
+  MGL_CU(memory_map, "cuMemMap",                                                                   \
+         (mgl_cu_ptr at, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags))  \
+  MGL_CU(memory_unmap, "cuMemUnmap", (mgl_cu_ptr at, size_t bytes))                                \
+  MGL_CU(memory_access, "cuMemSetAccess",                                                          \
+         (mgl_cu_ptr at, size_t bytes, const mgl_cu_access *access, size_t count))                 \
+  MGL_CU(copy_to_device, "cuMemcpyHtoD_v2", (mgl_cu_ptr to, const void *from, size_t bytes))       \
+  MGL_CU(copy_to_host, "cuMemcpyDtoH_v2", (void *to, mgl_cu_ptr from, size_t bytes))               \
+  MGL_CU(copy_to_device_async, "cuMemcpyHtoDAsync_v2",                                             \
+         (mgl_cu_ptr to, const void *from, size_t bytes, void *stream))                            \
+  MGL_CU(copy_to_host_async, "cuMemcpyDtoHAsync_v2",                                               \
+         (void *to, mgl_cu_ptr from, size_t bytes, void *stream))                                  \
+  MGL_CU(host_alloc, "cuMemHostAlloc", (void **out, size_t bytes, unsigned flags))                 \
+  MGL_CU(host_free, "cuMemFreeHost", (void *memory))                                               \
+  MGL_CU(host_address, "cuMemHostGetDevicePointer_v2",                                             \
+         (mgl_cu_ptr * out, void *memory, unsigned flags))                                         \
+  MGL_CU(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                         \
+  MGL_CU(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                     \
+  MGL_CU(stream_query, "cuStreamQuery", (void *stream))                                            \
+  MGL_CU(stream_synchronize, "cuStreamSynchronize", (void *stream))                                \
+  MGL_CU(event_create, "cuEventCreate", (void **event, unsigned flags))                            \
+  MGL_CU(event_destroy, "cuEventDestroy_v2", (void *event))                                        \
+  MGL_CU(event_record, "cuEventRecord", (void *event, void *stream))                               \
+  MGL_CU(event_synchronize, "cuEventSynchronize", (void *event))                                   \
+  MGL_CU(event_elapsed, "cuEventElapsedTime", (float *ms, void *begin, void *end))                 \
+  MGL_CU(module_load, "cuModuleLoadData", (void **module, const void *image))                      \
+  MGL_CU(module_unload, "cuModuleUnload", (void *module))                                          \
+  MGL_CU(module_function, "cuModuleGetFunction",                                                   \
+         (void **function, void *module, const char *name))                                        \
+  MGL_CU(function_set, "cuFuncSetAttribute", (void *function, int attribute, int value))           \
+  MGL_CU(blocks_per_sm, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                             \
+         (int *blocks, void *function, int threads, size_t dynamic_smem_bytes))                    \
+  MGL_CU(launch, "cuLaunchKernel",                                                                 \
+         (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,     \
+          unsigned block_y, unsigned block_z, unsigned smem_bytes, void *stream,                   \
+          void **parameters, void **extra))                                                        \
+  MGL_CU(launch_config, "cuLaunchKernelEx",                                                        \
+         (const mgl_cu_launch_config *how, void *function, void **parameters, void **extra))       \
+  MGL_CU(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                       \
+  MGL_CU(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                          \
+  MGL_CU(graph_destroy, "cuGraphDestroy", (void *graph))                                           \
+  MGL_CU(graph_instantiate, "cuGraphInstantiateWithFlags",                                         \
+         (void **executable, void *graph, unsigned long long flags))                               \
+  MGL_CU(graph_launch, "cuGraphLaunch", (void *executable, void *stream))                          \
+  MGL_CU(graph_release, "cuGraphExecDestroy", (void *executable))                                  \
+  MGL_CU(                                                                                          \
+      launch_cooperative, "cuLaunchCooperativeKernel",                                             \
+      (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,        \
        unsigned block_y, unsigned block_z, unsigned smem_bytes, void *stream, void **parameters))
 
 typedef struct mgl_cuda_driver {

@@ -112,11 +112,18 @@ static uint64_t counter_of(const mgl_cuda_program *p, uint32_t graph, uint32_t e
   return mgl_load_relaxed(&counters[state->counter_start[graph] + event]);
 }
 
+// Ranks whose triggers an event counts.
+static uint32_t ranks_of(const mgl_cuda_program *p, uint32_t graph, uint32_t event) {
+  const uint32_t flags = p->graphs[graph]->events[event].flags;
+  return p->ranks != NULL && (flags & MGL_EVENT_REMOTE) != 0 ? p->peers.count : 1;
+}
+
 static bool is_complete(const mgl_cuda_program *p, uint32_t graph, uint32_t event, uint64_t run) {
   return event == MGL_NO_EVENT ||
          p->graphs[graph]->events[event].type == MGL_EVENT_LAUNCH_DEPENDENT_TASKS ||
          (is_carrying(p, graph) && mgl_words_replace_event(p->graphs[graph], event)) ||
-         counter_of(p, graph, event) >= p->graphs[graph]->events[event].trigger_count * run;
+         counter_of(p, graph, event) >=
+             p->graphs[graph]->events[event].trigger_count * run * ranks_of(p, graph, event);
 }
 
 // True if more triggers of an event are missing than its tasks that cannot run yet account for:
@@ -154,7 +161,8 @@ static void describe_lost_trigger(const mgl_cuda_program *p, uint32_t graph_idx,
       continue;
     }
     const mgl_event *event = &graph->events[task->trigger_event];
-    uint64_t missing = event->trigger_count * k - counter_of(p, graph_idx, task->trigger_event);
+    uint64_t missing = event->trigger_count * k * ranks_of(p, graph_idx, task->trigger_event) -
+                       counter_of(p, graph_idx, task->trigger_event);
     if (!lacks_a_trigger(p, graph_idx, task->trigger_event, missing, k)) {
       continue;
     }
@@ -172,6 +180,38 @@ static void describe_lost_trigger(const mgl_cuda_program *p, uint32_t graph_idx,
                     event->trigger_count > 1 ? " or one beside it" : "", task->trigger_event,
                     (unsigned long long)missing, event->trigger_count);
     return;
+  }
+}
+
+// Of a linear_add over ranks: whose parts of its first column are not there, and what of them came
+// last.
+static void describe_parts(const mgl_cuda_program *p, uint32_t graph, uint32_t task_idx,
+                           mgl_text *text) {
+  if (p->ranks == NULL || graph >= p->graph_count || task_idx >= p->graphs[graph]->task_count) {
+    return;
+  }
+  const mgl_task *task = &p->graphs[graph]->tasks[task_idx];
+  const uint64_t exchange = task->op == MGL_NO_OP ? 0 : mgl_cuda_exchange_of(p->program, task->op);
+  const uint64_t published = mgl_load_relaxed(&mgl_cuda_image_run(p)->protocol.published);
+  if (exchange == 0 || published == 0) {
+    return;
+  }
+  const uint64_t number = (published - 1) * p->layout.exchanges + exchange - 1;
+  for (uint32_t rank = 0; rank < p->peers.count; rank++) {
+    uint64_t word = 0;
+    uint64_t at = ((number & 1) * p->peers.count + rank) * p->layout.inbox_stride + task->begin;
+    if (p->device->driver.copy_to_host(&word, p->memory[MGL_CUDA_MEMORY_INBOX] + at * sizeof word,
+                                       sizeof word) != 0 ||
+        word >> 32 == (uint32_t)(number + 1)) {
+      continue;
+    }
+    mgl_text_format(text, "; the part of rank %u is not there", rank);
+    if (word >> 32 != 0) {
+      const uint64_t before = (word >> 32) - 1;
+      mgl_text_format(text, ", its last one in this place was sum %llu of iteration %llu",
+                      (unsigned long long)(before % p->layout.exchanges),
+                      (unsigned long long)(before / p->layout.exchanges));
+    }
   }
 }
 
@@ -194,6 +234,7 @@ static void describe_stall(const mgl_cuda_program *p, uint64_t stall, mgl_text *
       describe_task(p, graph, task, text);
       mgl_text_format(text, " runs on worker %u and does not end; event %u waits for it", worker,
                       event_of(p, graph, task, false));
+      describe_parts(p, graph, task, text);
       break;
     case MGL_CUDA_STALL_WAITING:
       describe_task(p, graph, task, text);
@@ -224,6 +265,7 @@ static void describe_workers(const mgl_cuda_program *p, mgl_text *text) {
       mgl_text_append_string(text, "; ");
       describe_task(p, mgl_id_graph(current - 1), mgl_id_index(current - 1), text);
       mgl_text_format(text, " is on worker %u", i);
+      describe_parts(p, mgl_id_graph(current - 1), mgl_id_index(current - 1), text);
     }
   }
   mgl_text_format(text, "; %u of %u workers run a task", running, p->workers);

@@ -93,6 +93,13 @@ mgl_status mgl_cuda_feed_create(mgl_cuda_program *p, mgl_error *err) {
   unsigned flags = MGL_CU_HOST_ALLOC_PORTABLE | MGL_CU_HOST_ALLOC_MAPPED;
   MGL_CUDA_TRY(driver, host_alloc, err, &f->block, (size_t)f->bytes, flags);
   MGL_CUDA_TRY(driver, host_address, err, &f->at, f->block, 0);
+  if (p->ranks != NULL && f->bytes > MGL_CUDA_LOG_BYTES - MGL_CUDA_LOG_FEED) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "requests of several ranks: expected at most %llu bytes for all that can "
+                         "be there at once, found %llu; allow fewer sequences or a shorter context",
+                         (unsigned long long)(MGL_CUDA_LOG_BYTES - MGL_CUDA_LOG_FEED),
+                         (unsigned long long)f->bytes);
+  }
   f->feed = f->block;
   f->planner_lost = true;
   f->slots = mgl_alloc_zeroed(slots, sizeof *f->slots);
@@ -152,16 +159,91 @@ static void set_pointers(mgl_cuda_program *p) {
   run->planning.planning_ns = f->latest.planning_ns;
 }
 
-static void send(mgl_cuda_feeding *f, const mgl_feed_command *command) {
+// --- several ranks -------------------------------------------------------------------------------
+
+// A part of the pinned block in the log, and the other way round.
+static void copy_part(unsigned char *to, const unsigned char *from, uint64_t at, uint64_t step,
+                      uint32_t slot, uint64_t bytes) {
+  at += slot * step;
+  memcpy(to + at, from + at, (size_t)bytes);
+}
+
+// What a command of a slot speaks of.
+static void copy_request(const mgl_cuda_program *p, const mgl_feed_command *command,
+                         unsigned char *to, const unsigned char *from) {
+  const mgl_cuda_feeding *f = &p->feeding;
+  const uint64_t tokens = p->layout.tokens_per_sequence * sizeof(int32_t);
+  const uint64_t keys = p->sizes.limits.pages_per_sequence * sizeof(mgl_page_key);
+  const uint32_t slot = command->slot;
+  copy_part(to, from, f->sequences_at, sizeof(mgl_cuda_sequence), slot, sizeof(mgl_cuda_sequence));
+  copy_part(to, from, f->tokens_at, tokens, slot, command->prompt_count * sizeof(int32_t));
+  copy_part(to, from, f->keys_at, keys, slot, command->key_count * sizeof(mgl_page_key));
+}
+
+// Rank 0: the command for the others, who have handed on what was at its place.
+static void log_command(const mgl_cuda_program *p, const mgl_feed_command *command) {
+  const mgl_cuda_feeding *f = &p->feeding;
+  unsigned char *feed = mgl_cuda_log_feed(p->ranks);
+  mgl_cuda_log *log = mgl_cuda_log_of(p->ranks);
+  const uint64_t at = mgl_load_relaxed(&log->commands);
+  if (command->call == MGL_FEED_SUBMIT) {
+    copy_request(p, command, feed, f->block);
+  }
+  mgl_feed_command *commands = (mgl_feed_command *)(void *)(feed + f->commands_at);
+  commands[at & f->command_mask] = *command;
+  // Release, paired with the acquire in mgl_cuda_feed_follow.
+  mgl_store_release(&log->commands, at + 1);
+}
+
+// A request as this rank's device sees it: memory is this one's, and nobody here wants to know more
+// than the tokens.
+static void adopt_sequence(const mgl_cuda_program *p, uint32_t slot) {
+  const mgl_cuda_feeding *f = &p->feeding;
+  const uint64_t first = (uint64_t)slot * p->layout.tokens_per_sequence;
+  mgl_cuda_sequence *s = sequence_of(f, slot);
+  s->cells = mgl_cuda_pointer(f->at + f->cells_at + first * sizeof(mgl_feed_cell));
+  s->tokens = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TOKENS] + first * sizeof(int32_t));
+  s->host_logprobs = NULL;
+  s->rule.flags &= ~(uint32_t)MGL_SAMPLING_LOGPROBS;
+}
+
+void mgl_cuda_feed_follow(mgl_cuda_program *p) {
+  mgl_cuda_feeding *f = &p->feeding;
+  mgl_cuda_log *log = mgl_cuda_log_of(p->ranks);
+  const unsigned char *feed = mgl_cuda_log_feed(p->ranks);
+  const mgl_feed_command *commands =
+      (const mgl_feed_command *)(const void *)(feed + f->commands_at);
+  // Acquire, paired with the release in log_command.
+  while (f->log_base + f->commands.own < mgl_load_acquire(&log->commands) &&
+         mgl_ring_has_room(&f->feed->commands, &f->commands, f->command_mask + 1)) {
+    const mgl_feed_command command = commands[(f->log_base + f->commands.own) & f->command_mask];
+    if (command.call == MGL_FEED_SUBMIT) {
+      copy_request(p, &command, f->block, feed);
+      adopt_sequence(p, command.slot);
+    }
+    commands_of(f)[f->commands.own & f->command_mask] = command;
+    mgl_ring_publish(&f->feed->commands, &f->commands);
+    mgl_store_release(&log->copied[mgl_ranks_rank(p->ranks)].count, f->log_base + f->commands.own);
+  }
+}
+
+// -------------------------------------------------------------------------------------------------
+
+static void send(mgl_cuda_program *p, const mgl_feed_command *command) {
+  mgl_cuda_feeding *f = &p->feeding;
   bool room = mgl_ring_has_room(&f->feed->commands, &f->commands, f->command_mask + 1);
   assert(room);  // COMMANDS_OF_A_SLOT
   (void)room;
   commands_of(f)[f->commands.own & f->command_mask] = *command;
   mgl_ring_publish(&f->feed->commands, &f->commands);
+  if (p->ranks != NULL) {
+    log_command(p, command);
+  }
 }
 
-static void end_slot(mgl_cuda_feeding *f, uint32_t slot) {
-  send(f, &(mgl_feed_command){.call = MGL_FEED_END, .slot = slot});
+static void end_slot(mgl_cuda_program *p, uint32_t slot) {
+  mgl_cuda_feeding *f = &p->feeding;
+  send(p, &(mgl_feed_command){.call = MGL_FEED_END, .slot = slot});
   f->slots[slot].state = MGL_CUDA_SLOT_ENDING;
   f->slots[slot].ended_at = f->commands.own;
   f->busy--;
@@ -189,6 +271,9 @@ mgl_status mgl_cuda_feed_begin(mgl_cuda_program *p, const mgl_cuda_generate *job
   f->iterations = (mgl_ring_end){0};
   f->end = MGL_FEED_OPEN;
   f->failed = false;
+  if (p->ranks != NULL && p->peers.rank == 0) {
+    f->log_base = mgl_load_relaxed(&mgl_cuda_log_of(p->ranks)->commands);
+  }
   set_pointers(p);
   for (uint32_t i = 0; i < f->slot_count; i++) {  // what a launch left
     if (f->slots[i].state == MGL_CUDA_SLOT_ENDING) {
@@ -197,7 +282,7 @@ mgl_status mgl_cuda_feed_begin(mgl_cuda_program *p, const mgl_cuda_generate *job
       f->busy++;
     }
     if (f->slots[i].state == MGL_CUDA_SLOT_BUSY) {
-      end_slot(f, i);
+      end_slot(p, i);
     }
   }
   return MGL_OK;
@@ -229,14 +314,20 @@ void mgl_cuda_feed_set_end(mgl_cuda_program *p, mgl_feed_end end) {
   mgl_cuda_feeding *f = &p->feeding;
   if (f->end < end) {
     f->end = end;
-    send(f, &(mgl_feed_command){.call = MGL_FEED_CLOSE, .slot = (uint32_t)end});
+    send(p, &(mgl_feed_command){.call = MGL_FEED_CLOSE, .slot = (uint32_t)end});
   }
 }
 
 // Ended slots become free.
-static void settle(mgl_cuda_feeding *f) {
+static void settle(mgl_cuda_program *p) {
+  mgl_cuda_feeding *f = &p->feeding;
   // Acquire, paired with the release in mgl_turn_settle: the device's last cells are there.
   uint64_t settled = f->ending > 0 ? mgl_load_acquire_system(&f->feed->settled) : 0;
+  if (f->ending > 0 && p->ranks != NULL) {  // and what the others have to read of
+    uint64_t copied = mgl_cuda_log_copied(p->ranks, p->peers.count);
+    copied = copied > f->log_base ? copied - f->log_base : 0;
+    settled = copied < settled ? copied : settled;
+  }
   for (uint32_t i = 0; i < f->slot_count && f->ending > 0; i++) {
     if (f->slots[i].state == MGL_CUDA_SLOT_ENDING && f->slots[i].ended_at <= settled) {
       f->slots[i].state = MGL_CUDA_SLOT_FREE;
@@ -247,7 +338,7 @@ static void settle(mgl_cuda_feeding *f) {
 
 uint32_t mgl_cuda_feed_free_slot(mgl_cuda_program *p) {
   mgl_cuda_feeding *f = &p->feeding;
-  settle(f);
+  settle(p);
   if (f->busy + f->ending == f->slot_count) {
     return UINT32_MAX;
   }
@@ -315,7 +406,7 @@ void mgl_cuda_feed_submit(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_req
   for (uint32_t i = r->prompt_count; i < max_tokens; i++) {
     mgl_store_relaxed(&cells[i], (uint32_t)MGL_FEED_NO_TOKEN);
   }
-  send(f, &(mgl_feed_command){.call = MGL_FEED_SUBMIT,
+  send(p, &(mgl_feed_command){.call = MGL_FEED_SUBMIT,
                               .slot = slot,
                               .prompt_count = r->prompt_count,
                               .max_tokens = max_tokens,
@@ -337,7 +428,7 @@ static uint32_t find_slot(const mgl_cuda_feeding *f, uint32_t number) {
 void mgl_cuda_program_end(mgl_cuda_program *p, uint32_t number) {
   uint32_t slot = find_slot(&p->feeding, number);
   if (slot < p->feeding.slot_count) {
-    end_slot(&p->feeding, slot);
+    end_slot(p, slot);
   }
 }
 
@@ -346,8 +437,7 @@ void mgl_cuda_program_mask(mgl_cuda_program *p, uint32_t number, const mgl_cuda_
   uint32_t slot = find_slot(&p->feeding, number);
   if (slot < p->feeding.slot_count) {
     (void)mgl_cuda_sampling_mask(p, slot, mask);
-    send(&p->feeding,
-         &(mgl_feed_command){.call = MGL_FEED_MASK, .slot = slot, .masked_to = token_count + 1});
+    send(p, &(mgl_feed_command){.call = MGL_FEED_MASK, .slot = slot, .masked_to = token_count + 1});
   }
 }
 

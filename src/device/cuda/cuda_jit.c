@@ -136,6 +136,8 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_TRACE=%d", shape->trace ? 1 : 0);
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_PACKINGS=%u",
                  shape->packings == 0 ? 1u << MGL_PACKING_BF16 : shape->packings);
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_RANKS=%u",
+                 shape->ranks == 0 ? 1u : shape->ranks);
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_GROUPS_OF_32=%d", shape->groups_of_32 ? 1 : 0);
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_PAGE_BYTES=%u",
                  shape->page_bytes == 0 ? (unsigned)MGL_CUDA_PAGE_BYTES : shape->page_bytes);

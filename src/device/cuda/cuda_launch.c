@@ -32,6 +32,8 @@ typedef struct launch {
   bool left;                     // it was told to end behind the present iteration
   bool killed;                   // and then by a fault
   bool wide;                     // a chain of iterations of the wide class runs
+  bool planner_lost;             // of several ranks: planners are made anew
+  bool follows;                  // of a rank other than 0: it has what rank 0 sends
   uint64_t host_ns;
 } launch;
 
@@ -125,15 +127,25 @@ static mgl_status queue_more(launch *l, bool idle, mgl_cuda_full_state *state, m
   return MGL_OK;
 }
 
+static bool a_rank_has_failed(const mgl_cuda_program *p) {
+  mgl_error ignored = {0};
+  return p->ranks != NULL && mgl_ranks_check(p->ranks, &ignored) != MGL_OK;
+}
+
 // Waits as wait_until does, and feeds the launch meanwhile.
 static mgl_status watch(launch *l, uint64_t patience_ns, bool *ended, mgl_error *err) {
   const mgl_cuda_driver *driver = &l->p->device->driver;
   uint64_t since_ns = mgl_clock_ns();
   for (;;) {
     mgl_cu_result code = driver->stream_query(l->p->stream);
-    bool alive = l->job != NULL && mgl_cuda_feed_report(l->p, l->job);
+    bool alive = l->job != NULL && !l->follows && mgl_cuda_feed_report(l->p, l->job);
     mgl_cuda_full_state state = MGL_CUDA_FULL_ENDED;
-    feed(l);
+    if (l->follows) {
+      mgl_cuda_feed_follow(l->p);
+      alive = true;  // rank 0 decides how long it has patience
+    } else {
+      feed(l);
+    }
     if (code == 0 || code == MGL_CU_NOT_READY) {
       mgl_status status = queue_more(l, code == 0, &state, err);
       if (status != MGL_OK) {
@@ -156,7 +168,7 @@ static mgl_status watch(launch *l, uint64_t patience_ns, bool *ended, mgl_error 
     uint64_t now_ns = mgl_clock_ns();
     bool idle = l->job != NULL && !l->left && mgl_cuda_feed_busy(l->p) == 0;
     since_ns = alive || idle ? now_ns : since_ns;
-    if (now_ns - since_ns > patience_ns) {
+    if (now_ns - since_ns > patience_ns || (!l->killed && a_rank_has_failed(l->p))) {
       *ended = false;
       return MGL_OK;
     }
@@ -208,6 +220,10 @@ static mgl_status upload_state(launch *l, mgl_error *err) {
   const mgl_cuda_state_layout *state = &p->layout.state;
   MGL_CUDA_TRY(driver, copy_to_device, err, mgl_cuda_state_at(p, 0), p->image,
                (size_t)state->image_bytes);
+  if (p->layout.bytes[MGL_CUDA_MEMORY_INBOX] > 0) {  // no tag of this launch
+    MGL_CUDA_TRY(driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_INBOX], 0,
+                 (size_t)p->layout.bytes[MGL_CUDA_MEMORY_INBOX]);
+  }
   if (p->layout.bytes[MGL_CUDA_MEMORY_CARRIED] > 0 && !p->chosen) {  // MGL_CUDA_OPEN everywhere
     MGL_CUDA_TRY(driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_CARRIED], 0xff,
                  (size_t)p->layout.bytes[MGL_CUDA_MEMORY_CARRIED]);
@@ -235,6 +251,12 @@ static mgl_status download_state(launch *l, mgl_error *err) {
   return mgl_cuda_describe_fault(p, &l->options, err);
 }
 
+// Of several ranks: nobody begins before all have uploaded their state, to which the others write.
+static mgl_status meet(const mgl_cuda_program *p, mgl_error *err) {
+  uint64_t least = 0;
+  return p->ranks == NULL ? MGL_OK : mgl_ranks_meet(p->ranks, 0, &least, err);
+}
+
 static mgl_status launch_megakernel(mgl_cuda_program *p, mgl_error *err) {
   unsigned blocks = p->workers + (p->build.scheduler_warps ? 0 : p->build.schedulers);
   unsigned smem = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * p->page_bytes;
@@ -243,6 +265,27 @@ static mgl_status launch_megakernel(mgl_cuda_program *p, mgl_error *err) {
   MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->kernel, blocks, 1, 1,
                MGL_CUDA_THREADS, 1, 1, smem, p->stream, parameters);
   return MGL_OK;
+}
+
+// Rank 0: tells the others of the launch, all of which have ended the one before.
+static mgl_status lead(const launch *l, mgl_error *err) {
+  const mgl_cuda_launch_options *o = &l->options;
+  mgl_ranks *ranks = l->p->ranks;
+  MGL_TRY(mgl_ranks_wait(ranks, err));
+  mgl_cuda_log_of(ranks)->launch =
+      (mgl_cuda_ranks_launch){.first_command = l->p->feeding.log_base,
+                              .stall_ns = o->stall_ns,
+                              .deadline_ns = o->deadline_ns,
+                              .in_flight = o->in_flight,
+                              .in_flight_ahead = o->in_flight_ahead,
+                              .no_prefetch = o->no_prefetch ? 1 : 0,
+                              .step_batch = o->step_batch,
+                              .delay_ns = o->delay_ns,
+                              .most_iterations = l->most_iterations,
+                              .chunk_tokens = l->job->chunk_tokens,
+                              .prompts_first = l->job->prompts_first ? 1 : 0,
+                              .planner_lost = l->planner_lost ? 1 : 0};
+  return mgl_ranks_post(ranks, MGL_RANK_RUN, NULL, err);
 }
 
 // The image is complete: plan, sequences and tables are in it.
@@ -256,13 +299,20 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
   if (l->options.full) {  // queues its kernels while it waits
     MGL_TRY(mgl_cuda_full_begin(p, &l->options, l->most_iterations, l->job == NULL, err));
   }
+  if (p->ranks != NULL && !l->follows) {
+    MGL_TRY(lead(l, err));
+  }
   MGL_TRY(upload_state(l, err));
+  MGL_TRY(meet(p, err));
   uint64_t start = mgl_clock_ns();
   if (!l->options.full) {
     MGL_TRY(launch_megakernel(p, err));
   }
   mgl_status status = wait_for_end(l, err);
   l->host_ns += mgl_clock_ns() - start;
+  if (status == MGL_OK && p->ranks != NULL) {
+    status = mgl_ranks_check(p->ranks, err);  // which says more than what it led to here
+  }
   return status != MGL_OK ? status : download_state(l, err);
 }
 
@@ -275,6 +325,11 @@ mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
     return mgl_cuda_wide_run_plan(p, plan, options, logits, err);
   }
   launch l = {.p = p, .most_iterations = 1};
+  if (p->ranks != NULL) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "single iterations (scores, logits) run on one GPU so far; leave out "
+                         "--tensor-parallel");
+  }
   mgl_cuda_plan_limits limits = {.iteration_tokens = p->sizes.limits.tokens,
                                  .logit_rows = p->sizes.logit_rows,
                                  .slots = p->sizes.sequences < p->sizes.limits.tokens
@@ -349,6 +404,11 @@ static mgl_status check_job(launch *l, mgl_error *err) {
     edits = e > edits ? e : edits;
     logprobs = p > logprobs ? p : logprobs;
     has_masks = has_masks || r->mask.words != NULL;
+  }
+  if (l->p->ranks != NULL && (edits > 0 || has_masks)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "penalties, biases of tokens and grammars run on one GPU so far; leave "
+                         "out --tensor-parallel");
   }
   return mgl_cuda_sampling_reserve(l->p, edits, logprobs, has_masks, err);
 }
@@ -456,6 +516,7 @@ static mgl_status run_launches(launch *l, mgl_error *err) {
 
 static mgl_status run_job(launch *l, mgl_error *err) {
   mgl_cuda_program *p = l->p;
+  l->planner_lost = p->feeding.planner_lost;
   MGL_TRY(mgl_cuda_feed_begin(p, l->job, err));
   feed(l);
   if (l->left || (mgl_cuda_feed_busy(p) == 0 && p->feeding.end != MGL_FEED_OPEN)) {
@@ -491,4 +552,43 @@ mgl_status mgl_cuda_program_generate(mgl_cuda_program *p, const mgl_cuda_generat
     job->outcome->stopped = l.left;
   }
   return status;
+}
+
+// --- other ranks ---------------------------------------------------------------------------------
+
+static mgl_status follow_launch(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_ranks_launch *from = &mgl_cuda_log_of(p->ranks)->launch;
+  const mgl_cuda_generate job = {.chunk_tokens = from->chunk_tokens,
+                                 .prompts_first = from->prompts_first != 0};
+  launch l = {.p = p,
+              .job = &job,
+              .follows = true,
+              .most_iterations = from->most_iterations,
+              .options = {.stall_ns = from->stall_ns,
+                          .deadline_ns = from->deadline_ns,
+                          .in_flight = from->in_flight,
+                          .in_flight_ahead = from->in_flight_ahead,
+                          .no_prefetch = from->no_prefetch != 0,
+                          .step_batch = from->step_batch,
+                          .delay_ns = from->delay_ns}};
+  p->feeding.planner_lost = from->planner_lost != 0;
+  p->feeding.log_base = from->first_command;
+  mgl_cuda_make_image(
+      p, &(mgl_cuda_start){.launch = &l.options, .most_iterations = l.most_iterations});
+  MGL_TRY(mgl_cuda_feed_begin(p, &job, err));
+  return run_launch(&l, err);
+}
+
+mgl_status mgl_cuda_program_follow_until(mgl_cuda_program *p, mgl_rank_command *out,
+                                         mgl_error *err) {
+  const mgl_plan *unused = NULL;
+  while ((*out = mgl_ranks_take(p->ranks, &unused)) == MGL_RANK_RUN) {
+    MGL_TRY(follow_launch(p, err));
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_program_follow(mgl_cuda_program *p, mgl_error *err) {
+  mgl_rank_command command = MGL_RANK_NONE;
+  return mgl_cuda_program_follow_until(p, &command, err);
 }

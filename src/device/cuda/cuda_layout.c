@@ -23,6 +23,7 @@ static const char *const memory_names[MGL_CUDA_MEMORY_COUNT] = {
     [MGL_CUDA_MEMORY_PLANNER] = "planner",
     [MGL_CUDA_MEMORY_TOKENS] = "tokens",
     [MGL_CUDA_MEMORY_PARTIALS] = "parts of attention",
+    [MGL_CUDA_MEMORY_INBOX] = "parts of other ranks",
     [MGL_CUDA_MEMORY_WIDE] = "large iterations",
     [MGL_CUDA_MEMORY_TRACE] = "trace",
     [MGL_CUDA_MEMORY_STAGING] = "staging",
@@ -79,7 +80,7 @@ mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_op *op = &program->ops[i];
     const mgl_tensor *result = &program->tensors[op->output];
-    if (op->kind == MGL_OP_LOGITS) {
+    if (op->kind == MGL_OP_LOGITS || op->kind == MGL_OP_ALL_GATHER) {  // of all ranks'
       out->vocab = result->dims[1].number;
     }
     if (op->kind != MGL_OP_ATTEND) {
@@ -271,6 +272,7 @@ static void lay_out_state(const mgl_cuda_model *model, const mgl_cuda_sizes *siz
   uint64_t slots = state->jit_size * sizes->workers + state->scheduler_size * sizes->schedulers;
   uint64_t items = (uint64_t)sizes->iteration_tokens * MGL_CUDA_MAX_CHUNKS;
   state->run = take(layout, kind, sizeof(mgl_cuda_run));
+  state->rank_words = take(layout, kind, sizes->ranks > 1 ? sizeof(mgl_rank_words) : 0);
   state->workers = take(layout, kind, sizes->workers * sizeof(mgl_worker_shared));
   state->scheduler_queues = take(layout, kind, sizes->schedulers * sizeof(mgl_queue));
   state->slots = take(layout, kind, slots * sizeof(mgl_queue_slot));
@@ -303,6 +305,30 @@ static void lay_out_state(const mgl_cuda_model *model, const mgl_cuda_sizes *siz
   }
 }
 
+uint64_t mgl_cuda_exchange_of(const mgl_graph *program, uint32_t op) {
+  uint64_t number = 0;
+  for (uint32_t i = 0; i <= op; i++) {
+    number += program->ops[i].attrs[MGL_ATTR_OVER] > 0 ? 1 : 0;
+  }
+  return program->ops[op].attrs[MGL_ATTR_OVER] > 0 ? number : 0;
+}
+
+static void lay_out_inbox(const mgl_graph *program, const mgl_cuda_sizes *sizes,
+                          mgl_cuda_layout *layout) {
+  uint64_t stride = 0;
+  for (size_t i = 0; i < program->op_count; i++) {
+    const mgl_op *op = &program->ops[i];
+    if (op->attrs[MGL_ATTR_OVER] > 0) {
+      uint64_t columns = mgl_tensor_row_elements(&program->tensors[op->output]);
+      uint64_t words = columns * sizes->graphs[sizes->graph_count - 1]->tokens;
+      stride = words > stride ? words : stride;
+      layout->exchanges++;
+    }
+  }
+  layout->inbox_stride = (uint32_t)stride;
+  take(layout, MGL_CUDA_MEMORY_INBOX, 2 * sizes->ranks * stride * sizeof(uint64_t));
+}
+
 static void lay_out_tokens(const mgl_cuda_sizes *sizes, mgl_cuda_layout *layout) {
   layout->tokens_per_sequence = sizes->pages_per_sequence * MGL_CUDA_KV_PAGE_TOKENS;
   uint64_t tokens = (uint64_t)layout->tokens_per_sequence * sizes->slots;
@@ -331,6 +357,7 @@ mgl_status mgl_cuda_layout_make(const mgl_graph *program, const mgl_cuda_model *
     }
     lay_out_graph(program, sizes->graphs[i], out, &out->graphs[i]);
   }
+  lay_out_inbox(program, sizes, out);
   lay_out_tokens(sizes, out);
   lay_out_state(model, sizes, out);
   if (sizes->staging || mgl_packed_kinds(program) >> 1 != 0) {

@@ -29,6 +29,7 @@ typedef enum mgl_cuda_memory_kind {
   MGL_CUDA_MEMORY_PLANNER,      // mgl_planner, which outlives launches
   MGL_CUDA_MEMORY_TOKENS,       // of all slots
   MGL_CUDA_MEMORY_PARTIALS,     // of attention
+  MGL_CUDA_MEMORY_INBOX,        // of several ranks: partial sums of linear_add
   MGL_CUDA_MEMORY_WIDE,         // all of the wide class (cuda_wide.h)
   MGL_CUDA_MEMORY_TRACE,
   MGL_CUDA_MEMORY_STAGING,  // through which weights are packed; freed once they are
@@ -73,6 +74,7 @@ typedef struct mgl_cuda_sizes {
   bool keep_activations;        // every activation has storage of its own
   bool events_only;             // no graph is a carrying one
   bool staging;                 // weights come from a checkpoint
+  uint32_t ranks;               // that run the model together; 0 or 1: this one alone
 } mgl_cuda_sizes;
 
 // Offsets in MGL_CUDA_MEMORY_DESCRIPTORS.
@@ -83,7 +85,7 @@ typedef struct mgl_cuda_graph_layout {
 // Offsets in MGL_CUDA_MEMORY_STATE. What every launch uploads comes first; plans[1] ends it, of
 // which only the head is.
 typedef struct mgl_cuda_state_layout {
-  uint64_t run, workers, scheduler_queues, slots, counters, block_tables, merges, plans;
+  uint64_t run, rank_words, workers, scheduler_queues, slots, counters, block_tables, merges, plans;
   uint64_t image_bytes;                                  // that a launch uploads
   uint64_t iteration_ns;                                 // [iteration_capacity]
   uint64_t sequences, keys, next_rows, pending, places;  // [slots]
@@ -108,12 +110,23 @@ typedef struct mgl_cuda_layout {
   uint32_t tokens_per_sequence;  // most tokens of one
   uint32_t iteration_capacity;   // iterations whose times are kept
   uint64_t step_bytes;           // weights that an iteration reads, of one pass
+  uint32_t inbox_stride;         // words of a rank in an inbox; 0: no linear_add is over ranks
+  uint32_t exchanges;            // linear_adds over ranks
   uint32_t stage_pages;          // of a worker in a linear other than logits, on average
 } mgl_cuda_layout;
 
 mgl_status mgl_cuda_layout_make(const mgl_graph *program, const mgl_cuda_model *model,
                                 const mgl_cuda_sizes *sizes, mgl_cuda_layout *out, mgl_error *err);
 void mgl_cuda_layout_free(mgl_cuda_layout *layout);  // of a zeroed one is fine
+
+// Whether other ranks read or write memory of that kind: it lies in one block (cuda_ranks.h).
+static inline bool mgl_cuda_memory_is_shared(mgl_cuda_memory_kind kind) {
+  return kind == MGL_CUDA_MEMORY_ACTIVATIONS || kind == MGL_CUDA_MEMORY_CARRIED ||
+         kind == MGL_CUDA_MEMORY_STATE || kind == MGL_CUDA_MEMORY_INBOX;
+}
+
+// Which of the linear_adds over ranks an op is, from 1 on; 0: it is none.
+uint64_t mgl_cuda_exchange_of(const mgl_graph *program, uint32_t op);
 
 // Returns the kind of memory in which a graph's activations are.
 static inline mgl_cuda_memory_kind mgl_cuda_activation_memory(const mgl_cuda_layout *layout,

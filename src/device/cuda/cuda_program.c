@@ -48,6 +48,7 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
   const mgl_build *build = &p->build;
   p->options = options;
   p->get_code = options->get_code;
+  p->ranks = options->ranks;
   p->build = options->build;
   p->sizes = options->sizes;
   MGL_TRY(set_sizes(p, err));
@@ -144,7 +145,8 @@ mgl_status mgl_cuda_load_modules(mgl_cuda_program *p, const mgl_cuda_module *mod
                           .packings = p->packings,
                           .groups_of_32 = mgl_packed_has_group(p->program, 32),
                           .page_bytes = p->page_bytes,
-                          .experts = p->model.experts};
+                          .experts = p->model.experts,
+                          .ranks = p->build.ranks};
   mgl_cuda_code_function *get = p->get_code;
   mgl_cuda_code_wish wishes[MGL_CUDA_MAX_CODES];
   mgl_status status = MGL_OK;
@@ -222,7 +224,8 @@ static mgl_status plan_memory(mgl_cuda_program *p, uint64_t *out_free_bytes, mgl
       .trace_spans = p->trace_spans,
       .keep_activations = p->options->keep_activations,
       .events_only = p->build.events_only || p->build.coarse,
-      .staging = p->options->checkpoint != NULL};
+      .staging = p->options->checkpoint != NULL,
+      .ranks = p->build.ranks};
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   MGL_TRY(mgl_cuda_layout_make(p->program, &p->model, &sizes, &p->layout, err));
@@ -232,11 +235,34 @@ static mgl_status plan_memory(mgl_cuda_program *p, uint64_t *out_free_bytes, mgl
   return MGL_OK;
 }
 
+// What the other ranks see, in one block: its parts lie at the same offsets on all of them.
+static mgl_status allocate_shared(mgl_cuda_program *p, mgl_error *err) {
+  uint64_t offsets[MGL_CUDA_MEMORY_COUNT];
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
+    offsets[i] = bytes;
+    if (mgl_cuda_memory_is_shared((mgl_cuda_memory_kind)i)) {
+      bytes +=
+          (p->layout.bytes[i] + MGL_CUDA_ALIGNMENT - 1) / MGL_CUDA_ALIGNMENT * MGL_CUDA_ALIGNMENT;
+    }
+  }
+  MGL_TRY(mgl_cuda_peers_create(p->device, p->ranks, (size_t)bytes, &p->peers, err));
+  for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
+    if (mgl_cuda_memory_is_shared((mgl_cuda_memory_kind)i)) {
+      p->memory[i] = p->peers.at[p->peers.rank] + offsets[i];
+    }
+  }
+  return MGL_OK;
+}
+
 static mgl_status allocate(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
+  if (p->ranks != NULL) {
+    MGL_TRY(allocate_shared(p, err));
+  }
   for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
     size_t bytes = (size_t)p->layout.bytes[i];
-    if (bytes > 0 && driver->memory_alloc(&p->memory[i], bytes) != 0) {
+    if (bytes > 0 && p->memory[i] == 0 && driver->memory_alloc(&p->memory[i], bytes) != 0) {
       p->memory[i] = 0;
       return mgl_error_set(err, MGL_ERR_MEMORY, "the GPU refuses %zu bytes for the %s", bytes,
                            mgl_cuda_memory_name((mgl_cuda_memory_kind)i));
@@ -403,10 +429,12 @@ static void free_device_side(mgl_cuda_program *p) {
   const mgl_cuda_driver *driver = &p->device->driver;
   mgl_cuda_full_destroy(p);
   for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
-    if (p->memory[i] != 0) {
+    const bool shared = p->ranks != NULL && mgl_cuda_memory_is_shared((mgl_cuda_memory_kind)i);
+    if (p->memory[i] != 0 && !shared) {
       (void)driver->memory_free(p->memory[i]);
     }
   }
+  mgl_cuda_peers_destroy(p->device, &p->peers);
   mgl_cuda_feed_destroy(p);
   if (p->fault_word != NULL) {
     (void)driver->host_free(p->fault_word);
@@ -480,7 +508,9 @@ mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, c
 static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t tensor) {
   uint64_t runs = mgl_cuda_image_run(p)->protocol.graph_runs[graph];
   for (size_t i = 0; i < p->program->op_count; i++) {
-    if (p->program->ops[i].output == tensor && p->program->ops[i].kind == MGL_OP_LOGITS) {
+    const mgl_op_kind kind = p->program->ops[i].kind;
+    if (p->program->ops[i].output == tensor &&
+        (kind == MGL_OP_LOGITS || kind == MGL_OP_ALL_GATHER)) {
       return 0;
     }
   }

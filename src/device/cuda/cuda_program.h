@@ -23,6 +23,7 @@
 #include "base/text.h"
 #include "batch/plan.h"
 #include "device/build.h"
+#include "device/cpu/cpu_ranks.h"
 #include "device/cuda/cuda_code.h"
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/cuda_jit.h"
@@ -46,6 +47,7 @@ typedef struct mgl_cuda_program_options {
   // every multiprocessor that no scheduler block takes. Measured figures are not read.
   mgl_sizes sizes;
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
+  mgl_ranks *ranks;  // that run the model together, of which this process is one; NULL: none
   // For debugging:
   bool poison;            // KV cache, activations and partial results begin as NaN
   bool keep_activations;  // every activation keeps its value until the next iteration
@@ -100,6 +102,7 @@ typedef struct mgl_cuda_options {
   const mgl_cuda_device *device;  // opened by the thread that makes the model; outlives it
   mgl_cuda_launch_options launch;
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
+  mgl_ranks *ranks;  // mgl_cuda_ranks_start; outlives the model. NULL: one, or nothing but a plan
 } mgl_cuda_options;
 
 // Which tokens may be chosen.
@@ -217,6 +220,12 @@ mgl_cuda_progress mgl_cuda_program_progress(const mgl_cuda_program *program);
 mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *program, const mgl_plan *plan,
                                      const mgl_cuda_launch_options *launch, float *logits,
                                      mgl_error *err);
+
+// Of a rank other than 0: takes part in all launches of rank 0, until that one quits.
+mgl_status mgl_cuda_program_follow(mgl_cuda_program *program, mgl_error *err);
+// The same until a command that is not of launches, which is *out.
+mgl_status mgl_cuda_program_follow_until(mgl_cuda_program *program, mgl_rank_command *out,
+                                         mgl_error *err);
 
 // --- looking in ----------------------------------------------------------------------------------
 

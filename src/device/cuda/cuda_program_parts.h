@@ -7,6 +7,7 @@
 #include "device/cuda/cuda_full.h"
 #include "device/cuda/cuda_plan.h"
 #include "device/cuda/cuda_program.h"
+#include "device/cuda/cuda_ranks.h"
 #include "device/cuda/cuda_steps.h"
 #include "device/cuda/cuda_wide.h"
 
@@ -71,7 +72,8 @@ typedef struct mgl_cuda_feeding {
   uint64_t commands_at, iterations_at, sequences_at, tokens_at, keys_at, cells_at, bytes;
   uint64_t command_mask;
   mgl_ring_end commands, iterations;
-  mgl_feed_end end;  // that was sent
+  uint64_t log_base;  // of several ranks: the launch's first command in the log
+  mgl_feed_end end;   // that was sent
   mgl_feed *feed;
 
   mgl_cu_ptr edits;              // [slot_count, edit_capacity]
@@ -101,6 +103,8 @@ struct mgl_cuda_program {
   mgl_cuda_model model;
   mgl_cuda_layout layout;
   mgl_cu_ptr memory[MGL_CUDA_MEMORY_COUNT];
+  mgl_ranks *ranks;  // that run the model together; NULL: this one alone
+  mgl_cuda_peers peers;
   mgl_cuda_usage usage;
   void *module;
   void *kernel;
@@ -200,6 +204,9 @@ void mgl_cuda_feed_destroy(mgl_cuda_program *p);
 // Before a launch: makes the feed anew, sends what is left of the launch before, and gives the
 // image its pointers.
 mgl_status mgl_cuda_feed_begin(mgl_cuda_program *p, const mgl_cuda_generate *job, mgl_error *err);
+
+// Of a rank other than 0: hands on the commands that rank 0 has sent since the last time.
+void mgl_cuda_feed_follow(mgl_cuda_program *p);
 
 // Puts a checked request into a free slot. There is one, and room for what it asks for.
 void mgl_cuda_feed_submit(mgl_cuda_program *p, uint32_t slot, const mgl_cuda_request *r);

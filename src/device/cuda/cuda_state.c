@@ -37,6 +37,10 @@ static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
   view.aot_tasks = mgl_cuda_pointer(base + at->aot_tasks);
   view.counters = mgl_cuda_pointer(
       mgl_cuda_state_at(p, state->counters + state->counter_start[graph] * sizeof(mgl_word)));
+  for (uint32_t rank = 0; p->ranks != NULL && rank < p->peers.count; rank++) {
+    view.peers[rank] = view.counters + (int64_t)(p->peers.at[rank] - p->peers.at[p->peers.rank]) /
+                                           (int64_t)sizeof(mgl_word);
+  }
   run->protocol.graphs[graph] = view;
   run->graphs[graph] = (mgl_cuda_graph){.steps = mgl_cuda_pointer(base + at->steps),
                                         .step_start = mgl_cuda_pointer(base + at->step_start),
@@ -121,6 +125,22 @@ static void set_memory(const mgl_cuda_program *p, mgl_cuda_run *run) {
   }
 }
 
+static void set_ranks(const mgl_cuda_program *p, mgl_cuda_run *run) {
+  const mgl_cuda_peers *peers = &p->peers;
+  if (p->ranks == NULL) {
+    return;
+  }
+  run->protocol.rank = peers->rank;
+  run->protocol.rank_count = peers->count;
+  run->inbox = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_INBOX]);
+  run->inbox_stride = p->layout.inbox_stride;
+  run->exchange_count = p->layout.exchanges;
+  run->rank_words = mgl_cuda_pointer(mgl_cuda_state_at(p, p->layout.state.rank_words));
+  for (uint32_t rank = 0; rank < peers->count; rank++) {
+    run->peers[rank] = (int64_t)(peers->at[rank] - peers->at[peers->rank]);
+  }
+}
+
 void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   mgl_cuda_run *run = mgl_cuda_image_run(p);
   p->iterations_past += mgl_load_relaxed(&run->protocol.published) + 1;
@@ -137,6 +157,7 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   make_queues(p);
   set_memory(p, run);
   set_launch(p, start->launch, run);
+  set_ranks(p, run);
   run->kv_heads = p->model.kv_heads;
   run->group = p->model.group;
   run->vocab = p->model.vocab;

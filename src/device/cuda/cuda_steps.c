@@ -88,6 +88,7 @@ static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t op
   out->flags |= carried_flag(a, graph);
   if (adds) {
     out->residual = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->inputs[0]));
+    out->exchange = mgl_cuda_exchange_of(a->program, op_idx);
   } else {
     out->norm = norm_of(a, op, 1);
   }
@@ -151,6 +152,7 @@ mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32
       out.k = result->dims[1].number;
       out.angles = vector_at(a, a->layout->extras[op_idx]);
       break;
+    case MGL_OP_ALL_GATHER: bind_x(a, graph, op, 0, &out); break;
     case MGL_OP_SAMPLE:
       bind_x(a, graph, op, 0, &out);
       out.k = out.x_stride;
@@ -189,20 +191,30 @@ static uint32_t columns_of_block(const mgl_graph *program, const mgl_op *op) {
   return mgl_op_info_of(op->kind)->cuda_grain;
 }
 
+// Triggers that activate the event of a step in each run. (The others' all_gathers gather from as
+// many ranks.)
+static uint32_t triggers_of(const mgl_graph *program, const mgl_schedule *s,
+                            const mgl_schedule_step *step) {
+  const double ranks = program->ops[step->op].attrs[MGL_ATTR_RANKS];
+  if (step->event == MGL_NO_EVENT) {
+    return 0;
+  }
+  return s->events[step->event].trigger_count * (ranks > 0 ? (uint32_t)ranks : 1);
+}
+
 static mgl_cuda_step make_step(const mgl_graph *program, const mgl_task_graph *graph,
                                const mgl_schedule *s, uint32_t task_idx) {
   const mgl_event *trigger = &graph->events[graph->tasks[task_idx].trigger_event];
   const mgl_schedule_step *from = &s->steps[task_idx];
   uint32_t columns = columns_of_block(program, &program->ops[from->op]);
-  return (mgl_cuda_step){
-      .task = task_idx,
-      .op = from->op,
-      .begin = from->begin / columns,
-      .end = (from->end + columns - 1) / columns,
-      .wait_event = from->event,
-      .wait_count = from->event == MGL_NO_EVENT ? 0 : s->events[from->event].trigger_count,
-      .trigger_event = from->trigger,
-      .trigger_kind = (uint32_t)trigger->type << 16 | trigger->flags};
+  return (mgl_cuda_step){.task = task_idx,
+                         .op = from->op,
+                         .begin = from->begin / columns,
+                         .end = (from->end + columns - 1) / columns,
+                         .wait_event = from->event,
+                         .wait_count = triggers_of(program, s, from),
+                         .trigger_event = from->trigger,
+                         .trigger_kind = (uint32_t)trigger->type << 16 | trigger->flags};
 }
 
 mgl_status mgl_cuda_make_steps(const mgl_graph *program, const mgl_task_graph *graph, bool carrying,

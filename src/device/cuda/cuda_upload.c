@@ -47,24 +47,30 @@ static void report(uploader *u, uint64_t bytes) {
 // block_stride.
 typedef struct target {
   uint32_t tensor;
-  const char *name;     // of the matrix: the tensor's, or an expert's
+  const char *name;     // of the stored matrix: the tensor's, or an expert's
   uint32_t rows, k;     // of the matrix
+  uint64_t stored[2];   // rows and columns of the stored one, of which a rank may have a part,
+  uint64_t first;       // from this element on
   const uint8_t *from;  // the checkpoint's
   uint32_t first_block, block_stride;
   mgl_cu_ptr packed;
 } target;
 
-static mgl_dummy_stream dummy_stream(const uploader *u, const char *name, uint32_t rows,
-                                     uint32_t k) {
-  uint64_t dims[] = {rows, k};
+static uint32_t rank_of(const uploader *u) {
+  return u->p->peers.rank;
+}
+
+// Of the stored matrix, of which a rank may have a part.
+static mgl_dummy_stream dummy_stream(const uploader *u, const char *name, const uint64_t dims[2]) {
   return mgl_dummy_weights_stream(name, u->p->build.seed, 2, dims, 0);
 }
 
 static mgl_status draw_matrix(uploader *u, target t, mgl_error *err) {
-  mgl_dummy_stream stream = dummy_stream(u, t.name, t.rows, t.k);
+  mgl_dummy_stream stream = dummy_stream(u, t.name, t.stored);
   uint32_t rows = t.rows;
   uint32_t k = t.k;
-  void *parameters[] = {&stream, &rows, &k, &t.first_block, &t.block_stride, &t.packed};
+  void *parameters[] = {&stream, &t.first,       &t.stored[1],    &rows,
+                        &k,      &t.first_block, &t.block_stride, &t.packed};
   MGL_TRY(launch(u, u->dummy_packed, mgl_packed_blocks(rows), parameters, err));
   report(u, (uint64_t)rows * k * sizeof(mgl_bf16));
   return MGL_OK;
@@ -170,10 +176,15 @@ static mgl_status upload_matrices(uploader *u, uint32_t op_idx, mgl_error *err) 
     bool interleaved = mgl_op_info_of(op->kind)->cuda_grain == MGL_CUDA_HALF_ROWS;
     const mgl_tensor *tensor = &program->tensors[op->inputs[m.first + i]];
     const uint32_t rows_dim = m.experts != 0 ? 1 : 0;
+    char name[MGL_GRAPH_MAX_NAME_BYTES];
+    const uint64_t begin = mgl_slice_begin(tensor, rank_of(u));
+    const uint64_t columns = mgl_stored_dim(tensor, rows_dim + 1);
     target t = {.tensor = op->inputs[m.first + i],
-                .name = tensor->name,
+                .name = mgl_stored_name(tensor, name),
                 .rows = tensor->dims[rows_dim].number,
                 .k = tensor->dims[rows_dim + 1].number,
+                .stored = {mgl_stored_dim(tensor, rows_dim), columns},
+                .first = tensor->slice.dim == 0 ? begin * columns : begin,
                 .from = u->found.data == NULL ? NULL : u->found.data[op->inputs[m.first + i]],
                 .first_block = interleaved ? i : block,
                 .block_stride = interleaved ? 2 : 1,
@@ -190,8 +201,8 @@ static mgl_status upload_table(uploader *u, uint32_t op_idx, mgl_error *err) {
   mgl_cu_ptr to = u->p->memory[MGL_CUDA_MEMORY_TABLE] + u->p->layout.matrices[op_idx];
   uint64_t count = (uint64_t)tensor->dims[0].number * tensor->dims[1].number;
   if (u->checkpoint == NULL) {
-    mgl_dummy_stream stream =
-        dummy_stream(u, tensor->name, tensor->dims[0].number, tensor->dims[1].number);
+    const uint64_t dims[] = {tensor->dims[0].number, tensor->dims[1].number};
+    mgl_dummy_stream stream = dummy_stream(u, tensor->name, dims);
     void *parameters[] = {&stream, &count, &to};
     MGL_TRY(launch(u, u->dummy_rows, count / MGL_PACK_THREADS, parameters, err));
   } else {
@@ -217,10 +228,13 @@ static void fill_vector(const uploader *u, uint32_t idx, float *out) {
     memcpy(out, u->found.data[idx], count * sizeof *out);
     return;
   }
-  uint64_t dims[] = {count};
+  char name[MGL_GRAPH_MAX_NAME_BYTES];
+  const uint64_t dims[] = {mgl_stored_dim(tensor, 0)};
+  const size_t first = mgl_slice_begin(tensor, rank_of(u));
+  (void)mgl_stored_name(tensor, name);
   for (uint32_t i = 0; i < count; i++) {
     unsigned char element[4];
-    mgl_dummy_weights_fill(tensor->name, u->p->build.seed, tensor->dtype, 1, dims, i, i + (size_t)1,
+    mgl_dummy_weights_fill(name, u->p->build.seed, tensor->dtype, 1, dims, first + i, first + i + 1,
                            element);
     mgl_widen_f32(tensor->dtype, element, 1, &out[i]);
   }
@@ -287,15 +301,15 @@ static mgl_status find_weights(uploader *u, mgl_error *err) {
   mgl_topology *topology = NULL;
   mgl_team *team = NULL;
   mgl_status status = MGL_OK;
-  if (u->p->packings >> 1 != 0) {
+  if (u->p->packings >> 1 != 0 || u->p->ranks != NULL) {  // columns of a rank are made, too
     status = mgl_topology_create(&topology, err);
     if (status == MGL_OK) {
       status = mgl_team_create(topology, build->threads, &team, err);
     }
   }
   if (status == MGL_OK) {
-    status = mgl_cpu_weights_bind(u->p->program, u->checkpoint, source, build->seed, team, NULL,
-                                  NULL, &u->found, err);
+    status = mgl_cpu_weights_bind_rank(u->p->program, u->checkpoint, source, build->seed, team,
+                                       NULL, rank_of(u), NULL, &u->found, err);
   }
   mgl_team_destroy(team);
   mgl_topology_destroy(topology);

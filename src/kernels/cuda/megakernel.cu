@@ -17,6 +17,7 @@
 #include "kernels/cuda/roles/role_scheduler.cuh"
 #include "kernels/cuda/roles/role_storer.cuh"
 #include "kernels/cuda/small/tasks_iteration.cuh"
+#include "kernels/cuda/small/tasks_ranks.cuh"
 #include "kernels/cuda/small/tasks_sample.cuh"
 #include "twin/device_run.h"
 
@@ -161,6 +162,11 @@ static __device__ void mgl_consumers_run(mgl_cuda_run *run, mgl_block *block) {
     }
     mgl_sync_consumers();  // all have read what the task before left in scratch
     state = mgl_run_task(run, block, state);
+#if MGL_RANKS > 1
+    if (mgl_is_exchanged(&block->slots[slot].op)) {
+      state = mgl_call<mgl_task_sum_parts>(run, block, state);
+    }
+#endif
     if (block->stop != 0 && !mgl_mbarrier_test(&block->go[slot], parity)) {
       return;  // it was never let go
     }

@@ -34,11 +34,13 @@ extern "C" __global__ void __launch_bounds__(MGL_PACK_THREADS)
                        packed);
 }
 
-// Packs dummy values instead of weights: row r, element e is number r * k + e of the stream.
+// Packs dummy values instead of weights: row r, element e is number first + r * stride + e of the
+// stream.
 extern "C" __global__ void __launch_bounds__(MGL_PACK_THREADS)
-    mgl_dummy_packed(mgl_dummy_stream stream, uint32_t row_count, uint32_t k, uint32_t first_block,
-                     uint32_t block_stride, uint8_t *packed) {
-  mgl_dummy_packed_share(mgl_here(), stream, row_count, k, first_block, block_stride, packed);
+    mgl_dummy_packed(mgl_dummy_stream stream, uint64_t first, uint64_t stride, uint32_t row_count,
+                     uint32_t k, uint32_t first_block, uint32_t block_stride, uint8_t *packed) {
+  mgl_dummy_packed_share(mgl_here(), stream, first, stride, row_count, k, first_block, block_stride,
+                         packed);
 }
 
 // Elements 0 to count - 1 of the stream, row by row as in the tensor (embedding tables).

@@ -27,6 +27,8 @@ static const mgl_cuda_shape shape_of_codes = {.head_dim = 128,
                                               .packings = (1u << MGL_PACKING_COUNT) - 1,
                                               .groups_of_32 = true,
                                               .page_bytes = 20480};
+// Of the most GPUs.
+static const mgl_cuda_shape shape_of_ranks = {.head_dim = 128, .group = 4, .ranks = MGL_MAX_RANKS};
 static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
@@ -160,6 +162,11 @@ static void check_coded(const mgl_text *log, const char *architecture) {
 static void linears_of_codes_compile_for_all_architectures(void **state) {
   (void)state;
   for_shape("kernels/cuda/megakernel.cu", &shape_of_codes, check_coded);
+}
+
+static void several_ranks_compile_for_all_architectures(void **state) {
+  (void)state;
+  for_shape("kernels/cuda/megakernel.cu", &shape_of_ranks, check_megakernel);
 }
 
 static void check_planner(const mgl_text *log, const char *architecture) {
@@ -386,6 +393,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(protocol_and_tasks_compile_for_all_architectures),
       cmocka_unit_test(linears_of_codes_compile_for_all_architectures),
+      cmocka_unit_test(several_ranks_compile_for_all_architectures),
       cmocka_unit_test(the_planner_compiles_for_the_device),
       cmocka_unit_test(op_kernels_compile_for_all_architectures),
       cmocka_unit_test(plain_kernels_compile_for_all_architectures),

@@ -313,7 +313,7 @@ static void the_drawing_kernels_equal_the_host(void **state) {
     mgl_dummy_stream stream = mgl_dummy_weights_stream(name, i, 2, dims, begin);
     uint32_t l = i % LAUNCHES;
     uint8_t *packed = make_poisoned(bytes);
-    FOR_EACH_THREAD(l, mgl_dummy_packed_share(at, stream, row_count, k, 0, 2, packed));
+    FOR_EACH_THREAD(l, mgl_dummy_packed_share(at, stream, 0, k, row_count, k, 0, 2, packed));
     assert_memory_equal(packed, expected, bytes + GUARD_BYTES);
     uint8_t *rows = make_poisoned(count * 2);
     FOR_EACH_THREAD(l, mgl_dummy_rows_share(at, stream, count, (uint16_t *)(void *)rows));

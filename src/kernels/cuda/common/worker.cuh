@@ -19,6 +19,10 @@
 #define MGL_KERNEL_PER_OP 0  // 1: not the megakernel, but a kernel for every op (op_kernels.cu)
 #endif
 
+#ifndef MGL_RANKS
+#define MGL_RANKS 1  // GPUs that run the model together (device_run.h)
+#endif
+
 enum {
   MGL_CARRIES = !MGL_KERNEL_PER_OP,  // activations may carry their readiness
   MGL_BARRIER_CONSUMERS = 1,         // among consumers
@@ -38,6 +42,15 @@ struct mgl_first_item {
   uint32_t pages[MGL_CUDA_CONSUMER_WARPS];  // of each warp's first tile of cached positions
 };
 
+// An mgl_exchange is where a linear_add over ranks sends its parts and finds those of all.
+struct mgl_exchange {
+  uint64_t *inbox;  // of this rank, the one of the exchange: [ranks, stride]
+  uint32_t stride;
+  uint32_t rank;  // this one
+  uint32_t tag;
+  int64_t peers[MGL_MAX_RANKS];
+};
+
 // A task between controller, consumers and storer.
 struct __align__(16) mgl_slot {
   mgl_cuda_op op;       // copied, so that consumers need no memory access to begin
@@ -54,8 +67,11 @@ struct __align__(16) mgl_slot {
   uint64_t copy_at;  // of this run's copy of activations, in bytes from the first
   uint64_t open_at;  // of the other copy
   uint64_t iteration, run;
-  const mgl_cuda_plan *plan;           // of the iteration
-  __align__(16) mgl_first_item first;  // attend
+  const mgl_cuda_plan *plan;  // of the iteration
+  union {
+    __align__(16) mgl_first_item first;  // attend
+    mgl_exchange exchange;               // linear_add over ranks
+  };
 };
 
 // At the start of a block's shared memory.

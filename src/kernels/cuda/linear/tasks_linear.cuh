@@ -15,6 +15,7 @@
 #define MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_CUH
 
 #include "kernels/cuda/common/page_stream.cuh"
+#include "kernels/cuda/common/ranks.cuh"
 #include "kernels/cuda/common/worker.cuh"
 #include "kernels/cuda/linear/codes.cuh"
 #include "kernels/cuda/linear/logit_row.cuh"
@@ -505,7 +506,7 @@ static __device__ __forceinline__ void mgl_linear_finish(
       mgl_linear_write_gated<shape>(w, l, o, i, mute);
       continue;
     }
-    if (o->opens && copies) {
+    if (o->opens && copies && !mgl_is_exchanged(l->op)) {
       mgl_open_word(out + o->at * sizeof(float), slot);
     }
     if (!o->there) {
@@ -513,6 +514,12 @@ static __device__ __forceinline__ void mgl_linear_finish(
     }
     float factor = mgl_linear_factor<shape::SUMS_AT>(w, l, mgl_linear_token<shape>(w, i));
     float value = mgl_linear_total<shape>(w, o->place) * factor;
+    if (mgl_is_exchanged(l->op)) {
+      if (!mute) {
+        mgl_send_part(slot, o->at, value);
+      }
+      continue;
+    }
     value += mgl_linear_addend(w, l, o->at, o->addend);
     if (!mute) {
       mgl_write_word(out + o->at * sizeof(float), __float_as_uint(value), slot, copies);
@@ -671,7 +678,7 @@ static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear 
       bool ends = l->block + l->blocks == end;
       mgl_linear_batch<TILES, PAGED, FULL>(w, l, begins, ends, &raw, best);
     }
-    if (l->kind == MGL_OP_LOGITS) {
+    if (MGL_RANKS == 1 && l->kind == MGL_OP_LOGITS) {
       mgl_linear_best<shape>(w, l, best);
     }
   }

@@ -644,6 +644,12 @@ static __device__ __forceinline__ void mgl_one_finish(const mgl_worker *w, const
   if (!o->there) {
     return;
   }
+  if (mgl_is_exchanged(l->op)) {
+    if (!mute) {
+      mgl_send_part(mgl_task_slot(w), o->column, value);
+    }
+    return;
+  }
   value += mgl_linear_addend(w, l, o->column, o->addend);
   if (!mute) {
     mgl_one_write(o, __float_as_uint(value));
@@ -657,7 +663,7 @@ static __device__ __forceinline__ void mgl_one_finish(const mgl_worker *w, const
 // The largest logit, over all tasks; best: of this thread's outputs.
 static __device__ __forceinline__ void mgl_one_share_best(const mgl_worker *w, const mgl_linear *l,
                                                           uint64_t best) {
-  if (l->kind == MGL_OP_LOGITS && l->rows > 0 && w->thread < MGL_ONE_OUTPUTS) {
+  if (MGL_RANKS == 1 && l->kind == MGL_OP_LOGITS && l->rows > 0 && w->thread < MGL_ONE_OUTPUTS) {
     best = mgl_warp_max(best);
     if (w->lane == 0) {
       atomicMax((unsigned long long *)&w->run->best[0], (unsigned long long)best);

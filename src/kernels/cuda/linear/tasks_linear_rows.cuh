@@ -546,6 +546,12 @@ static __device__ __forceinline__ void mgl_rows_write(const mgl_worker *w, const
   if (column >= l->op->n) {
     return;
   }
+  if (mgl_is_exchanged(l->op)) {
+    if (o->row < l->rows && !mute) {
+      mgl_send_part(slot, element, value);
+    }
+    return;
+  }
   if (o->row >= l->rows) {
     if (copies && o->row < l->op->tokens) {
       mgl_open_word(at, slot);
@@ -614,7 +620,7 @@ static __device__ __forceinline__ void mgl_rows_finish(const mgl_worker *w, cons
 template <int TILES>
 static __device__ __forceinline__ void mgl_rows_share_best(const mgl_worker *w, const mgl_linear *l,
                                                            uint64_t best) {
-  if (l->kind != MGL_OP_LOGITS) {
+  if (MGL_RANKS > 1 || l->kind != MGL_OP_LOGITS) {
     return;
   }
   for (int offset = MGL_CUDA_BLOCK_ROWS / 2; offset > 0; offset /= 2) {

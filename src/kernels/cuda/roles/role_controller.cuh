@@ -13,6 +13,7 @@
 #define MGL_KERNELS_CUDA_ROLES_ROLE_CONTROLLER_CUH
 
 #include "kernels/cuda/common/page_stream.cuh"
+#include "kernels/cuda/common/ranks.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
 #include "kernels/cuda/linear/tasks_linear_rows.cuh"
@@ -183,7 +184,8 @@ static __device__ __forceinline__ mgl_cuda_step mgl_head_step(mgl_controller *c)
 // takes 0.4 us longer a stage: docs/log/030.)
 static __device__ __forceinline__ bool mgl_step_ready(const mgl_word *counter, uint64_t target) {
   // Acquire, paired with the releases of the triggers: what the tasks before wrote is visible.
-  return counter == nullptr || mgl_load_acquire(counter) >= target;
+  return counter == nullptr ||
+         (MGL_RANKS > 1 ? mgl_load_acquire_system(counter) : mgl_load_acquire(counter)) >= target;
 }
 
 // --- handing over --------------------------------------------------------------------------------
@@ -245,9 +247,9 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     slot->task = step->task;
     slot->trigger_event = step->trigger_event;
     // Nobody needs the count where only workers poll it.
-    bool polled =
-        step->trigger_kind == (uint32_t)(MGL_EVENT_LAUNCH_TASKS << 16 | MGL_EVENT_HAS_AOT) &&
-        step->trigger_event != MGL_NO_EVENT;
+    const uint32_t kind = step->trigger_kind & ~(uint32_t)(MGL_RANKS > 1 ? MGL_EVENT_REMOTE : 0);
+    bool polled = kind == (uint32_t)(MGL_EVENT_LAUNCH_TASKS << 16 | MGL_EVENT_HAS_AOT) &&
+                  step->trigger_event != MGL_NO_EVENT;
     slot->trigger =
         polled ? &c->run->protocol.graphs[info->graph].counters[step->trigger_event] : nullptr;
     slot->graph = info->graph;
@@ -270,6 +272,10 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     uint64_t iteration = c->run->iterations_past + info->iteration;
     mgl_find_first_item(c->run, slot, c->run->graphs[info->graph].attention_strides,
                         (uint32_t)(iteration * c->run->op_count + step->op));
+    __syncwarp();
+  }
+  if (MGL_RANKS > 1 && mgl_is_exchanged(&slot->op)) {
+    mgl_find_exchange(c->run, slot, lane);
     __syncwarp();
   }
   if (lane == 0) {

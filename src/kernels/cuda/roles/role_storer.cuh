@@ -7,6 +7,7 @@
 #ifndef MGL_KERNELS_CUDA_ROLES_ROLE_STORER_CUH
 #define MGL_KERNELS_CUDA_ROLES_ROLE_STORER_CUH
 
+#include "kernels/cuda/common/ranks.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
 #include "kernels/cuda/roles/role_controller.cuh"
@@ -45,7 +46,9 @@ static __device__ __forceinline__ void mgl_store_task(mgl_cuda_run *run, mgl_blo
     lost = mgl_inject(run, slot);
   }
   lost = lost || block->stop != 0;  // what it computed may come from inputs that were given up
-  if (slot->trigger != nullptr && !lost) {
+  if (MGL_RANKS > 1 && slot->op.kind == MGL_OP_LOGITS && slot->trigger != nullptr && !lost) {
+    mgl_trigger_ranks(run, slot->trigger);
+  } else if (slot->trigger != nullptr && !lost) {
     mgl_add_release(slot->trigger, 1);
   } else if (!lost && slot->trigger_event != MGL_NO_EVENT) {
     mgl_trigger_all(&run->protocol, slot->iteration, slot->run, slot->graph, slot->trigger_event);

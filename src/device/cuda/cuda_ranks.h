@@ -1,0 +1,79 @@
+// Ranks of one model on the GPUs of one host: a process each, which share memory.
+//
+// Processes, faults and file descriptors are those of the CPU's ranks (device/cpu/cpu_ranks.h),
+// which are started before the driver is opened: neither it nor the compiler of device code lives
+// on in a child. What is added here:
+//   - A block of device memory at every rank, of the same layout, which all others map (CUDA's
+//     virtual memory management; handles go over Unix sockets). Kernels write to it directly.
+//   - The feed. Requests come to rank 0. What its host sends to its device it also puts into shared
+//     memory, and the hosts of the others hand it to theirs; when a command counts, planners agree
+//     upon by themselves (twin/plan_turn.h).
+//   - Launches. Rank 0 says how each one is to be; all begin once all have uploaded their state.
+#ifndef MGL_DEVICE_CUDA_CUDA_RANKS_H
+#define MGL_DEVICE_CUDA_CUDA_RANKS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/cpu/cpu_ranks.h"
+#include "device/cuda/cuda_driver.h"
+#include "twin/feed.h"
+
+// Starts `count` ranks; returns in every one of them. Nothing of CUDA is open yet.
+mgl_status mgl_cuda_ranks_start(uint32_t count, mgl_ranks **out, mgl_error *err);
+
+// --- device memory -------------------------------------------------------------------------------
+
+typedef struct mgl_cuda_peers {
+  uint32_t rank, count;
+  size_t bytes;                  // of each
+  mgl_cu_ptr at[MGL_MAX_RANKS];  // of every rank's block here; 0: not mapped
+} mgl_cuda_peers;
+
+// Takes a block of `bytes` and maps those of all ranks, which call it together.
+mgl_status mgl_cuda_peers_create(const mgl_cuda_device *device, mgl_ranks *ranks, size_t bytes,
+                                 mgl_cuda_peers *out, mgl_error *err);
+void mgl_cuda_peers_destroy(const mgl_cuda_device *device, mgl_cuda_peers *peers);
+
+// --- what rank 0 says ----------------------------------------------------------------------------
+
+// A launch.
+typedef struct mgl_cuda_ranks_launch {
+  uint64_t first_command;  // of the launch, in the log
+  uint64_t stall_ns, deadline_ns;
+  uint32_t in_flight, in_flight_ahead, no_prefetch, step_batch, delay_ns;
+  uint32_t injection, injection_task, injection_rank;
+  uint64_t injection_iteration;
+  uint32_t most_iterations;
+  uint32_t chunk_tokens, prompts_first;
+  uint32_t planner_lost;
+} mgl_cuda_ranks_launch;
+
+// In shared memory: the log of commands. Behind it, at MGL_CUDA_LOG_FEED, lies what commands speak
+// of, laid out as the feed's pinned block.
+typedef struct mgl_cuda_log {
+  mgl_cuda_ranks_launch launch;
+  _Alignas(64) mgl_word commands;  // that rank 0 has sent, in all launches
+  struct {
+    _Alignas(64) mgl_word count;  // of those that this rank's host has handed on
+  } copied[MGL_MAX_RANKS];
+} mgl_cuda_log;
+
+enum { MGL_CUDA_LOG_FEED = 4096 };
+#define MGL_CUDA_LOG_BYTES (UINT64_C(4) << 30)  // reserved; what is not used takes no memory
+
+_Static_assert(sizeof(mgl_cuda_log) <= MGL_CUDA_LOG_FEED, "the feed lies behind the log");
+
+static inline mgl_cuda_log *mgl_cuda_log_of(const mgl_ranks *ranks) {
+  return mgl_ranks_block(ranks);
+}
+
+static inline unsigned char *mgl_cuda_log_feed(const mgl_ranks *ranks) {
+  return (unsigned char *)mgl_ranks_block(ranks) + MGL_CUDA_LOG_FEED;
+}
+
+// Commands that all others have handed on.
+uint64_t mgl_cuda_log_copied(const mgl_ranks *ranks, uint32_t count);
+
+#endif

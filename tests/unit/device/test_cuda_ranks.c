@@ -1,0 +1,238 @@
+// Ranks on GPUs of one host, over the fake driver of support/fake_cuda.h: processes, memory that
+// all map, the feed, and planners that make the same plans. What tasks of several ranks compute is
+// tested on GPUs.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "compile/shard.h"
+#include "device/cuda/cuda_program.h"
+#include "device/cuda/cuda_ranks.h"
+#include "graph/family.h"
+#include "support/fake_cuda.h"
+#include "support/must.h"
+
+enum { REQUESTS = 40, NEW_TOKENS = 9, PROMPT = 120 };
+
+static const char config_json[] =
+    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":512,"
+    "\"hidden_size\":256,\"intermediate_size\":256,\"num_hidden_layers\":2,\"head_dim\":32,"
+    "\"num_attention_heads\":8,\"num_key_value_heads\":4,\"max_position_embeddings\":16384,"
+    "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
+    "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
+
+// What all processes see.
+typedef struct world {
+  mgl_hash hashes[MGL_MAX_RANKS][FAKE_CUDA_HASHES];
+  pid_t pids[MGL_MAX_RANKS];
+} world;
+
+typedef struct model {
+  world *world;
+  mgl_cuda_device device;
+  mgl_ranks *ranks;
+  mgl_cuda_program *program;
+} model;
+
+static mgl_graph *make_graph(uint32_t ranks) {
+  mgl_config config;
+  mgl_generation generation;
+  mgl_graph *whole = NULL;
+  mgl_graph *cut = NULL;
+  MUST(mgl_config_parse(config_json, strlen(config_json), "test", &config, &generation, &err));
+  MUST(mgl_family_build(&config, NULL, &whole, &err));
+  MUST(mgl_shard_program(whole, ranks, &cut, &err));
+  mgl_graph_destroy(whole);
+  return cut;
+}
+
+static mgl_status make_program(model *m, mgl_error *err) {
+  const uint32_t count = mgl_ranks_count(m->ranks);
+  mgl_graph *graph = make_graph(count);
+  mgl_cuda_program_options options = {.program = graph,
+                                      .build = {.seed = 5, .ranks = count},
+                                      .sizes.limits.tokens = 16,
+                                      .sizes.sequences = 6,
+                                      .sizes.limits.pages_per_sequence = 12,
+                                      .get_code = fake_cuda_code,
+                                      .ranks = m->ranks};
+  mgl_status status = mgl_cuda_program_create(&m->device, &options, &m->program, err);
+  mgl_graph_destroy(graph);
+  return status;
+}
+
+// Returns in rank 0 only.
+static void open_model(model *m, uint32_t count) {
+  m->world =
+      mmap(NULL, sizeof *m->world, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_true(m->world != MAP_FAILED);
+  MUST(mgl_cuda_ranks_start(count, &m->ranks, &err));
+  const uint32_t rank = mgl_ranks_rank(m->ranks);
+  m->world->pids[rank] = getpid();
+  m->device = fake_cuda_device();
+  fake.plan_hashes = m->world->hashes[rank];
+  if (rank != 0) {
+    mgl_error reason = {0};
+    if (make_program(m, &reason) == MGL_OK) {
+      (void)mgl_cuda_program_follow(m->program, &reason);
+    }
+    mgl_ranks_leave(m->ranks, &reason);
+  }
+  MUST(make_program(m, &err));
+}
+
+static void close_model(model *m) {
+  mgl_cuda_program_destroy(m->program);
+  mgl_ranks_stop(m->ranks);
+  assert_int_equal(fake.live, 0);
+  assert_int_equal(fake.handles, 0);
+  assert_int_equal(fake.maps, 0);
+  assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);  // nobody is left
+  (void)munmap(m->world, sizeof *m->world);
+  fake.plan_hashes = NULL;
+}
+
+// --- a crowd of requests, which come in bursts ---------------------------------------------------
+
+typedef struct crowd {
+  int32_t prompts[REQUESTS][PROMPT];
+  mgl_cuda_request request;
+  mgl_cuda_program *program;
+  uint32_t given, heard, ended;
+  uint32_t counts[REQUESTS];
+  uint32_t kill_at;  // tokens; 0: nobody is killed
+  pid_t victim;
+} crowd;
+
+static uint32_t prompt_of(uint32_t request) {
+  return 1 + request * 29 % PROMPT;
+}
+
+static bool is_cut_short(uint32_t request) {
+  return request % 7 == 3;
+}
+
+static const mgl_cuda_request *next(void *context) {
+  crowd *c = context;
+  if (c->given == REQUESTS || (c->given % 8 == 0 && c->given > 0 && c->ended < c->given)) {
+    return NULL;  // a burst of eight when all before have ended: the device idles between
+  }
+  uint32_t request = c->given++;
+  c->prompts[request][0] = (int32_t)request;
+  c->request = (mgl_cuda_request){.number = request,
+                                  .prompt = c->prompts[request],
+                                  .prompt_count = prompt_of(request),
+                                  .max_new_tokens = NEW_TOKENS};
+  return &c->request;
+}
+
+static mgl_feed_end tend(void *context) {
+  const crowd *c = context;
+  return c->given == REQUESTS ? MGL_FEED_CLOSED : MGL_FEED_OPEN;
+}
+
+static void hear(void *context, const mgl_cuda_token *token) {
+  crowd *c = context;
+  const uint32_t request = token->request;
+  assert_int_equal(token->token,
+                   fake_cuda_token((int32_t)request, prompt_of(request) + c->counts[request]));
+  c->counts[request]++;
+  c->heard++;
+  if (token->state != MGL_CUDA_SEQUENCE_RUNNING) {
+    c->ended++;
+  } else if (is_cut_short(request) && c->counts[request] == 4) {
+    mgl_cuda_program_end(c->program, request);
+    c->ended++;
+  }
+  if (c->heard == c->kill_at) {
+    (void)kill(c->victim, SIGKILL);
+  }
+}
+
+static mgl_status run_crowd(model *m, crowd *c, mgl_error *err) {
+  static const mgl_cuda_request_source source = {.next = next, .tend = tend};
+  c->program = m->program;
+  const mgl_cuda_generate job = {.source = &source, .on_token = hear, .context = c};
+  return mgl_cuda_program_generate(m->program, &job, err);
+}
+
+// --- tests ---------------------------------------------------------------------------------------
+
+static void ranks_make_the_same_plans(void **state) {
+  (void)state;
+  for (uint32_t count = 2; count <= 4; count *= 2) {
+    model m = {0};
+    open_model(&m, count);
+    for (uint32_t launch = 0; launch < 2; launch++) {  // planners outlive launches
+      crowd c = {0};
+      memset(m.world->hashes, 0, sizeof m.world->hashes);
+      MUST(run_crowd(&m, &c, &err));
+      for (uint32_t i = 0; i < REQUESTS; i++) {
+        assert_true(c.counts[i] == NEW_TOKENS || (is_cut_short(i) && c.counts[i] >= 4));
+      }
+      MUST(mgl_ranks_wait(m.ranks, &err));
+      uint32_t plans = 0;
+      for (uint32_t i = 0; i < FAKE_CUDA_HASHES; i++) {
+        for (uint32_t rank = 1; rank < count; rank++) {
+          assert_memory_equal(&m.world->hashes[rank][i], &m.world->hashes[0][i], sizeof(mgl_hash));
+        }
+        plans += memcmp(&m.world->hashes[0][i], &(mgl_hash){0}, sizeof(mgl_hash)) != 0;
+      }
+      assert_true(plans > 40);
+    }
+    close_model(&m);
+  }
+}
+
+static void the_end_of_a_rank_is_named_soon(void **state) {
+  (void)state;
+  for (uint32_t kill_at = 1; kill_at < 200; kill_at += 37) {
+    model m = {0};
+    mgl_error err = {0};
+    open_model(&m, 2);
+    crowd c = {.kill_at = kill_at, .victim = m.world->pids[1]};
+    uint64_t start = mgl_clock_ns();
+    assert_int_equal(run_crowd(&m, &c, &err), MGL_ERR_INTERNAL);
+    assert_true(mgl_clock_ns() - start < UINT64_C(2000000000));
+    assert_non_null(strstr(err.text, "rank 1 of 2 was ended by signal 9"));
+    close_model(&m);
+  }
+}
+
+static void memory_that_cannot_be_mapped_is_refused(void **state) {
+  (void)state;
+  model m = {0};
+  MUST(mgl_cuda_ranks_start(2, &m.ranks, &err));
+  mgl_error err = {0};
+  m.device = fake_cuda_device();
+  const bool first = mgl_ranks_rank(m.ranks) == 0;
+  fake.access_result = first ? 0 : 1;
+  mgl_status status = make_program(&m, &err);
+  if (!first) {
+    mgl_ranks_leave(m.ranks, &err);
+  }
+  assert_int_equal(status, MGL_ERR_INTERNAL);
+  assert_non_null(strstr(err.text, "rank 1 of 2 ended: CUDA memory_access"));
+  mgl_ranks_abandon(m.ranks);
+  mgl_ranks_stop(m.ranks);
+  assert_int_equal(fake.live + fake.handles + fake.maps, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(ranks_make_the_same_plans),
+      cmocka_unit_test(the_end_of_a_rank_is_named_soon),
+      cmocka_unit_test(memory_that_cannot_be_mapped_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,4 +1,4 @@
-// Options of how a model is compiled and launched (device/compilation.h), for commands that run one.
+// Options of how a model is compiled and launched (device/compilation.h), of commands that run one.
 #ifndef MGL_APP_COMPILE_OPTIONS_H
 #define MGL_APP_COMPILE_OPTIONS_H
 

@@ -168,6 +168,11 @@ static mgl_status check_gpu(const mgl_compilation *c, mgl_error *err) {
         "or a graph_mode",
         (int)c->level);
   }
+  if (has(c, MGL_SET_DEBUG_DUMP_PATH)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "debug_dump_path: what runs on the CPU is dumped so far; for a GPU, "
+                         "`megalith compile --target cuda --dump lower` prints it");
+  }
   if (has(c, MGL_SET_COMPILE_SIZES)) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "compile_sizes: a GPU's kernels are compiled for any size; it is for the "

@@ -1,11 +1,12 @@
-// How a model's ops are compiled and launched: levels, graph modes, and the modes of a run that they
-// come to.
+// How a model's ops are compiled and launched: levels, graph modes, and the modes of a run that
+// they come to.
 //
 // A *level* says what is made of the program: nothing (0), checks (1), fused ops (2), pieces (3). A
 // *graph mode* says, of level 3, what is launched together in an iteration: with different answers
-// for iterations in which every sequence decodes and for mixed ones, where prompts are computed too.
-// A *mode* is both in one word, as --mode has it. On a GPU a graph is a CUDA graph; on the CPU it is
-// a task graph that the host launches for one iteration, while in mode mega one launch runs many.
+// for iterations in which every sequence decodes and for mixed ones, where prompts are computed,
+// too. A *mode* is both in one word, as --mode has it. On a GPU a graph is a CUDA graph; on the CPU
+// it is a task graph that the host launches for one iteration, while in mode mega one launch runs
+// many.
 #ifndef MGL_DEVICE_GRAPH_MODE_H
 #define MGL_DEVICE_GRAPH_MODE_H
 

@@ -13,6 +13,7 @@
 #include "device/cpu/cpu_weights.h"
 #include "device/cpu/read_ceiling.h"
 #include "device/cpu/team.h"
+#include "engine/debug_dump.h"
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
 #include "engine/mega_mode.h"
@@ -235,7 +236,7 @@ static _Noreturn void follow(cpu_model *m, mgl_status status, mgl_error *err) {
   mgl_ranks_leave(m->ranks, status == MGL_OK ? NULL : err);
 }
 
-// Level 1: says what would not compile. The splitting ops' names are checked before weights are read.
+// Level 1: says what would not compile. Names of splitting ops are checked before weights are read.
 static mgl_status check_level(cpu_model *m, const mgl_device_job *job, mgl_error *err) {
   const mgl_compilation *c = job->build->compilation;
   mgl_error why = {0};
@@ -259,6 +260,9 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
   m->job = *job;
   MGL_TRY(start_ranks(m, job, &shared, err));  // before there are threads
   mgl_status status = check_level(m, job, err);
+  if (status == MGL_OK) {  // a folder that cannot be written is told before weights are read
+    status = mgl_debug_dump_program(job->build, "program.txt", job->program, err);
+  }
   if (status == MGL_OK) {
     status = make(m, job, &shared, err);
   }

@@ -1,7 +1,7 @@
-// A GPU as a device for models that no fused task covers, and for modes that only plain kernels have:
-// a kernel for every op (device/cuda/cuda_plain.h), one by one in mode eager, else in graphs of all
-// ops or of pieces (device/cuda/cuda_plain_graphs.h). The host plans, and chooses tokens from logits that come back to it;
-// so grammars and all sampling parameters work.
+// A GPU as a device for models that no fused task covers, and for modes that only plain kernels
+// have: a kernel for every op (device/cuda/cuda_plain.h), one by one in mode eager, else in graphs
+// of all ops or of pieces (device/cuda/cuda_plain_graphs.h). The host plans, and chooses tokens
+// from logits that come back to it; so grammars and all sampling parameters work.
 #include <stdio.h>
 #include <string.h>
 

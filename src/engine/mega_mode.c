@@ -1,6 +1,7 @@
 #include "engine/mega_mode.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -8,6 +9,7 @@
 #include "device/cpu/cpu_linears.h"
 #include "device/cpu/cpu_mega.h"
 #include "device/cpu/cpu_tasks.h"
+#include "engine/debug_dump.h"
 #include "graph/graph_text.h"
 
 enum {
@@ -172,6 +174,8 @@ static mgl_status take_given(mgl_mega_mode *mode, const mgl_device_job *job, mgl
 static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
                                  const mgl_device_job *job, mgl_simd simd, mgl_error *err) {
   uint32_t count = graph_for(job->sizes->limits.tokens) + 1;
+  char name[64];
+  MGL_TRY(mgl_debug_dump_program(job->build, "fused.txt", mode->program, err));
   MGL_TRY(take_given(mode, job, err));
   for (uint32_t i = 0; i < count; i++) {
     mgl_compile_options compile =
@@ -181,6 +185,8 @@ static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
     }
     mgl_cpu_program_options program = {.simd = simd, .task_graph = mode->graphs[i]};
     MGL_TRY(mgl_cpu_program_create(mode->program, memory, &program, &mode->programs[i], err));
+    (void)snprintf(name, sizeof name, "MEGA-%u.graph-0.json", 1u << i);
+    MGL_TRY(mgl_debug_dump_graph(job->build, name, mode->program, mode->graphs[i], err));
     mode->graph_count = i + 1;
   }
   return MGL_OK;

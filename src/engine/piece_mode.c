@@ -1,9 +1,10 @@
 #include "engine/piece_mode.h"
 
-#include <assert.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "device/compilation.h"
+#include "engine/debug_dump.h"
 #include "engine/mega_mode.h"
 
 // A cut of the program, bound for iterations of up to so many tokens.
@@ -96,6 +97,26 @@ static mgl_cpu_pieces_options options_of(const mgl_device_job *job, mgl_simd sim
       .check_numbers = c != NULL && c->check_numbers};
 }
 
+// For whoever looks for a fault: the pieces and task graphs of an entry.
+static mgl_status dump_entry(const mgl_piece_mode *mode, const entry *e, mgl_error *err) {
+  char name[96];
+  mgl_text text = {0};
+  mgl_graph view;
+  const mgl_build *build = mode->job.build;
+  const mgl_task_graph *graph = NULL;
+  mgl_cpu_pieces_print(e->pieces, &text);
+  (void)snprintf(name, sizeof name, "%s-%u.pieces.txt", mgl_graph_mode_name(e->how), e->tokens);
+  mgl_status status = mgl_debug_dump(build, name, &text, err);
+  mgl_text_free(&text);
+  for (uint32_t i = 0;
+       status == MGL_OK && (graph = mgl_cpu_pieces_graph(e->pieces, i, &view)) != NULL; i++) {
+    (void)snprintf(name, sizeof name, "%s-%u.graph-%u.json", mgl_graph_mode_name(e->how), e->tokens,
+                   i);
+    status = mgl_debug_dump_graph(build, name, &view, graph, err);
+  }
+  return status;
+}
+
 static mgl_status find_entry(mgl_piece_mode *mode, mgl_graph_mode how, uint32_t tokens,
                              mgl_cpu_pieces **out, mgl_error *err) {
   for (size_t i = 0; i < mode->entry_count; i++) {
@@ -114,7 +135,7 @@ static mgl_status find_entry(mgl_piece_mode *mode, mgl_graph_mode how, uint32_t 
   MGL_TRY(mgl_cpu_pieces_create(mode->program, mode->memory, mode->team, &options, out, err));
   mode->entries[mode->entry_count++] = (entry){how, tokens, *out};
   mode->counts.entries += mgl_cpu_pieces_count(*out).compiled;
-  return MGL_OK;
+  return dump_entry(mode, &mode->entries[mode->entry_count - 1], err);
 }
 
 // What runs iterations of so many tokens that way.
@@ -139,6 +160,9 @@ mgl_status mgl_piece_mode_create(const mgl_device_job *job, mgl_cpu_memory *memo
   find_sizes(job, &mode->sizes);
   mgl_status status = is_fused(job) ? mgl_fuse_ops(job->program, &mode->fused, err) : MGL_OK;
   mode->program = mode->fused != NULL ? mode->fused : job->program;
+  if (status == MGL_OK) {
+    status = mgl_debug_dump_program(job->build, "fused.txt", mode->program, err);
+  }
   if (status != MGL_OK) {
     mgl_piece_mode_destroy(mode);
     return status;

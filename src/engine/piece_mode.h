@@ -1,8 +1,8 @@
 // The modes between eager and mega on the CPU: a fused program op by op (level 2), in pieces, or as
-// one task graph an iteration, as the graph mode says for iterations that decode and for mixed ones.
+// one task graph an iteration, as the graph mode says of iterations that decode and of mixed ones.
 //
-// An iteration is padded to the next size that has graphs; above the largest its ops are launched one
-// by one. Made at the first use of such a mode; the runner owns it.
+// An iteration is padded to the next size that has graphs; above the largest its ops are launched
+// one by one. Made at the first use of such a mode; the runner owns it.
 #ifndef MGL_ENGINE_PIECE_MODE_H
 #define MGL_ENGINE_PIECE_MODE_H
 

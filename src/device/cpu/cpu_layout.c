@@ -10,7 +10,7 @@ enum {
   RANGE_ALIGNMENT = 128
 };  // two cache lines: workers' rows of different tensors never share one
 
-// The life of one piece of storage, to the last step that uses it: an op, or a piece of the program.
+// The life of a piece of storage, to the last step that uses it: an op, or a piece of the program.
 typedef struct lifetime {
   size_t last_step;
   size_t bytes;

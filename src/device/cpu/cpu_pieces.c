@@ -44,7 +44,7 @@ static bool names_some(const mgl_graph *program, const mgl_compile_override *o) 
   return op < program->op_count;
 }
 
-// Compiles a view of `whole`, with the overrides that are about its ops, and those that no op of the
+// Compiles a view of `whole`, with the overrides that are about its ops, and those that no op of a
 // whole program has, so that they are refused.
 static mgl_status compile_view(const mgl_graph *whole, const mgl_graph *view,
                                const mgl_compile_options *options, mgl_task_graph **out,
@@ -291,6 +291,36 @@ mgl_cpu_pieces_counts mgl_cpu_pieces_count(const mgl_cpu_pieces *p) {
     *(p->pieces[i].splits ? &counts.ops : &counts.graphs) += 1;
   }
   return counts;
+}
+
+void mgl_cpu_pieces_print(const mgl_cpu_pieces *p, mgl_text *out) {
+  for (uint32_t i = 0; i < p->piece_count; i++) {
+    const mgl_piece *piece = &p->pieces[i];
+    if (piece->splits) {
+      mgl_text_format(out, "%u: op by itself:", i);
+    } else {
+      mgl_text_format(out, "%u: piece, task graph %u:", i, p->graph_of[i]);
+    }
+    for (uint32_t op = piece->first; op < piece->last; op++) {
+      const mgl_op *o = &p->graph->ops[op];
+      mgl_text_format(out, " %s=%s", p->graph->tensors[o->output].name,
+                      mgl_op_info_of(o->kind)->name);
+    }
+    mgl_text_append_string(out, "\n");
+  }
+}
+
+const mgl_task_graph *mgl_cpu_pieces_graph(const mgl_cpu_pieces *p, uint32_t number,
+                                           mgl_graph *out_view) {
+  uint32_t piece = 0;
+  if (number >= p->graph_count) {
+    return NULL;
+  }
+  while (p->pieces[piece].splits || p->graph_of[piece] != number) {
+    piece++;
+  }
+  *out_view = mgl_piece_view(p->graph, &p->pieces[piece]);
+  return p->graphs[number];
 }
 
 // --- without memory ------------------------------------------------------------------------------

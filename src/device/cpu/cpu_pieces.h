@@ -3,8 +3,8 @@
 // single ops, which the team shares.
 //
 // One piece is mode full, the program cut at every op level 2, cut at attention mode piecewise.
-// Pieces whose task graphs are equal share one, as those of most layers do: tasks name their op from
-// the piece's first on. One thread, which created the team.
+// Pieces whose task graphs are equal share one, as those of most layers do: tasks name their op
+// from the piece's first on. One thread, which created the team.
 #ifndef MGL_DEVICE_CPU_CPU_PIECES_H
 #define MGL_DEVICE_CPU_CPU_PIECES_H
 
@@ -47,6 +47,12 @@ typedef struct mgl_cpu_pieces_counts {
 } mgl_cpu_pieces_counts;
 
 mgl_cpu_pieces_counts mgl_cpu_pieces_count(const mgl_cpu_pieces *pieces);
+
+// The pieces, their ops, and the number of the task graph of each; and that graph, NULL behind the
+// last one, with a piece that it is of.
+void mgl_cpu_pieces_print(const mgl_cpu_pieces *pieces, mgl_text *out);
+const mgl_task_graph *mgl_cpu_pieces_graph(const mgl_cpu_pieces *pieces, uint32_t number,
+                                           mgl_graph *out_view);
 
 // Compiles and verifies every piece for these options, and keeps nothing.
 mgl_status mgl_cpu_pieces_check(const mgl_graph *graph, const mgl_cpu_pieces_options *options,

@@ -145,8 +145,8 @@ static uint32_t rows_of(const mgl_cuda_plain_graphs *g, uint32_t tokens) {
   return tokens < most ? tokens : most;
 }
 
-// Everything once without graphs, so that the driver has loaded all kernels; then all sizes, largest
-// first.
+// Everything once without graphs, so that the driver has loaded all kernels; then all sizes,
+// largest first.
 static mgl_status capture_all(mgl_cuda_plain_graphs *g, mgl_graph_mode mode, mgl_error *err) {
   const mgl_graph_mode kinds[2] = {mgl_graph_mode_decode(mode), mgl_graph_mode_mixed(mode)};
   const graph_set *unused = NULL;

@@ -148,7 +148,7 @@ static void what_is_printed_is_read_again(void **state) {
       "{\"level\": 3, \"graph_mode\": \"FULL_AND_PIECEWISE\", \"use_graphs\": true, "
       "\"capture_sizes\": [1, 8], \"splitting_ops\": [\"attention\", \"2.gated\"], "
       "\"copy_inputs\": true, \"use_compiler\": true, \"compile_sizes\": [3, \"capture_sizes\"], "
-      "\"compiler_config\": {\"compiler\": \"nvcc\"}, \"debug_dump_path\": \"/tmp/a \\u0022\", "
+      "\"compiler_config\": {\"compiler\": \"nvrtc\"}, \"debug_dump_path\": \"/tmp/a \\u0022\", "
       "\"cache_dir\": \"/tmp/b\", \"enforce_eager\": false, \"check_numbers\": false}";
   mgl_compilation c, again;
   mgl_text printed = {0};
@@ -253,12 +253,13 @@ static const bad bads[] = {
     {"{\"use_compiler\": true, \"level\": 0}", "use_compiler true: expected level 1, 2 or 3", 0},
     {"{\"use_compiler\": true, \"level\": 3}", "use_compiler true: on a GPU graph_mode", GPU},
     {"{\"use_compiler\": false}", "use_compiler false: ops of several ranks", RANKS},
-    {"{\"compiler_config\": {\"compiler\": \"clang\"}}", "settings: compiler_config: expected", 0},
+    {"{\"compiler_config\": {\"compiler\": \"nvcc\"}}", "settings: compiler_config: expected", 0},
     {"{\"compiler_config\": [1]}", "settings: compiler_config: expected an object", 0},
     {"{\"inductor_compile_config\": {\"max_autotune\": true}}",
      "settings: inductor_compile_config: max_autotune: sizes of tiles are constants", 0},
-    {"{\"compiler_config\": {\"compiler\": \"nvcc\"}}", "compiler_config: on the CPU no", CPU},
+    {"{\"compiler_config\": {\"compiler\": \"nvrtc\"}}", "compiler_config: on the CPU no", CPU},
     {"{\"compile_sizes\": [4]}", "compile_sizes: a GPU's kernels are compiled for any", GPU},
+    {"{\"debug_dump_path\": \"/tmp\"}", "debug_dump_path: what runs on the CPU", GPU},
     {"{\"check_numbers\": true}", "check_numbers: expected level 0, 1 or 2", 0},
     {"{\"check_numbers\": true, \"level\": 3}", "check_numbers: expected level 0, 1 or 2", 0},
     {"{\"cache_dir\": \"\"}", "settings: cache_dir: expected the path of a folder", 0},

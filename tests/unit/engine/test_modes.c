@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -397,6 +398,45 @@ static void level_1_says_that_all_compiles(void **state) {
   }
 }
 
+static bool has_file(const temp_folder *folder, const char *name) {
+  char path[TEMP_PATH_BYTES + 64];
+  (void)snprintf(path, sizeof path, "%s/rank_0/%s", folder->path, name);
+  return access(path, F_OK) == 0 && unlink(path) == 0;
+}
+
+static void what_was_compiled_is_dumped(void **state) {
+  (void)state;
+  static const char *const names[] = {"program.txt",
+                                      "fused.txt",
+                                      "PIECEWISE-4.pieces.txt",
+                                      "PIECEWISE-4.graph-0.json",
+                                      "PIECEWISE-4.graph-2.json",
+                                      "FULL-4.graph-0.json",
+                                      "FULL-4.pieces.txt",
+                                      "PIECEWISE-4.graph-1.json"};
+  temp_folder folder;
+  char json[TEMP_PATH_BYTES + 200];
+  mgl_compilation c;
+  const mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  temp_folder_create(&folder);
+  (void)snprintf(json, sizeof json,
+                 "{\"graph_mode\": \"FULL_AND_PIECEWISE\", \"capture_sizes\": [4], "
+                 "\"debug_dump_path\": \"%s\"}",
+                 folder.path);
+  read_compilation(&c, json);
+  mgl_runner *runner = make_runner(&config, 1, &c);
+  MUST(mgl_runner_prepare(runner, mgl_runner_usual_mode(runner), &err));
+  mgl_runner_destroy(runner);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (!has_file(&folder, names[i])) {
+      fail_msg("%s is missing", names[i]);
+    }
+  }
+  (void)snprintf(json, sizeof json, "%s/rank_0", folder.path);
+  assert_int_equal(rmdir(json), 0);  // there is nothing else
+  temp_folder_remove(&folder);
+}
+
 // Before any weight is there.
 static void an_unknown_splitting_op_is_refused(void **state) {
   (void)state;
@@ -423,6 +463,7 @@ int main(void) {
       cmocka_unit_test(modes_launch_what_they_say),
       cmocka_unit_test(a_nan_is_found_where_it_is_made),
       cmocka_unit_test(level_1_says_that_all_compiles),
+      cmocka_unit_test(what_was_compiled_is_dumped),
       cmocka_unit_test(an_unknown_splitting_op_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

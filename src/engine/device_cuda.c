@@ -41,12 +41,13 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
   return MGL_OK;
 }
 
-// The kernels of large iterations have no codes yet.
+// The portable kernels of large iterations have no codes yet.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
   const cuda_model *m = model;
   bool large =
-      m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && mgl_packed_kinds(program) >> 1 == 0;
+      m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS &&
+      (!mgl_packed_has_codes(program) || m->options.device->kernels == MGL_CUDA_KERNELS_WGMMA);
   (void)build;
   *out = (mgl_device_defaults){
       .where = "this GPU",

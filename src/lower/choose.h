@@ -25,9 +25,9 @@ uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool f
 // Tokens of the graph of stages number `graph`, and the number of the one for so many tokens.
 uint32_t mgl_stages_graph_tokens(bool few, uint32_t graph);
 uint32_t mgl_stages_graph_for(bool few, uint32_t tokens);
-// The stages of that graph.
-mgl_stages_options mgl_stages_options_of(bool few, uint32_t graph, uint32_t logit_rows,
-                                         uint32_t workers);
+// The stages of that graph. Programs with weights of codes have tiles of 128 tokens at most.
+mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uint32_t graph,
+                                         uint32_t logit_rows, uint32_t workers);
 
 typedef struct mgl_iteration_options {
   // As for the task graph: target, tokens (of the iteration), logit_rows, workers, and what is

@@ -32,6 +32,14 @@ mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_o
   return m;
 }
 
+uint32_t mgl_packed_flags(const mgl_packed_matrices *matrices) {
+  uint32_t group_shift = 0;
+  while (1u << group_shift < matrices->group) {
+    group_shift++;
+  }
+  return mgl_packing_flags(matrices->packing, group_shift);
+}
+
 uint64_t mgl_packed_row_block_bytes(const mgl_packed_matrices *matrices) {
   if (matrices->packing == MGL_PACKING_BF16) {
     return (uint64_t)matrices->k_padded * MGL_CUDA_BLOCK_ROWS * 2;
@@ -101,6 +109,10 @@ uint32_t mgl_packed_kinds(const mgl_graph *program) {
     kinds |= m.count > 0 ? 1u << m.packing : 0;
   }
   return kinds;
+}
+
+bool mgl_packed_has_codes(const mgl_graph *program) {
+  return mgl_packed_kinds(program) >> 1 != 0;
 }
 
 bool mgl_packed_has_group(const mgl_graph *program, uint32_t group) {

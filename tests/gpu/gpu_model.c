@@ -6,10 +6,38 @@
 #include "graph/family.h"
 #include "model/model_folder.h"
 
+// A layer's shapes with weights of codes: rows that end within a panel, and, of fp8, within a group.
+#define CODED(hidden, intermediate, quantization)                                           \
+  "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":1000," \
+  "\"hidden_size\":" #hidden ",\"intermediate_size\":" #intermediate                        \
+  ","                                                                                       \
+  "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,"            \
+  "\"head_dim\":128,\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,"               \
+  "\"rope_theta\":10000,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","         \
+  "\"hidden_act\":\"silu\",\"quantization_config\":{" quantization "}}"
+#define COMPRESSED(format, weights)                                                    \
+  "\"quant_method\":\"compressed-tensors\",\"format\":\"" format                       \
+  "\","                                                                                \
+  "\"ignore\":[\"lm_head\"],\"config_groups\":{\"group_0\":{\"targets\":[\"Linear\"]," \
+  "\"weights\":{\"type\":\"int\",\"symmetric\":true," weights "}}}"
+
 static const struct {
   const char *name;
   const char *json;
 } small_models[] = {
+    {"fp8", CODED(1088, 2240, "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]")},
+    {"int4", CODED(1152, 2304,
+                   COMPRESSED("pack-quantized",
+                              "\"num_bits\":4,\"strategy\":\"group\","
+                              "\"group_size\":128"))},
+    {"int4_32", CODED(1088, 2240,
+                      COMPRESSED("pack-quantized",
+                                 "\"num_bits\":4,\"strategy\":\"group\","
+                                 "\"group_size\":32"))},
+    {"int8", CODED(1088, 2240,
+                   COMPRESSED("int-quantized",
+                              "\"num_bits\":8,\"strategy\":"
+                              "\"channel\""))},
     {"tiny",
      "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":1000,"
      "\"hidden_size\":256,\"intermediate_size\":640,\"num_hidden_layers\":4,"

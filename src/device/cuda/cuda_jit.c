@@ -137,6 +137,7 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_PACKINGS=%u",
                  shape->packings == 0 ? 1u << MGL_PACKING_BF16 : shape->packings);
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_GROUPS_OF_32=%d", shape->groups_of_32 ? 1 : 0);
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_GROUPS_OF_64=%d", shape->groups_of_64 ? 1 : 0);
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_PAGE_BYTES=%u",
                  shape->page_bytes == 0 ? (unsigned)MGL_CUDA_PAGE_BYTES : shape->page_bytes);
   return count;

@@ -50,11 +50,7 @@ static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t to
   mgl_packed_matrices m = mgl_packed_matrices_of(a->program, op);
   bool adds = op->kind == MGL_OP_LINEAR_ADD;
   bool few = op->kind == MGL_OP_LOGITS && a->logit_rows < tokens;
-  uint32_t group_shift = 0;
-  while (1u << group_shift < m.group) {
-    group_shift++;
-  }
-  out->flags = mgl_packing_flags(m.packing, group_shift);
+  out->flags = mgl_packed_flags(&m);
   set_tiles(out, few ? a->logit_rows : tokens);
   out->k = m.k;
   out->k_padded = m.k_padded;

@@ -216,6 +216,29 @@ static void the_wide_class_compiles_for_all_architectures(void **state) {
   for_architectures("kernels/cuda/wide_attention.cu", check_wide_attention);
 }
 
+// Codes besides: with groups of 128 or more, and with smaller ones, of which a stage has several.
+static void the_wide_class_of_codes_compiles(void **state) {
+  (void)state;
+  const char *only = getenv("MGL_TEST_ARCHITECTURE");
+  mgl_cuda_shape large = shape_of_codes;
+  large.groups_of_32 = false;
+  if (only != NULL && strcmp(only, "sm_90a") != 0) {
+    skip();
+  }
+  mgl_nvrtc nvrtc;
+  if (!open_nvrtc(&nvrtc)) {
+    skip();
+  }
+  static const char *const sources[] = {"kernels/cuda/wide_64.cu", "kernels/cuda/wide_128.cu"};
+  const mgl_cuda_shape *const shapes[] = {&large, &shape_of_codes};
+  for (int i = 0; i < 2; i++) {
+    mgl_text log;
+    compile_for(&nvrtc, sources[i], "sm_90a", shapes[i], &log);
+    (i == 0 ? check_wide_64 : check_wide_128)(&log, "sm_90a");
+    mgl_text_free(&log);
+  }
+}
+
 // The planner's source is the host's; on a device it keeps everything in registers.
 static void the_planner_compiles_for_the_device(void **state) {
   (void)state;
@@ -390,6 +413,7 @@ int main(void) {
       cmocka_unit_test(op_kernels_compile_for_all_architectures),
       cmocka_unit_test(plain_kernels_compile_for_all_architectures),
       cmocka_unit_test(the_wide_class_compiles_for_all_architectures),
+      cmocka_unit_test(the_wide_class_of_codes_compiles),
       cmocka_unit_test(a_broken_request_is_explained),
       cmocka_unit_test(resources_are_read_from_a_log),
       cmocka_unit_test(architectures_have_their_names),

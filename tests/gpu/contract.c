@@ -140,6 +140,12 @@ typedef struct contract {
 
 // --- programs ------------------------------------------------------------------------------------
 
+// Weights of codes have no just-in-time tasks, and no kernels of mode full.
+static bool is_there(const contract *c, const machine *m) {
+  bool codes = c->model.config.quantization.method != MGL_QUANT_NONE;
+  return !codes || (m->launch != MGL_LAUNCH_JIT && !m->hybrid && !m->full);
+}
+
 // False, with a failed check: it cannot be made.
 static bool open_machine(contract *c, const machine *m) {
   mgl_error err = {0};
@@ -607,7 +613,8 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
   (void)fflush(stdout);
   bool brief = false;
   for (size_t i = 0; i < MACHINES && whole; i++) {
-    bool named = only == NULL || strstr(machines[i].name, only) != NULL;
+    bool named =
+        (only == NULL || strstr(machines[i].name, only) != NULL) && is_there(c, &machines[i]);
     if (i > 0 && !named) {
       continue;
     }
@@ -641,7 +648,8 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
 }
 
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments) {
-  static const char *const small[] = {"tiny", "wide", "whole", "bias"};
+  static const char *const small[] = {"tiny", "wide", "whole",      "bias",
+                                      "fp8",  "int4", "int4_whole", "int8"};
   const char *only = NULL;
   int models = 0;
   for (int i = 0; i < count; i++) {

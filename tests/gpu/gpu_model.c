@@ -30,6 +30,10 @@ static const struct {
                    COMPRESSED("pack-quantized",
                               "\"num_bits\":4,\"strategy\":\"group\","
                               "\"group_size\":128"))},
+    {"int4_whole",  // rows of whole panels, of one of the matrices an odd number of them
+     CODED(
+         2048, 5120,
+         COMPRESSED("pack-quantized", "\"num_bits\":4,\"strategy\":\"group\",\"group_size\":128"))},
     {"int4_32", CODED(1088, 2240,
                       COMPRESSED("pack-quantized",
                                  "\"num_bits\":4,\"strategy\":\"group\","

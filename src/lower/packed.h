@@ -26,7 +26,7 @@ uint64_t mgl_packed_row_block_bytes(const mgl_packed_matrices *matrices);
 uint64_t mgl_packed_program_bytes(const mgl_graph *program);
 
 // Says whether the matrices of a program can be packed: those of one op have one form, and groups
-// are powers of two from MGL_PANEL_LEAST_GROUP on, or whole rows, without offsets.
+// are powers of two from MGL_PANEL_LEAST_GROUP on, or whole rows, with offsets only of i4.
 // MGL_ERR_UNSUPPORTED names the weight.
 mgl_status mgl_packed_check(const mgl_graph *program, mgl_error *err);
 // Which packings a program has: bit 1 << mgl_packing.

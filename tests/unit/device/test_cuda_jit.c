@@ -26,7 +26,7 @@ static const mgl_cuda_shape shape_of_codes = {.head_dim = 128,
                                               .group = 2,
                                               .packings = (1u << MGL_PACKING_COUNT) - 1,
                                               .groups_of_32 = true,
-                                              .page_bytes = 20480};
+                                              .page_bytes = 24576};
 static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 

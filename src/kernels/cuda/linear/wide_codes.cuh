@@ -24,7 +24,7 @@
 #define MGL_GROUPS_OF_64 0  // 1: the model has some
 #endif
 
-#if MGL_TARGET_WGMMA && MGL_HAS_CODES
+#if MGL_TARGET_WGMMA && MGL_PACKINGS > 1
 
 static_assert(MGL_WIDE_FEW, "sums of a group besides the tile's have registers");
 static_assert(MGL_WIDE_COLUMNS == 2, "a stage is a group of 128 elements");
@@ -36,9 +36,11 @@ enum {
   MGL_FOLDS = 4 * MGL_WIDE_COLUMNS / MGL_FOLD_STEPS,  // of a stage
 };
 
-// The scales of a stage: of rows g and g + 8, of each of its sums.
+// The scales of a stage: of rows g and g + 8, of each of its sums; and their zero points.
+template <mgl_packing P>
 struct mgl_wide_scales {
   float2 v[MGL_FOLDS];
+  float2 zero[mgl_coded<P>::ZEROS ? (int)MGL_FOLDS : 1];
 };
 
 // Where a lane finds the scales of a tile.
@@ -64,8 +66,10 @@ static __device__ __forceinline__ mgl_wide_scales_source mgl_wide_find_scales(
 
 // Asks for the scales of the stage that has column `column` of the row, if the tile has it. What
 // follows in the panel is sent to the L2 as well.
+template <mgl_packing P>
 static __device__ __forceinline__ void mgl_wide_ask_scales(const mgl_wide_scales_source *s,
-                                                           uint32_t column, mgl_wide_scales *out) {
+                                                           uint32_t column,
+                                                           mgl_wide_scales<P> *out) {
   column = column / MGL_WIDE_COLUMNS * MGL_WIDE_COLUMNS;
   if (column >= s->end) {
     return;
@@ -75,18 +79,26 @@ static __device__ __forceinline__ void mgl_wide_ask_scales(const mgl_wide_scales
   for (uint32_t i = 0; i < MGL_FOLDS; i++) {
     const uint32_t element =
         column % MGL_WIDE_PANEL_COLUMNS * MGL_WIDE_K + i * (MGL_FOLD_STEPS * 16);
-    const uint8_t *at = panel + (element >> s->group_shift) * MGL_PANEL_SCALE_BYTES;
+    const uint8_t *at = panel + (element >> s->group_shift) * mgl_coded<P>::GROUP_BYTES;
     asm volatile("ld.global.nc.L2::256B.v2.f32 {%0,%1}, [%2];"
                  : "=f"(out->v[i].x), "=f"(out->v[i].y)
                  : "l"(at));
+    if (mgl_coded<P>::ZEROS) {
+      asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];"
+                   : "=f"(out->zero[i].x), "=f"(out->zero[i].y)
+                   : "l"(at + MGL_PANEL_SCALE_BYTES));
+    }
   }
 }
 
-// This warp's weights of a column in a stage, as operands of four products.
+// This warp's weights of a column in a stage, as operands of four products; in_group: that column's
+// number in its group of 128 elements.
 template <mgl_packing P>
 static __device__ __forceinline__ void mgl_wide_decode_column(const mgl_wide_worker *w,
                                                               uint32_t stage, uint32_t column,
-                                                              uint32_t magic, uint32_t (&a)[16]) {
+                                                              uint32_t magic, int in_group,
+                                                              const mgl_wide_scales<P> *scales,
+                                                              uint32_t (&a)[16]) {
   const uint32_t from = w->stages + stage * MGL_WIDE_STAGE_BYTES +
                         w->warp * (MGL_WIDE_COLUMNS * MGL_WIDE_BLOCK_STAGE_BYTES) +
                         column * (mgl_coded<P>::QUADS * 512) + w->lane * 16;
@@ -94,6 +106,13 @@ static __device__ __forceinline__ void mgl_wide_decode_column(const mgl_wide_wor
 #pragma unroll
   for (int i = 0; i < mgl_coded<P>::QUADS; i++) {
     codes.v[i] = mgl_load_shared(from + i * 512);
+  }
+  if constexpr (mgl_coded<P>::ZEROS) {
+#pragma unroll
+    for (int i = 0; i < MGL_SLICE_SUMS; i++) {
+      const float2 zero = scales->zero[(4 * in_group + 2 * i) / MGL_FOLD_STEPS];
+      codes.zero[i] = {__float_as_uint(zero.x), __float_as_uint(zero.y)};
+    }
   }
 #pragma unroll
   for (int step = 0; step < 4; step++) {
@@ -118,14 +137,14 @@ static __device__ __forceinline__ void mgl_wide_fold(float (&d)[MGL_WIDE_SUMS],
 // elements (the first of them is the stage's first).
 template <mgl_packing P, int BEGIN, int END>
 static __device__ __forceinline__ void mgl_wide_coded_stage(mgl_wide_worker *w, uint32_t magic,
-                                                            const mgl_wide_scales *scales,
+                                                            const mgl_wide_scales<P> *scales,
                                                             float (&d)[MGL_WIDE_SUMS]) {
   const uint32_t at = w->stage++, stage = at % MGL_WIDE_STAGES;
   const uint32_t x = w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES;
   float part[MGL_WIDE_SUMS];
   uint32_t a[MGL_WIDE_COLUMNS][16];
   mgl_mbarrier_wait(&w->block->full[stage], at / MGL_WIDE_STAGES % 2);
-  mgl_wide_decode_column<P>(w, stage, 0, magic, a[0]);
+  mgl_wide_decode_column<P>(w, stage, 0, magic, BEGIN, scales, a[0]);
 #pragma unroll
   for (int step = 4 * BEGIN; step < 4 * END; step++) {
     const int column = step / 4 - BEGIN;
@@ -140,7 +159,8 @@ static __device__ __forceinline__ void mgl_wide_coded_stage(mgl_wide_worker *w, 
       mgl_wgmma_commit();
     }
     if (step % 4 == 3 && step + 1 < 4 * END) {  // while they are made
-      mgl_wide_decode_column<P>(w, stage, column + 1, magic, a[(column + 1) % MGL_WIDE_COLUMNS]);
+      mgl_wide_decode_column<P>(w, stage, column + 1, magic, BEGIN + column + 1, scales,
+                                a[(column + 1) % MGL_WIDE_COLUMNS]);
     }
     if (ends) {
       mgl_wgmma_wait<0>();
@@ -163,18 +183,18 @@ static __device__ __forceinline__ void mgl_wide_multiply_codes(mgl_wide_worker *
   const mgl_wide_scales_source source = mgl_wide_find_scales<P>(w, slot, tile);
   const uint32_t magic = 0x43004300u | slot->op.zero;  // codes.cuh
   uint32_t column = tile->first_stage;
-  mgl_wide_scales now = {}, next = {}, later = {};
-  mgl_wide_ask_scales(&source, column, &now);
-  mgl_wide_ask_scales(&source, column + MGL_WIDE_COLUMNS, &next);
+  mgl_wide_scales<P> now = {}, next = {}, later = {};
+  mgl_wide_ask_scales<P>(&source, column, &now);
+  mgl_wide_ask_scales<P>(&source, column + MGL_WIDE_COLUMNS, &next);
   if (column % MGL_WIDE_COLUMNS != 0) {
     mgl_wide_coded_stage<P, 1, 2>(w, magic, &now, d);
     column++;
     now = next;
-    mgl_wide_ask_scales(&source, column + MGL_WIDE_COLUMNS, &next);
+    mgl_wide_ask_scales<P>(&source, column + MGL_WIDE_COLUMNS, &next);
   }
 #pragma unroll 1
   for (; column + MGL_WIDE_COLUMNS <= source.end; column += MGL_WIDE_COLUMNS) {
-    mgl_wide_ask_scales(&source, column + 2 * MGL_WIDE_COLUMNS, &later);
+    mgl_wide_ask_scales<P>(&source, column + 2 * MGL_WIDE_COLUMNS, &later);
     mgl_wide_coded_stage<P, 0, 2>(w, magic, &now, d);
     now = next;
     next = later;

@@ -409,7 +409,7 @@ static __device__ __forceinline__ void mgl_wide_multiply_packed(mgl_wide_worker 
                                                                 const mgl_wide_slot *slot,
                                                                 const mgl_wide_tile *tile,
                                                                 float (&d)[MGL_WIDE_SUMS]) {
-#if MGL_TARGET_WGMMA && MGL_HAS_CODES
+#if MGL_TARGET_WGMMA && MGL_PACKINGS > 1
   if constexpr (P + 1 < MGL_PACKING_COUNT) {
     if (mgl_op_packing(&slot->op) != P) {
       mgl_wide_multiply_packed<P + 1>(w, slot, tile, d);

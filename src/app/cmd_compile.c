@@ -21,6 +21,7 @@
 #include "compile/overrides.h"
 #include "compile/shard.h"
 #include "device/cpu/read_ceiling.h"
+#include "device/cuda/cuda_variant.h"
 #include "graph/family.h"
 #include "graph/graph_text.h"
 #include "lower/choose.h"
@@ -32,6 +33,7 @@ enum {
   LABEL_WIDTH = 30,
   COLUMN_WIDTH = 11,
   CUDA_WORKERS = 132,  // multiprocessors of an H100 SXM
+  BODIES_CAPABILITY = 90,
 };
 
 typedef struct compilation {
@@ -427,6 +429,35 @@ static bool is_run(const compilation *c, uint32_t tokens) {
   return c->target == MGL_TARGET_CPU || tokens <= MGL_CUDA_MAX_TOKENS;
 }
 
+// Whether ops like an earlier one have been told of: layers are alike.
+static bool is_like_before(const mgl_graph *program, size_t op) {
+  for (size_t i = 0; i < op; i++) {
+    if (program->ops[i].kind == program->ops[op].kind) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The bodies of device code that compute the ops of the first layer, and those that are no layer's,
+// on GPUs of compute capability 9.0.
+static void append_bodies(const compilation *c, mgl_text *out) {
+  for (uint32_t g = 0; g < c->graph_count && is_run(c, c->tokens[g]); g++) {
+    mgl_text_format(out, "\n%-*s%-*s%s\n", PASS_WIDTH, "bodies", LABEL_WIDTH, "mode mega",
+                    "mode full");
+    mgl_text_format(out, "up to %" PRIu32 " tokens on sm_90a\n", c->tokens[g]);
+    for (uint32_t i = 0; i < c->program->op_count; i++) {
+      if (!is_like_before(c->program, i)) {
+        mgl_bodies bodies = mgl_bodies_of(c->program, c->tokens[g], MGL_CUDA_MAX_TOKENS, c->workers,
+                                          BODIES_CAPABILITY, i);
+        mgl_text_format(out, "%-*s%-*s%s\n", PASS_WIDTH,
+                        mgl_op_info_of(c->program->ops[i].kind)->name, LABEL_WIDTH, bodies.mega,
+                        bodies.full != NULL ? bodies.full : "with another op's");
+      }
+    }
+  }
+}
+
 static void append_table(const compilation *c, mgl_text *out) {
   double values[MAX_GRAPHS][STATISTIC_COUNT];
   mgl_text_format(out, "%s (%s)%s, %" PRIu32 " worker%s%s%s\n", c->model.name, c->program->name,
@@ -457,6 +488,9 @@ static void append_table(const compilation *c, mgl_text *out) {
                     "\nNothing runs graphs for more than %d tokens on a GPU: such iterations have "
                     "stages there (--dump lower).\n",
                     MGL_CUDA_MAX_TOKENS);
+  }
+  if (c->target == MGL_TARGET_CUDA) {
+    append_bodies(c, out);
   }
 }
 

@@ -21,9 +21,8 @@ complain() {
 # --- 1. files that name an op --------------------------------------------------------------------
 
 most=8
-# Ops of fused tasks stand in the bodies that a GPU has for them, in its three lowerings and in their
-# verifier. A table of kernel variants, from which host and device expand, is what will shorten this
-# list.
+# Ops of fused tasks stand in the bodies that a GPU has for them and their table (twin/variant.def),
+# in its three lowerings and in their verifier.
 allowed() {
   case "$1" in
     EMBED) echo 15 ;;
@@ -71,7 +70,6 @@ while read -r file; do
     # They choose a body, a buffer or an epilogue by kind: of the tables of lowerings and variants.
     src/device/cuda/cuda_steps.c | src/device/cuda/cuda_wide.c) ;;
     src/kernels/cuda/wide_kernel.cu | src/kernels/cuda/linear/wide_linear.cuh) ;;
-    src/kernels/cuda/roles/role_controller.cuh) ;;
     src/compile/fuse_ops_cuda.c) ;; # which ops have a fused task on a GPU
     *) complain "$file asks whether an op is a linear: graph/op.h knows (mgl_op_is_linear)" ;;
   esac

@@ -5,58 +5,16 @@
 
 #include "base/alloc.h"
 #include "device/cuda/cuda_program_parts.h"
+#include "device/cuda/cuda_variant.h"
 #include "lower/packed.h"
 #include "lower/schedule.h"
 #include "twin/op_launch.h"
 
 _Static_assert(MGL_CUDA_FULL_LONG % 2 == 0, "it begins and ends with the same plan");
 
-typedef enum op_kernel {
-  KERNEL_EMBED,
-  KERNEL_LINEAR_1_NORMED,  // rows at most; with a norm, else without
-  KERNEL_LINEAR_1,
-  KERNEL_LINEAR_8_SHARED_NORMED,  // two blocks of these share a multiprocessor
-  KERNEL_LINEAR_8_SHARED,
-  KERNEL_LINEAR_8_NORMED,
-  KERNEL_LINEAR_8,
-  KERNEL_LINEAR_8_ANY,  // k that is not a whole number of pages
-  KERNEL_LINEAR_16_NORMED,
-  KERNEL_LINEAR_16,
-  KERNEL_LINEAR_16_ANY,
-  KERNEL_LINEAR_32_ANY,
-  KERNEL_ATTEND,  // of one token; of sequences that decode; of any plan
-  KERNEL_ATTEND_LONG,
-  KERNEL_ATTEND_ANY,
-  KERNEL_SAMPLE,
-  KERNEL_PLAN,  // between iterations
-  KERNEL_NOTE,  // before one that the host has planned
-  KERNEL_COUNT,
-} op_kernel;
-
-static const char *const kernel_names[KERNEL_COUNT] = {
-    [KERNEL_EMBED] = "mgl_op_embed",
-    [KERNEL_LINEAR_1_NORMED] = "mgl_op_linear_1_normed",
-    [KERNEL_LINEAR_1] = "mgl_op_linear_1",
-    [KERNEL_LINEAR_8_SHARED_NORMED] = "mgl_op_linear_8_shared_normed",
-    [KERNEL_LINEAR_8_SHARED] = "mgl_op_linear_8_shared",
-    [KERNEL_LINEAR_8_NORMED] = "mgl_op_linear_8_normed",
-    [KERNEL_LINEAR_8] = "mgl_op_linear_8",
-    [KERNEL_LINEAR_8_ANY] = "mgl_op_linear_8_any",
-    [KERNEL_LINEAR_16_NORMED] = "mgl_op_linear_16_normed",
-    [KERNEL_LINEAR_16] = "mgl_op_linear_16",
-    [KERNEL_LINEAR_16_ANY] = "mgl_op_linear_16_any",
-    [KERNEL_LINEAR_32_ANY] = "mgl_op_linear_32_any",
-    [KERNEL_ATTEND] = "mgl_op_attend",
-    [KERNEL_ATTEND_LONG] = "mgl_op_attend_long",
-    [KERNEL_ATTEND_ANY] = "mgl_op_attend_any",
-    [KERNEL_SAMPLE] = "mgl_op_sample",
-    [KERNEL_PLAN] = "mgl_op_plan",
-    [KERNEL_NOTE] = "mgl_op_note"};
-
-// A linear's blocks share a multiprocessor with those of the op before or behind it, half of its
-// memory each, where they have at most so many pages to go through: then it is the hop that takes
-// the time. Where pages do, a long ring is better (docs/log/067).
-enum { SHARED_PAGES_1 = 32, SHARED_PAGES_4 = 6, SHARED_PAGES_8 = 4 };
+// Linears of one token share a multiprocessor, as those of a few do (cuda_variant.c), where their
+// blocks have at most so many pages to go through.
+enum { SHARED_PAGES_1 = 32 };
 
 // Pages behind the ring that wait in the L2, of linears of one token that share: where the memory
 // has nothing else to do while an op waits, during attention.
@@ -98,7 +56,7 @@ typedef struct graph_shape {
 
 struct mgl_cuda_full {
   void *module;
-  void *kernels[KERNEL_COUNT];
+  void *kernels[MGL_FULL_KERNELS];
   uint32_t half_bytes;  // of shared memory, for one of two blocks of a multiprocessor
   void *capture_stream;
   uint64_t *host_plan;  // pinned: what the device planned last (twin/op_launch.h)
@@ -120,15 +78,6 @@ static uint32_t block_bytes(uint32_t scratch_bytes, uint32_t pages) {
   return MGL_CUDA_BLOCK_BYTES + scratch_bytes + pages * MGL_CUDA_PAGE_BYTES;
 }
 
-static unsigned threads_of(op_kernel kernel) {
-  if (kernel == KERNEL_PLAN || kernel == KERNEL_NOTE) {
-    return MGL_OP_PLAN_THREADS;
-  }
-  bool other = kernel == KERNEL_EMBED || kernel == KERNEL_ATTEND || kernel == KERNEL_ATTEND_LONG ||
-               kernel == KERNEL_ATTEND_ANY;
-  return other ? MGL_OP_OTHER_THREADS : MGL_OP_LINEAR_THREADS;
-}
-
 static mgl_status read_sizes(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   int all = 0;
@@ -141,23 +90,25 @@ static mgl_status read_sizes(mgl_cuda_program *p, mgl_error *err) {
   return MGL_OK;
 }
 
-static mgl_status set_kernel(mgl_cuda_program *p, op_kernel kernel, mgl_error *err) {
+static mgl_status set_kernel(mgl_cuda_program *p, mgl_full_kernel kernel, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   mgl_cuda_full *full = p->full;
   uint32_t bytes = block_bytes(MGL_CUDA_SCRATCH_BYTES, p->smem_pages);
   int blocks = 0;
   MGL_CUDA_TRY(driver, module_function, err, &full->kernels[kernel], full->module,
-               kernel_names[kernel]);
+               mgl_full_info_of(kernel)->name);
   void *function = full->kernels[kernel];
   MGL_CUDA_TRY(driver, function_set, err, function, MGL_CU_FUNC_MAX_DYNAMIC_SMEM, (int)bytes);
   // All alike: a multiprocessor that has to divide its memory anew waits until it is empty.
   MGL_CUDA_TRY(driver, function_set, err, function, MGL_CU_FUNC_SMEM_CARVEOUT, 100);
-  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, function, (int)threads_of(kernel), bytes);
+  MGL_CUDA_TRY(driver, blocks_per_sm, err, &blocks, function,
+               (int)mgl_full_info_of(kernel)->threads, bytes);
   if (blocks < 1) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "mode full: a block of %s (%u threads, %u bytes of shared memory) does "
                          "not fit on a multiprocessor of %s",
-                         kernel_names[kernel], threads_of(kernel), bytes, p->device->name);
+                         mgl_full_info_of(kernel)->name, mgl_full_info_of(kernel)->threads, bytes,
+                         p->device->name);
   }
   return MGL_OK;
 }
@@ -183,12 +134,12 @@ static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
   void *pinned = NULL;
   unsigned flags = MGL_CU_HOST_ALLOC_PORTABLE | MGL_CU_HOST_ALLOC_MAPPED;
   full->logits_hide_plan = logits_hide_plan(p->program);
-  mgl_cuda_module module = {"kernels/cuda/op_kernels.cu", kernel_names[KERNEL_LINEAR_1],
+  mgl_cuda_module module = {"kernels/cuda/op_kernels.cu", mgl_full_info_of(MGL_FULL_LINEAR_1)->name,
                             &full->module, NULL};
   MGL_TRY(mgl_cuda_load_modules(p, &module, 1, err));
   MGL_TRY(read_sizes(p, err));
-  for (uint32_t i = 0; i < KERNEL_COUNT; i++) {
-    MGL_TRY(set_kernel(p, (op_kernel)i, err));
+  for (uint32_t i = 0; i < MGL_FULL_KERNELS; i++) {
+    MGL_TRY(set_kernel(p, (mgl_full_kernel)i, err));
   }
   MGL_CUDA_TRY(driver, stream_create, err, &full->capture_stream, MGL_CU_STREAM_NON_BLOCKING);
   MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *full->host_plan, flags);
@@ -240,45 +191,18 @@ static uint32_t pages_of(const mgl_cuda_op_launch *launch) {
   return (launch->units + launch->blocks - 1) / launch->blocks * of_unit;
 }
 
-static op_kernel linear_kernel(const mgl_cuda_op_launch *launch) {
-  const mgl_cuda_op *op = &launch->ops[0];
-  bool normed = (op->flags & MGL_CUDA_X_NORMED) != 0;
-  bool whole = op->k % MGL_CUDA_PAGE_K == 0;
-  if (op->tokens == 1 && op->k % (2 * MGL_CUDA_PAGE_K) == 0 &&
-      op->k <= (normed ? MGL_ONE_NORMED_MAX_K : MGL_ONE_MAX_K)) {
-    return normed ? KERNEL_LINEAR_1_NORMED : KERNEL_LINEAR_1;
-  }
-  uint32_t most_shared = op->tokens <= 4 ? SHARED_PAGES_4 : SHARED_PAGES_8;
-  if (op->tokens <= 8 && whole && pages_of(launch) <= most_shared) {
-    return normed ? KERNEL_LINEAR_8_SHARED_NORMED : KERNEL_LINEAR_8_SHARED;
-  }
-  switch (op->row_tiles) {
-    case 1: return !whole ? KERNEL_LINEAR_8_ANY : normed ? KERNEL_LINEAR_8_NORMED : KERNEL_LINEAR_8;
-    case 2:
-      return !whole ? KERNEL_LINEAR_16_ANY : normed ? KERNEL_LINEAR_16_NORMED : KERNEL_LINEAR_16;
-    default: return KERNEL_LINEAR_32_ANY;
-  }
-}
-
-static op_kernel kernel_of(const mgl_cuda_op_launch *launch, graph_shape shape) {
-  switch (launch->ops[0].kind) {
-    case MGL_OP_EMBED: return KERNEL_EMBED;
-    case MGL_OP_ATTEND:
-      if (launch->ops[0].tokens == 1) {
-        return shape.long_context ? KERNEL_ATTEND_LONG : KERNEL_ATTEND;
-      }
-      return shape.calm ? KERNEL_ATTEND_LONG : KERNEL_ATTEND_ANY;
-    case MGL_OP_SAMPLE: return KERNEL_SAMPLE;
-    default: return linear_kernel(launch);
-  }
+static mgl_full_kernel kernel_of(const mgl_cuda_op_launch *launch, graph_shape shape) {
+  return mgl_full_kernel_of(&launch->ops[0], (mgl_full_case){.pages = pages_of(launch),
+                                                             .long_context = shape.long_context,
+                                                             .calm = shape.calm});
 }
 
 // Scratch of a block, and pages: as many as fit into a multiprocessor's memory, or into half of it.
-static void set_memory(const mgl_cuda_program *p, op_kernel kernel, bool is_linear,
+static void set_memory(const mgl_cuda_program *p, mgl_full_kernel kernel, bool is_linear,
                        mgl_cuda_op_launch *out) {
   const mgl_cuda_op *op = &out->ops[0];
-  bool of_one = kernel == KERNEL_LINEAR_1_NORMED || kernel == KERNEL_LINEAR_1;
-  bool of_eight = kernel == KERNEL_LINEAR_8_SHARED_NORMED || kernel == KERNEL_LINEAR_8_SHARED;
+  bool of_one = mgl_full_info_of(kernel)->scratch == MGL_SCRATCH_ONE;
+  bool of_eight = mgl_full_info_of(kernel)->scratch == MGL_SCRATCH_EIGHT;
   bool copies_norm = (op->flags & MGL_CUDA_X_NORMED) != 0 && op->k <= MGL_OP_SCRATCH_MAX_NORM;
   uint32_t half = p->full->half_bytes;
   out->scratch_bytes = MGL_CUDA_SCRATCH_BYTES;
@@ -381,14 +305,14 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, const mgl_sched
   return out;
 }
 
-static mgl_status launch_op(const mgl_cuda_program *p, op_kernel kernel,
+static mgl_status launch_op(const mgl_cuda_program *p, mgl_full_kernel kernel,
                             const mgl_cuda_op_launch *launch, mgl_error *err) {
   mgl_cu_launch_attribute dependent = {.id = MGL_CU_LAUNCH_PROGRAMMATIC, .value = 1};
   mgl_cu_launch_config config = {
       .grid_x = launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0),
       .grid_y = 1,
       .grid_z = 1,
-      .block_x = threads_of(kernel),
+      .block_x = mgl_full_info_of(kernel)->threads,
       .block_y = 1,
       .block_z = 1,
       .smem_bytes = block_bytes(launch->scratch_bytes, launch->page_count),
@@ -474,7 +398,7 @@ static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, bool is_long
 static mgl_status queue_plan(mgl_cuda_program *p, uint64_t iteration, mgl_error *err) {
   mgl_cu_ptr run = mgl_cuda_state_at(p, p->layout.state.run);
   void *parameters[] = {&run, &p->full->host_plan_at, &p->full->firsts};
-  MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[KERNEL_PLAN], 1, 1, 1,
+  MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[MGL_FULL_PLAN], 1, 1, 1,
                MGL_OP_PLAN_THREADS, 1, 1, 0, p->stream, parameters, NULL);
   p->full->queued = iteration;
   return MGL_OK;
@@ -547,7 +471,7 @@ static mgl_status queue_single(mgl_cuda_program *p, uint32_t tokens, bool idle,
   if (p->full->queued == 0 && tokens > 0) {
     mgl_cu_ptr run = mgl_cuda_state_at(p, p->layout.state.run);
     void *parameters[] = {&run, &p->full->firsts};
-    MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[KERNEL_NOTE], 1, 1, 1,
+    MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[MGL_FULL_NOTE], 1, 1, 1,
                  MGL_OP_PLAN_THREADS, 1, 1, 0, p->stream, parameters, NULL);
     *out = MGL_CUDA_FULL_SOON;
     return queue_graph(p, tokens, false, err);

@@ -44,28 +44,31 @@ static void bind_x(const mgl_cuda_addresses *a, uint32_t graph, const mgl_op *op
   out->x_stride = (uint32_t)mgl_tensor_row_elements(&a->program->tensors[op->inputs[input]]);
 }
 
-static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
-                        uint32_t op_idx, mgl_cuda_op *out) {
-  const mgl_op *op = &a->program->ops[op_idx];
-  mgl_packed_matrices m = mgl_packed_matrices_of(a->program, op);
-  bool adds = op->kind == MGL_OP_LINEAR_ADD;
-  bool few = op->kind == MGL_OP_LOGITS && a->logit_rows < tokens;
+static void size_linear(const mgl_graph *program, uint32_t rows, const mgl_op *op,
+                        mgl_cuda_op *out) {
+  mgl_packed_matrices m = mgl_packed_matrices_of(program, op);
   out->flags = mgl_packed_flags(&m);
-  set_tiles(out, few ? a->logit_rows : tokens);
+  set_tiles(out, rows);
   out->k = m.k;
   out->k_padded = m.k_padded;
+  if (mgl_op_inputs(op, MGL_ROLE_NORM).count > 0) {
+    out->flags |= MGL_CUDA_X_NORMED;
+  }
+}
+
+static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t op_idx,
+                        mgl_cuda_op *out) {
+  const mgl_op *op = &a->program->ops[op_idx];
+  bool adds = mgl_op_inputs(op, MGL_ROLE_RESIDUAL).count > 0;
   out->weights = mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_WEIGHTS] + a->layout->matrices[op_idx]);
   bind_x(a, graph, op, adds ? 1 : 0, out);
   out->flags |= carried_flag(a, graph);
   if (adds) {
     out->residual = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->inputs[0]));
   } else {
-    out->flags |= MGL_CUDA_X_NORMED;
     out->norm = norm_of(a, op, 1);
   }
-  if (op->kind == MGL_OP_QKV_PROJ) {
-    out->bias = vector_at(a, a->layout->extras[op_idx]);
-  }
+  out->bias = vector_at(a, a->layout->extras[op_idx]);
 }
 
 static void bind_attend(const mgl_cuda_addresses *a, uint32_t graph, const mgl_op *op,
@@ -83,23 +86,35 @@ static void bind_attend(const mgl_cuda_addresses *a, uint32_t graph, const mgl_o
   out->v_cache = mgl_cuda_pointer(kv + a->layout->kv_half_bytes);
 }
 
-mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
+mgl_cuda_op mgl_cuda_size_op(const mgl_graph *program, uint32_t tokens, uint32_t logit_rows,
                              uint32_t op_idx) {
-  const mgl_op *op = &a->program->ops[op_idx];
-  const mgl_tensor *result = &a->program->tensors[op->output];
+  const mgl_op *op = &program->ops[op_idx];
+  const mgl_tensor *result = &program->tensors[op->output];
   mgl_cuda_op out = {.kind = (uint32_t)op->kind,
                      .n = (uint32_t)mgl_tensor_row_elements(result),
                      .eps = (float)op->attrs[MGL_ATTR_EPS],
                      .scale = (float)op->attrs[MGL_ATTR_SCALE],
-                     .tokens = tokens,
-                     .copy_bytes = a->layout->copy_bytes[graph],
-                     .out = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->output))};
+                     .tokens = tokens};
   set_tiles(&out, tokens);
+  if (mgl_op_kind_is_linear((uint32_t)op->kind)) {
+    bool few = op->kind == MGL_OP_LOGITS && logit_rows < tokens;
+    size_linear(program, few ? logit_rows : tokens, op, &out);
+  }
+  return out;
+}
+
+mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
+                             uint32_t op_idx) {
+  const mgl_op *op = &a->program->ops[op_idx];
+  const mgl_tensor *result = &a->program->tensors[op->output];
+  mgl_cuda_op out = mgl_cuda_size_op(a->program, tokens, a->logit_rows, op_idx);
+  out.copy_bytes = a->layout->copy_bytes[graph];
+  out.out = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->output));
+  if (mgl_op_kind_is_linear((uint32_t)op->kind)) {
+    bind_linear(a, graph, op_idx, &out);
+    return out;
+  }
   switch (op->kind) {
-    case MGL_OP_QKV_PROJ:
-    case MGL_OP_LINEAR_ADD:
-    case MGL_OP_GATE_UP:
-    case MGL_OP_LOGITS: bind_linear(a, graph, tokens, op_idx, &out); break;
     case MGL_OP_ATTEND: bind_attend(a, graph, op, &out); break;
     case MGL_OP_EMBED:
       out.k = out.n;

@@ -32,6 +32,10 @@ bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op);
 // Returns where an activation of a graph lies, and the first copy of one that has copies.
 mgl_cu_ptr mgl_cuda_activation(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tensor);
 
+// What is known of op `op` without addresses, in a graph for up to `tokens` tokens.
+mgl_cuda_op mgl_cuda_size_op(const mgl_graph *program, uint32_t tokens, uint32_t logit_rows,
+                             uint32_t op);
+
 // Binds op `op` for graph `graph`, which is for up to `tokens` tokens.
 mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
                              uint32_t op);

@@ -76,13 +76,11 @@ template <mgl_packing P>
 static __device__ __forceinline__ uint32_t mgl_run_coded(mgl_cuda_run *run, mgl_block *block,
                                                          uint32_t state, uint32_t function) {
   switch (function) {
-    case MGL_CODED_ONE_NORMED: return mgl_call<mgl_task_linear_one<true, P>>(run, block, state);
-    case MGL_CODED_ONE: return mgl_call<mgl_task_linear_one<false, P>>(run, block, state);
-    case MGL_CODED_ROWS_1: return mgl_call<mgl_task_linear_rows<1, false, P>>(run, block, state);
-    case MGL_CODED_ROWS_2: return mgl_call<mgl_task_linear_rows<2, false, P>>(run, block, state);
-    case MGL_CODED_ROWS_1_NORMED:
-      return mgl_call<mgl_task_linear_rows<1, true, P>>(run, block, state);
-    default: return mgl_call<mgl_task_linear_rows<2, true, P>>(run, block, state);
+#define MGL_TASK_CODED(ENUM, name, ...) \
+  case MGL_CODED_##ENUM:                \
+    return mgl_call<__VA_ARGS__>(run, block, state);
+#include "twin/variant.def"
+    default: __builtin_unreachable();
   }
 }
 
@@ -129,40 +127,23 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
   if (MGL_HAS_CODES && function >= MGL_CALL_CODED) {
     return mgl_find_coded<1>(run, block, state, function - MGL_CALL_CODED);
   }
-  if (function == MGL_CALL_LINEAR_ONE_NORMED) {
-    return mgl_call<mgl_task_linear_one<true, MGL_PACKING_BF16>>(run, block, state);
+#define MGL_IF_FIRST(ENUM, ...)                      \
+  if (function == MGL_CALL_##ENUM) {                 \
+    return mgl_call<__VA_ARGS__>(run, block, state); \
   }
-  if (function == MGL_CALL_LINEAR_ONE) {
-    return mgl_call<mgl_task_linear_one<false, MGL_PACKING_BF16>>(run, block, state);
-  }
-  if (function == MGL_CALL_ATTEND) {
-    return mgl_call<mgl_task_attend>(run, block, state);
-  }
+#define MGL_IF_THEN(...)
+#define MGL_TASK(ENUM, name, KIND, order, ...) MGL_IF_##order(ENUM, __VA_ARGS__)
+#define MGL_TASK_LINEAR(ENUM, name, order, from, ...) MGL_IF_##order(ENUM, __VA_ARGS__)
+#include "twin/variant.def"
+#define MGL_CASE_FIRST(...)
+#define MGL_CASE_THEN(ENUM, ...) \
+  case MGL_CALL_##ENUM:          \
+    return mgl_call<__VA_ARGS__>(run, block, state);
+#define MGL_TASK(ENUM, name, KIND, order, ...) MGL_CASE_##order(ENUM, __VA_ARGS__)
+#define MGL_TASK_LINEAR(ENUM, name, order, from, ...) \
+  MGL_TARGET_IF_##from(MGL_CASE_##order(ENUM, __VA_ARGS__))
   switch (function) {
-    case MGL_CALL_LINEAR_WHOLE: return mgl_call<mgl_task_linear<1, true, true>>(run, block, state);
-#if MGL_TARGET_LINEAR_ROWS
-    case MGL_CALL_LINEAR_ROWS_1:
-      return mgl_call<mgl_task_linear_rows<1, false, MGL_PACKING_BF16>>(run, block, state);
-    case MGL_CALL_LINEAR_ROWS_2:
-      return mgl_call<mgl_task_linear_rows<2, false, MGL_PACKING_BF16>>(run, block, state);
-    case MGL_CALL_LINEAR_ROWS_1_NORMED:
-      return mgl_call<mgl_task_linear_rows<1, true, MGL_PACKING_BF16>>(run, block, state);
-    case MGL_CALL_LINEAR_ROWS_2_NORMED:
-      return mgl_call<mgl_task_linear_rows<2, true, MGL_PACKING_BF16>>(run, block, state);
-#endif
-    case MGL_CALL_LINEAR_1: return mgl_call<mgl_task_linear<1, true, false>>(run, block, state);
-    case MGL_CALL_LINEAR_2: return mgl_call<mgl_task_linear<2, true, false>>(run, block, state);
-    case MGL_CALL_LINEAR_4: return mgl_call<mgl_task_linear<4, true, false>>(run, block, state);
-    case MGL_CALL_LINEAR_UNPAGED_1:
-      return mgl_call<mgl_task_linear<1, false, false>>(run, block, state);
-    case MGL_CALL_LINEAR_UNPAGED_2:
-      return mgl_call<mgl_task_linear<2, false, false>>(run, block, state);
-    case MGL_CALL_LINEAR_UNPAGED_4:
-      return mgl_call<mgl_task_linear<4, false, false>>(run, block, state);
-    case MGL_CALL_EMBED: return mgl_call<mgl_task_embed>(run, block, state);
-    case MGL_CALL_ROPE_ANGLES: return mgl_call<mgl_task_rope_angles>(run, block, state);
-    case MGL_CALL_NEXT_PLAN: return mgl_call<mgl_task_next_plan>(run, block, state);
-    case MGL_CALL_SAMPLE: return mgl_call<mgl_task_sample>(run, block, state);
+#include "twin/variant.def"
     default: return mgl_call<mgl_task_nothing>(run, block, state);
   }
 }

@@ -27,6 +27,7 @@
 #include "twin/device_run.h"
 #include "twin/full_turn.h"
 #include "twin/op_launch.h"
+#include "twin/variant.h"
 
 static_assert(sizeof(mgl_cuda_op_launch) == MGL_HOST_BYTES_OP_LAUNCH, "the host's layout");
 static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
@@ -323,26 +324,12 @@ static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &l
   task(&w);
 }
 
-#define MGL_LINEAR_KERNEL(name, blocks, ...)                                  \
+#define MGL_KERNEL_LINEAR(ENUM, name, blocks, scratch, condition, ...)        \
   extern "C" __global__ void __launch_bounds__(MGL_OP_LINEAR_THREADS, blocks) \
-      name(const __grid_constant__ mgl_cuda_op_launch launch) {               \
+      mgl_op_##name(const __grid_constant__ mgl_cuda_op_launch launch) {      \
     mgl_op_linear<__VA_ARGS__>(launch);                                       \
   }
-
-// Two blocks on a multiprocessor: one computes, the next op's one gets ready.
-MGL_LINEAR_KERNEL(mgl_op_linear_1_normed, 2, mgl_op_task_linear_one<true>)
-MGL_LINEAR_KERNEL(mgl_op_linear_1, 2, mgl_op_task_linear_one<false>)
-MGL_LINEAR_KERNEL(mgl_op_linear_8_shared_normed, 2, mgl_task_linear<1, true, true, 1>)
-MGL_LINEAR_KERNEL(mgl_op_linear_8_shared, 2, mgl_task_linear<1, true, true, 0>)
-// More rows, and more of x to come from the L2 between pages, need a longer ring and more registers
-// than half a multiprocessor has: a block begins when the one before it ends.
-MGL_LINEAR_KERNEL(mgl_op_linear_8_normed, 1, mgl_task_linear<1, true, true, 1>)
-MGL_LINEAR_KERNEL(mgl_op_linear_8, 1, mgl_task_linear<1, true, true, 0>)
-MGL_LINEAR_KERNEL(mgl_op_linear_8_any, 1, mgl_task_linear<1, true, false>)
-MGL_LINEAR_KERNEL(mgl_op_linear_16_normed, 1, mgl_task_linear<2, true, true, 1>)
-MGL_LINEAR_KERNEL(mgl_op_linear_16, 1, mgl_task_linear<2, true, true, 0>)
-MGL_LINEAR_KERNEL(mgl_op_linear_16_any, 1, mgl_task_linear<2, true, false>)
-MGL_LINEAR_KERNEL(mgl_op_linear_32_any, 1, mgl_task_linear<4, true, false>)
+#include "twin/variant.def"
 
 // --- attention -----------------------------------------------------------------------------------
 
@@ -424,25 +411,12 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
   task(&w);
 }
 
-// With so few registers a block finds room beside one of a linear, which matters where attention is
-// short and kernels overlap; with all that it can use, a long context is read faster.
-enum { MGL_OP_ATTEND_BLOCKS = MGL_TARGET_COPIES ? 2 : 1 };
-
-extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, MGL_OP_ATTEND_BLOCKS)
-    mgl_op_attend(const __grid_constant__ mgl_cuda_op_launch launch) {
-  mgl_op_attention<mgl_op_task_attend>(launch);
-}
-
-extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 1)
-    mgl_op_attend_long(const __grid_constant__ mgl_cuda_op_launch launch) {
-  mgl_op_attention<mgl_op_task_attend>(launch);
-}
-
-// For plans with prompts.
-extern "C" __global__ void __launch_bounds__(MGL_OP_OTHER_THREADS, 1)
-    mgl_op_attend_any(const __grid_constant__ mgl_cuda_op_launch launch) {
-  mgl_op_attention<mgl_task_attend>(launch);
-}
+#define MGL_KERNEL_ATTEND(ENUM, name, threads, blocks, condition, ...)             \
+  extern "C" __global__ void __launch_bounds__(MGL_OP_##threads##_THREADS, blocks) \
+      mgl_op_##name(const __grid_constant__ mgl_cuda_op_launch launch) {           \
+    mgl_op_attention<__VA_ARGS__>(launch);                                         \
+  }
+#include "twin/variant.def"
 
 // --- the ends of an iteration --------------------------------------------------------------------
 

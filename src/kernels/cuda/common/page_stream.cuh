@@ -5,7 +5,7 @@
 //       for each group of pages along k (as many as the activations' registers hold)
 //         for each row block of the batch, for each page of the group along k: one page
 //
-// Ops of one token (mgl_is_linear_of_one) take row block after row block, a group being all its
+// Ops of one token (mgl_of_one) take row block after row block, a group being all its
 // pages. The order of pages does not change a bit: each sum takes its pages by ascending k.
 //
 // A page of codes has one panel, or two (twin/packing.h): for ops of one token those that follow
@@ -15,6 +15,7 @@
 
 #include "twin/device_run.h"
 #include "twin/packing.h"
+#include "twin/variant.h"
 
 #ifndef MGL_PACKINGS
 #define MGL_PACKINGS 1  // bit 1 << mgl_packing for each that the model has
@@ -55,13 +56,6 @@ static __device__ __forceinline__ uint64_t mgl_block_bytes(uint32_t k_padded) {
   return (uint64_t)k_padded * (MGL_CUDA_BLOCK_ROWS * 2);
 }
 
-// True for linears of graphs for one token that have functions of their own
-// (tasks_linear_one.cuh), where their weights come through pages.
-static __device__ __forceinline__ bool mgl_is_linear_of_one(const mgl_cuda_op *op) {
-  uint32_t most = (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_ONE_NORMED_MAX_K : MGL_ONE_MAX_K;
-  return op->tokens == 1 && op->k % (2 * MGL_CUDA_PAGE_K) == 0 && op->k <= most;
-}
-
 // Pages of a row block of codes, for ops of one token.
 static __device__ __forceinline__ uint32_t mgl_coded_pages(uint32_t packing, uint32_t k_padded) {
   uint32_t panels = mgl_packing_panels((mgl_packing)packing);
@@ -70,7 +64,7 @@ static __device__ __forceinline__ uint32_t mgl_coded_pages(uint32_t packing, uin
 
 // Pages of a group along k.
 static __device__ __forceinline__ uint32_t mgl_group_pages(const mgl_cuda_op *op) {
-  if (mgl_is_linear_of_one(op)) {
+  if (mgl_of_one(op)) {
     bool codes = MGL_HAS_CODES && mgl_op_packing(op) != MGL_PACKING_BF16;
     return codes ? (uint32_t)MGL_ALL_PAGES : mgl_pages_of_block(op->k_padded);
   }

@@ -23,12 +23,16 @@
 #define MGL_TARGET_WGMMA 0
 #endif
 
-// Linears of 2 to 16 tokens have functions of their own (tasks_linear_rows.cuh), which spill before
-// 9.0: portable kernels have them from there on.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define MGL_TARGET_LINEAR_ROWS 1
+// 10 times the compute capability, for variant.def. Linears of 2 to 16 tokens have functions of
+// their own (tasks_linear_rows.cuh), which spill before 9.0: portable kernels have them from there
+// on. (A pass of the compiler that makes no device code sees all.)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define MGL_TARGET_CAPABILITY (__CUDA_ARCH__ / 10)
+#define MGL_TARGET_IF_SM_90(...)
 #else
-#define MGL_TARGET_LINEAR_ROWS 0
+#define MGL_TARGET_CAPABILITY 90
+#define MGL_TARGET_IF_SM_90(...) __VA_ARGS__
 #endif
+#define MGL_TARGET_IF_ANY(...) __VA_ARGS__
 
 #endif

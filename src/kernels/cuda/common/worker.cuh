@@ -26,41 +26,6 @@ enum {
   MGL_MBARRIER_TRIES = 1 << 24,  // many seconds
 };
 
-// The consumers call one of these functions for a task; the controller, which has time, chooses it.
-typedef enum mgl_task_function {
-  MGL_CALL_LINEAR_ONE_NORMED,  // these three, of which a layer of one token consists, come first
-  MGL_CALL_LINEAR_ONE,
-  MGL_CALL_ATTEND,
-  MGL_CALL_LINEAR_WHOLE,   // for up to 8 tokens, whole pages
-  MGL_CALL_LINEAR_ROWS_1,  // for up to 8 tokens, whole pairs of pages, and for up to 16
-  MGL_CALL_LINEAR_ROWS_2,
-  MGL_CALL_LINEAR_ROWS_1_NORMED,
-  MGL_CALL_LINEAR_ROWS_2_NORMED,
-  MGL_CALL_LINEAR_1,  // 1, 2 or 4 row tiles
-  MGL_CALL_LINEAR_2,
-  MGL_CALL_LINEAR_4,
-  MGL_CALL_LINEAR_UNPAGED_1,
-  MGL_CALL_LINEAR_UNPAGED_2,
-  MGL_CALL_LINEAR_UNPAGED_4,
-  MGL_CALL_EMBED,
-  MGL_CALL_ROPE_ANGLES,
-  MGL_CALL_NEXT_PLAN,
-  MGL_CALL_SAMPLE,
-  MGL_CALL_NOTHING,
-  // Linears of codes: of mgl_packing 1 those of mgl_coded_function, then of mgl_packing 2, ...
-  MGL_CALL_CODED,
-} mgl_task_function;
-
-typedef enum mgl_coded_function {
-  MGL_CODED_ONE_NORMED,
-  MGL_CODED_ONE,
-  MGL_CODED_ROWS_1,
-  MGL_CODED_ROWS_2,
-  MGL_CODED_ROWS_1_NORMED,
-  MGL_CODED_ROWS_2_NORMED,
-  MGL_CODED_FUNCTIONS,
-} mgl_coded_function;
-
 // An mgl_first_item is what an attend task begins with. The controller reads it, so that consumers
 // have no trips to the L2 before they ask for keys.
 struct mgl_first_item {
@@ -77,7 +42,7 @@ struct mgl_first_item {
 struct __align__(16) mgl_slot {
   mgl_cuda_op op;       // copied, so that consumers need no memory access to begin
   uint32_t begin, end;  // tile; in row blocks for linears
-  uint32_t function;    // mgl_task_function
+  uint32_t function;    // mgl_task_function (twin/variant.h)
   uint32_t rows;        // MGL_CALL_LINEAR_ROWS: of the iteration that are computed
   uint32_t task;
   uint32_t trigger_event;

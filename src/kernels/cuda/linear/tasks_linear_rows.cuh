@@ -629,12 +629,6 @@ static __device__ __forceinline__ void mgl_rows_share_best(const mgl_worker *w, 
 
 // --- the task ------------------------------------------------------------------------------------
 
-// Says whether a linear has these functions: its k is whole pairs of pages, and it has one pass.
-static __device__ __forceinline__ bool mgl_is_linear_of_rows(const mgl_cuda_op *op) {
-  return MGL_TARGET_LINEAR_ROWS && op->row_tiles <= 2 && op->passes == 1 &&
-         op->k % (MGL_GROUP_PAGES * MGL_CUDA_PAGE_K) == 0;
-}
-
 static __device__ __forceinline__ void mgl_rows_set_batch(mgl_linear *l, uint32_t *rest,
                                                           uint32_t most) {
   l->blocks = *rest < most ? *rest : most;

@@ -186,53 +186,6 @@ static __device__ __forceinline__ bool mgl_step_ready(const mgl_word *counter, u
   return counter == nullptr || mgl_load_acquire(counter) >= target;
 }
 
-// A linear of codes.
-static __device__ __forceinline__ uint32_t mgl_coded_function_of(const mgl_cuda_op *op) {
-  bool normed = (op->flags & MGL_CUDA_X_NORMED) != 0;
-  uint32_t function = normed ? MGL_CODED_ROWS_1_NORMED : MGL_CODED_ROWS_1;
-  function += op->row_tiles - 1;
-  if (mgl_is_linear_of_one(op)) {
-    function = normed ? MGL_CODED_ONE_NORMED : MGL_CODED_ONE;
-  }
-  return MGL_CALL_CODED + (mgl_op_packing(op) - 1) * MGL_CODED_FUNCTIONS + function;
-}
-
-// A linear in the shape of its rows. Only one token to eight are worth a shape for whole pages.
-static __device__ __forceinline__ uint32_t mgl_linear_function(const mgl_cuda_op *op, bool paged) {
-  uint32_t shape = op->row_tiles == 1 ? 0 : op->row_tiles == 2 ? 1 : 2;
-  if (MGL_HAS_CODES && mgl_op_packing(op) != MGL_PACKING_BF16) {
-    return mgl_coded_function_of(op);
-  }
-  if (!paged) {
-    return MGL_CALL_LINEAR_UNPAGED_1 + shape;
-  }
-  if (mgl_is_linear_of_one(op)) {
-    return (op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_ONE_NORMED : MGL_CALL_LINEAR_ONE;
-  }
-  if (mgl_is_linear_of_rows(op)) {
-    return ((op->flags & MGL_CUDA_X_NORMED) != 0 ? MGL_CALL_LINEAR_ROWS_1_NORMED
-                                                 : MGL_CALL_LINEAR_ROWS_1) +
-           shape;
-  }
-  return shape == 0 && op->k % MGL_CUDA_PAGE_K == 0 ? MGL_CALL_LINEAR_WHOLE
-                                                    : MGL_CALL_LINEAR_1 + shape;
-}
-
-static __device__ __forceinline__ uint32_t mgl_function_of(const mgl_cuda_op *op, bool paged) {
-  switch (op->kind) {
-    case MGL_OP_QKV_PROJ:
-    case MGL_OP_LINEAR_ADD:
-    case MGL_OP_GATE_UP:
-    case MGL_OP_LOGITS: return mgl_linear_function(op, paged);
-    case MGL_OP_ATTEND: return MGL_CALL_ATTEND;
-    case MGL_OP_EMBED: return MGL_CALL_EMBED;
-    case MGL_OP_ROPE_ANGLES: return MGL_CALL_ROPE_ANGLES;
-    case MGL_OP_NEXT_PLAN: return MGL_CALL_NEXT_PLAN;
-    case MGL_OP_SAMPLE: return MGL_CALL_SAMPLE;
-    default: return MGL_CALL_NOTHING;
-  }
-}
-
 // --- handing over --------------------------------------------------------------------------------
 
 static __device__ __forceinline__ void mgl_next_slot(mgl_controller *c) {
@@ -320,7 +273,8 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     __syncwarp();
   }
   if (lane == 0) {
-    const uint32_t function = mgl_function_of(&slot->op, paged);
+    const uint32_t function =
+        mgl_task_function_of(&slot->op, paged, MGL_TARGET_CAPABILITY, MGL_HAS_CODES);
     slot->function = function;
     if ((function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED) ||
         (MGL_HAS_CODES && function >= MGL_CALL_CODED)) {

@@ -1,0 +1,101 @@
+#include "device/cuda/cuda_variant.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "base/dtype.h"
+#include "device/cuda/cuda_steps.h"
+#include "lower/packed.h"
+
+// A linear's blocks share a multiprocessor with those of the op before or behind it, half of its
+// memory each, where they have at most so many pages to go through: then it is the hop that takes
+// the time. Where pages do, a long ring is better (docs/log/067).
+enum { SHARED_PAGES_4 = 6, SHARED_PAGES_8 = 4 };
+
+const mgl_full_info *mgl_full_info_of(mgl_full_kernel kernel) {
+  static const mgl_full_info infos[MGL_FULL_KERNELS] = {
+#define MGL_KERNEL(ENUM, name, threads, KIND) \
+  {"mgl_op_" #name, MGL_OP_##threads##_THREADS, MGL_SCRATCH_ALL},
+#define MGL_KERNEL_ATTEND(ENUM, name, threads, ...) MGL_KERNEL(ENUM, name, threads, ATTEND)
+#define MGL_KERNEL_LINEAR(ENUM, name, blocks, scratch, ...) \
+  {"mgl_op_" #name, MGL_OP_LINEAR_THREADS, MGL_SCRATCH_##scratch},
+#include "twin/variant.def"
+  };
+  assert(kernel < MGL_FULL_KERNELS);
+  return &infos[kernel];
+}
+
+static mgl_full_kernel attend_kernel(const mgl_cuda_op *op, bool long_context, bool calm) {
+#define MGL_KERNEL_ATTEND(ENUM, name, threads, blocks, condition, ...) \
+  if (condition) {                                                     \
+    return MGL_FULL_##ENUM;                                            \
+  }
+#include "twin/variant.def"
+}
+
+static mgl_full_kernel linear_kernel(const mgl_cuda_op *op, bool shares) {
+#define MGL_KERNEL_LINEAR(ENUM, name, blocks, scratch, condition, ...) \
+  if (condition) {                                                     \
+    return MGL_FULL_##ENUM;                                            \
+  }
+#include "twin/variant.def"
+}
+
+mgl_full_kernel mgl_full_kernel_of(const mgl_cuda_op *op, mgl_full_case of) {
+  if (op->kind == MGL_OP_ATTEND) {
+    return attend_kernel(op, of.long_context, of.calm);
+  }
+#define MGL_KERNEL(ENUM, name, threads, KIND)                       \
+  if (MGL_OP_##KIND != MGL_OP_COUNT && op->kind == MGL_OP_##KIND) { \
+    return MGL_FULL_##ENUM;                                         \
+  }
+#include "twin/variant.def"
+  if (!mgl_op_kind_is_linear(op->kind)) {
+    return MGL_FULL_KERNELS;  // it is computed beside another
+  }
+  return linear_kernel(op, of.pages <= (op->tokens <= 4 ? SHARED_PAGES_4 : SHARED_PAGES_8));
+}
+
+void mgl_task_function_name(uint32_t function, char out[MGL_TASK_FUNCTION_NAME_BYTES]) {
+  static const char *const names[] = {
+#define MGL_TASK(ENUM, name, ...) #name,
+#define MGL_TASK_LINEAR(ENUM, name, ...) #name,
+#include "twin/variant.def"
+      "nothing"};
+  static const char *const coded[] = {
+#define MGL_TASK_CODED(ENUM, name, ...) #name,
+#include "twin/variant.def"
+  };
+  if (function < MGL_CALL_CODED) {
+    (void)snprintf(out, MGL_TASK_FUNCTION_NAME_BYTES, "%s", names[function]);
+    return;
+  }
+  static const char *const packings[MGL_PACKING_COUNT] = {[MGL_PACKING_BF16] = "bf16",
+                                                          [MGL_PACKING_E4M3] = "e4m3",
+                                                          [MGL_PACKING_I8] = "i8",
+                                                          [MGL_PACKING_I4] = "i4",
+                                                          [MGL_PACKING_Z4] = "z4"};
+  uint32_t packing = (function - MGL_CALL_CODED) / MGL_CODED_FUNCTIONS + 1;
+  assert(packing < MGL_PACKING_COUNT);
+  (void)snprintf(out, MGL_TASK_FUNCTION_NAME_BYTES, "%s %s", packings[packing],
+                 coded[(function - MGL_CALL_CODED) % MGL_CODED_FUNCTIONS]);
+}
+
+mgl_bodies mgl_bodies_of(const mgl_graph *program, uint32_t tokens, uint32_t logit_rows,
+                         uint32_t workers, uint32_t capability, uint32_t op) {
+  mgl_bodies out = {0};
+  mgl_full_case of = {0};
+  mgl_cuda_op sizes = mgl_cuda_size_op(program, tokens, logit_rows, op);
+  mgl_packed_matrices m = mgl_packed_matrices_of(program, &program->ops[op]);
+  mgl_task_function_name(mgl_task_function_of(&sizes, true, capability, true), out.mega);
+  if (m.count > 0) {
+    uint32_t blocks = m.row_blocks < workers ? m.row_blocks : workers;
+    of.pages = (m.row_blocks + blocks - 1) / blocks *
+               ((m.k_padded + MGL_CUDA_PAGE_K - 1) / MGL_CUDA_PAGE_K);
+  }
+  mgl_full_kernel kernel = mgl_full_kernel_of(&sizes, of);
+  out.full = kernel < MGL_FULL_KERNELS && m.packing == MGL_PACKING_BF16
+                 ? mgl_full_info_of(kernel)->name
+                 : NULL;
+  return out;
+}

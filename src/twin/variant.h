@@ -1,0 +1,107 @@
+// Which body computes a task on a GPU: what variant.def's rows say, for host and device.
+//
+// The megakernel's controller, which has time, chooses a body and hands its number to the consumers;
+// mode full's kernels are chosen by the host; `megalith compile` says which ones it will be.
+#ifndef MGL_TWIN_VARIANT_H
+#define MGL_TWIN_VARIANT_H
+
+#include "twin/op_launch.h"
+#include "twin/packing.h"
+
+// --- what conditions say of an op ----------------------------------------------------------------
+
+// Its x goes through an RMS norm.
+MGL_SHARED_FN bool mgl_normed(const mgl_cuda_op *op) {
+  return (op->flags & MGL_CUDA_X_NORMED) != 0;
+}
+
+// Its k is whole pages.
+MGL_SHARED_FN bool mgl_whole(const mgl_cuda_op *op) {
+  return op->k % MGL_CUDA_PAGE_K == 0;
+}
+
+// A linear of a graph for one token, of whole pairs of pages, which has bodies of its own.
+MGL_SHARED_FN bool mgl_of_one(const mgl_cuda_op *op) {
+  uint32_t most = mgl_normed(op) ? MGL_ONE_NORMED_MAX_K : MGL_ONE_MAX_K;
+  return op->tokens == 1 && op->k % (2 * MGL_CUDA_PAGE_K) == 0 && op->k <= most;
+}
+
+// One of up to 16 tokens in one pass, of whole pairs of pages.
+MGL_SHARED_FN bool mgl_of_rows(const mgl_cuda_op *op) {
+  return op->row_tiles <= 2 && op->passes == 1 && op->k % (2 * MGL_CUDA_PAGE_K) == 0;
+}
+
+// --- the megakernel's ----------------------------------------------------------------------------
+
+typedef enum mgl_task_function {
+#define MGL_TASK(ENUM, ...) MGL_CALL_##ENUM,
+#define MGL_TASK_LINEAR(ENUM, ...) MGL_CALL_##ENUM,
+#include "twin/variant.def"
+  MGL_CALL_NOTHING,
+  // Linears of codes: of mgl_packing 1 those of mgl_coded_function, then of mgl_packing 2, ...
+  MGL_CALL_CODED,
+} mgl_task_function;
+
+typedef enum mgl_coded_function {
+#define MGL_TASK_CODED(ENUM, ...) MGL_CODED_##ENUM,
+#include "twin/variant.def"
+  MGL_CODED_FUNCTIONS,
+} mgl_coded_function;
+
+// Compute capabilities from which on device code has a body.
+enum { MGL_FROM_ANY = 80, MGL_FROM_SM_90 = 90 };
+
+// Of a linear. paged: its weights come through the loader's pages. capability: 10 times the compute
+// capability that device code is for; has_codes: it has bodies for codes.
+MGL_SHARED_FN uint32_t mgl_linear_function(const mgl_cuda_op *op, bool paged, uint32_t capability,
+                                           bool has_codes) {
+  const uint32_t shape = op->row_tiles == 1 ? 0 : op->row_tiles == 2 ? 1 : 2;
+  if (has_codes && mgl_op_packing(op) != MGL_PACKING_BF16) {
+    const uint32_t first = MGL_CALL_CODED + (mgl_op_packing(op) - 1) * MGL_CODED_FUNCTIONS;
+#define MGL_CHOOSE_CODED(condition, NORMED, OTHER, more)                               \
+  if (condition) {                                                                     \
+    return first + (mgl_normed(op) ? MGL_CODED_##NORMED : MGL_CODED_##OTHER) + (more); \
+  }
+#include "twin/variant.def"
+  }
+#define MGL_CHOOSE(from, condition, NORMED, OTHER, more)                     \
+  if (capability >= MGL_FROM_##from && (condition)) {                        \
+    return (mgl_normed(op) ? MGL_CALL_##NORMED : MGL_CALL_##OTHER) + (more); \
+  }
+#include "twin/variant.def"
+  return MGL_CALL_NOTHING;  // not reached: the last row takes all
+}
+
+// The body of a task of any op.
+MGL_SHARED_FN uint32_t mgl_task_function_of(const mgl_cuda_op *op, bool paged, uint32_t capability,
+                                            bool has_codes) {
+  switch (op->kind) {
+#define MGL_VARIANT_CASE(KIND, function) \
+  case MGL_OP_##KIND:                    \
+    return function;
+#define MGL_LINEAR(KIND) \
+  MGL_VARIANT_CASE(KIND, mgl_linear_function(op, paged, capability, has_codes))
+#define MGL_TASK(ENUM, name, KIND, ...) MGL_VARIANT_CASE(KIND, MGL_CALL_##ENUM)
+#include "twin/variant.def"
+    default: return MGL_CALL_NOTHING;
+  }
+}
+
+// --- mode full's ---------------------------------------------------------------------------------
+
+typedef enum mgl_full_kernel {
+#define MGL_KERNEL(ENUM, ...) MGL_FULL_##ENUM,
+#define MGL_KERNEL_ATTEND(ENUM, ...) MGL_FULL_##ENUM,
+#define MGL_KERNEL_LINEAR(ENUM, ...) MGL_FULL_##ENUM,
+#include "twin/variant.def"
+  MGL_FULL_KERNELS,
+} mgl_full_kernel;
+
+// What a linear's block needs of shared memory besides pages.
+typedef enum mgl_scratch {
+  MGL_SCRATCH_ALL,    // all that a task may use
+  MGL_SCRATCH_ONE,    // of one token
+  MGL_SCRATCH_EIGHT,  // of up to 8 tokens, in half of a multiprocessor
+} mgl_scratch;
+
+#endif

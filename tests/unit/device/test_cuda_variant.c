@@ -1,0 +1,128 @@
+// Which body computes what on a GPU: what twin/variant.def chooses, for shapes on both sides of
+// every condition. The expected names are those of the chain of conditions that stood in the
+// controller before there was a table.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "device/cuda/cuda_variant.h"
+
+// A linear of `k` for graphs of `tokens` tokens.
+static mgl_cuda_op linear(uint32_t tokens, uint32_t k, bool normed, mgl_packing packing) {
+  bool codes = packing != MGL_PACKING_BF16;
+  mgl_cuda_op op = {
+      .kind = normed ? MGL_OP_GATE_UP : MGL_OP_LINEAR_ADD,
+      .flags = mgl_packing_flags(packing, 5) | (normed ? (uint32_t)MGL_CUDA_X_NORMED : 0),
+      .tokens = tokens,
+      .k = k,
+      .row_tiles = tokens <= 8             ? 1
+                   : tokens <= 16 || codes ? 2
+                                           : 4,
+      .passes = tokens <= (codes ? 16 : 32) ? 1 : 2};
+  return op;
+}
+
+static void the_megakernel_has_a_body_for_every_shape(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t tokens, k;
+    bool normed, paged;
+    uint32_t capability;
+    mgl_packing packing;
+    const char *name;
+  } cases[] = {
+      {1, 4096, true, true, 90, MGL_PACKING_BF16, "linear_one_normed"},
+      {1, 5120, true, true, 90, MGL_PACKING_BF16, "linear_rows_1_normed"},
+      {1, 12288, false, true, 90, MGL_PACKING_BF16, "linear_one"},
+      {1, 13312, false, true, 90, MGL_PACKING_BF16, "linear_rows_1"},
+      {1, 13312, false, true, 80, MGL_PACKING_BF16, "linear_whole"},
+      {1, 1536, false, true, 90, MGL_PACKING_BF16, "linear_whole"},
+      {1, 1600, true, true, 90, MGL_PACKING_BF16, "linear_1"},
+      {2, 2048, true, true, 90, MGL_PACKING_BF16, "linear_rows_1_normed"},
+      {8, 2048, false, true, 90, MGL_PACKING_BF16, "linear_rows_1"},
+      {8, 2048, false, true, 86, MGL_PACKING_BF16, "linear_whole"},
+      {16, 2048, false, true, 90, MGL_PACKING_BF16, "linear_rows_2"},
+      {16, 2048, true, true, 100, MGL_PACKING_BF16, "linear_rows_2_normed"},
+      {16, 2048, true, true, 80, MGL_PACKING_BF16, "linear_2"},
+      {16, 1536, true, true, 90, MGL_PACKING_BF16, "linear_2"},
+      {32, 2048, true, true, 90, MGL_PACKING_BF16, "linear_4"},
+      {64, 2048, false, true, 90, MGL_PACKING_BF16, "linear_4"},
+      {1, 4096, true, false, 90, MGL_PACKING_BF16, "linear_unpaged_1"},
+      {16, 4096, true, false, 90, MGL_PACKING_BF16, "linear_unpaged_2"},
+      {32, 4096, true, false, 90, MGL_PACKING_BF16, "linear_unpaged_4"},
+      {1, 4096, true, true, 90, MGL_PACKING_I4, "i4 one_normed"},
+      {1, 12288, false, true, 80, MGL_PACKING_I8, "i8 one"},
+      {1, 5120, true, true, 90, MGL_PACKING_E4M3, "e4m3 rows_1_normed"},
+      {8, 1536, false, true, 90, MGL_PACKING_I4, "i4 rows_1"},
+      {16, 1536, true, true, 90, MGL_PACKING_I8, "i8 rows_2_normed"},
+      {64, 2048, false, true, 90, MGL_PACKING_E4M3, "e4m3 rows_2"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char name[MGL_TASK_FUNCTION_NAME_BYTES];
+    mgl_cuda_op op = linear(cases[i].tokens, cases[i].k, cases[i].normed, cases[i].packing);
+    mgl_task_function_name(mgl_task_function_of(&op, cases[i].paged, cases[i].capability, true),
+                           name);
+    assert_string_equal(name, cases[i].name);
+  }
+}
+
+static void mode_full_has_a_kernel_for_every_shape(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t tokens, k;
+    bool normed;
+    uint32_t pages;
+    const char *name;
+  } cases[] = {
+      {1, 4096, true, 1, "mgl_op_linear_1_normed"},
+      {1, 5120, true, 6, "mgl_op_linear_8_shared_normed"},
+      {1, 5120, true, 7, "mgl_op_linear_8_normed"},
+      {1, 12288, false, 99, "mgl_op_linear_1"},
+      {4, 2048, false, 6, "mgl_op_linear_8_shared"},
+      {8, 2048, false, 4, "mgl_op_linear_8_shared"},
+      {8, 2048, false, 5, "mgl_op_linear_8"},
+      {8, 2000, false, 1, "mgl_op_linear_8_any"},
+      {16, 2048, true, 1, "mgl_op_linear_16_normed"},
+      {16, 2048, false, 1, "mgl_op_linear_16"},
+      {16, 2000, true, 1, "mgl_op_linear_16_any"},
+      {32, 2048, true, 1, "mgl_op_linear_32_any"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_cuda_op op = linear(cases[i].tokens, cases[i].k, cases[i].normed, MGL_PACKING_BF16);
+    mgl_full_kernel kernel = mgl_full_kernel_of(&op, (mgl_full_case){.pages = cases[i].pages});
+    assert_string_equal(mgl_full_info_of(kernel)->name, cases[i].name);
+  }
+}
+
+static void attention_has_a_kernel_for_every_plan(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t tokens;
+    mgl_full_case of;
+    const char *name;
+  } cases[] = {{1, {0}, "mgl_op_attend"},
+               {1, {.long_context = true}, "mgl_op_attend_long"},
+               {2, {.calm = true}, "mgl_op_attend_long"},
+               {2, {0}, "mgl_op_attend_any"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_cuda_op op = {.kind = MGL_OP_ATTEND, .tokens = cases[i].tokens};
+    mgl_full_kernel kernel = mgl_full_kernel_of(&op, cases[i].of);
+    assert_string_equal(mgl_full_info_of(kernel)->name, cases[i].name);
+    assert_int_equal(mgl_full_info_of(kernel)->threads, MGL_OP_OTHER_THREADS);
+  }
+  mgl_cuda_op angles = {.kind = MGL_OP_ROPE_ANGLES, .tokens = 1};
+  assert_int_equal(mgl_full_kernel_of(&angles, (mgl_full_case){0}), MGL_FULL_KERNELS);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_megakernel_has_a_body_for_every_shape),
+      cmocka_unit_test(mode_full_has_a_kernel_for_every_shape),
+      cmocka_unit_test(attention_has_a_kernel_for_every_plan),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

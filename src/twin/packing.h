@@ -206,8 +206,8 @@ typedef enum mgl_packing {
 // want the elements, 64 columns after 64 columns, and then its scales, f32: of the first group of
 // each row in the order of mgl_panel_scale_offset, of the second group, and so on. A group that is
 // longer than a panel has a scale in each. With zero points these stand behind each group's scales
-// in the same order: bf16 twice, what is added to 128 + the code (mgl_panel_zero). (What fills a row
-// up has no value then; x is 0 there.)
+// in the same order: bf16 twice, what is added to 128 + the code (mgl_panel_zero). (What fills a
+// row up has no value then; x is 0 there.)
 //
 // In 64 columns, lane 4 g + t of a warp has the elements 32 j + 8 t + 4 s + 2 h + i of rows g + 8 u
 // (j, s, h, i, u: 0 or 1). Codes of 8 bits: the lane's 32-bit word 2 s + h of the 16 bytes at 512 j
@@ -360,8 +360,8 @@ MGL_SHARED_FN void mgl_panel_put(uint8_t *to, uint32_t bits, uint32_t mask) {
 #endif
 }
 
-// The float of a row of the matrix for the group that has an element, of those that begin `at` bytes
-// behind the row's begin, as bits; 0 where there is none.
+// The float of a row of the matrix for the group that has an element, of those from `at` bytes
+// behind the row's begin on, as bits; 0 where there is none.
 MGL_SHARED_FN uint32_t mgl_panel_float(const mgl_code_rows *m, uint32_t at, uint32_t row,
                                        uint32_t element) {
   if (row >= m->row_count || element >= m->k) {

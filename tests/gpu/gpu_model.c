@@ -6,7 +6,7 @@
 #include "graph/family.h"
 #include "model/model_folder.h"
 
-// A layer's shapes with weights of codes: rows that end within a panel, and, of fp8, within a group.
+// A model with weights of codes. Rows of fp8 and int8 end within a panel, and within a group.
 #define CODED(hidden, intermediate, quantization)                                           \
   "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":1000," \
   "\"hidden_size\":" #hidden ",\"intermediate_size\":" #intermediate                        \

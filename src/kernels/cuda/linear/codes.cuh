@@ -36,8 +36,8 @@ struct mgl_coded {
   static constexpr int CODES_BYTES = MGL_SLICES * SLICE_BYTES;
 };
 
-// What a lane has of a slice: codes, and the scales of rows g and g + 8, of each sum, and their zero
-// points (mgl_panel_zero).
+// What a lane has of a slice: codes, and the scales of rows g and g + 8, of each sum, and their
+// zero points (mgl_panel_zero).
 template <mgl_packing P>
 struct mgl_slice {
   uint4 v[mgl_coded<P>::QUADS];

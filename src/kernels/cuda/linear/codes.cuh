@@ -101,16 +101,21 @@ static __device__ __forceinline__ void mgl_read_slice(const mgl_slice_places *at
   }
 }
 
-// 0 once the loads have arrived (mgl_loads_arrived).
+// 0 once the loads have arrived (mgl_loads_arrived). (Or, not exclusive or: where there is one sum,
+// the first scale and the last are the same one, and would not be waited for.)
 template <mgl_packing P>
 static __device__ __forceinline__ uint32_t mgl_slice_arrived(const mgl_slice<P> *s, uint32_t zero) {
-  uint32_t bits = __float_as_uint(s->scale[0].x) ^ __float_as_uint(s->scale[MGL_SLICE_SUMS - 1].x);
+  uint32_t bits = 0;
+#pragma unroll
+  for (int i = 0; i < MGL_SLICE_SUMS; i++) {
+    bits |= __float_as_uint(s->scale[i].x);
+    if (mgl_coded<P>::ZEROS) {
+      bits |= s->zero[mgl_coded<P>::ZEROS ? i : 0].x;
+    }
+  }
 #pragma unroll
   for (int i = 0; i < mgl_coded<P>::QUADS; i++) {
-    bits ^= s->v[i].x;
-  }
-  if (mgl_coded<P>::ZEROS) {
-    bits ^= s->zero[0].x ^ s->zero[mgl_coded<P>::ZEROS ? MGL_SLICE_SUMS - 1 : 0].x;
+    bits |= s->v[i].x;
   }
   return bits & zero;
 }

@@ -236,6 +236,10 @@ typedef struct megalith_engine_options {
   const char *partitions;  // how many tasks ops become, "gate_up=16 attend=4,2": of a kind of op or
                            // of one ("3.gate_up"), along its columns or rows, and of attention per
                            // KV head. Results are the same. NULL: the compiler decides
+  const char *compilation;  // how ops are compiled and launched: a JSON object, such as
+                            // {"level": 3, "graph_mode": "PIECEWISE"}, or the path of a file with
+                            // one; docs/modes.md has all settings. Results are the same. NULL: the
+                            // usual way
 } megalith_engine_options;
 
 MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,
@@ -285,6 +289,11 @@ typedef struct megalith_statistics {
   uint64_t total_ns;     // spent in iterations
   uint32_t pages, pages_used, pages_used_most;  // of KV memory
   uint32_t running, waiting, paused;            // requests
+  // Of mixtures of experts, on the CPU; else 0. Rows that experts computed, in all layers; how
+  // often an expert's weights were read; rows of a layer's busiest expert over the mean of its
+  // experts, as the mean of all layers.
+  uint64_t expert_rows, expert_reads;
+  double expert_largest_over_mean;
 } megalith_statistics;
 
 // As of the latest iteration.

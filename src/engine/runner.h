@@ -14,9 +14,6 @@
 #include "graph/graph.h"
 #include "model/model_folder.h"
 
-const char *mgl_mode_name(mgl_mode mode);
-mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err);
-
 typedef struct mgl_runner mgl_runner;
 
 // Builds the program, plans memory, binds weights and starts the team; on a GPU, compiles and fills
@@ -87,9 +84,16 @@ const mgl_linear_way *mgl_runner_way(const mgl_runner *runner);  // of linears; 
 const mgl_cuda_device *mgl_runner_device(const mgl_runner *runner);
 const char *mgl_runner_note(const mgl_runner *runner);
 
+// What modes that launch graphs and ops have launched so far.
+mgl_launch_counts mgl_runner_launches(const mgl_runner *runner);
+
 // Bytes of weights that one decode step reads, and of KV that one token of context adds to it.
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner);
 uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner);
+
+// What experts had to do so far; all 0 on a GPU. Between two calls `bytes` grows by what was read;
+// of mgl_runner_step_bytes step_bytes are theirs.
+void mgl_runner_expert_loads(const mgl_runner *runner, mgl_expert_loads *out);
 
 // The read ceiling (device/cpu/read_ceiling.h) of this runner's team, over the memory of its
 // weights where that is large and its own, else over a buffer; on a GPU, over the packed weights.

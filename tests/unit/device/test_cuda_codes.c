@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/form.h"
+#include "model/quantize_row.h"
 #include "twin/packing.h"
 
 typedef struct kind {
@@ -201,11 +202,37 @@ static void zero_points_are_found(void **state) {
   assert_int_equal(mgl_zero_of(1, 101), MGL_NO_ZERO);
 }
 
+// Rows of I4 with offsets have zero points, and lie near what they stand for.
+static void drawn_offsets_are_zero_points(void **state) {
+  (void)state;
+  enum { K = 256 };
+  const mgl_form form = {.dtype = MGL_DTYPE_I4, .group = 64, .offsets = true};
+  mgl_error err = {0};
+  mgl_row_quantiser q;
+  bool any = false;
+  assert_int_equal(mgl_row_quantiser_create(form, K, &q, &err), MGL_OK);
+  for (uint32_t i = 0; i < K; i++) {
+    q.values[i] = (float)(i * 7919 % 101) * 0.01f - 0.25f;
+  }
+  mgl_row_quantise(&q, MGL_QUANTISE_RANGE);
+  for (uint32_t i = 0; i < K; i++) {
+    const float scale = q.scales[i / form.group], offset = q.offsets[i / form.group];
+    const int32_t zero = mgl_zero_of(scale, offset);
+    const float value = scale * mgl_code_value(form.dtype, q.codes[i]) - offset;
+    assert_true(zero != MGL_NO_ZERO);
+    any = any || zero != 0;
+    assert_true(fabsf(value - q.values[i]) <= 1.1f * scale);  // clipped: the zero is rounded too
+  }
+  assert_true(any);
+  mgl_row_quantiser_destroy(&q);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(panels_hold_what_the_rows_do),
       cmocka_unit_test(gate_and_up_share_words),
       cmocka_unit_test(zero_points_are_found),
+      cmocka_unit_test(drawn_offsets_are_zero_points),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,37 +176,6 @@ static __device__ __forceinline__ void mgl_mma_first(float d[4], const uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-// A k-step of a slice, onto the ones before it; low, high: operand b.
-static __device__ __forceinline__ void mgl_slice_step(const uint32_t (&a)[4], int step,
-                                                      uint32_t low, uint32_t high,
-                                                      mgl_slice_sums *out) {
-  float *d = out->v[MGL_SLICE_SUMS == 2 ? step / 2 : 0];
-  if (step == 0 || (MGL_SLICE_SUMS == 2 && step == 2)) {
-    mgl_mma_first(d, a, low, high);
-  } else {
-    mgl_mma(d, a, low, high);
-  }
-}
-
-// The products of slices by the same x, a k-step of all of them after the other, so that none waits
-// for the one before it.
-template <mgl_packing P, int SLICES>
-static __device__ __forceinline__ void mgl_products_of_slices(const mgl_slice<P> (&s)[SLICES],
-                                                              uint32_t magic, const uint4 (&x)[2],
-                                                              mgl_slice_sums (&out)[SLICES]) {
-#pragma unroll
-  for (int step = 0; step < 4; step++) {
-    const uint4 b = x[step / 2];
-    const uint32_t low = step % 2 == 0 ? b.x : b.z, high = step % 2 == 0 ? b.y : b.w;
-#pragma unroll
-    for (int i = 0; i < SLICES; i++) {
-      uint32_t a[4];
-      mgl_decode<P>(&s[i], magic, step, a);
-      mgl_slice_step(a, step, low, high, &out[i]);
-    }
-  }
-}
-
 // A slice's products. x: this lane's eight elements of the first 32 columns and of the others.
 template <mgl_packing P, int TILES>
 static __device__ __forceinline__ void mgl_slice_products(const mgl_slice<P> *s, uint32_t magic,
@@ -220,7 +189,12 @@ static __device__ __forceinline__ void mgl_slice_products(const mgl_slice<P> *s,
     for (int tile = 0; tile < TILES; tile++) {
       const uint4 b = x[tile][step / 2];
       const uint32_t low = step % 2 == 0 ? b.x : b.z, high = step % 2 == 0 ? b.y : b.w;
-      mgl_slice_step(a, step, low, high, &out[tile]);
+      float *d = out[tile].v[MGL_SLICE_SUMS == 2 ? step / 2 : 0];
+      if (step == 0 || (MGL_SLICE_SUMS == 2 && step == 2)) {
+        mgl_mma_first(d, a, low, high);
+      } else {
+        mgl_mma(d, a, low, high);
+      }
     }
   }
 }

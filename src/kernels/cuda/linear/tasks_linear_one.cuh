@@ -467,7 +467,7 @@ static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, c
 // The products of a page, and the scales that go onto them.
 template <mgl_packing P>
 struct mgl_one_made {
-  mgl_slice_sums products[mgl_one_page<P>::SLICES];
+  mgl_slice_sums products[mgl_one_page<P>::SLICES][1];
   float2 scale[mgl_one_page<P>::SLICES][MGL_SLICE_SUMS];
 };
 
@@ -500,9 +500,9 @@ static __device__ __forceinline__ void mgl_coded_make(const mgl_linear *l,
                                                       mgl_coded_place *at, mgl_one_made<P> *made) {
   constexpr uint32_t slices = mgl_one_page<P>::SLICES;
   static_assert(MGL_ONE_PIECES % slices == 0, "at->x has the columns of all of them");
-  mgl_products_of_slices<P>(page->slice, l->slices.magic, at->x[0], made->products);
 #pragma unroll
   for (uint32_t i = 0; i < slices; i++) {
+    mgl_slice_products<P, 1>(&page->slice[i], l->slices.magic, at->x, made->products[i]);
 #pragma unroll
     for (int j = 0; j < MGL_SLICE_SUMS; j++) {
       made->scale[i][j] = page->slice[i].scale[j];
@@ -527,7 +527,7 @@ static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const 
   for (uint32_t i = 0; i < slices; i++) {
 #pragma unroll
     for (int j = 0; j < MGL_SLICE_SUMS; j++) {
-      const float *p = made->products[i].v[j];
+      const float *p = made->products[i][0].v[j];
       const float2 scale = made->scale[i][j];
       const int from = (int)(holder + i / 2);
       at->sums.low = __fmaf_rn(__shfl_sync(0xffffffffu, p[i % 2], from), scale.x, at->sums.low);

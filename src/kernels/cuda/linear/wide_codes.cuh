@@ -11,10 +11,9 @@
 //   scale, times the ratio of two scales at each border, which needs no second sums: a scale may be
 //   0, and ratios overflow.
 //
-// Nothing is overlapped within a warpgroup: the other one multiplies while this one scales the sums
-// of a stage and decodes the next. So they take turns, by barriers: else both would decode, multiply
-// and scale at the same time (docs/log/196). A stage of 128 tokens is 512 cycles of products for
-// each, and some 300 of the rest. The turn passes on when half of a stage's products are made.
+// Nothing is overlapped within a warpgroup but the second column's decoding with the products of
+// the first: the other warpgroup multiplies meanwhile. A stage of 128 tokens is 512 cycles of
+// products for each of the two, and some 300 of decoding, scaling and waiting.
 #ifndef MGL_KERNELS_CUDA_LINEAR_WIDE_CODES_CUH
 #define MGL_KERNELS_CUDA_LINEAR_WIDE_CODES_CUH
 
@@ -134,74 +133,39 @@ static __device__ __forceinline__ void mgl_wide_fold(float (&d)[MGL_WIDE_SUMS],
   }
 }
 
-// A warpgroup's turn: until the other one has passed it on.
-static __device__ __forceinline__ void mgl_wide_await_turn(const mgl_wide_worker *w) {
-  if (w->warp < 4) {
-    asm volatile("bar.sync %0, %1;" ::"n"((int)MGL_WIDE_BARRIER_TURN), "n"((int)MGL_WIDE_CONSUMERS)
-                 : "memory");
-  } else {
-    asm volatile("bar.sync %0, %1;" ::"n"((int)MGL_WIDE_BARRIER_TURN + 1),
-                 "n"((int)MGL_WIDE_CONSUMERS)
-                 : "memory");
-  }
-}
-
-static __device__ __forceinline__ void mgl_wide_pass_turn(const mgl_wide_worker *w) {
-  if (w->warp < 4) {
-    asm volatile("bar.arrive %0, %1;" ::"n"((int)MGL_WIDE_BARRIER_TURN + 1),
-                 "n"((int)MGL_WIDE_CONSUMERS)
-                 : "memory");
-  } else {
-    asm volatile("bar.arrive %0, %1;" ::"n"((int)MGL_WIDE_BARRIER_TURN),
-                 "n"((int)MGL_WIDE_CONSUMERS)
-                 : "memory");
-  }
-}
-
 // The products of a stage of the ring that has the columns [BEGIN, END) of its group of 128
-// elements (the first of them is the stage's first). passes: another turn follows.
+// elements (the first of them is the stage's first).
 template <mgl_packing P, int BEGIN, int END>
 static __device__ __forceinline__ void mgl_wide_coded_stage(mgl_wide_worker *w, uint32_t magic,
                                                             const mgl_wide_scales<P> *scales,
-                                                            bool passes,
                                                             float (&d)[MGL_WIDE_SUMS]) {
   const uint32_t at = w->stage++, stage = at % MGL_WIDE_STAGES;
   const uint32_t x = w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES;
   float part[MGL_WIDE_SUMS];
-  uint32_t a[END - BEGIN][16];
+  uint32_t a[MGL_WIDE_COLUMNS][16];
   mgl_mbarrier_wait(&w->block->full[stage], at / MGL_WIDE_STAGES % 2);
-#pragma unroll
-  for (int column = 0; column < END - BEGIN; column++) {
-    mgl_wide_decode_column<P>(w, stage, column, magic, BEGIN + column, scales, a[column]);
-  }
-  mgl_wide_await_turn(w);
+  mgl_wide_decode_column<P>(w, stage, 0, magic, BEGIN, scales, a[0]);
 #pragma unroll
   for (int step = 4 * BEGIN; step < 4 * END; step++) {
     const int column = step / 4 - BEGIN;
     const bool begins = step % MGL_FOLD_STEPS == 0 || step == 4 * BEGIN;
     const bool ends = (step + 1) % MGL_FOLD_STEPS == 0 || step + 1 == 4 * END;
-    const bool last = step + 1 == 4 * END;
     const uint64_t b = mgl_wgmma_descriptor(x + column * MGL_WIDE_COLUMN_BYTES) + step % 4 * 2;
-    if (begins) {
+    if (begins || step % 4 == 0) {
       mgl_wgmma_fence();
     }
     mgl_wgmma(part, a[column] + step % 4 * 4, b, begins ? 0 : 1);
     if (ends || step % 4 == 3) {
       mgl_wgmma_commit();
     }
+    if (step % 4 == 3 && step + 1 < 4 * END) {  // while they are made
+      mgl_wide_decode_column<P>(w, stage, column + 1, magic, BEGIN + column + 1, scales,
+                                a[(column + 1) % MGL_WIDE_COLUMNS]);
+    }
     if (ends) {
-      if (last && END - BEGIN == 2 && MGL_FOLD_STEPS == 8) {
-        mgl_wgmma_wait<1>();  // of the first column
-        if (passes) {
-          mgl_wide_pass_turn(w);
-        }
-      }
       mgl_wgmma_wait<0>();
       mgl_wgmma_arrived(reinterpret_cast<float(&)[MGL_WIDE_SUMS / 4][4]>(part));
-      if (step == 4 * BEGIN + 3 && passes) {
-        mgl_wide_pass_turn(w);
-      }
-      if (last) {
+      if (step + 1 == 4 * END) {
         mgl_wide_release(w, at);
       }
       mgl_wide_fold(d, part, scales->v[step / MGL_FOLD_STEPS]);
@@ -220,15 +184,10 @@ static __device__ __forceinline__ void mgl_wide_multiply_codes(mgl_wide_worker *
   const uint32_t magic = 0x43004300u | slot->op.zero;  // codes.cuh
   uint32_t column = tile->first_stage;
   mgl_wide_scales<P> now = {}, next = {}, later = {};
-  const bool second = w->warp >= 4;
   mgl_wide_ask_scales<P>(&source, column, &now);
   mgl_wide_ask_scales<P>(&source, column + MGL_WIDE_COLUMNS, &next);
-  if (second) {
-    mgl_wide_pass_turn(
-        w);  // the first one begins, and the second one does not pass on its last turn
-  }
   if (column % MGL_WIDE_COLUMNS != 0) {
-    mgl_wide_coded_stage<P, 1, 2>(w, magic, &now, !second || column + 1 < source.end, d);
+    mgl_wide_coded_stage<P, 1, 2>(w, magic, &now, d);
     column++;
     now = next;
     mgl_wide_ask_scales<P>(&source, column + MGL_WIDE_COLUMNS, &next);
@@ -236,13 +195,12 @@ static __device__ __forceinline__ void mgl_wide_multiply_codes(mgl_wide_worker *
 #pragma unroll 1
   for (; column + MGL_WIDE_COLUMNS <= source.end; column += MGL_WIDE_COLUMNS) {
     mgl_wide_ask_scales<P>(&source, column + 2 * MGL_WIDE_COLUMNS, &later);
-    mgl_wide_coded_stage<P, 0, 2>(w, magic, &now, !second || column + MGL_WIDE_COLUMNS < source.end,
-                                  d);
+    mgl_wide_coded_stage<P, 0, 2>(w, magic, &now, d);
     now = next;
     next = later;
   }
   if (column < source.end) {
-    mgl_wide_coded_stage<P, 0, 1>(w, magic, &now, !second, d);
+    mgl_wide_coded_stage<P, 0, 1>(w, magic, &now, d);
   }
 }
 

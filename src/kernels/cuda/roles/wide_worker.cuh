@@ -36,7 +36,6 @@ enum {
   MGL_WIDE_AHEAD_PAGES = MGL_WIDE_FEW ? 1 : 0,  // of keys and values, for each warp
   MGL_WIDE_BARRIER_CONSUMERS = 1,
   MGL_WIDE_BARRIER_GROUP = 2,  // and 3: of a warpgroup of consumers
-  MGL_WIDE_BARRIER_TURN = 4,   // and 5: warpgroups that take turns (wide_codes.cuh)
 };
 
 // A task between producer, consumers and storer.

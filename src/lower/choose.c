@@ -11,6 +11,9 @@ uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool f
     layers += program->ops[i].kind == MGL_OP_ATTEND ? 1 : 0;
   }
   bool small = step_bytes <= layers * MGL_SMALL_LAYER_BYTES;
+  if (few && mgl_packed_has_codes(program)) {
+    return MGL_NARROW_TOKENS_CODED;
+  }
   return small && !few ? MGL_NARROW_TOKENS_SMALL : MGL_NARROW_TOKENS;
 }
 
@@ -26,14 +29,14 @@ uint32_t mgl_stages_graph_for(bool few, uint32_t tokens) {
   return graph;
 }
 
-mgl_stages_options mgl_stages_options_of(bool few, uint32_t graph, uint32_t logit_rows,
-                                         uint32_t workers) {
+mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uint32_t graph,
+                                         uint32_t logit_rows, uint32_t workers) {
   uint32_t tokens = mgl_stages_graph_tokens(few, graph);
-  return (mgl_stages_options){
-      .tokens = tokens,
-      .tile_tokens = tokens < MGL_WIDE_MOST_TILE ? tokens : (uint32_t)MGL_WIDE_MOST_TILE,
-      .logit_rows = logit_rows,
-      .workers = workers};
+  uint32_t most = mgl_packed_has_codes(program) ? MGL_WIDE_MOST_CODED_TILE : MGL_WIDE_MOST_TILE;
+  return (mgl_stages_options){.tokens = tokens,
+                              .tile_tokens = tokens < most ? tokens : most,
+                              .logit_rows = logit_rows,
+                              .workers = workers};
 }
 
 // The task graph, and its schedule.
@@ -74,6 +77,7 @@ mgl_status mgl_lower_iteration(const mgl_graph *program, const mgl_iteration_opt
   uint32_t rows = compile->logit_rows == 0 ? compile->tokens : compile->logit_rows;
   rows = rows < MGL_MAX_SEQUENCES ? rows : (uint32_t)MGL_MAX_SEQUENCES;
   const mgl_stages_options stages = mgl_stages_options_of(
-      options->few, mgl_stages_graph_for(options->few, compile->tokens), rows, compile->workers);
+      program, options->few, mgl_stages_graph_for(options->few, compile->tokens), rows,
+      compile->workers);
   return mgl_lower_stages(program, &stages, out, err);
 }

@@ -15,6 +15,8 @@ enum {
   MGL_NARROW_TOKENS = 16,
   MGL_NARROW_TOKENS_SMALL = 32,
   MGL_SMALL_LAYER_BYTES = 288 << 20,
+  // Of weights of codes, where there are tiles of few tokens (docs/log/195).
+  MGL_NARROW_TOKENS_CODED = 8,
   // Of more tokens than these, with more context than that in tokens of all sequences added up,
   // they are of the wide class too: 16 sequences of 1024 tokens take 0.76 to 0.78 of the time there,
   // 8 sequences of 4096 tokens 0.97 to 1.09 (docs/log/208; sm_90a).
@@ -30,9 +32,9 @@ uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool f
 // Tokens of the graph of stages number `graph`, and the number of the one for so many tokens.
 uint32_t mgl_stages_graph_tokens(bool few, uint32_t graph);
 uint32_t mgl_stages_graph_for(bool few, uint32_t tokens);
-// The stages of that graph.
-mgl_stages_options mgl_stages_options_of(bool few, uint32_t graph, uint32_t logit_rows,
-                                         uint32_t workers);
+// The stages of that graph. Programs with weights of codes have tiles of 128 tokens at most.
+mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uint32_t graph,
+                                         uint32_t logit_rows, uint32_t workers);
 
 typedef struct mgl_iteration_options {
   // As for the task graph: target, tokens (of the iteration), logit_rows, workers, and what is

@@ -3,11 +3,11 @@
 #include "base/form.h"
 #include "twin/device_run.h"
 
-static mgl_packing packing_of(mgl_dtype dtype) {
-  switch (dtype) {
+static mgl_packing packing_of(const mgl_tensor *tensor) {
+  switch (tensor->dtype) {
     case MGL_DTYPE_E4M3: return MGL_PACKING_E4M3;
     case MGL_DTYPE_I8: return MGL_PACKING_I8;
-    case MGL_DTYPE_I4: return MGL_PACKING_I4;
+    case MGL_DTYPE_I4: return tensor->offsets ? MGL_PACKING_Z4 : MGL_PACKING_I4;
     default: return MGL_PACKING_BF16;
   }
 }
@@ -25,7 +25,7 @@ mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_o
   m.k = program->tensors[op->inputs[m.first]].dims[experts ? 2 : 1].number;
   m.k_padded = (m.k + MGL_CUDA_K_ALIGN - 1) / MGL_CUDA_K_ALIGN * MGL_CUDA_K_ALIGN;
   const mgl_tensor *first = &program->tensors[op->inputs[m.first]];
-  m.packing = packing_of(first->dtype);
+  m.packing = packing_of(first);
   m.group = first->group < MGL_PANEL_K ? first->group : (uint32_t)MGL_PANEL_K;
   for (uint32_t i = 0; i < m.count; i++) {
     uint32_t rows = program->tensors[op->inputs[m.first + i]].dims[experts ? 1 : 0].number;
@@ -33,6 +33,14 @@ mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_o
   }
   m.row_blocks = (halves + 1) / 2 * (experts ? m.experts : 1);
   return m;
+}
+
+uint32_t mgl_packed_flags(const mgl_packed_matrices *matrices) {
+  uint32_t group_shift = 0;
+  while (1u << group_shift < matrices->group) {
+    group_shift++;
+  }
+  return mgl_packing_flags(matrices->packing, group_shift);
 }
 
 uint64_t mgl_packed_row_block_bytes(const mgl_packed_matrices *matrices) {
@@ -67,7 +75,8 @@ static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error
                            "together must be alike",
                            w->name, names[0], first->name, names[1]);
     }
-    bool packs = packing_of(w->dtype) != MGL_PACKING_BF16 && !form.offsets &&
+    bool packs = packing_of(w) != MGL_PACKING_BF16 &&
+                 (!form.offsets || packing_of(w) == MGL_PACKING_Z4) &&
                  (form.group >= w->dims[1].number ||
                   (form.group >= MGL_PANEL_LEAST_GROUP && form.group <= MGL_PANEL_K &&
                    (form.group & (form.group - 1)) == 0));
@@ -75,8 +84,8 @@ static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error
     if (form.group != 0 && !packs) {
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                            "weight \"%s\" is %s [%u, %u]; the tasks of a GPU have e4m3, i8 and i4 "
-                           "with groups of 32 to 1024 (powers of two) or whole rows, without "
-                           "offsets, in rows of a multiple of %d",
+                           "with groups of 32 to 1024 (powers of two) or whole rows, "
+                           "with offsets only i4, in rows of a multiple of %d",
                            w->name, names[0], w->dims[0].number, w->dims[1].number,
                            MGL_PANEL_COLUMNS);
     }
@@ -104,6 +113,10 @@ uint32_t mgl_packed_kinds(const mgl_graph *program) {
     kinds |= m.count > 0 ? 1u << m.packing : 0;
   }
   return kinds;
+}
+
+bool mgl_packed_has_codes(const mgl_graph *program) {
+  return mgl_packed_kinds(program) >> 1 != 0;
 }
 
 bool mgl_packed_has_group(const mgl_graph *program, uint32_t group) {

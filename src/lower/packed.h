@@ -19,17 +19,21 @@ typedef struct mgl_packed_matrices {
 } mgl_packed_matrices;
 
 mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_op *op);
+// Packing and group as the device has them in an op's flags.
+uint32_t mgl_packed_flags(const mgl_packed_matrices *matrices);
 // Bytes of a packed row block.
 uint64_t mgl_packed_row_block_bytes(const mgl_packed_matrices *matrices);
 // Bytes of all of a program's matrices.
 uint64_t mgl_packed_program_bytes(const mgl_graph *program);
 
 // Says whether the matrices of a program can be packed: those of one op have one form, and groups
-// are powers of two from MGL_PANEL_LEAST_GROUP on, or whole rows, without offsets.
+// are powers of two from MGL_PANEL_LEAST_GROUP on, or whole rows, with offsets only of i4.
 // MGL_ERR_UNSUPPORTED names the weight.
 mgl_status mgl_packed_check(const mgl_graph *program, mgl_error *err);
 // Which packings a program has: bit 1 << mgl_packing.
 uint32_t mgl_packed_kinds(const mgl_graph *program);
+// Whether it has any but bf16.
+bool mgl_packed_has_codes(const mgl_graph *program);
 // Whether some matrix of codes has a scale for each `group` elements.
 bool mgl_packed_has_group(const mgl_graph *program, uint32_t group);
 // Bytes that an smem page needs for any of them.

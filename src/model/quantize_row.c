@@ -103,12 +103,33 @@ static float in_bf16(float value) {
   return mgl_bf16_to_f32(mgl_f32_to_bf16(value));
 }
 
+// A group of I4 with a zero point: its least and its largest value, or 0, are codes 0 and 15.
+static void round_with_zero(mgl_row_quantiser *q, uint32_t g, const float *values, uint32_t count) {
+  float least = 0, largest = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    least = fminf(least, values[i]);
+    largest = fmaxf(largest, values[i]);
+  }
+  const float scale = in_bf16((largest - least) / 15);
+  const float zero = scale > 0 ? rintf(-least / scale) - 8 : 0;
+  for (uint32_t i = 0; i < count; i++) {
+    const float value = scale > 0 ? values[i] / scale + zero : 0;
+    q->codes[g * q->form.group + i] = nearest(MGL_DTYPE_I4, value);
+  }
+  q->scales[g] = scale;
+  q->offsets[g] = scale * zero;
+}
+
 void mgl_row_quantise(mgl_row_quantiser *q, mgl_quantise_rule rule) {
   const mgl_dtype code = q->form.dtype;
   for (uint32_t g = 0; g < q->groups; g++) {
     uint32_t begin = g * q->form.group;
     uint32_t count = q->k - begin < q->form.group ? q->k - begin : q->form.group;
     const float *values = q->values + begin;
+    if (q->form.offsets && code == MGL_DTYPE_I4) {
+      round_with_zero(q, g, values, count);
+      continue;
+    }
     float largest = 0;
     for (uint32_t i = 0; i < count; i++) {
       largest = fmaxf(largest, fabsf(values[i]));

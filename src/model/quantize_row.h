@@ -19,7 +19,7 @@ typedef struct mgl_row_quantiser {
   uint32_t k, groups;
   float *values;  // [k], the caller's
   uint8_t *codes;
-  float *scales, *offsets;  // [groups]; offsets are 0
+  float *scales, *offsets;  // [groups]; offsets are 0, but of i4 zero points times scales
 } mgl_row_quantiser;
 
 mgl_status mgl_row_quantiser_create(mgl_form form, uint32_t k, mgl_row_quantiser *out,

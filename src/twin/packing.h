@@ -197,6 +197,7 @@ typedef enum mgl_packing {
   MGL_PACKING_E4M3,
   MGL_PACKING_I8,
   MGL_PACKING_I4,
+  MGL_PACKING_Z4,  // codes of I4 with a zero point for each group
   MGL_PACKING_COUNT,
 } mgl_packing;
 
@@ -204,7 +205,9 @@ typedef enum mgl_packing {
 // last one filled up with codes of scale 0. A panel is its codes in the order in which tensor cores
 // want the elements, 64 columns after 64 columns, and then its scales, f32: of the first group of
 // each row in the order of mgl_panel_scale_offset, of the second group, and so on. A group that is
-// longer than a panel has a scale in each.
+// longer than a panel has a scale in each. With zero points these stand behind each group's scales
+// in the same order: bf16 twice, what is added to 128 + the code (mgl_panel_zero). (What fills a
+// row up has no value then; x is 0 there.)
 //
 // In 64 columns, lane 4 g + t of a warp has the elements 32 j + 8 t + 4 s + 2 h + i of rows g + 8 u
 // (j, s, h, i, u: 0 or 1). Codes of 8 bits: the lane's 32-bit word 2 s + h of the 16 bytes at 512 j
@@ -214,7 +217,7 @@ typedef enum mgl_packing {
 enum {
   MGL_PANEL_K = 1024,
   MGL_PANEL_COLUMNS = 64,
-  MGL_PANEL_SCALE_BYTES = 64,  // of a group's rows
+  MGL_PANEL_SCALE_BYTES = 64,  // of a group's rows; of its zero points too
   MGL_PANEL_LEAST_GROUP = 32,
 };
 
@@ -235,12 +238,12 @@ MGL_SHARED_FN uint32_t mgl_packing_flags(mgl_packing packing, uint32_t group_shi
 
 // Bits of a code.
 MGL_SHARED_FN uint32_t mgl_packing_bits(mgl_packing packing) {
-  return packing == MGL_PACKING_BF16 ? 16 : packing == MGL_PACKING_I4 ? 4 : 8;
+  return packing == MGL_PACKING_BF16 ? 16 : packing >= MGL_PACKING_I4 ? 4 : 8;
 }
 
 // Panels that one smem page has of a task's stream.
 MGL_SHARED_FN uint32_t mgl_packing_panels(mgl_packing packing) {
-  return packing == MGL_PACKING_I4 ? 2 : 1;
+  return packing >= MGL_PACKING_I4 ? 2 : 1;
 }
 
 MGL_SHARED_FN uint32_t mgl_panels_of(uint32_t k) {
@@ -251,9 +254,14 @@ MGL_SHARED_FN uint32_t mgl_panel_codes_bytes(mgl_packing packing) {
   return MGL_CUDA_BLOCK_ROWS * MGL_PANEL_K / 8 * mgl_packing_bits(packing);
 }
 
+// Bytes of a group's scales, and zero points if there are any.
+MGL_SHARED_FN uint32_t mgl_panel_group_bytes(mgl_packing packing) {
+  return packing == MGL_PACKING_Z4 ? 2 * MGL_PANEL_SCALE_BYTES : MGL_PANEL_SCALE_BYTES;
+}
+
 // group: elements of a row that share a scale, a power of two; MGL_PANEL_K where they are more.
 MGL_SHARED_FN uint32_t mgl_panel_bytes(mgl_packing packing, uint32_t group) {
-  return mgl_panel_codes_bytes(packing) + MGL_PANEL_K / group * MGL_PANEL_SCALE_BYTES;
+  return mgl_panel_codes_bytes(packing) + MGL_PANEL_K / group * mgl_panel_group_bytes(packing);
 }
 
 MGL_SHARED_FN uint32_t mgl_op_panel_bytes(const mgl_cuda_op *op) {
@@ -264,7 +272,7 @@ MGL_SHARED_FN uint32_t mgl_op_panel_bytes(const mgl_cuda_op *op) {
 // are neighbours, as lanes read them.
 MGL_SHARED_FN uint32_t mgl_panel_scale_offset(mgl_packing packing, uint32_t group_idx,
                                               uint32_t row) {
-  return mgl_panel_codes_bytes(packing) + group_idx * MGL_PANEL_SCALE_BYTES + row % 8 * 8 +
+  return mgl_panel_codes_bytes(packing) + group_idx * mgl_panel_group_bytes(packing) + row % 8 * 8 +
          row / 8 * 4;
 }
 
@@ -284,7 +292,8 @@ MGL_SHARED_FN uint32_t mgl_panel_pair(mgl_packing packing, uint32_t first, uint3
 typedef struct mgl_code_rows {
   const uint8_t *rows;  // of row_bytes each: codes, then scales
   uint32_t row_count, row_bytes;
-  uint32_t scales;  // bytes from a row's begin to its scales
+  uint32_t scales;   // bytes from a row's begin to its scales
+  uint32_t offsets;  // and to its offsets; 0: there are none
   uint32_t k;
   uint32_t group;  // elements of a scale; MGL_PANEL_K or less, or k and more: one scale
 } mgl_code_rows;
@@ -293,10 +302,10 @@ typedef struct mgl_code_rows {
 MGL_SHARED_FN uint32_t mgl_code_of(mgl_packing packing, const mgl_code_rows *m, uint32_t row,
                                    uint32_t element) {
   if (row >= m->row_count || element >= m->k) {
-    return packing == MGL_PACKING_I4 ? 8 : 0;
+    return mgl_packing_bits(packing) == 4 ? 8 : 0;
   }
   const uint8_t *from = m->rows + (uint64_t)row * m->row_bytes;
-  if (packing != MGL_PACKING_I4) {
+  if (mgl_packing_bits(packing) != 4) {
     return from[element];
   }
   uint32_t place = element % 128 / 32;  // base/form.h
@@ -314,7 +323,7 @@ MGL_SHARED_FN uint32_t mgl_panel_word(mgl_packing packing, const mgl_code_rows *
   const uint32_t g = lane / 4, t = lane % 4;
   const uint32_t first = panel * MGL_PANEL_K + index / words * MGL_PANEL_COLUMNS + 8 * t;
   uint32_t out = 0;
-  if (packing == MGL_PACKING_I4) {
+  if (mgl_packing_bits(packing) == 4) {
     for (uint32_t i = 0; i < 8; i++) {  // 2 h + u in the two low bits, i above
       uint32_t element = first + word / 2 * 32 + word % 2 * 4 + i / 2 % 2 * 2 + i / 4;
       uint32_t code = mgl_code_of(packing, m, rows[i % 2] + g, element);
@@ -333,9 +342,9 @@ MGL_SHARED_FN uint32_t mgl_panel_word(mgl_packing packing, const mgl_code_rows *
 
 // The bits of a word of codes that are of rows of half u.
 MGL_SHARED_FN uint32_t mgl_panel_half_mask(mgl_packing packing, uint32_t u) {
-  uint32_t first = packing == MGL_PACKING_I4     ? 0x0f0f0f0fu
-                   : packing == MGL_PACKING_E4M3 ? 0x780f780fu
-                                                 : 0x00ff00ffu;
+  uint32_t first = mgl_packing_bits(packing) == 4 ? 0x0f0f0f0fu
+                   : packing == MGL_PACKING_E4M3  ? 0x780f780fu
+                                                  : 0x00ff00ffu;
   return u == 0 ? first : ~first;
 }
 
@@ -351,18 +360,57 @@ MGL_SHARED_FN void mgl_panel_put(uint8_t *to, uint32_t bits, uint32_t mask) {
 #endif
 }
 
-// The scale of a row of the matrix in a panel's group, as bits; 0 where there is none.
-MGL_SHARED_FN uint32_t mgl_panel_scale(const mgl_code_rows *m, uint32_t row, uint32_t element) {
+// The float of a row of the matrix for the group that has an element, of those from `at` bytes
+// behind the row's begin on, as bits; 0 where there is none.
+MGL_SHARED_FN uint32_t mgl_panel_float(const mgl_code_rows *m, uint32_t at, uint32_t row,
+                                       uint32_t element) {
   if (row >= m->row_count || element >= m->k) {
     return 0;
   }
   const uint8_t *from =
-      m->rows + (uint64_t)row * m->row_bytes + m->scales + element / m->group * sizeof(float);
+      m->rows + (uint64_t)row * m->row_bytes + at + element / m->group * sizeof(float);
   uint32_t bits = 0;
   for (uint32_t i = 0; i < 4; i++) {  // rows have any length
     bits |= (uint32_t)from[i] << 8 * i;
   }
   return bits;
+}
+
+// An offset's zero point: how many scales it is, if it is a whole number of them and not too large
+// for bf16; else MGL_NO_ZERO.
+enum { MGL_NO_ZERO = -1000, MGL_MOST_ZERO = 100 };
+
+MGL_SHARED_FN int32_t mgl_zero_of(float scale, float offset) {
+  if (offset == 0) {
+    return 0;
+  }
+  const float ratio = offset / scale;
+  if (!(ratio >= -MGL_MOST_ZERO && ratio <= MGL_MOST_ZERO)) {
+    return MGL_NO_ZERO;
+  }
+  const int32_t zero = (int32_t)(ratio < 0 ? ratio - 0.5f : ratio + 0.5f);
+  return scale * (float)zero == offset ? zero : MGL_NO_ZERO;
+}
+
+// The zero point of a row in a panel's group, as the device adds it.
+MGL_SHARED_FN uint32_t mgl_panel_zero(const mgl_code_rows *m, uint32_t row, uint32_t element) {
+  const uint32_t bits[2] = {mgl_panel_float(m, m->scales, row, element),
+                            mgl_panel_float(m, m->offsets, row, element)};
+#ifdef __CUDACC__
+  const float scale = __uint_as_float(bits[0]), offset = __uint_as_float(bits[1]);
+#else
+  float scale, offset;
+  memcpy(&scale, &bits[0], sizeof scale);
+  memcpy(&offset, &bits[1], sizeof offset);
+#endif
+  const float added = -136.0f - (float)mgl_zero_of(scale, offset);
+#ifdef __CUDACC__
+  const uint32_t pattern = __float_as_uint(added);
+#else
+  uint32_t pattern;
+  memcpy(&pattern, &added, sizeof pattern);
+#endif
+  return pattern >> 16 | (pattern & 0xffff0000u);  // whole numbers below 256 are exact
 }
 
 // A thread's share of packing codes: half row blocks as in mgl_pack_share, but only those halves
@@ -394,8 +442,12 @@ MGL_SHARED_FN void mgl_pack_codes_share(mgl_place at, mgl_packing packing, mgl_c
     for (uint32_t j = at.thread; j < scales; j += at.thread_count) {
       uint32_t row = j % MGL_CUDA_HALF_ROWS, idx = j / MGL_CUDA_HALF_ROWS;
       uint32_t element = panel * MGL_PANEL_K + idx * group;
-      mgl_panel_put(to + mgl_panel_scale_offset(packing, idx, row + u * MGL_CUDA_HALF_ROWS),
-                    mgl_panel_scale(&m, rows[u] + row, element), UINT32_MAX);
+      const uint32_t place = mgl_panel_scale_offset(packing, idx, row + u * MGL_CUDA_HALF_ROWS);
+      mgl_panel_put(to + place, mgl_panel_float(&m, m.scales, rows[u] + row, element), UINT32_MAX);
+      if (packing == MGL_PACKING_Z4) {
+        mgl_panel_put(to + place + MGL_PANEL_SCALE_BYTES,
+                      mgl_panel_zero(&m, rows[u] + row, element), UINT32_MAX);
+      }
     }
   }
 }

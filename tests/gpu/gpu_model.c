@@ -6,10 +6,37 @@
 #include "graph/family.h"
 #include "model/model_folder.h"
 
+// A model with weights of codes. Rows of fp8 and int8 end within a panel, and within a group.
+#define CODED(hidden, intermediate, quantization)                                           \
+  "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":1000," \
+  "\"hidden_size\":" #hidden ",\"intermediate_size\":" #intermediate                        \
+  ","                                                                                       \
+  "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,"            \
+  "\"head_dim\":128,\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,"               \
+  "\"rope_theta\":10000,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","         \
+  "\"hidden_act\":\"silu\",\"quantization_config\":{" quantization "}}"
+#define COMPRESSED(format, symmetric, weights)                                         \
+  "\"quant_method\":\"compressed-tensors\",\"format\":\"" format                       \
+  "\","                                                                                \
+  "\"ignore\":[\"lm_head\"],\"config_groups\":{\"group_0\":{\"targets\":[\"Linear\"]," \
+  "\"weights\":{\"type\":\"int\",\"symmetric\":" symmetric "," weights "}}}"
+#define INT4(symmetric, group)            \
+  COMPRESSED("pack-quantized", symmetric, \
+             "\"num_bits\":4,\"strategy\":\"group\",\"group_size\":" #group)
+#define INT8 COMPRESSED("int-quantized", "true", "\"num_bits\":8,\"strategy\":\"channel\"")
+
 static const struct {
   const char *name;
   const char *json;
 } small_models[] = {
+    {"fp8", CODED(1088, 2240, "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]")},
+    {"int4", CODED(1152, 2304, INT4("true", 128))},
+    // Rows of whole panels, of one of the matrices an odd number of them.
+    {"int4_whole", CODED(2048, 5120, INT4("true", 128))},
+    {"int4_32", CODED(1088, 2240, INT4("true", 32))},
+    {"zeros", CODED(2048, 3072, INT4("false", 128))},
+    {"zeros_64", CODED(1088, 2240, INT4("false", 64))},
+    {"int8", CODED(1088, 2240, INT8)},
     {"tiny",
      "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":1000,"
      "\"hidden_size\":256,\"intermediate_size\":640,\"num_hidden_layers\":4,"

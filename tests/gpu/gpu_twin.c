@@ -40,6 +40,16 @@ void gpu_twin_open(const gpu_model *model, uint32_t tokens, uint32_t page_count,
   open_twin(model->program, tokens, page_count, out);
 }
 
+// Rows of codes as what they stand for.
+static void widen_rows(const mgl_tensor *tensor, const void *data, float *out) {
+  const mgl_form form = mgl_tensor_form(tensor);
+  const uint32_t k = tensor->dims[1].number;
+  const size_t row_bytes = (size_t)mgl_row_layout_of(form, k).bytes;
+  for (uint32_t row = 0; row < tensor->dims[0].number; row++) {
+    mgl_row_widen(form, k, (const unsigned char *)data + row * row_bytes, out + (size_t)row * k);
+  }
+}
+
 // Copied from the other twin, not drawn: the weights are the same whatever the drawing does.
 static void widen_weights(const mgl_cpu_weights *from, mgl_cpu_weights *to) {
   static const mgl_dim_values none = {0};
@@ -63,6 +73,10 @@ static void widen_weights(const mgl_cpu_weights *from, mgl_cpu_weights *to) {
             ? to->vectors + (vector - to->vectors)
             : (float *)(void *)((unsigned char *)to->pages + ((const unsigned char *)to->data[i] -
                                                               (const unsigned char *)to->pages));
+    if (from->graph->tensors[same].group != 0) {
+      widen_rows(&from->graph->tensors[same], from->data[same], values);
+      continue;
+    }
     // Vectors are f32 in both.
     mgl_widen_f32(tensor->rank == 1 ? MGL_DTYPE_F32 : from->graph->tensors[same].dtype,
                   from->data[same], count, values);
@@ -73,6 +87,7 @@ void gpu_twin_open_exact(const gpu_model *model, const gpu_twin *cpu, gpu_twin *
   mgl_error err = {0};
   mgl_config config = model->config;
   config.dtype = MGL_DTYPE_F32;
+  config.quantization = (mgl_quantization){0};
   *out = (gpu_twin){0};
   gpu_must(mgl_family_build(&config, NULL, &out->widened, &err), &err);
   open_twin(out->widened, (uint32_t)cpu->graph->tokens, cpu->memory->options.page_count, out);

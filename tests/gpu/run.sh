@@ -22,7 +22,8 @@
 #       with its defaults, dummy weights; default: qwen3-0.6b, qwen3-8b); the figures go to
 #       $MGL_GPU_WORK/gpu_throughput.csv too. Then starts and memory (part start).
 #   run.sh [PROGRAM] codes [MODEL...]       quantised weights, by the command: a layer of MODEL in FP8,
-#                                           INT8 and INT4 op by op, then its milliseconds a token
+#                                           INT8 and INT4 op by op, then its milliseconds a token,
+#                                           and of large iterations
 #                                           (default: qwen3-0.6b, llama-3.2-1b, qwen3-8b)
 #   run.sh [PROGRAM] modes [MODEL...]       mega against full, batches and contexts; the table goes
 #       to $MGL_GPU_WORK/gpu_modes.csv too
@@ -223,6 +224,7 @@ codes() {
   command=${MGL_MEGALITH:-build/megalith}
   work=${MGL_GPU_WORK:-/tmp/megalith-gpu}
   [ $# -gt 0 ] || set -- bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b bench/configs/qwen3-8b
+  part wide fp8 int4 int4_32 int8
   for model; do
     for form in fp8 int8 int4; do
       folder=$(coded "$model" $form)
@@ -234,6 +236,7 @@ codes() {
         step 240 "$command" bench "$folder" --device cuda --load-format dummy --mode mega \
           -b $batch -p 64 -g 256
       done
+      part wide context=512 "$folder"
       rm -r "$folder"
     done
   done

@@ -21,7 +21,7 @@ enum {
   PAGES = 24,  // of each sequence
   MOST_ROWS = SEQUENCES,
   SPEED_TOKENS = 2048,
-  LEAST_DECODE = 16,  // sequences that are timed
+  LEAST_DECODE = 4,  // sequences that are timed
 };
 
 typedef struct wide_sides {

@@ -31,7 +31,15 @@ uint32_t fake_cuda_wide_tile(const char *function) {
       return (uint32_t)MGL_WIDE_LEAST_TILE << i;
     }
   }
-  return strcmp(function, "mgl_wide_kernel") == 0 ? MGL_WIDE_MOST_TILE : 0;
+  if (strcmp(function, "mgl_wide_kernel") != 0) {
+    return 0;
+  }
+  assert_false(fake.codes);
+  return MGL_WIDE_MOST_TILE;
+}
+
+static uint32_t most_tile(void) {
+  return fake.codes ? MGL_WIDE_MOST_CODED_TILE : MGL_WIDE_MOST_TILE;
 }
 
 static const mgl_lanes one_lane = {.lane = 0, .count = 1};
@@ -89,13 +97,13 @@ void fake_cuda_wide_run(void **p, uint32_t tile_tokens) {
   const mgl_wide_run *run = pointer_of(p[0]);
   const mgl_wide_plan *plan = run->plan;
   if (run->steps == NULL) {
-    fake.empty_wide_runs += tile_tokens == MGL_WIDE_MOST_TILE ? 1 : 0;
+    fake.empty_wide_runs += tile_tokens == most_tile() ? 1 : 0;
     return;
   }
   if (run->tile_tokens != tile_tokens) {
     return;
   }
-  assert_true(tile_tokens == MGL_WIDE_MOST_TILE || plan->token_count <= tile_tokens);
+  assert_true(tile_tokens == most_tile() || plan->token_count <= tile_tokens);
   walk_steps(run);
   for (uint32_t i = 0; i < plan->token_count && wide_of != NULL; i++) {
     fake_cuda_compute_row(wide_of, plan->slots[i], plan->positions[i], plan->tokens[i]);

@@ -11,21 +11,29 @@
 #include "graph/family.h"
 #include "support/fake_cuda.h"
 
-static const char config_json[] =
+static const char *const config_json =
     "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
     "\"hidden_size\":256,\"intermediate_size\":200,\"num_hidden_layers\":2,"
     "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"max_position_embeddings\":16384,"
     "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
     "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
 
+static const char *const coded_json =
+    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":512,"
+    "\"hidden_size\":256,\"intermediate_size\":320,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"max_position_embeddings\":16384,"
+    "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
+    "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\",\"quantization_config\":"
+    "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}}";
+
 mgl_graph *fake_model_graph(const mgl_checkpoint *checkpoint) {
   mgl_error err = {0};
   mgl_config config;
   mgl_generation generation;
   mgl_graph *graph = NULL;
-  assert_int_equal(
-      mgl_config_parse(config_json, strlen(config_json), "test", &config, &generation, &err),
-      MGL_OK);
+  const char *json = fake.codes ? coded_json : config_json;
+  assert_int_equal(mgl_config_parse(json, strlen(json), "test", &config, &generation, &err),
+                   MGL_OK);
   assert_int_equal(mgl_family_build(&config, checkpoint, &graph, &err), MGL_OK);
   return graph;
 }

@@ -139,6 +139,7 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_RANKS=%u",
                  shape->ranks == 0 ? 1u : shape->ranks);
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_GROUPS_OF_32=%d", shape->groups_of_32 ? 1 : 0);
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_GROUPS_OF_64=%d", shape->groups_of_64 ? 1 : 0);
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_PAGE_BYTES=%u",
                  shape->page_bytes == 0 ? (unsigned)MGL_CUDA_PAGE_BYTES : shape->page_bytes);
   const mgl_cuda_experts *e = &shape->experts;

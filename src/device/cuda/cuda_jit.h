@@ -56,6 +56,7 @@ typedef struct mgl_cuda_shape {
   bool trace;
   uint32_t packings;    // mgl_packed_kinds; 0: bf16
   bool groups_of_32;    // of codes
+  bool groups_of_64;    // of codes
   uint32_t page_bytes;  // from an smem page to the next; 0: MGL_CUDA_PAGE_BYTES
   mgl_cuda_experts experts;
   uint32_t ranks;       // GPUs that run the model together; 0: 1

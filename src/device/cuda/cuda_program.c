@@ -144,6 +144,7 @@ mgl_status mgl_cuda_load_modules(mgl_cuda_program *p, const mgl_cuda_module *mod
                           .trace = p->trace_spans > 0,
                           .packings = p->packings,
                           .groups_of_32 = mgl_packed_has_group(p->program, 32),
+                          .groups_of_64 = mgl_packed_has_group(p->program, 64),
                           .page_bytes = p->page_bytes,
                           .experts = p->model.experts,
                           .ranks = p->build.ranks};

@@ -65,11 +65,7 @@ static void size_mixture(const mgl_graph *program, const mgl_op *op, mgl_cuda_op
 static void size_linear(const mgl_graph *program, uint32_t rows, const mgl_op *op,
                         mgl_cuda_op *out) {
   mgl_packed_matrices m = mgl_packed_matrices_of(program, op);
-  uint32_t group_shift = 0;
-  while (1u << group_shift < m.group) {
-    group_shift++;
-  }
-  out->flags = mgl_packing_flags(m.packing, group_shift);
+  out->flags = mgl_packed_flags(&m);
   set_tiles(out, rows);
   out->k = m.k;
   out->k_padded = m.k_padded;

@@ -98,6 +98,29 @@ static mgl_status pack_matrix(uploader *u, target t, mgl_error *err) {
   return MGL_OK;
 }
 
+// Zero points are whole numbers of scales.
+static mgl_status check_zeros(const mgl_tensor *tensor, const unsigned char *rows, uint32_t k,
+                              mgl_error *err) {
+  const mgl_row_layout layout = mgl_row_layout_of(mgl_tensor_form(tensor), k);
+  for (uint64_t row = 0; tensor->offsets && row < tensor->dims[0].number; row++) {
+    for (uint32_t g = 0; g < layout.groups; g++) {
+      const unsigned char *at = rows + row * layout.bytes + g * sizeof(float);
+      float scale, offset;
+      memcpy(&scale, at + layout.scales, sizeof scale);
+      memcpy(&offset, at + layout.offsets, sizeof offset);
+      if (mgl_zero_of(scale, offset) == MGL_NO_ZERO) {
+        return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                             "weight \"%s\", row %llu, group %u: expected an offset that is a "
+                             "whole number of scales (up to %d), found %g for a scale of %g; run "
+                             "it on the CPU",
+                             tensor->name, (unsigned long long)row, g, MGL_MOST_ZERO,
+                             (double)offset, (double)scale);
+      }
+    }
+  }
+  return MGL_OK;
+}
+
 // Of codes, whose rows the host has made (mgl_cpu_weights).
 static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_error *err) {
   const mgl_cuda_driver *driver = &u->p->device->driver;
@@ -106,6 +129,7 @@ static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_e
   mgl_cu_ptr staging = u->p->memory[MGL_CUDA_MEMORY_STAGING];
   const mgl_row_layout row = mgl_row_layout_of(mgl_tensor_form(tensor), m.k);
   uint32_t packing = m.packing;
+  MGL_TRY(check_zeros(tensor, from, m.k, err));
   uint64_t most = u->p->layout.bytes[MGL_CUDA_MEMORY_STAGING] / row.bytes / MGL_CUDA_HALF_ROWS *
                   MGL_CUDA_HALF_ROWS;
   for (uint64_t begin = 0; begin < tensor->dims[0].number; begin += most) {
@@ -114,6 +138,7 @@ static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_e
                           .row_count = (uint32_t)(left < most ? left : most),
                           .row_bytes = (uint32_t)row.bytes,
                           .scales = (uint32_t)row.scales,
+                          .offsets = (uint32_t)row.offsets,
                           .k = m.k,
                           .group = tensor->group};
     uint32_t first = t.first_block + (uint32_t)(begin / MGL_CUDA_HALF_ROWS) * t.block_stride;

@@ -31,8 +31,9 @@ uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t toke
 
 // --- graphs --------------------------------------------------------------------------------------
 
-static mgl_stages_options stages_of(const mgl_cuda_wide_sizes *sizes, uint32_t graph) {
-  return mgl_stages_options_of(sizes->few, graph, sizes->logit_rows, sizes->workers);
+static mgl_stages_options stages_of(const mgl_graph *program, const mgl_cuda_wide_sizes *sizes,
+                                    uint32_t graph) {
+  return mgl_stages_options_of(program, sizes->few, graph, sizes->logit_rows, sizes->workers);
 }
 
 static void *block_at(const mgl_cuda_wide_addresses *a, uint64_t offset) {
@@ -141,7 +142,7 @@ static void bind_linear(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
                         const mgl_schedule_op *of, mgl_wide_op *out) {
   const mgl_op *op = &a->program->ops[of->op];
   mgl_packed_matrices m = mgl_packed_matrices_of(a->program, op);
-  out->op.flags = of->flags;
+  out->op.flags = of->flags | mgl_packed_flags(&m);
   out->op.k = m.k;
   out->op.k_padded = m.k_padded;
   out->op.n = (uint32_t)mgl_tensor_row_elements(&a->program->tensors[op->output]);
@@ -181,7 +182,7 @@ static mgl_wide_op bind_op(const mgl_cuda_wide_addresses *a, const mgl_schedule 
 mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph,
                                     mgl_wide_op *ops, mgl_cuda_step *steps, uint32_t *step_start,
                                     mgl_error *err) {
-  mgl_stages_options options = stages_of(&a->wide->sizes, graph);
+  mgl_stages_options options = stages_of(a->program, &a->wide->sizes, graph);
   mgl_schedule *s = NULL;
   MGL_TRY(mgl_lower_stages(a->program, &options, &s, err));
   for (uint32_t i = 0; i < s->op_count; i++) {
@@ -260,7 +261,7 @@ static void lay_out_image(mgl_cuda_wide_layout *out) {
 // The graph of so many tokens, and what its steps leave for each other.
 static mgl_status lay_out_graph(const mgl_graph *program, uint32_t graph, uint64_t *part_bytes,
                                 mgl_cuda_wide_layout *out, mgl_error *err) {
-  mgl_stages_options options = stages_of(&out->sizes, graph);
+  mgl_stages_options options = stages_of(program, &out->sizes, graph);
   mgl_cuda_wide_graph *g = &out->graphs[graph];
   mgl_schedule *s = NULL;
   MGL_TRY(mgl_lower_stages(program, &options, &s, err));
@@ -288,7 +289,7 @@ mgl_status mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model 
   uint64_t part_bytes = 0;
   for (uint32_t i = 0; i < out->graph_count; i++) {
     MGL_TRY(lay_out_graph(program, i, &part_bytes, out, err));
-    mgl_stages_options options = stages_of(sizes, i);
+    mgl_stages_options options = stages_of(program, sizes, i);
     uint32_t rows = mgl_stages_gathered_rows(&options);
     gathered = rows > gathered ? rows : gathered;
     stages = out->graphs[i].stage_count > stages ? out->graphs[i].stage_count : stages;

@@ -1,5 +1,6 @@
 // Panels of codes: what the packing kernels write is where the layout's description says, and
 // decodes to what the rows hold.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,17 +11,20 @@
 
 #include "base/alloc.h"
 #include "base/form.h"
+#include "model/quantize_row.h"
 #include "twin/packing.h"
 
 typedef struct kind {
   mgl_packing packing;
   mgl_dtype dtype;
   unsigned codes;
+  bool zeros;
 } kind;
 
-static const kind kinds[] = {{MGL_PACKING_E4M3, MGL_DTYPE_E4M3, 256},
-                             {MGL_PACKING_I8, MGL_DTYPE_I8, 256},
-                             {MGL_PACKING_I4, MGL_DTYPE_I4, 16}};
+static const kind kinds[] = {{MGL_PACKING_E4M3, MGL_DTYPE_E4M3, 256, false},
+                             {MGL_PACKING_I8, MGL_DTYPE_I8, 256, false},
+                             {MGL_PACKING_I4, MGL_DTYPE_I4, 16, false},
+                             {MGL_PACKING_Z4, MGL_DTYPE_I4, 16, true}};
 
 // A matrix in rows, with codes and scales that follow no pattern of the layout.
 static unsigned char *make_rows(mgl_form form, unsigned codes, uint32_t row_count, uint32_t k,
@@ -29,8 +33,9 @@ static unsigned char *make_rows(mgl_form form, unsigned codes, uint32_t row_coun
   unsigned char *rows = mgl_alloc(row_count * layout.bytes);
   uint8_t *row_codes = mgl_alloc(k);
   float *scales = mgl_alloc_zeroed(layout.groups, sizeof *scales);
+  float *offsets = mgl_alloc_zeroed(layout.groups, sizeof *offsets);
   uint32_t x = seed * 2654435761u + 1;
-  assert_true(rows != NULL && row_codes != NULL && scales != NULL);
+  assert_true(rows != NULL && row_codes != NULL && scales != NULL && offsets != NULL);
   for (uint32_t row = 0; row < row_count; row++) {
     for (uint32_t e = 0; e < k; e++) {
       x = x * 1664525u + 1013904223u;
@@ -38,9 +43,12 @@ static unsigned char *make_rows(mgl_form form, unsigned codes, uint32_t row_coun
     }
     for (uint32_t g = 0; g < layout.groups; g++) {
       scales[g] = 0.5f + (float)(row * 131 + g * 7 + seed) * 0x1p-9f;
+      offsets[g] = scales[g] * (float)((int)((row * 5 + g * 3 + seed) % 16) - 8);
     }
-    mgl_row_write(form, k, row_codes, scales, NULL, rows + row * layout.bytes);
+    mgl_row_write(form, k, row_codes, scales, form.offsets ? offsets : NULL,
+                  rows + row * layout.bytes);
   }
+  mgl_free(offsets);
   mgl_free(row_codes);
   mgl_free(scales);
   return rows;
@@ -52,7 +60,7 @@ static unsigned find_code(mgl_packing packing, const uint8_t *panel, uint32_t ro
   const uint32_t j = in / 32, t = in % 32 / 8, s = in % 8 / 4, h = in % 4 / 2, i = in % 2;
   const uint32_t lane = 4 * g + t;
   uint32_t word;
-  if (packing == MGL_PACKING_I4) {
+  if (packing >= MGL_PACKING_I4) {
     memcpy(&word, panel + column * 512 + 16 * lane + (2 * j + s) * 4, sizeof word);
     return word >> (4 * (2 * h + u) + 16 * i) & 15;
   }
@@ -67,9 +75,22 @@ static unsigned find_code(mgl_packing packing, const uint8_t *panel, uint32_t ro
 
 static float find_scale(mgl_packing packing, const uint8_t *panel, uint32_t group, uint32_t row) {
   float scale;
-  uint32_t codes_bytes = packing == MGL_PACKING_I4 ? 8192 : 16384;
-  memcpy(&scale, panel + codes_bytes + group * 64 + row % 8 * 8 + row / 8 * 4, sizeof scale);
+  uint32_t codes_bytes = packing >= MGL_PACKING_I4 ? 8192 : 16384;
+  uint32_t group_bytes = packing == MGL_PACKING_Z4 ? 128 : 64;
+  memcpy(&scale, panel + codes_bytes + group * group_bytes + row % 8 * 8 + row / 8 * 4,
+         sizeof scale);
   return scale;
+}
+
+// What is added to 128 and a nibble for the code's value: twice in a word.
+static float find_zero(const uint8_t *panel, uint32_t group, uint32_t row) {
+  uint32_t word;
+  float zero;
+  memcpy(&word, panel + 8192 + group * 128 + 64 + row % 8 * 8 + row / 8 * 4, sizeof word);
+  assert_int_equal(word >> 16, word & 0xffff);
+  word &= 0xffff0000u;
+  memcpy(&zero, &word, sizeof zero);
+  return zero;
 }
 
 static void pack(mgl_packing packing, mgl_form form, const unsigned char *rows, uint32_t row_count,
@@ -79,6 +100,7 @@ static void pack(mgl_packing packing, mgl_form form, const unsigned char *rows, 
                                 .row_count = row_count,
                                 .row_bytes = (uint32_t)layout.bytes,
                                 .scales = (uint32_t)layout.scales,
+                                .offsets = (uint32_t)layout.offsets,
                                 .k = k,
                                 .group = form.group};
   for (uint32_t i = 0; i < 2 * 3 * 5; i++) {
@@ -100,6 +122,11 @@ static void check_row(const kind *of, mgl_form form, const unsigned char *source
     float scale = find_scale(of->packing, panel, e % 1024 / group, row % 16);
     unsigned code = find_code(of->packing, panel, row % 16, e % 1024);
     float value = scale * mgl_code_value(of->dtype, code);
+    if (of->zeros) {  // one rounding less than scale times code, less offset
+      value = scale * (128 + (float)code + find_zero(panel, e % 1024 / group, row % 16));
+      assert_true(e >= k || fabsf(value - wanted[e]) <= scale * 0x1p-19f);
+      continue;
+    }
     assert_true(e < k ? value == wanted[e] : value == 0);
   }
   mgl_free(wanted);
@@ -117,7 +144,8 @@ static void panels_hold_what_the_rows_do(void **state) {
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
     for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++) {
       const uint32_t rows = shapes[j].rows, k = shapes[j].k;
-      const mgl_form form = {.dtype = kinds[i].dtype, .group = shapes[j].group};
+      const mgl_form form = {
+          .dtype = kinds[i].dtype, .group = shapes[j].group, .offsets = kinds[i].zeros};
       const uint32_t group = form.group < MGL_PANEL_K ? form.group : (uint32_t)MGL_PANEL_K;
       size_t bytes =
           (rows + 15) / 16 * (size_t)((k + 1023) / 1024) * mgl_panel_bytes(kinds[i].packing, group);
@@ -139,7 +167,7 @@ static void gate_and_up_share_words(void **state) {
   (void)state;
   enum { ROWS = 24, K = 1024 };
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-    const mgl_form form = {.dtype = kinds[i].dtype, .group = 64};
+    const mgl_form form = {.dtype = kinds[i].dtype, .group = 64, .offsets = kinds[i].zeros};
     size_t row_bytes = mgl_row_layout_of(form, K).bytes;
     size_t bytes = ROWS / 8 * (size_t)mgl_panel_bytes(kinds[i].packing, 64);
     unsigned char *gate = make_rows(form, kinds[i].codes, ROWS, K, 3);
@@ -159,10 +187,52 @@ static void gate_and_up_share_words(void **state) {
   }
 }
 
+// Of offsets that are whole numbers of scales, and of others.
+static void zero_points_are_found(void **state) {
+  (void)state;
+  for (int zero = -8; zero <= 7; zero++) {
+    for (int i = 1; i < 100; i++) {
+      const float scale = (float)i * 0x1.23456p-9f;
+      assert_int_equal(mgl_zero_of(scale, scale * (float)zero), zero);
+      assert_int_equal(mgl_zero_of(scale, scale * ((float)zero + 0.25f)), MGL_NO_ZERO);
+    }
+  }
+  assert_int_equal(mgl_zero_of(0, 0), 0);
+  assert_int_equal(mgl_zero_of(0, 1), MGL_NO_ZERO);
+  assert_int_equal(mgl_zero_of(1, 101), MGL_NO_ZERO);
+}
+
+// Rows of I4 with offsets have zero points, and lie near what they stand for.
+static void drawn_offsets_are_zero_points(void **state) {
+  (void)state;
+  enum { K = 256 };
+  const mgl_form form = {.dtype = MGL_DTYPE_I4, .group = 64, .offsets = true};
+  mgl_error err = {0};
+  mgl_row_quantiser q;
+  bool any = false;
+  assert_int_equal(mgl_row_quantiser_create(form, K, &q, &err), MGL_OK);
+  for (uint32_t i = 0; i < K; i++) {
+    q.values[i] = (float)(i * 7919 % 101) * 0.01f - 0.25f;
+  }
+  mgl_row_quantise(&q, MGL_QUANTISE_RANGE);
+  for (uint32_t i = 0; i < K; i++) {
+    const float scale = q.scales[i / form.group], offset = q.offsets[i / form.group];
+    const int32_t zero = mgl_zero_of(scale, offset);
+    const float value = scale * mgl_code_value(form.dtype, q.codes[i]) - offset;
+    assert_true(zero != MGL_NO_ZERO);
+    any = any || zero != 0;
+    assert_true(fabsf(value - q.values[i]) <= 1.1f * scale);  // clipped: the zero is rounded too
+  }
+  assert_true(any);
+  mgl_row_quantiser_destroy(&q);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(panels_hold_what_the_rows_do),
       cmocka_unit_test(gate_and_up_share_words),
+      cmocka_unit_test(zero_points_are_found),
+      cmocka_unit_test(drawn_offsets_are_zero_points),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ static const mgl_cuda_shape shape_of_codes = {.head_dim = 128,
                                               .group = 2,
                                               .packings = (1u << MGL_PACKING_COUNT) - 1,
                                               .groups_of_32 = true,
-                                              .page_bytes = 20480};
+                                              .page_bytes = 24576};
 // Of the most GPUs.
 static const mgl_cuda_shape shape_of_ranks = {.head_dim = 128, .group = 4, .ranks = MGL_MAX_RANKS};
 static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
@@ -223,6 +223,29 @@ static void the_wide_class_compiles_for_all_architectures(void **state) {
   for_architectures("kernels/cuda/wide_attention.cu", check_wide_attention);
 }
 
+// Codes besides: with groups of 128 or more, and with smaller ones, of which a stage has several.
+static void the_wide_class_of_codes_compiles(void **state) {
+  (void)state;
+  const char *only = getenv("MGL_TEST_ARCHITECTURE");
+  mgl_cuda_shape large = shape_of_codes;
+  large.groups_of_32 = false;
+  if (only != NULL && strcmp(only, "sm_90a") != 0) {
+    skip();
+  }
+  mgl_nvrtc nvrtc;
+  if (!open_nvrtc(&nvrtc)) {
+    skip();
+  }
+  static const char *const sources[] = {"kernels/cuda/wide_64.cu", "kernels/cuda/wide_128.cu"};
+  const mgl_cuda_shape *const shapes[] = {&large, &shape_of_codes};
+  for (int i = 0; i < 2; i++) {
+    mgl_text log;
+    compile_for(&nvrtc, sources[i], "sm_90a", shapes[i], &log);
+    (i == 0 ? check_wide_64 : check_wide_128)(&log, "sm_90a");
+    mgl_text_free(&log);
+  }
+}
+
 // The planner's source is the host's; on a device it keeps everything in registers.
 static void the_planner_compiles_for_the_device(void **state) {
   (void)state;
@@ -398,6 +421,7 @@ int main(void) {
       cmocka_unit_test(op_kernels_compile_for_all_architectures),
       cmocka_unit_test(plain_kernels_compile_for_all_architectures),
       cmocka_unit_test(the_wide_class_compiles_for_all_architectures),
+      cmocka_unit_test(the_wide_class_of_codes_compiles),
       cmocka_unit_test(a_broken_request_is_explained),
       cmocka_unit_test(resources_are_read_from_a_log),
       cmocka_unit_test(architectures_have_their_names),

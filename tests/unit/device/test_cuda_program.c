@@ -261,6 +261,31 @@ static void iterations_find_their_kernel(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
+// The same with weights of codes, whose tiles have 128 tokens at most.
+static void large_iterations_run_with_codes(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = usual;
+  mgl_cuda_outcome outcome = {0};
+  crowd c = {0};
+  options.sizes.limits.tokens = 300;
+  options.sizes.sequences = CROWD_SLOTS;
+  fake.codes = true;
+  fake.wide_runs = 0;
+  mgl_cuda_program *program = fake_model_program(&device, options);
+  assert_true(program->packings >> 1 != 0);
+  run_crowd(program, &c, false, &outcome);
+  assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
+  assert_true(fake.wide_runs >= 4 && c.most > MGL_WIDE_MOST_CODED_TILE);
+  assert_int_equal(fake.run->iteration_tokens, MGL_NARROW_TOKENS_CODED);
+  const mgl_cuda_wide_layout *wide = &program->wide.layout;
+  assert_int_equal(wide->graphs[wide->graph_count - 1].tokens, 512);
+  assert_int_equal(wide->graphs[wide->graph_count - 1].tile_tokens, MGL_WIDE_MOST_CODED_TILE);
+  mgl_cuda_program_destroy(program);
+  fake.codes = false;
+  assert_int_equal(fake.live, 0);
+}
+
 // The same with the portable kernels, on any GPU but one with very many multiprocessors.
 static void large_iterations_run_on_other_gpus(void **state) {
   (void)state;
@@ -760,6 +785,7 @@ int main(void) {
       cmocka_unit_test(large_iterations_run_in_the_wide_class),
       cmocka_unit_test(what_runs_is_the_schedule),
       cmocka_unit_test(iterations_find_their_kernel),
+      cmocka_unit_test(large_iterations_run_with_codes),
       cmocka_unit_test(large_iterations_run_on_other_gpus),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(pages_in_flight_are_bounded),

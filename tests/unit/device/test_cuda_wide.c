@@ -437,9 +437,9 @@ static void small_iterations_are_narrow(void **state) {
   const uint64_t mib = 1 << 20;
   mgl_op ops[5] = {{.kind = MGL_OP_EMBED},
                    {.kind = MGL_OP_ATTEND},
-                   {.kind = MGL_OP_GATE_UP},
+                   {.kind = MGL_OP_RMSNORM},
                    {.kind = MGL_OP_ATTEND},
-                   {.kind = MGL_OP_LOGITS}};
+                   {.kind = MGL_OP_RMSNORM}};
   const mgl_graph program = {.ops = ops, .op_count = 5};
   assert_int_equal(mgl_narrow_tokens(&program, 2 * 288 * mib, false), 32);
   assert_int_equal(mgl_narrow_tokens(&program, 2 * 288 * mib + 1, false), 16);

@@ -27,17 +27,22 @@ enum {
 
 template <mgl_packing P>
 struct mgl_coded {
-  static constexpr int QUADS = P == MGL_PACKING_I4 ? 1 : 2;  // 16 bytes each that a lane has
+  static constexpr bool NIBBLES = P >= MGL_PACKING_I4;
+  static constexpr bool ZEROS = P == MGL_PACKING_Z4;
+  static constexpr int QUADS = NIBBLES ? 1 : 2;  // 16 bytes each that a lane has
   static constexpr int SLICE_BYTES = QUADS * 512 * MGL_CUDA_CONSUMER_WARPS;
-  static constexpr int PANELS = P == MGL_PACKING_I4 ? 2 : 1;  // of a page
+  static constexpr int PANELS = NIBBLES ? 2 : 1;  // of a page
+  static constexpr int GROUP_BYTES = (ZEROS ? 2 : 1) * MGL_PANEL_SCALE_BYTES;
   static constexpr int CODES_BYTES = MGL_SLICES * SLICE_BYTES;
 };
 
-// What a lane has of a slice: codes, and the scales of rows g and g + 8, of each sum.
+// What a lane has of a slice: codes, and the scales of rows g and g + 8, of each sum, and their
+// zero points (mgl_panel_zero).
 template <mgl_packing P>
 struct mgl_slice {
   uint4 v[mgl_coded<P>::QUADS];
   float2 scale[MGL_SLICE_SUMS];
+  uint2 zero[mgl_coded<P>::ZEROS ? (int)MGL_SLICE_SUMS : 1];
 };
 
 // Sums of a slice's products.
@@ -62,10 +67,10 @@ static __device__ __forceinline__ mgl_slice_places mgl_find_slices(const mgl_wor
   mgl_slice_places at;
   at.codes = mgl_kept(w->warp * (mgl_coded<P>::QUADS * 512) + w->lane * 16);
   at.scales = mgl_kept(mgl_coded<P>::CODES_BYTES +
-                       (w->warp * MGL_PANEL_COLUMNS >> group_shift) * MGL_PANEL_SCALE_BYTES +
+                       (w->warp * MGL_PANEL_COLUMNS >> group_shift) * mgl_coded<P>::GROUP_BYTES +
                        w->lane / 4 * 8);
-  at.scales_step = mgl_kept((MGL_SLICE_K >> group_shift) * MGL_PANEL_SCALE_BYTES);
-  at.scales_other = group_shift == 5 ? MGL_PANEL_SCALE_BYTES : 0;
+  at.scales_step = mgl_kept((MGL_SLICE_K >> group_shift) * mgl_coded<P>::GROUP_BYTES);
+  at.scales_other = group_shift == 5 ? mgl_coded<P>::GROUP_BYTES : 0;
   at.magic = 0x43004300u | zero;
   return at;
 }
@@ -87,17 +92,30 @@ static __device__ __forceinline__ void mgl_read_slice(const mgl_slice_places *at
   uint32_t scales = panel + at->scales + slice * at->scales_step;
 #pragma unroll
   for (int i = 0; i < MGL_SLICE_SUMS; i++) {
-    out->scale[i] = mgl_load_shared_pair(scales + i * at->scales_other);
+    const uint32_t from = scales + i * at->scales_other;
+    out->scale[i] = mgl_load_shared_pair(from);
+    if (mgl_coded<P>::ZEROS) {
+      const float2 zero = mgl_load_shared_pair(from + MGL_PANEL_SCALE_BYTES);
+      out->zero[i] = {__float_as_uint(zero.x), __float_as_uint(zero.y)};
+    }
   }
 }
 
-// 0 once the loads have arrived (mgl_loads_arrived).
+// 0 once the loads have arrived (mgl_loads_arrived). (Or, not exclusive or: where there is one sum,
+// the first scale and the last are the same one, and would not be waited for.)
 template <mgl_packing P>
 static __device__ __forceinline__ uint32_t mgl_slice_arrived(const mgl_slice<P> *s, uint32_t zero) {
-  uint32_t bits = __float_as_uint(s->scale[0].x) ^ __float_as_uint(s->scale[MGL_SLICE_SUMS - 1].x);
+  uint32_t bits = 0;
+#pragma unroll
+  for (int i = 0; i < MGL_SLICE_SUMS; i++) {
+    bits |= __float_as_uint(s->scale[i].x);
+    if (mgl_coded<P>::ZEROS) {
+      bits |= s->zero[mgl_coded<P>::ZEROS ? i : 0].x;
+    }
+  }
 #pragma unroll
   for (int i = 0; i < mgl_coded<P>::QUADS; i++) {
-    bits ^= s->v[i].x;
+    bits |= s->v[i].x;
   }
   return bits & zero;
 }
@@ -112,12 +130,17 @@ static __device__ __forceinline__ uint32_t mgl_bf16_pair_fma(uint32_t a, uint32_
 template <mgl_packing P>
 static __device__ __forceinline__ void mgl_decode(const mgl_slice<P> *s, uint32_t magic, int step,
                                                   uint32_t a[4]) {
-  if constexpr (P == MGL_PACKING_I4) {
+  if constexpr (mgl_coded<P>::NIBBLES) {
     const uint4 v = s->v[0];
     const uint32_t word = step == 0 ? v.x : step == 1 ? v.y : step == 2 ? v.z : v.w;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {  // 128 + code, less 136
-      a[i] = mgl_bf16_pair_fma((word >> 4 * i & 0x000f000fu) | magic, 0x3f803f80u, 0xc308c308u);
+    for (int i = 0; i < 4; i++) {  // 128 + code, less 136, or 136 + zero
+      uint32_t less = 0xc308c308u;
+      if (mgl_coded<P>::ZEROS) {
+        const uint2 zero = s->zero[MGL_SLICE_SUMS == 2 ? step / 2 : 0];
+        less = i % 2 == 0 ? zero.x : zero.y;
+      }
+      a[i] = mgl_bf16_pair_fma((word >> 4 * i & 0x000f000fu) | magic, 0x3f803f80u, less);
     }
   } else {
     const uint4 v = s->v[step / 2];

@@ -211,11 +211,12 @@ static __device__ __forceinline__ void mgl_one_share_squares(
 
 // --- pages ---------------------------------------------------------------------------------------
 
-// A warp's part of a page; of codes, of a panel.
+// A warp's part of a page; of codes, of all panels that a page may have.
 template <mgl_packing P>
 struct mgl_one_page {
   static constexpr int AHEAD = 1;
-  mgl_slice<P> slice[MGL_SLICES];
+  static constexpr int SLICES = MGL_SLICES * mgl_coded<P>::PANELS;
+  mgl_slice<P> slice[SLICES];
 };
 
 template <>
@@ -227,8 +228,8 @@ struct mgl_one_page<MGL_PACKING_BF16> {
 // The task's pages as a warp goes through them.
 struct mgl_one_ring {
   uint32_t page, parity;  // of the next one to load
-  uint32_t left;          // pages of the task that are not loaded yet; of codes, panels
-  uint32_t panel;         // of codes: the next one's number in its row block
+  uint32_t left;          // pages of the task that are not loaded yet
+  uint32_t slice;         // of codes: the next one's number in its row block
 };
 
 enum { MGL_ONE_FREE = (int)(offsetof(mgl_block, page_free) - offsetof(mgl_block, page_full)) };
@@ -411,31 +412,34 @@ static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const 
 
 // --- pages of codes ------------------------------------------------------------------------------
 
-// The next panel, into registers. Its page is there before its first one, and free behind its last.
+// The next page, into registers. A row block's last page may have one panel where others have two:
+// then the second one is the first again, of scale 0.
 template <mgl_packing P>
 static __device__ __forceinline__ void mgl_one_load(const mgl_worker *w, const mgl_linear *l,
                                                     mgl_one_ring *ring, mgl_one_page<P> *out) {
-  const uint32_t in_page = ring->panel % mgl_coded<P>::PANELS;
-  const uint32_t panels = l->pages / MGL_SLICES;
+  constexpr uint32_t slices = mgl_one_page<P>::SLICES;
+  const bool whole = slices == MGL_SLICES || ring->slice + slices <= l->pages;
+  const uint32_t from = l->page_at + ring->page * MGL_PAGE_BYTES;
   uint32_t full = mgl_one_barrier(w, ring->page);
-  if (in_page == 0) {
-    mgl_page_wait_at(w, full, ring->parity);
-  }
+  mgl_page_wait_at(w, full, ring->parity);
 #pragma unroll
-  for (int i = 0; i < MGL_SLICES; i++) {
-    mgl_read_slice<P>(&l->slices,
-                      l->page_at + ring->page * MGL_PAGE_BYTES + in_page * l->panel_bytes, i,
-                      &out->slice[i]);
+  for (uint32_t i = 0; i < slices; i++) {
+    mgl_read_slice<P>(&l->slices, from + (whole ? i / MGL_SLICES * l->panel_bytes : 0),
+                      i % MGL_SLICES, &out->slice[i]);
   }
   ring->left--;
-  ring->panel = ring->panel + 1 == panels ? 0 : ring->panel + 1;
-  if (ring->panel != 0 && in_page + 1 != mgl_coded<P>::PANELS) {
-    return;
-  }
+  ring->slice = ring->slice + slices >= l->pages ? 0 : ring->slice + slices;
   uint32_t arrived = 0;
 #pragma unroll
-  for (int i = 0; i < MGL_SLICES; i++) {
+  for (uint32_t i = 0; i < slices; i++) {
     arrived |= mgl_slice_arrived<P>(&out->slice[i], l->zero);
+  }
+#pragma unroll
+  for (uint32_t i = MGL_SLICES; i < slices; i++) {
+#pragma unroll
+    for (int j = 0; j < MGL_SLICE_SUMS; j++) {
+      out->slice[i].scale[j] = whole ? out->slice[i].scale[j] : float2{0, 0};
+    }
   }
   full += MGL_ONE_FREE + arrived;
   __syncwarp();
@@ -447,29 +451,30 @@ static __device__ __forceinline__ void mgl_one_load(const mgl_worker *w, const m
   ring->page = next == w->page_count ? 0 : next;
 }
 
-// The task's first panel, as soon as it is there and the task may run. False: the run has stopped
+// The task's first page, as soon as it is there and the task may run. False: the run has stopped
 // before.
 template <mgl_packing P>
 static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, const mgl_linear *l,
                                                           mgl_one_ring *ring,
-                                                          mgl_one_page<P> *panel) {
+                                                          mgl_one_page<P> *page) {
   if (!mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity)) {
     return false;
   }
-  mgl_one_load(w, l, ring, panel);
+  mgl_one_load(w, l, ring, page);
   return true;
 }
 
-// The products of a panel, and the scales that go onto them.
+// The products of a page, and the scales that go onto them.
+template <mgl_packing P>
 struct mgl_one_made {
-  mgl_slice_sums products[MGL_SLICES][1];
-  float2 scale[MGL_SLICES][MGL_SLICE_SUMS];
+  mgl_slice_sums products[mgl_one_page<P>::SLICES][1];
+  float2 scale[mgl_one_page<P>::SLICES][MGL_SLICE_SUMS];
 };
 
-// Where a warp is in a batch of codes: it adds up the products of one panel while those of the next
+// Where a warp is in a batch of codes: it adds up the products of one page while those of the next
 // one are made.
 struct mgl_coded_place {
-  uint32_t slice;  // of its row block, with which the next panel begins
+  uint32_t slice;  // of its row block, with which the next page begins
   uint4 x[1][2];   // the columns of that slice and of the seven beside it
   uint32_t added;  // slices of its row block that are added up
   mgl_one_sums sums;
@@ -487,46 +492,51 @@ static __device__ __forceinline__ void mgl_coded_columns(const mgl_one_columns<N
   }
 }
 
-// Makes the products of a panel, and goes on behind it. A row block has l->pages slices.
+// Makes the products of a page, and goes on behind it. A row block has l->pages slices.
 template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_coded_make(const mgl_linear *l,
                                                       const mgl_one_columns<NORMED> *columns,
-                                                      const mgl_one_page<P> *panel,
-                                                      mgl_coded_place *at, mgl_one_made *made) {
+                                                      const mgl_one_page<P> *page,
+                                                      mgl_coded_place *at, mgl_one_made<P> *made) {
+  constexpr uint32_t slices = mgl_one_page<P>::SLICES;
+  static_assert(MGL_ONE_PIECES % slices == 0, "at->x has the columns of all of them");
 #pragma unroll
-  for (uint32_t i = 0; i < MGL_SLICES; i++) {
-    mgl_slice_products<P, 1>(&panel->slice[i], l->slices.magic, at->x, made->products[i]);
+  for (uint32_t i = 0; i < slices; i++) {
+    mgl_slice_products<P, 1>(&page->slice[i], l->slices.magic, at->x, made->products[i]);
 #pragma unroll
     for (int j = 0; j < MGL_SLICE_SUMS; j++) {
-      made->scale[i][j] = panel->slice[i].scale[j];
+      made->scale[i][j] = page->slice[i].scale[j];
     }
   }
-  at->slice += MGL_SLICES;
-  if (at->slice == l->pages || at->slice % MGL_ONE_PIECES == 0) {
-    at->slice = at->slice == l->pages ? 0 : at->slice;
+  at->slice += slices;
+  if (at->slice >= l->pages || at->slice % MGL_ONE_PIECES == 0) {
+    at->slice = at->slice >= l->pages ? 0 : at->slice;
     mgl_coded_columns<NORMED>(columns, at);
   }
 }
 
-// Adds up the products of a panel. Those of a slice are in the lanes that hold its column, which
-// give them to the others.
+// Adds up the products of a page. Those of a slice are in the lanes that hold its column, which
+// give them to the others: a lane holds two.
+template <mgl_packing P>
 static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const mgl_linear *l,
-                                                     const mgl_one_made *made,
+                                                     const mgl_one_made<P> *made,
                                                      mgl_coded_place *at) {
-  const int holder = (int)((w->lane & ~3u) + at->added % MGL_ONE_PIECES / 2);
-  static_assert(MGL_SLICES == 2, "a holder has the columns of both");
+  constexpr uint32_t slices = mgl_one_page<P>::SLICES;
+  const uint32_t holder = (w->lane & ~3u) + at->added % MGL_ONE_PIECES / 2;
 #pragma unroll
-  for (uint32_t i = 0; i < MGL_SLICES; i++) {
+  for (uint32_t i = 0; i < slices; i++) {
 #pragma unroll
     for (int j = 0; j < MGL_SLICE_SUMS; j++) {
       const float *p = made->products[i][0].v[j];
       const float2 scale = made->scale[i][j];
-      at->sums.low = __fmaf_rn(__shfl_sync(0xffffffffu, p[i], holder), scale.x, at->sums.low);
-      at->sums.high = __fmaf_rn(__shfl_sync(0xffffffffu, p[2 + i], holder), scale.y, at->sums.high);
+      const int from = (int)(holder + i / 2);
+      at->sums.low = __fmaf_rn(__shfl_sync(0xffffffffu, p[i % 2], from), scale.x, at->sums.low);
+      at->sums.high =
+          __fmaf_rn(__shfl_sync(0xffffffffu, p[2 + i % 2], from), scale.y, at->sums.high);
     }
   }
-  at->added += MGL_SLICES;
-  if (at->added == l->pages) {
+  at->added += slices;
+  if (at->added >= l->pages) {
     if (w->lane % 4 == 0) {
       at->to[w->lane / 4] = at->sums.low;
       at->to[w->lane / 4 + MGL_CUDA_HALF_ROWS] = at->sums.high;
@@ -537,37 +547,43 @@ static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const 
   }
 }
 
-// This warp's part of a batch of codes; *panel is the first one.
+// Pages of a row block of codes.
+template <mgl_packing P>
+static __device__ __forceinline__ uint32_t mgl_one_coded_pages(const mgl_linear *l) {
+  return (l->pages + (mgl_one_page<P>::SLICES - 1)) / mgl_one_page<P>::SLICES;
+}
+
+// This warp's part of a batch of codes; *page is the first one.
 template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const mgl_linear *l,
                                                      const mgl_one_columns<NORMED> *columns,
-                                                     float *partial, mgl_one_page<P> *panel,
+                                                     float *partial, mgl_one_page<P> *page,
                                                      mgl_one_ring *ring) {
   mgl_coded_place at = {
       0, {{columns->v[0], columns->v[1]}}, 0, {0, 0}, partial + w->warp * MGL_ONE_WARP_FLOATS};
   // Two in turn: a copy of products would wait for them.
-  mgl_one_made even, odd;
-  uint32_t left = l->blocks * (l->pages / MGL_SLICES);
-  mgl_coded_make<NORMED, P>(l, columns, panel, &at, &even);
+  mgl_one_made<P> even, odd;
+  uint32_t left = l->blocks * mgl_one_coded_pages<P>(l);
+  mgl_coded_make<NORMED, P>(l, columns, page, &at, &even);
 #pragma unroll 1
   for (;;) {
     if (ring->left > 0) {
-      mgl_one_load(w, l, ring, panel);
+      mgl_one_load(w, l, ring, page);
     }
     if (--left == 0) {
       mgl_coded_add(w, l, &even, &at);
       return;
     }
-    mgl_coded_make<NORMED, P>(l, columns, panel, &at, &odd);
+    mgl_coded_make<NORMED, P>(l, columns, page, &at, &odd);
     mgl_coded_add(w, l, &even, &at);
     if (ring->left > 0) {
-      mgl_one_load(w, l, ring, panel);
+      mgl_one_load(w, l, ring, page);
     }
     if (--left == 0) {
       mgl_coded_add(w, l, &odd, &at);
       return;
     }
-    mgl_coded_make<NORMED, P>(l, columns, panel, &at, &even);
+    mgl_coded_make<NORMED, P>(l, columns, page, &at, &even);
     mgl_coded_add(w, l, &odd, &at);
   }
 }
@@ -705,7 +721,7 @@ static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   mgl_one_aim(w, &l, &output);
   mgl_one_ring ring = {w->page, w->page_parity, (end - begin) * l.pages, 0};
   if constexpr (P != MGL_PACKING_BF16) {
-    ring.left = (end - begin) * (l.pages / MGL_SLICES);
+    ring.left = (end - begin) * mgl_one_coded_pages<P>(&l);
     l.page_at = mgl_shared_address(w->pages);
     l.slices = mgl_find_slices<P>(w, &slot->op);
     l.panel_bytes = mgl_op_panel_bytes(&slot->op);

@@ -5,6 +5,7 @@
 #define MGL_KERNELS_CUDA_LINEAR_WIDE_LINEAR_CUH
 
 #include "kernels/cuda/linear/logit_row.cuh"
+#include "kernels/cuda/linear/wide_codes.cuh"
 #include "kernels/cuda/linear/wide_gemm.cuh"
 #include "kernels/cuda/linear/wide_gemm_mma.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
@@ -402,6 +403,29 @@ static __device__ __forceinline__ void mgl_wide_finish_rotated(mgl_wide_worker *
   }
 }
 
+// The products of the tile, by the packing of its weights.
+template <int P>
+static __device__ __forceinline__ void mgl_wide_multiply_packed(mgl_wide_worker *w,
+                                                                const mgl_wide_slot *slot,
+                                                                const mgl_wide_tile *tile,
+                                                                float (&d)[MGL_WIDE_SUMS]) {
+#if MGL_TARGET_WGMMA && MGL_PACKINGS > 1
+  if constexpr (P + 1 < MGL_PACKING_COUNT) {
+    if (mgl_op_packing(&slot->op) != P) {
+      mgl_wide_multiply_packed<P + 1>(w, slot, tile, d);
+      return;
+    }
+  }
+  if constexpr (P != MGL_PACKING_BF16) {
+    if constexpr ((MGL_PACKINGS >> P & 1) != 0) {
+      mgl_wide_multiply_codes<(mgl_packing)P>(w, slot, tile, d);
+    }
+    return;
+  }
+#endif
+  mgl_wide_multiply(w, tile->stages, d);
+}
+
 static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
                                                        const mgl_wide_slot *slot,
                                                        const mgl_wide_tile *tile) {
@@ -410,7 +434,7 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
   for (int i = 0; i < MGL_WIDE_SUMS; i++) {  // else they are taken to be alive between tasks
     asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i]));
   }
-  mgl_wide_multiply(w, tile->stages, d);
+  mgl_wide_multiply_packed<MGL_PACKING_BF16>(w, slot, tile, d);
   if (slot->op.kind == MGL_OP_LINEAR_ADD && slot->op.passes > 1) {
     mgl_wide_finish_part(w, slot, tile, d);
     if ((slot->op.flags & MGL_WIDE_WEIGHS) != 0) {

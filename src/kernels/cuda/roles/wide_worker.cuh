@@ -14,6 +14,7 @@
 #ifndef MGL_KERNELS_CUDA_ROLES_WIDE_WORKER_CUH
 #define MGL_KERNELS_CUDA_ROLES_WIDE_WORKER_CUH
 
+#include "kernels/cuda/common/page_stream.cuh"
 #include "kernels/cuda/common/worker.cuh"
 #include "twin/wide_layout.h"
 #include "twin/wide_run.h"
@@ -22,6 +23,7 @@ enum {
   MGL_WIDE_SLOTS = 2,
   MGL_WIDE_BLOCK_STAGE_BYTES = MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K * 2,  // a column of a row block
   MGL_WIDE_COLUMN_BYTES = MGL_WIDE_TILE_TOKENS * MGL_WIDE_ROW_BYTES,  // and of x, in a stage
+  MGL_WIDE_PANEL_COLUMNS = MGL_PANEL_K / MGL_WIDE_K,                  // of weights of codes
   // While workers wait for each other, the memory has nothing else to do: stages of weights fill
   // the ring, and so many columns beyond it go to the L2, before their task may run; a column every
   // so many cycles, some more than the memory takes for one of every worker. What is asked for
@@ -91,6 +93,16 @@ struct mgl_wide_worker {
 
 static __device__ __forceinline__ uint32_t mgl_wide_least(uint32_t a, uint32_t b) {
   return a < b ? a : b;
+}
+
+// Bytes of a column of a row block of codes.
+static __device__ __forceinline__ uint32_t mgl_wide_column_bytes(mgl_packing packing) {
+  return MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K / 8 * mgl_packing_bits(packing);
+}
+
+// Stages of the ring that `columns` columns take, the first of which lacks some before them.
+static __device__ __forceinline__ uint32_t mgl_wide_ring_stages(uint32_t columns, uint32_t lacks) {
+  return columns == 0 ? 0 : (columns + lacks + MGL_WIDE_COLUMNS - 1) / MGL_WIDE_COLUMNS;
 }
 
 static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_run *run,
@@ -264,7 +276,7 @@ static __device__ __forceinline__ bool mgl_wide_elect() {
 // An mgl_wide_source says where a tile's stages come from; it is found once, and the same in all
 // lanes.
 struct mgl_wide_source {
-  const uint8_t *weights;  // of the first row block; the next column is behind it
+  const uint8_t *weights;  // of the first row block: the first column; of codes, the first panel
   uint64_t policy;         // of the L2 for them
   uint32_t row_bytes;      // from a row block to the next one
   uint32_t blocks;
@@ -272,7 +284,38 @@ struct mgl_wide_source {
   uint32_t x_column;  // bytes from a column of x to the next one
   uint32_t x_bytes;   // of a column
   uint32_t columns;
+  uint32_t column_bytes;  // of a row block's weights
+  uint32_t pace;          // cycles for a column ahead of the event
+  uint32_t ahead;         // columns for the L2, ahead of the event
+  // Of codes, else 0: the first column's number in its row, and how many columns its stage lacks
+  // before it, so that stages begin where groups do; bytes of a panel.
+  uint32_t first, lacks, panel_bytes;
 };
+
+// Weights of codes: their columns lie in panels, and have fewer bytes, so that they come faster.
+static __device__ __forceinline__ void mgl_wide_source_codes(const mgl_wide_slot *slot,
+                                                             const mgl_wide_tile *tile,
+                                                             mgl_wide_source *s) {
+  const mgl_packing packing = (mgl_packing)mgl_wide_uniform(mgl_op_packing(&slot->op));
+  const bool one_tile = slot->op.tokens <= MGL_WIDE_TILE_TOKENS;
+  s->first = s->lacks = s->panel_bytes = 0;
+  if (!one_tile) {  // what is asked for ahead of it would be in the way (MGL_WIDE_PACE)
+    s->pace = s->ahead = 0;
+  }
+  if (packing == MGL_PACKING_BF16) {
+    return;
+  }
+  s->panel_bytes = mgl_wide_uniform(mgl_op_panel_bytes(&slot->op));
+  s->row_bytes = mgl_panels_of(slot->op.k) * s->panel_bytes;
+  s->row_bytes = mgl_wide_uniform(s->row_bytes);
+  s->weights = mgl_wide_uniform(slot->op.weights + (uint64_t)tile->first_block * s->row_bytes);
+  s->column_bytes = mgl_wide_column_bytes(packing);
+  s->first = mgl_wide_uniform(tile->first_stage);
+  s->lacks = s->first % MGL_WIDE_COLUMNS;
+  const uint32_t times = MGL_WIDE_BLOCK_STAGE_BYTES / s->column_bytes;
+  s->pace /= times;
+  s->ahead *= times;
+}
 
 static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_wide_slot *slot,
                                                                      const mgl_wide_tile *tile) {
@@ -287,13 +330,39 @@ static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_w
   s.x = mgl_wide_uniform((const uint8_t *)slot->op.x + tile->first_stage * (uint64_t)s.x_column +
                          (uint64_t)tile->token * MGL_WIDE_ROW_BYTES);
   s.columns = mgl_wide_uniform(tile->tokens == 0 ? 0 : tile->stages);
+  s.column_bytes = MGL_WIDE_BLOCK_STAGE_BYTES;
+  s.pace = MGL_WIDE_PACE;
+  s.ahead = MGL_WIDE_AHEAD_COLUMNS;
+  if constexpr (MGL_HAS_CODES) {
+    mgl_wide_source_codes(slot, tile, &s);
+  } else {
+    s.first = s.lacks = s.panel_bytes = 0;
+  }
   return s;
 }
 
-// Columns of the tile in its stage `index` of the ring.
+// The tile's first column in its stage `index` of the ring, and how many there are.
+static __device__ __forceinline__ uint32_t mgl_wide_column_of(const mgl_wide_source *source,
+                                                              uint32_t index) {
+  return index * MGL_WIDE_COLUMNS - (index == 0 ? 0 : source->lacks);
+}
+
 static __device__ __forceinline__ uint32_t mgl_wide_columns_in(const mgl_wide_source *source,
                                                                uint32_t index) {
-  return mgl_wide_least(source->columns - index * MGL_WIDE_COLUMNS, MGL_WIDE_COLUMNS);
+  return mgl_wide_least(source->columns - mgl_wide_column_of(source, index),
+                        MGL_WIDE_COLUMNS - (index == 0 ? source->lacks : 0));
+}
+
+// Where the first row block's weights of a column of the tile lie. Columns of a stage follow each
+// other.
+static __device__ __forceinline__ const uint8_t *mgl_wide_weights_at(const mgl_wide_source *source,
+                                                                     uint32_t column) {
+  if (!MGL_HAS_CODES || source->panel_bytes == 0) {
+    return source->weights + column * MGL_WIDE_BLOCK_STAGE_BYTES;
+  }
+  const uint32_t at = source->first + column;
+  return source->weights + at / MGL_WIDE_PANEL_COLUMNS * source->panel_bytes +
+         at % MGL_WIDE_PANEL_COLUMNS * source->column_bytes;
 }
 
 // The weights of stage `index` of the tile. All of the stage's bytes are announced. (Row blocks
@@ -303,26 +372,25 @@ static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
                                                              uint32_t at, uint32_t index) {
   constexpr uint32_t bytes = MGL_WIDE_COLUMNS * MGL_WIDE_BLOCK_STAGE_BYTES;  // of a row block
   const uint32_t stage = at % MGL_WIDE_STAGES, columns = mgl_wide_columns_in(source, index);
+  const uint32_t block_bytes = columns * source->column_bytes;
   uint64_t *full = &w->block->full[stage];
   if (mgl_wide_elect()) {
     const uint32_t to = w->stages + stage * MGL_WIDE_STAGE_BYTES;
-    const uint8_t *from = source->weights + index * bytes;
+    const uint8_t *from = mgl_wide_weights_at(source, mgl_wide_column_of(source, index));
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
-        "r"(columns * (source->blocks * MGL_WIDE_BLOCK_STAGE_BYTES + source->x_bytes))
+        "r"(source->blocks * block_bytes + columns * source->x_bytes)
         : "memory");
     if (source->blocks == MGL_WIDE_FEATURE_BLOCKS) {
 #pragma unroll
       for (uint32_t i = 0; i < MGL_WIDE_FEATURE_BLOCKS; i++) {
-        mgl_wide_copy_by(source->policy, to + i * bytes, from, columns * MGL_WIDE_BLOCK_STAGE_BYTES,
-                         full);
+        mgl_wide_copy_by(source->policy, to + i * bytes, from, block_bytes, full);
         from += source->row_bytes;
       }
     } else {
 #pragma unroll 1
       for (uint32_t i = 0; i < source->blocks; i++) {
-        mgl_wide_copy_by(source->policy, to + i * bytes, from, columns * MGL_WIDE_BLOCK_STAGE_BYTES,
-                         full);
+        mgl_wide_copy_by(source->policy, to + i * bytes, from, block_bytes, full);
         from += source->row_bytes;
       }
     }
@@ -335,7 +403,8 @@ static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
   const uint32_t stage = at % MGL_WIDE_STAGES, columns = mgl_wide_columns_in(source, index);
   if (mgl_wide_elect()) {
     const uint32_t to = w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES;
-    const uint8_t *from = source->x + (uint64_t)(index * MGL_WIDE_COLUMNS) * source->x_column;
+    const uint8_t *from =
+        source->x + (uint64_t)mgl_wide_column_of(source, index) * source->x_column;
 #pragma unroll
     for (uint32_t i = 0; i < MGL_WIDE_COLUMNS; i++) {
       if (i < columns) {
@@ -388,14 +457,13 @@ static __device__ __forceinline__ void mgl_wide_prefetch(const void *from, uint3
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-// Columns [begin, end) of the tile's weights.
+// Columns [begin, end) of the tile's weights, no more than a stage has.
 static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_worker *w,
                                                                  const mgl_wide_source *source,
                                                                  uint32_t begin, uint32_t end) {
   if (w->lane < source->blocks && begin < end) {
-    mgl_wide_prefetch(source->weights + (uint64_t)w->lane * source->row_bytes +
-                          begin * MGL_WIDE_BLOCK_STAGE_BYTES,
-                      (end - begin) * MGL_WIDE_BLOCK_STAGE_BYTES);
+    mgl_wide_prefetch(mgl_wide_weights_at(source, begin) + (uint64_t)w->lane * source->row_bytes,
+                      (end - begin) * source->column_bytes);
   }
 }
 
@@ -441,10 +509,9 @@ static __device__ __forceinline__ uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w
                                                               const mgl_wide_source *source,
                                                               uint32_t stages, bool *open) {
   const uint32_t ring = mgl_wide_least(stages, MGL_WIDE_STAGES);
-  const uint32_t most =
-      mgl_wide_least(source->columns, ring * MGL_WIDE_COLUMNS + MGL_WIDE_AHEAD_COLUMNS);
-  uint32_t asked = 0;                          // stages of the ring
-  uint32_t fetched = ring * MGL_WIDE_COLUMNS;  // columns for the L2 end here
+  uint32_t asked = 0;                                          // stages of the ring
+  uint32_t fetched = ring * MGL_WIDE_COLUMNS - source->lacks;  // columns for the L2 end here
+  const uint32_t most = mgl_wide_least(source->columns, fetched + source->ahead);
   uint32_t due = (uint32_t)clock();
   mgl_wide_state state;
   while ((state = mgl_wide_look(w, &slot->step)) == MGL_WIDE_CLOSED) {
@@ -452,13 +519,13 @@ static __device__ __forceinline__ uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w
     while (asked < ring && (int32_t)(now - due) >= 0 && mgl_wide_has_stage(w, w->stage + asked)) {
       mgl_wide_load_weights(w, source, w->stage + asked, asked);
       asked++;
-      due = now + MGL_WIDE_COLUMNS * MGL_WIDE_PACE;
+      due = now + MGL_WIDE_COLUMNS * source->pace;
     }
     if (asked == ring && fetched < most && (int32_t)(now - due) >= 0) {
       const uint32_t end = mgl_wide_least(most, fetched + MGL_WIDE_COLUMNS);
       mgl_wide_prefetch_weights(w, source, fetched, end);
       fetched = end;
-      due = now + MGL_WIDE_COLUMNS * MGL_WIDE_PACE;
+      due = now + MGL_WIDE_COLUMNS * source->pace;
     }
   }
   *open = state == MGL_WIDE_OPEN;
@@ -470,7 +537,7 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
                                                                const mgl_wide_slot *slot) {
   const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   const mgl_wide_source source = mgl_wide_source_of(slot, &tile);
-  const uint32_t count = (source.columns + MGL_WIDE_COLUMNS - 1) / MGL_WIDE_COLUMNS;
+  const uint32_t count = mgl_wide_ring_stages(source.columns, source.lacks);
   bool open = true;
   const uint32_t ahead = mgl_wide_ask_ahead(w, slot, &source, count, &open);
   if (!open) {

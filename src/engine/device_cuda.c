@@ -63,22 +63,9 @@ static mgl_cuda_program_options program_options(const cuda_model *m, const mgl_d
                                     .keep_activations = job->build->look};
 }
 
-static mgl_status check_experts(const mgl_graph *graph, mgl_error *err) {
-  for (size_t i = 0; i < graph->tensor_count; i++) {
-    if (mgl_tensor_experts(&graph->tensors[i]) != 0) {
-      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                           "%s is a mixture of experts, which runs on the CPU only so far: use "
-                           "--device cpu",
-                           graph->name);
-    }
-  }
-  return MGL_OK;
-}
-
 static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   mgl_graph *fused = NULL;
   mgl_cuda_model model;
-  MGL_TRY(check_experts(program, err));
   MGL_TRY(mgl_fuse_ops_cuda(program, &fused, err));
   mgl_status status = mgl_cuda_model_of(fused, &model, err);
   if (status == MGL_OK) {

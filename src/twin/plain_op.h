@@ -21,8 +21,8 @@ typedef struct mgl_plain_tensor {
   void *v;            // of KV: V
   const float *code;  // [256] values of a code's bits; NULL: elements are plain
   uint32_t dtype;     // mgl_dtype
-  uint32_t rows;      // of the first dim, under this plan
-  uint32_t width;     // elements of a row, of all other dims; of one dim: 1
+  uint32_t rows;      // of the first dim, under this plan; of experts: of all their matrices
+  uint32_t width;     // elements of a row, of all other dims; of one dim: 1; of experts: the last
   uint32_t last;      // elements of the last dim
   // Of codes (base/form.h): elements that share a scale, and where in a row's bytes scales and
   // offsets lie (0: there are none).

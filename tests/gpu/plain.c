@@ -87,6 +87,16 @@ static const struct {
      "\"max_position_embeddings\":2048,\"rms_norm_eps\":1e-5,\"rope_theta\":10000,"
      "\"sliding_window\":300,\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\","
      "\"hidden_act\":\"silu\"}"},
+    // In f32: where roundings may turn a choice of experts, one side is as right as the other.
+    {"a mixture of 42 experts, 6 a token, in f32",
+     "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\","
+     "\"vocab_size\":4001,\"hidden_size\":1000,\"intermediate_size\":2000,"
+     "\"moe_intermediate_size\":516,\"num_experts\":42,\"num_experts_per_tok\":6,"
+     "\"norm_topk_prob\":true,\"decoder_sparse_step\":1,\"mlp_only_layers\":[],"
+     "\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+     "\"head_dim\":128,\"max_position_embeddings\":2048,\"rms_norm_eps\":1e-6,"
+     "\"rope_theta\":1000000,\"tie_word_embeddings\":false,\"torch_dtype\":\"float32\","
+     "\"hidden_act\":\"silu\"}"},
 };
 
 // Runs the same text; out is [WIDE_ROWS, V]. Returns milliseconds of the last chunk.

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "kernels/cuda/plain/plain_attention.cuh"
+#include "kernels/cuda/plain/plain_experts.cuh"
 #include "kernels/cuda/plain/plain_linear.cuh"
 #include "kernels/cuda/plain/plain_rows.cuh"
 #include "support/fake_cuda_parts.h"

@@ -12,6 +12,10 @@
 #include "twin/plain_op.h"
 
 _Static_assert((int)MGL_PLAIN_MAX_INPUTS == (int)MGL_OP_MAX_INPUTS, "a launch has all inputs");
+// As kernels/cuda/plain/plain_experts.cuh has them.
+_Static_assert((int)MGL_MAX_EXPERTS == 1024 && (int)MGL_SCORES_SOFTMAX == 0 &&
+                   (int)MGL_SCORES_SOFTMAX_OF_CHOSEN == 1 && (int)MGL_SCORES_SIGMOID == 2,
+               "kernels and configs have the same experts");
 
 enum {
   ALIGNMENT = 256,      // of every tensor
@@ -275,7 +279,15 @@ static mgl_status put_weights(mgl_cuda_plain *p, const mgl_cpu_weights *found,
       continue;
     }
     uint64_t bytes = weight_bytes(tensor);
-    MGL_TRY(put(p, WEIGHTS, p->tensors[i], found->data[i], bytes, err));
+    uint32_t experts = mgl_tensor_experts(tensor);
+    if (experts == 0) {
+      MGL_TRY(put(p, WEIGHTS, p->tensors[i], found->data[i], bytes, err));
+    }
+    for (uint32_t e = 0; e < experts; e++) {  // one after the other
+      const void *const *matrices = found->data[i];
+      uint64_t each = bytes / experts;
+      MGL_TRY(put(p, WEIGHTS, p->tensors[i] + e * each, matrices[e], each, err));
+    }
     if (progress->report != NULL) {
       progress->report(progress->context, p->tensors[i] + bytes, p->bytes[WEIGHTS]);
     }
@@ -473,6 +485,11 @@ static mgl_plain_tensor bind_tensor(const mgl_cuda_plain *p, uint32_t index,
                           .width = (uint32_t)mgl_tensor_row_elements(tensor),
                           .last = tensor->rank == 1 ? 1 : tensor->dims[tensor->rank - 1].number,
                           .row_bytes = mgl_tensor_row_bytes(tensor)};
+  if (mgl_tensor_experts(tensor) != 0) {
+    out.rows *= tensor->dims[1].number;
+    out.width = out.last;
+    out.row_bytes = mgl_tensor_inner_bytes(tensor);
+  }
   if (kind == KV) {
     out.v = pointer_to(p, KV, p->tensors[index] + half_bytes(p, tensor));
   }
@@ -492,8 +509,9 @@ static uint64_t units_of(const mgl_cuda_plain *p, const mgl_op *op, const mgl_pl
   uint64_t elements = mgl_tensor_elements(&p->program->tensors[op->output], values);
   switch (mgl_op_info_of(op->kind)->unit) {
     case MGL_UNIT_ROW: return values->tokens;
-    case MGL_UNIT_VECTOR:
+    case MGL_UNIT_VECTOR: return elements / bound->in[1].rows;  // of as long a norm
     case MGL_UNIT_HEAD: return elements / bound->out.last;
+    case MGL_UNIT_EXPERT:
     case MGL_UNIT_COLUMN: return elements == 0 ? 0 : bound->out.width;
     case MGL_UNIT_ELEMENT: return elements;
     default: return 1;
@@ -511,6 +529,8 @@ static unsigned blocks_of(const mgl_cuda_plain *p, const mgl_op *op, const mgl_p
     uint64_t tokens = (bound->in[0].rows + MGL_PLAIN_TOKENS - 1) / MGL_PLAIN_TOKENS;
     uint64_t tiles = (blocks + MGL_PLAIN_FEATURES - 1) / MGL_PLAIN_FEATURES * tokens;
     blocks = (tiles + MGL_PLAIN_THREADS / 32 - 1) / (MGL_PLAIN_THREADS / 32);
+  } else if (unit == MGL_UNIT_EXPERT) {
+    blocks = most;  // data say how many have something to do
   }
   return (unsigned)(blocks < most ? blocks : most);
 }

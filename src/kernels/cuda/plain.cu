@@ -1,6 +1,7 @@
 // Plain kernels: one for each op of the tensor program that is not fused, for models that no fused
 // task covers yet (twin/plain.def lists them; device/cuda/cuda_plain.c launches them).
 #include "kernels/cuda/plain/plain_attention.cuh"
+#include "kernels/cuda/plain/plain_experts.cuh"
 #include "kernels/cuda/plain/plain_linear.cuh"
 #include "kernels/cuda/plain/plain_rows.cuh"
 

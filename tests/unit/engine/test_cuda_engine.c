@@ -675,24 +675,6 @@ static void a_launch_waits_for_more(void **state) {
   }
 }
 
-static void mixtures_are_refused_by_name(void **state) {
-  (void)state;
-  mgl_error err = {0};
-  mgl_model_folder folder = {.config = config};
-  mgl_cuda_device device = fake_cuda_device();
-  mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
-  mgl_build build = {.sequence_tokens = CONTEXT, .weights = MGL_WEIGHTS_DUMMY, .cuda = &cuda};
-  mgl_runner *runner = NULL;
-  folder.config.family = MGL_FAMILY_QWEN3_MOE;
-  folder.config.mixture =
-      (mgl_mixture){.expert_count = 4, .slots = 2, .inner_size = 64, .scale = 1};
-  assert_int_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_ERR_UNSUPPORTED);
-  assert_string_equal(err.text,
-                      "cuda: op route (\"0.routes\") has neither a fused task nor a plain kernel; "
-                      "try --device cpu");
-  assert_null(runner);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(requests_go_through_a_launch),
@@ -708,7 +690,6 @@ int main(void) {
       cmocka_unit_test(a_range_of_ops_is_launched),
       cmocka_unit_test(usual_numbers_follow_the_device),
       cmocka_unit_test(a_launch_waits_for_more),
-      cmocka_unit_test(mixtures_are_refused_by_name),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 // Plain kernels against transformers: models of tests/data/reference on the fake GPU, which
 // runs the device's own source of plain kernels with blocks of one thread
 // (support/fake_cuda_plain.c). Among them are all that fused tasks do not cover: Phi, partial
-// rotary, ropes that depend on lengths, sliding windows, biases, f16 and f32.
+// rotary, ropes that depend on lengths, sliding windows, biases, f16 and f32, mixtures of experts.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -22,9 +22,12 @@
 #include "support/reference_run.h"
 
 // One of every kind: the fake GPU takes seconds for each, and `gpu_tests plain` runs all.
-static const char *const names[] = {"phi_half_rotary",     "qwen2_window_layers",
-                                    "llama_dynamic_long",  "qwen3_yarn_biases",
-                                    "llama_longrope_long", "phi_f16_whole"};
+static const char *const names[] = {
+    "phi_half_rotary",       "qwen2_window_layers", "llama_dynamic_long",
+    "qwen3_yarn_biases",     "llama_longrope_long", "phi_f16_whole",
+    "qwen3_moe_512_experts", "olmoe_whole_norm",    "mixtral_one_slot_window",
+    "qwen2_moe_f32",         "glm4_moe_groups",     "glm4_moe_biases_f32",
+    "qwen3_moe_one_expert"};
 #ifdef MGL_TEST_SANITIZED
 enum { MODELS = 1 };
 #else
@@ -127,6 +130,12 @@ static mgl_config config_of(mgl_family family, mgl_dtype dtype) {
   return config;
 }
 
+static mgl_config mixture_of(mgl_dtype dtype) {
+  mgl_config config = config_of(MGL_FAMILY_QWEN3_MOE, dtype);
+  config.mixture = (mgl_mixture){.expert_count = 5, .slots = 2, .inner_size = 72, .scale = 1};
+  return config;
+}
+
 // In f32, where no rounding of activations can turn a token.
 static void check_tokens(const mgl_config *config) {
   mgl_cuda_device device = fake_cuda_device();
@@ -152,12 +161,17 @@ static void an_engine_generates_as_on_the_cpu(void **state) {
   config.window_tokens = 20;
   config.window_layers[0] = 3;
   check_tokens(&config);
+  config = mixture_of(MGL_DTYPE_F32);
+  check_tokens(&config);
   const mgl_form forms[] = {{MGL_DTYPE_E4M3, 128, false},
                             {MGL_DTYPE_I8, MGL_FORM_WHOLE_ROW, false},
                             {MGL_DTYPE_I4, 32, true},
                             {MGL_DTYPE_E2M1, 16, false}};
   for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
     config = config_of(MGL_FAMILY_QWEN3, MGL_DTYPE_F32);
+    config.quantization = (mgl_quantization){.method = MGL_QUANT_COMPRESSED, .drawn = forms[i]};
+    check_tokens(&config);
+    config = mixture_of(MGL_DTYPE_F32);
     config.quantization = (mgl_quantization){.method = MGL_QUANT_COMPRESSED, .drawn = forms[i]};
     check_tokens(&config);
   }
@@ -219,6 +233,8 @@ static void what_no_task_covers_runs_by_plain_kernels(void **state) {
   check_choice(&config, "partial rotary");
   config = config_of(MGL_FAMILY_PHI, MGL_DTYPE_BF16);
   check_choice(&config, "a layer norm");
+  config = mixture_of(MGL_DTYPE_BF16);
+  check_choice(&config, "a mixture of experts");
 }
 
 static mgl_status make_runner(void *context, mgl_error *err) {

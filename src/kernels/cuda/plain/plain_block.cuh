@@ -49,6 +49,15 @@ MGL_PLAIN_FN void mgl_plain_sync() {
   __syncthreads();
 }
 
+// A bit for each lane of a warp that says so; the same in all of them.
+MGL_PLAIN_FN uint32_t mgl_plain_ballot(bool yes) {
+  return __ballot_sync(0xffffffffu, yes);
+}
+
+MGL_PLAIN_FN uint32_t mgl_plain_lowest_bit(uint32_t bits) {
+  return (uint32_t)__ffs((int)bits) - 1;
+}
+
 MGL_PLAIN_FN float mgl_plain_fma(float a, float b, float sum) {
   return fmaf(a, b, sum);
 }
@@ -77,6 +86,15 @@ MGL_PLAIN_FN float mgl_plain_warp_max(float value) {
 }
 
 MGL_PLAIN_FN void mgl_plain_sync(void) {}
+
+MGL_PLAIN_FN uint32_t mgl_plain_ballot(bool yes) {
+  return yes;
+}
+
+MGL_PLAIN_FN uint32_t mgl_plain_lowest_bit(uint32_t bits) {
+  (void)bits;
+  return 0;
+}
 
 // Rounded twice: without the instruction, libm's takes a hundred times as long.
 MGL_PLAIN_FN float mgl_plain_fma(float a, float b, float sum) {

@@ -23,19 +23,21 @@ MGL_PLAIN_FN void mgl_plain_embed(const mgl_plain_op *op, mgl_plain_place at) {
 
 // --- norms ---------------------------------------------------------------------------------------
 
-// The input of vector `unit`, which with rows is another row's.
+// The input of vector `unit` of as many elements as its norm's weight, which with rows is another
+// row's.
 MGL_PLAIN_FN const float *mgl_plain_vector(const mgl_plain_op *op, const mgl_plain_tensor *rows,
                                            uint64_t unit) {
-  uint32_t vectors = op->out.width / op->out.last;  // of a row
+  uint32_t width = op->in[1].rows;
+  uint32_t vectors = op->out.width / width;  // of a row
   uint64_t row = unit / vectors;
   uint64_t source = rows == 0 ? row : mgl_plain_u32(rows)[row];
-  return mgl_plain_f32(&op->in[0]) + source * op->out.width + unit % vectors * op->out.last;
+  return mgl_plain_f32(&op->in[0]) + source * op->out.width + unit % vectors * width;
 }
 
 MGL_PLAIN_FN void mgl_plain_rmsnorm(const mgl_plain_op *op, mgl_plain_place at) {
   const float *weight = mgl_plain_f32(&op->in[1]);
   const mgl_plain_tensor *rows = op->input_count > 2 ? &op->in[2] : 0;
-  uint32_t width = op->out.last;
+  uint32_t width = op->in[1].rows;
   for (uint64_t unit = at.block; unit < op->units; unit += at.blocks) {
     const float *x = mgl_plain_vector(op, rows, unit);
     float squares = 0;
@@ -54,7 +56,7 @@ MGL_PLAIN_FN void mgl_plain_layernorm(const mgl_plain_op *op, mgl_plain_place at
   const float *weight = mgl_plain_f32(&op->in[1]);
   const float *shift = mgl_plain_f32(&op->in[2]);
   const mgl_plain_tensor *rows = op->input_count > 3 ? &op->in[3] : 0;
-  uint32_t width = op->out.last;
+  uint32_t width = op->in[1].rows;
   for (uint64_t unit = at.block; unit < op->units; unit += at.blocks) {
     const float *x = mgl_plain_vector(op, rows, unit);
     float sum = 0, squares = 0;

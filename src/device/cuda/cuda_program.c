@@ -95,7 +95,7 @@ static mgl_status check_graph(const mgl_cuda_program *p, const mgl_task_graph *g
 // One from a file: what will run of it is proven from the program.
 static mgl_status verify_given(const mgl_cuda_program *p, const mgl_task_graph *graph,
                                mgl_error *err) {
-  bool words = !p->build.events_only && !p->build.coarse && mgl_words_carry(graph);
+  bool words = !p->build.events_only && !p->build.coarse && mgl_words_carry(p->program, graph);
   mgl_schedule *schedule = NULL;
   MGL_TRY(mgl_lower_graph(p->program, graph, words ? MGL_LOWER_WORDS : MGL_LOWER_TASKS, &schedule,
                           err));

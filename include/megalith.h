@@ -236,6 +236,10 @@ typedef struct megalith_engine_options {
   const char *partitions;  // how many tasks ops become, "gate_up=16 attend=4,2": of a kind of op or
                            // of one ("3.gate_up"), along its columns or rows, and of attention per
                            // KV head. Results are the same. NULL: the compiler decides
+  const char *compilation;  // how ops are compiled and launched: a JSON object, such as
+                            // {"level": 3, "graph_mode": "PIECEWISE"}, or the path of a file with
+                            // one; docs/modes.md has all settings. Results are the same. NULL: the
+                            // usual way
 } megalith_engine_options;
 
 MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,

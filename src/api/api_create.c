@@ -34,6 +34,17 @@ static mgl_status check_options(const megalith_engine_options *options, mgl_erro
   return MGL_OK;
 }
 
+// Before anything is loaded.
+static mgl_status read_compilation(megalith_engine *engine, const megalith_engine_options *options,
+                                   mgl_error *err) {
+  if (options->compilation == NULL) {
+    return MGL_OK;
+  }
+  mgl_compilation_init(&engine->compilation);
+  MGL_TRY(mgl_compilation_read(&engine->compilation, "compilation", options->compilation, err));
+  return mgl_compilation_check(&engine->compilation, NULL, err);
+}
+
 static mgl_status start_runner(megalith_engine *engine, const megalith_engine_options *options,
                                bool on_gpu, mgl_error *err) {
   const megalith_model *model = engine->model;
@@ -51,6 +62,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .seed = model->dummy_seed,
       .overrides = engine->overrides.items,
       .override_count = (uint32_t)engine->overrides.count,
+      .compilation = options->compilation != NULL ? &engine->compilation : NULL,
       .cuda = on_gpu ? &cuda : NULL,
   };
   if (options->prompt_logprobs && !on_gpu) {
@@ -84,6 +96,8 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
 static mgl_status start_on_gpu(megalith_engine *engine, const megalith_engine_options *options,
                                uint32_t ordinal, mgl_error *err) {
   MGL_TRY(mgl_cuda_device_open((int)ordinal, &engine->device, err));
+  mgl_cuda_device_choose_code(&engine->device,
+                              options->compilation != NULL ? &engine->compilation : NULL);
   mgl_status status = start_runner(engine, options, true, err);
   if (status != MGL_OK) {
     mgl_runner_destroy(engine->runner);
@@ -115,7 +129,11 @@ static mgl_status start_on_device(megalith_engine *engine, const megalith_engine
     (void)snprintf(engine->note, sizeof engine->note, "running on the CPU, not on the GPU: %s",
                    reason.text);
   }
-  return start_runner(engine, options, false, err);
+  MGL_TRY(start_runner(engine, options, false, err));
+  if (engine->note[0] == 0) {
+    (void)snprintf(engine->note, sizeof engine->note, "%s", mgl_runner_note(engine->runner));
+  }
+  return MGL_OK;
 }
 
 // On the thread that will compute.
@@ -126,6 +144,7 @@ static mgl_status start(megalith_engine *engine, const megalith_engine_options *
   if (options->partitions != NULL) {
     MGL_TRY(mgl_overrides_read(&engine->overrides, "partitions", options->partitions, err));
   }
+  MGL_TRY(read_compilation(engine, options, err));
   MGL_TRY(start_on_device(engine, options, err));
   mgl_engine_options engine_options = {.mode = mgl_runner_usual_mode(engine->runner),
                                        .chunk_tokens = options->chunk_tokens,

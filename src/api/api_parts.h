@@ -14,6 +14,7 @@
 #include "api/request_life.h"
 #include "api/text_output.h"
 #include "compile/overrides.h"
+#include "device/compilation.h"
 #include "engine/engine.h"
 #include "grammar/cache.h"
 #include "model/model_folder.h"
@@ -109,6 +110,7 @@ struct megalith_engine {
   // Used by the thread that computes only:
   mgl_cuda_device device;
   mgl_overrides overrides;
+  mgl_compilation compilation;  // of the options that name one
   mgl_runner *runner;
   mgl_engine *engine;
   active_request *active;  // ascending numbers

@@ -34,6 +34,12 @@ static mgl_weight_source weight_source(const char *format) {
 
 mgl_mode mgl_app_mode(const mgl_arguments *arguments) {
   mgl_mode mode = MGL_MODE_MEGA;
+  mgl_compilation compilation;
+  mgl_error ignored;  // it was reported when the model was started, or will be
+  bool given = false;
+  if (mgl_app_compilation(arguments, &compilation, &given, &ignored) == MGL_OK && given) {
+    return compilation.mode;
+  }
   const char *name = mgl_arguments_text(arguments, "mode", mgl_mode_name(mode));
   (void)mgl_mode_parse(name, &mode, NULL);  // the parser of the arguments has checked it
   return mode;
@@ -215,11 +221,18 @@ static bool names_mega(const mgl_arguments *arguments) {
   return argument != NULL && strstr(argument->text, mgl_mode_name(MGL_MODE_MEGA)) != NULL;
 }
 
+static void note_of(const outcome *out) {
+  if (out->runner != NULL && mgl_runner_note(*out->runner)[0] != 0) {
+    (void)fprintf(stderr, "megalith: note: %s\n", mgl_runner_note(*out->runner));
+  }
+}
+
 static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *arguments,
                                uint32_t ordinal, mgl_build *options, const outcome *out,
                                mgl_error *err) {
   MGL_TRY(mgl_device_check_gpu(arguments, err));
   MGL_TRY(mgl_cuda_device_open((int)ordinal, &model->device, err));
+  mgl_cuda_device_choose_code(&model->device, options->compilation);
   mgl_cuda_options cuda = {
       .device = &model->device,
       .launch = {.in_flight = number_of(arguments, "in-flight"),
@@ -239,9 +252,7 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
     mgl_cuda_device_close(&model->device);
     return status;
   }
-  if (out->runner != NULL && mgl_runner_note(*out->runner)[0] != 0) {
-    (void)fprintf(stderr, "megalith: note: %s\n", mgl_runner_note(*out->runner));
-  }
+  note_of(out);
   return MGL_OK;
 }
 
@@ -264,6 +275,31 @@ static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_build *option
   } else if (share != NULL) {
     options->memory_share = share->real;
   }
+  return MGL_OK;
+}
+
+// --level and the like, where the command has them. On a GPU modes that only plain kernels have ask
+// for them by themselves.
+static mgl_status choose_compilation(mgl_app_model *model, const mgl_arguments *arguments,
+                                     mgl_build *options, mgl_error *err) {
+  bool given = false;
+  MGL_TRY(mgl_app_compilation(arguments, &model->compilation, &given, err));
+  const mgl_argument *argument = find_argument(arguments, "mode");
+  bool is_mega = names_mega(arguments);
+  for (const char *at = argument == NULL ? "" : argument->text; !given && !is_mega && *at != 0;) {
+    char name[64];
+    mgl_mode mode = MGL_MODE_MEGA;
+    size_t bytes = strcspn(at, ",");
+    (void)snprintf(name, sizeof name, "%.*s", (int)bytes, at);
+    MGL_TRY(mgl_mode_parse(name, &mode, err));
+    given = mode != MGL_MODE_MEGA && mode != MGL_MODE_FULL;
+    if (given) {
+      MGL_TRY(mgl_compilation_set_mode(&model->compilation, mode, err));
+      MGL_TRY(mgl_compilation_check(&model->compilation, NULL, err));
+    }
+    at += bytes + (at[bytes] == ',');
+  }
+  options->compilation = given ? &model->compilation : NULL;
   return MGL_OK;
 }
 
@@ -328,6 +364,7 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
   mgl_device_choice device;
   mgl_error reason = {0};
   MGL_TRY(choose_sizes(arguments, options, err));
+  MGL_TRY(choose_compilation(model, arguments, options, err));
   MGL_TRY(read_partitions(model, arguments, options, err));
   MGL_TRY(read_task_graphs(model, arguments, options, err));
   MGL_TRY(mgl_device_wanted(arguments, &device, err));
@@ -350,7 +387,9 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
   }
   MGL_TRY(mgl_device_check_cpu(arguments, err));
   options->threads = mgl_arguments_u64(arguments, "threads", 0);
-  return start(model, arguments, options, out, err);
+  MGL_TRY(start(model, arguments, options, out, err));
+  note_of(out);
+  return MGL_OK;
 }
 
 mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,

@@ -4,6 +4,7 @@
 #ifndef MGL_APP_APP_MODEL_H
 #define MGL_APP_APP_MODEL_H
 
+#include "app/compile_options.h"
 #include "app/device.h"
 #include "app/options.h"
 #include "app/output_file.h"
@@ -20,6 +21,7 @@ typedef struct mgl_app_model {
   mgl_overrides overrides;  // of --partition
   mgl_given_graph *given;   // [given_count] of --task-graph
   uint32_t given_count;
+  mgl_compilation compilation;  // of --level and the like
 } mgl_app_model;
 
 // Opens MODEL, or else the demo model: the folder that MEGALITH_DEMO names, else demo beside the
@@ -89,8 +91,9 @@ mgl_choice_name mgl_load_format_choice;
   {                                                                                              \
     .name = "mode", .value_name = "MODE", .type = MGL_OPTION_CHOICE, .choices = mgl_mode_choice, \
     .help =                                                                                      \
-        "how the model's ops are launched: mega, one megakernel; eager, op by op (CPU); "        \
-        "full, a kernel for each (GPU) [mega, where fused tasks cover the model]"                \
+        "how the model's ops are launched: mega, one megakernel; eager, op by op; full, one "    \
+        "graph an iteration; compiled, piecewise, full-decode-only, full-and-piecewise: "        \
+        "docs/modes.md [mega, where fused tasks cover the model]"                                \
   }
 // For commands with an engine on whose iterations the row has a say; the runner checks the limit of
 // the device. usual: the default, in words.

@@ -96,7 +96,7 @@ static mgl_status read_sizes(bench *b, mgl_error *err) {
   return MGL_OK;
 }
 
-// Modes in the order given, each once; all of them by default.
+// Modes in the order given, each once; by default that of the settings, or mega and its baselines.
 static mgl_status read_modes(bench *b, mgl_error *err) {
   const char *list = mgl_arguments_text(b->arguments, "mode", NULL);
   b->results = mgl_alloc_zeroed(MGL_MODE_COUNT, sizeof *b->results);
@@ -104,8 +104,14 @@ static mgl_status read_modes(bench *b, mgl_error *err) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the results");
   }
   bool taken[MGL_MODE_COUNT] = {false};
-  for (int i = 0; i < MGL_MODE_COUNT && list == NULL; i++) {
+  mgl_compilation compilation;
+  bool given = false;
+  MGL_TRY(mgl_app_compilation(b->arguments, &compilation, &given, err));
+  for (int i = 0; i <= MGL_MODE_FULL && list == NULL && !given; i++) {
     b->results[b->result_count++].mode = (mgl_mode)i;
+  }
+  if (list == NULL && given) {
+    b->results[b->result_count++].mode = compilation.mode;
   }
   for (const char *at = list; at != NULL;) {
     char name[64];
@@ -220,11 +226,14 @@ static const char *launch_choice(uint32_t index) {
   return index < sizeof names / sizeof *names ? names[index] : NULL;
 }
 
-// Of all modes, when none was asked for, those of the device.
+// Of all modes, when none was asked for, those of the device; on the CPU mega and eager.
 static void keep_modes(bench *b) {
+  bool asked = mgl_arguments_has(b->arguments, "mode");
+  bool on_gpu = mgl_runner_device(b->runner) != NULL;
   size_t count = 0;
   for (size_t i = 0; i < b->result_count; i++) {
-    if (mgl_runner_has_mode(b->runner, b->results[i].mode)) {
+    bool usual = asked || on_gpu || b->result_count == 1 || b->results[i].mode != MGL_MODE_FULL;
+    if (usual && mgl_runner_has_mode(b->runner, b->results[i].mode)) {
       mode_result kept = b->results[i];
       b->results[i] = b->results[count];
       b->results[count++] = kept;
@@ -484,7 +493,7 @@ static const mgl_option options[] = {
      .value_name = "MODES",
      .type = MGL_OPTION_LIST,
      .choices = mgl_mode_choice,
-     .help = "modes to compare, with commas between them [all]"},
+     .help = "modes to compare, with commas between them [mega; CPU: and eager; GPU: and full]"},
     MGL_ROW_TRACE,
     {.name = "launch",
      .value_name = "WHEN",
@@ -543,7 +552,8 @@ static const mgl_option options[] = {
     MGL_ROW_TENSOR_PARALLEL,
 };
 
-static const mgl_option_group *const groups[] = {&mgl_place_options, NULL};
+static const mgl_option_group *const groups[] = {&mgl_place_options, &mgl_compile_options_group,
+                                                 NULL};
 
 const mgl_command mgl_command_bench = {
     .name = "bench",

@@ -544,9 +544,13 @@ static const mgl_option options[] = {
     MGL_ROW_TENSOR_PARALLEL,
 };
 
-static const mgl_option_group *const groups[] = {&mgl_chat_options,    &mgl_sampling_options,
-                                                 &mgl_grammar_options, &mgl_memory_options,
-                                                 &mgl_place_options,   NULL};
+static const mgl_option_group *const groups[] = {&mgl_chat_options,
+                                                 &mgl_sampling_options,
+                                                 &mgl_grammar_options,
+                                                 &mgl_memory_options,
+                                                 &mgl_place_options,
+                                                 &mgl_compile_options_group,
+                                                 NULL};
 
 const mgl_command mgl_command_run = {
     .name = "run",

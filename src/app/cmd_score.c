@@ -253,7 +253,8 @@ static const mgl_option options[] = {
     MGL_ROW_MODE,
 };
 
-static const mgl_option_group *const groups[] = {&mgl_place_options, NULL};
+static const mgl_option_group *const groups[] = {&mgl_place_options, &mgl_compile_options_group,
+                                                 NULL};
 
 const mgl_command mgl_command_score = {
     .name = "score",

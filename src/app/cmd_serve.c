@@ -57,6 +57,17 @@ static mgl_text partitions_of(const mgl_arguments *a) {
   return text;
 }
 
+// --level and the like, as megalith.h has them; nothing where nothing was said.
+static mgl_status read_compilation(const mgl_arguments *a, mgl_text *out, mgl_error *err) {
+  mgl_compilation c;
+  bool given = false;
+  MGL_TRY(mgl_app_compilation(a, &c, &given, err));
+  if (given) {
+    mgl_compilation_print(&c, out);
+  }
+  return mgl_text_check(out, err);
+}
+
 static mgl_status create_engine(serving *s, mgl_error *err) {
   const mgl_arguments *a = s->arguments;
   megalith_error error = {0};
@@ -75,11 +86,17 @@ static mgl_status create_engine(serving *s, mgl_error *err) {
   mgl_text partitions = partitions_of(a);
   options.partitions = partitions.data;
   options.prompt_logprobs = options.iteration_tokens <= MOST_PROMPT_LOGPROB_ROWS;
-  mgl_status status = mgl_text_check(&partitions, err);
+  mgl_text compilation = {0};
+  mgl_status status = read_compilation(a, &compilation, err);
+  options.compilation = compilation.data;
+  if (status == MGL_OK) {
+    status = mgl_text_check(&partitions, err);
+  }
   if (status == MGL_OK) {
     status = forward(megalith_engine_create(s->model, &options, &s->engine, &error), &error, err);
   }
   mgl_text_free(&partitions);
+  mgl_text_free(&compilation);
   MGL_TRY(status);
   const char *note = megalith_engine_describe(s->engine)->note;
   if (note[0] != 0) {
@@ -313,7 +330,8 @@ static const mgl_option options[] = {
     MGL_ROW_ITERATION_TOKENS,
 };
 
-static const mgl_option_group *const groups[] = {&mgl_memory_options, &mgl_place_options, NULL};
+static const mgl_option_group *const groups[] = {&mgl_memory_options, &mgl_place_options,
+                                                 &mgl_compile_options_group, NULL};
 
 const mgl_command mgl_command_serve = {
     .name = "serve",

@@ -351,8 +351,8 @@ static const mgl_option options[] = {
     MGL_ROW_MODE,
 };
 
-static const mgl_option_group *const groups[] = {&mgl_work_options, &mgl_memory_options,
-                                                 &mgl_place_options, NULL};
+static const mgl_option_group *const groups[] = {
+    &mgl_work_options, &mgl_memory_options, &mgl_place_options, &mgl_compile_options_group, NULL};
 
 const mgl_command mgl_command_throughput = {
     .name = "bench throughput",

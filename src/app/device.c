@@ -38,11 +38,6 @@ mgl_status mgl_device_check_cpu(const mgl_arguments *arguments, mgl_error *err) 
       return mgl_error_set(err, MGL_ERR_ARGUMENT,
                            "--%s is for a GPU, and the model runs on the CPU", name);
     }
-    if (strcmp(name, "mode") == 0 && strstr(arguments->items[i].text, "full") != NULL) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "--mode full is for a GPU, and the model runs on the CPU, which has "
-                           "mega and eager; try --device cuda");
-    }
   }
   return MGL_OK;
 }
@@ -57,11 +52,6 @@ mgl_status mgl_device_check_gpu(const mgl_arguments *arguments, mgl_error *err) 
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                            "--tensor-parallel: several ranks run on the CPU only so far; try "
                            "--device cpu");
-    }
-    if (strcmp(argument->option->name, "mode") == 0 && strstr(argument->text, "eager") != NULL) {
-      return mgl_error_set(
-          err, MGL_ERR_ARGUMENT,
-          "--mode eager is for the CPU, a GPU has mega and full; try --device cpu");
     }
   }
   return MGL_OK;

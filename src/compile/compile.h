@@ -51,10 +51,14 @@ typedef struct mgl_compile_options {
   mgl_launch launch;    // for everything that no override names
   const mgl_compile_override *overrides;
   uint32_t override_count;
-  bool coarse;       // one event per pair of ops instead of exact dependencies (an ablation)
-  bool exact;        // no task waits for more than its regions ask for (see widen.c)
-  bool verify;       // check each pass's contract, and the result with mgl_task_graph_verify
-  float imbalance;   // label: longest over mean context of the sequences of an iteration; 0: 4
+  bool coarse;      // one event per pair of ops instead of exact dependencies (an ablation)
+  bool exact;       // no task waits for more than its regions ask for (see widen.c)
+  bool verify;      // check each pass's contract, and the result with mgl_task_graph_verify
+  float imbalance;  // label: longest over mean context of the sequences of an iteration; 0: 4
+  // Where activations lie, of a piece of a program (compile/split.h), and the size of their block;
+  // NULL: the compiler decides.
+  const uint64_t *offsets;  // [tensor_count]
+  uint64_t offset_bytes;
   const char *dump;  // name of a pass whose result goes to dump_text; NULL: none
   mgl_text *dump_text;
 } mgl_compile_options;

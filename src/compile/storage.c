@@ -38,12 +38,28 @@ static bool is_activation(const mgl_graph *program, uint32_t tensor) {
   return program->tensors[tensor].placement == MGL_PLACE_ACTIVATION;
 }
 
+// What no op of the program wrote before this one reads it: another program's, in a piece
+// (compile/split.h).
+static void find_outer(const mgl_graph *program, const mgl_dim_values *dims, const mgl_op *op,
+                       mgl_storage *storages) {
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    uint32_t tensor = op->inputs[i];
+    if (is_activation(program, tensor) && storages[tensor].root == MGL_NO_TENSOR) {
+      const mgl_tensor *t = &program->tensors[tensor];
+      storages[tensor].root = tensor;
+      storages[tensor].bytes = mgl_tensor_elements(t, dims) * mgl_dtype_bytes(t->dtype);
+      storages[tensor].is_output = true;
+    }
+  }
+}
+
 // Root of every activation, sizes and first ops.
 static void find_roots(const mgl_graph *program, const mgl_dim_values *dims,
                        mgl_storage *storages) {
   for (uint32_t op_idx = 0; op_idx < program->op_count; op_idx++) {
     const mgl_op *op = &program->ops[op_idx];
     const uint32_t part = mgl_op_input(op, MGL_ROLE_PART);
+    find_outer(program, dims, op, storages);
     if (part != MGL_NO_TENSOR) {
       storages[storages[part].root].is_output = true;
     }

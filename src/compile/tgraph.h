@@ -96,11 +96,12 @@ void mgl_dump_pass(const mgl_tgraph *tg, const char *pass, mgl_text *out);
 // The tensors whose storage a chain of in-place ops passes on, and who touches it.
 typedef struct mgl_storage {
   uint32_t root;        // the first tensor of the chain, MGL_NO_TENSOR: not an activation
-  uint32_t first_op;    // writes the root
+  uint32_t first_op;    // writes the root; 0 where it was written before the program
   uint32_t last_op;     // of all that touch the chain, in program order
   const uint32_t *ops;  // [op_count] that touch the chain, ascending
   uint32_t op_count;
-  bool is_output;  // a tensor of the chain is read after the iteration, or by other ranks
+  bool is_output;  // a tensor of the chain is read after the iteration, or by other ranks, or was
+                   // written before the program
   uint64_t bytes;
 } mgl_storage;
 

@@ -463,12 +463,22 @@ static bool share_bytes(const verifier *v, const mgl_storage *a, const mgl_stora
   return a_begin < b_begin + b->bytes && b_begin < a_begin + a->bytes;
 }
 
+// Written before the program, as in a piece (compile/split.h).
+static bool is_outer(const mgl_graph *program, const mgl_storage *s) {
+  return program->ops[s->first_op].output != s->root;
+}
+
 // All pairs of pieces that share bytes, but for those that lie behind each other for certain: a
 // piece goes from the list when its users are among the tasks that all later ops come after.
 static mgl_status check_sharing(const verifier *v, const mgl_storage *storages,
                                 const mgl_task_set *before, uint32_t *live, const uint32_t *settled,
                                 mgl_error *err) {
   uint32_t live_count = 0;
+  for (uint32_t tensor = 0; tensor < v->graph->tensor_count; tensor++) {
+    if (storages[tensor].root == tensor && is_outer(v->program, &storages[tensor])) {
+      live[live_count++] = tensor;
+    }
+  }
   for (uint32_t op = 0; op < v->program->op_count; op++) {
     uint32_t root = v->program->ops[op].output;
     if (storages[root].root != root) {
@@ -501,7 +511,7 @@ static mgl_status check_storage(verifier *v, mgl_error *err) {
   size_t op_count = v->program->op_count;
   mgl_storage *storages = NULL;
   mgl_task_set *before = NULL;
-  uint32_t *live = mgl_arena_alloc(&tg->arena, op_count * sizeof *live);
+  uint32_t *live = mgl_arena_alloc(&tg->arena, v->graph->tensor_count * sizeof *live);
   uint32_t *settled = NULL;
   const mgl_dim_values dims = mgl_compile_dims(tg->options);
   if (live == NULL || !mgl_find_storages(v->program, &dims, &tg->arena, &storages) ||

@@ -1,8 +1,10 @@
-// The CPU as a device: a team, weights and KV in memory, modes mega and eager.
+// The CPU as a device: a team, weights and KV in memory, all modes.
 #include <assert.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "base/cache_folder.h"
+#include "device/compilation.h"
 #include "device/cpu/cpu_eager.h"
 #include "device/cpu/cpu_look.h"
 #include "device/cpu/cpu_program.h"
@@ -14,6 +16,7 @@
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
 #include "engine/mega_mode.h"
+#include "engine/piece_mode.h"
 
 enum {
   // Results do not depend on it; twice as many compute prompts 13% faster and cost others 50 ms of
@@ -33,6 +36,8 @@ typedef struct cpu_model {
   mgl_cpu_program *program;  // of mode eager
   mgl_ranks *ranks;          // NULL: there is one
   mgl_mega_mode *mega;       // NULL until mode mega is first used
+  mgl_piece_mode *pieces;    // NULL until a mode between these two is
+  char note[MGL_SIZES_NOTE_BYTES];
 } cpu_model;
 
 static mgl_status cpu_open(const mgl_build *build, void **out, mgl_error *err) {
@@ -87,11 +92,18 @@ static mgl_status measure_programs(const mgl_device_job *job, const mgl_graph *f
                                    mgl_error *err) {
   mgl_cpu_program_options eager = eager_options((mgl_simd)0, sizes);
   mgl_cpu_program_options mega = {.task_graph = tasks};
-  mgl_cpu_program_sizes of[2];
+  const mgl_compilation *c = job->build->compilation;
+  mgl_cpu_program_sizes of[3] = {0};
   MGL_TRY(mgl_cpu_program_measure(job->program, &eager, &of[0], err));
   MGL_TRY(mgl_cpu_program_measure(fused, &mega, &of[1], err));
-  size_t activations = of[of[1].activation_bytes > of[0].activation_bytes].activation_bytes;
-  size_t scratch = of[of[1].scratch_bytes > of[0].scratch_bytes].scratch_bytes;
+  if (c != NULL && mgl_graph_mode_needs_pieces(c->graph_mode)) {
+    MGL_TRY(mgl_piece_mode_measure(job, fused, &of[2], err));
+  }
+  size_t activations = 0, scratch = 0;
+  for (int i = 0; i < 3; i++) {
+    activations = of[i].activation_bytes > activations ? of[i].activation_bytes : activations;
+    scratch = of[i].scratch_bytes > scratch ? of[i].scratch_bytes : scratch;
+  }
   uint64_t threads = (uint64_t)sizes->workers + job->build->schedulers;
   sizes->activation_bytes = activations + scratch * threads;
   *block = activations;
@@ -171,13 +183,17 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
   MGL_TRY(mgl_cpu_weights_bind_rank(job->program, job->checkpoint, build->weights, build->seed,
                                     m->team, m->topology, rank, rank == 0 ? &build->progress : NULL,
                                     &m->weights, err));
-  char folder[MGL_CACHE_FOLDER_BYTES];
+  char usual[MGL_CACHE_FOLDER_BYTES];
+  const char *folder = build->compilation != NULL && build->compilation->cache_dir[0] != 0
+                           ? build->compilation->cache_dir
+                       : mgl_cache_folder(usual) ? usual
+                                                 : NULL;
   mgl_tune_options tune_options = {.team = m->team,
                                    .topology = m->topology,
                                    .simd = m->simd,
                                    .mapped = build->weights == MGL_WEIGHTS_MAPPED,
                                    .again = build->tune,
-                                   .folder = mgl_cache_folder(folder) ? folder : NULL};
+                                   .folder = folder};
   (void)mgl_cpu_tune(&m->weights, &tune_options, &m->way);
   mgl_cpu_memory_options memory_options = {
       .way = &m->way,
@@ -212,12 +228,33 @@ static _Noreturn void follow(cpu_model *m, mgl_status status, mgl_error *err) {
   mgl_ranks_leave(m->ranks, status == MGL_OK ? NULL : err);
 }
 
+// Level 1: says what would not compile. The splitting ops' names are checked before weights are read.
+static mgl_status check_level(cpu_model *m, const mgl_device_job *job, mgl_error *err) {
+  const mgl_compilation *c = job->build->compilation;
+  mgl_error why = {0};
+  if (c == NULL || c->level != MGL_LEVEL_CHECK) {
+    return c == NULL || c->splitting_op_count == 0 ? MGL_OK : mgl_piece_mode_check_names(job, err);
+  }
+  mgl_status status = mgl_piece_mode_check(job, &why);
+  if (status == MGL_ERR_MEMORY) {
+    return mgl_error_set(err, status, "%s", why.text);
+  }
+  (void)snprintf(m->note, sizeof m->note, "level 1: %s%.400s",
+                 status == MGL_OK ? "all pieces and the whole program compile, and are verified"
+                                  : "does not compile: ",
+                 why.text);
+  return MGL_OK;
+}
+
 static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *err) {
   cpu_model *m = model;
   mgl_ranks_options shared = {0};
   m->job = *job;
   MGL_TRY(start_ranks(m, job, &shared, err));  // before there are threads
-  mgl_status status = make(m, job, &shared, err);
+  mgl_status status = check_level(m, job, err);
+  if (status == MGL_OK) {
+    status = make(m, job, &shared, err);
+  }
   if (m->ranks != NULL && mgl_ranks_rank(m->ranks) != 0) {
     follow(m, status, err);
   }
@@ -227,6 +264,7 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
 static void cpu_destroy(void *model) {
   cpu_model *m = model;
   mgl_mega_mode_destroy(m->mega);
+  mgl_piece_mode_destroy(m->pieces);
   mgl_ranks_stop(m->ranks);
   mgl_cpu_program_destroy(m->program);
   mgl_cpu_memory_destroy(m->memory);
@@ -238,6 +276,12 @@ static void cpu_destroy(void *model) {
 
 static mgl_status cpu_prepare(void *model, mgl_mode mode, mgl_error *err) {
   cpu_model *m = model;
+  if (mode != MGL_MODE_MEGA && mode != MGL_MODE_EAGER) {
+    if (m->pieces == NULL) {
+      MGL_TRY(mgl_piece_mode_create(&m->job, m->memory, m->team, m->simd, &m->pieces, err));
+    }
+    return mgl_piece_mode_prepare(m->pieces, mode, err);
+  }
   if (m->mega != NULL || mode != MGL_MODE_MEGA) {
     return MGL_OK;
   }
@@ -253,10 +297,19 @@ static mgl_status cpu_run_plans(void *model, mgl_mode mode, mgl_next_plan_callba
     MGL_TRY(cpu_prepare(m, mode, err));
     return mgl_mega_mode_run(m->mega, next, context, err);
   }
-  assert(mode == MGL_MODE_EAGER && m->ranks == NULL);
+  assert(m->ranks == NULL);
+  if (mode != MGL_MODE_EAGER) {
+    MGL_TRY(cpu_prepare(m, mode, err));
+    return mgl_piece_mode_run(m->pieces, mode, next, context, err);
+  }
+  const mgl_compilation *c = m->job.build->compilation;
   const mgl_plan *plan = next(context, NULL);
   while (plan != NULL) {
-    mgl_cpu_eager_run(m->program, m->team, plan);
+    if (c != NULL && c->check_numbers) {
+      MGL_TRY(mgl_cpu_eager_run_checked(m->program, m->team, plan, err));
+    } else {
+      mgl_cpu_eager_run(m->program, m->team, plan);
+    }
     mgl_logits logits = mgl_logits_of(m->program);
     plan = next(context, &logits);
   }
@@ -288,8 +341,11 @@ static void cpu_describe(const void *model, mgl_device_info *out) {
                            .simd = m->simd,
                            .step_bytes = m->weights.step_bytes,
                            .kv_bytes_per_token = mgl_graph_kv_bytes_per_token(m->job.program),
-                           .note = "",
+                           .note = m->note,
                            .way = &m->way};
+  if (m->pieces != NULL) {
+    out->launches = mgl_piece_mode_counts(m->pieces);
+  }
 }
 
 // --- looking at parts of an iteration ------------------------------------------------------------
@@ -326,9 +382,9 @@ static mgl_status cpu_read_kv(void *model, const char *name, uint32_t page, floa
   return mgl_cpu_read_kv(((cpu_model *)model)->program, name, page, k, v, err);
 }
 
-const mgl_device_table mgl_cpu_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_EAGER,
+const mgl_device_table mgl_cpu_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                         .hands_out_logits = true,
-                                        .mode_hint = "mega or eager on a CPU; try --device cuda",
+                                        .mode_hint = "one of a CPU",
                                         .open = cpu_open,
                                         .defaults = cpu_defaults,
                                         .measure = cpu_measure,

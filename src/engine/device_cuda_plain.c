@@ -1,9 +1,14 @@
-// A GPU as a device for models that no fused task covers: a plain kernel for every op, in mode full
-// (device/cuda/cuda_plain.h). The host plans, and chooses tokens from logits that come back to it;
+// A GPU as a device for models that no fused task covers, and for modes that only plain kernels have:
+// a kernel for every op (device/cuda/cuda_plain.h), one by one in mode eager, else in graphs of all
+// ops or of pieces (device/cuda/cuda_plain_graphs.h). The host plans, and chooses tokens from logits that come back to it;
 // so grammars and all sampling parameters work.
+#include <stdio.h>
+#include <string.h>
+
 #include "base/alloc.h"
 #include "device/cpu/cpu_memory.h"
 #include "device/cuda/cuda_plain.h"
+#include "device/cuda/cuda_plain_graphs.h"
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
 #include "engine/sampler.h"
@@ -14,6 +19,9 @@ enum { USUAL_ITERATION_TOKENS = 256 };  // logits of every sequence are copied e
 typedef struct plain_model {
   mgl_cuda_options options;
   mgl_cuda_plain *program;
+  mgl_cuda_plain_graphs *graphs;
+  bool check_numbers;
+  char note[MGL_SIZES_NOTE_BYTES];
   uint64_t kv_bytes_per_token;
   uint32_t vocab;
   float *logits;  // [logit_rows, V]
@@ -57,11 +65,25 @@ static mgl_status plain_measure(void *model, const mgl_device_job *job, mgl_size
   return mgl_cuda_plain_measure(m->options.device, &options, sizes, err);
 }
 
+// What was captured, or what the code's note says, which matters more.
+static void note_graphs(plain_model *m) {
+  const mgl_cuda_plain_counts counts = mgl_cuda_plain_graphs_count(m->graphs);
+  (void)snprintf(m->note, sizeof m->note, "%s", mgl_cuda_plain_note(m->program));
+  if (m->note[0] == 0 && counts.captured > 0) {
+    (void)snprintf(m->note, sizeof m->note, "captured %llu graphs in %.2f s, which take %.1f MiB",
+                   (unsigned long long)counts.captured, (double)counts.capture_ns / 1e9,
+                   (double)counts.capture_bytes / (1 << 20));
+  }
+}
+
 static mgl_status plain_create(void *model, const mgl_device_job *job, mgl_error *err) {
   plain_model *m = model;
   uint32_t rows = job->sizes->logit_rows;
   const mgl_cuda_plain_options options = plain_options(m, job);
   MGL_TRY(mgl_cuda_plain_create(m->options.device, &options, &m->program, err));
+  MGL_TRY(mgl_cuda_plain_graphs_create(m->program, job->build->compilation, &m->graphs, err));
+  m->check_numbers = job->build->compilation != NULL && job->build->compilation->check_numbers;
+  note_graphs(m);
   m->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
   m->vocab = job->program->tensors[mgl_graph_find(job->program, "logits")].dims[1].number;
   m->logits = mgl_alloc_zeroed((size_t)rows * m->vocab, sizeof *m->logits);
@@ -72,6 +94,7 @@ static mgl_status plain_create(void *model, const mgl_device_job *job, mgl_error
 
 static void plain_destroy(void *model) {
   plain_model *m = model;
+  mgl_cuda_plain_graphs_destroy(m->graphs);
   mgl_cuda_plain_destroy(m->program);
   mgl_free(m->logits);
   mgl_free(m);
@@ -87,9 +110,10 @@ static mgl_status plain_run_plans(void *model, mgl_mode mode, mgl_next_plan_call
   plain_model *m = model;
   const mgl_logits logits = {.rows = m->logits, .best = m->best};
   const mgl_plan *plan = next(context, NULL);
-  (void)mode;
   while (plan != NULL) {
-    MGL_TRY(mgl_cuda_plain_run(m->program, plan, m->logits, err));
+    MGL_TRY(m->check_numbers ? mgl_cuda_plain_run(m->program, plan, true, m->logits, err)
+                             : mgl_cuda_plain_graphs_run(m->graphs, mgl_mode_graphs(mode), plan,
+                                                         m->logits, err));
     for (uint32_t row = 0; row < plan->logit_row_count; row++) {
       m->best[row] = mgl_argmax(m->logits + (size_t)row * m->vocab, m->vocab);
     }
@@ -115,13 +139,21 @@ static void plain_describe(const void *model, mgl_device_info *out) {
                            .step_bytes = mgl_cuda_plain_step_bytes(m->program),
                            .kv_bytes_per_token = m->kv_bytes_per_token,
                            .gpu = m->options.device,
-                           .note = mgl_cuda_plain_note(m->program)};
+                           .note = m->note};
+  const mgl_cuda_plain_counts counts = mgl_cuda_plain_graphs_count(m->graphs);
+  out->launches = (mgl_launch_counts){.iterations = counts.iterations,
+                                      .graphs = counts.graphs,
+                                      .ops = counts.ops,
+                                      .entries = counts.captured};
 }
 
 const mgl_device_table mgl_cuda_plain_table = {
     .hands_out_logits = true,
-    .modes = 1u << MGL_MODE_FULL,
-    .mode_hint = "full, since plain kernels run this model; try --device cpu",
+    .modes = 1u << MGL_MODE_FULL | 1u << MGL_MODE_EAGER | 1u << MGL_MODE_PIECEWISE |
+             1u << MGL_MODE_FULL_DECODE_ONLY | 1u << MGL_MODE_FULL_AND_PIECEWISE,
+    .mode_hint =
+        "full, eager or one with pieces, since plain kernels run this model; try --device "
+        "cpu",
     .covers = mgl_cuda_plain_check,
     .open = plain_open,
     .defaults = plain_defaults,

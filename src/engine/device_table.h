@@ -16,19 +16,11 @@
 #include "base/text.h"
 #include "device/build.h"
 #include "device/cuda/cuda_program.h"
+#include "device/graph_mode.h"
 #include "engine/iteration.h"
 #include "graph/graph.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "model/safetensors.h"
-
-// How a graph is launched.
-typedef enum mgl_mode {
-  MGL_MODE_MEGA,   // one megakernel (twin/protocol.h)
-  MGL_MODE_EAGER,  // op by op, with a barrier between those that depend (device/cpu/cpu_eager.h)
-  MGL_MODE_FULL,  // a GPU kernel for each op: in CUDA graphs (device/cuda/cuda_full.h), or plain ones
-                  // of any model (device/cuda/cuda_plain.h)
-  MGL_MODE_COUNT,
-} mgl_mode;
 
 // A model that a device shall run. All must outlive it there, but for the checkpoint of dummy
 // weights (NULL) and of copied ones.
@@ -49,6 +41,14 @@ typedef struct mgl_device_defaults {
   double share;               // for MGL_USUAL_SHARE
 } mgl_device_defaults;
 
+// What the modes between eager and mega have launched so far; a launch of mode mega is none.
+typedef struct mgl_launch_counts {
+  uint64_t iterations;
+  uint64_t graphs;   // launches of graphs
+  uint64_t ops;      // of single ops
+  uint64_t entries;  // graphs that were made, of all sizes and pieces; equal ones count once a size
+} mgl_launch_counts;
+
 typedef struct mgl_device_info {
   uint32_t workers;             // that compute
   mgl_simd simd;                // of the CPU only
@@ -57,6 +57,7 @@ typedef struct mgl_device_info {
   const mgl_cuda_device *gpu;   // NULL on the CPU
   const char *note;             // what the user should know of it, or ""
   const mgl_linear_way *way;    // how linears walk; NULL on a GPU
+  mgl_launch_counts launches;
 } mgl_device_info;
 
 // Running parts of an iteration in mode mega and looking at what they make, for tests of single ops

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "compile/shard.h"
+#include "device/compilation.h"
 #include "engine/device_choice.h"
 #include "graph/family.h"
 #include "twin/planner.h"
@@ -15,29 +16,12 @@ struct mgl_runner {
   void *model;  // the device's
   mgl_graph *graph;
   mgl_build build;
+  mgl_compilation compilation;  // the build's, checked for this device
   mgl_sizes sizes;
   uint32_t vocab_size;
   mgl_rope rope;
   char note[MGL_SIZES_NOTE_BYTES];  // why the device is not the one that covers more; ""
 };
-
-static const char *const mode_names[MGL_MODE_COUNT] = {
-    [MGL_MODE_MEGA] = "mega", [MGL_MODE_EAGER] = "eager", [MGL_MODE_FULL] = "full"};
-
-const char *mgl_mode_name(mgl_mode mode) {
-  return mode_names[mode];
-}
-
-mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err) {
-  for (int mode = 0; mode < MGL_MODE_COUNT; mode++) {
-    if (strcmp(name, mode_names[mode]) == 0) {
-      *out = (mgl_mode)mode;
-      return MGL_OK;
-    }
-  }
-  return mgl_error_set(err, MGL_ERR_ARGUMENT, "mode: expected mega, eager or full, found \"%.40s\"",
-                       name);
-}
 
 static const mgl_device_table *table_of(bool gpu) {
   return gpu ? &mgl_cuda_table : &mgl_cpu_table;
@@ -56,11 +40,11 @@ bool mgl_runner_has_mode(const mgl_runner *runner, mgl_mode mode) {
 }
 
 mgl_mode mgl_runner_usual_mode(const mgl_runner *runner) {
-  int mode = 0;
-  while (!mgl_runner_has_mode(runner, (mgl_mode)mode)) {
-    mode++;
+  const mgl_mode asked = runner->compilation.mode;
+  if (runner->build.compilation != NULL && mgl_runner_has_mode(runner, asked)) {
+    return asked;
   }
-  return (mgl_mode)mode;
+  return mgl_runner_has_mode(runner, MGL_MODE_MEGA) ? MGL_MODE_MEGA : MGL_MODE_FULL;
 }
 
 static mgl_status check_mode(const mgl_runner *runner, mgl_mode mode, mgl_error *err) {
@@ -159,7 +143,12 @@ static mgl_status size_up(mgl_runner *runner, const mgl_config *config,
       .page_count = (uint32_t)pool_pages,
       .workers = usual->workers,
   };
-  return MGL_OK;
+  const mgl_compilation_place place = {.gpu = runner->device != &mgl_cpu_table,
+                                       .ranks = build->ranks,
+                                       .sequences = sequences,
+                                       .tokens = tokens};
+  return build->compilation == NULL ? MGL_OK
+                                    : mgl_compilation_check(&runner->compilation, &place, err);
 }
 
 static mgl_device_job job_of(const mgl_runner *runner, const mgl_checkpoint *checkpoint) {
@@ -192,6 +181,36 @@ static bool wants_tasks(const mgl_build *build) {
          build->trace_tasks > 0;
 }
 
+// Modes that a GPU has for plain kernels only. A zeroed compilation asks for none.
+static bool wants_plain_kernels(const mgl_compilation *c) {
+  bool usual = c->mode == MGL_MODE_MEGA || c->mode == MGL_MODE_FULL;
+  return !usual || c->capture_sizes.count > 0 || c->graph_sizes.count > 0;
+}
+
+// What level 1 found, of a GPU.
+static void note_check(mgl_runner *runner, mgl_status status, const mgl_error *why) {
+  if (status == MGL_OK) {
+    (void)snprintf(runner->note, sizeof runner->note, "level 1: fused tasks cover all ops");
+  } else {
+    (void)snprintf(runner->note, sizeof runner->note, "level 1: fused tasks do not cover it: %.*s",
+                   (int)mgl_device_reason_bytes(why->text), why->text);
+  }
+}
+
+// Takes a copy of the build's compilation, checked for the device.
+static mgl_status take_compilation(mgl_runner *runner, mgl_error *err) {
+  mgl_build *build = &runner->build;
+  if (build->compilation == NULL) {
+    return MGL_OK;
+  }
+  runner->compilation = *build->compilation;
+  build->compilation = &runner->compilation;
+  const mgl_compilation_place place = {.gpu = build->cuda != NULL, .ranks = build->ranks};
+  MGL_TRY(mgl_compilation_check(&runner->compilation, &place, err));
+  build->plain = build->plain || !runner->compilation.use_compiler;
+  return MGL_OK;
+}
+
 // The device that runs the program: where a GPU's tasks do not cover it, plain kernels do.
 static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_error *err) {
   const mgl_device_table *table = runner->device;
@@ -204,7 +223,12 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
                          "ops that are not fused are looked at on the CPU only so far: use "
                          "--device cpu");
   }
-  if (!build->plain) {
+  if (wants_plain_kernels(&runner->compilation)) {
+    mgl_status status = table->covers(runner->graph, &why);
+    if (runner->compilation.level == MGL_LEVEL_CHECK) {
+      note_check(runner, status, &why);
+    }
+  } else if (!build->plain) {
     mgl_status status = table->covers(runner->graph, &why);
     if (status == MGL_OK) {
       return MGL_OK;
@@ -246,12 +270,15 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
   runner->device = table_of(build->cuda != NULL);
   runner->vocab_size = folder->config.vocab_size;
   runner->rope = folder->config.rope;
-  mgl_status status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
+  mgl_status status = take_compilation(runner, err);
+  if (status == MGL_OK) {
+    status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
+  }
   if (status == MGL_OK && build->ranks > 1) {
     status = cut(runner, build, err);
   }
   if (status == MGL_OK) {
-    status = choose_device(runner, build, err);
+    status = choose_device(runner, &runner->build, err);
   }
   if (status == MGL_OK) {
     status = runner->device->open(build, &runner->model, err);
@@ -441,6 +468,10 @@ const char *mgl_runner_note(const mgl_runner *runner) {
 
 const mgl_linear_way *mgl_runner_way(const mgl_runner *runner) {
   return info_of(runner).way;
+}
+
+mgl_launch_counts mgl_runner_launches(const mgl_runner *runner) {
+  return info_of(runner).launches;
 }
 
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner) {

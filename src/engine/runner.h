@@ -14,9 +14,6 @@
 #include "graph/graph.h"
 #include "model/model_folder.h"
 
-const char *mgl_mode_name(mgl_mode mode);
-mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err);
-
 typedef struct mgl_runner mgl_runner;
 
 // Builds the program, plans memory, binds weights and starts the team; on a GPU, compiles and fills
@@ -86,6 +83,9 @@ const mgl_linear_way *mgl_runner_way(const mgl_runner *runner);  // of linears; 
 // why, or of device code (device/cuda/cuda_program.h). "": nothing.
 const mgl_cuda_device *mgl_runner_device(const mgl_runner *runner);
 const char *mgl_runner_note(const mgl_runner *runner);
+
+// What modes that launch graphs and ops have launched so far.
+mgl_launch_counts mgl_runner_launches(const mgl_runner *runner);
 
 // Bytes of weights that one decode step reads, and of KV that one token of context adds to it.
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner);

@@ -325,6 +325,9 @@ typedef struct mgl_cuda_run {
   uint32_t scheduler_warps;   // 1: scheduler s is a warp of block s; 0: it is block workers + s
   uint32_t most_iterations;   // the launch ends after so many
   uint32_t iteration_tokens;  // most tokens of an iteration here; the planner's may have more
+  uint32_t long_tokens;       // an iteration of more tokens than these
+  uint64_t narrow_context;    // attends to at most so many, those of all its sequences added up;
+                              // UINT64_MAX: to any number
   uint32_t sequence_slots;    // of the planner, `sequences`, and all arrays by slot
   uint64_t stall_ns;          // no progress for so long is a fault
   uint32_t injection;         // mgl_cuda_injection

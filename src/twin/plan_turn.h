@@ -407,6 +407,25 @@ MGL_PLANNER_FN uint32_t mgl_turn_decide(mgl_lanes lanes, mgl_cuda_run *run, uint
   return mgl_planner_plan_on(lanes, p);
 }
 
+// All lanes: whether the plan that waits in the planner, of `tokens`, is one for the wide class. It
+// is if it has more tokens than the narrow class takes, or some and much context: then attention of
+// the narrow class takes longer than all that the wide class adds (docs/log/208).
+MGL_PLANNER_FN bool mgl_turn_is_wide(mgl_lanes lanes, const mgl_cuda_run *run, uint32_t tokens) {
+  if (tokens > run->iteration_tokens || run->narrow_context == UINT64_MAX ||
+      tokens <= run->long_tokens) {
+    return tokens > run->iteration_tokens;
+  }
+  const mgl_planner *p = run->planner;
+  const mgl_plan_entry *entries = (const mgl_plan_entry *)mgl_planner_at(p, p->entries_at);
+  uint64_t context = 0;
+  for (uint32_t base = 0; base < p->entry_count; base += lanes.count) {
+    uint32_t idx = base + lanes.lane;
+    uint32_t end = idx < p->entry_count ? entries[idx].position + entries[idx].count : 0;
+    context += mgl_lanes_sum(lanes, end);
+  }
+  return context > run->narrow_context;
+}
+
 // All lanes: makes plan `iteration`. Returns its tokens; 0: there is no such plan now, or ever
 // where planning.leaves, or it is one for the wide class (planning.wide_tokens).
 MGL_PLANNER_FN uint32_t mgl_plan_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64_t iteration) {
@@ -417,7 +436,7 @@ MGL_PLANNER_FN uint32_t mgl_plan_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64
   } else if (lanes.lane == 0) {
     run->planning.narrow_tokens = 0;
   }
-  if (tokens > run->iteration_tokens) {
+  if (mgl_turn_is_wide(lanes, run, tokens)) {
     mgl_turn_leave_to_wide(lanes, run, tokens);
     return 0;
   }

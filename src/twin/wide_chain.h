@@ -106,11 +106,12 @@ MGL_PLANNER_FN bool mgl_wide_chain_plan(mgl_lanes lanes, mgl_cuda_run *run,
   }
   mgl_lanes_sync(lanes);
   uint32_t tokens = mgl_turn_decide(lanes, run, planning->told);
+  bool wide = mgl_turn_is_wide(lanes, run, tokens);
   if (lanes.lane == 0) {
     planning->commands_before = planning->commands.own;
-    planning->narrow_tokens = tokens <= run->iteration_tokens ? tokens : 0;
+    planning->narrow_tokens = wide ? 0 : tokens;
   }
-  if (tokens > run->iteration_tokens) {
+  if (wide) {
     mgl_turn_leave_to_wide(lanes, run, tokens);
     return true;
   }

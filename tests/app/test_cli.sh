@@ -95,8 +95,8 @@ test_usage() {
     run -p x --temperature nan
   expect_error "top-p zero" "top-p: expected above 0 and at most 1" run -p x --top-p 0
   expect_error "top-p above 1" "--top-p: expected a number of 0 to 1, found 1.5" run -p x --top-p 1.5
-  expect_error "mode" "--mode: expected mega, eager or full, found \"fast\"" run -p x --mode fast
-  expect_error "mode list" "expected mega, eager or full, found \"\"" bench --mode eager,
+  expect_error "mode" "--mode: expected mega, eager, full, compiled, piecewise, full-decode-only or full-and-piecewise, found \"fast\"" run -p x --mode fast
+  expect_error "mode list" "full-decode-only or full-and-piecewise, found \"\"" bench --mode eager,
   for command in "run -p x" bench "score --tokens 1"; do
     for device in cuda:x cuda: cuda:-1 cuda:99999 gpu "" auto,cpu; do
       expect_error "$command --device $device" \
@@ -514,8 +514,6 @@ test_device() {
       skip "this machine has an NVIDIA driver: messages without one are not tested"
     fi
   done
-  expect_error "eager" "--mode eager is for the CPU, a GPU has mega and full; try --device cpu" \
-    bench --device cuda --mode mega,eager
   for with in "--in-flight 2" "--in-flight-ahead 2" --no-prefetch "--step-batch 4" --coarse --scheduler-warps; do
     expect_error "$with on the CPU" "${with%% *} is for a GPU, and the model runs on the CPU" \
       bench -p 4 -g 4 --runs 1 $with

@@ -5,16 +5,28 @@
 #include "base/alloc.h"
 #include "gpu/gpu_bench.h"
 
-// Of each request's tokens in their order; requests may be reported in any.
-typedef struct hashes {
-  uint64_t of[MGL_MAX_SEQUENCES];
-} hashes;
+// What a job tells while it runs.
+typedef struct told {
+  uint64_t of[MGL_MAX_SEQUENCES];  // hash of each request's tokens in their order; requests may be
+                                   // reported in any
+  uint64_t *times;                 // [count] of the iterations in which all sequences decoded
+  uint32_t count, capacity;
+  uint32_t batch;
+} told;
 
 static void on_token(void *context, const mgl_cuda_token *token) {
-  uint64_t *hash = &((hashes *)context)->of[token->request];
+  uint64_t *hash = &((told *)context)->of[token->request];
   *hash ^= ((uint64_t)(uint32_t)token->token + token->request * UINT64_C(1000003) + 1) *
            UINT64_C(0x9E3779B97F4A7C15);
   *hash = *hash << 1 | *hash >> 63;
+}
+
+static void on_progress(void *context, const mgl_cuda_progress *progress) {
+  told *t = context;
+  if (progress->prompt_tokens == 0 && progress->decode_tokens == t->batch &&
+      t->count < t->capacity) {
+    t->times[t->count++] = progress->ns;
+  }
 }
 
 static int compare_times(const void *a, const void *b) {
@@ -41,9 +53,11 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
                          const mgl_cuda_launch_options *launch) {
   mgl_error err = {0};
   gpu_measured m = {0};
-  hashes hash = {{0}};
   uint32_t capacity = load->generate + load->batch * load->prompt + 2;
   uint64_t *times = gpu_must_alloc(capacity, sizeof *times);
+  told t = {.times = gpu_must_alloc(load->generate, sizeof *t.times),
+            .capacity = load->generate,
+            .batch = load->batch};
   int32_t *prompts = gpu_must_alloc((size_t)load->batch * load->prompt, sizeof *prompts);
   mgl_cuda_request *requests = gpu_must_alloc(load->batch, sizeof *requests);
   for (uint32_t i = 0; i < load->batch * load->prompt; i++) {
@@ -62,7 +76,8 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
   mgl_cuda_generate job = {.requests = requests,
                            .request_count = load->batch,
                            .on_token = on_token,
-                           .context = &hash,
+                           .on_progress = on_progress,
+                           .context = &t,
                            .prompts_first = true,
                            .launch = *launch,
                            .outcome = &outcome};
@@ -70,7 +85,7 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
   gpu_must(mgl_cuda_program_generate(program, &job, &err), &err);
   m.iterations = outcome.iterations;
   for (uint32_t i = 0; i < load->batch; i++) {  // as one request's, where there is one
-    m.hash = m.hash * UINT64_C(0x9E3779B97F4A7C15) ^ hash.of[i];
+    m.hash = m.hash * UINT64_C(0x9E3779B97F4A7C15) ^ t.of[i];
   }
   planned_ns = mgl_cuda_program_progress(program).planning_ns - planned_ns;
   m.turn_us = m.iterations > 0 ? (double)planned_ns / 1e3 / m.iterations : 0;
@@ -79,14 +94,14 @@ gpu_measured gpu_measure(mgl_cuda_program *program, const gpu_model *model, cons
   uint32_t first = m.iterations - decode;
   if (decode > 0) {
     m.prompt_ms = (double)(times[first] - times[0]) / 1e6;
-    for (uint32_t i = 0; i < decode; i++) {
-      times[i] = times[first + i + 1] - times[first + i];
-    }
-    qsort(times, decode, sizeof *times, compare_times);
-    m.median_ms = (double)times[decode / 2] / 1e6;
-    m.least_ms = (double)times[0] / 1e6;
+  }
+  if (t.count > 0) {
+    qsort(t.times, t.count, sizeof *t.times, compare_times);
+    m.median_ms = (double)t.times[t.count / 2] / 1e6;
+    m.least_ms = (double)t.times[0] / 1e6;
   }
   mgl_free(times);
+  mgl_free(t.times);
   mgl_free(prompts);
   mgl_free(requests);
   mgl_free(keys);

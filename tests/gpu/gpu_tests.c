@@ -29,6 +29,8 @@
 //   gpu_tests plain [data=DIR] [only=TEXT] | FOLDER...
 //                                 models by plain kernels: those of tests/data/reference against
 //                                 transformers, wide ones against the CPU; or a folder's speed
+//   gpu_tests launch [FOLDER...]  plain kernels op by op, in pieces and in graphs: the same bits, and
+//                                 as many launches as each mode says
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
@@ -172,6 +174,7 @@ int main(int argc, char **argv) {
                {"modes", gpu_modes_run},
                {"hops", gpu_hops_run},
                {"plain", gpu_plain_run},
+               {"launch", gpu_launch_run},
                {"start", gpu_start_run},
                {"wide", gpu_wide_run},
                {"wide_attend", gpu_wide_attend_run},

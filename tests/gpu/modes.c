@@ -24,7 +24,8 @@ typedef struct modes_options {
 static const struct {
   const char *name;
   bool full;
-} modes[] = {{"mega", false}, {"full", true}};
+  bool large;  // all iterations are of the wide class
+} modes[] = {{"mega", false, false}, {"full", true, false}, {"large", false, true}};
 
 enum { MODES = sizeof modes / sizeof modes[0] };
 
@@ -72,8 +73,8 @@ static uint32_t largest(const value_list *list) {
 // A cell of the table: the median over rounds of each round's median iteration.
 static void measure_cell(gpu_bench *bench, mgl_cuda_program *program, const gpu_model *model,
                          const modes_options *o, const gpu_load *load, FILE *csv) {
-  double ms[MODES][MOST_ROUNDS];
-  double turn_us[MODES][MOST_ROUNDS];
+  double ms[MODES][MOST_ROUNDS] = {{0}};
+  double turn_us[MODES][MOST_ROUNDS] = {{0}};
   double medians[MODES];
   // Of the first run's tokens. (Larger iterations, in which mega computes the ends of prompts too,
   // have other bits.)
@@ -81,7 +82,11 @@ static void measure_cell(gpu_bench *bench, mgl_cuda_program *program, const gpu_
   uint32_t rounds = o->rounds.values[0] < MOST_ROUNDS ? o->rounds.values[0] : MOST_ROUNDS;
   for (uint32_t round = 0; round <= rounds; round++) {  // the first one is thrown away
     for (uint32_t i = 0; i < MODES; i++) {
-      mgl_cuda_launch_options launch = {.full = modes[i].full};
+      if (modes[i].large && o->prefill.values[0] <= MGL_CUDA_MAX_TOKENS) {
+        continue;  // there is no wide class
+      }
+      mgl_cuda_launch_options launch = {.full = modes[i].full,
+                                        .narrow_context = modes[i].large ? 1 : 0};
       gpu_measured m = gpu_measure(program, model, load, &launch);
       ms[i][round > 0 ? round - 1 : 0] = m.median_ms;
       turn_us[i][round > 0 ? round - 1 : 0] = m.turn_us;
@@ -104,8 +109,8 @@ static void measure_cell(gpu_bench *bench, mgl_cuda_program *program, const gpu_
                     gpu_median(turn_us[i], rounds));
     }
   }
-  printf("| %s | %u | %u | %.3f | %.3f | %.3f |\n", model->name, load->batch, load->prompt,
-         medians[0], medians[1], medians[1] / medians[0]);
+  printf("| %s | %u | %u | %.3f | %.3f | %.3f | %.3f |\n", model->name, load->batch, load->prompt,
+         medians[0], medians[1], medians[1] / medians[0], medians[2]);
   (void)fflush(stdout);
 }
 
@@ -127,8 +132,8 @@ static void compare_modes(gpu_bench *bench, const char *folder, const modes_opti
   mgl_cuda_program_info info = mgl_cuda_program_describe(program);
   printf("\n## Modes: %s\n\nRead ceiling %.0f GB/s: %.3f ms for the weights of an iteration.\n\n",
          model.name, ceiling / 1e9, ceiling > 0 ? (double)info.step_bytes / ceiling * 1e3 : 0);
-  printf("| model | batch | context | mega, ms | full, ms | full / mega |\n");
-  printf("|---|---|---|---|---|---|\n");
+  printf("| model | batch | context | mega, ms | full, ms | full / mega | all wide, ms |\n");
+  printf("|---|---|---|---|---|---|---|\n");
   (void)fflush(stdout);
   for (uint32_t i = 0; i < o->batches.count; i++) {
     for (uint32_t j = 0; j < o->contexts.count; j++) {

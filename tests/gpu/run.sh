@@ -245,6 +245,7 @@ case ${1:-} in
   part ops tiny wide bias
   part sampling tiny wide bias bench/configs/qwen3-0.6b
   part plain
+  part launch
   part wide
   part planner
   part wide_attend

@@ -238,6 +238,10 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
   const char *name = function;
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)smem, (void)stream, (void)extra;
   assert_true(grid_x >= 1);
+  if (strncmp(name, "mgl_plain_kernel_", 17) == 0 &&
+      fake_cuda_plain_captured(name, grid_x, block_x, p)) {
+    return fake.capture_fails ? 1 : 0;
+  }
   if (fake_cuda_plain_launch(name, grid_x, block_x, p)) {
     return 0;
   }

@@ -16,6 +16,7 @@
 #include "support/fake_cuda.h"
 #include "support/fake_cuda_parts.h"
 #include "twin/full_turn.h"
+#include "twin/plain_op.h"
 
 uint32_t fake_cuda_looks_left;
 
@@ -24,7 +25,11 @@ static const mgl_lanes one_lane = {.lane = 0, .count = 1};
 typedef struct fake_node {
   const char *name;
   unsigned blocks;
-  mgl_cuda_op_launch launch;
+  unsigned plain_threads;  // of a plain kernel's block; 0: it is none
+  union {
+    mgl_cuda_op_launch launch;
+    mgl_plain_op plain;
+  };
 } fake_node;
 
 typedef struct fake_graph {
@@ -57,6 +62,21 @@ static mgl_cu_result fake_launch_config(const mgl_cu_launch_config *config, void
   node->blocks = config->grid_x;
   node->launch = *(const mgl_cuda_op_launch *)parameters[0];
   return fake.capture_fails ? 1 : 0;
+}
+
+bool fake_cuda_plain_captured(const char *name, unsigned blocks, unsigned threads, void **p) {
+  if (captured == NULL) {
+    return false;
+  }
+  assert_true(captured->count < MAX_NODES);
+  if (captured->count == 0) {
+    fake.captured_rows = ((const mgl_plain_op *)p[0])->out.rows;
+  }
+  captured->nodes[captured->count++] = (fake_node){.name = name,
+                                                   .blocks = blocks,
+                                                   .plain_threads = threads,
+                                                   .plain = *(const mgl_plain_op *)p[0]};
+  return true;
 }
 
 static mgl_cu_result fake_capture_end(void *stream, void **graph) {
@@ -192,8 +212,18 @@ static void run_node(const fake_node *node) {
 static mgl_cu_result fake_graph_launch(void *executable, void *stream) {
   const fake_graph *graph = executable;
   (void)stream;
-  fake.run = graph->nodes[0].launch.run;
   fake.graph_launches++;
+  if (graph->nodes[0].plain_threads != 0) {
+    for (uint32_t i = 0; i < graph->count; i++) {
+      const fake_node *node = &graph->nodes[i];
+      void *parameters[] = {(void *)(uintptr_t)&node->plain};
+      fake.graph_kernels++;
+      assert_true(
+          fake_cuda_plain_launch(node->name, node->blocks, node->plain_threads, parameters));
+    }
+    return 0;
+  }
+  fake.run = graph->nodes[0].launch.run;
   fake_cuda_looks_left = 2;
   for (uint32_t i = 0; i < graph->count; i++) {
     run_node(&graph->nodes[i]);

@@ -38,7 +38,9 @@ void fake_cuda_wide_sample(void **p);
 // Of fake_cuda_plain.c: runs a plain kernel; false: it is none.
 bool fake_cuda_plain_launch(const char *name, unsigned blocks, unsigned threads, void **p);
 
-// Of fake_cuda_full.c.
+// Of fake_cuda_full.c: takes the launch of a plain kernel into the graph that is being captured;
+// false: none is.
+bool fake_cuda_plain_captured(const char *name, unsigned blocks, unsigned threads, void **p);
 
 extern uint32_t fake_cuda_looks_left;  // of the host, until what mode full has queued has ended
 

@@ -1,29 +1,53 @@
 #include "device/cpu/cpu_eager.h"
 
+#include "device/cpu/cpu_check.h"
+
 typedef struct eager_job {
   const mgl_cpu_program *program;
   mgl_team *team;
+  size_t op;  // that runs alone
 } eager_job;
+
+static void run_share(const eager_job *job, uint32_t index, size_t op) {
+  const mgl_cpu_program *program = job->program;
+  size_t begin = 0;
+  size_t end = 0;
+  mgl_team_share(index, mgl_team_size(job->team), mgl_cpu_op_units(program, op),
+                 mgl_cpu_op_grain(program, op), &begin, &end);
+  if (begin < end) {
+    mgl_cpu_op_run(program, op, index, begin, end);
+  }
+}
 
 static void eager_worker(void *context, uint32_t index) {
   const eager_job *job = context;
   const mgl_cpu_program *program = job->program;
   for (size_t op = 0; op < program->graph->op_count; op++) {
-    size_t begin = 0;
-    size_t end = 0;
     if (program->barrier[op] != 0) {
       mgl_team_barrier(job->team);
     }
-    mgl_team_share(index, mgl_team_size(job->team), mgl_cpu_op_units(program, op),
-                   mgl_cpu_op_grain(program, op), &begin, &end);
-    if (begin < end) {
-      mgl_cpu_op_run(program, op, index, begin, end);
-    }
+    run_share(job, index, op);
   }
 }
 
 void mgl_cpu_eager_run(mgl_cpu_program *program, mgl_team *team, const mgl_plan *plan) {
   mgl_cpu_program_set_plan(program, plan);
-  eager_job job = {program, team};
+  eager_job job = {.program = program, .team = team};
   mgl_team_run(team, eager_worker, &job);
+}
+
+static void op_worker(void *context, uint32_t index) {
+  const eager_job *job = context;
+  run_share(job, index, job->op);
+}
+
+mgl_status mgl_cpu_eager_run_checked(mgl_cpu_program *program, mgl_team *team, const mgl_plan *plan,
+                                     mgl_error *err) {
+  mgl_cpu_program_set_plan(program, plan);
+  eager_job job = {.program = program, .team = team};
+  for (; job.op < program->graph->op_count; job.op++) {
+    mgl_team_run(team, op_worker, &job);
+    MGL_TRY(mgl_cpu_check_op(program, job.op, err));
+  }
+  return MGL_OK;
 }

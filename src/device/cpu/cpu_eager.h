@@ -10,4 +10,8 @@
 // Runs one iteration; returns when its outputs are complete.
 void mgl_cpu_eager_run(mgl_cpu_program *program, mgl_team *team, const mgl_plan *plan);
 
+// The same, looking at what every op computed before the next one runs (cpu_check.h).
+mgl_status mgl_cpu_eager_run_checked(mgl_cpu_program *program, mgl_team *team, const mgl_plan *plan,
+                                     mgl_error *err);
+
 #endif

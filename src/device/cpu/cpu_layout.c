@@ -10,9 +10,9 @@ enum {
   RANGE_ALIGNMENT = 128
 };  // two cache lines: workers' rows of different tensors never share one
 
-// The life of one piece of storage, from the op that first writes it to the last that uses it.
+// The life of one piece of storage, to the last step that uses it: an op, or a piece of the program.
 typedef struct lifetime {
-  size_t first_op, last_op;
+  size_t last_step;
   size_t bytes;
   uint32_t root;  // the tensor that owns the storage: in-place outputs point at their input's root
 } lifetime;
@@ -21,12 +21,17 @@ static bool is_activation(const mgl_graph *graph, uint32_t tensor) {
   return graph->tensors[tensor].placement == MGL_PLACE_ACTIVATION;
 }
 
-static void find_lifetimes(const mgl_graph *graph, const mgl_dim_values *values, lifetime *lives) {
+static size_t step_of(const uint32_t *step, size_t op_idx) {
+  return step == NULL ? op_idx : step[op_idx];
+}
+
+static void find_lifetimes(const mgl_graph *graph, const mgl_dim_values *values,
+                           const uint32_t *step, lifetime *lives) {
   for (size_t op_idx = 0; op_idx < graph->op_count; op_idx++) {
     const mgl_op *op = &graph->ops[op_idx];
     for (uint32_t i = 0; i < op->input_count; i++) {
       if (is_activation(graph, op->inputs[i])) {
-        lives[lives[op->inputs[i]].root].last_op = op_idx;
+        lives[lives[op->inputs[i]].root].last_step = step_of(step, op_idx);
       }
     }
     if (!is_activation(graph, op->output)) {
@@ -39,29 +44,29 @@ static void find_lifetimes(const mgl_graph *graph, const mgl_dim_values *values,
       const mgl_tensor *tensor = &graph->tensors[op->output];
       size_t bytes = (size_t)mgl_tensor_elements(tensor, values) * mgl_dtype_bytes(tensor->dtype);
       bytes = (bytes + RANGE_ALIGNMENT - 1) / RANGE_ALIGNMENT * RANGE_ALIGNMENT;
-      *life = (lifetime){.first_op = op_idx, .last_op = op_idx, .bytes = bytes, .root = op->output};
+      *life = (lifetime){.last_step = step_of(step, op_idx), .bytes = bytes, .root = op->output};
     }
     const uint32_t part = mgl_op_input(op, MGL_ROLE_PART);
     if (part != MGL_NO_TENSOR) {
-      lives[lives[part].root].last_op = graph->op_count;  // other ranks read it until the end
+      lives[lives[part].root].last_step = graph->op_count;  // other ranks read it until the end
     }
     if (graph->tensors[op->output].is_output) {
-      lives[life->root].last_op = graph->op_count;  // read by the caller after the last op
+      lives[life->root].last_step = graph->op_count;  // read by the caller after the last op
     }
   }
 }
 
 typedef struct block {
   mgl_byte_range range;
-  size_t last_op;
+  size_t last_step;
 } block;
 
 // The lowest offset where `bytes` fit between the live blocks, which are sorted by range. Drops
-// blocks whose last use is before first_op.
-static size_t first_fit(block *live, size_t *live_count, size_t first_op, size_t bytes) {
+// blocks whose last use is before first_step.
+static size_t first_fit(block *live, size_t *live_count, size_t first_step, size_t bytes) {
   size_t kept = 0;
   for (size_t i = 0; i < *live_count; i++) {
-    if (live[i].last_op >= first_op) {
+    if (live[i].last_step >= first_step) {
       live[kept++] = live[i];
     }
   }
@@ -83,6 +88,12 @@ static void insert_sorted(block *live, size_t *live_count, block new_block) {
 
 mgl_status mgl_cpu_layout(const mgl_graph *graph, const mgl_dim_values *values,
                           mgl_byte_range *ranges, size_t *out_bytes, mgl_error *err) {
+  return mgl_cpu_layout_pieces(graph, values, NULL, ranges, out_bytes, err);
+}
+
+mgl_status mgl_cpu_layout_pieces(const mgl_graph *graph, const mgl_dim_values *values,
+                                 const uint32_t *step, mgl_byte_range *ranges, size_t *out_bytes,
+                                 mgl_error *err) {
   lifetime *lives = mgl_alloc_zeroed(graph->tensor_count, sizeof *lives);
   block *live = mgl_alloc_zeroed(graph->tensor_count, sizeof *live);
   if (lives == NULL || live == NULL) {
@@ -90,7 +101,7 @@ mgl_status mgl_cpu_layout(const mgl_graph *graph, const mgl_dim_values *values,
     mgl_free(live);
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory laying out activations");
   }
-  find_lifetimes(graph, values, lives);
+  find_lifetimes(graph, values, step, lives);
   size_t live_count = 0;
   *out_bytes = 0;
   for (size_t op_idx = 0; op_idx < graph->op_count; op_idx++) {
@@ -103,9 +114,9 @@ mgl_status mgl_cpu_layout(const mgl_graph *graph, const mgl_dim_values *values,
       ranges[output] = ranges[life->root];
       continue;
     }
-    size_t begin = first_fit(live, &live_count, op_idx, life->bytes);
+    size_t begin = first_fit(live, &live_count, step_of(step, op_idx), life->bytes);
     ranges[output] = (mgl_byte_range){begin, begin + life->bytes};
-    insert_sorted(live, &live_count, (block){ranges[output], life->last_op});
+    insert_sorted(live, &live_count, (block){ranges[output], life->last_step});
     *out_bytes = ranges[output].end > *out_bytes ? ranges[output].end : *out_bytes;
   }
   mgl_free(lives);

@@ -15,7 +15,8 @@
 // --- binding -------------------------------------------------------------------------------------
 
 // Activations where ops run one after the other: the layout of cpu_layout.c, and its barriers.
-static mgl_status lay_out(mgl_cpu_program *program, size_t *out_bytes, mgl_error *err) {
+static mgl_status lay_out(mgl_cpu_program *program, const uint32_t *step, size_t *out_bytes,
+                          mgl_error *err) {
   const mgl_graph *graph = program->graph;
   mgl_byte_range *ranges = mgl_alloc_zeroed(graph->tensor_count, sizeof *ranges);
   program->barrier = mgl_alloc_zeroed(graph->op_count, 1);
@@ -24,7 +25,7 @@ static mgl_status lay_out(mgl_cpu_program *program, size_t *out_bytes, mgl_error
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a layout of %zu tensors",
                          graph->tensor_count);
   }
-  mgl_status status = mgl_cpu_layout(graph, &program->largest, ranges, out_bytes, err);
+  mgl_status status = mgl_cpu_layout_pieces(graph, &program->largest, step, ranges, out_bytes, err);
   if (status == MGL_OK) {
     status = mgl_cpu_find_barriers(graph, ranges, program->barrier, err);
   }
@@ -106,7 +107,8 @@ mgl_status mgl_cpu_program_measure(const mgl_graph *graph, const mgl_cpu_program
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a layout of %zu tensors",
                          graph->tensor_count);
   }
-  mgl_status status = mgl_cpu_layout(graph, &largest, ranges, &out->activation_bytes, err);
+  mgl_status status =
+      mgl_cpu_layout_pieces(graph, &largest, options->step, ranges, &out->activation_bytes, err);
   mgl_free(ranges);
   return status;
 }
@@ -141,9 +143,10 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   size_t activation_bytes = 0;
   if (tasks != NULL) {
     take_layout(program, tasks, &activation_bytes);
-  } else if ((status = lay_out(program, &activation_bytes, err)) != MGL_OK) {
+  } else if ((status = lay_out(program, options->step, &activation_bytes, err)) != MGL_OK) {
     goto fail;
   }
+  program->activation_bytes = activation_bytes;
   program->scratch = mgl_cpu_scratch_lay_out(graph, &program->largest);
   if ((status = bind_tensors(program, err)) != MGL_OK ||
       (status = mgl_cpu_memory_reserve(memory, activation_bytes, program->scratch.bytes,

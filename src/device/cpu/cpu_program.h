@@ -29,6 +29,8 @@ typedef struct mgl_cpu_program_options {
   mgl_dim_values largest;            // of a plan; ignored with a task graph, which has its own
   const mgl_task_graph *task_graph;  // whose activation offsets and attention strides to use;
                                      // borrowed while creating. NULL: own layout, one stride
+  const uint32_t *step;  // [op_count] of a program in pieces: each op's (cpu_layout.h); borrowed
+                         // while creating. NULL: ops run one after the other
 } mgl_cpu_program_options;
 
 typedef struct mgl_cpu_program {
@@ -37,16 +39,17 @@ typedef struct mgl_cpu_program {
   const mgl_cpu_kernels *kernels;
   mgl_linear_way way;  // of the memory's options, or the usual one of the kernels
   mgl_dim_values largest;
-  uint32_t strides;        // tasks per KV head in attention ops
-  uint32_t logits;         // the tensor "logits", MGL_NO_TENSOR if there is none
-  mgl_dtype act;           // graph/act_dtype.h
-  const mgl_plan *plan;    // of the present iteration
-  uint64_t iteration;      // its number among the iterations of all programs of this memory
-  const void **data;       // [tensor_count] weights; inputs, set by each plan
-  uint64_t *offsets;       // [tensor_count] of activations in the block
-  mgl_kv_layer *kv;        // [tensor_count], set for KV tensors
-  unsigned char *barrier;  // [op_count] 1: the op needs results or storage of ops since the last
-                           // barrier; with a task graph NULL
+  uint32_t strides;         // tasks per KV head in attention ops; in pieces, of the present one
+  uint32_t logits;          // the tensor "logits", MGL_NO_TENSOR if there is none
+  mgl_dtype act;            // graph/act_dtype.h
+  const mgl_plan *plan;     // of the present iteration
+  uint64_t iteration;       // its number among the iterations of all programs of this memory
+  const void **data;        // [tensor_count] weights; inputs, set by each plan
+  uint64_t *offsets;        // [tensor_count] of activations in the block
+  size_t activation_bytes;  // of the block
+  mgl_kv_layer *kv;         // [tensor_count], set for KV tensors
+  unsigned char *barrier;   // [op_count] 1: the op needs results or storage of ops since the last
+                            // barrier; with a task graph NULL
   mgl_cpu_scratch_layout scratch;  // of a worker
 } mgl_cpu_program;
 

@@ -43,7 +43,9 @@ mgl_status mgl_cuda_code_get(const mgl_cuda_device *device, const char *name,
   mgl_cuda_cache_key key = {0};
   char architecture[MGL_ARCHITECTURE_BYTES];
   char folder_path[MGL_CACHE_FOLDER_BYTES];
-  const char *folder = mgl_cache_folder(folder_path) ? folder_path : NULL;
+  const char *folder = device->cache_folder[0] != 0    ? device->cache_folder
+                       : mgl_cache_folder(folder_path) ? folder_path
+                                                       : NULL;
   *out = (mgl_cuda_code){0};
   mgl_cuda_architecture(device, architecture);
   MGL_TRY(mgl_cuda_source_hash(name, architecture, shape, &key.source, err));

@@ -137,6 +137,13 @@ mgl_status mgl_cuda_device_open(int ordinal, mgl_cuda_device *out, mgl_error *er
   return status;
 }
 
+void mgl_cuda_device_choose_code(mgl_cuda_device *device, const mgl_compilation *c) {
+  if (c != NULL) {
+    memcpy(device->cache_folder, c->cache_dir, sizeof device->cache_folder);
+    device->compiler = c->compiler;
+  }
+}
+
 void mgl_cuda_device_close(mgl_cuda_device *device) {
   if (device->context != NULL) {
     (void)device->driver.context_release(device->device);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "device/compilation.h"
 
 typedef int mgl_cu_result;    // CUresult; 0 is success
 typedef uint64_t mgl_cu_ptr;  // CUdeviceptr: an address on the device
@@ -168,9 +169,14 @@ typedef struct mgl_cuda_device {
   uint32_t major, minor;                       // compute capability
   uint32_t smem_per_block_bytes;               // with opt-in
   mgl_cuda_kernels kernels;
+  // Of its code (cuda_code.h): where it is kept, "": base/cache_folder.h; and what compiles it.
+  char cache_folder[MGL_COMPILATION_PATH_BYTES];
+  mgl_device_compiler compiler;
 } mgl_cuda_device;
 
 mgl_status mgl_cuda_device_open(int ordinal, mgl_cuda_device *out, mgl_error *err);
+// By a compilation; NULL: the usual ones.
+void mgl_cuda_device_choose_code(mgl_cuda_device *device, const mgl_compilation *c);
 void mgl_cuda_device_close(mgl_cuda_device *device);  // closing a zeroed device is fine
 
 // dlopen and dlsym for other tables of this kind: fills count function pointers at out[i] from

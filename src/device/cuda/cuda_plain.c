@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "device/cpu/cpu_check.h"
 #include "device/cpu/cpu_layout.h"
 #include "device/cpu/cpu_memory.h"
 #include "device/cpu/cpu_weights.h"
@@ -21,6 +22,7 @@ enum {
   ALIGNMENT = 256,      // of every tensor
   BLOCKS_EACH = 16,     // of a launch, at most, for each multiprocessor
   CODE_VALUES = 256,    // of a table of codes
+  SPARE = 1,            // KV pages, and rows of block tables, of what only pads an iteration
   MOST_HEAD_DIM = 512,  // that attention's shared memory has room for
 };
 
@@ -124,17 +126,18 @@ static uint64_t weight_bytes(const mgl_tensor *tensor) {
                            : tensor->dims[0].number * mgl_tensor_row_bytes(tensor);
 }
 
-// Of K of a layer; V lies behind it.
+// Of K of a layer; V lies behind it. There is a page more, for rows that only pad an iteration.
 static uint64_t half_bytes(const mgl_cuda_plain *p, const mgl_tensor *kv) {
-  return aligned((uint64_t)p->sizes.page_count * p->sizes.limits.page_tokens * kv->dims[0].number *
-                 kv->dims[1].number * mgl_dtype_bytes(kv->dtype));
+  return aligned(((uint64_t)p->sizes.page_count + SPARE) * p->sizes.limits.page_tokens *
+                 kv->dims[0].number * kv->dims[1].number * mgl_dtype_bytes(kv->dtype));
 }
 
 static void lay_out_state(mgl_cuda_plain *p) {
   const mgl_plan_limits *l = &p->sizes.limits;
   for (uint32_t i = 0; i < INPUT_COUNT; i++) {
-    uint64_t count = i == INPUT_BLOCK_TABLES ? (uint64_t)l->sequences * l->pages_per_sequence
-                                             : (uint64_t)l->tokens;
+    uint64_t count = i == INPUT_BLOCK_TABLES
+                         ? ((uint64_t)l->sequences + SPARE) * l->pages_per_sequence
+                         : (uint64_t)l->tokens;
     p->inputs[i] = take(p, STATE, count * sizeof(uint32_t));
   }
   for (size_t i = 0; i < p->program->op_count; i++) {
@@ -252,10 +255,10 @@ static mgl_status allocate(mgl_cuda_plain *p, mgl_error *err) {
       MGL_CUDA_TRY(driver, memory_alloc, err, &p->memory[i], (size_t)p->bytes[i]);
     }
   }
-  p->image =
-      mgl_alloc_zeroed((size_t)(p->inputs[INPUT_BLOCK_TABLES] / sizeof *p->image) +
-                           (size_t)p->sizes.limits.sequences * p->sizes.limits.pages_per_sequence,
-                       sizeof *p->image);
+  p->image = mgl_alloc_zeroed(
+      (size_t)(p->inputs[INPUT_BLOCK_TABLES] / sizeof *p->image) +
+          ((size_t)p->sizes.limits.sequences + SPARE) * p->sizes.limits.pages_per_sequence,
+      sizeof *p->image);
   return p->image != NULL ? MGL_OK : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for plans");
 }
 
@@ -430,7 +433,7 @@ static mgl_status check_plan(const mgl_cuda_plain *p, const mgl_plan *plan, mgl_
   if (plan->token_count < 1 || plan->token_count > l->tokens ||
       plan->sequence_count > l->sequences || plan->logit_row_count > p->sizes.logit_rows ||
       plan->limits.page_tokens != l->page_tokens ||
-      plan->limits.pages_per_sequence > l->pages_per_sequence) {
+      plan->limits.pages_per_sequence != l->pages_per_sequence) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
                          "a plan of %u tokens, %u sequences and %u rows of logits: the GPU program "
                          "is for up to %u, %u and %u",
@@ -450,7 +453,26 @@ static uint32_t *image_of(const mgl_cuda_plain *p, plan_input input) {
   return p->image + (p->inputs[input] - p->inputs[0]) / sizeof *p->image;
 }
 
-static mgl_status upload_plan(mgl_cuda_plain *p, const mgl_plan *plan, mgl_error *err) {
+// Rows from the plan's on compute token 0 at position 0 of the spare page, and nobody reads their
+// results.
+static void pad_plan(mgl_cuda_plain *p, const mgl_dim_values *plan, const mgl_dim_values *padded) {
+  const uint32_t pages = p->sizes.limits.pages_per_sequence;
+  for (uint32_t row = plan->tokens; row < padded->tokens; row++) {
+    image_of(p, INPUT_TOKENS)[row] = 0;
+    image_of(p, INPUT_POSITIONS)[row] = 0;
+    image_of(p, INPUT_LENGTHS)[row] = 1;
+    image_of(p, INPUT_SLOTS)[row] = p->sizes.page_count * p->sizes.limits.page_tokens;
+    image_of(p, INPUT_SEQUENCES)[row] = plan->sequences;
+  }
+  for (uint32_t row = plan->logit_rows; row < padded->logit_rows; row++) {
+    image_of(p, INPUT_LOGIT_ROWS)[row] = 0;
+  }
+  for (uint32_t i = 0; i < pages; i++) {
+    image_of(p, INPUT_BLOCK_TABLES)[plan->sequences * pages + i] = p->sizes.page_count;
+  }
+}
+
+static void fill_plan(mgl_cuda_plain *p, const mgl_plan *plan) {
   const size_t each = sizeof *p->image;
   uint64_t tables = (uint64_t)plan->sequence_count * plan->limits.pages_per_sequence;
   memcpy(image_of(p, INPUT_TOKENS), plan->tokens, plan->token_count * each);
@@ -464,8 +486,20 @@ static mgl_status upload_plan(mgl_cuda_plain *p, const mgl_plan *plan, mgl_error
       image_of(p, INPUT_SEQUENCES)[row] = i;
     }
   }
+}
+
+mgl_status mgl_cuda_plain_stage(mgl_cuda_plain *p, const mgl_plan *plan,
+                                const mgl_dim_values *padded, mgl_error *err) {
+  mgl_dim_values values = {0};
+  if (plan != NULL) {
+    MGL_TRY(check_plan(p, plan, err));
+    values = (mgl_dim_values){plan->token_count, plan->logit_row_count, plan->sequence_count};
+    fill_plan(p, plan);
+  }
+  pad_plan(p, &values, padded);
+  uint64_t tables = ((uint64_t)values.sequences + SPARE) * p->sizes.limits.pages_per_sequence;
   return put(p, STATE, p->inputs[0], p->image,
-             p->inputs[INPUT_BLOCK_TABLES] - p->inputs[0] + tables * each, err);
+             p->inputs[INPUT_BLOCK_TABLES] - p->inputs[0] + tables * sizeof *p->image, err);
 }
 
 // --- launches ------------------------------------------------------------------------------------
@@ -535,41 +569,73 @@ static unsigned blocks_of(const mgl_cuda_plain *p, const mgl_op *op, const mgl_p
   return (unsigned)(blocks < most ? blocks : most);
 }
 
-static mgl_status launch_op(const mgl_cuda_plain *p, uint32_t op_idx, const mgl_plan *plan,
-                            mgl_error *err) {
+mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *p, uint32_t op_idx,
+                                 const mgl_dim_values *values, void *stream, mgl_error *err) {
   const mgl_op *op = &p->program->ops[op_idx];
-  const mgl_dim_values values = {plan->token_count, plan->logit_row_count, plan->sequence_count};
-  mgl_plain_op bound = {.out = bind_tensor(p, op->output, &values),
+  mgl_plain_op bound = {.out = bind_tensor(p, op->output, values),
                         .input_count = op->input_count,
                         .value_count = op->value_count,
                         .values = pointer_to(p, STATE, p->values[op_idx]),
                         .sequences = pointer_to(p, STATE, p->inputs[INPUT_SEQUENCES]),
-                        .table_stride = plan->limits.pages_per_sequence,
-                        .page_tokens = plan->limits.page_tokens};
+                        .table_stride = p->sizes.limits.pages_per_sequence,
+                        .page_tokens = p->sizes.limits.page_tokens};
   for (uint32_t i = 0; i < op->input_count; i++) {
-    bound.in[i] = bind_tensor(p, op->inputs[i], &values);
+    bound.in[i] = bind_tensor(p, op->inputs[i], values);
   }
   memcpy(bound.attrs, op->attrs, sizeof bound.attrs);
-  bound.units = units_of(p, op, &bound, &values);
+  bound.units = units_of(p, op, &bound, values);
   if (bound.units == 0) {
     return MGL_OK;  // no rows with logits
   }
   void *parameters[] = {&bound};
   MGL_CUDA_TRY(&p->device->driver, launch, err, p->kernels[op->kind], blocks_of(p, op, &bound), 1,
-               1, MGL_PLAIN_THREADS, 1, 1, 0, NULL, parameters, NULL);
+               1, MGL_PLAIN_THREADS, 1, 1, 0, stream, parameters, NULL);
   return MGL_OK;
 }
 
-// Copies and kernels share the default stream, so each waits for those before it.
-mgl_status mgl_cuda_plain_run(mgl_cuda_plain *p, const mgl_plan *plan, float *logits,
-                              mgl_error *err) {
-  const mgl_cuda_driver *driver = &p->device->driver;
-  const mgl_schedule *s = p->schedule;
-  MGL_TRY(check_plan(p, plan, err));
-  MGL_TRY(upload_plan(p, plan, err));
-  for (uint32_t i = 0; i < s->step_count; i++) {
-    MGL_TRY(launch_op(p, s->ops[s->steps[i].op].op, plan, err));
+// Level 0's look at what an op computed: it waits for the op.
+static mgl_status check_op(const mgl_cuda_plain *p, uint32_t op_idx, const mgl_dim_values *values,
+                           mgl_error *err) {
+  const mgl_op *op = &p->program->ops[op_idx];
+  const mgl_tensor *out = &p->program->tensors[op->output];
+  uint64_t count = mgl_tensor_elements(out, values);
+  size_t bytes = (size_t)count * mgl_dtype_bytes(out->dtype);
+  if (kind_of(out) != ACTIVATIONS || bytes == 0) {
+    return MGL_OK;
   }
+  void *copy = mgl_alloc(bytes);
+  if (copy == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a copy of \"%s\"", out->name);
+  }
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cu_ptr from = p->memory[ACTIVATIONS] + p->tensors[op->output];
+  mgl_status status =
+      mgl_cuda_check(driver, driver->copy_to_host(copy, from, bytes), "copy_to_host", err);
+  if (status == MGL_OK) {
+    status = mgl_check_numbers(p->program, op, copy, count, err);
+  }
+  mgl_free(copy);
+  return status;
+}
+
+// Copies and kernels share the default stream, so each waits for those before it.
+mgl_status mgl_cuda_plain_run(mgl_cuda_plain *p, const mgl_plan *plan, bool check_numbers,
+                              float *logits, mgl_error *err) {
+  const mgl_schedule *s = p->schedule;
+  const mgl_dim_values values = {plan->token_count, plan->logit_row_count, plan->sequence_count};
+  MGL_TRY(mgl_cuda_plain_stage(p, plan, &values, err));
+  for (uint32_t i = 0; i < s->step_count; i++) {
+    MGL_TRY(mgl_cuda_plain_launch(p, s->ops[s->steps[i].op].op, &values, NULL, err));
+    if (check_numbers) {
+      MGL_TRY(check_op(p, s->ops[s->steps[i].op].op, &values, err));
+    }
+  }
+  return mgl_cuda_plain_fetch(p, plan, logits, err);
+}
+
+mgl_status mgl_cuda_plain_fetch(const mgl_cuda_plain *p, const mgl_plan *plan, float *logits,
+                                mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
   if (plan->logit_row_count == 0) {
     return mgl_cuda_check(driver, driver->context_synchronize(), "plain kernels", err);
   }
@@ -577,6 +643,18 @@ mgl_status mgl_cuda_plain_run(mgl_cuda_plain *p, const mgl_plan *plan, float *lo
   MGL_CUDA_TRY(driver, copy_to_host, err, logits, p->memory[ACTIVATIONS] + at,
                (size_t)plan->logit_row_count * p->vocab * sizeof *logits);
   return MGL_OK;
+}
+
+const mgl_cuda_device *mgl_cuda_plain_device(const mgl_cuda_plain *p) {
+  return p->device;
+}
+
+const mgl_graph *mgl_cuda_plain_program(const mgl_cuda_plain *p) {
+  return p->program;
+}
+
+const mgl_sizes *mgl_cuda_plain_sizes(const mgl_cuda_plain *p) {
+  return &p->sizes;
 }
 
 // -------------------------------------------------------------------------------------------------

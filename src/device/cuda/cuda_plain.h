@@ -10,6 +10,7 @@
 #ifndef MGL_DEVICE_CUDA_CUDA_PLAIN_H
 #define MGL_DEVICE_CUDA_CUDA_PLAIN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -45,9 +46,23 @@ mgl_status mgl_cuda_plain_create(const mgl_cuda_device *device,
                                  mgl_error *err);
 void mgl_cuda_plain_destroy(mgl_cuda_plain *plain);  // NULL is fine
 
-// Runs one iteration. logits: [logit_row_count, V], the caller's.
-mgl_status mgl_cuda_plain_run(mgl_cuda_plain *plain, const mgl_plan *plan, float *logits,
-                              mgl_error *err);
+// Runs one iteration, op by op. logits: [logit_row_count, V], the caller's. check_numbers: after
+// each op, what it computed comes back and is looked at (device/cpu/cpu_check.h).
+mgl_status mgl_cuda_plain_run(mgl_cuda_plain *plain, const mgl_plan *plan, bool check_numbers,
+                              float *logits, mgl_error *err);
+
+// Its parts, for cuda_plain_graphs.h: the plan goes to the device, padded to `padded` tokens and
+// rows of logits, which compute into a KV page that no sequence has (a NULL plan: only these); ops are launched for these; the
+// plan's own logits come back. A NULL stream is the default one.
+mgl_status mgl_cuda_plain_stage(mgl_cuda_plain *plain, const mgl_plan *plan,
+                                const mgl_dim_values *padded, mgl_error *err);
+mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *plain, uint32_t op,
+                                 const mgl_dim_values *padded, void *stream, mgl_error *err);
+mgl_status mgl_cuda_plain_fetch(const mgl_cuda_plain *plain, const mgl_plan *plan, float *logits,
+                                mgl_error *err);
+const mgl_cuda_device *mgl_cuda_plain_device(const mgl_cuda_plain *plain);
+const mgl_graph *mgl_cuda_plain_program(const mgl_cuda_plain *plain);
+const mgl_sizes *mgl_cuda_plain_sizes(const mgl_cuda_plain *plain);
 
 uint64_t mgl_cuda_plain_step_bytes(const mgl_cuda_plain *plain);  // of weights that a step reads
 // What the user should know of device code that could not be cached; "": nothing. Borrowed.

@@ -81,6 +81,9 @@ typedef struct mgl_cuda_launch_options {
   // (docs/log/162).
   uint32_t in_flight, in_flight_ahead;
   bool no_prefetch;  // loaders wait until a task is let go
+  // Iterations with more context than this, in tokens of all sequences added up, are of the wide
+  // class, if there is one; 0: what was measured to be best (lower/choose.h).
+  uint64_t narrow_context;
   // Mode full: a kernel for every op, in CUDA graphs, instead of the megakernel (runtime/
   // cuda_full.h). What is about tasks, events and descriptors has no meaning there, and in_flight
   // has other defaults.

@@ -21,9 +21,10 @@ typedef struct mgl_cuda_wide_kernel {
 
 // The wide class of a program (cuda_wide_launch.c). Without one, all zero.
 typedef struct mgl_cuda_wide {
-  uint32_t tokens;         // most of an iteration; options.iteration_tokens is the narrow class's
-  uint32_t rows;           // with logits
-  uint32_t narrow_tokens;  // most tokens of the iterations of a job that are not of this class
+  uint32_t tokens;          // most of an iteration; options.iteration_tokens is the narrow class's
+  uint32_t rows;            // with logits
+  uint32_t narrow_tokens;   // most tokens of the iterations of a job that are not of this class
+  uint64_t narrow_context;  // and most tokens of context of those
   mgl_cuda_wide_layout layout;
   mgl_cuda_wide_kernel
       kernels[MGL_WIDE_TILES];  // the smallest tiles first, of which not all may be

@@ -148,6 +148,11 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   run->most_iterations = start->most_iterations;
   bool wide = p->wide.tokens > 0 && !start->launch->full;
   run->iteration_tokens = wide ? p->wide.narrow_tokens : p->sizes.limits.tokens;
+  bool chosen = start->launch->narrow_context == 0;
+  run->long_tokens = chosen ? MGL_LONG_TOKENS : 0;
+  run->narrow_context = !wide    ? UINT64_MAX
+                        : chosen ? p->wide.narrow_context
+                                 : start->launch->narrow_context;
   run->sequence_slots = p->feeding.slot_count;
   // No plan exists yet.
   mgl_cuda_plan_clear(mgl_cuda_image_plan(p));

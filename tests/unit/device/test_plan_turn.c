@@ -73,6 +73,8 @@ static void open_world(world *w, uint32_t group, uint32_t iteration_tokens) {
   run->group = group;
   run->most_iterations = UINT32_MAX;
   run->iteration_tokens = iteration_tokens;
+  run->narrow_context = UINT64_MAX;
+  run->long_tokens = 0;
   run->sequence_slots = SLOTS;
   run->block_table_stride = PAGES;
   run->token_stride = TOKENS;
@@ -280,7 +282,13 @@ static void turns_make_the_hosts_plans(void **state) {
 
 // --- the wide class ------------------------------------------------------------------------------
 
-enum { WIDE_TOKENS = 700, NARROW_TOKENS = 32, WORKERS = 20 };
+enum {
+  WIDE_TOKENS = 700,
+  NARROW_TOKENS = 32,
+  LONG_CONTEXT = 6000,
+  WORKERS = 20,
+  MOST_STIRRED = 300
+};
 
 // Rows, and rows with logits, are those of the planner's entries, one behind the other.
 static void check_wide_plan(const world *w, const mgl_wide_plan *plan, const mgl_wide_work *work) {
@@ -335,6 +343,7 @@ typedef struct wide_world {
   uint64_t now_ns;
   uint64_t turns;       // of the chain that runs
   uint32_t iterations;  // of all chains
+  uint32_t few;         // of those with no more tokens than the narrow class takes
 } wide_world;
 
 static void open_wide(wide_world *wide) {
@@ -349,6 +358,18 @@ static void open_wide(wide_world *wide) {
                                  .lists = {{64, 64, &wide->steps[0], NULL, NULL},
                                            {256, 256, &wide->steps[1], NULL, NULL},
                                            {WIDE_TOKENS, 256, &wide->steps[2], NULL, NULL}}};
+}
+
+// Whether the plan that waits in the planner is one for the wide class: by its tokens, or by what
+// they attend to.
+static bool is_large(const mgl_cuda_run *run) {
+  const mgl_planner *p = run->planner;
+  const mgl_plan_entry *entries = (const mgl_plan_entry *)mgl_planner_at(p, p->entries_at);
+  uint64_t context = 0;
+  for (uint32_t i = 0; i < p->entry_count; i++) {
+    context += entries[i].position + entries[i].count;
+  }
+  return p->token_count > run->iteration_tokens || context > run->narrow_context;
 }
 
 // A turn of the chain. Returns whether an iteration of the wide class runs behind it.
@@ -368,7 +389,8 @@ static bool chain_turn(world *w, wide_world *wide) {
     const mgl_feed_iteration *note = &w->iterations[heard % MGL_FEED_ITERATIONS];
     assert_int_equal(run->planning.iterations.own, heard + 1);
     assert_int_equal(note->ns, wide->now_ns - began_ns);
-    assert_true(note->prompt_tokens + note->decode_tokens > NARROW_TOKENS);
+    assert_true(run->narrow_context != UINT64_MAX ||
+                note->prompt_tokens + note->decode_tokens > NARROW_TOKENS);
     w->heard.own = w->heard.other = heard + 1;
     mgl_ring_tell(&w->feed.iterations, &w->heard);
   }
@@ -377,7 +399,7 @@ static bool chain_turn(world *w, wide_world *wide) {
   assert_true(runs == (wide->run.steps != NULL));
   if (runs) {
     uint32_t tokens = run->planning.wide_tokens;
-    assert_true(tokens > NARROW_TOKENS && run->planning.narrow_tokens == 0);
+    assert_true(is_large(run) && run->planning.narrow_tokens == 0);
     assert_int_equal(wide->plan.token_count, tokens);
     assert_ptr_equal(wide->run.steps, &wide->steps[tokens <= 64 ? 0 : tokens <= 256 ? 1 : 2]);
     assert_int_equal(wide->run.tile_tokens, tokens <= 64 ? 64 : 256);
@@ -385,10 +407,11 @@ static bool chain_turn(world *w, wide_world *wide) {
     assert_int_equal(wide->zeros[6], 0);
     check_wide_plan(w, &wide->plan, &wide->work);
     wide->iterations++;
+    wide->few += tokens <= NARROW_TOKENS ? 1 : 0;
   } else {
     assert_int_equal(run->planning.wide_tokens, 0);
     assert_int_equal(wide->plan.logit_row_count, 0);
-    assert_true(run->planning.narrow_tokens <= NARROW_TOKENS);
+    assert_true(run->planning.narrow_tokens == 0 || !is_large(run));
   }
   return runs;
 }
@@ -401,7 +424,7 @@ static void run_chain(world *w, wide_world *wide, bool stirs) {
   planning->wide_turns = 0;
   while (chain_turn(w, wide)) {
     sample_wide(w, &wide->plan);
-    if (stirs) {
+    if (stirs && wide->turns < MOST_STIRRED) {
       stir(w);
     }
   }
@@ -411,13 +434,14 @@ static void run_chain(world *w, wide_world *wide, bool stirs) {
   assert_int_equal(planning->commands.own, kept.commands.own);
 }
 
-// Plans of more tokens than the narrow class takes stay in the planner, and become plans of the
-// wide class when what was running has ended; the first one that is small enough stays there too,
-// and becomes one of the narrow class.
-static void large_plans_are_left_to_the_wide_class(void **state) {
-  (void)state;
+// Plans of more tokens or context than the narrow class takes stay in the planner, and become plans
+// of the wide class when what was running has ended; the first one that is small enough stays there
+// too, and becomes one of the narrow class.
+static void check_large_plans(uint64_t narrow_context) {
   static world w;
   static wide_world wide;
+  memset(&w, 0, sizeof w);
+  memset(&wide, 0, sizeof wide);
   uint32_t chains = 0;
   uint32_t narrow = 0;
   uint32_t left = 0;  // that a chain has left to the narrow class
@@ -425,6 +449,7 @@ static void large_plans_are_left_to_the_wide_class(void **state) {
   open_wide(&wide);
   mgl_cuda_run *run = w.run;
   run->iteration_tokens = NARROW_TOKENS;
+  run->narrow_context = narrow_context;
   bool runs = false;  // iteration `iteration - 1` of the narrow class has not sampled yet
   uint64_t iteration = 0;
   for (uint32_t turn = 0; turn < TURNS; turn++) {
@@ -448,14 +473,26 @@ static void large_plans_are_left_to_the_wide_class(void **state) {
     mgl_turn_settle(run, run->planning.commands_before);
     if (run->planning.wide_tokens != 0) {
       assert_int_equal(rows, 0);
+      assert_true(is_large(run));
       run_chain(&w, &wide, turn % 100 < 10);
       chains++;
     } else {
-      assert_true(rows <= NARROW_TOKENS);
+      assert_true(rows == 0 || !is_large(run));
     }
   }
   assert_true(wide.iterations > 20 && chains > 4 && narrow > 20 && left > 2);
+  assert_true((wide.few > 4) == (narrow_context != UINT64_MAX));
   close_world(&w);
+}
+
+static void large_plans_are_left_to_the_wide_class(void **state) {
+  (void)state;
+  check_large_plans(UINT64_MAX);
+}
+
+static void long_contexts_are_left_to_the_wide_class(void **state) {
+  (void)state;
+  check_large_plans(LONG_CONTEXT);
 }
 
 // A chain whose iteration the host has ended plans no more.
@@ -530,6 +567,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(turns_make_the_hosts_plans),
       cmocka_unit_test(large_plans_are_left_to_the_wide_class),
+      cmocka_unit_test(long_contexts_are_left_to_the_wide_class),
       cmocka_unit_test(a_chain_ends_at_a_fault),
       cmocka_unit_test(a_launch_is_over_when_nothing_can_come),
   };

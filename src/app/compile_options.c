@@ -1,0 +1,117 @@
+#include "app/compile_options.h"
+
+#include <string.h>
+
+static const mgl_option rows[] = {
+    {.name = "preset",
+     .value_name = "NAME",
+     .type = MGL_OPTION_CHOICE,
+     .choices = mgl_preset_name,
+     .help = "what the run is for: debug, check, compiled, serving, uniform, decode-instance or "
+             "fastest [fastest]"},
+    {.name = "level",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_max = MGL_LEVEL_COUNT - 1,
+     .help = "0: op by op; 1: the same once all was compiled and checked; 2: fused ops one by one; "
+             "3: in graphs [3]"},
+    {.name = "graph-mode",
+     .value_name = "MODE",
+     .type = MGL_OPTION_TEXT,
+     .help = "of level 3: NONE, PIECEWISE, FULL, FULL_DECODE_ONLY, FULL_AND_PIECEWISE or MEGA "
+             "[MEGA, with --level 3 PIECEWISE]"},
+    {.name = "capture-sizes",
+     .value_name = "N,N,...",
+     .type = MGL_OPTION_TEXT,
+     .help = "tokens of iterations that have graphs; others are padded, larger ones run op by op"},
+    {.name = "graph-sizes",
+     .value_name = "N",
+     .type = MGL_OPTION_TEXT,
+     .help = "the same as 1, 2, 4, 8, 16, 32, ... N in steps of 16 [powers of two]"},
+    {.name = "compile-sizes",
+     .value_name = "N,N,...",
+     .type = MGL_OPTION_TEXT,
+     .help = "CPU: tokens of iterations that have graphs of their own, not padded"},
+    {.name = "splitting-ops",
+     .value_name = "OP,OP,...",
+     .type = MGL_OPTION_TEXT,
+     .help = "ops that run by themselves between pieces, by kind or name [attention]"},
+    {.name = "enforce-eager", .type = MGL_OPTION_FLAG, .help = "op by op, as --level 0"},
+    {.name = "check-numbers",
+     .type = MGL_OPTION_FLAG,
+     .help = "of levels 0 to 2: look for NaN and infinities after every op, and name it"},
+    {.name = "debug-dump-path",
+     .value_name = "FOLDER",
+     .type = MGL_OPTION_FILE,
+     .help = "write the program, its pieces and task graphs into files there"},
+    {.name = "cache-dir",
+     .value_name = "FOLDER",
+     .type = MGL_OPTION_FILE,
+     .help = "where compiled code is kept [MEGALITH_CACHE, or ~/.cache/megalith]"},
+    {.name = "compilation-config",
+     .value_name = "JSON",
+     .type = MGL_OPTION_TEXT,
+     .help = "all of these and more as a JSON object, or a file with one (docs/modes.md)"},
+};
+
+const mgl_option_group mgl_compile_options_group = {rows, sizeof rows / sizeof *rows};
+
+static bool is_row(const mgl_option *option) {
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    if (option == &rows[i]) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static mgl_status set(const mgl_argument *argument, mgl_compilation *out, mgl_error *err) {
+  char name[MGL_MAX_OP_NAME_BYTES] = "";
+  const char *option = argument->option->name;
+  const char *text = argument->option->type == MGL_OPTION_FLAG ? "true" : argument->text;
+  for (size_t i = 0; option[i] != 0 && i + 1 < sizeof name; i++) {
+    name[i] = option[i] == '-' ? '_' : option[i];
+  }
+  return mgl_compilation_set(out, "--", name, text, err);
+}
+
+// The mode of --mode, the only one or the first of several.
+static mgl_status set_mode(const mgl_argument *argument, mgl_compilation *out, mgl_error *err) {
+  char name[64];
+  mgl_mode mode = MGL_MODE_MEGA;
+  size_t bytes = strcspn(argument->text, ",");
+  bytes = bytes < sizeof name ? bytes : sizeof name - 1;
+  memcpy(name, argument->text, bytes);
+  name[bytes] = 0;
+  MGL_TRY(mgl_mode_parse(name, &mode, err));
+  return mgl_compilation_set_mode(out, mode, err);
+}
+
+mgl_status mgl_app_compilation(const mgl_arguments *arguments, mgl_compilation *out, bool *given,
+                               mgl_error *err) {
+  const mgl_argument *mode = NULL;
+  mgl_compilation_init(out);
+  *given = false;
+  // The object first: what is said beside it counts.
+  for (size_t i = 0; i < arguments->count; i++) {
+    const mgl_argument *argument = &arguments->items[i];
+    if (strcmp(argument->option->name, "compilation-config") == 0) {
+      MGL_TRY(mgl_compilation_read(out, "--compilation-config", argument->text, err));
+      *given = true;
+    }
+  }
+  for (size_t i = 0; i < arguments->count; i++) {
+    const mgl_argument *argument = &arguments->items[i];
+    if (strcmp(argument->option->name, "mode") == 0) {
+      mode = argument;
+    } else if (is_row(argument->option) &&
+               strcmp(argument->option->name, "compilation-config") != 0) {
+      MGL_TRY(set(argument, out, err));
+      *given = true;
+    }
+  }
+  if (mode != NULL && *given) {
+    MGL_TRY(set_mode(mode, out, err));
+  }
+  return *given ? mgl_compilation_check(out, NULL, err) : MGL_OK;
+}

@@ -1,0 +1,203 @@
+// Modes of plain kernels: op by op, in pieces and in graphs by size, each must compute the same bits,
+// and launch as many graphs and ops as it says. A tiny model, one of experts, and wide ones, with
+// dummy weights; with a FOLDER instead that one, and how long iterations of 1 and 16 sequences take.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "device/compilation.h"
+#include "engine/runner.h"
+#include "gpu/gpu_bench.h"
+#include "support/programs.h"
+
+enum { CONTEXT = 128, SEQUENCES = 40, TOKENS = 80, STEPS = 9, TIMED = 32 };
+
+// So many sequences with so many tokens each, the first with `more` beside.
+static const struct {
+  uint32_t sequences, tokens, more;
+  mgl_plan_logits logits;
+} steps[STEPS] = {
+    {3, 20, 2, MGL_LOGITS_LAST}, {3, 1, 0, MGL_LOGITS_LAST},  {13, 1, 0, MGL_LOGITS_LAST},
+    {1, 80, 0, MGL_LOGITS_LAST}, {2, 1, 9, MGL_LOGITS_ALL},   {40, 1, 0, MGL_LOGITS_NONE},
+    {14, 4, 9, MGL_LOGITS_LAST}, {33, 1, 0, MGL_LOGITS_LAST}, {1, 1, 0, MGL_LOGITS_LAST}};
+
+static const struct {
+  const char *json;
+  uint32_t pieces;  // graphs of an iteration that has them, for each attention op; 0: one
+  bool decode_full, mixed_full, decode_pieces, mixed_pieces;
+  uint32_t most;
+} ways[] = {
+    {"{\"level\": 0}", 0, false, false, false, false, 0},
+    {"{\"graph_mode\": \"FULL\", \"graph_sizes\": [80]}", 0, true, true, false, false, 80},
+    {"{\"graph_mode\": \"PIECEWISE\", \"graph_sizes\": [80]}", 1, false, false, true, true, 80},
+    {"{\"graph_mode\": \"FULL_DECODE_ONLY\"}", 0, true, false, false, false, 64},
+    {"{\"graph_mode\": \"FULL_AND_PIECEWISE\", \"capture_sizes\": [1, 4, 16, 48]}", 1, true, false,
+     false, true, 48},
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+typedef struct feeding {
+  mgl_plan *plan;
+  uint32_t position[SEQUENCES];
+  int32_t tokens[SEQUENCES][CONTEXT];
+  int32_t pages[SEQUENCES][CONTEXT / MGL_PAGE_TOKENS];
+} feeding;
+
+static void fill(feeding *f, uint32_t vocab, uint32_t sequences, uint32_t tokens, uint32_t more,
+                 mgl_plan_logits logits) {
+  mgl_plan_clear(f->plan);
+  for (uint32_t i = 0; i < sequences; i++) {
+    uint32_t count = tokens + (i == 0 ? more : 0);
+    if (f->position[i] + count > CONTEXT) {
+      f->position[i] = 0;
+    }
+    for (uint32_t j = 0; j < count; j++) {
+      uint32_t at = f->position[i] + j;
+      f->tokens[i][at] = (int32_t)((i * 7919u + at * 104729u + 13u) % vocab);
+    }
+    for (uint32_t j = 0; j < CONTEXT / MGL_PAGE_TOKENS; j++) {
+      f->pages[i][j] = (int32_t)(j * SEQUENCES + (i * 7) % SEQUENCES);
+    }
+    mgl_plan_add(f->plan, &(mgl_plan_chunk){.tokens = &f->tokens[i][f->position[i]],
+                                            .token_count = count,
+                                            .position = f->position[i],
+                                            .pages = f->pages[i],
+                                            .page_count = CONTEXT / MGL_PAGE_TOKENS,
+                                            .logits = logits});
+    f->position[i] += count;
+  }
+}
+
+static double time_decode(mgl_runner *runner, feeding *f, uint32_t vocab, uint32_t sequences) {
+  double ms[TIMED];
+  for (uint32_t i = 0; i < TIMED; i++) {
+    mgl_logits logits;
+    mgl_error err = {0};
+    fill(f, vocab, sequences, 1, 0, MGL_LOGITS_LAST);
+    uint64_t begin = mgl_clock_ns();
+    gpu_must(mgl_runner_run(runner, mgl_runner_usual_mode(runner), f->plan, &logits, &err), &err);
+    ms[i] = (double)(mgl_clock_ns() - begin) / 1e6;
+  }
+  return gpu_median(ms, TIMED);
+}
+
+// The attention ops of a program, and all of its ops.
+static void count_ops(const mgl_graph *program, uint32_t *attention, uint32_t *all) {
+  *attention = 0;
+  *all = (uint32_t)program->op_count;
+  for (size_t i = 0; i < program->op_count; i++) {
+    *attention += mgl_op_info_of(program->ops[i].kind)->unit == MGL_UNIT_HEAD;
+  }
+}
+
+// Runs all steps one way; out: [STEPS, TOKENS, V]. False: it launched something else than it says.
+static bool run_way(gpu_bench *bench, const mgl_model_folder *folder, size_t number, float *out,
+                    char line[256]) {
+  const mgl_cuda_options cuda = {.device = &bench->device};
+  mgl_compilation c;
+  mgl_runner *runner = NULL;
+  mgl_error err = {0};
+  uint32_t vocab = folder->config.vocab_size, attention = 0, all = 0;
+  bool fine = true;
+  mgl_compilation_init(&c);
+  gpu_must(mgl_compilation_read(&c, "way", ways[number].json, &err), &err);
+  gpu_must(mgl_compilation_check(&c, NULL, &err), &err);
+  const mgl_build build = {.iteration_tokens = TOKENS,
+                           .sequences = SEQUENCES,
+                           .sequence_tokens = CONTEXT,
+                           .logit_rows = TOKENS,
+                           .weights = MGL_WEIGHTS_DUMMY,
+                           .seed = 5,
+                           .compilation = &c,
+                           .cuda = &cuda};
+  gpu_must(mgl_runner_create(folder, &build, &runner, &err), &err);
+  feeding *f = gpu_must_alloc(1, sizeof *f);
+  memset(f, 0, sizeof *f);
+  gpu_must(mgl_plan_create(mgl_runner_limits(runner), &f->plan, &err), &err);
+  count_ops(mgl_runner_program(runner), &attention, &all);
+  for (uint32_t i = 0; i < STEPS; i++) {
+    mgl_logits logits = {0};
+    mgl_launch_counts before = mgl_runner_launches(runner);
+    fill(f, vocab, steps[i].sequences, steps[i].tokens, steps[i].more, steps[i].logits);
+    gpu_must(mgl_runner_run(runner, mgl_runner_usual_mode(runner), f->plan, &logits, &err), &err);
+    memcpy(out + (size_t)i * TOKENS * vocab, logits.rows,
+           (size_t)f->plan->logit_row_count * vocab * sizeof *out);
+    mgl_launch_counts after = mgl_runner_launches(runner);
+    uint32_t tokens = f->plan->token_count;
+    bool decodes = tokens == f->plan->sequence_count, fits = tokens <= ways[number].most;
+    bool full = fits && (decodes ? ways[number].decode_full : ways[number].mixed_full);
+    bool pieces = fits && (decodes ? ways[number].decode_pieces : ways[number].mixed_pieces);
+    fine = fine &&
+           after.graphs - before.graphs == (full     ? 1
+                                            : pieces ? attention + 1
+                                                     : 0) &&
+           after.ops - before.ops == (full     ? 0
+                                      : pieces ? attention
+                                               : all);
+  }
+  (void)snprintf(line, 256, "%.3f ms with 1 sequence, %.3f with 16; %s",
+                 time_decode(runner, f, vocab, 1), time_decode(runner, f, vocab, 16),
+                 mgl_runner_note(runner));
+  mgl_plan_destroy(f->plan);
+  free(f);
+  mgl_runner_destroy(runner);
+  return fine;
+}
+
+static void check_model(gpu_bench *bench, const char *name, const mgl_model_folder *folder) {
+  size_t values = (size_t)STEPS * TOKENS * folder->config.vocab_size;
+  float *expected = gpu_must_alloc(values, sizeof *expected);
+  float *found = gpu_must_alloc(values, sizeof *found);
+  char line[256];
+  memset(expected, 0, values * sizeof *expected);
+  for (size_t i = 0; i < WAYS; i++) {
+    memset(found, 0, values * sizeof *found);
+    bool launches = run_way(bench, folder, i, i == 0 ? expected : found, line);
+    bool same = i == 0 || memcmp(expected, found, values * sizeof *found) == 0;
+    gpu_check(bench, launches && same, "%s, %s: %s, %s; %s", name, ways[i].json,
+              same ? "the same bits" : "OTHER BITS",
+              launches ? "launches as said" : "OTHER LAUNCHES", line);
+  }
+  free(expected);
+  free(found);
+}
+
+static void check_folder(gpu_bench *bench, const char *path) {
+  mgl_model_folder folder;
+  mgl_error err = {0};
+  gpu_must(mgl_model_folder_open(path, 0, &folder, &err), &err);
+  check_model(bench, path, &folder);
+  mgl_model_folder_close(&folder);
+}
+
+void gpu_launch_run(gpu_bench *bench, int count, char **arguments) {
+  if (count > 0) {
+    for (int i = 0; i < count; i++) {
+      check_folder(bench, arguments[i]);
+    }
+    return;
+  }
+  mgl_model_folder tiny = {.config = small_config(MGL_FAMILY_QWEN3)};
+  check_model(bench, "tiny", &tiny);
+  tiny.config = small_config(MGL_FAMILY_QWEN2_MOE);
+  tiny.config.qkv_bias = true;
+  tiny.config.mixture = (mgl_mixture){.expert_count = 9,
+                                      .slots = 3,
+                                      .inner_size = 72,
+                                      .shared_size = 56,
+                                      .shared_gate = true,
+                                      .renormalise = true,
+                                      .scale = 1,
+                                      .dense_layers = {1}};
+  check_model(bench, "tiny mixture", &tiny);
+  tiny.config = small_config(MGL_FAMILY_PHI);
+  tiny.config.hidden_size = 2560;
+  tiny.config.intermediate_size = 10240;
+  tiny.config.head_count = tiny.config.kv_head_count = 32;
+  tiny.config.head_dim = 80;
+  tiny.config.rotary_dim = 32;
+  tiny.config.vocab_size = 51200;
+  tiny.config.rms_norm_eps = 1e-5;
+  check_model(bench, "wide phi", &tiny);
+}

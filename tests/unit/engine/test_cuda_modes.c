@@ -1,0 +1,300 @@
+// Modes of plain kernels on the fake GPU, which runs the device's own source: all of them compute
+// the same bits, launch what they say (counted by the driver's table), and pad as they should.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "device/compilation.h"
+#include "engine/runner.h"
+#include "support/fake_cuda.h"
+#include "support/poisoned_model.h"
+#include "support/programs.h"
+
+enum { VOCAB = 300, CONTEXT = 64, SEQUENCES = 14, TOKENS = 40, LAYERS = 2 };
+
+static mgl_cuda_device device;
+static mgl_cuda_options cuda;
+
+static void read_compilation(mgl_compilation *c, const char *json) {
+  mgl_compilation_init(c);
+  MUST(mgl_compilation_read(c, "test", json, &err));
+  MUST(mgl_compilation_check(c, NULL, &err));
+}
+
+// A model whose heads and dtype fused tasks would take, too.
+static mgl_config config_of(void) {
+  mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  config.vocab_size = VOCAB;
+  return config;
+}
+
+static mgl_runner *make_runner(const char *json) {
+  static mgl_compilation c;
+  const mgl_model_folder folder = {.config = config_of()};
+  mgl_runner *runner = NULL;
+  read_compilation(&c, json);
+  device = fake_cuda_device();
+  cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
+  const mgl_build build = {.iteration_tokens = TOKENS,
+                           .sequences = SEQUENCES,
+                           .sequence_tokens = CONTEXT,
+                           .logit_rows = TOKENS,
+                           .weights = MGL_WEIGHTS_DUMMY,
+                           .seed = 5,
+                           .compilation = &c,
+                           .cuda = &cuda};
+  MUST(mgl_runner_create(&folder, &build, &runner, &err));
+  return runner;
+}
+
+// Iterations: so many sequences with so many tokens each, behind what they have; the first has
+// `more` tokens more. logits: of each chunk.
+typedef struct step {
+  uint32_t sequences, tokens, more;
+  mgl_plan_logits logits;
+} step;
+
+static const step steps[] = {
+    {3, 5, 2, MGL_LOGITS_LAST}, {3, 1, 0, MGL_LOGITS_LAST},  {13, 1, 0, MGL_LOGITS_LAST},
+    {2, 1, 9, MGL_LOGITS_ALL},  {14, 1, 0, MGL_LOGITS_NONE}, {14, 2, 7, MGL_LOGITS_LAST},
+    {1, 1, 0, MGL_LOGITS_LAST},
+};
+enum { STEPS = sizeof steps / sizeof *steps };
+
+typedef struct feeding {
+  mgl_plan *plan;
+  uint32_t position[SEQUENCES];
+  int32_t tokens[SEQUENCES][CONTEXT];
+  int32_t pages[SEQUENCES][CONTEXT / MGL_PAGE_TOKENS];
+} feeding;
+
+static void fill_plan(feeding *f, const step *s) {
+  mgl_plan_clear(f->plan);
+  for (uint32_t i = 0; i < s->sequences; i++) {
+    uint32_t count = s->tokens + (i == 0 ? s->more : 0);
+    for (uint32_t j = 0; j < count; j++) {
+      f->tokens[i][f->position[i] + j] = (int32_t)((i * 31 + (f->position[i] + j) * 17) % VOCAB);
+    }
+    for (uint32_t j = 0; j < CONTEXT / MGL_PAGE_TOKENS; j++) {
+      f->pages[i][j] = (int32_t)(j * SEQUENCES + (i * 5) % SEQUENCES);
+    }
+    mgl_plan_add(f->plan, &(mgl_plan_chunk){.tokens = &f->tokens[i][f->position[i]],
+                                            .token_count = count,
+                                            .position = f->position[i],
+                                            .pages = f->pages[i],
+                                            .page_count = CONTEXT / MGL_PAGE_TOKENS,
+                                            .logits = s->logits});
+    f->position[i] += count;
+  }
+}
+
+// The logits of all steps; counts: what each launched.
+static float *run_steps(const char *json, uint32_t graphs[STEPS], uint32_t kernels[STEPS]) {
+  mgl_runner *runner = make_runner(json);
+  feeding *f = calloc(1, sizeof *f);
+  float *out = calloc((size_t)STEPS * TOKENS * VOCAB, sizeof *out);
+  assert_non_null(f);
+  assert_non_null(out);
+  MUST(mgl_plan_create(mgl_runner_limits(runner), &f->plan, &err));
+  for (uint32_t i = 0; i < STEPS; i++) {
+    mgl_logits logits = {0};
+    uint32_t graphs_before = fake.graph_launches;
+    uint32_t direct_before = fake.plain_launches - fake.graph_kernels;
+    fill_plan(f, &steps[i]);
+    MUST(mgl_runner_run(runner, mgl_runner_usual_mode(runner), f->plan, &logits, &err));
+    memcpy(out + (size_t)i * TOKENS * VOCAB, logits.rows,
+           (size_t)f->plan->logit_row_count * VOCAB * sizeof *out);
+    graphs[i] = fake.graph_launches - graphs_before;
+    kernels[i] = fake.plain_launches - fake.graph_kernels - direct_before;
+  }
+  mgl_plan_destroy(f->plan);
+  free(f);
+  mgl_runner_destroy(runner);
+  assert_int_equal(fake.live, 0);
+  return out;
+}
+
+static uint32_t op_count(void) {
+  const mgl_config config = config_of();
+  mgl_graph *graph = build_program(&config);
+  uint32_t count = (uint32_t)graph->op_count;
+  mgl_graph_destroy(graph);
+  return count;
+}
+
+static void modes_have_the_same_bits_and_launch_what_they_say(void **state) {
+  (void)state;
+  static const struct {
+    const char *json;
+    uint32_t most;  // tokens of the largest graph
+    bool decode_full, mixed_full, decode_pieces, mixed_pieces;
+    uint32_t splits;  // ops that split
+  } cases[] = {
+      {"{\"level\": 0}", 0, 0, 0, 0, 0, 0},
+      {"{\"enforce_eager\": true}", 0, 0, 0, 0, 0, 0},
+      {"{\"graph_mode\": \"FULL\", \"graph_sizes\": [64]}", 40, 1, 1, 0, 0, 0},
+      {"{\"level\": 3}", 40, 0, 0, 1, 1, LAYERS},
+      {"{\"graph_mode\": \"PIECEWISE\", \"capture_sizes\": [13, 1]}", 13, 0, 0, 1, 1, LAYERS},
+      {"{\"graph_mode\": \"FULL_DECODE_ONLY\"}", 40, 1, 0, 0, 0, 0},
+      {"{\"graph_mode\": \"FULL_AND_PIECEWISE\", \"graph_sizes\": [16, 8]}", 16, 1, 0, 0, 1,
+       LAYERS},
+      {"{\"splitting_ops\": [\"attention\", \"kv_write\"]}", 40, 0, 0, 1, 1, 2 * LAYERS},
+  };
+  const uint32_t ops = op_count();
+  uint32_t graphs[STEPS], kernels[STEPS];
+  float *expected = run_steps("{\"level\": 0, \"check_numbers\": true}", graphs, kernels);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    float *found = run_steps(cases[i].json, graphs, kernels);
+    if (memcmp(found, expected, (size_t)STEPS * TOKENS * VOCAB * sizeof *found) != 0) {
+      fail_msg("%s: other bits than op by op", cases[i].json);
+    }
+    for (uint32_t at = 0; at < STEPS; at++) {
+      const step *s = &steps[at];
+      uint32_t tokens = s->sequences * s->tokens + s->more;
+      bool decodes = tokens == s->sequences;
+      bool fits = tokens <= (cases[i].most == 40 && strstr(cases[i].json, "sizes") == NULL
+                                 ? 32u  // powers of two
+                             : cases[i].most == 40 ? 32u
+                                                   : cases[i].most);
+      bool full = fits && (decodes ? cases[i].decode_full : cases[i].mixed_full);
+      bool pieces = fits && (decodes ? cases[i].decode_pieces : cases[i].mixed_pieces);
+      // attention and the write before it are neighbours: no piece lies between them.
+      uint32_t cuts = cases[i].splits == 2 * LAYERS ? LAYERS : cases[i].splits;
+      uint32_t expected_graphs = full ? 1 : pieces ? cuts + 1 : 0;
+      uint32_t expected_kernels = full ? 0 : pieces ? cases[i].splits : ops;
+      if (!full && !pieces && s->logits == MGL_LOGITS_NONE) {
+        expected_kernels = kernels[at] < ops ? kernels[at] : ops;  // those of no row are left out
+      }
+      if (graphs[at] != expected_graphs || kernels[at] != expected_kernels) {
+        fail_msg("%s, %u tokens: expected %u graphs and %u kernels, found %u and %u", cases[i].json,
+                 tokens, expected_graphs, expected_kernels, graphs[at], kernels[at]);
+      }
+    }
+    free(found);
+  }
+  free(expected);
+}
+
+// 13 sequences run as 16; sizes are captured before anything runs, the smallest last.
+static void sizes_are_captured_before_largest_first(void **state) {
+  (void)state;
+  mgl_runner *runner = make_runner("{\"graph_mode\": \"FULL\", \"graph_sizes\": [4, 32, 16]}");
+  feeding *f = calloc(1, sizeof *f);
+  mgl_logits logits;
+  assert_int_equal(mgl_runner_launches(runner).entries, 2 * 3 / 2);
+  assert_int_equal(fake.captured_rows, 4);
+  assert_non_null(strstr(mgl_runner_note(runner), "captured 3 graphs in "));
+  MUST(mgl_plan_create(mgl_runner_limits(runner), &f->plan, &err));
+  fill_plan(f, &steps[2]);
+  MUST(mgl_runner_run(runner, MGL_MODE_FULL, f->plan, &logits, &err));
+  assert_int_equal(mgl_runner_launches(runner).entries, 3);  // that of 16 was there
+  assert_int_equal(mgl_runner_launches(runner).graphs, 1);
+  mgl_plan_destroy(f->plan);
+  free(f);
+  mgl_runner_destroy(runner);
+}
+
+static void a_failed_capture_is_an_error(void **state) {
+  (void)state;
+  mgl_runner *runner = make_runner("{\"graph_mode\": \"PIECEWISE\", \"capture_sizes\": [4, 1]}");
+  feeding *f = calloc(1, sizeof *f);
+  mgl_error err = {0};
+  mgl_logits logits;
+  assert_int_equal(mgl_plan_create(mgl_runner_limits(runner), &f->plan, &err), MGL_OK);
+  fake.capture_fails = true;
+  fill_plan(f, &(step){1, 3, 0, MGL_LOGITS_LAST});  // one row of logits: not captured yet
+  mgl_status status = mgl_runner_run(runner, MGL_MODE_PIECEWISE, f->plan, &logits, &err);
+  assert_int_equal(status, MGL_ERR_IO);
+  fake.capture_fails = false;
+  mgl_plan_destroy(f->plan);
+  free(f);
+  mgl_runner_destroy(runner);
+  assert_int_equal(fake.live, 0);
+}
+
+static void a_nan_is_found_where_it_is_made(void **state) {
+  (void)state;
+  temp_folder folder;
+  mgl_model_folder model;
+  mgl_compilation c;
+  mgl_runner *runner = NULL;
+  mgl_plan *plan = NULL;
+  mgl_logits logits;
+  mgl_error err = {0};
+  const int32_t page = 0, token = POISONED_TOKEN;
+  poisoned_model_write(MGL_TEST_DATA, &folder);
+  assert_int_equal(mgl_model_folder_open(folder.path, MGL_NEED_WEIGHTS, &model, &err), MGL_OK);
+  read_compilation(&c, "{\"level\": 0, \"check_numbers\": true}");
+  device = fake_cuda_device();
+  cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
+  const mgl_build build = {.iteration_tokens = 4,
+                           .sequences = 1,
+                           .sequence_tokens = 16,
+                           .compilation = &c,
+                           .cuda = &cuda};
+  assert_int_equal(mgl_runner_create(&model, &build, &runner, &err), MGL_OK);
+  assert_int_equal(mgl_plan_create(mgl_runner_limits(runner), &plan, &err), MGL_OK);
+  mgl_plan_add(plan, &(mgl_plan_chunk){.tokens = &token,
+                                       .token_count = 1,
+                                       .pages = &page,
+                                       .page_count = 1,
+                                       .logits = MGL_LOGITS_LAST});
+  assert_int_equal(mgl_runner_run(runner, MGL_MODE_EAGER, plan, &logits, &err), MGL_ERR_FORMAT);
+  if (strstr(err.text, "op embed computed a NaN in \"embedded\", row 0") == NULL) {
+    fail_msg("%s", err.text);
+  }
+  mgl_plan_destroy(plan);
+  mgl_runner_destroy(runner);
+  mgl_model_folder_close(&model);
+  temp_folder_remove(&folder);
+}
+
+static void what_a_gpu_lacks_is_refused_with_the_reason(void **state) {
+  (void)state;
+  static const struct {
+    const char *json, *message;
+  } cases[] = {
+      {"{\"level\": 2}", "level 2 without graphs: fused kernels of a GPU"},
+      {"{\"level\": 3, \"use_graphs\": false}", "level 3 without graphs"},
+      {"{\"graph_mode\": \"FULL\", \"capture_sizes\": [41]}", "capture_sizes: expected at most"},
+      {"{\"splitting_ops\": [\"attend\"]}", "splitting_ops: \"attend\" is neither"},
+  };
+  device = fake_cuda_device();
+  cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
+  const mgl_model_folder folder = {.config = config_of()};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_compilation c;
+    mgl_error err = {0};
+    mgl_runner *runner = NULL;
+    read_compilation(&c, cases[i].json);
+    const mgl_build build = {.iteration_tokens = TOKENS,
+                             .sequences = SEQUENCES,
+                             .sequence_tokens = CONTEXT,
+                             .weights = MGL_WEIGHTS_DUMMY,
+                             .compilation = &c,
+                             .cuda = &cuda};
+    assert_int_not_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_OK);
+    if (strstr(err.text, cases[i].message) == NULL) {
+      fail_msg("%s: expected \"%s\", found \"%s\"", cases[i].json, cases[i].message, err.text);
+    }
+    assert_int_equal(fake.live, 0);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(modes_have_the_same_bits_and_launch_what_they_say),
+      cmocka_unit_test(sizes_are_captured_before_largest_first),
+      cmocka_unit_test(a_failed_capture_is_an_error),
+      cmocka_unit_test(a_nan_is_found_where_it_is_made),
+      cmocka_unit_test(what_a_gpu_lacks_is_refused_with_the_reason),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

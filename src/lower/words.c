@@ -14,10 +14,8 @@
 #include "task/tile.h"
 #include "twin/device_run.h"
 
-// True for tasks all of whose inputs from other tasks of the iteration are activations.
 static bool waits_for_words(const mgl_task *task) {
-  return (task->flags & MGL_TASK_EMPTY) == 0 &&
-         (mgl_op_kind_is_linear(task->type) || task->type == MGL_OP_ATTEND);
+  return (task->flags & MGL_TASK_EMPTY) == 0 && mgl_kind_waits_for_words(task->type);
 }
 
 bool mgl_words_replace_event(const mgl_task_graph *graph, uint32_t event_idx) {
@@ -34,8 +32,7 @@ bool mgl_words_replace_event(const mgl_task_graph *graph, uint32_t event_idx) {
 }
 
 bool mgl_words_are_written(const mgl_task *task) {
-  return (waits_for_words(task) && task->type != MGL_OP_LOGITS) || task->type == MGL_OP_EMBED ||
-         task->type == MGL_OP_ROPE_ANGLES;
+  return (task->flags & MGL_TASK_EMPTY) == 0 && mgl_kind_writes_words(task->type);
 }
 
 static bool reads_result(const mgl_graph *program, uint32_t reader, uint32_t op) {

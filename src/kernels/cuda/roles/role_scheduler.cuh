@@ -1,9 +1,9 @@
 // The scheduler role: turns activated events into queued JIT tasks. A block of its own, or a warp
 // beside a worker's; with neither, whoever activates an event schedules it.
 //
-// One lane takes events, and all lanes share each one's tasks: a task takes four trips to the L2,
-// one behind the other (a look at its worker, and the queue's tail, slot and lock), so what counts
-// is how many of them are on their way.
+// One lane takes events, and all lanes share each one's tasks: a task takes four trips to the L2, one
+// behind the other (a look at its worker, and the queue's tail, slot and lock), so what counts is
+// how many of them are on their way.
 //
 // Memory order: the lane that took an event acquired what the tasks before have written; the others
 // see it behind the barrier, and the release of each push passes it on.

@@ -309,19 +309,12 @@ typedef struct mgl_launch_list {
   uint32_t dependent;  // event_count: none
 } mgl_launch_list;
 
-// Workers that are looked at for a JIT task: tasks that follow each other begin with workers that
-// do, so that an idle one is found at once where most are; and where most are not, the shortest of
-// a few queues is nearly as good as that of all, which takes as many trips to memory.
-enum { MGL_JIT_LOOKS = 8 };
-
-// Gives a JIT task to an idle worker, else to the one with the shortest queue of those that it
-// looks at. False: all are full.
+// Gives a JIT task to an idle worker, else to the one with the shortest queue. False: all are full.
 MGL_SHARED_FN bool mgl_queue_jit_task(mgl_protocol *p, uint64_t task_id) {
-  uint32_t looks = p->worker_count < MGL_JIT_LOOKS ? p->worker_count : (uint32_t)MGL_JIT_LOOKS;
   uint32_t hint = mgl_id_index(task_id) % p->worker_count;
   uint32_t best = hint;
   uint64_t best_load = UINT64_MAX;
-  for (uint32_t i = 0; i < looks && best_load > 0; i++) {
+  for (uint32_t i = 0; i < p->worker_count && best_load > 0; i++) {
     uint32_t worker = (hint + i) % p->worker_count;
     const mgl_worker_shared *shared = &p->workers[worker];
     uint64_t load =
@@ -368,17 +361,6 @@ MGL_SHARED_FN bool mgl_launch_tasks(mgl_protocol *p, mgl_launch_list *list) {
     mgl_notify();
   }
   return !full;
-}
-
-// The part of a list that lane `lane` of `lanes` queues, which share it.
-MGL_SHARED_FN mgl_launch_list mgl_launch_part(const mgl_launch_list *list, uint32_t lane,
-                                              uint32_t lanes) {
-  uint64_t tasks = list->next < list->last ? list->last - list->next : 0;
-  mgl_launch_list part = *list;
-  part.next = list->next + (uint32_t)(tasks * lane / lanes);
-  part.last = list->next + (uint32_t)(tasks * (lane + 1) / lanes);
-  part.dependent = lane == 0 ? list->dependent : UINT32_MAX;
-  return part;
 }
 
 // Which part of an event's tasks `scheduler` of `count` queues: all of them go to one, or each has
@@ -727,8 +709,9 @@ MGL_SHARED_FN void mgl_scheduler_init(mgl_scheduler_state *scheduler, uint32_t i
   scheduler->begins = index == 0;
 }
 
-// Takes one activated event, whose list it fills in. NONE: there is none.
-MGL_SHARED_FN mgl_poll_result mgl_scheduler_take(mgl_protocol *p, mgl_scheduler_state *scheduler) {
+// Takes one activated event, or continues with the one before. NONE: there is no event, or all JIT
+// queues are full.
+MGL_SHARED_FN mgl_poll_result mgl_scheduler_poll(mgl_protocol *p, mgl_scheduler_state *scheduler) {
   uint64_t id = 0;
   mgl_iteration_info info;
   if (mgl_load_relaxed(&p->fault) != MGL_FAULT_NONE) {
@@ -737,40 +720,27 @@ MGL_SHARED_FN mgl_poll_result mgl_scheduler_take(mgl_protocol *p, mgl_scheduler_
   if (scheduler->begins) {
     scheduler->begins = false;
     mgl_begin_iteration(p, 0, false, &scheduler->list);
-    return MGL_POLL_TASK;
-  }
-  bool popped = mgl_queue_pop(&p->scheduler_queues[scheduler->index], &id);
-  bool live = mgl_read_iteration(p, &info);
-  if (!popped) {
-    return live && info.stop ? MGL_POLL_STOP : MGL_POLL_NONE;
-  }
-  uint32_t graph = mgl_id_graph(id);
-  if (!live || (uint32_t)info.iteration != mgl_id_iteration(id) || info.graph != graph) {
-    mgl_raise_fault(p, MGL_FAULT_STALE_ID);
-    return MGL_POLL_STOP;
-  }
-  const mgl_event *event = &p->graphs[graph].events[mgl_id_index(id)];
-  if (mgl_is_end(event)) {
-    mgl_begin_iteration(p, info.iteration + 1, event->type == MGL_EVENT_TERMINATE,
-                        &scheduler->list);
-  } else {
-    mgl_event_share(p, info.iteration, graph, mgl_id_index(id), scheduler->index,
-                    p->scheduler_count, &scheduler->list);
-  }
-  return MGL_POLL_TASK;
-}
-
-// Takes one activated event, or continues with the one before. NONE: there is no event, or all JIT
-// queues are full.
-MGL_SHARED_FN mgl_poll_result mgl_scheduler_poll(mgl_protocol *p, mgl_scheduler_state *scheduler) {
-  if (mgl_load_relaxed(&p->fault) != MGL_FAULT_NONE) {
-    return MGL_POLL_STOP;
-  }
-  if (!scheduler->launching) {
-    mgl_poll_result taken = mgl_scheduler_take(p, scheduler);
-    if (taken != MGL_POLL_TASK) {
-      return taken;
+    scheduler->launching = true;
+  } else if (!scheduler->launching) {
+    bool popped = mgl_queue_pop(&p->scheduler_queues[scheduler->index], &id);
+    bool live = mgl_read_iteration(p, &info);
+    if (!popped) {
+      return live && info.stop ? MGL_POLL_STOP : MGL_POLL_NONE;
     }
+    uint32_t graph = mgl_id_graph(id);
+    if (!live || (uint32_t)info.iteration != mgl_id_iteration(id) || info.graph != graph) {
+      mgl_raise_fault(p, MGL_FAULT_STALE_ID);
+      return MGL_POLL_STOP;
+    }
+    const mgl_event *event = &p->graphs[graph].events[mgl_id_index(id)];
+    if (mgl_is_end(event)) {
+      mgl_begin_iteration(p, info.iteration + 1, event->type == MGL_EVENT_TERMINATE,
+                          &scheduler->list);
+    } else {
+      mgl_event_share(p, info.iteration, graph, mgl_id_index(id), scheduler->index,
+                      p->scheduler_count, &scheduler->list);
+    }
+    scheduler->launching = true;
   }
   uint32_t before = scheduler->list.next;
   scheduler->launching = !mgl_launch_tasks(p, &scheduler->list);

@@ -220,7 +220,9 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
   uint32_t warp = threadIdx.x / 32;
   uint32_t workers = run->protocol.worker_count;
   if (blockIdx.x >= workers) {
-    mgl_scheduler_block(run, blockIdx.x - workers, memory);
+    if (warp == 0) {
+      mgl_scheduler(run, blockIdx.x - workers);
+    }
     return;
   }
   if (threadIdx.x == 0) {
@@ -241,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
         mgl_storer_run(run, block);
       }
     } else if (run->scheduler_warps != 0 && blockIdx.x < run->protocol.scheduler_count) {
-      mgl_scheduler_warp(run, blockIdx.x);
+      mgl_scheduler(run, blockIdx.x);
     } else if (run->planner != nullptr && blockIdx.x == workers - 1) {
       mgl_planner_run(run);
     } else {

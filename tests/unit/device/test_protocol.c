@@ -662,29 +662,6 @@ static void long_cascades_are_refused(void **state) {
   assert_non_null(strstr(err.text, "the limit is 256"));
 }
 
-// Lanes of a scheduler share a list: each of its tasks is one lane's, whatever their numbers, and the
-// first lane alone goes on to the dependent events.
-static void lanes_share_a_list(void **state) {
-  (void)state;
-  static const uint32_t lane_counts[] = {1, 2, 32, 384};
-  for (uint32_t tasks = 0; tasks < 100; tasks += tasks < 40 ? 1 : 13) {
-    for (size_t i = 0; i < sizeof lane_counts / sizeof *lane_counts; i++) {
-      const mgl_launch_list list = {
-          .iteration = 9, .graph = 3, .next = 5, .last = 5 + tasks, .dependent = 2};
-      uint32_t next = list.next;
-      for (uint32_t lane = 0; lane < lane_counts[i]; lane++) {
-        mgl_launch_list part = mgl_launch_part(&list, lane, lane_counts[i]);
-        assert_int_equal(part.next, next);
-        assert_true(part.last - part.next <= (tasks + lane_counts[i] - 1) / lane_counts[i]);
-        assert_true(part.iteration == 9 && part.graph == 3);
-        assert_int_equal(part.dependent, lane == 0 ? 2 : UINT32_MAX);
-        next = part.last;
-      }
-      assert_int_equal(next, list.last);
-    }
-  }
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(terminate_ends_the_run_without_a_plan),
@@ -706,7 +683,6 @@ int main(void) {
       cmocka_unit_test(queue_keeps_order_under_threads),
       cmocka_unit_test(broken_graphs_are_refused),
       cmocka_unit_test(long_cascades_are_refused),
-      cmocka_unit_test(lanes_share_a_list),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -289,6 +289,11 @@ typedef struct megalith_statistics {
   uint64_t total_ns;     // spent in iterations
   uint32_t pages, pages_used, pages_used_most;  // of KV memory
   uint32_t running, waiting, paused;            // requests
+  // Of mixtures of experts, on the CPU; else 0. Rows that experts computed, in all layers; how
+  // often an expert's weights were read; rows of a layer's busiest expert over the mean of its
+  // experts, as the mean of all layers.
+  uint64_t expert_rows, expert_reads;
+  double expert_largest_over_mean;
 } megalith_statistics;
 
 // As of the latest iteration.

@@ -13,7 +13,8 @@ FAULTS = ["rope plain", "llama3 without its middle band", "rope theta +0.1%", "r
           "scale hidden/heads", "key 0 unseen", "oldest 1% of keys unseen", "last key unseen", "no window",
           "window one longer", "window one shorter", "no attention factor", "whole heads turn", "other length",
           "mean stays", "feed-forward behind attention", "gelu by sigmoid", "weights not renormalised",
-          "worst of the chosen left out", "next expert's weights", "no shared expert", "shared expert ungated", "no bias of choice", "no groups", "not scaled"]
+          "worst of the chosen left out", "next expert's weights", "no shared expert", "shared expert ungated", "no bias of choice", "no groups", "not scaled",
+          "no sinks", "sinks in the next head", "not clamped", "gate and up swapped", "no router bias", "softmax over all"]
 
 
 def yarn(config, scaling, dims, frequency):
@@ -88,8 +89,9 @@ def rotate(x, positions, rope, fault):
     return out
 
 
-def attention(q, k, v, config, window, fault):
-    """q [T, H, HD], k and v [T, HKV, HD] -> [T, H * HD], causal; a query sees `window` keys, 0: all."""
+def attention(q, k, v, config, window, fault, sinks=None):
+    """q [T, H, HD], k and v [T, HKV, HD] -> [T, H * HD], causal; a query sees `window` keys, 0: all. sinks [H]: scores
+    of a key without a value."""
     tokens, heads, head_dim = q.shape
     kv_heads = k.shape[1]
     scale_dim = config["hidden_size"] // heads if fault == "scale hidden/heads" else head_dim
@@ -108,14 +110,20 @@ def attention(q, k, v, config, window, fault):
         kv_head = head % kv_heads if fault == "heads mod HKV" else head // (heads // kv_heads)
         scores = q[:, head] @ k[:, kv_head].T / math.sqrt(scale_dim)
         scores[hidden] = -np.inf
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        out[:, head] = weights @ v[:, kv_head] / weights.sum(axis=1, keepdims=True)
+        top = scores.max(axis=1, keepdims=True)
+        weights = np.exp(scores - top)
+        total = weights.sum(axis=1, keepdims=True)
+        if sinks is not None and fault != "no sinks":
+            total = total + np.exp(sinks[(head + (fault == "sinks in the next head")) % heads] - top)
+        out[:, head] = weights @ v[:, kv_head] / total
     return out.reshape(tokens, heads * head_dim)
 
 
 def window_of(config, layer):
     """Keys that a query of the layer sees, 0: all."""
     window = config.get("sliding_window") or 0
+    if config["model_type"] == "gpt_oss":
+        return window if config["layer_types"][layer] == "sliding_attention" else 0
     if config["model_type"] not in ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"):
         return window
     if not config["use_sliding_window"]:
@@ -161,7 +169,38 @@ def name_experts(weight, config):
             weight[".".join(parts)] = array
 
 
-def experts(config, weight, at, y, fault):
+def note_margins(margins, choice, slots):
+    """How near the choices [T, E] of a router are: what parts the last that is chosen from the first that is not, in
+    units of bf16's rounding of the largest."""
+    if margins is not None and slots < choice.shape[1]:
+        ranked = -np.sort(-choice, axis=1)
+        finite = np.where(np.isfinite(choice), np.abs(choice), 0)
+        margins.extend((ranked[:, slots - 1] - ranked[:, slots]) / (finite.max(axis=1) * 2.0 ** -8))
+
+
+def oss_experts(config, weight, at, y, fault, margins):
+    """The mixture of a gpt-oss layer: plain tensors of all experts, rows of gate and up in turn."""
+    logits = y @ weight[at + "router.weight"].T + (0 if fault == "no router bias" else weight[at + "router.bias"])
+    note_margins(margins, logits, config["num_experts_per_tok"])
+    limit = np.inf if fault == "not clamped" else config["swiglu_limit"]
+    out = np.zeros_like(y)
+    for t in range(len(y)):
+        chosen = np.argsort(-logits[t], kind="stable")[:config["num_experts_per_tok"]]
+        scores = np.exp(logits[t] - logits[t].max())
+        divisor = (scores if fault == "softmax over all" else scores[chosen]).sum()
+        for e in chosen:
+            both = y[t] @ weight[at + "experts.gate_up_proj"][e]
+            both = both + (0 if fault == "no bias" else weight[at + "experts.gate_up_proj_bias"][e])
+            gate, up = (both[1::2], both[::2]) if fault == "gate and up swapped" else (both[::2], both[1::2])
+            gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+            inner = (up + 1) * gate / (1 + np.exp(-1.702 * gate))
+            result = inner @ weight[at + "experts.down_proj"][e]
+            result = result + (0 if fault == "no bias" else weight[at + "experts.down_proj_bias"][e])
+            out[t] += scores[e] / divisor * result
+    return out
+
+
+def experts(config, weight, at, y, fault, margins):
     """What the mixture of a layer makes of the normed y [T, D]."""
     def sigmoid(x):
         return 1 / (1 + np.exp(-x))
@@ -173,16 +212,18 @@ def experts(config, weight, at, y, fault):
     scores = np.exp(logits - logits.max(axis=1, keepdims=True))
     scores /= scores.sum(axis=1, keepdims=True)
     count = logits.shape[1]
-    choice = scores
+    choice = logits  # of which scores are a monotonous function
     if at + "gate.e_score_correction_bias" in weight:
         scores = sigmoid(logits)
         choice = scores + (0 if fault == "no bias of choice" else weight[at + "gate.e_score_correction_bias"])
         groups = choice.reshape(len(y), config["n_group"], -1)
         best = np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
+        note_margins(margins, best, config["topk_group"])
         left = np.argsort(-best, axis=1, kind="stable")[:, config["topk_group"]:]
         if fault != "no groups":
             np.put_along_axis(groups, left[:, :, None], -np.inf, axis=1)
         choice = groups.reshape(len(y), -1)
+    note_margins(margins, choice, config["num_experts_per_tok"])
     slots = config["num_experts_per_tok"] - (fault == "worst of the chosen left out")
     renormalises = config.get("norm_topk_prob", True) and fault != "weights not renormalised"
     factor = config.get("routed_scaling_factor", 1) if fault != "not scaled" else 1
@@ -236,15 +277,17 @@ def forward_phi(config, weight, ids, last, rope, fault):
     return linear(norm(x[-last:], "model.final_layernorm"), "lm_head")
 
 
-def forward(config, weights, ids, last, fault=None):
-    """Logits [last, V] of the last positions. weights: name -> float32 array as stored."""
+def forward(config, weights, ids, last, fault=None, margins=None):
+    """Logits [last, V] of the last positions. weights: name -> float32 array as stored. margins: a list to which the
+    margins of all routers' decisions are appended (note_margins)."""
     weight = {name: values.astype(np.float64) for name, values in weights.items()}
     heads, kv_heads, head_dim = (config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     eps = 0 if fault == "eps 0" else config.get("rms_norm_eps", config.get("layer_norm_eps"))
     rope = inverse_frequencies(config, len(ids), fault)
     if config["model_type"] == "phi":
         return forward_phi(config, weight, ids, last, rope, fault)
-    split_fused(weight, config) if "experts" not in "".join(weight) else name_experts(weight, config)
+    if config["model_type"] != "gpt_oss":
+        split_fused(weight, config) if "experts" not in "".join(weight) else name_experts(weight, config)
     positions = np.arange(len(ids), dtype=np.float64)
 
     def norm(x, name):
@@ -272,10 +315,14 @@ def forward(config, weights, ids, last, fault=None):
         v = linear(y, at + "self_attn.v_proj").reshape(len(ids), kv_heads, head_dim)
         late = 1 if fault == "rope position late by 1 in K" else 0
         q, k = rotate(q, positions, rope, fault), rotate(k, positions + late, rope, fault)
-        x = x + linear(attention(q, k, v, config, window_of(config, layer), fault), at + "self_attn.o_proj")
+        sinks = weight.get(at + "self_attn.sinks")
+        x = x + linear(attention(q, k, v, config, window_of(config, layer), fault, sinks), at + "self_attn.o_proj")
         y = norm(x, at + "post_attention_layernorm.weight")
+        if at + "mlp.router.weight" in weight:
+            x = x + oss_experts(config, weight, at + "mlp.", y, fault, margins)
+            continue
         if at + "mlp.gate.weight" in weight:
-            x = x + experts(config, weight, at + "mlp.", y, fault)
+            x = x + experts(config, weight, at + "mlp.", y, fault, margins)
             continue
         gate = linear(y, at + "mlp.gate_proj")
         x = x + linear(gate / (1 + np.exp(-gate)) * linear(y, at + "mlp.up_proj"), at + "mlp.down_proj")

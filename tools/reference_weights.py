@@ -14,7 +14,7 @@ MASK = (1 << 64) - 1
 
 # The first matching suffix decides; "" matches every name.
 MATRIX_GAINS = [("embed_tokens.weight", 3.0), ("lm_head.weight", 3.0), ("q_proj.weight", 1.5), ("k_proj.weight", 1.5),
-                (".gate.weight", 3.0), ("", 1.0)]
+                (".gate.weight", 3.0), (".router.weight", 3.0), ("", 1.0)]
 
 
 def fnv1a64(data):
@@ -59,6 +59,14 @@ def draw(name, seed, dims, begin=0, end=None):
     bits = (random_bits(name, seed, begin, end) >> np.uint64(40)).astype(np.float32)
     unit = bits * np.float32(2.0**-23) - np.float32(1)
     return offset + scale * unit
+
+
+def draw_bytes(name, seed, dims):
+    """Bytes as tests/support/reference_model.c draws them: any codes, and scales of 2^-6 to 2^-4."""
+    bits = random_bits(name, seed, 0, int(np.prod(dims)))
+    if name.endswith("_scales"):
+        return (np.uint64(121) + (bits >> np.uint64(40)) % np.uint64(3)).astype(np.uint8).reshape(dims)
+    return (bits >> np.uint64(56)).astype(np.uint8).reshape(dims)
 
 
 def store(values, dtype):

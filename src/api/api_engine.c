@@ -353,7 +353,10 @@ megalith_status megalith_engine_get_statistics(const megalith_engine *engine,
                               .pages_used_most = s->pages_used_most,
                               .running = s->running,
                               .waiting = s->waiting,
-                              .paused = h->held};
+                              .paused = h->held,
+                              .expert_rows = s->experts.rows,
+                              .expert_reads = s->experts.reads,
+                              .expert_largest_over_mean = s->experts.largest_over_mean};
   (void)pthread_mutex_unlock(&h->lock);
   memcpy(out, &all, size < sizeof all ? size : sizeof all);
   return MEGALITH_OK;

@@ -36,6 +36,8 @@ typedef struct mode_result {
   mgl_statistics statistics;  // decode iterations of all rounds
   double *prompt_ms;          // [runs] time of all prompts of a round
   double *round_ms;           // [runs] median decode iteration of a round
+  // Of decode iterations: experts read, and their bytes; iterations times mixtures.
+  uint64_t expert_reads, expert_bytes, mixture_runs;
 } mode_result;
 
 typedef struct bench {
@@ -55,6 +57,7 @@ typedef struct bench {
   mgl_progress progress;
   uint64_t done_tokens;
   uint64_t total_tokens;
+  mgl_expert_loads loads;  // as of the latest iteration
 } bench;
 
 // What is printed of one mode.
@@ -172,9 +175,21 @@ typedef struct bench_round {
   mgl_error *err;
 } bench_round;
 
+// What the iteration's experts were; those of prompts are left out.
+static void add_experts(bench *b, mode_result *result, const mgl_iteration *iteration) {
+  const mgl_expert_loads before = b->loads;
+  mgl_runner_expert_loads(b->runner, &b->loads);
+  if (iteration->prompt_tokens == 0) {
+    result->expert_reads += b->loads.reads - before.reads;
+    result->expert_bytes += b->loads.bytes - before.bytes;
+    result->mixture_runs += b->loads.runs - before.runs;
+  }
+}
+
 static bool on_iteration(void *context, const mgl_iteration *iteration) {
   bench_round *r = context;
   bench *b = r->b;
+  add_experts(b, r->result, iteration);
   r->status = mgl_statistics_add(&r->result->statistics, iteration, r->err);
   b->done_tokens += iteration->prompt_tokens + iteration->decode_tokens;
   mgl_progress_update(&b->progress, b->done_tokens, b->total_tokens);
@@ -264,6 +279,31 @@ static void note_idle_options(const bench *b) {
   }
 }
 
+static const char *routing_choice(uint32_t index) {
+  static const char *const names[] = {"uniform", "skewed", "one"};
+  return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
+
+static mgl_status read_routing(const bench *b, mgl_routing *out, mgl_error *err) {
+  const char *name = mgl_arguments_text(b->arguments, "routing", routing_choice(0));
+  const bool is_given = mgl_arguments_has(b->arguments, "routing");
+  if (is_given && b->model.folder.config.mixture.expert_count == 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--routing: expected a mixture of experts, %s has none", b->model.name);
+  }
+  if (is_given && b->model.source != MGL_WEIGHTS_DUMMY) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--routing: expected --load-format dummy with it: the routers of real "
+                         "weights stay as they are");
+  }
+  uint32_t i = 0;
+  while (strcmp(routing_choice(i), name) != 0) {
+    i++;
+  }
+  *out = (mgl_routing)i;
+  return MGL_OK;
+}
+
 static mgl_status measure(bench *b, mgl_error *err) {
   static const mgl_launch launches[] = {MGL_LAUNCH_AUTO, MGL_LAUNCH_AOT, MGL_LAUNCH_JIT};
   uint32_t launch = 0;
@@ -277,7 +317,14 @@ static mgl_status measure(bench *b, mgl_error *err) {
                        .page_tokens = (uint32_t)mgl_arguments_u64(b->arguments, "page-tokens", 0),
                        .launch = launches[launch],
                        .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
+  MGL_TRY(read_routing(b, &options.routing, err));
   MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
+  if (mgl_arguments_has(b->arguments, "routing") && mgl_runner_device(b->runner) != NULL) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "--routing: routers of dummy weights are changed on the CPU only so far: "
+                         "use --device cpu");
+  }
+  mgl_runner_expert_loads(b->runner, &b->loads);
   keep_modes(b);
   note_idle_options(b);
   b->total_tokens = (uint64_t)b->batch * (b->prompt + b->generate - 1) * b->runs * b->result_count;
@@ -301,9 +348,13 @@ static figures figures_of(const bench *b, const mode_result *result) {
   const mgl_statistics *s = &result->statistics;
   // One decode iteration reads the weights once and the context of every sequence.
   double kv_tokens = (double)s->kv_tokens / (double)s->step_count;
+  // Of experts, those that were hit.
+  double experts = b->loads.mixtures == 0 ? 0
+                                          : (double)result->expert_bytes / (double)s->step_count -
+                                                (double)b->loads.step_bytes;
   figures f = {
       .ms_per_token = mgl_median(s->step_ms, s->step_count),
-      .bytes_per_token = (double)mgl_runner_step_bytes(b->runner) +
+      .bytes_per_token = (double)mgl_runner_step_bytes(b->runner) + experts +
                          (double)mgl_runner_kv_bytes_per_token(b->runner) * kv_tokens,
       .prompt_ms = mgl_median(result->prompt_ms, b->runs),
   };
@@ -337,6 +388,18 @@ static void append_host(const bench *b, mgl_text *out) {
   mgl_text_free(&way);
 }
 
+// Experts that an iteration of the decode phase read, of a layer.
+static double experts_hit(const mode_result *result) {
+  return result->mixture_runs == 0 ? 0
+                                   : (double)result->expert_reads / (double)result->mixture_runs;
+}
+
+static const char *routing_of(const bench *b) {
+  return b->model.source == MGL_WEIGHTS_DUMMY
+             ? mgl_arguments_text(b->arguments, "routing", routing_choice(0))
+             : "real";
+}
+
 static void append_json(const bench *b, mgl_text *out) {
   const mgl_cuda_device *device = mgl_runner_device(b->runner);
   for (size_t i = 0; i < b->result_count; i++) {
@@ -360,6 +423,12 @@ static void append_json(const bench *b, mgl_text *out) {
       mgl_text_format(out, ", \"workers\": %" PRIu32, mgl_runner_threads(b->runner));
     } else {
       append_host(b, out);
+    }
+    if (b->loads.mixtures != 0) {
+      mgl_text_format(out, ", \"experts_read\": %.6g, \"experts\": %" PRIu32,
+                      experts_hit(&b->results[i]), b->loads.experts);
+      mgl_text_format(out, ", \"expert_load_largest_over_mean\": %.6g, \"routing\": \"%s\"",
+                      b->loads.largest_over_mean, routing_of(b));
     }
     mgl_text_format(out, ", \"load_format\": \"%s\"", source_name(b));
     mgl_text_append_string(out, ", \"model\": ");
@@ -403,6 +472,17 @@ static void append_table(const bench *b, mgl_text *out) {
     mgl_text_format(out, "%-10s %9s %10s %12s %9s %9s %6s %11s %16s\n",
                     mgl_mode_name(b->results[i].mode), cells[0], cells[1], cells[2], cells[3],
                     cells[4], share, cells[5], cells[6]);
+  }
+  for (size_t i = 0; i < b->result_count && b->loads.mixtures != 0; i++) {
+    mgl_text_format(out, "%s%s: %.1f of %" PRIu32 " experts of a layer read an iteration",
+                    i == 0 ? "\n" : "", mgl_mode_name(b->results[i].mode),
+                    experts_hit(&b->results[i]), b->loads.experts);
+    mgl_text_format(out, " (routing: %s)\n", routing_of(b));
+  }
+  if (b->loads.mixtures != 0) {
+    mgl_text_format(out,
+                    "busiest expert of a layer: %.2f times the mean, %.2f in the worst layer\n",
+                    b->loads.largest_over_mean, b->loads.most_over_mean);
   }
   mgl_text_append_string(out, "\nread ceiling: ");
   mgl_read_ceiling_append(&b->ceiling, out);
@@ -501,6 +581,13 @@ static const mgl_option options[] = {
      .choices = launch_choice,
      .help = "of mode mega: place all tasks ahead of time (aot), or queue them when they are ready "
              "(jit); auto: the compiler decides [auto]"},
+    {.name = "routing",
+     .value_name = "HOW",
+     .type = MGL_OPTION_CHOICE,
+     .choices = routing_choice,
+     .help = "of a mixture of experts in dummy weights, on the CPU: routers as they are drawn "
+             "(uniform), with rows whose logits spread less and less (skewed), or of zeros, with "
+             "which all tokens choose the same experts (one); what was hit is printed [uniform]"},
     {.name = "schedulers",
      .value_name = "N",
      .type = MGL_OPTION_U64,
@@ -561,7 +648,8 @@ const mgl_command mgl_command_bench = {
     .positional = "MODEL",
     .description =
         "Measures decoding: median time of an iteration that gives each of B sequences one token,\n"
-        "the bytes it must read (the weights once, and the context of each sequence), the rate\n"
+        "the bytes it must read (the weights once, of experts those that were hit, and the\n"
+        "context of each sequence), the rate\n"
         "that follows, and its share of the read ceiling, the rate of plain loads by the same\n"
         "threads before, between and after the rounds. Where these measurements lie more than 15%\n"
         "apart, no share is told (null in JSON). Weights that fit into the caches can exceed the\n"

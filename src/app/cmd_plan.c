@@ -3,6 +3,7 @@
 // The figures are those by which a runner allocates (engine/memory_plan.h). Weights need not be on
 // disk: config.json is enough.
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,6 +72,39 @@ static void append_fits(const planning *p, mgl_text *out) {
   }
 }
 
+enum { EXPECTED_ROWS = 8 };  // iterations of 1, 2, 4 ... 128 tokens
+
+// Experts of a layer that so many tokens are expected to hit, where each chooses its own at random.
+static double expected_experts(const mgl_mixture *m, uint32_t tokens) {
+  return m->expert_count * (1 - pow(1 - (double)m->slots / m->expert_count, tokens));
+}
+
+// Weights that an iteration of so many tokens reads then.
+static uint64_t expected_bytes(const planning *p, uint32_t tokens) {
+  const mgl_mixture *m = &p->model.folder.config.mixture;
+  const double of_experts = (double)p->plan.expert_bytes / m->expert_count;
+  return p->plan.step_bytes +
+         (uint64_t)(of_experts * (expected_experts(m, tokens) - expected_experts(m, 1)));
+}
+
+static bool counts_experts(const planning *p) {
+  return p->plan.expert_bytes != 0 && p->plan.step_bytes != 0;
+}
+
+static void append_expected(const planning *p, mgl_text *out) {
+  const mgl_mixture *m = &p->model.folder.config.mixture;
+  if (!counts_experts(p)) {
+    return;
+  }
+  mgl_text_append_string(out, "\nweights read by an iteration, if all experts are as likely:\n");
+  for (uint32_t i = 0; i < EXPECTED_ROWS; i++) {
+    char size[MGL_HUMAN_BYTES];
+    mgl_human_size(expected_bytes(p, 1u << i), size);
+    mgl_text_format(out, "%10u tokens %12s, %.1f of %" PRIu32 " experts\n", 1u << i, size,
+                    expected_experts(m, 1u << i), m->expert_count);
+  }
+}
+
 static void append_text(const planning *p, mgl_text *out) {
   const mgl_sizes *plan = &p->plan;
   char size[MGL_HUMAN_BYTES];
@@ -109,6 +143,7 @@ static void append_text(const planning *p, mgl_text *out) {
                   kv_tokens(p), plan->page_count, plan->limits.page_tokens, p->plan.sequences,
                   longest_of(p, p->plan.sequences));
   append_fits(p, out);
+  append_expected(p, out);
 }
 
 static void append_json(const planning *p, mgl_text *out) {
@@ -124,6 +159,10 @@ static void append_json(const planning *p, mgl_text *out) {
                   plan->weight_bytes + plan->mapped_bytes, plan->mapped_bytes);
   if (plan->step_bytes != 0) {
     mgl_text_format(out, ", \"active_weight_bytes\": %" PRIu64, plan->step_bytes);
+  }
+  for (uint32_t i = 0; counts_experts(p) && i < EXPECTED_ROWS; i++) {
+    mgl_text_format(out, "%s[%u, %" PRIu64 "]%s", i == 0 ? ", \"expected_weight_bytes\": [" : ", ",
+                    1u << i, expected_bytes(p, 1u << i), i + 1 == EXPECTED_ROWS ? "]" : "");
   }
   mgl_text_format(out, ", \"activation_bytes\": %" PRIu64 ", \"other_bytes\": %" PRIu64,
                   plan->activation_bytes, plan->other_bytes);

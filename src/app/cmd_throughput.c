@@ -46,6 +46,7 @@ typedef struct throughput {
   mgl_engine *engine;
   mgl_progress progress;
   uint64_t done_tokens;
+  mgl_expert_loads loads;        // as of the latest iteration
   phase with_prompts, decoding;  // iterations with prompt tokens, and without
   uint64_t start_ns;
   uint64_t end_ns;  // of the last token
@@ -127,7 +128,10 @@ static bool on_iteration(void *context, const mgl_iteration *iteration) {
   at->iterations++;
   at->ns += iteration->ns;
   at->tokens += tokens;
-  at->bytes += (double)mgl_runner_step_bytes(t->runner) +
+  const mgl_expert_loads before = t->loads;
+  mgl_runner_expert_loads(t->runner, &t->loads);
+  at->bytes += (double)mgl_runner_step_bytes(t->runner) - (double)t->loads.step_bytes +
+               (double)(t->loads.bytes - before.bytes) +
                (double)iteration->kv_tokens * (double)mgl_runner_kv_bytes_per_token(t->runner);
   t->done_tokens += tokens;
   mgl_progress_update(&t->progress, t->done_tokens, t->work.input_tokens + t->work.output_tokens);
@@ -238,6 +242,13 @@ static void append_json(const throughput *t, const figures *f, mgl_text *out) {
                   ", \"ms\": %.6g",
                   t->decoding.iterations, t->decoding.tokens, (double)t->decoding.ns / 1e6);
   mgl_text_format(out, ", \"bytes_per_s\": %.6g}", bytes_per_s(&t->decoding));
+  if (t->loads.mixtures != 0) {
+    mgl_text_format(out, ", \"experts\": %" PRIu32 ", \"experts_read\": %.6g", t->loads.experts,
+                    share(t->loads.reads, t->loads.runs));
+    mgl_text_format(out, ", \"expert_rows\": %" PRIu64, t->loads.rows);
+    mgl_text_format(out, ", \"expert_load_largest_over_mean\": {\"mean\": %.6g, \"most\": %.6g}",
+                    t->loads.largest_over_mean, t->loads.most_over_mean);
+  }
   mgl_text_format(out, ", \"sequences\": %" PRIu32 ", \"seed\": %" PRIu64 ", \"mode\": \"%s\"",
                   mgl_runner_sequences(t->runner), t->work.seed,
                   mgl_mode_name(mgl_app_mode_of(t->arguments, t->runner)));
@@ -295,6 +306,14 @@ static void append_table(const throughput *t, const figures *f, mgl_text *out) {
   mgl_text_format(out, "%-22s %.1f%% of the tokens looked up\n", "prefix hits",
                   100 * share(s->prefix_hit_tokens, s->prefix_lookup_tokens));
   mgl_text_format(out, "%-22s %" PRIu64 "\n", "preemptions", s->preemptions);
+  if (t->loads.mixtures != 0) {
+    mgl_text_format(out,
+                    "%-22s %.1f of %" PRIu32
+                    " of a layer read an iteration; the busiest has %.2f "
+                    "times the mean, %.2f in the worst layer\n",
+                    "experts", share(t->loads.reads, t->loads.runs), t->loads.experts,
+                    t->loads.largest_over_mean, t->loads.most_over_mean);
+  }
   mgl_text_format(out, "%-22s %.2f%% of the iterations' time\n", "planning",
                   100 * share(s->planning_ns, s->total_ns));
 }

@@ -114,6 +114,6 @@ void mgl_help_append_overview(const mgl_command *const *commands, size_t count, 
       "  MEGALITH_DEVICE  auto, cpu, cuda or cuda:N: where models run without --device\n"
       "  MEGALITH_CACHE   folder of compiled device code [$XDG_CACHE_HOME/megalith,\n"
       "                   or ~/.cache/megalith]\n"
-      "  MEGALITH_SIMD    scalar, avx2, avx512 or avx512_bf16: at most that level\n\n"
+      "  MEGALITH_SIMD    scalar, avx2, avx512, avx512_bf16 or amx_bf16: at most that level\n\n"
       "Start with: megalith run -p \"Once upon a time\"\n");
 }

@@ -77,7 +77,7 @@ void mgl_help_append_man(const mgl_command *const *commands, size_t count, mgl_t
       ".TP\n.B MEGALITH_DEMO\nfolder of the demo model\n"
       ".TP\n.B MEGALITH_DEVICE\nwhere models run without \\-\\-device\n"
       ".TP\n.B MEGALITH_CACHE\nfolder of compiled device code\n"
-      ".TP\n.B MEGALITH_SIMD\nscalar, avx2, avx512 or avx512_bf16: at most that level\n"
+      ".TP\n.B MEGALITH_SIMD\nscalar, avx2, avx512, avx512_bf16 or amx_bf16: at most that level\n"
       ".TP\n.B OPENAI_API_KEY\nthe key that \\fBmegalith bench serve\\fP shows\n"
       ".PP\nEach option of \\fBmegalith serve\\fP is a variable too: \\-\\-max\\-requests is\n"
       "MEGALITH_MAX_REQUESTS.\n"

@@ -5,6 +5,8 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -18,6 +20,7 @@ static const char *const simd_names[MGL_SIMD_COUNT] = {
     [MGL_SIMD_AVX2] = "avx2",
     [MGL_SIMD_AVX512] = "avx512",
     [MGL_SIMD_AVX512_BF16] = "avx512_bf16",
+    [MGL_SIMD_AMX_BF16] = "amx_bf16",
 #elif defined(__aarch64__)
     [MGL_SIMD_NEON] = "neon",
     [MGL_SIMD_NEON_BF16] = "neon_bf16",
@@ -28,6 +31,28 @@ const char *mgl_simd_name(mgl_simd simd) {
   return simd_names[simd];
 }
 
+#if defined(__x86_64__)
+// Whether processor and system have tile registers of bf16, and let this process use them: Linux
+// wants to be asked, since their 8 KiB make threads' saved states larger. Permission is for all
+// threads and stays, so that asking again costs a system call.
+static bool may_use_tiles(void) {
+  enum {
+    SUBLEAF_BITS = 1 << 22 | 1 << 24,
+    OSXSAVE = 1 << 27,
+    TILE_STATE = 3 << 17
+  };                                                     // AMX-BF16, AMX-TILE
+  enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };  // of arch_prctl
+  unsigned int a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & OSXSAVE) == 0 ||
+      __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & SUBLEAF_BITS) != SUBLEAF_BITS) {
+    return false;
+  }
+  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+  return (a & TILE_STATE) == TILE_STATE &&
+         syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+#endif
+
 mgl_simd mgl_simd_detected(void) {
 #if defined(__x86_64__)
   // F16C is not asked for: clang 14 does not know its name, and every processor with AVX2 has it.
@@ -36,7 +61,8 @@ mgl_simd mgl_simd_detected(void) {
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (avx512) {
-    return __builtin_cpu_supports("avx512bf16") ? MGL_SIMD_AVX512_BF16 : MGL_SIMD_AVX512;
+    bool bf16 = __builtin_cpu_supports("avx512bf16");
+    return !bf16 ? MGL_SIMD_AVX512 : may_use_tiles() ? MGL_SIMD_AMX_BF16 : MGL_SIMD_AVX512_BF16;
   }
   return avx2 ? MGL_SIMD_AVX2 : MGL_SIMD_SCALAR;
 #elif defined(__aarch64__)

@@ -11,6 +11,7 @@ typedef enum mgl_simd {
   MGL_SIMD_AVX2,
   MGL_SIMD_AVX512,
   MGL_SIMD_AVX512_BF16,
+  MGL_SIMD_AMX_BF16,
 #elif defined(__aarch64__)
   MGL_SIMD_NEON,
   MGL_SIMD_NEON_BF16,
@@ -18,7 +19,7 @@ typedef enum mgl_simd {
   MGL_SIMD_COUNT,
 } mgl_simd;
 
-// "scalar", "avx2", "avx512", "avx512_bf16"; "scalar", "neon", "neon_bf16" on aarch64.
+// "scalar", "avx2", "avx512", "avx512_bf16", "amx_bf16"; "scalar", "neon", "neon_bf16" on aarch64.
 const char *mgl_simd_name(mgl_simd simd);
 
 // The best level that processor and operating system offer. The environment variable MEGALITH_SIMD

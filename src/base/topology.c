@@ -23,6 +23,12 @@ static uint32_t count_objects(hwloc_topology_t hwloc, hwloc_obj_type_t type, uin
   return count < 1 ? otherwise : (uint32_t)count;
 }
 
+static void count_all(mgl_topology *topology) {
+  topology->threads = count_objects(topology->hwloc, HWLOC_OBJ_PU, 1);
+  topology->cores = count_objects(topology->hwloc, HWLOC_OBJ_CORE, topology->threads);
+  topology->numa_nodes = count_objects(topology->hwloc, HWLOC_OBJ_NUMANODE, 1);
+}
+
 // Whether the system describes its processors where hwloc looks. Without /sys (a chroot, some
 // containers) hwloc would say so on standard error, which is not ours to write to.
 static bool has_sysfs(void) {
@@ -89,6 +95,9 @@ mgl_status mgl_topology_create(mgl_topology **out, mgl_error *err) {
   (void)hwloc_topology_set_type_filter(topology->hwloc, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
   (void)hwloc_topology_set_type_filter(topology->hwloc, HWLOC_OBJ_PACKAGE,
                                        HWLOC_TYPE_FILTER_KEEP_ALL);
+  // Of processors that have a node and are no package.
+  (void)hwloc_topology_set_type_filter(topology->hwloc, HWLOC_OBJ_GROUP,
+                                       HWLOC_TYPE_FILTER_KEEP_STRUCTURE);
   if (!has_sysfs()) {  // the processor's own instructions and the system's calls still tell
     (void)hwloc_topology_set_components(topology->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
                                         "linux");
@@ -99,9 +108,7 @@ mgl_status mgl_topology_create(mgl_topology **out, mgl_error *err) {
     return mgl_error_set(err, MGL_ERR_INTERNAL, "hwloc could not read this machine's topology");
   }
   restrict_to_allowed(topology->hwloc);
-  topology->threads = count_objects(topology->hwloc, HWLOC_OBJ_PU, 1);
-  topology->cores = count_objects(topology->hwloc, HWLOC_OBJ_CORE, topology->threads);
-  topology->numa_nodes = count_objects(topology->hwloc, HWLOC_OBJ_NUMANODE, 1);
+  count_all(topology);
   hwloc_obj_t package = hwloc_get_obj_by_type(topology->hwloc, HWLOC_OBJ_PACKAGE, 0);
   const char *name = package == NULL ? NULL : hwloc_obj_get_info_by_name(package, "CPUModel");
   topology->cpu_name = name == NULL ? "" : name;
@@ -130,26 +137,69 @@ const char *mgl_topology_cpu_name(const mgl_topology *topology) {
   return topology->cpu_name;
 }
 
-bool mgl_topology_pin(const mgl_topology *topology, uint32_t index, uint32_t count) {
-  if (count > topology->threads) {
+// Whether each node has so many threads that are no other's. Nodes of memory without processors
+// have none; those of a kind that several share (fast memory) have the same.
+static bool nodes_have_threads(const mgl_topology *topology, uint32_t threads) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < topology->numa_nodes; i++) {
+    hwloc_obj_t node = hwloc_get_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, i);
+    int found = hwloc_get_nbobjs_inside_cpuset_by_type(topology->hwloc, node->cpuset, HWLOC_OBJ_PU);
+    if (found <= 0 || (uint32_t)found < threads) {
+      return false;
+    }
+    sum += (uint64_t)found;
+  }
+  return sum == topology->threads;
+}
+
+bool mgl_topology_take_part(mgl_topology *topology, uint32_t size, uint32_t *part,
+                            uint32_t *parts) {
+  uint32_t nodes = topology->numa_nodes;
+  if (nodes < 2 || *parts % nodes != 0) {
     return false;
+  }
+  uint32_t per_node = *parts / nodes;
+  if (!nodes_have_threads(topology, per_node * size)) {  // the same answer for all teams
+    return false;
+  }
+  hwloc_obj_t node = hwloc_get_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, *part / per_node);
+  if (hwloc_topology_restrict(topology->hwloc, node->cpuset, HWLOC_RESTRICT_FLAG_REMOVE_CPULESS) !=
+      0) {
+    return false;
+  }
+  count_all(topology);
+  *part %= per_node;
+  *parts = per_node;
+  return true;
+}
+
+static hwloc_obj_t find_place(const mgl_topology *topology, uint32_t index, uint32_t count) {
+  if (count > topology->threads) {
+    return NULL;
   }
   // hwloc numbers cores node by node, so taking every (cores/count)-th spreads over the nodes.
   // Where each core has one thread the threads will do, and a system may tell of these alone.
   bool by_core = count <= topology->cores && topology->cores < topology->threads;
   uint32_t available = by_core ? topology->cores : topology->threads;
   unsigned place = (unsigned)((uint64_t)index * available / count);
-  hwloc_obj_t object =
-      hwloc_get_obj_by_type(topology->hwloc, by_core ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU, place);
-  if (object == NULL) {
-    return false;
-  }
-  hwloc_bitmap_t one = hwloc_bitmap_dup(object->cpuset);
-  if (one == NULL) {
-    return false;
-  }
-  hwloc_bitmap_singlify(one);
-  bool pinned = hwloc_set_cpubind(topology->hwloc, one, HWLOC_CPUBIND_THREAD) == 0;
+  return hwloc_get_obj_by_type(topology->hwloc, by_core ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU, place);
+}
+
+bool mgl_topology_find(const mgl_topology *topology, uint32_t index, uint32_t count,
+                       mgl_processor *out) {
+  hwloc_obj_t object = find_place(topology, index, count);
+  int processor = object == NULL ? -1 : hwloc_bitmap_first(object->cpuset);
+  int node = object == NULL ? -1 : hwloc_bitmap_first(object->nodeset);
+  *out = (mgl_processor){.index = (uint32_t)processor, .node = node < 0 ? 0 : (uint32_t)node};
+  return processor >= 0;
+}
+
+bool mgl_topology_pin(const mgl_topology *topology, uint32_t index, uint32_t count) {
+  mgl_processor place;
+  hwloc_bitmap_t one = hwloc_bitmap_alloc();
+  bool pinned = one != NULL && mgl_topology_find(topology, index, count, &place) &&
+                hwloc_bitmap_only(one, place.index) == 0 &&
+                hwloc_set_cpubind(topology->hwloc, one, HWLOC_CPUBIND_THREAD) == 0;
   hwloc_bitmap_free(one);
   return pinned;
 }

@@ -211,6 +211,9 @@ static bool linears_match(const fuser *f, const attention_block *b) {
 static bool find_attention_block(const fuser *f, uint32_t attention, attention_block *b) {
   const mgl_op *ops = f->in->ops;
   b->attention = attention;
+  if (mgl_op_input(&ops[attention], MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
+    return false;  // attend has none
+  }
   b->kv_write = find_kv_write(f, attention);
   if (b->kv_write == NONE || !find_rotated(f, ops[attention].inputs[0], Q, b) ||
       !find_rotated(f, ops[b->kv_write].inputs[0], K, b)) {

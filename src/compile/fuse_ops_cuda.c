@@ -94,6 +94,9 @@ static mgl_status check_features(const mgl_graph *program, const mgl_op *op, mgl
   if (mgl_op_input(op, MGL_ROLE_ROUTES) != MGL_NO_TENSOR) {
     return lacks("a mixture of experts", name, err);
   }
+  if (mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
+    return lacks("attention with sinks", name, err);
+  }
   if (op->kind == MGL_OP_LAYERNORM) {
     return lacks("a layer norm", name, err);
   }

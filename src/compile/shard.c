@@ -235,6 +235,9 @@ static mgl_status shard_op(sharder *s, const mgl_op *op) {
     return reduce(s, op);
   }
   MGL_TRY(find_extent(s, op, &is, &share));
+  if (mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
+    return refuse(s, op->output, "attention with sinks runs on one rank so far");
+  }
   const mgl_unit unit = mgl_op_info_of(op->kind)->unit;
   if (op->kind == MGL_OP_LINEAR) {
     return is == CUT                 ? cut_columns(s, op)

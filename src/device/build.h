@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "batch/plan.h"
 #include "compile/compile.h"
+#include "device/expert_loads.h"
 
 typedef enum mgl_weight_source {
   MGL_WEIGHTS_MAPPED,  // in place, from the checkpoint's mapping
@@ -65,9 +66,10 @@ typedef struct mgl_build {
   // more than pool_tokens says.
   double memory_share;
   mgl_weight_source weights;
-  uint64_t seed;  // of dummy weights
-  bool tune;      // on the CPU: measure how linears walk though the cache folder knows
-                  // (device/cpu/cpu_tune.h)
+  uint64_t seed;        // of dummy weights
+  mgl_routing routing;  // of theirs; on the CPU
+  bool tune;            // on the CPU: measure how linears walk though the cache folder knows
+                        // (device/cpu/cpu_tune.h)
   // For the task graphs (compile/compile.h) and who schedules them:
   mgl_launch launch;  // MGL_LAUNCH_AUTO is the default
   const mgl_compile_override *overrides;
@@ -106,6 +108,7 @@ typedef struct mgl_sizes {
   uint64_t loading_bytes;     // that are only taken while weights are loaded
   uint64_t kv_bytes_per_token;
   uint64_t step_bytes;  // of weights that a step of one sequence reads; 0: the device does not say
+  uint64_t expert_bytes;            // of weights: of all experts that data choose among
   char note[MGL_SIZES_NOTE_BYTES];  // what the user should know, or ""
 } mgl_sizes;
 

@@ -150,6 +150,7 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.made_bytes : 0;
   sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
   sizes->step_bytes = mgl_cpu_weights_step_bytes(job->program);
+  sizes->expert_bytes = mgl_cpu_weights_expert_bytes(job->program);
   mgl_ranks_options shared;
   return measure_graphs(job, sizes, &shared, err);
 }
@@ -178,11 +179,17 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
   const uint32_t rank = m->ranks != NULL ? mgl_ranks_rank(m->ranks) : 0;
   MGL_TRY(mgl_simd_choose(&m->simd, err));
   // A thread for each worker, and for each dedicated scheduler.
-  MGL_TRY(mgl_team_create_part(m->topology, worker_count(m, build) + build->schedulers, rank,
-                               rank_count(build), &m->team, err));
+  const uint32_t threads = (uint32_t)worker_count(m, build) + build->schedulers;
+  uint32_t part = rank;
+  uint32_t parts = rank_count(build);
+  (void)mgl_topology_take_part(m->topology, threads, &part, &parts);
+  MGL_TRY(mgl_team_create_part(m->topology, threads, part, parts, &m->team, err));
   MGL_TRY(mgl_cpu_weights_bind_rank(job->program, job->checkpoint, build->weights, build->seed,
                                     m->team, m->topology, rank, rank == 0 ? &build->progress : NULL,
                                     &m->weights, err));
+  if (build->weights == MGL_WEIGHTS_DUMMY) {
+    mgl_cpu_route_dummies(&m->weights, build->routing);
+  }
   char usual[MGL_CACHE_FOLDER_BYTES];
   const char *folder = build->compilation != NULL && build->compilation->cache_dir[0] != 0
                            ? build->compilation->cache_dir
@@ -327,6 +334,10 @@ static mgl_status cpu_read_ceiling(void *model, uint32_t passes, double *out_byt
                                   out_bytes_per_s, err);
 }
 
+static void cpu_expert_loads(const void *model, mgl_expert_loads *out) {
+  mgl_cpu_loads_read(&((const cpu_model *)model)->memory->loads, out);
+}
+
 static mgl_status cpu_trace(const void *model, mgl_text *out, mgl_error *err) {
   const cpu_model *m = model;
   if (m->mega == NULL || m->job.build->trace_tasks == 0) {
@@ -394,6 +405,7 @@ const mgl_device_table mgl_cpu_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                         .run_plans = cpu_run_plans,
                                         .serve = mgl_serve_planned,
                                         .read_ceiling = cpu_read_ceiling,
+                                        .expert_loads = cpu_expert_loads,
                                         .trace = cpu_trace,
                                         .describe = cpu_describe,
                                         .look = {.program = cpu_program,

@@ -109,6 +109,7 @@ typedef struct mgl_device_table {
   mgl_status (*serve)(struct mgl_engine *engine, const struct mgl_engine_run_context *callbacks,
                       mgl_error *err);
   // The rate at which it reads memory, over the weights where it can; the best of `passes`.
+  void (*expert_loads)(const void *model, mgl_expert_loads *out);  // NULL: not counted
   mgl_status (*read_ceiling)(void *model, uint32_t passes, double *out_bytes_per_s, mgl_error *err);
   // Chrome trace JSON of the latest run in mode mega.
   mgl_status (*trace)(const void *model, mgl_text *out, mgl_error *err);

@@ -332,6 +332,7 @@ void mgl_engine_get_statistics(const mgl_engine *engine, mgl_engine_statistics *
     out->pages_used_most = planner->pages_used_most;
   }
   out->waiting = engine->requests.queued + engine->parked_count;
+  mgl_runner_expert_loads(engine->runner, &out->experts);
   if (engine->device_run != NULL) {
     mgl_engine_count_served(engine, out);
   }

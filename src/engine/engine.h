@@ -99,6 +99,7 @@ typedef struct mgl_engine_statistics {
   uint64_t total_ns;                            // of iterations
   uint32_t pages, pages_used, pages_used_most;  // of KV; used: held by requests, not only cached
   uint32_t running, waiting;                    // requests; of paused ones neither
+  mgl_expert_loads experts;                     // of mixtures on the CPU
 } mgl_engine_statistics;
 
 // The runner must outlive the engine.

@@ -478,6 +478,13 @@ uint64_t mgl_runner_step_bytes(const mgl_runner *runner) {
   return info_of(runner).step_bytes;
 }
 
+void mgl_runner_expert_loads(const mgl_runner *runner, mgl_expert_loads *out) {
+  *out = (mgl_expert_loads){0};
+  if (runner->device->expert_loads != NULL) {
+    runner->device->expert_loads(runner->model, out);
+  }
+}
+
 uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner) {
   return info_of(runner).kv_bytes_per_token;
 }

@@ -91,6 +91,10 @@ mgl_launch_counts mgl_runner_launches(const mgl_runner *runner);
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner);
 uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner);
 
+// What experts had to do so far; all 0 on a GPU. Between two calls `bytes` grows by what was read;
+// of mgl_runner_step_bytes step_bytes are theirs.
+void mgl_runner_expert_loads(const mgl_runner *runner, mgl_expert_loads *out);
+
 // The read ceiling (device/cpu/read_ceiling.h) of this runner's team, over the memory of its
 // weights where that is large and its own, else over a buffer; on a GPU, over the packed weights.
 mgl_status mgl_runner_read_ceiling(mgl_runner *runner, uint32_t passes, double *out_bytes_per_s,

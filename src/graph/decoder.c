@@ -27,7 +27,9 @@ static tensor_name layer_value(uint32_t layer, const char *name) {
 
 // Of a quantised model, the matrices of the layers: all tools leave embedding and head as they are.
 static bool is_drawn_in_codes(const mgl_config *config, const char *name) {
-  return config->quantization.method != MGL_QUANT_NONE && strstr(name, "_proj.weight") != NULL;
+  const mgl_quant_method method = config->quantization.method;
+  return method != MGL_QUANT_NONE && strstr(name, "_proj.weight") != NULL &&
+         (method != MGL_QUANT_MXFP4 || strstr(name, ".experts.") != NULL);
 }
 
 // Declares a weight with the form that the checkpoint stores. Its shape is the config's; the
@@ -170,7 +172,11 @@ uint32_t mgl_decoder_attention(mgl_decoder *d, uint32_t layer, mgl_qkv qkv) {
                                  .positions = d->positions,
                                  .block_tables = d->block_tables,
                                  .scale = d->scale,
-                                 .window = mgl_config_window(c, layer)};
+                                 .window = mgl_config_window(c, layer),
+                                 .sinks = MGL_NO_TENSOR};
+  if (c->sinks) {
+    inputs.sinks = weight(d, layer_weight(layer, "self_attn.sinks").text, 1, c->head_count, 0);
+  }
   uint32_t attended =
       mgl_graph_attention(d->graph, layer_value(layer, "attention").text, d->act, &inputs);
   return linear(d, layer, d->output_name, "o", attended, c->hidden_size,
@@ -201,6 +207,7 @@ uint32_t mgl_decoder_feed_forward(mgl_decoder *d, uint32_t layer, uint32_t x) {
 typedef struct mixture_names {
   const char *router, *gate, *up, *down;
   const char *choice_bias;  // NULL: none, whatever the config says
+  const char *router_bias, *gate_bias, *up_bias, *down_bias;  // likewise
 } mixture_names;
 
 static const mixture_names usual_names = {.router = "mlp.gate.weight",
@@ -212,6 +219,14 @@ static const mixture_names mixtral_names = {.router = "block_sparse_moe.gate.wei
                                             .gate = "block_sparse_moe.experts.w1.weight",
                                             .up = "block_sparse_moe.experts.w3.weight",
                                             .down = "block_sparse_moe.experts.w2.weight"};
+static const mixture_names oss_names = {.router = "mlp.router.weight",
+                                        .gate = "mlp.experts.gate_proj.weight",
+                                        .up = "mlp.experts.up_proj.weight",
+                                        .down = "mlp.experts.down_proj.weight",
+                                        .router_bias = "mlp.router.bias",
+                                        .gate_bias = "mlp.experts.gate_proj.bias",
+                                        .up_bias = "mlp.experts.up_proj.bias",
+                                        .down_bias = "mlp.experts.down_proj.bias"};
 static const mixture_names shared_names = {.router = "mlp.shared_expert_gate.weight",
                                            .gate = "mlp.shared_expert.gate_proj.weight",
                                            .up = "mlp.shared_expert.up_proj.weight",
@@ -245,33 +260,39 @@ static uint32_t expert_weight(mgl_decoder *d, uint32_t layer, const char *name, 
   return tensor;
 }
 
+// A bias of a mixture, or MGL_NO_TENSOR where the model has none.
+static uint32_t mixture_bias(mgl_decoder *d, uint32_t layer, const char *name, bool has,
+                             uint32_t elements) {
+  return name != NULL && has ? weight(d, layer_weight(layer, name).text, 1, elements, 0)
+                             : MGL_NO_TENSOR;
+}
+
 // x plus what `options->slots` of so many experts make of the normed x.
 static uint32_t mix(mgl_decoder *d, uint32_t layer, const mixture_names *names, const char *prefix,
                     uint32_t experts, uint32_t inner, const mgl_route_options *options, uint32_t x,
                     uint32_t normed) {
   const uint32_t hidden = d->config->hidden_size;
+  const mgl_mixture *m = &d->config->mixture;
   char text[64];
   uint32_t router = weight(d, layer_weight(layer, names->router).text, 2, experts, hidden);
   check_act(d, router);
   (void)snprintf(text, sizeof text, "%srouter", prefix);
+  uint32_t bias = mixture_bias(d, layer, names->router_bias, m->router_bias, experts);
   uint32_t logits =
-      mgl_graph_linear(d->graph, layer_value(layer, text).text, normed, router, MGL_NO_TENSOR, 0);
+      mgl_graph_linear(d->graph, layer_value(layer, text).text, normed, router, bias, 0);
   (void)snprintf(text, sizeof text, "%sroutes", prefix);
-  uint32_t bias = MGL_NO_TENSOR;
-  if (names->choice_bias != NULL && d->config->mixture.choice_bias) {
-    bias = weight(d, layer_weight(layer, names->choice_bias).text, 1, experts, 0);
-  }
+  bias = mixture_bias(d, layer, names->choice_bias, m->choice_bias, experts);
   uint32_t routes = mgl_graph_route(d->graph, layer_value(layer, text).text, logits, bias, options);
   const mgl_expert_weights weights = {
       .gate = expert_weight(d, layer, names->gate, experts, inner, hidden),
       .up = expert_weight(d, layer, names->up, experts, inner, hidden),
       .down = expert_weight(d, layer, names->down, experts, hidden, inner),
-      .gate_bias = MGL_NO_TENSOR,
-      .up_bias = MGL_NO_TENSOR,
-      .down_bias = MGL_NO_TENSOR};
+      .gate_bias = mixture_bias(d, layer, names->gate_bias, m->expert_biases, experts * inner),
+      .up_bias = mixture_bias(d, layer, names->up_bias, m->expert_biases, experts * inner),
+      .down_bias = mixture_bias(d, layer, names->down_bias, m->expert_biases, experts * hidden)};
   (void)snprintf(text, sizeof text, "%sgated", prefix);
   uint32_t gated = mgl_graph_expert_gate_up(d->graph, layer_value(layer, text).text, d->act, normed,
-                                            routes, &weights, 0);
+                                            routes, &weights, m->limit);
   (void)snprintf(text, sizeof text, "%sfed_forward", prefix);
   return mgl_graph_expert_down(d->graph, layer_value(layer, text).text, x, gated, routes, &weights);
 }
@@ -288,7 +309,9 @@ uint32_t mgl_decoder_feed_forward_or_experts(mgl_decoder *d, uint32_t layer, uin
                                      .scale = m->scale,
                                      .groups = m->groups,
                                      .top_groups = m->top_groups};
-  const bool is_mixtral = d->config->family == MGL_FAMILY_MIXTRAL;
+  const mixture_names *names = d->config->family == MGL_FAMILY_MIXTRAL   ? &mixtral_names
+                               : d->config->family == MGL_FAMILY_GPT_OSS ? &oss_names
+                                                                         : &usual_names;
   if (m->shared_size != 0 && !m->shared_gate) {
     uint32_t shared =
         gated_feed_forward(d, layer, "mlp.shared_experts", "shared_gated", m->shared_size, normed);
@@ -297,8 +320,7 @@ uint32_t mgl_decoder_feed_forward_or_experts(mgl_decoder *d, uint32_t layer, uin
     const mgl_route_options shared = {.slots = 1, .scores = MGL_SCORES_SIGMOID, .scale = 1};
     x = mix(d, layer, &shared_names, "shared_", 1, m->shared_size, &shared, x, normed);
   }
-  return mix(d, layer, is_mixtral ? &mixtral_names : &usual_names, "", m->expert_count,
-             m->inner_size, &options, x, normed);
+  return mix(d, layer, names, "", m->expert_count, m->inner_size, &options, x, normed);
 }
 
 uint32_t mgl_decoder_gelu_feed_forward(mgl_decoder *d, uint32_t layer, uint32_t x) {

@@ -15,6 +15,7 @@ static void (*const builders[MGL_FAMILY_COUNT])(mgl_decoder *) = {
     [MGL_FAMILY_MIXTRAL] = mgl_family_build_llama,
     [MGL_FAMILY_OLMOE] = mgl_family_build_qwen3,
     [MGL_FAMILY_GLM4_MOE] = mgl_family_build_llama,
+    [MGL_FAMILY_GPT_OSS] = mgl_family_build_llama,
 };
 
 mgl_status mgl_family_build(const mgl_config *config, const mgl_checkpoint *checkpoint,

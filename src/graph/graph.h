@@ -162,6 +162,7 @@ typedef struct mgl_attention_inputs {
   uint32_t q, kv, positions, block_tables;
   double scale;
   uint32_t window;  // 0: none
+  uint32_t sinks;   // MGL_NO_TENSOR: none
 } mgl_attention_inputs;
 uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype,
                              const mgl_attention_inputs *inputs);

@@ -195,6 +195,10 @@ static const char *check_attention(const mgl_op *op, const mgl_tensor *const *in
   if (!(op->attrs[MGL_ATTR_SCALE] > 0) || !is_window(op->attrs[MGL_ATTR_WINDOW])) {
     return "scale must be positive, the window a number of tokens, or 0";
   }
+  if (op->input_count == 5 &&
+      (!is_float_weight(in[4]) || in[4]->rank != 1 || !same_dim(in[4]->dims[0], in[0]->dims[1]))) {
+    return "the sinks must be a weight [H]";
+  }
   return is_act(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of q";
 }
 
@@ -696,6 +700,9 @@ uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype
   mgl_op op = {.kind = MGL_OP_ATTENTION,
                .input_count = 4,
                .inputs = {inputs->q, inputs->kv, inputs->positions, inputs->block_tables}};
+  if (inputs->sinks != MGL_NO_TENSOR) {
+    op.inputs[op.input_count++] = inputs->sinks;
+  }
   op.attrs[MGL_ATTR_SCALE] = inputs->scale;
   op.attrs[MGL_ATTR_WINDOW] = inputs->window;
   mgl_dim dims[MGL_GRAPH_MAX_RANK];

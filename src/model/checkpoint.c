@@ -171,7 +171,7 @@ mgl_status mgl_checkpoint_add_packed(mgl_checkpoint *checkpoint, struct mgl_pack
                                            .dtype = matrix->form.dtype,
                                            .stored_dtype = matrix->codes.stored_dtype,
                                            .packed = matrix,
-                                           .rank = 2,
+                                           .rank = matrix->is_vector ? 1 : 2,
                                            .dims = {matrix->rows, matrix->k}},
                                 .stored = &packed_dtype,
                                 .file_idx = file_idx};

@@ -23,6 +23,7 @@ typedef enum window_rule {
   WINDOW_OF_ALL,    // of every layer, unless sliding_window is null
   WINDOW_SWITCHED,  // where use_sliding_window is true: from layer max_window_layers on, or as
                     // layer_types says
+  WINDOW_IN_TURN,   // of every other layer from the first on, or as layer_types says
 } window_rule;
 
 typedef struct family_info {
@@ -45,6 +46,8 @@ typedef struct family_info {
   bool has_mlp_bias;
   bool all_biases;      // of every linear, whatever keys say
   bool no_output_bias;  // whatever attention_bias says
+  bool default_attention_bias;
+  bool sinks;
   bool qk_norm;
   bool whole_qk_norm;
   bool has_qk_norm;  // the key use_qk_norm means something
@@ -69,10 +72,14 @@ static const mgl_mixture_rule glm4_moe = {.default_expert_count = 128,
                                           .default_inner_size = 1408,
                                           .default_renormalise = true,
                                           .is_deepseek = true};
+static const mgl_mixture_rule gpt_oss = {.default_expert_count = 128,
+                                         .default_slots = 4,
+                                         .is_gpt_oss = true,
+                                         .always_renormalises = true};
 
 // The defaults are those of transformers' Qwen3Config, Qwen2Config, LlamaConfig, MistralConfig,
 // Phi3Config and PhiConfig (the same in 4.57 and 5), Qwen3MoeConfig, Qwen2MoeConfig,
-// MixtralConfig, OlmoeConfig and Glm4MoeConfig (of 5).
+// MixtralConfig, OlmoeConfig, Glm4MoeConfig and GptOssConfig (of 5).
 static const family_info families[MGL_FAMILY_COUNT] = {
     [MGL_FAMILY_QWEN3] = {.name = "qwen3",
                           .architecture = "Qwen3ForCausalLM",
@@ -180,6 +187,20 @@ static const family_info families[MGL_FAMILY_COUNT] = {
                              .no_output_bias = true,
                              .has_qk_norm = true,
                              .mixture = &glm4_moe},
+    [MGL_FAMILY_GPT_OSS] = {.name = "gpt_oss",
+                            .architecture = "GptOssForCausalLM",
+                            .default_kv_head_count = 8,
+                            .default_head_dim = 64,
+                            .default_context_tokens = 131072,
+                            .default_bos_id = -1,
+                            .default_eos_id = -1,
+                            .default_eps = 1e-5,
+                            .window = WINDOW_IN_TURN,
+                            .default_window = 128,
+                            .has_attention_bias = true,
+                            .default_attention_bias = true,
+                            .sinks = true,
+                            .mixture = &gpt_oss},
 };
 
 enum {
@@ -194,7 +215,7 @@ enum {
 #define SUPPORTED_FAMILIES                                                                      \
   "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Phi3ForCausalLM, " \
   "PhiForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM, "              \
-  "OlmoeForCausalLM and Glm4MoeForCausalLM"
+  "OlmoeForCausalLM, Glm4MoeForCausalLM and GptOssForCausalLM"
 
 const char *mgl_family_name(mgl_family family) {
   return families[family].name;
@@ -341,7 +362,7 @@ static mgl_status refuse_features(mgl_json_object o, mgl_family family, mgl_erro
 // Biases of attention and of the feed-forward part. Qwen2 has its own whatever the key says.
 static mgl_status read_biases(mgl_json_object o, mgl_config *out, mgl_error *err) {
   const family_info *info = &families[out->family];
-  bool attention_bias = false;
+  bool attention_bias = info->default_attention_bias;
   out->qkv_bias = info->qkv_bias;
   if (info->has_qkv_bias) {
     MGL_TRY(mgl_json_opt_bool(o, "qkv_bias", &out->qkv_bias, err));
@@ -403,7 +424,7 @@ static mgl_status read_layer_types(mgl_json_object o, const json_t *list, bool m
 static mgl_status read_window_size(mgl_json_object o, const mgl_config *config, uint64_t *out,
                                    uint64_t *out_first_layer, mgl_error *err) {
   const family_info *info = &families[config->family];
-  bool enabled = info->window == WINDOW_OF_ALL;
+  bool enabled = info->window == WINDOW_OF_ALL || info->window == WINDOW_IN_TURN;
   uint64_t window = info->default_window;
   *out = 0;
   *out_first_layer = 0;
@@ -431,7 +452,7 @@ static mgl_status read_window(mgl_json_object o, mgl_config *config, mgl_error *
     bool may_be_full = rule != WINDOW_OF_ALL || window == 0 || covers_all;
     MGL_TRY(read_layer_types(o, types, window != 0, may_be_full, config, err));
   } else if (window != 0) {
-    for (uint64_t i = first_layer; i < config->layer_count; i++) {
+    for (uint64_t i = first_layer; i < config->layer_count; i += rule == WINDOW_IN_TURN ? 2 : 1) {
       set_window(config, (uint32_t)i);
     }
   }
@@ -535,6 +556,21 @@ static mgl_status read_dtype(mgl_json_object o, mgl_dtype *out, mgl_error *err) 
                        o.where, key, found);
 }
 
+// MXFP4 is how gpt-oss is published, in tensors of its own (oss_weights.h): no other family has
+// them, nor it others.
+static mgl_status check_quantization(mgl_json_object o, const mgl_config *config, mgl_error *err) {
+  const mgl_quant_method method = config->quantization.method;
+  const bool is_oss = config->family == MGL_FAMILY_GPT_OSS;
+  if (method == MGL_QUANT_NONE || is_oss == (method == MGL_QUANT_MXFP4)) {
+    return MGL_OK;
+  }
+  return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                       "%s: \"quantization_config\": \"quant_method\" \"%s\" is not supported for "
+                       "model_type \"%s\": expected %s",
+                       o.where, config->quantization.format, families[config->family].name,
+                       is_oss ? "\"mxfp4\", or no quantization_config" : "another");
+}
+
 // --- token ids -----------------------------------------------------------------------------------
 
 static mgl_status token_id(const json_t *value, mgl_json_object o, const char *key,
@@ -610,6 +646,7 @@ mgl_status mgl_config_read(mgl_json_object o, mgl_config *out, mgl_generation *g
   MGL_TRY(read_family(o, &out->family, err));
   out->qk_norm = families[out->family].qk_norm;
   out->whole_qk_norm = families[out->family].whole_qk_norm;
+  out->sinks = families[out->family].sinks;
   if (families[out->family].has_qk_norm) {
     MGL_TRY(mgl_json_opt_bool(o, "use_qk_norm", &out->qk_norm, err));
   }
@@ -624,6 +661,7 @@ mgl_status mgl_config_read(mgl_json_object o, mgl_config *out, mgl_generation *g
   }
   MGL_TRY(read_dtype(o, &out->dtype, err));
   MGL_TRY(mgl_quantization_read(o, &out->quantization, err));
+  MGL_TRY(check_quantization(o, out, err));
   return read_token_ids(o, out, generation, err);
 }
 

@@ -39,6 +39,7 @@ typedef enum mgl_family {
   MGL_FAMILY_MIXTRAL,    // MixtralForCausalLM: Mistral with one
   MGL_FAMILY_OLMOE,      // OlmoeForCausalLM: Llama with one, and a norm over all of Q, and of K
   MGL_FAMILY_GLM4_MOE,   // Glm4MoeForCausalLM (GLM-4.5 to 4.7): sigmoid routing as DeepSeek's
+  MGL_FAMILY_GPT_OSS,    // GptOssForCausalLM: sinks, windows in turn, a clamped activation
   MGL_FAMILY_COUNT,
 } mgl_family;
 
@@ -77,6 +78,8 @@ typedef enum mgl_scores {
   MGL_SCORES_COUNT,
 } mgl_scores;
 
+#define MGL_CLAMPED_SLOPE 1.702  // of the sigmoid in the clamped activation
+
 // The feed-forward part as a mixture of experts.
 typedef struct mgl_mixture {
   uint32_t expert_count;  // E; 0: every layer has a plain feed-forward part
@@ -86,6 +89,10 @@ typedef struct mgl_mixture {
   bool shared_gate;       // whose result is multiplied by a sigmoid
   mgl_scores scores;
   bool choice_bias;             // scores are chosen by what a bias makes of them
+  bool router_bias;             // the router's logits have one
+  bool expert_biases;           // gate, up and down of every expert have one
+  double limit;                 // gate and up are clamped to it, and the activation is
+                                // gate * sigmoid(1.702 gate) * (up + 1); 0: neither
   bool renormalise;             // a token's weights are divided by their sum
   double scale;                 // and multiplied with this
   uint32_t groups, top_groups;  // 0: experts are not in groups
@@ -113,6 +120,7 @@ typedef struct mgl_config {
   bool head_bias;    // of the output projection of the model
   bool qk_norm;
   bool whole_qk_norm;  // over all heads together
+  bool sinks;          // attention has a sink a head (graph/op.def)
   bool fused_weights;  // the checkpoint has qkv_proj and gate_up_proj (model/fused_weights.h)
   // Tokens that a query of a windowed layer attends to, itself included; 0: no layer has a window.
   uint32_t window_tokens;
@@ -141,7 +149,7 @@ typedef struct mgl_generation {
 } mgl_generation;
 
 // "qwen3", "qwen2", "llama", "mistral", "phi3", "phi", "qwen3_moe", "qwen2_moe", "mixtral",
-// "olmoe", "glm4_moe"
+// "olmoe", "glm4_moe", "gpt_oss"
 const char *mgl_family_name(mgl_family family);
 
 // Tokens that a query of the layer attends to, itself included; 0: all before it.

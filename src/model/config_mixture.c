@@ -103,6 +103,34 @@ static mgl_status read_deepseek(mgl_json_object o, mgl_config *config, mgl_error
   return check_inner_size(o, config, m->shared_size, err);
 }
 
+// What gpt-oss calls its own, and the numbers of its activation.
+static mgl_status read_gpt_oss(mgl_json_object o, mgl_mixture *m, mgl_error *err) {
+  uint32_t slots = m->slots;
+  double slope = MGL_CLAMPED_SLOPE;
+  m->scores = MGL_SCORES_SOFTMAX_OF_CHOSEN;
+  m->renormalise = false;  // they are a softmax
+  m->router_bias = true;
+  m->expert_biases = true;
+  m->limit = 7;
+  MGL_TRY(mgl_json_opt_double(o, "swiglu_limit", 1e-6, 1e6, &m->limit, err));
+  MGL_TRY(mgl_json_opt_double(o, "swiglu_alpha", 1e-6, 1e6, &slope, err));
+  if (slope != MGL_CLAMPED_SLOPE) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "%s: \"swiglu_alpha\" is supported only as %g",
+                         o.where, MGL_CLAMPED_SLOPE);
+  }
+  MGL_TRY(read_number(o, "experts_per_token", UINT32_MAX, &slots, err));
+  if (!mgl_json_has(o, "num_experts_per_tok")) {
+    m->slots = slots;
+  }
+  if (slots != m->slots) {
+    return mgl_error_set(err, MGL_ERR_FORMAT,
+                         "%s: \"experts_per_token\" is %" PRIu32
+                         " and \"num_experts_per_tok\" %" PRIu32 ": expected the same number",
+                         o.where, slots, m->slots);
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_config_read_mixture(mgl_json_object o, const mgl_mixture_rule *rule,
                                    mgl_config *config, mgl_error *err) {
   mgl_mixture *m = &config->mixture;
@@ -117,6 +145,9 @@ mgl_status mgl_config_read_mixture(mgl_json_object o, const mgl_mixture_rule *ru
   MGL_TRY(read_expert_count(o, rule->is_deepseek ? "n_routed_experts" : "num_experts",
                             &m->expert_count, err));
   MGL_TRY(read_number(o, "num_experts_per_tok", UINT32_MAX, &m->slots, err));
+  if (rule->is_gpt_oss) {
+    MGL_TRY(read_gpt_oss(o, m, err));
+  }
   if (m->slots > m->expert_count) {
     return mgl_error_set(err, MGL_ERR_FORMAT,
                          "%s: \"num_experts_per_tok\": expected at most the %" PRIu32

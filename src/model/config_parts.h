@@ -20,8 +20,11 @@ typedef struct mgl_mixture_rule {
   bool always_renormalises;      // else the key norm_topk_prob says
   bool default_renormalise;
   bool has_dense_layers;  // decoder_sparse_step and mlp_only_layers
-  bool is_deepseek;       // keys as DeepSeek-V3 has them: n_routed_experts, n_shared_experts,
-                          // first_k_dense_replace, groups; sigmoid, a bias that chooses
+  // Keys and parts as gpt-oss has them: experts_per_token, swiglu_limit; softmax over the chosen,
+  // biases of router and experts.
+  bool is_gpt_oss;
+  bool is_deepseek;  // keys as DeepSeek-V3 has them: n_routed_experts, n_shared_experts,
+                     // first_k_dense_replace, groups; sigmoid, a bias that chooses
 } mgl_mixture_rule;
 
 // Reads config->mixture. Needs the sizes.

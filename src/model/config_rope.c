@@ -87,9 +87,9 @@ static mgl_status read_rope_kind(mgl_json_object rope, bool is_scaling, mgl_fami
 }
 
 // rope_theta at the top (transformers 4) or among the rope parameters (5); not two values.
-static mgl_status read_rope_theta(mgl_json_object o, mgl_json_object rope, double *out,
-                                  mgl_error *err) {
-  *out = 10000;
+static mgl_status read_rope_theta(mgl_json_object o, mgl_json_object rope, mgl_family family,
+                                  double *out, mgl_error *err) {
+  *out = family == MGL_FAMILY_GPT_OSS ? 150000 : 10000;
   MGL_TRY(mgl_json_opt_double(o, "rope_theta", 1, 1e15, out, err));
   double inner = *out;
   MGL_TRY(mgl_json_opt_double(rope, "rope_theta", 1, 1e15, &inner, err));
@@ -260,8 +260,14 @@ mgl_status mgl_config_read_rope(mgl_json_object o, mgl_config *config, mgl_error
   mgl_rope *out = &config->rope;
   *out = (mgl_rope){.kind = MGL_ROPE_PLAIN, .factor = 1};
   MGL_TRY(find_rope_object(o, &rope, err));
-  MGL_TRY(read_rope_theta(o, rope, &out->theta, err));
+  MGL_TRY(read_rope_theta(o, rope, config->family, &out->theta, err));
   MGL_TRY(read_rotary_dim(o, rope, config, err));
+  if (rope.object == NULL && config->family == MGL_FAMILY_GPT_OSS) {
+    return mgl_error_set(err, MGL_ERR_FORMAT,
+                         "%s: \"rope_scaling\" is missing: expected the parameters of a gpt_oss "
+                         "model's rope, of type \"yarn\"",
+                         o.where);
+  }
   if (rope.object == NULL) {
     return MGL_OK;
   }

@@ -42,8 +42,13 @@ static double matrix_gain(const char *name) {
     const char *suffix;
     double gain;
   } gains[] = {
-      {"embed_tokens.weight", 3.0}, {"lm_head.weight", 3.0}, {"q_proj.weight", 1.5},
-      {"k_proj.weight", 1.5},       {".gate.weight", 3.0},   {"", 1.0},
+      {"embed_tokens.weight", 3.0},
+      {"lm_head.weight", 3.0},
+      {"q_proj.weight", 1.5},
+      {"k_proj.weight", 1.5},
+      {".gate.weight", 3.0},
+      {".router.weight", 3.0},
+      {"", 1.0},
   };
   size_t i = 0;
   while (!ends_with(name, gains[i].suffix)) {

@@ -12,8 +12,8 @@
 // model's (standard deviation 3), and attention scores spread by about 2, so that a mistake in rope
 // or masking shows in the logits even behind thousands of tokens:
 //   rank 2 and 3: offset 0, scale = gain * sqrt(3 / last of dims) in double, rounded to f32; gain 3
-//   for names ending in "embed_tokens.weight", "lm_head.weight" or ".gate.weight" (of routers), 1.5
-//   for "q_proj.weight" and "k_proj.weight", 1 otherwise
+//   for names ending in "embed_tokens.weight", "lm_head.weight", ".gate.weight", ".router.weight",
+//   1.5 for "q_proj.weight" and "k_proj.weight", 1 otherwise
 //   rank 1: names ending in "q_norm.weight" or "k_norm.weight": offset 1.5, scale 0.375; else in
 //   "norm.weight": offset 1, scale 0.25; all others (biases): offset 0, scale 0.5
 #ifndef MGL_MODEL_DUMMY_WEIGHTS_H

@@ -15,6 +15,7 @@
 #include "model/expert_weights.h"
 #include "model/fused_weights.h"
 #include "model/gguf_folder.h"
+#include "model/oss_weights.h"
 #include "model/packed_weights.h"
 
 enum {
@@ -235,6 +236,19 @@ static mgl_status has_weights(const char *folder, bool *out, mgl_error *err) {
   return MGL_OK;
 }
 
+// Names the weights as programs know them.
+static mgl_status name_weights(const mgl_config *config, mgl_checkpoint *checkpoint,
+                               mgl_error *err) {
+  if (config->family == MGL_FAMILY_GPT_OSS) {
+    return mgl_oss_weights_name(config, checkpoint, err);
+  }
+  MGL_TRY(mgl_packed_weights_name(&config->quantization, checkpoint, err));
+  if (config->mixture.expert_count != 0) {
+    MGL_TRY(mgl_expert_weights_name(config, checkpoint, err));
+  }
+  return config->fused_weights ? mgl_fused_weights_name(config, checkpoint, err) : MGL_OK;
+}
+
 static mgl_status open_parts(const char *path, unsigned needs, mgl_model_folder *out,
                              mgl_error *err) {
   mgl_file_kind kind = MGL_FILE_ABSENT;
@@ -283,13 +297,7 @@ static mgl_status open_parts(const char *path, unsigned needs, mgl_model_folder 
   if (opens_weights) {
     status = mgl_checkpoint_open(path, &out->checkpoint, err);
     if (status == MGL_OK) {
-      status = mgl_packed_weights_name(&out->config.quantization, out->checkpoint, err);
-    }
-    if (status == MGL_OK && out->config.mixture.expert_count != 0) {
-      status = mgl_expert_weights_name(&out->config, out->checkpoint, err);
-    }
-    if (status == MGL_OK && out->config.fused_weights) {
-      status = mgl_fused_weights_name(&out->config, out->checkpoint, err);
+      status = name_weights(&out->config, out->checkpoint, err);
     }
     if (status != MGL_OK) {
       goto fail;

@@ -101,12 +101,13 @@ static void read_floats(const mgl_packed_matrix *m, uint64_t first, uint32_t cou
   float global = m->global.data != NULL ? scale_at(&m->global, 0) : 1;
   bool divides = m->global.data != NULL && strstr(m->global.name, "global_scale") != NULL;
   for (uint32_t r = 0; r < count; r++) {
+    const uint64_t row = m->row_step == 0 ? first + r : (first + r) * m->row_step + m->row_first;
     uint8_t *codes = out->codes + (size_t)r * m->k;
     float *scales = out->scales + (size_t)r * m->groups;
     for (uint32_t i = 0; i < m->k; i++) {
-      codes[i] = byte_at(&m->codes, (first + r) * (m->k / 2) + i / 2) >> 4 * (i % 2) & 15;
+      codes[i] = byte_at(&m->codes, row * (m->k / 2) + i / 2) >> 4 * (i % 2) & 15;
     }
-    read_scales(m, first + r, scales);
+    read_scales(m, row, scales);
     for (uint32_t g = 0; g < m->groups; g++) {
       scales[g] = divides ? scales[g] / global : scales[g] * global;
     }

@@ -41,6 +41,10 @@ typedef struct mgl_packed_matrix {
   mgl_stored_tensor global;
   uint32_t block_rows;  // rows that share a scale
   uint32_t scale_rows, scale_columns;
+  // gpt-oss: row r is stored as row r * row_step + row_first; 0: as row r. It is one column wide,
+  // and found as a vector.
+  uint32_t row_step, row_first;
+  bool is_vector;
   uint32_t zero_shift;  // gptq: added to a stored zero point
   uint32_t bits;        // of a stored code
   // gguf: how its blocks are read (NULL: plain), and rows of a head that are interleaved (0: none).

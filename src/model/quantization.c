@@ -10,9 +10,10 @@ static const struct {
     {"fp8", MGL_QUANT_FP8},           {"fbgemm_fp8", MGL_QUANT_FBGEMM},
     {"modelopt", MGL_QUANT_MODELOPT}, {"compressed-tensors", MGL_QUANT_COMPRESSED},
     {"gptq", MGL_QUANT_GPTQ},         {"awq", MGL_QUANT_AWQ},
+    {"mxfp4", MGL_QUANT_MXFP4},
 };
 
-#define METHODS "fp8, fbgemm_fp8, modelopt, compressed-tensors, gptq and awq"
+#define METHODS "fp8, fbgemm_fp8, modelopt, compressed-tensors, gptq, awq and mxfp4"
 
 static mgl_status unsupported(mgl_json_object o, const char *key, const char *found,
                               const char *expected, mgl_error *err) {
@@ -213,6 +214,10 @@ mgl_status mgl_quantization_read(mgl_json_object config, mgl_quantization *out, 
     case MGL_QUANT_MODELOPT: MGL_TRY(read_modelopt(o, out, err)); break;
     case MGL_QUANT_GPTQ: MGL_TRY(read_gptq(o, out, err)); break;
     case MGL_QUANT_AWQ: MGL_TRY(read_awq(o, out, err)); break;
+    case MGL_QUANT_MXFP4:
+      out->drawn.dtype = MGL_DTYPE_E2M1;
+      out->group = MGL_MXFP4_GROUP;
+      break;
     default: out->drawn.dtype = MGL_DTYPE_E4M3; break;
   }
   out->drawn.group = out->group != 0 ? out->group : MGL_FORM_WHOLE_ROW;

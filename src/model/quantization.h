@@ -23,11 +23,15 @@ typedef enum mgl_quant_method {
   MGL_QUANT_MODELOPT,
   MGL_QUANT_GPTQ,
   MGL_QUANT_AWQ,
-  MGL_QUANT_GGUF,  // no config: what a GGUF file has
+  MGL_QUANT_MXFP4,  // the experts only
+  MGL_QUANT_GGUF,   // no config: what a GGUF file has
   MGL_QUANT_COUNT,
 } mgl_quant_method;
 
-enum { MGL_QUANT_FORMAT_BYTES = 48 };
+enum {
+  MGL_QUANT_FORMAT_BYTES = 48,
+  MGL_MXFP4_GROUP = 32,  // elements that share a scale
+};
 
 typedef struct mgl_quantization {
   mgl_quant_method method;

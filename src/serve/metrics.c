@@ -211,6 +211,15 @@ void mgl_metrics_append(const mgl_metrics_sources *sources, mgl_text *out) {
           "Prompt tokens looked up in KV memory.", e->prefix_lookup_tokens);
   COUNTER("prefix_hit_tokens_total", "prefix_cache_hits_total", "Prompt tokens found there.",
           e->prefix_hit_tokens);
+  if (e->expert_rows != 0) {
+    COUNTER("expert_rows_total", NULL, "Rows that experts computed, in all layers.",
+            e->expert_rows);
+    COUNTER("expert_reads_total", NULL, "Times that an expert's weights were read.",
+            e->expert_reads);
+    GAUGE("expert_load_largest_over_mean", NULL,
+          "Rows of a layer's busiest expert over the mean of its experts, mean of the layers.",
+          e->expert_largest_over_mean);
+  }
   COUNTER("prompt_tokens_total", "prompt_tokens_total", "Tokens of prompts of ended requests.",
           m->prompt_tokens);
   COUNTER("generated_tokens_total", "generation_tokens_total", "Tokens generated.",

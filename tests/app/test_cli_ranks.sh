@@ -54,6 +54,8 @@ test_tokens() {
     check_equal "$n ranks" "$expected" "$(cat "$out")"
     run run "$demo" -t 2 -n 40 -p "What is 137 + 245?" --tensor-parallel $n --load-format copied
     check_equal "$n ranks, copied" "$expected" "$(cat "$out")"
+    HWLOC_SYNTHETIC="pack:2 [numa] core:4 pu:1" run run "$demo" -t 2 -n 40 -p "What is 137 + 245?" --tp $n
+    check_equal "$n ranks on two simulated nodes" "$expected" "$(cat "$out")"
   done
   for n in 1 2; do
     run bench "$demo" -p 8 -g 8 --runs 1 -t 1 --tp 2 --launch jit --schedulers $n

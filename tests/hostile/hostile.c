@@ -395,6 +395,7 @@ int main(int argc, char **argv) {
   hostile_tokenizers();
   hostile_templates();
   hostile_weights();
+  hostile_mixtures();
   hostile_graphs();
   hostile_ggufs();
   hostile_everywhere();

@@ -70,6 +70,9 @@ const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT] = {
     "olmoe_whole_norm",
     "glm4_moe_groups",
     "glm4_moe_biases_f32",
+    "gpt_oss_mxfp4",
+    "gpt_oss_bf16",
+    "gpt_oss_f32",
 };
 
 static mgl_status bad_member(mgl_json_object o, const char *key, mgl_error *err) {
@@ -141,7 +144,7 @@ static mgl_status read_tensor(mgl_json_object o, const json_t *item, mgl_referen
   const char *dtype = json_string_value(json_array_get(item, 1));
   const json_t *dims = json_array_get(item, 2);
   size_t rank = json_array_size(dims);
-  if (name == NULL || dtype == NULL || rank < 1 || rank > 3) {
+  if (name == NULL || dtype == NULL || rank < 1 || rank > 4) {
     return bad_member(o, key, err);
   }
   out->rank = (uint32_t)rank;
@@ -158,7 +161,8 @@ static mgl_status read_tensor(mgl_json_object o, const json_t *item, mgl_referen
       out->dtype = (mgl_dtype)i;
     }
   }
-  if (out->dtype == MGL_DTYPE_COUNT) {
+  out->is_bytes = strcmp(dtype, "u8") == 0;
+  if (out->dtype == MGL_DTYPE_COUNT && !out->is_bytes) {
     return bad_member(o, key, err);
   }
   out->name = mgl_strdup(name);
@@ -314,6 +318,44 @@ static uint64_t tensor_elements(const mgl_reference_tensor *tensor) {
   return elements;
 }
 
+static uint64_t tensor_bytes(const mgl_reference_tensor *tensor) {
+  return tensor_elements(tensor) * (tensor->is_bytes ? 1 : mgl_dtype_bytes(tensor->dtype));
+}
+
+static void draw_bytes(const mgl_reference_tensor *tensor, uint64_t seed, size_t count,
+                       unsigned char *out) {
+  static const char suffix[] = "_scales";
+  const size_t name_bytes = strlen(tensor->name);
+  const bool is_scales = name_bytes >= sizeof suffix - 1 &&
+                         strcmp(tensor->name + name_bytes - (sizeof suffix - 1), suffix) == 0;
+  const uint64_t golden = 0x9E3779B97F4A7C15u;
+  uint64_t x = mgl_dummy_weights_stream(tensor->name, seed, 1, tensor->dims, 0).start;
+  for (size_t i = 0; i < count; i++) {
+    x += golden;
+    uint64_t bits = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;  // splitmix64
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+    bits ^= bits >> 31;
+    out[i] = (unsigned char)(is_scales ? 121 + (bits >> 40) % 3 : bits >> 56);
+  }
+}
+
+mgl_status mgl_reference_draw(const mgl_reference *reference, const mgl_reference_tensor *tensor,
+                              void **out, size_t *out_bytes, mgl_error *err) {
+  const size_t elements = (size_t)tensor_elements(tensor);
+  *out_bytes = (size_t)tensor_bytes(tensor);
+  *out = mgl_alloc(*out_bytes);
+  if (*out == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for tensor %s", tensor->name);
+  }
+  if (tensor->is_bytes) {
+    draw_bytes(tensor, reference->seed, elements, *out);
+  } else {
+    mgl_dummy_weights_fill(tensor->name, reference->seed, tensor->dtype, tensor->rank, tensor->dims,
+                           0, elements, *out);
+  }
+  return MGL_OK;
+}
+
 // Shard s holds tensors [first_of(s), first_of(s + 1)); no shard is empty.
 static size_t first_of(const mgl_reference *reference, uint32_t shard, uint32_t shard_count) {
   return reference->tensor_count * shard / shard_count;
@@ -329,16 +371,15 @@ static mgl_status write_shard(const mgl_reference *reference, const char *folder
   size_t end = first_of(reference, shard + 1, shard_count);
   for (size_t i = first_of(reference, shard, shard_count); i < end && status == MGL_OK; i++) {
     const mgl_reference_tensor *tensor = &reference->tensors[i];
-    size_t elements = (size_t)tensor_elements(tensor);
-    void *data = mgl_alloc(elements * mgl_dtype_bytes(tensor->dtype));
-    if (data == NULL) {
-      status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for tensor %s", tensor->name);
-    } else {
-      mgl_dummy_weights_fill(tensor->name, reference->seed, tensor->dtype, tensor->rank,
-                             tensor->dims, 0, elements, data);
+    void *data = NULL;
+    size_t bytes = 0;
+    status = mgl_reference_draw(reference, tensor, &data, &bytes, err);
+    if (status == MGL_OK && tensor->is_bytes) {
+      safetensors_add_bytes(&writer, tensor->name, tensor->rank, tensor->dims, data);
+    } else if (status == MGL_OK) {
       safetensors_add(&writer, tensor->name, tensor->dtype, tensor->rank, tensor->dims, data);
-      mgl_free(data);
     }
+    mgl_free(data);
   }
   safetensors_finish(&writer);  // on failure too: it frees the writer
   return status;
@@ -350,8 +391,7 @@ static mgl_status write_index(const mgl_reference *reference, const temp_folder 
   uint64_t total_bytes = 0;
   char file_name[MAX_SHARD_NAME_BYTES];
   for (size_t i = 0; i < reference->tensor_count; i++) {
-    total_bytes +=
-        tensor_elements(&reference->tensors[i]) * mgl_dtype_bytes(reference->tensors[i].dtype);
+    total_bytes += tensor_bytes(&reference->tensors[i]);
   }
   mgl_text_format(&text, "{\"metadata\": {\"total_size\": %" PRIu64 "}, \"weight_map\": {",
                   total_bytes);

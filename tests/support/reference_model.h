@@ -10,6 +10,7 @@
 #ifndef MGL_TESTS_SUPPORT_REFERENCE_MODEL_H
 #define MGL_TESTS_SUPPORT_REFERENCE_MODEL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,16 +19,17 @@
 #include "model/model_folder.h"
 #include "support/temp_folder.h"
 
-enum { MGL_REFERENCE_COUNT = 44, MGL_REFERENCE_MAX_SHARDS = 99 };
+enum { MGL_REFERENCE_COUNT = 47, MGL_REFERENCE_MAX_SHARDS = 99 };
 
 // Every model of tests/data/reference.
 extern const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT];
 
 typedef struct mgl_reference_tensor {
   char *name;
-  mgl_dtype dtype;
-  uint32_t rank;  // 1 to 3
-  uint64_t dims[3];
+  bool is_bytes;    // of MXFP4: "u8", drawn by mgl_reference_draw
+  mgl_dtype dtype;  // else
+  uint32_t rank;    // 1 to 4
+  uint64_t dims[4];
 } mgl_reference_tensor;
 
 // All pointers are owned; mgl_reference_reset frees them.
@@ -62,6 +64,11 @@ typedef struct mgl_reference {
 mgl_status mgl_reference_load(const char *folder, const char *name, mgl_reference *out,
                               mgl_error *err);
 void mgl_reference_reset(mgl_reference *reference);  // a zeroed one is fine
+
+// The tensor's bytes, in fresh memory: drawn by model/dummy_weights.h, or, of bytes, by the top bits
+// of its stream; of scales (named "..._scales") 121, 122 or 123, which are 2^-6 to 2^-4.
+mgl_status mgl_reference_draw(const mgl_reference *reference, const mgl_reference_tensor *tensor,
+                              void **out, size_t *out_bytes, mgl_error *err);
 
 // Writes config.json and the weights into an existing folder: model.safetensors, or, with
 // shard_count (1 to MGL_REFERENCE_MAX_SHARDS, at most one per tensor) above 1, shards of whole

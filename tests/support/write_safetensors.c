@@ -22,11 +22,10 @@ void safetensors_begin(safetensors_writer *writer, const char *folder, const cha
   (void)fputs("{\"__metadata__\":{\"format\":\"pt\"}", writer->header);
 }
 
-void safetensors_add(safetensors_writer *writer, const char *name, mgl_dtype dtype, uint32_t rank,
-                     const uint64_t *dims, const void *data) {
-  static const char *const names[MGL_DTYPE_COUNT] = {"F32", "F16", "BF16", "I32"};
-  uint64_t bytes = mgl_dtype_bytes(dtype);
-  (void)fprintf(writer->header, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", name, names[dtype]);
+// `bytes` is those of an element.
+static void add(safetensors_writer *writer, const char *name, const char *dtype, uint64_t bytes,
+                uint32_t rank, const uint64_t *dims, const void *data) {
+  (void)fprintf(writer->header, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", name, dtype);
   for (uint32_t i = 0; i < rank; i++) {
     (void)fprintf(writer->header, "%s%" PRIu64, i == 0 ? "" : ",", dims[i]);
     bytes *= dims[i];
@@ -41,6 +40,17 @@ void safetensors_add(safetensors_writer *writer, const char *name, mgl_dtype dty
   for (uint64_t i = 0; i < bytes; i++) {
     check(fputc(0, writer->data) == 0, writer->path);
   }
+}
+
+void safetensors_add(safetensors_writer *writer, const char *name, mgl_dtype dtype, uint32_t rank,
+                     const uint64_t *dims, const void *data) {
+  static const char *const names[MGL_DTYPE_COUNT] = {"F32", "F16", "BF16", "I32"};
+  add(writer, name, names[dtype], mgl_dtype_bytes(dtype), rank, dims, data);
+}
+
+void safetensors_add_bytes(safetensors_writer *writer, const char *name, uint32_t rank,
+                           const uint64_t *dims, const void *data) {
+  add(writer, name, "U8", 1, rank, dims, data);
 }
 
 void safetensors_finish(safetensors_writer *writer) {

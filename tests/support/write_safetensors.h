@@ -29,6 +29,9 @@ void safetensors_begin(safetensors_writer *writer, const char *folder, const cha
 // `name` must need no JSON escapes. `data` is in the machine's (little-endian) order; NULL: zeros.
 void safetensors_add(safetensors_writer *writer, const char *name, mgl_dtype dtype, uint32_t rank,
                      const uint64_t *dims, const void *data);
+// The same of a tensor of dtype U8.
+void safetensors_add_bytes(safetensors_writer *writer, const char *name, uint32_t rank,
+                           const uint64_t *dims, const void *data);
 // Writes the file and frees the writer's memory.
 void safetensors_finish(safetensors_writer *writer);
 

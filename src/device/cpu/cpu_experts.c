@@ -8,7 +8,7 @@
 #include "device/cpu/cpu_tasks.h"
 
 // Of the activation that is clamped: gate * sigmoid(SLOPE * gate) * (up + 1).
-#define SLOPE 1.702f
+#define SLOPE ((float)MGL_CLAMPED_SLOPE)
 
 // One run of an op.
 typedef struct expert_run {
@@ -139,8 +139,9 @@ static void weigh(float *gate, float *up, uint32_t count, float weight, float li
   }
   weight /= SLOPE;
   for (uint32_t i = 0; i < count; i++) {
-    gate[i] = SLOPE * fminf(gate[i], limit);
-    up[i] = (fmaxf(fminf(up[i], limit), -limit) + 1) * weight;
+    float up_i = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];  // a NaN stays one
+    gate[i] = SLOPE * (gate[i] > limit ? limit : gate[i]);
+    up[i] = (up_i + 1) * weight;
   }
 }
 
@@ -236,6 +237,8 @@ void mgl_cpu_experts_run(const mgl_cpu_program *p, const mgl_op *op, uint32_t wo
   sort_rows(&r);
   if (is_down) {
     add_biases(&r);
+  } else if (begin == 0) {  // one of the tasks of the op
+    mgl_cpu_loads_note(&p->memory->loads, mgl_cpu_program_input(p, op, MGL_ROLE_EXPERTS), r.first);
   }
   for (uint32_t e = 0; e < r.experts; e++) {
     for (uint32_t at = r.first[e], count; at < r.first[e + 1]; at += count) {

@@ -64,7 +64,10 @@ mgl_status mgl_cpu_memory_create(const mgl_cpu_weights *weights,
     mgl_cpu_memory_destroy(memory);
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the memory of a program");
   }
-  mgl_status status = map_kv(memory, topology, err);
+  mgl_status status = mgl_cpu_loads_create(weights, &memory->loads, err);
+  if (status == MGL_OK) {
+    status = map_kv(memory, topology, err);
+  }
   if (status != MGL_OK) {
     mgl_cpu_memory_destroy(memory);
     return status;
@@ -84,6 +87,7 @@ void mgl_cpu_memory_destroy(mgl_cpu_memory *memory) {
   mgl_pages_unmap(memory->scratch, memory->scratch_bytes * memory->options.workers);
   mgl_free(memory->best_logits);
   mgl_free(memory->logit_notes);
+  mgl_cpu_loads_destroy(&memory->loads);
   mgl_free(memory->pulses);
   mgl_free(memory->kv);
   mgl_free(memory);

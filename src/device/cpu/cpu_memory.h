@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "base/topology.h"
 #include "batch/plan.h"
+#include "device/cpu/cpu_loads.h"
 #include "device/cpu/cpu_weights.h"
 #include "graph/graph.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -59,6 +60,7 @@ typedef struct mgl_cpu_memory {
   mgl_logit_note *logit_notes;  // [workers][logit_rows], each worker writes its own
   uint32_t *best_logits;        // [logit_rows] combined from them
   mgl_word *pulses;             // [workers][MGL_CPU_PULSE_WORDS], the first of each counts
+  mgl_cpu_loads loads;          // of experts
   uint64_t iteration;           // of any program, counted by mgl_cpu_program_set_plan from 1
 } mgl_cpu_memory;
 

@@ -271,6 +271,7 @@ static void run_attention(const mgl_cpu_program *p, const mgl_op *op, uint32_t w
       .head_count = q->dims[1].number,
       .window = (uint32_t)op->attrs[MGL_ATTR_WINDOW],
       .scale = (float)op->attrs[MGL_ATTR_SCALE],
+      .sinks = mgl_cpu_program_input(p, op, MGL_ROLE_SINKS),
       .out = mgl_cpu_program_tensor(p, op->output),
       .out_dtype = p->graph->tensors[op->output].dtype,
   };

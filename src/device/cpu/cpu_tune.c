@@ -12,13 +12,14 @@
 #include "graph/act_dtype.h"
 
 enum {
-  WAYS_VERSION = 3,  // of ways and of the kernels that walk them; another one measures anew
+  WAYS_VERSION = 4,  // of ways and of the kernels that walk them; another one measures anew
   MOST_SHAPES = 2,   // widths of rows that are measured, those with most bytes
   MOST_WAYS = 12,    // that are compared at a time
   ROUNDS = 6,
   LEAST_ROUNDS = 3,   // else there is no result
   MOST_TOKENS = 128,  // the usual iteration; with fewer, panels look good whose x leaves L2
   SOME_TOKENS = 16,   // fewer wait for the memory with any panel (docs/log/189)
+  FEW_TOKENS = 4,
   // Of weights, that a worker reads in a pass: long enough for a stream to get going, short beside
   // a time slice of the system.
   STREAM_BYTES = 2 << 20,
@@ -248,7 +249,8 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
       {false, MGL_FETCH_L1, 16 << 10}, {false, MGL_FETCH_L2, 16 << 10},
       {false, MGL_FETCH_L2, 48 << 10}, {true, MGL_FETCH_NONE, 0},
       {true, MGL_FETCH_L1, 4 << 10},   {true, MGL_FETCH_L2, 8 << 10},
-      {true, MGL_FETCH_L2, 16 << 10},
+      {true, MGL_FETCH_L2, 16 << 10},  {false, MGL_FETCH_L2, 128 << 10},
+      {true, MGL_FETCH_L2, 64 << 10},
   };
   mgl_linear_way ways[MOST_WAYS] = {*way};
   size_t count = 1;
@@ -261,8 +263,15 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
   return choose(t, p, ways, count, 1, way);
 }
 
+static bool is_tiled(const tuner *t) {
+  return t->kernels->tiles && t->act == MGL_DTYPE_BF16;
+}
+
 // Of a few tokens whose x is not packed.
 static bool choose_few(tuner *t, pass *p, mgl_linear_way *way) {
+  if (is_tiled(t)) {
+    return true;
+  }
   static const uint32_t aheads[] = {0, 1, 2, 4};
   mgl_linear_way ways[MOST_WAYS] = {*way};
   uint32_t pack_tokens = way->pack_tokens;
@@ -272,7 +281,7 @@ static bool choose_few(tuner *t, pass *p, mgl_linear_way *way) {
     ways[count] = ways[0];
     ways[count].few_ahead = aheads[i];
   }
-  bool done = choose(t, p, ways, count, MGL_LINEAR_LEAST_PACKED, way);
+  bool done = choose(t, p, ways, count, FEW_TOKENS, way);
   way->pack_tokens = pack_tokens;
   return done;
 }
@@ -282,13 +291,16 @@ static bool choose_packed(tuner *t, pass *p, uint32_t tokens, mgl_linear_way *wa
   static const uint32_t rows[] = {0, 8, 16, 32, 64};
   bool splits = t->act == MGL_DTYPE_BF16 && t->kernels->splits();
   bool many = tokens > MGL_LINEAR_SOME;
+  if (is_tiled(t) && !many) {
+    return true;  // they stream as one does
+  }
   mgl_linear_way ways[MOST_WAYS] = {*way};
   uint32_t pack_tokens = way->pack_tokens;
   ways[0].pack_tokens = MGL_LINEAR_LEAST_PACKED;
   ways[0].split = way->split && splits;
   size_t count = 1;
   for (int split = 0; split <= (splits ? 1 : 0); split++) {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && !is_tiled(t); i++) {
       if (!many && (split == 1) != ways[0].split) {
         continue;  // one for all numbers of tokens: that which many have chosen
       }
@@ -307,7 +319,7 @@ static bool choose_packed(tuner *t, pass *p, uint32_t tokens, mgl_linear_way *wa
 
 // The number of tokens from which on packing pays.
 static bool choose_pack_tokens(tuner *t, pass *p, mgl_linear_way *way) {
-  static const uint32_t tokens[] = {16, 8, 6, 4};
+  static const uint32_t tokens[] = {16, 8, 6, 4, 2};
   uint32_t least = MGL_LINEAR_SOME;
   for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
     mgl_linear_way ways[2] = {*way, *way};

@@ -101,9 +101,21 @@ static mgl_status check_form(const mgl_tensor *tensor, const mgl_stored_tensor *
                        tensor->name, names[0], names[1]);
 }
 
+// Makes the elements of a vector that the file has in another order.
+static mgl_status make_vector(const mgl_stored_tensor *stored, size_t first, size_t count,
+                              float *out, mgl_error *err) {
+  unsigned char some[MGL_PACKED_ROWS * sizeof(float)];
+  for (size_t done = 0, step; done < count; done += step) {
+    step = count - done < MGL_PACKED_ROWS ? count - done : MGL_PACKED_ROWS;
+    MGL_TRY(mgl_packed_rows(stored, first + done, (uint32_t)step, some, err));
+    mgl_widen_f32(stored->dtype, some, step, out + done);
+  }
+  return MGL_OK;
+}
+
 // Converts or draws a vector to f32.
-static void fill_vector(const mgl_tensor *tensor, const mgl_stored_tensor *stored, uint64_t seed,
-                        uint32_t rank, float *out) {
+static mgl_status fill_vector(const mgl_tensor *tensor, const mgl_stored_tensor *stored,
+                              uint64_t seed, uint32_t rank, float *out, mgl_error *err) {
   size_t count = elements_of(tensor);
   size_t first = mgl_slice_begin(tensor, rank);
   if (stored == NULL) {
@@ -116,11 +128,15 @@ static void fill_vector(const mgl_tensor *tensor, const mgl_stored_tensor *store
       mgl_dummy_weights_fill(name, seed, tensor->dtype, 1, dims, first + i, first + i + 1, element);
       mgl_widen_f32(tensor->dtype, element, 1, &out[i]);
     }
-    return;
+    return MGL_OK;
+  }
+  if (stored->packed != NULL) {
+    return make_vector(stored, first, count, out, err);
   }
   mgl_widen_f32(stored->dtype,
                 (const unsigned char *)stored->data + first * mgl_dtype_bytes(stored->dtype), count,
                 out);
+  return MGL_OK;
 }
 
 // --- making matrices with the team ---------------------------------------------------------------
@@ -296,6 +312,15 @@ uint64_t mgl_cpu_weights_step_bytes(const mgl_graph *graph) {
   return bytes;
 }
 
+uint64_t mgl_cpu_weights_expert_bytes(const mgl_graph *graph) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < graph->tensor_count; i++) {
+    const uint32_t experts = mgl_tensor_experts(&graph->tensors[i]);
+    bytes += experts > 1 ? experts * mgl_tensor_row_bytes(&graph->tensors[i]) : 0;
+  }
+  return bytes;
+}
+
 typedef struct binder {
   const mgl_graph *graph;
   const mgl_checkpoint *checkpoint;
@@ -366,7 +391,7 @@ static mgl_status bind_one(const binder *b, size_t tensor_idx, unsigned char **m
     MGL_TRY(check_shape(tensor, stored, err));
   }
   if (tensor->rank == 1) {
-    fill_vector(tensor, stored, b->seed, b->rank, *vector_at);
+    MGL_TRY(fill_vector(tensor, stored, b->seed, b->rank, *vector_at, err));
     b->out->data[tensor_idx] = *vector_at;
     *vector_at += elements_of(tensor);
     return MGL_OK;

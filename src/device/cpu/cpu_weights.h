@@ -55,6 +55,9 @@ mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph);
 // Bytes of weights that one decode step of one sequence reads.
 uint64_t mgl_cpu_weights_step_bytes(const mgl_graph *graph);
 
+// Bytes of all experts that data choose among.
+uint64_t mgl_cpu_weights_expert_bytes(const mgl_graph *graph);
+
 void mgl_cpu_weights_release(mgl_cpu_weights *weights);
 
 #endif

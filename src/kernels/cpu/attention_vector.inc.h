@@ -530,8 +530,12 @@ static void attention(const mgl_attention_args *args, void *scratch, size_t begi
     }
     for (size_t pair = 0; pair < unit.pairs; pair++) {
       const float *merged = unit.merged_out + pair * unit.layout.width;
-      vec sum = vec_set(unit.merged_sum[pair]);
       size_t row = pair_row(&unit, pair) * head_dim;
+      float all = unit.merged_sum[pair];
+      if (args->sinks != NULL) {  // of one far above all scores: infinite, and the result is 0
+        all += exp_of(args->sinks[unit.first_head + pair % unit.group] - unit.merged_max[pair]);
+      }
+      vec sum = vec_set(all);
       for (size_t i = 0; i < head_dim; i += vec_lanes) {
         store_up_to(args->out, args->out_dtype, row + i, head_dim - i,
                     vec_div(vec_load(merged + i), sum));

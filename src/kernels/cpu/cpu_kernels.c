@@ -19,6 +19,7 @@ static const kernel_level *const levels[MGL_SIMD_COUNT] = {
     [MGL_SIMD_AVX2] = &mgl_level_avx2,
     [MGL_SIMD_AVX512] = &mgl_level_avx512,
     [MGL_SIMD_AVX512_BF16] = &mgl_level_avx512_bf16,
+    [MGL_SIMD_AMX_BF16] = &mgl_level_amx_bf16,
 #elif defined(__aarch64__)
     [MGL_SIMD_NEON] = &mgl_level_neon,
     [MGL_SIMD_NEON_BF16] = &mgl_level_neon_bf16,

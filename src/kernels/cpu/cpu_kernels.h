@@ -70,7 +70,7 @@ typedef struct mgl_linear_way {
 enum {
   MGL_LINEAR_MOST_AHEAD = 1 << 20,
   MGL_LINEAR_MOST_BLOCKS = 64,
-  MGL_LINEAR_LEAST_PACKED = 4,
+  MGL_LINEAR_LEAST_PACKED = 2,
   MGL_LINEAR_SOME = 24,
 };
 
@@ -203,7 +203,8 @@ typedef struct mgl_attention_args {
   uint32_t head_count;  // H
   uint32_t window;      // tokens; 0: all
   float scale;          // 1/sqrt(HD)
-  void *out;            // [T, H, HD] of out_dtype
+  const float *sinks;  // [H], or NULL: exp of them joins the sums of the softmax, behind all splits
+  void *out;           // [T, H, HD] of out_dtype
   mgl_dtype out_dtype;  // bf16 or f32
   // What the caller attends to behind these units, in a call of its own: the first of it is fetched
   // meanwhile. Without a block table: nothing.
@@ -236,7 +237,7 @@ typedef struct mgl_add_args {
 } mgl_add_args;
 
 typedef struct mgl_cpu_kernels {
-  const char *name;  // "scalar", "avx2", "avx512", "avx512_bf16"
+  const char *name;  // "scalar", "avx2", "avx512", "avx512_bf16", "amx_bf16"
   void (*embed)(const mgl_embed_args *args, size_t begin, size_t end);
   void (*rmsnorm)(const mgl_rmsnorm_args *args, size_t begin, size_t end);
   void (*layernorm)(const mgl_rmsnorm_args *args, size_t begin, size_t end);
@@ -254,6 +255,8 @@ typedef struct mgl_cpu_kernels {
   // Whether this processor computes split operands to the bits of pairs. Where not, no way may
   // split. Takes microseconds.
   bool (*splits)(void);
+  // Linears of bf16 go by tile registers: of a way, only one_*, pack_tokens and many_fetch count.
+  bool tiles;
   mgl_linear_way usual;  // of linears on a processor that nothing is known of
 } mgl_cpu_kernels;
 

@@ -14,6 +14,7 @@ extern const kernel_level mgl_level_scalar;
 extern const kernel_level mgl_level_avx2;
 extern const kernel_level mgl_level_avx512;
 extern const kernel_level mgl_level_avx512_bf16;
+extern const kernel_level mgl_level_amx_bf16;
 #elif defined(__aarch64__)
 extern const kernel_level mgl_level_neon;
 extern const kernel_level mgl_level_neon_bf16;

@@ -259,6 +259,9 @@ static void attend(const mgl_attention_args *args, const int32_t *block_table, s
     merged_sum = merged_sum * old_scale + sum * new_scale;
     merged_max = max_of_both;
   }
+  if (args->sinks != NULL) {  // of one far above all scores: infinite, and the result is 0
+    merged_sum += expf(args->sinks[head] - merged_max);
+  }
   for (size_t i = 0; i < head_dim; i++) {
     store(args->out, args->out_dtype, (t * args->head_count + head) * head_dim + i,
           merged_out[i] / merged_sum);

@@ -12,6 +12,10 @@
 
 #include "kernels/cpu/kernel_tables.h"
 
+#if !defined(LEVEL_HAS_TILES)
+#define LEVEL_HAS_TILES false
+#endif
+
 INLINE vec load_as(const void *data, mgl_dtype dtype, size_t index) {
   switch (dtype) {
     case MGL_DTYPE_BF16: return vec_load_bf16((const char *)data + index * 2);
@@ -282,26 +286,30 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
 #include "kernels/cpu/linear_codes.inc.h"
 #include "kernels/cpu/linear_packed.inc.h"
 
-#define KERNEL_LEVEL(level_name)                   \
-  {                                                \
-    .kernels =                                     \
-        {                                          \
-            .name = level_name,                    \
-            .embed = embed,                        \
-            .rmsnorm = rmsnorm,                    \
-            .layernorm = layernorm,                \
-            .pack = pack,                          \
-            .linear = linear,                      \
-            .rope_angles = mgl_scalar_rope_angles, \
-            .rope = rope,                          \
-            .kv_write = kv_write,                  \
-            .attention = attention,                \
-            .silu_mul = silu_mul,                  \
-            .gelu = gelu,                          \
-            .add = add,                            \
-            .largest = largest,                    \
-            .splits = splits,                      \
-            .usual = USUAL_WAY,                    \
-        },                                         \
-    .read_stream = read_stream,                    \
+// The last argument is the usual way, which has commas.
+#define KERNEL_LEVEL_WITH(level_name, pack_of_level, linear_of_level, ...) \
+  {                                                                        \
+    .kernels =                                                             \
+        {                                                                  \
+            .name = level_name,                                            \
+            .embed = embed,                                                \
+            .rmsnorm = rmsnorm,                                            \
+            .layernorm = layernorm,                                        \
+            .pack = pack_of_level,                                         \
+            .linear = linear_of_level,                                     \
+            .rope_angles = mgl_scalar_rope_angles,                         \
+            .rope = rope,                                                  \
+            .kv_write = kv_write,                                          \
+            .attention = attention,                                        \
+            .silu_mul = silu_mul,                                          \
+            .gelu = gelu,                                                  \
+            .add = add,                                                    \
+            .largest = largest,                                            \
+            .splits = splits,                                              \
+            .tiles = LEVEL_HAS_TILES,                                      \
+            .usual = __VA_ARGS__,                                          \
+        },                                                                 \
+    .read_stream = read_stream,                                            \
   }
+
+#define KERNEL_LEVEL(level_name) KERNEL_LEVEL_WITH(level_name, pack, linear, USUAL_WAY)

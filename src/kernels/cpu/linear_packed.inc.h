@@ -304,6 +304,9 @@ static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
 // a generator of fixed seed.
 static bool splits(void) {
   enum { trials = 256 };
+  if (LEVEL_HAS_TILES) {
+    return false;  // they have one way to multiply
+  }
   uint64_t state = 1;
   uint32_t bits[3][vec_lanes];
   for (int trial = 0; trial < trials; trial++) {

@@ -15,7 +15,9 @@
 #include "base/simd.h"
 #include "base/text.h"
 #include "base/topology.h"
+#include "compile/compile.h"
 #include "device/cpu/cpu_eager.h"
+#include "device/cpu/cpu_loads.h"
 #include "device/cpu/cpu_program.h"
 #include "graph/family.h"
 #include "graph/graph_text.h"
@@ -262,6 +264,103 @@ static void bytes_of_a_step(void **state) {
   close_bed(&b);
 }
 
+// Rows and reads as the routes say, and the ratios that follow; one iteration after the other.
+static void loads_are_counted(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const experts_case *c = &cases[i];
+    uint64_t rows[MOST_EXPERTS] = {0}, reads = 0, largest = 0;
+    mgl_expert_loads found;
+    bed b;
+    open_bed(&b, c, MGL_DTYPE_BF16, MGL_SIMD_SCALAR);
+    mgl_cpu_loads_read(&b.memory->loads, &found);
+    assert_int_equal(found.mixtures, c->experts > 1 ? 1 : 0);
+    assert_true(found.rows == 0 && found.reads == 0 && found.largest_over_mean == 0);
+    run(&b);
+    const float *routes = tensor_of(&b, "routes");
+    for (uint32_t row = 0; row < c->tokens * c->slots; row++) {
+      uint64_t *of = &rows[(uint32_t)routes[2 * row]];
+      reads += (*of)++ == 0;
+      largest = *of > largest ? *of : largest;
+    }
+    mgl_cpu_loads_read(&b.memory->loads, &found);
+    if (c->experts > 1) {
+      const double mean = (double)(c->tokens * c->slots) / c->experts;
+      assert_true(found.experts == c->experts && found.runs == 1);
+      assert_int_equal(found.rows, c->tokens * c->slots);
+      assert_int_equal(found.reads, reads);
+      assert_int_equal(found.bytes, reads * 3 * D * F * 2);
+      assert_int_equal(found.step_bytes, c->slots * UINT64_C(3) * D * F * 2);
+      assert_true(fabs(found.largest_over_mean - (double)largest / mean) < 1e-9);
+      run(&b);
+      mgl_cpu_loads_read(&b.memory->loads, &found);
+      assert_true(found.runs == 2 && found.reads == 2 * reads);
+    }
+    close_bed(&b);
+  }
+}
+
+// Routers of zeros choose the first experts for all tokens; skewed ones read fewer.
+static void dummies_are_routed(void **state) {
+  (void)state;
+  mgl_expert_loads found[3];
+  for (int routing = MGL_ROUTING_UNIFORM; routing <= MGL_ROUTING_ONE; routing++) {
+    bed b;
+    open_bed(&b, &cases[5], MGL_DTYPE_BF16, MGL_SIMD_SCALAR);
+    mgl_cpu_route_dummies(&b.weights, (mgl_routing)routing);
+    run(&b);
+    mgl_cpu_loads_read(&b.memory->loads, &found[routing]);
+    const float *routes = tensor_of(&b, "routes");
+    for (uint32_t row = 0; routing == MGL_ROUTING_ONE && row < cases[5].tokens * 8; row++) {
+      assert_true(routes[2 * row] == (float)(row % 8));
+    }
+    close_bed(&b);
+  }
+  assert_int_equal(found[MGL_ROUTING_ONE].reads, 8);
+  assert_true(found[MGL_ROUTING_SKEWED].reads < found[MGL_ROUTING_UNIFORM].reads);
+  assert_true(found[MGL_ROUTING_SKEWED].largest_over_mean >
+              found[MGL_ROUTING_UNIFORM].largest_over_mean);
+}
+
+// The same example through the compiler: a grid of y tasks gives task y rows [y * N / grid,
+// (y + 1) * N / grid), rounded to grains, which here divide.
+static void the_compiler_cuts_as_the_grid_says(void **state) {
+  (void)state;
+  enum { GRID = 4, WIDE = 64 };
+  static const char text[] =
+      "program w13\n"
+      "input tokens i32[T]\n"
+      "weight table bf16[64,40]\nweight norm bf16[40]\nweight router bf16[8,40]\n"
+      "weight l.experts.gate bf16[8,64,40]\nweight l.experts.up bf16[8,64,40]\n"
+      "weight l.experts.down bf16[8,40,64]\n"
+      "x = embed(tokens, table) : f32[T,40]\n"
+      "n = rmsnorm(x, norm) eps=1e-6 : bf16[T,40]\n"
+      "logits = linear(n, router) : f32[T,8]\n"
+      "routes = route(logits) scale=1 : f32[T,2,2]\n"
+      "h = expert_gate_up(n, routes, l.experts.gate, l.experts.up) : bf16[2T,64]\n"
+      "y = expert_down(x, h, routes, l.experts.down) : f32[T,40]\noutput y\n";
+  const mgl_compile_override cut = {.op = "h", .grid = {GRID, 1, 1}};
+  const mgl_compile_options options = {
+      .tokens = 4, .workers = 3, .overrides = &cut, .override_count = 1, .verify = true};
+  mgl_graph *graph = NULL;
+  mgl_task_graph *tasks = NULL;
+  MUST(mgl_graph_parse(text, strlen(text), "text", &graph, &err));
+  MUST(mgl_compile(graph, &options, &tasks, NULL, &err));
+  uint32_t found = 0;
+  for (uint32_t i = 0; i < tasks->task_count; i++) {
+    const mgl_task *task = &tasks->tasks[i];
+    if (task->type != MGL_OP_EXPERT_GATE_UP || (task->flags & MGL_TASK_EMPTY) != 0) {
+      continue;
+    }
+    assert_int_equal(task->begin, found * WIDE / GRID);
+    assert_int_equal(task->end, (found + 1) * WIDE / GRID);
+    found++;
+  }
+  assert_int_equal(found, GRID);
+  mgl_task_graph_destroy(tasks);
+  mgl_graph_destroy(graph);
+}
+
 // The example of MPK's moe_w13: grid (1, y, 1) cuts rows of every expert's matrix and columns of the
 // result; input and routing are whole in every task.
 static void tiles_cut_the_rows_of_all_experts(void **state) {
@@ -446,7 +545,10 @@ int main(void) {
       cmocka_unit_test(results_are_those_of_sums),
       cmocka_unit_test(others_are_not_read),
       cmocka_unit_test(bytes_of_a_step),
+      cmocka_unit_test(loads_are_counted),
+      cmocka_unit_test(dummies_are_routed),
       cmocka_unit_test(tiles_cut_the_rows_of_all_experts),
+      cmocka_unit_test(the_compiler_cuts_as_the_grid_says),
       cmocka_unit_test(other_routes_are_refused),
       cmocka_unit_test(files_with_other_experts_are_refused),
   };

@@ -107,7 +107,7 @@ static void what_is_not_whole_is_absent(void **state) {
       " \"one_ahead\": 0, \"few_ahead\": 0, \"pack_tokens\": 4, \"split\": 0, \"many_fetch\": 0,"
       " \"some_rows\": 0, \"many_rows\": 0}",
       "{\"about\": \"a processor, 2 threads\", \"one_in_turn\": 0, \"one_fetch\": 0,"
-      " \"one_ahead\": 0, \"few_ahead\": 0, \"pack_tokens\": 3, \"split\": 0, \"many_fetch\": 0,"
+      " \"one_ahead\": 0, \"few_ahead\": 0, \"pack_tokens\": 1, \"split\": 0, \"many_fetch\": 0,"
       " \"some_rows\": 0, \"many_rows\": 0}",
       "{\"about\": \"a processor, 2 threads\", \"one_in_turn\": 0, \"one_fetch\": 0,"
       " \"one_ahead\": 1048577, \"few_ahead\": 0, \"pack_tokens\": 4, \"split\": 0,"

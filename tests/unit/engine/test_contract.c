@@ -161,6 +161,42 @@ static const mgl_config f32_mixture_config = {.family = MGL_FAMILY_MIXTRAL,
                                                           .top_groups = 2},
                                               .dtype = MGL_DTYPE_F32,
                                               .bos_id = -1};
+// gpt-oss: sinks, windows in turn, a clamped activation, biases everywhere, experts in MXFP4.
+static const mgl_config oss_config = {
+    .family = MGL_FAMILY_GPT_OSS,
+    .hidden_size = 96,
+    .intermediate_size = 72,
+    .layer_count = 3,
+    .head_count = 6,
+    .kv_head_count = 2,
+    .head_dim = 40,
+    .vocab_size = VOCAB,
+    .context_tokens = 2048,
+    .rms_norm_eps = 1e-5,
+    .rope = {.kind = MGL_ROPE_YARN,
+             .theta = 150000,
+             .factor = 32,
+             .beta_fast = 32,
+             .beta_slow = 1,
+             .attention_factor = 1.3,
+             .original_context = 64},
+    .qkv_bias = true,
+    .output_bias = true,
+    .sinks = true,
+    .window_tokens = 30,
+    .window_layers = {5},
+    .mixture = {.expert_count = 9,
+                .slots = 3,
+                .inner_size = 72,
+                .scores = MGL_SCORES_SOFTMAX_OF_CHOSEN,
+                .router_bias = true,
+                .expert_biases = true,
+                .limit = 1,
+                .scale = 1},
+    .dtype = MGL_DTYPE_BF16,
+    .quantization = {.method = MGL_QUANT_MXFP4,
+                     .drawn = {.dtype = MGL_DTYPE_E2M1, .group = MGL_MXFP4_GROUP}},
+    .bos_id = -1};
 
 // How the tokens of the observed sequence reach the model.
 typedef struct way {
@@ -179,6 +215,8 @@ static const mgl_compile_override hybrid[] = {{.op = "attend", .launch = MGL_LAU
                                               {.op = "1.gated", .launch = MGL_LAUNCH_JIT}};
 static const mgl_compile_override plain_hybrid[] = {{.op = "attention", .launch = MGL_LAUNCH_JIT},
                                                     {.op = "1.active", .launch = MGL_LAUNCH_JIT}};
+static const mgl_compile_override sinks_hybrid[] = {{.op = "attention", .launch = MGL_LAUNCH_JIT},
+                                                    {.op = "1.gated", .launch = MGL_LAUNCH_JIT}};
 
 static int32_t token_at(uint32_t sequence, uint32_t position) {
   return (int32_t)((sequence * 7919u + position * 104729u + 13u) % VOCAB);
@@ -225,7 +263,9 @@ static void run_way(const mgl_config *config, uint32_t prompt, way w, float *out
                        .weights = MGL_WEIGHTS_DUMMY,
                        .seed = 5,
                        .launch = w.launch,
-                       .overrides = config->family == MGL_FAMILY_PHI ? plain_hybrid : hybrid,
+                       .overrides = config->family == MGL_FAMILY_PHI ? plain_hybrid
+                                    : config->sinks                  ? sinks_hybrid
+                                                                     : hybrid,
                        .override_count = w.launch == MGL_LAUNCH_AUTO ? 2 : 0,
                        .schedulers = w.schedulers};
   mgl_runner *runner = NULL;
@@ -264,7 +304,9 @@ static void run_way(const mgl_config *config, uint32_t prompt, way w, float *out
       add_chunk(f, s, other_position, 1, MGL_LOGITS_NONE);
     }
     mgl_logits logits = {0};
-    assert_int_equal(mgl_runner_run(runner, w.mode, f->plan, &logits, &err), MGL_OK);
+    if (mgl_runner_run(runner, w.mode, f->plan, &logits, &err) != MGL_OK) {
+      fail_msg("%s", err.text);
+    }
     memcpy(out + (size_t)position * VOCAB, logits.rows + (size_t)first_row * VOCAB,
            (size_t)count * VOCAB * sizeof *out);
     for (uint32_t row = 0; row < f->plan->logit_row_count; row++) {
@@ -391,6 +433,16 @@ static void mixtures_keep_the_bits(void **state) {
   check_on_all_levels(&f32_mixture_config, check_contract);
 }
 
+static void sinks_keep_the_bits(void **state) {
+  (void)state;
+  mgl_config f32 = oss_config;
+  f32.quantization = (mgl_quantization){0};
+  f32.dtype = MGL_DTYPE_F32;
+  f32.window_tokens = 300;
+  check_on_all_levels(&oss_config, check_contract);
+  check_on_all_levels(&f32, check_contract);
+}
+
 static void mixtures_in_codes_keep_the_bits(void **state) {
   (void)state;
   mgl_config config = shared_mixture_config;
@@ -406,6 +458,7 @@ static void mixtures_in_large_iterations(void **state) {
   assert_int_equal(setenv("MEGALITH_SIMD", mgl_simd_name(mgl_simd_detected()), 1), 0);
   check_large_iterations(&shared_mixture_config);
   check_large_iterations(&f32_mixture_config);
+  check_large_iterations(&oss_config);
   assert_int_equal(unsetenv("MEGALITH_SIMD"), 0);
 }
 
@@ -461,6 +514,7 @@ int main(void) {
       cmocka_unit_test(f32_bits_of_large_iterations),
       cmocka_unit_test(codes_keep_the_bits),
       cmocka_unit_test(mixtures_keep_the_bits),
+      cmocka_unit_test(sinks_keep_the_bits),
       cmocka_unit_test(mixtures_in_codes_keep_the_bits),
       cmocka_unit_test(mixtures_in_large_iterations),
   };

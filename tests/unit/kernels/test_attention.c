@@ -22,7 +22,8 @@ typedef struct cache {
 typedef struct shape {
   uint32_t kv_heads, group, head_dim, page_tokens;
   mgl_dtype kv_dtype, out_dtype;
-  uint32_t window;  // 0: none
+  uint32_t window;     // 0: none
+  const float *sinks;  // [kv_heads * group]; NULL: none
 } shape;
 
 static size_t key_index(const mgl_kv_layer *kv, size_t slot, size_t head, size_t i) {
@@ -123,6 +124,11 @@ static void check_head(const cache *c, const shape *sh, size_t s, size_t positio
     scores[p] = exp(scores[p] - max);
     sum += scores[p];
   }
+  if (sh->sinks != NULL) {
+    double sink = (double)sh->sinks[out_index / head_dim % (sh->kv_heads * sh->group)];
+    sum += exp(sink - max);
+    magnitude += isfinite(sink) ? fabs(sink - max) : 0;  // which is rounded, too
+  }
   double u = F32_ROUNDOFF, splits = (double)(position / MGL_ATTENTION_SPLIT + 1);
   double weight_error = 2 * ((double)head_dim + 2) * u * magnitude + u * (max - min) + 4 * u;
   double relative = 2.2 * (weight_error + (256 + 3 * splits + 2) * u);
@@ -134,8 +140,9 @@ static void check_head(const cache *c, const shape *sh, size_t s, size_t positio
       expected += scores[p] * v;
       absolute += scores[p] * fabs(v);
     }
+    // A sink far above all scores makes the sum infinite where the quotient is no normal number.
     check_close(element_load(out, sh->out_dtype, out_index + i), expected / sum,
-                relative * absolute / sum, sh->out_dtype);
+                relative * absolute / sum + (double)count * 0x1p-126, sh->out_dtype);
   }
   free(scores);
 }
@@ -193,6 +200,7 @@ static mgl_attention_args run_args(const cache *c, const shape *sh, const batch 
       .head_count = sh->kv_heads * sh->group,
       .window = sh->window,
       .scale = 1.0f / sqrtf((float)sh->head_dim),
+      .sinks = sh->sinks,
       .out = out->data,
       .out_dtype = sh->out_dtype,
   };
@@ -247,7 +255,7 @@ static void attention_matches_reference(void **state) {
       mgl_dtype kv_dtype = random_below(2) ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
       mgl_dtype out_dtype = random_below(2) ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
       shape sh = {1 + random_below(2), groups[j], head_dims[i], 16u << random_below(3), kv_dtype,
-                  out_dtype,           0};
+                  out_dtype,           0,         NULL};
       size_t lengths[] = {1 + random_below(40), 17};
       size_t counts[] = {1 + random_below((uint32_t)lengths[0]), 1};
       check_shape(&sh, lengths, counts, 2);
@@ -261,7 +269,7 @@ static void attention_matches_reference_at_positions(void **state) {
   static const size_t positions[] = {0, 1, 7, 8, 15, 16, 31, 254, 255, 256, 257, 511, 512, 1000};
   for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
     for (size_t count = 1; count <= 13; count += 4) {
-      shape sh = {2, 2, 64, count == 5 ? 32 : 16, MGL_DTYPE_BF16, MGL_DTYPE_F32, 0};
+      shape sh = {2, 2, 64, count == 5 ? 32 : 16, MGL_DTYPE_BF16, MGL_DTYPE_F32, 0, NULL};
       size_t length = positions[i] + 1;
       size_t tokens = count < length ? count : length;
       check_shape(&sh, &length, &tokens, 1);
@@ -283,7 +291,29 @@ static void windowed_attention_matches_reference(void **state) {
                   16u << random_below(3),
                   kv_dtype,
                   MGL_DTYPE_F32,
-                  windows[i]};
+                  windows[i],
+                  NULL};
+      size_t count = 1 + random_below(lengths[j] < 30 ? (uint32_t)lengths[j] : 30);
+      check_shape(&sh, &lengths[j], &count, 1);
+    }
+  }
+}
+
+// Sinks below, among and far above the scores, of heads that differ; with windows and splits.
+static void attention_with_sinks_matches_reference(void **state) {
+  (void)state;
+  static const float sinks[] = {-INFINITY, -3, 0, 0.5f, 4, 30, 80, -90, 1, 2, 3, 200};
+  static const size_t lengths[] = {1, 9, 40, 257, 600};
+  for (size_t i = 0; i < 3; i++) {
+    for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++) {
+      shape sh = {.kv_heads = i == 1 ? 1 : 3,
+                  .group = 4,
+                  .head_dim = 64,
+                  .page_tokens = 16,
+                  .kv_dtype = i == 0 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32,
+                  .out_dtype = MGL_DTYPE_F32,
+                  .window = i == 2 ? 20 : 0,
+                  .sinks = sinks};
       size_t count = 1 + random_below(lengths[j] < 30 ? (uint32_t)lengths[j] : 30);
       check_shape(&sh, &lengths[j], &count, 1);
     }
@@ -304,8 +334,8 @@ static void attention_bits_do_not_depend_on_the_batch(void **state) {
       }
       static const uint32_t windows[] = {5, 16, 100, 256, 300, 513};
       mgl_dtype kv_dtype = i % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
-      shape sh = {2,        1 + (uint32_t)i % 6, head_dims[i % 3],          16,
-                  kv_dtype, MGL_DTYPE_F32,       i < 6 ? 0 : windows[i - 6]};
+      shape sh = {2,        1 + (uint32_t)i % 6, head_dims[i % 3],           16,
+                  kv_dtype, MGL_DTYPE_F32,       i < 6 ? 0 : windows[i - 6], NULL};
       cache c = cache_create(&sh, lengths, 8);
       batch b = batch_create(&c, &sh, counts, MGL_ATTENTION_QUERY_TILE);
       guarded together = guarded_create(out_bytes(&sh, &b), 0);
@@ -335,7 +365,7 @@ static void attention_bits_do_not_depend_on_the_batch(void **state) {
 static void attention_takes_the_queries_of_one_group(void **state) {
   (void)state;
   static const size_t lengths[] = {40, 300}, counts[] = {11, 3};
-  shape sh = {3, 2, 80, 16, MGL_DTYPE_BF16, MGL_DTYPE_F32, 0};
+  shape sh = {3, 2, 80, 16, MGL_DTYPE_BF16, MGL_DTYPE_F32, 0, NULL};
   size_t group_floats = (size_t)sh.group * sh.head_dim, row = sh.kv_heads * group_floats;
   size_t stride = group_floats + 5;
   cache c = cache_create(&sh, lengths, 2);
@@ -377,7 +407,8 @@ static void attention_reads_nothing_before_the_window(void **state) {
   static const size_t length = 700, count = 12;
   static const uint32_t windows[] = {1, 20, 256, 300};
   for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
-    shape sh = {2, 2, 64, 16, w % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32, MGL_DTYPE_F32, windows[w]};
+    shape sh = {2,          2,   64, 16, w % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32, MGL_DTYPE_F32,
+                windows[w], NULL};
     cache c = cache_create(&sh, &length, 1);
     batch b = batch_create(&c, &sh, &count, count);
     size_t first = length - count + 1 - sh.window;
@@ -413,7 +444,7 @@ static void attention_reads_nothing_before_the_window(void **state) {
 static void attention_bits_do_not_depend_on_unused_slots(void **state) {
   (void)state;
   static const size_t length = 300, count = 29;
-  shape sh = {2, 2, 64, 16, MGL_DTYPE_BF16, MGL_DTYPE_BF16, 0};
+  shape sh = {2, 2, 64, 16, MGL_DTYPE_BF16, MGL_DTYPE_BF16, 0, NULL};
   for (size_t l = 0; l < level_count(); l++) {
     cache c = cache_create(&sh, &length, 1);
     c.lengths[0] = 270;  // so positions 241 to 269 are asked for, 270 to 299 are of the future
@@ -444,7 +475,7 @@ static void attention_bits_do_not_depend_on_unused_slots(void **state) {
 static void attention_keeps_tokens_of_an_item_apart(void **state) {
   (void)state;
   static const size_t length = 260, count = 8;
-  shape sh = {1, 3, 64, 16, MGL_DTYPE_F32, MGL_DTYPE_F32, 0};
+  shape sh = {1, 3, 64, 16, MGL_DTYPE_F32, MGL_DTYPE_F32, 0, NULL};
   for (size_t l = 0; l < level_count(); l++) {
     cache c = cache_create(&sh, &length, 1);
     batch b = batch_create(&c, &sh, &count, MGL_ATTENTION_QUERY_TILE);
@@ -471,6 +502,7 @@ int main(void) {
       cmocka_unit_test(attention_matches_reference),
       cmocka_unit_test(attention_matches_reference_at_positions),
       cmocka_unit_test(windowed_attention_matches_reference),
+      cmocka_unit_test(attention_with_sinks_matches_reference),
       cmocka_unit_test(attention_reads_nothing_before_the_window),
       cmocka_unit_test(attention_bits_do_not_depend_on_the_batch),
       cmocka_unit_test(attention_takes_the_queries_of_one_group),

@@ -23,6 +23,11 @@
 #define GLM4(rest) CONFIG("Glm4MoeForCausalLM", "46", rest)
 #define OLMOE(rest) CONFIG("OlmoeForCausalLM", "16", rest)
 
+#define YARN                                                                      \
+  ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"beta_fast\":32.0," \
+  "\"beta_slow\":1.0,\"truncate\":false,\"original_max_position_embeddings\":4096}"
+#define OSS(rest) CONFIG("GptOssForCausalLM", "24", YARN rest)
+
 static mgl_status parse(const char *json, mgl_config *config, mgl_error *err) {
   mgl_generation generation;
   return mgl_config_parse(json, strlen(json), "config.json", config, &generation, err);
@@ -118,6 +123,34 @@ static void keys_of_deepseek_s_router(void **state) {
   assert_true(c.mixture.inner_size == 6144 && !c.mixture.renormalise);
 }
 
+static void gpt_oss(void **state) {
+  (void)state;
+  mgl_config c = parsed(OSS(
+      ",\"num_local_experts\":32,\"num_experts_per_tok\":4,\"experts_per_token\":4,"
+      "\"attention_bias\":true,\"swiglu_limit\":7.0,\"sliding_window\":128,\"rope_theta\":150000,"
+      "\"initial_context_length\":4096,\"quantization_config\":{\"quant_method\":\"mxfp4\","
+      "\"modules_to_not_convert\":[\"lm_head\"]}"));
+  assert_int_equal(c.family, MGL_FAMILY_GPT_OSS);
+  assert_true(c.sinks && c.qkv_bias && c.output_bias && !c.qk_norm && !c.mlp_bias);
+  assert_true(c.mixture.expert_count == 32 && c.mixture.slots == 4);
+  assert_int_equal(c.mixture.inner_size, 6144);
+  assert_int_equal(c.mixture.scores, MGL_SCORES_SOFTMAX_OF_CHOSEN);
+  assert_true(c.mixture.router_bias && c.mixture.expert_biases && c.mixture.limit == 7);
+  assert_false(c.mixture.renormalise);
+  assert_int_equal(c.quantization.method, MGL_QUANT_MXFP4);
+  assert_true(c.rope.kind == MGL_ROPE_YARN && !c.rope.truncate && c.rope.theta == 150000);
+  for (uint32_t i = 0; i < 24; i++) {
+    assert_int_equal(mgl_config_window(&c, i), i % 2 == 0 ? 128 : 0);
+  }
+  c = parsed(OSS(""));  // as GptOssConfig has it where keys are absent
+  assert_true(c.mixture.expert_count == 128 && c.mixture.slots == 4 && c.mixture.limit == 7);
+  assert_true(c.sinks && c.output_bias && c.rope.theta == 150000);
+  assert_int_equal(mgl_config_window(&c, 22), 128);
+  assert_int_equal(mgl_config_window(&c, 23), 0);
+  c = parsed(OSS(",\"experts_per_token\":2,\"attention_bias\":false,\"sliding_window\":null"));
+  assert_true(c.mixture.slots == 2 && !c.qkv_bias && !c.output_bias && c.window_tokens == 0);
+}
+
 static void refused(void **state) {
   (void)state;
   static const struct {
@@ -145,6 +178,20 @@ static void refused(void **state) {
       {QWEN3(",\"use_sliding_window\":true"), MGL_ERR_UNSUPPORTED, "use_sliding_window"},
       {OLMOE(",\"clip_qkv\":8.0"), MGL_ERR_UNSUPPORTED, "clip_qkv"},
       {OLMOE(",\"use_qk_norm\":true"), MGL_ERR_UNSUPPORTED, "use_qk_norm"},
+      {OSS(",\"swiglu_alpha\":1.5"), MGL_ERR_UNSUPPORTED,
+       "\"swiglu_alpha\" is supported only as 1.702"},
+      {OSS(",\"swiglu_limit\":0"), MGL_ERR_FORMAT, "swiglu_limit"},
+      {OSS(",\"num_experts_per_tok\":4,\"experts_per_token\":2"), MGL_ERR_FORMAT,
+       "\"experts_per_token\" is 2 and \"num_experts_per_tok\" 4"},
+      {OSS(",\"num_local_experts\":3"), MGL_ERR_FORMAT,
+       "at most the 3 experts of a layer, found 4"},
+      {OSS(",\"quantization_config\":{\"quant_method\":\"fp8\"}"), MGL_ERR_UNSUPPORTED,
+       "\"fp8\" is not supported for model_type \"gpt_oss\": expected \"mxfp4\""},
+      {QWEN3(",\"quantization_config\":{\"quant_method\":\"mxfp4\"}"), MGL_ERR_UNSUPPORTED,
+       "\"mxfp4\" is not supported for model_type \"qwen3_moe\""},
+      {OSS(",\"mlp_bias\":true"), MGL_ERR_UNSUPPORTED, "mlp_bias"},
+      {OSS(",\"layer_types\":[\"chunked_attention\"]"), MGL_ERR_FORMAT, "layer_types"},
+      {CONFIG("GptOssForCausalLM", "24", ""), MGL_ERR_FORMAT, "\"rope_scaling\" is missing"},
       {GLM4(",\"n_group\":3"), MGL_ERR_FORMAT, "n_group"},
       {GLM4(",\"n_group\":32,\"topk_group\":1"), MGL_ERR_FORMAT, "n_group"},
       {GLM4(",\"n_group\":4,\"topk_group\":5"), MGL_ERR_FORMAT, "topk_group"},
@@ -175,6 +222,7 @@ int main(void) {
       cmocka_unit_test(absent_keys),
       cmocka_unit_test(layers_without_experts),
       cmocka_unit_test(keys_of_deepseek_s_router),
+      cmocka_unit_test(gpt_oss),
       cmocka_unit_test(refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -133,7 +133,7 @@ codes=0
 for code in $(sed -n 's/^MGL_CODE(\([A-Z0-9]*\),.*/\1/p' src/base/form.def); do
   codes=$((codes + 1))
   named=$(grep -rlwE "MGL_DTYPE_$code|MGL_PACKING_$code" src |
-    grep -vE '^src/model/(gguf_blocks|packed_weights|packed_rows|quantization)\.c$')
+    grep -vE '^src/model/(gguf_blocks|oss_weights|packed_weights|packed_rows|quantization)\.c$')
   files=$(echo "$named" | wc -l)
   limit=$(allowed_code "$code")
   if [ "$files" -gt "$limit" ]; then

@@ -55,7 +55,7 @@ mgl_status mgl_app_model_plan(mgl_app_model *model, const mgl_arguments *argumen
                               mgl_build *options, mgl_sizes *out, const char **device,
                               mgl_error *err);
 
-// The first mode of --mode, MGL_MODE_MEGA when it was not given; or, once there is a runner, its
+// The first mode of --mode, mode mega when it was not given; or, once there is a runner, its
 // usual one.
 mgl_mode mgl_app_mode(const mgl_arguments *arguments);
 mgl_mode mgl_app_mode_of(const mgl_arguments *arguments, const mgl_runner *runner);

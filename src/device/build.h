@@ -75,7 +75,7 @@ typedef struct mgl_build {
   const mgl_compile_override *overrides;
   uint32_t override_count;
   const mgl_given_graph
-      *given;            // [given_count] on the CPU: each for iterations of as many tokens as
+      *given;            // [given_count] of mode mega: each for iterations of as many tokens as
   uint32_t given_count;  // it says, a power of two, down to half of them
   bool coarse;           // one event between two ops
   bool plain;            // ops as the model has them, none fused
@@ -119,6 +119,13 @@ uint64_t mgl_sizes_total(const mgl_sizes *sizes);
 // Lowers page_count until the total is at most `share` (above 0 to 1) of the free memory.
 // MGL_ERR_MEMORY if not even one page is left, with what is needed and what there is.
 mgl_status mgl_sizes_share(mgl_sizes *sizes, double share, mgl_error *err);
+
+// Puts the build's given graphs into their places among `graphs` [count], of which number i is for
+// iterations of up to 1 << i tokens of `program`, and sets is_given there; borrowed. Refuses those
+// for other programs, workers, tokens or rows with logits.
+mgl_status mgl_build_take_given(const mgl_build *build, const mgl_sizes *sizes, mgl_target target,
+                                const mgl_graph *program, mgl_task_graph **graphs, bool *is_given,
+                                uint32_t count, mgl_error *err);
 
 // The options of a task graph for up to `tokens` tokens, by a build and its sizes.
 mgl_compile_options mgl_build_compile(const mgl_build *build, const mgl_sizes *sizes,

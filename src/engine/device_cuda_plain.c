@@ -149,8 +149,8 @@ static void plain_describe(const void *model, mgl_device_info *out) {
 
 const mgl_device_table mgl_cuda_plain_table = {
     .hands_out_logits = true,
-    .modes = 1u << MGL_MODE_FULL | 1u << MGL_MODE_EAGER | 1u << MGL_MODE_PIECEWISE |
-             1u << MGL_MODE_FULL_DECODE_ONLY | 1u << MGL_MODE_FULL_AND_PIECEWISE,
+    // All that need no fused ops.
+    .modes = ((1u << MGL_MODE_COUNT) - 1) & ~(1u << MGL_MODE_MEGA | 1u << MGL_MODE_COMPILED),
     .mode_hint =
         "full, eager or one with pieces, since plain kernels run this model; try --device "
         "cpu",

@@ -117,66 +117,13 @@ static const char *op_name(void *context, const mgl_task_graph *graph, uint32_t 
   return mode->program->tensors[mode->program->ops[op].output].name;
 }
 
-// Whether the programs are one: as text, since one came out of a file.
-static mgl_status check_program(const mgl_graph *own, const mgl_graph *given, mgl_error *err) {
-  mgl_text texts[2] = {{0}, {0}};
-  mgl_graph_print(own, &texts[0]);
-  mgl_graph_print(given, &texts[1]);
-  mgl_status status = mgl_text_check(&texts[0], err);
-  if (status == MGL_OK) {
-    status = mgl_text_check(&texts[1], err);
-  }
-  if (status == MGL_OK && strcmp(texts[0].data, texts[1].data) != 0) {
-    status = mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "task graph: expected one of this model's fused program (\"%s\"), found "
-                           "one of another (\"%s\")",
-                           own->name, given->name);
-  }
-  mgl_text_free(&texts[0]);
-  mgl_text_free(&texts[1]);
-  return status;
-}
-
-// Puts the build's own graphs into their places, for this program, team and iterations.
-static mgl_status take_given(mgl_mega_mode *mode, const mgl_device_job *job, mgl_error *err) {
-  const mgl_sizes *sizes = job->sizes;
-  for (uint32_t i = 0; i < job->build->given_count; i++) {
-    mgl_task_graph *graph = job->build->given[i].graph;
-    uint32_t place = graph_for(graph->tokens);
-    uint32_t rows = graph->tokens < sizes->logit_rows ? graph->tokens : sizes->logit_rows;
-    if (graph->target != MGL_TARGET_CPU || graph->worker_count != sizes->workers) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "task graph: expected one for %u workers of a CPU, found one for %u of "
-                           "%s; see --threads",
-                           sizes->workers, graph->worker_count,
-                           graph->target == MGL_TARGET_CPU ? "a CPU" : "a GPU");
-    }
-    MGL_TRY(check_program(mode->program, job->build->given[i].program, err));
-    if (1u << place != graph->tokens || graph->tokens > 1u << graph_for(sizes->limits.tokens)) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "task graph: expected one for a power of two of tokens up to %u, found "
-                           "one for %u",
-                           1u << graph_for(sizes->limits.tokens), graph->tokens);
-    }
-    if (graph->logit_rows < rows || mode->is_given[place]) {
-      return mgl_error_set(
-          err, MGL_ERR_ARGUMENT,
-          "task graph for %u tokens: expected one with at least %u rows of logits, "
-          "found %s",
-          graph->tokens, rows, mode->is_given[place] ? "two" : "fewer");
-    }
-    mode->graphs[place] = graph;
-    mode->is_given[place] = true;
-  }
-  return MGL_OK;
-}
-
 static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
                                  const mgl_device_job *job, mgl_simd simd, mgl_error *err) {
   uint32_t count = graph_for(job->sizes->limits.tokens) + 1;
   char name[64];
   MGL_TRY(mgl_debug_dump_program(job->build, "fused.txt", mode->program, err));
-  MGL_TRY(take_given(mode, job, err));
+  MGL_TRY(mgl_build_take_given(job->build, job->sizes, MGL_TARGET_CPU, mode->program, mode->graphs,
+                               mode->is_given, count, err));
   for (uint32_t i = 0; i < count; i++) {
     mgl_compile_options compile =
         mgl_build_compile(job->build, job->sizes, MGL_TARGET_CPU, 1u << i);

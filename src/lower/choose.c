@@ -58,7 +58,7 @@ static mgl_status lower_graph(const mgl_graph *program, const mgl_iteration_opti
                                          .strides = graph->attention_strides};
     status = mgl_lower_kernels(program, &kernels, out, err);
   } else {
-    bool words = compile.target == MGL_TARGET_CUDA && mgl_words_carry(graph);
+    bool words = compile.target == MGL_TARGET_CUDA && mgl_words_carry(program, graph);
     status = mgl_lower_graph(program, graph, words ? MGL_LOWER_WORDS : MGL_LOWER_TASKS, out, err);
   }
   mgl_task_graph_destroy(graph);

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "compile/tgraph.h"
+#include "lower/lower_parts.h"
 #include "lower/verify_parts.h"
 
 #define MAX_WORK_BYTES ((size_t)2 << 30)  // of one verification
@@ -297,11 +298,8 @@ static mgl_status check_ordered(mgl_verifier *v, mgl_error *err) {
 
 // --- words ---------------------------------------------------------------------------------------
 
-// Kinds whose results say themselves, word by word, that they are written.
 static bool writes_words(const mgl_verifier *v, uint32_t op) {
-  uint32_t kind = v->s->ops[op].kind;
-  return kind == MGL_OP_EMBED || kind == MGL_OP_ROPE_ANGLES || kind == MGL_OP_ATTEND ||
-         (mgl_op_is_linear(&v->program->ops[v->s->ops[op].op]) && kind != MGL_OP_LOGITS);
+  return mgl_kind_writes_words(v->s->ops[op].kind);
 }
 
 static mgl_status check_words(const mgl_verifier *v, mgl_error *err) {

@@ -14,10 +14,8 @@
 #include "task/tile.h"
 #include "twin/device_run.h"
 
-// True for tasks all of whose inputs from other tasks of the iteration are activations.
 static bool waits_for_words(const mgl_task *task) {
-  return (task->flags & MGL_TASK_EMPTY) == 0 &&
-         (mgl_op_kind_is_linear(task->type) || task->type == MGL_OP_ATTEND);
+  return (task->flags & MGL_TASK_EMPTY) == 0 && mgl_kind_waits_for_words(task->type);
 }
 
 bool mgl_words_replace_event(const mgl_task_graph *graph, uint32_t event_idx) {
@@ -34,12 +32,53 @@ bool mgl_words_replace_event(const mgl_task_graph *graph, uint32_t event_idx) {
 }
 
 bool mgl_words_are_written(const mgl_task *task) {
-  return (waits_for_words(task) && task->type != MGL_OP_LOGITS) || task->type == MGL_OP_EMBED ||
-         task->type == MGL_OP_ROPE_ANGLES;
+  return (task->flags & MGL_TASK_EMPTY) == 0 && mgl_kind_writes_words(task->type);
 }
 
-bool mgl_words_carry(const mgl_task_graph *graph) {
-  if (graph->tokens > MGL_CUDA_CARRIED_TOKENS) {
+static bool reads_result(const mgl_graph *program, uint32_t reader, uint32_t op) {
+  for (uint32_t i = 0; i < program->ops[reader].input_count; i++) {
+    if (program->ops[reader].inputs[i] == program->ops[op].output) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Whether words say all that an event says: what waits for it reads the words of what triggers it.
+// They do not where it orders accesses to a KV cache that two attends share, or where an empty task
+// passes on what other tasks have done.
+static bool words_say_event(const mgl_graph *program, const mgl_task_graph *graph,
+                            const mgl_task *task) {
+  const mgl_event *event = &graph->events[task->trigger_event];
+  if ((task->flags & MGL_TASK_EMPTY) != 0) {
+    return false;
+  }
+  for (uint32_t i = event->first_task; i < event->last_task; i++) {
+    bool same = i > event->first_task && graph->tasks[i].op == graph->tasks[i - 1].op;
+    if (!same && !reads_result(program, graph->tasks[i].op, task->op)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static bool words_say_events(const mgl_graph *program, const mgl_task_graph *graph) {
+  const mgl_task *last = NULL;  // that was looked at; its neighbours are alike
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    const mgl_task *task = &graph->tasks[i];
+    bool alike = last != NULL && last->op == task->op && last->flags == task->flags &&
+                 last->trigger_event == task->trigger_event;
+    if (!alike && mgl_words_replace_event(graph, task->trigger_event) &&
+        !words_say_event(program, graph, task)) {
+      return false;
+    }
+    last = task;
+  }
+  return true;
+}
+
+bool mgl_words_carry(const mgl_graph *program, const mgl_task_graph *graph) {
+  if (graph->tokens > MGL_CUDA_CARRIED_TOKENS || !words_say_events(program, graph)) {
     return false;
   }
   for (uint32_t i = 0; i < graph->task_count; i++) {

@@ -200,6 +200,7 @@ typedef enum mgl_packing {
   MGL_PACKING_Z4,  // codes of I4 with a zero point for each group
   MGL_PACKING_COUNT,
 } mgl_packing;
+#define MGL_PACKING_NAMES "bf16", "e4m3", "i8", "i4", "z4"
 
 // A row block of codes is panels, one after the other: each has 1024 elements of the 16 rows, the
 // last one filled up with codes of scale 0. A panel is its codes in the order in which tensor cores

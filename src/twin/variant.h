@@ -1,7 +1,8 @@
 // Which body computes a task on a GPU: what variant.def's rows say, for host and device.
 //
-// The megakernel's controller, which has time, chooses a body and hands its number to the consumers;
-// mode full's kernels are chosen by the host; `megalith compile` says which ones it will be.
+// The megakernel's controller, which has time, chooses a body and hands its number to the
+// consumers; mode full's kernels are chosen by the host; `megalith compile` says which ones it will
+// be.
 #ifndef MGL_TWIN_VARIANT_H
 #define MGL_TWIN_VARIANT_H
 

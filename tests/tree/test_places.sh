@@ -4,6 +4,9 @@
 # 1. An op is named in at most 8 files of src/ beside op.def: what it is, they ask graph/op.h.
 # 2. "Is it a linear" is asked in graph/ alone.
 # 3. Acquire and release stand in twin/ alone.
+# 4. A mode is named in at most 2 files of src/: its value and its row (device/graph_mode.h).
+# 5. A code of weights is named in at most 3 files of src/ besides form.def, and those that say how a
+#    format of files spells it.
 #
 # Exceptions stand here with their number and reason: they go down when one goes away, and up for
 # nothing.
@@ -25,14 +28,14 @@ most=8
 # in its three lowerings and in their verifier.
 allowed() {
   case "$1" in
-    EMBED) echo 15 ;;
-    ROPE_ANGLES) echo 17 ;;
-    QKV_PROJ) echo 14 ;;
-    ATTEND) echo 20 ;;
-    LINEAR_ADD) echo 15 ;;
-    GATE_UP) echo 19 ;;
-    LOGITS) echo 20 ;;
-    KV_WRITE | NEXT_PLAN) echo 9 ;;
+    EMBED) echo 12 ;;
+    ROPE_ANGLES) echo 15 ;;
+    QKV_PROJ) echo 11 ;;
+    ATTEND) echo 19 ;;
+    LINEAR_ADD) echo 12 ;;
+    GATE_UP) echo 17 ;;
+    LOGITS) echo 18 ;;
+    KV_WRITE) echo 9 ;;
     *) echo $most ;;
   esac
 }
@@ -85,5 +88,60 @@ if grep -rnE "$orders" src | grep -v '^src/twin/' | grep -v '^src/grammar/.*->re
 fi
 grep -rqE "$orders" src/twin || complain "expected acquire and release in src/twin, found none"
 
-echo "$ops ops, $bad complaints"
+# --- 4. modes ------------------------------------------------------------------------------------
+
+# Modes that are more than a combination: a device has machinery for them, or not, and the command
+# and the runner take one of them where none was asked for.
+allowed_mode() {
+  case "$1" in
+    MEGA) echo 13 ;;
+    EAGER) echo 6 ;;
+    FULL) echo 6 ;;
+    COMPILED) echo 5 ;;
+    *) echo 2 ;;
+  esac
+}
+
+modes=0
+for mode in $(sed -n 's/^  MGL_MODE_\([A-Z_]*\),.*/\1/p' src/device/graph_mode.h); do
+  [ "$mode" = COUNT ] && continue
+  modes=$((modes + 1))
+  files=$(grep -rlw "MGL_MODE_$mode" src | wc -l)
+  limit=$(allowed_mode "$mode")
+  if [ "$files" -gt "$limit" ]; then
+    complain "MGL_MODE_$mode is named in $files files, at most $limit:"
+    grep -rlw "MGL_MODE_$mode" src | sed 's/^/  /'
+  fi
+done
+[ $modes -ge 7 ] || complain "expected at least 7 modes in src/device/graph_mode.h, found $modes"
+
+# --- 5. codes of weights -------------------------------------------------------------------------
+
+# Those that have a packing of their own on GPUs (twin/packing.h, lower/packed.c, the decoders) or a
+# quantiser, and decoders of vectors on the CPU, which a table of values will replace.
+allowed_code() {
+  case "$1" in
+    E4M3) echo 7 ;;
+    I8) echo 9 ;;
+    I4) echo 11 ;;
+    U4) echo 5 ;;
+    *) echo 3 ;;
+  esac
+}
+
+codes=0
+for code in $(sed -n 's/^MGL_CODE(\([A-Z0-9]*\),.*/\1/p' src/base/form.def); do
+  codes=$((codes + 1))
+  named=$(grep -rlwE "MGL_DTYPE_$code|MGL_PACKING_$code" src |
+    grep -vE '^src/model/(gguf_blocks|oss_weights|packed_weights|packed_rows|quantization)\.c$')
+  files=$(echo "$named" | wc -l)
+  limit=$(allowed_code "$code")
+  if [ "$files" -gt "$limit" ]; then
+    complain "the code $code is named in $files files, at most $limit:"
+    echo "$named" | sed 's/^/  /'
+  fi
+done
+[ $codes -ge 5 ] || complain "expected at least 5 codes in src/base/form.def, found $codes"
+
+echo "$ops ops, $modes modes, $codes codes, $bad complaints"
 [ $bad = 0 ]

@@ -182,7 +182,7 @@ static mgl_status lay_out_activations(const mgl_graph *program, const mgl_cuda_s
   const mgl_task_graph *g = sizes->graphs[graph];
   const mgl_dim_values largest = {g->tokens, g->tokens, g->tokens};
   uint64_t *offsets = mgl_alloc_zeroed(program->tensor_count, sizeof *offsets);
-  bool carrying = !sizes->events_only && mgl_words_carry(g);
+  bool carrying = !sizes->events_only && mgl_words_carry(program, g);
   bool own_storage = sizes->keep_activations || carrying;
   mgl_cuda_memory_kind kind = carrying ? MGL_CUDA_MEMORY_CARRIED : MGL_CUDA_MEMORY_ACTIVATIONS;
   uint64_t start = carrying ? layout->bytes[kind] : 0;

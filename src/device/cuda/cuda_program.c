@@ -7,6 +7,8 @@
 #include "base/alloc.h"
 #include "device/cuda/cuda_ceiling.h"
 #include "device/cuda/cuda_program_parts.h"
+#include "lower/schedule.h"
+#include "lower/words.h"
 #include "task/protocol_check.h"
 
 _Static_assert(1 << (MGL_CUDA_MAX_PROGRAM_GRAPHS - 1) == MGL_CUDA_MAX_TOKENS,
@@ -91,6 +93,18 @@ static mgl_status check_graph(const mgl_cuda_program *p, const mgl_task_graph *g
   return MGL_OK;
 }
 
+// One from a file: what will run of it is proven from the program.
+static mgl_status verify_given(const mgl_cuda_program *p, const mgl_task_graph *graph,
+                               mgl_error *err) {
+  bool words = !p->build.events_only && !p->build.coarse && mgl_words_carry(p->program, graph);
+  mgl_schedule *schedule = NULL;
+  MGL_TRY(mgl_lower_graph(p->program, graph, words ? MGL_LOWER_WORDS : MGL_LOWER_TASKS, &schedule,
+                          err));
+  mgl_status status = mgl_schedule_verify(p->program, schedule, err);
+  mgl_schedule_destroy(schedule);
+  return status;
+}
+
 static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
   MGL_TRY(mgl_fuse_ops_cuda(p->options->program, &p->program, err));
   MGL_TRY(mgl_packed_check(p->program, err));
@@ -98,11 +112,18 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
   p->page_bytes = mgl_packed_page_bytes(p->program);
   MGL_TRY(mgl_cuda_model_of(p->program, &p->model, err));
   uint32_t count = mgl_cuda_graph_for(p->sizes.limits.tokens) + 1;
+  MGL_TRY(mgl_build_take_given(&p->build, &p->sizes, MGL_TARGET_CUDA, p->program, p->graphs,
+                               p->is_given, count, err));
   for (uint32_t i = 0; i < count; i++) {
     mgl_compile_options compile = mgl_build_compile(&p->build, &p->sizes, MGL_TARGET_CUDA, 1u << i);
-    MGL_TRY(mgl_compile(p->program, &compile, &p->graphs[i], NULL, err));
+    if (!p->is_given[i]) {
+      MGL_TRY(mgl_compile(p->program, &compile, &p->graphs[i], NULL, err));
+    }
     p->graph_count = i + 1;
     mgl_status status = check_graph(p, p->graphs[i], err);
+    if (status == MGL_OK && p->is_given[i]) {
+      status = verify_given(p, p->graphs[i], err);
+    }
     if (status != MGL_OK) {
       mgl_error_prefix(err, "the task graph for %u tokens", 1u << i);
       return status;
@@ -465,7 +486,9 @@ void mgl_cuda_program_destroy(mgl_cuda_program *p) {
     free_device_side(p);
   }
   for (uint32_t i = 0; i < MGL_CUDA_MAX_PROGRAM_GRAPHS; i++) {
-    mgl_task_graph_destroy(p->graphs[i]);
+    if (!p->is_given[i]) {
+      mgl_task_graph_destroy(p->graphs[i]);
+    }
   }
   mgl_cuda_layout_free(&p->layout);
   mgl_graph_destroy(p->program);

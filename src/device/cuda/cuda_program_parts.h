@@ -98,6 +98,7 @@ struct mgl_cuda_program {
   uint32_t trace_spans;  // a power of two, or 0
   mgl_graph *program;    // fused
   mgl_task_graph *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS];
+  bool is_given[MGL_CUDA_MAX_PROGRAM_GRAPHS];  // the build's own, borrowed
   uint32_t graph_count;
   uint32_t workers;
   mgl_cuda_model model;

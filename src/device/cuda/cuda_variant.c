@@ -70,11 +70,7 @@ void mgl_task_function_name(uint32_t function, char out[MGL_TASK_FUNCTION_NAME_B
     (void)snprintf(out, MGL_TASK_FUNCTION_NAME_BYTES, "%s", names[function]);
     return;
   }
-  static const char *const packings[MGL_PACKING_COUNT] = {[MGL_PACKING_BF16] = "bf16",
-                                                          [MGL_PACKING_E4M3] = "e4m3",
-                                                          [MGL_PACKING_I8] = "i8",
-                                                          [MGL_PACKING_I4] = "i4",
-                                                          [MGL_PACKING_Z4] = "z4"};
+  static const char *const packings[MGL_PACKING_COUNT] = {MGL_PACKING_NAMES};
   uint32_t packing = (function - MGL_CALL_CODED) / MGL_CODED_FUNCTIONS + 1;
   assert(packing < MGL_PACKING_COUNT);
   (void)snprintf(out, MGL_TASK_FUNCTION_NAME_BYTES, "%s %s", packings[packing],

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "compile/compile.h"
+#include "lower/choose.h"
 #include "lower/schedule.h"
 #include "lower/words.h"
 #include "model/config.h"
@@ -68,7 +69,7 @@ static void judge_graph(const mgl_graph *program, mgl_target target, uint32_t to
   MUST(mgl_lower_graph(program, graph, MGL_LOWER_TASKS, &schedule, &err));
   judge(program, schedule, context);
   mgl_schedule_destroy(schedule);
-  if (target == MGL_TARGET_CUDA && mgl_words_carry(graph)) {
+  if (target == MGL_TARGET_CUDA && mgl_words_carry(program, graph)) {
     MUST(mgl_lower_graph(program, graph, MGL_LOWER_WORDS, &schedule, &err));
     judge(program, schedule, context);
     mgl_schedule_destroy(schedule);
@@ -109,7 +110,9 @@ static void schedules_of_models_are_right(void **state) {
       for (uint32_t i = 0; i < SAMPLES; i++) {
         uint32_t workers = i == 0 ? 132 : 1 + random_below(&source, 132);
         if (tokens <= 16 && (i == 0 || m == 0)) {
+          uint32_t words = counts[MGL_LOWER_WORDS];
           judge_graph(program, MGL_TARGET_CUDA, tokens, workers, verify, counts);
+          assert_true(i > 0 || counts[MGL_LOWER_WORDS] == words + 1);
         }
         if (tokens >= MGL_WIDE_LEAST_TILE) {
           judge_stages(program, tokens, workers, verify, counts);
@@ -122,6 +125,32 @@ static void schedules_of_models_are_right(void **state) {
   for (uint32_t i = 0; i < MGL_LOWER_COUNT; i++) {
     print_message("%s: %u schedules\n", mgl_lowering_name((mgl_lowering)i), counts[i]);
     assert_true(counts[i] > 0);
+  }
+}
+
+// What is chosen for iterations of any number of tokens, by any number of workers.
+static void iterations_of_any_size_are_right(void **state) {
+  (void)state;
+  static const char *const models[] = {"qwen3-0.6b", "llama-3.2-1b", "qwen3-1.7b", "qwen3-8b"};
+  random_source source = {5};
+  uint32_t counts[MGL_LOWER_COUNT] = {0};
+  for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+    mgl_graph *program = fused_model(models[m]);
+    for (uint32_t i = 0; i < 4 * SAMPLES; i++) {
+      uint32_t tokens = 1 + random_below(&source, UINT32_C(16) << random_below(&source, 8));
+      const mgl_iteration_options options = {
+          .compile = {.target = MGL_TARGET_CUDA,
+                      .tokens = tokens,
+                      .logit_rows = 1 + random_below(&source, tokens < 1024 ? tokens : 1024),
+                      .workers = 1 + random_below(&source, 132)},
+          .few = random_below(&source, 2) == 0,
+          .kernels = random_below(&source, 4) == 0};
+      mgl_schedule *schedule = NULL;
+      MUST(mgl_lower_iteration(program, &options, &schedule, &err));
+      verify(program, schedule, counts);
+      mgl_schedule_destroy(schedule);
+    }
+    mgl_graph_destroy(program);
   }
 }
 
@@ -160,6 +189,21 @@ static void schedules_of_random_programs_are_right(void **state) {
     mgl_graph_destroy(program);
   }
   print_message("%u by tasks, %u by words\n", counts[MGL_LOWER_TASKS], counts[MGL_LOWER_WORDS]);
+}
+
+// Two attends that have one KV cache: the second one waits for what the first one writes there, and
+// no word says when that is. (Of 1500 programs two are like that, and carried words.)
+static void words_are_not_used_where_they_say_too_little(void **state) {
+  (void)state;
+  static const struct { uint32_t seed, ops, tokens; } cases[] = {{348, 7, 12}, {796, 12, 6}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    uint32_t counts[MGL_LOWER_COUNT] = {0};
+    mgl_graph *program = random_cuda_program(cases[i].seed, cases[i].ops);
+    judge_graph(program, MGL_TARGET_CUDA, cases[i].tokens, 16, verify, counts);
+    assert_int_equal(counts[MGL_LOWER_TASKS], 1);
+    assert_int_equal(counts[MGL_LOWER_WORDS], 0);
+    mgl_graph_destroy(program);
+  }
 }
 
 // A launch for every op of programs that are not fused: what plain kernels run.
@@ -385,8 +429,10 @@ static void every_mutation_is_found(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(schedules_of_models_are_right),
+      cmocka_unit_test(iterations_of_any_size_are_right),
       cmocka_unit_test(any_workers_do),
       cmocka_unit_test(schedules_of_random_programs_are_right),
+      cmocka_unit_test(words_are_not_used_where_they_say_too_little),
       cmocka_unit_test(schedules_of_plain_kernels_are_right),
       cmocka_unit_test(every_mutation_is_found),
   };

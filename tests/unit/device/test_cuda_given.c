@@ -1,0 +1,143 @@
+// Task graphs from files on a GPU, over the fake driver: one that was compiled elsewhere is run in
+// the place of the program's own, with the same results; one of another program or device, or for
+// other workers, tokens or rows with logits is refused before anything is taken.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "compile/compile.h"
+#include "device/cuda/cuda_program.h"
+#include "support/fake_cuda.h"
+#include "support/fake_model.h"
+#include "support/must.h"
+
+enum { WORKERS = FAKE_CUDA_WORKERS, PROMPT = 20, NEW_TOKENS = 12 };
+
+static const mgl_cuda_program_options usual = {
+    .sizes.limits.tokens = 8, .sizes.sequences = 4, .sizes.limits.pages_per_sequence = 8};
+
+// With gate_up in so many tasks.
+static mgl_given_graph compile_graph(mgl_target target, uint32_t workers, uint32_t tokens,
+                                     uint32_t logit_rows, uint32_t gate_ups) {
+  mgl_given_graph given = {0};
+  mgl_graph *canonical = fake_model_graph(NULL);
+  const mgl_compile_override override = {.op = "gate_up", .grid = {gate_ups, 1, 1}};
+  const mgl_compile_options options = {.target = target,
+                                       .tokens = tokens,
+                                       .logit_rows = logit_rows,
+                                       .workers = workers,
+                                       .overrides = &override,
+                                       .override_count = 1};
+  MUST(mgl_fuse_ops_for(target, canonical, &given.program, &err));
+  MUST(mgl_compile(given.program, &options, &given.graph, NULL, &err));
+  mgl_graph_destroy(canonical);
+  return given;
+}
+
+static void free_given(mgl_given_graph *given) {
+  mgl_task_graph_destroy(given->graph);
+  mgl_graph_destroy(given->program);
+}
+
+typedef struct heard {
+  int32_t tokens[NEW_TOKENS];
+  uint32_t count;
+} heard;
+
+static void hear(void *context, const mgl_cuda_token *token) {
+  heard *h = context;
+  assert_true(h->count < NEW_TOKENS);
+  h->tokens[h->count++] = token->token;
+}
+
+// Generates from a prompt that is read in iterations of 8 tokens and less.
+static heard generate(mgl_cuda_program *program) {
+  heard h = {0};
+  mgl_cuda_outcome outcome = {0};
+  int32_t prompt[PROMPT];
+  for (int32_t i = 0; i < PROMPT; i++) {
+    prompt[i] = i;
+  }
+  mgl_cuda_request request = {
+      .prompt = prompt, .prompt_count = PROMPT, .max_new_tokens = NEW_TOKENS};
+  mgl_cuda_generate job = {.requests = &request,
+                           .request_count = 1,
+                           .on_token = hear,
+                           .context = &h,
+                           .outcome = &outcome};
+  MUST(mgl_cuda_program_generate(program, &job, &err));
+  assert_int_equal(h.count, NEW_TOKENS);
+  return h;
+}
+
+static void a_graph_is_run_in_the_place_of_the_own(void **state) {
+  (void)state;
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_given_graph given[2] = {compile_graph(MGL_TARGET_CUDA, WORKERS, 1, 0, 1),
+                              compile_graph(MGL_TARGET_CUDA, WORKERS, 4, 0, 2)};
+  mgl_cuda_program_options options = usual;
+  mgl_cuda_program *program = fake_model_program(&device, options);
+  const heard own = generate(program);
+  mgl_cuda_program_destroy(program);
+  options.build.given = given;
+  options.build.given_count = 2;
+  program = fake_model_program(&device, options);
+  assert_ptr_equal(mgl_cuda_program_graph(program, 0), given[0].graph);
+  assert_ptr_not_equal(mgl_cuda_program_graph(program, 1), given[1].graph);
+  assert_ptr_equal(mgl_cuda_program_graph(program, 2), given[1].graph);
+  const heard found = generate(program);
+  mgl_cuda_program_destroy(program);  // leaves the graphs
+  assert_memory_equal(&found, &own, sizeof own);
+  assert_int_equal(fake.live, 0);
+  free_given(&given[0]);
+  free_given(&given[1]);
+}
+
+static void refuse(mgl_given_graph given, uint32_t count, const char *message) {
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = NULL;
+  mgl_graph *graph = fake_model_graph(NULL);
+  const mgl_given_graph twice[2] = {given, given};
+  mgl_cuda_program_options options = usual;
+  options.program = graph;
+  options.get_code = fake_cuda_code;
+  options.build.given = twice;
+  options.build.given_count = count;
+  assert_int_equal(mgl_cuda_program_create(&device, &options, &program, &err), MGL_ERR_ARGUMENT);
+  if (strstr(err.text, message) == NULL) {
+    fail_msg("expected \"%s\" in \"%s\"", message, err.text);
+  }
+  assert_int_equal(fake.live, 0);
+  mgl_graph_destroy(graph);
+  free_given(&given);
+}
+
+static void others_are_refused(void **state) {
+  (void)state;
+  refuse(compile_graph(MGL_TARGET_CUDA, WORKERS + 1, 1, 0, 2), 1, "workers of a GPU");
+  refuse(compile_graph(MGL_TARGET_CPU, WORKERS, 1, 0, 2), 1, "of a CPU");
+  refuse(compile_graph(MGL_TARGET_CUDA, WORKERS, 3, 0, 2), 1, "a power of two of tokens");
+  refuse(compile_graph(MGL_TARGET_CUDA, WORKERS, 16, 0, 2), 1, "found one for 16");
+  refuse(compile_graph(MGL_TARGET_CUDA, WORKERS, 8, 1, 2), 1, "found fewer");
+  refuse(compile_graph(MGL_TARGET_CUDA, WORKERS, 2, 0, 2), 2, "found two");
+  mgl_given_graph other = compile_graph(MGL_TARGET_CUDA, WORKERS, 1, 0, 2);
+  for (uint32_t i = 0; i < other.program->op_count; i++) {
+    if (other.program->ops[i].kind == MGL_OP_GATE_UP) {
+      other.program->ops[i].attrs[MGL_ATTR_EPS] = 2;
+    }
+  }
+  refuse(other, 1, "found one of another");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_graph_is_run_in_the_place_of_the_own),
+      cmocka_unit_test(others_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -54,8 +54,8 @@ static bool has_mixture(const mgl_graph *program) {
   return false;
 }
 
-// The kernels of large iterations have no experts yet, the portable ones no codes, and none knows of
-// other ranks.
+// The kernels of large iterations have no experts yet, the portable ones no codes, and none of them
+// knows of other ranks.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
   const cuda_model *m = model;

@@ -881,3 +881,12 @@ uint32_t mgl_graph_all_gather(mgl_graph *graph, const char *name, uint32_t part,
   mgl_dim dims[] = {of[0], MGL_DIM(of[1].number * ranks)};
   return append(graph, name, MGL_DTYPE_F32, 2, dims, op);
 }
+
+mgl_op_kind mgl_op_kind_of_one(mgl_op_kind kind) {
+  switch (kind) {
+    case MGL_OP_ROUTER: return MGL_OP_QKV_PROJ;
+    case MGL_OP_EXPERTS_UP: return MGL_OP_GATE_UP;
+    case MGL_OP_EXPERTS_DOWN: return MGL_OP_LINEAR_ADD;
+    default: return kind;
+  }
+}

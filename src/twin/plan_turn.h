@@ -477,7 +477,7 @@ MGL_PLANNER_FN uint32_t mgl_turn_decide(mgl_lanes lanes, mgl_cuda_run *run, uint
 
 // All lanes: whether the plan that waits in the planner, of `tokens`, is one for the wide class. It
 // is if it has more tokens than the narrow class takes, or some and much context: then attention of
-// the narrow class takes longer than all that the wide class adds (docs/log/208).
+// the narrow class takes longer than all that the wide class adds (docs/log/197).
 MGL_PLANNER_FN bool mgl_turn_is_wide(mgl_lanes lanes, const mgl_cuda_run *run, uint32_t tokens) {
   if (tokens > run->iteration_tokens || run->narrow_context == UINT64_MAX ||
       tokens <= run->long_tokens) {

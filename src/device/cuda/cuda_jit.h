@@ -59,7 +59,7 @@ typedef struct mgl_cuda_shape {
   bool groups_of_64;    // of codes
   uint32_t page_bytes;  // from an smem page to the next; 0: MGL_CUDA_PAGE_BYTES
   mgl_cuda_experts experts;
-  uint32_t ranks;       // GPUs that run the model together; 0: 1
+  uint32_t ranks;  // GPUs that run the model together; 0: 1
 } mgl_cuda_shape;
 
 // Compiles the embedded source `name` for `architecture` ("sm_90a"). The cubin is freed with

@@ -75,12 +75,16 @@ static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, 
   return MGL_OK;
 }
 
+bool mgl_cuda_makes_logits(const mgl_op *op) {
+  return op->kind == MGL_OP_LOGITS || op->kind == MGL_OP_ALL_GATHER;
+}
+
 mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_error *err) {
   *out = (mgl_cuda_model){0};
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_op *op = &program->ops[i];
     const mgl_tensor *result = &program->tensors[op->output];
-    if (op->kind == MGL_OP_LOGITS || op->kind == MGL_OP_ALL_GATHER) {  // of all ranks'
+    if (mgl_cuda_makes_logits(op)) {  // the last of them those of all ranks
       out->vocab = result->dims[1].number;
     }
     if (op->kind != MGL_OP_ATTEND) {

@@ -54,6 +54,9 @@ typedef struct mgl_cuda_model {
   mgl_cuda_experts experts;
 } mgl_cuda_model;
 
+// Whether an op writes logits: of one rank, or those of all.
+bool mgl_cuda_makes_logits(const mgl_op *op);
+
 // Reads the model off a program that mgl_fuse_ops_cuda made, which has checked all but that layers
 // are alike.
 mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_error *err);

@@ -532,9 +532,8 @@ mgl_status mgl_cuda_find_activation(const mgl_cuda_program *p, uint32_t graph, c
 static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t tensor) {
   uint64_t runs = mgl_cuda_image_run(p)->protocol.graph_runs[graph];
   for (size_t i = 0; i < p->program->op_count; i++) {
-    const mgl_op_kind kind = p->program->ops[i].kind;
-    if (p->program->ops[i].output == tensor &&
-        (kind == MGL_OP_LOGITS || kind == MGL_OP_ALL_GATHER)) {
+    const mgl_op *op = &p->program->ops[i];
+    if (op->output == tensor && mgl_cuda_makes_logits(op)) {
       return 0;
     }
   }

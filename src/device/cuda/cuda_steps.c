@@ -47,14 +47,10 @@ static void bind_x(const mgl_cuda_addresses *a, uint32_t graph, const mgl_op *op
 // The router is computed as qkv_proj is, and the experts of one token as gate_up and linear_add, of
 // S * F features, whose weights lie elsewhere for every slot (device_run.h).
 static void size_mixture(const mgl_graph *program, const mgl_op *op, mgl_cuda_op *out) {
-  bool up = (out->flags & MGL_CUDA_X_NORMED) != 0;
-  if (op->kind == MGL_OP_ROUTER) {
-    out->kind = MGL_OP_QKV_PROJ;
-  }
+  out->kind = mgl_op_kind_of_one(op->kind);
   if (mgl_op_input(op, MGL_ROLE_ROUTER) == MGL_NO_TENSOR) {
     return;
   }
-  out->kind = up ? MGL_OP_GATE_UP : MGL_OP_LINEAR_ADD;
   out->flags |= MGL_CUDA_EXPERTS;
   out->k = (uint32_t)mgl_tensor_row_elements(mgl_graph_input(program, op, MGL_ROLE_X));
   out->k_padded = out->k;

@@ -6,9 +6,10 @@
 
 #include "kernels/cuda/common/worker.cuh"
 
-// Whether a linear's results are parts of sums over the ranks.
+// Whether an op's results are parts of sums over the ranks: those of a linear_add, which alone
+// has a residual.
 static __device__ __forceinline__ bool mgl_is_exchanged(const mgl_cuda_op *op) {
-  return MGL_RANKS > 1 && op->kind == MGL_OP_LINEAR_ADD && op->exchange != 0;
+  return MGL_RANKS > 1 && op->residual != nullptr && op->exchange != 0;
 }
 
 // The same byte of another rank's block.

@@ -1,8 +1,9 @@
 // The tasks of a mixture's experts: linears of one token (tasks_linear_one.cuh), for one token of
 // the iteration after the other. To them gate and up are a gate_up of S * F features, and down is a
 // linear_add of S * F inputs; which experts' weights the pages have, the loader knows
-// (roles/loader_experts.cuh). What is theirs is the weight of a slot, which goes into the outputs of
-// gate and up, so that down adds the slots up as it adds anything: in the order of their experts.
+// (roles/loader_experts.cuh). What is theirs is the weight of a slot, which goes into the outputs
+// of gate and up, so that down adds the slots up as it adds anything: in the order of their
+// experts.
 //
 // A token costs a trip to the L2 for its x and its own reading of weights, also where two tokens
 // have an expert in common: of 8 tokens with 8 of 128 experts each, 51 of 64 are others.

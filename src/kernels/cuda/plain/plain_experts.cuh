@@ -303,8 +303,8 @@ MGL_PLAIN_FN uint32_t mgl_plain_find_slot(const mgl_plain_tensor *routes, uint32
   return begin;
 }
 
-// The next expert from `expert` on that any of the tokens from t on has, and in p the rows that have
-// it. MGL_PLAIN_NO_ROW: there is none.
+// The next expert from `expert` on that any of the tokens from t on has, and in p the rows that
+// have it. MGL_PLAIN_NO_ROW: there is none.
 MGL_PLAIN_FN uint32_t mgl_plain_next_expert(const mgl_plain_op *op, uint32_t t, uint32_t expert,
                                             mgl_plain_products *p) {
   const mgl_plain_tensor *routes = &op->in[2];

@@ -30,8 +30,8 @@ enum {
 
 // --- when logits are there -----------------------------------------------------------------------
 
-// One lane: which copy of activations this iteration writes, which its run of the graph says, once it
-// is live. False: give up.
+// One lane: which copy of activations this iteration writes, which its run of the graph says, once
+// it is live. False: give up.
 static __device__ __forceinline__ bool mgl_loader_find_copy(mgl_loader *l) {
   mgl_iteration_info info;
   while (l->copy == MGL_LOADER_COPY_UNKNOWN) {

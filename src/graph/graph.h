@@ -194,8 +194,8 @@ uint32_t mgl_graph_expert_down(mgl_graph *graph, const char *name, uint32_t resi
 uint32_t mgl_graph_all_reduce(mgl_graph *graph, const char *name, uint32_t residual, uint32_t part,
                               uint32_t ranks);
 uint32_t mgl_graph_all_gather(mgl_graph *graph, const char *name, uint32_t part, uint32_t ranks);
-// The op that computes for one set of weights what ops of this kind compute for those of a router or
-// of experts; other kinds: themselves.
+// The op that computes for one set of weights what ops of this kind compute for those of a router
+// or of experts; other kinds: themselves.
 mgl_op_kind mgl_op_kind_of_one(mgl_op_kind kind);
 
 // Number of elements of a tensor, symbols replaced by these values.

@@ -7,10 +7,9 @@
 // one token goes through tiles too, of which it fills a sixteenth; a KiB of weights takes 16 cycles
 // then, and memory takes longer. Tails of K are copied and filled up with zeros.
 //
-// Up to 16 tokens stream the weights, 16 or 32 rows at a time, from where they lie. More are groups
-// of up to 32, in four accumulators: of 32 rows, a chunk of K stays in the L1 cache while all of
-// them pass, and the next rows are fetched into L2 meanwhile. Tokens that are not packed are groups
-// of one.
+// Up to 32 tokens pass over the weights together, with 32 rows in four accumulators. More tokens
+// are several groups: a panel of rows stays in the L2 cache while all groups pass, and the next
+// panel is fetched meanwhile. Tokens that are not packed are groups of one.
 //
 // Packed x: for 16 tokens (of the last group, what is left), step after step of K; in a step, 16
 // rows of a pair of each token.
@@ -27,11 +26,9 @@ enum {
   tile_rows = 16,
   tile_elements = 32,  // of K in a step
   tile_row_bytes = 64,
-  tile_bytes = 1024,      // of a tile whose 16 rows are full
-  tile_sums = 256,        // of an accumulator
-  tile_block_rows = 32,   // and tokens of a group
-  tile_chunk_steps = 16,  // 32 KiB of weights of a block
-  tile_most_groups = 16,  // whose accumulators are kept between chunks
+  tile_bytes = 1024,           // of a tile whose 16 rows are full
+  tile_block_rows = 32,        // and tokens of a group
+  tile_panel_bytes = 1 << 18,  // unless a way says how many rows
   tile_line = 64,
 };
 
@@ -160,7 +157,7 @@ INLINE void fetch_lines(tile_fetcher *f) {
   }
 }
 
-// A few tokens: a stream that runs `one_ahead` bytes ahead.
+// One token, or one group: a stream that runs `one_ahead` bytes ahead.
 static tile_fetcher fetch_stream(const mgl_linear_args *args, size_t begin, size_t end) {
   size_t row_bytes = args->k * sizeof(mgl_bf16);
   const char *w = args->w, *next = args->next_w;
@@ -181,8 +178,8 @@ static tile_fetcher fetch_stream(const mgl_linear_args *args, size_t begin, size
   return f;
 }
 
-// More tokens: the rows behind [n, n_end), spread over the groups.
-static tile_fetcher fetch_block(const mgl_linear_args *args, size_t n, size_t n_end, size_t end,
+// Several groups: the panel behind [n, n_end), spread over the groups.
+static tile_fetcher fetch_panel(const mgl_linear_args *args, size_t n, size_t n_end, size_t end,
                                 size_t groups) {
   size_t row_bytes = args->k * sizeof(mgl_bf16), rows = n_end - n;
   bool is_last = n_end >= end;
@@ -197,16 +194,11 @@ static tile_fetcher fetch_block(const mgl_linear_args *args, size_t n, size_t n_
   return f;
 }
 
-// `bytes` of each of so many rows, to rows of tile_row_bytes.
-static void copy_tile(const char *w, size_t row_bytes, size_t rows, size_t bytes, char *to) {
-  if (bytes == tile_row_bytes) {
-    for (size_t r = 0; r < rows; r++) {
-      memcpy(to + r * tile_row_bytes, w + r * row_bytes, tile_row_bytes);
-    }
-    return;
-  }
+// The last, partial step of `rows` rows, filled up with zeros.
+static void copy_tail(const char *w, size_t row_bytes, size_t rows, size_t bytes, char *to) {
+  memset(to, 0, tile_bytes);
   for (size_t r = 0; r < rows; r++) {
-    memcpy(to + r * tile_row_bytes, w + r * row_bytes, bytes);
+    memcpy(to + r * tile_row_bytes, w + r * row_bytes + row_bytes - bytes, bytes);
   }
 }
 
@@ -232,93 +224,47 @@ INLINE void tile_dots(const char *const w[2], size_t w_stride, const char *const
   }
 }
 
-// Steps of K of a block of rows and a group of tokens.
-typedef struct tile_run {
-  const char *w[2];
-  size_t w_stride, w_step;  // bytes from a row, and from a step, to the next
-  const char *w_tail[2];    // behind the steps a last one, of rows of tile_row_bytes; NULL: none
-  const char *x[2];
-  const char *x_tail[2];
-  size_t steps;
-  const size_t *tokens;  // [2]
-  const float *begin;    // accumulators before; NULL: zero
-  float *end;            // and after: [4][tile_rows * tile_rows]
-  tile_fetcher *fetcher;
-} tile_run;
+// Rows of weights that are computed together.
+typedef struct tile_block {
+  size_t n, rows[2];
+} tile_block;
 
-INLINE void begin_tiles(const tile_run *r, bool two_rows, bool two_tokens) {
-  const float *from = r->begin;
-  if (from == NULL) {
-    TILE_ZERO(0);
-    if (two_tokens) {
-      TILE_ZERO(1);
-    }
-    if (two_rows) {
-      TILE_ZERO(2);
-    }
-    if (two_rows && two_tokens) {
-      TILE_ZERO(3);
-    }
-    return;
-  }
-  TILE_LOAD(0, from, 4 * r->tokens[0]);
+INLINE void multiply_tiles(const mgl_linear_args *args, const tile_group *g, const tile_block *b,
+                           tile_fetcher *fetcher, bool two_rows, bool two_tokens) {
+  size_t k = args->k, row_bytes = k * sizeof(mgl_bf16), tail = k % tile_elements;
+  const char *w[2] = {(const char *)args->w + b->n * row_bytes, NULL};
+  const char *x[2] = {g->x[0], g->x[1]};
+  w[1] = two_rows ? w[0] + tile_rows * row_bytes : NULL;
+  TILE_ZERO(0);
   if (two_tokens) {
-    TILE_LOAD(1, from + tile_sums, 4 * r->tokens[1]);
+    TILE_ZERO(1);
   }
   if (two_rows) {
-    TILE_LOAD(2, from + 2 * tile_sums, 4 * r->tokens[0]);
+    TILE_ZERO(2);
   }
   if (two_rows && two_tokens) {
-    TILE_LOAD(3, from + 3 * tile_sums, 4 * r->tokens[1]);
+    TILE_ZERO(3);
   }
-}
-
-INLINE void end_tiles(const tile_run *r, bool two_rows, bool two_tokens) {
-  float *to = r->end;
-  TILE_STORE(0, to, 4 * r->tokens[0]);
-  if (two_tokens) {
-    TILE_STORE(1, to + tile_sums, 4 * r->tokens[1]);
-  }
-  if (two_rows) {
-    TILE_STORE(2, to + 2 * tile_sums, 4 * r->tokens[0]);
-  }
-  if (two_rows && two_tokens) {
-    TILE_STORE(3, to + 3 * tile_sums, 4 * r->tokens[1]);
-  }
-}
-
-INLINE void run_tiles(const tile_run *r, bool two_rows, bool two_tokens) {
-  const char *w[2] = {r->w[0], r->w[1]}, *x[2] = {r->x[0], r->x[1]};
-  const size_t tokens[2] = {r->tokens[0], r->tokens[1]};
-  const size_t w_stride = r->w_stride, w_step = r->w_step;
-  tile_fetcher f = *r->fetcher;
-  begin_tiles(r, two_rows, two_tokens);
-  for (size_t i = r->steps; i > 0; i--) {
+  tile_fetcher f = *fetcher;
+  for (size_t i = k / tile_elements; i > 0; i--) {
     fetch_lines(&f);
-    tile_dots(w, w_stride, x, tokens, two_rows, two_tokens);
-    w[0] += w_step;
-    x[0] += tile_row_bytes * tokens[0];
-    w[1] += two_rows ? w_step : 0;
-    x[1] += two_tokens ? tile_row_bytes * tokens[1] : 0;
+    tile_dots(w, row_bytes, x, g->tokens, two_rows, two_tokens);
+    w[0] += tile_row_bytes;
+    x[0] += tile_row_bytes * g->tokens[0];
+    w[1] += two_rows ? tile_row_bytes : 0;
+    x[1] += two_tokens ? tile_row_bytes * g->tokens[1] : 0;
   }
-  *r->fetcher = f;
-  if (r->w_tail[0] != NULL) {
-    tile_dots(r->w_tail, tile_row_bytes, r->x_tail, tokens, two_rows, two_tokens);
-  }
-  end_tiles(r, two_rows, two_tokens);
-}
-
-static void run_any_tiles(const tile_run *r, const tile_shape *shape, tile_shape *present) {
-  bool two_rows = shape->rows[1] > 0, two_tokens = shape->tokens[1] > 0;
-  configure_tiles(present, shape);
-  if (two_rows && two_tokens) {
-    run_tiles(r, true, true);
-  } else if (two_rows) {
-    run_tiles(r, true, false);
-  } else if (two_tokens) {
-    run_tiles(r, false, true);
-  } else {
-    run_tiles(r, false, false);
+  *fetcher = f;
+  if (tail > 0) {
+    char copies[2][tile_bytes];
+    const char *tails[2] = {copies[0], copies[1]};
+    const char *all = (const char *)args->w + b->n * row_bytes;
+    copy_tail(all, row_bytes, b->rows[0], tail * sizeof(mgl_bf16), copies[0]);
+    if (two_rows) {
+      copy_tail(all + tile_rows * row_bytes, row_bytes, b->rows[1], tail * sizeof(mgl_bf16),
+                copies[1]);
+    }
+    tile_dots(tails, tile_row_bytes, g->x_tail, g->tokens, two_rows, two_tokens);
   }
 }
 
@@ -352,7 +298,7 @@ static void store_tile_sums(const mgl_linear_args *args, size_t n, size_t rows, 
 // Rows of an accumulator, of `tokens` floats each.
 static void store_tile(const mgl_linear_args *args, size_t n, size_t rows, size_t t, size_t tokens,
                        const float *sums) {
-  float turned[tile_sums];
+  float turned[tile_rows * tile_rows];
   if (tokens == 1) {
     store_tile_sums(args, n, rows, t, 1, sums);
     return;
@@ -361,126 +307,70 @@ static void store_tile(const mgl_linear_args *args, size_t n, size_t rows, size_
   store_tile_sums(args, n, rows, t, tokens, turned);
 }
 
-static void store_tiles(const mgl_linear_args *args, size_t n, size_t t, const tile_shape *shape,
-                        const float *sums) {
+static void compute_tile_block(const mgl_linear_args *args, const tile_group *g,
+                               const tile_block *b, tile_fetcher *fetcher, tile_shape *present) {
+  tile_shape wanted = {{b->rows[0], b->rows[1]}, {g->tokens[0], g->tokens[1]}};
+  float sums[4][tile_rows * tile_rows];
+  bool two_rows = b->rows[1] > 0, two_tokens = g->tokens[1] > 0;
+  configure_tiles(present, &wanted);
+  if (two_rows && two_tokens) {
+    multiply_tiles(args, g, b, fetcher, true, true);
+  } else if (two_rows) {
+    multiply_tiles(args, g, b, fetcher, true, false);
+  } else if (two_tokens) {
+    multiply_tiles(args, g, b, fetcher, false, true);
+  } else {
+    multiply_tiles(args, g, b, fetcher, false, false);
+  }
+  TILE_STORE(0, sums[0], 4 * g->tokens[0]);
+  if (two_tokens) {
+    TILE_STORE(1, sums[1], 4 * g->tokens[1]);
+  }
+  if (two_rows) {
+    TILE_STORE(2, sums[2], 4 * g->tokens[0]);
+  }
+  if (two_rows && two_tokens) {
+    TILE_STORE(3, sums[3], 4 * g->tokens[1]);
+  }
   for (size_t i = 0; i < 2; i++) {
-    for (size_t j = 0; j < 2; j++, sums += tile_sums) {
-      if (shape->rows[i] > 0 && shape->tokens[j] > 0) {
-        store_tile(args, n + i * tile_rows, shape->rows[i], t + j * tile_rows, shape->tokens[j],
-                   sums);
+    for (size_t j = 0; j < 2; j++) {
+      if (b->rows[i] > 0 && g->tokens[j] > 0) {
+        store_tile(args, b->n + i * tile_rows, b->rows[i], g->t + j * tile_rows, g->tokens[j],
+                   sums[2 * i + j]);
       }
     }
   }
 }
 
-static tile_shape shape_of(size_t rows, const tile_group *g) {
-  size_t first = rows < tile_rows ? rows : tile_rows;
-  return (tile_shape){{first, rows - first}, {g->tokens[0], g->tokens[1]}};
-}
-
-// One group of few tokens: weights stream through, from where they lie.
-static void stream_tiles(const mgl_linear_args *args, size_t begin, size_t end,
-                         tile_shape *present) {
-  size_t row_bytes = args->k * sizeof(mgl_bf16), tail = args->k % tile_elements;
-  size_t block_rows = args->way->one_in_turn ? tile_rows : tile_block_rows;
-  char copies[2][tile_bytes];
-  float sums[4 * tile_sums];
-  tile_group g;
-  tile_fetcher f = fetch_stream(args, begin, end);
-  find_tile_group(args, 0, &g);
-  for (size_t n = begin, rows; n < end; n += rows) {
-    rows = end - n < block_rows ? end - n : block_rows;
-    tile_shape shape = shape_of(rows, &g);
-    tile_run r = {.w_stride = row_bytes,
-                  .w_step = tile_row_bytes,
-                  .x = {g.x[0], g.x[1]},
-                  .x_tail = {g.x_tail[0], g.x_tail[1]},
-                  .steps = args->k / tile_elements,
-                  .tokens = shape.tokens,
-                  .end = sums,
-                  .fetcher = &f};
-    for (size_t i = 0; i < 2 && shape.rows[i] > 0; i++) {
-      r.w[i] = (const char *)args->w + (n + i * tile_rows) * row_bytes;
-      if (tail > 0) {
-        memset(copies[i], 0, tile_bytes);
-        copy_tile(r.w[i] + r.steps * tile_row_bytes, row_bytes, shape.rows[i],
-                  tail * sizeof(mgl_bf16), copies[i]);
-        r.w_tail[i] = copies[i];
-      }
-    }
-    f.lines = f.at == NULL ? 0 : rows;
-    run_any_tiles(&r, &shape, present);
-    store_tiles(args, n, g.t, &shape, sums);
-  }
-}
-
-// Steps [first, end) of K of a block's rows, tile after tile: both of a step, then the next step.
-static void copy_chunk(const mgl_linear_args *args, size_t n, size_t rows, size_t first, size_t end,
-                       char *to) {
-  size_t row_bytes = args->k * sizeof(mgl_bf16), at = first * tile_row_bytes;
-  const char *w = (const char *)args->w + n * row_bytes;
-  for (size_t i = first; i < end; i++, at += tile_row_bytes, to += 2 * tile_bytes) {
-    size_t bytes = row_bytes - at < tile_row_bytes ? row_bytes - at : tile_row_bytes;
-    if (bytes < tile_row_bytes) {
-      memset(to, 0, 2 * tile_bytes);
-    }
-    copy_tile(w + at, row_bytes, rows, bytes, to);
-  }
-}
-
-// Groups, `count` from `first` on: a chunk of a block's weights is copied to where it lies
-// in one piece, since rows a power of two apart would not stay in L1, and all groups pass over it.
-static void multiply_tiles(const mgl_linear_args *args, size_t n, size_t rows, size_t first,
-                           size_t count, tile_fetcher *fetcher, tile_shape *present) {
-  _Alignas(64) char w[tile_chunk_steps * 2 * tile_bytes];
-  float state[tile_most_groups][4 * tile_sums];
-  size_t full = args->k / tile_elements, all = tile_padded(args->k) / tile_elements;
-  tile_group g;
-  for (size_t begin = 0, end; begin < all; begin = end) {
-    end = all - begin < tile_chunk_steps ? all : begin + tile_chunk_steps;
-    copy_chunk(args, n, rows, begin, end, w);
-    for (size_t i = 0; i < count; i++) {
-      find_tile_group(args, first + i, &g);
-      tile_shape shape = shape_of(rows, &g);
-      tile_run r = {.w = {w, w + tile_bytes},
-                    .w_stride = tile_row_bytes,
-                    .w_step = 2 * tile_bytes,
-                    .steps = (end < full ? end : full) - begin,
-                    .tokens = shape.tokens,
-                    .begin = begin == 0 ? NULL : state[i],
-                    .end = state[i],
-                    .fetcher = fetcher};
-      for (size_t j = 0; j < 2 && g.tokens[j] > 0; j++) {
-        r.x[j] = g.x[j] + begin * tile_row_bytes * g.tokens[j];
-        r.x_tail[j] = g.x_tail[j];
-      }
-      if (end > full) {
-        r.w_tail[0] = w + r.steps * 2 * tile_bytes;
-        r.w_tail[1] = r.w_tail[0] + tile_bytes;
-      }
-      run_any_tiles(&r, &shape, present);
-      if (end == all) {
-        store_tiles(args, n, g.t, &shape, state[i]);
-      }
-    }
-  }
+// Rows of a panel, a multiple of those of a block.
+static size_t tile_panel_rows(const mgl_linear_args *args) {
+  size_t rows = args->token_count <= MGL_LINEAR_SOME ? args->way->some_rows : args->way->many_rows;
+  rows = rows == 0 ? tile_panel_bytes / (args->k * sizeof(mgl_bf16)) : rows;
+  rows = rows / tile_block_rows * tile_block_rows;
+  return rows < tile_block_rows ? tile_block_rows : rows;
 }
 
 static void linear_tiles(const mgl_linear_args *args, size_t begin, size_t end) {
   assert(args->x_dtype == MGL_DTYPE_BF16 && args->w_dtype == MGL_DTYPE_BF16);
   size_t groups = tile_group_count(args);
+  bool one = groups == 1;
+  size_t panel_rows = one ? end - begin : tile_panel_rows(args);
+  size_t block_rows = one && args->way->one_in_turn ? tile_rows : tile_block_rows;
   tile_shape present = {.rows = {0}};
-  if (groups == 1 && args->token_count <= tile_rows) {
-    stream_tiles(args, begin, end, &present);
-    TILE_RELEASE();
-    return;
-  }
-  for (size_t n = begin, rows; n < end; n += rows) {
-    rows = end - n < tile_block_rows ? end - n : tile_block_rows;
-    tile_fetcher f = fetch_block(args, n, n + rows, end, groups);
-    for (size_t i = 0, count; i < groups; i += count) {
-      count = groups - i < tile_most_groups ? groups - i : tile_most_groups;
-      multiply_tiles(args, n, rows, i, count, &f, &present);
+  tile_group group;
+  for (size_t n = begin, n_end; n < end; n = n_end) {
+    n_end = end - n < panel_rows ? end : n + panel_rows;
+    tile_fetcher f =
+        one ? fetch_stream(args, begin, end) : fetch_panel(args, n, n_end, end, groups);
+    for (size_t i = 0; i < groups; i++) {
+      find_tile_group(args, i, &group);
+      for (size_t first = n; first < n_end; first += block_rows) {
+        size_t rows = n_end - first < block_rows ? n_end - first : block_rows;
+        tile_block b = {.n = first, .rows = {rows < tile_rows ? rows : tile_rows, 0}};
+        b.rows[1] = rows - b.rows[0];
+        f.lines = one && f.at != NULL ? rows : f.lines;
+        compute_tile_block(args, &group, &b, &f, &present);
+      }
     }
   }
   TILE_RELEASE();

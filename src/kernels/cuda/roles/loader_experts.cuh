@@ -21,7 +21,8 @@
 #include "kernels/cuda/common/experts.cuh"
 
 enum {
-  MGL_EXPERT_LANE_LOGITS = (MGL_EXPERTS + 31) / 32,  // of a token, in each lane
+  // Of a token, in each lane; one where there are no experts, whose code is compiled, too.
+  MGL_EXPERT_LANE_LOGITS = MGL_EXPERTS == 0 ? 1 : (MGL_EXPERTS + 31) / 32,
   MGL_EXPERT_UP_BLOCKS = MGL_EXPERT_FEATURES / MGL_CUDA_HALF_ROWS,
   MGL_EXPERT_DOWN_BLOCKS = MGL_EXPERT_WIDTH / MGL_CUDA_BLOCK_ROWS,
   MGL_EXPERT_UP_BYTES = MGL_EXPERT_WIDTH * MGL_CUDA_BLOCK_ROWS * 2,  // of a row block

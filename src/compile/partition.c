@@ -139,8 +139,10 @@ static const mgl_compile_override *override_of(const mgl_tgraph *tg, const mgl_o
 // On the CPU a stride has whole items of the plan's work list, at least a token each; on the GPU a
 // single sequence has many.
 static uint32_t limit_strides(const mgl_tgraph *tg, uint32_t strides) {
-  uint32_t most =
-      tg->options->target == MGL_TARGET_CUDA ? MGL_COMPILE_MAX_STRIDES : tg->options->tokens;
+  uint32_t most = MGL_COMPILE_MAX_STRIDES;
+  if (tg->options->target == MGL_TARGET_CPU && tg->options->tokens < most) {
+    most = tg->options->tokens;
+  }
   return strides < most ? strides : most;
 }
 

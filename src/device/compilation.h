@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "compile/split.h"
 #include "device/graph_mode.h"
+#include "graph/balance.h"
 
 enum {
   MGL_MAX_GRAPH_SIZES = 256,  // of iterations that have graphs
@@ -58,7 +59,8 @@ typedef struct mgl_compilation {
   char cache_dir[MGL_COMPILATION_PATH_BYTES];        // "": base/cache_folder.h
   bool enforce_eager;
   bool check_numbers;
-  mgl_mode mode;  // by mgl_compilation_check
+  mgl_balance expert_balance;  // on the CPU
+  mgl_mode mode;               // by mgl_compilation_check
 } mgl_compilation;
 
 void mgl_compilation_init(mgl_compilation *c);

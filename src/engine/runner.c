@@ -275,6 +275,10 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
   if (status == MGL_OK) {
     status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
   }
+  const mgl_compilation *c = runner->build.compilation;
+  if (status == MGL_OK && c != NULL && (c->given >> MGL_SET_EXPERT_BALANCE & 1) != 0) {
+    status = mgl_graph_set_balance(runner->graph, c->expert_balance, err);
+  }
   if (status == MGL_OK && build->ranks > 1) {
     status = cut(runner, build, err);
   }

@@ -8,6 +8,7 @@
 #include "device/cpu/cpu_experts.h"
 #include "device/cpu/cpu_layout.h"
 #include "device/cpu/cpu_linears.h"
+#include "device/cpu/cpu_regions.h"
 #include "device/cpu/cpu_tasks.h"
 #include "graph/act_dtype.h"
 #include "kernels/cpu/route.h"
@@ -63,6 +64,20 @@ static mgl_status bind_tensors(mgl_cpu_program *program, mgl_error *err) {
     }
   }
   return MGL_OK;
+}
+
+// Debug and sanitized builds check what tiles of experts write.
+static mgl_status start_check(mgl_cpu_program *program, const mgl_cpu_program_options *options,
+                              mgl_error *err) {
+#ifdef MGL_CHECK_REGIONS
+  const bool check = true;
+#else
+  const bool check = options->check_regions;
+#endif
+  return check || options->check_regions
+             ? mgl_cpu_regions_create(program->graph, program->largest.tokens, &program->regions,
+                                      err)
+             : MGL_OK;
 }
 
 // Refuses what was made for the GPU, which does not run here.
@@ -135,7 +150,9 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   program->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->data);
   program->offsets = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->offsets);
   program->kv = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->kv);
-  if (program->data == NULL || program->offsets == NULL || program->kv == NULL) {
+  program->pieces = mgl_alloc_zeroed(graph->op_count, sizeof *program->pieces);
+  if (program->data == NULL || program->offsets == NULL || program->kv == NULL ||
+      program->pieces == NULL) {
     status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program of %zu ops",
                            graph->op_count);
     goto fail;
@@ -148,7 +165,8 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   }
   program->activation_bytes = activation_bytes;
   program->scratch = mgl_cpu_scratch_lay_out(graph, &program->largest);
-  if ((status = bind_tensors(program, err)) != MGL_OK ||
+  if ((status = start_check(program, options, err)) != MGL_OK ||
+      (status = bind_tensors(program, err)) != MGL_OK ||
       (status = mgl_cpu_memory_reserve(memory, activation_bytes, program->scratch.bytes,
                                        program->largest.logit_rows, err)) != MGL_OK) {
     goto fail;
@@ -168,6 +186,8 @@ void mgl_cpu_program_destroy(mgl_cpu_program *program) {
   mgl_free(program->offsets);
   mgl_free(program->kv);
   mgl_free(program->barrier);
+  mgl_free(program->pieces);
+  mgl_cpu_regions_destroy(program->regions);
   mgl_free(program);
 }
 

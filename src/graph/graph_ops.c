@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "graph/custom_op.h"
 #include "graph/graph.h"
 
 // --- checks of one op: what its comment in op.def says -------------------------------------------
@@ -582,6 +583,8 @@ static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const
     case MGL_OP_EXPERT_DOWN: return check_expert_down(op, in, out);
     case MGL_OP_ALL_REDUCE: return check_all_reduce(op, in, out);
     case MGL_OP_ALL_GATHER: return check_all_gather(op, in, out);
+    case MGL_OP_CUSTOM:
+    case MGL_OP_CUSTOM_UPDATE: return NULL;  // mgl_custom_op_check
     case MGL_OP_COUNT: break;
   }
   assert(0 && "unknown op kind");
@@ -611,9 +614,9 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
   const mgl_op_info *info = mgl_op_info_of(op.kind);
   if (op.input_count < info->input_count ||
       op.input_count > info->input_count + info->optional_count) {
-    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected %u to %u inputs, found %u", info->name,
-                        info->input_count, info->input_count + info->optional_count,
-                        op.input_count);
+    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected %u to %u inputs, found %u",
+                        mgl_op_name(&op), info->input_count,
+                        info->input_count + info->optional_count, op.input_count);
     return;
   }
   const mgl_tensor *inputs[MGL_OP_MAX_INPUTS] = {0};
@@ -630,6 +633,9 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
   if (wrong != NULL) {
     (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s = %s(%s, ...): %s", output->name, info->name,
                         inputs[0]->name, wrong);
+    return;
+  }
+  if (op.custom != NULL && mgl_custom_op_check(&op, inputs, output, err) != MGL_OK) {
     return;
   }
   void *ops = graph->ops;

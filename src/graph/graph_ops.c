@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "graph/balance.h"
+#include "graph/custom_op.h"
 #include "graph/graph.h"
 
 // --- checks of one op: what its comment in op.def says -------------------------------------------
@@ -600,6 +601,18 @@ static const char *check_experts_down(const mgl_op *op, const mgl_tensor *const 
                                                               : "the result must be f32[T,N]";
 }
 
+// mgl_custom_op_check says what is wrong.
+static const char *check_custom(const mgl_op *op, const mgl_tensor *const *in,
+                                const mgl_tensor *out) {
+  (void)op, (void)in, (void)out;
+  return NULL;
+}
+
+static const char *check_custom_update(const mgl_op *op, const mgl_tensor *const *in,
+                                       const mgl_tensor *out) {
+  return check_custom(op, in, out);
+}
+
 // --- all of them ---------------------------------------------------------------------------------
 
 typedef const char *check_function(const mgl_op *op, const mgl_tensor *const *in,
@@ -639,9 +652,9 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
   const mgl_op_info *info = mgl_op_info_of(op.kind);
   if (op.input_count < info->input_count ||
       op.input_count > info->input_count + info->optional_count) {
-    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected %u to %u inputs, found %u", info->name,
-                        info->input_count, info->input_count + info->optional_count,
-                        op.input_count);
+    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected %u to %u inputs, found %u",
+                        mgl_op_name(&op), info->input_count,
+                        info->input_count + info->optional_count, op.input_count);
     return;
   }
   const mgl_tensor *inputs[MGL_OP_MAX_INPUTS] = {0};
@@ -658,6 +671,9 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
   if (wrong != NULL) {
     (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s = %s(%s, ...): %s", output->name, info->name,
                         inputs[0]->name, wrong);
+    return;
+  }
+  if (op.custom != NULL && mgl_custom_op_check(&op, inputs, output, err) != MGL_OK) {
     return;
   }
   void *ops = graph->ops;

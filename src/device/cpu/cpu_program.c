@@ -11,6 +11,7 @@
 #include "device/cpu/cpu_regions.h"
 #include "device/cpu/cpu_tasks.h"
 #include "graph/act_dtype.h"
+#include "graph/custom_op.h"
 #include "kernels/cpu/route.h"
 
 // --- binding -------------------------------------------------------------------------------------
@@ -447,6 +448,24 @@ static void run_all_gather(const mgl_cpu_program *p, const mgl_op *op, uint32_t 
   }
 }
 
+// Rows [begin, end) of a custom op.
+static void run_custom(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
+                       size_t end) {
+  mgl_custom_call call = {.op = op,
+                          .tensors = p->graph->tensors,
+                          .output = mgl_cpu_program_tensor(p, op->output),
+                          .begin = begin,
+                          .end = end};
+  call.rows = p->graph->tensors[op->output].dims[0].symbol == MGL_DIM_TOKENS
+                  ? p->plan->token_count
+                  : p->plan->logit_row_count;
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    call.inputs[i] = mgl_cpu_program_tensor(p, op->inputs[i]);
+  }
+  op->custom->run(op->custom, &call);
+  mgl_cpu_program_note_logit_rows(p, op->output, worker, begin, end);
+}
+
 void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, size_t begin,
                     size_t end) {
   const mgl_op *op = &p->graph->ops[op_idx];
@@ -467,6 +486,8 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
     case MGL_OP_ROUTE: run_route(p, op, begin, end); return;
     case MGL_OP_ALL_REDUCE: run_all_reduce(p, op, begin, end); return;
     case MGL_OP_ALL_GATHER: run_all_gather(p, op, worker, begin, end); return;
+    case MGL_OP_CUSTOM:
+    case MGL_OP_CUSTOM_UPDATE: run_custom(p, op, worker, begin, end); return;
     case MGL_OP_EXPERT_GATE_UP:
     case MGL_OP_EXPERT_DOWN:
       mgl_cpu_experts_run(p, op, worker, (uint32_t)begin, (uint32_t)end);

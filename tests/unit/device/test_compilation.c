@@ -254,7 +254,7 @@ static const bad bads[] = {
     {"{\"use_compiler\": true, \"level\": 0}", "use_compiler true: expected level 1, 2 or 3", 0},
     {"{\"use_compiler\": true, \"level\": 3}", "use_compiler true: on a GPU graph_mode", GPU},
     {"{\"use_compiler\": false}", "use_compiler false: ops of several ranks", RANKS},
-    {"{\"compiler_config\": {\"compiler\": \"nvcc\"}}", "settings: compiler_config: expected", 0},
+    {"{\"compiler_config\": {\"compiler\": \"gcc\"}}", "settings: compiler_config: expected", 0},
     {"{\"compiler_config\": [1]}", "settings: compiler_config: expected an object", 0},
     {"{\"inductor_compile_config\": {\"max_autotune\": true}}",
      "settings: inductor_compile_config: max_autotune: sizes of tiles are constants", 0},

@@ -35,13 +35,13 @@ static bool has_grid(const mgl_compile_override *o) {
 }
 
 static bool names_op(const mgl_tgraph *tg, const mgl_compile_override *o, const mgl_op *op) {
-  return strcmp(o->op, mgl_op_info_of(op->kind)->name) == 0 ||
+  return strcmp(o->op, mgl_op_name(op)) == 0 ||
          strcmp(o->op, tg->program->tensors[op->output].name) == 0;
 }
 
 static mgl_status check_grid(const mgl_tgraph *tg, const mgl_compile_override *o, const mgl_op *op,
                              mgl_error *err) {
-  const char *name = mgl_op_info_of(op->kind)->name;
+  const char *name = mgl_op_name(op);
   if (o->grid[0] == 0 || o->grid[1] == 0 || o->grid[2] == 0) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "partition %s=%u,%u,%u: expected three numbers of at least 1", o->op,

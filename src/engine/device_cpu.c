@@ -387,6 +387,12 @@ static mgl_status cpu_read(void *model, uint32_t tokens, const char *name, float
                                  out, count, err);
 }
 
+static mgl_status cpu_read_rank(void *model, uint32_t rank, uint32_t tokens, const char *name,
+                                float *out, size_t count, mgl_error *err) {
+  return mgl_cpu_read_rank(mgl_mega_mode_binding(((cpu_model *)model)->mega, tokens), rank, name,
+                           out, count, err);
+}
+
 static mgl_status cpu_write_kv(void *model, const char *name, uint32_t page, const float *k,
                                const float *v, mgl_error *err) {
   return mgl_cpu_write_kv(((cpu_model *)model)->program, name, page, k, v, err);
@@ -416,5 +422,6 @@ const mgl_device_table mgl_cpu_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                                  .choose = cpu_choose,
                                                  .write = cpu_write,
                                                  .read = cpu_read,
+                                                 .read_rank = cpu_read_rank,
                                                  .write_kv = cpu_write_kv,
                                                  .read_kv = cpu_read_kv}};

@@ -71,6 +71,9 @@ typedef struct mgl_device_look {
                       size_t count, mgl_error *err);
   mgl_status (*read)(void *model, uint32_t tokens, const char *name, float *out, size_t count,
                      mgl_error *err);
+  // The same of any rank of several, on the CPU.
+  mgl_status (*read_rank)(void *model, uint32_t rank, uint32_t tokens, const char *name, float *out,
+                          size_t count, mgl_error *err);
   // A page of a layer's KV cache. k, v: [HKV, P, HD].
   mgl_status (*write_kv)(void *model, const char *name, uint32_t page, const float *k,
                          const float *v, mgl_error *err);

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "graph/balance.h"
+#include "graph/custom_op.h"
 #include "graph/graph.h"
 
 // --- checks of one op: what its comment in op.def says -------------------------------------------
@@ -450,6 +452,9 @@ static bool takes_experts(const mgl_tensor *x, const mgl_tensor *w) {
   return x->dtype != MGL_DTYPE_BF16 || mgl_dtype_fits_bf16(w->dtype);
 }
 
+static const char wrong_balance[] =
+    "balance must be 0 (columns), 1 (static), 2 (dynamic) or 3 (hybrid)";
+
 static const char *check_expert_gate_up(const mgl_op *op, const mgl_tensor *const *in,
                                         const mgl_tensor *out) {
   const bool biased = op->input_count == 6;
@@ -468,6 +473,9 @@ static const char *check_expert_gate_up(const mgl_op *op, const mgl_tensor *cons
   }
   if (!(op->attrs[MGL_ATTR_LIMIT] >= 0) || in[1]->dims[1].number > in[2]->dims[0].number) {
     return "limit must not be negative, and a token has at most all experts";
+  }
+  if (!is_number(op->attrs[MGL_ATTR_BALANCE], MGL_BALANCE_COUNT - 1)) {
+    return wrong_balance;
   }
   bool fits = is_act(out) && out->rank == 2 &&
               same_dim(out->dims[0], MGL_DIM_T_TIMES(in[1]->dims[1].number)) &&
@@ -489,6 +497,9 @@ static const char *check_expert_down(const mgl_op *op, const mgl_tensor *const *
       !same_dim(in[3]->dims[1], in[0]->dims[1]) || !takes_experts(in[1], in[3]) ||
       in[2]->dims[1].number > in[3]->dims[0].number) {
     return "w must be a weight [E,N,F] that x fits, with a bias [E*N] or none";
+  }
+  if (!is_number(op->attrs[MGL_ATTR_BALANCE], MGL_BALANCE_COUNT - 1)) {
+    return wrong_balance;
   }
   return is_act(out) && is_f32(out) && same_shape(out, in[0])
              ? NULL
@@ -590,6 +601,18 @@ static const char *check_experts_down(const mgl_op *op, const mgl_tensor *const 
                                                               : "the result must be f32[T,N]";
 }
 
+// mgl_custom_op_check says what is wrong.
+static const char *check_custom(const mgl_op *op, const mgl_tensor *const *in,
+                                const mgl_tensor *out) {
+  (void)op, (void)in, (void)out;
+  return NULL;
+}
+
+static const char *check_custom_update(const mgl_op *op, const mgl_tensor *const *in,
+                                       const mgl_tensor *out) {
+  return check_custom(op, in, out);
+}
+
 // --- all of them ---------------------------------------------------------------------------------
 
 typedef const char *check_function(const mgl_op *op, const mgl_tensor *const *in,
@@ -629,9 +652,9 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
   const mgl_op_info *info = mgl_op_info_of(op.kind);
   if (op.input_count < info->input_count ||
       op.input_count > info->input_count + info->optional_count) {
-    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected %u to %u inputs, found %u", info->name,
-                        info->input_count, info->input_count + info->optional_count,
-                        op.input_count);
+    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected %u to %u inputs, found %u",
+                        mgl_op_name(&op), info->input_count,
+                        info->input_count + info->optional_count, op.input_count);
     return;
   }
   const mgl_tensor *inputs[MGL_OP_MAX_INPUTS] = {0};
@@ -648,6 +671,9 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
   if (wrong != NULL) {
     (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s = %s(%s, ...): %s", output->name, info->name,
                         inputs[0]->name, wrong);
+    return;
+  }
+  if (op.custom != NULL && mgl_custom_op_check(&op, inputs, output, err) != MGL_OK) {
     return;
   }
   void *ops = graph->ops;

@@ -27,7 +27,7 @@
 #include "batch/plan.h"
 #include "twin/atomics.h"
 
-enum { MGL_RANK_SILENT_MS = 1500 };
+enum { MGL_RANK_SILENT_MS = 1000 };
 
 typedef enum mgl_rank_command {
   MGL_RANK_NONE,  // the ranks have failed

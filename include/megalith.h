@@ -533,8 +533,7 @@ typedef struct megalith_request_options {
   // What is generated matches this grammar; NULL: anything. Stop tokens are allowed where the text
   // may end, and where nothing can follow the request ends by itself (MEGALITH_FINISH_STOP), before
   // min_new_tokens too. What max_new_tokens, a stop text or a cancellation cuts off is the
-  // beginning of a text that matches. Of this model; kept. Not on a GPU yet
-  // (MEGALITH_ERROR_UNSUPPORTED).
+  // beginning of a text that matches. Of this model; kept.
   megalith_grammar *grammar;
   bool without_special;  // `text` gets nothing in front that the tokenizer puts there, such as a
                          // BOS; chats never do, since templates write it

@@ -344,6 +344,10 @@ void mgl_runner_destroy(mgl_runner *runner) {
   mgl_free(runner);
 }
 
+mgl_status mgl_runner_check(const mgl_runner *runner, mgl_error *err) {
+  return runner->device->check == NULL ? MGL_OK : runner->device->check(runner->model, err);
+}
+
 mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err) {
   return runner->device->prepare(runner->model, mode, err);
 }

@@ -72,6 +72,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .overrides = engine->overrides.items,
       .override_count = (uint32_t)engine->overrides.count,
       .compilation = options->compilation != NULL ? &engine->compilation : NULL,
+      .program = options->program,
       .cuda = on_gpu ? &cuda : NULL,
   };
   if (options->prompt_logprobs && !on_gpu) {

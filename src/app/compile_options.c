@@ -40,6 +40,12 @@ static const mgl_option rows[] = {
     {.name = "check-numbers",
      .type = MGL_OPTION_FLAG,
      .help = "of levels 0 to 2: look for NaN and infinities after every op, and name it"},
+    {.name = "expert-balance",
+     .value_name = "HOW",
+     .type = MGL_OPTION_CHOICE,
+     .choices = mgl_balance_name,
+     .help = "CPU: how tasks share a mixture's experts: columns of every one, static, dynamic or "
+             "hybrid shares of them [columns]"},
     {.name = "debug-dump-path",
      .value_name = "FOLDER",
      .type = MGL_OPTION_FILE,

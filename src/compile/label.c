@@ -12,13 +12,14 @@
 // measured, it took as long as the same cut AOT, and both longer than the default (docs/log/021).
 // For a GPU nothing is labelled: a JIT task costs more there than could be won.
 //
-// Ops that read other ranks' parts are AOT always.
+// Ops that read other ranks' parts are AOT always. Ops of experts are JIT where they ask for it.
 //
 // options->launch decides for all ops, an override for those that it names; the last one counts.
 #include <math.h>
 #include <string.h>
 
 #include "compile/tgraph.h"
+#include "graph/balance.h"
 
 // The model's constants, in one place; they count for the CPU only. The hop is between the 1.15 us
 // of a dependency and the 1.6 us of a queue that MPK has on GPUs: 14 times what JIT costs a CPU
@@ -110,6 +111,16 @@ static void apply_overrides(mgl_tgraph *tg) {
   }
 }
 
+// Ops of experts whose program asks for it (graph/balance.h). All their tasks wait for all routes,
+// and whoever reads their results waits for all of them, so no label spreads.
+static void label_experts(mgl_tgraph *tg) {
+  for (uint32_t op = 0; op < tg->program->op_count; op++) {
+    const mgl_op *o = &tg->program->ops[op];
+    tg->op_jit[op] |= mgl_op_info_of(o->kind)->unit == MGL_UNIT_EXPERT &&
+                      mgl_op_balance(o) == MGL_BALANCE_DYNAMIC;
+  }
+}
+
 mgl_status mgl_pass_label(mgl_tgraph *tg, mgl_error *err) {
   tg->op_jit = mgl_arena_alloc_zeroed(&tg->arena, tg->program->op_count, 1);
   if (tg->op_jit == NULL) {
@@ -122,6 +133,7 @@ mgl_status mgl_pass_label(mgl_tgraph *tg, mgl_error *err) {
       label_followers(tg, op);
     }
   }
+  label_experts(tg);
   apply_overrides(tg);
   return MGL_OK;
 }

@@ -20,6 +20,7 @@ typedef enum value_kind {
   KIND_COMPILE_SIZES,
   KIND_PATH,
   KIND_COMPILER,
+  KIND_BALANCE,
 } value_kind;
 
 static const struct {
@@ -30,7 +31,7 @@ static const struct {
 #include "device/compilation.def"
 };
 
-static const char *const compilers[MGL_COMPILER_COUNT] = {"nvrtc"};
+static const char *const compilers[MGL_COMPILER_COUNT] = {"nvrtc", "nvcc"};
 
 // The leaves of the question what a run is for.
 static const struct {
@@ -156,7 +157,7 @@ static mgl_status add_compiler(mgl_compilation *c, const char *text, size_t byte
                      "beforehand; expected false, or leave it out");
   }
   return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                       "expected \"compiler\": \"nvrtc\", the only one so far, found \"%.*s\"",
+                       "expected \"compiler\": \"nvrtc\" or \"nvcc\", found \"%.*s\"",
                        (int)(bytes < 60 ? bytes : 60), text);
 }
 
@@ -242,6 +243,7 @@ static mgl_status read_value(mgl_compilation *c, mgl_compilation_setting setting
       c->level = (mgl_compile_level)level;
       return MGL_OK;
     case KIND_MODE: return mgl_graph_mode_parse(text, &c->graph_mode, err);
+    case KIND_BALANCE: return mgl_balance_parse(text, &c->expert_balance, err);
     case KIND_BOOL: return read_bool(text, flag, err);
     case KIND_PATH:
       return read_path(text, setting == MGL_SET_CACHE_DIR ? c->cache_dir : c->debug_dump_path, err);
@@ -360,7 +362,8 @@ static mgl_status check_shape(mgl_compilation_setting setting, const json_t *val
   if (kind == KIND_BOOL && !json_is_boolean(value)) {
     return mgl_error_set(err, MGL_ERR_FORMAT, "expected true or false");
   }
-  bool wants_string = kind == KIND_MODE || kind == KIND_PATH || kind == KIND_PRESET;
+  bool wants_string =
+      kind == KIND_MODE || kind == KIND_PATH || kind == KIND_PRESET || kind == KIND_BALANCE;
   return wants_string && !json_is_string(value)
              ? mgl_error_set(err, MGL_ERR_FORMAT, "expected a string")
              : MGL_OK;
@@ -451,6 +454,9 @@ static void print_value(const mgl_compilation *c, mgl_compilation_setting settin
   switch (setting) {
     case MGL_SET_LEVEL: mgl_text_format(out, "%d", (int)c->level); return;
     case MGL_SET_GRAPH_MODE: print_string(mgl_graph_mode_name(c->graph_mode), out); return;
+    case MGL_SET_EXPERT_BALANCE:
+      print_string(mgl_balance_name((uint32_t)c->expert_balance), out);
+      return;
     case MGL_SET_DEBUG_DUMP_PATH: print_string(c->debug_dump_path, out); return;
     case MGL_SET_CACHE_DIR: print_string(c->cache_dir, out); return;
     case MGL_SET_COMPILER_CONFIG:

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "compile/split.h"
 #include "device/graph_mode.h"
+#include "graph/balance.h"
 
 enum {
   MGL_MAX_GRAPH_SIZES = 256,  // of iterations that have graphs
@@ -35,6 +36,7 @@ typedef struct mgl_size_list {
 
 typedef enum mgl_device_compiler {
   MGL_COMPILER_NVRTC,  // the toolkit's library
+  MGL_COMPILER_NVCC,   // its command
   MGL_COMPILER_COUNT,
 } mgl_device_compiler;
 
@@ -58,7 +60,8 @@ typedef struct mgl_compilation {
   char cache_dir[MGL_COMPILATION_PATH_BYTES];        // "": base/cache_folder.h
   bool enforce_eager;
   bool check_numbers;
-  mgl_mode mode;  // by mgl_compilation_check
+  mgl_balance expert_balance;  // on the CPU
+  mgl_mode mode;               // by mgl_compilation_check
 } mgl_compilation;
 
 void mgl_compilation_init(mgl_compilation *c);

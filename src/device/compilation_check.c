@@ -173,6 +173,11 @@ static mgl_status check_gpu(const mgl_compilation *c, mgl_error *err) {
                          "debug_dump_path: what runs on the CPU is dumped so far; for a GPU, "
                          "`megalith compile --target cuda --dump lower` prints it");
   }
+  if (has(c, MGL_SET_EXPERT_BALANCE)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "expert_balance: a GPU's tasks share chosen experts evenly always; it is "
+                         "for the CPU, try device cpu");
+  }
   if (has(c, MGL_SET_COMPILE_SIZES)) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "compile_sizes: a GPU's kernels are compiled for any size; it is for the "

@@ -9,6 +9,7 @@
 #include "device/compilation.h"
 #include "engine/device_choice.h"
 #include "graph/family.h"
+#include "graph/given_program.h"
 #include "twin/planner.h"
 
 struct mgl_runner {
@@ -258,6 +259,20 @@ static mgl_status cut(mgl_runner *runner, const mgl_build *build, mgl_error *err
   return MGL_OK;
 }
 
+// Puts the program that the user gave in the place of the family's.
+static mgl_status take_program(mgl_runner *runner, const mgl_build *build, mgl_error *err) {
+  mgl_graph *program = NULL;
+  if (build->ranks > 1) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "program: expected one rank, which alone runs a given program, found %u",
+                         build->ranks);
+  }
+  MGL_TRY(mgl_given_program(runner->graph, build->program, &program, err));
+  mgl_graph_destroy(runner->graph);
+  runner->graph = program;
+  return MGL_OK;
+}
+
 // Does what comes before any large memory: the program, the device, sizes.
 static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *checkpoint,
                         const mgl_build *build, mgl_runner **out, mgl_error *err) {
@@ -275,6 +290,13 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
   if (status == MGL_OK) {
     status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
   }
+  if (status == MGL_OK && build->program != NULL) {
+    status = take_program(runner, build, err);
+  }
+  const mgl_compilation *c = runner->build.compilation;
+  if (status == MGL_OK && c != NULL && (c->given >> MGL_SET_EXPERT_BALANCE & 1) != 0) {
+    status = mgl_graph_set_balance(runner->graph, c->expert_balance, err);
+  }
   if (status == MGL_OK && build->ranks > 1) {
     status = cut(runner, build, err);
   }
@@ -285,6 +307,7 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
     status = runner->device->open(build, &runner->model, err);
   }
   runner->build.cuda = NULL;  // borrowed until here
+  runner->build.program = NULL;
   if (status == MGL_OK) {
     runner->device->defaults(runner->model, build, runner->graph, &usual);
     status = size_up(runner, &folder->config, &usual, err);

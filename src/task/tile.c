@@ -7,6 +7,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "graph/balance.h"
+
 // The list under construction.
 typedef struct operand_list {
   const mgl_graph *graph;
@@ -90,7 +92,8 @@ static uint32_t vectors_per_row(const operand_list *list) {
 
 static void add_of_vectors(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
   mgl_role role = mgl_op_role(list->op, input);
-  if (role == MGL_ROLE_ROWS) {
+  bool is_weight = list->graph->tensors[tensor_of(list, input)].placement == MGL_PLACE_WEIGHT;
+  if (role == MGL_ROLE_ROWS || (role == MGL_ROLE_Y && !is_weight)) {
     add_rows(list, input, begin, end);
   } else if (role == MGL_ROLE_X && mgl_op_input(list->op, MGL_ROLE_ROWS) == MGL_NO_TENSOR) {
     add_units(list, input, vectors_per_row(list), begin, end);
@@ -129,11 +132,17 @@ static void add_of_columns(operand_list *list, uint32_t input, uint32_t begin, u
   }
 }
 
-// Of all experts: which of them are read, data say.
+// Of all experts: which of them are read, data say; and where data say which part of the result a
+// tile computes, all of it is what it may write: the union of what it writes by any routes. Two
+// tiles of one op write different parts (mgl_expert_share_of, checked by cpu_regions.h).
 static void add_of_experts(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
   const mgl_tensor *tensor = &list->graph->tensors[tensor_of(list, input)];
   uint32_t inner = tensor->rank == 3 ? tensor->dims[2].number : 1;
-  switch (mgl_op_role(list->op, input)) {
+  if (mgl_op_shares_by_data(list->op)) {
+    add_whole(list, input);
+    return;
+  }
+  switch (input == MGL_TILE_OUTPUT ? MGL_ROLE_RESIDUAL : mgl_op_role(list->op, input)) {
     case MGL_ROLE_EXPERTS: add_columns(list, input, begin * inner, end * inner); break;
     case MGL_ROLE_RESIDUAL: add_columns(list, input, begin, end); break;
     default: add_whole(list, input); break;
@@ -177,8 +186,8 @@ static void add_output(operand_list *list, mgl_unit unit, uint32_t begin, uint32
     case MGL_UNIT_VECTOR:
       add_units(list, MGL_TILE_OUTPUT, vectors_per_row(list), begin, end);
       break;
-    case MGL_UNIT_COLUMN:
-    case MGL_UNIT_EXPERT: add_columns(list, MGL_TILE_OUTPUT, begin, end); break;
+    case MGL_UNIT_COLUMN: add_columns(list, MGL_TILE_OUTPUT, begin, end); break;
+    case MGL_UNIT_EXPERT: add_of_experts(list, MGL_TILE_OUTPUT, begin, end); break;
     case MGL_UNIT_ELEMENT: add_of_elements(list, begin, end); break;
     case MGL_UNIT_HEAD: add_of_heads(list, MGL_TILE_OUTPUT, begin, end); break;
     default: add_whole(list, MGL_TILE_OUTPUT); break;
@@ -310,6 +319,11 @@ uint64_t mgl_tile_weight_bytes(const mgl_graph *graph, const mgl_op *op, uint32_
     if (mgl_op_role(op, operands[i].input) == MGL_ROLE_EXPERTS) {
       uint64_t most = (uint64_t)mgl_op_slots(graph, op) * tokens;  // that are chosen
       region.row_end = most < region.row_end ? (uint32_t)most : region.row_end;
+      if (mgl_op_shares_by_data(op)) {  // equal shares are as large as columns
+        const uint32_t inner = graph->tensors[region.tensor].dims[2].number;
+        region.column_begin = begin * inner;
+        region.column_end = end * inner;
+      }
     }
     bytes += region_bytes(graph, &region);
   }

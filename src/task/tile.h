@@ -21,8 +21,10 @@
 // A region is a rectangle of a tensor seen as a matrix: dim 0 are the rows, all others flattened
 // the columns. A KV tensor is seen as [HKV, 1], since block tables are known only at run time:
 // kv_write writes all KV heads of its tokens, attend writes (before it reads) its KV heads' rows of
-// its sequences' new tokens. Tasks of one op never wait for each other: where their regions meet
-// (KV rows, outputs of several strides of one head) the rows that they really touch are disjoint.
+// its sequences' new tokens. A tile of experts that shares them by data (graph/balance.h) may write
+// any part of its result; its region is the union over all routes. Tasks of one op never wait for
+// each other: where their regions meet (KV rows, outputs of several strides of one head or of
+// shares of experts) what they really touch is disjoint.
 // On CUDA that asks of attend's kernel: one unit writes a new token's K and V into the cache, no
 // unit reads these slots from the cache in the same iteration (new keys and values come from qkv),
 // and a row of the result that several chunks contribute to is written by whoever finishes last.

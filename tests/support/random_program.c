@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "graph/balance.h"
+
 enum { MAX_LIVE = 12, KV_TENSORS = 2, MAX_TENSORS = 4096 };
 
 // What a tensor may be used for.
@@ -344,6 +346,13 @@ static uint32_t experts(generator *s, uint32_t count, uint32_t n, uint32_t k) {
   return declare(s, "w", MGL_PLACE_WEIGHT, MGL_DTYPE_BF16, 3, dims);
 }
 
+// Of the op that was appended last.
+static void set_balance(generator *s, uint32_t balance) {
+  if (s->g->error.status == MGL_OK) {
+    s->g->ops[s->g->op_count - 1].attrs[MGL_ATTR_BALANCE] = balance;
+  }
+}
+
 // A mixture of experts: from the router's logits to the residual stream.
 static void add_mixture(generator *s) {
   uint32_t x = pick(s, NORMED);
@@ -371,10 +380,13 @@ static void add_mixture(generator *s) {
   uint32_t routes = mgl_graph_route(s->g, names[1], logits,
                                     biases == 0 ? MGL_NO_TENSOR : vector(s, count), &options);
   uint32_t gated = mgl_graph_expert_gate_up(s->g, names[2], s->act, x, routes, &w, below(s, 2) * 7);
+  const uint32_t balance = s->next_name % MGL_BALANCE_COUNT;  // draws nothing
+  set_balance(s, balance);
   s->was_read[x] = 1;
   s->was_read[residual] = 1;
   take_over(s, HIDDEN, residual);
   keep(s, HIDDEN, mgl_graph_expert_down(s->g, names[3], residual, gated, routes, &w));
+  set_balance(s, balance);
 }
 
 static void add_source(generator *s, bool angles) {

@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "device/cpu/cpu_linears.h"
+#include "device/cpu/cpu_regions.h"
 #include "device/cpu/cpu_tasks.h"
+#include "graph/balance.h"
+#include "twin/pieces.h"
 
 // Of the activation that is clamped: gate * sigmoid(SLOPE * gate) * (up + 1).
 #define SLOPE ((float)MGL_CLAMPED_SLOPE)
@@ -15,9 +18,11 @@ typedef struct expert_run {
   const mgl_cpu_program *p;
   const mgl_op *op;
   uint32_t worker;
-  uint32_t begin, end;     // columns
+  uint32_t begin, end;     // tile units
   uint32_t tokens, slots;  // of this iteration, of a token
   uint32_t experts;
+  uint32_t chosen;   // of them, by some token
+  uint32_t columns;  // of the result
   bool is_down;
   uint32_t k;           // columns of x
   uint32_t slots_of_x;  // slots that have the same row of x: all of a token, or one
@@ -33,7 +38,8 @@ typedef struct expert_run {
 typedef struct expert_rows {
   uint32_t expert;
   uint32_t at, count;
-  const void *x;  // [count, K], or what pack made of them
+  uint32_t begin, end;  // columns of the result
+  const void *x;        // [count, K], or what pack made of them
   bool packed, split;
 } expert_rows;
 
@@ -71,6 +77,14 @@ static void sort_rows(const expert_run *r) {
   r->first[0] = 0;
 }
 
+static uint32_t count_chosen(const expert_run *r) {
+  uint32_t chosen = 0;
+  for (uint32_t e = 0; e < r->experts; e++) {
+    chosen += r->first[e + 1] > r->first[e];
+  }
+  return chosen;
+}
+
 // The rows of x: in their place if it is one, else gathered in scratch; and packed where it pays.
 static void find_x(const expert_run *r, expert_rows *b) {
   const mgl_cpu_program *p = r->p;
@@ -82,7 +96,7 @@ static void find_x(const expert_run *r, expert_rows *b) {
     b->x = r->gather;
   }
   const mgl_tensor *w = mgl_graph_input(p->graph, r->op, MGL_ROLE_EXPERTS);
-  b->packed = w->group == 0 && mgl_linear_packs(&p->way, b->count, r->end - r->begin);
+  b->packed = w->group == 0 && mgl_linear_packs(&p->way, b->count, b->end - b->begin);
   b->split = b->packed && p->way.split && r->x_dtype == MGL_DTYPE_BF16;
   if (b->packed) {
     b->x = mgl_cpu_pack(
@@ -151,8 +165,8 @@ static void gate_up(const expert_run *r, const expert_rows *b) {
   const uint32_t columns = mgl_cpu_gate_up_columns(b->count);
   float *gate = r->sums;
   float *up = gate + (size_t)columns * b->count;
-  for (uint32_t first = r->begin, count; first < r->end; first += count) {
-    count = smaller(r->end - first, columns);
+  for (uint32_t first = b->begin, count; first < b->end; first += count) {
+    count = smaller(b->end - first, columns);
     multiply(r, b, 0, first, count, gate, columns, false);
     multiply(r, b, 1, first, count, up, columns, false);
     for (uint32_t i = 0; i < b->count; i++) {
@@ -179,13 +193,13 @@ static float *result_of(const expert_run *r, uint32_t token, uint32_t column) {
 
 static void down(const expert_run *r, const expert_rows *b) {
   if (b->count == 1) {
-    float *out = result_of(r, r->rows[b->at] / r->slots, r->begin);
-    multiply(r, b, 0, r->begin, r->end - r->begin, out, r->end - r->begin, true);
+    float *out = result_of(r, r->rows[b->at] / r->slots, b->begin);
+    multiply(r, b, 0, b->begin, b->end - b->begin, out, b->end - b->begin, true);
     return;
   }
   const uint32_t columns = mgl_cpu_gate_up_columns(b->count);
-  for (uint32_t first = r->begin, count; first < r->end; first += count) {
-    count = smaller(r->end - first, columns);
+  for (uint32_t first = b->begin, count; first < b->end; first += count) {
+    count = smaller(b->end - first, columns);
     multiply(r, b, 0, first, count, r->sums, columns, false);
     for (uint32_t i = 0; i < b->count; i++) {
       mgl_add_args args = {.x = result_of(r, r->rows[b->at + i] / r->slots, first),
@@ -209,6 +223,81 @@ static void add_biases(const expert_run *r) {
   }
 }
 
+// --- shares --------------------------------------------------------------------------------------
+
+// Columns of the result that come from all rows of one expert.
+static void run_expert(const expert_run *r, uint32_t expert, mgl_expert_share share) {
+  for (uint32_t at = r->first[expert], count; at < r->first[expert + 1]; at += count) {
+    count = smaller(r->first[expert + 1] - at, MGL_CPU_BLOCK_TOKENS);
+    expert_rows rows = {
+        .expert = expert, .at = at, .count = count, .begin = share.begin, .end = share.end};
+    find_x(r, &rows);
+    if (r->is_down) {
+      down(r, &rows);
+      continue;
+    }
+    gate_up(r, &rows);
+    for (uint32_t i = 0; r->p->regions != NULL && i < count; i++) {
+      mgl_cpu_regions_write(r->p, r->op, r->begin, r->end, r->rows[at + i], share);
+    }
+  }
+}
+
+// What the tile units [begin, end) are of the line of experts, or of every chosen one.
+static void run_units(const expert_run *r, mgl_balance balance, uint32_t begin, uint32_t end) {
+  const bool all = balance == MGL_BALANCE_STATIC;
+  for (uint32_t e = 0, place = 0; e < r->experts; e++) {
+    if (r->first[e + 1] == r->first[e]) {
+      continue;
+    }
+    mgl_expert_share share = mgl_expert_share_of(balance, r->columns, begin, end, all ? e : place,
+                                                 all ? r->experts : r->chosen);
+    place++;
+    if (share.begin < share.end) {
+      run_expert(r, e, share);
+    }
+  }
+}
+
+// Pieces of equal size, PIECES a worker, or as many as there are grains.
+static void run_pieces(const expert_run *r) {
+  enum { PIECES = 8 };
+  const uint32_t grains = (r->columns + MGL_SHARE_GRAIN - 1) / MGL_SHARE_GRAIN;
+  const uint32_t count = smaller(PIECES * r->p->memory->options.workers, grains);
+  mgl_word *word = &r->p->pieces[r->op - r->p->graph->ops];
+  for (;;) {
+    const uint64_t piece = mgl_take_piece(word, r->p->iteration);
+    if (piece >= count) {
+      return;
+    }
+    const uint64_t begin = grains * piece / count * MGL_SHARE_GRAIN;
+    const uint64_t end = grains * (piece + 1) / count * MGL_SHARE_GRAIN;
+    run_units(r, MGL_BALANCE_HYBRID, (uint32_t)begin, smaller((uint32_t)end, r->columns));
+  }
+}
+
+static void run_shares(const expert_run *r) {
+  if (!mgl_op_shares_by_data(r->op)) {
+    run_units(r, MGL_BALANCE_COLUMNS, r->begin, r->end);
+  } else if (mgl_op_balance(r->op) == MGL_BALANCE_DYNAMIC) {
+    run_pieces(r);
+  } else {
+    run_units(r, mgl_op_balance(r->op), r->begin, r->end);
+  }
+}
+
+// All of what experts made is there, and nobody else has these columns of the result.
+static void check_down(const expert_run *r) {
+  if (r->p->regions == NULL) {
+    return;
+  }
+  mgl_cpu_regions_read(r->p, mgl_op_input(r->op, MGL_ROLE_X));
+  for (uint32_t token = 0; token < r->tokens; token++) {
+    mgl_cpu_regions_write(r->p, r->op, r->begin, r->end, token,
+                          (mgl_expert_share){r->begin, r->end});
+  }
+}
+
 void mgl_cpu_experts_run(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker,
                          uint32_t begin, uint32_t end) {
   const mgl_tensor *w = mgl_graph_input(p->graph, op, MGL_ROLE_EXPERTS);
@@ -217,39 +306,31 @@ void mgl_cpu_experts_run(const mgl_cpu_program *p, const mgl_op *op, uint32_t wo
   const bool is_down = mgl_op_input(op, MGL_ROLE_RESIDUAL) != MGL_NO_TENSOR;
   unsigned char *scratch = mgl_cpu_work_scratch(p, worker);
   const uint32_t slots = mgl_op_slots(p->graph, op);
-  const expert_run r = {.p = p,
-                        .op = op,
-                        .worker = worker,
-                        .begin = begin,
-                        .end = end,
-                        .tokens = p->plan->token_count,
-                        .slots = slots,
-                        .experts = w->dims[0].number,
-                        .is_down = is_down,
-                        .k = w->dims[2].number,
-                        .slots_of_x = is_down ? 1 : slots,
-                        .x_dtype = x->dtype,
-                        .routes = mgl_cpu_program_input(p, op, MGL_ROLE_ROUTES),
-                        .first = (uint32_t *)(void *)(scratch + layout.first),
-                        .rows = (uint32_t *)(void *)(scratch + layout.rows),
-                        .gather = scratch + layout.gather,
-                        .sums = (float *)(void *)(scratch + layout.sums)};
+  expert_run r = {.p = p,
+                  .op = op,
+                  .worker = worker,
+                  .begin = begin,
+                  .end = end,
+                  .tokens = p->plan->token_count,
+                  .slots = slots,
+                  .experts = w->dims[0].number,
+                  .columns = w->dims[1].number,
+                  .is_down = is_down,
+                  .k = w->dims[2].number,
+                  .slots_of_x = is_down ? 1 : slots,
+                  .x_dtype = x->dtype,
+                  .routes = mgl_cpu_program_input(p, op, MGL_ROLE_ROUTES),
+                  .first = (uint32_t *)(void *)(scratch + layout.first),
+                  .rows = (uint32_t *)(void *)(scratch + layout.rows),
+                  .gather = scratch + layout.gather,
+                  .sums = (float *)(void *)(scratch + layout.sums)};
   sort_rows(&r);
+  r.chosen = count_chosen(&r);
   if (is_down) {
+    check_down(&r);
     add_biases(&r);
   } else if (begin == 0) {  // one of the tasks of the op
     mgl_cpu_loads_note(&p->memory->loads, mgl_cpu_program_input(p, op, MGL_ROLE_EXPERTS), r.first);
   }
-  for (uint32_t e = 0; e < r.experts; e++) {
-    for (uint32_t at = r.first[e], count; at < r.first[e + 1]; at += count) {
-      count = smaller(r.first[e + 1] - at, MGL_CPU_BLOCK_TOKENS);
-      expert_rows rows = {.expert = e, .at = at, .count = count};
-      find_x(&r, &rows);
-      if (is_down) {
-        down(&r, &rows);
-      } else {
-        gate_up(&r, &rows);
-      }
-    }
-  }
+  run_shares(&r);
 }

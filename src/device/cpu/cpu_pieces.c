@@ -32,7 +32,7 @@ struct mgl_cpu_pieces {
 // --- compiling -----------------------------------------------------------------------------------
 
 static bool names_op(const mgl_graph *program, const mgl_compile_override *o, const mgl_op *op) {
-  return strcmp(o->op, mgl_op_info_of(op->kind)->name) == 0 ||
+  return strcmp(o->op, mgl_op_name(op)) == 0 ||
          strcmp(o->op, program->tensors[op->output].name) == 0;
 }
 
@@ -303,8 +303,7 @@ void mgl_cpu_pieces_print(const mgl_cpu_pieces *p, mgl_text *out) {
     }
     for (uint32_t op = piece->first; op < piece->last; op++) {
       const mgl_op *o = &p->graph->ops[op];
-      mgl_text_format(out, " %s=%s", p->graph->tensors[o->output].name,
-                      mgl_op_info_of(o->kind)->name);
+      mgl_text_format(out, " %s=%s", p->graph->tensors[o->output].name, mgl_op_name(o));
     }
     mgl_text_append_string(out, "\n");
   }

@@ -8,8 +8,10 @@
 #include "device/cpu/cpu_experts.h"
 #include "device/cpu/cpu_layout.h"
 #include "device/cpu/cpu_linears.h"
+#include "device/cpu/cpu_regions.h"
 #include "device/cpu/cpu_tasks.h"
 #include "graph/act_dtype.h"
+#include "graph/custom_op.h"
 #include "kernels/cpu/route.h"
 
 // --- binding -------------------------------------------------------------------------------------
@@ -63,6 +65,20 @@ static mgl_status bind_tensors(mgl_cpu_program *program, mgl_error *err) {
     }
   }
   return MGL_OK;
+}
+
+// Debug and sanitized builds check what tiles of experts write.
+static mgl_status start_check(mgl_cpu_program *program, const mgl_cpu_program_options *options,
+                              mgl_error *err) {
+#ifdef MGL_CHECK_REGIONS
+  const bool check = true;
+#else
+  const bool check = options->check_regions;
+#endif
+  return check || options->check_regions
+             ? mgl_cpu_regions_create(program->graph, program->largest.tokens, &program->regions,
+                                      err)
+             : MGL_OK;
 }
 
 // Refuses what was made for the GPU, which does not run here.
@@ -135,7 +151,9 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   program->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->data);
   program->offsets = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->offsets);
   program->kv = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->kv);
-  if (program->data == NULL || program->offsets == NULL || program->kv == NULL) {
+  program->pieces = mgl_alloc_zeroed(graph->op_count, sizeof *program->pieces);
+  if (program->data == NULL || program->offsets == NULL || program->kv == NULL ||
+      program->pieces == NULL) {
     status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program of %zu ops",
                            graph->op_count);
     goto fail;
@@ -148,7 +166,8 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   }
   program->activation_bytes = activation_bytes;
   program->scratch = mgl_cpu_scratch_lay_out(graph, &program->largest);
-  if ((status = bind_tensors(program, err)) != MGL_OK ||
+  if ((status = start_check(program, options, err)) != MGL_OK ||
+      (status = bind_tensors(program, err)) != MGL_OK ||
       (status = mgl_cpu_memory_reserve(memory, activation_bytes, program->scratch.bytes,
                                        program->largest.logit_rows, err)) != MGL_OK) {
     goto fail;
@@ -168,6 +187,8 @@ void mgl_cpu_program_destroy(mgl_cpu_program *program) {
   mgl_free(program->offsets);
   mgl_free(program->kv);
   mgl_free(program->barrier);
+  mgl_free(program->pieces);
+  mgl_cpu_regions_destroy(program->regions);
   mgl_free(program);
 }
 
@@ -427,6 +448,24 @@ static void run_all_gather(const mgl_cpu_program *p, const mgl_op *op, uint32_t 
   }
 }
 
+// Rows [begin, end) of a custom op.
+static void run_custom(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
+                       size_t end) {
+  mgl_custom_call call = {.op = op,
+                          .tensors = p->graph->tensors,
+                          .output = mgl_cpu_program_tensor(p, op->output),
+                          .begin = begin,
+                          .end = end};
+  call.rows = p->graph->tensors[op->output].dims[0].symbol == MGL_DIM_TOKENS
+                  ? p->plan->token_count
+                  : p->plan->logit_row_count;
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    call.inputs[i] = mgl_cpu_program_tensor(p, op->inputs[i]);
+  }
+  op->custom->run(op->custom, &call);
+  mgl_cpu_program_note_logit_rows(p, op->output, worker, begin, end);
+}
+
 void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, size_t begin,
                     size_t end) {
   const mgl_op *op = &p->graph->ops[op_idx];
@@ -447,6 +486,8 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
     case MGL_OP_ROUTE: run_route(p, op, begin, end); return;
     case MGL_OP_ALL_REDUCE: run_all_reduce(p, op, begin, end); return;
     case MGL_OP_ALL_GATHER: run_all_gather(p, op, worker, begin, end); return;
+    case MGL_OP_CUSTOM:
+    case MGL_OP_CUSTOM_UPDATE: run_custom(p, op, worker, begin, end); return;
     case MGL_OP_EXPERT_GATE_UP:
     case MGL_OP_EXPERT_DOWN:
       mgl_cpu_experts_run(p, op, worker, (uint32_t)begin, (uint32_t)end);

@@ -31,7 +31,10 @@ typedef struct mgl_cpu_program_options {
                                      // borrowed while creating. NULL: own layout, one stride
   const uint32_t *step;  // [op_count] of a program in pieces: each op's (cpu_layout.h); borrowed
                          // while creating. NULL: ops run one after the other
+  bool check_regions;    // of experts (cpu_regions.h), also where the build does not
 } mgl_cpu_program_options;
+
+typedef struct mgl_cpu_regions mgl_cpu_regions;
 
 typedef struct mgl_cpu_program {
   const mgl_graph *graph;
@@ -51,6 +54,8 @@ typedef struct mgl_cpu_program {
   unsigned char *barrier;   // [op_count] 1: the op needs results or storage of ops since the last
                             // barrier; with a task graph NULL
   mgl_cpu_scratch_layout scratch;  // of a worker
+  mgl_word *pieces;          // [op_count] of ops that share experts by turns: which piece is next
+  mgl_cpu_regions *regions;  // NULL: not checked
 } mgl_cpu_program;
 
 // Binds, and reserves what the program needs of the shared memory. The graph and the memory must

@@ -218,7 +218,7 @@ typedef struct mgl_cuda_device {
   mgl_cuda_kernels kernels;
   // Of its code (cuda_code.h): where it is kept, "": base/cache_folder.h; and what compiles it.
   char cache_folder[MGL_COMPILATION_PATH_BYTES];
-  mgl_device_compiler compiler;
+  const struct mgl_cuda_compiler *compiler;  // cuda_compiler.h; NULL: NVRTC
 } mgl_cuda_device;
 
 mgl_status mgl_cuda_device_open(int ordinal, mgl_cuda_device *out, mgl_error *err);

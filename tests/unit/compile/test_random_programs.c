@@ -13,6 +13,8 @@
 
 #include "base/alloc.h"
 #include "compile/tgraph.h"
+#include "graph/balance.h"
+#include "support/expert_owner.h"
 #include "support/graph_oracle.h"
 #include "support/must.h"
 #include "support/random_program.h"
@@ -261,6 +263,7 @@ typedef struct machine {
   uint32_t *ready;
   uint32_t ready_count;
   uint32_t done_count;
+  uint64_t routes;  // seed of this run's
 } machine;
 
 static void each_byte(machine *m, const mgl_region *r, bool write, uint32_t tensor) {
@@ -277,6 +280,22 @@ static void each_byte(machine *m, const mgl_region *r, bool write, uint32_t tens
         fail_msg(
             "\"%s\" is read where %s lies", m->program->tensors[tensor].name,
             m->owner[at] == MGL_NO_TENSOR ? "nothing" : m->program->tensors[m->owner[at]].name);
+      }
+    }
+  }
+}
+
+// Of the union that a tile of experts declares, what it writes by this run's routes.
+static void each_owned_byte(machine *m, const mgl_op *op, const mgl_task *task,
+                            const mgl_region *r) {
+  expert_owner owner;
+  expert_owner_init(&owner, m->program, op, m->g->tokens, m->routes + task->op);
+  for (uint32_t row = r->row_begin; row < r->row_end; row++) {
+    for (uint32_t column = r->column_begin; column < r->column_end; column++) {
+      const uint32_t unit = expert_owner_unit(&owner, row, column);
+      const mgl_region one = {r->tensor, row, row + 1, column, column + 1};
+      if (task->begin <= unit && unit < task->end) {
+        each_byte(m, &one, true, r->tensor);
       }
     }
   }
@@ -314,7 +333,11 @@ static void run_task(machine *m, const mgl_task *task, const uint32_t *task_coun
     const mgl_region *r = &access.writes[i];
     if (r->tensor == op->output &&
         m->program->tensors[r->tensor].placement == MGL_PLACE_ACTIVATION) {
-      each_byte(m, r, true, r->tensor);
+      if (mgl_op_shares_by_data(op)) {
+        each_owned_byte(m, op, task, r);
+      } else {
+        each_byte(m, r, true, r->tensor);
+      }
     }
   }
   m->tasks_done[task->op]++;
@@ -335,7 +358,7 @@ static void finish_task(machine *m, uint32_t task, const uint32_t *task_counts) 
 
 // Runs all tasks, any ready one next.
 static void execute(const mgl_graph *program, const mgl_task_graph *g, random_source *random) {
-  machine m = {.program = program, .g = g};
+  machine m = {.program = program, .g = g, .routes = random_below(random, 1000)};
   m.owner = malloc((g->activation_bytes + 1) * sizeof *m.owner);
   m.tasks_done = calloc(program->op_count, sizeof *m.tasks_done);
   m.triggers = calloc(g->event_count, sizeof *m.triggers);
@@ -419,6 +442,7 @@ static void check_json(const mgl_graph *program, const mgl_task_graph *g) {
 
 typedef struct totals {
   uint64_t tasks, pairs, fused, pruned, empty, reused, jit, widened, extra, ops_seen[MGL_OP_COUNT];
+  uint32_t by_data;  // ops whose tiles share experts by routes
 } totals;
 
 // Columns are cut at multiples of 16 for the CPU and of 8 for CUDA, rows anywhere.
@@ -491,6 +515,7 @@ static void random_programs_compile_correctly(void **state) {
         seed % 2 == 0 ? random_program(seed, op_count) : random_cuda_program(seed, op_count);
     for (size_t i = 0; i < program->op_count; i++) {
       sum.ops_seen[program->ops[i].kind]++;
+      sum.by_data += mgl_op_shares_by_data(&program->ops[i]);
     }
     for (int i = 0; i < CASES; i++) {
       mgl_compile_override jit = {.op = "linear", .launch = MGL_LAUNCH_JIT};
@@ -522,7 +547,7 @@ static void random_programs_compile_correctly(void **state) {
   // The passes must also be of use.
   assert_true(sum.fused * 4 < sum.pairs && sum.pruned <= sum.fused);
   assert_true(sum.reused > 0 && sum.empty > 0 && sum.jit > 0);
-  assert_true(sum.widened > 0 && sum.extra > 0);
+  assert_true(sum.widened > 0 && sum.extra > 0 && sum.by_data > 0);
   print_message(
       "%llu tasks, %llu pairs, %llu events fused, %llu pruned, %llu empty tasks, %llu "
       "pieces of storage shared\n",

@@ -149,7 +149,8 @@ static void what_is_printed_is_read_again(void **state) {
       "\"capture_sizes\": [1, 8], \"splitting_ops\": [\"attention\", \"2.gated\"], "
       "\"copy_inputs\": true, \"use_compiler\": true, \"compile_sizes\": [3, \"capture_sizes\"], "
       "\"compiler_config\": {\"compiler\": \"nvrtc\"}, \"debug_dump_path\": \"/tmp/a \\u0022\", "
-      "\"cache_dir\": \"/tmp/b\", \"enforce_eager\": false, \"check_numbers\": false}";
+      "\"cache_dir\": \"/tmp/b\", \"enforce_eager\": false, \"check_numbers\": false, "
+      "\"expert_balance\": \"hybrid\"}";
   mgl_compilation c, again;
   mgl_text printed = {0};
   temp_folder folder;
@@ -253,7 +254,7 @@ static const bad bads[] = {
     {"{\"use_compiler\": true, \"level\": 0}", "use_compiler true: expected level 1, 2 or 3", 0},
     {"{\"use_compiler\": true, \"level\": 3}", "use_compiler true: on a GPU graph_mode", GPU},
     {"{\"use_compiler\": false}", "use_compiler false: ops of several ranks", RANKS},
-    {"{\"compiler_config\": {\"compiler\": \"nvcc\"}}", "settings: compiler_config: expected", 0},
+    {"{\"compiler_config\": {\"compiler\": \"gcc\"}}", "settings: compiler_config: expected", 0},
     {"{\"compiler_config\": [1]}", "settings: compiler_config: expected an object", 0},
     {"{\"inductor_compile_config\": {\"max_autotune\": true}}",
      "settings: inductor_compile_config: max_autotune: sizes of tiles are constants", 0},
@@ -262,6 +263,9 @@ static const bad bads[] = {
     {"{\"debug_dump_path\": \"/tmp\"}", "debug_dump_path: what runs on the CPU", GPU},
     {"{\"check_numbers\": true}", "check_numbers: expected level 0, 1 or 2", 0},
     {"{\"check_numbers\": true, \"level\": 3}", "check_numbers: expected level 0, 1 or 2", 0},
+    {"{\"expert_balance\": \"even\"}", "settings: expert_balance: expected columns, static,", 0},
+    {"{\"expert_balance\": 2}", "settings: expert_balance: expected a string", 0},
+    {"{\"expert_balance\": \"hybrid\"}", "expert_balance: a GPU's tasks share chosen", GPU},
     {"{\"cache_dir\": \"\"}", "settings: cache_dir: expected the path of a folder", 0},
     {"{\"cache_dir\": 7}", "settings: cache_dir: expected a string", 0},
     {"{\"debug_dump_path\": \"\"}", "settings: debug_dump_path: expected the path of a", 0},

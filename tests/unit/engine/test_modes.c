@@ -194,6 +194,46 @@ static void a_mixture_has_the_same_bits(void **state) {
   check_modes(&config);
 }
 
+// However tasks share the experts, in every mode.
+static void every_balance_has_the_same_bits(void **state) {
+  (void)state;
+  mgl_config config = mixture_config();
+  size_t expected_count = 0, found_count = 0;
+  float *expected = run_mode(&config, 1, MGL_MODE_MEGA, NULL, &expected_count);
+  for (uint32_t balance = 0; mgl_balance_name(balance) != NULL; balance++) {
+    mgl_compilation c;
+    char text[64];
+    (void)snprintf(text, sizeof text, "{\"expert_balance\": \"%s\"}", mgl_balance_name(balance));
+    read_compilation(&c, text);
+    for (int mode = 0; mode < MGL_MODE_COUNT; mode++) {
+      for (uint32_t threads = 1; threads <= 5; threads += 2) {
+        float *found = run_mode(&config, threads, (mgl_mode)mode, &c, &found_count);
+        assert_int_equal(found_count, expected_count);
+        if (memcmp(found, expected, found_count * sizeof *found) != 0) {
+          fail_msg("%s, %s, %u threads: other bits than in mode mega",
+                   mgl_mode_name((mgl_mode)mode), text, threads);
+        }
+        free(found);
+      }
+    }
+  }
+  free(expected);
+}
+
+static void a_dense_model_has_no_balance(void **state) {
+  (void)state;
+  mgl_compilation c;
+  mgl_error err = {0};
+  mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  mgl_model_folder folder = {.config = config};
+  mgl_runner *runner = NULL;
+  read_compilation(&c, "{\"expert_balance\": \"hybrid\"}");
+  const mgl_build build = {.weights = MGL_WEIGHTS_DUMMY, .sequence_tokens = 32, .compilation = &c};
+  assert_int_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_ERR_ARGUMENT);
+  assert_string_equal(
+      err.text, "expert_balance: expected a mixture of experts, found a model without experts");
+}
+
 static void ops_that_are_not_fused_have_the_same_bits(void **state) {
   (void)state;
   mgl_config config = small_config(MGL_FAMILY_PHI);
@@ -458,6 +498,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_dense_model_has_the_same_bits),
       cmocka_unit_test(a_mixture_has_the_same_bits),
+      cmocka_unit_test(every_balance_has_the_same_bits),
+      cmocka_unit_test(a_dense_model_has_no_balance),
       cmocka_unit_test(ops_that_are_not_fused_have_the_same_bits),
       cmocka_unit_test(requests_get_the_same_tokens_in_every_mode),
       cmocka_unit_test(modes_launch_what_they_say),

@@ -11,6 +11,8 @@
 #include <cmocka.h>
 
 #include "base/text.h"
+#include "graph/balance.h"
+#include "support/expert_owner.h"
 #include "support/programs.h"
 #include "support/random_program.h"
 #include "task/tile.h"
@@ -165,9 +167,15 @@ static void costs_are_the_bytes_moved(void **state) {
   mgl_graph_destroy(g);
 }
 
-// Writes of the output, tile by tile, into a map of its elements.
+// Writes of the output, tile by tile, into a map of its elements. Where data say what a tile writes of
+// the union that it declares, by routes that `seed` draws.
 static void count_writes(const mgl_graph *g, const mgl_op *op, uint32_t tokens, uint32_t strides,
-                         uint32_t step, unsigned char *map) {
+                         uint32_t step, uint64_t seed, unsigned char *map) {
+  const bool by_data = mgl_op_shares_by_data(op);
+  expert_owner owner;
+  if (by_data) {
+    expert_owner_init(&owner, g, op, tokens, seed);
+  }
   uint64_t columns = mgl_tensor_row_elements(&g->tensors[op->output]);
   uint32_t units = mgl_tile_units(g, op, tokens, strides);
   for (uint32_t begin = 0; begin < units; begin += step) {
@@ -178,7 +186,10 @@ static void count_writes(const mgl_graph *g, const mgl_op *op, uint32_t tokens, 
       const mgl_region *r = &access.writes[i];
       for (uint32_t row = r->row_begin; r->tensor == op->output && row < r->row_end; row++) {
         for (uint32_t column = r->column_begin; column < r->column_end; column++) {
-          map[row * columns + column]++;
+          const uint32_t unit = by_data ? expert_owner_unit(&owner, row, column) : begin;
+          if (begin <= unit && unit < end) {
+            map[row * columns + column]++;
+          }
         }
       }
     }
@@ -187,6 +198,7 @@ static void count_writes(const mgl_graph *g, const mgl_op *op, uint32_t tokens, 
 
 static void tiles_write_every_element_once(void **state) {
   (void)state;
+  uint32_t by_data = 0;
   for (uint64_t seed = 0; seed < 40; seed++) {
     random_source random = {seed};
     mgl_graph *g = random_program(seed, 25);
@@ -200,7 +212,9 @@ static void tiles_write_every_element_once(void **state) {
       }
       unsigned char *map = calloc(elements, 1);
       assert_non_null(map);
-      count_writes(g, op, tokens, 1, 1 + random_below(&random, 40), map);
+      const uint32_t step = 1 + random_below(&random, 40);
+      count_writes(g, op, tokens, 1, step, seed, map);
+      by_data += mgl_op_shares_by_data(op);
       for (uint64_t e = 0; e < elements; e++) {
         assert_int_equal(map[e], 1);
       }
@@ -208,6 +222,46 @@ static void tiles_write_every_element_once(void **state) {
     }
     mgl_graph_destroy(g);
   }
+  assert_true(by_data > 10);
+}
+
+// What a tile is said to have of the line of experts is what the inverse says, whatever the routes.
+static void shares_are_those_of_their_owners(void **state) {
+  (void)state;
+  uint32_t looked = 0;
+  for (uint64_t seed = 0; seed < 60; seed++) {
+    random_source random = {seed};
+    mgl_graph *g = random_program(seed, 25);
+    for (size_t i = 0; i < g->op_count; i++) {
+      const mgl_op *op = &g->ops[i];
+      const mgl_balance balance = mgl_op_balance(op);
+      if (!mgl_op_shares_by_data(op) || balance == MGL_BALANCE_DYNAMIC) {
+        continue;
+      }
+      expert_owner owner;
+      const uint32_t tokens = 1 + random_below(&random, 9);
+      expert_owner_init(&owner, g, op, tokens, seed);
+      const uint32_t step = 16 * (1 + random_below(&random, 3));
+      const bool all = balance == MGL_BALANCE_STATIC;
+      for (uint32_t begin = 0; begin < owner.columns; begin += step) {
+        const uint32_t end = begin + step < owner.columns ? begin + step : owner.columns;
+        for (uint32_t row = 0; row < tokens * owner.slots; row++) {
+          const uint32_t expert = expert_owner_expert(&owner, row);
+          const mgl_expert_share share = mgl_expert_share_of(balance, owner.columns, begin, end,
+                                                             all ? expert : owner.place[expert],
+                                                             all ? owner.experts : owner.chosen);
+          for (uint32_t column = 0; column < owner.columns; column++) {
+            const uint32_t unit = expert_owner_unit(&owner, row, column);
+            assert_int_equal(share.begin <= column && column < share.end,
+                             begin <= unit && unit < end);
+            looked++;
+          }
+        }
+      }
+    }
+    mgl_graph_destroy(g);
+  }
+  assert_true(looked > 10000);
 }
 
 int main(void) {
@@ -215,6 +269,7 @@ int main(void) {
       cmocka_unit_test(tiles_touch_the_regions_of_their_op),
       cmocka_unit_test(costs_are_the_bytes_moved),
       cmocka_unit_test(tiles_write_every_element_once),
+      cmocka_unit_test(shares_are_those_of_their_owners),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

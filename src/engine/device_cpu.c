@@ -149,6 +149,7 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   sizes->free_bytes = mgl_memory_available() / rank_count(job->build);
   sizes->weight_bytes = weights.vector_bytes + (mapped ? weights.made_bytes : weights.matrix_bytes);
   sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.made_bytes : 0;
+  sizes->cold_bytes = mapped ? mgl_cpu_weights_cold_bytes(job->program) : 0;
   sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
   sizes->step_bytes = mgl_cpu_weights_step_bytes(job->program);
   sizes->expert_bytes = mgl_cpu_weights_expert_bytes(job->program);

@@ -366,6 +366,21 @@ uint64_t mgl_cpu_weights_expert_bytes(const mgl_graph *graph) {
   return bytes;
 }
 
+uint64_t mgl_cpu_weights_cold_bytes(const mgl_graph *graph) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < graph->op_count; i++) {
+    const mgl_op *op = &graph->ops[i];
+    const mgl_op_range experts = mgl_op_inputs(op, MGL_ROLE_EXPERTS);
+    for (uint32_t j = experts.first; j < experts.first + experts.count; j++) {
+      const mgl_tensor *w = &graph->tensors[op->inputs[j]];
+      bytes += is_made(w)
+                   ? 0
+                   : (mgl_tensor_experts(w) - mgl_op_slots(graph, op)) * mgl_tensor_row_bytes(w);
+    }
+  }
+  return bytes;
+}
+
 typedef struct binder {
   const mgl_graph *graph;
   const mgl_checkpoint *checkpoint;

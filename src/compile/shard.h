@@ -15,8 +15,8 @@
 #include "graph/graph.h"
 
 // Cuts a canonical program (before op fusion) for `ranks` ranks, 2 to MGL_MAX_RANKS. Refuses with
-// MGL_ERR_UNSUPPORTED, and the name of the tensor, what cannot be divided (columns whose groups have
-// a scale each, too), mixtures of experts, sinks, and norms over all heads together.
+// MGL_ERR_UNSUPPORTED, and the name of the tensor, what cannot be divided (columns with groups of a
+// scale each, too), mixtures of experts, sinks, and norms over all heads together.
 mgl_status mgl_shard_program(const mgl_graph *program, uint32_t ranks, mgl_graph **out,
                              mgl_error *err);
 

@@ -1,7 +1,7 @@
 // Ops that a user of the library brings: what op.def says of others, at run time.
 //
-// A custom op is computed row by row: a row of its output (a token's, or a row of logits) comes from
-// the same rows of its activations and plan inputs, and from whole weights. So tiles, dependencies
+// A custom op is computed row by row: a row of its output (a token's, or of logits) comes from the
+// same rows of its activations and plan inputs, and from whole weights. So tiles, dependencies
 // and storage follow as for every other op (task/tile.h), and it runs in all modes. In the graph it
 // has the kind CUSTOM, or CUSTOM_UPDATE where it writes its first input in place.
 //

@@ -35,7 +35,7 @@ struct mgl_mega_mode {
   mgl_error error;  // of the ranks
   mgl_next_plan_callback *next;
   void *next_context;
-  const mgl_cpu_program *current;  // of the iteration that runs
+  mgl_cpu_program *current;  // of the iteration that runs
   const mgl_cpu_memory *memory;
 };
 
@@ -83,12 +83,19 @@ static bool is_follower(const mgl_mega_mode *mode) {
   return mode->ranks != NULL && mgl_ranks_rank(mode->ranks) != 0;
 }
 
+static void end_iteration(mgl_mega_mode *mode) {
+  if (mode->current != NULL) {
+    mgl_cpu_program_end_plan(mode->current);
+  }
+}
+
 static int next_plan(void *context, uint64_t iteration) {
   mgl_mega_mode *mode = context;
   mgl_logits logits = {0};
   if (iteration > 0 && mode->makes_logits) {
     logits = mgl_logits_of(mode->current);
   }
+  end_iteration(mode);
   const mgl_plan *plan = NULL;
   if (!is_follower(mode)) {
     plan = mode->next(mode->next_context, iteration > 0 ? &logits : NULL);
@@ -216,11 +223,14 @@ mgl_status mgl_mega_mode_run(mgl_mega_mode *mode, mgl_next_plan_callback *next, 
   mode->next = next;
   mode->next_context = context;
   mode->error = (mgl_error){0};
-  if (mode->ranks == NULL) {
-    return mgl_cpu_mega_run(mode->mega, err);
+  if (mode->ranks != NULL) {
+    MGL_TRY(mgl_ranks_post(mode->ranks, MGL_RANK_RUN, NULL, err));
   }
-  MGL_TRY(mgl_ranks_post(mode->ranks, MGL_RANK_RUN, NULL, err));
   mgl_status status = mgl_cpu_mega_run(mode->mega, err);
+  end_iteration(mode);  // of a run that failed in the middle of it
+  if (mode->ranks == NULL) {
+    return status;
+  }
   if (status == MGL_OK && mode->error.status != MGL_OK) {
     status = mgl_error_set(err, mode->error.status, "%s", mode->error.text);
   }

@@ -9,7 +9,7 @@
 #include "device/cpu/cpu_linears.h"
 #include "device/cpu/cpu_mega.h"
 #include "device/cpu/cpu_tasks.h"
-#include "engine/debug_dump.h"
+#include "device/debug_dump.h"
 #include "graph/graph_text.h"
 
 enum {
@@ -124,6 +124,24 @@ static const char *op_name(void *context, const mgl_task_graph *graph, uint32_t 
   return mode->program->tensors[mode->program->ops[op].output].name;
 }
 
+static mgl_status compile_graph(mgl_mega_mode *mode, const mgl_device_job *job, uint32_t i,
+                                mgl_error *err) {
+  char name[64];
+  mgl_text passes = {0};
+  mgl_compile_options compile = mgl_build_compile(job->build, job->sizes, MGL_TARGET_CPU, 1u << i);
+  if (mgl_debug_dump_folder(job->build->compilation) != NULL) {
+    compile.dump = MGL_ALL_PASSES;
+    compile.dump_text = &passes;
+  }
+  mgl_status status = mgl_compile(mode->program, &compile, &mode->graphs[i], NULL, err);
+  (void)snprintf(name, sizeof name, "MEGA-%u.passes.txt", 1u << i);
+  if (status == MGL_OK) {
+    status = mgl_debug_dump(job->build, name, &passes, err);
+  }
+  mgl_text_free(&passes);
+  return status;
+}
+
 static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
                                  const mgl_device_job *job, mgl_simd simd, mgl_error *err) {
   uint32_t count = graph_for(job->sizes->limits.tokens) + 1;
@@ -132,10 +150,8 @@ static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
   MGL_TRY(mgl_build_take_given(job->build, job->sizes, MGL_TARGET_CPU, mode->program, mode->graphs,
                                mode->is_given, count, err));
   for (uint32_t i = 0; i < count; i++) {
-    mgl_compile_options compile =
-        mgl_build_compile(job->build, job->sizes, MGL_TARGET_CPU, 1u << i);
     if (!mode->is_given[i]) {
-      MGL_TRY(mgl_compile(mode->program, &compile, &mode->graphs[i], NULL, err));
+      MGL_TRY(compile_graph(mode, job, i, err));
     }
     mgl_cpu_program_options program = {.simd = simd, .task_graph = mode->graphs[i]};
     MGL_TRY(mgl_cpu_program_create(mode->program, memory, &program, &mode->programs[i], err));

@@ -369,8 +369,8 @@ MEGALITH_API megalith_status megalith_engine_run(megalith_engine *engine, megali
 // Makes the megalith_engine_run that is going on return after its iteration; without one, the next
 // one returns at once. Nothing is lost. Does nothing with `background`.
 MEGALITH_API void megalith_engine_stop(megalith_engine *engine);
-// MEGALITH_OK, or why the engine has failed: its requests have ended so, new ones are refused, and it
-// can only be destroyed. With `background` told within a second, even while there is no work.
+// MEGALITH_OK, or why the engine has failed: its requests have ended so, new ones are refused, and
+// it can only be destroyed. With `background` told within a second, even while there is no work.
 MEGALITH_API megalith_status megalith_engine_check(const megalith_engine *engine,
                                                    megalith_error *error);
 // Whether some request is neither over (THE LIFE OF A REQUEST) nor paused, or something that was

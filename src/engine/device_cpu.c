@@ -13,7 +13,7 @@
 #include "device/cpu/cpu_weights.h"
 #include "device/cpu/read_ceiling.h"
 #include "device/cpu/team.h"
-#include "engine/debug_dump.h"
+#include "device/debug_dump.h"
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
 #include "engine/mega_mode.h"
@@ -261,6 +261,7 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
   m->job = *job;
   MGL_TRY(start_ranks(m, job, &shared, err));  // before there are threads
   mgl_status status = check_level(m, job, err);
+  mgl_debug_dump_rank(m->ranks != NULL ? mgl_ranks_rank(m->ranks) : 0);
   if (status == MGL_OK) {  // a folder that cannot be written is told before weights are read
     status = mgl_debug_dump_program(job->build, "program.txt", job->program, err);
   }

@@ -1,9 +1,9 @@
 // Ops that a user of the library brings: what op.def says of others, at run time.
 //
-// A custom op is computed row by row: a row of its output (a token's, or a row of logits) comes
-// from the same rows of its activations and plan inputs, and from whole weights. So tiles,
-// dependencies and storage follow as for every other op (task/tile.h), and it runs in all modes. In
-// the graph it has the kind CUSTOM, or CUSTOM_UPDATE where it writes its first input in place.
+// A custom op is computed row by row: a row of its output (a token's, or of logits) comes from the
+// same rows of its activations and plan inputs, and from whole weights. So tiles, dependencies
+// and storage follow as for every other op (task/tile.h), and it runs in all modes. In the graph it
+// has the kind CUSTOM, or CUSTOM_UPDATE where it writes its first input in place.
 //
 // Registered once for the process and never removed: programs point to them. Thread-safe.
 #ifndef MGL_GRAPH_CUSTOM_OP_H

@@ -452,6 +452,43 @@ static void add_op(generator *s, bool is_cuda) {
   }
 }
 
+// Adds up a linear's results, which nothing else reads, over the ranks.
+static void add_all_reduce(generator *s, uint32_t ranks) {
+  static const shape from[] = {NORMED, ATTENDED, GATED};
+  const uint32_t kind = below(s, 3);
+  const uint32_t k[] = {s->d, s->heads * s->head_dim, s->f};
+  uint32_t residual = pick(s, HIDDEN);
+  uint32_t x = pick(s, from[kind]);
+  if (residual == MGL_NO_TENSOR || x == MGL_NO_TENSOR) {
+    return;
+  }
+  take_over(s, HIDDEN, residual);
+  mgl_op op = {.kind = MGL_OP_LINEAR, .input_count = 2, .inputs = {x, matrix(s, s->d, k[kind])}};
+  uint32_t part = append(s, op, HIDDEN);
+  take_over(s, HIDDEN, part);
+  char name[32];
+  (void)snprintf(name, sizeof name, "t%u", s->next_name++);
+  s->was_read[residual] = s->was_read[part] = 1;
+  keep(s, HIDDEN, mgl_graph_all_reduce(s->g, name, residual, part, ranks));
+}
+
+static void add_all_gather(generator *s, uint32_t ranks) {
+  uint32_t x = pick(s, HIDDEN);
+  if (x == MGL_NO_TENSOR) {
+    return;
+  }
+  mgl_op op = {.kind = MGL_OP_LOGITS,
+               .input_count = 4,
+               .inputs = {x, vector(s, s->d), s->logit_rows, matrix(s, s->v, s->d)}};
+  op.attrs[MGL_ATTR_EPS] = 1e-6;
+  uint32_t part = append(s, op, LOGITS);
+  char name[32];
+  (void)snprintf(name, sizeof name, "t%u", s->next_name++);
+  take_over(s, LOGITS, part);
+  s->was_read[part] = 1;
+  mgl_graph_mark_output(s->g, mgl_graph_all_gather(s->g, name, part, ranks));
+}
+
 static void begin(generator *s) {
   mgl_error err = {0};
   static const uint32_t widths[] = {16, 40, 64, 96};
@@ -479,7 +516,7 @@ static void begin(generator *s) {
   add_source(s, false);
 }
 
-static mgl_graph *make_program(uint64_t seed, uint32_t op_count, bool is_cuda) {
+static mgl_graph *make_program(uint64_t seed, uint32_t op_count, bool is_cuda, uint32_t ranks) {
   generator *s = calloc(1, sizeof *s);
   if (s == NULL) {
     abort();
@@ -490,7 +527,14 @@ static mgl_graph *make_program(uint64_t seed, uint32_t op_count, bool is_cuda) {
     add_next_plan(s);
   }
   for (uint32_t i = 0; s->g->op_count < op_count && i < op_count * 10; i++) {
-    add_op(s, is_cuda);
+    if (ranks > 1 && below(s, 5) == 0) {
+      add_all_reduce(s, ranks);
+    } else {
+      add_op(s, is_cuda);
+    }
+  }
+  if (ranks > 1) {
+    add_all_gather(s, ranks);
   }
   for (uint32_t i = is_cuda ? 1 + below(s, 2) : 0; i > 0; i--) {
     add_sample(s);
@@ -513,9 +557,13 @@ static mgl_graph *make_program(uint64_t seed, uint32_t op_count, bool is_cuda) {
 }
 
 mgl_graph *random_program(uint64_t seed, uint32_t op_count) {
-  return make_program(seed, op_count, false);
+  return make_program(seed, op_count, false, 1);
 }
 
 mgl_graph *random_cuda_program(uint64_t seed, uint32_t op_count) {
-  return make_program(seed, op_count, true);
+  return make_program(seed, op_count, true, 1);
+}
+
+mgl_graph *random_rank_program(uint64_t seed, uint32_t op_count, uint32_t ranks) {
+  return make_program(seed, op_count, false, ranks);
 }

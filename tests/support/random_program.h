@@ -18,5 +18,7 @@ uint32_t random_below(random_source *source, uint32_t limit);
 mgl_graph *random_program(uint64_t seed, uint32_t op_count);
 // The same with next_plan and one or two sample ops, which the CPU does not run.
 mgl_graph *random_cuda_program(uint64_t seed, uint32_t op_count);
+// The program of each of several CPU ranks, with exchanges between them.
+mgl_graph *random_rank_program(uint64_t seed, uint32_t op_count, uint32_t ranks);
 
 #endif

@@ -57,7 +57,7 @@ static void note_part(const mgl_cpu_program *p, uint32_t worker, size_t row, siz
 void mgl_cpu_program_note_logits(const mgl_cpu_program *p, uint32_t tensor, uint32_t worker,
                                  size_t begin, size_t end) {
   if (tensor == p->logits) {
-    note_part(p, worker, 0, p->plan->logit_row_count, begin, end);
+    note_part(p, worker, 0, p->dims.logit_rows, begin, end);
   }
 }
 
@@ -71,7 +71,7 @@ void mgl_cpu_program_note_logit_rows(const mgl_cpu_program *p, uint32_t tensor, 
 
 const uint32_t *mgl_cpu_program_best_logits(const mgl_cpu_program *p) {
   const mgl_cpu_memory *memory = p->memory;
-  for (uint32_t row = 0; row < p->plan->logit_row_count; row++) {
+  for (uint32_t row = 0; row < p->dims.logit_rows; row++) {
     mgl_logit_note best = {0};
     for (uint32_t worker = 0; worker < memory->options.workers; worker++) {
       const mgl_logit_note *note = &memory->logit_notes[(size_t)worker * memory->logit_rows + row];

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/new_file.h"
 
-enum { PATH_BYTES = MGL_CACHE_FOLDER_BYTES + 128, NAME_BYTES = 96 };
+enum { PATH_BYTES = MGL_CACHE_FOLDER_BYTES + 128, NAME_BYTES = MGL_CUDA_CACHE_NAME_BYTES };
 
 // A file begins with this header; the cubin follows, and nothing else.
 typedef struct header {
@@ -29,7 +29,7 @@ enum { VERSION = 1 };
 
 _Static_assert(sizeof(header) == 80, "no padding that a checksum would read");
 
-static void file_name(const mgl_cuda_cache_key *key, char out[NAME_BYTES]) {
+void mgl_cuda_cache_name(const mgl_cuda_cache_key *key, char out[MGL_CUDA_CACHE_NAME_BYTES]) {
   char hash[MGL_HASH_TEXT_BYTES];
   mgl_hash_text(key->source, hash);
   (void)snprintf(out, NAME_BYTES, "%s-%.16s%d.%d.cubin", hash, key->compiler, key->major,
@@ -118,7 +118,7 @@ bool mgl_cuda_cache_read(const char *folder, const mgl_cuda_cache_key *key, void
   if (key->major == 0) {
     return read_any(folder, key, out_cubin, out_bytes, usage);
   }
-  file_name(key, name);
+  mgl_cuda_cache_name(key, name);
   (void)snprintf(path, sizeof path, "%.4095s/%s", folder, name);
   return read_file(path, key, out_cubin, out_bytes, usage);
 }
@@ -139,7 +139,7 @@ mgl_status mgl_cuda_cache_write(const char *folder, const mgl_cuda_cache_key *ke
               .bytes = bytes};
   memcpy(h.magic, magic, sizeof magic);
   h.checksum = checksum_of(&h, cubin);
-  file_name(key, name);
+  mgl_cuda_cache_name(key, name);
   (void)snprintf(path, sizeof path, "%.4095s/%s", folder, name);
   MGL_TRY(mgl_cache_folder_make(folder, err));
   mgl_status status = mgl_new_file_create(path, &file, err);

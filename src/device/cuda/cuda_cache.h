@@ -32,6 +32,10 @@ enum { MGL_CUDA_CACHE_MAX_BYTES = 64 << 20 };
 bool mgl_cuda_cache_read(const char *folder, const mgl_cuda_cache_key *key, void **out_cubin,
                          size_t *out_bytes, mgl_cuda_usage *usage);
 
+// The name of the file of that key.
+enum { MGL_CUDA_CACHE_NAME_BYTES = 96 };
+void mgl_cuda_cache_name(const mgl_cuda_cache_key *key, char out[MGL_CUDA_CACHE_NAME_BYTES]);
+
 // Makes the folder (base/cache_folder.h) if it is missing.
 mgl_status mgl_cuda_cache_write(const char *folder, const mgl_cuda_cache_key *key,
                                 const void *cubin, size_t bytes, const mgl_cuda_usage *usage,

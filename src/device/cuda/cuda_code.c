@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/file_lock.h"
 #include "device/cuda/cuda_compiler.h"
+#include "device/debug_dump.h"
 
 enum { POLL_MS = 20 };
 
@@ -89,6 +90,29 @@ static mgl_status compile_once(const mgl_cuda_compiler *compiler, const mgl_cuda
   return status;
 }
 
+// What the compiler is given, and the name of the cubin, as "SOURCE.options.txt".
+static mgl_status dump(const mgl_cuda_device *device, const mgl_cuda_job *job,
+                       const mgl_cuda_cache_key *key, mgl_error *err) {
+  char options[MGL_CUDA_MAX_OPTIONS][MGL_CUDA_OPTION_BYTES];
+  char name[128], cubin[MGL_CUDA_CACHE_NAME_BYTES];
+  const char *slash = strrchr(job->name, '/');
+  mgl_text text = {0};
+  if (device->dump_folder[0] == 0) {
+    return MGL_OK;
+  }
+  mgl_cuda_cache_name(key, cubin);
+  mgl_text_format(&text, "source %s\ncompiler %s %d.%d\ncubin %s\n", job->name, key->compiler,
+                  key->major, key->minor, cubin);
+  int count = mgl_cuda_options_make(job->architecture, job->shape, options);
+  for (int i = 0; i < count; i++) {
+    mgl_text_format(&text, "%s\n", options[i]);
+  }
+  (void)snprintf(name, sizeof name, "%.80s.options.txt", slash != NULL ? slash + 1 : job->name);
+  mgl_status status = mgl_debug_dump_file(device->dump_folder, name, &text, err);
+  mgl_text_free(&text);
+  return status;
+}
+
 mgl_status mgl_cuda_code_get(const mgl_cuda_device *device, const char *name,
                              const mgl_cuda_shape *shape, const char *kernel, mgl_cuda_code *out,
                              mgl_error *err) {
@@ -104,6 +128,7 @@ mgl_status mgl_cuda_code_get(const mgl_cuda_device *device, const char *name,
   mgl_cuda_architecture(device, architecture);
   MGL_TRY(compiler->compute_hash(&job, &key.source, err));
   mgl_status status = compiler->initialise_cache(folder, &key, err);
+  MGL_TRY(dump(device, &job, &key, err));
   if (folder != NULL && compiler->load(folder, &key, out)) {
     out->cached = true;
     return MGL_OK;

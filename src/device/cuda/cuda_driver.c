@@ -142,6 +142,7 @@ mgl_status mgl_cuda_device_open(int ordinal, mgl_cuda_device *out, mgl_error *er
 void mgl_cuda_device_choose_code(mgl_cuda_device *device, const mgl_compilation *c) {
   if (c != NULL) {
     memcpy(device->cache_folder, c->cache_dir, sizeof device->cache_folder);
+    memcpy(device->dump_folder, c->debug_dump_path, sizeof device->dump_folder);
     device->compiler = mgl_cuda_compiler_of(c->compiler);
   }
 }

@@ -1,6 +1,7 @@
 // Random tensor programs through the whole compiler, every property judged by independent, naive
 // code: all pairs of regions, bit matrices of what comes before what, and a symbolic execution that
-// runs tasks in random orders and looks at every byte that a task reads.
+// runs tasks in random orders and looks at every byte that a task reads; of several ranks, in random
+// orders of all their tasks, at every byte of every rank.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,9 +21,9 @@
 #include "support/random_program.h"
 
 #ifdef MGL_TEST_SANITIZED
-enum { PROGRAMS = 60, CASES = 1 };
+enum { PROGRAMS = 60, RANK_PROGRAMS = 20, CASES = 1 };
 #else
-enum { PROGRAMS = 200, CASES = 3 };
+enum { PROGRAMS = 200, RANK_PROGRAMS = 80, CASES = 3 };
 #endif
 
 // --- brute force ---------------------------------------------------------------------------------
@@ -255,6 +256,8 @@ static uint32_t check_layout(const mgl_tgraph *tg, const mgl_task_graph *g,
 // Each byte of the block holds the tensor that last wrote it. Each KV head counts the tasks of each
 // op that have written it.
 typedef struct machine {
+  struct machine *all;  // [ranks]
+  uint32_t ranks;
   const mgl_graph *program;
   const mgl_task_graph *g;
   uint32_t *owner;
@@ -324,7 +327,11 @@ static void run_task(machine *m, const mgl_task *task, const uint32_t *task_coun
   for (uint32_t i = 0; i < access.read_count; i++) {
     const mgl_region *r = &access.reads[i];
     if (m->program->tensors[r->tensor].placement == MGL_PLACE_ACTIVATION) {
+      const bool is_part = r->tensor == mgl_op_input(op, MGL_ROLE_PART);
       each_byte(m, r, false, r->tensor);
+      for (uint32_t rank = 0; is_part && rank < m->ranks; rank++) {
+        each_byte(&m->all[rank], r, false, r->tensor);
+      }
     } else {
       check_kv(m, task->op, r->tensor, task_counts);
     }
@@ -343,61 +350,97 @@ static void run_task(machine *m, const mgl_task *task, const uint32_t *task_coun
   m->tasks_done[task->op]++;
 }
 
+static void trigger(machine *m, uint32_t event_idx) {
+  const mgl_event *event = &m->g->events[event_idx];
+  const uint32_t ranks = (event->flags & MGL_EVENT_REMOTE) != 0 ? m->ranks : 1;
+  if (++m->triggers[event_idx] == event->trigger_count * ranks) {
+    for (uint32_t i = event->first_task; i < event->last_task; i++) {
+      m->ready[m->ready_count++] = i;
+    }
+  }
+}
+
 static void finish_task(machine *m, uint32_t task, const uint32_t *task_counts) {
   if (m->g->tasks[task].op != MGL_NO_OP) {
     run_task(m, &m->g->tasks[task], task_counts);
   }
   m->done_count++;
   uint32_t event = m->g->tasks[task].trigger_event;
-  if (++m->triggers[event] == m->g->events[event].trigger_count) {
-    for (uint32_t i = m->g->events[event].first_task; i < m->g->events[event].last_task; i++) {
-      m->ready[m->ready_count++] = i;
-    }
+  if ((m->g->events[event].flags & MGL_EVENT_REMOTE) == 0) {
+    trigger(m, event);
+    return;
+  }
+  for (uint32_t rank = 0; rank < m->ranks; rank++) {
+    trigger(&m->all[rank], event);
   }
 }
 
-// Runs all tasks, any ready one next.
-static void execute(const mgl_graph *program, const mgl_task_graph *g, random_source *random) {
-  machine m = {.program = program, .g = g, .routes = random_below(random, 1000)};
-  m.owner = malloc((g->activation_bytes + 1) * sizeof *m.owner);
-  m.tasks_done = calloc(program->op_count, sizeof *m.tasks_done);
-  m.triggers = calloc(g->event_count, sizeof *m.triggers);
-  m.ready = calloc(g->task_count, sizeof *m.ready);
-  uint32_t *task_counts = calloc(program->op_count, sizeof *task_counts);
-  assert_true(m.owner != NULL && m.tasks_done != NULL && m.triggers != NULL && m.ready != NULL &&
-              task_counts != NULL);
-  memset(m.owner, 0xff, (g->activation_bytes + 1) * sizeof *m.owner);
-  for (uint32_t i = 0; i < g->task_count; i++) {
-    if (i < g->ready_count) {
-      m.ready[m.ready_count++] = i;
+static void open_machine(machine *m) {
+  const mgl_task_graph *g = m->g;
+  m->owner = malloc((g->activation_bytes + 1) * sizeof *m->owner);
+  m->tasks_done = calloc(m->program->op_count, sizeof *m->tasks_done);
+  m->triggers = calloc(g->event_count, sizeof *m->triggers);
+  m->ready = calloc(g->task_count, sizeof *m->ready);
+  assert_true(m->owner != NULL && m->tasks_done != NULL && m->triggers != NULL && m->ready != NULL);
+  memset(m->owner, 0xff, (g->activation_bytes + 1) * sizeof *m->owner);
+  for (uint32_t i = 0; i < g->ready_count; i++) {
+    m->ready[m->ready_count++] = i;
+  }
+}
+
+// All tasks have run, and outputs are still there when the iteration is over.
+static void close_machine(machine *m) {
+  const mgl_graph *program = m->program;
+  const mgl_dim_values dims = {m->g->tokens, m->g->tokens, m->g->tokens};
+  assert_int_equal(m->done_count, m->g->task_count);
+  for (uint32_t i = 0; i < program->tensor_count; i++) {
+    if (program->tensors[i].is_output) {
+      mgl_region whole = {.tensor = i,
+                          .row_end = (uint32_t)mgl_dim_value(program->tensors[i].dims[0], &dims),
+                          .column_end = (uint32_t)mgl_tensor_row_elements(&program->tensors[i])};
+      each_byte(m, &whole, false, i);
     }
+  }
+  free(m->owner);
+  free(m->tasks_done);
+  free(m->triggers);
+  free(m->ready);
+}
+
+// Runs all tasks of all ranks, any ready one next.
+static void execute(const mgl_graph *program, const mgl_task_graph *g, uint32_t ranks,
+                    random_source *random) {
+  machine all[MGL_MAX_RANKS];
+  const uint64_t routes = random_below(random, 1000);
+  for (uint32_t rank = 0; rank < ranks; rank++) {
+    all[rank] = (machine){.all = all, .ranks = ranks, .program = program, .g = g, .routes = routes};
+    open_machine(&all[rank]);
+  }
+  uint32_t *task_counts = calloc(program->op_count, sizeof *task_counts);
+  assert_non_null(task_counts);
+  for (uint32_t i = 0; i < g->task_count; i++) {
     if (g->tasks[i].op != MGL_NO_OP) {
       task_counts[g->tasks[i].op]++;
     }
   }
   bool newest_first = random_below(random, 2) == 0;
-  while (m.ready_count > 0) {
-    uint32_t at = newest_first && random_below(random, 4) != 0
-                      ? m.ready_count - 1
-                      : random_below(random, m.ready_count);
-    uint32_t task = m.ready[at];
-    m.ready[at] = m.ready[--m.ready_count];
-    finish_task(&m, task, task_counts);
-  }
-  assert_int_equal(m.done_count, g->task_count);
-  const mgl_dim_values dims = {g->tokens, g->tokens, g->tokens};
-  for (uint32_t i = 0; i < program->tensor_count; i++) {
-    if (program->tensors[i].is_output) {  // still there when the iteration is over
-      mgl_region whole = {.tensor = i,
-                          .row_end = (uint32_t)mgl_dim_value(program->tensors[i].dims[0], &dims),
-                          .column_end = (uint32_t)mgl_tensor_row_elements(&program->tensors[i])};
-      each_byte(&m, &whole, false, i);
+  for (uint64_t left = (uint64_t)g->task_count * ranks; left > 0; left--) {
+    uint32_t rank = ranks > 1 ? random_below(random, ranks) : 0;
+    for (uint32_t tries = 0; all[rank].ready_count == 0; tries++) {
+      assert_true(tries < ranks);
+      rank = (rank + 1) % ranks;
     }
+    machine *m = &all[rank];
+    uint32_t at = newest_first && random_below(random, 4) != 0
+                      ? m->ready_count - 1
+                      : random_below(random, m->ready_count);
+    uint32_t task = m->ready[at];
+    m->ready[at] = m->ready[--m->ready_count];
+    finish_task(m, task, task_counts);
   }
-  free(m.owner);
-  free(m.tasks_done);
-  free(m.triggers);
-  free(m.ready);
+  for (uint32_t rank = 0; rank < ranks; rank++) {
+    close_machine(&all[rank]);
+  }
   free(task_counts);
 }
 
@@ -455,7 +498,7 @@ static void check_grain(const mgl_graph *program, const mgl_task_graph *g) {
   }
 }
 
-static void check_case(const mgl_graph *program, const mgl_compile_options *options,
+static void check_case(const mgl_graph *program, const mgl_compile_options *options, uint32_t ranks,
                        random_source *random, totals *sum) {
   mgl_tgraph tg = {.program = program, .options = options};
   MUST(mgl_pass_partition(&tg, &err));
@@ -489,7 +532,7 @@ static void check_case(const mgl_graph *program, const mgl_compile_options *opti
   sum->reused += check_layout(&tg, g, &order);
   sum->widened += report.widened_ops;
   free(order.bits);
-  execute(program, g, random);
+  execute(program, g, ranks, random);
   check_json(program, g);
   sum->tasks += report.task_count;
   sum->pairs += report.dependent_pairs;
@@ -534,14 +577,16 @@ static void random_programs_compile_correctly(void **state) {
           .exact = random_below(&random, 2) == 0,
           .verify = true,
       };
-      check_case(program, &options, &random, &sum);
+      check_case(program, &options, 1, &random, &sum);
     }
     mgl_graph_destroy(program);
   }
   for (int i = 0; i < MGL_OP_COUNT; i++) {
-    // Exchanges stand only where mgl_shard_program puts them (test_shard.c).
+    // Exchanges have a test of their own, below.
     // Fused mixtures, only where mgl_fuse_ops_cuda puts them (test_cuda_target.c).
-    bool mixture = i == MGL_OP_ROUTER || i == MGL_OP_EXPERTS_UP || i == MGL_OP_EXPERTS_DOWN;
+    // Custom ops are the user's.
+    bool mixture = i == MGL_OP_ROUTER || i == MGL_OP_EXPERTS_UP || i == MGL_OP_EXPERTS_DOWN ||
+                   i == MGL_OP_CUSTOM || i == MGL_OP_CUSTOM_UPDATE;
     assert_true(sum.ops_seen[i] > 0 || mixture || mgl_op_kind_is_exchange((uint32_t)i));
   }
   // The passes must also be of use.
@@ -556,7 +601,36 @@ static void random_programs_compile_correctly(void **state) {
       (unsigned long long)sum.reused);
 }
 
+static void random_exchanges_compile_correctly(void **state) {
+  (void)state;
+  static const uint32_t tokens[] = {1, 2, 8, 64};
+  static const uint32_t workers[] = {1, 2, 3, 7, 32};
+  totals sum = {0};
+  for (uint64_t seed = 0; seed < RANK_PROGRAMS; seed++) {
+    random_source random = {seed * 37 + 11};
+    const uint32_t ranks = 2u << random_below(&random, 3);
+    mgl_graph *program = random_rank_program(seed, 6 + random_below(&random, 25), ranks);
+    for (size_t i = 0; i < program->op_count; i++) {
+      sum.ops_seen[program->ops[i].kind]++;
+    }
+    for (int i = 0; i < CASES; i++) {
+      const mgl_compile_options options = {.tokens = tokens[random_below(&random, 4)],
+                                           .workers = workers[random_below(&random, 5)],
+                                           .launch = (mgl_launch)random_below(&random, 3),
+                                           .coarse = random_below(&random, 6) == 0,
+                                           .exact = random_below(&random, 2) == 0,
+                                           .verify = true};
+      check_case(program, &options, ranks, &random, &sum);
+    }
+    mgl_graph_destroy(program);
+  }
+  assert_true(sum.ops_seen[MGL_OP_ALL_REDUCE] > RANK_PROGRAMS &&
+              sum.ops_seen[MGL_OP_ALL_GATHER] > RANK_PROGRAMS / 2);
+  assert_true(sum.reused > 0 && sum.empty > 0 && sum.jit > 0);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_programs_compile_correctly)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_programs_compile_correctly),
+                                     cmocka_unit_test(random_exchanges_compile_correctly)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -260,7 +260,6 @@ static const bad bads[] = {
      "settings: inductor_compile_config: max_autotune: sizes of tiles are constants", 0},
     {"{\"compiler_config\": {\"compiler\": \"nvrtc\"}}", "compiler_config: on the CPU no", CPU},
     {"{\"compile_sizes\": [4]}", "compile_sizes: a GPU's kernels are compiled for any", GPU},
-    {"{\"debug_dump_path\": \"/tmp\"}", "debug_dump_path: what runs on the CPU", GPU},
     {"{\"check_numbers\": true}", "check_numbers: expected level 0, 1 or 2", 0},
     {"{\"check_numbers\": true, \"level\": 3}", "check_numbers: expected level 0, 1 or 2", 0},
     {"{\"expert_balance\": \"even\"}", "settings: expert_balance: expected columns, static,", 0},

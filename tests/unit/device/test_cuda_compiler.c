@@ -191,6 +191,30 @@ static void a_start_compiles_and_the_next_one_loads(void **state) {
   world_end(&w);
 }
 
+static void what_the_compiler_is_given_is_dumped(void **state) {
+  (void)state;
+  world w;
+  char path[TEMP_PATH_BYTES + 64], text[1 << 13] = "";
+  temp_folder folder;
+  world_init(&w);
+  temp_folder_create(&folder);
+  (void)snprintf(w.device.dump_folder, sizeof w.device.dump_folder, "%s", folder.path);
+  start(&w, false, 1, NULL);
+  (void)snprintf(path, sizeof path, "%s/rank_0/any.cu.options.txt", folder.path);
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+  (void)fclose(file);
+  assert_memory_equal(text, "source any.cu\ncompiler fake 1.0\ncubin ", 38);
+  assert_non_null(strstr(text, "-fake1.0.cubin\n--gpu-architecture=sm_90\n"));
+  assert_non_null(strstr(text, "\n-DMGL_GROUP=42\n"));
+  assert_int_equal(unlink(path), 0);
+  (void)snprintf(path, sizeof path, "%s/rank_0", folder.path);
+  assert_int_equal(rmdir(path), 0);
+  temp_folder_remove(&folder);
+  world_end(&w);
+}
+
 static void many_processes_compile_once(void **state) {
   (void)state;
   enum { PROCESSES = 40 };
@@ -441,6 +465,7 @@ static void nvcc_compiles_the_same_source(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_start_compiles_and_the_next_one_loads),
+      cmocka_unit_test(what_the_compiler_is_given_is_dumped),
       cmocka_unit_test(many_processes_compile_once),
       cmocka_unit_test(threads_compile_once),
       cmocka_unit_test(a_killed_compiler_is_replaced),

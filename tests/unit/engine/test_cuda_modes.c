@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -17,6 +18,7 @@
 #include "support/plan_feed.h"
 #include "support/poisoned_model.h"
 #include "support/programs.h"
+#include "support/temp_folder.h"
 
 enum { VOCAB = 300, CONTEXT = 64, SEQUENCES = 14, TOKENS = 40, LAYERS = 2 };
 
@@ -150,6 +152,39 @@ static void modes_have_the_same_bits_and_launch_what_they_say(void **state) {
   free(expected);
 }
 
+static bool takes_file(const temp_folder *folder, const char *name, const char *content) {
+  char path[TEMP_PATH_BYTES + 64], text[64] = "";
+  (void)snprintf(path, sizeof path, "%s/rank_0/%s", folder->path, name);
+  FILE *file = fopen(path, "r");
+  if (file != NULL) {
+    (void)!fgets(text, sizeof text, file);
+    (void)fclose(file);
+  }
+  return strncmp(text, content, strlen(content)) == 0 && unlink(path) == 0;
+}
+
+static void what_was_captured_is_dumped(void **state) {
+  (void)state;
+  temp_folder folder;
+  char json[TEMP_PATH_BYTES + 200];
+  temp_folder_create(&folder);
+  (void)snprintf(json, sizeof json,
+                 "{\"graph_mode\": \"FULL_AND_PIECEWISE\", \"capture_sizes\": [4], "
+                 "\"debug_dump_path\": \"%s\"}",
+                 folder.path);
+  mgl_runner *runner = make_runner(json);
+  mgl_runner_destroy(runner);
+  assert_true(takes_file(&folder, "program.txt", "program qwen3"));
+  assert_true(takes_file(&folder, "FULL-4-4.piece-0.dot", "digraph { "));
+  for (uint32_t i = 0; i <= LAYERS; i++) {  // the ops between them have no graph
+    (void)snprintf(json, sizeof json, "PIECEWISE-4-4.piece-%u.dot", 2 * i);
+    assert_true(takes_file(&folder, json, "digraph { "));
+  }
+  (void)snprintf(json, sizeof json, "%s/rank_0", folder.path);
+  assert_int_equal(rmdir(json), 0);  // there is nothing else
+  temp_folder_remove(&folder);
+}
+
 // 13 sequences run as 16; sizes are captured before anything runs, the smallest last.
 static void sizes_are_captured_before_largest_first(void **state) {
   (void)state;
@@ -256,6 +291,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(modes_have_the_same_bits_and_launch_what_they_say),
       cmocka_unit_test(sizes_are_captured_before_largest_first),
+      cmocka_unit_test(what_was_captured_is_dumped),
       cmocka_unit_test(a_failed_capture_is_an_error),
       cmocka_unit_test(a_nan_is_found_where_it_is_made),
       cmocka_unit_test(what_a_gpu_lacks_is_refused_with_the_reason),

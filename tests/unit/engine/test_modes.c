@@ -445,6 +445,8 @@ static void what_was_compiled_is_dumped(void **state) {
                                       "PIECEWISE-4.graph-2.json",
                                       "FULL-4.graph-0.json",
                                       "FULL-4.pieces.txt",
+                                      "FULL-4.passes.txt",
+                                      "PIECEWISE-4.passes.txt",
                                       "PIECEWISE-4.graph-1.json"};
   temp_folder folder;
   char json[TEMP_PATH_BYTES + 200];

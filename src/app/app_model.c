@@ -12,18 +12,12 @@
 #include "device/cuda/cuda_ranks.h"
 
 enum {
-  MAX_PATH_BYTES = 4096,
   TRACE_TASKS = 65536,  // tasks of each worker that --trace keeps
   TRACE_SPANS = 1024,   // on a GPU: spans of each multiprocessor and role
 };
 
 const char *mgl_mode_choice(uint32_t index) {
   return index < MGL_MODE_COUNT ? mgl_mode_name((mgl_mode)index) : NULL;
-}
-
-const char *mgl_load_format_choice(uint32_t index) {
-  static const char *const names[] = {"auto", "mapped", "copied", "dummy"};
-  return index < sizeof names / sizeof *names ? names[index] : NULL;
 }
 
 static mgl_weight_source weight_source(const char *format) {
@@ -51,64 +45,11 @@ mgl_mode mgl_app_mode_of(const mgl_arguments *arguments, const mgl_runner *runne
                                               : mgl_runner_usual_mode(runner);
 }
 
-// --- the demo model ------------------------------------------------------------------------------
-
-static bool has_config(const char *folder) {
-  char path[MAX_PATH_BYTES + 16];
-  (void)snprintf(path, sizeof path, "%s/config.json", folder);
-  mgl_file_kind kind = MGL_FILE_ABSENT;
-  return mgl_file_find(path, &kind, NULL) != MGL_OK || kind != MGL_FILE_ABSENT;
-}
-
-static mgl_status find_demo(char out[MAX_PATH_BYTES], mgl_error *err) {
-  static const char *const places[] = {"../demo", "../share/megalith/demo"};
-  const char *named = getenv("MEGALITH_DEMO");
-  if (named != NULL && named[0] != 0) {
-    (void)snprintf(out, MAX_PATH_BYTES, "%s", named);
-    return MGL_OK;
-  }
-  char program[MAX_PATH_BYTES / 2];
-  ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
-  program[bytes < 0 ? 0 : bytes] = 0;
-  char *last_slash = strrchr(program, '/');
-  if (last_slash != NULL) {
-    *last_slash = 0;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-      (void)snprintf(out, MAX_PATH_BYTES, "%s/%s", program, places[i]);
-      if (has_config(out)) {
-        return MGL_OK;
-      }
-    }
-  }
-  (void)snprintf(out, MAX_PATH_BYTES, "%s", MGL_SOURCE_DEMO);
-  if (has_config(out)) {
-    return MGL_OK;
-  }
-  return mgl_error_set(err, MGL_ERR_IO,
-                       "no MODEL given and no demo model found: expected it in %s/../demo; name a "
-                       "model folder or set MEGALITH_DEMO to one",
-                       program);
-}
-
-// -------------------------------------------------------------------------------------------------
-
-// The last part of a path, with links and "." resolved where that is possible, fit to be shown.
-static char *name_of(const char *path) {
-  char *resolved = realpath(path, NULL);
-  const char *from = resolved == NULL ? path : resolved;
-  const char *last_slash = strrchr(from, '/');
-  char *name = mgl_strdup(last_slash == NULL || last_slash[1] == 0 ? from : last_slash + 1);
-  free(resolved);  // from the C library, not from base/alloc.h
-  if (name != NULL) {
-    mgl_string_make_printable(name);
-  }
-  return name;
-}
+// --- the model -----------------------------------------------------------------------------------
 
 mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mgl_app_model *out,
                               mgl_error *err) {
-  char demo[MAX_PATH_BYTES];
-  const char *path = arguments->positional;
+  char *path = NULL;
   *out = (mgl_app_model){.source = MGL_WEIGHTS_MAPPED};
   const unsigned weights = MGL_NEED_WEIGHTS | MGL_WANT_WEIGHTS;
   if ((needs & weights) != 0) {  // only such commands have the option
@@ -117,44 +58,16 @@ mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mg
   if (out->source == MGL_WEIGHTS_DUMMY) {
     needs &= ~weights;
   }
-  if (path == NULL) {
-    MGL_TRY(find_demo(demo, err));
-    path = demo;
-  }
+  MGL_TRY(mgl_app_model_path(arguments, &path, &out->name, err));
   mgl_status status = mgl_model_folder_open(path, needs, &out->folder, err);
+  mgl_free(path);
   if (status != MGL_OK) {
     if (arguments->positional != NULL) {
       mgl_model_path_explain(arguments, err);
     }
-    return status;
-  }
-  out->name = name_of(path);
-  if (out->name == NULL) {
     mgl_app_model_close(out);
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a path");
   }
-  return MGL_OK;
-}
-
-mgl_status mgl_app_model_path(const mgl_arguments *arguments, char **path, char **name,
-                              mgl_error *err) {
-  char demo[MAX_PATH_BYTES];
-  const char *found = arguments->positional;
-  *path = NULL;
-  *name = NULL;
-  if (found == NULL) {
-    MGL_TRY(find_demo(demo, err));
-    found = demo;
-  }
-  *path = mgl_strdup(found);
-  *name = name_of(found);
-  if (*path == NULL || *name == NULL) {
-    mgl_free(*path);
-    mgl_free(*name);
-    *path = *name = NULL;
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a path");
-  }
-  return MGL_OK;
+  return status;
 }
 
 void mgl_app_model_close(mgl_app_model *model) {
@@ -473,56 +386,3 @@ mgl_status mgl_app_trace_write(mgl_output_file *file, const mgl_runner *runner, 
   mgl_text_free(&trace);
   return status;
 }
-
-// --- the options ---------------------------------------------------------------------------------
-
-static const mgl_option place_options[] = {
-    MGL_ROW_DEVICE,
-    {.name = "threads",
-     .short_name = 't',
-     .value_name = "N",
-     .type = MGL_OPTION_U64,
-     .u64_min = 1,
-     .u64_max = MGL_TEAM_MAX_THREADS,
-     .help = "worker threads [one per core]"},
-    {.name = "load-format",
-     .value_name = "FORMAT",
-     .type = MGL_OPTION_CHOICE,
-     .choices = mgl_load_format_choice,
-     .help = "where weights lie: auto, mapped (in the file), copied (into huge pages), dummy "
-             "(made in memory; needs only config.json) [auto: mapped]"},
-    {.name = "tune",
-     .type = MGL_OPTION_FLAG,
-     .help = "CPU: measure again which way of reading weights is fastest here, which the first "
-             "start did"},
-};
-
-const mgl_option_group mgl_place_options = {place_options,
-                                            sizeof place_options / sizeof *place_options};
-
-static const mgl_option memory_options[] = {
-    {.name = "memory-share",
-     .value_name = "X",
-     .type = MGL_OPTION_REAL,
-     .min = 1e-6,
-     .max = 1,
-     .help = "of the memory that is free, what weights, activations and KV memory may take "
-             "together, above 0 to 1 [of run as much as all prompts can use together, else 0.9 of "
-             "a GPU's, 0.5 of the host's]"},
-    {.name = "kv-tokens",
-     .value_name = "N",
-     .type = MGL_OPTION_U64,
-     .u64_min = 1,
-     .u64_max = INT32_MAX,
-     .help = "tokens that the KV memory holds [by the memory share]"},
-    {.name = "page-tokens",
-     .alias = "block-size",
-     .value_name = "N",
-     .type = MGL_OPTION_U64,
-     .u64_min = 16,
-     .u64_max = 256,
-     .help = "tokens of a KV page on the CPU: 16, 32, 64, 128 or 256 [16]"},
-};
-
-const mgl_option_group mgl_memory_options = {memory_options,
-                                             sizeof memory_options / sizeof *memory_options};

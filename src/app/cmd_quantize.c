@@ -6,6 +6,7 @@
 #include "app/app_model.h"
 #include "app/commands.h"
 #include "app/human.h"
+#include "app/model_path.h"
 #include "app/output.h"
 #include "app/progress.h"
 #include "base/alloc.h"

@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "app/app_model.h"
 #include "app/commands.h"
+#include "app/compile_options.h"
+#include "app/model_options.h"
 #include "app/model_path.h"
 #include "app/output.h"
 #include "base/alloc.h"

@@ -2,14 +2,94 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "app/commands.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/words.h"
 
-enum { MAX_POINTER_BYTES = 1024 };  // of git lfs
+enum {
+  MAX_PATH_BYTES = 4096,
+  MAX_POINTER_BYTES = 1024,  // of git lfs
+};
+
+// --- the demo model ------------------------------------------------------------------------------
+
+static bool has_config(const char *folder) {
+  char path[MAX_PATH_BYTES + 16];
+  (void)snprintf(path, sizeof path, "%s/config.json", folder);
+  mgl_file_kind kind = MGL_FILE_ABSENT;
+  return mgl_file_find(path, &kind, NULL) != MGL_OK || kind != MGL_FILE_ABSENT;
+}
+
+static mgl_status find_demo(char out[MAX_PATH_BYTES], mgl_error *err) {
+  static const char *const places[] = {"../demo", "../share/megalith/demo"};
+  const char *named = getenv("MEGALITH_DEMO");
+  if (named != NULL && named[0] != 0) {
+    (void)snprintf(out, MAX_PATH_BYTES, "%s", named);
+    return MGL_OK;
+  }
+  char program[MAX_PATH_BYTES / 2];
+  ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
+  program[bytes < 0 ? 0 : bytes] = 0;
+  char *last_slash = strrchr(program, '/');
+  if (last_slash != NULL) {
+    *last_slash = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+      (void)snprintf(out, MAX_PATH_BYTES, "%s/%s", program, places[i]);
+      if (has_config(out)) {
+        return MGL_OK;
+      }
+    }
+  }
+  (void)snprintf(out, MAX_PATH_BYTES, "%s", MGL_SOURCE_DEMO);
+  if (has_config(out)) {
+    return MGL_OK;
+  }
+  return mgl_error_set(err, MGL_ERR_IO,
+                       "no MODEL given and no demo model found: expected it in %s/../demo; name a "
+                       "model folder or set MEGALITH_DEMO to one",
+                       program);
+}
+
+// The last part of a path, with links and "." resolved where that is possible, fit to be shown.
+static char *name_of(const char *path) {
+  char *resolved = realpath(path, NULL);
+  const char *from = resolved == NULL ? path : resolved;
+  const char *last_slash = strrchr(from, '/');
+  char *name = mgl_strdup(last_slash == NULL || last_slash[1] == 0 ? from : last_slash + 1);
+  free(resolved);  // from the C library, not from base/alloc.h
+  if (name != NULL) {
+    mgl_string_make_printable(name);
+  }
+  return name;
+}
+
+mgl_status mgl_app_model_path(const mgl_arguments *arguments, char **path, char **name,
+                              mgl_error *err) {
+  char demo[MAX_PATH_BYTES];
+  const char *found = arguments->positional;
+  *path = NULL;
+  *name = NULL;
+  if (found == NULL) {
+    MGL_TRY(find_demo(demo, err));
+    found = demo;
+  }
+  *path = mgl_strdup(found);
+  *name = name_of(found);
+  if (*path == NULL || *name == NULL) {
+    mgl_free(*path);
+    mgl_free(*name);
+    *path = *name = NULL;
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a path");
+  }
+  return MGL_OK;
+}
+
+// --- what was meant ------------------------------------------------------------------------------
 
 static bool exists(const char *path) {
   mgl_file_kind kind = MGL_FILE_ABSENT;

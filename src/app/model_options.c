@@ -1,0 +1,61 @@
+#include "app/model_options.h"
+
+#include <megalith.h>
+
+#include "app/device.h"
+
+const char *mgl_load_format_choice(uint32_t index) {
+  static const char *const names[] = {"auto", "mapped", "copied", "dummy"};
+  return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
+
+static const mgl_option place_options[] = {
+    MGL_ROW_DEVICE,
+    {.name = "threads",
+     .short_name = 't',
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = MEGALITH_MAX_THREADS,
+     .help = "worker threads [one per core]"},
+    {.name = "load-format",
+     .value_name = "FORMAT",
+     .type = MGL_OPTION_CHOICE,
+     .choices = mgl_load_format_choice,
+     .help = "where weights lie: auto, mapped (in the file), copied (into huge pages), dummy "
+             "(made in memory; needs only config.json) [auto: mapped]"},
+    {.name = "tune",
+     .type = MGL_OPTION_FLAG,
+     .help = "CPU: measure again which way of reading weights is fastest here, which the first "
+             "start did"},
+};
+
+const mgl_option_group mgl_place_options = {place_options,
+                                            sizeof place_options / sizeof *place_options};
+
+static const mgl_option memory_options[] = {
+    {.name = "memory-share",
+     .value_name = "X",
+     .type = MGL_OPTION_REAL,
+     .min = 1e-6,
+     .max = 1,
+     .help = "of the memory that is free, what weights, activations and KV memory may take "
+             "together, above 0 to 1 [of run as much as all prompts can use together, else 0.9 of "
+             "a GPU's, 0.5 of the host's]"},
+    {.name = "kv-tokens",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 1,
+     .u64_max = INT32_MAX,
+     .help = "tokens that the KV memory holds [by the memory share]"},
+    {.name = "page-tokens",
+     .alias = "block-size",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_min = 16,
+     .u64_max = 256,
+     .help = "tokens of a KV page on the CPU: 16, 32, 64, 128 or 256 [16]"},
+};
+
+const mgl_option_group mgl_memory_options = {memory_options,
+                                             sizeof memory_options / sizeof *memory_options};

@@ -1,32 +1,40 @@
 #!/bin/sh
-# Megalith and llama.cpp in turns on this CPU: the same shape, random bf16 weights in a mapped file, context and
+# Megalith and llama.cpp in turns on this CPU: the same shape, random weights in a mapped file, context and
 # threads. Prints medians and quartiles of all rounds, the processor, and how much of the time others took.
-#   bench/peers.sh LLAMA_BENCH [MODEL [ROUNDS [THREADS]]]    MODEL: a folder of bench/configs [qwen3-0.6b]; 5 rounds
+#   bench/peers.sh LLAMA_BENCH [MODEL [ROUNDS [THREADS [TYPE]]]]
+#       MODEL: a folder of bench/configs [qwen3-0.6b]; 5 rounds; TYPE: BF16, or what llama-quantize (beside
+#       LLAMA_BENCH) makes, for instance Q8_0 or Q4_K_M: then both programs read the same GGUF file
 # LLAMA_BENCH is llama.cpp's program, for instance from the sources that llama-cpp-python has on PyPI:
 #   pip download --no-deps --no-binary :all: llama-cpp-python && tar xzf llama_cpp_python-*.tar.gz
 #   cmake -S llama_cpp_python-*/vendor/llama.cpp -B llama -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON
-#   cmake --build llama --target llama-bench
+#   cmake --build llama --target llama-bench llama-quantize
 # The GGUF file is written once by tools/make_gguf.py (python3 with numpy and gguf; PYTHON names another one).
 # Megalith's way of reading weights is measured before the rounds (--tune).
 set -eu
-[ $# -ge 1 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 cd "$(dirname "$0")/.."
-peer=$1 model=${2:-qwen3-0.6b} rounds=${3:-5} threads=${4:-$(nproc)}
+peer=$1 model=${2:-qwen3-0.6b} rounds=${3:-5} threads=${4:-$(nproc)} type=${5:-BF16}
 config=bench/configs/$model/config.json folder=${MEGALITH_BENCH:-/tmp/megalith-bench}/$model
 ours=${MEGALITH:-build/megalith} writer=${WRITER:-build/bench/bench_write_model}
 context=64 tokens=32 prompt=512
 mkdir -p "$folder"
 cp "$config" "$folder/config.json"
-[ -f "$folder/model.safetensors" ] || "$writer" "$folder" >&2
 [ -f "$folder/model.gguf" ] || "${PYTHON:-python3}" tools/make_gguf.py "$config" "$folder/model.gguf" >&2
+if [ "$type" = BF16 ]; then
+  theirs=$folder/model.gguf own=$folder
+  [ -f "$folder/model.safetensors" ] || "$writer" "$folder" >&2
+else
+  theirs=$folder/model-$type.gguf own=$theirs
+  [ -f "$theirs" ] || "$(dirname "$peer")/llama-quantize" "$folder/model.gguf" "$theirs" "$type" >/dev/null 2>&1
+fi
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
 number() { sed -nE "s/.*\"$1\": ([0-9.]+).*/\1/p" | head -1; } # of a key
 cpu_time() { awk '/^cpu /{ print $2 + $3 + $4 + $6 + $7 + $8, $9 }' /proc/stat; } # that was used, stolen
 
-ours_bench() { "$ours" bench "$folder" --load-format mapped --device cpu --threads "$threads" --mode mega --runs 1 --json "$@"; }
-theirs_bench() { "$peer" -m "$folder/model.gguf" -t "$threads" -r 1 -o jsonl "$@" 2>/dev/null; }
+ours_bench() { "$ours" bench "$own" --load-format mapped --device cpu --threads "$threads" --mode mega --runs 1 --json "$@"; }
+theirs_bench() { "$peer" -m "$theirs" -t "$threads" -r 1 -o jsonl "$@" 2>/dev/null; }
 
 # note NAME WHAT TOKENS_PER_SECOND [SHARE]
 note() { echo "$1 $2 $3 ${4:--}" >>"$results"; }
@@ -48,7 +56,7 @@ seconds=$(($(date +%s) - start))
 sed -nE 's/^model name[^:]*: /processor: /p' /proc/cpuinfo | head -1
 echo "$before $after $seconds $(nproc)" | awk '{
   total = $5 * $6 * 100; printf "processors %d, used %.0f%%, stolen %.1f%% of %d s\n", $6, 100 * ($3 - $1) / total, 100 * ($4 - $2) / total, $5 }'
-echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), $model, bf16, mapped, $threads threads, $rounds rounds"
+echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), $model, $type, mapped, $threads threads, $rounds rounds"
 echo
 echo "| what | program | tokens/s, median | quartiles | share of the ceiling, median |"
 echo "|---|---|---|---|---|"

@@ -76,13 +76,14 @@ enum {
   MEGALITH_MAX_SEQUENCES = 1024,         // requests that run at once
   MEGALITH_MAX_ITERATION_TOKENS = 2048,  // of an engine
   MEGALITH_MAX_THREADS = 1024,           // of an engine on the CPU
-  MEGALITH_MAX_STOP_TOKENS = 16,         // of a request, the model's own among them
-  MEGALITH_MAX_STOP_TEXTS = 16,          // of a request
-  MEGALITH_MAX_STOP_TEXT_BYTES = 256,    // of each
-  MEGALITH_MAX_SALT_BYTES = 256,         // of a request's cache_salt
-  MEGALITH_MAX_LOGIT_BIASES = 1024,      // of a request
-  MEGALITH_MAX_BAD_WORDS = 256,          // of a request
-  MEGALITH_MAX_BAD_WORD_BYTES = 256,     // of each
+  MEGALITH_MAX_RANKS = 8,
+  MEGALITH_MAX_STOP_TOKENS = 16,       // of a request, the model's own among them
+  MEGALITH_MAX_STOP_TEXTS = 16,        // of a request
+  MEGALITH_MAX_STOP_TEXT_BYTES = 256,  // of each
+  MEGALITH_MAX_SALT_BYTES = 256,       // of a request's cache_salt
+  MEGALITH_MAX_LOGIT_BIASES = 1024,    // of a request
+  MEGALITH_MAX_BAD_WORDS = 256,        // of a request
+  MEGALITH_MAX_BAD_WORD_BYTES = 256,   // of each
   MEGALITH_MAX_TOP_LOGPROBS = 20,
   MEGALITH_MAX_GRAMMAR_BYTES = 1024 * 1024,  // of a grammar's text
   MEGALITH_ERROR_TEXT_BYTES = 1024,
@@ -205,6 +206,93 @@ MEGALITH_API megalith_status megalith_grammar_create(const megalith_model *model
 // Requests that still use it keep it; before or after the model is closed. NULL is fine.
 MEGALITH_API void megalith_grammar_release(megalith_grammar *grammar);
 
+// --- programs and custom ops ---------------------------------------------------------------------
+
+// The text of the tensor program of a model, a statement a line, as megalith_model_detokenize hands
+// out texts:
+//   input tokens i32[T]                                    T: tokens of an iteration, L: those that
+//   weight model.norm.weight bf16[1024]                    need logits
+//   normed = rmsnorm(x, model.norm.weight, logit_rows) eps=1e-06 : bf16[L,1024]
+//   logits = linear(normed, lm_head.weight) : f32[L,32000]
+//   output logits
+// Changed, and with ops of one's own in it, an engine takes it as megalith_engine_options.program.
+MEGALITH_API megalith_status megalith_model_program(const megalith_model *model, char *text,
+                                                    size_t capacity, size_t *bytes,
+                                                    megalith_error *error);
+
+enum {
+  MEGALITH_MAX_TENSOR_DIMS = 4,
+  MEGALITH_MAX_CUSTOM_INPUTS = 8,
+  MEGALITH_MAX_CUSTOM_ATTRIBUTES = 4,
+};
+
+typedef enum megalith_dtype {
+  MEGALITH_F32 = 0,
+  MEGALITH_BF16 = 1,
+  MEGALITH_F16 = 2,  // of weights only
+  MEGALITH_I32 = 3,  // of inputs of the plan only
+} megalith_dtype;
+
+typedef enum megalith_rows {
+  MEGALITH_ROWS_FIXED = 0,   // dims[0] says how many
+  MEGALITH_ROWS_TOKENS = 1,  // a row a token of the iteration: T
+  MEGALITH_ROWS_LOGITS = 2,  // a row a token that needs logits: L
+} megalith_rows;
+
+typedef struct megalith_tensor_type {
+  megalith_dtype dtype;
+  megalith_rows rows;
+  uint32_t rank;                            // 1 to MEGALITH_MAX_TENSOR_DIMS
+  uint32_t dims[MEGALITH_MAX_TENSOR_DIMS];  // dims[0] of T and L: 0 in a shape function, in a call
+                                            // the iteration's
+} megalith_tensor_type;
+
+// Says what the output is, for the inputs and attributes of one op of a program: true, and *output,
+// which comes as that of input 0. False: they do not fit, and error->text may say why.
+typedef bool megalith_custom_shape(void *context, const megalith_tensor_type *inputs,
+                                   const double *attributes, megalith_tensor_type *output,
+                                   megalith_error *error);
+
+// What a share of one op is computed from. Valid during the call. Tensors are whole, row-major and
+// dense.
+typedef struct megalith_custom_call {
+  size_t size;               // of what the library knows
+  void *context;             // megalith_custom_op.context
+  const double *attributes;  // in the order of megalith_custom_op.attributes
+  const megalith_tensor_type *input_types;
+  const void *const *inputs;
+  const megalith_tensor_type *output_type;
+  void *output;
+  uint32_t first_row, end_row;  // rows of the output to compute
+} megalith_custom_call;
+
+// Computes rows [first_row, end_row) of the output from the same rows of activations and of inputs
+// of the plan, and from whole weights. Computing threads call it, several at once for other rows;
+// it must not depend on which rows come together, nor wait for anything.
+typedef void megalith_custom_cpu(const megalith_custom_call *call);
+
+typedef struct megalith_custom_op {
+  size_t size;                    // sizeof(megalith_custom_op)
+  const char *name;               // in programs: small letters, digits and '_', no other op's
+  uint32_t input_count;           // 1 to MEGALITH_MAX_CUSTOM_INPUTS; the first is an activation
+  uint32_t mutated_inputs;        // bit i: the op writes input i. So far only 1: the output has the
+                                  // storage of the first input, which nothing may read afterwards
+  const char *const *attributes;  // [attribute_count] names of numbers that each op carries
+  size_t attribute_count;         // to MEGALITH_MAX_CUSTOM_ATTRIBUTES
+  megalith_custom_shape *shape;   // NULL: the output is as input 0
+  megalith_custom_cpu *cpu;       // needed
+  void *context;                  // given to both; stays valid to the end of the process
+  const char *cuda_source;  // kept for GPUs, which do not run it so far: they refuse the op. NULL:
+                            // there is none
+  uint32_t cuda_tile_rows;  // rows that a block of its kernel computes; with cuda_source
+} megalith_custom_op;
+
+// Makes an op known to all programs of the process, to its end. From any thread. On the CPU it runs
+// at every level and in every mode, in the megakernel as tasks of rows, and may be one of the
+// splitting ops. A GPU and several ranks refuse programs that have one.
+MEGALITH_API megalith_status megalith_custom_op_register(const megalith_custom_op *op,
+                                                         megalith_error *error);
+
 // --- engines -------------------------------------------------------------------------------------
 
 typedef struct megalith_engine_options {
@@ -240,6 +328,14 @@ typedef struct megalith_engine_options {
                             // {"level": 3, "graph_mode": "PIECEWISE"}, or the path of a file with
                             // one; docs/modes.md has all settings. Results are the same. NULL: the
                             // usual way
+  const char *program;      // the text of a tensor program that runs in place of the model's own
+      // (megalith_model_program), with its inputs, its KV caches and its output
+      // "logits"; custom ops too. On one rank. NULL: the model's own
+  uint32_t ranks;  // processes that run the model together on the CPU, to MEGALITH_MAX_RANKS, each
+      // with its part of the weights and `threads` of its own; 0 and 1: this one alone.
+      // The others are forked when the engine is created: no other thread may use this
+      // library, or hold a lock that allocating needs, meanwhile. When one ends, the
+      // engine has failed (megalith_engine_check). Not for several GPUs
 } megalith_engine_options;
 
 MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,
@@ -273,6 +369,10 @@ MEGALITH_API megalith_status megalith_engine_run(megalith_engine *engine, megali
 // Makes the megalith_engine_run that is going on return after its iteration; without one, the next
 // one returns at once. Nothing is lost. Does nothing with `background`.
 MEGALITH_API void megalith_engine_stop(megalith_engine *engine);
+// MEGALITH_OK, or why the engine has failed: its requests have ended so, new ones are refused, and it
+// can only be destroyed. With `background` told within a second, even while there is no work.
+MEGALITH_API megalith_status megalith_engine_check(const megalith_engine *engine,
+                                                   megalith_error *error);
 // Whether some request is neither over (THE LIFE OF A REQUEST) nor paused, or something that was
 // asked for, such as a pause or the cancellation of a paused request, waits for the next iteration.
 MEGALITH_API bool megalith_engine_has_work(const megalith_engine *engine);
@@ -443,8 +543,7 @@ typedef struct megalith_request_options {
   // What is generated matches this grammar; NULL: anything. Stop tokens are allowed where the text
   // may end, and where nothing can follow the request ends by itself (MEGALITH_FINISH_STOP), before
   // min_new_tokens too. What max_new_tokens, a stop text or a cancellation cuts off is the
-  // beginning of a text that matches. Of this model; kept. Not on a GPU yet
-  // (MEGALITH_ERROR_UNSUPPORTED).
+  // beginning of a text that matches. Of this model; kept.
   megalith_grammar *grammar;
   bool without_special;  // `text` gets nothing in front that the tokenizer puts there, such as a
                          // BOS; chats never do, since templates write it

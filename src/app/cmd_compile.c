@@ -25,6 +25,7 @@
 #include "graph/family.h"
 #include "graph/graph_text.h"
 #include "lower/choose.h"
+#include "lower/stages.h"
 
 enum {
   MAX_GRAPHS = 12,  // of --tokens all: 1, 2, 4, ..., 2048
@@ -486,8 +487,10 @@ static void append_table(const compilation *c, mgl_text *out) {
   if (!is_run(c, c->tokens[c->graph_count - 1])) {
     mgl_text_format(out,
                     "\nNothing runs graphs for more than %d tokens on a GPU: such iterations have "
-                    "stages there (--dump lower).\n",
-                    MGL_CUDA_MAX_TOKENS);
+                    "%s.\n",
+                    MGL_CUDA_MAX_TOKENS,
+                    mgl_stages_cover(c->program) ? "stages there (--dump lower)"
+                                                 : "no kernels there for this model");
   }
   if (c->target == MGL_TARGET_CUDA) {
     append_bodies(c, out);

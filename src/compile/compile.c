@@ -65,7 +65,8 @@ static mgl_status run_passes(mgl_tgraph *tg, mgl_task_graph **out, mgl_error *er
     if (options->verify) {
       MGL_TRY(mgl_check_pass(tg, passes[i].name, err));
     }
-    if (options->dump != NULL && strcmp(options->dump, passes[i].name) == 0) {
+    if (options->dump != NULL && (strcmp(options->dump, passes[i].name) == 0 ||
+                                  strcmp(options->dump, MGL_ALL_PASSES) == 0)) {
       mgl_dump_pass(tg, passes[i].name, options->dump_text);
       MGL_TRY(mgl_text_check(options->dump_text, err));
     }
@@ -74,7 +75,7 @@ static mgl_status run_passes(mgl_tgraph *tg, mgl_task_graph **out, mgl_error *er
 }
 
 static mgl_status check_dump(const mgl_compile_options *options, mgl_error *err) {
-  if (options->dump == NULL) {
+  if (options->dump == NULL || strcmp(options->dump, MGL_ALL_PASSES) == 0) {
     return MGL_OK;
   }
   for (uint32_t i = 0; i < PASS_COUNT; i++) {

@@ -59,9 +59,12 @@ typedef struct mgl_compile_options {
   // NULL: the compiler decides.
   const uint64_t *offsets;  // [tensor_count]
   uint64_t offset_bytes;
-  const char *dump;  // name of a pass whose result goes to dump_text; NULL: none
+  const char *dump;  // name of a pass whose result goes to dump_text, MGL_ALL_PASSES: of all of
+                     // them, one behind the other; NULL: none
   mgl_text *dump_text;
 } mgl_compile_options;
+
+#define MGL_ALL_PASSES "all"
 
 // The report says what each pass did.
 typedef struct mgl_compile_report {

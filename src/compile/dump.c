@@ -23,7 +23,7 @@ static const char *output_name(const mgl_tgraph *tg, uint32_t op) {
 }
 
 static void begin_op(const mgl_tgraph *tg, uint32_t op, mgl_text *out) {
-  mgl_text_format(out, "  %s %s tasks %u-%u:", mgl_op_info_of(tg->program->ops[op].kind)->name,
+  mgl_text_format(out, "  %s %s tasks %u-%u:", mgl_op_name(&tg->program->ops[op]),
                   output_name(tg, op), tg->op_first[op], tg->op_first[op + 1] - 1);
 }
 

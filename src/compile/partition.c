@@ -35,13 +35,13 @@ static bool has_grid(const mgl_compile_override *o) {
 }
 
 static bool names_op(const mgl_tgraph *tg, const mgl_compile_override *o, const mgl_op *op) {
-  return strcmp(o->op, mgl_op_info_of(op->kind)->name) == 0 ||
+  return strcmp(o->op, mgl_op_name(op)) == 0 ||
          strcmp(o->op, tg->program->tensors[op->output].name) == 0;
 }
 
 static mgl_status check_grid(const mgl_tgraph *tg, const mgl_compile_override *o, const mgl_op *op,
                              mgl_error *err) {
-  const char *name = mgl_op_info_of(op->kind)->name;
+  const char *name = mgl_op_name(op);
   if (o->grid[0] == 0 || o->grid[1] == 0 || o->grid[2] == 0) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "partition %s=%u,%u,%u: expected three numbers of at least 1", o->op,
@@ -139,8 +139,10 @@ static const mgl_compile_override *override_of(const mgl_tgraph *tg, const mgl_o
 // On the CPU a stride has whole items of the plan's work list, at least a token each; on the GPU a
 // single sequence has many.
 static uint32_t limit_strides(const mgl_tgraph *tg, uint32_t strides) {
-  uint32_t most =
-      tg->options->target == MGL_TARGET_CUDA ? MGL_COMPILE_MAX_STRIDES : tg->options->tokens;
+  uint32_t most = MGL_COMPILE_MAX_STRIDES;
+  if (tg->options->target == MGL_TARGET_CPU && tg->options->tokens < most) {
+    most = tg->options->tokens;
+  }
   return strides < most ? strides : most;
 }
 

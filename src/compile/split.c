@@ -6,7 +6,7 @@
 #include "task/tile.h"
 
 static bool has_name(const mgl_graph *program, const mgl_op *op, const char *name) {
-  return strcmp(mgl_op_info_of(op->kind)->name, name) == 0 ||
+  return strcmp(mgl_op_name(op), name) == 0 ||
          strcmp(program->tensors[op->output].name, name) == 0 ||
          (mgl_tile_is_attention(op) && strcmp(name, "attention") == 0);
 }

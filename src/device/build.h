@@ -81,6 +81,7 @@ typedef struct mgl_build {
   bool plain;            // ops as the model has them, none fused
   bool fused;            // on a GPU: fused tasks or nothing, not plain kernels in their place
   const struct mgl_compilation *compilation;  // NULL: the usual one, whatever mode runs
+  const char *program;   // text that runs in place of the family's (graph/given_program.h); NULL
   bool look;             // parts of iterations will be run and looked at (engine/op_test.h)
   uint32_t schedulers;   // dedicated; 0: whoever activates an event schedules its tasks
   bool scheduler_warps;  // on a GPU: they are warps of worker blocks, else blocks of their own

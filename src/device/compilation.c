@@ -31,7 +31,7 @@ static const struct {
 #include "device/compilation.def"
 };
 
-static const char *const compilers[MGL_COMPILER_COUNT] = {"nvrtc"};
+static const char *const compilers[MGL_COMPILER_COUNT] = {"nvrtc", "nvcc"};
 
 // The leaves of the question what a run is for.
 static const struct {
@@ -157,7 +157,7 @@ static mgl_status add_compiler(mgl_compilation *c, const char *text, size_t byte
                      "beforehand; expected false, or leave it out");
   }
   return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                       "expected \"compiler\": \"nvrtc\", the only one so far, found \"%.*s\"",
+                       "expected \"compiler\": \"nvrtc\" or \"nvcc\", found \"%.*s\"",
                        (int)(bytes < 60 ? bytes : 60), text);
 }
 

@@ -36,6 +36,7 @@ typedef struct mgl_size_list {
 
 typedef enum mgl_device_compiler {
   MGL_COMPILER_NVRTC,  // the toolkit's library
+  MGL_COMPILER_NVCC,   // its command
   MGL_COMPILER_COUNT,
 } mgl_device_compiler;
 

@@ -168,11 +168,6 @@ static mgl_status check_gpu(const mgl_compilation *c, mgl_error *err) {
         "or a graph_mode",
         (int)c->level);
   }
-  if (has(c, MGL_SET_DEBUG_DUMP_PATH)) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "debug_dump_path: what runs on the CPU is dumped so far; for a GPU, "
-                         "`megalith compile --target cuda --dump lower` prints it");
-  }
   if (has(c, MGL_SET_EXPERT_BALANCE)) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "expert_balance: a GPU's tasks share chosen experts evenly always; it is "

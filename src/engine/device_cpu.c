@@ -13,7 +13,7 @@
 #include "device/cpu/cpu_weights.h"
 #include "device/cpu/read_ceiling.h"
 #include "device/cpu/team.h"
-#include "engine/debug_dump.h"
+#include "device/debug_dump.h"
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
 #include "engine/mega_mode.h"
@@ -146,7 +146,7 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   MGL_TRY(mgl_team_check(m->topology, job->build->threads, err));
   mgl_cpu_weight_sizes weights = mgl_cpu_weights_measure(job->program);
   bool mapped = job->build->weights == MGL_WEIGHTS_MAPPED;
-  sizes->free_bytes = mgl_memory_available();
+  sizes->free_bytes = mgl_memory_available() / rank_count(job->build);
   sizes->weight_bytes = weights.vector_bytes + (mapped ? weights.made_bytes : weights.matrix_bytes);
   sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.made_bytes : 0;
   sizes->cold_bytes = mapped ? mgl_cpu_weights_cold_bytes(job->program) : 0;
@@ -261,6 +261,7 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
   m->job = *job;
   MGL_TRY(start_ranks(m, job, &shared, err));  // before there are threads
   mgl_status status = check_level(m, job, err);
+  mgl_debug_dump_rank(m->ranks != NULL ? mgl_ranks_rank(m->ranks) : 0);
   if (status == MGL_OK) {  // a folder that cannot be written is told before weights are read
     status = mgl_debug_dump_program(job->build, "program.txt", job->program, err);
   }
@@ -284,6 +285,11 @@ static void cpu_destroy(void *model) {
   mgl_team_destroy(m->team);
   mgl_topology_destroy(m->topology);
   mgl_free(m);
+}
+
+static mgl_status cpu_check(const void *model, mgl_error *err) {
+  const cpu_model *m = model;
+  return m->ranks == NULL ? MGL_OK : mgl_ranks_check(m->ranks, err);
 }
 
 static mgl_status cpu_prepare(void *model, mgl_mode mode, mgl_error *err) {
@@ -388,6 +394,12 @@ static mgl_status cpu_read(void *model, uint32_t tokens, const char *name, float
                                  out, count, err);
 }
 
+static mgl_status cpu_read_rank(void *model, uint32_t rank, uint32_t tokens, const char *name,
+                                float *out, size_t count, mgl_error *err) {
+  return mgl_cpu_read_rank(mgl_mega_mode_binding(((cpu_model *)model)->mega, tokens), rank, name,
+                           out, count, err);
+}
+
 static mgl_status cpu_write_kv(void *model, const char *name, uint32_t page, const float *k,
                                const float *v, mgl_error *err) {
   return mgl_cpu_write_kv(((cpu_model *)model)->program, name, page, k, v, err);
@@ -406,6 +418,7 @@ const mgl_device_table mgl_cpu_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                         .measure = cpu_measure,
                                         .create = cpu_create,
                                         .destroy = cpu_destroy,
+                                        .check = cpu_check,
                                         .prepare = cpu_prepare,
                                         .run_plans = cpu_run_plans,
                                         .serve = mgl_serve_planned,
@@ -417,5 +430,6 @@ const mgl_device_table mgl_cpu_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                                  .choose = cpu_choose,
                                                  .write = cpu_write,
                                                  .read = cpu_read,
+                                                 .read_rank = cpu_read_rank,
                                                  .write_kv = cpu_write_kv,
                                                  .read_kv = cpu_read_kv}};

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "device/cpu/cpu_memory.h"
+#include "device/debug_dump.h"
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
 #include "engine/sampler.h"
@@ -149,7 +150,11 @@ static mgl_status cuda_create(void *model, const mgl_device_job *job, mgl_error 
   cuda_model *m = model;
   uint32_t rows = job->sizes->logit_rows;
   mgl_cuda_program_options options = program_options(m, job);
-  mgl_status status = mgl_cuda_program_create(m->options.device, &options, &m->program, err);
+  mgl_debug_dump_rank(m->options.ranks != NULL ? mgl_ranks_rank(m->options.ranks) : 0);
+  mgl_status status = mgl_debug_dump_program(job->build, "program.txt", job->program, err);
+  if (status == MGL_OK) {
+    status = mgl_cuda_program_create(m->options.device, &options, &m->program, err);
+  }
   if (m->options.ranks != NULL && mgl_ranks_rank(m->options.ranks) != 0) {
     follow(m, status, err);
   }

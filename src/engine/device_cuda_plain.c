@@ -9,6 +9,7 @@
 #include "device/cpu/cpu_memory.h"
 #include "device/cuda/cuda_plain.h"
 #include "device/cuda/cuda_plain_graphs.h"
+#include "device/debug_dump.h"
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
 #include "engine/sampler.h"
@@ -80,6 +81,7 @@ static mgl_status plain_create(void *model, const mgl_device_job *job, mgl_error
   plain_model *m = model;
   uint32_t rows = job->sizes->logit_rows;
   const mgl_cuda_plain_options options = plain_options(m, job);
+  MGL_TRY(mgl_debug_dump_program(job->build, "program.txt", job->program, err));
   MGL_TRY(mgl_cuda_plain_create(m->options.device, &options, &m->program, err));
   MGL_TRY(mgl_cuda_plain_graphs_create(m->program, job->build->compilation, &m->graphs, err));
   m->check_numbers = job->build->compilation != NULL && job->build->compilation->check_numbers;

@@ -71,6 +71,9 @@ typedef struct mgl_device_look {
                       size_t count, mgl_error *err);
   mgl_status (*read)(void *model, uint32_t tokens, const char *name, float *out, size_t count,
                      mgl_error *err);
+  // The same of any rank of several, on the CPU.
+  mgl_status (*read_rank)(void *model, uint32_t rank, uint32_t tokens, const char *name, float *out,
+                          size_t count, mgl_error *err);
   // A page of a layer's KV cache. k, v: [HKV, P, HD].
   mgl_status (*write_kv)(void *model, const char *name, uint32_t page, const float *k,
                          const float *v, mgl_error *err);
@@ -99,6 +102,8 @@ typedef struct mgl_device_table {
   mgl_status (*measure)(void *model, const mgl_device_job *job, mgl_sizes *sizes, mgl_error *err);
   mgl_status (*create)(void *model, const mgl_device_job *job, mgl_error *err);
   void (*destroy)(void *model);
+  // Whether it can still run, also between runs. NULL: nothing of it fails by itself.
+  mgl_status (*check)(const void *model, mgl_error *err);
   // Makes what a mode needs before its first run, which that run would make otherwise.
   mgl_status (*prepare)(void *model, mgl_mode mode, mgl_error *err);
   // Runs iterations until `next` returns NULL.

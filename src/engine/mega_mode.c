@@ -9,7 +9,7 @@
 #include "device/cpu/cpu_linears.h"
 #include "device/cpu/cpu_mega.h"
 #include "device/cpu/cpu_tasks.h"
-#include "engine/debug_dump.h"
+#include "device/debug_dump.h"
 #include "graph/graph_text.h"
 
 enum {
@@ -35,7 +35,7 @@ struct mgl_mega_mode {
   mgl_error error;  // of the ranks
   mgl_next_plan_callback *next;
   void *next_context;
-  const mgl_cpu_program *current;  // of the iteration that runs
+  mgl_cpu_program *current;  // of the iteration that runs
   const mgl_cpu_memory *memory;
 };
 
@@ -83,12 +83,19 @@ static bool is_follower(const mgl_mega_mode *mode) {
   return mode->ranks != NULL && mgl_ranks_rank(mode->ranks) != 0;
 }
 
+static void end_iteration(mgl_mega_mode *mode) {
+  if (mode->current != NULL) {
+    mgl_cpu_program_end_plan(mode->current);
+  }
+}
+
 static int next_plan(void *context, uint64_t iteration) {
   mgl_mega_mode *mode = context;
   mgl_logits logits = {0};
   if (iteration > 0 && mode->makes_logits) {
     logits = mgl_logits_of(mode->current);
   }
+  end_iteration(mode);
   const mgl_plan *plan = NULL;
   if (!is_follower(mode)) {
     plan = mode->next(mode->next_context, iteration > 0 ? &logits : NULL);
@@ -117,6 +124,24 @@ static const char *op_name(void *context, const mgl_task_graph *graph, uint32_t 
   return mode->program->tensors[mode->program->ops[op].output].name;
 }
 
+static mgl_status compile_graph(mgl_mega_mode *mode, const mgl_device_job *job, uint32_t i,
+                                mgl_error *err) {
+  char name[64];
+  mgl_text passes = {0};
+  mgl_compile_options compile = mgl_build_compile(job->build, job->sizes, MGL_TARGET_CPU, 1u << i);
+  if (mgl_debug_dump_folder(job->build->compilation) != NULL) {
+    compile.dump = MGL_ALL_PASSES;
+    compile.dump_text = &passes;
+  }
+  mgl_status status = mgl_compile(mode->program, &compile, &mode->graphs[i], NULL, err);
+  (void)snprintf(name, sizeof name, "MEGA-%u.passes.txt", 1u << i);
+  if (status == MGL_OK) {
+    status = mgl_debug_dump(job->build, name, &passes, err);
+  }
+  mgl_text_free(&passes);
+  return status;
+}
+
 static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
                                  const mgl_device_job *job, mgl_simd simd, mgl_error *err) {
   uint32_t count = graph_for(job->sizes->limits.tokens) + 1;
@@ -125,10 +150,8 @@ static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
   MGL_TRY(mgl_build_take_given(job->build, job->sizes, MGL_TARGET_CPU, mode->program, mode->graphs,
                                mode->is_given, count, err));
   for (uint32_t i = 0; i < count; i++) {
-    mgl_compile_options compile =
-        mgl_build_compile(job->build, job->sizes, MGL_TARGET_CPU, 1u << i);
     if (!mode->is_given[i]) {
-      MGL_TRY(mgl_compile(mode->program, &compile, &mode->graphs[i], NULL, err));
+      MGL_TRY(compile_graph(mode, job, i, err));
     }
     mgl_cpu_program_options program = {.simd = simd, .task_graph = mode->graphs[i]};
     MGL_TRY(mgl_cpu_program_create(mode->program, memory, &program, &mode->programs[i], err));
@@ -216,11 +239,14 @@ mgl_status mgl_mega_mode_run(mgl_mega_mode *mode, mgl_next_plan_callback *next, 
   mode->next = next;
   mode->next_context = context;
   mode->error = (mgl_error){0};
-  if (mode->ranks == NULL) {
-    return mgl_cpu_mega_run(mode->mega, err);
+  if (mode->ranks != NULL) {
+    MGL_TRY(mgl_ranks_post(mode->ranks, MGL_RANK_RUN, NULL, err));
   }
-  MGL_TRY(mgl_ranks_post(mode->ranks, MGL_RANK_RUN, NULL, err));
   mgl_status status = mgl_cpu_mega_run(mode->mega, err);
+  end_iteration(mode);  // of a run that failed in the middle of it
+  if (mode->ranks == NULL) {
+    return status;
+  }
   if (status == MGL_OK && mode->error.status != MGL_OK) {
     status = mgl_error_set(err, mode->error.status, "%s", mode->error.text);
   }

@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "device/compilation.h"
-#include "engine/debug_dump.h"
+#include "device/debug_dump.h"
 #include "engine/mega_mode.h"
 
 // A cut of the program, bound for iterations of up to so many tokens.
@@ -98,7 +98,8 @@ static mgl_cpu_pieces_options options_of(const mgl_device_job *job, mgl_simd sim
 }
 
 // For whoever looks for a fault: the pieces and task graphs of an entry.
-static mgl_status dump_entry(const mgl_piece_mode *mode, const entry *e, mgl_error *err) {
+static mgl_status dump_entry(const mgl_piece_mode *mode, const entry *e, const mgl_text *passes,
+                             mgl_error *err) {
   char name[96];
   mgl_text text = {0};
   mgl_graph view;
@@ -108,6 +109,10 @@ static mgl_status dump_entry(const mgl_piece_mode *mode, const entry *e, mgl_err
   (void)snprintf(name, sizeof name, "%s-%u.pieces.txt", mgl_graph_mode_name(e->how), e->tokens);
   mgl_status status = mgl_debug_dump(build, name, &text, err);
   mgl_text_free(&text);
+  if (status == MGL_OK && passes->bytes > 0) {  // op by op there are no task graphs
+    (void)snprintf(name, sizeof name, "%s-%u.passes.txt", mgl_graph_mode_name(e->how), e->tokens);
+    status = mgl_debug_dump(build, name, passes, err);
+  }
   for (uint32_t i = 0;
        status == MGL_OK && (graph = mgl_cpu_pieces_graph(e->pieces, i, &view)) != NULL; i++) {
     (void)snprintf(name, sizeof name, "%s-%u.graph-%u.json", mgl_graph_mode_name(e->how), e->tokens,
@@ -131,11 +136,21 @@ static mgl_status find_entry(mgl_piece_mode *mode, mgl_graph_mode how, uint32_t 
       mgl_grow(&items, &mode->entry_capacity, mode->entry_count + 1, sizeof *mode->entries, err));
   mode->entries = items;
   split_of(&mode->job, how, &s);
-  const mgl_cpu_pieces_options options = options_of(&mode->job, mode->simd, tokens, &s);
-  MGL_TRY(mgl_cpu_pieces_create(mode->program, mode->memory, mode->team, &options, out, err));
-  mode->entries[mode->entry_count++] = (entry){how, tokens, *out};
-  mode->counts.entries += mgl_cpu_pieces_count(*out).compiled;
-  return dump_entry(mode, &mode->entries[mode->entry_count - 1], err);
+  mgl_cpu_pieces_options options = options_of(&mode->job, mode->simd, tokens, &s);
+  mgl_text passes = {0};
+  if (mgl_debug_dump_folder(compilation_of(&mode->job)) != NULL) {
+    options.compile.dump = MGL_ALL_PASSES;  // of one piece behind the other
+    options.compile.dump_text = &passes;
+  }
+  mgl_status status =
+      mgl_cpu_pieces_create(mode->program, mode->memory, mode->team, &options, out, err);
+  if (status == MGL_OK) {
+    mode->entries[mode->entry_count++] = (entry){how, tokens, *out};
+    mode->counts.entries += mgl_cpu_pieces_count(*out).compiled;
+    status = dump_entry(mode, &mode->entries[mode->entry_count - 1], &passes, err);
+  }
+  mgl_text_free(&passes);
+  return status;
 }
 
 // What runs iterations of so many tokens that way.

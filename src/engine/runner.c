@@ -9,6 +9,7 @@
 #include "device/compilation.h"
 #include "engine/device_choice.h"
 #include "graph/family.h"
+#include "graph/given_program.h"
 #include "twin/planner.h"
 
 struct mgl_runner {
@@ -244,10 +245,29 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
   return runner->device->covers(runner->graph, err);
 }
 
+// What several CPU ranks have, and several GPUs have not so far.
+static mgl_status check_gpu_parts(const mgl_graph *program, uint32_t ranks, mgl_error *err) {
+  for (size_t i = 0; i < program->tensor_count; i++) {
+    const mgl_tensor *t = &program->tensors[i];
+    if (t->slice.whole != 0 && (t->group != 0 || t->made || t->slice.only_first)) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "%u ranks: \"%s\": %s run on one GPU so far",
+                           ranks, t->name,
+                           t->slice.only_first ? "biases behind a sum over the ranks"
+                                               : "weights of codes, or stored in another order,");
+    }
+  }
+  return MGL_OK;
+}
+
 // Puts the program of a rank in the place of the whole one.
 static mgl_status cut(mgl_runner *runner, const mgl_build *build, mgl_error *err) {
   mgl_graph *program = NULL;
   MGL_TRY(mgl_shard_program(runner->graph, build->ranks, &program, err));
+  mgl_status status = build->cuda == NULL ? MGL_OK : check_gpu_parts(program, build->ranks, err);
+  if (status != MGL_OK) {
+    mgl_graph_destroy(program);
+    return status;
+  }
   mgl_graph_destroy(runner->graph);
   runner->graph = program;
   if (build->cuda != NULL) {
@@ -255,6 +275,20 @@ static mgl_status cut(mgl_runner *runner, const mgl_build *build, mgl_error *err
                    "several GPUs compute up to 64 tokens an iteration, so long prompts take longer "
                    "than on one");
   }
+  return MGL_OK;
+}
+
+// Puts the program that the user gave in the place of the family's.
+static mgl_status take_program(mgl_runner *runner, const mgl_build *build, mgl_error *err) {
+  mgl_graph *program = NULL;
+  if (build->ranks > 1) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "program: expected one rank, which alone runs a given program, found %u",
+                         build->ranks);
+  }
+  MGL_TRY(mgl_given_program(runner->graph, build->program, &program, err));
+  mgl_graph_destroy(runner->graph);
+  runner->graph = program;
   return MGL_OK;
 }
 
@@ -275,6 +309,9 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
   if (status == MGL_OK) {
     status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
   }
+  if (status == MGL_OK && build->program != NULL) {
+    status = take_program(runner, build, err);
+  }
   const mgl_compilation *c = runner->build.compilation;
   if (status == MGL_OK && c != NULL && (c->given >> MGL_SET_EXPERT_BALANCE & 1) != 0) {
     status = mgl_graph_set_balance(runner->graph, c->expert_balance, err);
@@ -289,6 +326,7 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
     status = runner->device->open(build, &runner->model, err);
   }
   runner->build.cuda = NULL;  // borrowed until here
+  runner->build.program = NULL;
   if (status == MGL_OK) {
     runner->device->defaults(runner->model, build, runner->graph, &usual);
     status = size_up(runner, &folder->config, &usual, err);
@@ -346,6 +384,10 @@ void mgl_runner_destroy(mgl_runner *runner) {
   }
   mgl_graph_destroy(runner->graph);
   mgl_free(runner);
+}
+
+mgl_status mgl_runner_check(const mgl_runner *runner, mgl_error *err) {
+  return runner->device->check == NULL ? MGL_OK : runner->device->check(runner->model, err);
 }
 
 mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err) {

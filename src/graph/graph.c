@@ -258,7 +258,9 @@ uint32_t mgl_op_row_units(const mgl_graph *graph, const mgl_op *op) {
 }
 
 uint32_t mgl_op_vector_elements(const mgl_graph *graph, const mgl_op *op) {
-  return mgl_graph_input(graph, op, MGL_ROLE_NORM)->dims[0].number;
+  const mgl_tensor *norm = mgl_graph_input(graph, op, MGL_ROLE_NORM);
+  return norm != NULL ? norm->dims[0].number
+                      : (uint32_t)mgl_tensor_row_elements(&graph->tensors[op->output]);
 }
 
 uint32_t mgl_op_slots(const mgl_graph *graph, const mgl_op *op) {
@@ -272,7 +274,7 @@ enum tensor_state { UNWRITTEN, WRITTEN, READ, TAKEN_OVER };
 static mgl_status check_read(const mgl_graph *graph, const mgl_op *op, uint32_t input,
                              unsigned char *state, mgl_error *err) {
   const mgl_tensor *tensor = &graph->tensors[input];
-  const char *op_name = mgl_op_info_of(op->kind)->name;
+  const char *op_name = mgl_op_name(op);
   if (tensor->placement != MGL_PLACE_ACTIVATION) {
     return MGL_OK;
   }

@@ -29,6 +29,7 @@ enum {
   MGL_GRAPH_MAX_OPS = 1 << 18,
   MGL_GRAPH_MAX_NAME_BYTES = 256,
   MGL_GRAPH_MAX_VALUES = MGL_MAX_HEAD_DIM,  // of an op
+  MGL_MAX_CUSTOM_ATTRS = 4,
 };
 
 #define MGL_NO_TENSOR UINT32_MAX
@@ -63,10 +64,11 @@ typedef enum mgl_placement {
 // Which part of a stored weight a rank has: of dim `dim`, which has `whole` elements there, as many
 // as the tensor's dim says, from element rank / share times that number on.
 typedef struct mgl_weight_slice {
-  uint32_t whole;  // 0: all of the weight
-  uint32_t dim;    // 0 or 1
-  uint32_t share;  // neighbouring ranks that have the same part, at least 1
-  bool renamed;    // the weight's name is the tensor's without MGL_PART_SUFFIX
+  uint32_t whole;   // 0: all of the weight
+  uint32_t dim;     // 0 or 1
+  uint32_t share;   // neighbouring ranks that have the same part, at least 1
+  bool renamed;     // the weight's name is the tensor's without MGL_PART_SUFFIX
+  bool only_first;  // rank 0 has all of it, the others zeros: a bias of a sum over the ranks
 } mgl_weight_slice;
 
 #define MGL_PART_SUFFIX ".part"
@@ -89,9 +91,11 @@ typedef struct mgl_op {
   uint32_t input_count;
   uint32_t inputs[MGL_OP_MAX_INPUTS];  // tensor indices
   uint32_t output;
-  double attrs[MGL_ATTR_COUNT];  // those that the kind carries; 0 otherwise
-  uint32_t value_count;          // rope_angles only
-  const float *values;           // [value_count]; an op of a graph has its own copy
+  double attrs[MGL_ATTR_COUNT];        // those that the kind carries; 0 otherwise
+  uint32_t value_count;                // rope_angles only
+  const float *values;                 // [value_count]; an op of a graph has its own copy
+  const struct mgl_custom_op *custom;  // of the kinds CUSTOM and CUSTOM_UPDATE; NULL: of others
+  double custom_attrs[MGL_MAX_CUSTOM_ATTRS];
 } mgl_op;
 
 // Inputs [first, first + count) of an op: those of one role, which are neighbours. None: count 0.
@@ -105,6 +109,7 @@ uint32_t mgl_op_input(const mgl_op *op, mgl_role role);
 mgl_role mgl_op_role(const mgl_op *op, uint32_t input);
 bool mgl_op_updates(const mgl_op *op, uint32_t input);  // the op writes that input too
 bool mgl_op_is_linear(const mgl_op *op);
+const char *mgl_op_name(const mgl_op *op);  // of its kind, or of the custom op that it is
 
 typedef struct mgl_graph {
   char *name;
@@ -226,7 +231,7 @@ uint64_t mgl_stored_dim(const mgl_tensor *tensor, uint32_t dim);
 uint32_t mgl_slice_begin(const mgl_tensor *tensor, uint32_t rank);
 // Elements of a row of an ELEMENT op that are its units: of what it writes, or of its part.
 uint32_t mgl_op_row_units(const mgl_graph *graph, const mgl_op *op);
-// Elements of a vector of an op whose unit that is: those of its norm's weight.
+// Elements of a vector of an op whose unit that is: those of its norm's weight; without one, a row.
 uint32_t mgl_op_vector_elements(const mgl_graph *graph, const mgl_op *op);
 // Experts that a token has, by the routes of an op of experts.
 uint32_t mgl_op_slots(const mgl_graph *graph, const mgl_op *op);

@@ -1,10 +1,12 @@
-// The ops of a program: what op.def says of each, checked, and its constructor.
+// The ops of a program: appended, if they are what op.def says of each; a function for each,
+// check_NAME, says what is wrong. op_constructors.c makes ops.
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "graph/balance.h"
+#include "graph/custom_op.h"
 #include "graph/graph.h"
 
 // --- checks of one op: what its comment in op.def says -------------------------------------------
@@ -44,7 +46,9 @@ static bool is_heads(const mgl_tensor *t) {
   return is_act(t) && is_f32(t) && t->rank == 3;
 }
 
-static const char *check_embed(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_embed(const mgl_op *op, const mgl_tensor *const *in,
+                               const mgl_tensor *out) {
+  (void)op;
   if (!is_index(in[0], MGL_DIM_TOKENS)) {
     return "tokens must be an input i32[T]";
   }
@@ -83,8 +87,19 @@ static const char *check_norm(const mgl_tensor *const *in, uint32_t weights, uin
   return fits ? NULL : "the result must have the shape of x (L rows where rows are given)";
 }
 
-static const char *check_linear(const mgl_tensor *const *in, uint32_t count,
-                                const mgl_tensor *out) {
+static const char *check_rmsnorm(const mgl_op *op, const mgl_tensor *const *in,
+                                 const mgl_tensor *out) {
+  return check_norm(in, 1, op->input_count, out);
+}
+
+static const char *check_layernorm(const mgl_op *op, const mgl_tensor *const *in,
+                                   const mgl_tensor *out) {
+  return check_norm(in, 2, op->input_count, out);
+}
+
+// x, a matrix and, with `count` 3, a bias.
+static const char *check_product(const mgl_tensor *const *in, uint32_t count,
+                                 const mgl_tensor *out) {
   if (!is_act(in[0]) || in[0]->rank < 2) {
     return "x must be an activation of rank 2 or more";
   }
@@ -105,6 +120,11 @@ static const char *check_linear(const mgl_tensor *const *in, uint32_t count,
               same_dim(out->dims[0], in[0]->dims[0]) &&
               mgl_tensor_row_elements(out) == in[1]->dims[0].number;
   return fits ? NULL : "the result must be f32 with the rows of x and N elements a row";
+}
+
+static const char *check_linear(const mgl_op *op, const mgl_tensor *const *in,
+                                const mgl_tensor *out) {
+  return check_product(in, op->input_count, out);
 }
 
 // Frequencies that depend on lengths have them, and either a base that grows or a second set.
@@ -154,7 +174,9 @@ static bool are_angles(const mgl_tensor *angles, const mgl_tensor *heads) {
          (uint64_t)angles->dims[1].number * 2 <= heads->dims[2].number;
 }
 
-static const char *check_rope(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_rope(const mgl_op *op, const mgl_tensor *const *in,
+                              const mgl_tensor *out) {
+  (void)op;
   if (!is_heads(in[0])) {
     return "x must be f32[T,heads,HD]";
   }
@@ -164,7 +186,9 @@ static const char *check_rope(const mgl_tensor *const *in, const mgl_tensor *out
   return is_heads(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of x";
 }
 
-static const char *check_kv_write(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_kv_write(const mgl_op *op, const mgl_tensor *const *in,
+                                  const mgl_tensor *out) {
+  (void)op;
   if (!is_heads(in[0]) || !is_heads(in[1]) || !same_shape(in[0], in[1])) {
     return "k and v must be f32[T,HKV,HD]";
   }
@@ -203,7 +227,9 @@ static const char *check_attention(const mgl_op *op, const mgl_tensor *const *in
   return is_act(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of q";
 }
 
-static const char *check_silu_mul(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_silu_mul(const mgl_op *op, const mgl_tensor *const *in,
+                                  const mgl_tensor *out) {
+  (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || !is_act(in[1]) || !is_f32(in[1]) ||
       !same_shape(in[0], in[1])) {
     return "gate and up must be f32 of one shape";
@@ -211,13 +237,16 @@ static const char *check_silu_mul(const mgl_tensor *const *in, const mgl_tensor 
   return is_act(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of gate";
 }
 
-static const char *check_gelu(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_gelu(const mgl_op *op, const mgl_tensor *const *in,
+                              const mgl_tensor *out) {
+  (void)op;
   return is_act(in[0]) && is_f32(in[0]) && is_act(out) && same_shape(out, in[0])
              ? NULL
              : "x must be an f32 activation, the result one of its shape";
 }
 
-static const char *check_add(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_add(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out) {
+  (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || !is_act(in[1]) || !is_f32(in[1]) ||
       !same_shape(in[0], in[1])) {
     return "x and y must be f32 of one shape";
@@ -302,7 +331,7 @@ static const char *check_attend(const mgl_op *op, const mgl_tensor *const *in,
 
 static const char *check_linear_add(const mgl_op *op, const mgl_tensor *const *in,
                                     const mgl_tensor *out) {
-  const char *wrong = check_linear(in + 1, 2, out);
+  const char *wrong = check_product(in + 1, 2, out);
   const double over = op->attrs[MGL_ATTR_OVER];
   if (wrong != NULL) {
     return wrong;
@@ -314,7 +343,9 @@ static const char *check_linear_add(const mgl_op *op, const mgl_tensor *const *i
                                                  : "the residual must have the result's shape";
 }
 
-static const char *check_gate_up(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_gate_up(const mgl_op *op, const mgl_tensor *const *in,
+                                 const mgl_tensor *out) {
+  (void)op;
   if (!is_normed_input(in) || !is_matrix(in[2], in[0]->dims[1].number) ||
       !is_matrix(in[3], in[0]->dims[1].number) || !same_shape(in[2], in[3])) {
     return "x must be f32[T,D], norm [D], w_gate and w_up [F,D]";
@@ -324,7 +355,9 @@ static const char *check_gate_up(const mgl_tensor *const *in, const mgl_tensor *
   return fits ? NULL : "the result must be act[T,F]";
 }
 
-static const char *check_logits(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_logits(const mgl_op *op, const mgl_tensor *const *in,
+                                const mgl_tensor *out) {
+  (void)op;
   if (!is_normed_input(in) || !is_index(in[2], MGL_DIM_LOGIT_ROWS) ||
       !is_matrix(in[3], in[0]->dims[1].number)) {
     return "x must be f32[T,D], norm [D], rows i32[L], w [V,D]";
@@ -342,14 +375,18 @@ static bool is_int_vector(const mgl_tensor *t, mgl_dim dim) {
          same_dim(t->dims[0], dim);
 }
 
-static const char *check_next_plan(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_next_plan(const mgl_op *op, const mgl_tensor *const *in,
+                                   const mgl_tensor *out) {
+  (void)op;
   if (!is_index(in[0], MGL_DIM_TOKENS)) {
     return "tokens must be an input i32[T]";
   }
   return is_int_vector(out, MGL_DIM(1)) ? NULL : "the result must be i32[1]";
 }
 
-static const char *check_sample(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_sample(const mgl_op *op, const mgl_tensor *const *in,
+                                const mgl_tensor *out) {
+  (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
       !same_dim(in[0]->dims[0], MGL_DIM_L)) {
     return "logits must be f32[L,V]";
@@ -508,7 +545,9 @@ static bool are_router_logits(const mgl_tensor *t, const mgl_tensor *w) {
          same_dim(t->dims[1], w->dims[0]);
 }
 
-static const char *check_router(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_router(const mgl_op *op, const mgl_tensor *const *in,
+                                const mgl_tensor *out) {
+  (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
       !same_dim(in[0]->dims[0], MGL_DIM_T) || !is_float_weight(in[1]) || in[1]->rank != 1 ||
       !same_dim(in[1]->dims[0], in[0]->dims[1])) {
@@ -546,7 +585,9 @@ static const char *check_experts_up(const mgl_op *op, const mgl_tensor *const *i
              : "the result must be act[T,S*F]";
 }
 
-static const char *check_experts_down(const mgl_tensor *const *in, const mgl_tensor *out) {
+static const char *check_experts_down(const mgl_op *op, const mgl_tensor *const *in,
+                                      const mgl_tensor *out) {
+  (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
       !same_dim(in[0]->dims[0], MGL_DIM_T)) {
     return "the residual must be f32[T,N]";
@@ -560,42 +601,32 @@ static const char *check_experts_down(const mgl_tensor *const *in, const mgl_ten
                                                               : "the result must be f32[T,N]";
 }
 
+// mgl_custom_op_check says what is wrong.
+static const char *check_custom(const mgl_op *op, const mgl_tensor *const *in,
+                                const mgl_tensor *out) {
+  (void)op, (void)in, (void)out;
+  return NULL;
+}
+
+static const char *check_custom_update(const mgl_op *op, const mgl_tensor *const *in,
+                                       const mgl_tensor *out) {
+  return check_custom(op, in, out);
+}
+
+// --- all of them ---------------------------------------------------------------------------------
+
+typedef const char *check_function(const mgl_op *op, const mgl_tensor *const *in,
+                                   const mgl_tensor *out);
+
+static check_function *const checks[MGL_OP_COUNT] = {
+#define MGL_OP(KIND, name, ...) [MGL_OP_##KIND] = check_##name,
+#include "graph/op.def"
+};
+
 // NULL, or what is wrong with the op.
 static const char *check_op(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out) {
-  if (op->attrs[MGL_ATTR_EPS] < 0) {
-    return "eps must not be negative";
-  }
-  switch (op->kind) {
-    case MGL_OP_EMBED: return check_embed(in, out);
-    case MGL_OP_RMSNORM: return check_norm(in, 1, op->input_count, out);
-    case MGL_OP_LAYERNORM: return check_norm(in, 2, op->input_count, out);
-    case MGL_OP_LINEAR: return check_linear(in, op->input_count, out);
-    case MGL_OP_ROPE_ANGLES: return check_rope_angles(op, in, out);
-    case MGL_OP_ROPE: return check_rope(in, out);
-    case MGL_OP_KV_WRITE: return check_kv_write(in, out);
-    case MGL_OP_ATTENTION: return check_attention(op, in, out);
-    case MGL_OP_SILU_MUL: return check_silu_mul(in, out);
-    case MGL_OP_GELU: return check_gelu(in, out);
-    case MGL_OP_ADD: return check_add(in, out);
-    case MGL_OP_QKV_PROJ: return check_qkv_proj(op, in, out);
-    case MGL_OP_ATTEND: return check_attend(op, in, out);
-    case MGL_OP_LINEAR_ADD: return check_linear_add(op, in, out);
-    case MGL_OP_GATE_UP: return check_gate_up(in, out);
-    case MGL_OP_LOGITS: return check_logits(in, out);
-    case MGL_OP_NEXT_PLAN: return check_next_plan(in, out);
-    case MGL_OP_SAMPLE: return check_sample(in, out);
-    case MGL_OP_ROUTER: return check_router(in, out);
-    case MGL_OP_EXPERTS_UP: return check_experts_up(op, in, out);
-    case MGL_OP_EXPERTS_DOWN: return check_experts_down(in, out);
-    case MGL_OP_ROUTE: return check_route(op, in, out);
-    case MGL_OP_EXPERT_GATE_UP: return check_expert_gate_up(op, in, out);
-    case MGL_OP_EXPERT_DOWN: return check_expert_down(op, in, out);
-    case MGL_OP_ALL_REDUCE: return check_all_reduce(op, in, out);
-    case MGL_OP_ALL_GATHER: return check_all_gather(op, in, out);
-    case MGL_OP_COUNT: break;
-  }
-  assert(0 && "unknown op kind");
-  return "unknown op";
+  assert((uint32_t)op->kind < MGL_OP_COUNT);
+  return op->attrs[MGL_ATTR_EPS] < 0 ? "eps must not be negative" : checks[op->kind](op, in, out);
 }
 
 // Whether an op of experts takes what a route made for as many of them: their numbers are then
@@ -621,9 +652,9 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
   const mgl_op_info *info = mgl_op_info_of(op.kind);
   if (op.input_count < info->input_count ||
       op.input_count > info->input_count + info->optional_count) {
-    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected %u to %u inputs, found %u", info->name,
-                        info->input_count, info->input_count + info->optional_count,
-                        op.input_count);
+    (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected %u to %u inputs, found %u",
+                        mgl_op_name(&op), info->input_count,
+                        info->input_count + info->optional_count, op.input_count);
     return;
   }
   const mgl_tensor *inputs[MGL_OP_MAX_INPUTS] = {0};
@@ -640,6 +671,9 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
   if (wrong != NULL) {
     (void)mgl_error_set(err, MGL_ERR_ARGUMENT, "%s = %s(%s, ...): %s", output->name, info->name,
                         inputs[0]->name, wrong);
+    return;
+  }
+  if (op.custom != NULL && mgl_custom_op_check(&op, inputs, output, err) != MGL_OK) {
     return;
   }
   void *ops = graph->ops;
@@ -662,234 +696,6 @@ void mgl_graph_op(mgl_graph *graph, mgl_op op) {
     op.values = values;
   }
   graph->ops[graph->op_count++] = op;
-}
-
-// --- constructors --------------------------------------------------------------------------------
-
-// Declares the output and appends the op.
-static uint32_t append(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t rank,
-                       const mgl_dim *dims, mgl_op op) {
-  op.output = mgl_graph_tensor(graph, name, MGL_PLACE_ACTIVATION, dtype, rank, dims);
-  mgl_graph_op(graph, op);
-  return op.output;
-}
-
-uint32_t mgl_graph_embed(mgl_graph *graph, const char *name, uint32_t tokens, uint32_t table) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_dim dims[] = {MGL_DIM_T, graph->tensors[table].dims[1]};
-  return append(graph, name, MGL_DTYPE_F32, 2, dims,
-                (mgl_op){.kind = MGL_OP_EMBED, .input_count = 2, .inputs = {tokens, table}});
-}
-
-// A norm with its weights in place.
-static uint32_t norm(mgl_graph *graph, const char *name, mgl_dtype dtype, mgl_op op, uint32_t rows,
-                     double eps) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  uint32_t x = op.inputs[0];
-  op.attrs[MGL_ATTR_EPS] = eps;
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[x].dims, sizeof dims);
-  if (rows != MGL_NO_TENSOR) {
-    op.inputs[op.input_count++] = rows;
-    dims[0] = MGL_DIM_L;
-  }
-  return append(graph, name, dtype, graph->tensors[x].rank, dims, op);
-}
-
-uint32_t mgl_graph_rmsnorm(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,
-                           uint32_t weight, uint32_t rows, double eps) {
-  const mgl_op op = {.kind = MGL_OP_RMSNORM, .input_count = 2, .inputs = {x, weight}};
-  return norm(graph, name, dtype, op, rows, eps);
-}
-
-uint32_t mgl_graph_layernorm(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,
-                             mgl_norm_weights weights, uint32_t rows, double eps) {
-  const mgl_op op = {
-      .kind = MGL_OP_LAYERNORM, .input_count = 3, .inputs = {x, weights.weight, weights.shift}};
-  return norm(graph, name, dtype, op, rows, eps);
-}
-
-uint32_t mgl_graph_linear(mgl_graph *graph, const char *name, uint32_t x, uint32_t weight,
-                          uint32_t bias, uint32_t heads) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_op op = {.kind = MGL_OP_LINEAR, .input_count = 2, .inputs = {x, weight}};
-  if (bias != MGL_NO_TENSOR) {
-    op.inputs[op.input_count++] = bias;
-  }
-  mgl_dim features = graph->tensors[weight].dims[0];
-  mgl_dim dims[] = {graph->tensors[x].dims[0], features, MGL_DIM(0)};
-  if (heads != 0) {
-    dims[1] = MGL_DIM(heads);
-    dims[2] = MGL_DIM(features.number / heads);
-  }
-  return append(graph, name, MGL_DTYPE_F32, heads != 0 ? 3 : 2, dims, op);
-}
-
-uint32_t mgl_graph_rope_angles(mgl_graph *graph, const char *name, uint32_t positions,
-                               uint32_t lengths, const mgl_rope_frequencies *rope) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_op op = {.kind = MGL_OP_ROPE_ANGLES,
-               .input_count = 1,
-               .inputs = {positions},
-               .value_count = rope->value_count,
-               .values = rope->values};
-  if (lengths != MGL_NO_TENSOR) {
-    op.inputs[op.input_count++] = lengths;
-  }
-  op.attrs[MGL_ATTR_AMPLITUDE] = rope->amplitude == 1 ? 0 : rope->amplitude;
-  op.attrs[MGL_ATTR_ORIGINAL] = rope->original;
-  op.attrs[MGL_ATTR_THETA] = rope->theta;
-  op.attrs[MGL_ATTR_FACTOR] = rope->factor;
-  mgl_dim dims[] = {MGL_DIM_T, MGL_DIM(rope->half), MGL_DIM(2)};
-  return append(graph, name, MGL_DTYPE_F32, 3, dims, op);
-}
-
-uint32_t mgl_graph_rope(mgl_graph *graph, const char *name, uint32_t x, uint32_t angles) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[x].dims, sizeof dims);
-  return append(graph, name, MGL_DTYPE_F32, graph->tensors[x].rank, dims,
-                (mgl_op){.kind = MGL_OP_ROPE, .input_count = 2, .inputs = {x, angles}});
-}
-
-void mgl_graph_kv_write(mgl_graph *graph, uint32_t k, uint32_t v, uint32_t slots, uint32_t kv) {
-  mgl_graph_op(
-      graph,
-      (mgl_op){.kind = MGL_OP_KV_WRITE, .input_count = 3, .inputs = {k, v, slots}, .output = kv});
-}
-
-uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype,
-                             const mgl_attention_inputs *inputs) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_op op = {.kind = MGL_OP_ATTENTION,
-               .input_count = 4,
-               .inputs = {inputs->q, inputs->kv, inputs->positions, inputs->block_tables}};
-  if (inputs->sinks != MGL_NO_TENSOR) {
-    op.inputs[op.input_count++] = inputs->sinks;
-  }
-  op.attrs[MGL_ATTR_SCALE] = inputs->scale;
-  op.attrs[MGL_ATTR_WINDOW] = inputs->window;
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[inputs->q].dims, sizeof dims);
-  return append(graph, name, dtype, graph->tensors[inputs->q].rank, dims, op);
-}
-
-uint32_t mgl_graph_silu_mul(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t gate,
-                            uint32_t up) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[gate].dims, sizeof dims);
-  return append(graph, name, dtype, graph->tensors[gate].rank, dims,
-                (mgl_op){.kind = MGL_OP_SILU_MUL, .input_count = 2, .inputs = {gate, up}});
-}
-
-uint32_t mgl_graph_gelu(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[x].dims, sizeof dims);
-  return append(graph, name, dtype, graph->tensors[x].rank, dims,
-                (mgl_op){.kind = MGL_OP_GELU, .input_count = 1, .inputs = {x}});
-}
-
-uint32_t mgl_graph_add(mgl_graph *graph, const char *name, uint32_t x, uint32_t y) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[x].dims, sizeof dims);
-  return append(graph, name, MGL_DTYPE_F32, graph->tensors[x].rank, dims,
-                (mgl_op){.kind = MGL_OP_ADD, .input_count = 2, .inputs = {x, y}});
-}
-
-uint32_t mgl_graph_route(mgl_graph *graph, const char *name, uint32_t logits, uint32_t bias,
-                         const mgl_route_options *options) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_op op = {.kind = MGL_OP_ROUTE, .input_count = 1, .inputs = {logits}};
-  if (bias != MGL_NO_TENSOR) {
-    op.inputs[op.input_count++] = bias;
-  }
-  op.attrs[MGL_ATTR_SCALE] = options->scale;
-  op.attrs[MGL_ATTR_SCORES] = options->scores;
-  op.attrs[MGL_ATTR_RENORMALISE] = options->renormalise ? 1 : 0;
-  op.attrs[MGL_ATTR_GROUPS] = options->groups;
-  op.attrs[MGL_ATTR_TOP_GROUPS] = options->top_groups;
-  mgl_dim dims[] = {MGL_DIM_T, MGL_DIM(options->slots), MGL_DIM(2)};
-  return append(graph, name, MGL_DTYPE_F32, 3, dims, op);
-}
-
-uint32_t mgl_graph_expert_gate_up(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x,
-                                  uint32_t routes, const mgl_expert_weights *weights,
-                                  double limit) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_op op = {.kind = MGL_OP_EXPERT_GATE_UP,
-               .input_count = 4,
-               .inputs = {x, routes, weights->gate, weights->up}};
-  if (weights->gate_bias != MGL_NO_TENSOR) {
-    op.inputs[op.input_count++] = weights->gate_bias;
-    op.inputs[op.input_count++] = weights->up_bias;
-  }
-  op.attrs[MGL_ATTR_LIMIT] = limit;
-  mgl_dim dims[] = {MGL_DIM_T_TIMES(graph->tensors[routes].dims[1].number),
-                    graph->tensors[weights->gate].dims[1]};
-  return append(graph, name, dtype, 2, dims, op);
-}
-
-uint32_t mgl_graph_expert_down(mgl_graph *graph, const char *name, uint32_t residual, uint32_t x,
-                               uint32_t routes, const mgl_expert_weights *weights) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_op op = {
-      .kind = MGL_OP_EXPERT_DOWN, .input_count = 4, .inputs = {residual, x, routes, weights->down}};
-  if (weights->down_bias != MGL_NO_TENSOR) {
-    op.inputs[op.input_count++] = weights->down_bias;
-  }
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[residual].dims, sizeof dims);
-  return append(graph, name, MGL_DTYPE_F32, graph->tensors[residual].rank, dims, op);
-}
-
-uint32_t mgl_graph_all_reduce(mgl_graph *graph, const char *name, uint32_t residual, uint32_t part,
-                              uint32_t ranks) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_op op = {.kind = MGL_OP_ALL_REDUCE, .input_count = 2, .inputs = {residual, part}};
-  op.attrs[MGL_ATTR_RANKS] = ranks;
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[residual].dims, sizeof dims);
-  return append(graph, name, MGL_DTYPE_F32, graph->tensors[residual].rank, dims, op);
-}
-
-uint32_t mgl_graph_all_gather(mgl_graph *graph, const char *name, uint32_t part, uint32_t ranks) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_op op = {.kind = MGL_OP_ALL_GATHER, .input_count = 1, .inputs = {part}};
-  op.attrs[MGL_ATTR_RANKS] = ranks;
-  const mgl_dim *of = graph->tensors[part].dims;
-  mgl_dim dims[] = {of[0], MGL_DIM(of[1].number * ranks)};
-  return append(graph, name, MGL_DTYPE_F32, 2, dims, op);
 }
 
 mgl_op_kind mgl_op_kind_of_one(mgl_op_kind kind) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "graph/custom_op.h"
 
 static const char symbol_letters[] = {[MGL_DIM_NUMBER] = 0,
                                       [MGL_DIM_TOKENS] = 'T',
@@ -43,7 +44,7 @@ static void print_type(const mgl_tensor *tensor, mgl_text *out) {
 static void print_op(const mgl_graph *graph, const mgl_op *op, mgl_text *out) {
   const mgl_op_info *info = mgl_op_info_of(op->kind);
   const mgl_tensor *output = &graph->tensors[op->output];
-  mgl_text_format(out, "%s = %s(", output->name, info->name);
+  mgl_text_format(out, "%s = %s(", output->name, mgl_op_name(op));
   for (uint32_t i = 0; i < op->input_count; i++) {
     mgl_text_format(out, "%s%s", i == 0 ? "" : ", ", graph->tensors[op->inputs[i]].name);
   }
@@ -53,6 +54,9 @@ static void print_op(const mgl_graph *graph, const mgl_op *op, mgl_text *out) {
     if ((info->attributes >> attr & 1) != 0 && !absent) {
       mgl_text_format(out, " %s=%.17g", mgl_attr_name((mgl_attr)attr), op->attrs[attr]);
     }
+  }
+  for (uint32_t i = 0; op->custom != NULL && i < op->custom->attr_count; i++) {
+    mgl_text_format(out, " %s=%.17g", op->custom->attr_names[i], op->custom_attrs[i]);
   }
   for (uint32_t i = 0; i < op->value_count; i++) {
     mgl_text_format(out, "%s%.9g", i == 0 ? " values=[" : ",", (double)op->values[i]);
@@ -254,8 +258,18 @@ static mgl_status parse_values(parser *p, mgl_op *op) {
   return take(p, ']') ? MGL_OK : expected(p, "']' or ','");
 }
 
+static uint32_t attribute_count(const mgl_op *op) {
+  return op->custom != NULL ? op->custom->attr_count : MGL_ATTR_COUNT;
+}
+
+static const char *attribute_name(const mgl_op *op, uint32_t attr) {
+  return op->custom != NULL ? op->custom->attr_names[attr] : mgl_attr_name((mgl_attr)attr);
+}
+
 static mgl_status parse_attributes(parser *p, mgl_op *op) {
-  uint32_t allowed = mgl_op_info_of(op->kind)->attributes;
+  const uint32_t count = attribute_count(op);
+  double *attrs = op->custom != NULL ? op->custom_attrs : op->attrs;
+  uint32_t allowed = op->custom != NULL ? (1u << count) - 1 : mgl_op_info_of(op->kind)->attributes;
   uint32_t seen = 0;
   skip_blanks(p);
   while (*p->at != 0 && *p->at != ':') {
@@ -266,18 +280,18 @@ static mgl_status parse_attributes(parser *p, mgl_op *op) {
       skip_blanks(p);
       continue;
     }
-    int attr = 0;
-    while (attr < MGL_ATTR_COUNT && strcmp(name.text, mgl_attr_name((mgl_attr)attr)) != 0) {
+    uint32_t attr = 0;
+    while (attr < count && strcmp(name.text, attribute_name(op, attr)) != 0) {
       attr++;
     }
-    if (attr == MGL_ATTR_COUNT || (allowed >> attr & 1) == 0 || (seen >> attr & 1) != 0) {
+    if (attr == count || (allowed >> attr & 1) == 0 || (seen >> attr & 1) != 0) {
       return mgl_error_set(p->err, MGL_ERR_FORMAT,
                            "%s line %zu: attribute \"%.40s\" is unknown here or given twice",
                            p->where, p->line, name.text);
     }
     char *end = NULL;
-    if (*p->at++ != '=' || (op->attrs[attr] = strtod(p->at, &end), end == p->at) ||
-        !isfinite(op->attrs[attr])) {
+    if (*p->at++ != '=' || (attrs[attr] = strtod(p->at, &end), end == p->at) ||
+        !isfinite(attrs[attr])) {
       p->at--;
       return expected(p, "'=' and a finite number");
     }
@@ -285,8 +299,9 @@ static mgl_status parse_attributes(parser *p, mgl_op *op) {
     p->at = end;
     skip_blanks(p);
   }
-  for (int attr = 0; attr < MGL_ATTR_COUNT; attr++) {
-    if (((allowed & ~seen) >> attr & 1) != 0 && !mgl_attr_is_optional((mgl_attr)attr)) {
+  for (uint32_t attr = 0; attr < count; attr++) {
+    bool optional = op->custom == NULL && mgl_attr_is_optional((mgl_attr)attr);
+    if (((allowed & ~seen) >> attr & 1) != 0 && !optional) {
       return expected(p, "all attributes of the op");
     }
   }
@@ -298,14 +313,15 @@ static mgl_status parse_op(parser *p, const char *name) {
   mgl_op op = {0};
   MGL_TRY(parse_word(p, "an op name", &kind));
   int i = 0;
-  while (i < MGL_OP_COUNT && strcmp(kind.text, mgl_op_info_of((mgl_op_kind)i)->name) != 0) {
+  while (i < MGL_OP_CUSTOM && strcmp(kind.text, mgl_op_info_of((mgl_op_kind)i)->name) != 0) {
     i++;
   }
-  if (i == MGL_OP_COUNT) {
+  op.custom = i < MGL_OP_CUSTOM ? NULL : mgl_custom_op_find(kind.text);
+  if (i == MGL_OP_CUSTOM && op.custom == NULL) {
     return mgl_error_set(p->err, MGL_ERR_FORMAT, "%s line %zu: unknown op \"%.40s\"", p->where,
                          p->line, kind.text);
   }
-  op.kind = (mgl_op_kind)i;
+  op.kind = op.custom != NULL && op.custom->updates ? MGL_OP_CUSTOM_UPDATE : (mgl_op_kind)i;
   MGL_TRY(parse_arguments(p, &op));
   MGL_TRY(parse_attributes(p, &op));
   if (take(p, ':')) {

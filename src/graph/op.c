@@ -2,6 +2,7 @@
 
 #include <assert.h>
 
+#include "graph/custom_op.h"
 #include "graph/graph.h"
 
 // The names of op.def as they stand there, without a prefix.
@@ -80,6 +81,10 @@ mgl_role mgl_op_role(const mgl_op *op, uint32_t input) {
 bool mgl_op_updates(const mgl_op *op, uint32_t input) {
   mgl_role updated = mgl_op_info_of(op->kind)->updates;
   return updated != MGL_ROLE_NONE && mgl_op_role(op, input) == updated;
+}
+
+const char *mgl_op_name(const mgl_op *op) {
+  return op->custom != NULL ? op->custom->name : mgl_op_info_of(op->kind)->name;
 }
 
 bool mgl_op_is_linear(const mgl_op *op) {

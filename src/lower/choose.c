@@ -1,6 +1,7 @@
 #include "lower/choose.h"
 
 #include "lower/packed.h"
+#include "lower/stages.h"
 #include "lower/words.h"
 #include "twin/device_run.h"
 #include "twin/wide_run.h"
@@ -65,12 +66,27 @@ static mgl_status lower_graph(const mgl_graph *program, const mgl_iteration_opti
   return status;
 }
 
+// Whether there are kernels for large iterations: the portable ones have none for codes.
+static bool has_stages(const mgl_graph *program, bool few) {
+  return mgl_stages_cover(program) && (few || !mgl_packed_has_codes(program));
+}
+
 mgl_status mgl_lower_iteration(const mgl_graph *program, const mgl_iteration_options *options,
                                mgl_schedule **out, mgl_error *err) {
   const mgl_compile_options *compile = &options->compile;
-  bool narrow = compile->target == MGL_TARGET_CPU ||
-                compile->tokens <=
-                    mgl_narrow_tokens(program, mgl_packed_program_bytes(program), options->few);
+  bool cuda = compile->target == MGL_TARGET_CUDA;
+  if (cuda && !options->kernels && !has_stages(program, options->few)) {
+    return compile->tokens <= MGL_CUDA_MAX_TOKENS
+               ? lower_graph(program, options, out, err)
+               : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                               "cuda: expected iterations of at most %d tokens, since larger ones "
+                               "have no kernels for this model's %s, found %u",
+                               MGL_CUDA_MAX_TOKENS, mgl_stages_cover(program) ? "weights" : "ops",
+                               compile->tokens);
+  }
+  bool narrow =
+      !cuda || compile->tokens <=
+                   mgl_narrow_tokens(program, mgl_packed_program_bytes(program), options->few);
   if (narrow || options->kernels) {
     return lower_graph(program, options, out, err);
   }

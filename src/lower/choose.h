@@ -45,7 +45,7 @@ typedef struct mgl_iteration_options {
 } mgl_iteration_options;
 
 // Makes the schedule that runs iterations of options->compile.tokens tokens. `program` is fused for
-// the target.
+// the target. MGL_ERR_UNSUPPORTED: a GPU has no iterations of so many tokens of that program.
 mgl_status mgl_lower_iteration(const mgl_graph *program, const mgl_iteration_options *options,
                                mgl_schedule **out, mgl_error *err);
 

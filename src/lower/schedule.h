@@ -115,7 +115,7 @@ typedef struct mgl_stages_options {
   uint32_t workers;
 } mgl_stages_options;
 
-// `program` is fused for the GPU.
+// `program` is fused for the GPU; MGL_ERR_UNSUPPORTED names an op that stages have no kernel for.
 mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *options,
                             mgl_schedule **out, mgl_error *err);
 

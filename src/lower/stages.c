@@ -302,8 +302,38 @@ static builder build(const mgl_graph *program, const mgl_stages_options *options
   return b;
 }
 
+// Of the ops that mgl_fuse_ops_cuda makes, those of mixtures and of several ranks have none.
+static bool has_kernel(const mgl_graph *program, const mgl_op *op) {
+  bool mixture = op->kind == MGL_OP_ROUTER || mgl_packed_matrices_of(program, op).experts > 0;
+  bool ranks = mgl_op_kind_is_exchange(op->kind) ||
+               (op->kind == MGL_OP_LINEAR_ADD && op->attrs[MGL_ATTR_OVER] != 0);
+  return !mixture && !ranks;
+}
+
+// The first op that stages have no kernel for, or MGL_NO_OP.
+static uint32_t first_lacking(const mgl_graph *program) {
+  for (uint32_t i = 0; i < program->op_count; i++) {
+    if (!has_kernel(program, &program->ops[i])) {
+      return i;
+    }
+  }
+  return MGL_NO_OP;
+}
+
+bool mgl_stages_cover(const mgl_graph *program) {
+  return first_lacking(program) == MGL_NO_OP;
+}
+
 mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *options,
                             mgl_schedule **out, mgl_error *err) {
+  uint32_t lacking = first_lacking(program);
+  if (lacking != MGL_NO_OP) {
+    const mgl_op *op = &program->ops[lacking];
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "cuda: large iterations have no kernel for op %u, %s of \"%s\"%s", lacking,
+                         mgl_op_info_of(op->kind)->name, program->tensors[op->output].name,
+                         op->kind == MGL_OP_LINEAR_ADD ? " over several ranks" : "");
+  }
   mgl_schedule sizes = {.lowering = MGL_LOWER_STAGES,
                         .target = MGL_TARGET_CUDA,
                         .tokens = options->tokens,

@@ -2,6 +2,7 @@
 #ifndef MGL_LOWER_STAGES_H
 #define MGL_LOWER_STAGES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "lower/schedule.h"
@@ -10,6 +11,10 @@ enum {
   MGL_STAGES_MAX_SPLITS = 8,  // of a tile along k
   MGL_STAGES_JOINED = 2,      // where one step adds them
 };
+
+// Whether stages have kernels for all ops of a program that mgl_fuse_ops_cuda made: not for those
+// of mixtures, nor of several ranks.
+bool mgl_stages_cover(const mgl_graph *program);
 
 // Bytes of the residual stream of so many tokens, and of each part of a linear's sums in its form.
 uint64_t mgl_stages_stream_bytes(uint32_t tokens, uint32_t hidden);

@@ -4,6 +4,7 @@
 //   ops      the schedule's ops are the program's: each is computed once, with the units it has
 //   tiles    the steps of an op cut its units without gap or overlap; a tile of several steps is
 //            shared as its kernel asks, so that nobody waits for ever (twin/wide_run.h)
+//   waits    steps wait in the manner of their lowering
 //   lists    a step is in its worker's list, and in no other; lists ascend
 //   order    an event counts the steps that trigger it, and all of them stand before the steps that
 //            wait for it; so do the steps that write what a step waits for by words. Since lists

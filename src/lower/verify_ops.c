@@ -122,7 +122,13 @@ static mgl_status check_stage_op(const mgl_verifier *v, uint32_t idx, mgl_error 
   }
   MGL_TRY(check_stage_units(v, idx, err));
   MGL_TRY(check_stage_flags(v, idx, err));
-  return op->kind == (uint32_t)kind && linear ? check_parts(v, idx, err) : MGL_OK;
+  if (op->kind == (uint32_t)kind && linear) {
+    return check_parts(v, idx, err);
+  }
+  return op->first_shared == MGL_NOT_SHARED
+             ? MGL_OK
+             : mgl_schedule_wrong(err, "only linears have counters of tiles", idx,
+                                  op->first_shared);
 }
 
 static mgl_status check_op(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
@@ -140,6 +146,7 @@ static mgl_status check_op(const mgl_verifier *v, uint32_t idx, mgl_error *err) 
     return mgl_schedule_wrong(err, "ops must stand as in the program", idx, op->op);
   }
   if (op->kind != (uint32_t)of->kind || op->flags != 0 || op->tiles != 0 || op->splits != 1 ||
+      op->rows != s->tokens || op->first_shared != MGL_NOT_SHARED ||
       (op->with != MGL_NO_OP && s->lowering != MGL_LOWER_KERNELS)) {
     return mgl_schedule_wrong(err, "an op must be its program's, and nothing besides", idx,
                               op->kind);
@@ -368,9 +375,38 @@ static mgl_status check_lists(const mgl_verifier *v, mgl_error *err) {
   return MGL_OK;
 }
 
+// --- waits ---------------------------------------------------------------------------------------
+
+// Steps wait in the manner of their lowering; those of a stage, or a launch, for the one before,
+// and they trigger the end of their own.
+static mgl_status check_waits(const mgl_verifier *v, mgl_error *err) {
+  const mgl_schedule *s = v->s;
+  bool stages = s->lowering == MGL_LOWER_STAGES || s->lowering == MGL_LOWER_KERNELS;
+  uint32_t own = s->lowering == MGL_LOWER_STAGES    ? MGL_WAIT_STAGE
+                 : s->lowering == MGL_LOWER_KERNELS ? MGL_WAIT_KERNEL
+                                                    : MGL_WAIT_EVENT;
+  for (uint32_t i = 0; i < s->step_count; i++) {
+    const mgl_schedule_step *step = &s->steps[i];
+    bool words = s->lowering == MGL_LOWER_WORDS && step->wait == MGL_WAIT_WORDS;
+    if (step->wait != MGL_WAIT_NOTHING && step->wait != own && !words) {
+      return mgl_schedule_wrong(err, "a step must wait as its lowering does", i, step->wait);
+    }
+    if (!stages || step->op == MGL_NO_OP) {
+      continue;
+    }
+    uint32_t stage = s->ops[step->op].stage;
+    if (step->trigger != stage || step->event != (stage == 0 ? MGL_NO_EVENT : stage - 1)) {
+      return mgl_schedule_wrong(
+          err, "a step must wait for the stage before its own, and trigger its own", i, stage);
+    }
+  }
+  return MGL_OK;
+}
+
 mgl_status mgl_verify_ops(mgl_verifier *v, mgl_error *err) {
   MGL_TRY(check_ops(v, err));
   MGL_TRY(number_steps(v, err));
+  MGL_TRY(check_waits(v, err));
   MGL_TRY(check_lists(v, err));
   return check_tiles(v, err);
 }

@@ -92,7 +92,8 @@ static uint32_t vectors_per_row(const operand_list *list) {
 
 static void add_of_vectors(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
   mgl_role role = mgl_op_role(list->op, input);
-  if (role == MGL_ROLE_ROWS) {
+  bool is_weight = list->graph->tensors[tensor_of(list, input)].placement == MGL_PLACE_WEIGHT;
+  if (role == MGL_ROLE_ROWS || (role == MGL_ROLE_Y && !is_weight)) {
     add_rows(list, input, begin, end);
   } else if (role == MGL_ROLE_X && mgl_op_input(list->op, MGL_ROLE_ROWS) == MGL_NO_TENSOR) {
     add_units(list, input, vectors_per_row(list), begin, end);

@@ -44,6 +44,9 @@ for program in generate generate_static; do
   found=$("$work/$program" "$demo" "What is 137 + 245?" 2>"$work/err") || fail "$program: $(cat "$work/err")"
   [ "$found" = "137 + 245 = 382." ] || fail "$program: expected 137 + 245 = 382., found $found"
 done
+# shellcheck disable=SC2046,SC2086
+"$cc" -std=c11 $warnings "${example%/*}/custom_op.c" $(pkg-config --cflags --libs megalith) -lm \
+  -o "$work/custom_op" || fail "the example of custom ops does not compile"
 "$work/generate" /no/such/folder 2>"$work/err" && fail "a folder that is not there: success"
 grep -q "/no/such/folder" "$work/err" || fail "a folder that is not there: $(cat "$work/err")"
 

@@ -19,8 +19,10 @@ typedef struct mgl_word {
 
 typedef enum model_access { MODEL_LOAD, MODEL_STORE, MODEL_UPDATE, MODEL_NOTIFY } model_access;
 
+enum { MODEL_OWN_RANK = 255 };
+
 // Defined by the test. `before` may switch to another actor; `after` tells what the access read (or
-// stored), on which the actor's further way depends.
+// stored), on which the actor's further way depends; of a notification, whose sleepers it wakes.
 void model_before(const mgl_word *word, model_access access);
 void model_after(const mgl_word *word, model_access access, uint64_t value);
 
@@ -67,14 +69,13 @@ MGL_SHARED_FN void mgl_fence_seq_cst(void) {}
 MGL_SHARED_FN void mgl_relax(void) {}
 
 // One step that wakes whoever sleeps. The handshake below it (cpu_wait.c) makes it one.
-MGL_SHARED_FN void mgl_notify(void) {
+MGL_SHARED_FN void mgl_notify_rank(uint32_t rank) {
   model_before((const mgl_word *)0, MODEL_NOTIFY);
-  model_after((const mgl_word *)0, MODEL_NOTIFY, 0);
+  model_after((const mgl_word *)0, MODEL_NOTIFY, rank);
 }
 
-MGL_SHARED_FN void mgl_notify_rank(uint32_t rank) {
-  (void)rank;
-  mgl_notify();
+MGL_SHARED_FN void mgl_notify(void) {
+  mgl_notify_rank(MODEL_OWN_RANK);
 }
 
 #endif

@@ -1,8 +1,8 @@
 // A GPU without a GPU: a driver whose device memory is the host's, and a megakernel that is the
 // host's protocol over the very state that the device would get, on a thread of its own. It
-// computes no numbers (every byte of fresh memory is 0x5a; plain kernels do compute); plans, task order, events, tokens, the
-// feed, faults and memory are all there, and every read of the KV cache is checked. Graphs of mode
-// full run when they are launched, kernel by kernel.
+// computes no numbers (every byte of fresh memory is 0x5a; plain kernels do compute); plans, task
+// order, events, tokens, the feed, faults and memory are all there, and every read of the KV cache
+// is checked. Graphs of mode full run when they are launched, kernel by kernel.
 #ifndef MGL_TESTS_SUPPORT_FAKE_CUDA_H
 #define MGL_TESTS_SUPPORT_FAKE_CUDA_H
 

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,6 +84,16 @@ static mgl_cu_result fake_capture_end(void *stream, void **graph) {
   (void)stream;
   *graph = captured;
   captured = NULL;
+  return 0;
+}
+
+static mgl_cu_result fake_graph_print(void *graph, const char *path, unsigned flags) {
+  const fake_graph *from = graph;
+  FILE *file = fopen(path, "w");
+  (void)flags;
+  assert_non_null(file);
+  (void)fprintf(file, "digraph { %u nodes }\n", (unsigned)from->count);
+  (void)fclose(file);
   return 0;
 }
 
@@ -236,6 +247,7 @@ void fake_cuda_full_driver(mgl_cuda_driver *d) {
   d->capture_begin = fake_capture_begin;
   d->capture_end = fake_capture_end;
   d->graph_destroy = fake_graph_destroy;
+  d->graph_print = fake_graph_print;
   d->graph_instantiate = fake_graph_instantiate;
   d->graph_launch = fake_graph_launch;
   d->graph_release = fake_graph_destroy;

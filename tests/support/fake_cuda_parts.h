@@ -1,5 +1,6 @@
-// What the files of the fake GPU share: fake_cuda.c (driver and megakernel), fake_cuda_wide.c
-// (large iterations), fake_cuda_full.c (graphs of mode full) and fake_cuda_plain.c (plain kernels).
+// What the files of the fake GPU share: fake_cuda.c (driver and megakernel), fake_cuda_memory.c,
+// fake_cuda_wide.c (large iterations), fake_cuda_full.c (graphs of mode full) and fake_cuda_plain.c
+// (plain kernels).
 #ifndef MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
 #define MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
 
@@ -8,11 +9,16 @@
 #include "support/fake_cuda.h"
 #include "twin/op_launch.h"
 
-// Of fake_cuda.c.
+// Of fake_cuda_memory.c.
 
 // Blocks that the driver handed out; releasing one that is not live fails the test.
 void *fake_cuda_track(void *memory);
 void fake_cuda_release(void *memory);
+
+// Sets the driver's functions of memory.
+void fake_cuda_memory_driver(mgl_cuda_driver *driver);
+
+// Of fake_cuda.c.
 
 // The KV cache of an iteration's rows, read and written; the tokens that it samples.
 void fake_cuda_compute_rows(const mgl_cuda_run *run, uint64_t iteration);

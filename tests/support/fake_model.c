@@ -52,3 +52,14 @@ mgl_cuda_program *fake_model_program(const mgl_cuda_device *device,
   mgl_graph_destroy(graph);
   return program;
 }
+
+const mgl_cuda_program_options fake_model_usual = {
+    .sizes.limits.tokens = 16, .sizes.sequences = 4, .sizes.limits.pages_per_sequence = 8};
+
+mgl_status fake_model_run(mgl_cuda_program *program, uint32_t tokens,
+                          mgl_cuda_launch_options launch, mgl_error *err) {
+  static const int32_t prompt[] = {1, 2, 3};
+  mgl_cuda_request request = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = tokens};
+  mgl_cuda_generate job = {.requests = &request, .request_count = 1, .launch = launch};
+  return mgl_cuda_program_generate(program, &job, err);
+}

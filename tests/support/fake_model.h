@@ -16,4 +16,11 @@ mgl_graph *fake_model_graph(const mgl_checkpoint *checkpoint);
 mgl_cuda_program *fake_model_program(const mgl_cuda_device *device,
                                      mgl_cuda_program_options options);
 
+// The options of a small program of it: 16 tokens an iteration, 4 sequences of 8 pages.
+extern const mgl_cuda_program_options fake_model_usual;
+
+// Generates so many tokens for a prompt of three.
+mgl_status fake_model_run(mgl_cuda_program *program, uint32_t tokens,
+                          mgl_cuda_launch_options launch, mgl_error *err);
+
 #endif

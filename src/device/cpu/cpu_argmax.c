@@ -42,23 +42,36 @@ static void note_row(const mgl_cpu_program *p, const float *row, size_t begin, s
   }
 }
 
-void mgl_cpu_program_note_logits(const mgl_cpu_program *p, uint32_t tensor, uint32_t worker,
-                                 size_t begin, size_t end) {
-  if (tensor != p->logits) {
-    return;
-  }
+// Notes columns [column, column_end) of rows [row, row_end).
+static void note_part(const mgl_cpu_program *p, uint32_t worker, size_t row, size_t row_end,
+                      size_t column, size_t column_end) {
   assert(worker < p->memory->options.workers);
   mgl_logit_note *notes = p->memory->logit_notes + (size_t)worker * p->memory->logit_rows;
-  const float *logits = mgl_cpu_program_tensor(p, tensor);
-  size_t columns = (size_t)mgl_tensor_row_elements(&p->graph->tensors[tensor]);
-  for (uint32_t row = 0; row < p->plan->logit_row_count; row++) {
-    note_row(p, logits + row * columns, begin, end, &notes[row]);
+  const float *logits = mgl_cpu_program_tensor(p, p->logits);
+  size_t columns = (size_t)mgl_tensor_row_elements(&p->graph->tensors[p->logits]);
+  for (; row < row_end; row++) {
+    note_row(p, logits + row * columns, column, column_end, &notes[row]);
+  }
+}
+
+void mgl_cpu_program_note_logits(const mgl_cpu_program *p, uint32_t tensor, uint32_t worker,
+                                 size_t begin, size_t end) {
+  if (tensor == p->logits) {
+    note_part(p, worker, 0, p->dims.logit_rows, begin, end);
+  }
+}
+
+void mgl_cpu_program_note_logit_rows(const mgl_cpu_program *p, uint32_t tensor, uint32_t worker,
+                                     size_t begin, size_t end) {
+  if (tensor == p->logits) {
+    note_part(p, worker, begin, end, 0,
+              (size_t)mgl_tensor_row_elements(&p->graph->tensors[tensor]));
   }
 }
 
 const uint32_t *mgl_cpu_program_best_logits(const mgl_cpu_program *p) {
   const mgl_cpu_memory *memory = p->memory;
-  for (uint32_t row = 0; row < p->plan->logit_row_count; row++) {
+  for (uint32_t row = 0; row < p->dims.logit_rows; row++) {
     mgl_logit_note best = {0};
     for (uint32_t worker = 0; worker < memory->options.workers; worker++) {
       const mgl_logit_note *note = &memory->logit_notes[(size_t)worker * memory->logit_rows + row];

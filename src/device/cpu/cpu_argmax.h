@@ -17,6 +17,10 @@
 void mgl_cpu_program_note_logits(const mgl_cpu_program *program, uint32_t tensor, uint32_t worker,
                                  size_t begin, size_t end);
 
+// The same of rows [begin, end), all of their columns.
+void mgl_cpu_program_note_logit_rows(const mgl_cpu_program *program, uint32_t tensor,
+                                     uint32_t worker, size_t begin, size_t end);
+
 // The index of the largest logit of each row of the present plan, [plan->logit_row_count]; the
 // smallest of equal ones, and the first NaN where there is one. After all work of the iteration;
 // valid until the next call for any program of this memory.

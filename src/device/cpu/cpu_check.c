@@ -31,8 +31,8 @@ mgl_status mgl_check_numbers(const mgl_graph *program, const mgl_op *op, const v
       return mgl_error_set(err, MGL_ERR_FORMAT,
                            "check-numbers: op %s computed %s in \"%s\", row %" PRIu64
                            ", element %" PRIu64 "; the activations that it read were finite",
-                           mgl_op_info_of(op->kind)->name, isnan(value) ? "a NaN" : "an infinity",
-                           out->name, i / width, i % width);
+                           mgl_op_name(op), isnan(value) ? "a NaN" : "an infinity", out->name,
+                           i / width, i % width);
     }
   }
   return MGL_OK;

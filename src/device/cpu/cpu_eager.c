@@ -34,6 +34,7 @@ void mgl_cpu_eager_run(mgl_cpu_program *program, mgl_team *team, const mgl_plan 
   mgl_cpu_program_set_plan(program, plan);
   eager_job job = {.program = program, .team = team};
   mgl_team_run(team, eager_worker, &job);
+  mgl_cpu_program_end_plan(program);
 }
 
 static void op_worker(void *context, uint32_t index) {
@@ -45,9 +46,11 @@ mgl_status mgl_cpu_eager_run_checked(mgl_cpu_program *program, mgl_team *team, c
                                      mgl_error *err) {
   mgl_cpu_program_set_plan(program, plan);
   eager_job job = {.program = program, .team = team};
-  for (; job.op < program->graph->op_count; job.op++) {
+  mgl_status status = MGL_OK;
+  for (; job.op < program->graph->op_count && status == MGL_OK; job.op++) {
     mgl_team_run(team, op_worker, &job);
-    MGL_TRY(mgl_cpu_check_op(program, job.op, err));
+    status = mgl_cpu_check_op(program, job.op, err);
   }
-  return MGL_OK;
+  mgl_cpu_program_end_plan(program);
+  return status;
 }

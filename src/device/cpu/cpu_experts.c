@@ -311,7 +311,7 @@ void mgl_cpu_experts_run(const mgl_cpu_program *p, const mgl_op *op, uint32_t wo
                   .worker = worker,
                   .begin = begin,
                   .end = end,
-                  .tokens = p->plan->token_count,
+                  .tokens = mgl_cpu_plan(p)->token_count,
                   .slots = slots,
                   .experts = w->dims[0].number,
                   .columns = w->dims[1].number,

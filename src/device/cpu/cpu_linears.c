@@ -327,7 +327,7 @@ static linear_run begin_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t 
   run.k = mgl_graph_input(p->graph, op, MGL_ROLE_MATRIX)->dims[1].number;
   run.x_dtype = is_normed(op) ? p->act : p->graph->tensors[x].dtype;
   run.rows = mgl_op_input(op, MGL_ROLE_ROWS) != MGL_NO_TENSOR
-                 ? p->plan->logit_row_count
+                 ? mgl_cpu_plan(p)->logit_row_count
                  : (uint32_t)(mgl_cpu_program_elements(p, x) / run.k);
   return run;
 }

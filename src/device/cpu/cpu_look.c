@@ -46,6 +46,18 @@ mgl_status mgl_cpu_read_activation(const mgl_cpu_program *p, const char *name, f
   return MGL_OK;
 }
 
+mgl_status mgl_cpu_read_rank(const mgl_cpu_program *p, uint32_t rank, const char *name, float *out,
+                             size_t count, mgl_error *err) {
+  uint32_t tensor = 0;
+  MGL_TRY(find_activation(p, name, count, &tensor, err));
+  if (rank >= p->memory->options.rank_count) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected a rank below %u, found %u",
+                         p->memory->options.rank_count, rank);
+  }
+  mgl_widen_f32(p->graph->tensors[tensor].dtype, mgl_cpu_program_part(p, tensor, rank), count, out);
+  return MGL_OK;
+}
+
 static mgl_status find_layer(const mgl_cpu_program *p, const char *name, uint32_t page,
                              mgl_kv_layer *out, mgl_error *err) {
   uint32_t tensor = mgl_graph_find(p->graph, name);

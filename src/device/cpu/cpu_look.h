@@ -11,6 +11,9 @@ mgl_status mgl_cpu_write_activation(mgl_cpu_program *program, const char *name, 
                                     size_t count, mgl_error *err);
 mgl_status mgl_cpu_read_activation(const mgl_cpu_program *program, const char *name, float *out,
                                    size_t count, mgl_error *err);
+// What another rank has there, between runs.
+mgl_status mgl_cpu_read_rank(const mgl_cpu_program *program, uint32_t rank, const char *name,
+                             float *out, size_t count, mgl_error *err);
 
 // A page of a layer's KV cache. k, v: [HKV, P, HD].
 mgl_status mgl_cpu_write_kv(mgl_cpu_program *program, const char *name, uint32_t page,

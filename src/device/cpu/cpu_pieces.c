@@ -32,7 +32,7 @@ struct mgl_cpu_pieces {
 // --- compiling -----------------------------------------------------------------------------------
 
 static bool names_op(const mgl_graph *program, const mgl_compile_override *o, const mgl_op *op) {
-  return strcmp(o->op, mgl_op_info_of(op->kind)->name) == 0 ||
+  return strcmp(o->op, mgl_op_name(op)) == 0 ||
          strcmp(o->op, program->tensors[op->output].name) == 0;
 }
 
@@ -244,7 +244,7 @@ void mgl_cpu_pieces_destroy(mgl_cpu_pieces *p) {
 // As the compiler cuts attention (compile/partition.c): about a share a worker.
 static uint32_t strides_of(const mgl_cpu_pieces *p, const mgl_op *op) {
   uint32_t heads = mgl_tile_is_attention(op) ? mgl_tile_kv_heads(p->graph, op) : 1;
-  uint32_t strides = p->workers / heads, most = p->program->plan->token_count;
+  uint32_t strides = p->workers / heads, most = mgl_cpu_plan(p->program)->token_count;
   strides = strides < most ? strides : most;
   return strides == 0 ? 1 : strides;
 }
@@ -254,9 +254,10 @@ static void run_share(void *context, uint32_t index) {
   uint32_t op_idx = p->pieces[p->now].first;
   const mgl_op *op = &p->graph->ops[op_idx];
   size_t begin = 0, end = 0;
-  mgl_team_share(index, mgl_team_size(p->team),
-                 mgl_tile_units(p->graph, op, p->program->plan->token_count, p->program->strides),
-                 mgl_tile_grain(op, MGL_TARGET_CPU), &begin, &end);
+  mgl_team_share(
+      index, mgl_team_size(p->team),
+      mgl_tile_units(p->graph, op, mgl_cpu_plan(p->program)->token_count, p->program->strides),
+      mgl_tile_grain(op, MGL_TARGET_CPU), &begin, &end);
   mgl_cpu_task_run(p->program, index, op_idx, (uint32_t)begin, (uint32_t)end);
 }
 
@@ -274,11 +275,13 @@ static mgl_status run_graph(mgl_cpu_pieces *p, mgl_error *err) {
 }
 
 mgl_status mgl_cpu_pieces_run(mgl_cpu_pieces *p, const mgl_plan *plan, mgl_error *err) {
+  mgl_status status = MGL_OK;
   mgl_cpu_program_set_plan(p->program, plan);
-  for (p->now = 0; p->now < p->piece_count; p->now++) {
-    MGL_TRY(p->pieces[p->now].splits ? run_op(p, err) : run_graph(p, err));
+  for (p->now = 0; p->now < p->piece_count && status == MGL_OK; p->now++) {
+    status = p->pieces[p->now].splits ? run_op(p, err) : run_graph(p, err);
   }
-  return MGL_OK;
+  mgl_cpu_program_end_plan(p->program);
+  return status;
 }
 
 const mgl_cpu_program *mgl_cpu_pieces_program(const mgl_cpu_pieces *p) {
@@ -303,8 +306,7 @@ void mgl_cpu_pieces_print(const mgl_cpu_pieces *p, mgl_text *out) {
     }
     for (uint32_t op = piece->first; op < piece->last; op++) {
       const mgl_op *o = &p->graph->ops[op];
-      mgl_text_format(out, " %s=%s", p->graph->tensors[o->output].name,
-                      mgl_op_info_of(o->kind)->name);
+      mgl_text_format(out, " %s=%s", p->graph->tensors[o->output].name, mgl_op_name(o));
     }
     mgl_text_append_string(out, "\n");
   }

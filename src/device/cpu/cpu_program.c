@@ -11,6 +11,7 @@
 #include "device/cpu/cpu_regions.h"
 #include "device/cpu/cpu_tasks.h"
 #include "graph/act_dtype.h"
+#include "graph/custom_op.h"
 #include "kernels/cpu/route.h"
 
 // --- binding -------------------------------------------------------------------------------------
@@ -191,28 +192,44 @@ void mgl_cpu_program_destroy(mgl_cpu_program *program) {
   mgl_free(program);
 }
 
-void mgl_cpu_program_set_plan(mgl_cpu_program *program, const mgl_plan *plan) {
+// Where the plan's arrays lie; NULL: there is none.
+static void set_inputs(mgl_cpu_program *program, const mgl_plan *plan) {
   const struct {
     const char *name;
     const void *data;
-  } inputs[] = {{"tokens", plan->tokens},
-                {"positions", plan->positions},
-                {"rope_lengths", plan->rope_lengths},
-                {"slots", plan->slots},
-                {"block_tables", plan->block_tables},
-                {"logit_rows", plan->logit_rows}};
-  assert(plan->token_count <= program->largest.tokens &&
-         plan->logit_row_count <= program->largest.logit_rows &&
-         plan->sequence_count <= program->largest.sequences);
-  assert(plan->limits.page_tokens == program->memory->options.page_tokens);
-  program->plan = plan;
-  program->iteration = ++program->memory->iteration;
+  } inputs[] = {{"tokens", plan != NULL ? plan->tokens : MGL_FORWARD_POISON},
+                {"positions", plan != NULL ? plan->positions : MGL_FORWARD_POISON},
+                {"rope_lengths", plan != NULL ? plan->rope_lengths : MGL_FORWARD_POISON},
+                {"slots", plan != NULL ? plan->slots : MGL_FORWARD_POISON},
+                {"block_tables", plan != NULL ? plan->block_tables : MGL_FORWARD_POISON},
+                {"logit_rows", plan != NULL ? plan->logit_rows : MGL_FORWARD_POISON}};
   for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
     uint32_t tensor = mgl_graph_find(program->graph, inputs[i].name);
     if (tensor != MGL_NO_TENSOR) {
       program->data[tensor] = inputs[i].data;
     }
   }
+}
+
+void mgl_cpu_program_set_plan(mgl_cpu_program *program, const mgl_plan *plan) {
+  const mgl_cpu_memory_options *memory = &program->memory->options;
+  assert(plan->token_count <= program->largest.tokens &&
+         plan->logit_row_count <= program->largest.logit_rows &&
+         plan->sequence_count <= program->largest.sequences);
+  assert(plan->limits.page_tokens == memory->page_tokens);
+  mgl_forward_begin(&program->forward, &(mgl_forward){.plan = plan,
+                                                      .kv = program->kv,
+                                                      .padded_tokens = program->largest.tokens,
+                                                      .rank = memory->rank,
+                                                      .rank_count = memory->rank_count});
+  program->dims = (mgl_dim_values){plan->token_count, plan->logit_row_count, plan->sequence_count};
+  program->iteration = ++program->memory->iteration;
+  set_inputs(program, plan);
+}
+
+void mgl_cpu_program_end_plan(mgl_cpu_program *program) {
+  mgl_forward_end(&program->forward);
+  set_inputs(program, NULL);
 }
 
 void *mgl_cpu_program_tensor(const mgl_cpu_program *program, uint32_t tensor) {
@@ -230,10 +247,7 @@ const float *mgl_cpu_program_part(const mgl_cpu_program *program, uint32_t tenso
 // --- running -------------------------------------------------------------------------------------
 
 uint64_t mgl_cpu_program_elements(const mgl_cpu_program *program, uint32_t tensor) {
-  mgl_dim_values values = {.tokens = program->plan->token_count,
-                           .logit_rows = program->plan->logit_row_count,
-                           .sequences = program->plan->sequence_count};
-  return mgl_tensor_elements(&program->graph->tensors[tensor], &values);
+  return mgl_tensor_elements(&program->graph->tensors[tensor], &program->dims);
 }
 
 void *mgl_cpu_program_input(const mgl_cpu_program *program, const mgl_op *op, mgl_role role) {
@@ -245,7 +259,7 @@ size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx) {
   const mgl_op *op = &program->graph->ops[op_idx];
   const mgl_tensor *output = &program->graph->tensors[op->output];
   switch (mgl_op_info_of(op->kind)->unit) {
-    case MGL_UNIT_ROW: return program->plan->token_count;
+    case MGL_UNIT_ROW: return mgl_cpu_plan(program)->token_count;
     case MGL_UNIT_VECTOR:
       return (size_t)mgl_cpu_program_elements(program, op->output) /
              mgl_op_vector_elements(program->graph, op);
@@ -255,7 +269,7 @@ size_t mgl_cpu_op_units(const mgl_cpu_program *program, size_t op_idx) {
                  : mgl_tensor_row_elements(output);
     case MGL_UNIT_EXPERT: return mgl_tensor_row_elements(output);
     case MGL_UNIT_HEAD:
-      return (size_t)program->plan->attention_item_count *
+      return (size_t)mgl_cpu_plan(program)->attention_item_count *
              program->kv[mgl_op_input(op, MGL_ROLE_KV)].kv_head_count;
     case MGL_UNIT_ELEMENT:
       return mgl_op_kind_is_exchange(op->kind)
@@ -283,10 +297,10 @@ static void run_attention(const mgl_cpu_program *p, const mgl_op *op, uint32_t w
   mgl_attention_args args = {
       .q = mgl_cpu_program_input(p, op, MGL_ROLE_Q),
       .q_stride = (size_t)q->dims[1].number * q->dims[2].number,
-      .items = p->plan->attention_items,
+      .items = mgl_cpu_plan(p)->attention_items,
       .positions = mgl_cpu_program_input(p, op, MGL_ROLE_POSITIONS),
       .block_tables = mgl_cpu_program_input(p, op, MGL_ROLE_BLOCK_TABLES),
-      .block_table_stride = p->plan->limits.pages_per_sequence,
+      .block_table_stride = mgl_cpu_plan(p)->limits.pages_per_sequence,
       .kv = p->kv[mgl_op_input(op, MGL_ROLE_KV)],
       .head_count = q->dims[1].number,
       .window = (uint32_t)op->attrs[MGL_ATTR_WINDOW],
@@ -447,9 +461,28 @@ static void run_all_gather(const mgl_cpu_program *p, const mgl_op *op, uint32_t 
   }
 }
 
+// Rows [begin, end) of a custom op.
+static void run_custom(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, size_t begin,
+                       size_t end) {
+  mgl_custom_call call = {.op = op,
+                          .tensors = p->graph->tensors,
+                          .output = mgl_cpu_program_tensor(p, op->output),
+                          .begin = begin,
+                          .end = end};
+  call.rows = p->graph->tensors[op->output].dims[0].symbol == MGL_DIM_TOKENS
+                  ? mgl_cpu_plan(p)->token_count
+                  : mgl_cpu_plan(p)->logit_row_count;
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    call.inputs[i] = mgl_cpu_program_tensor(p, op->inputs[i]);
+  }
+  op->custom->run(op->custom, &call);
+  mgl_cpu_program_note_logit_rows(p, op->output, worker, begin, end);
+}
+
 void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, size_t begin,
                     size_t end) {
   const mgl_op *op = &p->graph->ops[op_idx];
+  (void)mgl_cpu_plan(p);
   switch (op->kind) {
     case MGL_OP_EMBED: run_embed(p, op, begin, end); return;
     case MGL_OP_RMSNORM:
@@ -467,6 +500,8 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
     case MGL_OP_ROUTE: run_route(p, op, begin, end); return;
     case MGL_OP_ALL_REDUCE: run_all_reduce(p, op, begin, end); return;
     case MGL_OP_ALL_GATHER: run_all_gather(p, op, worker, begin, end); return;
+    case MGL_OP_CUSTOM:
+    case MGL_OP_CUSTOM_UPDATE: run_custom(p, op, worker, begin, end); return;
     case MGL_OP_EXPERT_GATE_UP:
     case MGL_OP_EXPERT_DOWN:
       mgl_cpu_experts_run(p, op, worker, (uint32_t)begin, (uint32_t)end);

@@ -18,6 +18,7 @@
 
 #include "base/status.h"
 #include "batch/plan.h"
+#include "device/cpu/cpu_forward.h"
 #include "device/cpu/cpu_memory.h"
 #include "device/cpu/cpu_scratch.h"
 #include "graph/graph.h"
@@ -45,7 +46,8 @@ typedef struct mgl_cpu_program {
   uint32_t strides;         // tasks per KV head in attention ops; in pieces, of the present one
   uint32_t logits;          // the tensor "logits", MGL_NO_TENSOR if there is none
   mgl_dtype act;            // graph/act_dtype.h
-  const mgl_plan *plan;     // of the present iteration
+  mgl_forward forward;      // of the present iteration; none runs: poisoned
+  mgl_dim_values dims;      // of that one, or of the latest
   uint64_t iteration;       // its number among the iterations of all programs of this memory
   const void **data;        // [tensor_count] weights; inputs, set by each plan
   uint64_t *offsets;        // [tensor_count] of activations in the block
@@ -77,6 +79,13 @@ void mgl_cpu_program_destroy(mgl_cpu_program *program);  // NULL is fine
 // Sets the plan of the next iteration and counts that iteration; call it before each one. The plan
 // must stay unchanged until the iteration is over.
 void mgl_cpu_program_set_plan(mgl_cpu_program *program, const mgl_plan *plan);
+// Ends that iteration: no op may run until the next plan is set. Results stay readable.
+void mgl_cpu_program_end_plan(mgl_cpu_program *program);
+
+// The plan of the present iteration, which there must be (asserted).
+static inline const mgl_plan *mgl_cpu_plan(const mgl_cpu_program *program) {
+  return mgl_forward_plan(&program->forward);
+}
 
 // Units of work of a canonical op under the present plan, and how many consecutive ones should stay
 // together. (Fused ops run as tasks only, in the tile units of task/tile.h.)
@@ -96,7 +105,7 @@ const float *mgl_cpu_program_part(const mgl_cpu_program *program, uint32_t tenso
 // Memory of the op's first input of that role; NULL if it has none.
 void *mgl_cpu_program_input(const mgl_cpu_program *program, const mgl_op *op, mgl_role role);
 
-// Elements of a tensor under the present plan.
+// Elements of a tensor under the present plan, or the latest.
 uint64_t mgl_cpu_program_elements(const mgl_cpu_program *program, uint32_t tensor);
 
 #endif

@@ -93,7 +93,7 @@ static double terms_of(const mgl_cpu_program *p, const mgl_op *op) {
   if (info->unit == MGL_UNIT_HEAD) {
     const mgl_tensor *q = mgl_graph_input(p->graph, op, MGL_ROLE_Q);
     return q->dims[2].number +
-           (double)p->plan->limits.pages_per_sequence * p->plan->limits.page_tokens;
+           (double)mgl_cpu_plan(p)->limits.pages_per_sequence * mgl_cpu_plan(p)->limits.page_tokens;
   }
   if (info->unit == MGL_UNIT_VECTOR) {
     return mgl_op_vector_elements(p->graph, op);
@@ -196,5 +196,6 @@ mgl_status mgl_cpu_reference_run(mgl_cpu_reference *r, const mgl_plan *plan, con
            &state);
     }
   }
+  mgl_cpu_program_end_plan(p);
   return MGL_OK;
 }

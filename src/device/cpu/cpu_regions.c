@@ -67,7 +67,7 @@ void mgl_cpu_regions_destroy(mgl_cpu_regions *r) {
 static bool is_declared(const mgl_cpu_program *p, const mgl_op *op, uint32_t begin, uint32_t end,
                         uint32_t row, mgl_expert_share columns) {
   mgl_tile_access access;
-  mgl_tile_regions(p->graph, op, p->plan->token_count, p->strides, begin, end, &access);
+  mgl_tile_regions(p->graph, op, mgl_cpu_plan(p)->token_count, p->strides, begin, end, &access);
   for (uint32_t i = 0; i < access.write_count; i++) {
     const mgl_region *r = &access.writes[i];
     if (r->tensor == op->output && r->row_begin <= row && row < r->row_end &&

@@ -81,7 +81,7 @@ static uint32_t kv_head_of(const attend_run *u, const attend_step *at) {
 // The step at or behind `at`, whose tokens are counted here; of the unit behind the last if there
 // is none.
 static attend_step find_step(const attend_run *u, attend_step at, uint32_t end) {
-  const mgl_plan *plan = u->p->plan;
+  const mgl_plan *plan = mgl_cpu_plan(u->p);
   while (at.unit < end) {
     if (at.sequence >= plan->sequence_count) {
       at.unit++;
@@ -110,7 +110,7 @@ static mgl_attention_range range_of(const attend_run *u, const attend_step *at) 
   uint32_t window = (uint32_t)u->op->attrs[MGL_ATTR_WINDOW], first = u->positions[at->first];
   return (mgl_attention_range){
       .block_table =
-          block_tables_of(u) + (size_t)at->sequence * u->p->plan->limits.pages_per_sequence,
+          block_tables_of(u) + (size_t)at->sequence * mgl_cpu_plan(u->p)->limits.pages_per_sequence,
       .kv_head = kv_head_of(u, at),
       .begin = window != 0 && first >= window ? first + 1 - window : 0,
       .end = end,
@@ -152,7 +152,7 @@ static void attend_tokens(const attend_run *u, const attend_step *at, mgl_attent
       .items = &item,
       .positions = u->positions + first,
       .block_tables = block_tables_of(u),
-      .block_table_stride = p->plan->limits.pages_per_sequence,
+      .block_table_stride = mgl_cpu_plan(p)->limits.pages_per_sequence,
       .kv = p->kv[mgl_op_input(op, MGL_ROLE_KV)],
       .head_count = h->head_count,
       .window = (uint32_t)op->attrs[MGL_ATTR_WINDOW],
@@ -198,7 +198,7 @@ static void run_attention(const mgl_cpu_program *p, uint32_t op, uint32_t worker
   size_t kv_heads = p->kv[mgl_op_input(&p->graph->ops[op], MGL_ROLE_KV)].kv_head_count;
   for (uint32_t unit = begin; unit < end; unit++) {
     size_t kv_head = unit / p->strides;
-    for (size_t item = unit % p->strides; item < p->plan->attention_item_count;
+    for (size_t item = unit % p->strides; item < mgl_cpu_plan(p)->attention_item_count;
          item += p->strides) {
       mgl_cpu_op_run(p, op, worker, item * kv_heads + kv_head, item * kv_heads + kv_head + 1);
     }
@@ -234,6 +234,7 @@ static void run_present(const mgl_cpu_program *p, uint32_t op, uint32_t worker, 
 void mgl_cpu_task_run(const mgl_cpu_program *p, uint32_t worker, uint32_t op_idx, uint32_t begin,
                       uint32_t end) {
   const mgl_op *op = &p->graph->ops[op_idx];
+  (void)mgl_cpu_plan(p);
   if (begin >= end || mgl_cpu_program_elements(p, op->output) == 0) {
     return;
   }

@@ -10,13 +10,13 @@
 #include "base/file.h"
 #include "base/new_file.h"
 
-enum { PATH_BYTES = MGL_CACHE_FOLDER_BYTES + 128, NAME_BYTES = 96 };
+enum { PATH_BYTES = MGL_CACHE_FOLDER_BYTES + 128, NAME_BYTES = MGL_CUDA_CACHE_NAME_BYTES };
 
 // A file begins with this header; the cubin follows, and nothing else.
 typedef struct header {
   char magic[8];
   uint32_t version;
-  int32_t nvrtc_major, nvrtc_minor;
+  int32_t major, minor;
   mgl_cuda_usage usage;
   uint32_t padding;
   mgl_hash source;
@@ -29,10 +29,11 @@ enum { VERSION = 1 };
 
 _Static_assert(sizeof(header) == 80, "no padding that a checksum would read");
 
-static void file_name(const mgl_cuda_cache_key *key, char out[NAME_BYTES]) {
+void mgl_cuda_cache_name(const mgl_cuda_cache_key *key, char out[MGL_CUDA_CACHE_NAME_BYTES]) {
   char hash[MGL_HASH_TEXT_BYTES];
   mgl_hash_text(key->source, hash);
-  (void)snprintf(out, NAME_BYTES, "%s-nvrtc%d.%d.cubin", hash, key->nvrtc_major, key->nvrtc_minor);
+  (void)snprintf(out, NAME_BYTES, "%s-%.16s%d.%d.cubin", hash, key->compiler, key->major,
+                 key->minor);
 }
 
 static mgl_hash checksum_of(const header *h, const void *cubin) {
@@ -52,11 +53,10 @@ static bool same(mgl_hash a, mgl_hash b) {
 
 static bool is_whole(const header *h, const mgl_cuda_cache_key *key, const char *data,
                      size_t bytes) {
-  bool any_toolkit = key->nvrtc_major == 0;
+  bool any_version = key->major == 0;
   return memcmp(h->magic, magic, sizeof magic) == 0 && h->version == VERSION &&
          same(h->source, key->source) &&
-         (any_toolkit ||
-          (h->nvrtc_major == key->nvrtc_major && h->nvrtc_minor == key->nvrtc_minor)) &&
+         (any_version || (h->major == key->major && h->minor == key->minor)) &&
          h->bytes == bytes - sizeof *h && h->bytes > 0 &&
          same(h->checksum, checksum_of(h, data + sizeof *h));
 }
@@ -85,18 +85,20 @@ static bool read_file(const char *path, const mgl_cuda_cache_key *key, void **ou
   return true;
 }
 
-// Any toolkit's code for these sources.
+// Any version's code for these sources.
 static bool read_any(const char *folder, const mgl_cuda_cache_key *key, void **out_cubin,
                      size_t *out_bytes, mgl_cuda_usage *usage) {
   char path[PATH_BYTES];
   char hash[MGL_HASH_TEXT_BYTES];
+  char prefix[NAME_BYTES];
   bool found = false;
   DIR *entries = opendir(folder);
   mgl_hash_text(key->source, hash);
+  (void)snprintf(prefix, sizeof prefix, "%s-%.16s", hash, key->compiler);
   for (struct dirent *entry = NULL;
        !found && entries != NULL && (entry = readdir(entries)) != NULL;) {
     size_t bytes = strlen(entry->d_name);
-    if (strncmp(entry->d_name, hash, strlen(hash)) == 0 && bytes < NAME_BYTES && bytes > 6 &&
+    if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && bytes < NAME_BYTES && bytes > 6 &&
         strcmp(entry->d_name + bytes - 6, ".cubin") == 0) {
       (void)snprintf(path, sizeof path, "%.4095s/%.95s", folder, entry->d_name);
       found = read_file(path, key, out_cubin, out_bytes, usage);
@@ -113,10 +115,10 @@ bool mgl_cuda_cache_read(const char *folder, const mgl_cuda_cache_key *key, void
   char path[PATH_BYTES];
   char name[NAME_BYTES];
   mgl_new_file_sweep(folder);
-  if (key->nvrtc_major == 0) {
+  if (key->major == 0) {
     return read_any(folder, key, out_cubin, out_bytes, usage);
   }
-  file_name(key, name);
+  mgl_cuda_cache_name(key, name);
   (void)snprintf(path, sizeof path, "%.4095s/%s", folder, name);
   return read_file(path, key, out_cubin, out_bytes, usage);
 }
@@ -130,14 +132,14 @@ mgl_status mgl_cuda_cache_write(const char *folder, const mgl_cuda_cache_key *ke
   char path[PATH_BYTES];
   mgl_new_file file = {.fd = -1};
   header h = {.version = VERSION,
-              .nvrtc_major = key->nvrtc_major,
-              .nvrtc_minor = key->nvrtc_minor,
+              .major = key->major,
+              .minor = key->minor,
               .usage = *usage,
               .source = key->source,
               .bytes = bytes};
   memcpy(h.magic, magic, sizeof magic);
   h.checksum = checksum_of(&h, cubin);
-  file_name(key, name);
+  mgl_cuda_cache_name(key, name);
   (void)snprintf(path, sizeof path, "%.4095s/%s", folder, name);
   MGL_TRY(mgl_cache_folder_make(folder, err));
   mgl_status status = mgl_new_file_create(path, &file, err);

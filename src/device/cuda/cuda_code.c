@@ -4,22 +4,20 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/cache_folder.h"
-#include "device/cuda/cuda_cache.h"
+#include "base/clock.h"
+#include "base/file_lock.h"
+#include "device/cuda/cuda_compiler.h"
+#include "device/debug_dump.h"
 
-static mgl_status compile(const mgl_nvrtc *nvrtc, const char *name, const char *architecture,
-                          const mgl_cuda_shape *shape, const char *kernel, mgl_cuda_code *out,
-                          mgl_error *err) {
-  mgl_text log = {0};
-  mgl_status status =
-      mgl_cuda_compile(nvrtc, name, architecture, shape, &out->cubin, &out->bytes, &log, err);
-  if (status == MGL_OK) {
-    (void)mgl_cuda_usage_find(log.data != NULL ? log.data : "", kernel, &out->usage);
-  }
-  mgl_text_free(&log);
-  return status;
+enum { POLL_MS = 20 };
+
+// Where code is kept; NULL: nowhere.
+static const char *folder_of(const mgl_cuda_device *device, char path[MGL_CACHE_FOLDER_BYTES]) {
+  return device->cache_folder[0] != 0 ? device->cache_folder : mgl_cache_folder(path) ? path : NULL;
 }
 
 // That it cannot be stored costs the next start time, and this one nothing.
@@ -36,31 +34,107 @@ static void store(const char *folder, const mgl_cuda_cache_key *key, mgl_cuda_co
   }
 }
 
+// --- one compilation over several processes ------------------------------------------------------
+
+static uint64_t now_ms(void) {
+  return mgl_clock_ns() / 1000000;
+}
+
+// Waits until the lock is ours, true, or another process that had it has left the code in the
+// cache. Held or not is in lock->fd: there may be no lock, or its holder takes too long.
+static bool wait_for_turn(const mgl_cuda_compiler *compiler, const char *folder,
+                          const mgl_cuda_cache_key *key, mgl_file_lock *lock, mgl_cuda_code *out) {
+  char path[MGL_FILE_LOCK_PATH_BYTES];
+  char hash[MGL_HASH_TEXT_BYTES];
+  const uint64_t begin = now_ms();
+  mgl_hash_text(key->source, hash);
+  (void)snprintf(path, sizeof path, "%.4095s/%s-%.16s.lock", folder, hash, compiler->name);
+  (void)mgl_cache_folder_make(folder, NULL);  // if it cannot be made, `store` says so
+  for (;;) {
+    mgl_lock_result result = mgl_file_lock_try(path, lock);
+    // Also behind a lock that was taken: its last holder may have been done just then.
+    if (result != MGL_LOCK_NONE && compiler->load(folder, key, out)) {
+      return false;
+    }
+    if (result != MGL_LOCK_BUSY) {
+      return true;
+    }
+    if (now_ms() - begin >= compiler->wait_ms) {
+      (void)snprintf(out->note, sizeof out->note,
+                     "device code is compiled here, too: another process holds %.300s for more "
+                     "than %u s",
+                     path, compiler->wait_ms / 1000);
+      return true;
+    }
+    const struct timespec pause = {0, POLL_MS * 1000000};
+    (void)nanosleep(&pause, NULL);
+  }
+}
+
+static mgl_status compile_once(const mgl_cuda_compiler *compiler, const mgl_cuda_job *job,
+                               const char *folder, const mgl_cuda_cache_key *key,
+                               mgl_cuda_code *out, mgl_error *err) {
+  mgl_file_lock lock = {.fd = -1};
+  mgl_status status = MGL_OK;
+  if (folder != NULL && !wait_for_turn(compiler, folder, key, &lock, out)) {
+    out->cached = true;
+  } else {
+    status = compiler->compile(job, out, err);
+    if (status == MGL_OK) {
+      store(folder, key, out);
+    }
+  }
+  if (lock.fd >= 0) {
+    mgl_file_lock_release(&lock);
+  }
+  return status;
+}
+
+// What the compiler is given, and the name of the cubin, as "SOURCE.options.txt".
+static mgl_status dump(const mgl_cuda_device *device, const mgl_cuda_job *job,
+                       const mgl_cuda_cache_key *key, mgl_error *err) {
+  char options[MGL_CUDA_MAX_OPTIONS][MGL_CUDA_OPTION_BYTES];
+  char name[128], cubin[MGL_CUDA_CACHE_NAME_BYTES];
+  const char *slash = strrchr(job->name, '/');
+  mgl_text text = {0};
+  if (device->dump_folder[0] == 0) {
+    return MGL_OK;
+  }
+  mgl_cuda_cache_name(key, cubin);
+  mgl_text_format(&text, "source %s\ncompiler %s %d.%d\ncubin %s\n", job->name, key->compiler,
+                  key->major, key->minor, cubin);
+  int count = mgl_cuda_options_make(job->architecture, job->shape, options);
+  for (int i = 0; i < count; i++) {
+    mgl_text_format(&text, "%s\n", options[i]);
+  }
+  (void)snprintf(name, sizeof name, "%.80s.options.txt", slash != NULL ? slash + 1 : job->name);
+  mgl_status status = mgl_debug_dump_file(device->dump_folder, name, &text, err);
+  mgl_text_free(&text);
+  return status;
+}
+
 mgl_status mgl_cuda_code_get(const mgl_cuda_device *device, const char *name,
                              const mgl_cuda_shape *shape, const char *kernel, mgl_cuda_code *out,
                              mgl_error *err) {
-  mgl_nvrtc nvrtc;
-  mgl_cuda_cache_key key = {0};
+  const mgl_cuda_compiler *compiler =
+      device->compiler != NULL ? device->compiler : &mgl_cuda_compiler_nvrtc;
+  mgl_cuda_cache_key key = {.compiler = compiler->name};
   char architecture[MGL_ARCHITECTURE_BYTES];
-  char folder_path[MGL_CACHE_FOLDER_BYTES];
-  const char *folder = device->cache_folder[0] != 0    ? device->cache_folder
-                       : mgl_cache_folder(folder_path) ? folder_path
-                                                       : NULL;
+  char path[MGL_CACHE_FOLDER_BYTES];
+  const char *folder = folder_of(device, path);
+  const mgl_cuda_job job = {
+      .name = name, .architecture = architecture, .shape = shape, .kernel = kernel};
   *out = (mgl_cuda_code){0};
   mgl_cuda_architecture(device, architecture);
-  MGL_TRY(mgl_cuda_source_hash(name, architecture, shape, &key.source, err));
-  mgl_status status = mgl_nvrtc_open(&nvrtc, err);
-  if (status == MGL_OK && nvrtc.version(&key.nvrtc_major, &key.nvrtc_minor) != 0) {
-    status = mgl_error_set(err, MGL_ERR_UNSUPPORTED, "libnvrtc does not tell its version");
-  }
-  if (folder != NULL && mgl_cuda_cache_read(folder, &key, &out->cubin, &out->bytes, &out->usage)) {
+  MGL_TRY(compiler->compute_hash(&job, &key.source, err));
+  mgl_status status = compiler->initialise_cache(folder, &key, err);
+  MGL_TRY(dump(device, &job, &key, err));
+  if (folder != NULL && compiler->load(folder, &key, out)) {
     out->cached = true;
     return MGL_OK;
   }
   MGL_TRY(status);
-  MGL_TRY(compile(&nvrtc, name, architecture, shape, kernel, out, err));
-  store(folder, &key, out);
-  return MGL_OK;
+  return compile_once(compiler, &job, folder, &key, out, err);
 }
 
 // --- several -------------------------------------------------------------------------------------

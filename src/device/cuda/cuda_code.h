@@ -1,5 +1,10 @@
-// Device code for a GPU: from the cache on disk, else from the compiler. The one place that decides
-// which.
+// Device code for a GPU: from the cache on disk, else from the device's compiler. The one place
+// that decides which.
+//
+// Of several processes that want the same code at once one compiles, behind a lock beside the
+// cache's file, and the others wait for what it leaves. One that is killed meanwhile is replaced by
+// the next; one that hangs is waited for as long as its compiler's table says. Without a lock (a
+// folder that is read-only, or none) each compiles for itself.
 #ifndef MGL_DEVICE_CUDA_CUDA_CODE_H
 #define MGL_DEVICE_CUDA_CUDA_CODE_H
 
@@ -17,7 +22,7 @@ typedef struct mgl_cuda_code {
   size_t bytes;
   mgl_cuda_usage usage;            // of the kernel that was asked for; zeros where it is not known
   bool cached;                     // it was on disk
-  char note[MGL_CUDA_NOTE_BYTES];  // why it could not be put on disk; "": it could, or was there
+  char note[MGL_CUDA_NOTE_BYTES];  // what went wrong with the cache; "": nothing
 } mgl_cuda_code;
 
 // The cubin of the embedded source `name` for this GPU and shape. Without a compiler, cached code

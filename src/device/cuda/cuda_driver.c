@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/cuda/cuda_compiler.h"
+
 mgl_status mgl_cuda_find_symbols(void *library, const char *where, const char *const *symbols,
                                  void *const *out, size_t count, mgl_error *err) {
   for (size_t i = 0; i < count; i++) {
@@ -140,7 +142,8 @@ mgl_status mgl_cuda_device_open(int ordinal, mgl_cuda_device *out, mgl_error *er
 void mgl_cuda_device_choose_code(mgl_cuda_device *device, const mgl_compilation *c) {
   if (c != NULL) {
     memcpy(device->cache_folder, c->cache_dir, sizeof device->cache_folder);
-    device->compiler = c->compiler;
+    memcpy(device->dump_folder, c->debug_dump_path, sizeof device->dump_folder);
+    device->compiler = mgl_cuda_compiler_of(c->compiler);
   }
 }
 

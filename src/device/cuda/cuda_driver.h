@@ -163,6 +163,7 @@ _Static_assert(sizeof(mgl_cu_allocation) == 32 && sizeof(mgl_cu_access) == 12,
   MGL_CU(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                       \
   MGL_CU(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                          \
   MGL_CU(graph_destroy, "cuGraphDestroy", (void *graph))                                           \
+  MGL_CU(graph_print, "cuGraphDebugDotPrint", (void *graph, const char *path, unsigned flags))     \
   MGL_CU(graph_instantiate, "cuGraphInstantiateWithFlags",                                         \
          (void **executable, void *graph, unsigned long long flags))                               \
   MGL_CU(graph_launch, "cuGraphLaunch", (void *executable, void *stream))                          \
@@ -218,7 +219,9 @@ typedef struct mgl_cuda_device {
   mgl_cuda_kernels kernels;
   // Of its code (cuda_code.h): where it is kept, "": base/cache_folder.h; and what compiles it.
   char cache_folder[MGL_COMPILATION_PATH_BYTES];
-  mgl_device_compiler compiler;
+  // Where what the compiler was given is told (device/debug_dump.h); "": nowhere.
+  char dump_folder[MGL_COMPILATION_PATH_BYTES];
+  const struct mgl_cuda_compiler *compiler;  // cuda_compiler.h; NULL: NVRTC
 } mgl_cuda_device;
 
 mgl_status mgl_cuda_device_open(int ordinal, mgl_cuda_device *out, mgl_error *err);

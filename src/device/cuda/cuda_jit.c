@@ -13,7 +13,7 @@
 #include "twin/plain_op.h"
 #include "twin/wide_run.h"
 
-enum { MAX_HEADERS = 128, MAX_OPTIONS = 64, OPTION_BYTES = 64 };
+enum { MAX_HEADERS = 128 };
 
 mgl_status mgl_nvrtc_open(mgl_nvrtc *out, mgl_error *err) {
   static const char *const files[] = {"libnvrtc.so.13",
@@ -82,9 +82,9 @@ static mgl_status fetch_cubin(const mgl_nvrtc *nvrtc, void *program, void **out,
   return MGL_OK;
 }
 
-// The fixed options, then the host's sizes and offsets for the static asserts of the device code.
-static int make_options(const char *architecture, const mgl_cuda_shape *shape,
-                        char text[MAX_OPTIONS][OPTION_BYTES]) {
+int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
+                          char text[MGL_CUDA_MAX_OPTIONS][MGL_CUDA_OPTION_BYTES]) {
+  enum { OPTION_BYTES = MGL_CUDA_OPTION_BYTES };
   static const struct {
     const char *name;
     size_t bytes;
@@ -125,7 +125,7 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
   (void)snprintf(text[count++], OPTION_BYTES, "--gpu-architecture=%s", architecture);
   (void)snprintf(text[count++], OPTION_BYTES, "--std=c++17");
   (void)snprintf(text[count++], OPTION_BYTES, "--fmad=false");  // the source fixes every rounding
-  (void)snprintf(text[count++], OPTION_BYTES, "--device-as-default-execution-space");
+  (void)snprintf(text[count++], OPTION_BYTES, MGL_NVRTC_DEVICE_OPTION);
   (void)snprintf(text[count++], OPTION_BYTES, "--ptxas-options=-v");
   for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
     (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HOST_BYTES_%s=%zu", layouts[i].name,
@@ -160,8 +160,8 @@ static int make_options(const char *architecture, const mgl_cuda_shape *shape,
 mgl_status mgl_cuda_source_hash(const char *name, const char *architecture,
                                 const mgl_cuda_shape *shape, mgl_hash *out, mgl_error *err) {
   mgl_text all = {0};
-  char options[MAX_OPTIONS][OPTION_BYTES];
-  int count = make_options(architecture, shape, options);
+  char options[MGL_CUDA_MAX_OPTIONS][MGL_CUDA_OPTION_BYTES];
+  int count = mgl_cuda_options_make(architecture, shape, options);
   // Each part ends with its NUL, so that no two lists have the same bytes.
   mgl_text_append(&all, name, strlen(name) + 1);
   for (int i = 0; i < count; i++) {
@@ -182,9 +182,9 @@ mgl_status mgl_cuda_source_hash(const char *name, const char *architecture,
 static mgl_status compile(const mgl_nvrtc *nvrtc, void *program, const char *name,
                           const char *architecture, const mgl_cuda_shape *shape, void **out_cubin,
                           size_t *out_bytes, mgl_text *log, mgl_error *err) {
-  char text[MAX_OPTIONS][OPTION_BYTES];
-  const char *options[MAX_OPTIONS + 2];
-  int count = make_options(architecture, shape, text);
+  char text[MGL_CUDA_MAX_OPTIONS][MGL_CUDA_OPTION_BYTES];
+  const char *options[MGL_CUDA_MAX_OPTIONS + 2];
+  int count = mgl_cuda_options_make(architecture, shape, text);
   int major = 0;
   int minor = 0;
   for (int i = 0; i < count; i++) {

@@ -62,6 +62,13 @@ typedef struct mgl_cuda_shape {
   uint32_t ranks;  // GPUs that run the model together; 0: 1
 } mgl_cuda_shape;
 
+// The options of a compilation, as text: the fixed ones, then sizes and offsets of the host's
+// structs, for the device code's static asserts, then what it is specialised for.
+enum { MGL_CUDA_MAX_OPTIONS = 64, MGL_CUDA_OPTION_BYTES = 64 };
+#define MGL_NVRTC_DEVICE_OPTION "--device-as-default-execution-space"  // nvcc has no such
+int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
+                          char text[MGL_CUDA_MAX_OPTIONS][MGL_CUDA_OPTION_BYTES]);
+
 // Compiles the embedded source `name` for `architecture` ("sm_90a"). The cubin is freed with
 // mgl_free. *log gets the compiler's words, which contain each kernel's resources; on failure the
 // error has their beginning.

@@ -9,6 +9,7 @@
 #include "device/cpu/cpu_memory.h"
 #include "device/cpu/cpu_weights.h"
 #include "device/cuda/cuda_ceiling.h"
+#include "graph/custom_op.h"
 #include "lower/schedule.h"
 #include "twin/plain_op.h"
 
@@ -83,6 +84,13 @@ mgl_status mgl_cuda_plain_check(const mgl_graph *program, mgl_error *err) {
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_op *op = &program->ops[i];
     const mgl_tensor *out = &program->tensors[op->output];
+    if (op->custom != NULL) {
+      return mgl_error_set(
+          err, MGL_ERR_UNSUPPORTED, "cuda: custom op %s (\"%s\"): %s; try --device cpu",
+          mgl_op_name(op), out->name,
+          op->custom->cuda_source != NULL ? "its CUDA source is kept, but not run so far"
+                                          : "it has no CUDA source");
+    }
     if (kernel_names[op->kind] == NULL) {
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                            "cuda: op %s (\"%s\") has neither a fused task nor a plain kernel; try "

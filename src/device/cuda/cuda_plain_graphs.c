@@ -1,8 +1,11 @@
 #include "device/cuda/cuda_plain_graphs.h"
 
+#include <stdio.h>
+
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "compile/split.h"
+#include "device/debug_dump.h"
 
 // The graphs of one size: of every piece, or of the whole program.
 typedef struct graph_set {
@@ -25,6 +28,7 @@ struct mgl_cuda_plain_graphs {
   graph_set *sets;  // [set_count]
   size_t set_count, set_capacity;
   mgl_cuda_plain_counts counts;
+  const char *dump_folder;  // NULL: nothing is dumped
 };
 
 static const cut *cut_of(const mgl_cuda_plain_graphs *g, mgl_graph_mode how) {
@@ -41,8 +45,24 @@ static mgl_status launch_piece(const mgl_cuda_plain_graphs *g, const mgl_piece *
   return MGL_OK;
 }
 
-static mgl_status capture_piece(const mgl_cuda_plain_graphs *g, const mgl_piece *piece,
-                                const mgl_dim_values *values, void **out, mgl_error *err) {
+// As DOT, for whoever looks for a fault.
+static mgl_status dump_graph(const mgl_cuda_plain_graphs *g, const graph_set *set, uint32_t piece,
+                             void *graph, mgl_error *err) {
+  char name[96], path[MGL_DEBUG_DUMP_PATH_BYTES];
+  if (g->dump_folder == NULL) {
+    return MGL_OK;
+  }
+  (void)snprintf(name, sizeof name, "%s-%u-%u.piece-%u.dot", mgl_graph_mode_name(set->how),
+                 set->tokens, set->logit_rows, piece);
+  MGL_TRY(mgl_debug_dump_path(g->dump_folder, name, path, err));
+  return mgl_cuda_check(g->driver, g->driver->graph_print(graph, path, 0), "graph_print", err);
+}
+
+static mgl_status capture_piece(const mgl_cuda_plain_graphs *g, const graph_set *set,
+                                uint32_t index, void **out, mgl_error *err) {
+  const mgl_piece *piece = &cut_of(g, set->how)->pieces[index];
+  const mgl_dim_values dims = {set->tokens, set->logit_rows, set->tokens};
+  const mgl_dim_values *values = &dims;
   const mgl_cuda_driver *d = g->driver;
   void *graph = NULL;
   MGL_CUDA_TRY(d, capture_begin, err, g->stream, MGL_CU_CAPTURE_RELAXED);
@@ -50,6 +70,9 @@ static mgl_status capture_piece(const mgl_cuda_plain_graphs *g, const mgl_piece 
   mgl_cu_result ended = d->capture_end(g->stream, &graph);
   if (status == MGL_OK) {
     status = mgl_cuda_check(d, ended, "capture_end", err);
+  }
+  if (status == MGL_OK) {
+    status = dump_graph(g, set, index, graph, err);
   }
   if (status == MGL_OK) {
     status = mgl_cuda_check(d, d->graph_instantiate(out, graph, 0), "graph_instantiate", err);
@@ -71,14 +94,13 @@ static void release_set(const mgl_cuda_plain_graphs *g, graph_set *set) {
 
 static mgl_status capture_set(mgl_cuda_plain_graphs *g, graph_set *set, mgl_error *err) {
   const cut *c = cut_of(g, set->how);
-  const mgl_dim_values values = {set->tokens, set->logit_rows, set->tokens};
   set->graphs = mgl_alloc_zeroed(c->count, sizeof *set->graphs);
   if (set->graphs == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for graphs");
   }
   for (uint32_t i = 0; i < c->count; i++) {
     if (!c->pieces[i].splits) {
-      MGL_TRY(capture_piece(g, &c->pieces[i], &values, &set->graphs[i], err));
+      MGL_TRY(capture_piece(g, set, i, &set->graphs[i], err));
       g->counts.captured++;
     }
   }
@@ -173,6 +195,7 @@ mgl_status mgl_cuda_plain_graphs_create(mgl_cuda_plain *plain, const mgl_compila
   }
   g->plain = plain;
   g->driver = &mgl_cuda_plain_device(plain)->driver;
+  g->dump_folder = mgl_debug_dump_folder(c);
   find_sizes(g, c);
   mgl_status status = find_cuts(g, c, err);
   if (status == MGL_OK) {

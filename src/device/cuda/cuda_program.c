@@ -2,11 +2,14 @@
 // is known that everything fits.
 #include "device/cuda/cuda_program.h"
 
+#include <stdio.h>
+
 #include <string.h>
 
 #include "base/alloc.h"
 #include "device/cuda/cuda_ceiling.h"
 #include "device/cuda/cuda_program_parts.h"
+#include "device/debug_dump.h"
 #include "lower/schedule.h"
 #include "lower/words.h"
 #include "task/protocol_check.h"
@@ -111,6 +114,8 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
   p->packings = mgl_packed_kinds(p->program);
   p->page_bytes = mgl_packed_page_bytes(p->program);
   MGL_TRY(mgl_cuda_model_of(p->program, &p->model, err));
+  char name[64];
+  MGL_TRY(mgl_debug_dump_program(&p->build, "fused.txt", p->program, err));
   uint32_t count = mgl_cuda_graph_for(p->sizes.limits.tokens) + 1;
   MGL_TRY(mgl_build_take_given(&p->build, &p->sizes, MGL_TARGET_CUDA, p->program, p->graphs,
                                p->is_given, count, err));
@@ -120,6 +125,8 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
       MGL_TRY(mgl_compile(p->program, &compile, &p->graphs[i], NULL, err));
     }
     p->graph_count = i + 1;
+    (void)snprintf(name, sizeof name, "MEGA-%u.graph-0.json", 1u << i);
+    MGL_TRY(mgl_debug_dump_graph(&p->build, name, p->program, p->graphs[i], err));
     mgl_status status = check_graph(p, p->graphs[i], err);
     if (status == MGL_OK && p->is_given[i]) {
       status = verify_given(p, p->graphs[i], err);

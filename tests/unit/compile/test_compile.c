@@ -89,6 +89,20 @@ static void default_partition_follows_the_workers(void **state) {
   mgl_graph_destroy(p);
 }
 
+// More workers a KV head than attention may have strides: 64, and no more than tokens.
+static void strides_have_a_limit(void **state) {
+  (void)state;
+  mgl_graph *p = parse_program(layer_text);
+  for (int target = MGL_TARGET_CPU; target <= MGL_TARGET_CUDA; target++) {
+    mgl_compile_options options = {
+        .target = (mgl_target)target, .tokens = 512, .workers = 4 * 65, .verify = true};
+    mgl_task_graph *g = compile(p, &options, NULL);
+    assert_int_equal(g->attention_strides, MGL_COMPILE_MAX_STRIDES);
+    mgl_task_graph_destroy(g);
+  }
+  mgl_graph_destroy(p);
+}
+
 static void qkv_tasks_do_not_cross_heads(void **state) {
   (void)state;
   mgl_graph *p = parse_program(layer_text);
@@ -426,6 +440,7 @@ static void failed_allocations_are_reported(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(default_partition_follows_the_workers),
+      cmocka_unit_test(strides_have_a_limit),
       cmocka_unit_test(qkv_tasks_do_not_cross_heads),
       cmocka_unit_test(overrides_change_partition_and_launch),
       cmocka_unit_test(labels_follow_the_modelled_gain),

@@ -81,7 +81,6 @@ typedef struct fixture {
   mgl_graph graph;
   mgl_tensor tensor;
   mgl_cpu_memory memory;
-  mgl_plan plan;
   mgl_cpu_program program;
   uint64_t offset;
   mgl_logit_note notes[WORKERS * MGL_INVARIANT_TOKENS];
@@ -101,7 +100,6 @@ static void set_up(fixture *f, float *logits, uint32_t columns, mgl_simd simd) {
   f->program = (mgl_cpu_program){.graph = &f->graph,
                                  .memory = &f->memory,
                                  .kernels = mgl_cpu_kernels_for(simd),
-                                 .plan = &f->plan,
                                  .offsets = &f->offset};
 }
 
@@ -138,13 +136,13 @@ static void the_cut_into_tiles_does_not_matter(void **state) {
         set_up(f, logits, columns, (mgl_simd)simd);
       }
       f->program.iteration = ++f->memory.iteration;
-      f->plan.logit_row_count = random_below(ROWS + 1);
-      for (uint32_t row = 0; row < f->plan.logit_row_count; row++) {
+      f->program.dims.logit_rows = random_below(ROWS + 1);
+      for (uint32_t row = 0; row < f->program.dims.logit_rows; row++) {
         fill(logits + (size_t)row * columns, columns);
       }
       note_tiles(f, columns);
       const uint32_t *best = mgl_cpu_program_best_logits(&f->program);
-      for (uint32_t row = 0; row < f->plan.logit_row_count; row++) {
+      for (uint32_t row = 0; row < f->program.dims.logit_rows; row++) {
         assert_int_equal(best[row], first_largest(logits + (size_t)row * columns, columns));
       }
     }
@@ -179,7 +177,7 @@ static void ties_and_nan_across_a_border(void **state) {
       memcpy(logits, cases[i].logits, sizeof logits);
       set_up(f, logits, 6, MGL_SIMD_SCALAR);
       f->program.iteration = ++f->memory.iteration;
-      f->plan.logit_row_count = 1;
+      f->program.dims.logit_rows = 1;
       uint32_t right_first = turn % 2, worker = turn / 2;
       mgl_cpu_program_note_logits(&f->program, 0, worker, right_first ? 3 : 0, right_first ? 6 : 3);
       mgl_cpu_program_note_logits(&f->program, 0, 1 - worker, right_first ? 0 : 3,

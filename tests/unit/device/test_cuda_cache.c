@@ -23,8 +23,8 @@
 
 enum { CODE_BYTES = 100000, PATH_BYTES = 700 };
 
-static const mgl_cuda_cache_key key = {.source = {.low = 7, .high = UINT64_C(0xabcdef0123456789)},
-                                       .nvrtc_major = 13};
+static const mgl_cuda_cache_key key = {
+    .source = {.low = 7, .high = UINT64_C(0xabcdef0123456789)}, .compiler = "nvrtc", .major = 13};
 static const mgl_cuda_usage usage = {168, 8, 4, 96};
 #define KEY_NAME "abcdef01234567890000000000000007-nvrtc13.0.cubin"
 
@@ -90,9 +90,9 @@ static void what_was_written_is_found(void **state) {
   other.source.low = 8;
   assert_false(finds(folder.path, &other));
   other = key;
-  other.nvrtc_minor = 1;
+  other.minor = 1;
   assert_false(finds(folder.path, &other));
-  other.nvrtc_major = other.nvrtc_minor = 0;  // any toolkit
+  other.major = other.minor = 0;  // any toolkit
   assert_true(finds(folder.path, &other));
   other.source.high = 0;
   assert_false(finds(folder.path, &other));

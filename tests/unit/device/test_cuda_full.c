@@ -277,17 +277,15 @@ static void a_plan_runs_once(void **state) {
 
 static void a_failed_capture_is_reported(void **state) {
   (void)state;
-  static const int32_t prompt[] = {1, 2, 3};
+  const mgl_cuda_launch_options full = {.full = true};
   mgl_error err = {0};
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_program *program = make(&device);
-  mgl_cuda_request request = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = 6};
-  mgl_cuda_generate job = {.requests = &request, .request_count = 1, .launch = {.full = true}};
   fake.capture_fails = true;
-  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_ERR_IO);
+  assert_int_equal(fake_model_run(program, 6, full, &err), MGL_ERR_IO);
   assert_non_null(strstr(err.text, "CUDA launch_config: a fake error"));
   fake.capture_fails = false;
-  assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_OK);
+  assert_int_equal(fake_model_run(program, 6, full, &err), MGL_OK);
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);
 }

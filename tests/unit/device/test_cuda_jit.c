@@ -149,10 +149,7 @@ static void check_coded(const mgl_text *log, const char *architecture) {
     while (stores[-1] >= '0' && stores[-1] <= '9') {
       stores--;
     }
-    // Tasks of one token keep the zero points of a whole page besides: 116 and, on sm_80, 420 bytes.
-    bool zeros = strncmp(at, "EL11mgl_packing4E", 17) == 0;
-    bool old = strcmp(architecture, "sm_80") == 0;
-    unsigned most = zeros ? (old ? 448 : 160) : old ? 192 : 32;
+    unsigned most = strcmp(architecture, "sm_80") == 0 ? 192 : 32;
     if (strtoul(stores, NULL, 10) > most) {
       fail_msg("%s: more than %u bytes spilled: %.160s", architecture, most, at);
     }

@@ -1,5 +1,6 @@
 // Schedules of all lowerings, of models and of random programs, proven by the verifier; and mutated
 // ones, of which it must find every one.
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,33 +14,47 @@
 #include "compile/compile.h"
 #include "lower/choose.h"
 #include "lower/schedule.h"
+#include "lower/stages.h"
 #include "lower/words.h"
 #include "model/config.h"
 #include "support/must.h"
 #include "support/programs.h"
 #include "support/random_program.h"
+#include "support/reference_model.h"
+#include "twin/device_run.h"
 #include "twin/wide_run.h"
 
 #ifdef MGL_TEST_SANITIZED
-enum { PROGRAMS = 40, MUTATIONS = 300, SAMPLES = 1 };
+enum { PROGRAMS = 40, MUTATIONS = 300, SAMPLES = 1, MODEL_STEP = 5 };
 #else
-enum { PROGRAMS = 200, MUTATIONS = 3000, SAMPLES = 3 };
+enum { PROGRAMS = 200, MUTATIONS = 3000, SAMPLES = 2, MODEL_STEP = 1 };
 #endif
 
-static mgl_graph *fused_model(const char *name) {
-  char path[512];
-  static char json[1 << 14];
+#define CONFIGS MGL_TEST_DATA "/../../bench/configs"
+
+// The program of a config.json, not fused.
+static mgl_graph *parsed_model(const char *json, size_t bytes, const char *name) {
   mgl_config config;
   mgl_generation generation;
-  mgl_graph *canonical = NULL;
-  mgl_graph *program = NULL;
-  (void)snprintf(path, sizeof path, "%s/../../bench/configs/%s/config.json", MGL_TEST_DATA, name);
+  MUST(mgl_config_parse(json, bytes, name, &config, &generation, &err));
+  return build_program(&config);
+}
+
+// Of bench/configs.
+static mgl_graph *bench_model(const char *name) {
+  char path[512];
+  static char json[1 << 14];
+  (void)snprintf(path, sizeof path, "%s/%s/config.json", CONFIGS, name);
   FILE *file = fopen(path, "r");
   assert_non_null(file);
   size_t bytes = fread(json, 1, sizeof json, file);
   (void)fclose(file);
-  MUST(mgl_config_parse(json, bytes, path, &config, &generation, &err));
-  MUST(mgl_family_build(&config, NULL, &canonical, &err));
+  return parsed_model(json, bytes, name);
+}
+
+static mgl_graph *fused_model(const char *name) {
+  mgl_graph *canonical = bench_model(name);
+  mgl_graph *program = NULL;
   MUST(mgl_fuse_ops_cuda(canonical, &program, &err));
   mgl_graph_destroy(canonical);
   return program;
@@ -128,30 +143,139 @@ static void schedules_of_models_are_right(void **state) {
   }
 }
 
-// What is chosen for iterations of any number of tokens, by any number of workers.
-static void iterations_of_any_size_are_right(void **state) {
+// What is chosen for an iteration of some number of tokens, by some number of workers.
+static void judge_iteration(const mgl_graph *program, mgl_target target, bool kernels,
+                            uint32_t most_tokens, random_source *source, uint32_t *counts) {
+  uint32_t tokens = 1 + random_below(source, most_tokens);
+  const mgl_iteration_options options = {
+      .compile = {.target = target,
+                  .tokens = tokens,
+                  .logit_rows = 1 + random_below(source, tokens < 1024 ? tokens : 1024),
+                  .workers = 1 + random_below(source, 132)},
+      .few = random_below(source, 2) == 0,
+      .kernels = kernels};
+  mgl_schedule *schedule = NULL;
+  MUST(mgl_lower_iteration(program, &options, &schedule, &err));
+  verify(program, schedule, counts);
+  mgl_schedule_destroy(schedule);
+}
+
+// A model in all ways that it has of being run, of iterations of few, some and many tokens; most:
+// of a task graph of the CPU. Whether a GPU has fused tasks for it.
+static bool judge_model(const mgl_graph *canonical, uint32_t most, random_source *source,
+                        uint32_t *counts) {
+  mgl_graph *fused = NULL;
+  mgl_error why = {0};
+  MUST(mgl_fuse_ops(canonical, &fused, &err));
+  judge_iteration(fused, MGL_TARGET_CPU, false, most, source, counts);
+  mgl_graph_destroy(fused);
+  judge_kernels(canonical, 1 + random_below(source, 2048), 1 + random_below(source, 132), false,
+                verify, counts);
+  mgl_status status = mgl_fuse_ops_cuda(canonical, &fused, &why);
+  if (status != MGL_OK) {
+    assert_int_equal(status, MGL_ERR_UNSUPPORTED);
+    return false;
+  }
+  bool large = mgl_stages_cover(fused);
+  for (uint32_t tokens = 16; tokens <= (large ? 2048 : MGL_CUDA_MAX_TOKENS); tokens *= 4) {
+    judge_iteration(fused, MGL_TARGET_CUDA, false, tokens, source, counts);
+  }
+  judge_iteration(fused, MGL_TARGET_CUDA, true, 2048, source, counts);
+  mgl_graph_destroy(fused);
+  return true;
+}
+
+// Every model of bench/configs and of the oracle.
+static void iterations_of_every_model_are_right(void **state) {
   (void)state;
-  static const char *const models[] = {"qwen3-0.6b", "llama-3.2-1b", "qwen3-1.7b", "qwen3-8b"};
   random_source source = {5};
   uint32_t counts[MGL_LOWER_COUNT] = {0};
-  for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
-    mgl_graph *program = fused_model(models[m]);
-    for (uint32_t i = 0; i < 4 * SAMPLES; i++) {
-      uint32_t tokens = 1 + random_below(&source, UINT32_C(16) << random_below(&source, 8));
-      const mgl_iteration_options options = {
-          .compile = {.target = MGL_TARGET_CUDA,
-                      .tokens = tokens,
-                      .logit_rows = 1 + random_below(&source, tokens < 1024 ? tokens : 1024),
-                      .workers = 1 + random_below(&source, 132)},
-          .few = random_below(&source, 2) == 0,
-          .kernels = random_below(&source, 4) == 0};
-      mgl_schedule *schedule = NULL;
-      MUST(mgl_lower_iteration(program, &options, &schedule, &err));
-      verify(program, schedule, counts);
-      mgl_schedule_destroy(schedule);
+  uint32_t models = 0;
+  uint32_t covered = 0;
+  DIR *folder = opendir(CONFIGS);
+  assert_non_null(folder);
+  for (struct dirent *entry = NULL; (entry = readdir(folder)) != NULL;) {
+    if (entry->d_name[0] != '.' && models++ % MODEL_STEP == 0) {
+      mgl_graph *canonical = bench_model(entry->d_name);
+      covered += judge_model(canonical, 32, &source, counts);
+      mgl_graph_destroy(canonical);
     }
-    mgl_graph_destroy(program);
   }
+  (void)closedir(folder);
+  assert_true(models >= 9 && covered * MODEL_STEP >= 8);
+  for (size_t i = 0; i < MGL_REFERENCE_COUNT; i += MODEL_STEP) {
+    mgl_reference reference;
+    MUST(mgl_reference_load(MGL_TEST_DATA "/reference", MGL_REFERENCE_NAMES[i], &reference, &err));
+    mgl_graph *canonical =
+        parsed_model(reference.config_json, strlen(reference.config_json), MGL_REFERENCE_NAMES[i]);
+    covered += judge_model(canonical, 2048, &source, counts);
+    models++;
+    mgl_graph_destroy(canonical);
+    mgl_reference_reset(&reference);
+  }
+  print_message(
+      "%u models, %u with fused tasks on a GPU: %u schedules by tasks, %u by words, %u "
+      "by stages, %u by kernels\n",
+      models, covered, counts[MGL_LOWER_TASKS], counts[MGL_LOWER_WORDS], counts[MGL_LOWER_STAGES],
+      counts[MGL_LOWER_KERNELS]);
+  assert_true(covered >= (MODEL_STEP == 1 ? 13 : 2));
+}
+
+// Shapes that no model has, among them those that a GPU has no fused tasks for.
+static mgl_config random_config(random_source *source) {
+  mgl_config config = small_config((mgl_family)random_below(source, MGL_FAMILY_COUNT));
+  config.layer_count = 1 + random_below(source, 4);
+  config.kv_head_count = 1 + random_below(source, 4);
+  config.head_count = config.kv_head_count * (1 + random_below(source, 8));
+  config.head_dim = 32 * (1 + random_below(source, 4));
+  config.hidden_size = 8 * (1 + random_below(source, 600));
+  config.intermediate_size = 8 * (1 + random_below(source, 900));
+  config.vocab_size = (random_below(source, 4) == 0 ? 1 : 8) * (1 + random_below(source, 5000));
+  config.tie_word_embeddings = random_below(source, 2) == 0;
+  return config;
+}
+
+static void iterations_of_random_models_are_right(void **state) {
+  (void)state;
+  random_source source = {6};
+  uint32_t counts[MGL_LOWER_COUNT] = {0};
+  uint32_t covered = 0;
+  for (uint32_t i = 0; i < PROGRAMS; i++) {
+    mgl_config config = random_config(&source);
+    mgl_graph *canonical = build_program(&config);
+    covered += judge_model(canonical, 64, &source, counts);
+    mgl_graph_destroy(canonical);
+  }
+  print_message(
+      "%u of %d with fused tasks on a GPU: %u schedules by tasks, %u by words, %u by "
+      "stages, %u by kernels\n",
+      covered, PROGRAMS, counts[MGL_LOWER_TASKS], counts[MGL_LOWER_WORDS], counts[MGL_LOWER_STAGES],
+      counts[MGL_LOWER_KERNELS]);
+  assert_true(covered >= PROGRAMS / 4 && counts[MGL_LOWER_WORDS] > 0);
+}
+
+// Of a mixture that fused tasks cover, there are no large iterations: lowering refuses them, and does
+// not leave the experts out.
+static void large_iterations_of_mixtures_are_refused(void **state) {
+  (void)state;
+  mgl_graph *program = fused_model("qwen3-30b-a3b");
+  mgl_iteration_options options = {
+      .compile = {.target = MGL_TARGET_CUDA, .tokens = 64, .workers = 132}, .few = true};
+  mgl_schedule *schedule = NULL;
+  mgl_error err = {0};
+  assert_false(mgl_stages_cover(program));
+  assert_int_equal(mgl_lower_iteration(program, &options, &schedule, &err), MGL_OK);
+  assert_true(schedule->lowering == MGL_LOWER_TASKS || schedule->lowering == MGL_LOWER_WORDS);
+  mgl_schedule_destroy(schedule);
+  options.compile.tokens = 65;
+  assert_int_equal(mgl_lower_iteration(program, &options, &schedule, &err), MGL_ERR_UNSUPPORTED);
+  assert_string_equal(err.text,
+                      "cuda: expected iterations of at most 64 tokens, since larger ones "
+                      "have no kernels for this model's ops, found 65");
+  const mgl_stages_options stages = {128, 128, 128, 132};
+  assert_int_equal(mgl_lower_stages(program, &stages, &schedule, &err), MGL_ERR_UNSUPPORTED);
+  assert_non_null(strstr(err.text, "no kernel for op 6, router of \"0.router\""));
+  mgl_graph_destroy(program);
 }
 
 static mgl_graph *small_program(mgl_family family) {
@@ -248,12 +372,23 @@ typedef enum mutation {
   MUTATE_WITH,
   MUTATE_SWAP_OPS,
   MUTATE_SHARED,
+  MUTATE_KIND,
+  MUTATE_STAGE,
+  MUTATE_ROWS,
+  MUTATE_TILES,
+  MUTATE_OF,
+  MUTATE_WAIT,
+  MUTATE_TWICE,
+  MUTATE_LIST_START,
+  MUTATE_ROOM,
   MUTATION_COUNT,
 } mutation;
 
 static const char *const mutation_names[MUTATION_COUNT] = {
-    "begin",      "end",     "op",     "worker", "list",  "no wait", "earlier wait", "count",
-    "no trigger", "trigger", "splits", "flags",  "units", "with",    "swap ops",     "shared"};
+    "begin",    "end",        "op",         "worker", "list",  "no wait", "earlier wait",
+    "count",    "no trigger", "trigger",    "splits", "flags", "units",   "with",
+    "swap ops", "shared",     "kind",       "stage",  "rows",  "tiles",   "of",
+    "wait",     "twice",      "list start", "room"};
 
 static void add_or_take(uint32_t *number, random_source *source) {
   *number += *number > 0 && random_below(source, 2) == 0 ? UINT32_MAX : 1;
@@ -301,6 +436,22 @@ static bool mutate_step(mgl_schedule *s, mutation how, random_source *source) {
       }
       step->trigger = (step->trigger + 1) % (s->event_count + 1);
       return true;
+    case MUTATE_WAIT: {  // in another lowering's manner
+      mgl_wait other = (mgl_wait)random_below(source, MGL_WAIT_KERNEL + 1);
+      if (other == MGL_WAIT_NOTHING || other == step->wait ||
+          (s->lowering == MGL_LOWER_WORDS && other == MGL_WAIT_WORDS)) {
+        return false;
+      }
+      step->wait = other;
+      return true;
+    }
+    case MUTATE_TWICE:
+      if (at == 0 || step->op == MGL_NO_OP || s->steps[at - 1].op != step->op) {
+        return false;
+      }
+      step->begin = s->steps[at - 1].begin;
+      step->end = s->steps[at - 1].end;
+      return true;
     default: return false;
   }
 }
@@ -327,8 +478,19 @@ static bool mutate_op(mgl_schedule *s, mutation how, random_source *source) {
       if (op->first_shared == MGL_NOT_SHARED || s->lowering != MGL_LOWER_STAGES) {
         return false;
       }
-      op->first_shared = MGL_NOT_SHARED;
+      if (random_below(source, 2) == 0) {
+        op->first_shared = MGL_NOT_SHARED;
+      } else {
+        add_or_take(&op->first_shared, source);
+      }
       return true;
+    case MUTATE_KIND: op->kind = (op->kind + 1) % MGL_OP_COUNT; return true;
+    case MUTATE_STAGE:
+      add_or_take(&op->stage, source);
+      return s->lowering == MGL_LOWER_STAGES || s->lowering == MGL_LOWER_KERNELS;
+    case MUTATE_ROWS: add_or_take(&op->rows, source); return true;
+    case MUTATE_TILES: add_or_take(&op->tiles, source); return true;
+    case MUTATE_OF: add_or_take(&op->op, source); return true;
     default: return false;
   }
 }
@@ -349,12 +511,26 @@ static bool mutate(mgl_schedule *s, mutation how, random_source *source) {
     add_or_take(&s->events[random_below(source, s->event_count)].trigger_count, source);
     return true;
   }
-  return how >= MUTATE_SPLITS ? mutate_op(s, how, source) : mutate_step(s, how, source);
+  if (how == MUTATE_LIST_START) {
+    add_or_take(&s->list_start[random_below(source, s->worker_count + 1)], source);
+    return true;
+  }
+  if (how == MUTATE_ROOM) {
+    bool sums = random_below(source, 2) == 0;
+    if (s->shared_tiles == 0 || s->part_bytes == 0) {
+      return false;
+    }
+    s->part_bytes -= sums ? 1 : 0;
+    s->shared_tiles -= sums ? 0 : 1;
+    return true;
+  }
+  bool step = how < MUTATE_SPLITS || how == MUTATE_WAIT || how == MUTATE_TWICE;
+  return step ? mutate_step(s, how, source) : mutate_op(s, how, source);
 }
 
 typedef struct mutants {
   random_source source;
-  uint32_t found[MUTATION_COUNT], missed;
+  uint32_t found[MUTATION_COUNT][MGL_LOWER_COUNT], missed;
   uint32_t tries;  // of a schedule
 } mutants;
 
@@ -365,15 +541,20 @@ static void find_mutants(const mgl_graph *program, mgl_schedule *s, void *contex
   size_t step_bytes = s->step_count * sizeof *s->steps;
   size_t event_bytes = s->event_count * sizeof *s->events;
   size_t list_bytes = s->step_count * sizeof *s->list;
+  size_t start_bytes = (s->worker_count + (size_t)1) * sizeof *s->list_start;
   void *ops = malloc(op_bytes);
   void *steps = malloc(step_bytes);
   void *events = malloc(event_bytes);
   void *list = malloc(list_bytes);
-  assert_true(ops != NULL && steps != NULL && events != NULL && list != NULL);
+  void *start = malloc(start_bytes);
+  uint64_t part_bytes = s->part_bytes;
+  uint32_t shared_tiles = s->shared_tiles;
+  assert_true(ops != NULL && steps != NULL && events != NULL && list != NULL && start != NULL);
   memcpy(ops, s->ops, op_bytes);
   memcpy(steps, s->steps, step_bytes);
   memcpy(events, s->events, event_bytes);
   memcpy(list, s->list, list_bytes);
+  memcpy(start, s->list_start, start_bytes);
   for (uint32_t i = 0; i < m->tries; i++) {
     mutation how = (mutation)random_below(&m->source, MUTATION_COUNT);
     mgl_error err = {0};
@@ -384,43 +565,91 @@ static void find_mutants(const mgl_graph *program, mgl_schedule *s, void *contex
         m->missed++;
       } else {
         assert_true(strncmp(err.text, "schedule: ", 10) == 0);
-        m->found[how]++;
+        m->found[how][s->lowering]++;
       }
     }
     memcpy(s->ops, ops, op_bytes);
     memcpy(s->steps, steps, step_bytes);
     memcpy(s->events, events, event_bytes);
     memcpy(s->list, list, list_bytes);
+    memcpy(s->list_start, start, start_bytes);
+    s->part_bytes = part_bytes;
+    s->shared_tiles = shared_tiles;
   }
   free(ops);
   free(steps);
   free(events);
   free(list);
+  free(start);
+}
+
+// Whether a lowering's schedules have what the mutation changes.
+static bool applies(mutation how, mgl_lowering lowering) {
+  bool kernels = lowering == MGL_LOWER_KERNELS;
+  switch (how) {
+    case MUTATE_WORKER:
+    case MUTATE_LIST:
+    case MUTATE_TWICE: return !kernels;
+    case MUTATE_EARLIER_WAIT:
+    case MUTATE_STAGE: return kernels || lowering == MGL_LOWER_STAGES;
+    case MUTATE_SHARED:
+    case MUTATE_ROOM: return lowering == MGL_LOWER_STAGES;
+    default: return true;
+  }
+}
+
+static void find_mutants_of_models(mutants *m) {
+  for (int family = 0; family < 3; family++) {
+    mgl_graph *program = small_program((mgl_family)family);
+    judge_graph(program, MGL_TARGET_CUDA, 1, 7, find_mutants, m);
+    judge_graph(program, MGL_TARGET_CUDA, 4, 3, find_mutants, m);
+    judge_stages(program, 64, 5, find_mutants, m);
+    judge_stages(program, 64, 40, find_mutants, m);
+    judge_stages(program, 256, 9, find_mutants, m);
+    judge_kernels(program, 2, 9, false, find_mutants, m);
+    judge_kernels(program, 2, 9, true, find_mutants, m);
+    mgl_graph_destroy(program);
+  }
+}
+
+// Of programs as they are: of one whose ops no GPU task covers, of one with experts, and of random
+// ones.
+static void find_mutants_of_others(mutants *m) {
+  mgl_config config = small_config(MGL_FAMILY_PHI);
+  mgl_graph *plain = build_program(&config);
+  judge_kernels(plain, 3, 9, false, find_mutants, m);
+  judge_graph(plain, MGL_TARGET_CPU, 3, 5, find_mutants, m);
+  mgl_graph_destroy(plain);
+  mgl_reference reference;
+  MUST(mgl_reference_load(MGL_TEST_DATA "/reference", "mixtral_2_of_4", &reference, &err));
+  plain = parsed_model(reference.config_json, strlen(reference.config_json), reference.name);
+  mgl_reference_reset(&reference);
+  judge_kernels(plain, 3, 9, false, find_mutants, m);
+  judge_graph(plain, MGL_TARGET_CPU, 3, 5, find_mutants, m);
+  mgl_graph_destroy(plain);
+  for (uint32_t seed = 0; seed < 4; seed++) {
+    mgl_graph *program = random_program(seed, 8);
+    judge_graph(program, MGL_TARGET_CPU, 4, 3, find_mutants, m);
+    judge_kernels(program, 4, 3, false, find_mutants, m);
+    mgl_graph_destroy(program);
+  }
 }
 
 static void every_mutation_is_found(void **state) {
   (void)state;
   mutants m = {.source = {3}, .tries = MUTATIONS / 10};
-  for (int family = 0; family < 3; family++) {
-    mgl_graph *program = small_program((mgl_family)family);
-    judge_graph(program, MGL_TARGET_CUDA, 1, 7, find_mutants, &m);
-    judge_graph(program, MGL_TARGET_CUDA, 4, 3, find_mutants, &m);
-    judge_stages(program, 64, 5, find_mutants, &m);
-    judge_stages(program, 64, 40, find_mutants, &m);
-    judge_stages(program, 256, 9, find_mutants, &m);
-    judge_kernels(program, 2, 9, false, find_mutants, &m);
-    judge_kernels(program, 2, 9, true, find_mutants, &m);
-    mgl_graph_destroy(program);
-  }
-  mgl_config config = small_config(MGL_FAMILY_PHI);
-  mgl_graph *plain = build_program(&config);
-  judge_kernels(plain, 3, 9, false, find_mutants, &m);
-  mgl_graph_destroy(plain);
+  find_mutants_of_models(&m);
+  find_mutants_of_others(&m);
   uint32_t all = 0;
+  print_message("%-14s %7s %7s %7s %7s\n", "found", "tasks", "words", "stages", "kernels");
   for (uint32_t i = 0; i < MUTATION_COUNT; i++) {
-    print_message("%-14s %u found\n", mutation_names[i], m.found[i]);
-    assert_true(m.found[i] > 0);
-    all += m.found[i];
+    const uint32_t *found = m.found[i];
+    print_message("%-14s %7u %7u %7u %7u\n", mutation_names[i], found[MGL_LOWER_TASKS],
+                  found[MGL_LOWER_WORDS], found[MGL_LOWER_STAGES], found[MGL_LOWER_KERNELS]);
+    for (uint32_t j = 0; j < MGL_LOWER_COUNT; j++) {
+      assert_int_equal(found[j] > 0, applies((mutation)i, (mgl_lowering)j));
+      all += found[j];
+    }
   }
   print_message("%u of %u mutations found\n", all, all + m.missed);
   assert_int_equal(m.missed, 0);
@@ -429,7 +658,9 @@ static void every_mutation_is_found(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(schedules_of_models_are_right),
-      cmocka_unit_test(iterations_of_any_size_are_right),
+      cmocka_unit_test(iterations_of_every_model_are_right),
+      cmocka_unit_test(iterations_of_random_models_are_right),
+      cmocka_unit_test(large_iterations_of_mixtures_are_refused),
       cmocka_unit_test(any_workers_do),
       cmocka_unit_test(schedules_of_random_programs_are_right),
       cmocka_unit_test(words_are_not_used_where_they_say_too_little),

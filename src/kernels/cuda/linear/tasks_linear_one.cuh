@@ -561,9 +561,22 @@ static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const 
                                                      mgl_one_ring *ring) {
   mgl_coded_place at = {
       0, {{columns->v[0], columns->v[1]}}, 0, {0, 0}, partial + w->warp * MGL_ONE_WARP_FLOATS};
+  uint32_t left = l->blocks * mgl_one_coded_pages<P>(l);
+  if constexpr (mgl_coded<P>::ZEROS) {
+    // With zero points besides there are no registers for the products of two pages.
+#pragma unroll 1
+    for (; left > 0; left--) {
+      mgl_one_made<P> made;
+      mgl_coded_make<NORMED, P>(l, columns, page, &at, &made);
+      if (ring->left > 0) {
+        mgl_one_load(w, l, ring, page);
+      }
+      mgl_coded_add(w, l, &made, &at);
+    }
+    return;
+  }
   // Two in turn: a copy of products would wait for them.
   mgl_one_made<P> even, odd;
-  uint32_t left = l->blocks * mgl_one_coded_pages<P>(l);
   mgl_coded_make<NORMED, P>(l, columns, page, &at, &even);
 #pragma unroll 1
   for (;;) {

@@ -12,29 +12,36 @@
 #include "kernels/cuda/linear/logit_row.cuh"
 #include "kernels/cuda/linear/tasks_linear.cuh"
 
-// Parts of all ranks of an element, added in the order of ranks. What it returns once the run has
-// failed is of no use.
+// The residual at `at` and, onto it, the parts of all ranks of an element, added in the order of
+// ranks. One loop waits for all of them, since parts that are there while something else is waited
+// for would not find registers. What it returns once the run has failed is of no use.
 static __device__ __forceinline__ float mgl_sum_of_parts(const mgl_worker *w, const mgl_exchange *e,
-                                                         size_t element) {
-  uint64_t words[MGL_RANKS];
+                                                         size_t element, const uint8_t *at,
+                                                         bool carried) {
+  uint64_t words[MGL_RANKS] = {};
+  float residual = mgl_load_l2_float(at);
   bool all = false;
   while (!all && w->block->stop == 0) {
-    all = true;
 #pragma unroll
     for (uint32_t rank = 0; rank < MGL_RANKS; rank++) {
       words[rank] = mgl_load_part(e->inbox + (size_t)rank * e->stride + element);
+    }
+    all = true;
+    if (carried && mgl_is_open(__float_as_uint(residual))) {
+      residual = mgl_load_l2_float(at);
+      all = !mgl_is_open(__float_as_uint(residual));
     }
 #pragma unroll
     for (uint32_t rank = 0; rank < MGL_RANKS; rank++) {
       all = all && (uint32_t)(words[rank] >> 32) == e->tag;
     }
   }
-  float sum = all ? __uint_as_float((uint32_t)words[0]) : 0;
+  float sum = __uint_as_float((uint32_t)words[0]);
 #pragma unroll
   for (uint32_t rank = 1; rank < MGL_RANKS; rank++) {
-    sum += all ? __uint_as_float((uint32_t)words[rank]) : 0;
+    sum += __uint_as_float((uint32_t)words[rank]);
   }
-  return sum;
+  return residual + sum;
 }
 
 // Row blocks [begin, end) of the slot, whose parts this rank has sent: residual + sum of the parts.
@@ -57,13 +64,9 @@ static __device__ __forceinline__ void mgl_task_sum_parts(mgl_worker *w) {
       continue;
     }
     const uint8_t *at = (const uint8_t *)op->residual + slot->copy_at + element * sizeof(float);
-    float residual = mgl_load_l2_float(at);
-    const float sum = mgl_sum_of_parts(w, &slot->exchange, element);
-    while (carried && mgl_is_open(__float_as_uint(residual)) && w->block->stop == 0) {
-      residual = mgl_load_l2_float(at);
-    }
+    const float sum = mgl_sum_of_parts(w, &slot->exchange, element, at, carried);
     if (!mgl_task_is_mute(w)) {
-      mgl_write_word(out, __float_as_uint(residual + sum), slot, copies);
+      mgl_write_word(out, __float_as_uint(sum), slot, copies);
     }
   }
 }

@@ -1,4 +1,4 @@
-#include "engine/debug_dump.h"
+#include "device/debug_dump.h"
 
 #include <stdio.h>
 
@@ -7,24 +7,34 @@
 #include "device/compilation.h"
 #include "graph/graph_text.h"
 
-enum { PATH_BYTES = MGL_COMPILATION_PATH_BYTES + 128 };
+static uint32_t own_rank;
 
-static const char *folder_of(const mgl_build *build) {
-  const mgl_compilation *c = build->compilation;
+void mgl_debug_dump_rank(uint32_t rank) {
+  own_rank = rank;
+}
+
+const char *mgl_debug_dump_folder(const mgl_compilation *c) {
   return c != NULL && c->debug_dump_path[0] != 0 ? c->debug_dump_path : NULL;
 }
 
-mgl_status mgl_debug_dump(const mgl_build *build, const char *name, const mgl_text *text,
-                          mgl_error *err) {
-  char path[PATH_BYTES];
+static const char *folder_of(const mgl_build *build) {
+  return mgl_debug_dump_folder(build->compilation);
+}
+
+mgl_status mgl_debug_dump_path(const char *folder, const char *name,
+                               char out[MGL_DEBUG_DUMP_PATH_BYTES], mgl_error *err) {
+  (void)snprintf(out, MGL_DEBUG_DUMP_PATH_BYTES, "%.1023s/rank_%u", folder, own_rank);
+  MGL_TRY(mgl_cache_folder_make(out, err));
+  (void)snprintf(out, MGL_DEBUG_DUMP_PATH_BYTES, "%.1023s/rank_%u/%.100s", folder, own_rank, name);
+  return MGL_OK;
+}
+
+mgl_status mgl_debug_dump_file(const char *folder, const char *name, const mgl_text *text,
+                               mgl_error *err) {
+  char path[MGL_DEBUG_DUMP_PATH_BYTES];
   mgl_new_file file = {.fd = -1};
-  if (folder_of(build) == NULL) {
-    return MGL_OK;
-  }
   MGL_TRY(mgl_text_check(text, err));
-  (void)snprintf(path, sizeof path, "%s/rank_0", folder_of(build));
-  MGL_TRY(mgl_cache_folder_make(path, err));
-  (void)snprintf(path, sizeof path, "%s/rank_0/%.100s", folder_of(build), name);
+  MGL_TRY(mgl_debug_dump_path(folder, name, path, err));
   mgl_status status = mgl_new_file_create(path, &file, err);
   if (status == MGL_OK) {
     status = mgl_new_file_write(&file, text->data, text->bytes, err);
@@ -34,6 +44,11 @@ mgl_status mgl_debug_dump(const mgl_build *build, const char *name, const mgl_te
   }
   mgl_new_file_close(&file);
   return status;
+}
+
+mgl_status mgl_debug_dump(const mgl_build *build, const char *name, const mgl_text *text,
+                          mgl_error *err) {
+  return folder_of(build) == NULL ? MGL_OK : mgl_debug_dump_file(folder_of(build), name, text, err);
 }
 
 mgl_status mgl_debug_dump_program(const mgl_build *build, const char *name,

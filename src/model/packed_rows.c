@@ -180,20 +180,24 @@ const mgl_packed_readers mgl_packed_read_by = {.bytes = read_bytes,
 
 // --- rows in memory ------------------------------------------------------------------------------
 
+// Of scales and offsets, so that no code times a scale is more than f32 holds: codes are below 2^9.
+#define MOST_SCALE 0x1p115f
+
 static mgl_status check_row(const mgl_packed_matrix *m, uint64_t row, const uint8_t *codes,
                             const float *scales, const float *offsets, mgl_error *err) {
   for (uint32_t g = 0; g < m->groups; g++) {
-    if (!isfinite(scales[g]) || (scales[g] < 0 && !m->signed_scales)) {
-      return mgl_error_set(
-          err, MGL_ERR_FORMAT,
-          "%s: weight \"%s\": scale of row %" PRIu64 ", group %u: expected a number%s, found %g",
-          m->where, m->name, row, g, m->signed_scales ? "" : " of at least 0", (double)scales[g]);
+    if (!(fabsf(scales[g]) <= MOST_SCALE) || (scales[g] < 0 && !m->signed_scales)) {
+      return mgl_error_set(err, MGL_ERR_FORMAT,
+                           "%s: weight \"%s\": scale of row %" PRIu64
+                           ", group %u: expected a number%s of at most %g, found %g",
+                           m->where, m->name, row, g, m->signed_scales ? "" : " of at least 0 and",
+                           (double)MOST_SCALE, (double)scales[g]);
     }
-    if (m->form.offsets && !isfinite(offsets[g])) {
+    if (m->form.offsets && !(fabsf(offsets[g]) <= MOST_SCALE)) {
       return mgl_error_set(err, MGL_ERR_FORMAT,
                            "%s: weight \"%s\": offset of row %" PRIu64
-                           ", group %u: expected a number, found %g",
-                           m->where, m->name, row, g, (double)offsets[g]);
+                           ", group %u: expected a number of at most %g, found %g",
+                           m->where, m->name, row, g, (double)MOST_SCALE, (double)offsets[g]);
     }
   }
   for (uint32_t i = 0; m->form.dtype == MGL_DTYPE_E4M3 && i < m->k; i++) {

@@ -70,6 +70,8 @@ const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT] = {
     "olmoe_whole_norm",
     "glm4_moe_groups",
     "glm4_moe_biases_f32",
+    "qwen3_moe_ties",
+    "glm4_moe_same_experts",
     "gpt_oss_mxfp4",
     "gpt_oss_bf16",
     "gpt_oss_f32",
@@ -201,6 +203,8 @@ static mgl_status read_document(mgl_json_object o, mgl_reference *out, mgl_error
   MGL_TRY(mgl_json_u64(o, "seed", 0, INT64_MAX, &out->seed, err));
   MGL_TRY(mgl_json_u64(o, "vocab", 1, MAX_TOKENS, &vocab, err));
   out->vocab_size = (size_t)vocab;
+  out->router_pairs = json_is_true(json_object_get(o.object, "router_pairs"));
+  out->preferred = (uint32_t)json_integer_value(json_object_get(o.object, "preferred"));
   MGL_TRY(read_config(o, out, err));
   MGL_TRY(read_tensors(o, out, err));
   MGL_TRY(read_tokens(o, "prompt", out->vocab_size, &out->prompt, &out->prompt_count, err));
@@ -339,6 +343,27 @@ static void draw_bytes(const mgl_reference_tensor *tensor, uint64_t seed, size_t
   }
 }
 
+static bool ends_with(const char *name, const char *suffix) {
+  const size_t name_bytes = strlen(name), bytes = strlen(suffix);
+  return name_bytes >= bytes && strcmp(name + name_bytes - bytes, suffix) == 0;
+}
+
+// What of a router is not as it was drawn.
+static void arrange(const mgl_reference *reference, const mgl_reference_tensor *tensor,
+                    void *data) {
+  if (reference->router_pairs && ends_with(tensor->name, "mlp.gate.weight")) {
+    const size_t row = (size_t)tensor->dims[1] * mgl_dtype_bytes(tensor->dtype);
+    for (size_t i = 1; i < tensor->dims[0]; i += 2) {
+      memcpy((unsigned char *)data + i * row, (unsigned char *)data + (i - 1) * row, row);
+    }
+  }
+  if (ends_with(tensor->name, "e_score_correction_bias") && tensor->dtype == MGL_DTYPE_F32) {
+    for (size_t i = 0; i < reference->preferred; i++) {
+      ((float *)data)[i] += 16;
+    }
+  }
+}
+
 mgl_status mgl_reference_draw(const mgl_reference *reference, const mgl_reference_tensor *tensor,
                               void **out, size_t *out_bytes, mgl_error *err) {
   const size_t elements = (size_t)tensor_elements(tensor);
@@ -352,6 +377,7 @@ mgl_status mgl_reference_draw(const mgl_reference *reference, const mgl_referenc
   } else {
     mgl_dummy_weights_fill(tensor->name, reference->seed, tensor->dtype, tensor->rank, tensor->dims,
                            0, elements, *out);
+    arrange(reference, tensor, *out);
   }
   return MGL_OK;
 }

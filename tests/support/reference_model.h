@@ -19,7 +19,7 @@
 #include "model/model_folder.h"
 #include "support/temp_folder.h"
 
-enum { MGL_REFERENCE_COUNT = 47, MGL_REFERENCE_MAX_SHARDS = 99 };
+enum { MGL_REFERENCE_COUNT = 49, MGL_REFERENCE_MAX_SHARDS = 99 };
 
 // Every model of tests/data/reference.
 extern const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT];
@@ -39,6 +39,8 @@ typedef struct mgl_reference {
   uint64_t seed;
   mgl_reference_tensor *tensors;  // [tensor_count], in the order of the file
   size_t tensor_count;
+  bool router_pairs;   // each second row of a router is the one before it: ties
+  uint32_t preferred;  // experts, the first ones, that biases make all tokens choose; 0: none
 
   int32_t *prompt;  // [prompt_count]
   size_t prompt_count;

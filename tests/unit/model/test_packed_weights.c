@@ -117,6 +117,7 @@ static const damaged damaged_files[] = {
     {FP8, "m.weight_scale_inv F32 1,2 0", "not known"},
     {CT, "m.weight I8 8,64 0", "expected \"m.weight_scale\""},
     {CT, "m.weight I8 8,64 0; m.weight_scale F32 8,3 0", "found 3 groups"},
+    {CT, "m.weight I8 8,64 9; m.weight_scale F32 8,1 126", "of at least 0 and of at most 4.15"},
     {CT, "m.weight I8 8,64 0; m.weight_scale F32 8,8 0", "groups of 8 elements"},
     {CT, "m.weight I8 8,64 0; m.weight_scale F32 8,1 0; m.weight_zero_point I8 4,1 0",
      "a zero point I8 for each scale"},

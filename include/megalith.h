@@ -76,13 +76,14 @@ enum {
   MEGALITH_MAX_SEQUENCES = 1024,         // requests that run at once
   MEGALITH_MAX_ITERATION_TOKENS = 2048,  // of an engine
   MEGALITH_MAX_THREADS = 1024,           // of an engine on the CPU
-  MEGALITH_MAX_STOP_TOKENS = 16,         // of a request, the model's own among them
-  MEGALITH_MAX_STOP_TEXTS = 16,          // of a request
-  MEGALITH_MAX_STOP_TEXT_BYTES = 256,    // of each
-  MEGALITH_MAX_SALT_BYTES = 256,         // of a request's cache_salt
-  MEGALITH_MAX_LOGIT_BIASES = 1024,      // of a request
-  MEGALITH_MAX_BAD_WORDS = 256,          // of a request
-  MEGALITH_MAX_BAD_WORD_BYTES = 256,     // of each
+  MEGALITH_MAX_RANKS = 8,
+  MEGALITH_MAX_STOP_TOKENS = 16,       // of a request, the model's own among them
+  MEGALITH_MAX_STOP_TEXTS = 16,        // of a request
+  MEGALITH_MAX_STOP_TEXT_BYTES = 256,  // of each
+  MEGALITH_MAX_SALT_BYTES = 256,       // of a request's cache_salt
+  MEGALITH_MAX_LOGIT_BIASES = 1024,    // of a request
+  MEGALITH_MAX_BAD_WORDS = 256,        // of a request
+  MEGALITH_MAX_BAD_WORD_BYTES = 256,   // of each
   MEGALITH_MAX_TOP_LOGPROBS = 20,
   MEGALITH_MAX_GRAMMAR_BYTES = 1024 * 1024,  // of a grammar's text
   MEGALITH_ERROR_TEXT_BYTES = 1024,
@@ -330,6 +331,11 @@ typedef struct megalith_engine_options {
   const char *program;      // the text of a tensor program that runs in place of the model's own
       // (megalith_model_program), with its inputs, its KV caches and its output
       // "logits"; custom ops too. On one rank. NULL: the model's own
+  uint32_t ranks;  // processes that run the model together on the CPU, to MEGALITH_MAX_RANKS, each
+      // with its part of the weights and `threads` of its own; 0 and 1: this one alone.
+      // The others are forked when the engine is created: no other thread may use this
+      // library, or hold a lock that allocating needs, meanwhile. When one ends, the
+      // engine has failed (megalith_engine_check). Not for several GPUs
 } megalith_engine_options;
 
 MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,
@@ -363,6 +369,10 @@ MEGALITH_API megalith_status megalith_engine_run(megalith_engine *engine, megali
 // Makes the megalith_engine_run that is going on return after its iteration; without one, the next
 // one returns at once. Nothing is lost. Does nothing with `background`.
 MEGALITH_API void megalith_engine_stop(megalith_engine *engine);
+// MEGALITH_OK, or why the engine has failed: its requests have ended so, new ones are refused, and it
+// can only be destroyed. With `background` told within a second, even while there is no work.
+MEGALITH_API megalith_status megalith_engine_check(const megalith_engine *engine,
+                                                   megalith_error *error);
 // Whether some request is neither over (THE LIFE OF A REQUEST) nor paused, or something that was
 // asked for, such as a pause or the cancellation of a paused request, waits for the next iteration.
 MEGALITH_API bool megalith_engine_has_work(const megalith_engine *engine);
@@ -533,8 +543,7 @@ typedef struct megalith_request_options {
   // What is generated matches this grammar; NULL: anything. Stop tokens are allowed where the text
   // may end, and where nothing can follow the request ends by itself (MEGALITH_FINISH_STOP), before
   // min_new_tokens too. What max_new_tokens, a stop text or a cancellation cuts off is the
-  // beginning of a text that matches. Of this model; kept. Not on a GPU yet
-  // (MEGALITH_ERROR_UNSUPPORTED).
+  // beginning of a text that matches. Of this model; kept.
   megalith_grammar *grammar;
   bool without_special;  // `text` gets nothing in front that the tokenizer puts there, such as a
                          // BOS; chats never do, since templates write it

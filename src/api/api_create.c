@@ -1,8 +1,10 @@
 // An engine's beginning and end, on the caller's thread or on one of its own.
 #include <assert.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "api/api_parts.h"
 #include "base/alloc.h"
@@ -11,12 +13,14 @@
 
 _Static_assert((int)MEGALITH_MAX_SEQUENCES == (int)MGL_MAX_SEQUENCES, "one limit");
 _Static_assert((int)MEGALITH_MAX_ITERATION_TOKENS == (int)MGL_MAX_ITERATION_TOKENS, "one limit");
+_Static_assert((int)MEGALITH_MAX_RANKS == (int)MGL_MAX_RANKS, "one limit");
 _Static_assert((int)MEGALITH_MAX_THREADS == (int)MGL_TEAM_MAX_THREADS, "one limit");
 
 enum {
   DEFAULT_NEW_TOKENS = 256,
   // In the background, a launch on a GPU waits so long for another request before it ends.
   IDLE_NS = 200 * 1000 * 1000,
+  RANKS_LOOK_NS = 250 * 1000 * 1000,  // without work, between two looks whether all ranks live
 };
 
 // --- the runner ----------------------------------------------------------------------------------
@@ -30,6 +34,10 @@ static mgl_status check_options(const megalith_engine_options *options, mgl_erro
   if (options->memory_share > 0 && options->kv_tokens > 0) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "expected one of memory_share and kv_tokens, found both");
+  }
+  if (options->ranks > MGL_MAX_RANKS) {
+    return mgl_error_set(err, MGL_ERR_LIMIT, "ranks: expected at most %d, found %u", MGL_MAX_RANKS,
+                         options->ranks);
   }
   return MGL_OK;
 }
@@ -58,6 +66,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .page_tokens = options->page_tokens,
       .pool_tokens = options->kv_tokens,
       .memory_share = options->memory_share,
+      .ranks = options->ranks,
       .weights = model->source,
       .seed = model->dummy_seed,
       .overrides = engine->overrides.items,
@@ -116,10 +125,17 @@ static mgl_status start_on_device(megalith_engine *engine, const megalith_engine
   mgl_error reason = {0};
   MGL_TRY(options->device != NULL ? mgl_device_parse("device", options->device, &device, err)
                                   : mgl_device_usual(&device, err));
+  engine->watches_ranks = options->ranks > 1;
+  if (device.kind == MGL_DEVICE_CUDA && engine->watches_ranks) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "%u ranks: expected device cpu, found cuda: several GPUs are for megalith "
+                         "run and bench so far",
+                         options->ranks);
+  }
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(engine, options, device.ordinal, err);
   }
-  if (mgl_device_auto_tries(&device)) {
+  if (mgl_device_auto_tries(&device) && !engine->watches_ranks) {
     mgl_status status = start_on_gpu(engine, options, 0, &reason);
     if (status == MGL_OK) {
       return MGL_OK;
@@ -184,11 +200,27 @@ typedef struct birth {
   mgl_error *err;
 } birth;
 
+// Under the hub's lock. True: nothing came for RANKS_LOOK_NS.
+static bool wait_a_while(hub *h) {
+  struct timespec until;
+  (void)clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += RANKS_LOOK_NS;
+  until.tv_sec += until.tv_nsec / 1000000000;
+  until.tv_nsec %= 1000000000;
+  return pthread_cond_timedwait(&h->wake, &h->lock, &until) == ETIMEDOUT;
+}
+
 static bool wait_for_work(megalith_engine *engine) {
   hub *h = engine->hub;
   (void)pthread_mutex_lock(&h->lock);
   while (h->inbox == NULL && !h->quit) {
-    (void)pthread_cond_wait(&h->wake, &h->lock);
+    if (!engine->watches_ranks) {
+      (void)pthread_cond_wait(&h->wake, &h->lock);
+    } else if (wait_a_while(h)) {
+      (void)pthread_mutex_unlock(&h->lock);
+      mgl_api_check_ranks(engine);
+      (void)pthread_mutex_lock(&h->lock);
+    }
   }
   bool go_on = !h->quit;
   (void)pthread_mutex_unlock(&h->lock);

@@ -206,6 +206,16 @@ void mgl_api_end_all(megalith_engine *engine, megalith_finish finish, const mgl_
   }
 }
 
+// From now on the engine can only be destroyed.
+static mgl_status end_engine(megalith_engine *engine, mgl_status status, const mgl_error *err) {
+  engine->watches_ranks = false;
+  (void)pthread_mutex_lock(&engine->hub->lock);
+  (void)mgl_api_report(status, err, &engine->hub->broken);
+  (void)pthread_mutex_unlock(&engine->hub->lock);
+  mgl_api_end_all(engine, MEGALITH_FINISH_FAILED, err);
+  return status;
+}
+
 // A run has failed. Where a request is to blame, the engine below has thrown it out, and the others
 // go on; everything else is the engine's end.
 static mgl_status survive(megalith_engine *engine, mgl_status status, const mgl_error *err) {
@@ -222,11 +232,15 @@ static mgl_status survive(megalith_engine *engine, mgl_status status, const mgl_
   if (is_of_request) {
     return MGL_OK;
   }
-  (void)pthread_mutex_lock(&engine->hub->lock);
-  (void)mgl_api_report(status, err, &engine->hub->broken);
-  (void)pthread_mutex_unlock(&engine->hub->lock);
-  mgl_api_end_all(engine, MEGALITH_FINISH_FAILED, err);
-  return status;
+  return end_engine(engine, status, err);
+}
+
+void mgl_api_check_ranks(megalith_engine *engine) {
+  mgl_error err = {0};
+  const mgl_status status = mgl_runner_check(engine->runner, &err);
+  if (status != MGL_OK) {
+    (void)end_engine(engine, status, &err);
+  }
 }
 
 static mgl_status check_broken(const megalith_engine *engine, mgl_error *err) {
@@ -305,6 +319,11 @@ megalith_status megalith_engine_run(megalith_engine *engine, megalith_error *err
     (void)pthread_mutex_unlock(&engine->hub->lock);
   }
   return mgl_api_report(status, &err, error);
+}
+
+megalith_status megalith_engine_check(const megalith_engine *engine, megalith_error *error) {
+  mgl_error err = {0};
+  return mgl_api_report(check_broken(engine, &err), &err, error);
 }
 
 void megalith_engine_stop(megalith_engine *engine) {

@@ -118,6 +118,7 @@ struct megalith_engine {
   size_t gone_count;  // entries of requests that have left
   // Background:
   bool background;
+  bool watches_ranks;  // of several, whether they live; until one does not
   pthread_t thread;
 };
 
@@ -182,6 +183,8 @@ void mgl_api_before_plan(void *engine);
 void mgl_api_on_failure(void *engine, uint32_t number, const mgl_error *err);
 // Asked while a launch runs on a GPU: it ends early.
 bool mgl_api_should_stop(void *engine);
+// Without work: whether all ranks live. If not, it is the engine's end.
+void mgl_api_check_ranks(megalith_engine *engine);
 // Computes until there is nothing to do or it shall stop.
 mgl_status mgl_api_drive(megalith_engine *engine, mgl_error *err);
 // Ends every request that the engine has or that waits to enter. No more may be submitted by then.

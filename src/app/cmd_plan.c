@@ -134,6 +134,15 @@ static void append_text(const planning *p, mgl_text *out) {
   (void)snprintf(note, sizeof note, "%.1f%% of what is free",
                  100 * (double)mgl_sizes_total(plan) / (double)plan->free_bytes);
   append_part(out, "in all", mgl_sizes_total(plan), note);
+  if (plan->cold_bytes > 0) {
+    const uint64_t others = mgl_sizes_total(plan) - plan->mapped_bytes;
+    append_part(out, "page cache, least", plan->mapped_bytes - plan->cold_bytes,
+                "what every token reads, and one token's experts");
+    append_part(out, "page cache, all experts", plan->mapped_bytes,
+                others + plan->mapped_bytes <= plan->free_bytes
+                    ? "fits"
+                    : "does not fit: experts that are not there are read when they are chosen");
+  }
   if (plan->loading_bytes > 0) {
     append_part(out, "while loading", plan->loading_bytes, "more");
   }
@@ -157,6 +166,10 @@ static void append_json(const planning *p, mgl_text *out) {
                   plan->free_bytes);
   mgl_text_format(out, ", \"weight_bytes\": %" PRIu64 ", \"mapped_weight_bytes\": %" PRIu64,
                   plan->weight_bytes + plan->mapped_bytes, plan->mapped_bytes);
+  if (plan->cold_bytes != 0) {
+    mgl_text_format(out, ", \"page_cache_least_bytes\": %" PRIu64,
+                    plan->mapped_bytes - plan->cold_bytes);
+  }
   if (plan->step_bytes != 0) {
     mgl_text_format(out, ", \"active_weight_bytes\": %" PRIu64, plan->step_bytes);
   }

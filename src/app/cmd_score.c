@@ -251,6 +251,7 @@ static const mgl_option options[] = {
      .help = "write the logits of every position to a NumPy file, float32 [tokens, vocabulary]"},
     MGL_ROW_ITERATION_TOKENS_OF("64"),
     MGL_ROW_MODE,
+    MGL_ROW_TENSOR_PARALLEL,
 };
 
 static const mgl_option_group *const groups[] = {&mgl_place_options, &mgl_compile_options_group,

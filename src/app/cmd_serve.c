@@ -81,6 +81,7 @@ static mgl_status create_engine(serving *s, mgl_error *err) {
       .memory_share = mgl_arguments_real(a, "memory-share", 0),
       .page_tokens = (uint32_t)mgl_arguments_u64(a, "page-tokens", 0),
       .iteration_tokens = (uint32_t)mgl_arguments_u64(a, "iteration-tokens", 0),
+      .ranks = (uint32_t)mgl_arguments_u64(a, "tensor-parallel", 0),
       .background = true,
   };
   mgl_text partitions = partitions_of(a);
@@ -328,6 +329,7 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_FLAG,
      .help = "print the table of the API's parameters, and end"},
     MGL_ROW_ITERATION_TOKENS,
+    MGL_ROW_TENSOR_PARALLEL,
 };
 
 static const mgl_option_group *const groups[] = {&mgl_memory_options, &mgl_place_options,

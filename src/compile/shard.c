@@ -66,14 +66,17 @@ static mgl_status cut_weight(sharder *s, uint32_t tensor, uint32_t dim, uint32_t
   const mgl_tensor *t = tensor_of(s, tensor);
   const uint32_t all = t->dims[dim].number;
   char name[MGL_GRAPH_MAX_NAME_BYTES + sizeof MGL_PART_SUFFIX];
-  if (mgl_dtype_is_code(t->dtype) || t->made) {
-    return refuse(s, tensor,
-                  "weights of codes, or stored in another order, run on one rank so far");
-  }
+  const uint32_t part = (uint32_t)((uint64_t)all * share / s->ranks);
   if ((uint64_t)all * share % s->ranks != 0) {
     return mgl_error_set(s->err, MGL_ERR_UNSUPPORTED,
                          "%u ranks: \"%s\": its %u %s cannot be cut into %u equal parts", s->ranks,
                          t->name, all, dim == 0 ? "rows" : "columns", s->ranks / share);
+  }
+  if (dim == 1 && t->group != 0 && t->group < all && part % t->group != 0) {
+    return mgl_error_set(s->err, MGL_ERR_UNSUPPORTED,
+                         "%u ranks: \"%s\": parts of %u columns would cut its groups of %u, which "
+                         "have a scale each",
+                         s->ranks, t->name, part, t->group);
   }
   uint32_t readers = 0;
   for (size_t i = 0; i < s->in->op_count; i++) {
@@ -83,7 +86,7 @@ static mgl_status cut_weight(sharder *s, uint32_t tensor, uint32_t dim, uint32_t
   }
   const bool renamed = readers > 1;
   (void)snprintf(name, sizeof name, "%s%s", t->name, renamed ? MGL_PART_SUFFIX : "");
-  *out = declare(s, tensor, name, dim, (uint32_t)((uint64_t)all * share / s->ranks));
+  *out = declare(s, tensor, name, dim, part);
   if (*out != MGL_NO_TENSOR) {
     s->out->tensors[*out].slice =
         (mgl_weight_slice){.whole = all, .dim = dim, .share = share, .renamed = renamed};
@@ -178,16 +181,21 @@ static mgl_status cut_rows(sharder *s, const mgl_op *op) {
 
 // A rank has some of the columns of x, so some of the matrix: the results are parts of a sum.
 static mgl_status cut_columns(sharder *s, const mgl_op *op) {
-  if (op->input_count > 2) {
-    return refuse(s, op->output, "a bias behind a sum over the ranks is not supported so far");
-  }
   if (s->shares[op->inputs[0]] != 1) {
     return refuse(s, op->inputs[0], "has fewer query heads than there are ranks");
   }
   mgl_op copy = *op;
   copy.inputs[0] = s->map[op->inputs[0]];
   MGL_TRY(cut_weight(s, op->inputs[1], 1, 1, &copy.inputs[1]));
-  if (copy.inputs[1] != MGL_NO_TENSOR) {
+  for (uint32_t i = 2; i < op->input_count; i++) {  // a bias, which is to be added once
+    copy.inputs[i] = whole(s, op->inputs[i]);
+    if (copy.inputs[i] != MGL_NO_TENSOR) {
+      mgl_tensor *bias = &s->out->tensors[copy.inputs[i]];
+      bias->slice =
+          (mgl_weight_slice){.whole = bias->dims[0].number, .share = s->ranks, .only_first = true};
+    }
+  }
+  if (copy.inputs[1] != MGL_NO_TENSOR && copy.inputs[op->input_count - 1] != MGL_NO_TENSOR) {
     const mgl_tensor *t = tensor_of(s, op->output);
     append(s, copy, op->output, t->name, 1, t->dims[1].number);
     s->extents[op->output] = PARTIAL;

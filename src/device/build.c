@@ -26,16 +26,19 @@ mgl_status mgl_sizes_share(mgl_sizes *sizes, double share, mgl_error *err) {
   double fixed = (double)fixed_bytes(sizes);
   double wanted = (double)sizes->free_bytes * share;
   double while_loading = (double)sizes->free_bytes - (double)sizes->loading_bytes;
-  double budget = (wanted < while_loading ? wanted : while_loading) - fixed;
+  double room = wanted < while_loading ? wanted : while_loading;
+  fixed -= room - fixed < page_bytes ? (double)sizes->cold_bytes : 0;  // a model beyond the memory
+  double budget = room - fixed;
   double pages = budget / page_bytes;
   if (!(pages >= 1)) {
-    return mgl_error_set(err, MGL_ERR_MEMORY,
-                         "no memory for a KV page: weights take %.0f MiB, activations and the rest "
-                         "%.0f MiB, a page %.2f MiB, and %.0f MiB are %.3g of what is free; a "
-                         "larger memory share or fewer sequences may help",
-                         mib((double)(sizes->weight_bytes + sizes->mapped_bytes)),
-                         mib((double)(sizes->activation_bytes + sizes->other_bytes)),
-                         mib(page_bytes), mib(wanted), share);
+    return mgl_error_set(
+        err, MGL_ERR_MEMORY,
+        "no memory for a KV page: weights take %.0f MiB, activations and the rest "
+        "%.0f MiB, a page %.2f MiB, and %.0f MiB are %.3g of what is free; a "
+        "larger memory share or fewer sequences may help",
+        mib((double)(sizes->weight_bytes + sizes->mapped_bytes - sizes->cold_bytes)),
+        mib((double)(sizes->activation_bytes + sizes->other_bytes)), mib(page_bytes), mib(wanted),
+        share);
   }
   if (pages < sizes->page_count) {
     sizes->page_count = (uint32_t)pages;

@@ -102,8 +102,10 @@ typedef struct mgl_sizes {
   uint32_t workers;        // that compute
   // Measured by the device, before it takes any:
   uint64_t free_bytes;
-  uint64_t weight_bytes;      // that are allocated
-  uint64_t mapped_bytes;      // that stay in their files and want to be in the page cache
+  uint64_t weight_bytes;  // that are allocated
+  uint64_t mapped_bytes;  // that stay in their files and want to be in the page cache
+  uint64_t cold_bytes;    // of these: of experts beyond those that one token chooses; where they
+                          // are not in the page cache, they are read when they are chosen
   uint64_t activation_bytes;  // activations, and the workers' scratch
   uint64_t other_bytes;       // what else is as large as the model: descriptors, state of launches
   uint64_t loading_bytes;     // that are only taken while weights are loaded
@@ -117,7 +119,8 @@ uint64_t mgl_sizes_kv_bytes(const mgl_sizes *sizes);
 // All but what is taken for loading only. Mapped files count.
 uint64_t mgl_sizes_total(const mgl_sizes *sizes);
 
-// Lowers page_count until the total is at most `share` (above 0 to 1) of the free memory.
+// Lowers page_count until the total is at most `share` (above 0 to 1) of the free memory; where not
+// even one page is left, the total without cold bytes.
 // MGL_ERR_MEMORY if not even one page is left, with what is needed and what there is.
 mgl_status mgl_sizes_share(mgl_sizes *sizes, double share, mgl_error *err);
 

@@ -147,9 +147,10 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   MGL_TRY(mgl_team_check(m->topology, job->build->threads, err));
   mgl_cpu_weight_sizes weights = mgl_cpu_weights_measure(job->program);
   bool mapped = job->build->weights == MGL_WEIGHTS_MAPPED;
-  sizes->free_bytes = mgl_memory_available();
+  sizes->free_bytes = mgl_memory_available() / rank_count(job->build);
   sizes->weight_bytes = weights.vector_bytes + (mapped ? weights.made_bytes : weights.matrix_bytes);
   sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.made_bytes : 0;
+  sizes->cold_bytes = mapped ? mgl_cpu_weights_cold_bytes(job->program) : 0;
   sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
   sizes->step_bytes = mgl_cpu_weights_step_bytes(job->program);
   sizes->expert_bytes = mgl_cpu_weights_expert_bytes(job->program);
@@ -291,6 +292,11 @@ static void cpu_destroy(void *model) {
   mgl_free(m);
 }
 
+static mgl_status cpu_check(const void *model, mgl_error *err) {
+  const cpu_model *m = model;
+  return m->ranks == NULL ? MGL_OK : mgl_ranks_check(m->ranks, err);
+}
+
 static mgl_status cpu_prepare(void *model, mgl_mode mode, mgl_error *err) {
   cpu_model *m = model;
   if (mode != MGL_MODE_MEGA && mode != MGL_MODE_EAGER) {
@@ -417,6 +423,7 @@ const mgl_device_table mgl_cpu_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                         .measure = cpu_measure,
                                         .create = cpu_create,
                                         .destroy = cpu_destroy,
+                                        .check = cpu_check,
                                         .prepare = cpu_prepare,
                                         .run_plans = cpu_run_plans,
                                         .serve = mgl_serve_planned,

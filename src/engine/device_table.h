@@ -102,6 +102,8 @@ typedef struct mgl_device_table {
   mgl_status (*measure)(void *model, const mgl_device_job *job, mgl_sizes *sizes, mgl_error *err);
   mgl_status (*create)(void *model, const mgl_device_job *job, mgl_error *err);
   void (*destroy)(void *model);
+  // Whether it can still run, also between runs. NULL: nothing of it fails by itself.
+  mgl_status (*check)(const void *model, mgl_error *err);
   // Makes what a mode needs before its first run, which that run would make otherwise.
   mgl_status (*prepare)(void *model, mgl_mode mode, mgl_error *err);
   // Runs iterations until `next` returns NULL.

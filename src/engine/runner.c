@@ -245,10 +245,29 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
   return runner->device->covers(runner->graph, err);
 }
 
+// What several CPU ranks have, and several GPUs have not so far.
+static mgl_status check_gpu_parts(const mgl_graph *program, uint32_t ranks, mgl_error *err) {
+  for (size_t i = 0; i < program->tensor_count; i++) {
+    const mgl_tensor *t = &program->tensors[i];
+    if (t->slice.whole != 0 && (t->group != 0 || t->made || t->slice.only_first)) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "%u ranks: \"%s\": %s run on one GPU so far",
+                           ranks, t->name,
+                           t->slice.only_first ? "biases behind a sum over the ranks"
+                                               : "weights of codes, or stored in another order,");
+    }
+  }
+  return MGL_OK;
+}
+
 // Puts the program of a rank in the place of the whole one.
 static mgl_status cut(mgl_runner *runner, const mgl_build *build, mgl_error *err) {
   mgl_graph *program = NULL;
   MGL_TRY(mgl_shard_program(runner->graph, build->ranks, &program, err));
+  mgl_status status = build->cuda == NULL ? MGL_OK : check_gpu_parts(program, build->ranks, err);
+  if (status != MGL_OK) {
+    mgl_graph_destroy(program);
+    return status;
+  }
   mgl_graph_destroy(runner->graph);
   runner->graph = program;
   if (build->cuda != NULL) {
@@ -365,6 +384,10 @@ void mgl_runner_destroy(mgl_runner *runner) {
   }
   mgl_graph_destroy(runner->graph);
   mgl_free(runner);
+}
+
+mgl_status mgl_runner_check(const mgl_runner *runner, mgl_error *err) {
+  return runner->device->check == NULL ? MGL_OK : runner->device->check(runner->model, err);
 }
 
 mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err) {

@@ -28,6 +28,9 @@ void mgl_runner_destroy(mgl_runner *runner);  // NULL is fine
 mgl_status mgl_runner_measure(const mgl_model_folder *folder, const mgl_build *build,
                               mgl_sizes *out, mgl_error *err);
 
+// Whether it can still run: MGL_ERR_INTERNAL, and why, once a rank of several has ended.
+mgl_status mgl_runner_check(const mgl_runner *runner, mgl_error *err);
+
 // Makes what a mode needs before its first run, task graphs and their memory, which that run would
 // make otherwise.
 mgl_status mgl_runner_prepare(mgl_runner *runner, mgl_mode mode, mgl_error *err);

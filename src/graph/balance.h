@@ -10,6 +10,10 @@
 // one from a counter that all workers share (dynamic). And a task can have some columns of every
 // expert, which needs no line at all (columns).
 //
+// Columns are the default: equal work for every worker whatever the routes are, known beforehand,
+// and nothing to count; static shares stand still where routes are skewed, dynamic ones pay for the
+// counter and for two more hops. bench/expert_balance.sh prints all four beside each other.
+//
 // Each element of the result is computed by one task in one order of summation, so bits do not
 // depend on the balance. expert_down adds experts in order into each column, so its tasks are
 // columns always; dynamic ones are handed out by schedulers.

@@ -64,10 +64,11 @@ typedef enum mgl_placement {
 // Which part of a stored weight a rank has: of dim `dim`, which has `whole` elements there, as many
 // as the tensor's dim says, from element rank / share times that number on.
 typedef struct mgl_weight_slice {
-  uint32_t whole;  // 0: all of the weight
-  uint32_t dim;    // 0 or 1
-  uint32_t share;  // neighbouring ranks that have the same part, at least 1
-  bool renamed;    // the weight's name is the tensor's without MGL_PART_SUFFIX
+  uint32_t whole;   // 0: all of the weight
+  uint32_t dim;     // 0 or 1
+  uint32_t share;   // neighbouring ranks that have the same part, at least 1
+  bool renamed;     // the weight's name is the tensor's without MGL_PART_SUFFIX
+  bool only_first;  // rank 0 has all of it, the others zeros: a bias of a sum over the ranks
 } mgl_weight_slice;
 
 #define MGL_PART_SUFFIX ".part"

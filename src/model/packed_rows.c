@@ -54,7 +54,7 @@ static void read_bytes(const mgl_packed_matrix *m, uint64_t first, uint32_t coun
     read_scales(m, first + r, scales);
     for (uint32_t g = 0; m->form.offsets && g < m->groups; g++) {
       uint64_t at = (m->scale_rows == 1 ? 0 : first + r) * m->scale_columns;
-      int zero = (int8_t)byte_at(&m->zeros, at + (m->scale_columns == 1 ? 0 : g));
+      const int8_t zero = (int8_t)byte_at(&m->zeros, at + (m->scale_columns == 1 ? 0 : g));
       out->offsets[(size_t)r * m->groups + g] = scales[g] * (float)zero;
     }
   }

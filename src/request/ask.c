@@ -166,7 +166,8 @@ static mgl_status join_input(mgl_ask *ask, mgl_error *err) {
     const json_t *type = json_object_get(message, "type");
     json_t *parts = json_object_get(message, "content");
     if (!json_is_string(json_object_get(message, "role")) ||
-        (type != NULL && (!json_is_string(type) || strcmp(json_string_value(type), "message")))) {
+        (type != NULL &&
+         (!json_is_string(type) || strcmp(json_string_value(type), "message") != 0))) {
       status = BLAME("input", "\"input\"[%zu]: expected a message with a role and a content", i);
       break;
     }

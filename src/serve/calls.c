@@ -108,8 +108,11 @@ static int status_of(mgl_status status) {
 
 static void tell_failure(mgl_call *call, mgl_status status, const char *text,
                          const char *parameter) {
-  call->server->engine_failed = call->server->engine_failed || status == MGL_ERR_INTERNAL;
-  fail_call(call, status_of(status), text, parameter, NULL);
+  mgl_server *server = call->server;
+  server->engine_failed = server->engine_failed || status == MGL_ERR_INTERNAL;
+  const bool is_gone = megalith_engine_check(server->options.engine, NULL) != MEGALITH_OK;
+  fail_call(call, status == MGL_ERR_INTERNAL && is_gone ? 503 : status_of(status), text, parameter,
+            NULL);
 }
 
 static void answer_reading(mgl_call *call) {
@@ -191,7 +194,8 @@ static void on_output(void *context, mgl_choice *choice, const megalith_output *
   if (output->finish == MEGALITH_FINISH_FAILED || output->finish == MEGALITH_FINISH_CANCELLED) {
     const megalith_result *result = mgl_choice_result(choice);
     bool failed = output->finish == MEGALITH_FINISH_FAILED && result != NULL;
-    fail_call(call, failed ? 500 : 503,
+    bool is_gone = megalith_engine_check(server->options.engine, NULL) != MEGALITH_OK;
+    fail_call(call, failed && !is_gone ? 500 : 503,
               failed ? result->error : "the server ended the request: it is shutting down", NULL,
               NULL);
     mgl_job_abandon(choice->job);

@@ -167,7 +167,8 @@ static void understand(mgl_http_reader *r) {
     refuse(r, 400, "expected one Connection header");
   } else if (codings == 1 && r->is_1_0) {
     refuse(r, 400, "HTTP/1.0 has no Transfer-Encoding");
-  } else if (codings == 1 && strcasecmp(mgl_http_header_of(r, "Transfer-Encoding"), "chunked")) {
+  } else if (codings == 1 &&
+             strcasecmp(mgl_http_header_of(r, "Transfer-Encoding"), "chunked") != 0) {
     refuse(r, 501, "Transfer-Encoding: expected chunked");
   } else if (expect != NULL && strcasecmp(expect, "100-continue") != 0) {
     refuse(r, 417, "Expect: expected 100-continue");

@@ -124,7 +124,7 @@ static void append_replies(const mgl_server_route *route, const description *d, 
     append_error(408, "the body did not come in time", out);
     append_error(413, "the body is too large", out);
     append_error(429, "the server has as many requests as it takes", out);
-    append_error(503, "memory is out, or the server is ending", out);
+    append_error(503, "memory is out, the engine has failed, or the server is ending", out);
   } else if (d->schema == NULL) {
     mgl_text_append_string(out, ",\"503\":{\"description\":\"not now\",\"content\":{");
     append_content("text/plain", TEXT, out);

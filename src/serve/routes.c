@@ -64,7 +64,7 @@ static bool is_stuck(const mgl_server *server) {
 }
 
 static void get_health(mgl_server *server, mgl_exchange *exchange) {
-  if (server->engine_failed) {
+  if (server->engine_failed || megalith_engine_check(server->options.engine, NULL) != MEGALITH_OK) {
     reply_text(server, exchange, 503, "the engine has failed\n");
   } else if (is_stuck(server)) {
     reply_text(server, exchange, 503, "no iteration has ended for a minute\n");
@@ -74,7 +74,8 @@ static void get_health(mgl_server *server, mgl_exchange *exchange) {
 }
 
 static void get_ready(mgl_server *server, mgl_exchange *exchange) {
-  bool is_ready = server->stops == 0 && !server->engine_failed;
+  bool is_ready = server->stops == 0 && !server->engine_failed &&
+                  megalith_engine_check(server->options.engine, NULL) == MEGALITH_OK;
   reply_text(server, exchange, is_ready ? 200 : 503, is_ready ? "ready\n" : "draining\n");
 }
 

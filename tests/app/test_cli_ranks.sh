@@ -67,6 +67,27 @@ test_tokens() {
   check_has "plan" "$out" "each of 2 ranks"
 }
 
+# Codes, as a folder has them: their rows, columns and scales are cut when they are read.
+test_codes() {
+  local format expected n
+  for format in fp8 int8 "int4 --group 32"; do
+    rm -rf "$work/codes"
+    # shellcheck disable=SC2086  # several words
+    run quantize "$demo" --to $format -o "$work/codes"
+    check_status "quantize $format" 0
+    run run "$work/codes" -t 1 -n 30 -p "What is 137 + 245?"
+    expected=$(cat "$out")
+    for n in 2 4; do
+      run run "$work/codes" -t 1 -n 30 -p "What is 137 + 245?" --tp $n
+      check_status "$format, $n ranks" 0
+      check_equal "$format, $n ranks" "$expected" "$(cat "$out")"
+    done
+  done
+  run quantize "$demo" --to int4 -o "$work/groups"
+  expect_error "int4 in groups of 128 over 4 ranks" "parts of 64 columns would cut its groups of 128" \
+    run "$work/groups" -p a --tp 4
+}
+
 test_refusals() {
   expect_error "3 ranks" "3 ranks: \"0.q\": its 4 heads cannot be cut" run "$demo" -p a --tp 3
   expect_error "eager" "mega, which alone runs on several ranks" run "$demo" -p a --tp 2 --mode eager
@@ -143,6 +164,7 @@ test_faults() {
 }
 
 test_tokens
+test_codes
 test_refusals
 test_delays
 test_faults 2>/dev/null

@@ -9,15 +9,12 @@
 #include "device/compilation.h"
 #include "engine/runner.h"
 #include "gpu/gpu_bench.h"
+#include "support/plan_feed.h"
 #include "support/programs.h"
 
 enum { CONTEXT = 128, SEQUENCES = 40, TOKENS = 80, STEPS = 9, TIMED = 32 };
 
-// So many sequences with so many tokens each, the first with `more` beside.
-static const struct {
-  uint32_t sequences, tokens, more;
-  mgl_plan_logits logits;
-} steps[STEPS] = {
+static const plan_step steps[STEPS] = {
     {3, 20, 2, MGL_LOGITS_LAST}, {3, 1, 0, MGL_LOGITS_LAST},  {13, 1, 0, MGL_LOGITS_LAST},
     {1, 80, 0, MGL_LOGITS_LAST}, {2, 1, 9, MGL_LOGITS_ALL},   {40, 1, 0, MGL_LOGITS_NONE},
     {14, 4, 9, MGL_LOGITS_LAST}, {33, 1, 0, MGL_LOGITS_LAST}, {1, 1, 0, MGL_LOGITS_LAST}};
@@ -37,44 +34,12 @@ static const struct {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-typedef struct feeding {
-  mgl_plan *plan;
-  uint32_t position[SEQUENCES];
-  int32_t tokens[SEQUENCES][CONTEXT];
-  int32_t pages[SEQUENCES][CONTEXT / MGL_PAGE_TOKENS];
-} feeding;
-
-static void fill(feeding *f, uint32_t vocab, uint32_t sequences, uint32_t tokens, uint32_t more,
-                 mgl_plan_logits logits) {
-  mgl_plan_clear(f->plan);
-  for (uint32_t i = 0; i < sequences; i++) {
-    uint32_t count = tokens + (i == 0 ? more : 0);
-    if (f->position[i] + count > CONTEXT) {
-      f->position[i] = 0;
-    }
-    for (uint32_t j = 0; j < count; j++) {
-      uint32_t at = f->position[i] + j;
-      f->tokens[i][at] = (int32_t)((i * 7919u + at * 104729u + 13u) % vocab);
-    }
-    for (uint32_t j = 0; j < CONTEXT / MGL_PAGE_TOKENS; j++) {
-      f->pages[i][j] = (int32_t)(j * SEQUENCES + (i * 7) % SEQUENCES);
-    }
-    mgl_plan_add(f->plan, &(mgl_plan_chunk){.tokens = &f->tokens[i][f->position[i]],
-                                            .token_count = count,
-                                            .position = f->position[i],
-                                            .pages = f->pages[i],
-                                            .page_count = CONTEXT / MGL_PAGE_TOKENS,
-                                            .logits = logits});
-    f->position[i] += count;
-  }
-}
-
-static double time_decode(mgl_runner *runner, feeding *f, uint32_t vocab, uint32_t sequences) {
+static double time_decode(mgl_runner *runner, plan_feed *f, uint32_t sequences) {
   double ms[TIMED];
   for (uint32_t i = 0; i < TIMED; i++) {
     mgl_logits logits;
     mgl_error err = {0};
-    fill(f, vocab, sequences, 1, 0, MGL_LOGITS_LAST);
+    plan_feed_fill(f, &(plan_step){sequences, 1, 0, MGL_LOGITS_LAST});
     uint64_t begin = mgl_clock_ns();
     gpu_must(mgl_runner_run(runner, mgl_runner_usual_mode(runner), f->plan, &logits, &err), &err);
     ms[i] = (double)(mgl_clock_ns() - begin) / 1e6;
@@ -112,14 +77,12 @@ static bool run_way(gpu_bench *bench, const mgl_model_folder *folder, size_t num
                            .compilation = &c,
                            .cuda = &cuda};
   gpu_must(mgl_runner_create(folder, &build, &runner, &err), &err);
-  feeding *f = gpu_must_alloc(1, sizeof *f);
-  memset(f, 0, sizeof *f);
-  gpu_must(mgl_plan_create(mgl_runner_limits(runner), &f->plan, &err), &err);
+  plan_feed *f = plan_feed_create(mgl_runner_limits(runner), vocab, SEQUENCES, CONTEXT);
   count_ops(mgl_runner_program(runner), &attention, &all);
   for (uint32_t i = 0; i < STEPS; i++) {
     mgl_logits logits = {0};
     mgl_launch_counts before = mgl_runner_launches(runner);
-    fill(f, vocab, steps[i].sequences, steps[i].tokens, steps[i].more, steps[i].logits);
+    plan_feed_fill(f, &steps[i]);
     gpu_must(mgl_runner_run(runner, mgl_runner_usual_mode(runner), f->plan, &logits, &err), &err);
     memcpy(out + (size_t)i * TOKENS * vocab, logits.rows,
            (size_t)f->plan->logit_row_count * vocab * sizeof *out);
@@ -136,11 +99,9 @@ static bool run_way(gpu_bench *bench, const mgl_model_folder *folder, size_t num
                                       : pieces ? attention
                                                : all);
   }
-  (void)snprintf(line, 256, "%.3f ms with 1 sequence, %.3f with 16; %s",
-                 time_decode(runner, f, vocab, 1), time_decode(runner, f, vocab, 16),
-                 mgl_runner_note(runner));
-  mgl_plan_destroy(f->plan);
-  free(f);
+  (void)snprintf(line, 256, "%.3f ms with 1 sequence, %.3f with 16; %s", time_decode(runner, f, 1),
+                 time_decode(runner, f, 16), mgl_runner_note(runner));
+  plan_feed_destroy(f);
   mgl_runner_destroy(runner);
   return fine;
 }
@@ -180,16 +141,7 @@ void gpu_launch_run(gpu_bench *bench, int count, char **arguments) {
   }
   mgl_model_folder tiny = {.config = small_config(MGL_FAMILY_QWEN3)};
   check_model(bench, "tiny", &tiny);
-  tiny.config = small_config(MGL_FAMILY_QWEN2_MOE);
-  tiny.config.qkv_bias = true;
-  tiny.config.mixture = (mgl_mixture){.expert_count = 9,
-                                      .slots = 3,
-                                      .inner_size = 72,
-                                      .shared_size = 56,
-                                      .shared_gate = true,
-                                      .renormalise = true,
-                                      .scale = 1,
-                                      .dense_layers = {1}};
+  tiny.config = small_mixture_config();
   check_model(bench, "tiny mixture", &tiny);
   tiny.config = small_config(MGL_FAMILY_PHI);
   tiny.config.hidden_size = 2560;

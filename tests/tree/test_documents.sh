@@ -30,20 +30,34 @@ for page in ARCHITECTURE.md SPEED.md; do
 done
 
 # One attempt a file, one file a number, each in the index, with a link, and without gaps.
-next=1
-for file in docs/log/[0-9]*.md; do
-  number=$(basename "$file" | cut -c1-3)
-  [ "$number" = "$(printf %03d $next)" ] || complain "$file: expected number $(printf %03d $next)"
-  next=$((${number#${number%%[1-9]*}} + 1))
-  grep -q "^# $number: " "$file" || complain "$file does not begin with '# $number: '"
-  grep -q "^| \[$number\] | $(basename "$file" .md | cut -c5-) |" docs/log/README.md ||
-    complain "$file has no line in the table of docs/log/README.md"
-  grep -q "^\[$number\]: $(basename "$file")\$" docs/log/README.md ||
-    complain "$file has no link at the end of docs/log/README.md"
-  for field in Expected Change Figures Verdict Cause; do
-    grep -q "^\*\*$field[*.]" "$file" || complain "$file has no field $field"
-  done
-done
+attempts=$(ls docs/log/[0-9]*.md | wc -l)
+wrong=$(awk '
+  function finish(   i) {
+    if (file == "") return
+    for (i = 1; i <= count; i++)
+      if (!(field[i] in has)) print file " has no field " field[i]
+  }
+  BEGIN { count = split("Expected Change Figures Verdict Cause", field, " ") }
+  FILENAME == "docs/log/README.md" { row[$0]; next }
+  FNR == 1 {
+    finish()
+    split("", has)
+    file = FILENAME
+    name = file
+    gsub(/^docs\/log\/|\.md$/, "", name)
+    number = substr(name, 1, 3)
+    if (number + 0 != ++next_number) print file ": expected number " sprintf("%03d", next_number)
+    next_number = number + 0
+    if (index($0, "# " number ": ") != 1) print file " does not begin with \"# " number ": \""
+    if (!(("[" number "]: " name ".md") in row)) print file " has no link at the end of the index"
+    start = "| [" number "] | " substr(name, 5) " |"
+    listed = 0
+    for (line in row) listed = listed || index(line, start) == 1
+    if (!listed) print file " has no line in the table of docs/log/README.md"
+  }
+  match($0, /^\*\*[A-Z][a-z]+[*.]/) { has[substr($0, 3, RLENGTH - 3)] }
+  END { finish() }' docs/log/README.md docs/log/[0-9]*.md)
+[ -z "$wrong" ] || complain "$wrong"
 
 # Numbers that are cited: docs/log/012, 034 or log 012, 034 to 036.
 git_or_find() {
@@ -78,6 +92,6 @@ for path in $(grep -v '^docs/log/\|^CHANGELOG' "$list" | xargs grep -ohE \
   [ -n "$found" ] || complain "\`$path\` is named in a document, but is not in the tree"
 done
 
-echo "$(wc -l <"$list") documents, $((next - 1)) attempts, $(wc -l <"$cited") of them cited," \
+echo "$(wc -l <"$list") documents, $attempts attempts, $(wc -l <"$cited") of them cited," \
   "$paths paths, $bad complaints"
-[ "$bad" = 0 ] && [ "$next" -gt 100 ] && [ "$paths" -gt 40 ] && [ "$(wc -l <"$cited")" -gt 50 ]
+[ "$bad" = 0 ] && [ "$attempts" -ge 100 ] && [ "$paths" -gt 40 ] && [ "$(wc -l <"$cited")" -gt 50 ]

@@ -7,6 +7,7 @@
 # 4. A mode is named in at most 2 files of src/: its value and its row (device/graph_mode.h).
 # 5. A code of weights is named in at most 3 files of src/ besides form.def, and those that say how a
 #    format of files spells it.
+# 6. A file has one subject: at most 800 lines.
 #
 # Exceptions stand here with their number and reason: they go down when one goes away, and up for
 # nothing.
@@ -143,5 +144,26 @@ for code in $(sed -n 's/^MGL_CODE(\([A-Z0-9]*\),.*/\1/p' src/base/form.def); do
 done
 [ $codes -ge 5 ] || complain "expected at least 5 codes in src/base/form.def, found $codes"
 
-echo "$ops ops, $modes modes, $codes codes, $bad complaints"
+# --- 6. lengths of files -------------------------------------------------------------------------
+
+# Tables of cases, a body of device code, and models of what ranks do, which want a file of their own.
+allowed_lines() {
+  case "$1" in
+    tests/unit/device/test_interleavings.c) echo 944 ;;
+    tools/make_template_cases.py) echo 853 ;;
+    tools/make_tokenizer_cases.py) echo 819 ;;
+    src/kernels/cuda/linear/tasks_linear_rows.cuh) echo 830 ;;
+    *) echo 800 ;;
+  esac
+}
+
+files=$(find src include tests bench tools examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \
+  -o -name '*.def' -o -name '*.sh' -o -name '*.py')
+for file in $(echo "$files" | xargs awk 'FNR == 801 { print FILENAME }'); do
+  lines=$(wc -l <"$file")
+  limit=$(allowed_lines "$file")
+  [ "$lines" -le "$limit" ] || complain "$file has $lines lines, at most $limit"
+done
+
+echo "$ops ops, $modes modes, $codes codes, $(echo "$files" | wc -l) files, $bad complaints"
 [ $bad = 0 ]

@@ -284,8 +284,8 @@ static void become(mgl_ranks *r, uint32_t rank, int mine, pid_t parent) {
   if (getppid() != parent) {
     _exit(1);  // it died before it could be told to us
   }
-  (void)signal(SIGINT, SIG_IGN);  // of a terminal: rank 0 decides
-  (void)signal(SIGTERM, SIG_DFL);
+  (void)signal(SIGINT, SIG_IGN);  // of a terminal, or to a whole group: rank 0 decides
+  (void)signal(SIGTERM, SIG_IGN);
   plan_array arrays[PLAN_ARRAYS];
   list_arrays(&r->plan, 0, 0, 0, 0, arrays);
   for (int i = 0; i < PLAN_ARRAYS; i++) {

@@ -49,8 +49,8 @@ typedef struct mgl_ranks_options {
 
 typedef struct mgl_ranks mgl_ranks;
 
-// Makes the mapping and the processes; returns in every one of them. The calling thread must be the
-// only one of its process, and live as long as the ranks.
+// Makes the mapping and the processes; returns in every one of them. The calling thread must live as
+// long as the ranks. Other threads of its process, which the new ones have not, only wait meanwhile.
 mgl_status mgl_ranks_start(const mgl_ranks_options *options, mgl_ranks **out, mgl_error *err);
 // Of rank 0: lets the others quit, and waits for their ends. NULL is fine.
 void mgl_ranks_stop(mgl_ranks *ranks);

@@ -189,7 +189,8 @@ static double run_pass(const tuner *t, shape *s, const mgl_linear_way *way, uint
   }
   mgl_team_run(t->options->team, run_share, p);
   qsort(p->ns, workers, sizeof *p->ns, compare_ns);
-  return (double)p->ns[(workers - 1) / 2] / (double)(row_bytes * p->rows);
+  const uint32_t median = (workers - 1) / 2;
+  return (double)p->ns[median] / (double)(row_bytes * p->rows);
 }
 
 static int compare(const void *a, const void *b) {

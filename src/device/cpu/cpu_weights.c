@@ -101,6 +101,10 @@ static mgl_status fill_vector(const mgl_tensor *tensor, const mgl_stored_tensor 
                               uint64_t seed, uint32_t rank, float *out, mgl_error *err) {
   size_t count = elements_of(tensor);
   size_t first = mgl_slice_begin(tensor, rank);
+  if (tensor->slice.only_first && rank != 0) {
+    memset(out, 0, count * sizeof *out);
+    return MGL_OK;
+  }
   if (stored == NULL) {
     char buffer[MGL_GRAPH_MAX_NAME_BYTES];
     const char *name = mgl_stored_name(tensor, buffer);
@@ -180,32 +184,90 @@ static void fill_share(void *context, uint32_t index) {
   fill_elements(m, job->seed, begin, end);
 }
 
+// A row's part that the rank has, out of the codes, scales and offsets of all of it.
+static void write_part(const matrix *m, const uint8_t *codes, const float *scales,
+                       const float *offsets, unsigned char *out) {
+  const mgl_form form = mgl_tensor_form(m->tensor);
+  const size_t first = is_cut_by_columns(m->tensor) ? mgl_slice_begin(m->tensor, m->rank) : 0;
+  const size_t group = form.group < mgl_stored_dim(m->tensor, 1) ? first / form.group : 0;
+  mgl_row_write(form, m->tensor->dims[1].number, codes + first, scales + group,
+                form.offsets ? offsets + group : NULL, out);
+}
+
 // Draws a row's values and rounds them to codes.
 static mgl_status draw_codes(const matrix *m, uint64_t seed, size_t begin, size_t end,
                              mgl_error *err) {
   const mgl_form form = mgl_tensor_form(m->tensor);
-  const uint32_t k = m->tensor->dims[1].number;
-  const uint64_t dims[] = {m->tensor->dims[0].number, k};
+  const uint32_t k = (uint32_t)mgl_stored_dim(m->tensor, 1);
+  const uint64_t dims[] = {mgl_stored_dim(m->tensor, 0), k};
+  const size_t first = is_cut_by_columns(m->tensor) ? 0 : mgl_slice_begin(m->tensor, m->rank);
   size_t row_bytes = mgl_tensor_row_bytes(m->tensor);
+  char buffer[MGL_GRAPH_MAX_NAME_BYTES];
+  const char *name = mgl_stored_name(m->tensor, buffer);
   mgl_row_quantiser q;
   MGL_TRY(mgl_row_quantiser_create(form, k, &q, err));
   for (size_t row = begin; row < end; row++) {
-    mgl_dummy_weights_fill(m->tensor->name, seed, MGL_DTYPE_F32, 2, dims, row * k, (row + 1) * k,
-                           q.values);
+    mgl_dummy_weights_fill(name, seed, MGL_DTYPE_F32, 2, dims, (first + row) * k,
+                           (first + row + 1) * k, q.values);
     mgl_row_quantise(&q, MGL_QUANTISE_RANGE);
-    mgl_row_write(form, k, q.codes, q.scales, q.offsets, m->out + row * row_bytes);
+    write_part(m, q.codes, q.scales, q.offsets, m->out + row * row_bytes);
   }
   mgl_row_quantiser_destroy(&q);
   return MGL_OK;
 }
 
+// The rank's columns of a whole row as it lies in memory.
+static void cut_row(const matrix *m, const unsigned char *row, uint8_t *codes, unsigned char *out) {
+  const mgl_form form = mgl_tensor_form(m->tensor);
+  const size_t first = mgl_slice_begin(m->tensor, m->rank);
+  const size_t count = m->tensor->dims[1].number;
+  if (form.group == 0) {
+    const size_t bytes = mgl_dtype_bytes(form.dtype);
+    memcpy(out, row + first * bytes, count * bytes);
+    return;
+  }
+  const mgl_row_layout layout = mgl_row_layout_of(form, (uint32_t)mgl_stored_dim(m->tensor, 1));
+  for (size_t i = first; i < first + count; i++) {
+    codes[i] = (uint8_t)mgl_row_code(form.dtype, row, (uint32_t)i);
+  }
+  write_part(m, codes, (const float *)(const void *)(row + layout.scales),
+             (const float *)(const void *)(row + layout.offsets), out);
+}
+
+// Makes whole rows, and keeps the rank's columns of them.
+static mgl_status cut_stored_rows(const matrix *m, size_t begin, size_t end, mgl_error *err) {
+  mgl_tensor whole = *m->tensor;
+  whole.dims[1].number = m->tensor->slice.whole;
+  const size_t whole_bytes = mgl_tensor_row_bytes(&whole);
+  const size_t row_bytes = mgl_tensor_row_bytes(m->tensor);
+  mgl_status status = MGL_OK;
+  unsigned char *rows = mgl_alloc(MGL_PACKED_ROWS * whole_bytes);
+  uint8_t *codes = mgl_alloc(whole.dims[1].number);
+  if (rows == NULL || codes == NULL) {
+    status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for \"%s\"", m->tensor->name);
+  }
+  for (size_t row = begin, count; status == MGL_OK && row < end; row += count) {
+    count = end - row < MGL_PACKED_ROWS ? end - row : MGL_PACKED_ROWS;
+    status = mgl_packed_rows(m->stored, row, (uint32_t)count, rows, err);
+    for (size_t i = 0; status == MGL_OK && i < count; i++) {
+      cut_row(m, rows + i * whole_bytes, codes, m->out + (row + i) * row_bytes);
+    }
+  }
+  mgl_free(rows);
+  mgl_free(codes);
+  return status;
+}
+
 static void fill_code_range(const fill_job *job, size_t begin, size_t end, mgl_error *err) {
   const matrix *m = job->item;
-  if (m->stored != NULL) {
-    (void)mgl_packed_rows(m->stored, begin, (uint32_t)(end - begin),
-                          m->out + begin * mgl_tensor_row_bytes(m->tensor), err);
-  } else {
+  if (m->stored == NULL) {
     (void)draw_codes(m, job->seed, begin, end, err);
+  } else if (is_cut_by_columns(m->tensor)) {
+    (void)cut_stored_rows(m, begin, end, err);
+  } else {
+    (void)mgl_packed_rows(m->stored, mgl_slice_begin(m->tensor, m->rank) + begin,
+                          (uint32_t)(end - begin), m->out + begin * mgl_tensor_row_bytes(m->tensor),
+                          err);
   }
 }
 
@@ -304,6 +366,21 @@ uint64_t mgl_cpu_weights_expert_bytes(const mgl_graph *graph) {
   return bytes;
 }
 
+uint64_t mgl_cpu_weights_cold_bytes(const mgl_graph *graph) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < graph->op_count; i++) {
+    const mgl_op *op = &graph->ops[i];
+    const mgl_op_range experts = mgl_op_inputs(op, MGL_ROLE_EXPERTS);
+    for (uint32_t j = experts.first; j < experts.first + experts.count; j++) {
+      const mgl_tensor *w = &graph->tensors[op->inputs[j]];
+      bytes += is_made(w)
+                   ? 0
+                   : (mgl_tensor_experts(w) - mgl_op_slots(graph, op)) * mgl_tensor_row_bytes(w);
+    }
+  }
+  return bytes;
+}
+
 typedef struct binder {
   const mgl_graph *graph;
   const mgl_checkpoint *checkpoint;
@@ -325,7 +402,7 @@ static mgl_status bind_matrix(const binder *b, const mgl_tensor *tensor,
     return MGL_OK;
   }
   matrix m = {.tensor = tensor, .stored = stored, .out = *matrix_at, .rank = b->rank};
-  if (is_made(tensor) && !is_cut_by_columns(tensor)) {
+  if (tensor->group != 0 || tensor->made) {
     MGL_TRY(fill_codes(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress, err));
   } else {
     fill_matrix(&m, b->seed, b->team, b->out->pages_bytes, done_bytes, b->progress);

@@ -82,6 +82,30 @@ static void a_rank_has_its_part_of_each_weight(void **state) {
   }
 }
 
+// Biases by rows are cut; those of sums are rank 0's. Codes are cut with their scales.
+static void biases_and_codes_are_cut(void **state) {
+  (void)state;
+  mgl_config config = config_of(MGL_FAMILY_LLAMA);
+  config.output_bias = config.mlp_bias = true;
+  config.quantization.method = MGL_QUANT_COMPRESSED;
+  config.quantization.drawn = (mgl_form){.dtype = MGL_DTYPE_I4, .group = 32};
+  mgl_graph *g = shard(&config, 4);
+  const mgl_tensor *gate = find(g, "model.layers.0.mlp.gate_proj.bias");
+  const mgl_tensor *down = find(g, "model.layers.0.mlp.down_proj.bias");
+  assert_int_equal(gate->dims[0].number, 32);
+  assert_int_equal(mgl_slice_begin(gate, 3), 96);
+  assert_false(gate->slice.only_first);
+  assert_int_equal(down->dims[0].number, 96);
+  assert_true(down->slice.only_first);
+  for (uint32_t rank = 0; rank < 4; rank++) {
+    assert_int_equal(mgl_slice_begin(down, rank), 0);
+  }
+  check_part(g, "model.layers.0.mlp.down_proj.weight", 96, 32, 1, 128, 1);
+  assert_int_equal(find(g, "model.layers.0.mlp.down_proj.weight")->group, 32);
+  assert_int_equal(find(g, "model.layers.0.mlp.down_proj.weight")->dtype, MGL_DTYPE_I4);
+  mgl_graph_destroy(g);
+}
+
 static void fusion_leaves_two_exchanges_a_layer(void **state) {
   (void)state;
   static const char expected[] =
@@ -221,8 +245,12 @@ static void what_cannot_be_cut_is_refused(void **state) {
   config.whole_qk_norm = true;
   expect_uncut(&config, 2, "a norm over all heads together runs on one rank so far");
   config = config_of(MGL_FAMILY_LLAMA);
-  config.output_bias = true;
-  expect_uncut(&config, 2, "a bias behind a sum over the ranks");
+  config.quantization.method = MGL_QUANT_COMPRESSED;
+  config.quantization.drawn = (mgl_form){.dtype = MGL_DTYPE_I4, .group = 64};
+  expect_uncut(
+      &config, 4,
+      "4 ranks: \"model.layers.0.mlp.down_proj.weight\": parts of 32 columns would cut its "
+      "groups of 64");
 }
 
 static void lack_of_memory_is_reported(void **state) {
@@ -247,6 +275,7 @@ static void lack_of_memory_is_reported(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_rank_has_its_part_of_each_weight),
+      cmocka_unit_test(biases_and_codes_are_cut),
       cmocka_unit_test(fusion_leaves_two_exchanges_a_layer),
       cmocka_unit_test(task_graphs_are_proven_under_all_options),
       cmocka_unit_test(the_verifier_refuses_what_other_ranks_break),

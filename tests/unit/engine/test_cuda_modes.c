@@ -15,6 +15,7 @@
 #include "device/compilation.h"
 #include "engine/runner.h"
 #include "support/fake_cuda.h"
+#include "support/plan_feed.h"
 #include "support/poisoned_model.h"
 #include "support/programs.h"
 #include "support/temp_folder.h"
@@ -56,68 +57,35 @@ static mgl_runner *make_runner(const char *json) {
   return runner;
 }
 
-// Iterations: so many sequences with so many tokens each, behind what they have; the first has
-// `more` tokens more. logits: of each chunk.
-typedef struct step {
-  uint32_t sequences, tokens, more;
-  mgl_plan_logits logits;
-} step;
-
-static const step steps[] = {
+static const plan_step steps[] = {
     {3, 5, 2, MGL_LOGITS_LAST}, {3, 1, 0, MGL_LOGITS_LAST},  {13, 1, 0, MGL_LOGITS_LAST},
     {2, 1, 9, MGL_LOGITS_ALL},  {14, 1, 0, MGL_LOGITS_NONE}, {14, 2, 7, MGL_LOGITS_LAST},
     {1, 1, 0, MGL_LOGITS_LAST},
 };
 enum { STEPS = sizeof steps / sizeof *steps };
 
-typedef struct feeding {
-  mgl_plan *plan;
-  uint32_t position[SEQUENCES];
-  int32_t tokens[SEQUENCES][CONTEXT];
-  int32_t pages[SEQUENCES][CONTEXT / MGL_PAGE_TOKENS];
-} feeding;
-
-static void fill_plan(feeding *f, const step *s) {
-  mgl_plan_clear(f->plan);
-  for (uint32_t i = 0; i < s->sequences; i++) {
-    uint32_t count = s->tokens + (i == 0 ? s->more : 0);
-    for (uint32_t j = 0; j < count; j++) {
-      f->tokens[i][f->position[i] + j] = (int32_t)((i * 31 + (f->position[i] + j) * 17) % VOCAB);
-    }
-    for (uint32_t j = 0; j < CONTEXT / MGL_PAGE_TOKENS; j++) {
-      f->pages[i][j] = (int32_t)(j * SEQUENCES + (i * 5) % SEQUENCES);
-    }
-    mgl_plan_add(f->plan, &(mgl_plan_chunk){.tokens = &f->tokens[i][f->position[i]],
-                                            .token_count = count,
-                                            .position = f->position[i],
-                                            .pages = f->pages[i],
-                                            .page_count = CONTEXT / MGL_PAGE_TOKENS,
-                                            .logits = s->logits});
-    f->position[i] += count;
-  }
+static plan_feed *make_feed(mgl_runner *runner) {
+  return plan_feed_create(mgl_runner_limits(runner), VOCAB, SEQUENCES, CONTEXT);
 }
 
 // The logits of all steps; counts: what each launched.
 static float *run_steps(const char *json, uint32_t graphs[STEPS], uint32_t kernels[STEPS]) {
   mgl_runner *runner = make_runner(json);
-  feeding *f = calloc(1, sizeof *f);
+  plan_feed *f = make_feed(runner);
   float *out = calloc((size_t)STEPS * TOKENS * VOCAB, sizeof *out);
-  assert_non_null(f);
   assert_non_null(out);
-  MUST(mgl_plan_create(mgl_runner_limits(runner), &f->plan, &err));
   for (uint32_t i = 0; i < STEPS; i++) {
     mgl_logits logits = {0};
     uint32_t graphs_before = fake.graph_launches;
     uint32_t direct_before = fake.plain_launches - fake.graph_kernels;
-    fill_plan(f, &steps[i]);
+    plan_feed_fill(f, &steps[i]);
     MUST(mgl_runner_run(runner, mgl_runner_usual_mode(runner), f->plan, &logits, &err));
     memcpy(out + (size_t)i * TOKENS * VOCAB, logits.rows,
            (size_t)f->plan->logit_row_count * VOCAB * sizeof *out);
     graphs[i] = fake.graph_launches - graphs_before;
     kernels[i] = fake.plain_launches - fake.graph_kernels - direct_before;
   }
-  mgl_plan_destroy(f->plan);
-  free(f);
+  plan_feed_destroy(f);
   mgl_runner_destroy(runner);
   assert_int_equal(fake.live, 0);
   return out;
@@ -158,7 +126,7 @@ static void modes_have_the_same_bits_and_launch_what_they_say(void **state) {
       fail_msg("%s: other bits than op by op", cases[i].json);
     }
     for (uint32_t at = 0; at < STEPS; at++) {
-      const step *s = &steps[at];
+      const plan_step *s = &steps[at];
       uint32_t tokens = s->sequences * s->tokens + s->more;
       bool decodes = tokens == s->sequences;
       bool fits = tokens <= (cases[i].most == 40 && strstr(cases[i].json, "sizes") == NULL
@@ -221,35 +189,31 @@ static void what_was_captured_is_dumped(void **state) {
 static void sizes_are_captured_before_largest_first(void **state) {
   (void)state;
   mgl_runner *runner = make_runner("{\"graph_mode\": \"FULL\", \"graph_sizes\": [4, 32, 16]}");
-  feeding *f = calloc(1, sizeof *f);
+  plan_feed *f = make_feed(runner);
   mgl_logits logits;
   assert_int_equal(mgl_runner_launches(runner).entries, 2 * 3 / 2);
   assert_int_equal(fake.captured_rows, 4);
   assert_non_null(strstr(mgl_runner_note(runner), "captured 3 graphs in "));
-  MUST(mgl_plan_create(mgl_runner_limits(runner), &f->plan, &err));
-  fill_plan(f, &steps[2]);
+  plan_feed_fill(f, &steps[2]);
   MUST(mgl_runner_run(runner, MGL_MODE_FULL, f->plan, &logits, &err));
   assert_int_equal(mgl_runner_launches(runner).entries, 3);  // that of 16 was there
   assert_int_equal(mgl_runner_launches(runner).graphs, 1);
-  mgl_plan_destroy(f->plan);
-  free(f);
+  plan_feed_destroy(f);
   mgl_runner_destroy(runner);
 }
 
 static void a_failed_capture_is_an_error(void **state) {
   (void)state;
   mgl_runner *runner = make_runner("{\"graph_mode\": \"PIECEWISE\", \"capture_sizes\": [4, 1]}");
-  feeding *f = calloc(1, sizeof *f);
+  plan_feed *f = make_feed(runner);
   mgl_error err = {0};
   mgl_logits logits;
-  assert_int_equal(mgl_plan_create(mgl_runner_limits(runner), &f->plan, &err), MGL_OK);
   fake.capture_fails = true;
-  fill_plan(f, &(step){1, 3, 0, MGL_LOGITS_LAST});  // one row of logits: not captured yet
+  plan_feed_fill(f, &(plan_step){1, 3, 0, MGL_LOGITS_LAST});  // one row of logits: not captured yet
   mgl_status status = mgl_runner_run(runner, MGL_MODE_PIECEWISE, f->plan, &logits, &err);
   assert_int_equal(status, MGL_ERR_IO);
   fake.capture_fails = false;
-  mgl_plan_destroy(f->plan);
-  free(f);
+  plan_feed_destroy(f);
   mgl_runner_destroy(runner);
   assert_int_equal(fake.live, 0);
 }

@@ -1,6 +1,6 @@
 // A task graph that went out as JSON and came in again runs to the same bits, executed by the
-// megakernel: models of every family, and 200 random tensor programs; graphs for several token
-// counts, launches and workers.
+// megakernel: models of every family, with the compiler's and with random partitions of their ops,
+// and 200 random tensor programs; graphs for several token counts, launches and workers.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,14 @@
 #include "support/must.h"
 #include "support/random_program.h"
 
-enum { VOCAB = 96, WORKERS = 3, PAGES = 8, PAGE_TOKENS = 16, RANDOM_PROGRAMS = 200 };
+enum {
+  VOCAB = 96,
+  WORKERS = 3,
+  PAGES = 8,
+  PAGE_TOKENS = 16,
+  RANDOM_PROGRAMS = 200,
+  PARTITIONS = 4
+};
 
 static mgl_config small_config(mgl_family family) {
   return (mgl_config){.family = family,
@@ -113,9 +120,36 @@ static void run_graph(fixture *f, const mgl_graph *program, const mgl_task_graph
   mgl_cpu_memory_destroy(memory);
 }
 
-static void check_graph(fixture *f, const mgl_graph *program, uint32_t tokens, mgl_launch launch) {
+// Partitions of a program's kinds of ops, of some of them.
+typedef struct partitions {
+  mgl_compile_override items[MGL_OP_COUNT];
+  uint32_t count;
+} partitions;
+
+static partitions random_partitions(const mgl_graph *program, random_source *source) {
+  partitions out = {0};
+  bool seen[MGL_OP_COUNT] = {false};
+  for (size_t i = 0; i < program->op_count; i++) {
+    const mgl_op *op = &program->ops[i];
+    if (seen[op->kind] || random_below(source, 3) == 0) {
+      continue;
+    }
+    seen[op->kind] = true;
+    bool attention = mgl_op_info_of(op->kind)->unit == MGL_UNIT_HEAD;
+    out.items[out.count++] = (mgl_compile_override){
+        .op = mgl_op_info_of(op->kind)->name,
+        .grid = {1 + random_below(source, 3), attention ? 1 + random_below(source, 4) : 1, 1}};
+  }
+  return out;
+}
+
+// The graph as it went out and came in, with these partitions, gives the bits of the compiler's
+// own.
+static void check_graph(fixture *f, const mgl_graph *program, uint32_t tokens, mgl_launch launch,
+                        const partitions *cut) {
   mgl_task_graph *graph = NULL;
   mgl_task_graph *read_graph = NULL;
+  mgl_task_graph *own_graph = NULL;
   mgl_graph *read_program = NULL;
   mgl_text json = {0};
   mgl_compile_options options = {
@@ -124,18 +158,24 @@ static void check_graph(fixture *f, const mgl_graph *program, uint32_t tokens, m
   unsigned char *expected = malloc(bytes);
   unsigned char *found = malloc(bytes);
   assert_true(bytes > 0 && expected != NULL && found != NULL);
+  MUST(mgl_compile(program, &options, &own_graph, NULL, &err));
+  if (cut != NULL) {
+    options.overrides = cut->items;
+    options.override_count = cut->count;
+  }
   MUST(mgl_compile(program, &options, &graph, NULL, &err));
   MUST(mgl_task_graph_write_json(program, graph, &json, &err));
   MUST(mgl_task_graph_read_json(json.data, json.bytes, "test", &read_program, &read_graph, &err));
   memset(expected, 0xff, bytes);
   memset(found, 0x77, bytes);
-  run_graph(f, program, graph, expected);
+  run_graph(f, program, own_graph, expected);
   run_graph(f, read_program, read_graph, found);
   assert_memory_equal(expected, found, bytes);
   free(expected);
   free(found);
   mgl_text_free(&json);
   mgl_task_graph_destroy(graph);
+  mgl_task_graph_destroy(own_graph);
   mgl_task_graph_destroy(read_graph);
   mgl_graph_destroy(read_program);
 }
@@ -143,6 +183,7 @@ static void check_graph(fixture *f, const mgl_graph *program, uint32_t tokens, m
 static void check_family(mgl_family family) {
   mgl_config config = small_config(family);
   fixture f = {0};
+  random_source source = {(uint64_t)family};
   mgl_graph *fused = NULL;
   static const int32_t tokens[13] = {5, 1, 77, 30, 2, 95, 0, 41, 13, 8, 60, 21, 3};
   static const int32_t pages[] = {6, 2};
@@ -163,8 +204,13 @@ static void check_family(mgl_family family) {
                                          .page_count = 1,
                                          .logits = MGL_LOGITS_ALL});
   for (int launch = MGL_LAUNCH_AUTO; launch <= MGL_LAUNCH_JIT; launch++) {
-    check_graph(&f, fused, 16, (mgl_launch)launch);
-    check_graph(&f, f.canonical, 16, (mgl_launch)launch);
+    check_graph(&f, fused, 16, (mgl_launch)launch, NULL);
+    check_graph(&f, f.canonical, 16, (mgl_launch)launch, NULL);
+    for (uint32_t i = 0; i < PARTITIONS; i++) {
+      const partitions cut = random_partitions(i % 2 == 0 ? fused : f.canonical, &source);
+      assert_true(cut.count > 0);
+      check_graph(&f, i % 2 == 0 ? fused : f.canonical, 16, (mgl_launch)launch, &cut);
+    }
   }
   mgl_plan_destroy(f.plan);
   mgl_graph_destroy(fused);
@@ -206,7 +252,7 @@ static void random_programs_from_json_run_to_the_same_bits(void **state) {
                                            .pages = pages,
                                            .page_count = 1,
                                            .logits = MGL_LOGITS_ALL});
-    check_graph(&f, program, count, (mgl_launch)(i % 3));
+    check_graph(&f, program, count, (mgl_launch)(i % 3), NULL);
     mgl_cpu_weights_release(&f.weights);
     mgl_graph_destroy(program);
   }

@@ -169,6 +169,47 @@ static void a_share_bounds_everything(void **state) {
   assert_null(runner);
 }
 
+// A mixture whose experts do not fit: those that one token chooses count, and the rest where there
+// is room.
+static void a_mixture_may_be_larger_than_memory(void **state) {
+  mgl_model_folder folder = {.config = config_of(256, 4, 4000)};
+  folder.config.family = MGL_FAMILY_QWEN3_MOE;
+  folder.config.mixture =
+      (mgl_mixture){.expert_count = 64, .slots = 4, .inner_size = 96, .scale = 1};
+  mgl_build options = {.threads = 1, .sequences = 4, .sequence_tokens = 64};
+  const uint64_t expert = UINT64_C(4) * 3 * 256 * 96 * mgl_dtype_bytes(folder.config.dtype);
+  mgl_sizes plan;
+  mgl_error err = {0};
+  (void)state;
+  options.weights = MGL_WEIGHTS_MAPPED;
+  assert_int_equal(mgl_runner_measure(&folder, &options, &plan, &err), MGL_OK);
+  assert_int_equal(plan.expert_bytes, 64 * expert);
+  assert_int_equal(plan.cold_bytes, 60 * expert);
+  assert_true(plan.mapped_bytes > 64 * expert);
+  const uint64_t page_bytes = plan.kv_bytes_per_token * plan.limits.page_tokens;
+  const uint64_t others = mgl_sizes_total(&plan) - mgl_sizes_kv_bytes(&plan);
+  // Everything fits, and 3 pages; all but the cold experts fit, and 5 pages; not even that.
+  const struct {
+    uint64_t free_bytes;
+    uint32_t pages;
+  } cases[] = {{others + 3 * page_bytes, 3},
+               {others - plan.cold_bytes + 5 * page_bytes, 5},
+               {others - plan.cold_bytes + page_bytes / 2, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_sizes small = plan;
+    small.free_bytes = cases[i].free_bytes;
+    const mgl_status status = mgl_sizes_share(&small, 1, &err);
+    assert_int_equal(status, cases[i].pages == 0 ? MGL_ERR_MEMORY : MGL_OK);
+    if (status == MGL_OK) {
+      assert_int_equal(small.page_count, cases[i].pages);
+    }
+  }
+  // In memory nothing is cold.
+  options.weights = MGL_WEIGHTS_DUMMY;
+  assert_int_equal(mgl_runner_measure(&folder, &options, &plan, &err), MGL_OK);
+  assert_int_equal(plan.cold_bytes, 0);
+}
+
 static void a_gpu_takes_what_was_planned(void **state) {
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
@@ -208,6 +249,7 @@ int main(void) {
       cmocka_unit_test(the_cpu_takes_what_was_planned),
       cmocka_unit_test(mapped_weights_are_in_their_files),
       cmocka_unit_test(a_share_bounds_everything),
+      cmocka_unit_test(a_mixture_may_be_larger_than_memory),
       cmocka_unit_test(a_gpu_takes_what_was_planned),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

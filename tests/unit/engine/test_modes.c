@@ -16,6 +16,7 @@
 #include "device/compilation.h"
 #include "engine/engine.h"
 #include "engine/piece_mode.h"
+#include "support/plan_feed.h"
 #include "support/poisoned_model.h"
 #include "support/programs.h"
 #include "unit/engine/small_engine.h"
@@ -127,17 +128,8 @@ static float *run_mode(const mgl_config *config, uint32_t threads, mgl_mode mode
 }
 
 static mgl_config mixture_config(void) {
-  mgl_config config = small_config(MGL_FAMILY_QWEN2_MOE);
+  mgl_config config = small_mixture_config();
   config.layer_count = 3;
-  config.qkv_bias = true;
-  config.mixture = (mgl_mixture){.expert_count = 9,
-                                 .slots = 3,
-                                 .inner_size = 72,
-                                 .shared_size = 56,
-                                 .shared_gate = true,
-                                 .renormalise = true,
-                                 .scale = 1,
-                                 .dense_layers = {1}};
   return config;
 }
 

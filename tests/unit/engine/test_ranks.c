@@ -93,9 +93,10 @@ enum { HIDDEN = 96, END_NS = 2000000000 };
 
 static const int32_t PAGES[] = {2, 0, 1, 3};
 
-static void start(mgl_build options, mgl_runner **runner, mgl_plan **plan) {
+static void start(const mgl_config *config, mgl_build options, mgl_runner **runner,
+                  mgl_plan **plan) {
   static mgl_model_folder folder;  // which the runner reads
-  folder = (mgl_model_folder){.config = config_of()};
+  folder = (mgl_model_folder){.config = *config};
   options.sequence_tokens = 64;
   options.weights = MGL_WEIGHTS_DUMMY;
   options.seed = 5;
@@ -158,10 +159,10 @@ static void check_ranks(mgl_runner *runner, uint32_t ranks, uint32_t tokens, con
 }
 
 // Logits of both steps, in two runs of the megakernel, and again in two more.
-static void compute(mgl_build options, float out[2 * VOCAB]) {
+static void compute(const mgl_config *config, mgl_build options, float out[2 * VOCAB]) {
   mgl_runner *runner = NULL;
   mgl_plan *plan = NULL;
-  start(options, &runner, &plan);
+  start(config, options, &runner, &plan);
   for (uint32_t turn = 0; turn < 4; turn++) {
     const uint32_t step = turn % 2;
     mgl_logits logits;
@@ -179,6 +180,13 @@ static void compute(mgl_build options, float out[2 * VOCAB]) {
   mgl_runner_destroy(runner);
 }
 
+// Sums are in another order.
+static void check_close(const float found[2 * VOCAB], const float one[2 * VOCAB], float bound) {
+  for (size_t i = 0; i < 2 * VOCAB; i++) {
+    assert_true(found[i] > one[i] - bound && found[i] < one[i] + bound);
+  }
+}
+
 static void bits_are_those_of_all_ranks_runs_and_launches(void **state) {
   (void)state;
   static const mgl_build builds[] = {{.threads = 1},
@@ -190,23 +198,63 @@ static void bits_are_those_of_all_ranks_runs_and_launches(void **state) {
                                      {.threads = 2, .launch = MGL_LAUNCH_AOT, .coarse = true},
                                      {.threads = 2, .plain = true},
                                      {.threads = 1}};
+  const mgl_config config = config_of();
   float one[2 * VOCAB];
-  compute(builds[0], one);
+  compute(&config, builds[0], one);
   for (uint32_t ranks = 2; ranks <= MGL_MAX_RANKS; ranks *= 2) {
     float first[2 * VOCAB];
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++) {
       float found[2 * VOCAB];
       mgl_build options = builds[i];
       options.ranks = ranks;
-      compute(options, found);
+      compute(&config, options, found);
       if (i == 0) {
         memcpy(first, found, sizeof first);
       }
       assert_memory_equal(found, first, sizeof first);
     }
-    for (size_t i = 0; i < 2 * VOCAB; i++) {  // sums in another order, rounded to bf16 between ops
-      assert_true(first[i] > one[i] - 0.05f && first[i] < one[i] + 0.05f);
+    check_close(first, one, 0.05f);  // rounded to bf16 between ops
+  }
+}
+
+// Every kind of code, with scales of some columns and of whole rows, with offsets and without.
+static void codes_are_cut_like_others(void **state) {
+  (void)state;
+  static const mgl_form forms[] = {{.dtype = MGL_DTYPE_E4M3, .group = MGL_FORM_WHOLE_ROW},
+                                   {.dtype = MGL_DTYPE_I8, .group = MGL_FORM_WHOLE_ROW},
+                                   {.dtype = MGL_DTYPE_I8, .group = 32, .offsets = true},
+                                   {.dtype = MGL_DTYPE_I4, .group = 32},
+                                   {.dtype = MGL_DTYPE_U4, .group = 16, .offsets = true},
+                                   {.dtype = MGL_DTYPE_E2M1, .group = 16}};
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    mgl_config config = config_of();
+    float one[2 * VOCAB];
+    config.intermediate_size = 256;
+    config.dtype = MGL_DTYPE_F32;  // of the others, and so of activations
+    config.quantization.method = MGL_QUANT_COMPRESSED;
+    config.quantization.drawn = forms[i];
+    compute(&config, (mgl_build){.threads = 1}, one);
+    for (uint32_t ranks = 2; ranks <= MGL_MAX_RANKS; ranks *= 2) {
+      float found[2 * VOCAB];
+      compute(&config, (mgl_build){.threads = 2, .ranks = ranks}, found);
+      check_close(found, one, 1e-4f);
     }
+  }
+}
+
+// The bias of a sum over the ranks is added once.
+static void biases_are_added_once(void **state) {
+  (void)state;
+  mgl_config config = config_of();
+  float one[2 * VOCAB];
+  config.family = MGL_FAMILY_LLAMA;
+  config.output_bias = config.mlp_bias = true;
+  config.dtype = MGL_DTYPE_F32;
+  compute(&config, (mgl_build){.threads = 1}, one);
+  for (uint32_t ranks = 2; ranks <= MGL_MAX_RANKS; ranks *= 2) {
+    float found[2 * VOCAB];
+    compute(&config, (mgl_build){.threads = 2, .ranks = ranks}, found);
+    check_close(found, one, 1e-4f);
   }
 }
 
@@ -256,7 +304,8 @@ static void end_one(uint32_t ranks, uint32_t rank, int number, long delay_us) {
   mgl_error err = {0};
   char text[64];
   pthread_t thread;
-  start((mgl_build){.threads = 1, .ranks = ranks}, &runner, &s.plan);
+  const mgl_config config = config_of();
+  start(&config, (mgl_build){.threads = 1, .ranks = ranks}, &runner, &s.plan);
   make_plan(s.plan, 0);
   s.pid = process_of(rank);
   s.began_ns = mgl_clock_ns();
@@ -299,6 +348,8 @@ static void a_rank_that_ends_ends_the_run(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bits_are_those_of_all_ranks_runs_and_launches),
+      cmocka_unit_test(codes_are_cut_like_others),
+      cmocka_unit_test(biases_are_added_once),
       cmocka_unit_test(a_rank_that_ends_ends_the_run),
       cmocka_unit_test(models_stay_within_the_bar),
   };

@@ -1,0 +1,116 @@
+// An engine over several processes on the CPU (`ranks`): the same answers; a rank that ends is the
+// engine's end, told within 2 s, and no process is left.
+#include <errno.h>
+#include <signal.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "unit/api/api_bed.h"
+
+enum { QUESTIONS = 4, END_NS = 2000000000 };
+
+static void check_no_child(void) {
+  assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+  assert_int_equal(errno, ECHILD);
+}
+
+static pid_t first_child(void) {
+  char path[64];
+  int pid = 0;
+  (void)snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  assert_int_equal(fscanf(file, "%d", &pid), 1);
+  (void)fclose(file);
+  return (pid_t)pid;
+}
+
+static void answers_are_those_of_one(void **state) {
+  (void)state;
+  for (uint32_t ranks = 1; ranks <= 4; ranks *= 2) {
+    megalith_engine *engine = create((megalith_engine_options){.threads = 1, .ranks = ranks});
+    megalith_request *requests[QUESTIONS];
+    for (uint32_t i = 0; i < QUESTIONS; i++) {
+      requests[i] = submit_question(engine, i, (megalith_request_options){.max_new_tokens = 40});
+    }
+    run(engine);
+    for (uint32_t i = 0; i < QUESTIONS; i++) {
+      check_answer(requests[i], i);
+      megalith_request_release(requests[i]);
+    }
+    assert_int_equal(megalith_engine_check(engine, NULL), MEGALITH_OK);
+    megalith_engine_destroy(engine);
+    check_no_child();
+  }
+}
+
+static void a_rank_that_ends_is_the_engines_end(void **state) {
+  (void)state;
+  megalith_error error = {0};
+  megalith_engine *engine = create((megalith_engine_options){.threads = 1, .ranks = 2});
+  megalith_request *request =
+      submit_question(engine, 0, (megalith_request_options){.max_new_tokens = 40});
+  assert_int_equal(megalith_engine_step(engine, NULL), MEGALITH_OK);
+  const uint64_t began_ns = mgl_clock_ns();
+  assert_int_equal(kill(first_child(), SIGKILL), 0);
+  megalith_status status = MEGALITH_OK;
+  while (status == MEGALITH_OK && megalith_engine_has_work(engine)) {
+    status = megalith_engine_step(engine, &error);
+  }
+  // The answer may have ended before the death was seen; then the next request tells.
+  if (status == MEGALITH_OK) {
+    megalith_request_release(request);
+    (void)usleep(200 * 1000);
+    request = submit_question(engine, 1, (megalith_request_options){.max_new_tokens = 40});
+    status = megalith_engine_run(engine, &error);
+  }
+  assert_int_equal(status, MEGALITH_ERROR_INTERNAL);
+  assert_non_null(strstr(error.text, "rank 1 of 2 was ended by signal 9"));
+  const megalith_result *result = megalith_request_result(request);
+  assert_non_null(result);
+  assert_int_equal(result->finish, MEGALITH_FINISH_FAILED);
+  assert_non_null(strstr(result->error, "rank 1 of 2"));
+  assert_int_equal(megalith_engine_check(engine, &error), MEGALITH_ERROR_INTERNAL);
+  assert_non_null(strstr(error.text, "the engine has failed: rank 1 of 2"));
+  const megalith_request_options again = {.size = sizeof again, .text = "x"};
+  assert_int_equal(megalith_engine_submit(engine, &again, NULL, &error), MEGALITH_ERROR_INTERNAL);
+  megalith_engine_destroy(engine);
+  assert_true(mgl_clock_ns() - began_ns < END_NS);
+  megalith_request_release(request);
+  check_no_child();
+}
+
+static void expect_refused(megalith_engine_options options, megalith_status status,
+                           const char *text) {
+  megalith_error error = {0};
+  megalith_engine *engine = NULL;
+  options.size = sizeof options;
+  options.kv_tokens = 8192;
+  assert_int_equal(megalith_engine_create(model, &options, &engine, &error), status);
+  assert_null(engine);
+  if (strstr(error.text, text) == NULL) {
+    fail_msg("expected \"%s\", found \"%s\"", text, error.text);
+  }
+}
+
+static void what_cannot_be_is_refused(void **state) {
+  (void)state;
+  expect_refused((megalith_engine_options){.ranks = 9}, MEGALITH_ERROR_LIMIT,
+                 "ranks: expected at most 8, found 9");
+  expect_refused((megalith_engine_options){.ranks = 3}, MEGALITH_ERROR_UNSUPPORTED,
+                 "its 4 heads cannot be cut into 3 equal parts");
+  expect_refused((megalith_engine_options){.ranks = 2, .device = "cuda"},
+                 MEGALITH_ERROR_UNSUPPORTED, "expected device cpu, found cuda");
+  check_no_child();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(answers_are_those_of_one),
+      cmocka_unit_test(a_rank_that_ends_is_the_engines_end),
+      cmocka_unit_test(what_cannot_be_is_refused),
+  };
+  return cmocka_run_group_tests(tests, open_model, close_model);
+}

@@ -24,8 +24,10 @@
 #include "device/cuda/cuda_variant.h"
 #include "graph/family.h"
 #include "graph/graph_text.h"
+#include "kernels/cpu/cpu_variant.h"
 #include "lower/choose.h"
 #include "lower/stages.h"
+#include "task/tile.h"
 
 enum {
   MAX_GRAPHS = 12,  // of --tokens all: 1, 2, 4, ..., 2048
@@ -51,6 +53,7 @@ typedef struct compilation {
   mgl_target target;
   uint32_t workers;
   double bandwidth;  // bytes per second; 0: not known
+  mgl_cpu_variants variants;
 } compilation;
 
 // What --dump takes. Op fusion comes before the compiler's own passes, so that mode eager has it
@@ -125,6 +128,14 @@ static mgl_status read_launch(compilation *c, const char *text, mgl_error *err) 
 }
 
 // In the order given: where two name the same op, the last one counts.
+static mgl_status read_variant(compilation *c, const char *text, mgl_error *err) {
+  mgl_status status = mgl_cpu_variants_set(&c->variants, text, strlen(text), err);
+  if (status != MGL_OK) {
+    mgl_error_prefix(err, "--variant");
+  }
+  return status;
+}
+
 static mgl_status parse_overrides(compilation *c, mgl_error *err) {
   for (size_t i = 0; i < c->arguments->count; i++) {
     const mgl_argument *argument = &c->arguments->items[i];
@@ -132,6 +143,8 @@ static mgl_status parse_overrides(compilation *c, mgl_error *err) {
       MGL_TRY(mgl_overrides_read(&c->overrides, "--partition", argument->text, err));
     } else if (strcmp(argument->option->name, "launch") == 0) {
       MGL_TRY(read_launch(c, argument->text, err));
+    } else if (strcmp(argument->option->name, "variant") == 0) {
+      MGL_TRY(read_variant(c, argument->text, err));
     }
   }
   return MGL_OK;
@@ -147,6 +160,11 @@ static mgl_status parse_target(compilation *c, mgl_error *err) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "--no-fuse: expected --target cpu with it, the GPU has kernels for fused "
                          "ops only");
+  }
+  if (mgl_arguments_has(c->arguments, "variant")) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--variant: expected --target cpu with it, a GPU's bodies follow from the "
+                         "shapes of tasks");
   }
   if (mgl_arguments_has(c->arguments, "measure")) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
@@ -459,6 +477,31 @@ static void append_bodies(const compilation *c, mgl_text *out) {
   }
 }
 
+// Which kernel computes each kind of op on this machine, and why.
+static void append_kernels(const compilation *c, mgl_text *out) {
+  mgl_simd simd = mgl_simd_detected();
+  const mgl_simd widest = simd;
+  if (mgl_simd_choose(&simd, NULL) != MGL_OK) {
+    return;
+  }
+  mgl_text_format(out, "\n%-*s%-*s%s\n", PASS_WIDTH, "kernels", LABEL_WIDTH, "on this machine",
+                  "because");
+  for (uint32_t i = 0; i < c->program->op_count; i++) {
+    if (!is_like_before(c->program, i)) {
+      const mgl_op *op = &c->program->ops[i];
+      const char *name = mgl_tile_is_attention(op) ? "attention" : mgl_op_name(op);
+      uint32_t kernel = mgl_cpu_variant_find(name);
+      bool asked = kernel < MGL_CPU_VARIANT_COUNT && c->variants.asked[kernel] != 0;
+      mgl_simd taken = asked ? (mgl_simd)(c->variants.asked[kernel] - 1) : simd;
+      mgl_text_format(out, "%-*s%-*s%s\n", PASS_WIDTH, mgl_op_name(op), LABEL_WIDTH,
+                      op->custom != NULL ? "its function" : mgl_simd_name(taken),
+                      asked            ? "--variant says so"
+                      : simd == widest ? "the widest of this processor"
+                                       : "MEGALITH_SIMD says so");
+    }
+  }
+}
+
 static void append_table(const compilation *c, mgl_text *out) {
   double values[MAX_GRAPHS][STATISTIC_COUNT];
   mgl_text_format(out, "%s (%s)%s, %" PRIu32 " worker%s%s%s\n", c->model.name, c->program->name,
@@ -494,6 +537,8 @@ static void append_table(const compilation *c, mgl_text *out) {
   }
   if (c->target == MGL_TARGET_CUDA) {
     append_bodies(c, out);
+  } else {
+    append_kernels(c, out);
   }
 }
 
@@ -601,6 +646,12 @@ static const mgl_option options[] = {
      .repeatable = true,
      .help = "place the tasks of an op ahead of time or queue them when they are ready; without "
              "OP=, of all ops [the compiler decides]"},
+    {.name = "variant",
+     .value_name = "OP=NAME",
+     .type = MGL_OPTION_TEXT,
+     .repeatable = true,
+     .help = "CPU: compute an op with another kernel, attention=scalar [the widest that the "
+             "processor has]"},
     {.name = "no-fuse",
      .type = MGL_OPTION_FLAG,
      .help = "compile the ops as the model has them, without fusing any"},

@@ -46,6 +46,11 @@ static const mgl_option rows[] = {
      .choices = mgl_balance_name,
      .help = "CPU: how tasks share a mixture's experts: columns of every one, static, dynamic or "
              "hybrid shares of them [columns]"},
+    {.name = "variant",
+     .value_name = "OP=NAME,...",
+     .type = MGL_OPTION_TEXT,
+     .help = "CPU: compute an op with another kernel, attention=scalar; `megalith compile` prints "
+             "which are taken [the widest that the processor has]"},
     {.name = "debug-dump-path",
      .value_name = "FOLDER",
      .type = MGL_OPTION_FILE,

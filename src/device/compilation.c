@@ -21,6 +21,7 @@ typedef enum value_kind {
   KIND_PATH,
   KIND_COMPILER,
   KIND_BALANCE,
+  KIND_VARIANTS,
 } value_kind;
 
 static const struct {
@@ -181,6 +182,7 @@ static mgl_status read_list(mgl_compilation *c, mgl_compilation_setting setting,
       c->compile_sizes.count = 0;
       c->compile_capture_sizes = false;
       break;
+    case KIND_VARIANTS: c->variants = (mgl_cpu_variants){0}; break;
     default: break;
   }
   if (text[0] == 0) {
@@ -192,6 +194,7 @@ static mgl_status read_list(mgl_compilation *c, mgl_compilation_setting setting,
       case KIND_SIZES: MGL_TRY(add_size(sizes, at, bytes, err)); break;
       case KIND_NAMES: MGL_TRY(add_name(c, at, bytes, err)); break;
       case KIND_COMPILER: MGL_TRY(add_compiler(c, at, bytes, err)); break;
+      case KIND_VARIANTS: MGL_TRY(mgl_cpu_variants_set(&c->variants, at, bytes, err)); break;
       default: MGL_TRY(add_compile_size(c, at, bytes, err)); break;
     }
     at += bytes;
@@ -348,11 +351,11 @@ static mgl_status check_shape(mgl_compilation_setting setting, const json_t *val
                               mgl_error *err) {
   value_kind kind = settings[setting].kind;
   bool is_list = kind == KIND_SIZES || kind == KIND_NAMES || kind == KIND_COMPILE_SIZES;
-  if (kind == KIND_COMPILER ? !json_is_object(value) : json_is_object(value)) {
-    return mgl_error_set(err, MGL_ERR_FORMAT, "expected %s",
-                         kind == KIND_COMPILER ? "an object" : "no object");
+  bool is_object = kind == KIND_COMPILER || kind == KIND_VARIANTS;
+  if (is_object != json_is_object(value)) {
+    return mgl_error_set(err, MGL_ERR_FORMAT, "expected %s", is_object ? "an object" : "no object");
   }
-  if (is_list != json_is_array(value) && kind != KIND_COMPILER) {
+  if (is_list != json_is_array(value) && !is_object) {
     return mgl_error_set(err, MGL_ERR_FORMAT, "expected %s", is_list ? "a list" : "no list");
   }
   bool wants_number = kind == KIND_LEVEL;
@@ -450,10 +453,24 @@ static void print_string(const char *string, mgl_text *out) {
   mgl_text_append_string(out, "\"");
 }
 
+static void print_variants(const mgl_cpu_variants *v, mgl_text *out) {
+  const char *comma = "";
+  mgl_text_append_string(out, "{");
+  for (uint32_t i = 0; i < MGL_CPU_VARIANT_COUNT; i++) {
+    if (v->asked[i] != 0) {
+      mgl_text_format(out, "%s\"%s\": \"%s\"", comma, mgl_cpu_variant_name(i),
+                      mgl_simd_name((mgl_simd)(v->asked[i] - 1)));
+      comma = ", ";
+    }
+  }
+  mgl_text_append_string(out, "}");
+}
+
 static void print_value(const mgl_compilation *c, mgl_compilation_setting setting, mgl_text *out) {
   switch (setting) {
     case MGL_SET_LEVEL: mgl_text_format(out, "%d", (int)c->level); return;
     case MGL_SET_GRAPH_MODE: print_string(mgl_graph_mode_name(c->graph_mode), out); return;
+    case MGL_SET_VARIANT: print_variants(&c->variants, out); return;
     case MGL_SET_EXPERT_BALANCE:
       print_string(mgl_balance_name((uint32_t)c->expert_balance), out);
       return;

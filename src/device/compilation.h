@@ -14,6 +14,7 @@
 #include "compile/split.h"
 #include "device/graph_mode.h"
 #include "graph/balance.h"
+#include "kernels/cpu/cpu_variant.h"
 
 enum {
   MGL_MAX_GRAPH_SIZES = 256,  // of iterations that have graphs
@@ -61,6 +62,7 @@ typedef struct mgl_compilation {
   bool enforce_eager;
   bool check_numbers;
   mgl_balance expert_balance;  // on the CPU
+  mgl_cpu_variants variants;   // on the CPU: other kernels for some ops
   mgl_mode mode;               // by mgl_compilation_check
 } mgl_compilation;
 

@@ -168,6 +168,11 @@ static mgl_status check_gpu(const mgl_compilation *c, mgl_error *err) {
         "or a graph_mode",
         (int)c->level);
   }
+  if (has(c, MGL_SET_VARIANT)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "variant: a GPU's bodies follow from the shapes of tasks, and `megalith "
+                         "compile --target cuda` prints them; it is for the CPU, try device cpu");
+  }
   if (has(c, MGL_SET_EXPERT_BALANCE)) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "expert_balance: a GPU's tasks share chosen experts evenly always; it is "

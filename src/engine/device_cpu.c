@@ -33,6 +33,7 @@ typedef struct cpu_model {
   mgl_device_job job;
   mgl_cpu_weights weights;
   mgl_linear_way way;
+  mgl_cpu_kernels kernels;
   mgl_cpu_memory *memory;
   mgl_cpu_program *program;  // of mode eager
   mgl_ranks *ranks;          // NULL: there is one
@@ -204,8 +205,12 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
                                    .again = build->tune,
                                    .folder = folder};
   (void)mgl_cpu_tune(&m->weights, &tune_options, &m->way);
+  const mgl_cpu_variants none = {0};
+  m->kernels = mgl_cpu_variants_apply(
+      build->compilation != NULL ? &build->compilation->variants : &none, m->simd);
   mgl_cpu_memory_options memory_options = {
       .way = &m->way,
+      .kernels = &m->kernels,
       .page_tokens = sizes->limits.page_tokens,
       .page_count = sizes->page_count,
       .workers = mgl_team_size(m->team),

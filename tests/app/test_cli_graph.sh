@@ -120,6 +120,11 @@ test_compile() {
   run compile "$folder" --tokens all --workers 3
   check_status "compile --tokens all" 0
   check_has "compile --tokens all" "$out" "16 tokens  32 tokens  64 tokens"
+  run compile "$folder" --variant attention=scalar
+  check_status "compile --variant" 0
+  check_has "compile --variant" "$out" "--variant says so"
+  expect_error "compile --variant attention=best" "--variant: attention: expected a kernel" \
+    compile "$folder" --variant attention=best
   run compile "$folder" --json --workers 4 --tokens 2
   check_status "compile --json" 0
   check_json "compile --json" "$out"

@@ -30,6 +30,7 @@ typedef struct mgl_cpu_memory_options {
   uint32_t workers;      // at least 1; each gets its own scratch
   // How programs walk over linears, copied into each: NULL, the usual way of their kernels.
   const mgl_linear_way *way;
+  const mgl_cpu_kernels *kernels;  // of all programs; NULL: those of their level
   // Of several ranks: each one's block of activations, shared_bytes long, in memory that all have.
   // Rank 0 of 0: there are no others.
   uint32_t rank, rank_count;

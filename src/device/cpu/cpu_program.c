@@ -142,7 +142,8 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   const mgl_task_graph *tasks = options->task_graph;
   program->graph = graph;
   program->memory = memory;
-  program->kernels = mgl_cpu_kernels_for(options->simd);
+  program->kernels = memory->options.kernels != NULL ? memory->options.kernels
+                                                     : mgl_cpu_kernels_for(options->simd);
   program->way = memory->options.way != NULL ? *memory->options.way : program->kernels->usual;
   program->largest = largest_of(options);
   program->strides = tasks == NULL ? 1 : tasks->attention_strides;

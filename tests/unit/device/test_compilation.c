@@ -150,7 +150,7 @@ static void what_is_printed_is_read_again(void **state) {
       "\"copy_inputs\": true, \"use_compiler\": true, \"compile_sizes\": [3, \"capture_sizes\"], "
       "\"compiler_config\": {\"compiler\": \"nvrtc\"}, \"debug_dump_path\": \"/tmp/a \\u0022\", "
       "\"cache_dir\": \"/tmp/b\", \"enforce_eager\": false, \"check_numbers\": false, "
-      "\"expert_balance\": \"hybrid\"}";
+      "\"expert_balance\": \"hybrid\", \"variant\": {\"attention\": \"scalar\"}}";
   mgl_compilation c, again;
   mgl_text printed = {0};
   temp_folder folder;
@@ -268,6 +268,11 @@ static const bad bads[] = {
     {"{\"cache_dir\": \"\"}", "settings: cache_dir: expected the path of a folder", 0},
     {"{\"cache_dir\": 7}", "settings: cache_dir: expected a string", 0},
     {"{\"debug_dump_path\": \"\"}", "settings: debug_dump_path: expected the path of a", 0},
+    {"{\"variant\": \"scalar\"}", "settings: variant: expected an object", 0},
+    {"{\"variant\": {\"linear\": \"scalar\"}}", "settings: variant: expected an op of embed", 0},
+    {"{\"variant\": {\"attention\": \"best\"}}", "settings: variant: attention: expected a kernel",
+     0},
+    {"{\"variant\": {\"attention\": \"scalar\"}}", "variant: a GPU's bodies follow from", GPU},
     // Places.
     {"{\"level\": 2}", "level 2 without graphs: fused kernels of a GPU run in graphs", GPU},
     {"{\"level\": 3}", "mode piecewise: expected mega, which alone runs on several", RANKS},

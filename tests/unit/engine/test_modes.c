@@ -430,6 +430,33 @@ static void level_1_says_that_all_compiles(void **state) {
   }
 }
 
+// Other kernels for some ops: the same bits in all modes, near those of the usual ones.
+static void variants_of_kernels_are_taken_in_all_modes(void **state) {
+  (void)state;
+  static mgl_compilation c;
+  const mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  size_t usual_count = 0, count = 0;
+  uint32_t others = 0;
+  read_compilation(&c, "{\"variant\": {\"attention\": \"scalar\", \"rmsnorm\": \"scalar\"}}");
+  float *usual = run_mode(&config, 1, MGL_MODE_MEGA, NULL, &usual_count);
+  float *expected = run_mode(&config, 1, MGL_MODE_EAGER, &c, &count);
+  assert_int_equal(count, usual_count);
+  for (size_t i = 0; i < count; i++) {
+    float difference = expected[i] - usual[i];
+    assert_true(difference < 0.1f && difference > -0.1f);
+    others += difference != 0;
+  }
+  assert_true(mgl_simd_detected() == MGL_SIMD_SCALAR || getenv("MEGALITH_SIMD") != NULL ||
+              others > 0);
+  for (int mode = 0; mode < MGL_MODE_COUNT; mode++) {
+    float *found = run_mode(&config, 2, (mgl_mode)mode, &c, &count);
+    assert_memory_equal(found, expected, count * sizeof *found);
+    free(found);
+  }
+  free(usual);
+  free(expected);
+}
+
 static bool has_file(const temp_folder *folder, const char *name) {
   char path[TEMP_PATH_BYTES + 64];
   (void)snprintf(path, sizeof path, "%s/rank_0/%s", folder->path, name);
@@ -499,6 +526,7 @@ int main(void) {
       cmocka_unit_test(modes_launch_what_they_say),
       cmocka_unit_test(a_nan_is_found_where_it_is_made),
       cmocka_unit_test(level_1_says_that_all_compiles),
+      cmocka_unit_test(variants_of_kernels_are_taken_in_all_modes),
       cmocka_unit_test(what_was_compiled_is_dumped),
       cmocka_unit_test(an_unknown_splitting_op_is_refused),
   };

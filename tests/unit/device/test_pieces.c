@@ -63,15 +63,19 @@ MODEL_FN static void take_all(void) {
   (void)setcontext(&scheduler);
 }
 
+static void prepare(taker *t, char *stack) {
+  t->left = false;
+  (void)getcontext(&t->context);
+  t->context.uc_stack.ss_sp = stack;
+  t->context.uc_stack.ss_size = STACK_BYTES;
+  t->context.uc_link = NULL;
+  makecontext(&t->context, take_all, 0);
+}
+
 static void begin(uint32_t count) {
   memset(taken, 0, sizeof taken);
   for (uint32_t i = 0; i < count; i++) {
-    takers[i].left = false;
-    (void)getcontext(&takers[i].context);
-    takers[i].context.uc_stack.ss_sp = stacks[i];
-    takers[i].context.uc_stack.ss_size = STACK_BYTES;
-    takers[i].context.uc_link = NULL;
-    makecontext(&takers[i].context, take_all, 0);
+    prepare(&takers[i], stacks[i]);
   }
 }
 

@@ -37,12 +37,13 @@ struct mgl_coded {
 };
 
 // What a lane has of a slice: codes, and the scales of rows g and g + 8, of each sum, and their
-// zero points (mgl_panel_zero).
+// zero points (mgl_panel_zero), as bf16, that of row g + 8 above the other: the pairs that
+// products need would take twice the registers.
 template <mgl_packing P>
 struct mgl_slice {
   uint4 v[mgl_coded<P>::QUADS];
   float2 scale[MGL_SLICE_SUMS];
-  uint2 zero[mgl_coded<P>::ZEROS ? (int)MGL_SLICE_SUMS : 1];
+  uint32_t zero[mgl_coded<P>::ZEROS ? (int)MGL_SLICE_SUMS : 1];
 };
 
 // Sums of a slice's products.
@@ -81,6 +82,11 @@ static __device__ __forceinline__ float2 mgl_load_shared_pair(uint32_t address) 
   return v;
 }
 
+// Of rows g and g + 8, each twice in its word, for mgl_slice.
+static __device__ __forceinline__ uint32_t mgl_pack_zeros(float2 zero) {
+  return __byte_perm(__float_as_uint(zero.x), __float_as_uint(zero.y), 0x5410);
+}
+
 // panel: address in shared memory.
 template <mgl_packing P>
 static __device__ __forceinline__ void mgl_read_slice(const mgl_slice_places *at, uint32_t panel,
@@ -96,7 +102,7 @@ static __device__ __forceinline__ void mgl_read_slice(const mgl_slice_places *at
     out->scale[i] = mgl_load_shared_pair(from);
     if (mgl_coded<P>::ZEROS) {
       const float2 zero = mgl_load_shared_pair(from + MGL_PANEL_SCALE_BYTES);
-      out->zero[i] = {__float_as_uint(zero.x), __float_as_uint(zero.y)};
+      out->zero[i] = mgl_pack_zeros(zero);
     }
   }
 }
@@ -110,7 +116,7 @@ static __device__ __forceinline__ uint32_t mgl_slice_arrived(const mgl_slice<P> 
   for (int i = 0; i < MGL_SLICE_SUMS; i++) {
     bits |= __float_as_uint(s->scale[i].x);
     if (mgl_coded<P>::ZEROS) {
-      bits |= s->zero[mgl_coded<P>::ZEROS ? i : 0].x;
+      bits |= s->zero[mgl_coded<P>::ZEROS ? i : 0];
     }
   }
 #pragma unroll
@@ -137,8 +143,8 @@ static __device__ __forceinline__ void mgl_decode(const mgl_slice<P> *s, uint32_
     for (int i = 0; i < 4; i++) {  // 128 + code, less 136, or 136 + zero
       uint32_t less = 0xc308c308u;
       if (mgl_coded<P>::ZEROS) {
-        const uint2 zero = s->zero[MGL_SLICE_SUMS == 2 ? step / 2 : 0];
-        less = i % 2 == 0 ? zero.x : zero.y;
+        const uint32_t zero = s->zero[MGL_SLICE_SUMS == 2 ? step / 2 : 0];
+        less = __byte_perm(zero, zero, i % 2 == 0 ? 0x1010 : 0x3232);
       }
       a[i] = mgl_bf16_pair_fma((word >> 4 * i & 0x000f000fu) | magic, 0x3f803f80u, less);
     }

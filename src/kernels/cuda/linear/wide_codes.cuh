@@ -111,7 +111,7 @@ static __device__ __forceinline__ void mgl_wide_decode_column(const mgl_wide_wor
 #pragma unroll
     for (int i = 0; i < MGL_SLICE_SUMS; i++) {
       const float2 zero = scales->zero[(4 * in_group + 2 * i) / MGL_FOLD_STEPS];
-      codes.zero[i] = {__float_as_uint(zero.x), __float_as_uint(zero.y)};
+      codes.zero[i] = mgl_pack_zeros(zero);
     }
   }
 #pragma unroll

@@ -12,6 +12,17 @@ static uint32_t append(mgl_graph *graph, const char *name, mgl_dtype dtype, uint
   return op.output;
 }
 
+// The same, with the shape of tensor `like`. Nothing, of a graph that has failed.
+static uint32_t append_like(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t like,
+                            mgl_op op) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_dim dims[MGL_GRAPH_MAX_RANK];  // appending a tensor may move the others
+  memcpy(dims, graph->tensors[like].dims, sizeof dims);
+  return append(graph, name, dtype, graph->tensors[like].rank, dims, op);
+}
+
 uint32_t mgl_graph_embed(mgl_graph *graph, const char *name, uint32_t tokens, uint32_t table) {
   if (graph->error.status != MGL_OK) {
     return MGL_NO_TENSOR;
@@ -91,13 +102,8 @@ uint32_t mgl_graph_rope_angles(mgl_graph *graph, const char *name, uint32_t posi
 }
 
 uint32_t mgl_graph_rope(mgl_graph *graph, const char *name, uint32_t x, uint32_t angles) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[x].dims, sizeof dims);
-  return append(graph, name, MGL_DTYPE_F32, graph->tensors[x].rank, dims,
-                (mgl_op){.kind = MGL_OP_ROPE, .input_count = 2, .inputs = {x, angles}});
+  return append_like(graph, name, MGL_DTYPE_F32, x,
+                     (mgl_op){.kind = MGL_OP_ROPE, .input_count = 2, .inputs = {x, angles}});
 }
 
 void mgl_graph_kv_write(mgl_graph *graph, uint32_t k, uint32_t v, uint32_t slots, uint32_t kv) {
@@ -108,9 +114,6 @@ void mgl_graph_kv_write(mgl_graph *graph, uint32_t k, uint32_t v, uint32_t slots
 
 uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype,
                              const mgl_attention_inputs *inputs) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
   mgl_op op = {.kind = MGL_OP_ATTENTION,
                .input_count = 4,
                .inputs = {inputs->q, inputs->kv, inputs->positions, inputs->block_tables}};
@@ -119,40 +122,23 @@ uint32_t mgl_graph_attention(mgl_graph *graph, const char *name, mgl_dtype dtype
   }
   op.attrs[MGL_ATTR_SCALE] = inputs->scale;
   op.attrs[MGL_ATTR_WINDOW] = inputs->window;
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[inputs->q].dims, sizeof dims);
-  return append(graph, name, dtype, graph->tensors[inputs->q].rank, dims, op);
+  return append_like(graph, name, dtype, inputs->q, op);
 }
 
 uint32_t mgl_graph_silu_mul(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t gate,
                             uint32_t up) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[gate].dims, sizeof dims);
-  return append(graph, name, dtype, graph->tensors[gate].rank, dims,
-                (mgl_op){.kind = MGL_OP_SILU_MUL, .input_count = 2, .inputs = {gate, up}});
+  return append_like(graph, name, dtype, gate,
+                     (mgl_op){.kind = MGL_OP_SILU_MUL, .input_count = 2, .inputs = {gate, up}});
 }
 
 uint32_t mgl_graph_gelu(mgl_graph *graph, const char *name, mgl_dtype dtype, uint32_t x) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[x].dims, sizeof dims);
-  return append(graph, name, dtype, graph->tensors[x].rank, dims,
-                (mgl_op){.kind = MGL_OP_GELU, .input_count = 1, .inputs = {x}});
+  return append_like(graph, name, dtype, x,
+                     (mgl_op){.kind = MGL_OP_GELU, .input_count = 1, .inputs = {x}});
 }
 
 uint32_t mgl_graph_add(mgl_graph *graph, const char *name, uint32_t x, uint32_t y) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[x].dims, sizeof dims);
-  return append(graph, name, MGL_DTYPE_F32, graph->tensors[x].rank, dims,
-                (mgl_op){.kind = MGL_OP_ADD, .input_count = 2, .inputs = {x, y}});
+  return append_like(graph, name, MGL_DTYPE_F32, x,
+                     (mgl_op){.kind = MGL_OP_ADD, .input_count = 2, .inputs = {x, y}});
 }
 
 uint32_t mgl_graph_route(mgl_graph *graph, const char *name, uint32_t logits, uint32_t bias,

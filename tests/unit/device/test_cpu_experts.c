@@ -27,6 +27,7 @@
 #include "support/temp_folder.h"
 #include "support/write_safetensors.h"
 #include "task/tile.h"
+#include "unit/device/cpu_bed.h"
 
 enum { D = 40, F = 56, VOCABULARY = 64, MOST_TOKENS = 300, MOST_EXPERTS = 512 };
 
@@ -85,32 +86,17 @@ static mgl_graph *make_program(const experts_case *c, mgl_dtype dtype) {
   return graph;
 }
 
-typedef struct bed {
-  mgl_graph *graph;
-  mgl_topology *topology;
-  mgl_team *team;
-  mgl_cpu_weights weights;
-  mgl_cpu_memory *memory;
-  mgl_cpu_program *program;
-  mgl_plan *plan;
-  mgl_dtype dtype;
-} bed;
-
-static void open_bed(bed *b, const experts_case *c, mgl_dtype dtype, mgl_simd simd) {
+static void open_bed(cpu_bed *b, const experts_case *c, mgl_dtype dtype, mgl_simd simd) {
   static const int32_t pages[] = {0};
-  const mgl_plan_limits limits = {
-      .tokens = MOST_TOKENS, .sequences = MOST_TOKENS, .pages_per_sequence = 1, .page_tokens = 16};
-  const mgl_cpu_program_options options = {.simd = simd,
-                                           .largest = {MOST_TOKENS, MOST_TOKENS, MOST_TOKENS}};
-  const mgl_cpu_memory_options memory = {.page_tokens = 16, .page_count = 1, .workers = 2};
-  *b = (bed){.graph = make_program(c, dtype), .dtype = dtype};
-  MUST(mgl_topology_create(&b->topology, &err));
-  MUST(mgl_team_create(b->topology, 2, &b->team, &err));
-  MUST(mgl_cpu_weights_bind(b->graph, NULL, MGL_WEIGHTS_DUMMY, 3, b->team, b->topology, NULL,
-                            &b->weights, &err));
-  MUST(mgl_cpu_memory_create(&b->weights, &memory, b->topology, &b->memory, &err));
-  MUST(mgl_cpu_program_create(b->graph, b->memory, &options, &b->program, &err));
-  MUST(mgl_plan_create(&limits, &b->plan, &err));
+  const cpu_bed_options options = {
+      .threads = 2,
+      .memory = {.page_tokens = 16, .page_count = 1, .workers = 2},
+      .program = {.simd = simd, .largest = {MOST_TOKENS, MOST_TOKENS, MOST_TOKENS}},
+      .limits = {.tokens = MOST_TOKENS,
+                 .sequences = MOST_TOKENS,
+                 .pages_per_sequence = 1,
+                 .page_tokens = 16}};
+  cpu_bed_open(b, make_program(c, dtype), NULL, &options);
   for (uint32_t t = 0; t < c->tokens; t++) {
     const int32_t token = c->same_token ? 5 : (int32_t)(t * 7 % VOCABULARY);
     mgl_plan_add(b->plan, &(mgl_plan_chunk){.tokens = &token,
@@ -121,23 +107,17 @@ static void open_bed(bed *b, const experts_case *c, mgl_dtype dtype, mgl_simd si
   }
 }
 
-static void close_bed(bed *b) {
-  mgl_plan_destroy(b->plan);
-  mgl_cpu_program_destroy(b->program);
-  mgl_cpu_memory_destroy(b->memory);
-  mgl_cpu_weights_release(&b->weights);
-  mgl_team_destroy(b->team);
-  mgl_topology_destroy(b->topology);
-  mgl_graph_destroy(b->graph);
+static mgl_dtype dtype_of(const cpu_bed *b) {
+  return b->graph->tensors[mgl_graph_find(b->graph, "table")].dtype;
 }
 
-static void run(bed *b) {
+static void run(cpu_bed *b) {
   memset(b->memory->activations, 0xff, b->memory->activation_bytes);
   memset(b->memory->scratch, 0xff, b->memory->scratch_bytes * b->memory->options.workers);
   mgl_cpu_eager_run(b->program, b->team, b->plan);
 }
 
-static void *tensor_of(const bed *b, const char *name) {
+static void *tensor_of(const cpu_bed *b, const char *name) {
   uint32_t tensor = mgl_graph_find(b->graph, name);
   assert_true(tensor != MGL_NO_TENSOR);
   return mgl_cpu_program_tensor(b->program, tensor);
@@ -150,12 +130,12 @@ static double element(mgl_dtype dtype, const void *from, size_t at) {
 }
 
 // Row `row` of an expert's matrix [.., K] times x [K], plus its bias.
-static double product(const bed *b, const char *weight, const char *bias, uint32_t expert,
+static double product(const cpu_bed *b, const char *weight, const char *bias, uint32_t expert,
                       uint32_t row, uint32_t rows, const void *x, uint32_t k) {
   const void *const *table = tensor_of(b, weight);
   double sum = bias == NULL ? 0 : (double)((const float *)tensor_of(b, bias))[expert * rows + row];
   for (uint32_t i = 0; i < k; i++) {
-    sum += element(b->dtype, table[expert], (size_t)row * k + i) * element(b->dtype, x, i);
+    sum += element(dtype_of(b), table[expert], (size_t)row * k + i) * element(dtype_of(b), x, i);
   }
   return sum;
 }
@@ -168,14 +148,14 @@ static void expect_near(const experts_case *c, const char *what, uint32_t t, dou
 }
 
 // Of the inner row that the op made, whose rounding it shares, each stage is compared by itself.
-static void check_token(const bed *b, const experts_case *c, uint32_t t) {
-  const size_t bytes = mgl_dtype_bytes(b->dtype);
+static void check_token(const cpu_bed *b, const experts_case *c, uint32_t t) {
+  const size_t bytes = mgl_dtype_bytes(dtype_of(b));
   const float *routes = (const float *)tensor_of(b, "routes") + (size_t)t * c->slots * 2;
   const unsigned char *n = (const unsigned char *)tensor_of(b, "n") + t * D * bytes;
   const unsigned char *h = (const unsigned char *)tensor_of(b, "h") + t * c->slots * F * bytes;
   const float *y = (const float *)tensor_of(b, "y") + (size_t)t * D;
   const float *x = (const float *)tensor_of(b, "keep") + (size_t)t * D;
-  const double step = b->dtype == MGL_DTYPE_BF16 ? 0x1p-8 : 1e-5;
+  const double step = dtype_of(b) == MGL_DTYPE_BF16 ? 0x1p-8 : 1e-5;
   double sums[D];
   for (uint32_t i = 0; i < D; i++) {
     sums[i] = (double)x[i];
@@ -192,7 +172,7 @@ static void check_token(const bed *b, const experts_case *c, uint32_t t) {
         up = fmax(fmin(up, c->limit), -c->limit);
         expected = gate / (1 + exp(-1.702 * gate)) * (up + 1) * weight;
       }
-      expect_near(c, "inner row", t, element(b->dtype, h, (size_t)s * F + f), expected, step);
+      expect_near(c, "inner row", t, element(dtype_of(b), h, (size_t)s * F + f), expected, step);
     }
     for (uint32_t i = 0; i < D; i++) {
       sums[i] += product(b, "l.experts.down", NULL, e, i, D, h + s * F * bytes, F);
@@ -212,13 +192,13 @@ static void results_are_those_of_sums(void **state) {
     for (int simd = MGL_SIMD_SCALAR; simd <= (int)mgl_simd_detected(); simd++) {
       const mgl_dtype dtypes[] = {MGL_DTYPE_BF16, MGL_DTYPE_F32};
       for (int j = 0; j < 2; j++) {
-        bed b;
+        cpu_bed b;
         open_bed(&b, &cases[i], dtypes[j], (mgl_simd)simd);
         run(&b);
         for (uint32_t t = 0; t < cases[i].tokens; t++) {
           check_token(&b, &cases[i], t);
         }
-        close_bed(&b);
+        cpu_bed_close(&b);
       }
     }
   }
@@ -228,7 +208,7 @@ static void results_are_those_of_sums(void **state) {
 static void others_are_not_read(void **state) {
   (void)state;
   const experts_case *c = &cases[5];
-  bed b;
+  cpu_bed b;
   open_bed(&b, c, MGL_DTYPE_BF16, mgl_simd_detected());
   run(&b);
   bool chosen[MOST_EXPERTS] = {false};
@@ -251,17 +231,17 @@ static void others_are_not_read(void **state) {
   assert_true(others > c->experts / 2);
   run(&b);
   assert_memory_equal(expected, tensor_of(&b, "y"), (size_t)c->tokens * D * sizeof *expected);
-  close_bed(&b);
+  cpu_bed_close(&b);
 }
 
 // A step of one token reads its experts only.
 static void bytes_of_a_step(void **state) {
   (void)state;
-  bed b;
+  cpu_bed b;
   open_bed(&b, &cases[5], MGL_DTYPE_BF16, MGL_SIMD_SCALAR);
   const uint64_t expert = UINT64_C(3) * D * F * 2;
   assert_int_equal(b.weights.step_bytes, 512 * D * 2 + 8 * expert);
-  close_bed(&b);
+  cpu_bed_close(&b);
 }
 
 // Rows and reads as the routes say, and the ratios that follow; one iteration after the other.
@@ -271,7 +251,7 @@ static void loads_are_counted(void **state) {
     const experts_case *c = &cases[i];
     uint64_t rows[MOST_EXPERTS] = {0}, reads = 0, largest = 0;
     mgl_expert_loads found;
-    bed b;
+    cpu_bed b;
     open_bed(&b, c, MGL_DTYPE_BF16, MGL_SIMD_SCALAR);
     mgl_cpu_loads_read(&b.memory->loads, &found);
     assert_int_equal(found.mixtures, c->experts > 1 ? 1 : 0);
@@ -296,7 +276,7 @@ static void loads_are_counted(void **state) {
       mgl_cpu_loads_read(&b.memory->loads, &found);
       assert_true(found.runs == 2 && found.reads == 2 * reads);
     }
-    close_bed(&b);
+    cpu_bed_close(&b);
   }
 }
 
@@ -305,7 +285,7 @@ static void dummies_are_routed(void **state) {
   (void)state;
   mgl_expert_loads found[3];
   for (int routing = MGL_ROUTING_UNIFORM; routing <= MGL_ROUTING_ONE; routing++) {
-    bed b;
+    cpu_bed b;
     open_bed(&b, &cases[5], MGL_DTYPE_BF16, MGL_SIMD_SCALAR);
     mgl_cpu_route_dummies(&b.weights, (mgl_routing)routing);
     run(&b);
@@ -314,7 +294,7 @@ static void dummies_are_routed(void **state) {
     for (uint32_t row = 0; routing == MGL_ROUTING_ONE && row < cases[5].tokens * 8; row++) {
       assert_true(routes[2 * row] == (float)(row % 8));
     }
-    close_bed(&b);
+    cpu_bed_close(&b);
   }
   assert_int_equal(found[MGL_ROUTING_ONE].reads, 8);
   assert_true(found[MGL_ROUTING_SKEWED].reads < found[MGL_ROUTING_UNIFORM].reads);

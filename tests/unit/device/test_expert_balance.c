@@ -25,6 +25,7 @@
 #include "graph/graph_text.h"
 #include "support/must.h"
 #include "task/tile.h"
+#include "unit/device/cpu_bed.h"
 
 enum { D = 40, F = 88, VOCABULARY = 64, MOST_TOKENS = 70, MOST_WORKERS = 7, GRAIN = 16 };
 
@@ -101,17 +102,6 @@ static const experts_case cases[] = {
     {"many", 512, 8, false, MGL_ROUTING_UNIFORM},
 };
 
-typedef struct bed {
-  mgl_graph *graph;
-  mgl_task_graph *tasks;
-  mgl_topology *topology;
-  mgl_team *team;
-  mgl_cpu_weights weights;
-  mgl_cpu_memory *memory;
-  mgl_cpu_program *program;
-  mgl_plan *plan;
-} bed;
-
 static mgl_graph *make_program(const experts_case *c, mgl_balance balance) {
   mgl_text text = {0};
   mgl_graph *graph = NULL;
@@ -137,37 +127,24 @@ static mgl_graph *make_program(const experts_case *c, mgl_balance balance) {
   return graph;
 }
 
-static void open_bed(bed *b, const experts_case *c, mgl_balance balance, uint32_t workers) {
+static void open_bed(cpu_bed *b, const experts_case *c, mgl_balance balance, uint32_t workers) {
   const mgl_compile_options compile = {.tokens = MOST_TOKENS, .workers = workers, .verify = true};
-  const mgl_cpu_memory_options memory = {.page_tokens = 16, .page_count = 1, .workers = workers};
-  const mgl_plan_limits limits = {
-      .tokens = MOST_TOKENS, .sequences = MOST_TOKENS, .pages_per_sequence = 1, .page_tokens = 16};
-  *b = (bed){.graph = make_program(c, balance)};
-  MUST(mgl_compile(b->graph, &compile, &b->tasks, NULL, &err));
-  MUST(mgl_topology_create(&b->topology, &err));
-  MUST(mgl_team_create(b->topology, 1, &b->team, &err));
-  MUST(mgl_cpu_weights_bind(b->graph, NULL, MGL_WEIGHTS_DUMMY, 3, b->team, b->topology, NULL,
-                            &b->weights, &err));
+  const cpu_bed_options options = {
+      .threads = 1,
+      .memory = {.page_tokens = 16, .page_count = 1, .workers = workers},
+      .program = {.simd = mgl_simd_detected(), .check_regions = true},
+      .limits = {.tokens = MOST_TOKENS,
+                 .sequences = MOST_TOKENS,
+                 .pages_per_sequence = 1,
+                 .page_tokens = 16}};
+  mgl_graph *graph = make_program(c, balance);
+  mgl_task_graph *tasks = NULL;
+  MUST(mgl_compile(graph, &compile, &tasks, NULL, &err));
+  cpu_bed_open(b, graph, tasks, &options);
   mgl_cpu_route_dummies(&b->weights, c->routing);
-  MUST(mgl_cpu_memory_create(&b->weights, &memory, b->topology, &b->memory, &err));
-  const mgl_cpu_program_options options = {
-      .simd = mgl_simd_detected(), .task_graph = b->tasks, .check_regions = true};
-  MUST(mgl_cpu_program_create(b->graph, b->memory, &options, &b->program, &err));
-  MUST(mgl_plan_create(&limits, &b->plan, &err));
 }
 
-static void close_bed(bed *b) {
-  mgl_plan_destroy(b->plan);
-  mgl_cpu_program_destroy(b->program);
-  mgl_cpu_memory_destroy(b->memory);
-  mgl_cpu_weights_release(&b->weights);
-  mgl_team_destroy(b->team);
-  mgl_topology_destroy(b->topology);
-  mgl_task_graph_destroy(b->tasks);
-  mgl_graph_destroy(b->graph);
-}
-
-static void set_plan(bed *b, const experts_case *c, uint32_t tokens) {
+static void set_plan(cpu_bed *b, const experts_case *c, uint32_t tokens) {
   static const int32_t pages[] = {0};
   mgl_plan_clear(b->plan);
   for (uint32_t t = 0; t < tokens; t++) {
@@ -182,7 +159,7 @@ static void set_plan(bed *b, const experts_case *c, uint32_t tokens) {
 }
 
 // All tasks of one op after the other, those of an op in an order and on workers drawn at random.
-static void run_tasks(const bed *b, uint32_t workers, uint64_t *random) {
+static void run_tasks(const cpu_bed *b, uint32_t workers, uint64_t *random) {
   memset(b->memory->activations, 0xff, b->memory->activation_bytes);
   for (uint32_t op = 0; op < b->graph->op_count; op++) {
     const mgl_task *of[MOST_TOKENS];
@@ -202,7 +179,7 @@ static void run_tasks(const bed *b, uint32_t workers, uint64_t *random) {
   }
 }
 
-static const float *result_of(const bed *b) {
+static const float *result_of(const cpu_bed *b) {
   return mgl_cpu_program_tensor(b->program, mgl_graph_find(b->graph, "y"));
 }
 
@@ -215,7 +192,7 @@ static void every_balance_has_the_same_bits(void **state) {
   for (int balance = MGL_BALANCE_COLUMNS; balance < MGL_BALANCE_COUNT; balance++) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
       for (size_t w = 0; w < sizeof workers / sizeof *workers; w++) {
-        bed b;
+        cpu_bed b;
         open_bed(&b, &cases[i], (mgl_balance)balance, workers[w]);
         for (size_t n = 0; n < sizeof batches / sizeof *batches; n++) {
           // The largest first: the first tokens of all batches are alike.
@@ -230,7 +207,7 @@ static void every_balance_has_the_same_bits(void **state) {
                      mgl_balance_name((uint32_t)balance), cases[i].name, workers[w], tokens);
           }
         }
-        close_bed(&b);
+        cpu_bed_close(&b);
       }
     }
   }
@@ -241,7 +218,7 @@ static void threads_share_as_well(void **state) {
   (void)state;
   float expected[MOST_TOKENS * D];
   for (int balance = MGL_BALANCE_COLUMNS; balance < MGL_BALANCE_COUNT; balance++) {
-    bed b;
+    cpu_bed b;
     mgl_team *team = NULL;
     open_bed(&b, &cases[0], (mgl_balance)balance, 3);
     MUST(mgl_team_create(b.topology, 3, &team, &err));
@@ -261,7 +238,7 @@ static void threads_share_as_well(void **state) {
     }
     mgl_cpu_program_destroy(eager);
     mgl_team_destroy(team);
-    close_bed(&b);
+    cpu_bed_close(&b);
   }
 }
 
@@ -272,7 +249,7 @@ static void threads_share_as_well(void **state) {
 static void the_compiler_knows_balances(void **state) {
   (void)state;
   for (int balance = MGL_BALANCE_COLUMNS; balance < MGL_BALANCE_COUNT; balance++) {
-    bed b;
+    cpu_bed b;
     open_bed(&b, &cases[0], (mgl_balance)balance, 3);
     uint32_t found = 0;
     for (uint32_t i = 0; i < b.tasks->task_count; i++) {
@@ -295,13 +272,13 @@ static void the_compiler_knows_balances(void **state) {
       }
     }
     assert_int_equal(found, 3);
-    close_bed(&b);
+    cpu_bed_close(&b);
   }
 }
 
 // --- what is really written ----------------------------------------------------------------------
 
-static uint32_t op_of(const bed *b, mgl_op_kind kind) {
+static uint32_t op_of(const cpu_bed *b, mgl_op_kind kind) {
   uint32_t op = 0;
   while (b->graph->ops[op].kind != kind) {
     op++;
@@ -310,7 +287,7 @@ static uint32_t op_of(const bed *b, mgl_op_kind kind) {
 }
 
 // All ops up to the gates and ups of experts.
-static void run_until_experts(const bed *b) {
+static void run_until_experts(const cpu_bed *b) {
   for (uint32_t op = 0; op < op_of(b, MGL_OP_EXPERT_GATE_UP); op++) {
     mgl_cpu_task_run(b->program, 0, op, 0,
                      mgl_tile_units(b->graph, &b->graph->ops[op], MOST_TOKENS, 1));
@@ -320,7 +297,7 @@ static void run_until_experts(const bed *b) {
 static void regions_are_checked(void **state) {
   (void)state;
   mgl_error error = {0};
-  bed b;
+  cpu_bed b;
   open_bed(&b, &cases[0], MGL_BALANCE_COLUMNS, 2);
   set_plan(&b, &cases[0], 4);
   const mgl_op *up = &b.graph->ops[op_of(&b, MGL_OP_EXPERT_GATE_UP)];
@@ -352,14 +329,14 @@ static void regions_are_checked(void **state) {
   // Of the next iteration nothing is written.
   set_plan(&b, &cases[0], 4);
   MUST(mgl_cpu_regions_check_write(b.program, up, 16, 48, 3, share, &err));
-  close_bed(&b);
+  cpu_bed_close(&b);
 }
 
 typedef enum planted { NOTHING, OVERLAP, GAP, TOO_EARLY, PLANTED_COUNT } planted;
 
 // In a child: tasks that are not the compiler's. Does not return.
 static void run_planted(mgl_balance balance, planted what) {
-  bed b;
+  cpu_bed b;
   open_bed(&b, &cases[0], balance, 2);
   set_plan(&b, &cases[0], 9);
   run_until_experts(&b);

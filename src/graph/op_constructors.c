@@ -180,29 +180,19 @@ uint32_t mgl_graph_expert_gate_up(mgl_graph *graph, const char *name, mgl_dtype 
 
 uint32_t mgl_graph_expert_down(mgl_graph *graph, const char *name, uint32_t residual, uint32_t x,
                                uint32_t routes, const mgl_expert_weights *weights) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
   mgl_op op = {
       .kind = MGL_OP_EXPERT_DOWN, .input_count = 4, .inputs = {residual, x, routes, weights->down}};
   if (weights->down_bias != MGL_NO_TENSOR) {
     op.inputs[op.input_count++] = weights->down_bias;
   }
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[residual].dims, sizeof dims);
-  return append(graph, name, MGL_DTYPE_F32, graph->tensors[residual].rank, dims, op);
+  return append_like(graph, name, MGL_DTYPE_F32, residual, op);
 }
 
 uint32_t mgl_graph_all_reduce(mgl_graph *graph, const char *name, uint32_t residual, uint32_t part,
                               uint32_t ranks) {
-  if (graph->error.status != MGL_OK) {
-    return MGL_NO_TENSOR;
-  }
   mgl_op op = {.kind = MGL_OP_ALL_REDUCE, .input_count = 2, .inputs = {residual, part}};
   op.attrs[MGL_ATTR_RANKS] = ranks;
-  mgl_dim dims[MGL_GRAPH_MAX_RANK];
-  memcpy(dims, graph->tensors[residual].dims, sizeof dims);
-  return append(graph, name, MGL_DTYPE_F32, graph->tensors[residual].rank, dims, op);
+  return append_like(graph, name, MGL_DTYPE_F32, residual, op);
 }
 
 uint32_t mgl_graph_all_gather(mgl_graph *graph, const char *name, uint32_t part, uint32_t ranks) {

@@ -691,6 +691,30 @@ static void sinks_are_refused_by_name(void **state) {
   assert_null(runner);
 }
 
+static void several_gpus_refuse_codes_and_biases_of_sums(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  mgl_model_folder folder = {.config = config};
+  mgl_cuda_device device = fake_cuda_device();
+  const mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
+  const mgl_build build = {
+      .sequence_tokens = CONTEXT, .weights = MGL_WEIGHTS_DUMMY, .ranks = 2, .cuda = &cuda};
+  mgl_runner *runner = NULL;
+  folder.config.intermediate_size = 256;
+  folder.config.quantization.method = MGL_QUANT_COMPRESSED;
+  folder.config.quantization.drawn = (mgl_form){.dtype = MGL_DTYPE_I8, .group = 32};
+  assert_int_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_ERR_UNSUPPORTED);
+  assert_non_null(strstr(err.text, "2 ranks: "));
+  assert_non_null(strstr(err.text, "weights of codes, or stored in another order, run on one GPU"));
+  folder.config = config;
+  folder.config.family = MGL_FAMILY_LLAMA;
+  folder.config.output_bias = true;
+  assert_int_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_ERR_UNSUPPORTED);
+  assert_non_null(strstr(err.text, "biases behind a sum over the ranks run on one GPU so far"));
+  assert_null(runner);
+  assert_int_equal(fake.live, 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(requests_go_through_a_launch),
@@ -707,6 +731,7 @@ int main(void) {
       cmocka_unit_test(usual_numbers_follow_the_device),
       cmocka_unit_test(a_launch_waits_for_more),
       cmocka_unit_test(sinks_are_refused_by_name),
+      cmocka_unit_test(several_gpus_refuse_codes_and_biases_of_sums),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,19 +112,17 @@ static bool is_value(mgl_dtype dtype) {
   return dtype == MGL_DTYPE_F32 || dtype == MGL_DTYPE_BF16;
 }
 
-static bool has_rows(const mgl_tensor *t, mgl_dim rows) {
-  return t->dims[0].symbol == rows.symbol && t->dims[0].number == rows.number;
-}
-
 static mgl_status check_input(const mgl_custom_op *custom, const mgl_tensor *in, bool first,
                               mgl_dim rows, mgl_error *err) {
   const char *wrong = NULL;
   switch (in->placement) {
     case MGL_PLACE_ACTIVATION:
-      wrong = has_rows(in, rows) ? NULL : "expected as many rows as the result has";
+      wrong = mgl_dim_same(in->dims[0], rows) ? NULL : "expected as many rows as the result has";
       break;
     case MGL_PLACE_INPUT:
-      wrong = has_rows(in, rows) ? NULL : "expected a plan's input with as many rows as the result";
+      wrong = mgl_dim_same(in->dims[0], rows)
+                  ? NULL
+                  : "expected a plan's input with as many rows as the result";
       break;
     case MGL_PLACE_WEIGHT:
       wrong = mgl_dtype_is_code(in->dtype) ? "expected a weight that is not of codes" : NULL;
@@ -142,11 +140,7 @@ static mgl_status check_input(const mgl_custom_op *custom, const mgl_tensor *in,
 }
 
 static bool same_type(const mgl_tensor *a, const mgl_tensor *b) {
-  bool same = a->dtype == b->dtype && a->rank == b->rank;
-  for (uint32_t i = 0; same && i < a->rank; i++) {
-    same = a->dims[i].symbol == b->dims[i].symbol && a->dims[i].number == b->dims[i].number;
-  }
-  return same;
+  return a->dtype == b->dtype && mgl_tensor_same_shape(a, b);
 }
 
 mgl_status mgl_custom_op_check(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out,

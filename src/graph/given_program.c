@@ -5,12 +5,8 @@
 #include "graph/graph_text.h"
 
 static bool same_type(const mgl_tensor *a, const mgl_tensor *b) {
-  bool same = a->placement == b->placement && a->rank == b->rank &&
-              mgl_form_same(mgl_tensor_form(a), mgl_tensor_form(b));
-  for (uint32_t i = 0; same && i < a->rank; i++) {
-    same = a->dims[i].symbol == b->dims[i].symbol && a->dims[i].number == b->dims[i].number;
-  }
-  return same;
+  return a->placement == b->placement && mgl_form_same(mgl_tensor_form(a), mgl_tensor_form(b)) &&
+         mgl_tensor_same_shape(a, b);
 }
 
 static mgl_status check_tensor(const mgl_graph *own, mgl_tensor *tensor, mgl_error *err) {

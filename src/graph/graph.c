@@ -204,6 +204,18 @@ uint64_t mgl_tensor_elements(const mgl_tensor *tensor, const mgl_dim_values *val
   return mgl_dim_value(tensor->dims[0], values) * mgl_tensor_row_elements(tensor);
 }
 
+bool mgl_dim_same(mgl_dim a, mgl_dim b) {
+  return a.symbol == b.symbol && a.number == b.number;
+}
+
+bool mgl_tensor_same_shape(const mgl_tensor *a, const mgl_tensor *b) {
+  bool same = a->rank == b->rank;
+  for (uint32_t i = 0; same && i < a->rank; i++) {
+    same = mgl_dim_same(a->dims[i], b->dims[i]);
+  }
+  return same;
+}
+
 uint64_t mgl_tensor_row_elements(const mgl_tensor *tensor) {
   uint64_t elements = 1;
   for (uint32_t i = 1; i < tensor->rank; i++) {

@@ -213,6 +213,8 @@ uint64_t mgl_dim_value(mgl_dim dim, const mgl_dim_values *values);
 uint64_t mgl_tensor_elements(const mgl_tensor *tensor, const mgl_dim_values *values);
 // mgl_op_input as a tensor; NULL if the op has none of that role.
 const mgl_tensor *mgl_graph_input(const mgl_graph *graph, const mgl_op *op, mgl_role role);
+bool mgl_dim_same(mgl_dim a, mgl_dim b);
+bool mgl_tensor_same_shape(const mgl_tensor *a, const mgl_tensor *b);
 // Elements of all dims but the first.
 uint64_t mgl_tensor_row_elements(const mgl_tensor *tensor);
 mgl_form mgl_tensor_form(const mgl_tensor *tensor);

@@ -29,18 +29,6 @@ static bool is_index(const mgl_tensor *t, mgl_dim_symbol symbol) {
          t->dims[0].symbol == symbol && t->dims[0].number == 0;
 }
 
-static bool same_dim(mgl_dim a, mgl_dim b) {
-  return a.symbol == b.symbol && a.number == b.number;
-}
-
-static bool same_shape(const mgl_tensor *a, const mgl_tensor *b) {
-  bool same = a->rank == b->rank;
-  for (uint32_t i = 0; same && i < a->rank; i++) {
-    same = same_dim(a->dims[i], b->dims[i]);
-  }
-  return same;
-}
-
 // f32 activation of shape [T, heads, HD].
 static bool is_heads(const mgl_tensor *t) {
   return is_act(t) && is_f32(t) && t->rank == 3;
@@ -55,8 +43,8 @@ static const char *check_embed(const mgl_op *op, const mgl_tensor *const *in,
   if (!is_float_weight(in[1]) || in[1]->rank != 2) {
     return "the table must be a weight [V,D]";
   }
-  bool fits = is_f32(out) && out->rank == 2 && same_dim(out->dims[0], in[0]->dims[0]) &&
-              same_dim(out->dims[1], in[1]->dims[1]);
+  bool fits = is_f32(out) && out->rank == 2 && mgl_dim_same(out->dims[0], in[0]->dims[0]) &&
+              mgl_dim_same(out->dims[1], in[1]->dims[1]);
   return fits ? NULL : "the result must be f32[T,D]";
 }
 
@@ -71,7 +59,7 @@ static const char *check_norm(const mgl_tensor *const *in, uint32_t weights, uin
     bool fits = is_float_weight(in[i]) && in[i]->rank == 1 &&
                 (in[i]->dims[0].number == in[0]->dims[in[0]->rank - 1].number ||
                  in[i]->dims[0].number == mgl_tensor_row_elements(in[0])) &&
-                same_dim(in[i]->dims[0], in[1]->dims[0]);
+                mgl_dim_same(in[i]->dims[0], in[1]->dims[0]);
     if (!fits) {
       return "the weight must be as long as the last dim of x, or as a row";
     }
@@ -80,9 +68,9 @@ static const char *check_norm(const mgl_tensor *const *in, uint32_t weights, uin
     return "rows must be an input i32[L], with x of rank 2";
   }
   bool fits = is_act(out) && out->rank == in[0]->rank &&
-              same_dim(out->dims[0], rows != NULL ? rows->dims[0] : in[0]->dims[0]);
+              mgl_dim_same(out->dims[0], rows != NULL ? rows->dims[0] : in[0]->dims[0]);
   for (uint32_t i = 1; fits && i < out->rank; i++) {
-    fits = same_dim(out->dims[i], in[0]->dims[i]);
+    fits = mgl_dim_same(out->dims[i], in[0]->dims[i]);
   }
   return fits ? NULL : "the result must have the shape of x (L rows where rows are given)";
 }
@@ -112,12 +100,12 @@ static const char *check_product(const mgl_tensor *const *in, uint32_t count,
   if (in[0]->dtype == MGL_DTYPE_BF16 && !mgl_dtype_fits_bf16(in[1]->dtype)) {
     return "bf16 activations need a weight of bf16 or codes";
   }
-  if (count == 3 &&
-      (!is_float_weight(in[2]) || in[2]->rank != 1 || !same_dim(in[2]->dims[0], in[1]->dims[0]))) {
+  if (count == 3 && (!is_float_weight(in[2]) || in[2]->rank != 1 ||
+                     !mgl_dim_same(in[2]->dims[0], in[1]->dims[0]))) {
     return "the bias must be a weight [N]";
   }
   bool fits = is_act(out) && is_f32(out) && out->rank >= 2 &&
-              same_dim(out->dims[0], in[0]->dims[0]) &&
+              mgl_dim_same(out->dims[0], in[0]->dims[0]) &&
               mgl_tensor_row_elements(out) == in[1]->dims[0].number;
   return fits ? NULL : "the result must be f32 with the rows of x and N elements a row";
 }
@@ -162,15 +150,15 @@ static const char *check_rope_angles(const mgl_op *op, const mgl_tensor *const *
     }
   }
   bool fits = is_act(out) && is_f32(out) && out->rank == 3 &&
-              same_dim(out->dims[0], in[0]->dims[0]) && same_dim(out->dims[2], MGL_DIM(2)) &&
-              out->dims[1].number <= MGL_MAX_HEAD_DIM / 2;
+              mgl_dim_same(out->dims[0], in[0]->dims[0]) &&
+              mgl_dim_same(out->dims[2], MGL_DIM(2)) && out->dims[1].number <= MGL_MAX_HEAD_DIM / 2;
   return fits ? check_frequencies(op, out->dims[1].number) : "the result must be f32[T,RD/2,2]";
 }
 
 // The angles of heads [T,heads,HD].
 static bool are_angles(const mgl_tensor *angles, const mgl_tensor *heads) {
   return is_act(angles) && is_f32(angles) && angles->rank == 3 &&
-         same_dim(angles->dims[0], heads->dims[0]) && angles->dims[2].number == 2 &&
+         mgl_dim_same(angles->dims[0], heads->dims[0]) && angles->dims[2].number == 2 &&
          (uint64_t)angles->dims[1].number * 2 <= heads->dims[2].number;
 }
 
@@ -183,13 +171,14 @@ static const char *check_rope(const mgl_op *op, const mgl_tensor *const *in,
   if (!are_angles(in[1], in[0])) {
     return "angles must be f32[T,RD/2,2] with RD at most HD";
   }
-  return is_heads(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of x";
+  return is_heads(out) && mgl_tensor_same_shape(out, in[0]) ? NULL
+                                                            : "the result must have the shape of x";
 }
 
 static const char *check_kv_write(const mgl_op *op, const mgl_tensor *const *in,
                                   const mgl_tensor *out) {
   (void)op;
-  if (!is_heads(in[0]) || !is_heads(in[1]) || !same_shape(in[0], in[1])) {
+  if (!is_heads(in[0]) || !is_heads(in[1]) || !mgl_tensor_same_shape(in[0], in[1])) {
     return "k and v must be f32[T,HKV,HD]";
   }
   if (!is_index(in[2], MGL_DIM_TOKENS)) {
@@ -197,7 +186,8 @@ static const char *check_kv_write(const mgl_op *op, const mgl_tensor *const *in,
   }
   bool fits = out->placement == MGL_PLACE_KV && out->rank == 2 &&
               (out->dtype == MGL_DTYPE_BF16 || out->dtype == MGL_DTYPE_F32) &&
-              same_dim(out->dims[0], in[0]->dims[1]) && same_dim(out->dims[1], in[0]->dims[2]);
+              mgl_dim_same(out->dims[0], in[0]->dims[1]) &&
+              mgl_dim_same(out->dims[1], in[0]->dims[2]);
   return fits ? NULL : "the result must be a bf16 or f32 kv tensor [HKV,HD]";
 }
 
@@ -210,7 +200,7 @@ static const char *check_attention(const mgl_op *op, const mgl_tensor *const *in
   if (!is_heads(in[0])) {
     return "q must be f32[T,H,HD]";
   }
-  if (in[1]->placement != MGL_PLACE_KV || !same_dim(in[1]->dims[1], in[0]->dims[2]) ||
+  if (in[1]->placement != MGL_PLACE_KV || !mgl_dim_same(in[1]->dims[1], in[0]->dims[2]) ||
       in[0]->dims[1].number % in[1]->dims[0].number != 0) {
     return "kv must be [HKV,HD] with HKV dividing H";
   }
@@ -220,27 +210,30 @@ static const char *check_attention(const mgl_op *op, const mgl_tensor *const *in
   if (!(op->attrs[MGL_ATTR_SCALE] > 0) || !is_window(op->attrs[MGL_ATTR_WINDOW])) {
     return "scale must be positive, the window a number of tokens, or 0";
   }
-  if (op->input_count == 5 &&
-      (!is_float_weight(in[4]) || in[4]->rank != 1 || !same_dim(in[4]->dims[0], in[0]->dims[1]))) {
+  if (op->input_count == 5 && (!is_float_weight(in[4]) || in[4]->rank != 1 ||
+                               !mgl_dim_same(in[4]->dims[0], in[0]->dims[1]))) {
     return "the sinks must be a weight [H]";
   }
-  return is_act(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of q";
+  return is_act(out) && mgl_tensor_same_shape(out, in[0]) ? NULL
+                                                          : "the result must have the shape of q";
 }
 
 static const char *check_silu_mul(const mgl_op *op, const mgl_tensor *const *in,
                                   const mgl_tensor *out) {
   (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || !is_act(in[1]) || !is_f32(in[1]) ||
-      !same_shape(in[0], in[1])) {
+      !mgl_tensor_same_shape(in[0], in[1])) {
     return "gate and up must be f32 of one shape";
   }
-  return is_act(out) && same_shape(out, in[0]) ? NULL : "the result must have the shape of gate";
+  return is_act(out) && mgl_tensor_same_shape(out, in[0])
+             ? NULL
+             : "the result must have the shape of gate";
 }
 
 static const char *check_gelu(const mgl_op *op, const mgl_tensor *const *in,
                               const mgl_tensor *out) {
   (void)op;
-  return is_act(in[0]) && is_f32(in[0]) && is_act(out) && same_shape(out, in[0])
+  return is_act(in[0]) && is_f32(in[0]) && is_act(out) && mgl_tensor_same_shape(out, in[0])
              ? NULL
              : "x must be an f32 activation, the result one of its shape";
 }
@@ -248,10 +241,10 @@ static const char *check_gelu(const mgl_op *op, const mgl_tensor *const *in,
 static const char *check_add(const mgl_op *op, const mgl_tensor *const *in, const mgl_tensor *out) {
   (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || !is_act(in[1]) || !is_f32(in[1]) ||
-      !same_shape(in[0], in[1])) {
+      !mgl_tensor_same_shape(in[0], in[1])) {
     return "x and y must be f32 of one shape";
   }
-  return is_act(out) && is_f32(out) && same_shape(out, in[0])
+  return is_act(out) && is_f32(out) && mgl_tensor_same_shape(out, in[0])
              ? NULL
              : "the result must be f32 with the shape of x";
 }
@@ -261,7 +254,7 @@ static const char *check_add(const mgl_op *op, const mgl_tensor *const *in, cons
 // x f32[T,D] and norm[D], the first two inputs of all ops that begin with a norm.
 static bool is_normed_input(const mgl_tensor *const *in) {
   return is_act(in[0]) && is_f32(in[0]) && in[0]->rank == 2 && is_float_weight(in[1]) &&
-         in[1]->rank == 1 && same_dim(in[1]->dims[0], in[0]->dims[1]);
+         in[1]->rank == 1 && mgl_dim_same(in[1]->dims[0], in[0]->dims[1]);
 }
 
 // A weight [N,K] whose K is `columns`.
@@ -286,13 +279,13 @@ static const char *check_qkv_proj(const mgl_op *op, const mgl_tensor *const *in,
   }
   for (uint32_t i = 5; i < op->input_count; i++) {
     if (!is_float_weight(in[i]) || in[i]->rank != 1 ||
-        !same_dim(in[i]->dims[0], in[i - 3]->dims[0])) {
+        !mgl_dim_same(in[i]->dims[0], in[i - 3]->dims[0])) {
       return "a bias must be as long as its weight has rows";
     }
   }
-  bool fits = is_heads(out) && same_dim(out->dims[0], in[0]->dims[0]) &&
+  bool fits = is_heads(out) && mgl_dim_same(out->dims[0], in[0]->dims[0]) &&
               mgl_tensor_row_elements(out) == features &&
-              same_dim(in[3]->dims[0], in[4]->dims[0]) &&
+              mgl_dim_same(in[3]->dims[0], in[4]->dims[0]) &&
               in[3]->dims[0].number % out->dims[2].number == 0;
   return fits ? NULL : "the result must be f32[T,H+2*HKV,HD]";
 }
@@ -300,7 +293,7 @@ static const char *check_qkv_proj(const mgl_op *op, const mgl_tensor *const *in,
 static const char *check_attend(const mgl_op *op, const mgl_tensor *const *in,
                                 const mgl_tensor *out) {
   if (!is_heads(in[0]) || in[1]->placement != MGL_PLACE_KV ||
-      !same_dim(in[1]->dims[1], in[0]->dims[2]) ||
+      !mgl_dim_same(in[1]->dims[1], in[0]->dims[2]) ||
       in[0]->dims[1].number <= 2 * in[1]->dims[0].number ||
       (in[0]->dims[1].number - 2 * in[1]->dims[0].number) % in[1]->dims[0].number != 0) {
     return "qkv must be f32[T,H+2*HKV,HD] and kv [HKV,HD], with HKV dividing H";
@@ -319,12 +312,14 @@ static const char *check_attend(const mgl_op *op, const mgl_tensor *const *in,
     return "expected no head norm or two";
   }
   for (uint32_t i = 6; i < op->input_count; i++) {
-    if (!is_float_weight(in[i]) || in[i]->rank != 1 || !same_dim(in[i]->dims[0], in[0]->dims[2])) {
+    if (!is_float_weight(in[i]) || in[i]->rank != 1 ||
+        !mgl_dim_same(in[i]->dims[0], in[0]->dims[2])) {
       return "q_norm and k_norm must be weights [HD]";
     }
   }
   bool fits = op->attrs[MGL_ATTR_SCALE] > 0 && is_act(out) && out->rank == 3 &&
-              same_dim(out->dims[0], in[0]->dims[0]) && same_dim(out->dims[2], in[0]->dims[2]) &&
+              mgl_dim_same(out->dims[0], in[0]->dims[0]) &&
+              mgl_dim_same(out->dims[2], in[0]->dims[2]) &&
               out->dims[1].number == in[0]->dims[1].number - 2 * in[1]->dims[0].number;
   return fits ? NULL : "scale must be positive and the result act[T,H,HD]";
 }
@@ -339,19 +334,20 @@ static const char *check_linear_add(const mgl_op *op, const mgl_tensor *const *i
   if (over != 0 && !(over >= 2 && over <= MGL_MAX_RANKS && over == floor(over))) {
     return "over must be 2 to 8 ranks, or left out";
   }
-  return is_act(in[0]) && same_shape(in[0], out) ? NULL
-                                                 : "the residual must have the result's shape";
+  return is_act(in[0]) && mgl_tensor_same_shape(in[0], out)
+             ? NULL
+             : "the residual must have the result's shape";
 }
 
 static const char *check_gate_up(const mgl_op *op, const mgl_tensor *const *in,
                                  const mgl_tensor *out) {
   (void)op;
   if (!is_normed_input(in) || !is_matrix(in[2], in[0]->dims[1].number) ||
-      !is_matrix(in[3], in[0]->dims[1].number) || !same_shape(in[2], in[3])) {
+      !is_matrix(in[3], in[0]->dims[1].number) || !mgl_tensor_same_shape(in[2], in[3])) {
     return "x must be f32[T,D], norm [D], w_gate and w_up [F,D]";
   }
-  bool fits = is_act(out) && out->rank == 2 && same_dim(out->dims[0], in[0]->dims[0]) &&
-              same_dim(out->dims[1], in[2]->dims[0]);
+  bool fits = is_act(out) && out->rank == 2 && mgl_dim_same(out->dims[0], in[0]->dims[0]) &&
+              mgl_dim_same(out->dims[1], in[2]->dims[0]);
   return fits ? NULL : "the result must be act[T,F]";
 }
 
@@ -363,7 +359,8 @@ static const char *check_logits(const mgl_op *op, const mgl_tensor *const *in,
     return "x must be f32[T,D], norm [D], rows i32[L], w [V,D]";
   }
   bool fits = is_act(out) && is_f32(out) && out->rank == 2 &&
-              same_dim(out->dims[0], in[2]->dims[0]) && same_dim(out->dims[1], in[3]->dims[0]);
+              mgl_dim_same(out->dims[0], in[2]->dims[0]) &&
+              mgl_dim_same(out->dims[1], in[3]->dims[0]);
   return fits ? NULL : "the result must be f32[L,V]";
 }
 
@@ -372,7 +369,7 @@ static const char *check_logits(const mgl_op *op, const mgl_tensor *const *in,
 // i32 activation of rank 1 and that length.
 static bool is_int_vector(const mgl_tensor *t, mgl_dim dim) {
   return t->placement == MGL_PLACE_ACTIVATION && t->dtype == MGL_DTYPE_I32 && t->rank == 1 &&
-         same_dim(t->dims[0], dim);
+         mgl_dim_same(t->dims[0], dim);
 }
 
 static const char *check_next_plan(const mgl_op *op, const mgl_tensor *const *in,
@@ -388,7 +385,7 @@ static const char *check_sample(const mgl_op *op, const mgl_tensor *const *in,
                                 const mgl_tensor *out) {
   (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
-      !same_dim(in[0]->dims[0], MGL_DIM_L)) {
+      !mgl_dim_same(in[0]->dims[0], MGL_DIM_L)) {
     return "logits must be f32[L,V]";
   }
   if (!is_int_vector(in[1], MGL_DIM(1))) {
@@ -410,8 +407,8 @@ static const char *check_route(const mgl_op *op, const mgl_tensor *const *in,
     return "logits must be f32[T,E]";
   }
   const uint32_t experts = in[0]->dims[1].number;
-  if (op->input_count == 2 &&
-      (!is_float_weight(in[1]) || in[1]->rank != 1 || !same_dim(in[1]->dims[0], in[0]->dims[1]))) {
+  if (op->input_count == 2 && (!is_float_weight(in[1]) || in[1]->rank != 1 ||
+                               !mgl_dim_same(in[1]->dims[0], in[0]->dims[1]))) {
     return "the bias must be a weight [E]";
   }
   if (!(a[MGL_ATTR_SCALE] > 0) || !is_number(a[MGL_ATTR_SCORES], MGL_SCORES_COUNT - 1) ||
@@ -419,7 +416,7 @@ static const char *check_route(const mgl_op *op, const mgl_tensor *const *in,
     return "scale must be positive, scores 0, 1 or 2, renormalise 0 or 1";
   }
   bool fits = is_act(out) && is_f32(out) && out->rank == 3 &&
-              same_dim(out->dims[0], in[0]->dims[0]) && out->dims[1].number <= experts &&
+              mgl_dim_same(out->dims[0], in[0]->dims[0]) && out->dims[1].number <= experts &&
               experts <= MGL_MAX_EXPERTS && out->dims[2].number == 2;
   if (!fits) {
     return "the result must be f32[T,S,2] with S at most E, of at most 1024 experts";
@@ -444,7 +441,7 @@ static bool are_experts(const mgl_tensor *w, const mgl_tensor *bias, uint64_t co
 }
 
 static bool are_routes(const mgl_tensor *t, mgl_dim rows) {
-  return is_act(t) && is_f32(t) && t->rank == 3 && same_dim(t->dims[0], rows) &&
+  return is_act(t) && is_f32(t) && t->rank == 3 && mgl_dim_same(t->dims[0], rows) &&
          t->dims[2].number == 2;
 }
 
@@ -458,14 +455,14 @@ static const char wrong_balance[] =
 static const char *check_expert_gate_up(const mgl_op *op, const mgl_tensor *const *in,
                                         const mgl_tensor *out) {
   const bool biased = op->input_count == 6;
-  if (!is_act(in[0]) || in[0]->rank != 2 || !same_dim(in[0]->dims[0], MGL_DIM_T) ||
+  if (!is_act(in[0]) || in[0]->rank != 2 || !mgl_dim_same(in[0]->dims[0], MGL_DIM_T) ||
       !are_routes(in[1], in[0]->dims[0])) {
     return "x must be act[T,D], routes f32[T,S,2]";
   }
   if ((op->input_count != 4 && !biased) ||
       !are_experts(in[2], biased ? in[4] : NULL, in[0]->dims[1].number) ||
       !are_experts(in[3], biased ? in[5] : NULL, in[0]->dims[1].number) ||
-      !same_shape(in[2], in[3])) {
+      !mgl_tensor_same_shape(in[2], in[3])) {
     return "w_gate and w_up must be weights [E,F,D], with biases [E*F] or none";
   }
   if (!takes_experts(in[0], in[2]) || !takes_experts(in[0], in[3])) {
@@ -478,30 +475,30 @@ static const char *check_expert_gate_up(const mgl_op *op, const mgl_tensor *cons
     return wrong_balance;
   }
   bool fits = is_act(out) && out->rank == 2 &&
-              same_dim(out->dims[0], MGL_DIM_T_TIMES(in[1]->dims[1].number)) &&
-              same_dim(out->dims[1], in[2]->dims[1]);
+              mgl_dim_same(out->dims[0], MGL_DIM_T_TIMES(in[1]->dims[1].number)) &&
+              mgl_dim_same(out->dims[1], in[2]->dims[1]);
   return fits ? NULL : "the result must be act[sT,F], S rows a token";
 }
 
 static const char *check_expert_down(const mgl_op *op, const mgl_tensor *const *in,
                                      const mgl_tensor *out) {
   if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
-      !same_dim(in[0]->dims[0], MGL_DIM_T) || !are_routes(in[2], in[0]->dims[0])) {
+      !mgl_dim_same(in[0]->dims[0], MGL_DIM_T) || !are_routes(in[2], in[0]->dims[0])) {
     return "the residual must be f32[T,N], routes f32[T,S,2]";
   }
   if (!is_act(in[1]) || in[1]->rank != 2 ||
-      !same_dim(in[1]->dims[0], MGL_DIM_T_TIMES(in[2]->dims[1].number))) {
+      !mgl_dim_same(in[1]->dims[0], MGL_DIM_T_TIMES(in[2]->dims[1].number))) {
     return "x must be act[sT,F], S rows a token";
   }
   if (!are_experts(in[3], op->input_count == 5 ? in[4] : NULL, in[1]->dims[1].number) ||
-      !same_dim(in[3]->dims[1], in[0]->dims[1]) || !takes_experts(in[1], in[3]) ||
+      !mgl_dim_same(in[3]->dims[1], in[0]->dims[1]) || !takes_experts(in[1], in[3]) ||
       in[2]->dims[1].number > in[3]->dims[0].number) {
     return "w must be a weight [E,N,F] that x fits, with a bias [E*N] or none";
   }
   if (!is_number(op->attrs[MGL_ATTR_BALANCE], MGL_BALANCE_COUNT - 1)) {
     return wrong_balance;
   }
-  return is_act(out) && is_f32(out) && same_shape(out, in[0])
+  return is_act(out) && is_f32(out) && mgl_tensor_same_shape(out, in[0])
              ? NULL
              : "the result must be f32 with the shape of the residual";
 }
@@ -522,8 +519,8 @@ static const char *check_all_reduce(const mgl_op *op, const mgl_tensor *const *i
   if (!is_part(in[1]) || in[0] == in[1]) {
     return "part must be an f32 activation of rank 2, and not the residual or an output";
   }
-  bool fits = is_act(in[0]) && is_f32(in[0]) && same_shape(in[0], in[1]) && is_act(out) &&
-              is_f32(out) && same_shape(out, in[0]);
+  bool fits = is_act(in[0]) && is_f32(in[0]) && mgl_tensor_same_shape(in[0], in[1]) &&
+              is_act(out) && is_f32(out) && mgl_tensor_same_shape(out, in[0]);
   return fits ? check_ranks(op) : "residual and result must be f32 with the shape of part";
 }
 
@@ -534,26 +531,27 @@ static const char *check_all_gather(const mgl_op *op, const mgl_tensor *const *i
   }
   const char *wrong = check_ranks(op);
   bool fits = is_act(out) && is_f32(out) && out->rank == 2 &&
-              same_dim(out->dims[0], in[0]->dims[0]) &&
+              mgl_dim_same(out->dims[0], in[0]->dims[0]) &&
               out->dims[1].number == in[0]->dims[1].number * op->attrs[MGL_ATTR_RANKS];
   return wrong != NULL ? wrong : fits ? NULL : "the result must be f32 with a part for each rank";
 }
 
 // The router's logits, of one token a row.
 static bool are_router_logits(const mgl_tensor *t, const mgl_tensor *w) {
-  return is_act(t) && is_f32(t) && t->rank == 2 && same_dim(t->dims[0], MGL_DIM_T) &&
-         same_dim(t->dims[1], w->dims[0]);
+  return is_act(t) && is_f32(t) && t->rank == 2 && mgl_dim_same(t->dims[0], MGL_DIM_T) &&
+         mgl_dim_same(t->dims[1], w->dims[0]);
 }
 
 static const char *check_router(const mgl_op *op, const mgl_tensor *const *in,
                                 const mgl_tensor *out) {
   (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
-      !same_dim(in[0]->dims[0], MGL_DIM_T) || !is_float_weight(in[1]) || in[1]->rank != 1 ||
-      !same_dim(in[1]->dims[0], in[0]->dims[1])) {
+      !mgl_dim_same(in[0]->dims[0], MGL_DIM_T) || !is_float_weight(in[1]) || in[1]->rank != 1 ||
+      !mgl_dim_same(in[1]->dims[0], in[0]->dims[1])) {
     return "x must be f32[T,D] with a norm [D]";
   }
-  if (!is_float_weight(in[2]) || in[2]->rank != 2 || !same_dim(in[2]->dims[1], in[0]->dims[1])) {
+  if (!is_float_weight(in[2]) || in[2]->rank != 2 ||
+      !mgl_dim_same(in[2]->dims[1], in[0]->dims[1])) {
     return "w must be a weight [E,D]";
   }
   return are_router_logits(out, in[2]) ? NULL : "the result must be f32[T,E]";
@@ -561,18 +559,18 @@ static const char *check_router(const mgl_op *op, const mgl_tensor *const *in,
 
 // Columns of S slots of F each.
 static bool are_slots(const mgl_tensor *t, uint32_t features, uint32_t experts) {
-  return is_act(t) && t->rank == 2 && same_dim(t->dims[0], MGL_DIM_T) &&
+  return is_act(t) && t->rank == 2 && mgl_dim_same(t->dims[0], MGL_DIM_T) &&
          t->dims[1].number % features == 0 && t->dims[1].number / features <= experts;
 }
 
 static const char *check_experts_up(const mgl_op *op, const mgl_tensor *const *in,
                                     const mgl_tensor *out) {
   if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
-      !same_dim(in[0]->dims[0], MGL_DIM_T) || !is_float_weight(in[1]) || in[1]->rank != 1 ||
-      !same_dim(in[1]->dims[0], in[0]->dims[1])) {
+      !mgl_dim_same(in[0]->dims[0], MGL_DIM_T) || !is_float_weight(in[1]) || in[1]->rank != 1 ||
+      !mgl_dim_same(in[1]->dims[0], in[0]->dims[1])) {
     return "x must be f32[T,D] with a norm [D]";
   }
-  if (!are_experts(in[3], NULL, in[0]->dims[1].number) || !same_shape(in[3], in[4]) ||
+  if (!are_experts(in[3], NULL, in[0]->dims[1].number) || !mgl_tensor_same_shape(in[3], in[4]) ||
       !are_router_logits(in[2], in[3])) {
     return "w_gate and w_up must be weights [E,F,D], logits f32[T,E]";
   }
@@ -589,16 +587,17 @@ static const char *check_experts_down(const mgl_op *op, const mgl_tensor *const 
                                       const mgl_tensor *out) {
   (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
-      !same_dim(in[0]->dims[0], MGL_DIM_T)) {
+      !mgl_dim_same(in[0]->dims[0], MGL_DIM_T)) {
     return "the residual must be f32[T,N]";
   }
-  if (!is_float_weight(in[3]) || in[3]->rank != 3 || !same_dim(in[3]->dims[1], in[0]->dims[1]) ||
-      !are_router_logits(in[2], in[3]) ||
+  if (!is_float_weight(in[3]) || in[3]->rank != 3 ||
+      !mgl_dim_same(in[3]->dims[1], in[0]->dims[1]) || !are_router_logits(in[2], in[3]) ||
       !are_slots(in[1], in[3]->dims[2].number, in[3]->dims[0].number)) {
     return "x must be act[T,S*F], w a weight [E,N,F], logits f32[T,E]";
   }
-  return same_shape(in[0], out) && is_act(out) && is_f32(out) ? NULL
-                                                              : "the result must be f32[T,N]";
+  return mgl_tensor_same_shape(in[0], out) && is_act(out) && is_f32(out)
+             ? NULL
+             : "the result must be f32[T,N]";
 }
 
 // mgl_custom_op_check says what is wrong.

@@ -164,13 +164,9 @@ static mgl_status find(const mgl_cpu_memory *memory, const mgl_tensor *tensor, u
                          tensor->name);
   }
   const mgl_tensor *bound = &graph->tensors[*out];
-  bool same = bound->placement == tensor->placement &&
-              mgl_form_same(mgl_tensor_form(bound), mgl_tensor_form(tensor)) &&
-              bound->rank == tensor->rank;
-  for (uint32_t i = 0; same && i < tensor->rank; i++) {
-    same = bound->dims[i].symbol == tensor->dims[i].symbol &&
-           bound->dims[i].number == tensor->dims[i].number;
-  }
+  const bool same = bound->placement == tensor->placement &&
+                    mgl_form_same(mgl_tensor_form(bound), mgl_tensor_form(tensor)) &&
+                    mgl_tensor_same_shape(bound, tensor);
   if (!same) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "tensor \"%s\" of this program has another shape or dtype than the "

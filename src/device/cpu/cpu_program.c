@@ -68,14 +68,15 @@ static mgl_status bind_tensors(mgl_cpu_program *program, mgl_error *err) {
 }
 
 // Debug and sanitized builds check what tiles of experts write.
+#ifdef MGL_CHECK_REGIONS
+enum { ALWAYS_CHECKS = 1 };
+#else
+enum { ALWAYS_CHECKS = 0 };
+#endif
+
 static mgl_status start_check(mgl_cpu_program *program, const mgl_cpu_program_options *options,
                               mgl_error *err) {
-#ifdef MGL_CHECK_REGIONS
-  const bool check = true;
-#else
-  const bool check = options->check_regions;
-#endif
-  return check || options->check_regions
+  return ALWAYS_CHECKS || options->check_regions
              ? mgl_cpu_regions_create(program->graph, program->largest.tokens, &program->regions,
                                       err)
              : MGL_OK;

@@ -133,23 +133,25 @@ static __device__ __forceinline__ uint32_t mgl_bf16_pair_fma(uint32_t a, uint32_
 }
 
 // Operand a of k-step `step` (0 to 3). Every result is exact.
+// zero: the zero points of rows g and g + 8, each twice (mgl_panel_zero); of packings without them,
+// anything.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_decode(const mgl_slice<P> *s, uint32_t magic, int step,
+static __device__ __forceinline__ void mgl_decode(const uint4 (&codes)[mgl_coded<P>::QUADS],
+                                                  uint2 zero, uint32_t magic, int step,
                                                   uint32_t a[4]) {
   if constexpr (mgl_coded<P>::NIBBLES) {
-    const uint4 v = s->v[0];
+    const uint4 v = codes[0];
     const uint32_t word = step == 0 ? v.x : step == 1 ? v.y : step == 2 ? v.z : v.w;
 #pragma unroll
     for (int i = 0; i < 4; i++) {  // 128 + code, less 136, or 136 + zero
       uint32_t less = 0xc308c308u;
       if (mgl_coded<P>::ZEROS) {
-        const uint32_t zero = s->zero[MGL_SLICE_SUMS == 2 ? step / 2 : 0];
-        less = __byte_perm(zero, zero, i % 2 == 0 ? 0x1010 : 0x3232);
+        less = i % 2 == 0 ? zero.x : zero.y;
       }
       a[i] = mgl_bf16_pair_fma((word >> 4 * i & 0x000f000fu) | magic, 0x3f803f80u, less);
     }
   } else {
-    const uint4 v = s->v[step / 2];
+    const uint4 v = codes[step / 2];
     const uint32_t words[2] = {step % 2 == 0 ? v.x : v.z, step % 2 == 0 ? v.y : v.w};
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -190,7 +192,12 @@ static __device__ __forceinline__ void mgl_slice_products(const mgl_slice<P> *s,
 #pragma unroll
   for (int step = 0; step < 4; step++) {
     uint32_t a[4];
-    mgl_decode<P>(s, magic, step, a);
+    uint2 zero = {};
+    if constexpr (mgl_coded<P>::ZEROS) {
+      const uint32_t both = s->zero[MGL_SLICE_SUMS == 2 ? step / 2 : 0];
+      zero = {__byte_perm(both, both, 0x1010), __byte_perm(both, both, 0x3232)};
+    }
+    mgl_decode<P>(s->v, zero, magic, step, a);
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
       const uint4 b = x[tile][step / 2];

@@ -102,21 +102,19 @@ static __device__ __forceinline__ void mgl_wide_decode_column(const mgl_wide_wor
   const uint32_t from = w->stages + stage * MGL_WIDE_STAGE_BYTES +
                         w->warp * (MGL_WIDE_COLUMNS * MGL_WIDE_BLOCK_STAGE_BYTES) +
                         column * (mgl_coded<P>::QUADS * 512) + w->lane * 16;
-  mgl_slice<P> codes;
+  uint4 codes[mgl_coded<P>::QUADS];
 #pragma unroll
   for (int i = 0; i < mgl_coded<P>::QUADS; i++) {
-    codes.v[i] = mgl_load_shared(from + i * 512);
-  }
-  if constexpr (mgl_coded<P>::ZEROS) {
-#pragma unroll
-    for (int i = 0; i < MGL_SLICE_SUMS; i++) {
-      const float2 zero = scales->zero[(4 * in_group + 2 * i) / MGL_FOLD_STEPS];
-      codes.zero[i] = mgl_pack_zeros(zero);
-    }
+    codes[i] = mgl_load_shared(from + i * 512);
   }
 #pragma unroll
   for (int step = 0; step < 4; step++) {
-    mgl_decode<P>(&codes, magic, step, a + 4 * step);
+    uint2 pair = {};
+    if constexpr (mgl_coded<P>::ZEROS) {
+      const float2 zero = scales->zero[(4 * in_group + step) / MGL_FOLD_STEPS];
+      pair = {__float_as_uint(zero.x), __float_as_uint(zero.y)};
+    }
+    mgl_decode<P>(codes, pair, magic, step, a + 4 * step);
   }
 }
 

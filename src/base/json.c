@@ -108,54 +108,59 @@ static bool in_word(char c) {
          c == '+' || c == '.';
 }
 
-uint64_t mgl_json_memory(const char *text, size_t bytes, size_t *out_depth) {
-  uint64_t memory = 0;
-  size_t longest = 0;
+mgl_json_cost mgl_json_count(const char *text, size_t bytes) {
+  mgl_json_cost cost = {0};
+  size_t longest_string = 0;
   size_t depth = 0;
-  *out_depth = 0;
   for (size_t i = 0; i < bytes;) {
     char c = text[i];
     size_t next = i + 1;
     if (c == '"') {
       next = string_end(text, bytes, i);
-      longest = next - i > longest ? next - i : longest;
-      memory += STRING_BYTES + (next - i);
+      longest_string = next - i > longest_string ? next - i : longest_string;
+      cost.memory += STRING_BYTES + (next - i);
     } else if (c == '[' || c == '{') {
       depth++;
-      *out_depth = depth > *out_depth ? depth : *out_depth;
-      memory += c == '{' ? OBJECT_BYTES : ARRAY_BYTES;
+      cost.depth = depth > cost.depth ? depth : cost.depth;
+      cost.memory += c == '{' ? OBJECT_BYTES : ARRAY_BYTES;
     } else if (c == ']' || c == '}') {
       depth -= depth > 0;
     } else if (c == ':') {
-      memory += MEMBER_BYTES;
+      cost.memory += MEMBER_BYTES;
     } else if (c == ',') {
-      memory += ELEMENT_BYTES;
+      cost.memory += ELEMENT_BYTES;
     } else if (in_word(c)) {
-      memory += c == '-' || (c >= '0' && c <= '9') ? NUMBER_BYTES : 0;
+      cost.memory += c == '-' || (c >= '0' && c <= '9') ? NUMBER_BYTES : 0;
       while (next < bytes && in_word(text[next])) {
         next++;
       }
     }
+    cost.longest = next - i > cost.longest ? next - i : cost.longest;
     i = next;
   }
-  return memory + (uint64_t)longest * LEXER_FACTOR;
+  cost.memory += (uint64_t)longest_string * LEXER_FACTOR;
+  return cost;
 }
 
-// Refuses a text that nests too deeply or would take more than the budget.
+// Refuses a text that nests too deeply, has too long a token or would take more than the budget.
 static mgl_status check_cost(const char *text, size_t bytes, const char *where, mgl_error *err) {
-  size_t depth = 0;
-  uint64_t memory = mgl_json_memory(text, bytes, &depth);
+  mgl_json_cost cost = mgl_json_count(text, bytes);
   uint64_t budget = MGL_JSON_BUDGET_BASE_BYTES + (uint64_t)bytes * MGL_JSON_BUDGET_FACTOR;
-  if (depth > MGL_JSON_DEPTH) {
+  if (cost.depth > MGL_JSON_DEPTH) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "%s: JSON nested deeper than %d levels", where,
                          MGL_JSON_DEPTH);
   }
-  if (memory > budget) {
+  if (cost.longest > MGL_JSON_TOKEN_BYTES) {
+    return mgl_error_set(err, MGL_ERR_LIMIT,
+                         "%s: a string or number of %zu bytes in JSON: expected at most %d", where,
+                         cost.longest, MGL_JSON_TOKEN_BYTES);
+  }
+  if (cost.memory > budget) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
                          "%s: the values of this JSON would take %" PRIu64
                          " MiB of memory: expected at most %" PRIu64
                          " MiB (%d MiB, and %d bytes for each of its %zu)",
-                         where, memory >> 20, budget >> 20, MGL_JSON_BUDGET_BASE_BYTES >> 20,
+                         where, cost.memory >> 20, budget >> 20, MGL_JSON_BUDGET_BASE_BYTES >> 20,
                          MGL_JSON_BUDGET_FACTOR, bytes);
   }
   return MGL_OK;

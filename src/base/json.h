@@ -14,13 +14,15 @@
 #include "base/status.h"
 
 // Parses `bytes` of text as one JSON value. Nesting deeper than MGL_JSON_DEPTH, duplicate keys,
-// invalid UTF-8 and trailing bytes are refused. Free with json_decref. `where` names the source.
+// invalid UTF-8, a string or number of more than MGL_JSON_TOKEN_BYTES and trailing bytes are
+// refused. Free with json_decref. `where` names the source.
 // A text whose values would take more memory than the budget is refused before any of it is taken:
 // MGL_JSON_BUDGET_BASE_BYTES, and MGL_JSON_BUDGET_FACTOR for each byte of the text. Tokenizers,
 // safetensors headers, indexes and task graphs take 3 to 18 times their text and "{},{}" 77 times;
 // the base lets small dense files through.
 enum {
   MGL_JSON_DEPTH = 64,
+  MGL_JSON_TOKEN_BYTES = 16 << 20,  // far above any prompt; jansson takes 30 ns a byte
   MGL_JSON_BUDGET_BASE_BYTES = 64 << 20,
   MGL_JSON_BUDGET_FACTOR = 14,
 };
@@ -31,9 +33,14 @@ mgl_status mgl_json_parse(const char *text, size_t bytes, const char *where, jso
 // without having parsed any.
 void mgl_json_prepare(void);
 
-// At least the bytes that parsing the text takes, and less than twice as many where it is large:
-// a count of its values, made in one pass without parsing. *out_depth is its nesting.
-uint64_t mgl_json_memory(const char *text, size_t bytes, size_t *out_depth);
+// What a text will cost, counted in one pass without parsing.
+typedef struct mgl_json_cost {
+  uint64_t
+      memory;      // at least the bytes that parsing takes; less than twice as many for large texts
+  size_t depth;    // of nesting
+  size_t longest;  // bytes of a string, a number or a word
+} mgl_json_cost;
+mgl_json_cost mgl_json_count(const char *text, size_t bytes);
 
 // Reads and parses a file of at most max_bytes.
 mgl_status mgl_json_read(const char *path, size_t max_bytes, json_t **out, mgl_error *err);

@@ -90,7 +90,6 @@ static void test_depth(void **state) {
 // What a text takes is known before, and never less than what jansson then takes.
 static void check_memory(const char *element, size_t count) {
   size_t bytes = strlen(element);
-  size_t depth = 0;
   char *text = malloc(bytes * count + 3);
   assert_non_null(text);
   text[0] = '[';
@@ -98,7 +97,7 @@ static void check_memory(const char *element, size_t count) {
     memcpy(text + 1 + i * bytes, element, bytes);
   }
   memcpy(text + bytes * count, "]", 2);  // in the place of the last comma
-  uint64_t expected = mgl_json_memory(text, strlen(text), &depth);
+  uint64_t expected = mgl_json_count(text, strlen(text)).memory;
   size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
   json_t *root = parse(text);
   uint64_t taken = mallinfo2().uordblks + mallinfo2().hblkhd - before;
@@ -116,7 +115,6 @@ static void check_memory(const char *element, size_t count) {
 
 static void test_memory(void **state) {
   (void)state;
-  size_t depth = 0;
   check_memory("{},", 65537);  // just behind a doubling of the array's table, the dearest place
   check_memory("[],", 65537);
   check_memory("1,", 65537);
@@ -127,12 +125,14 @@ static void test_memory(void **state) {
   check_memory("{\"a\":1},", 65537);
   check_memory("{\"dtype\":\"BF16\",\"shape\":[16,16],\"data_offsets\":[0,512]},", 30000);
   check_memory("{\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"e\":5,\"f\":6,\"g\":7,\"h\":8,\"i\":9},", 9000);
-  assert_true(mgl_json_memory("[true,false,null]", 17, &depth) < 300);
-  assert_int_equal(depth, 1);
+  mgl_json_cost cost = mgl_json_count("[true,false,null]", 17);
+  assert_true(cost.memory < 300);
+  assert_int_equal(cost.depth, 1);
+  assert_int_equal(cost.longest, 5);
   // What ends in the middle is read no further than it goes.
   static const char *const cut[] = {"\"", "\"\\", "[\"a\\\"", "{", "-", "1", "tru", ""};
   for (size_t i = 0; i < sizeof cut / sizeof cut[0]; i++) {
-    (void)mgl_json_memory(cut[i], strlen(cut[i]), &depth);
+    (void)mgl_json_count(cut[i], strlen(cut[i]));
   }
 }
 
@@ -158,6 +158,30 @@ static void test_bomb(void **state) {
   assert_non_null(strstr(err.text, "x.json: the values of this JSON would take 5"));
   assert_null(root);
   assert_int_equal(mgl_alloc_count(), 0);
+  free(text);
+}
+
+// A string or number that no one needs is refused before jansson spends seconds on it.
+static void test_long_tokens(void **state) {
+  (void)state;
+  enum { LONGEST = MGL_JSON_TOKEN_BYTES };
+  char *text = malloc(LONGEST + 8);
+  json_t *root = NULL;
+  mgl_error err = {0};
+  assert_non_null(text);
+  memset(text, 'x', LONGEST + 4);
+  text[0] = '[';
+  text[1] = '"';
+  memcpy(text + LONGEST, "\"]", 2);  // LONGEST bytes with both quotes
+  assert_int_equal(mgl_json_parse(text, LONGEST + 2, "x.json", &root, &err), MGL_OK);
+  json_decref(root);
+  memcpy(text + LONGEST, "x\"]", 3);
+  assert_int_equal(mgl_json_parse(text, LONGEST + 3, "x.json", &root, &err), MGL_ERR_LIMIT);
+  assert_non_null(
+      strstr(err.text, "x.json: a string or number of 16777217 bytes in JSON: expected at most"));
+  assert_null(root);
+  memset(text + 1, '1', LONGEST + 1);
+  assert_int_equal(mgl_json_parse(text, LONGEST + 3, "x.json", &root, &err), MGL_ERR_LIMIT);
   free(text);
 }
 
@@ -298,15 +322,11 @@ static void test_injected_failures(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parse_refused),
-      cmocka_unit_test(test_depth),
-      cmocka_unit_test(test_memory),
-      cmocka_unit_test(test_bomb),
-      cmocka_unit_test(test_parse_uses_bytes),
-      cmocka_unit_test(test_integers),
-      cmocka_unit_test(test_other_types),
-      cmocka_unit_test(test_read),
-      cmocka_unit_test(test_injected_failures),
+      cmocka_unit_test(test_parse_refused), cmocka_unit_test(test_depth),
+      cmocka_unit_test(test_memory),        cmocka_unit_test(test_bomb),
+      cmocka_unit_test(test_long_tokens),   cmocka_unit_test(test_parse_uses_bytes),
+      cmocka_unit_test(test_integers),      cmocka_unit_test(test_other_types),
+      cmocka_unit_test(test_read),          cmocka_unit_test(test_injected_failures),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

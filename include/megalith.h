@@ -119,12 +119,15 @@ typedef enum megalith_weights {
   MEGALITH_WEIGHTS_MAPPED = 0,  // used in place in the safetensors files
   MEGALITH_WEIGHTS_COPIED = 1,  // copied into huge pages; the files may go away afterwards
   MEGALITH_WEIGHTS_DUMMY = 2,   // drawn from dummy_seed; needs no weights on disk (benchmarks)
+  MEGALITH_WEIGHTS_NONE = 3,    // none, on disk neither: for text and tokens; no engine takes it
 } megalith_weights;
 
 typedef struct megalith_model_options {
   size_t size;               // sizeof(megalith_model_options)
   megalith_weights weights;  // on a GPU, mapped and copied are the same
   uint64_t dummy_seed;
+  bool needs_tokenizer;      // a model without one is refused, rather than its texts later
+  bool needs_chat_template;  // the same, and one that Megalith cannot read; needs_tokenizer too
 } megalith_model_options;
 
 // Opens a folder with config.json, safetensors files and, for prompts and outputs that are text,
@@ -151,6 +154,8 @@ typedef struct megalith_model_info {
   const char *const *template_variables;  // [template_variable_count] what the chat template takes
   size_t template_variable_count;         // besides messages and what Megalith sets, such as
                                           // "enable_thinking"
+  uint32_t tokenizer_size;  // ids of its tokens are below this, which may be more or fewer than the
+                            // model's vocab_size; 0: there is no tokenizer
 } megalith_model_info;
 
 // Valid until the model is closed.
@@ -163,13 +168,20 @@ MEGALITH_API const megalith_model_info *megalith_model_describe(const megalith_m
 MEGALITH_API megalith_status megalith_model_tokenize(const megalith_model *model, const char *text,
                                                      size_t bytes, int32_t *ids, size_t capacity,
                                                      size_t *count, megalith_error *error);
-// The text of ids of the vocabulary, without special tokens, in the same way: *bytes becomes its
-// size without the terminating NUL, and as much as fits is written to text[0 .. capacity), always
-// terminated if capacity is not 0.
+// The text of ids of the vocabulary (or of the tokenizer, where that has more), without special
+// tokens, in the same way: *bytes becomes its size without the terminating NUL, and as much as fits
+// is written to text[0 .. capacity), always terminated if capacity is not 0.
 MEGALITH_API megalith_status megalith_model_detokenize(const megalith_model *model,
                                                        const int32_t *ids, size_t count, char *text,
                                                        size_t capacity, size_t *bytes,
                                                        megalith_error *error);
+
+// The same with special tokens, as they are written.
+MEGALITH_API megalith_status megalith_model_detokenize_special(const megalith_model *model,
+                                                               const int32_t *ids, size_t count,
+                                                               char *text, size_t capacity,
+                                                               size_t *bytes,
+                                                               megalith_error *error);
 
 // The text of one id alone, special tokens too, in the same way. It may be part of a character,
 // whose bytes then stand here as U+FFFD.

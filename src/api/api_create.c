@@ -301,6 +301,11 @@ static mgl_status create(megalith_model *model, const megalith_engine_options *g
   megalith_engine_options options;
   MGL_TRY(mgl_api_read_options(given, sizeof options, "megalith_engine_options", &options, err));
   MGL_TRY(check_options(&options, err));
+  if (!model->has_weights) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "engine: expected a model with weights, found one that was opened with "
+                         "MEGALITH_WEIGHTS_NONE");
+  }
   megalith_engine *engine = mgl_alloc_zeroed(1, sizeof *engine);
   hub *h = create_hub();
   if (engine == NULL || h == NULL) {

@@ -89,13 +89,15 @@ static void describe_template(megalith_model *model) {
 
 static void describe(megalith_model *model) {
   const mgl_model_folder *folder = &model->folder;
-  model->info = (megalith_model_info){.family = mgl_family_name(folder->config.family),
-                                      .vocab_size = folder->config.vocab_size,
-                                      .context_tokens = folder->config.context_tokens,
-                                      .has_tokenizer = folder->tokenizer != NULL,
-                                      .has_chat_template = folder->chat_template != NULL,
-                                      .unapplied = folder->generation.unapplied,
-                                      .sampling = &model->sampling};
+  model->info = (megalith_model_info){
+      .family = mgl_family_name(folder->config.family),
+      .vocab_size = folder->config.vocab_size,
+      .context_tokens = folder->config.context_tokens,
+      .has_tokenizer = folder->tokenizer != NULL,
+      .has_chat_template = folder->chat_template != NULL,
+      .unapplied = folder->generation.unapplied,
+      .tokenizer_size = folder->tokenizer == NULL ? 0 : mgl_tokenizer_vocab_size(folder->tokenizer),
+      .sampling = &model->sampling};
   describe_template(model);
   const mgl_generation *generation = &folder->generation;
   model->sampling =
@@ -114,6 +116,7 @@ static mgl_status open_model(const char *path, const megalith_model_options *giv
       [MEGALITH_WEIGHTS_MAPPED] = MGL_WEIGHTS_MAPPED,
       [MEGALITH_WEIGHTS_COPIED] = MGL_WEIGHTS_COPIED,
       [MEGALITH_WEIGHTS_DUMMY] = MGL_WEIGHTS_DUMMY,
+      [MEGALITH_WEIGHTS_NONE] = MGL_WEIGHTS_DUMMY,  // which nothing will draw
   };
   megalith_model_options options;
   MGL_TRY(mgl_api_read_options(given, sizeof options, "megalith_model_options", &options, err));
@@ -121,7 +124,7 @@ static mgl_status open_model(const char *path, const megalith_model_options *giv
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "model: expected a path, found none");
   }
   if ((size_t)options.weights >= sizeof sources / sizeof *sources) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "weights: expected 0 to 2, found %d",
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "weights: expected 0 to 3, found %d",
                          (int)options.weights);
   }
   megalith_model *model = mgl_alloc_zeroed(1, sizeof *model);
@@ -131,7 +134,10 @@ static mgl_status open_model(const char *path, const megalith_model_options *giv
   atomic_init(&model->references, 1);
   model->source = sources[options.weights];
   model->dummy_seed = options.dummy_seed;
+  model->has_weights = options.weights != MEGALITH_WEIGHTS_NONE;
   unsigned needs = MGL_WANT_TEXT;
+  needs |= options.needs_tokenizer ? (unsigned)MGL_NEED_TOKENIZER : 0u;
+  needs |= options.needs_chat_template ? (unsigned)MGL_NEED_CHAT_TEMPLATE : 0u;
   needs |= model->source == MGL_WEIGHTS_DUMMY ? 0u : (unsigned)MGL_NEED_WEIGHTS;
   mgl_status status = mgl_model_folder_open(path, needs, &model->folder, err);
   if (status == MGL_OK) {
@@ -184,15 +190,20 @@ static mgl_status need_tokenizer(const megalith_model *model, mgl_error *err) {
   return MGL_OK;
 }
 
-mgl_status mgl_api_check_ids(const megalith_model *model, const char *what, const int32_t *ids,
-                             size_t count, mgl_error *err) {
+static mgl_status check_below(uint32_t limit, const char *what, const int32_t *ids, size_t count,
+                              mgl_error *err) {
   for (size_t i = 0; i < count; i++) {
-    if (ids[i] < 0 || (uint32_t)ids[i] >= model->info.vocab_size) {
+    if (ids[i] < 0 || (uint32_t)ids[i] >= limit) {
       return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s %zu: expected an id of 0 to %u, found %d",
-                           what, i, model->info.vocab_size - 1, ids[i]);
+                           what, i, limit - 1, ids[i]);
     }
   }
   return MGL_OK;
+}
+
+mgl_status mgl_api_check_ids(const megalith_model *model, const char *what, const int32_t *ids,
+                             size_t count, mgl_error *err) {
+  return check_below(model->info.vocab_size, what, ids, count, err);
 }
 
 static void hand_out_ids(const mgl_token_list *list, int32_t *ids, size_t capacity, size_t *count) {
@@ -254,12 +265,15 @@ void mgl_api_hand_out_text(const mgl_text *all, char *text, size_t capacity, siz
 static megalith_status decode(const megalith_model *model, const int32_t *ids, size_t count,
                               bool skip_special, char *text, size_t capacity, size_t *bytes,
                               megalith_error *error) {
+  const megalith_model_info *info = &model->info;
+  const uint32_t limit =
+      info->vocab_size > info->tokenizer_size ? info->vocab_size : info->tokenizer_size;
   mgl_error err = {0};
   mgl_text all = {0};
   *bytes = 0;
   mgl_status status = need_tokenizer(model, &err);
   if (status == MGL_OK) {
-    status = mgl_api_check_ids(model, "token", ids, count, &err);
+    status = check_below(limit, "token", ids, count, &err);
   }
   if (status == MGL_OK) {
     status = mgl_tokenizer_decode(model->folder.tokenizer, ids, count, skip_special, &all, &err);
@@ -278,6 +292,12 @@ megalith_status megalith_model_detokenize(const megalith_model *model, const int
                                           size_t count, char *text, size_t capacity, size_t *bytes,
                                           megalith_error *error) {
   return decode(model, ids, count, true, text, capacity, bytes, error);
+}
+
+megalith_status megalith_model_detokenize_special(const megalith_model *model, const int32_t *ids,
+                                                  size_t count, char *text, size_t capacity,
+                                                  size_t *bytes, megalith_error *error) {
+  return decode(model, ids, count, false, text, capacity, bytes, error);
 }
 
 megalith_status megalith_model_token_text(const megalith_model *model, int32_t id, char *text,

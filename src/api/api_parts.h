@@ -24,6 +24,7 @@ struct megalith_model {
   mgl_count references;  // the caller's, and one of each engine
   mgl_model_folder folder;
   mgl_weight_source source;
+  bool has_weights;  // else no engine can be created
   uint64_t dummy_seed;
   megalith_model_info info;
   megalith_sampling sampling;  // of generation_config.json

@@ -1,9 +1,10 @@
 #include "app/chat_options.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "text/unicode.h"
+#include "request/json_text.h"
 
 static mgl_status set_variable(json_t *variables, const char *name, json_t *value, mgl_error *err) {
   if (json_object_set_new(variables, name, value) != 0) {
@@ -36,12 +37,15 @@ static mgl_status read_value(const char *text, json_t **out, mgl_error *err) {
   }
   if (*out == NULL) {
     mgl_text valid = {0};
-    mgl_utf8_append_lossy(&valid, text, strlen(text));
-    *out = valid.failed ? NULL : json_stringn(valid.data == NULL ? "" : valid.data, valid.bytes);
+    mgl_json_append_string(&valid, text, strlen(text));
+    status = mgl_text_check(&valid, err);
+    if (status == MGL_OK) {
+      status = mgl_json_parse(valid.data, valid.bytes, "--chat-var", out, err);
+    }
     mgl_text_free(&valid);
+    return status;
   }
-  return *out != NULL ? MGL_OK
-                      : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a chat variable");
+  return MGL_OK;
 }
 
 // NAME=VALUE.
@@ -121,9 +125,33 @@ void mgl_app_chat_free(mgl_app_chat *chat) {
   *chat = (mgl_app_chat){0};
 }
 
-mgl_chat mgl_app_chat_view(const mgl_app_chat *chat) {
-  return (mgl_chat){
-      .tools = chat->tools, .variables = chat->variables, .continues_final = chat->continues_final};
+static mgl_status text_of(const json_t *json, char **out, mgl_error *err) {
+  if (json == NULL) {
+    return MGL_OK;
+  }
+  *out = json_dumps(json, JSON_ENCODE_ANY | JSON_COMPACT);
+  return *out != NULL ? MGL_OK : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a chat");
+}
+
+mgl_status mgl_app_chat_request(const mgl_app_chat *chat, const json_t *messages,
+                                mgl_app_chat_texts *texts, megalith_request_options *options,
+                                mgl_error *err) {
+  *texts = (mgl_app_chat_texts){0};
+  MGL_TRY(text_of(messages, &texts->messages, err));
+  MGL_TRY(text_of(chat->tools, &texts->tools, err));
+  MGL_TRY(text_of(chat->variables, &texts->variables, err));
+  options->messages_json = texts->messages;
+  options->tools_json = texts->tools;
+  options->chat_variables_json = texts->variables;
+  options->continue_final_message = chat->continues_final;
+  return MGL_OK;
+}
+
+void mgl_app_chat_texts_free(mgl_app_chat_texts *texts) {
+  free(texts->messages);  // from jansson
+  free(texts->tools);
+  free(texts->variables);
+  *texts = (mgl_app_chat_texts){0};
 }
 
 // --- the options ---------------------------------------------------------------------------------

@@ -4,10 +4,10 @@
 #define MGL_APP_CHAT_OPTIONS_H
 
 #include <jansson.h>
+#include <megalith.h>
 
 #include "app/options.h"
 #include "base/json.h"
-#include "model/chat.h"
 
 enum { MGL_APP_CHAT_JSON_BYTES = 16 * 1024 * 1024 };  // of a file with messages or tools
 
@@ -29,8 +29,17 @@ mgl_status mgl_app_chat_read(mgl_json_object o, const mgl_app_chat *usual, mgl_a
 bool mgl_app_chat_in(mgl_json_object o);  // whether an object has one of the keys
 void mgl_app_chat_free(mgl_app_chat *chat);
 
-// Everything of a chat but its messages; borrows.
-mgl_chat mgl_app_chat_view(const mgl_app_chat *chat);
+// A chat as texts, for a request.
+typedef struct mgl_app_chat_texts {
+  char *messages, *tools, *variables;  // JSON; NULL: none
+} mgl_app_chat_texts;
+
+// Puts a chat into *options, with messages as JSON unless they are NULL. The texts are what
+// *options borrows: free *texts behind its use, also after a failure.
+mgl_status mgl_app_chat_request(const mgl_app_chat *chat, const json_t *messages,
+                                mgl_app_chat_texts *texts, megalith_request_options *options,
+                                mgl_error *err);
+void mgl_app_chat_texts_free(mgl_app_chat_texts *texts);
 
 extern const mgl_option_group mgl_chat_options;
 

@@ -17,7 +17,7 @@
 typedef struct score {
   const mgl_arguments *arguments;
   mgl_app_model model;
-  mgl_token_list tokens;
+  mgl_ids tokens;
   double *logprobs;  // [tokens.count]; NAN at 0
   mgl_npy npy;       // open with --logits
   mgl_progress progress;
@@ -32,7 +32,11 @@ static mgl_status read_tokens(score *s, mgl_error *err) {
         mgl_tokens_parse(ids, strlen(ids), "--tokens", folder->config.vocab_size, &s->tokens, err));
   } else {
     mgl_encode_options options = {.add_special = true};
-    MGL_TRY(mgl_tokenizer_encode(folder->tokenizer, text, strlen(text), options, &s->tokens, err));
+    mgl_token_list list = {0};
+    mgl_status status =
+        mgl_tokenizer_encode(folder->tokenizer, text, strlen(text), options, &list, err);
+    s->tokens = (mgl_ids){.ids = list.ids, .count = list.count, .capacity = list.capacity};
+    MGL_TRY(status);
   }
   if (s->tokens.count < 1) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected at least 1 token, found none",
@@ -231,7 +235,7 @@ static mgl_status score_command(const mgl_arguments *arguments, mgl_error *err) 
   }
   mgl_npy_close(&s.npy);
   mgl_free(s.logprobs);
-  mgl_token_list_free(&s.tokens);
+  mgl_free(s.tokens.ids);
   mgl_app_model_close(&s.model);
   return status;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "app/client.h"
 #include "app/commands.h"
 #include "app/compile_options.h"
 #include "app/model_options.h"
@@ -27,10 +28,6 @@ typedef struct serving {
   mgl_server *server;
 } serving;
 
-static mgl_status forward(megalith_status status, const megalith_error *error, mgl_error *err) {
-  return status == MEGALITH_OK ? MGL_OK : mgl_error_set(err, (mgl_status)status, "%s", error->text);
-}
-
 static mgl_status open_model(serving *s, mgl_error *err) {
   const char *format = mgl_arguments_text(s->arguments, "load-format", "auto");
   megalith_error error = {0};
@@ -40,7 +37,7 @@ static mgl_status open_model(serving *s, mgl_error *err) {
                                                     : MEGALITH_WEIGHTS_MAPPED;
   MGL_TRY(mgl_app_model_path(s->arguments, &s->path, &s->name, err));
   mgl_status status =
-      forward(megalith_model_open(s->path, &options, &s->model, &error), &error, err);
+      mgl_client_status(megalith_model_open(s->path, &options, &s->model, &error), &error, err);
   if (status != MGL_OK && s->arguments->positional != NULL) {
     mgl_model_path_explain(s->arguments, err);
   }
@@ -95,7 +92,8 @@ static mgl_status create_engine(serving *s, mgl_error *err) {
     status = mgl_text_check(&partitions, err);
   }
   if (status == MGL_OK) {
-    status = forward(megalith_engine_create(s->model, &options, &s->engine, &error), &error, err);
+    status = mgl_client_status(megalith_engine_create(s->model, &options, &s->engine, &error),
+                               &error, err);
   }
   mgl_text_free(&partitions);
   mgl_text_free(&compilation);

@@ -2,36 +2,61 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "app/app_model.h"
 #include "app/chat_options.h"
+#include "app/client.h"
 #include "app/commands.h"
 #include "app/output.h"
 #include "base/alloc.h"
 
-static mgl_status render_plain(const mgl_model_folder *folder, const mgl_arguments *arguments,
-                               mgl_chat chat, mgl_text *out, mgl_error *err) {
-  const mgl_chat_message messages[] = {
+typedef struct rendering {
+  const megalith_model *model;
+  megalith_request_options options;
+} rendering;
+
+static megalith_status get_text(const void *context, char *text, size_t capacity, size_t *bytes,
+                                megalith_error *error) {
+  const rendering *r = context;
+  return megalith_model_render(r->model, &r->options, text, capacity, bytes, error);
+}
+
+// With r->options.messages, or those of JSON.
+static mgl_status render_chat(rendering *r, const mgl_app_chat *chat, const json_t *messages,
+                              mgl_text *out, mgl_error *err) {
+  mgl_app_chat_texts texts;
+  mgl_status status = mgl_app_chat_request(chat, messages, &texts, &r->options, err);
+  if (status == MGL_OK) {
+    status = mgl_client_append(get_text, r, out, err);
+  }
+  mgl_app_chat_texts_free(&texts);
+  return status;
+}
+
+static mgl_status render_plain(rendering *r, const mgl_arguments *arguments,
+                               const mgl_app_chat *chat, mgl_text *out, mgl_error *err) {
+  const megalith_message messages[] = {
       {.role = "system", .content = mgl_arguments_text(arguments, "system", NULL)},
       {.role = "user", .content = mgl_arguments_text(arguments, "prompt", NULL)}};
   size_t first = messages[0].content == NULL ? 1 : 0;
   size_t count = messages[1].content == NULL ? 1 : 2;
-  chat.messages = messages + first;
-  chat.message_count = count - first;
-  return mgl_chat_render(folder, &chat, out, err);
+  r->options.messages = messages + first;
+  r->options.message_count = count - first;
+  return render_chat(r, chat, NULL, out, err);
 }
 
 // An array of messages, or an object that has them, as a line of `megalith run --jsonl`.
-static mgl_status render_json(const mgl_model_folder *folder, const json_t *json, const char *where,
+static mgl_status render_json(rendering *r, const json_t *json, const char *where,
                               const mgl_app_chat *usual, mgl_text *out, mgl_error *err) {
   mgl_json_object o = {.object = json_is_object(json) ? json : NULL, .where = where};
   mgl_app_chat own = {0};
-  mgl_status status = mgl_app_chat_read(o, usual, &own, err);
+  json_t *none = json_array();  // what an object without messages has
+  mgl_status status = none != NULL ? mgl_app_chat_read(o, usual, &own, err)
+                                   : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a chat");
   if (status == MGL_OK) {
-    mgl_chat chat = mgl_app_chat_view(&own);
-    chat.continues_final = chat.continues_final || usual->continues_final;
-    chat.json_messages = json_is_object(json) ? json_object_get(json, "messages") : json;
-    status = mgl_chat_render(folder, &chat, out, err);
+    const json_t *messages = json_is_object(json) ? json_object_get(json, "messages") : json;
+    own.continues_final = own.continues_final || usual->continues_final;
+    status = render_chat(r, &own, messages == NULL ? none : messages, out, err);
   }
+  json_decref(none);
   mgl_app_chat_free(&own);
   return status;
 }
@@ -56,8 +81,9 @@ static mgl_status read_messages(const mgl_arguments *arguments, json_t **out, mg
   return status;
 }
 
-static mgl_status render(const mgl_arguments *arguments, const mgl_model_folder *folder,
+static mgl_status render(const mgl_arguments *arguments, const megalith_model *model,
                          const mgl_app_chat *usual, mgl_text *out, mgl_error *err) {
+  rendering r = {.model = model, .options = {.size = sizeof r.options}};
   bool is_plain = mgl_arguments_has(arguments, "prompt") || mgl_arguments_has(arguments, "system");
   if (is_plain && mgl_arguments_has(arguments, "messages")) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
@@ -65,33 +91,35 @@ static mgl_status render(const mgl_arguments *arguments, const mgl_model_folder 
                          "template --help");
   }
   if (is_plain) {
-    return render_plain(folder, arguments, mgl_app_chat_view(usual), out, err);
+    return render_plain(&r, arguments, usual, out, err);
   }
   json_t *json = NULL;
   MGL_TRY(read_messages(arguments, &json, err));
   const char *where = mgl_arguments_text(arguments, "messages", "standard input");
-  mgl_status status = render_json(folder, json, where, usual, out, err);
+  mgl_status status = render_json(&r, json, where, usual, out, err);
   json_decref(json);
   return status;
 }
 
 static mgl_status template_command(const mgl_arguments *arguments, mgl_error *err) {
-  mgl_app_model model = {0};
+  megalith_model *model = NULL;
+  const megalith_model_options options = {
+      .size = sizeof options, .weights = MEGALITH_WEIGHTS_NONE, .needs_chat_template = true};
   mgl_app_chat chat = {.continues_final = mgl_arguments_has(arguments, "continue")};
   mgl_text output = {0};
   mgl_status status = MGL_OK;
-  if ((status = mgl_app_model_open(arguments, MGL_NEED_CHAT_TEMPLATE, &model, err)) == MGL_OK &&
+  if ((status = mgl_client_open(arguments, &options, &model, err)) == MGL_OK &&
       (status = mgl_app_chat_choose(arguments, &chat, err)) == MGL_OK &&
-      (status = render(arguments, &model.folder, &chat, &output, err)) == MGL_OK) {
+      (status = render(arguments, model, &chat, &output, err)) == MGL_OK) {
     status = mgl_output_text(&output, err);
   }
   mgl_text_free(&output);
   mgl_app_chat_free(&chat);
-  mgl_app_model_close(&model);
+  megalith_model_close(model);
   return status;
 }
 
-static const mgl_option options[] = {
+static const mgl_option template_options[] = {
     {.name = "prompt",
      .short_name = 'p',
      .value_name = "TEXT",
@@ -126,8 +154,8 @@ const mgl_command mgl_command_template = {
         "megalith template --system \"Be brief.\" -p \"Why is the sky blue?\"\n"
         "megalith template path/to/Qwen3-0.6B -p Hello --chat-var enable_thinking=false\n"
         "megalith template path/to/model --messages chat.json --tools tools.json",
-    .options = options,
-    .option_count = sizeof options / sizeof *options,
+    .options = template_options,
+    .option_count = sizeof template_options / sizeof *template_options,
     .groups = groups,
     .run = template_command,
 };

@@ -223,6 +223,7 @@ static mgl_status run_test(op_test *t, mgl_error *err) {
   t->options.tokens = (uint32_t)mgl_arguments_u64(t->arguments, "tokens", 1);
   t->options.context = (uint32_t)mgl_arguments_u64(t->arguments, "context", 0);
   t->options.seed = mgl_arguments_u64(t->arguments, "seed", 1);
+  t->options.mode = mgl_app_mode(t->arguments);
   t->options.tolerance = mgl_arguments_real(t->arguments, "tolerance", -1);
   mgl_build build = mgl_op_test_build(&t->options);
   build.plain = mgl_arguments_has(t->arguments, "no-fuse");
@@ -295,6 +296,12 @@ static const mgl_option options[] = {
     {.name = "no-fuse",
      .type = MGL_OPTION_FLAG,
      .help = "the ops as the model has them, without fusing any (CPU)"},
+    {.name = "mode",
+     .value_name = "MODE",
+     .type = MGL_OPTION_CHOICE,
+     .choices = mgl_mode_choice,
+     .help = "mega: as tasks, on a GPU those of up to 16 tokens or of more; eager: the ops as the "
+             "model has them, one by one (CPU); others say why they cannot [mega]"},
     {.name = "tolerance",
      .value_name = "X",
      .type = MGL_OPTION_REAL,
@@ -312,7 +319,8 @@ const mgl_command mgl_command_test = {
     .positional = "MODEL",
     .second = "FROM..TO",
     .description =
-        "Runs ops FROM to TO of a model as mode mega does, the others left out, and compares what\n"
+        "Runs ops FROM to TO of a model as mode mega or eager does, the others left out, and "
+        "compares what\n"
         "leaves the range with a scalar interpreter of the unfused ops. An op is a number or a\n"
         "name, as megalith graph and --list print them; OP alone is one op, FROM.. goes to the\n"
         "last, without a range all run. The exit status is 1 where an output differs by more than\n"

@@ -1,7 +1,7 @@
 // megalith tokenize: text to token ids and back, as a filter.
 #include <string.h>
 
-#include "app/app_model.h"
+#include "app/client.h"
 #include "app/commands.h"
 #include "app/output.h"
 #include "app/token_input.h"
@@ -10,38 +10,78 @@
 // Ids are digits and commas: at most eight bytes for a byte of the longest text.
 enum { MAX_IDS_BYTES = 1 << 30 };
 
-static mgl_status encode(const mgl_arguments *arguments, const mgl_tokenizer *tokenizer,
+// A text has at most as many ids as bytes, and a few in front.
+enum { IDS_IN_FRONT = 64 };
+
+static mgl_status get_ids(const megalith_model *model, const megalith_request_options *options,
+                          mgl_ids *out, mgl_error *err) {
+  megalith_error error = {0};
+  mgl_status status = MGL_OK;
+  out->count = options->text_bytes + IDS_IN_FRONT;
+  while (status == MGL_OK && out->count > out->capacity) {
+    out->capacity = out->count;
+    mgl_free(out->ids);
+    out->ids = mgl_alloc(out->capacity * sizeof *out->ids);
+    status = out->ids == NULL
+                 ? mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu token ids", out->count)
+                 : mgl_client_status(megalith_model_encode(model, options, out->ids, out->capacity,
+                                                           &out->count, &error),
+                                     &error, err);
+  }
+  return status;
+}
+
+static mgl_status encode(const mgl_arguments *arguments, const megalith_model *model,
                          const mgl_text *input, mgl_text *out, mgl_error *err) {
-  mgl_token_list tokens = {0};
-  mgl_encode_options options = {.add_special = !mgl_arguments_has(arguments, "no-special"),
-                                .plain_special = mgl_arguments_has(arguments, "plain")};
-  const char *text = input->data == NULL ? "" : input->data;
-  mgl_status status = mgl_tokenizer_encode(tokenizer, text, input->bytes, options, &tokens, err);
+  mgl_ids tokens = {0};
+  const megalith_request_options options = {
+      .size = sizeof options,
+      .text = input->data == NULL ? "" : input->data,
+      .text_bytes = input->bytes,
+      .without_special = mgl_arguments_has(arguments, "no-special"),
+      .plain_special = mgl_arguments_has(arguments, "plain")};
+  mgl_status status = get_ids(model, &options, &tokens, err);
   mgl_text_append_string(out, "[");
   for (size_t i = 0; i < tokens.count; i++) {
     mgl_text_format(out, "%s%d", i == 0 ? "" : ", ", tokens.ids[i]);
   }
   mgl_text_append_string(out, "]\n");
-  mgl_token_list_free(&tokens);
+  mgl_free(tokens.ids);
   return status;
 }
 
-static mgl_status decode(const mgl_arguments *arguments, const mgl_tokenizer *tokenizer,
+typedef struct decoding {
+  const megalith_model *model;
+  const mgl_ids *tokens;
+  bool skip_special;
+} decoding;
+
+static megalith_status get_text(const void *context, char *text, size_t capacity, size_t *bytes,
+                                megalith_error *error) {
+  const decoding *d = context;
+  return (d->skip_special ? megalith_model_detokenize : megalith_model_detokenize_special)(
+      d->model, d->tokens->ids, d->tokens->count, text, capacity, bytes, error);
+}
+
+static mgl_status decode(const mgl_arguments *arguments, const megalith_model *model,
                          const mgl_text *input, mgl_text *out, mgl_error *err) {
-  mgl_token_list tokens = {0};
+  mgl_ids tokens = {0};
+  const decoding d = {model, &tokens, mgl_arguments_has(arguments, "no-special")};
   const char *text = input->data == NULL ? "" : input->data;
-  mgl_status status = mgl_tokens_parse(text, input->bytes, "standard input",
-                                       mgl_tokenizer_vocab_size(tokenizer), &tokens, err);
+  mgl_status status =
+      mgl_tokens_parse(text, input->bytes, "standard input",
+                       megalith_model_describe(model)->tokenizer_size, &tokens, err);
   if (status == MGL_OK) {
-    status = mgl_tokenizer_decode(tokenizer, tokens.ids, tokens.count,
-                                  mgl_arguments_has(arguments, "no-special"), out, err);
+    status = mgl_client_append(get_text, &d, out, err);
   }
-  mgl_token_list_free(&tokens);
+  mgl_free(tokens.ids);
   return status;
 }
 
 static mgl_status tokenize_command(const mgl_arguments *arguments, mgl_error *err) {
-  mgl_app_model model = {0};
+  megalith_model *model = NULL;
+  const megalith_model_options options = {
+      .size = sizeof options, .weights = MEGALITH_WEIGHTS_NONE, .needs_tokenizer = true};
   mgl_text input = {0};
   mgl_text output = {0};
   bool decodes = mgl_arguments_has(arguments, "decode");
@@ -51,20 +91,19 @@ static mgl_status tokenize_command(const mgl_arguments *arguments, mgl_error *er
                          "--plain is for encoding, found --decode too: see megalith tokenize "
                          "--help");
   }
-  if ((status = mgl_app_model_open(arguments, MGL_NEED_TOKENIZER, &model, err)) == MGL_OK &&
-      (status = mgl_input_read(decodes ? MAX_IDS_BYTES : MGL_TOKENIZER_MAX_TEXT_BYTES, &input,
-                               err)) == MGL_OK &&
-      (status = (decodes ? decode : encode)(arguments, model.folder.tokenizer, &input, &output,
-                                            err)) == MGL_OK) {
+  if ((status = mgl_client_open(arguments, &options, &model, err)) == MGL_OK &&
+      (status = mgl_input_read(decodes ? MAX_IDS_BYTES : MEGALITH_MAX_PROMPT_BYTES, &input, err)) ==
+          MGL_OK &&
+      (status = (decodes ? decode : encode)(arguments, model, &input, &output, err)) == MGL_OK) {
     status = mgl_output_text(&output, err);
   }
   mgl_text_free(&input);
   mgl_text_free(&output);
-  mgl_app_model_close(&model);
+  megalith_model_close(model);
   return status;
 }
 
-static const mgl_option options[] = {
+static const mgl_option tokenize_options[] = {
     {.name = "decode",
      .short_name = 'd',
      .type = MGL_OPTION_FLAG,
@@ -88,7 +127,7 @@ const mgl_command mgl_command_tokenize = {
     .examples =
         "echo -n \"Once upon a time\" | megalith tokenize\n"
         "echo \"[12, 34]\" | megalith tokenize --decode",
-    .options = options,
-    .option_count = sizeof options / sizeof *options,
+    .options = tokenize_options,
+    .option_count = sizeof tokenize_options / sizeof *tokenize_options,
     .run = tokenize_command,
 };

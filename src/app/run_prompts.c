@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "model/chat.h"
 
 enum { DEFAULT_MAX_TOKENS = 256 };
 
@@ -33,6 +34,12 @@ typedef struct written_prompt {
   size_t bytes;
   mgl_chat chat;  // of messages; of a text too, where texts are messages
 } written_prompt;
+
+// Everything of a chat but its messages; borrows.
+static mgl_chat chat_view(const mgl_app_chat *chat) {
+  return (mgl_chat){
+      .tools = chat->tools, .variables = chat->variables, .continues_final = chat->continues_final};
+}
 
 // --- encoding ------------------------------------------------------------------------------------
 
@@ -339,7 +346,7 @@ static mgl_status read_prompt(const collector *c, mgl_json_object o, mgl_prompt 
   if (status == MGL_OK) {
     written_prompt written = {.text = json_string_value(text),
                               .bytes = json_string_length(text),
-                              .chat = mgl_app_chat_view(&own)};
+                              .chat = chat_view(&own)};
     written.chat.json_messages = messages;
     status = encode(c, &written, &prompt->tokens, err);
   }
@@ -388,7 +395,7 @@ static mgl_status read_json_line(const collector *c, const char *text, size_t by
 
 static mgl_status read_text(const collector *c, const char *text, size_t bytes, mgl_prompt *prompt,
                             mgl_error *err) {
-  written_prompt written = {.text = text, .bytes = bytes, .chat = mgl_app_chat_view(&c->chat)};
+  written_prompt written = {.text = text, .bytes = bytes, .chat = chat_view(&c->chat)};
   MGL_TRY(encode(c, &written, &prompt->tokens, err));
   MGL_TRY(limit_tokens(c, 0, prompt, err));
   limit_least(c, false, prompt);

@@ -40,7 +40,7 @@ static mgl_status unexpected(const reader *r, const char *expected, mgl_error *e
                        r->where, expected, (int)shown, r->text + r->at, r->at);
 }
 
-static mgl_status parse_id(reader *r, uint32_t vocab_size, mgl_token_list *out, mgl_error *err) {
+static mgl_status parse_id(reader *r, uint32_t vocab_size, mgl_ids *out, mgl_error *err) {
   if (r->at == r->bytes || !is_digit(r->text[r->at])) {
     return unexpected(r, "a token id", err);
   }
@@ -63,7 +63,7 @@ static mgl_status parse_id(reader *r, uint32_t vocab_size, mgl_token_list *out, 
 }
 
 mgl_status mgl_tokens_parse(const char *text, size_t bytes, const char *where, uint32_t vocab_size,
-                            mgl_token_list *out, mgl_error *err) {
+                            mgl_ids *out, mgl_error *err) {
   reader r = {.text = text, .bytes = bytes, .where = where};
   skip_blanks(&r);
   bool is_array = r.at < r.bytes && r.text[r.at] == '[';

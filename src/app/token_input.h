@@ -6,11 +6,15 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "text/tokenizer.h"
+
+typedef struct mgl_ids {
+  int32_t *ids;  // [count], freed with mgl_free
+  size_t count, capacity;
+} mgl_ids;
 
 // Appends the ids of `text` to *out. Each must be in [0, vocab_size). `where` names the source in
 // messages ("--tokens").
 mgl_status mgl_tokens_parse(const char *text, size_t bytes, const char *where, uint32_t vocab_size,
-                            mgl_token_list *out, mgl_error *err);
+                            mgl_ids *out, mgl_error *err);
 
 #endif

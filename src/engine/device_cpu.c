@@ -1,6 +1,7 @@
 // The CPU as a device: a team, weights and KV in memory, all modes.
 #include <assert.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/cache_folder.h"
@@ -39,6 +40,9 @@ typedef struct cpu_model {
   mgl_ranks *ranks;          // NULL: there is one
   mgl_mega_mode *mega;       // NULL until mode mega is first used
   mgl_piece_mode *pieces;    // NULL until a mode between these two is
+  // Where parts of an iteration are looked at: the mode, and of mode eager the ops that run.
+  mgl_mode looked;
+  uint32_t first, last;
   char note[MGL_SIZES_NOTE_BYTES];
 } cpu_model;
 
@@ -49,6 +53,7 @@ static mgl_status cpu_open(const mgl_build *build, void **out, mgl_error *err) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a model runner");
   }
   *out = m;
+  m->looked = MGL_MODE_MEGA;
   return mgl_topology_create(&m->topology, err);
 }
 
@@ -313,6 +318,17 @@ static mgl_status cpu_prepare(void *model, mgl_mode mode, mgl_error *err) {
 
 // --- using it ------------------------------------------------------------------------------------
 
+// Of parts of an iteration in mode eager: whether the logits are among them.
+static bool makes_logits(const cpu_model *m) {
+  const mgl_graph *program = m->program->graph;
+  const uint32_t logits = mgl_graph_find(program, "logits");
+  bool found = !m->job.build->look || m->looked != MGL_MODE_EAGER;
+  for (uint32_t i = m->first; i <= m->last && !found; i++) {
+    found = program->ops[i].output == logits;
+  }
+  return found;
+}
+
 static mgl_status cpu_run_plans(void *model, mgl_mode mode, mgl_next_plan_callback *next,
                                 void *context, mgl_error *err) {
   cpu_model *m = model;
@@ -330,10 +346,15 @@ static mgl_status cpu_run_plans(void *model, mgl_mode mode, mgl_next_plan_callba
   while (plan != NULL) {
     if (c != NULL && c->check_numbers) {
       MGL_TRY(mgl_cpu_eager_run_checked(m->program, m->team, plan, err));
+    } else if (m->job.build->look && m->looked == MGL_MODE_EAGER) {
+      mgl_cpu_eager_run_ops(m->program, m->team, plan, m->first, m->last);
     } else {
       mgl_cpu_eager_run(m->program, m->team, plan);
     }
-    mgl_logits logits = mgl_logits_of(m->program);
+    mgl_logits logits = {0};
+    if (makes_logits(m)) {
+      logits = mgl_logits_of(m->program);
+    }
     plan = next(context, &logits);
   }
   return MGL_OK;
@@ -377,32 +398,56 @@ static void cpu_describe(const void *model, mgl_device_info *out) {
 
 // --- looking at parts of an iteration ------------------------------------------------------------
 
+static mgl_status cpu_take_mode(void *model, mgl_mode mode, mgl_error *err) {
+  cpu_model *m = model;
+  if (mode != MGL_MODE_MEGA && mode != MGL_MODE_EAGER) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "parts of an iteration: expected mode mega or eager on the CPU, found %s, "
+                         "whose pieces run whole",
+                         mgl_mode_name(mode));
+  }
+  m->looked = mode;
+  m->first = 0;
+  m->last = (uint32_t)m->program->graph->op_count - 1;
+  return MGL_OK;
+}
+
 static const mgl_graph *cpu_program(const void *model) {
-  return mgl_mega_mode_program(((const cpu_model *)model)->mega);
+  const cpu_model *m = model;
+  return m->looked == MGL_MODE_EAGER ? m->program->graph : mgl_mega_mode_program(m->mega);
 }
 
 static mgl_status cpu_choose(void *model, uint32_t first, uint32_t last, mgl_error *err) {
+  cpu_model *m = model;
   (void)err;
-  mgl_mega_mode_choose(((cpu_model *)model)->mega, first, last);
+  m->first = first;
+  m->last = last;
+  if (m->looked == MGL_MODE_EAGER) {
+    memset(m->memory->activations, 0xff, m->memory->activation_bytes);  // NaN
+  } else {
+    mgl_mega_mode_choose(m->mega, first, last);
+  }
   return MGL_OK;
+}
+
+// What the mode runs for so many tokens.
+static mgl_cpu_program *looked_at(const cpu_model *m, uint32_t tokens) {
+  return m->looked == MGL_MODE_EAGER ? m->program : mgl_mega_mode_binding(m->mega, tokens);
 }
 
 static mgl_status cpu_write(void *model, uint32_t tokens, const char *name, const float *values,
                             size_t count, mgl_error *err) {
-  return mgl_cpu_write_activation(mgl_mega_mode_binding(((cpu_model *)model)->mega, tokens), name,
-                                  values, count, err);
+  return mgl_cpu_write_activation(looked_at(model, tokens), name, values, count, err);
 }
 
 static mgl_status cpu_read(void *model, uint32_t tokens, const char *name, float *out, size_t count,
                            mgl_error *err) {
-  return mgl_cpu_read_activation(mgl_mega_mode_binding(((cpu_model *)model)->mega, tokens), name,
-                                 out, count, err);
+  return mgl_cpu_read_activation(looked_at(model, tokens), name, out, count, err);
 }
 
 static mgl_status cpu_read_rank(void *model, uint32_t rank, uint32_t tokens, const char *name,
                                 float *out, size_t count, mgl_error *err) {
-  return mgl_cpu_read_rank(mgl_mega_mode_binding(((cpu_model *)model)->mega, tokens), rank, name,
-                           out, count, err);
+  return mgl_cpu_read_rank(looked_at(model, tokens), rank, name, out, count, err);
 }
 
 static mgl_status cpu_write_kv(void *model, const char *name, uint32_t page, const float *k,
@@ -431,7 +476,8 @@ const mgl_device_table mgl_cpu_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                         .expert_loads = cpu_expert_loads,
                                         .trace = cpu_trace,
                                         .describe = cpu_describe,
-                                        .look = {.program = cpu_program,
+                                        .look = {.take_mode = cpu_take_mode,
+                                                 .program = cpu_program,
                                                  .choose = cpu_choose,
                                                  .write = cpu_write,
                                                  .read = cpu_read,

@@ -245,6 +245,18 @@ static uint32_t graph_of(uint32_t tokens) {
   return graph;
 }
 
+static mgl_status cuda_take_mode(void *model, mgl_mode mode, mgl_error *err) {
+  (void)model;
+  if (mode != MGL_MODE_MEGA) {
+    return mgl_error_set(
+        err, MGL_ERR_UNSUPPORTED,
+        "parts of an iteration: expected mode mega on a GPU, found %s, whose "
+        "kernels run whole; its ops of up to 16 tokens and of more are other tasks",
+        mgl_mode_name(mode));
+  }
+  return MGL_OK;
+}
+
 static const mgl_graph *cuda_fused(const void *model) {
   return mgl_cuda_program_fused(((const cuda_model *)model)->program);
 }
@@ -293,7 +305,8 @@ const mgl_device_table mgl_cuda_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MG
                                          .read_ceiling = cuda_read_ceiling,
                                          .trace = cuda_trace,
                                          .describe = cuda_describe,
-                                         .look = {.program = cuda_fused,
+                                         .look = {.take_mode = cuda_take_mode,
+                                                  .program = cuda_fused,
                                                   .choose = cuda_choose,
                                                   .write = cuda_write,
                                                   .read = cuda_read,

@@ -60,11 +60,13 @@ typedef struct mgl_device_info {
   mgl_launch_counts launches;
 } mgl_device_info;
 
-// Running parts of an iteration in mode mega and looking at what they make, for tests of single ops
-// (op_test.h). The build must have asked for it (mgl_build.look), and the mode be prepared. Values
+// Running parts of an iteration and looking at what they make, for tests of single ops (op_test.h).
+// The build must have asked for it (mgl_build.look), and the mode be prepared. Values
 // are f32 here, whatever is stored; an activation is that of the graph for so many tokens.
 typedef struct mgl_device_look {
-  const mgl_graph *(*program)(const void *model);  // whose ops are chosen: the device's fused one
+  // The mode that is looked at from now on, mega before; MGL_ERR_UNSUPPORTED says which can be.
+  mgl_status (*take_mode)(void *model, mgl_mode mode, mgl_error *err);
+  const mgl_graph *(*program)(const void *model);  // whose ops are chosen: as the mode runs them
   // From now on only ops [first, last] compute. Activations become NaN.
   mgl_status (*choose)(void *model, uint32_t first, uint32_t last, mgl_error *err);
   mgl_status (*write)(void *model, uint32_t tokens, const char *name, const float *values,

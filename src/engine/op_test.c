@@ -491,7 +491,7 @@ mgl_status mgl_op_test_run(mgl_op_test *t, uint32_t first, uint32_t last, const 
   MGL_TRY(enter_all(t, first, last, err));
   MGL_TRY(enter_caches(t, first, last, err));
   MGL_TRY(run_reference(t, err));
-  MGL_TRY(mgl_runner_run(t->runner, MGL_MODE_MEGA, t->plan, &logits, err));
+  MGL_TRY(mgl_runner_run(t->runner, t->options.mode, t->plan, &logits, err));
   for (uint32_t i = 0; i < t->result_count; i++) {
     MGL_TRY(read_device(t, &t->results[i], err));
     judge(t, &t->results[i]);
@@ -578,8 +578,11 @@ mgl_status mgl_op_test_create(mgl_runner *runner, const mgl_model_folder *folder
   t->model = mgl_runner_model(runner);
   t->options = *options;
   t->canonical = mgl_runner_program(runner);
-  mgl_status status = mgl_runner_prepare(runner, MGL_MODE_MEGA, err);
-  if (status == MGL_OK && !build->plain) {
+  mgl_status status = t->look->take_mode(t->model, options->mode, err);
+  if (status == MGL_OK) {
+    status = mgl_runner_prepare(runner, options->mode, err);
+  }
+  if (status == MGL_OK && !build->plain && options->mode == MGL_MODE_MEGA) {
     status = mgl_fuse_ops(t->canonical, &t->fused, err);
   }
   if (status == MGL_OK) {

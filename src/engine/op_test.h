@@ -1,6 +1,6 @@
 // Testing a range of a model's ops through the whole pipeline: the model's own task graphs, events,
 // places and launch, as mode mega has them, in which the tasks of ops outside of the range wait, do
-// nothing and trigger. The range gets its inputs, everything else begins as NaN; what leaves the
+// nothing and trigger; or as mode eager has them. The range gets its inputs, everything else begins as NaN; what leaves the
 // range, and the K and V that it writes, is compared with the scalar reference interpreter
 // (device/cpu/cpu_reference.h), which runs the ops as the model has them.
 //
@@ -30,6 +30,8 @@ typedef struct mgl_op_test_options {
   uint64_t seed;                   // of what is not given
   const mgl_op_test_value *given;  // [given_count]
   uint32_t given_count;
+  mgl_mode mode;     // mega: fused ops as tasks (of up to 16 tokens and of more on a GPU: other
+                     // ones); eager: the ops as the model has them, one by one, on the CPU
   double tolerance;  // the largest error that passes; negative: what the reference's moves say
 } mgl_op_test_options;
 
@@ -63,7 +65,7 @@ mgl_status mgl_op_test_create(mgl_runner *runner, const mgl_model_folder *folder
                               mgl_error *err);
 void mgl_op_test_destroy(mgl_op_test *test);  // NULL is fine
 
-// The program whose ops are tested, in the order of `megalith graph`: fused, unless build.plain.
+// The program whose ops are tested, in the order of `megalith graph`: fused, unless build.plain or in mode eager.
 const mgl_graph *mgl_op_test_program(const mgl_op_test *test);
 
 // The op of that number, or whose result has that name.

@@ -382,6 +382,11 @@ test_ops() {
   run test "$demo" 0.q_norm..0.attention --no-fuse --each
   check_status "test --no-fuse" 0
   check_has "test --no-fuse" "$out" "kv_write     kv.0"
+  run test "$demo" 0.q_norm..0.attention --mode eager --each
+  check_status "test --mode eager" 0
+  check_has "test --mode eager" "$out" "kv_write     kv.0"
+  expect_error "test --mode piecewise" "expected mode mega or eager on the CPU, found piecewise" \
+    test "$demo" 0.attention --mode piecewise
   for level in scalar avx2; do
     (export MEGALITH_SIMD=$level; "$program" test "$demo" 2..6 --tokens 7 >"$out" 2>"$err" </dev/null)
     if grep -q "this processor has" "$err"; then

@@ -5,7 +5,8 @@
 typedef struct eager_job {
   const mgl_cpu_program *program;
   mgl_team *team;
-  size_t op;  // that runs alone
+  size_t op;    // the first, or that runs alone
+  size_t last;  // of those that run in order
 } eager_job;
 
 static void run_share(const eager_job *job, uint32_t index, size_t op) {
@@ -22,7 +23,7 @@ static void run_share(const eager_job *job, uint32_t index, size_t op) {
 static void eager_worker(void *context, uint32_t index) {
   const eager_job *job = context;
   const mgl_cpu_program *program = job->program;
-  for (size_t op = 0; op < program->graph->op_count; op++) {
+  for (size_t op = job->op; op <= job->last; op++) {
     if (program->barrier[op] != 0) {
       mgl_team_barrier(job->team);
     }
@@ -30,11 +31,16 @@ static void eager_worker(void *context, uint32_t index) {
   }
 }
 
-void mgl_cpu_eager_run(mgl_cpu_program *program, mgl_team *team, const mgl_plan *plan) {
+void mgl_cpu_eager_run_ops(mgl_cpu_program *program, mgl_team *team, const mgl_plan *plan,
+                           size_t first, size_t last) {
   mgl_cpu_program_set_plan(program, plan);
-  eager_job job = {.program = program, .team = team};
+  eager_job job = {.program = program, .team = team, .op = first, .last = last};
   mgl_team_run(team, eager_worker, &job);
   mgl_cpu_program_end_plan(program);
+}
+
+void mgl_cpu_eager_run(mgl_cpu_program *program, mgl_team *team, const mgl_plan *plan) {
+  mgl_cpu_eager_run_ops(program, team, plan, 0, program->graph->op_count - 1);
 }
 
 static void op_worker(void *context, uint32_t index) {

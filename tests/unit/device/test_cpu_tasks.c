@@ -1,7 +1,8 @@
 // Tiles against mode eager: the tasks of a program, in random tiles on random workers, give the
 // bits that the canonical program gives op by op; logits of every iteration and the whole KV cache,
 // for all families and dtypes, on every SIMD level. Activations and scratch are poisoned with NaN
-// before each iteration.
+// before each iteration. `make test` runs 10 iterations of each model, 4 under the address
+// sanitizer; 25 with MGL_TEST_LONG.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,10 +34,11 @@ enum {
   VOCABULARY = 83,
   WORKERS = 3,
 #ifdef MGL_TEST_SANITIZED
-  ITERATIONS = 10,
+  ITERATIONS = 4,
 #else
-  ITERATIONS = 25,
+  ITERATIONS = 10,
 #endif
+  LONG_ITERATIONS = 25,
 };
 
 static uint64_t random_state = 1;
@@ -254,7 +256,8 @@ static void check_model(mgl_graph *canonical, mgl_simd simd, bool fuse) {
   // And one in its own layout, where storage is reused.
   mgl_cpu_program_options options = {.simd = simd, .largest = {64, 64, SEQUENCES}};
   MUST(mgl_cpu_program_create(graph, m.memory, &options, &programs[PROGRAMS], &err));
-  for (uint32_t i = 0; i < ITERATIONS; i++) {
+  const uint32_t iterations = getenv("MGL_TEST_LONG") != NULL ? LONG_ITERATIONS : ITERATIONS;
+  for (uint32_t i = 0; i < iterations; i++) {
     mgl_cpu_program *program = programs[random_below(PROGRAMS + 1)];
     make_plan(&m, program->largest.tokens);
     if (m.plan->token_count > 0) {

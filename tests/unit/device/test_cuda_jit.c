@@ -1,6 +1,9 @@
 // The device code compiles for every architecture that Megalith supports, without a GPU, and stays
 // under its ceilings: no spills, and registers that let the block be resident. One architecture
-// takes half a minute: with MGL_TEST_ARCHITECTURE only that one is compiled, and ctest runs three.
+// takes minutes: with MGL_TEST_ARCHITECTURE only that one is compiled, and ctest runs three.
+//
+// The megakernel of all packings and that of several GPUs, which take as long as all else, are
+// compiled for sm_90a only unless MGL_TEST_LONG is set.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -101,6 +105,13 @@ static mgl_cuda_usage usage_of(const mgl_text *log, const char *kernel, const ch
 
 typedef void check_function(const mgl_text *log, const char *architecture);
 
+static double cpu_seconds(void) {
+  struct rusage u;
+  (void)getrusage(RUSAGE_SELF, &u);
+  return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+         (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
 // Calls `check` with the compiler's log for each architecture that is to be compiled.
 static void for_shape(const char *source, const mgl_cuda_shape *of, check_function *check) {
   const char *only = getenv("MGL_TEST_ARCHITECTURE");
@@ -112,13 +123,26 @@ static void for_shape(const char *source, const mgl_cuda_shape *of, check_functi
   for (size_t i = 0; i < ARCHITECTURES; i++) {
     if (only == NULL || strcmp(only, architectures[i]) == 0) {
       mgl_text log;
+      const double begun = cpu_seconds();
       compile_for(&nvrtc, source, architectures[i], of, &log);
+      print_message("%-8s %s: compiled in %.1f CPU seconds\n", architectures[i], source,
+                    cpu_seconds() - begun);
       check(&log, architectures[i]);
       mgl_text_free(&log);
       compiled++;
     }
   }
   assert_true(compiled > 0);
+}
+
+// Is an architecture's megakernel of another shape than the usual one left to `make test-long`?
+static bool is_left_out(const char *what) {
+  const char *only = getenv("MGL_TEST_ARCHITECTURE");
+  if (getenv("MGL_TEST_LONG") != NULL || only == NULL || strcmp(only, "sm_90a") == 0) {
+    return false;
+  }
+  print_message("skipped: %s for %s (make test-long compiles it)\n", what, only);
+  return true;
 }
 
 static void for_architectures(const char *source, check_function *check) {
@@ -161,12 +185,16 @@ static void check_coded(const mgl_text *log, const char *architecture) {
 
 static void linears_of_codes_compile_for_all_architectures(void **state) {
   (void)state;
-  for_shape("kernels/cuda/megakernel.cu", &shape_of_codes, check_coded);
+  if (!is_left_out("the megakernel of all packings")) {
+    for_shape("kernels/cuda/megakernel.cu", &shape_of_codes, check_coded);
+  }
 }
 
 static void several_ranks_compile_for_all_architectures(void **state) {
   (void)state;
-  for_shape("kernels/cuda/megakernel.cu", &shape_of_ranks, check_megakernel);
+  if (!is_left_out("the megakernel of several GPUs")) {
+    for_shape("kernels/cuda/megakernel.cu", &shape_of_ranks, check_megakernel);
+  }
 }
 
 static void check_planner(const mgl_text *log, const char *architecture) {

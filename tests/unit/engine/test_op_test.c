@@ -1,6 +1,6 @@
 // Ranges of a model's ops against the scalar reference: every op and 50 random ranges of the demo
-// model at 1, 7 and 33 tokens, fused and not; inputs that are given; and kernels broken on purpose,
-// each of which must be found.
+// model at 1, 7 and 33 tokens, fused and not, as tasks and op by op; inputs that are given; and
+// kernels broken on purpose, each of which must be found.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -151,7 +151,7 @@ static void open_demo(demo *d, const mgl_op_test_options *options, bool plain, b
   MUST(mgl_model_folder_open(MGL_DEMO_FOLDER, MGL_NEED_WEIGHTS, &d->folder, &err));
   broken = how;
   MUST(mgl_runner_create(&d->folder, &build, &d->runner, &err));
-  MUST(mgl_runner_prepare(d->runner, MGL_MODE_MEGA, &err));
+  MUST(mgl_runner_prepare(d->runner, options->mode, &err));
   broken = NOTHING;
   MUST(mgl_op_test_create(d->runner, &d->folder, options, &d->test, &err));
 }
@@ -185,8 +185,9 @@ static uint32_t op_count(const demo *d) {
   return (uint32_t)mgl_op_test_program(d->test)->op_count;
 }
 
-static void check_ranges(uint32_t tokens, bool plain) {
+static void check_ranges(uint32_t tokens, bool plain, mgl_mode mode) {
   mgl_op_test_options options = options_of(tokens);
+  options.mode = mode;
   uint64_t state = tokens;
   demo d;
   open_demo(&d, &options, plain, NOTHING);
@@ -207,22 +208,49 @@ static void check_ranges(uint32_t tokens, bool plain) {
 
 static void test_ranges_of_one_token(void **state) {
   (void)state;
-  check_ranges(1, false);
+  check_ranges(1, false, MGL_MODE_MEGA);
 }
 
 static void test_ranges_of_seven_tokens(void **state) {
   (void)state;
-  check_ranges(7, false);
+  check_ranges(7, false, MGL_MODE_MEGA);
 }
 
 static void test_ranges_of_33_tokens(void **state) {
   (void)state;
-  check_ranges(33, false);
+  check_ranges(33, false, MGL_MODE_MEGA);
 }
 
 static void test_ranges_of_ops_that_are_not_fused(void **state) {
   (void)state;
-  check_ranges(7, true);
+  check_ranges(7, true, MGL_MODE_MEGA);
+}
+
+static void test_ranges_op_by_op(void **state) {
+  (void)state;
+  check_ranges(1, false, MGL_MODE_EAGER);
+  check_ranges(33, false, MGL_MODE_EAGER);
+}
+
+// A piece runs whole: what lies outside of the range cannot be left out.
+static void test_modes_of_pieces_say_why_not(void **state) {
+  (void)state;
+  mgl_op_test_options options = options_of(2);
+  demo d;
+  open_demo(&d, &options, false, NOTHING);
+  for (int mode = 0; mode < MGL_MODE_COUNT; mode++) {
+    mgl_op_test *test = NULL;
+    mgl_error err = {0};
+    options.mode = (mgl_mode)mode;
+    if (mode != MGL_MODE_MEGA && mode != MGL_MODE_EAGER) {
+      assert_int_equal(mgl_op_test_create(d.runner, &d.folder, &options, &test, &err),
+                       MGL_ERR_UNSUPPORTED);
+      assert_null(test);
+      assert_non_null(strstr(err.text, "expected mode mega or eager"));
+      assert_non_null(strstr(err.text, mgl_mode_name((mgl_mode)mode)));
+    }
+  }
+  close_demo(&d);
 }
 
 // --- what must fail ------------------------------------------------------------------------------
@@ -245,20 +273,23 @@ static void test_a_broken_kernel_fails(void **state) {
       [LAST_ROW] = {"embedded", "embedded"}};
   static const uint32_t tokens[] = {1, 7};
   (void)state;
-  for (size_t i = 0; i < 4; i++) {
-    mgl_op_test_options options = options_of(tokens[i / 2]);
+  for (size_t i = 0; i < 6; i++) {  // fused and plain tasks of 1 and 7 tokens; op by op
+    mgl_op_test_options options = options_of(tokens[i / 2 % 2]);
+    bool is_fused = i % 2 == 0 && i < 4;
+    options.mode = i < 4 ? MGL_MODE_MEGA : MGL_MODE_EAGER;
+    options.tokens = i < 4 ? options.tokens : tokens[i % 2];
     for (int how = NOTHING + 1; how < BREAKAGES; how++) {
-      const char *name = i % 2 == 1 ? ops[how].plain : ops[how].fused;
+      const char *name = is_fused ? ops[how].fused : ops[how].plain;
       demo d;
       if (name == NULL) {
         continue;
       }
-      open_demo(&d, &options, i % 2 == 1, (breakage)how);
+      open_demo(&d, &options, i < 4 && !is_fused, (breakage)how);
       uint32_t op = find(&d, name);
       if (run(&d, op, op, false) == 0) {
         fail_msg("breakage %d is not seen in %s of %u tokens", how, name, options.tokens);
       }
-      if (i % 2 == 0 && how != LAST_ROW && how != OTHER_EPS && how != FIRST_TOKEN &&
+      if (is_fused && how != LAST_ROW && how != OTHER_EPS && how != FIRST_TOKEN &&
           run(&d, find(&d, "3.v"), find(&d, "3.fed_forward"), false) == 0) {
         fail_msg("breakage %d is not seen in layer 3, %u tokens", how, options.tokens);
       }
@@ -368,6 +399,8 @@ int main(void) {
       cmocka_unit_test(test_ranges_of_seven_tokens),
       cmocka_unit_test(test_ranges_of_33_tokens),
       cmocka_unit_test(test_ranges_of_ops_that_are_not_fused),
+      cmocka_unit_test(test_ranges_op_by_op),
+      cmocka_unit_test(test_modes_of_pieces_say_why_not),
       cmocka_unit_test(test_a_broken_kernel_fails),
       cmocka_unit_test(test_a_tolerance_replaces_the_bounds),
       cmocka_unit_test(test_inputs_are_taken),

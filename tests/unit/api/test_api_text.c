@@ -1,0 +1,119 @@
+// A model that is opened for its texts alone: without weights on disk, with a tokenizer or a chat
+// template that it must have, and with special tokens where they are asked for.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/temp_folder.h"
+#include "unit/api/api_bed.h"
+
+// A folder with some of the demo model's files.
+static void make_folder(temp_folder *folder, const char *const *names) {
+  temp_folder_create(folder);
+  for (; *names != NULL; names++) {
+    char from[TEMP_PATH_BYTES * 2];
+    char to[TEMP_PATH_BYTES * 2];
+    (void)snprintf(from, sizeof from, "%s/%s", MGL_DEMO_FOLDER, *names);
+    (void)snprintf(to, sizeof to, "%s/%s", folder->path, *names);
+    assert_int_equal(symlink(from, to), 0);
+  }
+}
+
+static megalith_status open_folder(const temp_folder *folder, megalith_model_options options,
+                                   megalith_model **out, megalith_error *error) {
+  options.size = sizeof options;
+  return megalith_model_open(folder->path, &options, out, error);
+}
+
+static void a_model_without_weights_has_its_text(void **state) {
+  static const char *const names[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
+                                      NULL};
+  temp_folder folder;
+  megalith_model *text_model = NULL;
+  megalith_engine *engine = NULL;
+  megalith_error error = {0};
+  int32_t ids[64];
+  size_t count = 0;
+  (void)state;
+  make_folder(&folder, names);
+  assert_int_equal(open_folder(&folder, (megalith_model_options){0}, &text_model, &error),
+                   MEGALITH_ERROR_IO);
+  assert_null(text_model);
+  assert_int_equal(open_folder(&folder, (megalith_model_options){.weights = MEGALITH_WEIGHTS_NONE},
+                               &text_model, &error),
+                   MEGALITH_OK);
+  assert_int_equal(megalith_model_tokenize(text_model, "seven times", 11, ids, 64, &count, &error),
+                   MEGALITH_OK);
+  assert_true(count > 0);
+  const megalith_engine_options options = {.size = sizeof options, .threads = 1};
+  assert_int_equal(megalith_engine_create(text_model, &options, &engine, &error),
+                   MEGALITH_ERROR_ARGUMENT);
+  assert_null(engine);
+  assert_non_null(strstr(error.text, "opened with MEGALITH_WEIGHTS_NONE"));
+  megalith_model_close(text_model);
+  temp_folder_remove(&folder);
+}
+
+static void what_a_model_must_have_is_checked_at_once(void **state) {
+  static const char *const config[] = {"config.json", NULL};
+  static const char *const tokenizer[] = {"config.json", "tokenizer.json", NULL};
+  const megalith_model_options text = {.weights = MEGALITH_WEIGHTS_NONE, .needs_tokenizer = true};
+  const megalith_model_options chat = {.weights = MEGALITH_WEIGHTS_NONE,
+                                       .needs_chat_template = true};
+  temp_folder folder;
+  megalith_model *opened = NULL;
+  megalith_error error = {0};
+  (void)state;
+  make_folder(&folder, config);
+  assert_int_not_equal(open_folder(&folder, text, &opened, &error), MEGALITH_OK);
+  assert_non_null(strstr(error.text, "has no tokenizer.json"));
+  assert_int_not_equal(open_folder(&folder, chat, &opened, &error), MEGALITH_OK);
+  assert_non_null(strstr(error.text, "has no tokenizer.json"));
+  assert_int_equal(open_folder(&folder, (megalith_model_options){.weights = MEGALITH_WEIGHTS_NONE},
+                               &opened, &error),
+                   MEGALITH_OK);
+  assert_int_equal(megalith_model_describe(opened)->tokenizer_size, 0);
+  megalith_model_close(opened);
+  temp_folder_remove(&folder);
+  make_folder(&folder, tokenizer);
+  assert_int_not_equal(open_folder(&folder, chat, &opened, &error), MEGALITH_OK);
+  assert_non_null(strstr(error.text, "has no chat template"));
+  assert_null(opened);
+  assert_int_equal(open_folder(&folder, text, &opened, &error), MEGALITH_OK);
+  assert_true(megalith_model_describe(opened)->tokenizer_size > 0);
+  megalith_model_close(opened);
+  temp_folder_remove(&folder);
+}
+
+static void special_tokens_are_shown_where_asked_for(void **state) {
+  static const char marked[] = "<|im_start|>seven";
+  const megalith_request_options prompt = {
+      .size = sizeof prompt, .text = marked, .without_special = true};
+  megalith_error error = {0};
+  int32_t ids[64];
+  char text[64];
+  size_t count = 0;
+  size_t bytes = 0;
+  (void)state;
+  assert_int_equal(megalith_model_encode(model, &prompt, ids, 64, &count, &error), MEGALITH_OK);
+  assert_int_equal(
+      megalith_model_detokenize_special(model, ids, count, text, sizeof text, &bytes, &error),
+      MEGALITH_OK);
+  assert_string_equal(text, marked);
+  assert_int_equal(bytes, sizeof marked - 1);
+  assert_int_equal(megalith_model_detokenize(model, ids, count, text, sizeof text, &bytes, &error),
+                   MEGALITH_OK);
+  assert_string_equal(text, "seven");
+  ids[0] = (int32_t)megalith_model_describe(model)->tokenizer_size;
+  assert_int_equal(megalith_model_detokenize_special(model, ids, 1, text, 64, &bytes, &error),
+                   MEGALITH_ERROR_ARGUMENT);
+  assert_non_null(strstr(error.text, "token 0: expected an id of 0 to 1023, found 1024"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_model_without_weights_has_its_text),
+      cmocka_unit_test(what_a_model_must_have_is_checked_at_once),
+      cmocka_unit_test(special_tokens_are_shown_where_asked_for),
+  };
+  return cmocka_run_group_tests(tests, open_model, close_model);
+}

@@ -28,7 +28,10 @@
 #include "device/cpu/cpu_crew.h"
 #include "twin/atomics.h"
 
-enum { MGL_RANK_SILENT_MS = 1000 };
+enum {
+  MGL_RANK_SILENT_MS = 1000,
+  MGL_RANK_HANG_MS = 1000,  // of a task that computes and never ends (cpu_watchdog.c)
+};
 
 typedef enum mgl_rank_command {
   MGL_RANK_NONE,  // the ranks have failed

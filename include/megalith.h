@@ -348,6 +348,11 @@ typedef struct megalith_engine_options {
       // The others are forked when the engine is created: no other thread may use this
       // library, or hold a lock that allocating needs, meanwhile. When one ends, the
       // engine has failed (megalith_engine_check). Not for several GPUs
+  const char *meeting;  // the processes of `ranks` have been started by others, on this host (MPI,
+                        // Slurm): each gives the same text here, which no others have, its own
+  uint32_t rank;        // rank, and otherwise the same. Rank 0 gets the engine; in the others
+                        // megalith_engine_create returns errors only, and the process ends with
+                        // rank 0's engine. NULL: they are forked
 } megalith_engine_options;
 
 MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,

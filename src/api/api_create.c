@@ -39,6 +39,13 @@ static mgl_status check_options(const megalith_engine_options *options, mgl_erro
     return mgl_error_set(err, MGL_ERR_LIMIT, "ranks: expected at most %d, found %u", MGL_MAX_RANKS,
                          options->ranks);
   }
+  if (options->meeting != NULL &&
+      (options->ranks < 2 || options->rank >= options->ranks || options->meeting[0] == 0)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "meeting: expected a text, and a rank below ranks, which is 2 or more; "
+                         "found rank %u of %u",
+                         options->rank, options->ranks);
+  }
   return MGL_OK;
 }
 
@@ -67,6 +74,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
       .pool_tokens = options->kv_tokens,
       .memory_share = options->memory_share,
       .ranks = options->ranks,
+      .crew = engine->crew,
       .weights = model->source,
       .seed = model->dummy_seed,
       .overrides = engine->overrides.items,
@@ -146,6 +154,11 @@ static mgl_status start_on_device(megalith_engine *engine, const megalith_engine
     (void)snprintf(engine->note, sizeof engine->note, "running on the CPU, not on the GPU: %s",
                    reason.text);
   }
+  if (options->meeting != NULL) {
+    const mgl_crew_options crew = {
+        .rank = options->rank, .count = options->ranks, .meeting = options->meeting};
+    MGL_TRY(mgl_crew_open(&crew, &engine->crew, err));
+  }
   MGL_TRY(start_runner(engine, options, false, err));
   if (engine->note[0] == 0) {
     (void)snprintf(engine->note, sizeof engine->note, "%s", mgl_runner_note(engine->runner));
@@ -184,6 +197,7 @@ static void finish(megalith_engine *engine) {
   }
   mgl_engine_destroy(engine->engine);
   mgl_runner_destroy(engine->runner);
+  mgl_crew_close(engine->crew);
   mgl_cuda_device_close(&engine->device);
   mgl_overrides_free(&engine->overrides);
 }

@@ -119,6 +119,7 @@ struct megalith_engine {
   size_t gone_count;  // entries of requests that have left
   // Background:
   bool background;
+  mgl_crew *crew;      // of ranks that others have started; NULL: there is none
   bool watches_ranks;  // of several, whether they live; until one does not
   pthread_t thread;
 };

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "app/commands.h"
 #include "app/model_path.h"
 #include "app/progress.h"
 #include "base/alloc.h"
@@ -47,6 +48,13 @@ mgl_mode mgl_app_mode_of(const mgl_arguments *arguments, const mgl_runner *runne
 
 // --- the model -----------------------------------------------------------------------------------
 
+// Before anything else, so that the processes find each other while rank 0 reads what is asked.
+static mgl_status open_crew(const mgl_arguments *arguments, mgl_app_model *out, mgl_error *err) {
+  const mgl_launcher *l = &arguments->launcher;
+  const mgl_crew_options options = {.rank = l->rank, .count = l->size, .meeting = l->meeting};
+  return l->name == NULL ? MGL_OK : mgl_crew_open(&options, &out->crew, err);
+}
+
 mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mgl_app_model *out,
                               mgl_error *err) {
   char *path = NULL;
@@ -58,6 +66,7 @@ mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mg
   if (out->source == MGL_WEIGHTS_DUMMY) {
     needs &= ~weights;
   }
+  MGL_TRY(open_crew(arguments, out, err));
   MGL_TRY(mgl_app_model_path(arguments, &path, &out->name, err));
   mgl_status status = mgl_model_folder_open(path, needs, &out->folder, err);
   mgl_free(path);
@@ -73,6 +82,7 @@ mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mg
 void mgl_app_model_close(mgl_app_model *model) {
   mgl_model_folder_close(&model->folder);
   mgl_free(model->name);
+  mgl_crew_close(model->crew);
   mgl_ranks_stop(model->ranks);
   mgl_cuda_device_close(&model->device);
   mgl_overrides_free(&model->overrides);
@@ -105,10 +115,15 @@ static mgl_status start(const mgl_app_model *model, const mgl_arguments *argumen
   }
   bool is_dummy = model->source == MGL_WEIGHTS_DUMMY;
   uint32_t trace = options->cuda != NULL ? TRACE_SPANS : TRACE_TASKS;
+  options->crew = model->crew;
+  if (arguments->launcher.rank != 0) {
+    options->memory_share = 0;  // rank 0 has divided the memory
+  }
   mgl_progress_start(&progress, is_dummy ? "making weights" : "loading weights",
                      MGL_PROGRESS_BYTES);
   options->trace_tasks = mgl_app_wants_trace(arguments) ? trace : 0;
-  if (model->ranks == NULL || mgl_ranks_rank(model->ranks) == 0) {
+  if (arguments->launcher.rank == 0 &&
+      (model->ranks == NULL || mgl_ranks_rank(model->ranks) == 0)) {
     options->progress = (mgl_weights_progress){.report = report, .context = &progress};
   }
   mgl_status status = mgl_runner_create(&model->folder, options, out->runner, err);
@@ -296,7 +311,7 @@ uint32_t mgl_app_ranks(const mgl_arguments *arguments) {
       return (uint32_t)arguments->items[i].u64;
     }
   }
-  return 1;
+  return arguments->launcher.name != NULL ? arguments->launcher.size : 1;
 }
 
 static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments,
@@ -309,6 +324,13 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
   MGL_TRY(read_task_graphs(model, arguments, options, err));
   MGL_TRY(mgl_device_wanted(arguments, &device, err));
   options->ranks = mgl_app_ranks(arguments);
+  if (device.kind == MGL_DEVICE_CUDA && model->crew != NULL) {
+    return mgl_error_set(
+        err, MGL_ERR_UNSUPPORTED,
+        "processes that %s has started run on the CPU so far: use --device cpu, or "
+        "--tensor-parallel without %s",
+        arguments->launcher.name, arguments->launcher.name);
+  }
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(model, arguments, device.ordinal, options, out, err);
   }
@@ -336,6 +358,24 @@ mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *argume
                                mgl_build *options, mgl_runner **out, mgl_error *err) {
   *out = NULL;
   return on_device(model, arguments, options, &(outcome){.runner = out}, err);
+}
+
+mgl_status mgl_app_follow(const mgl_arguments *arguments, mgl_error *err) {
+  const mgl_launcher *l = &arguments->launcher;
+  mgl_app_model model = {0};
+  mgl_runner *runner = NULL;
+  mgl_error why = {0};
+  mgl_build build = {.sequences = 1, .sequence_tokens = 1};  // rank 0 says what is built
+  mgl_status status = mgl_app_model_open(arguments, MGL_WANT_WEIGHTS, &model, &why);
+  if (status == MGL_OK && model.folder.checkpoint == NULL) {
+    model.source = MGL_WEIGHTS_DUMMY;
+  }
+  if (status == MGL_OK) {
+    status = mgl_app_model_start(&model, arguments, &build, &runner, &why);
+  }
+  mgl_runner_destroy(runner);
+  mgl_app_model_close(&model);
+  return mgl_error_set(err, status, "as rank %u of %u: %s", l->rank, l->size, why.text);
 }
 
 mgl_status mgl_app_model_plan(mgl_app_model *model, const mgl_arguments *arguments,

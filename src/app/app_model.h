@@ -18,6 +18,7 @@ typedef struct mgl_app_model {
   mgl_weight_source source;
   char *name;               // last part of the folder's path, printable
   mgl_cuda_device device;   // open while the model runs on a GPU
+  mgl_crew *crew;           // of a launcher's processes; NULL: there is none
   mgl_ranks *ranks;         // of several GPUs; NULL: one, or none
   mgl_overrides overrides;  // of --partition
   mgl_given_graph *given;   // [given_count] of --task-graph
@@ -32,7 +33,7 @@ mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mg
                               mgl_error *err);
 void mgl_app_model_close(mgl_app_model *model);
 
-// --tensor-parallel, where the command has it; else 1.
+// --tensor-parallel, where the command has it, or as many as a launcher has started; else 1.
 uint32_t mgl_app_ranks(const mgl_arguments *arguments);
 
 // Creates a runner with the sizes in *options; device, threads and weights come from the arguments,

@@ -663,6 +663,7 @@ const mgl_command mgl_command_bench = {
         "megalith bench path/to/model --batch 8 --prompt 128 --generate 128 --json\n"
         "megalith bench folder/with/config --load-format dummy",
     .options = options,
+    .takes_launchers = true,
     .option_count = sizeof options / sizeof *options,
     .groups = groups,
     .run = bench_command,

@@ -569,6 +569,7 @@ const mgl_command mgl_command_run = {
         "megalith run --jsonl -f questions.jsonl > answers.jsonl\n"
         "megalith run path/to/Qwen3-0.6B --chat -p \"Why is the sky blue?\"",
     .options = options,
+    .takes_launchers = true,
     .option_count = sizeof options / sizeof *options,
     .groups = groups,
     .run = run_command,

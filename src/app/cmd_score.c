@@ -273,6 +273,7 @@ const mgl_command mgl_command_score = {
         "megalith score --text \"Once upon a time\"\n"
         "megalith score path/to/model --tokens 1,2,3 --json --logits logits.npy",
     .options = options,
+    .takes_launchers = true,
     .option_count = sizeof options / sizeof *options,
     .groups = groups,
     .run = score_command,

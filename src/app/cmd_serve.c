@@ -79,7 +79,9 @@ static mgl_status create_engine(serving *s, mgl_error *err) {
       .memory_share = mgl_arguments_real(a, "memory-share", 0),
       .page_tokens = (uint32_t)mgl_arguments_u64(a, "page-tokens", 0),
       .iteration_tokens = (uint32_t)mgl_arguments_u64(a, "iteration-tokens", 0),
-      .ranks = (uint32_t)mgl_arguments_u64(a, "tensor-parallel", 0),
+      .ranks = a->launcher.name != NULL ? a->launcher.size
+                                        : (uint32_t)mgl_arguments_u64(a, "tensor-parallel", 0),
+      .meeting = a->launcher.name != NULL ? a->launcher.meeting : NULL,
       .background = true,
   };
   mgl_text partitions = partitions_of(a);
@@ -349,6 +351,7 @@ const mgl_command mgl_command_serve = {
         "curl localhost:8000/v1/completions -d '{\"prompt\": \"Once upon a time\"}'",
     .options = options,
     .option_count = sizeof options / sizeof *options,
+    .takes_launchers = true,
     .takes_settings = true,
     .groups = groups,
     .run = serve_command,

@@ -23,6 +23,10 @@ extern const mgl_command mgl_command_quantize;     // cmd_quantize.c
 extern const mgl_command mgl_command_info;         // cmd_info.c
 extern const mgl_command mgl_command_completion;   // cmd_completion.c
 
+// Of a process that a launcher has started, which is not rank 0: computes what that one's command
+// wants, to its end. Returns with errors only (app_model.c).
+mgl_status mgl_app_follow(const mgl_arguments *arguments, mgl_error *err);
+
 // All of them, in the order of the help (main.c).
 const mgl_command *const *mgl_commands(size_t *out_count);
 

@@ -5,6 +5,7 @@
 // word by SIGPIPE, as other tools do, but after it has removed what it was writing.
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "app/commands.h"
@@ -90,6 +91,17 @@ static mgl_status unknown_command(const char *name, mgl_error *err) {
                        name, meant);
 }
 
+// Where a launcher has started several processes, those but rank 0 follow it, whatever it does.
+static mgl_status start_command(mgl_arguments *arguments, mgl_error *err) {
+  const mgl_command *command = arguments->command;
+  if (command->takes_launchers) {
+    MGL_TRY(mgl_launcher_find(getenv, (uint32_t)mgl_arguments_u64(arguments, "tensor-parallel", 0),
+                              &arguments->launcher, err));
+  }
+  return arguments->launcher.rank == 0 ? command->run(arguments, err)
+                                       : mgl_app_follow(arguments, err);
+}
+
 static mgl_status run_command(const mgl_command *command, int argc, char *const *argv,
                               mgl_error *err) {
   mgl_arguments arguments = {0};
@@ -103,7 +115,7 @@ static mgl_status run_command(const mgl_command *command, int argc, char *const 
     memcpy(text, err->text, sizeof text);
     (void)mgl_error_set(err, status, "%s: see megalith %s --help", text, command->name);
   } else {
-    status = arguments.wants_help ? print_help(command, err) : command->run(&arguments, err);
+    status = arguments.wants_help ? print_help(command, err) : start_command(&arguments, err);
   }
   mgl_arguments_free(&arguments);
   mgl_settings_free(&settings);

@@ -39,7 +39,8 @@ mgl_choice_name mgl_load_format_choice;
     .u64_min = 1, .u64_max = MGL_MAX_RANKS,                                              \
     .help =                                                                              \
         "processes that run the model together, each with its part: on the CPU, or "     \
-        "with --device cuda on as many GPUs, from that one on [1]"                       \
+        "with --device cuda on as many GPUs, from that one on; on the CPU mpirun, "      \
+        "srun or torchrun may start them [1]"                                            \
   }
 
 #define MGL_ROW_ITERATION_TOKENS_OF(usual)                                               \

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "app/launcher.h"
 #include "base/status.h"
 #include "engine/device_choice.h"
 
@@ -69,7 +70,8 @@ typedef struct mgl_command {
   const char *examples;       // for the help: one command per line
   const mgl_option *options;  // [option_count] of its own, without --help, which all have
   size_t option_count;
-  bool takes_settings;  // options also come from the environment and a file (settings.h)
+  bool takes_launchers;  // processes that mpirun and the like have started are its ranks
+  bool takes_settings;   // options also come from the environment and a file (settings.h)
   const mgl_option_group *const *groups;  // behind its own ones, NULL behind the last; NULL: none
   mgl_status (*run)(const struct mgl_arguments *arguments, mgl_error *err);
 } mgl_command;
@@ -91,6 +93,7 @@ typedef struct mgl_arguments {
   size_t count;
   const char *positional;  // NULL when absent; borrowed from argv
   const char *second;      // likewise
+  mgl_launcher launcher;   // of commands that take launchers
   bool wants_help;         // -h or --help was among them; then nothing else is checked
 } mgl_arguments;
 

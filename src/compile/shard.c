@@ -70,9 +70,10 @@ static mgl_status cut_weight(sharder *s, uint32_t tensor, uint32_t dim, uint32_t
   if ((uint64_t)all * share % s->ranks != 0) {
     return mgl_error_set(s->err, MGL_ERR_UNSUPPORTED,
                          "%u ranks: \"%s\": its %u %s cannot be cut into %u equal parts", s->ranks,
-                         t->name, all, dim == 0 ? "rows" : "columns", s->ranks / share);
+                         t->name, all, dim + 1 < t->rank || t->rank == 1 ? "rows" : "columns",
+                         s->ranks / share);
   }
-  if (dim == 1 && t->group != 0 && t->group < all && part % t->group != 0) {
+  if (dim + 1 == t->rank && t->group != 0 && t->group < all && part % t->group != 0) {
     return mgl_error_set(s->err, MGL_ERR_UNSUPPORTED,
                          "%u ranks: \"%s\": parts of %u columns would cut its groups of %u, which "
                          "have a scale each",
@@ -94,6 +95,34 @@ static mgl_status cut_weight(sharder *s, uint32_t tensor, uint32_t dim, uint32_t
   return MGL_OK;
 }
 
+// The bias of a weight of experts [E, N, K]: of each expert's the rank's rows.
+static mgl_status cut_expert_bias(sharder *s, uint32_t tensor, uint32_t experts, uint32_t *out) {
+  const mgl_tensor *t = tensor_of(s, tensor);
+  const uint32_t all = t->dims[0].number;
+  if (all / experts % s->ranks != 0) {
+    return mgl_error_set(
+        s->err, MGL_ERR_UNSUPPORTED,
+        "%u ranks: \"%s\": its %u elements an expert cannot be cut into equal parts", s->ranks,
+        t->name, all / experts);
+  }
+  *out = declare(s, tensor, t->name, 0, all / s->ranks);
+  if (*out != MGL_NO_TENSOR) {
+    s->out->tensors[*out].slice = (mgl_weight_slice){.whole = all, .share = 1, .pieces = experts};
+  }
+  return MGL_OK;
+}
+
+// A bias that is to be added once: all of it, of which others than rank 0 have zeros.
+static uint32_t first_alone(sharder *s, uint32_t tensor) {
+  const uint32_t made = whole(s, tensor);
+  if (made != MGL_NO_TENSOR) {
+    mgl_tensor *bias = &s->out->tensors[made];
+    bias->slice =
+        (mgl_weight_slice){.whole = bias->dims[0].number, .share = s->ranks, .only_first = true};
+  }
+  return made;
+}
+
 // Appends the op with inputs of `out`; its result is `output` under that name, with `count`
 // elements in dim `dim`.
 static void append(sharder *s, mgl_op op, uint32_t output, const char *name, uint32_t dim,
@@ -113,7 +142,11 @@ static mgl_status keep(sharder *s, const mgl_op *op, extent is, uint32_t share) 
   mgl_op copy = *op;
   const mgl_tensor *t = tensor_of(s, op->output);
   for (uint32_t i = 0; i < op->input_count; i++) {
-    copy.inputs[i] = whole(s, op->inputs[i]);
+    if (is == CUT && mgl_op_role(op, i) == MGL_ROLE_SINKS) {  // of the heads that the rank has
+      MGL_TRY(cut_weight(s, op->inputs[i], 0, share, &copy.inputs[i]));
+    } else {
+      copy.inputs[i] = whole(s, op->inputs[i]);
+    }
     if (copy.inputs[i] == MGL_NO_TENSOR) {
       return MGL_OK;
     }
@@ -187,13 +220,8 @@ static mgl_status cut_columns(sharder *s, const mgl_op *op) {
   mgl_op copy = *op;
   copy.inputs[0] = s->map[op->inputs[0]];
   MGL_TRY(cut_weight(s, op->inputs[1], 1, 1, &copy.inputs[1]));
-  for (uint32_t i = 2; i < op->input_count; i++) {  // a bias, which is to be added once
-    copy.inputs[i] = whole(s, op->inputs[i]);
-    if (copy.inputs[i] != MGL_NO_TENSOR) {
-      mgl_tensor *bias = &s->out->tensors[copy.inputs[i]];
-      bias->slice =
-          (mgl_weight_slice){.whole = bias->dims[0].number, .share = s->ranks, .only_first = true};
-    }
+  for (uint32_t i = 2; i < op->input_count; i++) {
+    copy.inputs[i] = first_alone(s, op->inputs[i]);
   }
   if (copy.inputs[1] != MGL_NO_TENSOR && copy.inputs[op->input_count - 1] != MGL_NO_TENSOR) {
     const mgl_tensor *t = tensor_of(s, op->output);
@@ -202,6 +230,80 @@ static mgl_status cut_columns(sharder *s, const mgl_op *op) {
   }
   return MGL_OK;
 }
+
+// --- mixtures of experts: a rank has the same inner features of every expert ---------------------
+
+// What an op of experts reads of activations must be there as a whole, but for `cut`.
+static mgl_status check_experts(const sharder *s, const mgl_op *op, mgl_role cut) {
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    const extent expected = cut != MGL_ROLE_NONE && mgl_op_role(op, i) == cut ? CUT : WHOLE;
+    if (tensor_of(s, op->inputs[i])->placement == MGL_PLACE_ACTIVATION &&
+        (s->extents[op->inputs[i]] != expected || s->shares[op->inputs[i]] != 1)) {
+      return refuse(s, op->inputs[i], "is cut in another way than experts need it");
+    }
+  }
+  return MGL_OK;
+}
+
+static mgl_status cut_experts(sharder *s, const mgl_op *op) {
+  const mgl_tensor *t = tensor_of(s, op->output);
+  mgl_op copy = *op;
+  MGL_TRY(check_experts(s, op, MGL_ROLE_NONE));
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    const mgl_role role = mgl_op_role(op, i);
+    if (role == MGL_ROLE_EXPERTS) {
+      MGL_TRY(cut_weight(s, op->inputs[i], 1, 1, &copy.inputs[i]));
+    } else if (role == MGL_ROLE_EXPERT_BIAS) {
+      const uint32_t experts = mgl_graph_input(s->in, op, MGL_ROLE_EXPERTS)->dims[0].number;
+      MGL_TRY(cut_expert_bias(s, op->inputs[i], experts, &copy.inputs[i]));
+    } else {
+      copy.inputs[i] = whole(s, op->inputs[i]);
+    }
+    if (copy.inputs[i] == MGL_NO_TENSOR) {
+      return MGL_OK;
+    }
+  }
+  append(s, copy, op->output, t->name, 1, t->dims[1].number / s->ranks);
+  s->extents[op->output] = CUT;
+  return MGL_OK;
+}
+
+// Each rank adds what its features come to, to zeros; the sum over the ranks goes to the residual.
+static mgl_status add_experts(sharder *s, const mgl_op *op) {
+  const mgl_tensor *t = tensor_of(s, op->output);
+  mgl_op copy = *op;
+  char name[MGL_GRAPH_MAX_NAME_BYTES + sizeof MGL_PART_SUFFIX];
+  MGL_TRY(check_experts(s, op, MGL_ROLE_X));
+  const uint32_t residual = whole(s, mgl_op_input(op, MGL_ROLE_RESIDUAL));
+  if (residual == MGL_NO_TENSOR) {
+    return MGL_OK;
+  }
+  (void)snprintf(name, sizeof name, "%s.zeros", t->name);
+  const uint32_t zeros = mgl_graph_zeros(s->out, name, residual);
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    const mgl_role role = mgl_op_role(op, i);
+    if (role == MGL_ROLE_EXPERTS) {
+      MGL_TRY(cut_weight(s, op->inputs[i], 2, 1, &copy.inputs[i]));
+    } else {
+      copy.inputs[i] = role == MGL_ROLE_RESIDUAL      ? zeros
+                       : role == MGL_ROLE_EXPERT_BIAS ? first_alone(s, op->inputs[i])
+                                                      : whole(s, op->inputs[i]);
+    }
+    if (copy.inputs[i] == MGL_NO_TENSOR) {
+      return MGL_OK;
+    }
+  }
+  (void)snprintf(name, sizeof name, "%s" MGL_PART_SUFFIX, t->name);
+  append(s, copy, op->output, name, 1, t->dims[1].number);
+  if (s->map[op->output] != MGL_NO_TENSOR) {
+    s->map[op->output] =
+        mgl_graph_all_reduce(s->out, t->name, residual, s->map[op->output], s->ranks);
+  }
+  s->extents[op->output] = WHOLE;
+  return MGL_OK;
+}
+
+// -------------------------------------------------------------------------------------------------
 
 static mgl_status reduce(sharder *s, const mgl_op *add) {
   if (s->extents[add->inputs[0]] != WHOLE || tensor_of(s, add->output)->is_output) {
@@ -242,17 +344,18 @@ static mgl_status shard_op(sharder *s, const mgl_op *op) {
   if (op->kind == MGL_OP_ADD && s->extents[op->inputs[1]] == PARTIAL) {
     return reduce(s, op);
   }
-  MGL_TRY(find_extent(s, op, &is, &share));
-  if (mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
-    return refuse(s, op->output, "attention with sinks runs on one rank so far");
+  if (mgl_op_info_of(op->kind)->unit == MGL_UNIT_EXPERT) {
+    return mgl_op_input(op, MGL_ROLE_RESIDUAL) == MGL_NO_TENSOR ? cut_experts(s, op)
+                                                                : add_experts(s, op);
   }
+  MGL_TRY(find_extent(s, op, &is, &share));
   const mgl_unit unit = mgl_op_info_of(op->kind)->unit;
   if (op->kind == MGL_OP_LINEAR) {
     return is == CUT                 ? cut_columns(s, op)
            : is_worth_cutting(s, op) ? cut_rows(s, op)
                                      : keep(s, op, WHOLE, 1);
   }
-  if (unit == MGL_UNIT_COLUMN || unit == MGL_UNIT_EXPERT || mgl_op_kind_is_exchange(op->kind)) {
+  if (unit == MGL_UNIT_COLUMN || mgl_op_kind_is_exchange(op->kind)) {
     return mgl_error_set(s->err, MGL_ERR_UNSUPPORTED,
                          "%u ranks: \"%s\": the op %s runs on one rank so far", s->ranks,
                          tensor_of(s, op->output)->name, mgl_op_info_of(op->kind)->name);

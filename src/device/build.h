@@ -49,6 +49,8 @@ typedef struct mgl_given_graph {
 typedef struct mgl_build {
   uint64_t threads;           // on the CPU; 0: one per physical core
   uint32_t ranks;             // processes that run the model together; 0: this one alone
+  struct mgl_crew *crew;      // of such processes that are there already, of which this is one, on
+                              // the CPU (device/cpu/cpu_crew.h); NULL: this one forks the others
   uint32_t iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS, on
                               // GPUs of more than MGL_WIDE_MAX_WORKERS multiprocessors to
                               // MGL_CUDA_MAX_TOKENS; 0: the usual number

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/cache_folder.h"
+#include "base/hash.h"
 #include "device/compilation.h"
 #include "device/cpu/cpu_eager.h"
 #include "device/cpu/cpu_look.h"
@@ -19,6 +20,7 @@
 #include "engine/engine_parts.h"
 #include "engine/mega_mode.h"
 #include "engine/piece_mode.h"
+#include "graph/graph_text.h"
 
 enum {
   // Results do not depend on it; twice as many compute prompts 13% faster and cost others 50 ms of
@@ -38,6 +40,10 @@ typedef struct cpu_model {
   mgl_cpu_memory *memory;
   mgl_cpu_program *program;  // of mode eager
   mgl_ranks *ranks;          // NULL: there is one
+  uint32_t crew_cores;       // that each of a crew's ranks has; 0: there is no crew
+  bool own_processors;       // of a crew: other ranks have others
+  mgl_build build;           // of a crew, but for rank 0: what is built, and
+  mgl_sizes sizes;           // how large, as rank 0 has said
   mgl_mega_mode *mega;       // NULL until mode mega is first used
   mgl_piece_mode *pieces;    // NULL until a mode between these two is
   // Where parts of an iteration are looked at: the mode, and of mode eager the ops that run.
@@ -46,24 +52,44 @@ typedef struct cpu_model {
   char note[MGL_SIZES_NOTE_BYTES];
 } cpu_model;
 
+// What rank 0 tells a crew before all build the same.
+typedef struct orders {
+  mgl_build build;  // its pointers mean nothing to others
+  mgl_sizes sizes;
+  uint32_t cores;  // that each rank has
+  bool own_processors;
+  mgl_hash program;  // of its text
+} orders;
+
+static uint32_t rank_count(const mgl_build *build) {
+  return build->ranks > 1 ? build->ranks : 1;
+}
+
+// What each rank of a crew may use, which rank 0 alone knows until it tells the others.
+static mgl_status gather(cpu_model *m, const mgl_build *build, mgl_error *err) {
+  mgl_crew_place place;
+  MGL_TRY(mgl_crew_gather(build->crew, mgl_topology_cores(m->topology), &place, err));
+  const uint32_t cores = place.least_cores / (place.own_processors ? 1 : rank_count(build));
+  m->crew_cores = cores > 0 ? cores : 1;
+  m->own_processors = place.own_processors;
+  return MGL_OK;
+}
+
 static mgl_status cpu_open(const mgl_build *build, void **out, mgl_error *err) {
-  (void)build;
   cpu_model *m = mgl_alloc_zeroed(1, sizeof *m);
   if (m == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a model runner");
   }
   *out = m;
   m->looked = MGL_MODE_MEGA;
-  return mgl_topology_create(&m->topology, err);
-}
-
-static uint32_t rank_count(const mgl_build *build) {
-  return build->ranks > 1 ? build->ranks : 1;
+  MGL_TRY(mgl_topology_create(&m->topology, err));
+  return build->crew != NULL ? gather(m, build, err) : MGL_OK;
 }
 
 // Of a rank.
 static uint64_t worker_count(const cpu_model *m, const mgl_build *build) {
-  uint32_t cores = mgl_topology_cores(m->topology) / rank_count(build);
+  uint32_t cores =
+      m->crew_cores != 0 ? m->crew_cores : mgl_topology_cores(m->topology) / rank_count(build);
   return build->threads != 0 ? build->threads : cores > 0 ? cores : 1;
 }
 
@@ -165,18 +191,80 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
 
 // --- making it -----------------------------------------------------------------------------------
 
-static mgl_status start_ranks(cpu_model *m, const mgl_device_job *job, mgl_ranks_options *shared,
-                              mgl_error *err) {
-  if (job->build->ranks < 2) {
+static mgl_status hash_program(const mgl_graph *program, mgl_hash *out, mgl_error *err) {
+  mgl_text text = {0};
+  mgl_graph_print(program, &text);
+  mgl_status status = mgl_text_check(&text, err);
+  if (status == MGL_OK) {
+    *out = mgl_hash_bytes(text.data, text.bytes);
+  }
+  mgl_text_free(&text);
+  return status;
+}
+
+static mgl_status tell_crew(cpu_model *m, mgl_error *err) {
+  orders o;
+  memset(&o, 0, sizeof o);
+  o.build = *m->job.build;
+  o.sizes = *m->job.sizes;
+  o.cores = m->crew_cores;
+  o.own_processors = m->own_processors;
+  MGL_TRY(hash_program(m->job.program, &o.program, err));
+  return mgl_crew_tell(m->job.build->crew, &o, sizeof o, -1, err);
+}
+
+// What can be pointed at is this process's own, from the same arguments.
+static mgl_status hear_first(cpu_model *m, mgl_error *err) {
+  orders o;
+  int none = -1;
+  const mgl_build own = *m->job.build;
+  mgl_hash program;
+  MGL_TRY(mgl_crew_hear(own.crew, &o, sizeof o, &none, err));
+  MGL_TRY(hash_program(m->job.program, &program, err));
+  if (program.low != o.program.low || program.high != o.program.high) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected rank 0's model, found another");
+  }
+  if (o.build.weights != MGL_WEIGHTS_DUMMY && m->job.checkpoint == NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "rank %u of %u: expected the model to have weights, as rank 0's has",
+                         mgl_crew_rank(own.crew), own.ranks);
+  }
+  m->build = o.build;
+  m->build.crew = own.crew;
+  m->build.overrides = own.overrides;
+  m->build.override_count = own.override_count;
+  m->build.given = own.given;
+  m->build.given_count = own.given_count;
+  m->build.compilation = own.compilation;
+  m->build.program = NULL;
+  m->build.progress = (mgl_weights_progress){0};
+  m->build.cuda = NULL;
+  m->sizes = o.sizes;
+  m->job.build = &m->build;
+  m->job.sizes = &m->sizes;
+  m->crew_cores = o.cores;
+  m->own_processors = o.own_processors;
+  return MGL_OK;
+}
+
+static mgl_status start_ranks(cpu_model *m, mgl_ranks_options *shared, mgl_error *err) {
+  mgl_crew *crew = m->job.build->crew;
+  if (m->job.build->ranks < 2) {
     return MGL_OK;
   }
-  mgl_sizes sizes = *job->sizes;
-  MGL_TRY(measure_graphs(job, &sizes, shared, err));
-  shared->count = job->build->ranks;
+  if (crew != NULL) {
+    MGL_TRY(mgl_crew_rank(crew) == 0 ? tell_crew(m, err) : hear_first(m, err));
+  }
+  const mgl_build *build = m->job.build;
+  mgl_sizes sizes = *m->job.sizes;
+  MGL_TRY(measure_graphs(&m->job, &sizes, shared, err));
+  shared->count = build->ranks;
+  shared->crew = crew;
   shared->limits = sizes.limits;
   shared->logit_rows = sizes.logit_rows;
-  shared->crowded = (worker_count(m, job->build) + job->build->schedulers) * shared->count >
-                    mgl_topology_threads(m->topology);
+  shared->crowded =
+      (worker_count(m, build) + build->schedulers) * (m->own_processors ? 1 : shared->count) >
+      mgl_topology_threads(m->topology);
   return mgl_ranks_start(shared, &m->ranks, err);
 }
 
@@ -188,8 +276,8 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
   MGL_TRY(mgl_simd_choose(&m->simd, err));
   // A thread for each worker, and for each dedicated scheduler.
   const uint32_t threads = (uint32_t)worker_count(m, build) + build->schedulers;
-  uint32_t part = rank;
-  uint32_t parts = rank_count(build);
+  uint32_t part = m->own_processors ? 0 : rank;
+  uint32_t parts = m->own_processors ? 1 : rank_count(build);
   (void)mgl_topology_take_part(m->topology, threads, &part, &parts);
   MGL_TRY(mgl_team_create_part(m->topology, threads, part, parts, &m->team, err));
   MGL_TRY(mgl_cpu_weights_bind_rank(job->program, job->checkpoint, build->weights, build->seed,
@@ -269,7 +357,8 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
   cpu_model *m = model;
   mgl_ranks_options shared = {0};
   m->job = *job;
-  MGL_TRY(start_ranks(m, job, &shared, err));  // before there are threads
+  MGL_TRY(start_ranks(m, &shared, err));  // before there are threads
+  job = &m->job;
   mgl_status status = check_level(m, job, err);
   mgl_debug_dump_rank(m->ranks != NULL ? mgl_ranks_rank(m->ranks) : 0);
   if (status == MGL_OK) {  // a folder that cannot be written is told before weights are read

@@ -162,6 +162,17 @@ static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
   return MGL_OK;
 }
 
+// A task that hangs cannot be ended: its process is, or of rank 0 the others are.
+static void end_hung(void *context, const char *message) {
+  const mgl_mega_mode *mode = context;
+  mgl_error err = {0};
+  if (is_follower(mode)) {
+    (void)mgl_error_set(&err, MGL_ERR_INTERNAL, "%s", message);
+    mgl_ranks_leave(mode->ranks, &err);
+  }
+  mgl_ranks_abandon(mode->ranks);
+}
+
 static void fail_run(void *context, const char *why) {
   mgl_cpu_mega_fail(context, why);
 }
@@ -185,6 +196,8 @@ mgl_status mgl_mega_mode_create(const mgl_device_job *job, mgl_cpu_memory *memor
     mega.rank = shared->rank;
     mega.rank_count = shared->rank_count;
     mega.counter_capacity = shared->shared_counters;
+    mega.hang_ms = simd == MGL_SIMD_SCALAR ? 0 : MGL_RANK_HANG_MS;  // which takes long at anything
+    mega.on_fault = end_hung;
     for (uint32_t rank = 0; rank < shared->rank_count; rank++) {
       mega.counters[rank] = mgl_ranks_counters(ranks, rank);
     }

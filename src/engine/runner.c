@@ -256,6 +256,15 @@ static mgl_status check_gpu_parts(const mgl_graph *program, uint32_t ranks, mgl_
                                                : "weights of codes, or stored in another order,");
     }
   }
+  for (size_t i = 0; i < program->op_count; i++) {
+    const mgl_op *op = &program->ops[i];
+    if (mgl_op_info_of(op->kind)->unit == MGL_UNIT_EXPERT ||
+        mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "%u ranks: \"%s\": mixtures of experts and sinks run on one GPU so far",
+                           ranks, program->tensors[op->output].name);
+    }
+  }
   return MGL_OK;
 }
 

@@ -261,7 +261,8 @@ uint64_t mgl_stored_dim(const mgl_tensor *tensor, uint32_t dim) {
 uint32_t mgl_slice_begin(const mgl_tensor *tensor, uint32_t rank) {
   return tensor->slice.whole == 0
              ? 0
-             : rank / tensor->slice.share * tensor->dims[tensor->slice.dim].number;
+             : rank / tensor->slice.share * tensor->dims[tensor->slice.dim].number /
+                   (tensor->slice.pieces == 0 ? 1 : tensor->slice.pieces);
 }
 
 uint32_t mgl_op_row_units(const mgl_graph *graph, const mgl_op *op) {

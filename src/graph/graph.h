@@ -65,7 +65,8 @@ typedef enum mgl_placement {
 // as the tensor's dim says, from element rank / share times that number on.
 typedef struct mgl_weight_slice {
   uint32_t whole;   // 0: all of the weight
-  uint32_t dim;     // 0 or 1
+  uint32_t dim;     // 0 or 1; of experts' matrices 1 or 2
+  uint32_t pieces;  // 0, or of a vector with as many pieces of one length: some of each piece
   uint32_t share;   // neighbouring ranks that have the same part, at least 1
   bool renamed;     // the weight's name is the tensor's without MGL_PART_SUFFIX
   bool only_first;  // rank 0 has all of it, the others zeros: a bias of a sum over the ranks
@@ -199,6 +200,8 @@ uint32_t mgl_graph_expert_down(mgl_graph *graph, const char *name, uint32_t resi
 uint32_t mgl_graph_all_reduce(mgl_graph *graph, const char *name, uint32_t residual, uint32_t part,
                               uint32_t ranks);
 uint32_t mgl_graph_all_gather(mgl_graph *graph, const char *name, uint32_t part, uint32_t ranks);
+// Zeros of the shape of x.
+uint32_t mgl_graph_zeros(mgl_graph *graph, const char *name, uint32_t x);
 // The op that computes for one set of weights what ops of this kind compute for those of a router
 // or of experts; other kinds: themselves.
 mgl_op_kind mgl_op_kind_of_one(mgl_op_kind kind);
@@ -229,7 +232,7 @@ uint32_t mgl_tensor_experts(const mgl_tensor *tensor);
 const char *mgl_stored_name(const mgl_tensor *tensor, char buffer[MGL_GRAPH_MAX_NAME_BYTES]);
 uint64_t mgl_stored_dim(const mgl_tensor *tensor, uint32_t dim);
 
-// First element of a slice's dim on that rank.
+// First element of a slice's dim, or of each of its pieces, on that rank.
 uint32_t mgl_slice_begin(const mgl_tensor *tensor, uint32_t rank);
 // Elements of a row of an ELEMENT op that are its units: of what it writes, or of its part.
 uint32_t mgl_op_row_units(const mgl_graph *graph, const mgl_op *op);

@@ -536,6 +536,14 @@ static const char *check_all_gather(const mgl_op *op, const mgl_tensor *const *i
   return wrong != NULL ? wrong : fits ? NULL : "the result must be f32 with a part for each rank";
 }
 
+static const char *check_zeros(const mgl_op *op, const mgl_tensor *const *in,
+                               const mgl_tensor *out) {
+  (void)op;
+  return is_part(in[0]) && is_part(out) && mgl_tensor_same_shape(out, in[0])
+             ? NULL
+             : "x must be an f32 activation of rank 2, the result one of its shape";
+}
+
 // The router's logits, of one token a row.
 static bool are_router_logits(const mgl_tensor *t, const mgl_tensor *w) {
   return is_act(t) && is_f32(t) && t->rank == 2 && mgl_dim_same(t->dims[0], MGL_DIM_T) &&

@@ -195,6 +195,11 @@ uint32_t mgl_graph_all_reduce(mgl_graph *graph, const char *name, uint32_t resid
   return append_like(graph, name, MGL_DTYPE_F32, residual, op);
 }
 
+uint32_t mgl_graph_zeros(mgl_graph *graph, const char *name, uint32_t x) {
+  return append_like(graph, name, MGL_DTYPE_F32, x,
+                     (mgl_op){.kind = MGL_OP_ZEROS, .input_count = 1, .inputs = {x}});
+}
+
 uint32_t mgl_graph_all_gather(mgl_graph *graph, const char *name, uint32_t part, uint32_t ranks) {
   if (graph->error.status != MGL_OK) {
     return MGL_NO_TENSOR;

@@ -452,7 +452,8 @@ static void add_op(generator *s, bool is_cuda) {
   }
 }
 
-// Adds up a linear's results, which nothing else reads, over the ranks.
+// Adds up a linear's results, which nothing else reads, over the ranks; or what one has added to
+// zeros in place, as experts do.
 static void add_all_reduce(generator *s, uint32_t ranks) {
   static const shape from[] = {NORMED, ATTENDED, GATED};
   const uint32_t kind = below(s, 3);
@@ -463,10 +464,16 @@ static void add_all_reduce(generator *s, uint32_t ranks) {
     return;
   }
   take_over(s, HIDDEN, residual);
-  mgl_op op = {.kind = MGL_OP_LINEAR, .input_count = 2, .inputs = {x, matrix(s, s->d, k[kind])}};
+  const uint32_t w = matrix(s, s->d, k[kind]);
+  mgl_op op = {.kind = MGL_OP_LINEAR, .input_count = 2, .inputs = {x, w}};
+  char name[32];
+  if (below(s, 2) == 0) {
+    (void)snprintf(name, sizeof name, "t%u", s->next_name++);
+    const uint32_t zeros = mgl_graph_zeros(s->g, name, residual);
+    op = (mgl_op){.kind = MGL_OP_LINEAR_ADD, .input_count = 3, .inputs = {zeros, x, w}};
+  }
   uint32_t part = append(s, op, HIDDEN);
   take_over(s, HIDDEN, part);
-  char name[32];
   (void)snprintf(name, sizeof name, "t%u", s->next_name++);
   s->was_read[residual] = s->was_read[part] = 1;
   keep(s, HIDDEN, mgl_graph_all_reduce(s->g, name, residual, part, ranks));

@@ -82,8 +82,11 @@ static bool allocate(mgl_cpu_mega *mega) {
   mega->scheduler_slots =
       mgl_alloc_zeroed(p->scheduler_count, mega->scheduler_size * sizeof *mega->scheduler_slots);
   mega->traces = mgl_alloc_zeroed(p->worker_count, sizeof *mega->traces);
+  mega->clocks = mgl_alloc_zeroed(p->worker_count, sizeof *mega->clocks);
+  mega->spent_ns = mgl_alloc_zeroed(p->worker_count, sizeof *mega->spent_ns);
   if (mega->counters == NULL || p->workers == NULL || p->scheduler_queues == NULL ||
-      mega->jit_slots == NULL || mega->scheduler_slots == NULL || mega->traces == NULL) {
+      mega->jit_slots == NULL || mega->scheduler_slots == NULL || mega->traces == NULL ||
+      mega->clocks == NULL || mega->spent_ns == NULL) {
     return false;
   }
   for (uint32_t w = 0; mega->options.trace_tasks > 0 && w < p->worker_count; w++) {
@@ -179,6 +182,8 @@ void mgl_cpu_mega_destroy(mgl_cpu_mega *mega) {
     mgl_free(mega->traces[w].entries);
   }
   mgl_free(mega->traces);
+  mgl_free(mega->clocks);
+  mgl_free(mega->spent_ns);
   mgl_free(mega->scheduler_slots);
   mgl_free(mega->jit_slots);
   mgl_free(mega->protocol.scheduler_queues);
@@ -265,6 +270,10 @@ static void run_worker(mgl_cpu_mega *mega, actor *a) {
   const mgl_cpu_mega_options *o = &mega->options;
   task_trace *trace = o->trace_tasks > 0 ? &mega->traces[a->worker.index] : NULL;
   mgl_ready_task ready;
+  clockid_t clock = 0;
+  if (pthread_getcpuclockid(pthread_self(), &clock) == 0) {
+    mgl_store_relaxed(&mega->clocks[a->worker.index], (uint64_t)(uint32_t)clock + 1);
+  }
   while (poll_and_wait(a, &ready) == MGL_POLL_TASK) {
     const mgl_task_graph *graph = mega->graphs[ready.info.graph];
     if ((graph->tasks[ready.task].flags & MGL_TASK_JIT) == 0) {
@@ -316,6 +325,7 @@ static void reset(mgl_cpu_mega *mega) {
     mgl_store_relaxed(&worker->current, 0);
     mgl_store_relaxed(&worker->progress, 0);
     mgl_store_relaxed(&worker->waiting, 0);
+    mgl_store_relaxed(&mega->clocks[w], 0);
     mega->traces[w].count = 0;
   }
   for (uint32_t s = 0; s < p->scheduler_count; s++) {

@@ -38,6 +38,8 @@ typedef struct mgl_cpu_mega_options {
       jit_queue_size;    // slots per worker, rounded up to a power of two, at least 2; 0: as many
                          // as liveness needs. Embedded schedulers never take less than that.
   uint32_t fault_ms;     // 0: no watchdog; default 10000
+  uint32_t hang_ms;      // processor time that a task may take without an end or a pulse, where
+                         // fault_ms would be too long to wait; 0: any
   uint32_t trace_tasks;  // tasks per worker that the trace keeps (the latest); 0: no trace
 
   // Of several ranks: each one's counters of events, in memory that all have, `counter_capacity` of

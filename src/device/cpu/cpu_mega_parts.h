@@ -50,6 +50,8 @@ struct mgl_cpu_mega {
   mgl_queue_slot *jit_slots;        // [workers][jit_size]
   mgl_queue_slot *scheduler_slots;  // [schedulers][scheduler_size]
   task_trace *traces;               // [workers]
+  mgl_word *clocks;                 // [workers] of its thread's processor time, + 1; 0: not known
+  uint64_t *spent_ns;  // [workers] of that time, at the latest progress; the watchdog's
   watchdog watch;
 };
 

@@ -422,6 +422,10 @@ static void run_route(const mgl_cpu_program *p, const mgl_op *op, size_t begin, 
   mgl_route(&args, begin, end);
 }
 
+static void run_zeros(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
+  memset((float *)mgl_cpu_program_tensor(p, op->output) + begin, 0, (end - begin) * sizeof(float));
+}
+
 // Columns [begin, end) of all rows, in the order of the ranks, so that all get the same bits.
 static void run_all_reduce(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
   const uint32_t part = mgl_op_input(op, MGL_ROLE_PART);
@@ -500,6 +504,7 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
     case MGL_OP_GELU: run_gelu(p, op, begin, end); return;
     case MGL_OP_ADD: run_add(p, op, begin, end); return;
     case MGL_OP_ROUTE: run_route(p, op, begin, end); return;
+    case MGL_OP_ZEROS: run_zeros(p, op, begin, end); return;
     case MGL_OP_ALL_REDUCE: run_all_reduce(p, op, begin, end); return;
     case MGL_OP_ALL_GATHER: run_all_gather(p, op, worker, begin, end); return;
     case MGL_OP_CUSTOM:

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -62,7 +63,7 @@ struct mgl_ranks {
   mgl_word quits;              // it shall end
   mgl_word abandoned;          // rank 0's run has failed
   mgl_word failed;             // a rank has died or is silent: `why` is written
-  pid_t pids[MGL_MAX_RANKS];   // of rank 0; 0: it has ended
+  pid_t pids[MGL_MAX_RANKS];   // of rank 0; 0: it has ended, or of a crew, is not known
   int sockets[MGL_MAX_RANKS];  // of rank 0: to each other; of the others: to rank 0, the first one
   char why[MGL_ERROR_TEXT_BYTES];
   pthread_mutex_t lock;  // of the two below
@@ -155,15 +156,66 @@ static void rest(void) {
   (void)nanosleep(&time, NULL);
 }
 
-static void end_all(mgl_ranks *r) {
-  for (uint32_t rank = 1; rank < r->options.count; rank++) {
-    if (r->pids[rank] != 0) {
-      (void)kill(r->pids[rank], SIGKILL);
-      while (waitpid(r->pids[rank], NULL, 0) < 0 && errno == EINTR) {
-      }
-      r->pids[rank] = 0;
+static void close_socket(int *fd) {
+  if (*fd >= 0) {
+    (void)close(*fd);
+  }
+  *fd = -1;
+}
+
+// Of a crew its open socket says that a rank lives: it is nobody's child here.
+static bool is_running(const mgl_ranks *r, uint32_t rank) {
+  return r->options.crew != NULL ? r->sockets[rank] >= 0 : r->pids[rank] != 0;
+}
+
+// Whether it has ended just now; *status as waitpid has it, 0 of a crew.
+static bool take_end(mgl_ranks *r, uint32_t rank, int *status) {
+  *status = 0;
+  if (!is_running(r, rank)) {
+    return false;
+  }
+  const bool ended = r->options.crew != NULL
+                         ? mgl_crew_hung_up(r->sockets[rank])
+                         : waitpid(r->pids[rank], status, WNOHANG) == r->pids[rank];
+  if (ended) {
+    r->pids[rank] = 0;
+    if (r->options.crew != NULL) {
+      close_socket(&r->sockets[rank]);
     }
   }
+  return ended;
+}
+
+// False if some still run after that long.
+static bool await_ends(mgl_ranks *r) {
+  bool left = true;
+  for (int look = 0; left && look < QUIT_LOOKS; look++) {
+    left = false;
+    for (uint32_t rank = 1; rank < r->options.count; rank++) {
+      int ignored = 0;
+      (void)take_end(r, rank, &ignored);
+      left |= is_running(r, rank);
+    }
+    if (left) {
+      rest();
+    }
+  }
+  return !left;
+}
+
+static void end_all(mgl_ranks *r) {
+  for (uint32_t rank = 1; rank < r->options.count; rank++) {
+    int ignored = 0;
+    if (is_running(r, rank) && !take_end(r, rank, &ignored) && r->pids[rank] > 0) {
+      (void)kill(r->pids[rank], SIGKILL);
+    }
+    while (r->options.crew == NULL && r->pids[rank] != 0) {
+      if (waitpid(r->pids[rank], NULL, 0) >= 0 || errno != EINTR) {
+        r->pids[rank] = 0;
+      }
+    }
+  }
+  (void)await_ends(r);
 }
 
 static void fail(mgl_ranks *r) {
@@ -182,10 +234,9 @@ static void fail(mgl_ranks *r) {
 static bool look_for_ends(mgl_ranks *r) {
   for (uint32_t rank = 1; rank < r->options.count; rank++) {
     int status = 0;
-    if (r->pids[rank] == 0 || waitpid(r->pids[rank], &status, WNOHANG) != r->pids[rank]) {
+    if (!take_end(r, rank, &status)) {
       continue;
     }
-    r->pids[rank] = 0;
     char *error = r->shared->ranks[rank].error;
     error[sizeof r->shared->ranks[rank].error - 1] = 0;
     if (WIFSIGNALED(status)) {
@@ -244,7 +295,8 @@ static void *watch_first(void *argument) {
   mgl_word *own = &r->shared->ranks[r->rank].beats;
   for (;;) {
     mgl_store_relaxed(own, mgl_load_relaxed(own) + 1);
-    if (is_silent(r, 0, &seen, &looks)) {
+    const bool ended = r->options.crew != NULL && mgl_crew_hung_up(r->sockets[0]);
+    if (ended || is_silent(r, 0, &seen, &looks)) {
       _exit(1);
     }
     rest();
@@ -266,16 +318,20 @@ static mgl_status start_watcher(mgl_ranks *r, mgl_error *err) {
 
 // --- beginning and end ---------------------------------------------------------------------------
 
-static void close_socket(int *fd) {
-  if (*fd >= 0) {
-    (void)close(*fd);
+// What the others have in common.
+static void serve_rank0(mgl_ranks *r, uint32_t rank) {
+  r->rank = rank;
+  (void)signal(SIGINT, SIG_IGN);  // of a terminal, or to a whole group: rank 0 decides
+  (void)signal(SIGTERM, SIG_IGN);
+  plan_array arrays[PLAN_ARRAYS];
+  list_arrays(&r->plan, 0, 0, 0, 0, arrays);
+  for (int i = 0; i < PLAN_ARRAYS; i++) {
+    *arrays[i].data = at_of(r, r->plan_at[i]);
   }
-  *fd = -1;
 }
 
 // Keeps `mine`, the end of the rank's socket; those to ranks before it were inherited.
 static void become(mgl_ranks *r, uint32_t rank, int mine, pid_t parent) {
-  r->rank = rank;
   for (uint32_t other = 0; other < MGL_MAX_RANKS; other++) {
     close_socket(&r->sockets[other]);
   }
@@ -284,13 +340,7 @@ static void become(mgl_ranks *r, uint32_t rank, int mine, pid_t parent) {
   if (getppid() != parent) {
     _exit(1);  // it died before it could be told to us
   }
-  (void)signal(SIGINT, SIG_IGN);  // of a terminal, or to a whole group: rank 0 decides
-  (void)signal(SIGTERM, SIG_IGN);
-  plan_array arrays[PLAN_ARRAYS];
-  list_arrays(&r->plan, 0, 0, 0, 0, arrays);
-  for (int i = 0; i < PLAN_ARRAYS; i++) {
-    *arrays[i].data = at_of(r, r->plan_at[i]);
-  }
+  serve_rank0(r, rank);
 }
 
 static void destroy(mgl_ranks *r) {
@@ -305,8 +355,114 @@ static void destroy(mgl_ranks *r) {
   mgl_free(r);
 }
 
+// fd: -1, or of the file that is mapped.
+static mgl_status map_shared(mgl_ranks *r, int fd, mgl_error *err) {
+  const int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
+  void *shared = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+  if (shared == MAP_FAILED) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "could not map %zu bytes for %u ranks: %s", r->bytes,
+                         r->options.count, strerror(errno));
+  }
+  r->shared = shared;
+  return MGL_OK;
+}
+
+static mgl_status fork_others(mgl_ranks *r, mgl_error *err) {
+  const pid_t parent = getpid();
+  MGL_TRY(map_shared(r, -1, err));
+  (void)fflush(NULL);  // or the others would have what is not written yet
+  for (uint32_t rank = 1; rank < r->options.count; rank++) {
+    int pair[2] = {-1, -1};
+    pid_t pid = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0 ? fork() : -1;
+    if (pid == 0) {
+      close_socket(&pair[0]);
+      become(r, rank, pair[1], parent);
+      return MGL_OK;
+    }
+    close_socket(&pair[1]);
+    r->sockets[rank] = pair[0];
+    if (pid < 0) {
+      return mgl_error_set(err, MGL_ERR_MEMORY, "could not start rank %u: %s", rank,
+                           strerror(errno));
+    }
+    r->pids[rank] = pid;
+  }
+  return MGL_OK;
+}
+
+// Until each of a crew has given a sign of life, from when on it is looked at; or has ended.
+static mgl_status await_crew(mgl_ranks *r, mgl_error *err) {
+  const uint32_t most_looks = MGL_CREW_PATIENCE_MS / LOOK_MS;
+  for (uint32_t rank = 1; rank < r->options.count; rank++) {
+    uint32_t looks = 0;
+    while (mgl_load_relaxed(&r->shared->ranks[rank].beats) == 0 && looks++ < most_looks &&
+           !mgl_crew_hung_up(r->sockets[rank])) {
+      rest();
+    }
+    if (looks > most_looks) {
+      return mgl_error_set(err, MGL_ERR_IO, "rank %u of %u did not begin within %g s", rank,
+                           r->options.count, MGL_CREW_PATIENCE_MS / 1000.0);
+    }
+  }
+  return MGL_OK;
+}
+
+// Of rank 0: gives the memory to the crew.
+static mgl_status lead_crew(mgl_ranks *r, mgl_error *err) {
+  mgl_crew *crew = r->options.crew;
+  int fd = memfd_create("megalith-ranks", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, (off_t)r->bytes) != 0) {
+    mgl_status status =
+        mgl_error_set(err, MGL_ERR_MEMORY, "could not make %zu bytes for %u ranks: %s", r->bytes,
+                      r->options.count, strerror(errno));
+    close_socket(&fd);
+    return status;
+  }
+  mgl_status status = map_shared(r, fd, err);
+  if (status == MGL_OK) {
+    status = mgl_crew_tell(crew, &r->options, sizeof r->options, fd, err);
+  }
+  (void)close(fd);
+  for (uint32_t rank = 1; status == MGL_OK && rank < r->options.count; rank++) {
+    r->sockets[rank] = mgl_crew_take(crew, rank, &r->pids[rank]);
+  }
+  return status == MGL_OK ? await_crew(r, err) : status;
+}
+
+// Of the others: *differs tells that the own options come to another layout than rank 0's.
+static mgl_status join_crew(mgl_ranks *r, bool *differs, mgl_error *err) {
+  mgl_crew *crew = r->options.crew;
+  mgl_ranks_options first;
+  int fd = -1;
+  const size_t own_bytes = r->bytes, own_activations = r->activations_step;
+  MGL_TRY(mgl_crew_hear(crew, &first, sizeof first, &fd, err));
+  r->options = first;
+  r->options.crew = crew;
+  lay_out(r);
+  *differs = r->bytes != own_bytes || r->activations_step != own_activations;
+  struct stat file = {0};
+  const bool fits = fd >= 0 && fstat(fd, &file) == 0 && (size_t)file.st_size == r->bytes;
+  mgl_status status = fits
+                          ? map_shared(r, fd, err)
+                          : mgl_error_set(err, MGL_ERR_IO, "rank %u of %u: got no memory of rank 0",
+                                          mgl_crew_rank(crew), first.count);
+  close_socket(&fd);
+  MGL_TRY(status);
+  r->sockets[0] = mgl_crew_take(crew, 0, &r->pids[0]);
+  serve_rank0(r, mgl_crew_rank(crew));
+  return MGL_OK;
+}
+
+// Makes the mapping and finds or makes the processes.
+static mgl_status assemble(mgl_ranks *r, bool *differs, mgl_error *err) {
+  return r->options.crew == NULL               ? fork_others(r, err)
+         : mgl_crew_rank(r->options.crew) == 0 ? lead_crew(r, err)
+                                               : join_crew(r, differs, err);
+}
+
 mgl_status mgl_ranks_start(const mgl_ranks_options *options, mgl_ranks **out, mgl_error *err) {
   assert(options->count >= 2 && options->count <= MGL_MAX_RANKS);
+  bool differs = false;
   *out = NULL;
   mgl_ranks *r = mgl_alloc_zeroed(1, sizeof *r);
   if (r == NULL) {
@@ -316,42 +472,19 @@ mgl_status mgl_ranks_start(const mgl_ranks_options *options, mgl_ranks **out, mg
   (void)pthread_mutex_init(&r->lock, NULL);
   memset(r->sockets, 0xff, sizeof r->sockets);  // -1
   lay_out(r);
-  void *shared = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (shared == MAP_FAILED) {
-    mgl_status status =
-        mgl_error_set(err, MGL_ERR_MEMORY, "could not map %zu bytes for %u ranks: %s", r->bytes,
-                      options->count, strerror(errno));
-    destroy(r);
-    return status;
-  }
-  r->shared = shared;
-  const pid_t parent = getpid();
-  (void)fflush(NULL);  // or the others would have what is not written yet
-  for (uint32_t rank = 1; rank < options->count; rank++) {
-    int pair[2] = {-1, -1};
-    pid_t pid = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0 ? fork() : -1;
-    if (pid == 0) {
-      close_socket(&pair[0]);
-      become(r, rank, pair[1], parent);
-      break;
+  mgl_status status = assemble(r, &differs, err);
+  if (status == MGL_OK) {
+    for (uint32_t rank = 0; rank < options->count; rank++) {
+      r->places[rank] = &r->shared->ranks[rank].place;
     }
-    close_socket(&pair[1]);
-    r->sockets[rank] = pair[0];
-    if (pid < 0) {
-      mgl_status status =
-          mgl_error_set(err, MGL_ERR_MEMORY, "could not start rank %u: %s", rank, strerror(errno));
-      end_all(r);
-      destroy(r);
-      return status;
+    mgl_wait_share(r->places, r->rank);
+    if (differs) {
+      (void)mgl_error_set(err, MGL_ERR_ARGUMENT,
+                          "expected all ranks to have the same model and arguments, found others");
+      mgl_ranks_leave(r, err);
     }
-    r->pids[rank] = pid;
+    status = start_watcher(r, err);
   }
-  for (uint32_t rank = 0; rank < options->count; rank++) {
-    r->places[rank] = &r->shared->ranks[rank].place;
-  }
-  mgl_wait_share(r->places, r->rank);
-  mgl_status status = start_watcher(r, err);
   if (status != MGL_OK && r->rank != 0) {
     mgl_ranks_leave(r, err);
   }
@@ -372,18 +505,8 @@ void mgl_ranks_stop(mgl_ranks *r) {
   bool fine = mgl_ranks_post(r, MGL_RANK_QUIT, NULL, &ignored) == MGL_OK;
   mgl_store_release(&r->quits, 1);
   (void)pthread_join(r->watcher, NULL);
-  bool left = fine;
-  for (int look = 0; left && look < QUIT_LOOKS; look++) {
-    left = false;
-    for (uint32_t rank = 1; rank < r->options.count; rank++) {
-      if (r->pids[rank] != 0 && waitpid(r->pids[rank], NULL, WNOHANG) == r->pids[rank]) {
-        r->pids[rank] = 0;
-      }
-      left |= r->pids[rank] != 0;
-    }
-    if (left) {
-      rest();
-    }
+  if (fine) {
+    (void)await_ends(r);
   }
   end_all(r);
   destroy(r);

@@ -14,7 +14,7 @@
 //
 // Faults. A thread of rank 0 sees within a fraction of a second that a rank has died, or gives no
 // sign of life for MGL_RANK_SILENT_MS; it ends all others, and says why. The others end by
-// themselves when rank 0 dies (PR_SET_PDEATHSIG) or falls silent.
+// themselves when rank 0 dies (PR_SET_PDEATHSIG, or the end of the socket to it) or falls silent.
 #ifndef MGL_DEVICE_CPU_CPU_RANKS_H
 #define MGL_DEVICE_CPU_CPU_RANKS_H
 
@@ -25,9 +25,13 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "batch/plan.h"
+#include "device/cpu/cpu_crew.h"
 #include "twin/atomics.h"
 
-enum { MGL_RANK_SILENT_MS = 1000 };
+enum {
+  MGL_RANK_SILENT_MS = 1000,
+  MGL_RANK_HANG_MS = 1000,  // of a task that computes and never ends (cpu_watchdog.c)
+};
 
 typedef enum mgl_rank_command {
   MGL_RANK_NONE,  // the ranks have failed
@@ -44,13 +48,16 @@ typedef struct mgl_ranks_options {
   size_t activation_bytes;  // of a rank
   uint64_t counters;        // of a rank
   size_t block_bytes;       // that all share, zeros at first; what is not touched takes no memory
+  mgl_crew *crew;           // processes that are there already, gathered; NULL: they are forked
   bool crowded;             // all have more threads together than there are processors
 } mgl_ranks_options;
 
 typedef struct mgl_ranks mgl_ranks;
 
-// Makes the mapping and the processes; returns in every one of them. The calling thread must live
-// as long as the ranks. Other threads of its process, which the new ones have not, only wait then.
+// Makes the mapping and the processes; returns in every one of them. Each process of a crew calls
+// it; one whose options come to another layout than rank 0's ends, and says so there. The calling
+// thread must live as long as the ranks that it has forked. Other threads of its process, which the
+// new ones have not, only wait then.
 mgl_status mgl_ranks_start(const mgl_ranks_options *options, mgl_ranks **out, mgl_error *err);
 // Of rank 0: lets the others quit, and waits for their ends. NULL is fine.
 void mgl_ranks_stop(mgl_ranks *ranks);

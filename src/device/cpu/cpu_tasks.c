@@ -201,6 +201,7 @@ static void run_attention(const mgl_cpu_program *p, uint32_t op, uint32_t worker
     for (size_t item = unit % p->strides; item < mgl_cpu_plan(p)->attention_item_count;
          item += p->strides) {
       mgl_cpu_op_run(p, op, worker, item * kv_heads + kv_head, item * kv_heads + kv_head + 1);
+      mgl_cpu_memory_pulse(p->memory, worker);
     }
   }
 }

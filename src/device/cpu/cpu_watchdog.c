@@ -3,7 +3,13 @@
 // A thread of its own looks every eighth of that time. Eight looks in a row must find the same run,
 // the same number of finished tasks, no sign from inside a task, and no plan being made. Looks are
 // counted, not seconds: a process that was stopped, or a machine that was suspended, comes back to
-// one look, not to a fault. Rejected: looking from the waiting workers. A run whose only worker is
+// one look, not to a fault.
+//
+// Ranks are to end sooner when a task hangs (hang_ms). What tells a hang from honest work is the
+// worker's own processor time: kernels give a sign after at most some hundredths of a second of it,
+// so a task that computes for far longer without one never ends, however busy the machine is. A
+// worker that waits for the disk or for a processor spends none, and has the whole time of a fault.
+// Rejected: looking from the waiting workers. A run whose only worker is
 // stuck has none.
 #include <errno.h>
 #include <inttypes.h>
@@ -91,6 +97,29 @@ static void describe(const mgl_cpu_mega *mega, char *message) {
 
 // --- the thread ----------------------------------------------------------------------------------
 
+// A worker's processor time, or 0.
+static uint64_t spent_ns(const mgl_cpu_mega *mega, uint32_t worker) {
+  const uint64_t clock = mgl_load_relaxed(&mega->clocks[worker]);
+  struct timespec time = {0};
+  return clock != 0 && clock_gettime((clockid_t)(uint32_t)(clock - 1), &time) == 0
+             ? (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec
+             : 0;
+}
+
+// Whether a worker has computed in its task for too long since the latest progress.
+static bool hangs(mgl_cpu_mega *mega, bool progress) {
+  bool found = false;
+  for (uint32_t w = 0; mega->watch.active && w < mega->protocol.worker_count; w++) {
+    const uint64_t now_ns = spent_ns(mega, w);
+    const bool works = mgl_load_relaxed(&mega->protocol.workers[w].current) != 0;
+    if (progress || !works || now_ns == 0 || mega->spent_ns[w] == 0) {
+      mega->spent_ns[w] = now_ns;
+    }
+    found |= now_ns - mega->spent_ns[w] >= (uint64_t)mega->options.hang_ms * 1000000;
+  }
+  return found;
+}
+
 // True if work is outstanding and nothing has changed since the last look.
 static bool look(const mgl_cpu_mega *mega, sight *last) {
   const mgl_protocol *p = &mega->protocol;
@@ -111,7 +140,11 @@ static void *watch(void *argument) {
   watchdog *w = &mega->watch;
   sight last = {0};
   uint32_t looks = 0;
-  uint64_t step_ns = (uint64_t)mega->options.fault_ms * 1000000 / LOOKS;
+  const uint32_t hang_ms = mega->options.hang_ms;
+  const uint32_t shorter_ms =
+      hang_ms != 0 && hang_ms < mega->options.fault_ms ? hang_ms : mega->options.fault_ms;
+  const uint64_t step_ns = (uint64_t)shorter_ms * 1000000 / LOOKS;
+  const uint32_t most_looks = (uint32_t)((uint64_t)mega->options.fault_ms * LOOKS / shorter_ms);
   (void)pthread_mutex_lock(&w->lock);
   while (!w->quit) {
     struct timespec until;
@@ -124,10 +157,14 @@ static void *watch(void *argument) {
       code = pthread_cond_timedwait(&w->wake, &w->lock, &until);
     }
     looks = !w->quit && look(mega, &last) ? looks + 1 : 0;
-    if (looks == LOOKS) {
+    const bool hung = hang_ms != 0 && hangs(mega, looks == 0) && looks > 0;
+    if (looks == most_looks || hung) {
       looks = 0;
       w->message[0] = '\0';
-      append(w->message, "no task made progress for %g s", (double)mega->options.fault_ms / 1000);
+      append(w->message,
+             hung ? "a task has computed for %g s without an end or a sign"
+                  : "no task made progress for %g s",
+             (double)(hung ? hang_ms : mega->options.fault_ms) / 1000);
       describe(mega, w->message);
       if (mega->options.on_fault != NULL) {
         mega->options.on_fault(mega->options.context, w->message);

@@ -20,7 +20,7 @@ static bool is_weight(const mgl_tensor *tensor) {
 }
 
 static bool is_cut_by_columns(const mgl_tensor *tensor) {
-  return tensor->slice.whole != 0 && tensor->slice.dim == 1;
+  return tensor->slice.whole != 0 && tensor->rank > 1 && tensor->slice.dim == tensor->rank - 1;
 }
 
 // Whether its rows are made even if the checkpoint's files are mapped.
@@ -96,15 +96,10 @@ static mgl_status make_vector(const mgl_stored_tensor *stored, size_t first, siz
   return MGL_OK;
 }
 
-// Converts or draws a vector to f32.
-static mgl_status fill_vector(const mgl_tensor *tensor, const mgl_stored_tensor *stored,
-                              uint64_t seed, uint32_t rank, float *out, mgl_error *err) {
-  size_t count = elements_of(tensor);
-  size_t first = mgl_slice_begin(tensor, rank);
-  if (tensor->slice.only_first && rank != 0) {
-    memset(out, 0, count * sizeof *out);
-    return MGL_OK;
-  }
+// Converts or draws elements [first, first + count) of a vector to f32.
+static mgl_status fill_piece(const mgl_tensor *tensor, const mgl_stored_tensor *stored,
+                             uint64_t seed, size_t first, size_t count, float *out,
+                             mgl_error *err) {
   if (stored == NULL) {
     char buffer[MGL_GRAPH_MAX_NAME_BYTES];
     const char *name = mgl_stored_name(tensor, buffer);
@@ -123,6 +118,23 @@ static mgl_status fill_vector(const mgl_tensor *tensor, const mgl_stored_tensor 
   mgl_widen_f32(stored->dtype,
                 (const unsigned char *)stored->data + first * mgl_dtype_bytes(stored->dtype), count,
                 out);
+  return MGL_OK;
+}
+
+// The rank's part of a vector.
+static mgl_status fill_vector(const mgl_tensor *tensor, const mgl_stored_tensor *stored,
+                              uint64_t seed, uint32_t rank, float *out, mgl_error *err) {
+  const size_t pieces = tensor->slice.pieces == 0 ? 1 : tensor->slice.pieces;
+  const size_t count = elements_of(tensor) / pieces;
+  if (tensor->slice.only_first && rank != 0) {
+    memset(out, 0, pieces * count * sizeof *out);
+    return MGL_OK;
+  }
+  const size_t step = tensor->slice.whole / pieces;  // where there are several
+  const size_t first = mgl_slice_begin(tensor, rank);
+  for (size_t i = 0; i < pieces; i++) {
+    MGL_TRY(fill_piece(tensor, stored, seed, i * step + first, count, out + i * count, err));
+  }
   return MGL_OK;
 }
 
@@ -424,6 +436,7 @@ static mgl_status bind_experts(const binder *b, const mgl_tensor *tensor, const 
     one.rank = 2;
     one.dims[0] = tensor->dims[1];
     one.dims[1] = tensor->dims[2];
+    one.slice.dim -= tensor->slice.whole != 0 ? 1 : 0;
     if (b->source != MGL_WEIGHTS_DUMMY) {
       MGL_TRY(mgl_checkpoint_find(b->checkpoint, name, &stored, err));
       MGL_TRY(check_shape(&one, stored, err));

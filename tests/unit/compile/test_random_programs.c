@@ -582,12 +582,13 @@ static void random_programs_compile_correctly(void **state) {
     mgl_graph_destroy(program);
   }
   for (int i = 0; i < MGL_OP_COUNT; i++) {
-    // Exchanges have a test of their own, below.
+    // What several ranks have has a test of its own, below.
     // Fused mixtures, only where mgl_fuse_ops_cuda puts them (test_cuda_target.c).
     bool mixture = i == MGL_OP_ROUTER || i == MGL_OP_EXPERTS_UP || i == MGL_OP_EXPERTS_DOWN;
     // Custom ops need whoever registers them (test_custom_op.c).
     bool custom = i == MGL_OP_CUSTOM || i == MGL_OP_CUSTOM_UPDATE;
-    assert_true(sum.ops_seen[i] > 0 || mixture || custom || mgl_op_kind_is_exchange((uint32_t)i));
+    assert_true(sum.ops_seen[i] > 0 || mixture || custom || i == MGL_OP_ZEROS ||
+                mgl_op_kind_is_exchange((uint32_t)i));
   }
   // The passes must also be of use.
   assert_true(sum.fused * 4 < sum.pairs && sum.pruned <= sum.fused);
@@ -625,6 +626,7 @@ static void random_exchanges_compile_correctly(void **state) {
     mgl_graph_destroy(program);
   }
   assert_true(sum.ops_seen[MGL_OP_ALL_REDUCE] > RANK_PROGRAMS &&
+              sum.ops_seen[MGL_OP_ZEROS] > RANK_PROGRAMS / 2 &&
               sum.ops_seen[MGL_OP_ALL_GATHER] > RANK_PROGRAMS / 2);
   assert_true(sum.reused > 0 && sum.empty > 0 && sum.jit > 0);
 }

@@ -106,6 +106,82 @@ static void biases_and_codes_are_cut(void **state) {
   mgl_graph_destroy(g);
 }
 
+static mgl_task_graph *compile(const mgl_graph *program, mgl_compile_options options) {
+  mgl_task_graph *tasks = NULL;
+  options.verify = true;
+  MUST(mgl_compile(program, &options, &tasks, NULL, &err));
+  return tasks;
+}
+
+// Every exchange waits AOT for an event of all ranks, whatever the options.
+static void check_exchanges(const mgl_task_graph *tasks) {
+  uint32_t exchanges = 0;
+  for (uint32_t i = 0; i < tasks->task_count; i++) {
+    if (mgl_op_kind_is_exchange(tasks->tasks[i].type)) {
+      exchanges++;
+      assert_int_equal(tasks->tasks[i].flags, 0);
+      assert_int_equal(tasks->events[tasks->tasks[i].dependent_event].flags,
+                       MGL_EVENT_HAS_AOT | MGL_EVENT_REMOTE);
+    }
+  }
+  assert_true(exchanges >= 5);
+}
+
+// A rank has the same rows or columns of every expert, and its part of every expert's bias; the
+// router is whole. What it adds up begins at zeros and ends in a sum over the ranks.
+static void experts_and_sinks_are_cut(void **state) {
+  (void)state;
+  mgl_config config = config_of(MGL_FAMILY_GPT_OSS);
+  config.sinks = true;
+  config.mixture = (mgl_mixture){.expert_count = 6,
+                                 .slots = 2,
+                                 .inner_size = 128,
+                                 .scale = 1,
+                                 .limit = 7,
+                                 .router_bias = true,
+                                 .expert_biases = true};
+  mgl_graph *g = shard(&config, 4);
+  const mgl_tensor *gate = find(g, "model.layers.0.mlp.experts.gate_proj.weight");
+  const mgl_tensor *down = find(g, "model.layers.0.mlp.experts.down_proj.weight");
+  const mgl_tensor *gate_bias = find(g, "model.layers.0.mlp.experts.gate_proj.bias");
+  const mgl_tensor *down_bias = find(g, "model.layers.0.mlp.experts.down_proj.bias");
+  check_part(g, gate->name, 6, 32, 1, 128, 1);
+  assert_int_equal(gate->dims[2].number, 96);
+  check_part(g, down->name, 6, 96, 2, 128, 1);
+  assert_int_equal(down->dims[2].number, 32);
+  assert_int_equal(mgl_slice_begin(gate, 3), 96);
+  assert_int_equal(mgl_slice_begin(down, 2), 64);
+  assert_int_equal(gate_bias->dims[0].number, 6 * 32);
+  assert_int_equal(gate_bias->slice.pieces, 6);
+  assert_int_equal(mgl_stored_dim(gate_bias, 0), 6 * 128);
+  assert_int_equal(mgl_slice_begin(gate_bias, 3), 96);
+  assert_int_equal(down_bias->dims[0].number, 6 * 96);
+  assert_true(down_bias->slice.only_first);
+  assert_int_equal(find(g, "model.layers.0.mlp.router.weight")->slice.whole, 0);
+  const mgl_tensor *sinks = find(g, "model.layers.0.self_attn.sinks");
+  assert_int_equal(sinks->dims[0].number, 2);
+  assert_int_equal(mgl_slice_begin(sinks, 3), 6);
+  uint32_t zeros = 0;
+  for (size_t i = 0; i < g->op_count; i++) {
+    const mgl_op *op = &g->ops[i];
+    if (op->kind == MGL_OP_EXPERT_DOWN) {
+      zeros += g->ops[i - 1].kind == MGL_OP_ZEROS && op->inputs[0] == g->ops[i - 1].output;
+      assert_int_equal(g->ops[i + 1].kind, MGL_OP_ALL_REDUCE);
+      assert_int_equal(mgl_op_input(&g->ops[i + 1], MGL_ROLE_PART), op->output);
+    }
+  }
+  assert_int_equal(zeros, config.layer_count);
+  for (uint32_t workers = 1; workers < 6; workers += 2) {
+    for (uint32_t tokens = 1; tokens <= 64; tokens *= 8) {
+      mgl_task_graph *tasks =
+          compile(g, (mgl_compile_options){.tokens = tokens, .workers = workers});
+      check_exchanges(tasks);
+      mgl_task_graph_destroy(tasks);
+    }
+  }
+  mgl_graph_destroy(g);
+}
+
 static void fusion_leaves_two_exchanges_a_layer(void **state) {
   (void)state;
   static const char expected[] =
@@ -129,27 +205,6 @@ static void fusion_leaves_two_exchanges_a_layer(void **state) {
     mgl_graph_destroy(fused);
     mgl_graph_destroy(part);
   }
-}
-
-static mgl_task_graph *compile(const mgl_graph *program, mgl_compile_options options) {
-  mgl_task_graph *tasks = NULL;
-  options.verify = true;
-  MUST(mgl_compile(program, &options, &tasks, NULL, &err));
-  return tasks;
-}
-
-// Every exchange waits AOT for an event of all ranks, whatever the options.
-static void check_exchanges(const mgl_task_graph *tasks) {
-  uint32_t exchanges = 0;
-  for (uint32_t i = 0; i < tasks->task_count; i++) {
-    if (mgl_op_kind_is_exchange(tasks->tasks[i].type)) {
-      exchanges++;
-      assert_int_equal(tasks->tasks[i].flags, 0);
-      assert_int_equal(tasks->events[tasks->tasks[i].dependent_event].flags,
-                       MGL_EVENT_HAS_AOT | MGL_EVENT_REMOTE);
-    }
-  }
-  assert_true(exchanges >= 5);
 }
 
 static void task_graphs_are_proven_under_all_options(void **state) {
@@ -241,6 +296,15 @@ static void what_cannot_be_cut_is_refused(void **state) {
   config.head_count = 12;
   config.kv_head_count = 3;
   expect_uncut(&config, 2, "2 ranks: \"0.k\": its 3 heads cannot be cut into 2 equal parts");
+  config = config_of(MGL_FAMILY_QWEN3_MOE);
+  config.mixture = (mgl_mixture){.expert_count = 4, .slots = 2, .inner_size = 98, .scale = 1};
+  expect_uncut(&config, 4,
+               "4 ranks: \"model.layers.0.mlp.experts.gate_proj.weight\": its 98 rows cannot be "
+               "cut into 4 equal parts");
+  config.mixture.inner_size = 96;
+  config.quantization.method = MGL_QUANT_COMPRESSED;
+  config.quantization.drawn = (mgl_form){.dtype = MGL_DTYPE_I4, .group = 32};
+  expect_uncut(&config, 2, "parts of 48 columns would cut its groups of 32");
   config = config_of(MGL_FAMILY_QWEN3);
   config.whole_qk_norm = true;
   expect_uncut(&config, 2, "a norm over all heads together runs on one rank so far");
@@ -276,6 +340,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_rank_has_its_part_of_each_weight),
       cmocka_unit_test(biases_and_codes_are_cut),
+      cmocka_unit_test(experts_and_sinks_are_cut),
       cmocka_unit_test(fusion_leaves_two_exchanges_a_layer),
       cmocka_unit_test(task_graphs_are_proven_under_all_options),
       cmocka_unit_test(the_verifier_refuses_what_other_ranks_break),

@@ -30,6 +30,7 @@ typedef struct job {
   int graph;            // that next_plan returns
   uint64_t plan_ns;     // how long next_plan takes
   uint64_t task_ns;     // how long a task spins
+  uint64_t sleep_ns;    // and sleeps
   uint64_t iteration;
   atomic_uint faults;
   atomic_uint tasks;
@@ -53,6 +54,9 @@ static void run_task(void *context, uint32_t worker, const mgl_task_graph *graph
     while (!mgl_cpu_mega_faulted(j->mega)) {
       nap(1000000);
     }
+  }
+  if (j->sleep_ns > 0) {
+    nap(j->sleep_ns);
   }
   uint64_t start = mgl_clock_ns();
   while (j->task_ns > 0 && mgl_clock_ns() - start < j->task_ns) {
@@ -205,6 +209,37 @@ static void long_task_that_pulses_is_no_fault(void **state) {
     open_rig(&r, &j, 1, &options);
     assert_int_equal(mgl_cpu_mega_run(r.mega, &err), is_mute == 1 ? MGL_ERR_INTERNAL : MGL_OK);
     assert_int_equal(j.faults, is_mute);
+    close_rig(&r);
+  }
+}
+
+// A task that computes and gives no sign hangs, long before the time of a fault; one that sleeps as
+// long, or gives signs, does not.
+static void task_that_hangs_is_found_by_its_processor_time(void **state) {
+  (void)state;
+  static const small_task alone[] = {{'a', R, END, 0}, {0}};
+  enum { SIGNS, MUTE, ASLEEP };
+  mgl_cpu_mega_options options = mgl_cpu_mega_defaults();
+  options.hang_ms = 200;
+  options.pulses = pulses;
+  for (int kind = SIGNS; kind <= ASLEEP; kind++) {
+    job j = {.iterations = 1, .stuck_task = UINT32_MAX, .is_mute = kind == MUTE};
+    rig r;
+    mgl_error err = {0};
+    if (kind == ASLEEP) {
+      j.sleep_ns = 1000000000;
+    } else {
+      j.task_ns = 1500000000;
+    }
+    small_graph_init(&r.graph, 1, alone, 1, ends);
+    open_rig(&r, &j, 1, &options);
+    assert_int_equal(mgl_cpu_mega_run(r.mega, &err), kind == MUTE ? MGL_ERR_INTERNAL : MGL_OK);
+    assert_int_equal(j.faults, kind == MUTE ? 1 : 0);
+    if (kind == MUTE) {
+      assert_non_null(strstr(err.text,
+                             "a task has computed for 0.2 s without an end or a sign in "
+                             "iteration 0 of task graph 0: task #0 (op 0.qkv"));
+    }
     close_rig(&r);
   }
 }
@@ -437,6 +472,7 @@ int main(void) {
       cmocka_unit_test(stuck_task_is_named),
       cmocka_unit_test(stuck_only_worker_is_seen),
       cmocka_unit_test(long_task_that_pulses_is_no_fault),
+      cmocka_unit_test(task_that_hangs_is_found_by_its_processor_time),
       cmocka_unit_test(slow_plan_is_no_fault),
       cmocka_unit_test(plan_without_a_graph_is_a_fault),
       cmocka_unit_test(idle_threads_use_no_processor),

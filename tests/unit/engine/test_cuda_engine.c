@@ -691,7 +691,7 @@ static void sinks_are_refused_by_name(void **state) {
   assert_null(runner);
 }
 
-static void several_gpus_refuse_codes_and_biases_of_sums(void **state) {
+static void several_gpus_refuse_what_they_have_not(void **state) {
   (void)state;
   mgl_error err = {0};
   mgl_model_folder folder = {.config = config};
@@ -711,6 +711,12 @@ static void several_gpus_refuse_codes_and_biases_of_sums(void **state) {
   folder.config.output_bias = true;
   assert_int_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_ERR_UNSUPPORTED);
   assert_non_null(strstr(err.text, "biases behind a sum over the ranks run on one GPU so far"));
+  folder.config = config;
+  folder.config.family = MGL_FAMILY_QWEN3_MOE;
+  folder.config.mixture =
+      (mgl_mixture){.expert_count = 4, .slots = 2, .inner_size = 128, .scale = 1};
+  assert_int_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_ERR_UNSUPPORTED);
+  assert_non_null(strstr(err.text, "mixtures of experts and sinks run on one GPU so far"));
   assert_null(runner);
   assert_int_equal(fake.live, 0);
 }
@@ -731,7 +737,7 @@ int main(void) {
       cmocka_unit_test(usual_numbers_follow_the_device),
       cmocka_unit_test(a_launch_waits_for_more),
       cmocka_unit_test(sinks_are_refused_by_name),
-      cmocka_unit_test(several_gpus_refuse_codes_and_biases_of_sums),
+      cmocka_unit_test(several_gpus_refuse_what_they_have_not),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@
 #include "support/reference_model.h"
 #include "support/reference_run.h"
 
-enum { CHUNK = 7, PROMPT = 12, VOCAB = 320 };
+enum { LEAST_MODELS = 4, LEAST_MIXTURES = 5, CHUNK = 7, PROMPT = 12, VOCAB = 320 };
 
 #ifdef MGL_TEST_SANITIZED
 enum { SANITIZED = 1 };
@@ -77,15 +77,22 @@ static void models_stay_within_the_bar(void **state) {
   (void)state;
   bool fine = true;
   const size_t stride = is_thinned() ? 3 : 1;
-  const uint32_t least = is_thinned() ? 2 : 4;
   for (uint32_t ranks = 2; ranks <= 4; ranks = next_ranks(ranks)) {
     uint32_t models = 0;
+    uint32_t mixtures = 0;
+    uint32_t with_sinks = 0;
     for (size_t i = 0; i < MGL_REFERENCE_COUNT; i += stride) {
-      if (strstr(MGL_REFERENCE_NAMES[i], "3200") == NULL) {
-        models += judge(MGL_REFERENCE_NAMES[i], ranks, &fine);
+      const char *name = MGL_REFERENCE_NAMES[i];
+      if (strstr(name, "3200") == NULL && judge(name, ranks, &fine)) {
+        models++;
+        mixtures += strstr(name, "moe") != NULL || strstr(name, "mixtral") != NULL;
+        with_sinks += strstr(name, "oss") != NULL;
       }
     }
-    assert_true(models >= least);
+    assert_true(models >= (is_thinned() ? LEAST_MODELS / 2 : LEAST_MODELS));
+    if (!is_thinned() && ranks == 2) {
+      assert_true(mixtures >= LEAST_MIXTURES && with_sinks > 0);
+    }
   }
   assert_true(fine);
 }
@@ -206,8 +213,8 @@ static void check_close(const float found[2 * VOCAB], const float one[2 * VOCAB]
   }
 }
 
-static void bits_are_those_of_all_ranks_runs_and_launches(void **state) {
-  (void)state;
+// The same bits however it is launched, close to those of one rank.
+static void check_bits(const mgl_config *config, uint32_t most_ranks, float bound) {
   static const mgl_build builds[] = {{.threads = 1},
                                      {.threads = 3},
                                      {.threads = 2, .launch = MGL_LAUNCH_JIT},
@@ -217,22 +224,72 @@ static void bits_are_those_of_all_ranks_runs_and_launches(void **state) {
                                      {.threads = 2, .launch = MGL_LAUNCH_AOT, .coarse = true},
                                      {.threads = 2, .plain = true},
                                      {.threads = 1}};
-  const mgl_config config = config_of();
   float one[2 * VOCAB];
-  compute(&config, builds[0], one);
-  for (uint32_t ranks = 2; ranks <= MGL_MAX_RANKS; ranks = next_ranks(ranks)) {
+  compute(config, builds[0], one);
+  for (uint32_t ranks = 2; ranks <= most_ranks; ranks = next_ranks(ranks)) {
     float first[2 * VOCAB];
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++) {
       float found[2 * VOCAB];
       mgl_build options = builds[i];
       options.ranks = ranks;
-      compute(&config, options, found);
+      compute(config, options, found);
       if (i == 0) {
         memcpy(first, found, sizeof first);
       }
       assert_memory_equal(found, first, sizeof first);
     }
-    check_close(first, one, 0.05f);  // rounded to bf16 between ops
+    check_close(first, one, bound);
+  }
+}
+
+static void bits_are_those_of_all_ranks_runs_and_launches(void **state) {
+  (void)state;
+  const mgl_config config = config_of();
+  check_bits(&config, MGL_MAX_RANKS, 0.05f);  // rounded to bf16 between ops
+}
+
+// Experts with biases and a clamped activation, and attention with sinks.
+static mgl_config mixture_of(mgl_family family) {
+  mgl_config config = config_of();
+  config.family = family;
+  config.dtype = MGL_DTYPE_F32;  // so that no rounding lets a token choose another expert
+  config.qkv_bias = false;
+  config.mixture = (mgl_mixture){
+      .expert_count = 8, .slots = 3, .inner_size = 128, .renormalise = true, .scale = 1};
+  if (family == MGL_FAMILY_GPT_OSS) {
+    config.sinks = config.qkv_bias = config.output_bias = true;
+    config.mixture.router_bias = config.mixture.expert_biases = true;
+    config.mixture.limit = 7;
+  }
+  return config;
+}
+
+static void mixtures_have_the_bits_of_all_ranks(void **state) {
+  (void)state;
+  static const mgl_family families[] = {MGL_FAMILY_QWEN3_MOE, MGL_FAMILY_MIXTRAL,
+                                        MGL_FAMILY_GPT_OSS};
+  for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+    const mgl_config config = mixture_of(families[i]);
+    check_bits(&config, 4, 1e-4f);
+  }
+  mgl_config config = mixture_of(MGL_FAMILY_QWEN3_MOE);  // as Qwen2 has it: a shared one besides
+  config.mixture.shared_size = 64;
+  config.mixture.shared_gate = true;
+  check_bits(&config, 2, 1e-4f);
+}
+
+// Each expert's codes are cut as those of other matrices, by rows and by columns.
+static void codes_of_experts_are_cut(void **state) {
+  (void)state;
+  mgl_config config = mixture_of(MGL_FAMILY_GPT_OSS);
+  float one[2 * VOCAB];
+  config.quantization.method = MGL_QUANT_MXFP4;
+  config.quantization.drawn = (mgl_form){.dtype = MGL_DTYPE_E2M1, .group = 32};
+  compute(&config, (mgl_build){.threads = 1}, one);
+  for (uint32_t ranks = 2; ranks <= 4; ranks *= 2) {
+    float found[2 * VOCAB];
+    compute(&config, (mgl_build){.threads = 2, .ranks = ranks}, found);
+    check_close(found, one, 1e-4f);
   }
 }
 
@@ -370,7 +427,9 @@ static void a_rank_that_ends_ends_the_run(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bits_are_those_of_all_ranks_runs_and_launches),
+      cmocka_unit_test(mixtures_have_the_bits_of_all_ranks),
       cmocka_unit_test(codes_are_cut_like_others),
+      cmocka_unit_test(codes_of_experts_are_cut),
       cmocka_unit_test(biases_are_added_once),
       cmocka_unit_test(a_rank_that_ends_ends_the_run),
       cmocka_unit_test(models_stay_within_the_bar),

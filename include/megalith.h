@@ -336,6 +336,10 @@ typedef struct megalith_engine_options {
       // The others are forked when the engine is created: no other thread may use this
       // library, or hold a lock that allocating needs, meanwhile. When one ends, the
       // engine has failed (megalith_engine_check). Not for several GPUs
+  const char
+      *kv_dtype;  // of the KV cache: "fp8" takes half of the memory of bf16, on the CPU: E4M3
+                  // with the checkpoint's k_scale and v_scale, or 1; values beyond 448 times
+                  // the scale become that. NULL or "auto": as the activations, bf16 or f32
 } megalith_engine_options;
 
 MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,

@@ -353,6 +353,10 @@ typedef struct megalith_engine_options {
   uint32_t rank;        // rank, and otherwise the same. Rank 0 gets the engine; in the others
                         // megalith_engine_create returns errors only, and the process ends with
                         // rank 0's engine. NULL: they are forked
+  const char
+      *kv_dtype;  // of the KV cache: "fp8" takes half of the memory of bf16, on the CPU: E4M3
+                  // with the checkpoint's k_scale and v_scale, or 1; values beyond 448 times
+                  // the scale become that. NULL or "auto": as the activations, bf16 or f32
 } megalith_engine_options;
 
 MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,

@@ -65,12 +65,17 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
   const megalith_model *model = engine->model;
   uint32_t context = model->folder.config.context_tokens;
   mgl_cuda_options cuda = {.device = &engine->device};
+  mgl_kv_dtype kv_dtype = MGL_KV_AUTO;
+  if (options->kv_dtype != NULL) {
+    MGL_TRY(mgl_kv_dtype_parse(options->kv_dtype, &kv_dtype, err));
+  }
   mgl_build runner = {
       .threads = on_gpu ? 0 : options->threads,
       .iteration_tokens = options->iteration_tokens,
       .sequences = options->sequences,
       .sequence_tokens = options->context_tokens == 0 ? context : options->context_tokens,
       .page_tokens = options->page_tokens,
+      .kv_dtype = kv_dtype,
       .pool_tokens = options->kv_tokens,
       .memory_share = options->memory_share,
       .ranks = options->ranks,

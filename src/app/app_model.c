@@ -211,8 +211,9 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
   return MGL_OK;
 }
 
-// --memory-share, --kv-tokens, --iteration-tokens and --tune, where the command has them.
-static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_build *options, mgl_error *err) {
+// --memory-share, --kv-tokens, --kv-dtype, --iteration-tokens and --tune, where the command has them.
+static mgl_status choose_sizes(const mgl_app_model *model, const mgl_arguments *arguments,
+                               mgl_build *options, mgl_error *err) {
   const mgl_argument *share = find_argument(arguments, "memory-share");
   const mgl_argument *tokens = find_argument(arguments, "kv-tokens");
   if (share != NULL && tokens != NULL) {
@@ -220,6 +221,10 @@ static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_build *option
                          "expected one of --memory-share and --kv-tokens, found both");
   }
   options->page_tokens = number_of(arguments, "page-tokens");
+  const mgl_argument *kv_dtype = find_argument(arguments, "kv-dtype");
+  if (kv_dtype != NULL && !model->usual_kv_dtype) {
+    MGL_TRY(mgl_kv_dtype_parse(kv_dtype->text, &options->kv_dtype, err));
+  }
   options->tune = mgl_arguments_has(arguments, "tune");
   if (options->iteration_tokens == 0) {
     options->iteration_tokens = number_of(arguments, "iteration-tokens");
@@ -285,6 +290,11 @@ static mgl_status read_task_graph(const char *path, mgl_given_graph *out, mgl_er
 // --task-graph, where the command has it.
 static mgl_status read_task_graphs(mgl_app_model *model, const mgl_arguments *arguments,
                                    mgl_build *build, mgl_error *err) {
+  if (model->given != NULL) {  // of an earlier runner
+    build->given = model->given;
+    build->given_count = model->given_count;
+    return MGL_OK;
+  }
   model->given = mgl_alloc_zeroed(arguments->count + 1, sizeof *model->given);
   if (model->given == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for task graphs");
@@ -318,7 +328,7 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
                             mgl_build *options, const outcome *out, mgl_error *err) {
   mgl_device_choice device;
   mgl_error reason = {0};
-  MGL_TRY(choose_sizes(arguments, options, err));
+  MGL_TRY(choose_sizes(model, arguments, options, err));
   MGL_TRY(choose_compilation(model, arguments, options, err));
   MGL_TRY(read_partitions(model, arguments, options, err));
   MGL_TRY(read_task_graphs(model, arguments, options, err));

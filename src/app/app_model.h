@@ -24,6 +24,7 @@ typedef struct mgl_app_model {
   mgl_given_graph *given;   // [given_count] of --task-graph
   uint32_t given_count;
   mgl_compilation compilation;  // of --level and the like
+  bool usual_kv_dtype;          // the next runner has the usual KV cache, whatever --kv-dtype says
 } mgl_app_model;
 
 // Opens MODEL, or else the demo model (mgl_app_model_path). `needs` is a set of

@@ -595,6 +595,7 @@ static const mgl_option options[] = {
      .u64_max = 64,
      .help = "of mode mega: threads, or blocks of a GPU, that only schedule; 0: whoever activates "
              "an event does [0]"},
+    MGL_ROW_KV_DTYPE,
     {.name = "page-tokens",
      .value_name = "N",
      .type = MGL_OPTION_U64,

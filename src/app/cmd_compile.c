@@ -22,6 +22,7 @@
 #include "compile/shard.h"
 #include "device/cpu/read_ceiling.h"
 #include "device/cuda/cuda_variant.h"
+#include "graph/balance.h"
 #include "graph/family.h"
 #include "graph/graph_text.h"
 #include "kernels/cpu/cpu_variant.h"
@@ -234,9 +235,26 @@ static bool dumps_kernels(const compilation *c) {
          strcmp(mgl_arguments_text(c->arguments, "mode", ""), "full") == 0;
 }
 
+// --expert-balance, of whole programs, as the runner sets it.
+static mgl_status set_balance(compilation *c, mgl_error *err) {
+  const char *name = mgl_arguments_text(c->arguments, "expert-balance", NULL);
+  mgl_balance balance = MGL_BALANCE_COLUMNS;
+  if (name == NULL) {
+    return MGL_OK;
+  }
+  if (c->target != MGL_TARGET_CPU) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "--expert-balance: a GPU's tasks share chosen experts evenly always; "
+                         "expected --target cpu");
+  }
+  MGL_TRY(mgl_balance_parse(name, &balance, err));
+  return mgl_graph_set_balance(c->canonical, balance, err);
+}
+
 static mgl_status build_program(compilation *c, mgl_error *err) {
   MGL_TRY(mgl_app_model_open(c->arguments, 0, &c->model, err));
   MGL_TRY(mgl_family_build(&c->model.folder.config, NULL, &c->canonical, err));
+  MGL_TRY(set_balance(c, err));
   if (mgl_app_ranks(c->arguments) > 1) {
     mgl_graph *cut = NULL;
     MGL_TRY(mgl_shard_program(c->canonical, mgl_app_ranks(c->arguments), &cut, err));
@@ -663,6 +681,12 @@ static const mgl_option options[] = {
     {.name = "coarse",
      .type = MGL_OPTION_FLAG,
      .help = "one event per pair of ops instead of exact dependencies, for comparison"},
+    {.name = "expert-balance",
+     .value_name = "HOW",
+     .type = MGL_OPTION_CHOICE,
+     .choices = mgl_balance_name,
+     .help = "of a CPU: how tasks share a mixture's experts, as run and serve take it: columns of "
+             "every one, static, dynamic or hybrid shares of them [columns]"},
     {.name = "verify",
      .type = MGL_OPTION_FLAG,
      .help = "check what each pass promises, and the result"},

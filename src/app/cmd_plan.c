@@ -129,7 +129,8 @@ static void append_text(const planning *p, mgl_text *out) {
   append_part(out, "activations", plan->activation_bytes, "");
   append_part(out, "other", plan->other_bytes, "");
   mgl_human_size(plan->kv_bytes_per_token, size);
-  (void)snprintf(note, sizeof note, "%s a token", size);
+  (void)snprintf(note, sizeof note, "%s a token%s", size,
+                 p->options.kv_dtype == MGL_KV_FP8 ? ", in fp8" : "");
   append_part(out, "KV memory", mgl_sizes_kv_bytes(plan), note);
   (void)snprintf(note, sizeof note, "%.1f%% of what is free",
                  100 * (double)mgl_sizes_total(plan) / (double)plan->free_bytes);

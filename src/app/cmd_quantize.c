@@ -6,6 +6,7 @@
 #include "app/app_model.h"
 #include "app/commands.h"
 #include "app/human.h"
+#include "app/logit_comparison.h"
 #include "app/model_path.h"
 #include "app/output.h"
 #include "app/progress.h"
@@ -14,53 +15,14 @@
 #include "engine/quantize_model.h"
 #include "engine/score.h"
 
-// Logits of a text are kept while the second model runs: 1 GiB.
-enum { MAX_LOGITS = 1 << 28, MAX_TEXT_BYTES = 1 << 20 };
+enum { MAX_TEXT_BYTES = 1 << 20 };
 
 // --- how far the new model is from the old -------------------------------------------------------
 
 typedef struct comparison {
   mgl_token_list tokens;
-  size_t vocab_size;
-  float *logits;  // [tokens, V] of the old model
-  double sum;     // of KL(old || new) over the positions so far
-  size_t same;    // positions whose likeliest token is the same
+  mgl_logit_comparison logits;  // of the old model with the new one
 } comparison;
-
-static mgl_status keep_logits(void *context, size_t position, const float *logits, mgl_error *err) {
-  comparison *c = context;
-  (void)err;
-  memcpy(c->logits + position * c->vocab_size, logits, c->vocab_size * sizeof *logits);
-  return MGL_OK;
-}
-
-static double log_sum(const float *logits, size_t count, size_t *out_largest) {
-  double sum = 0;
-  *out_largest = 0;
-  for (size_t i = 1; i < count; i++) {
-    *out_largest = logits[i] > logits[*out_largest] ? i : *out_largest;
-  }
-  for (size_t i = 0; i < count; i++) {
-    sum += exp((double)logits[i] - logits[*out_largest]);
-  }
-  return log(sum) + logits[*out_largest];
-}
-
-static mgl_status compare_logits(void *context, size_t position, const float *logits,
-                                 mgl_error *err) {
-  comparison *c = context;
-  const float *old = c->logits + position * c->vocab_size;
-  size_t old_largest = 0, new_largest = 0;
-  double old_sum = log_sum(old, c->vocab_size, &old_largest);
-  double new_sum = log_sum(logits, c->vocab_size, &new_largest);
-  (void)err;
-  for (size_t i = 0; i < c->vocab_size; i++) {
-    double p = (double)old[i] - old_sum, q = (double)logits[i] - new_sum;
-    c->sum += exp(p) * (p - q);
-  }
-  c->same += old_largest == new_largest;
-  return MGL_OK;
-}
 
 static mgl_status score_folder(const mgl_model_folder *folder, comparison *c,
                                mgl_status (*on_logits)(void *, size_t, const float *, mgl_error *),
@@ -77,7 +39,7 @@ static mgl_status score_folder(const mgl_model_folder *folder, comparison *c,
                                  .tokens = c->tokens.ids,
                                  .count = c->tokens.count,
                                  .on_logits = on_logits,
-                                 .context = c};
+                                 .context = &c->logits};
     status = mgl_score(runner, &request, logprobs, err);
   }
   mgl_runner_destroy(runner);
@@ -95,8 +57,7 @@ static mgl_status read_text(const mgl_arguments *arguments, const mgl_model_fold
   mgl_status status =
       mgl_tokenizer_encode(folder->tokenizer, text, bytes, options, &c->tokens, err);
   mgl_free(text);
-  c->vocab_size = folder->config.vocab_size;
-  size_t most = MAX_LOGITS / c->vocab_size;
+  size_t most = mgl_logit_comparison_most(folder->config.vocab_size);
   most = most < folder->config.context_tokens ? most : folder->config.context_tokens;
   c->tokens.count = c->tokens.count < most ? c->tokens.count : most;
   if (status == MGL_OK && c->tokens.count == 0) {
@@ -114,24 +75,24 @@ static mgl_status compare(const mgl_arguments *arguments, const char *from, cons
     status = read_text(arguments, &old, &c, err);
   }
   if (status == MGL_OK) {
-    c.logits = mgl_alloc_zeroed(c.tokens.count, c.vocab_size * sizeof *c.logits);
-    status = c.logits == NULL
-                 ? mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the logits of a text")
-                 : score_folder(&old, &c, keep_logits, err);
+    status = mgl_logit_comparison_begin(c.tokens.count, old.config.vocab_size, &c.logits, err);
+  }
+  if (status == MGL_OK) {
+    status = score_folder(&old, &c, mgl_logit_comparison_keep, err);
   }
   if (status == MGL_OK) {
     status = mgl_model_folder_open(to, MGL_NEED_WEIGHTS, &new, err);
   }
   if (status == MGL_OK) {
-    status = score_folder(&new, &c, compare_logits, err);
+    status = score_folder(&new, &c, mgl_logit_comparison_add, err);
   }
   if (status == MGL_OK) {
     mgl_text_format(out, "KL to the original  %.5f nats over %zu tokens\n",
-                    c.sum / (double)c.tokens.count, c.tokens.count);
+                    mgl_logit_comparison_kl(&c.logits), c.tokens.count);
     mgl_text_format(out, "same likeliest      %.1f%%\n",
-                    100.0 * (double)c.same / (double)c.tokens.count);
+                    100 * mgl_logit_comparison_same(&c.logits));
   }
-  mgl_free(c.logits);
+  mgl_logit_comparison_free(&c.logits);
   mgl_token_list_free(&c.tokens);
   mgl_model_folder_close(&old);
   mgl_model_folder_close(&new);

@@ -6,6 +6,7 @@
 #include "app/app_model.h"
 #include "app/commands.h"
 #include "app/interrupt.h"
+#include "app/logit_comparison.h"
 #include "app/npy.h"
 #include "app/output.h"
 #include "app/progress.h"
@@ -18,8 +19,9 @@ typedef struct score {
   const mgl_arguments *arguments;
   mgl_app_model model;
   mgl_ids tokens;
-  double *logprobs;  // [tokens.count]; NAN at 0
-  mgl_npy npy;       // open with --logits
+  double *logprobs;            // [tokens.count]; NAN at 0
+  mgl_npy npy;                 // open with --logits
+  mgl_logit_comparison usual;  // with --kv-dtype: with the logits of the usual cache
   mgl_progress progress;
 } score;
 
@@ -56,20 +58,70 @@ static mgl_status on_logits(void *context, size_t position, const float *logits,
   if (mgl_interrupt_seen()) {
     return mgl_error_set(err, MGL_ERR_IO, "interrupted");
   }
+  if (s->usual.count > 0) {
+    MGL_TRY(mgl_logit_comparison_add(&s->usual, position, logits, err));
+  }
   return s->npy.file.temporary_path == NULL ? MGL_OK : mgl_npy_write_row(&s->npy, logits, err);
+}
+
+static mgl_status on_usual_logits(void *context, size_t position, const float *logits,
+                                  mgl_error *err) {
+  score *s = context;
+  mgl_progress_update(&s->progress, position + 1, s->tokens.count);
+  if (mgl_interrupt_seen()) {
+    return mgl_error_set(err, MGL_ERR_IO, "interrupted");
+  }
+  return mgl_logit_comparison_keep(&s->usual, position, logits, err);
+}
+
+static mgl_status start(score *s, bool usual_cache, mgl_runner **out, mgl_error *err) {
+  mgl_build options = mgl_score_build(
+      (uint32_t)s->tokens.count, (uint32_t)mgl_arguments_u64(s->arguments, "iteration-tokens", 0));
+  s->model.usual_kv_dtype = usual_cache;
+  return mgl_app_model_start(&s->model, s->arguments, &options, out, err);
+}
+
+static mgl_status score_by(score *s, mgl_runner *runner,
+                           mgl_status (*callback)(void *, size_t, const float *, mgl_error *),
+                           mgl_error *err) {
+  mgl_score_request request = {.mode = mgl_app_mode_of(s->arguments, runner),
+                               .tokens = s->tokens.ids,
+                               .count = s->tokens.count,
+                               .on_logits = callback,
+                               .context = s};
+  mgl_progress_start(&s->progress, "scoring", MGL_PROGRESS_COUNT);
+  mgl_status status = mgl_score(runner, &request, s->logprobs, err);
+  mgl_progress_finish(&s->progress);
+  return status;
+}
+
+// With --kv-dtype: the logits of the same model with the usual cache, to compare with.
+static mgl_status score_usual(score *s, mgl_error *err) {
+  const uint32_t vocab_size = s->model.folder.config.vocab_size;
+  const size_t most = mgl_logit_comparison_most(vocab_size);
+  mgl_runner *runner = NULL;
+  if (strcmp(mgl_arguments_text(s->arguments, "kv-dtype", mgl_kv_dtype_name(MGL_KV_AUTO)),
+             mgl_kv_dtype_name(MGL_KV_AUTO)) == 0) {
+    return MGL_OK;
+  }
+  MGL_TRY(mgl_logit_comparison_begin(s->tokens.count < most ? s->tokens.count : most, vocab_size,
+                                     &s->usual, err));
+  MGL_TRY(start(s, true, &runner, err));
+  mgl_status status = score_by(s, runner, on_usual_logits, err);
+  mgl_runner_destroy(runner);
+  return status;
 }
 
 static mgl_status compute(score *s, mgl_error *err) {
   mgl_runner *runner = NULL;
   const char *logits_path = mgl_arguments_text(s->arguments, "logits", NULL);
-  mgl_build options = mgl_score_build(
-      (uint32_t)s->tokens.count, (uint32_t)mgl_arguments_u64(s->arguments, "iteration-tokens", 0));
   s->logprobs = mgl_alloc_zeroed(s->tokens.count, sizeof *s->logprobs);
   if (s->logprobs == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu log probabilities",
                          s->tokens.count);
   }
-  MGL_TRY(mgl_app_model_start(&s->model, s->arguments, &options, &runner, err));
+  MGL_TRY(score_usual(s, err));
+  MGL_TRY(start(s, false, &runner, err));
   mgl_interrupt_watch();
   mgl_status status = MGL_OK;
   if (logits_path != NULL) {
@@ -77,14 +129,7 @@ static mgl_status compute(score *s, mgl_error *err) {
     status = mgl_npy_create(logits_path, 2, dims, &s->npy, err);
   }
   if (status == MGL_OK) {
-    mgl_score_request request = {.mode = mgl_app_mode_of(s->arguments, runner),
-                                 .tokens = s->tokens.ids,
-                                 .count = s->tokens.count,
-                                 .on_logits = on_logits,
-                                 .context = s};
-    mgl_progress_start(&s->progress, "scoring", MGL_PROGRESS_COUNT);
-    status = mgl_score(runner, &request, s->logprobs, err);
-    mgl_progress_finish(&s->progress);
+    status = score_by(s, runner, on_logits, err);
   }
   if (status == MGL_OK && logits_path != NULL) {
     status = mgl_npy_commit(&s->npy, err);
@@ -119,6 +164,12 @@ static void append_json(const score *s, mgl_text *out) {
   mgl_json_append_double(out, exp(nll));
   mgl_text_append_string(out, ", \"nll\": ");
   mgl_json_append_double(out, nll);
+  if (s->usual.count > 0) {
+    mgl_text_append_string(out, ", \"kv_kl\": ");
+    mgl_json_append_double(out, mgl_logit_comparison_kl(&s->usual));
+    mgl_text_append_string(out, ", \"kv_same_likeliest\": ");
+    mgl_json_append_double(out, mgl_logit_comparison_same(&s->usual));
+  }
   mgl_text_append_string(out, "}\n");
 }
 
@@ -166,6 +217,12 @@ static mgl_status append_table(const score *s, mgl_text *out, mgl_error *err) {
     double nll = mean_nll(s);
     mgl_text_format(out, "perplexity: %.6g over %zu tokens (mean negative log probability %.6f)\n",
                     exp(nll), s->tokens.count - 1, nll);
+  }
+  if (s->usual.count > 0) {
+    mgl_text_format(out,
+                    "KL to the usual KV cache: %.6f nats over %zu tokens, same likeliest %.1f%%\n",
+                    mgl_logit_comparison_kl(&s->usual), s->usual.added,
+                    100 * mgl_logit_comparison_same(&s->usual));
   }
   return MGL_OK;
 }
@@ -233,6 +290,7 @@ static mgl_status score_command(const mgl_arguments *arguments, mgl_error *err) 
   if (status == MGL_OK) {
     status = print_scores(&s, err);
   }
+  mgl_logit_comparison_free(&s.usual);
   mgl_npy_close(&s.npy);
   mgl_free(s.logprobs);
   mgl_free(s.tokens.ids);
@@ -253,6 +311,7 @@ static const mgl_option options[] = {
      .value_name = "FILE",
      .type = MGL_OPTION_FILE,
      .help = "write the logits of every position to a NumPy file, float32 [tokens, vocabulary]"},
+    MGL_ROW_KV_DTYPE,
     MGL_ROW_ITERATION_TOKENS_OF("64"),
     MGL_ROW_MODE,
     MGL_ROW_TENSOR_PARALLEL,
@@ -268,7 +327,8 @@ const mgl_command mgl_command_score = {
     .text_hint = "text stands behind --text, in quotes",
     .description =
         "Prints the natural logarithm of the probability of each token behind those\n"
-        "before it; the first token has none. The perplexity is exp(-mean).",
+        "before it; the first token has none. The perplexity is exp(-mean). With --kv-dtype fp8\n"
+        "also the KL divergence to the same model with the usual KV cache.",
     .examples =
         "megalith score --text \"Once upon a time\"\n"
         "megalith score path/to/model --tokens 1,2,3 --json --logits logits.npy",

@@ -78,6 +78,7 @@ static mgl_status create_engine(serving *s, mgl_error *err) {
       .kv_tokens = mgl_arguments_u64(a, "kv-tokens", 0),
       .memory_share = mgl_arguments_real(a, "memory-share", 0),
       .page_tokens = (uint32_t)mgl_arguments_u64(a, "page-tokens", 0),
+      .kv_dtype = mgl_arguments_text(a, "kv-dtype", NULL),
       .iteration_tokens = (uint32_t)mgl_arguments_u64(a, "iteration-tokens", 0),
       .ranks = a->launcher.name != NULL ? a->launcher.size
                                         : (uint32_t)mgl_arguments_u64(a, "tensor-parallel", 0),

@@ -9,6 +9,11 @@ const char *mgl_load_format_choice(uint32_t index) {
   return index < sizeof names / sizeof *names ? names[index] : NULL;
 }
 
+const char *mgl_kv_dtype_choice(uint32_t index) {
+  static const char *const names[] = {"auto", "fp8"};
+  return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
+
 static const mgl_option place_options[] = {
     MGL_ROW_DEVICE,
     {.name = "threads",
@@ -48,6 +53,7 @@ static const mgl_option memory_options[] = {
      .u64_min = 1,
      .u64_max = INT32_MAX,
      .help = "tokens that the KV memory holds [by the memory share]"},
+    MGL_ROW_KV_DTYPE,
     {.name = "page-tokens",
      .alias = "block-size",
      .value_name = "N",

@@ -6,6 +6,7 @@
 
 mgl_choice_name mgl_mode_choice;
 mgl_choice_name mgl_load_format_choice;
+mgl_choice_name mgl_kv_dtype_choice;
 
 // The runner of mgl_app_model_start runs them in mode mega.
 #define MGL_ROW_TASK_GRAPH                                                                        \
@@ -22,6 +23,14 @@ mgl_choice_name mgl_load_format_choice;
     .help =                                                                                       \
         "how many tasks an op becomes: X along its columns or rows, Y per KV head of attention, " \
         "Z is 1; OP is a kind (gate_up) or a name (3.gate_up)"                                    \
+  }
+#define MGL_ROW_KV_DTYPE                                                                      \
+  {                                                                                           \
+    .name = "kv-dtype", .alias = "kv-cache-dtype", .value_name = "DTYPE",                     \
+    .type = MGL_OPTION_CHOICE, .choices = mgl_kv_dtype_choice,                                \
+    .help =                                                                                   \
+        "elements of the KV cache: auto, those of the activations (bf16, or f32), or fp8 on " \
+        "the CPU: E4M3, with the checkpoint's k_scale and v_scale or 1 [auto]"                \
   }
 #define MGL_ROW_MODE                                                                             \
   {                                                                                              \

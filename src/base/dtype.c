@@ -1,6 +1,7 @@
 #include "base/dtype.h"
 
 #include <assert.h>
+#include <math.h>
 
 size_t mgl_dtype_bytes(mgl_dtype dtype) {
   switch (dtype) {
@@ -8,6 +9,7 @@ size_t mgl_dtype_bytes(mgl_dtype dtype) {
     case MGL_DTYPE_I32: return 4;
     case MGL_DTYPE_F16:
     case MGL_DTYPE_BF16: return 2;
+    case MGL_DTYPE_KV8: return 1;
     default: break;
   }
   assert(0 && "a plain dtype");
@@ -67,10 +69,41 @@ mgl_f16 mgl_f32_to_f16(float value) {
   return (mgl_f16)(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
 }
 
+float mgl_e4m3_to_f32(uint8_t value) {
+  unsigned exponent = value >> 3 & 15, mantissa = value & 7;
+  float magnitude = exponent == 0 ? (float)mantissa * 0x1p-9f
+                                  : (float)(8 + mantissa) * (float)(1u << exponent) * 0x1p-10f;
+  magnitude = (value & 0x7f) == 0x7f ? NAN : magnitude;
+  return (value & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+uint8_t mgl_f32_to_e4m3(float value) {
+  uint32_t bits, code;
+  memcpy(&bits, &value, sizeof bits);
+  uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) {
+    code = 0x7f;
+  } else if (magnitude < 0x3c800000u) {  // below 2^-6 steps are 2^-9, as those of 2^14 in f32
+    float aligned = fabsf(value) + 0x1p14f;
+    memcpy(&code, &aligned, sizeof code);
+    code -= 0x46800000u;
+  } else {
+    code = ((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - (120u << 3);
+    code = code < 0x7e ? code : 0x7e;
+  }
+  return (uint8_t)(bits >> 24 & 0x80u) | (uint8_t)code;
+}
+
 void mgl_widen_f32(mgl_dtype dtype, const void *from, size_t count, float *to) {
   const unsigned char *bytes = from;
   if (dtype == MGL_DTYPE_F32) {
     memcpy(to, bytes, count * sizeof *to);
+    return;
+  }
+  if (dtype == MGL_DTYPE_KV8) {
+    for (size_t i = 0; i < count; i++) {
+      to[i] = mgl_e4m3_to_f32(bytes[i]);
+    }
     return;
   }
   assert(dtype == MGL_DTYPE_BF16 || dtype == MGL_DTYPE_F16);

@@ -45,17 +45,10 @@ mgl_row_layout mgl_row_layout_of(mgl_form form, uint32_t k) {
   return layout;
 }
 
-static float e4m3_value(unsigned bits) {
-  unsigned exponent = bits >> 3 & 15, mantissa = bits & 7;
-  float magnitude = exponent == 0 ? (float)mantissa * 0x1p-9f
-                                  : (float)(8 + mantissa) * (float)(1u << exponent) * 0x1p-10f;
-  return (bits & 0x80) != 0 ? -magnitude : magnitude;
-}
-
 float mgl_code_value(mgl_dtype code, unsigned bits) {
   static const float e2m1[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
   switch (code) {
-    case MGL_DTYPE_E4M3: return e4m3_value(bits);
+    case MGL_DTYPE_E4M3: return mgl_e4m3_to_f32((uint8_t)bits);
     case MGL_DTYPE_I8: return (float)(int8_t)bits;
     case MGL_DTYPE_I4: return (float)bits - 8;
     case MGL_DTYPE_U4: return (float)bits;
@@ -149,6 +142,9 @@ bool mgl_form_parse(const char *name, mgl_form *out) {
     *out = mgl_form_plain((mgl_dtype)i);
     if (!mgl_dtype_is_code((mgl_dtype)i)) {
       return name[length] == 0;
+    }
+    if (i == MGL_DTYPE_KV8 && name[length] == 0) {
+      return true;
     }
     char *end = NULL;
     const char *digits = name[length] == '.' ? name + length + 1 : "";

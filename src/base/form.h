@@ -83,7 +83,8 @@ void mgl_row_widen(mgl_form form, uint32_t k, const void *row, float *out);
 // "bf16"; "i4.128", with offsets "i4.128o".
 enum { MGL_FORM_NAME_BYTES = 32 };
 void mgl_form_name(mgl_form form, char out[MGL_FORM_NAME_BYTES]);
-// Reads such a name; false: it is none.
+// Reads such a name; false: it is none. "e4m3" without a group is that of
+// KV caches.
 bool mgl_form_parse(const char *name, mgl_form *out);
 
 #endif

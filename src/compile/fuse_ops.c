@@ -447,6 +447,8 @@ static void write_program(fuser *f) {
       }
       f->out->tensors[f->map[i]].made = t->made;
       f->out->tensors[f->map[i]].slice = t->slice;
+      f->out->tensors[f->map[i]].k_scale = t->k_scale;
+      f->out->tensors[f->map[i]].v_scale = t->v_scale;
     }
   }
   for (size_t i = 0; i < f->in->op_count && f->out->error.status == MGL_OK; i++) {

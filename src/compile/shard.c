@@ -47,6 +47,8 @@ static uint32_t declare(sharder *s, uint32_t tensor, const char *name, uint32_t 
       mgl_graph_form_tensor(s->out, name, t->placement, mgl_tensor_form(t), t->rank, dims);
   if (made != MGL_NO_TENSOR) {
     s->out->tensors[made].made = t->made;
+    s->out->tensors[made].k_scale = t->k_scale;
+    s->out->tensors[made].v_scale = t->v_scale;
   }
   return made;
 }

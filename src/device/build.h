@@ -16,6 +16,7 @@
 #include "batch/plan.h"
 #include "compile/compile.h"
 #include "device/expert_loads.h"
+#include "graph/kv_cache.h"
 
 typedef enum mgl_weight_source {
   MGL_WEIGHTS_MAPPED,  // in place, from the checkpoint's mapping
@@ -62,6 +63,7 @@ typedef struct mgl_build {
   uint32_t logit_rows;       // most rows with logits in an iteration; 0: one per sequence of it,
                              // MGL_EVERY_ROW: every row
   uint32_t page_tokens;      // tokens of a KV page: 16, 32, 64, 128 or 256; 0: MGL_PAGE_TOKENS
+  mgl_kv_dtype kv_dtype;     // of the KV cache; on the CPU
   uint64_t pool_tokens;      // KV memory in tokens; 0: sequences * sequence_tokens
   // Unless 0, all that is taken is at most this share of the memory that is free, above 0 to 1, or
   // MGL_USUAL_SHARE: there are as many KV pages as weights and activations leave room for, and no

@@ -318,12 +318,21 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
   if (status == MGL_OK) {
     status = mgl_family_build(&folder->config, checkpoint, &runner->graph, err);
   }
+  if (status == MGL_OK) {
+    status = mgl_graph_set_kv(runner->graph, build->kv_dtype, &folder->config.quantization,
+                              checkpoint, err);
+  }
   if (status == MGL_OK && build->program != NULL) {
     status = take_program(runner, build, err);
   }
   const mgl_compilation *c = runner->build.compilation;
   if (status == MGL_OK && c != NULL && (c->given >> MGL_SET_EXPERT_BALANCE & 1) != 0) {
     status = mgl_graph_set_balance(runner->graph, c->expert_balance, err);
+  }
+  if (status == MGL_OK && build->cuda != NULL && mgl_graph_has_kv8(runner->graph)) {
+    status = mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "KV cache: expected bf16 on a GPU, which has no kernels for fp8 so far, "
+                           "found fp8; try --device cpu");
   }
   if (status == MGL_OK && build->ranks > 1) {
     status = cut(runner, build, err);

@@ -100,12 +100,14 @@ static bool failed(const mgl_graph *graph) {
 
 static bool check_codes(mgl_graph *graph, const char *name, mgl_placement placement, mgl_form form,
                         uint32_t rank, const mgl_dim *dims) {
-  if (!mgl_dtype_is_code(form.dtype)) {
+  const bool is_cache = placement == MGL_PLACE_KV && form.dtype == MGL_DTYPE_KV8 && form.group == 0;
+  if (!mgl_dtype_is_code(form.dtype) || is_cache) {
     return true;
   }
   if (placement != MGL_PLACE_WEIGHT || rank < 2) {
-    (void)mgl_error_set(&graph->error, MGL_ERR_ARGUMENT,
-                        "tensor \"%s\": only a weight [N,K] can be of codes", name);
+    (void)mgl_error_set(
+        &graph->error, MGL_ERR_ARGUMENT,
+        "tensor \"%s\": only a weight [N,K] can be of codes, and a KV cache of e4m3", name);
     return false;
   }
   if (mgl_form_check(form, dims[rank - 1].number, &graph->error) != MGL_OK) {
@@ -178,6 +180,9 @@ uint32_t mgl_graph_form_tensor(mgl_graph *graph, const char *name, mgl_placement
                          .group = form.group,
                          .offsets = form.offsets,
                          .rank = rank};
+  if (placement == MGL_PLACE_KV && form.dtype == MGL_DTYPE_KV8) {
+    tensor->k_scale = tensor->v_scale = 1;
+  }
   memcpy(tensor->dims, dims, rank * sizeof *dims);
   graph->name_table[name_slot(graph, name)] = (uint32_t)graph->tensor_count + 1;
   return (uint32_t)graph->tensor_count++;

@@ -83,6 +83,7 @@ typedef struct mgl_tensor {
   bool made;       // of a weight: its rows are made when it is loaded, not used where they lie
   uint32_t rank;
   mgl_dim dims[MGL_GRAPH_MAX_RANK];
+  float k_scale, v_scale;  // of a KV cache of MGL_DTYPE_KV8: what its elements are multiplied with
   bool is_output;          // read by the caller after the iteration
   mgl_weight_slice slice;  // of a weight of one of several ranks
 } mgl_tensor;

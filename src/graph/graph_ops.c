@@ -185,10 +185,11 @@ static const char *check_kv_write(const mgl_op *op, const mgl_tensor *const *in,
     return "slots must be an input i32[T]";
   }
   bool fits = out->placement == MGL_PLACE_KV && out->rank == 2 &&
-              (out->dtype == MGL_DTYPE_BF16 || out->dtype == MGL_DTYPE_F32) &&
+              (out->dtype == MGL_DTYPE_BF16 || out->dtype == MGL_DTYPE_F32 ||
+               out->dtype == MGL_DTYPE_KV8) &&
               mgl_dim_same(out->dims[0], in[0]->dims[1]) &&
               mgl_dim_same(out->dims[1], in[0]->dims[2]);
-  return fits ? NULL : "the result must be a bf16 or f32 kv tensor [HKV,HD]";
+  return fits ? NULL : "the result must be a bf16, f32 or e4m3 kv tensor [HKV,HD]";
 }
 
 static bool is_window(double tokens) {

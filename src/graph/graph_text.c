@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "graph/custom_op.h"
+#include "graph/kv_cache.h"
 
 static const char symbol_letters[] = {[MGL_DIM_NUMBER] = 0,
                                       [MGL_DIM_TOKENS] = 'T',
@@ -39,6 +40,16 @@ static void print_type(const mgl_tensor *tensor, mgl_text *out) {
     }
   }
   mgl_text_append_string(out, "]");
+}
+
+// Those that are not 1.
+static void print_kv_scales(const mgl_tensor *tensor, mgl_text *out) {
+  if (tensor->dtype == MGL_DTYPE_KV8 && tensor->k_scale != 1) {
+    mgl_text_format(out, " k_scale=%.9g", (double)tensor->k_scale);
+  }
+  if (tensor->dtype == MGL_DTYPE_KV8 && tensor->v_scale != 1) {
+    mgl_text_format(out, " v_scale=%.9g", (double)tensor->v_scale);
+  }
 }
 
 static void print_op(const mgl_graph *graph, const mgl_op *op, mgl_text *out) {
@@ -76,6 +87,7 @@ void mgl_graph_print(const mgl_graph *graph, mgl_text *out) {
     if (placement_words[tensor->placement] != NULL) {
       mgl_text_format(out, "%s %s ", placement_words[tensor->placement], tensor->name);
       print_type(tensor, out);
+      print_kv_scales(tensor, out);
       mgl_text_append_string(out, "\n");
     }
   }
@@ -199,6 +211,25 @@ static mgl_status forward_graph_error(parser *p) {
                        p->graph->error.text);
 }
 
+// "k_scale=X" and "v_scale=X", each of which may be left out.
+static mgl_status parse_kv_scales(parser *p, mgl_tensor *kv) {
+  for (int i = 0; i < 2; i++) {
+    char *end = NULL;
+    skip_blanks(p);
+    if (strncmp(p->at, i == 0 ? "k_scale=" : "v_scale=", 8) != 0) {
+      continue;
+    }
+    p->at += 8;
+    float scale = strtof(p->at, &end);
+    if (end == p->at || !mgl_kv_scale_is_valid(scale)) {
+      return expected(p, "a positive, finite scale");
+    }
+    *(i == 0 ? &kv->k_scale : &kv->v_scale) = scale;
+    p->at = end;
+  }
+  return MGL_OK;
+}
+
 static mgl_status parse_declaration(parser *p, mgl_placement placement) {
   word name;
   tensor_type type;
@@ -209,8 +240,12 @@ static mgl_status parse_declaration(parser *p, mgl_placement placement) {
       return expected(p, "numbers only in the dims of a weight or kv, before");
     }
   }
-  (void)mgl_graph_form_tensor(p->graph, name.text, placement, type.form, type.rank, type.dims);
-  return forward_graph_error(p);
+  uint32_t made =
+      mgl_graph_form_tensor(p->graph, name.text, placement, type.form, type.rank, type.dims);
+  MGL_TRY(forward_graph_error(p));
+  mgl_tensor *tensor = &p->graph->tensors[made];
+  return placement == MGL_PLACE_KV && tensor->dtype == MGL_DTYPE_KV8 ? parse_kv_scales(p, tensor)
+                                                                     : MGL_OK;
 }
 
 static mgl_status parse_arguments(parser *p, mgl_op *op) {

@@ -4,7 +4,7 @@
 //   program NAME
 //   input  tokens i32[T]
 //   weight model.norm.weight bf16[1024]
-//   kv     kv.0 bf16[8,128]
+//   kv     kv.0 bf16[8,128]        # or e4m3[8,128] k_scale=0.5 v_scale=0.25; without them 1
 //   x = embed(tokens, model.embed_tokens.weight) : f32[T,1024]
 //   n = rmsnorm(x, model.norm.weight) eps=9.9999999999999995e-07 : bf16[T,1024]
 //   kv.0 = kv_write(k, v, slots)

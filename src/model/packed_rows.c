@@ -23,8 +23,7 @@ static float scale_at(const mgl_stored_tensor *tensor, uint64_t i) {
   const char *dtype = tensor->stored_dtype;
   float value;
   if (strcmp(dtype, "F8_E4M3") == 0) {
-    unsigned bits = byte_at(tensor, i);
-    return (bits & 0x7f) == 0x7f ? NAN : mgl_code_value(MGL_DTYPE_E4M3, bits);
+    return mgl_e4m3_to_f32(byte_at(tensor, i));
   }
   if (strcmp(dtype, "F8_E8M0") == 0 || strcmp(dtype, "U8") == 0) {
     unsigned bits = byte_at(tensor, i);

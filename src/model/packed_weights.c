@@ -107,12 +107,25 @@ static mgl_status set_size(finder *f, uint64_t rows, uint64_t k) {
   return MGL_OK;
 }
 
-// Groups of a row: the length that config.json says if it fits, else the one that divides.
+static mgl_status wrong_groups(const finder *f, uint64_t found) {
+  const mgl_packed_matrix *m = f->matrix;
+  return mgl_error_set(f->err, MGL_ERR_FORMAT,
+                       "%s: weight \"%s\": expected scales for groups of %u elements (a row has "
+                       "%u), found %" PRIu64 " groups",
+                       m->where, m->name,
+                       f->quantization->group != 0 ? f->quantization->group : m->k, m->k, found);
+}
+
+// Groups of a row: the length that config.json says; where it is not sure (several schemes, or none
+// that says it), the one that divides.
 static mgl_status set_groups(finder *f, uint64_t groups, bool offsets) {
   mgl_packed_matrix *m = f->matrix;
   uint32_t said = f->quantization->group;
   m->form.offsets = offsets;
   m->groups = (uint32_t)groups;
+  if (f->quantization->is_sure && groups != (said == 0 ? 1 : (m->k - 1) / said + 1)) {
+    return wrong_groups(f, groups);
+  }
   if (groups == 1) {
     m->form.group = m->k;
   } else if (said != 0 && (m->k - 1) / said + 1 == groups) {
@@ -120,10 +133,7 @@ static mgl_status set_groups(finder *f, uint64_t groups, bool offsets) {
   } else if (groups != 0 && groups <= m->k && m->k % groups == 0) {
     m->form.group = (uint32_t)(m->k / groups);
   } else {
-    return mgl_error_set(f->err, MGL_ERR_FORMAT,
-                         "%s: weight \"%s\": expected scales for groups of %u elements (a row has "
-                         "%u), found %" PRIu64 " groups",
-                         m->where, m->name, said, m->k, groups);
+    return wrong_groups(f, groups);
   }
   mgl_status status = mgl_form_check(m->form, m->k, f->err);
   if (status != MGL_OK) {
@@ -144,13 +154,10 @@ static mgl_status set_scales(finder *f, const char *dtypes, bool offsets) {
     return wrong_shape(f, scales, "scales");
   }
   m->block_rows = in_blocks ? block : 1;
-  if (rows == 1 && columns != 1) {  // one block of rows
-    m->block_rows = in_blocks ? block : (uint32_t)m->rows;
-  } else if (rows != 1 && rows != m->rows && !in_blocks) {
-    if (m->rows % rows != 0) {
-      return wrong_shape(f, scales, "a scale a tensor, a row, a group or a block");
-    }
-    m->block_rows = (uint32_t)(m->rows / rows);
+  bool in_rows = rows == m->rows || (rows == 1 && columns == 1);
+  bool wants_blocks = block > 1 && f->quantization->is_sure;
+  if (!in_blocks && (!in_rows || wants_blocks)) {
+    return wrong_shape(f, scales, "a scale a tensor, a row, a group or a block");
   }
   m->scale_rows = (uint32_t)rows;
   m->scale_columns = (uint32_t)columns;
@@ -171,9 +178,18 @@ static mgl_status find_e4m3(finder *f) {
   return set_scales(f, FLOAT_SCALES " F8_E8M0 U8", false);
 }
 
+// The zero points beside ".weight_scale"; NULL: there are none, and config.json says of none.
+static mgl_status find_zeros(finder *f, const mgl_stored_tensor **out) {
+  mgl_stored_tensor zeros;
+  *out = take(f, ".weight_zero_point");
+  return *out == NULL && f->quantization->has_zeros ? need(f, ".weight_zero_point", &zeros)
+                                                    : MGL_OK;
+}
+
 static mgl_status find_i8(finder *f) {
   mgl_packed_matrix *m = f->matrix;
-  const mgl_stored_tensor *zeros = take(f, ".weight_zero_point");
+  const mgl_stored_tensor *zeros = NULL;
+  MGL_TRY(find_zeros(f, &zeros));
   MGL_TRY(need(f, ".weight_scale", &m->scales));
   MGL_TRY(set_size(f, m->codes.dims[0], m->codes.dims[1]));
   m->form.dtype = MGL_DTYPE_I8;
@@ -213,7 +229,8 @@ static mgl_status check_order(finder *f, const char *suffix) {
   const mgl_stored_tensor *order = take(f, suffix);
   mgl_packed_matrix *m = f->matrix;
   if (order == NULL) {
-    return MGL_OK;
+    mgl_stored_tensor missing;
+    return f->quantization->has_order ? need(f, suffix, &missing) : MGL_OK;
   }
   if (order->rank != 1 || order->dims[0] != m->k || !is_stored_as(order, "I32")) {
     return wrong_shape(f, order, "a group I32 for each column");
@@ -240,7 +257,8 @@ static mgl_status check_order(finder *f, const char *suffix) {
 static mgl_status find_words(finder *f) {
   mgl_packed_matrix *m = f->matrix;
   uint64_t rows = 0, k = 0;
-  const mgl_stored_tensor *zeros = take(f, ".weight_zero_point");
+  const mgl_stored_tensor *zeros = NULL;
+  MGL_TRY(find_zeros(f, &zeros));
   MGL_TRY(need(f, ".weight_scale", &m->scales));
   MGL_TRY(read_shape(f, &rows, &k));
   MGL_TRY(set_size(f, rows, k));

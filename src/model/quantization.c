@@ -55,6 +55,7 @@ static mgl_status read_block(mgl_json_object o, const char *key, mgl_quantizatio
                          "integers of at least 1",
                          o.where, key);
   }
+  out->is_sure = true;
   out->block_rows = (uint32_t)json_integer_value(rows);
   out->group = (uint32_t)json_integer_value(columns);
   return MGL_OK;
@@ -75,10 +76,12 @@ static mgl_status read_group(mgl_json_object o, mgl_quantization *out, mgl_error
   const json_t *value = json_object_get(o.object, "group_size");
   uint64_t group = 0;
   if (json_is_integer(value) && json_integer_value(value) == -1) {
+    out->is_sure = true;
     return MGL_OK;
   }
   MGL_TRY(mgl_json_opt_u64(o, "group_size", 1, INT32_MAX, &group, err));
   out->group = (uint32_t)group;
+  out->is_sure = group != 0;
   return MGL_OK;
 }
 
@@ -105,6 +108,7 @@ static mgl_status read_gptq(mgl_json_object o, mgl_quantization *out, mgl_error 
     return unsupported(o, "checkpoint_format", format, "\"gptq\" or \"gptq_v2\"", err);
   }
   out->zeros_less_one = strcmp(format, "gptq") == 0;
+  MGL_TRY(mgl_json_opt_bool(o, "desc_act", &out->has_order, err));
   const json_t *dynamic = json_object_get(o.object, "dynamic");
   if (json_object_size(dynamic) != 0) {
     return unsupported(o, "dynamic", "rules for some modules", "none", err);
@@ -122,6 +126,29 @@ static mgl_status read_awq(mgl_json_object o, mgl_quantization *out, mgl_error *
   return MGL_OK;
 }
 
+// What scales of a KV cache are for, where there are some: "kv_cache_scheme" (compressed-tensors,
+// ModelOpt) or "kv_cache_quant_algo" (ModelOpt). They count where a cache in FP8 is asked for only.
+static mgl_status read_kv_scheme(mgl_json_object o, mgl_quantization *out, mgl_error *err) {
+  const json_t *value = json_object_get(o.object, "kv_cache_scheme");
+  const char *algorithm = NULL, *type = "float", *strategy = "tensor";
+  uint64_t bits = 8;
+  mgl_json_object scheme;
+  MGL_TRY(mgl_json_opt_string(o, "kv_cache_quant_algo", &algorithm, err));
+  out->kv_of_another_kind = algorithm != NULL && strcmp(algorithm, "FP8") != 0;
+  if (!json_is_object(value)) {
+    out->kv_of_another_kind |=
+        json_is_string(value) && strcmp(json_string_value(value), "FP8") != 0;
+    return MGL_OK;
+  }
+  MGL_TRY(mgl_json_opt_object(o, "kv_cache_scheme", &scheme, err));
+  MGL_TRY(mgl_json_opt_u64(scheme, "num_bits", 1, 64, &bits, err));
+  MGL_TRY(mgl_json_opt_string(scheme, "type", &type, err));
+  MGL_TRY(mgl_json_opt_string(scheme, "strategy", &strategy, err));
+  out->kv_of_another_kind |=
+      bits != 8 || strcmp(type, "float") != 0 || strcmp(strategy, "tensor") != 0;
+  return MGL_OK;
+}
+
 static mgl_status read_modelopt(mgl_json_object o, mgl_quantization *out, mgl_error *err) {
   const char *algorithm = "FP8";
   MGL_TRY(mgl_json_opt_string(o, "quant_algo", &algorithm, err));
@@ -130,6 +157,7 @@ static mgl_status read_modelopt(mgl_json_object o, mgl_quantization *out, mgl_er
     return unsupported(o, "quant_algo", algorithm, "\"FP8\" or \"NVFP4\"", err);
   }
   out->group = is_fp8 ? 0 : 16;
+  out->is_sure = !is_fp8;
   out->drawn.dtype = is_fp8 ? MGL_DTYPE_E4M3 : MGL_DTYPE_E2M1;
   return MGL_OK;
 }
@@ -138,7 +166,9 @@ static mgl_status read_modelopt(mgl_json_object o, mgl_quantization *out, mgl_er
 static mgl_status read_scheme(mgl_json_object weights, mgl_quantization *out, mgl_error *err) {
   uint64_t bits = 8;
   const char *type = "int";
+  const char *strategy = "", *order = "";
   bool symmetric = true;
+  MGL_TRY(mgl_json_opt_string(weights, "strategy", &strategy, err));
   MGL_TRY(mgl_json_opt_u64(weights, "num_bits", 1, 64, &bits, err));
   MGL_TRY(mgl_json_opt_string(weights, "type", &type, err));
   MGL_TRY(mgl_json_opt_bool(weights, "symmetric", &symmetric, err));
@@ -154,8 +184,16 @@ static mgl_status read_scheme(mgl_json_object weights, mgl_quantization *out, mg
                           .offsets = !symmetric};
   (void)snprintf(out->format, sizeof out->format, "compressed-tensors %s%u",
                  is_float ? "fp" : "int", (unsigned)bits);
+  out->group = out->block_rows = 0;
   MGL_TRY(read_group(weights, out, err));
-  return read_block(weights, "block_structure", out, err);
+  MGL_TRY(read_block(weights, "block_structure", out, err));
+  out->is_sure |= strcmp(strategy, "channel") == 0 || strcmp(strategy, "tensor") == 0;
+  out->has_zeros = !symmetric;
+  if (json_is_string(json_object_get(weights.object, "actorder"))) {
+    MGL_TRY(mgl_json_opt_string(weights, "actorder", &order, err));
+  }
+  out->has_order = strcmp(order, "group") == 0 || strcmp(order, "dynamic") == 0;
+  return MGL_OK;
 }
 
 // A member that must say nothing: absent, null, an empty object, or one with a neutral "format".
@@ -168,7 +206,17 @@ static mgl_status refuse_member(mgl_json_object o, const char *key, mgl_error *e
   return is_neutral || is_empty ? MGL_OK : unsupported(o, key, "something", "none", err);
 }
 
+// What two schemes both say of all matrices: where they differ, the tensors alone tell.
+static void join_schemes(const mgl_quantization *first, mgl_quantization *both) {
+  both->is_sure &=
+      first->is_sure && first->group == both->group && first->block_rows == both->block_rows;
+  both->has_zeros &= first->has_zeros;
+  both->has_order &= first->has_order;
+}
+
 static mgl_status read_compressed(mgl_json_object o, mgl_quantization *out, mgl_error *err) {
+  mgl_quantization first = *out;
+  bool is_first = true;
   mgl_json_object groups;
   MGL_TRY(refuse_member(o, "sparsity_config", err));
   MGL_TRY(refuse_member(o, "transform_config", err));
@@ -183,7 +231,13 @@ static mgl_status read_compressed(mgl_json_object o, mgl_quantization *out, mgl_
     }
     MGL_TRY(mgl_json_opt_object(group, "weights", &weights, err));
     if (weights.object != NULL) {
+      out->is_sure = false;
       MGL_TRY(read_scheme(weights, out, err));
+      if (!is_first) {
+        join_schemes(&first, out);
+      }
+      first = *out;
+      is_first = false;
     }
   }
   if (out->drawn.dtype == MGL_DTYPE_F32) {
@@ -208,6 +262,7 @@ mgl_status mgl_quantization_read(mgl_json_object config, mgl_quantization *out, 
     return MGL_OK;
   }
   MGL_TRY(read_method(o, out, err));
+  MGL_TRY(read_kv_scheme(o, out, err));
   switch (out->method) {
     case MGL_QUANT_FP8: MGL_TRY(read_fp8(o, out, err)); break;
     case MGL_QUANT_COMPRESSED: MGL_TRY(read_compressed(o, out, err)); break;

@@ -37,10 +37,14 @@ typedef struct mgl_quantization {
   mgl_quant_method method;
   char format[MGL_QUANT_FORMAT_BYTES];  // for reports: "fp8", "compressed-tensors int4"
   uint32_t bits;                        // gptq, awq: 4 or 8
-  uint32_t group;       // elements of K that share a scale; 0: not said, or a whole row
-  uint32_t block_rows;  // rows that share one; 0: not said, or 1
-  bool zeros_less_one;  // gptq: zero points are stored less 1
-  mgl_form drawn;       // of the layers' linears with dummy weights
+  uint32_t group;           // elements of K that share a scale; 0: not said, or a whole row
+  uint32_t block_rows;      // rows that share one; 0: not said, or 1
+  bool is_sure;             // all matrices have such groups and blocks: there are no other schemes
+  bool has_zeros;           // all have zero points (compressed-tensors)
+  bool has_order;           // columns have groups of their own, in a tensor (desc_act, actorder)
+  bool kv_of_another_kind;  // scales of the KV cache are for something else than FP8 a tensor
+  bool zeros_less_one;      // gptq: zero points are stored less 1
+  mgl_form drawn;           // of the layers' linears with dummy weights
 } mgl_quantization;
 
 // Reads the member "quantization_config" (or "compression_config") of a config.json. One that is

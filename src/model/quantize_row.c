@@ -48,20 +48,6 @@ static float largest_code(mgl_dtype code) {
   }
 }
 
-// The E4M3 code next to a value of at most 448; ties go to the even mantissa.
-static uint8_t nearest_e4m3(float value) {
-  float magnitude = fabsf(value) > 448 ? 448 : fabsf(value);
-  uint32_t bits;
-  memcpy(&bits, &magnitude, sizeof bits);
-  uint32_t exponent = bits >> 23 > 121 ? bits >> 23 : 121;  // biased; below 2^-6 steps stay alike
-  uint32_t inverse_bits = (254 + 3 - exponent) << 23;       // 1 / step, and the step is 2^-3 of it
-  float inverse;
-  memcpy(&inverse, &inverse_bits, sizeof inverse);
-  // 0 to 16 steps: 8 and more are a mantissa behind its leading 1, and 16 carries to the exponent.
-  uint32_t steps = (uint32_t)rintf(magnitude * inverse);
-  return (uint8_t)((value < 0 ? 0x80 : 0) | ((exponent - 121) * 8 + steps));
-}
-
 static uint8_t nearest_e2m1(float value) {
   static const float borders[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5};  // between codes
   float magnitude = fabsf(value);
@@ -76,7 +62,7 @@ static uint8_t nearest_e2m1(float value) {
 static uint8_t nearest(mgl_dtype code, float value) {
   float clipped;
   switch (code) {
-    case MGL_DTYPE_E4M3: return nearest_e4m3(value);
+    case MGL_DTYPE_E4M3: return mgl_f32_to_e4m3(value);
     case MGL_DTYPE_I8:
       clipped = rintf(value);
       return (uint8_t)(int8_t)(clipped < -128 ? -128 : clipped > 127 ? 127 : clipped);

@@ -187,6 +187,44 @@ test_compile() {
   done
 }
 
+# How tasks share a mixture's experts: what run takes, compile shows.
+test_compile_balance() {
+  local mixture=$work/mixture balance place=0 tasks
+  mkdir -p "$mixture"
+  cat >"$mixture/config.json" <<'EOF'
+{"architectures": ["MixtralForCausalLM"], "hidden_size": 128, "intermediate_size": 64,
+ "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64,
+ "vocab_size": 1024, "num_local_experts": 8, "num_experts_per_tok": 2, "torch_dtype": "bfloat16"}
+EOF
+  for balance in columns static dynamic hybrid; do
+    run compile "$mixture" --expert-balance $balance --dump fuse_ops
+    check_status "compile --expert-balance $balance" 0
+    if [ $place -gt 0 ]; then
+      check_has "compile --expert-balance $balance: the program" "$out" " balance=$place"
+    else
+      check_equal "compile: columns are the usual balance" 0 "$(grep -c " balance=" "$out")"
+    fi
+    place=$((place + 1))
+    run compile "$mixture" --expert-balance $balance --workers 4 --tokens 4 --verify --json
+    check_status "compile --expert-balance $balance --verify" 0
+    tasks=$(statistic jit_tasks)
+    checks=$((checks + 1))
+    if [ $balance = dynamic ]; then
+      [ "$tasks" -gt 0 ] || fail "compile --expert-balance dynamic" "JIT tasks" "$tasks"
+    else
+      [ "$tasks" -eq 0 ] || fail "compile --expert-balance $balance" "no JIT tasks" "$tasks"
+    fi
+  done
+  run compile "$mixture" --expert-balance hybrid --workers 4 -o "$work/hybrid.json"
+  check_status "compile --expert-balance -o" 0
+  run graph "$work/hybrid.json"
+  check_status "graph of a hybrid balance" 0
+  expect_error "a balance on a GPU" "--expert-balance: a GPU's tasks share chosen experts evenly" \
+    compile "$mixture" --target cuda --expert-balance static
+  expect_error "a balance without experts" "expert" compile --expert-balance static
+  expect_error "an unknown balance" "--expert-balance" compile "$mixture" --expert-balance even
+}
+
 test_compile_errors() {
   local folder
   folder=$(config_only)
@@ -423,6 +461,7 @@ test_ops_errors() {
 
 test_trace_summary
 test_compile
+test_compile_balance
 test_compile_errors
 test_graph
 test_broken_graphs

@@ -40,6 +40,51 @@ test_format() {
   fi
 }
 
+json_number() {  # key, file
+  sed -n "s/.*\"$1\": \([-0-9.e+]*\).*/\1/p" "$2"
+}
+
+# The KV cache in fp8: half of the bytes, sums still right, prompts that begin alike, ranks.
+test_kv() {
+  local right alone kl
+  run plan --json
+  alone=$(json_number kv_bytes_per_token "$out")
+  run plan --kv-dtype fp8 --json
+  check_equal "plan --kv-dtype fp8" "$alone" "$((2 * $(json_number kv_bytes_per_token "$out")))"
+  run plan --kv-dtype fp8
+  check_has "plan --kv-dtype fp8" "$out" "a token, in fp8"
+  run run --chat -f "$work/prompts" --kv-dtype fp8
+  check_status "run --kv-dtype fp8" 0
+  cp "$out" "$work/kv_fp8"
+  right=$(grep -v '^$' "$out" | paste -d '|' - "$work/answers" | awk -F '|' '$1 == $2' | wc -l)
+  checks=$((checks + 1))
+  if [ $((right * 100)) -lt $((97 * sums)) ]; then
+    fail "sums with --kv-dtype fp8" "at least 97% of $sums" "$right"
+  fi
+  # The same of each alone, of ranks, in another mode, and by another program's name of it.
+  run run --chat -p "$(sed -n 3p "$work/prompts")" --kv-dtype fp8 --mode eager
+  check_equal "one prompt alone" "$(grep -v '^$' "$work/kv_fp8" | sed -n 3p)" "$(grep -v '^$' "$out")"
+  run run --chat -f "$work/prompts" --kv-cache-dtype fp8 --tp 2
+  check_status "run --tp 2 --kv-cache-dtype fp8" 0
+  check_equal "run --tp 2 --kv-cache-dtype fp8" "$(cksum <"$work/kv_fp8")" "$(cksum <"$out")"
+  printf 'kv-dtype: fp16\n' >"$work/config.yaml"
+  expect_error "a dtype in a file" "expected auto or fp8" serve --config "$work/config.yaml"
+  # What it costs.
+  run score --text "What is 12 + 34? 12 + 34 = 46." --kv-dtype fp8
+  check_status "score --kv-dtype fp8" 0
+  check_has "score --kv-dtype fp8" "$out" "KL to the usual KV cache: 0."
+  run score --text "What is 12 + 34? 12 + 34 = 46." --kv-dtype fp8 --json
+  check_json "score --kv-dtype fp8 --json" "$out"
+  kl=$(json_number kv_kl "$out")
+  checks=$((checks + 1))
+  awk "BEGIN { exit !($kl > 1e-9 && $kl < 0.05) }" || fail "score: kv_kl" "1e-9 to 0.05" "$kl"
+  run score --text "What is 12 + 34? 12 + 34 = 46." --kv-dtype auto
+  check_status "score --kv-dtype auto" 0
+  check_equal "score --kv-dtype auto: no KL" 0 "$(grep -c KL "$out")"
+  expect_error "a dtype that there is not" "--kv-dtype" score --text hi --kv-dtype fp16
+  expect_error "a cache of codes on a GPU" "cuda" run -p hi --kv-dtype fp8 --device cuda
+}
+
 test_errors() {
   expect_error "quantize without a format" "--to and --output" quantize -o "$work/x"
   expect_error "quantize without a folder" "--to and --output" quantize --to int4
@@ -61,5 +106,6 @@ make_sums
 test_format fp8 6900000 99
 test_format int8 6900000 99
 test_format int4 3900000 97
+test_kv
 test_errors
 finish

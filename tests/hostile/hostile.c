@@ -396,6 +396,7 @@ int main(int argc, char **argv) {
   hostile_templates();
   hostile_weights();
   hostile_mixtures();
+  hostile_quantised();
   hostile_graphs();
   hostile_ggufs();
   hostile_everywhere();

@@ -71,6 +71,7 @@ void hostile_tokenizers(void);
 void hostile_templates(void);
 void hostile_weights(void);
 void hostile_mixtures(void);
+void hostile_quantised(void);
 void hostile_graphs(void);
 void hostile_ggufs(void);
 // Broken JSON, and things that are no files, in the place of every file.

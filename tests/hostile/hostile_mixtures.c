@@ -2,12 +2,10 @@
 //
 // A folder is the demo model's but for its config and weights, which are a small mixture's, all
 // zeros but where a case says otherwise.
-#include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "hostile/hostile.h"
+#include "hostile/hostile_model.h"
 
 enum { HIDDEN = 64, INNER = 32, EXPERTS = 4, VOCABULARY = 1024, BF16_NAN = 0x7fc0 };
 
@@ -23,21 +21,15 @@ typedef struct change {
 } change;
 
 typedef struct model {
-  mgl_text header;
-  mgl_text data;
+  hostile_model files;
   const change *of;
 } model;
-
-static bool ends_with(const char *text, const char *end) {
-  size_t bytes = strlen(text), end_bytes = strlen(end);
-  return bytes >= end_bytes && strcmp(text + bytes - end_bytes, end) == 0;
-}
 
 static void add(model *m, const char *name, const char *dtype, const char *shape,
                 uint64_t elements) {
   uint64_t element_bytes = strcmp(dtype, "U8") == 0 ? 1 : 2;
   int fill = 0;
-  if (m->of->tensor != NULL && ends_with(name, m->of->tensor)) {
+  if (m->of->tensor != NULL && hostile_ends_with(name, m->of->tensor)) {
     if (m->of->shape == NULL && m->of->dtype == NULL && m->of->fill == 0) {
       return;
     }
@@ -47,44 +39,16 @@ static void add(model *m, const char *name, const char *dtype, const char *shape
     dtype = m->of->dtype != NULL ? m->of->dtype : dtype;
     fill = m->of->fill;
   }
-  const uint64_t begin = m->data.bytes;
+  const uint64_t begin = m->files.data.bytes;
   for (uint64_t i = 0; i < elements * element_bytes; i++) {
     const char byte = (char)(element_bytes == 2 && i % 2 == 1 ? fill >> 8 : fill & 255);
-    mgl_text_append(&m->data, &byte, 1);
+    mgl_text_append(&m->files.data, &byte, 1);
   }
-  mgl_text_format(&m->header,
-                  "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%" PRIu64 ",%zu]}",
-                  m->header.bytes == 0 ? "{" : ",", name, dtype, shape, begin, m->data.bytes);
-}
-
-// In the place of the demo model's file, which the folder may share with it.
-static FILE *replace(const char *name) {
-  (void)unlink(hostile_path(name));
-  FILE *file = fopen(hostile_path(name), "wb");
-  if (file == NULL) {
-    abort();
-  }
-  return file;
+  hostile_model_tensor(&m->files, name, dtype, shape, begin);
 }
 
 static void write_all(model *m, const char *config) {
-  (void)hostile_folder(NULL);
-  FILE *out = replace("model.safetensors");
-  mgl_text_append_string(&m->header, "}");
-  for (int i = 0; i < 8; i++) {
-    (void)fputc((int)(m->header.bytes >> (8 * i) & 255), out);
-  }
-  (void)fwrite(m->header.data, 1, m->header.bytes, out);
-  (void)fwrite(m->data.data, 1, m->data.bytes, out);
-  (void)fclose(out);
-  out = replace("config.json");
-  (void)fputs(config, out);
-  (void)fclose(out);
-  if (m->header.failed || m->data.failed) {
-    abort();
-  }
-  mgl_text_free(&m->header);
-  mgl_text_free(&m->data);
+  hostile_model_write(&m->files, config);
 }
 
 #define AT "model.layers.0."

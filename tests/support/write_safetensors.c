@@ -53,6 +53,12 @@ void safetensors_add_bytes(safetensors_writer *writer, const char *name, uint32_
   add(writer, name, "U8", 1, rank, dims, data);
 }
 
+void safetensors_add_as(safetensors_writer *writer, const char *name, const char *dtype,
+                        uint64_t element_bytes, uint32_t rank, const uint64_t *dims,
+                        const void *data) {
+  add(writer, name, dtype, element_bytes, rank, dims, data);
+}
+
 void safetensors_finish(safetensors_writer *writer) {
   unsigned char length[8];
   (void)fputc('}', writer->header);

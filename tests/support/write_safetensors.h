@@ -32,6 +32,10 @@ void safetensors_add(safetensors_writer *writer, const char *name, mgl_dtype dty
 // The same of a tensor of dtype U8.
 void safetensors_add_bytes(safetensors_writer *writer, const char *name, uint32_t rank,
                            const uint64_t *dims, const void *data);
+// The same of any dtype of the format, whose elements have so many bytes.
+void safetensors_add_as(safetensors_writer *writer, const char *name, const char *dtype,
+                        uint64_t element_bytes, uint32_t rank, const uint64_t *dims,
+                        const void *data);
 // Writes the file and frees the writer's memory.
 void safetensors_finish(safetensors_writer *writer);
 

@@ -119,10 +119,11 @@ done
 # --- 5. codes of weights -------------------------------------------------------------------------
 
 # Those that have a packing of their own on GPUs (twin/packing.h, lower/packed.c, the decoders) or a
-# quantiser, and decoders of vectors on the CPU, which a table of values will replace.
+# quantiser, and decoders of vectors on the CPU, which a table of values will replace. E4M3 is also
+# the code of KV caches (base/dtype.h).
 allowed_code() {
   case "$1" in
-    E4M3) echo 7 ;;
+    E4M3) echo 8 ;;
     I8) echo 9 ;;
     I4) echo 11 ;;
     U4) echo 5 ;;

@@ -3,6 +3,8 @@
 static void store_f32(mgl_dtype dtype, void *to, size_t at, float value) {
   if (dtype == MGL_DTYPE_BF16) {
     ((mgl_bf16 *)to)[at] = mgl_f32_to_bf16(value);
+  } else if (dtype == MGL_DTYPE_KV8) {
+    ((uint8_t *)to)[at] = mgl_f32_to_e4m3(value);
   } else {
     ((float *)to)[at] = value;
   }
@@ -93,10 +95,11 @@ mgl_status mgl_cpu_write_kv(mgl_cpu_program *p, const char *name, uint32_t page,
                             const float *v, mgl_error *err) {
   mgl_kv_layer layer = {0};
   MGL_TRY(find_layer(p, name, page, &layer, err));
+  const float k_scale = mgl_kv_k_scale(&layer), v_scale = mgl_kv_v_scale(&layer);
   for (size_t i = 0; i < page_elements(&layer); i++) {
     kv_place at = place_of(&layer, page, i);
-    store_f32(layer.dtype, layer.k, at.k, k[i]);
-    store_f32(layer.dtype, layer.v, at.v, v[i]);
+    store_f32(layer.dtype, layer.k, at.k, k[i] / k_scale);
+    store_f32(layer.dtype, layer.v, at.v, v[i] / v_scale);
   }
   return MGL_OK;
 }
@@ -105,10 +108,11 @@ mgl_status mgl_cpu_read_kv(const mgl_cpu_program *p, const char *name, uint32_t 
                            float *v, mgl_error *err) {
   mgl_kv_layer layer = {0};
   MGL_TRY(find_layer(p, name, page, &layer, err));
+  const float k_scale = mgl_kv_k_scale(&layer), v_scale = mgl_kv_v_scale(&layer);
   for (size_t i = 0; i < page_elements(&layer); i++) {
     kv_place at = place_of(&layer, page, i);
-    k[i] = load_f32(layer.dtype, layer.k, at.k);
-    v[i] = load_f32(layer.dtype, layer.v, at.v);
+    k[i] = load_f32(layer.dtype, layer.k, at.k) * k_scale;
+    v[i] = load_f32(layer.dtype, layer.v, at.v) * v_scale;
   }
   return MGL_OK;
 }

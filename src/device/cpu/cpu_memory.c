@@ -37,7 +37,9 @@ static mgl_status map_kv(mgl_cpu_memory *memory, const mgl_topology *topology, m
                                      .dtype = tensor->dtype,
                                      .page_tokens = memory->options.page_tokens,
                                      .kv_head_count = tensor->dims[0].number,
-                                     .head_dim = tensor->dims[1].number};
+                                     .head_dim = tensor->dims[1].number,
+                                     .k_scale = tensor->k_scale,
+                                     .v_scale = tensor->v_scale};
       at += 2 * half;
     }
   }
@@ -166,7 +168,8 @@ static mgl_status find(const mgl_cpu_memory *memory, const mgl_tensor *tensor, u
   const mgl_tensor *bound = &graph->tensors[*out];
   const bool same = bound->placement == tensor->placement &&
                     mgl_form_same(mgl_tensor_form(bound), mgl_tensor_form(tensor)) &&
-                    mgl_tensor_same_shape(bound, tensor);
+                    mgl_tensor_same_shape(bound, tensor) && bound->k_scale == tensor->k_scale &&
+                    bound->v_scale == tensor->v_scale;
   if (!same) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "tensor \"%s\" of this program has another shape or dtype than the "

@@ -62,12 +62,9 @@ typedef struct attention_tile {
   bool fetches;  // what is read next; the first pairs do
 } attention_tile;
 
-INLINE vec load_kv(const char *from, bool bf16) {
-  return bf16 ? vec_load_bf16(from) : vec_load(from);
-}
-
-static size_t kv_element_bytes(const mgl_kv_layer *kv) {
-  return kv->dtype == MGL_DTYPE_BF16 ? 2 : 4;
+// mgl_dtype_bytes, as a constant.
+INLINE size_t kv_bytes_of(mgl_dtype dtype) {
+  return dtype == MGL_DTYPE_KV8 ? 1 : dtype == MGL_DTYPE_BF16 ? 2 : 4;
 }
 
 static size_t smaller(size_t a, size_t b) {
@@ -180,7 +177,7 @@ static void gather_queries(const attention_unit *unit) {
 // Where K of a page of one KV head begins; V has the same layout of pages and heads.
 INLINE size_t block_of(const mgl_kv_layer *kv, size_t page, size_t kv_head) {
   return (page * kv->kv_head_count + kv_head) * kv->page_tokens * kv->head_dim *
-         kv_element_bytes(kv);
+         mgl_dtype_bytes(kv->dtype);
 }
 
 static void list_next(const mgl_kv_layer *kv, const mgl_attention_range *next,
@@ -221,7 +218,7 @@ static attention_split split_start(const attention_unit *unit, size_t begin,
   const mgl_kv_layer *kv = &unit->args->kv;
   attention_split split = {.begin = begin};
   find_pairs(unit, &split);
-  size_t bytes = kv_element_bytes(kv), page_tokens = kv->page_tokens;
+  size_t bytes = mgl_dtype_bytes(kv->dtype), page_tokens = kv->page_tokens;
   size_t first = split.first_vector * vec_lanes / page_tokens * page_tokens;
   for (size_t p = first; p < split.length; p += page_tokens) {
     size_t block =
@@ -246,9 +243,9 @@ static attention_split split_start(const attention_unit *unit, size_t begin,
 // Scores of `pairs` pairs at `vectors` vectors of positions; the last ones of a page may be those
 // of unused positions.
 INLINE void score_tile(const attention_unit *unit, const attention_split *split, attention_tile at,
-                       size_t pairs, size_t vectors, bool bf16) {
+                       size_t pairs, size_t vectors, mgl_dtype dtype) {
   size_t head_dim = unit->args->kv.head_dim;
-  size_t page_tokens = unit->args->kv.page_tokens, bytes = bf16 ? 2 : 4;
+  size_t page_tokens = unit->args->kv.page_tokens, bytes = kv_bytes_of(dtype);
   size_t key_stride = page_tokens * bytes;
   size_t step = vec_lanes * bytes;  // of V, for each vector of positions and element of the head
   const char *ahead[tile_vectors];
@@ -272,7 +269,7 @@ INLINE void score_tile(const attention_unit *unit, const attention_split *split,
       }
     }
     UNROLL for (size_t v = 0; v < vectors; v++) {
-      keys[v] = load_kv(split->keys[at.first + v] + i * key_stride, bf16);
+      keys[v] = kv_load(split->keys[at.first + v] + i * key_stride, dtype);
     }
     UNROLL for (size_t j = 0; j < pairs; j++) {
       vec query = vec_set(q[j]);
@@ -281,7 +278,8 @@ INLINE void score_tile(const attention_unit *unit, const attention_split *split,
       }
     }
   }
-  vec scale = vec_set(unit->args->scale);
+  const float key_scale = mgl_kv_k_scale(&unit->args->kv) * kv_unit(dtype);
+  vec scale = vec_set(unit->args->scale * key_scale);
   UNROLL for (size_t j = 0; j < pairs; j++) {
     float *out = unit->weights + (at.pair + j) * MGL_ATTENTION_SPLIT + at.first * vec_lanes;
     UNROLL for (size_t v = 0; v < vectors; v++) {
@@ -292,11 +290,10 @@ INLINE void score_tile(const attention_unit *unit, const attention_split *split,
 
 // Adds weight * V to split_out; with one vector, the last elements may be partial.
 INLINE void value_tile(const attention_unit *unit, const attention_split *split, attention_tile at,
-                       size_t pairs, size_t vectors, bool bf16) {
-  size_t bytes = bf16 ? 2 : 4, head_dim = unit->args->kv.head_dim;
+                       size_t pairs, size_t vectors, mgl_dtype dtype) {
+  size_t bytes = kv_bytes_of(dtype), head_dim = unit->args->kv.head_dim;
   size_t page_tokens = unit->args->kv.page_tokens, width = unit->layout.width;
   size_t row_bytes = head_dim * bytes;
-  mgl_dtype dtype = bf16 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
   vec acc[tile_pairs][tile_vectors];
   float *out = unit->split_out + at.pair * width + at.first;
   UNROLL for (size_t j = 0; j < pairs; j++) {
@@ -317,8 +314,8 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
         FETCH_L2(ahead + i);
       }
       UNROLL for (size_t v = 0; v < vectors; v++) {
-        values[v] = vectors > 1 ? load_kv(row + v * vec_lanes * bytes, bf16)
-                                : load_up_to(row, dtype, 0, head_dim - at.first);
+        values[v] = vectors > 1 ? kv_load(row + v * vec_lanes * bytes, dtype)
+                                : kv_load_up_to(row, dtype, head_dim - at.first);
       }
       UNROLL for (size_t j = 0; j < pairs; j++) {
         vec weight = vec_set(weights[j * MGL_ATTENTION_SPLIT + p]);
@@ -335,15 +332,17 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
   }
 }
 
-// Calls CALL(pairs, vectors, bf16) with constants: pairs * vectors is at most vec_accumulators, or
+// Calls CALL(pairs, vectors, dtype) with constants: pairs * vectors is at most vec_accumulators, or
 // 24.
-#define TILE_CASE(pairs, vectors, CALL) \
-  case (pairs)*16 + (vectors):          \
-    if (bf16) {                         \
-      CALL(pairs, vectors, true);       \
-    } else {                            \
-      CALL(pairs, vectors, false);      \
-    }                                   \
+#define TILE_CASE(pairs, vectors, CALL)     \
+  case (pairs)*16 + (vectors):              \
+    if (dtype == MGL_DTYPE_BF16) {          \
+      CALL(pairs, vectors, MGL_DTYPE_BF16); \
+    } else if (dtype == MGL_DTYPE_KV8) {    \
+      CALL(pairs, vectors, MGL_DTYPE_KV8);  \
+    } else {                                \
+      CALL(pairs, vectors, MGL_DTYPE_F32);  \
+    }                                       \
     break
 #if defined(__AVX512F__)
 #define WIDE_TILE_CASES(CALL) \
@@ -372,7 +371,7 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
   }
 
 static void split_scores(const attention_unit *unit, const attention_split *split) {
-  bool bf16 = unit->args->kv.dtype == MGL_DTYPE_BF16;
+  const mgl_dtype dtype = unit->args->kv.dtype;
   size_t vector_count = (split->length + vec_lanes - 1) / vec_lanes;
   for (size_t pair = split->first_pair, pairs; pair < split->end_pair; pair += pairs) {
     pairs = pairs_of_tile(split->end_pair - pair);
@@ -380,7 +379,7 @@ static void split_scores(const attention_unit *unit, const attention_split *spli
     for (size_t vector = split->first_vector, vectors; vector < vector_count; vector += vectors) {
       vectors = tile_size(vector_count - vector, limit);
       attention_tile at = {.pair = pair, .first = vector, .fetches = pair == split->first_pair};
-#define SCORE_TILE(pairs_, vectors_, bf16_) score_tile(unit, split, at, pairs_, vectors_, bf16_)
+#define SCORE_TILE(pairs_, vectors_, dtype_) score_tile(unit, split, at, pairs_, vectors_, dtype_)
       TILE_SWITCH(pairs, vectors, SCORE_TILE)
     }
   }
@@ -389,7 +388,7 @@ static void split_scores(const attention_unit *unit, const attention_split *spli
 // Weighted V of pairs [first, end) over positions [from, to) of the split.
 static void split_values(const attention_unit *unit, const attention_split *split, size_t first,
                          size_t end, size_t from, size_t to) {
-  bool bf16 = unit->args->kv.dtype == MGL_DTYPE_BF16;
+  const mgl_dtype dtype = unit->args->kv.dtype;
   size_t head_dim = unit->args->kv.head_dim;
   for (size_t pair = first, pairs; pair < end; pair += pairs) {
     pairs = pairs_of_tile(end - pair);
@@ -401,7 +400,7 @@ static void split_values(const attention_unit *unit, const attention_split *spli
       }
       attention_tile at = {
           .pair = pair, .first = i, .begin = from, .end = to, .fetches = pair == first};
-#define VALUE_TILE(pairs_, vectors_, bf16_) value_tile(unit, split, at, pairs_, vectors_, bf16_)
+#define VALUE_TILE(pairs_, vectors_, dtype_) value_tile(unit, split, at, pairs_, vectors_, dtype_)
       TILE_SWITCH(pairs, vectors, VALUE_TILE)
     }
   }
@@ -518,6 +517,7 @@ static mgl_attention_range range_of(const mgl_attention_args *args, size_t index
 
 static void attention(const mgl_attention_args *args, void *scratch, size_t begin, size_t end) {
   size_t head_dim = args->kv.head_dim;
+  vec scale = vec_set(mgl_kv_v_scale(&args->kv) * kv_unit(args->kv.dtype));
   for (size_t index = begin; index < end; index++) {
     attention_unit unit = unit_start(args, scratch, index);
     mgl_attention_range range = range_of(args, index);
@@ -538,7 +538,7 @@ static void attention(const mgl_attention_args *args, void *scratch, size_t begi
       vec sum = vec_set(all);
       for (size_t i = 0; i < head_dim; i += vec_lanes) {
         store_up_to(args->out, args->out_dtype, row + i, head_dim - i,
-                    vec_div(vec_load(merged + i), sum));
+                    vec_div(vec_mul(vec_load(merged + i), scale), sum));
       }
     }
   }

@@ -146,7 +146,9 @@ typedef struct mgl_rope_args {
 
 // The KV cache of one layer. K is stored with the position fastest inside a page, so that a vector
 // of scores needs no horizontal sum; V with the head dim fastest.
-//   K: [pages, HKV, HD, P]   V: [pages, HKV, P, HD]   both of dtype bf16 or f32
+//   K: [pages, HKV, HD, P]   V: [pages, HKV, P, HD]   both of dtype bf16, f32 or e4m3
+// E4M3 elements are what a value over its scale rounds to (mgl_f32_to_e4m3); the scales are
+// multiplied in behind the sums, onto the scores and the results.
 typedef struct mgl_kv_layer {
   void *k;
   void *v;
@@ -154,7 +156,16 @@ typedef struct mgl_kv_layer {
   uint32_t page_tokens;  // P: a multiple of 16 that divides MGL_ATTENTION_SPLIT
   uint32_t kv_head_count;
   uint32_t head_dim;
+  float k_scale, v_scale;  // of e4m3; other dtypes have none
 } mgl_kv_layer;
+
+static inline float mgl_kv_k_scale(const mgl_kv_layer *kv) {
+  return kv->dtype == MGL_DTYPE_KV8 ? kv->k_scale : 1;
+}
+
+static inline float mgl_kv_v_scale(const mgl_kv_layer *kv) {
+  return kv->dtype == MGL_DTYPE_KV8 ? kv->v_scale : 1;
+}
 
 // Writes new K and V rows of some KV heads into the cache. Unit: a token t. slot = page * P +
 // offset in the page.

@@ -28,6 +28,7 @@ static float load(const void *data, mgl_dtype dtype, size_t index) {
       memcpy(&value, (const char *)data + index * sizeof value, sizeof value);
       return mgl_bf16_to_f32(value);
     }
+    case MGL_DTYPE_KV8: return mgl_e4m3_to_f32(((const uint8_t *)data)[index]);  // of a KV cache
     default: assert(false && "dtype of a kernel operand"); return 0;
   }
 }
@@ -35,6 +36,8 @@ static float load(const void *data, mgl_dtype dtype, size_t index) {
 static void store(void *data, mgl_dtype dtype, size_t index, float value) {
   if (dtype == MGL_DTYPE_BF16) {
     ((mgl_bf16 *)data)[index] = mgl_f32_to_bf16(value);
+  } else if (dtype == MGL_DTYPE_KV8) {
+    ((uint8_t *)data)[index] = mgl_f32_to_e4m3(value);
   } else {
     ((float *)data)[index] = value;
   }
@@ -199,6 +202,7 @@ static size_t value_index(const mgl_kv_layer *kv, size_t page, size_t head, size
 
 static void kv_write(const mgl_kv_write_args *args, size_t begin, size_t end) {
   const mgl_kv_layer *kv = &args->kv;
+  float k_scale = mgl_kv_k_scale(kv), v_scale = mgl_kv_v_scale(kv);
   for (size_t t = begin; t < end; t++) {
     size_t page = args->slots[t] / kv->page_tokens, offset = args->slots[t] % kv->page_tokens;
     for (size_t head = args->head_begin; head < args->head_end; head++) {
@@ -206,8 +210,8 @@ static void kv_write(const mgl_kv_write_args *args, size_t begin, size_t end) {
       const float *k = args->k + t * args->k_stride + row;
       const float *v = args->v + t * args->v_stride + row;
       for (size_t i = 0; i < kv->head_dim; i++) {
-        store(kv->k, kv->dtype, key_index(kv, page, head, i, offset), k[i]);
-        store(kv->v, kv->dtype, value_index(kv, page, head, offset, i), v[i]);
+        store(kv->k, kv->dtype, key_index(kv, page, head, i, offset), k[i] / k_scale);
+        store(kv->v, kv->dtype, value_index(kv, page, head, offset, i), v[i] / v_scale);
       }
     }
   }
@@ -236,7 +240,7 @@ static void attend(const mgl_attention_args *args, const int32_t *block_table, s
       for (size_t i = 0; i < head_dim; i++) {
         score += q[i] * load(kv->k, kv->dtype, key_index(kv, page, kv_head, i, offset));
       }
-      weights[p] = score * args->scale;
+      weights[p] = score * (args->scale * mgl_kv_k_scale(kv));
       max = fmaxf(max, weights[p]);
     }
     memset(split_out, 0, head_dim * sizeof(float));
@@ -264,7 +268,7 @@ static void attend(const mgl_attention_args *args, const int32_t *block_table, s
   }
   for (size_t i = 0; i < head_dim; i++) {
     store(args->out, args->out_dtype, (t * args->head_count + head) * head_dim + i,
-          merged_out[i] / merged_sum);
+          merged_out[i] * mgl_kv_v_scale(kv) / merged_sum);
   }
 }
 

@@ -177,23 +177,33 @@ static void rope(const mgl_rope_args *args, size_t begin, size_t end) {
   }
 }
 
+#include "kernels/cpu/kv_vector.inc.h"
+
 // K goes to a column of its page, so its elements are stored one by one.
 static void write_key(const mgl_kv_layer *kv, size_t column, const float *key) {
   size_t stride = kv->page_tokens;
-  if (kv->dtype == MGL_DTYPE_BF16) {
-    mgl_bf16 *out = (mgl_bf16 *)kv->k + column;
-    for (size_t i = 0; i < kv->head_dim; i += vec_lanes) {
-      size_t count = kv->head_dim - i < vec_lanes ? kv->head_dim - i : vec_lanes;
-      mgl_bf16 rounded[vec_lanes];
-      store_up_to(rounded, MGL_DTYPE_BF16, 0, vec_lanes, load_up_to(key, MGL_DTYPE_F32, i, count));
-      for (size_t j = 0; j < count; j++) {
-        out[(i + j) * stride] = rounded[j];
-      }
-    }
-  } else {
+  vec scale = vec_set(mgl_kv_k_scale(kv));
+  if (kv->dtype == MGL_DTYPE_F32) {
     float *out = (float *)kv->k + column;
     for (size_t i = 0; i < kv->head_dim; i++) {
       out[i * stride] = key[i];
+    }
+    return;
+  }
+  for (size_t i = 0; i < kv->head_dim; i += vec_lanes) {
+    size_t count = kv->head_dim - i < vec_lanes ? kv->head_dim - i : vec_lanes;
+    vec value = vec_div(load_up_to(key, MGL_DTYPE_F32, i, count), scale);
+    if (kv->dtype == MGL_DTYPE_BF16) {
+      mgl_bf16 rounded[vec_lanes];
+      vec_store_bf16(rounded, value);
+      for (size_t j = 0; j < count; j++) {
+        ((mgl_bf16 *)kv->k)[column + (i + j) * stride] = rounded[j];
+      }
+    } else {
+      kv_codes codes = kv_to_e4m3(value);
+      for (size_t j = 0; j < count; j++) {
+        ((uint8_t *)kv->k)[column + (i + j) * stride] = codes[j];
+      }
     }
   }
 }
@@ -201,6 +211,7 @@ static void write_key(const mgl_kv_layer *kv, size_t column, const float *key) {
 static void kv_write(const mgl_kv_write_args *args, size_t begin, size_t end) {
   const mgl_kv_layer *kv = &args->kv;
   size_t head_dim = kv->head_dim, page_tokens = kv->page_tokens;
+  vec scale = vec_set(mgl_kv_v_scale(kv));
   for (size_t t = begin; t < end; t++) {
     size_t page = args->slots[t] / page_tokens, offset = args->slots[t] % page_tokens;
     for (size_t head = args->head_begin; head < args->head_end; head++) {
@@ -209,8 +220,8 @@ static void kv_write(const mgl_kv_write_args *args, size_t begin, size_t end) {
       size_t block = (page * kv->kv_head_count + head) * head_dim * page_tokens;
       write_key(kv, block + offset, args->k + t * args->k_stride + row);
       for (size_t i = 0; i < head_dim; i += vec_lanes) {
-        vec value = load_up_to(v, MGL_DTYPE_F32, i, head_dim - i);
-        store_up_to(kv->v, kv->dtype, block + offset * head_dim + i, head_dim - i, value);
+        vec value = vec_div(load_up_to(v, MGL_DTYPE_F32, i, head_dim - i), scale);
+        kv_store_up_to(kv->v, kv->dtype, block + offset * head_dim + i, head_dim - i, value);
       }
     }
   }

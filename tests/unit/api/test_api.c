@@ -399,6 +399,32 @@ static void partitions_change_no_result(void **state) {
   }
 }
 
+// A cache of codes: answers that are still right, of questions together and with pages that run out.
+static void a_kv_cache_in_fp8_answers(void **state) {
+  (void)state;
+  static const uint64_t kv_tokens[] = {8192, 96};
+  for (size_t i = 0; i < 2; i++) {
+    megalith_engine *engine =
+        create((megalith_engine_options){.kv_tokens = kv_tokens[i], .kv_dtype = "fp8"});
+    megalith_request *requests[4];
+    for (uint32_t q = 0; q < 4; q++) {
+      requests[q] = submit_question(engine, q, (megalith_request_options){0});
+    }
+    run(engine);
+    for (uint32_t q = 0; q < 4; q++) {
+      check_answer(requests[q], q);
+      megalith_request_release(requests[q]);
+    }
+    megalith_engine_destroy(engine);
+  }
+  megalith_engine_options options = {.size = sizeof options, .kv_dtype = "int3"};
+  megalith_engine *engine = NULL;
+  megalith_error error = {0};
+  assert_int_equal(megalith_engine_create(model, &options, &engine, &error),
+                   MEGALITH_ERROR_ARGUMENT);
+  assert_non_null(strstr(error.text, "expected \"auto\" or \"fp8\" (E4M3), found \"int3\""));
+}
+
 static void a_paused_request_gives_its_pages_away(void **state) {
   // Pages for one long request at a time.
   megalith_engine *engine = create((megalith_engine_options){.kv_tokens = 96});
@@ -433,9 +459,10 @@ static void a_paused_request_gives_its_pages_away(void **state) {
 }
 
 // Prompt tokens that were found in KV memory, of two prompts with the same 64 tokens in front.
-static uint64_t hits(bool no_cache, const char *salt, const char *other_salt) {
-  megalith_engine *engine =
-      create((megalith_engine_options){.no_prefix_cache = no_cache, .page_tokens = 32});
+static uint64_t hits(bool no_cache, const char *salt, const char *other_salt,
+                     const char *kv_dtype) {
+  megalith_engine *engine = create((megalith_engine_options){
+      .no_prefix_cache = no_cache, .page_tokens = 32, .kv_dtype = kv_dtype});
   megalith_statistics statistics = {.size = sizeof statistics};
   int32_t prompt[80];
   megalith_request *requests[2];
@@ -464,10 +491,11 @@ static uint64_t hits(bool no_cache, const char *salt, const char *other_salt) {
 
 static void prompts_that_begin_alike_share_memory(void **state) {
   (void)state;
-  assert_int_equal(hits(false, "", ""), 64);
-  assert_int_equal(hits(false, "one", "one"), 64);
-  assert_int_equal(hits(false, "one", "another"), 0);
-  assert_int_equal(hits(true, "", ""), 0);
+  assert_int_equal(hits(false, "", "", NULL), 64);
+  assert_int_equal(hits(false, "one", "one", NULL), 64);
+  assert_int_equal(hits(false, "one", "another", NULL), 0);
+  assert_int_equal(hits(true, "", "", NULL), 0);
+  assert_int_equal(hits(false, "", "", "fp8"), 64);
 }
 
 int main(void) {
@@ -482,6 +510,7 @@ int main(void) {
       cmocka_unit_test(sampling_is_of_the_request_alone),
       cmocka_unit_test(what_sampling_asks_for_is_done),
       cmocka_unit_test(partitions_change_no_result),
+      cmocka_unit_test(a_kv_cache_in_fp8_answers),
       cmocka_unit_test(a_paused_request_gives_its_pages_away),
       cmocka_unit_test(prompts_that_begin_alike_share_memory),
   };

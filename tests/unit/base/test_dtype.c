@@ -73,6 +73,50 @@ static void test_half_rounds_to_nearest_even(void **state) {
   assert_int_equal(mgl_f32_to_f16(from_bits(1)), 0);  // the least subnormal float
 }
 
+// The definition of E4M3, in double arithmetic.
+static double e4m3_value(uint8_t code) {
+  int exponent = code >> 3 & 15, mantissa = code & 7;
+  double magnitude = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10);
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+// Every code is its own; between each pair of neighbours the middle goes to the even one, and the
+// next float on either side of the middle to its own side.
+static void test_e4m3(void **state) {
+  (void)state;
+  for (uint32_t code = 0; code < 256; code++) {
+    float value = mgl_e4m3_to_f32((uint8_t)code);
+    if ((code & 0x7f) == 0x7f) {
+      assert_true(isnan(value));
+      assert_int_equal(mgl_f32_to_e4m3(value) & 0x7f, 0x7f);
+      continue;
+    }
+    assert_true((double)value == e4m3_value((uint8_t)code));
+    assert_int_equal(to_bits(value) >> 31, code >> 7);  // -0 too
+    assert_int_equal(mgl_f32_to_e4m3(value), code);
+  }
+  for (uint32_t code = 0; code < 0x7e; code++) {
+    float middle = (float)((e4m3_value((uint8_t)code) + e4m3_value((uint8_t)(code + 1))) / 2);
+    assert_int_equal(mgl_f32_to_e4m3(middle), code % 2 == 0 ? code : code + 1);
+    assert_int_equal(mgl_f32_to_e4m3(nextafterf(middle, 0)), code);
+    assert_int_equal(mgl_f32_to_e4m3(nextafterf(middle, INFINITY)), code + 1);
+    assert_int_equal(mgl_f32_to_e4m3(-nextafterf(middle, INFINITY)), 0x80 | (code + 1));
+  }
+}
+
+static void test_e4m3_saturates(void **state) {
+  (void)state;
+  static const float beyond[] = {449, 464, 465, 480, 1e9f, 3e38f, INFINITY};
+  for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
+    assert_int_equal(mgl_f32_to_e4m3(beyond[i]), 0x7e);
+    assert_int_equal(mgl_f32_to_e4m3(-beyond[i]), 0xfe);
+  }
+  assert_int_equal(mgl_f32_to_e4m3(NAN) & 0x7f, 0x7f);
+  assert_int_equal(mgl_f32_to_e4m3(from_bits(0x7f800001)) & 0x7f, 0x7f);
+  assert_int_equal(mgl_f32_to_e4m3(from_bits(1)), 0);  // the least subnormal float
+  assert_int_equal(mgl_f32_to_e4m3(from_bits(0x80000001)), 0x80);
+}
+
 #if defined(__FLT16_MANT_DIG__) && defined(__x86_64__) && \
     (defined(__clang__) ? __clang_major__ >= 15 : __GNUC__ >= 12)
 // All floats with one of 2^16 upper halves and a few lower ones, against the compiler's own type.
@@ -140,6 +184,8 @@ static void test_sizes_and_names(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_half),
+      cmocka_unit_test(test_e4m3),
+      cmocka_unit_test(test_e4m3_saturates),
       cmocka_unit_test(test_half_rounds_to_nearest_even),
       cmocka_unit_test(test_half_against_compiler),
       cmocka_unit_test(test_bf16),

@@ -202,6 +202,8 @@ static const mgl_config oss_config = {
                      .drawn = {.dtype = MGL_DTYPE_E2M1, .group = MGL_MXFP4_GROUP}},
     .bos_id = -1};
 
+static mgl_kv_dtype kv_dtype;  // of what runs
+
 // How the tokens of the observed sequence reach the model.
 typedef struct way {
   uint32_t threads;
@@ -266,6 +268,7 @@ static void run_way(const mgl_config *config, uint32_t prompt, way w, float *out
                        .logit_rows = iteration,
                        .weights = MGL_WEIGHTS_DUMMY,
                        .seed = 5,
+                       .kv_dtype = kv_dtype,
                        .launch = w.launch,
                        .overrides = config->family == MGL_FAMILY_PHI ? plain_hybrid
                                     : config->sinks                  ? sinks_hybrid
@@ -436,6 +439,17 @@ static void f32_bits_do_not_depend_on_the_way(void **state) {
   check_on_all_levels(&llama_f32_config, check_contract);
 }
 
+// A cache in FP8: as it is, and with windows and lengths of a prompt.
+static void fp8_caches_keep_the_bits(void **state) {
+  (void)state;
+  kv_dtype = MGL_KV_FP8;
+  check_on_all_levels(&qwen3_config, check_contract);
+  check_contract(&llama_f32_config);
+  check_contract(&phi3_config);
+  check_large_iterations(&qwen3_config);
+  kv_dtype = MGL_KV_AUTO;
+}
+
 static void windows_and_lengths_keep_the_bits(void **state) {
   (void)state;
   check_on_all_levels(&phi3_config, check_contract);
@@ -527,6 +541,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bf16_bits_do_not_depend_on_the_way),
       cmocka_unit_test(f32_bits_do_not_depend_on_the_way),
+      cmocka_unit_test(fp8_caches_keep_the_bits),
       cmocka_unit_test(windows_and_lengths_keep_the_bits),
       cmocka_unit_test(ops_that_are_not_fused_keep_the_bits),
       cmocka_unit_test(windows_and_lengths_in_large_iterations),

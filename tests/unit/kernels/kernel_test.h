@@ -84,6 +84,9 @@ static inline float element_load(const void *data, mgl_dtype dtype, size_t index
     memcpy(&value, at, sizeof value);
     return value;
   }
+  if (dtype == MGL_DTYPE_KV8) {
+    return mgl_e4m3_to_f32(*(const uint8_t *)at);
+  }
   uint16_t bits;
   memcpy(&bits, at, sizeof bits);
   return dtype == MGL_DTYPE_BF16 ? mgl_bf16_to_f32(bits) : mgl_f16_to_f32(bits);
@@ -95,8 +98,17 @@ static inline void element_store(void *data, mgl_dtype dtype, size_t index, floa
     memcpy(at, &value, sizeof value);
     return;
   }
+  if (dtype == MGL_DTYPE_KV8) {
+    *(uint8_t *)at = mgl_f32_to_e4m3(value);
+    return;
+  }
   uint16_t bits = dtype == MGL_DTYPE_BF16 ? mgl_f32_to_bf16(value) : mgl_f32_to_f16(value);
   memcpy(at, &bits, sizeof bits);
+}
+
+static inline mgl_dtype random_kv_dtype(void) {
+  static const mgl_dtype dtypes[] = {MGL_DTYPE_BF16, MGL_DTYPE_F32, MGL_DTYPE_KV8};
+  return dtypes[random_below(3)];
 }
 
 static inline void fill_random(void *data, mgl_dtype dtype, size_t count) {

@@ -5,7 +5,8 @@
 // e = 2 ds (score and maximum) + u |s - max| (the difference) + 4 u (exp, and the rescaling of its
 // split). Numerator and denominator are chains of at most 256 terms and a merge per split, 3 u
 // each. Together, to first order, |error| <= 2 (e + (256 + 3 splits + 2) u) sum(w |v|) / sum(w).
-// The factor 1.1 covers the second order.
+// The factor 1.1 covers the second order. A cache of codes has scales: one product more in a score,
+// and one in a result.
 #include "kernel_test.h"
 
 enum { max_sequences = 8 };
@@ -63,8 +64,8 @@ static cache cache_create(const shape *sh, const size_t *lengths, size_t sequenc
   size_t elements = page_count * per_page * sh->kv_heads * sh->head_dim;
   c.k = guarded_create(elements * mgl_dtype_bytes(sh->kv_dtype), 0);
   c.v = guarded_create(elements * mgl_dtype_bytes(sh->kv_dtype), 0);
-  c.kv =
-      (mgl_kv_layer){c.k.data, c.v.data, sh->kv_dtype, sh->page_tokens, sh->kv_heads, sh->head_dim};
+  c.kv = (mgl_kv_layer){c.k.data,     c.v.data,     sh->kv_dtype, sh->page_tokens,
+                        sh->kv_heads, sh->head_dim, 0.37f,        0.0019f};
   int32_t *pages = malloc(page_count * sizeof *pages);
   c.block_tables = malloc(sequence_count * c.table_stride * sizeof *c.block_tables);
   for (size_t i = 0; i < page_count; i++) {
@@ -102,6 +103,9 @@ static void check_head(const cache *c, const shape *sh, size_t s, size_t positio
                        const float *q, const void *out, size_t out_index) {
   const mgl_kv_layer *kv = &c->kv;
   const float scale = 1.0f / sqrtf((float)sh->head_dim);
+  const bool scaled = kv->dtype == MGL_DTYPE_KV8;
+  const double k_scale = scaled ? (double)kv->k_scale : 1,
+               v_scale = scaled ? (double)kv->v_scale : 1;
   size_t head_dim = kv->head_dim, count = position + 1;
   size_t first = sh->window != 0 && count > sh->window ? count - sh->window : 0;
   double *scores = malloc(count * sizeof *scores);
@@ -110,7 +114,7 @@ static void check_head(const cache *c, const shape *sh, size_t s, size_t positio
     double score = 0, absolute = 0;
     for (size_t i = 0; i < head_dim; i++) {
       double product =
-          (double)q[i] *
+          (double)q[i] * k_scale *
           (double)element_load(kv->k, kv->dtype, key_index(kv, cache_slot(c, s, p), kv_head, i));
       score += product;
       absolute += fabs(product);
@@ -130,13 +134,14 @@ static void check_head(const cache *c, const shape *sh, size_t s, size_t positio
     magnitude += isfinite(sink) ? fabs(sink - max) : 0;  // which is rounded, too
   }
   double u = F32_ROUNDOFF, splits = (double)(position / MGL_ATTENTION_SPLIT + 1);
-  double weight_error = 2 * ((double)head_dim + 2) * u * magnitude + u * (max - min) + 4 * u;
-  double relative = 2.2 * (weight_error + (256 + 3 * splits + 2) * u);
+  double weight_error =
+      2 * ((double)head_dim + 2 + scaled) * u * magnitude + u * (max - min) + 4 * u;
+  double relative = 2.2 * (weight_error + (256 + 3 * splits + 2 + scaled) * u);
   for (size_t i = 0; i < head_dim; i++) {
     double expected = 0, absolute = 0;
     for (size_t p = first; p < count; p++) {
-      double v =
-          (double)element_load(kv->v, kv->dtype, value_index(kv, cache_slot(c, s, p), kv_head, i));
+      double v = v_scale * (double)element_load(kv->v, kv->dtype,
+                                                value_index(kv, cache_slot(c, s, p), kv_head, i));
       expected += scores[p] * v;
       absolute += scores[p] * fabs(v);
     }
@@ -252,7 +257,7 @@ static void attention_matches_reference(void **state) {
   static const uint32_t groups[] = {1, 2, 3, 4, 5, 7, 8, 12};
   for (size_t i = 0; i < sizeof head_dims / sizeof *head_dims; i++) {
     for (size_t j = 0; j < sizeof groups / sizeof *groups; j++) {
-      mgl_dtype kv_dtype = random_below(2) ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
+      mgl_dtype kv_dtype = random_kv_dtype();
       mgl_dtype out_dtype = random_below(2) ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
       shape sh = {1 + random_below(2), groups[j], head_dims[i], 16u << random_below(3), kv_dtype,
                   out_dtype,           0,         NULL};
@@ -268,8 +273,10 @@ static void attention_matches_reference_at_positions(void **state) {
   (void)state;
   static const size_t positions[] = {0, 1, 7, 8, 15, 16, 31, 254, 255, 256, 257, 511, 512, 1000};
   for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
-    for (size_t count = 1; count <= 13; count += 4) {
-      shape sh = {2, 2, 64, count == 5 ? 32 : 16, MGL_DTYPE_BF16, MGL_DTYPE_F32, 0, NULL};
+    for (size_t count = 1; count <= 13; count += 2) {
+      const mgl_dtype kv_dtype = count % 4 == 1 ? MGL_DTYPE_BF16 : MGL_DTYPE_KV8;
+      shape sh = {2, 2,   64, count % 4 == 1 && count != 5 ? 16 : 32, kv_dtype, MGL_DTYPE_F32,
+                  0, NULL};
       size_t length = positions[i] + 1;
       size_t tokens = count < length ? count : length;
       check_shape(&sh, &length, &tokens, 1);
@@ -284,7 +291,7 @@ static void windowed_attention_matches_reference(void **state) {
   static const size_t lengths[] = {1, 9, 40, 256, 262, 300, 520, 777};
   for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
     for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++) {
-      mgl_dtype kv_dtype = random_below(2) ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
+      mgl_dtype kv_dtype = random_kv_dtype();
       shape sh = {2,
                   1 + random_below(3),
                   30 + 2 * random_below(20),
@@ -310,7 +317,7 @@ static void attention_with_sinks_matches_reference(void **state) {
                   .group = 4,
                   .head_dim = 64,
                   .page_tokens = 16,
-                  .kv_dtype = i == 0 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32,
+                  .kv_dtype = random_kv_dtype(),
                   .out_dtype = MGL_DTYPE_F32,
                   .window = i == 2 ? 20 : 0,
                   .sinks = sinks};
@@ -328,14 +335,20 @@ static void attention_bits_do_not_depend_on_the_batch(void **state) {
   static const size_t counts[] = {1, 16, 1, 3, 64, 1, 40, 7};
   static const uint32_t head_dims[] = {64, 80, 128};
   for (size_t l = 0; l < level_count(); l++) {
-    for (size_t i = 0; i < 12; i++) {
+    for (size_t i = 0; i < 18; i++) {
       if (!takes_case()) {
         continue;
       }
       static const uint32_t windows[] = {5, 16, 100, 256, 300, 513};
-      mgl_dtype kv_dtype = i % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
-      shape sh = {2,        1 + (uint32_t)i % 6, head_dims[i % 3],           16,
-                  kv_dtype, MGL_DTYPE_F32,       i < 6 ? 0 : windows[i - 6], NULL};
+      mgl_dtype kv_dtype = i >= 12 ? MGL_DTYPE_KV8 : i % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
+      shape sh = {2,
+                  1 + (uint32_t)i % 6,
+                  head_dims[i % 3],
+                  16,
+                  kv_dtype,
+                  MGL_DTYPE_F32,
+                  i < 6 || i == 12 ? 0 : windows[i % 6],
+                  NULL};
       cache c = cache_create(&sh, lengths, 8);
       batch b = batch_create(&c, &sh, counts, MGL_ATTENTION_QUERY_TILE);
       guarded together = guarded_create(out_bytes(&sh, &b), 0);
@@ -405,10 +418,10 @@ static void attention_takes_the_queries_of_one_group(void **state) {
 static void attention_reads_nothing_before_the_window(void **state) {
   (void)state;
   static const size_t length = 700, count = 12;
-  static const uint32_t windows[] = {1, 20, 256, 300};
+  static const uint32_t windows[] = {1, 20, 256, 300, 20, 300};
   for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
-    shape sh = {2,          2,   64, 16, w % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32, MGL_DTYPE_F32,
-                windows[w], NULL};
+    const mgl_dtype kv_dtype = w >= 4 ? MGL_DTYPE_KV8 : w % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
+    shape sh = {2, 2, 64, 16, kv_dtype, MGL_DTYPE_F32, windows[w], NULL};
     cache c = cache_create(&sh, &length, 1);
     batch b = batch_create(&c, &sh, &count, count);
     size_t first = length - count + 1 - sh.window;
@@ -444,13 +457,14 @@ static void attention_reads_nothing_before_the_window(void **state) {
 static void attention_bits_do_not_depend_on_unused_slots(void **state) {
   (void)state;
   static const size_t length = 300, count = 29;
-  shape sh = {2, 2, 64, 16, MGL_DTYPE_BF16, MGL_DTYPE_BF16, 0, NULL};
-  for (size_t l = 0; l < level_count(); l++) {
+  for (size_t l = 0; l < 2 * level_count(); l++) {
+    const mgl_dtype kv_dtype = l % 2 == 0 ? MGL_DTYPE_BF16 : MGL_DTYPE_KV8;
+    shape sh = {2, 2, 64, 16, kv_dtype, MGL_DTYPE_BF16, 0, NULL};
     cache c = cache_create(&sh, &length, 1);
     c.lengths[0] = 270;  // so positions 241 to 269 are asked for, 270 to 299 are of the future
     batch b = batch_create(&c, &sh, &count, 5);
     guarded first = guarded_create(out_bytes(&sh, &b), 0);
-    run(l, &c, &sh, &b, &first);
+    run(l / 2, &c, &sh, &b, &first);
     static const float values[] = {NAN, INFINITY, -INFINITY, 3e38f};
     for (size_t i = 0; i < 4; i++) {
       for (size_t p = 270; p < 304; p++) {
@@ -461,7 +475,7 @@ static void attention_bits_do_not_depend_on_unused_slots(void **state) {
         }
       }
       guarded second = guarded_create(out_bytes(&sh, &b), 0);
-      run(l, &c, &sh, &b, &second);
+      run(l / 2, &c, &sh, &b, &second);
       assert_memory_equal(first.data, second.data, first.bytes);
       guarded_destroy(&second);
     }
@@ -475,16 +489,17 @@ static void attention_bits_do_not_depend_on_unused_slots(void **state) {
 static void attention_keeps_tokens_of_an_item_apart(void **state) {
   (void)state;
   static const size_t length = 260, count = 8;
-  shape sh = {1, 3, 64, 16, MGL_DTYPE_F32, MGL_DTYPE_F32, 0, NULL};
-  for (size_t l = 0; l < level_count(); l++) {
+  for (size_t l = 0; l < 2 * level_count(); l++) {
+    const mgl_dtype kv_dtype = l % 2 == 0 ? MGL_DTYPE_F32 : MGL_DTYPE_KV8;
+    shape sh = {1, 3, 64, 16, kv_dtype, MGL_DTYPE_F32, 0, NULL};
     cache c = cache_create(&sh, &length, 1);
     batch b = batch_create(&c, &sh, &count, MGL_ATTENTION_QUERY_TILE);
     guarded first = guarded_create(out_bytes(&sh, &b), 0);
-    run(l, &c, &sh, &b, &first);
+    run(l / 2, &c, &sh, &b, &first);
     guarded second = guarded_create(out_bytes(&sh, &b), 0);
     element_store(c.kv.v, sh.kv_dtype, value_index(&c.kv, cache_slot(&c, 0, 259), 0, 5), NAN);
     element_store(c.kv.k, sh.kv_dtype, key_index(&c.kv, cache_slot(&c, 0, 258), 0, 5), NAN);
-    run(l, &c, &sh, &b, &second);
+    run(l / 2, &c, &sh, &b, &second);
     size_t token_floats = (size_t)sh.group * sh.head_dim;
     assert_memory_equal(first.data, second.data, 6 * token_floats * sizeof(float));
     for (size_t i = 6 * token_floats; i < 8 * token_floats; i++) {

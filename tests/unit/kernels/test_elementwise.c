@@ -244,9 +244,10 @@ static void kv_write_rounds_into_slots(void **state) {
   (void)state;
   enum { tokens = 4, heads = 2, pages = 3 };
   static const uint32_t head_dims[] = {2, 30, 64, 80, 128};
-  for (size_t i = 0; i < 2 * 5 * level_count(); i++) {
-    mgl_dtype dtype = i % 2 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32;
-    size_t l = i / 10, head_dim = head_dims[i / 2 % 5], page_tokens = i % 3 ? 16 : 32;
+  static const mgl_dtype dtypes[] = {MGL_DTYPE_BF16, MGL_DTYPE_F32, MGL_DTYPE_KV8};
+  for (size_t i = 0; i < 3 * 5 * level_count(); i++) {
+    mgl_dtype dtype = dtypes[i / 5 % 3];
+    size_t l = i / 15, head_dim = head_dims[i % 5], page_tokens = i % 3 ? 16 : 32;
     uint32_t slots[tokens] = {(uint32_t)page_tokens, 15, (uint32_t)page_tokens * 3 - 1, 7};
     uint32_t head_begin = i % 3 == 1, head_end = i % 3 == 2 ? 1 : heads;
     size_t slot_floats = heads * head_dim, stride = slot_floats + (i % 4) * 3;
@@ -258,8 +259,10 @@ static void kv_write_rounds_into_slots(void **state) {
     size_t cached = pages * page_tokens * slot_floats;
     guarded k_cache = guarded_create(cached * mgl_dtype_bytes(dtype), 0);
     guarded v_cache = guarded_create(cached * mgl_dtype_bytes(dtype), 0);
-    mgl_kv_layer kv = {k_cache.data,          v_cache.data, dtype,
-                       (uint32_t)page_tokens, heads,        (uint32_t)head_dim};
+    mgl_kv_layer kv = {k_cache.data, v_cache.data,       dtype,  (uint32_t)page_tokens,
+                       heads,        (uint32_t)head_dim, 0.003f, 1.5f};
+    const float k_scale = dtype == MGL_DTYPE_KV8 ? kv.k_scale : 1;
+    const float v_scale = dtype == MGL_DTYPE_KV8 ? kv.v_scale : 1;
     mgl_kv_write_args args = {.k = (float *)k.data + head_begin * head_dim,
                               .v = (float *)v.data + head_begin * head_dim,
                               .k_stride = stride,
@@ -284,8 +287,8 @@ static void kv_write_rounds_into_slots(void **state) {
             element_load(v_cache.data, dtype, (block * page_tokens + offset) * head_dim + d);
         float expected_key = NAN, expected_value = NAN;
         if (t < tokens && j / head_dim >= head_begin && j / head_dim < head_end) {
-          element_store(&expected_key, dtype, 0, ((float *)k.data)[t * stride + j]);
-          element_store(&expected_value, dtype, 0, ((float *)v.data)[t * stride + j]);
+          element_store(&expected_key, dtype, 0, ((float *)k.data)[t * stride + j] / k_scale);
+          element_store(&expected_value, dtype, 0, ((float *)v.data)[t * stride + j] / v_scale);
           expected_key = element_load(&expected_key, dtype, 0);
           expected_value = element_load(&expected_value, dtype, 0);
         }
@@ -295,6 +298,59 @@ static void kv_write_rounds_into_slots(void **state) {
     }
     guarded_destroy(&k);
     guarded_destroy(&v);
+    guarded_destroy(&k_cache);
+    guarded_destroy(&v_cache);
+  }
+}
+
+// The codes of every level are those of mgl_f32_to_e4m3, bit for bit: around the middles between all
+// neighbours, where subnormals begin, beyond the largest, and of -0, infinities and NaN.
+static void kv_write_rounds_to_codes_as_the_reference(void **state) {
+  (void)state;
+  enum { page_tokens = 16, head_dim = 512, cases = page_tokens * head_dim };
+  static float values[cases];
+  static const float ends[] = {0, 0x1p-10f, 0x1p-9f, 0x1p-6f, 448, 464, 480, 1e30f, INFINITY, NAN};
+  size_t count = 0;
+  for (unsigned code = 0; code < 0x7e; code++) {
+    float middle = (mgl_e4m3_to_f32((uint8_t)code) + mgl_e4m3_to_f32((uint8_t)(code + 1))) / 2;
+    values[count++] = middle;
+    values[count++] = nextafterf(middle, 0);
+    values[count++] = nextafterf(middle, INFINITY);
+    values[count++] = mgl_e4m3_to_f32((uint8_t)code);
+  }
+  for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+    values[count++] = ends[i];
+    values[count++] = nextafterf(ends[i], INFINITY);
+    values[count++] = nextafterf(ends[i], 0);
+  }
+  for (size_t i = 0; i < count; i++) {
+    values[count + i] = -values[i];
+  }
+  for (count *= 2; count < cases; count++) {
+    const uint32_t bits = random_bits();
+    memcpy(&values[count], &bits, sizeof bits);
+  }
+  for (size_t l = 0; l < level_count(); l++) {
+    guarded k_cache = guarded_create(cases, 0), v_cache = guarded_create(cases, 0);
+    uint32_t slots[page_tokens];
+    for (uint32_t t = 0; t < page_tokens; t++) {
+      slots[t] = t;
+    }
+    mgl_kv_write_args args = {
+        .k = values,
+        .v = values,
+        .k_stride = head_dim,
+        .v_stride = head_dim,
+        .head_end = 1,
+        .slots = slots,
+        .kv = {k_cache.data, v_cache.data, MGL_DTYPE_KV8, page_tokens, 1, head_dim, 1, 1}};
+    level(l)->kv_write(&args, 0, page_tokens);
+    for (size_t i = 0; i < cases; i++) {
+      const uint8_t expected = mgl_f32_to_e4m3(values[i]);
+      const size_t column = i % head_dim * page_tokens + i / head_dim;
+      assert_int_equal(((const uint8_t *)v_cache.data)[i], expected);
+      assert_int_equal(((const uint8_t *)k_cache.data)[column], expected);
+    }
     guarded_destroy(&k_cache);
     guarded_destroy(&v_cache);
   }
@@ -464,6 +520,7 @@ int main(void) {
       cmocka_unit_test(rope_angles_follow_the_length),
       cmocka_unit_test(rope_matches_reference),
       cmocka_unit_test(kv_write_rounds_into_slots),
+      cmocka_unit_test(kv_write_rounds_to_codes_as_the_reference),
       cmocka_unit_test(silu_mul_matches_reference),
       cmocka_unit_test(bf16_outputs_round_to_nearest_even),
       cmocka_unit_test(add_is_exact),

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "device/cpu/cpu_memory.h"
+#include "device/cuda/cuda_custom.h"
 #include "device/debug_dump.h"
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
@@ -87,6 +88,14 @@ static mgl_cuda_program_options program_options(const cuda_model *m, const mgl_d
 static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   mgl_graph *fused = NULL;
   mgl_cuda_model model;
+  const mgl_op *custom = mgl_cuda_custom_find(program);
+  if (custom != NULL) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "cuda: custom op %s (\"%s\") is a kernel of its own: tasks of the "
+                         "megakernel share registers, shared memory and barriers that its source "
+                         "does not know of; try --device cpu",
+                         mgl_op_name(custom), program->tensors[custom->output].name);
+  }
   MGL_TRY(mgl_fuse_ops_cuda(program, &fused, err));
   mgl_status status = mgl_cuda_model_of(fused, &model, err);
   if (status == MGL_OK) {

@@ -178,8 +178,11 @@ static mgl_status measure(const mgl_runner *runner, const mgl_checkpoint *checkp
 
 // Whether something was asked for that is of fused tasks.
 static bool wants_tasks(const mgl_build *build) {
-  return build->fused || build->look || build->given_count > 0 || build->override_count > 0 ||
-         build->trace_tasks > 0;
+  const mgl_compilation *c = build->compilation;
+  bool mega = c != NULL && c->mode == MGL_MODE_MEGA &&
+              (c->mode_given || (c->given >> MGL_SET_GRAPH_MODE & 1) != 0);
+  return mega || build->fused || build->look || build->given_count > 0 ||
+         build->override_count > 0 || build->trace_tasks > 0;
 }
 
 // Modes that a GPU has for plain kernels only. A zeroed compilation asks for none.

@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_plan.h"
 #include "graph/graph.h"
 #include "support/fake_cuda.h"
+#include "support/fake_cuda_calls.h"
 #include "support/fake_cuda_parts.h"
 #include "twin/full_turn.h"
 #include "twin/plain_op.h"
@@ -30,6 +31,7 @@ typedef struct fake_node {
   union {
     mgl_cuda_op_launch launch;
     mgl_plain_op plain;
+    mgl_custom_launch custom;
   };
 } fake_node;
 
@@ -70,13 +72,16 @@ bool fake_cuda_plain_captured(const char *name, unsigned blocks, unsigned thread
     return false;
   }
   assert_true(captured->count < MAX_NODES);
-  if (captured->count == 0) {
-    fake.captured_rows = ((const mgl_plain_op *)p[0])->out.rows;
+  fake_node *node = &captured->nodes[captured->count++];
+  *node = (fake_node){.name = name, .blocks = blocks, .plain_threads = threads};
+  if (fake_cuda_is_custom(name)) {
+    node->custom = *(const mgl_custom_launch *)p[0];
+    return true;
   }
-  captured->nodes[captured->count++] = (fake_node){.name = name,
-                                                   .blocks = blocks,
-                                                   .plain_threads = threads,
-                                                   .plain = *(const mgl_plain_op *)p[0]};
+  node->plain = *(const mgl_plain_op *)p[0];
+  if (captured->count == 1) {
+    fake.captured_rows = node->plain.out.rows;
+  }
   return true;
 }
 
@@ -224,10 +229,19 @@ static mgl_cu_result fake_graph_launch(void *executable, void *stream) {
   const fake_graph *graph = executable;
   (void)stream;
   fake.graph_launches++;
+  fake_cuda_note_call(FAKE_CUDA_GRAPH, 0, 0, false);
+  if (graph->count == 0) {
+    return 0;  // of ops that have nothing to do
+  }
   if (graph->nodes[0].plain_threads != 0) {
     for (uint32_t i = 0; i < graph->count; i++) {
       const fake_node *node = &graph->nodes[i];
       void *parameters[] = {(void *)(uintptr_t)&node->plain};
+      fake_cuda_note_call(node->name, node->blocks, node->plain_threads, true);
+      if (fake_cuda_is_custom(node->name)) {
+        fake_cuda_custom_run(node->name, node->blocks, node->plain_threads, &node->custom, true);
+        continue;
+      }
       fake.graph_kernels++;
       assert_true(
           fake_cuda_plain_launch(node->name, node->blocks, node->plain_threads, parameters));
@@ -237,6 +251,7 @@ static mgl_cu_result fake_graph_launch(void *executable, void *stream) {
   fake.run = graph->nodes[0].launch.run;
   fake_cuda_looks_left = 2;
   for (uint32_t i = 0; i < graph->count; i++) {
+    fake_cuda_note_call(graph->nodes[i].name, graph->nodes[i].blocks, 0, true);
     run_node(&graph->nodes[i]);
   }
   return 0;

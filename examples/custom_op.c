@@ -165,7 +165,7 @@ static int run_everywhere(megalith_model *model, const question *asked, const ch
       "{\"preset\": \"uniform\"}",
       "{\"preset\": \"decode-instance\"}",
       "{\"preset\": \"fastest\"}",
-      "{\"graph_mode\": \"FULL_AND_PIECEWISE\"}",
+      "{\"preset\": \"fastest-graphs\"}",
       "{\"graph_mode\": \"PIECEWISE\", \"splitting_ops\": [\"logit_soft_cap\", \"attention\"]}",
   };
   static answer without, first;

@@ -185,10 +185,12 @@ static bool wants_tasks(const mgl_build *build) {
          build->override_count > 0 || build->trace_tasks > 0;
 }
 
-// Modes that a GPU has for plain kernels only. A zeroed compilation asks for none.
-static bool wants_plain_kernels(const mgl_compilation *c) {
-  bool usual = c->mode == MGL_MODE_MEGA || c->mode == MGL_MODE_FULL;
-  return !usual || c->capture_sizes.count > 0 || c->graph_sizes.count > 0;
+// Modes that a GPU has for plain kernels only, maybe of this program only. A zeroed compilation asks
+// for none.
+static bool wants_plain_kernels(const mgl_runner *runner, const mgl_compilation *c) {
+  const mgl_device_table *table = runner->device;
+  uint32_t modes = table->modes & (table->modes_of != NULL ? table->modes_of(runner->graph) : ~0u);
+  return (modes >> c->mode & 1) == 0 || c->capture_sizes.count > 0 || c->graph_sizes.count > 0;
 }
 
 // What level 1 found, of a GPU.
@@ -199,6 +201,12 @@ static void note_check(mgl_runner *runner, mgl_status status, const mgl_error *w
     (void)snprintf(runner->note, sizeof runner->note, "level 1: fused tasks do not cover it: %.*s",
                    (int)mgl_device_reason_bytes(why->text), why->text);
   }
+}
+
+static void note_plain(mgl_runner *runner, const char *why) {
+  (void)snprintf(runner->note, sizeof runner->note,
+                 "mode full runs the model by plain kernels, which are slow: %.*s",
+                 (int)mgl_device_reason_bytes(why), why);
 }
 
 // Takes a copy of the build's compilation, checked for the device.
@@ -227,10 +235,13 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
                          "ops that are not fused are looked at on the CPU only so far: use "
                          "--device cpu");
   }
-  if (wants_plain_kernels(&runner->compilation)) {
+  if (wants_plain_kernels(runner, &runner->compilation)) {
+    const mgl_compilation *c = &runner->compilation;
     mgl_status status = table->covers(runner->graph, &why);
-    if (runner->compilation.level == MGL_LEVEL_CHECK) {
+    if (c->level == MGL_LEVEL_CHECK) {
       note_check(runner, status, &why);
+    } else if (c->mode == MGL_MODE_FULL && c->capture_sizes.count + c->graph_sizes.count == 0) {
+      note_plain(runner, status == MGL_OK ? "fused tasks have no such graphs of it" : why.text);
     }
   } else if (!build->plain) {
     mgl_status status = table->covers(runner->graph, &why);
@@ -240,9 +251,7 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
     if (status != MGL_ERR_UNSUPPORTED || wants_tasks(build)) {
       return mgl_error_set(err, status, "%s", why.text);
     }
-    (void)snprintf(runner->note, sizeof runner->note,
-                   "mode full runs the model by plain kernels, which are slow: %.*s",
-                   (int)mgl_device_reason_bytes(why.text), why.text);
+    note_plain(runner, why.text);
   }
   runner->device = table->otherwise;
   return runner->device->covers(runner->graph, err);

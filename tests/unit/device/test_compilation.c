@@ -110,6 +110,7 @@ static void presets_are_levels_and_graph_modes(void **state) {
       {"{\"preset\": \"serving\"}", MGL_MODE_PIECEWISE, MGL_LEVEL_PIECEWISE},
       {"{\"preset\": \"uniform\"}", MGL_MODE_FULL, MGL_LEVEL_PIECEWISE},
       {"{\"preset\": \"decode-instance\"}", MGL_MODE_FULL_DECODE_ONLY, MGL_LEVEL_PIECEWISE},
+      {"{\"preset\": \"fastest-graphs\"}", MGL_MODE_FULL_AND_PIECEWISE, MGL_LEVEL_PIECEWISE},
       {"{\"preset\": \"fastest\"}", MGL_MODE_MEGA, MGL_LEVEL_PIECEWISE},
       {"{\"preset\": \"serving\", \"graph_mode\": \"FULL\"}", MGL_MODE_FULL, MGL_LEVEL_PIECEWISE},
       {"{\"graph_mode\": \"FULL\", \"preset\": \"serving\"}", MGL_MODE_FULL, MGL_LEVEL_PIECEWISE},
@@ -138,7 +139,7 @@ static void presets_are_levels_and_graph_modes(void **state) {
   while (mgl_preset_name(named) != NULL) {
     named++;
   }
-  assert_int_equal(named, 7);
+  assert_int_equal(named, 8);
 }
 
 // Whatever was given is printed, and means the same when it is read again; also from a file.

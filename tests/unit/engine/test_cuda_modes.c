@@ -255,6 +255,49 @@ static void a_nan_is_found_where_it_is_made(void **state) {
   temp_folder_remove(&folder);
 }
 
+// Fused tasks of a mixture have mode mega only: who asks for mode full gets it by plain kernels, and
+// not mode mega without a word.
+static void mode_full_is_never_replaced(void **state) {
+  (void)state;
+  static const struct {
+    const char *json, *note;
+    mgl_mode mode;
+  } cases[] = {
+      {"{\"graph_mode\": \"MEGA\"}", "", MGL_MODE_MEGA},
+      {"{\"graph_mode\": \"FULL\"}",
+       "mode full runs the model by plain kernels, which are slow: fused tasks have no such "
+       "graphs of it",
+       MGL_MODE_FULL}};
+  mgl_config config = small_config(MGL_FAMILY_QWEN3_MOE);
+  config.hidden_size = 1024;
+  config.head_count = 8;
+  config.vocab_size = 304;
+  config.qk_norm = true;
+  config.mixture = (mgl_mixture){
+      .expert_count = 8, .slots = 2, .inner_size = 1024, .renormalise = true, .scale = 1};
+  const mgl_model_folder folder = {.config = config};
+  assert_int_equal(setenv("MEGALITH_MIXTURES", "tasks", 1), 0);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_compilation c;
+    mgl_runner *runner = NULL;
+    read_compilation(&c, cases[i].json);
+    device = fake_cuda_device();
+    cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
+    const mgl_build build = {.iteration_tokens = 8,
+                             .sequences = 2,
+                             .sequence_tokens = 32,
+                             .weights = MGL_WEIGHTS_DUMMY,
+                             .compilation = &c,
+                             .cuda = &cuda};
+    MUST(mgl_runner_create(&folder, &build, &runner, &err));
+    assert_string_equal(mgl_runner_note(runner), cases[i].note);
+    assert_int_equal(mgl_runner_usual_mode(runner), cases[i].mode);
+    mgl_runner_destroy(runner);
+    assert_int_equal(fake.live, 0);
+  }
+  assert_int_equal(unsetenv("MEGALITH_MIXTURES"), 0);
+}
+
 static void what_a_gpu_lacks_is_refused_with_the_reason(void **state) {
   (void)state;
   static const struct {
@@ -294,6 +337,7 @@ int main(void) {
       cmocka_unit_test(what_was_captured_is_dumped),
       cmocka_unit_test(a_failed_capture_is_an_error),
       cmocka_unit_test(a_nan_is_found_where_it_is_made),
+      cmocka_unit_test(mode_full_is_never_replaced),
       cmocka_unit_test(what_a_gpu_lacks_is_refused_with_the_reason),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -156,7 +156,8 @@ static int ask(megalith_model *model, const question *asked, const char *program
 }
 
 static int run_everywhere(megalith_model *model, const question *asked, const char *program) {
-  static const char compiled[] = "{\"preset\": \"compiled\"}";  // a GPU has no such mode
+  // Fused kernels of a GPU do not know the op.
+  static const char compiled[] = "{\"preset\": \"compiled\"}";
   static const char *const ways[] = {
       "{\"preset\": \"debug\"}",
       "{\"preset\": \"check\"}",

@@ -185,12 +185,16 @@ static bool wants_tasks(const mgl_build *build) {
          build->override_count > 0 || build->trace_tasks > 0;
 }
 
-// Modes that a GPU has for plain kernels only, maybe of this program only. A zeroed compilation asks
-// for none.
+// Whether plain kernels have the mode that was asked for, or mode full takes its place.
+static bool runs_by_plain_kernels(const mgl_device_table *table, const mgl_compilation *c) {
+  return c->mode == MGL_MODE_MEGA || (table->otherwise->modes >> c->mode & 1) != 0;
+}
+
+// What a GPU has for plain kernels only: modes, maybe of this program only, and sizes and splitting
+// ops of one's own. A zeroed compilation asks for none.
 static bool wants_plain_kernels(const mgl_runner *runner, const mgl_compilation *c) {
-  const mgl_device_table *table = runner->device;
-  uint32_t modes = table->modes & (table->modes_of != NULL ? table->modes_of(runner->graph) : ~0u);
-  return (modes >> c->mode & 1) == 0 || c->capture_sizes.count > 0 || c->graph_sizes.count > 0;
+  return (!mgl_runner_has_mode(runner, c->mode) && runs_by_plain_kernels(runner->device, c)) ||
+         c->capture_sizes.count > 0 || c->graph_sizes.count > 0 || c->splitting_op_count > 0;
 }
 
 // What level 1 found, of a GPU.
@@ -204,8 +208,10 @@ static void note_check(mgl_runner *runner, mgl_status status, const mgl_error *w
 }
 
 static void note_plain(mgl_runner *runner, const char *why) {
+  const mgl_mode asked = runner->compilation.mode;
   (void)snprintf(runner->note, sizeof runner->note,
-                 "mode full runs the model by plain kernels, which are slow: %.*s",
+                 "mode %s runs the model by plain kernels, which are slow: %.*s",
+                 mgl_mode_name(asked == MGL_MODE_MEGA ? MGL_MODE_FULL : asked),
                  (int)mgl_device_reason_bytes(why), why);
 }
 
@@ -221,6 +227,16 @@ static mgl_status take_compilation(mgl_runner *runner, mgl_error *err) {
   MGL_TRY(mgl_compilation_check(&runner->compilation, &place, err));
   build->plain = build->plain || !runner->compilation.use_compiler;
   return MGL_OK;
+}
+
+// Level 2 of a program that fused tasks cover in mode mega only.
+static mgl_status check_chains(const mgl_runner *runner, mgl_error *err) {
+  return runner->build.compilation == NULL ||
+                 mgl_runner_has_mode(runner, runner->compilation.mode) ||
+                 runner->compilation.mode == MGL_MODE_MEGA
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_UNSUPPORTED, "mode %s: expected %s",
+                             mgl_mode_name(runner->compilation.mode), runner->device->mode_hint);
 }
 
 // The device that runs the program: where a GPU's tasks do not cover it, plain kernels do.
@@ -246,10 +262,14 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
   } else if (!build->plain) {
     mgl_status status = table->covers(runner->graph, &why);
     if (status == MGL_OK) {
-      return MGL_OK;
+      return check_chains(runner, err);
     }
     if (status != MGL_ERR_UNSUPPORTED || wants_tasks(build)) {
       return mgl_error_set(err, status, "%s", why.text);
+    }
+    if (!runs_by_plain_kernels(table, &runner->compilation)) {
+      return mgl_error_set(err, status, "mode %s: expected a model of fused kernels: %s",
+                           mgl_mode_name(runner->compilation.mode), why.text);
     }
     note_plain(runner, why.text);
   }

@@ -1,8 +1,8 @@
 // Modes of plain kernels: op by op, in pieces and in graphs by size, each must compute the same bits,
 // and launch as many graphs and ops as it says. A tiny model, one of experts, and wide ones, with
 // dummy weights; with a FOLDER instead that one, and how long iterations of 1 and 16 sequences take.
-// Then the tiny model with a custom op behind its logits, whose CUDA source must compute what a host
-// does, to the last bit.
+// Then the tiny model with a custom op behind its logits, whose CUDA source must compute what a
+// host does, to the last bit; and fused kernels in a graph, in pieces and one by one.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,6 +213,81 @@ static void check_custom(gpu_bench *bench) {
   free(found);
 }
 
+// --- fused kernels -------------------------------------------------------------------------------
+
+enum { FUSED_TOKENS = 64, FUSED_STEPS = 7 };
+
+// Mode mega, and the same tasks as kernels: in a graph, in pieces, and one by one. All must have the
+// bits of mode mega.
+static void check_fused(gpu_bench *bench) {
+  static const struct {
+    const char *json;
+    bool graph, pieces;
+  } modes[] = {{"{\"graph_mode\": \"MEGA\"}", false, false},
+               {"{\"graph_mode\": \"FULL\"}", true, false},
+               {"{\"graph_mode\": \"PIECEWISE\"}", false, true},
+               {"{\"level\": 2}", false, false}};
+  static const plan_step fused_steps[FUSED_STEPS] = {
+      {3, 5, 2, MGL_LOGITS_LAST},  {3, 1, 0, MGL_LOGITS_LAST},  {13, 1, 0, MGL_LOGITS_LAST},
+      {1, 60, 0, MGL_LOGITS_LAST}, {40, 1, 0, MGL_LOGITS_LAST}, {14, 2, 9, MGL_LOGITS_LAST},
+      {1, 1, 0, MGL_LOGITS_LAST}};
+  mgl_model_folder model = {.config = small_config(MGL_FAMILY_QWEN3)};
+  model.config.hidden_size = 1024;
+  model.config.intermediate_size = 3072;
+  model.config.head_count = 8;
+  model.config.vocab_size = 4096;
+  const mgl_cuda_options cuda = {.device = &bench->device};
+  size_t values = (size_t)FUSED_STEPS * FUSED_TOKENS * model.config.vocab_size;
+  float *expected = gpu_must_alloc(values, sizeof *expected);
+  float *found = gpu_must_alloc(values, sizeof *found);
+  for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+    mgl_compilation c;
+    mgl_runner *runner = NULL;
+    mgl_error err = {0};
+    bool launches = true;
+    mgl_compilation_init(&c);
+    gpu_must(mgl_compilation_read(&c, "mode", modes[i].json, &err), &err);
+    gpu_must(mgl_compilation_check(&c, NULL, &err), &err);
+    const mgl_build build = {.iteration_tokens = FUSED_TOKENS,
+                             .sequences = SEQUENCES,
+                             .sequence_tokens = CONTEXT,
+                             .logit_rows = FUSED_TOKENS,
+                             .weights = MGL_WEIGHTS_DUMMY,
+                             .seed = 5,
+                             .compilation = &c,
+                             .cuda = &cuda};
+    gpu_must(mgl_runner_create(&model, &build, &runner, &err), &err);
+    plan_feed *f =
+        plan_feed_create(mgl_runner_limits(runner), model.config.vocab_size, SEQUENCES, CONTEXT);
+    memset(found, 0, values * sizeof *found);
+    for (uint32_t step = 0; step < FUSED_STEPS; step++) {
+      const uint32_t layers = model.config.layer_count;
+      mgl_logits logits = {0};
+      mgl_launch_counts before = mgl_runner_launches(runner);
+      plan_feed_fill(f, &fused_steps[step]);
+      gpu_must(mgl_runner_run(runner, mgl_runner_usual_mode(runner), f->plan, &logits, &err), &err);
+      mgl_launch_counts after = mgl_runner_launches(runner);
+      memcpy(found + (size_t)step * FUSED_TOKENS * model.config.vocab_size, logits.rows,
+             (size_t)f->plan->logit_row_count * model.config.vocab_size * sizeof *found);
+      launches = launches && after.graphs - before.graphs == (modes[i].graph    ? 1
+                                                              : modes[i].pieces ? layers + 1
+                                                                                : 0);
+      launches = launches && (!modes[i].pieces || after.ops - before.ops == layers);
+    }
+    if (i == 0) {
+      memcpy(expected, found, values * sizeof *found);
+    }
+    bool same = memcmp(expected, found, values * sizeof *found) == 0;
+    gpu_check(bench, same && launches, "fused kernels, %s: %s, %s; %s", modes[i].json,
+              same ? "the same bits" : "OTHER BITS",
+              launches ? "launches as said" : "OTHER LAUNCHES", mgl_runner_note(runner));
+    plan_feed_destroy(f);
+    mgl_runner_destroy(runner);
+  }
+  free(expected);
+  free(found);
+}
+
 void gpu_launch_run(gpu_bench *bench, int count, char **arguments) {
   if (count > 0) {
     for (int i = 0; i < count; i++) {
@@ -234,4 +309,5 @@ void gpu_launch_run(gpu_bench *bench, int count, char **arguments) {
   tiny.config.rms_norm_eps = 1e-5;
   check_model(bench, "wide phi", &tiny);
   check_custom(bench);
+  check_fused(bench);
 }

@@ -680,5 +680,6 @@ mgl_cuda_device fake_cuda_device(void) {
   fake.access_result = 0;
   fake.hung = false;
   fake.capture_fails = false;
+  fake.graph_bytes = 0;
   return device;
 }

@@ -54,8 +54,8 @@ bool fake_cuda_is_custom(const char *kernel);
 void fake_cuda_custom_run(const char *kernel, unsigned blocks, unsigned threads,
                           const mgl_custom_launch *launch, bool in_graph);
 
-// Of fake_cuda_full.c: takes the launch of a plain kernel or a custom op into the graph that is being captured;
-// false: none is.
+// Of fake_cuda_full.c: takes the launch of a plain kernel or a custom op into the graph that is
+// being captured; false: none is.
 bool fake_cuda_plain_captured(const char *name, unsigned blocks, unsigned threads, void **p);
 
 extern uint32_t fake_cuda_looks_left;  // of the host, until what mode full has queued has ended

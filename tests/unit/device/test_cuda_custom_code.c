@@ -1,6 +1,6 @@
-// CUDA sources of custom ops through the real compiler, without a GPU: what megalith.h shows becomes
-// a cubin with the kernel for every architecture; a source that is changed is compiled anew, one
-// that is wrong is refused with its own name and line.
+// CUDA sources of custom ops through the real compiler, without a GPU: what megalith.h shows
+// becomes a cubin with the kernel for every architecture; a source that is changed is compiled
+// anew, one that is wrong is refused with its own name and line.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -109,8 +109,8 @@ static void choices_have_reasons(void **state) {
   assert_string_equal(mgl_full_kernel_why(MGL_FULL_KERNELS), "it is computed beside another op");
 }
 
-// No body stands in the table twice: of equal implementations a second one would be a second copy in
-// the device code. (Mode full's two for decode attention differ in what registers they are given.)
+// No body stands in the table twice: of equal implementations a second one would be a second copy
+// in the device code. (Mode full's two for decode attention differ in what registers they are given.)
 static void equal_bodies_are_stored_once(void **state) {
   (void)state;
 #define MGL_STRING(...) #__VA_ARGS__

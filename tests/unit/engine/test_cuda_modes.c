@@ -255,8 +255,8 @@ static void a_nan_is_found_where_it_is_made(void **state) {
   temp_folder_remove(&folder);
 }
 
-// Fused tasks of a mixture have mode mega only: who asks for mode full gets it by plain kernels, and
-// not mode mega without a word.
+// Fused tasks of a mixture have mode mega only: who asks for mode full gets it by plain kernels,
+// and not mode mega without a word.
 static void mode_full_is_never_replaced(void **state) {
   (void)state;
   static const struct {
@@ -303,8 +303,8 @@ static void what_a_gpu_lacks_is_refused_with_the_reason(void **state) {
   static const struct {
     const char *json, *message;
   } cases[] = {
-      {"{\"level\": 2}", "level 2 without graphs: fused kernels of a GPU"},
-      {"{\"level\": 3, \"use_graphs\": false}", "level 3 without graphs"},
+      {"{\"level\": 2}", "mode compiled: expected a model of fused kernels: cuda: expected a"},
+      {"{\"level\": 3, \"use_graphs\": false}", "mode compiled: expected a model of fused kernels"},
       {"{\"graph_mode\": \"FULL\", \"capture_sizes\": [41]}", "capture_sizes: expected at most"},
       {"{\"splitting_ops\": [\"attend\"]}", "splitting_ops: \"attend\" is neither"},
   };

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/alloc.h"
 #include "device/compilation.h"
 #include "engine/runner.h"
 #include "graph/custom_op.h"
@@ -400,8 +401,33 @@ static void a_source_that_does_not_compile_is_refused(void **state) {
   free(program);
 }
 
+static void failures_leave_nothing_behind(void **state) {
+  (void)state;
+  const mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  char *program = changed_text(&config, true);
+  const int64_t live = mgl_alloc_live();
+  uint32_t failed = 0;
+  bool reached = true;
+  for (uint64_t n = 200; reached; n++) {  // those before are test_plain's
+    mgl_runner *runner = NULL;
+    mgl_error err = {0};
+    mgl_alloc_fail_nth(n);
+    mgl_status status = try_runner(program, "{\"level\": 0}", &runner, &err);
+    reached = mgl_alloc_count() >= n;
+    mgl_alloc_fail_nth(0);
+    assert_true(status == MGL_OK || (reached && status == MGL_ERR_MEMORY));
+    mgl_runner_destroy(runner);
+    assert_int_equal(mgl_alloc_live(), live);
+    assert_int_equal(fake.live, 0);
+    failed += status != MGL_OK;
+  }
+  assert_true(failed > 10);
+  free(program);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(failures_leave_nothing_behind),
       cmocka_unit_test(modes_have_the_same_bits),
       cmocka_unit_test(launches_have_the_ops_grid_arguments_and_order),
       cmocka_unit_test(many_tiles_share_the_blocks),

@@ -31,8 +31,7 @@ static const char *const ways[] = {
     "{\"level\": 3}",
     "{\"graph_mode\": \"FULL\"}",
     "{\"graph_mode\": \"FULL_DECODE_ONLY\", \"graph_sizes\": [16]}",
-    "{\"graph_mode\": \"FULL_AND_PIECEWISE\", \"capture_sizes\": [1, 5, 40], "
-    "\"compile_sizes\": [3]}",
+    "{\"preset\": \"fastest-graphs\", \"capture_sizes\": [1, 5, 40], \"compile_sizes\": [3]}",
     "{\"splitting_ops\": [\"attention\", \"linear\"], \"use_compiler\": false}",
 };
 enum { WAYS = sizeof ways / sizeof *ways };

@@ -170,7 +170,7 @@ static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
 
 static void release_chain(const mgl_cuda_program *p, chain *c) {
   for (uint32_t i = 0; i < c->count; i++) {
-    if (c->parts[i].graph != NULL) {
+    if (c->parts[i].graph != NULL && !p->lost) {
       (void)p->device->driver.graph_release(c->parts[i].graph);
     }
   }
@@ -182,6 +182,14 @@ static void release_chain(const mgl_cuda_program *p, chain *c) {
 static void release_chains(mgl_cuda_program *p) {
   for (uint32_t i = 0; i < MGL_CUDA_MAX_PROGRAM_GRAPHS * 2 * GRAPH_KINDS; i++) {
     release_chain(p, &p->full->chains[i / (2 * GRAPH_KINDS)][i / GRAPH_KINDS % 2][i % GRAPH_KINDS]);
+  }
+}
+
+void mgl_cuda_full_forget(mgl_cuda_program *p) {
+  if (p->full != NULL) {
+    release_chains(p);
+    mgl_free(p->full);
+    p->full = NULL;
   }
 }
 

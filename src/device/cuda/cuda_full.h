@@ -64,5 +64,7 @@ mgl_status mgl_cuda_full_queue(struct mgl_cuda_program *p, bool idle, mgl_cuda_f
 
 // NULL is fine. Nothing of it may be running.
 void mgl_cuda_full_destroy(struct mgl_cuda_program *p);
+// Of a program that was lost: the host's memory only.
+void mgl_cuda_full_forget(struct mgl_cuda_program *p);
 
 #endif

@@ -1,9 +1,12 @@
-// Adds an op of one's own to a model, and runs it everywhere:  custom_op MODEL_FOLDER [PROMPT]
+// Adds an op of one's own to a model, and runs it everywhere:
+//
+//   custom_op MODEL_FOLDER [PROMPT [DEVICE]]
 //
 // The op caps logits softly, cap * tanh(logit / cap): the order of tokens stays, so greedy text
 // stays too, and their probabilities come closer. The model's program is taken as text, its line
 // "logits = ..." gets another name, and a line with the new op follows. Every mode then has to give
-// the same tokens with the same log probabilities, and other ones than the model without the op.
+// the same tokens with the same log probabilities, and other ones than the model without the op. On
+// a GPU (DEVICE cuda) the op's CUDA source computes it.
 //
 //   cc custom_op.c $(pkg-config --cflags --libs megalith) -lm -o custom_op
 #include <math.h>
@@ -25,6 +28,20 @@ static void soft_cap(const megalith_custom_call *call) {
     out[i] = most * tanhf(logits[i] / most);
   }
 }
+
+// The same on a GPU: the threads of a block share the rows of a call.
+static const char cuda_source[] =
+    "__device__ void logit_soft_cap(const megalith_custom_call *call) {\n"
+    "  const float most = (float)call->attributes[0];\n"
+    "  const uint32_t columns = call->output_type->dims[1];\n"
+    "  for (uint32_t row = call->first_row; row < call->end_row; row++) {\n"
+    "    const float *logits = (const float *)call->inputs[0] + (size_t)row * columns;\n"
+    "    float *out = (float *)call->output + (size_t)row * columns;\n"
+    "    for (uint32_t i = threadIdx.x; i < columns; i += blockDim.x) {\n"
+    "      out[i] = most * tanhf(logits[i] / most);\n"
+    "    }\n"
+    "  }\n"
+    "}\n";
 
 // The output is as the input, [L,V].
 static bool check_soft_cap(void *context, const megalith_tensor_type *inputs,
@@ -53,7 +70,9 @@ static int register_soft_cap(void) {
                                  .attributes = attributes,
                                  .attribute_count = 1,
                                  .shape = check_soft_cap,
-                                 .cpu = soft_cap};
+                                 .cpu = soft_cap,
+                                 .cuda_source = cuda_source,
+                                 .cuda_tile_rows = 1};
   return megalith_custom_op_register(&op, &error) == MEGALITH_OK ? 0 : fail("custom op", &error);
 }
 
@@ -96,19 +115,25 @@ typedef struct answer {
   double logprobs[MAX_TOKENS];
 } answer;
 
-static int ask(megalith_model *model, const char *prompt, const char *program,
+typedef struct question {
+  const char *prompt, *device;
+} question;
+
+static int ask(megalith_model *model, const question *asked, const char *program,
                const char *compilation, answer *out) {
   megalith_error error;
   megalith_engine *engine = NULL;
   megalith_request *request = NULL;
   const megalith_engine_options options = {.size = sizeof options,
-                                           .device = "cpu",
+                                           .device = asked->device,
                                            .sequences = 2,
                                            .compilation = compilation,
                                            .program = program};
   const megalith_sampling greedy = {.size = sizeof greedy, .logprobs = true};
-  const megalith_request_options wish = {
-      .size = sizeof wish, .text = prompt, .sampling = &greedy, .max_new_tokens = MAX_TOKENS};
+  const megalith_request_options wish = {.size = sizeof wish,
+                                         .text = asked->prompt,
+                                         .sampling = &greedy,
+                                         .max_new_tokens = MAX_TOKENS};
   if (megalith_engine_create(model, &options, &engine, &error) != MEGALITH_OK) {
     return fail("engine", &error);
   }
@@ -130,21 +155,23 @@ static int ask(megalith_model *model, const char *prompt, const char *program,
   return code;
 }
 
-static int run_everywhere(megalith_model *model, const char *prompt, const char *program) {
+static int run_everywhere(megalith_model *model, const question *asked, const char *program) {
+  // Fused kernels of a GPU do not know the op.
+  static const char compiled[] = "{\"preset\": \"compiled\"}";
   static const char *const ways[] = {
       "{\"preset\": \"debug\"}",
       "{\"preset\": \"check\"}",
-      "{\"preset\": \"compiled\"}",
+      compiled,
       "{\"preset\": \"serving\"}",
       "{\"preset\": \"uniform\"}",
       "{\"preset\": \"decode-instance\"}",
       "{\"preset\": \"fastest\"}",
-      "{\"graph_mode\": \"FULL_AND_PIECEWISE\"}",
+      "{\"preset\": \"fastest-graphs\"}",
       "{\"graph_mode\": \"PIECEWISE\", \"splitting_ops\": [\"logit_soft_cap\", \"attention\"]}",
   };
   static answer without, first;
-  if (ask(model, prompt, NULL, NULL, &without) != 0 ||
-      ask(model, prompt, program, NULL, &first) != 0) {
+  if (ask(model, asked, NULL, NULL, &without) != 0 ||
+      ask(model, asked, program, NULL, &first) != 0) {
     return 1;
   }
   if (first.token_count == 0 || first.tokens[0] != without.tokens[0] ||
@@ -155,7 +182,10 @@ static int run_everywhere(megalith_model *model, const char *prompt, const char 
   (void)printf("%-60s logprob of the first token %.6f\n", "without the op", without.logprobs[0]);
   for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
     static answer found;
-    if (ask(model, prompt, program, ways[i], &found) != 0) {
+    if (ways[i] == compiled && strcmp(asked->device, "cpu") != 0) {
+      continue;
+    }
+    if (ask(model, asked, program, ways[i], &found) != 0) {
       return 1;
     }
     (void)printf("%-60.60s %zu tokens, %.6f\n", ways[i], found.token_count, found.logprobs[0]);
@@ -174,7 +204,7 @@ int main(int argc, char **argv) {
   megalith_error error;
   megalith_model *model = NULL;
   if (argc < 2) {
-    (void)fprintf(stderr, "usage: custom_op MODEL_FOLDER [PROMPT]\n");
+    (void)fprintf(stderr, "usage: custom_op MODEL_FOLDER [PROMPT [DEVICE]]\n");
     return 2;
   }
   if (register_soft_cap() != 0) {
@@ -183,9 +213,10 @@ int main(int argc, char **argv) {
   if (megalith_model_open(argv[1], NULL, &model, &error) != MEGALITH_OK) {
     return fail("model", &error);
   }
+  const question asked = {.prompt = argc > 2 ? argv[2] : "What is 137 + 245?",
+                          .device = argc > 3 ? argv[3] : "cpu"};
   char *program = change_program(model);
-  int code = program == NULL ||
-             run_everywhere(model, argc > 2 ? argv[2] : "What is 137 + 245?", program) != 0;
+  int code = program == NULL || run_everywhere(model, &asked, program) != 0;
   free(program);
   megalith_model_close(model);
   return code;

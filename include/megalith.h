@@ -266,7 +266,7 @@ typedef bool megalith_custom_shape(void *context, const megalith_tensor_type *in
                                    megalith_error *error);
 
 // What a share of one op is computed from. Valid during the call. Tensors are whole, row-major and
-// dense.
+// dense; weights of one dim are f32, whatever their file has.
 typedef struct megalith_custom_call {
   size_t size;               // of what the library knows
   void *context;             // megalith_custom_op.context
@@ -294,14 +294,31 @@ typedef struct megalith_custom_op {
   megalith_custom_shape *shape;   // NULL: the output is as input 0
   megalith_custom_cpu *cpu;       // needed
   void *context;                  // given to both; stays valid to the end of the process
-  const char *cuda_source;  // kept for GPUs, which do not run it so far: they refuse the op. NULL:
-                            // there is none
-  uint32_t cuda_tile_rows;  // rows that a block of its kernel computes; with cuda_source
+  const char *cuda_source;        // for GPUs, which refuse the op without it. NULL: there is none
+  uint32_t cuda_tile_rows;        // rows that a block computes at once; with cuda_source
 } megalith_custom_op;
 
-// Makes an op known to all programs of the process, to its end. From any thread. On the CPU it runs
-// at every level and in every mode, in the megakernel as tasks of rows, and may be one of the
-// splitting ops. A GPU and several ranks refuse programs that have one.
+// CUDA SOURCE defines a function of the op's name, and whatever that needs:
+//
+//   __device__ void logit_soft_cap(const megalith_custom_call *call) {
+//     const float most = (float)call->attributes[0];
+//     const uint32_t columns = call->output_type->dims[1];
+//     const float *in = (const float *)call->inputs[0];
+//     for (uint32_t row = call->first_row; row < call->end_row; row++)
+//       for (uint32_t i = threadIdx.x; i < columns; i += blockDim.x)
+//         ((float *)call->output)[row * columns + i] = most * tanhf(in[row * columns + i] / most);
+//   }
+//
+// All 256 threads of a block call it, for up to cuda_tile_rows rows at a time, which they share; it
+// may have static shared memory, and __syncthreads between its threads. The types of this section
+// are there, and <stdint.h>, <stddef.h> and <stdbool.h>; context is NULL. It is compiled as C++17
+// without contraction of products and sums, when an engine is created, and kept by a hash of it; a
+// source that does not compile is refused then, with what the compiler says.
+//
+// Makes an op known to all programs of the process, to its end. From any thread. It runs at every
+// level and in every mode, and may be one of the splitting ops: on the CPU in the megakernel too,
+// as tasks of rows; on a GPU it is a kernel of its own, beside which there is no megakernel, and
+// all other ops run by plain kernels. Several ranks refuse programs that have one.
 MEGALITH_API megalith_status megalith_custom_op_register(const megalith_custom_op *op,
                                                          megalith_error *error);
 

@@ -14,7 +14,7 @@ set -eu
 megalith=$1
 shift
 runs=${RUNS:-3}
-presets='debug check compiled serving uniform decode-instance fastest'
+presets='debug check compiled serving uniform decode-instance fastest-graphs fastest'
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

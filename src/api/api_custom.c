@@ -27,6 +27,9 @@ static megalith_tensor_type type_of(const mgl_tensor *tensor) {
   for (size_t i = 0; i < DTYPES; i++) {
     type.dtype = tensor->dtype == dtypes[i].own ? dtypes[i].api : type.dtype;
   }
+  if (tensor->placement == MGL_PLACE_WEIGHT && tensor->rank == 1) {
+    type.dtype = MEGALITH_F32;  // on all devices, whatever its file has
+  }
   type.rows = tensor->dims[0].symbol == MGL_DIM_TOKENS       ? MEGALITH_ROWS_TOKENS
               : tensor->dims[0].symbol == MGL_DIM_LOGIT_ROWS ? MEGALITH_ROWS_LOGITS
                                                              : MEGALITH_ROWS_FIXED;

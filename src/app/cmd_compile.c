@@ -477,21 +477,28 @@ static bool is_like_before(const mgl_graph *program, size_t op) {
 }
 
 // The bodies of device code that compute the ops of the first layer, and those that are no layer's,
-// on GPUs of compute capability 9.0.
+// on GPUs of compute capability 9.0, in one mode.
+static void append_bodies_of(const compilation *c, uint32_t tokens, bool full, mgl_text *out) {
+  char label[LABEL_WIDTH];
+  (void)snprintf(label, sizeof label, "mode %s, sm_90a", full ? "full" : "mega");
+  mgl_text_format(out, "\n%-*s%-*sbecause, up to %" PRIu32 " token%s\n", PASS_WIDTH, "bodies",
+                  LABEL_WIDTH, label, tokens, tokens == 1 ? "" : "s");
+  for (uint32_t i = 0; i < c->program->op_count; i++) {
+    if (!is_like_before(c->program, i)) {
+      const mgl_bodies bodies =
+          mgl_bodies_of(c->program, tokens, MGL_CUDA_MAX_TOKENS, c->workers, BODIES_CAPABILITY, i);
+      const char *name = !full ? bodies.mega : bodies.full != NULL ? bodies.full : "none";
+      mgl_text_format(out, "%-*s%-*s%s\n", PASS_WIDTH,
+                      mgl_op_info_of(c->program->ops[i].kind)->name, LABEL_WIDTH, name,
+                      full ? bodies.full_why : bodies.mega_why);
+    }
+  }
+}
+
 static void append_bodies(const compilation *c, mgl_text *out) {
   for (uint32_t g = 0; g < c->graph_count && is_run(c, c->tokens[g]); g++) {
-    mgl_text_format(out, "\n%-*s%-*s%s\n", PASS_WIDTH, "bodies", LABEL_WIDTH, "mode mega",
-                    "mode full");
-    mgl_text_format(out, "up to %" PRIu32 " tokens on sm_90a\n", c->tokens[g]);
-    for (uint32_t i = 0; i < c->program->op_count; i++) {
-      if (!is_like_before(c->program, i)) {
-        mgl_bodies bodies = mgl_bodies_of(c->program, c->tokens[g], MGL_CUDA_MAX_TOKENS, c->workers,
-                                          BODIES_CAPABILITY, i);
-        mgl_text_format(out, "%-*s%-*s%s\n", PASS_WIDTH,
-                        mgl_op_info_of(c->program->ops[i].kind)->name, LABEL_WIDTH, bodies.mega,
-                        bodies.full != NULL ? bodies.full : "with another op's");
-      }
-    }
+    append_bodies_of(c, c->tokens[g], false, out);
+    append_bodies_of(c, c->tokens[g], true, out);
   }
 }
 
@@ -511,9 +518,12 @@ static void append_kernels(const compilation *c, mgl_text *out) {
       uint32_t kernel = mgl_cpu_variant_find(name);
       bool asked = kernel < MGL_CPU_VARIANT_COUNT && c->variants.asked[kernel] != 0;
       mgl_simd taken = asked ? (mgl_simd)(c->variants.asked[kernel] - 1) : simd;
+      mgl_simd owner =
+          kernel < MGL_CPU_VARIANT_COUNT ? mgl_cpu_variant_owner(kernel, taken) : taken;
       mgl_text_format(out, "%-*s%-*s%s\n", PASS_WIDTH, mgl_op_name(op), LABEL_WIDTH,
-                      op->custom != NULL ? "its function" : mgl_simd_name(taken),
+                      op->custom != NULL ? "its function" : mgl_simd_name(owner),
                       asked            ? "--variant says so"
+                      : owner != taken ? "levels above share it: it is stored once"
                       : simd == widest ? "the widest of this processor"
                                        : "MEGALITH_SIMD says so");
     }

@@ -7,8 +7,8 @@ static const mgl_option rows[] = {
      .value_name = "NAME",
      .type = MGL_OPTION_CHOICE,
      .choices = mgl_preset_name,
-     .help = "what the run is for: debug, check, compiled, serving, uniform, decode-instance or "
-             "fastest [fastest]"},
+     .help = "what the run is for: debug, check, compiled, serving, uniform, decode-instance, "
+             "fastest-graphs or fastest [fastest]"},
     {.name = "level",
      .value_name = "N",
      .type = MGL_OPTION_U64,
@@ -20,6 +20,10 @@ static const mgl_option rows[] = {
      .type = MGL_OPTION_TEXT,
      .help = "of level 3: NONE, PIECEWISE, FULL, FULL_DECODE_ONLY, FULL_AND_PIECEWISE or MEGA "
              "[MEGA, with --level 3 PIECEWISE]"},
+    {.name = "use-graphs",
+     .value_name = "BOOL",
+     .type = MGL_OPTION_TEXT,
+     .help = "false: no graphs, as --graph-mode NONE"},
     {.name = "capture-sizes",
      .value_name = "N,N,...",
      .type = MGL_OPTION_TEXT,
@@ -36,6 +40,18 @@ static const mgl_option rows[] = {
      .value_name = "OP,OP,...",
      .type = MGL_OPTION_TEXT,
      .help = "ops that run by themselves between pieces, by kind or name [attention]"},
+    {.name = "copy-inputs",
+     .value_name = "BOOL",
+     .type = MGL_OPTION_TEXT,
+     .help = "of pieces: copy a plan's inputs to fixed places, as a GPU does and the CPU does not"},
+    {.name = "use-compiler",
+     .value_name = "BOOL",
+     .type = MGL_OPTION_TEXT,
+     .help = "false: ops are not fused [true]"},
+    {.name = "compiler-config",
+     .value_name = "compiler=NAME",
+     .type = MGL_OPTION_TEXT,
+     .help = "GPU: what compiles its code, compiler=nvrtc or compiler=nvcc [compiler=nvrtc]"},
     {.name = "enforce-eager", .type = MGL_OPTION_FLAG, .help = "op by op, as --level 0"},
     {.name = "check-numbers",
      .type = MGL_OPTION_FLAG,
@@ -62,7 +78,7 @@ static const mgl_option rows[] = {
     {.name = "compilation-config",
      .value_name = "JSON",
      .type = MGL_OPTION_TEXT,
-     .help = "all of these and more as a JSON object, or a file with one (docs/modes.md)"},
+     .help = "all of these as a JSON object, or a file with one (docs/modes.md)"},
 };
 
 const mgl_option_group mgl_compile_options_group = {rows, sizeof rows / sizeof *rows};
@@ -83,7 +99,11 @@ static mgl_status set(const mgl_argument *argument, mgl_compilation *out, mgl_er
   for (size_t i = 0; option[i] != 0 && i + 1 < sizeof name; i++) {
     name[i] = option[i] == '-' ? '_' : option[i];
   }
-  return mgl_compilation_set(out, "--", name, text, err);
+  mgl_status status = mgl_compilation_set(out, "--", name, text, err);
+  for (size_t i = 0; status != MGL_OK && err->text[i] != 0 && err->text[i] != ':'; i++) {
+    err->text[i] = (char)(err->text[i] == '_' ? '-' : err->text[i]);  // as the option is written
+  }
+  return status;
 }
 
 // The mode of --mode, the only one or the first of several.

@@ -46,6 +46,7 @@ static const struct {
     {"serving", MGL_LEVEL_PIECEWISE, MGL_GRAPHS_PIECEWISE},
     {"uniform", MGL_LEVEL_PIECEWISE, MGL_GRAPHS_FULL},
     {"decode-instance", MGL_LEVEL_PIECEWISE, MGL_GRAPHS_FULL_DECODE_ONLY},
+    {"fastest-graphs", MGL_LEVEL_PIECEWISE, MGL_GRAPHS_FULL_AND_PIECEWISE},
     {"fastest", MGL_LEVEL_PIECEWISE, MGL_GRAPHS_MEGA},
 };
 
@@ -226,8 +227,8 @@ static mgl_status read_preset(mgl_compilation *c, const char *text, mgl_error *e
     }
   }
   return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                       "expected debug, check, compiled, serving, uniform, decode-instance or "
-                       "fastest, found \"%.40s\"",
+                       "expected debug, check, compiled, serving, uniform, decode-instance, "
+                       "fastest-graphs or fastest, found \"%.40s\"",
                        text);
 }
 

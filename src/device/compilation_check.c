@@ -160,13 +160,14 @@ static mgl_status check_cpu(const mgl_compilation *c, mgl_error *err) {
 
 static mgl_status check_gpu(const mgl_compilation *c, mgl_error *err) {
   bool pieces = has_graphs(c) && c->graph_mode != MGL_GRAPHS_FULL;
-  if (c->mode == MGL_MODE_COMPILED) {
-    return mgl_error_set(
-        err, MGL_ERR_UNSUPPORTED,
-        "level %d without graphs: fused kernels of a GPU run in graphs or in the "
-        "megakernel; expected level 0, whose plain kernels are launched one by one, "
-        "or a graph_mode",
-        (int)c->level);
+  // Of sizes or splitting ops of one's own, and of iterations that are told apart.
+  bool plain = pieces && (c->graph_mode != MGL_GRAPHS_PIECEWISE || c->splitting_op_count > 0 ||
+                          c->capture_sizes.count > 0 || c->graph_sizes.count > 0);
+  if (c->check_numbers && c->level >= MGL_LEVEL_COMPILED) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "check_numbers: on a GPU expected level 0 or 1, whose plain kernels leave "
+                         "what they compute in memory, found level %d",
+                         (int)c->level);
   }
   if (has(c, MGL_SET_VARIANT)) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
@@ -188,10 +189,11 @@ static mgl_status check_gpu(const mgl_compilation *c, mgl_error *err) {
                          "copy_inputs false: a plan's inputs are copied to fixed places of the GPU "
                          "before every iteration; expected true");
   }
-  if (has(c, MGL_SET_USE_COMPILER) && c->use_compiler && pieces) {
+  if (has(c, MGL_SET_USE_COMPILER) && c->use_compiler && plain) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "use_compiler true: on a GPU graph_mode %s launches plain kernels so far, "
-                         "one for each op that is not fused; expected false, or FULL or MEGA",
+                         "use_compiler true: on a GPU graph_mode %s with these settings launches "
+                         "plain kernels so far, one for each op that is not fused; expected false, "
+                         "or FULL, MEGA or PIECEWISE alone",
                          mgl_graph_mode_name(c->graph_mode));
   }
   return MGL_OK;

@@ -3,11 +3,13 @@
 // Requests are served by launches for many iterations (serve_fed.c): the device plans and samples
 // by itself. What those cannot do (logits for scoring, a single iteration) runs plan by plan, a
 // launch for each.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "device/cpu/cpu_memory.h"
+#include "device/cuda/cuda_custom.h"
 #include "device/debug_dump.h"
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
@@ -29,6 +31,7 @@ typedef struct cuda_model {
   uint32_t vocab;
   float *logits;  // [logit_rows, V]
   uint32_t best[MGL_MAX_ITERATION_TOKENS];
+  char note[MGL_SIZES_NOTE_BYTES];
 } cuda_model;
 
 static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) {
@@ -87,6 +90,14 @@ static mgl_cuda_program_options program_options(const cuda_model *m, const mgl_d
 static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   mgl_graph *fused = NULL;
   mgl_cuda_model model;
+  const mgl_op *custom = mgl_cuda_custom_find(program);
+  if (custom != NULL) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "cuda: custom op %s (\"%s\") is a kernel of its own: tasks of the "
+                         "megakernel share registers, shared memory and barriers that its source "
+                         "does not know of; try --device cpu",
+                         mgl_op_name(custom), program->tensors[custom->output].name);
+  }
   MGL_TRY(mgl_fuse_ops_cuda(program, &fused, err));
   mgl_status status = mgl_cuda_model_of(fused, &model, err);
   if (status == MGL_OK) {
@@ -103,10 +114,14 @@ static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   return status;
 }
 
-// Mode full has no kernels for codes, nor for experts.
+// Mode mega, and those in which an iteration is a chain of kernels, for which the host need not
+// know whether all sequences decode. Of codes and experts these have no kernels.
 static uint32_t cuda_modes_of(const mgl_graph *program) {
-  return mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program) ? UINT32_MAX
-                                                                      : 1u << MGL_MODE_MEGA;
+  const bool chains = mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program);
+  const uint32_t one_by_one = 1u << mgl_mode_of(MGL_LEVEL_COMPILED, MGL_GRAPHS_NONE);
+  const uint32_t full = 1u << mgl_mode_of(MGL_LEVEL_PIECEWISE, MGL_GRAPHS_FULL);
+  const uint32_t pieces = 1u << mgl_mode_of(MGL_LEVEL_PIECEWISE, MGL_GRAPHS_PIECEWISE);
+  return 1u << MGL_MODE_MEGA | (chains ? one_by_one | full | pieces : 0);
 }
 
 static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,
@@ -182,7 +197,10 @@ static mgl_status cuda_prepare(void *model, mgl_mode mode, mgl_error *err) {
 
 static mgl_cuda_launch_options launch_options(const cuda_model *m, mgl_mode mode) {
   mgl_cuda_launch_options launch = m->options.launch;
-  launch.full = mode == MGL_MODE_FULL;
+  launch.full = mode != MGL_MODE_MEGA;
+  launch.how = mgl_mode_graphs(mode) == MGL_GRAPHS_FULL        ? MGL_CUDA_FULL_WHOLE
+               : mgl_mode_graphs(mode) == MGL_GRAPHS_PIECEWISE ? MGL_CUDA_FULL_PIECES
+                                                               : MGL_CUDA_FULL_LOOSE;
   return launch;
 }
 
@@ -226,13 +244,24 @@ static mgl_status cuda_trace(const void *model, mgl_text *out, mgl_error *err) {
 }
 
 static void cuda_describe(const void *model, mgl_device_info *out) {
-  const cuda_model *m = model;
+  cuda_model *m = (cuda_model *)(uintptr_t)model;  // for the text of its note
   mgl_cuda_program_info info = mgl_cuda_program_describe(m->program);
   *out = (mgl_device_info){.workers = info.workers,
                            .step_bytes = info.step_bytes,
                            .kv_bytes_per_token = info.kv_bytes_per_token,
                            .gpu = m->options.device,
                            .note = mgl_cuda_program_note(m->program)};
+  const mgl_cuda_full_counts counts = mgl_cuda_full_count(m->program);
+  out->launches = (mgl_launch_counts){.iterations = counts.iterations,
+                                      .graphs = counts.graphs,
+                                      .ops = counts.ops,
+                                      .entries = counts.captured};
+  if (out->note[0] == 0 && counts.captured > 0) {
+    (void)snprintf(m->note, sizeof m->note, "captured %llu graphs in %.2f s, which take %.1f MiB",
+                   (unsigned long long)counts.captured, (double)counts.capture_ns / 1e9,
+                   (double)counts.capture_bytes / (1 << 20));
+    out->note = m->note;
+  }
 }
 
 // --- looking at parts of an iteration (device/cuda/cuda_look.c) ----------------------------------
@@ -287,9 +316,10 @@ static mgl_status cuda_read_kv(void *model, const char *name, uint32_t page, flo
   return mgl_cuda_program_read_kv(((cuda_model *)model)->program, name, page, k, v, err);
 }
 
-const mgl_device_table mgl_cuda_table = {.modes = 1u << MGL_MODE_MEGA | 1u << MGL_MODE_FULL,
+const mgl_device_table mgl_cuda_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                          .mode_hint =
-                                             "mega or full on a GPU (mega for quantised weights); "
+                                             "mega or full on a GPU, or piecewise or compiled "
+                                             "(mega alone for quantised weights); "
                                              "try --device cpu",
                                          .modes_of = cuda_modes_of,
                                          .covers = cuda_covers,

@@ -178,14 +178,23 @@ static mgl_status measure(const mgl_runner *runner, const mgl_checkpoint *checkp
 
 // Whether something was asked for that is of fused tasks.
 static bool wants_tasks(const mgl_build *build) {
-  return build->fused || build->look || build->given_count > 0 || build->override_count > 0 ||
-         build->trace_tasks > 0;
+  const mgl_compilation *c = build->compilation;
+  bool mega = c != NULL && c->mode == MGL_MODE_MEGA &&
+              (c->mode_given || (c->given >> MGL_SET_GRAPH_MODE & 1) != 0);
+  return mega || build->fused || build->look || build->given_count > 0 ||
+         build->override_count > 0 || build->trace_tasks > 0;
 }
 
-// Modes that a GPU has for plain kernels only. A zeroed compilation asks for none.
-static bool wants_plain_kernels(const mgl_compilation *c) {
-  bool usual = c->mode == MGL_MODE_MEGA || c->mode == MGL_MODE_FULL;
-  return !usual || c->capture_sizes.count > 0 || c->graph_sizes.count > 0;
+// Whether plain kernels have the mode that was asked for, or mode full takes its place.
+static bool runs_by_plain_kernels(const mgl_device_table *table, const mgl_compilation *c) {
+  return c->mode == MGL_MODE_MEGA || (table->otherwise->modes >> c->mode & 1) != 0;
+}
+
+// What a GPU has for plain kernels only: modes, maybe of this program only, and sizes and splitting
+// ops of one's own. A zeroed compilation asks for none.
+static bool wants_plain_kernels(const mgl_runner *runner, const mgl_compilation *c) {
+  return (!mgl_runner_has_mode(runner, c->mode) && runs_by_plain_kernels(runner->device, c)) ||
+         c->capture_sizes.count > 0 || c->graph_sizes.count > 0 || c->splitting_op_count > 0;
 }
 
 // What level 1 found, of a GPU.
@@ -196,6 +205,14 @@ static void note_check(mgl_runner *runner, mgl_status status, const mgl_error *w
     (void)snprintf(runner->note, sizeof runner->note, "level 1: fused tasks do not cover it: %.*s",
                    (int)mgl_device_reason_bytes(why->text), why->text);
   }
+}
+
+static void note_plain(mgl_runner *runner, const char *why) {
+  const mgl_mode asked = runner->compilation.mode;
+  (void)snprintf(runner->note, sizeof runner->note,
+                 "mode %s runs the model by plain kernels, which are slow: %.*s",
+                 mgl_mode_name(asked == MGL_MODE_MEGA ? MGL_MODE_FULL : asked),
+                 (int)mgl_device_reason_bytes(why), why);
 }
 
 // Takes a copy of the build's compilation, checked for the device.
@@ -212,6 +229,16 @@ static mgl_status take_compilation(mgl_runner *runner, mgl_error *err) {
   return MGL_OK;
 }
 
+// Level 2 of a program that fused tasks cover in mode mega only.
+static mgl_status check_chains(const mgl_runner *runner, mgl_error *err) {
+  return runner->build.compilation == NULL ||
+                 mgl_runner_has_mode(runner, runner->compilation.mode) ||
+                 runner->compilation.mode == MGL_MODE_MEGA
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_UNSUPPORTED, "mode %s: expected %s",
+                             mgl_mode_name(runner->compilation.mode), runner->device->mode_hint);
+}
+
 // The device that runs the program: where a GPU's tasks do not cover it, plain kernels do.
 static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_error *err) {
   const mgl_device_table *table = runner->device;
@@ -224,22 +251,27 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
                          "ops that are not fused are looked at on the CPU only so far: use "
                          "--device cpu");
   }
-  if (wants_plain_kernels(&runner->compilation)) {
+  if (wants_plain_kernels(runner, &runner->compilation)) {
+    const mgl_compilation *c = &runner->compilation;
     mgl_status status = table->covers(runner->graph, &why);
-    if (runner->compilation.level == MGL_LEVEL_CHECK) {
+    if (c->level == MGL_LEVEL_CHECK) {
       note_check(runner, status, &why);
+    } else if (c->mode == MGL_MODE_FULL && c->capture_sizes.count + c->graph_sizes.count == 0) {
+      note_plain(runner, status == MGL_OK ? "fused tasks have no such graphs of it" : why.text);
     }
   } else if (!build->plain) {
     mgl_status status = table->covers(runner->graph, &why);
     if (status == MGL_OK) {
-      return MGL_OK;
+      return check_chains(runner, err);
     }
     if (status != MGL_ERR_UNSUPPORTED || wants_tasks(build)) {
       return mgl_error_set(err, status, "%s", why.text);
     }
-    (void)snprintf(runner->note, sizeof runner->note,
-                   "mode full runs the model by plain kernels, which are slow: %.*s",
-                   (int)mgl_device_reason_bytes(why.text), why.text);
+    if (!runs_by_plain_kernels(table, &runner->compilation)) {
+      return mgl_error_set(err, status, "mode %s: expected a model of fused kernels: %s",
+                           mgl_mode_name(runner->compilation.mode), why.text);
+    }
+    note_plain(runner, why.text);
   }
   runner->device = table->otherwise;
   return runner->device->covers(runner->graph, err);

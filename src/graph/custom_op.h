@@ -25,11 +25,12 @@ enum {
 // One share of one iteration.
 typedef struct mgl_custom_call {
   const mgl_op *op;
-  const mgl_tensor *tensors;              // of the program
-  const void *inputs[MGL_OP_MAX_INPUTS];  // whole tensors, row-major
-  void *output;                           // the same
-  size_t begin, end;                      // rows to compute
-  size_t rows;                            // that the iteration has
+  const mgl_tensor *tensors;  // of the program
+  // Whole tensors, row-major; weights of one dim are f32, whatever their dtype.
+  const void *inputs[MGL_OP_MAX_INPUTS];
+  void *output;       // the same
+  size_t begin, end;  // rows to compute
+  size_t rows;        // that the iteration has
 } mgl_custom_call;
 
 typedef struct mgl_custom_op {
@@ -45,7 +46,7 @@ typedef struct mgl_custom_op {
   // Computes rows; called by several threads at once, for rows that are disjoint.
   void (*run)(const struct mgl_custom_op *op, const mgl_custom_call *call);
   void *functions[2], *context;  // of whoever registered it
-  char *cuda_source;             // owned; NULL: none
+  char *cuda_source;             // owned; NULL: none (device/cuda/cuda_custom.h)
   uint32_t cuda_tile_rows;       // that a block of its kernel computes
 } mgl_custom_op;
 

@@ -64,13 +64,13 @@ MGL_SHARED_FN uint32_t mgl_linear_function(const mgl_cuda_op *op, bool paged, ui
   const uint32_t shape = op->row_tiles == 1 ? 0 : op->row_tiles == 2 ? 1 : 2;
   if (has_codes && mgl_op_packing(op) != MGL_PACKING_BF16) {
     const uint32_t first = MGL_CALL_CODED + (mgl_op_packing(op) - 1) * MGL_CODED_FUNCTIONS;
-#define MGL_CHOOSE_CODED(condition, NORMED, OTHER, more)                               \
+#define MGL_CHOOSE_CODED(condition, why, NORMED, OTHER, more)                          \
   if (condition) {                                                                     \
     return first + (mgl_normed(op) ? MGL_CODED_##NORMED : MGL_CODED_##OTHER) + (more); \
   }
 #include "twin/variant.def"
   }
-#define MGL_CHOOSE(from, condition, NORMED, OTHER, more)                     \
+#define MGL_CHOOSE(from, condition, why, NORMED, OTHER, more)                \
   if (capability >= MGL_FROM_##from && (condition)) {                        \
     return (mgl_normed(op) ? MGL_CALL_##NORMED : MGL_CALL_##OTHER) + (more); \
   }

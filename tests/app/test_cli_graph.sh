@@ -125,6 +125,12 @@ test_compile() {
   check_has "compile --variant" "$out" "--variant says so"
   expect_error "compile --variant attention=best" "--variant: attention: expected a kernel" \
     compile "$folder" --variant attention=best
+  expect_error "compile --variant for a GPU" "--variant: expected --target cpu with it" \
+    compile "$folder" --target cuda --variant attention=scalar
+  run compile "$folder" --target cuda
+  check_has "compile: bodies" "$out" "because, up to 1 token"
+  check_has "compile: bodies" "$out" "linear_add   linear_1                      of any shape"
+  check_has "compile: bodies" "$out" "attend       mgl_op_attend                 one token, a short"
   run compile "$folder" --json --workers 4 --tokens 2
   check_status "compile --json" 0
   check_json "compile --json" "$out"

@@ -95,14 +95,20 @@ static mgl_cu_result fake_event_elapsed(float *ms, void *begin, void *end) {
 }
 
 static mgl_cu_result fake_module_load(void **module, const void *image) {
-  (void)image;
+  const char *custom = fake_cuda_custom_kernel(image);
   *module = &fake;
+  if (custom != NULL) {
+    memcpy(module, &custom, sizeof custom);
+  }
   return 0;
 }
 
 static mgl_cu_result fake_module_function(void **function, void *module, const char *name) {
-  (void)module;
   memcpy(function, &name, sizeof name);  // a function is its name
+  if (module != &fake) {
+    assert_string_equal(name, "mgl_custom_kernel");
+    *function = module;
+  }
   return 0;
 }
 
@@ -146,9 +152,15 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
   const char *name = function;
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)smem, (void)stream, (void)extra;
   assert_true(grid_x >= 1);
-  if (strncmp(name, "mgl_plain_kernel_", 17) == 0 &&
+  bool custom = fake_cuda_is_custom(name);
+  if ((custom || strncmp(name, "mgl_plain_kernel_", 17) == 0) &&
       fake_cuda_plain_captured(name, grid_x, block_x, p)) {
     return fake.capture_fails ? 1 : 0;
+  }
+  fake_cuda_note_call(name, grid_x, block_x, false);
+  if (custom) {
+    fake_cuda_custom_run(name, grid_x, block_x, p[0], false);
+    return 0;
   }
   if (fake_cuda_plain_launch(name, grid_x, block_x, p)) {
     return 0;
@@ -595,6 +607,7 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
                                              void **parameters) {
   (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)stream;
   uint32_t tile_tokens = fake_cuda_wide_tile(function);
+  fake_cuda_note_call(function, grid_x, block_x, false);
   if (tile_tokens != 0) {
     assert_true(grid_x == FAKE_CUDA_WORKERS && block_x == fake_cuda_wide_threads());
     assert_true(smem == fake_cuda_wide_smem() && !launched);
@@ -616,8 +629,18 @@ static mgl_cu_result fake_launch_cooperative(void *function, unsigned grid_x, un
 mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,
                           const mgl_cuda_shape *shape, const char *kernel, mgl_cuda_code *out,
                           mgl_error *err) {
-  (void)device, (void)name, (void)shape, (void)kernel, (void)err;
-  *out = (mgl_cuda_code){.cubin = mgl_alloc(1), .bytes = 1, .usage = {.registers = 168}};
+  const char *image = "";
+  (void)device, (void)kernel;
+  if (shape->custom != NULL) {
+    assert_string_equal(name, "kernels/cuda/custom.cu");
+    image = fake_cuda_custom_compile(shape->custom->name, shape->custom->text);
+  }
+  size_t bytes = strlen(image) + 1;
+  *out = (mgl_cuda_code){.cubin = mgl_alloc(bytes), .bytes = bytes, .usage = {.registers = 168}};
+  if (out->cubin == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for device code");
+  }
+  memcpy(out->cubin, image, bytes);
   return MGL_OK;
 }
 
@@ -657,5 +680,6 @@ mgl_cuda_device fake_cuda_device(void) {
   fake.access_result = 0;
   fake.hung = false;
   fake.capture_fails = false;
+  fake.graph_bytes = 0;
   return device;
 }

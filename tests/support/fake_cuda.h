@@ -57,6 +57,7 @@ typedef struct fake_cuda {
   uint32_t attend_tokens;              // of its graph
   uint32_t attends_any, attends_long;  // launches of these kernels of attention
   bool capture_fails;
+  size_t graph_bytes;       // of the device's memory that a graph takes
   uint32_t graph_kernels;   // plain kernels that graphs launched
   uint32_t captured_rows;   // of what the graph that was captured last begins with
   uint32_t plain_launches;  // of plain kernels, which compute what they would on a device

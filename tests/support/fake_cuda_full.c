@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_plan.h"
 #include "graph/graph.h"
 #include "support/fake_cuda.h"
+#include "support/fake_cuda_calls.h"
 #include "support/fake_cuda_parts.h"
 #include "twin/full_turn.h"
 #include "twin/plain_op.h"
@@ -30,6 +31,7 @@ typedef struct fake_node {
   union {
     mgl_cuda_op_launch launch;
     mgl_plain_op plain;
+    mgl_custom_launch custom;
   };
 } fake_node;
 
@@ -50,18 +52,26 @@ static mgl_cu_result fake_capture_begin(void *stream, int mode) {
   return 0;
 }
 
+static void run_node(const fake_node *node);
+
 static mgl_cu_result fake_launch_config(const mgl_cu_launch_config *config, void *function,
                                         void **parameters, void **extra) {
   (void)extra;
-  assert_non_null(captured);
-  assert_true(captured->count < MAX_NODES);
   assert_int_equal(config->attribute_count, 1);
   assert_int_equal(config->attributes[0].id, MGL_CU_LAUNCH_PROGRAMMATIC);
   assert_int_equal(config->attributes[0].value, 1);
-  fake_node *node = &captured->nodes[captured->count++];
-  node->name = function;
-  node->blocks = config->grid_x;
-  node->launch = *(const mgl_cuda_op_launch *)parameters[0];
+  const fake_node node = {.name = function,
+                          .blocks = config->grid_x,
+                          .launch = *(const mgl_cuda_op_launch *)parameters[0]};
+  if (captured == NULL) {  // one by one
+    fake.run = node.launch.run;
+    fake_cuda_looks_left = 2;
+    fake_cuda_note_call(node.name, node.blocks, config->block_x, false);
+    run_node(&node);
+    return 0;
+  }
+  assert_true(captured->count < MAX_NODES);
+  captured->nodes[captured->count++] = node;
   return fake.capture_fails ? 1 : 0;
 }
 
@@ -70,13 +80,16 @@ bool fake_cuda_plain_captured(const char *name, unsigned blocks, unsigned thread
     return false;
   }
   assert_true(captured->count < MAX_NODES);
-  if (captured->count == 0) {
-    fake.captured_rows = ((const mgl_plain_op *)p[0])->out.rows;
+  fake_node *node = &captured->nodes[captured->count++];
+  *node = (fake_node){.name = name, .blocks = blocks, .plain_threads = threads};
+  if (fake_cuda_is_custom(name)) {
+    node->custom = *(const mgl_custom_launch *)p[0];
+    return true;
   }
-  captured->nodes[captured->count++] = (fake_node){.name = name,
-                                                   .blocks = blocks,
-                                                   .plain_threads = threads,
-                                                   .plain = *(const mgl_plain_op *)p[0]};
+  node->plain = *(const mgl_plain_op *)p[0];
+  if (captured->count == 1) {
+    fake.captured_rows = node->plain.out.rows;
+  }
   return true;
 }
 
@@ -103,6 +116,7 @@ static mgl_cu_result fake_graph_instantiate(void **executable, void *graph,
   size_t bytes = sizeof *from + from->count * sizeof *from->nodes;
   (void)flags;
   *executable = memcpy(fake_cuda_track(malloc(bytes)), from, bytes);
+  fake.free_bytes -= fake.graph_bytes;
   return 0;
 }
 
@@ -224,10 +238,19 @@ static mgl_cu_result fake_graph_launch(void *executable, void *stream) {
   const fake_graph *graph = executable;
   (void)stream;
   fake.graph_launches++;
+  fake_cuda_note_call(FAKE_CUDA_GRAPH, 0, 0, false);
+  if (graph->count == 0) {
+    return 0;  // of ops that have nothing to do
+  }
   if (graph->nodes[0].plain_threads != 0) {
     for (uint32_t i = 0; i < graph->count; i++) {
       const fake_node *node = &graph->nodes[i];
       void *parameters[] = {(void *)(uintptr_t)&node->plain};
+      fake_cuda_note_call(node->name, node->blocks, node->plain_threads, true);
+      if (fake_cuda_is_custom(node->name)) {
+        fake_cuda_custom_run(node->name, node->blocks, node->plain_threads, &node->custom, true);
+        continue;
+      }
       fake.graph_kernels++;
       assert_true(
           fake_cuda_plain_launch(node->name, node->blocks, node->plain_threads, parameters));
@@ -237,6 +260,7 @@ static mgl_cu_result fake_graph_launch(void *executable, void *stream) {
   fake.run = graph->nodes[0].launch.run;
   fake_cuda_looks_left = 2;
   for (uint32_t i = 0; i < graph->count; i++) {
+    fake_cuda_note_call(graph->nodes[i].name, graph->nodes[i].blocks, 0, true);
     run_node(&graph->nodes[i]);
   }
   return 0;

@@ -1,12 +1,13 @@
 // What the files of the fake GPU share: fake_cuda.c (driver and megakernel), fake_cuda_memory.c,
-// fake_cuda_wide.c (large iterations), fake_cuda_full.c (graphs of mode full) and fake_cuda_plain.c
-// (plain kernels).
+// fake_cuda_wide.c (large iterations), fake_cuda_full.c (graphs of mode full), fake_cuda_plain.c
+// (plain kernels) and fake_cuda_calls.c (the call table, and custom ops).
 #ifndef MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
 #define MGL_TESTS_SUPPORT_FAKE_CUDA_PARTS_H
 
 #include <stdbool.h>
 
 #include "support/fake_cuda.h"
+#include "twin/custom_call.h"
 #include "twin/op_launch.h"
 
 // Of fake_cuda_memory.c.
@@ -44,8 +45,17 @@ void fake_cuda_wide_sample(void **p);
 // Of fake_cuda_plain.c: runs a plain kernel; false: it is none.
 bool fake_cuda_plain_launch(const char *name, unsigned blocks, unsigned threads, void **p);
 
-// Of fake_cuda_full.c: takes the launch of a plain kernel into the graph that is being captured;
-// false: none is.
+// Of fake_cuda_calls.c. A custom op's kernel is "custom NAME": the cubin that its source compiles
+// to, its module and its function.
+void fake_cuda_note_call(const char *name, unsigned blocks, unsigned threads, bool in_graph);
+const char *fake_cuda_custom_compile(const char *name, const char *source);
+const char *fake_cuda_custom_kernel(const void *image);  // of a cubin; NULL: it is of none
+bool fake_cuda_is_custom(const char *kernel);
+void fake_cuda_custom_run(const char *kernel, unsigned blocks, unsigned threads,
+                          const mgl_custom_launch *launch, bool in_graph);
+
+// Of fake_cuda_full.c: takes the launch of a plain kernel or a custom op into the graph that is
+// being captured; false: none is.
 bool fake_cuda_plain_captured(const char *name, unsigned blocks, unsigned threads, void **p);
 
 extern uint32_t fake_cuda_looks_left;  // of the host, until what mode full has queued has ended

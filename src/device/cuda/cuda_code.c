@@ -94,8 +94,9 @@ static mgl_status compile_once(const mgl_cuda_compiler *compiler, const mgl_cuda
 static mgl_status dump(const mgl_cuda_device *device, const mgl_cuda_job *job,
                        const mgl_cuda_cache_key *key, mgl_error *err) {
   char options[MGL_CUDA_MAX_OPTIONS][MGL_CUDA_OPTION_BYTES];
-  char name[128], cubin[MGL_CUDA_CACHE_NAME_BYTES];
+  char name[192], cubin[MGL_CUDA_CACHE_NAME_BYTES];
   const char *slash = strrchr(job->name, '/');
+  const mgl_cuda_source *custom = job->shape->custom;
   mgl_text text = {0};
   if (device->dump_folder[0] == 0) {
     return MGL_OK;
@@ -107,7 +108,9 @@ static mgl_status dump(const mgl_cuda_device *device, const mgl_cuda_job *job,
   for (int i = 0; i < count; i++) {
     mgl_text_format(&text, "%s\n", options[i]);
   }
-  (void)snprintf(name, sizeof name, "%.80s.options.txt", slash != NULL ? slash + 1 : job->name);
+  (void)snprintf(name, sizeof name, "%.80s%s%.64s.options.txt",
+                 slash != NULL ? slash + 1 : job->name, custom != NULL ? "." : "",
+                 custom != NULL ? custom->name : "");
   mgl_status status = mgl_debug_dump_file(device->dump_folder, name, &text, err);
   mgl_text_free(&text);
   return status;

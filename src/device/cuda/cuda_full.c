@@ -1,13 +1,17 @@
 #include "device/cuda/cuda_full.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "device/cuda/cuda_program_parts.h"
 #include "device/cuda/cuda_variant.h"
+#include "device/debug_dump.h"
 #include "lower/packed.h"
 #include "lower/schedule.h"
+#include "task/tile.h"
 #include "twin/op_launch.h"
 
 _Static_assert(MGL_CUDA_FULL_LONG % 2 == 0, "it begins and ends with the same plan");
@@ -41,6 +45,7 @@ enum { LONG_CONTEXT = 512, SHORT_STRIDES = LONG_CONTEXT / MGL_CUDA_MIN_CHUNK };
 
 // What is baked into the graphs.
 typedef struct settings {
+  uint32_t how;  // mgl_cuda_full_how
   uint32_t in_flight, in_flight_ahead;
   uint32_t prefetch;  // 0 or 1
 } settings;
@@ -54,6 +59,18 @@ typedef struct graph_shape {
   bool calm;          // all sequences decode, and the host knows of the next plan
 } graph_shape;
 
+// A part of an iteration: steps of its schedule.
+typedef struct part {
+  uint32_t first, last;
+  void *graph;  // executable; NULL: steps are launched one by one
+} part;
+
+typedef struct chain {
+  mgl_schedule *schedule;  // NULL: not made yet
+  part *parts;             // [count]
+  uint32_t count;
+} chain;
+
 struct mgl_cuda_full {
   void *module;
   void *kernels[MGL_FULL_KERNELS];
@@ -62,10 +79,11 @@ struct mgl_cuda_full {
   uint64_t *host_plan;  // pinned: what the device planned last (twin/op_launch.h)
   mgl_cu_ptr host_plan_at;
   mgl_cu_ptr firsts;  // mgl_cuda_op_launch.firsts
-  // NULL: not made yet. The second ones are for long contexts.
-  void *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS][2][GRAPH_KINDS];
+  // The second ones are for long contexts.
+  chain chains[MGL_CUDA_MAX_PROGRAM_GRAPHS][2][GRAPH_KINDS];
   settings settings;
   bool logits_hide_plan;
+  mgl_cuda_full_counts counts;
   // Of the present launch.
   uint64_t queued;  // iterations
   uint32_t most_iterations;
@@ -150,13 +168,28 @@ static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
   return MGL_OK;
 }
 
-static void release_graphs(mgl_cuda_program *p) {
-  for (uint32_t i = 0; i < MGL_CUDA_MAX_PROGRAM_GRAPHS * 2 * GRAPH_KINDS; i++) {
-    void **graph = &p->full->graphs[i / (2 * GRAPH_KINDS)][i / GRAPH_KINDS % 2][i % GRAPH_KINDS];
-    if (*graph != NULL) {
-      (void)p->device->driver.graph_release(*graph);
-      *graph = NULL;
+static void release_chain(const mgl_cuda_program *p, chain *c) {
+  for (uint32_t i = 0; i < c->count; i++) {
+    if (c->parts[i].graph != NULL && !p->lost) {
+      (void)p->device->driver.graph_release(c->parts[i].graph);
     }
+  }
+  mgl_free(c->parts);
+  mgl_schedule_destroy(c->schedule);
+  *c = (chain){0};
+}
+
+static void release_chains(mgl_cuda_program *p) {
+  for (uint32_t i = 0; i < MGL_CUDA_MAX_PROGRAM_GRAPHS * 2 * GRAPH_KINDS; i++) {
+    release_chain(p, &p->full->chains[i / (2 * GRAPH_KINDS)][i / GRAPH_KINDS % 2][i % GRAPH_KINDS]);
+  }
+}
+
+void mgl_cuda_full_forget(mgl_cuda_program *p) {
+  if (p->full != NULL) {
+    release_chains(p);
+    mgl_free(p->full);
+    p->full = NULL;
   }
 }
 
@@ -166,7 +199,7 @@ void mgl_cuda_full_destroy(mgl_cuda_program *p) {
   if (full == NULL) {
     return;
   }
-  release_graphs(p);
+  release_chains(p);
   if (full->host_plan != NULL) {
     (void)driver->host_free(full->host_plan);
   }
@@ -306,7 +339,7 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, const mgl_sched
 }
 
 static mgl_status launch_op(const mgl_cuda_program *p, mgl_full_kernel kernel,
-                            const mgl_cuda_op_launch *launch, mgl_error *err) {
+                            const mgl_cuda_op_launch *launch, void *stream, mgl_error *err) {
   mgl_cu_launch_attribute dependent = {.id = MGL_CU_LAUNCH_PROGRAMMATIC, .value = 1};
   mgl_cu_launch_config config = {
       .grid_x = launch->blocks + (launch->ops[1].kind != MGL_OP_COUNT ? 1 : 0),
@@ -316,7 +349,7 @@ static mgl_status launch_op(const mgl_cuda_program *p, mgl_full_kernel kernel,
       .block_y = 1,
       .block_z = 1,
       .smem_bytes = block_bytes(launch->scratch_bytes, launch->page_count),
-      .stream = p->full->capture_stream,
+      .stream = stream,
       .attributes = &dependent,
       .attribute_count = p->device->kernels != MGL_CUDA_KERNELS_PORTABLE ? 1 : 0};
   mgl_cuda_op_launch copy = *launch;
@@ -326,47 +359,116 @@ static mgl_status launch_op(const mgl_cuda_program *p, mgl_full_kernel kernel,
   return MGL_OK;
 }
 
-static mgl_status launch_iteration(const mgl_cuda_program *p, const mgl_schedule *s,
-                                   graph_shape shape, uint32_t parity, mgl_error *err) {
-  for (uint32_t i = 0; i < s->step_count; i++) {
+// The steps of a part.
+static mgl_status launch_part(const mgl_cuda_program *p, const mgl_schedule *s, const part *of,
+                              graph_shape shape, uint32_t parity, void *stream, mgl_error *err) {
+  for (uint32_t i = of->first; i < of->last; i++) {
     mgl_cuda_op_launch launch = make_launch(p, s, shape, parity, i);
-    MGL_TRY(launch_op(p, kernel_of(&launch, shape), &launch, err));
+    MGL_TRY(launch_op(p, kernel_of(&launch, shape), &launch, stream, err));
   }
   return MGL_OK;
 }
 
 // --- graphs --------------------------------------------------------------------------------------
 
-static mgl_status make_graph(mgl_cuda_program *p, graph_shape shape, graph_kind kind, void **out,
-                             mgl_error *err) {
+// As DOT, for whoever looks for a fault.
+static mgl_status dump_graph(const mgl_cuda_program *p, graph_shape shape, graph_kind kind,
+                             const part *of, void *captured, mgl_error *err) {
+  static const char *const kinds[GRAPH_KINDS] = {"even", "odd", "long"};
+  char name[96], path[MGL_DEBUG_DUMP_PATH_BYTES];
+  if (p->device->dump_folder[0] == 0) {
+    return MGL_OK;
+  }
+  (void)snprintf(name, sizeof name, "fused-%u-%s%s.steps-%u-%u.dot", p->graphs[shape.graph]->tokens,
+                 kinds[kind], shape.long_context ? "-long-context" : "", of->first, of->last);
+  MGL_TRY(mgl_debug_dump_path(p->device->dump_folder, name, path, err));
+  return mgl_cuda_check(&p->device->driver, p->device->driver.graph_print(captured, path, 0),
+                        "graph_print", err);
+}
+
+static mgl_status capture_part(const mgl_cuda_program *p, const mgl_schedule *s, graph_shape shape,
+                               graph_kind kind, part *of, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   uint32_t count = kind == GRAPH_LONG ? MGL_CUDA_FULL_LONG : 1;
   void *stream = p->full->capture_stream;
   void *captured = NULL;
-  mgl_schedule *s = NULL;
-  MGL_TRY(lower(p, shape, &s, err));
-  mgl_cu_result code = driver->capture_begin(stream, MGL_CU_CAPTURE_RELAXED);
-  mgl_status status = mgl_cuda_check(driver, code, "capture_begin", err);
-  if (status != MGL_OK) {
-    mgl_schedule_destroy(s);
-    return status;
-  }
+  MGL_CUDA_TRY(driver, capture_begin, err, stream, MGL_CU_CAPTURE_RELAXED);
+  mgl_status status = MGL_OK;
   for (uint32_t i = 0; i < count && status == MGL_OK; i++) {
-    status = launch_iteration(p, s, shape, kind == GRAPH_ODD ? 1 : i % 2, err);
+    status = launch_part(p, s, of, shape, kind == GRAPH_ODD ? 1 : i % 2, stream, err);
   }
-  mgl_schedule_destroy(s);
-  code = driver->capture_end(stream, &captured);
+  mgl_cu_result code = driver->capture_end(stream, &captured);
   if (status == MGL_OK) {
     status = mgl_cuda_check(driver, code, "capture_end", err);
   }
   if (status == MGL_OK) {
-    status = mgl_cuda_check(driver, driver->graph_instantiate(out, captured, 0),
+    status = dump_graph(p, shape, kind, of, captured, err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_cuda_check(driver, driver->graph_instantiate(&of->graph, captured, 0),
                             "graph_instantiate", err);
   }
   if (captured != NULL) {
     (void)driver->graph_destroy(captured);
   }
   return status;
+}
+
+// Whether a step runs by itself where an iteration is cut into pieces.
+static bool splits(const mgl_cuda_program *p, const mgl_schedule *s, uint32_t step) {
+  return p->full->settings.how == MGL_CUDA_FULL_PIECES &&
+         mgl_tile_is_attention(&p->program->ops[s->ops[s->steps[step].op].op]);
+}
+
+static mgl_status cut(const mgl_cuda_program *p, chain *c, mgl_error *err) {
+  const mgl_schedule *s = c->schedule;
+  c->parts = mgl_alloc_zeroed(s->step_count, sizeof *c->parts);
+  if (c->parts == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for graphs");
+  }
+  for (uint32_t i = 0; i < s->step_count; i++) {
+    if (i == 0 || splits(p, s, i) || splits(p, s, i - 1)) {
+      c->parts[c->count++].first = i;
+    }
+    c->parts[c->count - 1].last = i + 1;
+  }
+  return MGL_OK;
+}
+
+static mgl_status make_chain(const mgl_cuda_program *p, graph_shape shape, graph_kind kind,
+                             chain *c, mgl_error *err) {
+  MGL_TRY(lower(p, shape, &c->schedule, err));
+  MGL_TRY(cut(p, c, err));
+  for (uint32_t i = 0; i < c->count && p->full->settings.how != MGL_CUDA_FULL_LOOSE; i++) {
+    if (!splits(p, c->schedule, c->parts[i].first)) {
+      MGL_TRY(capture_part(p, c->schedule, shape, kind, &c->parts[i], err));
+      p->full->counts.captured++;
+    }
+  }
+  return MGL_OK;
+}
+
+// The chain of that shape, made at its first use.
+static mgl_status find_chain(mgl_cuda_program *p, graph_shape shape, graph_kind kind,
+                             const chain **out, mgl_error *err) {
+  mgl_cuda_full *full = p->full;
+  chain *c = &full->chains[shape.graph][shape.long_context ? 1 : 0][kind];
+  *out = c;
+  if (c->schedule != NULL) {
+    return MGL_OK;
+  }
+  size_t before = 0, after = 0, total = 0;
+  uint64_t start = mgl_clock_ns();
+  (void)p->device->driver.memory_info(&before, &total);
+  mgl_status status = make_chain(p, shape, kind, c, err);
+  if (status != MGL_OK) {
+    release_chain(p, c);
+    return status;
+  }
+  (void)p->device->driver.memory_info(&after, &total);
+  full->counts.capture_bytes += before > after ? before - after : 0;
+  full->counts.capture_ns += mgl_clock_ns() - start;
+  return MGL_OK;
 }
 
 static bool has_long_context(const mgl_cuda_program *p) {
@@ -383,14 +485,27 @@ static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, bool is_long
   mgl_cuda_full *full = p->full;
   graph_shape shape = {.graph = mgl_cuda_graph_for(tokens), .calm = is_long};
   shape.long_context = shape.graph == 0 && has_long_context(p);
-  graph_kind kind = is_long ? GRAPH_LONG : full->queued % 2 == 0 ? GRAPH_EVEN : GRAPH_ODD;
-  void **graph = &full->graphs[shape.graph][shape.long_context ? 1 : 0][kind];
-  if (*graph == NULL) {
-    MGL_TRY(make_graph(p, shape, kind, graph, err));
+  uint32_t parity = (uint32_t)(full->queued % 2);
+  graph_kind kind = is_long ? GRAPH_LONG : parity == 0 ? GRAPH_EVEN : GRAPH_ODD;
+  const chain *c = NULL;
+  MGL_TRY(find_chain(p, shape, kind, &c, err));
+  for (uint32_t i = 0; i < c->count; i++) {
+    const part *of = &c->parts[i];
+    if (of->graph != NULL) {
+      MGL_CUDA_TRY(&p->device->driver, graph_launch, err, of->graph, p->stream);
+      full->counts.graphs++;
+    } else {
+      MGL_TRY(launch_part(p, c->schedule, of, shape, parity, p->stream, err));
+      full->counts.ops += of->last - of->first;
+    }
   }
-  MGL_CUDA_TRY(&p->device->driver, graph_launch, err, *graph, p->stream);
   full->queued += is_long ? MGL_CUDA_FULL_LONG : 1;
+  full->counts.iterations += is_long ? MGL_CUDA_FULL_LONG : 1;
   return MGL_OK;
+}
+
+mgl_cuda_full_counts mgl_cuda_full_count(const mgl_cuda_program *p) {
+  return p->full != NULL ? p->full->counts : (mgl_cuda_full_counts){0};
 }
 
 // Queues a turn of the planner. Iterations that were queued behind the last plan were of nothing:
@@ -408,7 +523,8 @@ static mgl_status queue_plan(mgl_cuda_program *p, uint64_t iteration, mgl_error 
 
 mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_options *options,
                                uint32_t most_iterations, bool single, mgl_error *err) {
-  settings now = {.in_flight = options->in_flight,
+  settings now = {.how = options->how,
+                  .in_flight = options->in_flight,
                   .in_flight_ahead = options->in_flight_ahead,
                   .prefetch = options->no_prefetch ? 0 : 1};
   if (p->chosen) {
@@ -428,7 +544,7 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
   }
   mgl_cuda_full *full = p->full;
   if (memcmp(&now, &full->settings, sizeof now) != 0) {
-    release_graphs(p);
+    release_chains(p);
     full->settings = now;
   }
   for (uint32_t i = 0; i < p->graph_count; i++) {
@@ -502,7 +618,8 @@ mgl_status mgl_cuda_full_queue(mgl_cuda_program *p, bool idle, mgl_cuda_full_sta
     end = most < planned + MGL_CUDA_FULL_LONG ? most : planned + MGL_CUDA_FULL_LONG;
   }
   while (full->queued < end) {
-    bool is_long = full->queued % 2 == 0 && most - full->queued >= MGL_CUDA_FULL_LONG;
+    bool is_long = full->settings.how == MGL_CUDA_FULL_WHOLE && full->queued % 2 == 0 &&
+                   most - full->queued >= MGL_CUDA_FULL_LONG;
     MGL_TRY(queue_graph(p, tokens, is_long, err));
   }
   *out = full->queued < planned + 2 ? MGL_CUDA_FULL_SOON : MGL_CUDA_FULL_RUNS;

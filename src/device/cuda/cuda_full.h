@@ -10,6 +10,8 @@
 // only sequences that decode, all with pages to their ends, and none can come, so that their number
 // can but shrink, long graphs are queued, which may plan late, where it costs least. Where there
 // was nothing to plan, a kernel that only plans is queued when requests have come.
+// The same launches also run without graphs, and in pieces: attention by itself, and a graph for
+// what lies between (mgl_cuda_full_how).
 //   Rejected: to foresee plans on the host. A stop token makes room for another prompt, and then
 // the plan may need a larger graph than foreseen.
 #ifndef MGL_DEVICE_CUDA_CUDA_FULL_H
@@ -26,6 +28,23 @@ struct mgl_cuda_program;
 struct mgl_cuda_launch_options;
 
 typedef struct mgl_cuda_full mgl_cuda_full;
+
+typedef enum mgl_cuda_full_how {
+  MGL_CUDA_FULL_WHOLE,   // a graph for each iteration, or for MGL_CUDA_FULL_LONG of them
+  MGL_CUDA_FULL_PIECES,  // L + 1 graphs and L launches of attention
+  MGL_CUDA_FULL_LOOSE,   // kernels one by one
+} mgl_cuda_full_how;
+
+// Since the program was made.
+typedef struct mgl_cuda_full_counts {
+  uint64_t iterations;   // that were queued
+  uint64_t graphs, ops;  // launches of graphs, and of kernels outside of them
+  uint64_t captured;     // graphs that were made
+  uint64_t capture_ns;
+  uint64_t capture_bytes;  // of the GPU's memory, as far as the driver tells
+} mgl_cuda_full_counts;
+
+mgl_cuda_full_counts mgl_cuda_full_count(const struct mgl_cuda_program *p);
 
 // Before a launch, when the program's image of its state is complete. The first time it compiles
 // (or finds) the kernels. single: one iteration, whatever its plan says.
@@ -45,5 +64,7 @@ mgl_status mgl_cuda_full_queue(struct mgl_cuda_program *p, bool idle, mgl_cuda_f
 
 // NULL is fine. Nothing of it may be running.
 void mgl_cuda_full_destroy(struct mgl_cuda_program *p);
+// Of a program that was lost: the host's memory only.
+void mgl_cuda_full_forget(struct mgl_cuda_program *p);
 
 #endif

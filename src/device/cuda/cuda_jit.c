@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "twin/custom_call.h"
 #include "twin/device_run.h"
 #include "twin/op_launch.h"
 #include "twin/packing.h"
@@ -154,7 +155,17 @@ int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
                    e->renormalise ? 1 : 0);
     (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_SCALE=%#.9gf", (double)e->scale);
   }
+  if (shape->custom != NULL) {
+    (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HOST_BYTES_CUSTOM_LAUNCH=%zu",
+                   sizeof(mgl_custom_launch));
+    (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_CUSTOM_OP=%s", shape->custom->name);
+  }
   return count;
+}
+
+const char *mgl_cuda_source_text(const mgl_cuda_source *source, const mgl_cuda_shape *shape) {
+  bool is_custom = shape->custom != NULL && strcmp(source->name, MGL_CUDA_CUSTOM_SOURCE) == 0;
+  return is_custom ? shape->custom->text : source->text;
 }
 
 mgl_status mgl_cuda_source_hash(const char *name, const char *architecture,
@@ -169,7 +180,8 @@ mgl_status mgl_cuda_source_hash(const char *name, const char *architecture,
   }
   for (const mgl_cuda_source *at = mgl_cuda_sources; at->name != NULL; at++) {
     mgl_text_append(&all, at->name, strlen(at->name) + 1);
-    mgl_text_append(&all, at->text, strlen(at->text) + 1);
+    const char *source = mgl_cuda_source_text(at, shape);
+    mgl_text_append(&all, source, strlen(source) + 1);
   }
   mgl_status status = mgl_text_check(&all, err);
   if (status == MGL_OK) {
@@ -219,7 +231,7 @@ mgl_status mgl_cuda_compile(const mgl_nvrtc *nvrtc, const char *name, const char
       source = at->text;
     } else {
       assert(count < MAX_HEADERS);
-      texts[count] = at->text;
+      texts[count] = mgl_cuda_source_text(at, shape);
       names[count++] = at->name;
     }
   }

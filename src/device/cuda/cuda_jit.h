@@ -21,6 +21,7 @@ typedef struct mgl_cuda_source {
 } mgl_cuda_source;
 
 extern const mgl_cuda_source mgl_cuda_sources[];  // ends with a NULL name; generated
+#define MGL_CUDA_CUSTOM_SOURCE "kernels/cuda/custom/custom_source.cuh"
 
 typedef struct mgl_nvrtc {
   void *library;
@@ -51,6 +52,9 @@ typedef struct mgl_cuda_experts {
 } mgl_cuda_experts;
 
 typedef struct mgl_cuda_shape {
+  // Of kernels/cuda/custom.cu: the op's name, and the text that takes the place of the embedded
+  // MGL_CUDA_CUSTOM_SOURCE. NULL: there is none.
+  const mgl_cuda_source *custom;
   uint32_t head_dim;  // a multiple of 32, at most 128
   uint32_t group;     // query heads of a KV head, 1 to 8
   bool trace;
@@ -64,10 +68,13 @@ typedef struct mgl_cuda_shape {
 
 // The options of a compilation, as text: the fixed ones, then sizes and offsets of the host's
 // structs, for the device code's static asserts, then what it is specialised for.
-enum { MGL_CUDA_MAX_OPTIONS = 64, MGL_CUDA_OPTION_BYTES = 64 };
+enum { MGL_CUDA_MAX_OPTIONS = 64, MGL_CUDA_OPTION_BYTES = 96 };
 #define MGL_NVRTC_DEVICE_OPTION "--device-as-default-execution-space"  // nvcc has no such
 int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
                           char text[MGL_CUDA_MAX_OPTIONS][MGL_CUDA_OPTION_BYTES]);
+
+// The text of an embedded source, as it is compiled for a shape.
+const char *mgl_cuda_source_text(const mgl_cuda_source *source, const mgl_cuda_shape *shape);
 
 // Compiles the embedded source `name` for `architecture` ("sm_90a"). The cubin is freed with
 // mgl_free. *log gets the compiler's words, which contain each kernel's resources; on failure the

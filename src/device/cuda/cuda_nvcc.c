@@ -100,11 +100,11 @@ static mgl_status write_file(const char *folder, const char *name, const char *t
                  : mgl_error_set(err, MGL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
 }
 
-static mgl_status write_sources(const char *folder, mgl_error *err) {
+static mgl_status write_sources(const char *folder, const mgl_cuda_shape *shape, mgl_error *err) {
   MGL_TRY(write_file(folder, "first.h", first_file, err));
   for (const mgl_cuda_source *at = mgl_cuda_sources; at->name != NULL; at++) {
     if (strchr(at->name, '/') != NULL) {  // the others stand for C headers, which NVRTC lacks
-      MGL_TRY(write_file(folder, at->name, at->text, err));
+      MGL_TRY(write_file(folder, at->name, mgl_cuda_source_text(at, shape), err));
     }
   }
   return MGL_OK;
@@ -192,7 +192,7 @@ static mgl_status run_compiler(const mgl_cuda_job *job, const char *folder, mgl_
 static mgl_status compile(const mgl_cuda_job *job, mgl_cuda_code *out, mgl_error *err) {
   char folder[PATH_BYTES];
   MGL_TRY(make_folder(folder, err));
-  mgl_status status = write_sources(folder, err);
+  mgl_status status = write_sources(folder, job->shape, err);
   if (status == MGL_OK) {
     status = run_compiler(job, folder, out, err);
   }

@@ -9,7 +9,7 @@
 #include "device/cpu/cpu_memory.h"
 #include "device/cpu/cpu_weights.h"
 #include "device/cuda/cuda_ceiling.h"
-#include "graph/custom_op.h"
+#include "device/cuda/cuda_custom.h"
 #include "lower/schedule.h"
 #include "twin/plain_op.h"
 
@@ -55,7 +55,8 @@ struct mgl_cuda_plain {
   mgl_cuda_code_function *get_code;
   void *module;
   void *ceiling_module;         // NULL until it is measured
-  void *kernels[MGL_OP_COUNT];  // NULL: the program has no such op
+  void *kernels[MGL_OP_COUNT];  // NULL: the program has no such op, or a custom one
+  mgl_cuda_customs *customs;
   mgl_cu_ptr memory[KINDS];
   uint64_t bytes[KINDS];
   uint64_t *tensors;                // [tensor_count] offset in its kind of memory
@@ -85,11 +86,8 @@ mgl_status mgl_cuda_plain_check(const mgl_graph *program, mgl_error *err) {
     const mgl_op *op = &program->ops[i];
     const mgl_tensor *out = &program->tensors[op->output];
     if (op->custom != NULL) {
-      return mgl_error_set(
-          err, MGL_ERR_UNSUPPORTED, "cuda: custom op %s (\"%s\"): %s; try --device cpu",
-          mgl_op_name(op), out->name,
-          op->custom->cuda_source != NULL ? "its CUDA source is kept, but not run so far"
-                                          : "it has no CUDA source");
+      MGL_TRY(mgl_cuda_custom_check(op, out->name, err));
+      continue;
     }
     if (kernel_names[op->kind] == NULL) {
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
@@ -375,12 +373,12 @@ static mgl_status load_kernels(mgl_cuda_plain *p, mgl_error *err) {
   MGL_TRY(load_module(p, "kernels/cuda/plain.cu", any, &p->module, err));
   for (size_t i = 0; i < p->program->op_count; i++) {
     mgl_op_kind kind = p->program->ops[i].kind;
-    if (p->kernels[kind] == NULL) {
+    if (p->kernels[kind] == NULL && p->program->ops[i].custom == NULL) {
       MGL_CUDA_TRY(&p->device->driver, module_function, err, &p->kernels[kind], p->module,
                    kernel_names[kind]);
     }
   }
-  return MGL_OK;
+  return mgl_cuda_customs_create(p->device, p->program, p->get_code, p->note, &p->customs, err);
 }
 
 static mgl_status make_schedule(mgl_cuda_plain *p, mgl_error *err) {
@@ -433,6 +431,7 @@ void mgl_cuda_plain_destroy(mgl_cuda_plain *p) {
   if (p->ceiling_module != NULL) {
     (void)p->device->driver.module_unload(p->ceiling_module);
   }
+  mgl_cuda_customs_destroy(p->customs);
   mgl_schedule_destroy(p->schedule);
   mgl_free(p->tensors);
   mgl_free(p->values);
@@ -566,10 +565,14 @@ static uint64_t units_of(const mgl_cuda_plain *p, const mgl_op *op, const mgl_pl
   }
 }
 
+static unsigned most_blocks(const mgl_cuda_plain *p) {
+  return p->device->sm_count * BLOCKS_EACH;
+}
+
 // Blocks that have something to do, as far as that many can run.
 static unsigned blocks_of(const mgl_cuda_plain *p, const mgl_op *op, const mgl_plain_op *bound) {
   uint64_t blocks = bound->units;
-  uint64_t most = (uint64_t)p->device->sm_count * BLOCKS_EACH;
+  uint64_t most = most_blocks(p);
   mgl_unit unit = mgl_op_info_of(op->kind)->unit;
   if (unit == MGL_UNIT_ELEMENT) {
     blocks = (blocks + MGL_PLAIN_THREADS - 1) / MGL_PLAIN_THREADS;
@@ -583,9 +586,27 @@ static unsigned blocks_of(const mgl_cuda_plain *p, const mgl_op *op, const mgl_p
   return (unsigned)(blocks < most ? blocks : most);
 }
 
+static void *address_of(const mgl_cuda_plain *p, uint32_t tensor) {
+  return pointer_to(p, kind_of(&p->program->tensors[tensor]), p->tensors[tensor]);
+}
+
+static mgl_status launch_custom(const mgl_cuda_plain *p, uint32_t op_idx,
+                                const mgl_dim_values *values, void *stream, mgl_error *err) {
+  const mgl_op *op = &p->program->ops[op_idx];
+  mgl_custom_launch launch = mgl_cuda_custom_bind(p->program, op, values);
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    launch.inputs[i] = address_of(p, op->inputs[i]);
+  }
+  launch.output = address_of(p, op->output);
+  return mgl_cuda_custom_launch(p->customs, op_idx, &launch, most_blocks(p), stream, err);
+}
+
 mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *p, uint32_t op_idx,
                                  const mgl_dim_values *values, void *stream, mgl_error *err) {
   const mgl_op *op = &p->program->ops[op_idx];
+  if (op->custom != NULL) {
+    return launch_custom(p, op_idx, values, stream, err);
+  }
   mgl_plain_op bound = {.out = bind_tensor(p, op->output, values),
                         .input_count = op->input_count,
                         .value_count = op->value_count,

@@ -502,7 +502,7 @@ void mgl_cuda_program_destroy(mgl_cuda_program *p) {
   mgl_free(p->image);
   mgl_free(p->wide.image);
   mgl_free(p->feeding.slots);
-  mgl_free(p->full);  // of a GPU that was lost; else it is gone
+  mgl_cuda_full_forget(p);  // of a GPU that was lost; else it is gone
   mgl_free(p);
 }
 

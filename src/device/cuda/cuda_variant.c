@@ -56,6 +56,38 @@ mgl_full_kernel mgl_full_kernel_of(const mgl_cuda_op *op, mgl_full_case of) {
   return linear_kernel(op, of.pages <= (op->tokens <= 4 ? SHARED_PAGES_4 : SHARED_PAGES_8));
 }
 
+// --- for people ----------------------------------------------------------------------------------
+
+const char *mgl_task_function_why(const mgl_cuda_op *op, bool paged, uint32_t capability) {
+  if (!mgl_op_kind_is_linear(op->kind)) {
+    return "its only one";
+  }
+  if (mgl_op_packing(op) != MGL_PACKING_BF16) {
+#define MGL_CHOOSE_CODED(condition, why, ...) \
+  if (condition) {                            \
+    return why;                               \
+  }
+#include "twin/variant.def"
+  }
+  const uint32_t shape = op->row_tiles - 1;  // as mgl_linear_function has it, where it is 0
+#define MGL_CHOOSE(from, condition, why, ...)         \
+  if (capability >= MGL_FROM_##from && (condition)) { \
+    return why;                                       \
+  }
+#include "twin/variant.def"
+  return "";
+}
+
+const char *mgl_full_kernel_why(mgl_full_kernel kernel) {
+  static const char *const whys[MGL_FULL_KERNELS] = {
+#define MGL_KERNEL(ENUM, ...) [MGL_FULL_##ENUM] = "its only one",
+#define MGL_KERNEL_ATTEND(ENUM, name, threads, blocks, condition, why, ...) [MGL_FULL_##ENUM] = why,
+#define MGL_KERNEL_LINEAR(ENUM, name, blocks, scratch, condition, why, ...) [MGL_FULL_##ENUM] = why,
+#include "twin/variant.def"
+  };
+  return kernel < MGL_FULL_KERNELS ? whys[kernel] : "it is computed beside another op";
+}
+
 void mgl_task_function_name(uint32_t function, char out[MGL_TASK_FUNCTION_NAME_BYTES]) {
   static const char *const names[] = {
 #define MGL_TASK(ENUM, name, ...) #name,
@@ -84,14 +116,15 @@ mgl_bodies mgl_bodies_of(const mgl_graph *program, uint32_t tokens, uint32_t log
   mgl_cuda_op sizes = mgl_cuda_size_op(program, tokens, logit_rows, op);
   mgl_packed_matrices m = mgl_packed_matrices_of(program, &program->ops[op]);
   mgl_task_function_name(mgl_task_function_of(&sizes, true, capability, true), out.mega);
+  out.mega_why = mgl_task_function_why(&sizes, true, capability);
   if (m.count > 0) {
     uint32_t blocks = m.row_blocks < workers ? m.row_blocks : workers;
     of.pages = (m.row_blocks + blocks - 1) / blocks *
                ((m.k_padded + MGL_CUDA_PAGE_K - 1) / MGL_CUDA_PAGE_K);
   }
   mgl_full_kernel kernel = mgl_full_kernel_of(&sizes, of);
-  out.full = kernel < MGL_FULL_KERNELS && m.packing == MGL_PACKING_BF16
-                 ? mgl_full_info_of(kernel)->name
-                 : NULL;
+  bool covers = m.packing == MGL_PACKING_BF16;
+  out.full = kernel < MGL_FULL_KERNELS && covers ? mgl_full_info_of(kernel)->name : NULL;
+  out.full_why = covers ? mgl_full_kernel_why(kernel) : "mode full has none for codes";
   return out;
 }

@@ -31,11 +31,16 @@ enum { MGL_TASK_FUNCTION_NAME_BYTES = 40 };
 // "linear_rows_1", "i4 one_normed": an mgl_task_function.
 void mgl_task_function_name(uint32_t function, char out[MGL_TASK_FUNCTION_NAME_BYTES]);
 
+// Why it is that one (variant.def); static.
+const char *mgl_task_function_why(const mgl_cuda_op *op, bool paged, uint32_t capability);
+const char *mgl_full_kernel_why(mgl_full_kernel kernel);
+
 // The bodies of op `op` of a program that is fused for the GPU, in iterations of up to `tokens`
 // tokens and at most MGL_CUDA_MAX_TOKENS.
 typedef struct mgl_bodies {
   char mega[MGL_TASK_FUNCTION_NAME_BYTES];  // AOT tasks
   const char *full;                         // NULL: it has no kernel of its own
+  const char *mega_why, *full_why;
 } mgl_bodies;
 
 // capability: 10 times the GPU's. Of attention, mode full's body for decoding in short contexts.

@@ -22,6 +22,35 @@ const char *mgl_cpu_variant_name(uint32_t op) {
   return names[op];
 }
 
+static bool is_same_kernel(uint32_t op, const mgl_cpu_kernels *a, const mgl_cpu_kernels *b) {
+  switch (op) {
+#define MGL_VARIANT_SAME(name) \
+  case MGL_CPU_VARIANT_##name: return a->name == b->name;
+    MGL_CPU_VARIANTS(MGL_VARIANT_SAME)
+#undef MGL_VARIANT_SAME
+    default: return false;
+  }
+}
+
+mgl_simd mgl_cpu_variant_owner(uint32_t op, mgl_simd level) {
+  int owner = 0;
+  while (owner < (int)level &&
+         !is_same_kernel(op, mgl_cpu_kernels_for((mgl_simd)owner), mgl_cpu_kernels_for(level))) {
+    owner++;
+  }
+  return (mgl_simd)owner;
+}
+
+// Of a processor with more than one level: whether they have one kernel between them.
+static bool is_shared_by_all(uint32_t op) {
+  int level = 1;
+  while (level <= (int)mgl_simd_detected() &&
+         mgl_cpu_variant_owner(op, (mgl_simd)level) == MGL_SIMD_SCALAR) {
+    level++;
+  }
+  return level > 1 && level > (int)mgl_simd_detected();
+}
+
 static mgl_status refuse_op(const char *op, mgl_error *err) {
   mgl_text all = {0};
   for (uint32_t i = 0; i < MGL_CPU_VARIANT_COUNT; i++) {
@@ -71,6 +100,13 @@ mgl_status mgl_cpu_variants_set(mgl_cpu_variants *variants, const char *text, si
   uint32_t found = mgl_cpu_variant_find(op);
   if (found == MGL_CPU_VARIANT_COUNT) {
     return refuse_op(op, err);
+  }
+  if (is_shared_by_all(found)) {
+    return mgl_error_set(
+        err, MGL_ERR_ARGUMENT,
+        "%s: expected an op with more than one kernel, found one whose only kernel "
+        "all levels of this processor share",
+        op);
   }
   int level = 0;
   while (level <= (int)mgl_simd_detected() && strcmp(mgl_simd_name((mgl_simd)level), name) != 0) {

@@ -43,8 +43,12 @@ typedef struct mgl_cpu_variants {
 uint32_t mgl_cpu_variant_find(const char *op);
 const char *mgl_cpu_variant_name(uint32_t op);
 
-// Takes "OP=NAME", of `bytes` bytes. Refuses ops and kernels that there are not, and what this
-// processor cannot run.
+// The lowest level that has the kernel which `level` has for an op: what no instruction makes
+// faster is stored once, and levels share it.
+mgl_simd mgl_cpu_variant_owner(uint32_t op, mgl_simd level);
+
+// Takes "OP=NAME", of `bytes` bytes. Refuses ops and kernels that there are not, what this
+// processor cannot run, and ops for which all levels that it has share one kernel.
 mgl_status mgl_cpu_variants_set(mgl_cpu_variants *variants, const char *text, size_t bytes,
                                 mgl_error *err);
 

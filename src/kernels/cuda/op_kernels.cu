@@ -324,7 +324,7 @@ static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &l
   task(&w);
 }
 
-#define MGL_KERNEL_LINEAR(ENUM, name, blocks, scratch, condition, ...)        \
+#define MGL_KERNEL_LINEAR(ENUM, name, blocks, scratch, condition, why, ...)   \
   extern "C" __global__ void __launch_bounds__(MGL_OP_LINEAR_THREADS, blocks) \
       mgl_op_##name(const __grid_constant__ mgl_cuda_op_launch launch) {      \
     mgl_op_linear<__VA_ARGS__>(launch);                                       \
@@ -411,7 +411,7 @@ static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch
   task(&w);
 }
 
-#define MGL_KERNEL_ATTEND(ENUM, name, threads, blocks, condition, ...)             \
+#define MGL_KERNEL_ATTEND(ENUM, name, threads, blocks, condition, why, ...)        \
   extern "C" __global__ void __launch_bounds__(MGL_OP_##threads##_THREADS, blocks) \
       mgl_op_##name(const __grid_constant__ mgl_cuda_op_launch launch) {           \
     mgl_op_attention<__VA_ARGS__>(launch);                                         \

@@ -110,6 +110,7 @@ static void presets_are_levels_and_graph_modes(void **state) {
       {"{\"preset\": \"serving\"}", MGL_MODE_PIECEWISE, MGL_LEVEL_PIECEWISE},
       {"{\"preset\": \"uniform\"}", MGL_MODE_FULL, MGL_LEVEL_PIECEWISE},
       {"{\"preset\": \"decode-instance\"}", MGL_MODE_FULL_DECODE_ONLY, MGL_LEVEL_PIECEWISE},
+      {"{\"preset\": \"fastest-graphs\"}", MGL_MODE_FULL_AND_PIECEWISE, MGL_LEVEL_PIECEWISE},
       {"{\"preset\": \"fastest\"}", MGL_MODE_MEGA, MGL_LEVEL_PIECEWISE},
       {"{\"preset\": \"serving\", \"graph_mode\": \"FULL\"}", MGL_MODE_FULL, MGL_LEVEL_PIECEWISE},
       {"{\"graph_mode\": \"FULL\", \"preset\": \"serving\"}", MGL_MODE_FULL, MGL_LEVEL_PIECEWISE},
@@ -138,7 +139,7 @@ static void presets_are_levels_and_graph_modes(void **state) {
   while (mgl_preset_name(named) != NULL) {
     named++;
   }
-  assert_int_equal(named, 7);
+  assert_int_equal(named, 8);
 }
 
 // Whatever was given is printed, and means the same when it is read again; also from a file.
@@ -252,7 +253,10 @@ static const bad bads[] = {
     // Compilers, checks, paths.
     {"{\"use_inductor\": false, \"level\": 2}", "use_compiler false: expected level 0 or 3", 0},
     {"{\"use_compiler\": true, \"level\": 0}", "use_compiler true: expected level 1, 2 or 3", 0},
-    {"{\"use_compiler\": true, \"level\": 3}", "use_compiler true: on a GPU graph_mode", GPU},
+    {"{\"use_compiler\": true, \"graph_mode\": \"FULL_DECODE_ONLY\"}",
+     "use_compiler true: on a GPU graph_mode", GPU},
+    {"{\"use_compiler\": true, \"capture_sizes\": [4]}", "use_compiler true: on a GPU graph_mode",
+     GPU},
     {"{\"use_compiler\": false}", "use_compiler false: ops of several ranks", RANKS},
     {"{\"compiler_config\": {\"compiler\": \"gcc\"}}", "settings: compiler_config: expected", 0},
     {"{\"compiler_config\": [1]}", "settings: compiler_config: expected an object", 0},
@@ -274,7 +278,7 @@ static const bad bads[] = {
      0},
     {"{\"variant\": {\"attention\": \"scalar\"}}", "variant: a GPU's bodies follow from", GPU},
     // Places.
-    {"{\"level\": 2}", "level 2 without graphs: fused kernels of a GPU run in graphs", GPU},
+    {"{\"level\": 2, \"check_numbers\": true}", "check_numbers: on a GPU expected level 0 or", GPU},
     {"{\"level\": 3}", "mode piecewise: expected mega, which alone runs on several", RANKS},
     {"{\"capture_sizes\": [99]}", "capture_sizes: expected at most the 64 tokens of an", CPU},
     {"{\"capture_sizes\": [9], \"graph_mode\": \"FULL_DECODE_ONLY\"}",

@@ -4,8 +4,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -13,7 +15,9 @@
 #include "device/cuda/cuda_full.h"
 #include "device/cuda/cuda_program.h"
 #include "support/fake_cuda.h"
+#include "support/fake_cuda_calls.h"
 #include "support/fake_model.h"
+#include "support/temp_folder.h"
 #include "twin/op_launch.h"
 
 enum { REQUESTS = 5, MOST_TOKENS = 160, PROMPT = 60 };
@@ -45,7 +49,8 @@ static void hear(void *context, const mgl_cuda_token *token) {
   h->states[token->request] = token->state;
 }
 
-static heard run_job(mgl_cuda_program *program, mgl_cuda_generate job, bool full) {
+static heard run_job_by(mgl_cuda_program *program, mgl_cuda_generate job, bool full,
+                        mgl_cuda_full_how how) {
   mgl_error err = {0};
   heard h = {0};
   uint64_t times[4 * MOST_TOKENS] = {0};
@@ -54,6 +59,7 @@ static heard run_job(mgl_cuda_program *program, mgl_cuda_generate job, bool full
   job.context = &h;
   job.outcome = &outcome;
   job.launch.full = full;
+  job.launch.how = how;
   fake.graph_launches = 0;
   fake.plan_launches = 0;
   fake.empty_iterations = 0;
@@ -66,6 +72,10 @@ static heard run_job(mgl_cuda_program *program, mgl_cuda_generate job, bool full
   }
   assert_true(!full || fake.plan_launches >= 2);  // before the first iteration and behind the last
   return h;
+}
+
+static heard run_job(mgl_cuda_program *program, mgl_cuda_generate job, bool full) {
+  return run_job_by(program, job, full, MGL_CUDA_FULL_WHOLE);
 }
 
 // Prompts of many lengths, requests that end by length and by stop tokens, all chunk sizes: mode
@@ -105,6 +115,103 @@ static void jobs_are_those_of_mode_mega(void **state) {
   }
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);
+}
+
+// In pieces, and kernel by kernel, jobs are those of mode mega, too; iterations launch what they
+// say, by the driver's call table.
+static void pieces_and_single_kernels_do_the_same(void **state) {
+  (void)state;
+  enum { LAYERS = 2, STEPS = 1 + 5 * LAYERS + 2 };
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = make(&device);
+  int32_t prompt[PROMPT];
+  uint32_t random = 1;
+  for (int32_t i = 0; i < PROMPT; i++) {
+    prompt[i] = i;
+  }
+  for (uint32_t trial = 0; trial < 20; trial++) {
+    mgl_cuda_request requests[REQUESTS];
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+      random = random * 1664525u + 1013904223u;
+      requests[i] = (mgl_cuda_request){.prompt = prompt,
+                                       .prompt_count = 1 + (random >> 8) % PROMPT,
+                                       .max_new_tokens = 1 + (random >> 20) % 30};
+    }
+    const mgl_cuda_generate job = {
+        .requests = requests, .request_count = 1 + trial % REQUESTS, .chunk_tokens = trial % 4 * 5};
+    heard mega = run_job(program, job, false);
+    for (int how = MGL_CUDA_FULL_PIECES; how <= MGL_CUDA_FULL_LOOSE; how++) {
+      const bool pieces = how == MGL_CUDA_FULL_PIECES;
+      mgl_cuda_full_counts before = mgl_cuda_full_count(program);
+      uint32_t graphs = 0, attends = 0, others = 0;
+      fake_cuda_calls_clear();
+      heard found = run_job_by(program, job, true, (mgl_cuda_full_how)how);
+      assert_memory_equal(&mega, &found, sizeof mega);
+      mgl_cuda_full_counts after = mgl_cuda_full_count(program);
+      for (uint32_t i = 0; i < fake_cuda_call_count; i++) {
+        const fake_cuda_call *call = &fake_cuda_calls[i];
+        bool attends_here = strncmp(call->name, "mgl_op_attend", 13) == 0;
+        graphs += strcmp(call->name, FAKE_CUDA_GRAPH) == 0;
+        attends += attends_here && !call->in_graph;
+        others += !attends_here && !call->in_graph && call->threads != MGL_OP_PLAN_THREADS &&
+                  call->threads != 0;
+        assert_false(attends_here && call->in_graph);
+        assert_true(pieces || !call->in_graph);
+      }
+      uint32_t iterations = (uint32_t)(after.iterations - before.iterations);
+      assert_true(iterations >= found.iterations && fake_cuda_call_count < FAKE_CUDA_CALLS);
+      assert_int_equal(attends, LAYERS * iterations);
+      assert_int_equal(graphs, pieces ? (LAYERS + 1) * iterations : 0);
+      assert_int_equal(others, pieces ? 0 : (STEPS - LAYERS) * iterations);
+      assert_int_equal(after.graphs - before.graphs, graphs);
+      assert_int_equal(after.ops - before.ops, attends + others);
+    }
+  }
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+// What was captured lies in a folder as DOT, and the memory that it took is counted.
+static void what_was_captured_is_dumped_and_counted(void **state) {
+  (void)state;
+  static const struct {
+    mgl_cuda_full_how how;
+    uint32_t graphs;
+    const char *names[3];
+  } cases[] = {
+      {MGL_CUDA_FULL_WHOLE, 1, {"fused-4-even.steps-0-13.dot"}},
+      {MGL_CUDA_FULL_PIECES,
+       3,
+       {"fused-4-even.steps-0-2.dot", "fused-4-even.steps-3-7.dot", "fused-4-even.steps-8-13.dot"}},
+      {MGL_CUDA_FULL_LOOSE, 0, {NULL}},
+  };
+  int32_t prompt[PROMPT] = {0};
+  const mgl_cuda_request request = {.prompt = prompt, .prompt_count = 3, .max_new_tokens = 1};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_cuda_device device = fake_cuda_device();
+    temp_folder folder;
+    char path[TEMP_PATH_BYTES + 80];
+    temp_folder_create(&folder);
+    (void)snprintf(device.dump_folder, sizeof device.dump_folder, "%s", folder.path);
+    mgl_cuda_program *program = make(&device);
+    fake.graph_bytes = 3 << 19;
+    (void)run_job_by(program, (mgl_cuda_generate){.requests = &request, .request_count = 1}, true,
+                     cases[i].how);
+    const mgl_cuda_full_counts counts = mgl_cuda_full_count(program);
+    assert_int_equal(counts.captured, cases[i].graphs);
+    assert_int_equal(counts.capture_bytes, (uint64_t)cases[i].graphs * (3 << 19));
+    for (uint32_t n = 0; n < cases[i].graphs; n++) {
+      (void)snprintf(path, sizeof path, "%s/rank_0/%s", folder.path, cases[i].names[n]);
+      if (unlink(path) != 0) {
+        fail_msg("expected a file %s", path);
+      }
+    }
+    (void)snprintf(path, sizeof path, "%s/rank_0", folder.path);
+    (void)rmdir(path);  // there is nothing else
+    mgl_cuda_program_destroy(program);
+    temp_folder_remove(&folder);
+    assert_int_equal(fake.live, 0);
+  }
 }
 
 // Requests that outgrow the pool: one is preempted and computed again, in larger graphs than those
@@ -310,6 +417,8 @@ static void the_word_of_a_plan_holds_its_parts(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_are_those_of_mode_mega),
+      cmocka_unit_test(pieces_and_single_kernels_do_the_same),
+      cmocka_unit_test(what_was_captured_is_dumped_and_counted),
       cmocka_unit_test(preempted_requests_get_their_graphs),
       cmocka_unit_test(nothing_is_queued_in_vain),
       cmocka_unit_test(attention_has_three_kernels),

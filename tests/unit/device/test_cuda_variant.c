@@ -70,6 +70,76 @@ static void the_megakernel_has_a_body_for_every_shape(void **state) {
   }
 }
 
+// What the table says for people fits the body that it chooses.
+static void choices_have_reasons(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t tokens, k;
+    bool paged;
+    uint32_t capability;
+    mgl_packing packing;
+    const char *name, *why;
+  } cases[] = {
+      {1, 4096, true, 90, MGL_PACKING_BF16, "linear_one_normed", "one token, whole pairs of pages"},
+      {16, 2048, true, 90, MGL_PACKING_BF16, "linear_rows_2_normed",
+       "up to 16 tokens, whole pairs of pages, from sm_90 on"},
+      {8, 1536, true, 80, MGL_PACKING_BF16, "linear_whole", "up to 8 tokens, whole pages"},
+      {64, 2048, true, 80, MGL_PACKING_BF16, "linear_4", "of any shape"},
+      {4, 2048, false, 90, MGL_PACKING_BF16, "linear_unpaged_1",
+       "JIT: no loader streams its weights"},
+      {1, 4096, true, 90, MGL_PACKING_I4, "i4 one_normed",
+       "codes, one token, whole pairs of pages"},
+      {9, 4096, true, 90, MGL_PACKING_I8, "i8 rows_2_normed", "codes, of any shape"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char name[MGL_TASK_FUNCTION_NAME_BYTES];
+    mgl_cuda_op op = linear(cases[i].tokens, cases[i].k, true, cases[i].packing);
+    mgl_task_function_name(mgl_task_function_of(&op, cases[i].paged, cases[i].capability, true),
+                           name);
+    assert_string_equal(name, cases[i].name);
+    assert_string_equal(mgl_task_function_why(&op, cases[i].paged, cases[i].capability),
+                        cases[i].why);
+  }
+  mgl_cuda_op attend = {.kind = MGL_OP_ATTEND, .tokens = 1};
+  assert_string_equal(mgl_task_function_why(&attend, true, 90), "its only one");
+  for (int kernel = 0; kernel < MGL_FULL_KERNELS; kernel++) {
+    assert_true(mgl_full_kernel_why((mgl_full_kernel)kernel)[0] != 0);
+  }
+  assert_string_equal(mgl_full_kernel_why(MGL_FULL_LINEAR_8_ANY), "up to 8 tokens");
+  assert_string_equal(mgl_full_kernel_why(MGL_FULL_KERNELS), "it is computed beside another op");
+}
+
+// No body stands in the table twice: of equal implementations a second one would be a second copy
+// in the device code. (Mode full's two for decode attention differ in what registers they are given.)
+static void equal_bodies_are_stored_once(void **state) {
+  (void)state;
+#define MGL_STRING(...) #__VA_ARGS__
+  static const char *const mega[] = {
+#define MGL_TASK(ENUM, name, KIND, order, ...) MGL_STRING(__VA_ARGS__),
+#define MGL_TASK_LINEAR(ENUM, name, order, from, ...) MGL_STRING(__VA_ARGS__),
+#define MGL_TASK_CODED(ENUM, name, ...) MGL_STRING(__VA_ARGS__),
+#include "twin/variant.def"
+  };
+  static const char *const full[] = {
+#define MGL_KERNEL_ATTEND(ENUM, name, threads, blocks, condition, why, ...) \
+  MGL_STRING(blocks) " " MGL_STRING(__VA_ARGS__),
+#define MGL_KERNEL_LINEAR(ENUM, name, blocks, scratch, condition, why, ...) \
+  MGL_STRING(blocks) " " MGL_STRING(__VA_ARGS__),
+#include "twin/variant.def"
+  };
+  for (size_t i = 0; i < sizeof mega / sizeof *mega; i++) {
+    for (size_t j = 0; j < i; j++) {
+      assert_string_not_equal(mega[i], mega[j]);
+    }
+  }
+  for (size_t i = 0; i < sizeof full / sizeof *full; i++) {
+    for (size_t j = 0; j < i; j++) {
+      assert_string_not_equal(full[i], full[j]);
+    }
+  }
+  assert_true(sizeof mega / sizeof *mega > 20 && sizeof full / sizeof *full > 10);
+}
+
 static void mode_full_has_a_kernel_for_every_shape(void **state) {
   (void)state;
   static const struct {
@@ -121,6 +191,8 @@ static void attention_has_a_kernel_for_every_plan(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_megakernel_has_a_body_for_every_shape),
+      cmocka_unit_test(choices_have_reasons),
+      cmocka_unit_test(equal_bodies_are_stored_once),
       cmocka_unit_test(mode_full_has_a_kernel_for_every_shape),
       cmocka_unit_test(attention_has_a_kernel_for_every_plan),
   };

@@ -577,12 +577,13 @@ static void run_crowd(mgl_mode mode, bool large, uint32_t pool_tokens, bool pref
       arrive ? ", arriving" : "", stir ? ", cancelled and paused" : "", fake.runs, fake.wide_runs,
       (unsigned long long)s.iterations, (unsigned long long)s.preemptions,
       (unsigned long long)s.prefix_hit_tokens);
-  if (mode == MGL_MODE_FULL) {
-    assert_true(fake.runs == 0 && fake.graph_launches > 0);
+  if (mode != MGL_MODE_MEGA) {
+    assert_int_equal(fake.runs, 0);
+    assert_true((fake.graph_launches > 0) == (mode != MGL_MODE_COMPILED));
   } else if (!stir) {
     assert_true(arrive || large || fake.runs == 1);
   }
-  assert_true((fake.wide_runs > 0) == (large && mode != MGL_MODE_FULL));
+  assert_true((fake.wide_runs > 0) == (large && mode == MGL_MODE_MEGA));
   mgl_engine_destroy(c.engine);
   mgl_runner_destroy(runner);
   assert_int_equal(fake.live, 0);
@@ -593,6 +594,10 @@ static void a_crowd_is_served(void **state) {
   for (uint32_t i = 0; i < 64; i++) {
     run_crowd(i & 16 ? MGL_MODE_FULL : MGL_MODE_MEGA, i & 32, i & 1 ? CONTEXT + 64 : 12 * CONTEXT,
               i & 2, i & 4, i & 8);
+  }
+  for (uint32_t i = 0; i < 16; i++) {  // the same kernels in pieces, and one by one
+    run_crowd(i & 1 ? MGL_MODE_PIECEWISE : MGL_MODE_COMPILED, false,
+              i & 2 ? CONTEXT + 64 : 12 * CONTEXT, i & 4, i & 8, i & 2);
   }
 }
 

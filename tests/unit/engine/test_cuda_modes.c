@@ -13,8 +13,10 @@
 
 #include "base/alloc.h"
 #include "device/compilation.h"
+#include "engine/engine.h"
 #include "engine/runner.h"
 #include "support/fake_cuda.h"
+#include "support/fake_cuda_calls.h"
 #include "support/plan_feed.h"
 #include "support/poisoned_model.h"
 #include "support/programs.h"
@@ -31,9 +33,11 @@ static void read_compilation(mgl_compilation *c, const char *json) {
   MUST(mgl_compilation_check(c, NULL, &err));
 }
 
-// A model whose heads and dtype fused tasks would take, too.
+static bool is_mixture;
+
+// A dense model, or a mixture.
 static mgl_config config_of(void) {
-  mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  mgl_config config = is_mixture ? small_mixture_config() : small_config(MGL_FAMILY_QWEN3);
   config.vocab_size = VOCAB;
   return config;
 }
@@ -44,6 +48,7 @@ static mgl_runner *make_runner(const char *json) {
   mgl_runner *runner = NULL;
   read_compilation(&c, json);
   device = fake_cuda_device();
+  fake.graph_bytes = 3 << 19;
   cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
   const mgl_build build = {.iteration_tokens = TOKENS,
                            .sequences = SEQUENCES,
@@ -76,14 +81,18 @@ static float *run_steps(const char *json, uint32_t graphs[STEPS], uint32_t kerne
   assert_non_null(out);
   for (uint32_t i = 0; i < STEPS; i++) {
     mgl_logits logits = {0};
-    uint32_t graphs_before = fake.graph_launches;
-    uint32_t direct_before = fake.plain_launches - fake.graph_kernels;
     plan_feed_fill(f, &steps[i]);
+    fake_cuda_calls_clear();
     MUST(mgl_runner_run(runner, mgl_runner_usual_mode(runner), f->plan, &logits, &err));
     memcpy(out + (size_t)i * TOKENS * VOCAB, logits.rows,
            (size_t)f->plan->logit_row_count * VOCAB * sizeof *out);
-    graphs[i] = fake.graph_launches - graphs_before;
-    kernels[i] = fake.plain_launches - fake.graph_kernels - direct_before;
+    graphs[i] = kernels[i] = 0;
+    assert_true(fake_cuda_call_count < FAKE_CUDA_CALLS);
+    for (uint32_t at = 0; at < fake_cuda_call_count; at++) {
+      bool graph = strcmp(fake_cuda_calls[at].name, FAKE_CUDA_GRAPH) == 0;
+      graphs[i] += graph;
+      kernels[i] += !graph && !fake_cuda_calls[at].in_graph;
+    }
   }
   plan_feed_destroy(f);
   mgl_runner_destroy(runner);
@@ -99,8 +108,7 @@ static uint32_t op_count(void) {
   return count;
 }
 
-static void modes_have_the_same_bits_and_launch_what_they_say(void **state) {
-  (void)state;
+static void check_modes(void) {
   static const struct {
     const char *json;
     uint32_t most;  // tokens of the largest graph
@@ -152,6 +160,94 @@ static void modes_have_the_same_bits_and_launch_what_they_say(void **state) {
   free(expected);
 }
 
+static void modes_have_the_same_bits_and_launch_what_they_say(void **state) {
+  (void)state;
+  check_modes();
+}
+
+static void modes_of_a_mixture_do_too(void **state) {
+  (void)state;
+  is_mixture = true;
+  check_modes();
+  is_mixture = false;
+}
+
+// --- the megakernel ------------------------------------------------------------------------------
+
+static bool count_iteration(void *context, const mgl_iteration *iteration) {
+  uint32_t *kinds = context;
+  kinds[0] += iteration->prompt_tokens == 0;
+  kinds[1] += iteration->prompt_tokens > 0;
+  return true;
+}
+
+static bool take_token(void *context, const mgl_generated_token *token) {
+  (void)context, (void)token;
+  return true;
+}
+
+// Iterations of prompts, of decoding sequences and of both are one launch.
+static void check_mega(const mgl_config *config) {
+  mgl_compilation c;
+  mgl_runner *runner = NULL;
+  mgl_engine *engine = NULL;
+  uint32_t kinds[2] = {0};
+  const mgl_model_folder folder = {.config = *config};
+  read_compilation(&c, "{\"graph_mode\": \"MEGA\"}");
+  device = fake_cuda_device();
+  cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
+  const mgl_build build = {.iteration_tokens = 16,
+                           .sequences = 4,
+                           .sequence_tokens = 64,
+                           .weights = MGL_WEIGHTS_DUMMY,
+                           .compilation = &c,
+                           .cuda = &cuda};
+  MUST(mgl_runner_create(&folder, &build, &runner, &err));
+  MUST(mgl_engine_create(runner, &(mgl_engine_options){.mode = mgl_runner_usual_mode(runner)},
+                         &engine, &err));
+  for (uint32_t i = 0; i < 6; i++) {
+    int32_t prompt[40] = {0};
+    uint32_t number = 0;
+    const mgl_request request = {.prompt = prompt,
+                                 .prompt_count = 1 + 7 * i,
+                                 .max_new_tokens = 20,
+                                 .sampling = {.top_p = 1}};
+    MUST(mgl_engine_submit(engine, &request, &number, &err));
+  }
+  fake_cuda_calls_clear();
+  MUST(mgl_engine_run(engine, take_token, count_iteration, kinds, &err));
+  assert_true(kinds[0] > 10 && kinds[1] > 5);
+  assert_int_equal(fake_cuda_call_count, 1);
+  assert_string_equal(fake_cuda_calls[0].name, "mgl_megakernel");
+  assert_int_equal(fake_cuda_calls[0].blocks, FAKE_CUDA_WORKERS);
+  mgl_engine_destroy(engine);
+  mgl_runner_destroy(runner);
+  assert_int_equal(fake.live, 0);
+}
+
+// A mixture whose experts fused tasks take.
+static mgl_config fused_mixture(void) {
+  mgl_config config = small_config(MGL_FAMILY_QWEN3_MOE);
+  config.hidden_size = 1024;
+  config.head_count = 8;
+  config.vocab_size = 512;
+  config.qk_norm = true;
+  config.mixture = (mgl_mixture){
+      .expert_count = 8, .slots = 2, .inner_size = 1024, .renormalise = true, .scale = 1};
+  return config;
+}
+
+static void mode_mega_is_one_launch(void **state) {
+  (void)state;
+  mgl_config dense = small_config(MGL_FAMILY_QWEN3);
+  const mgl_config mixture = fused_mixture();
+  dense.vocab_size = 512;
+  check_mega(&dense);
+  assert_int_equal(setenv("MEGALITH_MIXTURES", "tasks", 1), 0);
+  check_mega(&mixture);
+  assert_int_equal(unsetenv("MEGALITH_MIXTURES"), 0);
+}
+
 static bool takes_file(const temp_folder *folder, const char *name, const char *content) {
   char path[TEMP_PATH_BYTES + 64], text[64] = "";
   (void)snprintf(path, sizeof path, "%s/rank_0/%s", folder->path, name);
@@ -194,6 +290,7 @@ static void sizes_are_captured_before_largest_first(void **state) {
   assert_int_equal(mgl_runner_launches(runner).entries, 2 * 3 / 2);
   assert_int_equal(fake.captured_rows, 4);
   assert_non_null(strstr(mgl_runner_note(runner), "captured 3 graphs in "));
+  assert_non_null(strstr(mgl_runner_note(runner), " s, which take 4.5 MiB"));
   plan_feed_fill(f, &steps[2]);
   MUST(mgl_runner_run(runner, MGL_MODE_FULL, f->plan, &logits, &err));
   assert_int_equal(mgl_runner_launches(runner).entries, 3);  // that of 16 was there
@@ -255,13 +352,50 @@ static void a_nan_is_found_where_it_is_made(void **state) {
   temp_folder_remove(&folder);
 }
 
+// Fused tasks of a mixture have mode mega only: who asks for mode full gets it by plain kernels,
+// and not mode mega without a word.
+static void mode_full_is_never_replaced(void **state) {
+  (void)state;
+  static const struct {
+    const char *json, *note;
+    mgl_mode mode;
+  } cases[] = {
+      {"{\"graph_mode\": \"MEGA\"}", "", MGL_MODE_MEGA},
+      {"{\"graph_mode\": \"FULL\"}",
+       "mode full runs the model by plain kernels, which are slow: fused tasks have no such "
+       "graphs of it",
+       MGL_MODE_FULL}};
+  const mgl_config config = fused_mixture();
+  const mgl_model_folder folder = {.config = config};
+  assert_int_equal(setenv("MEGALITH_MIXTURES", "tasks", 1), 0);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_compilation c;
+    mgl_runner *runner = NULL;
+    read_compilation(&c, cases[i].json);
+    device = fake_cuda_device();
+    cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
+    const mgl_build build = {.iteration_tokens = 8,
+                             .sequences = 2,
+                             .sequence_tokens = 32,
+                             .weights = MGL_WEIGHTS_DUMMY,
+                             .compilation = &c,
+                             .cuda = &cuda};
+    MUST(mgl_runner_create(&folder, &build, &runner, &err));
+    assert_string_equal(mgl_runner_note(runner), cases[i].note);
+    assert_int_equal(mgl_runner_usual_mode(runner), cases[i].mode);
+    mgl_runner_destroy(runner);
+    assert_int_equal(fake.live, 0);
+  }
+  assert_int_equal(unsetenv("MEGALITH_MIXTURES"), 0);
+}
+
 static void what_a_gpu_lacks_is_refused_with_the_reason(void **state) {
   (void)state;
   static const struct {
     const char *json, *message;
   } cases[] = {
-      {"{\"level\": 2}", "level 2 without graphs: fused kernels of a GPU"},
-      {"{\"level\": 3, \"use_graphs\": false}", "level 3 without graphs"},
+      {"{\"level\": 2}", "mode compiled: expected a model of fused kernels: cuda: expected a"},
+      {"{\"level\": 3, \"use_graphs\": false}", "mode compiled: expected a model of fused kernels"},
       {"{\"graph_mode\": \"FULL\", \"capture_sizes\": [41]}", "capture_sizes: expected at most"},
       {"{\"splitting_ops\": [\"attend\"]}", "splitting_ops: \"attend\" is neither"},
   };
@@ -290,10 +424,13 @@ static void what_a_gpu_lacks_is_refused_with_the_reason(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(modes_have_the_same_bits_and_launch_what_they_say),
+      cmocka_unit_test(modes_of_a_mixture_do_too),
+      cmocka_unit_test(mode_mega_is_one_launch),
       cmocka_unit_test(sizes_are_captured_before_largest_first),
       cmocka_unit_test(what_was_captured_is_dumped),
       cmocka_unit_test(a_failed_capture_is_an_error),
       cmocka_unit_test(a_nan_is_found_where_it_is_made),
+      cmocka_unit_test(mode_full_is_never_replaced),
       cmocka_unit_test(what_a_gpu_lacks_is_refused_with_the_reason),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,8 +18,9 @@
 #include "graph/given_program.h"
 #include "support/fake_cuda.h"
 #include "support/programs.h"
+#include "unit/engine/program_text.h"
 
-enum { VOCAB = 300, CONTEXT = 96, SEQUENCES = 6, TOKENS = 24, ITERATIONS = 12, WIDTH = 96 };
+enum { VOCAB = 300, CONTEXT = 96, SEQUENCES = 6, TOKENS = 24, ITERATIONS = 12 };
 
 // --- three ops -----------------------------------------------------------------------------------
 
@@ -43,17 +44,14 @@ static void run_my_add(const mgl_custom_op *op, const mgl_custom_call *call) {
 static void run_my_scale(const mgl_custom_op *op, const mgl_custom_call *call) {
   const size_t columns = columns_of(call);
   const float *x = call->inputs[0];
-  const uint16_t *gain = call->inputs[1];  // bf16
+  const float *gain = call->inputs[1];  // as all weights of one dim
   const int32_t *positions = call->inputs[2];
   float *out = call->output;
   (void)op;
   assert_true(call->end <= call->rows);
   for (size_t row = call->begin; row < call->end; row++) {
     for (size_t i = 0; i < columns; i++) {
-      const uint32_t bits = (uint32_t)gain[i] << 16;
-      float weight;
-      memcpy(&weight, &bits, sizeof weight);
-      out[row * columns + i] = x[row * columns + i] * (1 + weight) *
+      out[row * columns + i] = x[row * columns + i] * (1 + gain[i]) *
                                (1 + (float)call->op->custom_attrs[0] * (float)positions[row]);
     }
   }
@@ -94,9 +92,7 @@ static int register_ops(void **state) {
        .attr_count = 1,
        .attr_names = {"cap"},
        .shape = shape_of_cap,
-       .run = run_my_cap,
-       .cuda_source = (char *)(uintptr_t) "extern \"C\" __global__ void my_cap() {}",
-       .cuda_tile_rows = 1},
+       .run = run_my_cap},
   };
   for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
     mgl_error err = {0};
@@ -106,69 +102,6 @@ static int register_ops(void **state) {
     }
   }
   return 0;
-}
-
-// --- programs ------------------------------------------------------------------------------------
-
-// Puts `with` in the place of the first `what` at or behind *from, which moves behind it.
-static void replace(char *text, size_t capacity, size_t *from, const char *what, const char *with) {
-  char *at = strstr(text + *from, what);
-  assert_non_null(at);
-  size_t rest = strlen(at + strlen(what)) + 1;
-  assert_true((size_t)(at - text) + strlen(with) + rest <= capacity);
-  memmove(at + strlen(with), at + strlen(what), rest);
-  memcpy(at, with, strlen(with));
-  *from = (size_t)(at - text) + strlen(with);
-}
-
-enum { TEXT_BYTES = 1 << 16 };
-
-static char *text_of_model(const mgl_config *config) {
-  mgl_graph *graph = build_program(config);
-  mgl_text out = {0};
-  char *text = calloc(1, TEXT_BYTES);
-  mgl_graph_print(graph, &out);
-  assert_true(out.bytes < TEXT_BYTES);
-  memcpy(text, out.data, out.bytes);
-  mgl_text_free(&out);
-  mgl_graph_destroy(graph);
-  return text;
-}
-
-// The model's program with my_add for its first add, and, if so, the others at its end.
-static char *changed_text(const mgl_config *config, bool all) {
-  char *text = text_of_model(config);
-  size_t at = 0;
-  replace(text, TEXT_BYTES, &at, " = add(", " = my_add(");
-  if (all) {
-    at = 0;
-    replace(text, TEXT_BYTES, &at, "weight ", "weight my.gain bf16[96]\nweight ");
-    at = 0;
-    replace(text, TEXT_BYTES, &at, "\nlogits = ", "\nraw = ");
-    replace(text, TEXT_BYTES, &at, "\noutput",
-            "\nlogits = my_cap(raw) cap=2.5 : f32[L,300]\noutput");
-    // What the final norm reads.
-    char norm[128], scale[300];
-    const char *line = strstr(text, ", model.norm.weight, logit_rows)");
-    assert_non_null(line);
-    const char *x = line;
-    while (x[-1] != '(') {
-      x--;
-    }
-    (void)snprintf(norm, sizeof norm, "%.*s", (int)(line - x), x);
-    const char *begin = line;
-    while (begin[-1] != '\n') {
-      begin--;
-    }
-    at = (size_t)(begin - text) - 1;
-    (void)snprintf(scale, sizeof scale,
-                   "\nscaled = my_scale(%s, my.gain, positions) slope=0.001 : f32[T,96]\n", norm);
-    replace(text, TEXT_BYTES, &at, "\n", scale);
-    char old[160];
-    (void)snprintf(old, sizeof old, "rmsnorm(%s, model.norm", norm);
-    replace(text, TEXT_BYTES, &at, old, "rmsnorm(scaled, model.norm");
-  }
-  return text;
 }
 
 // --- running -------------------------------------------------------------------------------------
@@ -411,15 +344,11 @@ static void registrations_that_mean_nothing_are_refused(void **state) {
   assert_non_null(mgl_custom_op_find("my_add"));
 }
 
-static void a_gpu_and_several_ranks_refuse_them(void **state) {
+static void a_gpu_without_a_source_and_several_ranks_refuse_them(void **state) {
   (void)state;
   const mgl_config config = small_config(MGL_FAMILY_QWEN2);
   const mgl_model_folder folder = {.config = config};
   char *add = changed_text(&config, false);
-  char *all = text_of_model(&config);
-  size_t at = 0;
-  replace(all, TEXT_BYTES, &at, "\nlogits = ", "\nraw = ");
-  replace(all, TEXT_BYTES, &at, "\noutput", "\nlogits = my_cap(raw) cap=2.5 : f32[L,300]\noutput");
   mgl_cuda_device device = fake_cuda_device();
   const mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
   mgl_build build = {.iteration_tokens = TOKENS,
@@ -433,16 +362,12 @@ static void a_gpu_and_several_ranks_refuse_them(void **state) {
   assert_int_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_ERR_UNSUPPORTED);
   assert_non_null(strstr(err.text, "cuda: custom op my_add"));
   assert_non_null(strstr(err.text, "it has no CUDA source; try --device cpu"));
-  build.program = all;
-  assert_int_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_ERR_UNSUPPORTED);
-  assert_non_null(strstr(err.text, "its CUDA source is kept, but not run so far"));
   assert_int_equal(fake.live, 0);
   build.cuda = NULL;
   build.ranks = 2;
   assert_int_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_ERR_UNSUPPORTED);
   assert_non_null(strstr(err.text, "program: expected one rank"));
   free(add);
-  free(all);
 }
 
 int main(void) {
@@ -452,7 +377,7 @@ int main(void) {
       cmocka_unit_test(what_is_printed_is_read_again),
       cmocka_unit_test(programs_that_do_not_fit_are_refused),
       cmocka_unit_test(registrations_that_mean_nothing_are_refused),
-      cmocka_unit_test(a_gpu_and_several_ranks_refuse_them),
+      cmocka_unit_test(a_gpu_without_a_source_and_several_ranks_refuse_them),
   };
   return cmocka_run_group_tests(tests, register_ops, NULL);
 }

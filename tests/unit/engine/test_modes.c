@@ -1,7 +1,8 @@
 // Every mode computes the same bits as mode mega, of dense models, of mixtures and of one whose ops
 // are not fused: in random iterations of prompts, of decoding sequences, and of both. And each mode
-// launches what it says: L + 1 graphs and L ops an iteration in pieces. Sanitized trees see three
-// threads, a quarter of the iterations and fewer requests: what is repeated there is data.
+// launches what it says: L + 1 graphs and L ops an iteration in pieces. (test_modes_requests.c serves
+// requests in all of them.) Sanitized trees see three threads and a quarter of the iterations: what
+// is repeated there is data.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,19 +16,18 @@
 
 #include "base/alloc.h"
 #include "device/compilation.h"
-#include "engine/engine.h"
 #include "engine/piece_mode.h"
+#include "engine/runner.h"
 #include "support/plan_feed.h"
 #include "support/poisoned_model.h"
 #include "support/programs.h"
-#include "unit/engine/small_engine.h"
 
 enum { VOCAB = 300, CONTEXT = 96, SEQUENCES = 9, TOKENS = 48 };
 
 #ifdef MGL_TEST_SANITIZED
-enum { ITERATIONS = 9, LEAST_THREADS = 3, REQUESTS = 60 };
+enum { ITERATIONS = 9, LEAST_THREADS = 3 };
 #else
-enum { ITERATIONS = 36, LEAST_THREADS = 1, REQUESTS = 500 };
+enum { ITERATIONS = 36, LEAST_THREADS = 1 };
 #endif
 
 static uint64_t random_state;
@@ -232,60 +232,6 @@ static void ops_that_are_not_fused_have_the_same_bits(void **state) {
   mgl_config config = small_config(MGL_FAMILY_PHI);
   config.dtype = MGL_DTYPE_F32;
   check_modes(&config);
-}
-
-// --- the same tokens -----------------------------------------------------------------------------
-
-enum { MOST_NEW = 24 };
-
-typedef struct answers {
-  int32_t tokens[REQUESTS][MOST_NEW];
-  uint32_t counts[REQUESTS];
-} answers;
-
-static bool on_token(void *context, const mgl_generated_token *token) {
-  answers *a = context;
-  a->tokens[token->request][a->counts[token->request]++] = token->token;
-  return true;
-}
-
-static void serve(mgl_mode mode, const mgl_compilation *c, answers *out) {
-  mgl_runner *runner = small_engine_runner(
-      128, (mgl_build){.sequences = 40, .iteration_tokens = 64, .compilation = c});
-  mgl_engine *engine = NULL;
-  memset(out, 0, sizeof *out);
-  random_state = 11;
-  MUST(mgl_engine_create(runner, &(mgl_engine_options){.mode = mode, .prefix_cache = true}, &engine,
-                         &err));
-  for (uint32_t i = 0; i < REQUESTS; i++) {
-    int32_t prompt[100];
-    uint32_t number = 0;
-    size_t count = 1 + next_random(i % 5 == 0 ? 100 : 20);
-    for (size_t j = 0; j < count; j++) {
-      prompt[j] = (int32_t)next_random(SMALL_ENGINE_VOCAB);
-    }
-    const mgl_request request = {.prompt = prompt,
-                                 .prompt_count = count,
-                                 .max_new_tokens = 1 + next_random(MOST_NEW),
-                                 .sampling = {.temperature = i % 2, .top_p = 1, .seed = i}};
-    MUST(mgl_engine_submit(engine, &request, &number, &err));
-    assert_int_equal(number, i);
-  }
-  MUST(mgl_engine_run(engine, on_token, NULL, out, &err));
-  mgl_engine_destroy(engine);
-  mgl_runner_destroy(runner);
-}
-
-static void requests_get_the_same_tokens_in_every_mode(void **state) {
-  (void)state;
-  static answers expected, found;
-  mgl_compilation c;
-  read_compilation(&c, "{\"capture_sizes\": [1, 5, 40], \"graph_mode\": \"FULL_AND_PIECEWISE\"}");
-  serve(MGL_MODE_MEGA, NULL, &expected);
-  for (int mode = 0; mode < MGL_MODE_COUNT; mode++) {
-    serve((mgl_mode)mode, mode % 2 == 0 ? NULL : &c, &found);
-    assert_memory_equal(&found, &expected, sizeof found);
-  }
 }
 
 // --- launches ------------------------------------------------------------------------------------
@@ -523,7 +469,6 @@ int main(void) {
       cmocka_unit_test(every_balance_has_the_same_bits),
       cmocka_unit_test(a_dense_model_has_no_balance),
       cmocka_unit_test(ops_that_are_not_fused_have_the_same_bits),
-      cmocka_unit_test(requests_get_the_same_tokens_in_every_mode),
       cmocka_unit_test(modes_launch_what_they_say),
       cmocka_unit_test(a_nan_is_found_where_it_is_made),
       cmocka_unit_test(level_1_says_that_all_compiles),

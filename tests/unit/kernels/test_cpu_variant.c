@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -42,6 +43,41 @@ static void what_is_asked_for_is_taken(void **state) {
               table.largest == own->largest);
 }
 
+// Kernels that no instruction makes faster are stored once. Of these nothing can be chosen.
+static void equal_kernels_are_stored_once(void **state) {
+  (void)state;
+  const mgl_simd top = mgl_simd_detected();
+  uint32_t shared = 0;
+  if (top == MGL_SIMD_SCALAR) {
+    print_message("skipped: this processor has one level\n");
+    skip();
+  }
+  for (uint32_t op = 0; op < MGL_CPU_VARIANT_COUNT; op++) {
+    char text[64];
+    mgl_cpu_variants v = {0};
+    mgl_error err = {0};
+    bool all = true;
+    (void)snprintf(text, sizeof text, "%s=scalar", mgl_cpu_variant_name(op));
+    for (int level = 0; level <= (int)top; level++) {
+      mgl_simd owner = mgl_cpu_variant_owner(op, (mgl_simd)level);
+      assert_true((int)owner <= level);
+      assert_int_equal(mgl_cpu_variant_owner(op, owner), owner);
+      all = all && owner == MGL_SIMD_SCALAR;
+    }
+    mgl_status status = set(&v, text, &err);
+    if (status != (all ? MGL_ERR_ARGUMENT : MGL_OK) ||
+        (all && strstr(err.text, "only kernel all levels of this processor share") == NULL)) {
+      fail_msg("%s: \"%s\"", text, err.text);
+    }
+    shared += all;
+  }
+  const mgl_cpu_kernels *scalar = mgl_cpu_kernels_for(MGL_SIMD_SCALAR);
+  const mgl_cpu_kernels *own = mgl_cpu_kernels_for(top);
+  assert_true(own->rope_angles == scalar->rope_angles);
+  assert_true(own->attention != scalar->attention && own->rmsnorm != scalar->rmsnorm);
+  assert_true(shared >= 1 && shared < MGL_CPU_VARIANT_COUNT / 2);
+}
+
 static void what_there_is_not_is_refused(void **state) {
   (void)state;
   static const struct {
@@ -69,6 +105,7 @@ static void what_there_is_not_is_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_asked_for_is_taken),
+      cmocka_unit_test(equal_kernels_are_stored_once),
       cmocka_unit_test(what_there_is_not_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -354,7 +354,12 @@ static void report_attention(mgl_simd simd, double seconds) {
           .positions = positions,
           .block_tables = table,
           .block_table_stride = pages,
-          .kv = {cache, cache + cache_bytes, MGL_DTYPE_BF16, page_tokens, kv_heads, head_dim},
+          .kv = {.k = cache,
+                 .v = cache + cache_bytes,
+                 .dtype = MGL_DTYPE_BF16,
+                 .page_tokens = page_tokens,
+                 .kv_head_count = kv_heads,
+                 .head_dim = head_dim},
           .head_count = heads,
           .scale = 0.088f,
           .out = out,
@@ -402,7 +407,12 @@ static void report_small(mgl_simd simd) {
                              .v_stride = (size_t)kv_heads * head_dim,
                              .head_end = kv_heads,
                              .slots = &slot,
-                             .kv = {k, v, MGL_DTYPE_BF16, 16, kv_heads, head_dim}};
+                             .kv = {.k = k,
+                                    .v = v,
+                                    .dtype = MGL_DTYPE_BF16,
+                                    .page_tokens = 16,
+                                    .kv_head_count = kv_heads,
+                                    .head_dim = head_dim}};
   mgl_silu_mul_args silu = {x, y, out, MGL_DTYPE_BF16};
   mgl_add_args add = {y, x};
   double times[7] = {now()};

@@ -211,7 +211,8 @@ static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *argume
   return MGL_OK;
 }
 
-// --memory-share, --kv-tokens, --kv-dtype, --iteration-tokens and --tune, where the command has them.
+// --memory-share, --kv-tokens, --kv-dtype, --iteration-tokens and --tune, where the command has
+// them.
 static mgl_status choose_sizes(const mgl_app_model *model, const mgl_arguments *arguments,
                                mgl_build *options, mgl_error *err) {
   const mgl_argument *share = find_argument(arguments, "memory-share");

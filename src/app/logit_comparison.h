@@ -1,8 +1,8 @@
-// How far the logits of one model are from those of another on the same text: the mean KL divergence
-// and how often the likeliest token is the same.
+// How far the logits of one model are from those of another on the same text: the mean KL
+// divergence, and how often the likeliest token is the same.
 //
-// The first model's logits are kept while the second one runs, so that the two need not be in memory
-// together. mgl_logit_comparison_keep and _add are mgl_score's callbacks.
+// The first model's logits are kept while the second one runs, so that the two need not be in
+// memory together. mgl_logit_comparison_keep and _add are mgl_score's callbacks.
 #ifndef MGL_APP_LOGIT_COMPARISON_H
 #define MGL_APP_LOGIT_COMPARISON_H
 

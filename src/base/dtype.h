@@ -46,9 +46,9 @@ static inline mgl_bf16 mgl_f32_to_bf16(float value) {
 float mgl_f16_to_f32(mgl_f16 value);
 mgl_f16 mgl_f32_to_f16(float value);  // round to nearest even, overflow to infinity
 
-// E4M3: sign, 4 bits of exponent (bias 7), 3 of mantissa. It has no infinities, and one magnitude is
-// NaN (0x7f). Rounding goes to the nearest, ties to even; what is beyond 448, infinities too, becomes
-// 448, and a NaN stays one.
+// E4M3: sign, 4 bits of exponent (bias 7), 3 of mantissa. It has no infinities, and one magnitude
+// is NaN (0x7f). Rounding goes to the nearest, ties to even; what is beyond 448, infinities too,
+// becomes 448, and a NaN stays one.
 float mgl_e4m3_to_f32(uint8_t value);
 uint8_t mgl_f32_to_e4m3(float value);
 

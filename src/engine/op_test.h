@@ -1,8 +1,8 @@
 // Testing a range of a model's ops through the whole pipeline: the model's own task graphs, events,
 // places and launch, as mode mega has them, in which the tasks of ops outside of the range wait, do
-// nothing and trigger; or as mode eager has them. The range gets its inputs, everything else begins as NaN; what leaves the
-// range, and the K and V that it writes, is compared with the scalar reference interpreter
-// (device/cpu/cpu_reference.h), which runs the ops as the model has them.
+// nothing and trigger; or as mode eager has them. The range gets its inputs, everything else begins
+// as NaN; what leaves the range, and the K and V that it writes, is compared with the scalar
+// reference interpreter (device/cpu/cpu_reference.h), which runs the ops as the model has them.
 //
 // Rejected: cutting the program to the range. It would be fused, cut into tasks and laid out in
 // another way than what the model runs, and compiler and kernels would have to know of values that
@@ -65,7 +65,8 @@ mgl_status mgl_op_test_create(mgl_runner *runner, const mgl_model_folder *folder
                               mgl_error *err);
 void mgl_op_test_destroy(mgl_op_test *test);  // NULL is fine
 
-// The program whose ops are tested, in the order of `megalith graph`: fused, unless build.plain or in mode eager.
+// The program whose ops are tested, in the order of `megalith graph`: fused, unless build.plain or
+// in mode eager.
 const mgl_graph *mgl_op_test_program(const mgl_op_test *test);
 
 // The op of that number, or whose result has that name.

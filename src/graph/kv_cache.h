@@ -2,9 +2,9 @@
 //
 // A family builds its program with caches of the activation dtype. mgl_graph_set_kv makes them what
 // the user asked for, with the scales that the checkpoint has; from then on the KV tensor of the
-// program says all there is to know (its dtype, k_scale and v_scale), and layouts, sizes, costs and
-// kernels ask it. In 8 bits an element is the E4M3 code of a value over its scale (base/dtype.h says
-// how it is rounded), and stands for code times scale.
+// program says all there is to know (its dtype, k_scale and v_scale), and layouts, sizes, costs
+// and kernels ask it. In 8 bits an element is the E4M3 code of a value over its scale (base/dtype.h
+// says how it is rounded), and stands for code times scale.
 #ifndef MGL_GRAPH_KV_CACHE_H
 #define MGL_GRAPH_KV_CACHE_H
 

@@ -1,9 +1,9 @@
 // Elements of a KV cache of a vector level: how they are made f32 and back.
 //
-// E4M3 goes by way of f16, whose exponents are the larger ones: shifted to where f16 has its own, the
-// bits are the value times 2^-8, subnormals too, without a table and without a subnormal f32. That
-// factor is a power of two, so the kernels multiply it in where they multiply by the scale, behind
-// their sums. It is written in vectors of the compiler, one source for all levels: the only
+// E4M3 goes by way of f16, whose exponents are the larger ones: shifted to where f16 has its own,
+// the bits are the value times 2^-8, subnormals too, without a table and without a subnormal f32.
+// That factor is a power of two, so the kernels multiply it in where they multiply by the scale,
+// behind their sums. It is written in vectors of the compiler, one source for all levels: the only
 // instruction that matters and is not plain integer arithmetic, f16 to f32, is vec_load_f16.
 //
 // Included by kernels_vector.inc.h.

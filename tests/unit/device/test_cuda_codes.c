@@ -127,7 +127,8 @@ static void check_row(const kind *of, mgl_form form, const unsigned char *source
       assert_true(e >= k || fabsf(value - wanted[e]) <= scale * 0x1p-19f);
       continue;
     }
-    assert_true(e < k ? value == wanted[e] : value == 0);
+    // Drawn bytes are codes of NaN too, which no reader of weights lets through.
+    assert_true(e < k ? value == wanted[e] || (isnan(value) && isnan(wanted[e])) : value == 0);
   }
   mgl_free(wanted);
 }

@@ -277,7 +277,7 @@ static void large_traces(void) {
   for (int end = 0; end < 2; end++) {
     FILE *out = hostile_create("trace.json");
     (void)fputs("{\"traceEvents\":[", out);
-    for (int i = 0; i < 300000; i++) {
+    for (int i = 0; i < 150000; i++) {
       int at = i < 16384 ? i : 16383 - i % 16384;
       (void)fprintf(out,
                     "%s{\"ph\":\"X\",\"name\":\"op%d\",\"tid\":%d,\"ts\":%d,\"dur\":1,"

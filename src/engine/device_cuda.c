@@ -3,7 +3,6 @@
 // Requests are served by launches for many iterations (serve_fed.c): the device plans and samples
 // by itself. What those cannot do (logits for scoring, a single iteration) runs plan by plan, a
 // launch for each.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -204,6 +203,14 @@ static mgl_cuda_launch_options launch_options(const cuda_model *m, mgl_mode mode
   return launch;
 }
 
+// Graphs are captured by the launches that first need them.
+static void note_graphs(cuda_model *m, mgl_mode mode) {
+  if (mode != MGL_MODE_MEGA) {
+    const mgl_cuda_graph_counts counts = mgl_cuda_full_count(m->program);
+    mgl_cuda_capture_note(&counts, m->note, sizeof m->note);
+  }
+}
+
 // Each in a launch of its own.
 static mgl_status cuda_run_plans(void *model, mgl_mode mode, mgl_next_plan_callback *next,
                                  void *context, mgl_error *err) {
@@ -218,6 +225,7 @@ static mgl_status cuda_run_plans(void *model, mgl_mode mode, mgl_next_plan_callb
     }
     plan = next(context, &logits);
   }
+  note_graphs(m, mode);
   return MGL_OK;
 }
 
@@ -226,7 +234,9 @@ mgl_status mgl_device_cuda_generate(void *model, mgl_mode mode, const mgl_cuda_g
   cuda_model *m = model;
   mgl_cuda_generate generate = *job;
   generate.launch = launch_options(m, mode);
-  return mgl_cuda_program_generate(m->program, &generate, err);
+  mgl_status status = mgl_cuda_program_generate(m->program, &generate, err);
+  note_graphs(m, mode);
+  return status;
 }
 
 mgl_cuda_program *mgl_device_cuda_program(void *model) {
@@ -244,24 +254,19 @@ static mgl_status cuda_trace(const void *model, mgl_text *out, mgl_error *err) {
 }
 
 static void cuda_describe(const void *model, mgl_device_info *out) {
-  cuda_model *m = (cuda_model *)(uintptr_t)model;  // for the text of its note
+  const cuda_model *m = model;
+  const char *code_note = mgl_cuda_program_note(m->program);  // which matters more
   mgl_cuda_program_info info = mgl_cuda_program_describe(m->program);
   *out = (mgl_device_info){.workers = info.workers,
                            .step_bytes = info.step_bytes,
                            .kv_bytes_per_token = info.kv_bytes_per_token,
                            .gpu = m->options.device,
-                           .note = mgl_cuda_program_note(m->program)};
-  const mgl_cuda_full_counts counts = mgl_cuda_full_count(m->program);
+                           .note = code_note[0] != 0 ? code_note : m->note};
+  const mgl_cuda_graph_counts counts = mgl_cuda_full_count(m->program);
   out->launches = (mgl_launch_counts){.iterations = counts.iterations,
                                       .graphs = counts.graphs,
                                       .ops = counts.ops,
                                       .entries = counts.captured};
-  if (out->note[0] == 0 && counts.captured > 0) {
-    (void)snprintf(m->note, sizeof m->note, "captured %llu graphs in %.2f s, which take %.1f MiB",
-                   (unsigned long long)counts.captured, (double)counts.capture_ns / 1e9,
-                   (double)counts.capture_bytes / (1 << 20));
-    out->note = m->note;
-  }
 }
 
 // --- looking at parts of an iteration (device/cuda/cuda_look.c) ----------------------------------

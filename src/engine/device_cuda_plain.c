@@ -68,12 +68,10 @@ static mgl_status plain_measure(void *model, const mgl_device_job *job, mgl_size
 
 // What was captured, or what the code's note says, which matters more.
 static void note_graphs(plain_model *m) {
-  const mgl_cuda_plain_counts counts = mgl_cuda_plain_graphs_count(m->graphs);
+  const mgl_cuda_graph_counts counts = mgl_cuda_plain_graphs_count(m->graphs);
   (void)snprintf(m->note, sizeof m->note, "%s", mgl_cuda_plain_note(m->program));
-  if (m->note[0] == 0 && counts.captured > 0) {
-    (void)snprintf(m->note, sizeof m->note, "captured %llu graphs in %.2f s, which take %.1f MiB",
-                   (unsigned long long)counts.captured, (double)counts.capture_ns / 1e9,
-                   (double)counts.capture_bytes / (1 << 20));
+  if (m->note[0] == 0) {
+    mgl_cuda_capture_note(&counts, m->note, sizeof m->note);
   }
 }
 
@@ -142,7 +140,7 @@ static void plain_describe(const void *model, mgl_device_info *out) {
                            .kv_bytes_per_token = m->kv_bytes_per_token,
                            .gpu = m->options.device,
                            .note = m->note};
-  const mgl_cuda_plain_counts counts = mgl_cuda_plain_graphs_count(m->graphs);
+  const mgl_cuda_graph_counts counts = mgl_cuda_plain_graphs_count(m->graphs);
   out->launches = (mgl_launch_counts){.iterations = counts.iterations,
                                       .graphs = counts.graphs,
                                       .ops = counts.ops,

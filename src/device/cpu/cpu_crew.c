@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "device/cpu/cpu_socket.h"
 
 enum { LOOK_MS = 20, MAGIC = 0x6d677263 };
 
@@ -34,13 +35,6 @@ struct mgl_crew {
   int sockets[MGL_MAX_RANKS];  // of rank 0: to each other; of the others: to rank 0, the first one
   pid_t processes[MGL_MAX_RANKS];
 };
-
-static void close_socket(int *fd) {
-  if (*fd >= 0) {
-    (void)close(*fd);
-  }
-  *fd = -1;
-}
 
 static uint64_t deadline_of(const mgl_crew *crew) {
   return mgl_clock_ns() + (uint64_t)crew->options.patience_ms * 1000000;
@@ -128,7 +122,7 @@ static mgl_status connect_to_first(mgl_crew *crew, mgl_error *err) {
                            crew->options.rank, crew->options.count,
                            crew->options.patience_ms / 1000.0, crew->options.meeting);
     } else {
-      close_socket(own);
+      mgl_socket_close(own);
     }
   }
   if (*own < 0) {
@@ -174,9 +168,9 @@ void mgl_crew_close(mgl_crew *crew) {
   if (crew == NULL) {
     return;
   }
-  close_socket(&crew->listens);
+  mgl_socket_close(&crew->listens);
   for (uint32_t rank = 0; rank < MGL_MAX_RANKS; rank++) {
-    close_socket(&crew->sockets[rank]);
+    mgl_socket_close(&crew->sockets[rank]);
   }
   mgl_free(crew);
 }
@@ -226,7 +220,7 @@ static mgl_status let_in(mgl_crew *crew, uint64_t deadline_ns, const hello *own,
   while (fd < 0) {
     fd = accept4(crew->listens, NULL, NULL, SOCK_CLOEXEC);
     if (fd >= 0 && !is_own(fd, &process)) {
-      close_socket(&fd);
+      mgl_socket_close(&fd);
     } else if (fd < 0 && mgl_clock_ns() >= deadline_ns) {
       uint32_t rank = 1;
       while (crew->sockets[rank] >= 0) {
@@ -246,7 +240,7 @@ static mgl_status let_in(mgl_crew *crew, uint64_t deadline_ns, const hello *own,
   (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   ssize_t bytes = recv(fd, h, sizeof *h, 0);
   if (bytes <= 0) {
-    close_socket(&fd);
+    mgl_socket_close(&fd);
     return mgl_error_set(
         err, MGL_ERR_IO,
         "one of %u ranks (process %d) has ended, or said nothing, before all began",
@@ -254,7 +248,7 @@ static mgl_status let_in(mgl_crew *crew, uint64_t deadline_ns, const hello *own,
   }
   mgl_status status = check_hello(crew, own, h, bytes, err);
   if (status != MGL_OK) {
-    close_socket(&fd);
+    mgl_socket_close(&fd);
     return status;
   }
   crew->sockets[h->rank] = fd;
@@ -278,7 +272,7 @@ mgl_status mgl_crew_gather(mgl_crew *crew, uint32_t cores, mgl_crew_place *out, 
     MGL_TRY(let_in(crew, deadline_ns, &all[0], &h, err));
     all[h.rank] = h;
   }
-  close_socket(&crew->listens);
+  mgl_socket_close(&crew->listens);
   for (uint32_t rank = 1; rank < crew->options.count; rank++) {
     out->least_cores = all[rank].cores < out->least_cores ? all[rank].cores : out->least_cores;
     for (uint32_t other = 0; other < rank; other++) {
@@ -292,32 +286,10 @@ mgl_status mgl_crew_gather(mgl_crew *crew, uint32_t cores, mgl_crew_place *out, 
 
 // --- telling -------------------------------------------------------------------------------------
 
-typedef union control {
-  struct cmsghdr header;
-  char bytes[CMSG_SPACE(sizeof(int))];
-} control;
-
-static bool send_to(int socket, const void *data, size_t bytes, int fd) {
-  control room;
-  memset(&room, 0, sizeof room);
-  struct iovec part = {(void *)(uintptr_t)data, bytes};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-  if (fd >= 0) {
-    message.msg_control = room.bytes;
-    message.msg_controllen = sizeof room.bytes;
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  }
-  return sendmsg(socket, &message, MSG_NOSIGNAL) == (ssize_t)bytes;
-}
-
 mgl_status mgl_crew_tell(mgl_crew *crew, const void *data, size_t bytes, int fd, mgl_error *err) {
   assert(crew->options.rank == 0);
   for (uint32_t rank = 1; rank < crew->options.count; rank++) {
-    if (!send_to(crew->sockets[rank], data, bytes, fd)) {
+    if (!mgl_socket_send(crew->sockets[rank], data, bytes, fd)) {
       return mgl_error_set(err, MGL_ERR_IO, "rank %u of %u (process %d) has ended before all began",
                            rank, crew->options.count, (int)crew->processes[rank]);
     }
@@ -326,23 +298,7 @@ mgl_status mgl_crew_tell(mgl_crew *crew, const void *data, size_t bytes, int fd,
 }
 
 mgl_status mgl_crew_hear(mgl_crew *crew, void *data, size_t bytes, int *fd, mgl_error *err) {
-  control room;
-  memset(&room, 0, sizeof room);
-  struct iovec part = {data, bytes};
-  struct msghdr message = {.msg_iov = &part,
-                           .msg_iovlen = 1,
-                           .msg_control = room.bytes,
-                           .msg_controllen = sizeof room.bytes};
-  ssize_t got = 0;
-  *fd = -1;
-  do {
-    got = recvmsg(crew->sockets[0], &message, MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
-  struct cmsghdr *header = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
-  if (header != NULL && header->cmsg_type == SCM_RIGHTS) {
-    memcpy(fd, CMSG_DATA(header), sizeof *fd);
-  }
-  if (got == (ssize_t)bytes && (message.msg_flags & MSG_TRUNC) == 0) {
+  if (mgl_socket_take(crew->sockets[0], data, bytes, fd)) {
     return MGL_OK;
   }
   return mgl_error_set(err, MGL_ERR_IO, "rank %u of %u: rank 0 has ended before all began",

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "device/cpu/cpu_socket.h"
 #include "device/cpu/cpu_wait.h"
 
 enum {
@@ -156,13 +157,6 @@ static void rest(void) {
   (void)nanosleep(&time, NULL);
 }
 
-static void close_socket(int *fd) {
-  if (*fd >= 0) {
-    (void)close(*fd);
-  }
-  *fd = -1;
-}
-
 // Of a crew its open socket says that a rank lives: it is nobody's child here.
 static bool is_running(const mgl_ranks *r, uint32_t rank) {
   return r->options.crew != NULL ? r->sockets[rank] >= 0 : r->pids[rank] != 0;
@@ -180,7 +174,7 @@ static bool take_end(mgl_ranks *r, uint32_t rank, int *status) {
   if (ended) {
     r->pids[rank] = 0;
     if (r->options.crew != NULL) {
-      close_socket(&r->sockets[rank]);
+      mgl_socket_close(&r->sockets[rank]);
     }
   }
   return ended;
@@ -333,7 +327,7 @@ static void serve_rank0(mgl_ranks *r, uint32_t rank) {
 // Keeps `mine`, the end of the rank's socket; those to ranks before it were inherited.
 static void become(mgl_ranks *r, uint32_t rank, int mine, pid_t parent) {
   for (uint32_t other = 0; other < MGL_MAX_RANKS; other++) {
-    close_socket(&r->sockets[other]);
+    mgl_socket_close(&r->sockets[other]);
   }
   r->sockets[0] = mine;
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -346,7 +340,7 @@ static void become(mgl_ranks *r, uint32_t rank, int mine, pid_t parent) {
 static void destroy(mgl_ranks *r) {
   mgl_wait_share(NULL, 0);
   for (uint32_t rank = 0; rank < MGL_MAX_RANKS; rank++) {
-    close_socket(&r->sockets[rank]);
+    mgl_socket_close(&r->sockets[rank]);
   }
   if (r->shared != NULL) {
     (void)munmap(r->shared, r->bytes);
@@ -375,11 +369,11 @@ static mgl_status fork_others(mgl_ranks *r, mgl_error *err) {
     int pair[2] = {-1, -1};
     pid_t pid = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0 ? fork() : -1;
     if (pid == 0) {
-      close_socket(&pair[0]);
+      mgl_socket_close(&pair[0]);
       become(r, rank, pair[1], parent);
       return MGL_OK;
     }
-    close_socket(&pair[1]);
+    mgl_socket_close(&pair[1]);
     r->sockets[rank] = pair[0];
     if (pid < 0) {
       return mgl_error_set(err, MGL_ERR_MEMORY, "could not start rank %u: %s", rank,
@@ -415,7 +409,7 @@ static mgl_status lead_crew(mgl_ranks *r, mgl_error *err) {
     mgl_status status =
         mgl_error_set(err, MGL_ERR_MEMORY, "could not make %zu bytes for %u ranks: %s", r->bytes,
                       r->options.count, strerror(errno));
-    close_socket(&fd);
+    mgl_socket_close(&fd);
     return status;
   }
   mgl_status status = map_shared(r, fd, err);
@@ -446,7 +440,7 @@ static mgl_status join_crew(mgl_ranks *r, bool *differs, mgl_error *err) {
                           ? map_shared(r, fd, err)
                           : mgl_error_set(err, MGL_ERR_IO, "rank %u of %u: got no memory of rank 0",
                                           mgl_crew_rank(crew), first.count);
-  close_socket(&fd);
+  mgl_socket_close(&fd);
   MGL_TRY(status);
   r->sockets[0] = mgl_crew_take(crew, 0, &r->pids[0]);
   serve_rank0(r, mgl_crew_rank(crew));
@@ -635,29 +629,14 @@ mgl_status mgl_ranks_meet(mgl_ranks *r, uint64_t value, uint64_t *least, mgl_err
 // --- file descriptors ----------------------------------------------------------------------------
 
 static bool send_fd(int socket, int fd) {
-  char byte = 0;
-  struct iovec data = {&byte, 1};
-  _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {0};
-  struct msghdr message = {
-      .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof fd);
-  memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  return sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+  const char byte = 0;
+  return mgl_socket_send(socket, &byte, sizeof byte, fd);
 }
 
 static int take_fd(int socket) {
   char byte = 0;
   int fd = -1;
-  struct iovec data = {&byte, 1};
-  _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {0};
-  struct msghdr message = {
-      .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == 1 && CMSG_FIRSTHDR(&message) != NULL) {
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-  }
+  (void)mgl_socket_take(socket, &byte, sizeof byte, &fd);
   return fd;
 }
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "device/cuda/cuda_program_parts.h"
 #include "device/cuda/cuda_variant.h"
 #include "device/debug_dump.h"
@@ -83,7 +82,7 @@ struct mgl_cuda_full {
   chain chains[MGL_CUDA_MAX_PROGRAM_GRAPHS][2][GRAPH_KINDS];
   settings settings;
   bool logits_hide_plan;
-  mgl_cuda_full_counts counts;
+  mgl_cuda_graph_counts counts;
   // Of the present launch.
   uint64_t queued;  // iterations
   uint32_t most_iterations;
@@ -457,17 +456,13 @@ static mgl_status find_chain(mgl_cuda_program *p, graph_shape shape, graph_kind 
   if (c->schedule != NULL) {
     return MGL_OK;
   }
-  size_t before = 0, after = 0, total = 0;
-  uint64_t start = mgl_clock_ns();
-  (void)p->device->driver.memory_info(&before, &total);
+  const mgl_cuda_capture since = mgl_cuda_capture_begin(&p->device->driver);
   mgl_status status = make_chain(p, shape, kind, c, err);
   if (status != MGL_OK) {
     release_chain(p, c);
     return status;
   }
-  (void)p->device->driver.memory_info(&after, &total);
-  full->counts.capture_bytes += before > after ? before - after : 0;
-  full->counts.capture_ns += mgl_clock_ns() - start;
+  mgl_cuda_capture_end(&p->device->driver, since, &full->counts);
   return MGL_OK;
 }
 
@@ -504,8 +499,8 @@ static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, bool is_long
   return MGL_OK;
 }
 
-mgl_cuda_full_counts mgl_cuda_full_count(const mgl_cuda_program *p) {
-  return p->full != NULL ? p->full->counts : (mgl_cuda_full_counts){0};
+mgl_cuda_graph_counts mgl_cuda_full_count(const mgl_cuda_program *p) {
+  return p->full != NULL ? p->full->counts : (mgl_cuda_graph_counts){0};
 }
 
 // Queues a turn of the planner. Iterations that were queued behind the last plan were of nothing:

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "device/cuda/cuda_capture.h"
 
 enum { MGL_CUDA_FULL_LONG = 16 };  // even: the first iteration of a long graph reads plan 0
 
@@ -35,16 +36,7 @@ typedef enum mgl_cuda_full_how {
   MGL_CUDA_FULL_LOOSE,   // kernels one by one
 } mgl_cuda_full_how;
 
-// Since the program was made.
-typedef struct mgl_cuda_full_counts {
-  uint64_t iterations;   // that were queued
-  uint64_t graphs, ops;  // launches of graphs, and of kernels outside of them
-  uint64_t captured;     // graphs that were made
-  uint64_t capture_ns;
-  uint64_t capture_bytes;  // of the GPU's memory, as far as the driver tells
-} mgl_cuda_full_counts;
-
-mgl_cuda_full_counts mgl_cuda_full_count(const struct mgl_cuda_program *p);
+mgl_cuda_graph_counts mgl_cuda_full_count(const struct mgl_cuda_program *p);
 
 // Before a launch, when the program's image of its state is complete. The first time it compiles
 // (or finds) the kernels. single: one iteration, whatever its plan says.

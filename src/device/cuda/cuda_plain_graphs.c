@@ -3,7 +3,6 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "compile/split.h"
 #include "device/debug_dump.h"
 
@@ -27,7 +26,7 @@ struct mgl_cuda_plain_graphs {
   void *stream;
   graph_set *sets;  // [set_count]
   size_t set_count, set_capacity;
-  mgl_cuda_plain_counts counts;
+  mgl_cuda_graph_counts counts;
   const char *dump_folder;  // NULL: nothing is dumped
 };
 
@@ -119,9 +118,7 @@ static mgl_status find_set(mgl_cuda_plain_graphs *g, mgl_graph_mode how, uint32_
   }
   void *items = g->sets;
   graph_set set = {.how = how, .tokens = tokens, .logit_rows = logit_rows};
-  uint64_t start = mgl_clock_ns();
-  size_t before = 0, after = 0, total = 0;
-  (void)g->driver->memory_info(&before, &total);
+  const mgl_cuda_capture since = mgl_cuda_capture_begin(g->driver);
   MGL_TRY(mgl_grow(&items, &g->set_capacity, g->set_count + 1, sizeof *g->sets, err));
   g->sets = items;
   mgl_status status = capture_set(g, &set, err);
@@ -131,9 +128,7 @@ static mgl_status find_set(mgl_cuda_plain_graphs *g, mgl_graph_mode how, uint32_
   }
   g->sets[g->set_count] = set;
   *out = &g->sets[g->set_count++];
-  (void)g->driver->memory_info(&after, &total);
-  g->counts.capture_bytes += before > after ? before - after : 0;
-  g->counts.capture_ns += mgl_clock_ns() - start;
+  mgl_cuda_capture_end(g->driver, since, &g->counts);
   return MGL_OK;
 }
 
@@ -277,6 +272,6 @@ mgl_status mgl_cuda_plain_graphs_run(mgl_cuda_plain_graphs *g, mgl_graph_mode mo
   return mgl_cuda_plain_fetch(g->plain, plan, logits, err);
 }
 
-mgl_cuda_plain_counts mgl_cuda_plain_graphs_count(const mgl_cuda_plain_graphs *g) {
+mgl_cuda_graph_counts mgl_cuda_plain_graphs_count(const mgl_cuda_plain_graphs *g) {
   return g->counts;
 }

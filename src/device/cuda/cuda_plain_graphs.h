@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "batch/plan.h"
 #include "device/compilation.h"
+#include "device/cuda/cuda_capture.h"
 #include "device/cuda/cuda_plain.h"
 
 enum { MGL_PLAIN_GRAPH_TOKENS = 64 };  // of the largest size, where nobody says
@@ -32,14 +33,6 @@ void mgl_cuda_plain_graphs_destroy(mgl_cuda_plain_graphs *graphs);  // NULL is f
 mgl_status mgl_cuda_plain_graphs_run(mgl_cuda_plain_graphs *graphs, mgl_graph_mode mode,
                                      const mgl_plan *plan, float *logits, mgl_error *err);
 
-typedef struct mgl_cuda_plain_counts {
-  uint64_t iterations;
-  uint64_t graphs, ops;  // launched, in all iterations
-  uint64_t captured;     // graphs that there are
-  uint64_t capture_ns;
-  uint64_t capture_bytes;  // of the GPU's memory, as far as the driver tells
-} mgl_cuda_plain_counts;
-
-mgl_cuda_plain_counts mgl_cuda_plain_graphs_count(const mgl_cuda_plain_graphs *graphs);
+mgl_cuda_graph_counts mgl_cuda_plain_graphs_count(const mgl_cuda_plain_graphs *graphs);
 
 #endif

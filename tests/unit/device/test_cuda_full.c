@@ -142,12 +142,12 @@ static void pieces_and_single_kernels_do_the_same(void **state) {
     heard mega = run_job(program, job, false);
     for (int how = MGL_CUDA_FULL_PIECES; how <= MGL_CUDA_FULL_LOOSE; how++) {
       const bool pieces = how == MGL_CUDA_FULL_PIECES;
-      mgl_cuda_full_counts before = mgl_cuda_full_count(program);
+      mgl_cuda_graph_counts before = mgl_cuda_full_count(program);
       uint32_t graphs = 0, attends = 0, others = 0;
       fake_cuda_calls_clear();
       heard found = run_job_by(program, job, true, (mgl_cuda_full_how)how);
       assert_memory_equal(&mega, &found, sizeof mega);
-      mgl_cuda_full_counts after = mgl_cuda_full_count(program);
+      mgl_cuda_graph_counts after = mgl_cuda_full_count(program);
       for (uint32_t i = 0; i < fake_cuda_call_count; i++) {
         const fake_cuda_call *call = &fake_cuda_calls[i];
         bool attends_here = strncmp(call->name, "mgl_op_attend", 13) == 0;
@@ -197,7 +197,7 @@ static void what_was_captured_is_dumped_and_counted(void **state) {
     fake.graph_bytes = 3 << 19;
     (void)run_job_by(program, (mgl_cuda_generate){.requests = &request, .request_count = 1}, true,
                      cases[i].how);
-    const mgl_cuda_full_counts counts = mgl_cuda_full_count(program);
+    const mgl_cuda_graph_counts counts = mgl_cuda_full_count(program);
     assert_int_equal(counts.captured, cases[i].graphs);
     assert_int_equal(counts.capture_bytes, (uint64_t)cases[i].graphs * (3 << 19));
     for (uint32_t n = 0; n < cases[i].graphs; n++) {

@@ -95,12 +95,6 @@ mgl_status mgl_cuda_plain_check(const mgl_graph *program, mgl_error *err) {
                            "--device cpu",
                            mgl_op_info_of(op->kind)->name, out->name);
     }
-    if (mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
-      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                           "cuda: the GPU has no kernel for attention with sinks (\"%s\"); try "
-                           "--device cpu",
-                           out->name);
-    }
     if (mgl_op_info_of(op->kind)->unit == MGL_UNIT_HEAD &&
         out->dims[out->rank - 1].number > MOST_HEAD_DIM) {
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,

@@ -680,22 +680,6 @@ static void a_launch_waits_for_more(void **state) {
   }
 }
 
-static void sinks_are_refused_by_name(void **state) {
-  (void)state;
-  mgl_error err = {0};
-  mgl_model_folder folder = {.config = config};
-  mgl_cuda_device device = fake_cuda_device();
-  mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
-  mgl_build build = {.sequence_tokens = CONTEXT, .weights = MGL_WEIGHTS_DUMMY, .cuda = &cuda};
-  mgl_runner *runner = NULL;
-  folder.config.sinks = true;
-  assert_int_equal(mgl_runner_create(&folder, &build, &runner, &err), MGL_ERR_UNSUPPORTED);
-  assert_string_equal(err.text,
-                      "cuda: the GPU has no kernel for attention with sinks (\"0.attention\"); try "
-                      "--device cpu");
-  assert_null(runner);
-}
-
 static void several_gpus_refuse_what_they_have_not(void **state) {
   (void)state;
   mgl_error err = {0};
@@ -741,7 +725,6 @@ int main(void) {
       cmocka_unit_test(a_range_of_ops_is_launched),
       cmocka_unit_test(usual_numbers_follow_the_device),
       cmocka_unit_test(a_launch_waits_for_more),
-      cmocka_unit_test(sinks_are_refused_by_name),
       cmocka_unit_test(several_gpus_refuse_what_they_have_not),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 // Plain kernels against transformers: models of tests/data/reference on the fake GPU, which
 // runs the device's own source of plain kernels with blocks of one thread
 // (support/fake_cuda_plain.c). Among them are all that fused tasks do not cover: Phi, partial
-// rotary, ropes that depend on lengths, sliding windows, biases, f16 and f32, mixtures of experts.
+// rotary, ropes that depend on lengths, sliding windows, sinks, biases, f16 and f32, mixtures.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -27,7 +27,7 @@ static const char *const names[] = {
     "qwen3_yarn_biases",     "llama_longrope_long", "phi_f16_whole",
     "qwen3_moe_512_experts", "olmoe_whole_norm",    "mixtral_one_slot_window",
     "qwen2_moe_f32",         "glm4_moe_groups",     "glm4_moe_biases_f32",
-    "qwen3_moe_one_expert"};
+    "qwen3_moe_one_expert",  "gpt_oss_f32",         "gpt_oss_mxfp4"};
 #ifdef MGL_TEST_SANITIZED
 enum { MODELS = 1 };
 #else

@@ -1,7 +1,10 @@
 #include "device/cuda/cuda_ranks.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "device/cuda/cuda_shmem.h"
 
 mgl_status mgl_cuda_ranks_start(uint32_t count, mgl_ranks **out, mgl_error *err) {
   const mgl_ranks_options options = {.count = count, .block_bytes = MGL_CUDA_LOG_BYTES};
@@ -77,8 +80,8 @@ static mgl_status exchange(const mgl_cuda_device *device, mgl_ranks *ranks, uint
   return status;
 }
 
-mgl_status mgl_cuda_peers_create(const mgl_cuda_device *device, mgl_ranks *ranks, size_t bytes,
-                                 mgl_cuda_peers *out, mgl_error *err) {
+static mgl_status create_by_handles(const mgl_cuda_device *device, mgl_ranks *ranks, size_t bytes,
+                                    mgl_cuda_peers *out, mgl_error *err) {
   const mgl_cuda_driver *driver = &device->driver;
   const mgl_cu_allocation how = allocation_on(device);
   size_t grain = 0;
@@ -109,9 +112,22 @@ mgl_status mgl_cuda_peers_create(const mgl_cuda_device *device, mgl_ranks *ranks
   return status;
 }
 
+mgl_status mgl_cuda_peers_create(const mgl_cuda_device *device, mgl_ranks *ranks, size_t bytes,
+                                 mgl_cuda_peers *out, mgl_error *err) {
+  const char *wanted = getenv("MEGALITH_TRANSPORT");
+  if (wanted == NULL || *wanted == 0 || strcmp(wanted, "vmm") == 0) {
+    return create_by_handles(device, ranks, bytes, out, err);
+  }
+  if (strcmp(wanted, "nvshmem") == 0) {
+    return mgl_cuda_shmem_create(device, ranks, bytes, out, err);
+  }
+  return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                       "MEGALITH_TRANSPORT: expected vmm or nvshmem, found \"%.80s\"", wanted);
+}
+
 void mgl_cuda_peers_destroy(const mgl_cuda_device *device, mgl_cuda_peers *peers) {
   for (uint32_t rank = 0; rank < peers->count; rank++) {
-    if (peers->at[rank] != 0) {
+    if (peers->at[rank] != 0 && !peers->borrowed) {
       (void)device->driver.memory_unmap(peers->at[rank], peers->bytes);
       (void)device->driver.address_free(peers->at[rank], peers->bytes);
     }

@@ -29,9 +29,11 @@ typedef struct mgl_cuda_peers {
   uint32_t rank, count;
   size_t bytes;                  // of each
   mgl_cu_ptr at[MGL_MAX_RANKS];  // of every rank's block here; 0: not mapped
+  bool borrowed;                 // it lies in NVSHMEM's heap (cuda_shmem.h)
 } mgl_cuda_peers;
 
-// Takes a block of `bytes` and maps those of all ranks, which call it together.
+// Takes a block of `bytes` and maps those of all ranks, which call it together. The variable
+// MEGALITH_TRANSPORT says how: vmm, or nothing, by handles, and nvshmem by that library's heap.
 mgl_status mgl_cuda_peers_create(const mgl_cuda_device *device, mgl_ranks *ranks, size_t bytes,
                                  mgl_cuda_peers *out, mgl_error *err);
 void mgl_cuda_peers_destroy(const mgl_cuda_device *device, mgl_cuda_peers *peers);
@@ -50,11 +52,14 @@ typedef struct mgl_cuda_ranks_launch {
   uint32_t planner_lost;
 } mgl_cuda_ranks_launch;
 
+enum { MGL_CUDA_SHMEM_ID_BYTES = 128 };
+
 // In shared memory: the log of commands. Behind it, at MGL_CUDA_LOG_FEED, lies what commands speak
 // of, laid out as the feed's pinned block.
 typedef struct mgl_cuda_log {
   mgl_cuda_ranks_launch launch;
-  _Alignas(64) mgl_word commands;  // that rank 0 has sent, in all launches
+  unsigned char shmem_id[MGL_CUDA_SHMEM_ID_BYTES];  // by which ranks find NVSHMEM's heap
+  _Alignas(64) mgl_word commands;                   // that rank 0 has sent, in all launches
   struct {
     _Alignas(64) mgl_word count;  // of those that this rank's host has handed on
   } copied[MGL_MAX_RANKS];

@@ -228,40 +228,37 @@ static void memory_that_cannot_be_mapped_is_refused(void **state) {
   assert_int_equal(fake.live + fake.handles + fake.maps, 0);
 }
 
+static void check_refused(const char *wanted) {
+  model m = {0};
+  MUST(mgl_cuda_ranks_start(2, &m.ranks, &err));
+  mgl_error err = {0};
+  m.device = fake_cuda_device();
+  mgl_status status = make_program(&m, &err);
+  if (mgl_ranks_rank(m.ranks) != 0) {
+    mgl_ranks_leave(m.ranks, &err);
+  }
+  assert_int_not_equal(status, MGL_OK);
+  assert_non_null(strstr(err.text, wanted));
+  mgl_ranks_abandon(m.ranks);
+  mgl_ranks_stop(m.ranks);
+}
+
 // The library is support/preload/fake_nvshmem.c.
 static void memory_can_be_of_nvshmem(void **state) {
   (void)state;
-  mgl_error err = {0};
   model m = {0};
   crowd c = {0};
+  assert_int_equal(setenv("MEGALITH_TRANSPORT", "pigeons", 1), 0);
+  check_refused("MEGALITH_TRANSPORT: expected vmm or nvshmem, found \"pigeons\"");
   assert_int_equal(setenv("MEGALITH_TRANSPORT", "nvshmem", 1), 0);
-  open_model(&m, 3);
+  open_model(&m, 4);
   assert_string_equal(getenv("NVSHMEM_DISABLE_NVLS"), "1");
   MUST(run_crowd(&m, &c, &err));
   for (uint32_t i = 0; i < REQUESTS; i++) {
     assert_true(c.counts[i] == NEW_TOKENS || (is_cut_short(i) && c.counts[i] >= 4));
   }
   close_model(&m);
-  MUST(mgl_cuda_ranks_start(2, &m.ranks, &err));
-  m.device = fake_cuda_device();
-  if (mgl_ranks_rank(m.ranks) != 0) {
-    (void)make_program(&m, &err);
-    mgl_ranks_leave(m.ranks, &err);
-  }
-  assert_int_not_equal(make_program(&m, &err), MGL_OK);
-  assert_non_null(strstr(err.text, "a process can have one model over several GPUs"));
-  mgl_ranks_abandon(m.ranks);
-  mgl_ranks_stop(m.ranks);
-  assert_int_equal(setenv("MEGALITH_TRANSPORT", "pigeons", 1), 0);
-  MUST(mgl_cuda_ranks_start(2, &m.ranks, &err));
-  if (mgl_ranks_rank(m.ranks) != 0) {
-    (void)make_program(&m, &err);
-    mgl_ranks_leave(m.ranks, &err);
-  }
-  assert_int_equal(make_program(&m, &err), MGL_ERR_ARGUMENT);
-  assert_string_equal(err.text, "MEGALITH_TRANSPORT: expected vmm or nvshmem, found \"pigeons\"");
-  mgl_ranks_abandon(m.ranks);
-  mgl_ranks_stop(m.ranks);
+  check_refused("a process can have one model over several GPUs");
   assert_int_equal(unsetenv("MEGALITH_TRANSPORT"), 0);
   assert_int_equal(fake.live + fake.handles + fake.maps, 0);
 }

@@ -63,6 +63,15 @@ MGL_SHARED_FN uint64_t mgl_add_acq_rel(mgl_word *word, uint64_t amount) {
   return before;
 }
 
+MGL_SHARED_FN uint64_t mgl_add_relaxed(mgl_word *word, uint64_t amount) {
+  unsigned long long before;
+  asm volatile("atom.relaxed.gpu.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(word), "l"((unsigned long long)amount)
+               : "memory");
+  return before;
+}
+
 // Adds, where nobody needs the value before: no answer has to come back.
 MGL_SHARED_FN void mgl_add_release(mgl_word *word, uint64_t amount) {
   asm volatile("red.release.gpu.add.u64 [%0], %1;" ::"l"(word), "l"((unsigned long long)amount)

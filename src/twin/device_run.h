@@ -128,7 +128,7 @@ typedef struct mgl_cuda_op {
   uint16_t *v_cache;  // attend: bf16 [pages, HKV, HD, P]
 } mgl_cuda_op;
 
-// An AOT task as its worker's warps see it. Linears: begin and end are row blocks.
+// A task as its worker's warps see it. Linears: begin and end are row blocks.
 typedef struct mgl_cuda_step {
   uint32_t task;  // index in the task graph
   uint32_t op;
@@ -140,10 +140,12 @@ typedef struct mgl_cuda_step {
 } mgl_cuda_step;
 
 typedef struct mgl_cuda_graph {
-  const mgl_cuda_step *steps;  // every worker's list, one after the other
+  const mgl_cuda_step *steps;  // every worker's list, one after the other, then the JIT tasks
   const uint32_t *step_start;  // [workers + 1]
   const mgl_cuda_op *ops;      // [op_count]
-  uint32_t tokens;             // most tokens of an iteration
+  const uint32_t *jit_below;   // [step_start[workers]] JIT tasks that come before a step, if any do
+  uint32_t jit_count;
+  uint32_t tokens;  // most tokens of an iteration
   uint32_t attention_strides;
   uint32_t in_flight;        // pages on their way, at most, for tasks that may run
   uint32_t in_flight_long;   // and that have MGL_CUDA_LONG_PAGES pages and more

@@ -1,5 +1,6 @@
 // The loader warp: runs ahead through the worker's AOT list and streams packed weights into smem
-// pages. Weights do not depend on other tasks, so it does not wait for events.
+// pages. Weights do not depend on other tasks, so it does not wait for events. Where there are JIT
+// tasks, the controller tells it each step as soon as it is chosen, a task ahead.
 //
 // Pages form a ring. What bounds it is not only the room in the ring: with all of a GPU's blocks
 // asking for a dozen pages each, every flag and activation waits behind 26 MB of requests. So few
@@ -56,7 +57,7 @@ struct mgl_loader {
   uint32_t page, parity;           // of the ring: the next one to fill, and its phase
   uint32_t landed, landed_parity;  // the oldest one that was on its way when last looked at
   uint32_t in_flight;              // pages that were not seen to have landed
-  uint32_t ordinal;                // of the task among this worker's AOT tasks, all iterations
+  uint32_t ordinal;                // of the task among this worker's, all iterations
   uint64_t iteration;
   uint32_t graph;  // of that iteration
   // With MGL_HAS_EXPERTS (loader_experts.cuh), of this iteration:
@@ -404,10 +405,10 @@ static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine
   return load;
 }
 
-// This worker's list of one graph. False: give up.
-static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cuda_graph *graph) {
+// Steps [first, last) of one graph. False: give up.
+static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cuda_graph *graph,
+                                                     uint32_t first, uint32_t last) {
   uint32_t lane = threadIdx.x % 32;
-  uint32_t last = graph->step_start[blockIdx.x + 1];
   uint32_t batch = l->run->step_batch;
   l->most_short = graph->in_flight;
   l->most_long = graph->in_flight_long;
@@ -416,7 +417,7 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
     l->copy = MGL_LOADER_COPY_UNKNOWN;
     l->routed = 0;
   }
-  for (uint32_t first = graph->step_start[blockIdx.x]; first < last; first += batch) {
+  for (; first < last; first += batch) {
     uint32_t count = last - first < batch ? last - first : batch;
     mgl_load mine = {};
     if (lane < count) {
@@ -456,6 +457,28 @@ static __device__ __forceinline__ uint32_t mgl_await_announcement(mgl_loader *l,
   }
 }
 
+// The graph of the step that the controller has chosen next, and where it stands; 255: there will be
+// none.
+static __device__ __forceinline__ uint32_t mgl_await_told_step(mgl_loader *l, mgl_block *block,
+                                                               uint32_t *at) {
+  const mgl_slot *slot = &block->slots[l->ordinal % MGL_CUDA_SLOTS];
+  const uint32_t ordinal = (l->ordinal + 1) << MGL_MARK_GRAPH_BITS;
+  uint32_t graph = slot->told_mark ^ ordinal;
+  while (graph >= MGL_MAX_GRAPHS) {
+    if (block->stop != 0) {
+      return 255;
+    }
+    graph = slot->told_mark ^ ordinal;
+  }
+  __threadfence_block();
+  *at = slot->told_step;
+  block->heard = l->ordinal + 1;
+  if (MGL_TRACE) {
+    l->iteration = mgl_load_relaxed(&l->run->protocol.published) - 1;  // its steps are told
+  }
+  return graph;
+}
+
 static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_block *block,
                                                       uint8_t *pages) {
   mgl_loader l = {};
@@ -467,13 +490,25 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
   for (;; l.iteration++) {
     bool missed = false;
     uint32_t graph = 255;
+    uint32_t first = 0;
     if (threadIdx.x % 32 == 0) {
-      graph = mgl_await_announcement(&l, &missed);
+      graph = run->has_jit != 0 ? mgl_await_told_step(&l, block, &first)
+                                : mgl_await_announcement(&l, &missed);
     }
     graph = __shfl_sync(0xffffffffu, graph, 0);
+    first = __shfl_sync(0xffffffffu, first, 0);
     missed = __shfl_sync(0xffffffffu, missed, 0);
     l.graph = graph;
-    if (!missed && (graph == 255 || !mgl_load_list(&l, &run->graphs[graph]))) {
+    if (missed) {
+      continue;
+    }
+    if (graph == 255) {
+      break;
+    }
+    const mgl_cuda_graph *list = &run->graphs[graph];
+    first = run->has_jit != 0 ? first : list->step_start[blockIdx.x];
+    uint32_t last = run->has_jit != 0 ? first + 1 : list->step_start[blockIdx.x + 1];
+    if (!mgl_load_list(&l, list, first, last)) {
       break;
     }
   }

@@ -2,17 +2,17 @@
  *
  * What it has: event counters that are never reset, tickets for JIT tasks, which are not reset
  * either, AOT and JIT tasks merged in linear order, the board with one live iteration and how it is
- * read, the scheduler's bounded queue with sequence numbers, END_OF_TASK_GRAPH, termination, and the
- * sleep and wake handshake step by step. What it leaves out: weak memory, empty tasks, several
+ * read, the scheduler's bounded queue with sequence numbers, END_OF_TASK_GRAPH, termination, and
+ * the sleep and wake handshake step by step. What it leaves out: weak memory, empty tasks, several
  * graphs; for those see tests/unit/device.
  *
  * Bounds: 2 workers; one task graph; ITERATIONS runs of it.
  *   task 0            AOT on worker 0, ready              triggers the event
  *   tasks 1 .. JITS   JIT, wait for the event             trigger the end
  *   task JITS + 1     AOT on worker 1, waits for event    triggers the end
- * Default: one dedicated scheduler begins iterations. With -DEMBEDDED: whoever makes the last trigger
- * does. With -DLOST_TICKET a worker forgets the ticket that it has at the end of an iteration, which
- * is a fault that must be found.
+ * Default: one dedicated scheduler begins iterations. With -DEMBEDDED: whoever makes the last
+ * trigger does. With -DLOST_TICKET a worker forgets the ticket that it has at the end of an
+ * iteration, which is a fault that must be found.
  *
  * Checked by tools/check_protocol_model.sh: assertions and invalid end states (a lost wakeup or a
  * deadlock is one); and under weak fairness, that every published iteration ends and all leave.
@@ -181,8 +181,8 @@ inline read_board() {
   seen = 0
 }
 
-/* The worker's next task in linear order. Worker 0's AOT task comes before all JIT tasks, worker 1's
- * behind them. */
+/* The worker's next task in linear order. Worker 0's AOT task comes before all JIT tasks, worker
+ * 1's behind them. */
 inline choose() {
   below = ((has_aot && me == 0) -> 0 : JITS);
   if

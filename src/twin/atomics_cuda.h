@@ -133,6 +133,12 @@ MGL_SHARED_FN void mgl_fence_system(void) {
   __threadfence_system();
 }
 
+// What this thread wrote before is seen by its block before what it writes after; on the other
+// side, between what it reads.
+MGL_SHARED_FN void mgl_fence_block(void) {
+  __threadfence_block();
+}
+
 MGL_SHARED_FN void mgl_fence_seq_cst(void) {
   asm volatile("fence.sc.gpu;" ::: "memory");
 }

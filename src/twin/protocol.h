@@ -9,7 +9,7 @@
 //
 // AOT and JIT. An AOT task stands in the list of its worker. JIT tasks stand in one list for all,
 // in linear order, and a worker takes the next one of them by a ticket: one addition to a counter,
-// whoever it is and however many there are. So tasks are dealt to whoever has time, and nobody deals
+// whoever it is and however many there are. So tasks go to whoever has time, and nobody deals
 // them. A worker's next task is the one of its ticket or the head of its AOT list, whichever comes
 // first in linear order; it takes a ticket when the JIT task that nobody has yet comes before the
 // head of its list. Then it waits for the task's event, as for that of an AOT task.
@@ -40,9 +40,9 @@
 // Liveness. Every worker's tasks ascend in the linear (topological) order: its list does, tickets
 // do, and it merges them in that order. So the outstanding task with the lowest index can always
 // run. All tasks before it have ended, and with them what its event waits for. An AOT task is the
-// next one of its worker: what comes before it is done. A JIT task that was taken is the next one of
-// whoever took it, likewise. And a JIT task that nobody has taken is the next ticket: no worker has
-// one behind it or has chosen an AOT task behind it, so whoever asks next takes it.
+// next one of its worker: what comes before it is done. A JIT task that was taken is the next one
+// of whoever took it, likewise. And a JIT task that nobody has taken is the next ticket: no worker
+// has one behind it or has chosen an AOT task behind it, so whoever asks next takes it.
 //
 // Ranks. Several processes may run the same task graphs, iteration by iteration, each on its part
 // of a model. A REMOTE event counts the triggers of all ranks: each of them has a counter of its

@@ -309,7 +309,7 @@ static void while_weights_stream(gpu_bench *bench) {
   }
 }
 
-// --- uneven ----------------------------------------------------------------------------------------
+// --- uneven --------------------------------------------------------------------------------------
 
 // Whether the n-th task of an op is a long one: one of UNEVEN_LONG, here and there.
 static bool is_long(uint32_t n) {

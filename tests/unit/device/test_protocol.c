@@ -230,8 +230,8 @@ static void tasks_of_a_massive_event_are_dealt_to_who_asks(void **state) {
   assert_int_equal(step(&r, 0), -2);
 }
 
-// Whoever takes a ticket behind the last one of an iteration has the first one of the next iteration
-// with JIT tasks, whatever runs in between.
+// Whoever takes a ticket behind the last one of an iteration has the first one of the next
+// iteration with JIT tasks, whatever runs in between.
 static void tickets_are_kept_for_later_iterations(void **state) {
   (void)state;
   static const small_task tasks[] = {{'j', R, 0, 0}, {'j', 0, END, 0}, {0}};

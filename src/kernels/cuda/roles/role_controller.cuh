@@ -1,8 +1,8 @@
 // The controller warp: polls the protocol, hands tasks to the consumers, lets them go when their
 // event is activated, and watches for a run that does not get on.
 //
-// A worker's tasks ascend in linear order, those of its list and those for which it takes tickets. So
-// the next one is known while one runs, and is handed over before its event is activated: the
+// A worker's tasks ascend in linear order, those of its list and those for which it takes tickets.
+// So the next one is known while one runs, and is handed over before its event is activated: the
 // consumers prepare what does not depend on others, and the loader asks for its weights. (A ticket
 // is taken no earlier, so that what is left goes to whoever has time.)
 //
@@ -162,8 +162,8 @@ static __device__ __forceinline__ void mgl_begin_list(mgl_controller *c) {
 
 enum : uint32_t { MGL_NO_STEP = UINT32_MAX };
 
-// All lanes: where the next step stands in the graph's steps, as mgl_next_task chooses it; MGL_NO_STEP:
-// there is none left in this iteration.
+// All lanes: where the next step stands in the graph's steps, as mgl_next_task chooses it;
+// MGL_NO_STEP: there is none left in this iteration.
 static __device__ __forceinline__ uint32_t mgl_next_step(mgl_controller *c) {
   const bool has_aot = c->at < c->end;
   const uint32_t lane = threadIdx.x % 32;
@@ -279,7 +279,7 @@ static __device__ __forceinline__ void mgl_tell_loader(mgl_controller *c, uint32
     while (c->announced - block->heard >= MGL_CUDA_SLOTS) {  // it has only to look
     }
     block->slots[c->slot].told_step = at;
-    __threadfence_block();
+    mgl_fence_block();
     block->slots[c->slot].told_mark = (c->announced + 1) << MGL_MARK_GRAPH_BITS | c->info.graph;
   }
 }

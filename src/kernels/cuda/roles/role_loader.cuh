@@ -457,8 +457,8 @@ static __device__ __forceinline__ uint32_t mgl_await_announcement(mgl_loader *l,
   }
 }
 
-// The graph of the step that the controller has chosen next, and where it stands; 255: there will be
-// none.
+// The graph of the step that the controller has chosen next, and where it stands; 255: there will
+// be none.
 static __device__ __forceinline__ uint32_t mgl_await_told_step(mgl_loader *l, mgl_block *block,
                                                                uint32_t *at) {
   const mgl_slot *slot = &block->slots[l->ordinal % MGL_CUDA_SLOTS];
@@ -470,7 +470,7 @@ static __device__ __forceinline__ uint32_t mgl_await_told_step(mgl_loader *l, mg
     }
     graph = slot->told_mark ^ ordinal;
   }
-  __threadfence_block();
+  mgl_fence_block();
   *at = slot->told_step;
   block->heard = l->ordinal + 1;
   if (MGL_TRACE) {

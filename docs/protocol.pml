@@ -186,13 +186,14 @@ inline read_board() {
 inline choose() {
   below = ((has_aot && me == 0) -> 0 : JITS);
   if
-  :: ticket == 0 ->
+  :: ticket == 0 && has_aot ->
      seen = tickets;
      if
      :: seen - first < below -> atomic { tickets++; ticket = tickets }
      :: else
      fi;
      seen = 0
+  :: ticket == 0 && !has_aot -> atomic { tickets++; ticket = tickets }
   :: else
   fi;
   d_step {

@@ -356,7 +356,7 @@ typedef struct mgl_cuda_run {
   uint32_t page_count;        // smem pages of each worker
   uint32_t prefetch;          // 1: the loader runs ahead of tasks; 0: it waits until one is let go
   uint32_t step_batch;        // descriptors fetched at once, 1 to 32
-  uint32_t has_jit;           // 1: some task of some graph is JIT
+  uint32_t tells_loader;      // 1: some JIT task of some graph streams weights
   uint32_t scheduler_warps;   // 1: scheduler s is a warp of block s; 0: it is block workers + s
   uint32_t most_iterations;   // the launch ends after so many
   uint32_t iteration_tokens;  // most tokens of an iteration here; the planner's may have more

@@ -500,14 +500,15 @@ MGL_SHARED_FN bool mgl_enter_iteration(mgl_protocol *p, mgl_worker_state *worker
 }
 
 // Takes a ticket for a worker that has none, if the JIT task that nobody has yet is one of the
-// first `below` of the iteration. Returns the number in this iteration of the worker's JIT task;
-// `below` or more: nothing that is one of those.
+// first `below` of the iteration; without a look at that where the worker has no AOT task that a
+// later ticket could keep waiting. Returns the number in this iteration of the worker's JIT task;
+// `below` or more: it has none of those.
 MGL_SHARED_FN uint64_t mgl_take_ticket(mgl_protocol *p, const mgl_iteration_info *info,
-                                       uint64_t below, uint64_t *ticket) {
+                                       uint64_t below, bool has_aot, uint64_t *ticket) {
   // Relaxed, here and where it is taken: a ticket only says whose task it is; what the task reads
   // is ordered by its event. Since all of the iterations before have ended, at least their tickets
   // are seen.
-  if (*ticket == 0 && mgl_load_relaxed(&p->tickets) - info->jit_before < below) {
+  if (*ticket == 0 && (!has_aot || mgl_load_relaxed(&p->tickets) - info->jit_before < below)) {
     *ticket = mgl_add_relaxed(&p->tickets, 1) + 1;
   }
   return *ticket == 0 ? below : *ticket - 1 - info->jit_before;
@@ -536,7 +537,7 @@ MGL_SHARED_FN uint32_t mgl_next_task(mgl_protocol *p, mgl_worker_state *worker) 
   const uint32_t aot = has_aot ? view->aot_tasks[worker->aot_at] : MGL_NO_EVENT;
   if (view->jit_count > 0) {
     const uint32_t below = has_aot ? mgl_jit_below(view, aot) : view->jit_count;
-    const uint64_t number = mgl_take_ticket(p, &worker->info, below, &worker->ticket);
+    const uint64_t number = mgl_take_ticket(p, &worker->info, below, has_aot, &worker->ticket);
     if (number < below) {
       worker->ticket = 0;
       return view->jit_tasks[number];

@@ -311,14 +311,25 @@ static void while_weights_stream(gpu_bench *bench) {
 
 // --- uneven --------------------------------------------------------------------------------------
 
-// Whether the n-th task of an op is a long one: one of UNEVEN_LONG, here and there.
-static bool is_long(uint32_t n) {
-  return (n * UINT32_C(2654435761) >> 16) % UNEVEN_LONG == 0;
+// The long tasks of a gate_up, by number in the op: all that one of UNEVEN_LONG workers has, where
+// they are AOT, as attention's tasks of a sequence with a long context.
+static void choose_long(const mgl_cuda_program *p, bool out[UNEVEN_TASKS]) {
+  const mgl_task_graph *graph = p->graphs[0];
+  uint32_t op = MGL_NO_OP;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    const mgl_task *task = &graph->tasks[i];
+    if (task->type == MGL_OP_GATE_UP && (op == MGL_NO_OP || op == task->op) && n < UNEVEN_TASKS) {
+      op = task->op;
+      out[n++] = task->worker % UNEVEN_LONG == 0;
+    }
+  }
 }
 
 // Makes gate_up uneven: its long tasks stream as many row blocks as UNEVEN_LONG others. Returns the
 // longest share of a worker and the mean, in row blocks, where the tasks are AOT.
-static void make_uneven(mgl_cuda_program *p, uint32_t *longest, double *mean) {
+static void make_uneven(mgl_cuda_program *p, const bool is_long[UNEVEN_TASKS], uint32_t *longest,
+                        double *mean) {
   const mgl_task_graph *graph = p->graphs[0];
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cu_ptr at = p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + p->layout.graphs[0].steps;
@@ -340,7 +351,8 @@ static void make_uneven(mgl_cuda_program *p, uint32_t *longest, double *mean) {
   }
   for (uint32_t i = 0; i < count; i++) {
     const mgl_task *task = &graph->tasks[steps[i].task];
-    if (task->type == MGL_OP_GATE_UP && is_long(steps[i].task - first[task->op])) {
+    const uint32_t n = steps[i].task - first[task->op];
+    if (task->type == MGL_OP_GATE_UP && n < UNEVEN_TASKS && is_long[n]) {
       const uint32_t most = UNEVEN_TASKS - UNEVEN_LONG;
       steps[i].begin = steps[i].begin < most ? steps[i].begin : most;
       steps[i].end = steps[i].begin + UNEVEN_LONG;
@@ -368,11 +380,13 @@ static void uneven(gpu_bench *bench) {
   printf(
       "\n## An uneven op\n\n%d workers, four tasks of each linear for each. us a layer, in which "
       "all "
-      "pages are streamed; uneven: one of %d tasks of gate_up, here and there, streams %d times as "
+      "pages are streamed; uneven: one of %d tasks of gate_up, all of some workers where they are "
+      "AOT, streams %d times as "
       "much.\n\n| launch | even | uneven | longest share of a worker, in row blocks | mean |\n"
       "|---|---|---|---|---|\n",
       UNEVEN_WORKERS, UNEVEN_LONG, UNEVEN_LONG);
   double us[2][2];
+  bool long_tasks[UNEVEN_TASKS] = {false};
   for (uint32_t i = 0; i < 2; i++) {
     const cut c = {.one_attend = true, .jit_linears = true, .workers = UNEVEN_WORKERS};
     const mgl_cuda_launch_options launch = {0};
@@ -381,8 +395,11 @@ static void uneven(gpu_bench *bench) {
     uint32_t longest = 0;
     pair p = make_pair(bench, &ways[i], &c);
     us[i][0] = layer_us(&p, ALL_PAGES, &launch, &bytes);
-    make_uneven(p.shallow, &longest, &mean);
-    make_uneven(p.deep, &longest, &mean);
+    if (i == 0) {
+      choose_long(p.deep, long_tasks);
+    }
+    make_uneven(p.shallow, long_tasks, &longest, &mean);
+    make_uneven(p.deep, long_tasks, &longest, &mean);
     us[i][1] =
         (iteration_us(p.deep, &launch) - iteration_us(p.shallow, &launch)) / (DEEP - SHALLOW);
     printf("| %s | %.2f | %.2f | %u | %.1f |\n", ways[i].name, us[i][0], us[i][1],

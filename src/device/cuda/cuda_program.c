@@ -72,6 +72,17 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
 
 // --- task graphs ---------------------------------------------------------------------------------
 
+// Whether weights are streamed for a JIT task.
+static bool streams_jit(const mgl_task_graph *graph) {
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    const mgl_task *task = &graph->tasks[i];
+    if ((task->flags & MGL_TASK_JIT) != 0 && mgl_op_kind_is_linear(task->type)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 static mgl_status check_graph(const mgl_cuda_program *p, const mgl_task_graph *graph,
                               mgl_error *err) {
   MGL_TRY(mgl_protocol_check(graph, err));
@@ -127,6 +138,7 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
       return status;
     }
     p->has_jit = p->has_jit || mgl_protocol_jit_tasks(p->graphs[i], NULL) > 0;
+    p->streams_jit = p->streams_jit || streams_jit(p->graphs[i]);
   }
   if (p->has_jit && (p->packings >> 1 != 0 || p->model.experts.count != 0)) {
     return mgl_error_set(

@@ -157,7 +157,7 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   run->op_count = (uint32_t)p->program->op_count;
   run->iterations_past = p->iterations_past;
   run->page_count = p->smem_pages;
-  run->has_jit = p->has_jit ? 1 : 0;
+  run->tells_loader = p->streams_jit ? 1 : 0;
   run->scheduler_warps = p->build.scheduler_warps ? 1 : 0;
   run->most_iterations = start->most_iterations;
   bool wide = p->wide.tokens > 0 && !start->launch->full;

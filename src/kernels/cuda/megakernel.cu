@@ -196,7 +196,7 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
   block->activated = 0;
   block->arrived = 0;
   for (uint32_t i = 0; i < MGL_CUDA_SLOTS; i++) {
-    block->slots[i].told_mark = 0;
+    block->slots[i].told = 0;
   }
   block->heard = 0;
   block->stop = 0;

@@ -26,7 +26,6 @@
 enum {
   MGL_CARRIES = !MGL_KERNEL_PER_OP,  // activations may carry their readiness
   MGL_BARRIER_CONSUMERS = 1,         // among consumers
-  MGL_MARK_GRAPH_BITS = 4,           // of mgl_slot.told_mark
   MGL_CUDA_SLOTS = 2,  // tasks that the controller has handed over and that are not stored
   MGL_MBARRIER_TRIES = 1 << 24,  // many seconds
 };
@@ -62,11 +61,11 @@ struct __align__(16) mgl_slot {
   uint32_t trigger_event;
   mgl_word *trigger;  // its counter, where only workers that poll it wait; NULL: more is to be done
   uint16_t graph;
-  uint16_t mute;     // 1: an injected fault: what it computes is not written
-  uint32_t ordinal;  // tasks of this block that were let go, with this one
-  // Where there are JIT tasks, for the loader, before all else is filled in: the step, and the low
-  // bits of `ordinal` << 4 | graph.
-  volatile uint32_t told_step, told_mark;
+  uint16_t mute;  // 1: an injected fault: what it computes is not written
+  uint32_t
+      ordinal;  // tasks of this block that the loader knows and that were let go, with this one
+  volatile uint32_t
+      told;          // for the loader, where it is told: `ordinal`, once op and tile are there
   uint64_t copy_at;  // of this run's copy of activations, in bytes from the first
   uint64_t open_at;  // of the other copy
   uint64_t iteration, run;
@@ -88,9 +87,9 @@ struct mgl_block {
   uint64_t stored[MGL_CUDA_SLOTS];     // by the storer: the slot may be filled again
   uint64_t page_full[MGL_CUDA_MAX_PAGES];
   uint64_t page_free[MGL_CUDA_MAX_PAGES];
-  volatile uint32_t activated;  // tasks of this block that were let go: they take their pages
+  volatile uint32_t activated;  // tasks that the loader knows and that were let go: they take pages
   volatile uint32_t arrived;    // and that have inputs: the loader's bound reads it
-  volatile uint32_t heard;      // steps that the loader has been told of and has begun
+  volatile uint32_t heard;      // tasks that the loader was told of, and has read what it was told
   uint32_t page_count;
   uint32_t debug;  // 1: delays or an injected fault; so that others need not look into memory
   volatile uint32_t stop;  // the run is over or has failed: whoever waits gives up

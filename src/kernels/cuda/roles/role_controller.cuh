@@ -42,13 +42,17 @@ struct mgl_controller {
   uint32_t at, end;   // steps of this worker's list in that iteration
   uint32_t batch_at;  // lane i holds step batch_at + i
   uint32_t batch_end;
-  mgl_cuda_step mine;     // this lane's
-  uint32_t mine_below;    // and how many JIT tasks come before it
-  uint32_t jit_count;     // of the graph
-  uint64_t ticket;        // as in mgl_worker_state; lane 0's
-  uint32_t slot, parity;  // the next slot to fill, and the phase of its mbarriers
-  uint32_t announced;     // tasks handed over
-  uint32_t activated;     // and let go; lane 0's
+  mgl_cuda_step mine;          // this lane's
+  uint32_t mine_below;         // and how many JIT tasks come before it
+  uint32_t jit_count;          // of the graph
+  uint32_t jit_first;          // where JIT tasks begin in its steps
+  const mgl_cuda_step *steps;  // its steps
+  uint32_t latest_op;          // of the task in the other slot; UINT32_MAX: none of this iteration
+  bool tells;                  // the loader is told of tasks (run->tells_loader)
+  uint64_t ticket;             // as in mgl_worker_state; lane 0's
+  uint32_t slot, parity;       // the next slot to fill, and the phase of its mbarriers
+  uint32_t announced;          // tasks handed over that the loader knows
+  uint32_t activated;          // and let go; lane 0's
   mgl_watch watch;
 };
 
@@ -158,6 +162,9 @@ static __device__ __forceinline__ void mgl_begin_list(mgl_controller *c) {
   c->batch_at = c->at;
   c->batch_end = c->at;
   c->jit_count = graph->jit_count;
+  c->steps = graph->steps;
+  c->jit_first = graph->step_start[c->run->protocol.worker_count];
+  c->latest_op = UINT32_MAX;
 }
 
 enum : uint32_t { MGL_NO_STEP = UINT32_MAX };
@@ -168,14 +175,13 @@ static __device__ __forceinline__ uint32_t mgl_next_step(mgl_controller *c) {
   const bool has_aot = c->at < c->end;
   const uint32_t lane = threadIdx.x % 32;
   if (has_aot && c->at >= c->batch_end) {
-    const mgl_cuda_graph *graph = &c->run->graphs[c->info.graph];
     uint32_t left = c->end - c->at;
     uint32_t count = left < c->run->step_batch ? left : c->run->step_batch;
     c->batch_at = c->at;
     c->batch_end = c->at + count;
     if (lane < count) {
-      c->mine = graph->steps[c->at + lane];
-      c->mine_below = c->jit_count > 0 ? graph->jit_below[c->at + lane] : 0;
+      c->mine = c->steps[c->at + lane];
+      c->mine_below = c->jit_count > 0 ? c->run->graphs[c->info.graph].jit_below[c->at + lane] : 0;
     }
   }
   if (c->jit_count > 0) {
@@ -185,7 +191,7 @@ static __device__ __forceinline__ uint32_t mgl_next_step(mgl_controller *c) {
     }
     uint32_t number = below;
     if (lane == 0) {
-      uint64_t mine = mgl_take_ticket(&c->run->protocol, &c->info, below, &c->ticket);
+      uint64_t mine = mgl_take_ticket(&c->run->protocol, &c->info, below, has_aot, &c->ticket);
       if (mine < below) {
         number = (uint32_t)mine;
         c->ticket = 0;
@@ -193,7 +199,7 @@ static __device__ __forceinline__ uint32_t mgl_next_step(mgl_controller *c) {
     }
     number = __shfl_sync(0xffffffffu, number, 0);
     if (number < below) {
-      return c->run->graphs[c->info.graph].step_start[c->run->protocol.worker_count] + number;
+      return c->jit_first + number;
     }
   }
   return has_aot ? c->at++ : MGL_NO_STEP;
@@ -202,7 +208,7 @@ static __device__ __forceinline__ uint32_t mgl_next_step(mgl_controller *c) {
 // All lanes: the step at a place that mgl_next_step has found last.
 static __device__ __forceinline__ mgl_cuda_step mgl_step_at(mgl_controller *c, uint32_t at) {
   if (at + 1 != c->at) {  // a JIT task: places of lists are below those of JIT tasks
-    return c->run->graphs[c->info.graph].steps[at];
+    return c->steps[at];
   }
   uint32_t lane = at - c->batch_at;
   mgl_cuda_step step;
@@ -271,33 +277,27 @@ static __device__ __forceinline__ bool mgl_await_slot(mgl_controller *c) {
   return true;
 }
 
-// All lanes: tells the loader, which cannot know which JIT tasks come to this worker, which step is
-// the next one.
-static __device__ __forceinline__ void mgl_tell_loader(mgl_controller *c, uint32_t at) {
-  mgl_block *block = c->block;
-  if (threadIdx.x % 32 == 0) {
-    while (c->announced - block->heard >= MGL_CUDA_SLOTS) {  // it has only to look
-    }
-    block->slots[c->slot].told_step = at;
-    mgl_fence_block();
-    block->slots[c->slot].told_mark = (c->announced + 1) << MGL_MARK_GRAPH_BITS | c->info.graph;
-  }
-}
-
-// All lanes: fills the slot and announces it. False: the run has failed.
+// All lanes: fills the slot and announces it. known: the loader knows of it, or is told. False: the
+// run has failed.
 static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
                                                     const mgl_iteration_info *info,
-                                                    const mgl_cuda_step *step) {
+                                                    const mgl_cuda_step *step, bool known) {
   mgl_block *block = c->block;
   mgl_slot *slot = &block->slots[c->slot];
   uint32_t lane = threadIdx.x % 32;
   if (!mgl_await_slot(c)) {
     return false;
   }
-  const mgl_cuda_op *op = &c->run->graphs[info->graph].ops[step->op];
+  while (c->tells && c->announced - block->heard >= MGL_CUDA_SLOTS) {  // it has only to look
+  }
+  const mgl_cuda_op *op = &block->slots[c->slot ^ 1].op;  // often of the same op
+  if (step->op != c->latest_op) {
+    op = &c->run->graphs[info->graph].ops[step->op];
+  }
+  c->latest_op = step->op;
   static_assert(sizeof(mgl_cuda_op) % 16 == 0 && sizeof(mgl_cuda_op) <= 512, "a copy by one warp");
   if (lane < sizeof(mgl_cuda_op) / 16) {
-    ((uint4 *)&slot->op)[lane] = __ldg((const uint4 *)op + lane);
+    ((uint4 *)&slot->op)[lane] = ((const uint4 *)op)[lane];
   }
   if (lane == 31) {
     slot->begin = step->begin;
@@ -310,20 +310,24 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     slot->trigger =
         polled ? &c->run->protocol.graphs[info->graph].counters[step->trigger_event] : nullptr;
     slot->graph = info->graph;
-    slot->ordinal = c->announced + 1;
+    slot->ordinal = c->announced + (known ? 1 : 0);
     slot->mute = 0;
     if (block->debug != 0) {
       slot->mute = mgl_is_injected(c->run, MGL_INJECT_LOSE, info->iteration, step->task) ? 1 : 0;
     }
-    uint64_t copy_bytes = __ldg((const unsigned long long *)&op->copy_bytes);
+    uint64_t copy_bytes = op->copy_bytes;
     slot->copy_at = info->run % 2 != 0 ? 0 : copy_bytes;
     slot->open_at = copy_bytes - slot->copy_at;
     slot->iteration = info->iteration;
     slot->run = info->run;
     slot->plan = &c->run->plans[info->iteration & 1];
   }
-  c->announced++;
+  c->announced += known ? 1 : 0;
   __syncwarp();
+  if (c->tells && lane == 0) {
+    mgl_fence_block();
+    slot->told = c->announced;
+  }
   if (slot->op.kind == MGL_OP_ATTEND) {
     uint64_t iteration = c->run->iterations_past + info->iteration;
     mgl_find_first_item(c->run, slot, c->run->graphs[info->graph].attention_strides,
@@ -349,13 +353,15 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
 // Lane 0: the task in the slot may run. What others wait for comes first.
 // (Where it waits for words of activations, its consumers go on asking for them.)
 static __device__ __forceinline__ void mgl_let_go(mgl_controller *c, const mgl_iteration_info *info,
-                                                  const mgl_cuda_step *step) {
+                                                  const mgl_cuda_step *step, bool known) {
   if (c->block->debug != 0) {
     mgl_delay(c->run, info->iteration, step->task, 1);
   }
   mgl_mbarrier_arrive(&c->block->go[c->slot]);
-  c->activated++;
-  c->block->activated = c->activated;
+  if (known) {
+    c->activated++;
+    c->block->activated = c->activated;
+  }
   c->watch.since_ns = 0;
   c->watch.polls = 0;
 }
@@ -368,10 +374,8 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c, uint32_t 
     counter = &c->run->protocol.graphs[c->info.graph].counters[step.wait_event];
   }
   uint64_t target = step.wait_count * c->info.run;
-  if (c->run->has_jit != 0) {
-    mgl_tell_loader(c, at);
-  }
-  if (!mgl_announce(c, &c->info, &step)) {
+  const bool known = c->tells || at + 1 == c->at;  // else it is JIT, and not a linear's
+  if (!mgl_announce(c, &c->info, &step, known)) {
     return false;
   }
   if (MGL_TRACE && threadIdx.x % 32 == 0) {
@@ -388,7 +392,7 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c, uint32_t 
     return false;
   }
   if (threadIdx.x % 32 == 0) {
-    mgl_let_go(c, &c->info, &step);
+    mgl_let_go(c, &c->info, &step, known);
   }
   mgl_next_slot(c);
   return true;
@@ -483,6 +487,7 @@ static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl
   mgl_controller c = {};
   c.run = run;
   c.block = block;
+  c.tells = run->tells_loader != 0;
   if (threadIdx.x % 32 == 0 && blockIdx.x == 0 && run->protocol.scheduler_count == 0) {
     mgl_begin_run(&run->protocol);
   }

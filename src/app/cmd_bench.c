@@ -579,8 +579,9 @@ static const mgl_option options[] = {
      .value_name = "WHEN",
      .type = MGL_OPTION_CHOICE,
      .choices = launch_choice,
-     .help = "of mode mega: place all tasks ahead of time (aot), or queue them when they are ready "
-             "(jit); auto: the compiler decides [auto]"},
+     .help =
+         "of mode mega: place all tasks ahead of time (aot), or let workers take them as they go "
+         "(jit); auto: the compiler decides [auto]"},
     {.name = "routing",
      .value_name = "HOW",
      .type = MGL_OPTION_CHOICE,

@@ -265,6 +265,11 @@ typedef struct mgl_iteration_info {
 
 enum { MGL_INFO_HAS_JIT = 1 << 15 };
 
+// The graph that mgl_protocol.info names.
+MGL_SHARED_FN uint32_t mgl_info_graph(uint64_t info) {
+  return (uint32_t)(info >> 1) & 0x3fff;
+}
+
 // Reads the live iteration. False before the first one and while the next is being published (its
 // publisher notifies).
 MGL_SHARED_FN bool mgl_read_iteration(const mgl_protocol *p, mgl_iteration_info *out) {
@@ -285,7 +290,7 @@ MGL_SHARED_FN bool mgl_read_iteration(const mgl_protocol *p, mgl_iteration_info 
   out->iteration = published - 1;
   out->run = info >> 16;
   out->jit_before = jit_before;
-  out->graph = (uint32_t)(info >> 1) & 0x3fff;
+  out->graph = mgl_info_graph(info);
   out->stop = (info & 1) != 0;
   return true;
 }

@@ -290,14 +290,14 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
   }
   while (c->tells && c->announced - block->heard >= MGL_CUDA_SLOTS) {  // it has only to look
   }
-  const mgl_cuda_op *op = &block->slots[c->slot ^ 1].op;  // often of the same op
-  if (step->op != c->latest_op) {
-    op = &c->run->graphs[info->graph].ops[step->op];
-  }
+  const mgl_cuda_op *op = &c->run->graphs[info->graph].ops[step->op];
+  const mgl_cuda_op *latest = &block->slots[c->slot ^ 1].op;
+  const bool same = step->op == c->latest_op;  // as of one with several tasks for each worker
   c->latest_op = step->op;
   static_assert(sizeof(mgl_cuda_op) % 16 == 0 && sizeof(mgl_cuda_op) <= 512, "a copy by one warp");
   if (lane < sizeof(mgl_cuda_op) / 16) {
-    ((uint4 *)&slot->op)[lane] = ((const uint4 *)op)[lane];
+    ((uint4 *)&slot->op)[lane] =
+        same ? ((const uint4 *)latest)[lane] : __ldg((const uint4 *)op + lane);
   }
   if (lane == 31) {
     slot->begin = step->begin;
@@ -315,7 +315,8 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     if (block->debug != 0) {
       slot->mute = mgl_is_injected(c->run, MGL_INJECT_LOSE, info->iteration, step->task) ? 1 : 0;
     }
-    uint64_t copy_bytes = op->copy_bytes;
+    uint64_t copy_bytes =
+        same ? latest->copy_bytes : __ldg((const unsigned long long *)&op->copy_bytes);
     slot->copy_at = info->run % 2 != 0 ? 0 : copy_bytes;
     slot->open_at = copy_bytes - slot->copy_at;
     slot->iteration = info->iteration;

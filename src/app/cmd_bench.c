@@ -579,8 +579,9 @@ static const mgl_option options[] = {
      .value_name = "WHEN",
      .type = MGL_OPTION_CHOICE,
      .choices = launch_choice,
-     .help = "of mode mega: place all tasks ahead of time (aot), or queue them when they are ready "
-             "(jit); auto: the compiler decides [auto]"},
+     .help =
+         "of mode mega: place all tasks ahead of time (aot), or let workers take them as they go "
+         "(jit); auto: the compiler decides [auto]"},
     {.name = "routing",
      .value_name = "HOW",
      .type = MGL_OPTION_CHOICE,
@@ -593,8 +594,8 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 0,
      .u64_max = 64,
-     .help = "of mode mega: threads, or blocks of a GPU, that only schedule; 0: whoever activates "
-             "an event does [0]"},
+     .help = "of mode mega: threads, or blocks of a GPU, that only begin iterations; 0: whoever "
+             "activates an iteration's end does [0]"},
     MGL_ROW_KV_DTYPE,
     {.name = "page-tokens",
      .value_name = "N",

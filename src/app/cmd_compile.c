@@ -672,7 +672,7 @@ static const mgl_option options[] = {
      .value_name = "OP=aot|jit",
      .type = MGL_OPTION_TEXT,
      .repeatable = true,
-     .help = "place the tasks of an op ahead of time or queue them when they are ready; without "
+     .help = "place the tasks of an op ahead of time or let workers take them; without "
              "OP=, of all ops [the compiler decides]"},
     {.name = "variant",
      .value_name = "OP=NAME",

@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "compile/tgraph.h"
 
-enum { MASSIVE_TASKS = 32 };  // with more JIT tasks than this, all schedulers share an event
+enum { MASSIVE_TASKS = 32 };  // with more JIT tasks than this an event is called massive
 
 static bool allocate(const mgl_tgraph *tg, mgl_task_graph *graph) {
   uint32_t all = tg->task_count + tg->empty_count;

@@ -5,12 +5,12 @@
 // Attention over several tokens takes a time that depends on data, and so does what follows it
 // until a global barrier: an event for which all tasks of that attention must be done. These ops
 // are candidates. A candidate becomes JIT where the imbalance that it is modelled to have, and that
-// a scheduler could even out, costs more than the two extra hops (worker to scheduler, scheduler to
-// worker). With at most one task a worker, which the default partition makes, nothing can be evened
-// out: the longest task takes as long wherever it runs. So default graphs are AOT throughout. A
-// finer partition of attention (--partition attend=x,y,1) may be labelled JIT; where that was
-// measured, it took as long as the same cut AOT, and both longer than the default (docs/log/021).
-// For a GPU nothing is labelled: a JIT task costs more there than could be won.
+// tickets could even out, costs more than two hops. With at most one task a worker, which the
+// default partition makes, nothing can be evened out: the longest task takes as long wherever it
+// runs. So default graphs are AOT throughout. A finer partition of attention (--partition
+// attend=x,y,1) may be labelled JIT; where that was measured, it took as long as the same cut AOT,
+// and both longer than the default (docs/log/021). For a GPU nothing is labelled: a graph with a
+// JIT task cannot carry words of activations there.
 //
 // Ops that read other ranks' parts are AOT always. Ops of experts are JIT where they ask for it.
 //
@@ -22,15 +22,15 @@
 #include "graph/balance.h"
 
 // The model's constants, in one place; they count for the CPU only. The hop is between the 1.15 us
-// of a dependency and the 1.6 us of a queue that MPK has on GPUs: 14 times what JIT costs a CPU
-// with workers that schedule themselves, and less than a dedicated scheduler's (docs/log/022),
-// so that what is labelled JIT has much to gain. Memory: a core's share is between 5 and 20 GB/s.
+// of a dependency and the 1.6 us of a queue that MPK has on GPUs, which is far more than a ticket
+// costs, so that what is labelled JIT has much to gain. Memory: a core's share is between 5 and 20
+// GB/s.
 static const double hop_ns = 1300;
 static const double extra_hops = 2;
 static const double ns_per_byte = 0.05;
 static const double default_imbalance = 4;  // longest over mean context of a batch
 
-// Nanoseconds that a scheduler is modelled to save over a static placement of this op.
+// Nanoseconds that tickets are modelled to save over a static placement of this op.
 static double modelled_gain_ns(const mgl_tgraph *tg, uint32_t op_idx) {
   uint32_t first = tg->op_first[op_idx];
   uint32_t tasks = tg->op_first[op_idx + 1] - first;

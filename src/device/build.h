@@ -87,7 +87,7 @@ typedef struct mgl_build {
   const struct mgl_compilation *compilation;  // NULL: the usual one, whatever mode runs
   const char *program;   // text that runs in place of the family's (graph/given_program.h); NULL
   bool look;             // parts of iterations will be run and looked at (engine/op_test.h)
-  uint32_t schedulers;   // dedicated; 0: whoever activates an event schedules its tasks
+  uint32_t schedulers;   // who only begin iterations; 0: whoever activates the end does
   bool scheduler_warps;  // on a GPU: they are warps of worker blocks, else blocks of their own
   bool events_only;      // on a GPU: tasks wait for counters of events, never for words of
                          // activations (twin/device_run.h)

@@ -16,7 +16,7 @@
 //
 // Each element of the result is computed by one task in one order of summation, so bits do not
 // depend on the balance. expert_down adds experts in order into each column, so its tasks are
-// columns always; dynamic ones are handed out by schedulers.
+// columns always; dynamic ones are taken by tickets.
 #ifndef MGL_GRAPH_BALANCE_H
 #define MGL_GRAPH_BALANCE_H
 

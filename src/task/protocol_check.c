@@ -209,3 +209,17 @@ mgl_status mgl_protocol_check(const mgl_task_graph *graph, mgl_error *err) {
   mgl_free(scratch);
   return status;
 }
+
+uint32_t mgl_protocol_jit_tasks(const mgl_task_graph *graph, uint32_t *out) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    if ((graph->tasks[i].flags & MGL_TASK_JIT) == 0) {
+      continue;
+    }
+    if (out != NULL) {
+      out[count] = i;
+    }
+    count++;
+  }
+  return count;
+}

@@ -20,4 +20,8 @@
 // MGL_ERR_LIMIT for the last one and for counts beyond ids, else MGL_ERR_FORMAT.
 mgl_status mgl_protocol_check(const mgl_task_graph *graph, mgl_error *err);
 
+// Returns the number of the graph's JIT tasks, and leaves them in out (NULL: just counts), in
+// linear order: the list of which workers take tickets.
+uint32_t mgl_protocol_jit_tasks(const mgl_task_graph *graph, uint32_t *out);
+
 #endif

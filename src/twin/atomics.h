@@ -48,6 +48,11 @@ MGL_SHARED_FN uint64_t mgl_add_acq_rel(mgl_word *word, uint64_t amount) {
   return atomic_fetch_add_explicit(&word->value, amount, memory_order_acq_rel);
 }
 
+// The same without an order: where only the number counts.
+MGL_SHARED_FN uint64_t mgl_add_relaxed(mgl_word *word, uint64_t amount) {
+  return atomic_fetch_add_explicit(&word->value, amount, memory_order_relaxed);
+}
+
 // Replaces `expected` by `desired`; returns whether it did.
 MGL_SHARED_FN bool mgl_cas_acq_rel(mgl_word *word, uint64_t expected, uint64_t desired) {
   return atomic_compare_exchange_strong_explicit(&word->value, &expected, desired,

@@ -63,6 +63,15 @@ MGL_SHARED_FN uint64_t mgl_add_acq_rel(mgl_word *word, uint64_t amount) {
   return before;
 }
 
+MGL_SHARED_FN uint64_t mgl_add_relaxed(mgl_word *word, uint64_t amount) {
+  unsigned long long before;
+  asm volatile("atom.relaxed.gpu.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(word), "l"((unsigned long long)amount)
+               : "memory");
+  return before;
+}
+
 // Adds, where nobody needs the value before: no answer has to come back.
 MGL_SHARED_FN void mgl_add_release(mgl_word *word, uint64_t amount) {
   asm volatile("red.release.gpu.add.u64 [%0], %1;" ::"l"(word), "l"((unsigned long long)amount)
@@ -122,6 +131,12 @@ MGL_SHARED_FN uint32_t mgl_count_up_acq_rel(mgl_count *count, uint32_t most) {
 // What this thread wrote before is seen by the host before what it writes after.
 MGL_SHARED_FN void mgl_fence_system(void) {
   __threadfence_system();
+}
+
+// What this thread wrote before is seen by its block before what it writes after; on the other
+// side, between what it reads.
+MGL_SHARED_FN void mgl_fence_block(void) {
+  __threadfence_block();
 }
 
 MGL_SHARED_FN void mgl_fence_seq_cst(void) {

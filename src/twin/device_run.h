@@ -128,7 +128,7 @@ typedef struct mgl_cuda_op {
   uint16_t *v_cache;  // attend: bf16 [pages, HKV, HD, P]
 } mgl_cuda_op;
 
-// An AOT task as its worker's warps see it. Linears: begin and end are row blocks.
+// A task as its worker's warps see it. Linears: begin and end are row blocks.
 typedef struct mgl_cuda_step {
   uint32_t task;  // index in the task graph
   uint32_t op;
@@ -140,10 +140,12 @@ typedef struct mgl_cuda_step {
 } mgl_cuda_step;
 
 typedef struct mgl_cuda_graph {
-  const mgl_cuda_step *steps;  // every worker's list, one after the other
+  const mgl_cuda_step *steps;  // every worker's list, one after the other, then the JIT tasks
   const uint32_t *step_start;  // [workers + 1]
   const mgl_cuda_op *ops;      // [op_count]
-  uint32_t tokens;             // most tokens of an iteration
+  const uint32_t *jit_below;   // [step_start[workers]] JIT tasks that come before a step, if any do
+  uint32_t jit_count;
+  uint32_t tokens;  // most tokens of an iteration
   uint32_t attention_strides;
   uint32_t in_flight;        // pages on their way, at most, for tasks that may run
   uint32_t in_flight_long;   // and that have MGL_CUDA_LONG_PAGES pages and more
@@ -354,7 +356,7 @@ typedef struct mgl_cuda_run {
   uint32_t page_count;        // smem pages of each worker
   uint32_t prefetch;          // 1: the loader runs ahead of tasks; 0: it waits until one is let go
   uint32_t step_batch;        // descriptors fetched at once, 1 to 32
-  uint32_t has_jit;           // 1: some task of some graph is JIT
+  uint32_t tells_loader;      // 1: some JIT task of some graph streams weights
   uint32_t scheduler_warps;   // 1: scheduler s is a warp of block s; 0: it is block workers + s
   uint32_t most_iterations;   // the launch ends after so many
   uint32_t iteration_tokens;  // most tokens of an iteration here; the planner's may have more

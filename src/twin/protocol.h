@@ -2,10 +2,21 @@
 // threads and GPU warps; everything shared goes through twin/atomics.h.
 //
 // Nothing here blocks. A worker polls for its next task, runs it, and finishes it; a scheduler
-// polls for an activated event and queues its JIT tasks. What to do when a poll finds nothing
+// polls for the end of an iteration and begins the next one. What to do when a poll finds nothing
 // (pause, sleep, look for a fault) is the target's business. So the same functions are driven by
 // threads, by warps, and by the test that tries all interleavings. Whoever stores something that
 // another may sleep for calls mgl_notify afterwards.
+//
+// AOT and JIT. An AOT task stands in the list of its worker. JIT tasks stand in one list for all,
+// in linear order, and a worker takes the next one of them by a ticket: one addition to a counter,
+// whoever it is and however many there are. So tasks go to whoever has time, and nobody deals
+// them. A worker's next task is the one of its ticket or the head of its AOT list, whichever comes
+// first in linear order; it takes a ticket when the JIT task that nobody has yet comes before the
+// head of its list. Then it waits for the task's event, as for that of an AOT task.
+//   Rejected: a scheduler that gives each ready task to an idle worker. Finding one took 2.3 us a
+//   task on a GPU, one task after the other (docs/log/174), and a queue for every worker.
+//   Rejected: to run what is ready first, whatever its place. Then no worker knows its next task
+//   ahead, and can prepare it (docs/log/174: 1.8 us a stage for the AOT tasks beside JIT ones).
 //
 // Iterations. One iteration is live at a time. Every task that is not empty leads to the graph's
 // END_OF_TASK_GRAPH through triggers (protocol_check.c), so when that event is activated nothing of
@@ -16,21 +27,22 @@
 //   its queued ids stale; with one live iteration there are no stale ids at all.
 //
 // Counters. An event of a graph's k-th run is activated by trigger number trigger_count * k.
-// Counters only grow, and nothing is reset between iterations.
+// Counters only grow, and nothing is reset between iterations. Nor are tickets: an iteration has
+// those that follow the tickets of all iterations before. Who takes one behind an iteration's last
+// keeps it, for the next iteration that has JIT tasks.
 //
 // Events that nothing of this iteration waits for: EMPTY, and LAUNCH_DEPENDENT_TASKS, whose tasks
 // run in the next run of the graph. Only empty tasks trigger them (a fork: the other branch leads
 // to the end). Since an iteration begins after all of the one before, the dependent tasks are ready
-// when it does, whatever graphs ran in between: whoever publishes it launches them, and in the
-// first run too. These counters are for information; nobody compares them.
+// when it does, whatever graphs ran in between, and in the first run too. These counters are for
+// information; nobody compares them.
 //
-// Liveness. Every AOT list ascends in the linear (topological) order, and JIT tasks are ready and
-// are served while AOT waits. A scheduler queue holds all events that an iteration can hand to it,
-// and with embedded schedulers each JIT queue holds all JIT tasks of an iteration
-// (mgl_protocol_queue_sizes), so a worker's push never finds a full queue. A dedicated scheduler
-// may find all JIT queues full; it keeps its place and tries again while workers drain them. So the
-// outstanding task with the lowest index can always run: it is queued, or about to be, or at the
-// head of a list, or its worker runs another.
+// Liveness. Every worker's tasks ascend in the linear (topological) order: its list does, tickets
+// do, and it merges them in that order. So the outstanding task with the lowest index can always
+// run. All tasks before it have ended, and with them what its event waits for. An AOT task is the
+// next one of its worker: what comes before it is done. A JIT task that was taken is the next one
+// of whoever took it, likewise. And a JIT task that nobody has taken is the next ticket: no worker
+// has one behind it or has chosen an AOT task behind it, so whoever asks next takes it.
 //
 // Ranks. Several processes may run the same task graphs, iteration by iteration, each on its part
 // of a model. A REMOTE event counts the triggers of all ranks: each of them has a counter of its
@@ -48,8 +60,9 @@
 
 enum {
   MGL_MAX_GRAPHS = 16,
-  MGL_MAX_PENDING = 256,   // triggers by empty tasks that one activation can set off (checked)
-  MGL_ID_INDEX_BITS = 28,  // of a task or event in its graph
+  MGL_MAX_PENDING = 256,    // triggers by empty tasks that one activation can set off (checked)
+  MGL_ID_INDEX_BITS = 28,   // of a task or event in its graph
+  MGL_SCHEDULER_SLOTS = 2,  // of a scheduler's queue, which holds one end at most
 };
 
 // --- queues --------------------------------------------------------------------------------------
@@ -167,19 +180,17 @@ typedef struct mgl_graph_view {
   const uint32_t *aot_tasks;
   mgl_word *counters;              // [event_count]; added to by whoever triggers
   mgl_word *peers[MGL_MAX_RANKS];  // [rank_count] every rank's `counters`, for REMOTE events
+  const uint32_t *jit_tasks;       // [jit_count] ascending
+  uint32_t jit_count;
   uint32_t task_count;
   uint32_t event_count;
-  uint32_t ready_count;
-  uint32_t first_dependent;  // first LAUNCH_DEPENDENT_TASKS event with JIT tasks, or event_count
 } mgl_graph_view;
 
-// An mgl_worker_shared is what one worker shares with the others. The worker's own words stand
-// apart from those of the queue.
+// An mgl_worker_shared is what one worker tells the others.
 typedef struct mgl_worker_shared {
-  mgl_queue jit;      // ready tasks; pushed by schedulers, popped by this worker
   mgl_word current;   // id + 1 of the task that it runs, 0 for none; written by this worker
   mgl_word progress;  // tasks that it finished; written by this worker
-  mgl_word waiting;   // id + 1 of the AOT task that it sleeps for; written by its target's loop
+  mgl_word waiting;   // id + 1 of the task that it sleeps for; written by its target's loop
   uint8_t padding[40];
 } mgl_worker_shared;
 
@@ -191,7 +202,7 @@ typedef int mgl_next_plan(void *context, uint64_t iteration);
 typedef enum mgl_fault {
   MGL_FAULT_NONE = 0,
   MGL_FAULT_STUCK,       // work is outstanding and no task made progress for the set time
-  MGL_FAULT_QUEUE_FULL,  // a queue was smaller than mgl_protocol_queue_sizes says
+  MGL_FAULT_QUEUE_FULL,  // a scheduler was handed a second end of an iteration
   MGL_FAULT_PENDING,     // empty tasks cascaded beyond MGL_MAX_PENDING
   MGL_FAULT_STALE_ID,    // a queued id was not of the live iteration
   MGL_FAULT_PLAN,        // next_plan returned a graph that does not exist
@@ -200,22 +211,29 @@ typedef enum mgl_fault {
 typedef struct mgl_protocol {
   // Read-only while running.
   uint32_t worker_count;
-  uint32_t scheduler_count;  // 0: embedded, activated events are scheduled by who activates them
+  uint32_t scheduler_count;  // 0: embedded, who activates an iteration's end begins the next one
   uint32_t graph_count;
   uint32_t rank, rank_count;  // rank_count 0: there are no others
   mgl_graph_view graphs[MGL_MAX_GRAPHS];
   mgl_next_plan *next_plan;
   void *next_plan_context;
   mgl_worker_shared *workers;   // [worker_count]
-  mgl_queue *scheduler_queues;  // [scheduler_count] of event ids
+  mgl_queue *scheduler_queues;  // [scheduler_count] of event ids, MGL_SCHEDULER_SLOTS each
   uint8_t padding_before_published[64];
 
   // The live iteration. Written by whoever begins it: one at a time, since an iteration's end is
   // activated once and after the next one was published.
-  mgl_word published;  // iteration + 1; 0 before the first, and while `info` is being rewritten
-  mgl_word info;       // run << 16 | graph << 1 | stop
+  mgl_word published;   // iteration + 1; 0 before the first, and while `info` is being rewritten
+  mgl_word info;        // run << 16 | has JIT tasks << 15 | graph << 1 | stop
+  mgl_word jit_before;  // where it has JIT tasks: those of all iterations before
   uint64_t graph_runs[MGL_MAX_GRAPHS];  // how often each graph was published; the publisher's only
+  uint64_t jit_published;               // JIT tasks of all iterations so far; the publisher's only
   mgl_word planning;                    // 1 while next_plan runs: nothing is outstanding
+
+  // Added to by whoever takes a JIT task; apart from what all read.
+  uint8_t padding_before_tickets[64];
+  mgl_word tickets;  // that were taken
+  uint8_t padding_after_tickets[56];
 
   // Written by any worker, scheduler or watchdog.
   mgl_word fault;  // mgl_fault; everybody stops
@@ -235,37 +253,22 @@ MGL_SHARED_FN uint64_t mgl_power_of_two_at_least(uint64_t value) {
   return power;
 }
 
-// The queue sizes on which liveness relies: every scheduler queue must hold the events that one
-// iteration of any graph hands over, and with embedded schedulers every JIT queue its JIT tasks
-// (with dedicated ones any size from 2 on is correct).
-MGL_SHARED_FN void mgl_protocol_queue_sizes(const mgl_graph_view *views, uint32_t count,
-                                            uint64_t *jit_size, uint64_t *scheduler_size) {
-  uint64_t most_jit = 0;
-  uint64_t most_events = 0;
-  for (uint32_t graph = 0; graph < count; graph++) {
-    uint64_t jit = 0;
-    uint64_t events = 1;  // the end
-    for (uint32_t task = 0; task < views[graph].task_count; task++) {
-      jit += (views[graph].tasks[task].flags & MGL_TASK_JIT) != 0 ? 1 : 0;
-    }
-    for (uint32_t event = 0; event < views[graph].event_count; event++) {
-      events += (views[graph].events[event].flags & MGL_EVENT_HAS_JIT) != 0 ? 1 : 0;
-    }
-    most_jit = jit > most_jit ? jit : most_jit;
-    most_events = events > most_events ? events : most_events;
-  }
-  *jit_size = mgl_power_of_two_at_least(most_jit);
-  *scheduler_size = mgl_power_of_two_at_least(most_events);
-}
-
 // --- iterations ----------------------------------------------------------------------------------
 
 typedef struct mgl_iteration_info {
   uint64_t iteration;
-  uint64_t run;  // k: this is the graph's k-th run, counted from 1
+  uint64_t run;         // k: this is the graph's k-th run, counted from 1
+  uint64_t jit_before;  // JIT tasks of all iterations before; where the graph has any
   uint32_t graph;
   bool stop;
 } mgl_iteration_info;
+
+enum { MGL_INFO_HAS_JIT = 1 << 15 };
+
+// The graph that mgl_protocol.info names.
+MGL_SHARED_FN uint32_t mgl_info_graph(uint64_t info) {
+  return (uint32_t)(info >> 1) & 0x3fff;
+}
 
 // Reads the live iteration. False before the first one and while the next is being published (its
 // publisher notifies).
@@ -279,112 +282,31 @@ MGL_SHARED_FN bool mgl_read_iteration(const mgl_protocol *p, mgl_iteration_info 
   // Acquire, paired with the release of `info` in mgl_publish: who reads a later iteration's info
   // sees below that `published` has changed.
   uint64_t info = mgl_load_acquire(&p->info);
+  // Likewise.
+  uint64_t jit_before = (info & MGL_INFO_HAS_JIT) != 0 ? mgl_load_acquire(&p->jit_before) : 0;
   if (mgl_load_relaxed(&p->published) != published) {
     return false;
   }
   out->iteration = published - 1;
   out->run = info >> 16;
-  out->graph = (uint32_t)(info >> 1) & 0x7fff;
+  out->jit_before = jit_before;
+  out->graph = mgl_info_graph(info);
   out->stop = (info & 1) != 0;
   return true;
 }
 
 MGL_SHARED_FN void mgl_publish(mgl_protocol *p, uint64_t iteration, uint32_t graph, bool stop) {
   uint64_t run = stop ? 0 : ++p->graph_runs[graph];
+  uint32_t jit_count = stop ? 0 : p->graphs[graph].jit_count;
+  uint64_t has_jit = jit_count > 0 ? MGL_INFO_HAS_JIT : 0;
   mgl_store_relaxed(&p->published, 0);  // ordered before the next store by its release
-  mgl_store_release(&p->info, run << 16 | (uint64_t)graph << 1 | (stop ? 1 : 0));
+  mgl_store_release(&p->info, run << 16 | has_jit | (uint64_t)graph << 1 | (stop ? 1 : 0));
+  if (jit_count > 0) {
+    mgl_store_release(&p->jit_before, p->jit_published);
+    p->jit_published += jit_count;
+  }
   mgl_store_release(&p->published, iteration + 1);
   mgl_notify();
-}
-
-// --- launching JIT tasks -------------------------------------------------------------------------
-
-// JIT tasks that are ready and not yet queued: those among [next, last), then those of the
-// dependent events from `dependent` on. A scheduler's private state.
-typedef struct mgl_launch_list {
-  uint64_t iteration;
-  uint32_t graph;
-  uint32_t next;
-  uint32_t last;
-  uint32_t dependent;  // event_count: none
-} mgl_launch_list;
-
-// Gives a JIT task to an idle worker, else to the one with the shortest queue. False: all are full.
-MGL_SHARED_FN bool mgl_queue_jit_task(mgl_protocol *p, uint64_t task_id) {
-  uint32_t hint = mgl_id_index(task_id) % p->worker_count;
-  uint32_t best = hint;
-  uint64_t best_load = UINT64_MAX;
-  for (uint32_t i = 0; i < p->worker_count && best_load > 0; i++) {
-    uint32_t worker = (hint + i) % p->worker_count;
-    const mgl_worker_shared *shared = &p->workers[worker];
-    uint64_t load =
-        mgl_queue_length(&shared->jit) * 2 + (mgl_load_relaxed(&shared->current) != 0 ? 1 : 0);
-    if (load < best_load) {
-      best = worker;
-      best_load = load;
-    }
-  }
-  for (uint32_t i = 0; i < p->worker_count; i++) {
-    if (mgl_queue_push(&p->workers[(best + i) % p->worker_count].jit, task_id)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// Queues what the list holds. False: queues are full; call again.
-MGL_SHARED_FN bool mgl_launch_tasks(mgl_protocol *p, mgl_launch_list *list) {
-  const mgl_graph_view *view = &p->graphs[list->graph];
-  bool queued = false;
-  bool full = false;
-  while (!full) {
-    for (; list->next < list->last; list->next++) {
-      if ((view->tasks[list->next].flags & MGL_TASK_JIT) == 0) {
-        continue;
-      }
-      if (!mgl_queue_jit_task(p, mgl_make_id(list->iteration, list->graph, list->next))) {
-        full = true;
-        break;
-      }
-      queued = true;
-    }
-    if (full || list->dependent >= view->event_count) {
-      break;
-    }
-    const mgl_event *event = &view->events[list->dependent++];
-    if (event->type == MGL_EVENT_LAUNCH_DEPENDENT_TASKS) {
-      list->next = event->first_task;
-      list->last = event->last_task;
-    }
-  }
-  if (queued) {
-    mgl_notify();
-  }
-  return !full;
-}
-
-// Which part of an event's tasks `scheduler` of `count` queues: all of them go to one, or each has
-// its share of a massive event. The list is empty if there is no JIT task in it.
-MGL_SHARED_FN void mgl_event_share(const mgl_protocol *p, uint64_t iteration, uint32_t graph,
-                                   uint32_t event_idx, uint32_t scheduler, uint32_t count,
-                                   mgl_launch_list *out) {
-  const mgl_graph_view *view = &p->graphs[graph];
-  const mgl_event *event = &view->events[event_idx];
-  uint64_t tasks = event->last_task - event->first_task;
-  out->iteration = iteration;
-  out->graph = graph;
-  out->dependent = view->event_count;
-  if (event->type == MGL_EVENT_LAUNCH_MASSIVE_TASKS) {
-    out->next = event->first_task + (uint32_t)(tasks * scheduler / count);
-    out->last = event->first_task + (uint32_t)(tasks * (scheduler + 1) / count);
-  } else {
-    bool mine = event_idx % count == scheduler;
-    out->next = event->first_task;
-    out->last = mine ? event->last_task : event->first_task;
-  }
-  while (out->next < out->last && (view->tasks[out->next].flags & MGL_TASK_JIT) == 0) {
-    out->next++;
-  }
 }
 
 #ifdef __CUDACC__
@@ -396,71 +318,39 @@ MGL_SHARED_FN int mgl_ask_next_plan(mgl_protocol *p, uint64_t iteration) {
 }
 #endif
 
-// Asks for the next plan (unless stopping without asking) and publishes iteration `iteration`. What
-// is ready at its start is left in the list, for the caller to queue.
-MGL_SHARED_FN void mgl_begin_iteration(mgl_protocol *p, uint64_t iteration, bool terminate,
-                                       mgl_launch_list *out) {
+// Asks for the next plan (unless stopping without asking) and publishes iteration `iteration`.
+MGL_SHARED_FN void mgl_begin_iteration(mgl_protocol *p, uint64_t iteration, bool terminate) {
   mgl_store_relaxed(&p->planning, 1);
   int next = terminate ? -1 : mgl_ask_next_plan(p, iteration);
   bool stop = next < 0;
   uint32_t graph = stop ? 0 : (uint32_t)next;
-  out->iteration = iteration;
-  out->graph = 0;
-  out->next = 0;
-  out->last = 0;
-  out->dependent = p->graphs[0].event_count;
   if (graph >= p->graph_count) {
     mgl_raise_fault(p, MGL_FAULT_PLAN);
     return;
   }
   mgl_publish(p, iteration, graph, stop);
   mgl_store_relaxed(&p->planning, 0);
-  if (!stop) {
-    out->graph = graph;
-    out->last = p->graphs[graph].ready_count;
-    out->dependent = p->graphs[graph].first_dependent;
-  }
 }
 
 MGL_SHARED_FN bool mgl_is_end(const mgl_event *event) {
   return event->type == MGL_EVENT_END_OF_TASK_GRAPH || event->type == MGL_EVENT_TERMINATE;
 }
 
-// With embedded schedulers: queues at once; the queues are large enough. False: they were not.
-MGL_SHARED_FN bool mgl_launch_all(mgl_protocol *p, mgl_launch_list *list) {
-  if (!mgl_launch_tasks(p, list)) {
-    mgl_raise_fault(p, MGL_FAULT_QUEUE_FULL);
-    return false;
-  }
-  return true;
-}
-
 // --- triggers ------------------------------------------------------------------------------------
 
-// An activated event goes to whoever schedules its JIT tasks or the next iteration. False: failed.
-MGL_SHARED_FN bool mgl_hand_to_schedulers(mgl_protocol *p, uint64_t iteration, uint32_t graph,
-                                          uint32_t event_idx) {
-  const mgl_event *event = &p->graphs[graph].events[event_idx];
-  mgl_launch_list list;
+// The end of an iteration goes to whoever begins the next one. False: failed.
+MGL_SHARED_FN bool mgl_end_iteration(mgl_protocol *p, uint64_t iteration, uint32_t graph,
+                                     uint32_t event_idx) {
   if (p->scheduler_count == 0) {
-    if (mgl_is_end(event)) {
-      mgl_begin_iteration(p, iteration + 1, event->type == MGL_EVENT_TERMINATE, &list);
-    } else {
-      mgl_event_share(p, iteration, graph, event_idx, 0, 1, &list);
-    }
-    return mgl_launch_all(p, &list);
+    bool terminate = p->graphs[graph].events[event_idx].type == MGL_EVENT_TERMINATE;
+    mgl_begin_iteration(p, iteration + 1, terminate);
+    return true;
   }
-  uint32_t mine = event_idx % p->scheduler_count;
-  for (uint32_t i = 0; i < p->scheduler_count; i++) {
-    mgl_event_share(p, iteration, graph, event_idx, i, p->scheduler_count, &list);
-    // Only who has something to queue gets the event. So the iteration cannot end before it was
-    // taken, and no queue collects events of past iterations.
-    if (list.next < list.last || (mgl_is_end(event) && i == mine)) {
-      if (!mgl_queue_push(&p->scheduler_queues[i], mgl_make_id(iteration, graph, event_idx))) {
-        mgl_raise_fault(p, MGL_FAULT_QUEUE_FULL);
-        return false;
-      }
-    }
+  // The iteration before was begun by who took its end: so no queue has more than one.
+  mgl_queue *queue = &p->scheduler_queues[event_idx % p->scheduler_count];
+  if (!mgl_queue_push(queue, mgl_make_id(iteration, graph, event_idx))) {
+    mgl_raise_fault(p, MGL_FAULT_QUEUE_FULL);
+    return false;
   }
   mgl_notify();
   return true;
@@ -478,8 +368,8 @@ MGL_SHARED_FN uint64_t mgl_activation_count(const mgl_protocol *p, const mgl_eve
   return event->trigger_count * run * ranks;
 }
 
-// Adds a trigger to the other ranks' counters of a REMOTE event. All of its tasks are AOT, so who
-// waits for it polls its own rank's counter, and is woken by whoever makes the last trigger there.
+// Adds a trigger to the other ranks' counters of a REMOTE event. Who waits for it polls its own
+// rank's counter, and is woken by whoever makes the last trigger there.
 MGL_SHARED_FN void mgl_trigger_peers(mgl_protocol *p, const mgl_graph_view *view,
                                      uint32_t event_idx, uint64_t activated) {
   for (uint32_t rank = 0; rank < p->rank_count; rank++) {
@@ -508,13 +398,13 @@ MGL_SHARED_FN bool mgl_trigger(mgl_protocol *p, const mgl_iteration_info *info,
       mgl_trigger_peers(p, view, current, activated);
     }
     // Acquire and release: the last trigger has seen what the tasks behind all the others wrote,
-    // and passes it on to who waits for the counter or pops the event's tasks.
+    // and passes it on to who waits for the counter.
     uint64_t count = mgl_add_acq_rel(&view->counters[current], 1) + 1;
     if (event->type == MGL_EVENT_EMPTY || event->type == MGL_EVENT_LAUNCH_DEPENDENT_TASKS ||
         count != activated) {
       continue;
     }
-    if ((event->flags & MGL_EVENT_HAS_AOT) != 0) {
+    if ((event->flags & (MGL_EVENT_HAS_AOT | MGL_EVENT_HAS_JIT)) != 0) {
       mgl_notify();
     }
     for (uint32_t task = event->first_task;
@@ -528,8 +418,7 @@ MGL_SHARED_FN bool mgl_trigger(mgl_protocol *p, const mgl_iteration_info *info,
       }
       pending[pending_count++] = view->tasks[task].trigger_event;
     }
-    if (((event->flags & MGL_EVENT_HAS_JIT) != 0 || mgl_is_end(event)) &&
-        !mgl_hand_to_schedulers(p, info->iteration, info->graph, current)) {
+    if (mgl_is_end(event) && !mgl_end_iteration(p, info->iteration, info->graph, current)) {
       return false;
     }
   }
@@ -542,6 +431,8 @@ MGL_SHARED_FN bool mgl_trigger(mgl_protocol *p, const mgl_iteration_info *info,
 typedef struct mgl_worker_state {
   mgl_iteration_info info;  // of the iteration that it is in
   uint64_t iteration;       // that one, or the least that it enters next
+  uint64_t ticket;  // number + 1 of the JIT task that it took and that is not `next`; 0: none
+  uint32_t next;    // the task that comes next; MGL_NO_EVENT: it has not chosen
   uint32_t index;
   uint32_t aot_at;  // position in aot_tasks, up to aot_end
   uint32_t aot_end;
@@ -565,9 +456,12 @@ MGL_SHARED_FN void mgl_worker_init(const mgl_protocol *p, mgl_worker_state *work
                                    uint32_t index) {
   worker->info.iteration = 0;
   worker->info.run = 0;
+  worker->info.jit_before = 0;
   worker->info.graph = 0;
   worker->info.stop = false;
   worker->iteration = 0;
+  worker->ticket = 0;
+  worker->next = MGL_NO_EVENT;
   worker->index = index;
   worker->aot_at = 0;
   worker->aot_end = 0;
@@ -610,32 +504,60 @@ MGL_SHARED_FN bool mgl_enter_iteration(mgl_protocol *p, mgl_worker_state *worker
   return true;
 }
 
-// A JIT task for this worker, if there is one.
-MGL_SHARED_FN bool mgl_poll_jit(mgl_protocol *p, uint32_t worker, mgl_ready_task *out) {
-  uint64_t id = 0;
-  if (!mgl_queue_pop(&p->workers[worker].jit, &id)) {
-    return false;
+// Takes a ticket for a worker that has none, if the JIT task that nobody has yet is one of the
+// first `below` of the iteration; without a look at that where the worker has no AOT task that a
+// later ticket could keep waiting. Returns the number in this iteration of the worker's JIT task;
+// `below` or more: it has none of those.
+MGL_SHARED_FN uint64_t mgl_take_ticket(mgl_protocol *p, const mgl_iteration_info *info,
+                                       uint64_t below, bool has_aot, uint64_t *ticket) {
+  // Relaxed, here and where it is taken: a ticket only says whose task it is; what the task reads
+  // is ordered by its event. Since all of the iterations before have ended, at least their tickets
+  // are seen.
+  if (*ticket == 0 && (!has_aot || mgl_load_relaxed(&p->tickets) - info->jit_before < below)) {
+    *ticket = mgl_add_relaxed(&p->tickets, 1) + 1;
   }
-  if (p->scheduler_count != 0) {
-    mgl_notify();  // one may wait for room in the queue
-  }
-  // Its iteration cannot end before this task has: it is the live one.
-  if (!mgl_read_iteration(p, &out->info) || (uint32_t)out->info.iteration != mgl_id_iteration(id) ||
-      out->info.graph != mgl_id_graph(id)) {
-    mgl_raise_fault(p, MGL_FAULT_STALE_ID);
-    return false;
-  }
-  out->task = mgl_id_index(id);
-  return true;
+  return *ticket == 0 ? below : *ticket - 1 - info->jit_before;
 }
 
-// The AOT task whose event the worker waits for; MGL_NO_EVENT if it waits for none.
-MGL_SHARED_FN uint32_t mgl_worker_waits_for(const mgl_protocol *p, const mgl_worker_state *worker) {
-  bool waits = worker->entered && worker->aot_at < worker->aot_end;
-  return waits ? p->graphs[worker->info.graph].aot_tasks[worker->aot_at] : MGL_NO_EVENT;
+// JIT tasks of the graph that come before this task.
+MGL_SHARED_FN uint32_t mgl_jit_below(const mgl_graph_view *view, uint32_t task) {
+  uint32_t first = 0;
+  uint32_t last = view->jit_count;
+  while (first < last) {
+    uint32_t middle = first + (last - first) / 2;
+    if (view->jit_tasks[middle] < task) {
+      first = middle + 1;
+    } else {
+      last = middle;
+    }
+  }
+  return first;
 }
 
-// The worker's next task: JIT first, since it is ready; else the head of its AOT list if activated.
+// The next task of a worker that is in an iteration, in linear order: that of its ticket, or the
+// head of its AOT list, which goes on. MGL_NO_EVENT: it has none.
+MGL_SHARED_FN uint32_t mgl_next_task(mgl_protocol *p, mgl_worker_state *worker) {
+  const mgl_graph_view *view = &p->graphs[worker->info.graph];
+  const bool has_aot = worker->aot_at < worker->aot_end;
+  const uint32_t aot = has_aot ? view->aot_tasks[worker->aot_at] : MGL_NO_EVENT;
+  if (view->jit_count > 0) {
+    const uint32_t below = has_aot ? mgl_jit_below(view, aot) : view->jit_count;
+    const uint64_t number = mgl_take_ticket(p, &worker->info, below, has_aot, &worker->ticket);
+    if (number < below) {
+      worker->ticket = 0;
+      return view->jit_tasks[number];
+    }
+  }
+  worker->aot_at += has_aot ? 1 : 0;
+  return aot;
+}
+
+// The AOT or JIT task whose event the worker waits for; MGL_NO_EVENT if it waits for none.
+MGL_SHARED_FN uint32_t mgl_worker_waits_for(const mgl_worker_state *worker) {
+  return worker->next;
+}
+
+// The worker's next task, if its event is activated.
 MGL_SHARED_FN mgl_poll_result mgl_worker_poll(mgl_protocol *p, mgl_worker_state *worker,
                                               mgl_ready_task *out) {
   // Relaxed: a fault only makes everybody leave; what it says is read after all have.
@@ -643,40 +565,30 @@ MGL_SHARED_FN mgl_poll_result mgl_worker_poll(mgl_protocol *p, mgl_worker_state 
     return MGL_POLL_STOP;
   }
   if (worker->begins) {
-    mgl_launch_list list;
     worker->begins = false;
-    mgl_begin_iteration(p, 0, false, &list);
-    if (!mgl_launch_all(p, &list)) {
-      return MGL_POLL_STOP;
-    }
+    mgl_begin_iteration(p, 0, false);
   }
-  mgl_worker_shared *shared = &p->workers[worker->index];
-  if (mgl_poll_jit(p, worker->index, out)) {
-    mgl_store_relaxed(&shared->current,
-                      mgl_make_id(out->info.iteration, out->info.graph, out->task) + 1);
-    return MGL_POLL_TASK;
-  }
-  for (;;) {
+  while (worker->next == MGL_NO_EVENT) {
     if (!worker->entered && !mgl_enter_iteration(p, worker)) {
       return MGL_POLL_NONE;
     }
     if (worker->info.stop) {
       return MGL_POLL_STOP;
     }
-    if (worker->aot_at < worker->aot_end) {
-      break;
+    worker->next = mgl_next_task(p, worker);
+    if (worker->next == MGL_NO_EVENT) {
+      worker->iteration++;
+      worker->entered = false;
     }
-    worker->iteration++;
-    worker->entered = false;
   }
-  uint32_t task = p->graphs[worker->info.graph].aot_tasks[worker->aot_at];
-  if (!mgl_is_activated(p, &worker->info, task)) {
+  if (!mgl_is_activated(p, &worker->info, worker->next)) {
     return MGL_POLL_NONE;
   }
-  worker->aot_at++;
   out->info = worker->info;
-  out->task = task;
-  mgl_store_relaxed(&shared->current, mgl_make_id(out->info.iteration, out->info.graph, task) + 1);
+  out->task = worker->next;
+  worker->next = MGL_NO_EVENT;
+  mgl_store_relaxed(&p->workers[worker->index].current,
+                    mgl_make_id(out->info.iteration, out->info.graph, out->task) + 1);
   return MGL_POLL_TASK;
 }
 
@@ -692,25 +604,16 @@ MGL_SHARED_FN bool mgl_worker_finish(mgl_protocol *p, uint32_t worker, const mgl
 
 // An mgl_scheduler_state is what a scheduler knows by itself; no other reads it.
 typedef struct mgl_scheduler_state {
-  mgl_launch_list list;  // what it has still to queue, while `launching`
   uint32_t index;
-  bool launching;
   bool begins;  // it begins iteration 0
 } mgl_scheduler_state;
 
 MGL_SHARED_FN void mgl_scheduler_init(mgl_scheduler_state *scheduler, uint32_t index) {
-  scheduler->list.iteration = 0;
-  scheduler->list.graph = 0;
-  scheduler->list.next = 0;
-  scheduler->list.last = 0;
-  scheduler->list.dependent = 0;
   scheduler->index = index;
-  scheduler->launching = false;
   scheduler->begins = index == 0;
 }
 
-// Takes one activated event, or continues with the one before. NONE: there is no event, or all JIT
-// queues are full.
+// Takes the end of an iteration, and begins the next one. NONE: there is none.
 MGL_SHARED_FN mgl_poll_result mgl_scheduler_poll(mgl_protocol *p, mgl_scheduler_state *scheduler) {
   uint64_t id = 0;
   mgl_iteration_info info;
@@ -719,32 +622,22 @@ MGL_SHARED_FN mgl_poll_result mgl_scheduler_poll(mgl_protocol *p, mgl_scheduler_
   }
   if (scheduler->begins) {
     scheduler->begins = false;
-    mgl_begin_iteration(p, 0, false, &scheduler->list);
-    scheduler->launching = true;
-  } else if (!scheduler->launching) {
-    bool popped = mgl_queue_pop(&p->scheduler_queues[scheduler->index], &id);
-    bool live = mgl_read_iteration(p, &info);
-    if (!popped) {
-      return live && info.stop ? MGL_POLL_STOP : MGL_POLL_NONE;
-    }
-    uint32_t graph = mgl_id_graph(id);
-    if (!live || (uint32_t)info.iteration != mgl_id_iteration(id) || info.graph != graph) {
-      mgl_raise_fault(p, MGL_FAULT_STALE_ID);
-      return MGL_POLL_STOP;
-    }
-    const mgl_event *event = &p->graphs[graph].events[mgl_id_index(id)];
-    if (mgl_is_end(event)) {
-      mgl_begin_iteration(p, info.iteration + 1, event->type == MGL_EVENT_TERMINATE,
-                          &scheduler->list);
-    } else {
-      mgl_event_share(p, info.iteration, graph, mgl_id_index(id), scheduler->index,
-                      p->scheduler_count, &scheduler->list);
-    }
-    scheduler->launching = true;
+    mgl_begin_iteration(p, 0, false);
+    return MGL_POLL_TASK;
   }
-  uint32_t before = scheduler->list.next;
-  scheduler->launching = !mgl_launch_tasks(p, &scheduler->list);
-  return scheduler->launching && scheduler->list.next == before ? MGL_POLL_NONE : MGL_POLL_TASK;
+  bool popped = mgl_queue_pop(&p->scheduler_queues[scheduler->index], &id);
+  bool live = mgl_read_iteration(p, &info);
+  if (!popped) {
+    return live && info.stop ? MGL_POLL_STOP : MGL_POLL_NONE;
+  }
+  uint32_t graph = mgl_id_graph(id);
+  if (!live || (uint32_t)info.iteration != mgl_id_iteration(id) || info.graph != graph) {
+    mgl_raise_fault(p, MGL_FAULT_STALE_ID);
+    return MGL_POLL_STOP;
+  }
+  uint16_t type = p->graphs[graph].events[mgl_id_index(id)].type;
+  mgl_begin_iteration(p, info.iteration + 1, type == MGL_EVENT_TERMINATE);
+  return MGL_POLL_TASK;
 }
 
 #endif

@@ -28,12 +28,12 @@ typedef enum mgl_event_type {
   MGL_EVENT_LAUNCH_TASKS = 1,            // its tasks may run
   MGL_EVENT_END_OF_TASK_GRAPH = 2,       // the iteration is over: the next plan is asked for
   MGL_EVENT_EMPTY = 3,                   // nothing waits for it
-  MGL_EVENT_LAUNCH_MASSIVE_TASKS = 4,    // each scheduler queues its share of the tasks
+  MGL_EVENT_LAUNCH_MASSIVE_TASKS = 4,    // as LAUNCH_TASKS: many of its tasks are JIT
   MGL_EVENT_LAUNCH_DEPENDENT_TASKS = 5,  // its tasks run in the next iteration
 } mgl_event_type;
 
 typedef enum mgl_task_flags {
-  MGL_TASK_JIT = 1,    // queued by a scheduler once its event is activated; else AOT
+  MGL_TASK_JIT = 1,    // of whichever worker takes it, by a ticket; else AOT
   MGL_TASK_EMPTY = 2,  // from normalisation: no work, resolved by whoever activates its event
 } mgl_task_flags;
 
@@ -52,7 +52,7 @@ typedef struct mgl_task {
 } mgl_task;
 
 typedef enum mgl_event_flags {
-  MGL_EVENT_HAS_JIT = 1,    // some of its tasks are JIT: its activation goes to a scheduler
+  MGL_EVENT_HAS_JIT = 1,    // some of its tasks are JIT: workers may sleep until its activation
   MGL_EVENT_HAS_EMPTY = 2,  // some of its tasks are empty: resolved at activation
   MGL_EVENT_HAS_AOT = 4,    // some of its tasks are AOT: workers may sleep until its activation
   MGL_EVENT_REMOTE = 8,     // its tasks read what all ranks made: the triggers of all ranks count

@@ -57,9 +57,9 @@ typedef enum mgl_coded_function {
 // Compute capabilities from which on device code has a body.
 enum { MGL_FROM_ANY = 80, MGL_FROM_SM_90 = 90 };
 
-// Of a linear. paged: its weights come through the loader's pages. capability: 10 times the compute
+// Of a linear. capability: 10 times the compute
 // capability that device code is for; has_codes: it has bodies for codes.
-MGL_SHARED_FN uint32_t mgl_linear_function(const mgl_cuda_op *op, bool paged, uint32_t capability,
+MGL_SHARED_FN uint32_t mgl_linear_function(const mgl_cuda_op *op, uint32_t capability,
                                            bool has_codes) {
   const uint32_t shape = op->row_tiles == 1 ? 0 : op->row_tiles == 2 ? 1 : 2;
   if (has_codes && mgl_op_packing(op) != MGL_PACKING_BF16) {
@@ -79,14 +79,13 @@ MGL_SHARED_FN uint32_t mgl_linear_function(const mgl_cuda_op *op, bool paged, ui
 }
 
 // The body of a task of any op.
-MGL_SHARED_FN uint32_t mgl_task_function_of(const mgl_cuda_op *op, bool paged, uint32_t capability,
+MGL_SHARED_FN uint32_t mgl_task_function_of(const mgl_cuda_op *op, uint32_t capability,
                                             bool has_codes) {
   switch (op->kind) {
 #define MGL_VARIANT_CASE(KIND, function) \
   case MGL_OP_##KIND:                    \
     return function;
-#define MGL_LINEAR(KIND) \
-  MGL_VARIANT_CASE(KIND, mgl_linear_function(op, paged, capability, has_codes))
+#define MGL_LINEAR(KIND) MGL_VARIANT_CASE(KIND, mgl_linear_function(op, capability, has_codes))
 #define MGL_TASK(ENUM, name, KIND, ...) MGL_VARIANT_CASE(KIND, MGL_CALL_##ENUM)
 #include "twin/variant.def"
     default: return MGL_CALL_NOTHING;

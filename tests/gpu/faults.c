@@ -82,25 +82,29 @@ void gpu_faults_run(gpu_bench *bench, int count, char **arguments) {
   uint64_t host_ns = 0;
   gpu_model_open(count > 0 ? arguments[0] : "tiny", &model);
   // With few workers every one has a task of the logits, and activations carry their readiness;
-  // with all of them the small models' tasks wait for events.
-  for (uint32_t workers = FEW_WORKERS;; workers = 0) {
+  // with all of them the small models' tasks wait for events. At last all tasks are taken by
+  // tickets.
+  static const struct {
+    uint32_t workers;
+    mgl_launch launch;
+  } programs[] = {{FEW_WORKERS, MGL_LAUNCH_AUTO}, {0, MGL_LAUNCH_AUTO}, {0, MGL_LAUNCH_JIT}};
+  for (size_t at = 0; at < sizeof programs / sizeof programs[0]; at++) {
     mgl_cuda_program *program =
         gpu_program(bench, &model,
                     (mgl_cuda_program_options){.sizes.limits.tokens = 8,
                                                .sizes.sequences = 1,
                                                .sizes.limits.pages_per_sequence = PAGES,
-                                               .sizes.workers = workers});
-    printf("\n## Faults: %s, %u workers (stall after %.1f s)\n\n", model.name,
-           mgl_cuda_program_describe(program).workers, (double)STALL_NS / 1e9);
+                                               .sizes.workers = programs[at].workers,
+                                               .build.launch = programs[at].launch});
+    printf("\n## Faults: %s, %u workers%s (stall after %.1f s)\n\n", model.name,
+           mgl_cuda_program_describe(program).workers,
+           programs[at].launch == MGL_LAUNCH_JIT ? ", all JIT" : "", (double)STALL_NS / 1e9);
     gpu_must(run(program, &model, (mgl_cuda_launch_options){0}, &host_ns, &err), &err);
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
       inject(bench, program, &model, kinds[i], MGL_INJECT_HANG);
       inject(bench, program, &model, kinds[i], MGL_INJECT_LOSE);
     }
     mgl_cuda_program_destroy(program);
-    if (workers == 0) {
-      break;
-    }
   }
   gpu_model_close(&model);
 }

@@ -10,6 +10,9 @@
 // event and n tasks that wait for it. Where activations carry their readiness there is no event and
 // no empty task: so at last models with all their work, with words, with events, and with JIT
 // attention.
+//
+// With few workers the linears have four tasks for each, and one linear of a layer is made uneven:
+// some of its tasks stream eight times as much. Tickets should even that out, lists cannot.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +21,7 @@
 #include "device/cuda/cuda_program_parts.h"
 #include "gpu/gpu_bench.h"
 #include "graph/family.h"
+#include "task/protocol_check.h"
 
 enum {
   SHALLOW = 2,
@@ -28,6 +32,9 @@ enum {
   LEAST = 12,
   PAGES = (MOST + GPU_PAGE_TOKENS) / GPU_PAGE_TOKENS + 1,
   ALL_PAGES = 99,  // of every row block
+  UNEVEN_WORKERS = 33,
+  UNEVEN_TASKS = 4 * UNEVEN_WORKERS,  // of a linear, a row block each
+  UNEVEN_LONG = 8,  // row blocks that a long task streams; one of so many tasks is one
 };
 
 #define LAUNCH_MS 60.0
@@ -51,6 +58,7 @@ enum { WAYS = sizeof ways / sizeof ways[0] };
 typedef struct cut {
   bool one_linear, one_attend;
   bool jit_linears;
+  uint32_t workers;  // 0: all
 } cut;
 
 static double median_of(double *values, uint32_t count) {
@@ -96,6 +104,8 @@ static mgl_cuda_program *make_program(gpu_bench *bench, const way *by, const cut
   for (uint32_t i = 0; i < 4; i++) {
     if (i == 0 ? c->one_attend : c->one_linear) {
       memcpy(overrides[i].grid, (uint32_t[3]){1, 1, 1}, sizeof overrides[i].grid);
+    } else if (i > 0 && c->workers != 0) {
+      memcpy(overrides[i].grid, (uint32_t[3]){UNEVEN_TASKS, 1, 1}, sizeof overrides[i].grid);
     }
   }
   gpu_model model;
@@ -104,6 +114,7 @@ static mgl_cuda_program *make_program(gpu_bench *bench, const way *by, const cut
       gpu_program(bench, &model,
                   (mgl_cuda_program_options){.sizes.limits.tokens = 1,
                                              .sizes.sequences = 1,
+                                             .sizes.workers = c->workers,
                                              .sizes.limits.pages_per_sequence = PAGES,
                                              .build.launch = MGL_LAUNCH_AOT,
                                              .build.overrides = overrides,
@@ -238,7 +249,7 @@ static double layer_us(const pair *p, uint32_t pages, const mgl_cuda_launch_opti
 // --- tables --------------------------------------------------------------------------------------
 
 static void alone(gpu_bench *bench) {
-  static const cut cuts[] = {{true, true, true}, {false, false, true}};
+  static const cut cuts[] = {{true, true, true, 0}, {false, false, true, 0}};
   bool sound = true;
   printf(
       "\n## A hop alone\n\nus a stage: the difference of %d and %d layers of %d stages; no weights "
@@ -296,6 +307,108 @@ static void while_weights_stream(gpu_bench *bench) {
       destroy_pair(&p);
     }
   }
+}
+
+// --- uneven --------------------------------------------------------------------------------------
+
+// The long tasks of a gate_up, by number in the op: all that one of UNEVEN_LONG workers has, where
+// they are AOT, as attention's tasks of a sequence with a long context.
+static void choose_long(const mgl_cuda_program *p, bool out[UNEVEN_TASKS]) {
+  const mgl_task_graph *graph = p->graphs[0];
+  uint32_t op = MGL_NO_OP;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    const mgl_task *task = &graph->tasks[i];
+    if (task->type == MGL_OP_GATE_UP && (op == MGL_NO_OP || op == task->op) && n < UNEVEN_TASKS) {
+      op = task->op;
+      out[n++] = task->worker % UNEVEN_LONG == 0;
+    }
+  }
+}
+
+// Makes gate_up uneven: its long tasks stream as many row blocks as UNEVEN_LONG others. Returns the
+// longest share of a worker and the mean, in row blocks, where the tasks are AOT.
+static void make_uneven(mgl_cuda_program *p, const bool is_long[UNEVEN_TASKS], uint32_t *longest,
+                        double *mean) {
+  const mgl_task_graph *graph = p->graphs[0];
+  const mgl_cuda_driver *driver = &p->device->driver;
+  const mgl_cu_ptr at = p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + p->layout.graphs[0].steps;
+  uint32_t count = graph->aot_start[graph->worker_count] + mgl_protocol_jit_tasks(graph, NULL);
+  mgl_cuda_step *steps = gpu_must_alloc(count, sizeof *steps);
+  uint32_t *first = gpu_must_alloc(p->program->op_count, sizeof *first);  // task of an op
+  uint32_t *shares = gpu_must_alloc(graph->worker_count, sizeof *shares);
+  uint32_t op = UINT32_MAX;  // the first gate_up, of which shares are counted
+  uint32_t all = 0;
+  mgl_error err = {0};
+  gpu_must(mgl_cuda_check(driver, driver->copy_to_host(steps, at, count * sizeof *steps),
+                          "copy_to_host", &err),
+           &err);
+  for (uint32_t i = graph->task_count; i-- > 0;) {
+    if ((graph->tasks[i].flags & MGL_TASK_EMPTY) == 0) {
+      first[graph->tasks[i].op] = i;
+      op = graph->tasks[i].type == MGL_OP_GATE_UP ? graph->tasks[i].op : op;
+    }
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    const mgl_task *task = &graph->tasks[steps[i].task];
+    const uint32_t n = steps[i].task - first[task->op];
+    if (task->type == MGL_OP_GATE_UP && n < UNEVEN_TASKS && is_long[n]) {
+      const uint32_t most = UNEVEN_TASKS - UNEVEN_LONG;
+      steps[i].begin = steps[i].begin < most ? steps[i].begin : most;
+      steps[i].end = steps[i].begin + UNEVEN_LONG;
+    }
+    if (task->op == op) {
+      uint32_t blocks = steps[i].end - steps[i].begin;
+      all += blocks;
+      shares[task->worker < graph->worker_count ? task->worker : 0] += blocks;
+    }
+  }
+  *longest = 0;
+  for (uint32_t w = 0; w < graph->worker_count; w++) {
+    *longest = shares[w] > *longest ? shares[w] : *longest;
+  }
+  *mean = (double)all / graph->worker_count;
+  gpu_must(mgl_cuda_check(driver, driver->copy_to_device(at, steps, count * sizeof *steps),
+                          "copy_to_device", &err),
+           &err);
+  mgl_free(steps);
+  mgl_free(first);
+  mgl_free(shares);
+}
+
+static void uneven(gpu_bench *bench) {
+  printf(
+      "\n## An uneven op\n\n%d workers, four tasks of each linear for each. us a layer, in which "
+      "all "
+      "pages are streamed; uneven: one of %d tasks of gate_up, all of some workers where they are "
+      "AOT, streams %d times as "
+      "much.\n\n| launch | even | uneven | longest share of a worker, in row blocks | mean |\n"
+      "|---|---|---|---|---|\n",
+      UNEVEN_WORKERS, UNEVEN_LONG, UNEVEN_LONG);
+  double us[2][2];
+  bool long_tasks[UNEVEN_TASKS] = {false};
+  for (uint32_t i = 0; i < 2; i++) {
+    const cut c = {.one_attend = true, .jit_linears = true, .workers = UNEVEN_WORKERS};
+    const mgl_cuda_launch_options launch = {0};
+    double bytes = 0;
+    double mean = 0;
+    uint32_t longest = 0;
+    pair p = make_pair(bench, &ways[i], &c);
+    us[i][0] = layer_us(&p, ALL_PAGES, &launch, &bytes);
+    if (i == 0) {
+      choose_long(p.deep, long_tasks);
+    }
+    make_uneven(p.shallow, long_tasks, &longest, &mean);
+    make_uneven(p.deep, long_tasks, &longest, &mean);
+    us[i][1] =
+        (iteration_us(p.deep, &launch) - iteration_us(p.shallow, &launch)) / (DEEP - SHALLOW);
+    printf("| %s | %.2f | %.2f | %u | %.1f |\n", ways[i].name, us[i][0], us[i][1],
+           ways[i].jit ? 0 : longest, mean);
+    (void)fflush(stdout);
+    destroy_pair(&p);
+  }
+  printf("\n");
+  gpu_check(bench, us[1][1] < us[0][1], "an uneven op takes less time by tickets than by lists");
 }
 
 // --- with their work -----------------------------------------------------------------------------
@@ -365,9 +478,22 @@ static void real(gpu_bench *bench, const char *folder) {
   gpu_model_close(&model);
 }
 
+// Arguments: models for the last table; part=alone, uneven or stream: that table alone.
 void gpu_hops_run(gpu_bench *bench, int count, char **arguments) {
-  alone(bench);
-  while_weights_stream(bench);
+  static const struct {
+    const char *name;
+    void (*run)(gpu_bench *bench);
+  } parts[] = {
+      {"part=alone", alone}, {"part=uneven", uneven}, {"part=stream", while_weights_stream}};
+  const bool one = count == 1 && strncmp(arguments[0], "part=", 5) == 0;
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    if (!one || strcmp(arguments[0], parts[i].name) == 0) {
+      parts[i].run(bench);
+    }
+  }
+  if (one) {
+    return;
+  }
   printf(
       "\n## With their work\n\nBatch 1, up to %d tokens of context, dummy weights; exact events; "
       "all "

@@ -55,6 +55,10 @@ MGL_SHARED_FN uint64_t mgl_add_acq_rel(mgl_word *word, uint64_t amount) {
   return value;
 }
 
+MGL_SHARED_FN uint64_t mgl_add_relaxed(mgl_word *word, uint64_t amount) {
+  return mgl_add_acq_rel(word, amount);
+}
+
 MGL_SHARED_FN bool mgl_cas_acq_rel(mgl_word *word, uint64_t expected, uint64_t desired) {
   model_before(word, MODEL_UPDATE);
   bool equal = word->value == expected;

@@ -454,7 +454,7 @@ static uint32_t computed_as(const mgl_task *task) {
   }
 }
 
-// The step that stands for an AOT task says the same as the task; or, in a carrying graph, leaves
+// The step that stands for a task says the same as the task; or, in a carrying graph, leaves
 // out what words of activations stand for: waits of tasks that read such words, and triggers for
 // which only such tasks wait.
 static void check_step(const mgl_cuda_run *run, uint32_t worker, const mgl_worker_state *state,
@@ -463,7 +463,11 @@ static void check_step(const mgl_cuda_run *run, uint32_t worker, const mgl_worke
   const mgl_graph_view *view = &run->protocol.graphs[ready->info.graph];
   const mgl_task *task = &view->tasks[ready->task];
   const mgl_event *trigger = &view->events[task->trigger_event];
-  const mgl_cuda_step *step = &graph->steps[state->aot_at - 1];
+  const uint32_t number = mgl_jit_below(view, ready->task);
+  const bool is_jit = (task->flags & MGL_TASK_JIT) != 0;
+  const uint32_t at =
+      is_jit ? graph->step_start[run->protocol.worker_count] + number : state->aot_at - 1;
+  const mgl_cuda_step *step = &graph->steps[at];
   const mgl_cuda_op *op = &graph->ops[step->op];
   bool carrying = op->copy_bytes != 0;
   bool only_words = trigger->type == MGL_EVENT_LAUNCH_TASKS;
@@ -471,6 +475,8 @@ static void check_step(const mgl_cuda_run *run, uint32_t worker, const mgl_worke
     only_words = only_words && reads_words(&view->tasks[i]);
   }
   assert_int_equal(graph->step_start[worker], view->aot_start[worker]);
+  assert_int_equal(graph->jit_count, view->jit_count);
+  assert_true(is_jit || graph->jit_count == 0 || graph->jit_below[at] == number);
   assert_int_equal(step->task, ready->task);
   assert_int_equal(step->op, task->op);
   assert_true(op->kind == computed_as(task) || op->kind == MGL_CUDA_OP_EMPTY);
@@ -578,9 +584,7 @@ static void run_megakernel(mgl_cuda_run *run) {
         device_hang(run, i, &ready);
         return;
       }
-      if (run->has_jit == 0) {
-        check_step(run, i, &workers[i], &ready);
-      }
+      check_step(run, i, &workers[i], &ready);
       number[i] = ready.info.iteration == iteration_of[i] ? number[i] + 1 : 1;
       iteration_of[i] = ready.info.iteration;
       trace_task(run, i, number[i], &ready);

@@ -78,14 +78,14 @@ static bool allocate(mgl_cpu_mega *mega) {
                        : mgl_alloc_zeroed(mega->counter_count, sizeof *mega->counters);
   p->workers = mgl_alloc_zeroed(p->worker_count, sizeof *p->workers);
   p->scheduler_queues = mgl_alloc_zeroed(p->scheduler_count, sizeof *p->scheduler_queues);
-  mega->jit_slots = mgl_alloc_zeroed(p->worker_count, mega->jit_size * sizeof *mega->jit_slots);
+  mega->jit_tasks = mgl_alloc_zeroed(mega->jit_count, sizeof *mega->jit_tasks);
   mega->scheduler_slots =
-      mgl_alloc_zeroed(p->scheduler_count, mega->scheduler_size * sizeof *mega->scheduler_slots);
+      mgl_alloc_zeroed(p->scheduler_count, MGL_SCHEDULER_SLOTS * sizeof *mega->scheduler_slots);
   mega->traces = mgl_alloc_zeroed(p->worker_count, sizeof *mega->traces);
   mega->clocks = mgl_alloc_zeroed(p->worker_count, sizeof *mega->clocks);
   mega->spent_ns = mgl_alloc_zeroed(p->worker_count, sizeof *mega->spent_ns);
   if (mega->counters == NULL || p->workers == NULL || p->scheduler_queues == NULL ||
-      mega->jit_slots == NULL || mega->scheduler_slots == NULL || mega->traces == NULL ||
+      mega->jit_tasks == NULL || mega->scheduler_slots == NULL || mega->traces == NULL ||
       mega->clocks == NULL || mega->spent_ns == NULL) {
     return false;
   }
@@ -110,13 +110,8 @@ static void fill_views(mgl_cpu_mega *mega, const mgl_task_graph *const *graphs) 
     view->aot_tasks = graph->aot_tasks;
     view->task_count = graph->task_count;
     view->event_count = graph->event_count;
-    view->ready_count = graph->ready_count;
-    view->first_dependent = 0;
-    while (view->first_dependent < view->event_count &&
-           (view->events[view->first_dependent].type != MGL_EVENT_LAUNCH_DEPENDENT_TASKS ||
-            (view->events[view->first_dependent].flags & MGL_EVENT_HAS_JIT) == 0)) {
-      view->first_dependent++;
-    }
+    view->jit_count = mgl_protocol_jit_tasks(graph, NULL);
+    mega->jit_count += view->jit_count;
     mega->counter_count += graph->event_count;
   }
 }
@@ -142,11 +137,6 @@ mgl_status mgl_cpu_mega_create(const mgl_task_graph *const *graphs, uint32_t gra
   p->next_plan = options->next_plan;
   p->next_plan_context = options->context;
   fill_views(mega, graphs);
-  mgl_protocol_queue_sizes(p->graphs, graph_count, &mega->jit_size, &mega->scheduler_size);
-  if (options->jit_queue_size != 0 &&
-      (p->scheduler_count > 0 || options->jit_queue_size > mega->jit_size)) {
-    mega->jit_size = mgl_power_of_two_at_least(options->jit_queue_size);
-  }
   mgl_status status = mgl_watchdog_start(mega, err);
   if (status == MGL_OK && p->rank_count > 0 && mega->counter_count > options->counter_capacity) {
     status = mgl_error_set(err, MGL_ERR_LIMIT,
@@ -162,12 +152,15 @@ mgl_status mgl_cpu_mega_create(const mgl_task_graph *const *graphs, uint32_t gra
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for queues and counters");
   }
   mgl_word *counters = mega->counters;
+  uint32_t *jit_tasks = mega->jit_tasks;
   for (uint32_t i = 0; i < graph_count; i++) {
     p->graphs[i].counters = counters;
     for (uint32_t rank = 0; rank < p->rank_count; rank++) {
       p->graphs[i].peers[rank] = options->counters[rank] + (counters - mega->counters);
     }
     counters += p->graphs[i].event_count;
+    p->graphs[i].jit_tasks = jit_tasks;
+    jit_tasks += mgl_protocol_jit_tasks(graphs[i], jit_tasks);
   }
   *out = mega;
   return MGL_OK;
@@ -185,7 +178,7 @@ void mgl_cpu_mega_destroy(mgl_cpu_mega *mega) {
   mgl_free(mega->clocks);
   mgl_free(mega->spent_ns);
   mgl_free(mega->scheduler_slots);
-  mgl_free(mega->jit_slots);
+  mgl_free(mega->jit_tasks);
   mgl_free(mega->protocol.scheduler_queues);
   mgl_free(mega->protocol.workers);
   if (mega->options.rank_count == 0) {
@@ -212,12 +205,12 @@ static mgl_poll_result poll_once(actor *a, mgl_ready_task *ready) {
                       : mgl_worker_poll(a->protocol, &a->worker, ready);
 }
 
-// For the watchdog: which AOT task a worker sleeps for.
+// For the watchdog: which task a worker sleeps for.
 static void note_waiting(actor *a, bool sleeps) {
   if (a->schedules) {
     return;
   }
-  uint32_t task = sleeps ? mgl_worker_waits_for(a->protocol, &a->worker) : MGL_NO_EVENT;
+  uint32_t task = sleeps ? mgl_worker_waits_for(&a->worker) : MGL_NO_EVENT;
   const mgl_iteration_info *info = &a->worker.info;
   mgl_store_relaxed(&a->protocol->workers[a->worker.index].waiting,
                     task == MGL_NO_EVENT ? 0 : mgl_make_id(info->iteration, info->graph, task) + 1);
@@ -321,7 +314,6 @@ static void reset(mgl_cpu_mega *mega) {
   }
   for (uint32_t w = 0; w < p->worker_count; w++) {
     mgl_worker_shared *worker = &p->workers[w];
-    mgl_queue_init(&worker->jit, &mega->jit_slots[w * mega->jit_size], mega->jit_size);
     mgl_store_relaxed(&worker->current, 0);
     mgl_store_relaxed(&worker->progress, 0);
     mgl_store_relaxed(&worker->waiting, 0);
@@ -329,10 +321,13 @@ static void reset(mgl_cpu_mega *mega) {
     mega->traces[w].count = 0;
   }
   for (uint32_t s = 0; s < p->scheduler_count; s++) {
-    mgl_queue_init(&p->scheduler_queues[s], &mega->scheduler_slots[s * mega->scheduler_size],
-                   mega->scheduler_size);
+    mgl_queue_init(&p->scheduler_queues[s], &mega->scheduler_slots[s * MGL_SCHEDULER_SLOTS],
+                   MGL_SCHEDULER_SLOTS);
   }
   memset(p->graph_runs, 0, sizeof p->graph_runs);
+  p->jit_published = 0;
+  mgl_store_relaxed(&p->jit_before, 0);
+  mgl_store_relaxed(&p->tickets, 0);
   mgl_store_relaxed(&p->published, 0);
   mgl_store_relaxed(&p->info, 0);
   mgl_store_relaxed(&p->planning, 1);  // until the first plan, nothing is outstanding
@@ -342,7 +337,7 @@ static void reset(mgl_cpu_mega *mega) {
 static const char *const fault_texts[] = {
     [MGL_FAULT_NONE] = "no fault",
     [MGL_FAULT_STUCK] = "no task made progress",
-    [MGL_FAULT_QUEUE_FULL] = "a queue was full that holds a whole iteration",
+    [MGL_FAULT_QUEUE_FULL] = "a scheduler was handed a second end of an iteration",
     [MGL_FAULT_PENDING] = "empty tasks cascaded beyond the limit that was checked",
     [MGL_FAULT_STALE_ID] = "a queued id was not of the live iteration",
     [MGL_FAULT_PLAN] = "next_plan returned a task graph that does not exist",

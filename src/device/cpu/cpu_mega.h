@@ -33,10 +33,7 @@ enum {
 typedef struct mgl_cpu_mega mgl_cpu_mega;
 
 typedef struct mgl_cpu_mega_options {
-  uint32_t schedulers;  // dedicated scheduler threads; 0: embedded in the workers (default)
-  uint32_t
-      jit_queue_size;    // slots per worker, rounded up to a power of two, at least 2; 0: as many
-                         // as liveness needs. Embedded schedulers never take less than that.
+  uint32_t schedulers;   // threads that only begin iterations; 0: workers do that (default)
   uint32_t fault_ms;     // 0: no watchdog; default 10000
   uint32_t hang_ms;      // processor time that a task may take without an end or a pulse, where
                          // fault_ms would be too long to wait; 0: any

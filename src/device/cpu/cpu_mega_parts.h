@@ -44,11 +44,10 @@ struct mgl_cpu_mega {
   bool crowded;  // more threads than processors
   const mgl_task_graph *graphs[MGL_CPU_MEGA_MAX_GRAPHS];
   uint64_t counter_count;
-  uint64_t jit_size;
-  uint64_t scheduler_size;
+  uint64_t jit_count;               // JIT tasks of all graphs
   mgl_word *counters;               // [counter_count] of all graphs, one behind the other
-  mgl_queue_slot *jit_slots;        // [workers][jit_size]
-  mgl_queue_slot *scheduler_slots;  // [schedulers][scheduler_size]
+  uint32_t *jit_tasks;              // [jit_count] of all graphs, one behind the other
+  mgl_queue_slot *scheduler_slots;  // [schedulers][MGL_SCHEDULER_SLOTS]
   task_trace *traces;               // [workers]
   mgl_word *clocks;                 // [workers] of its thread's processor time, + 1; 0: not known
   uint64_t *spent_ns;  // [workers] of that time, at the latest progress; the watchdog's

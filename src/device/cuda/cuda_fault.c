@@ -248,8 +248,7 @@ static void describe_stall(const mgl_cuda_program *p, uint64_t stall, mgl_text *
       break;
     default:
       mgl_text_format(text, "worker %u found nothing that runs", worker);
-      describe_lost_trigger(p, (uint32_t)(mgl_load_relaxed(&run->protocol.info) >> 1) & 0x7fff,
-                            text);
+      describe_lost_trigger(p, mgl_info_graph(mgl_load_relaxed(&run->protocol.info)), text);
       break;
   }
 }
@@ -271,7 +270,7 @@ static void describe_workers(const mgl_cuda_program *p, mgl_text *text) {
   mgl_text_format(text, "; %u of %u workers run a task", running, p->workers);
   if (running == 0) {
     const mgl_cuda_run *run = mgl_cuda_image_run(p);
-    describe_lost_trigger(p, (uint32_t)(mgl_load_relaxed(&run->protocol.info) >> 1) & 0x7fff, text);
+    describe_lost_trigger(p, mgl_info_graph(mgl_load_relaxed(&run->protocol.info)), text);
   }
 }
 

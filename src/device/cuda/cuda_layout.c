@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "lower/words.h"
 #include "model/config.h"
+#include "task/protocol_check.h"
 #include "task/tile.h"
 
 enum { ITERATIONS = 1 << 16 };  // that are timed: 512 KiB
@@ -235,15 +236,7 @@ mgl_graph_view mgl_cuda_graph_view(const mgl_task_graph *graph) {
                          .aot_tasks = graph->aot_tasks,
                          .task_count = graph->task_count,
                          .event_count = graph->event_count,
-                         .ready_count = graph->ready_count,
-                         .first_dependent = graph->event_count};
-  for (uint32_t i = graph->event_count; i-- > 0;) {
-    const mgl_event *event = &graph->events[i];
-    if (event->type == MGL_EVENT_LAUNCH_DEPENDENT_TASKS &&
-        (event->flags & MGL_EVENT_HAS_JIT) != 0) {
-      view.first_dependent = i;
-    }
-  }
+                         .jit_count = mgl_protocol_jit_tasks(graph, NULL)};
   return view;
 }
 
@@ -252,11 +245,14 @@ static void lay_out_graph(const mgl_graph *program, const mgl_task_graph *graph,
   const mgl_cuda_memory_kind kind = MGL_CUDA_MEMORY_DESCRIPTORS;
   uint64_t list = graph->aot_start[graph->worker_count];
   uint64_t starts = graph->worker_count + UINT64_C(1);
+  uint64_t jit = mgl_protocol_jit_tasks(graph, NULL);
   out->tasks = take(layout, kind, graph->task_count * sizeof(mgl_task));
   out->events = take(layout, kind, graph->event_count * sizeof(mgl_event));
   out->aot_start = take(layout, kind, starts * sizeof(uint32_t));
   out->aot_tasks = take(layout, kind, list * sizeof(uint32_t));
-  out->steps = take(layout, kind, list * sizeof(mgl_cuda_step));
+  out->jit_tasks = take(layout, kind, jit * sizeof(uint32_t));
+  out->jit_below = take(layout, kind, jit > 0 ? list * sizeof(uint32_t) : 0);
+  out->steps = take(layout, kind, (list + jit) * sizeof(mgl_cuda_step));
   out->step_start = take(layout, kind, starts * sizeof(uint32_t));
   out->ops = take(layout, kind, program->op_count * sizeof(mgl_cuda_op));
 }
@@ -272,8 +268,7 @@ static void lay_out_state(const mgl_cuda_model *model, const mgl_cuda_sizes *siz
     state->counter_start[i] = counters;
     counters += views[i].event_count;
   }
-  mgl_protocol_queue_sizes(views, sizes->graph_count, &state->jit_size, &state->scheduler_size);
-  uint64_t slots = state->jit_size * sizes->workers + state->scheduler_size * sizes->schedulers;
+  uint64_t slots = MGL_SCHEDULER_SLOTS * (uint64_t)sizes->schedulers;
   uint64_t items = (uint64_t)sizes->iteration_tokens * MGL_CUDA_MAX_CHUNKS;
   state->run = take(layout, kind, sizeof(mgl_cuda_run));
   state->rank_words = take(layout, kind, sizes->ranks > 1 ? sizeof(mgl_rank_words) : 0);

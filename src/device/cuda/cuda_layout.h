@@ -82,7 +82,7 @@ typedef struct mgl_cuda_sizes {
 
 // Offsets in MGL_CUDA_MEMORY_DESCRIPTORS.
 typedef struct mgl_cuda_graph_layout {
-  uint64_t tasks, events, aot_start, aot_tasks, steps, step_start, ops;
+  uint64_t tasks, events, aot_start, aot_tasks, jit_tasks, jit_below, steps, step_start, ops;
 } mgl_cuda_graph_layout;
 
 // Offsets in MGL_CUDA_MEMORY_STATE. What every launch uploads comes first; plans[1] ends it, of
@@ -95,7 +95,6 @@ typedef struct mgl_cuda_state_layout {
   uint64_t traces;                                       // [workers]
   uint64_t
       trace_marks;  // [workers, MGL_CUDA_TRACE_MARKS] in MGL_CUDA_MEMORY_TRACE, behind the spans
-  uint64_t jit_size, scheduler_size;  // slots of a queue
   uint64_t counter_start[MGL_MAX_GRAPHS];
 } mgl_cuda_state_layout;
 

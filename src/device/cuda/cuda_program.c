@@ -72,9 +72,11 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
 
 // --- task graphs ---------------------------------------------------------------------------------
 
-static bool has_jit(const mgl_task_graph *graph) {
+// Whether weights are streamed for a JIT task.
+static bool streams_jit(const mgl_task_graph *graph) {
   for (uint32_t i = 0; i < graph->task_count; i++) {
-    if ((graph->tasks[i].flags & MGL_TASK_JIT) != 0) {
+    const mgl_task *task = &graph->tasks[i];
+    if ((task->flags & MGL_TASK_JIT) != 0 && mgl_op_kind_is_linear(task->type)) {
       return true;
     }
   }
@@ -135,7 +137,8 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
       mgl_error_prefix(err, "the task graph for %u tokens", 1u << i);
       return status;
     }
-    p->has_jit = p->has_jit || has_jit(p->graphs[i]);
+    p->has_jit = p->has_jit || mgl_protocol_jit_tasks(p->graphs[i], NULL) > 0;
+    p->streams_jit = p->streams_jit || streams_jit(p->graphs[i]);
   }
   if (p->has_jit && (p->packings >> 1 != 0 || p->model.experts.count != 0)) {
     return mgl_error_set(
@@ -335,7 +338,7 @@ static mgl_status copy_descriptors(mgl_cuda_program *p, uint64_t offset, const v
 }
 
 static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *ops,
-                               mgl_cuda_step *steps, uint32_t *step_start, mgl_error *err) {
+                               const mgl_cuda_lists *lists, mgl_error *err) {
   const mgl_task_graph *graph = p->graphs[idx];
   const mgl_cuda_graph_layout *at = &p->layout.graphs[idx];
   mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->sizes.logit_rows};
@@ -346,13 +349,18 @@ static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *o
       ops[i].flags |= MGL_CUDA_UNITS_APART;
     }
   }
-  MGL_TRY(mgl_cuda_make_steps(p->program, graph, p->layout.copy_bytes[idx] != 0, steps, step_start,
-                              err));
+  MGL_TRY(mgl_cuda_make_steps(p->program, graph, p->layout.copy_bytes[idx] != 0, lists, err));
   size_t count = graph->aot_start[graph->worker_count];
+  size_t jit_count = mgl_protocol_jit_tasks(graph, NULL);
   size_t starts = graph->worker_count + (size_t)1;
   MGL_TRY(copy_descriptors(p, at->ops, ops, p->program->op_count * sizeof *ops, err));
-  MGL_TRY(copy_descriptors(p, at->steps, steps, count * sizeof *steps, err));
-  MGL_TRY(copy_descriptors(p, at->step_start, step_start, starts * sizeof *step_start, err));
+  MGL_TRY(copy_descriptors(p, at->steps, lists->steps, (count + jit_count) * sizeof *lists->steps,
+                           err));
+  MGL_TRY(copy_descriptors(p, at->step_start, lists->step_start, starts * sizeof(uint32_t), err));
+  MGL_TRY(copy_descriptors(p, at->jit_tasks, lists->jit_tasks, jit_count * sizeof(uint32_t), err));
+  if (jit_count > 0) {
+    MGL_TRY(copy_descriptors(p, at->jit_below, lists->jit_below, count * sizeof(uint32_t), err));
+  }
   MGL_TRY(
       copy_descriptors(p, at->tasks, graph->tasks, graph->task_count * sizeof *graph->tasks, err));
   MGL_TRY(copy_descriptors(p, at->events, graph->events, graph->event_count * sizeof *graph->events,
@@ -364,17 +372,25 @@ static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *o
 static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, mgl_error *err) {
   const mgl_task_graph *graph = p->graphs[idx];
   mgl_cuda_op *ops = mgl_alloc_zeroed(p->program->op_count, sizeof *ops);
-  mgl_cuda_step *steps = mgl_alloc_zeroed(graph->aot_start[graph->worker_count], sizeof *steps);
-  uint32_t *step_start = mgl_alloc_zeroed(graph->worker_count + (size_t)1, sizeof *step_start);
+  size_t listed = graph->aot_start[graph->worker_count];
+  size_t jit_count = mgl_protocol_jit_tasks(graph, NULL);
+  mgl_cuda_lists lists = {
+      .steps = mgl_alloc_zeroed(listed + jit_count, sizeof *lists.steps),
+      .step_start = mgl_alloc_zeroed(graph->worker_count + (size_t)1, sizeof *lists.step_start),
+      .jit_tasks = mgl_alloc_zeroed(jit_count, sizeof *lists.jit_tasks),
+      .jit_below = mgl_alloc_zeroed(listed, sizeof *lists.jit_below)};
   mgl_status status = MGL_OK;
-  if (ops == NULL || steps == NULL || step_start == NULL) {
+  if (ops == NULL || lists.steps == NULL || lists.step_start == NULL || lists.jit_tasks == NULL ||
+      lists.jit_below == NULL) {
     status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the steps of a task graph");
   } else {
-    status = upload_bound(p, idx, ops, steps, step_start, err);
+    status = upload_bound(p, idx, ops, &lists, err);
   }
   mgl_free(ops);
-  mgl_free(steps);
-  mgl_free(step_start);
+  mgl_free(lists.steps);
+  mgl_free(lists.step_start);
+  mgl_free(lists.jit_tasks);
+  mgl_free(lists.jit_below);
   return status;
 }
 

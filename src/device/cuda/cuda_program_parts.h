@@ -116,7 +116,8 @@ struct mgl_cuda_program {
   uint32_t packings;    // of the weights: bit 1 << mgl_packing
   uint32_t page_bytes;  // from an smem page to the next
   uint32_t smem_pages;
-  bool has_jit;
+  bool has_jit;              // some task of some graph is JIT
+  bool streams_jit;          // and one of those is a linear's
   unsigned char *image;      // [state.image_bytes] the state block on the host
   uint64_t iterations_past;  // of launches so far, at least
   uint64_t *fault_word;      // pinned

@@ -5,24 +5,14 @@
 
 #include "device/cuda/cuda_program_parts.h"
 
-// An empty queue in the image, its slots at *slot_at of the slots part.
-static void make_queue(mgl_cuda_program *p, mgl_queue *queue, uint64_t size, uint64_t *slot_at) {
-  uint64_t offset = p->layout.state.slots + *slot_at * sizeof(mgl_queue_slot);
-  mgl_queue_init(queue, (mgl_queue_slot *)(void *)(p->image + offset), size);
-  queue->slots = mgl_cuda_pointer(mgl_cuda_state_at(p, offset));
-  *slot_at += size;
-}
-
+// Empty queues in the image.
 static void make_queues(mgl_cuda_program *p) {
   const mgl_cuda_state_layout *state = &p->layout.state;
-  mgl_worker_shared *workers = (mgl_worker_shared *)(void *)(p->image + state->workers);
   mgl_queue *queues = (mgl_queue *)(void *)(p->image + state->scheduler_queues);
-  uint64_t slot = 0;
-  for (uint32_t i = 0; i < p->workers; i++) {
-    make_queue(p, &workers[i].jit, state->jit_size, &slot);
-  }
   for (uint32_t i = 0; i < p->build.schedulers; i++) {
-    make_queue(p, &queues[i], state->scheduler_size, &slot);
+    uint64_t offset = state->slots + i * MGL_SCHEDULER_SLOTS * sizeof(mgl_queue_slot);
+    mgl_queue_init(&queues[i], (mgl_queue_slot *)(void *)(p->image + offset), MGL_SCHEDULER_SLOTS);
+    queues[i].slots = mgl_cuda_pointer(mgl_cuda_state_at(p, offset));
   }
 }
 
@@ -35,6 +25,7 @@ static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
   view.events = mgl_cuda_pointer(base + at->events);
   view.aot_start = mgl_cuda_pointer(base + at->aot_start);
   view.aot_tasks = mgl_cuda_pointer(base + at->aot_tasks);
+  view.jit_tasks = mgl_cuda_pointer(base + at->jit_tasks);
   view.counters = mgl_cuda_pointer(
       mgl_cuda_state_at(p, state->counters + state->counter_start[graph] * sizeof(mgl_word)));
   for (uint32_t rank = 0; p->ranks != NULL && rank < p->peers.count; rank++) {
@@ -45,6 +36,8 @@ static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
   run->graphs[graph] = (mgl_cuda_graph){.steps = mgl_cuda_pointer(base + at->steps),
                                         .step_start = mgl_cuda_pointer(base + at->step_start),
                                         .ops = mgl_cuda_pointer(base + at->ops),
+                                        .jit_below = mgl_cuda_pointer(base + at->jit_below),
+                                        .jit_count = view.jit_count,
                                         .tokens = p->graphs[graph]->tokens,
                                         .attention_strides = p->graphs[graph]->attention_strides};
 }
@@ -164,7 +157,7 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   run->op_count = (uint32_t)p->program->op_count;
   run->iterations_past = p->iterations_past;
   run->page_count = p->smem_pages;
-  run->has_jit = p->has_jit ? 1 : 0;
+  run->tells_loader = p->streams_jit ? 1 : 0;
   run->scheduler_warps = p->build.scheduler_warps ? 1 : 0;
   run->most_iterations = start->most_iterations;
   bool wide = p->wide.tokens > 0 && !start->launch->full;

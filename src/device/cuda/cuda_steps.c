@@ -4,7 +4,9 @@
 
 #include "lower/packed.h"
 #include "lower/schedule.h"
+#include "task/protocol_check.h"
 #include "twin/device_run.h"
+#include "twin/protocol.h"
 
 enum { TILE_TOKENS = 8, MOST_ROW_TILES = 4, MOST_CODED_TILES = 2 };
 
@@ -209,14 +211,26 @@ static mgl_cuda_step make_step(const mgl_graph *program, const mgl_task_graph *g
                          .trigger_kind = (uint32_t)trigger->type << 16 | trigger->flags};
 }
 
+// How many of the JIT tasks come before a task.
+static uint32_t jit_below(const mgl_cuda_lists *lists, uint32_t jit_count, uint32_t task) {
+  mgl_graph_view view = {.jit_tasks = lists->jit_tasks, .jit_count = jit_count};
+  return mgl_jit_below(&view, task);
+}
+
 mgl_status mgl_cuda_make_steps(const mgl_graph *program, const mgl_task_graph *graph, bool carrying,
-                               mgl_cuda_step *steps, uint32_t *step_start, mgl_error *err) {
+                               const mgl_cuda_lists *out, mgl_error *err) {
   mgl_schedule *s = NULL;
   MGL_TRY(mgl_lower_graph(program, graph, carrying ? MGL_LOWER_WORDS : MGL_LOWER_TASKS, &s, err));
-  for (uint32_t i = 0; i < s->list_start[s->worker_count]; i++) {
-    steps[i] = make_step(program, graph, s, s->list[i]);
+  uint32_t jit_count = mgl_protocol_jit_tasks(graph, out->jit_tasks);
+  uint32_t listed = s->list_start[s->worker_count];
+  for (uint32_t i = 0; i < listed; i++) {
+    out->steps[i] = make_step(program, graph, s, s->list[i]);
+    out->jit_below[i] = jit_below(out, jit_count, s->list[i]);
   }
-  memcpy(step_start, s->list_start, (s->worker_count + (size_t)1) * sizeof *step_start);
+  for (uint32_t i = 0; i < jit_count; i++) {
+    out->steps[listed + i] = make_step(program, graph, s, out->jit_tasks[i]);
+  }
+  memcpy(out->step_start, s->list_start, (s->worker_count + (size_t)1) * sizeof *out->step_start);
   mgl_schedule_destroy(s);
   return MGL_OK;
 }

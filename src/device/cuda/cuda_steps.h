@@ -40,9 +40,16 @@ mgl_cuda_op mgl_cuda_size_op(const mgl_graph *program, uint32_t tokens, uint32_t
 mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
                              uint32_t op);
 
-// Every worker's list of a task graph's schedule (lower/words.c), by words if carrying, as steps:
-// steps[aot_start[workers]] and step_start[workers + 1], both the caller's.
+// What mgl_cuda_make_steps makes, in memory of the caller.
+typedef struct mgl_cuda_lists {
+  mgl_cuda_step *steps;  // [aot_start[workers] + JIT tasks] every worker's list, then JIT tasks
+  uint32_t *step_start;  // [workers + 1]
+  uint32_t *jit_tasks;   // [JIT tasks] in linear order
+  uint32_t *jit_below;   // [aot_start[workers]] how many of them come before a step
+} mgl_cuda_lists;
+
+// The lists of a task graph's schedule (lower/words.c), by words if carrying.
 mgl_status mgl_cuda_make_steps(const mgl_graph *program, const mgl_task_graph *graph, bool carrying,
-                               mgl_cuda_step *steps, uint32_t *step_start, mgl_error *err);
+                               const mgl_cuda_lists *out, mgl_error *err);
 
 #endif

@@ -58,7 +58,7 @@ mgl_full_kernel mgl_full_kernel_of(const mgl_cuda_op *op, mgl_full_case of) {
 
 // --- for people ----------------------------------------------------------------------------------
 
-const char *mgl_task_function_why(const mgl_cuda_op *op, bool paged, uint32_t capability) {
+const char *mgl_task_function_why(const mgl_cuda_op *op, uint32_t capability) {
   if (!mgl_op_kind_is_linear(op->kind)) {
     return "its only one";
   }
@@ -115,8 +115,8 @@ mgl_bodies mgl_bodies_of(const mgl_graph *program, uint32_t tokens, uint32_t log
   mgl_full_case of = {0};
   mgl_cuda_op sizes = mgl_cuda_size_op(program, tokens, logit_rows, op);
   mgl_packed_matrices m = mgl_packed_matrices_of(program, &program->ops[op]);
-  mgl_task_function_name(mgl_task_function_of(&sizes, true, capability, true), out.mega);
-  out.mega_why = mgl_task_function_why(&sizes, true, capability);
+  mgl_task_function_name(mgl_task_function_of(&sizes, capability, true), out.mega);
+  out.mega_why = mgl_task_function_why(&sizes, capability);
   if (m.count > 0) {
     uint32_t blocks = m.row_blocks < workers ? m.row_blocks : workers;
     of.pages = (m.row_blocks + blocks - 1) / blocks *

@@ -32,7 +32,7 @@ enum { MGL_TASK_FUNCTION_NAME_BYTES = 40 };
 void mgl_task_function_name(uint32_t function, char out[MGL_TASK_FUNCTION_NAME_BYTES]);
 
 // Why it is that one (variant.def); static.
-const char *mgl_task_function_why(const mgl_cuda_op *op, bool paged, uint32_t capability);
+const char *mgl_task_function_why(const mgl_cuda_op *op, uint32_t capability);
 const char *mgl_full_kernel_why(mgl_full_kernel kernel);
 
 // The bodies of op `op` of a program that is fused for the GPU, in iterations of up to `tokens`

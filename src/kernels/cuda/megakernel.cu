@@ -106,7 +106,7 @@ static __device__ __forceinline__ uint32_t mgl_find_coded(mgl_cuda_run *run, mgl
 // that the loader streams for it.
 static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
-  if (!mgl_task_begin(w) || slot->op.kind != MGL_CUDA_OP_STREAMED || slot->paged == 0) {
+  if (!mgl_task_begin(w) || slot->op.kind != MGL_CUDA_OP_STREAMED) {
     return;
   }
   uint32_t pages = (slot->end - slot->begin) * mgl_pages_of_block(slot->op.k_padded);
@@ -195,6 +195,10 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
   block->debug = run->delay != 0 || run->injection != MGL_INJECT_NONE ? 1 : 0;
   block->activated = 0;
   block->arrived = 0;
+  for (uint32_t i = 0; i < MGL_CUDA_SLOTS; i++) {
+    block->slots[i].told = 0;
+  }
+  block->heard = 0;
   block->stop = 0;
 #if MGL_TARGET_COPIES
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them

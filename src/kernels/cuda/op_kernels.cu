@@ -84,7 +84,6 @@ static __device__ __forceinline__ void mgl_fill_slot(const mgl_cuda_op_launch &l
     slot->end = end;
     slot->graph = launch.graph;
     slot->iteration = launch.parity;  // nobody needs more of it
-    slot->paged = 1;
     slot->ordinal = 1;
     slot->mute = 0;
     slot->copy_at = 0;

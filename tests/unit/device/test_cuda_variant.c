@@ -30,42 +30,38 @@ static void the_megakernel_has_a_body_for_every_shape(void **state) {
   (void)state;
   static const struct {
     uint32_t tokens, k;
-    bool normed, paged;
+    bool normed;
     uint32_t capability;
     mgl_packing packing;
     const char *name;
   } cases[] = {
-      {1, 4096, true, true, 90, MGL_PACKING_BF16, "linear_one_normed"},
-      {1, 5120, true, true, 90, MGL_PACKING_BF16, "linear_rows_1_normed"},
-      {1, 12288, false, true, 90, MGL_PACKING_BF16, "linear_one"},
-      {1, 13312, false, true, 90, MGL_PACKING_BF16, "linear_rows_1"},
-      {1, 13312, false, true, 80, MGL_PACKING_BF16, "linear_whole"},
-      {1, 1536, false, true, 90, MGL_PACKING_BF16, "linear_whole"},
-      {1, 1600, true, true, 90, MGL_PACKING_BF16, "linear_1"},
-      {2, 2048, true, true, 90, MGL_PACKING_BF16, "linear_rows_1_normed"},
-      {8, 2048, false, true, 90, MGL_PACKING_BF16, "linear_rows_1"},
-      {8, 2048, false, true, 86, MGL_PACKING_BF16, "linear_whole"},
-      {16, 2048, false, true, 90, MGL_PACKING_BF16, "linear_rows_2"},
-      {16, 2048, true, true, 100, MGL_PACKING_BF16, "linear_rows_2_normed"},
-      {16, 2048, true, true, 80, MGL_PACKING_BF16, "linear_2"},
-      {16, 1536, true, true, 90, MGL_PACKING_BF16, "linear_2"},
-      {32, 2048, true, true, 90, MGL_PACKING_BF16, "linear_4"},
-      {64, 2048, false, true, 90, MGL_PACKING_BF16, "linear_4"},
-      {1, 4096, true, false, 90, MGL_PACKING_BF16, "linear_unpaged_1"},
-      {16, 4096, true, false, 90, MGL_PACKING_BF16, "linear_unpaged_2"},
-      {32, 4096, true, false, 90, MGL_PACKING_BF16, "linear_unpaged_4"},
-      {1, 4096, true, true, 90, MGL_PACKING_I4, "i4 one_normed"},
-      {1, 12288, false, true, 80, MGL_PACKING_I8, "i8 one"},
-      {1, 5120, true, true, 90, MGL_PACKING_E4M3, "e4m3 rows_1_normed"},
-      {8, 1536, false, true, 90, MGL_PACKING_I4, "i4 rows_1"},
-      {16, 1536, true, true, 90, MGL_PACKING_I8, "i8 rows_2_normed"},
-      {64, 2048, false, true, 90, MGL_PACKING_E4M3, "e4m3 rows_2"},
+      {1, 4096, true, 90, MGL_PACKING_BF16, "linear_one_normed"},
+      {1, 5120, true, 90, MGL_PACKING_BF16, "linear_rows_1_normed"},
+      {1, 12288, false, 90, MGL_PACKING_BF16, "linear_one"},
+      {1, 13312, false, 90, MGL_PACKING_BF16, "linear_rows_1"},
+      {1, 13312, false, 80, MGL_PACKING_BF16, "linear_whole"},
+      {1, 1536, false, 90, MGL_PACKING_BF16, "linear_whole"},
+      {1, 1600, true, 90, MGL_PACKING_BF16, "linear_1"},
+      {2, 2048, true, 90, MGL_PACKING_BF16, "linear_rows_1_normed"},
+      {8, 2048, false, 90, MGL_PACKING_BF16, "linear_rows_1"},
+      {8, 2048, false, 86, MGL_PACKING_BF16, "linear_whole"},
+      {16, 2048, false, 90, MGL_PACKING_BF16, "linear_rows_2"},
+      {16, 2048, true, 100, MGL_PACKING_BF16, "linear_rows_2_normed"},
+      {16, 2048, true, 80, MGL_PACKING_BF16, "linear_2"},
+      {16, 1536, true, 90, MGL_PACKING_BF16, "linear_2"},
+      {32, 2048, true, 90, MGL_PACKING_BF16, "linear_4"},
+      {64, 2048, false, 90, MGL_PACKING_BF16, "linear_4"},
+      {1, 4096, true, 90, MGL_PACKING_I4, "i4 one_normed"},
+      {1, 12288, false, 80, MGL_PACKING_I8, "i8 one"},
+      {1, 5120, true, 90, MGL_PACKING_E4M3, "e4m3 rows_1_normed"},
+      {8, 1536, false, 90, MGL_PACKING_I4, "i4 rows_1"},
+      {16, 1536, true, 90, MGL_PACKING_I8, "i8 rows_2_normed"},
+      {64, 2048, false, 90, MGL_PACKING_E4M3, "e4m3 rows_2"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char name[MGL_TASK_FUNCTION_NAME_BYTES];
     mgl_cuda_op op = linear(cases[i].tokens, cases[i].k, cases[i].normed, cases[i].packing);
-    mgl_task_function_name(mgl_task_function_of(&op, cases[i].paged, cases[i].capability, true),
-                           name);
+    mgl_task_function_name(mgl_task_function_of(&op, cases[i].capability, true), name);
     assert_string_equal(name, cases[i].name);
   }
 }
@@ -75,33 +71,27 @@ static void choices_have_reasons(void **state) {
   (void)state;
   static const struct {
     uint32_t tokens, k;
-    bool paged;
     uint32_t capability;
     mgl_packing packing;
     const char *name, *why;
   } cases[] = {
-      {1, 4096, true, 90, MGL_PACKING_BF16, "linear_one_normed", "one token, whole pairs of pages"},
-      {16, 2048, true, 90, MGL_PACKING_BF16, "linear_rows_2_normed",
+      {1, 4096, 90, MGL_PACKING_BF16, "linear_one_normed", "one token, whole pairs of pages"},
+      {16, 2048, 90, MGL_PACKING_BF16, "linear_rows_2_normed",
        "up to 16 tokens, whole pairs of pages, from sm_90 on"},
-      {8, 1536, true, 80, MGL_PACKING_BF16, "linear_whole", "up to 8 tokens, whole pages"},
-      {64, 2048, true, 80, MGL_PACKING_BF16, "linear_4", "of any shape"},
-      {4, 2048, false, 90, MGL_PACKING_BF16, "linear_unpaged_1",
-       "JIT: no loader streams its weights"},
-      {1, 4096, true, 90, MGL_PACKING_I4, "i4 one_normed",
-       "codes, one token, whole pairs of pages"},
-      {9, 4096, true, 90, MGL_PACKING_I8, "i8 rows_2_normed", "codes, of any shape"},
+      {8, 1536, 80, MGL_PACKING_BF16, "linear_whole", "up to 8 tokens, whole pages"},
+      {64, 2048, 80, MGL_PACKING_BF16, "linear_4", "of any shape"},
+      {1, 4096, 90, MGL_PACKING_I4, "i4 one_normed", "codes, one token, whole pairs of pages"},
+      {9, 4096, 90, MGL_PACKING_I8, "i8 rows_2_normed", "codes, of any shape"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char name[MGL_TASK_FUNCTION_NAME_BYTES];
     mgl_cuda_op op = linear(cases[i].tokens, cases[i].k, true, cases[i].packing);
-    mgl_task_function_name(mgl_task_function_of(&op, cases[i].paged, cases[i].capability, true),
-                           name);
+    mgl_task_function_name(mgl_task_function_of(&op, cases[i].capability, true), name);
     assert_string_equal(name, cases[i].name);
-    assert_string_equal(mgl_task_function_why(&op, cases[i].paged, cases[i].capability),
-                        cases[i].why);
+    assert_string_equal(mgl_task_function_why(&op, cases[i].capability), cases[i].why);
   }
   mgl_cuda_op attend = {.kind = MGL_OP_ATTEND, .tokens = 1};
-  assert_string_equal(mgl_task_function_why(&attend, true, 90), "its only one");
+  assert_string_equal(mgl_task_function_why(&attend, 90), "its only one");
   for (int kernel = 0; kernel < MGL_FULL_KERNELS; kernel++) {
     assert_true(mgl_full_kernel_why((mgl_full_kernel)kernel)[0] != 0);
   }

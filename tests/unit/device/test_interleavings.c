@@ -47,8 +47,6 @@ enum {
   MOST_SCHEDULERS = 2,
   MOST_ACTORS = 4,
   MOST_GRAPHS = 2,
-  MOST_JIT = 8,     // slots of a JIT queue
-  MOST_EVENTS = 8,  // slots of a scheduler queue
   STACK_BYTES = 12288,
   MOST_DEPTH = 4000,
   TABLE_BITS = 23,
@@ -78,8 +76,7 @@ typedef struct rank_world {
   mgl_protocol protocol;
   mgl_worker_shared workers[MOST_WORKERS];
   mgl_queue scheduler_queues[MOST_SCHEDULERS];
-  mgl_queue_slot jit_slots[MOST_WORKERS][MOST_JIT];
-  mgl_queue_slot event_slots[MOST_SCHEDULERS][MOST_EVENTS];
+  mgl_queue_slot event_slots[MOST_SCHEDULERS][MGL_SCHEDULER_SLOTS];
   mgl_word counters[MOST_GRAPHS][SMALL_EVENTS];
   mgl_word done;  // plans that it is done with, and waits for the next one
   uint64_t notifications;
@@ -104,6 +101,7 @@ typedef enum mutation {
   LOST_WAKE,     // who makes the last trigger does not wake the other rank
   OWN_TRIGGERS,  // an event that other ranks trigger, too, is taken for one that does not
   EARLY_PLAN,    // rank 0 posts a plan before the other has ended the iteration before
+  LOST_TICKET,   // who took a ticket behind an iteration's last does not keep it
 } mutation;
 
 typedef struct scenario {
@@ -114,7 +112,6 @@ typedef struct scenario {
   const char *plans;  // digits: the graph of each iteration
   uint32_t workers;   // of a rank
   uint32_t schedulers;
-  uint64_t jit_size;  // 0: as liveness asks
 } scenario;
 
 // Of two ranks.
@@ -135,6 +132,7 @@ static const scenario *present;
 static uint32_t remote;  // of a rank_scenario; 0: there is one rank
 static mutation mutated;
 static small_graph graphs[MOST_GRAPHS];
+static uint32_t jit_tasks[MOST_GRAPHS][SMALL_TASKS];
 
 MODEL_FN static uint32_t rank_count(void) {
   return remote == 0 ? 1 : MOST_RANKS;
@@ -159,15 +157,14 @@ MODEL_FN static uint64_t mix(uint64_t hash, uint64_t value) {
 
 // --- scheduling points ---------------------------------------------------------------------------
 
-MODEL_FN static bool is_private(const mgl_word *word, model_access access) {
+MODEL_FN static bool is_private(const mgl_word *word) {
   const rank_world *r = rank_of(running);
   const uint32_t own = running % rank_actors();
   if (word == &r->protocol.planning) {
     return true;
   }
   for (uint32_t i = 0; i < present->workers; i++) {
-    if (word == &r->workers[i].progress || word == &r->workers[i].waiting ||
-        (word == &r->workers[i].jit.head && access == MODEL_LOAD && own == i)) {
+    if (word == &r->workers[i].progress || word == &r->workers[i].waiting) {
       return true;
     }
   }
@@ -187,7 +184,8 @@ MODEL_FN __attribute__((noinline)) static void yield(void) {
 }
 
 MODEL_FN void model_before(const mgl_word *word, model_access access) {
-  if (!is_private(word, access)) {
+  (void)access;
+  if (!is_private(word)) {
     yield();
   }
 }
@@ -195,9 +193,8 @@ MODEL_FN void model_before(const mgl_word *word, model_access access) {
 // What pop reads besides words: the value at the head that it has just taken.
 MODEL_FN static uint64_t popped_value(const mgl_word *word) {
   const rank_world *r = rank_of(running);
-  for (uint32_t i = 0; i < rank_actors(); i++) {
-    const mgl_queue *queue =
-        i < present->workers ? &r->workers[i].jit : &r->scheduler_queues[i - present->workers];
+  for (uint32_t i = 0; i < present->schedulers; i++) {
+    const mgl_queue *queue = &r->scheduler_queues[i];
     if (word == &queue->head) {
       return queue->slots[(queue->head.value - 1) & queue->mask].value;
     }
@@ -215,7 +212,7 @@ MODEL_FN void model_after(const mgl_word *word, model_access access, uint64_t va
     rank_world *r = value == MODEL_OWN_RANK ? rank_of(running) : &now.ranks[value];
     bool is_lost = mutated == LOST_WAKE && value != MODEL_OWN_RANK && !a->sharing;
     r->notifications += is_lost ? 0 : 1;
-  } else if (access != MODEL_LOAD && !is_private(word, access)) {
+  } else if (access != MODEL_LOAD && !is_private(word)) {
     now.changes++;
   }
 }
@@ -369,9 +366,8 @@ MODEL_FN static void start_poll(actor *a) {
   a->ticket = sleeps ? rank_of(running)->notifications : now.changes;
   a->trail = mix(mix(mix(w->iteration, w->info.iteration), w->info.run), w->info.graph);
   a->trail = mix(mix(mix(a->trail, w->aot_at), w->aot_end), w->entered * 2u + w->begins);
-  a->trail = mix(mix(mix(a->trail, s->list.iteration), s->list.graph), s->list.next);
-  a->trail = mix(mix(a->trail, s->list.last), s->list.dependent);
-  a->trail = mix(a->trail, s->launching * 2u + s->begins);
+  a->trail = mix(mix(mix(a->trail, w->info.jit_before), w->ticket), w->next);
+  a->trail = mix(a->trail, s->begins);
 }
 
 MODEL_FN static void actor_main(void) {
@@ -382,6 +378,9 @@ MODEL_FN static void actor_main(void) {
   mgl_poll_result result = MGL_POLL_NONE;
   while (result != MGL_POLL_STOP) {
     mgl_ready_task ready;
+    if (mutated == LOST_TICKET && !a->worker.entered) {
+      a->worker.ticket = 0;
+    }
     start_poll(a);
     result = works ? mgl_worker_poll(p, &a->worker, &ready) : mgl_scheduler_poll(p, &a->scheduler);
     if (result == MGL_POLL_NONE) {
@@ -419,6 +418,7 @@ static bool is_awake(uint32_t i) {
 static uint64_t hash_rank(uint64_t hash, const rank_world *r) {
   const mgl_protocol *p = &r->protocol;
   hash = mix(mix(mix(hash, p->published.value), p->info.value), p->fault.value);
+  hash = mix(mix(mix(hash, p->jit_before.value), p->jit_published), p->tickets.value);
   for (uint32_t g = 0; g < p->graph_count; g++) {
     hash = mix(hash, p->graph_runs[g]);
     for (uint32_t e = 0; e < p->graphs[g].event_count; e++) {
@@ -426,7 +426,7 @@ static uint64_t hash_rank(uint64_t hash, const rank_world *r) {
     }
   }
   for (uint32_t i = 0; i < p->worker_count; i++) {
-    hash = mix(hash_queue(hash, &r->workers[i].jit), r->workers[i].current.value);
+    hash = mix(hash, r->workers[i].current.value);
   }
   for (uint32_t i = 0; i < p->scheduler_count; i++) {
     hash = hash_queue(hash, &r->scheduler_queues[i]);
@@ -533,7 +533,8 @@ static void set_up_views(uint32_t rank) {
                                     .counters = r->counters[g],
                                     .task_count = graph->task_count,
                                     .event_count = graph->event_count,
-                                    .ready_count = graph->ready_count};
+                                    .jit_tasks = jit_tasks[g],
+                                    .jit_count = mgl_protocol_jit_tasks(graph, jit_tasks[g])};
     for (uint32_t q = 0; q < rank_count(); q++) {
       bool is_lost = mutated == LOST_TRIGGER && rank == 0 && q != 0;
       p->graphs[g].peers[q] = is_lost ? now.lost : now.ranks[q].counters[g];
@@ -564,17 +565,11 @@ static void set_up_rank(uint32_t rank) {
   p->rank = rank;
   p->rank_count = remote == 0 ? 0 : MOST_RANKS;
   set_up_views(rank);
-  uint64_t jit_size = 0;
-  uint64_t event_size = 0;
-  mgl_protocol_queue_sizes(p->graphs, p->graph_count, &jit_size, &event_size);
-  jit_size = present->jit_size != 0 ? present->jit_size : jit_size;
-  assert_true(jit_size <= MOST_JIT && event_size <= MOST_EVENTS);
   for (uint32_t i = 0; i < present->workers; i++) {
-    set_up_queue(&r->workers[i].jit, r->jit_slots[i], jit_size);
     mgl_worker_init(p, &actors[i].worker, i);
   }
   for (uint32_t i = 0; i < present->schedulers; i++) {
-    set_up_queue(&r->scheduler_queues[i], r->event_slots[i], event_size);
+    set_up_queue(&r->scheduler_queues[i], r->event_slots[i], MGL_SCHEDULER_SLOTS);
     mgl_scheduler_init(&actors[present->workers + i].scheduler, i);
   }
 }
@@ -712,6 +707,8 @@ static const uint16_t ends[] = {MGL_EVENT_END_OF_TASK_GRAPH};
 static const uint16_t one[] = {MGL_EVENT_LAUNCH_TASKS, MGL_EVENT_END_OF_TASK_GRAPH};
 static const uint16_t two[] = {MGL_EVENT_LAUNCH_TASKS, MGL_EVENT_LAUNCH_TASKS,
                                MGL_EVENT_END_OF_TASK_GRAPH};
+static const uint16_t three[] = {MGL_EVENT_LAUNCH_TASKS, MGL_EVENT_LAUNCH_TASKS,
+                                 MGL_EVENT_LAUNCH_TASKS, MGL_EVENT_END_OF_TASK_GRAPH};
 static const uint16_t massive[] = {MGL_EVENT_LAUNCH_MASSIVE_TASKS, MGL_EVENT_END_OF_TASK_GRAPH};
 static const uint16_t dependent[] = {MGL_EVENT_LAUNCH_TASKS, MGL_EVENT_LAUNCH_DEPENDENT_TASKS,
                                      MGL_EVENT_END_OF_TASK_GRAPH};
@@ -727,6 +724,10 @@ static const small_task jit_chain[] = {{'j', R, 0, 0}, {'j', 0, END, 0}, {0}};
 static const small_task jit_three[] = {
     {'a', R, 0, 0}, {'j', 0, END, 0}, {'j', 0, END, 0}, {'j', 0, END, 0}, {0}};
 static const small_task hybrid[] = {{'a', R, 0, 0}, {'j', 0, END, 0}, {'a', 0, END, 1}, {0}};
+static const small_task in_turn[] = {{'j', R, 0, 0}, {'a', 0, 1, 0},   {'j', 1, 2, 0},
+                                     {'j', 1, 2, 0}, {'a', 2, END, 1}, {0}};
+static const small_task in_turn_alone[] = {{'j', R, 0, 0}, {'a', 0, 1, 0},   {'j', 1, 2, 0},
+                                           {'j', 1, 2, 0}, {'a', 2, END, 0}, {0}};
 static const small_task fork_join[] = {{'a', R, 0, 0},   {'e', 0, 1, 0},   {'e', 0, END, 0},
                                        {'a', 1, END, 1}, {'j', 1, END, 0}, {0}};
 static const small_task depends[] = {
@@ -739,80 +740,67 @@ static const small_task exchange_twice[] = {{'a', R, 0, 0}, {'a', 0, 1, 0}, {'a'
 static const small_task empties[] = {{'a', R, 0, 1}, {'e', 0, 1, 0}, {'e', 0, END, 0}, {0}};
 
 static const scenario scenarios[] = {
-    {"1 AOT task, worker 1 misses iterations", {aot_alone}, {ends}, {1}, "000", 2, 0, 0},
-    {"1 AOT task, 1 scheduler", {aot_alone}, {ends}, {1}, "00", 2, 1, 0},
-    {"2 AOT tasks", {aot_pair}, {ends}, {1}, "00", 2, 0, 0},
-    {"AOT chain", {aot_chain}, {one}, {2}, "00", 2, 0, 0},
-    {"AOT join", {aot_join}, {one}, {2}, "00", 2, 0, 0},
-    {"AOT join, 1 scheduler", {aot_join}, {one}, {2}, "00", 2, 1, 0},
-    {"1 JIT task", {jit_alone}, {ends}, {1}, "00", 2, 0, 0},
-    {"1 JIT task, 1 scheduler", {jit_alone}, {ends}, {1}, "00", 2, 1, 0},
-    {"JIT chain", {jit_chain}, {one}, {2}, "00", 2, 0, 0},
-    {"JIT chain, 1 scheduler", {jit_chain}, {one}, {2}, "00", 2, 1, 0},
-    {"3 JIT tasks behind an event, 1 worker, queue wraps",
-     {jit_three},
-     {one},
-     {2},
-     "0000",
-     1,
-     0,
-     0},
-    {"3 JIT tasks, 1 worker, 1 scheduler, full queue of 2",
-     {jit_three},
-     {one},
-     {2},
-     "000",
-     1,
-     1,
-     2},
-    {"3 JIT tasks, 2 workers", {jit_three}, {one}, {2}, "0", 2, 0, 0},
-    {"3 massive JIT tasks, 1 worker, 2 schedulers, full queue of 2",
-     {jit_three},
-     {massive},
-     {2},
-     "0",
-     1,
+    {"1 AOT task, worker 1 misses iterations", {aot_alone}, {ends}, {1}, "000", 2, 0},
+    {"1 AOT task, 1 scheduler", {aot_alone}, {ends}, {1}, "00", 2, 1},
+    {"2 AOT tasks", {aot_pair}, {ends}, {1}, "00", 2, 0},
+    {"AOT chain", {aot_chain}, {one}, {2}, "00", 2, 0},
+    {"AOT join", {aot_join}, {one}, {2}, "00", 2, 0},
+    {"AOT join, 1 scheduler", {aot_join}, {one}, {2}, "00", 2, 1},
+    {"1 JIT task", {jit_alone}, {ends}, {1}, "00", 2, 0},
+    {"1 JIT task, 1 scheduler", {jit_alone}, {ends}, {1}, "00", 2, 1},
+    {"JIT chain", {jit_chain}, {one}, {2}, "00", 2, 0},
+    {"JIT chain, 1 scheduler", {jit_chain}, {one}, {2}, "00", 2, 1},
+    {"3 JIT tasks behind an event, 1 worker", {jit_three}, {one}, {2}, "0000", 1, 0},
+    {"3 JIT tasks, 1 worker, 1 scheduler", {jit_three}, {one}, {2}, "000", 1, 1},
+    {"3 JIT tasks, 2 workers", {jit_three}, {one}, {2}, "0", 2, 0},
+    {"3 massive JIT tasks, 1 worker, 2 schedulers", {jit_three}, {massive}, {2}, "0", 1, 2},
+    {"AOT and JIT behind one event", {hybrid}, {one}, {2}, "00", 2, 0},
+    {"AOT and JIT behind one event, 1 scheduler", {hybrid}, {one}, {2}, "0", 2, 1},
+    {"fork and join by empty tasks", {fork_join}, {two}, {3}, "00", 2, 0},
+    {"fork and join by empty tasks, 1 scheduler", {fork_join}, {two}, {3}, "0", 2, 1},
+    {"1 JIT task, 3 workers", {jit_alone}, {ends}, {1}, "0", 3, 0},
+    {"tickets kept while a graph without JIT tasks runs",
+     {jit_chain, aot_alone},
+     {one, ends},
+     {2, 1},
+     "010",
      2,
-     2},
-    {"AOT and JIT behind one event", {hybrid}, {one}, {2}, "00", 2, 0, 0},
-    {"AOT and JIT behind one event, 1 scheduler", {hybrid}, {one}, {2}, "0", 2, 1, 2},
-    {"fork and join by empty tasks", {fork_join}, {two}, {3}, "00", 2, 0, 0},
-    {"fork and join by empty tasks, 1 scheduler", {fork_join}, {two}, {3}, "0", 2, 1, 0},
-    {"dependent launch", {depends}, {dependent}, {3}, "00", 2, 0, 0},
+     0},
+    {"JIT and AOT in turn", {in_turn}, {three}, {4}, "0", 2, 0},
+    {"JIT and AOT in turn, 1 worker", {in_turn_alone}, {three}, {4}, "000", 1, 0},
+    {"dependent launch", {depends}, {dependent}, {3}, "00", 2, 0},
     {"dependent launch, another graph in between",
      {depends, aot_alone},
      {dependent, ends},
      {3, 1},
      "010",
      2,
-     0,
      0},
-    {"dependent launch, 1 scheduler", {depends}, {dependent}, {3}, "0", 2, 1, 0},
-    {"EMPTY event", {empties}, {leaf}, {3}, "00", 2, 0, 0},
-    {"TERMINATE event", {aot_pair}, {terminate}, {1}, "0", 2, 0, 0},
-    {"stop at once", {aot_pair}, {ends}, {1}, "", 2, 1, 0},
-    {"3 workers, AOT chain, one idle", {aot_chain}, {one}, {2}, "00", 3, 0, 0},
+    {"dependent launch, 1 scheduler", {depends}, {dependent}, {3}, "0", 2, 1},
+    {"EMPTY event", {empties}, {leaf}, {3}, "00", 2, 0},
+    {"TERMINATE event", {aot_pair}, {terminate}, {1}, "0", 2, 0},
+    {"stop at once", {aot_pair}, {ends}, {1}, "", 2, 1},
+    {"3 workers, AOT chain, one idle", {aot_chain}, {one}, {2}, "00", 3, 0},
 };
 
 static const rank_scenario rank_scenarios[] = {
-    {{"2 ranks, an exchange", {exchange}, {one}, {2}, "00", 1, 0, 0}, 1, SOUND},
-    {{"2 ranks, two exchanges", {exchange_twice}, {two}, {3}, "00", 1, 0, 0}, 3, SOUND},
-    {{"2 ranks, queued tasks", {exchange_queued}, {one}, {2}, "00", 1, 0, 0}, 1, SOUND},
-    {{"2 ranks, another graph", {exchange, aot_alone}, {one, ends}, {2, 1}, "010", 1, 0, 0},
-     1,
-     SOUND},
+    {{"2 ranks, an exchange", {exchange}, {one}, {2}, "00", 1, 0}, 1, SOUND},
+    {{"2 ranks, two exchanges", {exchange_twice}, {two}, {3}, "00", 1, 0}, 3, SOUND},
+    {{"2 ranks, queued tasks", {exchange_queued}, {one}, {2}, "00", 1, 0}, 1, SOUND},
+    {{"2 ranks, another graph", {exchange, aot_alone}, {one, ends}, {2, 1}, "010", 1, 0}, 1, SOUND},
     // With MGL_TEST_LONG: four actors.
-    {{"2 ranks, readers apart", {exchange_apart}, {one}, {2}, "0", 2, 0, 0}, 1, SOUND},
-    {{"2 ranks, a scheduler each", {exchange}, {one}, {2}, "0", 1, 1, 0}, 1, SOUND},
+    {{"2 ranks, readers apart", {exchange_apart}, {one}, {2}, "0", 2, 0}, 1, SOUND},
+    {{"2 ranks, a scheduler each", {exchange}, {one}, {2}, "0", 1, 1}, 1, SOUND},
 };
 enum { LARGE_RANK_SCENARIOS = 2 };
 
 // Each must be found; a lost wake only where actors sleep.
 static const rank_scenario mutations[] = {
-    {{"LOST_TRIGGER", {exchange}, {one}, {2}, "00", 1, 0, 0}, 1, LOST_TRIGGER},
-    {{"LOST_WAKE", {exchange}, {one}, {2}, "00", 1, 0, 0}, 1, LOST_WAKE},
-    {{"OWN_TRIGGERS", {exchange}, {one}, {2}, "00", 1, 0, 0}, 1, OWN_TRIGGERS},
-    {{"EARLY_PLAN", {exchange}, {one}, {2}, "00", 1, 0, 0}, 1, EARLY_PLAN},
+    {{"LOST_TRIGGER", {exchange}, {one}, {2}, "00", 1, 0}, 1, LOST_TRIGGER},
+    {{"LOST_WAKE", {exchange}, {one}, {2}, "00", 1, 0}, 1, LOST_WAKE},
+    {{"OWN_TRIGGERS", {exchange}, {one}, {2}, "00", 1, 0}, 1, OWN_TRIGGERS},
+    {{"EARLY_PLAN", {exchange}, {one}, {2}, "00", 1, 0}, 1, EARLY_PLAN},
+    {{"LOST_TICKET", {jit_alone}, {ends}, {1}, "00", 2, 0}, 0, LOST_TICKET},
 };
 
 static void open_search(search *s) {

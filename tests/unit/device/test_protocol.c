@@ -1,5 +1,5 @@
-// The protocol driven by hand, one poll at a time: every event type, full queues, empty tasks,
-// missed iterations, stopping, ids beyond 2^32 iterations; the queue under threads; and the rules
+// The protocol driven by hand, one poll at a time: every event type, tickets, empty tasks, missed
+// iterations, stopping, ids beyond 2^32 iterations; the queue under threads; and the rules
 // that graphs must keep.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 #include "task/protocol_check.h"
 #include "twin/protocol.h"
 
-enum { R = SMALL_READY, END = SMALL_END, MOST = 4, MOST_SLOTS = 16 };
+enum { R = SMALL_READY, END = SMALL_END, MOST = 4 };
 
 // A protocol with all that it points at, and its workers and schedulers.
 typedef struct rig {
@@ -25,8 +25,8 @@ typedef struct rig {
   small_graph graphs[2];
   mgl_worker_shared shared[MOST];
   mgl_queue scheduler_queues[MOST];
-  mgl_queue_slot jit_slots[MOST][MOST_SLOTS];
-  mgl_queue_slot scheduler_slots[MOST][MOST_SLOTS];
+  mgl_queue_slot scheduler_slots[MOST][MGL_SCHEDULER_SLOTS];
+  uint32_t jit_tasks[2][SMALL_TASKS];
   mgl_word counters[2][SMALL_EVENTS];
   mgl_worker_state workers[MOST];
   mgl_scheduler_state schedulers[MOST];
@@ -64,27 +64,23 @@ static void add_graph(rig *r, uint32_t workers, const small_task *tasks, uint32_
   view->counters = r->counters[i];
   view->task_count = g->task_count;
   view->event_count = g->event_count;
-  view->ready_count = g->ready_count;
+  view->jit_tasks = r->jit_tasks[i];
+  view->jit_count = mgl_protocol_jit_tasks(g, r->jit_tasks[i]);
   r->p.worker_count = workers;
 }
 
-// jit_size 0: as liveness asks.
-static void start(rig *r, uint32_t schedulers, uint64_t jit_size, const char *plans) {
-  uint64_t jit = 0;
-  uint64_t events = 0;
+static void start(rig *r, uint32_t schedulers, const char *plans) {
   r->p.scheduler_count = schedulers;
   r->p.next_plan = next_plan;
   r->p.next_plan_context = r;
   r->p.workers = r->shared;
   r->p.scheduler_queues = r->scheduler_queues;
   r->plans = plans;
-  mgl_protocol_queue_sizes(r->p.graphs, r->p.graph_count, &jit, &events);
   for (uint32_t i = 0; i < r->p.worker_count; i++) {
-    mgl_queue_init(&r->shared[i].jit, r->jit_slots[i], jit_size != 0 ? jit_size : jit);
     mgl_worker_init(&r->p, &r->workers[i], i);
   }
   for (uint32_t i = 0; i < schedulers; i++) {
-    mgl_queue_init(&r->scheduler_queues[i], r->scheduler_slots[i], events);
+    mgl_queue_init(&r->scheduler_queues[i], r->scheduler_slots[i], MGL_SCHEDULER_SLOTS);
     mgl_scheduler_init(&r->schedulers[i], i);
   }
 }
@@ -129,7 +125,7 @@ static void terminate_ends_the_run_without_a_plan(void **state) {
   for (uint32_t schedulers = 0; schedulers < 3; schedulers++) {
     rig r = {0};
     add_graph(&r, 2, tasks, 1, types);
-    start(&r, schedulers, 0, "00000");
+    start(&r, schedulers, "00000");
     for (uint32_t s = 0; s < schedulers; s++) {
       (void)schedule(&r, s);
     }
@@ -154,18 +150,17 @@ static void launch_tasks_waits_for_all_triggers(void **state) {
       {'a', R, 0, 0}, {'a', R, 0, 1}, {'a', 0, END, 0}, {'j', 0, END, 0}, {0}};
   rig r = {0};
   add_graph(&r, 2, tasks, 2, one);
-  start(&r, 0, 0, "00");
+  start(&r, 0, "00");
   for (uint32_t run = 1; run <= 2; run++) {
     assert_int_equal(step(&r, 0), 0);
     assert_int_equal(step(&r, 0), -1);  // one of two triggers
     assert_int_equal(step(&r, 1), 1);
     assert_int_equal(count_of(&r, 0, 0), 2 * run);
-    // The JIT task went to one of them and is served before the head of AOT.
-    uint32_t holder = mgl_queue_length(&r.shared[0].jit) == 1 ? 0 : 1;
-    assert_int_equal(mgl_queue_length(&r.shared[holder].jit), 1);
-    assert_int_equal(step(&r, holder), 3);
+    // The JIT task is whose has no other; in the second run the first one has kept its ticket.
+    assert_int_equal(step(&r, 1), run == 1 ? 3 : -1);
     assert_int_equal(step(&r, 0), 2);
   }
+  assert_int_equal(step(&r, 0), 3);
   assert_int_equal(step(&r, 0), -2);
   assert_int_equal(step(&r, 1), -2);
 }
@@ -177,7 +172,7 @@ static void end_of_task_graph_asks_for_the_next_plan(void **state) {
   rig r = {0};
   add_graph(&r, 2, first, 1, ends);
   add_graph(&r, 2, second, 1, ends);
-  start(&r, 0, 0, "010");
+  start(&r, 0, "010");
   assert_int_equal(step(&r, 1), -1);  // nothing is published before worker 0 begins
   assert_int_equal(step(&r, 0), 0);
   assert_int_equal(r.plan_count, 1);
@@ -199,7 +194,7 @@ static void empty_event_does_nothing(void **state) {
                                    MGL_EVENT_END_OF_TASK_GRAPH};
   rig r = {0};
   add_graph(&r, 1, tasks, 3, types);
-  start(&r, 1, 0, "0");
+  start(&r, 1, "0");
   assert_int_equal(schedule(&r, 0), MGL_POLL_TASK);
   assert_int_equal(step(&r, 0), 0);
   assert_int_equal(mgl_queue_length(&r.scheduler_queues[0]), 1);  // the end only
@@ -210,52 +205,58 @@ static void empty_event_does_nothing(void **state) {
 
 static const uint16_t massive[] = {MGL_EVENT_LAUNCH_MASSIVE_TASKS, MGL_EVENT_END_OF_TASK_GRAPH};
 
-static void massive_event_is_shared_between_schedulers(void **state) {
+static void tasks_of_a_massive_event_are_dealt_to_who_asks(void **state) {
   (void)state;
   static const small_task tasks[] = {{'a', R, 0, 0},   {'j', 0, END, 0}, {'j', 0, END, 0},
-                                     {'j', 0, END, 0}, {'a', 0, END, 1}, {'j', 0, END, 0},
-                                     {'j', 0, END, 0}, {'j', 0, END, 0}, {0}};
-  static const uint64_t shares[] = {2, 1, 3};  // of [1, 3), [3, 5) and [5, 8)
+                                     {'a', 0, END, 1}, {'j', 0, END, 0}, {0}};
   rig r = {0};
-  add_graph(&r, 2, tasks, 2, massive);
-  start(&r, 3, 0, "0");
+  add_graph(&r, 3, tasks, 2, massive);
+  mgl_ready_task ready;
+  start(&r, 2, "0");
   assert_int_equal(schedule(&r, 0), MGL_POLL_TASK);
   assert_int_equal(step(&r, 0), 0);
-  for (uint32_t s = 0; s < 3; s++) {
-    uint64_t before = mgl_queue_length(&r.shared[0].jit) + mgl_queue_length(&r.shared[1].jit);
-    assert_int_equal(mgl_queue_length(&r.scheduler_queues[s]), 1);
-    assert_int_equal(schedule(&r, s), MGL_POLL_TASK);
-    uint64_t after = mgl_queue_length(&r.shared[0].jit) + mgl_queue_length(&r.shared[1].jit);
-    assert_int_equal(after - before, shares[s]);
-  }
-  for (uint32_t i = 0; i < 6; i++) {
-    assert_true(step(&r, i % 2) > 0 || step(&r, 1 - i % 2) > 0);
-  }
-  assert_int_equal(step(&r, 1), 4);
-  assert_int_equal(schedule(&r, 1), MGL_POLL_TASK);  // the end: event 1 of 3 schedulers
-  for (uint32_t i = 0; i < 8; i++) {
-    assert_int_equal(r.ran[0][i], 1);
-  }
+  assert_int_equal(poll(&r, 2, &ready), 1);  // takes the first one and is busy
+  assert_int_equal(step(&r, 1), 2);          // before its own task
+  assert_int_equal(step(&r, 0), 4);          // which is no reason to wait
+  assert_int_equal(step(&r, 1), 3);
+  assert_int_equal(mgl_load_relaxed(&r.p.tickets), 3);
+  assert_int_equal(schedule(&r, 0), MGL_POLL_NONE);
+  assert_true(mgl_worker_finish(&r.p, 2, &ready));
+  assert_int_equal(schedule(&r, 0), MGL_POLL_NONE);
+  assert_int_equal(schedule(&r, 1), MGL_POLL_TASK);  // the end: event 1 of 2 schedulers
   assert_int_equal(step(&r, 0), -2);
 }
 
-static void massive_event_goes_only_to_those_with_a_share(void **state) {
+// Whoever takes a ticket behind the last one of an iteration has the first one of the next
+// iteration with JIT tasks, whatever runs in between.
+static void tickets_are_kept_for_later_iterations(void **state) {
   (void)state;
-  static const small_task tasks[] = {{'a', R, 0, 0}, {'j', 0, END, 0}, {0}};
+  static const small_task tasks[] = {{'j', R, 0, 0}, {'j', 0, END, 0}, {0}};
+  static const small_task other[] = {{'a', R, END, 1}, {0}};
   rig r = {0};
-  add_graph(&r, 1, tasks, 2, massive);
-  start(&r, 3, 0, "000");
-  assert_int_equal(schedule(&r, 0), MGL_POLL_TASK);
-  for (uint32_t run = 0; run < 3; run++) {
-    assert_int_equal(step(&r, 0), 0);
-    assert_int_equal(mgl_queue_length(&r.scheduler_queues[0]), 0);
-    assert_int_equal(mgl_queue_length(&r.scheduler_queues[1]), 0);
-    assert_int_equal(schedule(&r, 0), MGL_POLL_NONE);
-    assert_int_equal(schedule(&r, 2), MGL_POLL_TASK);
-    assert_int_equal(step(&r, 0), 1);
-    assert_int_equal(schedule(&r, 1), MGL_POLL_TASK);
+  mgl_ready_task ready;
+  add_graph(&r, 3, tasks, 2, one);
+  add_graph(&r, 3, other, 1, ends);
+  start(&r, 0, "0110");
+  assert_int_equal(poll(&r, 0, &ready), 0);
+  assert_int_equal(step(&r, 1), -1);  // it has the second one, which waits
+  assert_int_equal(mgl_worker_waits_for(&r.workers[1]), 1);
+  assert_int_equal(step(&r, 2), -1);  // it takes the third one
+  assert_int_equal(mgl_load_relaxed(&r.p.tickets), 3);
+  assert_true(mgl_worker_finish(&r.p, 0, &ready));
+  assert_int_equal(step(&r, 0), -1);
+  assert_int_equal(step(&r, 1), 1);
+  assert_int_equal(step(&r, 1), 0);  // of graph 1, twice
+  assert_int_equal(step(&r, 1), 0);
+  assert_int_equal(r.plan_count, 4);
+  assert_int_equal(step(&r, 1), -1);  // its ticket is the fifth
+  assert_int_equal(step(&r, 0), -1);  // the second one of graph 0, which waits
+  assert_int_equal(step(&r, 2), 0);
+  assert_int_equal(step(&r, 0), 1);
+  assert_int_equal(mgl_load_relaxed(&r.p.tickets), 5);
+  for (uint32_t w = 0; w < 3; w++) {
+    assert_int_equal(step(&r, w), -2);
   }
-  assert_int_equal(step(&r, 0), -2);
 }
 
 static void dependent_tasks_run_once_in_every_run_of_their_graph(void **state) {
@@ -270,7 +271,7 @@ static void dependent_tasks_run_once_in_every_run_of_their_graph(void **state) {
     uint32_t idle = 0;
     add_graph(&r, 2, tasks, 3, types);
     add_graph(&r, 2, other, 1, ends);
-    start(&r, schedulers, 0, "0011010");
+    start(&r, schedulers, "0011010");
     while (idle < 10) {
       bool did = false;
       for (uint32_t s = 0; s < schedulers; s++) {
@@ -303,7 +304,7 @@ static void forks_and_joins_cost_no_queue(void **state) {
   static const uint16_t types[] = {1, 1, 1, 1, 1, MGL_EVENT_END_OF_TASK_GRAPH};
   rig r = {0};
   add_graph(&r, 2, tasks, 6, types);
-  start(&r, 1, 0, "00");
+  start(&r, 1, "00");
   assert_int_equal(schedule(&r, 0), MGL_POLL_TASK);
   for (uint32_t run = 1; run <= 2; run++) {
     assert_int_equal(step(&r, 1), 1);
@@ -322,66 +323,22 @@ static void forks_and_joins_cost_no_queue(void **state) {
   assert_int_equal(step(&r, 0), -2);
 }
 
-// --- full queues ---------------------------------------------------------------------------------
+// --- an end that nobody takes --------------------------------------------------------------------
 
-static void scheduler_waits_while_jit_queues_are_full(void **state) {
+static void more_ends_than_a_scheduler_can_have_are_a_fault(void **state) {
   (void)state;
-  static const small_task tasks[] = {
-      {'j', R, END, 0}, {'j', R, END, 0}, {'j', R, END, 0}, {'j', R, END, 0},
-      {'j', R, END, 0}, {'j', R, END, 0}, {'j', R, END, 0}, {0}};
+  static const small_task tasks[] = {{'a', R, END, 0}, {0}};
   rig r = {0};
   add_graph(&r, 1, tasks, 1, ends);
-  start(&r, 1, 2, "00");
-  for (uint32_t run = 1; run <= 2; run++) {
-    assert_int_equal(schedule(&r, 0), MGL_POLL_TASK);  // begins, and queues two
-    assert_int_equal(mgl_queue_length(&r.shared[0].jit), 2);
-    assert_int_equal(schedule(&r, 0), MGL_POLL_NONE);
-    for (int i = 0; i < 5; i++) {
-      assert_int_equal(step(&r, 0), i);
-      assert_int_equal(schedule(&r, 0), MGL_POLL_TASK);
-      assert_int_equal(schedule(&r, 0), MGL_POLL_NONE);
-    }
-    assert_int_equal(step(&r, 0), 5);
-    assert_int_equal(step(&r, 0), 6);
-    assert_int_equal(step(&r, 0), -1);
-  }
+  start(&r, 1, "0");
   assert_int_equal(schedule(&r, 0), MGL_POLL_TASK);
-  assert_int_equal(schedule(&r, 0), MGL_POLL_STOP);
-  assert_int_equal(step(&r, 0), -2);
-}
-
-static void too_small_a_queue_is_a_fault(void **state) {
-  (void)state;
-  static const small_task tasks[] = {{'j', R, END, 0}, {'j', R, END, 0}, {'j', R, END, 0}, {0}};
-  rig r = {0};
-  add_graph(&r, 1, tasks, 1, ends);
-  start(&r, 0, 2, "0");  // embedded, and smaller than liveness asks
-  assert_int_equal(step(&r, 0), -2);
+  for (uint32_t i = 0; i < MGL_SCHEDULER_SLOTS; i++) {
+    assert_true(mgl_queue_push(&r.scheduler_queues[0], 1));
+  }
+  mgl_ready_task ready;
+  assert_int_equal(poll(&r, 0, &ready), 0);
+  assert_false(mgl_worker_finish(&r.p, 0, &ready));
   assert_int_equal(mgl_load_relaxed(&r.p.fault), MGL_FAULT_QUEUE_FULL);
-}
-
-static void queue_sizes_hold_an_iteration(void **state) {
-  (void)state;
-  static const small_task tasks[] = {{'j', R, 0, 0},
-                                     {'j', 0, 1, 0},
-                                     {'j', 1, END, 0},
-                                     {'a', 1, END, 0},
-                                     {'j', 1, END, 0},
-                                     {'j', 1, END, 0},
-                                     {0}};
-  static const uint16_t types[] = {1, 1, MGL_EVENT_END_OF_TASK_GRAPH};
-  static const small_task other[] = {{'a', R, END, 0}, {0}};
-  rig r = {0};
-  uint64_t jit = 0;
-  uint64_t events = 0;
-  add_graph(&r, 1, other, 1, ends);
-  mgl_protocol_queue_sizes(r.p.graphs, 1, &jit, &events);
-  assert_int_equal(jit, 2);  // the least size
-  assert_int_equal(events, 2);
-  add_graph(&r, 1, tasks, 3, types);
-  mgl_protocol_queue_sizes(r.p.graphs, 2, &jit, &events);
-  assert_int_equal(jit, 8);     // 5 JIT tasks
-  assert_int_equal(events, 4);  // 2 events with JIT tasks, and the end
 }
 
 // --- iterations ----------------------------------------------------------------------------------
@@ -393,7 +350,7 @@ static void worker_without_tasks_misses_iterations(void **state) {
   rig r = {0};
   add_graph(&r, 2, both, 1, ends);
   add_graph(&r, 2, alone, 1, ends);
-  start(&r, 0, 0, "011111111110111");
+  start(&r, 0, "011111111110111");
   assert_int_equal(step(&r, 0), 0);
   assert_int_equal(step(&r, 1), 1);
   for (int i = 0; i < 10; i++) {
@@ -417,16 +374,17 @@ static void ids_wrap_after_two_to_the_32_iterations(void **state) {
   const uint64_t runs = ((uint64_t)1 << 40) + 5;  // of the graph so far
   for (uint32_t schedulers = 0; schedulers < 2; schedulers++) {
     rig r = {0};
-    mgl_launch_list list;
     add_graph(&r, 2, tasks, 2, one);
-    start(&r, schedulers, 0, "00000");
+    start(&r, schedulers, "00000");
     r.first_plan = first;
     r.workers[0].begins = false;
     r.schedulers[0].begins = false;
     r.p.graph_runs[0] = runs;
     mgl_store_relaxed(&r.counters[0][0], runs);
     mgl_store_relaxed(&r.counters[0][1], 2 * runs);
-    mgl_begin_iteration(&r.p, first, false, &list);
+    r.p.jit_published = runs;
+    mgl_store_relaxed(&r.p.tickets, runs);
+    mgl_begin_iteration(&r.p, first, false);
     for (uint32_t i = 0; i < 60; i++) {
       (void)step(&r, i % 2);
       if (schedulers > 0) {
@@ -448,7 +406,7 @@ static void schedulers_stop_with_the_run(void **state) {
   for (uint32_t plans = 0; plans < 3; plans++) {
     rig r = {0};
     add_graph(&r, 2, tasks, 1, ends);
-    start(&r, 4, 0, &"00"[2 - plans]);
+    start(&r, 4, &"00"[2 - plans]);
     for (uint32_t i = 0; i < 10; i++) {
       for (uint32_t k = 0; k < 4; k++) {
         (void)schedule(&r, k);
@@ -468,7 +426,7 @@ static void first_fault_stays_and_stops_everybody(void **state) {
   static const small_task tasks[] = {{'a', R, END, 0}, {0}};
   rig r = {0};
   add_graph(&r, 1, tasks, 1, ends);
-  start(&r, 1, 0, "2");  // no such graph
+  start(&r, 1, "2");  // no such graph
   (void)schedule(&r, 0);
   assert_int_equal(mgl_load_relaxed(&r.p.fault), MGL_FAULT_PLAN);
   mgl_raise_fault(&r.p, MGL_FAULT_STUCK);
@@ -668,13 +626,11 @@ int main(void) {
       cmocka_unit_test(launch_tasks_waits_for_all_triggers),
       cmocka_unit_test(end_of_task_graph_asks_for_the_next_plan),
       cmocka_unit_test(empty_event_does_nothing),
-      cmocka_unit_test(massive_event_is_shared_between_schedulers),
-      cmocka_unit_test(massive_event_goes_only_to_those_with_a_share),
+      cmocka_unit_test(tasks_of_a_massive_event_are_dealt_to_who_asks),
+      cmocka_unit_test(tickets_are_kept_for_later_iterations),
       cmocka_unit_test(dependent_tasks_run_once_in_every_run_of_their_graph),
       cmocka_unit_test(forks_and_joins_cost_no_queue),
-      cmocka_unit_test(scheduler_waits_while_jit_queues_are_full),
-      cmocka_unit_test(too_small_a_queue_is_a_fault),
-      cmocka_unit_test(queue_sizes_hold_an_iteration),
+      cmocka_unit_test(more_ends_than_a_scheduler_can_have_are_a_fault),
       cmocka_unit_test(worker_without_tasks_misses_iterations),
       cmocka_unit_test(ids_wrap_after_two_to_the_32_iterations),
       cmocka_unit_test(schedulers_stop_with_the_run),

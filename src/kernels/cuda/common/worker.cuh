@@ -60,10 +60,12 @@ struct __align__(16) mgl_slot {
   uint32_t task;
   uint32_t trigger_event;
   mgl_word *trigger;  // its counter, where only workers that poll it wait; NULL: more is to be done
-  uint32_t graph;
-  uint32_t paged;    // 1: its weights come through smem pages; 0: they are read from memory
-  uint32_t ordinal;  // where paged: tasks of this block's list that were let go, with this one
-  uint32_t mute;     // 1: an injected fault: what it computes is not written
+  uint16_t graph;
+  uint16_t mute;  // 1: an injected fault: what it computes is not written
+  uint32_t
+      ordinal;  // tasks of this block that the loader knows and that were let go, with this one
+  volatile uint32_t
+      told;          // for the loader, where it is told: `ordinal`, once op and tile are there
   uint64_t copy_at;  // of this run's copy of activations, in bytes from the first
   uint64_t open_at;  // of the other copy
   uint64_t iteration, run;
@@ -85,9 +87,9 @@ struct mgl_block {
   uint64_t stored[MGL_CUDA_SLOTS];     // by the storer: the slot may be filled again
   uint64_t page_full[MGL_CUDA_MAX_PAGES];
   uint64_t page_free[MGL_CUDA_MAX_PAGES];
-  volatile uint32_t
-      activated;              // tasks of this block's list that were let go: they take their pages
-  volatile uint32_t arrived;  // and that have inputs: the loader's bound reads it
+  volatile uint32_t activated;  // tasks that the loader knows and that were let go: they take pages
+  volatile uint32_t arrived;    // and that have inputs: the loader's bound reads it
+  volatile uint32_t heard;      // tasks that the loader was told of, and has read what it was told
   uint32_t page_count;
   uint32_t debug;  // 1: delays or an injected fault; so that others need not look into memory
   volatile uint32_t stop;  // the run is over or has failed: whoever waits gives up
@@ -289,9 +291,7 @@ static __device__ __forceinline__ void mgl_task_began(mgl_worker *w) {
       w->block->began_clock[w->slot] = mgl_trace_clock();
       w->block->starved[w->slot] = 0;
     }
-    if (slot->paged != 0) {
-      w->block->arrived = slot->ordinal;
-    }
+    w->block->arrived = slot->ordinal;
     mgl_mbarrier_arrive(&w->block->began[w->slot]);
   }
 }

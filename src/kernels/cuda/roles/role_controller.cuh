@@ -1,9 +1,10 @@
 // The controller warp: polls the protocol, hands tasks to the consumers, lets them go when their
 // event is activated, and watches for a run that does not get on.
 //
-// Without JIT tasks the order of a worker's tasks is its AOT list, so a task is handed over before
-// its event is activated, and the consumers prepare what does not depend on others. With JIT tasks
-// a task is handed over when it may run, since a JIT task must be able to overtake.
+// A worker's tasks ascend in linear order, those of its list and those for which it takes tickets.
+// So the next one is known while one runs, and is handed over before its event is activated: the
+// consumers prepare what does not depend on others, and the loader asks for its weights. (A ticket
+// is taken no earlier, so that what is left goes to whoever has time.)
 //
 // The fault condition is that no worker anywhere finished a task for stall_ns while the run is not
 // over. Every controller that waits watches, by summing all workers' progress a few times per
@@ -41,10 +42,17 @@ struct mgl_controller {
   uint32_t at, end;   // steps of this worker's list in that iteration
   uint32_t batch_at;  // lane i holds step batch_at + i
   uint32_t batch_end;
-  mgl_cuda_step mine;     // this lane's
-  uint32_t slot, parity;  // the next slot to fill, and the phase of its mbarriers
-  uint32_t announced;     // AOT tasks handed over
-  uint32_t activated;     // and let go; lane 0's
+  mgl_cuda_step mine;          // this lane's
+  uint32_t mine_below;         // and how many JIT tasks come before it
+  uint32_t jit_count;          // of the graph
+  uint32_t jit_first;          // where JIT tasks begin in its steps
+  const mgl_cuda_step *steps;  // its steps
+  uint32_t latest_op;          // of the task in the other slot; UINT32_MAX: none of this iteration
+  bool tells;                  // the loader is told of tasks (run->tells_loader)
+  uint64_t ticket;             // as in mgl_worker_state; lane 0's
+  uint32_t slot, parity;       // the next slot to fill, and the phase of its mbarriers
+  uint32_t announced;          // tasks handed over that the loader knows
+  uint32_t activated;          // and let go; lane 0's
   mgl_watch watch;
 };
 
@@ -153,21 +161,56 @@ static __device__ __forceinline__ void mgl_begin_list(mgl_controller *c) {
   c->end = graph->step_start[blockIdx.x + 1];
   c->batch_at = c->at;
   c->batch_end = c->at;
+  c->jit_count = graph->jit_count;
+  c->steps = graph->steps;
+  c->jit_first = graph->step_start[c->run->protocol.worker_count];
+  c->latest_op = UINT32_MAX;
 }
 
-// All lanes: the head of the list.
-static __device__ __forceinline__ mgl_cuda_step mgl_head_step(mgl_controller *c) {
-  if (c->at >= c->batch_end) {
+enum : uint32_t { MGL_NO_STEP = UINT32_MAX };
+
+// All lanes: where the next step stands in the graph's steps, as mgl_next_task chooses it;
+// MGL_NO_STEP: there is none left in this iteration.
+static __device__ __forceinline__ uint32_t mgl_next_step(mgl_controller *c) {
+  const bool has_aot = c->at < c->end;
+  const uint32_t lane = threadIdx.x % 32;
+  if (has_aot && c->at >= c->batch_end) {
     uint32_t left = c->end - c->at;
     uint32_t count = left < c->run->step_batch ? left : c->run->step_batch;
     c->batch_at = c->at;
     c->batch_end = c->at + count;
-    uint32_t lane = threadIdx.x % 32;
     if (lane < count) {
-      c->mine = c->run->graphs[c->info.graph].steps[c->at + lane];
+      c->mine = c->steps[c->at + lane];
+      c->mine_below = c->jit_count > 0 ? c->run->graphs[c->info.graph].jit_below[c->at + lane] : 0;
     }
   }
-  uint32_t lane = c->at - c->batch_at;
+  if (c->jit_count > 0) {
+    uint32_t below = c->jit_count;
+    if (has_aot) {
+      below = __shfl_sync(0xffffffffu, c->mine_below, c->at - c->batch_at);
+    }
+    uint32_t number = below;
+    if (lane == 0) {
+      uint64_t mine = mgl_take_ticket(&c->run->protocol, &c->info, below, has_aot, &c->ticket);
+      if (mine < below) {
+        number = (uint32_t)mine;
+        c->ticket = 0;
+      }
+    }
+    number = __shfl_sync(0xffffffffu, number, 0);
+    if (number < below) {
+      return c->jit_first + number;
+    }
+  }
+  return has_aot ? c->at++ : MGL_NO_STEP;
+}
+
+// All lanes: the step at a place that mgl_next_step has found last.
+static __device__ __forceinline__ mgl_cuda_step mgl_step_at(mgl_controller *c, uint32_t at) {
+  if (at + 1 != c->at) {  // a JIT task: places of lists are below those of JIT tasks
+    return c->steps[at];
+  }
+  uint32_t lane = at - c->batch_at;
   mgl_cuda_step step;
   step.task = __shfl_sync(0xffffffffu, c->mine.task, lane);
   step.op = __shfl_sync(0xffffffffu, c->mine.op, lane);
@@ -195,6 +238,14 @@ static __device__ __forceinline__ void mgl_next_slot(mgl_controller *c) {
     c->slot = 0;
     c->parity ^= 1;
   }
+}
+
+// Whether only workers that poll its counter wait for an event of this type and with these flags.
+static __device__ __forceinline__ bool mgl_is_polled(uint32_t type_and_flags) {
+  const uint32_t type = type_and_flags >> 16;
+  const uint32_t flags = type_and_flags & 0xffff;
+  return (type == MGL_EVENT_LAUNCH_TASKS || type == MGL_EVENT_LAUNCH_MASSIVE_TASKS) && flags != 0 &&
+         (flags & ~(uint32_t)(MGL_EVENT_HAS_AOT | MGL_EVENT_HAS_JIT)) == 0;
 }
 
 // A task of this block that was handed over and has not ended, MGL_NO_EVENT if there is none.
@@ -226,20 +277,27 @@ static __device__ __forceinline__ bool mgl_await_slot(mgl_controller *c) {
   return true;
 }
 
-// All lanes: fills the slot and announces it. False: the run has failed.
+// All lanes: fills the slot and announces it. known: the loader knows of it, or is told. False: the
+// run has failed.
 static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
                                                     const mgl_iteration_info *info,
-                                                    const mgl_cuda_step *step, bool paged) {
+                                                    const mgl_cuda_step *step, bool known) {
   mgl_block *block = c->block;
   mgl_slot *slot = &block->slots[c->slot];
   uint32_t lane = threadIdx.x % 32;
   if (!mgl_await_slot(c)) {
     return false;
   }
+  while (c->tells && c->announced - block->heard >= MGL_CUDA_SLOTS) {  // it has only to look
+  }
   const mgl_cuda_op *op = &c->run->graphs[info->graph].ops[step->op];
+  const mgl_cuda_op *latest = &block->slots[c->slot ^ 1].op;
+  const bool same = step->op == c->latest_op;  // as of one with several tasks for each worker
+  c->latest_op = step->op;
   static_assert(sizeof(mgl_cuda_op) % 16 == 0 && sizeof(mgl_cuda_op) <= 512, "a copy by one warp");
   if (lane < sizeof(mgl_cuda_op) / 16) {
-    ((uint4 *)&slot->op)[lane] = __ldg((const uint4 *)op + lane);
+    ((uint4 *)&slot->op)[lane] =
+        same ? ((const uint4 *)latest)[lane] : __ldg((const uint4 *)op + lane);
   }
   if (lane == 31) {
     slot->begin = step->begin;
@@ -248,26 +306,29 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     slot->trigger_event = step->trigger_event;
     // Nobody needs the count where only workers poll it.
     const uint32_t kind = step->trigger_kind & ~(uint32_t)(MGL_RANKS > 1 ? MGL_EVENT_REMOTE : 0);
-    bool polled = kind == (uint32_t)(MGL_EVENT_LAUNCH_TASKS << 16 | MGL_EVENT_HAS_AOT) &&
-                  step->trigger_event != MGL_NO_EVENT;
+    bool polled = mgl_is_polled(kind) && step->trigger_event != MGL_NO_EVENT;
     slot->trigger =
         polled ? &c->run->protocol.graphs[info->graph].counters[step->trigger_event] : nullptr;
     slot->graph = info->graph;
-    slot->paged = paged ? 1 : 0;
-    slot->ordinal = c->announced + 1;
+    slot->ordinal = c->announced + (known ? 1 : 0);
     slot->mute = 0;
     if (block->debug != 0) {
       slot->mute = mgl_is_injected(c->run, MGL_INJECT_LOSE, info->iteration, step->task) ? 1 : 0;
     }
-    uint64_t copy_bytes = __ldg((const unsigned long long *)&op->copy_bytes);
+    uint64_t copy_bytes =
+        same ? latest->copy_bytes : __ldg((const unsigned long long *)&op->copy_bytes);
     slot->copy_at = info->run % 2 != 0 ? 0 : copy_bytes;
     slot->open_at = copy_bytes - slot->copy_at;
     slot->iteration = info->iteration;
     slot->run = info->run;
     slot->plan = &c->run->plans[info->iteration & 1];
   }
-  c->announced += paged ? 1 : 0;
+  c->announced += known ? 1 : 0;
   __syncwarp();
+  if (c->tells && lane == 0) {
+    mgl_fence_block();
+    slot->told = c->announced;
+  }
   if (slot->op.kind == MGL_OP_ATTEND) {
     uint64_t iteration = c->run->iterations_past + info->iteration;
     mgl_find_first_item(c->run, slot, c->run->graphs[info->graph].attention_strides,
@@ -279,8 +340,7 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     __syncwarp();
   }
   if (lane == 0) {
-    const uint32_t function =
-        mgl_task_function_of(&slot->op, paged, MGL_TARGET_CAPABILITY, MGL_HAS_CODES);
+    const uint32_t function = mgl_task_function_of(&slot->op, MGL_TARGET_CAPABILITY, MGL_HAS_CODES);
     slot->function = function;
     if ((function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED) ||
         (MGL_HAS_CODES && function >= MGL_CALL_CODED)) {
@@ -294,12 +354,12 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
 // Lane 0: the task in the slot may run. What others wait for comes first.
 // (Where it waits for words of activations, its consumers go on asking for them.)
 static __device__ __forceinline__ void mgl_let_go(mgl_controller *c, const mgl_iteration_info *info,
-                                                  const mgl_cuda_step *step, bool paged) {
+                                                  const mgl_cuda_step *step, bool known) {
   if (c->block->debug != 0) {
     mgl_delay(c->run, info->iteration, step->task, 1);
   }
   mgl_mbarrier_arrive(&c->block->go[c->slot]);
-  if (paged) {
+  if (known) {
     c->activated++;
     c->block->activated = c->activated;
   }
@@ -307,86 +367,35 @@ static __device__ __forceinline__ void mgl_let_go(mgl_controller *c, const mgl_i
   c->watch.polls = 0;
 }
 
-// All lanes: a JIT task of this worker, if there is one, is handed over and let go.
-static __device__ __forceinline__ mgl_poll_result mgl_serve_jit(mgl_controller *c) {
-  mgl_ready_task ready;
-  uint32_t found = 0;
-  if (threadIdx.x % 32 == 0) {
-    found = mgl_poll_jit(&c->run->protocol, blockIdx.x, &ready) ? 1 : 0;
-  }
-  if (__shfl_sync(0xffffffffu, found, 0) == 0) {
-    return MGL_POLL_NONE;
-  }
-  ready.info.iteration = __shfl_sync(0xffffffffu, (unsigned long long)ready.info.iteration, 0);
-  ready.info.run = __shfl_sync(0xffffffffu, (unsigned long long)ready.info.run, 0);
-  ready.info.graph = __shfl_sync(0xffffffffu, ready.info.graph, 0);
-  ready.task = __shfl_sync(0xffffffffu, ready.task, 0);
-  const mgl_graph_view *view = &c->run->protocol.graphs[ready.info.graph];
-  const mgl_task *task = &view->tasks[ready.task];
-  uint32_t kind = task->type;
-  uint32_t unit = mgl_is_paged(kind) ? mgl_block_columns(kind) : 1;
-  const mgl_event *trigger = &view->events[task->trigger_event];
-  mgl_cuda_step step;
-  step.task = ready.task;
-  step.op = task->op;
-  step.begin = task->begin / unit;
-  step.end = (task->end + unit - 1) / unit;
-  step.wait_event = MGL_NO_EVENT;
-  step.wait_count = 0;
-  step.trigger_event = task->trigger_event;
-  step.trigger_kind = (uint32_t)trigger->type << 16 | trigger->flags;
-  if (!mgl_announce(c, &ready.info, &step, false)) {
-    return MGL_POLL_STOP;
-  }
-  if (threadIdx.x % 32 == 0) {
-    mgl_let_go(c, &ready.info, &step, false);
-  }
-  mgl_next_slot(c);
-  return MGL_POLL_TASK;
-}
-
-// All lanes: runs the head of the list. False: the run has failed.
-static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
-  mgl_cuda_step step = mgl_head_step(c);
-  bool jit = c->run->has_jit != 0;
+// All lanes: runs the step at this place of the graph's steps. False: the run has failed.
+static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c, uint32_t at) {
+  mgl_cuda_step step = mgl_step_at(c, at);
   const mgl_word *counter = nullptr;
   if (step.wait_event != MGL_NO_EVENT) {
     counter = &c->run->protocol.graphs[c->info.graph].counters[step.wait_event];
   }
   uint64_t target = step.wait_count * c->info.run;
-  if (!jit && !mgl_announce(c, &c->info, &step, true)) {
+  const bool known = c->tells || at + 1 == c->at;  // else it is JIT, and not a linear's
+  if (!mgl_announce(c, &c->info, &step, known)) {
     return false;
   }
   if (MGL_TRACE && threadIdx.x % 32 == 0) {
     c->block->handed_clock[c->slot] = mgl_trace_clock();
   }
   uint32_t state = 0;  // 1: ready, 2: failed
-  while (state == 0) {
-    mgl_poll_result served = jit ? mgl_serve_jit(c) : MGL_POLL_NONE;
-    if (served == MGL_POLL_TASK) {
-      continue;
-    }
-    if (served == MGL_POLL_STOP) {
-      return false;
-    }
-    if (threadIdx.x % 32 == 0) {
-      do {
-        state = mgl_step_ready(counter, target) ? 1 : mgl_watch_progress(c, step.task) ? 0 : 2;
-      } while (!jit && state == 0);
-    }
-    state = __shfl_sync(0xffffffffu, state, 0);
+  if (threadIdx.x % 32 == 0) {
+    do {
+      state = mgl_step_ready(counter, target) ? 1 : mgl_watch_progress(c, step.task) ? 0 : 2;
+    } while (state == 0);
   }
+  state = __shfl_sync(0xffffffffu, state, 0);
   if (state == 2) {
     return false;
   }
-  if (jit && !mgl_announce(c, &c->info, &step, true)) {
-    return false;
-  }
   if (threadIdx.x % 32 == 0) {
-    mgl_let_go(c, &c->info, &step, true);
+    mgl_let_go(c, &c->info, &step, known);
   }
   mgl_next_slot(c);
-  c->at++;
   return true;
 }
 
@@ -394,37 +403,44 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c) {
 // do: the worker asks less often for an iteration.
 enum { MGL_POLLS_BEFORE_PAUSE = 8192, MGL_POLL_PAUSE_NS = 2000 };
 
-// All lanes: until this worker is in an iteration of which it has tasks left. False: the run ends.
-static __device__ __forceinline__ bool mgl_find_work(mgl_controller *c) {
-  while (!c->entered || c->at >= c->end) {
+// All lanes: until this worker is in an iteration that it has not been in. False: the run ends.
+static __device__ __forceinline__ bool mgl_find_iteration(mgl_controller *c) {
+  uint32_t found = MGL_POLL_NONE;
+  if (threadIdx.x % 32 == 0) {
+    do {
+      found = mgl_poll_iteration(c);
+      if (found == MGL_POLL_NONE && !mgl_watch_progress(c, mgl_held_task(c))) {
+        found = MGL_POLL_STOP;
+      }
+      if (found == MGL_POLL_NONE && c->watch.polls > MGL_POLLS_BEFORE_PAUSE) {
+        __nanosleep(MGL_POLL_PAUSE_NS);
+      }
+    } while (found == MGL_POLL_NONE);
+  }
+  found = __shfl_sync(0xffffffffu, found, 0);
+  if (found == MGL_POLL_STOP) {
+    return false;
+  }
+  mgl_begin_list(c);
+  return true;
+}
+
+// All lanes: where the next step of this worker stands, in the iteration that it is in or a later
+// one; MGL_NO_STEP: the run ends.
+static __device__ __forceinline__ uint32_t mgl_find_step(mgl_controller *c) {
+  for (;;) {
     if (c->entered) {
+      uint32_t at = mgl_next_step(c);
+      if (at != MGL_NO_STEP) {
+        return at;
+      }
       c->entered = false;
       c->iteration++;
     }
-    uint32_t found = c->run->has_jit != 0 ? mgl_serve_jit(c) : MGL_POLL_NONE;
-    if (found == MGL_POLL_TASK) {
-      continue;
-    }
-    if (threadIdx.x % 32 == 0 && found == MGL_POLL_NONE) {
-      do {
-        found = mgl_poll_iteration(c);
-        if (found == MGL_POLL_NONE && !mgl_watch_progress(c, mgl_held_task(c))) {
-          found = MGL_POLL_STOP;
-        }
-        if (found == MGL_POLL_NONE && c->watch.polls > MGL_POLLS_BEFORE_PAUSE) {
-          __nanosleep(MGL_POLL_PAUSE_NS);
-        }
-      } while (c->run->has_jit == 0 && found == MGL_POLL_NONE);
-    }
-    found = __shfl_sync(0xffffffffu, found, 0);
-    if (found == MGL_POLL_STOP) {
-      return false;
-    }
-    if (found == MGL_POLL_TASK) {
-      mgl_begin_list(c);
+    if (!mgl_find_iteration(c)) {
+      return MGL_NO_STEP;
     }
   }
-  return true;
 }
 
 // Until the plan of an iteration is announced, which it is but where there was nothing to do;
@@ -465,20 +481,20 @@ static __device__ __noinline__ int mgl_ask_next_plan(mgl_protocol *p, uint64_t i
 
 // One thread: the first iteration. A function of its own: it is rare.
 static __device__ __noinline__ void mgl_begin_run(mgl_protocol *p) {
-  mgl_launch_list list;
-  mgl_begin_iteration(p, 0, false, &list);
-  (void)mgl_launch_all(p, &list);
+  mgl_begin_iteration(p, 0, false);
 }
 
 static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl_block *block) {
   mgl_controller c = {};
   c.run = run;
   c.block = block;
+  c.tells = run->tells_loader != 0;
   if (threadIdx.x % 32 == 0 && blockIdx.x == 0 && run->protocol.scheduler_count == 0) {
     mgl_begin_run(&run->protocol);
   }
   __syncwarp();
-  while (mgl_find_work(&c) && mgl_run_step(&c)) {
+  uint32_t at = 0;
+  while ((at = mgl_find_step(&c)) != MGL_NO_STEP && mgl_run_step(&c, at)) {
   }
   if (threadIdx.x % 32 == 0) {
     block->stop = 1;

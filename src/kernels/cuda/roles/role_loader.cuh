@@ -1,5 +1,6 @@
 // The loader warp: runs ahead through the worker's AOT list and streams packed weights into smem
-// pages. Weights do not depend on other tasks, so it does not wait for events.
+// pages. Weights do not depend on other tasks, so it does not wait for events. Where there are JIT
+// tasks with weights, the controller tells it of each task when it hands it over, one ahead.
 //
 // Pages form a ring. What bounds it is not only the room in the ring: with all of a GPU's blocks
 // asking for a dozen pages each, every flag and activation waits behind 26 MB of requests. So few
@@ -56,7 +57,7 @@ struct mgl_loader {
   uint32_t page, parity;           // of the ring: the next one to fill, and its phase
   uint32_t landed, landed_parity;  // the oldest one that was on its way when last looked at
   uint32_t in_flight;              // pages that were not seen to have landed
-  uint32_t ordinal;                // of the task among this worker's AOT tasks, all iterations
+  uint32_t ordinal;                // of the task among this worker's, all iterations
   uint64_t iteration;
   uint32_t graph;  // of that iteration
   // With MGL_HAS_EXPERTS (loader_experts.cuh), of this iteration:
@@ -355,16 +356,15 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
   return true;
 }
 
-// Step `at` of a graph's list.
-static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *graph,
-                                                          uint32_t at) {
-  const mgl_cuda_step *step = &graph->steps[at];
-  const mgl_cuda_op *op = &graph->ops[step->op];
+// Of a task of an op, which is the op_idx-th one.
+static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_cuda_op *op, uint32_t op_idx,
+                                                       uint32_t task, uint32_t begin,
+                                                       uint32_t end) {
   mgl_load load;
   load.weights = mgl_is_paged(op->kind) ? op->weights : nullptr;
-  load.task = step->task;
-  load.begin = step->begin;
-  load.end = step->end;
+  load.task = task;
+  load.begin = begin;
+  load.end = end;
   load.k_padded = op->k_padded;
   load.row_tiles = op->row_tiles;
   load.passes = op->passes;
@@ -375,8 +375,24 @@ static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *
     const uint32_t kind = (op->flags & MGL_CUDA_X_NORMED) != 0 ? (uint32_t)MGL_LOAD_EXPERTS_UP
                                                                : (uint32_t)MGL_LOAD_EXPERTS_DOWN;
     load.experts =
-        (op->flags & MGL_CUDA_EXPERTS) == 0 ? (uint32_t)MGL_LOAD_DENSE : kind | step->op << 2;
+        (op->flags & MGL_CUDA_EXPERTS) == 0 ? (uint32_t)MGL_LOAD_DENSE : kind | op_idx << 2;
   }
+  return load;
+}
+
+// Step `at` of a graph's list.
+static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *graph,
+                                                          uint32_t at) {
+  const mgl_cuda_step *step = &graph->steps[at];
+  return mgl_load_of(&graph->ops[step->op], step->op, step->task, step->begin, step->end);
+}
+
+// One lane: the task in a slot, of which the controller has told.
+static __device__ __forceinline__ mgl_load mgl_hear_load(const mgl_loader *l, mgl_block *block,
+                                                         const mgl_slot *slot) {
+  mgl_load load = mgl_load_of(&slot->op, 0, slot->task, slot->begin, slot->end);
+  mgl_fence_block();
+  block->heard = l->ordinal + 1;
   return load;
 }
 
@@ -404,10 +420,13 @@ static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine
   return load;
 }
 
-// This worker's list of one graph. False: give up.
-static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cuda_graph *graph) {
+// This worker's list of one graph, or where the loader is told of tasks the one in the slot `told`.
+// False: give up.
+static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cuda_graph *graph,
+                                                     mgl_block *block, const mgl_slot *told) {
   uint32_t lane = threadIdx.x % 32;
-  uint32_t last = graph->step_start[blockIdx.x + 1];
+  uint32_t first = told != nullptr ? 0 : graph->step_start[blockIdx.x];
+  uint32_t last = told != nullptr ? 1 : graph->step_start[blockIdx.x + 1];
   uint32_t batch = l->run->step_batch;
   l->most_short = graph->in_flight;
   l->most_long = graph->in_flight_long;
@@ -416,11 +435,11 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
     l->copy = MGL_LOADER_COPY_UNKNOWN;
     l->routed = 0;
   }
-  for (uint32_t first = graph->step_start[blockIdx.x]; first < last; first += batch) {
+  for (; first < last; first += batch) {
     uint32_t count = last - first < batch ? last - first : batch;
     mgl_load mine = {};
     if (lane < count) {
-      mine = mgl_fetch_load(graph, first + lane);
+      mine = told != nullptr ? mgl_hear_load(l, block, told) : mgl_fetch_load(graph, first + lane);
     }
     for (uint32_t i = 0; i < count; i++, l->ordinal++) {
       mgl_load load = mgl_load_of_lane(&mine, i);
@@ -456,6 +475,19 @@ static __device__ __forceinline__ uint32_t mgl_await_announcement(mgl_loader *l,
   }
 }
 
+// The graph of the next task in `slot`, once the controller tells of it; 255: there will be none.
+static __device__ __forceinline__ uint32_t mgl_await_told(mgl_loader *l, const mgl_block *block,
+                                                          const mgl_slot *slot) {
+  while (slot->told != l->ordinal + 1) {
+    if (block->stop != 0) {
+      return 255;
+    }
+  }
+  mgl_fence_block();
+  l->iteration = slot->iteration;  // for the trace
+  return slot->graph;
+}
+
 static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_block *block,
                                                       uint8_t *pages) {
   mgl_loader l = {};
@@ -464,16 +496,18 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
   l.pages_at = mgl_kept(mgl_shared_address(pages));
   l.page_count = run->page_count;
   mgl_trace_open(run, MGL_CUDA_TRACE_LOAD, &l.traced);
+  const bool is_told = run->tells_loader != 0;
   for (;; l.iteration++) {
     bool missed = false;
     uint32_t graph = 255;
+    const mgl_slot *slot = is_told ? &block->slots[l.ordinal % MGL_CUDA_SLOTS] : nullptr;
     if (threadIdx.x % 32 == 0) {
-      graph = mgl_await_announcement(&l, &missed);
+      graph = is_told ? mgl_await_told(&l, block, slot) : mgl_await_announcement(&l, &missed);
     }
     graph = __shfl_sync(0xffffffffu, graph, 0);
     missed = __shfl_sync(0xffffffffu, missed, 0);
     l.graph = graph;
-    if (!missed && (graph == 255 || !mgl_load_list(&l, &run->graphs[graph]))) {
+    if (!missed && (graph == 255 || !mgl_load_list(&l, &run->graphs[graph], block, slot))) {
       break;
     }
   }

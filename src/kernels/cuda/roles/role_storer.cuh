@@ -67,10 +67,8 @@ static __device__ __forceinline__ void mgl_trace_stored(mgl_storer_trace *trace,
   if (MGL_TRACE) {
     uint32_t end = mgl_trace_clock();
     const mgl_slot *slot = &block->slots[at];
-    if (slot->paged != 0) {  // JIT tasks do not wait
-      mgl_trace_add(&trace->waited, block->handed_clock[at], block->began_clock[at],
-                    (uint32_t)slot->iteration, slot->graph, slot->task);
-    }
+    mgl_trace_add(&trace->waited, block->handed_clock[at], block->began_clock[at],
+                  (uint32_t)slot->iteration, slot->graph, slot->task);
     mgl_trace_add(&trace->computed, block->began_clock[at], done, (uint32_t)slot->iteration,
                   slot->graph, slot->task);
     mgl_trace_add(&trace->triggered, done, end, block->starved[at], slot->graph, slot->task);

@@ -44,7 +44,6 @@ enum { LONG_CONTEXT = 512, SHORT_STRIDES = LONG_CONTEXT / MGL_CUDA_MIN_CHUNK };
 
 // What is baked into the graphs.
 typedef struct settings {
-  uint32_t how, mixed_how;  // mgl_cuda_full_how
   uint32_t in_flight, in_flight_ahead;
   uint32_t prefetch;  // 0 or 1
 } settings;
@@ -85,6 +84,7 @@ struct mgl_cuda_full {
   bool logits_hide_plan;
   mgl_cuda_graph_counts counts;
   // Of the present launch.
+  mgl_cuda_full_how how, mixed_how;
   uint64_t queued;  // iterations
   uint32_t most_iterations;
   bool single;
@@ -479,7 +479,7 @@ static bool has_long_context(const mgl_cuda_program *p) {
 }
 
 static mgl_cuda_full_how how_of(const mgl_cuda_full *full, bool decodes) {
-  return (mgl_cuda_full_how)(decodes ? full->settings.how : full->settings.mixed_how);
+  return decodes ? full->how : full->mixed_how;
 }
 
 // Queues the next iteration, or the next MGL_CUDA_FULL_LONG.
@@ -526,9 +526,7 @@ static mgl_status queue_plan(mgl_cuda_program *p, uint64_t iteration, mgl_error 
 
 mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_options *options,
                                uint32_t most_iterations, bool single, mgl_error *err) {
-  settings now = {.how = options->how,
-                  .mixed_how = options->mixed_how,
-                  .in_flight = options->in_flight,
+  settings now = {.in_flight = options->in_flight,
                   .in_flight_ahead = options->in_flight_ahead,
                   .prefetch = options->no_prefetch ? 0 : 1};
   if (p->chosen) {
@@ -556,6 +554,8 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
   }
   // An iteration's first kernel says when it begins.
   mgl_cuda_image_run(p)->planning.resumed = UINT64_MAX;
+  full->how = options->how;
+  full->mixed_how = options->mixed_how;
   full->queued = 0;
   full->most_iterations = most_iterations;
   full->single = single;

@@ -1,7 +1,8 @@
 // Every mode beside the others, through the engine: iterations that decode, and jobs in which
 // prompts come while others decode. One runner has all modes of fused kernels, so weights and KV
 // are the same memory, and rounds of the modes are in turn; mode eager (plain kernels) has a runner
-// of its own. Modes that are chains of kernels must give the same tokens.
+// of its own. Modes that are chains of kernels must give the same tokens, and mode mega too where
+// it has no wide class (`tokens` up to 64).
 //   Decode: `batch` prompts are computed first; figures are of the iterations in which most rows
 // decode, whose time is per token of every sequence, since a mode may need several iterations for
 // that.
@@ -44,6 +45,7 @@ typedef struct all_options {
   uint32_t batches[MOST_BATCHES];
   uint32_t batch_count;
   uint32_t prompt, generate, rounds;
+  uint32_t tokens;  // of an iteration
   uint32_t eager;   // the largest batch of mode eager, which is slow
   uint32_t memory;  // 1: a runner for each mode, to see what its graphs take
   const char *csv;
@@ -199,7 +201,7 @@ static mgl_runner *make_runner(const world *w, bool eager) {
   mgl_compilation_init(&level_0);
   gpu_must(mgl_compilation_read(&level_0, "eager", "{\"level\": 0}", &err), &err);
   gpu_must(mgl_compilation_check(&level_0, NULL, &err), &err);
-  const mgl_build build = {.iteration_tokens = eager ? EAGER_TOKENS : WIDE_TOKENS,
+  const mgl_build build = {.iteration_tokens = eager ? EAGER_TOKENS : o->tokens,
                            .sequences = eager ? o->eager : largest_batch(o),
                            .sequence_tokens = 2 * o->prompt + 2 * o->generate + 2,
                            .weights = MGL_WEIGHTS_DUMMY,
@@ -240,7 +242,8 @@ static void measure_cell(world *w, uint32_t batch, bool mixed) {
       figures f = run_job(w, runner, modes[i].mode, batch, mixed);
       values[i][round] = f.value;
       share = modes[i].mode == MGL_MODE_FULL ? f.mixed_share : share;
-      if (!modes[i].chain) {
+      bool narrow = i != EAGER && o->tokens <= MGL_CUDA_MAX_TOKENS;
+      if (!modes[i].chain && !narrow) {
         continue;
       }
       hash = hash == 0 ? f.hash : hash;
@@ -314,11 +317,8 @@ static bool set_option(all_options *o, const char *argument) {
   const struct {
     const char *key;
     uint32_t *to;
-  } numbers[] = {{"prompt=", &o->prompt},
-                 {"generate=", &o->generate},
-                 {"rounds=", &o->rounds},
-                 {"eager=", &o->eager},
-                 {"memory=", &o->memory}};
+  } numbers[] = {{"prompt=", &o->prompt}, {"generate=", &o->generate}, {"rounds=", &o->rounds},
+                 {"tokens=", &o->tokens}, {"eager=", &o->eager},       {"memory=", &o->memory}};
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
     if (strncmp(argument, numbers[i].key, strlen(numbers[i].key)) == 0) {
       *numbers[i].to = (uint32_t)strtoul(argument + strlen(numbers[i].key), NULL, 10);
@@ -350,6 +350,7 @@ void gpu_modes_all_run(gpu_bench *bench, int count, char **arguments) {
                    .prompt = 64,
                    .generate = 32,
                    .rounds = 3,
+                   .tokens = WIDE_TOKENS,
                    .eager = 16};
   for (int i = 0; i < count; i++) {
     (void)set_option(&o, arguments[i]);

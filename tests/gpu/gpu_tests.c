@@ -40,8 +40,8 @@
 //                             [prefill=N] [csv=FILE]  mega against full, interleaved; prompts in
 //                             iterations of up to N tokens
 //   gpu_tests modes_all FOLDER... [batches=N,N...] [prompt=N] [generate=N] [rounds=N] [eager=N]
-//                             [tokens=N] [memory=1] [csv=FILE]  every mode: iterations that
-//                             decode, and jobs in which prompts come meanwhile
+//                             [tokens=N] [memory=1] [only=MODE] [csv=FILE]  every mode: iterations
+//                             that decode, and jobs in which prompts come meanwhile
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 //   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]

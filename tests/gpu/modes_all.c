@@ -49,6 +49,7 @@ typedef struct all_options {
   uint32_t eager;   // the largest batch of mode eager, which is slow
   uint32_t memory;  // 1: a runner for each mode, to see what its graphs take
   const char *csv;
+  const char *only;  // the one mode that runs; NULL: all
 } all_options;
 
 typedef struct world {
@@ -234,7 +235,8 @@ static void measure_cell(world *w, uint32_t batch, bool mixed) {
   double share = 0;
   for (uint32_t round = 0; round < rounds; round++) {
     for (size_t i = 0; i < MODES; i++) {
-      if (i == EAGER && (batch > o->eager || round > 0)) {
+      bool skipped = o->only != NULL && strcmp(o->only, mgl_mode_name(modes[i].mode)) != 0;
+      if (skipped || (i == EAGER && (batch > o->eager || round > 0))) {
         values[i][round] = 0;
         continue;
       }
@@ -324,6 +326,10 @@ static bool set_option(all_options *o, const char *argument) {
       *numbers[i].to = (uint32_t)strtoul(argument + strlen(numbers[i].key), NULL, 10);
       return true;
     }
+  }
+  if (strncmp(argument, "only=", 5) == 0) {
+    o->only = argument + 5;
+    return true;
   }
   if (strncmp(argument, "csv=", 4) == 0) {
     o->csv = argument + 4;

@@ -118,7 +118,8 @@ static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
 static uint32_t cuda_modes_of(const mgl_graph *program) {
   const bool chains = mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program);
   const uint32_t all = (1u << MGL_MODE_COUNT) - 1;
-  return chains ? all & ~(1u << MGL_MODE_EAGER) : 1u << MGL_MODE_MEGA;
+  const mgl_mode eager = mgl_mode_of(MGL_LEVEL_EAGER, MGL_GRAPHS_NONE);
+  return chains ? all & ~(1u << eager) : 1u << MGL_MODE_MEGA;
 }
 
 static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,

@@ -260,7 +260,7 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
     mgl_status status = table->covers(runner->graph, &why);
     if (c->level == MGL_LEVEL_CHECK) {
       note_check(runner, status, &why);
-    } else if (c->mode != MGL_MODE_EAGER && !has_own_graphs(c)) {
+    } else if (c->level >= MGL_LEVEL_COMPILED && !has_own_graphs(c)) {
       note_plain(runner, status == MGL_OK ? "fused tasks have no such graphs of it" : why.text);
     }
   } else if (!build->plain) {

@@ -68,8 +68,6 @@ typedef struct chain {
   mgl_schedule *schedule;  // NULL: not made yet
   part *parts;             // [count]
   uint32_t count;
-  // [steps of the schedule] where some are launched one by one, which each iteration does anew.
-  mgl_cuda_op_launch *launches;
 } chain;
 
 struct mgl_cuda_full {
@@ -177,7 +175,6 @@ static void release_chain(const mgl_cuda_program *p, chain *c) {
     }
   }
   mgl_free(c->parts);
-  mgl_free(c->launches);
   mgl_schedule_destroy(c->schedule);
   *c = (chain){0};
 }
@@ -363,22 +360,12 @@ static mgl_status launch_op(const mgl_cuda_program *p, mgl_full_kernel kernel,
   return MGL_OK;
 }
 
-// The steps of a part, to be captured.
+// The steps of a part.
 static mgl_status launch_part(const mgl_cuda_program *p, const mgl_schedule *s, const part *of,
                               graph_shape shape, uint32_t parity, void *stream, mgl_error *err) {
   for (uint32_t i = of->first; i < of->last; i++) {
     mgl_cuda_op_launch launch = make_launch(p, s, shape, parity, i);
     MGL_TRY(launch_op(p, kernel_of(&launch, shape), &launch, stream, err));
-  }
-  return MGL_OK;
-}
-
-// The same, of a part that has no graph.
-static mgl_status launch_steps(const mgl_cuda_program *p, const chain *c, const part *of,
-                               graph_shape shape, mgl_error *err) {
-  for (uint32_t i = of->first; i < of->last; i++) {
-    const mgl_cuda_op_launch *launch = &c->launches[i];
-    MGL_TRY(launch_op(p, kernel_of(launch, shape), launch, p->stream, err));
   }
   return MGL_OK;
 }
@@ -450,25 +437,10 @@ static mgl_status cut(const mgl_cuda_program *p, mgl_cuda_full_how how, chain *c
   return MGL_OK;
 }
 
-static mgl_status keep_launches(const mgl_cuda_program *p, graph_shape shape, uint32_t parity,
-                                chain *c, mgl_error *err) {
-  c->launches = mgl_alloc_zeroed(c->schedule->step_count, sizeof *c->launches);
-  if (c->launches == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for launches");
-  }
-  for (uint32_t i = 0; i < c->schedule->step_count; i++) {
-    c->launches[i] = make_launch(p, c->schedule, shape, parity, i);
-  }
-  return MGL_OK;
-}
-
 static mgl_status make_chain(const mgl_cuda_program *p, graph_shape shape, graph_kind kind,
                              chain *c, mgl_error *err) {
   MGL_TRY(lower(p, shape, &c->schedule, err));
   MGL_TRY(cut(p, shape.how, c, err));
-  if (shape.how != MGL_CUDA_FULL_WHOLE) {  // of which no graph is long
-    MGL_TRY(keep_launches(p, shape, kind == GRAPH_ODD ? 1 : 0, c, err));
-  }
   for (uint32_t i = 0; i < c->count && shape.how != MGL_CUDA_FULL_LOOSE; i++) {
     if (!splits(p, c->schedule, shape.how, c->parts[i].first)) {
       MGL_TRY(capture_part(p, c->schedule, shape, kind, &c->parts[i], err));
@@ -526,7 +498,7 @@ static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, mgl_cuda_ful
       MGL_CUDA_TRY(&p->device->driver, graph_launch, err, of->graph, p->stream);
       full->counts.graphs++;
     } else {
-      MGL_TRY(launch_steps(p, c, of, shape, err));
+      MGL_TRY(launch_part(p, c->schedule, of, shape, parity, p->stream, err));
       full->counts.ops += of->last - of->first;
     }
   }

@@ -4,8 +4,9 @@
 # Usage: start_times.sh MEGALITH [MODEL] [OPTIONS...], such as
 #   tools/start_times.sh build/megalith
 #   RUNS=5 tools/start_times.sh build/megalith Qwen/Qwen3-0.6B --device cuda
-# Presets that the device refuses say why. Exits 1 if a preset that ran gave other text than the
-# first one.
+# PRESETS="serving fastest" measures these alone; with CACHE=FOLDER, a cache that has been filled,
+# no start is cold. Presets that the device refuses say why. Exits 1 if a preset that ran gave other
+# text than the first one.
 set -eu
 [ $# -ge 1 ] || {
   sed -n 's/^# Usage: /usage: /p' "$0" >&2
@@ -14,8 +15,10 @@ set -eu
 megalith=$1
 shift
 runs=${RUNS:-3}
-presets='debug check compiled serving uniform decode-instance fastest-graphs fastest'
+usual='debug check compiled serving uniform decode-instance fastest-graphs fastest'
+presets=${PRESETS:-$usual}
 work=$(mktemp -d)
+cache=${CACHE:-$work/cache}
 trap 'rm -rf "$work"' EXIT
 
 # milliseconds COMMAND...: into $ms; the command's status is the result.
@@ -28,7 +31,7 @@ milliseconds() {
 }
 
 start() {
-  MEGALITH_CACHE=$work/cache "$megalith" run "$@" -n 1 -p "What is 137 + 245?" \
+  MEGALITH_CACHE=$cache "$megalith" run "$@" -n 1 -p "What is 137 + 245?" \
     >"$work/out" 2>"$work/err"
 }
 
@@ -42,6 +45,7 @@ for preset in $presets; do
     continue
   fi
   cold=$ms
+  [ -z "${CACHE:-}" ] || cold=-
   text=$(cat "$work/out")
   expected=${expected:-$text}
   if [ "$text" != "$expected" ]; then

@@ -160,9 +160,9 @@ static mgl_status check_cpu(const mgl_compilation *c, mgl_error *err) {
 
 static mgl_status check_gpu(const mgl_compilation *c, mgl_error *err) {
   bool pieces = has_graphs(c) && c->graph_mode != MGL_GRAPHS_FULL;
-  // Of sizes or splitting ops of one's own, and of iterations that are told apart.
-  bool plain = pieces && (c->graph_mode != MGL_GRAPHS_PIECEWISE || c->splitting_op_count > 0 ||
-                          c->capture_sizes.count > 0 || c->graph_sizes.count > 0);
+  // Of sizes or splitting ops of one's own.
+  bool plain = has_graphs(c) && (c->splitting_op_count > 0 || c->capture_sizes.count > 0 ||
+                                 c->graph_sizes.count > 0);
   if (c->check_numbers && c->level >= MGL_LEVEL_COMPILED) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "check_numbers: on a GPU expected level 0 or 1, whose plain kernels leave "
@@ -191,9 +191,9 @@ static mgl_status check_gpu(const mgl_compilation *c, mgl_error *err) {
   }
   if (has(c, MGL_SET_USE_COMPILER) && c->use_compiler && plain) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "use_compiler true: on a GPU graph_mode %s with these settings launches "
-                         "plain kernels so far, one for each op that is not fused; expected false, "
-                         "or FULL, MEGA or PIECEWISE alone",
+                         "use_compiler true: on a GPU graph_mode %s with sizes or splitting ops "
+                         "launches plain kernels so far, one for each op that is not fused; "
+                         "expected false, or the graph mode alone",
                          mgl_graph_mode_name(c->graph_mode));
   }
   return MGL_OK;

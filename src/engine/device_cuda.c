@@ -113,14 +113,13 @@ static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   return status;
 }
 
-// Mode mega, and those in which an iteration is a chain of kernels, for which the host need not
-// know whether all sequences decode. Of codes and experts these have no kernels.
+// Mode mega, and those in which an iteration is a chain of kernels. Of codes and experts these have
+// no kernels; what is not fused (mode eager) is of plain kernels.
 static uint32_t cuda_modes_of(const mgl_graph *program) {
   const bool chains = mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program);
-  const uint32_t one_by_one = 1u << mgl_mode_of(MGL_LEVEL_COMPILED, MGL_GRAPHS_NONE);
-  const uint32_t full = 1u << mgl_mode_of(MGL_LEVEL_PIECEWISE, MGL_GRAPHS_FULL);
-  const uint32_t pieces = 1u << mgl_mode_of(MGL_LEVEL_PIECEWISE, MGL_GRAPHS_PIECEWISE);
-  return 1u << MGL_MODE_MEGA | (chains ? one_by_one | full | pieces : 0);
+  const uint32_t all = (1u << MGL_MODE_COUNT) - 1;
+  const mgl_mode eager = mgl_mode_of(MGL_LEVEL_EAGER, MGL_GRAPHS_NONE);
+  return chains ? all & ~(1u << eager) : 1u << MGL_MODE_MEGA;
 }
 
 static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,
@@ -194,12 +193,17 @@ static mgl_status cuda_prepare(void *model, mgl_mode mode, mgl_error *err) {
   return MGL_OK;  // all is there
 }
 
+static mgl_cuda_full_how how_of(mgl_graph_mode graphs) {
+  return graphs == MGL_GRAPHS_FULL        ? MGL_CUDA_FULL_WHOLE
+         : graphs == MGL_GRAPHS_PIECEWISE ? MGL_CUDA_FULL_PIECES
+                                          : MGL_CUDA_FULL_LOOSE;
+}
+
 static mgl_cuda_launch_options launch_options(const cuda_model *m, mgl_mode mode) {
   mgl_cuda_launch_options launch = m->options.launch;
   launch.full = mode != MGL_MODE_MEGA;
-  launch.how = mgl_mode_graphs(mode) == MGL_GRAPHS_FULL        ? MGL_CUDA_FULL_WHOLE
-               : mgl_mode_graphs(mode) == MGL_GRAPHS_PIECEWISE ? MGL_CUDA_FULL_PIECES
-                                                               : MGL_CUDA_FULL_LOOSE;
+  launch.how = how_of(mgl_graph_mode_decode(mgl_mode_graphs(mode)));
+  launch.mixed_how = how_of(mgl_graph_mode_mixed(mgl_mode_graphs(mode)));
   return launch;
 }
 
@@ -323,7 +327,7 @@ static mgl_status cuda_read_kv(void *model, const char *name, uint32_t page, flo
 
 const mgl_device_table mgl_cuda_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                          .mode_hint =
-                                             "mega or full on a GPU, or piecewise or compiled "
+                                             "mega or full on a GPU, compiled or one with pieces "
                                              "(mega alone for quantised weights); "
                                              "try --device cpu",
                                          .modes_of = cuda_modes_of,

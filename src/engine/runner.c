@@ -190,11 +190,15 @@ static bool runs_by_plain_kernels(const mgl_device_table *table, const mgl_compi
   return c->mode == MGL_MODE_MEGA || (table->otherwise->modes >> c->mode & 1) != 0;
 }
 
-// What a GPU has for plain kernels only: modes, maybe of this program only, and sizes and splitting
-// ops of one's own. A zeroed compilation asks for none.
+// Sizes and splitting ops of one's own. A zeroed compilation asks for none.
+static bool has_own_graphs(const mgl_compilation *c) {
+  return c->capture_sizes.count > 0 || c->graph_sizes.count > 0 || c->splitting_op_count > 0;
+}
+
+// What a GPU has for plain kernels only: such graphs, and modes, maybe of this program only.
 static bool wants_plain_kernels(const mgl_runner *runner, const mgl_compilation *c) {
   return (!mgl_runner_has_mode(runner, c->mode) && runs_by_plain_kernels(runner->device, c)) ||
-         c->capture_sizes.count > 0 || c->graph_sizes.count > 0 || c->splitting_op_count > 0;
+         has_own_graphs(c);
 }
 
 // What level 1 found, of a GPU.
@@ -256,7 +260,7 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
     mgl_status status = table->covers(runner->graph, &why);
     if (c->level == MGL_LEVEL_CHECK) {
       note_check(runner, status, &why);
-    } else if (c->mode == MGL_MODE_FULL && c->capture_sizes.count + c->graph_sizes.count == 0) {
+    } else if (c->level >= MGL_LEVEL_COMPILED && !has_own_graphs(c)) {
       note_plain(runner, status == MGL_OK ? "fused tasks have no such graphs of it" : why.text);
     }
   } else if (!build->plain) {

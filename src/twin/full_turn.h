@@ -70,6 +70,7 @@ MGL_PLANNER_FN uint64_t mgl_full_turn(mgl_lanes lanes, mgl_cuda_run *run, mgl_op
   if (tokens > 0) {
     mgl_full_note_items(lanes, run, iteration & 1, firsts);
     flags |= mgl_full_is_calm(lanes, run, &left) ? (uint32_t)MGL_HOST_PLAN_CALM : 0;
+    flags |= run->planner->entry_count == tokens ? (uint32_t)MGL_HOST_PLAN_DECODES : 0;
   } else if (mgl_turn_is_over(run)) {
     flags |= (uint32_t)MGL_HOST_PLAN_OVER;
   } else if (planning->pending_count > 0) {

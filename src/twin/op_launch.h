@@ -52,18 +52,19 @@ typedef struct mgl_cuda_op_launch {
 // The host learns of a plan in one word, which has the iteration, how many can follow it at most,
 // these flags, and the plan's tokens (0: there is no such plan now).
 typedef enum mgl_host_plan_flags {
-  MGL_HOST_PLAN_CALM = 1,   // no iteration that follows has more tokens (mgl_full_is_calm)
-  MGL_HOST_PLAN_TOLD = 2,   // planned between iterations: the host was told of all before it
-  MGL_HOST_PLAN_AGAIN = 4,  // without a plan: another turn may find something to do
-  MGL_HOST_PLAN_OVER = 8,   // without a plan: none will follow
+  MGL_HOST_PLAN_CALM = 1,      // no iteration that follows has more tokens (mgl_full_is_calm)
+  MGL_HOST_PLAN_TOLD = 2,      // planned between iterations: the host was told of all before it
+  MGL_HOST_PLAN_AGAIN = 4,     // without a plan: another turn may find something to do
+  MGL_HOST_PLAN_OVER = 8,      // without a plan: none will follow
+  MGL_HOST_PLAN_DECODES = 16,  // each of its sequences has one token
 } mgl_host_plan_flags;
 
-enum { MGL_HOST_PLAN_MOST_LEFT = (1 << 20) - 1 };
+enum { MGL_HOST_PLAN_MOST_LEFT = (1 << 19) - 1 };
 
 MGL_SHARED_FN uint64_t mgl_host_plan_make(uint64_t iteration, uint32_t left, uint32_t flags,
                                           uint32_t tokens) {
   uint64_t known = left < MGL_HOST_PLAN_MOST_LEFT ? left : (uint32_t)MGL_HOST_PLAN_MOST_LEFT;
-  return iteration << 32 | known << 12 | (uint64_t)flags << 8 | tokens;
+  return iteration << 32 | known << 13 | (uint64_t)flags << 8 | tokens;
 }
 
 MGL_SHARED_FN uint64_t mgl_host_plan_iteration(uint64_t word) {
@@ -71,7 +72,7 @@ MGL_SHARED_FN uint64_t mgl_host_plan_iteration(uint64_t word) {
 }
 
 MGL_SHARED_FN uint32_t mgl_host_plan_left(uint64_t word) {
-  return (uint32_t)word >> 12;
+  return (uint32_t)word >> 13;
 }
 
 MGL_SHARED_FN bool mgl_host_plan_has(uint64_t word, mgl_host_plan_flags flag) {

@@ -39,6 +39,9 @@
 //   gpu_tests modes FOLDER... [batches=N,N...] [contexts=N,N...] [generate=N] [rounds=N]
 //                             [prefill=N] [csv=FILE]  mega against full, interleaved; prompts in
 //                             iterations of up to N tokens
+//   gpu_tests modes_all FOLDER... [batches=N,N...] [prompt=N] [generate=N] [rounds=N] [eager=N]
+//                             [tokens=N] [memory=1] [only=MODE] [csv=FILE]  every mode: iterations
+//                             that decode, and jobs in which prompts come meanwhile
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 //   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]
@@ -174,6 +177,7 @@ int main(int argc, char **argv) {
                {"speed", gpu_speed_run},
                {"ablations", gpu_ablations_run},
                {"modes", gpu_modes_run},
+               {"modes_all", gpu_modes_all_run},
                {"hops", gpu_hops_run},
                {"plain", gpu_plain_run},
                {"launch", gpu_launch_run},

@@ -32,7 +32,8 @@ static const struct {
     {"{\"level\": 0}", 0, false, false, false, false, 0},
     {"{\"graph_mode\": \"FULL\", \"graph_sizes\": [80]}", 0, true, true, false, false, 80},
     {"{\"graph_mode\": \"PIECEWISE\", \"graph_sizes\": [80]}", 1, false, false, true, true, 80},
-    {"{\"graph_mode\": \"FULL_DECODE_ONLY\"}", 0, true, false, false, false, 64},
+    {"{\"graph_mode\": \"FULL_DECODE_ONLY\", \"graph_sizes\": [64]}", 0, true, false, false, false,
+     64},
     {"{\"graph_mode\": \"FULL_AND_PIECEWISE\", \"capture_sizes\": [1, 4, 16, 48]}", 1, true, false,
      false, true, 48},
 };
@@ -217,16 +218,18 @@ static void check_custom(gpu_bench *bench) {
 
 enum { FUSED_TOKENS = 64, FUSED_STEPS = 7 };
 
-// Mode mega, and the same tasks as kernels: in a graph, in pieces, and one by one. All must have the
-// bits of mode mega.
+// Mode mega, and the same tasks as kernels: in a graph, in pieces, one by one, and by what an
+// iteration is. All must have the bits of mode mega.
 static void check_fused(gpu_bench *bench) {
   static const struct {
     const char *json;
-    bool graph, pieces;
-  } modes[] = {{"{\"graph_mode\": \"MEGA\"}", false, false},
-               {"{\"graph_mode\": \"FULL\"}", true, false},
-               {"{\"graph_mode\": \"PIECEWISE\"}", false, true},
-               {"{\"level\": 2}", false, false}};
+    bool decode_graph, mixed_graph, decode_pieces, mixed_pieces;
+  } modes[] = {{"{\"graph_mode\": \"MEGA\"}", false, false, false, false},
+               {"{\"graph_mode\": \"FULL\"}", true, true, false, false},
+               {"{\"graph_mode\": \"PIECEWISE\"}", false, false, true, true},
+               {"{\"level\": 2}", false, false, false, false},
+               {"{\"graph_mode\": \"FULL_DECODE_ONLY\"}", true, false, false, false},
+               {"{\"graph_mode\": \"FULL_AND_PIECEWISE\"}", true, false, false, true}};
   static const plan_step fused_steps[FUSED_STEPS] = {
       {3, 5, 2, MGL_LOGITS_LAST},  {3, 1, 0, MGL_LOGITS_LAST},  {13, 1, 0, MGL_LOGITS_LAST},
       {1, 60, 0, MGL_LOGITS_LAST}, {40, 1, 0, MGL_LOGITS_LAST}, {14, 2, 9, MGL_LOGITS_LAST},
@@ -269,10 +272,12 @@ static void check_fused(gpu_bench *bench) {
       mgl_launch_counts after = mgl_runner_launches(runner);
       memcpy(found + (size_t)step * FUSED_TOKENS * model.config.vocab_size, logits.rows,
              (size_t)f->plan->logit_row_count * model.config.vocab_size * sizeof *found);
-      launches = launches && after.graphs - before.graphs == (modes[i].graph    ? 1
-                                                              : modes[i].pieces ? layers + 1
-                                                                                : 0);
-      launches = launches && (!modes[i].pieces || after.ops - before.ops == layers);
+      bool decodes = f->plan->token_count == f->plan->sequence_count;
+      bool graph = decodes ? modes[i].decode_graph : modes[i].mixed_graph;
+      bool pieces = decodes ? modes[i].decode_pieces : modes[i].mixed_pieces;
+      launches = launches && after.graphs - before.graphs == (graph ? 1 : pieces ? layers + 1 : 0);
+      launches = launches && (!pieces || after.ops - before.ops == layers);
+      launches = launches && (!graph || after.ops == before.ops);
     }
     if (i == 0) {
       memcpy(expected, found, values * sizeof *found);

@@ -27,6 +27,8 @@
 #                                           (default: qwen3-0.6b, llama-3.2-1b, qwen3-8b)
 #   run.sh [PROGRAM] modes [MODEL...]       mega against full, batches and contexts; the table goes
 #       to $MGL_GPU_WORK/gpu_modes.csv too
+#   run.sh [PROGRAM] modes_all MODEL...     every mode, decoding and mixed, one after the other in
+#                                           turn; tokens=64: all must give the same tokens
 #   run.sh [PROGRAM] ablations [MODEL...]   what each mechanism is worth: part ablations for each
 #       MODEL (default: bench/configs), its traces, and cuBLAS beside the last linear. The figures
 #       go to $MGL_GPU_WORK/gpu_ablations.csv, summaries of the traces beside it.

@@ -53,6 +53,8 @@ typedef struct fake_cuda {
   uint32_t plan_launches;              // of the kernel that only plans
   uint32_t ordinal;                    // of the kernel that ran last
   uint32_t empty_iterations;           // that were queued for nothing
+  uint32_t decode_iterations;          // in which every sequence had one token
+  uint32_t mixed_iterations;           // all others
   const char *attend_kernel;           // that ran last
   uint32_t attend_tokens;              // of its graph
   uint32_t attends_any, attends_long;  // launches of these kernels of attention

@@ -224,6 +224,9 @@ static void run_node(const fake_node *node) {
     uint64_t iteration = mgl_load_relaxed(&run->protocol.published);
     assert_ptr_equal(launch->plan, &run->plans[iteration & 1]);
     assert_int_equal(launch->ops[1].kind, MGL_OP_ROPE_ANGLES);
+    bool decodes = launch->plan->sequence_count == launch->plan->token_count;
+    fake.decode_iterations += decodes ? 1 : 0;
+    fake.mixed_iterations += decodes ? 0 : 1;
     fake_cuda_compute_rows(run, iteration);
     mgl_store_relaxed(&run->protocol.published, iteration + 1);
     run->iteration_ns[iteration % run->iteration_capacity] = 1000 * (iteration + 1);

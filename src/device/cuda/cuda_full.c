@@ -44,7 +44,6 @@ enum { LONG_CONTEXT = 512, SHORT_STRIDES = LONG_CONTEXT / MGL_CUDA_MIN_CHUNK };
 
 // What is baked into the graphs.
 typedef struct settings {
-  uint32_t how;  // mgl_cuda_full_how
   uint32_t in_flight, in_flight_ahead;
   uint32_t prefetch;  // 0 or 1
 } settings;
@@ -56,6 +55,7 @@ typedef struct graph_shape {
   uint32_t graph;
   bool long_context;  // attention's kernel for one token
   bool calm;          // all sequences decode, and the host knows of the next plan
+  mgl_cuda_full_how how;
 } graph_shape;
 
 // A part of an iteration: steps of its schedule.
@@ -78,12 +78,13 @@ struct mgl_cuda_full {
   uint64_t *host_plan;  // pinned: what the device planned last (twin/op_launch.h)
   mgl_cu_ptr host_plan_at;
   mgl_cu_ptr firsts;  // mgl_cuda_op_launch.firsts
-  // The second ones are for long contexts.
-  chain chains[MGL_CUDA_MAX_PROGRAM_GRAPHS][2][GRAPH_KINDS];
+  // By graph, by what launches them, and the second ones are for long contexts.
+  chain chains[MGL_CUDA_MAX_PROGRAM_GRAPHS][MGL_CUDA_FULL_HOWS][2][GRAPH_KINDS];
   settings settings;
   bool logits_hide_plan;
   mgl_cuda_graph_counts counts;
   // Of the present launch.
+  mgl_cuda_full_how how, mixed_how;
   uint64_t queued;  // iterations
   uint32_t most_iterations;
   bool single;
@@ -179,8 +180,9 @@ static void release_chain(const mgl_cuda_program *p, chain *c) {
 }
 
 static void release_chains(mgl_cuda_program *p) {
-  for (uint32_t i = 0; i < MGL_CUDA_MAX_PROGRAM_GRAPHS * 2 * GRAPH_KINDS; i++) {
-    release_chain(p, &p->full->chains[i / (2 * GRAPH_KINDS)][i / GRAPH_KINDS % 2][i % GRAPH_KINDS]);
+  chain *all = &p->full->chains[0][0][0][0];
+  for (size_t i = 0; i < sizeof p->full->chains / sizeof *all; i++) {
+    release_chain(p, &all[i]);
   }
 }
 
@@ -414,19 +416,20 @@ static mgl_status capture_part(const mgl_cuda_program *p, const mgl_schedule *s,
 }
 
 // Whether a step runs by itself where an iteration is cut into pieces.
-static bool splits(const mgl_cuda_program *p, const mgl_schedule *s, uint32_t step) {
-  return p->full->settings.how == MGL_CUDA_FULL_PIECES &&
+static bool splits(const mgl_cuda_program *p, const mgl_schedule *s, mgl_cuda_full_how how,
+                   uint32_t step) {
+  return how == MGL_CUDA_FULL_PIECES &&
          mgl_tile_is_attention(&p->program->ops[s->ops[s->steps[step].op].op]);
 }
 
-static mgl_status cut(const mgl_cuda_program *p, chain *c, mgl_error *err) {
+static mgl_status cut(const mgl_cuda_program *p, mgl_cuda_full_how how, chain *c, mgl_error *err) {
   const mgl_schedule *s = c->schedule;
   c->parts = mgl_alloc_zeroed(s->step_count, sizeof *c->parts);
   if (c->parts == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for graphs");
   }
   for (uint32_t i = 0; i < s->step_count; i++) {
-    if (i == 0 || splits(p, s, i) || splits(p, s, i - 1)) {
+    if (i == 0 || splits(p, s, how, i) || splits(p, s, how, i - 1)) {
       c->parts[c->count++].first = i;
     }
     c->parts[c->count - 1].last = i + 1;
@@ -437,9 +440,9 @@ static mgl_status cut(const mgl_cuda_program *p, chain *c, mgl_error *err) {
 static mgl_status make_chain(const mgl_cuda_program *p, graph_shape shape, graph_kind kind,
                              chain *c, mgl_error *err) {
   MGL_TRY(lower(p, shape, &c->schedule, err));
-  MGL_TRY(cut(p, c, err));
-  for (uint32_t i = 0; i < c->count && p->full->settings.how != MGL_CUDA_FULL_LOOSE; i++) {
-    if (!splits(p, c->schedule, c->parts[i].first)) {
+  MGL_TRY(cut(p, shape.how, c, err));
+  for (uint32_t i = 0; i < c->count && shape.how != MGL_CUDA_FULL_LOOSE; i++) {
+    if (!splits(p, c->schedule, shape.how, c->parts[i].first)) {
       MGL_TRY(capture_part(p, c->schedule, shape, kind, &c->parts[i], err));
       p->full->counts.captured++;
     }
@@ -451,7 +454,7 @@ static mgl_status make_chain(const mgl_cuda_program *p, graph_shape shape, graph
 static mgl_status find_chain(mgl_cuda_program *p, graph_shape shape, graph_kind kind,
                              const chain **out, mgl_error *err) {
   mgl_cuda_full *full = p->full;
-  chain *c = &full->chains[shape.graph][shape.long_context ? 1 : 0][kind];
+  chain *c = &full->chains[shape.graph][shape.how][shape.long_context ? 1 : 0][kind];
   *out = c;
   if (c->schedule != NULL) {
     return MGL_OK;
@@ -475,10 +478,15 @@ static bool has_long_context(const mgl_cuda_program *p) {
   return found;
 }
 
+static mgl_cuda_full_how how_of(const mgl_cuda_full *full, bool decodes) {
+  return decodes ? full->how : full->mixed_how;
+}
+
 // Queues the next iteration, or the next MGL_CUDA_FULL_LONG.
-static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, bool is_long, mgl_error *err) {
+static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, mgl_cuda_full_how how,
+                              bool is_long, mgl_error *err) {
   mgl_cuda_full *full = p->full;
-  graph_shape shape = {.graph = mgl_cuda_graph_for(tokens), .calm = is_long};
+  graph_shape shape = {.graph = mgl_cuda_graph_for(tokens), .calm = is_long, .how = how};
   shape.long_context = shape.graph == 0 && has_long_context(p);
   uint32_t parity = (uint32_t)(full->queued % 2);
   graph_kind kind = is_long ? GRAPH_LONG : parity == 0 ? GRAPH_EVEN : GRAPH_ODD;
@@ -518,8 +526,7 @@ static mgl_status queue_plan(mgl_cuda_program *p, uint64_t iteration, mgl_error 
 
 mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_options *options,
                                uint32_t most_iterations, bool single, mgl_error *err) {
-  settings now = {.how = options->how,
-                  .in_flight = options->in_flight,
+  settings now = {.in_flight = options->in_flight,
                   .in_flight_ahead = options->in_flight_ahead,
                   .prefetch = options->no_prefetch ? 0 : 1};
   if (p->chosen) {
@@ -547,6 +554,8 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
   }
   // An iteration's first kernel says when it begins.
   mgl_cuda_image_run(p)->planning.resumed = UINT64_MAX;
+  full->how = options->how;
+  full->mixed_how = options->mixed_how;
   full->queued = 0;
   full->most_iterations = most_iterations;
   full->single = single;
@@ -585,7 +594,9 @@ static mgl_status queue_single(mgl_cuda_program *p, uint32_t tokens, bool idle,
     MGL_CUDA_TRY(&p->device->driver, launch, err, p->full->kernels[MGL_FULL_NOTE], 1, 1, 1,
                  MGL_OP_PLAN_THREADS, 1, 1, 0, p->stream, parameters, NULL);
     *out = MGL_CUDA_FULL_SOON;
-    return queue_graph(p, tokens, false, err);
+    const mgl_cuda_plan *plan = mgl_cuda_image_plan(p);
+    bool decodes = plan->sequence_count == plan->token_count;
+    return queue_graph(p, tokens, how_of(p->full, decodes), false, err);
   }
   *out = idle ? MGL_CUDA_FULL_ENDED : MGL_CUDA_FULL_RUNS;
   return MGL_OK;
@@ -612,10 +623,12 @@ mgl_status mgl_cuda_full_queue(mgl_cuda_program *p, bool idle, mgl_cuda_full_sta
     most = most < full->most_iterations ? most : full->most_iterations;
     end = most < planned + MGL_CUDA_FULL_LONG ? most : planned + MGL_CUDA_FULL_LONG;
   }
+  // Iterations behind a calm one decode as it does.
+  mgl_cuda_full_how how = how_of(full, mgl_host_plan_has(word, MGL_HOST_PLAN_DECODES));
   while (full->queued < end) {
-    bool is_long = full->settings.how == MGL_CUDA_FULL_WHOLE && full->queued % 2 == 0 &&
+    bool is_long = how == MGL_CUDA_FULL_WHOLE && full->queued % 2 == 0 &&
                    most - full->queued >= MGL_CUDA_FULL_LONG;
-    MGL_TRY(queue_graph(p, tokens, is_long, err));
+    MGL_TRY(queue_graph(p, tokens, how, is_long, err));
   }
   *out = full->queued < planned + 2 ? MGL_CUDA_FULL_SOON : MGL_CUDA_FULL_RUNS;
   return MGL_OK;

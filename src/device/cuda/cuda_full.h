@@ -11,7 +11,8 @@
 // can but shrink, long graphs are queued, which may plan late, where it costs least. Where there
 // was nothing to plan, a kernel that only plans is queued when requests have come.
 // The same launches also run without graphs, and in pieces: attention by itself, and a graph for
-// what lies between (mgl_cuda_full_how).
+// what lies between (mgl_cuda_full_how). Iterations that only decode may run otherwise than all
+// others: the word says which the plan is.
 //   Rejected: to foresee plans on the host. A stop token makes room for another prompt, and then
 // the plan may need a larger graph than foreseen.
 #ifndef MGL_DEVICE_CUDA_CUDA_FULL_H
@@ -34,6 +35,7 @@ typedef enum mgl_cuda_full_how {
   MGL_CUDA_FULL_WHOLE,   // a graph for each iteration, or for MGL_CUDA_FULL_LONG of them
   MGL_CUDA_FULL_PIECES,  // L + 1 graphs and L launches of attention
   MGL_CUDA_FULL_LOOSE,   // kernels one by one
+  MGL_CUDA_FULL_HOWS,
 } mgl_cuda_full_how;
 
 mgl_cuda_graph_counts mgl_cuda_full_count(const struct mgl_cuda_program *p);

@@ -304,10 +304,10 @@ static mgl_status allocate(mgl_cuda_program *p, mgl_error *err) {
   void *pinned = NULL;
   MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *p->fault_word, flags);
   p->fault_word = pinned;
-  p->image = mgl_alloc_zeroed(1, (size_t)p->layout.state.image_bytes);
-  if (p->image == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the state of a launch");
-  }
+  // Pinned, as it is copied in both directions wherever the narrow class takes over from the wide
+  // one (docs/log/215).
+  MGL_CUDA_TRY(driver, host_alloc, err, &pinned, (size_t)p->layout.state.image_bytes, flags);
+  p->image = memset(pinned, 0, (size_t)p->layout.state.image_bytes);
   return mgl_cuda_feed_create(p, err);
 }
 
@@ -484,6 +484,9 @@ static void free_device_side(mgl_cuda_program *p) {
   if (p->fault_word != NULL) {
     (void)driver->host_free(p->fault_word);
   }
+  if (p->image != NULL) {
+    (void)driver->host_free(p->image);
+  }
   mgl_cuda_sampling_release(p);
   mgl_cuda_wide_release(p);
   if (p->stream != NULL) {
@@ -515,7 +518,6 @@ void mgl_cuda_program_destroy(mgl_cuda_program *p) {
   }
   mgl_cuda_layout_free(&p->layout);
   mgl_graph_destroy(p->program);
-  mgl_free(p->image);
   mgl_free(p->wide.image);
   mgl_free(p->feeding.slots);
   mgl_cuda_full_forget(p);  // of a GPU that was lost; else it is gone

@@ -91,9 +91,10 @@ typedef struct mgl_cuda_launch_options {
   // cuda_full.h). What is about tasks, events and descriptors has no meaning there, and in_flight
   // has other defaults.
   bool full;
-  mgl_cuda_full_how how;  // of mode full
-  uint32_t step_batch;    // descriptors fetched at once, 1 to 32; 0: 32
-  uint32_t delay_ns;      // random delays before tasks and triggers, at most
+  // Of mode full: iterations in which every sequence has one token, and all others.
+  mgl_cuda_full_how how, mixed_how;
+  uint32_t step_batch;  // descriptors fetched at once, 1 to 32; 0: 32
+  uint32_t delay_ns;    // random delays before tasks and triggers, at most
   mgl_cuda_injection injection;
   uint32_t injection_task;  // of the graph that runs in that iteration
   uint64_t injection_iteration;

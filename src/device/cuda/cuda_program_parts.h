@@ -118,7 +118,7 @@ struct mgl_cuda_program {
   uint32_t smem_pages;
   bool has_jit;              // some task of some graph is JIT
   bool streams_jit;          // and one of those is a linear's
-  unsigned char *image;      // [state.image_bytes] the state block on the host
+  unsigned char *image;      // pinned: [state.image_bytes] the state block on the host
   uint64_t iterations_past;  // of launches so far, at least
   uint64_t *fault_word;      // pinned
   mgl_cuda_feeding feeding;

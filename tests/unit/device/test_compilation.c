@@ -253,7 +253,7 @@ static const bad bads[] = {
     // Compilers, checks, paths.
     {"{\"use_inductor\": false, \"level\": 2}", "use_compiler false: expected level 0 or 3", 0},
     {"{\"use_compiler\": true, \"level\": 0}", "use_compiler true: expected level 1, 2 or 3", 0},
-    {"{\"use_compiler\": true, \"graph_mode\": \"FULL_DECODE_ONLY\"}",
+    {"{\"use_compiler\": true, \"graph_mode\": \"FULL\", \"graph_sizes\": [4]}",
      "use_compiler true: on a GPU graph_mode", GPU},
     {"{\"use_compiler\": true, \"capture_sizes\": [4]}", "use_compiler true: on a GPU graph_mode",
      GPU},

@@ -50,7 +50,7 @@ static void hear(void *context, const mgl_cuda_token *token) {
 }
 
 static heard run_job_by(mgl_cuda_program *program, mgl_cuda_generate job, bool full,
-                        mgl_cuda_full_how how) {
+                        mgl_cuda_full_how how, mgl_cuda_full_how mixed_how) {
   mgl_error err = {0};
   heard h = {0};
   uint64_t times[4 * MOST_TOKENS] = {0};
@@ -60,9 +60,10 @@ static heard run_job_by(mgl_cuda_program *program, mgl_cuda_generate job, bool f
   job.outcome = &outcome;
   job.launch.full = full;
   job.launch.how = how;
+  job.launch.mixed_how = mixed_how;
   fake.graph_launches = 0;
   fake.plan_launches = 0;
-  fake.empty_iterations = 0;
+  fake.empty_iterations = fake.decode_iterations = fake.mixed_iterations = 0;
   if (mgl_cuda_program_generate(program, &job, &err) != MGL_OK) {
     fail_msg("%s", err.text);
   }
@@ -75,7 +76,7 @@ static heard run_job_by(mgl_cuda_program *program, mgl_cuda_generate job, bool f
 }
 
 static heard run_job(mgl_cuda_program *program, mgl_cuda_generate job, bool full) {
-  return run_job_by(program, job, full, MGL_CUDA_FULL_WHOLE);
+  return run_job_by(program, job, full, MGL_CUDA_FULL_WHOLE, MGL_CUDA_FULL_WHOLE);
 }
 
 // Prompts of many lengths, requests that end by length and by stop tokens, all chunk sizes: mode
@@ -117,15 +118,69 @@ static void jobs_are_those_of_mode_mega(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
-// In pieces, and kernel by kernel, jobs are those of mode mega, too; iterations launch what they
-// say, by the driver's call table.
+enum { LAYERS = 2, STEPS = 1 + 5 * LAYERS + 2 };
+
+// What was launched, by the driver's call table.
+typedef struct launched {
+  uint32_t graphs, wholes;   // graphs in all, iterations of graphs that have attention
+  uint32_t attends, others;  // kernels without a graph
+} launched;
+
+static launched count_launches(void) {
+  launched out = {0};
+  assert_true(fake_cuda_call_count < FAKE_CUDA_CALLS);
+  for (uint32_t i = 0; i < fake_cuda_call_count; i++) {
+    const fake_cuda_call *call = &fake_cuda_calls[i];
+    bool attends = strncmp(call->name, "mgl_op_attend", 13) == 0;
+    bool plans = call->threads == MGL_OP_PLAN_THREADS || call->threads == 0;
+    out.graphs += strcmp(call->name, FAKE_CUDA_GRAPH) == 0;
+    out.wholes += attends && call->in_graph;
+    out.attends += attends && !call->in_graph;
+    out.others += !attends && !call->in_graph && !plans;
+  }
+  assert_int_equal(out.wholes % LAYERS, 0);
+  out.wholes /= LAYERS;
+  return out;
+}
+
+// What iterations that decode and all others are launched by.
+static const struct {
+  mgl_cuda_full_how how, mixed_how;
+} hows[] = {{MGL_CUDA_FULL_PIECES, MGL_CUDA_FULL_PIECES},
+            {MGL_CUDA_FULL_LOOSE, MGL_CUDA_FULL_LOOSE},
+            {MGL_CUDA_FULL_WHOLE, MGL_CUDA_FULL_LOOSE},    // FULL_DECODE_ONLY
+            {MGL_CUDA_FULL_WHOLE, MGL_CUDA_FULL_PIECES}};  // FULL_AND_PIECEWISE
+enum { HOWS = sizeof hows / sizeof *hows };
+
+// Iterations of each kind by what they may be launched by.
+static void check_launches(const launched *found, size_t idx, mgl_cuda_graph_counts before,
+                           mgl_cuda_graph_counts after) {
+  const uint32_t of[2] = {fake.decode_iterations, fake.mixed_iterations};
+  uint32_t by[MGL_CUDA_FULL_HOWS] = {0};
+  by[hows[idx].how] += of[0];
+  by[hows[idx].mixed_how] += of[1];
+  assert_int_equal(fake.empty_iterations, 0);
+  assert_int_equal(after.iterations - before.iterations, of[0] + of[1]);
+  assert_int_equal(found->wholes, by[MGL_CUDA_FULL_WHOLE]);
+  assert_int_equal(found->attends, LAYERS * (by[MGL_CUDA_FULL_PIECES] + by[MGL_CUDA_FULL_LOOSE]));
+  assert_int_equal(found->others, (STEPS - LAYERS) * by[MGL_CUDA_FULL_LOOSE]);
+  // A graph of several iterations is one.
+  uint32_t longs = (found->wholes + (LAYERS + 1) * by[MGL_CUDA_FULL_PIECES] - found->graphs) /
+                   (MGL_CUDA_FULL_LONG - 1);
+  assert_int_equal(found->graphs, found->wholes - longs * (MGL_CUDA_FULL_LONG - 1) +
+                                      (LAYERS + 1) * by[MGL_CUDA_FULL_PIECES]);
+  assert_int_equal(after.graphs - before.graphs, found->graphs);
+  assert_int_equal(after.ops - before.ops, found->attends + found->others);
+}
+
+// In pieces, kernel by kernel, and where iterations that decode differ from the others, jobs are
+// those of mode mega, too; iterations launch what they say.
 static void pieces_and_single_kernels_do_the_same(void **state) {
   (void)state;
-  enum { LAYERS = 2, STEPS = 1 + 5 * LAYERS + 2 };
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_program *program = make(&device);
   int32_t prompt[PROMPT];
-  uint32_t random = 1;
+  uint32_t random = 1, decode = 0, mixed = 0;
   for (int32_t i = 0; i < PROMPT; i++) {
     prompt[i] = i;
   }
@@ -140,33 +195,18 @@ static void pieces_and_single_kernels_do_the_same(void **state) {
     const mgl_cuda_generate job = {
         .requests = requests, .request_count = 1 + trial % REQUESTS, .chunk_tokens = trial % 4 * 5};
     heard mega = run_job(program, job, false);
-    for (int how = MGL_CUDA_FULL_PIECES; how <= MGL_CUDA_FULL_LOOSE; how++) {
-      const bool pieces = how == MGL_CUDA_FULL_PIECES;
+    for (size_t i = 0; i < HOWS; i++) {
       mgl_cuda_graph_counts before = mgl_cuda_full_count(program);
-      uint32_t graphs = 0, attends = 0, others = 0;
       fake_cuda_calls_clear();
-      heard found = run_job_by(program, job, true, (mgl_cuda_full_how)how);
+      heard found = run_job_by(program, job, true, hows[i].how, hows[i].mixed_how);
+      const launched calls = count_launches();
       assert_memory_equal(&mega, &found, sizeof mega);
-      mgl_cuda_graph_counts after = mgl_cuda_full_count(program);
-      for (uint32_t i = 0; i < fake_cuda_call_count; i++) {
-        const fake_cuda_call *call = &fake_cuda_calls[i];
-        bool attends_here = strncmp(call->name, "mgl_op_attend", 13) == 0;
-        graphs += strcmp(call->name, FAKE_CUDA_GRAPH) == 0;
-        attends += attends_here && !call->in_graph;
-        others += !attends_here && !call->in_graph && call->threads != MGL_OP_PLAN_THREADS &&
-                  call->threads != 0;
-        assert_false(attends_here && call->in_graph);
-        assert_true(pieces || !call->in_graph);
-      }
-      uint32_t iterations = (uint32_t)(after.iterations - before.iterations);
-      assert_true(iterations >= found.iterations && fake_cuda_call_count < FAKE_CUDA_CALLS);
-      assert_int_equal(attends, LAYERS * iterations);
-      assert_int_equal(graphs, pieces ? (LAYERS + 1) * iterations : 0);
-      assert_int_equal(others, pieces ? 0 : (STEPS - LAYERS) * iterations);
-      assert_int_equal(after.graphs - before.graphs, graphs);
-      assert_int_equal(after.ops - before.ops, attends + others);
+      check_launches(&calls, i, before, mgl_cuda_full_count(program));
+      decode += fake.decode_iterations;
+      mixed += fake.mixed_iterations;
     }
   }
+  assert_true(decode > 20 && mixed > 20);
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);
 }
@@ -196,7 +236,7 @@ static void what_was_captured_is_dumped_and_counted(void **state) {
     mgl_cuda_program *program = make(&device);
     fake.graph_bytes = 3 << 19;
     (void)run_job_by(program, (mgl_cuda_generate){.requests = &request, .request_count = 1}, true,
-                     cases[i].how);
+                     cases[i].how, cases[i].how);
     const mgl_cuda_graph_counts counts = mgl_cuda_full_count(program);
     assert_int_equal(counts.captured, cases[i].graphs);
     assert_int_equal(counts.capture_bytes, (uint64_t)cases[i].graphs * (3 << 19));
@@ -362,7 +402,7 @@ static void a_plan_runs_once(void **state) {
   mgl_cuda_program *program = make(&device);
   mgl_plan *plan = NULL;
   float *logits = mgl_alloc_zeroed(512, sizeof *logits);
-  mgl_cuda_launch_options launch = {.full = true};
+  mgl_cuda_launch_options launch = {.full = true, .mixed_how = MGL_CUDA_FULL_PIECES};
   assert_int_equal(mgl_plan_create(&limits, &plan, &err), MGL_OK);
   mgl_plan_add(plan, &(mgl_plan_chunk){.tokens = tokens,
                                        .token_count = 3,
@@ -373,9 +413,19 @@ static void a_plan_runs_once(void **state) {
   for (int i = 0; i < 2; i++) {
     fake.graph_launches = 0;
     assert_int_equal(mgl_cuda_program_run_plan(program, plan, &launch, logits, &err), MGL_OK);
-    assert_int_equal(fake.graph_launches, 1);
+    assert_int_equal(fake.graph_launches, LAYERS + 1);
     assert_int_equal(fake.run->plans[0].positions[2], 17);
   }
+  mgl_plan_clear(plan);
+  mgl_plan_add(plan, &(mgl_plan_chunk){.tokens = tokens,
+                                       .token_count = 1,
+                                       .position = 18,
+                                       .pages = pages,
+                                       .page_count = 2,
+                                       .logits = MGL_LOGITS_LAST});
+  fake.graph_launches = 0;
+  assert_int_equal(mgl_cuda_program_run_plan(program, plan, &launch, logits, &err), MGL_OK);
+  assert_int_equal(fake.graph_launches, 1);  // it decodes
   mgl_plan_destroy(plan);
   mgl_free(logits);
   mgl_cuda_program_destroy(program);
@@ -400,7 +450,8 @@ static void a_failed_capture_is_reported(void **state) {
 static void the_word_of_a_plan_holds_its_parts(void **state) {
   (void)state;
   static const mgl_host_plan_flags flags[] = {MGL_HOST_PLAN_CALM, MGL_HOST_PLAN_TOLD,
-                                              MGL_HOST_PLAN_AGAIN, MGL_HOST_PLAN_OVER};
+                                              MGL_HOST_PLAN_AGAIN, MGL_HOST_PLAN_OVER,
+                                              MGL_HOST_PLAN_DECODES};
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
     uint64_t word = mgl_host_plan_make(UINT32_MAX, MGL_HOST_PLAN_MOST_LEFT - 1, flags[i], 64);
     assert_int_equal(mgl_host_plan_iteration(word), UINT32_MAX);

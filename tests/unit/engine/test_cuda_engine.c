@@ -595,9 +595,10 @@ static void a_crowd_is_served(void **state) {
     run_crowd(i & 16 ? MGL_MODE_FULL : MGL_MODE_MEGA, i & 32, i & 1 ? CONTEXT + 64 : 12 * CONTEXT,
               i & 2, i & 4, i & 8);
   }
-  for (uint32_t i = 0; i < 16; i++) {  // the same kernels in pieces, and one by one
-    run_crowd(i & 1 ? MGL_MODE_PIECEWISE : MGL_MODE_COMPILED, false,
-              i & 2 ? CONTEXT + 64 : 12 * CONTEXT, i & 4, i & 8, i & 2);
+  static const mgl_mode others[] = {MGL_MODE_COMPILED, MGL_MODE_PIECEWISE,
+                                    MGL_MODE_FULL_DECODE_ONLY, MGL_MODE_FULL_AND_PIECEWISE};
+  for (uint32_t i = 0; i < 32; i++) {  // the same kernels in pieces, one by one, and as they come
+    run_crowd(others[i % 4], false, i & 4 ? CONTEXT + 64 : 12 * CONTEXT, i & 8, i & 16, i & 4);
   }
 }
 

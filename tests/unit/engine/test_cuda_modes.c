@@ -352,8 +352,8 @@ static void a_nan_is_found_where_it_is_made(void **state) {
   temp_folder_remove(&folder);
 }
 
-// Fused tasks of a mixture have mode mega only: who asks for mode full gets it by plain kernels,
-// and not mode mega without a word.
+// Fused tasks of a mixture have mode mega only: who asks for mode full, or another of graphs, gets
+// it by plain kernels, and not mode mega without a word.
 static void mode_full_is_never_replaced(void **state) {
   (void)state;
   static const struct {
@@ -364,7 +364,11 @@ static void mode_full_is_never_replaced(void **state) {
       {"{\"graph_mode\": \"FULL\"}",
        "mode full runs the model by plain kernels, which are slow: fused tasks have no such "
        "graphs of it",
-       MGL_MODE_FULL}};
+       MGL_MODE_FULL},
+      {"{\"preset\": \"fastest-graphs\"}",
+       "mode full-and-piecewise runs the model by plain kernels, which are slow: fused tasks have "
+       "no such graphs of it",
+       MGL_MODE_FULL_AND_PIECEWISE}};
   const mgl_config config = fused_mixture();
   const mgl_model_folder folder = {.config = config};
   assert_int_equal(setenv("MEGALITH_MIXTURES", "tasks", 1), 0);

@@ -13,11 +13,13 @@ enum {
 };
 
 // Whether stages have kernels for all ops of a program that mgl_fuse_ops_cuda made: not for those
-// of mixtures, nor of several ranks.
+// of mixtures.
 bool mgl_stages_cover(const mgl_graph *program);
 
 // Bytes of the residual stream of so many tokens, and of each part of a linear's sums in its form.
 uint64_t mgl_stages_stream_bytes(uint32_t tokens, uint32_t hidden);
+// Ranks over which an op's results are summed or gathered (linear_add, logits); 1: this one alone.
+uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op);
 // Rows of the gathered x: whole tiles, and no more than the graph has.
 uint32_t mgl_stages_gathered_rows(const mgl_stages_options *options);
 

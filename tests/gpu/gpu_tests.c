@@ -44,8 +44,9 @@
 //   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]
 //                                 one model on several GPUs beside one (cut), and the loss of one
 //   gpu_tests ranks_speed FOLDER [ranks=N] [batches=N,N...] [prompt=N] [generate=N] [rounds=N]
-//                         [coarse=0] [csv=FILE]
-//                                 one GPU, several, and several with a barrier between ops
+//                         [tokens=N] [prefill=N] [coarse=0] [csv=FILE]
+//                                 one GPU, several, and several with a barrier between ops; then a
+//                                 prompt of N tokens
 // With MEGALITH_KERNELS=portable in the environment all of it runs the portable kernels.
 // MODEL: tiny, wide, whole, bias, experts, slots, cut, or a folder with a config.json.
 #include <math.h>

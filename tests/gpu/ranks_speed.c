@@ -1,10 +1,12 @@
 // What a model takes on one GPU, on several, and on several with a barrier between ops: launches in
 // turn in one job, and medians of their medians.
 //
-// Fine: words of activations and exact dependencies. Coarse (build.coarse): all tasks of an op wait
-// for all tasks of every op before that they need anything of. Since a sum over ranks ends when the
-// other ranks have sent their parts, that is a barrier of all workers of all ranks behind each sum.
-// Both programs have the same ranks; the other ranks follow in one until rank 0 says to change.
+// Narrow: the narrow class alone, with words of activations and exact dependencies. Coarse
+// (build.coarse): the same, but all tasks of an op wait for all tasks of every op before that they
+// need anything of. Since a sum over ranks ends when the other ranks have sent their parts, that is
+// a barrier of all workers of all ranks behind each sum.
+// All programs have the same ranks; the other ranks follow in one until rank 0 says to go on to the
+// next.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,18 +18,19 @@
 enum {
   MOST_BATCHES = 8,
   MOST_ROUNDS = 9,
-  ONE_TOKENS = 128,  // of an iteration of one GPU: the wide class runs those of more than 16
-  LEAST_TOKENS = 16,
+  NARROW_BATCH = 16,  // up to it iterations are the narrow class's in any program
 };
 
-typedef enum way { ONE, FINE, COARSE, WAYS } way;
-static const char *const way_names[WAYS] = {"one GPU", "fine", "coarse"};
+typedef enum way { ONE, SEVERAL, NARROW, COARSE, WAYS } way;
+static const char *const way_names[WAYS] = {"one GPU", "several", "narrow", "coarse"};
 
 typedef struct ranks_speed_options {
   gpu_load load;
   uint32_t ranks, rounds;
   uint32_t batches[MOST_BATCHES], batch_count;
   uint32_t most_batch;
+  uint32_t tokens;   // of an iteration
+  uint32_t prefill;  // tokens of a prompt that is timed; 0: none is
   bool coarse;
   const char *csv, *folder;
 } ranks_speed_options;
@@ -47,6 +50,8 @@ static bool read_options(int count, char **arguments, ranks_speed_options *o) {
                              .rounds = 3,
                              .batches = {1, 16, 64},
                              .batch_count = 3,
+                             .tokens = MGL_MAX_ITERATION_TOKENS,
+                             .prefill = 2048,
                              .coarse = true};
   for (int i = 0; i < count; i++) {
     const char *text = arguments[i];
@@ -67,6 +72,8 @@ static bool read_options(int count, char **arguments, ranks_speed_options *o) {
       o->load.generate = strncmp(text, "generate=", 9) == 0 ? value : o->load.generate;
       o->ranks = strncmp(text, "ranks=", 6) == 0 ? value : o->ranks;
       o->rounds = strncmp(text, "rounds=", 7) == 0 ? value : o->rounds;
+      o->tokens = strncmp(text, "tokens=", 7) == 0 ? value : o->tokens;
+      o->prefill = strncmp(text, "prefill=", 8) == 0 ? value : o->prefill;
       o->coarse = strncmp(text, "coarse=", 7) == 0 ? value != 0 : o->coarse;
     }
   }
@@ -78,12 +85,22 @@ static bool read_options(int count, char **arguments, ranks_speed_options *o) {
 }
 
 static mgl_cuda_program_options sizes_of(const ranks_speed_options *o, way of) {
-  const uint32_t longest = o->load.prompt + o->load.generate;
-  const uint32_t tokens = o->most_batch > LEAST_TOKENS ? MGL_CUDA_MAX_TOKENS : LEAST_TOKENS;
+  const uint32_t most = o->load.prompt + o->load.generate;
+  const uint32_t longest = o->prefill + 2 > most ? o->prefill + 2 : most;
+  const uint32_t narrow = o->tokens < MGL_CUDA_MAX_TOKENS ? o->tokens : MGL_CUDA_MAX_TOKENS;
+  const uint32_t of_batch = o->most_batch * ((most + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS);
+  const uint32_t of_one = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS;
   return (mgl_cuda_program_options){
-      .sizes.limits.tokens = of == ONE && tokens > LEAST_TOKENS ? ONE_TOKENS : tokens,
+      .sizes.page_count = of_batch > of_one ? of_batch : of_one,
+      .sizes.limits.tokens = of == NARROW || of == COARSE ? narrow : o->tokens,
       .sizes.sequences = o->most_batch,
-      .sizes.limits.pages_per_sequence = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS};
+      .sizes.limits.pages_per_sequence = of_one};
+}
+
+// Whether a program is made.
+static bool has_way(const ranks_speed_options *o, way of) {
+  return of == ONE || of == SEVERAL || (of == COARSE && o->coarse) ||
+         (of == NARROW && o->most_batch > NARROW_BATCH && o->tokens > MGL_CUDA_MAX_TOKENS);
 }
 
 static mgl_status make_cut(speed_side *s, way of, mgl_error *err) {
@@ -100,11 +117,21 @@ static mgl_status make_cut(speed_side *s, way of, mgl_error *err) {
   return status;
 }
 
-// All ranks: both programs, in the same order.
+// All ranks: all programs, in the same order.
 static mgl_status make_ranks(speed_side *s, mgl_error *err) {
   MGL_TRY(mgl_cuda_device_open((int)mgl_ranks_rank(s->ranks), &s->bench->device, err));
-  MGL_TRY(make_cut(s, FINE, err));
-  return s->options->coarse ? make_cut(s, COARSE, err) : MGL_OK;
+  for (way of = SEVERAL; of < WAYS; of++) {
+    if (has_way(s->options, of)) {
+      MGL_TRY(make_cut(s, of, err));
+    }
+  }
+  return MGL_OK;
+}
+
+static void follow_next(speed_side *s) {
+  do {
+    s->followed = s->followed + 1 < WAYS ? s->followed + 1 : SEVERAL;
+  } while (s->programs[s->followed] == NULL);
 }
 
 // The life of ranks other than 0.
@@ -114,17 +141,22 @@ static _Noreturn void follow(speed_side *s) {
   mgl_status status = make_ranks(s, &err);
   while (status == MGL_OK && command == MGL_RANK_END) {
     status = mgl_cuda_program_follow_until(s->programs[s->followed], &command, &err);
-    s->followed = s->followed == FINE ? COARSE : FINE;
+    follow_next(s);
   }
   mgl_ranks_leave(s->ranks, status == MGL_OK ? NULL : &err);
 }
 
-static gpu_measured measure(speed_side *s, way of, const gpu_load *load) {
+// The others follow in that program.
+static void lead_to(speed_side *s, way of) {
   mgl_error err = {0};
-  if (of != ONE && of != s->followed) {
+  while (of != ONE && of != s->followed) {
     gpu_must(mgl_ranks_post(s->ranks, MGL_RANK_END, NULL, &err), &err);
-    s->followed = of;
+    follow_next(s);
   }
+}
+
+static gpu_measured measure(speed_side *s, way of, const gpu_load *load) {
+  lead_to(s, of);
   return gpu_measure(s->programs[of], &s->model, load, &(mgl_cuda_launch_options){0});
 }
 
@@ -139,26 +171,33 @@ static void print_ways(const speed_side *s) {
           info.usage.spill_bytes, info.compiled ? "compiled now" : "cached");
     }
   }
-  printf("\n| model | batch | one GPU | fine | coarse | one / fine | coarse / fine |\n");
-  printf("|---|---|---|---|---|---|---|\n");
+  printf(
+      "\n| model | batch | one GPU | several | narrow | coarse | one / several | coarse / narrow "
+      "|\n|---|---|---|---|---|---|---|---|\n");
   (void)fflush(stdout);
 }
 
 static void print_row(const speed_side *s, uint32_t batch, const double *ms) {
   const ranks_speed_options *o = s->options;
+  const double narrow = ms[NARROW] > 0 ? ms[NARROW] : ms[SEVERAL];
   printf("| %s | %u |", s->model.name, batch);
   for (way of = ONE; of < WAYS; of++) {
     printf(ms[of] > 0 ? " %.3f |" : " - |", ms[of]);
   }
-  printf(" %.2f |", ms[ONE] / ms[FINE]);
-  printf(ms[COARSE] > 0 ? " %.2f |\n" : " - |\n", ms[COARSE] / ms[FINE]);
+  printf(" %.2f |", ms[ONE] / ms[SEVERAL]);
+  printf(ms[COARSE] > 0 ? " %.2f |\n" : " - |\n", ms[COARSE] / narrow);
   (void)fflush(stdout);
   FILE *csv = o->csv != NULL ? fopen(o->csv, "a") : NULL;
   if (csv != NULL) {
-    (void)fprintf(csv, "%s,%u,%u,%.4f,%.4f,%.4f\n", s->model.name, o->ranks, batch, ms[ONE],
-                  ms[FINE], ms[COARSE]);
+    (void)fprintf(csv, "%s,%u,%u,%.4f,%.4f,%.4f,%.4f\n", s->model.name, o->ranks, batch, ms[ONE],
+                  ms[SEVERAL], ms[NARROW], ms[COARSE]);
     (void)fclose(csv);
   }
+}
+
+// What the narrow class alone takes is measured where several would choose another.
+static bool is_measured(const speed_side *s, way of, uint32_t batch) {
+  return s->programs[of] != NULL && (of != NARROW || batch > NARROW_BATCH);
 }
 
 static void measure_batch(speed_side *s, uint32_t batch) {
@@ -171,12 +210,12 @@ static void measure_batch(speed_side *s, uint32_t batch) {
   load.batch = batch;
   for (uint32_t round = 0; round < o->rounds; round++) {
     for (way of = ONE; of < WAYS; of++) {
-      if (s->programs[of] == NULL) {
+      if (!is_measured(s, of, batch)) {
         continue;
       }
       gpu_measured m = measure(s, of, &load);
       rounds[of][round] = m.median_ms;
-      same = same && (round == 0 || m.hash == hashes[of]);
+      same = same && (round == 0 || m.hash == hashes[of] || of == ONE || of == SEVERAL);
       hashes[of] = m.hash;
     }
   }
@@ -184,20 +223,85 @@ static void measure_batch(speed_side *s, uint32_t batch) {
     ms[of] = gpu_median(rounds[of], o->rounds);
   }
   print_row(s, batch, ms);
-  if (!same || (o->coarse && hashes[FINE] != hashes[COARSE])) {
-    gpu_check(
-        s->bench, false,
-        "%s, batch %u: expected the same tokens in all rounds, fine and coarse; found %016llx "
-        "and %016llx",
-        s->model.name, batch, (unsigned long long)hashes[FINE], (unsigned long long)hashes[COARSE]);
+  const uint64_t narrow = s->programs[NARROW] != NULL && batch > NARROW_BATCH ? hashes[NARROW]
+                          : o->tokens > MGL_CUDA_MAX_TOKENS                   ? hashes[COARSE]
+                                                                              : hashes[SEVERAL];
+  if (!same || (o->coarse && hashes[COARSE] != narrow)) {
+    gpu_check(s->bench, false,
+              "%s, batch %u: expected the same tokens in all rounds, narrow and coarse; found "
+              "%016llx and %016llx",
+              s->model.name, batch, (unsigned long long)narrow, (unsigned long long)hashes[COARSE]);
   }
+}
+
+// --- a prompt ------------------------------------------------------------------------------------
+
+// What a launch tells of the iteration that computes the whole prompt.
+typedef struct prefilled {
+  uint32_t tokens;
+  double ms;
+  int32_t token;  // the first one behind it
+} prefilled;
+
+static void on_prefilled(void *context, const mgl_cuda_progress *progress) {
+  prefilled *f = context;
+  if (progress->prompt_tokens == f->tokens) {
+    f->ms = (double)progress->ns / 1e6;
+  }
+}
+
+static void on_first_token(void *context, const mgl_cuda_token *token) {
+  prefilled *f = context;
+  f->token = f->token < 0 ? token->token : f->token;
+}
+
+static prefilled prefill(speed_side *s, way of, const int32_t *prompt) {
+  mgl_error err = {0};
+  prefilled f = {.tokens = s->options->prefill, .token = -1};
+  const mgl_cuda_request request = {
+      .prompt = prompt, .prompt_count = s->options->prefill, .max_new_tokens = 2};
+  lead_to(s, of);
+  gpu_must(mgl_cuda_program_generate(s->programs[of],
+                                     &(mgl_cuda_generate){.requests = &request,
+                                                          .request_count = 1,
+                                                          .on_token = on_first_token,
+                                                          .on_progress = on_prefilled,
+                                                          .context = &f},
+                                     &err),
+           &err);
+  return f;
+}
+
+static void measure_prefill(speed_side *s) {
+  const ranks_speed_options *o = s->options;
+  int32_t *prompt = gpu_must_alloc(o->prefill, sizeof *prompt);
+  double rounds[2][MOST_ROUNDS] = {{0}};
+  int32_t tokens[2] = {0};
+  for (uint32_t i = 0; i < o->prefill; i++) {
+    prompt[i] = gpu_model_token(&s->model, i);
+  }
+  for (uint32_t round = 0; round < o->rounds; round++) {
+    for (way of = ONE; of <= SEVERAL; of++) {
+      prefilled f = prefill(s, of, prompt);
+      rounds[of][round] = f.ms;
+      tokens[of] = f.token;
+    }
+  }
+  const double one = gpu_median(rounds[ONE], o->rounds);
+  const double several = gpu_median(rounds[SEVERAL], o->rounds);
+  printf(
+      "\nA prompt of %u tokens: %.2f ms on one GPU, %.2f ms on several: %.2f times as fast; its "
+      "next token %d, %d.\n",
+      o->prefill, one, several, one / several, tokens[ONE], tokens[SEVERAL]);
+  (void)fflush(stdout);
+  mgl_free(prompt);
 }
 
 // One model in one process, since ranks are started before CUDA is opened.
 void gpu_ranks_speed_run(gpu_bench *bench, int count, char **arguments) {
   ranks_speed_options o;
   mgl_error err = {0};
-  speed_side s = {.bench = bench, .options = &o, .followed = FINE};
+  speed_side s = {.bench = bench, .options = &o, .followed = SEVERAL};
   if (!read_options(count, arguments, &o)) {
     gpu_check(bench, false,
               "ranks_speed: expected a model's folder, batches of 1 to %d, 1 to %d rounds",
@@ -218,6 +322,9 @@ void gpu_ranks_speed_run(gpu_bench *bench, int count, char **arguments) {
   print_ways(&s);
   for (uint32_t i = 0; i < o.batch_count; i++) {
     measure_batch(&s, o.batches[i]);
+  }
+  if (o.prefill > 0 && o.prefill <= o.tokens) {
+    measure_prefill(&s);
   }
   for (way of = ONE; of < WAYS; of++) {
     mgl_cuda_program_destroy(s.programs[of]);

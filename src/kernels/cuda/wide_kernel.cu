@@ -88,7 +88,7 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
     mgl_mbarrier_init(&block->go[i], 1);
     mgl_mbarrier_init(&block->done[i], MGL_WIDE_CONSUMER_WARPS);
     mgl_mbarrier_init(&block->factored[i], 1);
-    mgl_mbarrier_init(&block->stored[i], 1);
+    mgl_mbarrier_init(&block->stored[i], MGL_RANKS > 1 ? 2 : 1);
   }
   for (uint32_t i = 0; i < MGL_WIDE_STAGES; i++) {
     mgl_mbarrier_init(&block->full[i], 1);
@@ -113,6 +113,8 @@ static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
       }
     } else if (w->warp == MGL_WIDE_CONSUMER_WARPS + 2) {
       mgl_wide_find_factors(w);
+    } else if (MGL_RANKS > 1) {
+      mgl_wide_send(w);
     }
   }
 }

@@ -109,6 +109,15 @@ static __device__ __forceinline__ void mgl_wide_end_step(mgl_wide_worker *w,
     mgl_wide_store_tile(w, slot);
     mgl_sync_wide_consumers();
   }
+  if (mgl_wide_is_over(&slot->op)) {
+    if (mgl_wide_leaves_parts(&slot->op)) {
+      mgl_wide_send_part(w, slot, w->warp * 32 + w->lane, MGL_WIDE_CONSUMERS);
+    }
+    mgl_sync_wide_consumers();
+    if (w->warp == 0 && w->lane == 0) {
+      mgl_wide_trigger_others(w, slot);
+    }
+  }
   if (w->warp == 0 && w->lane == 0) {
     if (slot->step.trigger_event != MGL_NO_EVENT) {
       mgl_add_release(&w->block->counters[slot->step.trigger_event], 1);

@@ -184,7 +184,7 @@ static void add_linear_add(access_list *list, const mgl_schedule_op *s) {
   bool attended = list->program->tensors[op->inputs[1]].rank == 3;
   add_read(list, attended ? BUFFER_ATTENDED : BUFFER_GATED, op->inputs[1]);
   const uint32_t ranks = mgl_stages_ranks(list->program, op);
-  if (ranks > 1) {  // those of the other ranks come from the same ops of theirs
+  if (ranks > 1 && (s->flags & MGL_WIDE_WEIGHS) == 0) {  // others' come from the same ops of theirs
     add_write(list, parts_of(list, op), value_of(VALUE_PARTS, ranks * s->splits, s->op));
   } else if (s->splits == 1) {
     add_read(list, BUFFER_RESIDUAL, op->inputs[0]);
@@ -194,6 +194,9 @@ static void add_linear_add(access_list *list, const mgl_schedule_op *s) {
   } else {
     add_read(list, BUFFER_RESIDUAL, op->inputs[0]);
     add_write(list, BUFFER_PARTS, value_of(VALUE_OWN, 0, s->op));
+    if (ranks > 1) {
+      add_write(list, parts_of(list, op), value_of(VALUE_OWN, 0, s->op));
+    }
     add_write(list, BUFFER_RESIDUAL, op->output);
     add_write(list, BUFFER_X, value_of(VALUE_NORM, 0, s->with));
     add_write(list, BUFFER_SQUARES, value_of(VALUE_NORM, 0, s->with));

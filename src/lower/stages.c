@@ -54,6 +54,10 @@ uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op) {
   return ranks > 1 ? ranks : 1;
 }
 
+bool mgl_stages_scatter(uint32_t tokens, uint32_t tile_tokens, uint32_t features, uint32_t ranks) {
+  return ranks > 1 && tokens / tile_tokens >= ranks && features <= MGL_STAGES_SCATTERED;
+}
+
 uint32_t mgl_stages_gathered_rows(const mgl_stages_options *o) {
   uint32_t rows = ceil_div(o->logit_rows, o->tile_tokens) * o->tile_tokens;
   return rows < o->tokens ? rows : o->tokens;
@@ -213,17 +217,26 @@ static void add_linear_steps(builder *b, const tile_cut *cut, uint32_t tiles, ui
   }
 }
 
-// Of a linear_add over ranks every split is a part that all ranks add in the norm behind it.
+// Of a linear_add over ranks every split is a part that all ranks add in the norm behind it; where
+// the linear does the norm too, the splits' sum is.
 static void send_parts(builder *b, const tile_cut *cut, uint32_t ranks, mgl_schedule_op *out) {
   const mgl_op *op = &b->program->ops[out->op];
   uint32_t features = (uint32_t)mgl_tensor_row_elements(&b->program->tensors[op->output]);
-  uint64_t bytes =
-      (uint64_t)ranks * cut->passes * mgl_stages_stream_bytes(b->options->tokens, features);
-  b->scattered = b->options->tokens / b->options->tile_tokens >= ranks;
+  const mgl_op *next = linear_behind(b, op);
+  const uint64_t part = mgl_stages_stream_bytes(b->options->tokens, features);
+  b->weighed = has_few_tokens(b) && cut->passes > 1 && next->kind != MGL_OP_LOGITS;
+  const uint64_t bytes = ranks * (b->weighed ? 1 : cut->passes) * part;
+  b->scattered = mgl_stages_scatter(b->options->tokens, b->options->tile_tokens, features, ranks);
   out->flags = MGL_WIDE_OVER | (b->scattered ? MGL_WIDE_SCATTERS : 0);
   out->splits = cut->passes;
   b->splits = ranks * cut->passes;
-  b->weighed = false;
+  if (b->weighed) {
+    out->flags |= MGL_WIDE_WEIGHS;
+    out->with = (uint32_t)(next - b->program->ops);
+    out->first_shared = b->shared_tiles;
+    b->shared_tiles += out->tiles;
+    b->part_bytes = cut->passes * part > b->part_bytes ? cut->passes * part : b->part_bytes;
+  }
   b->inbox_bytes = bytes > b->inbox_bytes ? bytes : b->inbox_bytes;
 }
 

@@ -86,7 +86,10 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   bool right = false;
   const uint32_t ranks = ranks_of(v, op);
   const bool sums = op->kind == MGL_OP_RMSNORM || op->kind == MGL_OP_LINEAR_ADD;
-  const bool scatters = ranks > 1 && sums && v->s->tokens / v->s->tile_tokens >= ranks;
+  const uint32_t features = (uint32_t)mgl_tensor_row_elements(
+      &v->program->tensors[op->kind == MGL_OP_RMSNORM ? of->inputs[0] : of->output]);
+  const bool scatters =
+      sums && mgl_stages_scatter(v->s->tokens, v->s->tile_tokens, features, ranks);
   const bool over = ranks > 1 && (scatters || op->kind != MGL_OP_RMSNORM);
   switch (op->flags & ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS)) {
     case 0: right = with == NULL; break;
@@ -119,12 +122,16 @@ static mgl_status check_parts(const mgl_verifier *v, uint32_t idx, mgl_error *er
   const mgl_op *of = &v->program->ops[op->op];
   uint32_t features = (uint32_t)mgl_tensor_row_elements(&v->program->tensors[of->output]);
   if ((op->flags & MGL_WIDE_OVER) != 0) {
-    uint64_t all = (uint64_t)op->splits * mgl_stages_ranks(v->program, of) *
+    const bool weighs = (op->flags & MGL_WIDE_WEIGHS) != 0;
+    uint64_t all = (uint64_t)(weighs ? 1 : op->splits) * mgl_stages_ranks(v->program, of) *
                    mgl_stages_stream_bytes(s->tokens, features);
-    return of->kind != MGL_OP_LINEAR_ADD || all <= s->inbox_bytes
-               ? MGL_OK
-               : mgl_schedule_wrong(err, "inboxes must have room for the parts of all ranks", idx,
-                                    s->inbox_bytes);
+    if (of->kind == MGL_OP_LINEAR_ADD && all > s->inbox_bytes) {
+      return mgl_schedule_wrong(err, "inboxes must have room for the parts of all ranks", idx,
+                                s->inbox_bytes);
+    }
+    if (!weighs) {
+      return MGL_OK;
+    }
   }
   uint64_t bytes =
       of->kind == MGL_OP_LINEAR_ADD
@@ -317,7 +324,7 @@ static mgl_status check_tile(const mgl_verifier *v, uint32_t op_idx, uint32_t fr
   const mgl_schedule_op *op = &v->s->ops[op_idx];
   uint32_t per_tile = op->units / op->tiles;
   bool all_wait = (op->flags & (MGL_WIDE_WEIGHS | MGL_WIDE_ROTATES)) != 0;
-  bool sends = (op->flags & MGL_WIDE_OVER) != 0;
+  bool sends = (op->flags & MGL_WIDE_OVER) != 0 && !all_wait;
   bool summed_later = sends || (op->splits > 1 && !all_wait);
   if (all_wait || summed_later ? to - from != op->splits : to - from > MGL_STAGES_JOINED) {
     return mgl_schedule_wrong(err, "a tile must have as many steps as its sums are added of",

@@ -32,10 +32,15 @@
 // The end of such a stage counts the steps of all ranks. There are two inboxes, which exchanges use
 // in turn: who writes into one again has seen the end of the exchange between, which no rank brings
 // about before its norm has read that inbox. Logits go into the rows of all ranks, and so do the
-// largest of them; the stage of all_gather only waits for them. Where each rank has tiles of tokens
-// of its own (MGL_WIDE_SCATTERS) it alone has their residual stream, and its norm writes their x,
-// and their sums of squares, at all ranks, in a stage that ends when the steps of all ranks have:
-// fewer bytes between ranks, and fewer additions.
+// largest of them; the stage of all_gather only waits for them.
+//
+// Where each rank adds up tiles of tokens of its own (MGL_WIDE_SCATTERS), it alone has their
+// residual stream, and its norm writes their x, and their sums of squares, at all ranks, in a stage
+// that ends when the steps of all ranks have: fewer bytes between ranks, and fewer additions. With
+// few tokens (MGL_WIDE_WEIGHS) there is no stage between: the splits of a tile add up their sums at
+// their rank first, each of its share of tokens, send that to all inboxes, and wait for the same
+// tile of all ranks, by a counter behind those of stages (op.exchange + tile), before they do the
+// norm.
 //
 // Counters of stages lie twice, and iterations take them in turn: a turn of the planner clears
 // those of the iteration after the one that it begins, which no rank begins before all have taken
@@ -113,11 +118,8 @@ typedef enum mgl_wide_fault {
   MGL_WIDE_FAULT_HOST,  // the host ended it
 } mgl_wide_fault;
 
-// Of MGL_WIDE_OVER, of norms too. Bytes from this rank's block to the others'; of logits, elements
-// of a whole row and its first feature that is this rank's.
+// Of logits with MGL_WIDE_OVER: elements of a whole row, and its first that is this rank's.
 typedef struct mgl_wide_over {
-  int64_t peers[MGL_MAX_RANKS];
-  uint32_t rank, rank_count;
   uint32_t row, first;
 } mgl_wide_over;
 
@@ -127,7 +129,7 @@ typedef struct mgl_wide_op {
   union {
     mgl_wide_attention attention;  // of rope_kv (kind kv_write), attend and MGL_WIDE_ROTATES
     mgl_cuda_op norm;              // of MGL_WIDE_WEIGHS
-    mgl_wide_over over;            // of MGL_WIDE_OVER
+    mgl_wide_over over;            // of logits with MGL_WIDE_OVER
   } with;
   // Linears with tiles of several tasks have these: how many tasks have left their sums, 0 before
   // the launch; and the sums, MGL_WIDE_TILE_SUMS floats for every split of each tile, or for the
@@ -160,8 +162,10 @@ typedef struct mgl_wide_run {
   const mgl_wide_plan *plan;
   const int32_t *block_tables;
   uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
-  uint64_t *stage_ns;  // [stages] the global timer when each began; NULL: not wanted
-  mgl_word fault;      // mgl_wide_fault
+  uint64_t *stage_ns;            // [stages] the global timer when each began; NULL: not wanted
+  int64_t peers[MGL_MAX_RANKS];  // of several ranks: bytes from this one's block to the others'
+  uint32_t rank, rank_count;
+  mgl_word fault;  // mgl_wide_fault
 } mgl_wide_run;
 
 #endif

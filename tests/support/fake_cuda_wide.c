@@ -176,13 +176,12 @@ static void turn(void **p) {
 // A step over ranks has ended for the others, too.
 static void trigger_others(const mgl_wide_run *run, const mgl_cuda_step *step) {
   const mgl_wide_op *op = &run->ops[step->op];
-  const mgl_wide_over *over = &op->with.over;
-  if ((op->op.flags & MGL_WIDE_OVER) == 0) {
+  if ((op->op.flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS)) != MGL_WIDE_OVER) {
     return;
   }
-  for (uint32_t rank = 0; rank < over->rank_count; rank++) {
-    if (rank != over->rank) {
-      void *counter = (unsigned char *)&run->counters[step->trigger_event] + over->peers[rank];
+  for (uint32_t rank = 0; rank < run->rank_count; rank++) {
+    if (rank != run->rank) {
+      void *counter = (unsigned char *)&run->counters[step->trigger_event] + run->peers[rank];
       (void)mgl_add_acq_rel(counter, 1);
     }
   }

@@ -79,22 +79,11 @@ static uint64_t parts_before(const mgl_cuda_wide_addresses *a, const mgl_op *lin
   return a->wide->parts;
 }
 
-// Where the others lie.
-static void bind_peers(const mgl_cuda_wide_addresses *a, mgl_wide_over *over) {
-  const mgl_cuda_peers *peers = a->peers;
-  over->rank = peers->rank;
-  over->rank_count = peers->count;
-  for (uint32_t rank = 0; rank < peers->count; rank++) {
-    over->peers[rank] = (int64_t)(peers->at[rank] - peers->at[peers->rank]);
-  }
-}
-
 // What a linear over ranks sends, and where it begins with it.
 static void bind_over(const mgl_cuda_wide_addresses *a, const mgl_schedule_op *of,
                       mgl_wide_op *out) {
   const mgl_cuda_peers *peers = a->peers;
   mgl_wide_over *over = &out->with.over;
-  bind_peers(a, over);
   uint64_t to = 0;
   if (of->kind == MGL_OP_LOGITS) {
     over->row = a->model->vocab;
@@ -196,7 +185,9 @@ static void bind_linear(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
     out->op.copy_bytes = mgl_stages_stream_bytes(s->tokens, out->op.n);
   }
   if ((of->flags & MGL_WIDE_WEIGHS) != 0) {
-    out->with.norm = norm_before(a, s, of->with, s->tokens, of->splits);
+    const bool over = (of->flags & MGL_WIDE_OVER) != 0;
+    out->with.norm = norm_before(a, s, of->with, s->tokens, over ? a->peers->count : of->splits);
+    out->op.exchange = over ? a->wide->stages + of->first_shared : 0;
   } else if ((of->flags & MGL_WIDE_ROTATES) != 0) {
     out->with.attention = attention_of(a, s, of->with);
   }
@@ -205,7 +196,7 @@ static void bind_linear(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
     out->parts = block_at(a, a->wide->parts);
   }
   place_linear(a, op, &out->op);
-  if ((of->flags & MGL_WIDE_OVER) != 0) {
+  if ((of->flags & MGL_WIDE_OVER) != 0 && (of->flags & MGL_WIDE_WEIGHS) == 0) {
     bind_over(a, of, out);
   }
   out->op.weights =
@@ -222,9 +213,6 @@ static mgl_wide_op bind_op(const mgl_cuda_wide_addresses *a, const mgl_schedule 
     case MGL_OP_RMSNORM:
       out.op = norm_before(a, s, of->op, of->rows, of->splits);
       out.op.flags = of->flags;
-      if ((of->flags & MGL_WIDE_OVER) != 0) {
-        bind_peers(a, &out.with.over);
-      }
       break;
     case MGL_OP_KV_WRITE:
     case MGL_OP_ATTEND: out.with.attention = attention_of(a, s, of->op); break;
@@ -242,7 +230,8 @@ static uint32_t triggers_of(const mgl_cuda_wide_addresses *a, const mgl_schedule
                             uint32_t stage) {
   uint32_t ranks = 1;
   for (uint32_t i = 0; i < s->op_count; i++) {
-    if (s->ops[i].stage == stage && (s->ops[i].flags & MGL_WIDE_OVER) != 0) {
+    const uint32_t flags = s->ops[i].flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS);
+    if (s->ops[i].stage == stage && flags == MGL_WIDE_OVER) {
       ranks = a->peers->count;
     }
   }
@@ -374,7 +363,8 @@ mgl_status mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model 
   out->stage_ns = take(&out->bytes, stages * sizeof(uint64_t));
   out->zero_bytes = out->bytes - out->zeros;
   if (sizes->ranks > 1) {
-    out->counters_bytes = stages * sizeof(mgl_word);
+    out->stages = stages;
+    out->counters_bytes = (stages + out->shared_tiles) * sizeof(mgl_word);
     out->counters = take(&out->bytes, 2 * out->counters_bytes);
   }
   return MGL_OK;
@@ -452,6 +442,13 @@ void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
                       .plan = mgl_cuda_pointer(a->block + wide->image + wide->plan),
                       .best = mgl_cuda_pointer(a->block + wide->best),
                       .stage_ns = mgl_cuda_pointer(a->block + wide->stage_ns)};
+  if (a->peers != NULL) {
+    run.rank = a->peers->rank;
+    run.rank_count = a->peers->count;
+    for (uint32_t rank = 0; rank < a->peers->count; rank++) {
+      run.peers[rank] = (int64_t)(a->peers->at[rank] - a->peers->at[a->peers->rank]);
+    }
+  }
   memcpy(image, &run, sizeof run);
 }
 

@@ -59,8 +59,10 @@ typedef struct mgl_cuda_wide_layout {
   // stage began.
   uint64_t zeros, zero_bytes;
   uint64_t best, arrived, stage_ns;  // offsets in the block
-  // Of several ranks: counters of events lie here instead, twice, so many bytes apart.
+  // Of several ranks: counters of events lie here instead, twice, so many bytes apart; behind those
+  // of `stages` events those of shared tiles.
   uint64_t counters, counters_bytes;
+  uint32_t stages;
 } mgl_cuda_wide_layout;
 
 // `program` is fused for the GPU.

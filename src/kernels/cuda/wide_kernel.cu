@@ -2,6 +2,7 @@
 // SM, all resident (wide_run.h).
 #include "kernels/cuda/attend/wide_attend.cuh"
 #include "kernels/cuda/linear/wide_linear.cuh"
+#include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 #include "kernels/cuda/roles/wide_worker_mma.cuh"
 #include "kernels/cuda/small/wide_rope_kv.cuh"
@@ -150,6 +151,10 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
     w.block->counters = run->counters;
     w.block->token_count = run->plan->token_count;
     w.block->logit_rows = run->plan->logit_row_count;
+    w.block->rank = run->rank;
+    for (uint32_t i = 0; i < MGL_RANKS; i++) {
+      w.block->peers[i] = run->peers[i];
+    }
   }
   __syncthreads();
   mgl_wide_walk(&w);

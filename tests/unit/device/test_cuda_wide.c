@@ -470,24 +470,21 @@ static void small_iterations_are_narrow(void **state) {
 // --- several ranks -------------------------------------------------------------------------------
 
 // A rank's linear_add leaves its parts where the norm behind it, of any rank, looks for them.
-static void check_exchange(const world *w, const mgl_wide_op *op, const mgl_wide_op *norm,
+static void check_exchange(const world *w, const mgl_wide_op *op, const mgl_wide_op *behind,
                            uint32_t exchange) {
   const mgl_cuda_peers *peers = w->addresses.peers;
   const uint64_t inbox = w->addresses.block + w->wide.inbox + exchange % 2 * w->wide.inbox_bytes;
   const uint64_t own = inbox + (uint64_t)peers->rank * op->op.passes * op->op.copy_bytes;
+  const bool weighs = (op->op.flags & MGL_WIDE_WEIGHS) != 0;
+  const mgl_cuda_op *norm = weighs ? &op->with.norm : &behind->op;
   assert_int_equal(op->op.flags & MGL_WIDE_OVER, MGL_WIDE_OVER);
-  assert_ptr_equal(op->op.out, mgl_cuda_pointer(own));
-  assert_int_equal(op->with.over.rank, peers->rank);
-  assert_int_equal(op->with.over.rank_count, peers->count);
-  for (uint32_t rank = 0; rank < peers->count; rank++) {
-    assert_int_equal(op->with.over.peers[rank],
-                     (int64_t)(peers->at[rank] - peers->at[peers->rank]));
-  }
-  assert_int_equal(norm->op.kind, MGL_OP_RMSNORM);
-  assert_ptr_equal(norm->op.bias, mgl_cuda_pointer(inbox));
-  assert_int_equal(norm->op.passes, peers->count * op->op.passes);
-  assert_int_equal(norm->op.copy_bytes, op->op.copy_bytes);
-  assert_true(norm->op.passes * norm->op.copy_bytes <= w->wide.inbox_bytes);
+  assert_ptr_equal(op->op.out, mgl_cuda_pointer(weighs ? w->addresses.block + w->wide.parts : own));
+  assert_true(!weighs || op->op.exchange >= w->wide.stages);
+  assert_int_equal(norm->kind, MGL_OP_RMSNORM);
+  assert_ptr_equal(norm->bias, mgl_cuda_pointer(inbox));
+  assert_int_equal(norm->passes, peers->count * (weighs ? 1 : op->op.passes));
+  assert_int_equal(norm->copy_bytes, op->op.copy_bytes);
+  assert_true(norm->passes * norm->copy_bytes <= w->wide.inbox_bytes);
 }
 
 static void check_rank_graph(const world *w, uint32_t graph) {
@@ -516,7 +513,8 @@ static void check_rank_graph(const world *w, uint32_t graph) {
   assert_int_equal(exchanges, 2 * LAYERS);
   for (uint32_t i = 0; i < g->step_count; i++) {
     tasks[steps[i].trigger_event]++;
-    over[steps[i].trigger_event] = (ops[steps[i].op].op.flags & MGL_WIDE_OVER) != 0;
+    over[steps[i].trigger_event] =
+        (ops[steps[i].op].op.flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS)) == MGL_WIDE_OVER;
   }
   for (uint32_t i = 0; i < g->step_count; i++) {
     const uint32_t event = steps[i].wait_event;
@@ -552,6 +550,7 @@ static void ranks_meet_in_inboxes(void **state) {
     assert_true(w.wide.counters + 2 * w.wide.counters_bytes <= w.wide.bytes);
     const mgl_wide_chain chain = mgl_cuda_wide_make_chain(&w.addresses);
     assert_ptr_equal(chain.counters[1], chain.counters[0] + chain.counter_count);
+    assert_true(chain.counter_count >= w.wide.stages + w.wide.shared_tiles);
     close_world(&w);
   }
 }

@@ -6,8 +6,7 @@
 // mgl_wide_begins_early), and fills the ring of stages for linears, with weights ahead of the event
 // as far as stages are free. A third warp finds the factors of norms, and waits for attend's event.
 // The storer waits for the consumers' outputs, copies what they staged to memory, and triggers the
-// event. Where the model runs on several ranks, a fourth warp copies parts of sums to the others,
-// and triggers their events.
+// event. Where the model runs on several ranks, a fourth warp sends (wide_ranks.cuh).
 //
 // Memory order: as in the narrow class (role_storer.cuh), and since stages are filled by the copy
 // engine, whoever writes what it may read fences for it before arriving, and the producer after
@@ -16,7 +15,6 @@
 #define MGL_KERNELS_CUDA_ROLES_WIDE_WORKER_CUH
 
 #include "kernels/cuda/common/page_stream.cuh"
-#include "kernels/cuda/common/ranks.cuh"
 #include "kernels/cuda/common/worker.cuh"
 #include "twin/wide_layout.h"
 #include "twin/wide_run.h"
@@ -60,6 +58,8 @@ struct mgl_wide_block {
   // The run's and the plan's; here, since polls drop what the L1 has of them.
   mgl_word *counters;
   uint32_t token_count, logit_rows;
+  int64_t peers[MGL_RANKS];
+  uint32_t rank;
   volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
   float __align__(16)
       factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
@@ -685,98 +685,6 @@ static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_work
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
   mgl_proxy_fence();
 }
-
-// --- several ranks -------------------------------------------------------------------------------
-
-static __device__ __forceinline__ bool mgl_wide_is_over(const mgl_cuda_op *op) {
-  return MGL_RANKS > 1 && (op->flags & MGL_WIDE_OVER) != 0;
-}
-
-// Of these ops, linear_add: it alone has no norm.
-static __device__ __forceinline__ bool mgl_wide_leaves_parts(const mgl_cuda_op *op) {
-  return op->norm == nullptr;
-}
-
-// The rank that adds up a token's row, of MGL_WIDE_SCATTERS.
-static __device__ __forceinline__ uint32_t mgl_wide_owner(uint32_t token) {
-  return token / MGL_WIDE_TILE_TOKENS % MGL_RANKS;
-}
-
-// Thread `thread` of `threads`: its share of what a step of a linear_add has left, to all others
-// that add it up. Pieces of 512 bytes are eight tokens of 16 features.
-static __device__ __forceinline__ void mgl_wide_send_part(const mgl_wide_worker *w,
-                                                          const mgl_wide_slot *slot,
-                                                          uint32_t thread, uint32_t threads) {
-  constexpr int batch = 8;
-  const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
-  const uint32_t pieces = (tile.tokens + 7) / 8 * 32;  // of a row block
-  const bool scatters = (slot->op.flags & MGL_WIDE_SCATTERS) != 0;
-  const uint32_t owner = mgl_wide_owner(tile.token);
-  if (scatters && owner == slot->with.over.rank) {
-    return;
-  }
-  for (uint32_t block = 0; block < tile.blocks && tile.tokens > 0; block++) {
-    const uint64_t at =
-        (uint64_t)(tile.first_block + block) * (slot->op.tokens / 8) + tile.token / 8;
-    float4 *own = (float4 *)((uint8_t *)slot->op.out + tile.split * slot->op.copy_bytes) + at * 32;
-#pragma unroll 1
-    for (uint32_t first = thread; first < pieces; first += batch * threads) {
-      float4 v[batch];
-#pragma unroll
-      for (int i = 0; i < batch; i++) {
-        v[i] = first + i * threads < pieces ? __ldcg(own + first + i * threads)
-                                            : make_float4(0, 0, 0, 0);
-      }
-#pragma unroll 1
-      for (uint32_t to = 0; to < MGL_RANKS; to++) {
-        float4 *there = mgl_at_peer(own, slot->with.over.peers[to]);
-#pragma unroll
-        for (int i = 0; i < batch; i++) {
-          if (to != slot->with.over.rank && (!scatters || to == owner) &&
-              first + i * threads < pieces) {
-            there[first + i * threads] = v[i];
-          }
-        }
-      }
-    }
-  }
-}
-
-// One thread, behind a barrier of those that have sent: the step has ended, for the other ranks.
-static __device__ __forceinline__ void mgl_wide_trigger_others(const mgl_wide_worker *w,
-                                                               const mgl_wide_slot *slot) {
-  mgl_word *counter = &w->block->counters[slot->step.trigger_event];
-  for (uint32_t to = 0; to < MGL_RANKS; to++) {
-    if (to != slot->with.over.rank) {
-      // Release, paired with the acquire in mgl_wide_look.
-      mgl_add_release_system(mgl_at_peer(counter, slot->with.over.peers[to]), 1);
-    }
-  }
-}
-
-// One warp.
-static __device__ __forceinline__ void mgl_wide_send(mgl_wide_worker *w) {
-  while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
-    const mgl_wide_slot *slot = &w->block->slots[w->slot];
-    mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);
-    if (mgl_wide_is_over(&slot->op)) {
-      if (mgl_wide_leaves_parts(&slot->op)) {
-        mgl_wide_send_part(w, slot, w->lane, 32);
-      }
-      __syncwarp();
-      if (w->lane == 0) {
-        mgl_wide_trigger_others(w, slot);
-      }
-    }
-    __syncwarp();
-    if (w->lane == 0) {
-      mgl_mbarrier_arrive(&w->block->stored[w->slot]);
-    }
-    mgl_wide_next_slot(w);
-  }
-}
-
-// -------------------------------------------------------------------------------------------------
 
 // One thread.
 static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {

@@ -11,6 +11,7 @@
 #define MGL_KERNELS_CUDA_ROLES_WIDE_WORKER_MMA_CUH
 
 #include "kernels/cuda/linear/wide_gemm_mma.cuh"
+#include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 
 #if !MGL_TARGET_WGMMA
@@ -109,7 +110,7 @@ static __device__ __forceinline__ void mgl_wide_end_step(mgl_wide_worker *w,
     mgl_wide_store_tile(w, slot);
     mgl_sync_wide_consumers();
   }
-  if (mgl_wide_is_over(&slot->op)) {
+  if (mgl_wide_ends_for_all(&slot->op)) {
     if (mgl_wide_leaves_parts(&slot->op)) {
       mgl_wide_send_part(w, slot, w->warp * 32 + w->lane, MGL_WIDE_CONSUMERS);
     }

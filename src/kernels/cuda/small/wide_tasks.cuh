@@ -4,6 +4,7 @@
 #ifndef MGL_KERNELS_CUDA_SMALL_WIDE_TASKS_CUH
 #define MGL_KERNELS_CUDA_SMALL_WIDE_TASKS_CUH
 
+#include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 
 // Columns of 16 features of eight tokens: where this lane's are.
@@ -94,7 +95,7 @@ static __device__ __forceinline__ float4 mgl_wide_load_column(const mgl_cuda_op 
 // Where the result of a norm goes, of MGL_WIDE_SCATTERS: to all ranks, and of the lane's two tokens
 // those that are this rank's. Of others over is NULL.
 struct mgl_wide_reach {
-  const mgl_wide_over *over;
+  const mgl_wide_block *over;
   bool own[2];
 };
 
@@ -335,8 +336,8 @@ static __device__ __forceinline__ void mgl_wide_task_norm(const mgl_wide_worker 
   uint32_t count = gathers ? plan->logit_row_count : plan->token_count;
   uint32_t of_range = op->row_tiles / 8;
   const bool scatters = MGL_RANKS > 1 && (op->flags & MGL_WIDE_SCATTERS) != 0;
-  const uint32_t rank = scatters ? slot->with.over.rank : 0;
-  mgl_wide_reach reach = {scatters ? &slot->with.over : nullptr, {true, true}};
+  const uint32_t rank = w->block->rank;
+  mgl_wide_reach reach = {scatters ? w->block : nullptr, {true, true}};
   for (uint32_t i = slot->step.begin + w->warp; i < slot->step.end; i += MGL_WIDE_CONSUMER_WARPS) {
     uint32_t unit = i % of_range;
     uint32_t row = unit * 8 + w->lane % 4 * 2;

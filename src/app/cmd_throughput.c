@@ -368,6 +368,7 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_FLAG,
      .help = "prompts that begin alike do not share KV memory"},
     MGL_ROW_MODE,
+    MGL_ROW_TENSOR_PARALLEL,
 };
 
 static const mgl_option_group *const groups[] = {

@@ -57,15 +57,15 @@ static bool has_mixture(const mgl_graph *program) {
   return false;
 }
 
-// The kernels of large iterations have no experts yet, the portable ones no codes, and none of them
-// knows of other ranks.
+// The kernels of large iterations have no experts yet, the portable ones no codes.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
   const cuda_model *m = model;
+  (void)build;
   bool codes =
       m->options.device->kernels == MGL_CUDA_KERNELS_WGMMA || !mgl_packed_has_codes(program);
-  bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && codes &&
-               !has_mixture(program) && build->ranks < 2;
+  bool large =
+      m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && codes && !has_mixture(program);
   *out = (mgl_device_defaults){
       .where = "this GPU",
       .iteration_tokens = large ? USUAL_LARGE_ITERATION_TOKENS : USUAL_ITERATION_TOKENS,

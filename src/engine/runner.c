@@ -315,11 +315,6 @@ static mgl_status cut(mgl_runner *runner, const mgl_build *build, mgl_error *err
   }
   mgl_graph_destroy(runner->graph);
   runner->graph = program;
-  if (build->cuda != NULL) {
-    (void)snprintf(runner->note, sizeof runner->note,
-                   "several GPUs compute up to 64 tokens an iteration, so long prompts take longer "
-                   "than on one");
-  }
   return MGL_OK;
 }
 

@@ -9,6 +9,7 @@
 
 #include <assert.h>
 
+#include "lower/stages.h"
 #include "task/tile.h"
 #include "twin/wide_run.h"
 
@@ -25,6 +26,8 @@ typedef enum stage_buffer {
   BUFFER_LOGITS,
   BUFFER_ANGLES,
   BUFFER_PARTS,
+  BUFFER_INBOX,  // of exchanges of even number, and
+  BUFFER_INBOX_ODD,
   BUFFER_COUNT,
 } stage_buffer;
 
@@ -40,6 +43,8 @@ static const char *const stage_names[BUFFER_COUNT] = {
     [BUFFER_LOGITS] = "logits",
     [BUFFER_ANGLES] = "angles",
     [BUFFER_PARTS] = "parts",
+    [BUFFER_INBOX] = "inbox of even exchanges",
+    [BUFFER_INBOX_ODD] = "inbox of odd exchanges",
 };
 
 // Values are tensors of the program, and what stages make beside them, of an op.
@@ -138,6 +143,16 @@ static uint32_t index_of(const access_list *list, const mgl_op *op) {
   return (uint32_t)(op - list->program->ops);
 }
 
+// Where a linear_add leaves parts: beyond one rank in an inbox, which exchanges use in turn.
+static uint32_t parts_of(const access_list *list, const mgl_op *linear_add) {
+  uint32_t number = 0;
+  for (const mgl_op *op = list->program->ops; op < linear_add; op++) {
+    number += mgl_stages_ranks(list->program, op) > 1 && op->kind == MGL_OP_LINEAR_ADD ? 1 : 0;
+  }
+  return mgl_stages_ranks(list->program, linear_add) == 1 ? (uint32_t)BUFFER_PARTS
+                                                          : BUFFER_INBOX + number % 2;
+}
+
 // The norm of linear `op_idx`: it reads its residual stream, of which `parts` parts are still to be
 // added where the linear before left them.
 static void add_norm(access_list *list, uint32_t op_idx, uint32_t parts) {
@@ -147,7 +162,7 @@ static void add_norm(access_list *list, uint32_t op_idx, uint32_t parts) {
   uint64_t norm = value_of(VALUE_NORM, 0, op_idx);
   if (parts > 1 && before != NULL && before->kind == MGL_OP_LINEAR_ADD) {
     add_read(list, BUFFER_RESIDUAL, before->inputs[0]);
-    add_read(list, BUFFER_PARTS, value_of(VALUE_PARTS, parts, index_of(list, before)));
+    add_read(list, parts_of(list, before), value_of(VALUE_PARTS, parts, index_of(list, before)));
     // Of the rows that are gathered; nothing reads the others any more.
     add_write(list, BUFFER_RESIDUAL, op->inputs[0]);
   } else {
@@ -168,7 +183,10 @@ static void add_linear_add(access_list *list, const mgl_schedule_op *s) {
   const mgl_op *op = &list->program->ops[s->op];
   bool attended = list->program->tensors[op->inputs[1]].rank == 3;
   add_read(list, attended ? BUFFER_ATTENDED : BUFFER_GATED, op->inputs[1]);
-  if (s->splits == 1) {
+  const uint32_t ranks = mgl_stages_ranks(list->program, op);
+  if (ranks > 1 && (s->flags & MGL_WIDE_WEIGHS) == 0) {  // others' come from the same ops of theirs
+    add_write(list, parts_of(list, op), value_of(VALUE_PARTS, ranks * s->splits, s->op));
+  } else if (s->splits == 1) {
     add_read(list, BUFFER_RESIDUAL, op->inputs[0]);
     add_write(list, BUFFER_RESIDUAL, op->output);
   } else if ((s->flags & MGL_WIDE_WEIGHS) == 0) {
@@ -176,6 +194,9 @@ static void add_linear_add(access_list *list, const mgl_schedule_op *s) {
   } else {
     add_read(list, BUFFER_RESIDUAL, op->inputs[0]);
     add_write(list, BUFFER_PARTS, value_of(VALUE_OWN, 0, s->op));
+    if (ranks > 1) {
+      add_write(list, parts_of(list, op), value_of(VALUE_OWN, 0, s->op));
+    }
     add_write(list, BUFFER_RESIDUAL, op->output);
     add_write(list, BUFFER_X, value_of(VALUE_NORM, 0, s->with));
     add_write(list, BUFFER_SQUARES, value_of(VALUE_NORM, 0, s->with));
@@ -204,6 +225,11 @@ static void add_normed_linear(access_list *list, const mgl_schedule_op *s) {
 
 static void add_stage_op(access_list *list, const mgl_schedule_op *s) {
   const mgl_op *op = &list->program->ops[s->op];
+  if (mgl_op_kind_is_exchange((mgl_op_kind)s->kind)) {  // the ranks' logits, in one row
+    add_read(list, BUFFER_LOGITS, op->inputs[0]);
+    add_write(list, BUFFER_LOGITS, op->output);
+    return;
+  }
   switch (s->kind) {
     case MGL_OP_EMBED: add_write(list, BUFFER_RESIDUAL, op->output); break;
     case MGL_OP_ROPE_ANGLES: add_write(list, BUFFER_ANGLES, op->output); break;

@@ -57,7 +57,8 @@ typedef struct mgl_schedule_op {
   uint32_t
       units;  // its steps cut [0, units): in stages as twin/wide_run.h says, else as task/tile.h
   // Stages:
-  uint32_t splits;        // of linears: the sums of so many steps make a tile of the result; of
+  uint32_t splits;        // of linears: the sums of so many steps make a tile of the result (of
+                          // MGL_WIDE_OVER: with those of as many steps of each other rank); of
                           // norms: so many parts, which the linear before left, are added
   uint32_t tiles;         // of a linear's result, each of units / tiles units; 0: it has none
   uint32_t first_shared;  // number of the first tile's counter among those of tiles that several
@@ -95,6 +96,7 @@ typedef struct mgl_schedule {
       *list_start;      // [worker_count + 1]: worker w's steps, in the order in which it runs them,
   uint32_t *list;       // are list[list_start[w] ... list_start[w + 1])
   uint64_t part_bytes;  // stages: most bytes of the sums that a linear's steps leave for others
+  uint64_t inbox_bytes;   // stages: most bytes of the sums of all ranks that a norm adds
   uint32_t shared_tiles;  // stages: counters of tiles that several steps make
   mgl_arena arena;
 } mgl_schedule;

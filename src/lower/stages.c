@@ -3,7 +3,8 @@
 //
 //   requires  a program that mgl_fuse_ops_cuda made
 //   ensures   every op's units are cut without gap; events are the ends of stages, in order; a
-//             tile's steps stand as twin/wide_run.h asks, so that nobody waits for ever
+//             tile's steps stand as twin/wide_run.h asks, so that nobody waits for ever; of several
+//             ranks all have the same steps
 //
 // A stage's end costs some eight microseconds; so norms and the rotation, which are short, are done
 // by those who have made a tile of the linear before, where its tiles are few (MGL_WIDE_WEIGHS,
@@ -27,9 +28,11 @@ typedef struct builder {
   uint32_t stage_steps;   // of this stage so far
   uint32_t splits;        // of the linear whose parts the next norm adds; 1: there are none
   bool weighed;           // that linear does the norm too
+  bool scattered;         // its parts go to the ranks whose rows they are
   bool rotated;           // qkv_proj does the rotation too
   uint32_t shared_tiles;  // so far
   uint64_t part_bytes;    // most bytes of the sums of a linear's steps
+  uint64_t inbox_bytes;   // and of those of all ranks
 } builder;
 
 static uint32_t ceil_div(uint32_t a, uint32_t b) {
@@ -38,6 +41,21 @@ static uint32_t ceil_div(uint32_t a, uint32_t b) {
 
 uint64_t mgl_stages_stream_bytes(uint32_t tokens, uint32_t hidden) {
   return (uint64_t)tokens * ceil_div(hidden, MGL_WIDE_K) * MGL_WIDE_K * sizeof(float);
+}
+
+uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op) {
+  uint32_t ranks = op->kind == MGL_OP_LINEAR_ADD ? (uint32_t)op->attrs[MGL_ATTR_OVER] : (uint32_t)0;
+  for (size_t i = 0; op->kind == MGL_OP_LOGITS && i < program->op_count; i++) {
+    const mgl_op *gather = &program->ops[i];
+    if (gather->kind == MGL_OP_ALL_GATHER && gather->inputs[0] == op->output) {
+      ranks = (uint32_t)gather->attrs[MGL_ATTR_RANKS];
+    }
+  }
+  return ranks > 1 ? ranks : 1;
+}
+
+bool mgl_stages_scatter(uint32_t tokens, uint32_t tile_tokens, uint32_t features, uint32_t ranks) {
+  return ranks > 1 && tokens / tile_tokens >= ranks && features <= MGL_STAGES_SCATTERED;
 }
 
 uint32_t mgl_stages_gathered_rows(const mgl_stages_options *o) {
@@ -156,6 +174,9 @@ static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint3
       (op->kind == MGL_OP_LINEAR_ADD || (op->kind == MGL_OP_QKV_PROJ && can_rotate(b, op)))) {
     return (tile_cut){SPLIT, most};
   }
+  if (mgl_stages_ranks(b->program, op) > 1) {
+    return (tile_cut){WHOLE, 1};  // sums that are to be joined would have to be joined first
+  }
   if (joins && most >= MGL_STAGES_JOINED) {
     return (tile_cut){SPLIT, MGL_STAGES_JOINED};
   }
@@ -196,10 +217,41 @@ static void add_linear_steps(builder *b, const tile_cut *cut, uint32_t tiles, ui
   }
 }
 
+// Of a linear_add over ranks every split is a part that all ranks add in the norm behind it; where
+// the linear does the norm too, the splits' sum is.
+static void send_parts(builder *b, const tile_cut *cut, uint32_t ranks, mgl_schedule_op *out) {
+  const mgl_op *op = &b->program->ops[out->op];
+  uint32_t features = (uint32_t)mgl_tensor_row_elements(&b->program->tensors[op->output]);
+  const mgl_op *next = linear_behind(b, op);
+  const uint64_t part = mgl_stages_stream_bytes(b->options->tokens, features);
+  b->weighed = has_few_tokens(b) && cut->passes > 1 && next->kind != MGL_OP_LOGITS;
+  const uint64_t bytes = ranks * (b->weighed ? 1 : cut->passes) * part;
+  b->scattered = mgl_stages_scatter(b->options->tokens, b->options->tile_tokens, features, ranks);
+  out->flags = MGL_WIDE_OVER | (b->scattered ? MGL_WIDE_SCATTERS : 0);
+  out->splits = cut->passes;
+  b->splits = ranks * cut->passes;
+  if (b->weighed) {
+    out->flags |= MGL_WIDE_WEIGHS;
+    out->with = (uint32_t)(next - b->program->ops);
+    out->first_shared = b->shared_tiles;
+    b->shared_tiles += out->tiles;
+    b->part_bytes = cut->passes * part > b->part_bytes ? cut->passes * part : b->part_bytes;
+  }
+  b->inbox_bytes = bytes > b->inbox_bytes ? bytes : b->inbox_bytes;
+}
+
 // What becomes of the sums of a tile's steps, and room for them.
 static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, mgl_schedule_op *out) {
   uint64_t bytes =
       (uint64_t)out->tiles * MGL_WIDE_FEATURES * b->options->tile_tokens * sizeof(float);
+  const uint32_t ranks = mgl_stages_ranks(b->program, op);
+  if (ranks > 1) {
+    out->flags = MGL_WIDE_OVER;
+    if (op->kind == MGL_OP_LINEAR_ADD) {
+      send_parts(b, cut, ranks, out);
+    }
+    return;
+  }
   if (op->kind == MGL_OP_LINEAR_ADD) {
     const mgl_op *next = linear_behind(b, op);
     uint32_t features = (uint32_t)mgl_tensor_row_elements(&b->program->tensors[op->output]);
@@ -231,13 +283,14 @@ static void add_norm(builder *b, const mgl_op *op, uint32_t k, uint32_t rows) {
       simple(b, MGL_OP_RMSNORM, op, rows / UNIT_TOKENS * ceil_div(k, MGL_WIDE_NORM_RANGE));
   norm.rows = rows;
   norm.splits = b->splits;
-  norm.flags = op->kind == MGL_OP_LOGITS ? MGL_WIDE_GATHERS : 0;
+  norm.flags = (op->kind == MGL_OP_LOGITS ? MGL_WIDE_GATHERS : 0) |
+               (b->scattered ? MGL_WIDE_OVER | MGL_WIDE_SCATTERS : 0);
   if (!b->weighed) {
     add_spread(b, &norm);
     end_stage(b);
   }
   b->splits = 1;
-  b->weighed = false;
+  b->weighed = b->scattered = false;
 }
 
 static void add_linear(builder *b, const mgl_op *op) {
@@ -273,6 +326,13 @@ static void add_attend(builder *b, const mgl_op *op) {
   end_stage(b);
 }
 
+// Waits for the logits of all ranks, which have sent theirs.
+static void add_gather(builder *b, const mgl_op *op) {
+  mgl_schedule_op gather = simple(b, MGL_OP_ALL_GATHER, op, 1);
+  add_spread(b, &gather);
+  end_stage(b);
+}
+
 // Embed and rope_angles, which wait for nothing.
 static void add_first_stage(builder *b) {
   for (size_t i = 0; i < b->program->op_count; i++) {
@@ -295,6 +355,8 @@ static builder build(const mgl_graph *program, const mgl_stages_options *options
     const mgl_op *op = &program->ops[i];
     if (op->kind == MGL_OP_ATTEND) {
       add_attend(&b, op);
+    } else if (op->kind == MGL_OP_ALL_GATHER) {
+      add_gather(&b, op);
     } else if (mgl_packed_matrices_of(program, op).count > 0) {
       add_linear(&b, op);
     }
@@ -302,12 +364,11 @@ static builder build(const mgl_graph *program, const mgl_stages_options *options
   return b;
 }
 
-// Of the ops that mgl_fuse_ops_cuda makes, those of mixtures and of several ranks have none.
+// Of the ops that mgl_fuse_ops_cuda makes, those of mixtures have none, nor has an all_reduce that
+// is not part of a linear_add.
 static bool has_kernel(const mgl_graph *program, const mgl_op *op) {
   bool mixture = op->kind == MGL_OP_ROUTER || mgl_packed_matrices_of(program, op).experts > 0;
-  bool ranks = mgl_op_kind_is_exchange(op->kind) ||
-               (op->kind == MGL_OP_LINEAR_ADD && op->attrs[MGL_ATTR_OVER] != 0);
-  return !mixture && !ranks;
+  return !mixture && op->kind != MGL_OP_ALL_REDUCE;
 }
 
 // The first op that stages have no kernel for, or MGL_NO_OP.
@@ -330,9 +391,8 @@ mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *
   if (lacking != MGL_NO_OP) {
     const mgl_op *op = &program->ops[lacking];
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "cuda: large iterations have no kernel for op %u, %s of \"%s\"%s", lacking,
-                         mgl_op_info_of(op->kind)->name, program->tensors[op->output].name,
-                         op->kind == MGL_OP_LINEAR_ADD ? " over several ranks" : "");
+                         "cuda: large iterations have no kernel for op %u, %s of \"%s\"", lacking,
+                         mgl_op_info_of(op->kind)->name, program->tensors[op->output].name);
   }
   mgl_schedule sizes = {.lowering = MGL_LOWER_STAGES,
                         .target = MGL_TARGET_CUDA,
@@ -345,6 +405,7 @@ mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *
   sizes.step_count = counted.step_count;
   sizes.event_count = counted.stage_count;
   sizes.part_bytes = counted.part_bytes;
+  sizes.inbox_bytes = counted.inbox_bytes;
   sizes.shared_tiles = counted.shared_tiles;
   *out = mgl_schedule_create(&sizes);
   if (*out == NULL) {

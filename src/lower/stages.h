@@ -10,14 +10,21 @@
 enum {
   MGL_STAGES_MAX_SPLITS = 8,  // of a tile along k
   MGL_STAGES_JOINED = 2,      // where one step adds them
+  // Features up to which it is faster that ranks add up their own rows only (docs/log/213).
+  MGL_STAGES_SCATTERED = 2048,
 };
 
 // Whether stages have kernels for all ops of a program that mgl_fuse_ops_cuda made: not for those
-// of mixtures, nor of several ranks.
+// of mixtures.
 bool mgl_stages_cover(const mgl_graph *program);
 
 // Bytes of the residual stream of so many tokens, and of each part of a linear's sums in its form.
 uint64_t mgl_stages_stream_bytes(uint32_t tokens, uint32_t hidden);
+// Ranks over which an op's results are summed or gathered (linear_add, logits); 1: this one alone.
+uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op);
+// Whether each rank adds up the rows of its own tiles of tokens alone (MGL_WIDE_SCATTERS), of sums
+// with so many features over so many ranks.
+bool mgl_stages_scatter(uint32_t tokens, uint32_t tile_tokens, uint32_t features, uint32_t ranks);
 // Rows of the gathered x: whole tiles, and no more than the graph has.
 uint32_t mgl_stages_gathered_rows(const mgl_stages_options *options);
 

@@ -32,7 +32,10 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
     case MGL_OP_KV_WRITE: units = s->tokens; break;
     case MGL_OP_ATTEND: units = s->worker_count; break;
     case MGL_OP_RMSNORM: units = rows / 8 * ceil_div(m.k, MGL_WIDE_NORM_RANGE); break;
-    default: units = tiles * (m.k_padded / MGL_WIDE_K); break;
+    default:
+      units =
+          mgl_op_kind_is_exchange((mgl_op_kind)op->kind) ? 1 : tiles * (m.k_padded / MGL_WIDE_K);
+      break;
   }
   if (op->units != units || op->rows != rows) {
     return mgl_schedule_wrong(err, "an op of a stage must have the rows and units of its kind", idx,
@@ -45,14 +48,34 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
   return MGL_OK;
 }
 
-// Whether the residual stream that a linear begins with comes from a linear_add.
-static bool adds_before(const mgl_verifier *v, const mgl_op *linear) {
+// The linear_add that the residual stream comes from that a linear begins with, or NULL.
+static const mgl_op *added_before(const mgl_verifier *v, const mgl_op *linear) {
   for (size_t i = 0; i < v->program->op_count; i++) {
-    if (v->program->ops[i].output == linear->inputs[0]) {
-      return v->program->ops[i].kind == MGL_OP_LINEAR_ADD;
+    const mgl_op *op = &v->program->ops[i];
+    if (op->output == linear->inputs[0]) {
+      return op->kind == MGL_OP_LINEAR_ADD ? op : NULL;
     }
   }
-  return false;
+  return NULL;
+}
+
+// Most parts that an op of a stage makes, or adds.
+static uint32_t most_splits(const mgl_verifier *v, const mgl_schedule_op *op) {
+  const mgl_op *of = &v->program->ops[op->op];
+  const mgl_op *before = op->kind == MGL_OP_RMSNORM ? added_before(v, of) : NULL;
+  if (before != NULL) {
+    return MGL_STAGES_MAX_SPLITS * mgl_stages_ranks(v->program, before);
+  }
+  bool may = op->kind == MGL_OP_LINEAR_ADD || op->flags == MGL_WIDE_ROTATES;
+  return may ? (uint32_t)MGL_STAGES_MAX_SPLITS : 1;
+}
+
+// Ranks over which what an op of a stage makes, or a norm adds, is summed or gathered.
+static uint32_t ranks_of(const mgl_verifier *v, const mgl_schedule_op *op) {
+  const mgl_op *of = &v->program->ops[op->op];
+  const mgl_op *linear = op->kind == MGL_OP_RMSNORM ? added_before(v, of) : of;
+  bool has = linear != NULL && (op->kind == MGL_OP_RMSNORM || op->kind == (uint32_t)of->kind);
+  return has ? mgl_stages_ranks(v->program, linear) : 1;
 }
 
 // What an op of stages does besides.
@@ -61,7 +84,14 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   const mgl_op *of = &v->program->ops[op->op];
   const mgl_op *with = op->with == MGL_NO_OP ? NULL : &v->program->ops[op->with];
   bool right = false;
-  switch (op->flags) {
+  const uint32_t ranks = ranks_of(v, op);
+  const bool sums = op->kind == MGL_OP_RMSNORM || op->kind == MGL_OP_LINEAR_ADD;
+  const uint32_t features = (uint32_t)mgl_tensor_row_elements(
+      &v->program->tensors[op->kind == MGL_OP_RMSNORM ? of->inputs[0] : of->output]);
+  const bool scatters =
+      sums && mgl_stages_scatter(v->s->tokens, v->s->tile_tokens, features, ranks);
+  const bool over = ranks > 1 && (scatters || op->kind != MGL_OP_RMSNORM);
+  switch (op->flags & ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS)) {
     case 0: right = with == NULL; break;
     case MGL_WIDE_GATHERS: right = with == NULL && op->kind == MGL_OP_RMSNORM; break;
     case MGL_WIDE_WEIGHS:
@@ -76,10 +106,10 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
     default: break;
   }
   bool gathers = op->kind == MGL_OP_RMSNORM && of->kind == MGL_OP_LOGITS;
-  bool may_split = op->kind == MGL_OP_LINEAR_ADD || op->flags == MGL_WIDE_ROTATES ||
-                   (op->kind == MGL_OP_RMSNORM && adds_before(v, of));
-  right = right && gathers == (op->flags == MGL_WIDE_GATHERS) && op->splits >= 1 &&
-          op->splits <= (may_split ? (uint32_t)MGL_STAGES_MAX_SPLITS : 1);
+  right = right && gathers == ((op->flags & MGL_WIDE_GATHERS) != 0) &&
+          over == ((op->flags & MGL_WIDE_OVER) != 0) &&
+          scatters == ((op->flags & MGL_WIDE_SCATTERS) != 0) && op->splits >= 1 &&
+          op->splits <= most_splits(v, op);
   return right ? MGL_OK
                : mgl_schedule_wrong(err, "an op of a stage has flags that its kind has no use for",
                                     idx, op->flags);
@@ -91,6 +121,18 @@ static mgl_status check_parts(const mgl_verifier *v, uint32_t idx, mgl_error *er
   const mgl_schedule_op *op = &s->ops[idx];
   const mgl_op *of = &v->program->ops[op->op];
   uint32_t features = (uint32_t)mgl_tensor_row_elements(&v->program->tensors[of->output]);
+  if ((op->flags & MGL_WIDE_OVER) != 0) {
+    const bool weighs = (op->flags & MGL_WIDE_WEIGHS) != 0;
+    uint64_t all = (uint64_t)(weighs ? 1 : op->splits) * mgl_stages_ranks(v->program, of) *
+                   mgl_stages_stream_bytes(s->tokens, features);
+    if (of->kind == MGL_OP_LINEAR_ADD && all > s->inbox_bytes) {
+      return mgl_schedule_wrong(err, "inboxes must have room for the parts of all ranks", idx,
+                                s->inbox_bytes);
+    }
+    if (!weighs) {
+      return MGL_OK;
+    }
+  }
   uint64_t bytes =
       of->kind == MGL_OP_LINEAR_ADD
           ? op->splits * mgl_stages_stream_bytes(s->tokens, features)
@@ -111,11 +153,11 @@ static mgl_status check_stage_op(const mgl_verifier *v, uint32_t idx, mgl_error 
   const mgl_schedule_op *op = &v->s->ops[idx];
   mgl_op_kind kind = v->program->ops[op->op].kind;
   bool linear = mgl_op_is_linear(&v->program->ops[op->op]);
-  bool known =
-      op->kind == (uint32_t)kind
-          ? linear || kind == MGL_OP_EMBED || kind == MGL_OP_ROPE_ANGLES || kind == MGL_OP_ATTEND
-          : (op->kind == MGL_OP_RMSNORM && linear && kind != MGL_OP_LINEAR_ADD) ||
-                (op->kind == MGL_OP_KV_WRITE && kind == MGL_OP_ATTEND);
+  bool known = op->kind == (uint32_t)kind
+                   ? linear || kind == MGL_OP_EMBED || kind == MGL_OP_ROPE_ANGLES ||
+                         kind == MGL_OP_ATTEND || mgl_op_kind_is_exchange(kind)
+                   : (op->kind == MGL_OP_RMSNORM && linear && kind != MGL_OP_LINEAR_ADD) ||
+                         (op->kind == MGL_OP_KV_WRITE && kind == MGL_OP_ATTEND);
   if (!known) {
     return mgl_schedule_wrong(err, "an op of a stage must be of a kind that its op has", idx,
                               op->kind);
@@ -282,7 +324,8 @@ static mgl_status check_tile(const mgl_verifier *v, uint32_t op_idx, uint32_t fr
   const mgl_schedule_op *op = &v->s->ops[op_idx];
   uint32_t per_tile = op->units / op->tiles;
   bool all_wait = (op->flags & (MGL_WIDE_WEIGHS | MGL_WIDE_ROTATES)) != 0;
-  bool summed_later = op->splits > 1 && !all_wait;
+  bool sends = (op->flags & MGL_WIDE_OVER) != 0 && !all_wait;
+  bool summed_later = sends || (op->splits > 1 && !all_wait);
   if (all_wait || summed_later ? to - from != op->splits : to - from > MGL_STAGES_JOINED) {
     return mgl_schedule_wrong(err, "a tile must have as many steps as its sums are added of",
                               op_idx, to - from);
@@ -304,7 +347,7 @@ static mgl_status check_tile(const mgl_verifier *v, uint32_t op_idx, uint32_t fr
           n->step);
     }
   }
-  return to - from == 1 || op->first_shared != MGL_NOT_SHARED
+  return to - from == 1 || sends || op->first_shared != MGL_NOT_SHARED
              ? MGL_OK
              : mgl_schedule_wrong(err, "tiles of several steps must have counters", op_idx,
                                   to - from);

@@ -33,6 +33,10 @@ typedef struct mgl_wide_chain {
   uint64_t *zeros;  // [zero_count] 0 before an iteration: counters, and what starts with them
   uint64_t zero_count;
   mgl_wide_shape shape;
+  // Of several ranks: counters of the run, in turn; 0 before an iteration (twin/wide_run.h). NULL:
+  // they are among `zeros`.
+  mgl_word *counters[2];
+  uint64_t counter_count;
   uint32_t list_count;
   mgl_wide_list lists[MGL_WIDE_LISTS];  // by tokens, the fewest first
 } mgl_wide_chain;
@@ -65,6 +69,22 @@ MGL_PLANNER_FN void mgl_wide_chain_tell(mgl_cuda_run *run, const mgl_wide_plan *
   mgl_turn_settle(run, planning->commands.own);
 }
 
+// All lanes: this iteration's counters are those that the turn before has cleared.
+MGL_PLANNER_FN void mgl_wide_chain_turn_counters(mgl_lanes lanes, const mgl_wide_chain *chain) {
+  mgl_word *last = chain->run->counters;
+  mgl_word *now = chain->counters[last == chain->counters[0] ? 1 : 0];
+  if (now == NULL) {
+    return;
+  }
+  mgl_lanes_sync(lanes);  // all lanes have read
+  for (uint64_t i = lanes.lane; i < chain->counter_count; i += lanes.count) {
+    mgl_store_relaxed(&last[i], 0);
+  }
+  if (lanes.lane == 0) {
+    chain->run->counters = now;
+  }
+}
+
 // All lanes: the plan that waits in the planner, as the next iteration finds it.
 MGL_PLANNER_FN void mgl_wide_chain_begin(mgl_lanes lanes, mgl_cuda_run *run,
                                          const mgl_wide_chain *chain, uint64_t now_ns) {
@@ -72,6 +92,7 @@ MGL_PLANNER_FN void mgl_wide_chain_begin(mgl_lanes lanes, mgl_cuda_run *run,
   for (uint64_t i = lanes.lane; i < chain->zero_count; i += lanes.count) {
     chain->zeros[i] = 0;
   }
+  mgl_wide_chain_turn_counters(lanes, chain);
   mgl_wide_turn(lanes, run, &chain->shape, chain->plan, chain->work);
   if (lanes.lane == 0) {
     uint32_t list = 0;

@@ -25,6 +25,26 @@
 // equal shares of the tile's tokens: the norm behind linear_add, or rope_kv behind qkv_proj, which
 // so are no stages of their own. Nobody waits for ever: who is waited for is its worker's first
 // task of the stage.
+//
+// Several ranks. All run the same steps. Split i of a linear_add of rank r is part r * passes + i
+// of the sum; it lies in an inbox at every rank, where the worker's idle warp copies it while the
+// next tile is multiplied, and the norm behind it adds all parts, in that order, at every rank.
+// The end of such a stage counts the steps of all ranks. There are two inboxes, which exchanges use
+// in turn: who writes into one again has seen the end of the exchange between, which no rank brings
+// about before its norm has read that inbox. Logits go into the rows of all ranks, and so do the
+// largest of them; the stage of all_gather only waits for them.
+//
+// Where each rank adds up tiles of tokens of its own (MGL_WIDE_SCATTERS), it alone has their
+// residual stream, and its norm writes their x, and their sums of squares, at all ranks, in a stage
+// that ends when the steps of all ranks have: fewer bytes between ranks, and fewer additions. With
+// few tokens (MGL_WIDE_WEIGHS) there is no stage between: the splits of a tile add up their sums at
+// their rank first, each of its share of tokens, send that to all inboxes, and wait for the same
+// tile of all ranks, by a counter behind those of stages (op.exchange + tile), before they do the
+// norm.
+//
+// Counters of stages lie twice, and iterations take them in turn: a turn of the planner clears
+// those of the iteration after the one that it begins, which no rank begins before all have taken
+// part in this one.
 #ifndef MGL_TWIN_WIDE_RUN_H
 #define MGL_TWIN_WIDE_RUN_H
 
@@ -86,6 +106,10 @@ typedef enum mgl_wide_op_flags {
   MGL_WIDE_GATHERS = 8,   // rmsnorm: of the rows whose logits are wanted, else of all
   MGL_WIDE_WEIGHS = 16,   // linear_add: with the norm behind it
   MGL_WIDE_ROTATES = 32,  // qkv_proj: with rope_kv
+  MGL_WIDE_OVER = 64,     // linear_add and logits over several ranks: what they make goes to all
+  // linear_add over ranks: each rank adds up the rows of its own tiles of tokens alone, so parts go
+  // to that one; and the norm behind it, MGL_WIDE_OVER too: of these rows, for all ranks.
+  MGL_WIDE_SCATTERS = 128,
 } mgl_wide_op_flags;
 
 // Why a launch ended early.
@@ -94,12 +118,18 @@ typedef enum mgl_wide_fault {
   MGL_WIDE_FAULT_HOST,  // the host ended it
 } mgl_wide_fault;
 
+// Of logits with MGL_WIDE_OVER: elements of a whole row, and its first that is this rank's.
+typedef struct mgl_wide_over {
+  uint32_t row, first;
+} mgl_wide_over;
+
 // An op of the wide class.
 typedef struct mgl_wide_op {
   mgl_cuda_op op;
   union {
     mgl_wide_attention attention;  // of rope_kv (kind kv_write), attend and MGL_WIDE_ROTATES
     mgl_cuda_op norm;              // of MGL_WIDE_WEIGHS
+    mgl_wide_over over;            // of logits with MGL_WIDE_OVER
   } with;
   // Linears with tiles of several tasks have these: how many tasks have left their sums, 0 before
   // the launch; and the sums, MGL_WIDE_TILE_SUMS floats for every split of each tile, or for the
@@ -132,8 +162,10 @@ typedef struct mgl_wide_run {
   const mgl_wide_plan *plan;
   const int32_t *block_tables;
   uint64_t *best;  // ordered f32 << 32 | ~index, the largest of each logit row; 0 before the launch
-  uint64_t *stage_ns;  // [stages] the global timer when each began; NULL: not wanted
-  mgl_word fault;      // mgl_wide_fault
+  uint64_t *stage_ns;            // [stages] the global timer when each began; NULL: not wanted
+  int64_t peers[MGL_MAX_RANKS];  // of several ranks: bytes from this one's block to the others'
+  uint32_t rank, rank_count;
+  mgl_word fault;  // mgl_wide_fault
 } mgl_wide_run;
 
 #endif

@@ -46,6 +46,10 @@
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 //   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]
 //                                 one model on several GPUs beside one (cut), and the loss of one
+//   gpu_tests ranks_speed FOLDER [ranks=N] [batches=N,N...] [prompt=N] [generate=N] [rounds=N]
+//                         [tokens=N] [prefill=N] [coarse=0] [csv=FILE]
+//                                 one GPU, several, and several with a barrier between ops; then a
+//                                 prompt of N tokens
 // With MEGALITH_KERNELS=portable in the environment all of it runs the portable kernels.
 // MODEL: tiny, wide, whole, bias, experts, slots, cut, or a folder with a config.json.
 #include <math.h>
@@ -185,11 +189,12 @@ int main(int argc, char **argv) {
                {"wide", gpu_wide_run},
                {"wide_attend", gpu_wide_attend_run},
                {"wide_speed", gpu_wide_speed_run},
-               {"ranks", gpu_ranks_run}};
+               {"ranks", gpu_ranks_run},
+               {"ranks_speed", gpu_ranks_speed_run}};
   gpu_bench bench = {0};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {
-      if (parts[i].run != gpu_ranks_run) {  // which starts processes first
+      if (strncmp(parts[i].name, "ranks", 5) != 0) {  // which start processes first
         open_device(&bench);
       }
       parts[i].run(&bench, argc - 2, argv + 2);

@@ -27,6 +27,9 @@
 #                                           (default: qwen3-0.6b, llama-3.2-1b, qwen3-8b)
 #   run.sh [PROGRAM] modes [MODEL...]       mega against full, batches and contexts; the table goes
 #       to $MGL_GPU_WORK/gpu_modes.csv too
+#   run.sh [PROGRAM] ranks [MODEL...]       one model on two GPUs (MGL_GPU_RANKS for more): checks, then
+#       each MODEL's milliseconds an iteration beside one GPU and beside a barrier between ops
+#       (default: three of bench/configs); the table goes to $MGL_GPU_WORK/gpu_ranks.csv too
 #   run.sh [PROGRAM] modes_all MODEL...     every mode, decoding and mixed, one after the other in
 #                                           turn; tokens=64: all must give the same tokens
 #   run.sh [PROGRAM] ablations [MODEL...]   what each mechanism is worth: part ablations for each
@@ -143,6 +146,24 @@ portable() {
   part wide bench/configs/qwen3-8b
   part speed bench/configs/qwen3-0.6b bench/configs/qwen3-8b
   unset MEGALITH_KERNELS
+}
+
+ranks() {
+  work=${MGL_GPU_WORK:-/tmp/megalith-gpu}
+  ranks=${MGL_GPU_RANKS:-2}
+  found=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
+  if [ "$found" -lt "$ranks" ]; then
+    printf '\nskipped: ranks need %s GPUs, found %s\n' "$ranks" "$found"
+    return
+  fi
+  mkdir -p "$work"
+  rm -f "$work/gpu_ranks.csv"
+  [ $# -gt 0 ] || set -- bench/configs/qwen3-8b bench/configs/qwen3-1.7b bench/configs/llama-3.2-1b
+  part ranks cut "ranks=$ranks"
+  part ranks cut tokens=64 "ranks=$ranks"
+  for model; do
+    part ranks_speed "$model" "ranks=$ranks" "csv=$work/gpu_ranks.csv"
+  done
 }
 
 ablations() {
@@ -284,6 +305,10 @@ hops)
   shift
   [ $# -gt 0 ] || set -- bench/configs/llama-3.2-1b bench/configs/qwen3-8b
   part hops "$@"
+  ;;
+ranks)
+  shift
+  ranks "$@"
   ;;
 ablations)
   shift

@@ -56,6 +56,10 @@ static bool launched;
 static mgl_word kernel_ended;
 static mgl_word polls;  // iterations that may begin: one more for each look of the host
 static mgl_word begun;  // iterations
+// Turns of a rank other than 0. What its planner has read rank 0 knows by what it computes with it,
+// and so this rank's host, which writes there again: an order that lies in another process, where a
+// thread sanitizer does not look.
+static mgl_word followed;
 
 static mgl_cu_result fake_stream_query(void *stream) {
   (void)stream;
@@ -63,9 +67,10 @@ static mgl_cu_result fake_stream_query(void *stream) {
     fake_cuda_looks_left--;
     return MGL_CU_NOT_READY;
   }
+  (void)mgl_load_acquire(&followed);
   uint64_t may_begin = mgl_load_relaxed(&polls);
   mgl_store_release(&polls, may_begin + (may_begin <= mgl_load_relaxed(&begun) ? 1 : 0));
-  if (launched && mgl_load_acquire(&kernel_ended) == 0) {
+  if (fake_cuda_wide_is_busy() || (launched && mgl_load_acquire(&kernel_ended) == 0)) {
     return MGL_CU_NOT_READY;
   }
   if (launched) {
@@ -240,15 +245,18 @@ static void begin_iteration(mgl_cuda_run *run, uint64_t iteration) {
 // As mgl_planner_run of role_planner.cuh.
 static uint32_t device_turn(mgl_cuda_run *run, uint64_t iteration) {
   uint32_t tokens = mgl_plan_turn(one_lane, run, iteration);
+  if (run->protocol.rank != 0) {
+    mgl_store_release(&followed, mgl_load_relaxed(&followed) + 1);
+  }
   run->planning.planning_ns += 10;
-  if (tokens > 0 && fake.plan_hashes != NULL && iteration < FAKE_CUDA_HASHES) {
+  if (tokens > 0 && fake.plan_hashes != NULL) {
     const mgl_cuda_plan *plan = &run->plans[iteration & 1];
     const mgl_hash hashes[] = {
         mgl_hash_bytes(plan->positions, plan->token_count * sizeof *plan->positions),
         mgl_hash_bytes(plan->items, plan->item_count * sizeof *plan->items),
         mgl_hash_bytes(run->block_tables, (size_t)run->sequence_slots * run->block_table_stride *
                                               sizeof *run->block_tables)};
-    fake.plan_hashes[iteration] = mgl_hash_bytes(hashes, sizeof hashes);
+    fake.plan_hashes[fake.plans++ % FAKE_CUDA_HASHES] = mgl_hash_bytes(hashes, sizeof hashes);
   }
   if (tokens > 0) {
     run->planning.commands_before = run->planning.commands.own;

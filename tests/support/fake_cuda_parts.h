@@ -41,6 +41,7 @@ size_t fake_cuda_wide_smem(void);       // bytes
 void fake_cuda_wide_plan(void **p);
 void fake_cuda_wide_run(void **p, uint32_t tile_tokens);
 void fake_cuda_wide_sample(void **p);
+bool fake_cuda_wide_is_busy(void);  // several ranks have iterations in the queue
 
 // Of fake_cuda_plain.c: runs a plain kernel; false: it is none.
 bool fake_cuda_plain_launch(const char *name, unsigned blocks, unsigned threads, void **p);

@@ -299,9 +299,16 @@ void mgl_cuda_feed_resume(mgl_cuda_program *p, const mgl_cuda_planning *kept) {
   planning->planning_ns = kept->planning_ns;
   planning->end = kept->end;
   planning->narrow_tokens = kept->narrow_tokens;
+  planning->turns = kept->turns;
   planning->commands_before = kept->commands.own;
   planning->settled = kept->commands.own;
   mgl_store_release_system(&f->feed->settled, kept->commands.own);
+  if (p->ranks != NULL) {  // what the others have seen, or write there now
+    mgl_rank_words *words = (mgl_rank_words *)(void *)(p->image + p->layout.state.rank_words);
+    for (uint32_t rank = 0; rank < p->peers.count; rank++) {
+      mgl_store_relaxed(&words->seen[rank], kept->turns);
+    }
+  }
 }
 
 // --- while it runs -------------------------------------------------------------------------------

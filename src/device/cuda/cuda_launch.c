@@ -34,6 +34,7 @@ typedef struct launch {
   bool wide;                     // a chain of iterations of the wide class runs
   bool planner_lost;             // of several ranks: planners are made anew
   bool follows;                  // of a rank other than 0: it has what rank 0 sends
+  bool led;                      // of several ranks: all know of it
   uint64_t host_ns;
 } launch;
 
@@ -276,6 +277,7 @@ static mgl_status lead(const launch *l, mgl_error *err) {
       (mgl_cuda_ranks_launch){.first_command = l->p->feeding.log_base,
                               .stall_ns = o->stall_ns,
                               .deadline_ns = o->deadline_ns,
+                              .narrow_context = o->narrow_context,
                               .in_flight = o->in_flight,
                               .in_flight_ahead = o->in_flight_ahead,
                               .no_prefetch = o->no_prefetch ? 1 : 0,
@@ -299,8 +301,9 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
   if (l->options.full) {  // queues its kernels while it waits
     MGL_TRY(mgl_cuda_full_begin(p, &l->options, l->most_iterations, l->job == NULL, err));
   }
-  if (p->ranks != NULL && !l->follows) {
+  if (p->ranks != NULL && !l->follows && !l->led) {
     MGL_TRY(lead(l, err));
+    l->led = true;
   }
   MGL_TRY(upload_state(l, err));
   MGL_TRY(meet(p, err));
@@ -321,15 +324,15 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
 mgl_status mgl_cuda_program_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                                      const mgl_cuda_launch_options *options, float *logits,
                                      mgl_error *err) {
-  if (plan->token_count > p->sizes.limits.tokens && p->wide.tokens > 0) {
-    return mgl_cuda_wide_run_plan(p, plan, options, logits, err);
-  }
-  launch l = {.p = p, .most_iterations = 1};
   if (p->ranks != NULL) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "single iterations (scores, logits) run on one GPU so far; leave out "
                          "--tensor-parallel");
   }
+  if (plan->token_count > p->sizes.limits.tokens && p->wide.tokens > 0) {
+    return mgl_cuda_wide_run_plan(p, plan, options, logits, err);
+  }
+  launch l = {.p = p, .most_iterations = 1};
   mgl_cuda_plan_limits limits = {.iteration_tokens = p->sizes.limits.tokens,
                                  .logit_rows = p->sizes.logit_rows,
                                  .slots = p->sizes.sequences < p->sizes.limits.tokens
@@ -480,6 +483,7 @@ static mgl_status run_wide(launch *l, mgl_error *err) {
     MGL_TRY(mgl_cuda_wide_abort(p, err));
     MGL_TRY(wait_until(l, (uint64_t)ABORT_NS, &ended, err));
     p->lost = !ended;
+    MGL_TRY(p->ranks == NULL ? MGL_OK : mgl_ranks_check(p->ranks, err));  // which says why
     return mgl_error_set(err, MGL_ERR_INTERNAL,
                          "an iteration of more than %u tokens did not end after %.1f s",
                          p->sizes.limits.tokens, (double)l->options.deadline_ns / 1e9);
@@ -566,6 +570,7 @@ static mgl_status follow_launch(mgl_cuda_program *p, mgl_error *err) {
               .most_iterations = from->most_iterations,
               .options = {.stall_ns = from->stall_ns,
                           .deadline_ns = from->deadline_ns,
+                          .narrow_context = from->narrow_context,
                           .in_flight = from->in_flight,
                           .in_flight_ahead = from->in_flight_ahead,
                           .no_prefetch = from->no_prefetch != 0,
@@ -576,7 +581,7 @@ static mgl_status follow_launch(mgl_cuda_program *p, mgl_error *err) {
   mgl_cuda_make_image(
       p, &(mgl_cuda_start){.launch = &l.options, .most_iterations = l.most_iterations});
   MGL_TRY(mgl_cuda_feed_begin(p, &job, err));
-  return run_launch(&l, err);
+  return run_launches(&l, err);
 }
 
 mgl_status mgl_cuda_program_follow_until(mgl_cuda_program *p, mgl_rank_command *out,

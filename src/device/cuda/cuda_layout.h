@@ -124,7 +124,8 @@ void mgl_cuda_layout_free(mgl_cuda_layout *layout);  // of a zeroed one is fine
 // Whether other ranks read or write memory of that kind: it lies in one block (cuda_ranks.h).
 static inline bool mgl_cuda_memory_is_shared(mgl_cuda_memory_kind kind) {
   return kind == MGL_CUDA_MEMORY_ACTIVATIONS || kind == MGL_CUDA_MEMORY_CARRIED ||
-         kind == MGL_CUDA_MEMORY_STATE || kind == MGL_CUDA_MEMORY_INBOX;
+         kind == MGL_CUDA_MEMORY_STATE || kind == MGL_CUDA_MEMORY_INBOX ||
+         kind == MGL_CUDA_MEMORY_WIDE;
 }
 
 // Which of the linear_adds over ranks an op is, from 1 on; 0: it is none.

@@ -43,7 +43,7 @@ void mgl_cuda_peers_destroy(const mgl_cuda_device *device, mgl_cuda_peers *peers
 // A launch.
 typedef struct mgl_cuda_ranks_launch {
   uint64_t first_command;  // of the launch, in the log
-  uint64_t stall_ns, deadline_ns;
+  uint64_t stall_ns, deadline_ns, narrow_context;
   uint32_t in_flight, in_flight_ahead, no_prefetch, step_batch, delay_ns;
   uint32_t injection, injection_task, injection_rank;
   uint64_t injection_iteration;

@@ -61,6 +61,40 @@ static void bind_angles(const mgl_cuda_wide_addresses *a, uint32_t op_idx, mgl_c
   out->angles = vector_at(a, a->layout->extras[op_idx]);
 }
 
+// --- several ranks -------------------------------------------------------------------------------
+
+// The inbox of a linear_add over ranks: of its exchange.
+static uint64_t inbox_of(const mgl_cuda_wide_addresses *a, uint32_t op_idx) {
+  return a->wide->inbox + mgl_cuda_exchange_of(a->program, op_idx) % 2 * a->wide->inbox_bytes;
+}
+
+// Where a norm finds the parts that the linear_add before has left.
+static uint64_t parts_before(const mgl_cuda_wide_addresses *a, const mgl_op *linear) {
+  for (uint32_t i = 0; i < a->program->op_count; i++) {
+    if (a->program->ops[i].output == linear->inputs[0] &&
+        mgl_cuda_exchange_of(a->program, i) != 0) {
+      return inbox_of(a, i);
+    }
+  }
+  return a->wide->parts;
+}
+
+// What a linear over ranks sends, and where it begins with it.
+static void bind_over(const mgl_cuda_wide_addresses *a, const mgl_schedule_op *of,
+                      mgl_wide_op *out) {
+  const mgl_cuda_peers *peers = a->peers;
+  mgl_wide_over *over = &out->with.over;
+  uint64_t to = 0;
+  if (of->kind == MGL_OP_LOGITS) {
+    over->row = a->model->vocab;
+    over->first = peers->rank * out->op.n;
+    to = a->wide->logits + over->first * sizeof(float);
+  } else {
+    to = inbox_of(a, of->op) + (uint64_t)peers->rank * of->splits * out->op.copy_bytes;
+  }
+  out->op.out = block_at(a, to);
+}
+
 // The norm in front of a linear, whose inputs 0 and 1 are the residual stream and the norm's
 // weights. rows: of the result; parts: that the linear before left, which the norm adds.
 static mgl_cuda_op norm_before(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
@@ -82,7 +116,7 @@ static mgl_cuda_op norm_before(const mgl_cuda_wide_addresses *a, const mgl_sched
                        .residual = block_at(a, wide->squares),
                        .out = block_at(a, gathers ? wide->gathered : wide->x),
                        .norm = norm_of(a, op, 1),
-                       .bias = parts > 1 ? block_at(a, wide->parts) : NULL};
+                       .bias = parts > 1 ? block_at(a, parts_before(a, op)) : NULL};
 }
 
 static mgl_wide_attention attention_of(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
@@ -151,7 +185,9 @@ static void bind_linear(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
     out->op.copy_bytes = mgl_stages_stream_bytes(s->tokens, out->op.n);
   }
   if ((of->flags & MGL_WIDE_WEIGHS) != 0) {
-    out->with.norm = norm_before(a, s, of->with, s->tokens, of->splits);
+    const bool over = (of->flags & MGL_WIDE_OVER) != 0;
+    out->with.norm = norm_before(a, s, of->with, s->tokens, over ? a->peers->count : of->splits);
+    out->op.exchange = over ? a->wide->stages + of->first_shared : 0;
   } else if ((of->flags & MGL_WIDE_ROTATES) != 0) {
     out->with.attention = attention_of(a, s, of->with);
   }
@@ -160,6 +196,9 @@ static void bind_linear(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
     out->parts = block_at(a, a->wide->parts);
   }
   place_linear(a, op, &out->op);
+  if ((of->flags & MGL_WIDE_OVER) != 0 && (of->flags & MGL_WIDE_WEIGHS) == 0) {
+    bind_over(a, of, out);
+  }
   out->op.weights =
       mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_WEIGHTS] + a->layout->matrices[of->op]);
   out->op.bias = op->kind == MGL_OP_QKV_PROJ ? vector_at(a, a->layout->extras[of->op]) : NULL;
@@ -171,12 +210,32 @@ static mgl_wide_op bind_op(const mgl_cuda_wide_addresses *a, const mgl_schedule 
   switch (of->kind) {
     case MGL_OP_EMBED: bind_embed(a, of->op, &out.op); break;
     case MGL_OP_ROPE_ANGLES: bind_angles(a, of->op, &out.op); break;
-    case MGL_OP_RMSNORM: out.op = norm_before(a, s, of->op, of->rows, of->splits); break;
+    case MGL_OP_RMSNORM:
+      out.op = norm_before(a, s, of->op, of->rows, of->splits);
+      out.op.flags = of->flags;
+      break;
     case MGL_OP_KV_WRITE:
     case MGL_OP_ATTEND: out.with.attention = attention_of(a, s, of->op); break;
-    default: bind_linear(a, s, of, &out); break;
+    default:
+      if (!mgl_op_kind_is_exchange((mgl_op_kind)of->kind)) {  // that only waits
+        bind_linear(a, s, of, &out);
+      }
+      break;
   }
   return out;
+}
+
+// Triggers that end a stage: those of all ranks, if one of its ops is over them.
+static uint32_t triggers_of(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
+                            uint32_t stage) {
+  uint32_t ranks = 1;
+  for (uint32_t i = 0; i < s->op_count; i++) {
+    const uint32_t flags = s->ops[i].flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS);
+    if (s->ops[i].stage == stage && flags == MGL_WIDE_OVER) {
+      ranks = a->peers->count;
+    }
+  }
+  return ranks * s->events[stage].trigger_count;
 }
 
 mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph,
@@ -196,7 +255,7 @@ mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t g
         .begin = step->begin,
         .end = step->end,
         .wait_event = step->event,
-        .wait_count = step->event == MGL_NO_EVENT ? 0 : s->events[step->event].trigger_count,
+        .wait_count = step->event == MGL_NO_EVENT ? 0 : triggers_of(a, s, step->event),
         .trigger_event = step->trigger};
   }
   memcpy(step_start, s->list_start, (s->worker_count + (size_t)1) * sizeof *step_start);
@@ -238,6 +297,7 @@ static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *
   out->logits = take(&out->bytes, logit_rows * model->vocab * sizeof(float));
   out->angles = take(&out->bytes, (uint64_t)tokens * model->head_dim * sizeof(float));
   out->parts = take(&out->bytes, part_bytes);
+  out->inbox = take(&out->bytes, 2 * out->inbox_bytes);
   out->stream_partial_bytes = mgl_wide_stream_partial_bytes(sizes->workers, model->head_dim);
   out->stream_partials = take(&out->bytes, out->stream_partial_bytes);
   out->tile_partials =
@@ -274,6 +334,7 @@ static mgl_status lay_out_graph(const mgl_graph *program, uint32_t graph, uint64
   g->steps = take(&out->bytes, (uint64_t)g->step_count * sizeof(mgl_cuda_step));
   g->step_start = take(&out->bytes, (out->sizes.workers + UINT64_C(1)) * sizeof(uint32_t));
   *part_bytes = s->part_bytes > *part_bytes ? s->part_bytes : *part_bytes;
+  out->inbox_bytes = s->inbox_bytes > out->inbox_bytes ? s->inbox_bytes : out->inbox_bytes;
   out->shared_tiles = s->shared_tiles > out->shared_tiles ? s->shared_tiles : out->shared_tiles;
   mgl_schedule_destroy(s);
   return MGL_OK;
@@ -301,6 +362,11 @@ mgl_status mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model 
   out->arrived = take(&out->bytes, out->shared_tiles * sizeof(uint32_t));
   out->stage_ns = take(&out->bytes, stages * sizeof(uint64_t));
   out->zero_bytes = out->bytes - out->zeros;
+  if (sizes->ranks > 1) {
+    out->stages = stages;
+    out->counters_bytes = (stages + out->shared_tiles) * sizeof(mgl_word);
+    out->counters = take(&out->bytes, 2 * out->counters_bytes);
+  }
   return MGL_OK;
 }
 
@@ -356,6 +422,13 @@ static mgl_status copy_pages(const mgl_cuda_wide_addresses *a, const mgl_plan *f
   return MGL_OK;
 }
 
+static mgl_word *counters_at(const mgl_cuda_wide_addresses *a, uint32_t idx) {
+  const mgl_cuda_wide_layout *wide = a->wide;
+  return a->peers == NULL
+             ? mgl_cuda_pointer(a->block + wide->zeros)
+             : mgl_cuda_pointer(a->block + wide->counters + idx * wide->counters_bytes);
+}
+
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
                            const int32_t *block_tables, unsigned char *image) {
   const mgl_cuda_wide_layout *wide = a->wide;
@@ -365,10 +438,17 @@ void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
                       .tile_tokens = g->tile_tokens,
                       .step_start = mgl_cuda_pointer(a->block + g->step_start),
                       .ops = mgl_cuda_pointer(a->block + g->ops),
-                      .counters = mgl_cuda_pointer(a->block + wide->zeros),
+                      .counters = counters_at(a, 0),
                       .plan = mgl_cuda_pointer(a->block + wide->image + wide->plan),
                       .best = mgl_cuda_pointer(a->block + wide->best),
                       .stage_ns = mgl_cuda_pointer(a->block + wide->stage_ns)};
+  if (a->peers != NULL) {
+    run.rank = a->peers->rank;
+    run.rank_count = a->peers->count;
+    for (uint32_t rank = 0; rank < a->peers->count; rank++) {
+      run.peers[rank] = (int64_t)(a->peers->at[rank] - a->peers->at[a->peers->rank]);
+    }
+  }
   memcpy(image, &run, sizeof run);
 }
 
@@ -384,6 +464,11 @@ mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a) {
                           .zero_count = wide->zero_bytes / sizeof(uint64_t),
                           .shape = {a->model->kv_heads, a->model->group, wide->sizes.workers},
                           .list_count = wide->graph_count};
+  if (a->peers != NULL) {
+    chain.counters[0] = counters_at(a, 0);
+    chain.counters[1] = counters_at(a, 1);
+    chain.counter_count = wide->counters_bytes / sizeof(mgl_word);
+  }
   for (uint32_t i = 0; i < wide->graph_count; i++) {
     const mgl_cuda_wide_graph *g = &wide->graphs[i];
     chain.lists[i] = (mgl_wide_list){.tokens = g->tokens,

@@ -13,6 +13,7 @@
 #include "batch/plan.h"
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/cuda_layout.h"
+#include "device/cuda/cuda_ranks.h"
 #include "graph/graph.h"
 #include "lower/choose.h"
 #include "twin/wide_chain.h"
@@ -29,6 +30,7 @@ typedef struct mgl_cuda_wide_sizes {
   uint32_t pages_per_sequence;  // of the block tables
   uint32_t workers;             // 1 to MGL_WIDE_MAX_WORKERS
   bool few;                     // there are kernels for smaller tiles than MGL_WIDE_MOST_TILE
+  uint32_t ranks;               // that run the model together; 0 or 1: this one alone
 } mgl_cuda_wide_sizes;
 
 typedef struct mgl_cuda_wide_graph {
@@ -46,7 +48,8 @@ typedef struct mgl_cuda_wide_layout {
   uint32_t graph_count;
   // Activations, of the largest graph.
   uint64_t residual, squares, x, qkv, q, attended, gated, gathered, logits, angles, parts;
-  uint32_t shared_tiles;  // of several tasks, most of a graph
+  uint64_t inbox, inbox_bytes;  // of several ranks: the first of two, which have so many bytes each
+  uint32_t shared_tiles;        // of several tasks, most of a graph
   // Attention has these; between launches stream_partials are all ones, merges 0.
   uint64_t stream_partials, stream_partial_bytes, tile_partials, merges, merge_bytes;
   // A launch uploads an image (run, plan, work, tables), and begins with zeros in `zeros`.
@@ -56,6 +59,10 @@ typedef struct mgl_cuda_wide_layout {
   // stage began.
   uint64_t zeros, zero_bytes;
   uint64_t best, arrived, stage_ns;  // offsets in the block
+  // Of several ranks: counters of events lie here instead, twice, so many bytes apart; behind those
+  // of `stages` events those of shared tiles.
+  uint64_t counters, counters_bytes;
+  uint32_t stages;
 } mgl_cuda_wide_layout;
 
 // `program` is fused for the GPU.
@@ -72,8 +79,10 @@ typedef struct mgl_cuda_wide_addresses {
   const mgl_cuda_model *model;
   const mgl_cuda_layout *layout;
   const mgl_cuda_wide_layout *wide;
-  const mgl_cu_ptr *base;  // [MGL_CUDA_MEMORY_COUNT] of `layout`
-  mgl_cu_ptr block;        // of `wide`
+  const mgl_cu_ptr *base;       // [MGL_CUDA_MEMORY_COUNT] of `layout`
+  mgl_cu_ptr block;             // of `wide`
+  const mgl_cuda_peers *peers;  // of several ranks, which all have `block` in what they map; else
+                                // NULL
 } mgl_cuda_wide_addresses;
 
 // Ops, steps and starts of a graph: [op_count], [step_count], [workers + 1], the caller's.

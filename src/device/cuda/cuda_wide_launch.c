@@ -20,7 +20,8 @@ static mgl_cuda_wide_addresses addresses_of(const mgl_cuda_program *p) {
                                    .layout = &p->layout,
                                    .wide = &p->wide.layout,
                                    .base = p->memory,
-                                   .block = p->memory[MGL_CUDA_MEMORY_WIDE]};
+                                   .block = p->memory[MGL_CUDA_MEMORY_WIDE],
+                                   .peers = p->ranks != NULL ? &p->peers : NULL};
 }
 
 // A block's size, which the kernels for wgmma and the portable ones do not have in common.
@@ -65,7 +66,8 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
       .logit_rows = p->wide.rows,
       .pages_per_sequence = o->limits.pages_per_sequence,
       .workers = p->workers,
-      .few = p->device->kernels == MGL_CUDA_KERNELS_WGMMA};
+      .few = p->device->kernels == MGL_CUDA_KERNELS_WGMMA,
+      .ranks = p->build.ranks};
   MGL_TRY(mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout, err));
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
   p->wide.narrow_tokens = mgl_narrow_tokens(p->program, p->layout.step_bytes, sizes.few);
@@ -264,6 +266,12 @@ mgl_status mgl_cuda_wide_abort(mgl_cuda_program *p, mgl_error *err) {
   p->wide.faulted = true;
   mgl_cu_ptr fault =
       p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image + offsetof(mgl_wide_run, fault);
+  if (p->ranks != NULL) {  // a turn of the planner may wait for another rank's
+    mgl_cu_ptr of_turns = mgl_cuda_state_at(
+        p, p->layout.state.run + offsetof(mgl_cuda_run, protocol) + offsetof(mgl_protocol, fault));
+    MGL_CUDA_TRY(&p->device->driver, copy_to_device_async, err, of_turns, p->fault_word,
+                 sizeof *p->fault_word, p->abort_stream);
+  }
   return mgl_cuda_check(&p->device->driver,
                         p->device->driver.copy_to_device_async(
                             fault, p->fault_word, sizeof *p->fault_word, p->abort_stream),

@@ -2,6 +2,7 @@
 // SM, all resident (wide_run.h).
 #include "kernels/cuda/attend/wide_attend.cuh"
 #include "kernels/cuda/linear/wide_linear.cuh"
+#include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 #include "kernels/cuda/roles/wide_worker_mma.cuh"
 #include "kernels/cuda/small/wide_rope_kv.cuh"
@@ -88,7 +89,7 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
     mgl_mbarrier_init(&block->go[i], 1);
     mgl_mbarrier_init(&block->done[i], MGL_WIDE_CONSUMER_WARPS);
     mgl_mbarrier_init(&block->factored[i], 1);
-    mgl_mbarrier_init(&block->stored[i], 1);
+    mgl_mbarrier_init(&block->stored[i], MGL_RANKS > 1 ? 2 : 1);
   }
   for (uint32_t i = 0; i < MGL_WIDE_STAGES; i++) {
     mgl_mbarrier_init(&block->full[i], 1);
@@ -113,6 +114,8 @@ static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
       }
     } else if (w->warp == MGL_WIDE_CONSUMER_WARPS + 2) {
       mgl_wide_find_factors(w);
+    } else if (MGL_RANKS > 1) {
+      mgl_wide_send(w);
     }
   }
 }
@@ -148,6 +151,10 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
     w.block->counters = run->counters;
     w.block->token_count = run->plan->token_count;
     w.block->logit_rows = run->plan->logit_row_count;
+    w.block->rank = run->rank;
+    for (uint32_t i = 0; i < MGL_RANKS; i++) {
+      w.block->peers[i] = run->peers[i];
+    }
   }
   __syncthreads();
   mgl_wide_walk(&w);

@@ -274,6 +274,12 @@ static void the_wide_class_of_codes_compiles(void **state) {
   }
 }
 
+// Of several ranks, whose fourth service warp has no more registers than the others.
+static void the_wide_class_of_ranks_compiles(void **state) {
+  (void)state;
+  for_shape("kernels/cuda/wide_kernel.cu", &shape_of_ranks, check_wide_kernel);
+}
+
 // The planner's source is the host's; on a device it keeps everything in registers.
 static void the_planner_compiles_for_the_device(void **state) {
   (void)state;
@@ -450,6 +456,7 @@ int main(void) {
       cmocka_unit_test(plain_kernels_compile_for_all_architectures),
       cmocka_unit_test(the_wide_class_compiles_for_all_architectures),
       cmocka_unit_test(the_wide_class_of_codes_compiles),
+      cmocka_unit_test(the_wide_class_of_ranks_compiles),
       cmocka_unit_test(a_broken_request_is_explained),
       cmocka_unit_test(resources_are_read_from_a_log),
       cmocka_unit_test(architectures_have_their_names),

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "compile/compile.h"
+#include "compile/shard.h"
 #include "device/cuda/cuda_steps.h"
 #include "device/cuda/cuda_wide.h"
 #include "graph/family.h"
@@ -21,12 +22,13 @@
 
 enum { WORKERS = 20, LAYERS = 3, STRIDE = 200 };
 
-#define CONFIG(hidden, intermediate)                                                        \
-  "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":1000," \
-  "\"hidden_size\":" hidden ",\"intermediate_size\":" intermediate                          \
-  ",\"num_hidden_layers\":3,"                                                               \
-  "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,"                    \
-  "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"           \
+#define CONFIG(hidden, intermediate) CONFIG_OF("1000", hidden, intermediate)
+#define CONFIG_OF(vocab, hidden, intermediate)                                               \
+  "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":" vocab \
+  ",\"hidden_size\":" hidden ",\"intermediate_size\":" intermediate                          \
+  ",\"num_hidden_layers\":3,"                                                                \
+  "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,"                     \
+  "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"            \
   "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"
 
 // Few tiles for each worker; and so many that the last round would have few, with k long enough.
@@ -34,6 +36,7 @@ static const char *const configs[] = {CONFIG("264", "648"), CONFIG("1096", "3000
 
 typedef struct world {
   mgl_graph *program;
+  mgl_task_graph *graph;  // of one token
   mgl_cuda_model model;
   mgl_cuda_layout layout;
   mgl_cuda_wide_layout wide;
@@ -41,7 +44,9 @@ typedef struct world {
   mgl_cuda_wide_addresses addresses;
 } world;
 
-static void open_world(world *w, const char *json, const mgl_cuda_wide_sizes *sizes) {
+// Of one of several ranks: `peers` says which, and where the blocks of all lie.
+static void open_rank(world *w, const char *json, const mgl_cuda_wide_sizes *sizes,
+                      const mgl_cuda_peers *peers) {
   mgl_error err = {0};
   mgl_config config;
   mgl_generation generation;
@@ -50,6 +55,11 @@ static void open_world(world *w, const char *json, const mgl_cuda_wide_sizes *si
   assert_int_equal(mgl_config_parse(json, strlen(json), "test", &config, &generation, &err),
                    MGL_OK);
   assert_int_equal(mgl_family_build(&config, NULL, &canonical, &err), MGL_OK);
+  if (peers != NULL) {
+    mgl_graph *whole = canonical;
+    assert_int_equal(mgl_shard_program(whole, peers->count, &canonical, &err), MGL_OK);
+    mgl_graph_destroy(whole);
+  }
   assert_int_equal(mgl_fuse_ops_cuda(canonical, &w->program, &err), MGL_OK);
   assert_int_equal(mgl_cuda_model_of(w->program, &w->model, &err), MGL_OK);
   mgl_graph_destroy(canonical);
@@ -58,6 +68,10 @@ static void open_world(world *w, const char *json, const mgl_cuda_wide_sizes *si
                            .sequences = 1,
                            .pages_per_sequence = 1,
                            .page_count = 1};
+  const mgl_compile_options compile = {.target = MGL_TARGET_CUDA, .tokens = 1, .workers = WORKERS};
+  assert_int_equal(mgl_compile(w->program, &compile, &w->graph, NULL, &err), MGL_OK);
+  narrow.graphs = (const mgl_task_graph *const *)&w->graph;
+  narrow.graph_count = 1;
   assert_int_equal(mgl_cuda_layout_make(w->program, &w->model, &narrow, &w->layout, &err), MGL_OK);
   assert_int_equal(mgl_cuda_wide_lay_out(w->program, &w->model, sizes, &w->wide, &err), MGL_OK);
   for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
@@ -68,11 +82,17 @@ static void open_world(world *w, const char *json, const mgl_cuda_wide_sizes *si
                                            .layout = &w->layout,
                                            .wide = &w->wide,
                                            .base = w->base,
-                                           .block = w->base[MGL_CUDA_MEMORY_WIDE]};
+                                           .block = w->base[MGL_CUDA_MEMORY_WIDE],
+                                           .peers = peers};
+}
+
+static void open_world(world *w, const char *json, const mgl_cuda_wide_sizes *sizes) {
+  open_rank(w, json, sizes, NULL);
 }
 
 static void close_world(world *w) {
   mgl_cuda_layout_free(&w->layout);
+  mgl_task_graph_destroy(w->graph);
   mgl_graph_destroy(w->program);
 }
 
@@ -447,10 +467,99 @@ static void small_iterations_are_narrow(void **state) {
   assert_int_equal(mgl_narrow_tokens(&program, 1, true), 16);
 }
 
+// --- several ranks -------------------------------------------------------------------------------
+
+// A rank's linear_add leaves its parts where the norm behind it, of any rank, looks for them.
+static void check_exchange(const world *w, const mgl_wide_op *op, const mgl_wide_op *behind,
+                           uint32_t exchange) {
+  const mgl_cuda_peers *peers = w->addresses.peers;
+  const uint64_t inbox = w->addresses.block + w->wide.inbox + exchange % 2 * w->wide.inbox_bytes;
+  const uint64_t own = inbox + (uint64_t)peers->rank * op->op.passes * op->op.copy_bytes;
+  const bool weighs = (op->op.flags & MGL_WIDE_WEIGHS) != 0;
+  const mgl_cuda_op *norm = weighs ? &op->with.norm : &behind->op;
+  assert_int_equal(op->op.flags & MGL_WIDE_OVER, MGL_WIDE_OVER);
+  assert_ptr_equal(op->op.out, mgl_cuda_pointer(weighs ? w->addresses.block + w->wide.parts : own));
+  assert_true(!weighs || op->op.exchange >= w->wide.stages);
+  assert_int_equal(norm->kind, MGL_OP_RMSNORM);
+  assert_ptr_equal(norm->bias, mgl_cuda_pointer(inbox));
+  assert_int_equal(norm->passes, peers->count * (weighs ? 1 : op->op.passes));
+  assert_int_equal(norm->copy_bytes, op->op.copy_bytes);
+  assert_true(norm->passes * norm->copy_bytes <= w->wide.inbox_bytes);
+}
+
+static void check_rank_graph(const world *w, uint32_t graph) {
+  const mgl_cuda_wide_graph *g = &w->wide.graphs[graph];
+  mgl_wide_op *ops = mgl_alloc_zeroed(g->op_count, sizeof *ops);
+  mgl_cuda_step *steps = mgl_alloc_zeroed(g->step_count, sizeof *steps);
+  uint32_t *tasks = mgl_alloc_zeroed(g->stage_count, sizeof *tasks);  // of each stage
+  bool *over = mgl_alloc_zeroed(g->stage_count, sizeof *over);
+  uint32_t start[WORKERS + 1];
+  uint32_t exchanges = 0;
+  const uint32_t vocab = w->model.vocab;
+  const uint32_t ranks = w->addresses.peers->count;
+  assert_int_equal(mgl_cuda_wide_make_graph(&w->addresses, graph, ops, steps, start, NULL), MGL_OK);
+  for (uint32_t i = 0; i < g->op_count; i++) {
+    if (ops[i].op.kind == MGL_OP_LINEAR_ADD) {
+      check_exchange(w, &ops[i], &ops[i + 1], ++exchanges);
+    } else if (ops[i].op.kind == MGL_OP_LOGITS) {
+      const uint32_t first = w->addresses.peers->rank * (vocab / ranks);
+      assert_int_equal(ops[i].with.over.row, vocab);
+      assert_int_equal(ops[i].with.over.first, first);
+      assert_ptr_equal(ops[i].op.out, mgl_cuda_pointer(w->addresses.block + w->wide.logits +
+                                                       first * sizeof(float)));
+      assert_int_equal(ops[i + 1].op.kind, MGL_OP_ALL_GATHER);
+    }
+  }
+  assert_int_equal(exchanges, 2 * LAYERS);
+  for (uint32_t i = 0; i < g->step_count; i++) {
+    tasks[steps[i].trigger_event]++;
+    over[steps[i].trigger_event] =
+        (ops[steps[i].op].op.flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS)) == MGL_WIDE_OVER;
+  }
+  for (uint32_t i = 0; i < g->step_count; i++) {
+    const uint32_t event = steps[i].wait_event;
+    if (event != MGL_NO_EVENT) {
+      assert_int_equal(steps[i].wait_count, tasks[event] * (over[event] ? ranks : 1));
+    }
+  }
+  mgl_free(ops);
+  mgl_free(steps);
+  mgl_free(tasks);
+  mgl_free(over);
+}
+
+static void ranks_meet_in_inboxes(void **state) {
+  (void)state;
+  for (uint32_t rank = 0; rank < 2; rank++) {
+    world w;
+    const mgl_cuda_wide_sizes sizes = {.tokens = 2048,
+                                       .sequences = 4,
+                                       .logit_rows = 4,
+                                       .pages_per_sequence = STRIDE,
+                                       .workers = WORKERS,
+                                       .few = true,
+                                       .ranks = 2};
+    const mgl_cuda_peers peers = {
+        .rank = rank, .count = 2, .at = {UINT64_C(0x700000000), UINT64_C(0x900000000)}};
+    open_rank(&w, CONFIG_OF("1024", "256", "768"), &sizes, &peers);
+    for (uint32_t graph = 0; graph < w.wide.graph_count; graph++) {
+      check_rank_graph(&w, graph);
+    }
+    // Counters of two iterations, which are not cleared with what one rank alone touches.
+    assert_true(w.wide.counters >= w.wide.zeros + w.wide.zero_bytes);
+    assert_true(w.wide.counters + 2 * w.wide.counters_bytes <= w.wide.bytes);
+    const mgl_wide_chain chain = mgl_cuda_wide_make_chain(&w.addresses);
+    assert_ptr_equal(chain.counters[1], chain.counters[0] + chain.counter_count);
+    assert_true(chain.counter_count >= w.wide.stages + w.wide.shared_tiles);
+    close_world(&w);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_unit_is_one_task),
       cmocka_unit_test(parts_are_added),
+      cmocka_unit_test(ranks_meet_in_inboxes),
       cmocka_unit_test(the_image_says_what_the_plan_says),
       cmocka_unit_test(graphs_are_found_by_tokens),
       cmocka_unit_test(small_iterations_are_narrow),

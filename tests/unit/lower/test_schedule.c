@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "compile/compile.h"
+#include "compile/shard.h"
 #include "lower/choose.h"
 #include "lower/schedule.h"
 #include "lower/stages.h"
@@ -57,6 +58,16 @@ static mgl_graph *fused_model(const char *name) {
   mgl_graph *program = NULL;
   MUST(mgl_fuse_ops_cuda(canonical, &program, &err));
   mgl_graph_destroy(canonical);
+  return program;
+}
+
+// A rank's part of a program that is not fused.
+static mgl_graph *fused_part(const mgl_graph *canonical, uint32_t ranks) {
+  mgl_graph *cut = NULL;
+  mgl_graph *program = NULL;
+  MUST(mgl_shard_program(canonical, ranks, &cut, &err));
+  MUST(mgl_fuse_ops_cuda(cut, &program, &err));
+  mgl_graph_destroy(cut);
   return program;
 }
 
@@ -141,6 +152,26 @@ static void schedules_of_models_are_right(void **state) {
     print_message("%s: %u schedules\n", mgl_lowering_name((mgl_lowering)i), counts[i]);
     assert_true(counts[i] > 0);
   }
+}
+
+// Of a rank of several: parts of sums of all of them, and logits that all of them make.
+static void schedules_of_ranks_are_right(void **state) {
+  (void)state;
+  static const char *const models[] = {"llama-3.2-1b", "qwen3-8b"};
+  uint32_t counts[MGL_LOWER_COUNT] = {0};
+  for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+    mgl_graph *canonical = bench_model(models[m]);
+    for (uint32_t ranks = 2; ranks <= 8; ranks *= 2) {
+      mgl_graph *program = fused_part(canonical, ranks);
+      for (uint32_t tokens = MGL_WIDE_LEAST_TILE; tokens <= 2048; tokens *= 2) {
+        judge_stages(program, tokens, 132, verify, counts);
+        judge_stages(program, tokens, 7, verify, counts);
+      }
+      mgl_graph_destroy(program);
+    }
+    mgl_graph_destroy(canonical);
+  }
+  assert_int_equal(counts[MGL_LOWER_STAGES], 2 * 3 * 6 * 2);
 }
 
 // What is chosen for an iteration of some number of tokens, by some number of workers.
@@ -515,6 +546,10 @@ static bool mutate(mgl_schedule *s, mutation how, random_source *source) {
     add_or_take(&s->list_start[random_below(source, s->worker_count + 1)], source);
     return true;
   }
+  if (how == MUTATE_ROOM && s->inbox_bytes > 0 && random_below(source, 2) == 0) {
+    s->inbox_bytes--;
+    return true;
+  }
   if (how == MUTATE_ROOM) {
     bool sums = random_below(source, 2) == 0;
     if (s->shared_tiles == 0 || s->part_bytes == 0) {
@@ -548,6 +583,7 @@ static void find_mutants(const mgl_graph *program, mgl_schedule *s, void *contex
   void *list = malloc(list_bytes);
   void *start = malloc(start_bytes);
   uint64_t part_bytes = s->part_bytes;
+  uint64_t inbox_bytes = s->inbox_bytes;
   uint32_t shared_tiles = s->shared_tiles;
   assert_true(ops != NULL && steps != NULL && events != NULL && list != NULL && start != NULL);
   memcpy(ops, s->ops, op_bytes);
@@ -574,6 +610,7 @@ static void find_mutants(const mgl_graph *program, mgl_schedule *s, void *contex
     memcpy(s->list, list, list_bytes);
     memcpy(s->list_start, start, start_bytes);
     s->part_bytes = part_bytes;
+    s->inbox_bytes = inbox_bytes;
     s->shared_tiles = shared_tiles;
   }
   free(ops);
@@ -610,6 +647,19 @@ static void find_mutants_of_models(mutants *m) {
     judge_kernels(program, 2, 9, true, find_mutants, m);
     mgl_graph_destroy(program);
   }
+  mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  config.hidden_size = 256;
+  config.intermediate_size = 512;
+  config.head_count = 4;
+  config.kv_head_count = 2;
+  config.vocab_size = 512;
+  mgl_graph *canonical = build_program(&config);
+  mgl_graph *part = fused_part(canonical, 2);
+  judge_stages(part, 64, 5, find_mutants, m);
+  judge_stages(part, 64, 40, find_mutants, m);
+  judge_stages(part, 256, 9, find_mutants, m);
+  mgl_graph_destroy(part);
+  mgl_graph_destroy(canonical);
 }
 
 // Of programs as they are: of one whose ops no GPU task covers, of one with experts, and of random
@@ -658,6 +708,7 @@ static void every_mutation_is_found(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(schedules_of_models_are_right),
+      cmocka_unit_test(schedules_of_ranks_are_right),
       cmocka_unit_test(iterations_of_every_model_are_right),
       cmocka_unit_test(iterations_of_random_models_are_right),
       cmocka_unit_test(large_iterations_of_mixtures_are_refused),

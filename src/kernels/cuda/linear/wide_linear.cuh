@@ -8,6 +8,7 @@
 #include "kernels/cuda/linear/wide_codes.cuh"
 #include "kernels/cuda/linear/wide_gemm.cuh"
 #include "kernels/cuda/linear/wide_gemm_mma.cuh"
+#include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 #include "kernels/cuda/small/wide_rope_sums.cuh"
 #include "kernels/cuda/small/wide_tasks.cuh"
@@ -201,6 +202,37 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
   }
 }
 
+// A logit into the rows of all ranks; of one rank, into its own.
+static __device__ __forceinline__ void mgl_wide_put_logit(const mgl_wide_worker *w,
+                                                          const mgl_wide_slot *slot, uint32_t token,
+                                                          uint32_t feature, float value) {
+  if (!mgl_wide_is_over(&slot->op)) {
+    ((float *)slot->op.out)[(uint64_t)token * slot->op.n + feature] = value;
+    return;
+  }
+  float *own = (float *)slot->op.out + (uint64_t)token * slot->with.over.row + feature;
+#pragma unroll
+  for (uint32_t to = 0; to < MGL_RANKS; to++) {
+    *mgl_at_peer(own, w->block->peers[to]) = value;
+  }
+}
+
+static __device__ __forceinline__ void mgl_wide_put_best(const mgl_wide_worker *w,
+                                                         const mgl_wide_slot *slot, uint64_t *best,
+                                                         uint64_t key) {
+  if (!mgl_wide_is_over(&slot->op)) {
+    asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(best), "l"(key) : "memory");
+    return;
+  }
+#pragma unroll
+  for (uint32_t to = 0; to < MGL_RANKS; to++) {
+    asm volatile(
+        "red.relaxed.sys.global.max.u64 [%0], %1;" ::"l"(mgl_at_peer(best, w->block->peers[to])),
+        "l"(key)
+        : "memory");
+  }
+}
+
 // Logits as f32 rows, and the largest of each row: of the warps' sixteen features each, of the
 // tile, of the row. Without the second step all tiles' warps would change the few words of the
 // rows.
@@ -212,7 +244,7 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   bool there = w->warp < tile->blocks;
   uint32_t rows = w->block->logit_rows;
-  float *out = (float *)slot->op.out;
+  const uint32_t before = mgl_wide_is_over(&slot->op) ? slot->with.over.first : 0;
   uint64_t *all = (uint64_t *)w->staged;  // [warps][MGL_WIDE_TILE_TOKENS]
   uint64_t *best = all + w->warp * MGL_WIDE_TILE_TOKENS + w->lane % 4 * 2;
   mgl_wide_wait_staged(w);
@@ -225,12 +257,12 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
     uint64_t rank = 0;
     if (there && token < rows) {
       if (feature < slot->op.n) {
-        out[(uint64_t)token * slot->op.n + feature] = low;
-        rank = mgl_ordered_best(low, feature);
+        mgl_wide_put_logit(w, slot, token, feature, low);
+        rank = mgl_ordered_best(low, before + feature);
       }
       if (feature + 8 < slot->op.n) {
-        out[(uint64_t)token * slot->op.n + feature + 8] = high;
-        uint64_t other = mgl_ordered_best(high, feature + 8);
+        mgl_wide_put_logit(w, slot, token, feature + 8, high);
+        uint64_t other = mgl_ordered_best(high, before + feature + 8);
         rank = other > rank ? other : rank;
       }
     }
@@ -251,10 +283,7 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
       uint64_t other = all[i * MGL_WIDE_TILE_TOKENS + token];
       rank = other > rank ? other : rank;
     }
-    asm volatile(
-        "red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(w->run->best + tile->token + token),
-        "l"(rank)
-        : "memory");
+    mgl_wide_put_best(w, slot, w->run->best + tile->token + token, rank);
   }
 }
 
@@ -361,6 +390,61 @@ static __device__ __forceinline__ uint32_t mgl_wide_first_unit(const mgl_wide_wo
   return w->warp * slot->op.passes + tile->split;
 }
 
+// Of several ranks: adds up what the splits of the tile have left, of this split's share of its
+// tokens, into the inboxes of all ranks, and waits for the tile's sums of all of them.
+static __device__ __forceinline__ void mgl_wide_exchange(mgl_wide_worker *w,
+                                                         const mgl_wide_slot *slot,
+                                                         const mgl_wide_tile *tile) {
+  const mgl_cuda_op *norm = &slot->with.norm;
+  const uint64_t of_part = slot->op.copy_bytes / sizeof(float4);
+  const float4 *parts = (const float4 *)slot->op.out;
+  float4 *inbox = (float4 *)((uint8_t *)norm->bias + w->block->rank * norm->copy_bytes);
+#pragma unroll 1
+  for (uint32_t unit = mgl_wide_first_unit(w, slot, tile); unit * 8 < tile->tokens;
+       unit += MGL_WIDE_CONSUMER_WARPS * slot->op.passes) {
+    const uint64_t column = (uint64_t)(slot->op.tokens / 8) * 32;  // from a column to the next
+    const uint64_t first =
+        mgl_wide_column(slot->op.tokens, tile->token / 8 + unit, tile->first_block, w->lane);
+    float4 v[MGL_WIDE_FEATURE_BLOCKS];
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_WIDE_FEATURE_BLOCKS; i++) {
+      v[i] = make_float4(0, 0, 0, 0);
+    }
+#pragma unroll 1
+    for (uint32_t part = 0; part < slot->op.passes; part++) {
+#pragma unroll
+      for (uint32_t i = 0; i < MGL_WIDE_FEATURE_BLOCKS; i++) {
+        if (i < tile->blocks) {
+          v[i] = mgl_wide_plus(v[i], parts[part * of_part + first + i * column]);
+        }
+      }
+    }
+#pragma unroll
+    for (uint32_t to = 0; to < MGL_RANKS; to++) {
+      float4 *there = mgl_at_peer(inbox + first, w->block->peers[to]);
+#pragma unroll
+      for (uint32_t i = 0; i < MGL_WIDE_FEATURE_BLOCKS; i++) {
+        if (i < tile->blocks) {
+          there[i * column] = v[i];
+        }
+      }
+    }
+  }
+  mgl_sync_wide_consumers();
+  if (w->warp == 0 && w->lane == 0) {
+    mgl_word *counter = &w->block->counters[slot->op.exchange + tile->number];
+#pragma unroll
+    for (uint32_t to = 0; to < MGL_RANKS; to++) {
+      mgl_add_release_system(mgl_at_peer(counter, w->block->peers[to]), 1);
+    }
+    // Acquire, paired with the releases of all ranks; or the launch ends.
+    while (mgl_load_acquire_system(counter) < (uint64_t)slot->op.passes * MGL_RANKS &&
+           mgl_load_relaxed(&w->run->fault) == (uint64_t)MGL_WIDE_FAULT_NONE) {
+    }
+  }
+  mgl_sync_wide_consumers();
+}
+
 // The norm behind a linear_add, of the tile's features.
 static __device__ __forceinline__ void mgl_wide_finish_weighed(mgl_wide_worker *w,
                                                                const mgl_wide_slot *slot,
@@ -368,10 +452,14 @@ static __device__ __forceinline__ void mgl_wide_finish_weighed(mgl_wide_worker *
   static_assert((int)MGL_WIDE_FEATURES == (int)MGL_WIDE_NORM_RANGE, "a tile is a range");
   mgl_wide_arrive(w, slot, tile);
   mgl_wide_await(w, slot, tile, slot->op.passes);
+  const mgl_wide_reach here = {nullptr, {true, true}};
+  if (mgl_wide_is_over(&slot->op)) {
+    mgl_wide_exchange(w, slot, tile);
+  }
 #pragma unroll 1
   for (uint32_t unit = mgl_wide_first_unit(w, slot, tile); unit * 8 < tile->tokens;
        unit += MGL_WIDE_CONSUMER_WARPS * slot->op.passes) {
-    mgl_wide_weigh_rows(&slot->with.norm, tile->token / 8 + unit,
+    mgl_wide_weigh_rows(&here, &slot->with.norm, tile->token / 8 + unit,
                         tile->first_block / MGL_WIDE_FEATURE_BLOCKS, w->lane);
   }
 }
@@ -435,7 +523,7 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
     asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i]));
   }
   mgl_wide_multiply_packed<MGL_PACKING_BF16>(w, slot, tile, d);
-  if (slot->op.kind == MGL_OP_LINEAR_ADD && slot->op.passes > 1) {
+  if (slot->op.kind == MGL_OP_LINEAR_ADD && (slot->op.passes > 1 || mgl_wide_is_over(&slot->op))) {
     mgl_wide_finish_part(w, slot, tile, d);
     if ((slot->op.flags & MGL_WIDE_WEIGHS) != 0) {
       mgl_wide_finish_weighed(w, slot, tile);

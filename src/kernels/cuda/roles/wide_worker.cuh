@@ -6,7 +6,7 @@
 // mgl_wide_begins_early), and fills the ring of stages for linears, with weights ahead of the event
 // as far as stages are free. A third warp finds the factors of norms, and waits for attend's event.
 // The storer waits for the consumers' outputs, copies what they staged to memory, and triggers the
-// event.
+// event. Where the model runs on several ranks, a fourth warp sends (wide_ranks.cuh).
 //
 // Memory order: as in the narrow class (role_storer.cuh), and since stages are filled by the copy
 // engine, whoever writes what it may read fences for it before arriving, and the producer after
@@ -51,13 +51,15 @@ struct mgl_wide_block {
   uint64_t done[MGL_WIDE_SLOTS];      // by every consumer warp: its outputs are written, or staged
   uint64_t factored[MGL_WIDE_SLOTS];  // by the warp of factors: they are there, if there are any;
                                       // of attend, what its event says (mgl_wide_begins_early)
-  uint64_t stored[MGL_WIDE_SLOTS];    // by the storer: the slot may be filled again
+  uint64_t stored[MGL_WIDE_SLOTS];    // by the storer (and who sends): the slot may be filled again
   uint64_t full[MGL_WIDE_STAGES];
   uint64_t empty[MGL_WIDE_STAGES];
   volatile uint32_t stop;
   // The run's and the plan's; here, since polls drop what the L1 has of them.
   mgl_word *counters;
   uint32_t token_count, logit_rows;
+  int64_t peers[MGL_RANKS];
+  uint32_t rank;
   volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
   float __align__(16)
       factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
@@ -423,8 +425,11 @@ static __device__ __forceinline__ mgl_wide_state mgl_wide_look(const mgl_wide_wo
   uint32_t state = MGL_WIDE_OPEN;
   if (step->wait_event != MGL_NO_EVENT && w->lane == 0) {
     const uint64_t fault = mgl_load_relaxed(&w->run->fault);  // both are on their way at once
-    // Acquire, paired with the releases of the triggers.
-    if (mgl_load_acquire(&w->block->counters[step->wait_event]) < step->wait_count) {
+    const mgl_word *counter = &w->block->counters[step->wait_event];
+    // Acquire, paired with the releases of the triggers, of all ranks.
+    const uint64_t triggers =
+        MGL_RANKS > 1 ? mgl_load_acquire_system(counter) : mgl_load_acquire(counter);
+    if (triggers < step->wait_count) {
       state = fault == MGL_WIDE_FAULT_NONE ? MGL_WIDE_CLOSED : MGL_WIDE_ENDED;
     } else {
       mgl_proxy_fence();

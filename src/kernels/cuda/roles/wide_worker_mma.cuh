@@ -11,6 +11,7 @@
 #define MGL_KERNELS_CUDA_ROLES_WIDE_WORKER_MMA_CUH
 
 #include "kernels/cuda/linear/wide_gemm_mma.cuh"
+#include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 
 #if !MGL_TARGET_WGMMA
@@ -108,6 +109,15 @@ static __device__ __forceinline__ void mgl_wide_end_step(mgl_wide_worker *w,
   if (slot->op.kind == MGL_OP_GATE_UP) {
     mgl_wide_store_tile(w, slot);
     mgl_sync_wide_consumers();
+  }
+  if (mgl_wide_ends_for_all(&slot->op)) {
+    if (mgl_wide_leaves_parts(&slot->op)) {
+      mgl_wide_send_part(w, slot, w->warp * 32 + w->lane, MGL_WIDE_CONSUMERS);
+    }
+    mgl_sync_wide_consumers();
+    if (w->warp == 0 && w->lane == 0) {
+      mgl_wide_trigger_others(w, slot);
+    }
   }
   if (w->warp == 0 && w->lane == 0) {
     if (slot->step.trigger_event != MGL_NO_EVENT) {

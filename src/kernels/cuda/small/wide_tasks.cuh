@@ -4,6 +4,7 @@
 #ifndef MGL_KERNELS_CUDA_SMALL_WIDE_TASKS_CUH
 #define MGL_KERNELS_CUDA_SMALL_WIDE_TASKS_CUH
 
+#include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 
 // Columns of 16 features of eight tokens: where this lane's are.
@@ -91,11 +92,34 @@ static __device__ __forceinline__ float4 mgl_wide_load_column(const mgl_cuda_op 
   return v;
 }
 
+// Where the result of a norm goes, of MGL_WIDE_SCATTERS: to all ranks, and of the lane's two tokens
+// those that are this rank's. Of others over is NULL.
+struct mgl_wide_reach {
+  const mgl_wide_block *over;
+  bool own[2];
+};
+
+template <typename type>
+static __device__ __forceinline__ void mgl_wide_put(const mgl_wide_reach *reach, uint32_t token,
+                                                    type *to, type value) {
+  if (MGL_RANKS == 1 || reach->over == nullptr) {
+    *to = value;
+    return;
+  }
+  if (reach->own[token]) {
+#pragma unroll
+    for (uint32_t rank = 0; rank < MGL_RANKS; rank++) {
+      *mgl_at_peer(to, reach->over->peers[rank]) = value;
+    }
+  }
+}
+
 // 32 features of the tokens as a chunk of x for each lane: those of even g take the first token,
 // those of odd g the second. x: of so many rows; weights: the norm's, of features g + 8 i.
-static __device__ __forceinline__ void mgl_wide_store_chunk(uint8_t *x, uint32_t rows,
-                                                            uint32_t unit, uint32_t group,
-                                                            uint32_t lane, float4 low, float4 high,
+static __device__ __forceinline__ void mgl_wide_store_chunk(const mgl_wide_reach *reach, uint8_t *x,
+                                                            uint32_t rows, uint32_t unit,
+                                                            uint32_t group, uint32_t lane,
+                                                            float4 low, float4 high,
                                                             const float weights[4]) {
   const float first[4] = {low.x, low.z, high.x, high.z};
   const float second[4] = {low.y, low.w, high.y, high.w};
@@ -119,10 +143,12 @@ static __device__ __forceinline__ void mgl_wide_store_chunk(uint8_t *x, uint32_t
   }
   uint32_t token = unit * 8 + lane % 4 * 2 + (odd ? 1 : 0);
   uint64_t at = mgl_wide_x_chunk(rows, token, group * 4 + lane / 8);
-  *(uint4 *)(x + at) = make_uint4(words[0], words[1], words[2], words[3]);
+  mgl_wide_put(reach, odd ? 1 : 0, (uint4 *)(x + at),
+               make_uint4(words[0], words[1], words[2], words[3]));
 }
 
-static __device__ __forceinline__ void mgl_wide_store_weighed(const mgl_cuda_op *op, uint32_t unit,
+static __device__ __forceinline__ void mgl_wide_store_weighed(const mgl_wide_reach *reach,
+                                                              const mgl_cuda_op *op, uint32_t unit,
                                                               uint32_t group, uint32_t lane,
                                                               float4 low, float4 high) {
   const float *norm = op->norm + group * 32 + lane / 4;
@@ -132,11 +158,13 @@ static __device__ __forceinline__ void mgl_wide_store_weighed(const mgl_cuda_op 
     bool there = group * 32 + lane / 4 + 8 * i < op->k;
     weights[i] = there ? __ldg(norm + 8 * i) : 0;
   }
-  mgl_wide_store_chunk((uint8_t *)op->out, op->row_tiles, unit, group, lane, low, high, weights);
+  mgl_wide_store_chunk(reach, (uint8_t *)op->out, op->row_tiles, unit, group, lane, low, high,
+                       weights);
 }
 
 // The sums of squares of a range, from those of the lane's two tokens.
-static __device__ __forceinline__ void mgl_wide_store_squares(const mgl_cuda_op *op, uint32_t unit,
+static __device__ __forceinline__ void mgl_wide_store_squares(const mgl_wide_reach *reach,
+                                                              const mgl_cuda_op *op, uint32_t unit,
                                                               uint32_t range, uint32_t lane,
                                                               float sums[2]) {
   for (int offset = 4; offset < 32; offset *= 2) {
@@ -144,8 +172,13 @@ static __device__ __forceinline__ void mgl_wide_store_squares(const mgl_cuda_op 
     sums[1] += __shfl_xor_sync(0xffffffffu, sums[1], offset);
   }
   if (lane < 4) {
-    float2 *squares = (float2 *)((float *)op->residual + (size_t)range * op->row_tiles + unit * 8);
-    squares[lane] = make_float2(sums[0], sums[1]);
+    float *squares = (float *)op->residual + (size_t)range * op->row_tiles + unit * 8 + lane * 2;
+    if (MGL_RANKS == 1 || reach->over == nullptr) {
+      *(float2 *)squares = make_float2(sums[0], sums[1]);
+    } else {
+      mgl_wide_put(reach, 0, squares, sums[0]);
+      mgl_wide_put(reach, 1, squares + 1, sums[1]);
+    }
   }
 }
 
@@ -157,7 +190,8 @@ static __device__ __forceinline__ float4 mgl_wide_plus(float4 a, float4 b) {
 // its parts are added first, and the residual stream becomes that (unless rows are gathered, which
 // are the last to read it).
 template <bool gather>
-static __device__ __forceinline__ void mgl_wide_weigh(const mgl_cuda_op *op, uint32_t unit,
+static __device__ __forceinline__ void mgl_wide_weigh(const mgl_wide_reach *reach,
+                                                      const mgl_cuda_op *op, uint32_t unit,
                                                       uint32_t range, const uint32_t rows[2],
                                                       uint32_t lane) {
   constexpr int batch = 4;      // columns at once
@@ -207,19 +241,21 @@ static __device__ __forceinline__ void mgl_wide_weigh(const mgl_cuda_op *op, uin
 #pragma unroll
     for (int i = 0; i < batch; i += 2) {
       if ((first + i) * 16 < op->k_padded) {
-        mgl_wide_store_weighed(op, unit, (first + i) / 2, lane, v[i], v[i + 1]);
+        mgl_wide_store_weighed(reach, op, unit, (first + i) / 2, lane, v[i], v[i + 1]);
       }
     }
   }
-  mgl_wide_store_squares(op, unit, range, lane, sums);
+  mgl_wide_store_squares(reach, op, unit, range, lane, sums);
 }
 
 // Weighs a range that has all its features, to the same bits as mgl_wide_weigh, without a branch
 // between loads: each branch costs more than the load (docs/log/131).
-static __device__ __forceinline__ void mgl_wide_weigh_whole(const mgl_cuda_op *op, uint32_t unit,
+static __device__ __forceinline__ void mgl_wide_weigh_whole(const mgl_wide_reach *reach,
+                                                            const mgl_cuda_op *op, uint32_t unit,
                                                             uint32_t range, uint32_t lane) {
-  constexpr int batch = 4;      // columns at once
-  constexpr uint32_t more = 4;  // and parts of them
+  constexpr int batch = 4;  // columns at once
+  // And parts of them. Of two ranks large iterations have two.
+  constexpr uint32_t more = MGL_RANKS == 2 && !MGL_WIDE_FEW ? 2 : 4;
   constexpr uint32_t columns = MGL_WIDE_NORM_RANGE / 16;
   const uint32_t count = op->bias != nullptr ? op->passes : 0, rows = op->row_tiles;
   const uint64_t column = (uint64_t)(op->tokens / 8) * 32;  // from a column to the next
@@ -271,21 +307,22 @@ static __device__ __forceinline__ void mgl_wide_weigh_whole(const mgl_cuda_op *o
     }
 #pragma unroll
     for (int i = 0; i < batch; i += 2) {
-      mgl_wide_store_chunk(x, rows, unit, (range * columns + at + i) / 2, lane, v[i], v[i + 1],
-                           weights + 2 * (at + i));
+      mgl_wide_store_chunk(reach, x, rows, unit, (range * columns + at + i) / 2, lane, v[i],
+                           v[i + 1], weights + 2 * (at + i));
     }
   }
-  mgl_wide_store_squares(op, unit, range, lane, sums);
+  mgl_wide_store_squares(reach, op, unit, range, lane, sums);
 }
 
 // One range of features of eight tokens, of all rows.
-static __device__ __forceinline__ void mgl_wide_weigh_rows(const mgl_cuda_op *op, uint32_t unit,
+static __device__ __forceinline__ void mgl_wide_weigh_rows(const mgl_wide_reach *reach,
+                                                           const mgl_cuda_op *op, uint32_t unit,
                                                            uint32_t range, uint32_t lane) {
   const uint32_t rows[2] = {0, 0};
   if ((range + 1) * MGL_WIDE_NORM_RANGE <= op->k) {
-    mgl_wide_weigh_whole(op, unit, range, lane);
+    mgl_wide_weigh_whole(reach, op, unit, range, lane);
   } else {
-    mgl_wide_weigh<false>(op, unit, range, rows, lane);
+    mgl_wide_weigh<false>(reach, op, unit, range, rows, lane);
   }
 }
 
@@ -298,6 +335,9 @@ static __device__ __forceinline__ void mgl_wide_task_norm(const mgl_wide_worker 
   bool gathers = (op->flags & MGL_WIDE_GATHERS) != 0;
   uint32_t count = gathers ? plan->logit_row_count : plan->token_count;
   uint32_t of_range = op->row_tiles / 8;
+  const bool scatters = MGL_RANKS > 1 && (op->flags & MGL_WIDE_SCATTERS) != 0;
+  const uint32_t rank = w->block->rank;
+  mgl_wide_reach reach = {scatters ? w->block : nullptr, {true, true}};
   for (uint32_t i = slot->step.begin + w->warp; i < slot->step.end; i += MGL_WIDE_CONSUMER_WARPS) {
     uint32_t unit = i % of_range;
     uint32_t row = unit * 8 + w->lane % 4 * 2;
@@ -308,9 +348,13 @@ static __device__ __forceinline__ void mgl_wide_task_norm(const mgl_wide_worker 
     if (gathers) {
       rows[0] = row < count ? plan->logit_rows[row] : 0;
       rows[1] = row + 1 < count ? plan->logit_rows[row + 1] : 0;
-      mgl_wide_weigh<true>(op, unit, i / of_range, rows, w->lane);
-    } else {
-      mgl_wide_weigh_rows(op, unit, i / of_range, w->lane);
+      if (scatters) {
+        reach.own[0] = mgl_wide_owner(rows[0]) == rank;
+        reach.own[1] = mgl_wide_owner(rows[1]) == rank;
+      }
+      mgl_wide_weigh<true>(&reach, op, unit, i / of_range, rows, w->lane);
+    } else if (!scatters || mgl_wide_owner(unit * 8) == rank) {
+      mgl_wide_weigh_rows(&reach, op, unit, i / of_range, w->lane);
     }
   }
 }

@@ -1,0 +1,334 @@
+// What a model takes on one GPU, on several, and on several with a barrier between ops: launches in
+// turn in one job, and medians of their medians.
+//
+// Narrow: the narrow class alone, with words of activations and exact dependencies. Coarse
+// (build.coarse): the same, but all tasks of an op wait for all tasks of every op before that they
+// need anything of. Since a sum over ranks ends when the other ranks have sent their parts, that is
+// a barrier of all workers of all ranks behind each sum.
+// All programs have the same ranks; the other ranks follow in one until rank 0 says to go on to the
+// next.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "compile/shard.h"
+#include "gpu/gpu_bench.h"
+
+enum {
+  MOST_BATCHES = 8,
+  MOST_ROUNDS = 9,
+  NARROW_BATCH = 16,  // up to it iterations are the narrow class's in any program
+};
+
+typedef enum way { ONE, SEVERAL, NARROW, COARSE, WAYS } way;
+static const char *const way_names[WAYS] = {"one GPU", "several", "narrow", "coarse"};
+
+typedef struct ranks_speed_options {
+  gpu_load load;
+  uint32_t ranks, rounds;
+  uint32_t batches[MOST_BATCHES], batch_count;
+  uint32_t most_batch;
+  uint32_t tokens;   // of an iteration
+  uint32_t prefill;  // tokens of a prompt that is timed; 0: none is
+  bool coarse;
+  const char *csv, *folder;
+} ranks_speed_options;
+
+typedef struct speed_side {
+  gpu_bench *bench;
+  const ranks_speed_options *options;
+  gpu_model model;
+  mgl_ranks *ranks;
+  mgl_cuda_program *programs[WAYS];  // NULL: is not measured
+  way followed;                      // by the other ranks
+} speed_side;
+
+static bool read_options(int count, char **arguments, ranks_speed_options *o) {
+  *o = (ranks_speed_options){.load = {.prompt = 64, .generate = 128},
+                             .ranks = 2,
+                             .rounds = 3,
+                             .batches = {1, 16, 64},
+                             .batch_count = 3,
+                             .tokens = MGL_MAX_ITERATION_TOKENS,
+                             .prefill = 2048,
+                             .coarse = true};
+  for (int i = 0; i < count; i++) {
+    const char *text = arguments[i];
+    const char *equals = strchr(text, '=');
+    char *end = (char *)(uintptr_t)text;
+    if (equals == NULL) {
+      o->folder = text;
+    } else if (strncmp(text, "csv=", 4) == 0) {
+      o->csv = equals + 1;
+    } else if (strncmp(text, "batches=", 8) == 0) {
+      end = (char *)(uintptr_t)equals;
+      for (o->batch_count = 0; o->batch_count < MOST_BATCHES && *end != 0;) {
+        o->batches[o->batch_count++] = (uint32_t)strtoul(end + 1, &end, 10);
+      }
+    } else {
+      uint32_t value = (uint32_t)strtoul(equals + 1, NULL, 10);
+      o->load.prompt = strncmp(text, "prompt=", 7) == 0 ? value : o->load.prompt;
+      o->load.generate = strncmp(text, "generate=", 9) == 0 ? value : o->load.generate;
+      o->ranks = strncmp(text, "ranks=", 6) == 0 ? value : o->ranks;
+      o->rounds = strncmp(text, "rounds=", 7) == 0 ? value : o->rounds;
+      o->tokens = strncmp(text, "tokens=", 7) == 0 ? value : o->tokens;
+      o->prefill = strncmp(text, "prefill=", 8) == 0 ? value : o->prefill;
+      o->coarse = strncmp(text, "coarse=", 7) == 0 ? value != 0 : o->coarse;
+    }
+  }
+  for (uint32_t i = 0; i < o->batch_count; i++) {
+    o->most_batch = o->batches[i] > o->most_batch ? o->batches[i] : o->most_batch;
+  }
+  return o->folder != NULL && o->rounds >= 1 && o->rounds <= MOST_ROUNDS && o->most_batch >= 1 &&
+         o->most_batch <= MGL_CUDA_MAX_TOKENS;
+}
+
+static mgl_cuda_program_options sizes_of(const ranks_speed_options *o, way of) {
+  const uint32_t most = o->load.prompt + o->load.generate;
+  const uint32_t longest = o->prefill + 2 > most ? o->prefill + 2 : most;
+  const uint32_t narrow = o->tokens < MGL_CUDA_MAX_TOKENS ? o->tokens : MGL_CUDA_MAX_TOKENS;
+  const uint32_t of_batch = o->most_batch * ((most + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS);
+  const uint32_t of_one = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS;
+  return (mgl_cuda_program_options){
+      .sizes.page_count = of_batch > of_one ? of_batch : of_one,
+      .sizes.limits.tokens = of == NARROW || of == COARSE ? narrow : o->tokens,
+      .sizes.sequences = o->most_batch,
+      .sizes.limits.pages_per_sequence = of_one};
+}
+
+// Whether a program is made.
+static bool has_way(const ranks_speed_options *o, way of) {
+  return of == ONE || of == SEVERAL || (of == COARSE && o->coarse) ||
+         (of == NARROW && o->most_batch > NARROW_BATCH && o->tokens > MGL_CUDA_MAX_TOKENS);
+}
+
+static mgl_status make_cut(speed_side *s, way of, mgl_error *err) {
+  mgl_graph *cut = NULL;
+  mgl_cuda_program_options options = sizes_of(s->options, of);
+  MGL_TRY(mgl_shard_program(s->model.program, s->options->ranks, &cut, err));
+  options.program = cut;
+  options.build.seed = GPU_SEED;
+  options.build.ranks = s->options->ranks;
+  options.build.coarse = of == COARSE;
+  options.ranks = s->ranks;
+  mgl_status status = mgl_cuda_program_create(&s->bench->device, &options, &s->programs[of], err);
+  mgl_graph_destroy(cut);
+  return status;
+}
+
+// All ranks: all programs, in the same order.
+static mgl_status make_ranks(speed_side *s, mgl_error *err) {
+  MGL_TRY(mgl_cuda_device_open((int)mgl_ranks_rank(s->ranks), &s->bench->device, err));
+  for (way of = SEVERAL; of < WAYS; of++) {
+    if (has_way(s->options, of)) {
+      MGL_TRY(make_cut(s, of, err));
+    }
+  }
+  return MGL_OK;
+}
+
+static void follow_next(speed_side *s) {
+  do {
+    s->followed = s->followed + 1 < WAYS ? s->followed + 1 : SEVERAL;
+  } while (s->programs[s->followed] == NULL);
+}
+
+// The life of ranks other than 0.
+static _Noreturn void follow(speed_side *s) {
+  mgl_error err = {0};
+  mgl_rank_command command = MGL_RANK_END;
+  mgl_status status = make_ranks(s, &err);
+  while (status == MGL_OK && command == MGL_RANK_END) {
+    status = mgl_cuda_program_follow_until(s->programs[s->followed], &command, &err);
+    follow_next(s);
+  }
+  mgl_ranks_leave(s->ranks, status == MGL_OK ? NULL : &err);
+}
+
+// The others follow in that program.
+static void lead_to(speed_side *s, way of) {
+  mgl_error err = {0};
+  while (of != ONE && of != s->followed) {
+    gpu_must(mgl_ranks_post(s->ranks, MGL_RANK_END, NULL, &err), &err);
+    follow_next(s);
+  }
+}
+
+static gpu_measured measure(speed_side *s, way of, const gpu_load *load) {
+  lead_to(s, of);
+  return gpu_measure(s->programs[of], &s->model, load, &(mgl_cuda_launch_options){0});
+}
+
+static void print_ways(const speed_side *s) {
+  for (way of = ONE; of < WAYS; of++) {
+    if (s->programs[of] != NULL) {
+      mgl_cuda_program_info info = mgl_cuda_program_describe(s->programs[of]);
+      printf(
+          "- %s: %u tasks and %u events of one token, %u registers, %u bytes spilled, device "
+          "code %s\n",
+          way_names[of], info.task_count, info.event_count, info.usage.registers,
+          info.usage.spill_bytes, info.compiled ? "compiled now" : "cached");
+    }
+  }
+  printf(
+      "\n| model | batch | one GPU | several | narrow | coarse | one / several | coarse / narrow "
+      "|\n|---|---|---|---|---|---|---|---|\n");
+  (void)fflush(stdout);
+}
+
+static void print_row(const speed_side *s, uint32_t batch, const double *ms) {
+  const ranks_speed_options *o = s->options;
+  const double narrow = ms[NARROW] > 0 ? ms[NARROW] : ms[SEVERAL];
+  printf("| %s | %u |", s->model.name, batch);
+  for (way of = ONE; of < WAYS; of++) {
+    printf(ms[of] > 0 ? " %.3f |" : " - |", ms[of]);
+  }
+  printf(" %.2f |", ms[ONE] / ms[SEVERAL]);
+  printf(ms[COARSE] > 0 ? " %.2f |\n" : " - |\n", ms[COARSE] / narrow);
+  (void)fflush(stdout);
+  FILE *csv = o->csv != NULL ? fopen(o->csv, "a") : NULL;
+  if (csv != NULL) {
+    (void)fprintf(csv, "%s,%u,%u,%.4f,%.4f,%.4f,%.4f\n", s->model.name, o->ranks, batch, ms[ONE],
+                  ms[SEVERAL], ms[NARROW], ms[COARSE]);
+    (void)fclose(csv);
+  }
+}
+
+// What the narrow class alone takes is measured where several would choose another.
+static bool is_measured(const speed_side *s, way of, uint32_t batch) {
+  return s->programs[of] != NULL && (of != NARROW || batch > NARROW_BATCH);
+}
+
+static void measure_batch(speed_side *s, uint32_t batch) {
+  const ranks_speed_options *o = s->options;
+  double rounds[WAYS][MOST_ROUNDS] = {{0}};
+  double ms[WAYS] = {0};
+  uint64_t hashes[WAYS] = {0};
+  bool same = true;
+  gpu_load load = o->load;
+  load.batch = batch;
+  for (uint32_t round = 0; round < o->rounds; round++) {
+    for (way of = ONE; of < WAYS; of++) {
+      if (!is_measured(s, of, batch)) {
+        continue;
+      }
+      gpu_measured m = measure(s, of, &load);
+      rounds[of][round] = m.median_ms;
+      same = same && (round == 0 || m.hash == hashes[of] || of == ONE || of == SEVERAL);
+      hashes[of] = m.hash;
+    }
+  }
+  for (way of = ONE; of < WAYS; of++) {
+    ms[of] = gpu_median(rounds[of], o->rounds);
+  }
+  print_row(s, batch, ms);
+  const uint64_t narrow = s->programs[NARROW] != NULL && batch > NARROW_BATCH ? hashes[NARROW]
+                          : o->tokens > MGL_CUDA_MAX_TOKENS                   ? hashes[COARSE]
+                                                                              : hashes[SEVERAL];
+  if (!same || (o->coarse && hashes[COARSE] != narrow)) {
+    gpu_check(s->bench, false,
+              "%s, batch %u: expected the same tokens in all rounds, narrow and coarse; found "
+              "%016llx and %016llx",
+              s->model.name, batch, (unsigned long long)narrow, (unsigned long long)hashes[COARSE]);
+  }
+}
+
+// --- a prompt ------------------------------------------------------------------------------------
+
+// What a launch tells of the iteration that computes the whole prompt.
+typedef struct prefilled {
+  uint32_t tokens;
+  double ms;
+  int32_t token;  // the first one behind it
+} prefilled;
+
+static void on_prefilled(void *context, const mgl_cuda_progress *progress) {
+  prefilled *f = context;
+  if (progress->prompt_tokens == f->tokens) {
+    f->ms = (double)progress->ns / 1e6;
+  }
+}
+
+static void on_first_token(void *context, const mgl_cuda_token *token) {
+  prefilled *f = context;
+  f->token = f->token < 0 ? token->token : f->token;
+}
+
+static prefilled prefill(speed_side *s, way of, const int32_t *prompt) {
+  mgl_error err = {0};
+  prefilled f = {.tokens = s->options->prefill, .token = -1};
+  const mgl_cuda_request request = {
+      .prompt = prompt, .prompt_count = s->options->prefill, .max_new_tokens = 2};
+  lead_to(s, of);
+  gpu_must(mgl_cuda_program_generate(s->programs[of],
+                                     &(mgl_cuda_generate){.requests = &request,
+                                                          .request_count = 1,
+                                                          .on_token = on_first_token,
+                                                          .on_progress = on_prefilled,
+                                                          .context = &f},
+                                     &err),
+           &err);
+  return f;
+}
+
+static void measure_prefill(speed_side *s) {
+  const ranks_speed_options *o = s->options;
+  int32_t *prompt = gpu_must_alloc(o->prefill, sizeof *prompt);
+  double rounds[2][MOST_ROUNDS] = {{0}};
+  int32_t tokens[2] = {0};
+  for (uint32_t i = 0; i < o->prefill; i++) {
+    prompt[i] = gpu_model_token(&s->model, i);
+  }
+  for (uint32_t round = 0; round < o->rounds; round++) {
+    for (way of = ONE; of <= SEVERAL; of++) {
+      prefilled f = prefill(s, of, prompt);
+      rounds[of][round] = f.ms;
+      tokens[of] = f.token;
+    }
+  }
+  const double one = gpu_median(rounds[ONE], o->rounds);
+  const double several = gpu_median(rounds[SEVERAL], o->rounds);
+  printf(
+      "\nA prompt of %u tokens: %.2f ms on one GPU, %.2f ms on several: %.2f times as fast; its "
+      "next token %d, %d.\n",
+      o->prefill, one, several, one / several, tokens[ONE], tokens[SEVERAL]);
+  (void)fflush(stdout);
+  mgl_free(prompt);
+}
+
+// One model in one process, since ranks are started before CUDA is opened.
+void gpu_ranks_speed_run(gpu_bench *bench, int count, char **arguments) {
+  ranks_speed_options o;
+  mgl_error err = {0};
+  speed_side s = {.bench = bench, .options = &o, .followed = SEVERAL};
+  if (!read_options(count, arguments, &o)) {
+    gpu_check(bench, false,
+              "ranks_speed: expected a model's folder, batches of 1 to %d, 1 to %d rounds",
+              MGL_CUDA_MAX_TOKENS, MOST_ROUNDS);
+    return;
+  }
+  gpu_model_open(o.folder, &s.model);
+  gpu_must(mgl_cuda_ranks_start(o.ranks, &s.ranks, &err), &err);
+  if (mgl_ranks_rank(s.ranks) != 0) {
+    follow(&s);
+  }
+  gpu_must(make_ranks(&s, &err), &err);
+  s.programs[ONE] = gpu_program(bench, &s.model, sizes_of(&o, ONE));
+  printf(
+      "\n## %s on one %s and on %u: milliseconds an iteration\n\nPrompts of %u tokens, %u "
+      "generated; medians of %u launches, in turn.\n\n",
+      s.model.name, bench->device.name, o.ranks, o.load.prompt, o.load.generate, o.rounds);
+  print_ways(&s);
+  for (uint32_t i = 0; i < o.batch_count; i++) {
+    measure_batch(&s, o.batches[i]);
+  }
+  if (o.prefill > 0 && o.prefill <= o.tokens) {
+    measure_prefill(&s);
+  }
+  for (way of = ONE; of < WAYS; of++) {
+    mgl_cuda_program_destroy(s.programs[of]);
+  }
+  mgl_ranks_stop(s.ranks);
+  gpu_model_close(&s.model);
+}

@@ -91,14 +91,16 @@ struct mgl_rows_made {
   float f16[mgl_coded<P>::WHOLE ? 1 : TILES][CHAINS][4];
 };
 
+// Sums [begin, end).
 template <int TILES, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_multiply_whole(const mgl_linear *l,
                                                                const mgl_linear_group<TILES> *x,
-                                                               const mgl_share<P> *share,
+                                                               const mgl_share<P> *share, int begin,
+                                                               int end,
                                                                mgl_rows_made<TILES, P> *out) {
+  constexpr int in_sum = MGL_SHARE_CHUNKS / mgl_coded<P>::CHAINS;
 #pragma unroll
-  for (int chunk = 0; chunk < MGL_SHARE_CHUNKS; chunk++) {
-    constexpr int in_sum = MGL_SHARE_CHUNKS / mgl_coded<P>::CHAINS;
+  for (int chunk = begin * in_sum; chunk < end * in_sum; chunk++) {
     uint32_t a[4];
     mgl_decode_whole<P>(share, l->share.signs, chunk, a);
 #pragma unroll
@@ -157,16 +159,17 @@ static __device__ __forceinline__ float mgl_rows_sum(const mgl_rows_made<TILES, 
   return (MGL_SHARE_SUMS == 1 ? p[0][i] + p[mgl_coded<P>::CHAINS - 1][i] : p[sum][i]) * down;
 }
 
-// Scales the products of a panel, and adds them.
+// Scales sums [begin, end) of a panel, and adds them.
 template <int TILES, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_add_panel(const mgl_rows_made<TILES, P> *made,
                                                           const float2 *scale, const float2 *zero,
                                                           const mgl_rows_scales<TILES, P> *scales,
+                                                          int begin, int end,
                                                           float sums[TILES][4]) {
 #pragma unroll
   for (int i = 0; i < 4 * TILES; i++) {
 #pragma unroll
-    for (int j = 0; j < MGL_SHARE_SUMS; j++) {
+    for (int j = begin; j < end; j++) {
       const float value = mgl_rows_sum<TILES, P>(made, zero, scales, i / 4, j, i % 4);
       sums[i / 4][i % 4] =
           __fmaf_rn(value, i % 4 < 2 ? scale[j].x : scale[j].y, sums[i / 4][i % 4]);

@@ -91,7 +91,7 @@ static __device__ __forceinline__ mgl_share_places mgl_find_share(const mgl_work
                        w->lane / 4 * 8);
   at.step[0] = (MGL_CHUNK_K >> group_shift) * mgl_coded<P>::GROUP_BYTES;
   at.step[1] = (MGL_SHARE_K / 2 >> group_shift) * mgl_coded<P>::GROUP_BYTES;
-  at.signs = 0x80808080u | zero;
+  at.signs = 0x80808080u + zero;
   return at;
 }
 

@@ -361,21 +361,22 @@ static __device__ __forceinline__ void mgl_rows_panel_of_block(
     mgl_worker *w, const mgl_linear *l, const mgl_linear_group<TILES> *x,
     const mgl_rows_scales<TILES, P> *scales, mgl_rows_page<P> *a, bool goes_on, uint32_t block,
     float sums[TILES][4]) {
+  constexpr bool WAITS = MGL_SHARE_SUMS == 1;  // there are registers for sums that wait for pages
   const uint32_t panel = block % mgl_coded<P>::PANELS;
   mgl_rows_made<TILES, P> made;
-  float2 scale[MGL_SHARE_SUMS], zero[mgl_rows_scales<TILES, P>::SUMS];
-  if constexpr (mgl_coded<P>::WHOLE) {
-    mgl_rows_multiply_whole<TILES, P>(l, x, a, &made);
-  } else {
+  if constexpr (!mgl_coded<P>::WHOLE) {
     mgl_rows_multiply_f16<TILES, P>(x, a, &made);
   }
 #pragma unroll
   for (int i = 0; i < MGL_SHARE_SUMS; i++) {
-    scale[i] = a->scale[i];
-    if constexpr (mgl_coded<P>::ZEROS) {
-      zero[i] = a->zero[i];
+    if constexpr (mgl_coded<P>::WHOLE) {
+      mgl_rows_multiply_whole<TILES, P>(l, x, a, i, i + 1, &made);
+    }
+    if (!WAITS) {
+      mgl_rows_add_panel<TILES, P>(&made, a->scale, a->zero, scales, i, i + 1, sums);
     }
   }
+  const float2 scale = a->scale[0], zero = a->zero[0];
   const bool ends = panel + 1 == mgl_coded<P>::PANELS || block + 1 == l->blocks;
   if (ends) {
     mgl_rows_release_page<P>(w, l, a);
@@ -385,7 +386,9 @@ static __device__ __forceinline__ void mgl_rows_panel_of_block(
   } else if (!ends) {
     mgl_read_share<P>(&l->share, mgl_rows_panel(w, l, panel + 1), a);
   }
-  mgl_rows_add_panel<TILES, P>(&made, scale, zero, scales, sums);
+  if (WAITS) {
+    mgl_rows_add_panel<TILES, P>(&made, &scale, &zero, scales, 0, 1, sums);
+  }
 }
 
 // A row block times a group, added to what is in scratch at `at`, an address in shared memory. a:

@@ -33,8 +33,9 @@ static __device__ constexpr uint32_t mgl_rows_element(int piece) {
 template <int TILES, mgl_packing P>
 struct mgl_rows_scales {
   static constexpr int SUMS = mgl_coded<P>::ZEROS ? (int)MGL_SHARE_SUMS : 1;
+  static constexpr bool GIVEN = TILES * SUMS <= 4;  // the sums; else each lane has its token's
   float down[TILES][2];
-  float sum[TILES][SUMS][2];
+  float sum[TILES][SUMS][GIVEN ? 2 : 1];
 };
 
 // Of a lane's token g, for the lanes whose columns it is.
@@ -72,7 +73,13 @@ static __device__ __forceinline__ void mgl_rows_operands(const mgl_worker *w,
         if ((i + 1) % (MGL_SHARE_CHUNKS / MGL_SHARE_SUMS) == 0) {
           sum += __shfl_xor_sync(0xffffffffu, sum, 1);
           sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-          mgl_rows_give(w, (float)sum, scales->sum[tile][i * MGL_SHARE_SUMS / MGL_SHARE_CHUNKS]);
+          float(&to)[mgl_rows_scales<TILES, P>::GIVEN ? 2 : 1] =
+              scales->sum[tile][i * MGL_SHARE_SUMS / MGL_SHARE_CHUNKS];
+          if constexpr (mgl_rows_scales<TILES, P>::GIVEN) {
+            mgl_rows_give(w, (float)sum, to);
+          } else {
+            to[0] = (float)sum;
+          }
           sum = 0;
         }
       }
@@ -140,18 +147,16 @@ static __device__ __forceinline__ void mgl_rows_multiply_f16(const mgl_linear_gr
   }
 }
 
-// Sum `sum` of the products that a lane has, number i of a tile.
+// Sum `sum` of the products that a lane has, number i of a tile. x_sum: that of the whole numbers
+// that they are of.
 template <int TILES, mgl_packing P>
 static __device__ __forceinline__ float mgl_rows_sum(const mgl_rows_made<TILES, P> *made,
-                                                     const float2 *zero,
-                                                     const mgl_rows_scales<TILES, P> *scales,
+                                                     const float2 *zero, float down, float x_sum,
                                                      int tile, int sum, int i) {
-  const float down = scales->down[tile][i % 2];
   if constexpr (mgl_coded<P>::WHOLE) {
     float value = mgl_whole_sum(made->upper[tile][sum][i], made->lower[tile][sum][i]);
     if constexpr (mgl_coded<P>::ZEROS) {
-      value =
-          mgl_less_zero(value, i < 2 ? zero[sum].x : zero[sum].y, scales->sum[tile][sum][i % 2]);
+      value = mgl_less_zero(value, i < 2 ? zero[sum].x : zero[sum].y, x_sum);
     }
     return value * down;
   }
@@ -161,18 +166,31 @@ static __device__ __forceinline__ float mgl_rows_sum(const mgl_rows_made<TILES, 
 
 // Scales sums [begin, end) of a panel, and adds them.
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_add_panel(const mgl_rows_made<TILES, P> *made,
+static __device__ __forceinline__ void mgl_rows_add_panel(const mgl_worker *w,
+                                                          const mgl_rows_made<TILES, P> *made,
                                                           const float2 *scale, const float2 *zero,
                                                           const mgl_rows_scales<TILES, P> *scales,
                                                           int begin, int end,
                                                           float sums[TILES][4]) {
 #pragma unroll
-  for (int i = 0; i < 4 * TILES; i++) {
+  for (int tile = 0; tile < TILES; tile++) {
 #pragma unroll
     for (int j = begin; j < end; j++) {
-      const float value = mgl_rows_sum<TILES, P>(made, zero, scales, i / 4, j, i % 4);
-      sums[i / 4][i % 4] =
-          __fmaf_rn(value, i % 4 < 2 ? scale[j].x : scale[j].y, sums[i / 4][i % 4]);
+      float x_sum[2] = {};
+      if constexpr (mgl_coded<P>::ZEROS) {
+        if constexpr (mgl_rows_scales<TILES, P>::GIVEN) {
+          x_sum[0] = scales->sum[tile][j][0];
+          x_sum[1] = scales->sum[tile][j][1];
+        } else {
+          mgl_rows_give(w, scales->sum[tile][j][0], x_sum);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const float value =
+            mgl_rows_sum<TILES, P>(made, zero, scales->down[tile][i % 2], x_sum[i % 2], tile, j, i);
+        sums[tile][i] = __fmaf_rn(value, i < 2 ? scale[j].x : scale[j].y, sums[tile][i]);
+      }
     }
   }
 }

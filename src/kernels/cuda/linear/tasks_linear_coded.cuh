@@ -370,7 +370,7 @@ static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const 
 }
 
 // One step further: products of `step`, which then is the next one if there is any; meanwhile
-// `before` is added up.
+// `before` is added up; if that is `now`, it is before.
 template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_coded_go_on(
     const mgl_worker *w, const mgl_linear *l, const mgl_coded_columns<NORMED, P> *columns,
@@ -378,10 +378,13 @@ static __device__ __forceinline__ void mgl_coded_go_on(
     mgl_coded_made<P> *now, const mgl_coded_made<P> *before) {
   mgl_coded_make<NORMED, P>(l, columns, step, at, now);
   const bool more = ring->left > 0;
+  if (before == now) {
+    mgl_coded_add<NORMED, P>(w, l, now, at);
+  }
   if (more) {
     mgl_coded_read<P>(w, l, ring, step);
   }
-  if (before != nullptr) {
+  if (before != nullptr && before != now) {
     mgl_coded_add<NORMED, P>(w, l, before, at);
   }
   if (more) {

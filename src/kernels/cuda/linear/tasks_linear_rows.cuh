@@ -373,7 +373,7 @@ static __device__ __forceinline__ void mgl_rows_panel_of_block(
       mgl_rows_multiply_whole<TILES, P>(l, x, a, i, i + 1, &made);
     }
     if (!WAITS) {
-      mgl_rows_add_panel<TILES, P>(&made, a->scale, a->zero, scales, i, i + 1, sums);
+      mgl_rows_add_panel<TILES, P>(w, &made, a->scale, a->zero, scales, i, i + 1, sums);
     }
   }
   const float2 scale = a->scale[0], zero = a->zero[0];
@@ -387,7 +387,7 @@ static __device__ __forceinline__ void mgl_rows_panel_of_block(
     mgl_read_share<P>(&l->share, mgl_rows_panel(w, l, panel + 1), a);
   }
   if (WAITS) {
-    mgl_rows_add_panel<TILES, P>(&made, &scale, &zero, scales, 0, 1, sums);
+    mgl_rows_add_panel<TILES, P>(w, &made, &scale, &zero, scales, 0, 1, sums);
   }
 }
 

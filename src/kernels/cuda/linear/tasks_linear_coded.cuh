@@ -7,7 +7,7 @@
 // j (of f16). What is wanted of a panel's products is in the lanes that hold its two columns; these
 // give it to the others.
 //
-// What a panel costs a warp decides how fast weights stream (docs/log/188, 191). So two panels are
+// What a panel costs a warp decides how fast weights stream (docs/log/188, 191). So two pages are
 // taken in a step; while a step's loads are on their way, the products of the step before the last
 // are added up; only then are its pages released, and whether those of the next one are there is
 // asked long before they are needed.
@@ -18,13 +18,11 @@
 #include "kernels/cuda/linear/tasks_linear_one.cuh"
 
 enum {
-  MGL_CODED_ROUND = 4,   // panels whose x are the columns of a product
-  MGL_CODED_PANELS = 2,  // of a step
+  MGL_CODED_ROUND = 4,  // panels whose x are the columns of a product
 };
 
 static_assert(2 * MGL_CODED_ROUND == MGL_ONE_PIECES, "a lane has two pieces of a share");
 static_assert(MGL_SHARE_CHUNKS == 4, "of four");
-static_assert(MGL_CODED_ROUND % MGL_CODED_PANELS == 0, "a step meets one round");
 
 // --- x -------------------------------------------------------------------------------------------
 
@@ -105,13 +103,16 @@ static __device__ __forceinline__ void mgl_coded_take_x(const mgl_worker *w, con
 
 // --- pages ---------------------------------------------------------------------------------------
 
-// A warp's part of a step: two panels that follow each other in a row block, of one page or of two.
-// A row block's last step may have one panel: then the second one is the first again, of scale 0.
+// A warp's part of a step: pages that follow each other in a row block, two if there are registers
+// for them. A row block's last step may have fewer panels: then the others are the first again, of
+// scale 0.
 template <mgl_packing P>
 struct mgl_coded_step {
-  static constexpr uint32_t PAGES = MGL_CODED_PANELS / mgl_coded<P>::PANELS;
-  mgl_share<P> share[MGL_CODED_PANELS];
-  bool whole;
+  static constexpr uint32_t PAGES = mgl_coded<P>::NIBBLES && MGL_SHARE_SUMS > 2 ? 1 : 2;
+  static constexpr uint32_t PANELS = PAGES * mgl_coded<P>::PANELS;
+  static_assert(MGL_CODED_ROUND % PANELS == 0, "a step meets one round");
+  mgl_share<P> share[PANELS];
+  uint32_t there;  // of the panels
 };
 
 // The task's steps as a warp goes through them.
@@ -128,13 +129,17 @@ static __device__ __forceinline__ uint32_t mgl_coded_panels(const mgl_linear *l)
   return l->pages / MGL_PANEL_PAGES;
 }
 
+// Steps of a row block.
+template <mgl_packing P>
 static __device__ __forceinline__ uint32_t mgl_coded_steps(const mgl_linear *l) {
-  return (mgl_coded_panels(l) + (MGL_CODED_PANELS - 1)) / MGL_CODED_PANELS;
+  constexpr uint32_t most = mgl_coded_step<P>::PANELS;
+  return (mgl_coded_panels(l) + (most - 1)) / most;
 }
 
-static __device__ __forceinline__ bool mgl_coded_is_whole(const mgl_linear *l,
+// Panels that the next step finds in its row block: they may be more than it takes.
+static __device__ __forceinline__ uint32_t mgl_coded_rest(const mgl_linear *l,
                                                           const mgl_coded_ring *ring) {
-  return ring->panel + MGL_CODED_PANELS <= mgl_coded_panels(l);
+  return mgl_coded_panels(l) - ring->panel;
 }
 
 static __device__ __forceinline__ uint32_t mgl_coded_full(const mgl_coded_ring *ring,
@@ -153,20 +158,23 @@ template <mgl_packing P>
 static __device__ __forceinline__ void mgl_coded_read(const mgl_worker *w, const mgl_linear *l,
                                                       mgl_coded_ring *ring,
                                                       mgl_coded_step<P> *out) {
-  constexpr bool pair = mgl_coded_step<P>::PAGES == 2;
+  constexpr uint32_t in_page = mgl_coded<P>::PANELS;
   const uint32_t second = mgl_coded_second(w, ring);
-  out->whole = mgl_coded_is_whole(l, ring);
+  out->there = mgl_coded_rest(l, ring);
   if (!ring->ready) {
     mgl_page_wait_at(w, mgl_coded_full(ring, ring->page), ring->parity);
-    if (pair && out->whole) {
+    if (mgl_coded_step<P>::PAGES == 2 && out->there > in_page) {
       mgl_page_wait_at(w, mgl_coded_full(ring, second), ring->parity ^ (second == 0 ? 1 : 0));
     }
   }
-  const uint32_t from = l->page_at + ring->page * MGL_PAGE_BYTES;
-  uint32_t behind = pair ? l->page_at + second * MGL_PAGE_BYTES : from + l->panel_bytes;
-  behind = out->whole ? behind : from;
-  mgl_read_share<P>(&l->share, from, &out->share[0]);
-  mgl_read_share<P>(&l->share, behind, &out->share[1]);
+  const uint32_t first_at = l->page_at + ring->page * MGL_PAGE_BYTES;
+  const uint32_t second_at = l->page_at + second * MGL_PAGE_BYTES;
+#pragma unroll
+  for (uint32_t i = 0; i < mgl_coded_step<P>::PANELS; i++) {
+    uint32_t from = (i < in_page ? first_at : second_at) + i % in_page * l->panel_bytes;
+    from = i < out->there ? from : first_at;
+    mgl_read_share<P>(&l->share, from, &out->share[i]);
+  }
   ring->left--;
 }
 
@@ -175,11 +183,15 @@ template <mgl_packing P>
 static __device__ __forceinline__ void mgl_coded_release(const mgl_worker *w, const mgl_linear *l,
                                                          mgl_coded_ring *ring,
                                                          const mgl_coded_step<P> *step) {
-  constexpr bool pair = mgl_coded_step<P>::PAGES == 2;
-  const uint32_t pages = pair && step->whole ? 2 : 1;
-  const uint32_t arrived = mgl_share_arrived<P>(&step->share[0], l->zero) |
-                           mgl_share_arrived<P>(&step->share[1], l->zero);
+  constexpr uint32_t most = mgl_coded_step<P>::PANELS;
+  const uint32_t pages =
+      mgl_coded_step<P>::PAGES == 2 && step->there > mgl_coded<P>::PANELS ? 2 : 1;
   const uint32_t mine = w->lane == 0 ? ring->page : mgl_coded_second(w, ring);
+  uint32_t arrived = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < most; i++) {
+    arrived |= mgl_share_arrived<P>(&step->share[i], l->zero);
+  }
   __syncwarp();
   if (w->lane < pages) {
     mgl_mbarrier_arrive_at(mgl_coded_full(ring, mine) + MGL_ONE_FREE + arrived);
@@ -188,14 +200,13 @@ static __device__ __forceinline__ void mgl_coded_release(const mgl_worker *w, co
   const bool wraps = ring->page >= w->page_count;
   ring->page -= wraps ? w->page_count : 0;
   ring->parity ^= wraps ? 1 : 0;
-  ring->panel += MGL_CODED_PANELS;
-  ring->panel = ring->panel >= mgl_coded_panels(l) ? 0 : ring->panel;
+  ring->panel = step->there <= most ? 0 : ring->panel + most;
   ring->ready = mgl_mbarrier_test_at(mgl_coded_full(ring, ring->page), ring->parity);
-  if (pair) {
+  if (mgl_coded_step<P>::PAGES == 2) {
     const uint32_t second = mgl_coded_second(w, ring);
-    const bool there =
+    const bool both =
         mgl_mbarrier_test_at(mgl_coded_full(ring, second), ring->parity ^ (second == 0 ? 1 : 0));
-    ring->ready = ring->ready && (there || !mgl_coded_is_whole(l, ring));
+    ring->ready = ring->ready && (both || mgl_coded_rest(l, ring) <= mgl_coded<P>::PANELS);
   }
 }
 
@@ -204,7 +215,7 @@ static __device__ __forceinline__ void mgl_coded_release(const mgl_worker *w, co
 // The products of a step, and what they are multiplied by.
 template <mgl_packing P>
 struct mgl_coded_made {
-  static constexpr int PANELS = MGL_CODED_PANELS, CHAINS = mgl_coded<P>::CHAINS;
+  static constexpr int PANELS = mgl_coded_step<P>::PANELS, CHAINS = mgl_coded<P>::CHAINS;
   static constexpr int ZEROS = mgl_coded<P>::ZEROS ? (int)MGL_SHARE_SUMS : 1;
   int whole[mgl_coded<P>::WHOLE ? PANELS : 1][CHAINS][4];
   float f16[mgl_coded<P>::WHOLE ? 1 : PANELS][CHAINS][4];
@@ -287,7 +298,7 @@ static __device__ __forceinline__ void mgl_coded_make(const mgl_linear *l,
                                                       const mgl_coded_step<P> *step,
                                                       mgl_coded_place<NORMED, P> *at,
                                                       mgl_coded_made<P> *made) {
-  constexpr uint32_t panels = MGL_CODED_PANELS;
+  constexpr uint32_t panels = mgl_coded_step<P>::PANELS;
 #pragma unroll
   for (uint32_t i = 0; i < panels; i++) {
     if constexpr (mgl_coded<P>::WHOLE) {
@@ -297,7 +308,7 @@ static __device__ __forceinline__ void mgl_coded_make(const mgl_linear *l,
     }
 #pragma unroll
     for (int j = 0; j < MGL_SHARE_SUMS; j++) {
-      made->scale[i][j] = i == 0 || step->whole ? step->share[i].scale[j] : float2{0, 0};
+      made->scale[i][j] = i < step->there ? step->share[i].scale[j] : float2{0, 0};
       if constexpr (mgl_coded<P>::ZEROS) {
         made->zero[i][j] = step->share[i].zero[j];
       }
@@ -342,7 +353,7 @@ template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const mgl_linear *l,
                                                      const mgl_coded_made<P> *made,
                                                      mgl_coded_place<NORMED, P> *at) {
-  constexpr uint32_t panels = MGL_CODED_PANELS;
+  constexpr uint32_t panels = mgl_coded_step<P>::PANELS;
   const uint32_t holder = (w->lane & ~3u) + at->added % MGL_CODED_ROUND;
 #pragma unroll
   for (uint32_t i = 0; i < panels; i++) {
@@ -401,8 +412,8 @@ static __device__ __forceinline__ void mgl_coded_batch(const mgl_worker *w, cons
   mgl_coded_place<NORMED, P> at = {};
   at.to = partial + w->warp * MGL_ONE_WARP_FLOATS;
   mgl_coded_begin_round<NORMED, P>(columns, &at);
-  uint32_t left = l->blocks * mgl_coded_steps(l);
-  if constexpr (mgl_coded<P>::ZEROS || MGL_SHARE_SUMS > 2) {
+  uint32_t left = l->blocks * mgl_coded_steps<P>(l);
+  if constexpr (mgl_coded<P>::ZEROS || MGL_SHARE_SUMS > (mgl_coded<P>::NIBBLES ? 1 : 2)) {
     // There are no registers for the products of two steps.
 #pragma unroll 1
     for (; left > 0; left--) {
@@ -455,7 +466,8 @@ static __device__ __forceinline__ void mgl_task_linear_coded(mgl_worker *w) {
   l.share = mgl_find_share<P>(w, &slot->op);
   l.panel_bytes = mgl_op_panel_bytes(&slot->op);
   l.pages = mgl_kept(l.pages);
-  mgl_coded_ring ring = {w->page, w->page_parity, 0, (end - begin) * mgl_coded_steps(&l), 0, false};
+  mgl_coded_ring ring = {w->page, w->page_parity, 0, (end - begin) * mgl_coded_steps<P>(&l),
+                         0,       false};
   ring.full = mgl_kept(mgl_one_barrier(w, 0));
   mgl_coded_step<P> step;
   if (!mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity)) {

@@ -7,10 +7,10 @@
 // j (of f16). What is wanted of a panel's products is in the lanes that hold its two columns; these
 // give it to the others.
 //
-// What a panel costs a warp decides how fast weights stream (docs/log/188, 191). So two pages are
-// taken in a step; while a step's loads are on their way, the products of the step before the last
-// are added up; only then are its pages released, and whether those of the next one are there is
-// asked long before they are needed.
+// What a page costs a warp decides how fast weights stream (docs/log/188, 191, 202): while a page's
+// loads are on their way, the products of the page before the last are added up; only then is the
+// page released, and whether the next one is there is asked long before it is needed.
+//   Rejected: two pages at once, which halves that, but waits for both (docs/log/203).
 #ifndef MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_CODED_CUH
 #define MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_CODED_CUH
 
@@ -103,119 +103,81 @@ static __device__ __forceinline__ void mgl_coded_take_x(const mgl_worker *w, con
 
 // --- pages ---------------------------------------------------------------------------------------
 
-// A warp's part of a step: pages that follow each other in a row block, two if there are registers
-// for them. A row block's last step may have fewer panels: then the others are the first again, of
-// scale 0.
+// A warp's part of a page. A row block's last page may have one panel where others have two: then
+// the second one is the first again, of scale 0.
 template <mgl_packing P>
-struct mgl_coded_step {
-  static constexpr uint32_t PAGES = mgl_coded<P>::NIBBLES && MGL_SHARE_SUMS > 2 ? 1 : 2;
-  static constexpr uint32_t PANELS = PAGES * mgl_coded<P>::PANELS;
-  static_assert(MGL_CODED_ROUND % PANELS == 0, "a step meets one round");
-  mgl_share<P> share[PANELS];
-  uint32_t there;  // of the panels
+struct mgl_coded_page {
+  mgl_share<P> share[mgl_coded<P>::PANELS];
+  bool whole;
 };
 
-// The task's steps as a warp goes through them.
+// The task's pages as a warp goes through them.
 struct mgl_coded_ring {
-  uint32_t page, parity;  // of the ring: with which the next step begins
-  uint32_t full;          // address of page 0's mbarrier in page_full
-  uint32_t left;          // steps of the task that are not read yet
-  uint32_t panel;         // of its row block, with which the next step begins
-  bool ready;             // the next one's pages are known to be there
+  uint32_t page, parity;  // of the next one to read
+  uint32_t full, from;    // addresses of its mbarrier in page_full, and of the page
+  uint32_t left;          // pages of the task that are not read yet
+  uint32_t panel;         // of its row block, with which the next page begins
+  bool ready;             // the next one is known to be there
 };
+
+static __device__ __forceinline__ void mgl_coded_aim(const mgl_worker *w, const mgl_linear *l,
+                                                     mgl_coded_ring *ring) {
+  ring->full = mgl_kept(mgl_one_barrier(w, ring->page));
+  ring->from = mgl_kept(l->page_at + ring->page * MGL_PAGE_BYTES);
+}
 
 // Panels of a row block.
 static __device__ __forceinline__ uint32_t mgl_coded_panels(const mgl_linear *l) {
   return l->pages / MGL_PANEL_PAGES;
 }
 
-// Steps of a row block.
-template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_coded_steps(const mgl_linear *l) {
-  constexpr uint32_t most = mgl_coded_step<P>::PANELS;
-  return (mgl_coded_panels(l) + (most - 1)) / most;
-}
-
-// Panels that the next step finds in its row block: they may be more than it takes.
-static __device__ __forceinline__ uint32_t mgl_coded_rest(const mgl_linear *l,
-                                                          const mgl_coded_ring *ring) {
-  return mgl_coded_panels(l) - ring->panel;
-}
-
-static __device__ __forceinline__ uint32_t mgl_coded_full(const mgl_coded_ring *ring,
-                                                          uint32_t page) {
-  return ring->full + page * (uint32_t)sizeof(uint64_t);
-}
-
-// The page behind the ring's next one.
-static __device__ __forceinline__ uint32_t mgl_coded_second(const mgl_worker *w,
-                                                            const mgl_coded_ring *ring) {
-  return ring->page + 1 == w->page_count ? 0 : ring->page + 1;
-}
-
-// Sends the next step on its way to registers.
+// Sends the next page on its way to registers.
 template <mgl_packing P>
 static __device__ __forceinline__ void mgl_coded_read(const mgl_worker *w, const mgl_linear *l,
                                                       mgl_coded_ring *ring,
-                                                      mgl_coded_step<P> *out) {
-  constexpr uint32_t in_page = mgl_coded<P>::PANELS;
-  const uint32_t second = mgl_coded_second(w, ring);
-  out->there = mgl_coded_rest(l, ring);
+                                                      mgl_coded_page<P> *out) {
+  constexpr uint32_t panels = mgl_coded<P>::PANELS;
+  out->whole = panels == 1 || ring->panel + panels <= mgl_coded_panels(l);
   if (!ring->ready) {
-    mgl_page_wait_at(w, mgl_coded_full(ring, ring->page), ring->parity);
-    if (mgl_coded_step<P>::PAGES == 2 && out->there > in_page) {
-      mgl_page_wait_at(w, mgl_coded_full(ring, second), ring->parity ^ (second == 0 ? 1 : 0));
-    }
+    mgl_page_wait_at(w, ring->full, ring->parity);
   }
-  const uint32_t first_at = l->page_at + ring->page * MGL_PAGE_BYTES;
-  const uint32_t second_at = l->page_at + second * MGL_PAGE_BYTES;
 #pragma unroll
-  for (uint32_t i = 0; i < mgl_coded_step<P>::PANELS; i++) {
-    uint32_t from = (i < in_page ? first_at : second_at) + i % in_page * l->panel_bytes;
-    from = i < out->there ? from : first_at;
-    mgl_read_share<P>(&l->share, from, &out->share[i]);
+  for (uint32_t i = 0; i < panels; i++) {
+    mgl_read_share<P>(&l->share, ring->from + (out->whole ? i * l->panel_bytes : 0),
+                      &out->share[i]);
   }
   ring->left--;
+  ring->panel = ring->panel + panels >= mgl_coded_panels(l) ? 0 : ring->panel + panels;
 }
 
 // Once it is in registers the loader may fill its place again.
 template <mgl_packing P>
 static __device__ __forceinline__ void mgl_coded_release(const mgl_worker *w, const mgl_linear *l,
                                                          mgl_coded_ring *ring,
-                                                         const mgl_coded_step<P> *step) {
-  constexpr uint32_t most = mgl_coded_step<P>::PANELS;
-  const uint32_t pages =
-      mgl_coded_step<P>::PAGES == 2 && step->there > mgl_coded<P>::PANELS ? 2 : 1;
-  const uint32_t mine = w->lane == 0 ? ring->page : mgl_coded_second(w, ring);
-  uint32_t arrived = 0;
+                                                         const mgl_coded_page<P> *page) {
+  uint32_t released = ring->full + MGL_ONE_FREE;
 #pragma unroll
-  for (uint32_t i = 0; i < most; i++) {
-    arrived |= mgl_share_arrived<P>(&step->share[i], l->zero);
+  for (uint32_t i = 0; i < mgl_coded<P>::PANELS; i++) {
+    released += mgl_share_arrived<P>(&page->share[i], l->zero);
   }
   __syncwarp();
-  if (w->lane < pages) {
-    mgl_mbarrier_arrive_at(mgl_coded_full(ring, mine) + MGL_ONE_FREE + arrived);
+  if (w->lane == 0) {
+    mgl_mbarrier_arrive_at(released);
   }
-  ring->page += pages;
-  const bool wraps = ring->page >= w->page_count;
-  ring->page -= wraps ? w->page_count : 0;
+  const bool wraps = ring->page + 1 == w->page_count;
+  ring->page = wraps ? 0 : ring->page + 1;
   ring->parity ^= wraps ? 1 : 0;
-  ring->panel = step->there <= most ? 0 : ring->panel + most;
-  ring->ready = mgl_mbarrier_test_at(mgl_coded_full(ring, ring->page), ring->parity);
-  if (mgl_coded_step<P>::PAGES == 2) {
-    const uint32_t second = mgl_coded_second(w, ring);
-    const bool both =
-        mgl_mbarrier_test_at(mgl_coded_full(ring, second), ring->parity ^ (second == 0 ? 1 : 0));
-    ring->ready = ring->ready && (both || mgl_coded_rest(l, ring) <= mgl_coded<P>::PANELS);
-  }
+  ring->full = wraps ? mgl_one_barrier(w, 0) : ring->full + (uint32_t)sizeof(uint64_t);
+  ring->from = wraps ? l->page_at : ring->from + MGL_PAGE_BYTES;
+  ring->ready = mgl_mbarrier_test_at(ring->full, ring->parity);
 }
 
 // --- products ------------------------------------------------------------------------------------
 
-// The products of a step, and what they are multiplied by.
+// The products of a page, and what they are multiplied by.
 template <mgl_packing P>
 struct mgl_coded_made {
-  static constexpr int PANELS = mgl_coded_step<P>::PANELS, CHAINS = mgl_coded<P>::CHAINS;
+  static constexpr int PANELS = mgl_coded<P>::PANELS, CHAINS = mgl_coded<P>::CHAINS;
   static constexpr int ZEROS = mgl_coded<P>::ZEROS ? (int)MGL_SHARE_SUMS : 1;
   int whole[mgl_coded<P>::WHOLE ? PANELS : 1][CHAINS][4];
   float f16[mgl_coded<P>::WHOLE ? 1 : PANELS][CHAINS][4];
@@ -224,11 +186,11 @@ struct mgl_coded_made {
   float x_down, x_sum[ZEROS];
 };
 
-// Where a warp is in a batch: it adds up the products of one step while those of the next one are
+// Where a warp is in a batch: it adds up the products of one page while those of the next one are
 // made.
 template <bool NORMED, mgl_packing P>
 struct mgl_coded_place {
-  uint32_t panel;  // of its row block, with which the next step begins
+  uint32_t panel;  // of its row block, with which the next page begins
   uint4 x[2];      // the columns of its round
   float x_down, x_sum[mgl_coded_columns<NORMED, P>::SUMS];
   uint32_t added;  // panels of its row block that are added up
@@ -291,26 +253,27 @@ static __device__ __forceinline__ void mgl_coded_multiply(const mgl_share<P> *s,
   }
 }
 
-// Makes the products of a step, and goes on behind it.
+// Makes the products of a page, and goes on behind it.
 template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_coded_make(const mgl_linear *l,
                                                       const mgl_coded_columns<NORMED, P> *columns,
-                                                      const mgl_coded_step<P> *step,
+                                                      const mgl_coded_page<P> *page,
                                                       mgl_coded_place<NORMED, P> *at,
                                                       mgl_coded_made<P> *made) {
-  constexpr uint32_t panels = mgl_coded_step<P>::PANELS;
+  constexpr uint32_t panels = mgl_coded<P>::PANELS;
+  static_assert(MGL_CODED_ROUND % panels == 0, "at->x has the columns of all of them");
 #pragma unroll
   for (uint32_t i = 0; i < panels; i++) {
     if constexpr (mgl_coded<P>::WHOLE) {
-      mgl_coded_multiply<P>(&step->share[i], l->share.signs, at->x, made->whole[i]);
+      mgl_coded_multiply<P>(&page->share[i], l->share.signs, at->x, made->whole[i]);
     } else {
-      mgl_coded_multiply<P>(&step->share[i], l->share.signs, at->x, made->f16[i]);
+      mgl_coded_multiply<P>(&page->share[i], l->share.signs, at->x, made->f16[i]);
     }
 #pragma unroll
     for (int j = 0; j < MGL_SHARE_SUMS; j++) {
-      made->scale[i][j] = i < step->there ? step->share[i].scale[j] : float2{0, 0};
+      made->scale[i][j] = i == 0 || page->whole ? page->share[i].scale[j] : float2{0, 0};
       if constexpr (mgl_coded<P>::ZEROS) {
-        made->zero[i][j] = step->share[i].zero[j];
+        made->zero[i][j] = page->share[i].zero[j];
       }
     }
   }
@@ -327,7 +290,7 @@ static __device__ __forceinline__ void mgl_coded_make(const mgl_linear *l,
   }
 }
 
-// Sum `sum` of the products with rows g (half 0) or g + 8 of a panel of a step, in the lanes that
+// Sum `sum` of the products with rows g (half 0) or g + 8 of a panel of a page, in the lanes that
 // hold its columns.
 template <mgl_packing P>
 static __device__ __forceinline__ float mgl_coded_sum(const mgl_coded_made<P> *made, int panel,
@@ -348,12 +311,12 @@ static __device__ __forceinline__ float mgl_coded_sum(const mgl_coded_made<P> *m
   return p[sum][2 * half + sum * 2 / MGL_SHARE_SUMS] * made->x_down;
 }
 
-// Adds up the products of a step.
+// Adds up the products of a page.
 template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const mgl_linear *l,
                                                      const mgl_coded_made<P> *made,
                                                      mgl_coded_place<NORMED, P> *at) {
-  constexpr uint32_t panels = mgl_coded_step<P>::PANELS;
+  constexpr uint32_t panels = mgl_coded<P>::PANELS;
   const uint32_t holder = (w->lane & ~3u) + at->added % MGL_CODED_ROUND;
 #pragma unroll
   for (uint32_t i = 0; i < panels; i++) {
@@ -380,63 +343,68 @@ static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const 
   }
 }
 
-// One step further: products of `step`, which then is the next one if there is any; meanwhile
-// `before` is added up; if that is `now`, it is before.
+// One page further: products of `page`, which then is the next one if there is any; meanwhile
+// `before` is added up.
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_go_on(
-    const mgl_worker *w, const mgl_linear *l, const mgl_coded_columns<NORMED, P> *columns,
-    mgl_coded_step<P> *step, mgl_coded_ring *ring, mgl_coded_place<NORMED, P> *at,
-    mgl_coded_made<P> *now, const mgl_coded_made<P> *before) {
-  mgl_coded_make<NORMED, P>(l, columns, step, at, now);
+static __device__ __forceinline__ void mgl_coded_step(const mgl_worker *w, const mgl_linear *l,
+                                                      const mgl_coded_columns<NORMED, P> *columns,
+                                                      mgl_coded_page<P> *page, mgl_coded_ring *ring,
+                                                      mgl_coded_place<NORMED, P> *at,
+                                                      mgl_coded_made<P> *now,
+                                                      const mgl_coded_made<P> *before) {
+  // Where sums are of 32 columns, there are no registers for them and the next page.
+  constexpr bool waits = MGL_SHARE_SUMS <= 2;
+  mgl_coded_make<NORMED, P>(l, columns, page, at, now);
   const bool more = ring->left > 0;
-  if (before == now) {
-    mgl_coded_add<NORMED, P>(w, l, now, at);
-  }
-  if (more) {
-    mgl_coded_read<P>(w, l, ring, step);
-  }
-  if (before != nullptr && before != now) {
+  if (!waits) {
     mgl_coded_add<NORMED, P>(w, l, before, at);
   }
   if (more) {
-    mgl_coded_release<P>(w, l, ring, step);
+    mgl_coded_read<P>(w, l, ring, page);
+  }
+  if (waits && before != nullptr) {
+    mgl_coded_add<NORMED, P>(w, l, before, at);
+  }
+  if (more) {
+    mgl_coded_release<P>(w, l, ring, page);
   }
 }
 
-// This warp's part of a batch; *step is the first one.
+// This warp's part of a batch; *page is the first one.
 template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_coded_batch(const mgl_worker *w, const mgl_linear *l,
                                                        const mgl_coded_columns<NORMED, P> *columns,
-                                                       float *partial, mgl_coded_step<P> *step,
+                                                       float *partial, mgl_coded_page<P> *page,
                                                        mgl_coded_ring *ring) {
   mgl_coded_place<NORMED, P> at = {};
   at.to = partial + w->warp * MGL_ONE_WARP_FLOATS;
   mgl_coded_begin_round<NORMED, P>(columns, &at);
-  uint32_t left = l->blocks * mgl_coded_steps<P>(l);
-  if constexpr (mgl_coded<P>::ZEROS || MGL_SHARE_SUMS > (mgl_coded<P>::NIBBLES ? 1 : 2)) {
-    // There are no registers for the products of two steps.
+  uint32_t left =
+      l->blocks * ((mgl_coded_panels(l) + (mgl_coded<P>::PANELS - 1)) / mgl_coded<P>::PANELS);
+  if constexpr (mgl_coded<P>::ZEROS || MGL_SHARE_SUMS > 2) {
+    // There are no registers for the products of two pages.
 #pragma unroll 1
     for (; left > 0; left--) {
       mgl_coded_made<P> made;
-      mgl_coded_go_on<NORMED, P>(w, l, columns, step, ring, &at, &made, &made);
+      mgl_coded_step<NORMED, P>(w, l, columns, page, ring, &at, &made, &made);
     }
     return;
   }
   // Two in turn: a copy of products would wait for them.
   mgl_coded_made<P> even, odd;
-  mgl_coded_go_on<NORMED, P>(w, l, columns, step, ring, &at, &even, nullptr);
+  mgl_coded_step<NORMED, P>(w, l, columns, page, ring, &at, &even, nullptr);
 #pragma unroll 1
   for (;;) {
     if (--left == 0) {
       mgl_coded_add<NORMED, P>(w, l, &even, &at);
       return;
     }
-    mgl_coded_go_on<NORMED, P>(w, l, columns, step, ring, &at, &odd, &even);
+    mgl_coded_step<NORMED, P>(w, l, columns, page, ring, &at, &odd, &even);
     if (--left == 0) {
       mgl_coded_add<NORMED, P>(w, l, &odd, &at);
       return;
     }
-    mgl_coded_go_on<NORMED, P>(w, l, columns, step, ring, &at, &even, &odd);
+    mgl_coded_step<NORMED, P>(w, l, columns, page, ring, &at, &even, &odd);
   }
 }
 
@@ -462,19 +430,20 @@ static __device__ __forceinline__ void mgl_task_linear_coded(mgl_worker *w) {
   mgl_one_output output;
   mgl_one_batch_of(&l, begin, end);
   mgl_one_aim(w, &l, &output);
-  l.page_at = mgl_kept(mgl_shared_address(w->pages));
+  l.page_at = mgl_shared_address(w->pages);
   l.share = mgl_find_share<P>(w, &slot->op);
   l.panel_bytes = mgl_op_panel_bytes(&slot->op);
   l.pages = mgl_kept(l.pages);
-  mgl_coded_ring ring = {w->page, w->page_parity, 0, (end - begin) * mgl_coded_steps<P>(&l),
-                         0,       false};
-  ring.full = mgl_kept(mgl_one_barrier(w, 0));
-  mgl_coded_step<P> step;
+  mgl_coded_ring ring = {w->page, w->page_parity, 0, 0, 0, 0, false};
+  ring.left =
+      (end - begin) * ((mgl_coded_panels(&l) + (mgl_coded<P>::PANELS - 1)) / mgl_coded<P>::PANELS);
+  mgl_coded_aim(w, &l, &ring);
+  mgl_coded_page<P> page;
   if (!mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity)) {
     return;  // the run has stopped before
   }
-  mgl_coded_read<P>(w, &l, &ring, &step);
-  mgl_coded_release<P>(w, &l, &ring, &step);
+  mgl_coded_read<P>(w, &l, &ring, &page);
+  mgl_coded_release<P>(w, &l, &ring, &page);
   if (!l.carried) {  // now there is a residual
     mgl_one_aim(w, &l, &output);
   }
@@ -493,7 +462,7 @@ static __device__ __forceinline__ void mgl_task_linear_coded(mgl_worker *w) {
   for (;;) {
     // Partial sums of two batches in turn, as in mgl_task_linear_one.
     float *partial = (float *)w->scratch + buffer * MGL_ONE_BATCH_FLOATS;
-    mgl_coded_batch<NORMED, P>(w, &l, &columns, partial, &step, &ring);
+    mgl_coded_batch<NORMED, P>(w, &l, &columns, partial, &page, &ring);
     mgl_sync_consumers();
     if (w->thread < MGL_ONE_OUTPUTS) {
       mgl_one_finish<NORMED>(w, &l, &output, partial, &best);

@@ -211,10 +211,9 @@ typedef enum mgl_packing {
 // row up has no value then; x is 0 there.)
 //
 // In 64 columns, lane 4 g + t of a warp has the elements 32 j + 8 t + 4 s + 2 h + i of rows g + 8 u
-// (j, s, h, i, u: 0 or 1). Codes of 8 bits: the lane's 32-bit word 2 s + h of the 16 bytes at 512 j
-// + 16 lane has four of them, of the two i in its halves and of the two u in each half
-// (mgl_panel_pair). Codes of 4 bits: word 2 j + s of the 16 bytes at 16 lane, bits 4 (2 h + u) of
-// half i.
+// (j, s, h, i, u: 0 or 1). Codes of 8 bits: byte 2 i + h of the lane's 32-bit word 2 s + u of the
+// 16 bytes at 512 j + 16 lane. Codes of 4 bits: word 2 j + s of the 16 bytes at 16 lane, bits 4 u
+// of byte 2 i + h.
 enum {
   MGL_PANEL_K = 1024,
   MGL_PANEL_COLUMNS = 64,
@@ -277,18 +276,6 @@ MGL_SHARED_FN uint32_t mgl_panel_scale_offset(mgl_packing packing, uint32_t grou
          row / 8 * 4;
 }
 
-// A code of 8 bits each of rows g and g + 8 as 16 bits, of which the device makes bf16 by few
-// instructions (kernels/cuda/linear/codes.cuh): of two's complement as they are; of E4M3 the second
-// code's sign and magnitude where bf16 has them, with the first one's bits between: its sign is bit
-// 11, its magnitude's upper three bits are bits 12 to 14, the lower four are bits 0 to 3.
-MGL_SHARED_FN uint32_t mgl_panel_pair(mgl_packing packing, uint32_t first, uint32_t second) {
-  if (packing != MGL_PACKING_E4M3) {
-    return first | second << 8;
-  }
-  return (second & 0x80) << 8 | (second & 0x7f) << 4 | (first & 0x80) << 4 | (first & 0x70) << 8 |
-         (first & 0x0f);
-}
-
 // A matrix of codes in its rows (base/form.h): what the packing of a range of rows reads.
 typedef struct mgl_code_rows {
   const uint8_t *rows;  // of row_bytes each: codes, then scales
@@ -332,21 +319,19 @@ MGL_SHARED_FN uint32_t mgl_panel_word(mgl_packing packing, const mgl_code_rows *
     }
     return out;
   }
-  for (uint32_t i = 0; i < 2; i++) {
-    uint32_t element = first + in_columns / 128 * 32 + word / 2 * 4 + word % 2 * 2 + i;
-    uint32_t low = mgl_code_of(packing, m, rows[0] + g, element);
-    uint32_t high = mgl_code_of(packing, m, rows[1] + g, element);
-    out |= mgl_panel_pair(packing, low, high) << 16 * i;
+  for (uint32_t i = 0; i < 4; i++) {  // 2 i + h
+    uint32_t element = first + in_columns / 128 * 32 + word / 2 * 4 + i % 2 * 2 + i / 2;
+    out |= mgl_code_of(packing, m, rows[word % 2] + g, element) << 8 * i;
   }
   return out;
 }
 
-// The bits of a word of codes that are of rows of half u.
-MGL_SHARED_FN uint32_t mgl_panel_half_mask(mgl_packing packing, uint32_t u) {
-  uint32_t first = mgl_packing_bits(packing) == 4 ? 0x0f0f0f0fu
-                   : packing == MGL_PACKING_E4M3  ? 0x780f780fu
-                                                  : 0x00ff00ffu;
-  return u == 0 ? first : ~first;
+// The bits of word `index` of codes that are of rows of half u.
+MGL_SHARED_FN uint32_t mgl_panel_half_mask(mgl_packing packing, uint32_t u, uint32_t index) {
+  if (mgl_packing_bits(packing) == 4) {
+    return u == 0 ? 0x0f0f0f0fu : 0xf0f0f0f0u;
+  }
+  return index % 2 == u ? UINT32_MAX : 0;
 }
 
 // Writes those bits of a word that are in the mask.
@@ -438,7 +423,7 @@ MGL_SHARED_FN void mgl_pack_codes_share(mgl_place at, mgl_packing packing, mgl_c
     rows[u] = half_idx * MGL_CUDA_HALF_ROWS;
     for (uint32_t j = at.thread; j < words; j += at.thread_count) {
       mgl_panel_put(to + j * 4, mgl_panel_word(packing, &m, rows, panel, j),
-                    mgl_panel_half_mask(packing, u));
+                    mgl_panel_half_mask(packing, u, j));
     }
     for (uint32_t j = at.thread; j < scales; j += at.thread_count) {
       uint32_t row = j % MGL_CUDA_HALF_ROWS, idx = j / MGL_CUDA_HALF_ROWS;

@@ -657,8 +657,9 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
 }
 
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments) {
-  static const char *const small[] = {"tiny", "wide",       "whole", "bias", "experts", "slots",
-                                      "fp8",  "int4_whole", "int4",  "int8", "zeros"};
+  static const char *const small[] = {"tiny",  "wide",       "whole",     "bias", "experts",
+                                      "slots", "fp8",        "fp8_whole", "int4", "int4_whole",
+                                      "int8",  "int8_whole", "zeros"};
   const char *only = NULL;
   int models = 0;
   for (int i = 0; i < count; i++) {

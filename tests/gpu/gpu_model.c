@@ -32,7 +32,9 @@ static const struct {
     {"fp8", CODED(1088, 2240, "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]")},
     {"int4", CODED(1152, 2304, INT4("true", 128))},
     // Rows of whole panels, of one of the matrices an odd number of them.
+    {"fp8_whole", CODED(2048, 5120, "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]")},
     {"int4_whole", CODED(2048, 5120, INT4("true", 128))},
+    {"int8_whole", CODED(2048, 5120, INT8)},
     {"int4_32", CODED(1088, 2240, INT4("true", 32))},
     {"zeros", CODED(2048, 3072, INT4("false", 128))},
     {"zeros_64", CODED(1088, 2240, INT4("false", 64))},

@@ -9,6 +9,7 @@
 #include "kernels/cuda/common/worker.cuh"
 #include "kernels/cuda/linear/tasks_experts.cuh"
 #include "kernels/cuda/linear/tasks_linear.cuh"
+#include "kernels/cuda/linear/tasks_linear_coded.cuh"
 #include "kernels/cuda/linear/tasks_linear_one.cuh"
 #include "kernels/cuda/linear/tasks_linear_rows.cuh"
 #include "kernels/cuda/roles/role_controller.cuh"

@@ -64,13 +64,7 @@ static unsigned find_code(mgl_packing packing, const uint8_t *panel, uint32_t ro
     memcpy(&word, panel + column * 512 + 16 * lane + (2 * j + s) * 4, sizeof word);
     return word >> (4 * (2 * h + u) + 16 * i) & 15;
   }
-  memcpy(&word, panel + column * 1024 + 512 * j + 16 * lane + (2 * s + h) * 4, sizeof word);
-  uint32_t half = word >> 16 * i & 0xffff;
-  if (packing == MGL_PACKING_I8) {
-    return half >> 8 * u & 0xff;
-  }
-  return u == 1 ? (half >> 8 & 0x80) | (half >> 4 & 0x7f)
-                : (half >> 4 & 0x80) | (half >> 8 & 0x70) | (half & 0x0f);
+  return panel[column * 1024 + 512 * j + 16 * lane + (2 * s + u) * 4 + 2 * i + h];
 }
 
 static float find_scale(mgl_packing packing, const uint8_t *panel, uint32_t group, uint32_t row) {

@@ -1,13 +1,24 @@
-// Weights of codes as operands of the tensor cores: panels (twin/packing.h) from shared memory into
-// registers, and codes in registers to pairs of bf16, which hold every code's value exactly.
+// Weights of codes in the narrow class: panels (twin/packing.h) from shared memory into registers,
+// and their products with x by tensor cores.
 //
-// Each 64 columns of a row block, a warp's share of half a panel (a slice), are four products
-// (k-steps), one onto the other; in a model with groups of 32, two times two. Scales go onto these
-// f32 sums: each times its scale onto the sum of those before. Every shape of a linear does it in
-// this order, so all give the same bits.
+// A warp has 128 columns of every panel of a row block, its share. Codes become operands with
+// hardly any instruction, and x, which every row block meets again, is made to fit them, once:
+//   - Codes of integers are multiplied as such. The elements of x that belong to a share are whole
+//     numbers of 15 bits, relative to the largest of them, in two pieces of 8 bits; a sum of
+//     products is exact in 32 bits. A code of 8 bits is an operand as it lies in the page. Of 4
+//     bits it takes the upper half of a byte, whose sign is one bit to flip; zero points multiply
+//     the sum of the share's x, which is known before.
+//   - E4M3 becomes f16, a pair by one instruction. x is f16 too, times a power of two that brings
+//     the largest of the share to 2^14: bf16 has fewer bits than f16, and what is lost is 2^-40 of
+//     the largest.
+// Where elements of x differ by more than 2^6, the smaller ones lose bits as whole numbers; with
+// 128 of them, the error is at most a half of that which bf16 has made of the largest.
 //
-// A warp waits 33 clocks for a product, and its scheduler has one other warp. So all products of a
-// panel are on their way before the first one's sum is asked for.
+// Scales go onto sums as f32: of groups of 128 and more onto that of a share, of others onto those
+// of its halves or quarters, each times its scale onto the sum of those before. Every shape of a
+// linear does it in this order, so all give the same bits.
+//   Rejected: pairs of bf16 for tensor cores and x as it is, which takes three instructions a pair
+//   (docs/log/188, 191); a scale of x for a whole row, which warps would have to agree about.
 #ifndef MGL_KERNELS_CUDA_LINEAR_CODES_CUH
 #define MGL_KERNELS_CUDA_LINEAR_CODES_CUH
 
@@ -18,61 +29,69 @@
 #ifndef MGL_GROUPS_OF_32
 #define MGL_GROUPS_OF_32 0  // 1: the model has some
 #endif
+#ifndef MGL_GROUPS_OF_64
+#define MGL_GROUPS_OF_64 0  // 1: the model has some
+#endif
 
 enum {
-  MGL_SLICE_K = 512,  // columns of a panel that the warps share at once, 64 each
-  MGL_SLICE_SUMS = MGL_GROUPS_OF_32 ? 2 : 1,
-  MGL_SLICES = MGL_PANEL_K / MGL_SLICE_K,
+  MGL_PANEL_PAGES = MGL_PANEL_K / MGL_CUDA_PAGE_K,      // pages of bf16 that have its columns
+  MGL_SHARE_K = MGL_PANEL_K / MGL_CUDA_CONSUMER_WARPS,  // columns of a panel that a warp has
+  MGL_CHUNK_K = 32,                                     // of which a lane has eight
+  MGL_SHARE_CHUNKS = MGL_SHARE_K / MGL_CHUNK_K,
+  MGL_SHARE_SUMS = MGL_GROUPS_OF_32   ? 4
+                   : MGL_GROUPS_OF_64 ? 2
+                                      : 1,
 };
 
 template <mgl_packing P>
 struct mgl_coded {
   static constexpr bool NIBBLES = P >= MGL_PACKING_I4;
   static constexpr bool ZEROS = P == MGL_PACKING_Z4;
-  static constexpr int QUADS = NIBBLES ? 1 : 2;  // 16 bytes each that a lane has
-  static constexpr int SLICE_BYTES = QUADS * 512 * MGL_CUDA_CONSUMER_WARPS;
+  static constexpr bool WHOLE = P != MGL_PACKING_E4M3;  // numbers
+  static constexpr int QUADS = NIBBLES ? 1 : 2;         // 16 bytes each of a lane, of 64 columns
+  static constexpr int SHARE_QUADS = MGL_SHARE_K / MGL_PANEL_COLUMNS * QUADS;
   static constexpr int PANELS = NIBBLES ? 2 : 1;  // of a page
   static constexpr int GROUP_BYTES = (ZEROS ? 2 : 1) * MGL_PANEL_SCALE_BYTES;
-  static constexpr int CODES_BYTES = MGL_SLICES * SLICE_BYTES;
+  static constexpr int CODES_BYTES = SHARE_QUADS * 512 * MGL_CUDA_CONSUMER_WARPS;
+  // Sums of products: those of f16 are of half a share at most, since for one token the halves are
+  // multiplied by different columns.
+  static constexpr int CHAINS = WHOLE || MGL_SHARE_SUMS > 2 ? (int)MGL_SHARE_SUMS : 2;
+  static constexpr int X_SHIFT = WHOLE ? 13 : 14;     // the logarithm of the largest x
+  static constexpr int CODE_SHIFT = NIBBLES ? 4 : 0;  // and of what a code of 1 is in its operand
 };
 
-// What a lane has of a slice: codes, and the scales of rows g and g + 8, of each sum, and their
-// zero points (mgl_panel_zero), as bf16, that of row g + 8 above the other: the pairs that
-// products need would take twice the registers.
+// --- codes ---------------------------------------------------------------------------------------
+
+// What a lane has of a share: codes, and the scales of rows g and g + 8, of each sum, and their
+// zero points, as words of mgl_panel_zero.
 template <mgl_packing P>
-struct mgl_slice {
-  uint4 v[mgl_coded<P>::QUADS];
-  float2 scale[MGL_SLICE_SUMS];
-  uint32_t zero[mgl_coded<P>::ZEROS ? (int)MGL_SLICE_SUMS : 1];
+struct mgl_share {
+  uint4 v[mgl_coded<P>::SHARE_QUADS];
+  float2 scale[MGL_SHARE_SUMS];
+  float2 zero[mgl_coded<P>::ZEROS ? (int)MGL_SHARE_SUMS : 1];
 };
 
-// Sums of a slice's products.
-struct mgl_slice_sums {
-  float v[MGL_SLICE_SUMS][4];
-};
-
-// Where a lane finds that in a panel.
-struct mgl_slice_places {
-  uint32_t codes;         // of slice 0 (these are kept in registers: they cost much to make anew)
-  uint32_t scales;        // of slice 0, first columns
-  uint32_t scales_step;   // to the next slice
-  uint32_t scales_other;  // to the other columns
-  uint32_t magic;         // two bf16 of 128, which the compiler does not know: an instruction has
-                          // room for one constant, and the mask is another
+// Where a lane finds that in a panel. (These are kept in registers: they cost much to make anew.)
+struct mgl_share_places {
+  uint32_t codes;
+  uint32_t scales;   // of the first sum
+  uint32_t step[2];  // to that of the next chunk, and of the next half
+  uint32_t signs;    // 0x80 in each byte, which the compiler does not know: an instruction has room
+                     // for one constant, and the mask is another
 };
 
 template <mgl_packing P>
-static __device__ __forceinline__ mgl_slice_places mgl_find_slices(const mgl_worker *w,
-                                                                   const mgl_cuda_op *op) {
+static __device__ __forceinline__ mgl_share_places mgl_find_share(const mgl_worker *w,
+                                                                  const mgl_cuda_op *op) {
   const uint32_t group_shift = mgl_op_group_shift(op), zero = op->zero;
-  mgl_slice_places at;
-  at.codes = mgl_kept(w->warp * (mgl_coded<P>::QUADS * 512) + w->lane * 16);
+  mgl_share_places at;
+  at.codes = mgl_kept(w->warp * (mgl_coded<P>::SHARE_QUADS * 512) + w->lane * 16);
   at.scales = mgl_kept(mgl_coded<P>::CODES_BYTES +
-                       (w->warp * MGL_PANEL_COLUMNS >> group_shift) * mgl_coded<P>::GROUP_BYTES +
+                       (w->warp * MGL_SHARE_K >> group_shift) * mgl_coded<P>::GROUP_BYTES +
                        w->lane / 4 * 8);
-  at.scales_step = mgl_kept((MGL_SLICE_K >> group_shift) * mgl_coded<P>::GROUP_BYTES);
-  at.scales_other = group_shift == 5 ? mgl_coded<P>::GROUP_BYTES : 0;
-  at.magic = 0x43004300u | zero;
+  at.step[0] = (MGL_CHUNK_K >> group_shift) * mgl_coded<P>::GROUP_BYTES;
+  at.step[1] = (MGL_SHARE_K / 2 >> group_shift) * mgl_coded<P>::GROUP_BYTES;
+  at.signs = 0x80808080u + zero;
   return at;
 }
 
@@ -82,134 +101,228 @@ static __device__ __forceinline__ float2 mgl_load_shared_pair(uint32_t address) 
   return v;
 }
 
-// Of rows g and g + 8, each twice in its word, for mgl_slice.
-static __device__ __forceinline__ uint32_t mgl_pack_zeros(float2 zero) {
-  return __byte_perm(__float_as_uint(zero.x), __float_as_uint(zero.y), 0x5410);
-}
-
 // panel: address in shared memory.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_read_slice(const mgl_slice_places *at, uint32_t panel,
-                                                      int slice, mgl_slice<P> *out) {
+static __device__ __forceinline__ void mgl_read_share(const mgl_share_places *at, uint32_t panel,
+                                                      mgl_share<P> *out) {
 #pragma unroll
-  for (int i = 0; i < mgl_coded<P>::QUADS; i++) {
-    out->v[i] = mgl_load_shared(panel + at->codes + slice * mgl_coded<P>::SLICE_BYTES + i * 512);
+  for (int i = 0; i < mgl_coded<P>::SHARE_QUADS; i++) {
+    out->v[i] = mgl_load_shared(panel + at->codes + i * 512);
   }
-  uint32_t scales = panel + at->scales + slice * at->scales_step;
 #pragma unroll
-  for (int i = 0; i < MGL_SLICE_SUMS; i++) {
-    const uint32_t from = scales + i * at->scales_other;
+  for (int i = 0; i < MGL_SHARE_SUMS; i++) {
+    uint32_t from = panel + at->scales;
+    if (MGL_SHARE_SUMS == 4) {
+      from += (i % 2 != 0 ? at->step[0] : 0) + (i / 2 != 0 ? at->step[1] : 0);
+    } else if (i != 0) {
+      from += at->step[1];
+    }
     out->scale[i] = mgl_load_shared_pair(from);
     if (mgl_coded<P>::ZEROS) {
-      const float2 zero = mgl_load_shared_pair(from + MGL_PANEL_SCALE_BYTES);
-      out->zero[i] = mgl_pack_zeros(zero);
+      out->zero[mgl_coded<P>::ZEROS ? i : 0] = mgl_load_shared_pair(from + MGL_PANEL_SCALE_BYTES);
     }
   }
 }
 
-// 0 once the loads have arrived (mgl_loads_arrived). (Or, not exclusive or: where there is one sum,
-// the first scale and the last are the same one, and would not be waited for.)
+// 0 once the loads have arrived (mgl_loads_arrived). (Or, not exclusive or: where two loads are of
+// the same place, the compiler would know that they cancel out, and not wait for them.)
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_slice_arrived(const mgl_slice<P> *s, uint32_t zero) {
+static __device__ __forceinline__ uint32_t mgl_share_arrived(const mgl_share<P> *s, uint32_t zero) {
   uint32_t bits = 0;
 #pragma unroll
-  for (int i = 0; i < MGL_SLICE_SUMS; i++) {
+  for (int i = 0; i < MGL_SHARE_SUMS; i++) {
     bits |= __float_as_uint(s->scale[i].x);
     if (mgl_coded<P>::ZEROS) {
-      bits |= s->zero[mgl_coded<P>::ZEROS ? i : 0];
+      bits |= __float_as_uint(s->zero[mgl_coded<P>::ZEROS ? i : 0].x);
     }
   }
 #pragma unroll
-  for (int i = 0; i < mgl_coded<P>::QUADS; i++) {
+  for (int i = 0; i < mgl_coded<P>::SHARE_QUADS; i++) {
     bits |= s->v[i].x;
   }
   return bits & zero;
 }
 
-static __device__ __forceinline__ uint32_t mgl_bf16_pair_fma(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t d;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
+static __device__ __forceinline__ uint32_t mgl_word_of(uint4 v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// Operand a of k-step `step` (0 to 3). Every result is exact.
-// zero: the zero points of rows g and g + 8, each twice (mgl_panel_zero); of packings without them,
-// anything.
+// Operand a of a chunk, of whole numbers.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_decode(const uint4 (&codes)[mgl_coded<P>::QUADS],
-                                                  uint2 zero, uint32_t magic, int step,
-                                                  uint32_t a[4]) {
+static __device__ __forceinline__ void mgl_decode_whole(const mgl_share<P> *s, uint32_t signs,
+                                                        int chunk, uint32_t a[4]) {
   if constexpr (mgl_coded<P>::NIBBLES) {
-    const uint4 v = codes[0];
-    const uint32_t word = step == 0 ? v.x : step == 1 ? v.y : step == 2 ? v.z : v.w;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {  // 128 + code, less 136, or 136 + zero
-      uint32_t less = 0xc308c308u;
-      if (mgl_coded<P>::ZEROS) {
-        less = i % 2 == 0 ? zero.x : zero.y;
-      }
-      a[i] = mgl_bf16_pair_fma((word >> 4 * i & 0x000f000fu) | magic, 0x3f803f80u, less);
+    for (int i = 0; i < 2; i++) {  // 16 times the code less 8
+      const uint32_t word = mgl_word_of(s->v[chunk / 2], chunk % 2 * 2 + i);
+      a[2 * i] = (word << 4 & 0xf0f0f0f0u) ^ signs;
+      a[2 * i + 1] = (word & 0xf0f0f0f0u) ^ signs;
     }
   } else {
-    const uint4 v = codes[step / 2];
-    const uint32_t words[2] = {step % 2 == 0 ? v.x : v.z, step % 2 == 0 ? v.y : v.w};
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const uint32_t w = words[h];
-      if constexpr (P == MGL_PACKING_E4M3) {
-        // Sign and magnitude where bf16 has them are 2^-120 of the value, subnormal ones too.
-        const uint32_t first = (w >> 4 & 0x07000700u) | (w << 4 & 0x80f080f0u);
-        a[2 * h] = mgl_bf16_pair_fma(first, 0x7b807b80u, 0x80008000u);
-        a[2 * h + 1] = mgl_bf16_pair_fma(w & 0x87f087f0u, 0x7b807b80u, 0x80008000u);
-      } else {
-        // 128 + the lower seven bits, less 128, or less 256 where the sign is set.
-#pragma unroll
-        for (int u = 0; u < 2; u++) {
-          const uint32_t pair = w >> 8 * u;
-          a[2 * h + u] = mgl_bf16_pair_fma((pair & 0x00800080u) | magic, 0xbf80bf80u,
-                                           (pair & 0x007f007fu) | magic);
-        }
-      }
+    for (int i = 0; i < 4; i++) {
+      a[i] = mgl_word_of(s->v[chunk], i);
     }
   }
 }
 
-// d = a b (mgl_mma).
-static __device__ __forceinline__ void mgl_mma_first(float d[4], const uint32_t a[4], uint32_t b0,
-                                                     uint32_t b1) {
+// Two codes of E4M3, the lower or the upper half of a word, as f16.
+template <bool UPPER>
+static __device__ __forceinline__ uint32_t mgl_e4m3_pair(uint32_t word) {
+  uint32_t out;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  if (UPPER) {
+    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\ncvt.rn.f16x2.e4m3x2 %0, h;\n}"
+        : "=r"(out)
+        : "r"(word));
+  } else {
+    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\ncvt.rn.f16x2.e4m3x2 %0, l;\n}"
+        : "=r"(out)
+        : "r"(word));
+  }
+#else
+  // Each with its sign in front; sign and magnitude where f16 has them are 2^-8 of the value.
+  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(out) : "r"(word), "n"(UPPER ? 0xb3a2 : 0x9180));
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(out << 7 & 0xbf80bf80u), "r"(0x5c005c00u));
+#endif
+  return out;
+}
+
+// Operand a of one of a chunk's two products, of f16.
+template <mgl_packing P>
+static __device__ __forceinline__ void mgl_decode_f16(const mgl_share<P> *s, int chunk, int step,
+                                                      uint32_t a[4]) {
+  const uint32_t low = mgl_word_of(s->v[chunk % mgl_coded<P>::SHARE_QUADS], 2 * step);
+  const uint32_t high = mgl_word_of(s->v[chunk % mgl_coded<P>::SHARE_QUADS], 2 * step + 1);
+  a[0] = mgl_e4m3_pair<false>(low);
+  a[1] = mgl_e4m3_pair<false>(high);
+  a[2] = mgl_e4m3_pair<true>(low);
+  a[3] = mgl_e4m3_pair<true>(high);
+}
+
+// --- x -------------------------------------------------------------------------------------------
+
+// The larger magnitude of each half, bf16; a NaN is larger than all.
+static __device__ __forceinline__ uint32_t mgl_larger_bf16(uint32_t a, uint32_t b) {
+  uint32_t out;
+  asm("{\n.reg .b32 x, y;\nabs.bf16x2 x, %1;\nabs.bf16x2 y, %2;\nmax.NaN.bf16x2 %0, x, y;\n}"
+      : "=r"(out)
+      : "r"(a), "r"(b));
+  return out;
+}
+
+// The largest magnitude of eight elements, beside others.
+static __device__ __forceinline__ uint32_t mgl_largest_bf16(uint4 v, uint32_t other) {
+  return mgl_larger_bf16(mgl_larger_bf16(v.x, v.y),
+                         mgl_larger_bf16(mgl_larger_bf16(v.z, v.w), other));
+}
+
+// Over the lanes that differ in the bits of BITS.
+template <int BITS>
+static __device__ __forceinline__ uint32_t mgl_largest_of_lanes(uint32_t largest) {
+  largest = max(largest & 0xffffu, largest >> 16);
+#pragma unroll
+  for (int bit = 1; bit <= BITS; bit *= 2) {
+    largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, bit));
+  }
+  return largest;
+}
+
+// What x is multiplied by, and what the products of a share are.
+struct mgl_x_scale {
+  float up, down;
+};
+
+// largest: the share's largest magnitude. What is not finite makes all its products NaN.
+template <mgl_packing P>
+static __device__ __forceinline__ mgl_x_scale mgl_x_scale_of(uint32_t largest) {
+  constexpr uint32_t down = mgl_coded<P>::X_SHIFT + mgl_coded<P>::CODE_SHIFT;
+  const uint32_t exponent = max(largest >> 7, down + 1);
+  mgl_x_scale out;
+  out.up = __uint_as_float((254 + (uint32_t)mgl_coded<P>::X_SHIFT - exponent) << 23);
+  out.down = __uint_as_float(exponent == 255 ? 0x7fc00000u : (exponent - down) << 23);
+  return out;
+}
+
+// Eight elements, which are bf16, as operands: four of them in the order 0, 2, 1, 3, that of codes
+// in a word, then the other four.
+static __device__ __forceinline__ uint4 mgl_x_of_f16(uint4 v, float up) {
+  uint32_t out[4];
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t a = mgl_word_of(v, i), b = mgl_word_of(v, i + 1);
+    const float even[2] = {__uint_as_float(a << 16) * up, __uint_as_float(b << 16) * up};
+    const float odd[2] = {__uint_as_float(a & 0xffff0000u) * up,
+                          __uint_as_float(b & 0xffff0000u) * up};
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out[i]) : "f"(even[1]), "f"(even[0]));
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out[i + 1]) : "f"(odd[1]), "f"(odd[0]));
+  }
+  return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+// The same as whole numbers, 256 times one piece and another: words x and y have the eight upper
+// pieces, z and w the lower ones.
+static __device__ __forceinline__ uint4 mgl_x_of_whole(uint4 v, float up) {
+  uint32_t upper[2], lower[2];
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    uint32_t bits[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {  // the number and 128 in the lower 16 bits
+      const uint32_t pair = mgl_word_of(v, 2 * i + j / 2);
+      const float x = __uint_as_float(j % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+      bits[j] = __float_as_uint(__fmaf_rn(x, up, 12582912.0f + 128.0f));
+    }
+    const uint32_t even = __byte_perm(bits[0], bits[2], 0x5140);
+    const uint32_t odd = __byte_perm(bits[1], bits[3], 0x5140);
+    upper[i] = __byte_perm(even, odd, 0x7632);
+    lower[i] = __byte_perm(even, odd, 0x5410) ^ 0x80808080u;
+  }
+  return make_uint4(upper[0], upper[1], lower[0], lower[1]);
+}
+
+// The sum of two words of pieces, on `sum`.
+static __device__ __forceinline__ int mgl_sum_pieces(uint32_t a, uint32_t b, int sum) {
+  return __dp4a((int)a, 0x01010101, __dp4a((int)b, 0x01010101, sum));
+}
+
+// --- products ------------------------------------------------------------------------------------
+
+// d = a b, or d += a b, as mgl_mma, of f16.
+template <bool FIRST>
+static __device__ __forceinline__ void mgl_mma_f16(float d[4], const uint32_t a[4], uint32_t b0,
+                                                   uint32_t b1) {
+  if (FIRST) {
+    d[0] = d[1] = d[2] = d[3] = 0;
+  }
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%10,%10,%10,%10};"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// A slice's products. x: this lane's eight elements of the first 32 columns and of the others.
-template <mgl_packing P, int TILES>
-static __device__ __forceinline__ void mgl_slice_products(const mgl_slice<P> *s, uint32_t magic,
-                                                          const uint4 (&x)[TILES][2],
-                                                          mgl_slice_sums (&out)[TILES]) {
-#pragma unroll
-  for (int step = 0; step < 4; step++) {
-    uint32_t a[4];
-    uint2 zero = {};
-    if constexpr (mgl_coded<P>::ZEROS) {
-      const uint32_t both = s->zero[MGL_SLICE_SUMS == 2 ? step / 2 : 0];
-      zero = {__byte_perm(both, both, 0x1010), __byte_perm(both, both, 0x3232)};
-    }
-    mgl_decode<P>(s->v, zero, magic, step, a);
-#pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
-      const uint4 b = x[tile][step / 2];
-      const uint32_t low = step % 2 == 0 ? b.x : b.z, high = step % 2 == 0 ? b.y : b.w;
-      float *d = out[tile].v[MGL_SLICE_SUMS == 2 ? step / 2 : 0];
-      if (step == 0 || (MGL_SLICE_SUMS == 2 && step == 2)) {
-        mgl_mma_first(d, a, low, high);
-      } else {
-        mgl_mma(d, a, low, high);
-      }
-    }
-  }
+// Of bytes: a 16 x 32, b 32 x 8. Lane 4 g + t holds of a: rows g and g + 8, k 4t to 4t + 3 and 4t +
+// 16 to 4t + 19, in the order (g, low), (g + 8, low), (g, high), (g + 8, high); of b: column g, the
+// same k; of d as mgl_mma. (PTX ISA, mma.m16n8k32.)
+static __device__ __forceinline__ void mgl_mma_s8(int d[4], const uint32_t a[4], uint32_t b0,
+                                                  uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// A sum of whole products, from its two pieces.
+static __device__ __forceinline__ float mgl_whole_sum(int upper, int lower) {
+  return (float)(upper * 256 + lower);
+}
+
+// The same with a zero point: `zero` as a panel has it, `x` the sum of the whole numbers of x.
+static __device__ __forceinline__ float mgl_less_zero(float sum, float zero, float x) {
+  const float added = (__uint_as_float(__float_as_uint(zero) & 0xffff0000u) + 136.0f) * 16.0f;
+  return __fmaf_rn(added, x, sum);
 }
 
 #endif

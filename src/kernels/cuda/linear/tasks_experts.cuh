@@ -107,7 +107,7 @@ static __device__ __forceinline__ bool mgl_experts_row(mgl_worker *w, mgl_linear
   mgl_one_output output;
   mgl_one_batch_of(l, slot->begin, slot->end);
   mgl_experts_aim<UP>(w, l, row, &output);
-  mgl_one_ring ring = {w->page, w->page_parity, (slot->end - slot->begin) * l->pages, 0};
+  mgl_one_ring ring = {w->page, w->page_parity, (slot->end - slot->begin) * l->pages};
   mgl_one_page<P> pages[mgl_one_page<P>::AHEAD];
   if (!mgl_one_load_first(w, l, &ring, pages)) {
     return false;

@@ -69,17 +69,17 @@ struct mgl_linear {
   uint32_t x_stride;
   uint32_t zero;  // mgl_cuda_op.zero
   bool normed;
-  bool carried;             // x and the residual carry their readiness
-  uint64_t copy_at;         // of the residual
-  uint32_t rows;            // tokens that the iteration brings
-  uint32_t first_row;       // of this pass
-  uint32_t block;           // first row block of the batch
-  uint32_t blocks;          // of the batch
-  uint32_t page_at;         // this lane's part of page 0 of the ring: address in shared memory; of
-                            // codes the page's begin
-  mgl_slice_places slices;  // of codes
-  uint32_t panel_bytes;     // of codes
-  uint32_t partial_at;      // this lane's partial sums of row block 0
+  bool carried;            // x and the residual carry their readiness
+  uint64_t copy_at;        // of the residual
+  uint32_t rows;           // tokens that the iteration brings
+  uint32_t first_row;      // of this pass
+  uint32_t block;          // first row block of the batch
+  uint32_t blocks;         // of the batch
+  uint32_t page_at;        // this lane's part of page 0 of the ring: address in shared memory; of
+                           // codes the page's begin
+  mgl_share_places share;  // of codes
+  uint32_t panel_bytes;    // of codes
+  uint32_t partial_at;     // this lane's partial sums of row block 0
 };
 
 // --- activations ---------------------------------------------------------------------------------

@@ -39,14 +39,20 @@ static_assert(2 * MGL_ONE_BATCH_FLOATS * 4 <= MGL_ONE_SUMS_AT, "two batches' par
 
 // --- x -------------------------------------------------------------------------------------------
 
-// Element of x with which group t of piece `piece` of this warp begins.
+// Element of x with which group t of piece `piece` of this warp begins. Of codes a warp has four
+// pieces of a panel.
+template <mgl_packing P>
 static __device__ __forceinline__ uint32_t mgl_one_element(const mgl_worker *w, uint32_t piece) {
+  if (P != MGL_PACKING_BF16) {
+    return piece / MGL_SHARE_CHUNKS * MGL_PANEL_K + w->warp * MGL_SHARE_K +
+           piece % MGL_SHARE_CHUNKS * MGL_CHUNK_K + w->lane % 4 * 8;
+  }
   return piece / 2 * MGL_CUDA_PAGE_K + w->warp * MGL_LINEAR_WARP_K + piece % 2 * 32 +
          w->lane % 4 * 8;
 }
 
-// The piece of x that this lane has in a round. Of codes, whose products are made two pieces at a
-// time, a column is a slice: two pieces that follow each other, in two rounds.
+// The piece of x that this lane has in a round. Of codes, a column is half a share: two pieces that
+// follow each other, in two rounds.
 template <mgl_packing P>
 static __device__ __forceinline__ uint32_t mgl_one_piece(const mgl_worker *w, uint32_t round) {
   return P == MGL_PACKING_BF16 ? round * MGL_ONE_PIECES + w->lane / 4
@@ -70,7 +76,7 @@ static __device__ __forceinline__ void mgl_one_ask(const mgl_worker *w, const mg
   for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
     uint32_t piece = mgl_one_piece<P>(w, round);
     if (round < rounds && piece < 2 * l->pages) {
-      const uint8_t *from = x + (size_t)mgl_one_element(w, piece) * bytes;
+      const uint8_t *from = x + (size_t)mgl_one_element<P>(w, piece) * bytes;
       out->v[round][0] = mgl_load_l2(from);
       if (NORMED) {
         out->v[round][NORMED ? 1 : 0] = mgl_load_l2(from + 16);
@@ -135,7 +141,7 @@ static __device__ __forceinline__ void mgl_one_load_norm(const mgl_worker *w, co
     uint32_t piece = mgl_one_piece<P>(w, round);
     norm->v[round][0] = norm->v[round][1] = {};
     if (piece < 2 * l->pages) {
-      const float4 *from = (const float4 *)(l->norm + mgl_one_element(w, piece));
+      const float4 *from = (const float4 *)(l->norm + mgl_one_element<P>(w, piece));
       norm->v[round][0] = __ldg(from);
       norm->v[round][1] = __ldg(from + 1);
     }
@@ -211,13 +217,9 @@ static __device__ __forceinline__ void mgl_one_share_squares(
 
 // --- pages ---------------------------------------------------------------------------------------
 
-// A warp's part of a page; of codes, of all panels that a page may have.
+// A warp's part of a page.
 template <mgl_packing P>
-struct mgl_one_page {
-  static constexpr int AHEAD = 1;
-  static constexpr int SLICES = MGL_SLICES * mgl_coded<P>::PANELS;
-  mgl_slice<P> slice[SLICES];
-};
+struct mgl_one_page;
 
 template <>
 struct mgl_one_page<MGL_PACKING_BF16> {
@@ -229,7 +231,6 @@ struct mgl_one_page<MGL_PACKING_BF16> {
 struct mgl_one_ring {
   uint32_t page, parity;  // of the next one to load
   uint32_t left;          // pages of the task that are not loaded yet
-  uint32_t slice;         // of codes: the next one's number in its row block
 };
 
 enum { MGL_ONE_FREE = (int)(offsetof(mgl_block, page_free) - offsetof(mgl_block, page_full)) };
@@ -410,197 +411,6 @@ static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const 
   }
 }
 
-// --- pages of codes ------------------------------------------------------------------------------
-
-// The next page, into registers. A row block's last page may have one panel where others have two:
-// then the second one is the first again, of scale 0.
-template <mgl_packing P>
-static __device__ __forceinline__ void mgl_one_load(const mgl_worker *w, const mgl_linear *l,
-                                                    mgl_one_ring *ring, mgl_one_page<P> *out) {
-  constexpr uint32_t slices = mgl_one_page<P>::SLICES;
-  const bool whole = slices == MGL_SLICES || ring->slice + slices <= l->pages;
-  const uint32_t from = l->page_at + ring->page * MGL_PAGE_BYTES;
-  uint32_t full = mgl_one_barrier(w, ring->page);
-  mgl_page_wait_at(w, full, ring->parity);
-#pragma unroll
-  for (uint32_t i = 0; i < slices; i++) {
-    mgl_read_slice<P>(&l->slices, from + (whole ? i / MGL_SLICES * l->panel_bytes : 0),
-                      i % MGL_SLICES, &out->slice[i]);
-  }
-  ring->left--;
-  ring->slice = ring->slice + slices >= l->pages ? 0 : ring->slice + slices;
-  uint32_t arrived = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < slices; i++) {
-    arrived |= mgl_slice_arrived<P>(&out->slice[i], l->zero);
-  }
-#pragma unroll
-  for (uint32_t i = MGL_SLICES; i < slices; i++) {
-#pragma unroll
-    for (int j = 0; j < MGL_SLICE_SUMS; j++) {
-      out->slice[i].scale[j] = whole ? out->slice[i].scale[j] : float2{0, 0};
-    }
-  }
-  full += MGL_ONE_FREE + arrived;
-  __syncwarp();
-  if (w->lane == 0) {
-    mgl_mbarrier_arrive_at(full);
-  }
-  uint32_t next = ring->page + 1;
-  ring->parity ^= next == w->page_count ? 1 : 0;
-  ring->page = next == w->page_count ? 0 : next;
-}
-
-// The task's first page, as soon as it is there and the task may run. False: the run has stopped
-// before.
-template <mgl_packing P>
-static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, const mgl_linear *l,
-                                                          mgl_one_ring *ring,
-                                                          mgl_one_page<P> *page) {
-  if (!mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity)) {
-    return false;
-  }
-  mgl_one_load(w, l, ring, page);
-  return true;
-}
-
-// The products of a page, and the scales that go onto them.
-template <mgl_packing P>
-struct mgl_one_made {
-  mgl_slice_sums products[mgl_one_page<P>::SLICES][1];
-  float2 scale[mgl_one_page<P>::SLICES][MGL_SLICE_SUMS];
-};
-
-// Where a warp is in a batch of codes: it adds up the products of one page while those of the next
-// one are made.
-struct mgl_coded_place {
-  uint32_t slice;  // of its row block, with which the next page begins
-  uint4 x[1][2];   // the columns of that slice and of the seven beside it
-  uint32_t added;  // slices of its row block that are added up
-  mgl_one_sums sums;
-  float *to;  // where the sums of that row block go
-};
-
-template <bool NORMED>
-static __device__ __forceinline__ void mgl_coded_columns(const mgl_one_columns<NORMED> *columns,
-                                                         mgl_coded_place *at) {
-#pragma unroll
-  for (uint32_t i = 0; i < mgl_one_columns<NORMED>::ROUNDS; i++) {
-    if (i < 2 || i / 2 == at->slice / MGL_ONE_PIECES) {
-      at->x[0][i % 2] = columns->v[i];
-    }
-  }
-}
-
-// Makes the products of a page, and goes on behind it. A row block has l->pages slices.
-template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_make(const mgl_linear *l,
-                                                      const mgl_one_columns<NORMED> *columns,
-                                                      const mgl_one_page<P> *page,
-                                                      mgl_coded_place *at, mgl_one_made<P> *made) {
-  constexpr uint32_t slices = mgl_one_page<P>::SLICES;
-  static_assert(MGL_ONE_PIECES % slices == 0, "at->x has the columns of all of them");
-#pragma unroll
-  for (uint32_t i = 0; i < slices; i++) {
-    mgl_slice_products<P, 1>(&page->slice[i], l->slices.magic, at->x, made->products[i]);
-#pragma unroll
-    for (int j = 0; j < MGL_SLICE_SUMS; j++) {
-      made->scale[i][j] = page->slice[i].scale[j];
-    }
-  }
-  at->slice += slices;
-  if (at->slice >= l->pages || at->slice % MGL_ONE_PIECES == 0) {
-    at->slice = at->slice >= l->pages ? 0 : at->slice;
-    mgl_coded_columns<NORMED>(columns, at);
-  }
-}
-
-// Adds up the products of a page. Those of a slice are in the lanes that hold its column, which
-// give them to the others: a lane holds two.
-template <mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const mgl_linear *l,
-                                                     const mgl_one_made<P> *made,
-                                                     mgl_coded_place *at) {
-  constexpr uint32_t slices = mgl_one_page<P>::SLICES;
-  const uint32_t holder = (w->lane & ~3u) + at->added % MGL_ONE_PIECES / 2;
-#pragma unroll
-  for (uint32_t i = 0; i < slices; i++) {
-#pragma unroll
-    for (int j = 0; j < MGL_SLICE_SUMS; j++) {
-      const float *p = made->products[i][0].v[j];
-      const float2 scale = made->scale[i][j];
-      const int from = (int)(holder + i / 2);
-      at->sums.low = __fmaf_rn(__shfl_sync(0xffffffffu, p[i % 2], from), scale.x, at->sums.low);
-      at->sums.high =
-          __fmaf_rn(__shfl_sync(0xffffffffu, p[2 + i % 2], from), scale.y, at->sums.high);
-    }
-  }
-  at->added += slices;
-  if (at->added >= l->pages) {
-    if (w->lane % 4 == 0) {
-      at->to[w->lane / 4] = at->sums.low;
-      at->to[w->lane / 4 + MGL_CUDA_HALF_ROWS] = at->sums.high;
-    }
-    at->to += MGL_CUDA_BLOCK_ROWS;
-    at->sums = {0, 0};
-    at->added = 0;
-  }
-}
-
-// Pages of a row block of codes.
-template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_one_coded_pages(const mgl_linear *l) {
-  return (l->pages + (mgl_one_page<P>::SLICES - 1)) / mgl_one_page<P>::SLICES;
-}
-
-// This warp's part of a batch of codes; *page is the first one.
-template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const mgl_linear *l,
-                                                     const mgl_one_columns<NORMED> *columns,
-                                                     float *partial, mgl_one_page<P> *page,
-                                                     mgl_one_ring *ring) {
-  mgl_coded_place at = {
-      0, {{columns->v[0], columns->v[1]}}, 0, {0, 0}, partial + w->warp * MGL_ONE_WARP_FLOATS};
-  uint32_t left = l->blocks * mgl_one_coded_pages<P>(l);
-  if constexpr (mgl_coded<P>::ZEROS) {
-    // With zero points besides there are no registers for the products of two pages.
-#pragma unroll 1
-    for (; left > 0; left--) {
-      mgl_one_made<P> made;
-      mgl_coded_make<NORMED, P>(l, columns, page, &at, &made);
-      if (ring->left > 0) {
-        mgl_one_load(w, l, ring, page);
-      }
-      mgl_coded_add(w, l, &made, &at);
-    }
-    return;
-  }
-  // Two in turn: a copy of products would wait for them.
-  mgl_one_made<P> even, odd;
-  mgl_coded_make<NORMED, P>(l, columns, page, &at, &even);
-#pragma unroll 1
-  for (;;) {
-    if (ring->left > 0) {
-      mgl_one_load(w, l, ring, page);
-    }
-    if (--left == 0) {
-      mgl_coded_add(w, l, &even, &at);
-      return;
-    }
-    mgl_coded_make<NORMED, P>(l, columns, page, &at, &odd);
-    mgl_coded_add(w, l, &even, &at);
-    if (ring->left > 0) {
-      mgl_one_load(w, l, ring, page);
-    }
-    if (--left == 0) {
-      mgl_coded_add(w, l, &odd, &at);
-      return;
-    }
-    mgl_coded_make<NORMED, P>(l, columns, page, &at, &even);
-    mgl_coded_add(w, l, &odd, &at);
-  }
-}
-
 // --- outputs -------------------------------------------------------------------------------------
 
 // An output of this thread, one of the first 64: row thread % 16 of row block thread / 16 of the
@@ -732,14 +542,7 @@ static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   mgl_one_output output;
   mgl_one_batch_of(&l, begin, end);
   mgl_one_aim(w, &l, &output);
-  mgl_one_ring ring = {w->page, w->page_parity, (end - begin) * l.pages, 0};
-  if constexpr (P != MGL_PACKING_BF16) {
-    ring.left = (end - begin) * mgl_one_coded_pages<P>(&l);
-    l.page_at = mgl_shared_address(w->pages);
-    l.slices = mgl_find_slices<P>(w, &slot->op);
-    l.panel_bytes = mgl_op_panel_bytes(&slot->op);
-    l.pages = mgl_kept(l.pages);
-  }
+  mgl_one_ring ring = {w->page, w->page_parity, (end - begin) * l.pages};
   mgl_one_page<P> pages[mgl_one_page<P>::AHEAD];
   if (!mgl_one_load_first(w, &l, &ring, pages)) {
     return;

@@ -18,7 +18,7 @@
 #ifndef MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ROWS_CUH
 #define MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ROWS_CUH
 
-#include "kernels/cuda/linear/codes.cuh"
+#include "kernels/cuda/linear/coded_rows.cuh"
 #include "kernels/cuda/linear/tasks_linear.cuh"
 
 enum {
@@ -52,16 +52,16 @@ struct mgl_rows_places {
   uint32_t left;  // elements of a row from the first one of this lane on; of codes
 };
 
-template <int TILES>
+template <mgl_packing P, int TILES>
 static __device__ __forceinline__ void mgl_rows_find(const mgl_worker *w, const mgl_linear *l,
                                                      mgl_rows_places<TILES> *rows) {
-  const uint32_t first = mgl_linear_first(w, 0);
+  const uint32_t first = mgl_rows_first<P>(w, 0);
   rows->left = first < l->k ? l->k - first : 0;
 #pragma unroll
   for (uint32_t tile = 0; tile < TILES; tile++) {
     uint32_t row = l->first_row + w->lane / 4 + tile * 8;
     rows->there[tile] = row < l->rows;
-    rows->at[tile] = mgl_linear_x(l, rows->there[tile] ? row : 0, mgl_linear_first(w, 0));
+    rows->at[tile] = mgl_linear_x(l, rows->there[tile] ? row : 0, first);
   }
 }
 
@@ -78,7 +78,7 @@ template <mgl_packing P, int TILES>
 static __device__ __forceinline__ bool mgl_rows_has(const mgl_rows_places<TILES> *rows,
                                                     uint32_t first_page, int piece) {
   return P == MGL_PACKING_BF16 ||
-         first_page * MGL_CUDA_PAGE_K + mgl_linear_element(piece) < rows->left;
+         first_page * MGL_CUDA_PAGE_K + mgl_rows_element<P>(piece) < rows->left;
 }
 
 // Before it is asked for: open where there is a row, else zeros.
@@ -114,7 +114,7 @@ static __device__ __forceinline__ void mgl_rows_ask(const mgl_rows_places<TILES>
 #pragma unroll
       for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED, PIECES, P>::QUADS; quad++) {
         mgl_load_l2_if(
-            from + mgl_linear_element(begin + piece) * bytes + quad * 16,
+            from + mgl_rows_element<P>(begin + piece) * bytes + quad * 16,
             wanted && rows->there[tile] && mgl_rows_has<P>(rows, first_page, begin + piece),
             &raw->v[tile][piece][quad]);
       }
@@ -166,11 +166,14 @@ static __device__ __forceinline__ void mgl_rows_await(const mgl_worker *w, const
 template <mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_fetch_norm(const mgl_worker *w,
                                                            const mgl_linear *l) {
-  for (uint32_t piece = w->lane / 4; piece < l->pages * MGL_LINEAR_CHUNKS; piece += 8) {
-    if (P != MGL_PACKING_BF16 && mgl_linear_first(w, 0) + mgl_linear_element((int)piece) >= l->k) {
+  const uint32_t pages = (l->pages + (MGL_GROUP_PAGES - 1)) / MGL_GROUP_PAGES * MGL_GROUP_PAGES;
+  const uint32_t pieces = (P == MGL_PACKING_BF16 ? l->pages : pages) * MGL_LINEAR_CHUNKS;
+  for (uint32_t piece = w->lane / 4; piece < pieces; piece += 8) {
+    const uint32_t first = mgl_rows_first<P>(w, 0) + mgl_rows_element<P>((int)piece);
+    if (P != MGL_PACKING_BF16 && first >= l->k) {
       continue;
     }
-    const float *from = l->norm + mgl_linear_first(w, 0) + mgl_linear_element((int)piece);
+    const float *from = l->norm + first;
     float a, b;
     asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(a) : "l"(from));
     asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(b) : "l"(from + 4));
@@ -205,7 +208,7 @@ static __device__ __forceinline__ void mgl_rows_convert(
       continue;
     }
     if (NORMED) {
-      const float *from = weights + mgl_linear_first(w, first_page) + mgl_linear_element(piece);
+      const float *from = weights + mgl_rows_first<P>(w, first_page) + mgl_rows_element<P>(piece);
       norm[0] = __ldg((const float4 *)from);
       norm[1] = __ldg((const float4 *)(from + 4));
     }
@@ -220,9 +223,9 @@ static __device__ __forceinline__ void mgl_rows_convert(
 
 // --- pages ---------------------------------------------------------------------------------------
 
-// This warp's part of a page; of codes, of half a panel.
+// This warp's part of a page; of codes, of a panel.
 template <mgl_packing P>
-struct mgl_rows_page : mgl_slice<P> {};
+struct mgl_rows_page : mgl_share<P> {};
 
 template <>
 struct mgl_rows_page<MGL_PACKING_BF16> {
@@ -272,22 +275,21 @@ static __device__ __forceinline__ uint32_t mgl_rows_panel(const mgl_worker *w, c
   return l->page_at + w->page * MGL_PAGE_BYTES + panel * l->panel_bytes;
 }
 
-// Awaits a page, and reads the first half of its first panel.
+// Awaits a page, and reads its first panel.
 template <mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_begin_pages(const mgl_worker *w,
                                                             const mgl_linear *l,
                                                             mgl_rows_page<P> *first) {
   mgl_page_wait(w);
-  mgl_read_slice<P>(&l->slices, mgl_rows_panel(w, l, 0), 0, first);
+  mgl_read_share<P>(&l->share, mgl_rows_panel(w, l, 0), first);
 }
 
 // A page whose last panel is in registers.
 template <mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_release_page(mgl_worker *w, const mgl_linear *l,
-                                                             const mgl_rows_page<P> *first,
-                                                             const mgl_rows_page<P> *second) {
+                                                             const mgl_rows_page<P> *last) {
   uint32_t released = mgl_shared_address(&w->block->page_free[w->page]);
-  released += mgl_slice_arrived<P>(first, l->zero) | mgl_slice_arrived<P>(second, l->zero);
+  released += mgl_share_arrived<P>(last, l->zero);
   __syncwarp();
   if (w->lane == 0) {
     mgl_mbarrier_arrive_at(released);
@@ -353,50 +355,55 @@ static __device__ __forceinline__ void mgl_rows_unpack(uint4 v, int i, float sum
   sums[TILES - 1][second + 1] = __uint_as_float(v.w);
 }
 
-// The products of one half of a panel.
+// A row block of codes times a panel; as mgl_rows_block.
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_slice(const mgl_linear *l,
-                                                      const mgl_linear_group<TILES> *x, int slice,
-                                                      const mgl_rows_page<P> *page,
-                                                      mgl_slice_sums (&out)[TILES]) {
-  uint4 b[TILES][2];
-#pragma unroll
-  for (int i = 0; i < 2 * TILES; i++) {
-    b[i / 2][i % 2] = x->x[i / 2][slice][i % 2];
+static __device__ __forceinline__ void mgl_rows_panel_of_block(
+    mgl_worker *w, const mgl_linear *l, const mgl_linear_group<TILES> *x,
+    const mgl_rows_scales<TILES, P> *scales, mgl_rows_page<P> *a, bool goes_on, uint32_t block,
+    float sums[TILES][4]) {
+  constexpr bool WAITS = MGL_SHARE_SUMS == 1;  // there are registers for sums that wait for pages
+  const uint32_t panel = block % mgl_coded<P>::PANELS;
+  mgl_rows_made<TILES, P> made;
+  if constexpr (!mgl_coded<P>::WHOLE) {
+    mgl_rows_multiply_f16<TILES, P>(x, a, &made);
   }
-  mgl_slice_products<P, TILES>(page, l->slices.magic, b, out);
-}
-
-// Scales them and adds them.
-template <int TILES>
-static __device__ __forceinline__ void mgl_rows_add_slice(const mgl_slice_sums (&products)[TILES],
-                                                          const float2 (&scale)[MGL_SLICE_SUMS],
-                                                          float sums[TILES][4]) {
 #pragma unroll
-  for (int i = 0; i < 4 * TILES; i++) {
-#pragma unroll
-    for (int j = 0; j < MGL_SLICE_SUMS; j++) {
-      sums[i / 4][i % 4] = __fmaf_rn(products[i / 4].v[j][i % 4],
-                                     i % 4 < 2 ? scale[j].x : scale[j].y, sums[i / 4][i % 4]);
+  for (int i = 0; i < MGL_SHARE_SUMS; i++) {
+    if constexpr (mgl_coded<P>::WHOLE) {
+      mgl_rows_multiply_whole<TILES, P>(l, x, a, i, i + 1, &made);
     }
+    if (!WAITS) {
+      mgl_rows_add_panel<TILES, P>(w, &made, a->scale, a->zero, scales, i, i + 1, sums);
+    }
+  }
+  const float2 scale = a->scale[0], zero = a->zero[0];
+  const bool ends = panel + 1 == mgl_coded<P>::PANELS || block + 1 == l->blocks;
+  if (ends) {
+    mgl_rows_release_page<P>(w, l, a);
+  }
+  if (ends && goes_on) {
+    mgl_rows_begin_pages<P>(w, l, a);
+  } else if (!ends) {
+    mgl_read_share<P>(&l->share, mgl_rows_panel(w, l, panel + 1), a);
+  }
+  if (WAITS) {
+    mgl_rows_add_panel<TILES, P>(w, &made, &scale, &zero, scales, 0, 1, sums);
   }
 }
 
 // A row block times a group, added to what is in scratch at `at`, an address in shared memory. a:
-// the first of its pages, or of its panel's halves, and then, if `goes_on`, of what is behind it.
+// the first of its pages, or its panel, and then, if `goes_on`, that of what is behind it.
 // block: number of the row block in its batch.
 template <int TILES, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_block(mgl_worker *w, const mgl_linear *l,
-                                                      const mgl_linear_group<TILES> *x, bool adds,
-                                                      uint32_t at, mgl_rows_page<P> *a,
+                                                      const mgl_linear_group<TILES> *x,
+                                                      const mgl_rows_scales<TILES, P> *scales,
+                                                      bool adds, uint32_t at, mgl_rows_page<P> *a,
                                                       bool goes_on, uint32_t block) {
   float sums[TILES][4] = {};
-  mgl_rows_page<P> b;
-  const uint32_t panel = block % mgl_coded<P>::PANELS;
+  mgl_rows_page<MGL_PACKING_BF16> b;
   if constexpr (P == MGL_PACKING_BF16) {
     mgl_rows_read(l, mgl_rows_second(w), &b);
-  } else {
-    mgl_read_slice<P>(&l->slices, mgl_rows_panel(w, l, panel), 1, &b);
   }
   if (adds) {
 #pragma unroll
@@ -412,25 +419,7 @@ static __device__ __forceinline__ void mgl_rows_block(mgl_worker *w, const mgl_l
     }
     mgl_linear_page<TILES>(x, 1, b.v, sums);
   } else {
-    mgl_slice_sums first[TILES], second[TILES];
-    float2 scale[MGL_SLICE_SUMS];
-    mgl_rows_slice<TILES, P>(l, x, 0, a, first);
-    mgl_rows_slice<TILES, P>(l, x, 1, &b, second);
-#pragma unroll
-    for (int i = 0; i < MGL_SLICE_SUMS; i++) {
-      scale[i] = a->scale[i];
-    }
-    const bool ends = panel + 1 == mgl_coded<P>::PANELS || block + 1 == l->blocks;
-    if (ends) {
-      mgl_rows_release_page<P>(w, l, a, &b);
-    }
-    if (ends && goes_on) {
-      mgl_rows_begin_pages<P>(w, l, a);
-    } else if (!ends) {
-      mgl_read_slice<P>(&l->slices, mgl_rows_panel(w, l, panel + 1), 0, a);
-    }
-    mgl_rows_add_slice<TILES>(first, scale, sums);
-    mgl_rows_add_slice<TILES>(second, b.scale, sums);
+    mgl_rows_panel_of_block<TILES, P>(w, l, x, scales, a, goes_on, block, sums);
   }
 #pragma unroll
   for (int i = 0; i < TILES; i++) {
@@ -669,12 +658,10 @@ static __device__ __forceinline__ void mgl_rows_take_half(
 // each half of the row blocks, since the registers do not hold the words of a whole group beside it
 // (two tiles of f32).
 template <int TILES, bool HALVES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_group(mgl_worker *w, const mgl_linear *l,
-                                                      const mgl_rows_places<TILES> *rows, bool adds,
-                                                      uint32_t ahead, bool follows,
-                                                      mgl_rows_page<P> *a,
-                                                      mgl_linear_group<TILES> *x,
-                                                      float squares[TILES]) {
+static __device__ __forceinline__ void mgl_rows_group(
+    mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows, bool adds,
+    uint32_t ahead, bool follows, mgl_rows_page<P> *a, mgl_linear_group<TILES> *x,
+    mgl_rows_scales<TILES, P> *scales, float squares[TILES]) {
   using shape = mgl_rows_shape<TILES>;
   const uint32_t at = mgl_shared_address(w->scratch) +
                       w->warp * (shape::WARP_FLOATS * (uint32_t)sizeof(float)) +
@@ -694,13 +681,14 @@ static __device__ __forceinline__ void mgl_rows_group(mgl_worker *w, const mgl_l
       mgl_rows_clear(rows, ahead, MGL_ROWS_HALF, &raw);
       mgl_rows_ask(rows, true, ahead, MGL_ROWS_HALF, MGL_ROWS_HALF, &raw);
     }
-    mgl_rows_block<TILES, P>(w, l, x, adds,
+    mgl_rows_block<TILES, P>(w, l, x, scales, adds,
                              at + block * (shape::BLOCK_FLOATS * (uint32_t)sizeof(float)), a,
                              follows || block + 1 < l->blocks, block);
   }
   if (HALVES && follows) {
     mgl_rows_take_half(w, l, rows, ahead, MGL_ROWS_HALF, &raw, &next, squares);
     *x = next;
+    mgl_rows_operands<TILES, P>(w, x, scales);
   }
 }
 
@@ -710,7 +698,7 @@ template <int TILES, bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_take_group(
     mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows, uint32_t first,
     uint32_t ahead, bool begins, mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> *raw,
-    mgl_linear_group<TILES> *x, float squares[TILES]) {
+    mgl_linear_group<TILES> *x, mgl_rows_scales<TILES, P> *scales, float squares[TILES]) {
   if (first == 0) {
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
@@ -722,6 +710,7 @@ static __device__ __forceinline__ void mgl_rows_take_group(
     mgl_task_began(w);
   }
   mgl_rows_convert(w, rows, first, 0, raw, x, squares);
+  mgl_rows_operands<TILES, P>(w, x, scales);
   if (first + MGL_GROUP_PAGES < l->pages) {
     mgl_rows_ask(rows, true, ahead, 0, MGL_ROWS_PIECES, raw);
   }
@@ -739,18 +728,19 @@ static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pas
   l.first_row = pass * shape::TOKENS;
   if constexpr (P != MGL_PACKING_BF16) {
     l.page_at = mgl_shared_address(w->pages);
-    l.slices = mgl_find_slices<P>(w, &slot->op);
+    l.share = mgl_find_share<P>(w, &slot->op);
     l.panel_bytes = mgl_op_panel_bytes(&slot->op);
   }
   mgl_rows_places<TILES> rows;
   mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> raw;
   mgl_linear_group<TILES> x;
+  mgl_rows_scales<TILES, P> scales;
   mgl_rows_page<P> a;
   uint64_t best = 0;
   uint32_t rest = slot->end - slot->begin;  // row blocks of batches behind the present one
   mgl_rows_set_batch(&l, &rest, shape::BLOCKS);
   l.block = slot->begin;
-  mgl_rows_find<TILES>(w, &l, &rows);
+  mgl_rows_find<P, TILES>(w, &l, &rows);
   mgl_rows_clear(&rows, 0, 0, &raw);
   if (l.carried) {
     mgl_rows_ask_first(w, &l, &rows, &raw);
@@ -772,6 +762,7 @@ static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pas
       mgl_task_began(w);
     }
     mgl_rows_convert(w, &rows, 0, 0, &raw, &x, squares);
+    mgl_rows_operands<TILES, P>(w, &x, &scales);
   }
   for (bool began = false;; began = true) {
 #pragma unroll 1
@@ -779,12 +770,13 @@ static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pas
       const bool more = first + MGL_GROUP_PAGES < l.pages;
       const uint32_t ahead = more ? first + MGL_GROUP_PAGES : 0;
       if (!HALVES) {
-        mgl_rows_take_group(w, &l, &rows, first, ahead, !began && pass == 0, &raw, &x, squares);
+        mgl_rows_take_group(w, &l, &rows, first, ahead, !began && pass == 0, &raw, &x, &scales,
+                            squares);
       } else if (!began && !more) {  // of this pass
         mgl_linear_share_squares<TILES>(w, squares);
       }
       mgl_rows_group<TILES, HALVES, P>(w, &l, &rows, first > 0, ahead, more || rest > 0, &a, &x,
-                                       squares);
+                                       &scales, squares);
     }
     if (!HALVES && rest > 0) {  // another batch follows
       mgl_rows_ask(&rows, true, 0, 0, MGL_ROWS_PIECES, &raw);
